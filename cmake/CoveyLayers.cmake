@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+# covey_layer(NAME DIRECTORY dir SEES layer...): declares a layer and the headers it may include.
+# covey_layer_build(NAME [MORE source...] [LIBRARIES target...]): its object library, called in its
+# own directory. covey_layer_includes(OUT NAME): the include path, for its unit tests.
+
+set(COVEY_LAYERS "" CACHE INTERNAL "layers that are built")
+
+function(covey_layer name)
+	cmake_parse_arguments(L "" "DIRECTORY" "SEES" ${ARGN})
+	set_property(GLOBAL PROPERTY COVEY_DIRECTORY_${name} ${PROJECT_SOURCE_DIR}/${L_DIRECTORY})
+	set_property(GLOBAL PROPERTY COVEY_SEES_${name} ${L_SEES})
+endfunction()
+
+function(covey_layer_includes out name)
+	get_property(sees GLOBAL PROPERTY COVEY_SEES_${name})
+	set(path ${PROJECT_SOURCE_DIR}/include)
+	foreach(layer IN ITEMS ${name} ${sees})
+		get_property(directory GLOBAL PROPERTY COVEY_DIRECTORY_${layer})
+		list(APPEND path ${directory})
+	endforeach()
+	set(${out} ${path} PARENT_SCOPE)
+endfunction()
+
+function(covey_layer_build name)
+	cmake_parse_arguments(L "" "" "MORE;LIBRARIES" ${ARGN})
+	file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.c)
+	if(NOT sources)
+		message(FATAL_ERROR "layer ${name}: no sources in ${CMAKE_CURRENT_SOURCE_DIR}")
+	endif()
+	covey_layer_includes(path ${name})
+	add_library(${name} OBJECT ${sources} ${L_MORE})
+	target_include_directories(${name} PRIVATE ${path})
+	target_link_libraries(${name} PRIVATE ${L_LIBRARIES} Threads::Threads)
+	list(LENGTH sources count)
+	covey_part(${name} "built: ${count} sources")
+	set(COVEY_LAYERS ${COVEY_LAYERS} ${name} CACHE INTERNAL "layers that are built")
+endfunction()

@@ -1,0 +1,508 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * covey - elastic, fault-tolerant collective communication
+ *
+ * The whole public interface. A process joins a group and takes a *rank*; the ranks run
+ * collective operations, numbered by `seq`, in one order. When a rank dies, in the middle of an
+ * operation too, the survivors agree on the next *view* (a set of ranks with an `epoch`) and every
+ * one of them ends the operation with the same outcome. Dead ranks are replaced, and the group
+ * grows, at safe points: covey_admit().
+ *
+ * Functions return 0 or a negative COVEY_ERR_* code and write outputs only on success unless they
+ * say otherwise. Sizes are in elements where a datatype is given, else in bytes; times are in
+ * milliseconds for durations and in nanoseconds on CLOCK_MONOTONIC for absolute deadlines
+ * (0: no deadline). Argument structs begin with `size` and are set by their *_INIT initialiser.
+ *
+ * Threads. Which calls may run at once on one group:
+ *
+ *   collectives, covey_admit, covey_ep_*, dispatch, combine  one thread at a time per group (an
+ *       operation takes its number when it is called); a waiting thread does not count
+ *   covey_work_*                                   any thread, one at a time per work
+ *   view, events, last_error, recover/extend/retire/evict, abort   any thread at any time
+ *   covey_leave, covey_close                       one thread, after all other calls returned;
+ *                                                  call covey_abort first to make waits return
+ *
+ * Groups are independent of each other. In a child made by fork() every handle is poisoned: calls
+ * return COVEY_ERR_FORKED and covey_close() only frees memory.
+ */
+#ifndef COVEY_H
+#define COVEY_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define COVEY_VERSION_MAJOR 0
+#define COVEY_VERSION_MINOR 1
+#define COVEY_VERSION_PATCH 0
+
+#if defined(__GNUC__)
+#define COVEY_API __attribute__((visibility("default")))
+#else
+#define COVEY_API
+#endif
+
+/* A stream of the CUDA runtime (cudaStream_t). NULL: the buffers are host memory. */
+struct CUstream_st;
+
+struct covey_group; /* a joined (or joining) member of a group */
+struct covey_work;  /* an operation or an elastic request under way */
+struct covey_ep;    /* buffers and layout of one expert-parallel dispatch/combine pair */
+
+/* ---- Errors ------------------------------------------------------------------------------- */
+
+/*
+ * X(name, code, text). Codes are grouped by what is lost: -1..-19 this call, -20..-39 one peer,
+ * -40..-59 this group handle, -60..-79 this process. Numbers are never reused.
+ */
+#define COVEY_ERROR_LIST(X)                                                                        \
+	X(INVAL, -1, "invalid argument")                                                           \
+	X(NOMEM, -2, "out of memory")                                                              \
+	X(TIMEOUT, -3, "the deadline passed; the operation goes on and may be waited for again")   \
+	X(AGAIN, -4, "not finished yet")                                                           \
+	X(STALE, -5, "laid out for another size of the group")                                     \
+	X(MISMATCH, -6, "ranks called different operations at one sequence number")                \
+	X(LOST, -7, "the inputs were overwritten before the outcome was decided")                  \
+	X(REFUSED, -8, "the request cannot be granted")                                            \
+	X(UNSUPPORTED, -9, "not available in this build or on this machine")                       \
+	X(IO, -10, "an operating system call failed")                                              \
+	X(PEER, -20, "a rank of the acknowledged set is missing")                                  \
+	X(ROOT, -21, "the root is dead")                                                           \
+	X(FENCED, -40, "this process was left out of the group's view")                            \
+	X(CLOSED, -41, "the group is closed")                                                      \
+	X(ABORTED, -42, "the handle was aborted")                                                  \
+	X(STORE, -43, "the store cannot be used")                                                  \
+	X(BUSY, -44, "the rank is held by a live member")                                          \
+	X(FULL, -45, "no free rank")                                                               \
+	X(VERSION, -46, "protocol or schema versions differ")                                      \
+	X(AUTH, -47, "a proof of membership or a password was refused")                            \
+	X(NOQUORUM, -48, "too few members can agree on a view")                                    \
+	X(FORKED, -60, "the handle belongs to the parent of this process")
+
+enum covey_error {
+	COVEY_OK = 0,
+#define COVEY_ERROR_ENUM(name, code, text) COVEY_ERR_##name = (code),
+	COVEY_ERROR_LIST(COVEY_ERROR_ENUM)
+#undef COVEY_ERROR_ENUM
+};
+
+/** covey_strerror - one line of English for an error code; never NULL, static */
+COVEY_API const char *covey_strerror(int err);
+
+/** struct covey_error_info - what went wrong last on a group */
+struct covey_error_info {
+	int err;	 /* COVEY_ERR_*, 0 if nothing did */
+	int rank;	 /* the rank concerned, -1: none */
+	uint32_t epoch;	 /* epoch known here at that time */
+	uint64_t seq;	 /* operation concerned, 0: none */
+	char cause[240]; /* one line: what was seen */
+};
+
+/** covey_last_error - copies the last error seen on @group; a NULL group: the last failed join of this thread */
+COVEY_API int covey_last_error(const struct covey_group *group, struct covey_error_info *info);
+
+/* ---- Log ---------------------------------------------------------------------------------- */
+
+enum covey_log_level { COVEY_LOG_ERROR = 1, COVEY_LOG_WARN, COVEY_LOG_INFO, COVEY_LOG_DEBUG };
+
+typedef void (*covey_log_fn)(void *ctx, int level, const char *line);
+
+/**
+ * covey_log_set - where log lines go and from which level on
+ * @fn:    receives whole lines without newline, from any thread; NULL: standard error
+ * @level: lines above it are dropped; 0: as COVEY_LOG says (default warn)
+ */
+COVEY_API void covey_log_set(covey_log_fn fn, void *ctx, int level);
+
+/* ---- Sets of ranks ------------------------------------------------------------------------ */
+
+#define COVEY_MAX_RANKS 4096
+
+struct covey_mask {
+	uint64_t word[COVEY_MAX_RANKS / 64]; /* rank r: bit r % 64 of word r / 64 */
+};
+
+static inline int covey_mask_has(const struct covey_mask *mask, int rank)
+{
+	return (int)(mask->word[rank >> 6] >> (rank & 63)) & 1;
+}
+
+static inline int covey_mask_count(const struct covey_mask *mask)
+{
+	int n = 0;
+
+	for (int i = 0; i < COVEY_MAX_RANKS / 64; i++)
+		for (uint64_t w = mask->word[i]; w; w &= w - 1)
+			n++;
+	return n;
+}
+
+/* ---- Life --------------------------------------------------------------------------------- */
+
+enum covey_transport { COVEY_TRANSPORT_AUTO, COVEY_TRANSPORT_SHM, COVEY_TRANSPORT_TCP };
+enum covey_admission { COVEY_ADMISSION_AUTO = 1, COVEY_ADMISSION_MANUAL };
+enum covey_on_loss { COVEY_ON_LOSS_CONTINUE, COVEY_ON_LOSS_FAIL };
+enum covey_create { COVEY_CREATE_FIRST, COVEY_CREATE_NEVER }; /* NEVER: replacements and joiners */
+
+#define COVEY_RANK_ANY (-1)
+
+/**
+ * struct covey_config - how to join. A field left at its default is taken from the environment
+ * (COVEY_*, then RANK, WORLD_SIZE), then from the built-in default. Strings are copied.
+ */
+struct covey_config {
+	size_t size;
+	const char *store; /* redis://[user:password@]host[:port][/db], redis+unix:///path[?db=N];
+			    * parameters of the fields below may follow as ?group=..&world=.. */
+	const char *group; /* name; default "covey" */
+	int rank;	   /* 0..max_ranks-1; COVEY_RANK_ANY (default): the environment, else any */
+	int world;	   /* processes that form the group; 0: the environment */
+	int max_ranks;	   /* fixed by the creator; 0: 64 */
+	int create;	   /* enum covey_create */
+	int admission;	   /* enum covey_admission, set by the creator; 0: auto */
+	int transport;	   /* enum covey_transport */
+	const char *host;  /* overrides the identity of this host */
+	const char *interface; /* address or interface name that peers on other hosts dial */
+	const char *secret_file; /* file with the group secret; NULL: the store holds it */
+	int join_ms;		 /* 0: 60000 */
+	int heartbeat_ms;	 /* 0: 10; idle beat on one host */
+	int hang_ms;		 /* 0: 100; silence on one host; -1: never */
+	int link_ms;		 /* 0: 1000; silence between hosts; -1: never */
+	int lease_ms;		 /* 0: 5000; silence in the store; -1: never */
+	size_t slot_bytes;	 /* 0: 128 KiB; alike on all ranks */
+	size_t window_bytes;	 /* 0: 4 GiB of addresses, touched as used; alike on all ranks */
+	size_t undo_bytes;	 /* 0: 64 MiB; in-place inputs up to here are kept until decided */
+};
+
+#define COVEY_CONFIG_INIT                                                                          \
+	{                                                                                          \
+		.size = sizeof(struct covey_config), .rank = COVEY_RANK_ANY                        \
+	}
+
+/**
+ * covey_join - become a member; returns when the group is formed, or, for a joiner, when it is
+ * connected to all members (its first operation is then covey_admit())
+ * @config: NULL: everything from the environment
+ * Errors:  INVAL, TIMEOUT (names the missing ranks), STORE, AUTH, BUSY, FULL, CLOSED, VERSION;
+ *          covey_last_error(NULL, ...) has the cause
+ * Owner:   the caller; covey_close() frees @out
+ */
+COVEY_API int covey_join(const struct covey_config *config, struct covey_group **out);
+
+/**
+ * covey_join_start - the same without waiting; finish with covey_join_wait()
+ * Errors: INVAL, NOMEM at once; the others from covey_join_wait()
+ */
+COVEY_API int covey_join_start(const struct covey_config *config, struct covey_group **out);
+
+/** covey_join_wait - 0 when joined, TIMEOUT at @deadline_ns (may be waited for again), else the error */
+COVEY_API int covey_join_wait(struct covey_group *group, uint64_t deadline_ns);
+
+/**
+ * covey_leave - finish what is queued, wait until nobody needs this rank, leave the view
+ * Errors: TIMEOUT at @deadline_ns (0: 10 s): the rank is left to be found dead
+ */
+COVEY_API int covey_leave(struct covey_group *group, uint64_t deadline_ns);
+
+/** covey_abort - every call under way and to come on @group returns COVEY_ERR_ABORTED; any thread */
+COVEY_API void covey_abort(struct covey_group *group);
+
+/** covey_close - frees the handle; never waits for a peer or the store. Peers see a death unless
+ * covey_leave() came first. NULL is fine. */
+COVEY_API void covey_close(struct covey_group *group);
+
+/* ---- View and events ---------------------------------------------------------------------- */
+
+struct covey_view {
+	uint32_t epoch;
+	int size;	       /* 1 + highest rank ever admitted */
+	int max_ranks;
+	int rank;	       /* own */
+	uint64_t incarnation;  /* own */
+	uint64_t base_seq;     /* operation this view began with */
+	uint64_t done_seq;     /* last operation decided here */
+	int active;	       /* 0 while a change is under way */
+	struct covey_mask members; /* admitted ranks */
+	struct covey_mask pending; /* joiners that wait for covey_admit() */
+};
+
+/** covey_view - copies the last view learned here */
+COVEY_API int covey_view(const struct covey_group *group, struct covey_view *view);
+
+enum covey_event_kind {
+	COVEY_EVENT_VIEW = 1,	    /* a view became active: left, came */
+	COVEY_EVENT_SUSPECT,	    /* rank is suspected: cause */
+	COVEY_EVENT_JOIN_REQUESTED, /* rank has a joiner that waits to be asked for */
+	COVEY_EVENT_FENCED,	    /* this process was left out */
+	COVEY_EVENT_STORE_LOST,
+	COVEY_EVENT_STORE_BACK
+};
+
+struct covey_event {
+	int kind; /* enum covey_event_kind */
+	int rank; /* -1: none */
+	uint32_t epoch;
+	uint64_t time_ns; /* CLOCK_MONOTONIC */
+	struct covey_mask left, came;
+	char cause[120];
+};
+
+/** covey_event_fd - readable while an event waits; owned by the group */
+COVEY_API int covey_event_fd(const struct covey_group *group);
+
+/** covey_event_next - takes the oldest event; COVEY_ERR_AGAIN if there is none. 256 are kept, the oldest are dropped */
+COVEY_API int covey_event_next(struct covey_group *group, struct covey_event *event);
+
+/* ---- Outcomes and works ------------------------------------------------------------------- */
+
+/** struct covey_result - the outcome of one operation */
+struct covey_result {
+	int status;		/* 0 or COVEY_ERR_* */
+	uint32_t epoch;		/* view it completed in; alike on all survivors */
+	uint64_t seq;
+	int size;		/* size of the group for this operation */
+	struct covey_mask mask; /* contributors; for alltoall(v), dispatch and combine the
+				 * sources whose part is valid here */
+	uint64_t wait_ns;	/* from call to outcome on this rank */
+};
+
+/** covey_work_test - 0 when decided (@result may be NULL), COVEY_ERR_AGAIN before */
+COVEY_API int covey_work_test(struct covey_work *work, struct covey_result *result);
+
+/** covey_work_wait - as test, after waiting until @deadline_ns (0: none); TIMEOUT ends the wait,
+ * not the operation. Returns result->status once decided. */
+COVEY_API int covey_work_wait(struct covey_work *work, uint64_t deadline_ns, struct covey_result *result);
+
+/** covey_work_progress - one line on what it waits for, into @text */
+COVEY_API int covey_work_progress(const struct covey_work *work, char *text, size_t bytes);
+
+/** covey_work_free - the operation goes on if it is not decided; its buffers must stay alive until it is */
+COVEY_API void covey_work_free(struct covey_work *work);
+
+/* ---- Growth and repair of the group ------------------------------------------------------- */
+
+/**
+ * covey_admit - the safe point: the only place where ranks are added
+ * @state: [bytes] in for members, out for joiners (the lowest member's); alike sized on all, <= 4096
+ * @result: mask and size from here to the next covey_admit(); may be NULL
+ *
+ * Every rank calls it at the same place of its sequence; when nobody waits to come in it costs a
+ * store per peer. A joiner's first operation; it blocks until the members come by. It also
+ * acknowledges losses under COVEY_ON_LOSS_FAIL.
+ * Errors: INVAL, TIMEOUT (joiner, after join_ms), FENCED, CLOSED
+ */
+COVEY_API int covey_admit(struct covey_group *group, void *state, size_t bytes, struct covey_result *result);
+
+/**
+ * covey_recover / covey_extend / covey_retire / covey_evict - ask for a change of the members
+ * recover: joiners of @ranks (count @n) may come in; done when all are admitted
+ * extend:  joiners of the ranks size..@size-1 may come in; done when all are admitted
+ * retire:  a healthy rank leaves once nobody needs its data; evict: a sick one is fenced at once
+ * @out:    a work; wait with a deadline; idempotent, any member may ask
+ * Errors:  INVAL; REFUSED with a cause in covey_last_error()
+ */
+COVEY_API int covey_recover(struct covey_group *group, const int *ranks, int n, struct covey_work **out);
+COVEY_API int covey_extend(struct covey_group *group, int size, struct covey_work **out);
+COVEY_API int covey_retire(struct covey_group *group, int rank, struct covey_work **out);
+COVEY_API int covey_evict(struct covey_group *group, int rank, struct covey_work **out);
+
+/* ---- Collectives -------------------------------------------------------------------------- */
+
+enum covey_dtype { /* NCCL's numbers */
+	COVEY_UINT8 = 1,
+	COVEY_INT32 = 2,
+	COVEY_INT64 = 4,
+	COVEY_FLOAT32 = 7,
+	COVEY_FLOAT64 = 8,
+	COVEY_BFLOAT16 = 9
+};
+
+enum covey_redop { COVEY_SUM = 0, COVEY_MAX = 2, COVEY_MIN = 3, COVEY_AVG = 4 };
+
+/** covey_set_on_loss - for the operations posted from now on; alike on all ranks at the same place.
+ * FAIL: an operation whose contributors lack a rank of the last covey_admit() (or join) ends with
+ * COVEY_ERR_PEER on all survivors. */
+COVEY_API int covey_set_on_loss(struct covey_group *group, int on_loss);
+
+/*
+ * Argument order and counts are NCCL's. Blocking forms return the status; @result may be NULL.
+ * *_start forms return a work. Buffers: any alignment; in place as in NCCL (allreduce,
+ * broadcast: send == recv; allgather: send == recv + rank * count; alltoall(v): send == recv).
+ * Owner: the caller keeps buffers alive and inputs unchanged until the outcome is decided.
+ * Floating sums are a left fold in ascending rank, bf16 accumulated in f32, so bits are alike on
+ * all ranks and from run to run. avg divides by the number of contributors (integers truncate).
+ * min and max of a NaN and a number are the number. Missing blocks of allgather and alltoall are
+ * zero. @stream must be NULL (host memory) in this version.
+ * Errors: INVAL, STALE, FENCED, CLOSED, ABORTED, ROOT, PEER, LOST, MISMATCH.
+ * allgather, alltoall: buffers hold size blocks, size being what the last covey_admit() or join gave.
+ */
+
+/** covey_allreduce - recv[i] = op over contributors of send[i]; in place above undo_bytes a death may end it with LOST, alike on all */
+COVEY_API int covey_allreduce(const void *send, void *recv, size_t count, int dtype, int redop, struct covey_group *group,
+			      struct CUstream_st *stream, struct covey_result *result);
+COVEY_API int covey_allreduce_start(const void *send, void *recv, size_t count, int dtype, int redop,
+				    struct covey_group *group, struct CUstream_st *stream, struct covey_work **work);
+
+/** covey_broadcast - recv = root's send; send is read on @root only */
+COVEY_API int covey_broadcast(const void *send, void *recv, size_t count, int dtype, int root, struct covey_group *group,
+			      struct CUstream_st *stream, struct covey_result *result);
+COVEY_API int covey_broadcast_start(const void *send, void *recv, size_t count, int dtype, int root,
+				    struct covey_group *group, struct CUstream_st *stream, struct covey_work **work);
+
+/** covey_allgather - recv [size][count]: block r is rank r's send [count] */
+COVEY_API int covey_allgather(const void *send, void *recv, size_t count, int dtype, struct covey_group *group,
+			      struct CUstream_st *stream, struct covey_result *result);
+COVEY_API int covey_allgather_start(const void *send, void *recv, size_t count, int dtype, struct covey_group *group,
+				    struct CUstream_st *stream, struct covey_work **work);
+
+/** covey_alltoall - send, recv [size][count]: recv block r is block `own rank` of rank r's send */
+COVEY_API int covey_alltoall(const void *send, void *recv, size_t count, int dtype, struct covey_group *group,
+			     struct CUstream_st *stream, struct covey_result *result);
+COVEY_API int covey_alltoall_start(const void *send, void *recv, size_t count, int dtype, struct covey_group *group,
+				   struct CUstream_st *stream, struct covey_work **work);
+
+/** covey_alltoallv - counts and displacements [size] in elements, copied at the call; what rank r sends
+ * here must equal recvcounts[r], else MISMATCH on this rank's result */
+COVEY_API int covey_alltoallv(const void *send, const size_t *sendcounts, const size_t *senddispls, void *recv,
+			      const size_t *recvcounts, const size_t *recvdispls, int dtype, struct covey_group *group,
+			      struct CUstream_st *stream, struct covey_result *result);
+COVEY_API int covey_alltoallv_start(const void *send, const size_t *sendcounts, const size_t *senddispls, void *recv,
+				    const size_t *recvcounts, const size_t *recvdispls, int dtype,
+				    struct covey_group *group, struct CUstream_st *stream, struct covey_work **work);
+
+/** covey_barrier - completes when every member of the view has called it */
+COVEY_API int covey_barrier(struct covey_group *group, struct CUstream_st *stream, struct covey_result *result);
+COVEY_API int covey_barrier_start(struct covey_group *group, struct CUstream_st *stream, struct covey_work **work);
+
+/* ---- Expert parallelism ------------------------------------------------------------------- */
+
+enum covey_ep_preset { COVEY_EP_LL = 0 }; /* rows per (local expert, source), DeepEP's low-latency layout */
+
+struct covey_ep_config {
+	size_t size;
+	int max_tokens;		 /* T: per rank and dispatch, alike on all */
+	int hidden;		 /* H: elements of a token, H * element size a multiple of 16 */
+	int top_k;		 /* K: 1..32 */
+	int experts;		 /* E: 1..65536, ids 0..E-1 */
+	int dtype;		 /* COVEY_BFLOAT16 */
+	int preset;		 /* enum covey_ep_preset */
+	const int *expert_owner; /* [experts] rank of each, alike on all; NULL: blocks of ceil(E / size) */
+};
+
+#define COVEY_EP_CONFIG_INIT                                                                       \
+	{                                                                                          \
+		.size = sizeof(struct covey_ep_config), .dtype = COVEY_BFLOAT16                    \
+	}
+
+/**
+ * covey_ep_create - lay out one dispatch/combine pair; local, but called in the same order with
+ * the same config on all ranks (a joiner does so before its first covey_admit())
+ * Errors: INVAL; NOMEM: window_bytes is too small, the cause says what it takes
+ */
+COVEY_API int covey_ep_create(struct covey_group *group, const struct covey_ep_config *config, struct covey_ep **out);
+
+/** covey_ep_remap - new owners of the experts, at a safe point, alike on all; also lays out for the
+ * present size of the group. expert_owner [experts]; NULL: blocks */
+COVEY_API int covey_ep_remap(struct covey_ep *ep, const int *expert_owner);
+
+/** covey_ep_destroy - same order on all ranks; no operation of it may be under way */
+COVEY_API void covey_ep_destroy(struct covey_ep *ep);
+
+/** covey_ep_local_experts - El: how many experts this rank owns; covey_ep_rows: R * T, rows kept for each */
+COVEY_API int covey_ep_local_experts(const struct covey_ep *ep);
+COVEY_API int covey_ep_rows(const struct covey_ep *ep);
+
+/**
+ * struct covey_dispatch_args - Shapes (T = max_tokens, R = size of the group, El = local experts):
+ *   x           [num_tokens][hidden], 16-byte aligned or not
+ *   experts     [num_tokens][top_k] int32; < 0 or >= experts: skipped
+ *   packed_x    [El][R*T][hidden]; rows of expert e are those of source 0, 1, ... without gaps,
+ *               tokens ascending; rows past count[e] are untouched
+ *   count       [El] int32: rows of each local expert
+ *   src_info    [El][R*T] int32: token index on its source
+ *   range       [El][R] int64: (count << 32) | first row, for each source
+ */
+struct covey_dispatch_args {
+	size_t size;
+	int num_tokens; /* 0..max_tokens, may differ per rank */
+	const void *x;
+	const int32_t *experts;
+	void *packed_x;
+	int32_t *count;
+	int32_t *src_info;
+	int64_t *range;
+};
+
+#define COVEY_DISPATCH_INIT                                                                        \
+	{                                                                                          \
+		.size = sizeof(struct covey_dispatch_args)                                         \
+	}
+
+/**
+ * covey_dispatch - send each token to the ranks that hold its experts
+ * @args:   read before return; the buffers it names stay alive, inputs unchanged, until the outcome
+ * @result: mask = sources whose tokens are here; a missing source has zero rows
+ * _send posts and publishes; _recv waits for that one. Between them no other operation of the group
+ * completes (later ones queue).
+ * Errors: INVAL, STALE (the group grew since create or remap), FENCED, CLOSED, ABORTED
+ */
+COVEY_API int covey_dispatch(struct covey_ep *ep, const struct covey_dispatch_args *args, struct CUstream_st *stream,
+			     struct covey_result *result);
+COVEY_API int covey_dispatch_send(struct covey_ep *ep, const struct covey_dispatch_args *args,
+				  struct CUstream_st *stream);
+COVEY_API int covey_dispatch_recv(struct covey_ep *ep, uint64_t deadline_ns, struct covey_result *result);
+
+/**
+ * struct covey_combine_args - out[t] = sum over k of weights[t][k] * y(t, k), in f32, k ascending
+ *   y           [El][R*T][hidden]: the experts' results in the rows of packed_x
+ *   count, src_info, range: as the dispatch filled them
+ *   experts, weights [num_tokens][top_k]: of this rank's tokens; weights f32
+ *   out         [num_tokens][hidden]
+ *   renormalise: scale by (sum of all valid weights) / (sum of those whose owner took part)
+ */
+struct covey_combine_args {
+	size_t size;
+	int num_tokens;
+	int renormalise;
+	const void *y;
+	const int32_t *count;
+	const int32_t *src_info;
+	const int64_t *range;
+	const int32_t *experts;
+	const float *weights;
+	void *out;
+};
+
+#define COVEY_COMBINE_INIT                                                                         \
+	{                                                                                          \
+		.size = sizeof(struct covey_combine_args)                                          \
+	}
+
+/** covey_combine - bring the experts' results back; result->mask: owners whose rows took part */
+COVEY_API int covey_combine(struct covey_ep *ep, const struct covey_combine_args *args, struct CUstream_st *stream,
+			    struct covey_result *result);
+COVEY_API int covey_combine_send(struct covey_ep *ep, const struct covey_combine_args *args,
+				 struct CUstream_st *stream);
+COVEY_API int covey_combine_recv(struct covey_ep *ep, uint64_t deadline_ns, struct covey_result *result);
+
+/* ---- Operators ---------------------------------------------------------------------------- */
+
+/**
+ * covey_admin_call - one request to a group's store from outside (what ep-admin and launchers do)
+ * @store, @group: as in covey_config; NULL: the environment
+ * @argv:  [argc] `peek`, `ask KIND ARGS`, `prove RANK INC KIND`; see src/membership/store.h
+ * @pair:  called for each field of the reply, first with key "status"; on the caller's thread
+ * Errors: INVAL, TIMEOUT at @deadline_ns, STORE, AUTH, VERSION; REFUSED: pair "why" says why;
+ *         the cause is in covey_last_error(NULL, ...)
+ */
+COVEY_API int covey_admin_call(const char *store, const char *group, int argc, const char *const *argv,
+			       uint64_t deadline_ns, void (*pair)(void *ctx, const char *key, const char *value), void *ctx);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* COVEY_H */
