@@ -1,0 +1,457 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Settings. The list in config.h becomes one table; every source (code, URL, environment, default) is
+ * a way to find a value for a row of it, and every value passes the same check, so that a mistake is
+ * reported alike wherever it was made. A store URL may hold a password: no message prints one.
+ */
+#include <ctype.h>
+#include <errno.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "config.h"
+#include "page.h"
+
+#define GROUP_NAME_MAX 64
+#define RESERVE_MAX (1ull << 46) /* addresses for the windows of all ranks: 64 TiB are known to work */
+
+enum type { TYPE_INT, TYPE_SIZE, TYPE_STR, TYPE_ENUM };
+
+enum setting {
+#define SETTING_ENUM(field, env, type, fallback, meaning) SET_##field,
+	CVY_CONFIG_LIST(SETTING_ENUM)
+#undef SETTING_ENUM
+	SETTINGS
+};
+
+struct row {
+	const char *name, *env, *meaning;
+	enum type type;
+	size_t from, to; /* offsets in covey_config and cvy_config */
+	const char *text; /* default of a STR */
+	long long number; /* default of the others */
+};
+
+#define FALLBACK_INT(value) .number = (value)
+#define FALLBACK_SIZE(value) .number = (value)
+#define FALLBACK_ENUM(value) .number = (value)
+#define FALLBACK_STR(value) .text = (value)
+
+static const struct row rows[SETTINGS] = {
+#define SETTING_ROW(field, env, type, fallback, meaning)                                           \
+	[SET_##field] = { #field,                                                                  \
+			  env,                                                                     \
+			  meaning,                                                                 \
+			  TYPE_##type,                                                             \
+			  offsetof(struct covey_config, field),                                    \
+			  offsetof(struct cvy_config, field),                                      \
+			  FALLBACK_##type(fallback) },
+	CVY_CONFIG_LIST(SETTING_ROW)
+#undef SETTING_ROW
+};
+
+/* What may stand in each setting; `right` finishes the sentence "<value> is wrong: it must be ...". */
+static const struct bound {
+	long long min, max;
+	const char *right;
+	const char *names[4]; /* ENUM: the words of the values min, min + 1, ... */
+} bounds[SETTINGS] = {
+	[SET_store] = { .right = "a URL that begins with redis:// or redis+unix://" },
+	[SET_group] = { .right = "1 to 64 letters, digits, '.', '_' or '-'" },
+	[SET_rank] = { -1, COVEY_MAX_RANKS - 1, "a whole number from -1 (any) to 4095", { NULL } },
+	[SET_world] = { 0, COVEY_MAX_RANKS, "a whole number from 1 to 4096", { NULL } },
+	[SET_max_ranks] = { 1, COVEY_MAX_RANKS, "a whole number from 1 to 4096", { NULL } },
+	[SET_create] = { 0, 1, "first or never", { "first", "never" } },
+	[SET_admission] = { 1, 2, "auto or manual", { "auto", "manual" } },
+	[SET_transport] = { 0, 2, "auto, shm or tcp", { "auto", "shm", "tcp" } },
+	[SET_host] = { .right = "at most 64 letters, digits, '.', '_', ':' or '-'" },
+	[SET_interface] = { .right = "an address or the name of a network interface, without spaces" },
+	[SET_secret_file] = { .right = "the path of a file" },
+	[SET_join_ms] = { 1, INT_MAX, "milliseconds, at least 1", { NULL } },
+	[SET_heartbeat_ms] = { 1, 1000, "milliseconds from 1 to 1000", { NULL } },
+	[SET_hang_ms] = { -1, 3600000, "milliseconds from 2 to 3600000, or -1 (never)", { NULL } },
+	[SET_link_ms] = { -1, 3600000, "milliseconds from 4 to 3600000, or -1 (never)", { NULL } },
+	[SET_lease_ms] = { -1, 3600000, "milliseconds from 1 to 3600000, or -1 (never)", { NULL } },
+	[SET_slot_bytes] = { 4096, 1ll << 30, "a multiple of 4096 from 4096 to 1G", { NULL } },
+	[SET_window_bytes] = { 65536, 1ll << 42, "a multiple of 4096 from 64K to 4096G", { NULL } },
+	[SET_undo_bytes] = { 0, 1ll << 46, "bytes, at most 65536G", { NULL } },
+};
+
+/* The sources of a resolve: URL parameters are decoded copies, NULL where the URL has none. */
+struct sources {
+	struct covey_config code; /* of our size, zero-filled */
+	char *url[SETTINGS];
+	struct cvy_errbox *box;
+};
+
+/* The store URL fit to print: everything from the scheme to the last @ is a user and a password. */
+static const char *printable(enum setting s, const char *value, char *text, size_t bytes)
+{
+	const char *at = s == SET_store ? strrchr(value, '@') : NULL;
+	const char *scheme = at ? strstr(value, "://") : NULL;
+	int keep = scheme && scheme < at ? (int)(scheme + 3 - value) : 0;
+
+	if (!at)
+		return value;
+	snprintf(text, bytes, "%.*s***%s", keep, value, at);
+	return text;
+}
+
+static int wrong(const struct sources *from, enum setting s, const char *where, const char *value)
+{
+	char text[128];
+
+	return cvy_fail(from->box, COVEY_ERR_INVAL, -1, 0, "%s \"%.80s\" (%s) is wrong: it must be %s", rows[s].name,
+			printable(s, value, text, sizeof(text)), where, bounds[s].right);
+}
+
+static int only_of(const char *text, const char *others, size_t max)
+{
+	size_t n = 0;
+
+	for (; text[n]; n++)
+		if (!isalnum((unsigned char)text[n]) && !strchr(others, text[n]))
+			return 0;
+	return n <= max;
+}
+
+static int text_is_right(enum setting s, const char *value)
+{
+	switch (s) {
+	case SET_store:
+		return !strncmp(value, "redis", 5) && strstr(value, "://") &&
+		       !strpbrk(value, " \t\r\n");
+	case SET_group:
+		return only_of(value, "._-", GROUP_NAME_MAX) && *value;
+	case SET_host:
+		return only_of(value, "._:-", GROUP_NAME_MAX);
+	case SET_interface:
+		return !strpbrk(value, " \t\r\n");
+	default:
+		return 1;
+	}
+}
+
+static int number_is_right(enum setting s, long long value)
+{
+	if (value < bounds[s].min || value > bounds[s].max)
+		return 0;
+	switch (s) {
+	case SET_slot_bytes:
+	case SET_window_bytes:
+		return value % 4096 == 0;
+	case SET_hang_ms:
+		return value == -1 || value >= 2;
+	case SET_link_ms:
+		return value == -1 || value >= 4;
+	case SET_lease_ms:
+		return value != 0;
+	default:
+		return 1;
+	}
+}
+
+/* A whole number, for sizes with K, M or G behind it; or the word of an ENUM. 0: not one. */
+static int parse_number(enum setting s, const char *value, long long *out)
+{
+	const char *suffix;
+	char *end;
+	long long n;
+
+	if (rows[s].type == TYPE_ENUM) {
+		for (int i = 0; i < 4 && bounds[s].names[i]; i++)
+			if (!strcmp(value, bounds[s].names[i])) {
+				*out = bounds[s].min + i;
+				return 1;
+			}
+		return 0;
+	}
+	errno = 0;
+	n = strtoll(value, &end, 10);
+	if (end == value || errno)
+		return 0;
+	if (rows[s].type == TYPE_SIZE && *end) {
+		suffix = strchr("KMG", toupper((unsigned char)*end));
+		if (!suffix || end[1] || n < 0 || n > LLONG_MAX >> 30)
+			return 0;
+		n <<= *suffix == 'K' ? 10 : *suffix == 'M' ? 20 : 30;
+	} else if (*end) {
+		return 0;
+	}
+	*out = n;
+	return 1;
+}
+
+static void store_number(struct cvy_config *to, enum setting s, long long value)
+{
+	if (rows[s].type == TYPE_SIZE)
+		*(size_t *)((char *)to + rows[s].to) = (size_t)value;
+	else
+		*(int *)((char *)to + rows[s].to) = (int)value;
+}
+
+static int take_text(const struct sources *from, struct cvy_config *to, enum setting s, const char *where, const char *value)
+{
+	char **slot = (char **)((char *)to + rows[s].to);
+	long long number;
+
+	if (rows[s].type == TYPE_STR) {
+		if (*value && !text_is_right(s, value))
+			return wrong(from, s, where, value);
+		*slot = strdup(value);
+		return *slot ? 0 : cvy_fail(from->box, COVEY_ERR_NOMEM, -1, 0, "no memory for the settings");
+	}
+	if (!parse_number(s, value, &number) || !number_is_right(s, number))
+		return wrong(from, s, where, value);
+	store_number(to, s, number);
+	return 0;
+}
+
+static int take_number(const struct sources *from, struct cvy_config *to, enum setting s, long long value)
+{
+	char text[24];
+
+	if (number_is_right(s, value)) {
+		store_number(to, s, value);
+		return 0;
+	}
+	snprintf(text, sizeof(text), "%lld", value);
+	return wrong(from, s, "covey_config", text);
+}
+
+/* 1: the application has set the field (a string is left to the caller), and *value is it */
+static int code_has(const struct sources *from, enum setting s, long long *value, const char **text)
+{
+	const char *field = (const char *)&from->code + rows[s].from;
+
+	*value = 0;
+	switch (rows[s].type) {
+	case TYPE_STR:
+		*text = *(const char *const *)field;
+		return *text && **text;
+	case TYPE_SIZE:
+		/* past LLONG_MAX it becomes negative and is refused like any other wrong number */
+		*value = (long long)*(const size_t *)field;
+		return *value != 0;
+	default:
+		*value = *(const int *)field;
+		return *value != (s == SET_rank ? COVEY_RANK_ANY : 0);
+	}
+}
+
+static const char *environment(enum setting s, const char **where)
+{
+	static const char *const others[SETTINGS] = { [SET_rank] = "RANK", [SET_world] = "WORLD_SIZE" };
+	const char *value = getenv(rows[s].env);
+
+	*where = rows[s].env;
+	if ((!value || !*value) && others[s]) {
+		*where = others[s];
+		value = getenv(others[s]);
+	}
+	return value && *value ? value : NULL;
+}
+
+static int take(const struct sources *from, struct cvy_config *to, enum setting s)
+{
+	const char *text = NULL, *where;
+	long long value;
+
+	if (code_has(from, s, &value, &text))
+		return text ? take_text(from, to, s, "covey_config", text) : take_number(from, to, s, value);
+	if (from->url[s])
+		return take_text(from, to, s, "parameter of the store URL", from->url[s]);
+	text = environment(s, &where);
+	if (text)
+		return take_text(from, to, s, where, text);
+	if (rows[s].type == TYPE_STR)
+		return take_text(from, to, s, "default", rows[s].text);
+	store_number(to, s, rows[s].number);
+	return 0;
+}
+
+static int hex_digit(char c)
+{
+	if (c >= '0' && c <= '9')
+		return c - '0';
+	c = (char)tolower((unsigned char)c);
+	return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+/* %2F and the like, in place */
+static void decode(char *text)
+{
+	char *to = text;
+
+	for (; *text; text++) {
+		if (*text == '%' && hex_digit(text[1]) >= 0 && hex_digit(text[2]) >= 0 && strncmp(text, "%00", 3)) {
+			*to++ = (char)(hex_digit(text[1]) * 16 + hex_digit(text[2]));
+			text += 2;
+		} else {
+			*to++ = *text;
+		}
+	}
+	*to = 0;
+}
+
+static int url_parameter(struct sources *from, char *name)
+{
+	char *value = strchr(name, '=');
+
+	if (value)
+		*value++ = 0;
+	for (int s = 0; value && s < SETTINGS; s++)
+		if (s != SET_store && !strcmp(name, rows[s].name)) {
+			decode(value);
+			free(from->url[s]);
+			from->url[s] = *value ? strdup(value) : NULL;
+			return *value && !from->url[s] ? COVEY_ERR_NOMEM : 0;
+		}
+	/* The value is not shown: somebody may have thought that password= works. */
+	return cvy_fail(from->box, COVEY_ERR_INVAL, -1, 0,
+			"parameter \"%.40s\" of the store URL is wrong: it must be db=N or one of the settings, as name=value",
+			name);
+}
+
+/* Takes our parameters out of @url, in place; db= is the store's and stays. */
+static int url_split(struct sources *from, char *url)
+{
+	char *query = strchr(url, '?'), *copy, *rest = NULL;
+	char joint = '?';
+	int err = 0;
+
+	if (!query)
+		return 0;
+	copy = strdup(query + 1);
+	if (!copy)
+		return COVEY_ERR_NOMEM;
+	*query = 0;
+	for (char *part = strtok_r(copy, "&", &rest); part && !err; part = strtok_r(NULL, "&", &rest)) {
+		if (strncmp(part, "db=", 3)) {
+			err = url_parameter(from, part);
+			continue;
+		}
+		/* what is kept is never longer than what was there */
+		*query++ = joint;
+		memmove(query, part, strlen(part) + 1);
+		query += strlen(part);
+		joint = '&';
+	}
+	free(copy);
+	return err;
+}
+
+static int copy_code(struct sources *from, const struct covey_config *code)
+{
+	struct covey_config none = COVEY_CONFIG_INIT;
+	const uint8_t *bytes = (const uint8_t *)code;
+	size_t size = code ? code->size : 0;
+
+	from->code = none;
+	if (!code)
+		return 0;
+	if (size < sizeof(code->size))
+		return cvy_fail(from->box, COVEY_ERR_INVAL, -1, 0,
+				"covey_config.size %zu is wrong: start from COVEY_CONFIG_INIT, which sets it", size);
+	for (size_t i = sizeof(none); i < size; i++)
+		if (bytes[i])
+			return cvy_fail(from->box, COVEY_ERR_INVAL, -1, 0,
+					"covey_config.size %zu: a field past the %zu bytes known to covey %d.%d is set; "
+					"a newer library is needed",
+					size, sizeof(none), COVEY_VERSION_MAJOR, COVEY_VERSION_MINOR);
+	memset(&from->code, 0, sizeof(from->code));
+	memcpy(&from->code, code, size < sizeof(none) ? size : sizeof(none));
+	if (size < offsetof(struct covey_config, rank) + sizeof(none.rank))
+		from->code.rank = COVEY_RANK_ANY;
+	return 0;
+}
+
+/* What no setting can tell alone. */
+static int check_together(const struct sources *from, const struct cvy_config *c)
+{
+	struct cvy_layout layout = cvy_layout(c->window_bytes, c->slot_bytes);
+
+	if (!*c->store)
+		return cvy_fail(from->box, COVEY_ERR_INVAL, -1, 0,
+				"store is not set: give a URL (COVEY_STORE=redis://host:6379) or start under ep-run");
+	if (c->create == COVEY_CREATE_FIRST && !c->world)
+		return cvy_fail(from->box, COVEY_ERR_INVAL, -1, 0,
+				"world is not set: it must be the number of processes that form the group (COVEY_WORLD or "
+				"WORLD_SIZE); create=never joins a group that is there");
+	if (c->world > c->max_ranks)
+		return cvy_fail(from->box, COVEY_ERR_INVAL, -1, 0, "world %d is wrong: it must be at most max_ranks %d",
+				c->world, c->max_ranks);
+	if (c->rank >= c->max_ranks)
+		return cvy_fail(from->box, COVEY_ERR_INVAL, c->rank, 0, "rank %d is wrong: it must be below max_ranks %d",
+				c->rank, c->max_ranks);
+	if (c->hang_ms > 0 && c->hang_ms < 2 * c->heartbeat_ms)
+		return cvy_fail(from->box, COVEY_ERR_INVAL, -1, 0,
+				"hang_ms %d is wrong: it must be at least twice heartbeat_ms %d", c->hang_ms, c->heartbeat_ms);
+	if (layout.heap > c->window_bytes)
+		return cvy_fail(from->box, COVEY_ERR_INVAL, -1, 0,
+				"window_bytes %zu is wrong: with slot_bytes %zu it must be at least %zu", c->window_bytes,
+				c->slot_bytes, layout.heap);
+	if (c->window_bytes > RESERVE_MAX / (size_t)c->max_ranks)
+		return cvy_fail(from->box, COVEY_ERR_INVAL, -1, 0,
+				"window_bytes %zu is wrong: with max_ranks %d it must be at most %llu", c->window_bytes,
+				c->max_ranks, RESERVE_MAX / (unsigned long long)c->max_ranks);
+	return 0;
+}
+
+int cvy_config_resolve(const struct covey_config *from, struct cvy_config *to, struct cvy_errbox *box)
+{
+	struct sources sources = { .box = box };
+	struct cvy_config config = { 0 };
+	int err = copy_code(&sources, from);
+
+	/* The store comes first: its URL is a source of the others. */
+	for (int s = SET_store; s < SETTINGS && !err; s++) {
+		err = take(&sources, &config, (enum setting)s);
+		if (!err && s == SET_store)
+			err = url_split(&sources, config.store);
+	}
+	if (!err)
+		err = check_together(&sources, &config);
+	for (int s = 0; s < SETTINGS; s++)
+		free(sources.url[s]);
+	if (err) {
+		cvy_config_clear(&config);
+		return err;
+	}
+	*to = config;
+	return 0;
+}
+
+void cvy_config_clear(struct cvy_config *config)
+{
+	for (int s = 0; s < SETTINGS; s++)
+		if (rows[s].type == TYPE_STR)
+			free(*(char **)((char *)config + rows[s].to));
+	memset(config, 0, sizeof(*config));
+}
+
+static void manual_row(FILE *file, enum setting s)
+{
+	const struct row *row = &rows[s];
+
+	fprintf(file, "| `%s` | `%s` | ", row->name, row->env);
+	if (row->type == TYPE_STR)
+		fputs(*row->text ? row->text : "none", file);
+	else if (row->type == TYPE_ENUM)
+		fputs(bounds[s].names[row->number - bounds[s].min], file);
+	else
+		fprintf(file, "%lld", row->number);
+	fprintf(file, " | %s |\n", row->meaning);
+}
+
+void cvy_config_manual(FILE *file)
+{
+	fputs("| setting | variable | default | meaning |\n|---|---|---|---|\n", file);
+	for (int s = 0; s < SETTINGS; s++)
+		manual_row(file, (enum setting)s);
+	fputs("\n| variable | meaning |\n|---|---|\n", file);
+#define ENV_ROW(env, meaning) fputs("| `" env "` | " meaning " |\n", file);
+	CVY_ENV_LIST(ENV_ROW)
+#undef ENV_ROW
+}

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The first bytes of every window, written by its owner alone, mapped read-only by the peers on its
+ * host: signs of life, and the signals of its slots. One cache line per idea.
+ */
+#ifndef CVY_PAGE_H
+#define CVY_PAGE_H
+
+#include <pthread.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define CVY_PAGE_MAGIC 0x31596576f3ull /* changes with the layout */
+
+/* Signal words: {epoch, tick}. The tick is in the low half: a futex can sleep on it. */
+static inline uint64_t cvy_tag(uint32_t epoch, uint32_t tick)
+{
+	return (uint64_t)epoch << 32 | tick;
+}
+
+#define CVY_LINE_DATA 32 /* bytes of payload in a line */
+
+/* One cache line: the signal of a slot, with a small payload. All is written before tag, which is stored last with release. */
+struct cvy_line {
+	uint8_t data[CVY_LINE_DATA];
+	uint64_t aux;	/* per kind: ticks needed, token counts */
+	uint64_t call;	/* the call in short, to name it when it does not match */
+	uint32_t sig;	/* hash of the call */
+	uint32_t bytes; /* valid bytes of the slot or of data */
+	uint64_t tag;
+} __attribute__((aligned(64)));
+
+#define CVY_DEPTH 2		     /* D: ticks in flight */
+#define CVY_SLOTS (2 * CVY_DEPTH)    /* slots per source */
+
+struct cvy_page {
+	pthread_mutex_t alive __attribute__((aligned(64))); /* robust, shared; held for life by the agent's thread */
+	uint64_t magic;
+	uint64_t inc, nonce;
+	int32_t pid;
+	int32_t max_ranks;
+	uint64_t pid_start; /* field 22 of /proc/PID/stat: tells a reused pid */
+	uint64_t window_bytes, slot_bytes;
+	uint64_t beat __attribute__((aligned(64)));	/* counts up while the agent lives */
+	uint32_t sleepers __attribute__((aligned(64))); /* threads of this rank that sleep on a peer's line */
+	struct cvy_line first[CVY_SLOTS];  /* signal of slot i, first round */
+	struct cvy_line second[CVY_SLOTS]; /* second round (reduced shards) */
+	struct cvy_line done;		   /* tag: last tick completed; aux: seq done */
+};
+
+/* Offsets in a window: page, slots, heap (buffers of EP handles). A slot holds slot_bytes of input and as much again for shards. */
+struct cvy_layout {
+	size_t window_bytes; /* stride between the windows of two ranks */
+	size_t slot_bytes;
+	size_t slots;	/* offset of slot 0 */
+	size_t stride;	/* of slots: 2 * slot_bytes */
+	size_t heap;	/* offset of the heap */
+};
+
+static inline struct cvy_layout cvy_layout(size_t window_bytes, size_t slot_bytes)
+{
+	struct cvy_layout l = { window_bytes, slot_bytes, 0, 0, 0 };
+
+	l.slots = (sizeof(struct cvy_page) + 4095) & ~(size_t)4095;
+	l.stride = 2 * slot_bytes;
+	l.heap = l.slots + CVY_SLOTS * l.stride;
+	return l;
+}
+
+#endif

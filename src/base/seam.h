@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The seam between membership and the rest: what the agent of a group may do to links and engine.
+ * collectives fills it in when a group is opened; the simulator fills in its own links. All calls
+ * come from the agent's thread.
+ */
+#ifndef CVY_SEAM_H
+#define CVY_SEAM_H
+
+#include "event.h"
+#include "page.h"
+#include "view.h"
+
+struct cvy_identity {
+	char gid[33];	  /* 128 random bits in hex: the life of the group */
+	uint8_t secret[32]; /* key of the members' proofs */
+	int rank, max_ranks;
+	uint64_t inc, nonce;
+};
+
+struct cvy_seam {
+	void *ctx;
+
+	/* Links. The member with the greater inc dials; the other expects. LINK_UP or LINK_DOWN follows. */
+	void (*identity)(void *ctx, const struct cvy_identity *id);
+	void (*expect)(void *ctx, int rank, uint64_t inc); /* prepare a chunk, let it dial in */
+	void (*dial)(void *ctx, int rank, uint64_t inc, const char *addr, const char *host);
+	void (*drop)(void *ctx, int rank, uint64_t inc); /* close a link that no view needs */
+	int (*send)(void *ctx, int rank, uint64_t inc, int type, uint32_t epoch, const void *body, uint32_t bytes);
+	struct cvy_page *(*page)(void *ctx, int rank); /* own or mapped page of a peer on this host; NULL: none */
+	int (*same_host)(void *ctx, const char *host);
+	void (*describe)(void *ctx, char *text, size_t bytes); /* "1:shm,2:tcp": kinds of the links */
+
+	/* Engine. */
+	void (*freeze)(void *ctx, uint32_t epoch); /* FROZEN (with a report) or FROZE_NOT is posted, maybe at once */
+	void (*learn)(void *ctx, const struct cvy_view *view, const struct covey_mask *removed,
+		      const struct covey_mask *lag); /* sets aside, fences the removed, adopts; posts FENCED */
+	void (*repair)(void *ctx, const struct covey_mask *holders); /* done+1 .. base-1; posts REPAIRED, maybe at once */
+	void (*thaw)(void *ctx); /* the learned view is active */
+	void (*message)(void *ctx, const struct cvy_msg *msg); /* ADMIT, PULL, GIVE */
+	void (*stop)(void *ctx, int err); /* FENCED, CLOSED, ABORTED: everything ends with this error */
+	uint64_t (*progress)(void *ctx, uint64_t *floor_tick, int *waiting); /* done seq; is an operation waiting > 1 ms? */
+	void (*peer_progress)(void *ctx, int rank, uint64_t done, uint64_t floor_tick); /* from PING */
+};
+
+#endif

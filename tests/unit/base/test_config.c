@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Settings: the order of sources, what is refused and how, what is never printed. */
+#include <check.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "config.h"
+
+static struct cvy_config out;
+static struct covey_error_info info;
+
+static void setup(void)
+{
+	static const char *const names[] = { "RANK", "WORLD_SIZE", "COVEY_STORE", "COVEY_GROUP", "COVEY_RANK", "COVEY_WORLD",
+					     "COVEY_MAX_RANKS", "COVEY_CREATE", "COVEY_SLOT_BYTES", "COVEY_HANG_MS" };
+
+	for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
+		unsetenv(names[i]);
+	setenv("COVEY_WORLD", "4", 1);
+	memset(&out, 0, sizeof(out));
+}
+
+static void teardown(void)
+{
+	cvy_config_clear(&out);
+}
+
+static int resolve(const struct covey_config *from)
+{
+	int err = cvy_config_resolve(from, &out, NULL);
+
+	cvy_errbox_get(NULL, &info);
+	return err;
+}
+
+static int resolve_url(const char *url)
+{
+	struct covey_config config = COVEY_CONFIG_INIT;
+
+	config.store = url;
+	return resolve(&config);
+}
+
+START_TEST(config_defaults_fill_every_field)
+{
+	ck_assert_int_eq(resolve_url("redis://h"), 0);
+	ck_assert_str_eq(out.store, "redis://h");
+	ck_assert_str_eq(out.group, "covey");
+	ck_assert_int_eq(out.rank, -1);
+	ck_assert_int_eq(out.max_ranks, 64);
+	ck_assert_int_eq(out.admission, COVEY_ADMISSION_AUTO);
+	ck_assert_int_eq(out.hang_ms, 100);
+	ck_assert_uint_eq(out.window_bytes, 4294967296);
+	ck_assert_str_eq(out.host, "");
+}
+END_TEST
+
+START_TEST(config_sources_have_an_order)
+{
+	struct covey_config config = COVEY_CONFIG_INIT;
+
+	setenv("RANK", "1", 1);
+	ck_assert_int_eq(resolve_url("redis://h"), 0);
+	ck_assert_int_eq(out.rank, 1);
+	teardown();
+	setenv("COVEY_RANK", "2", 1);
+	ck_assert_int_eq(resolve_url("redis://h"), 0);
+	ck_assert_int_eq(out.rank, 2);
+	teardown();
+	ck_assert_int_eq(resolve_url("redis://h?rank=3"), 0);
+	ck_assert_int_eq(out.rank, 3);
+	teardown();
+	config.store = "redis://h?rank=3";
+	config.rank = 0;
+	ck_assert_int_eq(resolve(&config), 0);
+	ck_assert_int_eq(out.rank, 0);
+}
+END_TEST
+
+START_TEST(config_takes_its_parameters_from_the_url_and_leaves_db)
+{
+	ck_assert_int_eq(resolve_url("redis+unix:///s?group=a.b&db=3&world=8&slot_bytes=64K&host=a%2Db&create=never"), 0);
+	ck_assert_str_eq(out.store, "redis+unix:///s?db=3");
+	ck_assert_str_eq(out.group, "a.b");
+	ck_assert_str_eq(out.host, "a-b");
+	ck_assert_int_eq(out.world, 8);
+	ck_assert_uint_eq(out.slot_bytes, 65536);
+	ck_assert_int_eq(out.create, COVEY_CREATE_NEVER);
+}
+END_TEST
+
+START_TEST(config_reads_everything_from_the_environment)
+{
+	setenv("COVEY_STORE", "redis://e:1?group=g", 1);
+	setenv("COVEY_CREATE", "never", 1);
+	unsetenv("COVEY_WORLD");
+	ck_assert_int_eq(resolve(NULL), 0);
+	ck_assert_str_eq(out.store, "redis://e:1");
+	ck_assert_str_eq(out.group, "g");
+	ck_assert_int_eq(out.world, 0);
+}
+END_TEST
+
+START_TEST(config_refuses_what_is_wrong_and_says_what_is_right)
+{
+	static const struct {
+		const char *url, *cause;
+	} wrong[] = {
+		{ "http://h", "store \"http://h\" (covey_config) is wrong: it must be a URL" },
+		{ "redis://h?rank=x", "rank \"x\" (parameter of the store URL) is wrong: it must be a whole number" },
+		{ "redis://h?rank=64", "rank 64 is wrong: it must be below max_ranks 64" },
+		{ "redis://h?world=65", "world 65 is wrong: it must be at most max_ranks 64" },
+		{ "redis://h?max_ranks=4097", "max_ranks \"4097\"" },
+		{ "redis://h?group=a/b", "group \"a/b\"" },
+		{ "redis://h?create=maybe", "it must be first or never" },
+		{ "redis://h?slot_bytes=5000", "it must be a multiple of 4096" },
+		{ "redis://h?slot_bytes=4Q", "slot_bytes \"4Q\"" },
+		{ "redis://h?window_bytes=64K", "it must be at least" },
+		{ "redis://h?window_bytes=4096G", "it must be at most" },
+		{ "redis://h?hang_ms=0", "or -1 (never)" },
+		{ "redis://h?hang_ms=12", "at least twice heartbeat_ms" },
+		{ "redis://h?gruop=a", "parameter \"gruop\"" },
+		{ "", "store is not set" },
+	};
+
+	for (size_t i = 0; i < sizeof(wrong) / sizeof(*wrong); i++) {
+		ck_assert_int_eq(resolve_url(wrong[i].url), COVEY_ERR_INVAL);
+		ck_assert_msg(strstr(info.cause, wrong[i].cause) != NULL, "%s: %s", wrong[i].url, info.cause);
+		ck_assert_ptr_null(out.store);
+	}
+}
+END_TEST
+
+START_TEST(config_names_the_variable_that_is_wrong)
+{
+	setenv("WORLD_SIZE", "many", 1);
+	unsetenv("COVEY_WORLD");
+	ck_assert_int_eq(resolve_url("redis://h"), COVEY_ERR_INVAL);
+	ck_assert_ptr_nonnull(strstr(info.cause, "world \"many\" (WORLD_SIZE)"));
+	unsetenv("WORLD_SIZE");
+	ck_assert_int_eq(resolve_url("redis://h"), COVEY_ERR_INVAL);
+	ck_assert_ptr_nonnull(strstr(info.cause, "world is not set"));
+}
+END_TEST
+
+START_TEST(config_never_prints_a_password)
+{
+	static const char *const urls[] = { "http://user:hunter2@h", "redis://u:hunter2@h o", "u:hunter2@h",
+					    "redis://u:hunter2@h?rank=x", "redis://h?password=hunter2", "redis://u:hunter2@h?pass" };
+
+	for (size_t i = 0; i < sizeof(urls) / sizeof(*urls); i++) {
+		ck_assert_int_eq(resolve_url(urls[i]), COVEY_ERR_INVAL);
+		ck_assert_msg(!strstr(info.cause, "hunter2"), "%s", info.cause);
+	}
+}
+END_TEST
+
+START_TEST(config_reads_an_older_struct_as_zero_filled)
+{
+	struct covey_config config = COVEY_CONFIG_INIT;
+
+	config.store = "redis://h";
+	config.hang_ms = 55; /* past the end of the older struct */
+	config.size = offsetof(struct covey_config, join_ms);
+	ck_assert_int_eq(resolve(&config), 0);
+	ck_assert_int_eq(out.hang_ms, 100);
+	teardown();
+	config.size = offsetof(struct covey_config, rank);
+	config.rank = 7;
+	ck_assert_int_eq(resolve(&config), 0);
+	ck_assert_int_eq(out.rank, -1);
+}
+END_TEST
+
+START_TEST(config_refuses_a_newer_struct_that_uses_its_new_fields)
+{
+	struct {
+		struct covey_config config;
+		uint64_t more;
+	} newer = { COVEY_CONFIG_INIT, 0 };
+
+	newer.config.store = "redis://h";
+	newer.config.size = sizeof(newer);
+	ck_assert_int_eq(resolve(&newer.config), 0);
+	teardown();
+	newer.more = 1;
+	ck_assert_int_eq(resolve(&newer.config), COVEY_ERR_INVAL);
+	newer.config.size = 0;
+	ck_assert_int_eq(resolve(&newer.config), COVEY_ERR_INVAL);
+	ck_assert_ptr_nonnull(strstr(info.cause, "COVEY_CONFIG_INIT"));
+}
+END_TEST
+
+START_TEST(manual_has_a_row_for_every_setting)
+{
+	char *text = NULL;
+	size_t bytes = 0;
+	FILE *file = open_memstream(&text, &bytes);
+
+	cvy_config_manual(file);
+	fclose(file);
+#define HAS_ROW(field, env, type, fallback, meaning) ck_assert_ptr_nonnull(strstr(text, "| `" #field "` | `" env "` |"));
+	CVY_CONFIG_LIST(HAS_ROW)
+#undef HAS_ROW
+	ck_assert_ptr_nonnull(strstr(text, "| `create` | `COVEY_CREATE` | first |"));
+	ck_assert_ptr_nonnull(strstr(text, "| `COVEY_LOG` |"));
+	free(text);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *suite = suite_create("base/config");
+	TCase *tc = tcase_create("config");
+	SRunner *runner = srunner_create(suite);
+	int failed;
+
+	suite_add_tcase(suite, tc);
+	tcase_add_checked_fixture(tc, setup, teardown);
+	tcase_add_test(tc, config_defaults_fill_every_field);
+	tcase_add_test(tc, config_sources_have_an_order);
+	tcase_add_test(tc, config_takes_its_parameters_from_the_url_and_leaves_db);
+	tcase_add_test(tc, config_reads_everything_from_the_environment);
+	tcase_add_test(tc, config_refuses_what_is_wrong_and_says_what_is_right);
+	tcase_add_test(tc, config_names_the_variable_that_is_wrong);
+	tcase_add_test(tc, config_never_prints_a_password);
+	tcase_add_test(tc, config_reads_an_older_struct_as_zero_filled);
+	tcase_add_test(tc, config_refuses_a_newer_struct_that_uses_its_new_fields);
+	tcase_add_test(tc, manual_has_a_row_for_every_setting);
+	srunner_run_all(runner, CK_NORMAL);
+	failed = srunner_ntests_failed(runner);
+	srunner_free(runner);
+	return failed != 0;
+}
