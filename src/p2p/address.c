@@ -1,0 +1,267 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Names: which host this is, where peers dial it, how to dial them. An address as it stands in the
+ * store is `unix:@name,tcp:ADDR:PORT`: peers of the same host take the first part, others the second.
+ *
+ * Two processes are on one host when memory, pids and abstract sockets of one mean the same to the
+ * other: same boot, same network namespace, same pid namespace; COVEY_HOST can only tell them apart.
+ */
+#include <arpa/inet.h>
+#include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sodium.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "log.h"
+#include "mesh.h"
+
+#define BACKLOG 1024
+
+static unsigned long namespace_inode(const char *path)
+{
+	struct stat st;
+
+	return stat(path, &st) ? 0 : (unsigned long)st.st_ino;
+}
+
+void cvy_address_host(const char *override, char *text, size_t bytes)
+{
+	char boot[40] = "unknown";
+	int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+	ssize_t n = fd >= 0 ? read(fd, boot, 36) : -1;
+
+	if (fd >= 0)
+		close(fd);
+	if (n == 36)
+		boot[36] = '\0';
+	snprintf(text, bytes, "%s.%lu.%lu%s%.128s", boot, namespace_inode("/proc/self/ns/net"),
+		 namespace_inode("/proc/self/ns/pid"), *override ? "." : "", override);
+	for (char *c = text; *c; c++)
+		if (!isgraph((unsigned char)*c))
+			*c = '_';
+}
+
+int cvy_address_listen_unix(char *name, size_t bytes, struct cvy_errbox *box)
+{
+	struct sockaddr_un sun = { .sun_family = AF_UNIX };
+	uint64_t random[2];
+	int fd, n;
+
+	randombytes_buf(random, sizeof(random));
+	n = snprintf(sun.sun_path + 1, sizeof(sun.sun_path) - 1, "covey-%016llx%016llx", (unsigned long long)random[0],
+		     (unsigned long long)random[1]);
+	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (fd < 0 || bind(fd, (struct sockaddr *)&sun, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n)) ||
+	    listen(fd, BACKLOG)) {
+		int err = errno;
+
+		if (fd >= 0)
+			close(fd);
+		return cvy_fail(box, COVEY_ERR_IO, -1, 0, "listening on a unix socket: %s", strerror(err));
+	}
+	snprintf(name, bytes, "unix:@%s", sun.sun_path + 1);
+	return fd;
+}
+
+static int literal(const char *text, struct sockaddr_storage *to)
+{
+	struct sockaddr_in *v4 = (struct sockaddr_in *)to;
+	struct sockaddr_in6 *v6 = (struct sockaddr_in6 *)to;
+
+	memset(to, 0, sizeof(*to));
+	if (inet_pton(AF_INET, text, &v4->sin_addr) == 1) {
+		v4->sin_family = AF_INET;
+		return 1;
+	}
+	if (inet_pton(AF_INET6, text, &v6->sin6_addr) == 1) {
+		v6->sin6_family = AF_INET6;
+		return 1;
+	}
+	return 0;
+}
+
+/* How much we like an address of an interface, 0: not at all. A link-local one means nothing on another host. */
+static int liking(const struct ifaddrs *i, const char *interface)
+{
+	int family = i->ifa_addr ? i->ifa_addr->sa_family : AF_UNSPEC;
+
+	if (!(i->ifa_flags & IFF_UP) || (family != AF_INET && family != AF_INET6))
+		return 0;
+	if (family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&((struct sockaddr_in6 *)i->ifa_addr)->sin6_addr))
+		return 0;
+	if (*interface ? strcmp(i->ifa_name, interface) != 0 : (i->ifa_flags & IFF_LOOPBACK) != 0)
+		return 0;
+	return family == AF_INET ? 2 : 1;
+}
+
+static int choose(const char *interface, struct sockaddr_storage *to)
+{
+	struct ifaddrs *all = NULL, *best = NULL;
+
+	if (*interface && literal(interface, to))
+		return 0;
+	if (getifaddrs(&all))
+		all = NULL;
+	for (struct ifaddrs *i = all; i; i = i->ifa_next)
+		if (liking(i, interface) > (best ? liking(best, interface) : 0))
+			best = i;
+	if (best)
+		memcpy(to, best->ifa_addr,
+		       best->ifa_addr->sa_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6));
+	freeifaddrs(all);
+	if (best)
+		return 0;
+	return *interface ? COVEY_ERR_INVAL : (literal("127.0.0.1", to), 0);
+}
+
+static socklen_t length(const struct sockaddr_storage *addr)
+{
+	return addr->ss_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
+}
+
+static void set_port(struct sockaddr_storage *addr, uint16_t port)
+{
+	if (addr->ss_family == AF_INET)
+		((struct sockaddr_in *)addr)->sin_port = htons(port);
+	else
+		((struct sockaddr_in6 *)addr)->sin6_port = htons(port);
+}
+
+static void print(const struct sockaddr_storage *addr, char *name, size_t bytes)
+{
+	char text[INET6_ADDRSTRLEN] = "";
+
+	if (addr->ss_family == AF_INET) {
+		const struct sockaddr_in *v4 = (const struct sockaddr_in *)addr;
+
+		inet_ntop(AF_INET, &v4->sin_addr, text, sizeof(text));
+		snprintf(name, bytes, "tcp:%s:%u", text, (unsigned)ntohs(v4->sin_port));
+	} else {
+		const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)addr;
+
+		inet_ntop(AF_INET6, &v6->sin6_addr, text, sizeof(text));
+		snprintf(name, bytes, "tcp:[%s]:%u", text, (unsigned)ntohs(v6->sin6_port));
+	}
+}
+
+int cvy_address_listen_tcp(const char *interface, char *name, size_t bytes, struct cvy_errbox *box)
+{
+	struct sockaddr_storage addr = { 0 };
+	socklen_t len;
+	int fd;
+
+	if (choose(interface, &addr))
+		return cvy_fail(box, COVEY_ERR_INVAL, -1, 0, "interface '%s': no such address or interface with an address",
+				interface);
+	set_port(&addr, 0);
+	len = length(&addr);
+	fd = socket(addr.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (fd < 0 || bind(fd, (struct sockaddr *)&addr, len) || listen(fd, BACKLOG) ||
+	    getsockname(fd, (struct sockaddr *)&addr, &len)) {
+		int err = errno;
+
+		print(&addr, name, bytes);
+		if (fd >= 0)
+			close(fd);
+		return cvy_fail(box, COVEY_ERR_IO, -1, 0, "listening on %s: %s", name, strerror(err));
+	}
+	print(&addr, name, bytes);
+	return fd;
+}
+
+/* The part of @addr that begins with @scheme, without it. */
+static int part(const char *addr, const char *scheme, char *to, size_t bytes)
+{
+	size_t n = strlen(scheme);
+
+	while (addr && *addr) {
+		size_t len = strcspn(addr, ",");
+
+		if (len > n && len - n < bytes && !strncmp(addr, scheme, n)) {
+			memcpy(to, addr + n, len - n);
+			to[len - n] = '\0';
+			return 0;
+		}
+		addr += len;
+		addr += *addr == ',';
+	}
+	return COVEY_ERR_INVAL;
+}
+
+static int parse_tcp(const char *addr, struct sockaddr_storage *to)
+{
+	char text[128], *port, *host = text;
+	long number;
+	char *end;
+
+	if (part(addr, "tcp:", text, sizeof(text)))
+		return COVEY_ERR_INVAL;
+	port = strrchr(text, ':');
+	if (!port)
+		return COVEY_ERR_INVAL;
+	*port++ = '\0';
+	if (*host == '[' && port - text >= 3 && port[-2] == ']') {
+		host++;
+		port[-2] = '\0';
+	}
+	number = strtol(port, &end, 10);
+	if (*end || number < 1 || number > 65535 || !literal(host, to))
+		return COVEY_ERR_INVAL;
+	set_port(to, (uint16_t)number);
+	return 0;
+}
+
+static int parse_unix(const char *addr, struct sockaddr_un *to, socklen_t *len)
+{
+	char text[sizeof(to->sun_path)];
+
+	if (part(addr, "unix:@", text, sizeof(text)))
+		return COVEY_ERR_INVAL;
+	memset(to, 0, sizeof(*to));
+	to->sun_family = AF_UNIX;
+	memcpy(to->sun_path + 1, text, strlen(text));
+	*len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + strlen(text));
+	return 0;
+}
+
+int cvy_address_connect(const char *addr, int by_unix, const char **why)
+{
+	union {
+		struct sockaddr_storage in;
+		struct sockaddr_un un;
+	} to;
+	socklen_t len = 0;
+	int fd, one = 1;
+
+	memset(&to, 0, sizeof(to));
+	if (by_unix ? parse_unix(addr, &to.un, &len) : parse_tcp(addr, &to.in)) {
+		*why = "its address cannot be read";
+		return COVEY_ERR_INVAL;
+	}
+	if (!by_unix)
+		len = length(&to.in);
+	fd = socket(by_unix ? AF_UNIX : to.in.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (fd < 0) {
+		*why = strerror(errno);
+		return COVEY_ERR_IO;
+	}
+	if (!by_unix)
+		setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+	if (connect(fd, (struct sockaddr *)&to, len) && errno != EINPROGRESS) {
+		*why = strerror(errno);
+		close(fd);
+		return COVEY_ERR_IO;
+	}
+	return fd;
+}

@@ -1,0 +1,395 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Who is at the other end. Dialer and listener exchange HELLO (who I am, whom I want, a random
+ * challenge), then each proves with a keyed hash over both HELLOs that it knows the group's secret,
+ * then they exchange WELCOME: sizes, and on one host the window.
+ *
+ * Until its proof a connection that came in is a stranger: it can take nothing from anybody, breaks no
+ * link, and waits at most 5 seconds. The direction is part of what is hashed, so that nobody can
+ * send a proof back to its maker.
+ */
+#include <fcntl.h>
+#include <sodium.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "log.h"
+#include "mesh.h"
+
+struct refusal {
+	int32_t err;
+	char text[CVY_CAUSE];
+};
+
+struct transcript {
+	char label[12];
+	uint32_t by_dialer;
+	struct cvy_hello dialer, listener;
+};
+
+static void stranger_close(struct cvy_conn *conn)
+{
+	for (struct cvy_conn **at = &conn->mesh->strangers; *at; at = &(*at)->next) {
+		if (*at != conn)
+			continue;
+		*at = conn->next;
+		conn->mesh->stranger_count--;
+		break;
+	}
+	cvy_conn_close(conn);
+}
+
+static void stranger_keep(struct cvy_conn *conn)
+{
+	for (struct cvy_conn **at = &conn->mesh->strangers; *at; at = &(*at)->next) {
+		if (*at != conn)
+			continue;
+		*at = conn->next;
+		conn->mesh->stranger_count--;
+		break;
+	}
+	cvy_loop_cancel(conn->timer);
+	conn->timer = NULL;
+}
+
+void cvy_shake_close_strangers(struct cvy_mesh *mesh)
+{
+	while (mesh->strangers)
+		stranger_close(mesh->strangers);
+}
+
+static int shake_send(struct cvy_conn *conn, int type, const void *body, size_t bytes, int pass_fd)
+{
+	struct cvy_wire head = { .magic = CVY_WIRE_MAGIC, .version = CVY_WIRE_VERSION, .type = (uint16_t)type,
+				 .bytes = (uint32_t)bytes, .src = conn->mine.src, .dst = conn->mine.dst,
+				 .src_inc = conn->mine.src_inc, .dst_inc = conn->mine.dst_inc };
+
+	return cvy_conn_send(conn, &head, body, pass_fd);
+}
+
+/* Says why and hangs up. Only one side can know; the other should not have to guess. */
+static void refuse(struct cvy_conn *conn, int err, const char *text)
+{
+	struct refusal r = { .err = err };
+
+	snprintf(r.text, sizeof(r.text), "%s", text);
+	shake_send(conn, CVY_WIRE_REFUSE, &r, sizeof(r), -1);
+	if (conn->peer)
+		cvy_peer_fail(conn->peer, err, text);
+	else
+		stranger_close(conn);
+}
+
+static void shake_broken(struct cvy_conn *conn, int err, const char *cause)
+{
+	if (conn->peer) {
+		cvy_peer_fail(conn->peer, err, cause);
+	} else if (err == COVEY_ERR_VERSION) {
+		cvy_fail(conn->mesh->box, err, -1, 0, "a connection was refused: %s", cause);
+		cvy_warn("p2p", "a connection was refused: %s", cause);
+		refuse(conn, err, cause);
+	} else {
+		cvy_debug("p2p", "a stranger left: %s", cause);
+		stranger_close(conn);
+	}
+}
+
+static void proof_make(const struct cvy_conn *conn, int by_dialer, uint8_t *mac)
+{
+	struct transcript t;
+
+	memset(&t, 0, sizeof(t));
+	memcpy(t.label, "covey-proof", 12);
+	t.by_dialer = (uint32_t)by_dialer;
+	t.dialer = conn->dialer ? conn->mine : conn->theirs;
+	t.listener = conn->dialer ? conn->theirs : conn->mine;
+	crypto_auth(mac, (const uint8_t *)&t, sizeof(t), conn->mesh->id.secret);
+}
+
+static int proof_send(struct cvy_conn *conn)
+{
+	uint8_t mac[crypto_auth_BYTES];
+
+	proof_make(conn, conn->dialer, mac);
+	return shake_send(conn, CVY_WIRE_PROOF, mac, sizeof(mac), -1);
+}
+
+static int welcome_send(struct cvy_conn *conn)
+{
+	struct cvy_welcome welcome;
+
+	cvy_peer_welcome_self(conn->mesh, &welcome);
+	welcome.has_fd = (uint32_t)conn->is_unix;
+	return shake_send(conn, CVY_WIRE_WELCOME, &welcome, sizeof(welcome), conn->is_unix ? conn->mesh->window->fd : -1);
+}
+
+static void hello_fill(struct cvy_conn *conn, int rank, uint64_t inc, uint32_t data)
+{
+	const struct cvy_identity *id = &conn->mesh->id;
+	struct cvy_hello *h = &conn->mine;
+
+	memset(h, 0, sizeof(*h));
+	memcpy(h->gid, id->gid, sizeof(id->gid));
+	randombytes_buf(h->challenge, sizeof(h->challenge));
+	h->nonce = id->nonce;
+	h->src = id->rank;
+	h->src_inc = id->inc;
+	h->dst = rank;
+	h->dst_inc = inc;
+	h->data = data;
+}
+
+/* 1: answer it, 0: it may be expected soon, < 0: never, *why. */
+static int stranger_judge(const struct cvy_conn *conn, const char **why)
+{
+	const struct cvy_mesh *mesh = conn->mesh;
+	const struct cvy_hello *h = &conn->theirs;
+	const struct cvy_peer *peer;
+
+	*why = "not expected";
+	if (!mesh->known)
+		return 0;
+	if (memcmp(h->gid, mesh->id.gid, sizeof(mesh->id.gid))) {
+		*why = "another group of this name";
+		return COVEY_ERR_FENCED;
+	}
+	if (h->dst != mesh->id.rank || h->dst_inc != mesh->id.inc || h->src == h->dst || h->src < 0 ||
+	    h->src >= mesh->max_ranks) {
+		*why = "the rank or incarnation that was dialled is not here";
+		return COVEY_ERR_PEER;
+	}
+	peer = mesh->peer[h->src];
+	if (!peer || peer->want != CVY_WANT_EXPECT || peer->inc != h->src_inc)
+		return h->data ? COVEY_ERR_PEER : 0;
+	if (!h->data)
+		return !peer->control;
+	if (peer->control && peer->control->state == CVY_SHAKE_UP && peer->nonce == h->nonce)
+		return 1;
+	*why = "a data connection before its control connection";
+	return COVEY_ERR_PEER;
+}
+
+static void stranger_try(struct cvy_conn *conn)
+{
+	const char *why;
+	int verdict = stranger_judge(conn, &why);
+
+	if (verdict < 0) {
+		cvy_debug("p2p", "refused rank %d: %s", conn->theirs.src, why);
+		refuse(conn, verdict, why);
+		return;
+	}
+	conn->state = CVY_SHAKE_PARKED;
+	if (!verdict)
+		return;
+	conn->state = CVY_SHAKE_PROOF;
+	hello_fill(conn, conn->theirs.src, conn->theirs.src_inc, conn->theirs.data);
+	if (shake_send(conn, CVY_WIRE_HELLO, &conn->mine, sizeof(conn->mine), -1) || proof_send(conn))
+		stranger_close(conn);
+}
+
+void cvy_shake_retry(struct cvy_mesh *mesh)
+{
+	struct cvy_conn *next;
+
+	for (struct cvy_conn *conn = mesh->strangers; conn; conn = next) {
+		next = conn->next;
+		if (conn->state == CVY_SHAKE_PARKED)
+			stranger_try(conn);
+	}
+}
+
+static void got_hello(struct cvy_conn *conn, const struct cvy_hello *hello)
+{
+	conn->theirs = *hello;
+	if (!conn->dialer) {
+		stranger_try(conn);
+		return;
+	}
+	if (memcmp(hello->gid, conn->mine.gid, sizeof(hello->gid)) || hello->src != conn->mine.dst ||
+	    hello->src_inc != conn->mine.dst_inc || hello->dst != conn->mine.src || hello->dst_inc != conn->mine.src_inc ||
+	    hello->data != conn->mine.data) {
+		refuse(conn, COVEY_ERR_PEER, "another process answered at its address");
+		return;
+	}
+	conn->state = CVY_SHAKE_PROOF;
+}
+
+/* The socket of a proven data connection changes hands: from frames to the tcp transport. */
+static void hand_over(struct cvy_conn *conn, struct cvy_peer *peer)
+{
+	int fd = conn->first ? -1 : fcntl(conn->fd, F_DUPFD_CLOEXEC, 0);
+
+	if (conn->peer)
+		peer->data = NULL;
+	cvy_conn_close(conn);
+	if (fd < 0)
+		cvy_peer_fail(peer, COVEY_ERR_IO, "the data connection cannot be taken over");
+	else
+		cvy_peer_data(peer, fd);
+}
+
+static void proven_dialer(struct cvy_conn *conn)
+{
+	struct cvy_peer *peer = conn->peer;
+
+	if (proof_send(conn) || (!conn->mine.data && welcome_send(conn))) {
+		cvy_peer_fail(peer, COVEY_ERR_IO, "the connection closed during the handshake");
+		return;
+	}
+	conn->state = CVY_SHAKE_WELCOME;
+	if (conn->mine.data)
+		hand_over(conn, peer);
+	else
+		peer->nonce = conn->theirs.nonce;
+}
+
+static void proven_stranger(struct cvy_conn *conn)
+{
+	struct cvy_peer *peer = conn->mesh->peer[conn->theirs.src];
+	const char *why;
+
+	if (stranger_judge(conn, &why) <= 0) { /* what was expected may have changed meanwhile */
+		refuse(conn, COVEY_ERR_PEER, why);
+		return;
+	}
+	stranger_keep(conn);
+	if (conn->theirs.data) {
+		hand_over(conn, peer);
+		return;
+	}
+	conn->peer = peer;
+	peer->control = conn;
+	peer->nonce = conn->theirs.nonce;
+	conn->state = CVY_SHAKE_WELCOME;
+}
+
+static void got_proof(struct cvy_conn *conn, const uint8_t *mac)
+{
+	uint8_t want[crypto_auth_BYTES];
+	char text[CVY_CAUSE];
+
+	proof_make(conn, !conn->dialer, want);
+	if (sodium_memcmp(want, mac, sizeof(want))) {
+		snprintf(text, sizeof(text), "rank %d gave a wrong proof: it does not have the secret of this group",
+			 conn->theirs.src);
+		cvy_warn("p2p", "%s", text);
+		cvy_fail(conn->mesh->box, COVEY_ERR_AUTH, conn->theirs.src, 0, "%s", text);
+		refuse(conn, COVEY_ERR_AUTH, text);
+	} else if (conn->dialer) {
+		proven_dialer(conn);
+	} else {
+		proven_stranger(conn);
+	}
+}
+
+static void got_welcome(struct cvy_conn *conn, const struct cvy_welcome *from)
+{
+	struct cvy_welcome welcome = *from;
+	struct cvy_peer *peer = conn->peer;
+	int fd = conn->in_fd;
+
+	welcome.host[sizeof(welcome.host) - 1] = '\0';
+	/* Before the link can stand here: whatever is sent on it comes after this. */
+	if (!conn->dialer && welcome_send(conn)) {
+		cvy_peer_fail(peer, COVEY_ERR_IO, "the connection closed during the handshake");
+		return;
+	}
+	conn->in_fd = -1;
+	conn->state = CVY_SHAKE_UP;
+	conn->bound = CVY_MSG_MAX;
+	conn->frame = cvy_peer_frame;
+	cvy_peer_welcome(peer, &welcome, welcome.has_fd ? fd : -1);
+	if (fd >= 0)
+		close(fd);
+}
+
+static void got_refusal(struct cvy_conn *conn, const struct refusal *from)
+{
+	struct refusal r = *from;
+	char text[CVY_CAUSE + 20];
+
+	r.text[sizeof(r.text) - 1] = '\0';
+	for (char *c = r.text; *c; c++)
+		if (*c < ' ' || *c > '~')
+			*c = '?';
+	snprintf(text, sizeof(text), "it refused: %s", r.text);
+	shake_broken(conn, r.err == COVEY_ERR_AUTH || r.err == COVEY_ERR_VERSION ? r.err : COVEY_ERR_PEER, text);
+}
+
+static void shake_frame(struct cvy_conn *conn, const struct cvy_wire *head, const uint8_t *body)
+{
+	if (head->type == CVY_WIRE_HELLO && conn->state == CVY_SHAKE_HELLO && head->bytes == sizeof(struct cvy_hello))
+		got_hello(conn, (const struct cvy_hello *)body);
+	else if (head->type == CVY_WIRE_PROOF && conn->state == CVY_SHAKE_PROOF && head->bytes == crypto_auth_BYTES)
+		got_proof(conn, body);
+	else if (head->type == CVY_WIRE_WELCOME && conn->state == CVY_SHAKE_WELCOME &&
+		 head->bytes == sizeof(struct cvy_welcome))
+		got_welcome(conn, (const struct cvy_welcome *)body);
+	else if (head->type == CVY_WIRE_REFUSE && conn->dialer && head->bytes == sizeof(struct refusal))
+		got_refusal(conn, (const struct refusal *)body);
+	else
+		shake_broken(conn, COVEY_ERR_IO, "a message out of place in the handshake");
+}
+
+/* SO_PEERCRED: who held the socket when it connected. Another user has no business in our memory. */
+static int same_user(const struct cvy_conn *conn)
+{
+	struct ucred cred;
+	socklen_t len = sizeof(cred);
+
+	return !conn->is_unix ||
+	       (!getsockopt(conn->fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) && cred.uid == geteuid());
+}
+
+static void shake_opened(struct cvy_conn *conn)
+{
+	if (!same_user(conn))
+		cvy_peer_fail(conn->peer, COVEY_ERR_AUTH, "its unix socket belongs to another user");
+}
+
+void cvy_shake_dial(struct cvy_conn *conn, struct cvy_peer *peer, int data)
+{
+	conn->mesh = peer->mesh;
+	conn->peer = peer;
+	conn->dialer = 1;
+	conn->frame = shake_frame;
+	conn->opened = shake_opened;
+	conn->broken = shake_broken;
+	conn->state = CVY_SHAKE_HELLO;
+	hello_fill(conn, peer->rank, peer->inc, (uint32_t)data);
+	if (shake_send(conn, CVY_WIRE_HELLO, &conn->mine, sizeof(conn->mine), -1))
+		peer->early = "no memory for a message"; /* the timer of the handshake tells it */
+}
+
+static void stranger_late(void *ctx)
+{
+	struct cvy_conn *conn = ctx;
+
+	conn->timer = NULL; /* it fired */
+	refuse(conn, COVEY_ERR_TIMEOUT, "not expected here");
+}
+
+void cvy_shake_accept(struct cvy_conn *conn)
+{
+	struct cvy_mesh *mesh = conn->mesh;
+
+	conn->frame = shake_frame;
+	conn->broken = shake_broken;
+	conn->state = CVY_SHAKE_HELLO;
+	if (mesh->stranger_count >= CVY_STRANGERS || !same_user(conn)) {
+		cvy_warn("p2p", "a connection was closed: %s",
+			 same_user(conn) ? "64 others have not proven themselves yet" : "it comes from another user");
+		cvy_conn_close(conn);
+		return;
+	}
+	conn->next = mesh->strangers;
+	mesh->strangers = conn;
+	mesh->stranger_count++;
+	conn->timer = cvy_loop_timer(mesh->loop, cvy_now_ns() + CVY_HANDSHAKE_MS * CVY_MS, stranger_late, conn);
+	if (!conn->timer)
+		stranger_close(conn);
+}

@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Private to p2p: what mesh.c, handshake.c, control.c and the transports share.
+ *
+ * Two threads of control meet here. Sockets, handshakes and peers belong to the agent's thread. The
+ * data path (peer->link, the table of views, what they point to) is changed by the agent's thread
+ * under the engine's lock and used by anybody under the engine's lock.
+ */
+#ifndef CVY_MESH_H
+#define CVY_MESH_H
+
+#include <pthread.h>
+
+#include "p2p.h"
+#include "window.h"
+
+#define CVY_WIRE_MAGIC 0x59564f43u /* "COVY" on a little-endian machine: also tells the byte order */
+#define CVY_WIRE_VERSION 1
+#define CVY_HANDSHAKE_MS 5000	 /* from the first byte to LINK_UP, and how long a stranger may wait to be expected */
+#define CVY_STRANGERS 64	 /* connections that have not proven who they are */
+#define CVY_QUEUE_BYTES (8u << 20) /* unsent control messages of one link; more: the link is bad */
+#define CVY_SHAKE_MAX 1024	 /* bytes of a message of a stranger */
+#define CVY_CAUSE 200
+
+/* Types past those of enum cvy_msg_type: the handshake. */
+enum { CVY_WIRE_HELLO = 100, CVY_WIRE_PROOF, CVY_WIRE_WELCOME, CVY_WIRE_REFUSE };
+
+/* Every control message begins with it. magic and version keep their place in all versions. */
+struct cvy_wire {
+	uint32_t magic;
+	uint16_t version, type;
+	uint32_t bytes; /* of the body */
+	uint32_t epoch;
+	int32_t src, dst;
+	uint64_t src_inc, dst_inc;
+};
+
+struct cvy_hello {
+	char gid[40];
+	uint8_t challenge[32];
+	uint64_t nonce;
+	uint64_t src_inc, dst_inc;
+	int32_t src, dst;
+	uint32_t data; /* 1: the second connection of a link, for data */
+	uint32_t reserved;
+};
+
+struct cvy_welcome {
+	char host[256];
+	uint64_t slot_bytes, window_bytes;
+	int32_t max_ranks;
+	int32_t transport; /* enum covey_transport that the sender wants */
+	uint32_t has_fd;   /* the descriptor of its window comes with this message */
+	uint32_t reserved;
+};
+
+/* ---- control.c: frames over a stream socket ---- */
+
+struct cvy_out;
+
+struct cvy_conn {
+	struct cvy_conn *next; /* strangers of the mesh */
+	struct cvy_mesh *mesh;
+	struct cvy_watch *watch;
+	struct cvy_timer *timer;
+	int fd;
+	int is_unix, connecting, stopped, busy, closed;
+	uint32_t events; /* watched now */
+	void (*frame)(struct cvy_conn *conn, const struct cvy_wire *head, const uint8_t *body);
+	void (*opened)(struct cvy_conn *conn);
+	void (*broken)(struct cvy_conn *conn, int err, const char *cause);
+
+	struct cvy_wire head; /* incoming message */
+	uint32_t got;	      /* bytes of head and body that are here */
+	uint32_t bound;	      /* of one body */
+	uint8_t *body;
+	int in_fd; /* descriptor that came along, -1: none */
+	struct cvy_out *first, **last;
+	size_t queued;
+	const char *cause; /* why it was cut from this side */
+
+	/* handshake.c */
+	int state, dialer;
+	struct cvy_peer *peer; /* NULL until a stranger has proven who it is */
+	struct cvy_hello mine, theirs;
+};
+
+struct cvy_conn *cvy_conn_new(struct cvy_loop *loop, int fd, int connecting); /* takes fd, also when it fails */
+void cvy_conn_close(struct cvy_conn *conn); /* safe inside its callbacks; they are not called again. NULL is fine */
+/* Queues and sends what the socket takes. @pass_fd: -1 or a descriptor to go along. A failure shows later as broken(). */
+int cvy_conn_send(struct cvy_conn *conn, const struct cvy_wire *head, const void *body, int pass_fd);
+void cvy_conn_pause(struct cvy_conn *conn, int stopped); /* 1: reads nothing for now */
+
+/* ---- handshake.c ---- */
+
+enum { CVY_SHAKE_HELLO = 1, CVY_SHAKE_PARKED, CVY_SHAKE_PROOF, CVY_SHAKE_WELCOME, CVY_SHAKE_UP };
+
+void cvy_shake_dial(struct cvy_conn *conn, struct cvy_peer *peer, int data); /* on a connection that is being opened */
+void cvy_shake_accept(struct cvy_conn *conn);
+void cvy_shake_retry(struct cvy_mesh *mesh); /* strangers that wait: is one of them expected now? */
+void cvy_shake_close_strangers(struct cvy_mesh *mesh);
+
+/* ---- mesh.c ---- */
+
+enum cvy_want { CVY_WANT_NOTHING, CVY_WANT_EXPECT, CVY_WANT_DIAL };
+enum cvy_memory { CVY_MEMORY_NONE, CVY_MEMORY_MAPPED, CVY_MEMORY_LOCAL, CVY_MEMORY_MIRROR };
+
+struct cvy_peer {
+	struct cvy_mesh *mesh;
+	int rank;
+	uint64_t inc, nonce;
+	enum cvy_want want; /* a LINK_UP or LINK_DOWN is owed */
+	int up;		    /* LINK_UP was said, LINK_DOWN was not */
+	char *addr;	    /* dialled */
+	struct cvy_conn *control, *data;
+	struct cvy_timer *timer; /* bound of the handshake */
+	const char *early;	 /* why dialling failed at once: told from the loop */
+
+	/* under the engine's lock */
+	struct cvy_link *link;
+	uint64_t link_id; /* of the link's life: seq << 12 | rank */
+	char lost[CVY_CAUSE];
+	enum cvy_memory memory;
+	uint64_t memory_inc;
+	struct cvy_window *local; /* LOCAL, and the page of a MIRROR in this process */
+	struct cvy_page *page;	  /* on this host, NULL: none */
+	int page_mapped;	  /* a mapping of its own: data goes by tcp */
+};
+
+struct cvy_mesh {
+	struct cvy_loop *loop;
+	struct cvy_sink sink;
+	struct cvy_errbox *box;
+	pthread_mutex_t own_lock;
+	pthread_mutex_t *lock;
+	int transport;
+	int max_ranks;
+	int reserved; /* windows at base: max_ranks, or more when the creator wants fewer */
+	int forgotten;
+	struct cvy_layout layout;
+	struct cvy_window *window;
+	uint8_t *base; /* max_ranks * window_bytes of addresses */
+	struct cvy_heap heap;
+	struct cvy_identity id;
+	int known; /* id is set */
+	char host[256];
+	char addr[320];
+	int listen_unix, listen_tcp, spare_fd;
+	struct cvy_watch *watch_unix, *watch_tcp;
+	struct cvy_conn *strangers;
+	int stranger_count;
+	uint64_t dropped; /* control messages to or from somebody else */
+	uint64_t link_seq;
+	struct cvy_fault *fault;
+	struct cvy_peer *peer[COVEY_MAX_RANKS];
+	uint8_t *view[COVEY_MAX_RANKS];
+};
+
+struct cvy_peer *cvy_peer_get(struct cvy_mesh *mesh, int rank); /* made on first use; NULL: no memory or no such rank */
+void cvy_peer_fail(struct cvy_peer *peer, int err, const char *cause);
+/* The far end of peer->control has proven itself and said its sizes. @fd: its window, or -1; stays the caller's. */
+int cvy_peer_welcome(struct cvy_peer *peer, const struct cvy_welcome *welcome, int fd);
+void cvy_peer_welcome_self(const struct cvy_mesh *mesh, struct cvy_welcome *welcome);
+/* A proven data connection: @fd is taken, the link stands. */
+void cvy_peer_data(struct cvy_peer *peer, int fd);
+void cvy_peer_frame(struct cvy_conn *conn, const struct cvy_wire *head, const uint8_t *body);
+
+/* Any thread, engine's lock held: the path of this link is gone; the loop's thread ends the link and says LINK_DOWN. */
+void cvy_mesh_lost(struct cvy_link *link, const char *cause);
+/* Engine's lock held: ends what is visible of a rank at its view. */
+void cvy_mesh_unview(struct cvy_mesh *mesh, int rank);
+
+/* ---- address.c ---- */
+
+void cvy_address_host(const char *override, char *text, size_t bytes);
+int cvy_address_listen_unix(char *name, size_t bytes, struct cvy_errbox *box);		       /* descriptor or error */
+int cvy_address_listen_tcp(const char *interface, char *name, size_t bytes, struct cvy_errbox *box);
+/* Begins to connect to the `unix:` or `tcp:` part of an address: descriptor, or an error with @why. */
+int cvy_address_connect(const char *addr, int by_unix, const char **why);
+
+/* ---- transports ---- */
+
+/* Fills link->ops and link->state; tcp takes fd on success. */
+void cvy_shm_open(struct cvy_link *link);
+int cvy_tcp_open(struct cvy_link *link, int fd);
+/* Like signal, but with a line kept from earlier (fault plans: a write that comes late). */
+int cvy_tcp_signal_line(struct cvy_link *link, size_t offset, const struct cvy_line *line);
+
+#endif

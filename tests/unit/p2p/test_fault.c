@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Fault plans: what is refused, and that each strikes where it says. */
+#include "rig.h"
+
+#include <sys/wait.h>
+
+#include "fault.h"
+
+static struct rig rig;
+static size_t line0 = offsetof(struct cvy_page, first[0]);
+
+static void connect_with(const char *plan)
+{
+	struct cvy_config a, b;
+
+	memset(&rig, 0, sizeof(rig));
+	ck_assert_int_eq(cvy_loop_new(&rig.loop), 0);
+	rig_config(&a, 0, "one");
+	rig_config(&b, 0, "two");
+	unsetenv("COVEY_FAULT");
+	rig_open(&rig, 0, &a);
+	setenv("COVEY_FAULT", plan, 1);
+	rig_open(&rig, 1, &b);
+	rig_connect(&rig);
+	rig_run(&rig, rig_both_up);
+}
+
+/* One put and signal of rank 1 with this tag. */
+static void publish(uint32_t tick)
+{
+	struct cvy_link *link = cvy_mesh_link(rig.rank[1].mesh, 0);
+	struct cvy_page *own = (struct cvy_page *)cvy_mesh_own(rig.rank[1].mesh);
+
+	own->first[0].tag = cvy_tag(1, tick);
+	ck_assert_int_eq(link->ops->put(link, cvy_mesh_layout(rig.rank[1].mesh).slots, 4096), 0);
+	ck_assert_int_eq(link->ops->signal(link, line0), 0);
+}
+
+/* Polls both sides until rank 0 sees this tag. */
+static int seen(uint32_t tick)
+{
+	struct cvy_link *out = cvy_mesh_link(rig.rank[1].mesh, 0), *in = cvy_mesh_link(rig.rank[0].mesh, 1);
+	struct cvy_page *page = (struct cvy_page *)cvy_mesh_view(rig.rank[0].mesh, 1);
+	uint64_t deadline = cvy_now_ns() + RIG_BOUND_NS;
+
+	while (page->first[0].tag != cvy_tag(1, tick) && cvy_now_ns() < deadline) {
+		out->ops->poll(out);
+		in->ops->poll(in);
+	}
+	return page->first[0].tag == cvy_tag(1, tick);
+}
+
+static const char *const bad[] = { "kill", "kill@put:0", "kill@put:x", "boom@put:1", "cut@put:1", "cut:1@put:1x",
+				   "delay@put:1", "delay@put:1:20", "late@put:1:20ms", "reorder:0", "kill@op:.put:1",
+				   "kill@put:1;;", "kill@op:0.put:1", "delay@put:1:11s" };
+
+START_TEST(a_bad_plan_is_refused)
+{
+	struct cvy_fault *fault = NULL;
+
+	ck_assert_int_eq(cvy_fault_open(bad[_i], NULL, &fault), COVEY_ERR_INVAL);
+}
+END_TEST
+
+START_TEST(a_good_plan_is_read)
+{
+	struct cvy_fault *fault = NULL;
+
+	ck_assert_int_eq(cvy_fault_open("kill@put:37;kill@op:12.put:2;stop@put:5;delay@put:3:20ms;cut:1@put:9;"
+					"late@op:dispatch:3.signal:2:1s;kill@op:barrier.signal:1;reorder:4", NULL, &fault), 0);
+	cvy_fault_close(fault);
+}
+END_TEST
+
+START_TEST(it_kills_at_the_put_it_names)
+{
+	int status, p[2];
+	char sent = 0, c;
+	pid_t child;
+
+	ck_assert_int_eq(pipe(p), 0);
+	child = fork();
+	if (!child) {
+		connect_with("kill@op:gather:2.put:2");
+		for (uint64_t seq = 1; seq < 5; seq++) {
+			cvy_fault_op(cvy_mesh_fault(rig.rank[1].mesh), seq, seq % 2 ? "gather" : "barrier");
+			for (int i = 0; i < 3; i++) {
+				publish((uint32_t)seq);
+				if (write(p[1], "x", 1) != 1)
+					_exit(1);
+			}
+		}
+		_exit(0);
+	}
+	close(p[1]);
+	while (read(p[0], &c, 1) == 1)
+		sent++;
+	waitpid(child, &status, 0);
+	ck_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+	ck_assert_int_eq(sent, 7); /* seq 1 and 2 whole, of seq 3 (the second gather) one */
+	close(p[0]);
+}
+END_TEST
+
+START_TEST(a_late_signal_brings_its_old_line)
+{
+	connect_with("late@signal:1:1ms");
+	publish(5);
+	((struct cvy_page *)cvy_mesh_own(rig.rank[1].mesh))->first[0].tag = cvy_tag(1, 6);
+	ck_assert(seen(5));
+	rig_close(&rig);
+}
+END_TEST
+
+START_TEST(reordered_puts_all_arrive_in_the_order_of_their_link)
+{
+	connect_with("reorder:3");
+	for (uint32_t t = 1; t < 20; t++)
+		publish(t);
+	ck_assert(seen(19));
+	ck_assert(!cvy_mesh_link(rig.rank[1].mesh, 0)->ops->unsent(cvy_mesh_link(rig.rank[1].mesh, 0)));
+	rig_close(&rig);
+}
+END_TEST
+
+static int both_down(struct rig *r)
+{
+	return r->rank[0].downs == 1 && r->rank[1].downs == 1;
+}
+
+START_TEST(a_cut_link_goes_down_on_both_sides)
+{
+	connect_with("cut:0@put:2");
+	publish(1);
+	publish(2);
+	rig_run(&rig, both_down);
+	ck_assert_str_eq(rig.rank[1].cause, "cut by the fault plan");
+	rig_close(&rig);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *s = suite_create("p2p/fault");
+	TCase *t = tcase_create("fault");
+	SRunner *runner;
+	int failed;
+
+	tcase_set_timeout(t, 60);
+	tcase_add_loop_test(t, a_bad_plan_is_refused, 0, (int)(sizeof(bad) / sizeof(*bad)));
+	tcase_add_test(t, a_good_plan_is_read);
+	tcase_add_test(t, it_kills_at_the_put_it_names);
+	tcase_add_test(t, a_late_signal_brings_its_old_line);
+	tcase_add_test(t, reordered_puts_all_arrive_in_the_order_of_their_link);
+	tcase_add_test(t, a_cut_link_goes_down_on_both_sides);
+	suite_add_tcase(s, t);
+	runner = srunner_create(s);
+	srunner_run_all(runner, CK_ENV);
+	failed = srunner_ntests_failed(runner);
+	srunner_free(runner);
+	return failed != 0;
+}
