@@ -1,0 +1,451 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The agent of a group: one thread that runs the loop, beats, looks for signs of life, and feeds the
+ * driver. The one idea: everything that happens becomes an event on this thread, in the order in which
+ * it was posted; what other threads post is copied whole first. The thread holds the robust word of its
+ * page until it ends, so that its end, however it comes, is the proof of death that peers see.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <signal.h>
+#include <sodium.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "detect.h"
+#include "driver.h"
+#include "log.h"
+#include "ping.h"
+
+#define STORE_CALL_MS 200
+#define TICK_BUSY_MS 1	    /* while an operation waits or a change is under way */
+#define TICK_LATE_MS 2	    /* while a peer's beat is late */
+#define LOOK_MIN_NS (CVY_MS / 2) /* a flood of events must not become a flood of looks */
+#define SECRET_MIN 16	    /* bytes of a secret file */
+#define SECRET_MAX 65536
+
+struct cvy_agent {
+	struct cvy_loop *loop;
+	struct cvy_agent_args args;
+	struct cvy_driver driver;
+	struct cvy_detect *detect;
+	struct cvy_ping *ping;
+	struct cvy_store *store;
+	pthread_t thread;
+	sem_t ready;	/* posted when `life_err` is known */
+	int life_err;
+	int has_driver, has_thread;
+	int watch_dirty; /* view or links moved: choose anew whom to monitor */
+	int tick_ms;
+	uint64_t look_ns; /* time of the last look */
+};
+
+/* Which agent's thread this is. */
+static _Thread_local struct cvy_agent *current;
+
+/* ---- Events ---------------------------------------------------------------------------------- */
+
+/* A refused request is answered here: the driver of an ended group does nothing more. */
+static void answer_ended(struct cvy_agent *agent, const struct cvy_event *event)
+{
+	int err = agent->driver.ended;
+
+	if (event->id)
+		agent->args.observer.answer(agent->args.observer.ctx, event->id, err, covey_strerror(err));
+}
+
+static void handle(struct cvy_agent *agent, const struct cvy_event *event)
+{
+	switch (event->kind) {
+	case CVY_EV_LINK_UP:
+	case CVY_EV_LINK_DOWN:
+		cvy_ping_link(agent->ping, event->rank, event->inc, event->kind == CVY_EV_LINK_UP);
+		agent->watch_dirty = 1;
+		break;
+	case CVY_EV_MSG:
+		cvy_ping_heard(agent->ping, event->msg.rank, event->msg.inc);
+		break;
+	case CVY_EV_API:
+		if (agent->driver.ended) {
+			answer_ended(agent, event);
+			return;
+		}
+		break;
+	default:
+		break;
+	}
+	cvy_driver_post(&agent->driver, event, cvy_now_ns());
+}
+
+/* Events from other threads: one block that holds the event and all it points to. */
+static void *put_bytes(char **at, const void *from, size_t bytes)
+{
+	char *to = *at;
+
+	memcpy(to, from, bytes);
+	*at += bytes;
+	return to;
+}
+
+static struct cvy_event *event_copy(const struct cvy_event *event)
+{
+	size_t bytes = sizeof(*event) + (size_t)event->argc * sizeof(char *);
+	struct cvy_event *copy;
+	const char **argv;
+	char *at;
+
+	for (int i = 0; i < event->argc; i++)
+		bytes += strlen(event->argv[i]) + 1;
+	bytes += event->text ? strlen(event->text) + 1 : 0;
+	bytes += event->msg.body ? event->msg.bytes : 0;
+	copy = malloc(bytes);
+	if (!copy)
+		return NULL;
+	*copy = *event;
+	argv = (const char **)(copy + 1);
+	at = (char *)(argv + event->argc);
+	for (int i = 0; i < event->argc; i++)
+		argv[i] = put_bytes(&at, event->argv[i], strlen(event->argv[i]) + 1);
+	copy->argv = argv;
+	if (event->text)
+		copy->text = put_bytes(&at, event->text, strlen(event->text) + 1);
+	if (event->msg.body)
+		copy->msg.body = put_bytes(&at, event->msg.body, event->msg.bytes);
+	return copy;
+}
+
+static void handle_copy(void *ctx, void *arg)
+{
+	handle(ctx, arg);
+	free(arg);
+}
+
+static int post_copy(struct cvy_agent *agent, const struct cvy_event *event)
+{
+	struct cvy_event *copy = event_copy(event);
+	int err = copy ? cvy_loop_post(agent->loop, handle_copy, agent, copy) : COVEY_ERR_NOMEM;
+
+	if (err)
+		free(copy);
+	return err;
+}
+
+static void post(void *ctx, const struct cvy_event *event)
+{
+	struct cvy_agent *agent = ctx;
+	int err = 0;
+
+	if (current == agent)
+		handle(agent, event);
+	else
+		err = post_copy(agent, event);
+	if (err == COVEY_ERR_NOMEM)
+		cvy_error("membership", "no memory for event %d of rank %d", event->kind, event->rank);
+}
+
+struct cvy_sink cvy_agent_sink(struct cvy_agent *agent)
+{
+	return (struct cvy_sink){ .post = post, .ctx = agent };
+}
+
+int cvy_agent_ask(struct cvy_agent *agent, int api, uint64_t id, int rank, uint64_t number, const struct covey_mask *ranks)
+{
+	struct cvy_event event = { .kind = CVY_EV_API, .api = api, .id = id, .rank = rank, .number = number };
+
+	if (ranks)
+		event.ranks = *ranks;
+	return post_copy(agent, &event);
+}
+
+/* ---- The store, agent's thread ------------------------------------------------------------------ */
+
+static void store_reply(void *ctx, uint64_t id, int err, int argc, const char *const *argv, const char *cause)
+{
+	const struct cvy_event event = { .kind = CVY_EV_REPLY, .rank = -1, .id = id, .err = err,
+					 .argc = argc, .argv = argv, .text = cause };
+
+	post(ctx, &event);
+}
+
+static void store_notice(void *ctx, uint32_t epoch, const char *phase)
+{
+	const struct cvy_event event = { .kind = CVY_EV_NOTICE, .rank = -1, .epoch = epoch, .text = phase };
+
+	post(ctx, &event);
+}
+
+static void store_up(void *ctx)
+{
+	const struct cvy_event event = { .kind = CVY_EV_STORE_UP, .rank = -1 };
+
+	post(ctx, &event);
+}
+
+static void store_down(void *ctx, int err, const char *cause)
+{
+	const struct cvy_event event = { .kind = CVY_EV_STORE_DOWN, .rank = -1, .err = err, .text = cause };
+
+	post(ctx, &event);
+}
+
+/* ---- What the driver tells, on its way to the handle ---------------------------------------------- */
+
+static void on_joined(void *ctx, int err)
+{
+	struct cvy_agent *agent = ctx;
+
+	agent->args.observer.joined(agent->args.observer.ctx, err);
+}
+
+static void on_event(void *ctx, const struct covey_event *event)
+{
+	struct cvy_agent *agent = ctx;
+
+	agent->args.observer.event(agent->args.observer.ctx, event);
+}
+
+static void on_view(void *ctx, const struct cvy_view *view, int active)
+{
+	struct cvy_agent *agent = ctx;
+
+	agent->watch_dirty = 1;
+	agent->args.observer.view(agent->args.observer.ctx, view, active);
+}
+
+static void on_answer(void *ctx, uint64_t id, int err, const char *cause)
+{
+	struct cvy_agent *agent = ctx;
+
+	agent->args.observer.answer(agent->args.observer.ctx, id, err, cause);
+}
+
+static void on_ended(void *ctx, int err)
+{
+	struct cvy_agent *agent = ctx;
+
+	agent->args.observer.ended(agent->args.observer.ctx, err);
+}
+
+/* ---- Ticks ------------------------------------------------------------------------------------- */
+
+static void look_for_life(struct cvy_agent *agent, uint64_t now_ns)
+{
+	const struct cvy_view *view = cvy_group_view(agent->driver.group);
+
+	if (agent->driver.ended || !view)
+		return;
+	if (agent->watch_dirty) {
+		/* before the calls below, which may lead to the next view */
+		agent->watch_dirty = 0;
+		cvy_ping_view(agent->ping, view, cvy_group_rank(agent->driver.group));
+		cvy_detect_view(agent->detect, view, cvy_group_rank(agent->driver.group));
+	}
+	if (now_ns - agent->look_ns < LOOK_MIN_NS)
+		return;
+	agent->look_ns = now_ns;
+	cvy_detect_tick(agent->detect, now_ns);
+	cvy_ping_tick(agent->ping, now_ns);
+}
+
+static int change_under_way(const struct cvy_agent *agent)
+{
+	int phase = cvy_group_phase(agent->driver.group);
+
+	return phase == CVY_PHASE_FREEZING || phase == CVY_PHASE_FROZEN || phase == CVY_PHASE_LEARNED ||
+	       phase == CVY_PHASE_ACKED;
+}
+
+static int next_tick_ms(struct cvy_agent *agent, uint64_t now_ns)
+{
+	const struct cvy_seam *seam = agent->args.seam;
+	int ms = agent->args.config->heartbeat_ms, waiting = 0;
+	uint64_t floor_tick, timer;
+
+	if (agent->driver.ended)
+		return ms;
+	seam->progress(seam->ctx, &floor_tick, &waiting);
+	if (waiting || change_under_way(agent))
+		ms = TICK_BUSY_MS;
+	if (cvy_detect_late(agent->detect) && ms > TICK_LATE_MS)
+		ms = TICK_LATE_MS;
+	timer = cvy_driver_timer(&agent->driver);
+	if (timer < now_ns + (uint64_t)ms * CVY_MS)
+		ms = timer <= now_ns + CVY_MS ? 1 : (int)((timer - now_ns + CVY_MS - 1) / CVY_MS);
+	return ms;
+}
+
+static void tick(void *ctx, uint64_t now_ns)
+{
+	const struct cvy_event time_passed = { .kind = CVY_EV_TICK, .rank = -1 };
+	struct cvy_agent *agent = ctx;
+	uint64_t *beat = &agent->args.own_page->beat;
+
+	__atomic_store_n(beat, *beat + 1, __ATOMIC_RELAXED);
+	look_for_life(agent, now_ns);
+	if (!agent->driver.ended && now_ns >= cvy_driver_timer(&agent->driver))
+		cvy_driver_post(&agent->driver, &time_passed, now_ns);
+	agent->tick_ms = next_tick_ms(agent, now_ns);
+}
+
+/* ---- Life ---------------------------------------------------------------------------------------- */
+
+static void *run(void *arg)
+{
+	const struct cvy_event join = { .kind = CVY_EV_API, .api = CVY_API_JOIN, .rank = -1 };
+	struct cvy_agent *agent = arg;
+	int err = cvy_life_take(agent->args.own_page);
+
+	current = agent;
+	agent->life_err = err;
+	sem_post(&agent->ready);
+	if (err)
+		return NULL;
+	handle(agent, &join);
+	cvy_loop_run(agent->loop, tick, agent, &agent->tick_ms);
+	agent->store->ops->close(agent->store);
+	agent->store = agent->driver.store = NULL;
+	return NULL;
+}
+
+static int start_thread(struct cvy_agent *agent)
+{
+	sigset_t all, old;
+	int err;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	err = pthread_create(&agent->thread, NULL, run, agent);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	if (err)
+		return cvy_fail(agent->args.box, COVEY_ERR_IO, -1, 0, "cannot start the agent's thread: %s", strerror(err));
+	agent->has_thread = 1;
+	pthread_setname_np(agent->thread, "covey-agent");
+	while (sem_wait(&agent->ready) && errno == EINTR)
+		;
+	if (agent->life_err)
+		return cvy_fail(agent->args.box, agent->life_err, -1, 0, "cannot take the robust word of the own page");
+	return 0;
+}
+
+/* The group's key from a file of any form: its hash. */
+static int read_secret(const struct cvy_agent *agent, uint8_t secret[32])
+{
+	const char *path = agent->args.config->secret_file;
+	uint8_t *bytes = malloc(SECRET_MAX);
+	int fd = bytes ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+	ssize_t n = fd >= 0 ? read(fd, bytes, SECRET_MAX) : -1;
+	int err = 0;
+
+	if (!bytes)
+		err = cvy_fail(agent->args.box, COVEY_ERR_NOMEM, -1, 0, "no memory for the secret");
+	else if (n < 0)
+		err = cvy_fail(agent->args.box, COVEY_ERR_INVAL, -1, 0, "secret_file \"%.100s\" cannot be read: %s", path,
+			       strerror(errno));
+	else if (n < SECRET_MIN)
+		err = cvy_fail(agent->args.box, COVEY_ERR_INVAL, -1, 0,
+			       "secret_file \"%.100s\" holds %zd bytes: it must be at least %d", path, n, SECRET_MIN);
+	else
+		crypto_generichash(secret, 32, bytes, (size_t)n, NULL, 0);
+	if (n > 0)
+		sodium_memzero(bytes, (size_t)n);
+	if (fd >= 0)
+		close(fd);
+	free(bytes);
+	return err;
+}
+
+static int start_driver(struct cvy_agent *agent)
+{
+	const struct cvy_observer observer = { agent, on_joined, on_event, on_view, on_answer, on_ended };
+	const struct cvy_config *config = agent->args.config;
+	struct cvy_page *own = agent->args.own_page;
+	uint8_t secret[32];
+	struct cvy_group_args args = {
+		.rank = config->rank,
+		.world = config->world,
+		.max_ranks = config->max_ranks,
+		.create = config->create,
+		.admission = config->admission,
+		.addr = agent->args.addr,
+		.host = agent->args.host,
+		.join_ms = config->join_ms,
+		.lease_ms = config->lease_ms,
+	};
+	int err = 0;
+
+	if (*config->secret_file) {
+		err = read_secret(agent, secret);
+		args.secret = secret;
+	}
+	if (!err && (getrandom(&args.seed, sizeof(args.seed), 0) < 0 || getrandom(&args.nonce, sizeof(args.nonce), 0) < 0))
+		err = cvy_fail(agent->args.box, COVEY_ERR_IO, -1, 0, "no random bytes: %s", strerror(errno));
+	if (!err && own->nonce)
+		args.nonce = own->nonce;
+	if (!err)
+		err = cvy_driver_init(&agent->driver, &args, agent->args.seam, &observer, agent->args.box, cvy_now_ns());
+	sodium_memzero(secret, sizeof(secret));
+	agent->has_driver = !err;
+	return err;
+}
+
+int cvy_agent_new(struct cvy_loop *loop, struct cvy_agent **out)
+{
+	struct cvy_agent *agent = calloc(1, sizeof(*agent));
+
+	if (!agent)
+		return COVEY_ERR_NOMEM;
+	agent->loop = loop;
+	sem_init(&agent->ready, 0, 0);
+	*out = agent;
+	return 0;
+}
+
+int cvy_agent_start(struct cvy_agent *agent, const struct cvy_agent_args *args)
+{
+	const struct cvy_config *config = args->config;
+	const struct cvy_store_sink store_sink = { agent, store_reply, store_notice, store_up, store_down };
+	const struct cvy_detect_args detect = { args->seam, agent->loop, cvy_agent_sink(agent), config->heartbeat_ms,
+						config->hang_ms };
+	const struct cvy_ping_args ping = { args->seam, cvy_agent_sink(agent), config->link_ms, config->max_ranks };
+	int err;
+
+	agent->args = *args;
+	agent->tick_ms = config->heartbeat_ms;
+	err = start_driver(agent);
+	if (!err)
+		err = cvy_detect_new(&detect, &agent->detect);
+	if (!err)
+		err = cvy_ping_new(&ping, &agent->ping);
+	if (!err)
+		err = cvy_redis_open(config->store, config->group, agent->loop, &store_sink, STORE_CALL_MS, args->box,
+				     &agent->store);
+	if (err)
+		return err;
+	agent->driver.store = agent->store;
+	return start_thread(agent);
+}
+
+void cvy_agent_stop(struct cvy_agent *agent)
+{
+	if (!agent)
+		return;
+	if (agent->has_thread) {
+		cvy_loop_stop(agent->loop);
+		pthread_join(agent->thread, NULL);
+	}
+	/* Only where the thread did not get as far as running the loop. */
+	if (agent->store)
+		agent->store->ops->close(agent->store);
+	agent->driver.store = NULL;
+	cvy_detect_free(agent->detect);
+	cvy_ping_free(agent->ping);
+	if (agent->has_driver)
+		cvy_driver_clear(&agent->driver);
+	sem_destroy(&agent->ready);
+	free(agent);
+}

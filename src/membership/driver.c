@@ -1,0 +1,347 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The driver: a queue of events, one step of the group state machine for each, its actions applied in
+ * order. What seam and store post from inside a call waits in the queue until the actions are applied.
+ */
+#include "driver.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "clock.h"
+#include "log.h"
+
+#define RETIRE_LOOK_MS 1 /* how often a retired rank looks whether it is still needed */
+#define STAT_MS 1000	 /* how often the kinds of the links are looked up for the beat */
+
+struct cvy_driver_item {
+	struct cvy_driver_item *next;
+	struct cvy_event event; /* its pointers point into the bytes behind this struct */
+	uint64_t now_ns;
+};
+
+/* ---- The queue ---- */
+
+static struct cvy_driver_item *copy(const struct cvy_event *e)
+{
+	size_t argc = e->argv && e->argc > 0 ? (size_t)e->argc : 0, bytes = argc * sizeof(char *);
+	struct cvy_driver_item *item;
+	char *at, **argv;
+
+	for (size_t i = 0; i < argc; i++)
+		bytes += strlen(e->argv[i]) + 1;
+	bytes += e->text ? strlen(e->text) + 1 : 0;
+	bytes += e->msg.body ? e->msg.bytes : 0;
+	item = malloc(sizeof(*item) + bytes);
+	if (!item)
+		return NULL;
+	item->next = NULL;
+	item->event = *e;
+	argv = (char **)(item + 1);
+	at = (char *)(argv + argc);
+	item->event.argc = (int)argc;
+	item->event.argv = (const char *const *)argv;
+	for (size_t i = 0; i < argc; i++) {
+		size_t n = strlen(e->argv[i]) + 1;
+
+		argv[i] = memcpy(at, e->argv[i], n);
+		at += n;
+	}
+	if (e->text) {
+		size_t n = strlen(e->text) + 1;
+
+		item->event.text = memcpy(at, e->text, n);
+		at += n;
+	}
+	if (e->msg.body)
+		item->event.msg.body = memcpy(at, e->msg.body, e->msg.bytes);
+	return item;
+}
+
+static int push(struct cvy_driver *d, const struct cvy_event *e, uint64_t now_ns)
+{
+	struct cvy_driver_item *item = d->queued < CVY_DRIVER_QUEUE_MAX ? copy(e) : NULL;
+
+	if (!item) {
+		d->dropped++;
+		return COVEY_ERR_NOMEM;
+	}
+	item->now_ns = now_ns;
+	if (d->last)
+		d->last->next = item;
+	else
+		d->first = item;
+	d->last = item;
+	d->queued++;
+	return 0;
+}
+
+static struct cvy_driver_item *pop(struct cvy_driver *d)
+{
+	struct cvy_driver_item *item = d->first;
+
+	if (item) {
+		d->first = item->next;
+		if (!d->first)
+			d->last = NULL;
+		d->queued--;
+	}
+	return item;
+}
+
+/* ---- Actions ---- */
+
+static void store_call(struct cvy_driver *d, const struct cvy_action *a)
+{
+	struct cvy_event lost = { .kind = CVY_EV_REPLY, .rank = -1, .id = a->id, .err = COVEY_ERR_STORE };
+
+	if (d->store && a->argc)
+		d->store->ops->call(d->store, a->id, a->argc, (const char *const *)a->argv);
+	else
+		push(d, &lost, d->now_ns);
+}
+
+static void identity(struct cvy_driver *d)
+{
+	struct cvy_identity id = { .rank = cvy_group_rank(d->group), .max_ranks = cvy_group_max_ranks(d->group),
+				   .inc = cvy_group_inc(d->group), .nonce = cvy_group_nonce(d->group) };
+	size_t n = strlen(cvy_group_gid(d->group));
+
+	memcpy(id.gid, cvy_group_gid(d->group), n < sizeof(id.gid) ? n : sizeof(id.gid) - 1);
+	memcpy(id.secret, cvy_group_secret(d->group), sizeof(id.secret));
+	d->seam->identity(d->seam->ctx, &id);
+}
+
+static uint32_t epoch_of(const struct cvy_driver *d)
+{
+	const struct cvy_view *v = cvy_group_view(d->group);
+
+	return v ? v->epoch : 0;
+}
+
+static void ended(struct cvy_driver *d, int err)
+{
+	if (!d->ended && d->observer.ended)
+		d->observer.ended(d->observer.ctx, err);
+	d->ended = err;
+}
+
+static void joined(struct cvy_driver *d, const struct cvy_action *a)
+{
+	if (a->err)
+		cvy_fail(d->box, a->err, a->rank, epoch_of(d), "%s", a->text ? a->text : "");
+	if (d->observer.joined)
+		d->observer.joined(d->observer.ctx, a->err);
+	if (a->err)
+		d->ended = a->err;
+}
+
+static void publish(struct cvy_driver *d, const struct cvy_action *a)
+{
+	if (a->err)
+		cvy_fail(d->box, a->err, a->rank, epoch_of(d), "%s", a->event.cause);
+	if (d->observer.event)
+		d->observer.event(d->observer.ctx, &a->event);
+}
+
+static void apply(struct cvy_driver *d, const struct cvy_action *a)
+{
+	const struct cvy_seam *s = d->seam;
+
+	switch (a->kind) {
+	case CVY_DO_CALL:
+		store_call(d, a);
+		break;
+	case CVY_DO_SEND:
+		if (s->send(s->ctx, a->rank, a->inc, a->type, epoch_of(d), a->body, a->bytes))
+			d->dropped++;
+		break;
+	case CVY_DO_IDENTITY:
+		identity(d);
+		break;
+	case CVY_DO_EXPECT:
+		s->expect(s->ctx, a->rank, a->inc);
+		break;
+	case CVY_DO_DIAL:
+		s->dial(s->ctx, a->rank, a->inc, a->text, a->host);
+		break;
+	case CVY_DO_DROP:
+		s->drop(s->ctx, a->rank, a->inc);
+		break;
+	case CVY_DO_FREEZE:
+		s->freeze(s->ctx, epoch_of(d));
+		break;
+	case CVY_DO_LEARN:
+		cvy_info("membership", "view %u with base %llu", a->view->epoch, (unsigned long long)a->view->base);
+		s->learn(s->ctx, a->view, &a->removed, &a->lag);
+		break;
+	case CVY_DO_REPAIR:
+		s->repair(s->ctx, &a->ranks);
+		break;
+	case CVY_DO_THAW:
+		s->thaw(s->ctx);
+		break;
+	case CVY_DO_STOP:
+		cvy_fail(d->box, a->err, -1, epoch_of(d), "%s", a->text ? a->text : "");
+		s->stop(s->ctx, a->err);
+		ended(d, a->err);
+		break;
+	case CVY_DO_JOINED:
+		joined(d, a);
+		break;
+	case CVY_DO_PUBLISH:
+		publish(d, a);
+		break;
+	case CVY_DO_VIEW:
+		if (d->observer.view)
+			d->observer.view(d->observer.ctx, a->view, (int)a->number);
+		break;
+	case CVY_DO_ANSWER:
+		if (a->err)
+			cvy_fail(d->box, a->err, -1, epoch_of(d), "%s", a->text ? a->text : "");
+		if (d->observer.answer)
+			d->observer.answer(d->observer.ctx, a->id, a->err, a->text);
+		break;
+	default:
+		break;
+	}
+}
+
+/* ---- Events that are not for the group alone ---- */
+
+static int known(const struct cvy_driver *d, const struct cvy_msg *m)
+{
+	const struct cvy_view *v = cvy_group_view(d->group);
+
+	return v && m->rank >= 0 && m->rank < v->max_ranks && m->inc && v->member[m->rank].inc == m->inc;
+}
+
+static void ping(struct cvy_driver *d, const struct cvy_msg *m)
+{
+	uint64_t body[2];
+	int waiting = 0;
+
+	if (m->bytes < sizeof(body) || !known(d, m)) {
+		d->dropped++;
+		return;
+	}
+	memcpy(body, m->body, sizeof(body));
+	if (d->seam->peer_progress)
+		d->seam->peer_progress(d->seam->ctx, m->rank, body[0], body[1]);
+	if (m->type != CVY_MSG_PING)
+		return;
+	body[0] = d->seam->progress(d->seam->ctx, &body[1], &waiting);
+	if (d->seam->send(d->seam->ctx, m->rank, m->inc, CVY_MSG_PONG, epoch_of(d), body, sizeof(body)))
+		d->dropped++;
+}
+
+/* 1: the message was not for the group. */
+static int message(struct cvy_driver *d, const struct cvy_event *e)
+{
+	switch (e->msg.type) {
+	case CVY_MSG_PING:
+	case CVY_MSG_PONG:
+		ping(d, &e->msg);
+		return 1;
+	case CVY_MSG_ADMIT:
+	case CVY_MSG_PULL:
+	case CVY_MSG_GIVE:
+		if (known(d, &e->msg))
+			d->seam->message(d->seam->ctx, &e->msg);
+		else
+			d->dropped++;
+		return 1;
+	default:
+		return 0;
+	}
+}
+
+/* A rank that is to retire goes when nobody needs it: everybody has what it completed. */
+static void retire(struct cvy_driver *d)
+{
+	struct cvy_event leave = { .kind = CVY_EV_API, .api = CVY_API_LEAVE, .rank = -1 };
+	const struct cvy_page *page;
+	uint64_t floor_tick = 0, done_tick = 0;
+	int waiting = 0;
+
+	if (d->ended || !cvy_group_retiring(d->group)) {
+		d->retire_look_ns = 0;
+		return;
+	}
+	if (!d->retire_deadline_ns)
+		d->retire_deadline_ns = d->now_ns + CVY_DRAIN_MS * CVY_MS;
+	page = d->seam->page ? d->seam->page(d->seam->ctx, cvy_group_rank(d->group)) : NULL;
+	if (page)
+		done_tick = (uint32_t)__atomic_load_n(&page->done.tag, __ATOMIC_ACQUIRE);
+	d->seam->progress(d->seam->ctx, &floor_tick, &waiting);
+	if (d->now_ns >= d->retire_deadline_ns || floor_tick >= done_tick)
+		push(d, &leave, d->now_ns);
+	d->retire_look_ns = d->now_ns + RETIRE_LOOK_MS * CVY_MS;
+}
+
+static void handle(struct cvy_driver *d, struct cvy_event *e)
+{
+	char kinds[96] = "";
+
+	if (e->kind == CVY_EV_MSG && message(d, e))
+		return;
+	if (e->kind == CVY_EV_TICK && !e->text && d->seam->describe && d->now_ns >= d->stat_ns) {
+		d->seam->describe(d->seam->ctx, kinds, sizeof(kinds));
+		e->text = kinds;
+		d->stat_ns = d->now_ns + STAT_MS * CVY_MS;
+	}
+	cvy_group_step(d->group, e, d->now_ns, &d->actions);
+	for (int i = 0; i < d->actions.count; i++)
+		apply(d, &d->actions.item[i]);
+	cvy_actions_clear(&d->actions);
+	retire(d);
+}
+
+int cvy_driver_init(struct cvy_driver *d, const struct cvy_group_args *args, const struct cvy_seam *seam,
+		    const struct cvy_observer *observer, struct cvy_errbox *box, uint64_t now_ns)
+{
+	memset(d, 0, sizeof(*d));
+	d->seam = seam;
+	d->observer = *observer;
+	d->box = box;
+	d->now_ns = now_ns;
+	d->group = cvy_group_new(args, now_ns);
+	return d->group ? 0 : COVEY_ERR_NOMEM;
+}
+
+void cvy_driver_clear(struct cvy_driver *d)
+{
+	struct cvy_driver_item *item;
+
+	while ((item = pop(d)))
+		free(item);
+	cvy_actions_clear(&d->actions);
+	cvy_group_free(d->group);
+	d->group = NULL;
+}
+
+void cvy_driver_post(struct cvy_driver *d, const struct cvy_event *event, uint64_t now_ns)
+{
+	struct cvy_driver_item *item;
+
+	push(d, event, now_ns);
+	if (d->draining)
+		return;
+	d->draining = 1;
+	while ((item = pop(d))) {
+		if (item->now_ns > d->now_ns)
+			d->now_ns = item->now_ns;
+		handle(d, &item->event);
+		free(item);
+	}
+	d->draining = 0;
+}
+
+uint64_t cvy_driver_timer(const struct cvy_driver *d)
+{
+	uint64_t at = cvy_group_timer(d->group);
+
+	if (d->ended)
+		return CVY_NEVER;
+	return d->retire_look_ns && d->retire_look_ns < at ? d->retire_look_ns : at;
+}

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The driver turns the actions of the pure group state machine into calls of the seam, the store and
+ * the observer. It owns a queue, so that those may post events from inside a call. It reads no clock:
+ * the agent's thread drives it with real time, the simulator with virtual time.
+ *
+ * Life: cvy_driver_init, set `store` when it is open (calls made before fail with COVEY_ERR_STORE),
+ * then cvy_driver_post for everything that happens. Post an API JOIN to begin. Post a TICK when
+ * cvy_driver_timer() is reached. When `ended` is set nothing more is done.
+ *
+ * The owner turns a reply of the store into CVY_EV_REPLY, a notice into CVY_EV_NOTICE (text: phase),
+ * up and down into CVY_EV_STORE_UP and CVY_EV_STORE_DOWN (text: cause; err AUTH, VERSION or INVAL when
+ * it will not be retried).
+ *
+ * Retire: while this rank is marked `retire` (cvy_group_retiring) the driver looks at every event
+ * whether everybody has what this rank completed: seam->progress gives the floor tick, the own page's
+ * `done.tag` the last tick completed here. When floor has reached it, or after CVY_DRAIN_MS, it posts
+ * API LEAVE (id 0) for itself.
+ */
+#ifndef CVY_DRIVER_H
+#define CVY_DRIVER_H
+
+#include "group.h"
+#include "membership.h"
+
+#define CVY_DRAIN_MS 10000	    /* longest wait of a retired rank for the others */
+#define CVY_DRIVER_QUEUE_MAX 65536 /* events that wait; more are dropped and counted */
+
+struct cvy_driver_item; /* an event with what it points to */
+
+struct cvy_driver {
+	struct cvy_group_state *group; /* owned */
+	const struct cvy_seam *seam;
+	struct cvy_store *store; /* the owner's, NULL while there is none */
+	struct cvy_observer observer;
+	struct cvy_errbox *box;
+	int ended;	   /* COVEY_ERR_* once over */
+	uint64_t dropped;  /* events that found the queue full, messages of strangers */
+	uint64_t now_ns;   /* of the event being handled */
+	uint64_t retire_deadline_ns, retire_look_ns; /* 0: not asked to retire */
+	uint64_t stat_ns; /* when the kinds of the links are looked up again */
+	struct cvy_driver_item *first, *last;
+	int queued, draining;
+	struct cvy_actions actions;
+};
+
+/* 0 or COVEY_ERR_NOMEM. @args is copied. */
+int cvy_driver_init(struct cvy_driver *driver, const struct cvy_group_args *args, const struct cvy_seam *seam,
+		    const struct cvy_observer *observer, struct cvy_errbox *box, uint64_t now_ns);
+void cvy_driver_clear(struct cvy_driver *driver);
+
+/* Copies the event, and what it points to, into the queue and drains it, unless already draining. */
+void cvy_driver_post(struct cvy_driver *driver, const struct cvy_event *event, uint64_t now_ns);
+
+/* When it wants a TICK at the latest, CVY_NEVER: not at all. */
+uint64_t cvy_driver_timer(const struct cvy_driver *driver);
+
+#endif

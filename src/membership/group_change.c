@@ -1,0 +1,328 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A change of the view, up to its commit: suspicion opens it, the engine freezes, this rank reports, and
+ * calls decide when the others take too long. A frozen member never thaws by itself.
+ */
+#include "group_state.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static int is_proof(int source)
+{
+	return source == CVY_SOURCE_ROBUST || source == CVY_SOURCE_PIDFD;
+}
+
+void cvy_change_suspect(struct cvy_group_state *g, int rank, uint64_t inc, int source, const char *text)
+{
+	struct peer *p;
+	char cause[120];
+
+	if (rank < 0 || rank >= g->max_ranks || rank == g->rank || !inc)
+		return;
+	p = &g->peer[rank];
+	if (is_proof(source) && p->proven != inc) { /* kept also for one that no view here has listed yet */
+		p->proven = inc;
+		g->version++;
+	}
+	if (!cvy_group_member(g, rank, inc) || p->accused == inc)
+		return;
+	p->accused = inc;
+	p->source = source;
+	snprintf(cause, sizeof(cause), "%s%s%s", cvy_source_name(source), text ? ": " : "", text ? text : "");
+	cvy_group_event(g, COVEY_EVENT_SUSPECT, rank, cause);
+}
+
+void cvy_change_want(struct cvy_group_state *g, const char *reason)
+{
+	if (!g->view)
+		return;
+	g->open_wanted = 1;
+	cvy_text_set(g->open_reason, sizeof(g->open_reason), reason);
+}
+
+/* A commit clears all accusations; a store that forgot must be told them again. */
+void cvy_change_clear(struct cvy_group_state *g, int life)
+{
+	for (int r = 0; r < g->max_ranks; r++) {
+		struct peer *p = &g->peer[r];
+
+		p->told = p->telling = 0;
+		if (!life)
+			p->accused = 0;
+	}
+	g->told_version = 0;
+	g->noquorum_told = 0;
+	if (!life)
+		g->open_wanted = 0;
+}
+
+void cvy_change_frozen(struct cvy_group_state *g, const struct cvy_event *e)
+{
+	if (g->phase != CVY_PHASE_FREEZING || !g->view || e->epoch != g->view->epoch)
+		return;
+	if (e->kind == CVY_EV_FROZE_NOT) {
+		cvy_group_stop(g, COVEY_ERR_FENCED, "the engine does not stand still: this rank gives up its place");
+		return;
+	}
+	g->phase = CVY_PHASE_FROZEN;
+	g->report = e->report;
+	g->version++;
+	g->told_version = 0;
+}
+
+/* ---- open ---- */
+
+static int changing(const struct cvy_group_state *g)
+{
+	return g->seen_epoch == g->view->epoch && g->seen_ph == PH_OPEN;
+}
+
+static int ahead(const struct cvy_group_state *g)
+{
+	return g->heard_view && g->heard_view->epoch > g->view->epoch;
+}
+
+/* Text without spaces, for a script's argument. */
+static void word(char *to, size_t bytes, const char *from)
+{
+	cvy_text_set(to, bytes, from[0] ? from : "-");
+	for (; *to; to++)
+		if (*to == ' ')
+			*to = '_';
+}
+
+static void open_change(struct cvy_group_state *g, const char *reason)
+{
+	char epoch[16], count[16], why[24], (*text)[24];
+	const char **argv;
+	int n = 0, argc = 3;
+
+	CVY_MASK_EACH(r, &g->view->members)
+		n += g->peer[r].accused && g->peer[r].told != g->peer[r].accused;
+	text = calloc((size_t)(2 * n + 1), sizeof(*text));
+	argv = calloc((size_t)(2 * n + 3), sizeof(*argv));
+	if (text && argv) {
+		CVY_MASK_EACH(r, &g->view->members) {
+			struct peer *p = &g->peer[r];
+
+			if (!p->accused || p->told == p->accused)
+				continue;
+			p->telling = p->accused;
+			reason = cvy_source_name(p->source);
+			snprintf(text[argc - 3], sizeof(*text), "%d", r);
+			argv[argc] = text[argc - 3];
+			argc++;
+			snprintf(text[argc - 3], sizeof(*text), "%" PRIu64, p->accused);
+			argv[argc] = text[argc - 3];
+			argc++;
+		}
+		snprintf(epoch, sizeof(epoch), "%u", g->view->epoch);
+		snprintf(count, sizeof(count), "%d", n);
+		word(why, sizeof(why), reason);
+		argv[0] = epoch;
+		argv[1] = why;
+		argv[2] = count;
+		cvy_call(g, CALL_OPEN, g->view->epoch, argc, argv);
+	}
+	free(text);
+	free(argv);
+}
+
+static void open_if_due(struct cvy_group_state *g)
+{
+	int untold = 0, forgot;
+	const char *reason = g->open_reason;
+
+	CVY_MASK_EACH(r, &g->view->members) {
+		struct peer *p = &g->peer[r];
+
+		if (r == g->rank)
+			continue;
+		if (p->proven == g->view->member[r].inc)
+			cvy_change_suspect(g, r, p->proven, CVY_SOURCE_ROBUST, NULL);
+		if (cvy_link_bad(g, r))
+			cvy_change_suspect(g, r, g->view->member[r].inc, CVY_SOURCE_LINK, "cannot be reached");
+		untold |= p->accused && p->told != p->accused;
+	}
+	forgot = g->phase == CVY_PHASE_FROZEN && g->seen_epoch == g->view->epoch &&
+		 (g->seen_ph == PH_RUN || g->seen_ph == PH_INST);
+	if (forgot)
+		g->told_version = 0;
+	if (g->leaving && g->phase == CVY_PHASE_RUN && !changing(g)) {
+		g->open_wanted = 1;
+		reason = "leave";
+	}
+	if (changing(g))
+		g->open_wanted = 0;
+	if (!untold && !g->open_wanted && !forgot)
+		return;
+	if (!ahead(g) && cvy_call_free(g, CALL_OPEN))
+		open_change(g, reason);
+}
+
+/* ---- report ---- */
+
+static void pair_list(char *text, size_t bytes, int rank, uint64_t inc)
+{
+	size_t at = strlen(text);
+
+	snprintf(text + at, bytes - at, "%s%d:%" PRIu64, at ? "," : "", rank, inc);
+}
+
+/* The proven dead and the unreachable; a change of either calls for a new report. */
+static void complaints(struct cvy_group_state *g, char *proven, char *bad, size_t bytes)
+{
+	proven[0] = bad[0] = 0;
+	CVY_MASK_EACH(r, &g->view->members) {
+		if (r == g->rank)
+			continue;
+		if (g->peer[r].proven == g->view->member[r].inc)
+			pair_list(proven, bytes, r, g->peer[r].proven);
+		if (covey_mask_has(&g->bad_told, r))
+			pair_list(bad, bytes, r, g->view->member[r].inc);
+	}
+	for (int r = 0; r < g->max_ranks; r++) /* voters that are in no view any more count too */
+		if (g->peer[r].proven && g->peer[r].proven != g->view->member[r < g->view->max_ranks ? r : 0].inc &&
+		    !covey_mask_has(&g->view->members, r))
+			pair_list(proven, bytes, r, g->peer[r].proven);
+	if (!proven[0])
+		strcpy(proven, "-");
+	if (!bad[0])
+		strcpy(bad, "-");
+}
+
+static void report(struct cvy_group_state *g)
+{
+	const struct cvy_report *rep = &g->report;
+	char n[5][24], flags[4], vid[20], epoch[16];
+	size_t bytes = 32 * (size_t)g->max_ranks + 2, f = 0;
+	char *proven = malloc(bytes), *bad = malloc(bytes);
+
+	if (rep->spoiled)
+		flags[f++] = 's';
+	if (rep->mismatch)
+		flags[f++] = 'm';
+	if (g->leaving)
+		flags[f++] = 'l';
+	if (!f)
+		flags[f++] = '-';
+	flags[f < sizeof(flags) ? f : sizeof(flags) - 1] = 0;
+	snprintf(epoch, sizeof(epoch), "%u", g->view->epoch);
+	cvy_text_set(vid, sizeof(vid), cvy_record_get(&g->learned, "vid"));
+	snprintf(n[0], sizeof(n[0]), "%" PRIu64, rep->done);
+	snprintf(n[1], sizeof(n[1]), "%" PRIu64, rep->ent);
+	snprintf(n[2], sizeof(n[2]), "%" PRIu64, rep->adm);
+	snprintf(n[3], sizeof(n[3]), "%u", rep->stamp > g->view->stamp ? rep->stamp : g->view->stamp);
+	if (proven && bad) {
+		const char *argv[] = { epoch, vid, n[0], n[1], n[2], n[3], flags, proven, bad };
+
+		complaints(g, proven, bad, bytes);
+		cvy_call(g, CALL_REPORT, g->version, 9, argv);
+	}
+	free(proven);
+	free(bad);
+}
+
+static int stagger_ms(const struct cvy_group_state *g)
+{
+	int below = 0;
+
+	CVY_MASK_EACH(r, &g->view->members)
+		below += r < g->rank;
+	return below < 3 ? 0 : CVY_STAGGER_MS;
+}
+
+static void press(struct cvy_group_state *g)
+{
+	uint64_t start = g->told_ns + (uint64_t)stagger_ms(g) * CVY_MS;
+	uint64_t grace = start + (uint64_t)g->args.grace_ms * CVY_MS, flush = start + (uint64_t)g->args.flush_ms * CVY_MS;
+	uint64_t due = g->decide_due > grace ? g->decide_due : grace;
+	int force = g->now >= flush ? 2 : 1;
+	char epoch[16];
+	const char *argv[] = { epoch, force == 2 ? "2" : "1" };
+
+	if (force == 1 && g->decide_due <= grace && g->now < grace)
+		due = grace;
+	if (g->now < due) {
+		cvy_group_wake(g, due < flush ? due : flush > g->now ? flush : due);
+		return;
+	}
+	if (!cvy_call_free(g, CALL_DECIDE))
+		return;
+	snprintf(epoch, sizeof(epoch), "%u", g->view->epoch);
+	cvy_call(g, CALL_DECIDE, g->view->epoch, 2, argv);
+	g->decide_due = g->now + (uint64_t)(force == 2 ? 10 : 1) * (uint64_t)g->args.peek_ms * CVY_MS;
+}
+
+static void note_bad(struct cvy_group_state *g)
+{
+	struct covey_mask bad;
+
+	memset(&bad, 0, sizeof(bad));
+	CVY_MASK_EACH(r, &g->view->members)
+		if (r != g->rank && cvy_link_bad(g, r))
+			cvy_mask_add(&bad, r);
+	if (cvy_mask_equal(&bad, &g->bad_told))
+		return;
+	g->bad_told = bad;
+	g->version++;
+}
+
+void cvy_change_decided(struct cvy_group_state *g, int script, uint64_t mark, const struct cvy_event *e)
+{
+	const char *status = e->argv[0];
+
+	if (!g->view)
+		return;
+	if (script == CALL_OPEN && mark == g->view->epoch) {
+		g->open_wanted = 0;
+		CVY_MASK_EACH(r, &g->view->members)
+			if (g->peer[r].telling)
+				g->peer[r].told = g->peer[r].telling;
+		return;
+	}
+	/* A report was stored only if the change is still open; else COMMIT brings the record, `run` or `inst` says it forgot. */
+	if (script == CALL_REPORT && changing(g) && g->phase == CVY_PHASE_FROZEN &&
+	    (strcmp(status, "WAIT") == 0 || strcmp(status, "NOQUORUM") == 0)) {
+		if (!g->told_version) {
+			g->told_ns = g->now;
+			g->decide_due = 0;
+		}
+		g->told_version = mark;
+	}
+	if (strcmp(status, "NOQUORUM") == 0 && !g->noquorum_told) {
+		char text[120];
+
+		snprintf(text, sizeof(text), "too few members can agree on a view: missing rank %.60s",
+			 cvy_reply_get(e->argc, e->argv, "need") ? cvy_reply_get(e->argc, e->argv, "need") : "-");
+		cvy_group_event(g, COVEY_EVENT_SUSPECT, -1, text);
+		g->out->item[g->out->count - 1].err = COVEY_ERR_NOQUORUM;
+		g->noquorum_told = 1;
+	}
+}
+
+void cvy_change_advance(struct cvy_group_state *g)
+{
+	int movable = g->phase == CVY_PHASE_RUN || g->phase == CVY_PHASE_ACKED ||
+		      (g->phase == CVY_PHASE_LEARNED && g->stage != STAGE_FENCE);
+
+	if (!g->view || g->need_hello)
+		return;
+	note_bad(g);
+	open_if_due(g);
+	if (movable && (changing(g) || ahead(g))) {
+		cvy_do(g, CVY_DO_FREEZE, -1);
+		g->phase = CVY_PHASE_FREEZING;
+		cvy_group_tell_view(g, 0);
+	}
+	if (g->phase != CVY_PHASE_FROZEN || ahead(g) || !changing(g))
+		return;
+	if (g->told_version != g->version) {
+		if (cvy_call_free(g, CALL_REPORT))
+			report(g);
+	} else {
+		press(g);
+	}
+}

@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * From a commit to traffic: learn (which is a promise), fence the removed, connect what is missing,
+ * repair, acknowledge, and go on when everybody has acknowledged. Always in this order.
+ */
+#include "group_state.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+/* The record must go on from what this member has promised. Older than the store remembers: its word is taken. */
+static int rival(const struct cvy_group_state *g, const struct cvy_record *record)
+{
+	const char *line = cvy_record_at(record, 'l', g->view->epoch);
+
+	return line && cvy_vid(line) != g->view->vid;
+}
+
+static void removed_ranks(const struct cvy_view *old, const struct cvy_view *new, struct covey_mask *removed)
+{
+	memset(removed, 0, sizeof(*removed));
+	if (!old)
+		return;
+	CVY_MASK_EACH(r, &old->members)
+		if (new->member[r].inc != old->member[r].inc)
+			cvy_mask_add(removed, r);
+}
+
+static void lagging(const struct cvy_record *record, uint32_t epoch, struct covey_mask *lag)
+{
+	const char *line = cvy_record_at(record, 'l', epoch);
+	const char *at = line;
+
+	memset(lag, 0, sizeof(*lag));
+	for (int i = 0; i < 3 && at; i++) {
+		at = strchr(at, ' ');
+		at = at ? at + 1 : NULL;
+	}
+	if (at)
+		cvy_ranks_parse(at, lag);
+}
+
+static void learn(struct cvy_group_state *g)
+{
+	struct cvy_view *view = cvy_view_dup(g->heard_view);
+	struct covey_mask removed;
+	struct cvy_action *a;
+
+	if (!view || cvy_record_copy(&g->learned, &g->heard)) {
+		cvy_view_free(view);
+		cvy_group_stop(g, COVEY_ERR_NOMEM, "no memory for a view");
+		return;
+	}
+	removed_ranks(g->view, view, &removed);
+	lagging(&g->heard, view->epoch, &g->lag);
+	cvy_view_free(g->view);
+	g->view = view;
+	g->phase = CVY_PHASE_LEARNED;
+	g->stage = STAGE_FENCE;
+	g->acked = 0;
+	memset(&g->bad_told, 0, sizeof(g->bad_told));
+	g->have_rev = 0;
+	cvy_change_clear(g, 0);
+	cvy_link_epoch(g);
+	cvy_group_tell_view(g, 0);
+	a = cvy_do(g, CVY_DO_LEARN, -1);
+	a->view = g->view;
+	a->removed = removed;
+	a->lag = g->lag;
+}
+
+/* A newer view that was heard: ours to follow, or the end. */
+static void follow(struct cvy_group_state *g)
+{
+	const struct cvy_view *v = g->heard_view;
+	int listed = g->rank >= 0 && g->rank < v->max_ranks && v->member[g->rank].inc == g->inc;
+
+	if (!g->view) {
+		if (listed)
+			learn(g);
+		return;
+	}
+	if (!listed && g->leaving)
+		cvy_group_stop(g, COVEY_ERR_CLOSED, "left the group");
+	else if (!listed)
+		cvy_group_stop(g, COVEY_ERR_FENCED, "a committed view is without this rank");
+	else if (rival(g, &g->heard))
+		cvy_group_stop(g, COVEY_ERR_FENCED, "the group went on without the view that this rank has learned");
+	else if (g->phase == CVY_PHASE_FROZEN)
+		learn(g);
+}
+
+static void repair(struct cvy_group_state *g)
+{
+	struct cvy_action *a = cvy_do(g, CVY_DO_REPAIR, -1);
+
+	a->ranks = g->view->members;
+	cvy_mask_sub(&a->ranks, &g->view->pending);
+	cvy_mask_sub(&a->ranks, &g->lag);
+	cvy_mask_del(&a->ranks, g->rank);
+	g->stage = STAGE_REPAIR;
+}
+
+static void publish_view(struct cvy_group_state *g)
+{
+	struct covey_event *e;
+
+	cvy_group_event(g, COVEY_EVENT_VIEW, -1, "");
+	e = &g->out->item[g->out->count - 1].event;
+	for (int r = 0; r < g->view->max_ranks; r++) {
+		int now = g->view->member[r].inc && !covey_mask_has(&g->view->pending, r);
+		int before = g->was && g->was->member[r].inc && !covey_mask_has(&g->was->pending, r);
+		int same = now && before && g->was->member[r].inc == g->view->member[r].inc;
+
+		if (before && !same)
+			cvy_mask_add(&e->left, r);
+		if (now && !same)
+			cvy_mask_add(&e->came, r);
+	}
+}
+
+static void activate(struct cvy_group_state *g)
+{
+	cvy_record_activate(&g->learned);
+	g->phase = CVY_PHASE_RUN;
+	publish_view(g);
+	cvy_view_free(g->was);
+	g->was = cvy_view_dup(g->view);
+	cvy_group_tell_view(g, 1);
+	cvy_do(g, CVY_DO_THAW, -1);
+	cvy_join_done(g, 0, NULL);
+}
+
+void cvy_learn_acked(struct cvy_group_state *g, const struct cvy_event *reply)
+{
+	struct covey_mask wait;
+
+	if (g->phase != CVY_PHASE_ACKED || g->seen_epoch != g->view->epoch || g->seen_ph != PH_INST)
+		return;
+	if (g->acked && !cvy_ranks_parse(cvy_reply_get(reply->argc, reply->argv, "wait"), &wait))
+		CVY_MASK_EACH(r, &wait)
+			if (r < g->view->max_ranks)
+				cvy_change_suspect(g, r, g->view->member[r].inc, CVY_SOURCE_ACK, NULL);
+	g->acked = 1;
+	g->acked_ns = g->now;
+}
+
+static void acknowledge(struct cvy_group_state *g)
+{
+	uint64_t again = g->acked_ns + (uint64_t)g->args.ack_ms * CVY_MS;
+	char epoch[16];
+	const char *argv[] = { epoch, cvy_record_get(&g->learned, "vid") };
+
+	if (g->seen_epoch != g->view->epoch)
+		return;
+	if (g->seen_ph == PH_RUN) {
+		activate(g);
+		return;
+	}
+	if (g->acked && g->now < again) {
+		cvy_group_wake(g, again);
+		return;
+	}
+	if (g->seen_ph != PH_INST || !cvy_call_free(g, CALL_ACK))
+		return;
+	snprintf(epoch, sizeof(epoch), "%u", g->view->epoch);
+	cvy_call(g, CALL_ACK, g->view->epoch, 2, argv);
+}
+
+void cvy_learn_event(struct cvy_group_state *g, const struct cvy_event *e)
+{
+	if (!g->view || e->epoch != g->view->epoch)
+		return;
+	if (e->kind == CVY_EV_ADMITTED) {
+		struct covey_mask admitted = g->view->members;
+
+		cvy_mask_sub(&admitted, &g->view->pending);
+		if (g->phase == CVY_PHASE_RUN && cvy_mask_next(&admitted, 0) == g->rank)
+			cvy_change_want(g, "admitted");
+	} else if (g->phase == CVY_PHASE_LEARNED) {
+		if (e->kind == CVY_EV_FENCED && g->stage == STAGE_FENCE) {
+			g->stage = STAGE_CONNECT;
+			g->links_dirty = 1;
+		} else if (e->kind == CVY_EV_REPAIRED && g->stage == STAGE_REPAIR) {
+			g->stage = STAGE_ACK;
+		}
+	}
+}
+
+void cvy_learn_advance(struct cvy_group_state *g)
+{
+	if (g->need_hello)
+		return;
+	if (g->seen_ph == PH_CLOSED) {
+		cvy_group_stop(g, COVEY_ERR_CLOSED, "the group is closed");
+		return;
+	}
+	if (g->heard_view && g->heard_view->epoch > (g->view ? g->view->epoch : 0)) {
+		follow(g);
+		if (g->ended)
+			return;
+	}
+	if (g->view && g->seen_epoch == g->view->epoch && g->seen_vid != g->view->vid) {
+		cvy_group_stop(g, COVEY_ERR_FENCED, "the store holds a rival of the view that this rank has learned");
+		return;
+	}
+	if (g->phase == CVY_PHASE_LEARNED) {
+		if (g->stage == STAGE_CONNECT && !g->links_dirty && cvy_link_all(g, g->view)) {
+			if (cvy_group_pending(g))
+				g->stage = STAGE_ACK;
+			else
+				repair(g);
+		}
+		if (g->stage == STAGE_ACK)
+			g->phase = CVY_PHASE_ACKED;
+	}
+	if (g->phase == CVY_PHASE_ACKED)
+		acknowledge(g);
+}

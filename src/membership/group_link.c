@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Whom this rank should be linked to, and whom it is: members of the learned view, members of the heard
+ * one that take places free in the learned one, and registered joiners. The greater inc dials.
+ */
+#include "group_state.h"
+
+#include <stdlib.h>
+
+static void want(struct cvy_group_state *g, int rank, uint64_t inc, const char *addr, const char *host)
+{
+	struct peer *p = &g->peer[rank];
+
+	p->want = rank == g->rank ? 0 : inc;
+	if (!p->addr || strcmp(p->addr, addr) != 0) {
+		free(p->addr);
+		p->addr = strdup(addr);
+	}
+	if (!p->host || strcmp(p->host, host) != 0) {
+		free(p->host);
+		p->host = strdup(host);
+	}
+}
+
+static void want_members(struct cvy_group_state *g, const struct cvy_record *record)
+{
+	for (int i = 0; i < record->count; i++) {
+		int r = cvy_record_rank(record, i, 'm', g->max_ranks);
+		char addr[256], host[128];
+
+		if (r >= 0 && !cvy_member_place(record->pair[i].value, addr, sizeof(addr), host, sizeof(host)))
+			want(g, r, strtoull(record->pair[i].value, NULL, 10), addr, host);
+	}
+}
+
+static void joiner_seen(struct cvy_group_state *g, int rank, uint64_t inc)
+{
+	if (!g->manual || !g->view || g->peer[rank].seen_join == inc || cvy_record_at(&g->news, 'w', (uint64_t)rank))
+		return;
+	g->peer[rank].seen_join = inc;
+	cvy_group_event(g, COVEY_EVENT_JOIN_REQUESTED, rank, "a joiner waits to be asked for");
+}
+
+static void targets(struct cvy_group_state *g)
+{
+	for (int r = 0; r < g->max_ranks; r++)
+		g->peer[r].want = 0;
+	for (int i = 0; i < g->news.count; i++) {
+		int r = cvy_record_rank(&g->news, i, 'j', g->max_ranks);
+		struct cvy_joiner j;
+
+		if (r < 0 || cvy_joiner_parse(g->news.pair[i].value, &j))
+			continue;
+		want(g, r, j.inc, j.addr, j.host);
+		joiner_seen(g, r, j.inc);
+	}
+	if (!g->view || (g->heard_view && g->heard_view->epoch > g->view->epoch))
+		want_members(g, &g->heard);
+	if (g->view)
+		want_members(g, &g->learned);
+}
+
+static void reach(struct cvy_group_state *g, int rank)
+{
+	struct peer *p = &g->peer[rank];
+	struct cvy_action *a;
+	int dial = g->inc > p->inc;
+
+	a = cvy_do(g, dial ? CVY_DO_DIAL : CVY_DO_EXPECT, rank);
+	a->inc = p->inc;
+	a->text = strdup(p->addr ? p->addr : "-");
+	a->host = strdup(p->host ? p->host : "-");
+	p->dials++;
+	p->due_ns = CVY_NEVER;
+}
+
+void cvy_link_advance(struct cvy_group_state *g)
+{
+	if (g->rank < 0 && !g->links_dirty)
+		return;
+	if (g->phase == CVY_PHASE_LEARNED && g->stage == STAGE_FENCE)
+		return; /* the next incarnation is mapped only where the last one is fenced */
+	if (g->links_dirty)
+		targets(g);
+	g->links_dirty = 0;
+	for (int r = 0; r < g->max_ranks; r++) {
+		struct peer *p = &g->peer[r];
+
+		if (p->inc != p->want) {
+			if (p->inc)
+				cvy_do(g, CVY_DO_DROP, r)->inc = p->inc;
+			p->inc = p->want;
+			p->up = p->was_up = p->downs = p->dials = 0;
+			p->due_ns = g->now;
+			p->since_ns = g->now;
+		}
+		if (!p->inc || p->up)
+			continue;
+		if (g->now >= p->due_ns)
+			reach(g, r);
+		else
+			cvy_group_wake(g, p->due_ns);
+	}
+}
+
+static void link_down(struct cvy_group_state *g, struct peer *p, const struct cvy_event *e, int rank, uint64_t inc)
+{
+	int shift = p->dials < 5 ? p->dials : 5, ms = CVY_DIAL_RETRY_MS << shift;
+
+	if (ms > CVY_DIAL_RETRY_MAX_MS)
+		ms = CVY_DIAL_RETRY_MAX_MS;
+	if (p->up) {
+		p->up = 0;
+		p->downs++;
+		p->since_ns = g->now;
+		ms = 0;
+		if (cvy_group_member(g, rank, inc))
+			cvy_change_suspect(g, rank, inc, CVY_SOURCE_LINK, e->text);
+	}
+	p->due_ns = g->now + (uint64_t)ms * CVY_MS;
+}
+
+void cvy_link_event(struct cvy_group_state *g, const struct cvy_event *e)
+{
+	int rank = e->kind == CVY_EV_MSG ? e->msg.rank : e->rank;
+	uint64_t inc = e->kind == CVY_EV_MSG ? e->msg.inc : e->inc;
+	struct peer *p;
+
+	if (rank < 0 || rank >= g->max_ranks || !inc || g->peer[rank].inc != inc)
+		return;
+	p = &g->peer[rank];
+	if (e->kind == CVY_EV_LINK_UP) {
+		p->up = p->was_up = 1;
+		p->dials = 0;
+	} else {
+		link_down(g, p, e, rank, inc);
+	}
+}
+
+int cvy_link_all(const struct cvy_group_state *g, const struct cvy_view *view)
+{
+	CVY_MASK_EACH(r, &view->members)
+		if (r != g->rank && !(g->peer[r].up && g->peer[r].inc == view->member[r].inc))
+			return 0;
+	return 1;
+}
+
+/* Down twice in this view, or not back in relink_ms; a first connection may take as long as an acknowledgement. */
+int cvy_link_bad(struct cvy_group_state *g, int rank)
+{
+	struct peer *p = &g->peer[rank];
+	uint64_t until;
+
+	if (p->downs >= 2)
+		return 1;
+	if (p->up || p->inc != g->view->member[rank].inc)
+		return 0;
+	until = p->since_ns + (uint64_t)(p->was_up ? g->args.relink_ms : g->args.ack_ms) * CVY_MS;
+	if (g->now >= until)
+		return 1;
+	cvy_group_wake(g, until);
+	return 0;
+}
+
+void cvy_link_epoch(struct cvy_group_state *g)
+{
+	for (int r = 0; r < g->max_ranks; r++) {
+		g->peer[r].downs = 0;
+		if (!g->peer[r].up)
+			g->peer[r].since_ns = g->now;
+	}
+	g->links_dirty = 1;
+}

@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Inside of the group state machine, shared by group*.c alone. The idea: an event only notes facts
+ * (what the store said, which links stand, whom we suspect, what the engine reached); then advance()
+ * looks at all facts and does whatever is due. So a lost reply, a repeated event or an event in an
+ * unexpected order needs no case of its own: the fact stands, and the next advance() acts on it.
+ */
+#ifndef CVY_GROUP_STATE_H
+#define CVY_GROUP_STATE_H
+
+#include "clock.h"
+#include "group.h"
+#include "record.h"
+
+#define CVY_CALL_RETRY_MS 20	/* back-off of a store call: first and longest wait */
+#define CVY_CALL_RETRY_MAX_MS 1000
+#define CVY_RELAY_MS 600	/* a relayed call is given up after this */
+#define CVY_RELAYS_MAX 64	/* calls of others under way here */
+#define CVY_ASKS_MAX 64		/* requests of the application under way */
+#define CVY_DIAL_RETRY_MS 20	/* back-off of a dial: first and longest wait */
+#define CVY_DIAL_RETRY_MAX_MS 320
+#define CVY_BEAT_MS 1000
+#define CVY_STAGGER_MS 50	/* all but the three lowest ranks call decide this much later */
+
+enum script { /* one call of each is under way at a time */
+	CALL_REGISTER,
+	CALL_READY,
+	CALL_HELLO,
+	CALL_OPEN,
+	CALL_REPORT,
+	CALL_DECIDE,
+	CALL_ACK,
+	CALL_PEEK,
+	CALL_BEAT,
+	CALL_ASK,
+	CALL_LOOK, /* peek from outside, for the beats of others */
+	CALLS
+};
+
+enum ph { PH_NONE, PH_FORM, PH_RUN, PH_OPEN, PH_INST, PH_CLOSED };
+
+enum stage { STAGE_FENCE, STAGE_CONNECT, STAGE_REPAIR, STAGE_ACK }; /* of LEARNED, in this order */
+
+struct call {
+	uint64_t id;	  /* under way, 0: none */
+	uint64_t due_ns;  /* not before */
+	uint64_t until_ns; /* relayed: given up then */
+	int tries;	  /* failures in a row */
+	int again;	  /* peek: asked for while under way */
+	uint64_t mark;	  /* what the call was about: version of a report, request of an ask */
+};
+
+struct peer {
+	uint64_t inc;	  /* connected to, dialled or expected; 0: none */
+	uint64_t want;	  /* should be connected to; 0: none */
+	char *addr, *host; /* of `want` */
+	int up, was_up, downs; /* downs: in this epoch */
+	int dials;	  /* in a row */
+	uint64_t due_ns;  /* dial again; CVY_NEVER: under way */
+	uint64_t since_ns; /* it is not up since */
+	uint64_t proven, accused, telling, told; /* incs: surely dead, suspected, suspicion on its way, told to the store */
+	int source;	  /* of the suspicion */
+	uint64_t seen_join; /* inc of the joiner that the application was told of */
+};
+
+struct relay {
+	uint64_t id;	/* of my call, 0: free */
+	uint64_t theirs;
+	int rank;
+	uint64_t inc;
+};
+
+struct ask {
+	uint64_t id; /* of the application */
+	int used, api, rank, told;
+	uint64_t inc, number;
+	int size; /* when it was asked */
+	struct covey_mask ranks;
+};
+
+struct cvy_group_state {
+	struct cvy_group_args args;
+	char *addr, *host;
+	uint64_t rng, now;
+	uint64_t timer;
+	struct cvy_actions *out; /* of this step */
+	struct cvy_action spare; /* taken when there is no memory */
+
+	int phase, ended;
+	int started, joined, ready_wanted, leaving;
+	uint64_t leave_id;
+	int leave_asked; /* by the application: wants an answer */
+	uint64_t join_deadline;
+	int join_err;
+	char join_why[160];
+	char gid[40], life[80], stat[96];
+	uint8_t secret[32];
+	int have_secret, rank, max_ranks, manual;
+	uint64_t inc;
+	int world; /* of the store: processes that form the group */
+
+	int store_up, lost; /* lost: the application was told */
+	int store_err;
+	int need_hello, failures; /* calls in a row that got no answer */
+	uint64_t next_id;
+	struct call call[CALLS];
+	struct relay relay[CVY_RELAYS_MAX];
+	int helper; /* last rank that relayed for us, -1 - rank when it did not answer */
+	int links_dirty; /* `want` is to be computed again */
+
+	/* What the store said last, in this life. */
+	uint64_t seen_epoch, seen_id, seen_rev;
+	int seen_ph, have_rev;
+	uint64_t seen_vid;
+	struct cvy_record heard;   /* newest record; may be ahead of the learned one */
+	struct cvy_view *heard_view;
+	struct cvy_record news;	   /* j: e: w: x: d: */
+
+	/* What this member promised. */
+	struct cvy_record learned;
+	struct cvy_view *view; /* NULL before the first */
+	struct cvy_view *was;  /* last active view here, for the VIEW event */
+	int view_active, stage, fenced_seen, acked;
+	struct covey_mask lag;
+	uint64_t acked_ns;
+
+	struct cvy_report report;
+	uint64_t version;      /* of what a report would say now */
+	uint64_t told_version; /* that the store has, 0: none in this life and epoch */
+	uint64_t told_ns, decide_due, force_ns;
+	int noquorum_told;
+	struct covey_mask bad_told;
+	int open_wanted; /* for no rank in particular */
+	char open_reason[24];
+	uint64_t ready_mark; /* mark of the readiness the store knows */
+	uint64_t peek_due, beat_due, look_due;
+	struct ask ask[CVY_ASKS_MAX];
+	struct peer *peer; /* [max_ranks] */
+};
+
+/* actions.c, group.c */
+struct cvy_action *cvy_do(struct cvy_group_state *g, int kind, int rank);
+uint64_t cvy_group_random(struct cvy_group_state *g);
+void cvy_group_wake(struct cvy_group_state *g, uint64_t at_ns);
+void cvy_group_stop(struct cvy_group_state *g, int err, const char *why);
+void cvy_group_tell_view(struct cvy_group_state *g, int active);
+void cvy_group_event(struct cvy_group_state *g, int kind, int rank, const char *cause);
+int cvy_group_grow(struct cvy_group_state *g, int max_ranks);
+int cvy_group_member(const struct cvy_group_state *g, int rank, uint64_t inc); /* in the learned view */
+int cvy_group_pending(const struct cvy_group_state *g); /* this rank is pending in the learned view */
+
+/* group_call.c: calls of the store */
+int cvy_call_free(struct cvy_group_state *g, int script);
+void cvy_call(struct cvy_group_state *g, int script, uint64_t mark, int argc, const char *const *argv);
+int cvy_call_path(struct cvy_group_state *g); /* there is a way to a store */
+void cvy_call_timers(struct cvy_group_state *g);
+void cvy_call_reset(struct cvy_group_state *g, int script);
+
+/* group_relay.c */
+int cvy_relay_helper(struct cvy_group_state *g); /* rank, -1: none */
+void cvy_relay_send(struct cvy_group_state *g, int rank, uint64_t id, int argc, const char *const *argv);
+void cvy_relay_msg(struct cvy_group_state *g, const struct cvy_msg *msg);
+int cvy_relay_reply(struct cvy_group_state *g, const struct cvy_event *event); /* 1: it was for another */
+
+/* group_store.c: replies, life, hello, peek */
+void cvy_store_reply(struct cvy_group_state *g, const struct cvy_event *event);
+void cvy_store_state(struct cvy_group_state *g, const struct cvy_event *event);
+void cvy_store_advance(struct cvy_group_state *g);
+
+/* group_join.c */
+void cvy_join_registered(struct cvy_group_state *g, const struct cvy_event *reply);
+void cvy_join_anew(struct cvy_group_state *g);
+void cvy_join_advance(struct cvy_group_state *g);
+void cvy_join_done(struct cvy_group_state *g, int err, const char *why);
+
+/* group_link.c */
+void cvy_link_event(struct cvy_group_state *g, const struct cvy_event *event);
+void cvy_link_advance(struct cvy_group_state *g);
+int cvy_link_all(const struct cvy_group_state *g, const struct cvy_view *view); /* links to all its members stand */
+int cvy_link_bad(struct cvy_group_state *g, int rank); /* cannot be reached */
+void cvy_link_epoch(struct cvy_group_state *g);
+
+/* group_change.c */
+void cvy_change_suspect(struct cvy_group_state *g, int rank, uint64_t inc, int source, const char *text);
+void cvy_change_want(struct cvy_group_state *g, const char *reason);
+void cvy_change_frozen(struct cvy_group_state *g, const struct cvy_event *event);
+void cvy_change_decided(struct cvy_group_state *g, int script, uint64_t mark, const struct cvy_event *reply);
+void cvy_change_advance(struct cvy_group_state *g);
+void cvy_change_clear(struct cvy_group_state *g, int life); /* a new epoch, or a new life of the store */
+
+/* group_learn.c */
+void cvy_learn_advance(struct cvy_group_state *g);
+void cvy_learn_event(struct cvy_group_state *g, const struct cvy_event *event);
+void cvy_learn_acked(struct cvy_group_state *g, const struct cvy_event *reply);
+
+/* group_ask.c */
+void cvy_ask_api(struct cvy_group_state *g, const struct cvy_event *event);
+void cvy_ask_replied(struct cvy_group_state *g, uint64_t mark, const struct cvy_event *reply);
+void cvy_ask_advance(struct cvy_group_state *g);
+void cvy_ask_end(struct cvy_group_state *g, int err, const char *why);
+
+static inline void cvy_text_set(char *to, size_t bytes, const char *from)
+{
+	size_t n = from ? strlen(from) : 0;
+
+	if (n >= bytes)
+		n = bytes - 1;
+	if (n)
+		memcpy(to, from, n);
+	to[n] = 0;
+}
+
+#endif

@@ -1,0 +1,356 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the store says: one life is obeyed at a time, replies of another are dropped unless they ask
+ * for hello. Epoch and phase are taken from every reply of that life, a newer record is kept as heard.
+ */
+#include "group_state.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static uint64_t life_number(const char *life)
+{
+	return strtoull(life, NULL, 10);
+}
+
+static int ph_of(const char *text)
+{
+	static const char *const names[] = { "-", "form", "run", "open", "inst", "closed" };
+
+	for (int i = PH_FORM; i <= PH_CLOSED; i++)
+		if (text && strcmp(text, names[i]) == 0)
+			return i;
+	return PH_NONE;
+}
+
+static void take_record(struct cvy_group_state *g, int argc, const char *const *argv)
+{
+	struct cvy_record record = { 0 };
+	struct cvy_view *view = NULL;
+
+	if (cvy_record_take(&record, argc, argv) || cvy_record_view(&record, &view)) {
+		cvy_record_clear(&record);
+		return; /* the next peek asks again: the epoch that we know has not moved */
+	}
+	cvy_group_grow(g, view->max_ranks);
+	cvy_record_clear(&g->heard);
+	cvy_view_free(g->heard_view);
+	g->heard = record;
+	g->heard_view = view;
+	g->links_dirty = 1;
+}
+
+static void take_news(struct cvy_group_state *g, int argc, const char *const *argv)
+{
+	cvy_record_news(&g->news, argc, argv);
+	g->links_dirty = 1;
+}
+
+/* A new life forgot reports, acknowledgements, complaints and who said hello. */
+static void adopt_life(struct cvy_group_state *g, const char *life)
+{
+	cvy_text_set(g->life, sizeof(g->life), life);
+	g->seen_epoch = 0;
+	g->seen_id = 0;
+	g->seen_ph = PH_NONE;
+	g->have_rev = 0;
+	g->ready_mark = 0;
+	g->acked = 0;
+	cvy_change_clear(g, 1);
+}
+
+static void note_state(struct cvy_group_state *g, uint64_t id, int argc, const char *const *argv)
+{
+	const char *epoch = cvy_reply_get(argc, argv, "epoch"), *vid = cvy_reply_get(argc, argv, "vid");
+	uint64_t e = epoch ? strtoull(epoch, NULL, 10) : 0;
+	int ph = ph_of(cvy_reply_get(argc, argv, "ph"));
+
+	if (!epoch || !ph || e < g->seen_epoch || (e == g->seen_epoch && id < g->seen_id))
+		return;
+	if (e > g->seen_epoch && (!g->heard_view || g->heard_view->epoch < e))
+		g->peek_due = g->now;
+	g->seen_epoch = e;
+	g->seen_id = id;
+	g->seen_ph = ph;
+	g->seen_vid = cvy_vid(vid);
+}
+
+static void note_news(struct cvy_group_state *g, int script, uint64_t mark, int argc, const char *const *argv)
+{
+	const char *rev = cvy_reply_get(argc, argv, "rev"), *epoch = cvy_reply_get(argc, argv, "epoch");
+	int record = cvy_reply_get(argc, argv, "size") != NULL;
+	uint64_t r = rev ? strtoull(rev, NULL, 10) : 0, e = epoch ? strtoull(epoch, NULL, 10) : 0;
+
+	if (record && (!g->heard_view || e > g->heard_view->epoch || script == CALL_HELLO || script == CALL_REGISTER))
+		take_record(g, argc, argv);
+	if (script == CALL_HELLO || script == CALL_REGISTER || script == CALL_READY) {
+		take_news(g, argc, argv);
+	} else if (script == CALL_PEEK || script == CALL_BEAT) {
+		if (record || !rev || r != mark)
+			take_news(g, argc, argv);
+	} else {
+		return;
+	}
+	g->seen_rev = r;
+	g->have_rev = rev != NULL;
+}
+
+static void leases(struct cvy_group_state *g, int argc, const char *const *argv)
+{
+	const char *now = cvy_reply_get(argc, argv, "now");
+	uint64_t server = now ? strtoull(now, NULL, 10) : 0;
+
+	for (int i = 1; now && g->view && g->args.lease_ms > 0 && i + 1 < argc; i += 2) {
+		uint64_t rank, ms;
+
+		if (sscanf(argv[i], "t:%" SCNu64, &rank) != 1 || sscanf(argv[i + 1], "%" SCNu64, &ms) != 1)
+			continue;
+		if (rank < (uint64_t)g->view->max_ranks && (int)rank != g->rank && g->view->member[rank].inc &&
+		    server > ms + (uint64_t)g->args.lease_ms)
+			cvy_change_suspect(g, (int)rank, g->view->member[rank].inc, CVY_SOURCE_LEASE, NULL);
+	}
+}
+
+static void failed(struct cvy_group_state *g, struct call *c)
+{
+	int shift = c->tries < 6 ? c->tries : 6, ms = CVY_CALL_RETRY_MS << shift;
+
+	if (ms > CVY_CALL_RETRY_MAX_MS)
+		ms = CVY_CALL_RETRY_MAX_MS;
+	c->tries++;
+	c->due_ns = g->now + (uint64_t)ms * CVY_MS;
+}
+
+/* The store knows nothing of this group (any more). */
+static void gone(struct cvy_group_state *g, int script)
+{
+	if (g->view) {
+		g->need_hello = 1; /* it brings our record back */
+	} else if (script == CALL_REGISTER) {
+		failed(g, &g->call[CALL_REGISTER]);
+		g->join_err = COVEY_ERR_TIMEOUT;
+		cvy_text_set(g->join_why, sizeof(g->join_why), "there is no group of this name");
+	} else {
+		cvy_join_anew(g);
+	}
+}
+
+static void fenced(struct cvy_group_state *g, int script, int argc, const char *const *argv)
+{
+	const char *gid = cvy_reply_get(argc, argv, "gid"), *life = cvy_reply_get(argc, argv, "life");
+	const char *why = cvy_reply_get(argc, argv, "why");
+
+	if (!g->view) {
+		cvy_join_anew(g);
+	} else if (script == CALL_HELLO || (gid && strcmp(gid, g->gid) == 0 && life && strcmp(life, g->life) == 0)) {
+		if (g->leaving)
+			cvy_group_stop(g, COVEY_ERR_CLOSED, "left the group");
+		else
+			cvy_group_stop(g, COVEY_ERR_FENCED, why ? why : "the store says so");
+	} else {
+		g->need_hello = 1; /* only a server that knows us may say this */
+	}
+}
+
+static void hello_said(struct cvy_group_state *g, const struct cvy_event *e)
+{
+	const char *life = cvy_reply_get(e->argc, e->argv, "life");
+
+	if (!life)
+		return;
+	if (strcmp(life, g->life) != 0) {
+		if (life_number(life) <= life_number(g->life))
+			return; /* a rival of what we promised: say hello again, it begins a new life */
+		adopt_life(g, life);
+	}
+	g->need_hello = 0;
+	g->seen_epoch = 0; /* the record it holds now may be smaller than one that was heard */
+	note_state(g, e->id, e->argc, e->argv);
+	note_news(g, CALL_HELLO, 0, e->argc, e->argv);
+	g->peek_due = g->now;
+}
+
+static void dispatch(struct cvy_group_state *g, int script, uint64_t mark, const struct cvy_event *e)
+{
+	switch (script) {
+	case CALL_READY:
+		g->ready_mark = mark;
+		break;
+	case CALL_OPEN:
+	case CALL_REPORT:
+	case CALL_DECIDE:
+		cvy_change_decided(g, script, mark, e);
+		break;
+	case CALL_ACK:
+		cvy_learn_acked(g, e);
+		break;
+	case CALL_BEAT:
+		leases(g, e->argc, e->argv);
+		break;
+	case CALL_ASK:
+		cvy_ask_replied(g, mark, e);
+		break;
+	default:
+		break;
+	}
+}
+
+void cvy_store_reply(struct cvy_group_state *g, const struct cvy_event *e)
+{
+	const char *status, *life;
+	struct call *c = NULL;
+	uint64_t mark;
+	int script;
+
+	if (cvy_relay_reply(g, e))
+		return;
+	for (script = 0; script < CALLS && !c; script++)
+		if (e->id && g->call[script].id == e->id)
+			c = &g->call[script];
+	script--;
+	if (!c)
+		return;
+	c->id = 0;
+	mark = c->mark;
+	if (e->err || e->argc < 1) {
+		g->failures++;
+		failed(g, c);
+		return;
+	}
+	g->failures = 0;
+	status = e->argv[0];
+	life = cvy_reply_get(e->argc, e->argv, "life");
+	if (strcmp(status, "ERROR") == 0) {
+		failed(g, c);
+		cvy_text_set(g->join_why, sizeof(g->join_why), cvy_reply_get(e->argc, e->argv, "why"));
+		g->join_err = COVEY_ERR_STORE;
+		return;
+	}
+	c->tries = 0;
+	c->due_ns = 0;
+	if (strcmp(status, "GONE") == 0)
+		gone(g, script);
+	else if (strcmp(status, "FENCED") == 0)
+		fenced(g, script, e->argc, e->argv);
+	else if (strcmp(status, "LIFE") == 0)
+		g->need_hello = 1;
+	else if (strcmp(status, "VERSION") == 0)
+		cvy_group_stop(g, COVEY_ERR_VERSION, cvy_reply_get(e->argc, e->argv, "why"));
+	else if (script == CALL_REGISTER) {
+		const char *inc = cvy_reply_get(e->argc, e->argv, "inc");
+
+		if (strcmp(status, "OK") == 0 && inc && life) {
+			adopt_life(g, life);
+			note_state(g, e->id, e->argc, e->argv);
+			note_news(g, script, 0, e->argc, e->argv);
+		}
+		cvy_join_registered(g, e);
+	} else if (script == CALL_HELLO) {
+		hello_said(g, e);
+	} else if (life && strcmp(life, g->life) == 0) {
+		note_state(g, e->id, e->argc, e->argv);
+		note_news(g, script, mark, e->argc, e->argv);
+		dispatch(g, script, mark, e);
+	}
+}
+
+void cvy_store_state(struct cvy_group_state *g, const struct cvy_event *e)
+{
+	if (e->kind == CVY_EV_NOTICE) {
+		g->peek_due = g->now;
+		g->call[CALL_PEEK].again = 1;
+		return;
+	}
+	if (e->kind == CVY_EV_STORE_UP) {
+		g->store_up = 1;
+		g->failures = 0;
+		for (int s = 0; s < CALLS; s++)
+			g->call[s].due_ns = 0;
+		g->peek_due = g->now;
+		if (g->lost)
+			cvy_group_event(g, COVEY_EVENT_STORE_BACK, -1, "the store answers again");
+		g->lost = 0;
+		return;
+	}
+	g->store_up = 0;
+	g->store_err = e->err;
+	if (g->view && !g->lost)
+		cvy_group_event(g, COVEY_EVENT_STORE_LOST, -1, e->text ? e->text : "no connection");
+	g->lost = g->view != NULL;
+	if (!g->view && (e->err == COVEY_ERR_AUTH || e->err == COVEY_ERR_VERSION || e->err == COVEY_ERR_INVAL))
+		cvy_join_done(g, e->err, e->text ? e->text : "the store refuses us");
+}
+
+static void hello(struct cvy_group_state *g)
+{
+	const struct cvy_record *r = &g->learned;
+	int pairs = g->view ? r->count + 1 : 0, n = 0;
+	const char **argv = calloc((size_t)(2 * pairs + 1), sizeof(*argv));
+	char count[16];
+
+	if (!argv)
+		return;
+	snprintf(count, sizeof(count), "%d", pairs);
+	argv[n++] = count;
+	if (pairs) {
+		argv[n++] = "ph";
+		argv[n++] = g->was && g->was->epoch == g->view->epoch ? "run" : "inst";
+	}
+	for (int i = 0; pairs && i < r->count; i++) {
+		argv[n++] = r->pair[i].field;
+		argv[n++] = r->pair[i].value;
+	}
+	cvy_call(g, CALL_HELLO, 0, n, argv);
+	free(argv);
+}
+
+static void peek(struct cvy_group_state *g, int script)
+{
+	static const char *const phases[] = { "joining", "run", "freezing", "frozen", "learned", "acked", "fenced" };
+	char epoch[16], rev[24], stat[128];
+	const char *argv[] = { epoch, rev, stat };
+
+	snprintf(epoch, sizeof(epoch), "%u", g->heard_view ? g->heard_view->epoch : 0);
+	if (g->have_rev)
+		snprintf(rev, sizeof(rev), "%" PRIu64, g->seen_rev);
+	else
+		snprintf(rev, sizeof(rev), "-1");
+	snprintf(stat, sizeof(stat), "%s%s%s", phases[g->phase], g->stat[0] ? ";" : "", g->stat);
+	cvy_call(g, script, g->have_rev ? g->seen_rev : UINT64_MAX, script == CALL_BEAT ? 3 : 2, argv);
+}
+
+void cvy_store_advance(struct cvy_group_state *g)
+{
+	int quiet = g->phase == CVY_PHASE_RUN && g->seen_ph == PH_RUN && g->seen_epoch == g->view->epoch;
+	struct call *c = &g->call[CALL_PEEK];
+
+	if (g->need_hello && g->rank >= 0) {
+		if (cvy_call_free(g, CALL_HELLO))
+			hello(g);
+		return;
+	}
+	if (g->rank < 0)
+		return;
+	if (g->now >= g->beat_due) {
+		if (cvy_call_free(g, CALL_BEAT)) {
+			peek(g, CALL_BEAT);
+			g->beat_due = g->now + CVY_BEAT_MS * CVY_MS;
+		}
+	} else {
+		cvy_group_wake(g, g->beat_due);
+	}
+	if (g->now >= g->peek_due || (c->again && !c->id)) {
+		if (cvy_call_free(g, CALL_PEEK)) {
+			c->again = 0;
+			peek(g, CALL_PEEK);
+			g->peek_due = g->now + (quiet ? CVY_BEAT_MS : (uint64_t)g->args.peek_ms) * CVY_MS;
+		}
+	} else {
+		uint64_t soon = g->now + (uint64_t)g->args.peek_ms * CVY_MS;
+
+		if (!quiet && g->peek_due > soon)
+			g->peek_due = soon;
+		cvy_group_wake(g, g->peek_due);
+	}
+}

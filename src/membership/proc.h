@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What /proc says about the agent's thread of a peer on this host. */
+#ifndef CVY_PROC_H
+#define CVY_PROC_H
+
+#include <stdint.h>
+#include <sys/types.h>
+
+enum cvy_proc_state {
+	CVY_PROC_UNKNOWN,  /* not to be seen from here: another PID namespace, no /proc */
+	CVY_PROC_RUNNING,  /* runs, wants to run, or waits for a disk: it may only be starved */
+	CVY_PROC_SLEEPING,
+	CVY_PROC_STOPPED,
+	CVY_PROC_EXITING   /* exiting, a zombie, or no longer there */
+};
+
+/* Descriptors outlive the process and never name another one that got its number. -1: none. */
+struct cvy_proc {
+	int leader; /* /proc/PID/stat */
+	int thread; /* /proc/PID/task/TID/stat */
+};
+
+/* Field 22 of /proc/PID/stat, 0: not to be had. */
+uint64_t cvy_proc_start(pid_t pid);
+/* Opens both for the process that began at @start; leaves -1 where it is not that one any more. */
+void cvy_proc_open(struct cvy_proc *proc, pid_t pid, pid_t tid, uint64_t start);
+void cvy_proc_close(struct cvy_proc *proc);
+int cvy_proc_state(const struct cvy_proc *proc);
+
+#endif

@@ -1,0 +1,320 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Records of the store: strings in, views out. Nothing that a store says is trusted: every number is
+ * parsed to its end, every rank is checked against `max`.
+ */
+#include "record.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define PAIRS_MAX 65536 /* more than 4096 ranks with all their fields */
+
+static const char *const record_fields[] = { "proto", "gid",  "secret", "max",	"policy", "world", "incs",
+					     "epoch", "vid",  "base",	"fail", "stamp",  "size" };
+
+static int begins(const char *text, const char *prefix)
+{
+	return strncmp(text, prefix, strlen(prefix)) == 0;
+}
+
+static int belongs(const char *field)
+{
+	if (field[0] && field[1] == ':')
+		return strchr("moulew", field[0]) != NULL;
+	for (size_t i = 0; i < sizeof(record_fields) / sizeof(record_fields[0]); i++)
+		if (strcmp(field, record_fields[i]) == 0)
+			return 1;
+	return 0;
+}
+
+void cvy_record_clear(struct cvy_record *record)
+{
+	for (int i = 0; i < record->count; i++) {
+		free(record->pair[i].field);
+		free(record->pair[i].value);
+	}
+	free(record->pair);
+	memset(record, 0, sizeof(*record));
+}
+
+static struct cvy_pair *find(const struct cvy_record *record, const char *field)
+{
+	for (int i = 0; i < record->count; i++)
+		if (strcmp(record->pair[i].field, field) == 0)
+			return &record->pair[i];
+	return NULL;
+}
+
+static int append(struct cvy_record *record, const char *field, const char *value)
+{
+	if (record->count == PAIRS_MAX)
+		return COVEY_ERR_NOMEM;
+	if (record->count == record->room) {
+		int room = record->room ? 2 * record->room : 32;
+		struct cvy_pair *pair = realloc(record->pair, (size_t)room * sizeof(*pair));
+
+		if (!pair)
+			return COVEY_ERR_NOMEM;
+		record->pair = pair;
+		record->room = room;
+	}
+	struct cvy_pair *p = &record->pair[record->count];
+
+	p->field = strdup(field);
+	p->value = strdup(value);
+	if (!p->field || !p->value) {
+		free(p->field);
+		free(p->value);
+		return COVEY_ERR_NOMEM;
+	}
+	record->count++;
+	return 0;
+}
+
+int cvy_record_set(struct cvy_record *record, const char *field, const char *value)
+{
+	struct cvy_pair *p = find(record, field);
+	char *copy;
+
+	if (!p)
+		return append(record, field, value);
+	copy = strdup(value);
+	if (!copy)
+		return COVEY_ERR_NOMEM;
+	free(p->value);
+	p->value = copy;
+	return 0;
+}
+
+void cvy_record_drop(struct cvy_record *record, const char *prefix)
+{
+	int kept = 0;
+
+	for (int i = 0; i < record->count; i++) {
+		struct cvy_pair p = record->pair[i];
+
+		if (begins(p.field, prefix)) {
+			free(p.field);
+			free(p.value);
+		} else {
+			record->pair[kept++] = p;
+		}
+	}
+	record->count = kept;
+}
+
+int cvy_record_copy(struct cvy_record *to, const struct cvy_record *from)
+{
+	cvy_record_clear(to);
+	for (int i = 0; i < from->count; i++)
+		if (append(to, from->pair[i].field, from->pair[i].value))
+			return COVEY_ERR_NOMEM;
+	return 0;
+}
+
+int cvy_record_take(struct cvy_record *record, int argc, const char *const *argv)
+{
+	for (int i = 1; i + 1 < argc; i += 2)
+		if (belongs(argv[i]) && append(record, argv[i], argv[i + 1]))
+			return COVEY_ERR_NOMEM;
+	return 0;
+}
+
+int cvy_record_news(struct cvy_record *record, int argc, const char *const *argv)
+{
+	cvy_record_clear(record);
+	for (int i = 1; i + 1 < argc; i += 2)
+		if (argv[i][0] && argv[i][1] == ':' && strchr("jewxd", argv[i][0]) &&
+		    append(record, argv[i], argv[i + 1]))
+			return COVEY_ERR_NOMEM;
+	return 0;
+}
+
+const char *cvy_record_get(const struct cvy_record *record, const char *field)
+{
+	const struct cvy_pair *p = find(record, field);
+
+	return p ? p->value : NULL;
+}
+
+static int number(const char *text, uint64_t *out)
+{
+	char *end;
+
+	if (!text || *text < '0' || *text > '9')
+		return COVEY_ERR_INVAL;
+	errno = 0;
+	*out = strtoull(text, &end, 10);
+	return errno || *end ? COVEY_ERR_INVAL : 0;
+}
+
+uint64_t cvy_record_number(const struct cvy_record *record, const char *field)
+{
+	uint64_t n = 0;
+
+	return number(cvy_record_get(record, field), &n) ? 0 : n;
+}
+
+const char *cvy_record_at(const struct cvy_record *record, char letter, uint64_t n)
+{
+	char field[32];
+
+	snprintf(field, sizeof(field), "%c:%" PRIu64, letter, n);
+	return cvy_record_get(record, field);
+}
+
+int cvy_record_rank(const struct cvy_record *record, int i, char letter, int max_ranks)
+{
+	const char *field = record->pair[i].field;
+	uint64_t rank;
+
+	if (field[0] != letter || field[1] != ':' || number(field + 2, &rank) || rank >= (uint64_t)max_ranks)
+		return -1;
+	return (int)rank;
+}
+
+const char *cvy_reply_get(int argc, const char *const *argv, const char *field)
+{
+	for (int i = 1; i + 1 < argc; i += 2)
+		if (strcmp(argv[i], field) == 0)
+			return argv[i + 1];
+	return NULL;
+}
+
+uint64_t cvy_vid(const char *text)
+{
+	return text ? strtoull(text, NULL, 16) : 0;
+}
+
+int cvy_ranks_parse(const char *text, struct covey_mask *mask)
+{
+	memset(mask, 0, sizeof(*mask));
+	if (!text || strcmp(text, "-") == 0)
+		return 0;
+	while (*text) {
+		char *end;
+		unsigned long rank = strtoul(text, &end, 10);
+
+		if (end == text || rank >= COVEY_MAX_RANKS || (*end && *end != ','))
+			return COVEY_ERR_INVAL;
+		cvy_mask_add(mask, (int)rank);
+		text = *end ? end + 1 : end;
+	}
+	return 0;
+}
+
+int cvy_joiner_parse(const char *text, struct cvy_joiner *j)
+{
+	char nonce[64];
+
+	memset(j, 0, sizeof(*j));
+	if (sscanf(text, "%" SCNu64 " %63s %255s %127s %" SCNu64, &j->inc, nonce, j->addr, j->host, &j->epoch) != 5)
+		return COVEY_ERR_INVAL;
+	return j->inc ? 0 : COVEY_ERR_INVAL;
+}
+
+static int member_parse(const char *text, struct cvy_member *member)
+{
+	char from[32];
+	uint64_t seq = CVY_PENDING;
+
+	if (sscanf(text, "%" SCNu64 " %31s", &member->inc, from) != 2 || !member->inc)
+		return COVEY_ERR_INVAL;
+	if (strcmp(from, "-") != 0 && number(from, &seq))
+		return COVEY_ERR_INVAL;
+	member->from = seq;
+	return 0;
+}
+
+int cvy_member_place(const char *text, char *addr, size_t addr_bytes, char *host, size_t host_bytes)
+{
+	char a[256], h[128];
+
+	if (sscanf(text, "%*u %*s %255s %127s", a, h) != 2)
+		return COVEY_ERR_INVAL;
+	snprintf(addr, addr_bytes, "%s", a);
+	snprintf(host, host_bytes, "%s", h);
+	return 0;
+}
+
+static int fail_parse(const char *text, struct cvy_view *v)
+{
+	char kind[16];
+
+	if (!text || strcmp(text, "0") == 0)
+		return 0;
+	if (sscanf(text, "%" SCNu64 " %15s", &v->fail_seq, kind) != 2)
+		return COVEY_ERR_INVAL;
+	v->fail_err = strcmp(kind, "MISMATCH") == 0 ? COVEY_ERR_MISMATCH : COVEY_ERR_LOST;
+	return 0;
+}
+
+static int members_parse(const struct cvy_record *record, struct cvy_view *v)
+{
+	for (int i = 0; i < record->count; i++) {
+		int rank = cvy_record_rank(record, i, 'm', v->max_ranks);
+
+		if (rank < 0 && begins(record->pair[i].field, "m:"))
+			return COVEY_ERR_INVAL;
+		if (rank < 0)
+			continue;
+		if (member_parse(record->pair[i].value, &v->member[rank]))
+			return COVEY_ERR_INVAL;
+		cvy_mask_add(&v->members, rank);
+		if (v->member[rank].from == CVY_PENDING)
+			cvy_mask_add(&v->pending, rank);
+	}
+	return 0;
+}
+
+int cvy_record_view(const struct cvy_record *record, struct cvy_view **out)
+{
+	uint64_t max, epoch, base, stamp, size;
+	struct cvy_view *v;
+
+	if (number(cvy_record_get(record, "max"), &max) || !max || max > COVEY_MAX_RANKS ||
+	    number(cvy_record_get(record, "epoch"), &epoch) || epoch > UINT32_MAX ||
+	    number(cvy_record_get(record, "base"), &base) || number(cvy_record_get(record, "stamp"), &stamp) ||
+	    stamp > UINT32_MAX || number(cvy_record_get(record, "size"), &size) || size > max ||
+	    !cvy_record_get(record, "vid"))
+		return COVEY_ERR_INVAL;
+	v = cvy_view_new((int)max);
+	if (!v)
+		return COVEY_ERR_NOMEM;
+	v->epoch = (uint32_t)epoch;
+	v->stamp = (uint32_t)stamp;
+	v->vid = cvy_vid(cvy_record_get(record, "vid"));
+	v->base = base;
+	v->size = (int)size;
+	if (fail_parse(cvy_record_get(record, "fail"), v) || members_parse(record, v)) {
+		cvy_view_free(v);
+		return COVEY_ERR_INVAL;
+	}
+	*out = v;
+	return 0;
+}
+
+int cvy_record_activate(struct cvy_record *record)
+{
+	int count;
+
+	cvy_record_drop(record, "u:");
+	cvy_record_drop(record, "o:");
+	count = record->count;
+	for (int i = 0; i < count; i++) {
+		struct cvy_member member;
+		char field[32], inc[32];
+
+		if (!begins(record->pair[i].field, "m:") || member_parse(record->pair[i].value, &member) ||
+		    member.from == CVY_PENDING)
+			continue;
+		snprintf(field, sizeof(field), "o:%s", record->pair[i].field + 2);
+		snprintf(inc, sizeof(inc), "%" PRIu64, member.inc);
+		if (append(record, field, inc))
+			return COVEY_ERR_NOMEM;
+	}
+	return 0;
+}

@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* URLs of the store. What is wrong is named by its part, because the whole may hold a password. */
+#include "redis_url.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define DB_MAX 65535
+#define RIGHT "; right: redis://[user:password@]host[:port][/db] or redis+unix:///path[?db=N]"
+
+static int bad(struct cvy_errbox *box, const char *what)
+{
+	return cvy_fail(box, COVEY_ERR_INVAL, -1, 0, "store URL: %s" RIGHT, what);
+}
+
+static int number(const char *text, size_t bytes, int low, int high, int *out)
+{
+	int n = 0;
+
+	if (!bytes || bytes > 5)
+		return -1;
+	for (size_t i = 0; i < bytes; i++) {
+		if (!isdigit((unsigned char)text[i]))
+			return -1;
+		n = n * 10 + text[i] - '0';
+	}
+	*out = n;
+	return n < low || n > high ? -1 : 0;
+}
+
+/* Percent-decodes @bytes of @text into @to; -1: too long, or a broken escape. */
+static int decode(const char *text, size_t bytes, char *to, size_t room)
+{
+	size_t n = 0;
+
+	for (size_t i = 0; i < bytes; i++, n++) {
+		char hex[3] = { 0 };
+
+		if (n + 1 >= room)
+			return -1;
+		to[n] = text[i];
+		if (text[i] != '%')
+			continue;
+		if (i + 2 >= bytes || !isxdigit((unsigned char)text[i + 1]) || !isxdigit((unsigned char)text[i + 2]))
+			return -1;
+		memcpy(hex, text + i + 1, 2);
+		to[n] = (char)strtol(hex, NULL, 16);
+		i += 2;
+		if (!to[n])
+			return -1;
+	}
+	to[n] = '\0';
+	return 0;
+}
+
+static int parse_unix(const char *rest, struct cvy_redis_url *u, struct cvy_errbox *box)
+{
+	size_t bytes = strcspn(rest, "?");
+
+	if (rest[0] != '/' || bytes < 2)
+		return bad(box, "the path of the socket is missing or not absolute");
+	if (decode(rest, bytes, u->path, sizeof(u->path)))
+		return bad(box, "the path of the socket is longer than 107 bytes or has a broken % escape");
+	rest += bytes;
+	if (!*rest)
+		return 0;
+	if (strncmp(rest, "?db=", 4) != 0 || number(rest + 4, strlen(rest + 4), 0, DB_MAX, &u->db))
+		return bad(box, "after the path only ?db=N may stand");
+	return 0;
+}
+
+static int parse_user(const char *at, size_t bytes, struct cvy_redis_url *u, struct cvy_errbox *box)
+{
+	const char *colon = memchr(at, ':', bytes);
+	size_t user = colon ? (size_t)(colon - at) : bytes;
+
+	if (decode(at, user, u->user, sizeof(u->user)))
+		return bad(box, "the user is too long or has a broken % escape");
+	if (colon && decode(colon + 1, bytes - user - 1, u->password, sizeof(u->password)))
+		return bad(box, "the password is too long or has a broken % escape");
+	return 0;
+}
+
+static int parse_tcp(const char *rest, struct cvy_redis_url *u, struct cvy_errbox *box)
+{
+	size_t bytes = strcspn(rest, "/?"), host;
+	const char *tail = rest + bytes, *at = memrchr(rest, '@', bytes), *port;
+	int err;
+
+	if (at) {
+		err = parse_user(rest, (size_t)(at - rest), u, box);
+		if (err)
+			return err;
+		bytes -= (size_t)(at + 1 - rest);
+		rest = at + 1;
+	}
+	if (*rest == '[') {
+		port = memchr(rest, ']', bytes);
+		if (!port)
+			return bad(box, "the [ of an IPv6 address has no ]");
+		host = (size_t)(port++ - ++rest);
+		bytes--;
+	} else {
+		port = memchr(rest, ':', bytes);
+		host = port ? (size_t)(port - rest) : bytes;
+		port = rest + host;
+	}
+	if (!host || host >= sizeof(u->host))
+		return bad(box, "the host is missing or too long");
+	memcpy(u->host, rest, host);
+	u->port = 6379;
+	if (port < rest + bytes && (*port != ':' || number(port + 1, (size_t)(rest + bytes - port - 1), 1, 65535, &u->port)))
+		return bad(box, "the port is not a number from 1 to 65535");
+	if (*tail == '?' || (*tail == '/' && tail[1] && number(tail + 1, strlen(tail + 1), 0, DB_MAX, &u->db)))
+		return bad(box, "after the host only /db, a number, may stand");
+	return 0;
+}
+
+int cvy_redis_url_parse(const char *url, struct cvy_redis_url *u, struct cvy_errbox *box)
+{
+	const char *secret = getenv("COVEY_STORE_PASSWORD");
+	int err;
+
+	memset(u, 0, sizeof(*u));
+	if (!url || !*url)
+		return bad(box, "it is empty");
+	if (strncmp(url, "redis+sentinel://", 17) == 0 || strncmp(url, "rediss://", 9) == 0)
+		return cvy_fail(box, COVEY_ERR_UNSUPPORTED, -1, 0, "store URL: %s is not supported by this build" RIGHT,
+				url[5] == 's' ? "TLS (rediss)" : "Sentinel (redis+sentinel)");
+	if (strncmp(url, "redis+unix://", 13) == 0)
+		err = parse_unix(url + 13, u, box);
+	else if (strncmp(url, "redis://", 8) == 0)
+		err = parse_tcp(url + 8, u, box);
+	else
+		return bad(box, "it does not begin with redis:// or redis+unix://");
+	if (!err && !u->password[0] && secret && strlen(secret) < sizeof(u->password))
+		strcpy(u->password, secret);
+	return err;
+}

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The calls of the store, as they stand on the wire: one Lua script (store.lua), one hash per group
+ * `covey:{NAME}:g` (KEYS[1]), one channel for hints `covey:{NAME}:n` (KEYS[2]).
+ *
+ * Request, all strings (`-` where there is none):
+ *   name gid rank inc nonce life rnd  then the arguments of the call
+ * rnd: 32 fresh random hex digits, from which the script takes every random name it needs.
+ *
+ *   register  rank|any addr host create(0|1) world max policy(auto|manual) secret
+ *   ready     epoch
+ *   hello     npairs field value ...          the member's record (see below), npairs 0: none
+ *   open      epoch reason n  rank inc ...     n accused
+ *   report    epoch vid done ent adm stamp flags proven bad
+ *             flags: letters of `s` spoiled, `m` mismatch, `l` leaving, or `-`
+ *             proven, bad: `rank:inc,...` or `-`
+ *   decide    epoch force(0|1|2)
+ *   ack       epoch vid
+ *   peek      epoch rev                        what the caller knows; from outside: 0 -1
+ *   beat      epoch rev stat                   as peek, and stores t:R = `server-ms stat`
+ *   prove     rank inc kind                    (common rank, inc are `-`: from outside, or a member's own)
+ *   ask       kind args                        evict R[,R] | retire R[,R] | recover R[,R] | extend N | policy auto|manual | forget
+ *
+ * Reply: status, then pairs `field value`. Statuses: OK, WAIT, COMMIT, ACTIVE, NOQUORUM, REFUSED,
+ * BUSY, FULL, CLOSED, GONE, FENCED, LIFE, VERSION, ERROR. Pairs that every reply but GONE and ERROR has:
+ * gid life ph epoch vid rev. Others:
+ *
+ *   register OK     rank inc secret max policy world + record
+ *   hello OK, ready OK, report/decide COMMIT, ack ACTIVE    + record
+ *   peek, beat OK   + record when the caller's epoch is not the store's epoch;
+ *                   + j: e: w: x: d: when rev is not the store's, or epoch moved
+ *   peek from outside    every field of the hash but secret
+ *   WAIT            wait = `rank,...` still missing
+ *   NOQUORUM        need = voters that are missing
+ *   REFUSED, BUSY, FULL, CLOSED, VERSION, ERROR    why = one line for people
+ *
+ * Record: the fields proto gid secret max policy world incs epoch vid base fail stamp size and all
+ * m: o: u: l: e: w:, as they stand in the hash. Formats: fail = `seq LOST|MISMATCH` or `0`;
+ * m:R = `inc from addr host` (from `-`: pending); o:R = inc; u:E = `rank:inc,...` admitted of doubtful view E;
+ * l:E = `vid removed added lag` each `rank,...` or `-`, of the last 16 epochs; j:R = `inc nonce addr host epoch`
+ * (epoch 0: not ready); e:R = `inc evict|retire`; w:R = `recover|extend`; x:R = `inc by reason`; d:R = `inc by kind`;
+ * t:R = `ms stat`; r:R = `inc done ent adm stamp flags`; b:R = `rank:inc,...`; k:R, c:R = inc.
+ * Notices on the channel: `epoch phase`.
+ */
+#ifndef CVY_STORE_H
+#define CVY_STORE_H
+
+#define CVY_STORE_PROTO "1" /* schema version of the hash */
+
+extern const char cvy_store_lua[];   /* text of store.lua, built into the library */
+extern const char cvy_store_sha1[]; /* its SHA-1 in hex, computed at build time */
+
+#endif

@@ -1,0 +1,971 @@
+-- SPDX-License-Identifier: Apache-2.0
+--
+-- Every call of the store, one script: KEYS[1] is the hash of the group, KEYS[2] its channel. The wire is
+-- in store.h, the rules in PROTOCOL.md sections 3 and 4. The idea: the hash is read once, the call works
+-- on that copy, and what it changed is written at the end, so a call that fails writes nothing. Nothing
+-- depends on the order of a table: ranks are always walked in ascending order.
+
+local KEY, CHANNEL = KEYS[1], KEYS[2]
+local NAME, GID, RANK, INC, NONCE, LIFE, RND =
+	ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
+local COMMON = 7
+local PROTO = '1'
+local TTL_MS, TTL_CLOSED_MS = 600000, 60000
+local STAMP_STEP = 5         -- 1 + 2D: no stamp of the old view is used again
+local KEEP_EPOCHS = 16       -- l: of so many epochs
+local INC_STEP = 1048576     -- a store that forgot may have given out so many
+local STALE_MS = 10000       -- a joiner without a beat for so long gives its rank to `any`
+local FORGET_MS = 5000       -- a group with a beat this young is not forgotten
+local LEASES = 16            -- following ranks whose last beat a beat tells
+
+local h = {}                 -- fields without a colon
+local g = {}                 -- g.m[3]: field `m:3`
+for p in ('jmouelwxdbrkct'):gmatch('.') do g[p] = {} end
+local changes = {}           -- field -> value, false: deleted
+local tell, moved, erased = false, false, false
+local L                      -- what this server calls itself
+
+local function arg(i) return ARGV[COMMON + i] or '-' end
+local function num(text) return tonumber(text) or 0 end
+local function str(n) return string.format('%.0f', n) end
+local function word(text, i)
+	if not text then return nil end
+	for w in text:gmatch('%S+') do
+		i = i - 1
+		if i == 0 then return w end
+	end
+	return nil
+end
+local function one_word(text) -- a value that stands between spaces
+	text = text:gsub('%s', '_')
+	return text == '' and '-' or text
+end
+
+local function set(field, value)
+	if h[field] ~= value then
+		h[field] = value
+		changes[field] = value
+	end
+end
+
+local function put(p, r, value)
+	r = num(r)
+	if g[p][r] ~= value then
+		g[p][r] = value
+		changes[p .. ':' .. str(r)] = value or false
+	end
+end
+
+local function drop(prefixes)
+	for p in prefixes:gmatch('.') do
+		for r in pairs(g[p]) do changes[p .. ':' .. str(r)] = false end
+		g[p] = {}
+	end
+end
+
+local function note(p, r, value) -- a change of what `rev` counts
+	if g[p][num(r)] ~= value then
+		put(p, r, value)
+		moved = true
+	end
+end
+
+local function sorted(t)
+	local list = {}
+	for r in pairs(t) do list[#list + 1] = r end
+	table.sort(list)
+	return list
+end
+
+local function ranks(t)
+	local list = sorted(t)
+	return #list > 0 and table.concat(list, ',') or '-'
+end
+
+local function each_pair(text) -- `rank:inc,...`
+	return text:gmatch('(%d+):(%d+)')
+end
+
+-- ---- The hash ------------------------------------------------------------------------------------
+
+local function load_hash()
+	local flat = redis.call('HGETALL', KEY)
+	for i = 1, #flat, 2 do
+		local field, value = flat[i], flat[i + 1]
+		if field:byte(2) == 58 and g[field:sub(1, 1)] then
+			g[field:sub(1, 1)][num(field:sub(3))] = value
+		else
+			h[field] = value
+		end
+	end
+end
+
+local function server_name()
+	local run = redis.call('INFO', 'server'):match('run_id:(%w+)')
+	local repl = redis.call('INFO', 'replication'):match('master_replid:(%w+)')
+	return (run or '-') .. ':' .. (repl or '-')
+end
+
+local function server_ms()
+	local t = redis.call('TIME')
+	return num(t[1]) * 1000 + math.floor(num(t[2]) / 1000)
+end
+
+local function in_batches(command, list)
+	for i = 1, #list, 1000 do redis.call(command, KEY, unpack(list, i, math.min(i + 999, #list))) end
+end
+
+local function flush()
+	if erased then redis.call('DEL', KEY) end
+	if moved then
+		set('rev', str(num(h.rev) + 1))
+		tell = true
+	end
+	local put_list, del_list = {}, {}
+	for field, value in pairs(changes) do
+		if value then
+			put_list[#put_list + 1] = field
+			put_list[#put_list + 1] = value
+		else
+			del_list[#del_list + 1] = field
+		end
+	end
+	in_batches('HDEL', del_list)
+	in_batches('HSET', put_list)
+	if h.ph == 'closed' then
+		if changes.ph then redis.call('PEXPIRE', KEY, TTL_CLOSED_MS) end
+	elseif RANK ~= '-' or #put_list > 0 then -- a look from outside keeps nothing alive
+		redis.call('PEXPIRE', KEY, TTL_MS)
+	end
+	if tell then redis.call('PUBLISH', CHANNEL, (h.epoch or '0') .. ' ' .. (h.ph or 'form')) end
+end
+
+-- ---- Replies -------------------------------------------------------------------------------------
+
+local function reply(status, ...)
+	local out = { status }
+	if h.gid then
+		for _, f in ipairs({ 'gid', 'ph', 'epoch', 'vid' }) do
+			out[#out + 1] = f
+			out[#out + 1] = h[f] or '-'
+		end
+		out[#out + 1] = 'life'
+		out[#out + 1] = h.gen or '-'
+	end
+	for i = 1, select('#', ...) do out[#out + 1] = (select(i, ...)) end
+	return out
+end
+
+local function add_fields(out, prefixes)
+	for p in prefixes:gmatch('.') do
+		for _, r in ipairs(sorted(g[p])) do
+			out[#out + 1] = p .. ':' .. str(r)
+			out[#out + 1] = g[p][r]
+		end
+	end
+	return out
+end
+
+local function add_record(out) -- epoch, vid, gid: every reply has them
+	for _, f in ipairs({ 'proto', 'secret', 'max', 'policy', 'world', 'incs', 'base', 'fail', 'stamp', 'size', 'act' }) do
+		if h[f] then
+			out[#out + 1] = f
+			out[#out + 1] = h[f]
+		end
+	end
+	return add_fields(out, 'moulew')
+end
+
+local function add_news(out, with_record)
+	return add_fields(out, with_record and 'jxd' or 'jewxd')
+end
+
+local function full(status, ...)
+	return add_news(add_record(reply(status, ...)), true)
+end
+
+-- ---- Lives and views -----------------------------------------------------------------------------
+
+local function active() return num(h.epoch) > 0 and h.act == h.epoch end
+
+local function drop_view()
+	drop('moul')
+	set('epoch', '0')
+	set('vid', '-')
+	set('act', '0')
+	set('ph', 'open') -- nothing can be decided until a member says hello
+end
+
+local function new_life(number)
+	set('srv', L)
+	set('gen', str(number + 1) .. '.' .. RND:sub(1, 16))
+	set('incs', str(num(h.incs) + INC_STEP))
+	-- a rev of another life is never taken for one of this
+	set('rev', str((number + 1) % 1024 * INC_STEP + num(tonumber(RND:sub(17, 20), 16))))
+	drop('crbk')
+	if num(h.epoch) > 0 and not active() and h.ph ~= 'closed' then drop_view() end
+	tell = true
+end
+
+local function life_number(life) return num(life:match('^(%d+)%.')) end
+
+local function said_hello() return LIFE == h.gen and g.c[num(RANK)] == INC end
+
+local function member_inc(r) return word(g.m[num(r)], 1) end
+local function joiner_inc(r) return word(g.j[num(r)], 1) end
+local function pending(r) return word(g.m[num(r)], 2) == '-' end
+
+local function admitted() -- `rank:inc,...` of the view
+	local list = {}
+	for _, r in ipairs(sorted(g.m)) do
+		if not pending(r) then list[#list + 1] = str(r) .. ':' .. member_inc(r) end
+	end
+	return table.concat(list, ',')
+end
+
+local function voters_are_admitted()
+	drop('ou')
+	for r in pairs(g.m) do
+		if not pending(r) then put('o', r, member_inc(r)) end
+	end
+end
+
+local function start_change()
+	if h.ph ~= 'run' and h.ph ~= 'inst' then return end
+	set('ph', 'open')
+	drop('rb')
+	tell = true
+end
+
+local function may_enter(r) -- joiners that the next commit takes
+	local v = g.j[r]
+	return num(h.epoch) > 0 and word(v, 5) == h.epoch and (h.policy == 'auto' or g.w[r])
+end
+
+local function open_for_joiners()
+	if h.ph ~= 'run' then return end
+	for r in pairs(g.j) do
+		if may_enter(r) and not g.m[r] then return start_change() end
+	end
+end
+
+-- ---- decide --------------------------------------------------------------------------------------
+
+local function same_inc(p, r, inc) return inc and word(g[p][r], 1) == inc end
+
+local function has_flag(rep, letter) return rep and rep.flags:find(letter, 1, true) ~= nil end
+
+local function read_members()
+	local mem = {}
+	for r, v in pairs(g.m) do
+		local inc, from, addr, host = v:match('^(%S+) (%S+) (%S+) (%S+)')
+		mem[r] = { inc = inc, from = from, addr = addr, host = host }
+		local i, done, ent, adm, stamp, flags = (g.r[r] or ''):match('^(%S+) (%S+) (%S+) (%S+) (%S+) (%S+)')
+		if i == inc then
+			mem[r].rep = { done = num(done), ent = num(ent), adm = num(adm), stamp = num(stamp), flags = flags }
+		end
+	end
+	return mem
+end
+
+-- Kept ranks that cannot reach each other: the one with more complaints goes, of equals the higher rank.
+local function settle_complaints(mem, T)
+	local bad = {}
+	for a in pairs(T) do
+		for r, inc in each_pair(g.b[a] or '') do
+			local b = num(r)
+			if a ~= b and T[b] and mem[b].inc == inc then
+				bad[a], bad[b] = bad[a] or {}, bad[b] or {}
+				bad[a][b], bad[b][a] = true, true
+			end
+		end
+	end
+	while next(bad) do
+		local worst, most = -1, 0
+		for r, others in pairs(bad) do
+			local n = 0
+			for _ in pairs(others) do n = n + 1 end
+			if n > most or (n == most and r > worst) then worst, most = r, n end
+		end
+		T[worst] = nil
+		for other in pairs(bad[worst]) do
+			bad[other][worst] = nil
+			if not next(bad[other]) then bad[other] = nil end
+		end
+		bad[worst] = nil
+	end
+end
+
+local function reporters_kept(mem)
+	local T = {}
+	for r, m in pairs(mem) do
+		local evicted = same_inc('e', r, m.inc) and word(g.e[r], 2) == 'evict'
+		if m.rep and not evicted and not has_flag(m.rep, 'l') and not same_inc('d', r, m.inc) then T[r] = true end
+	end
+	settle_complaints(mem, T)
+	return T
+end
+
+-- Either the ADMIT that someone kept completed takes all of P in, or accused joiners go though they report.
+local function admit(mem, T)
+	local a = 0
+	for r in pairs(T) do a = math.max(a, mem[r].rep.adm) end
+	for r, m in pairs(mem) do
+		if m.from == '-' and a > 0 then
+			m.from, m.came = str(a), true
+			if m.rep and m.rep.adm ~= a then m.rep.done, m.rep.ent = a - 1, a - 1 end
+		elseif m.from == '-' and T[r] and same_inc('x', r, m.inc) then
+			T[r] = nil
+		end
+	end
+end
+
+-- One set of voters: nil if it agrees, else those who are missing.
+local function missing_voters(W, mem, T)
+	local size, kept, gone, sure, need = 0, 0, 0, true, {}
+	for r, inc in pairs(W) do
+		local here = mem[r] and mem[r].inc == inc
+		size = size + 1
+		if here and T[r] then
+			kept = kept + 1
+			if g.c[r] ~= inc then sure = false end
+		elseif same_inc('d', r, inc) or (here and has_flag(mem[r].rep, 'l')) then
+			gone = gone + 1
+		else
+			need[r] = true
+			if g.c[r] ~= inc then sure = false end
+		end
+	end
+	if 2 * kept > size or (2 * kept == size and sure) or kept + gone == size then return nil end
+	return need
+end
+
+local function no_quorum(mem, T)
+	local sets = { g.o }
+	if not active() then
+		for _, list in pairs(g.u) do
+			local W = {}
+			for r, inc in each_pair(list) do W[num(r)] = inc end
+			sets[#sets + 1] = W
+		end
+	end
+	local need, short = {}, false
+	for _, W in ipairs(sets) do
+		local missing = missing_voters(W, mem, T)
+		for r in pairs(missing or {}) do need[r] = true end
+		short = short or missing ~= nil
+	end
+	return short and need
+end
+
+local function failed_at(mem, T, base)
+	local fail
+	for r in pairs(T) do
+		local m = mem[r]
+		if m.from ~= '-' and m.rep.ent == base then
+			if has_flag(m.rep, 'm') then return 'MISMATCH' end -- the cause, if both are there
+			if has_flag(m.rep, 's') then fail = 'LOST' end
+		end
+	end
+	return fail
+end
+
+local function write_view(mem, T, J)
+	local removed, added = {}, {}
+	for r, m in pairs(mem) do
+		if not T[r] then
+			removed[r] = true
+			-- A vow to leave outlives the report: whoever gave it never decides again.
+			if has_flag(m.rep, 'l') then put('d', r, m.inc .. ' ' .. str(r) .. ' left') end
+			put('m', r, nil)
+		else
+			put('m', r, m.inc .. ' ' .. m.from .. ' ' .. m.addr .. ' ' .. m.host)
+			if m.came and m.from ~= '-' and g.w[r] then note('w', r, nil) end
+		end
+	end
+	for r in pairs(J) do
+		local inc, _, addr, host = g.j[r]:match('^(%S+) (%S+) (%S+) (%S+)')
+		put('m', r, inc .. ' - ' .. addr .. ' ' .. host)
+		note('j', r, nil)
+		added[r] = true
+	end
+	for r in pairs(removed) do
+		if g.e[r] and not same_inc('e', r, member_inc(r)) then note('e', r, nil) end
+	end
+	return removed, added
+end
+
+local function new_epoch(removed, added, lag)
+	local epoch = num(h.epoch) + 1
+	set('epoch', str(epoch))
+	set('vid', RND:sub(17, 32))
+	put('l', epoch, h.vid .. ' ' .. ranks(removed) .. ' ' .. ranks(added) .. ' ' .. ranks(lag))
+	for e in pairs(g.l) do
+		if e <= epoch - KEEP_EPOCHS then changes['l:' .. str(e)] = false end
+	end
+	if next(g.x) then moved = true end
+	drop('rkbx')
+	set('ph', 'inst')
+	tell = true
+end
+
+local function commit(mem, T)
+	local done, stamp, size = -1, num(h.stamp), num(h.size)
+	for r in pairs(T) do
+		local m = mem[r]
+		stamp = math.max(stamp, m.rep.stamp)
+		if m.from ~= '-' then done = math.max(done, m.rep.done) end
+	end
+	if done < 0 then -- nobody admitted is left
+		set('ph', 'closed')
+		tell = true
+		return 'CLOSED'
+	end
+	local base, lag, J = done + 1, {}, {}
+	for r in pairs(T) do -- their ADMIT was not completed by anybody kept
+		if mem[r].from ~= '-' and num(mem[r].from) >= base then mem[r].from = '-' end
+	end
+	for r in pairs(T) do
+		if mem[r].from ~= '-' then
+			size = math.max(size, r + 1)
+			if mem[r].rep.done < base - 1 then lag[r] = true end
+		end
+	end
+	set('size', str(size))
+	for r in pairs(g.j) do
+		if not T[r] and may_enter(r) then J[r] = true end
+	end
+	local fail = failed_at(mem, T, base)
+	set('fail', fail and str(base) .. ' ' .. fail or '0')
+	set('base', str(fail and base + 1 or base))
+	set('stamp', str(stamp + STAMP_STEP))
+	local removed, added = write_view(mem, T, J)
+	new_epoch(removed, added, lag)
+	return 'COMMIT'
+end
+
+local function decide(force)
+	local mem, wait = read_members(), {}
+	for r, m in pairs(mem) do
+		if not m.rep and not same_inc('d', r, m.inc) and not (force >= 1 and same_inc('x', r, m.inc)) then
+			wait[r] = true
+		end
+	end
+	if next(wait) and force < 2 then return 'WAIT', 'wait', ranks(wait) end
+	local T = reporters_kept(mem)
+	admit(mem, T)
+	local need = no_quorum(mem, T)
+	if need then return 'NOQUORUM', 'need', ranks(need) end
+	return commit(mem, T)
+end
+
+local function decided(status, ...) -- the reply of report and decide
+	if status == 'COMMIT' then return add_record(reply(status)) end
+	if status == 'CLOSED' then return reply(status, 'why', 'the last member has left the group') end
+	return reply(status, ...)
+end
+
+-- The state for a call that came too late or too early: nothing of it was stored.
+local function current(epoch)
+	if h.ph == 'closed' then return decided('CLOSED') end
+	if num(h.epoch) > num(epoch) then return add_record(reply('COMMIT')) end
+	return reply('WAIT', 'wait', '-')
+end
+
+local function is_current(epoch) return h.epoch == epoch and num(epoch) > 0 end
+
+-- ---- register, ready -----------------------------------------------------------------------------
+
+local script = {}
+
+local function create(world, max, policy, secret)
+	set('proto', PROTO)
+	set('gid', RND)
+	set('secret', secret)
+	set('max', max)
+	set('policy', policy == 'manual' and 'manual' or 'auto')
+	set('world', world)
+	set('incs', '0')
+	set('ph', 'form')
+	set('epoch', '0')
+	set('vid', '-')
+	set('act', '0')
+	set('base', '1')
+	set('fail', '0')
+	set('stamp', '0')
+	set('size', '0')
+	L = server_name()
+	new_life(0)
+	set('incs', '0') -- a new group: no server can have given out any
+end
+
+local function any_rank()
+	local size, max, now = num(h.size), num(h.max), nil
+	if h.ph == 'form' then size = num(h.world) end
+	local function free(r, patience)
+		if g.m[r] or not g.j[r] then return not g.m[r] end
+		now = now or server_ms()
+		return patience and now - num(word(g.t[r], 1)) > STALE_MS
+	end
+	for _, patience in ipairs({ false, true }) do
+		for r = 0, size - 1 do
+			if free(r, patience) then return r end
+		end
+		for _, r in ipairs(sorted(g.w)) do
+			if free(r, patience) then return r end
+		end
+		for r = size, (h.policy == 'auto' and max or 0) - 1 do
+			if free(r, patience) then return r end
+		end
+	end
+	return nil
+end
+
+local function wanted_rank(want)
+	if want ~= 'any' then
+		local r = num(want)
+		if r < 0 or r >= num(h.max) then
+			return nil, reply('REFUSED', 'why', 'rank ' .. want .. ' is not below max_ranks ' .. h.max)
+		end
+		if g.m[r] then return nil, reply('BUSY', 'why', 'rank ' .. want .. ' is held by incarnation ' .. member_inc(r)) end
+		return r
+	end
+	local r = any_rank()
+	if not r then return nil, reply('FULL', 'why', 'no rank below ' .. h.max .. ' is free (policy ' .. h.policy .. ')') end
+	return r
+end
+
+script.register = function()
+	local want, addr, host, world, max = arg(1), one_word(arg(2)), one_word(arg(3)), num(arg(5)), num(arg(6))
+	if not h.gid then
+		if arg(4) ~= '1' then return { 'GONE' } end
+		if max < 1 or max > 4096 or world < 1 or world > max then
+			return { 'ERROR', 'why', 'a new group needs 1 <= world <= max_ranks <= 4096, not ' .. arg(5) .. ' and ' .. arg(6) }
+		end
+		create(str(world), str(max), arg(7), arg(8))
+	end
+	if h.ph == 'closed' then return reply('CLOSED', 'why', 'the group was closed by its last member') end
+	local r
+	for _, other in ipairs(sorted(g.j)) do
+		if word(g.j[other], 2) == NONCE then r = other end
+	end
+	if not r then
+		local refusal
+		r, refusal = wanted_rank(want)
+		if not r then return refusal end
+		set('incs', str(num(h.incs) + 1))
+		note('j', r, h.incs .. ' ' .. NONCE .. ' ' .. addr .. ' ' .. host .. ' 0')
+		put('t', r, str(server_ms()) .. ' -')
+		RANK = str(r) -- so that the key is kept alive
+	end
+	local inc = joiner_inc(r)
+	put('c', r, inc)
+	return full('OK', 'rank', str(r), 'inc', inc)
+end
+
+local function form()
+	local list = {}
+	for r = 0, num(h.world) - 1 do
+		if num(word(g.j[r], 5)) == 0 then return end
+		list[r] = true
+	end
+	for r in pairs(g.j) do
+		local inc, nonce, addr, host = g.j[r]:match('^(%S+) (%S+) (%S+) (%S+)')
+		if list[r] then
+			put('m', r, inc .. ' 0 ' .. addr .. ' ' .. host)
+			put('o', r, inc)
+			note('j', r, nil)
+		else
+			note('j', r, inc .. ' ' .. nonce .. ' ' .. addr .. ' ' .. host .. ' 0')
+		end
+	end
+	set('stamp', str(STAMP_STEP))
+	set('size', h.world)
+	new_epoch({}, list, {})
+end
+
+script.ready = function()
+	local r, epoch = num(RANK), arg(1)
+	local inc, nonce, addr, host = (g.j[r] or ''):match('^(%S+) (%S+) (%S+) (%S+)')
+	if h.ph == 'closed' then return reply('CLOSED', 'why', 'no member is left in the group') end
+	if inc == INC and h.ph == 'form' then -- ready for the first view
+		note('j', r, inc .. ' ' .. nonce .. ' ' .. addr .. ' ' .. host .. ' 1')
+		form()
+	elseif inc == INC and is_current(epoch) then
+		note('j', r, inc .. ' ' .. nonce .. ' ' .. addr .. ' ' .. host .. ' ' .. epoch)
+		open_for_joiners()
+	end
+	return full('OK')
+end
+
+-- ---- hello ---------------------------------------------------------------------------------------
+
+local function read_record(n)
+	local rec = { s = {}, m = {}, o = {}, u = {}, l = {}, e = {}, w = {} }
+	for i = 1, n do
+		local field, value = arg(2 * i), arg(2 * i + 1)
+		local p = field:sub(1, 1)
+		if field:byte(2) == 58 then
+			if rec[p] then rec[p][num(field:sub(3))] = value end
+		else
+			rec.s[field] = value
+		end
+	end
+	rec.epoch = num(rec.s.epoch)
+	rec.active = rec.s.ph == 'run' or (rec.s.act ~= nil and rec.s.act == rec.s.epoch)
+	return rec
+end
+
+local function lists_me(members) return word(members[num(RANK)], 1) == INC end
+
+-- Is view (epoch, vid) the one that these l: end in, or an ancestor of it?
+local function in_line(l, epoch, vid) return epoch > 0 and word(l[epoch], 1) == vid end
+
+local function take(rec)
+	local kin = num(h.epoch) == 0 or in_line(rec.l, num(h.epoch), h.vid)
+	local incs = math.max(num(h.incs), num(rec.s.incs), num(INC))
+	drop(kin and 'moulewrkb' or 'moulewrkbc')
+	for _, f in ipairs({ 'proto', 'gid', 'secret', 'max', 'policy', 'world', 'epoch', 'vid', 'base', 'fail', 'stamp', 'size' }) do
+		if rec.s[f] then set(f, rec.s[f]) end
+	end
+	for p in ('moulew'):gmatch('.') do
+		for r, v in pairs(rec[p]) do put(p, r, v) end
+	end
+	for r, v in pairs(g.m) do
+		incs = math.max(incs, num(word(v, 1)))
+		put('j', r, nil) -- the rank is held: whoever asked for it is told BUSY
+	end
+	set('incs', str(incs))
+	set('ph', rec.active and 'run' or 'inst')
+	if rec.active then
+		set('act', h.epoch)
+		voters_are_admitted()
+	else
+		set('act', '0')
+		put('u', rec.epoch, admitted())
+	end
+	moved = true
+end
+
+local function hello_joiner()
+	if not h.gid then return { 'GONE' } end
+	if h.ph == 'form' and LIFE ~= h.gen and life_number(h.gen) <= life_number(LIFE) then new_life(life_number(LIFE)) end
+	local r = num(RANK)
+	if joiner_inc(r) ~= INC or g.m[r] then return reply('GONE') end
+	put('c', r, INC)
+	return full('OK')
+end
+
+local function start_over(rec) -- an emptied server, or a name that was taken while we lived
+	erased = h.gid ~= nil
+	local number = math.max(life_number(LIFE), life_number(h.gen or '-'))
+	h, changes = {}, {}
+	for p in pairs(g) do g[p] = {} end
+	L = server_name()
+	new_life(number)
+	take(rec)
+	set('incs', str(num(h.incs) + INC_STEP))
+end
+
+script.hello = function()
+	local rec = read_record(num(arg(1)))
+	if rec.epoch == 0 then return hello_joiner() end
+	if not lists_me(rec.m) then return reply('FENCED', 'why', 'the caller is not in its own view') end
+	if not h.gid or (GID ~= h.gid and h.ph == 'form' and rec.active) then
+		start_over(rec)
+	elseif GID ~= h.gid then
+		return reply('FENCED', 'why', 'the name belongs to another group now')
+	elseif LIFE ~= h.gen and life_number(h.gen) <= life_number(LIFE) then
+		new_life(life_number(LIFE)) -- this server missed something
+	end
+	local mine, epoch = rec.active and 1 or 0, num(h.epoch)
+	local held = active() and 1 or 0
+	if epoch == 0 or rec.epoch > epoch or (rec.epoch == epoch and mine > held) then
+		take(rec)
+	elseif not in_line(g.l, rec.epoch, rec.s.vid) then
+		return reply('FENCED', 'why', 'the group went on without the view that this rank has learned')
+	elseif not lists_me(g.m) then
+		return reply('FENCED', 'why', 'a later view is without this rank')
+	end
+	put('c', RANK, INC)
+	return full(h.ph == 'closed' and 'CLOSED' or 'OK')
+end
+
+-- ---- open, report, decide, ack -------------------------------------------------------------------
+
+script.open = function()
+	local epoch, reason = arg(1), one_word(arg(2))
+	if not is_current(epoch) or h.ph == 'closed' then return reply(h.ph == 'closed' and 'CLOSED' or 'OK') end
+	for i = 1, num(arg(3)) do
+		local r, inc = num(arg(2 + 2 * i)), arg(3 + 2 * i)
+		if member_inc(r) == inc and not same_inc('x', r, inc) then note('x', r, inc .. ' ' .. RANK .. ' ' .. reason) end
+	end
+	start_change()
+	return reply('OK')
+end
+
+-- One proof a rank: a voter's outlives that of a later joiner, because only voters are counted.
+local function prove(r, inc, by, kind)
+	r = num(r)
+	local old = word(g.d[r], 1)
+	if old == inc then return end
+	if old and g.o[r] == old and g.o[r] ~= inc then return end
+	note('d', r, inc .. ' ' .. by .. ' ' .. one_word(kind))
+end
+
+script.report = function()
+	local epoch, vid, bad = arg(1), arg(2), arg(9)
+	if not lists_me(g.m) then return reply('ERROR', 'why', 'only a member of the view reports') end
+	if not is_current(epoch) or vid ~= h.vid or h.ph ~= 'open' then return current(epoch) end
+	put('r', RANK, table.concat({ INC, arg(3), arg(4), arg(5), arg(6), one_word(arg(7)) }, ' '))
+	for r, inc in each_pair(arg(8)) do
+		if member_inc(r) == inc or g.o[num(r)] == inc then prove(r, inc, RANK, 'member') end
+	end
+	put('b', RANK, bad ~= '-' and bad or nil)
+	return decided(decide(0))
+end
+
+script.decide = function()
+	if not is_current(arg(1)) or h.ph ~= 'open' then return current(arg(1)) end
+	return decided(decide(num(arg(2))))
+end
+
+local function activate()
+	voters_are_admitted()
+	drop('k')
+	for r, v in pairs(g.d) do
+		if member_inc(r) ~= word(v, 1) then changes['d:' .. str(r)] = false end
+	end
+	set('act', h.epoch)
+	set('ph', 'run')
+	tell = true
+	open_for_joiners() -- those that became ready while acknowledgements were missing
+end
+
+script.ack = function()
+	if not is_current(arg(1)) or arg(2) ~= h.vid or (h.ph ~= 'inst' and h.ph ~= 'run') then return current(arg(1)) end
+	if not lists_me(g.m) then return reply('ERROR', 'why', 'only a member of the view acknowledges it') end
+	if h.ph == 'inst' then
+		put('k', RANK, INC)
+		local missing = {}
+		for r in pairs(g.m) do
+			if g.k[r] ~= member_inc(r) then missing[r] = true end
+		end
+		if next(missing) then return reply('WAIT', 'wait', ranks(missing)) end
+		activate()
+	end
+	return add_record(reply('ACTIVE'))
+end
+
+-- ---- peek, beat ----------------------------------------------------------------------------------
+
+-- When nothing moved, which is nearly always, a handful of fields is read and not the whole hash.
+local function glance()
+	local r = RANK
+	local v = redis.call('HMGET', KEY, 'proto', 'gid', 'srv', 'gen', 'epoch', 'rev', 'c:' .. r, 'ph', 'vid', 'm:' .. r, 'j:' .. r, 'max')
+	local inc = INC .. ' '
+	local listed = (v[10] and v[10]:sub(1, #inc) == inc) or (v[11] and v[11]:sub(1, #inc) == inc)
+	if v[1] ~= PROTO or (GID ~= v[2] and GID ~= '-') or v[3] ~= L or v[4] ~= LIFE or v[5] ~= arg(1) or v[6] ~= arg(2) or
+	   v[7] ~= INC or not listed then return nil end
+	h = { gid = v[2], gen = v[4], epoch = v[5], ph = v[8], vid = v[9], rev = v[6], max = v[12] }
+	return reply('OK')
+end
+
+local function beats(out)
+	local now, fields = server_ms(), {}
+	put('t', RANK, str(now) .. ' ' .. one_word(arg(3)))
+	for i = 1, math.min(LEASES, num(h.max) - 1) do fields[i] = 't:' .. str((num(RANK) + i) % num(h.max)) end
+	local v = #fields > 0 and redis.call('HMGET', KEY, unpack(fields)) or {}
+	out[#out + 1] = 'now'
+	out[#out + 1] = str(now)
+	for i, f in ipairs(fields) do
+		if v[i] then
+			out[#out + 1] = f
+			out[#out + 1] = v[i]
+		end
+	end
+	return out
+end
+
+local function outside()
+	local out = { 'OK' }
+	for _, f in ipairs(sorted(h)) do
+		if f ~= 'secret' and f ~= 'rev' then
+			out[#out + 1] = f
+			out[#out + 1] = h[f]
+		end
+	end
+	out[#out + 1] = 'life'
+	out[#out + 1] = h.gen
+	out[#out + 1] = 'now' -- what t: is compared with
+	out[#out + 1] = str(server_ms())
+	return add_fields(out, 'bcdejklmortuwx')
+end
+
+script.peek = function()
+	if RANK == '-' then return outside() end
+	local record = h.epoch ~= arg(1)
+	local out = reply('OK')
+	if record then add_record(out) end
+	if record or h.rev ~= arg(2) then add_news(out, record) end
+	return out
+end
+
+script.beat = function() return beats(script.peek()) end
+
+-- ---- prove, ask ----------------------------------------------------------------------------------
+
+script.prove = function()
+	local r, inc = num(arg(1)), arg(2)
+	if joiner_inc(r) == inc then note('j', r, nil) end
+	if member_inc(r) == inc or g.o[r] == inc then
+		prove(r, inc, RANK, arg(3))
+		start_change()
+		if h.ph == 'open' and num(h.epoch) > 0 then decide(0) end -- it may be the last thing that was waited for
+	end
+	return reply('OK')
+end
+
+local function refused(why) return reply('REFUSED', 'why', why) end
+
+local function rank_list(text)
+	local list = {}
+	for r in text:gmatch('%d+') do list[#list + 1] = num(r) end
+	return list, #list > 0 and not text:find('[^%d,]')
+end
+
+local ask = {}
+
+ask.evict = function(list)
+	local left = 0
+	for r in pairs(g.m) do
+		if not pending(r) then left = left + 1 end
+	end
+	for _, r in ipairs(list) do
+		if not g.m[r] then return refused('rank ' .. str(r) .. ' is not in the group') end
+		if not pending(r) then left = left - 1 end
+	end
+	if left < 1 then return refused('nobody would be left in the group') end
+	for _, r in ipairs(list) do
+		local inc = member_inc(r)
+		note('e', r, inc .. ' evict')
+		if not same_inc('x', r, inc) then note('x', r, inc .. ' ' .. RANK .. ' operator') end
+	end
+	start_change()
+	return reply('OK')
+end
+
+ask.retire = function(list)
+	for _, r in ipairs(list) do
+		if not g.m[r] or pending(r) then return refused('rank ' .. str(r) .. ' is not an admitted member') end
+	end
+	for _, r in ipairs(list) do
+		if not same_inc('e', r, member_inc(r)) then note('e', r, member_inc(r) .. ' retire') end
+	end
+	return reply('OK')
+end
+
+ask.recover = function(list)
+	for _, r in ipairs(list) do
+		if r >= num(h.size) then return refused('rank ' .. str(r) .. ' was never in the group: extend it') end
+	end
+	for _, r in ipairs(list) do note('w', r, 'recover') end
+	open_for_joiners()
+	return reply('OK')
+end
+
+ask.extend = function(list)
+	local size = list[1]
+	if size > num(h.max) then return refused('size ' .. str(size) .. ' is above max_ranks ' .. h.max) end
+	for r = num(h.size), size - 1 do
+		if not g.w[r] then note('w', r, 'extend') end
+	end
+	open_for_joiners()
+	return reply('OK')
+end
+
+local function forget()
+	local now = server_ms()
+	for _, r in ipairs(sorted(g.t)) do
+		local age = now - num(word(g.t[r], 1))
+		if (g.m[r] or g.j[r]) and age < FORGET_MS and h.ph ~= 'closed' then
+			return refused('rank ' .. str(r) .. ' was alive ' .. str(age) .. ' ms ago')
+		end
+	end
+	local out = reply('OK')
+	h, changes, erased, tell, moved = {}, {}, true, false, false
+	return out
+end
+
+script.ask = function()
+	local kind, what = arg(1), arg(2)
+	if kind == 'forget' then return forget() end
+	if h.ph == 'closed' then return reply('CLOSED', 'why', 'the group is closed') end
+	if kind == 'policy' then
+		if what ~= 'auto' and what ~= 'manual' then return refused('policy is auto or manual, not ' .. what) end
+		set('policy', what)
+		moved = true
+		open_for_joiners()
+		return reply('OK')
+	end
+	local list, good = rank_list(what)
+	if not ask[kind] or not good then
+		return refused('ask is evict, retire or recover R[,R], extend N, policy auto|manual or forget, not ' .. kind .. ' ' .. what)
+	end
+	if num(h.epoch) == 0 then return refused(h.ph == 'form' and 'the group is not formed yet' or 'the store forgot the view and waits for its members') end
+	return ask[kind](list)
+end
+
+-- ---- What every call must pass first -------------------------------------------------------------
+
+local function lost_life()
+	if NAME == 'register' or NAME == 'hello' or NAME == 'prove' or NAME == 'ask' then return nil end
+	if NAME == 'peek' and RANK == '-' then return nil end
+	if not said_hello() then return reply('LIFE', 'why', 'say hello first') end
+	if member_inc(RANK) ~= INC and joiner_inc(RANK) ~= INC then
+		return reply('FENCED', 'why', 'incarnation ' .. INC .. ' does not hold rank ' .. RANK)
+	end
+	return nil
+end
+
+local function prologue()
+	load_hash()
+	if h.proto ~= PROTO then
+		h = { ph = 'closed' } -- not ours: neither changed nor kept alive
+		return { 'VERSION', 'why', 'the store holds the group in schema ' .. (h.proto or 'unknown') .. ', this library speaks ' .. PROTO }
+	end
+	if GID ~= '-' and GID ~= h.gid and NAME ~= 'register' and NAME ~= 'hello' then
+		return reply('FENCED', 'why', 'the name belongs to another group now')
+	end
+	if h.srv ~= L then new_life(life_number(h.gen or '-')) end
+	return lost_life()
+end
+
+local function finish(out)
+	if next(h) or erased then flush() end
+	if h.gid then -- as it stands after this call
+		out[#out + 1] = 'rev'
+		out[#out + 1] = h.rev
+	end
+	return out
+end
+
+local function main()
+	if #RND ~= 32 or RND:find('%X') then return { 'ERROR', 'why', 'rnd is 32 hexadecimal digits' } end
+	local kind = redis.call('TYPE', KEY)
+	kind = kind.ok or kind
+	if not script[NAME] then return { 'ERROR', 'why', 'unknown call ' .. tostring(NAME) } end
+	if kind ~= 'none' and kind ~= 'hash' then return { 'ERROR', 'why', KEY .. ' is a ' .. kind .. ', not a hash' } end
+	if kind == 'none' then
+		if NAME ~= 'register' and NAME ~= 'hello' then return { 'GONE' } end
+		return finish(script[NAME]())
+	end
+	L = server_name()
+	if (NAME == 'peek' or NAME == 'beat') and RANK ~= '-' then
+		local out = glance()
+		if out then return finish(NAME == 'beat' and beats(out) or out) end
+	end
+	return finish(prologue() or script[NAME]())
+end
+
+return main()

@@ -1,0 +1,275 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The step of the group state machine with hand-made events: rank 0 of a group of two. */
+#include <check.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "clock.h"
+#include "group.h"
+
+#define LIFE "1.a"
+
+static struct cvy_group_state *g;
+static struct cvy_actions acts;
+static uint64_t now;
+
+static void step(const struct cvy_event *e)
+{
+	cvy_actions_clear(&acts);
+	cvy_group_step(g, e, now, &acts);
+}
+
+static const struct cvy_action *did(int kind)
+{
+	for (int i = 0; i < acts.count; i++)
+		if (acts.item[i].kind == kind)
+			return &acts.item[i];
+	return NULL;
+}
+
+/* Calls are answered in any order: ids are found in the actions of all steps. */
+static uint64_t last[8];
+static const char *const names[] = { "register", "ready", "hello", "open", "report", "decide", "ack", "peek" };
+
+static void remember(void)
+{
+	for (int i = 0; i < acts.count; i++)
+		for (int k = 0; k < 8; k++)
+			if (acts.item[i].kind == CVY_DO_CALL && strcmp(acts.item[i].argv[0], names[k]) == 0)
+				last[k] = acts.item[i].id;
+}
+
+static uint64_t called(const char *name)
+{
+	for (int k = 0; k < 8; k++)
+		if (strcmp(names[k], name) == 0)
+			return last[k];
+	return 0;
+}
+
+static void event(int kind, int rank, uint64_t inc, uint32_t epoch)
+{
+	struct cvy_event e = { .kind = kind, .rank = rank, .inc = inc, .epoch = epoch };
+
+	e.source = CVY_SOURCE_HEARTBEAT;
+	step(&e);
+	remember();
+}
+
+static void answer(const char *call, const char *text)
+{
+	static char copy[2048];
+	const char *argv[64];
+	struct cvy_event e = { .kind = CVY_EV_REPLY, .rank = -1 };
+
+	snprintf(copy, sizeof(copy), "%s", text);
+	for (char *w = strtok(copy, "|"); w && e.argc < 64; w = strtok(NULL, "|"))
+		argv[e.argc++] = w;
+	e.argv = argv;
+	e.id = called(call);
+	ck_assert_uint_ne(e.id, 0);
+	for (int k = 0; k < 8; k++)
+		if (strcmp(names[k], call) == 0)
+			last[k] = 0;
+	step(&e);
+	remember();
+}
+
+#define STATE(ph, epoch, vid) "|gid|g|life|" LIFE "|ph|" ph "|epoch|" epoch "|vid|" vid "|rev|1"
+#define VIEW(members, lines) "|max|4|world|2|incs|2|base|1|fail|0|stamp|5|size|2" members lines
+#define TWO "|m:0|1 0 a h|m:1|2 0 b h"
+#define L1 "|l:1|aa - 0,1 -"
+
+static void api(int what)
+{
+	struct cvy_event e = { .kind = CVY_EV_API, .api = what, .rank = -1 };
+
+	step(&e);
+	remember();
+}
+
+static void to_learned(void)
+{
+	struct cvy_group_args args = { .rank = 0, .world = 2, .max_ranks = 4, .addr = "a", .host = "h", .nonce = 7, .seed = 1 };
+
+	now = CVY_MS;
+	g = cvy_group_new(&args, now);
+	event(CVY_EV_STORE_UP, -1, 0, 0);
+	api(CVY_API_JOIN);
+	answer("register", "OK" STATE("form", "0", "-") VIEW("", "") "|rank|0|inc|1|j:0|1 n a h 0|j:1|2 n b h 0");
+	event(CVY_EV_LINK_UP, 1, 2, 0);
+	answer("ready", "OK" STATE("inst", "1", "aa") VIEW(TWO, L1));
+}
+
+static void to_run(void)
+{
+	to_learned();
+	event(CVY_EV_FENCED, -1, 0, 1);
+	event(CVY_EV_REPAIRED, -1, 0, 1);
+	answer("ack", "ACTIVE" STATE("run", "1", "aa") VIEW(TWO, L1));
+}
+
+static void to_frozen(void)
+{
+	to_run();
+	event(CVY_EV_SUSPECT, 1, 2, 0);
+	answer("open", "OK" STATE("open", "1", "aa"));
+	event(CVY_EV_FROZEN, -1, 0, 1);
+}
+
+static void done(void)
+{
+	cvy_actions_clear(&acts);
+	cvy_group_free(g);
+	g = NULL;
+}
+
+START_TEST(two_founders_form_a_view)
+{
+	to_run();
+	ck_assert_int_eq(cvy_group_phase(g), CVY_PHASE_RUN);
+	ck_assert_ptr_nonnull(did(CVY_DO_THAW));
+	ck_assert_int_eq(did(CVY_DO_JOINED)->err, 0);
+}
+END_TEST
+
+START_TEST(nothing_is_acknowledged_before_fence_and_repair)
+{
+	to_learned();
+	ck_assert_ptr_nonnull(did(CVY_DO_LEARN));
+	ck_assert_uint_eq(called("ack"), 0);
+	event(CVY_EV_FENCED, -1, 0, 1);
+	ck_assert_ptr_nonnull(did(CVY_DO_REPAIR));
+	ck_assert_uint_eq(called("ack"), 0);
+	event(CVY_EV_REPAIRED, -1, 0, 1);
+	ck_assert_uint_ne(called("ack"), 0);
+}
+END_TEST
+
+START_TEST(an_open_change_freezes_then_reports)
+{
+	to_run();
+	event(CVY_EV_SUSPECT, 1, 2, 0);
+	ck_assert_ptr_null(did(CVY_DO_FREEZE)); /* our own opinion freezes nobody */
+	answer("open", "OK" STATE("open", "1", "aa"));
+	ck_assert_ptr_nonnull(did(CVY_DO_FREEZE));
+	ck_assert_uint_eq(called("report"), 0);
+	event(CVY_EV_FROZEN, -1, 0, 1);
+	ck_assert_uint_ne(called("report"), 0);
+}
+END_TEST
+
+START_TEST(a_suspect_of_another_incarnation_is_ignored)
+{
+	to_run();
+	event(CVY_EV_SUSPECT, 1, 3, 0);
+	ck_assert_uint_eq(called("open"), 0);
+}
+END_TEST
+
+START_TEST(a_frozen_member_never_thaws_by_itself)
+{
+	to_frozen();
+	answer("report", "WAIT" STATE("run", "1", "aa") "|wait|-"); /* the store forgot */
+	ck_assert_ptr_null(did(CVY_DO_THAW));
+	ck_assert_int_eq(cvy_group_phase(g), CVY_PHASE_FROZEN);
+	ck_assert_uint_ne(called("open"), 0);
+}
+END_TEST
+
+START_TEST(a_view_without_me_fences_me)
+{
+	to_frozen();
+	answer("report", "COMMIT" STATE("inst", "2", "bb") VIEW("|m:1|2 0 b h", L1 "|l:2|bb 0 - -"));
+	ck_assert_int_eq(did(CVY_DO_STOP)->err, COVEY_ERR_FENCED);
+}
+END_TEST
+
+START_TEST(a_view_that_descends_from_a_rival_fences_me)
+{
+	to_frozen();
+	answer("report", "COMMIT" STATE("inst", "2", "bb") VIEW("|m:0|1 0 a h", "|l:1|cc - - -|l:2|bb 1 - -"));
+	ck_assert_int_eq(did(CVY_DO_STOP)->err, COVEY_ERR_FENCED);
+}
+END_TEST
+
+START_TEST(a_commit_removes_the_dead)
+{
+	to_frozen();
+	answer("report", "COMMIT" STATE("inst", "2", "bb") VIEW("|m:0|1 0 a h", L1 "|l:2|bb 1 - -"));
+	ck_assert_uint_eq(did(CVY_DO_LEARN)->removed.word[0], 2);
+	ck_assert_ptr_null(did(CVY_DO_DROP)); /* not before it is fenced */
+	event(CVY_EV_FENCED, -1, 0, 2);
+	ck_assert_ptr_nonnull(did(CVY_DO_DROP));
+}
+END_TEST
+
+START_TEST(a_newer_open_stops_repair_and_reports_again)
+{
+	to_learned();
+	event(CVY_EV_FENCED, -1, 0, 1);
+	event(CVY_EV_SUSPECT, 1, 2, 0);
+	answer("open", "OK" STATE("open", "1", "aa"));
+	ck_assert_ptr_nonnull(did(CVY_DO_FREEZE));
+	event(CVY_EV_REPAIRED, -1, 0, 1);
+	ck_assert_uint_eq(called("ack"), 0);
+}
+END_TEST
+
+START_TEST(gone_is_answered_with_hello)
+{
+	to_frozen();
+	answer("report", "GONE");
+	ck_assert_uint_ne(called("hello"), 0);
+	answer("hello", "OK|gid|g|life|2.b|ph|run|epoch|1|vid|aa|rev|9" VIEW(TWO, L1));
+	ck_assert_ptr_null(did(CVY_DO_THAW));
+	ck_assert_uint_ne(called("open"), 0);
+}
+END_TEST
+
+START_TEST(a_late_reply_of_another_life_is_ignored)
+{
+	to_frozen();
+	answer("report", "COMMIT|gid|g|life|0.z|ph|inst|epoch|2|vid|bb|rev|1" VIEW("|m:1|2 0 b h", L1));
+	ck_assert_ptr_null(did(CVY_DO_STOP));
+	ck_assert_int_eq(cvy_group_phase(g), CVY_PHASE_FROZEN);
+}
+END_TEST
+
+START_TEST(a_repeated_reply_changes_nothing)
+{
+	struct cvy_event e = { .kind = CVY_EV_REPLY, .rank = -1, .id = 1, .err = COVEY_ERR_TIMEOUT };
+
+	to_run();
+	step(&e);
+	ck_assert_int_eq(acts.count, 0);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *s = suite_create("membership/group");
+	TCase *t = tcase_create("group");
+	SRunner *runner = srunner_create(s);
+	int failed;
+
+	tcase_set_timeout(t, 60);
+	tcase_add_checked_fixture(t, NULL, done);
+	tcase_add_test(t, two_founders_form_a_view);
+	tcase_add_test(t, nothing_is_acknowledged_before_fence_and_repair);
+	tcase_add_test(t, an_open_change_freezes_then_reports);
+	tcase_add_test(t, a_suspect_of_another_incarnation_is_ignored);
+	tcase_add_test(t, a_frozen_member_never_thaws_by_itself);
+	tcase_add_test(t, a_view_without_me_fences_me);
+	tcase_add_test(t, a_view_that_descends_from_a_rival_fences_me);
+	tcase_add_test(t, a_commit_removes_the_dead);
+	tcase_add_test(t, a_newer_open_stops_repair_and_reports_again);
+	tcase_add_test(t, gone_is_answered_with_hello);
+	tcase_add_test(t, a_late_reply_of_another_life_is_ignored);
+	tcase_add_test(t, a_repeated_reply_changes_nothing);
+	suite_add_tcase(s, t);
+	srunner_run_all(runner, CK_ENV);
+	failed = srunner_ntests_failed(runner);
+	srunner_free(runner);
+	return failed != 0;
+}

@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Records of the store: what is read from them, and what is refused. */
+#include <check.h>
+#include <stdlib.h>
+
+#include "record.h"
+
+static const char *const good[] = { "OK", "gid", "g", "max", "8", "epoch", "3", "vid", "00ff", "base", "12", "fail", "11 LOST",
+				    "stamp", "20", "size", "3", "m:0", "5 0 a h", "m:2", "9 - b h", "l:3", "00ff 1 2 -", "j:4",
+				    "7 n c h 3" };
+#define GOOD ((int)(sizeof(good) / sizeof(good[0])))
+
+static struct cvy_view *view_with(const char *field, const char *value, int *err)
+{
+	struct cvy_record r = { 0 };
+	struct cvy_view *v = NULL;
+
+	ck_assert_int_eq(cvy_record_take(&r, GOOD, good), 0);
+	if (field)
+		ck_assert_int_eq(cvy_record_set(&r, field, value), 0);
+	*err = cvy_record_view(&r, &v);
+	cvy_record_clear(&r);
+	return v;
+}
+
+START_TEST(a_record_becomes_a_view)
+{
+	int err;
+	struct cvy_view *v = view_with(NULL, NULL, &err);
+
+	ck_assert_int_eq(err, 0);
+	ck_assert_uint_eq(v->epoch, 3);
+	ck_assert_uint_eq(v->vid, 0xff);
+	ck_assert_uint_eq(v->base, 12);
+	ck_assert_uint_eq(v->fail_seq, 11);
+	ck_assert_int_eq(v->fail_err, COVEY_ERR_LOST);
+	ck_assert_uint_eq(v->members.word[0], 5);
+	ck_assert_uint_eq(v->pending.word[0], 4);
+	ck_assert_uint_eq(v->member[2].inc, 9);
+	cvy_view_free(v);
+}
+END_TEST
+
+START_TEST(nonsense_is_refused)
+{
+	static const char *const bad[][2] = { { "max", "0" },	 { "max", "5000" }, { "epoch", "-1" }, { "epoch", "x" },
+					      { "m:9", "5 0 a h" }, { "m:1", "zero" }, { "size", "9" }, { "stamp", "4294967296" } };
+
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		int err;
+
+		ck_assert_ptr_null(view_with(bad[i][0], bad[i][1], &err));
+		ck_assert_int_eq(err, COVEY_ERR_INVAL);
+	}
+}
+END_TEST
+
+START_TEST(joiners_are_news_and_no_part_of_a_record)
+{
+	struct cvy_record r = { 0 }, news = { 0 };
+	struct cvy_joiner j;
+
+	cvy_record_take(&r, GOOD, good);
+	cvy_record_news(&news, GOOD, good);
+	ck_assert_ptr_null(cvy_record_get(&r, "j:4"));
+	ck_assert_int_eq(news.count, 1);
+	ck_assert_int_eq(cvy_joiner_parse(cvy_record_at(&news, 'j', 4), &j), 0);
+	ck_assert_uint_eq(j.inc, 7);
+	ck_assert_uint_eq(j.epoch, 3);
+	cvy_record_clear(&r);
+	cvy_record_clear(&news);
+}
+END_TEST
+
+START_TEST(an_active_view_has_its_admitted_as_voters)
+{
+	struct cvy_record r = { 0 };
+
+	cvy_record_take(&r, GOOD, good);
+	cvy_record_set(&r, "u:2", "0:5");
+	cvy_record_activate(&r);
+	ck_assert_str_eq(cvy_record_get(&r, "o:0"), "5");
+	ck_assert_ptr_null(cvy_record_get(&r, "o:2"));
+	ck_assert_ptr_null(cvy_record_get(&r, "u:2"));
+	cvy_record_clear(&r);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *s = suite_create("membership/record");
+	TCase *t = tcase_create("record");
+	SRunner *runner = srunner_create(s);
+	int failed;
+
+	tcase_set_timeout(t, 60);
+	tcase_add_test(t, a_record_becomes_a_view);
+	tcase_add_test(t, nonsense_is_refused);
+	tcase_add_test(t, joiners_are_news_and_no_part_of_a_record);
+	tcase_add_test(t, an_active_view_has_its_admitted_as_voters);
+	suite_add_tcase(s, t);
+	srunner_run_all(runner, CK_ENV);
+	failed = srunner_ntests_failed(runner);
+	srunner_free(runner);
+	return failed != 0;
+}
