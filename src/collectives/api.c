@@ -1,0 +1,288 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The collectives of covey.h: arguments are checked, an operation is planned, then posted or run. */
+#include "algo.h"
+#include "handle.h"
+#include "reduce.h"
+
+struct call { /* one call of a collective, before it is an operation */
+	const struct cvy_op_kind *kind;
+	const void *send;
+	void *recv;
+	size_t count;
+	int dtype, redop, root;
+	struct CUstream_st *stream;
+};
+
+static int refuse(struct covey_group *group, const char *what, const char *why)
+{
+	return cvy_fail(group->box, COVEY_ERR_INVAL, group->engine->rank, group->engine->epoch, "%s: %s", what, why);
+}
+
+static int check(struct covey_group *group, const struct call *c, size_t *bytes)
+{
+	size_t elem = cvy_dtype_bytes(c->dtype);
+	int err = cvy_handle_check_op(group);
+
+	if (err)
+		return err;
+	if (c->stream)
+		return cvy_fail(group->box, COVEY_ERR_UNSUPPORTED, -1, 0, "%s: streams need device kernels; pass NULL for host memory",
+				c->kind->name);
+	if (!elem)
+		return refuse(group, c->kind->name, "unknown datatype; see enum covey_dtype");
+	if (c->kind == &cvy_op_allreduce && !cvy_redop_known(c->redop))
+		return refuse(group, c->kind->name, "unknown operation; see enum covey_redop");
+	if (c->count > SIZE_MAX / elem / (size_t)(group->engine->size + 1))
+		return refuse(group, c->kind->name, "count is too large");
+	if (c->root < 0 || c->root >= group->config.max_ranks)
+		return refuse(group, c->kind->name, "root is not a rank of the group");
+	*bytes = c->count * elem;
+	if (*bytes && (!c->recv || (!c->send && (c->kind != &cvy_op_broadcast || c->root == group->engine->rank))))
+		return refuse(group, c->kind->name, "a buffer is NULL");
+	return 0;
+}
+
+static void plan(struct covey_group *group, struct cvy_op *op)
+{
+	struct cvy_engine *e = group->engine;
+	int size = e->size;
+
+	if (op->kind == &cvy_op_allreduce) {
+		cvy_allreduce_plan(e, op, size);
+		op->input_bytes = op->send == op->recv ? op->bytes : 0;
+	} else if (op->kind == &cvy_op_broadcast) {
+		cvy_broadcast_plan(e, op);
+	} else if (op->kind == &cvy_op_allgather) {
+		cvy_allgather_plan(e, op, size);
+	} else if (op->kind == &cvy_op_alltoall) {
+		cvy_alltoall_plan(e, op, size);
+		op->input_bytes = op->send == op->recv ? op->bytes * (size_t)size : 0;
+	} else {
+		op->ticks = 1;
+	}
+}
+
+static int make(struct covey_group *group, const struct call *c, struct cvy_op **out)
+{
+	struct cvy_op *op;
+	size_t bytes = 0;
+	int err = check(group, c, &bytes);
+
+	if (err)
+		return err;
+	op = cvy_op_new(c->kind);
+	if (!op)
+		return cvy_fail(group->box, COVEY_ERR_NOMEM, -1, 0, "no memory for an operation");
+	op->send = c->send;
+	op->recv = c->recv;
+	op->count = c->count;
+	op->elem = cvy_dtype_bytes(c->dtype);
+	op->bytes = bytes;
+	op->dtype = c->dtype;
+	op->redop = c->redop;
+	op->root = c->root;
+	plan(group, op);
+	cvy_op_sign(op, group->engine->on_loss);
+	*out = op;
+	return 0;
+}
+
+static int run_op(struct covey_group *group, struct cvy_op *op, struct covey_result *result)
+{
+	int status = cvy_engine_run(group->engine, op);
+
+	if (result && cvy_op_decided(op))
+		*result = op->result;
+	cvy_op_put(op);
+	return status;
+}
+
+static int start_op(struct covey_group *group, struct cvy_op *op, struct covey_work **out)
+{
+	struct covey_work *work = out ? cvy_work_of(group, op) : NULL;
+	int err;
+
+	if (!work) {
+		cvy_op_put(op);
+		return out ? COVEY_ERR_NOMEM : cvy_fail(group->box, COVEY_ERR_INVAL, -1, 0, "work is NULL");
+	}
+	err = cvy_engine_post(group->engine, op);
+	if (err) {
+		covey_work_free(work);
+		return err;
+	}
+	*out = work;
+	return 0;
+}
+
+static int run(struct covey_group *group, const struct call *c, struct covey_result *result)
+{
+	struct cvy_op *op = NULL;
+	int err = make(group, c, &op);
+
+	return err ? err : run_op(group, op, result);
+}
+
+static int start(struct covey_group *group, const struct call *c, struct covey_work **work)
+{
+	struct cvy_op *op = NULL;
+	int err = make(group, c, &op);
+
+	return err ? err : start_op(group, op, work);
+}
+
+int covey_set_on_loss(struct covey_group *group, int on_loss)
+{
+	int err = cvy_handle_check(group);
+
+	if (err)
+		return err;
+	if (on_loss != COVEY_ON_LOSS_CONTINUE && on_loss != COVEY_ON_LOSS_FAIL)
+		return refuse(group, "on_loss", "must be COVEY_ON_LOSS_CONTINUE or COVEY_ON_LOSS_FAIL");
+	group->engine->on_loss = on_loss;
+	return 0;
+}
+
+int covey_allreduce(const void *send, void *recv, size_t count, int dtype, int redop, struct covey_group *group,
+		    struct CUstream_st *stream, struct covey_result *result)
+{
+	struct call c = { &cvy_op_allreduce, send, recv, count, dtype, redop, 0, stream };
+
+	return run(group, &c, result);
+}
+
+int covey_allreduce_start(const void *send, void *recv, size_t count, int dtype, int redop, struct covey_group *group,
+			  struct CUstream_st *stream, struct covey_work **work)
+{
+	struct call c = { &cvy_op_allreduce, send, recv, count, dtype, redop, 0, stream };
+
+	return start(group, &c, work);
+}
+
+int covey_broadcast(const void *send, void *recv, size_t count, int dtype, int root, struct covey_group *group,
+		    struct CUstream_st *stream, struct covey_result *result)
+{
+	struct call c = { &cvy_op_broadcast, send, recv, count, dtype, 0, root, stream };
+
+	return run(group, &c, result);
+}
+
+int covey_broadcast_start(const void *send, void *recv, size_t count, int dtype, int root, struct covey_group *group,
+			  struct CUstream_st *stream, struct covey_work **work)
+{
+	struct call c = { &cvy_op_broadcast, send, recv, count, dtype, 0, root, stream };
+
+	return start(group, &c, work);
+}
+
+int covey_allgather(const void *send, void *recv, size_t count, int dtype, struct covey_group *group,
+		    struct CUstream_st *stream, struct covey_result *result)
+{
+	struct call c = { &cvy_op_allgather, send, recv, count, dtype, 0, 0, stream };
+
+	return run(group, &c, result);
+}
+
+int covey_allgather_start(const void *send, void *recv, size_t count, int dtype, struct covey_group *group,
+			  struct CUstream_st *stream, struct covey_work **work)
+{
+	struct call c = { &cvy_op_allgather, send, recv, count, dtype, 0, 0, stream };
+
+	return start(group, &c, work);
+}
+
+int covey_alltoall(const void *send, void *recv, size_t count, int dtype, struct covey_group *group,
+		   struct CUstream_st *stream, struct covey_result *result)
+{
+	struct call c = { &cvy_op_alltoall, send, recv, count, dtype, 0, 0, stream };
+
+	return run(group, &c, result);
+}
+
+int covey_alltoall_start(const void *send, void *recv, size_t count, int dtype, struct covey_group *group,
+			 struct CUstream_st *stream, struct covey_work **work)
+{
+	struct call c = { &cvy_op_alltoall, send, recv, count, dtype, 0, 0, stream };
+
+	return start(group, &c, work);
+}
+
+int covey_barrier(struct covey_group *group, struct CUstream_st *stream, struct covey_result *result)
+{
+	struct call c = { .kind = &cvy_op_barrier, .dtype = COVEY_UINT8, .stream = stream };
+
+	return run(group, &c, result);
+}
+
+int covey_barrier_start(struct covey_group *group, struct CUstream_st *stream, struct covey_work **work)
+{
+	struct call c = { .kind = &cvy_op_barrier, .dtype = COVEY_UINT8, .stream = stream };
+
+	return start(group, &c, work);
+}
+
+/* ---- alltoallv ---- */
+
+struct callv {
+	struct call c;
+	const size_t *sendcounts, *senddispls, *recvcounts, *recvdispls;
+};
+
+/* bytes from the start of an in-place buffer that results may overwrite */
+static size_t extent(const struct callv *v, int size, size_t elem)
+{
+	size_t end = 0;
+
+	for (int r = 0; r < size; r++)
+		if (v->sendcounts[r] && v->senddispls[r] + v->sendcounts[r] > end)
+			end = v->senddispls[r] + v->sendcounts[r];
+	return end * elem;
+}
+
+static int makev(struct covey_group *group, const struct callv *v, struct cvy_op **out)
+{
+	struct cvy_op *op;
+	int err = cvy_handle_check_op(group), size;
+
+	if (err)
+		return err;
+	size = group->engine->size;
+	if (!v->sendcounts || !v->senddispls || !v->recvcounts || !v->recvdispls)
+		return refuse(group, "alltoallv", "counts or displacements are NULL");
+	for (int r = 0; r < size; r++)
+		if ((v->sendcounts[r] && !v->c.send) || (v->recvcounts[r] && !v->c.recv))
+			return refuse(group, "alltoallv", "a buffer is NULL");
+	err = make(group, &v->c, &op);
+	if (err)
+		return err;
+	op->input_bytes = v->c.send == v->c.recv ? extent(v, size, op->elem) : 0;
+	err = cvy_alltoallv_plan(group->engine, op, size, v->sendcounts, v->senddispls, v->recvcounts, v->recvdispls);
+	if (err) {
+		cvy_op_put(op);
+		return cvy_fail(group->box, err, -1, 0, "no memory for the counts");
+	}
+	*out = op;
+	return 0;
+}
+
+int covey_alltoallv(const void *send, const size_t *sendcounts, const size_t *senddispls, void *recv, const size_t *recvcounts,
+		    const size_t *recvdispls, int dtype, struct covey_group *group, struct CUstream_st *stream,
+		    struct covey_result *result)
+{
+	struct callv v = { { &cvy_op_alltoallv, send, recv, 0, dtype, 0, 0, stream }, sendcounts, senddispls, recvcounts, recvdispls };
+	struct cvy_op *op = NULL;
+	int err = makev(group, &v, &op);
+
+	return err ? err : run_op(group, op, result);
+}
+
+int covey_alltoallv_start(const void *send, const size_t *sendcounts, const size_t *senddispls, void *recv,
+			  const size_t *recvcounts, const size_t *recvdispls, int dtype, struct covey_group *group,
+			  struct CUstream_st *stream, struct covey_work **work)
+{
+	struct callv v = { { &cvy_op_alltoallv, send, recv, 0, dtype, 0, 0, stream }, sendcounts, senddispls, recvcounts, recvdispls };
+	struct cvy_op *op = NULL;
+	int err = makev(group, &v, &op);
+
+	return err ? err : start_op(group, op, work);
+}

@@ -1,0 +1,307 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The engine's part of a view change, called by the agent: freeze, learn (set aside, fence, adopt),
+ * thaw, stop. Between freeze and thaw the gate is closed: nobody but repair.c touches an operation.
+ */
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "engine.h"
+#include "log.h"
+
+#define FREEZE_MS 200 /* PROTOCOL section 11: freeze_ms */
+
+void cvy_set_clear(struct cvy_set *set)
+{
+	free(set->rank);
+	free(set->page);
+	free(set->base);
+	free(set->src);
+	free(set->gone);
+	free(set->push);
+	free(set->local);
+	memset(set, 0, sizeof(*set));
+}
+
+static int set_alloc(struct cvy_set *set, int n)
+{
+	set->rank = calloc((size_t)n + 1, sizeof(*set->rank));
+	set->page = calloc((size_t)n + 1, sizeof(*set->page));
+	set->base = calloc((size_t)n + 1, sizeof(*set->base));
+	set->src = calloc((size_t)n + 1, sizeof(*set->src));
+	set->gone = calloc((size_t)n + 1, sizeof(*set->gone));
+	set->push = calloc((size_t)n + 1, sizeof(*set->push));
+	set->local = calloc((size_t)n + 1, sizeof(*set->local));
+	return set->rank && set->page && set->base && set->src && set->gone && set->push && set->local;
+}
+
+static void set_add(struct cvy_engine *e, struct cvy_set *set, int rank)
+{
+	struct cvy_link *link = rank == e->rank ? NULL : cvy_mesh_link(e->mesh, rank);
+	int k = set->n++;
+
+	set->rank[k] = rank;
+	set->base[k] = cvy_mesh_view(e->mesh, rank);
+	set->page[k] = (struct cvy_page *)(uintptr_t)set->base[k];
+	if (rank == e->rank)
+		set->self = k;
+	if (!link)
+		return;
+	if (link->ops->put || link->ops->signal)
+		set->push[set->npush++] = link;
+	if (!link->ops->fd)
+		set->local[set->nlocal++] = set->page[k];
+}
+
+/* Is there a core for every rank of this host? */
+static int cores_suffice(const struct cvy_set *set)
+{
+	return set->nlocal + 1 <= (int)sysconf(_SC_NPROCESSORS_ONLN);
+}
+
+void cvy_set_build(struct cvy_engine *e)
+{
+	struct cvy_set set = { .self = -1 };
+
+	e->mask = e->view->members;
+	cvy_mask_sub(&e->mask, &e->view->pending);
+	if (e->head && e->head->kind->op_class == CVY_OP_ADMIT && e->head->state == CVY_OP_QUEUED)
+		cvy_mask_or(&e->mask, &e->view->pending); /* an ADMIT that begins takes them in */
+	if (!set_alloc(&set, covey_mask_count(&e->mask))) {
+		cvy_set_clear(&set);
+		cvy_fail(e->box, COVEY_ERR_NOMEM, -1, e->epoch, "no memory for the members of a view");
+		__atomic_store_n(&e->ended, COVEY_ERR_NOMEM, __ATOMIC_RELEASE);
+		return;
+	}
+	CVY_MASK_EACH (r, &e->mask)
+		set_add(e, &set, r);
+	cvy_set_clear(&e->set);
+	e->set = set;
+	e->spin = cores_suffice(&e->set);
+}
+
+static uint32_t stamp_used(const struct cvy_engine *e)
+{
+	uint32_t tick = e->tick;
+
+	if (e->head && e->head->state == CVY_OP_ENTERED)
+		tick = e->head->first + (uint32_t)e->head->entered;
+	return e->view ? e->view->stamp + tick : 0;
+}
+
+void cvy_engine_freeze(void *ctx, uint32_t epoch)
+{
+	struct cvy_engine *e = ctx;
+	struct cvy_event ev = { .kind = CVY_EV_FROZEN, .rank = -1, .epoch = epoch };
+	struct timespec limit;
+
+	__atomic_store_n(&e->gate, 1, __ATOMIC_SEQ_CST);
+	cvy_engine_wake(e);
+	clock_gettime(CLOCK_REALTIME, &limit);
+	limit.tv_nsec += FREEZE_MS * 1000000l;
+	limit.tv_sec += limit.tv_nsec / 1000000000l;
+	limit.tv_nsec %= 1000000000l;
+	if (pthread_mutex_timedlock(&e->lock, &limit)) {
+		ev.kind = CVY_EV_FROZE_NOT;
+		cvy_post(&e->sink, &ev);
+		return;
+	}
+	e->active = 0;
+	ev.report.done = e->done;
+	ev.report.ent = e->ent;
+	ev.report.adm = e->adm;
+	ev.report.stamp = stamp_used(e);
+	ev.report.spoiled = e->head && e->head->state == CVY_OP_ENTERED && e->head->spoiled;
+	ev.report.mismatch = e->mismatch;
+	pthread_mutex_unlock(&e->lock);
+	cvy_post(&e->sink, &ev);
+}
+
+/* What the removed had published of the last ticks, for those that lag; slots and page are enough. */
+static void set_aside(struct cvy_engine *e, int k)
+{
+	int r = e->set.rank[k];
+
+	if (e->aside[r] || e->set.gone[k])
+		return;
+	e->aside[r] = aligned_alloc(64, e->layout.heap);
+	if (e->aside[r])
+		memcpy(e->aside[r], e->set.base[k], e->layout.heap);
+}
+
+static void fence(struct cvy_engine *e, const struct covey_mask *removed, int keep)
+{
+	for (int k = 0; k < e->set.n; k++) {
+		int r = e->set.rank[k];
+
+		if (!covey_mask_has(removed, r) || e->set.gone[k])
+			continue;
+		if (keep)
+			set_aside(e, k);
+		e->set.gone[k] = 1;
+		e->set.base[k] = e->aside[r];
+		e->set.page[k] = (struct cvy_page *)e->aside[r];
+	}
+	CVY_MASK_EACH (r, removed)
+		cvy_mesh_fence(e->mesh, r);
+	/* links of the removed are gone; the rest of this set is used by repair only */
+	e->set.npush = 0;
+	e->set.nlocal = 0;
+	for (int k = 0; k < e->set.n; k++) {
+		struct cvy_link *link = k == e->set.self || e->set.gone[k] ? NULL : cvy_mesh_link(e->mesh, e->set.rank[k]);
+
+		if (link && (link->ops->put || link->ops->signal))
+			e->set.push[e->set.npush++] = link;
+	}
+}
+
+/* A member that waits for its ADMIT forgets an attempt that the change cut; one that is let in keeps its state. */
+static void adopt_own(struct cvy_engine *e, int was_pending)
+{
+	uint64_t from = e->view->member[e->rank].from;
+	struct cvy_op *op = e->head;
+
+	e->pending = from == CVY_PENDING;
+	if (e->pending) {
+		e->done = e->ent = e->posted = 0;
+		e->admit_seq = 0;
+		if (op) {
+			op->seq = 0;
+			op->state = CVY_OP_QUEUED;
+		}
+	} else if (was_pending && from) {
+		e->done = e->ent = from - 1;
+		e->posted = from;
+		if (op)
+			op->seq = from;
+	}
+}
+
+void cvy_engine_learn(void *ctx, const struct cvy_view *view, const struct covey_mask *removed,
+		      const struct covey_mask *lag)
+{
+	struct cvy_engine *e = ctx;
+	struct cvy_event ev = { .kind = CVY_EV_FENCED, .rank = -1, .epoch = view->epoch };
+	int was_pending;
+
+	pthread_mutex_lock(&e->lock);
+	was_pending = e->pending;
+	cvy_repair_drop(e);
+	fence(e, removed, !cvy_mask_empty(lag) && !covey_mask_has(lag, e->rank));
+	cvy_view_copy(e->view, view);
+	adopt_own(e, was_pending);
+	e->mismatch = 0;
+	e->adm = 0;
+	e->wanted = 0;
+	pthread_mutex_unlock(&e->lock);
+	cvy_post(&e->sink, &ev);
+}
+
+/* The operation at base is executed again from its inputs. */
+static void rewind_op(struct cvy_op *op)
+{
+	if (op->undo)
+		memcpy(op->recv, op->undo, op->input_bytes);
+	op->state = CVY_OP_QUEUED;
+	op->spoiled = 0;
+	op->entered = op->second = op->completed = 0;
+}
+
+void cvy_engine_thaw(void *ctx)
+{
+	struct cvy_engine *e = ctx;
+
+	pthread_mutex_lock(&e->lock);
+	e->active = 1;
+	e->epoch = e->view->epoch;
+	e->tick = e->complete = e->floor = 0;
+	e->ent = e->done;
+	cvy_repair_drop(e);
+	for (int i = 0; i < 8; i++) {
+		if (e->record[i])
+			cvy_op_put(e->record[i]);
+		e->record[i] = NULL;
+	}
+	if (e->head && e->head->state == CVY_OP_ENTERED)
+		rewind_op(e->head);
+	cvy_set_build(e);
+	for (int r = 0; r < e->view->max_ranks; r++) {
+		free(e->aside[r]);
+		e->aside[r] = NULL;
+	}
+	if (cvy_mask_empty(&e->acked)) { /* the first view of a founder */
+		e->acked = e->mask;
+		e->size = e->view->size;
+	}
+	__atomic_store_n(&e->gate, 0, __ATOMIC_SEQ_CST);
+	pthread_mutex_unlock(&e->lock);
+	cvy_engine_wake(e);
+	cvy_progress_kick();
+}
+
+void cvy_engine_stop(void *ctx, int err)
+{
+	struct cvy_engine *e = ctx;
+	int none = 0;
+
+	if (!__atomic_compare_exchange_n(&e->ended, &none, err, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+		return;
+	__atomic_store_n(&e->gate, 1, __ATOMIC_SEQ_CST);
+	cvy_engine_wake(e);
+	pthread_mutex_lock(&e->lock);
+	e->active = 0;
+	cvy_repair_drop(e);
+	while (e->head) {
+		uint64_t done = e->done, ent = e->ent;
+
+		e->head->on_loss = COVEY_ON_LOSS_CONTINUE;
+		cvy_engine_decide(e, e->head, err, e->epoch, &e->mask, e->size);
+		e->done = done;
+		e->ent = ent;
+	}
+	pthread_mutex_unlock(&e->lock);
+	cvy_engine_wake(e);
+}
+
+int cvy_engine_drained(struct cvy_engine *e)
+{
+	int drained;
+
+	if (pthread_mutex_trylock(&e->lock))
+		return 0;
+	drained = !e->head;
+	for (int k = 0; drained && k < e->set.n; k++)
+		if (k != e->set.self && !e->set.gone[k] &&
+		    __atomic_load_n(&e->peer_done[e->set.rank[k]], __ATOMIC_ACQUIRE) < e->done)
+			drained = 0;
+	pthread_mutex_unlock(&e->lock);
+	return drained;
+}
+
+uint64_t cvy_engine_progress(void *ctx, uint64_t *floor_tick, int *waiting)
+{
+	struct cvy_engine *e = ctx;
+
+	for (int r = e->view ? cvy_mask_next(&e->view->members, 0) : -1; r >= 0; r = cvy_mask_next(&e->view->members, r + 1)) {
+		struct cvy_page *page = r == e->rank ? NULL : cvy_mesh_page(e->mesh, r);
+
+		if (page)
+			cvy_engine_peer_progress(e, r, __atomic_load_n(&page->done.aux, __ATOMIC_ACQUIRE), 0);
+	}
+	if (floor_tick)
+		*floor_tick = cvy_engine_drained(e) ? e->complete : e->floor;
+	if (waiting)
+		*waiting = __atomic_load_n(&e->waiting, __ATOMIC_RELAXED);
+	return __atomic_load_n(&e->done, __ATOMIC_RELAXED);
+}
+
+void cvy_engine_peer_progress(void *ctx, int rank, uint64_t done, uint64_t floor_tick)
+{
+	struct cvy_engine *e = ctx;
+
+	(void)floor_tick;
+	if (e->peer_done && done > e->peer_done[rank])
+		__atomic_store_n(&e->peer_done[rank], done, __ATOMIC_RELEASE);
+}

@@ -1,0 +1,671 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The queue of a group and its steps: post, begin, the tick pipeline of one operation, decide.
+ * Nothing here waits; wait.c does.
+ */
+#include "engine.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "log.h"
+
+#define SPARES_MAX 32
+
+int cvy_engine_open(struct cvy_engine **out, struct cvy_mesh *mesh, struct cvy_errbox *box, size_t undo_bytes)
+{
+	struct cvy_engine *e = calloc(1, sizeof(*e));
+
+	if (!e)
+		return cvy_fail(box, COVEY_ERR_NOMEM, -1, 0, "no memory for an engine");
+	pthread_mutex_init(&e->lock, NULL);
+	e->mesh = mesh;
+	e->box = box;
+	e->layout = cvy_mesh_layout(mesh);
+	e->own_base = cvy_mesh_own(mesh);
+	e->own = (struct cvy_page *)e->own_base;
+	e->undo_bytes = undo_bytes;
+	e->rank = -1;
+	e->gate = 1;
+	e->idle_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (e->idle_fd < 0) {
+		int err = cvy_fail(box, COVEY_ERR_IO, -1, 0, "eventfd: %s", strerror(errno));
+
+		cvy_engine_close(e);
+		return err;
+	}
+	*out = e;
+	return 0;
+}
+
+void cvy_engine_identity(struct cvy_engine *e, int rank, int max_ranks)
+{
+	pthread_mutex_lock(&e->lock);
+	e->rank = rank;
+	if (!e->view)
+		e->view = cvy_view_new(max_ranks);
+	if (!e->peer_done)
+		e->peer_done = calloc((size_t)max_ranks, sizeof(*e->peer_done));
+	pthread_mutex_unlock(&e->lock);
+}
+
+void cvy_engine_close(struct cvy_engine *e)
+{
+	if (!e)
+		return;
+	for (int i = 0; i < 8; i++)
+		if (e->record[i])
+			cvy_op_put(e->record[i]);
+	while (e->head) {
+		struct cvy_op *op = e->head;
+
+		e->head = op->next;
+		cvy_op_put(op);
+	}
+	while (e->outcomes) {
+		struct cvy_outcome *o = e->outcomes;
+
+		e->outcomes = o->next;
+		free(o->bytes);
+		free(o);
+	}
+	cvy_repair_drop(e);
+	for (int r = 0; r < COVEY_MAX_RANKS; r++)
+		free(e->aside[r]);
+	cvy_set_clear(&e->set);
+	cvy_view_free(e->view);
+	free(e->peer_done);
+	free(e->admit_state);
+	free(e->scratch);
+	if (e->idle_fd >= 0)
+		close(e->idle_fd);
+	pthread_mutex_destroy(&e->lock);
+	free(e);
+}
+
+/* ---- operations ---- */
+
+struct cvy_op *cvy_op_new(const struct cvy_op_kind *kind)
+{
+	struct cvy_op *op = malloc(sizeof(*op));
+
+	if (!op)
+		return NULL;
+	memset(op, 0, offsetof(struct cvy_op, lost)); /* lost and the mask of the result are set when they are needed */
+	op->result.status = 0;
+	op->posted_ns = 0;
+	op->kind = kind;
+	op->rounds = 1;
+	op->refs = 1;
+	op->next = NULL;
+	return op;
+}
+
+void cvy_op_put(struct cvy_op *op)
+{
+	if (__atomic_sub_fetch(&op->refs, 1, __ATOMIC_ACQ_REL))
+		return;
+	if (op->kind->release)
+		op->kind->release(op);
+	free(op->undo);
+	free(op);
+}
+
+static const struct cvy_op_kind *const kinds[] = { &cvy_op_allreduce, &cvy_op_broadcast, &cvy_op_allgather,
+						   &cvy_op_alltoall,  &cvy_op_alltoallv, &cvy_op_barrier,
+						   &cvy_op_admit,     &cvy_op_dispatch,	 &cvy_op_combine };
+
+/* call: kind 4 bits, type 4, op 4, root 12, count 40; sig: a hash of the same and of all count bits */
+void cvy_op_sign(struct cvy_op *op, int on_loss)
+{
+	uint64_t kind = 0, h;
+
+	while (kinds[kind] != op->kind)
+		kind++;
+	op->on_loss = on_loss;
+	op->call = kind << 60 | (uint64_t)(op->dtype & 15) << 56 | (uint64_t)(op->redop & 15) << 52 |
+		   (uint64_t)(op->root & 4095) << 40 | (op->count & 0xffffffffffull);
+	h = op->call ^ (uint64_t)on_loss << 51 ^ (uint64_t)op->count * 0x9e3779b97f4a7c15ull;
+	h = (h ^ h >> 32) * 0xd6e8feb86659fd93ull;
+	op->sig = (uint32_t)(h >> 32) | 1;
+}
+
+static const char *dtype_text(int dtype)
+{
+	switch (dtype) {
+	case COVEY_UINT8:
+		return "u8";
+	case COVEY_INT32:
+		return "i32";
+	case COVEY_INT64:
+		return "i64";
+	case COVEY_FLOAT32:
+		return "f32";
+	case COVEY_FLOAT64:
+		return "f64";
+	case COVEY_BFLOAT16:
+		return "bf16";
+	default:
+		return "?";
+	}
+}
+
+char *cvy_call_text(uint64_t call, char *text, size_t bytes)
+{
+	static const char *const redops[16] = { [COVEY_SUM] = "sum", [COVEY_MAX] = "max", [COVEY_MIN] = "min", [COVEY_AVG] = "avg" };
+	unsigned kind = (unsigned)(call >> 60);
+	const struct cvy_op_kind *k = kind < sizeof(kinds) / sizeof(kinds[0]) ? kinds[kind] : NULL;
+	const char *redop = redops[call >> 52 & 15];
+	unsigned long long count = call & 0xffffffffffull;
+	int dtype = (int)(call >> 56 & 15);
+
+	if (!k)
+		snprintf(text, bytes, "an unknown call %#llx", (unsigned long long)call);
+	else if (k == &cvy_op_allreduce)
+		snprintf(text, bytes, "allreduce(%llu x %s, %s)", count, dtype_text(dtype), redop ? redop : "?");
+	else if (k == &cvy_op_broadcast)
+		snprintf(text, bytes, "broadcast(%llu x %s, root %u)", count, dtype_text(dtype), (unsigned)(call >> 40 & 4095));
+	else if (k == &cvy_op_allgather || k == &cvy_op_alltoall)
+		snprintf(text, bytes, "%s(%llu x %s)", k->name, count, dtype_text(dtype));
+	else
+		snprintf(text, bytes, "%s", k->name);
+	return text;
+}
+
+/* ---- post and decide ---- */
+
+static void unlink_op(struct cvy_engine *e, struct cvy_op *op)
+{
+	struct cvy_op **at = &e->head;
+
+	while (*at && *at != op)
+		at = &(*at)->next;
+	if (!*at)
+		return;
+	*at = op->next;
+	e->tail = NULL;
+	for (struct cvy_op *o = e->head; o; o = o->next)
+		e->tail = o;
+	__atomic_sub_fetch(&e->busy, 1, __ATOMIC_RELAXED);
+}
+
+/* Keeps a decided operation: its tick numbers are what repair needs until the next view is active. */
+static void record_op(struct cvy_engine *e, struct cvy_op *op)
+{
+	struct cvy_op **at = &e->record[op->seq % 8];
+
+	if (*at)
+		cvy_op_put(*at);
+	__atomic_add_fetch(&op->refs, 1, __ATOMIC_RELAXED);
+	*at = op;
+}
+
+struct cvy_op *cvy_engine_record(struct cvy_engine *e, uint64_t seq)
+{
+	struct cvy_op *op = e->record[seq % 8];
+
+	return op && op->seq == seq ? op : NULL;
+}
+
+void cvy_engine_decide(struct cvy_engine *e, struct cvy_op *op, int status, uint32_t epoch, const struct covey_mask *mask,
+		       int size)
+{
+	struct covey_result *res = &op->result;
+
+	res->status = status;
+	res->epoch = epoch;
+	res->seq = op->seq;
+	res->size = size;
+	res->mask = *mask;
+	res->wait_ns = op->posted_ns ? cvy_now_ns() - op->posted_ns : 0;
+	if (!status && op->on_loss == COVEY_ON_LOSS_FAIL && op->kind->op_class != CVY_OP_ADMIT &&
+	    !cvy_mask_within(&e->acked, mask)) {
+		res->status = cvy_fail(e->box, COVEY_ERR_PEER, -1, epoch,
+				       "operation %llu: a rank of the last safe point did not contribute",
+				       (unsigned long long)op->seq);
+	}
+	if (op->kind->finish)
+		op->kind->finish(e, op);
+	if (op->kind->op_class == CVY_OP_ADMIT) {
+		e->acked = *mask;
+		e->size = size;
+	}
+	free(op->undo);
+	op->undo = NULL;
+	if (op->seq) {
+		e->done = e->ent = op->seq;
+		__atomic_store_n(&e->own->done.aux, e->done, __ATOMIC_RELEASE);
+		record_op(e, op);
+	}
+	unlink_op(e, op);
+	__atomic_store_n(&op->state, CVY_OP_DECIDED, __ATOMIC_RELEASE);
+	if (__atomic_load_n(&e->asleep, __ATOMIC_RELAXED))
+		cvy_engine_wake(e);
+	cvy_op_put(op);
+}
+
+/* An operation whose outcome a repair brought before the application called it. */
+static int claim_outcome(struct cvy_engine *e, struct cvy_op *op)
+{
+	struct cvy_outcome **at = &e->outcomes, *o;
+	uint64_t done = e->done, ent = e->ent;
+	size_t pos = 0;
+
+	while (*at && (*at)->result.seq != op->seq)
+		at = &(*at)->next;
+	o = *at;
+	if (!o)
+		return 0;
+	*at = o->next;
+	if (!o->result.status && o->sig != op->sig)
+		o->result.status = COVEY_ERR_MISMATCH;
+	for (uint64_t i = 0; !o->result.status && op->kind->take && pos < o->n; i++) {
+		uint32_t n;
+
+		memcpy(&n, o->bytes + pos, sizeof(n));
+		op->kind->take(e, op, i, o->bytes + pos + sizeof(n), n);
+		pos += sizeof(n) + n;
+	}
+	cvy_engine_decide(e, op, o->result.status, o->result.epoch, &o->result.mask, o->result.size);
+	e->done = done; /* it was counted when it was repaired */
+	e->ent = ent;
+	free(o->bytes);
+	free(o);
+	return 1;
+}
+
+static int post_locked(struct cvy_engine *e, struct cvy_op *op)
+{
+	int ended = __atomic_load_n(&e->ended, __ATOMIC_ACQUIRE);
+
+	if (ended)
+		return ended;
+	if (op->kind->op_class == CVY_OP_ADMIT && e->pending)
+		op->seq = 0;
+	else
+		op->seq = ++e->posted;
+	__atomic_add_fetch(&op->refs, 1, __ATOMIC_RELAXED);
+	__atomic_add_fetch(&e->busy, 1, __ATOMIC_RELAXED);
+	op->input = op->send;
+	if (e->tail)
+		e->tail->next = op;
+	else
+		e->head = op;
+	e->tail = op;
+	if (op->seq && op->seq <= e->done)
+		claim_outcome(e, op);
+	return 0;
+}
+
+int cvy_engine_post(struct cvy_engine *e, struct cvy_op *op)
+{
+	int err;
+
+	op->posted_ns = cvy_now_ns();
+	pthread_mutex_lock(&e->lock);
+	err = post_locked(e, op);
+	if (!err && !__atomic_load_n(&e->gate, __ATOMIC_RELAXED))
+		cvy_engine_step(e);
+	pthread_mutex_unlock(&e->lock);
+	cvy_progress_kick();
+	return err;
+}
+
+int cvy_engine_run(struct cvy_engine *e, struct cvy_op *op)
+{
+	int err, more;
+
+	pthread_mutex_lock(&e->lock);
+	err = post_locked(e, op);
+	if (err) {
+		pthread_mutex_unlock(&e->lock);
+		return err;
+	}
+	while (cvy_engine_step(e) && !cvy_op_decided(op)) /* the whole of a short operation, mostly */
+		;
+	more = e->set.npush && cvy_op_decided(op) && cvy_engine_unsent(e);
+	pthread_mutex_unlock(&e->lock);
+	if (!cvy_op_decided(op)) {
+		op->posted_ns = cvy_now_ns();
+		cvy_engine_wait(e, op, CVY_NEVER);
+	} else if (more) {
+		cvy_progress_kick();
+	}
+	return op->result.status;
+}
+
+/* ---- slots ---- */
+
+uint8_t *cvy_own_slot(struct cvy_engine *e, struct cvy_op *op, uint64_t i)
+{
+	return e->own_base + e->layout.slots + (size_t)cvy_slot_index(op, i) * e->layout.stride;
+}
+
+const uint8_t *cvy_source_slot(struct cvy_engine *e, const struct cvy_op *op, uint64_t i, int k)
+{
+	return e->set.base[k] + e->layout.slots + (size_t)cvy_slot_index(op, i) * e->layout.stride;
+}
+
+const struct cvy_line *cvy_source_line(struct cvy_engine *e, const struct cvy_op *op, uint64_t i, int k, int round)
+{
+	struct cvy_page *page = e->set.page[k];
+
+	return (round == 1 ? page->first : page->second) + cvy_slot_index(op, i);
+}
+
+void cvy_put(struct cvy_engine *e, int rank, const void *at, size_t n)
+{
+	struct cvy_link *link = cvy_mesh_link(e->mesh, rank);
+
+	if (n && rank != e->rank && link && link->ops->put)
+		link->ops->put(link, (size_t)((const uint8_t *)at - e->own_base), n);
+}
+
+void cvy_put_all(struct cvy_engine *e, const void *at, size_t n)
+{
+	for (int i = 0; n && i < e->set.npush; i++) {
+		struct cvy_link *link = e->set.push[i];
+
+		if (link->ops->put)
+			link->ops->put(link, (size_t)((const uint8_t *)at - e->own_base), n);
+	}
+}
+
+static void signal_all(struct cvy_engine *e, const struct cvy_line *line)
+{
+	for (int i = 0; i < e->set.npush; i++) {
+		struct cvy_link *link = e->set.push[i];
+
+		if (link->ops->signal)
+			link->ops->signal(link, (size_t)((const uint8_t *)line - e->own_base));
+	}
+	cvy_engine_announce(e, line);
+}
+
+/* The own line of a round: everything before the tag, the tag last. */
+static void publish(struct cvy_engine *e, struct cvy_op *op, uint64_t i, int round)
+{
+	struct cvy_line *line = (round == 1 ? e->own->first : e->own->second) + cvy_slot_index(op, i);
+
+	line->sig = op->sig;
+	line->call = op->call;
+	if (round == 1) {
+		if (op->kind->publish && (op->kind->op_class != CVY_OP_ROOT || op->root == e->rank))
+			op->kind->publish(e, op, i, line);
+	} else {
+		op->kind->publish2(e, op, i, line);
+	}
+	__atomic_store_n(&line->tag, cvy_tag(e->epoch, op->first + (uint32_t)i), __ATOMIC_RELEASE);
+	signal_all(e, line);
+}
+
+/* Done words: an operation of a root shows nothing about the others, so its ranks tell what they completed. */
+static void tell_done(struct cvy_engine *e, uint32_t tick)
+{
+	struct cvy_line *line = &e->own->done;
+
+	e->done_word = tick;
+	__atomic_store_n(&line->tag, cvy_tag(e->epoch, tick), __ATOMIC_RELEASE);
+	signal_all(e, line);
+}
+
+static void refresh_floor(struct cvy_engine *e)
+{
+	uint32_t least = e->complete;
+
+	for (int k = 0; k < e->set.n; k++) {
+		uint64_t tag;
+
+		if (k == e->set.self)
+			continue;
+		tag = __atomic_load_n(&e->set.page[k]->done.tag, __ATOMIC_ACQUIRE);
+		if ((uint32_t)(tag >> 32) != e->epoch)
+			return;
+		if ((uint32_t)tag < least)
+			least = (uint32_t)tag;
+	}
+	if (least > e->floor)
+		e->floor = least;
+}
+
+/* PROTOCOL section 7, rule 1 */
+static int may_enter(struct cvy_engine *e, uint32_t tick)
+{
+	if (tick > CVY_DEPTH && e->complete < tick - CVY_DEPTH)
+		return 0;
+	if (tick <= CVY_SLOTS || e->floor >= tick - CVY_SLOTS)
+		return 1;
+	refresh_floor(e);
+	return e->floor >= tick - CVY_SLOTS;
+}
+
+/* ---- one operation ---- */
+
+static void want_change(struct cvy_engine *e, struct cvy_op *op, const char *why)
+{
+	struct cvy_event ev = { .kind = CVY_EV_WANT_CHANGE, .rank = -1, .number = op->seq, .text = why };
+
+	if (e->wanted == op->seq)
+		return;
+	e->wanted = op->seq;
+	cvy_post(&e->sink, &ev);
+}
+
+static void mismatch(struct cvy_engine *e, struct cvy_op *op, int k, const struct cvy_line *line)
+{
+	char mine[72], theirs[72];
+
+	e->mismatch = 1;
+	cvy_fail(e->box, COVEY_ERR_MISMATCH, e->set.rank[k], e->epoch, "operation %llu: rank %d calls %s, rank %d calls %s%s",
+		 (unsigned long long)op->seq, e->rank, cvy_call_text(op->call, mine, sizeof(mine)), e->set.rank[k],
+		 cvy_call_text(line->call, theirs, sizeof(theirs)), op->call == line->call ? " with other details" : "");
+	want_change(e, op, "mismatch");
+}
+
+/* Have all sources that the tick needs announced it? Remembers how far it looked. */
+static int arrived(struct cvy_engine *e, struct cvy_op *op, uint64_t i, int round)
+{
+	uint64_t tag = cvy_tag(e->epoch, op->first + (uint32_t)i);
+	int *k = &op->scan[round - 1];
+
+	for (; *k < e->set.n; ++*k) {
+		const struct cvy_line *line;
+
+		if (*k == e->set.self || (op->kind->op_class == CVY_OP_ROOT && e->set.rank[*k] != op->root))
+			continue;
+		if (e->set.gone[*k]) {
+			cvy_mask_add(&op->lost, e->set.rank[*k]);
+			continue;
+		}
+		line = cvy_source_line(e, op, i, *k, round);
+		if (__atomic_load_n(&line->tag, __ATOMIC_ACQUIRE) != tag)
+			return 0;
+		if (line->sig != op->sig) {
+			mismatch(e, op, *k, line);
+			return 0;
+		}
+	}
+	*k = 0;
+	return 1;
+}
+
+void cvy_engine_look_for_mismatch(struct cvy_engine *e)
+{
+	struct cvy_op *op = e->head;
+
+	if (!op || op->state != CVY_OP_ENTERED || op->kind->op_class != CVY_OP_ROOT || op->completed)
+		return;
+	for (int k = 0; k < e->set.n; k++) {
+		const struct cvy_line *line = e->set.gone[k] ? NULL : cvy_source_line(e, op, 0, k, 1);
+
+		if (line && k != e->set.self && __atomic_load_n(&line->tag, __ATOMIC_ACQUIRE) == cvy_tag(e->epoch, op->first) &&
+		    line->sig != op->sig)
+			mismatch(e, op, k, line);
+	}
+}
+
+/* In place and of many ticks: the first result would overwrite an input that a redo needs. */
+static void save_input(struct cvy_engine *e, struct cvy_op *op)
+{
+	if (op->undo || op->ticks == 1 || !op->input_bytes || op->input_bytes > e->undo_bytes)
+		return;
+	op->undo = malloc(op->input_bytes);
+	if (op->undo) {
+		memcpy(op->undo, op->send, op->input_bytes);
+		op->input = op->undo;
+	}
+}
+
+static int begin_admit(struct cvy_engine *e, struct cvy_op *op)
+{
+	if (e->pending) { /* a joiner: it is told number and tick */
+		if (!e->admit_seq || e->admit_epoch != e->epoch)
+			return 0;
+		e->done = e->ent = e->admit_seq - 1;
+		e->posted = e->admit_seq;
+		e->tick = e->complete = e->admit_tick - 1;
+		e->floor = e->admit_tick > CVY_DEPTH ? e->admit_tick - CVY_DEPTH : 0;
+		op->seq = e->admit_seq;
+		cvy_set_build(e);
+	} else if (!cvy_mask_empty(&e->view->pending)) {
+		cvy_set_build(e);
+		if (e->set.self == 0)
+			cvy_admit_send(e, op);
+	}
+	return 1;
+}
+
+/* Gives the operation its tick numbers. 0: it cannot begin yet. */
+static int begin(struct cvy_engine *e, struct cvy_op *op)
+{
+	if (op->kind->op_class == CVY_OP_ADMIT && !begin_admit(e, op))
+		return 0;
+	if (op->seq != e->done + 1)
+		return 0;
+	e->ent = op->seq;
+	op->state = CVY_OP_ENTERED;
+	op->first = e->tick + 1;
+	op->entered = op->second = op->completed = 0;
+	op->scan[0] = op->scan[1] = 0;
+	memset(&op->lost, 0, sizeof(op->lost));
+	op->result.status = 0;
+	if (op->kind->op_class == CVY_OP_ROOT && !covey_mask_has(&e->mask, op->root)) {
+		e->tick = op->first;
+		e->complete = e->tick;
+		cvy_fail(e->box, COVEY_ERR_ROOT, op->root, e->epoch, "operation %llu: the root is not a member",
+			 (unsigned long long)op->seq);
+		op->ticks = 1;
+		cvy_engine_decide(e, op, COVEY_ERR_ROOT, e->epoch, &e->mask, e->size);
+		tell_done(e, e->tick);
+		return 0;
+	}
+	save_input(e, op);
+	if (cvy_mesh_fault(e->mesh))
+		cvy_fault_op(cvy_mesh_fault(e->mesh), op->seq, op->kind->name);
+	return 1;
+}
+
+/* Publishing ends here; what the tick showed about the others is drawn. */
+static void complete_tick(struct cvy_engine *e, struct cvy_op *op)
+{
+	uint32_t tick = op->first + (uint32_t)op->completed;
+	int waits = op->kind->op_class != CVY_OP_ROOT && !(op->kind->op_class == CVY_OP_ADMIT && cvy_mask_empty(&e->view->pending));
+
+	if (op->kind->consume)
+		op->kind->consume(e, op, op->completed);
+	if (op->input_bytes && !op->undo && op->ticks > 1)
+		op->spoiled = 1;
+	op->completed++;
+	e->complete = tick;
+	if (waits) {
+		if (tick > CVY_DEPTH && e->floor < tick - CVY_DEPTH)
+			e->floor = tick - CVY_DEPTH;
+	} else {
+		tell_done(e, tick);
+	}
+}
+
+/* An ADMIT that took pending ranks in: they are members from here on. */
+static void admitted(struct cvy_engine *e, struct cvy_op *op)
+{
+	struct cvy_view *v = e->view;
+
+	CVY_MASK_EACH (r, &v->pending)
+		v->member[r].from = op->seq;
+	memset(&v->pending, 0, sizeof(v->pending));
+	e->pending = 0;
+	e->adm = op->seq;
+}
+
+static void decide(struct cvy_engine *e, struct cvy_op *op)
+{
+	int took = op->kind->op_class == CVY_OP_ADMIT && !cvy_mask_empty(&e->view->pending);
+	struct cvy_event ev = { .kind = CVY_EV_ADMITTED, .rank = -1, .number = op->seq, .epoch = e->epoch };
+	struct covey_mask mask = e->mask;
+	int size = e->size;
+
+	e->tick = op->first + (uint32_t)op->ticks - 1;
+	if (took)
+		admitted(e, op);
+	if (op->kind->op_class == CVY_OP_ADMIT)
+		size = cvy_view_size(e->view, op->seq + 1);
+	if (op->kind->op_class == CVY_OP_PRIVATE)
+		cvy_mask_sub(&mask, &op->lost);
+	cvy_engine_decide(e, op, op->result.status, e->epoch, &mask, size);
+	if (took) {
+		cvy_set_build(e);
+		cvy_post(&e->sink, &ev);
+	}
+}
+
+int cvy_op_step(struct cvy_engine *e, struct cvy_op *op)
+{
+	uint64_t limit;
+	int progress = 0;
+
+	if (op->state == CVY_OP_QUEUED && !begin(e, op))
+		return op->state == CVY_OP_DECIDED;
+	if (op->entered < (op->ticks ? op->ticks : 1) && may_enter(e, op->first + (uint32_t)op->entered)) {
+		if (op->kind->op_class != CVY_OP_ROOT || op->root == e->rank || !op->entered)
+			publish(e, op, op->entered, 1);
+		op->entered++;
+		progress = 1;
+	}
+	if (op->rounds == 2 && op->second < op->entered && arrived(e, op, op->second, 1)) {
+		publish(e, op, op->second++, 2);
+		progress = 1;
+	}
+	limit = op->rounds == 2 ? op->second : op->entered;
+	if (op->completed < limit &&
+	    ((op->kind->op_class == CVY_OP_ADMIT && cvy_mask_empty(&e->view->pending)) || arrived(e, op, op->completed, op->rounds))) {
+		complete_tick(e, op);
+		progress = 1;
+	}
+	if (op->ticks && op->completed == op->ticks)
+		decide(e, op);
+	return progress;
+}
+
+int cvy_engine_step(struct cvy_engine *e)
+{
+	int progress = 0;
+
+	if (__atomic_load_n(&e->gate, __ATOMIC_ACQUIRE)) {
+		if (e->repair)
+			cvy_repair_step(e);
+		return 0;
+	}
+	for (int i = 0; i < e->set.npush; i++) {
+		struct cvy_link *link = e->set.push[i];
+
+		if (link->ops->poll && link->ops->poll(link) > 0)
+			progress = 1;
+	}
+	if (e->head)
+		progress |= cvy_op_step(e, e->head);
+	return progress;
+}

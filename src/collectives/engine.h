@@ -1,0 +1,271 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The engine of a group: a queue of operations, run in order, one at a time, tick by tick.
+ *
+ * A *tick* is the part of an operation that fits one slot. Every source has CVY_SLOTS slots in its
+ * own window; tick t stands in slot t % CVY_SLOTS and is announced by the tag {epoch, t} in the
+ * slot's line. An operation of one *round* is done when the lines of all sources are here; one of
+ * two rounds (two-shot) publishes again, in the second line, what it made of the first.
+ *
+ * Every operation is resumable: cvy_engine_step() goes as far as it can and never waits. A blocking
+ * call steps it on the caller's thread, the progress thread what nobody waits for, the simulator
+ * everything. All waiting is in wait.c. The lock is held while stepping; a closed gate (a view
+ * change) makes steppers let go of it.
+ *
+ * Retention (PROTOCOL section 7): tick t is entered when every rank has completed t - 2D (floor) and
+ * this one t - D. So slots of the last 2D ticks stand until a view is active, and a survivor that
+ * completed an operation can give its missing ticks to one that did not (repair.c).
+ */
+#ifndef CVY_ENGINE_H
+#define CVY_ENGINE_H
+
+#include <pthread.h>
+
+#include "p2p.h"
+#include "seam.h"
+
+struct cvy_engine;
+struct cvy_op;
+
+enum cvy_op_class {
+	CVY_OP_ALL,	/* replicated: needs everyone, a holder can give it */
+	CVY_OP_PRIVATE, /* needs everyone, each rank gets its own part; missing sources are masked */
+	CVY_OP_ROOT,	/* needs the root */
+	CVY_OP_ADMIT
+};
+
+/*
+ * What an operation does in a tick. i counts ticks of the operation from 0. Functions run under the
+ * engine's lock, never wait, and touch: own slot (cvy_own_slot), sources' slots (cvy_source_slot),
+ * the operation's buffers.
+ */
+struct cvy_op_kind {
+	const char *name;
+	int op_class;
+	/* own contribution of tick i into the own slot or line->data, and cvy_put*() for peers that need it */
+	void (*publish)(struct cvy_engine *e, struct cvy_op *op, uint64_t i, struct cvy_line *line);
+	/* two rounds: all first lines are here; make and put the second part */
+	void (*publish2)(struct cvy_engine *e, struct cvy_op *op, uint64_t i, struct cvy_line *line);
+	/* all lines of the last round are here (or their source is gone): write outputs. May set op->ticks in tick 0. */
+	void (*consume)(struct cvy_engine *e, struct cvy_op *op, uint64_t i);
+	/* replicated kinds: the bytes that tick i's outcome consists of (at most cvy_op_give_bytes), and their placing */
+	size_t (*give)(struct cvy_engine *e, struct cvy_op *op, uint64_t i, uint8_t *out);
+	void (*take)(struct cvy_engine *e, struct cvy_op *op, uint64_t i, const uint8_t *bytes, size_t n);
+	/* the operation is decided with op->result set: last touches (zero missing blocks, report counts); may be NULL */
+	void (*finish)(struct cvy_engine *e, struct cvy_op *op);
+	/* frees op->priv; may be NULL */
+	void (*release)(struct cvy_op *op);
+};
+
+enum cvy_op_state { CVY_OP_QUEUED, CVY_OP_ENTERED, CVY_OP_DECIDED };
+
+struct cvy_op {
+	const struct cvy_op_kind *kind;
+	uint64_t seq;	 /* 0: a joiner's first covey_admit, not known yet */
+	uint32_t sig;	 /* hash of the call: alike on all ranks */
+	uint64_t call;	 /* kind, type, op, root and count in short: named when calls do not match */
+	int state;	 /* enum cvy_op_state; DECIDED is stored with release */
+	int rounds;	 /* 1 or 2 */
+	uint64_t ticks;	 /* of the whole operation; 0: not known before tick 0 is complete */
+	uint32_t first;	 /* tick number of i = 0 */
+	uint64_t entered, second, completed; /* ticks published in round 1, in round 2, completed */
+	int scan[2];	 /* per round: index in the set of the first source not seen yet */
+	int on_loss;
+	int spoiled;	 /* results were written over inputs that a redo would need */
+
+	const void *send; /* arguments, as the kinds use them */
+	void *recv;
+	size_t count, elem, bytes; /* bytes: count * elem */
+	size_t piece;	  /* bytes of the operation per tick */
+	int dtype, redop, root;
+	const uint8_t *input; /* send, or the undo copy of an in-place input */
+	size_t input_bytes; /* of an input that results overwrite (in place), 0: none does */
+	uint8_t *undo;
+	void *priv;	  /* of the kind */
+	struct covey_mask lost; /* private kinds: sources whose part is not here */
+
+	struct covey_result result;
+	uint64_t posted_ns;
+	int refs;	  /* work handle, queue */
+	struct cvy_op *next;
+};
+
+/* The sources of the view that operations run in, ascending by rank. */
+struct cvy_set {
+	int n;
+	int self;	/* index of the own rank, -1: not among them */
+	int *rank;
+	struct cvy_page **page;	 /* page of each source as seen here */
+	const uint8_t **base;	 /* its window as seen here, or its copy set aside */
+	const void **src;	 /* [n] room for a list of inputs */
+	uint8_t *gone;		 /* removed since: nothing more will come */
+	struct cvy_link **push;	 /* [npush] links whose transport has put/signal */
+	int npush;
+	int nlocal;		 /* peers on this host that sleep on our lines */
+	struct cvy_page **local;
+};
+
+/* Bytes of tick i of a simple linear operation. */
+static inline size_t cvy_tick_bytes(const struct cvy_op *op, uint64_t i)
+{
+	size_t at = (size_t)i * op->piece;
+
+	return op->bytes - at < op->piece ? op->bytes - at : op->piece;
+}
+
+struct cvy_engine {
+	pthread_mutex_t lock;
+	struct cvy_mesh *mesh;
+	struct cvy_layout layout;
+	struct cvy_sink sink; /* agent; any thread */
+	/* control message to a member, from any thread */
+	int (*send)(void *ctx, int rank, uint64_t inc, int type, uint32_t epoch, const void *body, uint32_t bytes);
+	void *send_ctx;
+	struct cvy_errbox *box;
+	size_t undo_bytes;
+	int rank;
+	struct cvy_page *own;	/* own window */
+	uint8_t *own_base;
+
+	/* Set by the agent, read by steppers without the lock. */
+	uint32_t gate;	 /* closed: let go of the lock */
+	uint32_t busy;	 /* operations posted and not decided, repairs, unsent bytes: the progress thread looks */
+	uint32_t asleep; /* threads asleep on change */
+	uint32_t change; /* futex: counts thaws, ends, decided operations */
+	int ended;	 /* COVEY_ERR_*: every operation ends with it */
+	int waiting;	 /* someone has waited for more than 1 ms */
+	int waiters;	 /* threads that step this engine while they wait */
+
+	/* Below: under the lock. */
+	struct cvy_view *view; /* last learned */
+	int active;	       /* it is active here */
+	int pending;	       /* this rank waits for its ADMIT */
+	uint32_t epoch;	       /* of the view that `set` and ticks belong to (active) */
+	struct cvy_set set;    /* MASK of the next operation */
+	struct covey_mask mask;
+	int size;	       /* layouts: as the last safe point returned */
+	uint64_t posted;       /* seq of the last operation posted */
+	uint64_t done, ent;    /* PROTOCOL section 2 */
+	uint64_t adm;
+	int mismatch;
+	uint32_t tick;	       /* last tick that belongs to a begun operation */
+	uint32_t complete;     /* last tick completed here */
+	uint32_t floor;	       /* every admitted rank has completed ticks up to here */
+	uint32_t done_word;    /* last tick written to the own done line */
+	uint64_t wanted;       /* seq for which a change was asked, not to ask twice */
+	uint64_t *peer_done; /* [max_ranks] last operation decided there, as its PING told; agent's thread */
+	struct covey_mask acked; /* contributors of the last safe point: what on_loss = fail demands */
+	int on_loss;
+
+	struct cvy_op *head, *tail; /* posted, not decided */
+	struct cvy_op *record[8];   /* last decided operations with their tick numbers, for repair */
+	struct cvy_op *spare;	      /* freed operations, kept for the next */
+	int spares;
+	struct cvy_outcome *outcomes; /* repaired before the application called them */
+	uint8_t *aside[COVEY_MAX_RANKS]; /* page and slots of a removed rank, until the view is active */
+	struct cvy_repair *repair;
+	void *admit_state; /* of the present ADMIT: bytes a joiner got */
+	size_t admit_bytes;
+	uint64_t admit_seq;
+	uint32_t admit_tick, admit_epoch;
+	uint8_t *scratch; /* give buffer */
+	size_t scratch_bytes;
+
+	struct cvy_engine *next_engine; /* list of the progress thread */
+	int spin;		       /* every rank of the host has a core of its own */
+	int idle_fd;		       /* eventfd: wakes a stepper that polls sockets */
+};
+
+/* ---- For operation kinds ---- */
+
+/* own slot of tick i: layout.stride bytes */
+uint8_t *cvy_own_slot(struct cvy_engine *e, struct cvy_op *op, uint64_t i);
+/* slot of tick i of the k-th source of the set */
+const uint8_t *cvy_source_slot(struct cvy_engine *e, const struct cvy_op *op, uint64_t i, int k);
+/* line of round 1 or 2 of tick i of the k-th source */
+const struct cvy_line *cvy_source_line(struct cvy_engine *e, const struct cvy_op *op, uint64_t i, int k, int round);
+/* index of slot, 0..CVY_SLOTS-1, of tick i: for kinds with slots of their own in the heap */
+static inline int cvy_slot_index(const struct cvy_op *op, uint64_t i)
+{
+	return (int)((op->first + (uint32_t)i) % CVY_SLOTS);
+}
+/* bytes [at, at + n) of the own window to one member / all members, where the transport needs telling */
+void cvy_put(struct cvy_engine *e, int rank, const void *at, size_t n);
+void cvy_put_all(struct cvy_engine *e, const void *at, size_t n);
+
+/* ---- For the API: post, step, wait ---- */
+
+int cvy_engine_open(struct cvy_engine **out, struct cvy_mesh *mesh, struct cvy_errbox *box, size_t undo_bytes);
+void cvy_engine_identity(struct cvy_engine *e, int rank, int max_ranks); /* before the first view */
+void cvy_engine_close(struct cvy_engine *e);
+
+struct cvy_op *cvy_op_new(const struct cvy_op_kind *kind);
+void cvy_op_put(struct cvy_op *op); /* drops a reference */
+void cvy_op_sign(struct cvy_op *op, int on_loss); /* computes sig and call from the arguments */
+char *cvy_call_text(uint64_t call, char *text, size_t bytes); /* the call in words */
+
+/* Gives the operation its number and queues it. Takes a reference for the queue. 0, or the engine's end. */
+int cvy_engine_post(struct cvy_engine *e, struct cvy_op *op);
+/* Post and wait on the caller's thread, without letting go of the lock between: status of the operation. */
+int cvy_engine_run(struct cvy_engine *e, struct cvy_op *op);
+/* As far as it goes without waiting: 1 progress was made, 0 blocked, nothing to do or gate closed. Lock held. */
+int cvy_engine_step(struct cvy_engine *e);
+/* Steps or waits until op is decided or the deadline: 0 or TIMEOUT. Lock not held. */
+int cvy_engine_wait(struct cvy_engine *e, struct cvy_op *op, uint64_t deadline_ns);
+/* Transports that still hold bytes of decided operations; the lock is held. */
+int cvy_engine_unsent(struct cvy_engine *e);
+static inline int cvy_op_decided(const struct cvy_op *op)
+{
+	return __atomic_load_n(&op->state, __ATOMIC_ACQUIRE) == CVY_OP_DECIDED;
+}
+
+/* Progress thread of the process. */
+void cvy_progress_add(struct cvy_engine *e);
+void cvy_progress_remove(struct cvy_engine *e);
+void cvy_progress_kick(void);
+void cvy_progress_forget(void); /* in a forked child */
+
+/* ---- For the agent (struct cvy_seam); ctx is the engine ---- */
+
+void cvy_engine_freeze(void *ctx, uint32_t epoch);
+void cvy_engine_learn(void *ctx, const struct cvy_view *view, const struct covey_mask *removed,
+		      const struct covey_mask *lag);
+void cvy_engine_repair(void *ctx, const struct covey_mask *holders);
+void cvy_engine_thaw(void *ctx);
+void cvy_engine_message(void *ctx, const struct cvy_msg *msg);
+void cvy_engine_stop(void *ctx, int err);
+uint64_t cvy_engine_progress(void *ctx, uint64_t *floor_tick, int *waiting);
+void cvy_engine_peer_progress(void *ctx, int rank, uint64_t done, uint64_t floor_tick);
+/* 1 when every member has decided what is decided here: this rank may go. Agent's thread or simulator. */
+int cvy_engine_drained(struct cvy_engine *e);
+/* A waiter that waits long looks for other calls at this number where nobody would announce (root operations). */
+void cvy_engine_look_for_mismatch(struct cvy_engine *e);
+
+/* ---- Inside the engine ---- */
+
+struct cvy_outcome { /* of an operation that the application has not called yet */
+	struct cvy_outcome *next;
+	struct covey_result result;
+	uint32_t sig;
+	uint8_t *bytes; /* ticks one after the other, each {u32 n, bytes} */
+	size_t n;
+};
+
+void cvy_engine_decide(struct cvy_engine *e, struct cvy_op *op, int status, uint32_t epoch, const struct covey_mask *mask,
+		       int size);
+struct cvy_op *cvy_engine_record(struct cvy_engine *e, uint64_t seq);
+void cvy_set_build(struct cvy_engine *e); /* from view and done */
+void cvy_set_clear(struct cvy_set *set);
+void cvy_engine_wake(struct cvy_engine *e); /* steppers and waiters look again */
+void cvy_engine_announce(struct cvy_engine *e, const struct cvy_line *line); /* wake peers asleep on it */
+void cvy_repair_message(struct cvy_engine *e, const struct cvy_msg *msg);
+void cvy_repair_step(struct cvy_engine *e);
+void cvy_repair_drop(struct cvy_engine *e);
+void cvy_admit_message(struct cvy_engine *e, const struct cvy_msg *msg);
+int cvy_admit_send(struct cvy_engine *e, struct cvy_op *op);
+int cvy_op_step(struct cvy_engine *e, struct cvy_op *op); /* the pipeline of one operation; 1: progress */
+
+extern const struct cvy_op_kind cvy_op_allreduce, cvy_op_broadcast, cvy_op_allgather, cvy_op_alltoall, cvy_op_alltoallv,
+	cvy_op_barrier, cvy_op_admit, cvy_op_dispatch, cvy_op_combine;
+
+#endif

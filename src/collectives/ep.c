@@ -1,0 +1,394 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * covey_ep_*, covey_dispatch* and covey_combine*: argument checks, slots in the heap of the window, and the split
+ * phases. A handle keeps no state of an operation beside the posted operation itself, so a redo in a new view needs
+ * nothing from here. Sizes follow from max_ranks, offsets from the order of the calls: both are alike on all ranks.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "clock.h"
+#include "ep.h"
+#include "handle.h"
+#include "mask.h"
+
+enum { DISPATCH, COMBINE };
+
+#define EP_MAX_TOP_K 32
+#define EP_MAX_EXPERTS 65536
+#define EP_MAX_TOKENS (1 << 20)
+#define EP_MAX_HIDDEN (1 << 20)
+#define EP_MAX_ROWS INT32_MAX /* a row's number is an int32 */
+
+static int fail(struct covey_group *group, int err, const char *cause)
+{
+	return cvy_fail(cvy_handle_box(group), err, -1, 0, "%s", cause);
+}
+
+static int group_size(struct cvy_engine *e)
+{
+	int size;
+
+	pthread_mutex_lock(&e->lock);
+	size = e->size;
+	pthread_mutex_unlock(&e->lock);
+	return size;
+}
+
+/* A joiner that was not admitted yet has no size of its own: the view's, and covey_admit() will tell if it is another. */
+static int layout_size(struct covey_ep *ep)
+{
+	int size = group_size(cvy_handle_engine(ep->group));
+	struct covey_view view;
+
+	if (size < 1 && !covey_view(ep->group, &view))
+		size = view.size;
+	return size < 1 ? ep->shape.max_ranks : size;
+}
+
+/* An argument struct of another age: shorter reads as zero-filled, longer must be zero past what we know. */
+static int take_struct(struct covey_group *group, void *to, size_t known, const void *from, const char *name)
+{
+	size_t size;
+
+	if (!from)
+		return cvy_fail(cvy_handle_box(group), COVEY_ERR_INVAL, -1, 0, "%s is NULL", name);
+	memcpy(&size, from, sizeof(size));
+	if (size < sizeof(size))
+		return cvy_fail(cvy_handle_box(group), COVEY_ERR_INVAL, -1, 0, "%s: size is not set: use its initialiser",
+				name);
+	for (size_t i = known; i < size; i++)
+		if (((const uint8_t *)from)[i])
+			return cvy_fail(cvy_handle_box(group), COVEY_ERR_INVAL, -1, 0,
+					"%s: a field is set that this version does not know", name);
+	memset(to, 0, known);
+	memcpy(to, from, size < known ? size : known);
+	return 0;
+}
+
+static int check_config(struct covey_group *group, const struct covey_ep_config *c)
+{
+	if (c->max_tokens < 1 || c->max_tokens > EP_MAX_TOKENS)
+		return fail(group, COVEY_ERR_INVAL, "max_tokens must be from 1 to 1048576");
+	if (c->hidden < 8 || c->hidden > EP_MAX_HIDDEN || c->hidden % 8)
+		return fail(group, COVEY_ERR_INVAL, "hidden must be a multiple of 8 (16 bytes of bf16), from 8 to 1048576");
+	if (c->top_k < 1 || c->top_k > EP_MAX_TOP_K)
+		return fail(group, COVEY_ERR_INVAL, "top_k must be from 1 to 32");
+	if (c->experts < 1 || c->experts > EP_MAX_EXPERTS)
+		return fail(group, COVEY_ERR_INVAL, "experts must be from 1 to 65536");
+	if (c->dtype != COVEY_BFLOAT16)
+		return fail(group, COVEY_ERR_INVAL, "dtype must be COVEY_BFLOAT16");
+	if (c->preset != COVEY_EP_LL)
+		return fail(group, COVEY_ERR_INVAL, "preset must be COVEY_EP_LL");
+	return 0;
+}
+
+/* New owners of the experts for a group of @size ranks; the handle changes only if all is well. */
+static int lay_out(struct covey_ep *ep, const int *expert_owner, int size)
+{
+	int experts = ep->shape.experts, *owner = malloc((size_t)experts * sizeof(*owner));
+	uint64_t h = ep->dispatch;
+
+	if (!owner)
+		return fail(ep->group, COVEY_ERR_NOMEM, "no memory for the table of owners");
+	if (expert_owner)
+		memcpy(owner, expert_owner, (size_t)experts * sizeof(*owner));
+	else
+		cvy_ep_blocks(experts, size, owner);
+	for (int x = 0; x < experts; x++) {
+		if (owner[x] < 0 || owner[x] >= size) {
+			int bad = owner[x];
+
+			free(owner);
+			return cvy_fail(cvy_handle_box(ep->group), COVEY_ERR_INVAL, -1, 0,
+					"expert_owner[%d] is %d, the group has ranks 0 to %d", x, bad, size - 1);
+		}
+		h = (h ^ (uint64_t)owner[x]) * 0x100000001b3ull;
+	}
+	h = (h ^ (uint64_t)ep->shape.tokens) * 0x100000001b3ull;
+	h = (h ^ (uint64_t)ep->shape.hidden) * 0x100000001b3ull;
+	h = (h ^ (uint64_t)ep->shape.top_k << 32 ^ (uint64_t)size) * 0x100000001b3ull;
+	free(ep->owner);
+	ep->owner = owner;
+	ep->sign = h;
+	ep->size = size;
+	ep->el = cvy_ep_locals(experts, owner, ep->rank, ep->local);
+	return 0;
+}
+
+static int take_slots(struct covey_ep *ep, const struct cvy_engine *e)
+{
+	size_t dispatch = CVY_SLOTS * ep->dispatch_bytes, combine = CVY_SLOTS * ep->combine_bytes;
+	size_t need = e->layout.heap + dispatch + combine;
+
+	ep->dispatch = cvy_mesh_heap_alloc(e->mesh, dispatch);
+	ep->combine = ep->dispatch ? cvy_mesh_heap_alloc(e->mesh, combine) : 0;
+	if (ep->combine)
+		return 0;
+	if (need <= e->layout.window_bytes)
+		need = e->layout.window_bytes + dispatch + combine; /* other handles have the room */
+	return cvy_fail(cvy_handle_box(ep->group), COVEY_ERR_NOMEM, -1, 0,
+			"no room for the expert-parallel buffers: they take window_bytes %zu, it is %zu (sized for max_ranks %d)",
+			need, e->layout.window_bytes, ep->shape.max_ranks);
+}
+
+COVEY_API int covey_ep_create(struct covey_group *group, const struct covey_ep_config *config, struct covey_ep **out)
+{
+	struct cvy_engine *e;
+	struct covey_ep_config c;
+	struct covey_view view;
+	struct covey_ep *ep;
+	int err;
+
+	if (!group || !out)
+		return COVEY_ERR_INVAL;
+	err = cvy_handle_check(group);
+	if (!err)
+		err = take_struct(group, &c, sizeof(c), config, "config");
+	if (!err)
+		err = check_config(group, &c);
+	if (!err)
+		err = covey_view(group, &view);
+	if (err)
+		return err;
+	e = cvy_handle_engine(group);
+	ep = calloc(1, sizeof(*ep));
+	if (!ep)
+		return fail(group, COVEY_ERR_NOMEM, "no memory for the handle");
+	ep->group = group;
+	ep->rank = e->rank;
+	ep->shape = (struct cvy_ep_shape){ c.max_tokens, c.hidden, c.top_k, c.experts, view.max_ranks };
+	ep->dispatch_bytes = cvy_ep_dispatch_bytes(&ep->shape);
+	ep->combine_bytes = cvy_ep_combine_bytes(&ep->shape);
+	ep->local = malloc((size_t)c.experts * sizeof(*ep->local));
+	err = ep->local ? 0 : fail(group, COVEY_ERR_NOMEM, "no memory for the handle");
+	if (!err && (uint64_t)ep->shape.max_ranks * (uint64_t)c.max_tokens > EP_MAX_ROWS)
+		err = fail(group, COVEY_ERR_INVAL, "max_ranks * max_tokens must be below 2^31");
+	if (!err)
+		err = take_slots(ep, e);
+	if (!err)
+		err = lay_out(ep, c.expert_owner, layout_size(ep));
+	if (!err)
+		*out = ep;
+	else
+		covey_ep_destroy(ep);
+	return err;
+}
+
+COVEY_API int covey_ep_remap(struct covey_ep *ep, const int *expert_owner)
+{
+	int err;
+
+	if (!ep)
+		return COVEY_ERR_INVAL;
+	err = cvy_handle_check(ep->group);
+	if (err)
+		return err;
+	if (ep->sent[DISPATCH] || ep->sent[COMBINE])
+		return fail(ep->group, COVEY_ERR_INVAL, "an operation of this handle was sent and not received");
+	return lay_out(ep, expert_owner, layout_size(ep));
+}
+
+COVEY_API void covey_ep_destroy(struct covey_ep *ep)
+{
+	if (!ep)
+		return;
+	for (int which = DISPATCH; which <= COMBINE; which++)
+		if (ep->sent[which])
+			cvy_op_put(ep->sent[which]);
+	if (cvy_handle_check(ep->group) != COVEY_ERR_FORKED) {
+		struct cvy_mesh *mesh = cvy_handle_engine(ep->group)->mesh;
+
+		if (ep->combine)
+			cvy_mesh_heap_free(mesh, ep->combine, CVY_SLOTS * ep->combine_bytes);
+		if (ep->dispatch)
+			cvy_mesh_heap_free(mesh, ep->dispatch, CVY_SLOTS * ep->dispatch_bytes);
+	}
+	free(ep->owner);
+	free(ep->local);
+	free(ep);
+}
+
+COVEY_API int covey_ep_local_experts(const struct covey_ep *ep)
+{
+	return ep ? ep->el : COVEY_ERR_INVAL;
+}
+
+COVEY_API int covey_ep_rows(const struct covey_ep *ep)
+{
+	return ep ? ep->size * ep->shape.tokens : COVEY_ERR_INVAL;
+}
+
+/* ---- Split phases ---- */
+
+static int check_call(struct covey_ep *ep, const struct CUstream_st *stream, int which)
+{
+	int err = cvy_handle_check_op(ep->group), size;
+
+	if (err)
+		return err;
+	if (stream)
+		return fail(ep->group, COVEY_ERR_INVAL, "stream must be NULL: this version works on host memory");
+	if (ep->sent[which])
+		return fail(ep->group, COVEY_ERR_INVAL, "the one sent before was not received");
+	size = group_size(cvy_handle_engine(ep->group));
+	if (size != ep->size)
+		return cvy_fail(cvy_handle_box(ep->group), COVEY_ERR_STALE, -1, 0,
+				"laid out for %d ranks, the group has %d: call covey_ep_remap after covey_admit", ep->size, size);
+	return 0;
+}
+
+static int check_dispatch(struct covey_ep *ep, const struct covey_dispatch_args *a)
+{
+	if (a->num_tokens < 0 || a->num_tokens > ep->shape.tokens)
+		return cvy_fail(cvy_handle_box(ep->group), COVEY_ERR_INVAL, -1, 0, "num_tokens is %d, max_tokens %d", a->num_tokens,
+				ep->shape.tokens);
+	if (a->num_tokens && (!a->x || !a->experts))
+		return fail(ep->group, COVEY_ERR_INVAL, "x and experts must not be NULL when there are tokens");
+	if (ep->el && (!a->packed_x || !a->count || !a->src_info || !a->range))
+		return fail(ep->group, COVEY_ERR_INVAL, "packed_x, count, src_info and range must not be NULL");
+	return 0;
+}
+
+static int check_combine(struct covey_ep *ep, const struct covey_combine_args *a)
+{
+	uint64_t rows = (uint64_t)ep->size * (uint64_t)ep->shape.tokens;
+
+	if (a->num_tokens < 0 || a->num_tokens > ep->shape.tokens)
+		return cvy_fail(cvy_handle_box(ep->group), COVEY_ERR_INVAL, -1, 0, "num_tokens is %d, max_tokens %d", a->num_tokens,
+				ep->shape.tokens);
+	if (a->num_tokens && (!a->experts || !a->weights || !a->out))
+		return fail(ep->group, COVEY_ERR_INVAL, "experts, weights and out must not be NULL when there are tokens");
+	if (ep->el && (!a->y || !a->range))
+		return fail(ep->group, COVEY_ERR_INVAL, "y and range must not be NULL");
+	for (size_t i = 0; i < (size_t)ep->el * (size_t)ep->size; i++) {
+		uint64_t n = cvy_ep_range_count(a->range[i]);
+
+		if (n > (uint64_t)ep->shape.tokens || cvy_ep_range_first(a->range[i]) + n > rows)
+			return cvy_fail(cvy_handle_box(ep->group), COVEY_ERR_INVAL, -1, 0, "range[%zu] is not what a dispatch gave", i);
+	}
+	return 0;
+}
+
+/* Takes @call over, whatever happens. */
+static int post(struct covey_ep *ep, int which, struct cvy_ep_call *call)
+{
+	struct cvy_op *op = cvy_op_new(which == DISPATCH ? &cvy_op_dispatch : &cvy_op_combine);
+	struct cvy_engine *e = cvy_handle_engine(ep->group);
+	int err, on_loss;
+
+	if (!op) {
+		cvy_ep_call_free(call);
+		return fail(ep->group, COVEY_ERR_NOMEM, "no memory for the operation");
+	}
+	op->priv = call;
+	op->rounds = 1;
+	op->ticks = 1;
+	op->dtype = COVEY_BFLOAT16;
+	op->count = (size_t)ep->sign;
+	pthread_mutex_lock(&e->lock);
+	on_loss = e->on_loss;
+	pthread_mutex_unlock(&e->lock);
+	cvy_op_sign(op, on_loss);
+	err = cvy_engine_post(e, op);
+	if (err)
+		cvy_op_put(op);
+	else
+		ep->sent[which] = op;
+	return err;
+}
+
+static int receive(struct covey_ep *ep, int which, uint64_t deadline_ns, struct covey_result *result)
+{
+	struct cvy_op *op;
+	int err;
+
+	if (!ep)
+		return COVEY_ERR_INVAL;
+	op = ep->sent[which];
+	if (!op) {
+		err = cvy_handle_check(ep->group);
+		return err ? err : fail(ep->group, COVEY_ERR_INVAL, "nothing was sent");
+	}
+	if (!cvy_op_decided(op)) {
+		err = cvy_engine_wait(cvy_handle_engine(ep->group), op, deadline_ns ? deadline_ns : CVY_NEVER);
+		if (err)
+			return err;
+	}
+	err = op->result.status;
+	if (result)
+		*result = op->result;
+	ep->sent[which] = NULL;
+	cvy_op_put(op);
+	return err;
+}
+
+COVEY_API int covey_dispatch_send(struct covey_ep *ep, const struct covey_dispatch_args *args, struct CUstream_st *stream)
+{
+	struct covey_dispatch_args copy;
+	struct cvy_ep_call *call;
+	int err;
+
+	if (!ep)
+		return COVEY_ERR_INVAL;
+	err = check_call(ep, stream, DISPATCH);
+	if (!err)
+		err = take_struct(ep->group, &copy, sizeof(copy), args, "args");
+	if (!err)
+		err = check_dispatch(ep, &copy);
+	if (err)
+		return err;
+	call = cvy_ep_call_new(ep, 0);
+	if (!call)
+		return fail(ep->group, COVEY_ERR_NOMEM, "no memory for the operation");
+	call->dispatch = copy;
+	return post(ep, DISPATCH, call);
+}
+
+COVEY_API int covey_dispatch_recv(struct covey_ep *ep, uint64_t deadline_ns, struct covey_result *result)
+{
+	return receive(ep, DISPATCH, deadline_ns, result);
+}
+
+COVEY_API int covey_dispatch(struct covey_ep *ep, const struct covey_dispatch_args *args, struct CUstream_st *stream,
+			     struct covey_result *result)
+{
+	int err = covey_dispatch_send(ep, args, stream);
+
+	return err ? err : receive(ep, DISPATCH, 0, result);
+}
+
+COVEY_API int covey_combine_send(struct covey_ep *ep, const struct covey_combine_args *args, struct CUstream_st *stream)
+{
+	struct covey_combine_args copy;
+	struct cvy_ep_call *call;
+	int err;
+
+	if (!ep)
+		return COVEY_ERR_INVAL;
+	err = check_call(ep, stream, COMBINE);
+	if (!err)
+		err = take_struct(ep->group, &copy, sizeof(copy), args, "args");
+	if (!err)
+		err = check_combine(ep, &copy);
+	if (err)
+		return err;
+	call = cvy_ep_call_new(ep, 1);
+	if (!call)
+		return fail(ep->group, COVEY_ERR_NOMEM, "no memory for the operation");
+	call->combine = copy;
+	return post(ep, COMBINE, call);
+}
+
+COVEY_API int covey_combine_recv(struct covey_ep *ep, uint64_t deadline_ns, struct covey_result *result)
+{
+	return receive(ep, COMBINE, deadline_ns, result);
+}
+
+COVEY_API int covey_combine(struct covey_ep *ep, const struct covey_combine_args *args, struct CUstream_st *stream,
+			    struct covey_result *result)
+{
+	int err = covey_combine_send(ep, args, stream);
+
+	return err ? err : receive(ep, COMBINE, 0, result);
+}

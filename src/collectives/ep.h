@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A dispatch/combine pair inside the library: its layout and the operations under way. */
+#ifndef CVY_EP_H
+#define CVY_EP_H
+
+#include "engine.h"
+#include "ep_layout.h"
+
+struct covey_ep {
+	struct covey_group *group;
+	struct cvy_ep_shape shape;
+	int rank;
+	int size;		/* R of the present layout */
+	int el;			/* local experts */
+	int *owner;		/* [experts] */
+	int *local;		/* [experts] index among the own experts, -1: another's */
+	uint64_t sign;		/* hash of config, owners and place: alike on all ranks */
+	size_t dispatch, combine; /* offsets of CVY_SLOTS slots each in every window */
+	size_t dispatch_bytes, combine_bytes; /* of one slot */
+	struct cvy_op *sent[2]; /* posted and not received: dispatch, combine */
+};
+
+/* priv of an operation. Arguments are copied at the call, buffers are the caller's. */
+struct cvy_ep_call {
+	struct covey_ep *ep;
+	union {
+		struct covey_dispatch_args dispatch;
+		struct covey_combine_args combine;
+	};
+	struct covey_mask missing; /* sources or owners whose part is not here; made anew by every consume */
+	int consumed;	  /* outputs are written; else a repair decided before this rank entered */
+	uint32_t *place;  /* combine [experts]: next row of each expert in its owner's run for this rank */
+	uint32_t *rows;   /* combine [experts]: rows of each expert */
+	struct cvy_ep_run *run; /* combine [size]: run in each owner's slot; count: rows expected of it */
+	const uint8_t **from; /* combine [size]: first row of the run, NULL: owner is missing */
+	float *sum;	  /* combine [hidden] */
+};
+
+/*
+ * The routing rule that both ends follow: ids outside 0..experts-1 are skipped, and of one source at most T rows
+ * go to one expert. Only an expert that is named twice by one token can pass that bound.
+ */
+static inline int cvy_ep_valid(const struct cvy_ep_shape *s, int32_t id)
+{
+	return id >= 0 && id < s->experts;
+}
+
+static inline size_t cvy_ep_dispatch_slot(const struct covey_ep *ep, const struct cvy_op *op)
+{
+	return ep->dispatch + (size_t)cvy_slot_index(op, 0) * ep->dispatch_bytes;
+}
+
+static inline size_t cvy_ep_combine_slot(const struct covey_ep *ep, const struct cvy_op *op)
+{
+	return ep->combine + (size_t)cvy_slot_index(op, 0) * ep->combine_bytes;
+}
+
+static inline int cvy_ep_source_missing(const struct cvy_engine *e, const struct cvy_op *op, int k)
+{
+	return e->set.gone[k] || covey_mask_has(&op->lost, e->set.rank[k]);
+}
+
+/* Parts of the operations that need no engine: tested alone. */
+
+/* Copies ids (others than 0..experts-1 become -1) and rows of @args into a slot. */
+void cvy_ep_dispatch_write(const struct covey_ep *ep, const struct covey_dispatch_args *args, uint8_t *slot);
+/* Appends the rows of source @src to the outputs; NULL slot or num_tokens out of bounds: none, returns -1. */
+int cvy_ep_dispatch_read(const struct covey_ep *ep, const struct covey_dispatch_args *args, int src,
+			 const uint8_t *slot, uint64_t num_tokens);
+/* Writes run @src of the owner's slot and its rows, from row @first on; returns the next free row. */
+uint32_t cvy_ep_combine_write(const struct covey_ep *ep, const struct covey_combine_args *args, int src, uint32_t first,
+			      uint8_t *slot);
+/* Finds the run of this rank in each owner's slot (slot[rank], NULL: missing), then sums. Fills call->missing. */
+void cvy_ep_combine_read(struct cvy_ep_call *call, const uint8_t *const *slot);
+
+/* call with what a combine needs beside its arguments; NULL: no memory */
+struct cvy_ep_call *cvy_ep_call_new(struct covey_ep *ep, int combine);
+void cvy_ep_call_free(struct cvy_ep_call *call);
+
+#endif

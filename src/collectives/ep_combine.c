@@ -1,0 +1,250 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Combine on host memory. An owner publishes its results packed by source: for each source one run of rows, ordered
+ * by local expert, then token, then k. A source knows its own routing, so it computes where each of its rows stands
+ * in that run; no index travels. An owner that did not get this rank's tokens (it lost them in the dispatch) says so
+ * by the length of the run, and counts as missing here.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "ep.h"
+#include "mask.h"
+
+static float from_bf16(uint16_t v)
+{
+	uint32_t bits = (uint32_t)v << 16;
+	float f;
+
+	memcpy(&f, &bits, sizeof(f));
+	return f;
+}
+
+/* To nearest, ties to even; a NaN stays a NaN. */
+static uint16_t to_bf16(float f)
+{
+	uint32_t bits;
+
+	memcpy(&bits, &f, sizeof(bits));
+	if ((bits & 0x7fffffff) > 0x7f800000)
+		return (uint16_t)(bits >> 16 | 0x40);
+	return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+struct cvy_ep_call *cvy_ep_call_new(struct covey_ep *ep, int combine)
+{
+	struct cvy_ep_call *call = calloc(1, sizeof(*call));
+	size_t experts = (size_t)ep->shape.experts, size = (size_t)ep->size;
+
+	if (!call)
+		return NULL;
+	call->ep = ep;
+	if (!combine)
+		return call;
+	call->place = calloc(experts, sizeof(*call->place));
+	call->rows = calloc(experts, sizeof(*call->rows));
+	call->run = calloc(size, sizeof(*call->run));
+	call->from = calloc(size, sizeof(*call->from));
+	call->sum = calloc((size_t)ep->shape.hidden, sizeof(*call->sum));
+	if (call->place && call->rows && call->run && call->from && call->sum)
+		return call;
+	cvy_ep_call_free(call);
+	return NULL;
+}
+
+void cvy_ep_call_free(struct cvy_ep_call *call)
+{
+	if (!call)
+		return;
+	free(call->place);
+	free(call->rows);
+	free(call->run);
+	free((void *)call->from);
+	free(call->sum);
+	free(call);
+}
+
+uint32_t cvy_ep_combine_write(const struct covey_ep *ep, const struct covey_combine_args *args, int src, uint32_t first,
+			      uint8_t *slot)
+{
+	size_t row = cvy_ep_row_bytes(&ep->shape), per_expert = (size_t)ep->size * (size_t)ep->shape.tokens;
+	struct cvy_ep_run *run = (struct cvy_ep_run *)(void *)slot + src;
+	uint8_t *to = slot + cvy_ep_combine_rows_at(&ep->shape);
+	uint32_t next = first;
+
+	for (int le = 0; le < ep->el; le++) {
+		int64_t range = args->range[(size_t)le * (size_t)ep->size + (size_t)src];
+		size_t n = cvy_ep_range_count(range), from = cvy_ep_range_first(range);
+
+		if (n > (size_t)ep->shape.tokens || from + n > per_expert || next + n > cvy_ep_combine_rows(&ep->shape))
+			continue; /* not what a dispatch fills in; the run's length will tell the source */
+		if (n)
+			memcpy(to + next * row, (const uint8_t *)args->y + ((size_t)le * per_expert + from) * row, n * row);
+		next += (uint32_t)n;
+	}
+	*run = (struct cvy_ep_run){ first, next - first };
+	return next;
+}
+
+static void combine_publish(struct cvy_engine *e, struct cvy_op *op, uint64_t i, struct cvy_line *line)
+{
+	const struct cvy_ep_call *call = op->priv;
+	const struct covey_ep *ep = call->ep;
+	uint8_t *slot = e->own_base + cvy_ep_combine_slot(ep, op);
+	struct cvy_ep_run *run = (struct cvy_ep_run *)(void *)slot;
+	size_t row = cvy_ep_row_bytes(&ep->shape), rows_at = cvy_ep_combine_rows_at(&ep->shape);
+	uint32_t next = 0;
+
+	(void)i;
+	for (int src = 0; src < ep->size; src++)
+		next = cvy_ep_combine_write(ep, &call->combine, src, next, slot);
+	line->aux = next;
+	line->bytes = 0;
+	for (int p = 0; p < e->set.npush; p++) {
+		int to = e->set.push[p]->rank;
+
+		if (to >= ep->size)
+			continue;
+		cvy_put(e, to, &run[to], sizeof(*run));
+		if (run[to].count)
+			cvy_put(e, to, slot + rows_at + run[to].first * row, run[to].count * row);
+	}
+}
+
+/* Rows of each expert from this rank's own routing, and with them the place of each expert in its owner's run. */
+static void count_rows(struct cvy_ep_call *call)
+{
+	const struct covey_ep *ep = call->ep;
+	const struct cvy_ep_shape *s = &ep->shape;
+	size_t ids = (size_t)call->combine.num_tokens * (size_t)s->top_k;
+
+	memset(call->rows, 0, (size_t)s->experts * sizeof(*call->rows));
+	memset(call->run, 0, (size_t)ep->size * sizeof(*call->run));
+	for (size_t i = 0; i < ids; i++) {
+		int32_t id = call->combine.experts[i];
+
+		if (cvy_ep_valid(s, id) && call->rows[id] < (uint32_t)s->tokens)
+			call->rows[id]++;
+	}
+	for (int x = 0; x < s->experts; x++) {
+		struct cvy_ep_run *run = &call->run[ep->owner[x]];
+
+		call->place[x] = run->count;
+		run->count += call->rows[x];
+	}
+}
+
+/* Where each owner's run for this rank begins. What stands in a peer's window is checked before use. */
+static void find_runs(struct cvy_ep_call *call, const uint8_t *const *slot)
+{
+	const struct covey_ep *ep = call->ep;
+	size_t row = cvy_ep_row_bytes(&ep->shape), rows_at = cvy_ep_combine_rows_at(&ep->shape);
+
+	memset(&call->missing, 0, sizeof(call->missing));
+	for (int o = 0; o < ep->size; o++) {
+		struct cvy_ep_run run = { 0, 0 };
+
+		call->from[o] = NULL;
+		if (slot[o])
+			memcpy(&run, slot[o] + (size_t)ep->rank * sizeof(run), sizeof(run));
+		if (!slot[o] || run.count != call->run[o].count ||
+		    (size_t)run.first + run.count > cvy_ep_combine_rows(&ep->shape))
+			cvy_mask_add(&call->missing, o);
+		else
+			call->from[o] = slot[o] + rows_at + run.first * row;
+	}
+}
+
+static void add_row(float *sum, const uint8_t *from, float weight, int hidden)
+{
+	for (int h = 0; h < hidden; h++) {
+		uint16_t v;
+
+		memcpy(&v, from + 2 * (size_t)h, sizeof(v));
+		sum[h] += weight * from_bf16(v);
+	}
+}
+
+static void sum_token(struct cvy_ep_call *call, size_t t)
+{
+	const struct covey_ep *ep = call->ep;
+	const struct cvy_ep_shape *s = &ep->shape;
+	size_t row = cvy_ep_row_bytes(s);
+	uint8_t *out = (uint8_t *)call->combine.out + t * row;
+	float all = 0, here = 0, scale;
+
+	memset(call->sum, 0, (size_t)s->hidden * sizeof(*call->sum));
+	for (size_t i = t * (size_t)s->top_k; i < (t + 1) * (size_t)s->top_k; i++) {
+		int32_t id = call->combine.experts[i];
+		float weight = call->combine.weights[i];
+		const uint8_t *from;
+
+		if (!cvy_ep_valid(s, id) || call->rows[id] == 0)
+			continue;
+		call->rows[id]--;
+		all += weight;
+		from = call->from[ep->owner[id]];
+		if (!from)
+			continue;
+		here += weight;
+		add_row(call->sum, from + (size_t)call->place[id]++ * row, weight, s->hidden);
+	}
+	scale = call->combine.renormalise && here != all && here != 0 ? all / here : 1;
+	for (int h = 0; h < s->hidden; h++) {
+		uint16_t v = to_bf16(call->sum[h] * scale);
+
+		memcpy(out + 2 * (size_t)h, &v, sizeof(v));
+	}
+}
+
+void cvy_ep_combine_read(struct cvy_ep_call *call, const uint8_t *const *slot)
+{
+	call->consumed = 1;
+	count_rows(call);
+	find_runs(call, slot);
+	for (int t = 0; t < call->combine.num_tokens; t++)
+		sum_token(call, (size_t)t);
+}
+
+static void combine_consume(struct cvy_engine *e, struct cvy_op *op, uint64_t i)
+{
+	struct cvy_ep_call *call = op->priv;
+	const struct covey_ep *ep = call->ep;
+	size_t at = cvy_ep_combine_slot(ep, op);
+	const uint8_t *slot[COVEY_MAX_RANKS];
+
+	(void)i;
+	memset((void *)slot, 0, (size_t)ep->size * sizeof(*slot));
+	for (int k = 0; k < e->set.n; k++)
+		if (e->set.rank[k] < ep->size && !cvy_ep_source_missing(e, op, k))
+			slot[e->set.rank[k]] = e->set.base[k] + at;
+	cvy_ep_combine_read(call, slot);
+}
+
+static void combine_finish(struct cvy_engine *e, struct cvy_op *op)
+{
+	struct cvy_ep_call *call = op->priv;
+	const uint8_t *none[COVEY_MAX_RANKS] = { NULL };
+
+	(void)e;
+	if (op->result.status)
+		return;
+	if (!call->consumed) /* decided by a repair before this rank entered it: no owner's rows are here */
+		cvy_ep_combine_read(call, none);
+	cvy_mask_sub(&op->result.mask, &call->missing);
+}
+
+static void combine_release(struct cvy_op *op)
+{
+	cvy_ep_call_free(op->priv);
+	op->priv = NULL;
+}
+
+const struct cvy_op_kind cvy_op_combine = {
+	.name = "combine",
+	.op_class = CVY_OP_PRIVATE,
+	.publish = combine_publish,
+	.consume = combine_consume,
+	.finish = combine_finish,
+	.release = combine_release,
+};

@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Dispatch on host memory. A source publishes its routing ids and each token's row once; every owner scans the ids
+ * of all sources and gathers the rows that its experts want. So a token crosses to a rank once however many of the
+ * rank's experts it goes to, no rank plans for another, and places follow from the ids alone: they are alike on every
+ * run and after every redo. The number of tokens travels in the signal's line.
+ */
+#include <string.h>
+
+#include "ep.h"
+#include "mask.h"
+
+void cvy_ep_dispatch_write(const struct covey_ep *ep, const struct covey_dispatch_args *args, uint8_t *slot)
+{
+	const struct cvy_ep_shape *s = &ep->shape;
+	size_t n = (size_t)args->num_tokens, ids = n * (size_t)s->top_k;
+	int32_t *to = (int32_t *)(void *)slot;
+
+	for (size_t i = 0; i < ids; i++)
+		to[i] = cvy_ep_valid(s, args->experts[i]) ? args->experts[i] : -1;
+	if (n)
+		memcpy(slot + cvy_ep_dispatch_rows_at(s), args->x, n * cvy_ep_row_bytes(s));
+}
+
+static int token_goes_to(const struct covey_ep *ep, const int32_t *ids, int rank)
+{
+	for (int k = 0; k < ep->shape.top_k; k++)
+		if (cvy_ep_valid(&ep->shape, ids[k]) && ep->owner[ids[k]] == rank)
+			return 1;
+	return 0;
+}
+
+/* To a rank that does not see our window: all ids, and runs of the tokens that it needs. */
+static void push_to(struct cvy_engine *e, const struct covey_ep *ep, const uint8_t *slot, int n, int rank)
+{
+	const int32_t *ids = (const int32_t *)(const void *)slot;
+	const uint8_t *rows = slot + cvy_ep_dispatch_rows_at(&ep->shape);
+	size_t row = cvy_ep_row_bytes(&ep->shape);
+	int top_k = ep->shape.top_k;
+
+	if (!n)
+		return;
+	cvy_put(e, rank, slot, (size_t)n * (size_t)top_k * sizeof(*ids));
+	for (int t = 0, end; t < n; t = end + 1) {
+		for (end = t; end < n && token_goes_to(ep, ids + (size_t)end * (size_t)top_k, rank); end++)
+			;
+		if (end > t)
+			cvy_put(e, rank, rows + (size_t)t * row, (size_t)(end - t) * row);
+	}
+}
+
+static void dispatch_publish(struct cvy_engine *e, struct cvy_op *op, uint64_t i, struct cvy_line *line)
+{
+	const struct cvy_ep_call *call = op->priv;
+	uint8_t *slot = e->own_base + cvy_ep_dispatch_slot(call->ep, op);
+
+	(void)i;
+	cvy_ep_dispatch_write(call->ep, &call->dispatch, slot);
+	line->aux = (uint64_t)call->dispatch.num_tokens;
+	line->bytes = 0;
+	for (int p = 0; p < e->set.npush; p++)
+		push_to(e, call->ep, slot, call->dispatch.num_tokens, e->set.push[p]->rank);
+}
+
+/* One token's id for one of our experts: the row's number, or -1 when the source has used up its T rows there. */
+static int place_row(const struct covey_dispatch_args *args, const struct covey_ep *ep, int le, int src)
+{
+	uint32_t first = cvy_ep_range_first(args->range[(size_t)le * (size_t)ep->size + (size_t)src]);
+
+	if (args->count[le] - (int32_t)first >= ep->shape.tokens)
+		return -1;
+	return args->count[le]++;
+}
+
+static void gather(const struct covey_ep *ep, const struct covey_dispatch_args *args, int src, const uint8_t *slot, int n)
+{
+	const struct cvy_ep_shape *s = &ep->shape;
+	const int32_t *ids = (const int32_t *)(const void *)slot;
+	const uint8_t *rows = slot + cvy_ep_dispatch_rows_at(s);
+	size_t row = cvy_ep_row_bytes(s), per_expert = (size_t)ep->size * (size_t)s->tokens;
+
+	for (int t = 0; t < n; t++) {
+		for (int k = 0; k < s->top_k; k++) {
+			int32_t id = ids[(size_t)t * (size_t)s->top_k + (size_t)k]; /* read once: a peer may still write */
+			int le = cvy_ep_valid(s, id) ? ep->local[id] : -1;
+			int at = le >= 0 ? place_row(args, ep, le, src) : -1;
+
+			if (at < 0)
+				continue;
+			memcpy((uint8_t *)args->packed_x + ((size_t)le * per_expert + (size_t)at) * row,
+			       rows + (size_t)t * row, row);
+			args->src_info[(size_t)le * per_expert + (size_t)at] = t;
+		}
+	}
+}
+
+int cvy_ep_dispatch_read(const struct covey_ep *ep, const struct covey_dispatch_args *args, int src,
+			 const uint8_t *slot, uint64_t num_tokens)
+{
+	int here = slot && num_tokens <= (uint64_t)ep->shape.tokens;
+
+	for (int le = 0; le < ep->el; le++)
+		args->range[(size_t)le * (size_t)ep->size + (size_t)src] = cvy_ep_range(0, (uint32_t)args->count[le]);
+	if (!here)
+		return -1;
+	gather(ep, args, src, slot, (int)num_tokens);
+	for (int le = 0; le < ep->el; le++) {
+		int64_t *range = &args->range[(size_t)le * (size_t)ep->size + (size_t)src];
+		uint32_t first = cvy_ep_range_first(*range);
+
+		*range = cvy_ep_range((uint32_t)args->count[le] - first, first);
+	}
+	return 0;
+}
+
+static void dispatch_begin(struct cvy_ep_call *call)
+{
+	memset(&call->missing, 0, sizeof(call->missing));
+	if (call->ep->el)
+		memset(call->dispatch.count, 0, (size_t)call->ep->el * sizeof(*call->dispatch.count));
+	call->consumed = 1;
+}
+
+static void dispatch_consume(struct cvy_engine *e, struct cvy_op *op, uint64_t i)
+{
+	struct cvy_ep_call *call = op->priv;
+	const struct covey_ep *ep = call->ep;
+	size_t at = cvy_ep_dispatch_slot(ep, op);
+	int k = 0;
+
+	dispatch_begin(call);
+	for (int r = 0; r < ep->size; r++) {
+		const uint8_t *slot = NULL;
+		uint64_t tokens = 0;
+
+		while (k < e->set.n && e->set.rank[k] < r)
+			k++;
+		if (k < e->set.n && e->set.rank[k] == r && !cvy_ep_source_missing(e, op, k)) {
+			slot = e->set.base[k] + at;
+			tokens = cvy_source_line(e, op, i, k, 1)->aux;
+		}
+		if (cvy_ep_dispatch_read(ep, &call->dispatch, r, slot, tokens) < 0)
+			cvy_mask_add(&call->missing, r);
+	}
+}
+
+/* Decided by a repair before this rank entered it: no source's part is here, and the outputs say so. */
+static void dispatch_nothing(struct cvy_ep_call *call)
+{
+	dispatch_begin(call);
+	for (int r = 0; r < call->ep->size; r++)
+		if (cvy_ep_dispatch_read(call->ep, &call->dispatch, r, NULL, 0) < 0)
+			cvy_mask_add(&call->missing, r);
+}
+
+static void dispatch_finish(struct cvy_engine *e, struct cvy_op *op)
+{
+	struct cvy_ep_call *call = op->priv;
+
+	(void)e;
+	if (op->result.status)
+		return;
+	if (!call->consumed)
+		dispatch_nothing(call);
+	cvy_mask_sub(&op->result.mask, &call->missing);
+}
+
+static void dispatch_release(struct cvy_op *op)
+{
+	cvy_ep_call_free(op->priv);
+	op->priv = NULL;
+}
+
+const struct cvy_op_kind cvy_op_dispatch = {
+	.name = "dispatch",
+	.op_class = CVY_OP_PRIVATE,
+	.publish = dispatch_publish,
+	.consume = dispatch_consume,
+	.finish = dispatch_finish,
+	.release = dispatch_release,
+};

@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Where things stand in the buffers of expert parallelism: pure arithmetic, no state.
+ *
+ * Two layouts. On host memory a source publishes a token once (struct cvy_ep_shape: ids, then rows) and an
+ * owner publishes its results packed by source. The LL preset (cvy_ep_ll_*) is the low-latency wire format
+ * that kernels and adapters use: one message per (local expert, source, slot).
+ */
+#ifndef CVY_EP_LAYOUT_H
+#define CVY_EP_LAYOUT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct cvy_ep_shape {
+	int tokens; /* T */
+	int hidden; /* H */
+	int top_k;
+	int experts;
+	int max_ranks;
+};
+
+/* One entry per source in an owner's combine slot: where the rows for that source begin and how many there are. */
+struct cvy_ep_run {
+	uint32_t first, count;
+};
+
+#define CVY_EP_ALIGN 4096
+
+static inline size_t cvy_ep_row_bytes(const struct cvy_ep_shape *s)
+{
+	return 2 * (size_t)s->hidden;
+}
+
+/* Dispatch slot: ids [T][K] at 0, rows [T] after them. */
+size_t cvy_ep_dispatch_rows_at(const struct cvy_ep_shape *s);
+size_t cvy_ep_dispatch_bytes(const struct cvy_ep_shape *s);
+
+/* Combine slot: runs [max_ranks] at 0, rows after them. */
+size_t cvy_ep_combine_rows_at(const struct cvy_ep_shape *s);
+size_t cvy_ep_combine_rows(const struct cvy_ep_shape *s); /* the most that one owner can have */
+size_t cvy_ep_combine_bytes(const struct cvy_ep_shape *s);
+
+/* owner[e]: blocks of ceil(experts / size) */
+void cvy_ep_blocks(int experts, int size, int *owner);
+/* local[e]: index of expert e among those of @rank, ascending; -1: not its. Returns how many it has. */
+int cvy_ep_locals(int experts, const int *owner, int rank, int *local);
+
+/* A run of rows as the API packs it. */
+static inline int64_t cvy_ep_range(uint32_t count, uint32_t first)
+{
+	return (int64_t)((uint64_t)count << 32 | first);
+}
+
+static inline uint32_t cvy_ep_range_count(int64_t range)
+{
+	return (uint32_t)((uint64_t)range >> 32);
+}
+
+static inline uint32_t cvy_ep_range_first(int64_t range)
+{
+	return (uint32_t)range;
+}
+
+/* ---- Preset LL ---- */
+
+enum { CVY_EP_LL_HEADER = 16, CVY_EP_LL_SCALE_GROUP = 128 };
+
+size_t cvy_ep_ll_message_fp8(int hidden);     /* header, H bytes, one f32 scale per 128 */
+size_t cvy_ep_ll_message_bf16(int hidden);    /* header, 2H bytes */
+size_t cvy_ep_ll_message_combine(int hidden); /* 2H bytes, no header */
+
+/* Offset of a dispatch message in the receiver's data region. */
+size_t cvy_ep_ll_dispatch_at(int local_expert, int size, int src, int tokens, int slot, size_t message);
+/* Offset of a combined row on the source. */
+size_t cvy_ep_ll_combine_at(int expert, int tokens, int token, int hidden);
+
+static inline size_t cvy_ep_ll_signal_at(int local_expert, int size, int src)
+{
+	return (size_t)local_expert * (size_t)size + (size_t)src;
+}
+
+/* Count words: 0 has not arrived, -1 says zero tokens. */
+static inline int32_t cvy_ep_ll_count_encode(int32_t count)
+{
+	return -count - 1;
+}
+
+static inline int32_t cvy_ep_ll_count_decode(int32_t word)
+{
+	return -word - 1;
+}
+
+size_t cvy_ep_ll_data_bytes(int experts, int tokens, int hidden); /* of one of the four data regions */
+size_t cvy_ep_ll_total_bytes(int experts, int tokens, int hidden); /* two halves of signals and data, send and receive */
+
+struct cvy_ep_ll_outputs { /* elements */
+	size_t packed_x, count, src_info, range, scales;
+};
+
+struct cvy_ep_ll_outputs cvy_ep_ll_outputs(int local_experts, int size, int tokens, int hidden);
+
+#endif

@@ -1,0 +1,322 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The life of a handle: join, leave, abort, close, and what fork does to it. */
+#include "handle.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "log.h"
+
+#define LEAVE_MS 10000 /* drain_ms of the protocol */
+
+static struct {
+	pthread_mutex_t lock;
+	struct covey_group *first;
+	pthread_once_t once;
+} groups = { .lock = PTHREAD_MUTEX_INITIALIZER, .once = PTHREAD_ONCE_INIT };
+
+static void before_fork(void)
+{
+	pthread_mutex_lock(&groups.lock);
+}
+
+static void after_fork(void)
+{
+	pthread_mutex_unlock(&groups.lock);
+}
+
+/* The child has none of the threads. Its copies of sockets would hide our death from peers. */
+static void after_fork_in_child(void)
+{
+	for (struct covey_group *g = groups.first; g; g = g->next) {
+		g->forked = 1;
+		if (g->mesh)
+			cvy_mesh_forget(g->mesh);
+	}
+	groups.first = NULL;
+	cvy_progress_forget();
+	pthread_mutex_init(&groups.lock, NULL);
+}
+
+static void watch_forks(void)
+{
+	pthread_atfork(before_fork, after_fork, after_fork_in_child);
+}
+
+static void list_add(struct covey_group *group)
+{
+	pthread_once(&groups.once, watch_forks);
+	pthread_mutex_lock(&groups.lock);
+	group->next = groups.first;
+	groups.first = group;
+	pthread_mutex_unlock(&groups.lock);
+}
+
+static void list_del(struct covey_group *group)
+{
+	struct covey_group **at = &groups.first;
+
+	pthread_mutex_lock(&groups.lock);
+	while (*at && *at != group)
+		at = &(*at)->next;
+	if (*at)
+		*at = group->next;
+	pthread_mutex_unlock(&groups.lock);
+}
+
+static int start_parts(struct covey_group *group)
+{
+	struct cvy_mesh_args mesh = { .config = &group->config, .box = group->box };
+	struct cvy_agent_args agent = { .config = &group->config, .seam = &group->seam, .box = group->box };
+	int err = cvy_loop_new(&group->loop);
+
+	if (err)
+		return cvy_fail(group->box, err, -1, 0, "no event loop");
+	err = cvy_agent_new(group->loop, &group->agent);
+	if (err)
+		return cvy_fail(group->box, err, -1, 0, "no memory for an agent");
+	mesh.loop = group->loop;
+	mesh.sink = cvy_agent_sink(group->agent);
+	err = cvy_mesh_open(&mesh, &group->mesh);
+	if (err)
+		return err;
+	err = cvy_engine_open(&group->engine, group->mesh, group->box, group->config.undo_bytes);
+	if (err)
+		return err;
+	cvy_mesh_set_lock(group->mesh, &group->engine->lock);
+	cvy_handle_seam(group);
+	cvy_progress_add(group->engine);
+	agent.addr = cvy_mesh_addr(group->mesh);
+	agent.host = cvy_mesh_host(group->mesh);
+	agent.own_page = (struct cvy_page *)cvy_mesh_own(group->mesh);
+	agent.observer = cvy_handle_observer(group);
+	return cvy_agent_start(group->agent, &agent);
+}
+
+int covey_join_start(const struct covey_config *config, struct covey_group **out)
+{
+	struct covey_group *group;
+	pthread_condattr_t attr;
+	int err;
+
+	if (!out)
+		return cvy_fail(NULL, COVEY_ERR_INVAL, -1, 0, "join: out is NULL");
+	group = calloc(1, sizeof(*group));
+	if (!group)
+		return COVEY_ERR_NOMEM;
+	pthread_mutex_init(&group->lock, NULL);
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	pthread_cond_init(&group->changed, &attr);
+	pthread_condattr_destroy(&attr);
+	group->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	group->box = cvy_errbox_new();
+	err = group->box && group->event_fd >= 0 ? cvy_config_resolve(config, &group->config, group->box) : COVEY_ERR_NOMEM;
+	if (!err)
+		list_add(group);
+	if (!err)
+		err = start_parts(group);
+	if (!err) {
+		*out = group;
+		return 0;
+	}
+	if (group->box) {
+		struct covey_error_info info;
+
+		cvy_errbox_get(group->box, &info);
+		cvy_fail(NULL, err, info.rank, info.epoch, "%s", info.err ? info.cause : covey_strerror(err));
+	}
+	covey_close(group);
+	return err;
+}
+
+static void timespec_of(struct timespec *t, uint64_t ns)
+{
+	t->tv_sec = (time_t)(ns / 1000000000ull);
+	t->tv_nsec = (long)(ns % 1000000000ull);
+}
+
+/* Under the lock: waits for the condition; TIMEOUT at the deadline (0: none). */
+static int await(struct covey_group *group, uint64_t deadline_ns)
+{
+	struct timespec until;
+
+	if (!deadline_ns) {
+		pthread_cond_wait(&group->changed, &group->lock);
+		return 0;
+	}
+	timespec_of(&until, deadline_ns);
+	return pthread_cond_timedwait(&group->changed, &group->lock, &until) == ETIMEDOUT ? COVEY_ERR_TIMEOUT : 0;
+}
+
+int covey_join_wait(struct covey_group *group, uint64_t deadline_ns)
+{
+	int err = 0;
+
+	if (!group)
+		return COVEY_ERR_INVAL;
+	if (group->forked)
+		return COVEY_ERR_FORKED;
+	pthread_mutex_lock(&group->lock);
+	while (!group->join_done && !err) {
+		int ended = __atomic_load_n(&group->engine->ended, __ATOMIC_ACQUIRE);
+
+		err = ended ? ended : await(group, deadline_ns);
+	}
+	if (group->join_done)
+		err = group->join_err;
+	pthread_mutex_unlock(&group->lock);
+	return err;
+}
+
+int covey_join(const struct covey_config *config, struct covey_group **out)
+{
+	struct covey_group *group;
+	struct covey_error_info info;
+	int err = covey_join_start(config, &group);
+
+	if (err)
+		return err;
+	err = covey_join_wait(group, cvy_deadline_ns(cvy_now_ns(), group->config.join_ms + group->config.join_ms / 4));
+	if (!err) {
+		*out = group;
+		return 0;
+	}
+	cvy_errbox_get(group->box, &info);
+	cvy_fail(NULL, err, info.rank, info.epoch, "%s", info.err ? info.cause : covey_strerror(err));
+	covey_close(group);
+	return err;
+}
+
+/* Queue empty and nobody behind, or the deadline. */
+static int drain(struct covey_group *group, uint64_t deadline_ns)
+{
+	while (!__atomic_load_n(&group->engine->ended, __ATOMIC_ACQUIRE)) {
+		struct timespec nap = { 0, 1000000 };
+
+		if (cvy_engine_drained(group->engine))
+			return 0;
+		if (cvy_now_ns() >= deadline_ns)
+			return cvy_fail(group->box, COVEY_ERR_TIMEOUT, -1, 0,
+					"leave: others have not completed operation %llu yet",
+					(unsigned long long)group->engine->done);
+		nanosleep(&nap, NULL);
+	}
+	return group->engine->ended;
+}
+
+int covey_leave(struct covey_group *group, uint64_t deadline_ns)
+{
+	struct covey_work work = { .group = group };
+	int err = cvy_handle_check(group);
+
+	if (err)
+		return err;
+	if (!deadline_ns)
+		deadline_ns = cvy_deadline_ns(cvy_now_ns(), LEAVE_MS);
+	err = drain(group, deadline_ns);
+	if (err)
+		return err;
+	pthread_mutex_lock(&group->lock);
+	work.id = ++group->next_id;
+	work.next = group->asked;
+	group->asked = &work;
+	pthread_mutex_unlock(&group->lock);
+	err = cvy_agent_ask(group->agent, CVY_API_LEAVE, work.id, group->identity.rank, 0, NULL);
+	pthread_mutex_lock(&group->lock);
+	while (!err && !work.answered)
+		err = await(group, deadline_ns);
+	for (struct covey_work **at = &group->asked; *at; at = &(*at)->next) {
+		if (*at == &work) {
+			*at = work.next;
+			break;
+		}
+	}
+	if (work.answered)
+		err = work.err;
+	pthread_mutex_unlock(&group->lock);
+	if (err == COVEY_ERR_TIMEOUT)
+		cvy_fail(group->box, err, -1, 0, "leave: the view without this rank was not decided in time");
+	return err;
+}
+
+void covey_abort(struct covey_group *group)
+{
+	if (!group || group->forked)
+		return;
+	cvy_fail(group->box, COVEY_ERR_ABORTED, -1, 0, "covey_abort was called");
+	cvy_engine_stop(group->engine, COVEY_ERR_ABORTED);
+	pthread_mutex_lock(&group->lock);
+	pthread_cond_broadcast(&group->changed);
+	pthread_mutex_unlock(&group->lock);
+}
+
+void covey_close(struct covey_group *group)
+{
+	if (!group)
+		return;
+	if (group->forked) { /* the rest belongs to threads that this process does not have */
+		free(group);
+		return;
+	}
+	list_del(group);
+	if (group->engine) {
+		cvy_engine_stop(group->engine, COVEY_ERR_CLOSED);
+		cvy_progress_remove(group->engine);
+	}
+	cvy_agent_stop(group->agent);
+	cvy_mesh_close(group->mesh);
+	cvy_engine_close(group->engine);
+	cvy_loop_free(group->loop);
+	if (group->admit_op)
+		cvy_op_put(group->admit_op);
+	cvy_view_free(group->view);
+	cvy_config_clear(&group->config);
+	cvy_errbox_free(group->box);
+	if (group->event_fd >= 0)
+		close(group->event_fd);
+	pthread_cond_destroy(&group->changed);
+	pthread_mutex_destroy(&group->lock);
+	free(group);
+}
+
+struct cvy_engine *cvy_handle_engine(struct covey_group *group)
+{
+	return group->engine;
+}
+
+struct cvy_errbox *cvy_handle_box(struct covey_group *group)
+{
+	return group->box;
+}
+
+const struct cvy_config *cvy_handle_config(struct covey_group *group)
+{
+	return &group->config;
+}
+
+int cvy_handle_check(struct covey_group *group)
+{
+	if (!group)
+		return cvy_fail(NULL, COVEY_ERR_INVAL, -1, 0, "the group is NULL");
+	if (group->forked)
+		return COVEY_ERR_FORKED;
+	return __atomic_load_n(&group->engine->ended, __ATOMIC_ACQUIRE);
+}
+
+int cvy_handle_check_op(struct covey_group *group)
+{
+	int err = cvy_handle_check(group);
+
+	if (err)
+		return err;
+	if (!__atomic_load_n(&group->join_done, __ATOMIC_ACQUIRE) || group->join_err)
+		return cvy_fail(group->box, COVEY_ERR_INVAL, -1, 0, "the group is not joined yet: covey_join_wait() first");
+	if (group->engine->pending)
+		return cvy_fail(group->box, COVEY_ERR_INVAL, -1, 0, "a joiner's first operation is covey_admit()");
+	return 0;
+}

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* struct covey_group: one member's handle. It owns loop, agent, mesh and engine, and what the application sees of them. */
+#ifndef CVY_HANDLE_H
+#define CVY_HANDLE_H
+
+#include "engine.h"
+#include "membership.h"
+
+#define CVY_EVENTS_KEPT 256
+
+struct covey_work {
+	struct covey_group *group;
+	struct cvy_op *op; /* an operation; NULL: an elastic request */
+	uint64_t id;	   /* request */
+	int answered, err; /* under the handle's lock */
+	char text[120];
+	struct covey_work *next; /* requests not answered yet */
+};
+
+struct covey_group {
+	struct cvy_config config;
+	struct cvy_errbox *box;
+	struct cvy_loop *loop;
+	struct cvy_agent *agent;
+	struct cvy_mesh *mesh;
+	struct cvy_engine *engine;
+	struct cvy_seam seam;
+	int forked; /* this is the child of a fork: nothing works any more */
+
+	pthread_mutex_t lock; /* of all below */
+	pthread_cond_t changed;
+	int join_done, join_err;
+	int joiner;	   /* joined as a replacement or extension: covey_admit comes first */
+	int ready_asked;
+	struct cvy_identity identity;
+	struct cvy_view *view;
+	int active;
+	struct covey_event event[CVY_EVENTS_KEPT];
+	uint64_t event_in, event_out;
+	int event_fd;
+	uint64_t next_id;
+	struct covey_work *asked;
+	struct cvy_op *admit_op; /* a joiner's first admit that met its deadline: it goes on */
+
+	struct covey_group *next; /* all groups of the process, for fork */
+};
+
+struct cvy_engine *cvy_handle_engine(struct covey_group *group);
+struct cvy_errbox *cvy_handle_box(struct covey_group *group);
+const struct cvy_config *cvy_handle_config(struct covey_group *group);
+
+/* 0, or the error that every call on this handle returns now */
+int cvy_handle_check(struct covey_group *group);
+/* the same, and a joiner must have called covey_admit */
+int cvy_handle_check_op(struct covey_group *group);
+
+void cvy_handle_seam(struct covey_group *group);   /* fills group->seam and the engine's sink and send */
+struct cvy_observer cvy_handle_observer(struct covey_group *group);
+struct covey_work *cvy_work_of(struct covey_group *group, struct cvy_op *op);
+
+#endif

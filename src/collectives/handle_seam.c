@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What stands between the rooms in one process: the agent's calls go to mesh and engine, its news to the application. */
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "handle.h"
+#include "log.h"
+
+/* ---- seam: agent's thread ---- */
+
+static void seam_identity(void *ctx, const struct cvy_identity *id)
+{
+	struct covey_group *group = ctx;
+
+	pthread_mutex_lock(&group->lock);
+	group->identity = *id;
+	pthread_mutex_unlock(&group->lock);
+	cvy_mesh_identity(group->mesh, id);
+	cvy_engine_identity(group->engine, id->rank, id->max_ranks);
+}
+
+static void seam_expect(void *ctx, int rank, uint64_t inc)
+{
+	cvy_mesh_expect(((struct covey_group *)ctx)->mesh, rank, inc);
+}
+
+static void seam_dial(void *ctx, int rank, uint64_t inc, const char *addr, const char *host)
+{
+	cvy_mesh_dial(((struct covey_group *)ctx)->mesh, rank, inc, addr, host);
+}
+
+static void seam_drop(void *ctx, int rank, uint64_t inc)
+{
+	cvy_mesh_drop(((struct covey_group *)ctx)->mesh, rank, inc);
+}
+
+static int seam_send(void *ctx, int rank, uint64_t inc, int type, uint32_t epoch, const void *body, uint32_t bytes)
+{
+	return cvy_mesh_send(((struct covey_group *)ctx)->mesh, rank, inc, type, epoch, body, bytes);
+}
+
+static struct cvy_page *seam_page(void *ctx, int rank)
+{
+	return cvy_mesh_page(((struct covey_group *)ctx)->mesh, rank);
+}
+
+static int seam_same_host(void *ctx, const char *host)
+{
+	return cvy_mesh_same_host(((struct covey_group *)ctx)->mesh, host);
+}
+
+static void seam_describe(void *ctx, char *text, size_t bytes)
+{
+	cvy_mesh_describe(((struct covey_group *)ctx)->mesh, text, bytes);
+}
+
+static void seam_freeze(void *ctx, uint32_t epoch)
+{
+	cvy_engine_freeze(((struct covey_group *)ctx)->engine, epoch);
+}
+
+static void seam_learn(void *ctx, const struct cvy_view *view, const struct covey_mask *removed, const struct covey_mask *lag)
+{
+	cvy_engine_learn(((struct covey_group *)ctx)->engine, view, removed, lag);
+}
+
+static void seam_repair(void *ctx, const struct covey_mask *holders)
+{
+	cvy_engine_repair(((struct covey_group *)ctx)->engine, holders);
+}
+
+static void seam_thaw(void *ctx)
+{
+	cvy_engine_thaw(((struct covey_group *)ctx)->engine);
+}
+
+static void seam_message(void *ctx, const struct cvy_msg *msg)
+{
+	cvy_engine_message(((struct covey_group *)ctx)->engine, msg);
+}
+
+static void seam_stop(void *ctx, int err)
+{
+	cvy_engine_stop(((struct covey_group *)ctx)->engine, err);
+}
+
+static uint64_t seam_progress(void *ctx, uint64_t *floor_tick, int *waiting)
+{
+	return cvy_engine_progress(((struct covey_group *)ctx)->engine, floor_tick, waiting);
+}
+
+static void seam_peer_progress(void *ctx, int rank, uint64_t done, uint64_t floor_tick)
+{
+	cvy_engine_peer_progress(((struct covey_group *)ctx)->engine, rank, done, floor_tick);
+}
+
+/* ---- engine to mesh: control messages are sent on the agent's thread ---- */
+
+struct outgoing {
+	int rank, type;
+	uint64_t inc;
+	uint32_t epoch, bytes;
+	uint8_t body[];
+};
+
+static void send_posted(void *ctx, void *arg)
+{
+	struct covey_group *group = ctx;
+	struct outgoing *o = arg;
+
+	cvy_mesh_send(group->mesh, o->rank, o->inc, o->type, o->epoch, o->body, o->bytes);
+	free(o);
+}
+
+static int engine_send(void *ctx, int rank, uint64_t inc, int type, uint32_t epoch, const void *body, uint32_t bytes)
+{
+	struct covey_group *group = ctx;
+	struct outgoing *o = malloc(sizeof(*o) + bytes);
+
+	if (!o)
+		return COVEY_ERR_NOMEM;
+	*o = (struct outgoing){ rank, type, inc, epoch, bytes };
+	if (bytes)
+		memcpy(o->body, body, bytes);
+	return cvy_loop_post(group->loop, send_posted, group, o);
+}
+
+void cvy_handle_seam(struct covey_group *group)
+{
+	group->seam = (struct cvy_seam){
+		.ctx = group,
+		.identity = seam_identity,
+		.expect = seam_expect,
+		.dial = seam_dial,
+		.drop = seam_drop,
+		.send = seam_send,
+		.page = seam_page,
+		.same_host = seam_same_host,
+		.describe = seam_describe,
+		.freeze = seam_freeze,
+		.learn = seam_learn,
+		.repair = seam_repair,
+		.thaw = seam_thaw,
+		.message = seam_message,
+		.stop = seam_stop,
+		.progress = seam_progress,
+		.peer_progress = seam_peer_progress,
+	};
+	group->engine->sink = cvy_agent_sink(group->agent);
+	group->engine->send = engine_send;
+	group->engine->send_ctx = group;
+}
+
+/* ---- observer: agent's thread ---- */
+
+static void changed(struct covey_group *group)
+{
+	pthread_cond_broadcast(&group->changed);
+	pthread_mutex_unlock(&group->lock);
+}
+
+static void observe_joined(void *ctx, int err)
+{
+	struct covey_group *group = ctx;
+
+	pthread_mutex_lock(&group->engine->lock);
+	if (!err && !group->engine->active) /* connected, not in a view yet: a joiner */
+		group->engine->pending = group->joiner = 1;
+	pthread_mutex_unlock(&group->engine->lock);
+	pthread_mutex_lock(&group->lock);
+	group->join_err = err;
+	__atomic_store_n(&group->join_done, 1, __ATOMIC_RELEASE);
+	changed(group);
+}
+
+static void observe_event(void *ctx, const struct covey_event *event)
+{
+	struct covey_group *group = ctx;
+	uint64_t one = 1;
+
+	pthread_mutex_lock(&group->lock);
+	if (group->event_in - group->event_out == CVY_EVENTS_KEPT)
+		group->event_out++;
+	group->event[group->event_in++ % CVY_EVENTS_KEPT] = *event;
+	(void)!write(group->event_fd, &one, sizeof(one));
+	changed(group);
+}
+
+static void observe_view(void *ctx, const struct cvy_view *view, int active)
+{
+	struct covey_group *group = ctx;
+
+	pthread_mutex_lock(&group->lock);
+	if (view && !group->view)
+		group->view = cvy_view_dup(view);
+	else if (view)
+		cvy_view_copy(group->view, view);
+	group->active = active;
+	changed(group);
+}
+
+static void observe_answer(void *ctx, uint64_t id, int err, const char *cause)
+{
+	struct covey_group *group = ctx;
+
+	pthread_mutex_lock(&group->lock);
+	for (struct covey_work **at = &group->asked; *at; at = &(*at)->next) {
+		struct covey_work *work = *at;
+
+		if (work->id != id)
+			continue;
+		*at = work->next;
+		work->err = err;
+		if (cause)
+			snprintf(work->text, sizeof(work->text), "%s", cause);
+		__atomic_store_n(&work->answered, 1, __ATOMIC_RELEASE);
+		break;
+	}
+	changed(group);
+	if (err)
+		cvy_fail(group->box, err, -1, group->view ? group->view->epoch : 0, "%s", cause ? cause : covey_strerror(err));
+}
+
+static void observe_ended(void *ctx, int err)
+{
+	struct covey_group *group = ctx;
+
+	pthread_mutex_lock(&group->lock);
+	if (!group->join_done) {
+		group->join_err = err;
+		__atomic_store_n(&group->join_done, 1, __ATOMIC_RELEASE);
+	}
+	while (group->asked) {
+		struct covey_work *work = group->asked;
+
+		group->asked = work->next;
+		work->err = err;
+		__atomic_store_n(&work->answered, 1, __ATOMIC_RELEASE);
+	}
+	changed(group);
+}
+
+struct cvy_observer cvy_handle_observer(struct covey_group *group)
+{
+	return (struct cvy_observer){ group,	      observe_joined, observe_event,
+				      observe_view,   observe_answer, observe_ended };
+}

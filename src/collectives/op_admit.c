@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * barrier, and admit: the safe point. With nobody pending, admit is a store: no wait. With pending
+ * ranks it is a barrier of members and pending; the lowest member sends the pending ranks number,
+ * tick and state over the control link, and they begin with it.
+ */
+#include <stdlib.h>
+
+#include "engine.h"
+#include "log.h"
+
+const struct cvy_op_kind cvy_op_barrier = {
+	.name = "barrier",
+	.op_class = CVY_OP_ALL,
+};
+
+struct admit_head {
+	uint64_t seq;
+	uint32_t tick, bytes; /* bytes of state follow */
+};
+
+int cvy_admit_send(struct cvy_engine *e, struct cvy_op *op)
+{
+	uint8_t msg[sizeof(struct admit_head) + 4096];
+	struct admit_head head = { op->seq, e->tick + 1, (uint32_t)op->bytes };
+
+	memcpy(msg, &head, sizeof(head));
+	if (op->bytes)
+		memcpy(msg + sizeof(head), op->send, op->bytes);
+	CVY_MASK_EACH (r, &e->view->pending)
+		e->send(e->send_ctx, r, e->view->member[r].inc, CVY_MSG_ADMIT, e->epoch, msg,
+			(uint32_t)(sizeof(head) + op->bytes));
+	return 0;
+}
+
+/* Kept while its epoch lasts: it may come before the view is active here. */
+void cvy_admit_message(struct cvy_engine *e, const struct cvy_msg *msg)
+{
+	struct admit_head head;
+	void *state;
+
+	if (!e->view || !e->pending || msg->bytes < sizeof(head) || msg->epoch != e->view->epoch)
+		return;
+	memcpy(&head, msg->body, sizeof(head));
+	if (!head.seq || !head.tick || head.bytes > 4096 || msg->bytes != sizeof(head) + head.bytes) {
+		cvy_warn("engine", "rank %d sent an admission of %u bytes that cannot be read, epoch %u", msg->rank, msg->bytes,
+			 msg->epoch);
+		return;
+	}
+	state = malloc(head.bytes + 1);
+	if (!state)
+		return;
+	memcpy(state, (const uint8_t *)msg->body + sizeof(head), head.bytes);
+	free(e->admit_state);
+	e->admit_state = state;
+	e->admit_bytes = head.bytes;
+	e->admit_seq = head.seq;
+	e->admit_tick = head.tick;
+	e->admit_epoch = msg->epoch;
+}
+
+/* A joiner hands the members' state to its caller. */
+static void admit_finish(struct cvy_engine *e, struct cvy_op *op)
+{
+	if (op->result.status || !op->recv || !e->admit_state || e->admit_seq != op->seq)
+		return;
+	memcpy(op->recv, e->admit_state, e->admit_bytes < op->bytes ? e->admit_bytes : op->bytes);
+	if (e->admit_bytes != op->bytes)
+		cvy_warn("engine", "operation %llu: members give %zu bytes of state, this rank asks for %zu",
+			 (unsigned long long)op->seq, e->admit_bytes, op->bytes);
+	free(e->admit_state);
+	e->admit_state = NULL;
+}
+
+const struct cvy_op_kind cvy_op_admit = {
+	.name = "admit",
+	.op_class = CVY_OP_ADMIT,
+	.finish = admit_finish,
+};

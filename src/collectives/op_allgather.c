@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* allgather: each rank publishes its block piece by piece, everyone copies all blocks. Blocks of missing ranks are zero. */
+#include "algo.h"
+
+#define GIVE_BYTES (2u << 20) /* of one tick from all sources: what a repair message carries */
+
+void cvy_allgather_plan(struct cvy_engine *e, struct cvy_op *op, int size)
+{
+	size_t piece = e->layout.slot_bytes;
+
+	if (piece > GIVE_BYTES / (size_t)size)
+		piece = GIVE_BYTES / (size_t)size / 64 * 64;
+	op->piece = piece;
+	op->ticks = op->bytes ? (op->bytes + op->piece - 1) / op->piece : 1;
+}
+
+static void allgather_publish(struct cvy_engine *e, struct cvy_op *op, uint64_t i, struct cvy_line *line)
+{
+	size_t bytes = cvy_tick_bytes(op, i);
+	uint8_t *slot = cvy_own_slot(e, op, i);
+
+	line->bytes = (uint32_t)bytes;
+	if (op->bytes <= CVY_LINE_DATA) {
+		memcpy(line->data, op->input, bytes);
+		return;
+	}
+	memcpy(slot, op->input + i * op->piece, bytes);
+	cvy_put_all(e, slot, bytes);
+}
+
+static const uint8_t *piece_of(struct cvy_engine *e, struct cvy_op *op, uint64_t i, int k)
+{
+	if (op->bytes <= CVY_LINE_DATA)
+		return cvy_source_line(e, op, i, k, 1)->data;
+	return cvy_source_slot(e, op, i, k);
+}
+
+static void allgather_consume(struct cvy_engine *e, struct cvy_op *op, uint64_t i)
+{
+	for (int k = 0; k < e->set.n; k++) {
+		uint8_t *to = (uint8_t *)op->recv + (size_t)e->set.rank[k] * op->bytes + i * op->piece;
+
+		if (k == e->set.self && to == op->input + i * op->piece)
+			continue;
+		memcpy(to, piece_of(e, op, i, k), cvy_tick_bytes(op, i));
+	}
+}
+
+/* the pieces of all sources, ascending; the outcome's mask says whose */
+static size_t allgather_give(struct cvy_engine *e, struct cvy_op *op, uint64_t i, uint8_t *out)
+{
+	size_t n = cvy_tick_bytes(op, i);
+
+	for (int k = 0; k < e->set.n; k++)
+		memcpy(out + (size_t)k * n, piece_of(e, op, i, k), n);
+	return n * (size_t)e->set.n;
+}
+
+static void allgather_take(struct cvy_engine *e, struct cvy_op *op, uint64_t i, const uint8_t *bytes, size_t n)
+{
+	size_t each = cvy_tick_bytes(op, i), at = 0;
+
+	for (int k = 0; k < e->set.n && at + each <= n; k++, at += each)
+		memcpy((uint8_t *)op->recv + (size_t)e->set.rank[k] * op->bytes + i * op->piece, bytes + at, each);
+}
+
+static void allgather_finish(struct cvy_engine *e, struct cvy_op *op)
+{
+	(void)e;
+	for (int r = 0; !op->result.status && r < op->result.size; r++)
+		if (!covey_mask_has(&op->result.mask, r))
+			memset((uint8_t *)op->recv + (size_t)r * op->bytes, 0, op->bytes);
+}
+
+const struct cvy_op_kind cvy_op_allgather = {
+	.name = "allgather",
+	.op_class = CVY_OP_ALL,
+	.publish = allgather_publish,
+	.consume = allgather_consume,
+	.give = allgather_give,
+	.take = allgather_take,
+	.finish = allgather_finish,
+};

@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * allreduce. Small: the payload stands in the line of the slot. To ONE_SHOT_BYTES, and with two
+ * ranks always: each rank publishes its input and reduces everyone's. Above: two rounds in a tick;
+ * rank k reduces shard k of the piece and publishes it, and everyone gathers the shards.
+ * All of them fold in ascending rank.
+ */
+#include "algo.h"
+#include "engine.h"
+#include "reduce.h"
+
+#define ONE_SHOT_BYTES (32u << 10)
+#define STREAM_BYTES (8u << 20) /* outputs that no cache holds */
+#define PIECE_SMALL (32u << 10)
+
+static size_t inline_tick(const struct cvy_op *op)
+{
+	return op->bytes <= CVY_LINE_DATA;
+}
+
+void cvy_allreduce_plan(struct cvy_engine *e, struct cvy_op *op, int size)
+{
+	size_t piece = e->layout.slot_bytes;
+
+	op->rounds = size > 2 && op->bytes > ONE_SHOT_BYTES ? 2 : 1;
+	if (op->rounds == 2 && op->bytes <= 2 * (size_t)PIECE_SMALL && piece > PIECE_SMALL)
+		piece = PIECE_SMALL;
+	op->piece = piece / 64 * 64;
+	op->ticks = op->bytes ? (op->bytes + op->piece - 1) / op->piece : 1;
+}
+
+/* shard k of a tick of n elements: whole cache lines but for the last */
+static void shard(size_t bytes, int k, int n, size_t *at, size_t *len)
+{
+	size_t each = (bytes / (size_t)n + 63) / 64 * 64;
+
+	*at = each * (size_t)k < bytes ? each * (size_t)k : bytes;
+	*len = bytes - *at < each || k == n - 1 ? bytes - *at : each;
+}
+
+static void allreduce_publish(struct cvy_engine *e, struct cvy_op *op, uint64_t i, struct cvy_line *line)
+{
+	size_t bytes = cvy_tick_bytes(op, i);
+	uint8_t *slot = cvy_own_slot(e, op, i);
+
+	line->bytes = (uint32_t)bytes;
+	if (inline_tick(op)) {
+		memcpy(line->data, op->input, bytes);
+		return;
+	}
+	memcpy(slot, op->input + i * op->piece, bytes);
+	if (op->rounds == 1) {
+		cvy_put_all(e, slot, bytes);
+		return;
+	}
+	for (int k = 0; e->set.npush && k < e->set.n; k++) {
+		size_t at, len;
+
+		shard(bytes, k, e->set.n, &at, &len);
+		cvy_put(e, e->set.rank[k], slot + at, len);
+	}
+}
+
+static void reduce_range(struct cvy_engine *e, struct cvy_op *op, uint64_t i, size_t at, size_t len, uint8_t *out, int stream)
+{
+	for (int k = 0; k < e->set.n; k++) {
+		if (inline_tick(op))
+			e->set.src[k] = cvy_source_line(e, op, i, k, 1)->data + at;
+		else
+			e->set.src[k] = cvy_source_slot(e, op, i, k) + at;
+	}
+	cvy_reduce(out, e->set.src, e->set.n, len / op->elem, op->dtype, op->redop, stream);
+}
+
+/* the own shard, reduced, into the second half of the slot */
+static void allreduce_publish2(struct cvy_engine *e, struct cvy_op *op, uint64_t i, struct cvy_line *line)
+{
+	uint8_t *out = cvy_own_slot(e, op, i) + e->layout.slot_bytes;
+	size_t at, len;
+
+	shard(cvy_tick_bytes(op, i), e->set.self, e->set.n, &at, &len);
+	reduce_range(e, op, i, at, len, out, 0);
+	line->bytes = (uint32_t)len;
+	cvy_put_all(e, out, len);
+}
+
+static void result_of(struct cvy_engine *e, struct cvy_op *op, uint64_t i, uint8_t *out)
+{
+	size_t bytes = cvy_tick_bytes(op, i), at, len;
+
+	if (op->rounds == 1) {
+		reduce_range(e, op, i, 0, bytes, out, op->bytes >= STREAM_BYTES);
+		return;
+	}
+	for (int k = 0; k < e->set.n; k++) {
+		shard(bytes, k, e->set.n, &at, &len);
+		cvy_copy_out(out + at, cvy_source_slot(e, op, i, k) + e->layout.slot_bytes, len, op->bytes >= STREAM_BYTES);
+	}
+}
+
+static void allreduce_consume(struct cvy_engine *e, struct cvy_op *op, uint64_t i)
+{
+	result_of(e, op, i, (uint8_t *)op->recv + i * op->piece);
+}
+
+static size_t allreduce_give(struct cvy_engine *e, struct cvy_op *op, uint64_t i, uint8_t *out)
+{
+	result_of(e, op, i, out);
+	return cvy_tick_bytes(op, i);
+}
+
+static void allreduce_take(struct cvy_engine *e, struct cvy_op *op, uint64_t i, const uint8_t *bytes, size_t n)
+{
+	(void)e;
+	if (n == cvy_tick_bytes(op, i))
+		memcpy((uint8_t *)op->recv + i * op->piece, bytes, n);
+}
+
+const struct cvy_op_kind cvy_op_allreduce = {
+	.name = "allreduce",
+	.op_class = CVY_OP_ALL,
+	.publish = allreduce_publish,
+	.publish2 = allreduce_publish2,
+	.consume = allreduce_consume,
+	.give = allreduce_give,
+	.take = allreduce_take,
+};

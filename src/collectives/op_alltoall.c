@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * alltoall and alltoallv: the slot holds one part per destination, a piece of it in every tick. With
+ * v each part begins with a header that says how many bytes there are in all for this destination,
+ * and the first line how many ticks the source needs; the largest is everyone's number. Parts of
+ * missing sources are zero.
+ */
+#include "algo.h"
+#include "log.h"
+
+#define HEADER 64 /* of a part with v */
+
+struct blocks { /* bytes, [size] each */
+	size_t *send, *send_at, *recv, *recv_at;
+	int size;
+};
+
+static size_t part_bytes(struct cvy_engine *e, int size)
+{
+	return e->layout.stride / (size_t)size / 64 * 64;
+}
+
+void cvy_alltoall_plan(struct cvy_engine *e, struct cvy_op *op, int size)
+{
+	op->piece = part_bytes(e, size);
+	op->ticks = op->bytes ? (op->bytes + op->piece - 1) / op->piece : 1;
+}
+
+int cvy_alltoallv_plan(struct cvy_engine *e, struct cvy_op *op, int size, const size_t *sendcounts, const size_t *senddispls,
+		       const size_t *recvcounts, const size_t *recvdispls)
+{
+	struct blocks *b = calloc(1, sizeof(*b) + 4 * (size_t)size * sizeof(size_t));
+
+	if (!b)
+		return COVEY_ERR_NOMEM;
+	b->size = size;
+	b->send = (size_t *)(b + 1);
+	b->send_at = b->send + size;
+	b->recv = b->send_at + size;
+	b->recv_at = b->recv + size;
+	for (int r = 0; r < size; r++) {
+		b->send[r] = sendcounts[r] * op->elem;
+		b->send_at[r] = senddispls[r] * op->elem;
+		b->recv[r] = recvcounts[r] * op->elem;
+		b->recv_at[r] = recvdispls[r] * op->elem;
+	}
+	op->priv = b;
+	op->piece = part_bytes(e, size) - HEADER;
+	op->ticks = 0;
+	return 0;
+}
+
+static size_t part_of_tick(size_t total, size_t piece, uint64_t i)
+{
+	size_t at = (size_t)i * piece;
+
+	if (at >= total)
+		return 0;
+	return total - at < piece ? total - at : piece;
+}
+
+static void alltoall_publish(struct cvy_engine *e, struct cvy_op *op, uint64_t i, struct cvy_line *line)
+{
+	size_t bytes = cvy_tick_bytes(op, i);
+	uint8_t *slot = cvy_own_slot(e, op, i);
+
+	line->bytes = (uint32_t)bytes;
+	for (int k = 0; k < e->set.n; k++) {
+		int r = e->set.rank[k];
+
+		if (k == e->set.self)
+			continue;
+		memcpy(slot + (size_t)r * op->piece, op->input + (size_t)r * op->bytes + i * op->piece, bytes);
+		cvy_put(e, r, slot + (size_t)r * op->piece, bytes);
+	}
+}
+
+static void alltoall_consume(struct cvy_engine *e, struct cvy_op *op, uint64_t i)
+{
+	size_t bytes = cvy_tick_bytes(op, i), at = i * op->piece;
+
+	for (int k = 0; k < e->set.n; k++) {
+		uint8_t *to = (uint8_t *)op->recv + (size_t)e->set.rank[k] * op->bytes + at;
+
+		if (k == e->set.self)
+			memmove(to, op->input + (size_t)e->rank * op->bytes + at, bytes);
+		else if (!e->set.gone[k])
+			memcpy(to, cvy_source_slot(e, op, i, k) + (size_t)e->rank * op->piece, bytes);
+	}
+}
+
+static void alltoall_finish(struct cvy_engine *e, struct cvy_op *op)
+{
+	(void)e;
+	for (int r = 0; !op->result.status && r < op->result.size; r++)
+		if (!covey_mask_has(&op->result.mask, r))
+			memset((uint8_t *)op->recv + (size_t)r * op->bytes, 0, op->bytes);
+}
+
+/* ---- v ---- */
+
+static void alltoallv_publish(struct cvy_engine *e, struct cvy_op *op, uint64_t i, struct cvy_line *line)
+{
+	const struct blocks *b = op->priv;
+	uint8_t *slot = cvy_own_slot(e, op, i);
+	uint64_t need = 1;
+
+	for (int k = 0; k < e->set.n; k++) {
+		int r = e->set.rank[k];
+		size_t n = part_of_tick(b->send[r], op->piece, i);
+		uint8_t *part = slot + (size_t)r * (op->piece + HEADER);
+		uint64_t total = b->send[r], ticks = (total + op->piece - 1) / op->piece;
+
+		if (ticks > need)
+			need = ticks;
+		if (k == e->set.self)
+			continue;
+		memcpy(part, &total, sizeof(total));
+		if (n)
+			memcpy(part + HEADER, op->input + b->send_at[r] + i * op->piece, n);
+		cvy_put(e, r, part, HEADER + n);
+	}
+	line->aux = need;
+	line->bytes = 0;
+}
+
+static void copy_part(struct cvy_engine *e, struct cvy_op *op, uint64_t i, int k)
+{
+	struct blocks *b = op->priv;
+	int r = e->set.rank[k];
+	size_t n = part_of_tick(b->recv[r], op->piece, i);
+	uint8_t *to = (uint8_t *)op->recv + b->recv_at[r] + i * op->piece;
+	const uint8_t *part;
+	uint64_t total;
+
+	if (k == e->set.self) {
+		if (n)
+			memmove(to, op->input + b->send_at[r] + i * op->piece, n);
+		return;
+	}
+	if (e->set.gone[k])
+		return;
+	part = cvy_source_slot(e, op, i, k) + (size_t)e->rank * (op->piece + HEADER);
+	memcpy(&total, part, sizeof(total));
+	if (total != b->recv[r] && !op->result.status)
+		op->result.status = cvy_fail(e->box, COVEY_ERR_MISMATCH, r, e->epoch,
+					     "operation %llu: rank %d sends %llu bytes to rank %d, which expects %zu",
+					     (unsigned long long)op->seq, r, (unsigned long long)total, e->rank, b->recv[r]);
+	if (n > part_of_tick(total, op->piece, i))
+		n = part_of_tick(total, op->piece, i);
+	if (n)
+		memcpy(to, part + HEADER, n);
+}
+
+static void alltoallv_consume(struct cvy_engine *e, struct cvy_op *op, uint64_t i)
+{
+	if (i == 0) {
+		op->result.status = 0;
+		op->ticks = 1;
+		for (int k = 0; k < e->set.n; k++) {
+			const struct cvy_line *line;
+
+			if (e->set.gone[k])
+				continue;
+			line = k == e->set.self ? &e->own->first[cvy_slot_index(op, 0)] : cvy_source_line(e, op, 0, k, 1);
+			if (line->aux > op->ticks)
+				op->ticks = line->aux;
+		}
+	}
+	for (int k = 0; k < e->set.n; k++)
+		copy_part(e, op, i, k);
+}
+
+static void alltoallv_finish(struct cvy_engine *e, struct cvy_op *op)
+{
+	const struct blocks *b = op->priv;
+
+	(void)e;
+	for (int r = 0; !op->result.status && r < b->size; r++)
+		if (!covey_mask_has(&op->result.mask, r) && b->recv[r])
+			memset((uint8_t *)op->recv + b->recv_at[r], 0, b->recv[r]);
+}
+
+static void alltoallv_release(struct cvy_op *op)
+{
+	free(op->priv);
+}
+
+const struct cvy_op_kind cvy_op_alltoall = {
+	.name = "alltoall",
+	.op_class = CVY_OP_PRIVATE,
+	.publish = alltoall_publish,
+	.consume = alltoall_consume,
+	.finish = alltoall_finish,
+};
+
+const struct cvy_op_kind cvy_op_alltoallv = {
+	.name = "alltoallv",
+	.op_class = CVY_OP_PRIVATE,
+	.publish = alltoallv_publish,
+	.consume = alltoallv_consume,
+	.finish = alltoallv_finish,
+	.release = alltoallv_release,
+};

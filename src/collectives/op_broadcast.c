@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * broadcast: the root publishes piece after piece; a piece in its slot reaches everyone at once. The
+ * root may run ahead as far as the slots allow: done words of the others (engine.c) hold it back.
+ */
+#include "algo.h"
+
+void cvy_broadcast_plan(struct cvy_engine *e, struct cvy_op *op)
+{
+	op->piece = e->layout.slot_bytes;
+	op->ticks = op->bytes ? (op->bytes + op->piece - 1) / op->piece : 1;
+}
+
+static void broadcast_publish(struct cvy_engine *e, struct cvy_op *op, uint64_t i, struct cvy_line *line)
+{
+	size_t bytes = cvy_tick_bytes(op, i);
+	uint8_t *slot = cvy_own_slot(e, op, i);
+
+	line->bytes = (uint32_t)bytes;
+	if (op->bytes <= CVY_LINE_DATA) {
+		memcpy(line->data, op->input, bytes);
+		return;
+	}
+	memcpy(slot, op->input + i * op->piece, bytes);
+	cvy_put_all(e, slot, bytes);
+}
+
+static int root_index(struct cvy_engine *e, const struct cvy_op *op)
+{
+	int k = 0;
+
+	while (k < e->set.n && e->set.rank[k] != op->root)
+		k++;
+	return k;
+}
+
+static const uint8_t *piece_of(struct cvy_engine *e, struct cvy_op *op, uint64_t i)
+{
+	int k = root_index(e, op);
+
+	if (op->bytes <= CVY_LINE_DATA)
+		return cvy_source_line(e, op, i, k, 1)->data;
+	return cvy_source_slot(e, op, i, k);
+}
+
+static void broadcast_consume(struct cvy_engine *e, struct cvy_op *op, uint64_t i)
+{
+	uint8_t *to = (uint8_t *)op->recv + i * op->piece;
+
+	if (op->root != e->rank)
+		memcpy(to, piece_of(e, op, i), cvy_tick_bytes(op, i));
+	else if (op->recv != op->send)
+		memcpy(to, op->input + i * op->piece, cvy_tick_bytes(op, i));
+}
+
+static size_t broadcast_give(struct cvy_engine *e, struct cvy_op *op, uint64_t i, uint8_t *out)
+{
+	memcpy(out, piece_of(e, op, i), cvy_tick_bytes(op, i));
+	return cvy_tick_bytes(op, i);
+}
+
+static void broadcast_take(struct cvy_engine *e, struct cvy_op *op, uint64_t i, const uint8_t *bytes, size_t n)
+{
+	(void)e;
+	if (n == cvy_tick_bytes(op, i))
+		memcpy((uint8_t *)op->recv + i * op->piece, bytes, n);
+}
+
+const struct cvy_op_kind cvy_op_broadcast = {
+	.name = "broadcast",
+	.op_class = CVY_OP_ROOT,
+	.publish = broadcast_publish,
+	.consume = broadcast_consume,
+	.give = broadcast_give,
+	.take = broadcast_take,
+};

@@ -1,0 +1,410 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * All waits of the host, in one file. A waiter looks, then yields, then after 1 ms sleeps on the line
+ * it misses. With a core for every rank of the host it spins for a while before it yields; else four
+ * looks are enough, since the peer needs this core.
+ *
+ * Who stores a line does not fence: it would cost every operation 30 ns. The sleeper pays instead:
+ * it says that it sleeps, makes every process of covey pass a barrier (membarrier), and looks again.
+ * Every sleep is bounded all the same, and ends when the gate closes or the handle ends.
+ */
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <linux/membarrier.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "engine.h"
+
+#define LOOKS_SHARED 4	  /* before the first yield when ranks share cores */
+#define LOOKS_OWN 2000	  /* about 50 us with a core of one's own */
+#define YIELD_NS CVY_MS	  /* yields until then, sleeps afterwards */
+#define SLEEP_MS 10	  /* longest sleep on a line */
+#define SLEEP_MIXED_MS 1  /* while sockets and lines both matter */
+#define FDS_MAX 64	  /* sockets one waiter polls at once */
+
+#ifndef SYS_futex_waitv
+#define SYS_futex_waitv 449
+#endif
+
+struct waitv { /* struct futex_waitv of Linux 5.16 */
+	uint64_t val, addr;
+	uint32_t flags, reserved;
+};
+
+static long futex(const void *addr, int op, uint32_t val, const struct timespec *timeout)
+{
+	return syscall(SYS_futex, addr, op, val, timeout, NULL, 0);
+}
+
+static void barrier_all(void)
+{
+	static int state; /* 0: not asked, 1: registered, -1: not there (sleeps are bounded anyway) */
+
+	if (!__atomic_load_n(&state, __ATOMIC_RELAXED)) {
+		long err = syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0);
+
+		__atomic_store_n(&state, err ? -1 : 1, __ATOMIC_RELAXED);
+	}
+	if (__atomic_load_n(&state, __ATOMIC_RELAXED) > 0)
+		syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0);
+	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
+
+static const void *low_half(const uint64_t *tag)
+{
+	return tag; /* x86 and arm64 Linux: little endian, the tick is in the low half */
+}
+
+/* Peers that sleep on a line just published. */
+void cvy_engine_announce(struct cvy_engine *e, const struct cvy_line *line)
+{
+	for (int i = 0; i < e->set.nlocal; i++) {
+		if (!__atomic_load_n(&e->set.local[i]->sleepers, __ATOMIC_RELAXED))
+			continue;
+		futex(low_half(&line->tag), FUTEX_WAKE, INT_MAX, NULL);
+		return;
+	}
+}
+
+void cvy_engine_wake(struct cvy_engine *e)
+{
+	uint64_t one = 1;
+
+	__atomic_add_fetch(&e->change, 1, __ATOMIC_SEQ_CST);
+	futex(&e->change, FUTEX_WAKE_PRIVATE, INT_MAX, NULL);
+	if (e->set.npush || e->gate)
+		(void)!write(e->idle_fd, &one, sizeof(one));
+}
+
+static void sleep_on_change(struct cvy_engine *e, uint32_t seen, uint64_t ns)
+{
+	struct timespec t = { (time_t)(ns / 1000000000ull), (long)(ns % 1000000000ull) };
+
+	__atomic_add_fetch(&e->asleep, 1, __ATOMIC_SEQ_CST);
+	futex(&e->change, FUTEX_WAIT_PRIVATE, seen, &t);
+	__atomic_sub_fetch(&e->asleep, 1, __ATOMIC_SEQ_CST);
+}
+
+/* The line that the head of the queue misses, or NULL when it waits for something else. */
+static const struct cvy_line *missing_line(struct cvy_engine *e, uint64_t *want)
+{
+	struct cvy_op *op = e->head;
+	uint64_t i;
+	int round, k;
+
+	if (!op || op->state != CVY_OP_ENTERED)
+		return NULL;
+	round = op->rounds == 2 && op->second < op->entered ? 1 : op->rounds;
+	i = round == op->rounds ? op->completed : op->second;
+	k = op->scan[round - 1];
+	if (i >= op->entered || k >= e->set.n || k == e->set.self || !e->set.page[k])
+		return NULL;
+	*want = cvy_tag(e->epoch, op->first + (uint32_t)i);
+	return cvy_source_line(e, op, i, k, round);
+}
+
+/* Lock held; let go of while asleep. */
+static void sleep_on_line(struct cvy_engine *e, uint64_t ns)
+{
+	uint64_t want = 0, tag;
+	const struct cvy_line *line = missing_line(e, &want);
+	uint32_t seen = __atomic_load_n(&e->change, __ATOMIC_SEQ_CST);
+	struct timespec until;
+	struct waitv v[2];
+
+	if (!line) {
+		pthread_mutex_unlock(&e->lock);
+		sleep_on_change(e, seen, ns < CVY_MS ? ns : CVY_MS);
+		pthread_mutex_lock(&e->lock);
+		return;
+	}
+	__atomic_add_fetch(&e->own->sleepers, 1, __ATOMIC_SEQ_CST);
+	__atomic_add_fetch(&e->asleep, 1, __ATOMIC_SEQ_CST);
+	barrier_all();
+	tag = __atomic_load_n(&line->tag, __ATOMIC_ACQUIRE);
+	if (tag != want && !__atomic_load_n(&e->gate, __ATOMIC_SEQ_CST)) {
+		v[0] = (struct waitv){ (uint32_t)tag, (uintptr_t)low_half(&line->tag), FUTEX_32, 0 };
+		v[1] = (struct waitv){ seen, (uintptr_t)&e->change, FUTEX_32 | FUTEX_PRIVATE_FLAG, 0 };
+		clock_gettime(CLOCK_MONOTONIC, &until);
+		until.tv_nsec += (long)ns;
+		until.tv_sec += until.tv_nsec / 1000000000l;
+		until.tv_nsec %= 1000000000l;
+		pthread_mutex_unlock(&e->lock);
+		if (syscall(SYS_futex_waitv, v, 2, 0, &until, CLOCK_MONOTONIC) < 0 && (errno == ENOSYS || errno == EPERM)) {
+			struct timespec brief = { 0, (long)CVY_MS };
+
+			futex(low_half(&line->tag), FUTEX_WAIT, (uint32_t)tag, &brief);
+		}
+		pthread_mutex_lock(&e->lock);
+	}
+	__atomic_sub_fetch(&e->asleep, 1, __ATOMIC_SEQ_CST);
+	__atomic_sub_fetch(&e->own->sleepers, 1, __ATOMIC_SEQ_CST);
+}
+
+/* Lock held; let go of while asleep. */
+static void sleep_on_sockets(struct cvy_engine *e, uint64_t ns)
+{
+	struct pollfd fds[FDS_MAX + 1];
+	int n = 0;
+	uint64_t drain;
+
+	if (e->set.nlocal && ns > SLEEP_MIXED_MS * CVY_MS)
+		ns = SLEEP_MIXED_MS * CVY_MS;
+	for (int i = 0; i < e->set.npush && n < FDS_MAX; i++) {
+		struct cvy_link *link = e->set.push[i];
+
+		fds[n].events = 0;
+		fds[n].fd = link->ops->fd ? link->ops->fd(link, &fds[n].events) : -1;
+		n += fds[n].fd >= 0;
+	}
+	fds[n].fd = e->idle_fd;
+	fds[n++].events = POLLIN;
+	__atomic_add_fetch(&e->asleep, 1, __ATOMIC_SEQ_CST);
+	pthread_mutex_unlock(&e->lock);
+	poll(fds, (nfds_t)n, (int)((ns + CVY_MS - 1) / CVY_MS));
+	(void)!read(e->idle_fd, &drain, sizeof(drain));
+	pthread_mutex_lock(&e->lock);
+	__atomic_sub_fetch(&e->asleep, 1, __ATOMIC_SEQ_CST);
+}
+
+struct patience {
+	int looks;
+	uint64_t since_ns; /* first clock reading of this wait, 0: none */
+};
+
+static void pause_cpu(void)
+{
+#if defined(__x86_64__)
+	__builtin_ia32_pause();
+#endif
+}
+
+/* One round of waiting. Lock held on entry and return. */
+static void be_patient(struct cvy_engine *e, struct patience *p, uint64_t deadline_ns)
+{
+	uint64_t now, ns;
+
+	if (p->looks++ < (e->spin && !e->set.npush ? LOOKS_OWN : LOOKS_SHARED)) { /* a look at sockets is a system call */
+		pause_cpu();
+		return;
+	}
+	now = cvy_now_ns();
+	if (!p->since_ns)
+		p->since_ns = now;
+	if (now - p->since_ns < YIELD_NS) {
+		sched_yield();
+		return;
+	}
+	__atomic_store_n(&e->waiting, 1, __ATOMIC_RELAXED);
+	cvy_engine_look_for_mismatch(e);
+	ns = SLEEP_MS * CVY_MS;
+	if (deadline_ns != CVY_NEVER && deadline_ns - now < ns)
+		ns = deadline_ns > now ? deadline_ns - now : 1;
+	if (e->set.npush)
+		sleep_on_sockets(e, ns);
+	else
+		sleep_on_line(e, ns);
+}
+
+/* The gate is closed: a view change is under way and the agent needs the lock. Lock not held. */
+static void wait_for_gate(struct cvy_engine *e, const struct cvy_op *op, uint64_t deadline_ns)
+{
+	uint32_t seen = __atomic_load_n(&e->change, __ATOMIC_SEQ_CST);
+	uint64_t now = cvy_now_ns(), ns = SLEEP_MS * CVY_MS;
+
+	if (!__atomic_load_n(&e->gate, __ATOMIC_SEQ_CST) || cvy_op_decided(op))
+		return;
+	__atomic_store_n(&e->waiting, 1, __ATOMIC_RELAXED);
+	if (deadline_ns != CVY_NEVER && deadline_ns < now + ns)
+		ns = deadline_ns > now ? deadline_ns - now : 0;
+	if (ns)
+		sleep_on_change(e, seen, ns);
+}
+
+/* Bytes that a transport still holds after their operation was decided: it is given a chance to send them. */
+int cvy_engine_unsent(struct cvy_engine *e)
+{
+	int n = 0;
+
+	for (int i = 0; i < e->set.npush; i++) {
+		struct cvy_link *link = e->set.push[i];
+
+		if (!link->ops->unsent || !link->ops->unsent(link))
+			continue;
+		if (link->ops->poll)
+			link->ops->poll(link);
+		n += link->ops->unsent(link);
+	}
+	return n;
+}
+
+int cvy_engine_wait(struct cvy_engine *e, struct cvy_op *op, uint64_t deadline_ns)
+{
+	struct patience p = { 0, 0 };
+	int err = 0, more;
+
+	if (cvy_op_decided(op))
+		return 0;
+	__atomic_add_fetch(&e->waiters, 1, __ATOMIC_SEQ_CST);
+	pthread_mutex_lock(&e->lock);
+	while (!cvy_op_decided(op)) {
+		if (deadline_ns != CVY_NEVER && (p.since_ns || e->gate) && cvy_now_ns() >= deadline_ns) {
+			err = COVEY_ERR_TIMEOUT;
+			break;
+		}
+		if (__atomic_load_n(&e->gate, __ATOMIC_SEQ_CST)) {
+			pthread_mutex_unlock(&e->lock);
+			wait_for_gate(e, op, deadline_ns);
+			pthread_mutex_lock(&e->lock);
+			p = (struct patience){ 0, 0 };
+		} else if (cvy_engine_step(e)) {
+			p = (struct patience){ 0, 0 };
+		} else {
+			be_patient(e, &p, deadline_ns);
+		}
+	}
+	__atomic_store_n(&e->waiting, 0, __ATOMIC_RELAXED);
+	more = e->head || cvy_engine_unsent(e);
+	pthread_mutex_unlock(&e->lock);
+	if (!__atomic_sub_fetch(&e->waiters, 1, __ATOMIC_SEQ_CST) && more)
+		cvy_progress_kick();
+	return err;
+}
+
+/* ---- the progress thread: steps what nobody waits for ---- */
+
+static struct {
+	pthread_mutex_t lock;
+	pthread_cond_t left; /* an engine was let go of */
+	struct cvy_engine *first, *stepping;
+	uint32_t kick; /* futex */
+	int running;
+} progress = { .lock = PTHREAD_MUTEX_INITIALIZER, .left = PTHREAD_COND_INITIALIZER };
+
+/* 0: nothing to do here; 1: blocked; 2: it moved */
+static int step_one(struct cvy_engine *e)
+{
+	int r = 0;
+
+	if (__atomic_load_n(&e->waiters, __ATOMIC_SEQ_CST) || pthread_mutex_trylock(&e->lock))
+		return 0;
+	if (e->head || e->repair)
+		r = cvy_engine_step(e) ? 2 : 1;
+	else if (!e->gate && cvy_engine_unsent(e))
+		r = 1;
+	pthread_mutex_unlock(&e->lock);
+	return r;
+}
+
+static struct cvy_engine *claim_next(struct cvy_engine *after)
+{
+	struct cvy_engine *e;
+
+	pthread_mutex_lock(&progress.lock);
+	e = after ? after->next_engine : progress.first;
+	progress.stepping = e;
+	pthread_cond_broadcast(&progress.left);
+	pthread_mutex_unlock(&progress.lock);
+	return e;
+}
+
+static int step_all(void)
+{
+	int best = 0;
+
+	for (struct cvy_engine *e = claim_next(NULL); e; e = claim_next(e)) {
+		int r = step_one(e);
+
+		if (r > best)
+			best = r;
+	}
+	return best;
+}
+
+static void *progress_main(void *arg)
+{
+	uint64_t since = 0;
+
+	(void)arg;
+	pthread_setname_np(pthread_self(), "covey-progress");
+	for (;;) {
+		uint32_t seen = __atomic_load_n(&progress.kick, __ATOMIC_SEQ_CST);
+		struct timespec brief = { 0, (long)CVY_MS };
+		int r = step_all();
+
+		if (r == 2) {
+			since = 0;
+			continue;
+		}
+		if (r == 1) {
+			uint64_t now = cvy_now_ns();
+
+			if (!since)
+				since = now;
+			if (now - since < YIELD_NS)
+				sched_yield();
+			else
+				futex(&progress.kick, FUTEX_WAIT_PRIVATE, seen, &brief);
+			continue;
+		}
+		since = 0;
+		futex(&progress.kick, FUTEX_WAIT_PRIVATE, seen, NULL);
+	}
+	return NULL;
+}
+
+void cvy_progress_kick(void)
+{
+	__atomic_add_fetch(&progress.kick, 1, __ATOMIC_SEQ_CST);
+	futex(&progress.kick, FUTEX_WAKE_PRIVATE, 1, NULL);
+}
+
+void cvy_progress_add(struct cvy_engine *e)
+{
+	pthread_t thread;
+	sigset_t all, old;
+
+	barrier_all(); /* registers this process */
+	pthread_mutex_lock(&progress.lock);
+	e->next_engine = progress.first;
+	progress.first = e;
+	if (!progress.running) {
+		sigfillset(&all);
+		pthread_sigmask(SIG_SETMASK, &all, &old);
+		if (!pthread_create(&thread, NULL, progress_main, NULL)) {
+			pthread_detach(thread);
+			progress.running = 1;
+		}
+		pthread_sigmask(SIG_SETMASK, &old, NULL);
+	}
+	pthread_mutex_unlock(&progress.lock);
+}
+
+void cvy_progress_remove(struct cvy_engine *e)
+{
+	struct cvy_engine **at = &progress.first;
+
+	pthread_mutex_lock(&progress.lock);
+	while (*at && *at != e)
+		at = &(*at)->next_engine;
+	if (*at)
+		*at = e->next_engine;
+	while (progress.stepping == e)
+		pthread_cond_wait(&progress.left, &progress.lock);
+	pthread_mutex_unlock(&progress.lock);
+}
+
+/* In a forked child there is no such thread any more. */
+void cvy_progress_forget(void)
+{
+	pthread_mutex_init(&progress.lock, NULL);
+	progress.first = progress.stepping = NULL;
+	progress.running = 0;
+}

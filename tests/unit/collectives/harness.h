@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the tests of whole groups share: a private redis-server, ranks as threads or as processes, and
+ * known inputs with their sums. A test binary's main() is harness_main(); a test names its group
+ * once, and every rank joins with the same configuration but its rank.
+ */
+#ifndef TESTS_COLLECTIVES_HARNESS_H
+#define TESTS_COLLECTIVES_HARNESS_H
+
+#include <check.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/types.h>
+
+#include "covey.h"
+
+#define WATCHDOG_MS 50000 /* of any one wait of a test: past it something hangs */
+
+#if defined(__SANITIZE_THREAD__)
+#define UNDER_TSAN 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define UNDER_TSAN 1
+#endif
+#endif
+#ifndef UNDER_TSAN
+#define UNDER_TSAN 0
+#endif
+
+/* A check that costs nothing while it holds, good in any thread and in forked ranks. */
+#define must(cond, ...)                                                                            \
+	do {                                                                                       \
+		if (!(cond))                                                                       \
+			harness_fail(__FILE__, __LINE__, #cond, __VA_ARGS__);                      \
+	} while (0)
+
+void harness_fail(const char *file, int line, const char *cond, const char *format, ...)
+	__attribute__((noreturn, format(printf, 4, 5)));
+
+/* Starts the server, runs the suite, stops the server. 77 where there is no server. */
+int harness_main(Suite *suite);
+
+const char *harness_store(void); /* URL */
+/* Keys of the store that contain @part, number of them; the names into @text. */
+int harness_keys(const char *part, char *text, size_t bytes);
+
+/* Store, a group of its own for this test (@name), no waits of a minute. Tests change what they are about. */
+struct covey_config harness_config(const char *name, int world);
+
+uint64_t harness_now_ns(void);
+uint64_t harness_deadline(int ms);
+uint64_t harness_random(uint64_t *state);
+uint64_t harness_seed(void); /* COVEY_TEST_SEED, else the time; printed */
+
+/* ---- ranks as threads of this process ---- */
+
+struct member {
+	struct covey_group *group;
+	struct covey_config config;
+	int rank, n;
+	void *arg;
+	int no_leave; /* the rank closes without covey_leave() */
+};
+
+typedef void (*member_fn)(struct member *member);
+
+/* @config.world ranks, each joins, runs @fn, leaves and closes. */
+void harness_threads(const struct covey_config *config, member_fn fn, void *arg);
+/* The same with rank r on made-up host r % @hosts; 0: all on this one. */
+void harness_threads_on(const struct covey_config *config, member_fn fn, void *arg, int hosts);
+/* Joins or fails the test; the cause is shown. */
+struct covey_group *harness_join(const struct covey_config *config, int rank);
+
+/* ---- ranks as processes ---- */
+
+void *harness_shared(size_t bytes); /* zeroed, seen by all forked ranks */
+/* A child that dies with this process; @fn's return is its exit status. */
+pid_t harness_fork(int (*fn)(void *arg, int rank), void *arg, int rank);
+/* Status of waitpid(), within the watchdog. */
+int harness_reap(pid_t pid);
+/* Until *@word >= @least, within the watchdog. */
+void harness_until(const uint64_t *word, uint64_t least, const char *what);
+
+/* ---- inputs and what must come out ---- */
+
+size_t type_bytes(int dtype);
+/* element @i of rank @rank's input number @seed */
+void type_input(void *to, size_t count, int dtype, int rank, uint64_t seed);
+/* left fold over the contributors in @mask (the low 64 ranks), ascending */
+void type_fold(void *to, size_t count, int dtype, int redop, uint64_t mask, uint64_t seed);
+uint64_t checksum(const void *data, size_t bytes);
+
+#endif
