@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* covey's side of the allreduce benchmark: see bench.h. Started by ep-run, default settings. */
+#include "bench.h"
+#include "covey.h"
+
+static struct covey_group *group;
+
+/* An operation that lost a contributor is no measurement. */
+static int allreduce(const float *send, float *recv, size_t count)
+{
+	return covey_allreduce(send, recv, count, COVEY_FLOAT32, COVEY_SUM, group, NULL, NULL);
+}
+
+static int barrier(void)
+{
+	return covey_barrier(group, NULL, NULL);
+}
+
+static int max(double *value)
+{
+	return covey_allreduce(value, value, 1, COVEY_FLOAT64, COVEY_MAX, group, NULL, NULL);
+}
+
+int main(void)
+{
+	struct bench_side side = { .allreduce = allreduce, .barrier = barrier, .max = max };
+	struct covey_error_info info;
+	struct covey_view view;
+	int err = covey_join(NULL, &group);
+
+	if (!err)
+		err = covey_view(group, &view);
+	if (err) {
+		covey_last_error(group, &info);
+		fprintf(stderr, "covey_join: %s: %s\n", covey_strerror(err), info.cause);
+		return 1;
+	}
+	side.rank = view.rank;
+	side.ranks = covey_mask_count(&view.members);
+	covey_set_on_loss(group, COVEY_ON_LOSS_FAIL);
+	err = bench_main(&side);
+	if (!err && covey_leave(group, 0))
+		err = 1;
+	covey_close(group);
+	return err;
+}

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* sim --seed N [--trace] | --seeds A-B: runs of the simulator; a failure prints how to run it again. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "sim.h"
+
+int main(int argc, char **argv)
+{
+	uint64_t from = 1, to = 30, steps, all = 0;
+	int trace = 0, bad = 0;
+	char why[256];
+
+	for (int i = 1; i < argc; i++) {
+		if (strcmp(argv[i], "--trace") == 0) {
+			trace = 1;
+		} else if (strcmp(argv[i], "--seed") == 0 && i + 1 < argc) {
+			from = to = strtoull(argv[++i], NULL, 10);
+		} else if (strcmp(argv[i], "--seeds") == 0 && i + 1 < argc &&
+			   sscanf(argv[i + 1], "%" SCNu64 "-%" SCNu64, &from, &to) == 2) {
+			i++;
+		} else {
+			fprintf(stderr, "usage: sim --seed N [--trace] | --seeds A-B\n");
+			return 2;
+		}
+	}
+	for (uint64_t seed = from; seed <= to; seed++) {
+		if (sim_run(seed, trace, why, sizeof(why), &steps)) {
+			printf("seed %" PRIu64 ": %s\n  again: sim --seed %" PRIu64 " --trace\n", seed, why, seed);
+			bad++;
+		}
+		all += steps;
+	}
+	printf("%" PRIu64 " seeds, %d failed, %" PRIu64 " steps\n", to - from + 1, bad, all);
+	return bad != 0;
+}

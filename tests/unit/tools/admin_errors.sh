@@ -1,0 +1,44 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# ep-admin says no to wrong arguments with code 1, and to a store that is not there with 3 or 4, without
+# ever showing a password. admin_errors.sh EP-ADMIN
+set -u
+admin=$1 failed=0
+unset COVEY_STORE COVEY_GROUP COVEY_STORE_PASSWORD
+
+# expect CODES ARGS...: the exit code is one of CODES, and a reason is given on standard error
+expect()
+{
+	codes=$1
+	shift
+	said=$("$admin" "$@" 2>&1 >/dev/null)
+	code=$?
+	case " $codes " in
+	*" $code "*) ;;
+	*) echo "ep-admin $*: code $code, expected one of: $codes; it said: $said"; failed=1 ;;
+	esac
+	[ -n "$said" ] || { echo "ep-admin $*: no reason given"; failed=1; }
+	case $said in
+	*geheim*) echo "ep-admin $*: shows the password: $said"; failed=1 ;;
+	esac
+}
+
+expect 1
+expect 1 nonsense
+expect 1 status 1
+expect 1 recover
+expect 1 recover x
+expect 1 recover 4096
+expect 1 extend
+expect 1 extend 0
+expect 1 extend 3 4
+expect 1 retire
+expect 1 retire -- -1
+expect 1 evict 1 2
+expect 1 retire 1 --dead
+expect 1 status --wait=soon
+expect 1 --no-such-option status
+expect 1 --store nonsense://user:geheim@host status
+expect "3 4" --store redis+unix:///nonexistent/socket status
+expect "3 4" --store redis://user:geheim@127.0.0.1:1/0 status
+exit $failed

@@ -1,0 +1,339 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ep-admin - look at a group and ask for changes of its members, from outside
+ *
+ * It talks to the store alone. Asking is one call; whether it came true is seen by looking again,
+ * which is what --wait does.
+ */
+#include <argp.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "admin.h"
+
+enum { EXIT_DONE, EXIT_USAGE, EXIT_REFUSED, EXIT_TIMEOUT, EXIT_STORE };
+
+#define CALL_MS 5000   /* one call */
+#define WAIT_MS 30000  /* --wait without a number */
+#define LOOK_MS 50     /* between two looks while waiting */
+#define MAX_WORDS 4096 /* ranks in one request */
+
+const char *argp_program_version = "ep-admin " COVEY_VERSION;
+
+static const char doc[] =
+	"Look at a covey group and ask for changes of its members."
+	"\v"
+	"Commands:\n"
+	"  status           ranks, their state and progress\n"
+	"  links            how the members reach each other\n"
+	"  recover R...     let joiners of these ranks come in\n"
+	"  extend N         let joiners of the ranks size..N-1 come in\n"
+	"  retire R         take a healthy rank out once nobody needs its data\n"
+	"  evict R          fence a sick rank at once; with --dead you also vouch that its process is dead, which lets "
+	"survivors decide without it. A wrong --dead can split the group\n\n"
+	"Put a password into COVEY_STORE (redis://user:password@host/db) or COVEY_STORE_PASSWORD.\n\n"
+	"Exit status: 0 done, 1 usage, 2 refused, 3 not done in time, 4 the store cannot be used.";
+
+enum { OPT_JSON = 256, OPT_WAIT, OPT_DEAD };
+
+static const struct argp_option options[] = {
+	{ "store", 's', "URL", 0, "Store of the group (default COVEY_STORE)", 0 },
+	{ "group", 'g', "NAME", 0, "Name of the group (default COVEY_GROUP, else covey)", 0 },
+	{ "json", OPT_JSON, NULL, 0, "status, links: print JSON", 0 },
+	{ "wait", OPT_WAIT, "MS", OPTION_ARG_OPTIONAL, "Wait until it is done, at most MS (30000)", 0 },
+	{ "dead", OPT_DEAD, NULL, 0, "evict: the process is known to be dead", 0 },
+	{ 0 },
+};
+
+struct admin {
+	char *store; /* NULL: the environment */
+	const char *group;
+	bool json, dead;
+	long wait_ms; /* 0: do not wait */
+	const char *command;
+	int ranks[MAX_WORDS];
+	int count;
+	struct admin_group now;
+};
+
+static uint64_t now_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* What follows the user's name up to @ becomes ***, so that a list of processes does not show it. */
+static void hide_password(char *url)
+{
+	char *scheme = strstr(url, "://"), *at = strrchr(url, '@'), *colon;
+
+	if (!scheme || !at || at < scheme + 3)
+		return;
+	colon = memchr(scheme + 3, ':', (size_t)(at - scheme - 3));
+	if (colon)
+		memset(colon + 1, '*', (size_t)(at - colon - 1));
+}
+
+static long number(struct argp_state *state, const char *text, long min, long max)
+{
+	char *end;
+	long value;
+
+	errno = 0;
+	value = strtol(text, &end, 10);
+	if (errno || end == text || *end || value < min || value > max)
+		argp_error(state, "%s: a number from %ld to %ld is needed", text, min, max);
+	return value;
+}
+
+static void take_word(struct admin *a, char *arg, struct argp_state *state)
+{
+	bool extend = a->command && !strcmp(a->command, "extend");
+
+	if (!a->command) {
+		a->command = arg;
+		return;
+	}
+	if (a->count == MAX_WORDS)
+		argp_error(state, "more than %d ranks", MAX_WORDS);
+	a->ranks[a->count++] = (int)number(state, arg, extend ? 1 : 0, extend ? COVEY_MAX_RANKS : COVEY_MAX_RANKS - 1);
+}
+
+static void check_words(const struct admin *a, struct argp_state *state)
+{
+	static const struct {
+		const char *name;
+		int min, max;
+	} known[] = { { "status", 0, 0 }, { "links", 0, 0 },  { "recover", 1, MAX_WORDS },
+		      { "extend", 1, 1 }, { "retire", 1, 1 }, { "evict", 1, 1 } };
+
+	if (!a->command)
+		argp_error(state, "a command is needed: status, links, recover, extend, retire or evict");
+	for (size_t i = 0; i < sizeof(known) / sizeof(*known); i++) {
+		if (strcmp(a->command, known[i].name))
+			continue;
+		if (a->count < known[i].min || a->count > known[i].max)
+			argp_error(state, "%s takes %s", a->command,
+				   !known[i].max       ? "no rank"
+				   : known[i].max == 1 ? "one number"
+						       : "one or more ranks");
+		if (a->dead && strcmp(a->command, "evict"))
+			argp_error(state, "--dead belongs to evict");
+		return;
+	}
+	argp_error(state, "unknown command %s", a->command);
+}
+
+static error_t parse(int key, char *arg, struct argp_state *state)
+{
+	struct admin *a = state->input;
+
+	switch (key) {
+	case 's':
+		free(a->store);
+		a->store = strdup(arg);
+		hide_password(arg);
+		return 0;
+	case 'g':
+		a->group = arg;
+		return 0;
+	case OPT_JSON:
+		a->json = true;
+		return 0;
+	case OPT_WAIT:
+		a->wait_ms = arg ? number(state, arg, 1, 86400000) : WAIT_MS;
+		return 0;
+	case OPT_DEAD:
+		a->dead = true;
+		return 0;
+	case ARGP_KEY_ARG:
+		take_word(a, arg, state);
+		return 0;
+	case ARGP_KEY_END:
+		check_words(a, state);
+		return 0;
+	}
+	return ARGP_ERR_UNKNOWN;
+}
+
+/* Says why a call failed; the exit code for it. */
+static int explain(const struct admin *a, int err)
+{
+	struct covey_error_info info;
+
+	if (err == COVEY_ERR_REFUSED || !strcmp(a->now.status, "REFUSED")) {
+		fprintf(stderr, "ep-admin: refused: %s\n", a->now.why[0] ? a->now.why : "the store does not say why");
+		return EXIT_REFUSED;
+	}
+	if (!strcmp(a->now.status, "GONE") || !strcmp(a->now.status, "CLOSED") || err == COVEY_ERR_CLOSED) {
+		fprintf(stderr, "ep-admin: there is no group %s in this store\n", a->group);
+		return EXIT_REFUSED;
+	}
+	covey_last_error(NULL, &info);
+	fprintf(stderr, "ep-admin: %s%s%s\n", covey_strerror(err ? err : COVEY_ERR_STORE), info.cause[0] ? ": " : "",
+		info.cause);
+	if (err == COVEY_ERR_TIMEOUT)
+		return EXIT_TIMEOUT;
+	return err == COVEY_ERR_INVAL ? EXIT_USAGE : EXIT_STORE;
+}
+
+/* One request; the group as the reply shows it is in a->now. */
+static int call(struct admin *a, int argc, const char *const *argv)
+{
+	int err;
+
+	admin_group_clear(&a->now);
+	err = covey_admin_call(a->store, a->group, argc, argv, now_ns() + CALL_MS * UINT64_C(1000000), admin_group_pair,
+			       &a->now);
+	if (err || (a->now.status[0] && strcmp(a->now.status, "OK")))
+		return explain(a, err);
+	return EXIT_DONE;
+}
+
+static int look(struct admin *a)
+{
+	static const char *const argv[] = { "peek" };
+
+	return call(a, 1, argv);
+}
+
+static bool admitted(const struct admin_group *g, int r)
+{
+	return g->rank[r].member && !g->rank[r].pending;
+}
+
+/* Is what was asked true in the group that we see? @first: size before; @inc: of the rank to remove. */
+static bool done(const struct admin *a, int first, uint64_t inc)
+{
+	const struct admin_group *g = &a->now;
+	bool removes = !strcmp(a->command, "retire") || !strcmp(a->command, "evict");
+
+	if (removes && !strcmp(g->phase, "closed"))
+		return true; /* it was the last */
+	if (strcmp(g->phase, "run"))
+		return false;
+	if (!strcmp(a->command, "recover")) {
+		for (int i = 0; i < a->count; i++)
+			if (!admitted(g, a->ranks[i]))
+				return false;
+		return true;
+	}
+	if (!strcmp(a->command, "extend")) {
+		for (int r = first; r < a->ranks[0]; r++)
+			if (!admitted(g, r))
+				return false;
+		return g->size >= a->ranks[0];
+	}
+	if (removes)
+		return !g->rank[a->ranks[0]].member || g->rank[a->ranks[0]].inc != inc;
+	for (int r = 0; r < COVEY_MAX_RANKS; r++)
+		if (g->rank[r].member && g->rank[r].pending)
+			return false;
+	return true;
+}
+
+static int wait_done(struct admin *a, int first, uint64_t inc)
+{
+	uint64_t end = now_ns() + (uint64_t)a->wait_ms * 1000000;
+	char said[64] = "", line[64];
+	int code;
+
+	for (;;) {
+		code = look(a);
+		if (code)
+			return code;
+		if (done(a, first, inc))
+			return EXIT_DONE;
+		snprintf(line, sizeof(line), "phase %s, epoch %" PRIu64 ", size %d", a->now.phase, a->now.epoch,
+			 a->now.size);
+		if (strcmp(line, said))
+			fprintf(stderr, "ep-admin: waiting for %s: %s\n", a->command, line);
+		memcpy(said, line, sizeof(said));
+		if (now_ns() >= end) {
+			fprintf(stderr, "ep-admin: %s is not done after %ld ms\n", a->command, a->wait_ms);
+			return EXIT_TIMEOUT;
+		}
+		poll(NULL, 0, LOOK_MS);
+	}
+}
+
+/* The operator's word that a process is dead goes before the request, so that the change need not wait. */
+static int vouch(struct admin *a, int rank, uint64_t inc)
+{
+	char number_text[16], inc_text[24];
+	const char *argv[] = { "prove", number_text, inc_text, "operator" };
+
+	snprintf(number_text, sizeof(number_text), "%d", rank);
+	snprintf(inc_text, sizeof(inc_text), "%" PRIu64, inc);
+	return call(a, 4, argv);
+}
+
+static int ask(struct admin *a)
+{
+	static char list[MAX_WORDS * 5 + 1];
+	const char *argv[] = { "ask", a->command, list };
+	bool removes = !strcmp(a->command, "retire") || !strcmp(a->command, "evict");
+	int code = look(a), first = a->now.size;
+	uint64_t inc = removes ? a->now.rank[a->ranks[0]].inc : 0;
+	size_t used = 0;
+
+	if (code)
+		return code;
+	if (removes && !a->now.rank[a->ranks[0]].member) {
+		fprintf(stderr, "ep-admin: refused: rank %d is not in the view\n", a->ranks[0]);
+		return EXIT_REFUSED;
+	}
+	for (int i = 0; i < a->count; i++)
+		used += (size_t)snprintf(list + used, sizeof(list) - used, "%s%d", i ? "," : "", a->ranks[i]);
+	if (a->dead)
+		code = vouch(a, a->ranks[0], inc);
+	if (!code)
+		code = call(a, 3, argv);
+	return code || !a->wait_ms ? code : wait_done(a, first, inc);
+}
+
+static int show(struct admin *a)
+{
+	bool links = !strcmp(a->command, "links");
+	int code = a->wait_ms ? wait_done(a, 0, 0) : look(a);
+
+	if (code)
+		return code;
+	if (a->json && links)
+		admin_json_links(&a->now, a->group);
+	else if (a->json)
+		admin_json_status(&a->now, a->group);
+	else if (links)
+		admin_print_links(&a->now);
+	else
+		admin_print_status(&a->now, a->group);
+	return fflush(stdout) ? EXIT_STORE : EXIT_DONE;
+}
+
+int main(int argc, char **argv)
+{
+	static const struct argp argp = { options, parse, "COMMAND [RANK...]", doc, NULL, NULL, NULL };
+	static struct admin a;
+	int code;
+
+	argp_err_exit_status = EXIT_USAGE;
+	argp_parse(&argp, argc, argv, 0, NULL, &a);
+	if (!a.group)
+		a.group = getenv("COVEY_GROUP");
+	if (!a.group || !*a.group)
+		a.group = "covey";
+	if (!strcmp(a.command, "status") || !strcmp(a.command, "links"))
+		code = show(&a);
+	else
+		code = ask(&a);
+	admin_group_clear(&a.now);
+	free(a.store);
+	return code;
+}

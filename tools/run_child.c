@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Processes and the private directory: how they begin, and how all of them end. Only direct
+ * children are killed here: until we reap it a child's number cannot be given to anyone else, and
+ * as a subreaper we become the parent of whatever a killed child leaves.
+ */
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "run.h"
+
+#define KILL_MS 10000 /* a process in an uninterruptible call may take as long to die */
+
+/* Parent and session of a process, from its stat line; -1: it is gone. */
+static int read_stat(const char *pid, int *parent, int *session)
+{
+	char path[64], line[512], *after;
+	ssize_t n;
+	int fd;
+
+	snprintf(path, sizeof(path), "/proc/%.20s/stat", pid);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return -1;
+	n = read(fd, line, sizeof(line) - 1);
+	close(fd);
+	if (n <= 0)
+		return -1;
+	line[n] = '\0';
+	after = strrchr(line, ')'); /* the name may hold blanks and brackets */
+	if (!after || sscanf(after, ") %*c %d %*d %d", parent, session) != 2)
+		return -1;
+	return 0;
+}
+
+/* Kills and reaps the children that are there now; how many are left. */
+static int kill_children(pid_t spare_session)
+{
+	int parent, session, left = 0;
+	struct dirent *entry;
+	DIR *proc = opendir("/proc");
+
+	if (!proc)
+		return 0;
+	while ((entry = readdir(proc))) {
+		pid_t pid;
+
+		if (!isdigit((unsigned char)entry->d_name[0]) || read_stat(entry->d_name, &parent, &session))
+			continue;
+		if (parent != getpid() || session == spare_session)
+			continue;
+		pid = (pid_t)strtol(entry->d_name, NULL, 10);
+		kill(pid, SIGKILL);
+		waitpid(pid, NULL, WNOHANG);
+		left++;
+	}
+	closedir(proc);
+	return left;
+}
+
+/* Ends every child, and theirs as they fall to us. @spare_session: children of it were there before us; 0: none. */
+void run_kill_all(pid_t spare_session)
+{
+	uint64_t end = run_now_ns() + KILL_MS * UINT64_C(1000000);
+	int left;
+
+	while ((left = kill_children(spare_session))) {
+		if (run_now_ns() > end) {
+			run_say("%d processes cannot be killed: they are stuck in the kernel", left);
+			return;
+		}
+		poll(NULL, 0, 1);
+	}
+}
+
+int run_make_dir(struct run_options *opt)
+{
+	const char *base = getenv("TMPDIR");
+
+	/* The socket's path must fit sun_path. */
+	if (!base || !*base || strlen(base) > sizeof(opt->dir) - sizeof("/covey-XXXXXX"))
+		base = "/tmp";
+	snprintf(opt->dir, sizeof(opt->dir), "%s/covey-XXXXXX", base);
+	return mkdtemp(opt->dir) ? 0 : -1;
+}
+
+static int remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
+{
+	(void)st, (void)type, (void)ftw;
+	remove(path);
+	return 0;
+}
+
+void run_remove_dir(const char *dir)
+{
+	nftw(dir, remove_one, 8, FTW_DEPTH | FTW_PHYS | FTW_MOUNT);
+}
+
+/* Signals as a program expects them, and death with the parent. */
+pid_t run_fork(void)
+{
+	pid_t parent = getpid(), pid = fork();
+	sigset_t none;
+
+	if (pid) {
+		if (pid > 0)
+			setpgid(pid, pid); /* here too: whoever comes first */
+		return pid;
+	}
+	setpgid(0, 0);
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	if (getppid() != parent)
+		_exit(RUN_EXIT_SELF); /* it died before the line above */
+	sigemptyset(&none);
+	sigprocmask(SIG_SETMASK, &none, NULL);
+	signal(SIGPIPE, SIG_DFL);
+	signal(SIGUSR2, SIG_DFL);
+	return 0;
+}
+
+/* Ranks go to hosts in equal blocks, the first hosts taking one more. */
+void run_place(const struct run_options *opt, int rank, int *host, int *local)
+{
+	int hosts = opt->host_count ? opt->host_count : 1;
+	int each = opt->ranks / hosts, more = opt->ranks % hosts, first = 0;
+
+	for (*host = 0; *host < hosts; (*host)++) {
+		int here = each + (*host < more);
+
+		if (rank < first + here)
+			break;
+		first += here;
+	}
+	*local = rank - first;
+}
+
+static void set_number(const char *name, int value)
+{
+	char text[16];
+
+	snprintf(text, sizeof(text), "%d", value);
+	setenv(name, text, 1);
+}
+
+static void set_environment(const struct run_options *opt, const char *url, int rank, bool replacement)
+{
+	int host, local;
+
+	run_place(opt, rank, &host, &local);
+	setenv("COVEY_STORE", url, 1);
+	setenv("COVEY_GROUP", opt->group, 1);
+	set_number("COVEY_RANK", rank);
+	set_number("RANK", rank);
+	set_number("LOCAL_RANK", local);
+	set_number("COVEY_WORLD", opt->ranks);
+	set_number("WORLD_SIZE", opt->ranks);
+	set_number("COVEY_MAX_RANKS", opt->max_ranks);
+	if (opt->host_count)
+		setenv("COVEY_HOST", opt->hosts[host], 1);
+	if (replacement)
+		setenv("COVEY_CREATE", "never", 1);
+}
+
+/* @word with {host} replaced, in memory that the child never frees. */
+static char *fill_host(const char *word, const char *host)
+{
+	const char *at = strstr(word, "{host}");
+	char *text = NULL;
+
+	if (!at)
+		return strdup(word);
+	if (asprintf(&text, "%.*s%s%s", (int)(at - word), word, host, at + strlen("{host}")) < 0)
+		return NULL;
+	return text;
+}
+
+static void __attribute__((noreturn)) exec_program(const struct run_options *opt, int rank)
+{
+	int host, local, count = 0;
+	char **argv;
+
+	while (opt->argv[count])
+		count++;
+	argv = calloc((size_t)(opt->launch_count + count + 1), sizeof(*argv));
+	if (!argv)
+		_exit(RUN_EXIT_SELF);
+	run_place(opt, rank, &host, &local);
+	for (int i = 0; i < opt->launch_count; i++)
+		argv[i] = fill_host(opt->launch[i], opt->hosts[host]);
+	memcpy(argv + opt->launch_count, opt->argv, (size_t)count * sizeof(*argv));
+	execvp(argv[0], argv);
+	dprintf(STDERR_FILENO, "ep-run: %s: %s\n", argv[0], strerror(errno));
+	_exit(errno == ENOENT ? 127 : 126);
+}
+
+pid_t run_spawn(const struct run_options *opt, const char *url, int rank, bool replacement, const int out[2])
+{
+	pid_t pid = run_fork();
+	int null;
+
+	if (pid)
+		return pid;
+	null = open("/dev/null", O_RDONLY);
+	if (null < 0 || dup2(null, STDIN_FILENO) < 0 || dup2(out[0], STDOUT_FILENO) < 0 ||
+	    dup2(out[1], STDERR_FILENO) < 0)
+		_exit(RUN_EXIT_SELF);
+	if (null > STDERR_FILENO)
+		close(null);
+	set_environment(opt, url, rank, replacement);
+	exec_program(opt, rank);
+}

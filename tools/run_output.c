@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Output of the ranks: each stream is collected to whole lines, and a line goes out with its label
+ * in one write, so that lines of several ranks never mix. A line longer than the buffer comes out in
+ * pieces, each labelled.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "run.h"
+
+#define LINE_BYTES 16384
+
+volatile int run_output_gone;
+
+static void put_all(int fd, struct iovec *part, int count)
+{
+	while (count && !run_output_gone) {
+		ssize_t n = writev(fd, part, count);
+
+		if (n < 0 && errno == EINTR)
+			continue; /* the front may have died: the flag was set by then */
+		if (n < 0)
+			return; /* closed by the reader: this stream is lost, the ranks go on */
+		while (count && (size_t)n >= part->iov_len) {
+			n -= (ssize_t)part->iov_len;
+			part++;
+			count--;
+		}
+		if (count) {
+			part->iov_base = (char *)part->iov_base + n;
+			part->iov_len -= (size_t)n;
+		}
+	}
+}
+
+static void put_line(const struct run_stream *stream, char *text, size_t bytes)
+{
+	char label[16], newline[] = "\n";
+	struct iovec part[3] = { { label, 0 }, { text, bytes }, { newline, 1 } };
+
+	part[0].iov_len = (size_t)snprintf(label, sizeof(label), "[%d] ", stream->rank);
+	put_all(stream->to, part, 3);
+}
+
+/* Puts out every whole line, keeps the rest at the front of the buffer. */
+static void put_lines(struct run_stream *stream)
+{
+	char *start = stream->line, *end = stream->line + stream->used, *newline;
+
+	while ((newline = memchr(start, '\n', (size_t)(end - start)))) {
+		put_line(stream, start, (size_t)(newline - start));
+		start = newline + 1;
+	}
+	if (start == stream->line && stream->used == LINE_BYTES) {
+		put_line(stream, start, LINE_BYTES);
+		start = end;
+	}
+	stream->used = (unsigned)(end - start);
+	memmove(stream->line, start, stream->used);
+}
+
+int run_stream_open(struct run_stream *stream, int fd, int to, int rank)
+{
+	stream->line = malloc(LINE_BYTES);
+	if (!stream->line)
+		return -1;
+	stream->fd = fd;
+	stream->to = to;
+	stream->rank = rank;
+	stream->used = 0;
+	return 0;
+}
+
+void run_stream_read(struct run_stream *stream)
+{
+	ssize_t n;
+
+	while (stream->fd >= 0) {
+		n = read(stream->fd, stream->line + stream->used, LINE_BYTES - stream->used);
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0 && errno == EAGAIN)
+			return;
+		if (n <= 0) {
+			run_stream_close(stream);
+			return;
+		}
+		stream->used += (unsigned)n;
+		put_lines(stream);
+	}
+}
+
+void run_stream_close(struct run_stream *stream)
+{
+	if (stream->fd < 0)
+		return;
+	if (stream->used)
+		put_line(stream, stream->line, stream->used);
+	close(stream->fd);
+	free(stream->line);
+	stream->fd = -1;
+	stream->line = NULL;
+}

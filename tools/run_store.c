@@ -1,0 +1,240 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A redis-server for one run. Its configuration goes in through standard input, so that a password
+ * never stands in an argument list; it keeps nothing on disk, and lives in the private directory.
+ */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "run.h"
+
+#define PONG_MS 5000
+#define STORE_STARTS 6 /* the first and five more */
+
+/* The server's names. redis-check-rdb is the same program and serves when it is called redis-server. */
+static const char *const servers[] = { "redis-server", "valkey-server", "redis-check-rdb", NULL };
+
+/* An IPv4 address of this machine that others can reach: the first that is up and not loopback. */
+static int find_address(char *text, size_t bytes)
+{
+	struct ifaddrs *list, *it;
+	int found = -1;
+
+	if (getifaddrs(&list))
+		return -1;
+	for (it = list; it && found; it = it->ifa_next) {
+		if (!it->ifa_addr || it->ifa_addr->sa_family != AF_INET || !(it->ifa_flags & IFF_UP) ||
+		    (it->ifa_flags & IFF_LOOPBACK))
+			continue;
+		if (inet_ntop(AF_INET, &((struct sockaddr_in *)(void *)it->ifa_addr)->sin_addr, text, (socklen_t)bytes))
+			found = 0;
+	}
+	freeifaddrs(list);
+	return found;
+}
+
+static int tcp_address(const char *text, int port, struct sockaddr_in *to)
+{
+	memset(to, 0, sizeof(*to));
+	to->sin_family = AF_INET;
+	to->sin_port = htons((uint16_t)port);
+	return inet_pton(AF_INET, text, &to->sin_addr) == 1 ? 0 : -1;
+}
+
+/* A port that is free now. Somebody may take it before the server does: then it ends, and another is tried. */
+static int find_port(const char *address)
+{
+	struct sockaddr_in at;
+	socklen_t length = sizeof(at);
+	int fd, port = -1;
+
+	if (tcp_address(address, 0, &at))
+		return -1;
+	fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (fd < 0)
+		return -1;
+	if (!bind(fd, (struct sockaddr *)&at, sizeof(at)) && !getsockname(fd, (struct sockaddr *)&at, &length))
+		port = ntohs(at.sin_port);
+	close(fd);
+	return port;
+}
+
+static int make_password(char text[65])
+{
+	unsigned char random[32];
+
+	if (getrandom(random, sizeof(random), 0) != sizeof(random))
+		return -1;
+	for (int i = 0; i < 32; i++)
+		snprintf(text + 2 * i, 3, "%02x", random[i]);
+	return 0;
+}
+
+static int choose_place(const struct run_options *opt, struct run_store *store)
+{
+	if (!opt->launch_count) {
+		snprintf(store->socket, sizeof(store->socket), "%s/store", opt->dir);
+		snprintf(store->url, sizeof(store->url), "redis+unix://%s", store->socket);
+		return 0;
+	}
+	if (opt->address)
+		snprintf(store->address, sizeof(store->address), "%s", opt->address);
+	else if (find_address(store->address, sizeof(store->address))) {
+		run_say("no address for the store: name one with --address");
+		return -1;
+	}
+	store->port = find_port(store->address);
+	if (store->port <= 0) {
+		run_say("the store cannot listen at %s: it is no IPv4 address of this machine", store->address);
+		return -1;
+	}
+	if (make_password(store->password))
+		return -1;
+	snprintf(store->url, sizeof(store->url), "redis://default:%s@%s:%d/0", store->password, store->address,
+		 store->port);
+	return 0;
+}
+
+static int write_config(const struct run_options *opt, const struct run_store *store, int fd)
+{
+	int n = dprintf(fd,
+			"daemonize no\nsave \"\"\nappendonly no\nmaxmemory-policy noeviction\nloglevel warning\n"
+			"dir %s\nlogfile %s/log\n",
+			opt->dir, opt->dir);
+
+	if (n < 0)
+		return -1;
+	if (store->port)
+		n = dprintf(fd, "bind %s\nport %d\nrequirepass %s\n", store->address, store->port, store->password);
+	else
+		n = dprintf(fd, "port 0\nunixsocket %s\nunixsocketperm 700\n", store->socket);
+	return n < 0 ? -1 : 0;
+}
+
+static void __attribute__((noreturn)) exec_server(int config)
+{
+	char name[] = "redis-server", from_stdin[] = "-", *argv[] = { name, from_stdin, NULL };
+	int null = open("/dev/null", O_WRONLY);
+
+	if (null < 0 || dup2(config, STDIN_FILENO) < 0 || dup2(null, STDOUT_FILENO) < 0)
+		_exit(RUN_EXIT_SELF);
+	for (int i = 0; servers[i]; i++)
+		execvp(servers[i], argv);
+	_exit(127);
+}
+
+int run_store_restart(const struct run_options *opt, struct run_store *store)
+{
+	int ends[2], err;
+
+	if (store->starts++ == STORE_STARTS || pipe2(ends, O_CLOEXEC))
+		return -1;
+	store->pid = run_fork();
+	if (!store->pid)
+		exec_server(ends[0]);
+	close(ends[0]);
+	err = store->pid < 0 || write_config(opt, store, ends[1]);
+	close(ends[1]);
+	return err ? -1 : 0;
+}
+
+static int connect_store(const struct run_store *store)
+{
+	struct sockaddr_un un = { .sun_family = AF_UNIX };
+	struct sockaddr_in in;
+	int fd, err;
+
+	fd = socket(store->port ? AF_INET : AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (fd < 0)
+		return -1;
+	snprintf(un.sun_path, sizeof(un.sun_path), "%s", store->socket);
+	if (store->port)
+		err = tcp_address(store->address, store->port, &in) || connect(fd, (struct sockaddr *)&in, sizeof(in));
+	else
+		err = connect(fd, (struct sockaddr *)&un, sizeof(un));
+	if (!err)
+		return fd;
+	close(fd);
+	return -1;
+}
+
+/* 1: it answers PONG. Anything else, another server's word too, is no. */
+static int ping(const struct run_store *store, int timeout_ms)
+{
+	struct pollfd wait = { .fd = connect_store(store), .events = POLLIN };
+	char reply[128] = "";
+	ssize_t n = 0, used = 0;
+	int pong = 0;
+
+	if (wait.fd < 0)
+		return 0;
+	if (store->port)
+		dprintf(wait.fd, "AUTH %s\r\n", store->password);
+	dprintf(wait.fd, "PING\r\n");
+	while (!pong && used < (ssize_t)sizeof(reply) - 1 && poll(&wait, 1, timeout_ms) > 0) {
+		n = read(wait.fd, reply + used, sizeof(reply) - 1 - (size_t)used);
+		if (n <= 0)
+			break;
+		used += n;
+		reply[used] = '\0';
+		pong = strstr(reply, "+PONG") != NULL && reply[0] == '+';
+	}
+	close(wait.fd);
+	return pong;
+}
+
+static int wait_for_pong(struct run_store *store)
+{
+	uint64_t end = run_now_ns() + PONG_MS * UINT64_C(1000000);
+	int status;
+
+	while (run_now_ns() < end) {
+		if (waitpid(store->pid, &status, WNOHANG) == store->pid) {
+			store->pid = 0;
+			if (WIFEXITED(status) && WEXITSTATUS(status) == 127)
+				run_say("no redis-server found: install redis-tools, or name a store with --store");
+			else
+				run_say("redis-server ended at its start, status 0x%x", (unsigned)status);
+			return -1;
+		}
+		if (ping(store, 1000))
+			return 0;
+		poll(NULL, 0, 2);
+	}
+	run_say("redis-server does not answer within %d ms", PONG_MS);
+	return -1;
+}
+
+static int start_once(const struct run_options *opt, struct run_store *store)
+{
+	if (choose_place(opt, store))
+		return -1;
+	if (run_store_restart(opt, store)) {
+		run_say("redis-server cannot be started: %s", strerror(errno));
+		return -1;
+	}
+	return wait_for_pong(store);
+}
+
+int run_store_start(const struct run_options *opt, struct run_store *store)
+{
+	if (!start_once(opt, store))
+		return 0;
+	/* Only a port can be taken by another: everything else would fail again. */
+	if (!store->port || store->pid)
+		return -1;
+	run_say("trying another port");
+	return start_once(opt, store);
+}
