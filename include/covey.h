@@ -211,7 +211,7 @@ COVEY_API int covey_leave(struct covey_group *group, uint64_t deadline_ns);
 COVEY_API void covey_abort(struct covey_group *group);
 
 /** covey_close - frees the handle; never waits for a peer or the store. Peers see a death unless
- * covey_leave() came first. NULL is fine. */
+ * covey_leave() came first. Free the works of the group before. NULL is fine. */
 COVEY_API void covey_close(struct covey_group *group);
 
 /* ---- View and events ---------------------------------------------------------------------- */

@@ -70,7 +70,7 @@ static int make(struct covey_group *group, const struct call *c, struct cvy_op *
 
 	if (err)
 		return err;
-	op = cvy_op_new(c->kind);
+	op = cvy_op_new(group->engine, c->kind);
 	if (!op)
 		return cvy_fail(group->box, COVEY_ERR_NOMEM, -1, 0, "no memory for an operation");
 	op->send = c->send;

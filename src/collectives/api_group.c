@@ -69,9 +69,9 @@ int covey_event_next(struct covey_group *group, struct covey_event *event)
 
 /* ---- safe points ---- */
 
-static struct cvy_op *admit_op(void *state, size_t bytes)
+static struct cvy_op *admit_op(struct cvy_engine *e, void *state, size_t bytes)
 {
-	struct cvy_op *op = cvy_op_new(&cvy_op_admit);
+	struct cvy_op *op = cvy_op_new(e, &cvy_op_admit);
 
 	if (!op)
 		return NULL;
@@ -133,7 +133,7 @@ int covey_admit(struct covey_group *group, void *state, size_t bytes, struct cov
 	if (!__atomic_load_n(&group->join_done, __ATOMIC_ACQUIRE) || group->join_err)
 		return cvy_fail(group->box, COVEY_ERR_INVAL, -1, 0, "admit: the group is not joined yet");
 	joiner = group->admit_op || group->engine->pending;
-	op = group->admit_op ? resume_admit(group, state) : admit_op(state, bytes);
+	op = group->admit_op ? resume_admit(group, state) : admit_op(group->engine, state, bytes);
 	if (!op)
 		return cvy_fail(group->box, COVEY_ERR_NOMEM, -1, 0, "no memory for an operation");
 	if (!joiner) {

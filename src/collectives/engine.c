@@ -14,7 +14,7 @@
 #include "clock.h"
 #include "log.h"
 
-#define SPARES_MAX 32
+#define LOOKS 256 /* of a blocking call before it waits in earnest; about 5 us with a core of one's own */
 
 int cvy_engine_open(struct cvy_engine **out, struct cvy_mesh *mesh, struct cvy_errbox *box, size_t undo_bytes)
 {
@@ -46,6 +46,7 @@ void cvy_engine_identity(struct cvy_engine *e, int rank, int max_ranks)
 {
 	pthread_mutex_lock(&e->lock);
 	e->rank = rank;
+	e->mask_words = (max_ranks + 63) / 64;
 	if (!e->view)
 		e->view = cvy_view_new(max_ranks);
 	if (!e->peer_done)
@@ -73,6 +74,7 @@ void cvy_engine_close(struct cvy_engine *e)
 		free(o->bytes);
 		free(o);
 	}
+	free(e->spare);
 	cvy_repair_drop(e);
 	for (int r = 0; r < COVEY_MAX_RANKS; r++)
 		free(e->aside[r]);
@@ -89,15 +91,18 @@ void cvy_engine_close(struct cvy_engine *e)
 
 /* ---- operations ---- */
 
-struct cvy_op *cvy_op_new(const struct cvy_op_kind *kind)
+/* A freed operation is kept for the next. Its mask has never had more than the words of max_ranks set. */
+struct cvy_op *cvy_op_new(struct cvy_engine *e, const struct cvy_op_kind *kind)
 {
-	struct cvy_op *op = malloc(sizeof(*op));
+	struct cvy_op *op = __atomic_exchange_n(&e->spare, NULL, __ATOMIC_ACQUIRE);
 
 	if (!op)
+		op = calloc(1, sizeof(*op));
+	if (!op)
 		return NULL;
-	memset(op, 0, offsetof(struct cvy_op, lost)); /* lost and the mask of the result are set when they are needed */
+	memset(op, 0, offsetof(struct cvy_op, result));
 	op->result.status = 0;
-	op->posted_ns = 0;
+	op->engine = e;
 	op->kind = kind;
 	op->rounds = 1;
 	op->refs = 1;
@@ -112,7 +117,7 @@ void cvy_op_put(struct cvy_op *op)
 	if (op->kind->release)
 		op->kind->release(op);
 	free(op->undo);
-	free(op);
+	free(__atomic_exchange_n(&op->engine->spare, op, __ATOMIC_RELEASE));
 }
 
 static const struct cvy_op_kind *const kinds[] = { &cvy_op_allreduce, &cvy_op_broadcast, &cvy_op_allgather,
@@ -180,27 +185,27 @@ char *cvy_call_text(uint64_t call, char *text, size_t bytes)
 
 static void unlink_op(struct cvy_engine *e, struct cvy_op *op)
 {
-	struct cvy_op **at = &e->head;
+	struct cvy_op *before = NULL, *at = e->head;
 
-	while (*at && *at != op)
-		at = &(*at)->next;
-	if (!*at)
+	for (; at && at != op; at = at->next)
+		before = at;
+	if (!at)
 		return;
-	*at = op->next;
-	e->tail = NULL;
-	for (struct cvy_op *o = e->head; o; o = o->next)
-		e->tail = o;
-	__atomic_sub_fetch(&e->busy, 1, __ATOMIC_RELAXED);
+	if (before)
+		before->next = op->next;
+	else
+		e->head = op->next;
+	if (e->tail == op)
+		e->tail = before;
 }
 
-/* Keeps a decided operation: its tick numbers are what repair needs until the next view is active. */
+/* Keeps a decided operation: its tick numbers are what repair needs until the next view is active. Takes over a reference. */
 static void record_op(struct cvy_engine *e, struct cvy_op *op)
 {
 	struct cvy_op **at = &e->record[op->seq % 8];
 
 	if (*at)
 		cvy_op_put(*at);
-	__atomic_add_fetch(&op->refs, 1, __ATOMIC_RELAXED);
 	*at = op;
 }
 
@@ -220,7 +225,8 @@ void cvy_engine_decide(struct cvy_engine *e, struct cvy_op *op, int status, uint
 	res->epoch = epoch;
 	res->seq = op->seq;
 	res->size = size;
-	res->mask = *mask;
+	for (int w = 0; w < e->mask_words; w++) /* the others are never set */
+		res->mask.word[w] = mask->word[w];
 	res->wait_ns = op->posted_ns ? cvy_now_ns() - op->posted_ns : 0;
 	if (!status && op->on_loss == COVEY_ON_LOSS_FAIL && op->kind->op_class != CVY_OP_ADMIT &&
 	    !cvy_mask_within(&e->acked, mask)) {
@@ -236,16 +242,17 @@ void cvy_engine_decide(struct cvy_engine *e, struct cvy_op *op, int status, uint
 	}
 	free(op->undo);
 	op->undo = NULL;
-	if (op->seq) {
-		e->done = e->ent = op->seq;
-		__atomic_store_n(&e->own->done.aux, e->done, __ATOMIC_RELEASE);
-		record_op(e, op);
-	}
 	unlink_op(e, op);
 	__atomic_store_n(&op->state, CVY_OP_DECIDED, __ATOMIC_RELEASE);
 	if (__atomic_load_n(&e->asleep, __ATOMIC_RELAXED))
 		cvy_engine_wake(e);
-	cvy_op_put(op);
+	if (!op->seq) {
+		cvy_op_put(op);
+		return;
+	}
+	e->done = e->ent = op->seq;
+	__atomic_store_n(&e->own->done.aux, e->done, __ATOMIC_RELEASE);
+	record_op(e, op);
 }
 
 /* An operation whose outcome a repair brought before the application called it. */
@@ -289,7 +296,6 @@ static int post_locked(struct cvy_engine *e, struct cvy_op *op)
 	else
 		op->seq = ++e->posted;
 	__atomic_add_fetch(&op->refs, 1, __ATOMIC_RELAXED);
-	__atomic_add_fetch(&e->busy, 1, __ATOMIC_RELAXED);
 	op->input = op->send;
 	if (e->tail)
 		e->tail->next = op;
@@ -325,8 +331,8 @@ int cvy_engine_run(struct cvy_engine *e, struct cvy_op *op)
 		pthread_mutex_unlock(&e->lock);
 		return err;
 	}
-	while (cvy_engine_step(e) && !cvy_op_decided(op)) /* the whole of a short operation, mostly */
-		;
+	for (int looks = e->spin && !e->set.npush ? LOOKS : 1; looks && !cvy_op_decided(op);) /* a short operation, mostly */
+		looks -= !cvy_engine_step(e);
 	more = e->set.npush && cvy_op_decided(op) && cvy_engine_unsent(e);
 	pthread_mutex_unlock(&e->lock);
 	if (!cvy_op_decided(op)) {
@@ -478,7 +484,7 @@ static int arrived(struct cvy_engine *e, struct cvy_op *op, uint64_t i, int roun
 		if (*k == e->set.self || (op->kind->op_class == CVY_OP_ROOT && e->set.rank[*k] != op->root))
 			continue;
 		if (e->set.gone[*k]) {
-			cvy_mask_add(&op->lost, e->set.rank[*k]);
+			cvy_mask_add(&e->lost, e->set.rank[*k]);
 			continue;
 		}
 		line = cvy_source_line(e, op, i, *k, round);
@@ -551,7 +557,8 @@ static int begin(struct cvy_engine *e, struct cvy_op *op)
 	op->first = e->tick + 1;
 	op->entered = op->second = op->completed = 0;
 	op->scan[0] = op->scan[1] = 0;
-	memset(&op->lost, 0, sizeof(op->lost));
+	if (op->kind->op_class == CVY_OP_PRIVATE)
+		memset(&e->lost, 0, sizeof(e->lost));
 	op->result.status = 0;
 	if (op->kind->op_class == CVY_OP_ROOT && !covey_mask_has(&e->mask, op->root)) {
 		e->tick = op->first;
@@ -605,7 +612,8 @@ static void decide(struct cvy_engine *e, struct cvy_op *op)
 {
 	int took = op->kind->op_class == CVY_OP_ADMIT && !cvy_mask_empty(&e->view->pending);
 	struct cvy_event ev = { .kind = CVY_EV_ADMITTED, .rank = -1, .number = op->seq, .epoch = e->epoch };
-	struct covey_mask mask = e->mask;
+	const struct covey_mask *mask = &e->mask;
+	struct covey_mask kept;
 	int size = e->size;
 
 	e->tick = op->first + (uint32_t)op->ticks - 1;
@@ -613,9 +621,12 @@ static void decide(struct cvy_engine *e, struct cvy_op *op)
 		admitted(e, op);
 	if (op->kind->op_class == CVY_OP_ADMIT)
 		size = cvy_view_size(e->view, op->seq + 1);
-	if (op->kind->op_class == CVY_OP_PRIVATE)
-		cvy_mask_sub(&mask, &op->lost);
-	cvy_engine_decide(e, op, op->result.status, e->epoch, &mask, size);
+	if (op->kind->op_class == CVY_OP_PRIVATE) {
+		kept = e->mask;
+		cvy_mask_sub(&kept, &e->lost);
+		mask = &kept;
+	}
+	cvy_engine_decide(e, op, op->result.status, e->epoch, mask, size);
 	if (took) {
 		cvy_set_build(e);
 		cvy_post(&e->sink, &ev);

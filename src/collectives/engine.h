@@ -82,12 +82,11 @@ struct cvy_op {
 	size_t input_bytes; /* of an input that results overwrite (in place), 0: none does */
 	uint8_t *undo;
 	void *priv;	  /* of the kind */
-	struct covey_mask lost; /* private kinds: sources whose part is not here */
-
-	struct covey_result result;
+	struct cvy_engine *engine;
 	uint64_t posted_ns;
-	int refs;	  /* work handle, queue */
+	int refs;	  /* caller or work; queue, then record */
 	struct cvy_op *next;
+	struct covey_result result; /* last: its mask is not cleared in advance */
 };
 
 /* The sources of the view that operations run in, ascending by rank. */
@@ -124,12 +123,13 @@ struct cvy_engine {
 	struct cvy_errbox *box;
 	size_t undo_bytes;
 	int rank;
+	int mask_words; /* of 64 ranks, for max_ranks */
+	struct cvy_op *spare; /* a freed operation, for the next */
 	struct cvy_page *own;	/* own window */
 	uint8_t *own_base;
 
 	/* Set by the agent, read by steppers without the lock. */
 	uint32_t gate;	 /* closed: let go of the lock */
-	uint32_t busy;	 /* operations posted and not decided, repairs, unsent bytes: the progress thread looks */
 	uint32_t asleep; /* threads asleep on change */
 	uint32_t change; /* futex: counts thaws, ends, decided operations */
 	int ended;	 /* COVEY_ERR_*: every operation ends with it */
@@ -157,10 +157,9 @@ struct cvy_engine {
 	struct covey_mask acked; /* contributors of the last safe point: what on_loss = fail demands */
 	int on_loss;
 
+	struct covey_mask lost; /* private operation under way: sources whose part is not here */
 	struct cvy_op *head, *tail; /* posted, not decided */
 	struct cvy_op *record[8];   /* last decided operations with their tick numbers, for repair */
-	struct cvy_op *spare;	      /* freed operations, kept for the next */
-	int spares;
 	struct cvy_outcome *outcomes; /* repaired before the application called them */
 	uint8_t *aside[COVEY_MAX_RANKS]; /* page and slots of a removed rank, until the view is active */
 	struct cvy_repair *repair;
@@ -199,7 +198,7 @@ int cvy_engine_open(struct cvy_engine **out, struct cvy_mesh *mesh, struct cvy_e
 void cvy_engine_identity(struct cvy_engine *e, int rank, int max_ranks); /* before the first view */
 void cvy_engine_close(struct cvy_engine *e);
 
-struct cvy_op *cvy_op_new(const struct cvy_op_kind *kind);
+struct cvy_op *cvy_op_new(struct cvy_engine *e, const struct cvy_op_kind *kind);
 void cvy_op_put(struct cvy_op *op); /* drops a reference */
 void cvy_op_sign(struct cvy_op *op, int on_loss); /* computes sig and call from the arguments */
 char *cvy_call_text(uint64_t call, char *text, size_t bytes); /* the call in words */

@@ -273,8 +273,8 @@ static int check_combine(struct covey_ep *ep, const struct covey_combine_args *a
 /* Takes @call over, whatever happens. */
 static int post(struct covey_ep *ep, int which, struct cvy_ep_call *call)
 {
-	struct cvy_op *op = cvy_op_new(which == DISPATCH ? &cvy_op_dispatch : &cvy_op_combine);
 	struct cvy_engine *e = cvy_handle_engine(ep->group);
+	struct cvy_op *op = cvy_op_new(e, which == DISPATCH ? &cvy_op_dispatch : &cvy_op_combine);
 	int err, on_loss;
 
 	if (!op) {

@@ -55,9 +55,9 @@ static inline size_t cvy_ep_combine_slot(const struct covey_ep *ep, const struct
 	return ep->combine + (size_t)cvy_slot_index(op, 0) * ep->combine_bytes;
 }
 
-static inline int cvy_ep_source_missing(const struct cvy_engine *e, const struct cvy_op *op, int k)
+static inline int cvy_ep_source_missing(const struct cvy_engine *e, int k)
 {
-	return e->set.gone[k] || covey_mask_has(&op->lost, e->set.rank[k]);
+	return e->set.gone[k] || covey_mask_has(&e->lost, e->set.rank[k]);
 }
 
 /* Parts of the operations that need no engine: tested alone. */

@@ -216,7 +216,7 @@ static void combine_consume(struct cvy_engine *e, struct cvy_op *op, uint64_t i)
 	(void)i;
 	memset((void *)slot, 0, (size_t)ep->size * sizeof(*slot));
 	for (int k = 0; k < e->set.n; k++)
-		if (e->set.rank[k] < ep->size && !cvy_ep_source_missing(e, op, k))
+		if (e->set.rank[k] < ep->size && !cvy_ep_source_missing(e, k))
 			slot[e->set.rank[k]] = e->set.base[k] + at;
 	cvy_ep_combine_read(call, slot);
 }

@@ -135,7 +135,7 @@ static void dispatch_consume(struct cvy_engine *e, struct cvy_op *op, uint64_t i
 
 		while (k < e->set.n && e->set.rank[k] < r)
 			k++;
-		if (k < e->set.n && e->set.rank[k] == r && !cvy_ep_source_missing(e, op, k)) {
+		if (k < e->set.n && e->set.rank[k] == r && !cvy_ep_source_missing(e, k)) {
 			slot = e->set.base[k] + at;
 			tokens = cvy_source_line(e, op, i, k, 1)->aux;
 		}

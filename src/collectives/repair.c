@@ -38,7 +38,6 @@ void cvy_repair_drop(struct cvy_engine *e)
 	}
 	free(e->repair);
 	e->repair = NULL;
-	__atomic_sub_fetch(&e->busy, 1, __ATOMIC_RELAXED);
 }
 
 static void tell_repaired(struct cvy_engine *e)
@@ -134,7 +133,6 @@ void cvy_engine_repair(void *ctx, const struct covey_mask *holders)
 	cvy_repair_drop(e);
 	e->repair = calloc(1, sizeof(*e->repair));
 	if (e->repair) {
-		__atomic_add_fetch(&e->busy, 1, __ATOMIC_RELAXED);
 		e->repair->holders = *holders;
 		cvy_repair_step(e);
 	}
