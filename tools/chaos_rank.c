@@ -299,8 +299,8 @@ static int work(struct worker *w)
 				stay_idle(w);
 		}
 		err = run_op(w);
-		if (w->record.seq)
-			record_put(w);
+		if (w->record.status == 0 || w->record.status == COVEY_ERR_ROOT)
+			record_put(w); /* an outcome of the group, not the end of this handle */
 		if (err)
 			return err;
 		__atomic_store_n(&w->slot->steps, w->step, __ATOMIC_RELAXED);

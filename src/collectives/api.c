@@ -239,6 +239,17 @@ static size_t extent(const struct callv *v, int size, size_t elem)
 	return end * elem;
 }
 
+/* Bytes of all blocks and where they begin can be counted. */
+static int countable(const struct callv *v, int size)
+{
+	size_t most = SIZE_MAX / 16 / (size_t)size;
+
+	for (int r = 0; r < size; r++)
+		if (v->sendcounts[r] > most || v->senddispls[r] > most || v->recvcounts[r] > most || v->recvdispls[r] > most)
+			return 0;
+	return 1;
+}
+
 static int makev(struct covey_group *group, const struct callv *v, struct cvy_op **out)
 {
 	struct cvy_op *op;
@@ -252,6 +263,8 @@ static int makev(struct covey_group *group, const struct callv *v, struct cvy_op
 	for (int r = 0; r < size; r++)
 		if ((v->sendcounts[r] && !v->c.send) || (v->recvcounts[r] && !v->c.recv))
 			return refuse(group, "alltoallv", "a buffer is NULL");
+	if (!countable(v, size))
+		return refuse(group, "alltoallv", "a count or displacement is too large");
 	err = make(group, &v->c, &op);
 	if (err)
 		return err;

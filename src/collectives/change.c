@@ -50,7 +50,7 @@ static void set_add(struct cvy_engine *e, struct cvy_set *set, int rank)
 	if (!link)
 		return;
 	if (link->ops->put || link->ops->signal)
-		set->push[set->npush++] = link;
+		set->push[set->npush++] = rank;
 	if (!link->ops->fd)
 		set->local[set->nlocal++] = set->page[k];
 }
@@ -146,6 +146,9 @@ static void fence(struct cvy_engine *e, const struct covey_mask *removed, int ke
 	}
 	CVY_MASK_EACH (r, removed)
 		cvy_mesh_fence(e->mesh, r);
+	/* A source that had announced a tick may be gone now: what was looked at counts no more. */
+	if (e->head)
+		e->head->scan[0] = e->head->scan[1] = 0;
 	/* links of the removed are gone; the rest of this set is used by repair only */
 	e->set.npush = 0;
 	e->set.nlocal = 0;
@@ -153,7 +156,7 @@ static void fence(struct cvy_engine *e, const struct covey_mask *removed, int ke
 		struct cvy_link *link = k == e->set.self || e->set.gone[k] ? NULL : cvy_mesh_link(e->mesh, e->set.rank[k]);
 
 		if (link && (link->ops->put || link->ops->signal))
-			e->set.push[e->set.npush++] = link;
+			e->set.push[e->set.npush++] = e->set.rank[k];
 	}
 }
 

@@ -270,6 +270,7 @@ static int claim_outcome(struct cvy_engine *e, struct cvy_op *op)
 	*at = o->next;
 	if (!o->result.status && o->sig != op->sig)
 		o->result.status = COVEY_ERR_MISMATCH;
+	cvy_engine_explain(e, op, o->result.status);
 	for (uint64_t i = 0; !o->result.status && op->kind->take && pos < o->n; i++) {
 		uint32_t n;
 
@@ -374,9 +375,9 @@ void cvy_put(struct cvy_engine *e, int rank, const void *at, size_t n)
 void cvy_put_all(struct cvy_engine *e, const void *at, size_t n)
 {
 	for (int i = 0; n && i < e->set.npush; i++) {
-		struct cvy_link *link = e->set.push[i];
+		struct cvy_link *link = cvy_push_link(e, i);
 
-		if (link->ops->put)
+		if (link && link->ops->put)
 			link->ops->put(link, (size_t)((const uint8_t *)at - e->own_base), n);
 	}
 }
@@ -384,9 +385,9 @@ void cvy_put_all(struct cvy_engine *e, const void *at, size_t n)
 static void signal_all(struct cvy_engine *e, const struct cvy_line *line)
 {
 	for (int i = 0; i < e->set.npush; i++) {
-		struct cvy_link *link = e->set.push[i];
+		struct cvy_link *link = cvy_push_link(e, i);
 
-		if (link->ops->signal)
+		if (link && link->ops->signal)
 			link->ops->signal(link, (size_t)((const uint8_t *)line - e->own_base));
 	}
 	cvy_engine_announce(e, line);
@@ -461,15 +462,42 @@ static void want_change(struct cvy_engine *e, struct cvy_op *op, const char *why
 	cvy_post(&e->sink, &ev);
 }
 
-static void mismatch(struct cvy_engine *e, struct cvy_op *op, int k, const struct cvy_line *line)
+static void name_calls(struct cvy_engine *e, const struct cvy_op *op, int k, const struct cvy_line *line)
 {
 	char mine[72], theirs[72];
 
-	e->mismatch = 1;
 	cvy_fail(e->box, COVEY_ERR_MISMATCH, e->set.rank[k], e->epoch, "operation %llu: rank %d calls %s, rank %d calls %s%s",
 		 (unsigned long long)op->seq, e->rank, cvy_call_text(op->call, mine, sizeof(mine)), e->set.rank[k],
 		 cvy_call_text(line->call, theirs, sizeof(theirs)), op->call == line->call ? " with other details" : "");
+}
+
+static void mismatch(struct cvy_engine *e, struct cvy_op *op, int k, const struct cvy_line *line)
+{
+	e->mismatch = 1;
+	name_calls(e, op, k, line);
 	want_change(e, op, "mismatch");
+}
+
+/* A change may have come before this rank looked: the lines still stand until the next view is active. */
+void cvy_engine_explain(struct cvy_engine *e, const struct cvy_op *op, int status)
+{
+	char mine[72];
+
+	if (status == COVEY_ERR_LOST)
+		cvy_fail(e->box, status, -1, e->epoch, "operation %llu: results had overwritten inputs when a rank died; in place above undo_bytes",
+			 (unsigned long long)op->seq);
+	if (status != COVEY_ERR_MISMATCH)
+		return;
+	for (int k = 0; op->state == CVY_OP_ENTERED && k < e->set.n; k++) {
+		const struct cvy_line *line = k == e->set.self || e->set.gone[k] ? NULL : cvy_source_line(e, op, 0, k, 1);
+
+		if (!line || __atomic_load_n(&line->tag, __ATOMIC_ACQUIRE) != cvy_tag(e->epoch, op->first) || line->sig == op->sig)
+			continue;
+		name_calls(e, op, k, line);
+		return;
+	}
+	cvy_fail(e->box, status, -1, e->epoch, "operation %llu: rank %d calls %s, others call something else",
+		 (unsigned long long)op->seq, e->rank, cvy_call_text(op->call, mine, sizeof(mine)));
 }
 
 /* Have all sources that the tick needs announced it? Remembers how far it looked. */
@@ -526,6 +554,15 @@ static void save_input(struct cvy_engine *e, struct cvy_op *op)
 	}
 }
 
+/* Who tells joiners where to begin: not index 0 of the set, which may be one of them. */
+static int lowest_admitted(const struct cvy_engine *e)
+{
+	CVY_MASK_EACH (r, &e->view->members)
+		if (!covey_mask_has(&e->view->pending, r))
+			return r;
+	return -1;
+}
+
 static int begin_admit(struct cvy_engine *e, struct cvy_op *op)
 {
 	if (e->pending) { /* a joiner: it is told number and tick */
@@ -539,7 +576,7 @@ static int begin_admit(struct cvy_engine *e, struct cvy_op *op)
 		cvy_set_build(e);
 	} else if (!cvy_mask_empty(&e->view->pending)) {
 		cvy_set_build(e);
-		if (e->set.self == 0)
+		if (lowest_admitted(e) == e->rank)
 			cvy_admit_send(e, op);
 	}
 	return 1;
@@ -671,9 +708,9 @@ int cvy_engine_step(struct cvy_engine *e)
 		return 0;
 	}
 	for (int i = 0; i < e->set.npush; i++) {
-		struct cvy_link *link = e->set.push[i];
+		struct cvy_link *link = cvy_push_link(e, i);
 
-		if (link->ops->poll && link->ops->poll(link) > 0)
+		if (link && link->ops->poll && link->ops->poll(link) > 0)
 			progress = 1;
 	}
 	if (e->head)

@@ -98,7 +98,7 @@ struct cvy_set {
 	const uint8_t **base;	 /* its window as seen here, or its copy set aside */
 	const void **src;	 /* [n] room for a list of inputs */
 	uint8_t *gone;		 /* removed since: nothing more will come */
-	struct cvy_link **push;	 /* [npush] links whose transport has put/signal */
+	int *push;		 /* [npush] ranks that must be told (cvy_push_link): links come and go within a view */
 	int npush;
 	int nlocal;		 /* peers on this host that sleep on our lines */
 	struct cvy_page **local;
@@ -188,6 +188,12 @@ static inline int cvy_slot_index(const struct cvy_op *op, uint64_t i)
 {
 	return (int)((op->first + (uint32_t)i) % CVY_SLOTS);
 }
+/* link of the i-th rank to push to, NULL while it is down; good while the lock is held */
+static inline struct cvy_link *cvy_push_link(const struct cvy_engine *e, int i)
+{
+	return cvy_mesh_link(e->mesh, e->set.push[i]);
+}
+
 /* bytes [at, at + n) of the own window to one member / all members, where the transport needs telling */
 void cvy_put(struct cvy_engine *e, int rank, const void *at, size_t n);
 void cvy_put_all(struct cvy_engine *e, const void *at, size_t n);
@@ -253,6 +259,8 @@ struct cvy_outcome { /* of an operation that the application has not called yet 
 void cvy_engine_decide(struct cvy_engine *e, struct cvy_op *op, int status, uint32_t epoch, const struct covey_mask *mask,
 		       int size);
 struct cvy_op *cvy_engine_record(struct cvy_engine *e, uint64_t seq);
+/* Puts into words why an operation failed for all: the calls seen at its number, or the lost input. */
+void cvy_engine_explain(struct cvy_engine *e, const struct cvy_op *op, int status);
 void cvy_set_build(struct cvy_engine *e); /* from view and done */
 void cvy_set_clear(struct cvy_set *set);
 void cvy_engine_wake(struct cvy_engine *e); /* steppers and waiters look again */

@@ -101,7 +101,7 @@ static void combine_publish(struct cvy_engine *e, struct cvy_op *op, uint64_t i,
 	line->aux = next;
 	line->bytes = 0;
 	for (int p = 0; p < e->set.npush; p++) {
-		int to = e->set.push[p]->rank;
+		int to = e->set.push[p];
 
 		if (to >= ep->size)
 			continue;

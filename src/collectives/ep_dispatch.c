@@ -59,7 +59,7 @@ static void dispatch_publish(struct cvy_engine *e, struct cvy_op *op, uint64_t i
 	line->aux = (uint64_t)call->dispatch.num_tokens;
 	line->bytes = 0;
 	for (int p = 0; p < e->set.npush; p++)
-		push_to(e, call->ep, slot, call->dispatch.num_tokens, e->set.push[p]->rank);
+		push_to(e, call->ep, slot, call->dispatch.num_tokens, e->set.push[p]);
 }
 
 /* One token's id for one of our experts: the row's number, or -1 when the source has used up its T rows there. */

@@ -74,6 +74,7 @@ static void settle(struct cvy_engine *e, uint64_t seq, int status)
 	struct cvy_outcome *o;
 
 	if (op) {
+		cvy_engine_explain(e, op, status);
 		cvy_engine_decide(e, op, status, e->view->epoch, &e->mask, e->size);
 		return;
 	}
@@ -90,9 +91,12 @@ static void settle(struct cvy_engine *e, uint64_t seq, int status)
 /* A private operation of which all sources had published: goes on under the old stamps. */
 static int resume(struct cvy_engine *e, struct cvy_op *op)
 {
-	for (int i = 0; i < e->set.npush; i++)
-		if (e->set.push[i]->ops->poll)
-			e->set.push[i]->ops->poll(e->set.push[i]);
+	for (int i = 0; i < e->set.npush; i++) {
+		struct cvy_link *link = cvy_push_link(e, i);
+
+		if (link && link->ops->poll)
+			link->ops->poll(link);
+	}
 	while (e->head == op && cvy_op_step(e, op))
 		;
 	return e->head != op;
@@ -159,7 +163,7 @@ static void send_give(struct cvy_engine *e, const struct cvy_msg *to, struct giv
 	memcpy(msg + sizeof(*head), mask->word, words * 8);
 	if (head->bytes)
 		memcpy(msg + sizeof(*head) + words * 8, bytes, head->bytes);
-	e->send(e->send_ctx, to->rank, to->inc, CVY_MSG_GIVE, e->view->epoch, msg, (uint32_t)total);
+	e->send(e->send_ctx, to->rank, to->inc, CVY_MSG_GIVE, to->epoch, msg, (uint32_t)total);
 	free(msg);
 }
 
@@ -178,7 +182,8 @@ static void answer_pull(struct cvy_engine *e, const struct cvy_msg *msg)
 	const struct pull *pull = msg->body;
 	struct cvy_op *op;
 
-	if (msg->bytes != sizeof(*pull) || !e->view || msg->epoch != e->view->epoch)
+	/* Who asks may have learned the view before this holder did; both stand still. */
+	if (msg->bytes != sizeof(*pull) || !e->view || msg->epoch < e->view->epoch || e->active)
 		return;
 	op = cvy_engine_record(e, pull->seq);
 	if (!op) {

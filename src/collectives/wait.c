@@ -158,10 +158,10 @@ static void sleep_on_sockets(struct cvy_engine *e, uint64_t ns)
 	if (e->set.nlocal && ns > SLEEP_MIXED_MS * CVY_MS)
 		ns = SLEEP_MIXED_MS * CVY_MS;
 	for (int i = 0; i < e->set.npush && n < FDS_MAX; i++) {
-		struct cvy_link *link = e->set.push[i];
+		struct cvy_link *link = cvy_push_link(e, i);
 
 		fds[n].events = 0;
-		fds[n].fd = link->ops->fd ? link->ops->fd(link, &fds[n].events) : -1;
+		fds[n].fd = link && link->ops->fd ? link->ops->fd(link, &fds[n].events) : -1;
 		n += fds[n].fd >= 0;
 	}
 	fds[n].fd = e->idle_fd;
@@ -234,9 +234,9 @@ int cvy_engine_unsent(struct cvy_engine *e)
 	int n = 0;
 
 	for (int i = 0; i < e->set.npush; i++) {
-		struct cvy_link *link = e->set.push[i];
+		struct cvy_link *link = cvy_push_link(e, i);
 
-		if (!link->ops->unsent || !link->ops->unsent(link))
+		if (!link || !link->ops->unsent || !link->ops->unsent(link))
 			continue;
 		if (link->ops->poll)
 			link->ops->poll(link);

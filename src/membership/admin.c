@@ -184,6 +184,7 @@ int covey_admin_call(const char *store, const char *group, int argc, const char 
 		return err;
 	from.store = store;
 	from.group = group;
+	from.create = COVEY_CREATE_NEVER; /* so that no world is asked for */
 	err = cvy_config_resolve(&from, &config, NULL);
 	if (err)
 		return err;

@@ -279,6 +279,35 @@ static void retire(struct cvy_driver *d)
 	d->retire_look_ns = d->now_ns + RETIRE_LOOK_MS * CVY_MS;
 }
 
+/* What happens, for COVEY_LOG=debug: every event but beats, every action, with the phase. */
+static void trace_event(const struct cvy_driver *d, const struct cvy_event *e)
+{
+	static const char *const names[] = { [CVY_EV_NOTICE] = "notice",     [CVY_EV_REPLY] = "reply",
+					     [CVY_EV_STORE_UP] = "store up", [CVY_EV_STORE_DOWN] = "store down",
+					     [CVY_EV_MSG] = "message",	     [CVY_EV_LINK_UP] = "link up",
+					     [CVY_EV_LINK_DOWN] = "link down", [CVY_EV_SUSPECT] = "suspect",
+					     [CVY_EV_LATE] = "late",	     [CVY_EV_FROZEN] = "frozen",
+					     [CVY_EV_FROZE_NOT] = "froze not", [CVY_EV_FENCED] = "fenced",
+					     [CVY_EV_REPAIRED] = "repaired", [CVY_EV_ADMITTED] = "admitted",
+					     [CVY_EV_WANT_CHANGE] = "want change", [CVY_EV_API] = "api" };
+	const char *name = e->kind < (int)(sizeof(names) / sizeof(names[0])) ? names[e->kind] : NULL;
+
+	if (name)
+		cvy_debug("membership", "%llu us: rank %d phase %d epoch %u: %s rank %d id %llu err %d %s %s",
+			  (unsigned long long)(d->now_ns / 1000), cvy_group_rank(d->group), cvy_group_phase(d->group), epoch_of(d),
+			  name, e->rank, (unsigned long long)e->id, e->err, e->argc ? e->argv[0] : "", e->text ? e->text : "");
+}
+
+static void trace_action(const struct cvy_driver *d, const struct cvy_action *a)
+{
+	if (a->kind == CVY_DO_CALL && a->argc > 8)
+		cvy_debug("membership", "%llu us: rank %d call %llu %s %s %s", (unsigned long long)(d->now_ns / 1000),
+			  cvy_group_rank(d->group), (unsigned long long)a->id, a->argv[0], a->argv[7], a->argv[8]);
+	else
+		cvy_debug("membership", "%llu us: rank %d action %d rank %d %s", (unsigned long long)(d->now_ns / 1000),
+			  cvy_group_rank(d->group), a->kind, a->rank, a->argc ? a->argv[0] : "");
+}
+
 static void handle(struct cvy_driver *d, struct cvy_event *e)
 {
 	char kinds[96] = "";
@@ -290,9 +319,14 @@ static void handle(struct cvy_driver *d, struct cvy_event *e)
 		e->text = kinds;
 		d->stat_ns = d->now_ns + STAT_MS * CVY_MS;
 	}
+	if (cvy_log_enabled(COVEY_LOG_DEBUG))
+		trace_event(d, e);
 	cvy_group_step(d->group, e, d->now_ns, &d->actions);
-	for (int i = 0; i < d->actions.count; i++)
+	for (int i = 0; i < d->actions.count; i++) {
+		if (cvy_log_enabled(COVEY_LOG_DEBUG))
+			trace_action(d, &d->actions.item[i]);
 		apply(d, &d->actions.item[i]);
+	}
 	cvy_actions_clear(&d->actions);
 	retire(d);
 }

@@ -53,6 +53,7 @@ static void learn(struct cvy_group_state *g)
 	}
 	removed_ranks(g->view, view, &removed);
 	lagging(&g->heard, view->epoch, &g->lag);
+	cvy_link_epoch(g, view);
 	cvy_view_free(g->view);
 	g->view = view;
 	g->phase = CVY_PHASE_LEARNED;
@@ -61,7 +62,6 @@ static void learn(struct cvy_group_state *g)
 	memset(&g->bad_told, 0, sizeof(g->bad_told));
 	g->have_rev = 0;
 	cvy_change_clear(g, 0);
-	cvy_link_epoch(g);
 	cvy_group_tell_view(g, 0);
 	a = cvy_do(g, CVY_DO_LEARN, -1);
 	a->view = g->view;

@@ -162,12 +162,16 @@ int cvy_link_bad(struct cvy_group_state *g, int rank)
 	return 0;
 }
 
-void cvy_link_epoch(struct cvy_group_state *g)
+/* Who is in both views and not connected gets no new patience: else it could hold up one view after the other. */
+void cvy_link_epoch(struct cvy_group_state *g, const struct cvy_view *next)
 {
 	for (int r = 0; r < g->max_ranks; r++) {
-		g->peer[r].downs = 0;
-		if (!g->peer[r].up)
-			g->peer[r].since_ns = g->now;
+		struct peer *p = &g->peer[r];
+		int stays = r < next->max_ranks && cvy_group_member(g, r, next->member[r].inc);
+
+		p->downs = 0;
+		if (!p->up && !stays)
+			p->since_ns = g->now;
 	}
 	g->links_dirty = 1;
 }

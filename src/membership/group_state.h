@@ -178,7 +178,7 @@ void cvy_link_event(struct cvy_group_state *g, const struct cvy_event *event);
 void cvy_link_advance(struct cvy_group_state *g);
 int cvy_link_all(const struct cvy_group_state *g, const struct cvy_view *view); /* links to all its members stand */
 int cvy_link_bad(struct cvy_group_state *g, int rank); /* cannot be reached */
-void cvy_link_epoch(struct cvy_group_state *g);
+void cvy_link_epoch(struct cvy_group_state *g, const struct cvy_view *next); /* before `next` is taken */
 
 /* group_change.c */
 void cvy_change_suspect(struct cvy_group_state *g, int rank, uint64_t inc, int source, const char *text);

@@ -9,7 +9,8 @@
  *
  *   register  rank|any addr host create(0|1) world max policy(auto|manual) secret
  *   ready     epoch
- *   hello     npairs field value ...          the member's record (see below), npairs 0: none
+ *   hello     npairs field value ...          the member's record (see below) and `ph` = run if it saw the view
+ *                                              active, else inst; npairs 0: none
  *   open      epoch reason n  rank inc ...     n accused
  *   report    epoch vid done ent adm stamp flags proven bad
  *             flags: letters of `s` spoiled, `m` mismatch, `l` leaving, or `-`
@@ -30,12 +31,14 @@
  *   peek, beat OK   + record when the caller's epoch is not the store's epoch;
  *                   + j: e: w: x: d: when rev is not the store's, or epoch moved
  *   peek from outside    every field of the hash but secret
+ *   register, hello, ready   + all j: x: d: too
+ *   beat OK         + now (server ms) and t: of the 16 ranks that follow, for leases
  *   WAIT            wait = `rank,...` still missing
  *   NOQUORUM        need = voters that are missing
  *   REFUSED, BUSY, FULL, CLOSED, VERSION, ERROR    why = one line for people
  *
- * Record: the fields proto gid secret max policy world incs epoch vid base fail stamp size and all
- * m: o: u: l: e: w:, as they stand in the hash. Formats: fail = `seq LOST|MISMATCH` or `0`;
+ * Record: the fields proto gid secret max policy world incs epoch vid base fail stamp size, act (epoch
+ * of the last view known active here: whether the view is) and all m: o: u: l: e: w:, as they stand in the hash. Formats: fail = `seq LOST|MISMATCH` or `0`;
  * m:R = `inc from addr host` (from `-`: pending); o:R = inc; u:E = `rank:inc,...` admitted of doubtful view E;
  * l:E = `vid removed added lag` each `rank,...` or `-`, of the last 16 epochs; j:R = `inc nonce addr host epoch`
  * (epoch 0: not ready); e:R = `inc evict|retire`; w:R = `recover|extend`; x:R = `inc by reason`; d:R = `inc by kind`;

@@ -296,11 +296,13 @@ local function settle_complaints(mem, T)
 	end
 end
 
-local function reporters_kept(mem)
+local function evicted(r, inc) return same_inc('e', r, inc) and word(g.e[r], 2) == 'evict' end
+
+local function reporters_kept(mem, with_evicted)
 	local T = {}
 	for r, m in pairs(mem) do
-		local evicted = same_inc('e', r, m.inc) and word(g.e[r], 2) == 'evict'
-		if m.rep and not evicted and not has_flag(m.rep, 'l') and not same_inc('d', r, m.inc) then T[r] = true end
+		local out = evicted(r, m.inc) and not with_evicted
+		if m.rep and not out and not has_flag(m.rep, 'l') and not same_inc('d', r, m.inc) then T[r] = true end
 	end
 	settle_complaints(mem, T)
 	return T
@@ -453,9 +455,13 @@ local function decide(force)
 	end
 	if next(wait) and force < 2 then return 'WAIT', 'wait', ranks(wait) end
 	local T = reporters_kept(mem)
-	admit(mem, T)
 	local need = no_quorum(mem, T)
+	if need and next(g.e) then -- others died since the evict was asked for: who is marked stays while it is needed
+		local all = reporters_kept(mem, true)
+		if not no_quorum(mem, all) then T, need = all, nil end
+	end
 	if need then return 'NOQUORUM', 'need', ranks(need) end
+	admit(mem, T)
 	return commit(mem, T)
 end
 
@@ -820,7 +826,7 @@ script.prove = function()
 	if joiner_inc(r) == inc then note('j', r, nil) end
 	if member_inc(r) == inc or g.o[r] == inc then
 		prove(r, inc, RANK, arg(3))
-		start_change()
+		if member_inc(r) == inc then start_change() end -- a repeat after the commit opens nothing
 		if h.ph == 'open' and num(h.epoch) > 0 then decide(0) end -- it may be the last thing that was waited for
 	end
 	return reply('OK')
@@ -846,6 +852,13 @@ ask.evict = function(list)
 		if not pending(r) then left = left - 1 end
 	end
 	if left < 1 then return refused('nobody would be left in the group') end
+	local mem, T, out = read_members(), {}, {}
+	for _, r in ipairs(list) do out[r] = true end
+	for r, m in pairs(mem) do
+		if not out[r] and not evicted(r, m.inc) and not same_inc('d', r, m.inc) then T[r] = true end
+	end
+	local need = no_quorum(mem, T)
+	if need then return refused('too few would be left to agree on a view without rank ' .. ranks(need)) end
 	for _, r in ipairs(list) do
 		local inc = member_inc(r)
 		note('e', r, inc .. ' evict')

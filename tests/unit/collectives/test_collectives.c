@@ -10,11 +10,12 @@
 
 #include <stdlib.h>
 
-#define ROOM_BYTES ((size_t)(UNDER_TSAN ? 1 : 9) << 20)
+#define ROOM_BYTES ((size_t)(UNDER_TSAN ? 1 : 5) << 20)
 
 static const int dtypes[] = { COVEY_UINT8, COVEY_INT32, COVEY_INT64, COVEY_FLOAT32, COVEY_FLOAT64, COVEY_BFLOAT16 };
 static const int redops[] = { COVEY_SUM, COVEY_MAX, COVEY_MIN, COVEY_AVG };
 static const int worlds[] = { 1, 2, 3, 4, 5, 8 };
+static const int few_worlds[] = { 2, 3, 8 };
 
 struct rig { /* of one rank */
 	struct member *m;
@@ -220,7 +221,8 @@ static void every_type(struct rig *rig)
 			for (int in_place = 0; in_place < 2; in_place++) {
 				allreduce(rig, 1, dtypes[d], redops[o], 0, in_place);
 				allreduce(rig, 1001, dtypes[d], redops[o], (size_t)rig->m->rank % 3, in_place);
-				allreduce(rig, 9001, dtypes[d], redops[o], 0, in_place);
+				if (in_place == (int)(o + d) % 2)
+					allreduce(rig, 9001, dtypes[d], redops[o], 0, in_place);
 			}
 		for (int in_place = 0; in_place < 2; in_place++) {
 			broadcast(rig, 777, dtypes[d], (int)d % rig->m->n, 1, in_place);
@@ -243,7 +245,9 @@ static void every_size(struct rig *rig, size_t slot)
 
 			if (bytes > ROOM_BYTES)
 				continue;
-			allreduce(rig, bytes, COVEY_UINT8, COVEY_SUM, 0, off == 0);
+			/* one of the three for large sizes: the oracle is what takes time */
+			if (bytes < 16384 || off == (int)(k + 2) % 3 - 1)
+				allreduce(rig, bytes, COVEY_UINT8, COVEY_SUM, 0, off == 0);
 			allreduce(rig, bytes / 4, COVEY_FLOAT32, COVEY_SUM, 3, off > 0);
 			broadcast(rig, bytes, COVEY_UINT8, (int)k % rig->m->n, 0, off == 0);
 			if (bytes > most)
@@ -325,7 +329,7 @@ END_TEST
 
 START_TEST(collectives_match_the_oracle_over_tcp)
 {
-	struct covey_config config = harness_config("tcp", worlds[_i]);
+	struct covey_config config = harness_config("tcp", few_worlds[_i]);
 
 	config.transport = COVEY_TRANSPORT_TCP;
 	harness_threads(&config, UNDER_TSAN ? run_short : run_all, NULL);
@@ -335,9 +339,9 @@ END_TEST
 /* Many ticks for every operation: the slots are used over and over. */
 START_TEST(small_slots_give_the_same_bytes)
 {
-	struct covey_config config = harness_config("small", worlds[_i % 6]);
+	struct covey_config config = harness_config("small", few_worlds[_i % 3]);
 
-	config.transport = _i < 6 ? COVEY_TRANSPORT_SHM : COVEY_TRANSPORT_TCP;
+	config.transport = _i < 3 ? COVEY_TRANSPORT_SHM : COVEY_TRANSPORT_TCP;
 	config.slot_bytes = 4096;
 	harness_threads(&config, run_short, NULL);
 }
@@ -489,8 +493,8 @@ int main(void)
 	TCase *tc = tcase_create("collectives");
 
 	tcase_add_loop_test(tc, collectives_match_the_oracle_over_shm, 0, 6);
-	tcase_add_loop_test(tc, collectives_match_the_oracle_over_tcp, 0, 6);
-	tcase_add_loop_test(tc, small_slots_give_the_same_bytes, 0, 12);
+	tcase_add_loop_test(tc, collectives_match_the_oracle_over_tcp, 0, 3);
+	tcase_add_loop_test(tc, small_slots_give_the_same_bytes, 0, 6);
 	tcase_add_test(tc, shm_and_tcp_links_mix);
 	tcase_add_test(tc, sums_are_bitwise_equal_from_run_to_run);
 	tcase_add_test(tc, alltoallv_names_counts_that_do_not_match);

@@ -17,7 +17,7 @@
 /* One call: @line is split at spaces. From NOBODY it comes from outside. */
 static const char *say(struct bench *b, int who, const char *line)
 {
-	char text[8192], rank[8] = "-", nonce[8] = "-", rnd[40];
+	char text[8192], rank[16] = "-", nonce[16] = "-", rnd[40];
 	const char *argv[WORDS], *inc = "-", *gid = "-", *life = "-";
 	int argc = 7;
 

@@ -1,0 +1,442 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the API says when it is used wrongly: codes, causes, calls that do not match, forked handles,
+ * joins that cannot be, and on_loss = fail.
+ *
+ * labels: redis real
+ */
+#include "harness.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* ---- arguments ---- */
+
+static void refused(struct covey_group *group, int err, int want, const char *cause)
+{
+	struct covey_error_info info;
+
+	ck_assert_int_eq(covey_last_error(group, &info), 0);
+	must(err == want, "%s, not %s", covey_strerror(err), covey_strerror(want));
+	must(info.err == want && strstr(info.cause, cause), "the cause \"%s\" does not say \"%s\"", info.cause, cause);
+}
+
+static void bad_operations(struct covey_group *g)
+{
+	static struct CUstream_st *stream = (struct CUstream_st *)8;
+	int32_t x[8] = { 0 };
+	size_t ones[1] = { 1 }, huge[1] = { SIZE_MAX / 2 };
+	struct covey_work *work = NULL;
+
+	refused(g, covey_allreduce(x, x, 1, 3, COVEY_SUM, g, NULL, NULL), COVEY_ERR_INVAL, "datatype");
+	refused(g, covey_allreduce(x, x, 1, COVEY_INT32, 1, g, NULL, NULL), COVEY_ERR_INVAL, "operation");
+	refused(g, covey_allreduce(NULL, x, 1, COVEY_INT32, COVEY_SUM, g, NULL, NULL), COVEY_ERR_INVAL, "NULL");
+	refused(g, covey_allreduce(x, NULL, 1, COVEY_INT32, COVEY_SUM, g, NULL, NULL), COVEY_ERR_INVAL, "NULL");
+	refused(g, covey_allreduce(x, x, SIZE_MAX / 2, COVEY_INT32, COVEY_SUM, g, NULL, NULL), COVEY_ERR_INVAL, "count");
+	refused(g, covey_allreduce(x, x, 1, COVEY_INT32, COVEY_SUM, g, stream, NULL), COVEY_ERR_UNSUPPORTED, "stream");
+	refused(g, covey_allreduce_start(x, x, 1, COVEY_INT32, COVEY_SUM, g, NULL, NULL), COVEY_ERR_INVAL, "work");
+	refused(g, covey_broadcast(x, x, 1, COVEY_INT32, -1, g, NULL, NULL), COVEY_ERR_INVAL, "root");
+	refused(g, covey_broadcast(x, x, 1, COVEY_INT32, 16, g, NULL, NULL), COVEY_ERR_INVAL, "root");
+	refused(g, covey_broadcast(NULL, x, 1, COVEY_INT32, 0, g, NULL, NULL), COVEY_ERR_INVAL, "NULL");
+	refused(g, covey_broadcast_start(x, x, 1, 0, 0, g, NULL, &work), COVEY_ERR_INVAL, "datatype");
+	refused(g, covey_allgather(NULL, x, 1, COVEY_INT32, g, NULL, NULL), COVEY_ERR_INVAL, "NULL");
+	refused(g, covey_alltoall(x, NULL, 1, COVEY_INT32, g, NULL, NULL), COVEY_ERR_INVAL, "NULL");
+	refused(g, covey_alltoallv(x, NULL, ones, x, ones, ones, COVEY_INT32, g, NULL, NULL), COVEY_ERR_INVAL, "NULL");
+	refused(g, covey_alltoallv(NULL, ones, ones, x, ones, ones, COVEY_INT32, g, NULL, NULL), COVEY_ERR_INVAL, "NULL");
+	refused(g, covey_alltoallv(x, ones, ones, x, ones, ones, 77, g, NULL, NULL), COVEY_ERR_INVAL, "datatype");
+	refused(g, covey_alltoallv(x, huge, ones, x, ones, ones, COVEY_INT32, g, NULL, NULL), COVEY_ERR_INVAL, "count");
+	refused(g, covey_alltoallv(x, ones, ones, x, huge, ones, COVEY_INT32, g, NULL, NULL), COVEY_ERR_INVAL, "count");
+	refused(g, covey_barrier(g, stream, NULL), COVEY_ERR_UNSUPPORTED, "stream");
+	ck_assert_ptr_null(work);
+}
+
+static void bad_requests(struct covey_group *g)
+{
+	char state[8];
+	int none[1] = { 99 };
+	struct covey_work *work = NULL;
+
+	refused(g, covey_admit(g, NULL, 8, NULL), COVEY_ERR_INVAL, "8 bytes");
+	refused(g, covey_admit(g, state, 4097, NULL), COVEY_ERR_INVAL, "4096");
+	refused(g, covey_recover(g, NULL, 1, &work), COVEY_ERR_INVAL, "no ranks");
+	refused(g, covey_recover(g, none, 1, &work), COVEY_ERR_INVAL, "99");
+	refused(g, covey_extend(g, 0, &work), COVEY_ERR_INVAL, "extend");
+	refused(g, covey_extend(g, 17, &work), COVEY_ERR_INVAL, "16");
+	refused(g, covey_retire(g, -1, &work), COVEY_ERR_INVAL, "-1");
+	refused(g, covey_evict(g, 16, &work), COVEY_ERR_INVAL, "16");
+	refused(g, covey_evict(g, 0, NULL), COVEY_ERR_INVAL, "work");
+	refused(g, covey_set_on_loss(g, 2), COVEY_ERR_INVAL, "on_loss");
+	ck_assert_ptr_null(work);
+}
+
+static void null_everywhere(struct covey_group *g)
+{
+	struct covey_result res;
+	struct covey_event event;
+	struct covey_view view;
+	char text[8];
+
+	ck_assert_int_eq(covey_barrier(NULL, NULL, NULL), COVEY_ERR_INVAL);
+	ck_assert_int_eq(covey_admit(NULL, NULL, 0, NULL), COVEY_ERR_INVAL);
+	ck_assert_int_eq(covey_leave(NULL, 0), COVEY_ERR_INVAL);
+	ck_assert_int_eq(covey_join_wait(NULL, 0), COVEY_ERR_INVAL);
+	ck_assert_int_eq(covey_join_start(NULL, NULL), COVEY_ERR_INVAL);
+	ck_assert_int_eq(covey_view(NULL, &view), COVEY_ERR_INVAL);
+	ck_assert_int_eq(covey_view(g, NULL), COVEY_ERR_INVAL);
+	ck_assert_int_eq(covey_event_fd(NULL), COVEY_ERR_INVAL);
+	ck_assert_int_eq(covey_event_next(g, NULL), COVEY_ERR_INVAL);
+	ck_assert_int_eq(covey_event_next(NULL, &event), COVEY_ERR_INVAL);
+	ck_assert_int_eq(covey_last_error(g, NULL), COVEY_ERR_INVAL);
+	ck_assert_int_eq(covey_work_test(NULL, &res), COVEY_ERR_INVAL);
+	ck_assert_int_eq(covey_work_wait(NULL, 0, &res), COVEY_ERR_INVAL);
+	ck_assert_int_eq(covey_work_progress(NULL, text, sizeof(text)), COVEY_ERR_INVAL);
+	covey_work_free(NULL);
+	covey_abort(NULL);
+	covey_close(NULL);
+}
+
+START_TEST(bad_arguments_are_refused_with_a_cause)
+{
+	struct covey_config config = harness_config("args", 1);
+	struct covey_group *g = harness_join(&config, 0);
+	struct covey_result res;
+	int64_t value = 5;
+
+	bad_operations(g);
+	bad_requests(g);
+	null_everywhere(g);
+	/* nothing of it took a number or did harm */
+	ck_assert_int_eq(covey_allreduce(&value, &value, 1, COVEY_INT64, COVEY_SUM, g, NULL, &res), 0);
+	ck_assert_uint_eq(res.seq, 1);
+	covey_close(g);
+}
+END_TEST
+
+START_TEST(a_view_says_who_is_there)
+{
+	struct covey_config config = harness_config("view", 1);
+	struct covey_group *g = harness_join(&config, 0);
+	struct covey_event event;
+	struct covey_view view;
+
+	ck_assert_int_eq(covey_view(g, &view), 0);
+	ck_assert_uint_eq(view.epoch, 1);
+	ck_assert_int_eq(view.size, 1);
+	ck_assert_int_eq(view.max_ranks, 16);
+	ck_assert_int_eq(view.rank, 0);
+	ck_assert(view.active && view.incarnation && covey_mask_count(&view.members) == 1 && !covey_mask_count(&view.pending));
+	ck_assert_uint_eq(view.done_seq, 0);
+	ck_assert_int_eq(covey_barrier(g, NULL, NULL), 0);
+	ck_assert_int_eq(covey_view(g, &view), 0);
+	ck_assert_uint_eq(view.done_seq, 1);
+	ck_assert_int_ge(covey_event_fd(g), 0);
+	while (!covey_event_next(g, &event))
+		ck_assert_int_eq(event.kind, COVEY_EVENT_VIEW);
+	ck_assert_int_eq(covey_event_next(g, &event), COVEY_ERR_AGAIN);
+	covey_close(g);
+}
+END_TEST
+
+/* ---- calls that do not match ---- */
+
+struct mismatch {
+	int kind, both; /* ranks whose last error names both calls */
+};
+
+static const struct {
+	const char *odd, *even;
+} calls[] = {
+	{ "allreduce(7 x i32, sum)", "allreduce(8 x i32, sum)" },
+	{ "barrier", "allgather(8 x i32)" },
+	{ "broadcast(8 x i32, root 0)", "allreduce(8 x i32, max)" },
+};
+
+static void run_mismatch(struct member *m)
+{
+	struct mismatch *mis = m->arg;
+	int32_t x[64] = { 0 }, sum = 1;
+	struct covey_error_info info;
+	struct covey_result res = { 0 };
+	int kind = mis->kind, odd = m->rank == 1, err;
+
+	if (kind == 0)
+		err = odd ? covey_allreduce(x, x, 7, COVEY_INT32, COVEY_SUM, m->group, NULL, &res)
+			  : covey_allreduce(x, x, 8, COVEY_INT32, COVEY_SUM, m->group, NULL, &res);
+	else if (kind == 1)
+		err = odd ? covey_barrier(m->group, NULL, &res) : covey_allgather(x, x + 8, 8, COVEY_INT32, m->group, NULL, &res);
+	else
+		err = odd ? covey_broadcast(x, x, 8, COVEY_INT32, 0, m->group, NULL, &res)
+			  : covey_allreduce(x, x, 8, COVEY_INT32, COVEY_MAX, m->group, NULL, &res);
+	must(err == COVEY_ERR_MISMATCH && res.status == err && res.seq == 1, "rank %d, kind %d: %s", m->rank, kind, covey_strerror(err));
+	covey_last_error(m->group, &info);
+	must(info.err == COVEY_ERR_MISMATCH, "rank %d: last error is %s: %s", m->rank, covey_strerror(info.err), info.cause);
+	must(strstr(info.cause, odd ? calls[kind].odd : calls[kind].even), "rank %d: \"%s\"", m->rank, info.cause);
+	/* who was frozen before another's call arrived knows its own only; the rank that raised it knows both */
+	if (strstr(info.cause, calls[kind].odd) && strstr(info.cause, calls[kind].even))
+		__atomic_add_fetch(&mis->both, 1, __ATOMIC_RELAXED);
+	err = covey_allreduce(&sum, &sum, 1, COVEY_INT32, COVEY_SUM, m->group, NULL, &res);
+	must(!err && sum == m->n && res.seq == 2, "rank %d goes on with %s, %d", m->rank, covey_strerror(err), sum);
+}
+
+START_TEST(calls_that_do_not_match_fail_for_all_and_are_named)
+{
+	struct covey_config config = harness_config("mismatch", 3);
+	struct mismatch mis = { .kind = _i / 2 };
+
+	config.transport = _i % 2 ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
+	harness_threads(&config, run_mismatch, &mis);
+	ck_assert_int_ge(mis.both, 1);
+}
+END_TEST
+
+/* ---- fork ---- */
+
+static int forked_child(void *arg, int rank)
+{
+	struct covey_group *g = arg;
+	struct covey_event event;
+	struct covey_view view;
+	int64_t x = 1;
+
+	(void)rank;
+	if (covey_barrier(g, NULL, NULL) != COVEY_ERR_FORKED || covey_admit(g, NULL, 0, NULL) != COVEY_ERR_FORKED)
+		return 1;
+	if (covey_allreduce(&x, &x, 1, COVEY_INT64, COVEY_SUM, g, NULL, NULL) != COVEY_ERR_FORKED || x != 1)
+		return 2;
+	if (covey_view(g, &view) != COVEY_ERR_FORKED || covey_event_next(g, &event) != COVEY_ERR_FORKED)
+		return 3;
+	if (covey_leave(g, 1) != COVEY_ERR_FORKED)
+		return 4;
+	covey_abort(g);
+	covey_close(g);
+	return 0;
+}
+
+START_TEST(a_forked_handle_is_poisoned)
+{
+	struct covey_config config = harness_config("fork", 1);
+	struct covey_group *g = harness_join(&config, 0);
+	int status = harness_reap(harness_fork(forked_child, g, 0));
+
+	must(WIFEXITED(status) && !WEXITSTATUS(status), "the child ends with %x", status);
+	ck_assert_int_eq(covey_barrier(g, NULL, NULL), 0); /* the parent's is as good as before */
+	ck_assert_int_eq(covey_leave(g, harness_deadline(WATCHDOG_MS)), 0);
+	covey_close(g);
+}
+END_TEST
+
+static int joins_itself(void *arg, int rank)
+{
+	struct covey_config config = harness_config("child", 1);
+	struct covey_group *g = harness_join(&config, rank);
+	int err = covey_barrier(g, NULL, NULL);
+
+	covey_close(arg); /* the parent's */
+	covey_close(g);
+	return err ? 1 : 0;
+}
+
+START_TEST(a_forked_child_may_join_a_group_of_its_own)
+{
+	struct covey_config config = harness_config("parent", 1);
+	struct covey_group *g = harness_join(&config, 0);
+	int status = harness_reap(harness_fork(joins_itself, g, 0));
+
+	must(WIFEXITED(status) && !WEXITSTATUS(status), "the child ends with %x", status);
+	ck_assert_int_eq(covey_barrier(g, NULL, NULL), 0);
+	covey_close(g);
+}
+END_TEST
+
+/* ---- joins that cannot be ---- */
+
+static void join_refused(const struct covey_config *config, int want, const char *cause)
+{
+	struct covey_group *g = NULL;
+	struct covey_error_info info;
+	int err = covey_join(config, &g);
+
+	ck_assert_int_eq(covey_last_error(NULL, &info), 0);
+	must(err == want, "%s, not %s: \"%s\"", covey_strerror(err), covey_strerror(want), info.cause);
+	must(strstr(info.cause, cause), "the cause \"%s\" does not say \"%s\"", info.cause, cause);
+	ck_assert_ptr_null(g);
+}
+
+START_TEST(bad_settings_are_named)
+{
+	struct covey_config good = harness_config("bad", 2), c = good;
+
+	c.rank = 16;
+	join_refused(&c, COVEY_ERR_INVAL, "rank 16");
+	c = good;
+	c.world = 17;
+	join_refused(&c, COVEY_ERR_INVAL, "world 17");
+	c = good;
+	c.world = 0;
+	join_refused(&c, COVEY_ERR_INVAL, "WORLD_SIZE");
+	c = good;
+	c.slot_bytes = 5000;
+	join_refused(&c, COVEY_ERR_INVAL, "slot_bytes");
+	c = good;
+	c.window_bytes = 65536;
+	join_refused(&c, COVEY_ERR_INVAL, "window_bytes");
+	c = good;
+	c.group = "no spaces";
+	join_refused(&c, COVEY_ERR_INVAL, "group");
+	c = good;
+	c.transport = 9;
+	join_refused(&c, COVEY_ERR_INVAL, "transport");
+	c = good;
+	c.hang_ms = 3;
+	join_refused(&c, COVEY_ERR_INVAL, "hang_ms");
+	c = good;
+	c.store = "http://example";
+	join_refused(&c, COVEY_ERR_INVAL, "store");
+	c = good;
+	c.store = "redis+unix://relative";
+	join_refused(&c, COVEY_ERR_INVAL, "path");
+	c = good;
+	c.store = "redis://host:99999";
+	join_refused(&c, COVEY_ERR_INVAL, "port");
+	c = good;
+	c.store = NULL;
+	join_refused(&c, COVEY_ERR_INVAL, "store");
+}
+END_TEST
+
+START_TEST(a_store_that_is_not_there_is_named)
+{
+	struct covey_config config = harness_config("nowhere", 1);
+
+	config.rank = 0;
+	config.join_ms = 1000;
+	config.store = "redis+unix:///tmp/covey-no-such-dir/socket";
+	join_refused(&config, COVEY_ERR_STORE, "store");
+	config.store = "redis://127.0.0.1:1";
+	join_refused(&config, COVEY_ERR_STORE, "store");
+}
+END_TEST
+
+START_TEST(missing_ranks_are_named)
+{
+	struct covey_config config = harness_config("missing", 3);
+
+	config.rank = 1;
+	config.join_ms = 500;
+	join_refused(&config, COVEY_ERR_TIMEOUT, "0");
+}
+END_TEST
+
+START_TEST(a_rank_that_is_held_is_busy)
+{
+	struct covey_config config = harness_config("busy", 1), second;
+	struct covey_group *g = harness_join(&config, 0);
+
+	second = config;
+	second.rank = 0;
+	second.create = COVEY_CREATE_NEVER;
+	second.world = 0;
+	second.join_ms = 1000;
+	join_refused(&second, COVEY_ERR_BUSY, "0");
+	ck_assert_int_eq(covey_barrier(g, NULL, NULL), 0);
+	covey_close(g);
+}
+END_TEST
+
+START_TEST(join_start_returns_at_once)
+{
+	struct covey_config config = harness_config("start", 2);
+	struct covey_group *g;
+	struct covey_view view;
+
+	config.rank = 0;
+	ck_assert_int_eq(covey_join_start(&config, &g), 0);
+	ck_assert_int_eq(covey_join_wait(g, harness_now_ns() + 2000000), COVEY_ERR_TIMEOUT);
+	ck_assert_int_eq(covey_barrier(g, NULL, NULL), COVEY_ERR_INVAL); /* not joined yet */
+	ck_assert_int_eq(covey_view(g, &view), 0);
+	ck_assert_int_eq(view.rank, -1);
+	covey_close(g);
+}
+END_TEST
+
+/* ---- on_loss = fail ---- */
+
+struct loss {
+	struct covey_config config;
+	uint64_t *done; /* shared: operations of rank 2; what rank 0 saw */
+};
+
+static int on_loss_rank(void *arg, int me)
+{
+	struct loss *loss = arg;
+	struct covey_group *g = harness_join(&loss->config, me);
+	struct covey_result res;
+	int64_t x;
+	int err, failed = 0;
+
+	must(!covey_set_on_loss(g, COVEY_ON_LOSS_FAIL), "set");
+	for (int i = 0; i < 200000 && failed < 20; i++) {
+		x = 1;
+		err = covey_allreduce(&x, &x, 1, COVEY_INT64, COVEY_SUM, g, NULL, &res);
+		if (me == 2)
+			__atomic_store_n(loss->done, (uint64_t)i, __ATOMIC_RELEASE);
+		must(failed || !err || err == COVEY_ERR_PEER, "rank %d: %s", me, covey_strerror(err));
+		must(!failed || err == COVEY_ERR_PEER, "rank %d: operation %d after the first that failed: %s", me, i,
+		     covey_strerror(err));
+		must(err ? !covey_mask_has(&res.mask, 2) : covey_mask_count(&res.mask) == 3, "rank %d: mask %llx with %s", me,
+		     (unsigned long long)res.mask.word[0], covey_strerror(err));
+		failed += err != 0;
+		if (failed == 1)
+			loss->done[1 + me] = res.seq; /* the parent compares */
+	}
+	must(failed == 20, "rank %d has seen no loss", me);
+	must(!covey_admit(g, NULL, 0, &res) && covey_mask_count(&res.mask) == 2, "rank %d: the loss is acknowledged", me);
+	x = 1;
+	err = covey_allreduce(&x, &x, 1, COVEY_INT64, COVEY_SUM, g, NULL, &res);
+	must(!err && x == 2, "rank %d: after the safe point: %s", me, covey_strerror(err));
+	must(!covey_leave(g, harness_deadline(WATCHDOG_MS)), "rank %d: leave", me);
+	covey_close(g);
+	return 0;
+}
+
+START_TEST(on_loss_fail_gives_peer_to_all_until_the_next_safe_point)
+{
+	struct loss loss = { harness_config("loss", 3), harness_shared(4096) };
+	pid_t pid[3];
+
+	loss.config.transport = _i ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
+	for (int r = 0; r < 3; r++)
+		pid[r] = harness_fork(on_loss_rank, &loss, r);
+	harness_until(loss.done, 100, "rank 2");
+	kill(pid[2], SIGKILL);
+	harness_reap(pid[2]);
+	for (int r = 0; r < 2; r++) {
+		int status = harness_reap(pid[r]);
+
+		must(WIFEXITED(status) && !WEXITSTATUS(status), "rank %d ends with %x", r, status);
+	}
+	ck_assert_uint_eq(loss.done[1], loss.done[2]); /* the same operation was the first to fail */
+}
+END_TEST
+
+int main(void)
+{
+	Suite *suite = suite_create("collectives/api");
+	TCase *tc = tcase_create("api");
+
+	tcase_add_test(tc, bad_arguments_are_refused_with_a_cause);
+	tcase_add_test(tc, a_view_says_who_is_there);
+	tcase_add_loop_test(tc, calls_that_do_not_match_fail_for_all_and_are_named, 0, 6);
+	tcase_add_test(tc, a_forked_handle_is_poisoned);
+	tcase_add_test(tc, a_forked_child_may_join_a_group_of_its_own);
+	tcase_add_test(tc, bad_settings_are_named);
+	tcase_add_test(tc, a_store_that_is_not_there_is_named);
+	tcase_add_test(tc, missing_ranks_are_named);
+	tcase_add_test(tc, a_rank_that_is_held_is_busy);
+	tcase_add_test(tc, join_start_returns_at_once);
+	tcase_add_loop_test(tc, on_loss_fail_gives_peer_to_all_until_the_next_safe_point, 0, 2);
+	suite_add_tcase(suite, tc);
+	return harness_main(suite);
+}

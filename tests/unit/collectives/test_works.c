@@ -1,0 +1,294 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Works: several operations under way at once, in several groups, waited for late, freed early, or
+ * ended by an abort. Ranks are threads of one process.
+ *
+ * labels: redis tsan
+ */
+#include "harness.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+#define IN_FLIGHT 12
+#define COUNT 5001
+
+static void check_sum(const float *recv, size_t count, uint64_t mask, uint64_t seed)
+{
+	float *want = malloc(count * 4);
+
+	type_fold(want, count, COVEY_FLOAT32, COVEY_SUM, mask, seed);
+	must(!memcmp(recv, want, count * 4), "operation %llu gives other bytes", (unsigned long long)seed);
+	free(want);
+}
+
+/* ---- several in flight ---- */
+
+static void run_in_flight(struct member *m)
+{
+	struct covey_work *work[IN_FLIGHT];
+	float *send[IN_FLIGHT], *recv[IN_FLIGHT];
+	struct covey_result res;
+	char text[128];
+
+	for (int i = 0; i < IN_FLIGHT; i++) {
+		int err;
+
+		send[i] = malloc(COUNT * 4);
+		recv[i] = malloc(COUNT * 4);
+		type_input(send[i], COUNT, COVEY_FLOAT32, m->rank, (uint64_t)i);
+		err = covey_allreduce_start(send[i], recv[i], COUNT, COVEY_FLOAT32, COVEY_SUM, m->group, NULL, &work[i]);
+		must(!err, "%s", covey_strerror(err));
+		ck_assert_int_eq(covey_work_progress(work[i], text, sizeof(text)), 0);
+		must(strstr(text, "allreduce"), "progress is \"%s\"", text);
+	}
+	for (int k = 0; k < IN_FLIGHT; k++) { /* in another order than they were posted, another one per rank */
+		int i = (k * 5 + m->rank) % IN_FLIGHT, err = covey_work_wait(work[i], harness_deadline(WATCHDOG_MS), &res);
+
+		must(!err && res.seq == (uint64_t)i + 1, "work %d: %s, number %llu", i, covey_strerror(err),
+		     (unsigned long long)res.seq);
+		must(!covey_work_test(work[i], &res) && !res.status, "work %d is decided and tests otherwise", i);
+		check_sum(recv[i], COUNT, (1ull << m->n) - 1, (uint64_t)i);
+		covey_work_free(work[i]);
+		free(send[i]);
+		free(recv[i]);
+	}
+}
+
+START_TEST(works_complete_in_any_order_of_waiting)
+{
+	struct covey_config config = harness_config("flight", 4);
+
+	config.transport = _i ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
+	harness_threads(&config, run_in_flight, NULL);
+}
+END_TEST
+
+/* Nobody waits: the progress thread alone brings the operations to their end. */
+static void run_tested(struct member *m)
+{
+	struct covey_work *work[3];
+	uint64_t end = harness_deadline(WATCHDOG_MS);
+	int64_t value[3];
+
+	for (int i = 0; i < 3; i++) {
+		value[i] = m->rank + i;
+		must(!covey_allreduce_start(&value[i], &value[i], 1, COVEY_INT64, COVEY_MAX, m->group, NULL, &work[i]), "start %d", i);
+	}
+	for (int i = 0; i < 3; i++) {
+		int err;
+
+		while ((err = covey_work_test(work[i], NULL)) == COVEY_ERR_AGAIN)
+			must(harness_now_ns() < end, "work %d is never decided", i);
+		must(!err && value[i] == m->n - 1 + i, "work %d: %s, %lld", i, covey_strerror(err), (long long)value[i]);
+		covey_work_free(work[i]);
+	}
+}
+
+START_TEST(works_go_on_when_nobody_waits)
+{
+	struct covey_config config = harness_config("tested", 3);
+
+	config.transport = _i ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
+	harness_threads(&config, run_tested, NULL);
+}
+END_TEST
+
+/* ---- two groups ---- */
+
+static void run_two_groups(struct member *m)
+{
+	struct covey_config config = *(struct covey_config *)m->arg;
+	struct covey_group *group[2] = { m->group, harness_join(&config, m->rank) };
+	struct covey_work *work[2][8];
+	int64_t value[2][8];
+
+	for (int k = 0; k < 16; k++) { /* even ranks post group 0 first, odd ones group 1 */
+		int g = (k / 8 + m->rank) % 2, i = k % 8;
+
+		value[g][i] = (m->rank + 1) * (i + 1) * (g ? 100 : 1);
+		must(!covey_allreduce_start(&value[g][i], &value[g][i], 1, COVEY_INT64, COVEY_SUM, group[g], NULL, &work[g][i]),
+		     "start in group %d", g);
+	}
+	for (int k = 0; k < 16; k++) {
+		int g = (k / 8 + m->rank + 1) % 2, i = k % 8, err = covey_work_wait(work[g][i], harness_deadline(WATCHDOG_MS), NULL);
+		int64_t want = (int64_t)m->n * (m->n + 1) / 2 * (i + 1) * (g ? 100 : 1);
+
+		must(!err && value[g][i] == want, "rank %d group %d: %s, %lld", m->rank, g, covey_strerror(err), (long long)value[g][i]);
+		covey_work_free(work[g][i]);
+	}
+	must(!covey_leave(group[1], harness_deadline(WATCHDOG_MS)), "leave");
+	covey_close(group[1]);
+}
+
+START_TEST(groups_do_not_wait_for_each_other)
+{
+	struct covey_config config = harness_config("first", 3), second = harness_config("second", 3);
+
+	harness_threads(&config, run_two_groups, &second);
+}
+END_TEST
+
+/* ---- deadlines, early free ---- */
+
+/* Holds the other ranks back until rank 0 has seen what it wanted to see. */
+struct hold {
+	uint64_t word;
+};
+
+static void run_deadline(struct member *m)
+{
+	struct hold *hold = m->arg;
+	struct covey_work *work;
+	int64_t value = m->rank;
+	struct covey_result res;
+
+	if (m->rank)
+		harness_until(&hold->word, 1, "rank 0");
+	must(!covey_allreduce_start(&value, &value, 1, COVEY_INT64, COVEY_SUM, m->group, NULL, &work), "start");
+	if (!m->rank) {
+		ck_assert_int_eq(covey_work_test(work, &res), COVEY_ERR_AGAIN);
+		ck_assert_int_eq(covey_work_wait(work, harness_now_ns() + 5000000, &res), COVEY_ERR_TIMEOUT);
+		ck_assert_int_eq(covey_work_wait(work, 1, &res), COVEY_ERR_TIMEOUT); /* long past */
+		ck_assert_int_eq(covey_work_test(work, NULL), COVEY_ERR_AGAIN);
+		__atomic_store_n(&hold->word, 1, __ATOMIC_RELEASE);
+	}
+	must(!covey_work_wait(work, harness_deadline(WATCHDOG_MS), &res), "wait");
+	must(value == 3 && res.seq == 1, "sum %lld", (long long)value);
+	covey_work_free(work);
+}
+
+START_TEST(a_wait_that_times_out_may_be_taken_up_again)
+{
+	struct covey_config config = harness_config("deadline", 3);
+	struct hold hold = { 0 };
+
+	config.transport = _i ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
+	harness_threads(&config, run_deadline, &hold);
+}
+END_TEST
+
+static void run_freed(struct member *m)
+{
+	struct hold *hold = m->arg;
+	struct covey_work *work;
+	int64_t freed = m->rank + 1, after = 1;
+
+	if (m->rank)
+		harness_until(&hold->word, 1, "rank 0");
+	must(!covey_allreduce_start(&freed, &freed, 1, COVEY_INT64, COVEY_SUM, m->group, NULL, &work), "start");
+	covey_work_free(work); /* on rank 0 long before it is decided */
+	__atomic_store_n(&hold->word, 1, __ATOMIC_RELEASE);
+	must(!covey_allreduce(&after, &after, 1, COVEY_INT64, COVEY_SUM, m->group, NULL, NULL), "the next operation");
+	must(after == m->n && freed == 6, "%lld and %lld", (long long)after, (long long)freed); /* in order: both are done */
+	covey_work_free(NULL);
+}
+
+START_TEST(a_freed_work_goes_on)
+{
+	struct covey_config config = harness_config("freed", 3);
+	struct hold hold = { 0 };
+
+	harness_threads(&config, run_freed, &hold);
+}
+END_TEST
+
+/* ---- abort, close ---- */
+
+struct waiter {
+	struct covey_group *group;
+	uint64_t waits;
+	int err;
+};
+
+static void *wait_in_vain(void *arg)
+{
+	struct waiter *w = arg;
+	struct covey_result res = { 0 };
+
+	__atomic_store_n(&w->waits, 1, __ATOMIC_RELEASE);
+	w->err = covey_barrier(w->group, NULL, &res);
+	if (w->err != res.status && res.seq)
+		w->err = 0;
+	return NULL;
+}
+
+static void run_abort(struct member *m)
+{
+	struct hold *hold = m->arg;
+	struct waiter w = { .group = m->group };
+	struct covey_error_info info;
+	pthread_t thread;
+
+	m->no_leave = 1;
+	if (m->rank) { /* calls nothing, so that rank 0 waits in vain; stays until rank 0 has seen the abort */
+		harness_until(&hold->word, 1, "rank 0");
+		return;
+	}
+	ck_assert(!pthread_create(&thread, NULL, wait_in_vain, &w));
+	harness_until(&w.waits, 1, "the waiting thread");
+	covey_abort(m->group);
+	pthread_join(thread, NULL);
+	ck_assert_int_eq(w.err, COVEY_ERR_ABORTED);
+	ck_assert_int_eq(covey_barrier(m->group, NULL, NULL), COVEY_ERR_ABORTED);
+	ck_assert_int_eq(covey_admit(m->group, NULL, 0, NULL), COVEY_ERR_ABORTED);
+	ck_assert_int_eq(covey_leave(m->group, harness_deadline(100)), COVEY_ERR_ABORTED);
+	covey_last_error(m->group, &info);
+	ck_assert_int_eq(info.err, COVEY_ERR_ABORTED);
+	covey_abort(m->group); /* twice is fine */
+	__atomic_store_n(&hold->word, 1, __ATOMIC_RELEASE);
+}
+
+START_TEST(abort_makes_waits_return)
+{
+	struct covey_config config = harness_config("abort", 2);
+	struct hold hold = { 0 };
+
+	config.transport = _i ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
+	harness_threads(&config, run_abort, &hold);
+}
+END_TEST
+
+/* Close without leave is a death to the peers: they go on without the rank. */
+static void run_close(struct member *m)
+{
+	struct covey_result res;
+	int64_t value = 1;
+
+	must(!covey_allreduce(&value, &value, 1, COVEY_INT64, COVEY_SUM, m->group, NULL, &res), "first");
+	if (m->rank == 1) {
+		m->no_leave = 1;
+		return;
+	}
+	for (int i = 0; i < 50; i++) {
+		value = 1;
+		must(!covey_allreduce(&value, &value, 1, COVEY_INT64, COVEY_SUM, m->group, NULL, &res), "operation %d", i);
+		must(value == covey_mask_count(&res.mask) && !covey_mask_has(&res.mask, 1), "operation %d sums to %lld", i,
+		     (long long)value);
+	}
+}
+
+START_TEST(close_without_leave_is_a_death)
+{
+	struct covey_config config = harness_config("close", 3);
+
+	config.transport = _i ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
+	harness_threads(&config, run_close, NULL);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *suite = suite_create("collectives/works");
+	TCase *tc = tcase_create("works");
+
+	tcase_add_loop_test(tc, works_complete_in_any_order_of_waiting, 0, 2);
+	tcase_add_loop_test(tc, works_go_on_when_nobody_waits, 0, 2);
+	tcase_add_test(tc, groups_do_not_wait_for_each_other);
+	tcase_add_loop_test(tc, a_wait_that_times_out_may_be_taken_up_again, 0, 2);
+	tcase_add_test(tc, a_freed_work_goes_on);
+	tcase_add_loop_test(tc, abort_makes_waits_return, 0, 2);
+	tcase_add_loop_test(tc, close_without_leave_is_a_death, 0, 2);
+	suite_add_tcase(suite, tc);
+	return harness_main(suite);
+}

@@ -1,0 +1,362 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The client in redis.c against a private redis-server on a unix socket: the cases of store.lua, and
+ * what only a real server does: restarts, passwords, a stop. Skipped (77) where there is no server.
+ */
+#include <check.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "loop.h"
+#include "store_cases.h"
+
+#define WATCHDOG_MS 20000
+
+struct real {
+	char dir[64], url[128];
+	pid_t server;
+	struct cvy_loop *loop;
+	struct cvy_store *store;
+	int up, down_err, down_count, replied, err, notices;
+	char cause[200];
+	uint64_t give_up_ns;
+	int (*enough)(struct real *r);
+	struct memory_reply *reply;
+	char **saved;
+	int saved_count;
+};
+
+static struct real real;
+static struct bench bench;
+
+static void server_start(struct real *r, const char *option, const char *value)
+{
+	char socket[96];
+
+	snprintf(socket, sizeof(socket), "%s/sock", r->dir);
+	r->server = fork();
+	ck_assert_int_ge(r->server, 0);
+	if (r->server)
+		return;
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	if (!freopen("/dev/null", "w", stdout))
+		_exit(1);
+	execlp("redis-server", "redis-server", "--port", "0", "--unixsocket", socket, "--save", "", "--dir", r->dir, option,
+	       value, (char *)NULL);
+	_exit(127);
+}
+
+static void server_stop(struct real *r, int sig)
+{
+	kill(r->server, sig);
+	waitpid(r->server, NULL, 0);
+	r->server = 0;
+}
+
+static void on_reply(void *ctx, uint64_t id, int err, int argc, const char *const *argv, const char *cause)
+{
+	struct real *r = ctx;
+
+	(void)id;
+	r->replied++;
+	r->err = err;
+	snprintf(r->cause, sizeof(r->cause), "%s", cause ? cause : "");
+	if (err || !r->reply)
+		return;
+	r->reply->argc = argc;
+	r->reply->argv = calloc((size_t)argc + 1, sizeof(char *));
+	for (int i = 0; i < argc; i++)
+		r->reply->argv[i] = strdup(argv[i]);
+}
+
+static void on_notice(void *ctx, uint32_t epoch, const char *phase)
+{
+	(void)epoch;
+	(void)phase;
+	((struct real *)ctx)->notices++;
+}
+
+static void on_up(void *ctx)
+{
+	((struct real *)ctx)->up = 1;
+}
+
+static void on_down(void *ctx, int err, const char *cause)
+{
+	struct real *r = ctx;
+
+	r->up = 0;
+	r->down_err = err;
+	r->down_count++;
+	snprintf(r->cause, sizeof(r->cause), "%s", cause);
+}
+
+static void on_tick(void *ctx, uint64_t now_ns)
+{
+	struct real *r = ctx;
+
+	if (r->enough(r) || now_ns > r->give_up_ns)
+		cvy_loop_stop(r->loop);
+}
+
+/* cvy_loop_run ends for good when it is stopped, so each wait has a loop and a client of its own. */
+static void client_open(struct real *r, int call_ms)
+{
+	const struct cvy_store_sink sink = { r, on_reply, on_notice, on_up, on_down };
+
+	r->up = r->down_err = r->down_count = r->replied = 0;
+	ck_assert_int_eq(cvy_loop_new(&r->loop), 0);
+	ck_assert_int_eq(cvy_redis_open(r->url, "g", r->loop, &sink, call_ms, NULL, &r->store), 0);
+}
+
+static void client_run(struct real *r, int (*enough)(struct real *r))
+{
+	int tick_ms = 5;
+
+	r->enough = enough;
+	r->give_up_ns = cvy_now_ns() + WATCHDOG_MS * CVY_MS;
+	cvy_loop_run(r->loop, on_tick, r, &tick_ms);
+	ck_assert_msg(enough(r), "waited in vain: %s", r->cause);
+}
+
+static void client_close(struct real *r)
+{
+	r->store->ops->close(r->store);
+	cvy_loop_free(r->loop);
+	r->store = NULL;
+	r->loop = NULL;
+}
+
+struct pending {
+	int argc, sent;
+	const char *const *argv;
+};
+static struct pending pending;
+
+static int replied(struct real *r)
+{
+	if (r->up && !pending.sent) {
+		pending.sent = 1;
+		r->store->ops->call(r->store, 1, pending.argc, pending.argv);
+	}
+	return r->replied > 0;
+}
+
+static int call(void *ctx, int argc, const char *const *argv, struct memory_reply *reply)
+{
+	struct real *r = ctx;
+
+	pending = (struct pending){ argc, 0, argv };
+	r->reply = reply;
+	client_open(r, 2000);
+	client_run(r, replied);
+	client_close(r);
+	return r->err;
+}
+
+/* Commands that the client has no right to say: through redis-cli's own language, a shell would do no better. */
+static int plain(struct real *r, const char *what)
+{
+	char line[600];
+
+	snprintf(line, sizeof(line), "redis-cli -s %s/sock %s > /dev/null 2>&1", r->dir, what);
+	return system(line);
+}
+
+static void flush(void *ctx)
+{
+	ck_assert_int_eq(plain(ctx, "FLUSHALL"), 0);
+}
+
+static void save(void *ctx)
+{
+	ck_assert_int_eq(plain(ctx, "SAVE"), 0);
+}
+
+static void restart_from_disk(void *ctx)
+{
+	server_stop(ctx, SIGKILL);
+	server_start(ctx, "--loglevel", "warning");
+}
+
+static void restart(void *ctx)
+{
+	save(ctx);
+	restart_from_disk(ctx);
+}
+
+static int published(void *ctx)
+{
+	(void)ctx;
+	return -1;
+}
+
+static void setup(void)
+{
+	memset(&real, 0, sizeof(real));
+	strcpy(real.dir, "/tmp/covey-redis-XXXXXX");
+	ck_assert_ptr_nonnull(mkdtemp(real.dir));
+	snprintf(real.url, sizeof(real.url), "redis+unix://%s/sock", real.dir);
+	server_start(&real, "--loglevel", "warning");
+	bench = (struct bench){ &real, call, flush, restart, save, restart_from_disk, published, { 0 }, "", { "" }, { "" }, 0 };
+}
+
+static void teardown(void)
+{
+	char line[100];
+
+	memory_reply_clear(&bench.reply);
+	if (real.server)
+		server_stop(&real, SIGKILL);
+	snprintf(line, sizeof(line), "rm -rf %s", real.dir);
+	ck_assert_int_eq(system(line), 0);
+}
+
+START_TEST(case_holds_on_redis)
+{
+	store_cases[_i].run(&bench);
+}
+END_TEST
+
+static const char *const peek[] = { "peek", "-", "-", "-", "-", "-", "00112233445566778899aabbccddeeff", "0", "-1" };
+
+static int was_refused(struct real *r)
+{
+	return r->down_err == COVEY_ERR_AUTH;
+}
+
+START_TEST(wrong_password_is_final_and_not_told)
+{
+	server_stop(&real, SIGKILL);
+	server_start(&real, "--requirepass", "right");
+	setenv("COVEY_STORE_PASSWORD", "wrong-secret", 1);
+	client_open(&real, 200);
+	client_run(&real, was_refused); /* it tries by itself until the server is there */
+	ck_assert_int_eq(real.down_err, COVEY_ERR_AUTH);
+	ck_assert_int_le(real.down_count, 2); /* not there yet, then refused: no more after that */
+	ck_assert_ptr_null(strstr(real.cause, "wrong-secret"));
+	client_close(&real);
+	setenv("COVEY_STORE_PASSWORD", "right", 1);
+	ck_assert_int_eq(call(&real, 9, peek, &bench.reply), 0);
+}
+END_TEST
+
+static int phase;
+
+static int restarted(struct real *r)
+{
+	if (phase == 0 && r->up) {
+		phase = 1;
+		server_stop(r, SIGKILL);
+	} else if (phase == 1 && r->down_count) {
+		phase = 2;
+		server_start(r, "--loglevel", "warning");
+	}
+	return phase == 2 && r->up;
+}
+
+START_TEST(client_comes_back_after_a_kill)
+{
+	client_open(&real, 200);
+	client_run(&real, restarted);
+	client_close(&real);
+}
+END_TEST
+
+static int stopped(struct real *r)
+{
+	if (phase == 0 && r->up) {
+		phase = 1;
+		kill(r->server, SIGSTOP);
+		for (uint64_t id = 1; id <= 70; id++)
+			r->store->ops->call(r->store, id, 9, peek);
+	}
+	return r->replied == 70;
+}
+
+START_TEST(stopped_server_ends_every_call_once)
+{
+	client_open(&real, 50);
+	client_run(&real, stopped);
+	ck_assert_int_ne(real.err, 0);
+	kill(real.server, SIGCONT);
+	client_close(&real);
+	ck_assert_int_eq(real.replied, 70);
+}
+END_TEST
+
+START_TEST(bad_urls_are_explained)
+{
+	static const char *const bad[] = { "", "http://x", "redis://", "redis://h:0", "redis://h:x", "redis://h/a", "redis+unix://a",
+					   "redis+unix:///a?x=1", "redis://u:p%zz@h", "redis://[::1" };
+	const struct cvy_store_sink sink = { 0 };
+	struct covey_error_info info;
+	struct cvy_store *store;
+
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		ck_assert_int_eq(cvy_redis_open(bad[i], "g", NULL, &sink, 200, NULL, &store), COVEY_ERR_INVAL);
+		cvy_errbox_get(NULL, &info);
+		ck_assert_ptr_nonnull(strstr(info.cause, "redis://[user:password@]host"));
+		ck_assert_ptr_null(strstr(info.cause, "p%zz"));
+	}
+	ck_assert_int_eq(cvy_redis_open("rediss://h", "g", NULL, &sink, 200, NULL, &store), COVEY_ERR_UNSUPPORTED);
+	ck_assert_int_eq(cvy_redis_open("redis+sentinel://h", "g", NULL, &sink, 200, NULL, &store), COVEY_ERR_UNSUPPORTED);
+}
+END_TEST
+
+static int pairs;
+
+static void count_pair(void *ctx, const char *key, const char *value)
+{
+	(void)ctx;
+	if (pairs++ == 0) {
+		ck_assert_str_eq(key, "status");
+		ck_assert_str_eq(value, "GONE");
+	}
+}
+
+START_TEST(admin_call_reports_a_missing_group)
+{
+	const char *argv[] = { "peek" }, *wrong[] = { "dance" };
+
+	ck_assert_int_eq(covey_admin_call(real.url, "g", 1, argv, 0, count_pair, NULL), COVEY_ERR_REFUSED);
+	ck_assert_int_eq(pairs, 1);
+	ck_assert_int_eq(covey_admin_call(real.url, "g", 1, wrong, 0, NULL, NULL), COVEY_ERR_INVAL);
+	server_stop(&real, SIGKILL);
+	ck_assert_int_eq(covey_admin_call(real.url, "g", 1, argv, cvy_now_ns() + 100 * CVY_MS, NULL, NULL), COVEY_ERR_STORE);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *suite = suite_create("membership/redis");
+	TCase *tc = tcase_create("redis");
+	SRunner *runner;
+	int failed;
+
+	if (system("command -v redis-server > /dev/null && command -v redis-cli > /dev/null") != 0) {
+		puts("skipped: there is no redis-server or no redis-cli on PATH");
+		return 77;
+	}
+	tcase_add_checked_fixture(tc, setup, teardown);
+	tcase_set_timeout(tc, 60);
+	tcase_add_loop_test(tc, case_holds_on_redis, 0, store_case_count);
+	tcase_add_test(tc, wrong_password_is_final_and_not_told);
+	tcase_add_test(tc, client_comes_back_after_a_kill);
+	tcase_add_test(tc, stopped_server_ends_every_call_once);
+	tcase_add_test(tc, bad_urls_are_explained);
+	tcase_add_test(tc, admin_call_reports_a_missing_group);
+	suite_add_tcase(suite, tc);
+	runner = srunner_create(suite);
+	srunner_run_all(runner, CK_ENV);
+	failed = srunner_ntests_failed(runner);
+	srunner_free(runner);
+	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

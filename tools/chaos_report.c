@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The figures of a run, as a table or as JSON. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "chaos.h"
+
+#define P50_BAR_MS 10 /* of the agreed result after SIGKILL; its p99 has the bar of the samples */
+
+void chaos_sample(struct chaos_samples *samples, double ms)
+{
+	if (samples->count < CHAOS_SAMPLES)
+		samples->ms[samples->count++] = ms;
+}
+
+static int compare(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+
+	return (x > y) - (x < y);
+}
+
+/* The samples are sorted. */
+double chaos_percentile(const struct chaos_samples *samples, double percent)
+{
+	int at = (int)(percent / 100 * samples->count);
+
+	if (!samples->count)
+		return 0;
+	return samples->ms[at < samples->count ? at : samples->count - 1];
+}
+
+static int row(const struct chaos *c, struct chaos_samples *samples, double p50_bar_ms)
+{
+	double p50, p99, max;
+	bool miss;
+
+	if (!samples->count)
+		return 0;
+	qsort(samples->ms, (size_t)samples->count, sizeof(double), compare);
+	p50 = chaos_percentile(samples, 50);
+	p99 = chaos_percentile(samples, 99);
+	max = samples->ms[samples->count - 1];
+	miss = (samples->bar_ms > 0 && p99 > samples->bar_ms) || (p50_bar_ms > 0 && p50 > p50_bar_ms);
+	if (c->opt->json)
+		printf(", \"%s\": {\"n\": %d, \"p50_ms\": %.3f, \"p99_ms\": %.3f, \"max_ms\": %.3f, \"bar_ms\": %.0f}",
+		       samples->name, samples->count, p50, p99, max, samples->bar_ms);
+	else if (samples->bar_ms > 0)
+		printf("%-34s %6d %9.2f %9.2f %9.2f   p99 <= %.0f: %s\n", samples->name, samples->count, p50, p99, max,
+		       samples->bar_ms, miss ? "MISS" : "pass");
+	else
+		printf("%-34s %6d %9.2f %9.2f %9.2f\n", samples->name, samples->count, p50, p99, max);
+	return miss;
+}
+
+int chaos_report(struct chaos *c)
+{
+	int missed = 0;
+
+	if (c->opt->json)
+		printf("{\"kills\": %d, \"inside\": %d, \"needless\": %d, \"unplanned\": %d, \"compared\": %llu, \"wrong\": %d",
+		       c->done, c->inside, c->spared, c->unplanned, (unsigned long long)c->compared, c->wrong);
+	else
+		printf("\n%-34s %6s %9s %9s %9s   bar\n", "ms", "n", "p50", "p99", "max");
+	missed += row(c, &c->killed, P50_BAR_MS);
+	missed += row(c, &c->stopped, 0);
+	missed += row(c, &c->replaced, 0);
+	missed += row(c, &c->replaced_touch, 0);
+	missed += row(c, &c->pause, 0);
+	missed += c->unplanned != 0;
+	if (c->opt->json) {
+		printf(", \"missed\": %d}\n", missed);
+		return missed;
+	}
+	printf("%d kills, %d inside an operation; %d after which no operation needed the new view (not in the table)\n", c->done,
+	       c->inside, c->spared);
+	printf("%d ranks ended without being killed%s\n", c->unplanned, c->unplanned ? ": MISS" : "");
+	printf("%llu outcomes compared with another rank's, %d wrong\n", (unsigned long long)c->compared, c->wrong);
+	return missed;
+}

@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the ranks use: time while idle; memory, descriptors, mappings and threads over many cycles or steps. */
+#include <ctype.h>
+#include <dirent.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "chaos.h"
+
+#define SETTLE_MS 300
+#define IDLE_BAR_PERCENT 1.0
+#define RSS_GROWTH_PERCENT 1.0
+#define LEAK_EARLY_CYCLE 20
+#define STEP_MS 600000 /* bound on all steps */
+
+/* User and system time of a process, in seconds; < 0: it is gone. */
+static double cpu_seconds(pid_t pid)
+{
+	char path[64], line[1024], *after;
+	unsigned long user, system;
+	FILE *file;
+
+	snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
+	file = fopen(path, "re");
+	if (!file)
+		return -1;
+	after = fgets(line, sizeof(line), file) ? strrchr(line, ')') : NULL;
+	fclose(file);
+	if (!after ||
+	    sscanf(after, ") %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &user, &system) != 2)
+		return -1;
+	return (double)(user + system) / (double)sysconf(_SC_CLK_TCK);
+}
+
+static double group_seconds(const struct chaos *c)
+{
+	double sum = 0;
+
+	for (int r = 0; r < c->opt->ranks; r++)
+		sum += cpu_seconds(c->process[r].pid);
+	return sum;
+}
+
+int chaos_idle(struct chaos *c)
+{
+	uint64_t start;
+	double used, percent;
+
+	chaos_fleet_command(c, CHAOS_IDLE);
+	chaos_run_for(c, SETTLE_MS);
+	used = group_seconds(c);
+	start = chaos_now_ns();
+	for (int i = 0; i < c->opt->idle_s; i++)
+		sleep(1); /* our own looking would disturb */
+	used = group_seconds(c) - used;
+	percent = 100 * used / ((double)(chaos_now_ns() - start) / 1e9);
+	chaos_fleet_command(c, CHAOS_RUN);
+	chaos_run_for(c, SETTLE_MS);
+	if (c->opt->json)
+		printf("{\"idle_percent\": %.3f, \"seconds\": %d}\n", percent, c->opt->idle_s);
+	else
+		printf("idle group of %d: %.2f %% of one core over %d s (bar %.0f): %s\n", c->opt->ranks, percent, c->opt->idle_s,
+		       IDLE_BAR_PERCENT, percent < IDLE_BAR_PERCENT ? "pass" : "MISS");
+	return percent >= IDLE_BAR_PERCENT;
+}
+
+static long count_entries(pid_t pid, const char *what)
+{
+	char path[64];
+	struct dirent *entry;
+	long n = 0;
+	DIR *dir;
+
+	snprintf(path, sizeof(path), "/proc/%d/%s", (int)pid, what);
+	dir = opendir(path);
+	if (!dir)
+		return -1;
+	while ((entry = readdir(dir)))
+		n += isdigit((unsigned char)entry->d_name[0]) != 0;
+	closedir(dir);
+	return n;
+}
+
+static long count_lines(pid_t pid, const char *what, const char *field)
+{
+	char path[64], line[1024];
+	long n = 0, value = -1;
+	FILE *file;
+
+	snprintf(path, sizeof(path), "/proc/%d/%s", (int)pid, what);
+	file = fopen(path, "re");
+	if (!file)
+		return -1;
+	while (fgets(line, sizeof(line), file)) {
+		n++;
+		if (field && !strncmp(line, field, strlen(field)))
+			value = strtol(line + strlen(field), NULL, 10);
+	}
+	fclose(file);
+	return field ? value : n;
+}
+
+static struct chaos_usage usage_of(pid_t pid)
+{
+	return (struct chaos_usage){
+		.rss_kib = count_lines(pid, "status", "VmRSS:"),
+		.fds = count_entries(pid, "fd"),
+		.maps = count_lines(pid, "maps", NULL),
+		.threads = count_entries(pid, "task"),
+	};
+}
+
+/* The group as it is: one row for each of the ranks that live through all of it, then the store. */
+struct look {
+	struct chaos_usage rank[CHAOS_MAX_RANKS];
+	long keys, fields;
+};
+
+static void look(struct chaos *c, struct look *look)
+{
+	chaos_run_for(c, SETTLE_MS);
+	for (int r = 0; r < c->opt->ranks; r++)
+		look->rank[r] = usage_of(c->process[r].pid);
+	look->keys = chaos_store_ask(c, "DBSIZE");
+	look->fields = chaos_store_ask(c, "HLEN covey:{chaos}:g");
+}
+
+/* How many of the figures grew. */
+static int compare_looks(const struct chaos *c, const struct look *a, const struct look *b, int ranks, const char *when)
+{
+	int bad = 0;
+
+	for (int r = 0; r < ranks; r++) {
+		const struct chaos_usage *x = &a->rank[r], *y = &b->rank[r];
+		double growth = 100.0 * (double)(y->rss_kib - x->rss_kib) / (double)x->rss_kib;
+		bool same = x->fds == y->fds && x->maps == y->maps && x->threads == y->threads && x->fds > 0 &&
+			    growth <= RSS_GROWTH_PERCENT && growth >= -RSS_GROWTH_PERCENT;
+
+		bad += !same;
+		printf("rank %d, %s: RSS %ld -> %ld KiB (%+.2f %%), descriptors %ld -> %ld, mappings %ld -> %ld, threads %ld "
+		       "-> %ld: %s\n",
+		       r, when, x->rss_kib, y->rss_kib, growth, x->fds, y->fds, x->maps, y->maps, x->threads, y->threads,
+		       same ? "pass" : "FAIL");
+	}
+	printf("store, %s: keys %ld -> %ld, fields %ld -> %ld: %s\n", when, a->keys, b->keys, a->fields, b->fields,
+	       a->keys == b->keys && a->fields == b->fields && a->keys > 0 ? "pass" : "FAIL");
+	bad += !(a->keys == b->keys && a->fields == b->fields && a->keys > 0);
+	(void)c;
+	return bad;
+}
+
+/* Always the highest rank dies, so that the others live through all cycles. */
+int chaos_leak(struct chaos *c)
+{
+	struct look early, late;
+	int last = c->opt->kills, from = last > LEAK_EARLY_CYCLE ? LEAK_EARLY_CYCLE : last / 2;
+
+	for (int i = 1; i <= last; i++) {
+		if (chaos_cycle(c, 1u << (c->opt->ranks - 1), c->opt->stop ? SIGSTOP : SIGKILL))
+			return -1;
+		if (i == from)
+			look(c, &early);
+	}
+	look(c, &late);
+	if (c->unplanned)
+		chaos_wrong(c, "%d ranks ended by themselves: their figures say nothing", c->unplanned);
+	return compare_looks(c, &early, &late, c->opt->ranks - 1, "early and late cycle");
+}
+
+static uint64_t least_steps(const struct chaos *c)
+{
+	uint64_t least = UINT64_MAX;
+
+	for (int r = 0; r < c->opt->ranks; r++) {
+		uint64_t steps = __atomic_load_n(&c->shared->slot[r].steps, __ATOMIC_RELAXED);
+
+		least = steps < least ? steps : least;
+	}
+	return least;
+}
+
+static int reach(struct chaos *c, uint64_t steps)
+{
+	uint64_t end = chaos_now_ns() + STEP_MS * UINT64_C(1000000);
+
+	while (least_steps(c) < steps) {
+		chaos_fleet_poll(c);
+		if (c->unplanned || chaos_now_ns() > end) {
+			chaos_wrong(c, "%llu steps of %llu came to pass", (unsigned long long)least_steps(c),
+				    (unsigned long long)steps);
+			return -1;
+		}
+	}
+	return 0;
+}
+
+int chaos_steps(struct chaos *c)
+{
+	struct look early, late;
+
+	if (reach(c, (uint64_t)c->opt->steps / 10))
+		return -1;
+	look(c, &early);
+	if (reach(c, (uint64_t)c->opt->steps))
+		return -1;
+	look(c, &late);
+	return compare_looks(c, &early, &late, c->opt->ranks, "a tenth and all of the steps");
+}
