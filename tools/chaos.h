@@ -54,7 +54,7 @@ struct chaos_view {
 /* What one rank tells: written by its process, @tail by the parent. */
 struct chaos_slot {
 	uint64_t head __attribute__((aligned(64)));
-	uint64_t inside;    /* 1: in an operation */
+	uint64_t inside; /* 1: in an operation */
 	uint64_t steps;
 	uint64_t touch_ns;  /* time taken to touch --touch memory */
 	uint64_t joined_ns; /* covey_join returned */
@@ -86,17 +86,17 @@ struct chaos_outcome {
 };
 
 struct chaos_process {
-	pid_t pid; /* 0: none */
+	pid_t pid;   /* 0: none */
 	bool killed; /* by us, or ended */
 	uint64_t exec_ns;
 	struct chaos_record last;
-	struct chaos_record after;    /* first operation without the victims; seq 0: not yet */
-	uint64_t first_ns;	      /* first operation completed; 0: not yet */
+	struct chaos_record after; /* first operation without the victims; seq 0: not yet */
+	uint64_t first_ns;	   /* first operation completed; 0: not yet */
 };
 
 struct chaos_options {
 	int ranks, kills, burst, idle_s, steps;
-	bool bench, leak, mix, json, strict, stop, both, verbose;
+	bool bench, leak, mix, json, strict, stop, both, signal_named, verbose;
 	uint64_t bytes, touch_mib, seed;
 	int rank, shared_fd; /* of a rank's process; -1: the parent */
 	bool joiner;

@@ -76,7 +76,8 @@ static int await_outcome(struct chaos *c)
 		if (!missing)
 			return 0;
 	} while (chaos_now_ns() < end);
-	chaos_wrong(c, "ranks %#x have no outcome %d ms after ranks %#x were killed", missing, CHAOS_OUTCOME_MS, c->victims);
+	chaos_wrong(c, "ranks %#x have no outcome %d ms after ranks %#x were killed", missing, CHAOS_OUTCOME_MS,
+		    c->victims);
 	return -1;
 }
 

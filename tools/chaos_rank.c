@@ -112,8 +112,8 @@ static uint64_t checksum(const float *data, size_t count)
 /* A wrong value is a result like another: it is logged, and the parent says so. */
 static int wrong_value(struct worker *w, const char *what)
 {
-	snprintf(w->slot->cause, sizeof(w->slot->cause), "%s: wrong bytes at step %llu, seq %llu, epoch %u, mask %llx", what,
-		 (unsigned long long)w->step, (unsigned long long)w->record.seq, w->record.epoch,
+	snprintf(w->slot->cause, sizeof(w->slot->cause), "%s: wrong bytes at step %llu, seq %llu, epoch %u, mask %llx",
+		 what, (unsigned long long)w->step, (unsigned long long)w->record.seq, w->record.epoch,
 		 (unsigned long long)w->record.mask);
 	return 1;
 }
@@ -299,7 +299,7 @@ static int work(struct worker *w)
 				stay_idle(w);
 		}
 		err = run_op(w);
-		if (w->record.status == 0 || w->record.status == COVEY_ERR_ROOT)
+		if (w->record.seq && (w->record.status == 0 || w->record.status == COVEY_ERR_ROOT))
 			record_put(w); /* an outcome of the group, not the end of this handle */
 		if (err)
 			return err;

@@ -58,7 +58,8 @@ int chaos_report(struct chaos *c)
 	int missed = 0;
 
 	if (c->opt->json)
-		printf("{\"kills\": %d, \"inside\": %d, \"needless\": %d, \"unplanned\": %d, \"compared\": %llu, \"wrong\": %d",
+		printf("{\"kills\": %d, \"inside\": %d, \"needless\": %d, \"unplanned\": %d, \"compared\": %llu, "
+		       "\"wrong\": %d",
 		       c->done, c->inside, c->spared, c->unplanned, (unsigned long long)c->compared, c->wrong);
 	else
 		printf("\n%-34s %6s %9s %9s %9s   bar\n", "ms", "n", "p50", "p99", "max");
@@ -72,8 +73,8 @@ int chaos_report(struct chaos *c)
 		printf(", \"missed\": %d}\n", missed);
 		return missed;
 	}
-	printf("%d kills, %d inside an operation; %d after which no operation needed the new view (not in the table)\n", c->done,
-	       c->inside, c->spared);
+	printf("%d kills, %d inside an operation; %d after which no operation needed the new view (not in the table)\n",
+	       c->done, c->inside, c->spared);
 	printf("%d ranks ended without being killed%s\n", c->unplanned, c->unplanned ? ": MISS" : "");
 	printf("%llu outcomes compared with another rank's, %d wrong\n", (unsigned long long)c->compared, c->wrong);
 	return missed;

@@ -31,8 +31,8 @@ static void __attribute__((noreturn)) exec_server(const char *dir, pid_t parent)
 	snprintf(socket_path, sizeof(socket_path), "%s/store", dir);
 	snprintf(log, sizeof(log), "%s/log", dir);
 	for (int i = 0; servers[i]; i++)
-		execlp(servers[i], "redis-server", "--port", "0", "--unixsocket", socket_path, "--save", "", "--appendonly",
-		       "no", "--dir", dir, "--logfile", log, "--loglevel", "warning", (char *)NULL);
+		execlp(servers[i], "redis-server", "--port", "0", "--unixsocket", socket_path, "--save", "",
+		       "--appendonly", "no", "--dir", dir, "--logfile", log, "--loglevel", "warning", (char *)NULL);
 	_exit(127);
 }
 

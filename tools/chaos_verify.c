@@ -49,10 +49,11 @@ static void in_order(struct chaos *c, int rank, const struct chaos_record *recor
 {
 	const struct chaos_record *last = &c->process[rank].last;
 
-	if (!last->seq || (record->seq == last->seq + 1 && record->epoch >= last->epoch && record->enter_ns >= last->done_ns))
+	if (!last->seq ||
+	    (record->seq == last->seq + 1 && record->epoch >= last->epoch && record->enter_ns >= last->done_ns))
 		return;
-	chaos_wrong(c, "rank %d: after seq %llu in epoch %u came seq %llu in epoch %u", rank, (unsigned long long)last->seq,
-		    last->epoch, (unsigned long long)record->seq, record->epoch);
+	chaos_wrong(c, "rank %d: after seq %llu in epoch %u came seq %llu in epoch %u", rank,
+		    (unsigned long long)last->seq, last->epoch, (unsigned long long)record->seq, record->epoch);
 }
 
 static void differ(struct chaos *c, int rank, const struct chaos_record *a, const struct chaos_outcome *outcome)
@@ -60,7 +61,8 @@ static void differ(struct chaos *c, int rank, const struct chaos_record *a, cons
 	const struct chaos_record *b = &outcome->record;
 
 	chaos_wrong(c,
-		    "seq %llu: rank %d has op %u step %llu epoch %u status %d mask %#llx sum %#llx, ranks %#x have op %u step "
+		    "seq %llu: rank %d has op %u step %llu epoch %u status %d mask %#llx sum %#llx, ranks %#x have op "
+		    "%u step "
 		    "%llu epoch %u status %d mask %#llx sum %#llx",
 		    (unsigned long long)a->seq, rank, a->op, (unsigned long long)a->step, a->epoch, a->status,
 		    (unsigned long long)a->mask, (unsigned long long)a->checksum, outcome->owners, b->op,

@@ -29,8 +29,7 @@ static double cpu_seconds(pid_t pid)
 		return -1;
 	after = fgets(line, sizeof(line), file) ? strrchr(line, ')') : NULL;
 	fclose(file);
-	if (!after ||
-	    sscanf(after, ") %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &user, &system) != 2)
+	if (!after || sscanf(after, ") %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &user, &system) != 2)
 		return -1;
 	return (double)(user + system) / (double)sysconf(_SC_CLK_TCK);
 }
@@ -62,8 +61,8 @@ int chaos_idle(struct chaos *c)
 	if (c->opt->json)
 		printf("{\"idle_percent\": %.3f, \"seconds\": %d}\n", percent, c->opt->idle_s);
 	else
-		printf("idle group of %d: %.2f %% of one core over %d s (bar %.0f): %s\n", c->opt->ranks, percent, c->opt->idle_s,
-		       IDLE_BAR_PERCENT, percent < IDLE_BAR_PERCENT ? "pass" : "MISS");
+		printf("idle group of %d: %.2f %% of one core over %d s (bar %.0f): %s\n", c->opt->ranks, percent,
+		       c->opt->idle_s, IDLE_BAR_PERCENT, percent < IDLE_BAR_PERCENT ? "pass" : "MISS");
 	return percent >= IDLE_BAR_PERCENT;
 }
 
@@ -140,10 +139,11 @@ static int compare_looks(const struct chaos *c, const struct look *a, const stru
 			    growth <= RSS_GROWTH_PERCENT && growth >= -RSS_GROWTH_PERCENT;
 
 		bad += !same;
-		printf("rank %d, %s: RSS %ld -> %ld KiB (%+.2f %%), descriptors %ld -> %ld, mappings %ld -> %ld, threads %ld "
+		printf("rank %d, %s: RSS %ld -> %ld KiB (%+.2f %%), descriptors %ld -> %ld, mappings %ld -> %ld, "
+		       "threads %ld "
 		       "-> %ld: %s\n",
-		       r, when, x->rss_kib, y->rss_kib, growth, x->fds, y->fds, x->maps, y->maps, x->threads, y->threads,
-		       same ? "pass" : "FAIL");
+		       r, when, x->rss_kib, y->rss_kib, growth, x->fds, y->fds, x->maps, y->maps, x->threads,
+		       y->threads, same ? "pass" : "FAIL");
 	}
 	printf("store, %s: keys %ld -> %ld, fields %ld -> %ld: %s\n", when, a->keys, b->keys, a->fields, b->fields,
 	       a->keys == b->keys && a->fields == b->fields && a->keys > 0 ? "pass" : "FAIL");

@@ -26,19 +26,39 @@ const char *argp_program_version = "ep-chaos " COVEY_VERSION;
 static const char doc[] =
 	"Kill ranks of a working covey group again and again, and compare every outcome of the survivors."
 	"\v"
-	"A private redis-server and all ranks are started here and end with ep-chaos. Each rank checks the bytes of each "
-	"operation; ep-chaos compares status, epoch, contributors and a checksum between the ranks, kills, and starts a "
+	"A private redis-server and all ranks are started here and end with ep-chaos. Each rank checks the bytes of "
+	"each "
+	"operation; ep-chaos compares status, epoch, contributors and a checksum between the ranks, kills, and starts "
+	"a "
 	"replacement. The settings of the group are the defaults, or those of COVEY_* in the environment.\n\n"
-	"Without --bench, --idle, --leak or --steps: 20 kills, by SIGKILL and SIGSTOP in turn, one or two ranks at a time, all "
+	"Without --bench, --idle, --leak or --steps: 20 kills, by SIGKILL and SIGSTOP in turn, one or two ranks at a "
+	"time, all "
 	"kinds of operations.\n\n"
 	"Times count from the kill to the end of the operation that could not be done without the new view, on each "
 	"survivor; from exec of a replacement to the end of its first operation, its memory touched; the pause is the "
 	"longest time from one operation to the next on a survivor meanwhile, less the median.\n\n"
-	"Exit status: 0 if all outcomes were uniform and nothing leaked; 1 if not, or with --strict if a bar was missed; 2 if "
+	"Exit status: 0 if all outcomes were uniform and nothing leaked; 1 if not, or with --strict if a bar was "
+	"missed; 2 if "
 	"the run could not start; 64: usage.";
 
-enum { OPT_BENCH = 256, OPT_IDLE, OPT_LEAK, OPT_STEPS, OPT_KILLS, OPT_TOUCH, OPT_MIX, OPT_SIGNAL, OPT_JSON, OPT_STRICT,
-       OPT_BURST, OPT_SEED, OPT_BYTES, OPT_RANK, OPT_SHARED, OPT_JOINER };
+enum {
+	OPT_BENCH = 256,
+	OPT_IDLE,
+	OPT_LEAK,
+	OPT_STEPS,
+	OPT_KILLS,
+	OPT_TOUCH,
+	OPT_MIX,
+	OPT_SIGNAL,
+	OPT_JSON,
+	OPT_STRICT,
+	OPT_BURST,
+	OPT_SEED,
+	OPT_BYTES,
+	OPT_RANK,
+	OPT_SHARED,
+	OPT_JOINER
+};
 
 static const struct argp_option options[] = {
 	{ "bench", OPT_BENCH, NULL, 0, "Measure: 100 kills of ranks with 256 MiB each, allreduce of 64 KiB", 0 },
@@ -94,6 +114,7 @@ static void set_signal(struct argp_state *state, struct chaos_options *opt, cons
 {
 	if (strcmp(text, "kill") && strcmp(text, "stop") && strcmp(text, "both"))
 		argp_error(state, "--signal is %s: kill, stop or both is needed", text);
+	opt->signal_named = true;
 	opt->stop = !strcmp(text, "stop");
 	opt->both = !strcmp(text, "both");
 }
@@ -174,13 +195,13 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 }
 
 /* Whatever the options left open. */
-static void fill_defaults(struct chaos_options *opt, bool signal_named)
+static void fill_defaults(struct chaos_options *opt)
 {
 	bool measures = opt->bench || opt->idle_s || opt->leak || opt->steps;
 
 	if (!measures) {
 		opt->mix = true;
-		opt->both = opt->both || !signal_named;
+		opt->both = opt->both || !opt->signal_named;
 	}
 	if (!opt->burst)
 		opt->burst = measures ? 1 : 2;
@@ -212,8 +233,8 @@ static int cycles(struct chaos *c, int n, bool stop)
 		if (chaos_cycle(c, victims, number))
 			return -1;
 		if (c->opt->verbose)
-			fprintf(stderr, "ep-chaos: kill %d: ranks %#x by %s, %.2f ms to replace, %d wrong\n", i + 1, victims,
-				number == SIGSTOP ? "SIGSTOP" : "SIGKILL",
+			fprintf(stderr, "ep-chaos: kill %d: ranks %#x by %s, %.2f ms to replace, %d wrong\n", i + 1,
+				victims, number == SIGSTOP ? "SIGSTOP" : "SIGKILL",
 				c->replaced.count ? c->replaced.ms[c->replaced.count - 1] : 0, c->wrong);
 		else if ((i + 1) % 10 == 0)
 			fprintf(stderr, "ep-chaos: %d of %d kills, %d wrong\n", i + 1, n, c->wrong);
@@ -270,7 +291,7 @@ int main(int argc, char **argv)
 	argp_parse(&argp, argc, argv, 0, NULL, &opt);
 	if (opt.rank >= 0)
 		return chaos_rank_main(&opt);
-	fill_defaults(&opt, opt.stop);
+	fill_defaults(&opt);
 	chaos.opt = &opt;
 	chaos.random = opt.seed;
 	name_samples(&chaos);

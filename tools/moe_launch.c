@@ -35,17 +35,19 @@ static void set_number(const char *name, int value)
 /* This program's own command line, with what the ranks must share, behind @head (@n words). */
 static void exec_self(const struct moe_options *opt, const char *socket, char **head, int n)
 {
-	char report[160], seed[40], *argv[MOE_MAX_ARGS];
+	char report[160], seed[40], part[24], *argv[MOE_MAX_ARGS];
 
 	snprintf(report, sizeof(report), "--report=%s", socket);
 	snprintf(seed, sizeof(seed), "--seed=%llu", (unsigned long long)opt->seed);
+	snprintf(part, sizeof(part), "--part=%d", opt->part < 0 ? 0 : opt->part);
 	for (int i = 0; i < n; i++)
 		argv[i] = head[i];
 	argv[n++] = (char *)opt->self;
-	for (int i = 1; i < opt->argc && n < MOE_MAX_ARGS - 3; i++)
+	for (int i = 1; i < opt->argc && n < MOE_MAX_ARGS - 4; i++)
 		argv[n++] = opt->argv[i];
 	argv[n++] = report;
 	argv[n++] = seed;
+	argv[n++] = part;
 	argv[n] = NULL;
 	execvp(argv[0], argv);
 	perror(argv[0]);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The story of a run: what each step was told and by whom, what died where, and the table at the end. The one check
- * that needs all reports is here: a rank that reported a step was alive in its dispatch and combine, so whoever lacked
- * it there was told wrong.
+ * Taking notes of a run. The checks that need all reports are here: a rank that reported a step was alive in its
+ * dispatch and combine, so whoever lacked it there was told wrong; and ranks that lived on have one and the same
+ * outcome of every allreduce.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -10,9 +10,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "moe.h"
+#include "moe_story.h"
 
-static const char *const op_names[MOE_OPS] = { "admit", "dispatch", "combine", "allreduce" };
+#define FIRST_ROOM 256
 
 char *moe_mask_text(uint64_t mask, char *text, size_t bytes)
 {
@@ -34,68 +34,106 @@ char *moe_mask_text(uint64_t mask, char *text, size_t bytes)
 
 static int grow(struct moe_story *s, uint64_t step)
 {
-	uint64_t **all[] = { &s->reported, &s->missing, &s->admitted, &s->time_ns, &s->tokens, &s->sum, &s->sum_mask, &s->survivors, &s->lacked };
-	uint64_t room = s->room ? s->room : 256;
+	uint64_t room = s->room ? s->room : FIRST_ROOM;
+	struct moe_step *p;
 
 	while (room <= step)
 		room *= 2;
 	if (room == s->room)
 		return 0;
-	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
-		uint64_t *p = realloc(*all[i], room * sizeof(*p));
-
-		if (!p)
-			return -1;
-		memset(p + s->room, 0, (room - s->room) * sizeof(*p));
-		*all[i] = p;
-	}
+	p = realloc(s->step, room * sizeof(*p));
+	if (!p)
+		return -1;
+	memset(p + s->room, 0, (room - s->room) * sizeof(*p));
+	s->step = p;
 	s->room = room;
 	return 0;
 }
 
 static void differs(struct moe_story *s, const struct moe_report *r)
 {
+	const struct moe_step *t = &s->step[r->step];
 	char one[80], other[80];
 
 	s->differ++;
 	printf("%sstep %" PRIu64 ": rank %d has an allreduce of ranks %s, sum %" PRId64 ", others of %s, sum %" PRId64 "\n",
 	       isatty(STDOUT_FILENO) ? "\r\033[K" : "", r->step, r->rank, moe_mask_text(r->mask[MOE_SUM], one, sizeof(one)), r->sum,
-	       moe_mask_text(s->sum_mask[r->step], other, sizeof(other)), (int64_t)s->sum[r->step]);
+	       moe_mask_text(t->sum_mask, other, sizeof(other)), t->sum);
 }
 
 /*
  * The outcome of an allreduce counts when its rank lived on: what only the dead had completed the others do again,
- * without them. So a report is compared with others when the same process has reported the next step.
+ * without them. So a report is compared with others once the same process has reported the next step or its end.
  */
 static void survived(struct moe_story *s, const struct moe_report *r)
 {
-	if (!s->survivors[r->step]) {
-		s->sum[r->step] = (uint64_t)r->sum;
-		s->sum_mask[r->step] = r->mask[MOE_SUM];
-	} else if (s->sum[r->step] != (uint64_t)r->sum || s->sum_mask[r->step] != r->mask[MOE_SUM]) {
+	struct moe_step *t = &s->step[r->step];
+
+	if (!t->survivors) {
+		t->sum = r->sum;
+		t->sum_mask = r->mask[MOE_SUM];
+	} else if (t->sum != r->sum || t->sum_mask != r->mask[MOE_SUM]) {
 		differs(s, r);
 	}
-	s->survivors[r->step] |= UINT64_C(1) << r->rank;
-	s->lacked[r->step] |= r->mask[MOE_ADMIT] & ~r->mask[MOE_SUM];
+	t->survivors |= UINT64_C(1) << r->rank;
+	t->lacked |= r->mask[MOE_ADMIT] & ~r->mask[MOE_SUM];
+}
+
+void moe_story_survived(struct moe_story *s, int rank)
+{
+	if (s->last[rank].kind)
+		survived(s, &s->last[rank]);
+	s->last[rank].kind = 0;
+}
+
+/* Of a process that has gone: kept apart, to be compared when all is known. */
+static void gone(struct moe_story *s, int rank)
+{
+	struct moe_report *r = &s->last[rank];
+
+	if (r->kind && s->deads < MOE_MAX_STORY)
+		s->dead[s->deads++] = (struct moe_last){ r->step, r->mask[MOE_SUM], r->sum };
+	r->kind = 0;
+}
+
+/* A process of the rank reports one step after the other, none is left out. */
+static void follow(struct moe_story *s, const struct moe_report *r)
+{
+	struct moe_report *last = &s->last[r->rank];
+
+	if (last->kind && last->incarnation > r->incarnation)
+		return; /* the last word of one that was stopped and replaced */
+	if (last->kind && last->incarnation == r->incarnation) {
+		struct moe_step *t = &s->step[r->step];
+
+		s->gaps += last->step + 1 != r->step;
+		if (r->end_ns - last->end_ns > t->longest_ns)
+			t->longest_ns = r->end_ns - last->end_ns;
+		survived(s, last);
+	} else {
+		s->gaps += !r->fresh && r->step != 0;
+		gone(s, r->rank);
+	}
+	*last = *r;
 }
 
 int moe_story_step(struct moe_story *s, const struct moe_report *r)
 {
 	uint64_t here = r->mask[MOE_DISPATCH] & r->mask[MOE_COMBINE];
+	struct moe_step *t;
 
 	if (r->step > UINT32_MAX || grow(s, r->step))
 		return -1;
 	if (!s->first_ns)
 		s->first_ns = r->end_ns;
-	if (!r->fresh && s->last[r->rank].kind && s->last[r->rank].step + 1 == r->step)
-		survived(s, &s->last[r->rank]);
-	s->last[r->rank] = *r;
-	s->reported[r->step] |= UINT64_C(1) << r->rank;
-	s->missing[r->step] |= r->mask[MOE_ADMIT] & ~here;
-	s->admitted[r->step] |= r->mask[MOE_ADMIT];
-	s->tokens[r->step] += (uint64_t)r->tokens;
-	if (r->end_ns > s->time_ns[r->step])
-		s->time_ns[r->step] = r->end_ns;
+	follow(s, r);
+	t = &s->step[r->step];
+	t->reported |= UINT64_C(1) << r->rank;
+	t->missing |= r->mask[MOE_ADMIT] & ~here;
+	t->admitted |= r->mask[MOE_ADMIT];
+	t->tokens += (uint64_t)r->tokens;
+	if (r->end_ns > t->end_ns)
+		t->end_ns = r->end_ns;
 	if (r->step >= s->steps)
 		s->steps = r->step + 1;
 	s->reports++;
@@ -116,6 +154,14 @@ struct moe_event *moe_story_add(struct moe_story *s, int kind, int rank)
 	return e;
 }
 
+struct moe_event *moe_story_last(struct moe_story *s, int kind, int rank)
+{
+	for (int i = s->events - 1; i >= 0; i--)
+		if (s->event[i].kind == kind && s->event[i].rank == rank)
+			return &s->event[i];
+	return NULL;
+}
+
 void moe_story_progress(struct moe_story *s, const struct moe_report *r, bool last)
 {
 	static uint64_t next_ns;
@@ -132,78 +178,29 @@ void moe_story_progress(struct moe_story *s, const struct moe_report *r, bool la
 	fflush(stdout);
 }
 
-/* Tokens per second of the steps after @from, before @to. */
-static double rate(const struct moe_story *s, uint64_t from, uint64_t to)
+void moe_story_sum(struct moe_story *s, const struct moe_options *opt)
 {
-	uint64_t tokens = 0;
+	uint64_t tokens = (uint64_t)opt->shape.tokens;
 
-	if (to > s->steps)
-		to = s->steps;
-	if (from + 2 > to || s->time_ns[to - 1] <= s->time_ns[from])
-		return 0;
-	for (uint64_t i = from + 1; i < to; i++)
-		tokens += s->tokens[i];
-	return (double)tokens * 1e9 / (double)(s->time_ns[to - 1] - s->time_ns[from]);
-}
-
-static void print_event(const struct moe_story *s, const struct moe_event *e, uint64_t until, double before)
-{
-	double at = (double)(e->time_ns - s->first_ns) / 1e9, now = rate(s, e->step, until);
-	char mask[80];
-
-	printf("%7.3f s  step %-5" PRIu64 " ", at, e->step);
-	if (e->kind == MOE_DIED)
-		printf("rank %d died in %s (%s); survivors waited %.3f ms at most, epoch %u -> %u, contributors %s", e->rank,
-		       op_names[e->op], e->how, (double)e->wait_ns / 1e6, e->epoch_before, e->epoch,
-		       moe_mask_text(e->mask, mask, sizeof(mask)));
-	else
-		printf("rank %d is %s after %.3f s, epoch %u, ranks %s", e->rank, e->kind == MOE_BACK ? "replaced" : "in (new)",
-		       (double)(e->time_ns - e->asked_ns) / 1e9, e->epoch, moe_mask_text(e->mask, mask, sizeof(mask)));
-	if (now > 0)
-		printf("; then %.0f tokens/s (%.2f)", now, before > 0 ? now / before : 0);
-	printf("\n");
-}
-
-/* Steps that are not over may lack reports: the last one of all is. */
-static void count_dead_sources(struct moe_story *s, int tokens)
-{
+	for (int r = 0; r < MOE_MAX_RANKS; r++)
+		gone(s, r);
 	for (uint64_t i = 0; i < s->steps; i++) {
-		uint64_t silent = s->admitted[i] & ~s->reported[i];
-		uint64_t liars = (s->missing[i] & s->reported[i]) | (s->lacked[i] & s->survivors[i]);
+		const struct moe_step *t = &s->step[i];
+		uint64_t silent = t->admitted & ~t->reported;
+		uint64_t liars = (t->missing & t->reported) | (t->lacked & t->survivors);
 
-		s->lost += (uint64_t)__builtin_popcountll(silent) * (uint64_t)tokens;
-		s->wrong += (uint64_t)__builtin_popcountll(liars) * (uint64_t)tokens;
+		s->lost += (uint64_t)__builtin_popcountll(silent) * tokens;
+		s->wrong += (uint64_t)__builtin_popcountll(liars) * tokens;
+	}
+	for (int i = 0; i < s->deads; i++) {
+		const struct moe_step *t = &s->step[s->dead[i].step];
+
+		s->undone += t->survivors && (t->sum != s->dead[i].sum || t->sum_mask != s->dead[i].mask);
 	}
 }
 
-int moe_story_end(struct moe_story *s, const struct moe_options *opt, int planned)
+void moe_story_close(struct moe_story *s)
 {
-	uint64_t first = s->events ? s->event[0].step : s->steps;
-	double before = rate(s, 0, first);
-	int hits = 0, moved = 0, made = 0, bad;
-
-	count_dead_sources(s, opt->shape.tokens);
-	printf("\nseed %" PRIu64 ", transport %s: %.0f tokens/s before the first event\n", opt->seed, opt->transport, before);
-	for (int i = 0; i < s->events; i++) {
-		const struct moe_event *e = &s->event[i];
-
-		print_event(s, e, i + 1 < s->events ? s->event[i + 1].step : s->steps, before);
-		hits += e->kind == MOE_DIED && e->planned;
-		moved += e->moved;
-		made += e->made;
-	}
-	bad = s->wrong || s->differ || s->counts_bad || s->checked != s->reports || hits != planned || !s->reports;
-	printf("\n  steps                          %" PRIu64 "\n  reports checked                %" PRIu64 " of %" PRIu64 "\n"
-	       "  tokens wrong                   %" PRIu64 "\n  reports with wrong counts      %" PRIu64 "\n"
-	       "  allreduces that differ         %" PRIu64 "\n"
-	       "  largest error / row magnitude  %.5f (bound %.5f)\n"
-	       "  tokens lost                    %" PRIu64 " (source or all owners dead)\n"
-	       "  tokens with some owners dead   %" PRIu64 "\n"
-	       "  deaths in operations           %d of %d planned\n"
-	       "  experts moved / from the seed  %d / %d\n%s\n",
-	       s->steps, s->checked, s->reports, s->wrong, s->counts_bad, s->differ, (double)s->worst, 0x1p-7, s->lost, s->partial, hits,
-	       planned, moved, made, bad ? "FAILED" : "all matched");
-	free(s->reported), free(s->missing), free(s->admitted), free(s->time_ns), free(s->tokens);
-	free(s->sum), free(s->sum_mask), free(s->survivors), free(s->lacked);
-	return bad;
+	free(s->step);
+	memset(s, 0, sizeof(*s));
 }

@@ -36,6 +36,11 @@ static int check(struct covey_group *group, const struct call *c, size_t *bytes)
 		return refuse(group, c->kind->name, "count is too large");
 	if (c->root < 0 || c->root >= group->config.max_ranks)
 		return refuse(group, c->kind->name, "root is not a rank of the group");
+	if ((c->kind == &cvy_op_alltoall || c->kind == &cvy_op_alltoallv) &&
+	    group->engine->layout.stride / (size_t)group->engine->size < CVY_PART_MIN)
+		return cvy_fail(group->box, COVEY_ERR_INVAL, -1, 0, "%s: slot_bytes %zu is too small for %d ranks: at least %zu is needed",
+				c->kind->name, group->engine->layout.slot_bytes, group->engine->size,
+				(size_t)group->engine->size * CVY_PART_MIN / 2);
 	*bytes = c->count * elem;
 	if (*bytes && (!c->recv || (!c->send && (c->kind != &cvy_op_broadcast || c->root == group->engine->rank))))
 		return refuse(group, c->kind->name, "a buffer is NULL");

@@ -243,22 +243,41 @@ int covey_work_wait(struct covey_work *work, uint64_t deadline_ns, struct covey_
 	return work->op->result.status;
 }
 
+/* How far the present operation is, if its stepper lets us look. */
+static int op_progress(const struct covey_work *work, char *text, size_t bytes)
+{
+	struct cvy_engine *e = work->group->engine;
+	struct cvy_op *op = work->op;
+
+	if (cvy_op_decided(op))
+		return snprintf(text, bytes, "%s: operation %llu is decided", op->kind->name, (unsigned long long)op->seq);
+	if (pthread_mutex_trylock(&e->lock))
+		return snprintf(text, bytes, "%s: operation %llu is under way", op->kind->name, (unsigned long long)op->seq);
+	snprintf(text, bytes, "%s: operation %llu of %llu decided so far, %llu of %llu ticks", op->kind->name,
+		 (unsigned long long)op->seq, (unsigned long long)e->done, (unsigned long long)op->completed,
+		 (unsigned long long)op->ticks);
+	return pthread_mutex_unlock(&e->lock);
+}
+
 int covey_work_progress(const struct covey_work *work, char *text, size_t bytes)
 {
+	struct covey_group *group;
+
 	if (!work || !text || !bytes)
 		return COVEY_ERR_INVAL;
-	if (work->group->forked)
+	group = work->group;
+	if (group->forked)
 		return COVEY_ERR_FORKED;
-	if (work->op && cvy_op_decided(work->op))
-		snprintf(text, bytes, "%s: operation %llu is decided", work->op->kind->name, (unsigned long long)work->op->seq);
-	else if (work->op)
-		snprintf(text, bytes, "%s: operation %llu, %llu of %llu ticks", work->op->kind->name,
-			 (unsigned long long)work->op->seq, (unsigned long long)work->op->completed,
-			 (unsigned long long)work->op->ticks);
-	else if (__atomic_load_n(&work->answered, __ATOMIC_ACQUIRE))
+	if (work->op) {
+		op_progress(work, text, bytes);
+		return 0;
+	}
+	pthread_mutex_lock(&group->lock);
+	if (work->answered)
 		snprintf(text, bytes, "decided: %s%s%s", covey_strerror(work->err), work->text[0] ? ": " : "", work->text);
 	else
-		snprintf(text, bytes, "%s", work->text[0] ? work->text : "asked; waits for the next view");
+		snprintf(text, bytes, "asked at epoch %u; waits for the next view", group->view ? group->view->epoch : 0);
+	pthread_mutex_unlock(&group->lock);
 	return 0;
 }
 

@@ -3,15 +3,16 @@
  * The engine's part of a view change, called by the agent: freeze, learn (set aside, fence, adopt),
  * thaw, stop. Between freeze and thaw the gate is closed: nobody but repair.c touches an operation.
  */
+#include <sched.h>
 #include <stdlib.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "clock.h"
 #include "engine.h"
 #include "log.h"
 
-#define FREEZE_MS 200 /* PROTOCOL section 11: freeze_ms */
+#define FREEZE_MS 2000	/* a stepper that keeps the lock longer has lost its way: the rank gives up */
+#define FREEZE_LOOKS 20 /* at the lock, before the agent goes on with its other work */
 
 void cvy_set_clear(struct cvy_set *set)
 {
@@ -20,6 +21,7 @@ void cvy_set_clear(struct cvy_set *set)
 	free(set->base);
 	free(set->src);
 	free(set->gone);
+	free(set->link);
 	free(set->push);
 	free(set->local);
 	memset(set, 0, sizeof(*set));
@@ -32,9 +34,10 @@ static int set_alloc(struct cvy_set *set, int n)
 	set->base = calloc((size_t)n + 1, sizeof(*set->base));
 	set->src = calloc((size_t)n + 1, sizeof(*set->src));
 	set->gone = calloc((size_t)n + 1, sizeof(*set->gone));
+	set->link = calloc((size_t)n + 1, sizeof(*set->link));
 	set->push = calloc((size_t)n + 1, sizeof(*set->push));
 	set->local = calloc((size_t)n + 1, sizeof(*set->local));
-	return set->rank && set->page && set->base && set->src && set->gone && set->push && set->local;
+	return set->rank && set->page && set->base && set->src && set->gone && set->link && set->push && set->local;
 }
 
 static void set_add(struct cvy_engine *e, struct cvy_set *set, int rank)
@@ -49,8 +52,10 @@ static void set_add(struct cvy_engine *e, struct cvy_set *set, int rank)
 		set->self = k;
 	if (!link)
 		return;
-	if (link->ops->put || link->ops->signal)
+	if (link->ops->put || link->ops->signal) {
 		set->push[set->npush++] = rank;
+		set->link[k] = link->id;
+	}
 	if (!link->ops->fd)
 		set->local[set->nlocal++] = set->page[k];
 }
@@ -80,6 +85,7 @@ void cvy_set_build(struct cvy_engine *e)
 	cvy_set_clear(&e->set);
 	e->set = set;
 	e->spin = cores_suffice(&e->set);
+	__atomic_store_n(&e->sockets, e->set.npush > 0, __ATOMIC_RELAXED);
 }
 
 static uint32_t stamp_used(const struct cvy_engine *e)
@@ -91,32 +97,54 @@ static uint32_t stamp_used(const struct cvy_engine *e)
 	return e->view ? e->view->stamp + tick : 0;
 }
 
-void cvy_engine_freeze(void *ctx, uint32_t epoch)
+static void report(struct cvy_engine *e, struct cvy_report *r)
 {
-	struct cvy_engine *e = ctx;
-	struct cvy_event ev = { .kind = CVY_EV_FROZEN, .rank = -1, .epoch = epoch };
-	struct timespec limit;
+	r->done = e->done;
+	r->ent = e->ent;
+	r->adm = e->adm;
+	r->stamp = stamp_used(e);
+	r->spoiled = e->head && e->head->state == CVY_OP_ENTERED && e->head->spoiled;
+	r->mismatch = e->mismatch;
+}
 
-	__atomic_store_n(&e->gate, 1, __ATOMIC_SEQ_CST);
-	cvy_engine_wake(e);
-	clock_gettime(CLOCK_REALTIME, &limit);
-	limit.tv_nsec += FREEZE_MS * 1000000l;
-	limit.tv_sec += limit.tv_nsec / 1000000000l;
-	limit.tv_nsec %= 1000000000l;
-	if (pthread_mutex_timedlock(&e->lock, &limit)) {
+/*
+ * A stepper lets go of the lock at its next look at the gate, but it may have to be scheduled for
+ * that. The agent must not wait for it: its own beats would stop. It tries again at its next tick.
+ */
+static void try_freeze(struct cvy_engine *e)
+{
+	struct cvy_event ev = { .kind = CVY_EV_FROZEN, .rank = -1, .epoch = e->freezing - 1 };
+	int looks = 0;
+
+	while (pthread_mutex_trylock(&e->lock)) {
+		if (looks++ < FREEZE_LOOKS) {
+			sched_yield();
+			continue;
+		}
+		if (cvy_now_ns() - e->freeze_ns < FREEZE_MS * CVY_MS)
+			return;
 		ev.kind = CVY_EV_FROZE_NOT;
+		e->freezing = 0;
 		cvy_post(&e->sink, &ev);
 		return;
 	}
 	e->active = 0;
-	ev.report.done = e->done;
-	ev.report.ent = e->ent;
-	ev.report.adm = e->adm;
-	ev.report.stamp = stamp_used(e);
-	ev.report.spoiled = e->head && e->head->state == CVY_OP_ENTERED && e->head->spoiled;
-	ev.report.mismatch = e->mismatch;
+	e->freezing = 0;
+	cvy_repair_drop(e); /* what it reports stays true: a GIVE that comes now is too late */
+	report(e, &ev.report);
 	pthread_mutex_unlock(&e->lock);
 	cvy_post(&e->sink, &ev);
+}
+
+void cvy_engine_freeze(void *ctx, uint32_t epoch)
+{
+	struct cvy_engine *e = ctx;
+
+	__atomic_store_n(&e->gate, 1, __ATOMIC_SEQ_CST);
+	cvy_engine_wake(e);
+	e->freezing = epoch + 1;
+	e->freeze_ns = cvy_now_ns();
+	try_freeze(e);
 }
 
 /* What the removed had published of the last ticks, for those that lag; slots and page are enough. */
@@ -168,14 +196,15 @@ static void adopt_own(struct cvy_engine *e, int was_pending)
 
 	e->pending = from == CVY_PENDING;
 	if (e->pending) {
-		e->done = e->ent = e->posted = 0;
+		cvy_engine_reach(e, 0);
+		e->posted = 0;
 		e->admit_seq = 0;
 		if (op) {
 			op->seq = 0;
-			op->state = CVY_OP_QUEUED;
+			__atomic_store_n(&op->state, CVY_OP_QUEUED, __ATOMIC_RELAXED);
 		}
 	} else if (was_pending && from) {
-		e->done = e->ent = from - 1;
+		cvy_engine_reach(e, from - 1);
 		e->posted = from;
 		if (op)
 			op->seq = from;
@@ -194,6 +223,10 @@ void cvy_engine_learn(void *ctx, const struct cvy_view *view, const struct covey
 	cvy_repair_drop(e);
 	fence(e, removed, !cvy_mask_empty(lag) && !covey_mask_has(lag, e->rank));
 	cvy_view_copy(e->view, view);
+	if (view->fail_seq) { /* stands though the next view does not repeat it: some may have taken it already */
+		e->failed = (struct covey_result){ .status = view->fail_err, .epoch = view->epoch, .seq = view->fail_seq };
+		cvy_view_mask(view, view->fail_seq, &e->failed.mask);
+	}
 	adopt_own(e, was_pending);
 	e->mismatch = 0;
 	e->adm = 0;
@@ -207,7 +240,7 @@ static void rewind_op(struct cvy_op *op)
 {
 	if (op->undo)
 		memcpy(op->recv, op->undo, op->input_bytes);
-	op->state = CVY_OP_QUEUED;
+	__atomic_store_n(&op->state, CVY_OP_QUEUED, __ATOMIC_RELAXED);
 	op->spoiled = 0;
 	op->entered = op->second = op->completed = 0;
 }
@@ -219,9 +252,13 @@ void cvy_engine_thaw(void *ctx)
 	pthread_mutex_lock(&e->lock);
 	e->active = 1;
 	e->epoch = e->view->epoch;
-	e->tick = e->complete = e->floor = 0;
+	e->tick = 0;
+	__atomic_store_n(&e->complete, 0, __ATOMIC_RELAXED);
+	__atomic_store_n(&e->floor, 0, __ATOMIC_RELAXED);
 	e->ent = e->done;
 	cvy_repair_drop(e);
+	cvy_repair_forget(e);
+	e->failed.seq = 0;
 	for (int i = 0; i < 8; i++) {
 		if (e->record[i])
 			cvy_op_put(e->record[i]);
@@ -257,12 +294,11 @@ void cvy_engine_stop(void *ctx, int err)
 	e->active = 0;
 	cvy_repair_drop(e);
 	while (e->head) {
-		uint64_t done = e->done, ent = e->ent;
+		uint64_t done = e->done;
 
 		e->head->on_loss = COVEY_ON_LOSS_CONTINUE;
 		cvy_engine_decide(e, e->head, err, e->epoch, &e->mask, e->size);
-		e->done = done;
-		e->ent = ent;
+		cvy_engine_reach(e, done);
 	}
 	pthread_mutex_unlock(&e->lock);
 	cvy_engine_wake(e);
@@ -287,6 +323,8 @@ uint64_t cvy_engine_progress(void *ctx, uint64_t *floor_tick, int *waiting)
 {
 	struct cvy_engine *e = ctx;
 
+	if (e->freezing)
+		try_freeze(e);
 	for (int r = e->view ? cvy_mask_next(&e->view->members, 0) : -1; r >= 0; r = cvy_mask_next(&e->view->members, r + 1)) {
 		struct cvy_page *page = r == e->rank ? NULL : cvy_mesh_page(e->mesh, r);
 
@@ -294,7 +332,7 @@ uint64_t cvy_engine_progress(void *ctx, uint64_t *floor_tick, int *waiting)
 			cvy_engine_peer_progress(e, r, __atomic_load_n(&page->done.aux, __ATOMIC_ACQUIRE), 0);
 	}
 	if (floor_tick)
-		*floor_tick = cvy_engine_drained(e) ? e->complete : e->floor;
+		*floor_tick = __atomic_load_n(cvy_engine_drained(e) ? &e->complete : &e->floor, __ATOMIC_RELAXED);
 	if (waiting)
 		*waiting = __atomic_load_n(&e->waiting, __ATOMIC_RELAXED);
 	return __atomic_load_n(&e->done, __ATOMIC_RELAXED);

@@ -76,6 +76,7 @@ void cvy_engine_close(struct cvy_engine *e)
 	}
 	free(e->spare);
 	cvy_repair_drop(e);
+	cvy_repair_forget(e);
 	for (int r = 0; r < COVEY_MAX_RANKS; r++)
 		free(e->aside[r]);
 	cvy_set_clear(&e->set);
@@ -117,7 +118,7 @@ void cvy_op_put(struct cvy_op *op)
 	if (op->kind->release)
 		op->kind->release(op);
 	free(op->undo);
-	free(__atomic_exchange_n(&op->engine->spare, op, __ATOMIC_RELEASE));
+	free(__atomic_exchange_n(&op->engine->spare, op, __ATOMIC_ACQ_REL));
 }
 
 static const struct cvy_op_kind *const kinds[] = { &cvy_op_allreduce, &cvy_op_broadcast, &cvy_op_allgather,
@@ -216,6 +217,12 @@ struct cvy_op *cvy_engine_record(struct cvy_engine *e, uint64_t seq)
 	return op && op->seq == seq ? op : NULL;
 }
 
+void cvy_engine_reach(struct cvy_engine *e, uint64_t seq)
+{
+	__atomic_store_n(&e->done, seq, __ATOMIC_RELAXED);
+	e->ent = seq;
+}
+
 void cvy_engine_decide(struct cvy_engine *e, struct cvy_op *op, int status, uint32_t epoch, const struct covey_mask *mask,
 		       int size)
 {
@@ -250,7 +257,7 @@ void cvy_engine_decide(struct cvy_engine *e, struct cvy_op *op, int status, uint
 		cvy_op_put(op);
 		return;
 	}
-	e->done = e->ent = op->seq;
+	cvy_engine_reach(e, op->seq);
 	__atomic_store_n(&e->own->done.aux, e->done, __ATOMIC_RELEASE);
 	record_op(e, op);
 }
@@ -259,7 +266,7 @@ void cvy_engine_decide(struct cvy_engine *e, struct cvy_op *op, int status, uint
 static int claim_outcome(struct cvy_engine *e, struct cvy_op *op)
 {
 	struct cvy_outcome **at = &e->outcomes, *o;
-	uint64_t done = e->done, ent = e->ent;
+	uint64_t done = e->done;
 	size_t pos = 0;
 
 	while (*at && (*at)->result.seq != op->seq)
@@ -279,8 +286,7 @@ static int claim_outcome(struct cvy_engine *e, struct cvy_op *op)
 		pos += sizeof(n) + n;
 	}
 	cvy_engine_decide(e, op, o->result.status, o->result.epoch, &o->result.mask, o->result.size);
-	e->done = done; /* it was counted when it was repaired */
-	e->ent = ent;
+	cvy_engine_reach(e, done); /* it was counted when it was repaired */
 	free(o->bytes);
 	free(o);
 	return 1;
@@ -427,7 +433,7 @@ static void refresh_floor(struct cvy_engine *e)
 	for (int k = 0; k < e->set.n; k++) {
 		uint64_t tag;
 
-		if (k == e->set.self)
+		if (k == e->set.self || covey_mask_has(&e->view->pending, e->set.rank[k])) /* of the admitted alone */
 			continue;
 		tag = __atomic_load_n(&e->set.page[k]->done.tag, __ATOMIC_ACQUIRE);
 		if ((uint32_t)(tag >> 32) != e->epoch)
@@ -436,7 +442,7 @@ static void refresh_floor(struct cvy_engine *e)
 			least = (uint32_t)tag;
 	}
 	if (least > e->floor)
-		e->floor = least;
+		__atomic_store_n(&e->floor, least, __ATOMIC_RELAXED);
 }
 
 /* PROTOCOL section 7, rule 1 */
@@ -568,10 +574,11 @@ static int begin_admit(struct cvy_engine *e, struct cvy_op *op)
 	if (e->pending) { /* a joiner: it is told number and tick */
 		if (!e->admit_seq || e->admit_epoch != e->epoch)
 			return 0;
-		e->done = e->ent = e->admit_seq - 1;
+		cvy_engine_reach(e, e->admit_seq - 1);
 		e->posted = e->admit_seq;
-		e->tick = e->complete = e->admit_tick - 1;
-		e->floor = e->admit_tick > CVY_DEPTH ? e->admit_tick - CVY_DEPTH : 0;
+		e->tick = e->admit_tick - 1;
+		__atomic_store_n(&e->complete, e->tick, __ATOMIC_RELAXED);
+		__atomic_store_n(&e->floor, e->admit_tick > CVY_DEPTH ? e->admit_tick - CVY_DEPTH : 0, __ATOMIC_RELAXED);
 		op->seq = e->admit_seq;
 		cvy_set_build(e);
 	} else if (!cvy_mask_empty(&e->view->pending)) {
@@ -585,21 +592,26 @@ static int begin_admit(struct cvy_engine *e, struct cvy_op *op)
 /* Gives the operation its tick numbers. 0: it cannot begin yet. */
 static int begin(struct cvy_engine *e, struct cvy_op *op)
 {
+	int rootless;
+
 	if (op->kind->op_class == CVY_OP_ADMIT && !begin_admit(e, op))
 		return 0;
 	if (op->seq != e->done + 1)
 		return 0;
+	rootless = op->kind->op_class == CVY_OP_ROOT && !covey_mask_has(&e->mask, op->root);
+	if (rootless && !may_enter(e, e->tick + 1)) /* decided at once, but no further ahead of the others than any tick */
+		return 0;
 	e->ent = op->seq;
-	op->state = CVY_OP_ENTERED;
+	__atomic_store_n(&op->state, CVY_OP_ENTERED, __ATOMIC_RELAXED);
 	op->first = e->tick + 1;
 	op->entered = op->second = op->completed = 0;
 	op->scan[0] = op->scan[1] = 0;
 	if (op->kind->op_class == CVY_OP_PRIVATE)
 		memset(&e->lost, 0, sizeof(e->lost));
 	op->result.status = 0;
-	if (op->kind->op_class == CVY_OP_ROOT && !covey_mask_has(&e->mask, op->root)) {
+	if (rootless) {
 		e->tick = op->first;
-		e->complete = e->tick;
+		__atomic_store_n(&e->complete, e->tick, __ATOMIC_RELAXED);
 		cvy_fail(e->box, COVEY_ERR_ROOT, op->root, e->epoch, "operation %llu: the root is not a member",
 			 (unsigned long long)op->seq);
 		op->ticks = 1;
@@ -624,10 +636,10 @@ static void complete_tick(struct cvy_engine *e, struct cvy_op *op)
 	if (op->input_bytes && !op->undo && op->ticks > 1)
 		op->spoiled = 1;
 	op->completed++;
-	e->complete = tick;
+	__atomic_store_n(&e->complete, tick, __ATOMIC_RELAXED);
 	if (waits) {
 		if (tick > CVY_DEPTH && e->floor < tick - CVY_DEPTH)
-			e->floor = tick - CVY_DEPTH;
+			__atomic_store_n(&e->floor, tick - CVY_DEPTH, __ATOMIC_RELAXED);
 	} else {
 		tell_done(e, tick);
 	}

@@ -98,6 +98,7 @@ struct cvy_set {
 	const uint8_t **base;	 /* its window as seen here, or its copy set aside */
 	const void **src;	 /* [n] room for a list of inputs */
 	uint8_t *gone;		 /* removed since: nothing more will come */
+	uint64_t *link;		 /* id of the link that its puts come by, 0: none is needed */
 	int *push;		 /* [npush] ranks that must be told (cvy_push_link): links come and go within a view */
 	int npush;
 	int nlocal;		 /* peers on this host that sleep on our lines */
@@ -161,6 +162,8 @@ struct cvy_engine {
 	struct cvy_op *head, *tail; /* posted, not decided */
 	struct cvy_op *record[8];   /* last decided operations with their tick numbers, for repair */
 	struct cvy_outcome *outcomes; /* repaired before the application called them */
+	struct covey_result failed;   /* view.fail of a view learned since one was active; seq 0: none */
+	struct cvy_outcome *given;    /* all that were repaired since a view was active: to be given to others */
 	uint8_t *aside[COVEY_MAX_RANKS]; /* page and slots of a removed rank, until the view is active */
 	struct cvy_repair *repair;
 	void *admit_state; /* of the present ADMIT: bytes a joiner got */
@@ -171,6 +174,9 @@ struct cvy_engine {
 	size_t scratch_bytes;
 
 	struct cvy_engine *next_engine; /* list of the progress thread */
+	uint32_t freezing;	       /* epoch + 1 for which FROZEN is owed, 0: none; agent's thread */
+	uint64_t freeze_ns;	       /* since when */
+	int sockets;		       /* some peers are reached through sockets: waiters may sleep on them */
 	int spin;		       /* every rank of the host has a core of its own */
 	int idle_fd;		       /* eventfd: wakes a stepper that polls sockets */
 };
@@ -252,10 +258,12 @@ struct cvy_outcome { /* of an operation that the application has not called yet 
 	struct cvy_outcome *next;
 	struct covey_result result;
 	uint32_t sig;
+	uint64_t ticks, from; /* given: ticks in all, first one in bytes */
 	uint8_t *bytes; /* ticks one after the other, each {u32 n, bytes} */
 	size_t n;
 };
 
+void cvy_engine_reach(struct cvy_engine *e, uint64_t seq); /* done = ent = seq; done is read without the lock */
 void cvy_engine_decide(struct cvy_engine *e, struct cvy_op *op, int status, uint32_t epoch, const struct covey_mask *mask,
 		       int size);
 struct cvy_op *cvy_engine_record(struct cvy_engine *e, uint64_t seq);
@@ -268,6 +276,7 @@ void cvy_engine_announce(struct cvy_engine *e, const struct cvy_line *line); /* 
 void cvy_repair_message(struct cvy_engine *e, const struct cvy_msg *msg);
 void cvy_repair_step(struct cvy_engine *e);
 void cvy_repair_drop(struct cvy_engine *e);
+void cvy_repair_forget(struct cvy_engine *e); /* a view is active: nobody will ask for what was given */
 void cvy_admit_message(struct cvy_engine *e, const struct cvy_msg *msg);
 int cvy_admit_send(struct cvy_engine *e, struct cvy_op *op);
 int cvy_op_step(struct cvy_engine *e, struct cvy_op *op); /* the pipeline of one operation; 1: progress */

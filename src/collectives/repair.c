@@ -14,7 +14,7 @@ struct cvy_repair {
 	uint64_t asked;	   /* seq of the PULL under way, 0: none */
 	int holder;	   /* who was asked */
 	int told;	   /* REPAIRED was posted */
-	struct cvy_outcome *partial; /* of an operation that was not called yet */
+	struct cvy_outcome *partial; /* what came of it so far */
 };
 
 struct pull {
@@ -28,16 +28,52 @@ struct give { /* followed by `words` mask words and `bytes` bytes */
 	uint32_t epoch, sig, bytes, words;
 };
 
+static void outcome_free(struct cvy_outcome *o)
+{
+	if (o)
+		free(o->bytes);
+	free(o);
+}
+
 void cvy_repair_drop(struct cvy_engine *e)
 {
 	if (!e->repair)
 		return;
-	if (e->repair->partial) {
-		free(e->repair->partial->bytes);
-		free(e->repair->partial);
-	}
+	outcome_free(e->repair->partial);
 	free(e->repair);
 	e->repair = NULL;
+}
+
+void cvy_repair_forget(struct cvy_engine *e)
+{
+	while (e->given) {
+		struct cvy_outcome *o = e->given;
+
+		e->given = o->next;
+		outcome_free(o);
+	}
+}
+
+/* Who was repaired holds the outcome like all others, but not in slots: the next view may send somebody here for it. */
+static void hold(struct cvy_engine *e, struct cvy_outcome *o)
+{
+	o->next = e->given;
+	e->given = o;
+}
+
+/* For the application, which calls it later. */
+static void keep(struct cvy_engine *e, const struct cvy_outcome *from)
+{
+	struct cvy_outcome *o = malloc(sizeof(*o));
+
+	if (!o)
+		return;
+	*o = *from;
+	o->bytes = from->n ? malloc(from->n) : NULL;
+	if (o->bytes)
+		memcpy(o->bytes, from->bytes, from->n);
+	o->next = e->outcomes;
+	e->outcomes = o;
 }
 
 static void tell_repaired(struct cvy_engine *e)
@@ -68,24 +104,41 @@ static void send_pull(struct cvy_engine *e, uint64_t seq, uint64_t from_tick)
 }
 
 /* An outcome that needs no bytes, for an operation called here or not. */
-static void settle(struct cvy_engine *e, uint64_t seq, int status)
+static void settle(struct cvy_engine *e, const struct covey_result *res)
 {
+	uint64_t seq = res->seq;
 	struct cvy_op *op = e->head && e->head->seq == seq ? e->head : NULL;
 	struct cvy_outcome *o;
 
 	if (op) {
-		cvy_engine_explain(e, op, status);
-		cvy_engine_decide(e, op, status, e->view->epoch, &e->mask, e->size);
+		cvy_engine_explain(e, op, res->status);
+		cvy_engine_decide(e, op, res->status, res->epoch, &res->mask, e->size);
 		return;
 	}
 	o = calloc(1, sizeof(*o));
 	if (o) {
-		o->result = (struct covey_result){ .status = status, .epoch = e->view->epoch, .seq = seq, .size = e->size };
-		o->result.mask = e->mask;
-		o->next = e->outcomes;
-		e->outcomes = o;
+		o->result = *res;
+		o->result.size = e->size;
+		keep(e, o);
+		hold(e, o);
 	}
-	e->done = e->ent = seq;
+	cvy_engine_reach(e, seq);
+}
+
+/* Sources whose puts came by a link that is another one now: 1 if there is one more. */
+static int links_renewed(struct cvy_engine *e)
+{
+	int found = 0;
+
+	for (int k = 0; k < e->set.n; k++) {
+		struct cvy_link *link = e->set.link[k] ? cvy_mesh_link(e->mesh, e->set.rank[k]) : NULL;
+
+		if (!e->set.link[k] || e->set.gone[k] || (link && link->id == e->set.link[k]))
+			continue;
+		e->set.gone[k] = 1;
+		found = 1;
+	}
+	return found;
 }
 
 /* A private operation of which all sources had published: goes on under the old stamps. */
@@ -99,6 +152,9 @@ static int resume(struct cvy_engine *e, struct cvy_op *op)
 	}
 	while (e->head == op && cvy_op_step(e, op))
 		;
+	if (e->head == op && links_renewed(e)) /* what was on its way there comes no more: those sources are masked */
+		while (e->head == op && cvy_op_step(e, op))
+			;
 	return e->head != op;
 }
 
@@ -114,11 +170,13 @@ void cvy_repair_step(struct cvy_engine *e)
 			tell_repaired(e);
 			return;
 		}
-		if (s == e->view->fail_seq) {
-			settle(e, s, e->view->fail_err);
+		if (s == e->failed.seq) {
+			settle(e, &e->failed);
 		} else if (op && op->kind->op_class == CVY_OP_PRIVATE) {
+			struct covey_result none = { .status = COVEY_ERR_LOST, .epoch = e->view->epoch, .seq = s };
+
 			if (op->state != CVY_OP_ENTERED)
-				settle(e, s, COVEY_ERR_LOST); /* completed elsewhere without this rank: cannot be */
+				settle(e, &none); /* completed elsewhere without this rank: cannot be */
 			else if (!resume(e, op))
 				return;
 		} else {
@@ -177,37 +235,64 @@ static uint8_t *scratch(struct cvy_engine *e, size_t bytes)
 	return e->scratch;
 }
 
+/* Bytes of tick i of an outcome that was given here. */
+static const uint8_t *given_tick(const struct cvy_outcome *o, uint64_t i, uint32_t *bytes)
+{
+	const uint8_t *at = o->bytes;
+
+	for (uint64_t t = o->from;; t++) {
+		memcpy(bytes, at, sizeof(*bytes));
+		at += sizeof(*bytes);
+		if (t == i)
+			return at;
+		at += *bytes;
+	}
+}
+
+/* One tick, from what was given here or from the slots. 1: there are more. */
+static int give_tick(struct cvy_engine *e, const struct cvy_msg *msg, struct cvy_op *op, const struct cvy_outcome *o,
+		     uint64_t seq, uint64_t i)
+{
+	const struct covey_result *res = o ? &o->result : &op->result;
+	struct give head = { .seq = seq, .ticks = o ? o->ticks : op->ticks, .tick = i, .status = res->status, .size = res->size,
+			     .epoch = res->epoch, .sig = o ? o->sig : op->sig };
+	const uint8_t *bytes = NULL;
+
+	if (res->status || (!o && !op->kind->give)) {
+		head.ticks = 0;
+	} else if (o && i >= o->from && i < o->ticks) {
+		bytes = given_tick(o, i, &head.bytes);
+	} else if (i < head.ticks && op) {
+		uint8_t *out = scratch(e, CVY_MSG_MAX);
+
+		if (!out)
+			return 0;
+		head.bytes = (uint32_t)op->kind->give(e, op, i, out);
+		bytes = out;
+	}
+	send_give(e, msg, &head, &res->mask, bytes);
+	return i + 1 < head.ticks;
+}
+
 static void answer_pull(struct cvy_engine *e, const struct cvy_msg *msg)
 {
 	const struct pull *pull = msg->body;
+	const struct cvy_outcome *o;
 	struct cvy_op *op;
 
 	/* Who asks may have learned the view before this holder did; both stand still. */
 	if (msg->bytes != sizeof(*pull) || !e->view || msg->epoch < e->view->epoch || e->active)
 		return;
 	op = cvy_engine_record(e, pull->seq);
-	if (!op) {
+	for (o = e->given; o && o->result.seq != pull->seq;)
+		o = o->next;
+	if (!op && !o) {
 		cvy_warn("engine", "rank %d asks for operation %llu, which is not held, epoch %u", msg->rank,
 			 (unsigned long long)pull->seq, e->view->epoch);
 		return;
 	}
-	for (uint64_t i = pull->from_tick;; i++) {
-		struct give head = { .seq = op->seq, .ticks = op->ticks, .tick = i, .status = op->result.status,
-				     .size = op->result.size, .epoch = op->result.epoch, .sig = op->sig };
-
-		if (op->result.status || !op->kind->give) {
-			head.ticks = 0;
-		} else if (i < op->ticks) {
-			uint8_t *bytes = scratch(e, CVY_MSG_MAX);
-
-			if (!bytes)
-				return;
-			head.bytes = (uint32_t)op->kind->give(e, op, i, bytes);
-		}
-		send_give(e, msg, &head, &op->result.mask, e->scratch);
-		if (i + 1 >= head.ticks)
-			return;
-	}
+	for (uint64_t i = pull->from_tick; give_tick(e, msg, op, o, pull->seq, i); i++)
+		;
 }
 
 /* ---- laggard ---- */
@@ -225,64 +310,60 @@ static void keep_bytes(struct cvy_outcome *o, const uint8_t *bytes, uint32_t n)
 	o->n += sizeof(n) + n;
 }
 
-/* Not called by the application yet: into private memory, until it is. */
-static void take_early(struct cvy_engine *e, const struct give *head, const struct covey_result *res, const uint8_t *bytes)
+/* All of it is here. Not called by the application yet: it stays in private memory until it is. */
+static void take(struct cvy_engine *e, struct cvy_outcome *o)
 {
-	struct cvy_repair *rep = e->repair;
+	struct cvy_op *op = e->head && e->head->seq == o->result.seq ? e->head : NULL;
+	int status = o->result.status;
 
-	if (!rep->partial)
-		rep->partial = calloc(1, sizeof(*rep->partial));
-	if (!rep->partial)
+	hold(e, o);
+	if (!op) {
+		keep(e, o);
+		cvy_engine_reach(e, o->result.seq);
 		return;
-	rep->partial->result = *res;
-	rep->partial->sig = head->sig;
-	if (head->ticks)
-		keep_bytes(rep->partial, bytes, head->bytes);
-	if (head->tick + 1 < head->ticks)
-		return;
-	rep->partial->next = e->outcomes;
-	e->outcomes = rep->partial;
-	rep->partial = NULL;
-	e->done = e->ent = head->seq;
-}
-
-static void take(struct cvy_engine *e, struct cvy_op *op, const struct give *head, const struct covey_result *res,
-		 const uint8_t *bytes)
-{
-	int status = res->status;
-
-	if (!status && head->sig != op->sig)
+	}
+	if (!status && o->sig != op->sig)
 		status = COVEY_ERR_MISMATCH;
-	if (!status && head->ticks && op->kind->take)
-		op->kind->take(e, op, head->tick, bytes, head->bytes);
-	op->completed = head->tick + 1;
-	if (status || head->tick + 1 >= head->ticks)
-		cvy_engine_decide(e, op, status, res->epoch, &res->mask, res->size);
+	for (uint64_t i = o->from; !status && op->kind->take && i < o->ticks; i++) {
+		uint32_t n;
+		const uint8_t *bytes = given_tick(o, i, &n);
+
+		op->kind->take(e, op, i, bytes, n);
+	}
+	if (status)
+		cvy_engine_explain(e, op, status);
+	cvy_engine_decide(e, op, status, o->result.epoch, &o->result.mask, o->result.size);
 }
 
 static void take_give(struct cvy_engine *e, const struct cvy_msg *msg)
 {
 	const struct give *head = msg->body;
-	struct covey_result res = { 0 };
-	struct cvy_op *op;
-	const uint8_t *bytes;
+	struct cvy_outcome *o;
+	const uint8_t *words;
 
 	if (!e->repair || !e->view || msg->epoch != e->view->epoch || msg->bytes < sizeof(*head))
 		return;
 	if (head->words > CVY_MASK_WORDS || msg->bytes != sizeof(*head) + head->words * 8ull + head->bytes ||
 	    head->seq != e->done + 1 || e->repair->asked != head->seq)
 		return;
-	memcpy(res.mask.word, (const uint8_t *)msg->body + sizeof(*head), head->words * 8ull);
-	bytes = (const uint8_t *)msg->body + sizeof(*head) + head->words * 8ull;
-	res.status = head->status;
-	res.epoch = head->epoch;
-	res.seq = head->seq;
-	res.size = head->size;
-	op = e->head && e->head->seq == head->seq ? e->head : NULL;
-	if (op)
-		take(e, op, head, &res, bytes);
-	else
-		take_early(e, head, &res, bytes);
+	o = e->repair->partial;
+	if (!o) {
+		o = e->repair->partial = calloc(1, sizeof(*o));
+		if (!o)
+			return;
+		o->from = head->tick;
+	}
+	words = (const uint8_t *)msg->body + sizeof(*head);
+	o->result = (struct covey_result){ .status = head->status, .epoch = head->epoch, .seq = head->seq, .size = head->size };
+	memcpy(o->result.mask.word, words, head->words * 8ull);
+	o->sig = head->sig;
+	o->ticks = head->ticks;
+	if (head->ticks)
+		keep_bytes(o, words + head->words * 8ull, head->bytes);
+	if (head->tick + 1 < head->ticks)
+		return;
+	e->repair->partial = NULL;
+	take(e, o);
 	cvy_repair_step(e);
 }
 

@@ -53,8 +53,7 @@ static void barrier_all(void)
 		__atomic_store_n(&state, err ? -1 : 1, __ATOMIC_RELAXED);
 	}
 	if (__atomic_load_n(&state, __ATOMIC_RELAXED) > 0)
-		syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0);
-	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+		syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0); /* a full barrier here too */
 }
 
 static const void *low_half(const uint64_t *tag)
@@ -79,7 +78,7 @@ void cvy_engine_wake(struct cvy_engine *e)
 
 	__atomic_add_fetch(&e->change, 1, __ATOMIC_SEQ_CST);
 	futex(&e->change, FUTEX_WAKE_PRIVATE, INT_MAX, NULL);
-	if (e->set.npush || e->gate)
+	if (__atomic_load_n(&e->sockets, __ATOMIC_RELAXED))
 		(void)!write(e->idle_fd, &one, sizeof(one));
 }
 
@@ -297,7 +296,7 @@ static int step_one(struct cvy_engine *e)
 		return 0;
 	if (e->head || e->repair)
 		r = cvy_engine_step(e) ? 2 : 1;
-	else if (!e->gate && cvy_engine_unsent(e))
+	else if (cvy_engine_unsent(e)) /* behind a closed gate too: a laggard may wait for it */
 		r = 1;
 	pthread_mutex_unlock(&e->lock);
 	return r;

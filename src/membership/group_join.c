@@ -168,7 +168,7 @@ static void expired(struct cvy_group_state *g)
 	} else if (g->join_err) {
 		cvy_join_done(g, g->join_err, g->join_why);
 	} else {
-		cvy_join_done(g, COVEY_ERR_STORE, "the store did not answer");
+		cvy_join_done(g, COVEY_ERR_STORE, g->store_why[0] ? g->store_why : "the store did not answer");
 	}
 }
 

@@ -101,6 +101,7 @@ struct cvy_group_state {
 
 	int store_up, lost; /* lost: the application was told */
 	int store_err;
+	char store_why[160]; /* why it went down last */
 	int need_hello, failures; /* calls in a row that got no answer */
 	uint64_t next_id;
 	struct call call[CALLS];

@@ -258,6 +258,11 @@ void cvy_store_reply(struct cvy_group_state *g, const struct cvy_event *e)
 void cvy_store_state(struct cvy_group_state *g, const struct cvy_event *e)
 {
 	if (e->kind == CVY_EV_NOTICE) {
+		int ph = e->text ? ph_of(e->text) : PH_NONE;
+
+		/* A hint about what a reply has told already; the store has better things to do during a change. */
+		if ((ph == PH_OPEN || ph == PH_INST) && ph == g->seen_ph && e->epoch == g->seen_epoch)
+			return;
 		g->peek_due = g->now;
 		g->call[CALL_PEEK].again = 1;
 		return;
@@ -275,6 +280,8 @@ void cvy_store_state(struct cvy_group_state *g, const struct cvy_event *e)
 	}
 	g->store_up = 0;
 	g->store_err = e->err;
+	if (e->text)
+		snprintf(g->store_why, sizeof(g->store_why), "%s", e->text);
 	if (g->view && !g->lost)
 		cvy_group_event(g, COVEY_EVENT_STORE_LOST, -1, e->text ? e->text : "no connection");
 	g->lost = g->view != NULL;
@@ -336,6 +343,8 @@ void cvy_store_advance(struct cvy_group_state *g)
 		if (cvy_call_free(g, CALL_BEAT)) {
 			peek(g, CALL_BEAT);
 			g->beat_due = g->now + CVY_BEAT_MS * CVY_MS;
+			if (quiet) /* a beat tells what a peek would */
+				g->peek_due = g->beat_due + CVY_BEAT_MS * CVY_MS / 2;
 		}
 	} else {
 		cvy_group_wake(g, g->beat_due);

@@ -177,6 +177,7 @@ static void retry_fire(void *ctx)
 }
 
 /* Both connections fall together: a notice that is missed must be followed by `up`, that is by a peek. */
+/* between enter and leave */
 static void fall(struct redis *r)
 {
 	int tell = r->up || !r->told_down || r->fatal;
@@ -184,7 +185,6 @@ static void fall(struct redis *r)
 	r->up = 0;
 	cvy_loop_cancel(r->bound);
 	r->bound = NULL;
-	enter(r);
 	conn_close(&r->calls);
 	conn_close(&r->notices);
 	if (!r->dying && tell) {
@@ -196,7 +196,6 @@ static void fall(struct redis *r)
 		r->retry = cvy_loop_timer(r->loop, cvy_now_ns() + (uint64_t)r->backoff_ms * CVY_MS, retry_fire, r);
 		r->backoff_ms = 2 * r->backoff_ms > BACKOFF_MAX_MS ? BACKOFF_MAX_MS : 2 * r->backoff_ms;
 	}
-	leave(r);
 }
 
 static void tell_refused(struct redis *r)

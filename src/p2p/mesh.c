@@ -112,6 +112,7 @@ static int link_make(struct cvy_peer *peer, int fd)
 	}
 	peer->link = outer;
 	peer->link_id = ++mesh->link_seq << RANK_BITS | (uint64_t)peer->rank;
+	outer->id = peer->link_id;
 	return 0;
 }
 

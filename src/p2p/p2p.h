@@ -44,6 +44,7 @@ struct cvy_link {
 	struct cvy_mesh *mesh;
 	int rank;
 	uint64_t inc;
+	uint64_t id;	/* of this link's life: another one may have lost what was on its way */
 	uint8_t *own;	/* my window */
 	uint8_t *view;	/* the peer's, as seen here */
 	size_t window_bytes;
