@@ -84,3 +84,11 @@ void cvy_errbox_get(const struct cvy_errbox *box, struct covey_error_info *info)
 	*info = lockable->info;
 	pthread_mutex_unlock(&lockable->lock);
 }
+
+void cvy_error_manual(FILE *file)
+{
+	fputs("| name | code | meaning |\n|---|---|---|\n", file);
+#define ROW(name, code, text) fprintf(file, "| `COVEY_ERR_%s` | %d | %s |\n", #name, code, text);
+	COVEY_ERROR_LIST(ROW)
+#undef ROW
+}

@@ -8,6 +8,9 @@
 
 #include "algo.h"
 
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
 #include <string.h>
 
 #define BLOCK_BYTES 4096
@@ -125,27 +128,22 @@ static void divide(void *to, size_t n, int dtype, int by)
 }
 
 /* Past the caches: whole 16-byte pieces of an aligned middle; the rest as usual. */
-void cvy_copy_out(uint8_t *dst, const uint8_t *acc, size_t bytes, int stream)
+void cvy_copy_out(uint8_t *dst, const uint8_t *src, size_t bytes, int stream)
 {
-#if defined(__x86_64__)
-	typedef long long v2 __attribute__((vector_size(16), may_alias));
-	size_t head = -(uintptr_t)dst & 15;
+#if defined(__SSE2__)
+	size_t at = -(uintptr_t)dst & 15;
 
 	if (stream && bytes >= 64) {
-		memcpy(dst, acc, head);
-		for (; head + 16 <= bytes; head += 16) {
-			v2 v;
-
-			memcpy(&v, acc + head, 16);
-			__builtin_ia32_movntdq((v2 *)(void *)(dst + head), v);
-		}
-		memcpy(dst + head, acc + head, bytes - head);
+		memcpy(dst, src, at);
+		for (; at + 16 <= bytes; at += 16)
+			_mm_stream_si128((__m128i *)(void *)(dst + at), _mm_loadu_si128((const __m128i *)(const void *)(src + at)));
+		memcpy(dst + at, src + at, bytes - at);
 		return;
 	}
 #else
 	(void)stream;
 #endif
-	memcpy(dst, acc, bytes);
+	memcpy(dst, src, bytes);
 }
 
 static void reduce_bf16(uint16_t *dst, const uint16_t *const *src, int n, size_t count, int redop)
@@ -192,8 +190,8 @@ void cvy_reduce(void *dst, const void *const *src, int n, size_t count, int dtyp
 			divide(acc, m, dtype, n);
 		cvy_copy_out((uint8_t *)dst + at * elem, acc, m * elem, stream);
 	}
-#if defined(__x86_64__)
+#if defined(__SSE2__)
 	if (stream)
-		__builtin_ia32_sfence();
+		_mm_sfence(); /* before the outcome is announced */
 #endif
 }

@@ -68,7 +68,8 @@ static void refused(struct cvy_group_state *g, const char *status, const char *w
 		c->due_ns = g->now + CVY_CALL_RETRY_MS * CVY_MS;
 		return;
 	}
-	cvy_join_done(g, strcmp(status, "FULL") == 0 ? COVEY_ERR_FULL :
+	/* One that had joined and lost its place before a view listed it ends here too. */
+	cvy_group_stop(g, strcmp(status, "FULL") == 0 ? COVEY_ERR_FULL :
 			 strcmp(status, "CLOSED") == 0 ? COVEY_ERR_CLOSED : COVEY_ERR_REFUSED, why);
 }
 

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The manual is printed from the registries: README.md must hold what they say now. */
+#include <check.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "config.h"
+#include "error.h"
+
+static char *slurp(FILE *file)
+{
+	size_t room = 1 << 20;
+	char *text = calloc(1, room + 1);
+
+	ck_assert_ptr_nonnull(text);
+	ck_assert_uint_lt(fread(text, 1, room, file), room);
+	fclose(file);
+	return text;
+}
+
+static char *readme(void)
+{
+	FILE *file = fopen(COVEY_SOURCE_DIR "/README.md", "r");
+
+	ck_assert_ptr_nonnull(file);
+	return slurp(file);
+}
+
+static char *printed(void (*print)(FILE *))
+{
+	FILE *file = tmpfile();
+
+	ck_assert_ptr_nonnull(file);
+	print(file);
+	rewind(file);
+	return slurp(file);
+}
+
+static void expect_in_readme(void (*print)(FILE *))
+{
+	char *page = readme(), *table = printed(print);
+
+	ck_assert_uint_gt(strlen(table), 100);
+	ck_assert_msg(strstr(page, table) != NULL, "README.md lacks this, which the registry prints:\n%s", table);
+	free(page);
+	free(table);
+}
+
+START_TEST(readme_has_the_settings)
+{
+	expect_in_readme(cvy_config_manual);
+}
+END_TEST
+
+START_TEST(readme_has_the_errors)
+{
+	expect_in_readme(cvy_error_manual);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *suite = suite_create("base/manual");
+	TCase *tests = tcase_create("manual");
+	SRunner *runner;
+	int failed;
+
+	tcase_add_test(tests, readme_has_the_settings);
+	tcase_add_test(tests, readme_has_the_errors);
+	suite_add_tcase(suite, tests);
+	runner = srunner_create(suite);
+	srunner_run_all(runner, CK_ENV);
+	failed = srunner_ntests_failed(runner);
+	srunner_free(runner);
+	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
