@@ -399,7 +399,8 @@ struct covey_ep_config {
 
 /**
  * covey_ep_create - lay out one dispatch/combine pair; local, but called in the same order with
- * the same config on all ranks (a joiner does so before its first covey_admit())
+ * the same config on all ranks. A joiner does so before its first covey_admit(), for the size the
+ * group has then, and calls covey_ep_remap() like all others after a covey_admit() that changed it
  * Errors: INVAL; NOMEM: window_bytes is too small, the cause says what it takes
  */
 COVEY_API int covey_ep_create(struct covey_group *group, const struct covey_ep_config *config, struct covey_ep **out);
@@ -418,7 +419,8 @@ COVEY_API int covey_ep_rows(const struct covey_ep *ep);
 /**
  * struct covey_dispatch_args - Shapes (T = max_tokens, R = size of the group, El = local experts):
  *   x           [num_tokens][hidden], 16-byte aligned or not
- *   experts     [num_tokens][top_k] int32; < 0 or >= experts: skipped
+ *   experts     [num_tokens][top_k] int32; < 0 or >= experts: skipped. A token that names an expert
+ *               twice takes two rows there; past T rows of one source for one expert the rest is skipped
  *   packed_x    [El][R*T][hidden]; rows of expert e are those of source 0, 1, ... without gaps,
  *               tokens ascending; rows past count[e] are untouched
  *   count       [El] int32: rows of each local expert

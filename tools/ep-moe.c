@@ -8,6 +8,7 @@
 #include <argp.h>
 #include <errno.h>
 #include <libgen.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,7 +29,7 @@ static const char doc[] =
 	"Exit status: 0 if all rows matched and every planned death hit an operation, 1 if not, 64 usage.";
 
 enum { OPT_HIDDEN = 256, OPT_EXPERTS, OPT_TOPK, OPT_STEPS, OPT_KILL, OPT_FAULT, OPT_RECOVER, OPT_EXTEND, OPT_TRANSPORT,
-       OPT_DEMO, OPT_SEED, OPT_REPORT, OPT_TOKENS, OPT_TEXT, OPT_FFN };
+       OPT_DEMO, OPT_SEED, OPT_REPORT, OPT_PART, OPT_TOKENS, OPT_TEXT, OPT_FFN };
 
 static const struct argp_option options[] = {
 	{ "ranks", 'n', "N", 0, "Ranks to start (4)", 0 },
@@ -39,19 +40,23 @@ static const struct argp_option options[] = {
 	{ "experts", OPT_EXPERTS, "E", 0, "Experts (24)", 0 },
 	{ "top-k", OPT_TOPK, "K", 0, "Experts of a token (4)", 0 },
 	{ "steps", OPT_STEPS, "S", 0, "Steps, at least (200)", 0 },
-	{ "kill", OPT_KILL, "R@STEP[:SIGNAL]", 0, "Send rank R a signal from outside (KILL)", 0 },
+	{ "kill", OPT_KILL, "R@STEP[:SIGNAL]", 0, "Send rank R a signal from outside (KILL). After STOP it goes on later, and must be fenced", 0 },
 	{ "fault", OPT_FAULT, "R:PLAN", 0, "COVEY_FAULT of the first process of rank R", 0 },
 	{ "recover", OPT_RECOVER, NULL, 0, "Replace ranks that die", 0 },
 	{ "extend", OPT_EXTEND, "N@STEP", 0, "Grow to N ranks", 0 },
 	{ "transport", OPT_TRANSPORT, "shm|tcp", 0, "How the ranks reach each other (shm)", 0 },
 	{ "demo", OPT_DEMO, NULL, 0,
-	  "A death inside a dispatch, its replacement, growth to 6 ranks, and a SIGKILL at a random time", 0 },
+	  "Over shm: a death inside a dispatch, its replacement, growth to 6 ranks, a SIGKILL at a random time. Then over "
+	  "tcp: a death inside an allreduce that some survivors have data of and some have not. With --transport: the "
+	  "first part over that", 0 },
 	{ "seed", OPT_SEED, "X", 0, "Of all random numbers (the time)", 0 },
 	{ "report", OPT_REPORT, "SOCKET", OPTION_HIDDEN, NULL, 0 },
+	{ "part", OPT_PART, "N", OPTION_HIDDEN, NULL, 0 },
 	{ 0 },
 };
 
-static long number(struct argp_state *state, const char *text, long min, long max, char **rest)
+/* @name: of the option, for errors */
+static long number(struct argp_state *state, const char *name, const char *text, long min, long max, char **rest)
 {
 	char *end;
 	long value;
@@ -59,65 +64,77 @@ static long number(struct argp_state *state, const char *text, long min, long ma
 	errno = 0;
 	value = strtol(text, &end, 10);
 	if (errno || end == text || value < min || value > max || (*end && !rest))
-		argp_error(state, "%s: a number from %ld to %ld is needed", text, min, max);
+		argp_error(state, "--%s %s: a number from %ld to %ld is needed", name, text, min, max);
 	if (rest)
 		*rest = end;
 	return value;
 }
 
-static struct moe_plan *plan(struct argp_state *state, int kind)
+static struct moe_plan *plan(struct moe_options *opt, int kind, int rank)
 {
-	struct moe_options *opt = state->input;
-	struct moe_plan *p = &opt->plan[opt->plans];
+	struct moe_plan *p = &opt->plan[opt->plans++];
 
-	if (opt->plans == MOE_MAX_PLAN)
-		argp_error(state, "more than %d of --kill, --fault and --extend", MOE_MAX_PLAN);
-	opt->plans++;
 	memset(p, 0, sizeof(*p));
 	p->kind = kind;
+	p->rank = rank;
+	p->signal = SIGKILL;
 	return p;
 }
 
+/* Only what ends or stops a process: of any other signal no survivor would tell. */
 static int signal_number(struct argp_state *state, const char *name)
 {
-	for (int s = 1; s < 32; s++)
-		if (sigabbrev_np(s) && !strcmp(sigabbrev_np(s), name))
-			return s;
-	return (int)number(state, name, 1, 31, NULL);
+	static const int takes[] = { SIGKILL, SIGSTOP, SIGTERM, SIGINT, SIGQUIT, SIGABRT, SIGSEGV, SIGBUS };
+
+	for (size_t i = 0; i < sizeof(takes) / sizeof(takes[0]); i++)
+		if (!strcmp(sigabbrev_np(takes[i]), name) || atoi(name) == takes[i])
+			return takes[i];
+	argp_error(state, "--kill: signal %s: KILL, STOP, TERM, INT, QUIT, ABRT, SEGV or BUS is needed", name);
+	return 0;
 }
 
 static void parse_plan(struct argp_state *state, int kind, char *arg)
 {
-	struct moe_plan *p = plan(state, kind);
+	static const char *const names[] = { "kill", "fault", "extend" };
+	struct moe_options *opt = state->input;
+	struct moe_plan *p;
 	char *rest;
+	int rank = (int)number(state, names[kind], arg, kind == MOE_EXTEND ? 2 : 0, MOE_MAX_RANKS - (kind != MOE_EXTEND), &rest);
 
-	p->rank = (int)number(state, arg, kind == MOE_EXTEND ? 2 : 0, MOE_MAX_RANKS - (kind != MOE_EXTEND), &rest);
-	if (*rest != (kind == MOE_FAULT ? ':' : '@'))
-		argp_error(state, "%s: RANK%s is needed", arg, kind == MOE_FAULT ? ":PLAN" : "@STEP");
+	if (*rest != (kind == MOE_FAULT ? ':' : '@') || !rest[1])
+		argp_error(state, "--%s %s: %s is needed", names[kind], arg,
+			   kind == MOE_FAULT ? "RANK:PLAN" : kind == MOE_KILL ? "RANK@STEP" : "RANKS@STEP");
+	if (opt->plans == MOE_MAX_PLAN)
+		argp_error(state, "more than %d of --kill, --fault and --extend", MOE_MAX_PLAN);
+	p = plan(opt, kind, rank);
 	if (kind == MOE_FAULT) {
 		p->fault = rest + 1;
 		return;
 	}
-	p->step = (uint64_t)number(state, rest + 1, 0, 1000000, &rest);
-	p->signal = *rest == ':' ? signal_number(state, rest + 1) : 9;
+	p->step = (uint64_t)number(state, names[kind], rest + 1, 0, 1000000, &rest);
+	if (*rest == ':' && kind == MOE_KILL)
+		p->signal = signal_number(state, rest + 1);
+	else if (*rest)
+		argp_error(state, "--%s %s: '%s' is not understood", names[kind], arg, rest);
 }
 
-static void demo(struct argp_state *state)
+/* Later entries of a part wait until the earlier ones are done and the group is whole. */
+void moe_demo_plan(struct moe_options *opt, int part)
 {
-	struct moe_options *opt = state->input;
-	struct moe_plan *p = plan(state, MOE_FAULT);
+	struct moe_plan *p;
 
-	opt->demo = opt->recover = true;
-	p->rank = 2;
-	p->fault = "kill@op:dispatch:30.put:2";
-	p = plan(state, MOE_EXTEND);
-	p->rank = 6;
+	opt->plans = 0;
+	if (part > 0) {
+		plan(opt, MOE_FAULT, 1)->fault = "kill@op:allreduce:30.signal:2";
+		opt->steps = 100;
+		return;
+	}
+	plan(opt, MOE_FAULT, 2)->fault = "kill@op:dispatch:30.put:2";
+	p = plan(opt, MOE_EXTEND, 6);
 	p->step = 50;
 	p->whole = true;
-	p = plan(state, MOE_KILL);
-	p->rank = -1;
+	p = plan(opt, MOE_KILL, -1);
 	p->step = 50;
-	p->signal = 9;
 	p->whole = true;
 }
 
@@ -127,46 +144,82 @@ static error_t parse_size(int key, char *arg, struct argp_state *state)
 
 	switch (key) {
 	case 'n':
-		opt->ranks = (int)number(state, arg, 1, MOE_MAX_RANKS, NULL);
+		opt->ranks = (int)number(state, "ranks", arg, 1, MOE_MAX_RANKS, NULL);
 		return 0;
 	case OPT_TOKENS:
-		opt->shape.tokens = (int)number(state, arg, 1, 65536, NULL);
+		opt->shape.tokens = (int)number(state, "tokens", arg, 1, 65536, NULL);
 		return 0;
 	case OPT_HIDDEN:
-		opt->shape.hidden = (int)number(state, arg, 8, 65536, NULL);
+		opt->shape.hidden = (int)number(state, "hidden", arg, 8, 65536, NULL);
 		return 0;
 	case OPT_FFN:
-		opt->ffn = (int)number(state, arg, 1, 262144, NULL);
+		opt->ffn = (int)number(state, "ffn", arg, 1, 262144, NULL);
 		return 0;
 	case OPT_EXPERTS:
-		opt->shape.experts = (int)number(state, arg, 1, 4096, NULL);
+		opt->shape.experts = (int)number(state, "experts", arg, 1, 4096, NULL);
 		return 0;
 	case OPT_TOPK:
-		opt->shape.top_k = (int)number(state, arg, 1, 32, NULL);
+		opt->shape.top_k = (int)number(state, "top-k", arg, 1, 32, NULL);
 		return 0;
 	case OPT_STEPS:
-		opt->steps = (int)number(state, arg, 1, 1000000, NULL);
+		opt->steps = (int)number(state, "steps", arg, 1, 1000000, NULL);
 		return 0;
 	default:
 		return ARGP_ERR_UNKNOWN;
 	}
 }
 
+static void finish_plan(struct argp_state *state)
+{
+	struct moe_options *opt = state->input;
+	int most = opt->ranks;
+
+	for (int i = 0; i < opt->plans; i++) {
+		const struct moe_plan *p = &opt->plan[i];
+
+		if (p->kind == MOE_EXTEND && p->rank <= opt->ranks)
+			argp_error(state, "--extend %d: there are %d ranks already", p->rank, opt->ranks);
+		if (p->kind == MOE_EXTEND && p->rank > most)
+			most = p->rank;
+	}
+	for (int i = 0; i < opt->plans; i++) {
+		const struct moe_plan *p = &opt->plan[i];
+
+		if (p->kind == MOE_FAULT && p->rank >= opt->ranks)
+			argp_error(state, "--fault: there is no rank %d at the start", p->rank);
+		if (p->kind == MOE_KILL && p->rank >= most)
+			argp_error(state, "--kill: there is no rank %d", p->rank);
+		if (p->kind != MOE_EXTEND && opt->ranks < 2)
+			argp_error(state, "nobody survives the death of the only rank: --ranks 2 or more is needed");
+	}
+	opt->max_ranks = most > 16 ? most : 16;
+}
+
 static void finish(struct argp_state *state)
 {
 	struct moe_options *opt = state->input;
+	FILE *text = fopen(opt->text, "rb");
 
-	if (opt->shape.hidden % 8)
-		argp_error(state, "--hidden must be a multiple of 8");
-	if (opt->shape.top_k > opt->shape.experts)
-		argp_error(state, "--top-k is larger than --experts");
-	opt->max_ranks = opt->ranks > 16 ? opt->ranks : 16;
-	for (int i = 0; i < opt->plans; i++) {
-		if (opt->plan[i].kind == MOE_EXTEND && opt->plan[i].rank > opt->max_ranks)
-			opt->max_ranks = opt->plan[i].rank;
-		if (opt->plan[i].kind == MOE_FAULT && opt->plan[i].rank >= opt->ranks)
-			argp_error(state, "--fault: there is no rank %d", opt->plan[i].rank);
+	if (opt->demo && opt->plans)
+		argp_error(state, "--demo has a plan of its own: no --kill, --fault, --extend");
+	if (opt->demo && opt->ranks != 4)
+		argp_error(state, "--demo starts 4 ranks");
+	if (opt->demo) {
+		moe_demo_plan(opt, opt->part > 0 ? opt->part : 0);
+		opt->recover = true;
 	}
+	if (opt->shape.hidden % 8)
+		argp_error(state, "--hidden %d: a multiple of 8 is needed", opt->shape.hidden);
+	if (opt->shape.top_k > opt->shape.experts)
+		argp_error(state, "--top-k %d is larger than --experts %d", opt->shape.top_k, opt->shape.experts);
+	finish_plan(state);
+	if (moe_body_bytes(&opt->shape, opt->shape.experts, opt->max_ranks, opt->shape.tokens) > MOE_MAX_BODY)
+		argp_error(state, "--tokens %d of --hidden %d: a report of a step would be larger than %u MiB", opt->shape.tokens,
+			   opt->shape.hidden, MOE_MAX_BODY >> 20);
+	if (!text || getc(text) == EOF)
+		argp_error(state, "--text %s: %s", opt->text, text ? "it is empty" : strerror(errno));
+	else
+		fclose(text);
 }
 
 static error_t parse(int key, char *arg, struct argp_state *state)
@@ -193,13 +246,17 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		if (strcmp(arg, "shm") && strcmp(arg, "tcp"))
 			argp_error(state, "--transport: shm or tcp");
 		opt->transport = arg;
+		opt->part = opt->part < 0 ? 0 : opt->part;
 		return 0;
 	case OPT_DEMO:
-		demo(state);
+		opt->demo = true;
 		return 0;
 	case OPT_SEED:
-		opt->seed = strtoull(arg, NULL, 10);
+		opt->seed = (uint64_t)number(state, "seed", arg, 0, INT64_MAX, NULL);
 		opt->seeded = true;
+		return 0;
+	case OPT_PART:
+		opt->part = (int)number(state, "part", arg, 0, MOE_PARTS - 1, NULL);
 		return 0;
 	case OPT_REPORT:
 		opt->report = arg;
@@ -232,7 +289,8 @@ int main(int argc, char **argv)
 					  .steps = 200,
 					  .ffn = 128,
 					  .shape = { .tokens = 32, .hidden = 64, .top_k = 4, .experts = 24 },
-					  .transport = "shm" };
+					  .transport = "shm",
+					  .part = -1 };
 	static const struct argp argp = { options, parse, NULL, doc, NULL, NULL, NULL };
 	char path[4096];
 	ssize_t n;

@@ -16,6 +16,7 @@
 #define CHECK_NS 60000000000u	/* no verdict for so long: the checker failed */
 #define END_NS 15000000000u	/* from the stop to the end of the last process */
 #define SETTLE_STEPS 30		/* after the last event, so that there is a rate to print */
+#define WAIT_STEPS 20		/* times --steps without an event: what is planned will not happen */
 
 void moe_say(const struct moe_director *d, const char *format, ...)
 {
@@ -72,6 +73,8 @@ static void run(struct moe_director *d)
 		now = moe_now_ns();
 		if (!d->stopping && all_done(d))
 			stop_ranks(d);
+		if (!d->stopping && d->step > d->event_step + WAIT_STEPS * (uint64_t)d->opt->steps)
+			fail(d, "the plan is not done: nothing happens any more");
 		if (d->group_ended && !d->stopping && all_ended(d))
 			fail(d, "all ranks of ep-run ended");
 		if (now > d->last_ns + SILENCE_NS || (d->stopping && now > d->stop_ns + END_NS))
@@ -169,7 +172,8 @@ int moe_director_main(struct moe_options *opt)
 
 	signal(SIGPIPE, SIG_IGN);
 	if (!all) {
-		total.failed = run_part(opt, &total);
+		if (run_part(opt, &total))
+			total.failed = 1;
 		return moe_table_end(&total) ? 1 : 0;
 	}
 	for (opt->part = 0; opt->part < MOE_PARTS && !total.failed; opt->part++) {
@@ -177,7 +181,8 @@ int moe_director_main(struct moe_options *opt)
 		moe_demo_plan(opt, opt->part);
 		if (opt->part)
 			printf("\n");
-		total.failed |= run_part(opt, &total);
+		if (run_part(opt, &total))
+			total.failed = 1;
 	}
 	return moe_table_end(&total) ? 1 : 0;
 }

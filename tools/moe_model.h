@@ -22,7 +22,7 @@ struct moe_model {
 	size_t text_bytes;
 	float *router;	 /* [experts][hidden] */
 	float **weights; /* [experts]: first layer [ffn][hidden], second [hidden][ffn]; NULL: not held here */
-	float *inner;	 /* [ffn] scratch */
+	float *inner;	 /* [ffn + hidden] scratch */
 };
 
 /* Reads the text whole. 0, or -1 with errno. */

@@ -30,6 +30,9 @@ int main(int argc, char **argv)
 			printf("seed %" PRIu64 ": %s\n  again: sim --seed %" PRIu64 " --trace\n", seed, why, seed);
 			bad++;
 		}
+		if (seed > from && (seed - from) % 100 == 0)
+			printf("seed %" PRIu64 ", %d failed\n", seed, bad);
+		fflush(stdout);
 		all += steps;
 	}
 	printf("%" PRIu64 " seeds, %d failed, %" PRIu64 " steps\n", to - from + 1, bad, all);

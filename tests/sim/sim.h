@@ -1,87 +1,152 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A whole group in one process from one seed: virtual time, members with the real driver and state
- * machine, the real store.lua, made-up links and an engine behind struct cvy_seam. The engine stands in a
- * file of its own (fake_engine.c) so that the real one can take its place.
+ * A whole group in one process from one seed: virtual time, members with the real driver, state machine,
+ * engine and store.lua. Made up are the links and windows (sim_mesh.c), what the applications call
+ * (app.c), and the faults (world.c). Nothing is random but through sim_random(), so a seed is a run.
  */
 #ifndef SIM_H
 #define SIM_H
 
 #include "clock.h"
 #include "driver.h"
+#include "engine.h"
 #include "store_memory.h"
 
-#define SIM_PROCS 32	/* processes of one run, dead ones too */
+#define SIM_PROCS 32 /* processes of one run, dead ones too */
 #define SIM_RANKS 6
-#define SIM_SEQS 16384	/* operations of one run */
-#define SIM_SLOTS 4	/* 2D: published operations that can be read */
+#define SIM_SEQS 8192 /* operations of one run */
+#define SIM_VIEWS 512 /* active views of one run */
+#define SIM_QUEUE 3   /* operations that an application has posted at once */
 
 struct sim;
+struct sim_event;
+
+/* ---- sim_mesh.c ---- */
+
+struct frame { /* of the tcp flavour: a put or a signal on its way */
+	struct frame *next;
+	uint64_t at_ns, link; /* arrives; id of the link it was sent on */
+	size_t offset, bytes;
+	int signal, rank; /* of the sender */
+	uint8_t *data;
+};
+
+struct sim_link {
+	struct cvy_link link; /* first: what the engine sees */
+	uint64_t id;
+	int other; /* process at the far end */
+	int open;
+	struct frame *out, **out_last; /* not handed to the network yet; puts by reference, like the real one */
+};
+
+struct cvy_mesh {
+	struct proc *p;
+	struct cvy_layout layout;
+	int fd; /* memory of the own window */
+	uint8_t *own;
+	uint8_t *base; /* SIM_RANKS windows: addresses that peers are mapped at */
+	int mapped[SIM_RANKS];
+	uint64_t map_inc[SIM_RANKS];
+	struct sim_link *link[SIM_RANKS];
+	struct sim_link *old; /* removed: kept so that a use is found, not a crash */
+	struct frame *in, **in_last;
+};
+
+/* ---- app.c ---- */
 
 struct outcome {
-	int have, status;
+	int have, status, size, replicated;
 	uint32_t epoch;
 	uint64_t mask; /* ranks */
+	uint64_t hash; /* of the bytes */
 };
 
-struct publication { /* what a member wrote into its own window */
-	uint32_t epoch;
-	uint64_t seq;
+struct call {
+	struct cvy_op *op;
+	uint64_t seq; /* 0: a joiner's first */
+	uint8_t *send, *recv;
+	size_t send_bytes, recv_bytes;
+	int size, in_place;
 };
 
-struct engine {
-	struct cvy_view *view;
-	int frozen, stopped, repairing;
-	uint64_t done, ent, adm;
-	uint64_t holders; /* ranks */
-	struct publication slot[SIM_SLOTS];
-	struct outcome outcome[SIM_SEQS];
+struct app {
+	int started, joiner, admitting; /* admitting: a call of covey_admit is not decided */
+	uint64_t next;			/* number of the next call */
+	uint64_t resume_ns;		/* the application is busy with other things until then */
+	struct call call[SIM_QUEUE];
+	int calls;
+	uint64_t decided, last_ns;
 };
 
 struct proc {
 	struct sim *sim;
-	int id, alive, paused, ready, want_rank, launched;
+	int id, alive, paused, want_rank;
 	int rank;
 	uint64_t inc;
 	struct cvy_driver driver;
 	struct cvy_seam seam;
 	struct memory_client client;
-	struct engine engine;
+	struct cvy_mesh mesh;
+	struct cvy_engine *engine;
+	struct app app;
+	struct outcome outcome[SIM_SEQS];
 	uint64_t timer_ns, expects[SIM_RANKS];
+	uint32_t fenced; /* epoch that the engine has learned */
 	int joined, join_err;
-	uint64_t deaf_until;
+	struct sim_event *held, **held_last; /* what happened to it while it was stopped */
 };
 
-struct sim_event;
+struct sim_view { /* every view that was active anywhere */
+	char gid[40];
+	uint32_t epoch;
+	uint64_t vid, inc[SIM_RANKS];
+	uint64_t pending, admitted; /* ranks; seq of the ADMIT that took them in, 0: none did */
+};
 
 struct sim {
 	uint64_t seed, rng, now, serial, steps;
-	int trace, failed, procs, world, faults;
-	char why[256];
+	int trace, failed, procs, world, faults, looked;
+	int tcp; /* flavour of the links */
+	size_t slot_bytes, undo_bytes;
+	char why[300];
 	struct proc *proc[SIM_PROCS];
-	int link[SIM_PROCS][SIM_PROCS];
-	uint64_t dead_ns[SIM_PROCS];
+	uint64_t link[SIM_PROCS][SIM_PROCS];   /* id, 0: none */
+	uint64_t cut_ns[SIM_PROCS][SIM_PROCS]; /* when the last one was cut */
+	uint64_t order[SIM_PROCS][SIM_PROCS];  /* arrival of the last control message */
+	uint64_t frames[SIM_PROCS][SIM_PROCS]; /* and of the last data frame */
+	uint64_t links;
+	struct sim_view view[SIM_VIEWS];
+	int views;
 	struct sim_event **heap;
 	int count, room;
 	struct memory_server *server;
 	struct memory_copy *copy;
 	struct cvy_errbox *box;
-	uint64_t down_until;
 	int restarts;
 };
 
 /* world.c */
 uint64_t sim_random(struct sim *sim, uint64_t below);
+uint64_t sim_hash(uint64_t a, uint64_t b);
+uint64_t sim_lag(struct sim *sim, uint64_t us);
 void sim_fail(struct sim *sim, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void sim_trace(struct sim *sim, const char *format, ...) __attribute__((format(printf, 2, 3)));
 struct proc *sim_proc_of(struct sim *sim, uint64_t inc); /* NULL: no such */
-int sim_linked(const struct proc *a, const struct proc *b);
-void sim_check_outcome(struct proc *p, uint64_t seq);
+int sim_survivor(struct proc *p);
+void sim_cut(struct proc *p, struct proc *q, int tell_p);			 /* ends the link of two processes */
+struct sim_view *sim_view_of(struct proc *p, uint32_t epoch);			 /* NULL: never active */
 int sim_run(uint64_t seed, int trace, char *why, size_t bytes, uint64_t *steps); /* 0: held */
 
-/* The engine behind the seam: fake_engine.c */
-void engine_open(struct proc *p);
-void engine_close(struct proc *p);
-void engine_step(struct proc *p);
+/* sim_mesh.c */
+void sim_mesh_open(struct proc *p);
+void sim_mesh_close(struct proc *p);
+void sim_mesh_up(struct proc *p, struct proc *other, int rank, uint64_t inc, uint64_t id);
+int sim_mesh_down(struct proc *p, uint64_t id, int *rank, uint64_t *inc); /* 1: that link stood here, to them */
+void sim_mesh_drop(struct proc *p, int rank, uint64_t inc);
+
+/* app.c */
+void app_start(struct proc *p);
+void app_step(struct proc *p); /* calls what is due, takes what is decided */
+void app_end(struct proc *p);
 
 #endif
