@@ -121,7 +121,7 @@ struct chaos {
 	bool watch;    /* collect gaps */
 	double *gap_ms;
 	uint32_t gaps;
-	struct chaos_samples killed, stopped, replaced, replaced_touch, pause;
+	struct chaos_samples killed, stopped, replaced, pause;
 };
 
 /* What a process holds: must not grow. */

@@ -178,16 +178,30 @@ static int replace(struct chaos *c)
 		if (!(missing >> r & 1))
 			continue;
 		chaos_sample(&c->replaced, (double)(c->process[r].first_ns - c->process[r].exec_ns) / 1e6);
-		chaos_sample(&c->replaced_touch, (double)c->shared->slot[r].touch_ns / 1e6);
 	}
 	measure_pause(c);
 	return 0;
+}
+
+/* Whoever may be a victim has touched its memory. */
+static void await_ballast(struct chaos *c)
+{
+	uint64_t end = deadline();
+	bool all = !c->shared->touch_bytes;
+
+	while (!all && chaos_now_ns() < end) {
+		chaos_run_for(c, 1);
+		all = true;
+		for (int r = 0; r < c->opt->ranks; r++)
+			all = all && __atomic_load_n(&c->shared->slot[r].touch_ns, __ATOMIC_ACQUIRE);
+	}
 }
 
 int chaos_cycle(struct chaos *c, uint32_t victims, int number)
 {
 	uint64_t at;
 
+	await_ballast(c);
 	chaos_run_for(c, QUIET_MS + (unsigned)chaos_random(c, QUIET_MS));
 	chaos_sleep_us((unsigned)chaos_random(c, 1000)); /* not in step with our reading */
 	victims &= chaos_fleet_alive(c);

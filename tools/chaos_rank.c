@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -281,7 +282,9 @@ static void stay_idle(struct worker *w)
 		syscall(SYS_futex, &w->shared->command, FUTEX_WAIT, CHAOS_IDLE, NULL, NULL, 0);
 }
 
-static int work(struct worker *w)
+static void touch_beside(struct worker *w);
+
+static int work(struct worker *w, bool joiner)
 {
 	int32_t command;
 	int err;
@@ -303,36 +306,51 @@ static int work(struct worker *w)
 			record_put(w); /* an outcome of the group, not the end of this handle */
 		if (err)
 			return err;
+		if (first && joiner && w->shared->touch_bytes)
+			touch_beside(w);
 		__atomic_store_n(&w->slot->steps, w->step, __ATOMIC_RELAXED);
 	}
 }
 
-/* Memory that the kernel must take down when this process dies. */
-static int touch(struct worker *w)
+/*
+ * Memory that the kernel must take down when this process dies. A replacement touches it beside its
+ * first operations: it is ballast for its own death later, not work of a joiner.
+ */
+static void *touch(void *arg)
 {
+	struct worker *w = arg;
 	uint64_t start = chaos_now_ns();
 	char *memory;
 
-	if (!w->shared->touch_bytes)
-		return 0;
 	memory = mmap(NULL, w->shared->touch_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (memory == MAP_FAILED)
-		return -1;
+		return NULL;
 	madvise(memory, w->shared->touch_bytes, MADV_NOHUGEPAGE);
 	for (uint64_t i = 0; i < w->shared->touch_bytes; i += 4096)
 		memory[i] = 1;
-	w->slot->touch_ns = chaos_now_ns() - start;
-	return 0;
+	__atomic_store_n(&w->slot->touch_ns, chaos_now_ns() - start, __ATOMIC_RELEASE);
+	return NULL;
 }
 
-static int prepare(struct worker *w)
+static void touch_beside(struct worker *w)
+{
+	pthread_t thread;
+
+	if (!pthread_create(&thread, NULL, touch, w))
+		pthread_detach(thread);
+}
+
+static int prepare(struct worker *w, bool joiner)
 {
 	size_t room = (w->count * sizeof(float) + 4095) / 4096 * 4096;
 
 	w->send = aligned_alloc(4096, room);
 	w->recv = aligned_alloc(4096, room);
 	w->want = aligned_alloc(4096, room);
-	if (!w->send || !w->recv || !w->want || touch(w))
+	w->slot->touch_ns = 0;
+	if (!joiner && w->shared->touch_bytes)
+		touch(w);
+	if (!w->send || !w->recv || !w->want)
 		return fail(w, 1, "no memory", COVEY_ERR_NOMEM);
 	for (size_t i = 0; i < w->count; i++)
 		w->send[i] = (float)(w->rank + 1) * base(i);
@@ -354,7 +372,7 @@ int chaos_rank_main(const struct chaos_options *opt)
 	close(opt->shared_fd);
 	w.slot = &w.shared->slot[w.rank];
 	w.count = w.shared->bytes / sizeof(float);
-	err = prepare(&w);
+	err = prepare(&w, opt->joiner);
 	if (err)
 		return err;
 	config.store = w.shared->store;
@@ -366,7 +384,7 @@ int chaos_rank_main(const struct chaos_options *opt)
 	if (err)
 		return fail(&w, 1, "join", err);
 	w.slot->joined_ns = chaos_now_ns();
-	err = work(&w);
+	err = work(&w, opt->joiner);
 	if (!err && covey_leave(w.group, 0))
 		err = fail(&w, 1, "leave", COVEY_ERR_TIMEOUT);
 	covey_close(w.group);

@@ -11,7 +11,7 @@
 #include "chaos.h"
 
 #define SETTLE_MS 300
-#define IDLE_BAR_PERCENT 1.0
+#define IDLE_BAR_PERCENT 0.5
 #define RSS_GROWTH_PERCENT 1.0
 #define LEAK_EARLY_CYCLE 20
 #define STEP_MS 600000 /* bound on all steps */
@@ -61,7 +61,7 @@ int chaos_idle(struct chaos *c)
 	if (c->opt->json)
 		printf("{\"idle_percent\": %.3f, \"seconds\": %d}\n", percent, c->opt->idle_s);
 	else
-		printf("idle group of %d: %.2f %% of one core over %d s (bar %.0f): %s\n", c->opt->ranks, percent,
+		printf("idle group of %d: %.2f %% of one core over %d s (bar %.1f): %s\n", c->opt->ranks, percent,
 		       c->opt->idle_s, IDLE_BAR_PERCENT, percent < IDLE_BAR_PERCENT ? "pass" : "MISS");
 	return percent >= IDLE_BAR_PERCENT;
 }
@@ -155,7 +155,7 @@ static int compare_looks(const struct chaos *c, const struct look *a, const stru
 /* Always the highest rank dies, so that the others live through all cycles. */
 int chaos_leak(struct chaos *c)
 {
-	struct look early, late;
+	struct look early = { 0 }, late = { 0 };
 	int last = c->opt->kills, from = last > LEAK_EARLY_CYCLE ? LEAK_EARLY_CYCLE : last / 2;
 
 	for (int i = 1; i <= last; i++) {
@@ -199,7 +199,7 @@ static int reach(struct chaos *c, uint64_t steps)
 
 int chaos_steps(struct chaos *c)
 {
-	struct look early, late;
+	struct look early = { 0 }, late = { 0 };
 
 	if (reach(c, (uint64_t)c->opt->steps / 10))
 		return -1;

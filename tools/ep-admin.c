@@ -114,8 +114,10 @@ static void check_words(const struct admin *a, struct argp_state *state)
 	} known[] = { { "status", 0, 0 }, { "links", 0, 0 },  { "recover", 1, MAX_WORDS },
 		      { "extend", 1, 1 }, { "retire", 1, 1 }, { "evict", 1, 1 } };
 
-	if (!a->command)
+	if (!a->command) {
 		argp_error(state, "a command is needed: status, links, recover, extend, retire or evict");
+		return;
+	}
 	for (size_t i = 0; i < sizeof(known) / sizeof(*known); i++) {
 		if (strcmp(a->command, known[i].name))
 			continue;

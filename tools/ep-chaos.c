@@ -243,9 +243,8 @@ static int cycles(struct chaos *c, int n, bool stop)
 }
 
 /* Figures that are too high; < 0: the run could not go on. */
-static int run(struct chaos *c)
+static int run(struct chaos *c, const struct chaos_options *opt)
 {
-	const struct chaos_options *opt = c->opt;
 	int err = 0, missed;
 
 	if (opt->idle_s)
@@ -269,12 +268,11 @@ static void name_samples(struct chaos *c)
 	const char *hang = getenv("COVEY_HANG_MS");
 
 	c->killed.name = "SIGKILL to agreed result";
-	c->killed.bar_ms = 50;
+	c->killed.bar_ms = 30;
 	c->stopped.name = "SIGSTOP to agreed result";
 	c->stopped.bar_ms = (hang ? atoi(hang) : DEFAULT_HANG_MS) + STOP_SLACK_MS;
 	c->replaced.name = "replacement: exec to first result";
 	c->replaced.bar_ms = 300;
-	c->replaced_touch.name = "  of it touching its memory";
 	c->pause.name = "pause of survivors meanwhile";
 	c->pause.bar_ms = 10;
 }
@@ -298,7 +296,7 @@ int main(int argc, char **argv)
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	started = !chaos_fleet_open(&chaos) && !chaos_fleet_start(&chaos);
 	if (started) {
-		missed = run(&chaos);
+		missed = run(&chaos, &opt);
 		if (missed >= 0)
 			chaos_fleet_stop(&chaos);
 		if (chaos.done)

@@ -188,7 +188,7 @@ static char *fill_host(const char *word, const char *host)
 
 static void __attribute__((noreturn)) exec_program(const struct run_options *opt, int rank)
 {
-	int host, local, count = 0;
+	int host, local, count = 1; /* the program, then its arguments */
 	char **argv;
 
 	while (opt->argv[count])
@@ -197,8 +197,11 @@ static void __attribute__((noreturn)) exec_program(const struct run_options *opt
 	if (!argv)
 		_exit(RUN_EXIT_SELF);
 	run_place(opt, rank, &host, &local);
-	for (int i = 0; i < opt->launch_count; i++)
+	for (int i = 0; i < opt->launch_count; i++) {
 		argv[i] = fill_host(opt->launch[i], opt->hosts[host]);
+		if (!argv[i])
+			_exit(RUN_EXIT_SELF);
+	}
 	memcpy(argv + opt->launch_count, opt->argv, (size_t)count * sizeof(*argv));
 	execvp(argv[0], argv);
 	dprintf(STDERR_FILENO, "ep-run: %s: %s\n", argv[0], strerror(errno));

@@ -54,8 +54,8 @@ static void ignore_pair(void *ctx, const char *key, const char *value)
 	(void)ctx, (void)key, (void)value;
 }
 
-/* Alive: not a zombie, and its first thread not on its way out. */
-static bool alive(pid_t pid)
+/* Not a zombie, not stopped, and its first thread not on its way out. */
+static bool running(pid_t pid)
 {
 	char path[32], line[512], state, *after;
 	unsigned flags;
@@ -74,7 +74,7 @@ static bool alive(pid_t pid)
 	after = strrchr(line, ')');
 	if (!after || sscanf(after, ") %c %*d %*d %*d %*d %*d %u", &state, &flags) != 2)
 		return false;
-	return state != 'Z' && state != 'X' && !(flags & PF_EXITING);
+	return state != 'Z' && state != 'X' && state != 'T' && state != 't' && !(flags & PF_EXITING);
 }
 
 static void look(struct prover *p)
@@ -86,7 +86,9 @@ static void look(struct prover *p)
 	if (covey_admin_call(p->url, p->group, 1, argv, run_now_ns() + CALL_MS * UINT64_C(1000000), see_pair, p))
 		return; /* not formed yet, or the store is away: nothing learned */
 	for (int r = 0; r < p->ranks; r++)
-		if (p->holder[r].seen && p->holder[r].pid && alive(p->holder[r].pid))
+		/* The first that is seen while the process runs is its own. A later one is a replacement's: a stopped
+		 * process may have lost its rank, and its end must not prove the wrong one dead. */
+		if (!p->holder[r].inc && p->holder[r].seen && p->holder[r].pid && running(p->holder[r].pid))
 			p->holder[r].inc = p->holder[r].seen;
 }
 

@@ -408,7 +408,7 @@ int cvy_config_resolve(const struct covey_config *from, struct cvy_config *to, s
 	/* The store comes first: its URL is a source of the others. */
 	for (int s = SET_store; s < SETTINGS && !err; s++) {
 		err = take(&sources, &config, (enum setting)s);
-		if (!err && s == SET_store)
+		if (!err && s == SET_store && config.store)
 			err = url_split(&sources, config.store);
 	}
 	if (!err)

@@ -273,20 +273,18 @@ struct cvy_timer *cvy_loop_timer(struct cvy_loop *loop, uint64_t deadline_ns, vo
 	return timer;
 }
 
-static void take_out(struct cvy_timer *timer)
+/* The last one takes the place of the one at @at. */
+static void take_out(struct cvy_loop *loop, size_t at)
 {
-	struct cvy_loop *loop = timer->loop;
-	struct cvy_timer *last = loop->heap[--loop->timers];
-
-	if (last != timer)
-		settle(loop, last, timer->at);
+	if (at < --loop->timers)
+		settle(loop, loop->heap[loop->timers], at);
 }
 
 void cvy_loop_cancel(struct cvy_timer *timer)
 {
 	if (!timer)
 		return;
-	take_out(timer);
+	take_out(timer->loop, timer->at);
 	free(timer);
 }
 
@@ -294,9 +292,10 @@ void cvy_loop_cancel(struct cvy_timer *timer)
 static void run_timers(struct cvy_loop *loop, uint64_t now_ns)
 {
 	for (size_t left = loop->timers; left && loop->timers && loop->heap[0]->deadline_ns <= now_ns; left--) {
-		struct cvy_timer timer = *loop->heap[0];
+		struct cvy_timer *first = loop->heap[0], timer = *first;
 
-		cvy_loop_cancel(loop->heap[0]);
+		take_out(loop, 0);
+		free(first);
 		timer.fire(timer.ctx);
 	}
 }
@@ -341,7 +340,8 @@ void cvy_loop_run(struct cvy_loop *loop, void (*tick)(void *ctx, uint64_t now_ns
 
 	while (!__atomic_load_n(&loop->stop, __ATOMIC_ACQUIRE)) {
 		int ms = __atomic_load_n(tick_ms, __ATOMIC_RELAXED);
-		uint64_t until = now + (uint64_t)(ms < 1 ? 1 : ms > TICK_MS_MAX ? TICK_MS_MAX : ms) * CVY_MS;
+		uint64_t step = (uint64_t)(ms < 1 ? 1 : ms > TICK_MS_MAX ? TICK_MS_MAX : ms) * CVY_MS;
+		uint64_t until = now + step - now % step; /* on the beat of all loops: one waking of the machine serves them */
 		int n;
 
 		if (loop->timers && loop->heap[0]->deadline_ns < until)

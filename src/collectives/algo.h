@@ -7,6 +7,8 @@
 
 #include "engine.h"
 
+#define CVY_GIVE_BYTES (2u << 20) /* of one tick, from all sources: what a repair message carries */
+
 #define CVY_PART_MIN 128 /* bytes of a slot that alltoall needs for each rank: header and one line */
 
 void cvy_allreduce_plan(struct cvy_engine *e, struct cvy_op *op, int size);

@@ -69,6 +69,7 @@ static void plan(struct covey_group *group, struct cvy_op *op)
 
 static int make(struct covey_group *group, const struct call *c, struct cvy_op **out)
 {
+	static uint8_t nothing[1]; /* NULL is welcome where no bytes move, but not to memcpy */
 	struct cvy_op *op;
 	size_t bytes = 0;
 	int err = check(group, c, &bytes);
@@ -76,10 +77,12 @@ static int make(struct covey_group *group, const struct call *c, struct cvy_op *
 	if (err)
 		return err;
 	op = cvy_op_new(group->engine, c->kind);
-	if (!op)
-		return cvy_fail(group->box, COVEY_ERR_NOMEM, -1, 0, "no memory for an operation");
-	op->send = c->send;
-	op->recv = c->recv;
+	if (!op) {
+		cvy_fail(group->box, COVEY_ERR_NOMEM, -1, 0, "no memory for an operation");
+		return COVEY_ERR_NOMEM;
+	}
+	op->send = c->send ? c->send : nothing;
+	op->recv = c->recv ? c->recv : nothing;
 	op->count = c->count;
 	op->elem = cvy_dtype_bytes(c->dtype);
 	op->bytes = bytes;

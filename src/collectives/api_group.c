@@ -112,7 +112,8 @@ static struct cvy_op *resume_admit(struct covey_group *group, void *state)
 
 	pthread_mutex_lock(&e->lock);
 	if (cvy_op_decided(op) && e->admit_state) {
-		memcpy(state, e->admit_state, e->admit_bytes < op->bytes ? e->admit_bytes : op->bytes);
+		if (state)
+			memcpy(state, e->admit_state, e->admit_bytes < op->bytes ? e->admit_bytes : op->bytes);
 		free(e->admit_state);
 		e->admit_state = NULL;
 	}
@@ -132,6 +133,9 @@ int covey_admit(struct covey_group *group, void *state, size_t bytes, struct cov
 		return cvy_fail(group->box, COVEY_ERR_INVAL, -1, 0, "admit: state has %zu bytes; 0 to 4096 are allowed, not NULL", bytes);
 	if (!__atomic_load_n(&group->join_done, __ATOMIC_ACQUIRE) || group->join_err)
 		return cvy_fail(group->box, COVEY_ERR_INVAL, -1, 0, "admit: the group is not joined yet");
+	if (group->admit_op && bytes != group->admit_op->bytes)
+		return cvy_fail(group->box, COVEY_ERR_INVAL, -1, 0, "admit: state has %zu bytes; the call that this one resumes gave %zu",
+				bytes, group->admit_op->bytes);
 	joiner = group->admit_op || group->engine->pending;
 	op = group->admit_op ? resume_admit(group, state) : admit_op(group->engine, state, bytes);
 	if (!op)
@@ -212,7 +216,9 @@ static int wait_request(struct covey_work *work, uint64_t deadline_ns, struct co
 
 	pthread_mutex_lock(&group->lock);
 	while (!work->answered && !err) {
-		if (!deadline_ns)
+		if (__atomic_load_n(&group->engine->ended, __ATOMIC_ACQUIRE) == COVEY_ERR_ABORTED)
+			err = COVEY_ERR_ABORTED; /* other ends answer what was asked */
+		else if (!deadline_ns)
 			pthread_cond_wait(&group->changed, &group->lock);
 		else if (pthread_cond_timedwait(&group->changed, &group->lock, &until))
 			err = COVEY_ERR_TIMEOUT;
@@ -341,8 +347,10 @@ int covey_recover(struct covey_group *group, const int *ranks, int n, struct cov
 	struct covey_mask mask = { { 0 } };
 	int err = cvy_handle_check(group);
 
-	if (!err && (!ranks || n < 1))
-		err = cvy_fail(group->box, COVEY_ERR_INVAL, -1, 0, "recover: no ranks given");
+	if (err)
+		return err;
+	if (!ranks || n < 1)
+		return cvy_fail(group->box, COVEY_ERR_INVAL, -1, 0, "recover: no ranks given");
 	for (int i = 0; !err && i < n; i++) {
 		err = check_rank(group, ranks[i]);
 		if (!err)

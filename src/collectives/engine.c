@@ -14,6 +14,7 @@
 #include "clock.h"
 #include "log.h"
 
+#define TICKS_MAX 0xc0000000u /* of a view: then a new one is asked for, so that no number comes twice */
 #define LOOKS 256 /* of a blocking call before it waits in earnest; about 5 us with a core of one's own */
 
 int cvy_engine_open(struct cvy_engine **out, struct cvy_mesh *mesh, struct cvy_errbox *box, size_t undo_bytes)
@@ -47,6 +48,12 @@ void cvy_engine_identity(struct cvy_engine *e, int rank, int max_ranks)
 	pthread_mutex_lock(&e->lock);
 	e->rank = rank;
 	e->mask_words = (max_ranks + 63) / 64;
+	if (e->view && e->view->max_ranks != max_ranks) { /* the store forgot the group while it formed: another creator */
+		cvy_view_free(e->view);
+		free(e->peer_done);
+		e->view = NULL;
+		e->peer_done = NULL;
+	}
 	if (!e->view)
 		e->view = cvy_view_new(max_ranks);
 	if (!e->peer_done)
@@ -275,7 +282,7 @@ static int claim_outcome(struct cvy_engine *e, struct cvy_op *op)
 	if (!o)
 		return 0;
 	*at = o->next;
-	if (!o->result.status && o->sig != op->sig)
+	if (!o->result.status && (o->sig != op->sig || (o->ticks && o->ticks != op->ticks)))
 		o->result.status = COVEY_ERR_MISMATCH;
 	cvy_engine_explain(e, op, o->result.status);
 	for (uint64_t i = 0; !o->result.status && op->kind->take && pos < o->n; i++) {
@@ -601,6 +608,8 @@ static int begin(struct cvy_engine *e, struct cvy_op *op)
 	rootless = op->kind->op_class == CVY_OP_ROOT && !covey_mask_has(&e->mask, op->root);
 	if (rootless && !may_enter(e, e->tick + 1)) /* decided at once, but no further ahead of the others than any tick */
 		return 0;
+	if (e->tick >= TICKS_MAX && !e->wanted)
+		want_change(e, op, "tick numbers run out");
 	e->ent = op->seq;
 	__atomic_store_n(&op->state, CVY_OP_ENTERED, __ATOMIC_RELAXED);
 	op->first = e->tick + 1;

@@ -51,6 +51,7 @@ static int take_struct(struct covey_group *group, void *to, size_t known, const 
 {
 	size_t size;
 
+	memset(to, 0, known);
 	if (!from)
 		return cvy_fail(cvy_handle_box(group), COVEY_ERR_INVAL, -1, 0, "%s is NULL", name);
 	memcpy(&size, from, sizeof(size));
@@ -61,7 +62,6 @@ static int take_struct(struct covey_group *group, void *to, size_t known, const 
 		if (((const uint8_t *)from)[i])
 			return cvy_fail(cvy_handle_box(group), COVEY_ERR_INVAL, -1, 0,
 					"%s: a field is set that this version does not know", name);
-	memset(to, 0, known);
 	memcpy(to, from, size < known ? size : known);
 	return 0;
 }
@@ -151,6 +151,8 @@ COVEY_API int covey_ep_create(struct covey_group *group, const struct covey_ep_c
 		err = covey_view(group, &view);
 	if (err)
 		return err;
+	if (view.rank < 0 || view.max_ranks < 1)
+		return fail(group, COVEY_ERR_INVAL, "the group is not joined yet: covey_join_wait() first");
 	e = cvy_handle_engine(group);
 	ep = calloc(1, sizeof(*ep));
 	if (!ep)

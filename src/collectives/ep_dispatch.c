@@ -30,13 +30,15 @@ static int token_goes_to(const struct covey_ep *ep, const int32_t *ids, int rank
 	return 0;
 }
 
-/* To a rank that does not see our window: all ids, and runs of the tokens that it needs. */
+#define RUNS_MAX 256 /* of one dispatch to one rank: a transport queues no put without end */
+
+/* To a rank that does not see our window: all ids, and runs of the tokens that it needs; the last may hold more. */
 static void push_to(struct cvy_engine *e, const struct covey_ep *ep, const uint8_t *slot, int n, int rank)
 {
 	const int32_t *ids = (const int32_t *)(const void *)slot;
 	const uint8_t *rows = slot + cvy_ep_dispatch_rows_at(&ep->shape);
 	size_t row = cvy_ep_row_bytes(&ep->shape);
-	int top_k = ep->shape.top_k;
+	int top_k = ep->shape.top_k, runs = 0;
 
 	if (!n)
 		return;
@@ -44,6 +46,8 @@ static void push_to(struct cvy_engine *e, const struct covey_ep *ep, const uint8
 	for (int t = 0, end; t < n; t = end + 1) {
 		for (end = t; end < n && token_goes_to(ep, ids + (size_t)end * (size_t)top_k, rank); end++)
 			;
+		if (end > t && ++runs == RUNS_MAX)
+			end = n;
 		if (end > t)
 			cvy_put(e, rank, rows + (size_t)t * row, (size_t)(end - t) * row);
 	}

@@ -229,7 +229,8 @@ int covey_leave(struct covey_group *group, uint64_t deadline_ns)
 	err = cvy_agent_ask(group->agent, CVY_API_LEAVE, work.id, group->identity.rank, 0, NULL);
 	pthread_mutex_lock(&group->lock);
 	while (!err && !work.answered)
-		err = await(group, deadline_ns);
+		err = __atomic_load_n(&group->engine->ended, __ATOMIC_ACQUIRE) == COVEY_ERR_ABORTED ? COVEY_ERR_ABORTED :
+												       await(group, deadline_ns);
 	for (struct covey_work **at = &group->asked; *at; at = &(*at)->next) {
 		if (*at == &work) {
 			*at = work.next;

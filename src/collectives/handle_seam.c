@@ -15,6 +15,7 @@ static void seam_identity(void *ctx, const struct cvy_identity *id)
 
 	pthread_mutex_lock(&group->lock);
 	group->identity = *id;
+	group->config.max_ranks = id->max_ranks; /* the creator's word */
 	pthread_mutex_unlock(&group->lock);
 	cvy_mesh_identity(group->mesh, id);
 	cvy_engine_identity(group->engine, id->rank, id->max_ranks);
@@ -117,13 +118,17 @@ static int engine_send(void *ctx, int rank, uint64_t inc, int type, uint32_t epo
 {
 	struct covey_group *group = ctx;
 	struct outgoing *o = malloc(sizeof(*o) + bytes);
+	int err;
 
 	if (!o)
 		return COVEY_ERR_NOMEM;
 	*o = (struct outgoing){ rank, type, inc, epoch, bytes };
 	if (bytes)
 		memcpy(o->body, body, bytes);
-	return cvy_loop_post(group->loop, send_posted, group, o);
+	err = cvy_loop_post(group->loop, send_posted, group, o);
+	if (err)
+		free(o);
+	return err;
 }
 
 void cvy_handle_seam(struct covey_group *group)

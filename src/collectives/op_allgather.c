@@ -2,14 +2,12 @@
 /* allgather: each rank publishes its block piece by piece, everyone copies all blocks. Blocks of missing ranks are zero. */
 #include "algo.h"
 
-#define GIVE_BYTES (2u << 20) /* of one tick from all sources: what a repair message carries */
-
 void cvy_allgather_plan(struct cvy_engine *e, struct cvy_op *op, int size)
 {
 	size_t piece = e->layout.slot_bytes;
 
-	if (piece > GIVE_BYTES / (size_t)size)
-		piece = GIVE_BYTES / (size_t)size / 64 * 64;
+	if (piece > CVY_GIVE_BYTES / (size_t)size)
+		piece = CVY_GIVE_BYTES / (size_t)size / 64 * 64;
 	op->piece = piece;
 	op->ticks = op->bytes ? (op->bytes + op->piece - 1) / op->piece : 1;
 }

@@ -20,7 +20,7 @@ static size_t inline_tick(const struct cvy_op *op)
 
 void cvy_allreduce_plan(struct cvy_engine *e, struct cvy_op *op, int size)
 {
-	size_t piece = e->layout.slot_bytes;
+	size_t piece = e->layout.slot_bytes < CVY_GIVE_BYTES ? e->layout.slot_bytes : CVY_GIVE_BYTES;
 
 	op->rounds = size > 2 && op->bytes > ONE_SHOT_BYTES ? 2 : 1;
 	if (op->rounds == 2 && op->bytes <= 2 * (size_t)PIECE_SMALL && piece > PIECE_SMALL)

@@ -7,7 +7,7 @@
 
 void cvy_broadcast_plan(struct cvy_engine *e, struct cvy_op *op)
 {
-	op->piece = e->layout.slot_bytes;
+	op->piece = e->layout.slot_bytes < CVY_GIVE_BYTES ? e->layout.slot_bytes : CVY_GIVE_BYTES;
 	op->ticks = op->bytes ? (op->bytes + op->piece - 1) / op->piece : 1;
 }
 

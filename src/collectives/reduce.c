@@ -8,6 +8,7 @@
 
 #include "algo.h"
 
+#include <assert.h>
 #if defined(__SSE2__)
 #include <emmintrin.h>
 #endif
@@ -154,14 +155,14 @@ static void reduce_bf16(uint16_t *dst, const uint16_t *const *src, int n, size_t
 	for (size_t at = 0; at < count; at += BLOCK_BYTES / 4) {
 		size_t m = count - at < BLOCK_BYTES / 4 ? count - at : BLOCK_BYTES / 4;
 
-		for (int k = 0; k < n; k++) {
+		for (size_t i = 0; i < m; i++)
+			acc[i] = cvy_bf16_f32(((const u16_any *)src[0])[at + i]);
+		for (int k = 1; k < n; k++) {
 			const u16_any *s = (const u16_any *)src[k] + at;
-			float *to = k ? add : acc;
 
 			for (size_t i = 0; i < m; i++)
-				to[i] = cvy_bf16_f32(s[i]);
-			if (k)
-				fold(acc, add, m);
+				add[i] = cvy_bf16_f32(s[i]);
+			fold(acc, add, m);
 		}
 		if (redop == COVEY_AVG)
 			divide(acc, m, COVEY_FLOAT32, n);
@@ -173,9 +174,11 @@ static void reduce_bf16(uint16_t *dst, const uint16_t *const *src, int n, size_t
 void cvy_reduce(void *dst, const void *const *src, int n, size_t count, int dtype, int redop, int stream)
 {
 	uint8_t acc[BLOCK_BYTES] __attribute__((aligned(64)));
-	size_t elem = cvy_dtype_bytes(dtype), block = BLOCK_BYTES / elem;
+	size_t elem = cvy_dtype_bytes(dtype), block;
 	fold_fn fold = fold_of(dtype, redop);
 
+	assert(elem && n > 0); /* checked when the operation was made */
+	block = BLOCK_BYTES / elem;
 	if (dtype == COVEY_BFLOAT16) {
 		reduce_bf16(dst, (const uint16_t *const *)src, n, count, redop);
 		return;

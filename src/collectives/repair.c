@@ -13,6 +13,7 @@ struct cvy_repair {
 	struct covey_mask holders;
 	uint64_t asked;	   /* seq of the PULL under way, 0: none */
 	int holder;	   /* who was asked */
+	uint64_t next;	   /* tick of the operation that comes next */
 	int told;	   /* REPAIRED was posted */
 	struct cvy_outcome *partial; /* what came of it so far */
 };
@@ -70,7 +71,11 @@ static void keep(struct cvy_engine *e, const struct cvy_outcome *from)
 		return;
 	*o = *from;
 	o->bytes = from->n ? malloc(from->n) : NULL;
-	if (o->bytes)
+	if (from->n && !o->bytes) {
+		free(o);
+		return;
+	}
+	if (from->n)
 		memcpy(o->bytes, from->bytes, from->n);
 	o->next = e->outcomes;
 	e->outcomes = o;
@@ -99,6 +104,7 @@ static void send_pull(struct cvy_engine *e, uint64_t seq, uint64_t from_tick)
 	}
 	e->repair->asked = seq;
 	e->repair->holder = h;
+	e->repair->next = from_tick;
 	cvy_debug("engine", "pull operation %llu from rank %d, epoch %u", (unsigned long long)seq, h, e->view->epoch);
 	e->send(e->send_ctx, h, e->view->member[h].inc, CVY_MSG_PULL, e->view->epoch, &pull, sizeof(pull));
 }
@@ -322,7 +328,7 @@ static void take(struct cvy_engine *e, struct cvy_outcome *o)
 		cvy_engine_reach(e, o->result.seq);
 		return;
 	}
-	if (!status && o->sig != op->sig)
+	if (!status && (o->sig != op->sig || (o->ticks && o->ticks != op->ticks)))
 		status = COVEY_ERR_MISMATCH;
 	for (uint64_t i = o->from; !status && op->kind->take && i < o->ticks; i++) {
 		uint32_t n;
@@ -347,12 +353,19 @@ static void take_give(struct cvy_engine *e, const struct cvy_msg *msg)
 	    head->seq != e->done + 1 || e->repair->asked != head->seq)
 		return;
 	o = e->repair->partial;
+	if (msg->rank != e->repair->holder || head->tick != e->repair->next || (o && o->ticks != head->ticks) || head->size < 0 ||
+	    head->size > e->view->max_ranks) {
+		cvy_warn("engine", "rank %d gives tick %llu of operation %llu out of place, epoch %u", msg->rank,
+			 (unsigned long long)head->tick, (unsigned long long)head->seq, msg->epoch);
+		return;
+	}
 	if (!o) {
 		o = e->repair->partial = calloc(1, sizeof(*o));
 		if (!o)
 			return;
 		o->from = head->tick;
 	}
+	e->repair->next++;
 	words = (const uint8_t *)msg->body + sizeof(*head);
 	o->result = (struct covey_result){ .status = head->status, .epoch = head->epoch, .seq = head->seq, .size = head->size };
 	memcpy(o->result.mask.word, words, head->words * 8ull);

@@ -198,7 +198,9 @@ static void be_patient(struct cvy_engine *e, struct patience *p, uint64_t deadli
 	if (!p->since_ns)
 		p->since_ns = now;
 	if (now - p->since_ns < YIELD_NS) {
+		pthread_mutex_unlock(&e->lock); /* it may be long until this thread runs again, and the agent may want to freeze */
 		sched_yield();
+		pthread_mutex_lock(&e->lock);
 		return;
 	}
 	__atomic_store_n(&e->waiting, 1, __ATOMIC_RELAXED);
@@ -292,8 +294,10 @@ static int step_one(struct cvy_engine *e)
 {
 	int r = 0;
 
-	if (__atomic_load_n(&e->waiters, __ATOMIC_SEQ_CST) || pthread_mutex_trylock(&e->lock))
+	if (__atomic_load_n(&e->waiters, __ATOMIC_SEQ_CST))
 		return 0;
+	if (pthread_mutex_trylock(&e->lock)) /* agent or application look at it for a moment: nobody kicks when they let go */
+		return 1;
 	if (e->head || e->repair)
 		r = cvy_engine_step(e) ? 2 : 1;
 	else if (cvy_engine_unsent(e)) /* behind a closed gate too: a laggard may wait for it */
@@ -307,7 +311,10 @@ static struct cvy_engine *claim_next(struct cvy_engine *after)
 	struct cvy_engine *e;
 
 	pthread_mutex_lock(&progress.lock);
-	e = after ? after->next_engine : progress.first;
+	for (e = progress.first; after && e && e != after;)
+		e = e->next_engine;
+	if (after) /* who was removed while it was stepped does not know any more who comes next: from the start */
+		e = e ? e->next_engine : progress.first;
 	progress.stepping = e;
 	pthread_cond_broadcast(&progress.left);
 	pthread_mutex_unlock(&progress.lock);
@@ -404,6 +411,7 @@ void cvy_progress_remove(struct cvy_engine *e)
 void cvy_progress_forget(void)
 {
 	pthread_mutex_init(&progress.lock, NULL);
+	pthread_cond_init(&progress.left, NULL);
 	progress.first = progress.stepping = NULL;
 	progress.running = 0;
 }

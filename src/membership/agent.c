@@ -25,6 +25,8 @@
 #define STORE_CALL_MS 200
 #define TICK_BUSY_MS 1	    /* while an operation waits or a change is under way */
 #define TICK_LATE_MS 2	    /* while a peer's beat is late */
+#define IDLE_MS 1000	    /* without an operation: then beats come ... */
+#define IDLE_TIMES 4	    /* ... this many times slower: an idle group shall cost nothing */
 #define LOOK_MIN_NS (CVY_MS / 2) /* a flood of events must not become a flood of looks */
 #define SECRET_MIN 16	    /* bytes of a secret file */
 #define SECRET_MAX 65536
@@ -43,6 +45,7 @@ struct cvy_agent {
 	int watch_dirty; /* view or links moved: choose anew whom to monitor */
 	int tick_ms;
 	uint64_t look_ns; /* time of the last look */
+	uint64_t done, done_ns; /* last operation decided here, and since when it is the last */
 };
 
 /* Which agent's thread this is. */
@@ -264,13 +267,19 @@ static int next_tick_ms(struct cvy_agent *agent, uint64_t now_ns)
 {
 	const struct cvy_seam *seam = agent->args.seam;
 	int ms = agent->args.config->heartbeat_ms, waiting = 0;
-	uint64_t floor_tick, timer;
+	uint64_t done, floor_tick, timer;
 
 	if (agent->driver.ended)
 		return ms;
-	seam->progress(seam->ctx, &floor_tick, &waiting);
+	done = seam->progress(seam->ctx, &floor_tick, &waiting);
+	if (done != agent->done || waiting) {
+		agent->done = done;
+		agent->done_ns = now_ns;
+	}
 	if (waiting || change_under_way(agent))
 		ms = TICK_BUSY_MS;
+	else if (now_ns - agent->done_ns > IDLE_MS * CVY_MS)
+		ms *= IDLE_TIMES;
 	if (cvy_detect_late(agent->detect) && ms > TICK_LATE_MS)
 		ms = TICK_LATE_MS;
 	timer = cvy_driver_timer(&agent->driver);
@@ -290,6 +299,7 @@ static void tick(void *ctx, uint64_t now_ns)
 	if (!agent->driver.ended && now_ns >= cvy_driver_timer(&agent->driver))
 		cvy_driver_post(&agent->driver, &time_passed, now_ns);
 	agent->tick_ms = next_tick_ms(agent, now_ns);
+	__atomic_store_n(&agent->args.own_page->beat_ms, (uint32_t)agent->tick_ms, __ATOMIC_RELAXED);
 }
 
 /* ---- Life ---------------------------------------------------------------------------------------- */

@@ -23,6 +23,7 @@
 
 #define LATE_BEATS 5
 #define LATE_MIN_NS (30 * CVY_MS)
+#define BEAT_MAX_MS 1000	  /* a page that names a slower beat is not believed */
 #define STARVED_TIMES 4		  /* hang bounds that a runnable peer may stay silent */
 #define LOOK_NS (10 * CVY_MS)	  /* at least between two looks into /proc */
 
@@ -273,8 +274,11 @@ static uint64_t next_look(const struct cvy_detect *d, uint64_t silent)
 
 static void look_at_beat(struct cvy_detect *d, struct peer *peer, const struct cvy_page *page, uint64_t step_ns)
 {
-	uint64_t beat = __atomic_load_n(&page->beat, __ATOMIC_RELAXED);
+	uint64_t beat = __atomic_load_n(&page->beat, __ATOMIC_RELAXED), every = __atomic_load_n(&page->beat_ms, __ATOMIC_RELAXED);
 	int source;
+
+	if (every < (uint64_t)d->args.heartbeat_ms || every > BEAT_MAX_MS)
+		every = (uint64_t)d->args.heartbeat_ms;
 
 	if (beat != peer->beat || !peer->known) {
 		peer->beat = beat;
@@ -284,7 +288,7 @@ static void look_at_beat(struct cvy_detect *d, struct peer *peer, const struct c
 	}
 	peer->silent_ns += step_ns;
 	if (d->hang_ns != CVY_NEVER && peer->silent_ns < (STARVED_TIMES + 1) * d->hang_ns &&
-	    peer->silent_ns >= 3 * CVY_MS * (uint64_t)d->args.heartbeat_ms)
+	    peer->silent_ns >= 3 * CVY_MS * every)
 		d->late = 1;
 	if (peer->silent_ns < peer->look_ns)
 		return;

@@ -200,7 +200,9 @@ void cvy_learn_advance(struct cvy_group_state *g)
 		if (g->ended)
 			return;
 	}
-	if (g->view && g->seen_epoch == g->view->epoch && g->seen_vid != g->view->vid) {
+	if (!g->view)
+		return;
+	if (g->seen_epoch == g->view->epoch && g->seen_vid != g->view->vid) {
 		cvy_group_stop(g, COVEY_ERR_FENCED, "the store holds a rival of the view that this rank has learned");
 		return;
 	}

@@ -68,8 +68,8 @@ static void note_state(struct cvy_group_state *g, uint64_t id, int argc, const c
 
 	if (!epoch || !ph || e < g->seen_epoch || (e == g->seen_epoch && id < g->seen_id))
 		return;
-	if (e > g->seen_epoch && (!g->heard_view || g->heard_view->epoch < e))
-		g->peek_due = g->now;
+	if (e > g->seen_epoch && (!g->heard_view || g->heard_view->epoch < e) && !cvy_reply_get(argc, argv, "size"))
+		g->peek_due = g->now; /* for the record, which this reply does not carry */
 	g->seen_epoch = e;
 	g->seen_id = id;
 	g->seen_ph = ph;
@@ -261,7 +261,7 @@ void cvy_store_state(struct cvy_group_state *g, const struct cvy_event *e)
 		int ph = e->text ? ph_of(e->text) : PH_NONE;
 
 		/* A hint about what a reply has told already; the store has better things to do during a change. */
-		if ((ph == PH_OPEN || ph == PH_INST) && ph == g->seen_ph && e->epoch == g->seen_epoch)
+		if (e->epoch < g->seen_epoch || ((ph == PH_OPEN || ph == PH_INST) && ph == g->seen_ph && e->epoch == g->seen_epoch))
 			return;
 		g->peek_due = g->now;
 		g->call[CALL_PEEK].again = 1;

@@ -96,14 +96,17 @@ void cvy_record_drop(struct cvy_record *record, const char *prefix)
 	for (int i = 0; i < record->count; i++) {
 		struct cvy_pair p = record->pair[i];
 
-		if (begins(p.field, prefix)) {
-			free(p.field);
-			free(p.value);
-		} else {
+		if (!begins(p.field, prefix)) {
+			record->pair[i] = record->pair[kept];
 			record->pair[kept++] = p;
 		}
 	}
-	record->count = kept;
+	while (record->count > kept) {
+		struct cvy_pair *p = &record->pair[--record->count];
+
+		free(p->field);
+		free(p->value);
+	}
 }
 
 int cvy_record_copy(struct cvy_record *to, const struct cvy_record *from)

@@ -69,7 +69,7 @@ static int page_fill(struct cvy_page *page, const struct cvy_layout *layout, int
 	return 0;
 }
 
-static int window_create(struct cvy_window *window, struct cvy_errbox *box)
+static int window_create(struct cvy_window *window, int max_ranks, struct cvy_errbox *box)
 {
 	const struct cvy_layout *l = &window->layout;
 	struct stat st;
@@ -97,7 +97,7 @@ static int window_create(struct cvy_window *window, struct cvy_errbox *box)
 	/* After the own mapping: FUTURE_WRITE leaves it writable and refuses every later one. */
 	if (fcntl(window->fd, F_ADD_SEALS, SEALS))
 		return cvy_fail(box, COVEY_ERR_UNSUPPORTED, -1, 0, "sealing the window: %s", strerror(errno));
-	return 0;
+	return page_fill((struct cvy_page *)window->own, l, max_ranks);
 }
 
 int cvy_window_new(const struct cvy_layout *layout, int max_ranks, struct cvy_errbox *box, struct cvy_window **out)
@@ -110,9 +110,7 @@ int cvy_window_new(const struct cvy_layout *layout, int max_ranks, struct cvy_er
 	window->refs = 1;
 	window->fd = -1;
 	window->layout = *layout;
-	err = window_create(window, box);
-	if (!err)
-		err = page_fill((struct cvy_page *)window->own, layout, max_ranks);
+	err = window_create(window, max_ranks, box);
 	if (err) {
 		cvy_window_put(window);
 		return err;

@@ -305,7 +305,8 @@ void sim_mesh_drop(struct proc *p, int rank, uint64_t inc)
 		p->expects[rank] = 0;
 	if (!l || l->link.inc != inc)
 		return;
-	sim_cut(p, p->sim->proc[l->other], 0);
+	if (l->id && l->id == p->sim->link[p->id][l->other]) /* that process may be linked anew under another rank */
+		sim_cut(p, p->sim->proc[l->other], 0);
 	link_remove(&p->mesh, rank);
 }
 
