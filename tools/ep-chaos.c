@@ -243,8 +243,9 @@ static int cycles(struct chaos *c, int n, bool stop)
 }
 
 /* Figures that are too high; < 0: the run could not go on. */
-static int run(struct chaos *c, const struct chaos_options *opt)
+static int run(struct chaos *c)
 {
+	const struct chaos_options *opt = c->opt;
 	int err = 0, missed;
 
 	if (opt->idle_s)
@@ -279,7 +280,7 @@ static void name_samples(struct chaos *c)
 
 int main(int argc, char **argv)
 {
-	static struct chaos chaos = { .shared_fd = -1 };
+	struct chaos chaos = { .shared_fd = -1 };
 	struct chaos_options opt = { .ranks = 4, .rank = -1, .shared_fd = -1, .touch_mib = UINT64_MAX, .bytes = 65536 };
 	const struct argp argp = { options, parse, NULL, doc, NULL, NULL, NULL };
 	int missed = -1, started;
@@ -296,7 +297,7 @@ int main(int argc, char **argv)
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	started = !chaos_fleet_open(&chaos) && !chaos_fleet_start(&chaos);
 	if (started) {
-		missed = run(&chaos, &opt);
+		missed = run(&chaos);
 		if (missed >= 0)
 			chaos_fleet_stop(&chaos);
 		if (chaos.done)

@@ -50,6 +50,7 @@ struct cvy_loop {
 	int millis_only; /* the kernel has no epoll_pwait2 */
 	struct cvy_watch *dead;
 	struct cvy_timer **heap; /* the earliest first */
+	uint64_t round_ns;	 /* those due then are fired in the present round */
 	size_t timers, room;
 
 	pthread_mutex_t lock; /* of the three below */
@@ -267,6 +268,8 @@ struct cvy_timer *cvy_loop_timer(struct cvy_loop *loop, uint64_t deadline_ns, vo
 	}
 	if (!timer)
 		return NULL;
+	if (deadline_ns <= loop->round_ns) /* set for the past by a call of this round: behind all that are due in it */
+		deadline_ns = loop->round_ns + 1;
 	*timer = (struct cvy_timer){ .loop = loop, .deadline_ns = deadline_ns, .fire = fire, .ctx = ctx };
 	loop->timers++;
 	settle(loop, timer, loop->timers - 1);
@@ -288,10 +291,11 @@ void cvy_loop_cancel(struct cvy_timer *timer)
 	free(timer);
 }
 
-/* Those due at @now_ns; one that is set again by its own call for the past waits for the next round. */
+/* Those due at @now_ns; one that is set again by its own call for the past waits for the next round, and holds up nobody. */
 static void run_timers(struct cvy_loop *loop, uint64_t now_ns)
 {
-	for (size_t left = loop->timers; left && loop->timers && loop->heap[0]->deadline_ns <= now_ns; left--) {
+	loop->round_ns = now_ns;
+	while (loop->timers && loop->heap[0]->deadline_ns <= now_ns) {
 		struct cvy_timer *first = loop->heap[0], timer = *first;
 
 		take_out(loop, 0);

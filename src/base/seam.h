@@ -40,6 +40,7 @@ struct cvy_seam {
 	void (*message)(void *ctx, const struct cvy_msg *msg); /* ADMIT, PULL, GIVE */
 	void (*stop)(void *ctx, int err); /* FENCED, CLOSED, ABORTED: everything ends with this error */
 	uint64_t (*progress)(void *ctx, uint64_t *floor_tick, int *waiting); /* done seq; is an operation waiting > 1 ms? */
+	int (*retire)(void *ctx); /* enters no further operation; 1 when every member has decided what is decided here */
 	void (*peer_progress)(void *ctx, int rank, uint64_t done, uint64_t floor_tick); /* from PING */
 };
 

@@ -172,8 +172,11 @@ static void fence(struct cvy_engine *e, const struct covey_mask *removed, int ke
 		e->set.base[k] = e->aside[r];
 		e->set.page[k] = (struct cvy_page *)e->aside[r];
 	}
-	CVY_MASK_EACH (r, removed)
+	CVY_MASK_EACH (r, removed) {
 		cvy_mesh_fence(e->mesh, r);
+		if (e->peer_done)
+			e->peer_done[r] = 0; /* the next incarnation begins anew */
+	}
 	/* A source that had announced a tick may be gone now: what was looked at counts no more. */
 	if (e->head)
 		e->head->scan[0] = e->head->scan[1] = 0;
@@ -304,17 +307,36 @@ void cvy_engine_stop(void *ctx, int err)
 	cvy_engine_wake(e);
 }
 
+/* Has every member decided what is decided here? Lock held. */
+static int all_have(struct cvy_engine *e)
+{
+	for (int k = 0; k < e->set.n; k++)
+		if (k != e->set.self && !e->set.gone[k] &&
+		    __atomic_load_n(&e->peer_done[e->set.rank[k]], __ATOMIC_ACQUIRE) < e->done)
+			return 0;
+	return 1;
+}
+
 int cvy_engine_drained(struct cvy_engine *e)
 {
 	int drained;
 
 	if (pthread_mutex_trylock(&e->lock))
 		return 0;
-	drained = !e->head;
-	for (int k = 0; drained && k < e->set.n; k++)
-		if (k != e->set.self && !e->set.gone[k] &&
-		    __atomic_load_n(&e->peer_done[e->set.rank[k]], __ATOMIC_ACQUIRE) < e->done)
-			drained = 0;
+	drained = !e->head && all_have(e);
+	pthread_mutex_unlock(&e->lock);
+	return drained;
+}
+
+int cvy_engine_retire(void *ctx)
+{
+	struct cvy_engine *e = ctx;
+	int drained;
+
+	__atomic_store_n(&e->retiring, 1, __ATOMIC_RELAXED);
+	if (pthread_mutex_trylock(&e->lock))
+		return 0;
+	drained = (!e->head || e->head->state == CVY_OP_QUEUED) && all_have(e);
 	pthread_mutex_unlock(&e->lock);
 	return drained;
 }

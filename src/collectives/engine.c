@@ -601,6 +601,8 @@ static int begin(struct cvy_engine *e, struct cvy_op *op)
 {
 	int rootless;
 
+	if (__atomic_load_n(&e->retiring, __ATOMIC_RELAXED))
+		return 0;
 	if (op->kind->op_class == CVY_OP_ADMIT && !begin_admit(e, op))
 		return 0;
 	if (op->seq != e->done + 1)

@@ -27,6 +27,8 @@
 struct cvy_engine;
 struct cvy_op;
 
+#define CVY_ADMIT_MS 5000 /* that members wait in an ADMIT for joiners that do not enter it */
+
 enum cvy_op_class {
 	CVY_OP_ALL,	/* replicated: needs everyone, a holder can give it */
 	CVY_OP_PRIVATE, /* needs everyone, each rank gets its own part; missing sources are masked */
@@ -134,6 +136,7 @@ struct cvy_engine {
 	uint32_t asleep; /* threads asleep on change */
 	uint32_t change; /* futex: counts thaws, ends, decided operations */
 	int ended;	 /* COVEY_ERR_*: every operation ends with it */
+	int retiring;	 /* operations that are not entered yet wait */
 	int waiting;	 /* someone has waited for more than 1 ms */
 	int waiters;	 /* threads that step this engine while they wait */
 
@@ -170,6 +173,8 @@ struct cvy_engine {
 	size_t admit_bytes;
 	uint64_t admit_seq;
 	uint32_t admit_tick, admit_epoch;
+	uint64_t late_seq, late_ns;	  /* ADMIT that waits for pending ranks alone, and since when; agent's thread */
+	uint32_t late_epoch;
 	uint8_t *scratch; /* give buffer */
 	size_t scratch_bytes;
 
@@ -246,9 +251,13 @@ void cvy_engine_thaw(void *ctx);
 void cvy_engine_message(void *ctx, const struct cvy_msg *msg);
 void cvy_engine_stop(void *ctx, int err);
 uint64_t cvy_engine_progress(void *ctx, uint64_t *floor_tick, int *waiting);
+/* Suspects the pending ranks that an ADMIT has waited for alone for CVY_ADMIT_MS. Agent's thread. */
+void cvy_engine_admit_late(struct cvy_engine *e, uint64_t now_ns);
 void cvy_engine_peer_progress(void *ctx, int rank, uint64_t done, uint64_t floor_tick);
 /* 1 when every member has decided what is decided here: this rank may go. Agent's thread or simulator. */
 int cvy_engine_drained(struct cvy_engine *e);
+/* The same for a rank whose application goes on calling: operations that it has not entered wait from here on. */
+int cvy_engine_retire(void *ctx);
 /* A waiter that waits long looks for other calls at this number where nobody would announce (root operations). */
 void cvy_engine_look_for_mismatch(struct cvy_engine *e);
 

@@ -88,7 +88,15 @@ static void seam_stop(void *ctx, int err)
 
 static uint64_t seam_progress(void *ctx, uint64_t *floor_tick, int *waiting)
 {
-	return cvy_engine_progress(((struct covey_group *)ctx)->engine, floor_tick, waiting);
+	struct cvy_engine *e = ((struct covey_group *)ctx)->engine;
+
+	cvy_engine_admit_late(e, cvy_now_ns());
+	return cvy_engine_progress(e, floor_tick, waiting);
+}
+
+static int seam_retire(void *ctx)
+{
+	return cvy_engine_retire(((struct covey_group *)ctx)->engine);
 }
 
 static void seam_peer_progress(void *ctx, int rank, uint64_t done, uint64_t floor_tick)
@@ -150,6 +158,7 @@ void cvy_handle_seam(struct covey_group *group)
 		.message = seam_message,
 		.stop = seam_stop,
 		.progress = seam_progress,
+		.retire = seam_retire,
 		.peer_progress = seam_peer_progress,
 	};
 	group->engine->sink = cvy_agent_sink(group->agent);

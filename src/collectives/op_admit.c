@@ -6,6 +6,7 @@
  */
 #include <stdlib.h>
 
+#include "clock.h"
 #include "engine.h"
 #include "log.h"
 
@@ -57,6 +58,57 @@ void cvy_admit_message(struct cvy_engine *e, const struct cvy_msg *msg)
 	e->admit_seq = head.seq;
 	e->admit_tick = head.tick;
 	e->admit_epoch = msg->epoch;
+}
+
+/* Pending ranks of which an entered ADMIT has no signal; none while it waits for an admitted rank too. */
+static void missing_joiners(struct cvy_engine *e, struct cvy_op *op, struct covey_mask *missing)
+{
+	memset(missing, 0, sizeof(*missing));
+	if (!op || op->state != CVY_OP_ENTERED || op->kind->op_class != CVY_OP_ADMIT || !op->entered || e->pending ||
+	    cvy_mask_empty(&e->view->pending))
+		return;
+	for (int k = 0; k < e->set.n; k++) {
+		int r = e->set.rank[k];
+
+		if (k == e->set.self || __atomic_load_n(&cvy_source_line(e, op, 0, k, 1)->tag, __ATOMIC_ACQUIRE) ==
+						cvy_tag(e->epoch, op->first))
+			continue;
+		if (!covey_mask_has(&e->view->pending, r)) { /* it may be the one that tells the joiners to begin */
+			memset(missing, 0, sizeof(*missing));
+			return;
+		}
+		cvy_mask_add(missing, r);
+	}
+}
+
+/* PROTOCOL section 6: the change that follows leaves them out though they report. */
+void cvy_engine_admit_late(struct cvy_engine *e, uint64_t now_ns)
+{
+	struct cvy_event ev = { .kind = CVY_EV_SUSPECT, .source = CVY_SOURCE_ADMIT };
+	struct covey_mask missing;
+
+	if (__atomic_load_n(&e->gate, __ATOMIC_ACQUIRE) || pthread_mutex_trylock(&e->lock))
+		return; /* whoever holds the lock is stepping: the next tick looks again */
+	if (!e->active || !e->view) {
+		pthread_mutex_unlock(&e->lock);
+		return;
+	}
+	missing_joiners(e, e->head, &missing);
+	if (cvy_mask_empty(&missing)) {
+		e->late_seq = 0;
+	} else if (e->late_seq != e->head->seq || e->late_epoch != e->epoch) {
+		e->late_seq = e->head->seq;
+		e->late_epoch = e->epoch;
+		e->late_ns = now_ns;
+	} else if (now_ns - e->late_ns >= CVY_ADMIT_MS * CVY_MS) {
+		CVY_MASK_EACH (r, &missing) {
+			ev.rank = r;
+			ev.inc = e->view->member[r].inc;
+			cvy_post(&e->sink, &ev);
+		}
+		e->late_ns = now_ns; /* told once; again if nothing comes of it */
+	}
+	pthread_mutex_unlock(&e->lock);
 }
 
 /* A joiner hands the members' state to its caller. */

@@ -260,9 +260,6 @@ static int message(struct cvy_driver *d, const struct cvy_event *e)
 static void retire(struct cvy_driver *d)
 {
 	struct cvy_event leave = { .kind = CVY_EV_API, .api = CVY_API_LEAVE, .rank = -1 };
-	const struct cvy_page *page;
-	uint64_t floor_tick = 0, done_tick = 0;
-	int waiting = 0;
 
 	if (d->ended || !cvy_group_retiring(d->group)) {
 		d->retire_look_ns = 0;
@@ -270,11 +267,7 @@ static void retire(struct cvy_driver *d)
 	}
 	if (!d->retire_deadline_ns)
 		d->retire_deadline_ns = d->now_ns + CVY_DRAIN_MS * CVY_MS;
-	page = d->seam->page ? d->seam->page(d->seam->ctx, cvy_group_rank(d->group)) : NULL;
-	if (page)
-		done_tick = (uint32_t)__atomic_load_n(&page->done.tag, __ATOMIC_ACQUIRE);
-	d->seam->progress(d->seam->ctx, &floor_tick, &waiting);
-	if (d->now_ns >= d->retire_deadline_ns || floor_tick >= done_tick)
+	if (d->seam->retire(d->seam->ctx) || d->now_ns >= d->retire_deadline_ns)
 		push(d, &leave, d->now_ns);
 	d->retire_look_ns = d->now_ns + RETIRE_LOOK_MS * CVY_MS;
 }

@@ -12,10 +12,9 @@
  * up and down into CVY_EV_STORE_UP and CVY_EV_STORE_DOWN (text: cause; err AUTH, VERSION or INVAL when
  * it will not be retried).
  *
- * Retire: while this rank is marked `retire` (cvy_group_retiring) the driver looks at every event
- * whether everybody has what this rank completed: seam->progress gives the floor tick, the own page's
- * `done.tag` the last tick completed here. When floor has reached it, or after CVY_DRAIN_MS, it posts
- * API LEAVE (id 0) for itself.
+ * Retire: while this rank is marked `retire` (cvy_group_retiring) the driver asks seam->retire at every
+ * event: the engine enters no further operation and says when everybody has what this rank completed.
+ * Then, or after CVY_DRAIN_MS, the driver posts API LEAVE (id 0) for itself.
  */
 #ifndef CVY_DRIVER_H
 #define CVY_DRIVER_H

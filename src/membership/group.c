@@ -20,7 +20,6 @@ static void defaults(struct cvy_group_args *a)
 	a->grace_ms = value(a->grace_ms, 5);
 	a->flush_ms = value(a->flush_ms, 1000);
 	a->ack_ms = value(a->ack_ms, 1000);
-	a->admit_ms = value(a->admit_ms, 5000);
 	a->relink_ms = value(a->relink_ms, 100);
 	a->join_ms = value(a->join_ms, 60000);
 	a->peek_ms = value(a->peek_ms, 20);

@@ -67,7 +67,7 @@ struct cvy_group_args {
 	const char *addr, *host;
 	uint64_t nonce, seed; /* seed of every random name it makes up */
 	const uint8_t *secret; /* [32] from a file; NULL: made up by the creator, read from the store by others */
-	int grace_ms, flush_ms, ack_ms, admit_ms, relink_ms, join_ms, peek_ms, lease_ms; /* 0: PROTOCOL's defaults */
+	int grace_ms, flush_ms, ack_ms, relink_ms, join_ms, peek_ms, lease_ms; /* 0: PROTOCOL's defaults */
 };
 
 struct cvy_group_state;

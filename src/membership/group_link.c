@@ -132,6 +132,7 @@ void cvy_link_event(struct cvy_group_state *g, const struct cvy_event *e)
 	if (e->kind == CVY_EV_LINK_UP) {
 		p->up = p->was_up = 1;
 		p->dials = 0;
+		p->since_ns = g->now;
 	} else {
 		link_down(g, p, e, rank, inc);
 	}
@@ -145,14 +146,24 @@ int cvy_link_all(const struct cvy_group_state *g, const struct cvy_view *view)
 	return 1;
 }
 
-/* Down twice in this view, or not back in relink_ms; a first connection may take as long as an acknowledgement. */
+/*
+ * Down twice in this view, or not back in relink_ms; a first connection may take as long as an acknowledgement.
+ * A link that has stood for ack_ms is good again: two who complain for ever would leave a change without quorum.
+ */
 int cvy_link_bad(struct cvy_group_state *g, int rank)
 {
 	struct peer *p = &g->peer[rank];
 	uint64_t until;
 
-	if (p->downs >= 2)
-		return 1;
+	if (p->downs >= 2) {
+		until = p->since_ns + (uint64_t)g->args.ack_ms * CVY_MS;
+		if (!p->up || g->now < until) {
+			if (p->up)
+				cvy_group_wake(g, until);
+			return 1;
+		}
+		p->downs = 0;
+	}
 	if (p->up || p->inc != g->view->member[rank].inc)
 		return 0;
 	until = p->since_ns + (uint64_t)(p->was_up ? g->args.relink_ms : g->args.ack_ms) * CVY_MS;

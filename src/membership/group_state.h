@@ -57,7 +57,7 @@ struct peer {
 	int up, was_up, downs; /* downs: in this epoch */
 	int dials;	  /* in a row */
 	uint64_t due_ns;  /* dial again; CVY_NEVER: under way */
-	uint64_t since_ns; /* it is not up since */
+	uint64_t since_ns; /* it is up, or not up, since */
 	uint64_t proven, accused, telling, told; /* incs: surely dead, suspected, suspicion on its way, told to the store */
 	int source;	  /* of the suspicion */
 	uint64_t seen_join; /* inc of the joiner that the application was told of */

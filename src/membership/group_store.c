@@ -160,8 +160,11 @@ static void hello_said(struct cvy_group_state *g, const struct cvy_event *e)
 	if (!life)
 		return;
 	if (strcmp(life, g->life) != 0) {
-		if (life_number(life) <= life_number(g->life))
+		if (life_number(life) <= life_number(g->life)) {
+			if (!g->view) /* nothing was promised, and a joiner's hello begins no life: register there */
+				cvy_join_anew(g);
 			return; /* a rival of what we promised: say hello again, it begins a new life */
+		}
 		adopt_life(g, life);
 	}
 	g->need_hello = 0;

@@ -628,7 +628,7 @@ static void bound_fire(void *ctx)
 		if (e->open && e->sent_ns + bound <= now)
 			answer(r, e, COVEY_ERR_TIMEOUT, 0, NULL, "the store did not answer in time");
 	}
-	if (!r->dying)
+	if (!r->dying && !k->broken)
 		arm(r);
 	leave(r);
 }

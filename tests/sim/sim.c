@@ -1,10 +1,39 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sim --seed N [--trace] | --seeds A-B: runs of the simulator; a failure prints how to run it again. */
+/*
+ * sim --seed N [--trace] | --seeds A-B | --list FILE: runs of the simulator; a failure prints how to run it
+ * again. A list has a line `seed name what it showed` for every seed that once found a bug.
+ */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "sim.h"
+
+static int run_list(const char *path)
+{
+	FILE *f = fopen(path, "r");
+	char line[400], name[64], why[256];
+	int bad = 0, n = 0;
+	uint64_t seed, steps;
+
+	if (!f) {
+		perror(path);
+		return 2;
+	}
+	while (fgets(line, sizeof(line), f)) {
+		if (sscanf(line, "%" SCNu64 " %63s", &seed, name) != 2) /* a comment */
+			continue;
+		n++;
+		if (sim_run(seed, 0, why, sizeof(why), &steps)) {
+			printf("%s: seed %" PRIu64 ": %s\n  again: sim --seed %" PRIu64 " --trace\n", name, seed, why,
+			       seed);
+			bad++;
+		}
+	}
+	fclose(f);
+	printf("%d regressions, %d failed\n", n, bad);
+	return bad || !n;
+}
 
 int main(int argc, char **argv)
 {
@@ -15,13 +44,15 @@ int main(int argc, char **argv)
 	for (int i = 1; i < argc; i++) {
 		if (strcmp(argv[i], "--trace") == 0) {
 			trace = 1;
+		} else if (strcmp(argv[i], "--list") == 0 && i + 1 < argc) {
+			return run_list(argv[i + 1]);
 		} else if (strcmp(argv[i], "--seed") == 0 && i + 1 < argc) {
 			from = to = strtoull(argv[++i], NULL, 10);
 		} else if (strcmp(argv[i], "--seeds") == 0 && i + 1 < argc &&
 			   sscanf(argv[i + 1], "%" SCNu64 "-%" SCNu64, &from, &to) == 2) {
 			i++;
 		} else {
-			fprintf(stderr, "usage: sim --seed N [--trace] | --seeds A-B\n");
+			fprintf(stderr, "usage: sim --seed N [--trace] | --seeds A-B | --list FILE\n");
 			return 2;
 		}
 	}

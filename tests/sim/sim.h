@@ -2,7 +2,7 @@
 /*
  * A whole group in one process from one seed: virtual time, members with the real driver, state machine,
  * engine and store.lua. Made up are the links and windows (sim_mesh.c), what the applications call
- * (app.c), and the faults (world.c). Nothing is random but through sim_random(), so a seed is a run.
+ * (app.c), and the faults (faults.c). Nothing is random but through sim_random(), so a seed is a run.
  */
 #ifndef SIM_H
 #define SIM_H
@@ -93,6 +93,7 @@ struct proc {
 	uint64_t timer_ns, expects[SIM_RANKS];
 	uint32_t fenced; /* epoch that the engine has learned */
 	int joined, join_err;
+	int stuck; /* as a joiner it never enters its ADMIT, though its agent answers */
 	struct sim_event *held, **held_last; /* what happened to it while it was stopped */
 };
 
@@ -125,12 +126,14 @@ struct sim {
 	int restarts;
 };
 
-/* world.c */
+/* heap.c */
 uint64_t sim_random(struct sim *sim, uint64_t below);
 uint64_t sim_hash(uint64_t a, uint64_t b);
 uint64_t sim_lag(struct sim *sim, uint64_t us);
 void sim_fail(struct sim *sim, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void sim_trace(struct sim *sim, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* proc.c, invariants.c, net.c, world.c */
 struct proc *sim_proc_of(struct sim *sim, uint64_t inc); /* NULL: no such */
 int sim_survivor(struct proc *p);
 void sim_cut(struct proc *p, struct proc *q, int tell_p);			 /* ends the link of two processes */

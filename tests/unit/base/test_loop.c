@@ -137,6 +137,33 @@ START_TEST(tick_comes_without_events_and_not_early)
 }
 END_TEST
 
+static int eager, patient;
+
+static void fire_again(void *ctx)
+{
+	if (++eager == 1000)
+		cvy_loop_stop(loop);
+	cvy_loop_timer(loop, 1, fire_again, ctx);
+}
+
+static void fire_once(void *ctx)
+{
+	(void)ctx;
+	patient = eager;
+	cvy_loop_stop(loop);
+}
+
+START_TEST(a_timer_set_for_the_past_again_and_again_holds_up_no_other)
+{
+	eager = patient = 0;
+	cvy_loop_timer(loop, 1, fire_again, NULL);
+	cvy_loop_timer(loop, 2, fire_once, NULL);
+	cvy_loop_run(loop, count_tick, NULL, &tick_ms);
+	ck_assert_int_eq(patient, 1);
+	ck_assert_int_eq(eager, 1);
+}
+END_TEST
+
 START_TEST(stop_before_run_ends_it_and_earlier_posts_still_run)
 {
 	cvy_loop_post(loop, note, NULL, (void *)5);
@@ -160,6 +187,7 @@ int main(void)
 	tcase_add_test(tc, timers_fire_in_order_of_deadline_and_not_when_cancelled);
 	tcase_add_test(tc, watch_removed_in_a_callback_of_its_batch_stays_silent);
 	tcase_add_test(tc, tick_comes_without_events_and_not_early);
+	tcase_add_test(tc, a_timer_set_for_the_past_again_and_again_holds_up_no_other);
 	tcase_add_test(tc, stop_before_run_ends_it_and_earlier_posts_still_run);
 	srunner_run_all(runner, CK_NORMAL);
 	failed = srunner_ntests_failed(runner);

@@ -347,6 +347,7 @@ START_TEST(a_stopped_rank_is_fenced)
 	plan_open(&plan, "stop", 4, transports[_i]);
 	plan.config.hang_ms = 300;
 	plan.config.link_ms = 300;
+	plan.leave = 1;
 	plan.shared->stop = OPS - 1;
 	for (int r = 0; r < 4; r++)
 		pid[r] = harness_fork(founder, &plan, r);
@@ -427,13 +428,15 @@ static int asker(void *arg, int me)
 
 	rank_open(&k, plan, me);
 	k.group = harness_join(&plan->config, me);
-	for (; seq <= 100; seq++)
-		must(!step(&k, seq), "operation %llu", (unsigned long long)seq);
+	for (; !err && seq <= 100; seq++)
+		err = step(&k, seq);
+	must(!err || (me == 2 && seq == 101), "rank %d: operation %llu: %s", me, (unsigned long long)seq - 1, /* may be out before it looks */
+	     covey_strerror(err));
 	if (me == 0) {
 		err = plan->leave ? covey_retire(k.group, 2, &work) : covey_evict(k.group, 2, &work);
 		must(!err, "%s", covey_strerror(err));
 	}
-	for (; seq < OPS; seq++) {
+	for (; !err && seq < OPS; seq++) {
 		err = step(&k, seq);
 		if (err || !(plan->shared->note[me][seq].mask & 4))
 			break;
@@ -449,6 +452,8 @@ static int asker(void *arg, int me)
 		must(!err && !covey_mask_has(&res.mask, 2), "the request ends with %s", covey_strerror(err));
 		covey_work_free(work);
 	}
+	err = covey_leave(k.group, harness_deadline(WATCHDOG_MS)); /* else a death: what only this rank completed is done again */
+	must(!err, "rank %d cannot leave: %s", me, covey_strerror(err));
 	covey_close(k.group);
 	return 0;
 }
@@ -543,6 +548,7 @@ START_TEST(a_zombie_is_dead)
 	pid_t pid[3];
 
 	plan_open(&plan, "zombie", 3, COVEY_TRANSPORT_SHM);
+	plan.leave = 1;
 	plan.shared->stop = OPS - 1;
 	for (int r = 0; r < 3; r++)
 		pid[r] = harness_fork(founder, &plan, r);

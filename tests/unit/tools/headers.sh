@@ -13,6 +13,7 @@ for header in "$source"/include/*.h "$source"/src/*/*.h; do
 	*/collectives) see="$see -I$source/src/membership -I$source/src/p2p" ;;
 	esac
 	# Included from a source: a compiler handed a header warns about #pragma once and unused functions.
+	# shellcheck disable=SC2086
 	printf '#include "%s"\n' "$header" |
 		$cc -std=c17 $warnings -Wstrict-prototypes $see -x c -fsyntax-only - ||
 		{ echo "not alone as C17: $header"; failed=1; }

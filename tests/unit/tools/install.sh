@@ -23,6 +23,7 @@ int main(void)
 END
 export PKG_CONFIG_PATH="$where/usr/$libdir/pkgconfig"
 flags=$(pkg-config --cflags --libs covey)
+# shellcheck disable=SC2086
 $cc -std=c17 -Wall -Wextra -Werror "$where/user.c" -o "$where/user" $flags
 LD_LIBRARY_PATH="$where/usr/$libdir" "$where/user"
 for tool in "$where"/usr/bin/ep-*; do
