@@ -144,7 +144,8 @@ static void open_if_due(struct cvy_group_state *g)
 			cvy_change_suspect(g, r, p->proven, CVY_SOURCE_ROBUST, NULL);
 		if (cvy_link_bad(g, r))
 			cvy_change_suspect(g, r, g->view->member[r].inc, CVY_SOURCE_LINK, "cannot be reached");
-		untold |= p->accused && p->told != p->accused;
+		/* a report carries proofs: an open change needs no other word of them */
+		untold |= p->accused && p->told != p->accused && !(changing(g) && p->proven == p->accused);
 	}
 	forgot = g->phase == CVY_PHASE_FROZEN && g->seen_epoch == g->view->epoch &&
 		 (g->seen_ph == PH_RUN || g->seen_ph == PH_INST);
@@ -303,6 +304,21 @@ void cvy_change_decided(struct cvy_group_state *g, int script, uint64_t mark, co
 	}
 }
 
+/* An `open` for this view is under way: what is called after it finds the change open. */
+static int opening(const struct cvy_group_state *g)
+{
+	return g->store_up && g->call[CALL_OPEN].id && g->call[CALL_OPEN].mark == g->view->epoch;
+}
+
+/* With a dead member in it the view has no future: no need to wait for the store to say so. */
+static int member_proven_dead(const struct cvy_group_state *g)
+{
+	CVY_MASK_EACH(r, &g->view->members)
+		if (r != g->rank && g->peer[r].proven == g->view->member[r].inc)
+			return 1;
+	return 0;
+}
+
 void cvy_change_advance(struct cvy_group_state *g)
 {
 	int movable = g->phase == CVY_PHASE_RUN || g->phase == CVY_PHASE_ACKED ||
@@ -312,12 +328,12 @@ void cvy_change_advance(struct cvy_group_state *g)
 		return;
 	note_bad(g);
 	open_if_due(g);
-	if (movable && (changing(g) || ahead(g))) {
+	if (movable && (changing(g) || ahead(g) || (opening(g) && member_proven_dead(g)))) {
 		cvy_do(g, CVY_DO_FREEZE, -1);
 		g->phase = CVY_PHASE_FREEZING;
 		cvy_group_tell_view(g, 0);
 	}
-	if (g->phase != CVY_PHASE_FROZEN || ahead(g) || !changing(g))
+	if (g->phase != CVY_PHASE_FROZEN || ahead(g) || (!changing(g) && !opening(g)))
 		return;
 	if (g->told_version != g->version) {
 		if (cvy_call_free(g, CALL_REPORT))

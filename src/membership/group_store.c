@@ -266,6 +266,15 @@ void cvy_store_state(struct cvy_group_state *g, const struct cvy_event *e)
 		/* A hint about what a reply has told already; the store has better things to do during a change. */
 		if (e->epoch < g->seen_epoch || ((ph == PH_OPEN || ph == PH_INST) && ph == g->seen_ph && e->epoch == g->seen_epoch))
 			return;
+		/*
+		 * Freezing on a hint is safe and saves a round trip: were it wrong, the answer to the report says so
+		 * and this member opens a change itself.
+		 */
+		if (ph == PH_OPEN && g->phase == CVY_PHASE_RUN && g->view && e->epoch == g->view->epoch &&
+		    g->seen_epoch == e->epoch && !g->need_hello) {
+			g->seen_ph = PH_OPEN;
+			return;
+		}
 		g->peek_due = g->now;
 		g->call[CALL_PEEK].again = 1;
 		return;
