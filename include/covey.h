@@ -58,28 +58,28 @@ struct covey_ep;    /* buffers and layout of one expert-parallel dispatch/combin
  * X(name, code, text). Codes are grouped by what is lost: -1..-19 this call, -20..-39 one peer,
  * -40..-59 this group handle, -60..-79 this process. Numbers are never reused.
  */
-#define COVEY_ERROR_LIST(X)                                                                        \
-	X(INVAL, -1, "invalid argument")                                                           \
-	X(NOMEM, -2, "out of memory")                                                              \
-	X(TIMEOUT, -3, "the deadline passed; the operation goes on and may be waited for again")   \
-	X(AGAIN, -4, "not finished yet")                                                           \
-	X(STALE, -5, "laid out for another size of the group")                                     \
-	X(MISMATCH, -6, "ranks called different operations at one sequence number")                \
-	X(LOST, -7, "the inputs were overwritten before the outcome was decided")                  \
-	X(REFUSED, -8, "the request cannot be granted")                                            \
-	X(UNSUPPORTED, -9, "not available in this build or on this machine")                       \
-	X(IO, -10, "an operating system call failed")                                              \
-	X(PEER, -20, "a rank of the acknowledged set is missing")                                  \
-	X(ROOT, -21, "the root is dead")                                                           \
-	X(FENCED, -40, "this process was left out of the group's view")                            \
-	X(CLOSED, -41, "the group is closed")                                                      \
-	X(ABORTED, -42, "the handle was aborted")                                                  \
-	X(STORE, -43, "the store cannot be used")                                                  \
-	X(BUSY, -44, "the rank is held by a live member")                                          \
-	X(FULL, -45, "no free rank")                                                               \
-	X(VERSION, -46, "protocol or schema versions differ")                                      \
-	X(AUTH, -47, "a proof of membership or a password was refused")                            \
-	X(NOQUORUM, -48, "too few members can agree on a view")                                    \
+#define COVEY_ERROR_LIST(X) \
+	X(INVAL, -1, "invalid argument") \
+	X(NOMEM, -2, "out of memory") \
+	X(TIMEOUT, -3, "the deadline passed; the operation goes on and may be waited for again") \
+	X(AGAIN, -4, "not finished yet") \
+	X(STALE, -5, "laid out for another size of the group") \
+	X(MISMATCH, -6, "ranks called different operations at one sequence number") \
+	X(LOST, -7, "the inputs were overwritten before the outcome was decided") \
+	X(REFUSED, -8, "the request cannot be granted") \
+	X(UNSUPPORTED, -9, "not available in this build or on this machine") \
+	X(IO, -10, "an operating system call failed") \
+	X(PEER, -20, "a rank of the acknowledged set is missing") \
+	X(ROOT, -21, "the root is dead") \
+	X(FENCED, -40, "this process was left out of the group's view") \
+	X(CLOSED, -41, "the group is closed") \
+	X(ABORTED, -42, "the handle was aborted") \
+	X(STORE, -43, "the store cannot be used") \
+	X(BUSY, -44, "the rank is held by a live member") \
+	X(FULL, -45, "no free rank") \
+	X(VERSION, -46, "protocol or schema versions differ") \
+	X(AUTH, -47, "a proof of membership or a password was refused") \
+	X(NOQUORUM, -48, "too few members can agree on a view") \
 	X(FORKED, -60, "the handle belongs to the parent of this process")
 
 enum covey_error {
@@ -155,17 +155,17 @@ enum covey_create { COVEY_CREATE_FIRST, COVEY_CREATE_NEVER }; /* NEVER: replacem
  */
 struct covey_config {
 	size_t size;
-	const char *store; /* redis://[user:password@]host[:port][/db], redis+unix:///path[?db=N];
+	const char *store;	 /* redis://[user:password@]host[:port][/db], redis+unix:///path[?db=N];
 			    * parameters of the fields below may follow as ?group=..&world=.. */
-	const char *group; /* name; default "covey" */
-	int rank;	   /* 0..max_ranks-1; COVEY_RANK_ANY (default): the environment, else any */
-	int world;	   /* processes that form the group; 0: the environment */
-	int max_ranks;	   /* fixed by the creator; 0: 64 */
-	int create;	   /* enum covey_create */
-	int admission;	   /* enum covey_admission, set by the creator; 0: auto */
-	int transport;	   /* enum covey_transport */
-	const char *host;  /* overrides the identity of this host */
-	const char *interface; /* address or interface name that peers on other hosts dial */
+	const char *group;	 /* name; default "covey" */
+	int rank;		 /* 0..max_ranks-1; COVEY_RANK_ANY (default): the environment, else any */
+	int world;		 /* processes that form the group; 0: the environment */
+	int max_ranks;		 /* fixed by the creator; 0: 64 */
+	int create;		 /* enum covey_create */
+	int admission;		 /* enum covey_admission, set by the creator; 0: auto */
+	int transport;		 /* enum covey_transport */
+	const char *host;	 /* overrides the identity of this host */
+	const char *interface;	 /* address or interface name that peers on other hosts dial */
 	const char *secret_file; /* file with the group secret; NULL: the store holds it */
 	int join_ms;		 /* 0: 60000 */
 	int heartbeat_ms;	 /* 0: 10; idle beat on one host */
@@ -177,9 +177,9 @@ struct covey_config {
 	size_t undo_bytes;	 /* 0: 64 MiB; in-place inputs up to here are kept until decided */
 };
 
-#define COVEY_CONFIG_INIT                                                                          \
-	{                                                                                          \
-		.size = sizeof(struct covey_config), .rank = COVEY_RANK_ANY                        \
+#define COVEY_CONFIG_INIT \
+	{ \
+		.size = sizeof(struct covey_config), .rank = COVEY_RANK_ANY \
 	}
 
 /**
@@ -218,13 +218,13 @@ COVEY_API void covey_close(struct covey_group *group);
 
 struct covey_view {
 	uint32_t epoch;
-	int size;	       /* 1 + highest rank ever admitted */
+	int size; /* 1 + highest rank ever admitted */
 	int max_ranks;
-	int rank;	       /* own */
-	uint64_t incarnation;  /* own */
-	uint64_t base_seq;     /* operation this view began with */
-	uint64_t done_seq;     /* last operation decided here */
-	int active;	       /* 0 while a change is under way */
+	int rank;		   /* own */
+	uint64_t incarnation;	   /* own */
+	uint64_t base_seq;	   /* operation this view began with */
+	uint64_t done_seq;	   /* last operation decided here */
+	int active;		   /* 0 while a change is under way */
 	struct covey_mask members; /* admitted ranks */
 	struct covey_mask pending; /* joiners that wait for covey_admit() */
 };
@@ -260,8 +260,8 @@ COVEY_API int covey_event_next(struct covey_group *group, struct covey_event *ev
 
 /** struct covey_result - the outcome of one operation */
 struct covey_result {
-	int status;		/* 0 or COVEY_ERR_* */
-	uint32_t epoch;		/* view it completed in; alike on all survivors */
+	int status;	/* 0 or COVEY_ERR_* */
+	uint32_t epoch; /* view it completed in; alike on all survivors */
 	uint64_t seq;
 	int size;		/* size of the group for this operation */
 	struct covey_mask mask; /* contributors; for alltoall(v), dispatch and combine the
@@ -312,12 +312,12 @@ COVEY_API int covey_evict(struct covey_group *group, int rank, struct covey_work
 /* ---- Collectives -------------------------------------------------------------------------- */
 
 enum covey_dtype { /* NCCL's numbers */
-	COVEY_UINT8 = 1,
-	COVEY_INT32 = 2,
-	COVEY_INT64 = 4,
-	COVEY_FLOAT32 = 7,
-	COVEY_FLOAT64 = 8,
-	COVEY_BFLOAT16 = 9
+		   COVEY_UINT8 = 1,
+		   COVEY_INT32 = 2,
+		   COVEY_INT64 = 4,
+		   COVEY_FLOAT32 = 7,
+		   COVEY_FLOAT64 = 8,
+		   COVEY_BFLOAT16 = 9
 };
 
 enum covey_redop { COVEY_SUM = 0, COVEY_MAX = 2, COVEY_MIN = 3, COVEY_AVG = 4 };
@@ -341,14 +341,14 @@ COVEY_API int covey_set_on_loss(struct covey_group *group, int on_loss);
  */
 
 /** covey_allreduce - recv[i] = op over contributors of send[i]; in place above undo_bytes a death may end it with LOST, alike on all */
-COVEY_API int covey_allreduce(const void *send, void *recv, size_t count, int dtype, int redop, struct covey_group *group,
-			      struct CUstream_st *stream, struct covey_result *result);
+COVEY_API int covey_allreduce(const void *send, void *recv, size_t count, int dtype, int redop,
+			      struct covey_group *group, struct CUstream_st *stream, struct covey_result *result);
 COVEY_API int covey_allreduce_start(const void *send, void *recv, size_t count, int dtype, int redop,
 				    struct covey_group *group, struct CUstream_st *stream, struct covey_work **work);
 
 /** covey_broadcast - recv = root's send; send is read on @root only */
-COVEY_API int covey_broadcast(const void *send, void *recv, size_t count, int dtype, int root, struct covey_group *group,
-			      struct CUstream_st *stream, struct covey_result *result);
+COVEY_API int covey_broadcast(const void *send, void *recv, size_t count, int dtype, int root,
+			      struct covey_group *group, struct CUstream_st *stream, struct covey_result *result);
 COVEY_API int covey_broadcast_start(const void *send, void *recv, size_t count, int dtype, int root,
 				    struct covey_group *group, struct CUstream_st *stream, struct covey_work **work);
 
@@ -392,9 +392,9 @@ struct covey_ep_config {
 	const int *expert_owner; /* [experts] rank of each, alike on all; NULL: blocks of ceil(E / size) */
 };
 
-#define COVEY_EP_CONFIG_INIT                                                                       \
-	{                                                                                          \
-		.size = sizeof(struct covey_ep_config), .dtype = COVEY_BFLOAT16                    \
+#define COVEY_EP_CONFIG_INIT \
+	{ \
+		.size = sizeof(struct covey_ep_config), .dtype = COVEY_BFLOAT16 \
 	}
 
 /**
@@ -438,9 +438,9 @@ struct covey_dispatch_args {
 	int64_t *range;
 };
 
-#define COVEY_DISPATCH_INIT                                                                        \
-	{                                                                                          \
-		.size = sizeof(struct covey_dispatch_args)                                         \
+#define COVEY_DISPATCH_INIT \
+	{ \
+		.size = sizeof(struct covey_dispatch_args) \
 	}
 
 /**
@@ -478,9 +478,9 @@ struct covey_combine_args {
 	void *out;
 };
 
-#define COVEY_COMBINE_INIT                                                                         \
-	{                                                                                          \
-		.size = sizeof(struct covey_combine_args)                                          \
+#define COVEY_COMBINE_INIT \
+	{ \
+		.size = sizeof(struct covey_combine_args) \
 	}
 
 /** covey_combine - bring the experts' results back; result->mask: owners whose rows took part */
@@ -501,7 +501,8 @@ COVEY_API int covey_combine_recv(struct covey_ep *ep, uint64_t deadline_ns, stru
  *         the cause is in covey_last_error(NULL, ...)
  */
 COVEY_API int covey_admin_call(const char *store, const char *group, int argc, const char *const *argv,
-			       uint64_t deadline_ns, void (*pair)(void *ctx, const char *key, const char *value), void *ctx);
+			       uint64_t deadline_ns, void (*pair)(void *ctx, const char *key, const char *value),
+			       void *ctx);
 
 #ifdef __cplusplus
 }

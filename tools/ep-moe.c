@@ -22,14 +22,32 @@ static const char doc[] =
 	"Run a Mixture-of-Experts layer over text on several ranks, break it, and check every row of every step."
 	"\v"
 	"Each rank turns its share of the text into token vectors, routes them to the top-k experts, and runs "
-	"admit, dispatch, experts, combine and an allreduce per step. A process that has all weights makes every step anew "
+	"admit, dispatch, experts, combine and an allreduce per step. A process that has all weights makes every step "
+	"anew "
 	"under the masks that the rank was given. A token is lost only when its source or all of its owners died.\n\n"
-	"When the group grows the experts are laid out anew and weights are sent by their old owners; what no living rank "
+	"When the group grows the experts are laid out anew and weights are sent by their old owners; what no living "
+	"rank "
 	"holds is made from the seed, which stands for a checkpoint.\n\n"
 	"Exit status: 0 if all rows matched and every planned death hit an operation, 1 if not, 64 usage.";
 
-enum { OPT_HIDDEN = 256, OPT_EXPERTS, OPT_TOPK, OPT_STEPS, OPT_KILL, OPT_FAULT, OPT_RECOVER, OPT_EXTEND, OPT_TRANSPORT,
-       OPT_DEMO, OPT_SEED, OPT_REPORT, OPT_PART, OPT_TOKENS, OPT_TEXT, OPT_FFN };
+enum {
+	OPT_HIDDEN = 256,
+	OPT_EXPERTS,
+	OPT_TOPK,
+	OPT_STEPS,
+	OPT_KILL,
+	OPT_FAULT,
+	OPT_RECOVER,
+	OPT_EXTEND,
+	OPT_TRANSPORT,
+	OPT_DEMO,
+	OPT_SEED,
+	OPT_REPORT,
+	OPT_PART,
+	OPT_TOKENS,
+	OPT_TEXT,
+	OPT_FFN
+};
 
 static const struct argp_option options[] = {
 	{ "ranks", 'n', "N", 0, "Ranks to start (4)", 0 },
@@ -40,15 +58,18 @@ static const struct argp_option options[] = {
 	{ "experts", OPT_EXPERTS, "E", 0, "Experts (24)", 0 },
 	{ "top-k", OPT_TOPK, "K", 0, "Experts of a token (4)", 0 },
 	{ "steps", OPT_STEPS, "S", 0, "Steps, at least (200)", 0 },
-	{ "kill", OPT_KILL, "R@STEP[:SIGNAL]", 0, "Send rank R a signal from outside (KILL). After STOP it goes on later, and must be fenced", 0 },
+	{ "kill", OPT_KILL, "R@STEP[:SIGNAL]", 0,
+	  "Send rank R a signal from outside (KILL). After STOP it goes on later, and must be fenced", 0 },
 	{ "fault", OPT_FAULT, "R:PLAN", 0, "COVEY_FAULT of the first process of rank R", 0 },
 	{ "recover", OPT_RECOVER, NULL, 0, "Replace ranks that die", 0 },
 	{ "extend", OPT_EXTEND, "N@STEP", 0, "Grow to N ranks", 0 },
 	{ "transport", OPT_TRANSPORT, "shm|tcp", 0, "How the ranks reach each other (shm)", 0 },
 	{ "demo", OPT_DEMO, NULL, 0,
-	  "Over shm: a death inside a dispatch, its replacement, growth to 6 ranks, a SIGKILL at a random time. Then over "
+	  "Over shm: a death inside a dispatch, its replacement, growth to 6 ranks, a SIGKILL at a random time. Then "
+	  "over "
 	  "tcp: a death inside an allreduce that some survivors have data of and some have not. With --transport: the "
-	  "first part over that", 0 },
+	  "first part over that",
+	  0 },
 	{ "seed", OPT_SEED, "X", 0, "Of all random numbers (the time)", 0 },
 	{ "report", OPT_REPORT, "SOCKET", OPTION_HIDDEN, NULL, 0 },
 	{ "part", OPT_PART, "N", OPTION_HIDDEN, NULL, 0 },
@@ -99,11 +120,14 @@ static void parse_plan(struct argp_state *state, int kind, char *arg)
 	struct moe_options *opt = state->input;
 	struct moe_plan *p;
 	char *rest;
-	int rank = (int)number(state, names[kind], arg, kind == MOE_EXTEND ? 2 : 0, MOE_MAX_RANKS - (kind != MOE_EXTEND), &rest);
+	int rank = (int)number(state, names[kind], arg, kind == MOE_EXTEND ? 2 : 0,
+			       MOE_MAX_RANKS - (kind != MOE_EXTEND), &rest);
 
 	if (*rest != (kind == MOE_FAULT ? ':' : '@') || !rest[1])
 		argp_error(state, "--%s %s: %s is needed", names[kind], arg,
-			   kind == MOE_FAULT ? "RANK:PLAN" : kind == MOE_KILL ? "RANK@STEP" : "RANKS@STEP");
+			   kind == MOE_FAULT  ? "RANK:PLAN"
+			   : kind == MOE_KILL ? "RANK@STEP"
+					      : "RANKS@STEP");
 	if (opt->plans == MOE_MAX_PLAN)
 		argp_error(state, "more than %d of --kill, --fault and --extend", MOE_MAX_PLAN);
 	p = plan(opt, kind, rank);
@@ -214,8 +238,8 @@ static void finish(struct argp_state *state)
 		argp_error(state, "--top-k %d is larger than --experts %d", opt->shape.top_k, opt->shape.experts);
 	finish_plan(state);
 	if (moe_body_bytes(&opt->shape, opt->shape.experts, opt->max_ranks, opt->shape.tokens) > MOE_MAX_BODY)
-		argp_error(state, "--tokens %d of --hidden %d: a report of a step would be larger than %u MiB", opt->shape.tokens,
-			   opt->shape.hidden, MOE_MAX_BODY >> 20);
+		argp_error(state, "--tokens %d of --hidden %d: a report of a step would be larger than %u MiB",
+			   opt->shape.tokens, opt->shape.hidden, MOE_MAX_BODY >> 20);
 	if (!text || getc(text) == EOF)
 		argp_error(state, "--text %s: %s", opt->text, text ? "it is empty" : strerror(errno));
 	else
@@ -274,8 +298,8 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 
 static const char *find_text(void)
 {
-	static const char *const texts[] = { "/usr/share/common-licenses/GPL-3", "/usr/share/common-licenses/Apache-2.0",
-					     "LICENSE", "README.md" };
+	static const char *const texts[] = { "/usr/share/common-licenses/GPL-3",
+					     "/usr/share/common-licenses/Apache-2.0", "LICENSE", "README.md" };
 
 	for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++)
 		if (!access(texts[i], R_OK))

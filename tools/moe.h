@@ -24,15 +24,15 @@
 enum moe_plan_kind { MOE_KILL, MOE_FAULT, MOE_EXTEND };
 
 struct moe_plan {
-	int kind;	  /* enum moe_plan_kind */
-	int rank;	  /* -1: a random one; extend: the new size */
-	uint64_t step;	  /* from this step on */
-	bool whole;	  /* step counts from the moment when nobody is missing or on the way */
+	int kind;      /* enum moe_plan_kind */
+	int rank;      /* -1: a random one; extend: the new size */
+	uint64_t step; /* from this step on */
+	bool whole;    /* step counts from the moment when nobody is missing or on the way */
 	int signal;
 	const char *fault; /* plan for COVEY_FAULT */
-	uint64_t due_ns; /* when it is to be done, 0: not due yet */
-	bool done;	 /* the death was seen, or the growth asked for */
-	bool sent;	 /* a signal is on its way */
+	uint64_t due_ns;   /* when it is to be done, 0: not due yet */
+	bool done;	   /* the death was seen, or the growth asked for */
+	bool sent;	   /* a signal is on its way */
 };
 
 struct moe_options {
@@ -41,7 +41,7 @@ struct moe_options {
 	uint64_t seed;
 	const char *text, *transport;
 	bool recover, demo, seeded;
-	int part; /* of the demonstration, from 0; < 0: all of them, one after the other */
+	int part;	    /* of the demonstration, from 0; < 0: all of them, one after the other */
 	const char *report; /* socket of the director; NULL: none */
 	struct moe_plan plan[MOE_MAX_PLAN];
 	int plans;
@@ -78,10 +78,10 @@ struct moe_report {
 struct moe_verdict {
 	uint64_t step;
 	int32_t rank;
-	int32_t counts_bad;  /* 1: counts or ranges are not those of the reference */
-	int32_t wrong;	     /* tokens out of tolerance */
+	int32_t counts_bad;    /* 1: counts or ranges are not those of the reference */
+	int32_t wrong;	       /* tokens out of tolerance */
 	int32_t lost, partial; /* tokens all, some of whose owners are missing */
-	float worst;	     /* error over the largest magnitude of its row */
+	float worst;	       /* error over the largest magnitude of its row */
 };
 
 int moe_rank_main(struct moe_options *opt);
@@ -89,7 +89,8 @@ int moe_director_main(struct moe_options *opt);
 void moe_demo_plan(struct moe_options *opt, int part);
 
 /* A step under the masks of its report. @ref holds all weights, made as they are needed. */
-void moe_check(struct moe_model *ref, const struct moe_report *report, const uint8_t *body, struct moe_verdict *verdict);
+void moe_check(struct moe_model *ref, const struct moe_report *report, const uint8_t *body,
+	       struct moe_verdict *verdict);
 /* The checker's life: reports come in, verdicts go out on @fd until it ends. */
 int moe_check_main(const struct moe_options *opt, int fd);
 size_t moe_body_bytes(const struct moe_shape *s, int local, int size, int tokens);

@@ -44,7 +44,8 @@ int moe_read(int fd, void *to, size_t bytes)
 
 size_t moe_body_bytes(const struct moe_shape *s, int local, int size, int tokens)
 {
-	return (size_t)local * ((size_t)size * sizeof(int64_t) + sizeof(int32_t)) + 2 * (size_t)tokens * (size_t)s->hidden;
+	return (size_t)local * ((size_t)size * sizeof(int64_t) + sizeof(int32_t)) +
+	       2 * (size_t)tokens * (size_t)s->hidden;
 }
 
 struct work { /* of one check */

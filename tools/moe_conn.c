@@ -94,7 +94,8 @@ static void read_conn(struct moe_director *d, struct moe_conn *c)
 	if (c->got == head) {
 		c->head.store[sizeof(c->head.store) - 1] = c->head.group[sizeof(c->head.group) - 1] = '\0';
 		if (c->head.rank < 0 || c->head.rank >= MOE_MAX_RANKS || c->head.body > MOE_MAX_BODY ||
-		    c->head.notes < 0 || c->head.notes > MOE_MAX_NOTES || (c->head.body && !(c->body = malloc(c->head.body)))) {
+		    c->head.notes < 0 || c->head.notes > MOE_MAX_NOTES ||
+		    (c->head.body && !(c->body = malloc(c->head.body)))) {
 			moe_conn_close(c);
 			return;
 		}

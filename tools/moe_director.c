@@ -32,7 +32,8 @@ void moe_say(const struct moe_director *d, const char *format, ...)
 
 static bool all_done(const struct moe_director *d)
 {
-	return moe_plan_done(d) && d->whole && d->step + 1 >= (uint64_t)d->opt->steps && d->step >= d->event_step + SETTLE_STEPS;
+	return moe_plan_done(d) && d->whole && d->step + 1 >= (uint64_t)d->opt->steps &&
+	       d->step >= d->event_step + SETTLE_STEPS;
 }
 
 static void stop_ranks(struct moe_director *d)
@@ -138,9 +139,9 @@ static int run_part(struct moe_options *opt, struct moe_total *total)
 	d.last_ns = moe_now_ns();
 	for (int i = 0; i < opt->plans; i++)
 		deaths += opt->plan[i].kind != MOE_EXTEND;
-	printf("ep-moe: %d ranks over %s, %d experts, top %d, %d tokens of %d a rank and step, text %s, seed %llu\n", opt->ranks,
-	       opt->transport, opt->shape.experts, opt->shape.top_k, opt->shape.tokens, opt->shape.hidden, opt->text,
-	       (unsigned long long)opt->seed);
+	printf("ep-moe: %d ranks over %s, %d experts, top %d, %d tokens of %d a rank and step, text %s, seed %llu\n",
+	       opt->ranks, opt->transport, opt->shape.experts, opt->shape.top_k, opt->shape.tokens, opt->shape.hidden,
+	       opt->text, (unsigned long long)opt->seed);
 	fflush(stdout);
 	if (moe_conn_listen(&d) || moe_queue_start(&d.queue, opt)) {
 		perror("ep-moe");

@@ -43,12 +43,12 @@ struct moe_heard { /* the word of the newest epoch about a rank */
 struct moe_seat { /* a rank as the director knows it */
 	int pid, starts;
 	bool killed;
-	int stopped;	      /* pid of one that SIGSTOP holds, 0: none */
-	uint64_t came, died;  /* step of the last of each, +1; 0: never */
+	int stopped;	     /* pid of one that SIGSTOP holds, 0: none */
+	uint64_t came, died; /* step of the last of each, +1; 0: never */
 	uint64_t asked_ns, exec_ns, kill_ns;
 	uint64_t asked_step;
 	struct moe_heard suspect, left;
-	int zombie;	      /* went on after its replacement: must say that it is fenced */
+	int zombie; /* went on after its replacement: must say that it is fenced */
 	uint64_t woken_ns;
 };
 

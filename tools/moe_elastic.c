@@ -31,7 +31,7 @@ struct move { /* weights on their way to new owners, by rank */
 /* Does expert e go from rank a to rank b? Only between holders that live and others. */
 static int goes(const int *old, const int *new, uint64_t holders, int e, int a, int b)
 {
-	return old[e] == a && new[e] == b && a != b && (holders >> a & 1);
+	return old[e] == a && new[e] == b &&a != b && (holders >> a & 1);
 }
 
 static int pack(struct moe_rank *r, struct move *m, const int *old, const int *new, uint64_t holders, int size)
@@ -95,7 +95,8 @@ int moe_elastic_move(struct moe_rank *r, int old_size, uint64_t holders, int siz
 	moe_owners(&r->model, size, r->owner);
 	any = pack(r, &m, old, r->owner, holders, size);
 	if (any > 0)
-		err = covey_alltoallv(m.send, m.to, m.to_at, m.recv, m.from, m.from_at, COVEY_FLOAT32, r->group, NULL, &result);
+		err = covey_alltoallv(m.send, m.to, m.to_at, m.recv, m.from, m.from_at, COVEY_FLOAT32, r->group, NULL,
+				      &result);
 	if (any > 0 && !err)
 		unpack(r, &m, old, r->owner, holders, &result.mask, size);
 	for (int e = 0; e < experts; e++) {

@@ -8,9 +8,9 @@
 
 #include "moe_director.h"
 
-#define MAX_STARTS 8	 /* of one rank */
-#define RANDOM_US 50000	 /* a kill at a random time comes within so long of its step */
-#define WAKE_STEPS 20	 /* the others do these without a stopped rank before it goes on */
+#define MAX_STARTS 8	      /* of one rank */
+#define RANDOM_US 50000	      /* a kill at a random time comes within so long of its step */
+#define WAKE_STEPS 20	      /* the others do these without a stopped rank before it goes on */
 #define FENCE_NS 10000000000u /* from SIGCONT to its word that it is fenced */
 
 static uint32_t draw(struct moe_director *d, uint32_t below)
@@ -137,14 +137,15 @@ void moe_plan_hit(struct moe_director *d, struct moe_event *e)
 	for (int i = 0; i < d->opt->plans && !e->planned; i++) {
 		struct moe_plan *p = &d->opt->plan[i];
 
-		if (p->rank != e->rank || p->kind == MOE_EXTEND || (p->kind == MOE_KILL && !(p->sent && seat->killed)) ||
-		    (p->kind == MOE_FAULT && p->done))
+		if (p->rank != e->rank || p->kind == MOE_EXTEND ||
+		    (p->kind == MOE_KILL && !(p->sent && seat->killed)) || (p->kind == MOE_FAULT && p->done))
 			continue;
 		p->done = e->planned = true;
 		p->sent = false;
 		e->exact = p->kind == MOE_KILL;
 		e->death_ns = e->exact ? seat->kill_ns : 0;
-		snprintf(e->how, sizeof(e->how), "%s%.40s", p->kind == MOE_FAULT ? "fault " : "from outside: ", p->fault);
+		snprintf(e->how, sizeof(e->how), "%s%.40s",
+			 p->kind == MOE_FAULT ? "fault " : "from outside: ", p->fault);
 	}
 	seat->killed = false;
 }

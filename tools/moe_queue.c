@@ -84,7 +84,8 @@ int moe_queue_send(struct moe_queue *q)
 		struct moe_item *item = q->first;
 		size_t head = sizeof(item->report);
 		bool in_head = item->sent < head;
-		const uint8_t *from = in_head ? (const uint8_t *)&item->report + item->sent : item->body + (item->sent - head);
+		const uint8_t *from =
+			in_head ? (const uint8_t *)&item->report + item->sent : item->body + (item->sent - head);
 		size_t left = in_head ? head - item->sent : head + item->report.body - item->sent;
 		ssize_t n = left ? send(q->fd, from, left, MSG_DONTWAIT | MSG_NOSIGNAL) : 0;
 

@@ -65,12 +65,14 @@ void moe_ref_dispatch(const struct moe_shape *s, const struct moe_batch *batch, 
 				if (b->experts[i] != e || !entry_counts(s, b, i))
 					continue;
 				if (to->packed_x)
-					memcpy(to->packed_x + (le * per_expert + row) * hidden, b->x + i / top_k * hidden, 2 * hidden);
+					memcpy(to->packed_x + (le * per_expert + row) * hidden,
+					       b->x + i / top_k * hidden, 2 * hidden);
 				if (to->src_info)
 					to->src_info[le * per_expert + row] = (int32_t)(i / top_k);
 				row++;
 			}
-			to->range[le * (size_t)s->size + (size_t)src] = (int64_t)((uint64_t)(row - first) << 32 | first);
+			to->range[le * (size_t)s->size + (size_t)src] =
+				(int64_t)((uint64_t)(row - first) << 32 | first);
 		}
 		to->count[le++] = (int32_t)row;
 	}

@@ -17,7 +17,8 @@ static void note(struct moe_rank *r, int op, const struct covey_result *result)
 static void write_down(struct moe_report *report, const struct covey_event *e, int rank)
 {
 	if (report->notes < MOE_MAX_NOTES)
-		report->note[report->notes++] = (struct moe_note){ e->kind == COVEY_EVENT_VIEW, rank, e->epoch, e->time_ns };
+		report->note[report->notes++] =
+			(struct moe_note){ e->kind == COVEY_EVENT_VIEW, rank, e->epoch, e->time_ns };
 }
 
 /* What the group said since the last step of who is suspected and who has left. */
@@ -150,7 +151,8 @@ static int sum(struct moe_rank *r)
 static int send_step(struct moe_rank *r)
 {
 	const struct moe_shape *s = &r->model.shape;
-	size_t ranges = (size_t)r->local * (size_t)r->state.size * sizeof(*r->range), counts = (size_t)r->local * sizeof(*r->count);
+	size_t ranges = (size_t)r->local * (size_t)r->state.size * sizeof(*r->range),
+	       counts = (size_t)r->local * sizeof(*r->count);
 	size_t rows = 2 * (size_t)s->tokens * (size_t)s->hidden;
 	struct moe_verdict v;
 	uint8_t *body;

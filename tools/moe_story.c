@@ -56,8 +56,10 @@ static void differs(struct moe_story *s, const struct moe_report *r)
 	char one[80], other[80];
 
 	s->differ++;
-	printf("%sstep %" PRIu64 ": rank %d has an allreduce of ranks %s, sum %" PRId64 ", others of %s, sum %" PRId64 "\n",
-	       isatty(STDOUT_FILENO) ? "\r\033[K" : "", r->step, r->rank, moe_mask_text(r->mask[MOE_SUM], one, sizeof(one)), r->sum,
+	printf("%sstep %" PRIu64 ": rank %d has an allreduce of ranks %s, sum %" PRId64 ", others of %s, sum %" PRId64
+	       "\n",
+	       isatty(STDOUT_FILENO) ? "\r\033[K" : "", r->step, r->rank,
+	       moe_mask_text(r->mask[MOE_SUM], one, sizeof(one)), r->sum,
 	       moe_mask_text(t->sum_mask, other, sizeof(other)), t->sum);
 }
 
@@ -172,8 +174,8 @@ void moe_story_progress(struct moe_story *s, const struct moe_report *r, bool la
 	if (!last && now < next_ns)
 		return;
 	next_ns = now + (tty ? 100000000u : 2000000000u);
-	printf("%sstep %-6" PRIu64 " epoch %-3u ranks %-10s wait %7.3f ms   lost %" PRIu64 " wrong %" PRIu64 "%s", tty ? "\r" : "",
-	       r->step, r->epoch[MOE_SUM], moe_mask_text(r->mask[MOE_SUM], mask, sizeof(mask)),
+	printf("%sstep %-6" PRIu64 " epoch %-3u ranks %-10s wait %7.3f ms   lost %" PRIu64 " wrong %" PRIu64 "%s",
+	       tty ? "\r" : "", r->step, r->epoch[MOE_SUM], moe_mask_text(r->mask[MOE_SUM], mask, sizeof(mask)),
 	       (double)r->wait_ns[MOE_DISPATCH] / 1e6, s->lost, s->wrong, tty && !last ? "\033[K" : "\n");
 	fflush(stdout);
 }

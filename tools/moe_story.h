@@ -19,7 +19,7 @@ struct moe_event {
 	uint64_t from, step; /* first and last step that it may have slowed */
 	int op;		     /* died: the first operation that lacked it */
 	uint32_t epoch_before, epoch;
-	uint64_t mask; /* of the survivors, or of all */
+	uint64_t mask;	  /* of the survivors, or of all */
 	uint64_t time_ns; /* when the director read of it */
 	/* died: */
 	uint64_t death_ns, view_ns, done_ns; /* death, the last survivor's new view, its outcome without the rank */
@@ -29,7 +29,7 @@ struct moe_event {
 	int moved, made;
 };
 
-struct moe_step { /* what all ranks said of it */
+struct moe_step {			      /* what all ranks said of it */
 	uint64_t reported, missing, admitted; /* who reported it, whom others lacked, who was to take part */
 	uint64_t end_ns, longest_ns, tokens;  /* last end of a rank, longest time of a rank from end to end */
 	int64_t sum;			      /* of the allreduce, said by ranks that lived on */

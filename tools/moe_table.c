@@ -33,7 +33,8 @@ static void print_death(const struct moe_event *e)
 	char mask[80];
 
 	printf("rank %d died in %s (%s); from %s to the new view %.1f ms, to the last survivor's outcome %.1f ms; "
-	       "epoch %u -> %u, contributors %s", e->rank, op_names[e->op], e->how, e->exact ? "the signal" : "the first suspicion",
+	       "epoch %u -> %u, contributors %s",
+	       e->rank, op_names[e->op], e->how, e->exact ? "the signal" : "the first suspicion",
 	       ms(e->death_ns, e->view_ns), ms(e->death_ns, e->done_ns), e->epoch_before, e->epoch,
 	       moe_mask_text(e->mask, mask, sizeof(mask)));
 	if (e->fenced_ns)
@@ -45,9 +46,12 @@ static void print_comer(const struct moe_story *s, const struct moe_event *e)
 {
 	char mask[80];
 
-	printf("rank %d is %s, %.0f ms from exec to its first operation, %.0f ms since it was asked for; epoch %u, ranks %s; "
-	       "longest step of the others %.1f ms", e->rank, e->kind == MOE_BACK ? "replaced" : "in (new)", ms(e->exec_ns, e->first_ns),
-	       ms(e->asked_ns, e->first_ns), e->epoch, moe_mask_text(e->mask, mask, sizeof(mask)), longest(s, e, e->from + 1));
+	printf("rank %d is %s, %.0f ms from exec to its first operation, %.0f ms since it was asked for; epoch %u, "
+	       "ranks %s; "
+	       "longest step of the others %.1f ms",
+	       e->rank, e->kind == MOE_BACK ? "replaced" : "in (new)", ms(e->exec_ns, e->first_ns),
+	       ms(e->asked_ns, e->first_ns), e->epoch, moe_mask_text(e->mask, mask, sizeof(mask)),
+	       longest(s, e, e->from + 1));
 	if (e->moved || e->made)
 		printf("; experts moved %d, from the seed %d", e->moved, e->made);
 	printf("\n");
@@ -79,7 +83,8 @@ static void print_phases(const struct moe_story *s)
 	uint64_t from, to;
 	char mask[80];
 
-	printf("\n  steps without events  ranks       tokens/s of all ranks (and against the first; more ranks than cores share them)\n");
+	printf("\n  steps without events  ranks       tokens/s of all ranks (and against the first; more ranks than "
+	       "cores share them)\n");
 	for (next_phase(s, 0, &from, &to); from < to; next_phase(s, to, &from, &to)) {
 		uint64_t tokens = 0, time = s->step[to - 1].end_ns - s->step[from].end_ns;
 		double speed;
@@ -136,9 +141,11 @@ void moe_table_part(const struct moe_story *s, const struct moe_options *opt, in
 
 int moe_table_end(const struct moe_total *t)
 {
-	int bad = t->failed || t->wrong || t->differ || t->gaps || t->counts_bad || t->checked != t->reports || t->hits != t->planned;
+	int bad = t->failed || t->wrong || t->differ || t->gaps || t->counts_bad || t->checked != t->reports ||
+		  t->hits != t->planned;
 
-	printf("\n  steps                          %" PRIu64 "\n  reports checked                %" PRIu64 " of %" PRIu64 "\n"
+	printf("\n  steps                          %" PRIu64 "\n  reports checked                %" PRIu64
+	       " of %" PRIu64 "\n"
 	       "  tokens wrong                   %" PRIu64 "\n  reports with wrong counts      %" PRIu64 "\n"
 	       "  allreduces that differ         %" PRIu64 "\n  steps left out                 %" PRIu64 "\n"
 	       "  known to a dead rank only      %" PRIu64 " (done again without it)\n"
@@ -147,7 +154,8 @@ int moe_table_end(const struct moe_total *t)
 	       "  tokens with some owners dead   %" PRIu64 "\n"
 	       "  deaths in operations           %d of %d planned\n"
 	       "  experts moved / from the seed  %d / %d\n%s\n",
-	       t->steps, t->checked, t->reports, t->wrong, t->counts_bad, t->differ, t->gaps, t->undone, (double)t->worst, 0x1p-7,
-	       t->lost, t->partial, t->hits, t->planned, t->moved, t->made, bad ? "FAILED" : "all matched");
+	       t->steps, t->checked, t->reports, t->wrong, t->counts_bad, t->differ, t->gaps, t->undone,
+	       (double)t->worst, 0x1p-7, t->lost, t->partial, t->hits, t->planned, t->moved, t->made,
+	       bad ? "FAILED" : "all matched");
 	return bad;
 }

@@ -22,13 +22,13 @@ enum setting {
 #define SETTING_ENUM(field, env, type, fallback, meaning) SET_##field,
 	CVY_CONFIG_LIST(SETTING_ENUM)
 #undef SETTING_ENUM
-	SETTINGS
+		SETTINGS
 };
 
 struct row {
 	const char *name, *env, *meaning;
 	enum type type;
-	size_t from, to; /* offsets in covey_config and cvy_config */
+	size_t from, to;  /* offsets in covey_config and cvy_config */
 	const char *text; /* default of a STR */
 	long long number; /* default of the others */
 };
@@ -39,13 +39,13 @@ struct row {
 #define FALLBACK_STR(value) .text = (value)
 
 static const struct row rows[SETTINGS] = {
-#define SETTING_ROW(field, env, type, fallback, meaning)                                           \
-	[SET_##field] = { #field,                                                                  \
-			  env,                                                                     \
-			  meaning,                                                                 \
-			  TYPE_##type,                                                             \
-			  offsetof(struct covey_config, field),                                    \
-			  offsetof(struct cvy_config, field),                                      \
+#define SETTING_ROW(field, env, type, fallback, meaning) \
+	[SET_##field] = { #field, \
+			  env, \
+			  meaning, \
+			  TYPE_##type, \
+			  offsetof(struct covey_config, field), \
+			  offsetof(struct cvy_config, field), \
 			  FALLBACK_##type(fallback) },
 	CVY_CONFIG_LIST(SETTING_ROW)
 #undef SETTING_ROW
@@ -120,8 +120,7 @@ static int text_is_right(enum setting s, const char *value)
 {
 	switch (s) {
 	case SET_store:
-		return !strncmp(value, "redis", 5) && strstr(value, "://") &&
-		       !strpbrk(value, " \t\r\n");
+		return !strncmp(value, "redis", 5) && strstr(value, "://") && !strpbrk(value, " \t\r\n");
 	case SET_group:
 		return only_of(value, "._-", GROUP_NAME_MAX) && *value;
 	case SET_host:
@@ -191,7 +190,8 @@ static void store_number(struct cvy_config *to, enum setting s, long long value)
 		*(int *)((char *)to + rows[s].to) = (int)value;
 }
 
-static int take_text(const struct sources *from, struct cvy_config *to, enum setting s, const char *where, const char *value)
+static int take_text(const struct sources *from, struct cvy_config *to, enum setting s, const char *where,
+		     const char *value)
 {
 	char **slot = (char **)((char *)to + rows[s].to);
 	long long number;
@@ -309,9 +309,10 @@ static int url_parameter(struct sources *from, char *name)
 			return *value && !from->url[s] ? COVEY_ERR_NOMEM : 0;
 		}
 	/* The value is not shown: somebody may have thought that password= works. */
-	return cvy_fail(from->box, COVEY_ERR_INVAL, -1, 0,
-			"parameter \"%.40s\" of the store URL is wrong: it must be db=N or one of the settings, as name=value",
-			name);
+	return cvy_fail(
+		from->box, COVEY_ERR_INVAL, -1, 0,
+		"parameter \"%.40s\" of the store URL is wrong: it must be db=N or one of the settings, as name=value",
+		name);
 }
 
 /* Takes our parameters out of @url, in place; db= is the store's and stays. */
@@ -356,10 +357,11 @@ static int copy_code(struct sources *from, const struct covey_config *code)
 				"covey_config.size %zu is wrong: start from COVEY_CONFIG_INIT, which sets it", size);
 	for (size_t i = sizeof(none); i < size; i++)
 		if (bytes[i])
-			return cvy_fail(from->box, COVEY_ERR_INVAL, -1, 0,
-					"covey_config.size %zu: a field past the %zu bytes known to covey %d.%d is set; "
-					"a newer library is needed",
-					size, sizeof(none), COVEY_VERSION_MAJOR, COVEY_VERSION_MINOR);
+			return cvy_fail(
+				from->box, COVEY_ERR_INVAL, -1, 0,
+				"covey_config.size %zu: a field past the %zu bytes known to covey %d.%d is set; "
+				"a newer library is needed",
+				size, sizeof(none), COVEY_VERSION_MAJOR, COVEY_VERSION_MINOR);
 	memset(&from->code, 0, sizeof(from->code));
 	memcpy(&from->code, code, size < sizeof(none) ? size : sizeof(none));
 	if (size < offsetof(struct covey_config, rank) + sizeof(none.rank))
@@ -376,22 +378,24 @@ static int check_together(const struct sources *from, const struct cvy_config *c
 		return cvy_fail(from->box, COVEY_ERR_INVAL, -1, 0,
 				"store is not set: give a URL (COVEY_STORE=redis://host:6379) or start under ep-run");
 	if (c->create == COVEY_CREATE_FIRST && !c->world)
-		return cvy_fail(from->box, COVEY_ERR_INVAL, -1, 0,
-				"world is not set: it must be the number of processes that form the group (COVEY_WORLD or "
-				"WORLD_SIZE); create=never joins a group that is there");
+		return cvy_fail(
+			from->box, COVEY_ERR_INVAL, -1, 0,
+			"world is not set: it must be the number of processes that form the group (COVEY_WORLD or "
+			"WORLD_SIZE); create=never joins a group that is there");
 	if (c->world > c->max_ranks)
 		return cvy_fail(from->box, COVEY_ERR_INVAL, -1, 0, "world %d is wrong: it must be at most max_ranks %d",
 				c->world, c->max_ranks);
 	if (c->rank >= c->max_ranks)
-		return cvy_fail(from->box, COVEY_ERR_INVAL, c->rank, 0, "rank %d is wrong: it must be below max_ranks %d",
-				c->rank, c->max_ranks);
+		return cvy_fail(from->box, COVEY_ERR_INVAL, c->rank, 0,
+				"rank %d is wrong: it must be below max_ranks %d", c->rank, c->max_ranks);
 	if (c->hang_ms > 0 && c->hang_ms < 2 * c->heartbeat_ms)
 		return cvy_fail(from->box, COVEY_ERR_INVAL, -1, 0,
-				"hang_ms %d is wrong: it must be at least twice heartbeat_ms %d", c->hang_ms, c->heartbeat_ms);
+				"hang_ms %d is wrong: it must be at least twice heartbeat_ms %d", c->hang_ms,
+				c->heartbeat_ms);
 	if (layout.heap > c->window_bytes)
 		return cvy_fail(from->box, COVEY_ERR_INVAL, -1, 0,
-				"window_bytes %zu is wrong: with slot_bytes %zu it must be at least %zu", c->window_bytes,
-				c->slot_bytes, layout.heap);
+				"window_bytes %zu is wrong: with slot_bytes %zu it must be at least %zu",
+				c->window_bytes, c->slot_bytes, layout.heap);
 	if (c->window_bytes > RESERVE_MAX / (size_t)c->max_ranks)
 		return cvy_fail(from->box, COVEY_ERR_INVAL, -1, 0,
 				"window_bytes %zu is wrong: with max_ranks %d it must be at most %llu", c->window_bytes,

@@ -12,34 +12,36 @@
 #include "error.h"
 
 /* X(field, ENV, type (INT, SIZE, STR, ENUM), default, "meaning") */
-#define CVY_CONFIG_LIST(X)                                                                         \
+#define CVY_CONFIG_LIST(X) \
 	X(store, "COVEY_STORE", STR, "", "store URL: redis://[user:password@]host[:port][/db] or redis+unix:///path") \
 	X(group, "COVEY_GROUP", STR, "covey", "name of the group: letters, digits, . _ - (at most 64)") \
-	X(rank, "COVEY_RANK", INT, -1, "rank to take; -1: any free one (RANK is read too)")       \
+	X(rank, "COVEY_RANK", INT, -1, "rank to take; -1: any free one (RANK is read too)") \
 	X(world, "COVEY_WORLD", INT, 0, "processes that form the group (WORLD_SIZE is read too)") \
-	X(max_ranks, "COVEY_MAX_RANKS", INT, 64, "ranks the group can ever have, at most 4096")   \
-	X(create, "COVEY_CREATE", ENUM, 0, "first: form the group if it is not there; never: replacements and joiners") \
-	X(admission, "COVEY_ADMISSION", ENUM, 1, "auto: joiners come in at the next safe point; manual: when asked for") \
-	X(transport, "COVEY_TRANSPORT", ENUM, 0, "auto, shm or tcp")                              \
-	X(host, "COVEY_HOST", STR, "", "identity of this host, to make one host act as several")  \
+	X(max_ranks, "COVEY_MAX_RANKS", INT, 64, "ranks the group can ever have, at most 4096") \
+	X(create, "COVEY_CREATE", ENUM, 0, \
+	  "first: form the group if it is not there; never: replacements and joiners") \
+	X(admission, "COVEY_ADMISSION", ENUM, 1, \
+	  "auto: joiners come in at the next safe point; manual: when asked for") \
+	X(transport, "COVEY_TRANSPORT", ENUM, 0, "auto, shm or tcp") \
+	X(host, "COVEY_HOST", STR, "", "identity of this host, to make one host act as several") \
 	X(interface, "COVEY_INTERFACE", STR, "", "address or interface that peers on other hosts dial") \
 	X(secret_file, "COVEY_SECRET_FILE", STR, "", "file with the group secret; empty: the store holds it") \
-	X(join_ms, "COVEY_JOIN_MS", INT, 60000, "bound on joining")                               \
+	X(join_ms, "COVEY_JOIN_MS", INT, 60000, "bound on joining") \
 	X(heartbeat_ms, "COVEY_HEARTBEAT_MS", INT, 10, "beat on one host while idle (1 ms while an operation waits)") \
 	X(hang_ms, "COVEY_HANG_MS", INT, 100, "silence on one host that raises suspicion; -1: never") \
-	X(link_ms, "COVEY_LINK_MS", INT, 1000, "silence on a link between hosts; -1: never")      \
-	X(lease_ms, "COVEY_LEASE_MS", INT, 5000, "silence in the store; -1: never")               \
-	X(slot_bytes, "COVEY_SLOT_BYTES", SIZE, 131072, "bytes of one slot: a multiple of 4096")  \
+	X(link_ms, "COVEY_LINK_MS", INT, 1000, "silence on a link between hosts; -1: never") \
+	X(lease_ms, "COVEY_LEASE_MS", INT, 5000, "silence in the store; -1: never") \
+	X(slot_bytes, "COVEY_SLOT_BYTES", SIZE, 131072, "bytes of one slot: a multiple of 4096") \
 	X(window_bytes, "COVEY_WINDOW_BYTES", SIZE, 4294967296, "addresses of one rank's window, touched as used") \
 	X(undo_bytes, "COVEY_UNDO_BYTES", SIZE, 67108864, "in-place inputs up to here are kept until the outcome")
 
 /* Variables that are read elsewhere, for the same table: X(ENV, "meaning") */
-#define CVY_ENV_LIST(X)                                                                            \
-	X("COVEY_LOG", "error, warn (default), info or debug")                                     \
-	X("COVEY_FAULT", "fault plan of this process, see src/p2p/fault.h")                        \
+#define CVY_ENV_LIST(X) \
+	X("COVEY_LOG", "error, warn (default), info or debug") \
+	X("COVEY_FAULT", "fault plan of this process, see src/p2p/fault.h") \
 	X("COVEY_STORE_PASSWORD", "password of the store, kept out of URLs and argv")
 
-struct cvy_config {	/* resolved: every field set, strings owned */
+struct cvy_config { /* resolved: every field set, strings owned */
 	char *store, *group, *host, *interface, *secret_file;
 	int rank, world, max_ranks, create, admission, transport;
 	int join_ms, heartbeat_ms, hang_ms, link_ms, lease_ms;

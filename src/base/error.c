@@ -23,8 +23,8 @@ const char *covey_strerror(int err)
 	switch (err) {
 	case COVEY_OK:
 		return "success";
-#define ERROR_CASE(name, code, text)                                                               \
-	case (code):                                                                               \
+#define ERROR_CASE(name, code, text) \
+	case (code): \
 		return text;
 		COVEY_ERROR_LIST(ERROR_CASE)
 #undef ERROR_CASE

@@ -24,8 +24,8 @@ enum cvy_msg_type {
 
 struct cvy_msg {
 	int type;
-	int rank;     /* of the peer */
-	uint64_t inc; /* of the peer */
+	int rank;	/* of the peer */
+	uint64_t inc;	/* of the peer */
 	uint32_t epoch; /* of the sender */
 	uint32_t bytes;
 	const void *body; /* valid during the call that carries the message */
@@ -57,29 +57,29 @@ struct cvy_report {
 };
 
 enum cvy_event_kind {
-	CVY_EV_TICK = 1,   /* time passed */
-	CVY_EV_NOTICE,	   /* store channel: epoch, phase */
-	CVY_EV_REPLY,	   /* store reply to call `id` */
+	CVY_EV_TICK = 1, /* time passed */
+	CVY_EV_NOTICE,	 /* store channel: epoch, phase */
+	CVY_EV_REPLY,	 /* store reply to call `id` */
 	CVY_EV_STORE_UP,
 	CVY_EV_STORE_DOWN,
-	CVY_EV_MSG,	   /* RELAY, RELAYED; the driver gives PULL, GIVE, ADMIT to the engine */
-	CVY_EV_LINK_UP,	   /* control and data links to (rank, inc) stand */
-	CVY_EV_LINK_DOWN,  /* one of them broke: text */
-	CVY_EV_SUSPECT,	   /* rank, inc, source */
-	CVY_EV_LATE,	   /* rank, seq */
-	CVY_EV_FROZEN,	   /* engine stands still: report */
-	CVY_EV_FROZE_NOT,  /* it does not after freeze_ms */
-	CVY_EV_FENCED,	   /* the removed are fenced, the view is learned by the engine */
-	CVY_EV_REPAIRED,   /* done == base - 1 */
-	CVY_EV_ADMITTED,   /* ADMIT seq completed and took the pending in */
-	CVY_EV_WANT_CHANGE,/* engine: mismatch or spoiled or stamps run out: text */
-	CVY_EV_API	   /* the application asks */
+	CVY_EV_MSG,	    /* RELAY, RELAYED; the driver gives PULL, GIVE, ADMIT to the engine */
+	CVY_EV_LINK_UP,	    /* control and data links to (rank, inc) stand */
+	CVY_EV_LINK_DOWN,   /* one of them broke: text */
+	CVY_EV_SUSPECT,	    /* rank, inc, source */
+	CVY_EV_LATE,	    /* rank, seq */
+	CVY_EV_FROZEN,	    /* engine stands still: report */
+	CVY_EV_FROZE_NOT,   /* it does not after freeze_ms */
+	CVY_EV_FENCED,	    /* the removed are fenced, the view is learned by the engine */
+	CVY_EV_REPAIRED,    /* done == base - 1 */
+	CVY_EV_ADMITTED,    /* ADMIT seq completed and took the pending in */
+	CVY_EV_WANT_CHANGE, /* engine: mismatch or spoiled or stamps run out: text */
+	CVY_EV_API	    /* the application asks */
 };
 
 enum cvy_api_kind {
 	CVY_API_JOIN = 1,
-	CVY_API_READY,	/* a joiner called covey_admit */
-	CVY_API_LEAVE,	/* drained: take me out */
+	CVY_API_READY,	 /* a joiner called covey_admit */
+	CVY_API_LEAVE,	 /* drained: take me out */
 	CVY_API_RECOVER, /* ranks */
 	CVY_API_EXTEND,	 /* number: new size */
 	CVY_API_RETIRE,	 /* rank */
@@ -88,17 +88,17 @@ enum cvy_api_kind {
 
 struct cvy_event {
 	int kind;
-	int rank;	/* -1: none */
+	int rank; /* -1: none */
 	uint64_t inc;
-	uint32_t epoch; /* NOTICE, and the view of FROZEN, FENCED, REPAIRED */
-	int source;	/* SUSPECT */
-	int api;	/* API */
-	uint64_t id;	/* REPLY: of the call; API: of the request */
-	uint64_t number; /* seq or size */
-	int err;	/* REPLY: 0, or COVEY_ERR_STORE / COVEY_ERR_TIMEOUT: no answer came */
-	int argc;	/* REPLY: fields */
-	const char *const *argv; /* valid during the step */
-	const char *text; /* NOTICE: phase; LINK_DOWN, WANT_CHANGE: cause; valid during the step */
+	uint32_t epoch;		  /* NOTICE, and the view of FROZEN, FENCED, REPAIRED */
+	int source;		  /* SUSPECT */
+	int api;		  /* API */
+	uint64_t id;		  /* REPLY: of the call; API: of the request */
+	uint64_t number;	  /* seq or size */
+	int err;		  /* REPLY: 0, or COVEY_ERR_STORE / COVEY_ERR_TIMEOUT: no answer came */
+	int argc;		  /* REPLY: fields */
+	const char *const *argv;  /* valid during the step */
+	const char *text;	  /* NOTICE: phase; LINK_DOWN, WANT_CHANGE: cause; valid during the step */
 	struct cvy_report report; /* FROZEN */
 	struct covey_mask ranks;  /* API recover */
 	struct cvy_msg msg;	  /* MSG */

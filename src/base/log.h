@@ -11,10 +11,10 @@ int cvy_log_enabled(int level);
 #define cvy_error(room, ...) cvy_log(COVEY_LOG_ERROR, room, __VA_ARGS__)
 #define cvy_warn(room, ...) cvy_log(COVEY_LOG_WARN, room, __VA_ARGS__)
 #define cvy_info(room, ...) cvy_log(COVEY_LOG_INFO, room, __VA_ARGS__)
-#define cvy_debug(room, ...)                                                                       \
-	do {                                                                                       \
-		if (cvy_log_enabled(COVEY_LOG_DEBUG))                                              \
-			cvy_log(COVEY_LOG_DEBUG, room, __VA_ARGS__);                               \
+#define cvy_debug(room, ...) \
+	do { \
+		if (cvy_log_enabled(COVEY_LOG_DEBUG)) \
+			cvy_log(COVEY_LOG_DEBUG, room, __VA_ARGS__); \
 	} while (0)
 
 #endif

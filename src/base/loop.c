@@ -20,7 +20,7 @@
 #include "log.h"
 #include "loop.h"
 
-#define BATCH 32      /* descriptors per round */
+#define BATCH 32 /* descriptors per round */
 #define TICK_MS_MAX 10000
 
 struct cvy_watch {
@@ -345,7 +345,8 @@ void cvy_loop_run(struct cvy_loop *loop, void (*tick)(void *ctx, uint64_t now_ns
 	while (!__atomic_load_n(&loop->stop, __ATOMIC_ACQUIRE)) {
 		int ms = __atomic_load_n(tick_ms, __ATOMIC_RELAXED);
 		uint64_t step = (uint64_t)(ms < 1 ? 1 : ms > TICK_MS_MAX ? TICK_MS_MAX : ms) * CVY_MS;
-		uint64_t until = now + step - now % step; /* on the beat of all loops: one waking of the machine serves them */
+		uint64_t until =
+			now + step - now % step; /* on the beat of all loops: one waking of the machine serves them */
 		int n;
 
 		if (loop->timers && loop->heap[0]->deadline_ns < until)

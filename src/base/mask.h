@@ -76,7 +76,7 @@ static inline int cvy_mask_next(const struct covey_mask *m, int from)
 	return i * 64 + __builtin_ctzll(w);
 }
 
-#define CVY_MASK_EACH(rank, mask)                                                                  \
+#define CVY_MASK_EACH(rank, mask) \
 	for (int rank = cvy_mask_next(mask, 0); rank >= 0; rank = cvy_mask_next(mask, rank + 1))
 
 /* "0,2-4" into text ("none": no rank; "..": the rest did not fit); returns text */

@@ -30,8 +30,8 @@ struct cvy_line {
 	uint64_t tag;
 } __attribute__((aligned(64)));
 
-#define CVY_DEPTH 2		     /* D: ticks in flight */
-#define CVY_SLOTS (2 * CVY_DEPTH)    /* slots per source */
+#define CVY_DEPTH 2		  /* D: ticks in flight */
+#define CVY_SLOTS (2 * CVY_DEPTH) /* slots per source */
 
 struct cvy_page {
 	pthread_mutex_t alive __attribute__((aligned(64))); /* robust, shared; held for life by the agent's thread */
@@ -42,20 +42,20 @@ struct cvy_page {
 	uint64_t pid_start; /* field 22 of /proc/PID/stat: tells a reused pid */
 	uint64_t window_bytes, slot_bytes;
 	uint64_t beat __attribute__((aligned(64)));	/* counts up while the agent lives */
-	uint32_t beat_ms; /* how often at present: idle agents beat slower */
+	uint32_t beat_ms;				/* how often at present: idle agents beat slower */
 	uint32_t sleepers __attribute__((aligned(64))); /* threads of this rank that sleep on a peer's line */
-	struct cvy_line first[CVY_SLOTS];  /* signal of slot i, first round */
-	struct cvy_line second[CVY_SLOTS]; /* second round (reduced shards) */
-	struct cvy_line done;		   /* tag: last tick completed; aux: seq done */
+	struct cvy_line first[CVY_SLOTS];		/* signal of slot i, first round */
+	struct cvy_line second[CVY_SLOTS];		/* second round (reduced shards) */
+	struct cvy_line done;				/* tag: last tick completed; aux: seq done */
 };
 
 /* Offsets in a window: page, slots, heap (buffers of EP handles). A slot holds slot_bytes of input and as much again for shards. */
 struct cvy_layout {
 	size_t window_bytes; /* stride between the windows of two ranks */
 	size_t slot_bytes;
-	size_t slots;	/* offset of slot 0 */
-	size_t stride;	/* of slots: 2 * slot_bytes */
-	size_t heap;	/* offset of the heap */
+	size_t slots;  /* offset of slot 0 */
+	size_t stride; /* of slots: 2 * slot_bytes */
+	size_t heap;   /* offset of the heap */
 };
 
 static inline struct cvy_layout cvy_layout(size_t window_bytes, size_t slot_bytes)

@@ -12,7 +12,7 @@
 #include "view.h"
 
 struct cvy_identity {
-	char gid[33];	  /* 128 random bits in hex: the life of the group */
+	char gid[33];	    /* 128 random bits in hex: the life of the group */
 	uint8_t secret[32]; /* key of the members' proofs */
 	int rank, max_ranks;
 	uint64_t inc, nonce;
@@ -35,11 +35,13 @@ struct cvy_seam {
 	void (*freeze)(void *ctx, uint32_t epoch); /* FROZEN (with a report) or FROZE_NOT is posted, maybe at once */
 	void (*learn)(void *ctx, const struct cvy_view *view, const struct covey_mask *removed,
 		      const struct covey_mask *lag); /* sets aside, fences the removed, adopts; posts FENCED */
-	void (*repair)(void *ctx, const struct covey_mask *holders); /* done+1 .. base-1; posts REPAIRED, maybe at once */
-	void (*thaw)(void *ctx); /* the learned view is active */
+	void (*repair)(void *ctx,
+		       const struct covey_mask *holders);      /* done+1 .. base-1; posts REPAIRED, maybe at once */
+	void (*thaw)(void *ctx);			       /* the learned view is active */
 	void (*message)(void *ctx, const struct cvy_msg *msg); /* ADMIT, PULL, GIVE */
 	void (*stop)(void *ctx, int err); /* FENCED, CLOSED, ABORTED: everything ends with this error */
-	uint64_t (*progress)(void *ctx, uint64_t *floor_tick, int *waiting); /* done seq; is an operation waiting > 1 ms? */
+	uint64_t (*progress)(void *ctx, uint64_t *floor_tick,
+			     int *waiting); /* done seq; is an operation waiting > 1 ms? */
 	int (*retire)(void *ctx); /* enters no further operation; 1 when every member has decided what is decided here */
 	void (*peer_progress)(void *ctx, int rank, uint64_t done, uint64_t floor_tick); /* from PING */
 };

@@ -42,8 +42,8 @@ void cvy_view_mask(const struct cvy_view *view, uint64_t seq, struct covey_mask 
 	*mask = view->members;
 	cvy_mask_sub(mask, &view->pending);
 	CVY_MASK_EACH(rank, mask)
-		if (view->member[rank].from > seq)
-			cvy_mask_del(mask, rank);
+	if (view->member[rank].from > seq)
+		cvy_mask_del(mask, rank);
 }
 
 int cvy_view_size(const struct cvy_view *view, uint64_t seq)
@@ -51,7 +51,7 @@ int cvy_view_size(const struct cvy_view *view, uint64_t seq)
 	int size = view->size;
 
 	CVY_MASK_EACH(rank, &view->members)
-		if (rank >= size && !covey_mask_has(&view->pending, rank) && view->member[rank].from < seq)
-			size = rank + 1;
+	if (rank >= size && !covey_mask_has(&view->pending, rank) && view->member[rank].from < seq)
+		size = rank + 1;
 	return size;
 }

@@ -14,12 +14,12 @@ struct cvy_member {
 
 struct cvy_view {
 	uint32_t epoch;
-	uint32_t stamp;	    /* 32-bit stamps of this view start here */
-	uint64_t vid;	    /* random name */
-	uint64_t base;	    /* first operation of this view */
-	uint64_t fail_seq;  /* operation that failed for all, 0: none */
-	int fail_err;	    /* COVEY_ERR_LOST or _MISMATCH */
-	int size;	    /* 1 + highest rank ever admitted */
+	uint32_t stamp;	   /* 32-bit stamps of this view start here */
+	uint64_t vid;	   /* random name */
+	uint64_t base;	   /* first operation of this view */
+	uint64_t fail_seq; /* operation that failed for all, 0: none */
+	int fail_err;	   /* COVEY_ERR_LOST or _MISMATCH */
+	int size;	   /* 1 + highest rank ever admitted */
 	int max_ranks;
 	struct covey_mask members; /* admitted and pending */
 	struct covey_mask pending;

@@ -16,8 +16,8 @@ void cvy_broadcast_plan(struct cvy_engine *e, struct cvy_op *op);
 void cvy_allgather_plan(struct cvy_engine *e, struct cvy_op *op, int size);
 void cvy_alltoall_plan(struct cvy_engine *e, struct cvy_op *op, int size);
 /* counts and displacements in elements, [size] each; 0 or NOMEM */
-int cvy_alltoallv_plan(struct cvy_engine *e, struct cvy_op *op, int size, const size_t *sendcounts, const size_t *senddispls,
-		       const size_t *recvcounts, const size_t *recvdispls);
+int cvy_alltoallv_plan(struct cvy_engine *e, struct cvy_op *op, int size, const size_t *sendcounts,
+		       const size_t *senddispls, const size_t *recvcounts, const size_t *recvdispls);
 
 /* memcpy; `stream`: past the caches */
 void cvy_copy_out(uint8_t *dst, const uint8_t *src, size_t bytes, int stream);

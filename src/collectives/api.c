@@ -26,8 +26,8 @@ static int check(struct covey_group *group, const struct call *c, size_t *bytes)
 	if (err)
 		return err;
 	if (c->stream)
-		return cvy_fail(group->box, COVEY_ERR_UNSUPPORTED, -1, 0, "%s: streams need device kernels; pass NULL for host memory",
-				c->kind->name);
+		return cvy_fail(group->box, COVEY_ERR_UNSUPPORTED, -1, 0,
+				"%s: streams need device kernels; pass NULL for host memory", c->kind->name);
 	if (!elem)
 		return refuse(group, c->kind->name, "unknown datatype; see enum covey_dtype");
 	if (c->kind == &cvy_op_allreduce && !cvy_redop_known(c->redop))
@@ -38,8 +38,9 @@ static int check(struct covey_group *group, const struct call *c, size_t *bytes)
 		return refuse(group, c->kind->name, "root is not a rank of the group");
 	if ((c->kind == &cvy_op_alltoall || c->kind == &cvy_op_alltoallv) &&
 	    group->engine->layout.stride / (size_t)group->engine->size < CVY_PART_MIN)
-		return cvy_fail(group->box, COVEY_ERR_INVAL, -1, 0, "%s: slot_bytes %zu is too small for %d ranks: at least %zu is needed",
-				c->kind->name, group->engine->layout.slot_bytes, group->engine->size,
+		return cvy_fail(group->box, COVEY_ERR_INVAL, -1, 0,
+				"%s: slot_bytes %zu is too small for %d ranks: at least %zu is needed", c->kind->name,
+				group->engine->layout.slot_bytes, group->engine->size,
 				(size_t)group->engine->size * CVY_PART_MIN / 2);
 	*bytes = c->count * elem;
 	if (*bytes && (!c->recv || (!c->send && (c->kind != &cvy_op_broadcast || c->root == group->engine->rank))))
@@ -253,7 +254,8 @@ static int countable(const struct callv *v, int size)
 	size_t most = SIZE_MAX / 16 / (size_t)size;
 
 	for (int r = 0; r < size; r++)
-		if (v->sendcounts[r] > most || v->senddispls[r] > most || v->recvcounts[r] > most || v->recvdispls[r] > most)
+		if (v->sendcounts[r] > most || v->senddispls[r] > most || v->recvcounts[r] > most ||
+		    v->recvdispls[r] > most)
 			return 0;
 	return 1;
 }
@@ -286,11 +288,15 @@ static int makev(struct covey_group *group, const struct callv *v, struct cvy_op
 	return 0;
 }
 
-int covey_alltoallv(const void *send, const size_t *sendcounts, const size_t *senddispls, void *recv, const size_t *recvcounts,
-		    const size_t *recvdispls, int dtype, struct covey_group *group, struct CUstream_st *stream,
-		    struct covey_result *result)
+int covey_alltoallv(const void *send, const size_t *sendcounts, const size_t *senddispls, void *recv,
+		    const size_t *recvcounts, const size_t *recvdispls, int dtype, struct covey_group *group,
+		    struct CUstream_st *stream, struct covey_result *result)
 {
-	struct callv v = { { &cvy_op_alltoallv, send, recv, 0, dtype, 0, 0, stream }, sendcounts, senddispls, recvcounts, recvdispls };
+	struct callv v = { { &cvy_op_alltoallv, send, recv, 0, dtype, 0, 0, stream },
+			   sendcounts,
+			   senddispls,
+			   recvcounts,
+			   recvdispls };
 	struct cvy_op *op = NULL;
 	int err = makev(group, &v, &op);
 
@@ -301,7 +307,11 @@ int covey_alltoallv_start(const void *send, const size_t *sendcounts, const size
 			  const size_t *recvcounts, const size_t *recvdispls, int dtype, struct covey_group *group,
 			  struct CUstream_st *stream, struct covey_work **work)
 {
-	struct callv v = { { &cvy_op_alltoallv, send, recv, 0, dtype, 0, 0, stream }, sendcounts, senddispls, recvcounts, recvdispls };
+	struct callv v = { { &cvy_op_alltoallv, send, recv, 0, dtype, 0, 0, stream },
+			   sendcounts,
+			   senddispls,
+			   recvcounts,
+			   recvdispls };
 	struct cvy_op *op = NULL;
 	int err = makev(group, &v, &op);
 

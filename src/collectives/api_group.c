@@ -101,7 +101,8 @@ static int admit_joiner(struct covey_group *group, struct cvy_op *op)
 	pthread_mutex_lock(&e->lock);
 	op->recv = NULL;
 	pthread_mutex_unlock(&e->lock);
-	return cvy_fail(group->box, err, -1, 0, "the members did not come to a safe point within %d ms", group->config.join_ms);
+	return cvy_fail(group->box, err, -1, 0, "the members did not come to a safe point within %d ms",
+			group->config.join_ms);
 }
 
 /* The posted admit of an earlier call, with this call's state buffer. */
@@ -130,12 +131,14 @@ int covey_admit(struct covey_group *group, void *state, size_t bytes, struct cov
 	if (err)
 		return err;
 	if (bytes > 4096 || (bytes && !state))
-		return cvy_fail(group->box, COVEY_ERR_INVAL, -1, 0, "admit: state has %zu bytes; 0 to 4096 are allowed, not NULL", bytes);
+		return cvy_fail(group->box, COVEY_ERR_INVAL, -1, 0,
+				"admit: state has %zu bytes; 0 to 4096 are allowed, not NULL", bytes);
 	if (!__atomic_load_n(&group->join_done, __ATOMIC_ACQUIRE) || group->join_err)
 		return cvy_fail(group->box, COVEY_ERR_INVAL, -1, 0, "admit: the group is not joined yet");
 	if (group->admit_op && bytes != group->admit_op->bytes)
-		return cvy_fail(group->box, COVEY_ERR_INVAL, -1, 0, "admit: state has %zu bytes; the call that this one resumes gave %zu",
-				bytes, group->admit_op->bytes);
+		return cvy_fail(group->box, COVEY_ERR_INVAL, -1, 0,
+				"admit: state has %zu bytes; the call that this one resumes gave %zu", bytes,
+				group->admit_op->bytes);
 	joiner = group->admit_op || group->engine->pending;
 	op = group->admit_op ? resume_admit(group, state) : admit_op(group->engine, state, bytes);
 	if (!op)
@@ -256,9 +259,11 @@ static int op_progress(const struct covey_work *work, char *text, size_t bytes)
 	struct cvy_op *op = work->op;
 
 	if (cvy_op_decided(op))
-		return snprintf(text, bytes, "%s: operation %llu is decided", op->kind->name, (unsigned long long)op->seq);
+		return snprintf(text, bytes, "%s: operation %llu is decided", op->kind->name,
+				(unsigned long long)op->seq);
 	if (pthread_mutex_trylock(&e->lock))
-		return snprintf(text, bytes, "%s: operation %llu is under way", op->kind->name, (unsigned long long)op->seq);
+		return snprintf(text, bytes, "%s: operation %llu is under way", op->kind->name,
+				(unsigned long long)op->seq);
 	snprintf(text, bytes, "%s: operation %llu of %llu decided so far, %llu of %llu ticks", op->kind->name,
 		 (unsigned long long)op->seq, (unsigned long long)e->done, (unsigned long long)op->completed,
 		 (unsigned long long)op->ticks);
@@ -280,9 +285,11 @@ int covey_work_progress(const struct covey_work *work, char *text, size_t bytes)
 	}
 	pthread_mutex_lock(&group->lock);
 	if (work->answered)
-		snprintf(text, bytes, "decided: %s%s%s", covey_strerror(work->err), work->text[0] ? ": " : "", work->text);
+		snprintf(text, bytes, "decided: %s%s%s", covey_strerror(work->err), work->text[0] ? ": " : "",
+			 work->text);
 	else
-		snprintf(text, bytes, "asked at epoch %u; waits for the next view", group->view ? group->view->epoch : 0);
+		snprintf(text, bytes, "asked at epoch %u; waits for the next view",
+			 group->view ? group->view->epoch : 0);
 	pthread_mutex_unlock(&group->lock);
 	return 0;
 }
@@ -338,7 +345,8 @@ static int check_rank(struct covey_group *group, int rank)
 	int err = cvy_handle_check(group);
 
 	if (!err && (rank < 0 || rank >= group->config.max_ranks))
-		err = cvy_fail(group->box, COVEY_ERR_INVAL, rank, 0, "rank %d: must be 0 to %d", rank, group->config.max_ranks - 1);
+		err = cvy_fail(group->box, COVEY_ERR_INVAL, rank, 0, "rank %d: must be 0 to %d", rank,
+			       group->config.max_ranks - 1);
 	return err;
 }
 
@@ -364,8 +372,8 @@ int covey_extend(struct covey_group *group, int size, struct covey_work **out)
 	int err = cvy_handle_check(group);
 
 	if (!err && (size < 1 || size > group->config.max_ranks))
-		err = cvy_fail(group->box, COVEY_ERR_INVAL, -1, 0, "extend: size %d must be 1 to max_ranks, which is %d", size,
-			       group->config.max_ranks);
+		err = cvy_fail(group->box, COVEY_ERR_INVAL, -1, 0,
+			       "extend: size %d must be 1 to max_ranks, which is %d", size, group->config.max_ranks);
 	return err ? err : ask(group, CVY_API_EXTEND, -1, (uint64_t)size, NULL, out);
 }
 

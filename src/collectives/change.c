@@ -80,8 +80,8 @@ void cvy_set_build(struct cvy_engine *e)
 		__atomic_store_n(&e->ended, COVEY_ERR_NOMEM, __ATOMIC_RELEASE);
 		return;
 	}
-	CVY_MASK_EACH (r, &e->mask)
-		set_add(e, &set, r);
+	CVY_MASK_EACH(r, &e->mask)
+	set_add(e, &set, r);
 	cvy_set_clear(&e->set);
 	e->set = set;
 	e->spin = cores_suffice(&e->set);
@@ -172,7 +172,8 @@ static void fence(struct cvy_engine *e, const struct covey_mask *removed, int ke
 		e->set.base[k] = e->aside[r];
 		e->set.page[k] = (struct cvy_page *)e->aside[r];
 	}
-	CVY_MASK_EACH (r, removed) {
+	CVY_MASK_EACH(r, removed)
+	{
 		cvy_mesh_fence(e->mesh, r);
 		if (e->peer_done)
 			e->peer_done[r] = 0; /* the next incarnation begins anew */
@@ -184,7 +185,8 @@ static void fence(struct cvy_engine *e, const struct covey_mask *removed, int ke
 	e->set.npush = 0;
 	e->set.nlocal = 0;
 	for (int k = 0; k < e->set.n; k++) {
-		struct cvy_link *link = k == e->set.self || e->set.gone[k] ? NULL : cvy_mesh_link(e->mesh, e->set.rank[k]);
+		struct cvy_link *link =
+			k == e->set.self || e->set.gone[k] ? NULL : cvy_mesh_link(e->mesh, e->set.rank[k]);
 
 		if (link && (link->ops->put || link->ops->signal))
 			e->set.push[e->set.npush++] = e->set.rank[k];
@@ -227,7 +229,8 @@ void cvy_engine_learn(void *ctx, const struct cvy_view *view, const struct covey
 	fence(e, removed, !cvy_mask_empty(lag) && !covey_mask_has(lag, e->rank));
 	cvy_view_copy(e->view, view);
 	if (view->fail_seq) { /* stands though the next view does not repeat it: some may have taken it already */
-		e->failed = (struct covey_result){ .status = view->fail_err, .epoch = view->epoch, .seq = view->fail_seq };
+		e->failed =
+			(struct covey_result){ .status = view->fail_err, .epoch = view->epoch, .seq = view->fail_seq };
 		cvy_view_mask(view, view->fail_seq, &e->failed.mask);
 	}
 	adopt_own(e, was_pending);
@@ -347,7 +350,8 @@ uint64_t cvy_engine_progress(void *ctx, uint64_t *floor_tick, int *waiting)
 
 	if (e->freezing)
 		try_freeze(e);
-	for (int r = e->view ? cvy_mask_next(&e->view->members, 0) : -1; r >= 0; r = cvy_mask_next(&e->view->members, r + 1)) {
+	for (int r = e->view ? cvy_mask_next(&e->view->members, 0) : -1; r >= 0;
+	     r = cvy_mask_next(&e->view->members, r + 1)) {
 		struct cvy_page *page = r == e->rank ? NULL : cvy_mesh_page(e->mesh, r);
 
 		if (page)

@@ -15,7 +15,7 @@
 #include "log.h"
 
 #define TICKS_MAX 0xc0000000u /* of a view: then a new one is asked for, so that no number comes twice */
-#define LOOKS 256 /* of a blocking call before it waits in earnest; about 5 us with a core of one's own */
+#define LOOKS 256	      /* of a blocking call before it waits in earnest; about 5 us with a core of one's own */
 
 int cvy_engine_open(struct cvy_engine **out, struct cvy_mesh *mesh, struct cvy_errbox *box, size_t undo_bytes)
 {
@@ -48,7 +48,8 @@ void cvy_engine_identity(struct cvy_engine *e, int rank, int max_ranks)
 	pthread_mutex_lock(&e->lock);
 	e->rank = rank;
 	e->mask_words = (max_ranks + 63) / 64;
-	if (e->view && e->view->max_ranks != max_ranks) { /* the store forgot the group while it formed: another creator */
+	if (e->view &&
+	    e->view->max_ranks != max_ranks) { /* the store forgot the group while it formed: another creator */
 		cvy_view_free(e->view);
 		free(e->peer_done);
 		e->view = NULL;
@@ -169,7 +170,9 @@ static const char *dtype_text(int dtype)
 
 char *cvy_call_text(uint64_t call, char *text, size_t bytes)
 {
-	static const char *const redops[16] = { [COVEY_SUM] = "sum", [COVEY_MAX] = "max", [COVEY_MIN] = "min", [COVEY_AVG] = "avg" };
+	static const char *const redops[16] = {
+		[COVEY_SUM] = "sum", [COVEY_MAX] = "max", [COVEY_MIN] = "min", [COVEY_AVG] = "avg"
+	};
 	unsigned kind = (unsigned)(call >> 60);
 	const struct cvy_op_kind *k = kind < sizeof(kinds) / sizeof(kinds[0]) ? kinds[kind] : NULL;
 	const char *redop = redops[call >> 52 & 15];
@@ -181,7 +184,8 @@ char *cvy_call_text(uint64_t call, char *text, size_t bytes)
 	else if (k == &cvy_op_allreduce)
 		snprintf(text, bytes, "allreduce(%llu x %s, %s)", count, dtype_text(dtype), redop ? redop : "?");
 	else if (k == &cvy_op_broadcast)
-		snprintf(text, bytes, "broadcast(%llu x %s, root %u)", count, dtype_text(dtype), (unsigned)(call >> 40 & 4095));
+		snprintf(text, bytes, "broadcast(%llu x %s, root %u)", count, dtype_text(dtype),
+			 (unsigned)(call >> 40 & 4095));
 	else if (k == &cvy_op_allgather || k == &cvy_op_alltoall)
 		snprintf(text, bytes, "%s(%llu x %s)", k->name, count, dtype_text(dtype));
 	else
@@ -230,8 +234,8 @@ void cvy_engine_reach(struct cvy_engine *e, uint64_t seq)
 	e->ent = seq;
 }
 
-void cvy_engine_decide(struct cvy_engine *e, struct cvy_op *op, int status, uint32_t epoch, const struct covey_mask *mask,
-		       int size)
+void cvy_engine_decide(struct cvy_engine *e, struct cvy_op *op, int status, uint32_t epoch,
+		       const struct covey_mask *mask, int size)
 {
 	struct covey_result *res = &op->result;
 
@@ -345,7 +349,8 @@ int cvy_engine_run(struct cvy_engine *e, struct cvy_op *op)
 		pthread_mutex_unlock(&e->lock);
 		return err;
 	}
-	for (int looks = e->spin && !e->set.npush ? LOOKS : 1; looks && !cvy_op_decided(op);) /* a short operation, mostly */
+	for (int looks = e->spin && !e->set.npush ? LOOKS : 1;
+	     looks && !cvy_op_decided(op);) /* a short operation, mostly */
 		looks -= !cvy_engine_step(e);
 	more = e->set.npush && cvy_op_decided(op) && cvy_engine_unsent(e);
 	pthread_mutex_unlock(&e->lock);
@@ -479,9 +484,11 @@ static void name_calls(struct cvy_engine *e, const struct cvy_op *op, int k, con
 {
 	char mine[72], theirs[72];
 
-	cvy_fail(e->box, COVEY_ERR_MISMATCH, e->set.rank[k], e->epoch, "operation %llu: rank %d calls %s, rank %d calls %s%s",
-		 (unsigned long long)op->seq, e->rank, cvy_call_text(op->call, mine, sizeof(mine)), e->set.rank[k],
-		 cvy_call_text(line->call, theirs, sizeof(theirs)), op->call == line->call ? " with other details" : "");
+	cvy_fail(e->box, COVEY_ERR_MISMATCH, e->set.rank[k], e->epoch,
+		 "operation %llu: rank %d calls %s, rank %d calls %s%s", (unsigned long long)op->seq, e->rank,
+		 cvy_call_text(op->call, mine, sizeof(mine)), e->set.rank[k],
+		 cvy_call_text(line->call, theirs, sizeof(theirs)),
+		 op->call == line->call ? " with other details" : "");
 }
 
 static void mismatch(struct cvy_engine *e, struct cvy_op *op, int k, const struct cvy_line *line)
@@ -497,14 +504,17 @@ void cvy_engine_explain(struct cvy_engine *e, const struct cvy_op *op, int statu
 	char mine[72];
 
 	if (status == COVEY_ERR_LOST)
-		cvy_fail(e->box, status, -1, e->epoch, "operation %llu: results had overwritten inputs when a rank died; in place above undo_bytes",
+		cvy_fail(e->box, status, -1, e->epoch,
+			 "operation %llu: results had overwritten inputs when a rank died; in place above undo_bytes",
 			 (unsigned long long)op->seq);
 	if (status != COVEY_ERR_MISMATCH)
 		return;
 	for (int k = 0; op->state == CVY_OP_ENTERED && k < e->set.n; k++) {
-		const struct cvy_line *line = k == e->set.self || e->set.gone[k] ? NULL : cvy_source_line(e, op, 0, k, 1);
+		const struct cvy_line *line =
+			k == e->set.self || e->set.gone[k] ? NULL : cvy_source_line(e, op, 0, k, 1);
 
-		if (!line || __atomic_load_n(&line->tag, __ATOMIC_ACQUIRE) != cvy_tag(e->epoch, op->first) || line->sig == op->sig)
+		if (!line || __atomic_load_n(&line->tag, __ATOMIC_ACQUIRE) != cvy_tag(e->epoch, op->first) ||
+		    line->sig == op->sig)
 			continue;
 		name_calls(e, op, k, line);
 		return;
@@ -549,7 +559,8 @@ void cvy_engine_look_for_mismatch(struct cvy_engine *e)
 	for (int k = 0; k < e->set.n; k++) {
 		const struct cvy_line *line = e->set.gone[k] ? NULL : cvy_source_line(e, op, 0, k, 1);
 
-		if (line && k != e->set.self && __atomic_load_n(&line->tag, __ATOMIC_ACQUIRE) == cvy_tag(e->epoch, op->first) &&
+		if (line && k != e->set.self &&
+		    __atomic_load_n(&line->tag, __ATOMIC_ACQUIRE) == cvy_tag(e->epoch, op->first) &&
 		    line->sig != op->sig)
 			mismatch(e, op, k, line);
 	}
@@ -570,9 +581,9 @@ static void save_input(struct cvy_engine *e, struct cvy_op *op)
 /* Who tells joiners where to begin: not index 0 of the set, which may be one of them. */
 static int lowest_admitted(const struct cvy_engine *e)
 {
-	CVY_MASK_EACH (r, &e->view->members)
-		if (!covey_mask_has(&e->view->pending, r))
-			return r;
+	CVY_MASK_EACH(r, &e->view->members)
+	if (!covey_mask_has(&e->view->pending, r))
+		return r;
 	return -1;
 }
 
@@ -585,7 +596,8 @@ static int begin_admit(struct cvy_engine *e, struct cvy_op *op)
 		e->posted = e->admit_seq;
 		e->tick = e->admit_tick - 1;
 		__atomic_store_n(&e->complete, e->tick, __ATOMIC_RELAXED);
-		__atomic_store_n(&e->floor, e->admit_tick > CVY_DEPTH ? e->admit_tick - CVY_DEPTH : 0, __ATOMIC_RELAXED);
+		__atomic_store_n(&e->floor, e->admit_tick > CVY_DEPTH ? e->admit_tick - CVY_DEPTH : 0,
+				 __ATOMIC_RELAXED);
 		op->seq = e->admit_seq;
 		cvy_set_build(e);
 	} else if (!cvy_mask_empty(&e->view->pending)) {
@@ -608,7 +620,8 @@ static int begin(struct cvy_engine *e, struct cvy_op *op)
 	if (op->seq != e->done + 1)
 		return 0;
 	rootless = op->kind->op_class == CVY_OP_ROOT && !covey_mask_has(&e->mask, op->root);
-	if (rootless && !may_enter(e, e->tick + 1)) /* decided at once, but no further ahead of the others than any tick */
+	if (rootless &&
+	    !may_enter(e, e->tick + 1)) /* decided at once, but no further ahead of the others than any tick */
 		return 0;
 	if (e->tick >= TICKS_MAX && !e->wanted)
 		want_change(e, op, "tick numbers run out");
@@ -640,7 +653,8 @@ static int begin(struct cvy_engine *e, struct cvy_op *op)
 static void complete_tick(struct cvy_engine *e, struct cvy_op *op)
 {
 	uint32_t tick = op->first + (uint32_t)op->completed;
-	int waits = op->kind->op_class != CVY_OP_ROOT && !(op->kind->op_class == CVY_OP_ADMIT && cvy_mask_empty(&e->view->pending));
+	int waits = op->kind->op_class != CVY_OP_ROOT &&
+		    !(op->kind->op_class == CVY_OP_ADMIT && cvy_mask_empty(&e->view->pending));
 
 	if (op->kind->consume)
 		op->kind->consume(e, op, op->completed);
@@ -661,8 +675,8 @@ static void admitted(struct cvy_engine *e, struct cvy_op *op)
 {
 	struct cvy_view *v = e->view;
 
-	CVY_MASK_EACH (r, &v->pending)
-		v->member[r].from = op->seq;
+	CVY_MASK_EACH(r, &v->pending)
+	v->member[r].from = op->seq;
 	memset(&v->pending, 0, sizeof(v->pending));
 	e->pending = 0;
 	e->adm = op->seq;
@@ -711,8 +725,8 @@ int cvy_op_step(struct cvy_engine *e, struct cvy_op *op)
 		progress = 1;
 	}
 	limit = op->rounds == 2 ? op->second : op->entered;
-	if (op->completed < limit &&
-	    ((op->kind->op_class == CVY_OP_ADMIT && cvy_mask_empty(&e->view->pending)) || arrived(e, op, op->completed, op->rounds))) {
+	if (op->completed < limit && ((op->kind->op_class == CVY_OP_ADMIT && cvy_mask_empty(&e->view->pending)) ||
+				      arrived(e, op, op->completed, op->rounds))) {
 		complete_tick(e, op);
 		progress = 1;
 	}

@@ -63,30 +63,30 @@ enum cvy_op_state { CVY_OP_QUEUED, CVY_OP_ENTERED, CVY_OP_DECIDED };
 
 struct cvy_op {
 	const struct cvy_op_kind *kind;
-	uint64_t seq;	 /* 0: a joiner's first covey_admit, not known yet */
-	uint32_t sig;	 /* hash of the call: alike on all ranks */
-	uint64_t call;	 /* kind, type, op, root and count in short: named when calls do not match */
-	int state;	 /* enum cvy_op_state; DECIDED is stored with release */
-	int rounds;	 /* 1 or 2 */
-	uint64_t ticks;	 /* of the whole operation; 0: not known before tick 0 is complete */
-	uint32_t first;	 /* tick number of i = 0 */
+	uint64_t seq;	/* 0: a joiner's first covey_admit, not known yet */
+	uint32_t sig;	/* hash of the call: alike on all ranks */
+	uint64_t call;	/* kind, type, op, root and count in short: named when calls do not match */
+	int state;	/* enum cvy_op_state; DECIDED is stored with release */
+	int rounds;	/* 1 or 2 */
+	uint64_t ticks; /* of the whole operation; 0: not known before tick 0 is complete */
+	uint32_t first; /* tick number of i = 0 */
 	uint64_t entered, second, completed; /* ticks published in round 1, in round 2, completed */
-	int scan[2];	 /* per round: index in the set of the first source not seen yet */
+	int scan[2];			     /* per round: index in the set of the first source not seen yet */
 	int on_loss;
-	int spoiled;	 /* results were written over inputs that a redo would need */
+	int spoiled; /* results were written over inputs that a redo would need */
 
 	const void *send; /* arguments, as the kinds use them */
 	void *recv;
 	size_t count, elem, bytes; /* bytes: count * elem */
-	size_t piece;	  /* bytes of the operation per tick */
+	size_t piece;		   /* bytes of the operation per tick */
 	int dtype, redop, root;
 	const uint8_t *input; /* send, or the undo copy of an in-place input */
-	size_t input_bytes; /* of an input that results overwrite (in place), 0: none does */
+	size_t input_bytes;   /* of an input that results overwrite (in place), 0: none does */
 	uint8_t *undo;
-	void *priv;	  /* of the kind */
+	void *priv; /* of the kind */
 	struct cvy_engine *engine;
 	uint64_t posted_ns;
-	int refs;	  /* caller or work; queue, then record */
+	int refs; /* caller or work; queue, then record */
 	struct cvy_op *next;
 	struct covey_result result; /* last: its mask is not cleared in advance */
 };
@@ -94,16 +94,16 @@ struct cvy_op {
 /* The sources of the view that operations run in, ascending by rank. */
 struct cvy_set {
 	int n;
-	int self;	/* index of the own rank, -1: not among them */
+	int self; /* index of the own rank, -1: not among them */
 	int *rank;
-	struct cvy_page **page;	 /* page of each source as seen here */
-	const uint8_t **base;	 /* its window as seen here, or its copy set aside */
-	const void **src;	 /* [n] room for a list of inputs */
-	uint8_t *gone;		 /* removed since: nothing more will come */
-	uint64_t *link;		 /* id of the link that its puts come by, 0: none is needed */
-	int *push;		 /* [npush] ranks that must be told (cvy_push_link): links come and go within a view */
+	struct cvy_page **page; /* page of each source as seen here */
+	const uint8_t **base;	/* its window as seen here, or its copy set aside */
+	const void **src;	/* [n] room for a list of inputs */
+	uint8_t *gone;		/* removed since: nothing more will come */
+	uint64_t *link;		/* id of the link that its puts come by, 0: none is needed */
+	int *push;		/* [npush] ranks that must be told (cvy_push_link): links come and go within a view */
 	int npush;
-	int nlocal;		 /* peers on this host that sleep on our lines */
+	int nlocal; /* peers on this host that sleep on our lines */
 	struct cvy_page **local;
 };
 
@@ -126,9 +126,9 @@ struct cvy_engine {
 	struct cvy_errbox *box;
 	size_t undo_bytes;
 	int rank;
-	int mask_words; /* of 64 ranks, for max_ranks */
+	int mask_words;	      /* of 64 ranks, for max_ranks */
 	struct cvy_op *spare; /* a freed operation, for the next */
-	struct cvy_page *own;	/* own window */
+	struct cvy_page *own; /* own window */
 	uint8_t *own_base;
 
 	/* Set by the agent, read by steppers without the lock. */
@@ -147,43 +147,43 @@ struct cvy_engine {
 	uint32_t epoch;	       /* of the view that `set` and ticks belong to (active) */
 	struct cvy_set set;    /* MASK of the next operation */
 	struct covey_mask mask;
-	int size;	       /* layouts: as the last safe point returned */
-	uint64_t posted;       /* seq of the last operation posted */
-	uint64_t done, ent;    /* PROTOCOL section 2 */
+	int size;	    /* layouts: as the last safe point returned */
+	uint64_t posted;    /* seq of the last operation posted */
+	uint64_t done, ent; /* PROTOCOL section 2 */
 	uint64_t adm;
 	int mismatch;
-	uint32_t tick;	       /* last tick that belongs to a begun operation */
-	uint32_t complete;     /* last tick completed here */
-	uint32_t floor;	       /* every admitted rank has completed ticks up to here */
-	uint32_t done_word;    /* last tick written to the own done line */
-	uint64_t wanted;       /* seq for which a change was asked, not to ask twice */
-	uint64_t *peer_done; /* [max_ranks] last operation decided there, as its PING told; agent's thread */
+	uint32_t tick;		 /* last tick that belongs to a begun operation */
+	uint32_t complete;	 /* last tick completed here */
+	uint32_t floor;		 /* every admitted rank has completed ticks up to here */
+	uint32_t done_word;	 /* last tick written to the own done line */
+	uint64_t wanted;	 /* seq for which a change was asked, not to ask twice */
+	uint64_t *peer_done;	 /* [max_ranks] last operation decided there, as its PING told; agent's thread */
 	struct covey_mask acked; /* contributors of the last safe point: what on_loss = fail demands */
 	int on_loss;
 
-	struct covey_mask lost; /* private operation under way: sources whose part is not here */
-	struct cvy_op *head, *tail; /* posted, not decided */
-	struct cvy_op *record[8];   /* last decided operations with their tick numbers, for repair */
-	struct cvy_outcome *outcomes; /* repaired before the application called them */
-	struct covey_result failed;   /* view.fail of a view learned since one was active; seq 0: none */
-	struct cvy_outcome *given;    /* all that were repaired since a view was active: to be given to others */
+	struct covey_mask lost;		 /* private operation under way: sources whose part is not here */
+	struct cvy_op *head, *tail;	 /* posted, not decided */
+	struct cvy_op *record[8];	 /* last decided operations with their tick numbers, for repair */
+	struct cvy_outcome *outcomes;	 /* repaired before the application called them */
+	struct covey_result failed;	 /* view.fail of a view learned since one was active; seq 0: none */
+	struct cvy_outcome *given;	 /* all that were repaired since a view was active: to be given to others */
 	uint8_t *aside[COVEY_MAX_RANKS]; /* page and slots of a removed rank, until the view is active */
 	struct cvy_repair *repair;
 	void *admit_state; /* of the present ADMIT: bytes a joiner got */
 	size_t admit_bytes;
 	uint64_t admit_seq;
 	uint32_t admit_tick, admit_epoch;
-	uint64_t late_seq, late_ns;	  /* ADMIT that waits for pending ranks alone, and since when; agent's thread */
+	uint64_t late_seq, late_ns; /* ADMIT that waits for pending ranks alone, and since when; agent's thread */
 	uint32_t late_epoch;
 	uint8_t *scratch; /* give buffer */
 	size_t scratch_bytes;
 
 	struct cvy_engine *next_engine; /* list of the progress thread */
-	uint32_t freezing;	       /* epoch + 1 for which FROZEN is owed, 0: none; agent's thread */
-	uint64_t freeze_ns;	       /* since when */
-	int sockets;		       /* some peers are reached through sockets: waiters may sleep on them */
-	int spin;		       /* every rank of the host has a core of its own */
-	int idle_fd;		       /* eventfd: wakes a stepper that polls sockets */
+	uint32_t freezing;		/* epoch + 1 for which FROZEN is owed, 0: none; agent's thread */
+	uint64_t freeze_ns;		/* since when */
+	int sockets;			/* some peers are reached through sockets: waiters may sleep on them */
+	int spin;			/* every rank of the host has a core of its own */
+	int idle_fd;			/* eventfd: wakes a stepper that polls sockets */
 };
 
 /* ---- For operation kinds ---- */
@@ -216,8 +216,8 @@ void cvy_engine_identity(struct cvy_engine *e, int rank, int max_ranks); /* befo
 void cvy_engine_close(struct cvy_engine *e);
 
 struct cvy_op *cvy_op_new(struct cvy_engine *e, const struct cvy_op_kind *kind);
-void cvy_op_put(struct cvy_op *op); /* drops a reference */
-void cvy_op_sign(struct cvy_op *op, int on_loss); /* computes sig and call from the arguments */
+void cvy_op_put(struct cvy_op *op);			      /* drops a reference */
+void cvy_op_sign(struct cvy_op *op, int on_loss);	      /* computes sig and call from the arguments */
 char *cvy_call_text(uint64_t call, char *text, size_t bytes); /* the call in words */
 
 /* Gives the operation its number and queues it. Takes a reference for the queue. 0, or the engine's end. */
@@ -268,19 +268,19 @@ struct cvy_outcome { /* of an operation that the application has not called yet 
 	struct covey_result result;
 	uint32_t sig;
 	uint64_t ticks, from; /* given: ticks in all, first one in bytes */
-	uint8_t *bytes; /* ticks one after the other, each {u32 n, bytes} */
+	uint8_t *bytes;	      /* ticks one after the other, each {u32 n, bytes} */
 	size_t n;
 };
 
 void cvy_engine_reach(struct cvy_engine *e, uint64_t seq); /* done = ent = seq; done is read without the lock */
-void cvy_engine_decide(struct cvy_engine *e, struct cvy_op *op, int status, uint32_t epoch, const struct covey_mask *mask,
-		       int size);
+void cvy_engine_decide(struct cvy_engine *e, struct cvy_op *op, int status, uint32_t epoch,
+		       const struct covey_mask *mask, int size);
 struct cvy_op *cvy_engine_record(struct cvy_engine *e, uint64_t seq);
 /* Puts into words why an operation failed for all: the calls seen at its number, or the lost input. */
 void cvy_engine_explain(struct cvy_engine *e, const struct cvy_op *op, int status);
 void cvy_set_build(struct cvy_engine *e); /* from view and done */
 void cvy_set_clear(struct cvy_set *set);
-void cvy_engine_wake(struct cvy_engine *e); /* steppers and waiters look again */
+void cvy_engine_wake(struct cvy_engine *e);				     /* steppers and waiters look again */
 void cvy_engine_announce(struct cvy_engine *e, const struct cvy_line *line); /* wake peers asleep on it */
 void cvy_repair_message(struct cvy_engine *e, const struct cvy_msg *msg);
 void cvy_repair_step(struct cvy_engine *e);

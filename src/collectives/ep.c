@@ -56,8 +56,8 @@ static int take_struct(struct covey_group *group, void *to, size_t known, const 
 		return cvy_fail(cvy_handle_box(group), COVEY_ERR_INVAL, -1, 0, "%s is NULL", name);
 	memcpy(&size, from, sizeof(size));
 	if (size < sizeof(size))
-		return cvy_fail(cvy_handle_box(group), COVEY_ERR_INVAL, -1, 0, "%s: size is not set: use its initialiser",
-				name);
+		return cvy_fail(cvy_handle_box(group), COVEY_ERR_INVAL, -1, 0,
+				"%s: size is not set: use its initialiser", name);
 	for (size_t i = known; i < size; i++)
 		if (((const uint8_t *)from)[i])
 			return cvy_fail(cvy_handle_box(group), COVEY_ERR_INVAL, -1, 0,
@@ -71,7 +71,8 @@ static int check_config(struct covey_group *group, const struct covey_ep_config 
 	if (c->max_tokens < 1 || c->max_tokens > EP_MAX_TOKENS)
 		return fail(group, COVEY_ERR_INVAL, "max_tokens must be from 1 to 1048576");
 	if (c->hidden < 8 || c->hidden > EP_MAX_HIDDEN || c->hidden % 8)
-		return fail(group, COVEY_ERR_INVAL, "hidden must be a multiple of 8 (16 bytes of bf16), from 8 to 1048576");
+		return fail(group, COVEY_ERR_INVAL,
+			    "hidden must be a multiple of 8 (16 bytes of bf16), from 8 to 1048576");
 	if (c->top_k < 1 || c->top_k > EP_MAX_TOP_K)
 		return fail(group, COVEY_ERR_INVAL, "top_k must be from 1 to 32");
 	if (c->experts < 1 || c->experts > EP_MAX_EXPERTS)
@@ -127,9 +128,10 @@ static int take_slots(struct covey_ep *ep, const struct cvy_engine *e)
 		return 0;
 	if (need <= e->layout.window_bytes)
 		need = e->layout.window_bytes + dispatch + combine; /* other handles have the room */
-	return cvy_fail(cvy_handle_box(ep->group), COVEY_ERR_NOMEM, -1, 0,
-			"no room for the expert-parallel buffers: they take window_bytes %zu, it is %zu (sized for max_ranks %d)",
-			need, e->layout.window_bytes, ep->shape.max_ranks);
+	return cvy_fail(
+		cvy_handle_box(ep->group), COVEY_ERR_NOMEM, -1,
+		0, "no room for the expert-parallel buffers: they take window_bytes %zu, it is %zu (sized for max_ranks %d)",
+		need, e->layout.window_bytes, ep->shape.max_ranks);
 }
 
 COVEY_API int covey_ep_create(struct covey_group *group, const struct covey_ep_config *config, struct covey_ep **out)
@@ -236,15 +238,16 @@ static int check_call(struct covey_ep *ep, const struct CUstream_st *stream, int
 	size = group_size(cvy_handle_engine(ep->group));
 	if (size != ep->size)
 		return cvy_fail(cvy_handle_box(ep->group), COVEY_ERR_STALE, -1, 0,
-				"laid out for %d ranks, the group has %d: call covey_ep_remap after covey_admit", ep->size, size);
+				"laid out for %d ranks, the group has %d: call covey_ep_remap after covey_admit",
+				ep->size, size);
 	return 0;
 }
 
 static int check_dispatch(struct covey_ep *ep, const struct covey_dispatch_args *a)
 {
 	if (a->num_tokens < 0 || a->num_tokens > ep->shape.tokens)
-		return cvy_fail(cvy_handle_box(ep->group), COVEY_ERR_INVAL, -1, 0, "num_tokens is %d, max_tokens %d", a->num_tokens,
-				ep->shape.tokens);
+		return cvy_fail(cvy_handle_box(ep->group), COVEY_ERR_INVAL, -1, 0, "num_tokens is %d, max_tokens %d",
+				a->num_tokens, ep->shape.tokens);
 	if (a->num_tokens && (!a->x || !a->experts))
 		return fail(ep->group, COVEY_ERR_INVAL, "x and experts must not be NULL when there are tokens");
 	if (ep->el && (!a->packed_x || !a->count || !a->src_info || !a->range))
@@ -257,17 +260,19 @@ static int check_combine(struct covey_ep *ep, const struct covey_combine_args *a
 	uint64_t rows = (uint64_t)ep->size * (uint64_t)ep->shape.tokens;
 
 	if (a->num_tokens < 0 || a->num_tokens > ep->shape.tokens)
-		return cvy_fail(cvy_handle_box(ep->group), COVEY_ERR_INVAL, -1, 0, "num_tokens is %d, max_tokens %d", a->num_tokens,
-				ep->shape.tokens);
+		return cvy_fail(cvy_handle_box(ep->group), COVEY_ERR_INVAL, -1, 0, "num_tokens is %d, max_tokens %d",
+				a->num_tokens, ep->shape.tokens);
 	if (a->num_tokens && (!a->experts || !a->weights || !a->out))
-		return fail(ep->group, COVEY_ERR_INVAL, "experts, weights and out must not be NULL when there are tokens");
+		return fail(ep->group, COVEY_ERR_INVAL,
+			    "experts, weights and out must not be NULL when there are tokens");
 	if (ep->el && (!a->y || !a->range))
 		return fail(ep->group, COVEY_ERR_INVAL, "y and range must not be NULL");
 	for (size_t i = 0; i < (size_t)ep->el * (size_t)ep->size; i++) {
 		uint64_t n = cvy_ep_range_count(a->range[i]);
 
 		if (n > (uint64_t)ep->shape.tokens || cvy_ep_range_first(a->range[i]) + n > rows)
-			return cvy_fail(cvy_handle_box(ep->group), COVEY_ERR_INVAL, -1, 0, "range[%zu] is not what a dispatch gave", i);
+			return cvy_fail(cvy_handle_box(ep->group), COVEY_ERR_INVAL, -1, 0,
+					"range[%zu] is not what a dispatch gave", i);
 	}
 	return 0;
 }
@@ -325,7 +330,8 @@ static int receive(struct covey_ep *ep, int which, uint64_t deadline_ns, struct 
 	return err;
 }
 
-COVEY_API int covey_dispatch_send(struct covey_ep *ep, const struct covey_dispatch_args *args, struct CUstream_st *stream)
+COVEY_API int covey_dispatch_send(struct covey_ep *ep, const struct covey_dispatch_args *args,
+				  struct CUstream_st *stream)
 {
 	struct covey_dispatch_args copy;
 	struct cvy_ep_call *call;

@@ -10,14 +10,14 @@ struct covey_ep {
 	struct covey_group *group;
 	struct cvy_ep_shape shape;
 	int rank;
-	int size;		/* R of the present layout */
-	int el;			/* local experts */
-	int *owner;		/* [experts] */
-	int *local;		/* [experts] index among the own experts, -1: another's */
-	uint64_t sign;		/* hash of config, owners and place: alike on all ranks */
-	size_t dispatch, combine; /* offsets of CVY_SLOTS slots each in every window */
+	int size;			      /* R of the present layout */
+	int el;				      /* local experts */
+	int *owner;			      /* [experts] */
+	int *local;			      /* [experts] index among the own experts, -1: another's */
+	uint64_t sign;			      /* hash of config, owners and place: alike on all ranks */
+	size_t dispatch, combine;	      /* offsets of CVY_SLOTS slots each in every window */
 	size_t dispatch_bytes, combine_bytes; /* of one slot */
-	struct cvy_op *sent[2]; /* posted and not received: dispatch, combine */
+	struct cvy_op *sent[2];		      /* posted and not received: dispatch, combine */
 };
 
 /* priv of an operation. Arguments are copied at the call, buffers are the caller's. */
@@ -28,12 +28,12 @@ struct cvy_ep_call {
 		struct covey_combine_args combine;
 	};
 	struct covey_mask missing; /* sources or owners whose part is not here; made anew by every consume */
-	int consumed;	  /* outputs are written; else a repair decided before this rank entered */
-	uint32_t *place;  /* combine [experts]: next row of each expert in its owner's run for this rank */
-	uint32_t *rows;   /* combine [experts]: rows of each expert */
-	struct cvy_ep_run *run; /* combine [size]: run in each owner's slot; count: rows expected of it */
-	const uint8_t **from; /* combine [size]: first row of the run, NULL: owner is missing */
-	float *sum;	  /* combine [hidden] */
+	int consumed;		   /* outputs are written; else a repair decided before this rank entered */
+	uint32_t *place;	   /* combine [experts]: next row of each expert in its owner's run for this rank */
+	uint32_t *rows;		   /* combine [experts]: rows of each expert */
+	struct cvy_ep_run *run;	   /* combine [size]: run in each owner's slot; count: rows expected of it */
+	const uint8_t **from;	   /* combine [size]: first row of the run, NULL: owner is missing */
+	float *sum;		   /* combine [hidden] */
 };
 
 /*

@@ -79,7 +79,8 @@ uint32_t cvy_ep_combine_write(const struct covey_ep *ep, const struct covey_comb
 		if (n > (size_t)ep->shape.tokens || from + n > per_expert || next + n > cvy_ep_combine_rows(&ep->shape))
 			continue; /* not what a dispatch fills in; the run's length will tell the source */
 		if (n)
-			memcpy(to + next * row, (const uint8_t *)args->y + ((size_t)le * per_expert + from) * row, n * row);
+			memcpy(to + next * row, (const uint8_t *)args->y + ((size_t)le * per_expert + from) * row,
+			       n * row);
 		next += (uint32_t)n;
 	}
 	*run = (struct cvy_ep_run){ first, next - first };

@@ -76,7 +76,8 @@ static int place_row(const struct covey_dispatch_args *args, const struct covey_
 	return args->count[le]++;
 }
 
-static void gather(const struct covey_ep *ep, const struct covey_dispatch_args *args, int src, const uint8_t *slot, int n)
+static void gather(const struct covey_ep *ep, const struct covey_dispatch_args *args, int src, const uint8_t *slot,
+		   int n)
 {
 	const struct cvy_ep_shape *s = &ep->shape;
 	const int32_t *ids = (const int32_t *)(const void *)slot;
@@ -85,7 +86,8 @@ static void gather(const struct covey_ep *ep, const struct covey_dispatch_args *
 
 	for (int t = 0; t < n; t++) {
 		for (int k = 0; k < s->top_k; k++) {
-			int32_t id = ids[(size_t)t * (size_t)s->top_k + (size_t)k]; /* read once: a peer may still write */
+			int32_t id =
+				ids[(size_t)t * (size_t)s->top_k + (size_t)k]; /* read once: a peer may still write */
 			int le = cvy_ep_valid(s, id) ? ep->local[id] : -1;
 			int at = le >= 0 ? place_row(args, ep, le, src) : -1;
 

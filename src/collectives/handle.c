@@ -115,7 +115,8 @@ int covey_join_start(const struct covey_config *config, struct covey_group **out
 	pthread_condattr_destroy(&attr);
 	group->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	group->box = cvy_errbox_new();
-	err = group->box && group->event_fd >= 0 ? cvy_config_resolve(config, &group->config, group->box) : COVEY_ERR_NOMEM;
+	err = group->box && group->event_fd >= 0 ? cvy_config_resolve(config, &group->config, group->box)
+						 : COVEY_ERR_NOMEM;
 	if (!err)
 		list_add(group);
 	if (!err)
@@ -229,8 +230,9 @@ int covey_leave(struct covey_group *group, uint64_t deadline_ns)
 	err = cvy_agent_ask(group->agent, CVY_API_LEAVE, work.id, group->identity.rank, 0, NULL);
 	pthread_mutex_lock(&group->lock);
 	while (!err && !work.answered)
-		err = __atomic_load_n(&group->engine->ended, __ATOMIC_ACQUIRE) == COVEY_ERR_ABORTED ? COVEY_ERR_ABORTED :
-												       await(group, deadline_ns);
+		err = __atomic_load_n(&group->engine->ended, __ATOMIC_ACQUIRE) == COVEY_ERR_ABORTED
+			      ? COVEY_ERR_ABORTED
+			      : await(group, deadline_ns);
 	for (struct covey_work **at = &group->asked; *at; at = &(*at)->next) {
 		if (*at == &work) {
 			*at = work.next;
@@ -316,7 +318,8 @@ int cvy_handle_check_op(struct covey_group *group)
 	if (err)
 		return err;
 	if (!__atomic_load_n(&group->join_done, __ATOMIC_ACQUIRE) || group->join_err)
-		return cvy_fail(group->box, COVEY_ERR_INVAL, -1, 0, "the group is not joined yet: covey_join_wait() first");
+		return cvy_fail(group->box, COVEY_ERR_INVAL, -1, 0,
+				"the group is not joined yet: covey_join_wait() first");
 	if (group->engine->pending)
 		return cvy_fail(group->box, COVEY_ERR_INVAL, -1, 0, "a joiner's first operation is covey_admit()");
 	return 0;

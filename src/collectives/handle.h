@@ -30,7 +30,7 @@ struct covey_group {
 	pthread_mutex_t lock; /* of all below */
 	pthread_cond_t changed;
 	int join_done, join_err;
-	int joiner;	   /* joined as a replacement or extension: covey_admit comes first */
+	int joiner; /* joined as a replacement or extension: covey_admit comes first */
 	int ready_asked;
 	struct cvy_identity identity;
 	struct cvy_view *view;
@@ -54,7 +54,7 @@ int cvy_handle_check(struct covey_group *group);
 /* the same, and a joiner must have called covey_admit */
 int cvy_handle_check_op(struct covey_group *group);
 
-void cvy_handle_seam(struct covey_group *group);   /* fills group->seam and the engine's sink and send */
+void cvy_handle_seam(struct covey_group *group); /* fills group->seam and the engine's sink and send */
 struct cvy_observer cvy_handle_observer(struct covey_group *group);
 struct covey_work *cvy_work_of(struct covey_group *group, struct cvy_op *op);
 

@@ -61,7 +61,8 @@ static void seam_freeze(void *ctx, uint32_t epoch)
 	cvy_engine_freeze(((struct covey_group *)ctx)->engine, epoch);
 }
 
-static void seam_learn(void *ctx, const struct cvy_view *view, const struct covey_mask *removed, const struct covey_mask *lag)
+static void seam_learn(void *ctx, const struct cvy_view *view, const struct covey_mask *removed,
+		       const struct covey_mask *lag)
 {
 	cvy_engine_learn(((struct covey_group *)ctx)->engine, view, removed, lag);
 }
@@ -233,7 +234,8 @@ static void observe_answer(void *ctx, uint64_t id, int err, const char *cause)
 	}
 	changed(group);
 	if (err)
-		cvy_fail(group->box, err, -1, group->view ? group->view->epoch : 0, "%s", cause ? cause : covey_strerror(err));
+		cvy_fail(group->box, err, -1, group->view ? group->view->epoch : 0, "%s",
+			 cause ? cause : covey_strerror(err));
 }
 
 static void observe_ended(void *ctx, int err)
@@ -257,6 +259,7 @@ static void observe_ended(void *ctx, int err)
 
 struct cvy_observer cvy_handle_observer(struct covey_group *group)
 {
-	return (struct cvy_observer){ group,	      observe_joined, observe_event,
-				      observe_view,   observe_answer, observe_ended };
+	return (struct cvy_observer){
+		group, observe_joined, observe_event, observe_view, observe_answer, observe_ended
+	};
 }

@@ -28,9 +28,9 @@ int cvy_admit_send(struct cvy_engine *e, struct cvy_op *op)
 	memcpy(msg, &head, sizeof(head));
 	if (op->bytes)
 		memcpy(msg + sizeof(head), op->send, op->bytes);
-	CVY_MASK_EACH (r, &e->view->pending)
-		e->send(e->send_ctx, r, e->view->member[r].inc, CVY_MSG_ADMIT, e->epoch, msg,
-			(uint32_t)(sizeof(head) + op->bytes));
+	CVY_MASK_EACH(r, &e->view->pending)
+	e->send(e->send_ctx, r, e->view->member[r].inc, CVY_MSG_ADMIT, e->epoch, msg,
+		(uint32_t)(sizeof(head) + op->bytes));
 	return 0;
 }
 
@@ -44,8 +44,8 @@ void cvy_admit_message(struct cvy_engine *e, const struct cvy_msg *msg)
 		return;
 	memcpy(&head, msg->body, sizeof(head));
 	if (!head.seq || !head.tick || head.bytes > 4096 || msg->bytes != sizeof(head) + head.bytes) {
-		cvy_warn("engine", "rank %d sent an admission of %u bytes that cannot be read, epoch %u", msg->rank, msg->bytes,
-			 msg->epoch);
+		cvy_warn("engine", "rank %d sent an admission of %u bytes that cannot be read, epoch %u", msg->rank,
+			 msg->bytes, msg->epoch);
 		return;
 	}
 	state = malloc(head.bytes + 1);
@@ -101,7 +101,8 @@ void cvy_engine_admit_late(struct cvy_engine *e, uint64_t now_ns)
 		e->late_epoch = e->epoch;
 		e->late_ns = now_ns;
 	} else if (now_ns - e->late_ns >= CVY_ADMIT_MS * CVY_MS) {
-		CVY_MASK_EACH (r, &missing) {
+		CVY_MASK_EACH(r, &missing)
+		{
 			ev.rank = r;
 			ev.inc = e->view->member[r].inc;
 			cvy_post(&e->sink, &ev);

@@ -61,7 +61,8 @@ static void allreduce_publish(struct cvy_engine *e, struct cvy_op *op, uint64_t 
 	}
 }
 
-static void reduce_range(struct cvy_engine *e, struct cvy_op *op, uint64_t i, size_t at, size_t len, uint8_t *out, int stream)
+static void reduce_range(struct cvy_engine *e, struct cvy_op *op, uint64_t i, size_t at, size_t len, uint8_t *out,
+			 int stream)
 {
 	for (int k = 0; k < e->set.n; k++) {
 		if (inline_tick(op))
@@ -94,7 +95,8 @@ static void result_of(struct cvy_engine *e, struct cvy_op *op, uint64_t i, uint8
 	}
 	for (int k = 0; k < e->set.n; k++) {
 		shard(bytes, k, e->set.n, &at, &len);
-		cvy_copy_out(out + at, cvy_source_slot(e, op, i, k) + e->layout.slot_bytes, len, op->bytes >= STREAM_BYTES);
+		cvy_copy_out(out + at, cvy_source_slot(e, op, i, k) + e->layout.slot_bytes, len,
+			     op->bytes >= STREAM_BYTES);
 	}
 }
 

@@ -26,8 +26,8 @@ void cvy_alltoall_plan(struct cvy_engine *e, struct cvy_op *op, int size)
 	op->ticks = op->bytes ? (op->bytes + op->piece - 1) / op->piece : 1;
 }
 
-int cvy_alltoallv_plan(struct cvy_engine *e, struct cvy_op *op, int size, const size_t *sendcounts, const size_t *senddispls,
-		       const size_t *recvcounts, const size_t *recvdispls)
+int cvy_alltoallv_plan(struct cvy_engine *e, struct cvy_op *op, int size, const size_t *sendcounts,
+		       const size_t *senddispls, const size_t *recvcounts, const size_t *recvdispls)
 {
 	struct blocks *b = calloc(1, sizeof(*b) + 4 * (size_t)size * sizeof(size_t));
 
@@ -143,9 +143,10 @@ static void copy_part(struct cvy_engine *e, struct cvy_op *op, uint64_t i, int k
 	part = cvy_source_slot(e, op, i, k) + (size_t)e->rank * (op->piece + HEADER);
 	memcpy(&total, part, sizeof(total));
 	if (total != b->recv[r] && !op->result.status)
-		op->result.status = cvy_fail(e->box, COVEY_ERR_MISMATCH, r, e->epoch,
-					     "operation %llu: rank %d sends %llu bytes to rank %d, which expects %zu",
-					     (unsigned long long)op->seq, r, (unsigned long long)total, e->rank, b->recv[r]);
+		op->result.status =
+			cvy_fail(e->box, COVEY_ERR_MISMATCH, r, e->epoch,
+				 "operation %llu: rank %d sends %llu bytes to rank %d, which expects %zu",
+				 (unsigned long long)op->seq, r, (unsigned long long)total, e->rank, b->recv[r]);
 	if (n > part_of_tick(total, op->piece, i))
 		n = part_of_tick(total, op->piece, i);
 	if (n)
@@ -162,7 +163,8 @@ static void alltoallv_consume(struct cvy_engine *e, struct cvy_op *op, uint64_t 
 
 			if (e->set.gone[k])
 				continue;
-			line = k == e->set.self ? &e->own->first[cvy_slot_index(op, 0)] : cvy_source_line(e, op, 0, k, 1);
+			line = k == e->set.self ? &e->own->first[cvy_slot_index(op, 0)]
+						: cvy_source_line(e, op, 0, k, 1);
 			if (line->aux > op->ticks)
 				op->ticks = line->aux;
 		}

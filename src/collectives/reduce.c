@@ -44,14 +44,14 @@ int cvy_redop_known(int redop)
 #define MIN_NUMBER(a, b) ((b) < (a) || (a) != (a) ? (b) : (a))
 #define MAX_NUMBER(a, b) ((b) > (a) || (a) != (a) ? (b) : (a))
 
-#define FOLD(name, type, wide, OP)                                                                 \
-	static void name(void *to, const void *from, size_t n)                                     \
-	{                                                                                          \
-		type *a = to;                                                                      \
-		const type *b = from;                                                              \
-                                                                                                   \
-		for (size_t i = 0; i < n; i++)                                                     \
-			a[i] = (type)OP((wide)a[i], (wide)b[i]);                                   \
+#define FOLD(name, type, wide, OP) \
+	static void name(void *to, const void *from, size_t n) \
+	{ \
+		type *a = to; \
+		const type *b = from; \
+\
+		for (size_t i = 0; i < n; i++) \
+			a[i] = (type)OP((wide)a[i], (wide)b[i]); \
 	}
 
 /* packed types may stand at any address */
@@ -137,7 +137,8 @@ void cvy_copy_out(uint8_t *dst, const uint8_t *src, size_t bytes, int stream)
 	if (stream && bytes >= 64) {
 		memcpy(dst, src, at);
 		for (; at + 16 <= bytes; at += 16)
-			_mm_stream_si128((__m128i *)(void *)(dst + at), _mm_loadu_si128((const __m128i *)(const void *)(src + at)));
+			_mm_stream_si128((__m128i *)(void *)(dst + at),
+					 _mm_loadu_si128((const __m128i *)(const void *)(src + at)));
 		memcpy(dst + at, src + at, bytes - at);
 		return;
 	}

@@ -11,10 +11,10 @@
 
 struct cvy_repair {
 	struct covey_mask holders;
-	uint64_t asked;	   /* seq of the PULL under way, 0: none */
-	int holder;	   /* who was asked */
-	uint64_t next;	   /* tick of the operation that comes next */
-	int told;	   /* REPAIRED was posted */
+	uint64_t asked;		     /* seq of the PULL under way, 0: none */
+	int holder;		     /* who was asked */
+	uint64_t next;		     /* tick of the operation that comes next */
+	int told;		     /* REPAIRED was posted */
 	struct cvy_outcome *partial; /* what came of it so far */
 };
 
@@ -23,7 +23,7 @@ struct pull {
 	uint64_t from_tick; /* first missing tick of the operation */
 };
 
-struct give { /* followed by `words` mask words and `bytes` bytes */
+struct give {			   /* followed by `words` mask words and `bytes` bytes */
 	uint64_t seq, ticks, tick; /* ticks 0: no data */
 	int32_t status, size;
 	uint32_t epoch, sig, bytes, words;
@@ -260,8 +260,13 @@ static int give_tick(struct cvy_engine *e, const struct cvy_msg *msg, struct cvy
 		     uint64_t seq, uint64_t i)
 {
 	const struct covey_result *res = o ? &o->result : &op->result;
-	struct give head = { .seq = seq, .ticks = o ? o->ticks : op->ticks, .tick = i, .status = res->status, .size = res->size,
-			     .epoch = res->epoch, .sig = o ? o->sig : op->sig };
+	struct give head = { .seq = seq,
+			     .ticks = o ? o->ticks : op->ticks,
+			     .tick = i,
+			     .status = res->status,
+			     .size = res->size,
+			     .epoch = res->epoch,
+			     .sig = o ? o->sig : op->sig };
 	const uint8_t *bytes = NULL;
 
 	if (res->status || (!o && !op->kind->give)) {
@@ -353,8 +358,8 @@ static void take_give(struct cvy_engine *e, const struct cvy_msg *msg)
 	    head->seq != e->done + 1 || e->repair->asked != head->seq)
 		return;
 	o = e->repair->partial;
-	if (msg->rank != e->repair->holder || head->tick != e->repair->next || (o && o->ticks != head->ticks) || head->size < 0 ||
-	    head->size > e->view->max_ranks) {
+	if (msg->rank != e->repair->holder || head->tick != e->repair->next || (o && o->ticks != head->ticks) ||
+	    head->size < 0 || head->size > e->view->max_ranks) {
 		cvy_warn("engine", "rank %d gives tick %llu of operation %llu out of place, epoch %u", msg->rank,
 			 (unsigned long long)head->tick, (unsigned long long)head->seq, msg->epoch);
 		return;
@@ -367,7 +372,9 @@ static void take_give(struct cvy_engine *e, const struct cvy_msg *msg)
 	}
 	e->repair->next++;
 	words = (const uint8_t *)msg->body + sizeof(*head);
-	o->result = (struct covey_result){ .status = head->status, .epoch = head->epoch, .seq = head->seq, .size = head->size };
+	o->result = (struct covey_result){
+		.status = head->status, .epoch = head->epoch, .seq = head->seq, .size = head->size
+	};
 	memcpy(o->result.mask.word, words, head->words * 8ull);
 	o->sig = head->sig;
 	o->ticks = head->ticks;

@@ -22,12 +22,12 @@
 #include "clock.h"
 #include "engine.h"
 
-#define LOOKS_SHARED 4	  /* before the first yield when ranks share cores */
-#define LOOKS_OWN 2000	  /* about 50 us with a core of one's own */
-#define YIELD_NS CVY_MS	  /* yields until then, sleeps afterwards */
-#define SLEEP_MS 10	  /* longest sleep on a line */
-#define SLEEP_MIXED_MS 1  /* while sockets and lines both matter */
-#define FDS_MAX 64	  /* sockets one waiter polls at once */
+#define LOOKS_SHARED 4	 /* before the first yield when ranks share cores */
+#define LOOKS_OWN 2000	 /* about 50 us with a core of one's own */
+#define YIELD_NS CVY_MS	 /* yields until then, sleeps afterwards */
+#define SLEEP_MS 10	 /* longest sleep on a line */
+#define SLEEP_MIXED_MS 1 /* while sockets and lines both matter */
+#define FDS_MAX 64	 /* sockets one waiter polls at once */
 
 #ifndef SYS_futex_waitv
 #define SYS_futex_waitv 449
@@ -136,7 +136,8 @@ static void sleep_on_line(struct cvy_engine *e, uint64_t ns)
 		until.tv_sec += until.tv_nsec / 1000000000l;
 		until.tv_nsec %= 1000000000l;
 		pthread_mutex_unlock(&e->lock);
-		if (syscall(SYS_futex_waitv, v, 2, 0, &until, CLOCK_MONOTONIC) < 0 && (errno == ENOSYS || errno == EPERM)) {
+		if (syscall(SYS_futex_waitv, v, 2, 0, &until, CLOCK_MONOTONIC) < 0 &&
+		    (errno == ENOSYS || errno == EPERM)) {
 			struct timespec brief = { 0, (long)CVY_MS };
 
 			futex(low_half(&line->tag), FUTEX_WAIT, (uint32_t)tag, &brief);
@@ -190,7 +191,8 @@ static void be_patient(struct cvy_engine *e, struct patience *p, uint64_t deadli
 {
 	uint64_t now, ns;
 
-	if (p->looks++ < (e->spin && !e->set.npush ? LOOKS_OWN : LOOKS_SHARED)) { /* a look at sockets is a system call */
+	if (p->looks++ <
+	    (e->spin && !e->set.npush ? LOOKS_OWN : LOOKS_SHARED)) { /* a look at sockets is a system call */
 		pause_cpu();
 		return;
 	}
@@ -198,7 +200,8 @@ static void be_patient(struct cvy_engine *e, struct patience *p, uint64_t deadli
 	if (!p->since_ns)
 		p->since_ns = now;
 	if (now - p->since_ns < YIELD_NS) {
-		pthread_mutex_unlock(&e->lock); /* it may be long until this thread runs again, and the agent may want to freeze */
+		pthread_mutex_unlock(
+			&e->lock); /* it may be long until this thread runs again, and the agent may want to freeze */
 		sched_yield();
 		pthread_mutex_lock(&e->lock);
 		return;
@@ -296,7 +299,8 @@ static int step_one(struct cvy_engine *e)
 
 	if (__atomic_load_n(&e->waiters, __ATOMIC_SEQ_CST))
 		return 0;
-	if (pthread_mutex_trylock(&e->lock)) /* agent or application look at it for a moment: nobody kicks when they let go */
+	if (pthread_mutex_trylock(
+		    &e->lock)) /* agent or application look at it for a moment: nobody kicks when they let go */
 		return 1;
 	if (e->head || e->repair)
 		r = cvy_engine_step(e) ? 2 : 1;

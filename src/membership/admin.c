@@ -14,9 +14,9 @@
 #include "config.h"
 #include "membership.h"
 
-#define CALL_MS 2000	 /* bound of one try: a slow store is still a store */
+#define CALL_MS 2000 /* bound of one try: a slow store is still a store */
 #define TRIES 2
-#define DEFAULT_MS 5000	 /* deadline 0 */
+#define DEFAULT_MS 5000 /* deadline 0 */
 #define TICK_MS 50
 #define COMMON 7
 #define ARGS_MAX 16
@@ -133,10 +133,12 @@ static int fill(struct admin *a, int argc, const char *const *argv)
 	if (argc < 1 || argc > ARGS_MAX || !argv ||
 	    (strcmp(argv[0], "peek") != 0 && strcmp(argv[0], "ask") != 0 && strcmp(argv[0], "prove") != 0) ||
 	    (strcmp(argv[0], "ask") == 0 && argc < 2) || (strcmp(argv[0], "prove") == 0 && argc != 4))
-		return cvy_fail(a->box, COVEY_ERR_INVAL, -1, 0, "a request is peek, ask KIND ARGS or prove RANK INC KIND");
+		return cvy_fail(a->box, COVEY_ERR_INVAL, -1, 0,
+				"a request is peek, ask KIND ARGS or prove RANK INC KIND");
 	if (getrandom(random, sizeof(random), 0) != (ssize_t)sizeof(random))
 		return cvy_fail(a->box, COVEY_ERR_IO, -1, 0, "getrandom: %s", strerror(errno));
-	snprintf(a->rnd, sizeof(a->rnd), "%016llx%016llx", (unsigned long long)random[0], (unsigned long long)random[1]);
+	snprintf(a->rnd, sizeof(a->rnd), "%016llx%016llx", (unsigned long long)random[0],
+		 (unsigned long long)random[1]);
 	a->argv[0] = argv[0];
 	memcpy(&a->argv[1], outside, sizeof(outside));
 	a->argv[6] = a->rnd;

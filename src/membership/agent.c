@@ -23,12 +23,12 @@
 #include "ping.h"
 
 #define STORE_CALL_MS 200
-#define TICK_BUSY_MS 1	    /* while an operation waits or a change is under way */
-#define TICK_LATE_MS 2	    /* while a peer's beat is late */
-#define IDLE_MS 1000	    /* without an operation: then beats come ... */
-#define IDLE_TIMES 4	    /* ... this many times slower: an idle group shall cost nothing */
+#define TICK_BUSY_MS 1		 /* while an operation waits or a change is under way */
+#define TICK_LATE_MS 2		 /* while a peer's beat is late */
+#define IDLE_MS 1000		 /* without an operation: then beats come ... */
+#define IDLE_TIMES 4		 /* ... this many times slower: an idle group shall cost nothing */
 #define LOOK_MIN_NS (CVY_MS / 2) /* a flood of events must not become a flood of looks */
-#define SECRET_MIN 16	    /* bytes of a secret file */
+#define SECRET_MIN 16		 /* bytes of a secret file */
 #define SECRET_MAX 65536
 
 struct cvy_agent {
@@ -39,12 +39,12 @@ struct cvy_agent {
 	struct cvy_ping *ping;
 	struct cvy_store *store;
 	pthread_t thread;
-	sem_t ready;	/* posted when `life_err` is known */
+	sem_t ready; /* posted when `life_err` is known */
 	int life_err;
 	int has_driver, has_thread;
 	int watch_dirty; /* view or links moved: choose anew whom to monitor */
 	int tick_ms;
-	uint64_t look_ns; /* time of the last look */
+	uint64_t look_ns;	/* time of the last look */
 	uint64_t done, done_ns; /* last operation decided here, and since when it is the last */
 };
 
@@ -156,7 +156,8 @@ struct cvy_sink cvy_agent_sink(struct cvy_agent *agent)
 	return (struct cvy_sink){ .post = post, .ctx = agent };
 }
 
-int cvy_agent_ask(struct cvy_agent *agent, int api, uint64_t id, int rank, uint64_t number, const struct covey_mask *ranks)
+int cvy_agent_ask(struct cvy_agent *agent, int api, uint64_t id, int rank, uint64_t number,
+		  const struct covey_mask *ranks)
 {
 	struct cvy_event event = { .kind = CVY_EV_API, .api = api, .id = id, .rank = rank, .number = number };
 
@@ -169,8 +170,9 @@ int cvy_agent_ask(struct cvy_agent *agent, int api, uint64_t id, int rank, uint6
 
 static void store_reply(void *ctx, uint64_t id, int err, int argc, const char *const *argv, const char *cause)
 {
-	const struct cvy_event event = { .kind = CVY_EV_REPLY, .rank = -1, .id = id, .err = err,
-					 .argc = argc, .argv = argv, .text = cause };
+	const struct cvy_event event = {
+		.kind = CVY_EV_REPLY, .rank = -1, .id = id, .err = err, .argc = argc, .argv = argv, .text = cause
+	};
 
 	post(ctx, &event);
 }
@@ -332,7 +334,8 @@ static int start_thread(struct cvy_agent *agent)
 	err = pthread_create(&agent->thread, NULL, run, agent);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	if (err)
-		return cvy_fail(agent->args.box, COVEY_ERR_IO, -1, 0, "cannot start the agent's thread: %s", strerror(err));
+		return cvy_fail(agent->args.box, COVEY_ERR_IO, -1, 0, "cannot start the agent's thread: %s",
+				strerror(err));
 	agent->has_thread = 1;
 	pthread_setname_np(agent->thread, "covey-agent");
 	while (sem_wait(&agent->ready) && errno == EINTR)
@@ -354,8 +357,8 @@ static int read_secret(const struct cvy_agent *agent, uint8_t secret[32])
 	if (!bytes)
 		err = cvy_fail(agent->args.box, COVEY_ERR_NOMEM, -1, 0, "no memory for the secret");
 	else if (n < 0)
-		err = cvy_fail(agent->args.box, COVEY_ERR_INVAL, -1, 0, "secret_file \"%.100s\" cannot be read: %s", path,
-			       strerror(errno));
+		err = cvy_fail(agent->args.box, COVEY_ERR_INVAL, -1, 0, "secret_file \"%.100s\" cannot be read: %s",
+			       path, strerror(errno));
 	else if (n < SECRET_MIN)
 		err = cvy_fail(agent->args.box, COVEY_ERR_INVAL, -1, 0,
 			       "secret_file \"%.100s\" holds %zd bytes: it must be at least %d", path, n, SECRET_MIN);
@@ -392,12 +395,14 @@ static int start_driver(struct cvy_agent *agent)
 		err = read_secret(agent, secret);
 		args.secret = secret;
 	}
-	if (!err && (getrandom(&args.seed, sizeof(args.seed), 0) < 0 || getrandom(&args.nonce, sizeof(args.nonce), 0) < 0))
+	if (!err &&
+	    (getrandom(&args.seed, sizeof(args.seed), 0) < 0 || getrandom(&args.nonce, sizeof(args.nonce), 0) < 0))
 		err = cvy_fail(agent->args.box, COVEY_ERR_IO, -1, 0, "no random bytes: %s", strerror(errno));
 	if (!err && own->nonce)
 		args.nonce = own->nonce;
 	if (!err)
-		err = cvy_driver_init(&agent->driver, &args, agent->args.seam, &observer, agent->args.box, cvy_now_ns());
+		err = cvy_driver_init(&agent->driver, &args, agent->args.seam, &observer, agent->args.box,
+				      cvy_now_ns());
 	sodium_memzero(secret, sizeof(secret));
 	agent->has_driver = !err;
 	return err;

@@ -23,17 +23,17 @@
 
 #define LATE_BEATS 5
 #define LATE_MIN_NS (30 * CVY_MS)
-#define BEAT_MAX_MS 1000	  /* a page that names a slower beat is not believed */
-#define STARVED_TIMES 4		  /* hang bounds that a runnable peer may stay silent */
-#define LOOK_NS (10 * CVY_MS)	  /* at least between two looks into /proc */
+#define BEAT_MAX_MS 1000      /* a page that names a slower beat is not believed */
+#define STARVED_TIMES 4	      /* hang bounds that a runnable peer may stay silent */
+#define LOOK_NS (10 * CVY_MS) /* at least between two looks into /proc */
 
 struct peer {
 	struct cvy_detect *detect;
 	int rank;
 	uint64_t inc;
-	int known;	/* the fields of its page were read and its descriptors opened */
-	int proven;	/* dead for sure */
-	uint32_t word;	/* as the watcher was told */
+	int known;     /* the fields of its page were read and its descriptors opened */
+	int proven;    /* dead for sure */
+	uint32_t word; /* as the watcher was told */
 	uint64_t beat;
 	uint64_t silent_ns; /* attention paid since the beat moved */
 	uint64_t look_ns;   /* silence at which /proc is read next */
@@ -47,9 +47,9 @@ struct cvy_detect {
 	struct cvy_watcher *watcher; /* NULL: words are looked at in every tick only */
 	struct peer *peer[CVY_LOCAL_ALL];
 	int peers;
-	uint64_t hang_ns;  /* CVY_NEVER: silence is never suspect */
+	uint64_t hang_ns; /* CVY_NEVER: silence is never suspect */
 	uint64_t first_look_ns, step_max_ns;
-	uint64_t last_ns;  /* of the last tick, 0: none yet */
+	uint64_t last_ns; /* of the last tick, 0: none yet */
 	int late;
 };
 
@@ -76,7 +76,9 @@ int cvy_life_take(struct cvy_page *own)
 
 static void suspect(const struct peer *peer, int source)
 {
-	const struct cvy_event event = { .kind = CVY_EV_SUSPECT, .rank = peer->rank, .inc = peer->inc, .source = source };
+	const struct cvy_event event = {
+		.kind = CVY_EV_SUSPECT, .rank = peer->rank, .inc = peer->inc, .source = source
+	};
 
 	cvy_post(&peer->detect->args.sink, &event);
 }
@@ -274,7 +276,8 @@ static uint64_t next_look(const struct cvy_detect *d, uint64_t silent)
 
 static void look_at_beat(struct cvy_detect *d, struct peer *peer, const struct cvy_page *page, uint64_t step_ns)
 {
-	uint64_t beat = __atomic_load_n(&page->beat, __ATOMIC_RELAXED), every = __atomic_load_n(&page->beat_ms, __ATOMIC_RELAXED);
+	uint64_t beat = __atomic_load_n(&page->beat, __ATOMIC_RELAXED),
+		 every = __atomic_load_n(&page->beat_ms, __ATOMIC_RELAXED);
 	int source;
 
 	if (every < (uint64_t)d->args.heartbeat_ms || every > BEAT_MAX_MS)
@@ -297,7 +300,8 @@ static void look_at_beat(struct cvy_detect *d, struct peer *peer, const struct c
 	if (!source)
 		return;
 	cvy_info("membership", "rank %d incarnation %llu is silent for %llu ms: %s", peer->rank,
-		 (unsigned long long)peer->inc, (unsigned long long)(peer->silent_ns / CVY_MS), cvy_source_name(source));
+		 (unsigned long long)peer->inc, (unsigned long long)(peer->silent_ns / CVY_MS),
+		 cvy_source_name(source));
 	suspect(peer, source);
 }
 

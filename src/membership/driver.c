@@ -103,8 +103,10 @@ static void store_call(struct cvy_driver *d, const struct cvy_action *a)
 
 static void identity(struct cvy_driver *d)
 {
-	struct cvy_identity id = { .rank = cvy_group_rank(d->group), .max_ranks = cvy_group_max_ranks(d->group),
-				   .inc = cvy_group_inc(d->group), .nonce = cvy_group_nonce(d->group) };
+	struct cvy_identity id = { .rank = cvy_group_rank(d->group),
+				   .max_ranks = cvy_group_max_ranks(d->group),
+				   .inc = cvy_group_inc(d->group),
+				   .nonce = cvy_group_nonce(d->group) };
 	size_t n = strlen(cvy_group_gid(d->group));
 
 	memcpy(id.gid, cvy_group_gid(d->group), n < sizeof(id.gid) ? n : sizeof(id.gid) - 1);
@@ -275,20 +277,29 @@ static void retire(struct cvy_driver *d)
 /* What happens, for COVEY_LOG=debug: every event but beats, every action, with the phase. */
 static void trace_event(const struct cvy_driver *d, const struct cvy_event *e)
 {
-	static const char *const names[] = { [CVY_EV_NOTICE] = "notice",     [CVY_EV_REPLY] = "reply",
-					     [CVY_EV_STORE_UP] = "store up", [CVY_EV_STORE_DOWN] = "store down",
-					     [CVY_EV_MSG] = "message",	     [CVY_EV_LINK_UP] = "link up",
-					     [CVY_EV_LINK_DOWN] = "link down", [CVY_EV_SUSPECT] = "suspect",
-					     [CVY_EV_LATE] = "late",	     [CVY_EV_FROZEN] = "frozen",
-					     [CVY_EV_FROZE_NOT] = "froze not", [CVY_EV_FENCED] = "fenced",
-					     [CVY_EV_REPAIRED] = "repaired", [CVY_EV_ADMITTED] = "admitted",
-					     [CVY_EV_WANT_CHANGE] = "want change", [CVY_EV_API] = "api" };
+	static const char *const names[] = { [CVY_EV_NOTICE] = "notice",
+					     [CVY_EV_REPLY] = "reply",
+					     [CVY_EV_STORE_UP] = "store up",
+					     [CVY_EV_STORE_DOWN] = "store down",
+					     [CVY_EV_MSG] = "message",
+					     [CVY_EV_LINK_UP] = "link up",
+					     [CVY_EV_LINK_DOWN] = "link down",
+					     [CVY_EV_SUSPECT] = "suspect",
+					     [CVY_EV_LATE] = "late",
+					     [CVY_EV_FROZEN] = "frozen",
+					     [CVY_EV_FROZE_NOT] = "froze not",
+					     [CVY_EV_FENCED] = "fenced",
+					     [CVY_EV_REPAIRED] = "repaired",
+					     [CVY_EV_ADMITTED] = "admitted",
+					     [CVY_EV_WANT_CHANGE] = "want change",
+					     [CVY_EV_API] = "api" };
 	const char *name = e->kind < (int)(sizeof(names) / sizeof(names[0])) ? names[e->kind] : NULL;
 
 	if (name)
 		cvy_debug("membership", "%llu us: rank %d phase %d epoch %u: %s rank %d id %llu err %d %s %s",
-			  (unsigned long long)(d->now_ns / 1000), cvy_group_rank(d->group), cvy_group_phase(d->group), epoch_of(d),
-			  name, e->rank, (unsigned long long)e->id, e->err, e->argc ? e->argv[0] : "", e->text ? e->text : "");
+			  (unsigned long long)(d->now_ns / 1000), cvy_group_rank(d->group), cvy_group_phase(d->group),
+			  epoch_of(d), name, e->rank, (unsigned long long)e->id, e->err, e->argc ? e->argv[0] : "",
+			  e->text ? e->text : "");
 }
 
 static void trace_action(const struct cvy_driver *d, const struct cvy_action *a)

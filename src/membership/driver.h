@@ -22,7 +22,7 @@
 #include "group.h"
 #include "membership.h"
 
-#define CVY_DRAIN_MS 10000	    /* longest wait of a retired rank for the others */
+#define CVY_DRAIN_MS 10000	   /* longest wait of a retired rank for the others */
 #define CVY_DRIVER_QUEUE_MAX 65536 /* events that wait; more are dropped and counted */
 
 struct cvy_driver_item; /* an event with what it points to */
@@ -33,11 +33,11 @@ struct cvy_driver {
 	struct cvy_store *store; /* the owner's, NULL while there is none */
 	struct cvy_observer observer;
 	struct cvy_errbox *box;
-	int ended;	   /* COVEY_ERR_* once over */
-	uint64_t dropped;  /* events that found the queue full, messages of strangers */
-	uint64_t now_ns;   /* of the event being handled */
+	int ended;				     /* COVEY_ERR_* once over */
+	uint64_t dropped;			     /* events that found the queue full, messages of strangers */
+	uint64_t now_ns;			     /* of the event being handled */
 	uint64_t retire_deadline_ns, retire_look_ns; /* 0: not asked to retire */
-	uint64_t stat_ns; /* when the kinds of the links are looked up again */
+	uint64_t stat_ns;			     /* when the kinds of the links are looked up again */
 	struct cvy_driver_item *first, *last;
 	int queued, draining;
 	struct cvy_actions actions;

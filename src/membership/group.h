@@ -20,21 +20,21 @@ enum cvy_phase {
 };
 
 enum cvy_action_kind {
-	CVY_DO_CALL = 1,    /* store call: id, argc, argv; a reply event follows */
-	CVY_DO_SEND,	    /* control message: rank, inc, type, body, bytes */
-	CVY_DO_IDENTITY,    /* gid, secret, rank, inc are known: see cvy_group_identity() */
-	CVY_DO_EXPECT,	    /* rank, inc */
-	CVY_DO_DIAL,	    /* rank, inc, text = addr, host */
-	CVY_DO_DROP,	    /* rank, inc */
+	CVY_DO_CALL = 1, /* store call: id, argc, argv; a reply event follows */
+	CVY_DO_SEND,	 /* control message: rank, inc, type, body, bytes */
+	CVY_DO_IDENTITY, /* gid, secret, rank, inc are known: see cvy_group_identity() */
+	CVY_DO_EXPECT,	 /* rank, inc */
+	CVY_DO_DIAL,	 /* rank, inc, text = addr, host */
+	CVY_DO_DROP,	 /* rank, inc */
 	CVY_DO_FREEZE,
-	CVY_DO_LEARN,	    /* view, removed, lag: fence the removed, adopt; FENCED follows */
-	CVY_DO_REPAIR,	    /* ranks = holders; REPAIRED follows */
-	CVY_DO_THAW,	    /* the view is active */
-	CVY_DO_STOP,	    /* err: FENCED, CLOSED; ends */
-	CVY_DO_JOINED,	    /* err (0: member, or connected joiner), text */
-	CVY_DO_PUBLISH,	    /* public event: `event` */
-	CVY_DO_VIEW,	    /* tell the observer: view, active = number */
-	CVY_DO_ANSWER	    /* API request id: err, text */
+	CVY_DO_LEARN,	/* view, removed, lag: fence the removed, adopt; FENCED follows */
+	CVY_DO_REPAIR,	/* ranks = holders; REPAIRED follows */
+	CVY_DO_THAW,	/* the view is active */
+	CVY_DO_STOP,	/* err: FENCED, CLOSED; ends */
+	CVY_DO_JOINED,	/* err (0: member, or connected joiner), text */
+	CVY_DO_PUBLISH, /* public event: `event` */
+	CVY_DO_VIEW,	/* tell the observer: view, active = number */
+	CVY_DO_ANSWER	/* API request id: err, text */
 };
 
 struct cvy_action {
@@ -45,10 +45,10 @@ struct cvy_action {
 	int err;
 	int type;
 	int argc;
-	char **argv;	    /* owned by the list */
-	void *body;	    /* owned by the list */
+	char **argv; /* owned by the list */
+	void *body;  /* owned by the list */
 	uint32_t bytes;
-	char *text, *host;  /* owned by the list */
+	char *text, *host;	     /* owned by the list */
 	const struct cvy_view *view; /* the state's: valid until the next step */
 	struct covey_mask ranks, removed, lag;
 	struct covey_event event;
@@ -62,10 +62,10 @@ struct cvy_actions {
 void cvy_actions_clear(struct cvy_actions *actions); /* frees what the items own */
 
 struct cvy_group_args {
-	int rank;      /* COVEY_RANK_ANY or wanted */
+	int rank; /* COVEY_RANK_ANY or wanted */
 	int world, max_ranks, create, admission;
 	const char *addr, *host;
-	uint64_t nonce, seed; /* seed of every random name it makes up */
+	uint64_t nonce, seed;  /* seed of every random name it makes up */
 	const uint8_t *secret; /* [32] from a file; NULL: made up by the creator, read from the store by others */
 	int grace_ms, flush_ms, ack_ms, relink_ms, join_ms, peek_ms, lease_ms; /* 0: PROTOCOL's defaults */
 };
@@ -84,13 +84,13 @@ uint64_t cvy_group_timer(const struct cvy_group_state *g);
 /* Looks, for the driver, the public view, tests and invariants. */
 int cvy_group_phase(const struct cvy_group_state *g);
 const struct cvy_view *cvy_group_view(const struct cvy_group_state *g); /* last learned; NULL before */
-int cvy_group_active(const struct cvy_group_state *g);	/* the learned view is active, phase RUN */
-int cvy_group_rank(const struct cvy_group_state *g);	/* -1 before registration */
+int cvy_group_active(const struct cvy_group_state *g);			/* the learned view is active, phase RUN */
+int cvy_group_rank(const struct cvy_group_state *g);			/* -1 before registration */
 uint64_t cvy_group_inc(const struct cvy_group_state *g);
 const char *cvy_group_gid(const struct cvy_group_state *g);
 const uint8_t *cvy_group_secret(const struct cvy_group_state *g);
 uint64_t cvy_group_nonce(const struct cvy_group_state *g);
 int cvy_group_max_ranks(const struct cvy_group_state *g); /* the group's once registered */
-int cvy_group_retiring(const struct cvy_group_state *g); /* marked `retire`, has not begun to leave */
+int cvy_group_retiring(const struct cvy_group_state *g);  /* marked `retire`, has not begun to leave */
 
 #endif

@@ -124,14 +124,15 @@ static void list(const struct covey_mask *mask, char *text, size_t bytes)
 
 	text[0] = 0;
 	CVY_MASK_EACH(r, mask)
-		if (at + 8 < bytes)
-			at += (size_t)snprintf(text + at, bytes - at, "%s%d", at ? "," : "", r);
+	if (at + 8 < bytes)
+		at += (size_t)snprintf(text + at, bytes - at, "%s%d", at ? "," : "", r);
 }
 
 static void tell(struct cvy_group_state *g, int i)
 {
-	static const char *const kinds[] = { [CVY_API_RECOVER] = "recover", [CVY_API_EXTEND] = "extend",
-					     [CVY_API_RETIRE] = "retire", [CVY_API_EVICT] = "evict" };
+	static const char *const kinds[] = {
+		[CVY_API_RECOVER] = "recover", [CVY_API_EXTEND] = "extend", [CVY_API_RETIRE] = "retire", [CVY_API_EVICT] = "evict"
+	};
 	const struct ask *a = &g->ask[i];
 	size_t bytes = 6 * (size_t)g->max_ranks + 16;
 	char *text = malloc(bytes);

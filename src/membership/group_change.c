@@ -100,11 +100,12 @@ static void open_change(struct cvy_group_state *g, const char *reason)
 	int n = 0, argc = 3;
 
 	CVY_MASK_EACH(r, &g->view->members)
-		n += g->peer[r].accused && g->peer[r].told != g->peer[r].accused;
+	n += g->peer[r].accused && g->peer[r].told != g->peer[r].accused;
 	text = calloc((size_t)(2 * n + 1), sizeof(*text));
 	argv = calloc((size_t)(2 * n + 3), sizeof(*argv));
 	if (text && argv) {
-		CVY_MASK_EACH(r, &g->view->members) {
+		CVY_MASK_EACH(r, &g->view->members)
+		{
 			struct peer *p = &g->peer[r];
 
 			if (!p->accused || p->told == p->accused)
@@ -135,7 +136,8 @@ static void open_if_due(struct cvy_group_state *g)
 	int untold = 0, forgot;
 	const char *reason = g->open_reason;
 
-	CVY_MASK_EACH(r, &g->view->members) {
+	CVY_MASK_EACH(r, &g->view->members)
+	{
 		struct peer *p = &g->peer[r];
 
 		if (r == g->rank)
@@ -176,7 +178,8 @@ static void pair_list(char *text, size_t bytes, int rank, uint64_t inc)
 static void complaints(struct cvy_group_state *g, char *proven, char *bad, size_t bytes)
 {
 	proven[0] = bad[0] = 0;
-	CVY_MASK_EACH(r, &g->view->members) {
+	CVY_MASK_EACH(r, &g->view->members)
+	{
 		if (r == g->rank)
 			continue;
 		if (g->peer[r].proven == g->view->member[r].inc)
@@ -231,14 +234,15 @@ static int stagger_ms(const struct cvy_group_state *g)
 	int below = 0;
 
 	CVY_MASK_EACH(r, &g->view->members)
-		below += r < g->rank;
+	below += r < g->rank;
 	return below < 3 ? 0 : CVY_STAGGER_MS;
 }
 
 static void press(struct cvy_group_state *g)
 {
 	uint64_t start = g->told_ns + (uint64_t)stagger_ms(g) * CVY_MS;
-	uint64_t grace = start + (uint64_t)g->args.grace_ms * CVY_MS, flush = start + (uint64_t)g->args.flush_ms * CVY_MS;
+	uint64_t grace = start + (uint64_t)g->args.grace_ms * CVY_MS,
+		 flush = start + (uint64_t)g->args.flush_ms * CVY_MS;
 	uint64_t due = g->decide_due > grace ? g->decide_due : grace;
 	int force = g->now >= flush ? 2 : 1;
 	char epoch[16];
@@ -263,8 +267,8 @@ static void note_bad(struct cvy_group_state *g)
 
 	memset(&bad, 0, sizeof(bad));
 	CVY_MASK_EACH(r, &g->view->members)
-		if (r != g->rank && cvy_link_bad(g, r))
-			cvy_mask_add(&bad, r);
+	if (r != g->rank && cvy_link_bad(g, r))
+		cvy_mask_add(&bad, r);
 	if (cvy_mask_equal(&bad, &g->bad_told))
 		return;
 	g->bad_told = bad;
@@ -280,8 +284,8 @@ void cvy_change_decided(struct cvy_group_state *g, int script, uint64_t mark, co
 	if (script == CALL_OPEN && mark == g->view->epoch) {
 		g->open_wanted = 0;
 		CVY_MASK_EACH(r, &g->view->members)
-			if (g->peer[r].telling)
-				g->peer[r].told = g->peer[r].telling;
+		if (g->peer[r].telling)
+			g->peer[r].told = g->peer[r].telling;
 		return;
 	}
 	/* A report was stored only if the change is still open; else COMMIT brings the record, `run` or `inst` says it forgot. */
@@ -314,8 +318,8 @@ static int opening(const struct cvy_group_state *g)
 static int member_proven_dead(const struct cvy_group_state *g)
 {
 	CVY_MASK_EACH(r, &g->view->members)
-		if (r != g->rank && g->peer[r].proven == g->view->member[r].inc)
-			return 1;
+	if (r != g->rank && g->peer[r].proven == g->view->member[r].inc)
+		return 1;
 	return 0;
 }
 

@@ -69,8 +69,11 @@ static void refused(struct cvy_group_state *g, const char *status, const char *w
 		return;
 	}
 	/* One that had joined and lost its place before a view listed it ends here too. */
-	cvy_group_stop(g, strcmp(status, "FULL") == 0 ? COVEY_ERR_FULL :
-			 strcmp(status, "CLOSED") == 0 ? COVEY_ERR_CLOSED : COVEY_ERR_REFUSED, why);
+	cvy_group_stop(g,
+		       strcmp(status, "FULL") == 0     ? COVEY_ERR_FULL
+		       : strcmp(status, "CLOSED") == 0 ? COVEY_ERR_CLOSED
+						       : COVEY_ERR_REFUSED,
+		       why);
 }
 
 void cvy_join_registered(struct cvy_group_state *g, const struct cvy_event *e)
@@ -106,8 +109,14 @@ void cvy_join_registered(struct cvy_group_state *g, const struct cvy_event *e)
 static void do_register(struct cvy_group_state *g)
 {
 	char rank[16], world[16], max[16], secret[65] = "-";
-	const char *argv[] = { rank, g->addr, g->host, g->args.create == COVEY_CREATE_FIRST ? "1" : "0", world, max,
-			       g->args.admission == COVEY_ADMISSION_MANUAL ? "manual" : "auto", secret };
+	const char *argv[] = { rank,
+			       g->addr,
+			       g->host,
+			       g->args.create == COVEY_CREATE_FIRST ? "1" : "0",
+			       world,
+			       max,
+			       g->args.admission == COVEY_ADMISSION_MANUAL ? "manual" : "auto",
+			       secret };
 
 	snprintf(rank, sizeof(rank), "%d", g->args.rank);
 	snprintf(world, sizeof(world), "%d", g->args.world);
@@ -116,8 +125,7 @@ static void do_register(struct cvy_group_state *g)
 		snprintf(rank, sizeof(rank), "any");
 	if (!g->have_secret) /* made up by the creator; the store hands it to the others */
 		for (int i = 0; i < 4; i++)
-			snprintf(secret + 16 * i, sizeof(secret) - 16 * (size_t)i, "%016" PRIx64,
-				 cvy_group_random(g));
+			snprintf(secret + 16 * i, sizeof(secret) - 16 * (size_t)i, "%016" PRIx64, cvy_group_random(g));
 	cvy_call(g, CALL_REGISTER, 0, 8, argv);
 }
 

@@ -22,8 +22,8 @@ static void removed_ranks(const struct cvy_view *old, const struct cvy_view *new
 	if (!old)
 		return;
 	CVY_MASK_EACH(r, &old->members)
-		if (new->member[r].inc != old->member[r].inc)
-			cvy_mask_add(removed, r);
+	if (new->member[r].inc != old->member[r].inc)
+		cvy_mask_add(removed, r);
 }
 
 static void lagging(const struct cvy_record *record, uint32_t epoch, struct covey_mask *lag)
@@ -139,8 +139,8 @@ void cvy_learn_acked(struct cvy_group_state *g, const struct cvy_event *reply)
 		return;
 	if (g->acked && !cvy_ranks_parse(cvy_reply_get(reply->argc, reply->argv, "wait"), &wait))
 		CVY_MASK_EACH(r, &wait)
-			if (r < g->view->max_ranks)
-				cvy_change_suspect(g, r, g->view->member[r].inc, CVY_SOURCE_ACK, NULL);
+	if (r < g->view->max_ranks)
+		cvy_change_suspect(g, r, g->view->member[r].inc, CVY_SOURCE_ACK, NULL);
 	g->acked = 1;
 	g->acked_ns = g->now;
 }

@@ -141,8 +141,8 @@ void cvy_link_event(struct cvy_group_state *g, const struct cvy_event *e)
 int cvy_link_all(const struct cvy_group_state *g, const struct cvy_view *view)
 {
 	CVY_MASK_EACH(r, &view->members)
-		if (r != g->rank && !(g->peer[r].up && g->peer[r].inc == view->member[r].inc))
-			return 0;
+	if (r != g->rank && !(g->peer[r].up && g->peer[r].inc == view->member[r].inc))
+		return 0;
 	return 1;
 }
 

@@ -174,7 +174,11 @@ void cvy_relay_msg(struct cvy_group_state *g, const struct cvy_msg *msg)
 		if (argc)
 			help(g, msg, id, argc, argv);
 	} else {
-		struct cvy_event reply = { .kind = CVY_EV_REPLY, .rank = -1, .id = id, .err = err, .argc = (int)argc,
+		struct cvy_event reply = { .kind = CVY_EV_REPLY,
+					   .rank = -1,
+					   .id = id,
+					   .err = err,
+					   .argc = (int)argc,
 					   .argv = (const char *const *)argv };
 
 		if (err)

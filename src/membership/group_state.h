@@ -12,29 +12,29 @@
 #include "group.h"
 #include "record.h"
 
-#define CVY_CALL_RETRY_MS 20	/* back-off of a store call: first and longest wait */
+#define CVY_CALL_RETRY_MS 20 /* back-off of a store call: first and longest wait */
 #define CVY_CALL_RETRY_MAX_MS 1000
-#define CVY_RELAY_MS 600	/* a relayed call is given up after this */
-#define CVY_RELAYS_MAX 64	/* calls of others under way here */
-#define CVY_ASKS_MAX 64		/* requests of the application under way */
-#define CVY_DIAL_RETRY_MS 20	/* back-off of a dial: first and longest wait */
+#define CVY_RELAY_MS 600     /* a relayed call is given up after this */
+#define CVY_RELAYS_MAX 64    /* calls of others under way here */
+#define CVY_ASKS_MAX 64	     /* requests of the application under way */
+#define CVY_DIAL_RETRY_MS 20 /* back-off of a dial: first and longest wait */
 #define CVY_DIAL_RETRY_MAX_MS 320
 #define CVY_BEAT_MS 1000
-#define CVY_STAGGER_MS 50	/* all but the three lowest ranks call decide this much later */
+#define CVY_STAGGER_MS 50 /* all but the three lowest ranks call decide this much later */
 
 enum script { /* one call of each is under way at a time */
-	CALL_REGISTER,
-	CALL_READY,
-	CALL_HELLO,
-	CALL_OPEN,
-	CALL_REPORT,
-	CALL_DECIDE,
-	CALL_ACK,
-	CALL_PEEK,
-	CALL_BEAT,
-	CALL_ASK,
-	CALL_LOOK, /* peek from outside, for the beats of others */
-	CALLS
+	      CALL_REGISTER,
+	      CALL_READY,
+	      CALL_HELLO,
+	      CALL_OPEN,
+	      CALL_REPORT,
+	      CALL_DECIDE,
+	      CALL_ACK,
+	      CALL_PEEK,
+	      CALL_BEAT,
+	      CALL_ASK,
+	      CALL_LOOK, /* peek from outside, for the beats of others */
+	      CALLS
 };
 
 enum ph { PH_NONE, PH_FORM, PH_RUN, PH_OPEN, PH_INST, PH_CLOSED };
@@ -42,29 +42,30 @@ enum ph { PH_NONE, PH_FORM, PH_RUN, PH_OPEN, PH_INST, PH_CLOSED };
 enum stage { STAGE_FENCE, STAGE_CONNECT, STAGE_REPAIR, STAGE_ACK }; /* of LEARNED, in this order */
 
 struct call {
-	uint64_t id;	  /* under way, 0: none */
-	uint64_t due_ns;  /* not before */
+	uint64_t id;	   /* under way, 0: none */
+	uint64_t due_ns;   /* not before */
 	uint64_t until_ns; /* relayed: given up then */
-	int tries;	  /* failures in a row */
-	int again;	  /* peek: asked for while under way */
-	uint64_t mark;	  /* what the call was about: version of a report, request of an ask */
+	int tries;	   /* failures in a row */
+	int again;	   /* peek: asked for while under way */
+	uint64_t mark;	   /* what the call was about: version of a report, request of an ask */
 };
 
 struct peer {
-	uint64_t inc;	  /* connected to, dialled or expected; 0: none */
-	uint64_t want;	  /* should be connected to; 0: none */
-	char *addr, *host; /* of `want` */
+	uint64_t inc;	       /* connected to, dialled or expected; 0: none */
+	uint64_t want;	       /* should be connected to; 0: none */
+	char *addr, *host;     /* of `want` */
 	int up, was_up, downs; /* downs: in this epoch */
-	int dials;	  /* in a row */
-	uint64_t due_ns;  /* dial again; CVY_NEVER: under way */
-	uint64_t since_ns; /* it is up, or not up, since */
-	uint64_t proven, accused, telling, told; /* incs: surely dead, suspected, suspicion on its way, told to the store */
-	int source;	  /* of the suspicion */
+	int dials;	       /* in a row */
+	uint64_t due_ns;       /* dial again; CVY_NEVER: under way */
+	uint64_t since_ns;     /* it is up, or not up, since */
+	uint64_t proven, accused, telling,
+		told;	    /* incs: surely dead, suspected, suspicion on its way, told to the store */
+	int source;	    /* of the suspicion */
 	uint64_t seen_join; /* inc of the joiner that the application was told of */
 };
 
 struct relay {
-	uint64_t id;	/* of my call, 0: free */
+	uint64_t id; /* of my call, 0: free */
 	uint64_t theirs;
 	int rank;
 	uint64_t inc;
@@ -101,21 +102,21 @@ struct cvy_group_state {
 
 	int store_up, lost; /* lost: the application was told */
 	int store_err;
-	char store_why[160]; /* why it went down last */
+	char store_why[160];	  /* why it went down last */
 	int need_hello, failures; /* calls in a row that got no answer */
 	uint64_t next_id;
 	struct call call[CALLS];
 	struct relay relay[CVY_RELAYS_MAX];
-	int helper; /* last rank that relayed for us, -1 - rank when it did not answer */
+	int helper;	 /* last rank that relayed for us, -1 - rank when it did not answer */
 	int links_dirty; /* `want` is to be computed again */
 
 	/* What the store said last, in this life. */
 	uint64_t seen_epoch, seen_id, seen_rev;
 	int seen_ph, have_rev;
 	uint64_t seen_vid;
-	struct cvy_record heard;   /* newest record; may be ahead of the learned one */
+	struct cvy_record heard; /* newest record; may be ahead of the learned one */
 	struct cvy_view *heard_view;
-	struct cvy_record news;	   /* j: e: w: x: d: */
+	struct cvy_record news; /* j: e: w: x: d: */
 
 	/* What this member promised. */
 	struct cvy_record learned;
@@ -178,8 +179,8 @@ void cvy_join_done(struct cvy_group_state *g, int err, const char *why);
 void cvy_link_event(struct cvy_group_state *g, const struct cvy_event *event);
 void cvy_link_advance(struct cvy_group_state *g);
 int cvy_link_all(const struct cvy_group_state *g, const struct cvy_view *view); /* links to all its members stand */
-int cvy_link_bad(struct cvy_group_state *g, int rank); /* cannot be reached */
-void cvy_link_epoch(struct cvy_group_state *g, const struct cvy_view *next); /* before `next` is taken */
+int cvy_link_bad(struct cvy_group_state *g, int rank);				/* cannot be reached */
+void cvy_link_epoch(struct cvy_group_state *g, const struct cvy_view *next);	/* before `next` is taken */
 
 /* group_change.c */
 void cvy_change_suspect(struct cvy_group_state *g, int rank, uint64_t inc, int source, const char *text);

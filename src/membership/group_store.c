@@ -264,7 +264,8 @@ void cvy_store_state(struct cvy_group_state *g, const struct cvy_event *e)
 		int ph = e->text ? ph_of(e->text) : PH_NONE;
 
 		/* A hint about what a reply has told already; the store has better things to do during a change. */
-		if (e->epoch < g->seen_epoch || ((ph == PH_OPEN || ph == PH_INST) && ph == g->seen_ph && e->epoch == g->seen_epoch))
+		if (e->epoch < g->seen_epoch ||
+		    ((ph == PH_OPEN || ph == PH_INST) && ph == g->seen_ph && e->epoch == g->seen_epoch))
 			return;
 		/*
 		 * Freezing on a hint is safe and saves a round trip: were it wrong, the answer to the report says so

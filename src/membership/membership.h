@@ -15,11 +15,11 @@ struct cvy_agent;
 /* What the agent tells the public handle. Agent's thread. */
 struct cvy_observer {
 	void *ctx;
-	void (*joined)(void *ctx, int err);	/* once: member (or pending and connected), or why not */
+	void (*joined)(void *ctx, int err); /* once: member (or pending and connected), or why not */
 	void (*event)(void *ctx, const struct covey_event *event);
-	void (*view)(void *ctx, const struct cvy_view *view, int active); /* learned, active, or a change opened */
+	void (*view)(void *ctx, const struct cvy_view *view, int active);   /* learned, active, or a change opened */
 	void (*answer)(void *ctx, uint64_t id, int err, const char *cause); /* an API request was decided */
-	void (*ended)(void *ctx, int err);	/* fenced, left, closed: nothing follows */
+	void (*ended)(void *ctx, int err);				    /* fenced, left, closed: nothing follows */
 };
 
 struct cvy_agent_args {
@@ -39,7 +39,8 @@ struct cvy_sink cvy_agent_sink(struct cvy_agent *agent); /* any thread may post,
 int cvy_agent_start(struct cvy_agent *agent, const struct cvy_agent_args *args);
 /* An API request from any thread; the answer comes to observer.answer with @id. ranks may be NULL.
  * Not 0: nothing was asked, no answer comes. */
-int cvy_agent_ask(struct cvy_agent *agent, int api, uint64_t id, int rank, uint64_t number, const struct covey_mask *ranks);
+int cvy_agent_ask(struct cvy_agent *agent, int api, uint64_t id, int rank, uint64_t number,
+		  const struct covey_mask *ranks);
 /* Ends the loop and frees; waits for its thread, for nothing else. Peers see this rank die if it has not left. NULL is fine. */
 void cvy_agent_stop(struct cvy_agent *agent);
 

@@ -33,7 +33,8 @@ int cvy_ping_new(const struct cvy_ping_args *args, struct cvy_ping **out)
 	if (!ping)
 		return COVEY_ERR_NOMEM;
 	ping->args = *args;
-	ping->every_ns = args->link_ms < 0 ? PING_MS_UNBOUND * CVY_MS : (uint64_t)args->link_ms * CVY_MS / PINGS_PER_BOUND;
+	ping->every_ns =
+		args->link_ms < 0 ? PING_MS_UNBOUND * CVY_MS : (uint64_t)args->link_ms * CVY_MS / PINGS_PER_BOUND;
 	*out = ping;
 	return 0;
 }

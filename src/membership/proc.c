@@ -32,9 +32,9 @@ static int read_line(int fd, struct stat_line *line)
 	text[n] = 0;
 	/* The name stands in parentheses and may hold anything, parentheses too. */
 	name_end = strrchr(text, ')');
-	if (!name_end || sscanf(name_end + 1,
-				" %c %*d %*d %*d %*d %*d %u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu",
-				&line->state, &line->flags, &line->start) != 3)
+	if (!name_end ||
+	    sscanf(name_end + 1, " %c %*d %*d %*d %*d %*d %u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu",
+		   &line->state, &line->flags, &line->start) != 3)
 		return -1;
 	return 0;
 }

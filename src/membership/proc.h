@@ -7,11 +7,11 @@
 #include <sys/types.h>
 
 enum cvy_proc_state {
-	CVY_PROC_UNKNOWN,  /* not to be seen from here: another PID namespace, no /proc */
-	CVY_PROC_RUNNING,  /* runs, wants to run, or waits for a disk: it may only be starved */
+	CVY_PROC_UNKNOWN, /* not to be seen from here: another PID namespace, no /proc */
+	CVY_PROC_RUNNING, /* runs, wants to run, or waits for a disk: it may only be starved */
 	CVY_PROC_SLEEPING,
 	CVY_PROC_STOPPED,
-	CVY_PROC_EXITING   /* exiting, a zombie, or no longer there */
+	CVY_PROC_EXITING /* exiting, a zombie, or no longer there */
 };
 
 /* Descriptors outlive the process and never name another one that got its number. -1: none. */

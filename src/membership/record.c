@@ -12,8 +12,8 @@
 
 #define PAIRS_MAX 65536 /* more than 4096 ranks with all their fields */
 
-static const char *const record_fields[] = { "proto", "gid",  "secret", "max",	"policy", "world", "incs",
-					     "epoch", "vid",  "base",	"fail", "stamp",  "size" };
+static const char *const record_fields[] = { "proto", "gid", "secret", "max",  "policy", "world", "incs",
+					     "epoch", "vid", "base",   "fail", "stamp",	 "size" };
 
 static int begins(const char *text, const char *prefix)
 {

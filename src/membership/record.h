@@ -25,7 +25,7 @@ struct cvy_joiner { /* of j:R */
 
 void cvy_record_clear(struct cvy_record *record);
 int cvy_record_set(struct cvy_record *record, const char *field, const char *value); /* 0 or NOMEM */
-void cvy_record_drop(struct cvy_record *record, const char *prefix); /* every field that begins so */
+void cvy_record_drop(struct cvy_record *record, const char *prefix);		     /* every field that begins so */
 int cvy_record_copy(struct cvy_record *to, const struct cvy_record *from);
 /* Appends the pairs of a reply (argv[0] is its status) that belong to a record. */
 int cvy_record_take(struct cvy_record *record, int argc, const char *const *argv);
@@ -44,7 +44,7 @@ const char *cvy_reply_get(int argc, const char *const *argv, const char *field);
 
 /* The view that the record names; COVEY_ERR_INVAL when a field is missing or makes no sense. */
 int cvy_record_view(const struct cvy_record *record, struct cvy_view **out);
-uint64_t cvy_vid(const char *text);			     /* a vid as a number */
+uint64_t cvy_vid(const char *text);				/* a vid as a number */
 int cvy_ranks_parse(const char *text, struct covey_mask *mask); /* `rank,...` or `-` */
 int cvy_joiner_parse(const char *text, struct cvy_joiner *joiner);
 /* addr and host of a member's m: field */

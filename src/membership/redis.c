@@ -22,12 +22,12 @@
 #include "redis_url.h"
 #include "store.h"
 
-#define QUEUE_MAX 64	    /* calls without a reply */
-#define ARGS_MAX 200000	    /* strings of one call: a record of 4096 ranks has fewer */
-#define CONNECT_MS 1000	    /* from connect to the last reply of the greeting */
+#define QUEUE_MAX 64	/* calls without a reply */
+#define ARGS_MAX 200000 /* strings of one call: a record of 4096 ranks has fewer */
+#define CONNECT_MS 1000 /* from connect to the last reply of the greeting */
 #define BACKOFF_MIN_MS 10
 #define BACKOFF_MAX_MS 1000
-#define DEAD_CALLS 10	    /* call bounds without any reply: the connection is taken for dead */
+#define DEAD_CALLS 10 /* call bounds without any reply: the connection is taken for dead */
 #define OLDEST_MAJOR 6
 #define OLDEST_MINOR 2
 
@@ -298,7 +298,8 @@ static int connection_error(struct conn *k, enum kind kind, const char *text)
 	char why[160];
 
 	if (begins(text, "MOVED") || begins(text, "ASK ") || begins(text, "CLUSTERDOWN") || begins(text, "CROSSSLOT"))
-		breaks(k, COVEY_ERR_INVAL, 1, "the store is a Redis Cluster, which is not supported: name a single server");
+		breaks(k, COVEY_ERR_INVAL, 1,
+		       "the store is a Redis Cluster, which is not supported: name a single server");
 	else if (kind == GREET_INFO && (begins(text, "NOPERM") || strstr(text, "permission")))
 		breaks(k, COVEY_ERR_AUTH, 1, "the store's user may not run INFO, which covey needs: grant +info");
 	else if (begins(text, "NOAUTH") || begins(text, "WRONGPASS") || begins(text, "NOPERM") || kind == GREET_AUTH) {
@@ -307,7 +308,8 @@ static int connection_error(struct conn *k, enum kind kind, const char *text)
 	} else if (kind == GREET_SELECT) {
 		snprintf(why, sizeof(why), "the store refused database %d: %s", k->redis->url.db, text);
 		breaks(k, COVEY_ERR_INVAL, 1, why);
-	} else if (begins(text, "LOADING") || begins(text, "READONLY") || begins(text, "MASTERDOWN") || kind < CALL_SHA) {
+	} else if (begins(text, "LOADING") || begins(text, "READONLY") || begins(text, "MASTERDOWN") ||
+		   kind < CALL_SHA) {
 		snprintf(why, sizeof(why), "the store cannot serve: %s", text);
 		breaks(k, COVEY_ERR_STORE, 0, why);
 	} else {
@@ -340,11 +342,12 @@ static void check_info(struct conn *k, const redisReply *reply)
 	if (!at || sscanf(at, "redis_version:%d.%d", &major, &minor) != 2) {
 		breaks(k, COVEY_ERR_VERSION, 1, "the store does not tell its redis_version");
 	} else if (major < OLDEST_MAJOR || (major == OLDEST_MAJOR && minor < OLDEST_MINOR)) {
-		snprintf(why, sizeof(why), "the store runs Redis %d.%d, covey needs %d.%d or later", major, minor, OLDEST_MAJOR,
-			 OLDEST_MINOR);
+		snprintf(why, sizeof(why), "the store runs Redis %d.%d, covey needs %d.%d or later", major, minor,
+			 OLDEST_MAJOR, OLDEST_MINOR);
 		breaks(k, COVEY_ERR_VERSION, 1, why);
 	} else if (strstr(reply->str, "redis_mode:cluster")) {
-		breaks(k, COVEY_ERR_INVAL, 1, "the store is a Redis Cluster, which is not supported: name a single server");
+		breaks(k, COVEY_ERR_INVAL, 1,
+		       "the store is a Redis Cluster, which is not supported: name a single server");
 	} else {
 		is_ready(k);
 	}
@@ -395,7 +398,8 @@ static void on_notice(struct redis *r, const redisReply *reply)
 	char phase[16];
 	uint32_t epoch;
 
-	if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 3 || !reply->element[0]->str || !reply->element[2]->str)
+	if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 3 || !reply->element[0]->str ||
+	    !reply->element[2]->str)
 		return;
 	if (strcmp(reply->element[0]->str, "message") == 0 &&
 	    sscanf(reply->element[2]->str, "%" SCNu32 " %15s", &epoch, phase) == 2)

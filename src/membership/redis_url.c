@@ -110,7 +110,8 @@ static int parse_tcp(const char *rest, struct cvy_redis_url *u, struct cvy_errbo
 		return bad(box, "the host is missing or too long");
 	memcpy(u->host, rest, host);
 	u->port = 6379;
-	if (port < rest + bytes && (*port != ':' || number(port + 1, (size_t)(rest + bytes - port - 1), 1, 65535, &u->port)))
+	if (port < rest + bytes &&
+	    (*port != ':' || number(port + 1, (size_t)(rest + bytes - port - 1), 1, 65535, &u->port)))
 		return bad(box, "the port is not a number from 1 to 65535");
 	if (*tail == '?' || (*tail == '/' && tail[1] && number(tail + 1, strlen(tail + 1), 0, DB_MAX, &u->db)))
 		return bad(box, "after the host only /db, a number, may stand");

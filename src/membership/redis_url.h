@@ -9,7 +9,8 @@ struct cvy_redis_url {
 	char path[108]; /* of a unix socket; empty: host and port */
 	char host[256];
 	int port, db;
-	char user[128], password[256]; /* empty: none; the password comes from COVEY_STORE_PASSWORD if the URL has none */
+	char user[128],
+		password[256]; /* empty: none; the password comes from COVEY_STORE_PASSWORD if the URL has none */
 };
 
 /* INVAL or UNSUPPORTED with a cause that never repeats the URL, which may hold a password. */

@@ -50,7 +50,7 @@
 
 #define CVY_STORE_PROTO "1" /* schema version of the hash */
 
-extern const char cvy_store_lua[];   /* text of store.lua, built into the library */
+extern const char cvy_store_lua[];  /* text of store.lua, built into the library */
 extern const char cvy_store_sha1[]; /* its SHA-1 in hex, computed at build time */
 
 #endif

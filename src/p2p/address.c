@@ -62,7 +62,8 @@ int cvy_address_listen_unix(char *name, size_t bytes, struct cvy_errbox *box)
 	n = snprintf(sun.sun_path + 1, sizeof(sun.sun_path) - 1, "covey-%016llx%016llx", (unsigned long long)random[0],
 		     (unsigned long long)random[1]);
 	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	if (fd < 0 || bind(fd, (struct sockaddr *)&sun, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n)) ||
+	if (fd < 0 ||
+	    bind(fd, (struct sockaddr *)&sun, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n)) ||
 	    listen(fd, BACKLOG)) {
 		int err = errno;
 
@@ -162,8 +163,8 @@ int cvy_address_listen_tcp(const char *interface, char *name, size_t bytes, stru
 	int fd;
 
 	if (choose(interface, &addr))
-		return cvy_fail(box, COVEY_ERR_INVAL, -1, 0, "interface '%s': no such address or interface with an address",
-				interface);
+		return cvy_fail(box, COVEY_ERR_INVAL, -1, 0,
+				"interface '%s': no such address or interface with an address", interface);
 	set_port(&addr, 0);
 	len = length(&addr);
 	fd = socket(addr.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);

@@ -196,8 +196,9 @@ static ssize_t conn_recv(struct cvy_conn *conn, void *to, size_t bytes, const ch
 		char room[CMSG_SPACE(sizeof(int))];
 	} control;
 	struct iovec iov = { to, bytes };
-	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.room,
-			      .msg_controllen = sizeof(control.room) };
+	struct msghdr msg = {
+		.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.room, .msg_controllen = sizeof(control.room)
+	};
 	ssize_t n;
 
 	do

@@ -32,9 +32,9 @@ struct rule {
 	enum what what;
 	int rank; /* CUT */
 	int in_op, fired;
-	uint64_t seq;  /* in_op: of the operation; 0: by name */
+	uint64_t seq; /* in_op: of the operation; 0: by name */
 	char name[32];
-	uint64_t nth;  /* of that name */
+	uint64_t nth;	/* of that name */
 	uint64_t count; /* the N-th put or signal */
 	uint64_t ns;
 	uint64_t seen; /* operations of that name so far */
@@ -196,7 +196,8 @@ int cvy_fault_open(const char *plan, struct cvy_errbox *box, struct cvy_fault **
 		free(fault);
 		return cvy_fail(box, err, -1, 0,
 				"COVEY_FAULT cannot be read at '%.40s': want kill@put:37, stop@op:12.put:2, "
-				"delay@put:3:20ms, cut:RANK@put:9, late@signal:3:50ms, reorder:8, at most %d", at, RULES);
+				"delay@put:3:20ms, cut:RANK@put:9, late@signal:3:50ms, reorder:8, at most %d",
+				at, RULES);
 	}
 	*out = fault;
 	return 0;

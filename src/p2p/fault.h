@@ -23,7 +23,7 @@
 #include "p2p.h"
 
 int cvy_fault_open(const char *plan, struct cvy_errbox *box, struct cvy_fault **out);
-void cvy_fault_close(struct cvy_fault *fault); /* NULL is fine */
+void cvy_fault_close(struct cvy_fault *fault);					  /* NULL is fine */
 struct cvy_link *cvy_fault_wrap(struct cvy_fault *fault, struct cvy_link *inner); /* takes inner; NULL: no memory */
 
 #endif

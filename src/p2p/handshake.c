@@ -63,9 +63,14 @@ void cvy_shake_close_strangers(struct cvy_mesh *mesh)
 
 static int shake_send(struct cvy_conn *conn, int type, const void *body, size_t bytes, int pass_fd)
 {
-	struct cvy_wire head = { .magic = CVY_WIRE_MAGIC, .version = CVY_WIRE_VERSION, .type = (uint16_t)type,
-				 .bytes = (uint32_t)bytes, .src = conn->mine.src, .dst = conn->mine.dst,
-				 .src_inc = conn->mine.src_inc, .dst_inc = conn->mine.dst_inc };
+	struct cvy_wire head = { .magic = CVY_WIRE_MAGIC,
+				 .version = CVY_WIRE_VERSION,
+				 .type = (uint16_t)type,
+				 .bytes = (uint32_t)bytes,
+				 .src = conn->mine.src,
+				 .dst = conn->mine.dst,
+				 .src_inc = conn->mine.src_inc,
+				 .dst_inc = conn->mine.dst_inc };
 
 	return cvy_conn_send(conn, &head, body, pass_fd);
 }
@@ -123,7 +128,8 @@ static int welcome_send(struct cvy_conn *conn)
 
 	cvy_peer_welcome_self(conn->mesh, &welcome);
 	welcome.has_fd = (uint32_t)conn->is_unix;
-	return shake_send(conn, CVY_WIRE_WELCOME, &welcome, sizeof(welcome), conn->is_unix ? conn->mesh->window->fd : -1);
+	return shake_send(conn, CVY_WIRE_WELCOME, &welcome, sizeof(welcome),
+			  conn->is_unix ? conn->mesh->window->fd : -1);
 }
 
 static void hello_fill(struct cvy_conn *conn, int rank, uint64_t inc, uint32_t data)
@@ -210,8 +216,8 @@ static void got_hello(struct cvy_conn *conn, const struct cvy_hello *hello)
 		return;
 	}
 	if (memcmp(hello->gid, conn->mine.gid, sizeof(hello->gid)) || hello->src != conn->mine.dst ||
-	    hello->src_inc != conn->mine.dst_inc || hello->dst != conn->mine.src || hello->dst_inc != conn->mine.src_inc ||
-	    hello->data != conn->mine.data) {
+	    hello->src_inc != conn->mine.dst_inc || hello->dst != conn->mine.src ||
+	    hello->dst_inc != conn->mine.src_inc || hello->data != conn->mine.data) {
 		refuse(conn, COVEY_ERR_PEER, "another process answered at its address");
 		return;
 	}
@@ -341,8 +347,7 @@ static int same_user(const struct cvy_conn *conn)
 	struct ucred cred;
 	socklen_t len = sizeof(cred);
 
-	return !conn->is_unix ||
-	       (!getsockopt(conn->fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) && cred.uid == geteuid());
+	return !conn->is_unix || (!getsockopt(conn->fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) && cred.uid == geteuid());
 }
 
 static void shake_opened(struct cvy_conn *conn)

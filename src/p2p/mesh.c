@@ -96,8 +96,12 @@ static int link_make(struct cvy_peer *peer, int fd)
 
 	if (!link)
 		return COVEY_ERR_NOMEM;
-	*link = (struct cvy_link){ .mesh = mesh, .rank = peer->rank, .inc = peer->inc, .own = mesh->window->own,
-				   .view = mesh->view[peer->rank], .window_bytes = mesh->layout.window_bytes };
+	*link = (struct cvy_link){ .mesh = mesh,
+				   .rank = peer->rank,
+				   .inc = peer->inc,
+				   .own = mesh->window->own,
+				   .view = mesh->view[peer->rank],
+				   .window_bytes = mesh->layout.window_bytes };
 	if (fd < 0) {
 		cvy_shm_open(link);
 	} else if (cvy_tcp_open(link, fd)) {
@@ -147,7 +151,8 @@ void cvy_peer_fail(struct cvy_peer *peer, int err, const char *cause)
 	unlock(peer->mesh);
 	if (!owed)
 		return;
-	if (err == COVEY_ERR_AUTH || err == COVEY_ERR_VERSION || err == COVEY_ERR_INVAL || err == COVEY_ERR_UNSUPPORTED) {
+	if (err == COVEY_ERR_AUTH || err == COVEY_ERR_VERSION || err == COVEY_ERR_INVAL ||
+	    err == COVEY_ERR_UNSUPPORTED) {
 		cvy_fail(peer->mesh->box, err, peer->rank, 0, "link to rank %d: %s", peer->rank, text);
 		cvy_warn("p2p", "link to rank %d: %s", peer->rank, text);
 	} else {
@@ -213,7 +218,8 @@ static int judge(const struct cvy_mesh *mesh, const struct cvy_welcome *w, int *
 
 	if (w->slot_bytes != mesh->layout.slot_bytes || w->window_bytes != mesh->layout.window_bytes ||
 	    w->max_ranks != mesh->max_ranks) {
-		snprintf(why, bytes, "settings differ: it has slot_bytes %llu, window_bytes %llu, max_ranks %d; here %zu, %zu, %d",
+		snprintf(why, bytes,
+			 "settings differ: it has slot_bytes %llu, window_bytes %llu, max_ranks %d; here %zu, %zu, %d",
 			 (unsigned long long)w->slot_bytes, (unsigned long long)w->window_bytes, (int)w->max_ranks,
 			 mesh->layout.slot_bytes, mesh->layout.window_bytes, mesh->max_ranks);
 		return COVEY_ERR_INVAL;
@@ -378,8 +384,12 @@ void cvy_peer_frame(struct cvy_conn *conn, const struct cvy_wire *head, const ui
 		cvy_peer_fail(peer, COVEY_ERR_PEER, "the peer ended the link");
 		return;
 	}
-	event.msg = (struct cvy_msg){ .type = head->type, .rank = peer->rank, .inc = peer->inc, .epoch = head->epoch,
-				      .bytes = head->bytes, .body = body };
+	event.msg = (struct cvy_msg){ .type = head->type,
+				      .rank = peer->rank,
+				      .inc = peer->inc,
+				      .epoch = head->epoch,
+				      .bytes = head->bytes,
+				      .body = body };
 	cvy_post(&mesh->sink, &event);
 }
 
@@ -495,8 +505,15 @@ int cvy_mesh_send(void *ctx, int rank, uint64_t inc, int type, uint32_t epoch, c
 {
 	struct cvy_mesh *mesh = ctx;
 	struct cvy_peer *peer = cvy_peer_get(mesh, rank);
-	struct cvy_wire head = { .magic = CVY_WIRE_MAGIC, .version = CVY_WIRE_VERSION, .type = (uint16_t)type, .bytes = bytes,
-				 .epoch = epoch, .src = mesh->id.rank, .dst = rank, .src_inc = mesh->id.inc, .dst_inc = inc };
+	struct cvy_wire head = { .magic = CVY_WIRE_MAGIC,
+				 .version = CVY_WIRE_VERSION,
+				 .type = (uint16_t)type,
+				 .bytes = bytes,
+				 .epoch = epoch,
+				 .src = mesh->id.rank,
+				 .dst = rank,
+				 .src_inc = mesh->id.inc,
+				 .dst_inc = inc };
 
 	if (!peer || peer->inc != inc || !peer->up || !peer->control)
 		return COVEY_ERR_PEER;
@@ -554,9 +571,10 @@ static int views_reserve(struct cvy_mesh *mesh, int max_ranks)
 	uint8_t *base = cvy_window_reserve(mesh->layout.window_bytes, max_ranks);
 
 	if (!base)
-		return cvy_fail(mesh->box, COVEY_ERR_NOMEM, -1, 0,
-				"no room for the addresses of %d windows of %zu bytes: a smaller window_bytes or max_ranks fits",
-				max_ranks, mesh->layout.window_bytes);
+		return cvy_fail(
+			mesh->box, COVEY_ERR_NOMEM, -1,
+			0, "no room for the addresses of %d windows of %zu bytes: a smaller window_bytes or max_ranks fits",
+			max_ranks, mesh->layout.window_bytes);
 	if (mesh->base)
 		munmap(mesh->base, mesh->layout.window_bytes * (size_t)mesh->reserved);
 	mesh->base = base;
@@ -685,7 +703,8 @@ static int mesh_open(struct cvy_mesh *mesh, const struct cvy_config *config)
 	    config->window_bytes % 4096 || !config->slot_bytes || config->slot_bytes > (SIZE_MAX >> 8) ||
 	    mesh->layout.heap > config->window_bytes)
 		return cvy_fail(mesh->box, COVEY_ERR_INVAL, -1, 0,
-				"max_ranks %d, slot_bytes %zu, window_bytes %zu: multiples of 4096, and a window holds at least %zu",
+				"max_ranks %d, slot_bytes %zu, window_bytes %zu: multiples of 4096, and a window holds "
+				"at least %zu",
 				config->max_ranks, config->slot_bytes, config->window_bytes, mesh->layout.heap);
 	if (plan && *plan && (err = cvy_fault_open(plan, mesh->box, &mesh->fault)))
 		return err;

@@ -16,10 +16,10 @@
 
 #define CVY_WIRE_MAGIC 0x59564f43u /* "COVY" on a little-endian machine: also tells the byte order */
 #define CVY_WIRE_VERSION 1
-#define CVY_HANDSHAKE_MS 5000	 /* from the first byte to LINK_UP, and how long a stranger may wait to be expected */
-#define CVY_STRANGERS 64	 /* connections that have not proven who they are */
+#define CVY_HANDSHAKE_MS 5000	   /* from the first byte to LINK_UP, and how long a stranger may wait to be expected */
+#define CVY_STRANGERS 64	   /* connections that have not proven who they are */
 #define CVY_QUEUE_BYTES (8u << 20) /* unsent control messages of one link; more: the link is bad */
-#define CVY_SHAKE_MAX 1024	 /* bytes of a message of a stranger */
+#define CVY_SHAKE_MAX 1024	   /* bytes of a message of a stranger */
 #define CVY_CAUSE 200
 
 /* Types past those of enum cvy_msg_type: the handshake. */
@@ -173,7 +173,7 @@ void cvy_mesh_unview(struct cvy_mesh *mesh, int rank);
 /* ---- address.c ---- */
 
 void cvy_address_host(const char *override, char *text, size_t bytes);
-int cvy_address_listen_unix(char *name, size_t bytes, struct cvy_errbox *box);		       /* descriptor or error */
+int cvy_address_listen_unix(char *name, size_t bytes, struct cvy_errbox *box); /* descriptor or error */
 int cvy_address_listen_tcp(const char *interface, char *name, size_t bytes, struct cvy_errbox *box);
 /* Begins to connect to the `unix:` or `tcp:` part of an address: descriptor, or an error with @why. */
 int cvy_address_connect(const char *addr, int by_unix, const char **why);

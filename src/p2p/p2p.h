@@ -29,8 +29,8 @@ struct cvy_transport {
 	int (*put)(struct cvy_link *link, size_t offset, size_t bytes);
 	/* the cvy_line at offset of my window: all earlier puts first, tag last */
 	int (*signal)(struct cvy_link *link, size_t offset);
-	int (*poll)(struct cvy_link *link);	/* moves bytes in and out; 1: something moved, 0: nothing, < 0: path lost */
-	int (*unsent)(struct cvy_link *link);	/* 1 while puts are not handed to the system */
+	int (*poll)(struct cvy_link *link); /* moves bytes in and out; 1: something moved, 0: nothing, < 0: path lost */
+	int (*unsent)(struct cvy_link *link);		 /* 1 while puts are not handed to the system */
 	int (*fd)(struct cvy_link *link, short *events); /* what to poll() for while asleep */
 	void (*fence)(struct cvy_link *link);
 	void (*close)(struct cvy_link *link);
@@ -44,9 +44,9 @@ struct cvy_link {
 	struct cvy_mesh *mesh;
 	int rank;
 	uint64_t inc;
-	uint64_t id;	/* of this link's life: another one may have lost what was on its way */
-	uint8_t *own;	/* my window */
-	uint8_t *view;	/* the peer's, as seen here */
+	uint64_t id;   /* of this link's life: another one may have lost what was on its way */
+	uint8_t *own;  /* my window */
+	uint8_t *view; /* the peer's, as seen here */
 	size_t window_bytes;
 	void *state;
 };
@@ -60,7 +60,7 @@ struct cvy_mesh_args {
 
 /* Opens window (sealed memfd, page filled, robust word NOT yet taken) and listeners. Before the loop runs. */
 int cvy_mesh_open(const struct cvy_mesh_args *args, struct cvy_mesh **out);
-void cvy_mesh_close(struct cvy_mesh *mesh); /* after the loop ended; never waits */
+void cvy_mesh_close(struct cvy_mesh *mesh);  /* after the loop ended; never waits */
 void cvy_mesh_forget(struct cvy_mesh *mesh); /* in a forked child: close descriptors, touch nothing shared */
 
 /* The engine's lock: the mesh takes it while it installs or removes a data path or a view (cvy_mesh_fence: the caller

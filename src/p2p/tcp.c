@@ -17,7 +17,7 @@
 
 #include "mesh.h"
 
-#define QUEUE 4096	       /* entries that wait for the socket; more: COVEY_ERR_AGAIN */
+#define QUEUE 4096		  /* entries that wait for the socket; more: COVEY_ERR_AGAIN */
 #define PUT_MAX ((size_t)1 << 30) /* bytes of one frame */
 #define IOV 64
 #define STAGE 16384
@@ -36,7 +36,7 @@ struct entry {
 };
 
 struct tcp {
-	int fd; /* -1: lost */
+	int fd;			  /* -1: lost */
 	unsigned int head, count; /* of the ring */
 	size_t sent;		  /* bytes of the first entry that left */
 	size_t left;		  /* bytes of the present put that go straight into the mirror */
@@ -179,8 +179,8 @@ static int frame_good(const struct cvy_link *link, const struct frame *f)
 	size_t slots = link->mesh->layout.slots;
 
 	if (f->kind == FRAME_PUT)
-		return f->offset >= slots && f->offset <= link->window_bytes && f->bytes <= link->window_bytes - f->offset &&
-		       f->bytes <= PUT_MAX;
+		return f->offset >= slots && f->offset <= link->window_bytes &&
+		       f->bytes <= link->window_bytes - f->offset && f->bytes <= PUT_MAX;
 	return f->kind == FRAME_SIGNAL && f->bytes == sizeof(struct cvy_line) && f->offset % 64 == 0 &&
 	       f->offset >= offsetof(struct cvy_page, first) && f->offset <= offsetof(struct cvy_page, done);
 }

@@ -79,7 +79,8 @@ static int window_create(struct cvy_window *window, int max_ranks, struct cvy_er
 	if (window->fd < 0)
 		return cvy_fail(box, COVEY_ERR_IO, -1, 0, "memfd_create: %s", strerror(errno));
 	if (ftruncate(window->fd, (off_t)l->window_bytes))
-		return cvy_fail(box, COVEY_ERR_NOMEM, -1, 0, "window of %zu bytes: %s", l->window_bytes, strerror(errno));
+		return cvy_fail(box, COVEY_ERR_NOMEM, -1, 0, "window of %zu bytes: %s", l->window_bytes,
+				strerror(errno));
 	/* Page and slots are used for certain: better no room now than SIGBUS later. The heap is touched as used. */
 	err = posix_fallocate(window->fd, 0, (off_t)l->heap);
 	if (err)
@@ -211,7 +212,8 @@ uint8_t *cvy_window_reserve(size_t window_bytes, int max_ranks)
 
 	if (window_bytes > SIZE_MAX / (size_t)max_ranks)
 		return NULL;
-	at = mmap(NULL, window_bytes * (size_t)max_ranks, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	at = mmap(NULL, window_bytes * (size_t)max_ranks, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1,
+		  0);
 	return at == MAP_FAILED ? NULL : at;
 }
 

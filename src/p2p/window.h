@@ -15,7 +15,7 @@
 struct cvy_window {
 	struct cvy_window *next; /* in the table of this process */
 	int refs;
-	int fd;		/* the sealed memfd */
+	int fd; /* the sealed memfd */
 	uint64_t inode;
 	struct cvy_layout layout;
 	uint8_t *own;
@@ -32,16 +32,16 @@ struct cvy_window *cvy_window_local(int fd, uint64_t nonce);
 /* 0 when @fd is a window that nobody but its owner can write, shrink or grow, of the right size; else why not in @why. */
 int cvy_window_check(int fd, const struct cvy_layout *layout, const char **why);
 
-uint8_t *cvy_window_reserve(size_t window_bytes, int max_ranks);      /* addresses only; NULL: none left */
-int cvy_window_map(uint8_t *at, int fd, size_t bytes);		      /* a peer's window, read-only, at a reserved place */
-int cvy_window_void(uint8_t *at, size_t bytes);			      /* inaccessible again */
-int cvy_window_fresh(uint8_t *at, size_t bytes);		      /* private zeroes: a mirror */
+uint8_t *cvy_window_reserve(size_t window_bytes, int max_ranks); /* addresses only; NULL: none left */
+int cvy_window_map(uint8_t *at, int fd, size_t bytes);		 /* a peer's window, read-only, at a reserved place */
+int cvy_window_void(uint8_t *at, size_t bytes);			 /* inaccessible again */
+int cvy_window_fresh(uint8_t *at, size_t bytes);		 /* private zeroes: a mirror */
 
 /* First fit over extents in address order: what it gives depends on the calls alone, not on addresses or time. */
 struct cvy_heap {
 	struct cvy_extent {
 		size_t offset, bytes;
-	} *free; /* sorted, never adjacent */
+	} * free; /* sorted, never adjacent */
 	int count, room;
 };
 

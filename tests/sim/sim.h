@@ -93,7 +93,7 @@ struct proc {
 	uint64_t timer_ns, expects[SIM_RANKS];
 	uint32_t fenced; /* epoch that the engine has learned */
 	int joined, join_err;
-	int stuck; /* as a joiner it never enters its ADMIT, though its agent answers */
+	int stuck;			     /* as a joiner it never enters its ADMIT, though its agent answers */
 	struct sim_event *held, **held_last; /* what happened to it while it was stopped */
 };
 

@@ -11,8 +11,10 @@ static struct covey_error_info info;
 
 static void setup(void)
 {
-	static const char *const names[] = { "RANK", "WORLD_SIZE", "COVEY_STORE", "COVEY_GROUP", "COVEY_RANK", "COVEY_WORLD",
-					     "COVEY_MAX_RANKS", "COVEY_CREATE", "COVEY_SLOT_BYTES", "COVEY_HANG_MS" };
+	static const char *const names[] = {
+		"RANK",	       "WORLD_SIZE",	  "COVEY_STORE",  "COVEY_GROUP",      "COVEY_RANK",
+		"COVEY_WORLD", "COVEY_MAX_RANKS", "COVEY_CREATE", "COVEY_SLOT_BYTES", "COVEY_HANG_MS"
+	};
 
 	for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
 		unsetenv(names[i]);
@@ -79,7 +81,8 @@ END_TEST
 
 START_TEST(config_takes_its_parameters_from_the_url_and_leaves_db)
 {
-	ck_assert_int_eq(resolve_url("redis+unix:///s?group=a.b&db=3&world=8&slot_bytes=64K&host=a%2Db&create=never"), 0);
+	ck_assert_int_eq(resolve_url("redis+unix:///s?group=a.b&db=3&world=8&slot_bytes=64K&host=a%2Db&create=never"),
+			 0);
 	ck_assert_str_eq(out.store, "redis+unix:///s?db=3");
 	ck_assert_str_eq(out.group, "a.b");
 	ck_assert_str_eq(out.host, "a-b");
@@ -145,8 +148,10 @@ END_TEST
 
 START_TEST(config_never_prints_a_password)
 {
-	static const char *const urls[] = { "http://user:hunter2@h", "redis://u:hunter2@h o", "u:hunter2@h",
-					    "redis://u:hunter2@h?rank=x", "redis://h?password=hunter2", "redis://u:hunter2@h?pass" };
+	static const char *const urls[] = {
+		"http://user:hunter2@h",      "redis://u:hunter2@h o",	    "u:hunter2@h",
+		"redis://u:hunter2@h?rank=x", "redis://h?password=hunter2", "redis://u:hunter2@h?pass"
+	};
 
 	for (size_t i = 0; i < sizeof(urls) / sizeof(*urls); i++) {
 		ck_assert_int_eq(resolve_url(urls[i]), COVEY_ERR_INVAL);
@@ -199,7 +204,8 @@ START_TEST(manual_has_a_row_for_every_setting)
 
 	cvy_config_manual(file);
 	fclose(file);
-#define HAS_ROW(field, env, type, fallback, meaning) ck_assert_ptr_nonnull(strstr(text, "| `" #field "` | `" env "` |"));
+#define HAS_ROW(field, env, type, fallback, meaning) \
+	ck_assert_ptr_nonnull(strstr(text, "| `" #field "` | `" env "` |"));
 	CVY_CONFIG_LIST(HAS_ROW)
 #undef HAS_ROW
 	ck_assert_ptr_nonnull(strstr(text, "| `create` | `COVEY_CREATE` | first |"));

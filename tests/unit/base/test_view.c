@@ -40,7 +40,7 @@ START_TEST(mask_walk_visits_each_rank_once)
 	for (int i = 0; i < 4; i++)
 		cvy_mask_add(&m, want[i]);
 	CVY_MASK_EACH(rank, &m)
-		ck_assert_int_eq(rank, want[n++]);
+	ck_assert_int_eq(rank, want[n++]);
 	ck_assert_int_eq(n, 4);
 }
 END_TEST

@@ -79,8 +79,8 @@ static void server_run(int output)
 {
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	dup2(output, STDOUT_FILENO);
-	execlp("redis-server", "redis-server", "--port", "0", "--unixsocket", server.socket, "--save", "", "--appendonly", "no",
-	       "--dir", server.dir, (char *)NULL);
+	execlp("redis-server", "redis-server", "--port", "0", "--unixsocket", server.socket, "--save", "",
+	       "--appendonly", "no", "--dir", server.dir, (char *)NULL);
 	_exit(127);
 }
 
@@ -158,8 +158,9 @@ int harness_keys(const char *part, char *text, size_t bytes)
 
 int harness_main(Suite *suite)
 {
-	static const char *const ours[] = { "RANK",	   "WORLD_SIZE",      "COVEY_STORE",	 "COVEY_GROUP", "COVEY_RANK",
-					    "COVEY_WORLD", "COVEY_TRANSPORT", "COVEY_MAX_RANKS", "COVEY_HOST",	"COVEY_CREATE" };
+	static const char *const ours[] = { "RANK",	  "WORLD_SIZE",	 "COVEY_STORE",	    "COVEY_GROUP",
+					    "COVEY_RANK", "COVEY_WORLD", "COVEY_TRANSPORT", "COVEY_MAX_RANKS",
+					    "COVEY_HOST", "COVEY_CREATE" };
 	SRunner *runner = srunner_create(suite);
 	int failed;
 

@@ -28,10 +28,10 @@
 #endif
 
 /* A check that costs nothing while it holds, good in any thread and in forked ranks. */
-#define must(cond, ...)                                                                            \
-	do {                                                                                       \
-		if (!(cond))                                                                       \
-			harness_fail(__FILE__, __LINE__, #cond, __VA_ARGS__);                      \
+#define must(cond, ...) \
+	do { \
+		if (!(cond)) \
+			harness_fail(__FILE__, __LINE__, #cond, __VA_ARGS__); \
 	} while (0)
 
 void harness_fail(const char *file, int line, const char *cond, const char *format, ...)

@@ -80,7 +80,8 @@ void type_input(void *to, size_t count, int dtype, int rank, uint64_t seed)
 }
 
 #define PICK(a, b, redop) ((redop) == COVEY_MIN ? ((b) < (a) ? (b) : (a)) : ((b) > (a) ? (b) : (a)))
-#define STEP(a, b, redop, wrap) ((redop) == COVEY_MIN || (redop) == COVEY_MAX ? PICK(a, b, redop) : (wrap)(a) + (wrap)(b))
+#define STEP(a, b, redop, wrap) \
+	((redop) == COVEY_MIN || (redop) == COVEY_MAX ? PICK(a, b, redop) : (wrap)(a) + (wrap)(b))
 
 static union value join(union value a, union value b, int dtype, int redop)
 {

@@ -34,7 +34,8 @@ static void bad_operations(struct covey_group *g)
 	refused(g, covey_allreduce(x, x, 1, COVEY_INT32, 1, g, NULL, NULL), COVEY_ERR_INVAL, "operation");
 	refused(g, covey_allreduce(NULL, x, 1, COVEY_INT32, COVEY_SUM, g, NULL, NULL), COVEY_ERR_INVAL, "NULL");
 	refused(g, covey_allreduce(x, NULL, 1, COVEY_INT32, COVEY_SUM, g, NULL, NULL), COVEY_ERR_INVAL, "NULL");
-	refused(g, covey_allreduce(x, x, SIZE_MAX / 2, COVEY_INT32, COVEY_SUM, g, NULL, NULL), COVEY_ERR_INVAL, "count");
+	refused(g, covey_allreduce(x, x, SIZE_MAX / 2, COVEY_INT32, COVEY_SUM, g, NULL, NULL), COVEY_ERR_INVAL,
+		"count");
 	refused(g, covey_allreduce(x, x, 1, COVEY_INT32, COVEY_SUM, g, stream, NULL), COVEY_ERR_UNSUPPORTED, "stream");
 	refused(g, covey_allreduce_start(x, x, 1, COVEY_INT32, COVEY_SUM, g, NULL, NULL), COVEY_ERR_INVAL, "work");
 	refused(g, covey_broadcast(x, x, 1, COVEY_INT32, -1, g, NULL, NULL), COVEY_ERR_INVAL, "root");
@@ -44,7 +45,8 @@ static void bad_operations(struct covey_group *g)
 	refused(g, covey_allgather(NULL, x, 1, COVEY_INT32, g, NULL, NULL), COVEY_ERR_INVAL, "NULL");
 	refused(g, covey_alltoall(x, NULL, 1, COVEY_INT32, g, NULL, NULL), COVEY_ERR_INVAL, "NULL");
 	refused(g, covey_alltoallv(x, NULL, ones, x, ones, ones, COVEY_INT32, g, NULL, NULL), COVEY_ERR_INVAL, "NULL");
-	refused(g, covey_alltoallv(NULL, ones, ones, x, ones, ones, COVEY_INT32, g, NULL, NULL), COVEY_ERR_INVAL, "NULL");
+	refused(g, covey_alltoallv(NULL, ones, ones, x, ones, ones, COVEY_INT32, g, NULL, NULL), COVEY_ERR_INVAL,
+		"NULL");
 	refused(g, covey_alltoallv(x, ones, ones, x, ones, ones, 77, g, NULL, NULL), COVEY_ERR_INVAL, "datatype");
 	refused(g, covey_alltoallv(x, huge, ones, x, ones, ones, COVEY_INT32, g, NULL, NULL), COVEY_ERR_INVAL, "count");
 	refused(g, covey_alltoallv(x, ones, ones, x, huge, ones, COVEY_INT32, g, NULL, NULL), COVEY_ERR_INVAL, "count");
@@ -126,7 +128,8 @@ START_TEST(a_view_says_who_is_there)
 	ck_assert_int_eq(view.size, 1);
 	ck_assert_int_eq(view.max_ranks, 16);
 	ck_assert_int_eq(view.rank, 0);
-	ck_assert(view.active && view.incarnation && covey_mask_count(&view.members) == 1 && !covey_mask_count(&view.pending));
+	ck_assert(view.active && view.incarnation && covey_mask_count(&view.members) == 1 &&
+		  !covey_mask_count(&view.pending));
 	ck_assert_uint_eq(view.done_seq, 0);
 	ck_assert_int_eq(covey_barrier(g, NULL, NULL), 0);
 	ck_assert_int_eq(covey_view(g, &view), 0);
@@ -165,13 +168,16 @@ static void run_mismatch(struct member *m)
 		err = odd ? covey_allreduce(x, x, 7, COVEY_INT32, COVEY_SUM, m->group, NULL, &res)
 			  : covey_allreduce(x, x, 8, COVEY_INT32, COVEY_SUM, m->group, NULL, &res);
 	else if (kind == 1)
-		err = odd ? covey_barrier(m->group, NULL, &res) : covey_allgather(x, x + 8, 8, COVEY_INT32, m->group, NULL, &res);
+		err = odd ? covey_barrier(m->group, NULL, &res)
+			  : covey_allgather(x, x + 8, 8, COVEY_INT32, m->group, NULL, &res);
 	else
 		err = odd ? covey_broadcast(x, x, 8, COVEY_INT32, 0, m->group, NULL, &res)
 			  : covey_allreduce(x, x, 8, COVEY_INT32, COVEY_MAX, m->group, NULL, &res);
-	must(err == COVEY_ERR_MISMATCH && res.status == err && res.seq == 1, "rank %d, kind %d: %s", m->rank, kind, covey_strerror(err));
+	must(err == COVEY_ERR_MISMATCH && res.status == err && res.seq == 1, "rank %d, kind %d: %s", m->rank, kind,
+	     covey_strerror(err));
 	covey_last_error(m->group, &info);
-	must(info.err == COVEY_ERR_MISMATCH, "rank %d: last error is %s: %s", m->rank, covey_strerror(info.err), info.cause);
+	must(info.err == COVEY_ERR_MISMATCH, "rank %d: last error is %s: %s", m->rank, covey_strerror(info.err),
+	     info.cause);
 	must(strstr(info.cause, odd ? calls[kind].odd : calls[kind].even), "rank %d: \"%s\"", m->rank, info.cause);
 	/* who was frozen before another's call arrived knows its own only; the rank that raised it knows both */
 	if (strstr(info.cause, calls[kind].odd) && strstr(info.cause, calls[kind].even))
@@ -385,14 +391,15 @@ static int on_loss_rank(void *arg, int me)
 		must(failed || !err || err == COVEY_ERR_PEER, "rank %d: %s", me, covey_strerror(err));
 		must(!failed || err == COVEY_ERR_PEER, "rank %d: operation %d after the first that failed: %s", me, i,
 		     covey_strerror(err));
-		must(err ? !covey_mask_has(&res.mask, 2) : covey_mask_count(&res.mask) == 3, "rank %d: mask %llx with %s", me,
-		     (unsigned long long)res.mask.word[0], covey_strerror(err));
+		must(err ? !covey_mask_has(&res.mask, 2) : covey_mask_count(&res.mask) == 3,
+		     "rank %d: mask %llx with %s", me, (unsigned long long)res.mask.word[0], covey_strerror(err));
 		failed += err != 0;
 		if (failed == 1)
 			loss->done[1 + me] = res.seq; /* the parent compares */
 	}
 	must(failed == 20, "rank %d has seen no loss", me);
-	must(!covey_admit(g, NULL, 0, &res) && covey_mask_count(&res.mask) == 2, "rank %d: the loss is acknowledged", me);
+	must(!covey_admit(g, NULL, 0, &res) && covey_mask_count(&res.mask) == 2, "rank %d: the loss is acknowledged",
+	     me);
 	x = 1;
 	err = covey_allreduce(&x, &x, 1, COVEY_INT64, COVEY_SUM, g, NULL, &res);
 	must(!err && x == 2, "rank %d: after the safe point: %s", me, covey_strerror(err));

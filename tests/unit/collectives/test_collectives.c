@@ -54,8 +54,8 @@ static void check_bytes(struct rig *rig, const char *what, const uint8_t *at, si
 		return;
 	while (at[i] == rig->want[i])
 		i++;
-	must(0, "rank %d of %d: %s of %zu x type %d: byte %zu is %02x, not %02x", rig->m->rank, rig->m->n, what, count, dtype, i,
-	     at[i], rig->want[i]);
+	must(0, "rank %d of %d: %s of %zu x type %d: byte %zu is %02x, not %02x", rig->m->rank, rig->m->n, what, count,
+	     dtype, i, at[i], rig->want[i]);
 }
 
 /* @shift: how far the buffers are from an aligned address; @in_place: the result replaces the input */
@@ -183,11 +183,13 @@ static void alltoallv(struct rig *rig, size_t unit, int dtype)
 	memset(rig->recv, 0x33, b.recv_end * elem);
 	memset(rig->want, 0x33, b.recv_end * elem);
 	for (int r = 0; r < rig->m->n; r++) {
-		type_input(rig->send + b.senddispls[r] * elem, b.sendcounts[r], dtype, rank, rig->seed * 64 + (uint64_t)r);
-		type_input(rig->want + b.recvdispls[r] * elem, b.recvcounts[r], dtype, r, rig->seed * 64 + (uint64_t)rank);
+		type_input(rig->send + b.senddispls[r] * elem, b.sendcounts[r], dtype, rank,
+			   rig->seed * 64 + (uint64_t)r);
+		type_input(rig->want + b.recvdispls[r] * elem, b.recvcounts[r], dtype, r,
+			   rig->seed * 64 + (uint64_t)rank);
 	}
-	err = covey_alltoallv(rig->send, b.sendcounts, b.senddispls, rig->recv, b.recvcounts, b.recvdispls, dtype, rig->m->group,
-			      NULL, &res);
+	err = covey_alltoallv(rig->send, b.sendcounts, b.senddispls, rig->recv, b.recvcounts, b.recvdispls, dtype,
+			      rig->m->group, NULL, &res);
 	check_result(rig, "alltoallv", err, &res, unit);
 	check_bytes(rig, "alltoallv", rig->recv, b.recv_end * elem, unit, dtype);
 }
@@ -207,7 +209,8 @@ static void alltoallv_in_place(struct rig *rig, size_t unit)
 		type_input(rig->want + at * 4, counts[r], COVEY_INT32, r, rig->seed * 64 + (uint64_t)rank);
 		at += counts[r];
 	}
-	err = covey_alltoallv(rig->send, counts, displs, rig->send, counts, displs, COVEY_INT32, rig->m->group, NULL, &res);
+	err = covey_alltoallv(rig->send, counts, displs, rig->send, counts, displs, COVEY_INT32, rig->m->group, NULL,
+			      &res);
 	check_result(rig, "alltoallv in place", err, &res, unit);
 	check_bytes(rig, "alltoallv in place", rig->send, at * 4, unit, COVEY_INT32);
 }
@@ -271,7 +274,8 @@ static void zero_counts(struct rig *rig)
 	allgather(rig, 0, COVEY_FLOAT32, 0, 0);
 	alltoall(rig, 0, COVEY_FLOAT32, 0, 0);
 	check_result(rig, "alltoallv of nothing",
-		     covey_alltoallv(NULL, none, none, NULL, none, none, COVEY_INT32, rig->m->group, NULL, &res), &res, 0);
+		     covey_alltoallv(NULL, none, none, NULL, none, none, COVEY_INT32, rig->m->group, NULL, &res), &res,
+		     0);
 	check_result(rig, "allreduce of nothing",
 		     covey_allreduce(NULL, NULL, 0, COVEY_INT32, COVEY_SUM, rig->m->group, NULL, &res), &res, 0);
 	barrier(rig);
@@ -414,9 +418,11 @@ static void run_uneven(struct member *m)
 	if (m->rank == 1)
 		recvcounts[0] = 4;
 	err = covey_alltoallv(send, counts, displs, recv, recvcounts, displs, COVEY_INT32, m->group, NULL, &res);
-	must(err == (m->rank == 1 ? COVEY_ERR_MISMATCH : 0) && res.status == err, "rank %d: %s", m->rank, covey_strerror(err));
+	must(err == (m->rank == 1 ? COVEY_ERR_MISMATCH : 0) && res.status == err, "rank %d: %s", m->rank,
+	     covey_strerror(err));
 	covey_last_error(m->group, &info);
-	must(m->rank != 1 || (info.err == COVEY_ERR_MISMATCH && info.rank == 0 && strstr(info.cause, "12") && strstr(info.cause, "16")),
+	must(m->rank != 1 || (info.err == COVEY_ERR_MISMATCH && info.rank == 0 && strstr(info.cause, "12") &&
+			      strstr(info.cause, "16")),
 	     "rank %d: %s", m->rank, info.cause);
 	rig_open(&rig, m, 1 << 20);
 	alltoallv(&rig, 100, COVEY_INT32);
@@ -473,8 +479,8 @@ static void run_ahead(struct member *m)
 
 		value = m->rank == root ? i * 3 + 1 : 0;
 		err = covey_broadcast(&value, &value, 1, COVEY_INT64, root, m->group, NULL, NULL);
-		must(!err && value == i * 3 + 1, "rank %d: operation %llu gives %llu: %s", m->rank, (unsigned long long)i,
-		     (unsigned long long)value, covey_strerror(err));
+		must(!err && value == i * 3 + 1, "rank %d: operation %llu gives %llu: %s", m->rank,
+		     (unsigned long long)i, (unsigned long long)value, covey_strerror(err));
 	}
 }
 

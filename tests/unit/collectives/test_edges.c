@@ -50,18 +50,21 @@ static void run_out_of_ticks(struct member *m)
 		for (size_t k = 0; k < n; k++)
 			data[k] = m->rank + i;
 		if (i % 2) {
-			must(!covey_allreduce(data, data, n, COVEY_INT64, COVEY_SUM, m->group, NULL, &res), "allreduce %d", i);
+			must(!covey_allreduce(data, data, n, COVEY_INT64, COVEY_SUM, m->group, NULL, &res),
+			     "allreduce %d", i);
 			for (size_t k = 0; k < n; k++)
-				must(data[k] == (int64_t)m->n * (m->n - 1) / 2 + (int64_t)m->n * i, "allreduce %d gives %lld", i,
-				     (long long)data[k]);
+				must(data[k] == (int64_t)m->n * (m->n - 1) / 2 + (int64_t)m->n * i,
+				     "allreduce %d gives %lld", i, (long long)data[k]);
 		} else {
-			must(!covey_broadcast(data, data, n, COVEY_INT64, root, m->group, NULL, &res), "broadcast %d", i);
+			must(!covey_broadcast(data, data, n, COVEY_INT64, root, m->group, NULL, &res), "broadcast %d",
+			     i);
 			for (size_t k = 0; k < n; k++)
 				must(data[k] == root + i, "broadcast %d gives %lld", i, (long long)data[k]);
 		}
 		must(!covey_admit(m->group, NULL, 0, NULL), "admit %d", i);
 	}
-	for (int i = 0; i < 20000 && res.epoch == epoch; i++) /* the new view takes a moment; small operations go on meanwhile */
+	for (int i = 0; i < 20000 && res.epoch == epoch;
+	     i++) /* the new view takes a moment; small operations go on meanwhile */
 		must(!covey_barrier(m->group, NULL, &res), "barrier %d", i);
 	must(!covey_view(m->group, &view) && covey_mask_count(&view.members) == m->n, "somebody was lost");
 	must(res.epoch > epoch, "no new view came: ticks go on from %u", m->group->engine->tick);
@@ -72,7 +75,9 @@ static void run_out_of_ticks(struct member *m)
 START_TEST(tick_numbers_begin_anew_before_they_run_out)
 {
 	struct covey_config config = harness_config("ticks", 3);
-	uint32_t tick = _i == 1 ? 0xbfffff00u : 0xfffffc00u; /* before the bound where a new view is asked for; past it, near the rim */
+	uint32_t tick =
+		_i == 1 ? 0xbfffff00u
+			: 0xfffffc00u; /* before the bound where a new view is asked for; past it, near the rim */
 
 	config.transport = _i == 2 ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
 	config.slot_bytes = 4096;
@@ -169,8 +174,8 @@ static void run_many_runs(struct member *m)
 			const uint16_t *row = (const uint16_t *)a.packed_x + (size_t)i * HIDDEN;
 
 			for (int h = 0; h < HIDDEN; h += 64)
-				must(row[h] == (uint16_t)(t + src + 1), "round %d rank %d: token %d of %d has %u", round, m->rank, t, src,
-				     row[h]);
+				must(row[h] == (uint16_t)(t + src + 1), "round %d rank %d: token %d of %d has %u",
+				     round, m->rank, t, src, row[h]);
 		}
 		memset(a.packed_x, 0, rows * HIDDEN * 2);
 		for (size_t i = 0; i < (size_t)TOKENS * HIDDEN; i += 64)

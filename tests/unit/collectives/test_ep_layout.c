@@ -59,7 +59,9 @@ static void open_ranks(uint32_t seed)
 			for (int e = 0; e < EXPERTS; e++)
 				k->owner[e] = (int)draw(RANKS);
 		memcpy(k->owner, ranks[0].owner, sizeof(k->owner));
-		k->ep = (struct covey_ep){ .shape = shape, .rank = r, .size = RANKS, .owner = k->owner, .local = k->local };
+		k->ep = (struct covey_ep){
+			.shape = shape, .rank = r, .size = RANKS, .owner = k->owner, .local = k->local
+		};
 		k->ep.el = cvy_ep_locals(EXPERTS, k->owner, r, k->local);
 		k->call = cvy_ep_call_new(&k->ep, 1);
 		k->dispatch = calloc(1, cvy_ep_dispatch_bytes(&shape));
@@ -101,8 +103,14 @@ static void fill(int skew)
 
 static struct covey_dispatch_args dispatch_args(struct rank *k)
 {
-	return (struct covey_dispatch_args){ sizeof(struct covey_dispatch_args), k->tokens, k->x, k->experts, k->packed_x,
-					     k->count, k->src_info, k->range };
+	return (struct covey_dispatch_args){ sizeof(struct covey_dispatch_args),
+					     k->tokens,
+					     k->x,
+					     k->experts,
+					     k->packed_x,
+					     k->count,
+					     k->src_info,
+					     k->range };
 }
 
 static void dispatch(const unsigned char *here)
@@ -117,7 +125,8 @@ static void dispatch(const unsigned char *here)
 
 		memset(args.count, 0, sizeof(ranks[r].count));
 		for (int s = 0; s < RANKS; s++)
-			ck_assert_int_eq(cvy_ep_dispatch_read(&ranks[r].ep, &args, s, here[s] ? ranks[s].dispatch : NULL,
+			ck_assert_int_eq(cvy_ep_dispatch_read(&ranks[r].ep, &args, s,
+							      here[s] ? ranks[s].dispatch : NULL,
 							      (uint64_t)ranks[s].tokens),
 					 here[s] ? 0 : -1);
 	}
@@ -126,7 +135,8 @@ static void dispatch(const unsigned char *here)
 static void batches(struct moe_batch *batch, const unsigned char *here)
 {
 	for (int r = 0; r < RANKS; r++)
-		batch[r] = (struct moe_batch){ ranks[r].tokens, ranks[r].x, here[r] ? ranks[r].experts : NULL, ranks[r].weights };
+		batch[r] = (struct moe_batch){ ranks[r].tokens, ranks[r].x, here[r] ? ranks[r].experts : NULL,
+					       ranks[r].weights };
 }
 
 static void check_dispatch(const unsigned char *here)
@@ -149,8 +159,10 @@ static void check_dispatch(const unsigned char *here)
 		for (size_t le = 0; le < el; le++) {
 			size_t rows = (size_t)count[le];
 
-			ck_assert_mem_eq(k->src_info + le * per_expert, src_info + le * per_expert, rows * sizeof(*src_info));
-			ck_assert_mem_eq(k->packed_x + le * per_expert * HIDDEN, packed_x + le * per_expert * HIDDEN, rows * 2 * HIDDEN);
+			ck_assert_mem_eq(k->src_info + le * per_expert, src_info + le * per_expert,
+					 rows * sizeof(*src_info));
+			ck_assert_mem_eq(k->packed_x + le * per_expert * HIDDEN, packed_x + le * per_expert * HIDDEN,
+					 rows * 2 * HIDDEN);
 		}
 	}
 }
@@ -176,8 +188,16 @@ static void combine(const unsigned char *here, int renormalise)
 		struct rank *k = &ranks[r];
 		uint32_t next = 0;
 
-		k->call->combine = (struct covey_combine_args){ sizeof(struct covey_combine_args), k->tokens, renormalise, k->y,
-								k->count, k->src_info, k->range, k->experts, k->weights, k->out };
+		k->call->combine = (struct covey_combine_args){ sizeof(struct covey_combine_args),
+								k->tokens,
+								renormalise,
+								k->y,
+								k->count,
+								k->src_info,
+								k->range,
+								k->experts,
+								k->weights,
+								k->out };
 		for (int s = 0; s < RANKS; s++)
 			next = cvy_ep_combine_write(&k->ep, &k->call->combine, s, next, k->combine);
 		slot[r] = here[r] ? k->combine : NULL;
@@ -296,8 +316,9 @@ START_TEST(wild_bytes_of_a_peer_do_no_harm)
 	ranks[0].tokens = MOST_TOKENS;
 	for (int i = 0; i < MOST_TOKENS * TOP_K; i++)
 		ranks[0].experts[i] = (int)draw(EXPERTS);
-	ranks[0].call->combine = (struct covey_combine_args){ .num_tokens = MOST_TOKENS, .experts = ranks[0].experts,
-							      .weights = ranks[0].weights, .out = ranks[0].out };
+	ranks[0].call->combine = (struct covey_combine_args){
+		.num_tokens = MOST_TOKENS, .experts = ranks[0].experts, .weights = ranks[0].weights, .out = ranks[0].out
+	};
 	cvy_ep_combine_read(ranks[0].call, slot);
 	ck_assert_int_eq(covey_mask_has(&ranks[0].call->missing, 1), 1);
 	close_ranks();

@@ -17,8 +17,8 @@
 #include <unistd.h>
 
 #define RANKS 8
-#define OPS 6000	/* notes kept per rank */
-#define STREAM 2000	/* operations of a stream */
+#define OPS 6000    /* notes kept per rank */
+#define STREAM 2000 /* operations of a stream */
 #define COUNT 3001
 
 struct note {
@@ -28,10 +28,10 @@ struct note {
 	int kind, size;
 };
 
-struct shared { /* by all processes of a test */
-	uint64_t at[RANKS];    /* operations done: what the parent watches */
+struct shared {		    /* by all processes of a test */
+	uint64_t at[RANKS]; /* operations done: what the parent watches */
 	uint64_t joined[RANKS];
-	uint64_t stop;	       /* this number of operations is the last */
+	uint64_t stop; /* this number of operations is the last */
 	struct note note[RANKS][OPS];
 };
 
@@ -135,19 +135,20 @@ static int step(struct rank *k, uint64_t seq)
 
 	if (err <= COVEY_ERR_FENCED)
 		return err;
-	must(res.seq == seq, "rank %d: operation %llu is %s with number %llu: %s", k->me, (unsigned long long)seq, kind_names[kind],
-	     (unsigned long long)res.seq, covey_strerror(err));
+	must(res.seq == seq, "rank %d: operation %llu is %s with number %llu: %s", k->me, (unsigned long long)seq,
+	     kind_names[kind], (unsigned long long)res.seq, covey_strerror(err));
 	must(!err || (err == COVEY_ERR_ROOT && kind == BROADCAST), "rank %d: %s %llu: %s", k->me, kind_names[kind],
 	     (unsigned long long)seq, covey_strerror(err));
 	mask = res.mask.word[0];
-	must(mask >> k->me & 1, "rank %d: not in its own mask %llx of %s %llu", k->me, (unsigned long long)mask, kind_names[kind],
-	     (unsigned long long)seq);
+	must(mask >> k->me & 1, "rank %d: not in its own mask %llx of %s %llu", k->me, (unsigned long long)mask,
+	     kind_names[kind], (unsigned long long)seq);
 	if (kind == ADMIT)
 		k->size = res.size;
 	if (!err) {
 		bytes = expect(k, seq, kind, mask);
-		must(!bytes || !memcmp(k->recv, k->want, bytes), "rank %d: %s %llu over %llx in epoch %u gives other bytes", k->me,
-		     kind_names[kind], (unsigned long long)seq, (unsigned long long)mask, res.epoch);
+		must(!bytes || !memcmp(k->recv, k->want, bytes),
+		     "rank %d: %s %llu over %llx in epoch %u gives other bytes", k->me, kind_names[kind],
+		     (unsigned long long)seq, (unsigned long long)mask, res.epoch);
 	}
 	write_down(k, &res, kind, bytes);
 	return 0;
@@ -204,8 +205,10 @@ static int joiner(void *arg, int me)
 	k.group = harness_join(&config, me);
 	err = covey_admit(k.group, &state, sizeof(state), &res);
 	must(!err, "rank %d is not admitted: %s", me, covey_strerror(err));
-	must(state == res.seq, "rank %d: state %llu at operation %llu", me, (unsigned long long)state, (unsigned long long)res.seq);
-	must(res.mask.word[0] >> me & 1 && res.size > me, "rank %d: mask %llx size %d", me, (unsigned long long)res.mask.word[0], res.size);
+	must(state == res.seq, "rank %d: state %llu at operation %llu", me, (unsigned long long)state,
+	     (unsigned long long)res.seq);
+	must(res.mask.word[0] >> me & 1 && res.size > me, "rank %d: mask %llx size %d", me,
+	     (unsigned long long)res.mask.word[0], res.size);
 	k.size = res.size;
 	write_down(&k, &res, ADMIT, 0);
 	__atomic_store_n(&k.plan->shared->joined[me], res.seq, __ATOMIC_RELEASE);
@@ -249,9 +252,11 @@ static void compare(const struct plan *plan, uint64_t ranks, uint64_t last)
 				continue;
 			must(n->status == first->status && n->epoch == first->epoch && n->mask == first->mask &&
 				     n->sum == first->sum && n->size == first->size,
-			     "%s %llu: rank %d has (%d, epoch %u, mask %llx, size %d, %llx), another (%d, %u, %llx, %d, %llx)",
-			     kind_names[n->kind], (unsigned long long)seq, r, n->status, n->epoch, (unsigned long long)n->mask, n->size,
-			     (unsigned long long)n->sum, first->status, first->epoch, (unsigned long long)first->mask, first->size,
+			     "%s %llu: rank %d has (%d, epoch %u, mask %llx, size %d, %llx), another (%d, %u, %llx, "
+			     "%d, %llx)",
+			     kind_names[n->kind], (unsigned long long)seq, r, n->status, n->epoch,
+			     (unsigned long long)n->mask, n->size, (unsigned long long)n->sum, first->status,
+			     first->epoch, (unsigned long long)first->mask, first->size,
 			     (unsigned long long)first->sum);
 		}
 		must(first, "nobody has notes of operation %llu", (unsigned long long)seq);
@@ -263,8 +268,8 @@ static void last_mask(const struct plan *plan, int rank, uint64_t mask)
 {
 	const struct note *n = &plan->shared->note[rank][plan->shared->stop];
 
-	must(n->mask == mask, "the last operation of rank %d has mask %llx, not %llx", rank, (unsigned long long)n->mask,
-	     (unsigned long long)mask);
+	must(n->mask == mask, "the last operation of rank %d has mask %llx, not %llx", rank,
+	     (unsigned long long)n->mask, (unsigned long long)mask);
 }
 
 static void spin(uint64_t turns)
@@ -430,7 +435,8 @@ static int asker(void *arg, int me)
 	k.group = harness_join(&plan->config, me);
 	for (; !err && seq <= 100; seq++)
 		err = step(&k, seq);
-	must(!err || (me == 2 && seq == 101), "rank %d: operation %llu: %s", me, (unsigned long long)seq - 1, /* may be out before it looks */
+	must(!err || (me == 2 && seq == 101), "rank %d: operation %llu: %s", me,
+	     (unsigned long long)seq - 1, /* may be out before it looks */
 	     covey_strerror(err));
 	if (me == 0) {
 		err = plan->leave ? covey_retire(k.group, 2, &work) : covey_evict(k.group, 2, &work);
@@ -452,7 +458,8 @@ static int asker(void *arg, int me)
 		must(!err && !covey_mask_has(&res.mask, 2), "the request ends with %s", covey_strerror(err));
 		covey_work_free(work);
 	}
-	err = covey_leave(k.group, harness_deadline(WATCHDOG_MS)); /* else a death: what only this rank completed is done again */
+	err = covey_leave(
+		k.group, harness_deadline(WATCHDOG_MS)); /* else a death: what only this rank completed is done again */
 	must(!err, "rank %d cannot leave: %s", me, covey_strerror(err));
 	covey_close(k.group);
 	return 0;
@@ -469,7 +476,8 @@ static void take_out(const char *name, int retire, int transport)
 	for (int r = 0; r < 3; r++)
 		pid[r] = harness_fork(asker, &plan, r);
 	status = harness_reap(pid[2]);
-	must(WIFEXITED(status) && (WEXITSTATUS(status) == -COVEY_ERR_FENCED || (retire && WEXITSTATUS(status) == -COVEY_ERR_CLOSED)),
+	must(WIFEXITED(status) &&
+		     (WEXITSTATUS(status) == -COVEY_ERR_FENCED || (retire && WEXITSTATUS(status) == -COVEY_ERR_CLOSED)),
 	     "rank 2 ends with %x", status);
 	reap_well(pid[0], 0);
 	reap_well(pid[1], 1);

@@ -62,14 +62,16 @@ static void one(struct room *room, int n, size_t count, int dtype, int redop)
 		fill(room, n, count, dtype, shift);
 		memset(room->dst, 0xee, COUNT * 8 + 64);
 		cvy_reduce(dst, room->src, n, count, dtype, redop, shift != 0);
-		must(!memcmp(dst, room->want, bytes), "type %d op %d sources %d count %zu shift %zu", dtype, redop, n, count, shift);
-		must(dst[-1] == 0xee && dst[bytes] == 0xee, "type %d op %d count %zu: writes past the end", dtype, redop, count);
+		must(!memcmp(dst, room->want, bytes), "type %d op %d sources %d count %zu shift %zu", dtype, redop, n,
+		     count, shift);
+		must(dst[-1] == 0xee && dst[bytes] == 0xee, "type %d op %d count %zu: writes past the end", dtype,
+		     redop, count);
 	}
-	for (int k = 0; k < n; k += n > 3 ? n / 3 : 1) {
+	for (int k = 0; k<n; k += n> 3 ? n / 3 : 1) {
 		fill(room, n, count, dtype, 1);
 		cvy_reduce((void *)(uintptr_t)room->src[k], room->src, n, count, dtype, redop, 0);
-		must(!memcmp(room->src[k], room->want, bytes), "type %d op %d sources %d count %zu in place of %d", dtype, redop, n,
-		     count, k);
+		must(!memcmp(room->src[k], room->want, bytes), "type %d op %d sources %d count %zu in place of %d",
+		     dtype, redop, n, count, k);
 	}
 }
 

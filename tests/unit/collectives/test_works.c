@@ -37,13 +37,15 @@ static void run_in_flight(struct member *m)
 		send[i] = malloc(COUNT * 4);
 		recv[i] = malloc(COUNT * 4);
 		type_input(send[i], COUNT, COVEY_FLOAT32, m->rank, (uint64_t)i);
-		err = covey_allreduce_start(send[i], recv[i], COUNT, COVEY_FLOAT32, COVEY_SUM, m->group, NULL, &work[i]);
+		err = covey_allreduce_start(send[i], recv[i], COUNT, COVEY_FLOAT32, COVEY_SUM, m->group, NULL,
+					    &work[i]);
 		must(!err, "%s", covey_strerror(err));
 		ck_assert_int_eq(covey_work_progress(work[i], text, sizeof(text)), 0);
 		must(strstr(text, "allreduce"), "progress is \"%s\"", text);
 	}
 	for (int k = 0; k < IN_FLIGHT; k++) { /* in another order than they were posted, another one per rank */
-		int i = (k * 5 + m->rank) % IN_FLIGHT, err = covey_work_wait(work[i], harness_deadline(WATCHDOG_MS), &res);
+		int i = (k * 5 + m->rank) % IN_FLIGHT,
+		    err = covey_work_wait(work[i], harness_deadline(WATCHDOG_MS), &res);
 
 		must(!err && res.seq == (uint64_t)i + 1, "work %d: %s, number %llu", i, covey_strerror(err),
 		     (unsigned long long)res.seq);
@@ -73,14 +75,16 @@ static void run_tested(struct member *m)
 
 	for (int i = 0; i < 3; i++) {
 		value[i] = m->rank + i;
-		must(!covey_allreduce_start(&value[i], &value[i], 1, COVEY_INT64, COVEY_MAX, m->group, NULL, &work[i]), "start %d", i);
+		must(!covey_allreduce_start(&value[i], &value[i], 1, COVEY_INT64, COVEY_MAX, m->group, NULL, &work[i]),
+		     "start %d", i);
 	}
 	for (int i = 0; i < 3; i++) {
 		int err;
 
 		while ((err = covey_work_test(work[i], NULL)) == COVEY_ERR_AGAIN)
 			must(harness_now_ns() < end, "work %d is never decided", i);
-		must(!err && value[i] == m->n - 1 + i, "work %d: %s, %lld", i, covey_strerror(err), (long long)value[i]);
+		must(!err && value[i] == m->n - 1 + i, "work %d: %s, %lld", i, covey_strerror(err),
+		     (long long)value[i]);
 		covey_work_free(work[i]);
 	}
 }
@@ -107,14 +111,17 @@ static void run_two_groups(struct member *m)
 		int g = (k / 8 + m->rank) % 2, i = k % 8;
 
 		value[g][i] = (m->rank + 1) * (i + 1) * (g ? 100 : 1);
-		must(!covey_allreduce_start(&value[g][i], &value[g][i], 1, COVEY_INT64, COVEY_SUM, group[g], NULL, &work[g][i]),
+		must(!covey_allreduce_start(&value[g][i], &value[g][i], 1, COVEY_INT64, COVEY_SUM, group[g], NULL,
+					    &work[g][i]),
 		     "start in group %d", g);
 	}
 	for (int k = 0; k < 16; k++) {
-		int g = (k / 8 + m->rank + 1) % 2, i = k % 8, err = covey_work_wait(work[g][i], harness_deadline(WATCHDOG_MS), NULL);
+		int g = (k / 8 + m->rank + 1) % 2, i = k % 8,
+		    err = covey_work_wait(work[g][i], harness_deadline(WATCHDOG_MS), NULL);
 		int64_t want = (int64_t)m->n * (m->n + 1) / 2 * (i + 1) * (g ? 100 : 1);
 
-		must(!err && value[g][i] == want, "rank %d group %d: %s, %lld", m->rank, g, covey_strerror(err), (long long)value[g][i]);
+		must(!err && value[g][i] == want, "rank %d group %d: %s, %lld", m->rank, g, covey_strerror(err),
+		     (long long)value[g][i]);
 		covey_work_free(work[g][i]);
 	}
 	must(!covey_leave(group[1], harness_deadline(WATCHDOG_MS)), "leave");
@@ -180,7 +187,8 @@ static void run_freed(struct member *m)
 	covey_work_free(work); /* on rank 0 long before it is decided */
 	__atomic_store_n(&hold->word, 1, __ATOMIC_RELEASE);
 	must(!covey_allreduce(&after, &after, 1, COVEY_INT64, COVEY_SUM, m->group, NULL, NULL), "the next operation");
-	must(after == m->n && freed == 6, "%lld and %lld", (long long)after, (long long)freed); /* in order: both are done */
+	must(after == m->n && freed == 6, "%lld and %lld", (long long)after,
+	     (long long)freed); /* in order: both are done */
 	covey_work_free(NULL);
 }
 
@@ -262,9 +270,10 @@ static void run_close(struct member *m)
 	}
 	for (int i = 0; i < 50; i++) {
 		value = 1;
-		must(!covey_allreduce(&value, &value, 1, COVEY_INT64, COVEY_SUM, m->group, NULL, &res), "operation %d", i);
-		must(value == covey_mask_count(&res.mask) && !covey_mask_has(&res.mask, 1), "operation %d sums to %lld", i,
-		     (long long)value);
+		must(!covey_allreduce(&value, &value, 1, COVEY_INT64, COVEY_SUM, m->group, NULL, &res), "operation %d",
+		     i);
+		must(value == covey_mask_count(&res.mask) && !covey_mask_has(&res.mask, 1), "operation %d sums to %lld",
+		     i, (long long)value);
 	}
 }
 

@@ -45,7 +45,8 @@ static const char *say(struct bench *b, int who, const char *line)
 		argc++;
 	}
 	memory_reply_clear(&b->reply);
-	ck_assert_msg(b->call(b->ctx, argc, argv, &b->reply) == 0, "%s: %s", line, b->reply.argv ? b->reply.argv[0] : "?");
+	ck_assert_msg(b->call(b->ctx, argc, argv, &b->reply) == 0, "%s: %s", line,
+		      b->reply.argv ? b->reply.argv[0] : "?");
 	return b->reply.argv[0];
 }
 
@@ -76,7 +77,8 @@ static void enlist(struct bench *b, int who, int create, int world, const char *
 {
 	char line[160];
 
-	snprintf(line, sizeof(line), "register %d a%d:1 h %d %d %d %s sec", who % CASE_RANKS, who, create, world, CASE_RANKS, policy);
+	snprintf(line, sizeof(line), "register %d a%d:1 h %d %d %d %s sec", who % CASE_RANKS, who, create, world,
+		 CASE_RANKS, policy);
 	twice(b, who, line, "OK");
 	snprintf(b->inc[who], sizeof(b->inc[who]), "%s", got(b, "inc"));
 	snprintf(b->life[who], sizeof(b->life[who]), "%s", got(b, "life"));
@@ -484,7 +486,10 @@ static void peek_is_short_until_something_moves(struct bench *b)
 }
 
 const struct store_case store_cases[] = {
-#define CASE(fn) { #fn, fn }
+#define CASE(fn) \
+	{ \
+#fn, fn \
+	}
 	CASE(forms_when_world_is_ready),
 	CASE(prologue_refuses),
 	CASE(accused_goes_with_force_one),

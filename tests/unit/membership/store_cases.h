@@ -13,12 +13,12 @@
 struct bench {
 	void *ctx;
 	int (*call)(void *ctx, int argc, const char *const *argv, struct memory_reply *reply);
-	void (*flush)(void *ctx);	/* FLUSHALL */
-	void (*restart)(void *ctx);	/* other names, the same data */
-	void (*save)(void *ctx);	/* remembers the data, all or nothing */
-	void (*restore)(void *ctx);	/* back to what was remembered, under other names */
-	int (*published)(void *ctx);	/* notices so far; -1: cannot tell */
-	struct memory_reply reply;	/* of the last call */
+	void (*flush)(void *ctx);    /* FLUSHALL */
+	void (*restart)(void *ctx);  /* other names, the same data */
+	void (*save)(void *ctx);     /* remembers the data, all or nothing */
+	void (*restore)(void *ctx);  /* back to what was remembered, under other names */
+	int (*published)(void *ctx); /* notices so far; -1: cannot tell */
+	struct memory_reply reply;   /* of the last call */
 	char gid[40];
 	char inc[2 * CASE_RANKS][24], life[2 * CASE_RANKS][64]; /* of member slots; rank = slot % CASE_RANKS */
 	unsigned long random;

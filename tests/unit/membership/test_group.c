@@ -90,7 +90,9 @@ static void api(int what)
 
 static void to_learned(void)
 {
-	struct cvy_group_args args = { .rank = 0, .world = 2, .max_ranks = 4, .addr = "a", .host = "h", .nonce = 7, .seed = 1 };
+	struct cvy_group_args args = {
+		.rank = 0, .world = 2, .max_ranks = 4, .addr = "a", .host = "h", .nonce = 7, .seed = 1
+	};
 
 	now = CVY_MS;
 	g = cvy_group_new(&args, now);

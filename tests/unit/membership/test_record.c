@@ -5,9 +5,10 @@
 
 #include "record.h"
 
-static const char *const good[] = { "OK", "gid", "g", "max", "8", "epoch", "3", "vid", "00ff", "base", "12", "fail", "11 LOST",
-				    "stamp", "20", "size", "3", "m:0", "5 0 a h", "m:2", "9 - b h", "l:3", "00ff 1 2 -", "j:4",
-				    "7 n c h 3" };
+static const char *const good[] = { "OK",  "gid",	 "g",	 "max",	     "8",	"epoch",   "3",
+				    "vid", "00ff",	 "base", "12",	     "fail",	"11 LOST", "stamp",
+				    "20",  "size",	 "3",	 "m:0",	     "5 0 a h", "m:2",	   "9 - b h",
+				    "l:3", "00ff 1 2 -", "j:4",	 "7 n c h 3" };
 #define GOOD ((int)(sizeof(good) / sizeof(good[0])))
 
 static struct cvy_view *view_with(const char *field, const char *value, int *err)
@@ -43,8 +44,9 @@ END_TEST
 
 START_TEST(nonsense_is_refused)
 {
-	static const char *const bad[][2] = { { "max", "0" },	 { "max", "5000" }, { "epoch", "-1" }, { "epoch", "x" },
-					      { "m:9", "5 0 a h" }, { "m:1", "zero" }, { "size", "9" }, { "stamp", "4294967296" } };
+	static const char *const bad[][2] = { { "max", "0" },	{ "max", "5000" },	  { "epoch", "-1" },
+					      { "epoch", "x" }, { "m:9", "5 0 a h" },	  { "m:1", "zero" },
+					      { "size", "9" },	{ "stamp", "4294967296" } };
 
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
 		int err;

@@ -48,8 +48,8 @@ static void server_start(struct real *r, const char *option, const char *value)
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	if (!freopen("/dev/null", "w", stdout))
 		_exit(1);
-	execlp("redis-server", "redis-server", "--port", "0", "--unixsocket", socket, "--save", "", "--dir", r->dir, option,
-	       value, (char *)NULL);
+	execlp("redis-server", "redis-server", "--port", "0", "--unixsocket", socket, "--save", "", "--dir", r->dir,
+	       option, value, (char *)NULL);
 	_exit(127);
 }
 
@@ -205,7 +205,8 @@ static void setup(void)
 	ck_assert_ptr_nonnull(mkdtemp(real.dir));
 	snprintf(real.url, sizeof(real.url), "redis+unix://%s/sock", real.dir);
 	server_start(&real, "--loglevel", "warning");
-	bench = (struct bench){ &real, call, flush, restart, save, restart_from_disk, published, { 0 }, "", { "" }, { "" }, 0 };
+	bench = (struct bench){ &real,	   call,  flush, restart, save,	  restart_from_disk,
+				published, { 0 }, "",	 { "" },  { "" }, 0 };
 }
 
 static void teardown(void)
@@ -294,8 +295,16 @@ END_TEST
 
 START_TEST(bad_urls_are_explained)
 {
-	static const char *const bad[] = { "", "http://x", "redis://", "redis://h:0", "redis://h:x", "redis://h/a", "redis+unix://a",
-					   "redis+unix:///a?x=1", "redis://u:p%zz@h", "redis://[::1" };
+	static const char *const bad[] = { "",
+					   "http://x",
+					   "redis://",
+					   "redis://h:0",
+					   "redis://h:x",
+					   "redis://h/a",
+					   "redis+unix://a",
+					   "redis+unix:///a?x=1",
+					   "redis://u:p%zz@h",
+					   "redis://[::1" };
 	const struct cvy_store_sink sink = { 0 };
 	struct covey_error_info info;
 	struct cvy_store *store;
@@ -307,7 +316,8 @@ START_TEST(bad_urls_are_explained)
 		ck_assert_ptr_null(strstr(info.cause, "p%zz"));
 	}
 	ck_assert_int_eq(cvy_redis_open("rediss://h", "g", NULL, &sink, 200, NULL, &store), COVEY_ERR_UNSUPPORTED);
-	ck_assert_int_eq(cvy_redis_open("redis+sentinel://h", "g", NULL, &sink, 200, NULL, &store), COVEY_ERR_UNSUPPORTED);
+	ck_assert_int_eq(cvy_redis_open("redis+sentinel://h", "g", NULL, &sink, 200, NULL, &store),
+			 COVEY_ERR_UNSUPPORTED);
 }
 END_TEST
 
@@ -330,7 +340,8 @@ START_TEST(admin_call_reports_a_missing_group)
 	ck_assert_int_eq(pairs, 1);
 	ck_assert_int_eq(covey_admin_call(real.url, "g", 1, wrong, 0, NULL, NULL), COVEY_ERR_INVAL);
 	server_stop(&real, SIGKILL);
-	ck_assert_int_eq(covey_admin_call(real.url, "g", 1, argv, cvy_now_ns() + 100 * CVY_MS, NULL, NULL), COVEY_ERR_STORE);
+	ck_assert_int_eq(covey_admin_call(real.url, "g", 1, argv, cvy_now_ns() + 100 * CVY_MS, NULL, NULL),
+			 COVEY_ERR_STORE);
 }
 END_TEST
 

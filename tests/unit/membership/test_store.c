@@ -84,8 +84,8 @@ END_TEST
 
 static const char *outside(const char *name)
 {
-	const char *argv[] = { name, "-", "-", "-", "n", "-", "00112233445566778899aabbccddeeff",
-			       "0", "a", "h", "1", "1", "8", "auto", "s" };
+	const char *argv[] = { name, "-", "-", "-", "n",    "-", "00112233445566778899aabbccddeeff", "0", "a",
+			       "h",  "1", "1", "8", "auto", "s" };
 
 	memory_reply_clear(&bench.reply);
 	ck_assert_int_eq(call(&memory, 15, argv, &bench.reply), 0);

@@ -60,7 +60,7 @@ static inline void rig_config(struct cvy_config *c, int transport, const char *h
 {
 	memset(c, 0, sizeof(*c));
 	c->host = (char *)(uintptr_t)host;
-	c->interface = (char *)(uintptr_t)"127.0.0.1";
+	c->interface = (char *)(uintptr_t) "127.0.0.1";
 	c->max_ranks = 4;
 	c->transport = transport;
 	c->slot_bytes = 65536;

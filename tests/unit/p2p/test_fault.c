@@ -50,9 +50,9 @@ static int seen(uint32_t tick)
 	return page->first[0].tag == cvy_tag(1, tick);
 }
 
-static const char *const bad[] = { "kill", "kill@put:0", "kill@put:x", "boom@put:1", "cut@put:1", "cut:1@put:1x",
-				   "delay@put:1", "delay@put:1:20", "late@put:1:20ms", "reorder:0", "kill@op:.put:1",
-				   "kill@put:1;;", "kill@op:0.put:1", "delay@put:1:11s" };
+static const char *const bad[] = { "kill",	     "kill@put:0",   "kill@put:x",	"boom@put:1",	   "cut@put:1",
+				   "cut:1@put:1x",   "delay@put:1",  "delay@put:1:20",	"late@put:1:20ms", "reorder:0",
+				   "kill@op:.put:1", "kill@put:1;;", "kill@op:0.put:1", "delay@put:1:11s" };
 
 START_TEST(a_bad_plan_is_refused)
 {
@@ -67,7 +67,9 @@ START_TEST(a_good_plan_is_read)
 	struct cvy_fault *fault = NULL;
 
 	ck_assert_int_eq(cvy_fault_open("kill@put:37;kill@op:12.put:2;stop@put:5;delay@put:3:20ms;cut:1@put:9;"
-					"late@op:dispatch:3.signal:2:1s;kill@op:barrier.signal:1;reorder:4", NULL, &fault), 0);
+					"late@op:dispatch:3.signal:2:1s;kill@op:barrier.signal:1;reorder:4",
+					NULL, &fault),
+			 0);
 	cvy_fault_close(fault);
 }
 END_TEST

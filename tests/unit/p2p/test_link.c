@@ -166,7 +166,10 @@ END_TEST
 
 START_TEST(a_bad_data_frame_ends_only_its_link)
 {
-	struct { uint32_t kind, bytes; uint64_t offset; } bad = { 0x50757431, 4096, (16 << 20) - 64 };
+	struct {
+		uint32_t kind, bytes;
+		uint64_t offset;
+	} bad = { 0x50757431, 4096, (16 << 20) - 64 };
 	struct cvy_link *out, *in;
 	uint64_t deadline = cvy_now_ns() + RIG_BOUND_NS;
 	short events;
