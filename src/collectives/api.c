@@ -20,7 +20,7 @@ static int refuse(struct covey_group *group, const char *what, const char *why)
 
 static int check(struct covey_group *group, const struct call *c, size_t *bytes)
 {
-	size_t elem = cvy_dtype_bytes(c->dtype);
+	size_t elem = cvy_dtype_bytes(c->dtype), most;
 	int err = cvy_handle_check_op(group);
 
 	if (err)
@@ -32,7 +32,7 @@ static int check(struct covey_group *group, const struct call *c, size_t *bytes)
 		return refuse(group, c->kind->name, "unknown datatype; see enum covey_dtype");
 	if (c->kind == &cvy_op_allreduce && !cvy_redop_known(c->redop))
 		return refuse(group, c->kind->name, "unknown operation; see enum covey_redop");
-	if (c->count > SIZE_MAX / elem / (size_t)(group->engine->size + 1))
+	if (__builtin_mul_overflow(c->count, elem * (size_t)(group->engine->size + 1), &most))
 		return refuse(group, c->kind->name, "count is too large");
 	if (c->root < 0 || c->root >= group->config.max_ranks)
 		return refuse(group, c->kind->name, "root is not a rank of the group");
@@ -96,16 +96,6 @@ static int make(struct covey_group *group, const struct call *c, struct cvy_op *
 	return 0;
 }
 
-static int run_op(struct covey_group *group, struct cvy_op *op, struct covey_result *result)
-{
-	int status = cvy_engine_run(group->engine, op);
-
-	if (result && cvy_op_decided(op))
-		*result = op->result;
-	cvy_op_put(op);
-	return status;
-}
-
 static int start_op(struct covey_group *group, struct cvy_op *op, struct covey_work **out)
 {
 	struct covey_work *work = out ? cvy_work_of(group, op) : NULL;
@@ -129,7 +119,7 @@ static int run(struct covey_group *group, const struct call *c, struct covey_res
 	struct cvy_op *op = NULL;
 	int err = make(group, c, &op);
 
-	return err ? err : run_op(group, op, result);
+	return err ? err : cvy_engine_run(group->engine, op, result);
 }
 
 static int start(struct covey_group *group, const struct call *c, struct covey_work **work)
@@ -300,7 +290,7 @@ int covey_alltoallv(const void *send, const size_t *sendcounts, const size_t *se
 	struct cvy_op *op = NULL;
 	int err = makev(group, &v, &op);
 
-	return err ? err : run_op(group, op, result);
+	return err ? err : cvy_engine_run(group->engine, op, result);
 }
 
 int covey_alltoallv_start(const void *send, const size_t *sendcounts, const size_t *senddispls, void *recv,

@@ -143,18 +143,16 @@ int covey_admit(struct covey_group *group, void *state, size_t bytes, struct cov
 	op = group->admit_op ? resume_admit(group, state) : admit_op(group->engine, state, bytes);
 	if (!op)
 		return cvy_fail(group->box, COVEY_ERR_NOMEM, -1, 0, "no memory for an operation");
-	if (!joiner) {
-		err = cvy_engine_run(group->engine, op);
-	} else {
-		if (!group->admit_op)
-			err = cvy_engine_post(group->engine, op);
-		group->admit_op = op;
-		if (!err)
-			err = admit_joiner(group, op);
-		if (err == COVEY_ERR_TIMEOUT)
-			return err;
-		group->admit_op = NULL;
-	}
+	if (!joiner)
+		return cvy_engine_run(group->engine, op, result);
+	if (!group->admit_op)
+		err = cvy_engine_post(group->engine, op);
+	group->admit_op = op;
+	if (!err)
+		err = admit_joiner(group, op);
+	if (err == COVEY_ERR_TIMEOUT)
+		return err;
+	group->admit_op = NULL;
 	if (result && cvy_op_decided(op))
 		*result = op->result;
 	cvy_op_put(op);

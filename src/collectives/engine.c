@@ -313,7 +313,6 @@ static int post_locked(struct cvy_engine *e, struct cvy_op *op)
 		op->seq = 0;
 	else
 		op->seq = ++e->posted;
-	__atomic_add_fetch(&op->refs, 1, __ATOMIC_RELAXED);
 	op->input = op->send;
 	if (e->tail)
 		e->tail->next = op;
@@ -330,8 +329,11 @@ int cvy_engine_post(struct cvy_engine *e, struct cvy_op *op)
 	int err;
 
 	op->posted_ns = cvy_now_ns();
+	__atomic_add_fetch(&op->refs, 1, __ATOMIC_RELAXED);
 	pthread_mutex_lock(&e->lock);
 	err = post_locked(e, op);
+	if (err)
+		__atomic_sub_fetch(&op->refs, 1, __ATOMIC_RELAXED);
 	if (!err && !__atomic_load_n(&e->gate, __ATOMIC_RELAXED))
 		cvy_engine_step(e);
 	pthread_mutex_unlock(&e->lock);
@@ -339,28 +341,39 @@ int cvy_engine_post(struct cvy_engine *e, struct cvy_op *op)
 	return err;
 }
 
-int cvy_engine_run(struct cvy_engine *e, struct cvy_op *op)
+int cvy_engine_run(struct cvy_engine *e, struct cvy_op *op, struct covey_result *result)
 {
-	int err, more;
+	int status, more, looks;
 
 	pthread_mutex_lock(&e->lock);
-	err = post_locked(e, op);
-	if (err) {
+	status = post_locked(e, op); /* the caller's reference is the queue's from here on */
+	if (status) {
 		pthread_mutex_unlock(&e->lock);
-		return err;
+		cvy_op_put(op);
+		return status;
 	}
-	for (int looks = e->spin && !e->set.npush ? LOOKS : 1;
-	     looks && !cvy_op_decided(op);) /* a short operation, mostly */
+	looks = e->spin && !e->set.npush ? LOOKS : 1;
+	while (looks && !cvy_op_decided(op)) /* a short operation, mostly */
 		looks -= !cvy_engine_step(e);
-	more = e->set.npush && cvy_op_decided(op) && cvy_engine_unsent(e);
-	pthread_mutex_unlock(&e->lock);
 	if (!cvy_op_decided(op)) {
+		__atomic_add_fetch(&op->refs, 1, __ATOMIC_RELAXED);
 		op->posted_ns = cvy_now_ns();
+		pthread_mutex_unlock(&e->lock);
 		cvy_engine_wait(e, op, CVY_NEVER);
-	} else if (more) {
-		cvy_progress_kick();
+		status = op->result.status;
+		if (result)
+			*result = op->result;
+		cvy_op_put(op);
+		return status;
 	}
-	return op->result.status;
+	status = op->result.status;
+	if (result)
+		*result = op->result;
+	more = e->set.npush && cvy_engine_unsent(e);
+	pthread_mutex_unlock(&e->lock);
+	if (more)
+		cvy_progress_kick();
+	return status;
 }
 
 /* ---- slots ---- */

@@ -222,8 +222,9 @@ char *cvy_call_text(uint64_t call, char *text, size_t bytes); /* the call in wor
 
 /* Gives the operation its number and queues it. Takes a reference for the queue. 0, or the engine's end. */
 int cvy_engine_post(struct cvy_engine *e, struct cvy_op *op);
-/* Post and wait on the caller's thread, without letting go of the lock between: status of the operation. */
-int cvy_engine_run(struct cvy_engine *e, struct cvy_op *op);
+/* Post and wait on the caller's thread, without letting go of the lock between: status of the operation. Takes over
+ * the caller's reference; result may be NULL. */
+int cvy_engine_run(struct cvy_engine *e, struct cvy_op *op, struct covey_result *result);
 /* As far as it goes without waiting: 1 progress was made, 0 blocked, nothing to do or gate closed. Lock held. */
 int cvy_engine_step(struct cvy_engine *e);
 /* Steps or waits until op is decided or the deadline: 0 or TIMEOUT. Lock not held. */
