@@ -5,6 +5,7 @@
  */
 #include <sched.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "clock.h"
@@ -151,12 +152,29 @@ void cvy_engine_freeze(void *ctx, uint32_t epoch)
 static void set_aside(struct cvy_engine *e, int k)
 {
 	int r = e->set.rank[k];
+	uint8_t *copy;
 
 	if (e->aside[r] || e->set.gone[k])
 		return;
-	e->aside[r] = aligned_alloc(64, e->layout.heap);
-	if (e->aside[r])
-		memcpy(e->aside[r], e->set.base[k], e->layout.heap);
+	copy = mmap(NULL, e->layout.heap, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (copy == MAP_FAILED)
+		return;
+	memcpy(copy, e->set.base[k], e->layout.heap);
+	e->aside[r] = copy;
+}
+
+/* Pages that come and go whole: a change shall not leave the heap larger than it found it. */
+void cvy_engine_drop_aside(struct cvy_engine *e)
+{
+	for (int r = 0; r < COVEY_MAX_RANKS; r++) {
+		if (e->aside[r])
+			munmap(e->aside[r], e->layout.heap);
+		e->aside[r] = NULL;
+	}
+	if (e->scratch)
+		munmap(e->scratch, e->scratch_bytes);
+	e->scratch = NULL;
+	e->scratch_bytes = 0;
 }
 
 static void fence(struct cvy_engine *e, const struct covey_mask *removed, int keep)
@@ -273,10 +291,7 @@ void cvy_engine_thaw(void *ctx)
 	if (e->head && e->head->state == CVY_OP_ENTERED)
 		rewind_op(e->head);
 	cvy_set_build(e);
-	for (int r = 0; r < e->view->max_ranks; r++) {
-		free(e->aside[r]);
-		e->aside[r] = NULL;
-	}
+	cvy_engine_drop_aside(e);
 	if (cvy_mask_empty(&e->acked)) { /* the first view of a founder */
 		e->acked = e->mask;
 		e->size = e->view->size;

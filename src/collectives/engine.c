@@ -85,13 +85,11 @@ void cvy_engine_close(struct cvy_engine *e)
 	free(e->spare);
 	cvy_repair_drop(e);
 	cvy_repair_forget(e);
-	for (int r = 0; r < COVEY_MAX_RANKS; r++)
-		free(e->aside[r]);
+	cvy_engine_drop_aside(e);
 	cvy_set_clear(&e->set);
 	cvy_view_free(e->view);
 	free(e->peer_done);
 	free(e->admit_state);
-	free(e->scratch);
 	if (e->idle_fd >= 0)
 		close(e->idle_fd);
 	pthread_mutex_destroy(&e->lock);

@@ -113,6 +113,8 @@ int covey_join_start(const struct covey_config *config, struct covey_group **out
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
 	pthread_cond_init(&group->changed, &attr);
 	pthread_condattr_destroy(&attr);
+	for (int i = 0; i < CVY_EVENTS_KEPT; i++) /* touched now: events must not make the process grow later */
+		((volatile struct covey_event *)group->event)[i].kind = 0;
 	group->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	group->box = cvy_errbox_new();
 	err = group->box && group->event_fd >= 0 ? cvy_config_resolve(config, &group->config, group->box)

@@ -5,6 +5,7 @@
  * sources had published, under the old stamps. Runs while the gate is closed, lock held.
  */
 #include <stdlib.h>
+#include <sys/mman.h>
 
 #include "engine.h"
 #include "log.h"
@@ -233,10 +234,13 @@ static void send_give(struct cvy_engine *e, const struct cvy_msg *to, struct giv
 
 static uint8_t *scratch(struct cvy_engine *e, size_t bytes)
 {
-	if (e->scratch_bytes < bytes) {
-		free(e->scratch);
-		e->scratch = malloc(bytes);
-		e->scratch_bytes = e->scratch ? bytes : 0;
+	if (!e->scratch) { /* always asked for the same; goes when the view is active */
+		void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+		if (memory == MAP_FAILED)
+			return NULL;
+		e->scratch = memory;
+		e->scratch_bytes = bytes;
 	}
 	return e->scratch;
 }
