@@ -47,23 +47,20 @@ static void read_joiner(struct admin_member *m, const char *value)
 	m->joiner_ready = epoch != 0;
 }
 
-/* `ms done floor links`, the links last: `0:shm,1:tcp` */
+/* `ms phase;done;links`, the links as `0:shm,1:tcp`; young members tell less */
 static void read_beat(struct admin_member *m, const char *value)
 {
-	char *text = strdup(value), *save = NULL, *word;
-	int at = 0;
+	const char *done, *links;
+	char *end;
 
-	if (!text)
+	m->beat_ms = strtoull(value, &end, 10);
+	done = strchr(end, ';');
+	if (!done)
 		return;
-	for (word = strtok_r(text, " ", &save); word; word = strtok_r(NULL, " ", &save), at++) {
-		if (at == 0)
-			m->beat_ms = strtoull(word, NULL, 10);
-		else if (at == 1)
-			m->done = strtoull(word, NULL, 10);
-		else if (strchr(word, ':') && !m->links)
-			m->links = strdup(word);
-	}
-	free(text);
+	m->done = strtoull(done + 1, NULL, 10);
+	links = strchr(done + 1, ';');
+	if (links && links[1] && !m->links)
+		m->links = strdup(links + 1);
 }
 
 static void read_rank(struct admin_member *m, char kind, const char *value)

@@ -5,6 +5,7 @@
  */
 #include "driver.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -319,7 +320,12 @@ static void handle(struct cvy_driver *d, struct cvy_event *e)
 	if (e->kind == CVY_EV_MSG && message(d, e))
 		return;
 	if (e->kind == CVY_EV_TICK && !e->text && d->seam->describe && d->now_ns >= d->stat_ns) {
-		d->seam->describe(d->seam->ctx, kinds, sizeof(kinds));
+		uint64_t floor_tick = 0;
+		int waiting = 0, n;
+
+		n = snprintf(kinds, sizeof(kinds), "%llu;",
+			     (unsigned long long)d->seam->progress(d->seam->ctx, &floor_tick, &waiting));
+		d->seam->describe(d->seam->ctx, kinds + n, sizeof(kinds) - (size_t)n);
 		e->text = kinds;
 		d->stat_ns = d->now_ns + STAT_MS * CVY_MS;
 	}
