@@ -19,6 +19,10 @@ void cvy_alltoall_plan(struct cvy_engine *e, struct cvy_op *op, int size);
 int cvy_alltoallv_plan(struct cvy_engine *e, struct cvy_op *op, int size, const size_t *sendcounts,
 		       const size_t *senddispls, const size_t *recvcounts, const size_t *recvdispls);
 
+/* What broadcast and allgather publish of tick i, and where the k-th source's stands. */
+void cvy_publish_piece(struct cvy_engine *e, struct cvy_op *op, uint64_t i, struct cvy_line *line);
+const uint8_t *cvy_piece_of(struct cvy_engine *e, const struct cvy_op *op, uint64_t i, int k);
+
 /* memcpy; `stream`: past the caches */
 void cvy_copy_out(uint8_t *dst, const uint8_t *src, size_t bytes, int stream);
 

@@ -302,6 +302,18 @@ void cvy_engine_thaw(void *ctx)
 	cvy_progress_kick();
 }
 
+/* Every queued operation ends with @err; what was decided before stays decided. Lock held. */
+void cvy_engine_end_all(struct cvy_engine *e, int err)
+{
+	while (e->head) {
+		uint64_t done = e->done;
+
+		e->head->on_loss = COVEY_ON_LOSS_CONTINUE;
+		cvy_engine_decide(e, e->head, err, e->epoch, &e->mask, e->size);
+		cvy_engine_reach(e, done);
+	}
+}
+
 void cvy_engine_stop(void *ctx, int err)
 {
 	struct cvy_engine *e = ctx;
@@ -314,13 +326,7 @@ void cvy_engine_stop(void *ctx, int err)
 	pthread_mutex_lock(&e->lock);
 	e->active = 0;
 	cvy_repair_drop(e);
-	while (e->head) {
-		uint64_t done = e->done;
-
-		e->head->on_loss = COVEY_ON_LOSS_CONTINUE;
-		cvy_engine_decide(e, e->head, err, e->epoch, &e->mask, e->size);
-		cvy_engine_reach(e, done);
-	}
+	cvy_engine_end_all(e, err);
 	pthread_mutex_unlock(&e->lock);
 	cvy_engine_wake(e);
 }

@@ -748,8 +748,12 @@ int cvy_op_step(struct cvy_engine *e, struct cvy_op *op)
 
 int cvy_engine_step(struct cvy_engine *e)
 {
-	int progress = 0;
+	int progress = 0, ended = __atomic_load_n(&e->ended, __ATOMIC_RELAXED);
 
+	if (ended) { /* also when it came from inside: no memory for a set of members */
+		cvy_engine_end_all(e, ended);
+		return 0;
+	}
 	if (__atomic_load_n(&e->gate, __ATOMIC_ACQUIRE)) {
 		if (e->repair)
 			cvy_repair_step(e);

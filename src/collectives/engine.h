@@ -273,6 +273,7 @@ struct cvy_outcome { /* of an operation that the application has not called yet 
 	size_t n;
 };
 
+void cvy_engine_end_all(struct cvy_engine *e, int err);
 void cvy_engine_reach(struct cvy_engine *e, uint64_t seq); /* done = ent = seq; done is read without the lock */
 void cvy_engine_decide(struct cvy_engine *e, struct cvy_op *op, int status, uint32_t epoch,
 		       const struct covey_mask *mask, int size);

@@ -12,27 +12,6 @@ void cvy_allgather_plan(struct cvy_engine *e, struct cvy_op *op, int size)
 	op->ticks = op->bytes ? (op->bytes + op->piece - 1) / op->piece : 1;
 }
 
-static void allgather_publish(struct cvy_engine *e, struct cvy_op *op, uint64_t i, struct cvy_line *line)
-{
-	size_t bytes = cvy_tick_bytes(op, i);
-	uint8_t *slot = cvy_own_slot(e, op, i);
-
-	line->bytes = (uint32_t)bytes;
-	if (op->bytes <= CVY_LINE_DATA) {
-		memcpy(line->data, op->input, bytes);
-		return;
-	}
-	memcpy(slot, op->input + i * op->piece, bytes);
-	cvy_put_all(e, slot, bytes);
-}
-
-static const uint8_t *piece_of(struct cvy_engine *e, struct cvy_op *op, uint64_t i, int k)
-{
-	if (op->bytes <= CVY_LINE_DATA)
-		return cvy_source_line(e, op, i, k, 1)->data;
-	return cvy_source_slot(e, op, i, k);
-}
-
 static void allgather_consume(struct cvy_engine *e, struct cvy_op *op, uint64_t i)
 {
 	for (int k = 0; k < e->set.n; k++) {
@@ -40,7 +19,7 @@ static void allgather_consume(struct cvy_engine *e, struct cvy_op *op, uint64_t 
 
 		if (k == e->set.self && to == op->input + i * op->piece)
 			continue;
-		memcpy(to, piece_of(e, op, i, k), cvy_tick_bytes(op, i));
+		memcpy(to, cvy_piece_of(e, op, i, k), cvy_tick_bytes(op, i));
 	}
 }
 
@@ -50,7 +29,7 @@ static size_t allgather_give(struct cvy_engine *e, struct cvy_op *op, uint64_t i
 	size_t n = cvy_tick_bytes(op, i);
 
 	for (int k = 0; k < e->set.n; k++)
-		memcpy(out + (size_t)k * n, piece_of(e, op, i, k), n);
+		memcpy(out + (size_t)k * n, cvy_piece_of(e, op, i, k), n);
 	return n * (size_t)e->set.n;
 }
 
@@ -73,7 +52,7 @@ static void allgather_finish(struct cvy_engine *e, struct cvy_op *op)
 const struct cvy_op_kind cvy_op_allgather = {
 	.name = "allgather",
 	.op_class = CVY_OP_ALL,
-	.publish = allgather_publish,
+	.publish = cvy_publish_piece,
 	.consume = allgather_consume,
 	.give = allgather_give,
 	.take = allgather_take,

@@ -11,7 +11,8 @@ void cvy_broadcast_plan(struct cvy_engine *e, struct cvy_op *op)
 	op->ticks = op->bytes ? (op->bytes + op->piece - 1) / op->piece : 1;
 }
 
-static void broadcast_publish(struct cvy_engine *e, struct cvy_op *op, uint64_t i, struct cvy_line *line)
+/* A piece of the input: in the line when all of it fits there, else in the slot, for everyone. */
+void cvy_publish_piece(struct cvy_engine *e, struct cvy_op *op, uint64_t i, struct cvy_line *line)
 {
 	size_t bytes = cvy_tick_bytes(op, i);
 	uint8_t *slot = cvy_own_slot(e, op, i);
@@ -25,6 +26,13 @@ static void broadcast_publish(struct cvy_engine *e, struct cvy_op *op, uint64_t 
 	cvy_put_all(e, slot, bytes);
 }
 
+const uint8_t *cvy_piece_of(struct cvy_engine *e, const struct cvy_op *op, uint64_t i, int k)
+{
+	if (op->bytes <= CVY_LINE_DATA)
+		return cvy_source_line(e, op, i, k, 1)->data;
+	return cvy_source_slot(e, op, i, k);
+}
+
 static int root_index(struct cvy_engine *e, const struct cvy_op *op)
 {
 	int k = 0;
@@ -34,28 +42,19 @@ static int root_index(struct cvy_engine *e, const struct cvy_op *op)
 	return k;
 }
 
-static const uint8_t *piece_of(struct cvy_engine *e, struct cvy_op *op, uint64_t i)
-{
-	int k = root_index(e, op);
-
-	if (op->bytes <= CVY_LINE_DATA)
-		return cvy_source_line(e, op, i, k, 1)->data;
-	return cvy_source_slot(e, op, i, k);
-}
-
 static void broadcast_consume(struct cvy_engine *e, struct cvy_op *op, uint64_t i)
 {
 	uint8_t *to = (uint8_t *)op->recv + i * op->piece;
 
 	if (op->root != e->rank)
-		memcpy(to, piece_of(e, op, i), cvy_tick_bytes(op, i));
+		memcpy(to, cvy_piece_of(e, op, i, root_index(e, op)), cvy_tick_bytes(op, i));
 	else if (op->recv != op->send)
 		memcpy(to, op->input + i * op->piece, cvy_tick_bytes(op, i));
 }
 
 static size_t broadcast_give(struct cvy_engine *e, struct cvy_op *op, uint64_t i, uint8_t *out)
 {
-	memcpy(out, piece_of(e, op, i), cvy_tick_bytes(op, i));
+	memcpy(out, cvy_piece_of(e, op, i, root_index(e, op)), cvy_tick_bytes(op, i));
 	return cvy_tick_bytes(op, i);
 }
 
@@ -69,7 +68,7 @@ static void broadcast_take(struct cvy_engine *e, struct cvy_op *op, uint64_t i, 
 const struct cvy_op_kind cvy_op_broadcast = {
 	.name = "broadcast",
 	.op_class = CVY_OP_ROOT,
-	.publish = broadcast_publish,
+	.publish = cvy_publish_piece,
 	.consume = broadcast_consume,
 	.give = broadcast_give,
 	.take = broadcast_take,
