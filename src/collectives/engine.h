@@ -280,6 +280,9 @@ void cvy_engine_decide(struct cvy_engine *e, struct cvy_op *op, int status, uint
 struct cvy_op *cvy_engine_record(struct cvy_engine *e, uint64_t seq);
 /* Puts into words why an operation failed for all: the calls seen at its number, or the lost input. */
 void cvy_engine_explain(struct cvy_engine *e, const struct cvy_op *op, int status);
+/* Calls at one number that differ: says so, and asks for the change that fails the operation for all. */
+void cvy_engine_mismatch(struct cvy_engine *e, struct cvy_op *op, int k, const struct cvy_line *line);
+void cvy_engine_want_change(struct cvy_engine *e, struct cvy_op *op, const char *why); /* once per operation */
 void cvy_engine_drop_aside(struct cvy_engine *e); /* and the scratch memory of repair */
 void cvy_set_build(struct cvy_engine *e);	  /* from view and done */
 void cvy_set_clear(struct cvy_set *set);

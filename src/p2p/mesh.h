@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Private to p2p: what mesh.c, handshake.c, control.c and the transports share.
+ * Private to p2p: what mesh.c, peer.c, listen.c, handshake.c, control.c and the transports share.
  *
  * Two threads of control meet here. Sockets, handshakes and peers belong to the agent's thread. The
  * data path (peer->link, the table of views, what they point to) is changed by the agent's thread
@@ -100,7 +100,7 @@ void cvy_shake_accept(struct cvy_conn *conn);
 void cvy_shake_retry(struct cvy_mesh *mesh); /* strangers that wait: is one of them expected now? */
 void cvy_shake_close_strangers(struct cvy_mesh *mesh);
 
-/* ---- mesh.c ---- */
+/* ---- peer.c ---- */
 
 enum cvy_want { CVY_WANT_NOTHING, CVY_WANT_EXPECT, CVY_WANT_DIAL };
 enum cvy_memory { CVY_MEMORY_NONE, CVY_MEMORY_MAPPED, CVY_MEMORY_LOCAL, CVY_MEMORY_MIRROR };
@@ -156,8 +156,30 @@ struct cvy_mesh {
 	uint8_t *view[COVEY_MAX_RANKS];
 };
 
+static inline void cvy_mesh_lock(struct cvy_mesh *mesh)
+{
+	pthread_mutex_lock(mesh->lock);
+}
+
+static inline void cvy_mesh_unlock(struct cvy_mesh *mesh)
+{
+	pthread_mutex_unlock(mesh->lock);
+}
+
+/* Where the window of a rank is mapped. */
+static inline uint8_t *cvy_mesh_place(const struct cvy_mesh *mesh, int rank)
+{
+	return mesh->base + (size_t)rank * mesh->layout.window_bytes;
+}
+
 struct cvy_peer *cvy_peer_get(struct cvy_mesh *mesh, int rank); /* made on first use; NULL: no memory or no such rank */
+/* A new cycle with @inc. 0: there is one already. */
+int cvy_peer_begin(struct cvy_peer *peer, uint64_t inc, enum cvy_want want);
+/* Closes what belongs to the link, in silence. keep_shm: a view of shared memory outlives a broken connection. */
+void cvy_peer_hang_up(struct cvy_peer *peer, int keep_shm);
 void cvy_peer_fail(struct cvy_peer *peer, int err, const char *cause);
+/* The event follows from the loop, never from inside a call of the agent. */
+void cvy_peer_fail_soon(struct cvy_peer *peer, const char *why);
 /* The far end of peer->control has proven itself and said its sizes. @fd: its window, or -1; stays the caller's. */
 int cvy_peer_welcome(struct cvy_peer *peer, const struct cvy_welcome *welcome, int fd);
 void cvy_peer_welcome_self(const struct cvy_mesh *mesh, struct cvy_welcome *welcome);
@@ -169,6 +191,10 @@ void cvy_peer_frame(struct cvy_conn *conn, const struct cvy_wire *head, const ui
 void cvy_mesh_lost(struct cvy_link *link, const char *cause);
 /* Engine's lock held: ends what is visible of a rank at its view. */
 void cvy_mesh_unview(struct cvy_mesh *mesh, int rank);
+
+/* ---- listen.c ---- */
+
+int cvy_mesh_listen(struct cvy_mesh *mesh, const char *interface);
 
 /* ---- address.c ---- */
 

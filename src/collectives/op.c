@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One operation as an object: its life, and the signature by which ranks see that they make the same call.
+ */
+#include "engine.h"
+
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A freed operation is kept for the next. Its mask has never had more than the words of max_ranks set. */
+struct cvy_op *cvy_op_new(struct cvy_engine *e, const struct cvy_op_kind *kind)
+{
+	struct cvy_op *op = __atomic_exchange_n(&e->spare, NULL, __ATOMIC_ACQUIRE);
+
+	if (!op)
+		op = calloc(1, sizeof(*op));
+	if (!op)
+		return NULL;
+	memset(op, 0, offsetof(struct cvy_op, result));
+	op->result.status = 0;
+	op->engine = e;
+	op->kind = kind;
+	op->rounds = 1;
+	op->refs = 1;
+	op->next = NULL;
+	return op;
+}
+
+void cvy_op_put(struct cvy_op *op)
+{
+	if (__atomic_sub_fetch(&op->refs, 1, __ATOMIC_ACQ_REL))
+		return;
+	if (op->kind->release)
+		op->kind->release(op);
+	free(op->undo);
+	free(__atomic_exchange_n(&op->engine->spare, op, __ATOMIC_ACQ_REL));
+}
+
+static const struct cvy_op_kind *const kinds[] = { &cvy_op_allreduce, &cvy_op_broadcast, &cvy_op_allgather,
+						   &cvy_op_alltoall,  &cvy_op_alltoallv, &cvy_op_barrier,
+						   &cvy_op_admit,     &cvy_op_dispatch,	 &cvy_op_combine };
+
+/* call: kind 4 bits, type 4, op 4, root 12, count 40; sig: a hash of the same and of all count bits */
+void cvy_op_sign(struct cvy_op *op, int on_loss)
+{
+	uint64_t kind = 0, h;
+
+	while (kinds[kind] != op->kind)
+		kind++;
+	op->on_loss = on_loss;
+	op->call = kind << 60 | (uint64_t)(op->dtype & 15) << 56 | (uint64_t)(op->redop & 15) << 52 |
+		   (uint64_t)(op->root & 4095) << 40 | (op->count & 0xffffffffffull);
+	h = op->call ^ (uint64_t)on_loss << 51 ^ (uint64_t)op->count * 0x9e3779b97f4a7c15ull;
+	h = (h ^ h >> 32) * 0xd6e8feb86659fd93ull;
+	op->sig = (uint32_t)(h >> 32) | 1;
+}
+
+static const char *dtype_text(int dtype)
+{
+	switch (dtype) {
+	case COVEY_UINT8:
+		return "u8";
+	case COVEY_INT32:
+		return "i32";
+	case COVEY_INT64:
+		return "i64";
+	case COVEY_FLOAT32:
+		return "f32";
+	case COVEY_FLOAT64:
+		return "f64";
+	case COVEY_BFLOAT16:
+		return "bf16";
+	default:
+		return "?";
+	}
+}
+
+char *cvy_call_text(uint64_t call, char *text, size_t bytes)
+{
+	static const char *const redops[16] = {
+		[COVEY_SUM] = "sum", [COVEY_MAX] = "max", [COVEY_MIN] = "min", [COVEY_AVG] = "avg"
+	};
+	unsigned kind = (unsigned)(call >> 60);
+	const struct cvy_op_kind *k = kind < sizeof(kinds) / sizeof(kinds[0]) ? kinds[kind] : NULL;
+	const char *redop = redops[call >> 52 & 15];
+	unsigned long long count = call & 0xffffffffffull;
+	int dtype = (int)(call >> 56 & 15);
+
+	if (!k)
+		snprintf(text, bytes, "an unknown call %#llx", (unsigned long long)call);
+	else if (k == &cvy_op_allreduce)
+		snprintf(text, bytes, "allreduce(%llu x %s, %s)", count, dtype_text(dtype), redop ? redop : "?");
+	else if (k == &cvy_op_broadcast)
+		snprintf(text, bytes, "broadcast(%llu x %s, root %u)", count, dtype_text(dtype),
+			 (unsigned)(call >> 40 & 4095));
+	else if (k == &cvy_op_allgather || k == &cvy_op_alltoall)
+		snprintf(text, bytes, "%s(%llu x %s)", k->name, count, dtype_text(dtype));
+	else
+		snprintf(text, bytes, "%s", k->name);
+	return text;
+}

@@ -1,0 +1,338 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The steps of an operation: begin, the tick pipeline (publish, second round, complete), decide. Every step
+ * goes as far as it can and returns.
+ */
+#include "engine.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define TICKS_MAX 0xc0000000u /* of a view: then a new one is asked for, so that no number comes twice */
+
+/* ---- slots ---- */
+
+uint8_t *cvy_own_slot(struct cvy_engine *e, struct cvy_op *op, uint64_t i)
+{
+	return e->own_base + e->layout.slots + (size_t)cvy_slot_index(op, i) * e->layout.stride;
+}
+
+const uint8_t *cvy_source_slot(struct cvy_engine *e, const struct cvy_op *op, uint64_t i, int k)
+{
+	return e->set.base[k] + e->layout.slots + (size_t)cvy_slot_index(op, i) * e->layout.stride;
+}
+
+const struct cvy_line *cvy_source_line(struct cvy_engine *e, const struct cvy_op *op, uint64_t i, int k, int round)
+{
+	struct cvy_page *page = e->set.page[k];
+
+	return (round == 1 ? page->first : page->second) + cvy_slot_index(op, i);
+}
+
+void cvy_put(struct cvy_engine *e, int rank, const void *at, size_t n)
+{
+	struct cvy_link *link = cvy_mesh_link(e->mesh, rank);
+
+	if (n && rank != e->rank && link && link->ops->put)
+		link->ops->put(link, (size_t)((const uint8_t *)at - e->own_base), n);
+}
+
+void cvy_put_all(struct cvy_engine *e, const void *at, size_t n)
+{
+	for (int i = 0; n && i < e->set.npush; i++) {
+		struct cvy_link *link = cvy_push_link(e, i);
+
+		if (link && link->ops->put)
+			link->ops->put(link, (size_t)((const uint8_t *)at - e->own_base), n);
+	}
+}
+
+static void signal_all(struct cvy_engine *e, const struct cvy_line *line)
+{
+	for (int i = 0; i < e->set.npush; i++) {
+		struct cvy_link *link = cvy_push_link(e, i);
+
+		if (link && link->ops->signal)
+			link->ops->signal(link, (size_t)((const uint8_t *)line - e->own_base));
+	}
+	cvy_engine_announce(e, line);
+}
+
+/* The own line of a round: everything before the tag, the tag last. */
+static void publish(struct cvy_engine *e, struct cvy_op *op, uint64_t i, int round)
+{
+	struct cvy_line *line = (round == 1 ? e->own->first : e->own->second) + cvy_slot_index(op, i);
+
+	line->sig = op->sig;
+	line->call = op->call;
+	if (round == 1) {
+		if (op->kind->publish && (op->kind->op_class != CVY_OP_ROOT || op->root == e->rank))
+			op->kind->publish(e, op, i, line);
+	} else {
+		op->kind->publish2(e, op, i, line);
+	}
+	__atomic_store_n(&line->tag, cvy_tag(e->epoch, op->first + (uint32_t)i), __ATOMIC_RELEASE);
+	signal_all(e, line);
+}
+
+/* Done words: an operation of a root shows nothing about the others, so its ranks tell what they completed. */
+static void tell_done(struct cvy_engine *e, uint32_t tick)
+{
+	struct cvy_line *line = &e->own->done;
+
+	e->done_word = tick;
+	__atomic_store_n(&line->tag, cvy_tag(e->epoch, tick), __ATOMIC_RELEASE);
+	signal_all(e, line);
+}
+
+static void refresh_floor(struct cvy_engine *e)
+{
+	uint32_t least = e->complete;
+
+	for (int k = 0; k < e->set.n; k++) {
+		uint64_t tag;
+
+		if (k == e->set.self || covey_mask_has(&e->view->pending, e->set.rank[k])) /* of the admitted alone */
+			continue;
+		tag = __atomic_load_n(&e->set.page[k]->done.tag, __ATOMIC_ACQUIRE);
+		if ((uint32_t)(tag >> 32) != e->epoch)
+			return;
+		if ((uint32_t)tag < least)
+			least = (uint32_t)tag;
+	}
+	if (least > e->floor)
+		__atomic_store_n(&e->floor, least, __ATOMIC_RELAXED);
+}
+
+/* PROTOCOL section 7, rule 1 */
+static int may_enter(struct cvy_engine *e, uint32_t tick)
+{
+	if (tick > CVY_DEPTH && e->complete < tick - CVY_DEPTH)
+		return 0;
+	if (tick <= CVY_SLOTS || e->floor >= tick - CVY_SLOTS)
+		return 1;
+	refresh_floor(e);
+	return e->floor >= tick - CVY_SLOTS;
+}
+
+/* ---- one operation ---- */
+
+/* Have all sources that the tick needs announced it? Remembers how far it looked. */
+static int arrived(struct cvy_engine *e, struct cvy_op *op, uint64_t i, int round)
+{
+	uint64_t tag = cvy_tag(e->epoch, op->first + (uint32_t)i);
+	int *k = &op->scan[round - 1];
+
+	for (; *k < e->set.n; ++*k) {
+		const struct cvy_line *line;
+
+		if (*k == e->set.self || (op->kind->op_class == CVY_OP_ROOT && e->set.rank[*k] != op->root))
+			continue;
+		if (e->set.gone[*k]) {
+			cvy_mask_add(&e->lost, e->set.rank[*k]);
+			continue;
+		}
+		line = cvy_source_line(e, op, i, *k, round);
+		if (__atomic_load_n(&line->tag, __ATOMIC_ACQUIRE) != tag)
+			return 0;
+		if (line->sig != op->sig) {
+			cvy_engine_mismatch(e, op, *k, line);
+			return 0;
+		}
+	}
+	*k = 0;
+	return 1;
+}
+
+/* In place and of many ticks: the first result would overwrite an input that a redo needs. */
+static void save_input(struct cvy_engine *e, struct cvy_op *op)
+{
+	if (op->undo || op->ticks == 1 || !op->input_bytes || op->input_bytes > e->undo_bytes)
+		return;
+	op->undo = malloc(op->input_bytes);
+	if (op->undo) {
+		memcpy(op->undo, op->send, op->input_bytes);
+		op->input = op->undo;
+	}
+}
+
+/* Who tells joiners where to begin: not index 0 of the set, which may be one of them. */
+static int lowest_admitted(const struct cvy_engine *e)
+{
+	CVY_MASK_EACH(r, &e->view->members)
+	if (!covey_mask_has(&e->view->pending, r))
+		return r;
+	return -1;
+}
+
+static int begin_admit(struct cvy_engine *e, struct cvy_op *op)
+{
+	if (e->pending) { /* a joiner: it is told number and tick */
+		if (!e->admit_seq || e->admit_epoch != e->epoch)
+			return 0;
+		cvy_engine_reach(e, e->admit_seq - 1);
+		e->posted = e->admit_seq;
+		e->tick = e->admit_tick - 1;
+		__atomic_store_n(&e->complete, e->tick, __ATOMIC_RELAXED);
+		__atomic_store_n(&e->floor, e->admit_tick > CVY_DEPTH ? e->admit_tick - CVY_DEPTH : 0,
+				 __ATOMIC_RELAXED);
+		op->seq = e->admit_seq;
+		cvy_set_build(e);
+	} else if (!cvy_mask_empty(&e->view->pending)) {
+		cvy_set_build(e);
+		if (lowest_admitted(e) == e->rank)
+			cvy_admit_send(e, op);
+	}
+	return 1;
+}
+
+/* Gives the operation its tick numbers. 0: it cannot begin yet. */
+static int begin(struct cvy_engine *e, struct cvy_op *op)
+{
+	int rootless;
+
+	if (__atomic_load_n(&e->retiring, __ATOMIC_RELAXED))
+		return 0;
+	if (op->kind->op_class == CVY_OP_ADMIT && !begin_admit(e, op))
+		return 0;
+	if (op->seq != e->done + 1)
+		return 0;
+	rootless = op->kind->op_class == CVY_OP_ROOT && !covey_mask_has(&e->mask, op->root);
+	if (rootless &&
+	    !may_enter(e, e->tick + 1)) /* decided at once, but no further ahead of the others than any tick */
+		return 0;
+	if (e->tick >= TICKS_MAX && !e->wanted)
+		cvy_engine_want_change(e, op, "tick numbers run out");
+	e->ent = op->seq;
+	__atomic_store_n(&op->state, CVY_OP_ENTERED, __ATOMIC_RELAXED);
+	op->first = e->tick + 1;
+	op->entered = op->second = op->completed = 0;
+	op->scan[0] = op->scan[1] = 0;
+	if (op->kind->op_class == CVY_OP_PRIVATE)
+		memset(&e->lost, 0, sizeof(e->lost));
+	op->result.status = 0;
+	if (rootless) {
+		e->tick = op->first;
+		__atomic_store_n(&e->complete, e->tick, __ATOMIC_RELAXED);
+		cvy_fail(e->box, COVEY_ERR_ROOT, op->root, e->epoch, "operation %llu: the root is not a member",
+			 (unsigned long long)op->seq);
+		op->ticks = 1;
+		cvy_engine_decide(e, op, COVEY_ERR_ROOT, e->epoch, &e->mask, e->size);
+		tell_done(e, e->tick);
+		return 0;
+	}
+	save_input(e, op);
+	if (cvy_mesh_fault(e->mesh))
+		cvy_fault_op(cvy_mesh_fault(e->mesh), op->seq, op->kind->name);
+	return 1;
+}
+
+/* Publishing ends here; what the tick showed about the others is drawn. */
+static void complete_tick(struct cvy_engine *e, struct cvy_op *op)
+{
+	uint32_t tick = op->first + (uint32_t)op->completed;
+	int waits = op->kind->op_class != CVY_OP_ROOT &&
+		    !(op->kind->op_class == CVY_OP_ADMIT && cvy_mask_empty(&e->view->pending));
+
+	if (op->kind->consume)
+		op->kind->consume(e, op, op->completed);
+	if (op->input_bytes && !op->undo && op->ticks > 1)
+		op->spoiled = 1;
+	op->completed++;
+	__atomic_store_n(&e->complete, tick, __ATOMIC_RELAXED);
+	if (waits) {
+		if (tick > CVY_DEPTH && e->floor < tick - CVY_DEPTH)
+			__atomic_store_n(&e->floor, tick - CVY_DEPTH, __ATOMIC_RELAXED);
+	} else {
+		tell_done(e, tick);
+	}
+}
+
+/* An ADMIT that took pending ranks in: they are members from here on. */
+static void admitted(struct cvy_engine *e, struct cvy_op *op)
+{
+	struct cvy_view *v = e->view;
+
+	CVY_MASK_EACH(r, &v->pending)
+	v->member[r].from = op->seq;
+	memset(&v->pending, 0, sizeof(v->pending));
+	e->pending = 0;
+	e->adm = op->seq;
+}
+
+static void decide(struct cvy_engine *e, struct cvy_op *op)
+{
+	int took = op->kind->op_class == CVY_OP_ADMIT && !cvy_mask_empty(&e->view->pending);
+	struct cvy_event ev = { .kind = CVY_EV_ADMITTED, .rank = -1, .number = op->seq, .epoch = e->epoch };
+	const struct covey_mask *mask = &e->mask;
+	struct covey_mask kept;
+	int size = e->size;
+
+	e->tick = op->first + (uint32_t)op->ticks - 1;
+	if (took)
+		admitted(e, op);
+	if (op->kind->op_class == CVY_OP_ADMIT)
+		size = cvy_view_size(e->view, op->seq + 1);
+	if (op->kind->op_class == CVY_OP_PRIVATE) {
+		kept = e->mask;
+		cvy_mask_sub(&kept, &e->lost);
+		mask = &kept;
+	}
+	cvy_engine_decide(e, op, op->result.status, e->epoch, mask, size);
+	if (took) {
+		cvy_set_build(e);
+		cvy_post(&e->sink, &ev);
+	}
+}
+
+int cvy_op_step(struct cvy_engine *e, struct cvy_op *op)
+{
+	uint64_t limit;
+	int progress = 0;
+
+	if (op->state == CVY_OP_QUEUED && !begin(e, op))
+		return op->state == CVY_OP_DECIDED;
+	if (op->entered < (op->ticks ? op->ticks : 1) && may_enter(e, op->first + (uint32_t)op->entered)) {
+		if (op->kind->op_class != CVY_OP_ROOT || op->root == e->rank || !op->entered)
+			publish(e, op, op->entered, 1);
+		op->entered++;
+		progress = 1;
+	}
+	if (op->rounds == 2 && op->second < op->entered && arrived(e, op, op->second, 1)) {
+		publish(e, op, op->second++, 2);
+		progress = 1;
+	}
+	limit = op->rounds == 2 ? op->second : op->entered;
+	if (op->completed < limit && ((op->kind->op_class == CVY_OP_ADMIT && cvy_mask_empty(&e->view->pending)) ||
+				      arrived(e, op, op->completed, op->rounds))) {
+		complete_tick(e, op);
+		progress = 1;
+	}
+	if (op->ticks && op->completed == op->ticks)
+		decide(e, op);
+	return progress;
+}
+
+int cvy_engine_step(struct cvy_engine *e)
+{
+	int progress = 0, ended = __atomic_load_n(&e->ended, __ATOMIC_RELAXED);
+
+	if (ended) { /* also when it came from inside: no memory for a set of members */
+		cvy_engine_end_all(e, ended);
+		return 0;
+	}
+	if (__atomic_load_n(&e->gate, __ATOMIC_ACQUIRE)) {
+		if (e->repair)
+			cvy_repair_step(e);
+		return 0;
+	}
+	for (int i = 0; i < e->set.npush; i++) {
+		struct cvy_link *link = cvy_push_link(e, i);
+
+		if (link && link->ops->poll && link->ops->poll(link) > 0)
+			progress = 1;
+	}
+	if (e->head)
+		progress |= cvy_op_step(e, e->head);
+	return progress;
+}

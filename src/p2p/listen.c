@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The two listening sockets of a member: who calls is a stranger until the handshake has shown who it is.
+ */
+#include "mesh.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "log.h"
+
+#define ACCEPTS_AT_ONCE 16
+
+/* Without a free descriptor a listener would be ready for ever: the spare one takes the caller and lets it go. */
+static void accept_none(struct cvy_mesh *mesh, int listener)
+{
+	int fd;
+
+	cvy_warn("p2p", "no descriptor left for a connection: it was closed");
+	close(mesh->spare_fd);
+	fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+	if (fd >= 0)
+		close(fd);
+	mesh->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+}
+
+static void accept_all(struct cvy_mesh *mesh, int listener)
+{
+	int one = 1;
+
+	for (int i = 0; i < ACCEPTS_AT_ONCE; i++) {
+		int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+		struct cvy_conn *conn;
+
+		if (fd < 0 && (errno == EMFILE || errno == ENFILE))
+			accept_none(mesh, listener);
+		if (fd < 0)
+			return;
+		if (listener == mesh->listen_tcp)
+			setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+		conn = cvy_conn_new(mesh->loop, fd, 0);
+		if (!conn)
+			continue;
+		conn->mesh = mesh;
+		conn->is_unix = listener == mesh->listen_unix;
+		cvy_shake_accept(conn);
+	}
+}
+
+static void accept_unix(void *ctx, uint32_t events)
+{
+	struct cvy_mesh *mesh = ctx;
+
+	(void)events;
+	accept_all(mesh, mesh->listen_unix);
+}
+
+static void accept_tcp(void *ctx, uint32_t events)
+{
+	struct cvy_mesh *mesh = ctx;
+
+	(void)events;
+	accept_all(mesh, mesh->listen_tcp);
+}
+
+int cvy_mesh_listen(struct cvy_mesh *mesh, const char *interface)
+{
+	char name[2][120];
+
+	mesh->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	mesh->listen_unix = cvy_address_listen_unix(name[0], sizeof(name[0]), mesh->box);
+	if (mesh->listen_unix < 0)
+		return mesh->listen_unix;
+	mesh->listen_tcp = cvy_address_listen_tcp(interface, name[1], sizeof(name[1]), mesh->box);
+	if (mesh->listen_tcp < 0)
+		return mesh->listen_tcp;
+	snprintf(mesh->addr, sizeof(mesh->addr), "%s,%s", name[0], name[1]);
+	if (cvy_loop_watch(mesh->loop, mesh->listen_unix, EPOLLIN, accept_unix, mesh, &mesh->watch_unix) ||
+	    cvy_loop_watch(mesh->loop, mesh->listen_tcp, EPOLLIN, accept_tcp, mesh, &mesh->watch_tcp))
+		return COVEY_ERR_IO;
+	return 0;
+}
