@@ -58,7 +58,7 @@ struct cvy_report {
 
 enum cvy_event_kind {
 	CVY_EV_TICK = 1, /* time passed */
-	CVY_EV_NOTICE,	 /* store channel: epoch, phase */
+	CVY_EV_NOTICE,	 /* store channel: text */
 	CVY_EV_REPLY,	 /* store reply to call `id` */
 	CVY_EV_STORE_UP,
 	CVY_EV_STORE_DOWN,
@@ -90,7 +90,7 @@ struct cvy_event {
 	int kind;
 	int rank; /* -1: none */
 	uint64_t inc;
-	uint32_t epoch;		  /* NOTICE, and the view of FROZEN, FENCED, REPAIRED */
+	uint32_t epoch;		  /* the view of FROZEN, FENCED, REPAIRED */
 	int source;		  /* SUSPECT */
 	int api;		  /* API */
 	uint64_t id;		  /* REPLY: of the call; API: of the request */
@@ -98,7 +98,7 @@ struct cvy_event {
 	int err;		  /* REPLY: 0, or COVEY_ERR_STORE / COVEY_ERR_TIMEOUT: no answer came */
 	int argc;		  /* REPLY: fields */
 	const char *const *argv;  /* valid during the step */
-	const char *text;	  /* NOTICE: phase; LINK_DOWN, WANT_CHANGE: cause; valid during the step */
+	const char *text;	  /* NOTICE: the message; LINK_DOWN, WANT_CHANGE: cause; valid during the step */
 	struct cvy_report report; /* FROZEN */
 	struct covey_mask ranks;  /* API recover */
 	struct cvy_msg msg;	  /* MSG */

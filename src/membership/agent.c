@@ -177,9 +177,9 @@ static void store_reply(void *ctx, uint64_t id, int err, int argc, const char *c
 	post(ctx, &event);
 }
 
-static void store_notice(void *ctx, uint32_t epoch, const char *phase)
+static void store_notice(void *ctx, const char *text)
 {
-	const struct cvy_event event = { .kind = CVY_EV_NOTICE, .rank = -1, .epoch = epoch, .text = phase };
+	const struct cvy_event event = { .kind = CVY_EV_NOTICE, .rank = -1, .text = text };
 
 	post(ctx, &event);
 }

@@ -297,10 +297,10 @@ static void trace_event(const struct cvy_driver *d, const struct cvy_event *e)
 	const char *name = e->kind < (int)(sizeof(names) / sizeof(names[0])) ? names[e->kind] : NULL;
 
 	if (name)
-		cvy_debug("membership", "%llu us: rank %d phase %d epoch %u: %s rank %d id %llu err %d %s %s",
+		cvy_debug("membership", "%llu us: rank %d phase %d epoch %u: %s rank %d id %llu err %d %s %.*s",
 			  (unsigned long long)(d->now_ns / 1000), cvy_group_rank(d->group), cvy_group_phase(d->group),
 			  epoch_of(d), name, e->rank, (unsigned long long)e->id, e->err, e->argc ? e->argv[0] : "",
-			  e->text ? e->text : "");
+			  e->text ? (int)strcspn(e->text, "\n") : 0, e->text ? e->text : "");
 }
 
 static void trace_action(const struct cvy_driver *d, const struct cvy_action *a)

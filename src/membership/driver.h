@@ -8,7 +8,7 @@
  * then cvy_driver_post for everything that happens. Post an API JOIN to begin. Post a TICK when
  * cvy_driver_timer() is reached. When `ended` is set nothing more is done.
  *
- * The owner turns a reply of the store into CVY_EV_REPLY, a notice into CVY_EV_NOTICE (text: phase),
+ * The owner turns a reply of the store into CVY_EV_REPLY, a notice into CVY_EV_NOTICE (text: the message),
  * up and down into CVY_EV_STORE_UP and CVY_EV_STORE_DOWN (text: cause; err AUTH, VERSION or INVAL when
  * it will not be retried).
  *

@@ -167,6 +167,8 @@ static void note(struct cvy_group_state *g, const struct cvy_event *e)
 			cvy_text_set(g->stat, sizeof(g->stat), e->text);
 		break;
 	case CVY_EV_NOTICE:
+		cvy_notice(g, e);
+		break;
 	case CVY_EV_STORE_UP:
 	case CVY_EV_STORE_DOWN:
 		cvy_store_state(g, e);

@@ -9,6 +9,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#define FREEZE_SOON_MS 1 /* that a proof waits for the engine before an `open` tells of it */
+
 static int is_proof(int source)
 {
 	return source == CVY_SOURCE_ROBUST || source == CVY_SOURCE_PIDFD;
@@ -131,6 +133,23 @@ static void open_change(struct cvy_group_state *g, const char *reason)
 	free(argv);
 }
 
+static int movable(const struct cvy_group_state *g)
+{
+	return g->phase == CVY_PHASE_RUN || g->phase == CVY_PHASE_ACKED ||
+	       (g->phase == CVY_PHASE_LEARNED && g->stage != STAGE_FENCE);
+}
+
+/* The engine stands still at once, mostly; while a stepper keeps it the others must hear of the change by an `open`. */
+static int report_is_near(struct cvy_group_state *g)
+{
+	if (changing(g) || movable(g) || g->phase == CVY_PHASE_FROZEN)
+		return 1;
+	if (g->phase != CVY_PHASE_FREEZING || g->now >= g->freeze_ns + FREEZE_SOON_MS * CVY_MS)
+		return 0;
+	cvy_group_wake(g, g->freeze_ns + FREEZE_SOON_MS * CVY_MS);
+	return 1;
+}
+
 static void open_if_due(struct cvy_group_state *g)
 {
 	int untold = 0, forgot;
@@ -146,8 +165,8 @@ static void open_if_due(struct cvy_group_state *g)
 			cvy_change_suspect(g, r, p->proven, CVY_SOURCE_ROBUST, NULL);
 		if (cvy_link_bad(g, r))
 			cvy_change_suspect(g, r, g->view->member[r].inc, CVY_SOURCE_LINK, "cannot be reached");
-		/* a report carries proofs: an open change needs no other word of them */
-		untold |= p->accused && p->told != p->accused && !(changing(g) && p->proven == p->accused);
+		/* a report carries proofs, and opens the change for them */
+		untold |= p->accused && p->told != p->accused && !(p->proven == p->accused && report_is_near(g));
 	}
 	forgot = g->phase == CVY_PHASE_FROZEN && g->seen_epoch == g->view->epoch &&
 		 (g->seen_ph == PH_RUN || g->seen_ph == PH_INST);
@@ -166,6 +185,15 @@ static void open_if_due(struct cvy_group_state *g)
 }
 
 /* ---- report ---- */
+
+/* With a dead member in it the view has no future: no need to wait for the store to say so. */
+static int member_proven_dead(const struct cvy_group_state *g)
+{
+	CVY_MASK_EACH(r, &g->view->members)
+	if (r != g->rank && g->peer[r].proven == g->view->member[r].inc)
+		return 1;
+	return 0;
+}
 
 static void pair_list(char *text, size_t bytes, int rank, uint64_t inc)
 {
@@ -200,7 +228,7 @@ static void complaints(struct cvy_group_state *g, char *proven, char *bad, size_
 static void report(struct cvy_group_state *g)
 {
 	const struct cvy_report *rep = &g->report;
-	char n[5][24], flags[4], vid[20], epoch[16];
+	char n[5][24], flags[5], vid[20], epoch[16];
 	size_t bytes = 32 * (size_t)g->max_ranks + 2, f = 0;
 	char *proven = malloc(bytes), *bad = malloc(bytes);
 
@@ -210,9 +238,11 @@ static void report(struct cvy_group_state *g)
 		flags[f++] = 'm';
 	if (g->leaving)
 		flags[f++] = 'l';
+	if (member_proven_dead(g))
+		flags[f++] = 'o';
 	if (!f)
 		flags[f++] = '-';
-	flags[f < sizeof(flags) ? f : sizeof(flags) - 1] = 0;
+	flags[f] = 0;
 	snprintf(epoch, sizeof(epoch), "%u", g->view->epoch);
 	cvy_text_set(vid, sizeof(vid), cvy_record_get(&g->learned, "vid"));
 	snprintf(n[0], sizeof(n[0]), "%" PRIu64, rep->done);
@@ -308,36 +338,22 @@ void cvy_change_decided(struct cvy_group_state *g, int script, uint64_t mark, co
 	}
 }
 
-/* An `open` for this view is under way: what is called after it finds the change open. */
-static int opening(const struct cvy_group_state *g)
-{
-	return g->store_up && g->call[CALL_OPEN].id && g->call[CALL_OPEN].mark == g->view->epoch;
-}
-
-/* With a dead member in it the view has no future: no need to wait for the store to say so. */
-static int member_proven_dead(const struct cvy_group_state *g)
-{
-	CVY_MASK_EACH(r, &g->view->members)
-	if (r != g->rank && g->peer[r].proven == g->view->member[r].inc)
-		return 1;
-	return 0;
-}
-
 void cvy_change_advance(struct cvy_group_state *g)
 {
-	int movable = g->phase == CVY_PHASE_RUN || g->phase == CVY_PHASE_ACKED ||
-		      (g->phase == CVY_PHASE_LEARNED && g->stage != STAGE_FENCE);
+	int dead;
 
 	if (!g->view || g->need_hello)
 		return;
 	note_bad(g);
+	dead = member_proven_dead(g) && cvy_call_path(g);
 	open_if_due(g);
-	if (movable && (changing(g) || ahead(g) || (opening(g) && member_proven_dead(g)))) {
+	if (movable(g) && (changing(g) || ahead(g) || dead)) {
 		cvy_do(g, CVY_DO_FREEZE, -1);
 		g->phase = CVY_PHASE_FREEZING;
+		g->freeze_ns = g->now;
 		cvy_group_tell_view(g, 0);
 	}
-	if (g->phase != CVY_PHASE_FROZEN || ahead(g) || (!changing(g) && !opening(g)))
+	if (g->phase != CVY_PHASE_FROZEN || ahead(g) || (!changing(g) && !dead))
 		return;
 	if (g->told_version != g->version) {
 		if (cvy_call_free(g, CALL_REPORT))

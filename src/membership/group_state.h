@@ -129,7 +129,7 @@ struct cvy_group_state {
 	struct cvy_report report;
 	uint64_t version;      /* of what a report would say now */
 	uint64_t told_version; /* that the store has, 0: none in this life and epoch */
-	uint64_t told_ns, decide_due, force_ns;
+	uint64_t told_ns, decide_due, freeze_ns;
 	int noquorum_told;
 	struct covey_mask bad_told;
 	int open_wanted; /* for no rank in particular */
@@ -168,6 +168,11 @@ int cvy_relay_reply(struct cvy_group_state *g, const struct cvy_event *event); /
 void cvy_store_reply(struct cvy_group_state *g, const struct cvy_event *event);
 void cvy_store_state(struct cvy_group_state *g, const struct cvy_event *event);
 void cvy_store_advance(struct cvy_group_state *g);
+void cvy_store_told(struct cvy_group_state *g, int argc, const char *const *argv);
+int cvy_store_ph(const char *text);
+
+/* group_notice.c */
+void cvy_notice(struct cvy_group_state *g, const struct cvy_event *event);
 
 /* group_join.c */
 void cvy_join_registered(struct cvy_group_state *g, const struct cvy_event *reply);

@@ -14,7 +14,7 @@ static uint64_t life_number(const char *life)
 	return strtoull(life, NULL, 10);
 }
 
-static int ph_of(const char *text)
+int cvy_store_ph(const char *text)
 {
 	static const char *const names[] = { "-", "form", "run", "open", "inst", "closed" };
 
@@ -29,7 +29,11 @@ static void take_record(struct cvy_group_state *g, int argc, const char *const *
 	struct cvy_record record = { 0 };
 	struct cvy_view *view = NULL;
 
-	if (cvy_record_take(&record, argc, argv) || cvy_record_view(&record, &view)) {
+	const char *secret = cvy_record_get(&g->heard, "secret");
+
+	if (cvy_record_take(&record, argc, argv) ||
+	    (secret && !cvy_record_get(&record, "secret") && cvy_record_set(&record, "secret", secret)) ||
+	    cvy_record_view(&record, &view)) {
 		cvy_record_clear(&record);
 		return; /* the next peek asks again: the epoch that we know has not moved */
 	}
@@ -64,9 +68,13 @@ static void note_state(struct cvy_group_state *g, uint64_t id, int argc, const c
 {
 	const char *epoch = cvy_reply_get(argc, argv, "epoch"), *vid = cvy_reply_get(argc, argv, "vid");
 	uint64_t e = epoch ? strtoull(epoch, NULL, 10) : 0;
-	int ph = ph_of(cvy_reply_get(argc, argv, "ph"));
+	int ph = cvy_store_ph(cvy_reply_get(argc, argv, "ph"));
 
 	if (!epoch || !ph || e < g->seen_epoch || (e == g->seen_epoch && id < g->seen_id))
+		return;
+	/* A view that was active in this life, as a notice told, does not wait for acknowledgements again: a late reply. */
+	if (e == g->seen_epoch && cvy_vid(vid) == g->seen_vid && ph == PH_INST && g->seen_ph > PH_NONE &&
+	    g->seen_ph != PH_INST)
 		return;
 	if (e > g->seen_epoch && (!g->heard_view || g->heard_view->epoch < e) && !cvy_reply_get(argc, argv, "size"))
 		g->peek_due = g->now; /* for the record, which this reply does not carry */
@@ -94,6 +102,21 @@ static void note_news(struct cvy_group_state *g, int script, uint64_t mark, int 
 	}
 	g->seen_rev = r;
 	g->have_rev = rev != NULL;
+}
+
+/* What a notice carried. It does not stand in the order of calls: of one view only a later phase is believed. */
+void cvy_store_told(struct cvy_group_state *g, int argc, const char *const *argv)
+{
+	const char *epoch = cvy_reply_get(argc, argv, "epoch"), *ph = cvy_reply_get(argc, argv, "ph");
+	uint64_t e = epoch ? strtoull(epoch, NULL, 10) : 0;
+	int activated = e == g->seen_epoch && g->seen_ph == PH_INST && cvy_store_ph(ph) == PH_RUN &&
+			cvy_vid(cvy_reply_get(argc, argv, "vid")) == g->seen_vid;
+
+	if (e <= g->seen_epoch && !activated)
+		return;
+	note_state(g, activated ? g->seen_id : 0, argc, argv);
+	if (cvy_reply_get(argc, argv, "size") && (!g->heard_view || e > g->heard_view->epoch))
+		take_record(g, argc, argv);
 }
 
 static void leases(struct cvy_group_state *g, int argc, const char *const *argv)
@@ -260,26 +283,6 @@ void cvy_store_reply(struct cvy_group_state *g, const struct cvy_event *e)
 
 void cvy_store_state(struct cvy_group_state *g, const struct cvy_event *e)
 {
-	if (e->kind == CVY_EV_NOTICE) {
-		int ph = e->text ? ph_of(e->text) : PH_NONE;
-
-		/* A hint about what a reply has told already; the store has better things to do during a change. */
-		if (e->epoch < g->seen_epoch ||
-		    ((ph == PH_OPEN || ph == PH_INST) && ph == g->seen_ph && e->epoch == g->seen_epoch))
-			return;
-		/*
-		 * Freezing on a hint is safe and saves a round trip: were it wrong, the answer to the report says so
-		 * and this member opens a change itself.
-		 */
-		if (ph == PH_OPEN && g->phase == CVY_PHASE_RUN && g->view && e->epoch == g->view->epoch &&
-		    g->seen_epoch == e->epoch && !g->need_hello) {
-			g->seen_ph = PH_OPEN;
-			return;
-		}
-		g->peek_due = g->now;
-		g->call[CALL_PEEK].again = 1;
-		return;
-	}
 	if (e->kind == CVY_EV_STORE_UP) {
 		g->store_up = 1;
 		g->failures = 0;

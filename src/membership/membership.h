@@ -49,7 +49,7 @@ void cvy_agent_stop(struct cvy_agent *agent);
 struct cvy_store_sink {
 	void *ctx;
 	void (*reply)(void *ctx, uint64_t id, int err, int argc, const char *const *argv, const char *cause);
-	void (*notice)(void *ctx, uint32_t epoch, const char *phase);
+	void (*notice)(void *ctx, const char *text);
 	void (*up)(void *ctx);
 	void (*down)(void *ctx, int err, const char *cause); /* STORE: will retry; AUTH, VERSION, INVAL: will not */
 };

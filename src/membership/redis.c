@@ -395,15 +395,11 @@ static int send_call(struct conn *k, enum kind kind, const struct expect *e)
 
 static void on_notice(struct redis *r, const redisReply *reply)
 {
-	char phase[16];
-	uint32_t epoch;
-
 	if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 3 || !reply->element[0]->str ||
 	    !reply->element[2]->str)
 		return;
-	if (strcmp(reply->element[0]->str, "message") == 0 &&
-	    sscanf(reply->element[2]->str, "%" SCNu32 " %15s", &epoch, phase) == 2)
-		r->sink.notice(r->sink.ctx, epoch, phase);
+	if (strcmp(reply->element[0]->str, "message") == 0)
+		r->sink.notice(r->sink.ctx, reply->element[2]->str);
 }
 
 static void on_reply(struct conn *k, const redisReply *reply)

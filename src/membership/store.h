@@ -13,7 +13,8 @@
  *                                              active, else inst; npairs 0: none
  *   open      epoch reason n  rank inc ...     n accused
  *   report    epoch vid done ent adm stamp flags proven bad
- *             flags: letters of `s` spoiled, `m` mismatch, `l` leaving, or `-`
+ *             flags: letters of `s` spoiled, `m` mismatch, `l` leaving, `o` opens the change first if a member
+ *             is proven dead, or `-`
  *             proven, bad: `rank:inc,...` or `-`
  *   decide    epoch force(0|1|2)
  *   ack       epoch vid
@@ -43,7 +44,8 @@
  * l:E = `vid removed added lag` each `rank,...` or `-`, of the last 16 epochs; j:R = `inc nonce addr host epoch`
  * (epoch 0: not ready); e:R = `inc evict|retire`; w:R = `recover|extend`; x:R = `inc by reason`; d:R = `inc by kind`;
  * t:R = `ms stat`, stat = `phase;done seq;links` (links: `1:shm,2:tcp,...`); r:R = `inc done ent adm stamp flags`; b:R = `rank:inc,...`; k:R, c:R = inc.
- * Notices on the channel: `epoch phase`.
+ * Notices on the channel: `epoch phase`; when a view became active also the pairs that every reply has, at a commit (of at
+ * most 64 members) the record but `secret` too: each field and value on a line of its own.
  */
 #ifndef CVY_STORE_H
 #define CVY_STORE_H

@@ -16,6 +16,7 @@ local KEEP_EPOCHS = 16       -- l: of so many epochs
 local INC_STEP = 1048576     -- a store that forgot may have given out so many
 local STALE_MS = 10000       -- a joiner without a beat for so long gives its rank to `any`
 local FORGET_MS = 5000       -- a group with a beat this young is not forgotten
+local NOTICE_MEMBERS = 64    -- a view of more members is fetched by peek: a record for each of them would be their square
 local LEASES = 16            -- following ranks whose last beat a beat tells
 
 local h = {}                 -- fields without a colon
@@ -23,6 +24,7 @@ local g = {}                 -- g.m[3]: field `m:3`
 for p in ('jmouelwxdbrkct'):gmatch('.') do g[p] = {} end
 local changes = {}           -- field -> value, false: deleted
 local tell, moved, erased = false, false, false
+local news = nil             -- `record` or `state`: what goes with the notice, so that members need not ask
 local L                      -- what this server calls itself
 
 local function arg(i) return ARGV[COMMON + i] or '-' end
@@ -115,31 +117,6 @@ local function in_batches(command, list)
 	for i = 1, #list, 1000 do redis.call(command, KEY, unpack(list, i, math.min(i + 999, #list))) end
 end
 
-local function flush()
-	if erased then redis.call('DEL', KEY) end
-	if moved then
-		set('rev', str(num(h.rev) + 1))
-		tell = true
-	end
-	local put_list, del_list = {}, {}
-	for field, value in pairs(changes) do
-		if value then
-			put_list[#put_list + 1] = field
-			put_list[#put_list + 1] = value
-		else
-			del_list[#del_list + 1] = field
-		end
-	end
-	in_batches('HDEL', del_list)
-	in_batches('HSET', put_list)
-	if h.ph == 'closed' then
-		if changes.ph then redis.call('PEXPIRE', KEY, TTL_CLOSED_MS) end
-	elseif RANK ~= '-' or #put_list > 0 then -- a look from outside keeps nothing alive
-		redis.call('PEXPIRE', KEY, TTL_MS)
-	end
-	if tell then redis.call('PUBLISH', CHANNEL, (h.epoch or '0') .. ' ' .. (h.ph or 'form')) end
-end
-
 -- ---- Replies -------------------------------------------------------------------------------------
 
 local function reply(status, ...)
@@ -182,6 +159,53 @@ end
 
 local function full(status, ...)
 	return add_news(add_record(reply(status, ...)), true)
+end
+
+-- ---- Writing ------------------------------------------------------------------------------------
+
+-- The state after this call, for who is told of it; a commit carries its record, without the secret.
+local function notice()
+	local text = (h.epoch or '0') .. ' ' .. (h.ph or 'form')
+	if not news or not h.gid then return text end
+	local out, members = reply(text), 0
+	for _ in pairs(g.m) do members = members + 1 end
+	if news == 'record' then
+		if members > NOTICE_MEMBERS then return text end
+		add_record(out)
+	end
+	local kept = { text }
+	for i = 2, #out, 2 do
+		if out[i] ~= 'secret' then
+			kept[#kept + 1] = out[i]
+			kept[#kept + 1] = out[i + 1]
+		end
+	end
+	return table.concat(kept, '\n')
+end
+
+local function flush()
+	if erased then redis.call('DEL', KEY) end
+	if moved then
+		set('rev', str(num(h.rev) + 1))
+		tell = true
+	end
+	local put_list, del_list = {}, {}
+	for field, value in pairs(changes) do
+		if value then
+			put_list[#put_list + 1] = field
+			put_list[#put_list + 1] = value
+		else
+			del_list[#del_list + 1] = field
+		end
+	end
+	in_batches('HDEL', del_list)
+	in_batches('HSET', put_list)
+	if h.ph == 'closed' then
+		if changes.ph then redis.call('PEXPIRE', KEY, TTL_CLOSED_MS) end
+	elseif RANK ~= '-' or #put_list > 0 then -- a look from outside keeps nothing alive
+		redis.call('PEXPIRE', KEY, TTL_MS)
+	end
+	if tell then redis.call('PUBLISH', CHANNEL, notice()) end
 end
 
 -- ---- Lives and views -----------------------------------------------------------------------------
@@ -408,7 +432,7 @@ local function new_epoch(removed, added, lag)
 	if next(g.x) then moved = true end
 	drop('rkbx')
 	set('ph', 'inst')
-	tell = true
+	tell, news = true, 'record'
 end
 
 local function commit(mem, T)
@@ -719,9 +743,17 @@ local function prove(r, inc, by, kind)
 	note('d', r, inc .. ' ' .. by .. ' ' .. one_word(kind))
 end
 
+local function proves_member(list)
+	for r, inc in each_pair(list) do
+		if member_inc(r) == inc then return true end
+	end
+	return false
+end
+
 script.report = function()
 	local epoch, vid, bad = arg(1), arg(2), arg(9)
 	if not lists_me(g.m) then return reply('ERROR', 'why', 'only a member of the view reports') end
+	if is_current(epoch) and vid == h.vid and arg(7):find('o', 1, true) and proves_member(arg(8)) then start_change() end
 	if not is_current(epoch) or vid ~= h.vid or h.ph ~= 'open' then return current(epoch) end
 	put('r', RANK, table.concat({ INC, arg(3), arg(4), arg(5), arg(6), one_word(arg(7)) }, ' '))
 	for r, inc in each_pair(arg(8)) do
@@ -744,7 +776,7 @@ local function activate()
 	end
 	set('act', h.epoch)
 	set('ph', 'run')
-	tell = true
+	tell, news = true, news or 'state'
 	open_for_joiners() -- those that became ready while acknowledgements were missing
 end
 

@@ -100,6 +100,7 @@ void sim_event_free(struct sim_event *e)
 	if (e->delivery)
 		memory_delivery_drop(e->delivery, COVEY_ERR_STORE);
 	free((void *)(uintptr_t)e->msg.body);
+	free(e->text);
 	free(e);
 }
 

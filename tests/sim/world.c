@@ -18,7 +18,7 @@ static void published(void *ctx, const char *channel, const char *message)
 	(void)channel;
 	for (int i = 0; i < s->procs; i++)
 		if (s->proc[i]->alive && !s->proc[i]->client.deaf && (!s->faults || sim_random(s, 10)))
-			snprintf(sim_at(s, sim_lag(s, 200), NOTICE, i)->text, 40, "%s", message);
+			sim_at(s, sim_lag(s, 200), NOTICE, i)->text = strdup(message);
 }
 
 static void handle(struct sim *s, struct sim_event *e);

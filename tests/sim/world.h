@@ -38,7 +38,7 @@ struct sim_event {
 	struct memory_delivery *delivery;
 	struct cvy_msg msg;
 	struct cvy_event event;
-	char text[40];
+	char *text;
 };
 
 /* heap.c */

@@ -76,10 +76,9 @@ static void on_reply(void *ctx, uint64_t id, int err, int argc, const char *cons
 		r->reply->argv[i] = strdup(argv[i]);
 }
 
-static void on_notice(void *ctx, uint32_t epoch, const char *phase)
+static void on_notice(void *ctx, const char *text)
 {
-	(void)epoch;
-	(void)phase;
+	(void)text;
 	((struct real *)ctx)->notices++;
 }
 

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the store's channel says. A notice may be lost or come late, so nothing ever waits for one: it makes
+ * a member ask. But what it carries was true in the life that it names, as a reply would be; then there is
+ * nothing left to ask, and a view change saves two calls of every member but one.
+ */
+#include "group_state.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* Lines of a notice as the strings of a reply: the first is the status. Splits @text; NULL: no memory. */
+static const char **lines(char *text, int *argc)
+{
+	int n = 1;
+	const char **argv;
+
+	for (const char *at = text; *at; at++)
+		n += *at == '\n';
+	argv = calloc((size_t)n, sizeof(*argv));
+	for (*argc = 0; argv && *argc < n; ++*argc) {
+		char *end = strchr(text, '\n');
+
+		argv[*argc] = text;
+		if (end)
+			*end = '\0';
+		text = end ? end + 1 : text + strlen(text);
+	}
+	return argv;
+}
+
+/* 1: it told all that a peek would. */
+static int told(struct cvy_group_state *g, const char *notice, uint32_t epoch)
+{
+	char *text = strchr(notice, '\n') && g->view && !g->need_hello ? strdup(notice) : NULL;
+	const char **argv, *gid, *life;
+	int argc = 0, whole = 0;
+
+	argv = text ? lines(text, &argc) : NULL;
+	gid = argv ? cvy_reply_get(argc, argv, "gid") : NULL;
+	life = argv ? cvy_reply_get(argc, argv, "life") : NULL;
+	if (gid && life && strcmp(gid, g->gid) == 0 && strcmp(life, g->life) == 0) {
+		cvy_store_told(g, argc, argv);
+		whole = g->seen_epoch == epoch && g->heard_view && g->heard_view->epoch == epoch;
+	}
+	free(argv);
+	free(text);
+	return whole;
+}
+
+void cvy_notice(struct cvy_group_state *g, const struct cvy_event *e)
+{
+	char word[16];
+	uint32_t epoch;
+	int ph;
+
+	if (!e->text || sscanf(e->text, "%" SCNu32 " %15s", &epoch, word) != 2)
+		return;
+	ph = cvy_store_ph(word);
+	/* A hint about what a reply has told already; the store has better things to do during a change. */
+	if (epoch < g->seen_epoch || ((ph == PH_OPEN || ph == PH_INST) && ph == g->seen_ph && epoch == g->seen_epoch))
+		return;
+	if (told(g, e->text, epoch))
+		return;
+	/*
+	 * Freezing on a hint is safe and saves a round trip: were it wrong, the answer to the report says so
+	 * and this member opens a change itself.
+	 */
+	if (ph == PH_OPEN && g->phase == CVY_PHASE_RUN && g->view && epoch == g->view->epoch &&
+	    g->seen_epoch == epoch && !g->need_hello) {
+		g->seen_ph = PH_OPEN;
+		return;
+	}
+	g->peek_due = g->now;
+	g->call[CALL_PEEK].again = 1;
+}
