@@ -148,10 +148,33 @@ void cvy_engine_freeze(void *ctx, uint32_t epoch)
 	try_freeze(e);
 }
 
-/* What the removed had published of the last ticks, for those that lag; slots and page are enough. */
+/* Bytes that an operation fills in each half of a source's slot; parts for single ranks stand all over it. */
+static size_t slot_used(const struct cvy_engine *e, const struct cvy_op *op)
+{
+	if (op->kind->op_class == CVY_OP_PRIVATE)
+		return e->layout.slot_bytes;
+	return op->bytes < op->piece ? op->bytes : op->piece;
+}
+
+/* The same of all operations that somebody may still lack. */
+static size_t slots_used(const struct cvy_engine *e)
+{
+	size_t most = e->head && e->head->state == CVY_OP_ENTERED ? slot_used(e, e->head) : 0;
+
+	for (size_t i = 0; i < sizeof(e->record) / sizeof(e->record[0]); i++)
+		if (e->record[i] && slot_used(e, e->record[i]) > most)
+			most = slot_used(e, e->record[i]);
+	return most < e->layout.slot_bytes ? most : e->layout.slot_bytes;
+}
+
+/*
+ * What the removed had published of the last ticks, for those that lag: page and slots, and of these only what is
+ * in use, because survivors wait for it.
+ */
 static void set_aside(struct cvy_engine *e, int k)
 {
 	int r = e->set.rank[k];
+	size_t used = slots_used(e);
 	uint8_t *copy;
 
 	if (e->aside[r] || e->set.gone[k])
@@ -159,7 +182,12 @@ static void set_aside(struct cvy_engine *e, int k)
 	copy = mmap(NULL, e->layout.heap, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (copy == MAP_FAILED)
 		return;
-	memcpy(copy, e->set.base[k], e->layout.heap);
+	memcpy(copy, e->set.base[k], e->layout.slots);
+	for (size_t half = 0; used && half < (size_t)2 * CVY_SLOTS; half++) {
+		size_t at = e->layout.slots + half * e->layout.slot_bytes;
+
+		memcpy(copy + at, e->set.base[k] + at, used);
+	}
 	e->aside[r] = copy;
 }
 

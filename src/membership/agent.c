@@ -21,6 +21,7 @@
 #include "driver.h"
 #include "log.h"
 #include "ping.h"
+#include "slice.h"
 
 #define STORE_CALL_MS 200
 #define TICK_BUSY_MS 1		 /* while an operation waits or a change is under way */
@@ -312,6 +313,7 @@ static void *run(void *arg)
 	struct cvy_agent *agent = arg;
 	int err = cvy_life_take(agent->args.own_page);
 
+	cvy_slice_short();
 	current = agent;
 	agent->life_err = err;
 	sem_post(&agent->ready);

@@ -150,6 +150,15 @@ static int report_is_near(struct cvy_group_state *g)
 	return 1;
 }
 
+/* With a dead member in it the view has no future: no need to wait for the store to say so. */
+static int member_proven_dead(const struct cvy_group_state *g)
+{
+	CVY_MASK_EACH(r, &g->view->members)
+	if (r != g->rank && g->peer[r].proven == g->view->member[r].inc)
+		return 1;
+	return 0;
+}
+
 static void open_if_due(struct cvy_group_state *g)
 {
 	int untold = 0, forgot;
@@ -178,22 +187,13 @@ static void open_if_due(struct cvy_group_state *g)
 	}
 	if (changing(g))
 		g->open_wanted = 0;
-	if (!untold && !g->open_wanted && !forgot)
+	if (!untold && !g->open_wanted && (!forgot || member_proven_dead(g)))
 		return;
 	if (!ahead(g) && cvy_call_free(g, CALL_OPEN))
 		open_change(g, reason);
 }
 
 /* ---- report ---- */
-
-/* With a dead member in it the view has no future: no need to wait for the store to say so. */
-static int member_proven_dead(const struct cvy_group_state *g)
-{
-	CVY_MASK_EACH(r, &g->view->members)
-	if (r != g->rank && g->peer[r].proven == g->view->member[r].inc)
-		return 1;
-	return 0;
-}
 
 static void pair_list(char *text, size_t bytes, int rank, uint64_t inc)
 {

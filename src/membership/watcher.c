@@ -16,6 +16,7 @@
 
 #include "covey.h"
 #include "log.h"
+#include "slice.h"
 #include "watcher.h"
 
 #ifndef SYS_futex_waitv
@@ -74,6 +75,7 @@ static void *watch(void *arg)
 	struct waiter waiters[CVY_WATCHER_MAX + 1];
 	unsigned int n;
 
+	cvy_slice_short();
 	while ((n = fill(watcher, waiters)) != 0) {
 		uint32_t seen = (uint32_t)waiters[0].value;
 
