@@ -28,13 +28,13 @@
  * gid life ph epoch vid rev. Others:
  *
  *   register OK     rank inc secret max policy world + record
- *   hello OK, ready OK, report/decide COMMIT, ack ACTIVE    + record
+ *   hello OK, ready OK, report/decide COMMIT                + record
  *   peek, beat OK   + record when the caller's epoch is not the store's epoch;
  *                   + j: e: w: x: d: when rev is not the store's, or epoch moved
  *   peek from outside    every field of the hash but secret
  *   register, hello, ready   + all j: x: d: too
  *   beat OK         + now (server ms) and t: of the 16 ranks that follow, for leases
- *   WAIT            wait = `rank,...` still missing
+ *   WAIT to an ack that was made before    wait = `rank,...` still missing
  *   NOQUORUM        need = voters that are missing
  *   REFUSED, BUSY, FULL, CLOSED, VERSION, ERROR    why = one line for people
  *

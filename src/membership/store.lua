@@ -1,9 +1,10 @@
 -- SPDX-License-Identifier: Apache-2.0
 --
 -- Every call of the store, one script: KEYS[1] is the hash of the group, KEYS[2] its channel. The wire is
--- in store.h, the rules in PROTOCOL.md sections 3 and 4. The idea: the hash is read once, the call works
--- on that copy, and what it changed is written at the end, so a call that fails writes nothing. Nothing
--- depends on the order of a table: ranks are always walked in ascending order.
+-- in store.h, the rules in PROTOCOL.md sections 3 and 4. The idea: the call works on a copy of the hash, and
+-- what it changed is written at the end, so a call that fails writes nothing. The calls of a change come from
+-- every member, so they read the fields that they ask for and no others; who walks all ranks reads the whole
+-- hash first (all()). Nothing depends on the order of a table: ranks are always walked in ascending order.
 
 local KEY, CHANNEL = KEYS[1], KEYS[2]
 local NAME, GID, RANK, INC, NONCE, LIFE, RND =
@@ -19,19 +20,55 @@ local FORGET_MS = 5000       -- a group with a beat this young is not forgotten
 local NOTICE_MEMBERS = 64    -- a view of more members is fetched by peek: a record for each of them would be their square
 local LEASES = 16            -- following ranks whose last beat a beat tells
 
-local h = {}                 -- fields without a colon
-local g = {}                 -- g.m[3]: field `m:3`
-for p in ('jmouelwxdbrkct'):gmatch('.') do g[p] = {} end
+-- Fields without a colon: what every call looks at, and what is read when one of them is asked for.
+local HOT = { 'proto', 'gid', 'srv', 'gen', 'ph', 'epoch', 'vid', 'act', 'rev', 'max', 'late', 'deaf', 'unack' }
+local COLD = { 'secret', 'policy', 'world', 'incs', 'base', 'fail', 'stamp', 'size' }
+local KINDS = 'jmouelwxdbrkct' -- letters of the fields with a rank or an epoch
+local OWN = { report = 'cmjrbdx', ack = 'cmjk', beat = 'cmj', peek = 'cmj', open = 'cmj', decide = 'cmj' } -- read by these calls
+
+local call = redis.call
+local whole = false          -- the hash was read: a field that is not here does not exist
 local changes = {}           -- field -> value, false: deleted
 local tell, moved, erased = false, false, false
 local news = nil             -- `record` or `state`: what goes with the notice, so that members need not ask
 local L                      -- what this server calls itself
+
+local cold = {
+	__index = function(t, field)
+		setmetatable(t, nil)
+		local v = call('HMGET', KEY, unpack(COLD))
+		for i, f in ipairs(COLD) do t[f] = t[f] or v[i] or nil end
+		return t[field]
+	end
+}
+local h = setmetatable({}, cold)
+
+local letter = {}
+local lazy = {
+	__index = function(t, r)
+		if whole then return nil end
+		local field = string.format('%s:%.0f', letter[t], r)
+		if changes[field] ~= nil then return changes[field] or nil end
+		local v = call('HGET', KEY, field)
+		t[r] = v
+		return v or nil
+	end
+}
+local g = setmetatable({}, { -- g.m[3]: field `m:3`; false or nil: there is none
+	__index = function(t, p)
+		local kind = setmetatable({}, lazy)
+		letter[kind] = p
+		t[p] = kind
+		return kind
+	end
+})
 
 local function arg(i) return ARGV[COMMON + i] or '-' end
 local function num(text) return tonumber(text) or 0 end
 local function str(n) return string.format('%.0f', n) end
 local function word(text, i)
 	if not text then return nil end
+	if i == 1 then return text:match('%S+') end
 	for w in text:gmatch('%S+') do
 		i = i - 1
 		if i == 0 then return w end
@@ -52,21 +89,25 @@ end
 
 local function put(p, r, value)
 	r = num(r)
-	if g[p][r] ~= value then
+	if (g[p][r] or nil) ~= value then
 		g[p][r] = value
 		changes[p .. ':' .. str(r)] = value or false
 	end
 end
 
-local function drop(prefixes)
+local function clear(p)
+	for r in pairs(g[p]) do g[p][r] = nil end
+end
+
+local function drop(prefixes) -- after all()
 	for p in prefixes:gmatch('.') do
 		for r in pairs(g[p]) do changes[p .. ':' .. str(r)] = false end
-		g[p] = {}
+		clear(p)
 	end
 end
 
 local function note(p, r, value) -- a change of what `rev` counts
-	if g[p][num(r)] ~= value then
+	if (g[p][num(r)] or nil) ~= value then
 		put(p, r, value)
 		moved = true
 	end
@@ -90,50 +131,68 @@ end
 
 -- ---- The hash ------------------------------------------------------------------------------------
 
-local function load_hash()
-	local flat = redis.call('HGETALL', KEY)
+local function all()
+	if whole then return end
+	for _, kind in pairs(g) do
+		for r, v in pairs(kind) do
+			if not v then kind[r] = nil end
+		end
+	end
+	whole = true
+	setmetatable(h, nil)
+	local flat = call('HGETALL', KEY)
 	for i = 1, #flat, 2 do
 		local field, value = flat[i], flat[i + 1]
-		if field:byte(2) == 58 and g[field:sub(1, 1)] then
-			g[field:sub(1, 1)][num(field:sub(3))] = value
+		local p = field:sub(1, 1)
+		if changes[field] ~= nil then -- newer than what the hash says
+		elseif field:byte(2) == 58 and KINDS:find(p, 1, true) then
+			g[p][num(field:sub(3))] = value
 		else
 			h[field] = value
 		end
 	end
 end
 
-local function server_name()
-	local run = redis.call('INFO', 'server'):match('run_id:(%w+)')
-	local repl = redis.call('INFO', 'replication'):match('master_replid:(%w+)')
-	return (run or '-') .. ':' .. (repl or '-')
+-- nil: the key is of another type
+local function load_hot()
+	local own = OWN[NAME] or 'cmj'
+	local fields, r = {}, tonumber(RANK)
+	for i = 1, r and #own or 0 do fields[i] = own:sub(i, i) .. ':' .. RANK end
+	for i = 1, #HOT do fields[#fields + 1] = HOT[i] end
+	local v = redis.pcall('HMGET', KEY, unpack(fields))
+	if v.err then return nil end
+	local skip = #fields - #HOT
+	for i = 1, skip do g[own:sub(i, i)][r] = v[i] end
+	for i = 1, #HOT do rawset(h, HOT[i], v[skip + i] or nil) end
+	return true
 end
 
+local function named(section, name)
+	local info = call('INFO', section)
+	local _, at = info:find(name, 1, true)
+	return at and info:match('^%w+', at + 1) or '-'
+end
+
+local function server_name() return named('server', 'run_id:') .. ':' .. named('replication', 'master_replid:') end
+
 local function server_ms()
-	local t = redis.call('TIME')
+	local t = call('TIME')
 	return num(t[1]) * 1000 + math.floor(num(t[2]) / 1000)
 end
 
 local function in_batches(command, list)
-	for i = 1, #list, 1000 do redis.call(command, KEY, unpack(list, i, math.min(i + 999, #list))) end
+	for i = 1, #list, 1000 do call(command, KEY, unpack(list, i, math.min(i + 999, #list))) end
 end
 
 -- ---- Replies -------------------------------------------------------------------------------------
 
 local function reply(status, ...)
-	local out = { status }
-	if h.gid then
-		for _, f in ipairs({ 'gid', 'ph', 'epoch', 'vid' }) do
-			out[#out + 1] = f
-			out[#out + 1] = h[f] or '-'
-		end
-		out[#out + 1] = 'life'
-		out[#out + 1] = h.gen or '-'
-	end
-	for i = 1, select('#', ...) do out[#out + 1] = (select(i, ...)) end
-	return out
+	if not h.gid then return { status, ... } end
+	return { status, 'gid', h.gid, 'ph', h.ph or '-', 'epoch', h.epoch or '-', 'vid', h.vid or '-', 'life', h.gen or '-', ... }
 end
 
 local function add_fields(out, prefixes)
+	all()
 	for p in prefixes:gmatch('.') do
 		for _, r in ipairs(sorted(g[p])) do
 			out[#out + 1] = p .. ':' .. str(r)
@@ -184,7 +243,7 @@ local function notice()
 end
 
 local function flush()
-	if erased then redis.call('DEL', KEY) end
+	if erased then call('DEL', KEY) end
 	if moved then
 		set('rev', str(num(h.rev) + 1))
 		tell = true
@@ -201,16 +260,220 @@ local function flush()
 	in_batches('HDEL', del_list)
 	in_batches('HSET', put_list)
 	if h.ph == 'closed' then
-		if changes.ph then redis.call('PEXPIRE', KEY, TTL_CLOSED_MS) end
+		if changes.ph then call('PEXPIRE', KEY, TTL_CLOSED_MS) end
 	elseif RANK ~= '-' or #put_list > 0 then -- a look from outside keeps nothing alive
-		redis.call('PEXPIRE', KEY, TTL_MS)
+		call('PEXPIRE', KEY, TTL_MS)
 	end
-	if tell then redis.call('PUBLISH', CHANNEL, notice()) end
+	if tell then call('PUBLISH', CHANNEL, notice()) end
+end
+
+-- ---- What the calls of a change share ------------------------------------------------------------
+
+local function same_inc(p, r, inc) return inc and word(g[p][r], 1) == inc end
+
+local function less(counter)
+	if h[counter] then set(counter, str(num(h[counter]) - 1)) end
+end
+
+local function awaited(r, inc) return not same_inc('r', r, inc) and not same_inc('d', r, inc) end
+
+-- Member r has reported or is proven dead; called before that is noted.
+local function not_awaited(r, inc)
+	if not awaited(r, inc) then return end
+	less('late')
+	if not same_inc('x', r, inc) then less('deaf') end
+end
+
+local function said_hello() return LIFE == h.gen and g.c[num(RANK)] == INC end
+
+local function member_inc(r) return word(g.m[num(r)], 1) end
+
+local function joiner_inc(r) return word(g.j[num(r)], 1) end
+
+local function start_change()
+	if h.ph ~= 'run' and h.ph ~= 'inst' then return end
+	set('ph', 'open') -- no r: or b: stands: they are noted in `open` alone, and who leaves it drops them
+	tell = true
+end
+
+local function is_current(epoch) return h.epoch == epoch and num(epoch) > 0 end
+
+local function lists_me(members) return word(members[num(RANK)], 1) == INC end
+
+local function decided(status, ...) -- the reply of report and decide
+	if status == 'COMMIT' then return add_record(reply(status)) end
+	if status == 'CLOSED' then return reply(status, 'why', 'the last member has left the group') end
+	return reply(status, ...)
+end
+
+-- The state for a call that came too late or too early: nothing of it was stored.
+local function current(epoch)
+	if h.ph == 'closed' then return decided('CLOSED') end
+	if num(h.epoch) > num(epoch) then return add_record(reply('COMMIT')) end
+	return reply('WAIT')
+end
+
+-- One proof a rank: a voter's outlives that of a later joiner, because only voters are counted.
+local function prove(r, inc, by, kind)
+	r = num(r)
+	local old = word(g.d[r], 1)
+	if old == inc then return end
+	if old and g.o[r] == old and g.o[r] ~= inc then return end
+	if member_inc(r) == inc then not_awaited(r, inc) end
+	note('d', r, inc .. ' ' .. by .. ' ' .. one_word(kind))
+end
+
+-- ---- open, report, decide, ack, peek, beat -------------------------------------------------------
+--
+-- They come from every member. Nearly always they need few fields and none of the rules below, so the rules are
+-- not even defined then. Where they are needed `more` is set, and the call is begun again: it can be repeated.
+
+local script = {}
+local more = false
+local count, activate, outside
+
+local decide = function(force)
+	if force < 2 and num(force == 0 and h.late or h.deaf) > 0 then return 'WAIT' end
+	more = true
+	return 'WAIT'
+end
+
+script.open = function()
+	local epoch, reason = arg(1), one_word(arg(2))
+	if not is_current(epoch) or h.ph == 'closed' then return reply(h.ph == 'closed' and 'CLOSED' or 'OK') end
+	for i = 1, num(arg(3)) do
+		local r, inc = num(arg(2 + 2 * i)), arg(3 + 2 * i)
+		if member_inc(r) == inc and not same_inc('x', r, inc) then
+			if awaited(r, inc) then less('deaf') end
+			note('x', r, inc .. ' ' .. RANK .. ' ' .. reason)
+		end
+	end
+	start_change()
+	return reply('OK')
+end
+
+local function proves_member(list)
+	for r, inc in each_pair(list) do
+		if member_inc(r) == inc then return true end
+	end
+	return false
+end
+
+script.report = function()
+	local epoch, vid, bad = arg(1), arg(2), arg(9)
+	if not lists_me(g.m) then return reply('ERROR', 'why', 'only a member of the view reports') end
+	if is_current(epoch) and vid == h.vid and arg(7):find('o', 1, true) and proves_member(arg(8)) then start_change() end
+	if not is_current(epoch) or vid ~= h.vid or h.ph ~= 'open' then return current(epoch) end
+	not_awaited(num(RANK), INC)
+	put('r', RANK, table.concat({ INC, arg(3), arg(4), arg(5), arg(6), one_word(arg(7)) }, ' '))
+	for r, inc in each_pair(arg(8)) do
+		if member_inc(r) == inc or g.o[num(r)] == inc then prove(r, inc, RANK, 'member') end
+	end
+	put('b', RANK, bad ~= '-' and bad or nil)
+	return decided(decide(0))
+end
+
+script.decide = function()
+	if not is_current(arg(1)) or h.ph ~= 'open' then return current(arg(1)) end
+	return decided(decide(num(arg(2))))
+end
+
+script.ack = function()
+	if not is_current(arg(1)) or arg(2) ~= h.vid or (h.ph ~= 'inst' and h.ph ~= 'run') then return current(arg(1)) end
+	if not lists_me(g.m) then return reply('ERROR', 'why', 'only a member of the view acknowledges it') end
+	if h.ph == 'run' then return reply('ACTIVE') end
+	local again = g.k[num(RANK)] == INC
+	if not again then
+		put('k', RANK, INC)
+		less('unack')
+	end
+	if not again and num(h.unack) > 0 then return reply('WAIT') end
+	if not activate then -- perhaps it is the last one; who asks again wants to know whom it waits for
+		more = true
+		return nil
+	end
+	local missing = {}
+	for r in pairs(g.m) do
+		if g.k[r] ~= member_inc(r) then missing[r] = true end
+	end
+	if next(missing) then
+		count()
+		return reply('WAIT', 'wait', ranks(missing))
+	end
+	activate()
+	return reply('ACTIVE')
+end
+
+local function beats(out)
+	local now, fields = server_ms(), {}
+	changes['t:' .. RANK] = str(now) .. ' ' .. one_word(arg(3))
+	for i = 1, math.min(LEASES, num(h.max) - 1) do fields[i] = 't:' .. str((num(RANK) + i) % num(h.max)) end
+	local v = #fields > 0 and call('HMGET', KEY, unpack(fields)) or {}
+	out[#out + 1] = 'now'
+	out[#out + 1] = str(now)
+	for i, f in ipairs(fields) do
+		if v[i] then
+			out[#out + 1] = f
+			out[#out + 1] = v[i]
+		end
+	end
+	return out
+end
+
+script.peek = function()
+	if RANK == '-' then return outside() end
+	local record = h.epoch ~= arg(1)
+	local out = reply('OK')
+	if record then add_record(out) end
+	if record or h.rev ~= arg(2) then add_news(out, record) end
+	return out
+end
+
+script.beat = function() return beats(script.peek()) end
+
+local function finish(out)
+	if next(h) or erased then flush() end
+	if h.gid then -- as it stands after this call
+		out[#out + 1] = 'rev'
+		out[#out + 1] = h.rev
+	end
+	return out
+end
+
+-- A member or joiner that this life knows.
+local function well_known()
+	return h.proto == PROTO and h.gid == GID and h.srv == L and said_hello() and
+	       (member_inc(RANK) == INC or joiner_inc(RANK) == INC)
+end
+
+local is_hash = load_hot()
+L = server_name()
+if OWN[NAME] and #RND == 32 and is_hash and well_known() then
+	local out = script[NAME]()
+	if not more then return finish(out) end
 end
 
 -- ---- Lives and views -----------------------------------------------------------------------------
 
 local function active() return num(h.epoch) > 0 and h.act == h.epoch end
+
+-- How many members are waited for, so that a report or an acknowledgement need not look at all of them: `late`
+-- in a change, `deaf` of these not accused, `unack` in a view that is not active yet. The numbers only say when
+-- it is worth looking: who finds 0, or none, looks at the fields themselves.
+count = function()
+	local late, deaf, unack = 0, 0, 0
+	for r, v in pairs(g.m) do
+		local inc = word(v, 1)
+		if not same_inc('r', r, inc) and not same_inc('d', r, inc) then
+			late = late + 1
+			if not same_inc('x', r, inc) then deaf = deaf + 1 end
+		end
+		if g.k[r] ~= inc then unack = unack + 1 end
+	end
+	set('late', str(late))
+	set('deaf', str(deaf))
+	set('unack', str(unack))
+end
 
 local function drop_view()
 	drop('moul')
@@ -228,15 +491,12 @@ local function new_life(number)
 	set('rev', str((number + 1) % 1024 * INC_STEP + num(tonumber(RND:sub(17, 20), 16))))
 	drop('crbk')
 	if num(h.epoch) > 0 and not active() and h.ph ~= 'closed' then drop_view() end
+	count()
 	tell = true
 end
 
 local function life_number(life) return num(life:match('^(%d+)%.')) end
 
-local function said_hello() return LIFE == h.gen and g.c[num(RANK)] == INC end
-
-local function member_inc(r) return word(g.m[num(r)], 1) end
-local function joiner_inc(r) return word(g.j[num(r)], 1) end
 local function pending(r) return word(g.m[num(r)], 2) == '-' end
 
 local function admitted() -- `rank:inc,...` of the view
@@ -254,13 +514,6 @@ local function voters_are_admitted()
 	end
 end
 
-local function start_change()
-	if h.ph ~= 'run' and h.ph ~= 'inst' then return end
-	set('ph', 'open')
-	drop('rb')
-	tell = true
-end
-
 local function may_enter(r) -- joiners that the next commit takes
 	local v = g.j[r]
 	return num(h.epoch) > 0 and word(v, 5) == h.epoch and (h.policy == 'auto' or g.w[r])
@@ -274,8 +527,6 @@ local function open_for_joiners()
 end
 
 -- ---- decide --------------------------------------------------------------------------------------
-
-local function same_inc(p, r, inc) return inc and word(g[p][r], 1) == inc end
 
 local function has_flag(rep, letter) return rep and rep.flags:find(letter, 1, true) ~= nil end
 
@@ -431,6 +682,7 @@ local function new_epoch(removed, added, lag)
 	end
 	if next(g.x) then moved = true end
 	drop('rkbx')
+	count()
 	set('ph', 'inst')
 	tell, news = true, 'record'
 end
@@ -470,14 +722,18 @@ local function commit(mem, T)
 	return 'COMMIT'
 end
 
-local function decide(force)
+decide = function(force)
+	if force < 2 and num(force == 0 and h.late or h.deaf) > 0 then return 'WAIT' end
 	local mem, wait = read_members(), {}
 	for r, m in pairs(mem) do
 		if not m.rep and not same_inc('d', r, m.inc) and not (force >= 1 and same_inc('x', r, m.inc)) then
 			wait[r] = true
 		end
 	end
-	if next(wait) and force < 2 then return 'WAIT', 'wait', ranks(wait) end
+	if next(wait) and force < 2 then
+		count()
+		return 'WAIT'
+	end
 	local T = reporters_kept(mem)
 	local need = no_quorum(mem, T)
 	if need and next(g.e) then -- others died since the evict was asked for: who is marked stays while it is needed
@@ -489,24 +745,7 @@ local function decide(force)
 	return commit(mem, T)
 end
 
-local function decided(status, ...) -- the reply of report and decide
-	if status == 'COMMIT' then return add_record(reply(status)) end
-	if status == 'CLOSED' then return reply(status, 'why', 'the last member has left the group') end
-	return reply(status, ...)
-end
-
--- The state for a call that came too late or too early: nothing of it was stored.
-local function current(epoch)
-	if h.ph == 'closed' then return decided('CLOSED') end
-	if num(h.epoch) > num(epoch) then return add_record(reply('COMMIT')) end
-	return reply('WAIT', 'wait', '-')
-end
-
-local function is_current(epoch) return h.epoch == epoch and num(epoch) > 0 end
-
 -- ---- register, ready -----------------------------------------------------------------------------
-
-local script = {}
 
 local function create(world, max, policy, secret)
 	set('proto', PROTO)
@@ -646,8 +885,6 @@ local function read_record(n)
 	return rec
 end
 
-local function lists_me(members) return word(members[num(RANK)], 1) == INC end
-
 -- Is view (epoch, vid) the one that these l: end in, or an ancestor of it?
 local function in_line(l, epoch, vid) return epoch > 0 and word(l[epoch], 1) == vid end
 
@@ -674,6 +911,7 @@ local function take(rec)
 		set('act', '0')
 		put('u', rec.epoch, admitted())
 	end
+	count()
 	moved = true
 end
 
@@ -689,8 +927,9 @@ end
 local function start_over(rec) -- an emptied server, or a name that was taken while we lived
 	erased = h.gid ~= nil
 	local number = math.max(life_number(LIFE), life_number(h.gen or '-'))
-	h, changes = {}, {}
-	for p in pairs(g) do g[p] = {} end
+	h, whole = {}, true
+	for field in pairs(changes) do changes[field] = nil end
+	for p in pairs(g) do clear(p) end
 	L = server_name()
 	new_life(number)
 	take(rec)
@@ -723,52 +962,7 @@ end
 
 -- ---- open, report, decide, ack -------------------------------------------------------------------
 
-script.open = function()
-	local epoch, reason = arg(1), one_word(arg(2))
-	if not is_current(epoch) or h.ph == 'closed' then return reply(h.ph == 'closed' and 'CLOSED' or 'OK') end
-	for i = 1, num(arg(3)) do
-		local r, inc = num(arg(2 + 2 * i)), arg(3 + 2 * i)
-		if member_inc(r) == inc and not same_inc('x', r, inc) then note('x', r, inc .. ' ' .. RANK .. ' ' .. reason) end
-	end
-	start_change()
-	return reply('OK')
-end
-
--- One proof a rank: a voter's outlives that of a later joiner, because only voters are counted.
-local function prove(r, inc, by, kind)
-	r = num(r)
-	local old = word(g.d[r], 1)
-	if old == inc then return end
-	if old and g.o[r] == old and g.o[r] ~= inc then return end
-	note('d', r, inc .. ' ' .. by .. ' ' .. one_word(kind))
-end
-
-local function proves_member(list)
-	for r, inc in each_pair(list) do
-		if member_inc(r) == inc then return true end
-	end
-	return false
-end
-
-script.report = function()
-	local epoch, vid, bad = arg(1), arg(2), arg(9)
-	if not lists_me(g.m) then return reply('ERROR', 'why', 'only a member of the view reports') end
-	if is_current(epoch) and vid == h.vid and arg(7):find('o', 1, true) and proves_member(arg(8)) then start_change() end
-	if not is_current(epoch) or vid ~= h.vid or h.ph ~= 'open' then return current(epoch) end
-	put('r', RANK, table.concat({ INC, arg(3), arg(4), arg(5), arg(6), one_word(arg(7)) }, ' '))
-	for r, inc in each_pair(arg(8)) do
-		if member_inc(r) == inc or g.o[num(r)] == inc then prove(r, inc, RANK, 'member') end
-	end
-	put('b', RANK, bad ~= '-' and bad or nil)
-	return decided(decide(0))
-end
-
-script.decide = function()
-	if not is_current(arg(1)) or h.ph ~= 'open' then return current(arg(1)) end
-	return decided(decide(num(arg(2))))
-end
-
-local function activate()
+activate = function()
 	voters_are_admitted()
 	drop('k')
 	for r, v in pairs(g.d) do
@@ -780,55 +974,12 @@ local function activate()
 	open_for_joiners() -- those that became ready while acknowledgements were missing
 end
 
-script.ack = function()
-	if not is_current(arg(1)) or arg(2) ~= h.vid or (h.ph ~= 'inst' and h.ph ~= 'run') then return current(arg(1)) end
-	if not lists_me(g.m) then return reply('ERROR', 'why', 'only a member of the view acknowledges it') end
-	if h.ph == 'inst' then
-		put('k', RANK, INC)
-		local missing = {}
-		for r in pairs(g.m) do
-			if g.k[r] ~= member_inc(r) then missing[r] = true end
-		end
-		if next(missing) then return reply('WAIT', 'wait', ranks(missing)) end
-		activate()
-	end
-	return add_record(reply('ACTIVE'))
-end
-
 -- ---- peek, beat ----------------------------------------------------------------------------------
 
--- When nothing moved, which is nearly always, a handful of fields is read and not the whole hash.
-local function glance()
-	local r = RANK
-	local v = redis.call('HMGET', KEY, 'proto', 'gid', 'srv', 'gen', 'epoch', 'rev', 'c:' .. r, 'ph', 'vid', 'm:' .. r, 'j:' .. r, 'max')
-	local inc = INC .. ' '
-	local listed = (v[10] and v[10]:sub(1, #inc) == inc) or (v[11] and v[11]:sub(1, #inc) == inc)
-	if v[1] ~= PROTO or (GID ~= v[2] and GID ~= '-') or v[3] ~= L or v[4] ~= LIFE or v[5] ~= arg(1) or v[6] ~= arg(2) or
-	   v[7] ~= INC or not listed then return nil end
-	h = { gid = v[2], gen = v[4], epoch = v[5], ph = v[8], vid = v[9], rev = v[6], max = v[12] }
-	return reply('OK')
-end
-
-local function beats(out)
-	local now, fields = server_ms(), {}
-	put('t', RANK, str(now) .. ' ' .. one_word(arg(3)))
-	for i = 1, math.min(LEASES, num(h.max) - 1) do fields[i] = 't:' .. str((num(RANK) + i) % num(h.max)) end
-	local v = #fields > 0 and redis.call('HMGET', KEY, unpack(fields)) or {}
-	out[#out + 1] = 'now'
-	out[#out + 1] = str(now)
-	for i, f in ipairs(fields) do
-		if v[i] then
-			out[#out + 1] = f
-			out[#out + 1] = v[i]
-		end
-	end
-	return out
-end
-
-local function outside()
+outside = function()
 	local out = { 'OK' }
 	for _, f in ipairs(sorted(h)) do
-		if f ~= 'secret' and f ~= 'rev' then
+		if f ~= 'secret' and f ~= 'rev' and f ~= 'late' and f ~= 'deaf' and f ~= 'unack' then
 			out[#out + 1] = f
 			out[#out + 1] = h[f]
 		end
@@ -839,17 +990,6 @@ local function outside()
 	out[#out + 1] = str(server_ms())
 	return add_fields(out, 'bcdejklmortuwx')
 end
-
-script.peek = function()
-	if RANK == '-' then return outside() end
-	local record = h.epoch ~= arg(1)
-	local out = reply('OK')
-	if record then add_record(out) end
-	if record or h.rev ~= arg(2) then add_news(out, record) end
-	return out
-end
-
-script.beat = function() return beats(script.peek()) end
 
 -- ---- prove, ask ----------------------------------------------------------------------------------
 
@@ -896,6 +1036,7 @@ ask.evict = function(list)
 		note('e', r, inc .. ' evict')
 		if not same_inc('x', r, inc) then note('x', r, inc .. ' ' .. RANK .. ' operator') end
 	end
+	count()
 	start_change()
 	return reply('OK')
 end
@@ -938,7 +1079,8 @@ local function forget()
 		end
 	end
 	local out = reply('OK')
-	h, changes, erased, tell, moved = {}, {}, true, false, false
+	for field in pairs(changes) do changes[field] = nil end
+	h, erased, tell, moved = {}, true, false, false
 	return out
 end
 
@@ -974,10 +1116,10 @@ local function lost_life()
 end
 
 local function prologue()
-	load_hash()
 	if h.proto ~= PROTO then
+		local proto = h.proto or 'unknown'
 		h = { ph = 'closed' } -- not ours: neither changed nor kept alive
-		return { 'VERSION', 'why', 'the store holds the group in schema ' .. (h.proto or 'unknown') .. ', this library speaks ' .. PROTO }
+		return { 'VERSION', 'why', 'the store holds the group in schema ' .. proto .. ', this library speaks ' .. PROTO }
 	end
 	if GID ~= '-' and GID ~= h.gid and NAME ~= 'register' and NAME ~= 'hello' then
 		return reply('FENCED', 'why', 'the name belongs to another group now')
@@ -986,30 +1128,23 @@ local function prologue()
 	return lost_life()
 end
 
-local function finish(out)
-	if next(h) or erased then flush() end
-	if h.gid then -- as it stands after this call
-		out[#out + 1] = 'rev'
-		out[#out + 1] = h.rev
-	end
-	return out
+local function absent()
+	whole = true
+	h = {}
+	if NAME ~= 'register' and NAME ~= 'hello' then return { 'GONE' } end
+	return finish(script[NAME]())
 end
 
 local function main()
 	if #RND ~= 32 or RND:find('%X') then return { 'ERROR', 'why', 'rnd is 32 hexadecimal digits' } end
-	local kind = redis.call('TYPE', KEY)
-	kind = kind.ok or kind
 	if not script[NAME] then return { 'ERROR', 'why', 'unknown call ' .. tostring(NAME) } end
-	if kind ~= 'none' and kind ~= 'hash' then return { 'ERROR', 'why', KEY .. ' is a ' .. kind .. ', not a hash' } end
-	if kind == 'none' then
-		if NAME ~= 'register' and NAME ~= 'hello' then return { 'GONE' } end
-		return finish(script[NAME]())
+	if not is_hash or not rawget(h, 'proto') then
+		local kind = call('TYPE', KEY)
+		kind = kind.ok or kind
+		if kind == 'none' then return absent() end
+		if kind ~= 'hash' then return { 'ERROR', 'why', KEY .. ' is a ' .. kind .. ', not a hash' } end
 	end
-	L = server_name()
-	if (NAME == 'peek' or NAME == 'beat') and RANK ~= '-' then
-		local out = glance()
-		if out then return finish(NAME == 'beat' and beats(out) or out) end
-	end
+	all()
 	return finish(prologue() or script[NAME]())
 end
 

@@ -281,6 +281,8 @@ static int redis_call(lua_State *lua)
 
 	if (strcmp(command, "HGETALL") == 0)
 		return do_hgetall(lua, h);
+	if (strcmp(command, "HGET") == 0)
+		return push_value(lua, h, luaL_checkstring(lua, 3));
 	if (strcmp(command, "HMGET") == 0)
 		return do_hmget(lua, h, top);
 	if (strcmp(command, "HSET") == 0)
@@ -305,6 +307,19 @@ static int redis_call(lua_State *lua)
 	return 1;
 }
 
+/* The one error that a script asks about: the key is of another type. */
+static int redis_pcall(lua_State *lua)
+{
+	const struct hash *h = hash_find(server_of(lua), luaL_checkstring(lua, 2));
+
+	if (!h || strcmp(h->type, "hash") == 0)
+		return redis_call(lua);
+	lua_newtable(lua);
+	lua_pushliteral(lua, "WRONGTYPE Operation against a key holding the wrong kind of value");
+	lua_setfield(lua, -2, "err");
+	return 1;
+}
+
 /* ---- Server ---- */
 
 struct memory_server *memory_server_new(const char *run_id, const char *master_replid)
@@ -320,6 +335,8 @@ struct memory_server *memory_server_new(const char *run_id, const char *master_r
 	lua_newtable(s->lua);
 	lua_pushcfunction(s->lua, redis_call);
 	lua_setfield(s->lua, -2, "call");
+	lua_pushcfunction(s->lua, redis_pcall);
+	lua_setfield(s->lua, -2, "pcall");
 	lua_setglobal(s->lua, "redis");
 	if (luaL_loadbuffer(s->lua, cvy_store_lua, strlen(cvy_store_lua), "@store.lua")) {
 		fprintf(stderr, "%s\n", lua_tostring(s->lua, -1));

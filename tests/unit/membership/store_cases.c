@@ -205,7 +205,6 @@ static void accused_goes_with_force_one(struct bench *b)
 	group(b, 3, "auto");
 	accuse(b, 0, 2);
 	ck_assert_str_eq(report(b, 0, "5 6 0 20 - - -"), "WAIT");
-	GOT(b, "wait", "1,2");
 	ck_assert_str_eq(report(b, 1, "6 6 0 25 - - -"), "WAIT");
 	twice(b, 0, "decide 1 0", "WAIT");
 	twice(b, 0, "decide 1 1", "COMMIT");
@@ -485,6 +484,106 @@ static void peek_is_short_until_something_moves(struct bench *b)
 	GOT(b, "secret", "");
 }
 
+static void a_report_counts_once(struct bench *b)
+{
+	group(b, 3, "auto");
+	SAYS(b, 0, "open 1 x 0", "OK");
+	for (int i = 0; i < 3; i++)
+		ck_assert_str_eq(report(b, 0, "0 0 0 5 - - -"), "WAIT");
+	prove(b, 0); /* it has reported: nobody less is waited for */
+	ck_assert_str_eq(report(b, 1, "0 0 0 5 - - -"), "WAIT");
+	ck_assert_str_eq(report(b, 1, "1 1 0 5 - - -"), "WAIT"); /* with other words */
+	SAYS(b, 1, "decide 1 1", "WAIT");
+	ck_assert_str_eq(report(b, 2, "0 0 0 5 - - -"), "COMMIT");
+	GOT(b, "m:0", "");
+	GOT(b, "base", "2");
+	acks(b, 1, 3);
+}
+
+static void who_is_waited_for_with_force_one(struct bench *b)
+{
+	char line[80];
+
+	group(b, 5, "auto");
+	accuse(b, 0, 3);
+	accuse(b, 1, 4);
+	accuse(b, 2, 4); /* by two */
+	ck_assert_str_eq(report(b, 3, "0 0 0 5 - - -"), "WAIT"); /* accused, and reports */
+	ck_assert_str_eq(report(b, 0, "0 0 0 5 - - -"), "WAIT");
+	SAYS(b, 0, "decide 1 1", "WAIT");
+	ck_assert_str_eq(report(b, 1, "0 0 0 5 - - -"), "WAIT");
+	SAYS(b, 0, "decide 1 1", "WAIT");
+	snprintf(line, sizeof(line), "0 0 0 5 - 4:%s -", b->inc[4]);
+	ck_assert_str_eq(report(b, 0, line), "WAIT"); /* accused, now proven dead */
+	SAYS(b, 0, "decide 1 1", "WAIT");
+	accuse(b, 0, 2); /* the last one that was missing */
+	SAYS(b, 0, "decide 1 0", "WAIT");
+	SAYS(b, 0, "decide 1 1", "COMMIT");
+	GOT(b, "m:2", "");
+	GOT(b, "m:4", "");
+	ck_assert_str_ne(got(b, "m:3"), "");
+}
+
+static void a_new_life_waits_for_all_again(struct bench *b)
+{
+	static char record[8192];
+
+	group(b, 3, "auto");
+	tell(b, record, sizeof(record), "run");
+	SAYS(b, 0, "open 1 x 0", "OK");
+	ck_assert_str_eq(report(b, 0, "0 0 0 5 - - -"), "WAIT");
+	ck_assert_str_eq(report(b, 1, "0 0 0 5 - - -"), "WAIT");
+	b->restart(b->ctx);
+	for (int i = 0; i < 3; i++)
+		ck_assert_str_eq(hello(b, i, record), "OK");
+	ck_assert_str_eq(report(b, 2, "0 0 0 5 - - -"), "WAIT");
+	ck_assert_str_eq(report(b, 1, "0 0 0 5 - - -"), "WAIT");
+	SAYS(b, 1, "decide 1 1", "WAIT");
+	ck_assert_str_eq(report(b, 0, "0 0 0 5 - - -"), "COMMIT");
+	b->restart(b->ctx); /* the view was not active: it is gone, and so are the acknowledgements */
+	for (int i = 0; i < 3; i++)
+		ck_assert_str_eq(hello(b, i, record), "OK");
+	ck_assert_str_eq(field(b, "epoch"), "1");
+}
+
+static void an_older_copy_counts_what_it_holds(struct bench *b)
+{
+	static char record[8192];
+
+	group(b, 3, "auto");
+	tell(b, record, sizeof(record), "run");
+	SAYS(b, 0, "open 1 x 0", "OK");
+	ck_assert_str_eq(report(b, 0, "0 0 0 5 - - -"), "WAIT");
+	b->save(b->ctx);
+	ck_assert_str_eq(report(b, 1, "0 0 0 5 - - -"), "WAIT");
+	b->restore(b->ctx);
+	for (int i = 0; i < 3; i++)
+		ck_assert_str_eq(hello(b, i, record), "OK");
+	ck_assert_str_eq(report(b, 1, "0 0 0 5 - - -"), "WAIT");
+	ck_assert_str_eq(report(b, 2, "0 0 0 5 - - -"), "WAIT");
+	ck_assert_str_eq(report(b, 0, "0 0 0 5 - - -"), "COMMIT");
+}
+
+static void who_asks_again_is_told_whose_ack_is_missing(struct bench *b)
+{
+	char line[80];
+
+	group(b, 3, "auto");
+	SAYS(b, 0, "open 1 x 0", "OK");
+	for (int i = 0; i < 3; i++)
+		(void)report(b, i, "0 0 0 5 - - -");
+	snprintf(line, sizeof(line), "ack 2 %s", got(b, "vid"));
+	SAYS(b, 1, line, "WAIT");
+	GOT(b, "wait", "");
+	SAYS(b, 1, line, "WAIT");
+	GOT(b, "wait", "0,2");
+	SAYS(b, 2, line, "WAIT");
+	SAYS(b, 1, line, "WAIT");
+	GOT(b, "wait", "0");
+	SAYS(b, 0, line, "ACTIVE");
+	SAYS(b, 1, line, "ACTIVE"); /* its reply was lost */
+}
+
 const struct store_case store_cases[] = {
 #define CASE(fn) \
 	{ \
@@ -509,6 +608,11 @@ const struct store_case store_cases[] = {
 	CASE(operator_evicts_retires_forgets),
 	CASE(too_late_calls_learn_the_state),
 	CASE(peek_is_short_until_something_moves),
+	CASE(a_report_counts_once),
+	CASE(who_is_waited_for_with_force_one),
+	CASE(a_new_life_waits_for_all_again),
+	CASE(an_older_copy_counts_what_it_holds),
+	CASE(who_asks_again_is_told_whose_ack_is_missing),
 #undef CASE
 };
 const int store_case_count = (int)(sizeof(store_cases) / sizeof(store_cases[0]));
