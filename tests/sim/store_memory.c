@@ -20,12 +20,14 @@ struct field {
 	char *name, *value;
 };
 
+/* Fields in the order of insertion, and a table to find them: positions by hash of the name. */
 struct hash {
 	char key[KEY_MAX];
 	char type[16];
 	uint64_t expires_ms; /* 0: never */
-	struct field *field;
-	int count, room;
+	struct field *field; /* name NULL: deleted */
+	int count, used, room;
+	int *slot, slots; /* position + 1, 0: free; slots: a power of two */
 	struct hash *next;
 };
 
@@ -39,6 +41,7 @@ struct memory_server {
 	char run_id[64], master_replid[64];
 	uint64_t now_ms;
 	struct hash *hashes;
+	struct memory_work work;
 	void (*publish)(void *ctx, const char *channel, const char *message);
 	void *publish_ctx;
 };
@@ -54,13 +57,15 @@ static void *must(void *p)
 
 static void hash_clear(struct hash *h)
 {
-	for (int i = 0; i < h->count; i++) {
+	for (int i = 0; i < h->used; i++) {
 		free(h->field[i].name);
 		free(h->field[i].value);
 	}
 	free(h->field);
+	free(h->slot);
 	h->field = NULL;
-	h->count = h->room = 0;
+	h->slot = NULL;
+	h->count = h->used = h->room = h->slots = 0;
 }
 
 static void hashes_free(struct hash *h)
@@ -74,12 +79,55 @@ static void hashes_free(struct hash *h)
 	}
 }
 
+static unsigned hash_of(const char *name)
+{
+	unsigned n = 2166136261u;
+
+	for (; *name; name++)
+		n = (n ^ (unsigned char)*name) * 16777619u;
+	return n ^ n >> 15;
+}
+
+static void hash_index(struct hash *h, int i)
+{
+	unsigned at = hash_of(h->field[i].name);
+
+	while (h->slot[at % (unsigned)h->slots])
+		at++;
+	h->slot[at % (unsigned)h->slots] = i + 1;
+}
+
+/* Closes the gaps of deleted fields and makes room for one more. */
+static void hash_grow(struct hash *h)
+{
+	int n = 0;
+
+	for (int i = 0; i < h->used; i++)
+		if (h->field[i].name)
+			h->field[n++] = h->field[i];
+	h->used = n;
+	h->room = 2 * n + 32;
+	h->field = must(realloc(h->field, (size_t)h->room * sizeof(*h->field)));
+	free(h->slot);
+	for (h->slots = 64; h->slots < 2 * h->room;)
+		h->slots *= 2;
+	h->slot = must(calloc((size_t)h->slots, sizeof(*h->slot)));
+	for (int i = 0; i < n; i++)
+		hash_index(h, i);
+}
+
 static struct field *hash_field(struct hash *h, const char *name)
 {
-	for (int i = 0; h && i < h->count; i++)
-		if (strcmp(h->field[i].name, name) == 0)
-			return &h->field[i];
-	return NULL;
+	if (!h || !h->slots)
+		return NULL;
+	for (unsigned at = hash_of(name);; at++) {
+		int i = h->slot[at % (unsigned)h->slots];
+
+		if (!i)
+			return NULL;
+		if (h->field[i - 1].name && strcmp(h->field[i - 1].name, name) == 0)
+			return &h->field[i - 1];
+	}
 }
 
 static void hash_set(struct hash *h, const char *name, const char *value)
@@ -93,12 +141,12 @@ static void hash_set(struct hash *h, const char *name, const char *value)
 		f->value = copy;
 		return;
 	}
-	if (h->count == h->room) {
-		h->room = h->room ? 2 * h->room : 32;
-		h->field = must(realloc(h->field, (size_t)h->room * sizeof(*h->field)));
-	}
-	h->field[h->count].name = must(strdup(name));
-	h->field[h->count++].value = must(strdup(value));
+	if (h->used == h->room)
+		hash_grow(h);
+	h->field[h->used].name = must(strdup(name));
+	h->field[h->used].value = must(strdup(value));
+	hash_index(h, h->used++);
+	h->count++;
 }
 
 static void hash_del(struct hash *h, const char *name)
@@ -109,7 +157,8 @@ static void hash_del(struct hash *h, const char *name)
 		return;
 	free(f->name);
 	free(f->value);
-	memmove(f, f + 1, (size_t)(&h->field[--h->count] - f) * sizeof(*f));
+	f->name = f->value = NULL; /* its slot stays taken until the next hash_grow() */
+	h->count--;
 }
 
 static struct hash *hash_find(const struct memory_server *s, const char *key)
@@ -158,8 +207,9 @@ static struct hash *hashes_copy(const struct hash *from)
 		memcpy(h->key, from->key, sizeof(h->key));
 		memcpy(h->type, from->type, sizeof(h->type));
 		h->expires_ms = from->expires_ms;
-		for (int i = 0; i < from->count; i++)
-			hash_set(h, from->field[i].name, from->field[i].value);
+		for (int i = 0; i < from->used; i++)
+			if (from->field[i].name)
+				hash_set(h, from->field[i].name, from->field[i].value);
 		*at = h;
 	}
 	return first;
@@ -190,12 +240,16 @@ static int push_value(lua_State *lua, struct hash *h, const char *name)
 
 static int do_hgetall(lua_State *lua, struct hash *h)
 {
-	lua_newtable(lua);
-	for (int i = 0; h && i < h->count; i++) {
+	int n = 0;
+
+	lua_createtable(lua, h ? 2 * h->count : 0, 0);
+	for (int i = 0; h && i < h->used; i++) {
+		if (!h->field[i].name)
+			continue;
 		lua_pushstring(lua, h->field[i].name);
-		lua_rawseti(lua, -2, 2 * i + 1);
+		lua_rawseti(lua, -2, ++n);
 		lua_pushstring(lua, h->field[i].value);
-		lua_rawseti(lua, -2, 2 * i + 2);
+		lua_rawseti(lua, -2, ++n);
 	}
 	return 1;
 }
@@ -279,6 +333,15 @@ static int redis_call(lua_State *lua)
 	const char *key = top > 1 ? luaL_checkstring(lua, 2) : "";
 	struct hash *h = hash_find(s, key);
 
+	s->work.commands++;
+	if (strcmp(command, "HGETALL") == 0)
+		s->work.fields_read += h ? (uint64_t)h->count : 0;
+	else if (command[0] == 'H' && strcmp(command, "HSET") == 0)
+		s->work.fields_written += (uint64_t)(top - 2) / 2;
+	else if (strcmp(command, "HDEL") == 0)
+		s->work.fields_written += (uint64_t)(top - 2);
+	else if (command[0] == 'H')
+		s->work.fields_read += (uint64_t)(top - 2);
 	if (strcmp(command, "HGETALL") == 0)
 		return do_hgetall(lua, h);
 	if (strcmp(command, "HGET") == 0)
@@ -405,6 +468,11 @@ void memory_copy_free(struct memory_copy *copy)
 		return;
 	hashes_free(copy->hashes);
 	free(copy);
+}
+
+const struct memory_work *memory_server_work(const struct memory_server *s)
+{
+	return &s->work;
 }
 
 void memory_server_on_publish(struct memory_server *s, void (*publish)(void *, const char *, const char *), void *ctx)

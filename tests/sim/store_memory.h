@@ -14,6 +14,10 @@
 struct memory_server;
 struct memory_copy; /* the data of a server at one moment */
 
+struct memory_work { /* of all scripts so far */
+	uint64_t commands, fields_read, fields_written;
+};
+
 struct memory_reply {
 	int argc;
 	char **argv; /* [0]: status */
@@ -31,6 +35,8 @@ void memory_server_flush(struct memory_server *server); /* FLUSHALL */
 struct memory_copy *memory_server_save(const struct memory_server *server);
 void memory_server_load(struct memory_server *server, const struct memory_copy *copy); /* as often as wanted */
 void memory_copy_free(struct memory_copy *copy);
+
+const struct memory_work *memory_server_work(const struct memory_server *server);
 
 /* Every PUBLISH, during the call that makes it. */
 void memory_server_on_publish(struct memory_server *server,

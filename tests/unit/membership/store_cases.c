@@ -507,7 +507,7 @@ static void who_is_waited_for_with_force_one(struct bench *b)
 	group(b, 5, "auto");
 	accuse(b, 0, 3);
 	accuse(b, 1, 4);
-	accuse(b, 2, 4); /* by two */
+	accuse(b, 2, 4);					 /* by two */
 	ck_assert_str_eq(report(b, 3, "0 0 0 5 - - -"), "WAIT"); /* accused, and reports */
 	ck_assert_str_eq(report(b, 0, "0 0 0 5 - - -"), "WAIT");
 	SAYS(b, 0, "decide 1 1", "WAIT");

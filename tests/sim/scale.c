@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a change costs with very many ranks: for every size one death, a replacement, the death of a third of the
+ * ranks at once, and an extend from half the size to the size. A table, and a plot of the time against the ranks.
+ *
+ *   scale [--ranks N,N,...] [--svg FILE]
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "scale.h"
+
+#define SIZES_MAX 8
+
+enum step { DEATH, JOIN, THIRD, EXTEND, STEPS };
+
+static const char *const names[STEPS] = { "one death", "replacement", "a third dies", "extend from half" };
+
+struct result {
+	int ranks, done;
+	double ms;
+	struct scale_count count;
+};
+
+static struct result results[STEPS][SIZES_MAX];
+
+static double cpu_s(void)
+{
+	return (double)clock() / CLOCKS_PER_SEC;
+}
+
+static uint64_t calls_of(const struct scale_count *c)
+{
+	uint64_t n = 0;
+
+	for (int k = 0; k < SC_CALLS; k++)
+		n += c->calls[k];
+	return n;
+}
+
+static void row(int step, int ranks, const struct result *r, double cpu)
+{
+	const struct scale_count *c = &r->count;
+	double n = ranks;
+
+	printf("%-17s %5d %10.2f %9.2f %5lu %9.1f %7lu %9.1f %9.1f %10.1f %9lu %9.1f %9lu %7.1f  ", names[step], ranks,
+	       r->ms, (double)c->busy_ns / 1e6, c->views, (double)calls_of(c) / n, c->most_calls,
+	       (double)c->commands / n, (double)c->fields / n, (double)c->reply_bytes / n, c->most_bytes,
+	       (double)c->notices / n, c->messages, cpu);
+	for (int k = 0; k < SC_CALLS; k++)
+		if (c->calls[k])
+			printf(" %s %lu", scale_call_names[k], c->calls[k]);
+	printf("\n");
+	fflush(stdout);
+}
+
+static int measure(struct scale_world *w, int step, int size, int ranks)
+{
+	struct result *r = &results[step][size];
+	double cpu = cpu_s();
+	uint64_t ns = scale_settle(w, &r->count);
+
+	r->ranks = ranks;
+	r->ms = (double)ns / 1e6;
+	r->done = ns > 0;
+	row(step, ranks, r, cpu_s() - cpu);
+	if (!ns)
+		fprintf(stderr, "scale: %s with %d ranks does not end\n", names[step], ranks);
+	return ns ? 0 : -1;
+}
+
+static int one_size(int ranks, int size)
+{
+	struct scale_world *w = scale_open(ranks, ranks);
+	int err = w ? 0 : -1;
+
+	if (w) {
+		scale_kill(w, ranks - 1);
+		err = measure(w, DEATH, size, ranks);
+	}
+	if (!err) {
+		scale_join(w, ranks - 1);
+		err = measure(w, JOIN, size, ranks);
+	}
+	if (!err) {
+		for (int r = 0; r < ranks; r += 3)
+			scale_kill(w, r);
+		err = measure(w, THIRD, size, ranks);
+	}
+	if (w)
+		scale_close(w);
+	w = err ? NULL : scale_open(ranks / 2, ranks);
+	if (!w)
+		return -1;
+	for (int r = ranks / 2; r < ranks; r++)
+		scale_join(w, r);
+	err = measure(w, EXTEND, size, ranks);
+	scale_close(w);
+	return err;
+}
+
+/* ---- The plot: both axes logarithmic ---- */
+
+#define WIDTH 640.0
+#define HEIGHT 400.0
+#define MARGIN 60.0
+
+static double across(double ranks, double lo, double hi)
+{
+	return MARGIN + (WIDTH - 2 * MARGIN) * (log(ranks / lo) / log(hi / lo));
+}
+
+static double up(double ms, double lo, double hi)
+{
+	return HEIGHT - MARGIN - (HEIGHT - 2 * MARGIN) * (log(ms / lo) / log(hi / lo));
+}
+
+static void curve(FILE *f, int step, int sizes, double lo, double hi, double top)
+{
+	static const char *const colours[STEPS] = { "#c0392b", "#2471a3", "#7d3c98", "#1e8449" };
+
+	fprintf(f, "<polyline fill='none' stroke='%s' stroke-width='2' points='", colours[step]);
+	for (int i = 0; i < sizes; i++)
+		if (results[step][i].done)
+			fprintf(f, "%.1f,%.1f ", across(results[step][i].ranks, lo, hi),
+				up(results[step][i].ms, 0.1, top));
+	fprintf(f, "'/>\n<text x='%.1f' y='%.1f' fill='%s'>%s</text>\n", MARGIN + 10, MARGIN + 16 * (step + 1),
+		colours[step], names[step]);
+}
+
+static int plot(const char *path, int sizes)
+{
+	FILE *f = fopen(path, "w");
+	double lo = results[DEATH][0].ranks, hi = results[DEATH][sizes - 1].ranks, top = 1;
+
+	if (!f)
+		return -1;
+	for (int s = 0; s < STEPS; s++)
+		for (int i = 0; i < sizes; i++)
+			while (results[s][i].ms > top)
+				top *= 10;
+	if (hi <= lo)
+		hi = 2 * lo;
+	fprintf(f,
+		"<svg xmlns='http://www.w3.org/2000/svg' width='%.0f' height='%.0f' font-family='sans-serif' "
+		"font-size='12'>\n",
+		WIDTH, HEIGHT);
+	fprintf(f, "<text x='%.0f' y='24'>Virtual time until every member is in one active view, ms, by ranks</text>\n",
+		MARGIN);
+	for (double ms = 0.1; ms <= top * 1.01; ms *= 10) {
+		double y = up(ms, 0.1, top);
+
+		fprintf(f, "<line x1='%.0f' x2='%.0f' y1='%.1f' y2='%.1f' stroke='#ddd'/>", MARGIN, WIDTH - MARGIN, y,
+			y);
+		fprintf(f, "<text x='8' y='%.1f'>%g</text>\n", y + 4, ms);
+	}
+	for (int i = 0; i < sizes; i++)
+		fprintf(f, "<text x='%.1f' y='%.0f'>%d</text>\n", across(results[DEATH][i].ranks, lo, hi) - 10,
+			HEIGHT - MARGIN + 20, results[DEATH][i].ranks);
+	for (int s = 0; s < STEPS; s++)
+		curve(f, s, sizes, lo, hi, top);
+	fprintf(f, "</svg>\n");
+	return fclose(f) ? -1 : 0;
+}
+
+int main(int argc, char **argv)
+{
+	const char *list = "64,256,1024", *svg = NULL;
+	int sizes = 0, err = 0;
+
+	for (int i = 1; i + 1 < argc; i += 2) {
+		if (strcmp(argv[i], "--ranks") == 0)
+			list = argv[i + 1];
+		else if (strcmp(argv[i], "--svg") == 0)
+			svg = argv[i + 1];
+	}
+	printf("assumed: %.0f us one way, store %.0f us a call + %.1f us a field + %.1f us a notice + %.1f us a kB of "
+	       "reply\n",
+	       LATENCY_US, CALL_US, FIELD_US, NOTICE_US, KBYTE_US);
+	printf("%-17s %5s %10s %9s %5s %9s %7s %9s %9s %10s %9s %9s %9s %7s   calls\n", "", "ranks", "time ms",
+	       "store ms", "views", "calls/r", "most", "cmds/r", "fields/r", "replyB/r", "most", "notices/r",
+	       "messages", "cpu s");
+	while (*list && sizes < SIZES_MAX && !err) {
+		char *end;
+		int ranks = (int)strtol(list, &end, 10);
+
+		if (ranks < 4 || ranks > COVEY_MAX_RANKS)
+			return 2;
+		err = one_size(ranks, sizes++);
+		list = *end ? end + 1 : end;
+	}
+	if (svg && !err)
+		err = plot(svg, sizes);
+	return err ? 1 : 0;
+}
