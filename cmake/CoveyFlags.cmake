@@ -21,6 +21,11 @@ if(COVEY_WERROR)
 	add_compile_options(-Werror)
 endif()
 
+if(COVEY_BARE)
+	add_compile_definitions(CVY_BARE)
+	covey_part(guards "left out: a build to measure against, not to use")
+endif()
+
 set(COVEY_TEST_SLOWER 1)
 if(COVEY_SANITIZE)
 	add_compile_options(-fsanitize=${COVEY_SANITIZE} -fno-omit-frame-pointer)

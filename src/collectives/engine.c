@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "clock.h"
+#include "guard.h"
 #include "log.h"
 
 #define LOOKS 256 /* of a blocking call before it waits in earnest; about 5 us with a core of one's own */
@@ -148,7 +149,7 @@ void cvy_engine_decide(struct cvy_engine *e, struct cvy_op *op, int status, uint
 	for (int w = 0; w < e->mask_words; w++) /* the others are never set */
 		res->mask.word[w] = mask->word[w];
 	res->wait_ns = op->posted_ns ? cvy_now_ns() - op->posted_ns : 0;
-	if (!status && op->on_loss == COVEY_ON_LOSS_FAIL && op->kind->op_class != CVY_OP_ADMIT &&
+	if (CVY_GUARDED && !status && op->on_loss == COVEY_ON_LOSS_FAIL && op->kind->op_class != CVY_OP_ADMIT &&
 	    !cvy_mask_within(&e->acked, mask)) {
 		res->status = cvy_fail(e->box, COVEY_ERR_PEER, -1, epoch,
 				       "operation %llu: a rank of the last safe point did not contribute",
@@ -172,7 +173,10 @@ void cvy_engine_decide(struct cvy_engine *e, struct cvy_op *op, int status, uint
 	}
 	cvy_engine_reach(e, op->seq);
 	__atomic_store_n(&e->own->done.aux, e->done, __ATOMIC_RELEASE);
-	record_op(e, op);
+	if (CVY_GUARDED)
+		record_op(e, op);
+	else
+		cvy_op_put(op);
 }
 
 /* An operation whose outcome a repair brought before the application called it. */

@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "guard.h"
+
 #define TICKS_MAX 0xc0000000u /* of a view: then a new one is asked for, so that no number comes twice */
 
 /* ---- slots ---- */
@@ -63,8 +65,10 @@ static void publish(struct cvy_engine *e, struct cvy_op *op, uint64_t i, int rou
 {
 	struct cvy_line *line = (round == 1 ? e->own->first : e->own->second) + cvy_slot_index(op, i);
 
-	line->sig = op->sig;
-	line->call = op->call;
+	if (CVY_GUARDED) {
+		line->sig = op->sig;
+		line->call = op->call;
+	}
 	if (round == 1) {
 		if (op->kind->publish && (op->kind->op_class != CVY_OP_ROOT || op->root == e->rank))
 			op->kind->publish(e, op, i, line);
@@ -128,14 +132,14 @@ static int arrived(struct cvy_engine *e, struct cvy_op *op, uint64_t i, int roun
 
 		if (*k == e->set.self || (op->kind->op_class == CVY_OP_ROOT && e->set.rank[*k] != op->root))
 			continue;
-		if (e->set.gone[*k]) {
+		if (CVY_GUARDED && e->set.gone[*k]) {
 			cvy_mask_add(&e->lost, e->set.rank[*k]);
 			continue;
 		}
 		line = cvy_source_line(e, op, i, *k, round);
 		if (__atomic_load_n(&line->tag, __ATOMIC_ACQUIRE) != tag)
 			return 0;
-		if (line->sig != op->sig) {
+		if (CVY_GUARDED && line->sig != op->sig) {
 			cvy_engine_mismatch(e, op, *k, line);
 			return 0;
 		}
@@ -147,7 +151,7 @@ static int arrived(struct cvy_engine *e, struct cvy_op *op, uint64_t i, int roun
 /* In place and of many ticks: the first result would overwrite an input that a redo needs. */
 static void save_input(struct cvy_engine *e, struct cvy_op *op)
 {
-	if (op->undo || op->ticks == 1 || !op->input_bytes || op->input_bytes > e->undo_bytes)
+	if (!CVY_GUARDED || op->undo || op->ticks == 1 || !op->input_bytes || op->input_bytes > e->undo_bytes)
 		return;
 	op->undo = malloc(op->input_bytes);
 	if (op->undo) {
@@ -273,7 +277,7 @@ static void decide(struct cvy_engine *e, struct cvy_op *op)
 		admitted(e, op);
 	if (op->kind->op_class == CVY_OP_ADMIT)
 		size = cvy_view_size(e->view, op->seq + 1);
-	if (op->kind->op_class == CVY_OP_PRIVATE) {
+	if (CVY_GUARDED && op->kind->op_class == CVY_OP_PRIVATE) {
 		kept = e->mask;
 		cvy_mask_sub(&kept, &e->lost);
 		mask = &kept;

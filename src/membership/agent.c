@@ -19,6 +19,7 @@
 #include "clock.h"
 #include "detect.h"
 #include "driver.h"
+#include "guard.h"
 #include "log.h"
 #include "ping.h"
 #include "slice.h"
@@ -243,7 +244,7 @@ static void look_for_life(struct cvy_agent *agent, uint64_t now_ns)
 {
 	const struct cvy_view *view = cvy_group_view(agent->driver.group);
 
-	if (agent->driver.ended || !view)
+	if (!CVY_GUARDED || agent->driver.ended || !view)
 		return;
 	if (agent->watch_dirty) {
 		/* before the calls below, which may lead to the next view */
