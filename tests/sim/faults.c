@@ -15,13 +15,13 @@ static struct proc *victim(struct sim *s)
 	for (int i = 0; i < s->procs; i++)
 		if (s->proc[i]->alive && !s->proc[i]->driver.ended && s->proc[i]->joined)
 			list[n++] = s->proc[i];
-	return n > 1 ? list[sim_random(s, (uint64_t)n)] : NULL;
+	return n > 1 ? list[sim_draw(s, SIM_FAULTS, (uint64_t)n)] : NULL;
 }
 
 static void ask(struct sim *s, struct proc *p, int api)
 {
 	struct proc *other = victim(s);
-	struct cvy_event e = { .kind = CVY_EV_API, .api = api, .id = 1 + sim_random(s, 1000) };
+	struct cvy_event e = { .kind = CVY_EV_API, .api = api, .id = 1 + sim_draw(s, SIM_FAULTS, 1000) };
 
 	if (!other || other->rank < 0)
 		return;
@@ -33,7 +33,7 @@ static void ask(struct sim *s, struct proc *p, int api)
 static void restart_store(struct sim *s)
 {
 	char run[32];
-	uint64_t what = sim_random(s, 3);
+	uint64_t what = sim_draw(s, SIM_FAULTS, 3);
 
 	snprintf(run, sizeof(run), "run%d", ++s->restarts);
 	memory_server_names(s->server, run, run);
@@ -48,7 +48,7 @@ static void pause_proc(struct sim *s, struct proc *p)
 {
 	sim_trace(s, "pause process %d", p->id);
 	p->paused = 1;
-	sim_at(s, (50 + sim_random(s, 500)) * CVY_MS, RESUME, p->id);
+	sim_at(s, (50 + sim_draw(s, SIM_FAULTS, 500)) * CVY_MS, RESUME, p->id);
 	for (int i = 0; i < s->procs; i++)
 		if (s->link[p->id][i])
 			sim_at(s, 100 * CVY_MS, PROOF, i)->other = -1 - p->id; /* a suspicion, no proof */
@@ -59,14 +59,14 @@ void sim_fault(struct sim *s)
 	struct proc *p = victim(s);
 
 	if (s->now < FAULTS_END)
-		sim_at(s, (10 + sim_random(s, 200)) * CVY_MS, FAULT, 0);
+		sim_at(s, (10 + sim_draw(s, SIM_FAULTS, 200)) * CVY_MS, FAULT, 0);
 	if (!p)
 		return;
-	switch (sim_random(s, 11)) {
+	switch (sim_draw(s, SIM_FAULTS, 11)) {
 	case 0:
 	case 1:
 		sim_kill(p);
-		sim_at(s, sim_random(s, 100) * CVY_MS, SPAWN, 0)->rank = p->rank;
+		sim_at(s, sim_draw(s, SIM_FAULTS, 100) * CVY_MS, SPAWN, 0)->rank = p->rank;
 		break;
 	case 2:
 		sim_kill(p);
@@ -89,14 +89,14 @@ void sim_fault(struct sim *s)
 		ask(s, p, CVY_API_EVICT);
 		break;
 	case 8:
-		ask(s, p, sim_random(s, 2) ? CVY_API_LEAVE : CVY_API_RETIRE);
+		ask(s, p, sim_draw(s, SIM_FAULTS, 2) ? CVY_API_LEAVE : CVY_API_RETIRE);
 		break;
 	case 9: {
 		struct cvy_event down = { .kind = CVY_EV_STORE_DOWN, .err = COVEY_ERR_STORE };
 
 		p->client.deaf = 1;
 		sim_post(p, &down);
-		sim_at(s, sim_random(s, 600) * CVY_MS, UP, p->id);
+		sim_at(s, sim_draw(s, SIM_FAULTS, 600) * CVY_MS, UP, p->id);
 		break;
 	}
 	default: {

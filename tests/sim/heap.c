@@ -9,13 +9,18 @@
 
 #include "world.h"
 
-uint64_t sim_random(struct sim *s, uint64_t below)
+uint64_t sim_draw(struct sim *s, int stream, uint64_t below)
 {
-	uint64_t z = s->rng += 0x9e3779b97f4a7c15ull;
+	uint64_t z = s->rng[stream] += 0x9e3779b97f4a7c15ull;
 
 	z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
 	z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
 	return (z ^ (z >> 31)) % below;
+}
+
+uint64_t sim_random(struct sim *s, uint64_t below)
+{
+	return sim_draw(s, SIM_APPS, below);
 }
 
 uint64_t sim_hash(uint64_t a, uint64_t b)
@@ -106,5 +111,5 @@ void sim_event_free(struct sim_event *e)
 
 uint64_t sim_lag(struct sim *s, uint64_t us)
 {
-	return US * (20 + sim_random(s, us));
+	return US * (20 + sim_draw(s, SIM_NET, us));
 }

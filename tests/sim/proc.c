@@ -174,7 +174,7 @@ static void deliver(void *ctx, struct memory_delivery *d)
 {
 	struct proc *p = ctx;
 	struct sim *s = p->sim;
-	int lose = s->faults && sim_random(s, 50) == 0;
+	int lose = s->faults && sim_draw(s, SIM_STORE, 50) == 0;
 	struct sim_event *e = sim_at(s, lose ? 200 * CVY_MS : sim_lag(s, 200), lose ? LOSE : DELIVER, p->id);
 
 	e->delivery = d;
@@ -252,7 +252,7 @@ struct proc *sim_spawn(struct sim *s, int rank, int create)
 	snprintf(addr, sizeof(addr), "p%d", p->id);
 	args.addr = addr;
 	args.nonce = s->seed * 1000 + (uint64_t)p->id + 1;
-	args.seed = sim_random(s, UINT64_MAX);
+	args.seed = sim_hash(s->seed, 1000 + (uint64_t)p->id);
 	p->held_last = &p->held;
 	engine_open(p);
 	sink.ctx = observer.ctx = p;
@@ -284,7 +284,7 @@ void sim_kill(struct proc *p)
 /* One step of the engine at a time, mostly: a kill can fall between any two. */
 void sim_step(struct sim *s, struct proc *p)
 {
-	int steps = 1 + (int)sim_random(s, 3), moved = 1;
+	int steps = 1 + (int)sim_draw(s, SIM_STEPS, 3), moved = 1;
 
 	if (!p->alive)
 		return;
@@ -301,5 +301,5 @@ void sim_step(struct sim *s, struct proc *p)
 	pthread_mutex_unlock(&p->engine->lock);
 	app_step(p);
 	if (!p->driver.ended)
-		sim_at(s, sim_lag(s, moved ? 60 : 1200), STEP, p->id);
+		sim_at(s, US * (20 + sim_draw(s, SIM_STEPS, moved ? 60 : 1200)), STEP, p->id);
 }

@@ -2,7 +2,8 @@
 /*
  * A whole group in one process from one seed: virtual time, members with the real driver, state machine,
  * engine and store.lua. Made up are the links and windows (sim_mesh.c), what the applications call
- * (app.c), and the faults (faults.c). Nothing is random but through sim_random(), so a seed is a run.
+ * (app.c), and the faults (faults.c). Nothing is random but through sim_draw(), so a seed is a run; what is
+ * drawn for one purpose has a stream of its own, so that a new fault leaves the network as it was.
  */
 #ifndef SIM_H
 #define SIM_H
@@ -20,6 +21,9 @@
 
 struct sim;
 struct sim_event;
+
+/* Streams of random numbers, all made from the seed: how the run is laid out, ..., who runs when, ... */
+enum sim_stream { SIM_WORLD, SIM_FAULTS, SIM_NET, SIM_STORE, SIM_STEPS, SIM_APPS, SIM_STREAMS };
 
 /* ---- sim_mesh.c ---- */
 
@@ -105,7 +109,7 @@ struct sim_view { /* every view that was active anywhere */
 };
 
 struct sim {
-	uint64_t seed, rng, now, serial, steps;
+	uint64_t seed, rng[SIM_STREAMS], now, serial, steps;
 	int trace, failed, procs, world, faults, looked;
 	int tcp; /* flavour of the links */
 	size_t slot_bytes, undo_bytes;
@@ -127,9 +131,10 @@ struct sim {
 };
 
 /* heap.c */
-uint64_t sim_random(struct sim *sim, uint64_t below);
+uint64_t sim_draw(struct sim *sim, int stream, uint64_t below);
+uint64_t sim_random(struct sim *sim, uint64_t below); /* of the applications */
 uint64_t sim_hash(uint64_t a, uint64_t b);
-uint64_t sim_lag(struct sim *sim, uint64_t us);
+uint64_t sim_lag(struct sim *sim, uint64_t us); /* of the network, ns */
 void sim_fail(struct sim *sim, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void sim_trace(struct sim *sim, const char *format, ...) __attribute__((format(printf, 2, 3)));
 

@@ -131,7 +131,7 @@ static int flush(struct sim_link *l)
 		struct frame *f = l->out;
 		uint64_t at = s->now + sim_lag(s, 200);
 
-		if (sim_random(s, 16) == 0) /* the socket is full for now */
+		if (sim_draw(s, SIM_NET, 16) == 0) /* the socket is full for now */
 			break;
 		l->out = f->next;
 		if (!l->out)

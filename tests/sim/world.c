@@ -17,7 +17,7 @@ static void published(void *ctx, const char *channel, const char *message)
 
 	(void)channel;
 	for (int i = 0; i < s->procs; i++)
-		if (s->proc[i]->alive && !s->proc[i]->client.deaf && (!s->faults || sim_random(s, 10)))
+		if (s->proc[i]->alive && !s->proc[i]->client.deaf && (!s->faults || sim_draw(s, SIM_STORE, 10)))
 			sim_at(s, sim_lag(s, 200), NOTICE, i)->text = strdup(message);
 }
 
@@ -142,16 +142,17 @@ static void open_world(struct sim *s, uint64_t seed, int trace)
 {
 	memset(s, 0, sizeof(*s));
 	s->seed = seed;
-	s->rng = seed * 0x2545f4914f6cdd1dull;
+	for (int i = 0; i < SIM_STREAMS; i++)
+		s->rng[i] = sim_hash(seed, (uint64_t)i);
 	s->trace = trace;
 	s->faults = 1;
 	s->now = CVY_MS;
 	s->box = cvy_errbox_new();
 	s->server = memory_server_new("run0", "run0");
-	s->world = 2 + (int)sim_random(s, 4);
-	s->tcp = (int)sim_random(s, 2);
-	s->slot_bytes = sim_random(s, 4) ? 256 : 16384;
-	s->undo_bytes = sim_random(s, 4) ? 1u << 20 : 0;
+	s->world = 2 + (int)sim_draw(s, SIM_WORLD, 4);
+	s->tcp = (int)sim_draw(s, SIM_WORLD, 2);
+	s->slot_bytes = sim_draw(s, SIM_WORLD, 4) ? 256 : 16384;
+	s->undo_bytes = sim_draw(s, SIM_WORLD, 4) ? 1u << 20 : 0;
 	memory_server_on_publish(s->server, published, s);
 	memory_server_time(s->server, 1000);
 	for (int i = 0; i < s->world; i++)
