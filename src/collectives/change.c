@@ -95,7 +95,9 @@ static uint32_t stamp_used(const struct cvy_engine *e)
 
 	if (e->head && e->head->state == CVY_OP_ENTERED)
 		tick = e->head->first + (uint32_t)e->head->entered;
-	return e->view ? e->view->stamp + tick : 0;
+	if (!e->view)
+		return 0;
+	return tick < UINT32_MAX - e->view->stamp ? e->view->stamp + tick : UINT32_MAX;
 }
 
 static void report(struct cvy_engine *e, struct cvy_report *r)

@@ -13,6 +13,9 @@ local COMMON = 7
 local PROTO = '1'
 local TTL_MS, TTL_CLOSED_MS = 600000, 60000
 local STAMP_STEP = 5         -- 1 + 2D: no stamp of the old view is used again
+local STAMP_MAX = 2147483648 -- stamps begin anew above it: members have 32 bits for them
+local EPOCH_MAX = 4294967294 -- and for epochs, which never begin anew
+local INC_MAX = 9007199254740991 -- a number of Lua counts no further
 local KEEP_EPOCHS = 16       -- l: of so many epochs
 local INC_STEP = 1048576     -- a store that forgot may have given out so many
 local STALE_MS = 10000       -- a joiner without a beat for so long gives its rank to `any`
@@ -302,7 +305,9 @@ local function lists_me(members) return word(members[num(RANK)], 1) == INC end
 
 local function decided(status, ...) -- the reply of report and decide
 	if status == 'COMMIT' then return add_record(reply(status)) end
-	if status == 'CLOSED' then return reply(status, 'why', 'the last member has left the group') end
+	if status == 'CLOSED' then
+		return reply(status, 'why', num(h.epoch) >= EPOCH_MAX and 'epoch numbers have run out: form a new group' or 'the last member has left the group')
+	end
 	return reply(status, ...)
 end
 
@@ -486,7 +491,8 @@ end
 local function new_life(number)
 	set('srv', L)
 	set('gen', str(number + 1) .. '.' .. RND:sub(1, 16))
-	set('incs', str(num(h.incs) + INC_STEP))
+	-- two servers may begin a life from the same copy: they give out other numbers
+	set('incs', str(math.min(num(h.incs) + INC_STEP + num(tonumber(RND:sub(21, 24), 16)), INC_MAX)))
 	-- a rev of another life is never taken for one of this
 	set('rev', str((number + 1) % 1024 * INC_STEP + num(tonumber(RND:sub(17, 20), 16))))
 	drop('crbk')
@@ -694,7 +700,7 @@ local function commit(mem, T)
 		stamp = math.max(stamp, m.rep.stamp)
 		if m.from ~= '-' then done = math.max(done, m.rep.done) end
 	end
-	if done < 0 then -- nobody admitted is left
+	if done < 0 or num(h.epoch) >= EPOCH_MAX then -- nobody admitted is left, or no number for another view
 		set('ph', 'closed')
 		tell = true
 		return 'CLOSED'
@@ -716,7 +722,7 @@ local function commit(mem, T)
 	local fail = failed_at(mem, T, base)
 	set('fail', fail and str(base) .. ' ' .. fail or '0')
 	set('base', str(fail and base + 1 or base))
-	set('stamp', str(stamp + STAMP_STEP))
+	set('stamp', str(stamp < STAMP_MAX and stamp + STAMP_STEP or STAMP_STEP))
 	local removed, added = write_view(mem, T, J)
 	new_epoch(removed, added, lag)
 	return 'COMMIT'
@@ -822,6 +828,7 @@ script.register = function()
 		local refusal
 		r, refusal = wanted_rank(want)
 		if not r then return refusal end
+		if num(h.incs) >= INC_MAX then return reply('REFUSED', 'why', 'incarnation numbers have run out: form a new group') end
 		set('incs', str(num(h.incs) + 1))
 		note('j', r, h.incs .. ' ' .. NONCE .. ' ' .. addr .. ' ' .. host .. ' 0')
 		put('t', r, str(server_ms()) .. ' -')
@@ -919,7 +926,7 @@ local function hello_joiner()
 	if not h.gid then return { 'GONE' } end
 	if h.ph == 'form' and LIFE ~= h.gen and life_number(h.gen) <= life_number(LIFE) then new_life(life_number(LIFE)) end
 	local r = num(RANK)
-	if joiner_inc(r) ~= INC or g.m[r] then return reply('GONE') end
+	if joiner_inc(r) ~= INC or word(g.j[r], 2) ~= NONCE or g.m[r] then return reply('GONE') end
 	put('c', r, INC)
 	return full('OK')
 end
@@ -933,7 +940,7 @@ local function start_over(rec) -- an emptied server, or a name that was taken wh
 	L = server_name()
 	new_life(number)
 	take(rec)
-	set('incs', str(num(h.incs) + INC_STEP))
+	set('incs', str(math.min(num(h.incs) + INC_STEP, INC_MAX)))
 end
 
 script.hello = function()
