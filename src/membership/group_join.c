@@ -46,7 +46,10 @@ void cvy_join_anew(struct cvy_group_state *g)
 	g->links_dirty = 1;
 	for (int s = 0; s < CALLS; s++)
 		cvy_call_reset(g, s);
-	g->call[CALL_REGISTER].due_ns = g->now + CVY_CALL_RETRY_MS * CVY_MS;
+	/* Two processes that want one rank take it from each other: the longer either waits, the surer the other gets in. */
+	g->call[CALL_REGISTER].due_ns = g->now + (CVY_CALL_RETRY_MS << g->displaced) * CVY_MS;
+	if (CVY_CALL_RETRY_MS << g->displaced < CVY_CALL_RETRY_MAX_MS)
+		g->displaced++;
 }
 
 static void hex(uint8_t *to, const char *from)

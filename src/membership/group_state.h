@@ -94,6 +94,7 @@ struct cvy_group_state {
 	uint64_t join_deadline;
 	int join_err;
 	char join_why[160];
+	int displaced; /* how often it lost its place before a view listed it: longer waits */
 	char gid[40], life[80], stat[96];
 	uint8_t secret[32];
 	int have_secret, rank, max_ranks, manual;
