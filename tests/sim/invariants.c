@@ -55,14 +55,7 @@ void sim_activated(struct proc *p, const struct cvy_view *v)
 /* Who counts: alive, not ended, and in the store's present view. */
 int sim_survivor(struct proc *p)
 {
-	char field[16];
-	const char *m;
-
-	if (!p->alive || p->driver.ended || p->rank < 0)
-		return 0;
-	snprintf(field, sizeof(field), "m:%d", p->rank);
-	m = memory_server_field(p->sim->server, "sim", field);
-	return m && strtoull(m, NULL, 10) == p->inc;
+	return p->alive && !p->driver.ended && p->rank >= 0 && sim_listed(p);
 }
 
 static int running(struct proc *p)

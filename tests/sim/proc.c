@@ -44,6 +44,12 @@ static void identity(void *ctx, const struct cvy_identity *id)
 	p->inc = id->inc;
 	cvy_engine_identity(p->engine, id->rank, id->max_ranks);
 	sim_trace(p->sim, "process %d is rank %d inc %" PRIu64, p->id, p->rank, p->inc);
+	for (int i = 0; i < p->sim->procs; i++) {
+		struct proc *q = p->sim->proc[i];
+
+		if (q != p && q->inc == p->inc && !strcmp(cvy_group_gid(q->driver.group), id->gid))
+			sim_fail(p->sim, "I1: processes %d and %d are both incarnation %" PRIu64, p->id, i, p->inc);
+	}
 }
 
 static void expect(void *ctx, int rank, uint64_t inc)
@@ -63,11 +69,23 @@ static void freeze(void *ctx, uint32_t epoch)
 	cvy_engine_freeze(((struct proc *)ctx)->engine, epoch);
 }
 
+/* I7: between the report and the commit nothing of it changes. */
+static void check_told(struct proc *p)
+{
+	if (p->fenced &&
+	    (p->told.done != p->engine->done || p->told.ent != p->engine->ent || p->told.adm != p->engine->adm))
+		sim_fail(p->sim,
+			 "I7: process %d reported done %" PRIu64 " ent %" PRIu64 ", at the commit it has done %" PRIu64
+			 " ent %" PRIu64,
+			 p->id, p->told.done, p->told.ent, p->engine->done, p->engine->ent);
+}
+
 static void learn(void *ctx, const struct cvy_view *view, const struct covey_mask *removed,
 		  const struct covey_mask *lag)
 {
 	struct proc *p = ctx;
 
+	check_told(p);
 	if (!p->engine->gate)
 		sim_fail(p->sim, "I3: process %d learns view %u without standing still", p->id, view->epoch);
 	if (view->epoch <= p->fenced)
@@ -103,6 +121,11 @@ static void thaw(void *ctx)
 	if (p->fenced != v->epoch)
 		sim_fail(p->sim, "I9: process %d begins view %u before it has fenced", p->id, v->epoch);
 	cvy_engine_thaw(p->engine);
+	if (p->sim->wrap == WRAP_TICK) { /* everybody begins there: ticks of a view are numbered alike */
+		p->engine->tick = p->engine->complete = p->engine->floor =
+			0xc0000000u - (uint32_t)(sim_hash(p->sim->seed, v->epoch) % 40);
+		p->engine->done_word = p->engine->tick;
+	}
 }
 
 static void message(void *ctx, const struct cvy_msg *msg)
@@ -135,6 +158,8 @@ static void engine_post(void *ctx, const struct cvy_event *event)
 {
 	struct proc *p = ctx;
 
+	if (event->kind == CVY_EV_FROZEN)
+		p->told = event->report;
 	if (p->driver.draining)
 		cvy_driver_post(&p->driver, event, p->sim->now);
 	else
@@ -168,24 +193,6 @@ static void engine_open(struct proc *p)
 	p->engine->send_ctx = p;
 	p->seam = seam;
 	p->seam.ctx = p;
-}
-
-static void deliver(void *ctx, struct memory_delivery *d)
-{
-	struct proc *p = ctx;
-	struct sim *s = p->sim;
-	int lose = s->faults && sim_draw(s, SIM_STORE, 50) == 0;
-	struct sim_event *e = sim_at(s, lose ? 200 * CVY_MS : sim_lag(s, 200), lose ? LOSE : DELIVER, p->id);
-
-	e->delivery = d;
-}
-
-static void reply(void *ctx, uint64_t id, int err, int argc, const char *const *argv, const char *cause)
-{
-	struct cvy_event e = { .kind = CVY_EV_REPLY, .rank = -1, .id = id, .err = err, .argc = argc, .argv = argv };
-
-	(void)cause;
-	sim_post(ctx, &e);
 }
 
 static void joined(void *ctx, int err)
@@ -231,7 +238,6 @@ struct proc *sim_spawn(struct sim *s, int rank, int create)
 	struct cvy_group_args args = {
 		.rank = rank, .world = s->world, .max_ranks = SIM_RANKS, .create = create, .host = "h", .join_ms = 10000
 	};
-	struct cvy_store_sink sink = { .reply = reply };
 	struct cvy_observer observer = { .joined = joined, .view = viewed, .ended = over };
 	struct cvy_event join = { .kind = CVY_EV_API, .api = CVY_API_JOIN, .rank = -1 },
 			 up = { .kind = CVY_EV_STORE_UP };
@@ -248,18 +254,19 @@ struct proc *sim_spawn(struct sim *s, int rank, int create)
 	p->alive = 1;
 	p->rank = -1;
 	p->want_rank = rank;
+	p->sees_old = s->two && sim_draw(s, SIM_STORE, 2);
 	s->proc[s->procs++] = p;
 	snprintf(addr, sizeof(addr), "p%d", p->id);
 	args.addr = addr;
+	args.admission = s->manual ? COVEY_ADMISSION_MANUAL : COVEY_ADMISSION_AUTO;
 	args.nonce = s->seed * 1000 + (uint64_t)p->id + 1;
 	args.seed = sim_hash(s->seed, 1000 + (uint64_t)p->id);
 	p->held_last = &p->held;
 	engine_open(p);
-	sink.ctx = observer.ctx = p;
+	observer.ctx = p;
 	if (cvy_driver_init(&p->driver, &args, &p->seam, &observer, s->box, s->now))
 		abort();
-	memory_client_init(&p->client, s->server, "sim", &sink, deliver, p);
-	p->driver.store = &p->client.store;
+	sim_store_open(p);
 	sim_post(p, &up);
 	sim_post(p, &join);
 	sim_at(s, sim_lag(s, 1000), STEP, p->id);
@@ -301,5 +308,6 @@ void sim_step(struct sim *s, struct proc *p)
 	pthread_mutex_unlock(&p->engine->lock);
 	app_step(p);
 	if (!p->driver.ended)
-		sim_at(s, US * (20 + sim_draw(s, SIM_STEPS, moved ? 60 : 1200)), STEP, p->id);
+		sim_at(s, US * (20 + sim_draw(s, SIM_STEPS, (moved ? 60 : 1200) * (1 + (uint64_t)p->slow))), STEP,
+		       p->id);
 }

@@ -21,6 +21,8 @@
 
 struct sim;
 struct sim_event;
+struct sim_net;
+struct sim_plan;
 
 /* Streams of random numbers, all made from the seed: how the run is laid out, ..., who runs when, ... */
 enum sim_stream { SIM_WORLD, SIM_FAULTS, SIM_NET, SIM_STORE, SIM_STEPS, SIM_APPS, SIM_STREAMS };
@@ -89,7 +91,11 @@ struct proc {
 	uint64_t inc;
 	struct cvy_driver driver;
 	struct cvy_seam seam;
-	struct memory_client client;
+	struct cvy_store store; /* how its calls go: request.c */
+	int deaf, told_down;	/* cut from the store; its client knows */
+	int sees_old;		/* of two servers */
+	int slow;		/* times slower than others, 0: is not */
+	struct cvy_report told; /* what it reported last */
 	struct cvy_mesh mesh;
 	struct cvy_engine *engine;
 	struct app app;
@@ -128,7 +134,16 @@ struct sim {
 	struct memory_copy *copy;
 	struct cvy_errbox *box;
 	int restarts;
+	struct memory_server *old; /* a primary that was replaced and does not know it */
+	int store_down, two;	   /* two: both servers answer */
+	int manual;		   /* policy of admission */
+	int blind;		   /* deaths are suspected, not proven, before the launcher says so */
+	int wrap;		   /* enum sim_wrap: a counter that starts near its end */
+	struct sim_plan *plan;	   /* faults.c */
+	struct sim_net *net;	   /* net.c: the walls between processes */
 };
+
+enum sim_wrap { WRAP_NONE, WRAP_EPOCH, WRAP_TICK, WRAP_STAMP, WRAP_INCS, WRAP_LIFE, WRAPS };
 
 /* heap.c */
 uint64_t sim_draw(struct sim *sim, int stream, uint64_t below);
@@ -136,13 +151,16 @@ uint64_t sim_random(struct sim *sim, uint64_t below); /* of the applications */
 uint64_t sim_hash(uint64_t a, uint64_t b);
 uint64_t sim_lag(struct sim *sim, uint64_t us); /* of the network, ns */
 void sim_fail(struct sim *sim, const char *format, ...) __attribute__((format(printf, 2, 3)));
+int sim_off(const char *name); /* a checker that is switched off: I8, G2, ... */
 void sim_trace(struct sim *sim, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* proc.c, invariants.c, net.c, world.c */
 struct proc *sim_proc_of(struct sim *sim, uint64_t inc); /* NULL: no such */
 int sim_survivor(struct proc *p);
+uint64_t sim_passes(const struct sim *sim, const struct proc *from, const struct proc *to); /* ns, or later */
 void sim_cut(struct proc *p, struct proc *q, int tell_p);			 /* ends the link of two processes */
 struct sim_view *sim_view_of(struct proc *p, uint32_t epoch);			 /* NULL: never active */
+extern const char *sim_offs;							 /* --off: names, commas between */
 int sim_run(uint64_t seed, int trace, char *why, size_t bytes, uint64_t *steps); /* 0: held */
 
 /* sim_mesh.c */

@@ -129,7 +129,7 @@ static int flush(struct sim_link *l)
 
 	while (l->out) {
 		struct frame *f = l->out;
-		uint64_t at = s->now + sim_lag(s, 200);
+		uint64_t at = sim_passes(s, p, q) + sim_lag(s, 200);
 
 		if (sim_draw(s, SIM_NET, 16) == 0) /* the socket is full for now */
 			break;

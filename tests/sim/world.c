@@ -11,24 +11,25 @@
 
 #include "world.h"
 
-static void published(void *ctx, const char *channel, const char *message)
-{
-	struct sim *s = ctx;
-
-	(void)channel;
-	for (int i = 0; i < s->procs; i++)
-		if (s->proc[i]->alive && !s->proc[i]->client.deaf && (!s->faults || sim_draw(s, SIM_STORE, 10)))
-			sim_at(s, sim_lag(s, 200), NOTICE, i)->text = strdup(message);
-}
-
 static void handle(struct sim *s, struct sim_event *e);
 
 /* What arrives at a stopped process waits for it, in order. */
 static int hold(struct proc *p, struct sim_event *e)
 {
-	if (!p->paused || e->kind == FAULT || e->kind == RESUME || e->kind == SPAWN || e->kind == EXIT ||
-	    e->kind == REAP)
+	switch (e->kind) {
+	case FAULT:
+	case RESUME:
+	case SPAWN:
+	case EXIT:
+	case REAP:
+	case STRIKE:
+	case ASKED: /* it has left already */
+	case HEAL:
 		return 0;
+	default:
+		if (!p->paused)
+			return 0;
+	}
 	e->next = NULL;
 	*p->held_last = e;
 	p->held_last = &e->next;
@@ -77,12 +78,10 @@ static void handle(struct sim *s, struct sim_event *e)
 		sim_ping(s, p);
 		break;
 	case DELIVER:
-		memory_delivery_run(e->delivery);
-		e->delivery = NULL;
+		sim_replied(p, e);
 		break;
-	case LOSE:
-		memory_delivery_drop(e->delivery, COVEY_ERR_TIMEOUT);
-		e->delivery = NULL;
+	case ASKED:
+		sim_asked(s, e);
 		break;
 	case DIAL:
 		sim_dialled(s, p, e);
@@ -95,12 +94,10 @@ static void handle(struct sim *s, struct sim_event *e)
 			sim_link_event(p, CVY_EV_LINK_DOWN, e->rank, e->inc);
 		break;
 	case MESSAGE:
-		ev.kind = CVY_EV_MSG;
-		ev.msg = e->msg;
-		if (s->link[p->id][e->other] == e->number)
-			sim_post(p, &ev);
-		free((void *)(uintptr_t)e->msg.body);
-		e->msg.body = NULL;
+		sim_message(s, p, e);
+		break;
+	case ECHO:
+		sim_echo(s, p, e);
 		break;
 	case NOTICE:
 		ev.kind = CVY_EV_NOTICE;
@@ -108,7 +105,13 @@ static void handle(struct sim *s, struct sim_event *e)
 		sim_post(p, &ev);
 		break;
 	case FAULT:
-		sim_fault(s);
+		sim_fault(s, e);
+		break;
+	case STRIKE:
+		sim_strike(s, e);
+		break;
+	case HEAL:
+		sim_heal(s, e);
 		break;
 	case EXIT:
 		if (p->alive)
@@ -129,9 +132,7 @@ static void handle(struct sim *s, struct sim_event *e)
 		sim_suspect(s, p, e->other);
 		break;
 	case UP:
-		p->client.deaf = 0;
-		ev.kind = CVY_EV_STORE_UP;
-		sim_post(p, &ev);
+		sim_hears(p);
 		break;
 	default:
 		break;
@@ -148,16 +149,17 @@ static void open_world(struct sim *s, uint64_t seed, int trace)
 	s->faults = 1;
 	s->now = CVY_MS;
 	s->box = cvy_errbox_new();
-	s->server = memory_server_new("run0", "run0");
 	s->world = 2 + (int)sim_draw(s, SIM_WORLD, 4);
 	s->tcp = (int)sim_draw(s, SIM_WORLD, 2);
 	s->slot_bytes = sim_draw(s, SIM_WORLD, 4) ? 256 : 16384;
 	s->undo_bytes = sim_draw(s, SIM_WORLD, 4) ? 1u << 20 : 0;
-	memory_server_on_publish(s->server, published, s);
-	memory_server_time(s->server, 1000);
+	s->blind = sim_draw(s, SIM_WORLD, 3) == 0;
+	s->wrap = sim_draw(s, SIM_WORLD, 8) ? WRAP_NONE : 1 + (int)sim_draw(s, SIM_WORLD, WRAPS - 1);
+	s->manual = sim_draw(s, SIM_WORLD, 6) == 0;
+	sim_stores_open(s);
+	sim_plan(s);
 	for (int i = 0; i < s->world; i++)
 		sim_spawn(s, i, COVEY_CREATE_FIRST);
-	sim_at(s, 300 * CVY_MS, FAULT, 0);
 	sim_at(s, FAULTS_END + 900 * CVY_MS, REAP, 0);
 }
 
@@ -181,8 +183,9 @@ static void close_world(struct sim *s)
 		free(p);
 	}
 	free(s->heap);
-	memory_copy_free(s->copy);
-	memory_server_free(s->server);
+	sim_stores_close(s);
+	sim_plan_free(s);
+	sim_net_free(s);
 	cvy_errbox_free(s->box);
 }
 
@@ -214,10 +217,10 @@ static void run(struct sim *s)
 		struct sim_event *e = sim_next(s);
 
 		s->now = e->at;
-		memory_server_time(s->server, 1000 + s->now / CVY_MS);
 		if (hold(s->proc[e->proc], e))
 			continue;
 		handle(s, e);
+		sim_watch(s, s->proc[e->proc]);
 		sim_check(s->proc[e->proc]);
 		sim_event_free(e);
 		if (s->now > FAULTS_END + 700 * CVY_MS)
