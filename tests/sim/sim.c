@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * sim --seed N [--trace] | --seeds A-B | --list FILE: runs of the simulator; a failure prints how to run it
- * again. A list has a line `seed name what it showed` for every seed that once found a bug.
+ * again. A list has a line `seed name what it showed` for every seed that once found a bug. --off I8,G2 leaves
+ * out checkers by the name that their reports begin with, --stop ends at the first seed that fails.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -38,12 +39,16 @@ static int run_list(const char *path)
 int main(int argc, char **argv)
 {
 	uint64_t from = 1, to = 30, steps, all = 0;
-	int trace = 0, bad = 0;
+	int trace = 0, bad = 0, stop = 0;
 	char why[256];
 
 	for (int i = 1; i < argc; i++) {
 		if (strcmp(argv[i], "--trace") == 0) {
 			trace = 1;
+		} else if (strcmp(argv[i], "--stop") == 0) {
+			stop = 1;
+		} else if (strcmp(argv[i], "--off") == 0 && i + 1 < argc) {
+			sim_offs = argv[++i];
 		} else if (strcmp(argv[i], "--list") == 0 && i + 1 < argc) {
 			return run_list(argv[i + 1]);
 		} else if (strcmp(argv[i], "--seed") == 0 && i + 1 < argc) {
@@ -52,7 +57,7 @@ int main(int argc, char **argv)
 			   sscanf(argv[i + 1], "%" SCNu64 "-%" SCNu64, &from, &to) == 2) {
 			i++;
 		} else {
-			fprintf(stderr, "usage: sim --seed N [--trace] | --seeds A-B | --list FILE\n");
+			fprintf(stderr, "usage: sim [--off NAMES] [--stop] --seed N [--trace] | --seeds A-B | --list FILE\n");
 			return 2;
 		}
 	}
@@ -64,6 +69,8 @@ int main(int argc, char **argv)
 		if (seed > from && (seed - from) % 100 == 0)
 			printf("seed %" PRIu64 ", %d failed\n", seed, bad);
 		fflush(stdout);
+		if (bad && stop)
+			return 1;
 		all += steps;
 	}
 	printf("%" PRIu64 " seeds, %d failed, %" PRIu64 " steps\n", to - from + 1, bad, all);
