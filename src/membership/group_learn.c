@@ -60,7 +60,6 @@ static void learn(struct cvy_group_state *g)
 	g->stage = STAGE_FENCE;
 	g->acked = 0;
 	memset(&g->bad_told, 0, sizeof(g->bad_told));
-	g->have_rev = 0;
 	cvy_change_clear(g, 0);
 	cvy_group_tell_view(g, 0);
 	a = cvy_do(g, CVY_DO_LEARN, -1);

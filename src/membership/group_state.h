@@ -117,6 +117,7 @@ struct cvy_group_state {
 	uint64_t seen_vid;
 	struct cvy_record heard; /* newest record; may be ahead of the learned one */
 	struct cvy_view *heard_view;
+	int whole_wanted; /* what changed does not fit to `heard`: a peek asks for the whole record */
 	struct cvy_record news; /* j: e: w: x: d: */
 
 	/* What this member promised. */

@@ -24,19 +24,36 @@ int cvy_store_ph(const char *text)
 	return PH_NONE;
 }
 
+/* A reply that only says what changed is for who knows the view before; the next peek asks for all. */
+static int step_record(struct cvy_group_state *g, struct cvy_record *record, const char *on, int argc,
+		       const char *const *argv)
+{
+	unsigned epoch;
+	char vid[32];
+
+	if (g->heard_view && sscanf(on, "%u %31s", &epoch, vid) == 2 && g->heard_view->epoch == epoch &&
+	    g->heard_view->vid == cvy_vid(vid))
+		return cvy_record_step(record, &g->heard, argc, argv, &g->news);
+	return COVEY_ERR_INVAL;
+}
+
 static void take_record(struct cvy_group_state *g, int argc, const char *const *argv)
 {
 	struct cvy_record record = { 0 };
 	struct cvy_view *view = NULL;
+	const char *secret = cvy_record_get(&g->heard, "secret"), *on = cvy_reply_get(argc, argv, "on");
 
-	const char *secret = cvy_record_get(&g->heard, "secret");
-
-	if (cvy_record_take(&record, argc, argv) ||
+	if ((on ? step_record(g, &record, on, argc, argv) : cvy_record_take(&record, argc, argv)) ||
 	    (secret && !cvy_record_get(&record, "secret") && cvy_record_set(&record, "secret", secret)) ||
 	    cvy_record_view(&record, &view)) {
 		cvy_record_clear(&record);
+		if (on) {
+			g->whole_wanted = 1;
+			g->peek_due = g->now;
+		}
 		return; /* the next peek asks again: the epoch that we know has not moved */
 	}
+	g->whole_wanted = 0;
 	cvy_group_grow(g, view->max_ranks);
 	cvy_record_clear(&g->heard);
 	cvy_view_free(g->heard_view);
@@ -90,18 +107,17 @@ static void note_news(struct cvy_group_state *g, int script, uint64_t mark, int 
 	int record = cvy_reply_get(argc, argv, "size") != NULL;
 	uint64_t r = rev ? strtoull(rev, NULL, 10) : 0, e = epoch ? strtoull(epoch, NULL, 10) : 0;
 
+	if (script == CALL_HELLO || script == CALL_REGISTER || script == CALL_READY || script == CALL_PEEK ||
+	    script == CALL_BEAT) {
+		int all = record && !cvy_reply_get(argc, argv, "on");
+
+		if (all || !rev || r != mark || script == CALL_READY)
+			take_news(g, argc, argv);
+		g->seen_rev = r;
+		g->have_rev = rev != NULL;
+	}
 	if (record && (!g->heard_view || e > g->heard_view->epoch || script == CALL_HELLO || script == CALL_REGISTER))
 		take_record(g, argc, argv);
-	if (script == CALL_HELLO || script == CALL_REGISTER || script == CALL_READY) {
-		take_news(g, argc, argv);
-	} else if (script == CALL_PEEK || script == CALL_BEAT) {
-		if (record || !rev || r != mark)
-			take_news(g, argc, argv);
-	} else {
-		return;
-	}
-	g->seen_rev = r;
-	g->have_rev = rev != NULL;
 }
 
 /* What a notice carried. It does not stand in the order of calls: of one view only a later phase is believed. */
@@ -334,7 +350,7 @@ static void peek(struct cvy_group_state *g, int script)
 	char epoch[16], rev[24], stat[128];
 	const char *argv[] = { epoch, rev, stat };
 
-	snprintf(epoch, sizeof(epoch), "%u", g->heard_view ? g->heard_view->epoch : 0);
+	snprintf(epoch, sizeof(epoch), "%u", g->heard_view && !g->whole_wanted ? g->heard_view->epoch : 0);
 	if (g->have_rev)
 		snprintf(rev, sizeof(rev), "%" PRIu64, g->seen_rev);
 	else

@@ -126,12 +126,40 @@ int cvy_record_take(struct cvy_record *record, int argc, const char *const *argv
 	return 0;
 }
 
+static int is_news(const char *field)
+{
+	return field[0] && field[1] == ':' && strchr("jew", field[0]);
+}
+
+/* `j:3,w:5`: is @field one of them? */
+static int listed(const char *list, const char *field)
+{
+	size_t n = strlen(field);
+
+	for (const char *at = strstr(list, field); at; at = strstr(at + 1, field))
+		if ((at == list || at[-1] == ',') && (at[n] == '\0' || at[n] == ','))
+			return 1;
+	return 0;
+}
+
 int cvy_record_news(struct cvy_record *record, int argc, const char *const *argv)
 {
-	cvy_record_clear(record);
+	const char *gone = cvy_reply_get(argc, argv, "gone");
+
+	if (!gone)
+		cvy_record_clear(record);
+	for (int i = 0, n = record->count; gone && i < n; i++)
+		if (listed(gone, record->pair[i].field)) {
+			struct cvy_pair p = record->pair[i];
+
+			free(p.field);
+			free(p.value);
+			record->pair[i--] = record->pair[--n];
+			record->count = n;
+		}
 	for (int i = 1; i + 1 < argc; i += 2)
-		if (argv[i][0] && argv[i][1] == ':' && strchr("jewxd", argv[i][0]) &&
-		    append(record, argv[i], argv[i + 1]))
+		if (is_news(argv[i]) &&
+		    (gone ? cvy_record_set(record, argv[i], argv[i + 1]) : append(record, argv[i], argv[i + 1])))
 			return COVEY_ERR_NOMEM;
 	return 0;
 }
@@ -300,6 +328,68 @@ int cvy_record_view(const struct cvy_record *record, struct cvy_view **out)
 	return 0;
 }
 
+static int append_voter(struct cvy_record *record, const char *field, const char *value)
+{
+	struct cvy_member member;
+	char voter[32], inc[32];
+
+	if (member_parse(value, &member) || member.from == CVY_PENDING)
+		return 0;
+	snprintf(voter, sizeof(voter), "o:%s", field + 2);
+	snprintf(inc, sizeof(inc), "%" PRIu64, member.inc);
+	return append(record, voter, inc);
+}
+
+#define KEEP_EPOCHS 16 /* l: of so many, as in store.lua */
+
+/* What of the old record goes on as it is. */
+static int stays(const struct cvy_record *to, const struct cvy_pair *p, const struct covey_mask *other, uint64_t epoch)
+{
+	uint64_t n = 0;
+
+	if (p->field[0] && p->field[1] == ':') {
+		if (strchr("ouew", p->field[0]) || number(p->field + 2, &n))
+			return 0;
+		return p->field[0] == 'l' ? n + KEEP_EPOCHS > epoch : !covey_mask_has(other, (int)n);
+	}
+	for (int i = 0; i < to->count && to->pair[i].field[1] != ':'; i++)
+		if (strcmp(to->pair[i].field, p->field) == 0)
+			return 0;
+	return 1;
+}
+
+int cvy_record_step(struct cvy_record *to, const struct cvy_record *from, int argc, const char *const *argv,
+		    const struct cvy_record *news)
+{
+	uint64_t epoch = 0;
+	struct covey_mask other;
+	const char *line;
+	char removed[32 * 1024] = "";
+	int err = cvy_record_take(to, argc, argv);
+
+	if (err || number(cvy_record_get(to, "epoch"), &epoch) || !(line = cvy_record_at(to, 'l', epoch)) ||
+	    sscanf(line, "%*s %32767s", removed) != 1 || cvy_ranks_parse(removed, &other))
+		return err ? err : COVEY_ERR_INVAL;
+	for (int i = 0; i < to->count; i++) {
+		int rank = cvy_record_rank(to, i, 'm', COVEY_MAX_RANKS);
+
+		if (rank >= 0)
+			cvy_mask_add(&other, rank);
+	}
+	for (int i = 0; i < from->count && !err; i++) {
+		const struct cvy_pair *p = &from->pair[i];
+
+		if (stays(to, p, &other, epoch))
+			err = append(to, p->field, p->value);
+		if (!err && begins(p->field, "m:"))
+			err = append_voter(to, p->field, p->value);
+	}
+	for (int i = 0; i < news->count && !err; i++)
+		if (news->pair[i].field[0] != 'j')
+			err = append(to, news->pair[i].field, news->pair[i].value);
+	return err;
+}
+
 int cvy_record_activate(struct cvy_record *record)
 {
 	int count;
@@ -307,17 +397,9 @@ int cvy_record_activate(struct cvy_record *record)
 	cvy_record_drop(record, "u:");
 	cvy_record_drop(record, "o:");
 	count = record->count;
-	for (int i = 0; i < count; i++) {
-		struct cvy_member member;
-		char field[32], inc[32];
-
-		if (!begins(record->pair[i].field, "m:") || member_parse(record->pair[i].value, &member) ||
-		    member.from == CVY_PENDING)
-			continue;
-		snprintf(field, sizeof(field), "o:%s", record->pair[i].field + 2);
-		snprintf(inc, sizeof(inc), "%" PRIu64, member.inc);
-		if (append(record, field, inc))
+	for (int i = 0; i < count; i++)
+		if (begins(record->pair[i].field, "m:") &&
+		    append_voter(record, record->pair[i].field, record->pair[i].value))
 			return COVEY_ERR_NOMEM;
-	}
 	return 0;
 }

@@ -29,7 +29,13 @@ void cvy_record_drop(struct cvy_record *record, const char *prefix);		     /* ev
 int cvy_record_copy(struct cvy_record *to, const struct cvy_record *from);
 /* Appends the pairs of a reply (argv[0] is its status) that belong to a record. */
 int cvy_record_take(struct cvy_record *record, int argc, const char *const *argv);
-/* Replaces the fields j: e: w: x: d: by those of a reply. */
+/*
+ * The record that follows @from, which was active, by what a reply says has changed (`on` in store.h); e: and w: are
+ * those of @news.
+ */
+int cvy_record_step(struct cvy_record *to, const struct cvy_record *from, int argc, const char *const *argv,
+		    const struct cvy_record *news);
+/* Replaces the fields j: e: w: by those of a reply, or those that it names if it has `gone`. */
 int cvy_record_news(struct cvy_record *record, int argc, const char *const *argv);
 
 const char *cvy_record_get(const struct cvy_record *record, const char *field); /* NULL: not there */

@@ -29,16 +29,20 @@
  *
  *   register OK     rank inc secret max policy world + record
  *   hello OK, ready OK, report/decide COMMIT                + record
- *   peek, beat OK   + record when the caller's epoch is not the store's epoch;
- *                   + j: e: w: x: d: when rev is not the store's, or epoch moved
+ *   peek, beat OK   + record when the caller's epoch is not the store's epoch, see below;
+ *                   + j: e: w: when rev is not the store's: all, or, where the reply has `gone`, those that changed since
+ *                   the caller's rev; gone = `j:R,...` that are not there any more, or `-`
  *   peek from outside    every field of the hash but secret
- *   register, hello, ready   + all j: x: d: too
+ *   register, hello, ready   + all j: too
  *   beat OK         + now (server ms) and t: of the 16 ranks that follow, for leases
  *   WAIT to an ack that was made before    wait = `rank,...` still missing
  *   NOQUORUM        need = voters that are missing
  *   REFUSED, BUSY, FULL, CLOSED, VERSION, ERROR    why = one line for people
  *
- * Record: the fields proto gid secret max policy world incs epoch vid base fail stamp size, act (epoch
+ * Record, to peek, beat, report and decide of a caller whose view was the last one and became active: what changed since. It
+ * has on = `epoch vid` of that view, the scalars that change, one l: and the m: that are new or have another `from`; o: are the
+ * admitted of the caller's view, there is no u:.
+ * Record, whole: the fields proto gid secret max policy world incs epoch vid base fail stamp size, act (epoch
  * of the last view known active here: whether the view is) and all m: o: u: l: e: w:, as they stand in the hash. Formats: fail = `seq LOST|MISMATCH` or `0`;
  * m:R = `inc from addr host` (from `-`: pending); o:R = inc; u:E = `rank:inc,...` admitted of doubtful view E;
  * l:E = `vid removed added lag` each `rank,...` or `-`, of the last 16 epochs; j:R = `inc nonce addr host epoch`

@@ -21,11 +21,12 @@ local INC_STEP = 1048576     -- a store that forgot may have given out so many
 local STALE_MS = 10000       -- a joiner without a beat for so long gives its rank to `any`
 local FORGET_MS = 5000       -- a group with a beat this young is not forgotten
 local NOTICE_MEMBERS = 64    -- a view of more members is fetched by peek: a record for each of them would be their square
+local LOG_BYTES = 1024       -- of the last changes of j: e: w:, so that members are told these alone
 local LEASES = 16            -- following ranks whose last beat a beat tells
 
 -- Fields without a colon: what every call looks at, and what is read when one of them is asked for.
 local HOT = { 'proto', 'gid', 'srv', 'gen', 'ph', 'epoch', 'vid', 'act', 'rev', 'max', 'late', 'deaf', 'unack' }
-local COLD = { 'secret', 'policy', 'world', 'incs', 'base', 'fail', 'stamp', 'size' }
+local COLD = { 'secret', 'policy', 'world', 'incs', 'base', 'fail', 'stamp', 'size', 'moved', 'log' }
 local KINDS = 'jmouelwxdbrkct' -- letters of the fields with a rank or an epoch
 local OWN = { report = 'cmjrbdx', ack = 'cmjk', beat = 'cmj', peek = 'cmj', open = 'cmj', decide = 'cmj' } -- read by these calls
 
@@ -215,12 +216,66 @@ local function add_record(out) -- epoch, vid, gid: every reply has them
 	return add_fields(out, 'moulew')
 end
 
-local function add_news(out, with_record)
-	return add_fields(out, with_record and 'jxd' or 'jewxd')
+-- j: e: w: that changed since @rev; all of them where the log does not reach so far back.
+local function add_news(out, rev)
+	local last, line = (h.log or ''):match('^(%d+)(.*)$')
+	local words, seen, gone, gap = {}, {}, {}, num(h.rev) - (tonumber(rev) or -1)
+	for w in (line or ''):gmatch('%S+') do words[#words + 1] = w end
+	if last ~= h.rev or gap < 0 or gap > #words then return add_fields(out, 'jew') end
+	for field in table.concat(words, ',', #words - gap + 1):gmatch('[jew]:%d+') do
+		local p, r = field:sub(1, 1), num(field:sub(3))
+		if seen[field] then -- changed twice
+		elseif g[p][r] then
+			out[#out + 1] = field
+			out[#out + 1] = g[p][r]
+		else
+			gone[#gone + 1] = field
+		end
+		seen[field] = true
+	end
+	out[#out + 1] = 'gone'
+	out[#out + 1] = #gone > 0 and table.concat(gone, ',') or '-'
+	return out
+end
+
+local function fetch(p, list)
+	if whole then return end
+	for first = 1, #list, 1000 do
+		local fields, last = {}, math.min(first + 999, #list)
+		for i = first, last do fields[#fields + 1] = p .. ':' .. list[i] end
+		for i, v in ipairs(call('HMGET', KEY, unpack(fields))) do g[p][num(list[first + i - 1])] = v end
+	end
+end
+
+-- The record for one who knows view @known: where that was the last view and became active, what changed since.
+local function add_view(out, known)
+	local epoch = num(h.epoch)
+	local on = num(known) > 0 and num(known) == epoch - 1 and h.act == known and word(g.l[epoch - 1], 1)
+	local since, list = (h.moved or ''):match('^(%d+) (.*)$')
+	if not on or since ~= h.epoch then
+		add_record(out)
+		return add_fields(out, 'j'), true
+	end
+	for _, f in ipairs({ 'policy', 'incs', 'base', 'fail', 'stamp', 'size', 'act' }) do
+		out[#out + 1] = f
+		out[#out + 1] = h[f]
+	end
+	out[#out + 1] = 'on'
+	out[#out + 1] = known .. ' ' .. on
+	out[#out + 1] = 'l:' .. h.epoch
+	out[#out + 1] = g.l[epoch]
+	local moved_ranks = {}
+	for r in list:gmatch('%d+') do moved_ranks[#moved_ranks + 1] = r end
+	fetch('m', moved_ranks)
+	for _, r in ipairs(moved_ranks) do
+		out[#out + 1] = 'm:' .. r
+		out[#out + 1] = g.m[num(r)]
+	end
+	return out, false
 end
 
 local function full(status, ...)
-	return add_news(add_record(reply(status, ...)), true)
+	return add_fields(add_record(reply(status, ...)), 'j')
 end
 
 -- ---- Writing ------------------------------------------------------------------------------------
@@ -245,10 +300,23 @@ local function notice()
 	return table.concat(kept, '\n')
 end
 
+-- One word a revision: `log` is the last one and its words.
+local function log_news()
+	local names = {}
+	for field in pairs(changes) do
+		if field:find('^[jew]:') then names[#names + 1] = field end
+	end
+	local last, line = (h.log or ''):match('^(%d+)(.*)$')
+	line = (last == h.rev and line or '') .. ' ' .. (#names > 0 and table.concat(names, ',') or '-')
+	if #line > LOG_BYTES then line = line:sub(-LOG_BYTES):match(' .*$') or '' end
+	set('rev', str(num(h.rev) + 1))
+	set('log', h.rev .. line)
+end
+
 local function flush()
 	if erased then call('DEL', KEY) end
 	if moved then
-		set('rev', str(num(h.rev) + 1))
+		log_news()
 		tell = true
 	end
 	local put_list, del_list = {}, {}
@@ -304,7 +372,7 @@ local function is_current(epoch) return h.epoch == epoch and num(epoch) > 0 end
 local function lists_me(members) return word(members[num(RANK)], 1) == INC end
 
 local function decided(status, ...) -- the reply of report and decide
-	if status == 'COMMIT' then return add_record(reply(status)) end
+	if status == 'COMMIT' then return (add_view(reply(status), ARGV[COMMON + 1])) end
 	if status == 'CLOSED' then
 		return reply(status, 'why', num(h.epoch) >= EPOCH_MAX and 'epoch numbers have run out: form a new group' or 'the last member has left the group')
 	end
@@ -314,7 +382,7 @@ end
 -- The state for a call that came too late or too early: nothing of it was stored.
 local function current(epoch)
 	if h.ph == 'closed' then return decided('CLOSED') end
-	if num(h.epoch) > num(epoch) then return add_record(reply('COMMIT')) end
+	if num(h.epoch) > num(epoch) then return decided('COMMIT') end
 	return reply('WAIT')
 end
 
@@ -325,7 +393,7 @@ local function prove(r, inc, by, kind)
 	if old == inc then return end
 	if old and g.o[r] == old and g.o[r] ~= inc then return end
 	if member_inc(r) == inc then not_awaited(r, inc) end
-	note('d', r, inc .. ' ' .. by .. ' ' .. one_word(kind))
+	put('d', r, inc .. ' ' .. by .. ' ' .. one_word(kind))
 end
 
 -- ---- open, report, decide, ack, peek, beat -------------------------------------------------------
@@ -346,11 +414,15 @@ end
 script.open = function()
 	local epoch, reason = arg(1), one_word(arg(2))
 	if not is_current(epoch) or h.ph == 'closed' then return reply(h.ph == 'closed' and 'CLOSED' or 'OK') end
+	local accused = {}
+	for i = 1, num(arg(3)) do accused[i] = str(num(arg(2 + 2 * i))) end
+	fetch('m', accused)
+	fetch('x', accused)
 	for i = 1, num(arg(3)) do
 		local r, inc = num(arg(2 + 2 * i)), arg(3 + 2 * i)
 		if member_inc(r) == inc and not same_inc('x', r, inc) then
 			if awaited(r, inc) then less('deaf') end
-			note('x', r, inc .. ' ' .. RANK .. ' ' .. reason)
+			put('x', r, inc .. ' ' .. RANK .. ' ' .. reason)
 		end
 	end
 	start_change()
@@ -427,11 +499,9 @@ end
 
 script.peek = function()
 	if RANK == '-' then return outside() end
-	local record = h.epoch ~= arg(1)
-	local out = reply('OK')
-	if record then add_record(out) end
-	if record or h.rev ~= arg(2) then add_news(out, record) end
-	return out
+	local out, all_told = reply('OK'), false
+	if h.epoch ~= arg(1) then out, all_told = add_view(out, arg(1)) end
+	return h.rev ~= arg(2) and not all_told and add_news(out, arg(2)) or out
 end
 
 script.beat = function() return beats(script.peek()) end
@@ -654,7 +724,7 @@ local function failed_at(mem, T, base)
 end
 
 local function write_view(mem, T, J)
-	local removed, added = {}, {}
+	local removed, added, other = {}, {}, {} -- other: kept, with another `from`
 	for r, m in pairs(mem) do
 		if not T[r] then
 			removed[r] = true
@@ -662,7 +732,9 @@ local function write_view(mem, T, J)
 			if has_flag(m.rep, 'l') then put('d', r, m.inc .. ' ' .. str(r) .. ' left') end
 			put('m', r, nil)
 		else
+			local was = g.m[r]
 			put('m', r, m.inc .. ' ' .. m.from .. ' ' .. m.addr .. ' ' .. m.host)
+			if g.m[r] ~= was then other[r] = true end
 			if m.came and m.from ~= '-' and g.w[r] then note('w', r, nil) end
 		end
 	end
@@ -670,8 +742,9 @@ local function write_view(mem, T, J)
 		local inc, _, addr, host = g.j[r]:match('^(%S+) (%S+) (%S+) (%S+)')
 		put('m', r, inc .. ' - ' .. addr .. ' ' .. host)
 		note('j', r, nil)
-		added[r] = true
+		added[r], other[r] = true, true
 	end
+	set('moved', str(num(h.epoch) + 1) .. ' ' .. ranks(other))
 	for r in pairs(removed) do
 		if g.e[r] and not same_inc('e', r, member_inc(r)) then note('e', r, nil) end
 	end
@@ -686,7 +759,6 @@ local function new_epoch(removed, added, lag)
 	for e in pairs(g.l) do
 		if e <= epoch - KEEP_EPOCHS then changes['l:' .. str(e)] = false end
 	end
-	if next(g.x) then moved = true end
 	drop('rkbx')
 	count()
 	set('ph', 'inst')
@@ -986,7 +1058,7 @@ end
 outside = function()
 	local out = { 'OK' }
 	for _, f in ipairs(sorted(h)) do
-		if f ~= 'secret' and f ~= 'rev' and f ~= 'late' and f ~= 'deaf' and f ~= 'unack' then
+		if f ~= 'secret' and f ~= 'rev' and f ~= 'late' and f ~= 'deaf' and f ~= 'unack' and f ~= 'log' and f ~= 'moved' then
 			out[#out + 1] = f
 			out[#out + 1] = h[f]
 		end
@@ -1002,6 +1074,7 @@ end
 
 script.prove = function()
 	local r, inc = num(arg(1)), arg(2)
+	tell = true
 	if joiner_inc(r) == inc then note('j', r, nil) end
 	if member_inc(r) == inc or g.o[r] == inc then
 		prove(r, inc, RANK, arg(3))
@@ -1041,7 +1114,7 @@ ask.evict = function(list)
 	for _, r in ipairs(list) do
 		local inc = member_inc(r)
 		note('e', r, inc .. ' evict')
-		if not same_inc('x', r, inc) then note('x', r, inc .. ' ' .. RANK .. ' operator') end
+		if not same_inc('x', r, inc) then put('x', r, inc .. ' ' .. RANK .. ' operator') end
 	end
 	count()
 	start_change()

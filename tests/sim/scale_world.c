@@ -37,8 +37,14 @@ struct reply {
 
 struct notice {
 	int hearers;
-	char text[40];
+	char *text;
 };
+
+static void notice_free(struct notice *n)
+{
+	free(n->text);
+	free(n);
+}
 
 struct endpoint {
 	struct cvy_store store; /* first: what the driver calls */
@@ -402,7 +408,7 @@ static void published(void *ctx, const char *channel, const char *text)
 	struct notice *n = must(calloc(1, sizeof(*n)));
 
 	(void)channel;
-	snprintf(n->text, sizeof(n->text), "%s", text);
+	n->text = must(strdup(text));
 	if (w->publishing < 8)
 		w->published[w->publishing++] = n;
 	else
@@ -422,7 +428,7 @@ static void serve_notices(struct scale_world *w, uint64_t when)
 		}
 		w->total.notices += (uint64_t)n->hearers;
 		if (!n->hearers)
-			free(n);
+			notice_free(n);
 	}
 	w->publishing = 0;
 }
@@ -513,11 +519,10 @@ static void handle(struct scale_world *w, struct event *e)
 		struct notice *n = e->data;
 
 		ev.kind = CVY_EV_NOTICE;
-		ev.epoch = (uint32_t)strtoul(n->text, NULL, 10);
-		ev.text = strchr(n->text, ' ') + 1;
+		ev.text = n->text;
 		post(m, &ev);
 		if (!--n->hearers)
-			free(n);
+			notice_free(n);
 		break;
 	}
 	case DIAL:

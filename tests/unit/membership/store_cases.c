@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "record.h"
+
 #define NOBODY (-1)
 #define WORDS 200
 #define GLUE '\x01' /* a space inside a word of say() */
@@ -360,7 +362,7 @@ static void complaints_drop_the_one_with_more(struct bench *b)
 	ck_assert_str_eq(report(b, 0, bad), "WAIT");
 	ck_assert_str_eq(report(b, 2, bad), "WAIT");
 	ck_assert_str_eq(report(b, 1, "0 0 0 5 - - -"), "COMMIT");
-	GOT(b, "m:1", "");
+	ck_assert_str_eq(field(b, "m:1"), "");
 	ck_assert_str_ne(got(b, "m:0"), "");
 	ck_assert_str_ne(got(b, "m:2"), "");
 }
@@ -399,7 +401,7 @@ static void accused_joiner_is_dropped_though_it_reports(struct bench *b)
 	accuse(b, 0, 1);
 	ck_assert_str_eq(report(b, 1, "0 0 0 9 - - -"), "WAIT");
 	ck_assert_str_eq(report(b, 0, "1 1 0 9 - - -"), "COMMIT");
-	GOT(b, "m:1", "");
+	ck_assert_str_eq(field(b, "m:1"), "");
 }
 
 static void manual_joiner_waits_to_be_asked_for(struct bench *b)
@@ -421,7 +423,7 @@ static void leaver_is_gone_and_last_one_closes(struct bench *b)
 	SAYS(b, 1, "open 1 leave 0", "OK");
 	ck_assert_str_eq(report(b, 1, "0 0 0 5 l - -"), "WAIT");
 	ck_assert_str_eq(report(b, 0, "0 0 0 5 - - -"), "COMMIT");
-	GOT(b, "m:1", "");
+	ck_assert_str_eq(field(b, "m:1"), "");
 	accuse(b, 0, 0); /* again before it is active: the vow holds */
 	ck_assert_str_eq(report(b, 0, "0 0 0 5 - - -"), "COMMIT");
 	acks(b, 0, 1);
@@ -443,7 +445,7 @@ static void operator_evicts_retires_forgets(struct bench *b)
 	ck_assert_str_eq(report(b, 2, "0 0 0 5 - - -"), "WAIT");
 	ck_assert_str_eq(report(b, 0, "0 0 0 5 - - -"), "WAIT");
 	ck_assert_str_eq(report(b, 1, "0 0 0 5 - - -"), "COMMIT");
-	GOT(b, "m:2", "");
+	ck_assert_str_eq(field(b, "m:2"), "");
 	GOT(b, "e:2", "");
 	SAYS(b, NOBODY, "ask forget", "REFUSED");
 }
@@ -495,8 +497,8 @@ static void a_report_counts_once(struct bench *b)
 	ck_assert_str_eq(report(b, 1, "1 1 0 5 - - -"), "WAIT"); /* with other words */
 	SAYS(b, 1, "decide 1 1", "WAIT");
 	ck_assert_str_eq(report(b, 2, "0 0 0 5 - - -"), "COMMIT");
-	GOT(b, "m:0", "");
 	GOT(b, "base", "2");
+	ck_assert_str_eq(field(b, "m:0"), "");
 	acks(b, 1, 3);
 }
 
@@ -519,7 +521,7 @@ static void who_is_waited_for_with_force_one(struct bench *b)
 	accuse(b, 0, 2); /* the last one that was missing */
 	SAYS(b, 0, "decide 1 0", "WAIT");
 	SAYS(b, 0, "decide 1 1", "COMMIT");
-	GOT(b, "m:2", "");
+	ck_assert_str_eq(field(b, "m:2"), "");
 	GOT(b, "m:4", "");
 	ck_assert_str_ne(got(b, "m:3"), "");
 }
@@ -584,6 +586,124 @@ static void who_asks_again_is_told_whose_ack_is_missing(struct bench *b)
 	SAYS(b, 1, line, "ACTIVE"); /* its reply was lost */
 }
 
+/* ---- What changed, instead of everything ---- */
+
+struct known {
+	struct cvy_record record, news;
+	char rev[24];
+};
+
+/* As a member of rank @who reads it: the whole, or what changed since @epoch and rev if the answer says so (1). */
+static int read_news(struct bench *b, int who, const char *epoch, struct known *k)
+{
+	struct cvy_record next = { 0 };
+	char line[80];
+	int on;
+
+	snprintf(line, sizeof(line), "peek %s %s", epoch, k->rev);
+	SAYS(b, who, line, "OK");
+	on = got(b, "on")[0] != 0;
+	if (strcmp(got(b, "rev"), k->rev) != 0)
+		ck_assert_int_eq(cvy_record_news(&k->news, b->reply.argc, (const char *const *)b->reply.argv), 0);
+	snprintf(k->rev, sizeof(k->rev), "%s", got(b, "rev"));
+	if (!got(b, "size")[0])
+		return 0;
+	if (on)
+		ck_assert_int_eq(cvy_record_step(&next, &k->record, b->reply.argc, (const char *const *)b->reply.argv,
+						 &k->news),
+				 0);
+	else
+		ck_assert_int_eq(cvy_record_take(&next, b->reply.argc, (const char *const *)b->reply.argv), 0);
+	cvy_record_clear(&k->record);
+	k->record = next;
+	return on;
+}
+
+static void within(const struct cvy_record *a, const struct cvy_record *b)
+{
+	for (int i = 0; i < a->count; i++) {
+		const char *value = cvy_record_get(b, a->pair[i].field);
+
+		if (strcmp(a->pair[i].field, "secret") == 0)
+			continue;
+		ck_assert_msg(value && strcmp(value, a->pair[i].value) == 0, "%s is %s and not %s", a->pair[i].field,
+			      value ? value : "missing", a->pair[i].value);
+	}
+}
+
+/* What was put together from changes is what the store holds. */
+static void is_whole(struct bench *b, int who, struct known *k)
+{
+	struct known all = { .rev = "-1" };
+
+	ck_assert_int_eq(read_news(b, who, "0", &all), 0);
+	within(&all.record, &k->record);
+	within(&k->record, &all.record);
+	within(&all.news, &k->news);
+	within(&k->news, &all.news);
+	cvy_record_clear(&all.record);
+	cvy_record_clear(&all.news);
+}
+
+static void what_changed_makes_up_the_record(struct bench *b)
+{
+	struct known k = { .rev = "-1" };
+
+	group(b, 3, "auto");
+	ck_assert_int_eq(read_news(b, 0, "0", &k), 0);
+	is_whole(b, 0, &k);
+	accuse(b, 0, 2);
+	(void)report(b, 0, "5 6 0 20 - - -");
+	(void)report(b, 1, "6 6 0 25 - - -");
+	SAYS(b, 0, "decide 1 1", "COMMIT");
+	ck_assert_str_ne(got(b, "on"), "");
+	GOT(b, "m:0", "");
+	ck_assert_int_eq(read_news(b, 0, "1", &k), 1); /* a death */
+	is_whole(b, 0, &k);
+	acks(b, 0, 2);
+	enlist(b, 3, 0, 0, "auto");
+	enlist(b, 4, 0, 0, "auto");
+	ck_assert_int_eq(read_news(b, 0, "2", &k), 0); /* two joiners */
+	GOT(b, "gone", "-");
+	ck_assert_int_eq(k.news.count, 2);
+	SAYS(b, 3, "ready 2", "OK");
+	(void)report(b, 0, "6 6 0 25 - - -");
+	(void)report(b, 1, "6 6 0 25 - - -");
+	ck_assert_int_eq(read_news(b, 0, "2", &k), 1); /* one of them is pending */
+	GOT(b, "gone", "j:3");
+	is_whole(b, 0, &k);
+	SAYS(b, NOBODY, "ask retire 1", "OK");
+	SAYS(b, 0, "open 3 again 0", "OK");
+	(void)report(b, 0, "7 7 7 25 - - -");
+	(void)report(b, 1, "7 7 7 25 - - -");
+	(void)report(b, 3, "0 0 0 25 - - -");
+	ck_assert_int_eq(read_news(b, 0, "3", &k), 0); /* the view before was never active: all of it */
+	is_whole(b, 0, &k);
+	cvy_record_clear(&k.record);
+	cvy_record_clear(&k.news);
+}
+
+static void what_changed_long_ago_is_told_in_full(struct bench *b)
+{
+	struct known k = { .rev = "-1" };
+
+	group(b, 2, "manual");
+	(void)read_news(b, 0, "0", &k);
+	for (int i = 0; i < 300; i++) /* two processes ask for one rank in turns */
+		enlist(b, i % 2 ? 3 : 3 + CASE_RANKS, 0, 0, "manual");
+	SAYS(b, NOBODY, "ask recover 0,1", "OK");
+	ck_assert_int_eq(read_news(b, 0, "1", &k), 0);
+	GOT(b, "gone", "");
+	ck_assert_int_eq(k.news.count, 3);
+	for (int i = 2; i < 8; i++)
+		enlist(b, i, 0, 0, "auto");
+	ck_assert_int_eq(read_news(b, 0, "1", &k), 0);
+	GOT(b, "gone", "-");
+	ck_assert_int_eq(k.news.count, 8);
+	cvy_record_clear(&k.record);
+	cvy_record_clear(&k.news);
+}
+
 const struct store_case store_cases[] = {
 #define CASE(fn) \
 	{ \
@@ -613,6 +733,8 @@ const struct store_case store_cases[] = {
 	CASE(a_new_life_waits_for_all_again),
 	CASE(an_older_copy_counts_what_it_holds),
 	CASE(who_asks_again_is_told_whose_ack_is_missing),
+	CASE(what_changed_makes_up_the_record),
+	CASE(what_changed_long_ago_is_told_in_full),
 #undef CASE
 };
 const int store_case_count = (int)(sizeof(store_cases) / sizeof(store_cases[0]));
