@@ -77,6 +77,7 @@ struct redis {
 	int up, told_down, fatal, depth, dying;
 	struct conn calls, notices;
 	struct cvy_timer *retry, *bound, *soon;
+	uint64_t bound_ns; /* when `bound` fires */
 	struct resolve *resolve;
 	struct refusal *refused;
 	char cause[200];
@@ -595,17 +596,24 @@ static void start(struct redis *r)
 
 /* ---- Calls ---- */
 
+/* To the first bound that ends: of a call that is waited for, or of the connection, which is the oldest call's. */
 static void arm(struct redis *r)
 {
 	struct conn *k = &r->calls;
+	uint64_t call = (uint64_t)r->call_ms * CVY_MS, first = 0;
 
-	for (int i = 0; i < k->count && !r->bound && r->up; i++) {
-		struct expect *e = &k->queue[(k->head + i) % (QUEUE_MAX + 4)];
-		uint64_t bound = e->sent_ns + (uint64_t)r->call_ms * CVY_MS * (e->open ? 1 : DEAD_CALLS);
+	for (int i = 0; i < k->count; i++) {
+		const struct expect *e = &k->queue[(k->head + i) % (QUEUE_MAX + 4)];
+		uint64_t bound = e->sent_ns + call * (e->open ? 1 : DEAD_CALLS);
 
-		if (e->open || i == 0)
-			r->bound = cvy_loop_timer(r->loop, bound, bound_fire, r);
+		if ((e->open || i == 0) && (!first || bound < first))
+			first = bound;
 	}
+	if (!first || !r->up || (r->bound && r->bound_ns <= first))
+		return;
+	cvy_loop_cancel(r->bound);
+	r->bound_ns = first;
+	r->bound = cvy_loop_timer(r->loop, first, bound_fire, r);
 }
 
 static void bound_fire(void *ctx)

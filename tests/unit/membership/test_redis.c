@@ -292,6 +292,28 @@ START_TEST(stopped_server_ends_every_call_once)
 }
 END_TEST
 
+static int asked_one_by_one(struct real *r)
+{
+	if (phase == 0 && r->up) {
+		phase = 1;
+		kill(r->server, SIGSTOP);
+	}
+	if (phase && r->up && r->replied == phase - 1)
+		r->store->ops->call(r->store, (uint64_t)phase++, 9, peek);
+	return phase && !r->up;
+}
+
+/* Who waits for the next answer is not held up by the one that is late already. */
+START_TEST(stopped_server_ends_a_call_after_another_in_time)
+{
+	client_open(&real, 100);
+	client_run(&real, asked_one_by_one);
+	ck_assert_int_ge(real.replied, 4);
+	kill(real.server, SIGCONT);
+	client_close(&real);
+}
+END_TEST
+
 START_TEST(bad_urls_are_explained)
 {
 	static const char *const bad[] = { "",
@@ -361,6 +383,7 @@ int main(void)
 	tcase_add_test(tc, wrong_password_is_final_and_not_told);
 	tcase_add_test(tc, client_comes_back_after_a_kill);
 	tcase_add_test(tc, stopped_server_ends_every_call_once);
+	tcase_add_test(tc, stopped_server_ends_a_call_after_another_in_time);
 	tcase_add_test(tc, bad_urls_are_explained);
 	tcase_add_test(tc, admin_call_reports_a_missing_group);
 	suite_add_tcase(suite, tc);
