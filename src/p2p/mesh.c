@@ -227,6 +227,7 @@ int cvy_mesh_open(const struct cvy_mesh_args *args, struct cvy_mesh **out)
 	pthread_mutex_init(&mesh->own_lock, NULL);
 	mesh->lock = &mesh->own_lock;
 	mesh->transport = args->config->transport;
+	mesh->link_ms = args->config->link_ms;
 	mesh->layout = cvy_layout(args->config->window_bytes, args->config->slot_bytes);
 	err = mesh_open(mesh, args->config);
 	if (err) {

@@ -137,6 +137,7 @@ struct cvy_mesh {
 	int max_ranks;
 	int reserved; /* windows at base: max_ranks, or more when the creator wants fewer */
 	int forgotten;
+	int link_ms; /* -1: no bound */
 	struct cvy_layout layout;
 	struct cvy_window *window;
 	uint8_t *base; /* max_ranks * window_bytes of addresses */

@@ -20,7 +20,8 @@
 #include "fault.h"
 #include "log.h"
 
-#define RANK_BITS 12 /* of a link id: COVEY_MAX_RANKS */
+#define RANK_BITS 12   /* of a link id: COVEY_MAX_RANKS */
+#define IDLE_BOUNDS 10 /* an idle link is probed when nothing came for so many link_ms */
 
 /* ---- what is visible of a peer (engine's lock held) ---- */
 
@@ -141,10 +142,31 @@ void cvy_peer_fail(struct cvy_peer *peer, int err, const char *cause)
 	cvy_post(&peer->mesh->sink, &event);
 }
 
+/*
+ * A path that drops everything breaks no connection by itself for many minutes, and then nobody could report whom
+ * it cannot reach. So what the peer's kernel does not acknowledge for link_ms breaks it (PINGs are sent on the way),
+ * and where nobody sends, a probe asks. Data has no such bound: a full window only says that the peer is late.
+ */
+static void bound_silence(const struct cvy_peer *peer)
+{
+	int ms = peer->mesh->link_ms, one = 1, fd = peer->control->fd;
+	int idle_s = ms / 1000 * IDLE_BOUNDS;
+
+	if (ms < 0 || peer->control->is_unix)
+		return;
+	if (idle_s < 1)
+		idle_s = 1;
+	setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof(ms));
+	setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof(idle_s));
+	setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &one, sizeof(one));
+	setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one));
+}
+
 static void peer_up(struct cvy_peer *peer)
 {
 	struct cvy_event event = { .kind = CVY_EV_LINK_UP, .rank = peer->rank, .inc = peer->inc };
 
+	bound_silence(peer);
 	cvy_loop_cancel(peer->timer);
 	peer->timer = NULL;
 	peer->want = CVY_WANT_NOTHING;
