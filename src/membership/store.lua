@@ -619,15 +619,16 @@ local function read_members()
 	return mem
 end
 
--- Kept ranks that cannot reach each other: the one with more complaints goes, of equals the higher rank.
+-- Kept ranks that cannot reach each other: the one with more complaints goes, of equals the higher rank. Were there any?
 local function settle_complaints(mem, T)
-	local bad = {}
+	local bad, any = {}, false
 	for a in pairs(T) do
 		for r, inc in each_pair(g.b[a] or '') do
 			local b = num(r)
 			if a ~= b and T[b] and mem[b].inc == inc then
 				bad[a], bad[b] = bad[a] or {}, bad[b] or {}
 				bad[a][b], bad[b][a] = true, true
+				any = true
 			end
 		end
 	end
@@ -645,6 +646,7 @@ local function settle_complaints(mem, T)
 		end
 		bad[worst] = nil
 	end
+	return any
 end
 
 local function evicted(r, inc) return same_inc('e', r, inc) and word(g.e[r], 2) == 'evict' end
@@ -655,8 +657,7 @@ local function reporters_kept(mem, with_evicted)
 		local out = evicted(r, m.inc) and not with_evicted
 		if m.rep and not out and not has_flag(m.rep, 'l') and not same_inc('d', r, m.inc) then T[r] = true end
 	end
-	settle_complaints(mem, T)
-	return T
+	return T, settle_complaints(mem, T)
 end
 
 -- Either the ADMIT that someone kept completed takes all of P in, or accused joiners go though they report.
@@ -812,7 +813,9 @@ decide = function(force)
 		count()
 		return 'WAIT'
 	end
-	local T = reporters_kept(mem)
+	local T, complaints = reporters_kept(mem)
+	-- The first complaint is seldom the last: of a partition that is half noticed both halves would keep somebody.
+	if complaints and force < 2 then return 'WAIT' end
 	local need = no_quorum(mem, T)
 	if need and next(g.e) then -- others died since the evict was asked for: who is marked stays while it is needed
 		local all = reporters_kept(mem, true)

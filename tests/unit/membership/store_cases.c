@@ -361,10 +361,33 @@ static void complaints_drop_the_one_with_more(struct bench *b)
 	snprintf(bad, sizeof(bad), "0 0 0 5 - - 1:%s", b->inc[1]);
 	ck_assert_str_eq(report(b, 0, bad), "WAIT");
 	ck_assert_str_eq(report(b, 2, bad), "WAIT");
-	ck_assert_str_eq(report(b, 1, "0 0 0 5 - - -"), "COMMIT");
+	ck_assert_str_eq(report(b, 1, "0 0 0 5 - - -"), "WAIT");
+	SAYS(b, 2, "decide 1 1", "WAIT");
+	SAYS(b, 2, "decide 1 2", "COMMIT");
 	ck_assert_str_eq(field(b, "m:1"), "");
 	ck_assert_str_ne(got(b, "m:0"), "");
 	ck_assert_str_ne(got(b, "m:2"), "");
+}
+
+/* Two halves that lost sight of each other, and at first one rank alone has noticed. */
+static void complaints_wait_for_those_of_others(struct bench *b)
+{
+	char bad[2][80];
+
+	group(b, 4, "auto");
+	accuse(b, 2, 0);
+	snprintf(bad[0], sizeof(bad[0]), "0 0 0 5 - - 2:%s,3:%s", b->inc[2], b->inc[3]);
+	snprintf(bad[1], sizeof(bad[1]), "0 0 0 5 - - 0:%s,1:%s", b->inc[0], b->inc[1]);
+	ck_assert_str_eq(report(b, 0, bad[0]), "WAIT");
+	for (int r = 1; r < 4; r++)
+		ck_assert_str_eq(report(b, r, "0 0 0 5 - - -"), "WAIT");
+	for (int r = 1; r < 4; r++)
+		ck_assert_str_eq(report(b, r, bad[r > 1]), "WAIT");
+	SAYS(b, 0, "decide 1 2", "COMMIT");
+	ck_assert_str_ne(got(b, "m:0"), "");
+	ck_assert_str_ne(got(b, "m:1"), "");
+	GOT(b, "m:2", "");
+	GOT(b, "m:3", "");
 }
 
 static void joiner_pends_and_is_admitted(struct bench *b)
@@ -721,6 +744,7 @@ const struct store_case store_cases[] = {
 	CASE(uncommitted_view_is_dropped_in_a_new_life),
 	CASE(spoiled_and_mismatch_fail_for_all),
 	CASE(complaints_drop_the_one_with_more),
+	CASE(complaints_wait_for_those_of_others),
 	CASE(joiner_pends_and_is_admitted),
 	CASE(accused_joiner_is_dropped_though_it_reports),
 	CASE(manual_joiner_waits_to_be_asked_for),
