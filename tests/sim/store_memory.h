@@ -30,6 +30,8 @@ void memory_server_free(struct memory_server *server);
 void memory_server_time(struct memory_server *server, uint64_t now_ms);
 /* A restart or a failover gives other names. */
 void memory_server_names(struct memory_server *server, const char *run_id, const char *master_replid);
+/* A call that takes more than so many instructions of Lua fails; 0: any number. */
+void memory_server_limit(struct memory_server *server, int instructions);
 void memory_server_flush(struct memory_server *server); /* FLUSHALL */
 
 struct memory_copy *memory_server_save(const struct memory_server *server);
