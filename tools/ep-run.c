@@ -121,7 +121,7 @@ static void no_password(struct argp_state *state, const char *url)
 {
 	const char *at = strrchr(url, '@'), *scheme = strstr(url, "://");
 
-	if (at && scheme && memchr(scheme + 3, ':', (size_t)(at - scheme - 3)))
+	if (at && scheme && at > scheme && memchr(scheme + 3, ':', (size_t)(at - scheme - 3)))
 		argp_error(state,
 			   "a password in --store can be read by everyone on this machine: set COVEY_STORE instead");
 }
