@@ -84,7 +84,7 @@ void cvy_join_registered(struct cvy_group_state *g, const struct cvy_event *e)
 	const char *rank = cvy_reply_get(e->argc, e->argv, "rank"), *inc = cvy_reply_get(e->argc, e->argv, "inc");
 	const char *gid = cvy_reply_get(e->argc, e->argv, "gid"), *secret = cvy_reply_get(e->argc, e->argv, "secret");
 	const char *policy = cvy_reply_get(e->argc, e->argv, "policy");
-	uint64_t max = cvy_record_number(&g->heard, "max");
+	uint64_t max = cvy_record_number(&g->heard, "max"), number = inc ? strtoull(inc, NULL, 10) : 0;
 	int r;
 
 	if (strcmp(e->argv[0], "OK") != 0) {
@@ -92,12 +92,12 @@ void cvy_join_registered(struct cvy_group_state *g, const struct cvy_event *e)
 		return;
 	}
 	r = rank ? atoi(rank) : -1;
-	if (r < 0 || !inc || !gid || !max || (uint64_t)r >= max) {
+	if (r < 0 || !number || !gid || !max || (uint64_t)r >= max) {
 		cvy_join_done(g, COVEY_ERR_STORE, "the store answered registration with nonsense");
 		return;
 	}
 	g->rank = r;
-	g->inc = strtoull(inc, NULL, 10);
+	g->inc = number;
 	g->world = (int)cvy_record_number(&g->heard, "world");
 	g->manual = policy && strcmp(policy, "manual") == 0;
 	cvy_text_set(g->gid, sizeof(g->gid), gid);
