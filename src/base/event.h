@@ -17,7 +17,8 @@ enum cvy_msg_type {
 	CVY_MSG_RELAYED, /* body: id, error, argv of the reply */
 	CVY_MSG_ADMIT,	 /* engine: seq, tick, state */
 	CVY_MSG_PULL,	 /* engine: seq, first missing tick */
-	CVY_MSG_GIVE	 /* engine: outcome of an operation, bytes of its missing ticks */
+	CVY_MSG_GIVE,	 /* engine: outcome of an operation, bytes of its missing ticks */
+	CVY_MSG_ACKED	 /* group: the sender has acknowledged the view whose vid is the body */
 };
 
 #define CVY_MSG_MAX (4u << 20) /* bytes of one control message */

@@ -179,6 +179,8 @@ static void note(struct cvy_group_state *g, const struct cvy_event *e)
 	case CVY_EV_MSG:
 		if (e->msg.type == CVY_MSG_RELAY || e->msg.type == CVY_MSG_RELAYED)
 			cvy_relay_msg(g, &e->msg);
+		else if (e->msg.type == CVY_MSG_ACKED)
+			cvy_learn_msg(g, &e->msg);
 		else if (e->msg.type == CVY_MSG_BYE)
 			cvy_link_event(g, e);
 		break;

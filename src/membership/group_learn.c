@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#define DIRECT_MEMBERS 64 /* everyone tells everyone: with more, the store does */
+
 /* The record must go on from what this member has promised. Older than the store remembers: its word is taken. */
 static int rival(const struct cvy_group_state *g, const struct cvy_record *record)
 {
@@ -130,11 +132,17 @@ static void activate(struct cvy_group_state *g)
 	cvy_join_done(g, 0, NULL);
 }
 
+/* Also when the members went on by themselves: the store must know, too. */
+static int acknowledging(const struct cvy_group_state *g)
+{
+	return g->phase == CVY_PHASE_ACKED || (g->phase == CVY_PHASE_RUN && g->direct);
+}
+
 void cvy_learn_acked(struct cvy_group_state *g, const struct cvy_event *reply)
 {
 	struct covey_mask wait;
 
-	if (g->phase != CVY_PHASE_ACKED || g->seen_epoch != g->view->epoch || g->seen_ph != PH_INST)
+	if (!acknowledging(g) || g->seen_epoch != g->view->epoch || g->seen_ph != PH_INST)
 		return;
 	if (g->acked && !cvy_ranks_parse(cvy_reply_get(reply->argc, reply->argv, "wait"), &wait))
 		CVY_MASK_EACH(r, &wait)
@@ -142,6 +150,66 @@ void cvy_learn_acked(struct cvy_group_state *g, const struct cvy_event *reply)
 		cvy_change_suspect(g, r, g->view->member[r].inc, CVY_SOURCE_ACK, NULL);
 	g->acked = 1;
 	g->acked_ns = g->now;
+}
+
+/*
+ * Members may tell each other that they have acknowledged, and go on when they know it of all: the store would say
+ * no more than that. Only of a view whose members all had a vote on it: then whoever decides the next one by the votes
+ * of the last view that the store knows active needs as many of these members, or more, as by their own votes.
+ */
+static int goes_on_by_itself(const struct cvy_group_state *g)
+{
+	if (!cvy_mask_empty(&g->view->pending) || covey_mask_count(&g->view->members) > DIRECT_MEMBERS)
+		return 0;
+	for (int i = 0; i < g->learned.count; i++)
+		if (strncmp(g->learned.pair[i].field, "u:", 2) == 0)
+			return 0;
+	CVY_MASK_EACH(r, &g->view->members)
+	{
+		const char *voter = cvy_record_at(&g->learned, 'o', (uint64_t)r);
+
+		if (!voter || strtoull(voter, NULL, 10) != g->view->member[r].inc)
+			return 0;
+	}
+	return 1;
+}
+
+static void tell_acked(struct cvy_group_state *g)
+{
+	CVY_MASK_EACH(r, &g->view->members)
+	{
+		struct cvy_action *a;
+
+		if (r == g->rank)
+			continue;
+		a = cvy_do(g, CVY_DO_SEND, r);
+		a->inc = g->view->member[r].inc;
+		a->type = CVY_MSG_ACKED;
+		a->body = malloc(sizeof(g->view->vid));
+		if (!a->body)
+			continue;
+		memcpy(a->body, &g->view->vid, sizeof(g->view->vid));
+		a->bytes = sizeof(g->view->vid);
+	}
+}
+
+/* What a member says of itself; it may have learned a view that we have not. */
+void cvy_learn_msg(struct cvy_group_state *g, const struct cvy_msg *msg)
+{
+	uint64_t vid;
+
+	if (msg->bytes != sizeof(vid) || !cvy_group_member(g, msg->rank, msg->inc))
+		return;
+	memcpy(&vid, msg->body, sizeof(vid));
+	g->peer[msg->rank].acked_vid = vid;
+}
+
+static int acked_by_all(const struct cvy_group_state *g)
+{
+	CVY_MASK_EACH(r, &g->view->members)
+	if (r != g->rank && g->peer[r].acked_vid != g->view->vid)
+		return 0;
+	return 1;
 }
 
 static void acknowledge(struct cvy_group_state *g)
@@ -152,10 +220,10 @@ static void acknowledge(struct cvy_group_state *g)
 
 	if (g->seen_epoch != g->view->epoch)
 		return;
-	if (g->seen_ph == PH_RUN) {
+	if (g->seen_ph == PH_RUN && g->phase == CVY_PHASE_ACKED)
 		activate(g);
+	if (g->seen_ph == PH_RUN)
 		return;
-	}
 	if (g->acked && g->now < again) {
 		cvy_group_wake(g, again);
 		return;
@@ -212,9 +280,15 @@ void cvy_learn_advance(struct cvy_group_state *g)
 			else
 				repair(g);
 		}
-		if (g->stage == STAGE_ACK)
+		if (g->stage == STAGE_ACK) {
 			g->phase = CVY_PHASE_ACKED;
+			g->direct = goes_on_by_itself(g);
+			if (g->direct)
+				tell_acked(g);
+		}
 	}
-	if (g->phase == CVY_PHASE_ACKED)
+	if (g->phase == CVY_PHASE_ACKED && g->direct && acked_by_all(g))
+		activate(g);
+	if (acknowledging(g))
 		acknowledge(g);
 }

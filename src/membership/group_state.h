@@ -61,6 +61,7 @@ struct peer {
 	uint64_t proven, accused, telling,
 		told;	    /* incs: surely dead, suspected, suspicion on its way, told to the store */
 	int source;	    /* of the suspicion */
+	uint64_t acked_vid; /* of the view that it told us to have acknowledged last */
 	uint64_t seen_join; /* inc of the joiner that the application was told of */
 };
 
@@ -125,6 +126,7 @@ struct cvy_group_state {
 	struct cvy_view *view; /* NULL before the first */
 	struct cvy_view *was;  /* last active view here, for the VIEW event */
 	int view_active, stage, fenced_seen, acked;
+	int direct; /* the view needs no word of the store to become active */
 	struct covey_mask lag;
 	uint64_t acked_ns;
 
@@ -200,6 +202,7 @@ void cvy_change_clear(struct cvy_group_state *g, int life); /* a new epoch, or a
 /* group_learn.c */
 void cvy_learn_advance(struct cvy_group_state *g);
 void cvy_learn_event(struct cvy_group_state *g, const struct cvy_event *event);
+void cvy_learn_msg(struct cvy_group_state *g, const struct cvy_msg *msg);
 void cvy_learn_acked(struct cvy_group_state *g, const struct cvy_event *reply);
 
 /* group_ask.c */

@@ -192,7 +192,7 @@ static void message(const char *line, struct cvy_event *e)
 		return;
 	for (const char *c = line + at; at && c[0] && hex(c[0]) >= 0 && hex(c[1]) >= 0 && e->msg.bytes < BODY; c += 2)
 		body[e->msg.bytes++] = (uint8_t)(hex(c[0]) * 16 + hex(c[1]));
-	e->msg.type = e->msg.type < CVY_MSG_PING || e->msg.type > CVY_MSG_GIVE ? CVY_MSG_RELAY : e->msg.type;
+	e->msg.type = e->msg.type < CVY_MSG_PING || e->msg.type > CVY_MSG_ACKED ? CVY_MSG_RELAY : e->msg.type;
 	e->msg.body = e->msg.bytes ? body : NULL; /* as control.c gives it */
 	e->rank = e->msg.rank;
 	e->inc = e->msg.inc;
