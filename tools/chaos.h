@@ -100,6 +100,10 @@ struct chaos_options {
 	uint64_t bytes, touch_mib, seed;
 	int rank, shared_fd; /* of a rank's process; -1: the parent */
 	bool joiner;
+	int desk; /* of a process of a plan's run; -1: none */
+	int seconds;
+	bool show, ranks_named;
+	const char *plan, *plot;
 };
 
 struct chaos {

@@ -12,7 +12,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "chaos.h"
+#include "chaos_plan.h"
 #include "covey.h"
 
 #define DEFAULT_KILLS 20
@@ -34,6 +34,10 @@ static const char doc[] =
 	"Without --bench, --idle, --leak or --steps: 20 kills, by SIGKILL and SIGSTOP in turn, one or two ranks at a "
 	"time, all "
 	"kinds of operations.\n\n"
+	"With --plan: faults by a plan, which is a text (tests/chaos/plans has the usual ones and the grammar), the "
+	"name "
+	"of one of those, or `random`. The ranks do all kinds and sizes of operations, in one group or in several, and "
+	"check every element; ep-chaos injects, compares all outcomes, and ends with a table and a verdict.\n\n"
 	"Times count from the kill to the end of the operation that could not be done without the new view, on each "
 	"survivor; from exec of a replacement to the end of its first operation, its memory touched; the pause is the "
 	"longest time from one operation to the next on a survivor meanwhile, less the median.\n\n"
@@ -57,7 +61,12 @@ enum {
 	OPT_BYTES,
 	OPT_RANK,
 	OPT_SHARED,
-	OPT_JOINER
+	OPT_JOINER,
+	OPT_PLAN,
+	OPT_SECONDS,
+	OPT_PLOT,
+	OPT_SHOW,
+	OPT_DESK
 };
 
 static const struct argp_option options[] = {
@@ -65,6 +74,10 @@ static const struct argp_option options[] = {
 	{ "idle", OPT_IDLE, "SECONDS", 0, "Measure the time that an idle group takes of one core", 0 },
 	{ "leak", OPT_LEAK, NULL, 0, "100 cycles of death and replacement; nothing may grow after the 20th", 0 },
 	{ "steps", OPT_STEPS, "N", 0, "N steps without a kill; nothing may grow after the first tenth", 0 },
+	{ "plan", OPT_PLAN, "FILE|NAME|random", 0, "Faults by a plan", 0 },
+	{ "seconds", OPT_SECONDS, "N", 0, "How long to repeat the plan (default 10, or its rounds)", 1 },
+	{ "plot", OPT_PLOT, "FILE.svg", 0, "Waiting times and faults of a plan's run, drawn", 2 },
+	{ "show", OPT_SHOW, NULL, 0, "Print the random plan of this seed and end", 2 },
 	{ "ranks", 'n', "N", 0, "Ranks of the group (3 to 8; default 4)", 1 },
 	{ "kills", OPT_KILLS, "N", 0, "Cycles of kill and replacement", 1 },
 	{ "burst", OPT_BURST, "N", 0, "Kill up to N ranks at one instant, fewer than half of them or half", 1 },
@@ -78,6 +91,7 @@ static const struct argp_option options[] = {
 	{ "verbose", 'v', NULL, 0, "A line for each kill", 2 },
 	{ "rank", OPT_RANK, "R", OPTION_HIDDEN, NULL, 0 },
 	{ "shared", OPT_SHARED, "FD", OPTION_HIDDEN, NULL, 0 },
+	{ "desk", OPT_DESK, "D", OPTION_HIDDEN, NULL, 0 },
 	{ "joiner", OPT_JOINER, NULL, OPTION_HIDDEN, NULL, 0 },
 	{ 0 },
 };
@@ -126,6 +140,7 @@ static error_t parse_number(int key, const char *arg, struct argp_state *state)
 	switch (key) {
 	case 'n':
 		opt->ranks = number(state, "-n", arg, 3, CHAOS_MAX_RANKS);
+		opt->ranks_named = true;
 		return 0;
 	case OPT_IDLE:
 		opt->idle_s = number(state, "--idle", arg, 1, 86400);
@@ -147,6 +162,12 @@ static error_t parse_number(int key, const char *arg, struct argp_state *state)
 		return 0;
 	case OPT_SEED:
 		opt->seed = (uint64_t)number(state, "--seed", arg, 1, 1 << 30);
+		return 0;
+	case OPT_SECONDS:
+		opt->seconds = number(state, "--seconds", arg, 1, 86400);
+		return 0;
+	case OPT_DESK:
+		opt->desk = number(state, "--desk", arg, 0, CHAOS_DESKS - 1);
 		return 0;
 	case OPT_RANK:
 		opt->rank = number(state, "--rank", arg, 0, CHAOS_MAX_RANKS - 1);
@@ -180,6 +201,15 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		return 0;
 	case OPT_STRICT:
 		opt->strict = true;
+		return 0;
+	case OPT_PLAN:
+		opt->plan = arg;
+		return 0;
+	case OPT_PLOT:
+		opt->plot = arg;
+		return 0;
+	case OPT_SHOW:
+		opt->show = true;
 		return 0;
 	case 'v':
 		opt->verbose = true;
@@ -281,15 +311,21 @@ static void name_samples(struct chaos *c)
 int main(int argc, char **argv)
 {
 	struct chaos chaos = { .shared_fd = -1 };
-	struct chaos_options opt = { .ranks = 4, .rank = -1, .shared_fd = -1, .touch_mib = UINT64_MAX, .bytes = 65536 };
+	struct chaos_options opt = {
+		.ranks = 4, .rank = -1, .desk = -1, .shared_fd = -1, .touch_mib = UINT64_MAX, .bytes = 65536
+	};
 	const struct argp argp = { options, parse, NULL, doc, NULL, NULL, NULL };
 	int missed = -1, started;
 
-	opt.seed = chaos_now_ns() | 1;
+	opt.seed = chaos_now_ns() % (1 << 30) | 1;
 	argp_err_exit_status = 64;
 	argp_parse(&argp, argc, argv, 0, NULL, &opt);
+	if (opt.desk >= 0)
+		return chaos_member_main(&opt);
 	if (opt.rank >= 0)
 		return chaos_rank_main(&opt);
+	if (opt.plan || opt.show)
+		return chaos_plan_run(&opt);
 	fill_defaults(&opt);
 	chaos.opt = &opt;
 	chaos.random = opt.seed;
