@@ -251,6 +251,44 @@ static int act_start(struct chaos_run *run, const struct chaos_step *step)
 	return chaos_await(run, CHAOS_WHOLE);
 }
 
+struct peeked {
+	bool running;
+	int members, voters;
+};
+
+static void look(void *ctx, const char *key, const char *value)
+{
+	struct peeked *seen = ctx;
+
+	seen->running |= !strcmp(key, "ph") && !strcmp(value, "run");
+	seen->members += !strncmp(key, "m:", 2);
+	seen->voters += !strncmp(key, "o:", 2);
+}
+
+/* Until no change is under way in any group, and all who were admitted have their vote. */
+static int act_quiet(struct chaos_run *run)
+{
+	uint64_t end = ms_from_now(CHAOS_OUTCOME_MS);
+	const char *argv[] = { "peek" };
+	int g = 0, want = run->crew->groups > 1 ? run->crew->members : run->target;
+
+	while (g < run->crew->groups && chaos_now_ns() < end) {
+		struct peeked seen = { 0 };
+		char name[16];
+
+		snprintf(name, sizeof(name), "crew%d", g);
+		if (!covey_admin_call(run->crew->store, name, 1, argv, end, look, &seen) && seen.running &&
+		    seen.members == want && seen.voters == want)
+			g++;
+		else
+			chaos_run_poll(run);
+	}
+	if (g == run->crew->groups)
+		return 0;
+	chaos_wrong(&run->base, "group %d did not come to rest within %d ms", g, CHAOS_OUTCOME_MS);
+	return -1;
+}
+
 static int ask(const struct chaos_run *run, const char *what, int rank)
 {
 	char text[16], name[16] = "crew0";
@@ -398,6 +436,8 @@ int chaos_act(struct chaos_run *run, const struct chaos_step *step)
 		return act_starve(run, step);
 	case CHAOS_GONE:
 		return act_gone(run, step);
+	case CHAOS_QUIET:
+		return act_quiet(run);
 	}
 	return -1;
 }

@@ -332,14 +332,14 @@ static int step(struct reader *r)
 {
 	static const char *const verbs[] = { "kill", "stop",  "resume",	 "start",  "replace", "extend", "retire",
 					     "arm",  "wait",  "settle",	 "flow",   "store",   "cut",	"heal",
-					     "slow", "limit", "unlimit", "starve", "gone" };
+					     "slow", "limit", "unlimit", "starve", "gone",    "quiet" };
 	struct chaos_plan *plan = r->plan;
 	struct chaos_step *step = &plan->step[plan->steps];
 	int verb;
 
 	if (plan->steps == CHAOS_STEPS)
 		return wrong(r, "more than %d steps", CHAOS_STEPS);
-	if (choice(r, 0, "the first word", verbs, CHAOS_GONE + 1, &verb))
+	if (choice(r, 0, "the first word", verbs, CHAOS_QUIET + 1, &verb))
 		return -1;
 	*step = (struct chaos_step){ .verb = (enum chaos_verb)verb, .line = r->line };
 	snprintf(step->kind, sizeof(step->kind), "%s", verbs[verb]);

@@ -101,7 +101,8 @@ enum chaos_verb {
 	CHAOS_LIMIT,
 	CHAOS_UNLIMIT,
 	CHAOS_STARVE,
-	CHAOS_GONE
+	CHAOS_GONE,
+	CHAOS_QUIET
 };
 
 enum chaos_server_act {
