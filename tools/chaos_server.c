@@ -7,7 +7,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
-#include <glob.h>
+#include <libgen.h>
+#include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -31,36 +32,36 @@
 /* redis-check-rdb is the same program and serves when it is called redis-server. */
 static const char *const servers[] = { "redis-server", "valkey-server", "redis-check-rdb", NULL };
 
-/* A clock that only this server sees: libfaketime reads it from a file at every look. */
-static int fake_clock(const struct chaos_server *s, char *library, size_t bytes)
+/* A clock that only this server sees (tests/chaos/clock.c), built beside this program. */
+static int clock_module(char *path, size_t bytes)
 {
-	glob_t found;
-	int err = glob("/usr/lib/*/faketime/libfaketime.so.1", 0, NULL, &found);
+	char self[PATH_MAX] = "";
 
-	(void)s;
-	if (!err)
-		snprintf(library, bytes, "%s", found.gl_pathv[0]);
-	globfree(&found);
-	return err ? -1 : 0;
+	if (readlink("/proc/self/exe", self, sizeof(self) - 1) < 0)
+		return -1;
+	snprintf(path, bytes, "%.200s/libchaos-clock.so", dirname(self));
+	return access(path, R_OK);
 }
 
 static int set_clock(const struct chaos_server *s, int seconds)
 {
-	char path[96], next[104];
-	FILE *f;
+	int64_t step = seconds;
+	char path[96];
+	ssize_t n;
+	int fd;
 
 	snprintf(path, sizeof(path), "%s/clock", s->dir);
-	snprintf(next, sizeof(next), "%s.new", path);
-	f = fopen(next, "we");
-	if (!f)
+	fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+	if (fd < 0)
 		return -1;
-	fprintf(f, "%+d\n", seconds);
-	return fclose(f) || rename(next, path) ? -1 : 0;
+	n = write(fd, &step, sizeof(step));
+	close(fd);
+	return n == sizeof(step) ? 0 : -1;
 }
 
 static void __attribute__((noreturn)) exec_server(const struct chaos_server *s, pid_t parent)
 {
-	char socket_path[96], log[96], clock[96], library[128];
+	char socket_path[96], log[96], clock[96], module[256];
 	int null = open("/dev/null", O_RDWR);
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -69,11 +70,9 @@ static void __attribute__((noreturn)) exec_server(const struct chaos_server *s, 
 	snprintf(socket_path, sizeof(socket_path), "%s/store", s->dir);
 	snprintf(log, sizeof(log), "%s/log", s->dir);
 	snprintf(clock, sizeof(clock), "%s/clock", s->dir);
-	if (s->clock && !fake_clock(s, library, sizeof(library))) {
-		setenv("LD_PRELOAD", library, 1);
-		setenv("FAKETIME_TIMESTAMP_FILE", clock, 1);
-		setenv("FAKETIME_NO_CACHE", "1", 1);
-		setenv("FAKETIME_DONT_FAKE_MONOTONIC", "1", 1);
+	if (s->clock && !clock_module(module, sizeof(module))) {
+		setenv("LD_PRELOAD", module, 1);
+		setenv("CHAOS_CLOCK", clock, 1);
 	}
 	for (int i = 0; servers[i]; i++)
 		execlp(servers[i], "redis-server", "--port", s->bind ? PORT : "0", "--bind",
@@ -210,7 +209,7 @@ int chaos_server_open(struct chaos_run *run)
 {
 	const struct chaos_plan *plan = &run->plan;
 	struct chaos_server *s = &run->server;
-	char library[128];
+	char module[256];
 
 	if (plan->needs_sentinel) {
 		fprintf(stderr, "ep-chaos: plan %s: no Sentinel in this build\n", plan->name);
@@ -218,8 +217,8 @@ int chaos_server_open(struct chaos_run *run)
 	}
 	s->data = plan->needs_data;
 	s->clock = plan->needs_clock;
-	if (s->clock && (fake_clock(s, library, sizeof(library)) || set_clock(s, 0))) {
-		fprintf(stderr, "ep-chaos: plan %s: no libfaketime here: install faketime\n", plan->name);
+	if (s->clock && (clock_module(module, sizeof(module)) || set_clock(s, 0))) {
+		fprintf(stderr, "ep-chaos: plan %s: no libchaos-clock.so beside ep-chaos\n", plan->name);
 		return CHAOS_SKIPPED;
 	}
 	if (run->net)
