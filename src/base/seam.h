@@ -44,6 +44,7 @@ struct cvy_seam {
 			     int *waiting); /* done seq; is an operation waiting > 1 ms? */
 	int (*retire)(void *ctx); /* enters no further operation; 1 when every member has decided what is decided here */
 	void (*peer_progress)(void *ctx, int rank, uint64_t done, uint64_t floor_tick); /* from PING */
+	void (*point)(void *ctx, const char *name); /* a point in the agent's life, for fault plans; may be NULL */
 };
 
 #endif

@@ -105,6 +105,11 @@ static void seam_peer_progress(void *ctx, int rank, uint64_t done, uint64_t floo
 	cvy_engine_peer_progress(((struct covey_group *)ctx)->engine, rank, done, floor_tick);
 }
 
+static void seam_point(void *ctx, const char *name)
+{
+	cvy_fault_point(cvy_mesh_fault(((struct covey_group *)ctx)->mesh), name);
+}
+
 /* ---- engine to mesh: control messages are sent on the agent's thread ---- */
 
 struct outgoing {
@@ -161,6 +166,7 @@ void cvy_handle_seam(struct covey_group *group)
 		.progress = seam_progress,
 		.retire = seam_retire,
 		.peer_progress = seam_peer_progress,
+		.point = cvy_mesh_fault(group->mesh) ? seam_point : NULL,
 	};
 	group->engine->sink = cvy_agent_sink(group->agent);
 	group->engine->send = engine_send;

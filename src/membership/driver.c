@@ -92,10 +92,18 @@ static struct cvy_driver_item *pop(struct cvy_driver *d)
 
 /* ---- Actions ---- */
 
+/* For fault plans: a call about to be made, a reply that came, a step of a view change. */
+static void point(struct cvy_driver *d, const char *name)
+{
+	if (d->seam->point)
+		d->seam->point(d->seam->ctx, name);
+}
+
 static void store_call(struct cvy_driver *d, const struct cvy_action *a)
 {
 	struct cvy_event lost = { .kind = CVY_EV_REPLY, .rank = -1, .id = a->id, .err = COVEY_ERR_STORE };
 
+	point(d, a->argc ? a->argv[0] : "");
 	if (d->store && a->argc)
 		d->store->ops->call(d->store, a->id, a->argc, (const char *const *)a->argv);
 	else
@@ -172,16 +180,21 @@ static void apply(struct cvy_driver *d, const struct cvy_action *a)
 		s->drop(s->ctx, a->rank, a->inc);
 		break;
 	case CVY_DO_FREEZE:
+		point(d, "freeze");
 		s->freeze(s->ctx, epoch_of(d));
 		break;
 	case CVY_DO_LEARN:
 		cvy_info("membership", "view %u with base %llu", a->view->epoch, (unsigned long long)a->view->base);
+		point(d, "learn");
 		s->learn(s->ctx, a->view, &a->removed, &a->lag);
+		point(d, "learned");
 		break;
 	case CVY_DO_REPAIR:
+		point(d, "repair");
 		s->repair(s->ctx, &a->ranks);
 		break;
 	case CVY_DO_THAW:
+		point(d, "thaw");
 		s->thaw(s->ctx);
 		break;
 	case CVY_DO_STOP:
@@ -331,6 +344,8 @@ static void handle(struct cvy_driver *d, struct cvy_event *e)
 	}
 	if (cvy_log_enabled(COVEY_LOG_DEBUG))
 		trace_event(d, e);
+	if (e->kind == CVY_EV_REPLY && e->argc)
+		point(d, e->argv[0]);
 	cvy_group_step(d->group, e, d->now_ns, &d->actions);
 	for (int i = 0; i < d->actions.count; i++) {
 		if (cvy_log_enabled(COVEY_LOG_DEBUG))

@@ -23,9 +23,10 @@
 #define RULES 32
 #define DELAY_MAX_NS (10000 * CVY_MS)
 #define HELD_MAX 1024
+#define SCRIBBLE_VIEWS 3 /* views after the last one whose stamps a late writer forges */
 
-enum kind { KILL = 1, STOP, DELAY, CUT, LATE };
-enum what { PUT, SIGNAL };
+enum kind { KILL = 1, STOP, DELAY, CUT, LATE, SCRIBBLE };
+enum what { PUT, SIGNAL, POINT };
 
 struct rule {
 	enum kind kind;
@@ -121,8 +122,28 @@ static int parse_op(const char **at, struct rule *rule)
 	return eat(at, ".");
 }
 
+static int parse_point(const char **at, struct rule *rule)
+{
+	static const char *const points[] = { "open",	"report", "decide", "ack",     "WAIT",	 "COMMIT",
+					      "ACTIVE", "freeze", "learn",  "learned", "repair", "thaw" };
+	size_t n = strcspn(*at, ":;");
+	int known = 0;
+
+	for (size_t i = 0; i < sizeof(points) / sizeof(points[0]); i++)
+		known |= strlen(points[i]) == n && !strncmp(*at, points[i], n);
+	if (!known || (rule->kind != KILL && rule->kind != STOP))
+		return 0;
+	memcpy(rule->name, *at, n);
+	*at += n;
+	rule->what = POINT;
+	rule->count = 1;
+	return !eat(at, ":") || (number(at, &rule->count) && rule->count);
+}
+
 static int parse_place(const char **at, struct rule *rule)
 {
+	if (eat(at, "agent:"))
+		return parse_point(at, rule);
 	if (eat(at, "op:") && !parse_op(at, rule))
 		return 0;
 	if (eat(at, "put:"))
@@ -150,6 +171,8 @@ static int parse_rule(const char **at, struct rule *rule)
 		rule->kind = DELAY;
 	} else if (eat(at, "late@")) {
 		rule->kind = LATE;
+	} else if (eat(at, "scribble@")) {
+		rule->kind = SCRIBBLE;
 	} else if (eat(at, "cut:")) {
 		rule->kind = CUT;
 		if (!number(at, &rank) || rank >= COVEY_MAX_RANKS || !eat(at, "@"))
@@ -196,7 +219,8 @@ int cvy_fault_open(const char *plan, struct cvy_errbox *box, struct cvy_fault **
 		free(fault);
 		return cvy_fail(box, err, -1, 0,
 				"COVEY_FAULT cannot be read at '%.40s': want kill@put:37, stop@op:12.put:2, "
-				"delay@put:3:20ms, cut:RANK@put:9, late@signal:3:50ms, reorder:8, at most %d",
+				"delay@put:3:20ms, cut:RANK@put:9, late@signal:3:50ms, reorder:8, kill@agent:report, "
+				"scribble@put:5, at most %d",
 				at, RULES);
 	}
 	*out = fault;
@@ -243,9 +267,47 @@ static void cut(struct cvy_fault *fault, int rank)
 			cvy_mesh_lost(w->inner, "cut by the fault plan");
 }
 
+/* The own window as a late writer leaves it: garbage in the slots, and lines that say it is data of a later view. */
+static void smear(uint8_t *own, const struct cvy_layout *layout, uint32_t later)
+{
+	struct cvy_page *page = (struct cvy_page *)own;
+
+	memset(own + layout->slots, 0xa5, layout->heap - layout->slots);
+	for (int i = 0; i < 2 * CVY_SLOTS; i++) {
+		struct cvy_line *line = i < CVY_SLOTS ? &page->first[i] : &page->second[i - CVY_SLOTS];
+
+		memset(line->data, 0xa5, sizeof(line->data));
+		line->tag += (uint64_t)later << 32;
+	}
+}
+
+/* Stops, and goes on as a zombie that knows nothing of what was decided meanwhile. */
+static void scribble(struct cvy_fault *fault)
+{
+	struct cvy_layout layout;
+
+	kill(getpid(), SIGSTOP);
+	for (uint32_t later = 0; later < SCRIBBLE_VIEWS && fault->links; later++) {
+		layout = cvy_mesh_layout(fault->links->inner->mesh);
+		smear(fault->links->inner->own, &layout, later ? 1 : 0);
+		for (struct wrapped *w = fault->links; w; w = w->next) {
+			struct cvy_link *link = w->inner;
+
+			if (link->ops->put)
+				link->ops->put(link, layout.slots, layout.heap - layout.slots);
+			for (int i = 0; i < CVY_SLOTS && link->ops->signal; i++) {
+				link->ops->signal(link, offsetof(struct cvy_page, first[i]));
+				link->ops->signal(link, offsetof(struct cvy_page, second[i]));
+			}
+			if (link->ops->poll)
+				link->ops->poll(link);
+		}
+	}
+}
+
 static void strike(struct cvy_fault *fault, struct rule *rule, int peer)
 {
-	static const char *const names[] = { "", "kill", "stop", "delay", "cut", "late" };
+	static const char *const names[] = { "", "kill", "stop", "delay", "cut", "late", "scribble" };
 	struct timespec pause = { (time_t)(rule->ns / 1000000000), (long)(rule->ns % 1000000000) };
 
 	rule->fired = 1;
@@ -260,6 +322,22 @@ static void strike(struct cvy_fault *fault, struct rule *rule, int peer)
 		nanosleep(&pause, NULL);
 	else if (rule->kind == CUT)
 		cut(fault, rule->rank);
+	else if (rule->kind == SCRIBBLE)
+		scribble(fault);
+}
+
+void cvy_fault_point(struct cvy_fault *fault, const char *name)
+{
+	for (int i = 0; fault && i < fault->rules; i++) {
+		struct rule *rule = &fault->rule[i];
+
+		if (rule->what != POINT || rule->fired || strcmp(rule->name, name) || ++rule->seen < rule->count)
+			continue;
+		rule->fired = 1;
+		cvy_warn("p2p", "fault plan: %s at %s %llu of the agent", rule->kind == KILL ? "kill" : "stop", name,
+			 (unsigned long long)rule->count);
+		kill(getpid(), rule->kind == KILL ? SIGKILL : SIGSTOP);
+	}
 }
 
 /* Counts one put or signal; the time a LATE rule holds it, else 0. */

@@ -8,10 +8,15 @@
  *   delay@PLACE:TIME     sleeps, the engine's lock held (at most 10 s)
  *   cut:RANK@PLACE       breaks the link to RANK
  *   late@PLACE:TIME      (signals only) holds that signal, as it is now, and lets it go TIME later from poll
+ *   scribble@PLACE       SIGSTOP to itself; once continued it is a late writer: it fills all its slots, and its
+ *                        lines with the stamps of the next views, and puts and signals them to every peer
  *   reorder:W            up to W puts and signals of different peers leave in another order (W <= 1024)
  *
  *   PLACE  [op:SEQ.|op:NAME:K.]put:N or ...signal:N; counts from 1, over all peers; with op: inside
  *          operation number SEQ, or the K-th operation called NAME
+ *          or agent:POINT[:N] (kill and stop only): the N-th time that the agent comes by
+ *          open report decide ack (before that call to the store is made), WAIT COMMIT ACTIVE (right after such a
+ *          reply came), freeze learn learned repair thaw (before that step of a view change; learned: after it)
  *   TIME   20ms or 2s
  *
  * Each happens once. The engine calls put and signal for every peer and tick when links are wrapped,

@@ -362,6 +362,12 @@ void cvy_fault_op(struct cvy_fault *fault, uint64_t seq, const char *name)
 	(void)name;
 }
 
+void cvy_fault_point(struct cvy_fault *fault, const char *name)
+{
+	(void)fault;
+	(void)name;
+}
+
 /* ---- what wait.c offers: nobody sleeps here, the world steps everyone ---- */
 
 void cvy_engine_wake(struct cvy_engine *e)

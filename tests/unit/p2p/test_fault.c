@@ -50,9 +50,23 @@ static int seen(uint32_t tick)
 	return page->first[0].tag == cvy_tag(1, tick);
 }
 
-static const char *const bad[] = { "kill",	     "kill@put:0",   "kill@put:x",	"boom@put:1",	   "cut@put:1",
-				   "cut:1@put:1x",   "delay@put:1",  "delay@put:1:20",	"late@put:1:20ms", "reorder:0",
-				   "kill@op:.put:1", "kill@put:1;;", "kill@op:0.put:1", "delay@put:1:11s" };
+static const char *const bad[] = { "kill",
+				   "kill@put:0",
+				   "kill@put:x",
+				   "boom@put:1",
+				   "cut@put:1",
+				   "cut:1@put:1x",
+				   "delay@put:1",
+				   "delay@put:1:20",
+				   "late@put:1:20ms",
+				   "reorder:0",
+				   "kill@agent:lunch",
+				   "kill@agent:report:0",
+				   "delay@agent:report:1ms",
+				   "kill@op:.put:1",
+				   "kill@put:1;;",
+				   "kill@op:0.put:1",
+				   "delay@put:1:11s" };
 
 START_TEST(a_bad_plan_is_refused)
 {
@@ -67,7 +81,8 @@ START_TEST(a_good_plan_is_read)
 	struct cvy_fault *fault = NULL;
 
 	ck_assert_int_eq(cvy_fault_open("kill@put:37;kill@op:12.put:2;stop@put:5;delay@put:3:20ms;cut:1@put:9;"
-					"late@op:dispatch:3.signal:2:1s;kill@op:barrier.signal:1;reorder:4",
+					"late@op:dispatch:3.signal:2:1s;kill@op:barrier.signal:1;reorder:4;"
+					"kill@agent:report;stop@agent:COMMIT:2;scribble@op:3.signal:1",
 					NULL, &fault),
 			 0);
 	cvy_fault_close(fault);
@@ -101,6 +116,25 @@ START_TEST(it_kills_at_the_put_it_names)
 	ck_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
 	ck_assert_int_eq(sent, 7); /* seq 1 and 2 whole, of seq 3 (the second gather) one */
 	close(p[0]);
+}
+END_TEST
+
+START_TEST(it_kills_where_the_agent_comes_by)
+{
+	struct cvy_fault *fault = NULL;
+	int status;
+	pid_t child = fork();
+
+	if (!child) {
+		if (cvy_fault_open("kill@agent:COMMIT:2", NULL, &fault))
+			_exit(1);
+		cvy_fault_point(fault, "COMMIT");
+		cvy_fault_point(fault, "report");
+		cvy_fault_point(fault, "COMMIT");
+		_exit(0);
+	}
+	waitpid(child, &status, 0);
+	ck_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
 }
 END_TEST
 
@@ -152,6 +186,7 @@ int main(void)
 	tcase_add_loop_test(t, a_bad_plan_is_refused, 0, (int)(sizeof(bad) / sizeof(*bad)));
 	tcase_add_test(t, a_good_plan_is_read);
 	tcase_add_test(t, it_kills_at_the_put_it_names);
+	tcase_add_test(t, it_kills_where_the_agent_comes_by);
 	tcase_add_test(t, a_late_signal_brings_its_old_line);
 	tcase_add_test(t, reordered_puts_all_arrive_in_the_order_of_their_link);
 	tcase_add_test(t, a_cut_link_goes_down_on_both_sides);
