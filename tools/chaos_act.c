@@ -265,12 +265,21 @@ static void look(void *ctx, const char *key, const char *value)
 	seen->voters += !strncmp(key, "o:", 2);
 }
 
+static int present(struct chaos_run *run, int group)
+{
+	int n = 0, member;
+
+	for (int r = 0; r < run->target; r++)
+		n += chaos_in_group(run->crew, group, r, &member) && chaos_crew_at(run, r);
+	return n;
+}
+
 /* Until no change is under way in any group, and all who were admitted have their vote. */
 static int act_quiet(struct chaos_run *run)
 {
 	uint64_t end = ms_from_now(CHAOS_OUTCOME_MS);
 	const char *argv[] = { "peek" };
-	int g = 0, want = run->crew->groups > 1 ? run->crew->members : run->target;
+	int g = 0;
 
 	while (g < run->crew->groups && chaos_now_ns() < end) {
 		struct peeked seen = { 0 };
@@ -278,7 +287,7 @@ static int act_quiet(struct chaos_run *run)
 
 		snprintf(name, sizeof(name), "crew%d", g);
 		if (!covey_admin_call(run->crew->store, name, 1, argv, end, look, &seen) && seen.running &&
-		    seen.members == want && seen.voters == want)
+		    seen.members == present(run, g) && seen.voters == seen.members)
 			g++;
 		else
 			chaos_run_poll(run);

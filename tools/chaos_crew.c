@@ -144,6 +144,7 @@ int chaos_crew_spawn(struct chaos_run *run, int rank, bool joiner, const char *l
 	w->state = CHAOS_P_LIVE;
 	w->starved = lack != NULL;
 	w->armed = run->rule[rank][0] != '\0';
+	w->scribbles = strstr(run->rule[rank], "scribble") != NULL;
 	w->exec_ns = chaos_now_ns();
 	w->pid = fork();
 	if (!w->pid)
@@ -233,8 +234,11 @@ static void judge(struct chaos_run *run, int d, int status)
 	}
 	if (w->state == CHAOS_P_KILLED || killed_itself(w, status))
 		return;
-	if (w->starved && WIFEXITED(status) && WEXITSTATUS(status) == 1 && *cause)
+	if (w->starved && ended_with(status, 1) && *cause) {
+		if (run->base.opt->verbose)
+			fprintf(stderr, "ep-chaos: starved as it should: %s\n", cause);
 		return;
+	}
 	if (w->state != CHAOS_P_LIMBO && run->crew->command == CHAOS_STOP && ended_with(status, 0))
 		return;
 	if (w->retiring && (ended_with(status, CHAOS_EXIT_RETIRED) || ended_with(status, 0)))

@@ -154,12 +154,13 @@ struct chaos_worker {
 	pid_t pid; /* 0: none */
 	int rank;
 	enum chaos_state state;
-	bool halted;   /* stopped, in the view or not */
-	bool doubt;    /* may know outcomes that no survivor knows */
-	bool cut_off;  /* by us: may be left out of a view */
-	bool armed;    /* may kill itself */
-	bool starved;  /* must fail, and say why */
-	bool retiring; /* may end */
+	bool halted;	/* stopped, in the view or not */
+	bool doubt;	/* may know outcomes that no survivor knows */
+	bool cut_off;	/* by us: may be left out of a view */
+	bool armed;	/* may kill itself */
+	bool scribbles; /* spoils its own window: its outcomes are nobody's */
+	bool starved;	/* must fail, and say why */
+	bool retiring;	/* may end */
 	uint64_t exec_ns;
 	struct chaos_record last[CHAOS_GROUPS];
 	struct chaos_record seen[CHAOS_GROUPS]; /* last outcome that is alike on all */

@@ -67,7 +67,7 @@ static bool group_there(struct chaos_run *run, int g, enum chaos_until until)
 			continue;
 		seen = &w->seen[g];
 		if (seen->enter_ns < run->settle_ns || seen->mask & gone ||
-		    (until == CHAOS_WHOLE && seen->mask != everybody(run)))
+		    (until == CHAOS_WHOLE && seen->mask != (everybody(run) & ~gone)))
 			return false;
 		there++;
 	}

@@ -20,6 +20,7 @@ struct chaos_member {
 	int rank;   /* in the group */
 	int size;   /* of the group, since the last safe point */
 	bool joiner;
+	bool scribbles;	       /* spoils its own window by a rule: its own results are nobody's */
 	uint64_t step, random; /* of this step, the same on all ranks */
 	float *send, *recv;
 	struct covey_ep *ep;

@@ -286,7 +286,7 @@ static void scribble(struct cvy_fault *fault)
 {
 	struct cvy_layout layout;
 
-	kill(getpid(), SIGSTOP);
+	raise(SIGSTOP); /* to this thread: it must not run on while another takes the signal */
 	for (uint32_t later = 0; later < SCRIBBLE_VIEWS && fault->links; later++) {
 		layout = cvy_mesh_layout(fault->links->inner->mesh);
 		smear(fault->links->inner->own, &layout, later ? 1 : 0);
@@ -317,7 +317,7 @@ static void strike(struct cvy_fault *fault, struct rule *rule, int peer)
 	if (rule->kind == KILL)
 		kill(getpid(), SIGKILL);
 	else if (rule->kind == STOP)
-		kill(getpid(), SIGSTOP);
+		raise(SIGSTOP);
 	else if (rule->kind == DELAY)
 		nanosleep(&pause, NULL);
 	else if (rule->kind == CUT)
@@ -336,7 +336,7 @@ void cvy_fault_point(struct cvy_fault *fault, const char *name)
 		rule->fired = 1;
 		cvy_warn("p2p", "fault plan: %s at %s %llu of the agent", rule->kind == KILL ? "kill" : "stop", name,
 			 (unsigned long long)rule->count);
-		kill(getpid(), rule->kind == KILL ? SIGKILL : SIGSTOP);
+		raise(rule->kind == KILL ? SIGKILL : SIGSTOP);
 	}
 }
 
