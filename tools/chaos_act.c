@@ -16,6 +16,7 @@
 #define TRAP_MS 10000	/* until a process comes by the place where it is to die */
 #define FENCED_MS 10000 /* a process that wakes learns within this that it is out */
 #define ASK_MS 10000
+#define WHY_BYTES 200
 
 static uint64_t ms_from_now(unsigned ms)
 {
@@ -298,26 +299,33 @@ static int act_quiet(struct chaos_run *run)
 	return -1;
 }
 
-static int ask(const struct chaos_run *run, const char *what, int rank)
+static void take_why(void *ctx, const char *key, const char *value)
+{
+	if (!strcmp(key, "why"))
+		snprintf(ctx, WHY_BYTES, "%s", value);
+}
+
+static int ask(const struct chaos_run *run, const char *what, int rank, char *why)
 {
 	char text[16], name[16] = "crew0";
 	const char *argv[] = { "ask", what, text };
 
 	snprintf(text, sizeof(text), "%d", rank);
-	return covey_admin_call(run->crew->store, name, 3, argv, ms_from_now(ASK_MS), NULL, NULL);
+	return covey_admin_call(run->crew->store, name, 3, argv, ms_from_now(ASK_MS), take_why, why);
 }
 
 static int act_retire(struct chaos_run *run, const struct chaos_step *step)
 {
 	struct chaos_worker *w[CHAOS_MAX_RANKS];
 	int n = pick(run, step, w), err = 0;
+	char why[WHY_BYTES] = "";
 
 	chaos_event_open(run, step->kind);
 	for (int i = 0; i < n && !err; i++) {
 		w[i]->retiring = true;
-		err = ask(run, "retire", w[i]->rank);
+		err = ask(run, "retire", w[i]->rank, why);
 		if (err)
-			chaos_wrong(&run->base, "retire %d: %s", w[i]->rank, covey_strerror(err));
+			chaos_wrong(&run->base, "retire %d: %s: %s", w[i]->rank, covey_strerror(err), why);
 		else
 			err = await_end(run, w[i], CHAOS_OUTCOME_MS, "it was asked to retire");
 	}

@@ -63,7 +63,7 @@ static void halt(FILE *f, uint64_t *random)
 
 static void piece(FILE *f, uint64_t *random)
 {
-	static const char *const armed[] = { "report", "commit", "learn", "learned", "ack", "active", "freeze" };
+	static const char *const armed[] = { "report", "COMMIT", "learn", "learned", "ack", "ACTIVE", "freeze" };
 
 	switch (draw(random, 6)) {
 	case 0:
