@@ -58,6 +58,7 @@ struct chaos_slot {
 	uint64_t steps;
 	uint64_t touch_ns;  /* time taken to touch --touch memory */
 	uint64_t joined_ns; /* covey_join returned */
+	uint64_t suspects;  /* members that it suspected */
 	char cause[240];    /* why it gave up */
 	struct chaos_view view[CHAOS_VIEWS];
 	uint64_t tail __attribute__((aligned(64)));
@@ -65,7 +66,7 @@ struct chaos_slot {
 };
 
 struct chaos_shared {
-	int ranks, mix;
+	int ranks, world, mix;
 	uint64_t bytes, touch_bytes;
 	char store[160];
 	uint32_t command; /* enum chaos_command, a futex; the parent writes it */
@@ -95,7 +96,8 @@ struct chaos_process {
 };
 
 struct chaos_options {
-	int ranks, kills, burst, idle_s, steps;
+	int ranks, kills, burst, idle_s, steps, extends, overload_s;
+	int world; /* founders: the ranks without those that join later */
 	bool bench, leak, mix, json, strict, stop, both, signal_named, verbose;
 	uint64_t bytes, touch_mib, seed;
 	int rank, shared_fd; /* of a rank's process; -1: the parent */
@@ -125,7 +127,10 @@ struct chaos {
 	bool watch;    /* collect gaps */
 	double *gap_ms;
 	uint32_t gaps;
-	struct chaos_samples killed, stopped, replaced, pause;
+	struct chaos_samples calm; /* operations that nothing disturbed */
+	struct chaos_samples killed, stopped, replaced, pause, extended;
+	uint32_t calls;	   /* operations seen, to take some as samples */
+	double longest_ms; /* operation of a founder, while `watch` is on */
 };
 
 /* What a process holds: must not grow. */
@@ -153,12 +158,15 @@ void chaos_verify(struct chaos *c, int rank, const struct chaos_record *record);
 void chaos_wrong(struct chaos *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 int chaos_cycle(struct chaos *c, uint32_t victims, int signal);
+int chaos_strike(struct chaos *c, uint32_t victims, int signal); /* without a replacement */
 void chaos_run_for(struct chaos *c, unsigned ms);
 uint64_t chaos_random(struct chaos *c, uint64_t below);
 
 int chaos_idle(struct chaos *c);
 int chaos_leak(struct chaos *c);
 int chaos_steps(struct chaos *c);
+int chaos_extend(struct chaos *c);
+int chaos_overload(struct chaos *c);
 
 void chaos_sample(struct chaos_samples *samples, double ms);
 double chaos_percentile(const struct chaos_samples *samples, double percent);

@@ -22,6 +22,7 @@
 #include "covey.h"
 
 #define POLL_US 1000
+#define CALM_EVERY 97 /* operations that nothing disturbs, of which one is a sample */
 
 int chaos_fleet_open(struct chaos *c)
 {
@@ -39,6 +40,7 @@ int chaos_fleet_open(struct chaos *c)
 		return -1;
 	}
 	c->shared->ranks = opt->ranks;
+	c->shared->world = opt->world;
 	c->shared->mix = opt->mix;
 	c->shared->touch_bytes = opt->touch_mib << 20;
 	c->shared->bytes = opt->bytes;
@@ -104,6 +106,10 @@ static void note(struct chaos *c, int rank, const struct chaos_record *record)
 		p->first_ns = record->done_ns;
 	if (!p->after.seq && c->victims && !(record->mask & c->victims) && record->op != CHAOS_ADMIT)
 		p->after = *record;
+	if (!c->victims && !c->watch && record->op < CHAOS_MIXED && c->calls++ % CALM_EVERY == 0)
+		chaos_sample(&c->calm, (double)(record->done_ns - record->enter_ns) / 1e6);
+	if (c->watch && rank < c->opt->world && (double)(record->done_ns - record->enter_ns) / 1e6 > c->longest_ms)
+		c->longest_ms = (double)(record->done_ns - record->enter_ns) / 1e6;
 	if (c->watch && p->last.seq && c->gaps < CHAOS_GAPS && !(c->victims >> rank & 1))
 		c->gap_ms[c->gaps++] = (double)(record->done_ns - p->last.done_ns) / 1e6;
 	p->last = *record;
@@ -158,17 +164,17 @@ int chaos_fleet_start(struct chaos *c)
 	uint64_t end = chaos_now_ns() + CHAOS_OUTCOME_MS * UINT64_C(1000000);
 	int ready;
 
-	for (int r = 0; r < c->opt->ranks; r++)
+	for (int r = 0; r < c->opt->world; r++)
 		chaos_fleet_spawn(c, r, false);
 	do {
 		chaos_fleet_poll(c);
 		ready = 0;
-		for (int r = 0; r < c->opt->ranks; r++)
+		for (int r = 0; r < c->opt->world; r++)
 			ready += c->process[r].first_ns != 0;
-		if (ready == c->opt->ranks)
+		if (ready == c->opt->world)
 			return 0;
 	} while (chaos_now_ns() < end && !c->unplanned);
-	chaos_wrong(c, "%d of %d ranks came to an operation within %d ms", ready, c->opt->ranks, CHAOS_OUTCOME_MS);
+	chaos_wrong(c, "%d of %d ranks came to an operation within %d ms", ready, c->opt->world, CHAOS_OUTCOME_MS);
 	return -1;
 }
 

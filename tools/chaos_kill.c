@@ -90,18 +90,23 @@ static bool needed(const struct chaos *c, int rank)
 	return __atomic_load_n(&view->epoch, __ATOMIC_ACQUIRE) != after->epoch || after->enter_ns < view->time_ns;
 }
 
+/* Until the last survivor had the result, where at least one could not do without the change. */
 static void measure(struct chaos *c, uint64_t at, struct chaos_samples *samples)
 {
+	uint64_t last = 0;
 	bool any = false;
 
 	for (int r = 0; r < c->opt->ranks; r++) {
 		const struct chaos_process *p = &c->process[r];
 
-		if (!p->after.seq || c->victims >> r & 1 || !needed(c, r))
+		if (!p->after.seq || c->victims >> r & 1)
 			continue;
-		chaos_sample(samples, (double)(p->after.done_ns - at) / 1e6);
-		any = true;
+		any = any || needed(c, r);
+		if (p->after.done_ns > last)
+			last = p->after.done_ns;
 	}
+	if (any)
+		chaos_sample(samples, (double)(last - at) / 1e6);
 	c->spared += !any;
 }
 
@@ -197,21 +202,29 @@ static void await_ballast(struct chaos *c)
 	}
 }
 
-int chaos_cycle(struct chaos *c, uint32_t victims, int number)
+int chaos_strike(struct chaos *c, uint32_t victims, int number)
 {
 	uint64_t at;
 
+	victims &= chaos_fleet_alive(c);
+	if (!victims)
+		return 0;
+	at = strike(c, victims, number);
+	if (await_outcome(c))
+		return -1;
+	measure(c, at, number == SIGSTOP ? &c->stopped : &c->killed);
+	bury(c, number);
+	c->victims = 0;
+	return 0;
+}
+
+int chaos_cycle(struct chaos *c, uint32_t victims, int number)
+{
 	await_ballast(c);
 	chaos_run_for(c, QUIET_MS + (unsigned)chaos_random(c, QUIET_MS));
 	chaos_sleep_us((unsigned)chaos_random(c, 1000)); /* not in step with our reading */
-	victims &= chaos_fleet_alive(c);
-	if (victims) {
-		at = strike(c, victims, number);
-		if (await_outcome(c))
-			return -1;
-		measure(c, at, number == SIGSTOP ? &c->stopped : &c->killed);
-		bury(c, number);
-	}
+	if (chaos_strike(c, victims, number))
+		return -1;
 	chaos_run_for(c, 1 + (unsigned)chaos_random(c, QUIET_MS));
 	return replace(c);
 }

@@ -61,6 +61,7 @@ static void note_views(struct worker *w, uint32_t epoch)
 	while (!covey_event_next(w->group, &event)) {
 		struct chaos_view *view = &w->slot->view[event.epoch % CHAOS_VIEWS];
 
+		w->slot->suspects += event.kind == COVEY_EVENT_SUSPECT;
 		if (event.kind != COVEY_EVENT_VIEW)
 			continue;
 		view->time_ns = event.time_ns;
@@ -255,6 +256,7 @@ static int safe_point(struct worker *w)
 		return fail(w, err == COVEY_ERR_FENCED ? CHAOS_EXIT_FENCED : 1, "admit", err);
 	w->record.step = w->step;
 	record_put(w);
+	note_views(w, w->record.epoch);
 	return 0;
 }
 
@@ -378,7 +380,7 @@ int chaos_rank_main(const struct chaos_options *opt)
 	config.store = w.shared->store;
 	config.group = "chaos";
 	config.rank = w.rank;
-	config.world = w.shared->ranks;
+	config.world = w.shared->world;
 	config.create = opt->joiner ? COVEY_CREATE_NEVER : COVEY_CREATE_FIRST;
 	err = covey_join(&config, &w.group);
 	if (err)

@@ -50,6 +50,8 @@ enum {
 	OPT_IDLE,
 	OPT_LEAK,
 	OPT_STEPS,
+	OPT_EXTEND,
+	OPT_OVERLOAD,
 	OPT_KILLS,
 	OPT_TOUCH,
 	OPT_MIX,
@@ -78,6 +80,8 @@ static const struct argp_option options[] = {
 	{ "seconds", OPT_SECONDS, "N", 0, "How long to repeat the plan (default 10, or its rounds)", 1 },
 	{ "plot", OPT_PLOT, "FILE.svg", 0, "Waiting times and faults of a plan's run, drawn", 2 },
 	{ "show", OPT_SHOW, NULL, 0, "Print the random plan of this seed and end", 2 },
+	{ "extend", OPT_EXTEND, "TIMES", 0, "Measure: 4 ranks grow to 8 under traffic, and lose them again", 0 },
+	{ "overload", OPT_OVERLOAD, "SECONDS", 0, "Count suspicions while 8 ranks and busy loops share the cores", 0 },
 	{ "ranks", 'n', "N", 0, "Ranks of the group (3 to 8; default 4)", 1 },
 	{ "kills", OPT_KILLS, "N", 0, "Cycles of kill and replacement", 1 },
 	{ "burst", OPT_BURST, "N", 0, "Kill up to N ranks at one instant, fewer than half of them or half", 1 },
@@ -148,6 +152,12 @@ static error_t parse_number(int key, const char *arg, struct argp_state *state)
 	case OPT_STEPS:
 		opt->steps = number(state, "--steps", arg, 100, 1000000000);
 		return 0;
+	case OPT_EXTEND:
+		opt->extends = number(state, "--extend", arg, 1, CHAOS_SAMPLES);
+		return 0;
+	case OPT_OVERLOAD:
+		opt->overload_s = number(state, "--overload", arg, 1, 86400);
+		return 0;
 	case OPT_KILLS:
 		opt->kills = number(state, "--kills", arg, 1, 1000000);
 		return 0;
@@ -158,7 +168,7 @@ static error_t parse_number(int key, const char *arg, struct argp_state *state)
 		opt->touch_mib = (uint64_t)number(state, "--touch", arg, 0, 1 << 20);
 		return 0;
 	case OPT_BYTES:
-		opt->bytes = (uint64_t)number(state, "--bytes", arg, 1024, 1 << 30);
+		opt->bytes = (uint64_t)number(state, "--bytes", arg, 8, 1 << 30);
 		return 0;
 	case OPT_SEED:
 		opt->seed = (uint64_t)number(state, "--seed", arg, 1, 1 << 30);
@@ -227,7 +237,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 /* Whatever the options left open. */
 static void fill_defaults(struct chaos_options *opt)
 {
-	bool measures = opt->bench || opt->idle_s || opt->leak || opt->steps;
+	bool measures = opt->bench || opt->idle_s || opt->leak || opt->steps || opt->extends || opt->overload_s;
 
 	if (!measures) {
 		opt->mix = true;
@@ -241,7 +251,10 @@ static void fill_defaults(struct chaos_options *opt)
 		opt->kills = opt->bench || opt->leak ? BENCH_KILLS : DEFAULT_KILLS;
 	if (opt->touch_mib == UINT64_MAX)
 		opt->touch_mib = opt->bench ? 256 : 16;
-	opt->bytes -= opt->bytes % (8 * (uint64_t)opt->ranks);
+	if (opt->extends || opt->overload_s)
+		opt->ranks = CHAOS_MAX_RANKS;
+	opt->world = opt->extends ? CHAOS_MAX_RANKS / 2 : opt->ranks;
+	opt->bytes -= opt->bytes % (opt->mix ? 8 * (uint64_t)opt->ranks : 8);
 }
 
 static uint32_t pick(struct chaos *c)
@@ -280,6 +293,10 @@ static int run(struct chaos *c)
 
 	if (opt->idle_s)
 		return chaos_idle(c);
+	if (opt->extends)
+		return chaos_extend(c);
+	if (opt->overload_s)
+		return chaos_overload(c);
 	if (opt->steps)
 		return chaos_steps(c) ? (chaos_wrong(c, "the steps were not flat"), 1) : 0;
 	if (opt->leak) {
@@ -298,14 +315,14 @@ static void name_samples(struct chaos *c)
 {
 	const char *hang = getenv("COVEY_HANG_MS");
 
+	c->calm.name = "an operation that nothing disturbed";
+	c->extended.name = "longest operation while 4 more join";
 	c->killed.name = "SIGKILL to agreed result";
-	c->killed.bar_ms = 30;
+	c->killed.bar_ms = 20;
 	c->stopped.name = "SIGSTOP to agreed result";
 	c->stopped.bar_ms = (hang ? atoi(hang) : DEFAULT_HANG_MS) + STOP_SLACK_MS;
 	c->replaced.name = "replacement: exec to first result";
-	c->replaced.bar_ms = 300;
 	c->pause.name = "pause of survivors meanwhile";
-	c->pause.bar_ms = 10;
 }
 
 int main(int argc, char **argv)
@@ -336,7 +353,7 @@ int main(int argc, char **argv)
 		missed = run(&chaos);
 		if (missed >= 0)
 			chaos_fleet_stop(&chaos);
-		if (chaos.done)
+		if (chaos.done || chaos.extended.count)
 			missed += chaos_report(&chaos);
 	}
 	if (!started || chaos.wrong)
