@@ -282,6 +282,10 @@ void cvy_engine_learn(void *ctx, const struct cvy_view *view, const struct covey
 		cvy_view_mask(view, view->fail_seq, &e->failed.mask);
 	}
 	adopt_own(e, was_pending);
+	if (cvy_mask_empty(&e->acked) && !e->view->member[e->rank].from) { /* a founder: the view that it was formed in */
+		e->acked = e->view->members;
+		e->size = e->view->size;
+	}
 	e->mismatch = 0;
 	e->adm = 0;
 	e->wanted = 0;
@@ -322,10 +326,6 @@ void cvy_engine_thaw(void *ctx)
 		rewind_op(e->head);
 	cvy_set_build(e);
 	cvy_engine_drop_aside(e);
-	if (cvy_mask_empty(&e->acked)) { /* the first view of a founder */
-		e->acked = e->mask;
-		e->size = e->view->size;
-	}
 	__atomic_store_n(&e->gate, 0, __ATOMIC_SEQ_CST);
 	pthread_mutex_unlock(&e->lock);
 	cvy_engine_wake(e);
