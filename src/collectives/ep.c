@@ -113,6 +113,7 @@ static int lay_out(struct covey_ep *ep, const int *expert_owner, int size)
 	ep->owner = owner;
 	ep->sign = h;
 	ep->size = size;
+	ep->rank = cvy_handle_engine(ep->group)->rank; /* a joiner may be given another before it is let in */
 	ep->el = cvy_ep_locals(experts, owner, ep->rank, ep->local);
 	return 0;
 }
@@ -160,7 +161,6 @@ COVEY_API int covey_ep_create(struct covey_group *group, const struct covey_ep_c
 	if (!ep)
 		return fail(group, COVEY_ERR_NOMEM, "no memory for the handle");
 	ep->group = group;
-	ep->rank = e->rank;
 	ep->shape = (struct cvy_ep_shape){ c.max_tokens, c.hidden, c.top_k, c.experts, view.max_ranks };
 	ep->dispatch_bytes = cvy_ep_dispatch_bytes(&ep->shape);
 	ep->combine_bytes = cvy_ep_combine_bytes(&ep->shape);
@@ -240,6 +240,10 @@ static int check_call(struct covey_ep *ep, const struct CUstream_st *stream, int
 		return cvy_fail(cvy_handle_box(ep->group), COVEY_ERR_STALE, -1, 0,
 				"laid out for %d ranks, the group has %d: call covey_ep_remap after covey_admit",
 				ep->size, size);
+	if (cvy_handle_engine(ep->group)->rank != ep->rank)
+		return cvy_fail(cvy_handle_box(ep->group), COVEY_ERR_STALE, -1, 0,
+				"laid out for rank %d, this is rank %d: call covey_ep_remap after covey_admit",
+				ep->rank, cvy_handle_engine(ep->group)->rank);
 	return 0;
 }
 
