@@ -57,6 +57,7 @@ struct cvy_op_kind {
 	void (*finish)(struct cvy_engine *e, struct cvy_op *op);
 	/* frees op->priv; may be NULL */
 	void (*release)(struct cvy_op *op);
+	int counted; /* op->ticks follows from what the sources say in tick 0, in every attempt anew */
 };
 
 enum cvy_op_state { CVY_OP_QUEUED, CVY_OP_ENTERED, CVY_OP_DECIDED };

@@ -203,4 +203,5 @@ const struct cvy_op_kind cvy_op_alltoallv = {
 	.consume = alltoallv_consume,
 	.finish = alltoallv_finish,
 	.release = alltoallv_release,
+	.counted = 1,
 };

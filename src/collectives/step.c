@@ -212,6 +212,8 @@ static int begin(struct cvy_engine *e, struct cvy_op *op)
 	op->first = e->tick + 1;
 	op->entered = op->second = op->completed = 0;
 	op->scan[0] = op->scan[1] = 0;
+	if (op->kind->counted) /* one that is gone may have needed more */
+		op->ticks = 0;
 	if (op->kind->op_class == CVY_OP_PRIVATE)
 		memset(&e->lost, 0, sizeof(e->lost));
 	op->result.status = 0;
