@@ -25,7 +25,7 @@ struct cvy_line {
 	uint8_t data[CVY_LINE_DATA];
 	uint64_t aux;	/* per kind: ticks needed, token counts */
 	uint64_t call;	/* the call in short, to name it when it does not match */
-	uint32_t sig;	/* hash of the call */
+	uint32_t sig;	/* hash of the call, its number and its first tick */
 	uint32_t bytes; /* valid bytes of the slot or of data */
 	uint64_t tag;
 } __attribute__((aligned(64)));

@@ -66,6 +66,7 @@ struct cvy_op {
 	const struct cvy_op_kind *kind;
 	uint64_t seq;	/* 0: a joiner's first covey_admit, not known yet */
 	uint32_t sig;	/* hash of the call: alike on all ranks */
+	uint32_t mark;	/* what stands in its lines: sig, number and first tick */
 	uint64_t call;	/* kind, type, op, root and count in short: named when calls do not match */
 	int state;	/* enum cvy_op_state; DECIDED is stored with release */
 	int rounds;	/* 1 or 2 */

@@ -51,7 +51,7 @@ void cvy_engine_explain(struct cvy_engine *e, const struct cvy_op *op, int statu
 			k == e->set.self || e->set.gone[k] ? NULL : cvy_source_line(e, op, 0, k, 1);
 
 		if (!line || __atomic_load_n(&line->tag, __ATOMIC_ACQUIRE) != cvy_tag(e->epoch, op->first) ||
-		    line->sig == op->sig)
+		    line->sig == op->mark)
 			continue;
 		name_calls(e, op, k, line);
 		return;
@@ -71,7 +71,7 @@ void cvy_engine_look_for_mismatch(struct cvy_engine *e)
 
 		if (line && k != e->set.self &&
 		    __atomic_load_n(&line->tag, __ATOMIC_ACQUIRE) == cvy_tag(e->epoch, op->first) &&
-		    line->sig != op->sig)
+		    line->sig != op->mark)
 			cvy_engine_mismatch(e, op, k, line);
 	}
 }

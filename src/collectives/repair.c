@@ -165,6 +165,22 @@ static int resume(struct cvy_engine *e, struct cvy_op *op)
 	return e->head != op;
 }
 
+/*
+ * A private operation needs every rank that called it. If others are past its number and this rank cannot go on, or
+ * has not even entered it, then some rank called something else there.
+ */
+static int settle_private(struct cvy_engine *e, struct cvy_op *op)
+{
+	struct covey_result other = { .status = COVEY_ERR_MISMATCH, .epoch = e->epoch, .seq = op->seq };
+
+	if (op->state == CVY_OP_ENTERED && resume(e, op))
+		return 1;
+	if (op->state == CVY_OP_ENTERED && !e->mismatch)
+		return 0;
+	settle(e, &other);
+	return 1;
+}
+
 void cvy_repair_step(struct cvy_engine *e)
 {
 	struct cvy_repair *rep = e->repair;
@@ -180,11 +196,7 @@ void cvy_repair_step(struct cvy_engine *e)
 		if (s == e->failed.seq) {
 			settle(e, &e->failed);
 		} else if (op && op->kind->op_class == CVY_OP_PRIVATE) {
-			struct covey_result none = { .status = COVEY_ERR_LOST, .epoch = e->view->epoch, .seq = s };
-
-			if (op->state != CVY_OP_ENTERED)
-				settle(e, &none); /* completed elsewhere without this rank: cannot be */
-			else if (!resume(e, op))
+			if (!settle_private(e, op))
 				return;
 		} else {
 			if (rep->asked != s)

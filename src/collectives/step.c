@@ -66,7 +66,7 @@ static void publish(struct cvy_engine *e, struct cvy_op *op, uint64_t i, int rou
 	struct cvy_line *line = (round == 1 ? e->own->first : e->own->second) + cvy_slot_index(op, i);
 
 	if (CVY_GUARDED) {
-		line->sig = op->sig;
+		line->sig = op->mark;
 		line->call = op->call;
 	}
 	if (round == 1) {
@@ -139,7 +139,7 @@ static int arrived(struct cvy_engine *e, struct cvy_op *op, uint64_t i, int roun
 		line = cvy_source_line(e, op, i, *k, round);
 		if (__atomic_load_n(&line->tag, __ATOMIC_ACQUIRE) != tag)
 			return 0;
-		if (CVY_GUARDED && line->sig != op->sig) {
+		if (CVY_GUARDED && line->sig != op->mark) {
 			cvy_engine_mismatch(e, op, *k, line);
 			return 0;
 		}
@@ -190,6 +190,15 @@ static int begin_admit(struct cvy_engine *e, struct cvy_op *op)
 	return 1;
 }
 
+/*
+ * After calls that did not match the ticks of two ranks may be of different operations, or parts of one. Then these do
+ * not match either: bytes of such ticks must not mix.
+ */
+static uint32_t mark(const struct cvy_op *op)
+{
+	return op->sig ^ (uint32_t)((op->seq * 0x9e3779b97f4a7c15ull + op->first * 0xd6e8feb86659fd93ull) >> 32);
+}
+
 /* Gives the operation its tick numbers. 0: it cannot begin yet. */
 static int begin(struct cvy_engine *e, struct cvy_op *op)
 {
@@ -210,6 +219,7 @@ static int begin(struct cvy_engine *e, struct cvy_op *op)
 	e->ent = op->seq;
 	__atomic_store_n(&op->state, CVY_OP_ENTERED, __ATOMIC_RELAXED);
 	op->first = e->tick + 1;
+	op->mark = mark(op);
 	op->entered = op->second = op->completed = 0;
 	op->scan[0] = op->scan[1] = 0;
 	if (op->kind->counted) /* one that is gone may have needed more */
@@ -223,6 +233,7 @@ static int begin(struct cvy_engine *e, struct cvy_op *op)
 		cvy_fail(e->box, COVEY_ERR_ROOT, op->root, e->epoch, "operation %llu: the root is not a member",
 			 (unsigned long long)op->seq);
 		op->ticks = 1;
+		publish(e, op, 0, 1); /* who calls something else here shall see it */
 		cvy_engine_decide(e, op, COVEY_ERR_ROOT, e->epoch, &e->mask, e->size);
 		tell_done(e, e->tick);
 		return 0;
