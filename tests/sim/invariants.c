@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "checks.h"
 #include "world.h"
 
 struct sim_view *sim_view_of(struct proc *p, uint32_t epoch)
@@ -22,6 +23,8 @@ struct sim_view *sim_view_of(struct proc *p, uint32_t epoch)
 void sim_activated(struct proc *p, const struct cvy_view *v)
 {
 	struct sim_view *known = sim_view_of(p, v->epoch);
+
+	check_descent(p, v);
 
 	for (int i = 0; i < p->sim->procs; i++) { /* a rival of which all are dead is none */
 		struct proc *q = p->sim->proc[i];
@@ -78,6 +81,7 @@ void sim_check(struct proc *p)
 {
 	const struct cvy_engine *n = p->engine;
 
+	check_step(p);
 	if (!running(p))
 		return;
 	if (!cvy_group_active(p->driver.group))

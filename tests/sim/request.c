@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "checks.h"
 #include "world.h"
 
 #define CALL_MS 200 /* bound of a call, as in the real client */
@@ -307,6 +308,7 @@ static void call(struct cvy_store *store, uint64_t id, int argc, const char *con
 	struct sim_request *r = request(p->id, id, argc, argv);
 	uint64_t fate = s->faults ? sim_draw(s, SIM_STORE, 100) : 99;
 
+	check_call(p, argc, argv);
 	r->refs++;
 	r->doom = sim_doom(s, p, argv[0]);
 	if (r->doom == DOOM_BEFORE)
@@ -370,6 +372,10 @@ void sim_asked(struct sim *s, struct sim_event *e)
 	if (r->err)
 		sim_fail(s, "I13: %s of process %d fails: %s", r->argv[0], r->proc, r->reply.argv[0]);
 	judge(s, r, &was, &is);
+	if (was.here && is.here && !strcmp(was.gen, is.gen) && strcmp(was.vid, is.vid) && strcmp(r->argv[0], "hello"))
+		check_decided(s, was.vid, is.vid);
+	if (strcmp(was.ph, is.ph) && !strcmp(is.ph, "run"))
+		check_voters(s, server);
 	if (strcmp(was.rev, is.rev))
 		check_proofs(s, server);
 	if (was.epoch != is.epoch || strcmp(was.ph, is.ph))

@@ -8,6 +8,7 @@
 #ifndef SIM_H
 #define SIM_H
 
+#include "app.h"
 #include "clock.h"
 #include "driver.h"
 #include "engine.h"
@@ -15,9 +16,9 @@
 
 #define SIM_PROCS 32 /* processes of one run, dead ones too */
 #define SIM_RANKS 6
-#define SIM_SEQS 8192 /* operations of one run */
-#define SIM_VIEWS 512 /* active views of one run */
-#define SIM_QUEUE 3   /* operations that an application has posted at once */
+#define SIM_SEQS 8192  /* operations of one run */
+#define SIM_VIEWS 512  /* active views of one run */
+#define SIM_LINES 4096 /* views decided in one run */
 
 struct sim;
 struct sim_event;
@@ -51,6 +52,7 @@ struct cvy_mesh {
 	int fd; /* memory of the own window */
 	uint8_t *own;
 	uint8_t *base; /* SIM_RANKS windows: addresses that peers are mapped at */
+	size_t heap;   /* offset that is given out next */
 	int mapped[SIM_RANKS];
 	uint64_t map_inc[SIM_RANKS];
 	struct sim_link *link[SIM_RANKS];
@@ -58,30 +60,17 @@ struct cvy_mesh {
 	struct frame *in, **in_last;
 };
 
-/* ---- app.c ---- */
+/* ---- check_*.c ---- */
 
-struct outcome {
-	int have, status, size, replicated;
-	uint32_t epoch;
-	uint64_t mask; /* ranks */
-	uint64_t hash; /* of the bytes */
+struct seen { /* what was seen of a process before */
+	int reported, spoiled, mismatch, scribbled;
+	uint32_t report_epoch, active_epoch;
+	uint64_t done, ent, adm, active_vid;
+	uint64_t member[SIM_RANKS]; /* incarnations of the last view that it acknowledged */
 };
 
-struct call {
-	struct cvy_op *op;
-	uint64_t seq; /* 0: a joiner's first */
-	uint8_t *send, *recv;
-	size_t send_bytes, recv_bytes;
-	int size, in_place;
-};
-
-struct app {
-	int started, joiner, admitting; /* admitting: a call of covey_admit is not decided */
-	uint64_t next;			/* number of the next call */
-	uint64_t resume_ns;		/* the application is busy with other things until then */
-	struct call call[SIM_QUEUE];
-	int calls;
-	uint64_t decided, last_ns;
+struct sim_line { /* a view and the one that it was decided in */
+	uint64_t vid, parent;
 };
 
 struct proc {
@@ -99,6 +88,7 @@ struct proc {
 	struct cvy_mesh mesh;
 	struct cvy_engine *engine;
 	struct app app;
+	struct seen seen;
 	struct outcome outcome[SIM_SEQS];
 	uint64_t timer_ns, expects[SIM_RANKS];
 	uint32_t fenced; /* epoch that the engine has learned */
@@ -128,6 +118,8 @@ struct sim {
 	uint64_t links;
 	struct sim_view view[SIM_VIEWS];
 	int views;
+	struct sim_line line[SIM_LINES];
+	int lines;
 	struct sim_event **heap;
 	int count, room;
 	struct memory_server *server;

@@ -151,7 +151,7 @@ static void open_world(struct sim *s, uint64_t seed, int trace)
 	s->box = cvy_errbox_new();
 	s->world = 2 + (int)sim_draw(s, SIM_WORLD, 4);
 	s->tcp = (int)sim_draw(s, SIM_WORLD, 2);
-	s->slot_bytes = sim_draw(s, SIM_WORLD, 4) ? 256 : 16384;
+	s->slot_bytes = sim_draw(s, SIM_WORLD, 4) ? 512 : 16384;
 	s->undo_bytes = sim_draw(s, SIM_WORLD, 4) ? 1u << 20 : 0;
 	s->blind = sim_draw(s, SIM_WORLD, 3) == 0;
 	s->wrap = sim_draw(s, SIM_WORLD, 8) ? WRAP_NONE : 1 + (int)sim_draw(s, SIM_WORLD, WRAPS - 1);

@@ -1,0 +1,392 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Layers of dispatch and combine. What a rank sends follows from (incarnation, number): how many tokens, where
+ * each goes (at random, all to one expert, nowhere, to experts that are not there), its row. An expert's result
+ * follows from the row, the expert and the incarnation that owns it. So every row and every sum is known.
+ */
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "checks.h"
+#include "ep.h"
+#include "sim.h"
+
+#define ROWS (SIM_RANKS * EP_TOKENS) /* kept for each expert */
+#define UNTOUCHED 0x5a
+
+struct app_layer {
+	struct covey_ep *ep;
+	int owner[EP_EXPERTS];
+	uint64_t dispatched; /* number of the last dispatch taken, 0: it failed */
+	int tokens, renormalise;
+	uint16_t x[EP_TOKENS][EP_HIDDEN], out[EP_TOKENS][EP_HIDDEN];
+	int32_t ids[EP_IDS];
+	float weights[EP_IDS];
+	uint16_t packed[EP_EXPERTS * ROWS][EP_HIDDEN], y[EP_EXPERTS * ROWS][EP_HIDDEN];
+	int32_t count[EP_EXPERTS], src[EP_EXPERTS * ROWS];
+	int64_t range[EP_EXPERTS * SIM_RANKS];
+};
+
+/* ---- what is sent ---- */
+
+static int tokens_of(uint64_t inc, uint64_t seq)
+{
+	uint64_t h = sim_hash(inc ^ 0x70, seq);
+
+	return h % 4 ? 1 + (int)(h / 4 % EP_TOKENS) : 0;
+}
+
+static int32_t id_of(uint64_t inc, uint64_t seq, int i)
+{
+	uint64_t how = sim_hash(0x71, seq) % 4, h = sim_hash(inc ^ 0x72, seq * 64 + (uint64_t)i);
+
+	if (how == 0 || h % 8 == 0) /* nowhere: empty, or an expert that is not there */
+		return how == 0 || h & 8 ? -1 : EP_EXPERTS + 3;
+	return how == 1 ? (int32_t)(seq % EP_EXPERTS) : (int32_t)(h / 16 % EP_EXPERTS);
+}
+
+static void row_of(uint64_t inc, uint64_t seq, int token, uint16_t *row)
+{
+	for (int h = 0; h < EP_HIDDEN; h += 4) {
+		uint64_t v = sim_hash(inc ^ 0x73, seq * 1024 + (uint64_t)(token * EP_HIDDEN + h));
+
+		memcpy(row + h, &v, sizeof(v));
+	}
+}
+
+/* A small whole number as bf16: exact, so that only the order of a sum matters. */
+static uint16_t result_of(uint16_t x, uint64_t owner, int expert, int h)
+{
+	float f = (float)((x ^ sim_hash(owner, (uint64_t)(expert * EP_HIDDEN + h))) & 63);
+	uint32_t bits;
+
+	memcpy(&bits, &f, sizeof(bits));
+	return (uint16_t)(bits >> 16);
+}
+
+static float weight_of(uint64_t inc, uint64_t seq, int i)
+{
+	return (float)(1 + sim_hash(inc ^ 0x74, seq * 64 + (uint64_t)i) % 255) / 256;
+}
+
+/* ---- handles ---- */
+
+static const int *owners(const struct proc *p, struct app_layer *l, int which, uint64_t seq)
+{
+	int size = p->engine->size;
+
+	if (!which || size < 1)
+		return NULL;
+	for (int x = 0; x < EP_EXPERTS; x++)
+		l->owner[x] = (int)(sim_hash(seq, (uint64_t)x) % 4 ? sim_hash(seq, (uint64_t)x) / 4 % (uint64_t)size
+								   : seq % (uint64_t)size);
+	return l->owner;
+}
+
+void app_ep_open(struct proc *p)
+{
+	struct covey_ep_config config = COVEY_EP_CONFIG_INIT;
+
+	config.max_tokens = EP_TOKENS;
+	config.hidden = EP_HIDDEN;
+	config.top_k = EP_TOP_K;
+	config.experts = EP_EXPERTS;
+	for (int i = 0; i < SIM_LAYERS; i++) {
+		struct app_layer *l = p->app.layer[i] = calloc(1, sizeof(*l));
+
+		if (!l)
+			abort();
+		config.expert_owner = owners(p, l, i, 0);
+		if (covey_ep_create(p->app.group, &config, &l->ep))
+			sim_fail(p->sim, "G8: process %d has no room for the buffers of layer %d", p->id, i);
+	}
+}
+
+void app_ep_close(struct proc *p)
+{
+	for (int i = 0; i < SIM_LAYERS; i++) {
+		if (p->app.layer[i])
+			covey_ep_destroy(p->app.layer[i]->ep);
+		free(p->app.layer[i]);
+		p->app.layer[i] = NULL;
+	}
+}
+
+/* At every safe point; a joiner laid out for a group that it did not know. */
+void app_ep_remap(struct proc *p, uint64_t seq)
+{
+	for (int i = 0; i < SIM_LAYERS; i++) {
+		int err = covey_ep_remap(p->app.layer[i]->ep, owners(p, p->app.layer[i], i, seq));
+
+		p->app.layer[i]->dispatched = 0;
+		if (err)
+			sim_fail(p->sim, "G5: process %d cannot lay out layer %d anew: %d", p->id, i, err);
+	}
+}
+
+int app_ep_same(const struct proc *p, const struct proc *q)
+{
+	for (int i = 0; i < SIM_LAYERS; i++)
+		if (p->app.layer[i] && q->app.layer[i] &&
+		    (p->app.layer[i]->ep->dispatch != q->app.layer[i]->ep->dispatch ||
+		     p->app.layer[i]->ep->combine != q->app.layer[i]->ep->combine))
+			return 0;
+	return 1;
+}
+
+/* ---- calls ---- */
+
+static int call_dispatch(struct proc *p, struct app_layer *l, uint64_t seq)
+{
+	struct covey_dispatch_args args = COVEY_DISPATCH_INIT;
+
+	l->tokens = tokens_of(p->inc, seq);
+	for (int t = 0; t < l->tokens; t++)
+		row_of(p->inc, seq, t, l->x[t]);
+	for (int i = 0; i < l->tokens * EP_TOP_K; i++)
+		l->ids[i] = id_of(p->inc, seq, i);
+	memset(l->packed, UNTOUCHED, sizeof(l->packed));
+	memset(l->src, UNTOUCHED, sizeof(l->src));
+	l->dispatched = 0;
+	args.num_tokens = l->tokens;
+	args.x = l->x;
+	args.experts = l->ids;
+	args.packed_x = l->packed;
+	args.count = l->count;
+	args.src_info = l->src;
+	args.range = l->range;
+	return covey_dispatch_send(l->ep, &args, NULL);
+}
+
+/* The experts' work between the phases. Without a dispatch there is nothing to give back, and nothing is asked for. */
+static void work(struct proc *p, struct app_layer *l)
+{
+	int el = l->ep->el, n = 0;
+
+	if (!l->dispatched) {
+		l->tokens = 0;
+		memset(l->range, 0, sizeof(l->range));
+		return;
+	}
+	for (int x = 0; x < EP_EXPERTS && n < el; x++) {
+		if (l->ep->local[x] < 0)
+			continue;
+		for (int row = 0; row < l->count[l->ep->local[x]]; row++) {
+			int at = l->ep->local[x] * l->ep->size * EP_TOKENS + row;
+
+			for (int h = 0; h < EP_HIDDEN; h++)
+				l->y[at][h] = result_of(l->packed[at][h], p->inc, x, h);
+		}
+		n++;
+	}
+}
+
+static int call_combine(struct proc *p, struct app_layer *l, uint64_t seq)
+{
+	struct covey_combine_args args = COVEY_COMBINE_INIT;
+
+	work(p, l);
+	for (int i = 0; i < EP_IDS; i++)
+		l->weights[i] = weight_of(p->inc, seq, i);
+	memset(l->out, UNTOUCHED, sizeof(l->out));
+	args.renormalise = l->renormalise = (int)(seq >> 3 & 1);
+	args.num_tokens = l->tokens;
+	args.y = l->y;
+	args.count = l->count;
+	args.src_info = l->src;
+	args.range = l->range;
+	args.experts = l->ids;
+	args.weights = l->weights;
+	args.out = l->out;
+	return covey_combine_send(l->ep, &args, NULL);
+}
+
+int app_ep_may_call(const struct proc *p, const struct shape *shape)
+{
+	return shape->kind != COMBINE || !p->app.layer[shape->layer]->ep->sent[0];
+}
+
+int app_ep_call(struct proc *p, struct call *c)
+{
+	struct app_layer *l = p->app.layer[c->shape.layer];
+	int combine = c->shape.kind == COMBINE;
+	int err = combine ? call_combine(p, l, c->seq) : call_dispatch(p, l, c->seq);
+
+	if (!err)
+		c->op = l->ep->sent[combine];
+	return err;
+}
+
+int app_ep_take(struct proc *p, struct call *c, struct covey_result *result)
+{
+	struct app_layer *l = p->app.layer[c->shape.layer];
+	int err;
+
+	if (c->shape.kind == COMBINE)
+		return covey_combine_recv(l->ep, 0, result);
+	err = covey_dispatch_recv(l->ep, 0, result);
+	if (!err)
+		l->dispatched = c->seq;
+	return err;
+}
+
+/* ---- what came ---- */
+
+struct reader { /* of one expert's rows */
+	const struct app_layer *l;
+	uint64_t seq;
+	int expert, le, row;
+};
+
+/* All rows that one source sent to one expert, tokens ascending, at most EP_TOKENS: 0 when one is not as it was sent. */
+static int check_source(struct reader *r, uint64_t inc, int src)
+{
+	const struct app_layer *l = r->l;
+	int at = r->le * l->ep->size * EP_TOKENS, first = r->row, n = inc ? tokens_of(inc, r->seq) : 0;
+	uint16_t want[EP_HIDDEN];
+
+	for (int i = 0; i < n * EP_TOP_K && r->row - first < EP_TOKENS; i++) {
+		if (id_of(inc, r->seq, i) != r->expert)
+			continue;
+		row_of(inc, r->seq, i / EP_TOP_K, want);
+		if (l->src[at + r->row] != i / EP_TOP_K || memcmp(l->packed[at + r->row], want, sizeof(want)) != 0)
+			return 0;
+		r->row++;
+	}
+	return l->range[r->le * l->ep->size + src] == cvy_ep_range((uint32_t)(r->row - first), (uint32_t)first);
+}
+
+static int untouched(const struct app_layer *l, int le, int from)
+{
+	const uint8_t *row = (const uint8_t *)l->packed[le * l->ep->size * EP_TOKENS + from];
+
+	for (size_t i = 0; i < (size_t)(l->ep->size * EP_TOKENS - from) * sizeof(l->packed[0]); i++)
+		if (row[i] != UNTOUCHED)
+			return 0;
+	return 1;
+}
+
+static void check_dispatch(struct proc *p, const struct app_layer *l, const struct covey_result *res,
+			   const struct sim_view *v)
+{
+	for (int x = 0; x < EP_EXPERTS; x++) {
+		struct reader r = { l, res->seq, x, l->ep->local[x], 0 };
+
+		for (int src = 0; r.le >= 0 && src < l->ep->size; src++)
+			if (!check_source(&r, covey_mask_has(&res->mask, src) ? v->inc[src] : 0, src))
+				sim_fail(p->sim,
+					 "G3: process %d dispatch %" PRIu64 " epoch %u mask %" PRIx64
+					 ": expert %d has not the rows of rank %d",
+					 p->id, res->seq, res->epoch, res->mask.word[0], x, src);
+		if (r.le >= 0 && (l->count[r.le] != r.row || !untouched(l, r.le, r.row)))
+			sim_fail(p->sim, "G3: process %d dispatch %" PRIu64 ": expert %d has %d rows, not %d", p->id,
+				 res->seq, x, l->count[r.le], r.row);
+	}
+}
+
+static float value(uint16_t v)
+{
+	uint32_t bits = (uint32_t)v << 16;
+	float f;
+
+	memcpy(&f, &bits, sizeof(f));
+	return f;
+}
+
+static uint16_t rounded(float f)
+{
+	uint32_t bits;
+
+	memcpy(&bits, &f, sizeof(bits));
+	return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+/* One token: the sum of its experts' results, each weighed, in the order of its ids, without those of missing owners. */
+static void true_sum(const struct app_layer *l, const struct covey_result *res, const struct sim_view *v, int token,
+		     const int *taken, uint16_t *out)
+{
+	float sum[EP_HIDDEN] = { 0 }, all = 0, here = 0, scale = 1;
+
+	for (int i = token * EP_TOP_K; i < (token + 1) * EP_TOP_K; i++) {
+		int x = l->ids[i], owner = taken[i] ? l->ep->owner[x] : -1;
+
+		if (owner < 0)
+			continue;
+		all += l->weights[i];
+		if (!covey_mask_has(&res->mask, owner))
+			continue;
+		here += l->weights[i];
+		for (int h = 0; h < EP_HIDDEN; h++)
+			sum[h] += l->weights[i] * value(result_of(l->x[token][h], v->inc[owner], x, h));
+	}
+	if (l->renormalise && here != all && here != 0)
+		scale = all / here;
+	for (int h = 0; h < EP_HIDDEN; h++)
+		out[h] = rounded(sum[h] * scale);
+}
+
+static void check_combine(struct proc *p, const struct app_layer *l, const struct covey_result *res,
+			  const struct sim_view *v)
+{
+	int rows[EP_EXPERTS] = { 0 }, taken[EP_IDS] = { 0 };
+	uint16_t want[EP_HIDDEN];
+
+	for (int i = 0; i < l->tokens * EP_TOP_K; i++)
+		taken[i] = l->ids[i] >= 0 && l->ids[i] < EP_EXPERTS && rows[l->ids[i]]++ < EP_TOKENS;
+	for (int t = 0; t < l->tokens; t++) {
+		true_sum(l, res, v, t, taken, want);
+		if (memcmp(want, l->out[t], sizeof(want)) != 0)
+			sim_fail(p->sim,
+				 "G3: process %d combine %" PRIu64 " epoch %u mask %" PRIx64
+				 ": the sum of token %d is not that of its experts",
+				 p->id, res->seq, res->epoch, res->mask.word[0], t);
+	}
+}
+
+/* G6 */
+static void check_inputs(struct proc *p, const struct app_layer *l, uint64_t dispatched)
+{
+	uint16_t row[EP_HIDDEN];
+
+	for (int t = 0; t < l->tokens; t++) {
+		row_of(p->inc, dispatched, t, row);
+		if (memcmp(row, l->x[t], sizeof(row)) != 0)
+			sim_fail(p->sim, "G6: process %d: token %d of dispatch %" PRIu64 " was overwritten", p->id, t,
+				 dispatched);
+	}
+	for (int i = 0; i < l->tokens * EP_TOP_K; i++)
+		if (l->ids[i] != id_of(p->inc, dispatched, i))
+			sim_fail(p->sim, "G6: process %d: the routing of dispatch %" PRIu64 " was overwritten", p->id,
+				 dispatched);
+}
+
+void app_ep_check(struct proc *p, const struct call *c, const struct covey_result *res, const struct sim_view *v)
+{
+	struct app_layer *l = p->app.layer[c->shape.layer];
+
+	if (c->shape.kind == DISPATCH)
+		check_dispatch(p, l, res, v);
+	else
+		check_combine(p, l, res, v);
+	if (l->dispatched)
+		check_inputs(p, l, l->dispatched);
+}
+
+/* Owners whose own dispatch lacks this rank have nothing to give back to it, nor has anyone whose rank it does not know. */
+uint64_t app_ep_excused(const struct proc *p, const struct call *c, const struct sim_view *v)
+{
+	uint64_t mask = 0, seq = p->app.layer[c->shape.layer]->dispatched;
+
+	if (c->shape.kind != COMBINE)
+		return 0;
+	if (!seq)
+		return ~0ull;
+	for (int r = 0; r < SIM_RANKS; r++) {
+		const struct proc *q = sim_proc_of(p->sim, v->inc[r]);
+		const struct outcome *o = q ? &q->outcome[seq] : NULL;
+
+		if (o && q != p && (!o->have || o->status || o->kind != DISPATCH || !(o->mask >> p->rank & 1)))
+			mask |= 1ull << r;
+	}
+	return mask;
+}

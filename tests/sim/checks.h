@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What must hold, one function for each: its comment begins with the name that sim_fail is given. */
+#ifndef SIM_CHECK_H
+#define SIM_CHECK_H
+
+#include "sim.h"
+
+/* check_outcome.c: what an application is told */
+void check_outcome(struct proc *p, const struct call *c, const struct covey_result *res);
+void check_input(struct proc *p, const struct call *c, int status);
+int check_left_out(const struct proc *p); /* others went on without it */
+
+/* check_step.c: after every event of a process */
+void check_step(struct proc *p);
+void check_poison(struct sim *s);
+
+/* check_store.c: when a member calls the store, and when a call has decided */
+void check_call(struct proc *p, int argc, const char *const *argv);
+void check_voters(struct sim *s, struct memory_server *server);
+void check_decided(struct sim *s, const char *before, const char *vid); /* a view came of another */
+void check_descent(struct proc *p, const struct cvy_view *v);
+
+#endif
