@@ -304,13 +304,18 @@ int cvy_group_max_ranks(const struct cvy_group_state *g)
 	return g->max_ranks;
 }
 
+int cvy_group_may_leave(const struct cvy_group_state *g)
+{
+	return !g->ended && !g->leaving && g->phase == CVY_PHASE_RUN;
+}
+
 int cvy_group_retiring(const struct cvy_group_state *g)
 {
 	unsigned long long inc;
 	const char *mark;
 	char what[16];
 
-	if (g->ended || g->leaving || g->phase != CVY_PHASE_RUN)
+	if (!cvy_group_may_leave(g))
 		return 0;
 	mark = cvy_record_at(&g->news, 'e', (uint64_t)g->rank);
 	return mark && sscanf(mark, "%llu %15s", &inc, what) == 2 && inc == g->inc && strcmp(what, "retire") == 0;
