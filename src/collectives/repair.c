@@ -271,6 +271,23 @@ static const uint8_t *given_tick(const struct cvy_outcome *o, uint64_t i, uint32
 	}
 }
 
+/*
+ * Do the slots still hold this tick? Nobody lags so far that they do not, unless calls that did not match have made
+ * two ranks count their ticks apart.
+ */
+static int stands(struct cvy_engine *e, const struct cvy_op *op, uint64_t i)
+{
+	uint64_t tag = cvy_tag(e->epoch, op->first + (uint32_t)i);
+
+	for (int k = 0; k < e->set.n; k++) {
+		if (op->kind->op_class == CVY_OP_ROOT && e->set.rank[k] != op->root)
+			continue;
+		if (!e->set.page[k] || cvy_source_line(e, op, i, k, op->rounds)->tag != tag)
+			return 0;
+	}
+	return 1;
+}
+
 /* One tick, from what was given here or from the slots. 1: there are more. */
 static int give_tick(struct cvy_engine *e, const struct cvy_msg *msg, struct cvy_op *op, const struct cvy_outcome *o,
 		     uint64_t seq, uint64_t i)
@@ -289,6 +306,9 @@ static int give_tick(struct cvy_engine *e, const struct cvy_msg *msg, struct cvy
 		head.ticks = 0;
 	} else if (o && i >= o->from && i < o->ticks) {
 		bytes = given_tick(o, i, &head.bytes);
+	} else if (i < head.ticks && op && !stands(e, op, i)) {
+		head.status = COVEY_ERR_MISMATCH;
+		head.ticks = 0;
 	} else if (i < head.ticks && op) {
 		uint8_t *out = scratch(e, CVY_MSG_MAX);
 
