@@ -33,6 +33,15 @@ static void expect(struct proc *p, const struct call *c, const struct covey_resu
 
 /* ---- uniform ---- */
 
+/* Calls that did not match may leave ticks of one beside those of the next: then these do not match either. */
+static int erred(const struct sim *s, uint64_t seq)
+{
+	for (uint64_t i = 0; i <= CVY_SLOTS && i < seq; i++)
+		if (app_odd(s, seq - i) >= 0)
+			return 1;
+	return 0;
+}
+
 /* I5, G2: two survivors have the same outcome of what is replicated. Where calls did not match, a rank that had
  * completed its own keeps it, unless the call needed everyone. */
 static void compare(struct proc *p, struct proc *q, uint64_t seq)
@@ -41,7 +50,7 @@ static void compare(struct proc *p, struct proc *q, uint64_t seq)
 	int needs_all = a->kind == ALLREDUCE || a->kind == ALLGATHER || a->kind == BARRIER;
 
 	if (!b->have || app_private(a->kind) || app_private(b->kind) || a->odd || b->odd ||
-	    (app_odd(p->sim, seq) >= 0 && !needs_all) ||
+	    (erred(p->sim, seq) && !needs_all) ||
 	    strcmp(cvy_group_gid(p->driver.group), cvy_group_gid(q->driver.group)) != 0)
 		return;
 	if (a->status != b->status || a->epoch != b->epoch || a->mask != b->mask || a->hash != b->hash ||
@@ -236,15 +245,6 @@ static void check_loss(struct proc *p, const struct call *c, const struct covey_
 		expect(p, c, res, c->shape.on_loss && lacks, "G2: all of the last safe point are here");
 	else
 		expect(p, c, res, !c->shape.on_loss || !lacks, "G2: one of the last safe point is not here");
-}
-
-/* Calls that did not match may leave ticks of one beside those of the next: then these do not match either. */
-static int erred(const struct sim *s, uint64_t seq)
-{
-	for (uint64_t i = 0; i <= CVY_SLOTS && i < seq; i++)
-		if (app_odd(s, seq - i) >= 0)
-			return 1;
-	return 0;
 }
 
 /* G5: the only ways in which an operation may fail. */

@@ -196,7 +196,8 @@ void sim_dialled(struct sim *s, struct proc *p, const struct sim_event *e)
 	if (!p->alive)
 		return;
 	if (!q || !q->alive || q->inc != e->inc || p->rank < 0 || q->expects[p->rank] != p->inc ||
-	    s->link[p->id][q->id] || sim_apart(s, p, q) || sim_apart(s, q, p)) {
+	    p->mesh.fenced_inc[e->rank] == e->inc || s->link[p->id][q->id] || sim_apart(s, p, q) ||
+	    sim_apart(s, q, p)) {
 		sim_link_event(p, CVY_EV_LINK_DOWN, e->rank, e->inc);
 		return;
 	}

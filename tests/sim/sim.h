@@ -54,7 +54,7 @@ struct cvy_mesh {
 	uint8_t *base; /* SIM_RANKS windows: addresses that peers are mapped at */
 	size_t heap;   /* offset that is given out next */
 	int mapped[SIM_RANKS];
-	uint64_t map_inc[SIM_RANKS];
+	uint64_t map_inc[SIM_RANKS], fenced_inc[SIM_RANKS];
 	struct sim_link *link[SIM_RANKS];
 	struct sim_link *old; /* removed: kept so that a use is found, not a crash */
 	struct frame *in, **in_last;

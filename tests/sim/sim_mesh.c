@@ -313,9 +313,17 @@ void sim_mesh_drop(struct proc *p, int rank, uint64_t inc)
 	link_remove(&p->mesh, rank);
 }
 
+/* With the link goes the connection that is being made. */
 void cvy_mesh_fence(struct cvy_mesh *mesh, int rank)
 {
 	struct sim_link *l = mesh->link[rank];
+	struct sim *s = mesh->p->sim;
+	struct proc *q = mesh->p->engine->view ? sim_proc_of(s, mesh->p->engine->view->member[rank].inc) : NULL;
+
+	if (q && q != mesh->p) {
+		mesh->fenced_inc[rank] = q->inc;
+		sim_cut(mesh->p, q, 0);
+	}
 
 	if (l)
 		sim_mesh_drop(mesh->p, rank, l->link.inc);
