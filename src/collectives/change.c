@@ -110,6 +110,29 @@ static void report(struct cvy_engine *e, struct cvy_report *r)
 	r->mismatch = e->mismatch;
 }
 
+/* An ADMIT that was begun is cut: the operations before it, which others may lack, had the admitted members alone. */
+static void without_pending(struct cvy_engine *e)
+{
+	struct cvy_set *set = &e->set;
+	int n = 0;
+
+	if (e->pending || !e->view)
+		return;
+	for (int k = 0; k < set->n; k++) {
+		if (covey_mask_has(&e->view->pending, set->rank[k]))
+			continue;
+		set->rank[n] = set->rank[k];
+		set->page[n] = set->page[k];
+		set->base[n] = set->base[k];
+		set->gone[n] = set->gone[k];
+		set->link[n] = set->link[k];
+		if (k == set->self)
+			set->self = n;
+		n++;
+	}
+	set->n = n;
+}
+
 /*
  * A stepper lets go of the lock at its next look at the gate, but it may have to be scheduled for
  * that. The agent must not wait for it: its own beats would stop. It tries again at its next tick.
@@ -133,6 +156,7 @@ static void try_freeze(struct cvy_engine *e)
 	}
 	e->active = 0;
 	e->freezing = 0;
+	without_pending(e);
 	cvy_repair_drop(e); /* what it reports stays true: a GIVE that comes now is too late */
 	report(e, &ev.report);
 	pthread_mutex_unlock(&e->lock);
@@ -282,7 +306,8 @@ void cvy_engine_learn(void *ctx, const struct cvy_view *view, const struct covey
 		cvy_view_mask(view, view->fail_seq, &e->failed.mask);
 	}
 	adopt_own(e, was_pending);
-	if (cvy_mask_empty(&e->acked) && !e->view->member[e->rank].from) { /* a founder: the view that it was formed in */
+	if (cvy_mask_empty(&e->acked) &&
+	    !e->view->member[e->rank].from) { /* a founder: the view that it was formed in */
 		e->acked = e->view->members;
 		e->size = e->view->size;
 	}
