@@ -165,6 +165,23 @@ static int resume(struct cvy_engine *e, struct cvy_op *op)
 	return e->head != op;
 }
 
+/* Some source called something else at the tick that is waited for, or is past it. */
+static int differs(struct cvy_engine *e, const struct cvy_op *op)
+{
+	uint64_t tag = cvy_tag(e->epoch, op->first + (uint32_t)op->completed), there;
+
+	for (int k = 0; k < e->set.n; k++) {
+		const struct cvy_line *line = e->set.gone[k] ? NULL : cvy_source_line(e, op, op->completed, k, 1);
+
+		if (!line || k == e->set.self)
+			continue;
+		there = __atomic_load_n(&line->tag, __ATOMIC_ACQUIRE);
+		if (there >> 32 == tag >> 32 && (there > tag || (there == tag && line->sig != op->mark)))
+			return 1;
+	}
+	return 0;
+}
+
 /*
  * A private operation needs every rank that called it. If others are past its number and this rank cannot go on, or
  * has not even entered it, then some rank called something else there.
@@ -175,7 +192,7 @@ static int settle_private(struct cvy_engine *e, struct cvy_op *op)
 
 	if (op->state == CVY_OP_ENTERED && resume(e, op))
 		return 1;
-	if (op->state == CVY_OP_ENTERED && !e->mismatch)
+	if (op->state == CVY_OP_ENTERED && !differs(e, op))
 		return 0;
 	settle(e, &other);
 	return 1;

@@ -121,6 +121,14 @@ static int may_enter(struct cvy_engine *e, uint32_t tick)
 
 /* ---- one operation ---- */
 
+/* A later tick of this epoch stands there: what is waited for comes no more. Only calls that did not match do this. */
+static int passed(const struct cvy_line *line, uint64_t tag)
+{
+	uint64_t there = __atomic_load_n(&line->tag, __ATOMIC_ACQUIRE);
+
+	return there >> 32 == tag >> 32 && there > tag;
+}
+
 /* Have all sources that the tick needs announced it? Remembers how far it looked. */
 static int arrived(struct cvy_engine *e, struct cvy_op *op, uint64_t i, int round)
 {
@@ -137,8 +145,11 @@ static int arrived(struct cvy_engine *e, struct cvy_op *op, uint64_t i, int roun
 			continue;
 		}
 		line = cvy_source_line(e, op, i, *k, round);
-		if (__atomic_load_n(&line->tag, __ATOMIC_ACQUIRE) != tag)
+		if (__atomic_load_n(&line->tag, __ATOMIC_ACQUIRE) != tag) {
+			if (CVY_GUARDED && passed(line, tag))
+				cvy_engine_mismatch(e, op, *k, line);
 			return 0;
+		}
 		if (CVY_GUARDED && line->sig != op->mark) {
 			cvy_engine_mismatch(e, op, *k, line);
 			return 0;
