@@ -8,7 +8,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define ROUNDS_MAX 16 /* of advance() in one step; each acts on what the round before changed */
+#define PACE_MEMBERS 128 /* that ask the store every peek_ms */
+#define ROUNDS_MAX 16	 /* of advance() in one step; each acts on what the round before changed */
 
 static int value(int given, int otherwise)
 {
@@ -107,6 +108,16 @@ void cvy_group_wake(struct cvy_group_state *g, uint64_t at_ns)
 {
 	if (at_ns < g->timer)
 		g->timer = at_ns;
+}
+
+/* With very many members each asks the less often: the store does not answer more in a second. */
+uint64_t cvy_group_pace_ms(const struct cvy_group_state *g)
+{
+	int members = 0;
+
+	for (int i = 0; g->heard_view && i < CVY_MASK_WORDS; i++)
+		members += __builtin_popcountll(g->heard_view->members.word[i]);
+	return (uint64_t)g->args.peek_ms * (uint64_t)(1 + members / PACE_MEMBERS);
 }
 
 int cvy_group_member(const struct cvy_group_state *g, int rank, uint64_t inc)
@@ -311,12 +322,5 @@ int cvy_group_may_leave(const struct cvy_group_state *g)
 
 int cvy_group_retiring(const struct cvy_group_state *g)
 {
-	unsigned long long inc;
-	const char *mark;
-	char what[16];
-
-	if (!cvy_group_may_leave(g))
-		return 0;
-	mark = cvy_record_at(&g->news, 'e', (uint64_t)g->rank);
-	return mark && sscanf(mark, "%llu %15s", &inc, what) == 2 && inc == g->inc && strcmp(what, "retire") == 0;
+	return g->retire_marked && cvy_group_may_leave(g);
 }

@@ -27,11 +27,14 @@ void cvy_change_suspect(struct cvy_group_state *g, int rank, uint64_t inc, int s
 	if (is_proof(source) && p->proven != inc) { /* kept also for one that no view here has listed yet */
 		p->proven = inc;
 		g->version++;
+		g->look_again = 1;
 	}
 	if (!cvy_group_member(g, rank, inc) || p->accused == inc)
 		return;
 	p->accused = inc;
 	p->source = source;
+	g->untold |= p->proven != inc;
+	g->untold_proven |= p->proven == inc;
 	snprintf(cause, sizeof(cause), "%s%s%s", cvy_source_name(source), text ? ": " : "", text ? text : "");
 	cvy_group_event(g, COVEY_EVENT_SUSPECT, rank, cause);
 }
@@ -54,6 +57,7 @@ void cvy_change_clear(struct cvy_group_state *g, int life)
 		if (!life)
 			p->accused = 0;
 	}
+	g->look_again = 1;
 	g->told_version = 0;
 	g->noquorum_told = 0;
 	if (!life)
@@ -150,33 +154,74 @@ static int report_is_near(struct cvy_group_state *g)
 	return 1;
 }
 
-/* With a dead member in it the view has no future: no need to wait for the store to say so. */
-static int member_proven_dead(const struct cvy_group_state *g)
+static void bad_are(struct cvy_group_state *g, const struct covey_mask *bad)
 {
+	cvy_group_wake(g, g->bad_due);
+	if (cvy_mask_equal(bad, &g->bad_told))
+		return;
+	g->bad_told = *bad;
+	g->version++;
+}
+
+/* Whether a proof or a broken link accuses this member, and the store was told of it. */
+static void look_at(struct cvy_group_state *g, int r, struct covey_mask *bad)
+{
+	struct peer *p = &g->peer[r];
+
+	if (r == g->rank)
+		return;
+	if (p->proven == g->view->member[r].inc) {
+		g->dead = 1;
+		cvy_change_suspect(g, r, p->proven, CVY_SOURCE_ROBUST, NULL);
+	}
+	if (cvy_link_bad(g, r, &g->bad_due)) {
+		cvy_mask_add(bad, r);
+		cvy_change_suspect(g, r, g->view->member[r].inc, CVY_SOURCE_LINK, "cannot be reached");
+	}
+	if (p->accused && p->told != p->accused) {
+		g->untold |= p->proven != p->accused;
+		g->untold_proven |= p->proven == p->accused;
+	}
+}
+
+/* All members, where an event or time may have changed what was found; with thousands of them not at every event. */
+static void look(struct cvy_group_state *g)
+{
+	struct covey_mask bad;
+
+	if (!g->look_again && g->now < g->bad_due) {
+		cvy_group_wake(g, g->bad_due);
+		return;
+	}
+	memset(&bad, 0, sizeof(bad));
+	g->untold = g->untold_proven = g->dead = 0;
+	g->bad_due = CVY_NEVER;
 	CVY_MASK_EACH(r, &g->view->members)
-	if (r != g->rank && g->peer[r].proven == g->view->member[r].inc)
-		return 1;
-	return 0;
+	look_at(g, r, &bad);
+	g->look_again = 0;
+	bad_are(g, &bad);
+}
+
+void cvy_change_look_at(struct cvy_group_state *g, int rank)
+{
+	struct covey_mask bad = g->bad_told;
+
+	if (g->need_hello)
+		g->look_again = 1;
+	if (!g->view || g->look_again || !covey_mask_has(&g->view->members, rank))
+		return;
+	cvy_mask_del(&bad, rank);
+	look_at(g, rank, &bad);
+	bad_are(g, &bad);
 }
 
 static void open_if_due(struct cvy_group_state *g)
 {
-	int untold = 0, forgot;
 	const char *reason = g->open_reason;
+	int forgot, untold = g->untold;
 
-	CVY_MASK_EACH(r, &g->view->members)
-	{
-		struct peer *p = &g->peer[r];
-
-		if (r == g->rank)
-			continue;
-		if (p->proven == g->view->member[r].inc)
-			cvy_change_suspect(g, r, p->proven, CVY_SOURCE_ROBUST, NULL);
-		if (cvy_link_bad(g, r))
-			cvy_change_suspect(g, r, g->view->member[r].inc, CVY_SOURCE_LINK, "cannot be reached");
-		/* a report carries proofs, and opens the change for them */
-		untold |= p->accused && p->told != p->accused && !(p->proven == p->accused && report_is_near(g));
-	}
+	if (g->untold_proven && !report_is_near(g)) /* a report carries proofs, and opens the change for them */
+		untold = 1;
 	forgot = g->phase == CVY_PHASE_FROZEN && g->seen_epoch == g->view->epoch &&
 		 (g->seen_ph == PH_RUN || g->seen_ph == PH_INST);
 	if (forgot)
@@ -187,7 +232,7 @@ static void open_if_due(struct cvy_group_state *g)
 	}
 	if (changing(g))
 		g->open_wanted = 0;
-	if (!untold && !g->open_wanted && (!forgot || member_proven_dead(g)))
+	if (!untold && !g->open_wanted && (!forgot || g->dead))
 		return;
 	if (!ahead(g) && cvy_call_free(g, CALL_OPEN))
 		open_change(g, reason);
@@ -238,7 +283,7 @@ static void report(struct cvy_group_state *g)
 		flags[f++] = 'm';
 	if (g->leaving)
 		flags[f++] = 'l';
-	if (member_proven_dead(g))
+	if (g->dead)
 		flags[f++] = 'o';
 	if (!f)
 		flags[f++] = '-';
@@ -263,8 +308,9 @@ static int stagger_ms(const struct cvy_group_state *g)
 {
 	int below = 0;
 
-	CVY_MASK_EACH(r, &g->view->members)
-	below += r < g->rank;
+	for (int r = cvy_mask_next(&g->view->members, 0); r >= 0 && r < g->rank && below < 3;
+	     r = cvy_mask_next(&g->view->members, r + 1))
+		below++;
 	return below < 3 ? 0 : CVY_STAGGER_MS;
 }
 
@@ -288,21 +334,7 @@ static void press(struct cvy_group_state *g)
 		return;
 	snprintf(epoch, sizeof(epoch), "%u", g->view->epoch);
 	cvy_call(g, CALL_DECIDE, g->view->epoch, 2, argv);
-	g->decide_due = g->now + (uint64_t)(force == 2 ? 10 : 1) * (uint64_t)g->args.peek_ms * CVY_MS;
-}
-
-static void note_bad(struct cvy_group_state *g)
-{
-	struct covey_mask bad;
-
-	memset(&bad, 0, sizeof(bad));
-	CVY_MASK_EACH(r, &g->view->members)
-	if (r != g->rank && cvy_link_bad(g, r))
-		cvy_mask_add(&bad, r);
-	if (cvy_mask_equal(&bad, &g->bad_told))
-		return;
-	g->bad_told = bad;
-	g->version++;
+	g->decide_due = g->now + (uint64_t)(force == 2 ? 10 : 1) * cvy_group_pace_ms(g) * CVY_MS;
 }
 
 void cvy_change_decided(struct cvy_group_state *g, int script, uint64_t mark, const struct cvy_event *e)
@@ -316,6 +348,7 @@ void cvy_change_decided(struct cvy_group_state *g, int script, uint64_t mark, co
 		CVY_MASK_EACH(r, &g->view->members)
 		if (g->peer[r].telling)
 			g->peer[r].told = g->peer[r].telling;
+		g->look_again = 1;
 		return;
 	}
 	/* A report was stored only if the change is still open; else COMMIT brings the record, `run` or `inst` says it forgot. */
@@ -344,8 +377,9 @@ void cvy_change_advance(struct cvy_group_state *g)
 
 	if (!g->view || g->need_hello)
 		return;
-	note_bad(g);
-	dead = member_proven_dead(g) && cvy_call_path(g);
+	look(g);
+	/* With a dead member in it the view has no future: no need to wait for the store to say so. */
+	dead = g->dead && cvy_call_path(g);
 	open_if_due(g);
 	if (movable(g) && (changing(g) || ahead(g) || dead)) {
 		cvy_do(g, CVY_DO_FREEZE, -1);

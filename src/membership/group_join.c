@@ -138,6 +138,8 @@ static int formed(struct cvy_group_state *g, uint64_t *mark)
 	int n = 0;
 
 	*mark = 1;
+	if (g->ups + 1 < g->world)
+		return 0;
 	for (int i = 0; i < g->news.count; i++) {
 		int r = cvy_record_rank(&g->news, i, 'j', g->max_ranks);
 		struct cvy_joiner j;
@@ -195,12 +197,14 @@ static void say_ready(struct cvy_group_state *g)
 		if (g->seen_ph != PH_FORM || formed(g, &mark) < g->world)
 			return;
 	} else {
+		mark = v->vid ^ v->epoch;
+		if (g->joined && (!g->ready_wanted || mark == g->ready_mark))
+			return;
 		if (covey_mask_has(&v->members, g->rank) || !cvy_link_all(g, v))
 			return;
 		cvy_join_done(g, 0, NULL);
 		if (!g->ready_wanted)
 			return;
-		mark = v->vid ^ v->epoch;
 	}
 	if (mark == g->ready_mark || !cvy_call_free(g, CALL_READY))
 		return;

@@ -41,6 +41,25 @@ static void joiner_seen(struct cvy_group_state *g, int rank, uint64_t inc)
 	cvy_group_event(g, COVEY_EVENT_JOIN_REQUESTED, rank, "a joiner waits to be asked for");
 }
 
+void cvy_link_joiner(struct cvy_group_state *g, const char *field, const char *value)
+{
+	struct cvy_pair pair = { (char *)(uintptr_t)field, (char *)(uintptr_t)value };
+	struct cvy_record one = { &pair, 1, 1 };
+	int r = cvy_record_rank(&one, 0, 'j', g->max_ranks);
+	struct cvy_joiner j;
+
+	if (r < 0 || cvy_joiner_parse(value, &j))
+		return;
+	if ((g->view && covey_mask_has(&g->view->members, r)) ||
+	    (g->heard_view && covey_mask_has(&g->heard_view->members, r))) {
+		g->links_dirty = 1; /* members come first */
+		return;
+	}
+	want(g, r, j.inc, j.addr, j.host);
+	joiner_seen(g, r, j.inc);
+	g->link_due = 0;
+}
+
 static void targets(struct cvy_group_state *g)
 {
 	for (int r = 0; r < g->max_ranks; r++)
@@ -74,33 +93,48 @@ static void reach(struct cvy_group_state *g, int rank)
 	p->due_ns = CVY_NEVER;
 }
 
+static void tend(struct cvy_group_state *g, int r)
+{
+	struct peer *p = &g->peer[r];
+
+	if (p->inc != p->want) {
+		if (p->inc)
+			cvy_do(g, CVY_DO_DROP, r)->inc = p->inc;
+		p->inc = p->want;
+		g->ups -= p->up;
+		g->look_again = 1;
+		p->up = p->was_up = p->downs = p->dials = 0;
+		p->due_ns = g->now;
+		p->since_ns = g->now;
+	}
+	if (!p->inc || p->up)
+		return;
+	if (g->now >= p->due_ns)
+		reach(g, r);
+	else if (p->due_ns < g->link_due)
+		g->link_due = p->due_ns;
+}
+
 void cvy_link_advance(struct cvy_group_state *g)
 {
 	if (g->rank < 0 && !g->links_dirty)
 		return;
 	if (g->phase == CVY_PHASE_LEARNED && g->stage == STAGE_FENCE)
 		return; /* the next incarnation is mapped only where the last one is fenced */
+	if (g->link_one)
+		tend(g, g->link_one - 1);
+	g->link_one = 0;
+	if (!g->links_dirty && g->now < g->link_due) {
+		cvy_group_wake(g, g->link_due);
+		return;
+	}
 	if (g->links_dirty)
 		targets(g);
 	g->links_dirty = 0;
-	for (int r = 0; r < g->max_ranks; r++) {
-		struct peer *p = &g->peer[r];
-
-		if (p->inc != p->want) {
-			if (p->inc)
-				cvy_do(g, CVY_DO_DROP, r)->inc = p->inc;
-			p->inc = p->want;
-			p->up = p->was_up = p->downs = p->dials = 0;
-			p->due_ns = g->now;
-			p->since_ns = g->now;
-		}
-		if (!p->inc || p->up)
-			continue;
-		if (g->now >= p->due_ns)
-			reach(g, r);
-		else
-			cvy_group_wake(g, p->due_ns);
-	}
+	g->link_due = CVY_NEVER;
+	for (int r = 0; r < g->max_ranks; r++)
+		tend(g, r);
+	cvy_group_wake(g, g->link_due);
 }
 
 static void link_down(struct cvy_group_state *g, struct peer *p, const struct cvy_event *e, int rank, uint64_t inc)
@@ -111,6 +145,7 @@ static void link_down(struct cvy_group_state *g, struct peer *p, const struct cv
 		ms = CVY_DIAL_RETRY_MAX_MS;
 	if (p->up) {
 		p->up = 0;
+		g->ups--;
 		p->downs++;
 		p->since_ns = g->now;
 		ms = 0;
@@ -118,6 +153,10 @@ static void link_down(struct cvy_group_state *g, struct peer *p, const struct cv
 			cvy_change_suspect(g, rank, inc, CVY_SOURCE_LINK, e->text);
 	}
 	p->due_ns = g->now + (uint64_t)ms * CVY_MS;
+	if (!ms && !g->link_one)
+		g->link_one = rank + 1;
+	else if (p->due_ns < g->link_due)
+		g->link_due = p->due_ns;
 }
 
 void cvy_link_event(struct cvy_group_state *g, const struct cvy_event *e)
@@ -130,16 +169,24 @@ void cvy_link_event(struct cvy_group_state *g, const struct cvy_event *e)
 		return;
 	p = &g->peer[rank];
 	if (e->kind == CVY_EV_LINK_UP) {
+		g->ups += !p->up;
 		p->up = p->was_up = 1;
 		p->dials = 0;
 		p->since_ns = g->now;
 	} else {
 		link_down(g, p, e, rank, inc);
 	}
+	cvy_change_look_at(g, rank);
 }
 
 int cvy_link_all(const struct cvy_group_state *g, const struct cvy_view *view)
 {
+	int members = 0;
+
+	for (int i = 0; i < CVY_MASK_WORDS; i++)
+		members += __builtin_popcountll(view->members.word[i]);
+	if (g->ups < members - covey_mask_has(&view->members, g->rank))
+		return 0;
 	CVY_MASK_EACH(r, &view->members)
 	if (r != g->rank && !(g->peer[r].up && g->peer[r].inc == view->member[r].inc))
 		return 0;
@@ -149,8 +196,9 @@ int cvy_link_all(const struct cvy_group_state *g, const struct cvy_view *view)
 /*
  * Down twice in this view, or not back in relink_ms; a first connection may take as long as an acknowledgement.
  * A link that has stood for ack_ms is good again: two who complain for ever would leave a change without quorum.
+ * When that may change by time alone goes into @due.
  */
-int cvy_link_bad(struct cvy_group_state *g, int rank)
+int cvy_link_bad(struct cvy_group_state *g, int rank, uint64_t *due)
 {
 	struct peer *p = &g->peer[rank];
 	uint64_t until;
@@ -158,8 +206,8 @@ int cvy_link_bad(struct cvy_group_state *g, int rank)
 	if (p->downs >= 2) {
 		until = p->since_ns + (uint64_t)g->args.ack_ms * CVY_MS;
 		if (!p->up || g->now < until) {
-			if (p->up)
-				cvy_group_wake(g, until);
+			if (p->up && until < *due)
+				*due = until;
 			return 1;
 		}
 		p->downs = 0;
@@ -169,7 +217,8 @@ int cvy_link_bad(struct cvy_group_state *g, int rank)
 	until = p->since_ns + (uint64_t)(p->was_up ? g->args.relink_ms : g->args.ack_ms) * CVY_MS;
 	if (g->now >= until)
 		return 1;
-	cvy_group_wake(g, until);
+	if (until < *due)
+		*due = until;
 	return 0;
 }
 
@@ -185,4 +234,5 @@ void cvy_link_epoch(struct cvy_group_state *g, const struct cvy_view *next)
 			p->since_ns = g->now;
 	}
 	g->links_dirty = 1;
+	g->look_again = 1;
 }

@@ -109,8 +109,16 @@ struct cvy_group_state {
 	uint64_t next_id;
 	struct call call[CALLS];
 	struct relay relay[CVY_RELAYS_MAX];
-	int helper;	 /* last rank that relayed for us, -1 - rank when it did not answer */
-	int links_dirty; /* `want` is to be computed again */
+	int helper;	   /* last rank that relayed for us, -1 - rank when it did not answer */
+	int links_dirty;   /* `want` is to be computed again */
+	int ups;	   /* links that stand */
+	uint64_t link_due; /* not before then is there anything to dial */
+	int link_one;	   /* but this rank, plus one */
+	/* What a look at all peers found; it stands until `look_again` or that time. An event looks at its own peer only. */
+	int look_again, untold, untold_proven,
+		dead; /* accused members that the store was not told of; a member proven dead */
+	uint64_t bad_due;
+	int retire_marked; /* in the news */
 
 	/* What the store said last, in this life. */
 	uint64_t seen_epoch, seen_id, seen_rev;
@@ -118,7 +126,7 @@ struct cvy_group_state {
 	uint64_t seen_vid;
 	struct cvy_record heard; /* newest record; may be ahead of the learned one */
 	struct cvy_view *heard_view;
-	int whole_wanted; /* what changed does not fit to `heard`: a peek asks for the whole record */
+	int whole_wanted;	/* what changed does not fit to `heard`: a peek asks for the whole record */
 	struct cvy_record news; /* j: e: w: x: d: */
 
 	/* What this member promised. */
@@ -151,6 +159,7 @@ void cvy_group_wake(struct cvy_group_state *g, uint64_t at_ns);
 void cvy_group_stop(struct cvy_group_state *g, int err, const char *why);
 void cvy_group_tell_view(struct cvy_group_state *g, int active);
 void cvy_group_event(struct cvy_group_state *g, int kind, int rank, const char *cause);
+uint64_t cvy_group_pace_ms(const struct cvy_group_state *g); /* of calls that every member makes in a change */
 int cvy_group_grow(struct cvy_group_state *g, int max_ranks);
 int cvy_group_member(const struct cvy_group_state *g, int rank, uint64_t inc); /* in the learned view */
 int cvy_group_pending(const struct cvy_group_state *g); /* this rank is pending in the learned view */
@@ -186,15 +195,17 @@ void cvy_join_done(struct cvy_group_state *g, int err, const char *why);
 
 /* group_link.c */
 void cvy_link_event(struct cvy_group_state *g, const struct cvy_event *event);
+void cvy_link_joiner(struct cvy_group_state *g, const char *field, const char *value); /* j:R is new */
 void cvy_link_advance(struct cvy_group_state *g);
 int cvy_link_all(const struct cvy_group_state *g, const struct cvy_view *view); /* links to all its members stand */
-int cvy_link_bad(struct cvy_group_state *g, int rank);				/* cannot be reached */
+int cvy_link_bad(struct cvy_group_state *g, int rank, uint64_t *due);		/* cannot be reached */
 void cvy_link_epoch(struct cvy_group_state *g, const struct cvy_view *next);	/* before `next` is taken */
 
 /* group_change.c */
 void cvy_change_suspect(struct cvy_group_state *g, int rank, uint64_t inc, int source, const char *text);
 void cvy_change_want(struct cvy_group_state *g, const char *reason);
 void cvy_change_frozen(struct cvy_group_state *g, const struct cvy_event *event);
+void cvy_change_look_at(struct cvy_group_state *g, int rank); /* a link went down or came back */
 void cvy_change_decided(struct cvy_group_state *g, int script, uint64_t mark, const struct cvy_event *reply);
 void cvy_change_advance(struct cvy_group_state *g);
 void cvy_change_clear(struct cvy_group_state *g, int life); /* a new epoch, or a new life of the store */

@@ -64,8 +64,18 @@ static void take_record(struct cvy_group_state *g, int argc, const char *const *
 
 static void take_news(struct cvy_group_state *g, int argc, const char *const *argv)
 {
+	const char *gone = cvy_reply_get(argc, argv, "gone"), *mark;
+	unsigned long long inc;
+	char what[16];
+
 	cvy_record_news(&g->news, argc, argv);
-	g->links_dirty = 1;
+	mark = cvy_record_at(&g->news, 'e', (uint64_t)g->rank);
+	g->retire_marked =
+		mark && sscanf(mark, "%llu %15s", &inc, what) == 2 && inc == g->inc && !strcmp(what, "retire");
+	if (!gone || strcmp(gone, "-") != 0)
+		g->links_dirty = 1;
+	for (int i = 1; i + 1 < argc && !g->links_dirty; i += 2)
+		cvy_link_joiner(g, argv[i], argv[i + 1]);
 }
 
 /* A new life forgot reports, acknowledgements, complaints and who said hello. */
@@ -385,10 +395,10 @@ void cvy_store_advance(struct cvy_group_state *g)
 		if (cvy_call_free(g, CALL_PEEK)) {
 			c->again = 0;
 			peek(g, CALL_PEEK);
-			g->peek_due = g->now + (quiet ? CVY_BEAT_MS : (uint64_t)g->args.peek_ms) * CVY_MS;
+			g->peek_due = g->now + (quiet ? CVY_BEAT_MS : cvy_group_pace_ms(g)) * CVY_MS;
 		}
 	} else {
-		uint64_t soon = g->now + (uint64_t)g->args.peek_ms * CVY_MS;
+		uint64_t soon = g->now + cvy_group_pace_ms(g) * CVY_MS;
 
 		if (!quiet && g->peek_due > soon)
 			g->peek_due = soon;
