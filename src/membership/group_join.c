@@ -43,6 +43,7 @@ void cvy_join_anew(struct cvy_group_state *g)
 	g->seen_ph = PH_NONE;
 	g->have_rev = 0;
 	g->ready_mark = 0;
+	g->retire_marked = 0;
 	g->links_dirty = 1;
 	for (int s = 0; s < CALLS; s++)
 		cvy_call_reset(g, s);

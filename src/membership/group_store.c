@@ -70,8 +70,9 @@ static void take_news(struct cvy_group_state *g, int argc, const char *const *ar
 
 	cvy_record_news(&g->news, argc, argv);
 	mark = cvy_record_at(&g->news, 'e', (uint64_t)g->rank);
-	g->retire_marked =
-		mark && sscanf(mark, "%llu %15s", &inc, what) == 2 && inc == g->inc && !strcmp(what, "retire");
+	/* Its engine enters nothing from now on: a store that forgets the mark does not bring it back. */
+	if (mark && sscanf(mark, "%llu %15s", &inc, what) == 2 && inc == g->inc && strcmp(what, "retire") == 0)
+		g->retire_marked = 1;
 	if (!gone || strcmp(gone, "-") != 0)
 		g->links_dirty = 1;
 	for (int i = 1; i + 1 < argc && !g->links_dirty; i += 2)
@@ -117,11 +118,10 @@ static void note_news(struct cvy_group_state *g, int script, uint64_t mark, int 
 	int record = cvy_reply_get(argc, argv, "size") != NULL;
 	uint64_t r = rev ? strtoull(rev, NULL, 10) : 0, e = epoch ? strtoull(epoch, NULL, 10) : 0;
 
-	if (script == CALL_HELLO || script == CALL_REGISTER || script == CALL_READY || script == CALL_PEEK ||
-	    script == CALL_BEAT) {
+	if (script == CALL_HELLO || script == CALL_REGISTER || script == CALL_PEEK || script == CALL_BEAT) {
 		int all = record && !cvy_reply_get(argc, argv, "on");
 
-		if (all || !rev || r != mark || script == CALL_READY)
+		if (all || !rev || r != mark)
 			take_news(g, argc, argv);
 		g->seen_rev = r;
 		g->have_rev = rev != NULL;

@@ -28,12 +28,12 @@
  * gid life ph epoch vid rev. Others:
  *
  *   register OK     rank inc secret max policy world + record
- *   hello OK, ready OK, report/decide COMMIT                + record
+ *   hello OK, report/decide COMMIT                + record
  *   peek, beat OK   + record when the caller's epoch is not the store's epoch, see below;
  *                   + j: e: w: when rev is not the store's: all, or, where the reply has `gone`, those that changed since
  *                   the caller's rev; gone = `j:R,...` that are not there any more, or `-`
  *   peek from outside    every field of the hash but secret
- *   register, hello, ready   + all j: too
+ *   register, hello   + all j: too
  *   beat OK         + now (server ms) and t: of the 16 ranks that follow, for leases
  *   WAIT to an ack that was made before    wait = `rank,...` still missing
  *   NOQUORUM        need = voters that are missing

@@ -28,7 +28,7 @@ local LEASES = 16            -- following ranks whose last beat a beat tells
 local HOT = { 'proto', 'gid', 'srv', 'gen', 'ph', 'epoch', 'vid', 'act', 'rev', 'max', 'late', 'deaf', 'unack' }
 local COLD = { 'secret', 'policy', 'world', 'incs', 'base', 'fail', 'stamp', 'size', 'moved', 'log' }
 local KINDS = 'jmouelwxdbrkct' -- letters of the fields with a rank or an epoch
-local OWN = { report = 'cmjrbdx', ack = 'cmjk', beat = 'cmj', peek = 'cmj', open = 'cmj', decide = 'cmj' } -- read by these calls
+local OWN = { report = 'cmjrbdx', ack = 'cmjk', beat = 'cmj', peek = 'cmj', open = 'cmj', decide = 'cmj', ready = 'cmjw' } -- read by these calls
 
 local call = redis.call
 local whole = false          -- the hash was read: a field that is not here does not exist
@@ -216,28 +216,6 @@ local function add_record(out) -- epoch, vid, gid: every reply has them
 	return add_fields(out, 'moulew')
 end
 
--- j: e: w: that changed since @rev; all of them where the log does not reach so far back.
-local function add_news(out, rev)
-	local last, line = (h.log or ''):match('^(%d+)(.*)$')
-	local words, seen, gone, gap = {}, {}, {}, num(h.rev) - (tonumber(rev) or -1)
-	for w in (line or ''):gmatch('%S+') do words[#words + 1] = w end
-	if last ~= h.rev or gap < 0 or gap > #words then return add_fields(out, 'jew') end
-	for field in table.concat(words, ',', #words - gap + 1):gmatch('[jew]:%d+') do
-		local p, r = field:sub(1, 1), num(field:sub(3))
-		if seen[field] then -- changed twice
-		elseif g[p][r] then
-			out[#out + 1] = field
-			out[#out + 1] = g[p][r]
-		else
-			gone[#gone + 1] = field
-		end
-		seen[field] = true
-	end
-	out[#out + 1] = 'gone'
-	out[#out + 1] = #gone > 0 and table.concat(gone, ',') or '-'
-	return out
-end
-
 local function fetch(p, list)
 	if whole then return end
 	for first = 1, #list, 1000 do
@@ -245,6 +223,34 @@ local function fetch(p, list)
 		for i = first, last do fields[#fields + 1] = p .. ':' .. list[i] end
 		for i, v in ipairs(call('HMGET', KEY, unpack(fields))) do g[p][num(list[first + i - 1])] = v end
 	end
+end
+
+-- j: e: w: that changed since @rev; all of them where the log does not reach so far back.
+local function add_news(out, rev)
+	local last, line = (h.log or ''):match('^(%d+)(.*)$')
+	local words, seen, gone, gap = {}, {}, {}, num(h.rev) - (tonumber(rev) or -1)
+	for w in (line or ''):gmatch('%S+') do words[#words + 1] = w end
+	if last ~= h.rev or gap < 0 or gap > #words then return add_fields(out, 'jew') end
+	local list = { j = {}, e = {}, w = {} }
+	for p, r in table.concat(words, ',', #words - gap + 1):gmatch('([jew]):(%d+)') do
+		if not seen[p .. r] then list[p][#list[p] + 1] = r end
+		seen[p .. r] = true
+	end
+	for p, changed in pairs(list) do
+		fetch(p, changed)
+		for _, r in ipairs(changed) do
+			local field, value = p .. ':' .. r, g[p][num(r)]
+			if value then
+				out[#out + 1] = field
+				out[#out + 1] = value
+			else
+				gone[#gone + 1] = field
+			end
+		end
+	end
+	out[#out + 1] = 'gone'
+	out[#out + 1] = #gone > 0 and table.concat(gone, ',') or '-'
+	return out
 end
 
 -- The record for one who knows view @known: where that was the last view and became active, what changed since.
@@ -367,6 +373,11 @@ local function start_change()
 	tell = true
 end
 
+local function may_enter(r) -- joiners that the next commit takes
+	local v = g.j[r]
+	return num(h.epoch) > 0 and word(v, 5) == h.epoch and (h.policy == 'auto' or g.w[r])
+end
+
 local function is_current(epoch) return h.epoch == epoch and num(epoch) > 0 end
 
 local function lists_me(members) return word(members[num(RANK)], 1) == INC end
@@ -403,12 +414,28 @@ end
 
 local script = {}
 local more = false
-local count, activate, outside
+local count, activate, outside, form
 
 local decide = function(force)
 	if force < 2 and num(force == 0 and h.late or h.deaf) > 0 then return 'WAIT' end
 	more = true
 	return 'WAIT'
+end
+
+script.ready = function()
+	local r, epoch = num(RANK), arg(1)
+	local inc, nonce, addr, host = (g.j[r] or ''):match('^(%S+) (%S+) (%S+) (%S+)')
+	local function note_ready(for_epoch) note('j', r, inc .. ' ' .. nonce .. ' ' .. addr .. ' ' .. host .. ' ' .. for_epoch) end
+	if h.ph == 'closed' then return reply('CLOSED', 'why', 'no member is left in the group') end
+	if inc == INC and h.ph == 'form' then -- ready for the first view
+		more = true
+		note_ready('1')
+		if form then form() end
+	elseif inc == INC and is_current(epoch) then
+		note_ready(epoch)
+		if h.ph == 'run' and may_enter(r) and not g.m[r] then start_change() end
+	end
+	return reply('OK')
 end
 
 script.open = function()
@@ -588,11 +615,6 @@ local function voters_are_admitted()
 	for r in pairs(g.m) do
 		if not pending(r) then put('o', r, member_inc(r)) end
 	end
-end
-
-local function may_enter(r) -- joiners that the next commit takes
-	local v = g.j[r]
-	return num(h.epoch) > 0 and word(v, 5) == h.epoch and (h.policy == 'auto' or g.w[r])
 end
 
 local function open_for_joiners()
@@ -914,7 +936,7 @@ script.register = function()
 	return full('OK', 'rank', str(r), 'inc', inc)
 end
 
-local function form()
+form = function()
 	local list = {}
 	for r = 0, num(h.world) - 1 do
 		if num(word(g.j[r], 5)) == 0 then return end
@@ -933,20 +955,6 @@ local function form()
 	set('stamp', str(STAMP_STEP))
 	set('size', h.world)
 	new_epoch({}, list, {})
-end
-
-script.ready = function()
-	local r, epoch = num(RANK), arg(1)
-	local inc, nonce, addr, host = (g.j[r] or ''):match('^(%S+) (%S+) (%S+) (%S+)')
-	if h.ph == 'closed' then return reply('CLOSED', 'why', 'no member is left in the group') end
-	if inc == INC and h.ph == 'form' then -- ready for the first view
-		note('j', r, inc .. ' ' .. nonce .. ' ' .. addr .. ' ' .. host .. ' 1')
-		form()
-	elseif inc == INC and is_current(epoch) then
-		note('j', r, inc .. ' ' .. nonce .. ' ' .. addr .. ' ' .. host .. ' ' .. epoch)
-		open_for_joiners()
-	end
-	return full('OK')
 end
 
 -- ---- hello ---------------------------------------------------------------------------------------

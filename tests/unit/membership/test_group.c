@@ -197,7 +197,11 @@ END_TEST
 
 START_TEST(a_commit_removes_the_dead)
 {
-	to_frozen();
+	to_run();
+	answer("peek", "OK|gid|g|life|" LIFE "|ph|run|epoch|1|vid|aa|rev|2"); /* no joiner any more */
+	event(CVY_EV_SUSPECT, 1, 2, 0);
+	answer("open", "OK" STATE("open", "1", "aa"));
+	event(CVY_EV_FROZEN, -1, 0, 1);
 	answer("report", "COMMIT" STATE("inst", "2", "bb") VIEW("|m:0|1 0 a h", L1 "|l:2|bb 1 - -"));
 	ck_assert_uint_eq(did(CVY_DO_LEARN)->removed.word[0], 2);
 	ck_assert_ptr_null(did(CVY_DO_DROP)); /* not before it is fenced */
@@ -226,6 +230,19 @@ START_TEST(gone_is_answered_with_hello)
 	answer("hello", "OK|gid|g|life|2.b|ph|run|epoch|1|vid|aa|rev|9" VIEW(TWO, L1));
 	ck_assert_ptr_null(did(CVY_DO_THAW));
 	ck_assert_uint_ne(called("open"), 0);
+}
+END_TEST
+
+START_TEST(a_mark_to_retire_outlives_the_store)
+{
+	to_run();
+	answer("peek", "OK|gid|g|life|" LIFE "|ph|run|epoch|1|vid|aa|rev|2|e:0|1 retire");
+	ck_assert(cvy_group_retiring(g));
+	now += CVY_MS * 2000;
+	event(CVY_EV_TICK, -1, 0, 0);
+	answer("peek", "GONE");
+	answer("hello", "OK|gid|g|life|2.b|ph|run|epoch|1|vid|aa|rev|9" VIEW(TWO, L1));
+	ck_assert(cvy_group_retiring(g));
 }
 END_TEST
 
@@ -267,6 +284,7 @@ int main(void)
 	tcase_add_test(t, a_commit_removes_the_dead);
 	tcase_add_test(t, a_newer_open_stops_repair_and_reports_again);
 	tcase_add_test(t, gone_is_answered_with_hello);
+	tcase_add_test(t, a_mark_to_retire_outlives_the_store);
 	tcase_add_test(t, a_late_reply_of_another_life_is_ignored);
 	tcase_add_test(t, a_repeated_reply_changes_nothing);
 	suite_add_tcase(s, t);
