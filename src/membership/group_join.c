@@ -141,6 +141,10 @@ static int formed(struct cvy_group_state *g, uint64_t *mark)
 	*mark = 1;
 	if (g->ups + 1 < g->world)
 		return 0;
+	if (g->have_rev && g->formed_rev == g->seen_rev && g->formed_links == g->link_changes && g->formed) {
+		*mark = g->formed_mark;
+		return g->formed;
+	}
 	for (int i = 0; i < g->news.count; i++) {
 		int r = cvy_record_rank(&g->news, i, 'j', g->max_ranks);
 		struct cvy_joiner j;
@@ -152,6 +156,10 @@ static int formed(struct cvy_group_state *g, uint64_t *mark)
 		*mark += j.inc * (2 * (uint64_t)r + 3);
 		n++;
 	}
+	g->formed = n;
+	g->formed_mark = *mark;
+	g->formed_rev = g->seen_rev;
+	g->formed_links = g->link_changes;
 	return n;
 }
 

@@ -102,6 +102,7 @@ static void tend(struct cvy_group_state *g, int r)
 			cvy_do(g, CVY_DO_DROP, r)->inc = p->inc;
 		p->inc = p->want;
 		g->ups -= p->up;
+		g->link_changes++;
 		g->look_again = 1;
 		p->up = p->was_up = p->downs = p->dials = 0;
 		p->due_ns = g->now;
@@ -168,6 +169,7 @@ void cvy_link_event(struct cvy_group_state *g, const struct cvy_event *e)
 	if (rank < 0 || rank >= g->max_ranks || !inc || g->peer[rank].inc != inc)
 		return;
 	p = &g->peer[rank];
+	g->link_changes++;
 	if (e->kind == CVY_EV_LINK_UP) {
 		g->ups += !p->up;
 		p->up = p->was_up = 1;

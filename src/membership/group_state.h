@@ -109,11 +109,14 @@ struct cvy_group_state {
 	uint64_t next_id;
 	struct call call[CALLS];
 	struct relay relay[CVY_RELAYS_MAX];
-	int helper;	   /* last rank that relayed for us, -1 - rank when it did not answer */
-	int links_dirty;   /* `want` is to be computed again */
-	int ups;	   /* links that stand */
-	uint64_t link_due; /* not before then is there anything to dial */
-	int link_one;	   /* but this rank, plus one */
+	int helper;	       /* last rank that relayed for us, -1 - rank when it did not answer */
+	int links_dirty;       /* `want` is to be computed again */
+	int ups;	       /* links that stand */
+	uint64_t link_changes; /* up or down */
+	int formed;	       /* founders that are linked */
+	uint64_t formed_rev, formed_links, formed_mark; /* as counted then */
+	uint64_t link_due;				/* not before then is there anything to dial */
+	int link_one;					/* but this rank, plus one */
 	/* What a look at all peers found; it stands until `look_again` or that time. An event looks at its own peer only. */
 	int look_again, untold, untold_proven,
 		dead; /* accused members that the store was not told of; a member proven dead */

@@ -237,12 +237,36 @@ int cvy_ranks_parse(const char *text, struct covey_mask *mask)
 	return 0;
 }
 
+/* The next of the words between spaces, moved past; 0: none, or it does not fit. Large groups parse thousands of them. */
+static int word(const char **at, char *to, size_t bytes)
+{
+	size_t n;
+
+	*at += strspn(*at, " ");
+	n = strcspn(*at, " ");
+	if (!n || n >= bytes)
+		return 0;
+	memcpy(to, *at, n);
+	to[n] = '\0';
+	*at += n;
+	return 1;
+}
+
+static int number_word(const char **at, uint64_t *out)
+{
+	char text[32];
+
+	return word(at, text, sizeof(text)) && !number(text, out);
+}
+
 int cvy_joiner_parse(const char *text, struct cvy_joiner *j)
 {
 	char nonce[64];
 
 	memset(j, 0, sizeof(*j));
-	if (sscanf(text, "%" SCNu64 " %63s %255s %127s %" SCNu64, &j->inc, nonce, j->addr, j->host, &j->epoch) != 5)
+	if (!number_word(&text, &j->inc) || !word(&text, nonce, sizeof(nonce)) ||
+	    !word(&text, j->addr, sizeof(j->addr)) || !word(&text, j->host, sizeof(j->host)) ||
+	    !number_word(&text, &j->epoch))
 		return COVEY_ERR_INVAL;
 	return j->inc ? 0 : COVEY_ERR_INVAL;
 }
@@ -252,7 +276,7 @@ static int member_parse(const char *text, struct cvy_member *member)
 	char from[32];
 	uint64_t seq = CVY_PENDING;
 
-	if (sscanf(text, "%" SCNu64 " %31s", &member->inc, from) != 2 || !member->inc)
+	if (!number_word(&text, &member->inc) || !word(&text, from, sizeof(from)) || !member->inc)
 		return COVEY_ERR_INVAL;
 	if (strcmp(from, "-") != 0 && number(from, &seq))
 		return COVEY_ERR_INVAL;
@@ -262,12 +286,11 @@ static int member_parse(const char *text, struct cvy_member *member)
 
 int cvy_member_place(const char *text, char *addr, size_t addr_bytes, char *host, size_t host_bytes)
 {
-	char a[256], h[128];
+	char skip[32];
 
-	if (sscanf(text, "%*u %*s %255s %127s", a, h) != 2)
+	if (!word(&text, skip, sizeof(skip)) || !word(&text, skip, sizeof(skip)) || !word(&text, addr, addr_bytes) ||
+	    !word(&text, host, host_bytes))
 		return COVEY_ERR_INVAL;
-	snprintf(addr, addr_bytes, "%s", a);
-	snprintf(host, host_bytes, "%s", h);
 	return 0;
 }
 

@@ -21,7 +21,7 @@ local INC_STEP = 1048576     -- a store that forgot may have given out so many
 local STALE_MS = 10000       -- a joiner without a beat for so long gives its rank to `any`
 local FORGET_MS = 5000       -- a group with a beat this young is not forgotten
 local NOTICE_MEMBERS = 64    -- a view of more members is fetched by peek: a record for each of them would be their square
-local LOG_BYTES = 1024       -- of the last changes of j: e: w:, so that members are told these alone
+local LOG_BYTES = 2048       -- of the last changes of j: e: w:, so that members are told these alone
 local LEASES = 16            -- following ranks whose last beat a beat tells
 
 -- Fields without a colon: what every call looks at, and what is read when one of them is asked for.

@@ -15,9 +15,9 @@
 
 #define SIZES_MAX 8
 
-enum step { DEATH, JOIN, THIRD, EXTEND, STEPS };
+enum step { FORM, DEATH, JOIN, THIRD, EXTEND, STEPS };
 
-static const char *const names[STEPS] = { "one death", "replacement", "a third dies", "extend from half" };
+static const char *const names[STEPS] = { "form", "one death", "replacement", "a third dies", "extend from half" };
 
 struct result {
 	int ranks, done;
@@ -74,10 +74,11 @@ static int measure(struct scale_world *w, int step, int size, int ranks)
 
 static int one_size(int ranks, int size)
 {
+	struct scale_count formed;
 	struct scale_world *w = scale_open(ranks, ranks);
-	int err = w ? 0 : -1;
+	int err = measure(w, FORM, size, ranks);
 
-	if (w) {
+	if (!err) {
 		scale_kill(w, ranks - 1);
 		err = measure(w, DEATH, size, ranks);
 	}
@@ -90,11 +91,14 @@ static int one_size(int ranks, int size)
 			scale_kill(w, r);
 		err = measure(w, THIRD, size, ranks);
 	}
-	if (w)
+	scale_close(w);
+	if (err)
+		return err;
+	w = scale_open(ranks / 2, ranks);
+	if (!scale_settle(w, &formed)) {
 		scale_close(w);
-	w = err ? NULL : scale_open(ranks / 2, ranks);
-	if (!w)
 		return -1;
+	}
 	for (int r = ranks / 2; r < ranks; r++)
 		scale_join(w, r);
 	err = measure(w, EXTEND, size, ranks);
@@ -120,7 +124,7 @@ static double up(double ms, double lo, double hi)
 
 static void curve(FILE *f, int step, int sizes, double lo, double hi, double top)
 {
-	static const char *const colours[STEPS] = { "#c0392b", "#2471a3", "#7d3c98", "#1e8449" };
+	static const char *const colours[STEPS] = { "#7f8c8d", "#c0392b", "#2471a3", "#7d3c98", "#1e8449" };
 
 	fprintf(f, "<polyline fill='none' stroke='%s' stroke-width='2' points='", colours[step]);
 	for (int i = 0; i < sizes; i++)
@@ -134,7 +138,7 @@ static void curve(FILE *f, int step, int sizes, double lo, double hi, double top
 static int plot(const char *path, int sizes)
 {
 	FILE *f = fopen(path, "w");
-	double lo = results[DEATH][0].ranks, hi = results[DEATH][sizes - 1].ranks, top = 1;
+	double lo = results[FORM][0].ranks, hi = results[FORM][sizes - 1].ranks, top = 1;
 
 	if (!f)
 		return -1;
@@ -158,8 +162,8 @@ static int plot(const char *path, int sizes)
 		fprintf(f, "<text x='8' y='%.1f'>%g</text>\n", y + 4, ms);
 	}
 	for (int i = 0; i < sizes; i++)
-		fprintf(f, "<text x='%.1f' y='%.0f'>%d</text>\n", across(results[DEATH][i].ranks, lo, hi) - 10,
-			HEIGHT - MARGIN + 20, results[DEATH][i].ranks);
+		fprintf(f, "<text x='%.1f' y='%.0f'>%d</text>\n", across(results[FORM][i].ranks, lo, hi) - 10,
+			HEIGHT - MARGIN + 20, results[FORM][i].ranks);
 	for (int s = 0; s < STEPS; s++)
 		curve(f, s, sizes, lo, hi, top);
 	fprintf(f, "</svg>\n");

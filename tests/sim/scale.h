@@ -36,7 +36,8 @@ struct scale_count {
 
 struct scale_world;
 
-struct scale_world *scale_open(int ranks, int max_ranks); /* formed, quiet */
+struct scale_world *scale_open(int ranks,
+			       int max_ranks); /* @ranks founders: the first scale_settle() is until they have formed */
 void scale_close(struct scale_world *w);
 
 void scale_kill(struct scale_world *w, int rank);

@@ -712,7 +712,7 @@ static void what_changed_long_ago_is_told_in_full(struct bench *b)
 
 	group(b, 2, "manual");
 	(void)read_news(b, 0, "0", &k);
-	for (int i = 0; i < 300; i++) /* two processes ask for one rank in turns */
+	for (int i = 0; i < 600; i++) /* two processes ask for one rank in turns */
 		enlist(b, i % 2 ? 3 : 3 + CASE_RANKS, 0, 0, "manual");
 	SAYS(b, NOBODY, "ask recover 0,1", "OK");
 	ck_assert_int_eq(read_news(b, 0, "1", &k), 0);
