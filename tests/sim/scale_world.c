@@ -56,6 +56,7 @@ struct member {
 	int id, alive, rank, counted; /* counted: it is active in the newest view */
 	uint64_t inc, timer_ns;
 	uint64_t *expects, *linked; /* [max_ranks]: inc */
+	uint64_t *knocks;	    /* dialled in before it was expected: held, as the mesh does */
 	uint64_t done, adm;
 	struct cvy_seam seam;
 	struct endpoint endpoint;
@@ -169,9 +170,24 @@ static void identity(void *ctx, const struct cvy_identity *id)
 	w->by_inc[id->inc] = m->id + 1;
 }
 
+static void connected(struct member *m, struct member *q)
+{
+	struct scale_world *w = m->w;
+	uint64_t there = w->now + 2 * us(LATENCY_US);
+
+	w->total.messages += 2; /* PROOF, WELCOME */
+	at(w, there, (struct event){ .kind = UP, .member = m->id, .other = q->rank, .inc = q->inc });
+	at(w, there, (struct event){ .kind = UP, .member = q->id, .other = m->rank, .inc = m->inc });
+}
+
 static void expect(void *ctx, int rank, uint64_t inc)
 {
-	((struct member *)ctx)->expects[rank] = inc;
+	struct member *m = ctx, *q = member_of(m->w, inc);
+
+	m->expects[rank] = inc;
+	if (m->knocks[rank] == inc && q && q->alive)
+		connected(q, m);
+	m->knocks[rank] = 0;
 }
 
 static void dial(void *ctx, int rank, uint64_t inc, const char *addr, const char *host)
@@ -356,6 +372,7 @@ static void spawn(struct scale_world *w, int rank, int create)
 	w->alive++;
 	m->expects = must(calloc((size_t)w->max_ranks, sizeof(uint64_t)));
 	m->linked = must(calloc((size_t)w->max_ranks, sizeof(uint64_t)));
+	m->knocks = must(calloc((size_t)w->max_ranks, sizeof(uint64_t)));
 	snprintf(addr, sizeof(addr), "10.0.%d.%d:%d", rank / HOST_RANKS / 250, rank / HOST_RANKS % 250, 7000 + m->id);
 	snprintf(host, sizeof(host), "host%d", rank / HOST_RANKS);
 	args.addr = addr;
@@ -476,16 +493,14 @@ static void link_event(struct member *m, int kind, int rank, uint64_t inc)
 static void dialled(struct scale_world *w, struct member *m, const struct event *e)
 {
 	struct member *q = member_of(w, e->inc);
-	uint64_t there = w->now + 2 * us(LATENCY_US);
 
-	if (!q || !q->alive || q->expects[m->rank] != m->inc) {
+	if (!q || !q->alive)
 		at(w, w->now + us(LATENCY_US),
 		   (struct event){ .kind = DOWN, .member = m->id, .other = e->other, .inc = e->inc });
-		return;
-	}
-	w->total.messages += 2; /* PROOF, WELCOME */
-	at(w, there, (struct event){ .kind = UP, .member = m->id, .other = q->rank, .inc = q->inc });
-	at(w, there, (struct event){ .kind = UP, .member = q->id, .other = m->rank, .inc = m->inc });
+	else if (q->expects[m->rank] == m->inc)
+		connected(m, q);
+	else
+		q->knocks[m->rank] = m->inc;
 }
 
 static void handle(struct scale_world *w, struct event *e)
@@ -608,7 +623,7 @@ void scale_kill(struct scale_world *w, int rank)
 		struct member *q = w->member[i];
 
 		if (!q->alive || q->linked[rank] != m->inc)
-			continue;
+			continue; /* a process that dies while somebody knocks is no case of these steps */
 		if (q->rank / HOST_RANKS == rank / HOST_RANKS)
 			at(w, w->now + us(ROBUST_US),
 			   (struct event){ .kind = PROOF, .member = i, .other = rank, .inc = m->inc });
@@ -657,6 +672,7 @@ void scale_close(struct scale_world *w)
 		cvy_driver_clear(&w->member[i]->driver);
 		free(w->member[i]->expects);
 		free(w->member[i]->linked);
+		free(w->member[i]->knocks);
 		free(w->member[i]);
 	}
 	free(w->member);
