@@ -265,6 +265,82 @@ START_TEST(a_repeated_reply_changes_nothing)
 }
 END_TEST
 
+static const char *bad_told(void) /* of the report that this step makes; NULL: it makes none */
+{
+	for (int i = 0; i < acts.count; i++)
+		if (acts.item[i].kind == CVY_DO_CALL && strcmp(acts.item[i].argv[0], "report") == 0)
+			return acts.item[i].argv[15];
+	return NULL;
+}
+
+/* Both who complain of each other would be right for ever, and a change without quorum. */
+START_TEST(a_link_that_broke_twice_is_good_again_after_ack_ms)
+{
+	to_frozen();
+	answer("report", "WAIT" STATE("open", "1", "aa"));
+	for (int i = 0; i < 2; i++) {
+		event(CVY_EV_LINK_DOWN, 1, 2, 0);
+		event(CVY_EV_LINK_UP, 1, 2, 0);
+	}
+	ck_assert_uint_ne(called("report"), 0);
+	answer("report", "WAIT" STATE("open", "1", "aa"));
+	now += 999 * CVY_MS;
+	event(CVY_EV_TICK, -1, 0, 0);
+	ck_assert_uint_eq(called("report"), 0); /* it stands, not for long enough */
+	ck_assert_uint_le(cvy_group_timer(g), now + CVY_MS);
+	now += CVY_MS;
+	event(CVY_EV_TICK, -1, 0, 0);
+	ck_assert_str_eq(bad_told(), "-");
+}
+END_TEST
+
+START_TEST(a_link_that_does_not_come_back_is_told)
+{
+	to_frozen();
+	answer("report", "WAIT" STATE("open", "1", "aa"));
+	event(CVY_EV_LINK_DOWN, 1, 2, 0);
+	ck_assert_uint_eq(called("report"), 0);
+	now += 100 * CVY_MS; /* relink_ms */
+	event(CVY_EV_TICK, -1, 0, 0);
+	ck_assert_str_eq(bad_told(), "1:2");
+}
+END_TEST
+
+/* A joiner that no view has listed has promised nothing: it registers again, with the nonce that it had. */
+START_TEST(a_joiner_that_the_store_lost_registers_again)
+{
+	struct cvy_group_args args = {
+		.rank = -1, .world = 1, .max_ranks = 4, .addr = "a", .host = "h", .nonce = 7, .seed = 1
+	};
+	char nonce[32];
+
+	now = CVY_MS;
+	g = cvy_group_new(&args, now);
+	event(CVY_EV_STORE_UP, -1, 0, 0);
+	api(CVY_API_JOIN);
+	answer("register", "OK" STATE("run", "1", "aa") VIEW("|m:0|1 0 a h", L1) "|rank|1|inc|2|j:1|2 n a h 0");
+	event(CVY_EV_LINK_UP, 0, 1, 0);
+	ck_assert_int_eq(cvy_group_rank(g), 1);
+	answer("peek", "LIFE" STATE("run", "1", "aa"));
+	ck_assert_uint_ne(called("hello"), 0);
+	answer("hello", "GONE|gid|g|life|2.b|ph|run|epoch|1|vid|aa|rev|9");
+	ck_assert_int_eq(cvy_group_rank(g), -1);
+	now += 1000 * CVY_MS;
+	event(CVY_EV_TICK, -1, 0, 0);
+	ck_assert_uint_ne(called("register"), 0);
+	for (int i = 0; i < acts.count; i++)
+		if (acts.item[i].kind == CVY_DO_CALL && strcmp(acts.item[i].argv[0], "register") == 0)
+			snprintf(nonce, sizeof(nonce), "%s", acts.item[i].argv[4]);
+	ck_assert_str_eq(nonce, "0000000000000007");
+	ck_assert_ptr_null(did(CVY_DO_STOP));
+	ck_assert_ptr_null(did(CVY_DO_JOINED)); /* it has joined, or will: no second answer, no end */
+	answer("register",
+	       "OK|gid|g|life|2.b|ph|run|epoch|1|vid|aa|rev|9" VIEW("|m:0|1 0 a h", L1) "|rank|2|inc|5|j:2|5 n a h 0");
+	ck_assert_int_eq(cvy_group_rank(g), 2);
+	ck_assert_uint_eq(cvy_group_inc(g), 5);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = suite_create("membership/group");
@@ -285,6 +361,9 @@ int main(void)
 	tcase_add_test(t, a_newer_open_stops_repair_and_reports_again);
 	tcase_add_test(t, gone_is_answered_with_hello);
 	tcase_add_test(t, a_mark_to_retire_outlives_the_store);
+	tcase_add_test(t, a_link_that_broke_twice_is_good_again_after_ack_ms);
+	tcase_add_test(t, a_link_that_does_not_come_back_is_told);
+	tcase_add_test(t, a_joiner_that_the_store_lost_registers_again);
 	tcase_add_test(t, a_late_reply_of_another_life_is_ignored);
 	tcase_add_test(t, a_repeated_reply_changes_nothing);
 	suite_add_tcase(s, t);
