@@ -130,6 +130,12 @@ static void thaw(void *ctx)
 
 static void message(void *ctx, const struct cvy_msg *msg)
 {
+	struct proc *p = ctx;
+	const struct cvy_view *v = cvy_group_view(p->driver.group);
+
+	if (!v || v->member[msg->rank].inc != msg->inc)
+		sim_fail(p->sim, "G4: process %d takes message %d of incarnation %" PRIu64 ", which is no member",
+			 p->id, msg->type, msg->inc);
 	cvy_engine_message(((struct proc *)ctx)->engine, msg);
 }
 

@@ -63,6 +63,7 @@ void sim_stores_open(struct sim *s)
 
 void sim_stores_close(struct sim *s)
 {
+	sim_request_put(s->late);
 	memory_copy_free(s->copy);
 	memory_server_free(s->server);
 	memory_server_free(s->old);
@@ -301,6 +302,30 @@ static void lost(struct sim *s, const struct sim_request *from, int err)
 	on_its_way(s, r, DELIVER, CALL_MS * CVY_MS);
 }
 
+/* A call that decides, once more at the worst time: when the next change begins or ends. */
+static void keep_one(struct sim *s, const struct proc *p, int argc, const char *const *argv)
+{
+	static const char *const names[] = { "open", "report", "decide", "ack" };
+
+	if (!s->faults || s->late || sim_draw(s, SIM_STORE, 4))
+		return;
+	for (int i = 0; i < 4; i++)
+		if (!strcmp(argv[0], names[i])) {
+			s->late = request(p->id, 0, argc, argv);
+			s->late->refs++;
+			return;
+		}
+}
+
+static void bring_late(struct sim *s)
+{
+	if (!s->late || sim_draw(s, SIM_STORE, 3) == 0)
+		return;
+	on_its_way(s, s->late, ASKED, sim_draw(s, SIM_STORE, 1500) * US);
+	sim_request_put(s->late);
+	s->late = NULL;
+}
+
 static void call(struct cvy_store *store, uint64_t id, int argc, const char *const *argv)
 {
 	struct proc *p = (struct proc *)(void *)((char *)store - offsetof(struct proc, store));
@@ -310,6 +335,7 @@ static void call(struct cvy_store *store, uint64_t id, int argc, const char *con
 
 	check_call(p, argc, argv);
 	r->refs++;
+	keep_one(s, p, argc, argv);
 	r->doom = sim_doom(s, p, argv[0]);
 	if (r->doom == DOOM_BEFORE)
 		sim_at(s, 0, EXIT, p->id);
@@ -374,13 +400,15 @@ void sim_asked(struct sim *s, struct sim_event *e)
 	judge(s, r, &was, &is);
 	if (was.here && is.here && !strcmp(was.gen, is.gen) && strcmp(was.vid, is.vid) && strcmp(r->argv[0], "hello"))
 		check_decided(s, was.vid, is.vid);
-	if (strcmp(was.ph, is.ph) && !strcmp(is.ph, "run"))
-		check_voters(s, server);
 	if (strcmp(was.rev, is.rev))
 		check_proofs(s, server);
 	if (was.epoch != is.epoch || strcmp(was.ph, is.ph))
 		sim_trace(s, "store%s: %s of process %d: epoch %" PRIu64 " %s", server == s->old ? " (old)" : "",
 			  r->argv[0], r->proc, is.epoch, is.ph);
+	if (strcmp(was.ph, is.ph) && !strcmp(is.ph, "run"))
+		check_voters(s, server);
+	if (was.epoch != is.epoch || strcmp(was.ph, is.ph))
+		bring_late(s);
 	lose = wind(s, &was, &is) || (s->faults && sim_draw(s, SIM_STORE, 100) == 0);
 	if (r->doom == DOOM_AFTER)
 		sim_at(s, 0, EXIT, p->id);

@@ -57,7 +57,8 @@ int main(int argc, char **argv)
 			   sscanf(argv[i + 1], "%" SCNu64 "-%" SCNu64, &from, &to) == 2) {
 			i++;
 		} else {
-			fprintf(stderr, "usage: sim [--off NAMES] [--stop] --seed N [--trace] | --seeds A-B | --list FILE\n");
+			fprintf(stderr,
+				"usage: sim [--off NAMES] [--stop] --seed N [--trace] | --seeds A-B | --list FILE\n");
 			return 2;
 		}
 	}

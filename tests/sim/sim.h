@@ -24,6 +24,7 @@ struct sim;
 struct sim_event;
 struct sim_net;
 struct sim_plan;
+struct sim_request;
 
 /* Streams of random numbers, all made from the seed: how the run is laid out, ..., who runs when, ... */
 enum sim_stream { SIM_WORLD, SIM_FAULTS, SIM_NET, SIM_STORE, SIM_STEPS, SIM_APPS, SIM_STREAMS };
@@ -127,6 +128,7 @@ struct sim {
 	struct cvy_errbox *box;
 	int restarts;
 	struct memory_server *old; /* a primary that was replaced and does not know it */
+	struct sim_request *late;  /* a call that was made and will be made again */
 	int store_down, two;	   /* two: both servers answer */
 	int manual;		   /* policy of admission */
 	int blind;		   /* deaths are suspected, not proven, before the launcher says so */

@@ -231,8 +231,10 @@ static void run(struct sim *s)
 			if (low >= goal || low == UINT64_MAX)
 				break;
 		}
-		if (s->now > end || ++s->steps > EVENTS_MAX)
+		if (s->now > end || ++s->steps > EVENTS_MAX) {
 			sim_stuck(s);
+			break;
+		}
 	}
 }
 
