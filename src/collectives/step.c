@@ -98,6 +98,8 @@ static void refresh_floor(struct cvy_engine *e)
 
 		if (k == e->set.self || covey_mask_has(&e->view->pending, e->set.rank[k])) /* of the admitted alone */
 			continue;
+		if (CVY_GUARDED && e->set.gone[k]) /* in repair: what a survivor decided was entered by all */
+			return;
 		tag = __atomic_load_n(&e->set.page[k]->done.tag, __ATOMIC_ACQUIRE);
 		if ((uint32_t)(tag >> 32) != e->epoch)
 			return;
