@@ -189,7 +189,7 @@ void chaos_net_close(void)
 {
 	if (net.home < 0)
 		return;
-	if (setns(net.home, CLONE_NEWNET))
+	if (net.side[0] >= 0 && setns(net.home, CLONE_NEWNET)) /* else we never left it */
 		say("setns home", strerror(errno));
 	close(net.home);
 	net.home = -1;

@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Four ranks on two hosts (namespaces): killed, cut off from each other in both directions and in one, cut off
+ * from the store, slowed down. Nothing is timed; a watchdog calls a hang.
+ *
+ * labels: redis real
+ */
+#include "hosts.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static struct hosts hosts;
+
+/* Some rank goes on without the other host: 0 until one does, then its rank + 1. */
+static int alone(void)
+{
+	for (int r = 0; r < RANKS; r++)
+		if (!(hosts.shared->mask[r] & (r < 2 ? 12u : 3u)) && hosts.shared->mask[r])
+			return r + 1;
+	return 0;
+}
+
+/*
+ * Both hosts see the store, so it decides at once who stays. Which ranks these are depends on who complained first:
+ * what holds is that they are of one host, go on meanwhile, and that the others learn it and come back after heal.
+ */
+static void apart_and_together(void)
+{
+	uint64_t end = harness_deadline(WATCHDOG_MS);
+	int stays, fenced = 0;
+
+	while (!(stays = alone()))
+		must(harness_now_ns() < end, "no side goes on");
+	stays--;
+	hosts_progress(&hosts, 1u << stays);
+	must(!chaos_net_heal(), "no heal");
+	hosts_until_mask(&hosts, ALL, ALL);
+	hosts_progress(&hosts, ALL);
+	for (int r = 0; r < RANKS; r++)
+		fenced += hosts.shared->fenced[r] != 0;
+	must(fenced >= 2 && !hosts.shared->fenced[stays], "%d ranks were fenced, rank %d %llu times", fenced, stays,
+	     (unsigned long long)hosts.shared->fenced[stays]);
+}
+
+START_TEST(hosts_are_hosts_to_the_group)
+{
+	hosts_open(&hosts, "links");
+	hosts_begin(&hosts);
+	hosts_links(&hosts);
+	hosts_finish(&hosts, ALL);
+}
+END_TEST
+
+START_TEST(a_killed_rank_is_replaced_across_hosts)
+{
+	hosts_open(&hosts, "kill");
+	hosts_begin(&hosts);
+	for (int victim = 3; victim >= 2; victim--) {
+		hosts_kill(&hosts, victim);
+		hosts_until_mask(&hosts, ALL & ~(1u << victim), ALL & ~(1u << victim));
+		hosts_start(&hosts, victim, 1);
+		hosts_until_mask(&hosts, ALL, ALL);
+	}
+	hosts_links(&hosts);
+	hosts_finish(&hosts, ALL);
+}
+END_TEST
+
+/* Nobody of the host is left to prove it; the store is the witness that lets half go on. */
+START_TEST(a_whole_host_dies)
+{
+	hosts_open(&hosts, "host");
+	hosts_begin(&hosts);
+	hosts_kill(&hosts, 2);
+	hosts_kill(&hosts, 3);
+	hosts_until_mask(&hosts, 3, 3);
+	hosts_progress(&hosts, 3);
+	hosts_finish(&hosts, 3);
+}
+END_TEST
+
+START_TEST(half_and_half_one_side_goes_on_the_other_is_fenced)
+{
+	hosts_open(&hosts, "halves");
+	hosts_begin(&hosts);
+	hosts_partition(0, 1);
+	apart_and_together();
+	hosts_finish(&hosts, ALL);
+}
+END_TEST
+
+/* The side without the store can decide nothing: it waits, and learns after heal that it is out. */
+START_TEST(half_without_the_store_waits_and_is_fenced_on_heal)
+{
+	uint64_t at;
+
+	hosts_open(&hosts, "blind");
+	hosts_begin(&hosts);
+	hosts_partition(0, 1);
+	hosts_partition(0, CHAOS_NET_STORE);
+	hosts_until_mask(&hosts, 12, 12);
+	at = hosts.shared->at[0];
+	hosts_progress(&hosts, 12);
+	must(hosts.shared->at[0] == at && hosts.shared->mask[0] == ALL && !hosts.shared->fenced[0],
+	     "the side without a store went on");
+	must(!chaos_net_heal(), "no heal");
+	hosts_until_mask(&hosts, ALL, ALL);
+	for (int r = 0; r < RANKS; r++)
+		must(hosts.shared->fenced[r] == (r < 2), "rank %d was fenced %llu times", r,
+		     (unsigned long long)hosts.shared->fenced[r]);
+	hosts_progress(&hosts, ALL);
+	hosts_finish(&hosts, ALL);
+}
+END_TEST
+
+/* A path that one direction of is lost carries no connection: it ends like a partition. */
+START_TEST(a_one_way_cut_ends_like_a_partition)
+{
+	hosts_open(&hosts, "oneway");
+	hosts_begin(&hosts);
+	must(!chaos_net_cut(_i, 1 - _i), "no cut");
+	apart_and_together();
+	hosts_finish(&hosts, ALL);
+}
+END_TEST
+
+/* Host 1 sees its peers but no store, in one direction or both; somebody dies, and it has its calls relayed. */
+START_TEST(a_host_without_the_store_is_relayed)
+{
+	hosts_open(&hosts, "relay");
+	hosts_begin(&hosts);
+	must(!chaos_net_cut(1, CHAOS_NET_STORE), "no cut");
+	if (_i)
+		must(!chaos_net_cut(CHAOS_NET_STORE, 1), "no cut");
+	hosts_kill(&hosts, 3);
+	hosts_until_mask(&hosts, 7, 7);
+	hosts_progress(&hosts, 7);
+	must(!chaos_net_heal(), "no heal");
+	hosts_start(&hosts, 3, 1);
+	hosts_until_mask(&hosts, ALL, ALL);
+	must(!hosts.shared->fenced[2], "rank 2 was fenced");
+	hosts_finish(&hosts, ALL);
+}
+END_TEST
+
+/* Late is not dead: 20 Mbit/s for a host, and nobody is left out. */
+START_TEST(a_slow_link_costs_nobody_the_membership)
+{
+	hosts_open(&hosts, "slow");
+	hosts.config.link_ms = 5000;
+	hosts_begin(&hosts);
+	must(!chaos_net_slow(1, 20000), "not slowed");
+	hosts_progress(&hosts, ALL);
+	hosts_kill(&hosts, 1);
+	hosts_until_mask(&hosts, 13, 13);
+	hosts_progress(&hosts, 13);
+	must(!chaos_net_slow(1, 0), "not undone");
+	hosts_start(&hosts, 1, 1);
+	hosts_until_mask(&hosts, ALL, ALL);
+	for (int r = 0; r < RANKS; r++)
+		must(!hosts.shared->fenced[r], "rank %d was fenced", r);
+	hosts_finish(&hosts, ALL);
+}
+END_TEST
+
+/* In a child, since it moves into another network. */
+static int no_hosts(void)
+{
+	int status;
+	pid_t pid = fork();
+
+	if (!pid)
+		_exit(chaos_net_open(1) != 0);
+	return waitpid(pid, &status, 0) != pid || status;
+}
+
+/* A case for each, so that CK_RUN_CASE runs one. */
+#define ADD(suite, test, turns) \
+	do { \
+		TCase *tcase = tcase_create(#test); \
+\
+		tcase_add_loop_test(tcase, test, 0, turns); \
+		suite_add_tcase(suite, tcase); \
+	} while (0)
+
+int main(void)
+{
+	Suite *suite = suite_create("hosts/hosts");
+
+	if (no_hosts()) {
+		fprintf(stderr, "skipped: hosts need root and network namespaces\n");
+		return 77;
+	}
+	ADD(suite, hosts_are_hosts_to_the_group, 1);
+	ADD(suite, a_killed_rank_is_replaced_across_hosts, 1);
+	ADD(suite, a_whole_host_dies, 1);
+	ADD(suite, half_and_half_one_side_goes_on_the_other_is_fenced, 1);
+	ADD(suite, half_without_the_store_waits_and_is_fenced_on_heal, 1);
+	ADD(suite, a_one_way_cut_ends_like_a_partition, 2);
+	ADD(suite, a_host_without_the_store_is_relayed, 2);
+	ADD(suite, a_slow_link_costs_nobody_the_membership, 1);
+	return harness_main(suite);
+}
