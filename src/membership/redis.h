@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Inside of the store client, shared by redis*.c alone; hiredis is known to them only. redis.c: connections
+ * and their ends; redis_call.c: requests and replies; redis_resolve.c: names.
+ */
+#ifndef CVY_REDIS_H
+#define CVY_REDIS_H
+
+#include <hiredis/hiredis.h>
+
+#include "clock.h"
+#include "log.h"
+#include "membership.h"
+#include "redis_url.h"
+#include "store.h"
+
+#define CVY_REDIS_QUEUE 64 /* calls without a reply */
+
+enum kind { GREET_AUTH, GREET_SELECT, GREET_INFO, GREET_SUBSCRIBE, CALL_SHA, CALL_TEXT };
+
+struct expect {
+	enum kind kind;
+	int open; /* the sink still waits for it */
+	uint64_t id, sent_ns;
+	int argc;
+	char **argv; /* kept for EVAL, should Redis not know the script */
+};
+
+struct redis;
+
+struct conn {
+	struct redis *redis;
+	redisContext *c;
+	struct cvy_watch *watch;
+	int connected, ready, broken;
+	struct expect queue[CVY_REDIS_QUEUE + 4];
+	int head, count;
+};
+
+struct resolve; /* redis_resolve.c */
+
+struct refusal {
+	uint64_t id;
+	const char *cause;
+	struct refusal *next;
+};
+
+struct redis {
+	struct cvy_store store; /* first */
+	struct cvy_loop *loop;
+	struct cvy_store_sink sink;
+	struct cvy_redis_url url;
+	char key[128], channel[128], ip[64];
+	int call_ms, backoff_ms;
+	int up, told_down, fatal, depth, dying;
+	struct conn calls, notices;
+	struct cvy_timer *retry, *bound, *soon;
+	uint64_t bound_ns; /* when `bound` fires */
+	struct resolve *resolve;
+	struct refusal *refused;
+	char cause[200];
+	int cause_err;
+};
+
+/*
+ * redis.c. Between enter and leave a sink may close the client, and it may still be touched. Ends are never made inside
+ * hiredis or a caller's frame: break notes one, and soon has the loop see to it.
+ */
+void cvy_redis_enter(struct redis *r);
+void cvy_redis_leave(struct redis *r);
+void cvy_redis_break(struct conn *k, int err, int fatal, const char *cause);
+void cvy_redis_soon(struct redis *r);
+void cvy_redis_ready(struct conn *k); /* its greeting went well */
+
+/* redis_call.c */
+void cvy_redis_greet(struct conn *k);
+void cvy_redis_push(struct conn *k); /* sends what the socket takes */
+void cvy_redis_read(struct conn *k);
+void cvy_redis_end_calls(struct conn *k, const char *cause); /* all that have no reply yet */
+void cvy_redis_tell_refused(struct redis *r);
+void cvy_redis_bound(void *redis); /* the timer of what has no reply yet */
+void cvy_redis_call(struct cvy_store *store, uint64_t id, int argc, const char *const *argv);
+
+/*
+ * redis_resolve.c. A literal address at once, a name by a helper thread; one at a time. @then has the
+ * address, or why there is none.
+ */
+void cvy_redis_resolve(struct redis *r, const char *host,
+		       void (*then)(struct redis *r, const char *ip, const char *why));
+void cvy_redis_resolve_drop(struct redis *r); /* @then is not called any more */
+
+#endif

@@ -1,0 +1,377 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Requests and replies. Redis answers in order, so what is outstanding is one queue; a call that met its deadline
+ * stays in it, already answered, until its late reply arrives and is thrown away.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+
+#include "redis.h"
+
+#define ARGS_MAX 200000 /* strings of one call: a record of 4096 ranks has fewer */
+#define DEAD_CALLS 10	/* call bounds without any reply: the connection is taken for dead */
+#define OLDEST_MAJOR 6
+#define OLDEST_MINOR 2
+
+static void args_free(char **argv, int argc)
+{
+	for (int i = 0; argv && i < argc; i++)
+		free(argv[i]);
+	free(argv);
+}
+
+static void answer(struct redis *r, struct expect *e, int err, int argc, const char *const *argv, const char *cause)
+{
+	if (!e->open || r->dying)
+		return;
+	e->open = 0;
+	r->sink.reply(r->sink.ctx, e->id, err, argc, argv, cause);
+}
+
+static struct expect take(struct conn *k)
+{
+	struct expect e = k->queue[k->head];
+
+	k->head = (k->head + 1) % (CVY_REDIS_QUEUE + 4);
+	k->count--;
+	return e;
+}
+
+void cvy_redis_end_calls(struct conn *k, const char *cause)
+{
+	while (k->count) {
+		struct expect e = take(k);
+
+		answer(k->redis, &e, COVEY_ERR_STORE, 0, NULL, cause);
+		args_free(e.argv, e.argc);
+	}
+}
+
+void cvy_redis_tell_refused(struct redis *r)
+{
+	struct refusal *list = r->refused;
+
+	r->refused = NULL;
+	while (list) {
+		struct refusal *next = list->next;
+
+		if (!r->dying)
+			r->sink.reply(r->sink.ctx, list->id, COVEY_ERR_STORE, 0, NULL, list->cause);
+		free(list);
+		list = next;
+	}
+}
+
+/* ---- Bytes ---- */
+
+void cvy_redis_push(struct conn *k)
+{
+	int done = 0;
+
+	while (!done) {
+		ssize_t before = (ssize_t)sdslen(k->c->obuf);
+
+		if (redisBufferWrite(k->c, &done) != REDIS_OK) {
+			cvy_redis_break(k, COVEY_ERR_STORE, 0, k->c->errstr);
+			return;
+		}
+		if (!done && (ssize_t)sdslen(k->c->obuf) == before)
+			break; /* the socket is full */
+	}
+	cvy_loop_change(k->watch, done ? EPOLLIN : EPOLLIN | EPOLLOUT);
+}
+
+static int queue_add(struct conn *k, enum kind kind, const struct expect *from, int argc, const char **argv)
+{
+	struct expect *e;
+
+	if (k->count == CVY_REDIS_QUEUE + 4 || redisAppendCommandArgv(k->c, argc, argv, NULL) != REDIS_OK)
+		return COVEY_ERR_STORE;
+	e = &k->queue[(k->head + k->count++) % (CVY_REDIS_QUEUE + 4)];
+	memset(e, 0, sizeof(*e));
+	if (from)
+		*e = *from;
+	e->kind = kind;
+	if (!from)
+		e->sent_ns = cvy_now_ns();
+	return 0;
+}
+
+void cvy_redis_greet(struct conn *k)
+{
+	struct redis *r = k->redis;
+	const char *auth[3] = { "AUTH", r->url.user, r->url.password }, *select_db[2] = { "SELECT" };
+	const char *info[2] = { "INFO", "server" }, *subscribe[2] = { "SUBSCRIBE", r->channel };
+	char db[8];
+	int err = 0;
+
+	snprintf(db, sizeof(db), "%d", r->url.db);
+	select_db[1] = db;
+	if (r->url.password[0] && r->url.user[0])
+		err |= queue_add(k, GREET_AUTH, NULL, 3, auth);
+	else if (r->url.password[0]) {
+		auth[1] = auth[2];
+		err |= queue_add(k, GREET_AUTH, NULL, 2, auth);
+	}
+	if (r->url.db)
+		err |= queue_add(k, GREET_SELECT, NULL, 2, select_db);
+	if (k == &r->calls)
+		err |= queue_add(k, GREET_INFO, NULL, 2, info);
+	else
+		err |= queue_add(k, GREET_SUBSCRIBE, NULL, 2, subscribe);
+	if (err)
+		cvy_redis_break(k, COVEY_ERR_STORE, 0, "out of memory in the store client");
+	else
+		cvy_redis_push(k);
+}
+
+/* ---- Replies ---- */
+
+static int begins(const char *text, const char *prefix)
+{
+	return strncmp(text, prefix, strlen(prefix)) == 0;
+}
+
+/* Errors that are about the connection and not about one call; 1 if it was one. */
+static int connection_error(struct conn *k, enum kind kind, const char *text)
+{
+	char why[160];
+
+	if (begins(text, "MOVED") || begins(text, "ASK ") || begins(text, "CLUSTERDOWN") || begins(text, "CROSSSLOT"))
+		cvy_redis_break(k, COVEY_ERR_INVAL, 1,
+				"the store is a Redis Cluster, which is not supported: name a single server");
+	else if (kind == GREET_INFO && (begins(text, "NOPERM") || strstr(text, "permission")))
+		cvy_redis_break(k, COVEY_ERR_AUTH, 1,
+				"the store's user may not run INFO, which covey needs: grant +info");
+	else if (begins(text, "NOAUTH") || begins(text, "WRONGPASS") || begins(text, "NOPERM") || kind == GREET_AUTH) {
+		snprintf(why, sizeof(why), "the store refused user or password: %s", text);
+		cvy_redis_break(k, COVEY_ERR_AUTH, 1, why);
+	} else if (kind == GREET_SELECT) {
+		snprintf(why, sizeof(why), "the store refused database %d: %s", k->redis->url.db, text);
+		cvy_redis_break(k, COVEY_ERR_INVAL, 1, why);
+	} else if (begins(text, "LOADING") || begins(text, "READONLY") || begins(text, "MASTERDOWN") ||
+		   kind < CALL_SHA) {
+		snprintf(why, sizeof(why), "the store cannot serve: %s", text);
+		cvy_redis_break(k, COVEY_ERR_STORE, 0, why);
+	} else {
+		return 0;
+	}
+	return 1;
+}
+
+static void check_info(struct conn *k, const redisReply *reply)
+{
+	const char *at = reply->type == REDIS_REPLY_STRING ? strstr(reply->str, "redis_version:") : NULL;
+	int major = 0, minor = 0;
+	char why[160];
+
+	if (!at || sscanf(at, "redis_version:%d.%d", &major, &minor) != 2) {
+		cvy_redis_break(k, COVEY_ERR_VERSION, 1, "the store does not tell its redis_version");
+	} else if (major < OLDEST_MAJOR || (major == OLDEST_MAJOR && minor < OLDEST_MINOR)) {
+		snprintf(why, sizeof(why), "the store runs Redis %d.%d, covey needs %d.%d or later", major, minor,
+			 OLDEST_MAJOR, OLDEST_MINOR);
+		cvy_redis_break(k, COVEY_ERR_VERSION, 1, why);
+	} else if (strstr(reply->str, "redis_mode:cluster")) {
+		cvy_redis_break(k, COVEY_ERR_INVAL, 1,
+				"the store is a Redis Cluster, which is not supported: name a single server");
+	} else {
+		cvy_redis_ready(k);
+	}
+}
+
+static void call_reply(struct redis *r, struct expect *e, const redisReply *reply)
+{
+	const char **argv = NULL;
+
+	if (reply->type == REDIS_REPLY_ARRAY)
+		argv = calloc(reply->elements + 1, sizeof(*argv));
+	for (size_t i = 0; argv && i < reply->elements; i++) {
+		const redisReply *item = reply->element[i];
+
+		argv[i] = item->type == REDIS_REPLY_STRING || item->type == REDIS_REPLY_STATUS ? item->str : "";
+	}
+	if (argv)
+		answer(r, e, 0, (int)reply->elements, argv, NULL);
+	else
+		answer(r, e, COVEY_ERR_STORE, 0, NULL,
+		       reply->type == REDIS_REPLY_ERROR ? reply->str : "a reply that is no array");
+	free(argv);
+}
+
+static int send_call(struct conn *k, enum kind kind, const struct expect *e)
+{
+	const char **argv = calloc((size_t)e->argc + 5, sizeof(*argv));
+	int err;
+
+	if (!argv)
+		return COVEY_ERR_NOMEM;
+	argv[0] = kind == CALL_SHA ? "EVALSHA" : "EVAL";
+	argv[1] = kind == CALL_SHA ? cvy_store_sha1 : cvy_store_lua;
+	argv[2] = "2";
+	argv[3] = k->redis->key;
+	argv[4] = k->redis->channel;
+	for (int i = 0; i < e->argc; i++)
+		argv[5 + i] = e->argv[i];
+	err = queue_add(k, kind, e, e->argc + 5, argv);
+	free(argv);
+	if (!err)
+		cvy_redis_push(k);
+	return err;
+}
+
+static void on_notice(struct redis *r, const redisReply *reply)
+{
+	if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 3 || !reply->element[0]->str ||
+	    !reply->element[2]->str)
+		return;
+	if (strcmp(reply->element[0]->str, "message") == 0)
+		r->sink.notice(r->sink.ctx, reply->element[2]->str);
+}
+
+static void on_reply(struct conn *k, const redisReply *reply)
+{
+	struct redis *r = k->redis;
+	struct expect e;
+
+	if (!k->count) {
+		if (k == &r->notices)
+			on_notice(r, reply);
+		return;
+	}
+	e = take(k);
+	if (reply->type == REDIS_REPLY_ERROR && e.kind == CALL_SHA && begins(reply->str, "NOSCRIPT")) {
+		if (!e.open || send_call(k, CALL_TEXT, &e) == 0) {
+			if (!e.open)
+				args_free(e.argv, e.argc);
+			return;
+		}
+	}
+	if (reply->type == REDIS_REPLY_ERROR && connection_error(k, e.kind, reply->str))
+		answer(r, &e, COVEY_ERR_STORE, 0, NULL, reply->str);
+	else if (e.kind == GREET_INFO)
+		check_info(k, reply);
+	else if (e.kind == GREET_SUBSCRIBE)
+		cvy_redis_ready(k);
+	else if (e.kind >= CALL_SHA)
+		call_reply(r, &e, reply);
+	args_free(e.argv, e.argc);
+}
+
+void cvy_redis_read(struct conn *k)
+{
+	struct redis *r = k->redis;
+
+	if (redisBufferRead(k->c) != REDIS_OK) {
+		cvy_redis_break(k, COVEY_ERR_STORE, 0,
+				k->c->errstr[0] ? k->c->errstr : "the store closed the connection");
+		return;
+	}
+	while (!r->dying && !k->broken) {
+		void *reply = NULL;
+
+		if (redisGetReplyFromReader(k->c, &reply) != REDIS_OK) {
+			cvy_redis_break(k, COVEY_ERR_STORE, 0, k->c->errstr);
+			return;
+		}
+		if (!reply)
+			return;
+		on_reply(k, reply);
+		freeReplyObject(reply);
+	}
+}
+
+/* ---- Calls ---- */
+
+/* To the first bound that ends: of a call that is waited for, or of the connection, which is the oldest call's. */
+static void arm(struct redis *r)
+{
+	struct conn *k = &r->calls;
+	uint64_t call = (uint64_t)r->call_ms * CVY_MS, first = 0;
+
+	for (int i = 0; i < k->count; i++) {
+		const struct expect *e = &k->queue[(k->head + i) % (CVY_REDIS_QUEUE + 4)];
+		uint64_t bound = e->sent_ns + call * (e->open ? 1 : DEAD_CALLS);
+
+		if ((e->open || i == 0) && (!first || bound < first))
+			first = bound;
+	}
+	if (!first || !r->up || (r->bound && r->bound_ns <= first))
+		return;
+	cvy_loop_cancel(r->bound);
+	r->bound_ns = first;
+	r->bound = cvy_loop_timer(r->loop, first, cvy_redis_bound, r);
+}
+
+void cvy_redis_bound(void *ctx)
+{
+	struct redis *r = ctx;
+	struct conn *k = &r->calls;
+	uint64_t now = cvy_now_ns(), bound = (uint64_t)r->call_ms * CVY_MS;
+
+	r->bound = NULL;
+	if (!r->up) {
+		cvy_redis_break(k, COVEY_ERR_STORE, 0, "the store does not answer the greeting");
+		return;
+	}
+	cvy_redis_enter(r);
+	if (k->count && k->queue[k->head].sent_ns + DEAD_CALLS * bound <= now)
+		cvy_redis_break(k, COVEY_ERR_STORE, 0, "the store does not answer");
+	for (int i = 0; i < k->count && !r->dying; i++) {
+		struct expect *e = &k->queue[(k->head + i) % (CVY_REDIS_QUEUE + 4)];
+
+		if (e->open && e->sent_ns + bound <= now)
+			answer(r, e, COVEY_ERR_TIMEOUT, 0, NULL, "the store did not answer in time");
+	}
+	if (!r->dying && !k->broken)
+		arm(r);
+	cvy_redis_leave(r);
+}
+
+static void refuse(struct redis *r, uint64_t id, const char *cause)
+{
+	struct refusal *f = calloc(1, sizeof(*f)), **at = &r->refused;
+
+	if (!f)
+		return; /* the caller's own bound ends the call */
+	while (*at)
+		at = &(*at)->next;
+	f->id = id;
+	f->cause = cause;
+	*at = f;
+	cvy_redis_soon(r);
+}
+
+static char **args_copy(int argc, const char *const *argv)
+{
+	char **copy = calloc((size_t)argc + 1, sizeof(*copy));
+
+	for (int i = 0; copy && i < argc; i++) {
+		copy[i] = strdup(argv[i]);
+		if (!copy[i]) {
+			args_free(copy, argc);
+			return NULL;
+		}
+	}
+	return copy;
+}
+
+void cvy_redis_call(struct cvy_store *store, uint64_t id, int argc, const char *const *argv)
+{
+	struct redis *r = (struct redis *)store;
+	struct expect e = { .id = id, .open = 1, .sent_ns = cvy_now_ns(), .argc = argc };
+
+	if (!r->up || r->calls.broken)
+		refuse(r, id, "there is no connection to the store");
+	else if (r->calls.count >= CVY_REDIS_QUEUE)
+		refuse(r, id, "too many store calls are without a reply");
+	else if (argc > ARGS_MAX || !(e.argv = args_copy(argc, argv)))
+		refuse(r, id, "the store call is too large");
+	else if (send_call(&r->calls, CALL_SHA, &e)) {
+		args_free(e.argv, argc);
+		refuse(r, id, "the store call could not be queued");
+	} else {
+		arm(r);
+	}
+}

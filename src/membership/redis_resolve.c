@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Names of hosts. getaddrinfo() may take as long as it likes, so a thread of its own waits for it; who asked may be
+ * gone before it is through.
+ */
+#include <netdb.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "redis.h"
+
+struct resolve { /* shared with the helper thread; the last of both frees it */
+	pthread_mutex_t lock;
+	struct cvy_loop *loop; /* NULL: nobody waits any more */
+	struct redis *redis;   /* loop's thread only */
+	void (*then)(struct redis *r, const char *ip, const char *why);
+	char host[256], ip[64];
+	int err;
+};
+
+static void resolve_free(struct resolve *job)
+{
+	pthread_mutex_destroy(&job->lock);
+	free(job);
+}
+
+static void resolved(void *ctx, void *arg)
+{
+	struct resolve *job = arg;
+	struct redis *r = job->redis;
+	char why[200];
+
+	(void)ctx;
+	pthread_mutex_lock(&job->lock); /* the helper may still be about to let go of it */
+	pthread_mutex_unlock(&job->lock);
+	if (r) {
+		r->resolve = NULL;
+		snprintf(why, sizeof(why), "cannot resolve %.100s: %s", job->host, gai_strerror(job->err));
+		job->then(r, job->ip, job->err ? why : NULL);
+	}
+	resolve_free(job);
+}
+
+static int look_up(const char *host, int flags, char *ip, size_t bytes)
+{
+	struct addrinfo hint = { .ai_socktype = SOCK_STREAM, .ai_flags = flags }, *list;
+	int err = getaddrinfo(host, NULL, &hint, &list);
+
+	if (err)
+		return err;
+	err = getnameinfo(list->ai_addr, list->ai_addrlen, ip, (socklen_t)bytes, NULL, 0, NI_NUMERICHOST);
+	freeaddrinfo(list);
+	return err;
+}
+
+static void *resolver(void *arg)
+{
+	struct resolve *job = arg;
+	int alone;
+
+	job->err = look_up(job->host, 0, job->ip, sizeof(job->ip));
+	pthread_mutex_lock(&job->lock);
+	alone = !job->loop || cvy_loop_post(job->loop, resolved, NULL, job);
+	if (alone)
+		job->redis = NULL;
+	pthread_mutex_unlock(&job->lock);
+	if (alone)
+		resolve_free(job);
+	return NULL;
+}
+
+static int resolve_start(struct redis *r, const char *host,
+			 void (*then)(struct redis *r, const char *ip, const char *why))
+{
+	struct resolve *job = calloc(1, sizeof(*job));
+	pthread_t thread;
+
+	if (!job)
+		return COVEY_ERR_NOMEM;
+	pthread_mutex_init(&job->lock, NULL);
+	job->loop = r->loop;
+	job->redis = r;
+	job->then = then;
+	snprintf(job->host, sizeof(job->host), "%s", host);
+	r->resolve = job;
+	if (pthread_create(&thread, NULL, resolver, job)) {
+		r->resolve = NULL;
+		resolve_free(job);
+		return COVEY_ERR_NOMEM;
+	}
+	pthread_detach(thread);
+	return 0;
+}
+
+void cvy_redis_resolve(struct redis *r, const char *host,
+		       void (*then)(struct redis *r, const char *ip, const char *why))
+{
+	char ip[64];
+
+	if (look_up(host, AI_NUMERICHOST, ip, sizeof(ip)) == 0)
+		then(r, ip, NULL);
+	else if (resolve_start(r, host, then))
+		then(r, NULL, "no thread to resolve the store's host");
+}
+
+void cvy_redis_resolve_drop(struct redis *r)
+{
+	if (!r->resolve)
+		return;
+	pthread_mutex_lock(&r->resolve->lock);
+	r->resolve->loop = NULL;
+	r->resolve->redis = NULL;
+	pthread_mutex_unlock(&r->resolve->lock);
+	r->resolve = NULL;
+}
