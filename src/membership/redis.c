@@ -92,6 +92,7 @@ static void fall(struct redis *r)
 	r->bound = NULL;
 	conn_close(&r->calls);
 	conn_close(&r->notices);
+	cvy_redis_sentinel_next(r);
 	if (!r->dying && tell) {
 		r->told_down = 1;
 		cvy_warn("store", "%s%s", r->cause, r->fatal ? "" : "; trying again");
@@ -135,7 +136,7 @@ static void on_socket(void *ctx, uint32_t events)
 	struct redis *r = k->redis;
 	int err = 0;
 	socklen_t bytes = sizeof(err);
-	char why[160];
+	char why[500];
 
 	if (k->broken)
 		return;
@@ -143,7 +144,7 @@ static void on_socket(void *ctx, uint32_t events)
 	if (!k->connected) {
 		getsockopt(k->c->fd, SOL_SOCKET, SO_ERROR, &err, &bytes);
 		if (err) {
-			snprintf(why, sizeof(why), "cannot reach the store: %s", strerror(err));
+			snprintf(why, sizeof(why), "cannot reach the store: %s%s", strerror(err), r->named);
 			cvy_redis_break(k, COVEY_ERR_STORE, 0, why);
 		} else {
 			k->connected = 1;
@@ -161,21 +162,25 @@ static void on_socket(void *ctx, uint32_t events)
 static void conn_open(struct conn *k)
 {
 	struct redis *r = k->redis;
-	char why[200];
+	char why[600];
 
-	k->c = r->url.path[0] ? redisConnectUnixNonBlock(r->url.path) : redisConnectNonBlock(r->ip, r->url.port);
+	k->c = r->url.path[0] ? redisConnectUnixNonBlock(r->url.path) : redisConnectNonBlock(r->ip, r->port);
 	if (!k->c || k->c->err) {
-		snprintf(why, sizeof(why), "cannot reach the store: %s", k->c ? k->c->errstr : "out of memory");
+		snprintf(why, sizeof(why), "cannot reach the store: %s%s", k->c ? k->c->errstr : "out of memory",
+			 r->named);
 		cvy_redis_break(k, COVEY_ERR_STORE, 0, why);
 	} else if (cvy_loop_watch(r->loop, k->c->fd, EPOLLIN | EPOLLOUT, on_socket, k, &k->watch)) {
 		cvy_redis_break(k, COVEY_ERR_STORE, 0, "the loop cannot watch the store's socket");
 	}
 }
 
-static void dial(struct redis *r)
+void cvy_redis_dial(struct redis *r, const char *ip, int port)
 {
-	r->bound = cvy_loop_timer(r->loop, cvy_now_ns() + (uint64_t)(CONNECT_MS + r->call_ms) * CVY_MS, cvy_redis_bound,
-				  r);
+	uint64_t end = cvy_now_ns() + (uint64_t)(CONNECT_MS + r->call_ms) * CVY_MS;
+
+	snprintf(r->ip, sizeof(r->ip), "%s", ip);
+	r->port = port;
+	r->bound = cvy_loop_timer(r->loop, end, cvy_redis_bound, r);
 	conn_open(&r->calls);
 	if (r->sink.notice)
 		conn_open(&r->notices);
@@ -183,20 +188,20 @@ static void dial(struct redis *r)
 
 static void resolved(struct redis *r, const char *ip, const char *why)
 {
-	if (why) {
+	if (why)
 		cvy_redis_break(&r->calls, COVEY_ERR_STORE, 0, why);
-		return;
-	}
-	snprintf(r->ip, sizeof(r->ip), "%s", ip);
-	dial(r);
+	else
+		cvy_redis_dial(r, ip, r->url.server.port);
 }
 
 static void start(struct redis *r)
 {
 	if (r->url.path[0])
-		dial(r);
+		cvy_redis_dial(r, "", 0);
+	else if (r->url.sentinels)
+		cvy_redis_find_master(r);
 	else
-		cvy_redis_resolve(r, r->url.host, resolved);
+		cvy_redis_resolve(r, r->url.server.host, resolved);
 }
 
 static void redis_close(struct cvy_store *store)
@@ -207,6 +212,7 @@ static void redis_close(struct cvy_store *store)
 		return;
 	r->dying = 1;
 	cvy_redis_resolve_drop(r);
+	cvy_redis_sentinel_drop(r);
 	cvy_loop_cancel(r->retry);
 	cvy_loop_cancel(r->bound);
 	cvy_loop_cancel(r->soon);

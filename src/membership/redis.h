@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Inside of the store client, shared by redis*.c alone; hiredis is known to them only. redis.c: connections
- * and their ends; redis_call.c: requests and replies; redis_resolve.c: names.
+ * and their ends; redis_call.c: requests and replies; redis_resolve.c: names; redis_sentinel.c: who is master.
  */
 #ifndef CVY_REDIS_H
 #define CVY_REDIS_H
@@ -16,7 +16,7 @@
 
 #define CVY_REDIS_QUEUE 64 /* calls without a reply */
 
-enum kind { GREET_AUTH, GREET_SELECT, GREET_INFO, GREET_SUBSCRIBE, CALL_SHA, CALL_TEXT };
+enum kind { GREET_AUTH, GREET_SELECT, GREET_ROLE, GREET_INFO, GREET_SUBSCRIBE, CALL_SHA, CALL_TEXT };
 
 struct expect {
 	enum kind kind;
@@ -39,6 +39,16 @@ struct conn {
 
 struct resolve; /* redis_resolve.c */
 
+struct ask { /* redis_sentinel.c: the sentinel that is being asked */
+	redisContext *c;
+	struct cvy_watch *watch;
+	struct cvy_timer *bound;
+	int sent;
+	int at;		/* which one of the URL */
+	int tried;	/* in this round */
+	char said[400]; /* what those said that were of no use */
+};
+
 struct refusal {
 	uint64_t id;
 	const char *cause;
@@ -51,6 +61,9 @@ struct redis {
 	struct cvy_store_sink sink;
 	struct cvy_redis_url url;
 	char key[128], channel[128], ip[64];
+	int port;	 /* with ip: the server that is dialled */
+	char named[400]; /* who says that it is the master; empty without sentinels */
+	struct ask ask;
 	int call_ms, backoff_ms;
 	int up, told_down, fatal, depth, dying;
 	struct conn calls, notices;
@@ -58,7 +71,7 @@ struct redis {
 	uint64_t bound_ns; /* when `bound` fires */
 	struct resolve *resolve;
 	struct refusal *refused;
-	char cause[200];
+	char cause[500];
 	int cause_err;
 };
 
@@ -71,6 +84,8 @@ void cvy_redis_leave(struct redis *r);
 void cvy_redis_break(struct conn *k, int err, int fatal, const char *cause);
 void cvy_redis_soon(struct redis *r);
 void cvy_redis_ready(struct conn *k); /* its greeting went well */
+
+void cvy_redis_dial(struct redis *r, const char *ip, int port);
 
 /* redis_call.c */
 void cvy_redis_greet(struct conn *k);
@@ -88,5 +103,13 @@ void cvy_redis_call(struct cvy_store *store, uint64_t id, int argc, const char *
 void cvy_redis_resolve(struct redis *r, const char *host,
 		       void (*then)(struct redis *r, const char *ip, const char *why));
 void cvy_redis_resolve_drop(struct redis *r); /* @then is not called any more */
+
+/*
+ * redis_sentinel.c: asks one sentinel after the other for the master until one knows, then dials it. When all were
+ * asked in vain the connection is broken with what each of them said; the back-off then leads to the next round.
+ */
+void cvy_redis_find_master(struct redis *r);
+void cvy_redis_sentinel_next(struct redis *r); /* the one that answered last was wrong: the next round begins after it */
+void cvy_redis_sentinel_drop(struct redis *r);
 
 #endif

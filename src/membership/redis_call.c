@@ -103,7 +103,7 @@ void cvy_redis_greet(struct conn *k)
 {
 	struct redis *r = k->redis;
 	const char *auth[3] = { "AUTH", r->url.user, r->url.password }, *select_db[2] = { "SELECT" };
-	const char *info[2] = { "INFO", "server" }, *subscribe[2] = { "SUBSCRIBE", r->channel };
+	const char *role[1] = { "ROLE" }, *info[2] = { "INFO", "server" }, *subscribe[2] = { "SUBSCRIBE", r->channel };
 	char db[8];
 	int err = 0;
 
@@ -117,6 +117,8 @@ void cvy_redis_greet(struct conn *k)
 	}
 	if (r->url.db)
 		err |= queue_add(k, GREET_SELECT, NULL, 2, select_db);
+	if (r->url.sentinels)
+		err |= queue_add(k, GREET_ROLE, NULL, 1, role);
 	if (k == &r->calls)
 		err |= queue_add(k, GREET_INFO, NULL, 2, info);
 	else
@@ -159,6 +161,19 @@ static int connection_error(struct conn *k, enum kind kind, const char *text)
 		return 0;
 	}
 	return 1;
+}
+
+/* A sentinel may be behind, or a server that comes back may not have been told yet that it is a replica now. */
+static void check_role(struct conn *k, const redisReply *reply)
+{
+	const char *role = reply->type == REDIS_REPLY_ARRAY && reply->elements ? reply->element[0]->str : NULL;
+	char why[600];
+
+	if (role && strcmp(role, "master") == 0)
+		return;
+	snprintf(why, sizeof(why), "the store is no master, its role is %.40s%s", role ? role : "not told",
+		 k->redis->named);
+	cvy_redis_break(k, COVEY_ERR_STORE, 0, why);
 }
 
 static void check_info(struct conn *k, const redisReply *reply)
@@ -250,6 +265,8 @@ static void on_reply(struct conn *k, const redisReply *reply)
 	}
 	if (reply->type == REDIS_REPLY_ERROR && connection_error(k, e.kind, reply->str))
 		answer(r, &e, COVEY_ERR_STORE, 0, NULL, reply->str);
+	else if (e.kind == GREET_ROLE)
+		check_role(k, reply);
 	else if (e.kind == GREET_INFO)
 		check_info(k, reply);
 	else if (e.kind == GREET_SUBSCRIBE)

@@ -7,7 +7,11 @@
 #include <string.h>
 
 #define DB_MAX 65535
-#define RIGHT "; right: redis://[user:password@]host[:port][/db] or redis+unix:///path[?db=N]"
+#define RIGHT \
+	"; right: redis://[user:password@]host[:port][/db], redis+unix:///path[?db=N] or " \
+	"redis+sentinel://[user:password@]host[:port][,host[:port]...]/MASTER[/db]"
+#define REDIS_PORT 6379
+#define SENTINEL_PORT 26379
 
 static int bad(struct cvy_errbox *box, const char *what)
 {
@@ -82,40 +86,88 @@ static int parse_user(const char *at, size_t bytes, struct cvy_redis_url *u, str
 	return 0;
 }
 
-static int parse_tcp(const char *rest, struct cvy_redis_url *u, struct cvy_errbox *box)
+/* host[:port], an IPv6 address in brackets, of @bytes. */
+static int parse_place(const char *at, size_t bytes, int port, struct cvy_redis_place *to, struct cvy_errbox *box)
 {
-	size_t bytes = strcspn(rest, "/?"), host;
-	const char *tail = rest + bytes, *at = memrchr(rest, '@', bytes), *port;
-	int err;
+	const char *end = at + bytes, *after;
+	size_t host;
+
+	if (bytes && *at == '[') {
+		after = memchr(at, ']', bytes);
+		if (!after)
+			return bad(box, "the [ of an IPv6 address has no ]");
+		host = (size_t)(after++ - ++at);
+	} else {
+		after = memchr(at, ':', bytes);
+		host = after ? (size_t)(after - at) : bytes;
+		after = at + host;
+	}
+	if (!host || host >= sizeof(to->host))
+		return bad(box, "a host is missing or too long");
+	memcpy(to->host, at, host);
+	to->port = port;
+	if (after < end && (*after != ':' || number(after + 1, (size_t)(end - after - 1), 1, 65535, &to->port)))
+		return bad(box, "a port is not a number from 1 to 65535");
+	return 0;
+}
+
+/* What stands before the hosts: @rest and @bytes move past it. */
+static int skip_user(const char **rest, size_t *bytes, struct cvy_redis_url *u, struct cvy_errbox *box)
+{
+	const char *at = memrchr(*rest, '@', *bytes);
+	int err = at ? parse_user(*rest, (size_t)(at - *rest), u, box) : 0;
 
 	if (at) {
-		err = parse_user(rest, (size_t)(at - rest), u, box);
-		if (err)
-			return err;
-		bytes -= (size_t)(at + 1 - rest);
-		rest = at + 1;
+		*bytes -= (size_t)(at + 1 - *rest);
+		*rest = at + 1;
 	}
-	if (*rest == '[') {
-		port = memchr(rest, ']', bytes);
-		if (!port)
-			return bad(box, "the [ of an IPv6 address has no ]");
-		host = (size_t)(port++ - ++rest);
-		bytes--;
-	} else {
-		port = memchr(rest, ':', bytes);
-		host = port ? (size_t)(port - rest) : bytes;
-		port = rest + host;
-	}
-	if (!host || host >= sizeof(u->host))
-		return bad(box, "the host is missing or too long");
-	memcpy(u->host, rest, host);
-	u->port = 6379;
-	if (port < rest + bytes &&
-	    (*port != ':' || number(port + 1, (size_t)(rest + bytes - port - 1), 1, 65535, &u->port)))
-		return bad(box, "the port is not a number from 1 to 65535");
-	if (*tail == '?' || (*tail == '/' && tail[1] && number(tail + 1, strlen(tail + 1), 0, DB_MAX, &u->db)))
+	return err;
+}
+
+static int parse_tcp(const char *rest, struct cvy_redis_url *u, struct cvy_errbox *box)
+{
+	size_t bytes = strcspn(rest, "/?");
+	const char *tail = rest + bytes;
+	int err = skip_user(&rest, &bytes, u, box);
+
+	if (!err)
+		err = parse_place(rest, bytes, REDIS_PORT, &u->server, box);
+	if (!err &&
+	    (*tail == '?' || (*tail == '/' && tail[1] && number(tail + 1, strlen(tail + 1), 0, DB_MAX, &u->db))))
 		return bad(box, "after the host only /db, a number, may stand");
+	return err;
+}
+
+static int parse_master(const char *tail, struct cvy_redis_url *u, struct cvy_errbox *box)
+{
+	size_t bytes = *tail == '/' ? strcspn(++tail, "/?") : 0;
+
+	if (!bytes || decode(tail, bytes, u->master, sizeof(u->master)))
+		return bad(box,
+			   "after the sentinels the name of the master is missing, too long or has a broken % escape");
+	tail += bytes;
+	if (*tail == '?' || (*tail == '/' && tail[1] && number(tail + 1, strlen(tail + 1), 0, DB_MAX, &u->db)))
+		return bad(box, "after the name of the master only /db, a number, may stand");
 	return 0;
+}
+
+static int parse_sentinel(const char *rest, struct cvy_redis_url *u, struct cvy_errbox *box)
+{
+	size_t bytes = strcspn(rest, "/?");
+	const char *tail = rest + bytes;
+	int err = skip_user(&rest, &bytes, u, box);
+
+	while (!err) {
+		size_t one = strcspn(rest, ",/?");
+
+		if (u->sentinels == CVY_SENTINELS_MAX)
+			return bad(box, "more than 16 sentinels");
+		err = parse_place(rest, one, SENTINEL_PORT, &u->sentinel[u->sentinels++], box);
+		rest += one;
+		if (rest++ == tail)
+			break;
+	}
+	return err ? err : parse_master(tail, u, box);
 }
 
 int cvy_redis_url_parse(const char *url, struct cvy_redis_url *u, struct cvy_errbox *box)
@@ -126,15 +178,17 @@ int cvy_redis_url_parse(const char *url, struct cvy_redis_url *u, struct cvy_err
 	memset(u, 0, sizeof(*u));
 	if (!url || !*url)
 		return bad(box, "it is empty");
-	if (strncmp(url, "redis+sentinel://", 17) == 0 || strncmp(url, "rediss://", 9) == 0)
-		return cvy_fail(box, COVEY_ERR_UNSUPPORTED, -1, 0, "store URL: %s is not supported by this build" RIGHT,
-				url[5] == 's' ? "TLS (rediss)" : "Sentinel (redis+sentinel)");
-	if (strncmp(url, "redis+unix://", 13) == 0)
+	if (strncmp(url, "rediss://", 9) == 0)
+		return cvy_fail(box, COVEY_ERR_UNSUPPORTED, -1, 0,
+				"store URL: TLS (rediss) is not supported: use a private network or a tunnel" RIGHT);
+	if (strncmp(url, "redis+sentinel://", 17) == 0)
+		err = parse_sentinel(url + 17, u, box);
+	else if (strncmp(url, "redis+unix://", 13) == 0)
 		err = parse_unix(url + 13, u, box);
 	else if (strncmp(url, "redis://", 8) == 0)
 		err = parse_tcp(url + 8, u, box);
 	else
-		return bad(box, "it does not begin with redis:// or redis+unix://");
+		return bad(box, "it does not begin with redis://, redis+unix:// or redis+sentinel://");
 	if (!err && !u->password[0] && secret && strlen(secret) < sizeof(u->password))
 		strcpy(u->password, secret);
 	return err;

@@ -1,15 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* redis://[user:password@]host[:port][/db] and redis+unix:///path[?db=N], taken apart. */
+/*
+ * redis://[user:password@]host[:port][/db], redis+unix:///path[?db=N] and
+ * redis+sentinel://[user:password@]host[:port][,host[:port]...]/MASTER[/db], taken apart.
+ */
 #ifndef CVY_REDIS_URL_H
 #define CVY_REDIS_URL_H
 
 #include "error.h"
 
-struct cvy_redis_url {
-	char path[108]; /* of a unix socket; empty: host and port */
+#define CVY_SENTINELS_MAX 16
+
+struct cvy_redis_place {
 	char host[256];
-	int port, db;
-	char user[128],
+	int port;
+};
+
+struct cvy_redis_url {
+	char path[108];		       /* of a unix socket; empty: host and port */
+	struct cvy_redis_place server; /* empty with a unix socket or with sentinels */
+	struct cvy_redis_place sentinel[CVY_SENTINELS_MAX];
+	int sentinels;	  /* 0: the server is named directly */
+	char master[128]; /* name by which sentinels know the master */
+	int db;
+	char user[128],	       /* of the server; sentinels are asked without */
 		password[256]; /* empty: none; the password comes from COVEY_STORE_PASSWORD if the URL has none */
 };
 

@@ -15,6 +15,7 @@
 
 #include "clock.h"
 #include "loop.h"
+#include "redis_url.h"
 #include "store_cases.h"
 
 #define WATCHDOG_MS 20000
@@ -325,7 +326,14 @@ START_TEST(bad_urls_are_explained)
 					   "redis+unix://a",
 					   "redis+unix:///a?x=1",
 					   "redis://u:p%zz@h",
-					   "redis://[::1" };
+					   "redis://[::1",
+					   "redis+sentinel://h",
+					   "redis+sentinel://h/",
+					   "redis+sentinel://h,/m",
+					   "redis+sentinel://h:1,h:0/m",
+					   "redis+sentinel://h/m/x",
+					   "redis+sentinel://u:p%zz@h/m",
+					   "redis+sentinel://a,b,c,d,e,f,g,h,i,j,k,l,m,n,o,p,q/m" };
 	const struct cvy_store_sink sink = { 0 };
 	struct covey_error_info info;
 	struct cvy_store *store;
@@ -337,8 +345,31 @@ START_TEST(bad_urls_are_explained)
 		ck_assert_ptr_null(strstr(info.cause, "p%zz"));
 	}
 	ck_assert_int_eq(cvy_redis_open("rediss://h", "g", NULL, &sink, 200, NULL, &store), COVEY_ERR_UNSUPPORTED);
-	ck_assert_int_eq(cvy_redis_open("redis+sentinel://h", "g", NULL, &sink, 200, NULL, &store),
-			 COVEY_ERR_UNSUPPORTED);
+}
+END_TEST
+
+START_TEST(sentinel_urls_are_taken_apart)
+{
+	struct cvy_redis_url u;
+
+	unsetenv("COVEY_STORE_PASSWORD");
+	ck_assert_int_eq(cvy_redis_url_parse("redis+sentinel://me:p%40ss@a:1,[::1]:2,c/my%20master/3", &u, NULL), 0);
+	ck_assert_int_eq(u.sentinels, 3);
+	ck_assert_str_eq(u.sentinel[0].host, "a");
+	ck_assert_int_eq(u.sentinel[0].port, 1);
+	ck_assert_str_eq(u.sentinel[1].host, "::1");
+	ck_assert_int_eq(u.sentinel[1].port, 2);
+	ck_assert_str_eq(u.sentinel[2].host, "c");
+	ck_assert_int_eq(u.sentinel[2].port, 26379);
+	ck_assert_str_eq(u.master, "my master");
+	ck_assert_str_eq(u.user, "me");
+	ck_assert_str_eq(u.password, "p@ss");
+	ck_assert_int_eq(u.db, 3);
+	ck_assert_str_eq(u.server.host, "");
+	ck_assert_int_eq(cvy_redis_url_parse("redis://h", &u, NULL), 0);
+	ck_assert_int_eq(u.sentinels, 0);
+	ck_assert_str_eq(u.server.host, "h");
+	ck_assert_int_eq(u.server.port, 6379);
 }
 END_TEST
 
@@ -385,6 +416,7 @@ int main(void)
 	tcase_add_test(tc, stopped_server_ends_every_call_once);
 	tcase_add_test(tc, stopped_server_ends_a_call_after_another_in_time);
 	tcase_add_test(tc, bad_urls_are_explained);
+	tcase_add_test(tc, sentinel_urls_are_taken_apart);
 	tcase_add_test(tc, admin_call_reports_a_missing_group);
 	suite_add_tcase(suite, tc);
 	runner = srunner_create(suite);

@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Sentinels: who is master? They are asked whenever a connection is to be made, and only then. A failover closes
+ * the clients' connections (a demoted master throws them out, a dead one is noticed), so that every
+ * end leads to a new question; between two ends there is nothing to ask. What a sentinel names is checked by ROLE.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include "redis.h"
+
+#define ASK_MS 500 /* of one sentinel, from its name to its answer */
+
+static void ask_next(struct redis *r);
+
+static void ask_close(struct ask *a)
+{
+	cvy_loop_unwatch(a->watch);
+	a->watch = NULL;
+	cvy_loop_cancel(a->bound);
+	a->bound = NULL;
+	if (a->c)
+		redisFree(a->c);
+	a->c = NULL;
+	a->sent = 0;
+}
+
+void cvy_redis_sentinel_drop(struct redis *r)
+{
+	ask_close(&r->ask);
+}
+
+void cvy_redis_sentinel_next(struct redis *r)
+{
+	if (r->url.sentinels)
+		r->ask.at = (r->ask.at + 1) % r->url.sentinels;
+}
+
+/* The sentinel being asked is of no use, @why in its own words or ours. */
+static void useless(struct redis *r, const char *why)
+{
+	struct ask *a = &r->ask;
+	const struct cvy_redis_place *s = &r->url.sentinel[a->at];
+	size_t used = strlen(a->said);
+
+	ask_close(a);
+	snprintf(a->said + used, sizeof(a->said) - used, "%s%.60s:%d: %s", used ? "; " : "", s->host, s->port, why);
+	cvy_redis_sentinel_next(r);
+	ask_next(r);
+}
+
+static void bound_fire(void *ctx)
+{
+	struct redis *r = ctx;
+
+	r->ask.bound = NULL;
+	cvy_redis_resolve_drop(r);
+	useless(r, "no answer in time");
+}
+
+static void master_resolved(struct redis *r, const char *ip, const char *why)
+{
+	if (why)
+		cvy_redis_break(&r->calls, COVEY_ERR_STORE, 0, why);
+	else
+		cvy_redis_dial(r, ip, r->port);
+}
+
+static void answered(struct redis *r, const redisReply *reply)
+{
+	const struct cvy_redis_place *s = &r->url.sentinel[r->ask.at];
+	redisReply **pair = reply->element;
+	char why[160], host[256];
+
+	if (reply->type == REDIS_REPLY_ARRAY && reply->elements == 2 && pair[0]->type == REDIS_REPLY_STRING &&
+	    pair[1]->type == REDIS_REPLY_STRING && atoi(pair[1]->str) > 0) {
+		snprintf(host, sizeof(host), "%s", pair[0]->str);
+		r->port = atoi(pair[1]->str);
+		snprintf(r->named, sizeof(r->named), " (%.60s:%d, which sentinel %.60s:%d names as master %.60s)", host,
+			 r->port, s->host, s->port, r->url.master);
+		ask_close(&r->ask);
+		cvy_redis_resolve(r, host, master_resolved);
+	} else if (reply->type == REDIS_REPLY_NIL || (reply->type == REDIS_REPLY_ARRAY && (int)reply->elements <= 0)) {
+		snprintf(why, sizeof(why), "it knows no master named %.80s", r->url.master);
+		useless(r, why);
+	} else {
+		snprintf(why, sizeof(why), "%.140s",
+			 reply->type == REDIS_REPLY_ERROR ? reply->str : "an answer that makes no sense");
+		useless(r, why);
+	}
+}
+
+static int send_question(struct redis *r)
+{
+	const char *argv[] = { "SENTINEL", "get-master-addr-by-name", r->url.master };
+	int done = 0;
+
+	if (!r->ask.sent && redisAppendCommandArgv(r->ask.c, 3, argv, NULL) != REDIS_OK)
+		return -1;
+	r->ask.sent = 1;
+	if (redisBufferWrite(r->ask.c, &done) != REDIS_OK)
+		return -1;
+	cvy_loop_change(r->ask.watch, done ? EPOLLIN : EPOLLIN | EPOLLOUT);
+	return 0;
+}
+
+static void on_socket(void *ctx, uint32_t events)
+{
+	struct redis *r = ctx;
+	redisContext *c = r->ask.c;
+	void *reply = NULL;
+	char why[160];
+	int err = 0;
+	socklen_t bytes = sizeof(err);
+
+	getsockopt(c->fd, SOL_SOCKET, SO_ERROR, &err, &bytes);
+	if (err) {
+		useless(r, strerror(err));
+		return;
+	}
+	if (((events & EPOLLOUT) && send_question(r)) ||
+	    ((events & ~(uint32_t)EPOLLOUT) &&
+	     (redisBufferRead(c) != REDIS_OK || redisGetReplyFromReader(c, &reply) != REDIS_OK))) {
+		snprintf(why, sizeof(why), "%s", c->errstr[0] ? c->errstr : "it closed the connection");
+		useless(r, why);
+	} else if (reply) {
+		answered(r, reply);
+		freeReplyObject(reply);
+	}
+}
+
+static void resolved(struct redis *r, const char *ip, const char *why)
+{
+	struct ask *a = &r->ask;
+	char text[160];
+
+	if (why) {
+		useless(r, why);
+		return;
+	}
+	a->c = redisConnectNonBlock(ip, r->url.sentinel[a->at].port);
+	if (!a->c || a->c->err) {
+		snprintf(text, sizeof(text), "%s", a->c ? a->c->errstr : "out of memory");
+		useless(r, text);
+	} else if (cvy_loop_watch(r->loop, a->c->fd, EPOLLIN | EPOLLOUT, on_socket, r, &a->watch)) {
+		useless(r, "the loop cannot watch its socket");
+	}
+}
+
+static void ask_next(struct redis *r)
+{
+	struct ask *a = &r->ask;
+	char why[500];
+
+	if (a->tried++ == r->url.sentinels) {
+		snprintf(why, sizeof(why), "no sentinel names the master: %s", a->said);
+		cvy_redis_break(&r->calls, COVEY_ERR_STORE, 0, why);
+		return;
+	}
+	a->bound = cvy_loop_timer(r->loop, cvy_now_ns() + ASK_MS * CVY_MS, bound_fire, r);
+	cvy_redis_resolve(r, r->url.sentinel[a->at].host, resolved);
+}
+
+void cvy_redis_find_master(struct redis *r)
+{
+	r->ask.tried = 0;
+	r->ask.said[0] = r->named[0] = '\0';
+	ask_next(r);
+}
