@@ -155,7 +155,8 @@ enum covey_create { COVEY_CREATE_FIRST, COVEY_CREATE_NEVER }; /* NEVER: replacem
  */
 struct covey_config {
 	size_t size;
-	const char *store;	 /* redis://[user:password@]host[:port][/db], redis+unix:///path[?db=N];
+	const char *store;	 /* redis://[user:password@]host[:port][/db], redis+unix:///path[?db=N],
+			    * redis+sentinel://[user:password@]host[:port][,host[:port]...]/MASTER[/db];
 			    * parameters of the fields below may follow as ?group=..&world=.. */
 	const char *group;	 /* name; default "covey" */
 	int rank;		 /* 0..max_ranks-1; COVEY_RANK_ANY (default): the environment, else any */

@@ -54,7 +54,9 @@ enum { OPT_MAX = 256, OPT_RESTART, OPT_HOSTS, OPT_LAUNCH, OPT_STRICT, OPT_ADDRES
 static const struct argp_option options[] = {
 	{ "ranks", 'n', "N", 0, "Number of ranks to start (1 to 4096)", 0 },
 	{ "store", 's', "URL", 0,
-	  "Store to use: redis://host:port/db or redis+unix:///path (a password: by COVEY_STORE)", 0 },
+	  "Store to use: redis://host:port/db, redis+unix:///path or redis+sentinel://host:port,.../MASTER (a "
+	  "password: by COVEY_STORE)",
+	  0 },
 	{ "group", 'g', "NAME", 0, "Name of the group (COVEY_GROUP, else covey)", 0 },
 	{ "max-ranks", OPT_MAX, "M", 0, "Ranks the group can ever have (COVEY_MAX_RANKS, else 64 or N)", 0 },
 	{ "restart", OPT_RESTART, "never|on-failure", 0,

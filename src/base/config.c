@@ -57,7 +57,7 @@ static const struct bound {
 	const char *right;
 	const char *names[4]; /* ENUM: the words of the values min, min + 1, ... */
 } bounds[SETTINGS] = {
-	[SET_store] = { .right = "a URL that begins with redis:// or redis+unix://" },
+	[SET_store] = { .right = "a URL that begins with redis://, redis+unix:// or redis+sentinel://" },
 	[SET_group] = { .right = "1 to 64 letters, digits, '.', '_' or '-'" },
 	[SET_rank] = { -1, COVEY_MAX_RANKS - 1, "a whole number from -1 (any) to 4095", { NULL } },
 	[SET_world] = { 0, COVEY_MAX_RANKS, "a whole number from 1 to 4096", { NULL } },

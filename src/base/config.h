@@ -13,7 +13,9 @@
 
 /* X(field, ENV, type (INT, SIZE, STR, ENUM), default, "meaning") */
 #define CVY_CONFIG_LIST(X) \
-	X(store, "COVEY_STORE", STR, "", "store URL: redis://[user:password@]host[:port][/db] or redis+unix:///path") \
+	X(store, "COVEY_STORE", STR, "", \
+	  "store URL: redis://[user:password@]host[:port][/db], redis+unix:///path or " \
+	  "redis+sentinel://host[:port],.../MASTER[/db]") \
 	X(group, "COVEY_GROUP", STR, "covey", "name of the group: letters, digits, . _ - (at most 64)") \
 	X(rank, "COVEY_RANK", INT, -1, "rank to take; -1: any free one (RANK is read too)") \
 	X(world, "COVEY_WORLD", INT, 0, "processes that form the group (WORLD_SIZE is read too)") \
