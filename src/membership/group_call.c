@@ -48,10 +48,15 @@ static void number(char *text, size_t bytes, uint64_t n, int known)
 		snprintf(text, bytes, "-");
 }
 
-/* The store is tried again in turn with the helper while it does not answer. */
-static int relayed(struct cvy_group_state *g, const struct call *c)
+/*
+ * While the store does not answer, it and the helper are tried in turn. A beat begins with the store, to see whether it
+ * is back; all else begins with the helper: a change does not wait for those who lose a bound at every call.
+ */
+static int relayed(struct cvy_group_state *g, int script, const struct call *c)
 {
-	if (g->store_up && (g->failures < 2 || c->tries % 2 == 0))
+	int store_first = script == CALL_BEAT, even = c->tries % 2 == 0;
+
+	if (g->store_up && (g->failures < 2 || store_first == even))
 		return -1;
 	return cvy_relay_helper(g);
 }
@@ -60,7 +65,7 @@ void cvy_call(struct cvy_group_state *g, int script, uint64_t mark, int argc, co
 {
 	struct call *c = &g->call[script];
 	char rank[16], inc[24], nonce[24], rnd[40];
-	int known = g->rank >= 0 && script != CALL_LOOK, helper = relayed(g, c), n = COMMON + argc;
+	int known = g->rank >= 0 && script != CALL_LOOK, helper = relayed(g, script, c), n = COMMON + argc;
 	const char **all = calloc((size_t)n, sizeof(*all));
 	struct cvy_action *a;
 

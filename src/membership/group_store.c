@@ -270,7 +270,8 @@ void cvy_store_reply(struct cvy_group_state *g, const struct cvy_event *e)
 		failed(g, c);
 		return;
 	}
-	g->failures = 0;
+	if (c->until_ns == CVY_NEVER) /* what a helper brings says nothing about our own way to the store */
+		g->failures = 0;
 	status = e->argv[0];
 	life = cvy_reply_get(e->argc, e->argv, "life");
 	if (strcmp(status, "ERROR") == 0) {
