@@ -170,12 +170,12 @@ static int explain(const struct admin *a, int err)
 {
 	struct covey_error_info info;
 
-	if (err == COVEY_ERR_REFUSED || !strcmp(a->now.status, "REFUSED")) {
-		fprintf(stderr, "ep-admin: refused: %s\n", a->now.why[0] ? a->now.why : "the store does not say why");
-		return EXIT_REFUSED;
-	}
 	if (!strcmp(a->now.status, "GONE") || !strcmp(a->now.status, "CLOSED") || err == COVEY_ERR_CLOSED) {
 		fprintf(stderr, "ep-admin: there is no group %s in this store\n", a->group);
+		return EXIT_REFUSED;
+	}
+	if (err == COVEY_ERR_REFUSED || !strcmp(a->now.status, "REFUSED")) {
+		fprintf(stderr, "ep-admin: refused: %s\n", a->now.why[0] ? a->now.why : "the store does not say why");
 		return EXIT_REFUSED;
 	}
 	covey_last_error(NULL, &info);
