@@ -22,6 +22,8 @@ local STALE_MS = 10000       -- a joiner without a beat for so long gives its ra
 local FORGET_MS = 5000       -- a group with a beat this young is not forgotten
 local NOTICE_MEMBERS = 64    -- a view of more members is fetched by peek: a record for each of them would be their square
 local LOG_BYTES = 2048       -- of the last changes of j: e: w:, so that members are told these alone
+local HUGE = 2^63            -- numbers are below it
+local MAX_RANKS = 4096
 local LEASES = 16            -- following ranks whose last beat a beat tells
 
 -- Fields without a colon: what every call looks at, and what is read when one of them is asked for.
@@ -68,7 +70,10 @@ local g = setmetatable({}, { -- g.m[3]: field `m:3`; false or nil: there is none
 })
 
 local function arg(i) return ARGV[COMMON + i] or '-' end
-local function num(text) return tonumber(text) or 0 end
+local function num(text) -- what is no number, or none to count with, is 0
+	local n = tonumber(text)
+	return n and n > -HUGE and n < HUGE and math.floor(n) or 0
+end
 local function str(n) return string.format('%.0f', n) end
 local function word(text, i)
 	if not text then return nil end
@@ -442,10 +447,10 @@ script.open = function()
 	local epoch, reason = arg(1), one_word(arg(2))
 	if not is_current(epoch) or h.ph == 'closed' then return reply(h.ph == 'closed' and 'CLOSED' or 'OK') end
 	local accused = {}
-	for i = 1, num(arg(3)) do accused[i] = str(num(arg(2 + 2 * i))) end
+	for i = 1, math.min(num(arg(3)), #ARGV) do accused[i] = str(num(arg(2 + 2 * i))) end
 	fetch('m', accused)
 	fetch('x', accused)
-	for i = 1, num(arg(3)) do
+	for i = 1, math.min(num(arg(3)), #ARGV) do
 		local r, inc = num(arg(2 + 2 * i)), arg(3 + 2 * i)
 		if member_inc(r) == inc and not same_inc('x', r, inc) then
 			if awaited(r, inc) then less('deaf') end
@@ -537,7 +542,7 @@ local function finish(out)
 	if next(h) or erased then flush() end
 	if h.gid then -- as it stands after this call
 		out[#out + 1] = 'rev'
-		out[#out + 1] = h.rev
+		out[#out + 1] = h.rev or '0'
 	end
 	return out
 end
@@ -911,7 +916,7 @@ script.register = function()
 	local want, addr, host, world, max = arg(1), one_word(arg(2)), one_word(arg(3)), num(arg(5)), num(arg(6))
 	if not h.gid then
 		if arg(4) ~= '1' then return { 'GONE' } end
-		if max < 1 or max > 4096 or world < 1 or world > max then
+		if max < 1 or max > MAX_RANKS or world < 1 or world > max then
 			return { 'ERROR', 'why', 'a new group needs 1 <= world <= max_ranks <= 4096, not ' .. arg(5) .. ' and ' .. arg(6) }
 		end
 		create(str(world), str(max), arg(7), arg(8))
@@ -961,7 +966,7 @@ end
 
 local function read_record(n)
 	local rec = { s = {}, m = {}, o = {}, u = {}, l = {}, e = {}, w = {} }
-	for i = 1, n do
+	for i = 1, math.min(n, #ARGV) do
 		local field, value = arg(2 * i), arg(2 * i + 1)
 		local p = field:sub(1, 1)
 		if field:byte(2) == 58 then
@@ -1075,7 +1080,7 @@ outside = function()
 		end
 	end
 	out[#out + 1] = 'life'
-	out[#out + 1] = h.gen
+	out[#out + 1] = h.gen or '-'
 	out[#out + 1] = 'now' -- what t: is compared with
 	out[#out + 1] = str(server_ms())
 	return add_fields(out, 'bcdejklmortuwx')
@@ -1153,7 +1158,7 @@ end
 
 ask.extend = function(list)
 	local size = list[1]
-	if size > num(h.max) then return refused('size ' .. str(size) .. ' is above max_ranks ' .. h.max) end
+	if size > math.min(num(h.max), MAX_RANKS) then return refused('size ' .. str(size) .. ' is above max_ranks ' .. h.max) end
 	for r = num(h.size), size - 1 do
 		if not g.w[r] then note('w', r, 'extend') end
 	end
@@ -1227,7 +1232,7 @@ local function absent()
 end
 
 local function main()
-	if #RND ~= 32 or RND:find('%X') then return { 'ERROR', 'why', 'rnd is 32 hexadecimal digits' } end
+	if #ARGV < COMMON or #RND ~= 32 or RND:find('%X') then return { 'ERROR', 'why', 'rnd is 32 hexadecimal digits' } end
 	if not script[NAME] then return { 'ERROR', 'why', 'unknown call ' .. tostring(NAME) } end
 	if not is_hash or not rawget(h, 'proto') then
 		local kind = call('TYPE', KEY)
@@ -1235,8 +1240,10 @@ local function main()
 		if kind == 'none' then return absent() end
 		if kind ~= 'hash' then return { 'ERROR', 'why', KEY .. ' is a ' .. kind .. ', not a hash' } end
 	end
-	all()
-	return finish(prologue() or script[NAME]())
+	-- A hash that others damaged is no reason to raise an error, which members take for a store that is away.
+	local good, out = pcall(function() all() return prologue() or script[NAME]() end)
+	if good then return finish(out) end
+	return { 'ERROR', 'why', KEY .. ' cannot be understood: ' .. tostring(type(out) == 'table' and out.err or out) }
 end
 
 return main()

@@ -41,6 +41,8 @@ struct memory_server {
 	char run_id[64], master_replid[64];
 	uint64_t now_ms;
 	int limit; /* instructions of one call, 0: any number */
+	uint8_t *lines;
+	int line_count;
 	struct hash *hashes;
 	struct memory_work work;
 	void (*publish)(void *ctx, const char *channel, const char *message);
@@ -443,15 +445,21 @@ void memory_server_names(struct memory_server *s, const char *run_id, const char
 	snprintf(s->master_replid, sizeof(s->master_replid), "%s", master_replid);
 }
 
-static void too_long(lua_State *lua, lua_Debug *debug)
+static void on_step(lua_State *lua, lua_Debug *debug)
 {
-	(void)debug;
-	luaL_error(lua, "the call takes too long");
+	struct memory_server *s = server_of(lua);
+
+	if (debug->event == LUA_HOOKCOUNT)
+		luaL_error(lua, "the call takes too long");
+	else if (debug->currentline >= 0 && debug->currentline < s->line_count)
+		s->lines[debug->currentline]++;
 }
 
-void memory_server_limit(struct memory_server *s, int instructions)
+void memory_server_watch(struct memory_server *s, int instructions, uint8_t *lines, int count)
 {
 	s->limit = instructions;
+	s->lines = lines;
+	s->line_count = count;
 }
 
 void memory_server_flush(struct memory_server *s)
@@ -520,7 +528,8 @@ int memory_server_call(struct memory_server *s, const char *group, int argc, con
 	set_array(s->lua, "KEYS", keys, 2);
 	set_array(s->lua, "ARGV", argv, argc);
 	lua_rawgeti(s->lua, LUA_REGISTRYINDEX, s->script);
-	lua_sethook(s->lua, too_long, s->limit ? LUA_MASKCOUNT : 0, s->limit);
+	if (s->limit)
+		lua_sethook(s->lua, on_step, LUA_MASKCOUNT | LUA_MASKLINE, s->limit);
 	failed = lua_pcall(s->lua, 0, 1, 0) != 0;
 	reply->argc = failed ? 1 : (int)lua_objlen(s->lua, -1);
 	reply->argv = must(calloc((size_t)reply->argc + 1, sizeof(char *)));

@@ -30,8 +30,8 @@ void memory_server_free(struct memory_server *server);
 void memory_server_time(struct memory_server *server, uint64_t now_ms);
 /* A restart or a failover gives other names. */
 void memory_server_names(struct memory_server *server, const char *run_id, const char *master_replid);
-/* A call that takes more than so many instructions of Lua fails; 0: any number. */
-void memory_server_limit(struct memory_server *server, int instructions);
+/* For a fuzzer: a call that takes more than so many instructions of Lua fails; lines[n] counts when line n is reached. */
+void memory_server_watch(struct memory_server *server, int instructions, uint8_t *lines, int count);
 void memory_server_flush(struct memory_server *server); /* FLUSHALL */
 
 struct memory_copy *memory_server_save(const struct memory_server *server);
