@@ -174,17 +174,19 @@ int cvy_conn_send(struct cvy_conn *conn, const struct cvy_wire *head, const void
 	return 0;
 }
 
-static void take_descriptor(struct cvy_conn *conn, struct msghdr *msg)
+/* Keeps the last one. The padding of room for one has room for two: all that came are ours to close. */
+static void take_descriptors(struct cvy_conn *conn, struct msghdr *msg)
 {
 	for (struct cmsghdr *c = CMSG_FIRSTHDR(msg); c; c = CMSG_NXTHDR(msg, c)) {
-		int fd;
+		size_t n = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
 
-		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS || c->cmsg_len != CMSG_LEN(sizeof(int)))
+		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
 			continue;
-		memcpy(&fd, CMSG_DATA(c), sizeof(int));
-		if (conn->in_fd >= 0)
-			close(conn->in_fd);
-		conn->in_fd = fd;
+		for (size_t i = 0; i < n; i++) {
+			if (conn->in_fd >= 0)
+				close(conn->in_fd);
+			memcpy(&conn->in_fd, CMSG_DATA(c) + i * sizeof(int), sizeof(int));
+		}
 	}
 }
 
@@ -205,7 +207,7 @@ static ssize_t conn_recv(struct cvy_conn *conn, void *to, size_t bytes, const ch
 		n = recvmsg(conn->fd, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
 	while (n < 0 && errno == EINTR);
 	if (n > 0) {
-		take_descriptor(conn, &msg);
+		take_descriptors(conn, &msg);
 		return n;
 	}
 	if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))

@@ -77,14 +77,14 @@ static inline uint8_t fuzz_byte(struct fuzz_in *in)
 	return b;
 }
 
-/* The lowest free descriptor: the same after an input as before it, or one was lost. */
-static inline int fuzz_next_fd(void)
+/* Open descriptors: as many after an input as before it, or some were lost. */
+static inline int fuzz_descriptors(void)
 {
-	int fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	int n = 0;
 
-	fuzz_check(fd >= 0);
-	close(fd);
-	return fd;
+	for (int fd = 0; fd < 256; fd++)
+		n += fcntl(fd, F_GETFD) >= 0;
+	return n;
 }
 
 #endif
