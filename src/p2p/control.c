@@ -233,7 +233,7 @@ static int head_check(struct cvy_conn *conn, const char **cause)
 	}
 	if (conn->got >= HEAD && head->bytes > conn->bound) {
 		*cause = "a message is longer than allowed";
-		return COVEY_ERR_IO;
+		return COVEY_ERR_INVAL;
 	}
 	return 0;
 }

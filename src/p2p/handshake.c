@@ -10,6 +10,7 @@
  */
 #include <fcntl.h>
 #include <sodium.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -55,6 +56,29 @@ static void stranger_keep(struct cvy_conn *conn)
 	conn->timer = NULL;
 }
 
+void cvy_shake_complain(struct cvy_mesh *mesh, const char *format, ...)
+{
+	uint64_t now = cvy_now_ns();
+	char text[CVY_CAUSE];
+	va_list args;
+
+	if (!mesh->lines_ns || now - mesh->lines_ns >= CVY_STRANGER_LINES_MS * CVY_MS) {
+		if (mesh->unlogged)
+			cvy_warn("p2p", "%d more lines about strangers were left out", mesh->unlogged);
+		mesh->lines_ns = now;
+		mesh->lines = mesh->unlogged = 0;
+	}
+	if (mesh->lines == CVY_STRANGER_LINES) {
+		mesh->unlogged++;
+		return;
+	}
+	mesh->lines++;
+	va_start(args, format);
+	vsnprintf(text, sizeof(text), format, args);
+	va_end(args);
+	cvy_warn("p2p", "%s", text);
+}
+
 void cvy_shake_close_strangers(struct cvy_mesh *mesh)
 {
 	while (mesh->strangers)
@@ -92,9 +116,11 @@ static void shake_broken(struct cvy_conn *conn, int err, const char *cause)
 {
 	if (conn->peer) {
 		cvy_peer_fail(conn->peer, err, cause);
-	} else if (err == COVEY_ERR_VERSION) {
-		cvy_fail(conn->mesh->box, err, -1, 0, "a connection was refused: %s", cause);
-		cvy_warn("p2p", "a connection was refused: %s", cause);
+	} else if (err == COVEY_ERR_VERSION || err == COVEY_ERR_INVAL) {
+		if (err == COVEY_ERR_VERSION &&
+		    conn->head.magic == CVY_WIRE_MAGIC) /* a covey process, not just anybody */
+			cvy_fail(conn->mesh->box, err, -1, 0, "a connection was refused: %s", cause);
+		cvy_shake_complain(conn->mesh, "a connection was refused: %s", cause);
 		refuse(conn, err, cause);
 	} else {
 		cvy_debug("p2p", "a stranger left: %s", cause);
@@ -184,6 +210,8 @@ static void stranger_try(struct cvy_conn *conn)
 	int verdict = stranger_judge(conn, &why);
 
 	if (verdict < 0) {
+		if (verdict == COVEY_ERR_FENCED)
+			cvy_shake_complain(conn->mesh, "a connection was refused: it is of %s", why);
 		cvy_debug("p2p", "refused rank %d: %s", conn->theirs.src, why);
 		refuse(conn, verdict, why);
 		return;
@@ -282,7 +310,7 @@ static void got_proof(struct cvy_conn *conn, const uint8_t *mac)
 	if (sodium_memcmp(want, mac, sizeof(want))) {
 		snprintf(text, sizeof(text), "rank %d gave a wrong proof: it does not have the secret of this group",
 			 conn->theirs.src);
-		cvy_warn("p2p", "%s", text);
+		cvy_shake_complain(conn->mesh, "%s", text);
 		cvy_fail(conn->mesh->box, COVEY_ERR_AUTH, conn->theirs.src, 0, "%s", text);
 		refuse(conn, COVEY_ERR_AUTH, text);
 	} else if (conn->dialer) {
@@ -338,7 +366,7 @@ static void shake_frame(struct cvy_conn *conn, const struct cvy_wire *head, cons
 	else if (head->type == CVY_WIRE_REFUSE && conn->dialer && head->bytes == sizeof(struct refusal))
 		got_refusal(conn, (const struct refusal *)body);
 	else
-		shake_broken(conn, COVEY_ERR_IO, "a message out of place in the handshake");
+		shake_broken(conn, COVEY_ERR_INVAL, "a message out of place in the handshake");
 }
 
 /* SO_PEERCRED: who held the socket when it connected. Another user has no business in our memory. */
@@ -378,6 +406,21 @@ static void stranger_late(void *ctx)
 	refuse(conn, COVEY_ERR_TIMEOUT, "not expected here");
 }
 
+/* Who has said nothing yet gives way to a newcomer: a port scanner that holds all places keeps nobody out. */
+static int stranger_make_room(struct cvy_mesh *mesh)
+{
+	struct cvy_conn *oldest = NULL;
+
+	if (mesh->stranger_count < CVY_STRANGERS)
+		return 1;
+	for (struct cvy_conn *conn = mesh->strangers; conn; conn = conn->next) /* the newest comes first */
+		if (conn->state == CVY_SHAKE_HELLO)
+			oldest = conn;
+	if (oldest)
+		stranger_close(oldest);
+	return oldest != NULL;
+}
+
 void cvy_shake_accept(struct cvy_conn *conn)
 {
 	struct cvy_mesh *mesh = conn->mesh;
@@ -385,9 +428,10 @@ void cvy_shake_accept(struct cvy_conn *conn)
 	conn->frame = shake_frame;
 	conn->broken = shake_broken;
 	conn->state = CVY_SHAKE_HELLO;
-	if (mesh->stranger_count >= CVY_STRANGERS || !same_user(conn)) {
-		cvy_warn("p2p", "a connection was closed: %s",
-			 same_user(conn) ? "64 others have not proven themselves yet" : "it comes from another user");
+	if (!same_user(conn) || !stranger_make_room(mesh)) {
+		cvy_shake_complain(mesh, "a connection was closed: %s",
+				   same_user(conn) ? "64 others have not proven themselves yet"
+						   : "it comes from another user");
 		cvy_conn_close(conn);
 		return;
 	}

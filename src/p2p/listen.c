@@ -13,8 +13,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "log.h"
-
 #define ACCEPTS_AT_ONCE 16
 
 /* Without a free descriptor a listener would be ready for ever: the spare one takes the caller and lets it go. */
@@ -22,7 +20,7 @@ static void accept_none(struct cvy_mesh *mesh, int listener)
 {
 	int fd;
 
-	cvy_warn("p2p", "no descriptor left for a connection: it was closed");
+	cvy_shake_complain(mesh, "no descriptor left for a connection: it was closed");
 	close(mesh->spare_fd);
 	fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
 	if (fd >= 0)

@@ -16,8 +16,10 @@
 
 #define CVY_WIRE_MAGIC 0x59564f43u /* "COVY" on a little-endian machine: also tells the byte order */
 #define CVY_WIRE_VERSION 1
-#define CVY_HANDSHAKE_MS 5000	   /* from the first byte to LINK_UP, and how long a stranger may wait to be expected */
-#define CVY_STRANGERS 64	   /* connections that have not proven who they are */
+#define CVY_HANDSHAKE_MS 5000 /* from the first byte to LINK_UP, and how long a stranger may wait to be expected */
+#define CVY_STRANGERS 64      /* connections that have not proven who they are */
+#define CVY_STRANGER_LINES 4  /* of the log about them in CVY_STRANGER_LINES_MS: the rest is counted */
+#define CVY_STRANGER_LINES_MS 10000
 #define CVY_QUEUE_BYTES (8u << 20) /* unsent control messages of one link; more: the link is bad */
 #define CVY_SHAKE_MAX 1024	   /* bytes of a message of a stranger */
 #define CVY_CAUSE 200
@@ -98,6 +100,8 @@ enum { CVY_SHAKE_HELLO = 1, CVY_SHAKE_PARKED, CVY_SHAKE_PROOF, CVY_SHAKE_WELCOME
 void cvy_shake_dial(struct cvy_conn *conn, struct cvy_peer *peer, int data); /* on a connection that is being opened */
 void cvy_shake_accept(struct cvy_conn *conn);
 void cvy_shake_retry(struct cvy_mesh *mesh); /* strangers that wait: is one of them expected now? */
+/* One line about a stranger, unless there were many: anybody can make them appear. */
+void cvy_shake_complain(struct cvy_mesh *mesh, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void cvy_shake_close_strangers(struct cvy_mesh *mesh);
 
 /* ---- peer.c ---- */
@@ -150,6 +154,8 @@ struct cvy_mesh {
 	struct cvy_watch *watch_unix, *watch_tcp;
 	struct cvy_conn *strangers;
 	int stranger_count;
+	uint64_t lines_ns; /* since when `lines` were logged about strangers, and `unlogged` were not */
+	int lines, unlogged;
 	uint64_t dropped; /* control messages to or from somebody else */
 	uint64_t link_seq;
 	struct cvy_fault *fault;
