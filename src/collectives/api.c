@@ -103,7 +103,8 @@ static int start_op(struct covey_group *group, struct cvy_op *op, struct covey_w
 
 	if (!work) {
 		cvy_op_put(op);
-		return out ? COVEY_ERR_NOMEM : cvy_fail(group->box, COVEY_ERR_INVAL, -1, 0, "work is NULL");
+		return out ? cvy_fail(group->box, COVEY_ERR_NOMEM, -1, 0, "no memory for a work")
+			   : cvy_fail(group->box, COVEY_ERR_INVAL, -1, 0, "work is NULL");
 	}
 	err = cvy_engine_post(group->engine, op);
 	if (err) {

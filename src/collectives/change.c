@@ -205,9 +205,13 @@ static void set_aside(struct cvy_engine *e, int k)
 
 	if (e->aside[r] || e->set.gone[k])
 		return;
-	copy = mmap(NULL, e->layout.heap, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (copy == MAP_FAILED)
+	copy = MAP_FAILED;
+	for (int i = 0; i < 2 && copy == MAP_FAILED; i++) /* who lags has nobody else to ask, perhaps */
+		copy = mmap(NULL, e->layout.heap, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (copy == MAP_FAILED) {
+		cvy_warn("engine", "no memory for what rank %d left: who lags cannot have it from here", r);
 		return;
+	}
 	memcpy(copy, e->set.base[k], e->layout.slots);
 	for (size_t half = 0; used && half < (size_t)2 * CVY_SLOTS; half++) {
 		size_t at = e->layout.slots + half * e->layout.slot_bytes;
@@ -296,6 +300,14 @@ void cvy_engine_learn(void *ctx, const struct cvy_view *view, const struct covey
 	int was_pending;
 
 	pthread_mutex_lock(&e->lock);
+	if (!e->view) /* there was no memory for it when this rank was named */
+		e->view = cvy_view_new(view->max_ranks);
+	if (!e->view) {
+		pthread_mutex_unlock(&e->lock);
+		cvy_fail(e->box, COVEY_ERR_NOMEM, -1, view->epoch, "no memory for a view");
+		cvy_engine_stop(e, COVEY_ERR_NOMEM);
+		return;
+	}
 	was_pending = e->pending;
 	cvy_repair_drop(e);
 	fence(e, removed, !cvy_mask_empty(lag) && !covey_mask_has(lag, e->rank));
@@ -390,7 +402,7 @@ void cvy_engine_stop(void *ctx, int err)
 static int all_have(struct cvy_engine *e)
 {
 	for (int k = 0; k < e->set.n; k++)
-		if (k != e->set.self && !e->set.gone[k] &&
+		if (k != e->set.self && !e->set.gone[k] && e->peer_done &&
 		    __atomic_load_n(&e->peer_done[e->set.rank[k]], __ATOMIC_ACQUIRE) < e->done)
 			return 0;
 	return 1;

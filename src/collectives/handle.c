@@ -107,7 +107,7 @@ int covey_join_start(const struct covey_config *config, struct covey_group **out
 		return cvy_fail(NULL, COVEY_ERR_INVAL, -1, 0, "join: out is NULL");
 	group = calloc(1, sizeof(*group));
 	if (!group)
-		return COVEY_ERR_NOMEM;
+		return cvy_fail(NULL, COVEY_ERR_NOMEM, -1, 0, "no memory for a group");
 	pthread_mutex_init(&group->lock, NULL);
 	pthread_condattr_init(&attr);
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
@@ -117,8 +117,9 @@ int covey_join_start(const struct covey_config *config, struct covey_group **out
 		((volatile struct covey_event *)group->event)[i].kind = 0;
 	group->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	group->box = cvy_errbox_new();
-	err = group->box && group->event_fd >= 0 ? cvy_config_resolve(config, &group->config, group->box)
-						 : COVEY_ERR_NOMEM;
+	err = group->box && group->event_fd >= 0
+		      ? cvy_config_resolve(config, &group->config, group->box)
+		      : cvy_fail(group->box, COVEY_ERR_NOMEM, -1, 0, "no memory or no descriptor for a group");
 	if (!err)
 		list_add(group);
 	if (!err)

@@ -305,6 +305,15 @@ static int stands(struct cvy_engine *e, const struct cvy_op *op, uint64_t i)
 	return 1;
 }
 
+/* What the removed left was set aside, if there was memory for it. */
+static int sources_here(const struct cvy_engine *e)
+{
+	for (int k = 0; k < e->set.n; k++)
+		if (!e->set.base[k])
+			return 0;
+	return 1;
+}
+
 /* One tick, from what was given here or from the slots. 1: there are more. */
 static int give_tick(struct cvy_engine *e, const struct cvy_msg *msg, struct cvy_op *op, const struct cvy_outcome *o,
 		     uint64_t seq, uint64_t i)
@@ -323,6 +332,8 @@ static int give_tick(struct cvy_engine *e, const struct cvy_msg *msg, struct cvy
 		head.ticks = 0;
 	} else if (o && i >= o->from && i < o->ticks) {
 		bytes = given_tick(o, i, &head.bytes);
+	} else if (i < head.ticks && op && !sources_here(e)) {
+		return 0;
 	} else if (i < head.ticks && op && !stands(e, op, i)) {
 		head.status = COVEY_ERR_MISMATCH;
 		head.ticks = 0;
@@ -361,17 +372,18 @@ static void answer_pull(struct cvy_engine *e, const struct cvy_msg *msg)
 
 /* ---- laggard ---- */
 
-static void keep_bytes(struct cvy_outcome *o, const uint8_t *bytes, uint32_t n)
+static int keep_bytes(struct cvy_outcome *o, const uint8_t *bytes, uint32_t n)
 {
 	uint8_t *grown = realloc(o->bytes, o->n + sizeof(n) + n);
 
 	if (!grown)
-		return;
+		return COVEY_ERR_NOMEM;
 	o->bytes = grown;
 	memcpy(o->bytes + o->n, &n, sizeof(n));
 	if (n)
 		memcpy(o->bytes + o->n + sizeof(n), bytes, n);
 	o->n += sizeof(n) + n;
+	return 0;
 }
 
 /* All of it is here. Not called by the application yet: it stays in private memory until it is. */
@@ -431,8 +443,14 @@ static void take_give(struct cvy_engine *e, const struct cvy_msg *msg)
 	memcpy(o->result.mask.word, words, head->words * 8ull);
 	o->sig = head->sig;
 	o->ticks = head->ticks;
-	if (head->ticks)
-		keep_bytes(o, words + head->words * 8ull, head->bytes);
+	if (head->ticks && keep_bytes(o, words + head->words * 8ull, head->bytes)) { /* all of it is asked for again */
+		uint64_t from = o->from;
+
+		outcome_free(o);
+		e->repair->partial = NULL;
+		send_pull(e, head->seq, from);
+		return;
+	}
 	if (head->tick + 1 < head->ticks)
 		return;
 	e->repair->partial = NULL;

@@ -4,41 +4,85 @@
 
 #include <stdlib.h>
 
+#define ROOM 32 /* actions that a step gives out without asking for memory */
+
+static void release(struct cvy_action *a)
+{
+	for (int k = 0; k < a->argc; k++)
+		free(a->argv[k]);
+	free(a->argv);
+	free(a->body);
+	free(a->text);
+	free(a->host);
+	memset(a, 0, sizeof(*a));
+}
+
 void cvy_actions_clear(struct cvy_actions *actions)
 {
-	for (int i = 0; i < actions->count; i++) {
-		struct cvy_action *a = &actions->item[i];
+	while (actions->count)
+		release(&actions->item[--actions->count]);
+}
 
-		for (int k = 0; k < a->argc; k++)
-			free(a->argv[k]);
-		free(a->argv);
-		free(a->body);
-		free(a->text);
-		free(a->host);
-	}
+void cvy_actions_free(struct cvy_actions *actions)
+{
+	cvy_actions_clear(actions);
 	free(actions->item);
 	memset(actions, 0, sizeof(*actions));
+}
+
+static int grow(struct cvy_actions *list)
+{
+	int room = list->room ? 2 * list->room : ROOM;
+	struct cvy_action *item = realloc(list->item, (size_t)room * sizeof(*item));
+
+	if (!item)
+		return COVEY_ERR_NOMEM;
+	list->item = item;
+	list->room = room;
+	return 0;
+}
+
+int cvy_actions_init(struct cvy_actions *actions)
+{
+	memset(actions, 0, sizeof(*actions));
+	return grow(actions);
+}
+
+void cvy_do_spare(struct cvy_group_state *g)
+{
+	release(&g->spare);
 }
 
 struct cvy_action *cvy_do(struct cvy_group_state *g, int kind, int rank)
 {
 	struct cvy_actions *list = g->out;
+	struct cvy_action *a;
 
-	if (list->count == list->room) {
-		int room = list->room ? 2 * list->room : 16;
-		struct cvy_action *item = realloc(list->item, (size_t)room * sizeof(*item));
-
-		if (!item) { /* a lost action is repaired by a later step or by the members who see us silent */
-			memset(&g->spare, 0, sizeof(g->spare));
-			return &g->spare;
-		}
-		list->item = item;
-		list->room = room;
+	if (list->count == list->room && grow(list)) {
+		/* a lost action is repaired by a later step or by the members who see us silent */
+		release(&g->spare);
+		return &g->spare;
 	}
-	struct cvy_action *a = &list->item[list->count++];
-
+	a = &list->item[list->count++];
 	memset(a, 0, sizeof(*a));
 	a->kind = kind;
 	a->rank = rank;
 	return a;
+}
+
+/* A call is made with all its words or not at all. */
+int cvy_do_call(struct cvy_group_state *g, uint64_t id, int argc, const char *const *argv)
+{
+	struct cvy_action call = { .kind = CVY_DO_CALL, .rank = -1, .id = id }, *a;
+
+	call.argv = calloc((size_t)argc + 1, sizeof(*call.argv));
+	while (call.argv && call.argc < argc && (call.argv[call.argc] = strdup(argv[call.argc])))
+		call.argc++;
+	a = call.argc == argc ? cvy_do(g, CVY_DO_CALL, -1) : NULL;
+	if (!a || a == &g->spare) {
+		release(&call);
+		return COVEY_ERR_NOMEM;
+	}
+	*a = call;
+	return 0;
 }

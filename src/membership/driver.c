@@ -17,8 +17,9 @@
 
 struct cvy_driver_item {
 	struct cvy_driver_item *next;
-	struct cvy_event event; /* its pointers point into the bytes behind this struct */
+	struct cvy_event event; /* its pointers point into the bytes behind this struct, or to `text` */
 	uint64_t now_ns;
+	char text[160]; /* of a spare one: may be cut */
 };
 
 /* ---- The queue ---- */
@@ -59,10 +60,39 @@ static struct cvy_driver_item *copy(const struct cvy_event *e)
 	return item;
 }
 
+/* An engine that froze or fenced says so once: for want of memory the whole group would wait for it. */
+static struct cvy_driver_item *spare(struct cvy_driver *d, const struct cvy_event *e)
+{
+	struct cvy_driver_item *item = e->argc || e->msg.body ? NULL : d->spare;
+
+	if (!item)
+		return NULL;
+	d->spare = item->next;
+	item->next = NULL;
+	item->event = *e;
+	if (e->text) {
+		snprintf(item->text, sizeof(item->text), "%s", e->text);
+		item->event.text = item->text;
+	}
+	return item;
+}
+
+static void item_free(struct cvy_driver *d, struct cvy_driver_item *item)
+{
+	if (item < d->spares || item >= d->spares + CVY_DRIVER_SPARES) {
+		free(item);
+		return;
+	}
+	item->next = d->spare;
+	d->spare = item;
+}
+
 static int push(struct cvy_driver *d, const struct cvy_event *e, uint64_t now_ns)
 {
 	struct cvy_driver_item *item = d->queued < CVY_DRIVER_QUEUE_MAX ? copy(e) : NULL;
 
+	if (!item)
+		item = spare(d, e);
 	if (!item) {
 		d->dropped++;
 		return COVEY_ERR_NOMEM;
@@ -366,7 +396,14 @@ int cvy_driver_init(struct cvy_driver *d, const struct cvy_group_args *args, con
 	d->box = box;
 	d->now_ns = now_ns;
 	d->group = cvy_group_new(args, now_ns);
-	return d->group ? 0 : COVEY_ERR_NOMEM;
+	d->spares = calloc(CVY_DRIVER_SPARES, sizeof(*d->spares));
+	if (!d->group || !d->spares || cvy_actions_init(&d->actions)) {
+		cvy_driver_clear(d);
+		return cvy_fail(box, COVEY_ERR_NOMEM, -1, 0, "no memory for a member");
+	}
+	for (int i = 0; i < CVY_DRIVER_SPARES; i++)
+		item_free(d, d->spares + i);
+	return 0;
 }
 
 void cvy_driver_clear(struct cvy_driver *d)
@@ -374,8 +411,10 @@ void cvy_driver_clear(struct cvy_driver *d)
 	struct cvy_driver_item *item;
 
 	while ((item = pop(d)))
-		free(item);
-	cvy_actions_clear(&d->actions);
+		item_free(d, item);
+	free(d->spares);
+	d->spares = d->spare = NULL;
+	cvy_actions_free(&d->actions);
 	cvy_group_free(d->group);
 	d->group = NULL;
 }
@@ -392,7 +431,7 @@ void cvy_driver_post(struct cvy_driver *d, const struct cvy_event *event, uint64
 		if (item->now_ns > d->now_ns)
 			d->now_ns = item->now_ns;
 		handle(d, &item->event);
-		free(item);
+		item_free(d, item);
 	}
 	d->draining = 0;
 }

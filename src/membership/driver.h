@@ -24,6 +24,7 @@
 
 #define CVY_DRAIN_MS 10000	   /* longest wait of a retired rank for the others */
 #define CVY_DRIVER_QUEUE_MAX 65536 /* events that wait; more are dropped and counted */
+#define CVY_DRIVER_SPARES 16	   /* events without fields or body that wait though there is no memory for them */
 
 struct cvy_driver_item; /* an event with what it points to */
 
@@ -39,6 +40,8 @@ struct cvy_driver {
 	uint64_t retire_deadline_ns, retire_look_ns; /* 0: not asked to retire */
 	uint64_t stat_ns;			     /* when the kinds of the links are looked up again */
 	struct cvy_driver_item *first, *last;
+	struct cvy_driver_item *spare; /* [CVY_DRIVER_SPARES] linked by next; the block starts at `spares` */
+	struct cvy_driver_item *spares;
 	int queued, draining;
 	struct cvy_actions actions;
 };

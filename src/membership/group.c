@@ -72,6 +72,7 @@ void cvy_group_free(struct cvy_group_state *g)
 		free(g->peer[r].addr);
 		free(g->peer[r].host);
 	}
+	cvy_do_spare(g);
 	free(g->peer);
 	free(g->addr);
 	free(g->host);

@@ -59,7 +59,9 @@ struct cvy_actions {
 	int count, room;
 };
 
-void cvy_actions_clear(struct cvy_actions *actions); /* frees what the items own */
+int cvy_actions_init(struct cvy_actions *actions);   /* with room for most steps; all zeroes will do, too */
+void cvy_actions_clear(struct cvy_actions *actions); /* frees what the items own; the room is kept */
+void cvy_actions_free(struct cvy_actions *actions);
 
 struct cvy_group_args {
 	int rank; /* COVEY_RANK_ANY or wanted */

@@ -67,10 +67,12 @@ void cvy_call(struct cvy_group_state *g, int script, uint64_t mark, int argc, co
 	char rank[16], inc[24], nonce[24], rnd[40];
 	int known = g->rank >= 0 && script != CALL_LOOK, helper = relayed(g, script, c), n = COMMON + argc;
 	const char **all = calloc((size_t)n, sizeof(*all));
-	struct cvy_action *a;
 
-	if (!all)
+	if (!all) {
+		c->due_ns = g->now + CVY_CALL_RETRY_MS * CVY_MS;
+		cvy_group_wake(g, c->due_ns);
 		return;
+	}
 	number(rank, sizeof(rank), (uint64_t)g->rank, known);
 	number(inc, sizeof(inc), g->inc, known);
 	snprintf(nonce, sizeof(nonce), "%016" PRIx64, g->args.nonce);
@@ -90,12 +92,10 @@ void cvy_call(struct cvy_group_state *g, int script, uint64_t mark, int argc, co
 	if (helper >= 0) {
 		c->until_ns = g->now + CVY_RELAY_MS * CVY_MS;
 		cvy_relay_send(g, helper, c->id, n, all);
-	} else {
-		a = cvy_do(g, CVY_DO_CALL, -1);
-		a->id = c->id;
-		a->argv = calloc((size_t)n, sizeof(*a->argv));
-		for (int i = 0; a->argv && i < n; i++)
-			a->argv[a->argc++] = strdup(all[i]);
+	} else if (cvy_do_call(g, c->id, n, all)) {
+		c->id = 0;
+		c->due_ns = g->now + CVY_CALL_RETRY_MS * CVY_MS;
+		cvy_group_wake(g, c->due_ns);
 	}
 	free(all);
 }

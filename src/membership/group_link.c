@@ -89,6 +89,12 @@ static void reach(struct cvy_group_state *g, int rank)
 	a->inc = p->inc;
 	a->text = strdup(p->addr ? p->addr : "-");
 	a->host = strdup(p->host ? p->host : "-");
+	if (!a->text || !a->host) { /* not now: it is tried again like one that failed */
+		a->kind = 0;
+		p->due_ns = g->now + CVY_CALL_RETRY_MS * CVY_MS;
+		cvy_group_wake(g, p->due_ns);
+		return;
+	}
 	p->dials++;
 	p->due_ns = CVY_NEVER;
 }

@@ -135,12 +135,11 @@ static char **strings(struct body *b, uint32_t *count)
 static void help(struct cvy_group_state *g, const struct cvy_msg *msg, uint64_t theirs, uint32_t argc, char **argv)
 {
 	struct relay *free_one = NULL;
-	struct cvy_action *a;
 
 	for (int i = 0; i < CVY_RELAYS_MAX && !free_one; i++)
 		if (!g->relay[i].id)
 			free_one = &g->relay[i];
-	if (!g->store_up || !free_one) {
+	if (!g->store_up || !free_one || cvy_do_call(g, g->next_id + 1, (int)argc, (const char *const *)argv)) {
 		send(g, CVY_MSG_RELAYED, msg->rank, msg->inc, theirs, COVEY_ERR_STORE, 0, NULL);
 		return;
 	}
@@ -148,11 +147,6 @@ static void help(struct cvy_group_state *g, const struct cvy_msg *msg, uint64_t 
 	free_one->theirs = theirs;
 	free_one->rank = msg->rank;
 	free_one->inc = msg->inc;
-	a = cvy_do(g, CVY_DO_CALL, -1);
-	a->id = free_one->id;
-	a->argv = calloc(argc + 1, sizeof(*a->argv));
-	for (uint32_t i = 0; a->argv && i < argc; i++)
-		a->argv[a->argc++] = strdup(argv[i]);
 }
 
 void cvy_relay_msg(struct cvy_group_state *g, const struct cvy_msg *msg)

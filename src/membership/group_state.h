@@ -157,6 +157,9 @@ struct cvy_group_state {
 
 /* actions.c, group.c */
 struct cvy_action *cvy_do(struct cvy_group_state *g, int kind, int rank);
+int cvy_do_call(struct cvy_group_state *g, uint64_t id, int argc,
+		const char *const *argv);     /* 0 or NOMEM: nothing done */
+void cvy_do_spare(struct cvy_group_state *g); /* frees what the spare action owns */
 uint64_t cvy_group_random(struct cvy_group_state *g);
 void cvy_group_wake(struct cvy_group_state *g, uint64_t at_ns);
 void cvy_group_stop(struct cvy_group_state *g, int err, const char *why);

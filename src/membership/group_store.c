@@ -45,8 +45,9 @@ static void take_record(struct cvy_group_state *g, int argc, const char *const *
 
 	if ((on ? step_record(g, &record, on, argc, argv) : cvy_record_take(&record, argc, argv)) ||
 	    (secret && !cvy_record_get(&record, "secret") && cvy_record_set(&record, "secret", secret)) ||
-	    cvy_record_view(&record, &view)) {
+	    cvy_record_view(&record, &view) || cvy_group_grow(g, view->max_ranks)) {
 		cvy_record_clear(&record);
+		cvy_view_free(view);
 		if (on) {
 			g->whole_wanted = 1;
 			g->peek_due = g->now;
@@ -54,7 +55,6 @@ static void take_record(struct cvy_group_state *g, int argc, const char *const *
 		return; /* the next peek asks again: the epoch that we know has not moved */
 	}
 	g->whole_wanted = 0;
-	cvy_group_grow(g, view->max_ranks);
 	cvy_record_clear(&g->heard);
 	cvy_view_free(g->heard_view);
 	g->heard = record;
