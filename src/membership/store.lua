@@ -269,18 +269,18 @@ local function add_view(out, known)
 	end
 	for _, f in ipairs({ 'policy', 'incs', 'base', 'fail', 'stamp', 'size', 'act' }) do
 		out[#out + 1] = f
-		out[#out + 1] = h[f]
+		out[#out + 1] = h[f] or '-'
 	end
 	out[#out + 1] = 'on'
 	out[#out + 1] = known .. ' ' .. on
 	out[#out + 1] = 'l:' .. h.epoch
-	out[#out + 1] = g.l[epoch]
+	out[#out + 1] = g.l[epoch] or '-'
 	local moved_ranks = {}
 	for r in list:gmatch('%d+') do moved_ranks[#moved_ranks + 1] = r end
 	fetch('m', moved_ranks)
 	for _, r in ipairs(moved_ranks) do
 		out[#out + 1] = 'm:' .. r
-		out[#out + 1] = g.m[num(r)]
+		out[#out + 1] = g.m[num(r)] or '-'
 	end
 	return out, false
 end
@@ -547,6 +547,14 @@ local function finish(out)
 	return out
 end
 
+-- A hash that others damaged is no reason to raise an error, which members take for a store that is away. The
+-- reply, and whether it stands: of a call that failed nothing is written.
+local function attempt(work)
+	local good, out = pcall(work)
+	if good then return out, true end
+	return { 'ERROR', 'why', KEY .. ' cannot be understood: ' .. tostring(type(out) == 'table' and out.err or out) }, false
+end
+
 -- A member or joiner that this life knows.
 local function well_known()
 	return h.proto == PROTO and h.gid == GID and h.srv == L and said_hello() and
@@ -555,8 +563,9 @@ end
 
 local is_hash = load_hot()
 L = server_name()
-if OWN[NAME] and #RND == 32 and is_hash and well_known() then
-	local out = script[NAME]()
+if #ARGV >= COMMON and OWN[NAME] and #RND == 32 and is_hash and well_known() then
+	local out, good = attempt(script[NAME])
+	if not good then return out end
 	if not more then return finish(out) end
 end
 
@@ -1240,10 +1249,8 @@ local function main()
 		if kind == 'none' then return absent() end
 		if kind ~= 'hash' then return { 'ERROR', 'why', KEY .. ' is a ' .. kind .. ', not a hash' } end
 	end
-	-- A hash that others damaged is no reason to raise an error, which members take for a store that is away.
-	local good, out = pcall(function() all() return prologue() or script[NAME]() end)
-	if good then return finish(out) end
-	return { 'ERROR', 'why', KEY .. ' cannot be understood: ' .. tostring(type(out) == 'table' and out.err or out) }
+	local out, good = attempt(function() all() return prologue() or script[NAME]() end)
+	return good and finish(out) or out
 end
 
 return main()

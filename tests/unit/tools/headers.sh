@@ -14,7 +14,7 @@ for header in "$source"/include/*.h "$source"/src/*/*.h; do
 	esac
 	# Included from a source: a compiler handed a header warns about #pragma once and unused functions.
 	# shellcheck disable=SC2086
-	printf '#include "%s"\n' "$header" |
+	printf '#include "%s"\nextern int not_empty;\n' "$header" |
 		$cc -std=c17 $warnings -Wstrict-prototypes $see -x c -fsyntax-only - ||
 		{ echo "not alone as C17: $header"; failed=1; }
 done
