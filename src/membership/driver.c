@@ -307,13 +307,12 @@ static void retire(struct cvy_driver *d)
 {
 	struct cvy_event leave = { .kind = CVY_EV_API, .api = CVY_API_LEAVE, .rank = -1 };
 
-	if (!d->ended && !d->retire_deadline_ns && cvy_group_retiring(d->group))
-		d->retire_deadline_ns = d->now_ns + CVY_DRAIN_MS * CVY_MS;
-	/* Who has begun goes through with it though the store may have forgotten: its engine enters nothing any more. */
-	if (d->ended || !d->retire_deadline_ns || !cvy_group_may_leave(d->group)) {
+	if (d->ended || !cvy_group_retiring(d->group)) {
 		d->retire_look_ns = 0;
 		return;
 	}
+	if (!d->retire_deadline_ns)
+		d->retire_deadline_ns = d->now_ns + CVY_DRAIN_MS * CVY_MS;
 	if (d->seam->retire(d->seam->ctx) || d->now_ns >= d->retire_deadline_ns)
 		push(d, &leave, d->now_ns);
 	d->retire_look_ns = d->now_ns + RETIRE_LOOK_MS * CVY_MS;

@@ -316,12 +316,7 @@ int cvy_group_max_ranks(const struct cvy_group_state *g)
 	return g->max_ranks;
 }
 
-int cvy_group_may_leave(const struct cvy_group_state *g)
-{
-	return !g->ended && !g->leaving && g->phase == CVY_PHASE_RUN;
-}
-
 int cvy_group_retiring(const struct cvy_group_state *g)
 {
-	return g->retire_marked && cvy_group_may_leave(g);
+	return g->retire_marked && !g->ended && !g->leaving && g->phase == CVY_PHASE_RUN;
 }

@@ -92,8 +92,7 @@ uint64_t cvy_group_inc(const struct cvy_group_state *g);
 const char *cvy_group_gid(const struct cvy_group_state *g);
 const uint8_t *cvy_group_secret(const struct cvy_group_state *g);
 uint64_t cvy_group_nonce(const struct cvy_group_state *g);
-int cvy_group_max_ranks(const struct cvy_group_state *g);     /* the group's once registered */
-int cvy_group_retiring(const struct cvy_group_state *g);      /* marked `retire`, has not begun to leave */
-int cvy_group_may_leave(const struct cvy_group_state *group); /* it runs and has not asked to go */
+int cvy_group_max_ranks(const struct cvy_group_state *g); /* the group's once registered */
+int cvy_group_retiring(const struct cvy_group_state *g);  /* marked `retire`, runs, has not begun to leave */
 
 #endif
