@@ -132,7 +132,7 @@ static int who(const struct reader *r, int *at, struct chaos_step *step)
 
 static int set_load(struct reader *r)
 {
-	int op;
+	int op = 0;
 
 	r->plan->work = 0;
 	for (int i = 1; i < r->words; i++) {
@@ -278,7 +278,7 @@ static int step_network(struct reader *r, struct chaos_step *step)
 static int step_rank_text(struct reader *r, struct chaos_step *step)
 {
 	static const char *const lacks[] = { "memory", "files" };
-	int at = 1, what;
+	int at = 1, what = 0;
 
 	if (who(r, &at, step))
 		return -1;
@@ -335,7 +335,7 @@ static int step(struct reader *r)
 					     "slow", "limit", "unlimit", "starve", "gone",    "quiet" };
 	struct chaos_plan *plan = r->plan;
 	struct chaos_step *step = &plan->step[plan->steps];
-	int verb;
+	int verb = 0;
 
 	if (plan->steps == CHAOS_STEPS)
 		return wrong(r, "more than %d steps", CHAOS_STEPS);
