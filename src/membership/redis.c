@@ -136,7 +136,7 @@ static void on_socket(void *ctx, uint32_t events)
 	struct redis *r = k->redis;
 	int err = 0;
 	socklen_t bytes = sizeof(err);
-	char why[500];
+	char why[600];
 
 	if (k->broken)
 		return;
@@ -162,7 +162,7 @@ static void on_socket(void *ctx, uint32_t events)
 static void conn_open(struct conn *k)
 {
 	struct redis *r = k->redis;
-	char why[500];
+	char why[600];
 
 	k->c = r->url.path[0] ? redisConnectUnixNonBlock(r->url.path) : redisConnectNonBlock(r->ip, r->port);
 	if (!k->c || k->c->err) {

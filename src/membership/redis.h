@@ -71,7 +71,7 @@ struct redis {
 	uint64_t bound_ns; /* when `bound` fires */
 	struct resolve *resolve;
 	struct refusal *refused;
-	char cause[500];
+	char cause[600];
 	int cause_err;
 };
 
