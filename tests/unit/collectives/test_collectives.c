@@ -197,7 +197,7 @@ static void alltoallv(struct rig *rig, size_t unit, int dtype)
 /* In place: counts are symmetric, so every block is replaced by one of its size. */
 static void alltoallv_in_place(struct rig *rig, size_t unit)
 {
-	size_t counts[16], displs[16], at = 0;
+	size_t counts[16] = { 0 }, displs[16] = { 0 }, at = 0;
 	struct covey_result res;
 	int err, rank = rig->m->rank;
 
