@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -30,12 +31,42 @@ static int belongs(const char *field)
 	return 0;
 }
 
+/* Both strings of a pair, in one piece that copies of a record share: a group of thousands has thousands of them. */
+struct text {
+	int refs;
+	char bytes[];
+};
+
+static struct text *text_of(const struct cvy_pair *p)
+{
+	return (struct text *)(void *)(p->field - offsetof(struct text, bytes));
+}
+
+static int pair_make(struct cvy_pair *p, const char *field, const char *value)
+{
+	size_t n = strlen(field) + 1, m = strlen(value) + 1;
+	struct text *text = malloc(sizeof(*text) + n + m);
+
+	if (!text)
+		return COVEY_ERR_NOMEM;
+	text->refs = 1;
+	p->field = memcpy(text->bytes, field, n);
+	p->value = memcpy(text->bytes + n, value, m);
+	return 0;
+}
+
+static void pair_put(const struct cvy_pair *p)
+{
+	struct text *text = text_of(p);
+
+	if (!--text->refs)
+		free(text);
+}
+
 void cvy_record_clear(struct cvy_record *record)
 {
-	for (int i = 0; i < record->count; i++) {
-		free(record->pair[i].field);
-		free(record->pair[i].value);
-	}
+	for (int i = 0; i < record->count; i++)
+		pair_put(&record->pair[i]);
 	free(record->pair);
 	memset(record, 0, sizeof(*record));
 }
@@ -48,7 +79,8 @@ static struct cvy_pair *find(const struct cvy_record *record, const char *field)
 	return NULL;
 }
 
-static int append(struct cvy_record *record, const char *field, const char *value)
+/* Room for one more pair. */
+static int make_room(struct cvy_record *record)
 {
 	if (record->count == PAIRS_MAX)
 		return COVEY_ERR_NOMEM;
@@ -61,31 +93,27 @@ static int append(struct cvy_record *record, const char *field, const char *valu
 		record->pair = pair;
 		record->room = room;
 	}
-	struct cvy_pair *p = &record->pair[record->count];
+	return 0;
+}
 
-	p->field = strdup(field);
-	p->value = strdup(value);
-	if (!p->field || !p->value) {
-		free(p->field);
-		free(p->value);
+static int append(struct cvy_record *record, const char *field, const char *value)
+{
+	if (make_room(record) || pair_make(&record->pair[record->count], field, value))
 		return COVEY_ERR_NOMEM;
-	}
 	record->count++;
 	return 0;
 }
 
 int cvy_record_set(struct cvy_record *record, const char *field, const char *value)
 {
-	struct cvy_pair *p = find(record, field);
-	char *copy;
+	struct cvy_pair *p = find(record, field), made;
 
 	if (!p)
 		return append(record, field, value);
-	copy = strdup(value);
-	if (!copy)
+	if (pair_make(&made, field, value))
 		return COVEY_ERR_NOMEM;
-	free(p->value);
-	p->value = copy;
+	pair_put(p);
+	*p = made;
 	return 0;
 }
 
@@ -101,20 +129,19 @@ void cvy_record_drop(struct cvy_record *record, const char *prefix)
 			record->pair[kept++] = p;
 		}
 	}
-	while (record->count > kept) {
-		struct cvy_pair *p = &record->pair[--record->count];
-
-		free(p->field);
-		free(p->value);
-	}
+	while (record->count > kept)
+		pair_put(&record->pair[--record->count]);
 }
 
 int cvy_record_copy(struct cvy_record *to, const struct cvy_record *from)
 {
 	cvy_record_clear(to);
-	for (int i = 0; i < from->count; i++)
-		if (append(to, from->pair[i].field, from->pair[i].value))
+	for (int i = 0; i < from->count; i++) {
+		if (make_room(to))
 			return COVEY_ERR_NOMEM;
+		text_of(&from->pair[i])->refs++;
+		to->pair[to->count++] = from->pair[i];
+	}
 	return 0;
 }
 
@@ -150,10 +177,7 @@ int cvy_record_news(struct cvy_record *record, int argc, const char *const *argv
 		cvy_record_clear(record);
 	for (int i = 0, n = record->count; gone && i < n; i++)
 		if (listed(gone, record->pair[i].field)) {
-			struct cvy_pair p = record->pair[i];
-
-			free(p.field);
-			free(p.value);
+			pair_put(&record->pair[i]);
 			record->pair[i--] = record->pair[--n];
 			record->count = n;
 		}

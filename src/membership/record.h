@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The record of a group as the store keeps it: field and value strings, in the order they came. It is
- * kept as strings so that a member can tell a store that forgot exactly what it was told.
+ * kept as strings so that a member can tell a store that forgot exactly what it was told. Copies share the strings;
+ * a record and its copies belong to one thread.
  */
 #ifndef CVY_RECORD_H
 #define CVY_RECORD_H
@@ -9,7 +10,7 @@
 #include "view.h"
 
 struct cvy_pair {
-	char *field, *value;
+	const char *field, *value; /* of record.c: not changed, not freed by anyone else */
 };
 
 struct cvy_record {
