@@ -1053,7 +1053,10 @@ script.hello = function()
 	end
 	local mine, epoch = rec.active and 1 or 0, num(h.epoch)
 	local held = active() and 1 or 0
-	if epoch == 0 or rec.epoch > epoch or (rec.epoch == epoch and mine > held) then
+	if rec.epoch == epoch and rec.s.vid == h.vid and mine > held then
+		set('incs', str(math.max(num(h.incs), num(rec.s.incs))))
+		activate()
+	elseif epoch == 0 or rec.epoch > epoch or (rec.epoch == epoch and mine > held) then
 		take(rec)
 	elseif not in_line(g.l, rec.epoch, rec.s.vid) then
 		return reply('FENCED', 'why', 'the group went on without the view that this rank has learned')
@@ -1066,6 +1069,7 @@ end
 
 -- ---- open, report, decide, ack -------------------------------------------------------------------
 
+-- All have acknowledged, or a member knows that they have: then a change may be open, and what was reported for it stands.
 activate = function()
 	voters_are_admitted()
 	drop('k')
@@ -1073,6 +1077,7 @@ activate = function()
 		if member_inc(r) ~= word(v, 1) then changes['d:' .. str(r)] = false end
 	end
 	set('act', h.epoch)
+	if h.ph ~= 'inst' then return end
 	set('ph', 'run')
 	tell, news = true, news or 'state'
 	open_for_joiners() -- those that became ready while acknowledgements were missing

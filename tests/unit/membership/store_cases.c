@@ -301,6 +301,33 @@ static void greater_view_wins_and_rival_is_fenced(struct bench *b)
 	ck_assert_str_eq(field(b, "u:2"), "");
 }
 
+/* Who reported would not report again: to him the change was open all the time. */
+static void reports_stand_when_their_view_is_told_active(struct bench *b)
+{
+	static char inst[8192], run[8192];
+
+	group(b, 4, "auto");
+	accuse(b, 0, 3);
+	for (int i = 0; i < 3; i++)
+		ck_assert_str_eq(report(b, i, "0 0 0 5 - - -"), "WAIT");
+	SAYS(b, 0, "decide 1 1", "COMMIT");
+	tell(b, inst, sizeof(inst), "inst");
+	tell(b, run, sizeof(run), "run");
+	b->restart(b->ctx);
+	ck_assert_str_eq(hello(b, 0, inst), "OK");
+	ck_assert_str_eq(hello(b, 1, inst), "OK");
+	accuse(b, 0, 2);
+	for (int i = 0; i < 2; i++)
+		ck_assert_str_eq(report(b, i, "0 0 0 10 - - -"), "WAIT");
+	SAYS(b, 0, "decide 2 1", "NOQUORUM");
+	ck_assert_str_eq(hello(b, 2, run), "OK"); /* it has heard of all that they acknowledged */
+	GOT(b, "ph", "open");
+	ck_assert_str_eq(field(b, "o:3"), "");
+	ck_assert_str_eq(field(b, "u:2"), "");
+	SAYS(b, 0, "decide 2 1", "COMMIT");
+	GOT(b, "epoch", "3");
+}
+
 static void rival_of_the_same_epoch_is_fenced(struct bench *b)
 {
 	static char record[8192];
@@ -740,6 +767,7 @@ const struct store_case store_cases[] = {
 	CASE(half_is_not_enough_in_a_new_life),
 	CASE(emptied_store_is_told),
 	CASE(greater_view_wins_and_rival_is_fenced),
+	CASE(reports_stand_when_their_view_is_told_active),
 	CASE(rival_of_the_same_epoch_is_fenced),
 	CASE(uncommitted_view_is_dropped_in_a_new_life),
 	CASE(spoiled_and_mismatch_fail_for_all),
