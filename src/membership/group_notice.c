@@ -65,11 +65,12 @@ void cvy_notice(struct cvy_group_state *g, const struct cvy_event *e)
 		return;
 	/*
 	 * Freezing on a hint is safe and saves a round trip: were it wrong, the answer to the report says so
-	 * and this member opens a change itself.
+	 * and this member opens a change itself. What was asked before says less than the hint.
 	 */
 	if (ph == PH_OPEN && g->phase == CVY_PHASE_RUN && g->view && epoch == g->view->epoch &&
 	    g->seen_epoch == epoch && !g->need_hello) {
 		g->seen_ph = PH_OPEN;
+		g->seen_id = g->next_id + 1;
 		return;
 	}
 	g->peek_due = g->now;

@@ -101,8 +101,7 @@ static void note_state(struct cvy_group_state *g, uint64_t id, int argc, const c
 	if (!epoch || !ph || e < g->seen_epoch || (e == g->seen_epoch && id < g->seen_id))
 		return;
 	/* A view that was active in this life, as a notice told, does not wait for acknowledgements again: a late reply. */
-	if (e == g->seen_epoch && cvy_vid(vid) == g->seen_vid && ph == PH_INST && g->seen_ph > PH_NONE &&
-	    g->seen_ph != PH_INST)
+	if (e == g->seen_epoch && cvy_vid(vid) == g->seen_vid && ph == PH_INST && g->seen_ph == PH_RUN)
 		return;
 	if (e > g->seen_epoch && (!g->heard_view || g->heard_view->epoch < e) && !cvy_reply_get(argc, argv, "size"))
 		g->peek_due = g->now; /* for the record, which this reply does not carry */

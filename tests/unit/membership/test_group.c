@@ -88,8 +88,10 @@ static void api(int what)
 	remember();
 }
 
-static void to_learned(void)
+static void to_learned_as(const char *more)
 {
+	char text[1024];
+
 	struct cvy_group_args args = {
 		.rank = 0, .world = 2, .max_ranks = 4, .addr = "a", .host = "h", .nonce = 7, .seed = 1
 	};
@@ -100,7 +102,13 @@ static void to_learned(void)
 	api(CVY_API_JOIN);
 	answer("register", "OK" STATE("form", "0", "-") VIEW("", "") "|rank|0|inc|1|j:0|1 n a h 0|j:1|2 n b h 0");
 	event(CVY_EV_LINK_UP, 1, 2, 0);
-	answer("ready", "OK" STATE("inst", "1", "aa") VIEW(TWO, L1));
+	snprintf(text, sizeof(text), "OK" STATE("inst", "1", "aa") VIEW(TWO, L1) "%s", more);
+	answer("ready", text);
+}
+
+static void to_learned(void)
+{
+	to_learned_as("");
 }
 
 static void to_run(void)
@@ -265,6 +273,84 @@ START_TEST(a_repeated_reply_changes_nothing)
 }
 END_TEST
 
+/* The other founder says that it has acknowledged the view. */
+static void acked(uint64_t vid)
+{
+	struct cvy_event e = { .kind = CVY_EV_MSG, .msg = { .type = CVY_MSG_ACKED, .rank = 1, .inc = 2 } };
+
+	e.msg.body = (const uint8_t *)&vid;
+	e.msg.bytes = sizeof(vid);
+	step(&e);
+	remember();
+}
+
+#define VOTERS "|o:0|1|o:1|2"
+
+/* To a view that its members made active: the store waits for acknowledgements still. */
+static void to_direct(void)
+{
+	to_learned_as(VOTERS);
+	event(CVY_EV_FENCED, -1, 0, 1);
+	event(CVY_EV_REPAIRED, -1, 0, 1);
+	acked(0xaa);
+}
+
+START_TEST(members_go_on_when_all_have_said_that_they_acknowledged)
+{
+	to_direct();
+	ck_assert_int_eq(cvy_group_phase(g), CVY_PHASE_RUN);
+	ck_assert_ptr_nonnull(did(CVY_DO_THAW));
+	answer("ack", "WAIT" STATE("inst", "1", "aa"));
+	now += 1000 * CVY_MS; /* ack_ms: the store must hear of it, too */
+	event(CVY_EV_TICK, -1, 0, 0);
+	ck_assert_uint_ne(called("ack"), 0);
+}
+END_TEST
+
+START_TEST(an_acknowledgement_of_another_view_does_not_count)
+{
+	to_learned_as(VOTERS);
+	acked(0xaa); /* before we are as far */
+	acked(0xab);
+	event(CVY_EV_FENCED, -1, 0, 1);
+	event(CVY_EV_REPAIRED, -1, 0, 1);
+	ck_assert_int_eq(cvy_group_phase(g), CVY_PHASE_ACKED);
+	answer("ack", "ACTIVE" STATE("run", "1", "aa"));
+	ck_assert_int_eq(cvy_group_phase(g), CVY_PHASE_RUN);
+}
+END_TEST
+
+/* A pending member, one without a vote, and a view that may be active elsewhere: the store alone says ACTIVE. */
+START_TEST(members_do_not_go_on_by_themselves_in_other_views)
+{
+	static const char *const lines[] = { "|o:0|1", "|o:0|1|o:1|3", VOTERS "|u:1|0:1,1:2" };
+
+	to_learned_as(lines[_i]);
+	event(CVY_EV_FENCED, -1, 0, 1);
+	event(CVY_EV_REPAIRED, -1, 0, 1);
+	acked(0xaa);
+	ck_assert_int_eq(cvy_group_phase(g), CVY_PHASE_ACKED);
+}
+END_TEST
+
+/* A notice of a change may come late, from a server that is gone: the store says that nothing is open. */
+START_TEST(a_wrong_hint_of_a_change_is_cured_in_a_view_that_waits_for_acknowledgements)
+{
+	struct cvy_event e = { .kind = CVY_EV_NOTICE, .rank = -1, .text = "1 open" };
+
+	to_direct();
+	answer("ack", "WAIT" STATE("inst", "1", "aa"));
+	step(&e);
+	remember();
+	event(CVY_EV_FROZEN, -1, 0, 1);
+	answer("report", "WAIT" STATE("inst", "1", "aa"));
+	ck_assert_int_eq(cvy_group_phase(g), CVY_PHASE_FROZEN);
+	ck_assert_uint_ne(called("open"), 0);
+	answer("open", "OK" STATE("open", "1", "aa"));
+	ck_assert_uint_ne(called("report"), 0);
+}
+END_TEST
+
 static const char *bad_told(void) /* of the report that this step makes; NULL: it makes none */
 {
 	for (int i = 0; i < acts.count; i++)
@@ -366,6 +452,10 @@ int main(void)
 	tcase_add_test(t, a_joiner_that_the_store_lost_registers_again);
 	tcase_add_test(t, a_late_reply_of_another_life_is_ignored);
 	tcase_add_test(t, a_repeated_reply_changes_nothing);
+	tcase_add_test(t, members_go_on_when_all_have_said_that_they_acknowledged);
+	tcase_add_test(t, an_acknowledgement_of_another_view_does_not_count);
+	tcase_add_loop_test(t, members_do_not_go_on_by_themselves_in_other_views, 0, 3);
+	tcase_add_test(t, a_wrong_hint_of_a_change_is_cured_in_a_view_that_waits_for_acknowledgements);
 	suite_add_tcase(s, t);
 	srunner_run_all(runner, CK_ENV);
 	failed = srunner_ntests_failed(runner);
