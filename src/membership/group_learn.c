@@ -161,6 +161,8 @@ static int goes_on_by_itself(const struct cvy_group_state *g)
 {
 	if (!cvy_mask_empty(&g->view->pending) || covey_mask_count(&g->view->members) > DIRECT_MEMBERS)
 		return 0;
+	if (!g->view->vid) /* a damaged name, and what who said nothing has said */
+		return 0;
 	for (int i = 0; i < g->learned.count; i++)
 		if (strncmp(g->learned.pair[i].field, "u:", 2) == 0)
 			return 0;

@@ -333,6 +333,25 @@ START_TEST(members_do_not_go_on_by_themselves_in_other_views)
 }
 END_TEST
 
+START_TEST(a_view_without_a_name_is_not_acknowledged_by_silence)
+{
+	struct cvy_group_args args = {
+		.rank = 0, .world = 2, .max_ranks = 4, .addr = "a", .host = "h", .nonce = 7, .seed = 1
+	};
+
+	now = CVY_MS;
+	g = cvy_group_new(&args, now);
+	event(CVY_EV_STORE_UP, -1, 0, 0);
+	api(CVY_API_JOIN);
+	answer("register", "OK" STATE("form", "0", "-") VIEW("", "") "|rank|0|inc|1|j:0|1 n a h 0|j:1|2 n b h 0");
+	event(CVY_EV_LINK_UP, 1, 2, 0);
+	answer("ready", "OK" STATE("inst", "1", "?") VIEW(TWO, "|l:1|? - 0,1 -") VOTERS);
+	event(CVY_EV_FENCED, -1, 0, 1);
+	event(CVY_EV_REPAIRED, -1, 0, 1);
+	ck_assert_int_eq(cvy_group_phase(g), CVY_PHASE_ACKED);
+}
+END_TEST
+
 /* A notice of a change may come late, from a server that is gone: the store says that nothing is open. */
 START_TEST(a_wrong_hint_of_a_change_is_cured_in_a_view_that_waits_for_acknowledgements)
 {
@@ -455,6 +474,7 @@ int main(void)
 	tcase_add_test(t, members_go_on_when_all_have_said_that_they_acknowledged);
 	tcase_add_test(t, an_acknowledgement_of_another_view_does_not_count);
 	tcase_add_loop_test(t, members_do_not_go_on_by_themselves_in_other_views, 0, 3);
+	tcase_add_test(t, a_view_without_a_name_is_not_acknowledged_by_silence);
 	tcase_add_test(t, a_wrong_hint_of_a_change_is_cured_in_a_view_that_waits_for_acknowledgements);
 	suite_add_tcase(s, t);
 	srunner_run_all(runner, CK_ENV);
