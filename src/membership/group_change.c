@@ -273,7 +273,7 @@ static void complaints(struct cvy_group_state *g, char *proven, char *bad, size_
 static void report(struct cvy_group_state *g)
 {
 	const struct cvy_report *rep = &g->report;
-	char n[5][24], flags[5], vid[20], epoch[16];
+	char n[5][24], flags[6], vid[20], epoch[16];
 	size_t bytes = 32 * (size_t)g->max_ranks + 2, f = 0;
 	char *proven = malloc(bytes), *bad = malloc(bytes);
 
@@ -285,6 +285,8 @@ static void report(struct cvy_group_state *g)
 		flags[f++] = 'l';
 	if (g->dead)
 		flags[f++] = 'o';
+	if (g->direct && g->was && g->was->epoch == g->view->epoch)
+		flags[f++] = 'a';
 	if (!f)
 		flags[f++] = '-';
 	flags[f] = 0;

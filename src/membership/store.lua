@@ -375,7 +375,7 @@ local function joiner_inc(r) return word(g.j[num(r)], 1) end
 local function start_change()
 	if h.ph ~= 'run' and h.ph ~= 'inst' then return end
 	set('ph', 'open') -- no r: or b: stands: they are noted in `open` alone, and who leaves it drops them
-	tell = true
+	tell, news = true, nil
 end
 
 local function may_enter(r) -- joiners that the next commit takes
@@ -471,6 +471,13 @@ end
 script.report = function()
 	local epoch, vid, bad = arg(1), arg(2), arg(9)
 	if not lists_me(g.m) then return reply('ERROR', 'why', 'only a member of the view reports') end
+	if is_current(epoch) and vid == h.vid and h.act ~= epoch and arg(7):find('a', 1, true) then
+		if not activate then -- its members went on by themselves: their votes count, and those of the removed no more
+			more = true
+			return nil
+		end
+		activate()
+	end
 	if is_current(epoch) and vid == h.vid and arg(7):find('o', 1, true) and proves_member(arg(8)) then start_change() end
 	if not is_current(epoch) or vid ~= h.vid or h.ph ~= 'open' then return current(epoch) end
 	not_awaited(num(RANK), INC)

@@ -235,6 +235,25 @@ static void minority_has_no_quorum_until_proof(struct bench *b)
 	acks(b, 0, 1);
 }
 
+/* Rank 2 lives, but the members of view 2 have agreed without it. */
+static void who_was_removed_has_no_vote_once_members_went_on(struct bench *b)
+{
+	char line[80];
+
+	group(b, 3, "auto");
+	accuse(b, 0, 2);
+	ck_assert_str_eq(report(b, 0, "0 0 0 5 - - -"), "WAIT");
+	ck_assert_str_eq(report(b, 1, "0 0 0 5 - - -"), "WAIT");
+	SAYS(b, 0, "decide 1 1", "COMMIT");
+	snprintf(line, sizeof(line), "0 0 0 5 o 1:%s -", b->inc[1]);
+	ck_assert_str_eq(report(b, 0, line), "NOQUORUM");
+	GOT(b, "need", "2");
+	snprintf(line, sizeof(line), "0 0 0 5 oa 1:%s -", b->inc[1]);
+	ck_assert_str_eq(report(b, 0, line), "COMMIT");
+	GOT(b, "epoch", "3");
+	acks(b, 0, 1);
+}
+
 static void half_is_enough_while_sure(struct bench *b)
 {
 	group(b, 2, "auto");
@@ -763,6 +782,7 @@ const struct store_case store_cases[] = {
 	CASE(prologue_refuses),
 	CASE(accused_goes_with_force_one),
 	CASE(minority_has_no_quorum_until_proof),
+	CASE(who_was_removed_has_no_vote_once_members_went_on),
 	CASE(half_is_enough_while_sure),
 	CASE(half_is_not_enough_in_a_new_life),
 	CASE(emptied_store_is_told),

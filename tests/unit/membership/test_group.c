@@ -352,6 +352,27 @@ START_TEST(a_view_without_a_name_is_not_acknowledged_by_silence)
 }
 END_TEST
 
+static const char *flags_told(void)
+{
+	for (int i = 0; i < acts.count; i++)
+		if (acts.item[i].kind == CVY_DO_CALL && strcmp(acts.item[i].argv[0], "report") == 0)
+			return acts.item[i].argv[13];
+	return "no report";
+}
+
+/* Else the votes of who was removed would be asked for still. */
+START_TEST(a_report_tells_the_store_that_the_members_went_on)
+{
+	struct cvy_event e = { .kind = CVY_EV_SUSPECT, .rank = 1, .inc = 2, .source = CVY_SOURCE_ROBUST };
+
+	to_direct();
+	step(&e);
+	remember();
+	event(CVY_EV_FROZEN, -1, 0, 1);
+	ck_assert_str_eq(flags_told(), "oa");
+}
+END_TEST
+
 /* A notice of a change may come late, from a server that is gone: the store says that nothing is open. */
 START_TEST(a_wrong_hint_of_a_change_is_cured_in_a_view_that_waits_for_acknowledgements)
 {
@@ -475,6 +496,7 @@ int main(void)
 	tcase_add_test(t, an_acknowledgement_of_another_view_does_not_count);
 	tcase_add_loop_test(t, members_do_not_go_on_by_themselves_in_other_views, 0, 3);
 	tcase_add_test(t, a_view_without_a_name_is_not_acknowledged_by_silence);
+	tcase_add_test(t, a_report_tells_the_store_that_the_members_went_on);
 	tcase_add_test(t, a_wrong_hint_of_a_change_is_cured_in_a_view_that_waits_for_acknowledgements);
 	suite_add_tcase(s, t);
 	srunner_run_all(runner, CK_ENV);
