@@ -10,6 +10,8 @@
  * isolated old primary, a restart with all, older or none of the data. A member talks to one server and
  * may change it MOVES times in all; up to DEATHS die, and are proven dead. Changes are opened because a member
  * is missing, and OPENS times for no reason. Whoever reports may be left out all the same. NAMES views in all.
+ * Members tell each other that they have learned a view, and go on when all have, though no server may know it yet. Those of
+ * PENDING have no vote at first; the first change admits them.
  *
  * Safety: of two views that live members hold for active, one descends from the other; lives and views of a
  * member only grow. Progress: when nothing happens any more, a server that more than half of the voters talk
@@ -31,6 +33,10 @@
 #define NAMES 3 /* 4 at most */
 #endif
 
+#ifndef PENDING
+#define PENDING 0 /* set of members */
+#endif
+
 #define BIT(x) (1 << (x))
 #define HAS(set, x) (((set) >> (x)) & 1)
 #define COUNT(set) (HAS(set, 0) + HAS(set, 1) + HAS(set, 2) + HAS(set, 3))
@@ -47,6 +53,7 @@ bit two;
 
 /* Members: what they learned, whether they know it active, the life they obey, whom they talk to. */
 byte learned[MEMBERS], obeys[MEMBERS];
+byte told[MEMBERS]; /* views that it told the others to have learned: one bit each */
 bit runs[MEMBERS], at[MEMBERS];
 byte alive = ALL, fenced, deaths, moves, opens;
 hidden byte i, j, yes;
@@ -58,6 +65,7 @@ hidden byte i, j, yes;
 #else
 #define TALKS(m, d) (UP(m) && at[m] == (d) && obeys[m] == life[d] && HAS(hellos[d], m) && view[d] != NONE)
 #endif
+#define ADMITTED(v) ((v) == 0 -> ALL & ~PENDING : v_members[v])
 #define RANKING(v, a) (v_epoch[v] * 2 + (a))
 
 /* Is x the view y or an ancestor of it? */
@@ -146,12 +154,10 @@ inline hello(d, m)
 	fi;
 	yes = 1;
 	if
-	:: view[d] == NONE || RANKING(learned[m], runs[m]) > RANKING(view[d], acted[d]) ->
-		take(d, m);
+	:: view[d] == learned[m] && runs[m] && !acted[d] -> /* what was reported for it stands */
+		activate(d);
 		yes = 1
-	:: else ->
-		in_line(learned[m], view[d]);
-		yes = yes && HAS(v_members[view[d]], m)
+	:: else -> hello_other(d, m)
 	fi;
 	if
 	:: yes ->
@@ -163,6 +169,18 @@ inline hello(d, m)
 	:: else -> fenced = fenced | BIT(m)
 	fi;
 	yes = 0
+}
+
+inline hello_other(d, m)
+{
+	if
+	:: view[d] == NONE || RANKING(learned[m], runs[m]) > RANKING(view[d], acted[d]) ->
+		take(d, m);
+		yes = 1
+	:: else ->
+		in_line(learned[m], view[d]);
+		yes = yes && HAS(v_members[view[d]], m)
+	fi
 }
 
 /* More than half of a set W of voters is kept; or half, and the server surely knows every promise; or the others are dead. */
@@ -184,7 +202,7 @@ inline hello(d, m)
 #define AGREE(d, W, T) (2 * KEPT(d, W, T) > COUNT(W) || (2 * KEPT(d, W, T) >= SIZE(W) && SURE(d, W)) || \
 			((W) & alive & ~(T)) == 0)
 #define DOUBTS(d, T, v) (acted[d] || !HAS(doubt[d], v) || AGREE(d, v_members[v], T))
-#define QUORUM(d, T) ((T) && AGREE(d, v_members[voters[d]], T) && DOUBTS(d, T, 1) && DOUBTS(d, T, 2) && DOUBTS(d, T, 3))
+#define QUORUM(d, T) ((T) && AGREE(d, ADMITTED(voters[d]), T) && DOUBTS(d, T, 1) && DOUBTS(d, T, 2) && DOUBTS(d, T, 3))
 
 /* The last report, or a call of who has waited long enough, decides: T stays. */
 #define KEEP(d, out) (reports[d] & alive & ~(out))
@@ -262,11 +280,36 @@ inline learn(d, m)
 	if
 	:: yes && HAS(v_members[view[d]], m) ->
 		learned[m] = view[d];
-		runs[m] = 0
+		runs[m] = 0;
+		told[m] = told[m] | BIT(view[d])
 	:: else -> fenced = fenced | BIT(m)
 	fi;
 	yes = 0
 }
+
+/* A view that its members make active: all had a vote on it, and it was not doubtful. */
+#ifdef NO_VOTERS
+#define VOTED(v) 1
+#else
+#define VOTED(v) ((v_members[v] & ~ADMITTED(v_voters[v])) == 0)
+#endif
+#define CERTAIN(v) (v_doubt[v] == 0)
+#ifdef NO_VID
+#define TOLD(v, m) (!HAS(v_members[v], m) || told[m] != 0)
+#else
+#define TOLD(v, m) (!HAS(v_members[v], m) || HAS(told[m], v))
+#endif
+#if MEMBERS > 2
+#define TOLD2(v) TOLD(v, 2)
+#else
+#define TOLD2(v) 1
+#endif
+#if MEMBERS > 3
+#define TOLD3(v) TOLD(v, 3)
+#else
+#define TOLD3(v) 1
+#endif
+#define ALL_TOLD(v) (TOLD(v, 0) && TOLD(v, 1) && TOLD2(v) && TOLD3(v))
 
 proctype member(byte m)
 {
@@ -274,11 +317,18 @@ end:
 	do
 	:: d_step { UP(m) && !TALKS(m, at[m]) -> hello(at[m], m) }
 	:: d_step { TALKS(m, at[m]) && learned[m] == view[at[m]] && open[at[m]] && !HAS(reports[at[m]], m) ->
+		if
+		:: runs[m] && !acted[at[m]] -> activate(at[m])
+		:: else
+		fi;
 		reports[at[m]] = reports[at[m]] | BIT(m) }
 	:: d_step { TALKS(m, at[m]) && v_epoch[view[at[m]]] > v_epoch[learned[m]] -> learn(at[m], m) }
 	:: d_step { TALKS(m, at[m]) && learned[m] == view[at[m]] && !open[at[m]] && !acted[at[m]] && !HAS(acks[at[m]], m) ->
 		acks[at[m]] = acks[at[m]] | BIT(m) }
 	:: d_step { TALKS(m, at[m]) && learned[m] == view[at[m]] && !open[at[m]] && acted[at[m]] && !runs[m] ->
+		runs[m] = 1;
+		one_history() }
+	:: d_step { UP(m) && learned[m] != 0 && !runs[m] && CERTAIN(learned[m]) && VOTED(learned[m]) && ALL_TOLD(learned[m]) ->
 		runs[m] = 1;
 		one_history() }
 	:: d_step { TALKS(m, at[m]) && learned[m] != view[at[m]] && v_epoch[view[at[m]]] == v_epoch[learned[m]] -> /* a rival */
@@ -316,7 +366,7 @@ proctype takeover()
 }
 
 #define TALKERS(d) (alive & ~fenced & HERE(d))
-#define CARRIED(d) (2 * COUNT(v_members[voters[d]] & TALKERS(d)) > COUNT(v_members[voters[d]]))
+#define CARRIED(d) (2 * COUNT(ADMITTED(voters[d]) & TALKERS(d)) > COUNT(ADMITTED(voters[d])))
 
 init
 {

@@ -11,6 +11,9 @@
  * zombie: it goes on in its old view until it asks the store, and when all have fenced it, it writes over
  * its window), or report in time. A joiner takes a free rank. A report may come twice, the second late (REPEATS).
  *
+ * In a view whose members all had a vote on it they tell each other that they have acknowledged, and go on when all have: the
+ * store hears of it later, or never.
+ *
  * A process is an incarnation: 0 to 2 the founders, 3 the joiner. Sets are masks of processes.
  */
 #ifndef OPS
@@ -77,6 +80,10 @@ byte admit_epoch;		  /* epoch of the ADMIT message that the joiner has, 0: none 
 byte tag[PROCS * 2];		  /* windows */
 byte aside[PROCS * PROCS * 2];	  /* copies taken at the fence */
 byte out[PROCS * (OPS + 1)], made[PROCS * (OPS + 1)];
+byte go;			  /* who has heard, or will hear, from all that they acknowledged its view; kept while it runs by that */
+#ifdef NO_VID
+byte ever; /* acknowledged some view */
+#endif
 byte dirty, unfenced;		  /* readers whose bytes of the joiner a late put spoiled; that have not fenced yet */
 byte again_epoch, again_done, agains; /* a report of process 1 that is still under way a second time */
 hidden byte i, h, T, a, t;
@@ -273,7 +280,7 @@ inline drop_aside(p)
 }
 
 /* When all have acknowledged, nothing of an old view is needed and nothing of a removed process gets in. */
-inline activate()
+inline settle()
 {
 	for (i : 0 .. PROCS - 1) {
 		assert(!HAS(s_members & ~s_pending, i) || done[i] + 1 >= s_base);
@@ -291,11 +298,20 @@ inline activate()
 		:: else
 		fi
 	}
-	i = 0;
+	i = 0
+}
+
+inline members_vote()
+{
+	s_voters = s_members & ~s_pending;
+	s_dead = s_dead & s_members
+}
+
+inline activate()
+{
 	s_ph = RUN;
 	s_acked = 0;
-	s_voters = s_members & ~s_pending;
-	s_dead = s_dead & s_members;
+	members_vote();
 	s_lag = 0;
 	if
 	:: s_ready == s_epoch -> start_change() /* a joiner became ready while acknowledgements were missing */
@@ -307,6 +323,13 @@ inline activate()
 
 inline report(p)
 {
+	if
+	:: phase[p] == ACKED -> go = go & ~BIT(p)
+#ifndef NO_TELL_STORE
+	:: phase[p] == RUN && HAS(go, p) -> members_vote()
+#endif
+	:: else
+	fi;
 #ifndef NO_FREEZE
 	phase[p] = FROZEN;
 #endif
@@ -367,6 +390,7 @@ inline learn(p)
 	assert(done[p] < s_base);
 	entered[p] = 0;
 	adm[p] = 0;
+	go = go & ~BIT(p);
 	epoch[p] = s_epoch;
 	members[p] = s_members;
 	pending[p] = s_pending;
@@ -411,16 +435,31 @@ inline repair(p)
 	uniform(p)
 }
 
+#define BY_THEMSELVES (!s_pending && !(s_members & ~s_voters))
+#define ALL_ACKED ((s_members & ~s_acked) == 0)
+
 inline ack(p)
 {
 	phase[p] = ACKED;
 	s_acked = s_acked | BIT(p);
-	if
-#ifdef NO_ALL_ACKS
-	:: s_acked != 0 -> s_ph = RUN; s_voters = s_members & ~s_pending
-#else
-	:: (s_members & ~s_acked) == 0 -> activate()
+#ifdef NO_VID
+	ever = ever | BIT(p);
 #endif
+	if
+#if defined(NO_ALL_ACKS)
+	:: s_acked != 0 -> s_ph = RUN; s_voters = s_members & ~s_pending
+#elif defined(NO_ALL_TELL)
+	:: BY_THEMSELVES -> go = go | s_members
+#elif defined(NO_VID)
+	:: BY_THEMSELVES -> go = go | ((members[p] & ~ever) == 0 -> BIT(p) : 0) | (ALL_ACKED -> s_members : 0)
+#else
+	:: ALL_ACKED && BY_THEMSELVES ->
+		settle();
+		go = go | s_members
+#endif
+	:: ALL_ACKED && !BY_THEMSELVES ->
+		settle();
+		activate()
 	:: else
 	fi
 }
@@ -495,7 +534,7 @@ end:
 		:: s_ph != OPEN -> start_change()
 		:: else
 		fi }
-	:: d_step { STEPS(p) && CURRENT(p) && s_ph == RUN && adm[p] && LOWEST(p) -> start_change() }
+	:: d_step { STEPS(p) && CURRENT(p) && (s_ph == RUN || s_ph == INST) && adm[p] && LOWEST(p) -> start_change() }
 
 	:: d_step { MEMBER(p) && CURRENT(p) && s_ph == OPEN && !REPORTED(p) -> report(p) }
 #if REPEATS
@@ -516,8 +555,9 @@ end:
 		phase[p] = FENCED;
 		forget(p) }
 	:: d_step { UP(p) && phase[p] == LEARNED && LACKS(p) && HOLDERS(p) && GIVES(HOLDER(p), p) -> repair(p) }
-	:: d_step { UP(p) && phase[p] == LEARNED && CURRENT(p) && s_ph == INST && MAY_ACK(p) -> ack(p) }
-	:: d_step { UP(p) && phase[p] == ACKED && CURRENT(p) && s_ph == RUN -> thaw(p) }
+	:: d_step { UP(p) && phase[p] == LEARNED && CURRENT(p) && (s_ph == INST || (s_ph == OPEN && BY_THEMSELVES)) && MAY_ACK(p) -> ack(p) }
+	:: d_step { UP(p) && phase[p] == ACKED && ((CURRENT(p) && s_ph == RUN) || HAS(go, p)) -> thaw(p) }
+	:: d_step { p == 0 && s_ph == INST && ALL_ACKED -> activate() } /* the store has heard from all, too */
 #ifdef NO_FENCE_FIRST
 	:: d_step { HAS(unfenced, p) -> unfenced = unfenced & ~BIT(p) }
 #endif
@@ -541,8 +581,9 @@ end:
 	od
 }
 
-/* PROTOCOL section 13: half or more of the voters are gone and one of them lives outside, so nobody can prove it dead. */
-#define NOQUORUM (s_ph == OPEN && !WAITS(1) && !QUORUM && (s_voters & excluded & alive))
+/* PROTOCOL section 13: half or more of the voters are gone and one of them lives outside, so nobody can prove it dead. Not when
+ * a member has run in this view: then those outside have no vote any more. */
+#define NOQUORUM (s_ph == OPEN && !WAITS(1) && !QUORUM && (s_voters & excluded & alive) && !(go & s_members & alive))
 
 /* When all faults are over: one active view of those that live, all operations done. */
 init
