@@ -310,7 +310,8 @@ void cvy_engine_learn(void *ctx, const struct cvy_view *view, const struct covey
 	}
 	was_pending = e->pending;
 	cvy_repair_drop(e);
-	fence(e, removed, !cvy_mask_empty(lag) && !covey_mask_has(lag, e->rank));
+	/* A laggard too: should the holder die during the repair, it is asked for what it has completed. */
+	fence(e, removed, !cvy_mask_empty(lag));
 	cvy_view_copy(e->view, view);
 	if (view->fail_seq) { /* stands though the next view does not repeat it: some may have taken it already */
 		e->failed =
