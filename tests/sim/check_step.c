@@ -124,6 +124,25 @@ static void check_heap(struct proc *p)
 			sim_fail(p->sim, "G8: processes %d and %d have their buffers at other offsets", p->id, i);
 }
 
+/* I6: who begins a view begins it with all of its members: each has learned it and lacks nothing below its base. */
+void check_begins(struct proc *p, const struct cvy_view *v)
+{
+	for (int i = 0; i < p->sim->procs; i++) {
+		const struct proc *q = p->sim->proc[i];
+		const struct cvy_view *theirs = cvy_group_view(q->driver.group);
+
+		if (q == p || q->rank < 0 || v->member[q->rank].inc != q->inc ||
+		    strcmp(cvy_group_gid(p->driver.group), cvy_group_gid(q->driver.group)) != 0 ||
+		    (theirs && theirs->epoch > v->epoch))
+			continue;
+		if (q->fenced < v->epoch || (!covey_mask_has(&v->pending, q->rank) && q->engine->done + 1 < v->base))
+			sim_fail(p->sim,
+				 "I6: process %d begins view %u, base %" PRIu64
+				 "; process %d has learned view %u and done %" PRIu64,
+				 p->id, v->epoch, v->base, i, q->fenced, q->engine->done);
+	}
+}
+
 void check_step(struct proc *p)
 {
 	int look = (p->sim->steps + (uint64_t)p->id) % LOOK_AT_INPUTS == 0;

@@ -13,6 +13,7 @@ int check_left_out(const struct proc *p); /* others went on without it */
 /* check_step.c: after every event of a process */
 void check_step(struct proc *p);
 void check_poison(struct sim *s);
+void check_begins(struct proc *p, const struct cvy_view *v); /* a view is active here */
 
 /* check_store.c: when a member calls the store, and when a call has decided */
 void check_call(struct proc *p, int argc, const char *const *argv);

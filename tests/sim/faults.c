@@ -324,6 +324,8 @@ static void doom(struct sim *s, struct proc *p)
 
 	(void)p;
 	s->plan->script = scripts[draw(s, sizeof(scripts) / sizeof(scripts[0]))];
+	if (!strcmp(s->plan->script, "peek") && draw(s, 2))
+		s->plan->script = "beat";
 	s->plan->doom = DOOM_BEFORE + (int)draw(s, 3);
 	sim_trace(s, "who next calls %s %s", s->plan->script,
 		  s->plan->doom == DOOM_BEFORE	? "dies before it"

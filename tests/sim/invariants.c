@@ -25,7 +25,7 @@ void sim_activated(struct proc *p, const struct cvy_view *v)
 	struct sim_view *known = sim_view_of(p, v->epoch);
 
 	check_descent(p, v);
-
+	check_begins(p, v);
 	for (int i = 0; i < p->sim->procs; i++) { /* a rival of which all are dead is none */
 		struct proc *q = p->sim->proc[i];
 

@@ -160,6 +160,7 @@ int sim_run(uint64_t seed, int trace, char *why, size_t bytes, uint64_t *steps);
 /* sim_mesh.c */
 void sim_mesh_open(struct proc *p);
 void sim_mesh_close(struct proc *p);
+void sim_mesh_abandon(struct proc *p);
 void sim_mesh_up(struct proc *p, struct proc *other, int rank, uint64_t inc, uint64_t id);
 int sim_mesh_down(struct proc *p, uint64_t id, int *rank, uint64_t *inc); /* 1: that link stood here, to them */
 void sim_mesh_drop(struct proc *p, int rank, uint64_t inc);

@@ -95,6 +95,14 @@ void sim_mesh_close(struct proc *p)
 	close(mesh->fd);
 }
 
+/* After a failure: what is dear, and needs no list that may be half done. */
+void sim_mesh_abandon(struct proc *p)
+{
+	munmap(p->mesh.own, p->mesh.layout.window_bytes);
+	munmap(p->mesh.base, p->mesh.layout.window_bytes * SIM_RANKS);
+	close(p->mesh.fd);
+}
+
 /* ---- data path of the tcp flavour ---- */
 
 static struct sim_link *live(struct cvy_link *link)

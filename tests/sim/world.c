@@ -8,6 +8,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "world.h"
 
@@ -189,6 +190,15 @@ static void close_world(struct sim *s)
 	cvy_errbox_free(s->box);
 }
 
+/* After a failure locks may be held and lists half done: descriptors and windows are given back, the rest is left. */
+static void abandon_world(struct sim *s)
+{
+	for (int i = 0; i < s->procs; i++) {
+		sim_mesh_abandon(s->proc[i]);
+		close(s->proc[i]->engine->idle_fd);
+	}
+}
+
 static struct sim *world;
 static sigjmp_buf touched;
 
@@ -260,7 +270,9 @@ int sim_run(uint64_t seed, int trace, char *why, size_t bytes, uint64_t *steps)
 	world->failed = 1;
 	for (int i = 0; i < world->procs; i++)
 		world->proc[i]->alive = 0;
-	if (!failed) { /* after a failure locks may be held and lists half done: the memory is left */
+	if (failed) {
+		abandon_world(world);
+	} else {
 		close_world(world);
 		free(world);
 	}
