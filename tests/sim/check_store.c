@@ -89,7 +89,8 @@ void check_voters(struct sim *s, struct memory_server *server)
 void check_decided(struct sim *s, const char *before, const char *vid)
 {
 	if (s->lines < SIM_LINES)
-		s->line[s->lines++] = (struct sim_line){ strtoull(vid, NULL, 16), strtoull(before, NULL, 16) };
+		s->line[s->lines++] =
+			(struct sim_line){ .vid = strtoull(vid, NULL, 16), .parent = strtoull(before, NULL, 16) };
 }
 
 static int descends(const struct sim *s, uint64_t vid, uint64_t from)
@@ -98,6 +99,66 @@ static int descends(const struct sim *s, uint64_t vid, uint64_t from)
 		if (s->line[i].vid == vid)
 			vid = s->line[i].parent;
 	return vid == from;
+}
+
+static struct sim_line *line_of(struct sim *s, uint64_t vid)
+{
+	for (int i = s->lines; i-- > 0;)
+		if (s->line[i].vid == vid)
+			return &s->line[i];
+	return NULL;
+}
+
+void check_ran(struct sim *s, struct memory_server *server)
+{
+	const char *vid = memory_server_field(server, "sim", "vid"), *epoch, *act;
+	struct sim_line *line = vid ? line_of(s, strtoull(vid, NULL, 16)) : NULL;
+
+	epoch = memory_server_field(server, "sim", "epoch");
+	act = memory_server_field(server, "sim", "act");
+	if (!line || line->ran || !epoch || !act || strcmp(epoch, act) != 0)
+		return;
+	line->ran = 1;
+	for (int r = 0; r < SIM_RANKS; r++) {
+		char field[16];
+		const char *o;
+
+		snprintf(field, sizeof(field), "o:%d", r);
+		o = memory_server_field(server, "sim", field);
+		line->voter[r] = o ? strtoull(o, NULL, 10) : 0;
+	}
+}
+
+/* Had rank @r a vote on what came after the view @vid? -1: nobody ran in that view. */
+static int had_vote(struct sim *s, const struct sim_line *line, int r, uint64_t inc)
+{
+	if (line->ran)
+		return line->voter[r] == inc;
+	for (int i = 0; i < s->views; i++)
+		if (s->view[i].vid == line->vid)
+			return s->view[i].inc[r] == inc && !(s->view[i].pending >> r & 1);
+	return -1;
+}
+
+/* I2: a view is begun without the store's word only where all of its members had a vote on it. */
+void check_by_itself(struct proc *p, const struct cvy_view *v)
+{
+	struct sim *s = p->sim;
+	const struct sim_line *line = line_of(s, v->vid), *before = line;
+
+	if (!line || line->ran || s->lines == SIM_LINES)
+		return;
+	do
+		before = before->parent ? line_of(s, before->parent) : NULL;
+	while (before && had_vote(s, before, p->rank, p->inc) < 0);
+	if (!before) /* founders have their votes from the start */
+		return;
+	CVY_MASK_EACH(r, &v->members)
+	{
+		if (!had_vote(s, before, r, v->member[r].inc))
+			sim_fail(s, "I2: process %d begins view %u, which the store has not; rank %d had no vote on it",
+				 p->id, v->epoch, r);
+	}
 }
 
 /* I2: of any two views that were active and have live members, one descends from the other. */

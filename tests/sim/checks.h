@@ -19,6 +19,8 @@ void check_begins(struct proc *p, const struct cvy_view *v); /* a view is active
 void check_call(struct proc *p, int argc, const char *const *argv);
 void check_voters(struct sim *s, struct memory_server *server);
 void check_decided(struct sim *s, const char *before, const char *vid); /* a view came of another */
+void check_ran(struct sim *s, struct memory_server *server);		/* has it just called its view active? */
+void check_by_itself(struct proc *p, const struct cvy_view *v);
 void check_descent(struct proc *p, const struct cvy_view *v);
 
 #endif

@@ -26,6 +26,7 @@ void sim_activated(struct proc *p, const struct cvy_view *v)
 
 	check_descent(p, v);
 	check_begins(p, v);
+	check_by_itself(p, v);
 	for (int i = 0; i < p->sim->procs; i++) { /* a rival of which all are dead is none */
 		struct proc *q = p->sim->proc[i];
 

@@ -405,6 +405,7 @@ void sim_asked(struct sim *s, struct sim_event *e)
 	if (was.epoch != is.epoch || strcmp(was.ph, is.ph))
 		sim_trace(s, "store%s: %s of process %d: epoch %" PRIu64 " %s", server == s->old ? " (old)" : "",
 			  r->argv[0], r->proc, is.epoch, is.ph);
+	check_ran(s, server);
 	if (strcmp(was.ph, is.ph) && !strcmp(is.ph, "run"))
 		check_voters(s, server);
 	if (was.epoch != is.epoch || strcmp(was.ph, is.ph))

@@ -72,6 +72,8 @@ struct seen { /* what was seen of a process before */
 
 struct sim_line { /* a view and the one that it was decided in */
 	uint64_t vid, parent;
+	int ran; /* some server has called it active, with these voters */
+	uint64_t voter[SIM_RANKS];
 };
 
 struct proc {
