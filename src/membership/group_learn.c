@@ -138,11 +138,12 @@ static int acknowledging(const struct cvy_group_state *g)
 	return g->phase == CVY_PHASE_ACKED || (g->phase == CVY_PHASE_RUN && g->direct);
 }
 
-void cvy_learn_acked(struct cvy_group_state *g, const struct cvy_event *reply)
+void cvy_learn_acked(struct cvy_group_state *g, uint64_t epoch, const struct cvy_event *reply)
 {
 	struct covey_mask wait;
 
-	if (!acknowledging(g) || g->seen_epoch != g->view->epoch || g->seen_ph != PH_INST)
+	/* The answer may be to what was said of the view before: this one is not acknowledged by it. */
+	if (!acknowledging(g) || epoch != g->view->epoch || g->seen_epoch != g->view->epoch || g->seen_ph != PH_INST)
 		return;
 	if (g->acked && !cvy_ranks_parse(cvy_reply_get(reply->argc, reply->argv, "wait"), &wait))
 		CVY_MASK_EACH(r, &wait)

@@ -220,7 +220,7 @@ void cvy_change_clear(struct cvy_group_state *g, int life); /* a new epoch, or a
 void cvy_learn_advance(struct cvy_group_state *g);
 void cvy_learn_event(struct cvy_group_state *g, const struct cvy_event *event);
 void cvy_learn_msg(struct cvy_group_state *g, const struct cvy_msg *msg);
-void cvy_learn_acked(struct cvy_group_state *g, const struct cvy_event *reply);
+void cvy_learn_acked(struct cvy_group_state *g, uint64_t epoch, const struct cvy_event *reply);
 
 /* group_ask.c */
 void cvy_ask_api(struct cvy_group_state *g, const struct cvy_event *event);

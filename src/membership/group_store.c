@@ -234,7 +234,7 @@ static void dispatch(struct cvy_group_state *g, int script, uint64_t mark, const
 		cvy_change_decided(g, script, mark, e);
 		break;
 	case CALL_ACK:
-		cvy_learn_acked(g, e);
+		cvy_learn_acked(g, mark, e);
 		break;
 	case CALL_BEAT:
 		leases(g, e->argc, e->argv);

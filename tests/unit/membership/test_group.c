@@ -230,6 +230,24 @@ START_TEST(a_newer_open_stops_repair_and_reports_again)
 }
 END_TEST
 
+/* The next view came while the answer was under way: to take it for this view's would cost ack_ms. */
+START_TEST(a_late_answer_to_an_older_ack_acknowledges_nothing)
+{
+	to_learned();
+	event(CVY_EV_FENCED, -1, 0, 1);
+	event(CVY_EV_REPAIRED, -1, 0, 1);
+	ck_assert_uint_ne(called("ack"), 0);
+	event(CVY_EV_SUSPECT, 1, 2, 0);
+	answer("open", "OK" STATE("open", "1", "aa"));
+	event(CVY_EV_FROZEN, -1, 0, 1);
+	answer("report", "COMMIT" STATE("inst", "2", "bb") VIEW("|m:0|1 0 a h", L1 "|l:2|bb 1 - -"));
+	event(CVY_EV_FENCED, -1, 0, 2);
+	event(CVY_EV_REPAIRED, -1, 0, 2);
+	answer("ack", "WAIT" STATE("inst", "2", "bb"));
+	ck_assert_uint_ne(called("ack"), 0); /* of the new view */
+}
+END_TEST
+
 START_TEST(gone_is_answered_with_hello)
 {
 	to_frozen();
@@ -485,6 +503,7 @@ int main(void)
 	tcase_add_test(t, a_view_that_descends_from_a_rival_fences_me);
 	tcase_add_test(t, a_commit_removes_the_dead);
 	tcase_add_test(t, a_newer_open_stops_repair_and_reports_again);
+	tcase_add_test(t, a_late_answer_to_an_older_ack_acknowledges_nothing);
 	tcase_add_test(t, gone_is_answered_with_hello);
 	tcase_add_test(t, a_mark_to_retire_outlives_the_store);
 	tcase_add_test(t, a_link_that_broke_twice_is_good_again_after_ack_ms);
