@@ -242,7 +242,7 @@ int cvy_redis_open(const char *url, const char *group, struct cvy_loop *loop, co
 	r->store.ops = &redis_ops;
 	r->loop = loop;
 	r->sink = *sink;
-	r->call_ms = call_ms;
+	r->call_ms = r->wait_ms = call_ms;
 	r->backoff_ms = BACKOFF_MIN_MS;
 	snprintf(r->key, sizeof(r->key), "covey:{%.64s}:g", group);
 	snprintf(r->channel, sizeof(r->channel), "covey:{%.64s}:n", group);

@@ -65,6 +65,7 @@ struct redis {
 	char named[400]; /* who says that it is the master; empty without sentinels */
 	struct ask ask;
 	int call_ms, backoff_ms;
+	int wait_ms; /* bound of a call: call_ms, more while the store answers later than that */
 	int up, told_down, fatal, depth, dying;
 	struct conn calls, notices;
 	struct cvy_timer *retry, *bound, *soon;

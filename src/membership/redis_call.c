@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Requests and replies. Redis answers in order, so what is outstanding is one queue; a call that met its deadline
- * stays in it, already answered, until its late reply arrives and is thrown away.
+ * stays in it, already answered, until its late reply arrives and is thrown away; what is learned from it is how
+ * long to wait for the next ones, or a store far away would never answer in time.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,8 +11,9 @@
 
 #include "redis.h"
 
-#define ARGS_MAX 200000 /* strings of one call: a record of 4096 ranks has fewer */
-#define DEAD_CALLS 10	/* call bounds without any reply: the connection is taken for dead */
+#define ARGS_MAX 200000	 /* strings of one call: a record of 4096 ranks has fewer */
+#define DEAD_CALLS 10	 /* call bounds without any reply: the connection is taken for dead */
+#define WAIT_MAX_MS 1000 /* for one call, however slow the store */
 #define OLDEST_MAJOR 6
 #define OLDEST_MINOR 2
 
@@ -245,6 +247,15 @@ static void on_notice(struct redis *r, const redisReply *reply)
 		r->sink.notice(r->sink.ctx, reply->element[2]->str);
 }
 
+/* Twice the time that the last call took, within bounds. */
+static void learn_pace(struct redis *r, const struct expect *e)
+{
+	uint64_t twice = 2 * (cvy_now_ns() - e->sent_ns) / CVY_MS;
+	int most = r->call_ms > WAIT_MAX_MS ? r->call_ms : WAIT_MAX_MS;
+
+	r->wait_ms = twice > (uint64_t)most ? most : twice > (uint64_t)r->call_ms ? (int)twice : r->call_ms;
+}
+
 static void on_reply(struct conn *k, const redisReply *reply)
 {
 	struct redis *r = k->redis;
@@ -256,6 +267,8 @@ static void on_reply(struct conn *k, const redisReply *reply)
 		return;
 	}
 	e = take(k);
+	if (e.kind >= CALL_SHA)
+		learn_pace(r, &e);
 	if (reply->type == REDIS_REPLY_ERROR && e.kind == CALL_SHA && begins(reply->str, "NOSCRIPT")) {
 		if (!e.open || send_call(k, CALL_TEXT, &e) == 0) {
 			if (!e.open)
@@ -305,11 +318,11 @@ void cvy_redis_read(struct conn *k)
 static void arm(struct redis *r)
 {
 	struct conn *k = &r->calls;
-	uint64_t call = (uint64_t)r->call_ms * CVY_MS, first = 0;
+	uint64_t wait = (uint64_t)r->wait_ms * CVY_MS, dead = (uint64_t)r->call_ms * DEAD_CALLS * CVY_MS, first = 0;
 
 	for (int i = 0; i < k->count; i++) {
 		const struct expect *e = &k->queue[(k->head + i) % (CVY_REDIS_QUEUE + 4)];
-		uint64_t bound = e->sent_ns + call * (e->open ? 1 : DEAD_CALLS);
+		uint64_t bound = e->sent_ns + (e->open && wait < dead ? wait : dead);
 
 		if ((e->open || i == 0) && (!first || bound < first))
 			first = bound;
@@ -325,7 +338,7 @@ void cvy_redis_bound(void *ctx)
 {
 	struct redis *r = ctx;
 	struct conn *k = &r->calls;
-	uint64_t now = cvy_now_ns(), bound = (uint64_t)r->call_ms * CVY_MS;
+	uint64_t now = cvy_now_ns(), wait = (uint64_t)r->wait_ms * CVY_MS, call = (uint64_t)r->call_ms * CVY_MS;
 
 	r->bound = NULL;
 	if (!r->up) {
@@ -333,12 +346,12 @@ void cvy_redis_bound(void *ctx)
 		return;
 	}
 	cvy_redis_enter(r);
-	if (k->count && k->queue[k->head].sent_ns + DEAD_CALLS * bound <= now)
+	if (k->count && k->queue[k->head].sent_ns + DEAD_CALLS * call <= now)
 		cvy_redis_break(k, COVEY_ERR_STORE, 0, "the store does not answer");
 	for (int i = 0; i < k->count && !r->dying; i++) {
 		struct expect *e = &k->queue[(k->head + i) % (CVY_REDIS_QUEUE + 4)];
 
-		if (e->open && e->sent_ns + bound <= now)
+		if (e->open && e->sent_ns + wait <= now)
 			answer(r, e, COVEY_ERR_TIMEOUT, 0, NULL, "the store did not answer in time");
 	}
 	if (!r->dying && !k->broken)

@@ -315,6 +315,50 @@ START_TEST(stopped_server_ends_a_call_after_another_in_time)
 }
 END_TEST
 
+#define SHORT_MS 100 /* bound of a call */
+#define LATE_MS 450  /* the first answer; the connection would be given up after 10 bounds */
+#define AGAIN_MS 200 /* the second one, late for a client that learned nothing */
+
+static uint64_t stopped_ns;
+
+static void stop_and_call(struct real *r)
+{
+	kill(r->server, SIGSTOP);
+	stopped_ns = cvy_now_ns();
+	r->store->ops->call(r->store, (uint64_t)++phase, 9, peek);
+}
+
+static int answered_late_twice(struct real *r)
+{
+	uint64_t ms = (cvy_now_ns() - stopped_ns) / CVY_MS;
+
+	if (phase == 0 && r->up) {
+		stop_and_call(r);
+	} else if (phase == 1 && ms > LATE_MS) {
+		ck_assert_int_eq(r->err, COVEY_ERR_TIMEOUT);
+		kill(r->server, SIGCONT);
+		ck_assert_int_eq(plain(r, "PING"), 0); /* then the first answer is on its way, too */
+		phase = 2;
+	} else if (phase == 2) {
+		phase = 3; /* by the next tick it is here */
+	} else if (phase == 3) {
+		stop_and_call(r);
+	} else if (phase == 4 && ms > AGAIN_MS) {
+		kill(r->server, SIGCONT);
+	}
+	return r->replied == 2;
+}
+
+/* Else a store that always answers late would never be heard, and nobody could join. */
+START_TEST(client_waits_longer_for_a_store_that_was_late)
+{
+	client_open(&real, SHORT_MS);
+	client_run(&real, answered_late_twice);
+	ck_assert_int_eq(real.err, 0);
+	client_close(&real);
+}
+END_TEST
+
 START_TEST(bad_urls_are_explained)
 {
 	static const char *const bad[] = { "",
@@ -415,6 +459,7 @@ int main(void)
 	tcase_add_test(tc, client_comes_back_after_a_kill);
 	tcase_add_test(tc, stopped_server_ends_every_call_once);
 	tcase_add_test(tc, stopped_server_ends_a_call_after_another_in_time);
+	tcase_add_test(tc, client_waits_longer_for_a_store_that_was_late);
 	tcase_add_test(tc, bad_urls_are_explained);
 	tcase_add_test(tc, sentinel_urls_are_taken_apart);
 	tcase_add_test(tc, admin_call_reports_a_missing_group);
