@@ -238,17 +238,21 @@ static int step_kill(struct reader *r, struct chaos_step *step)
 
 static int step_server(struct reader *r, struct chaos_step *step)
 {
-	static const char *const acts[] = { "stop",  "continue", "kill", "start", "empty",
-					    "flush", "pause",	 "slow", "clock", "failover" };
+	static const char *const acts[] = { "stop", "continue", "kill",	    "start",	"empty", "flush",    "pause",
+					    "slow", "clock",	"failover", "failkill", "lag",	 "promoted", "revive" };
 	struct chaos_plan *plan = r->plan;
 
-	if (choice(r, 1, "what the store suffers", acts, 10, &step->what))
+	if (choice(r, 1, "what the store suffers", acts, CHAOS_S_REVIVE + 1, &step->what))
 		return -1;
 	snprintf(step->kind, sizeof(step->kind), "store %s", acts[step->what]);
 	plan->needs_data |= step->what == CHAOS_S_START;
 	plan->needs_proxy |= step->what == CHAOS_S_SLOW;
 	plan->needs_clock |= step->what == CHAOS_S_CLOCK;
-	plan->needs_sentinel |= step->what == CHAOS_S_FAILOVER;
+	plan->needs_sentinel |= step->what >= CHAOS_S_FAILOVER;
+	plan->needs_single |= step->what < CHAOS_S_FAILOVER;
+	if (plan->needs_sentinel && (plan->needs_single || plan->hosts))
+		return wrong(r, "store %s: a plan whose store fails over has no other fault of it and no hosts",
+			     acts[step->what]);
 	if (step->what == CHAOS_S_CLOCK)
 		return number(r, 2, "seconds to step the clock by", -86400, 86400, &step->a);
 	if (step->what == CHAOS_S_PAUSE || step->what == CHAOS_S_SLOW)

@@ -115,7 +115,11 @@ enum chaos_server_act {
 	CHAOS_S_PAUSE,
 	CHAOS_S_SLOW,
 	CHAOS_S_CLOCK,
-	CHAOS_S_FAILOVER
+	CHAOS_S_FAILOVER, /* this and the rest need sentinels */
+	CHAOS_S_FAILKILL,
+	CHAOS_S_LAG,
+	CHAOS_S_PROMOTED,
+	CHAOS_S_REVIVE
 };
 
 struct chaos_step {
@@ -138,7 +142,7 @@ struct chaos_plan {
 	uint32_t bytes[CHAOS_SIZES];
 	int settings;
 	char setting[CHAOS_SETTINGS][2][64];
-	bool logs_full, needs_data, needs_proxy, needs_clock, needs_sentinel;
+	bool logs_full, needs_data, needs_proxy, needs_clock, needs_sentinel, needs_single;
 	int steps;
 	struct chaos_step step[CHAOS_STEPS];
 };
@@ -207,7 +211,7 @@ struct chaos_run {
 	int disputes;
 	struct chaos_server server;
 	pid_t proxy;
-	bool net, sentinel;
+	bool net, sentinel, lags;
 	uint64_t start_ns, end_ns, settle_ns, checked, alarms, fenced;
 	int rounds, kinds, events;
 	char kind[CHAOS_KINDS][40];

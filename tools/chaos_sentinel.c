@@ -40,6 +40,9 @@ static struct {
 	int master, lags; /* index of server; the other one is stopped */
 } set;
 
+static void (*meanwhile)(void *ctx); /* called while we wait */
+static void *meanwhile_ctx;
+
 /* The server's names. redis-check-rdb is the same program and serves when it is called redis-server. */
 static const char *const programs[] = { "redis-server", "valkey-server", "redis-check-rdb", NULL };
 
@@ -133,6 +136,16 @@ static int other_is_master(void)
 	return all_sentinels("SENTINEL get-master-addr-by-name " NAME, port) && answers(other, "ROLE", "master");
 }
 
+static void wait_ms(int ms)
+{
+	uint64_t end = now_ms() + (uint64_t)ms;
+
+	if (!meanwhile)
+		poll(NULL, 0, ms);
+	while (meanwhile && now_ms() < end)
+		meanwhile(meanwhile_ctx);
+}
+
 static int wait_for(int (*true_now)(void), const char *what)
 {
 	uint64_t end = now_ms() + WATCHDOG_MS;
@@ -140,7 +153,7 @@ static int wait_for(int (*true_now)(void), const char *what)
 	while (!true_now()) {
 		if (now_ms() > end)
 			return say("%s: not within %d ms", what, WATCHDOG_MS);
-		poll(NULL, 0, LOOK_MS);
+		wait_ms(LOOK_MS);
 	}
 	return 0;
 }
@@ -261,7 +274,13 @@ int chaos_sentinel_start(const char *dir, char *url, size_t bytes)
 	return err;
 }
 
-int chaos_sentinel_failover(void)
+void chaos_sentinel_meanwhile(void (*look)(void *ctx), void *ctx)
+{
+	meanwhile = look;
+	meanwhile_ctx = ctx;
+}
+
+int chaos_sentinel_ask(void)
 {
 	uint64_t end = now_ms() + WATCHDOG_MS;
 
@@ -270,12 +289,23 @@ int chaos_sentinel_failover(void)
 		if (now_ms() > end)
 			return say("no sentinel starts a failover: %s",
 				   ask(&set.sentinel[0], "SENTINEL FAILOVER " NAME));
-		poll(NULL, 0, 5 * LOOK_MS);
+		wait_ms(5 * LOOK_MS);
 	}
-	if (wait_for(other_is_master, "a planned failover"))
+	return 0;
+}
+
+int chaos_sentinel_promoted(void)
+{
+	if (wait_for(other_is_master, "a failover"))
 		return -1;
 	set.master = 1 - set.master;
-	return wait_for(servers_linked, "a master that became a replica");
+	/* A killed one comes back when it is revived. */
+	return set.server[1 - set.master].pid ? wait_for(servers_linked, "a master that became a replica") : 0;
+}
+
+int chaos_sentinel_failover(void)
+{
+	return chaos_sentinel_ask() || chaos_sentinel_promoted() ? -1 : 0;
 }
 
 int chaos_sentinel_lag(void)
@@ -290,16 +320,18 @@ int chaos_sentinel_lag(void)
 										  : say("the replica was not cut off");
 }
 
-int chaos_sentinel_kill(void)
+void chaos_sentinel_strike(void)
 {
 	end(&set.server[set.master]);
 	if (set.lags && set.server[1 - set.master].pid)
 		kill(set.server[1 - set.master].pid, SIGCONT);
 	set.lags = 0;
-	if (wait_for(other_is_master, "a failover after a kill"))
-		return -1;
-	set.master = 1 - set.master;
-	return 0;
+}
+
+int chaos_sentinel_kill(void)
+{
+	chaos_sentinel_strike();
+	return chaos_sentinel_promoted();
 }
 
 int chaos_sentinel_revive(void)
@@ -309,6 +341,17 @@ int chaos_sentinel_revive(void)
 	if (set.server[other].pid)
 		return say("nobody is dead");
 	return start_server(other) || wait_for(servers_linked, "a server that comes back as a replica");
+}
+
+long chaos_sentinel_number(int replica, const char *key, const char *field)
+{
+	const struct server *server = &set.server[replica ? 1 - set.master : set.master];
+	char command[128];
+	const char *bulk;
+
+	snprintf(command, sizeof(command), "HGET %s %s", key, field);
+	bulk = strstr(ask(server, command), "\r\n"); /* $LENGTH, NUMBER, and the answer to the PING */
+	return bulk && bulk[2] >= '0' && bulk[2] <= '9' ? strtol(bulk + 2, NULL, 10) : -1;
 }
 
 int chaos_sentinel_port(void)

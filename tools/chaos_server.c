@@ -23,6 +23,7 @@
 
 #include "chaos_net.h"
 #include "chaos_plan.h"
+#include "chaos_sentinel.h"
 
 #define START_MS 5000
 #define REPLY_MS 1000
@@ -173,16 +174,67 @@ static int command(struct chaos_run *run, const char *format, unsigned long long
 	return -1;
 }
 
+/* Epoch of the first group, as the master or its replica has it. */
+static long epoch_at(int replica)
+{
+	return chaos_sentinel_number(replica, "covey:{crew0}:g", "epoch");
+}
+
+/* A replica that lags takes over without some views: that it lacks them is looked at, or the plan would show nothing. */
+static int strike_master(struct chaos_run *run)
+{
+	long knew = run->lags ? epoch_at(0) : 0, has;
+
+	chaos_sentinel_strike();
+	has = run->lags ? epoch_at(1) : -1;
+	run->lags = false;
+	if (knew > has && run->base.opt->verbose)
+		fprintf(stderr, "ep-chaos: the master had epoch %ld, the replica that takes over has %ld\n", knew, has);
+	if (knew <= has)
+		chaos_wrong(&run->base, "the replica was to lag, and has epoch %ld like the master", has);
+	return knew > has ? 0 : -1;
+}
+
+static int sentinel_act(struct chaos_run *run, enum chaos_server_act what)
+{
+	int err = 0;
+
+	switch (what) {
+	case CHAOS_S_FAILOVER:
+		err = chaos_sentinel_ask();
+		break;
+	case CHAOS_S_FAILKILL:
+		return strike_master(run);
+	case CHAOS_S_LAG:
+		err = chaos_sentinel_lag();
+		run->lags = !err;
+		break;
+	case CHAOS_S_PROMOTED:
+		err = chaos_sentinel_promoted();
+		break;
+	case CHAOS_S_REVIVE:
+		err = chaos_sentinel_revive();
+		break;
+	default: /* nothing to undo */
+		break;
+	}
+	if (err)
+		chaos_wrong(&run->base, "the sentinels do not do what they are asked for");
+	return err;
+}
+
 int chaos_server_act(struct chaos_run *run, const struct chaos_step *step)
 {
 	struct chaos_server *s = &run->server;
 
+	if (run->sentinel)
+		return sentinel_act(run, (enum chaos_server_act)step->what);
 	switch ((enum chaos_server_act)step->what) {
 	case CHAOS_S_STOP:
 		return s->pid > 0 ? kill(s->pid, SIGSTOP) : 0;
 	case CHAOS_S_CONTINUE: /* whatever was done to it */
 		__atomic_store_n(&run->crew->proxy_us, PROXY_NOTHING_US, __ATOMIC_RELAXED);
-		return s->pid > 0 ? kill(s->pid, SIGCONT) : run->sentinel ? 0 : restart(run, false);
+		return s->pid > 0 ? kill(s->pid, SIGCONT) : restart(run, false);
 	case CHAOS_S_KILL:
 		end_server(s);
 		return 0;
@@ -199,10 +251,14 @@ int chaos_server_act(struct chaos_run *run, const struct chaos_step *step)
 		return 0;
 	case CHAOS_S_CLOCK:
 		return set_clock(s, step->a);
-	case CHAOS_S_FAILOVER:
-		break;
+	default:
+		return -1;
 	}
-	return -1;
+}
+
+static void look(void *ctx)
+{
+	chaos_run_poll(ctx);
 }
 
 int chaos_server_open(struct chaos_run *run)
@@ -212,8 +268,9 @@ int chaos_server_open(struct chaos_run *run)
 	char module[256];
 
 	if (plan->needs_sentinel) {
-		fprintf(stderr, "ep-chaos: plan %s: no Sentinel in this build\n", plan->name);
-		return CHAOS_SKIPPED;
+		chaos_sentinel_meanwhile(look, run);
+		run->sentinel = !chaos_sentinel_start(s->dir, run->crew->store, sizeof(run->crew->store));
+		return run->sentinel ? 0 : -1;
 	}
 	s->data = plan->needs_data;
 	s->clock = plan->needs_clock;
@@ -239,5 +296,7 @@ void chaos_server_close(struct chaos_run *run)
 		kill(run->proxy, SIGKILL);
 		waitpid(run->proxy, NULL, 0);
 	}
+	if (run->sentinel)
+		chaos_sentinel_stop();
 	end_server(&run->server);
 }
