@@ -170,10 +170,22 @@ struct chaos_worker *chaos_crew_at(struct chaos_run *run, int rank)
 	return NULL;
 }
 
+/* In every slice of time that the operation was under way in. */
+static void draw(struct chaos_run *run, const struct chaos_record *record, uint64_t wait)
+{
+	uint64_t enter = record->enter_ns < run->start_ns ? run->start_ns : record->enter_ns;
+	uint64_t from = (enter - run->start_ns) / run->bucket_ns,
+		 to = (record->done_ns - run->start_ns) / run->bucket_ns;
+
+	for (; from <= to && from < CHAOS_BUCKETS; from++)
+		if (run->longest[from] < wait)
+			run->longest[from] = wait;
+}
+
 /* What a record means for the waits shown and for the faults under way. */
 static void note(struct chaos_run *run, struct chaos_worker *w, int group, const struct chaos_record *record)
 {
-	uint64_t wait = record->done_ns - record->enter_ns, at = record->done_ns - run->start_ns;
+	uint64_t wait = record->done_ns - record->enter_ns;
 	bool joins = !w->last[group].seq; /* waits for its group, not for a fault */
 
 	w->last[group] = *record;
@@ -181,9 +193,7 @@ static void note(struct chaos_run *run, struct chaos_worker *w, int group, const
 		w->seen[group] = *record;
 	if (joins || w->state != CHAOS_P_LIVE || record->done_ns < run->start_ns)
 		return;
-	at /= run->bucket_ns;
-	if (at < CHAOS_BUCKETS && run->longest[at] < wait)
-		run->longest[at] = wait;
+	draw(run, record, wait);
 	for (int i = run->events - 1; i >= 0 && i >= run->events - 32; i--) {
 		struct chaos_event *e = &run->event[i];
 
