@@ -106,6 +106,7 @@ void chaos_check(struct chaos_run *run, int desk, int group, const struct chaos_
 
 	in_order(run, &run->worker[desk], group, record);
 	run->checked++;
+	run->failed += record->status != 0;
 	if (run->worker[desk].scribbles)
 		return;
 	if (entry->record.seq > record->seq)

@@ -213,6 +213,7 @@ struct chaos_run {
 	pid_t proxy;
 	bool net, sentinel, lags;
 	uint64_t start_ns, end_ns, settle_ns, checked, alarms, fenced;
+	uint64_t failed; /* outcomes that are an error, alike on all: LOST, ROOT */
 	int rounds, kinds, events;
 	char kind[CHAOS_KINDS][40];
 	struct chaos_event event[CHAOS_EVENTS];

@@ -32,10 +32,11 @@ void chaos_table(struct chaos_run *run)
 	for (int k = 0; wait && k < run->kinds; k++)
 		row(run, k, wait);
 	free(wait);
-	printf("%d faults in %d rounds, %llu operations checked, %llu ranks fenced (%llu false alarms), %d wrong, "
-	       "%.1f s\n",
-	       run->events, run->rounds, (unsigned long long)run->checked, (unsigned long long)run->fenced,
-	       (unsigned long long)run->alarms, run->base.wrong, (double)(run->end_ns - run->start_ns) / 1e9);
+	printf("%d faults in %d rounds, %llu operations checked, %llu of them lost or without their root, "
+	       "%llu ranks fenced (%llu false alarms), %d wrong, %.1f s\n",
+	       run->events, run->rounds, (unsigned long long)run->checked, (unsigned long long)run->failed,
+	       (unsigned long long)run->fenced, (unsigned long long)run->alarms, run->base.wrong,
+	       (double)(run->end_ns - run->start_ns) / 1e9);
 	printf("plan %s seed %llu: %s\n", run->plan.name, (unsigned long long)run->base.opt->seed,
 	       run->base.wrong ? "NOT HELD" : "held");
 }

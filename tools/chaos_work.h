@@ -16,9 +16,10 @@ struct chaos_member {
 	struct chaos_desk *desk;
 	struct chaos_seat *seat;
 	struct covey_group *group;
-	int number; /* of the group */
-	int rank;   /* in the group */
-	int size;   /* of the group, since the last safe point */
+	struct covey_work *work; /* of a call that was started */
+	int number;		 /* of the group */
+	int rank;		 /* in the group */
+	int size;		 /* of the group, since the last safe point */
 	bool joiner;
 	bool scribbles;	       /* spoils its own window by a rule: its own results are nobody's */
 	uint64_t step, random; /* of this step, the same on all ranks */
