@@ -91,6 +91,7 @@ void cvy_call(struct cvy_group_state *g, int script, uint64_t mark, int argc, co
 	c->until_ns = CVY_NEVER;
 	if (helper >= 0) {
 		c->until_ns = g->now + CVY_RELAY_MS * CVY_MS;
+		c->helper = helper;
 		cvy_relay_send(g, helper, c->id, n, all);
 	} else if (cvy_do_call(g, c->id, n, all)) {
 		c->id = 0;
@@ -100,7 +101,7 @@ void cvy_call(struct cvy_group_state *g, int script, uint64_t mark, int argc, co
 	free(all);
 }
 
-/* Relayed calls have no client that ends them for us. */
+/* Relayed calls have no client that ends them for us. A helper that is gone will not answer any more. */
 void cvy_call_timers(struct cvy_group_state *g)
 {
 	for (int s = 0; s < CALLS; s++) {
@@ -108,10 +109,10 @@ void cvy_call_timers(struct cvy_group_state *g)
 
 		if (!c->id || c->until_ns == CVY_NEVER)
 			continue;
-		if (g->now >= c->until_ns) {
+		if (g->now >= c->until_ns || !cvy_relay_can(g, c->helper)) {
 			struct cvy_event lost = { .kind = CVY_EV_REPLY, .id = c->id, .err = COVEY_ERR_TIMEOUT };
 
-			g->helper = -1 - g->helper; /* another one next time, see cvy_relay_helper */
+			g->helper = -1 - c->helper; /* another one next time, see cvy_relay_helper */
 			cvy_store_reply(g, &lost);
 		} else {
 			cvy_group_wake(g, c->until_ns);

@@ -69,6 +69,16 @@ static void send(struct cvy_group_state *g, int type, int rank, uint64_t inc, ui
 	a->bytes = (uint32_t)b.at;
 }
 
+/* Its link stands and it is not known to be dead; the link of a dead member stands for some milliseconds. */
+int cvy_relay_can(const struct cvy_group_state *g, int rank)
+{
+	const struct cvy_view *v = g->view;
+	uint64_t inc = v ? v->member[rank].inc : 0;
+
+	return inc && covey_mask_has(&v->members, rank) && g->peer[rank].up && g->peer[rank].inc == inc &&
+	       g->peer[rank].proven != inc;
+}
+
 /* Members whose link stands, in turn: the last helper as long as it answers (a negative value names one that did not). */
 int cvy_relay_helper(struct cvy_group_state *g)
 {
@@ -80,8 +90,7 @@ int cvy_relay_helper(struct cvy_group_state *g)
 	for (int i = g->helper < 0; i <= v->max_ranks; i++) {
 		int r = (last + i) % v->max_ranks;
 
-		if (r == g->rank || !covey_mask_has(&v->members, r) || !g->peer[r].up ||
-		    g->peer[r].inc != v->member[r].inc)
+		if (r == g->rank || !cvy_relay_can(g, r))
 			continue;
 		g->helper = r;
 		return r;

@@ -45,6 +45,7 @@ struct call {
 	uint64_t id;	   /* under way, 0: none */
 	uint64_t due_ns;   /* not before */
 	uint64_t until_ns; /* relayed: given up then */
+	int helper;	   /* relayed: who does it */
 	int tries;	   /* failures in a row */
 	int again;	   /* peek: asked for while under way */
 	uint64_t mark;	   /* what the call was about: version of a report, request of an ask */
@@ -179,6 +180,7 @@ void cvy_call_reset(struct cvy_group_state *g, int script);
 
 /* group_relay.c */
 int cvy_relay_helper(struct cvy_group_state *g); /* rank, -1: none */
+int cvy_relay_can(const struct cvy_group_state *g, int rank);
 void cvy_relay_send(struct cvy_group_state *g, int rank, uint64_t id, int argc, const char *const *argv);
 void cvy_relay_msg(struct cvy_group_state *g, const struct cvy_msg *msg);
 int cvy_relay_reply(struct cvy_group_state *g, const struct cvy_event *event); /* 1: it was for another */

@@ -312,8 +312,11 @@ void cvy_store_state(struct cvy_group_state *g, const struct cvy_event *e)
 	if (e->kind == CVY_EV_STORE_UP) {
 		g->store_up = 1;
 		g->failures = 0;
-		for (int s = 0; s < CALLS; s++)
+		for (int s = 0; s < CALLS; s++) {
+			if (g->call[s].until_ns != CVY_NEVER) /* relayed: it is made anew, without the detour */
+				g->call[s].id = 0;
 			g->call[s].due_ns = 0;
+		}
 		g->peek_due = g->now;
 		if (g->lost)
 			cvy_group_event(g, COVEY_EVENT_STORE_BACK, -1, "the store answers again");

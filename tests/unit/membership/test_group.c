@@ -248,6 +248,34 @@ START_TEST(a_late_answer_to_an_older_ack_acknowledges_nothing)
 }
 END_TEST
 
+START_TEST(a_relayed_call_is_made_directly_when_the_store_is_back)
+{
+	to_run();
+	event(CVY_EV_STORE_DOWN, -1, 0, 0);
+	event(CVY_EV_SUSPECT, 1, 2, 0);
+	ck_assert_uint_eq(called("open"), 0);
+	ck_assert_int_eq(did(CVY_DO_SEND)->rank, 1); /* which never answers */
+	event(CVY_EV_STORE_UP, -1, 0, 0);
+	ck_assert_uint_ne(called("open"), 0);
+}
+END_TEST
+
+/* Its link stands for some milliseconds longer than it does. */
+START_TEST(the_dead_are_asked_to_relay_nothing)
+{
+	struct cvy_event dead = { .kind = CVY_EV_SUSPECT, .rank = 1, .inc = 2, .source = CVY_SOURCE_ROBUST };
+
+	to_run();
+	event(CVY_EV_STORE_DOWN, -1, 0, 0);
+	step(&dead);
+	ck_assert_ptr_null(did(CVY_DO_SEND));
+	event(CVY_EV_STORE_UP, -1, 0, 0);
+	ck_assert_ptr_nonnull(did(CVY_DO_FREEZE));
+	event(CVY_EV_FROZEN, -1, 0, 1);
+	ck_assert_uint_ne(called("report"), 0);
+}
+END_TEST
+
 START_TEST(gone_is_answered_with_hello)
 {
 	to_frozen();
@@ -504,6 +532,8 @@ int main(void)
 	tcase_add_test(t, a_commit_removes_the_dead);
 	tcase_add_test(t, a_newer_open_stops_repair_and_reports_again);
 	tcase_add_test(t, a_late_answer_to_an_older_ack_acknowledges_nothing);
+	tcase_add_test(t, a_relayed_call_is_made_directly_when_the_store_is_back);
+	tcase_add_test(t, the_dead_are_asked_to_relay_nothing);
 	tcase_add_test(t, gone_is_answered_with_hello);
 	tcase_add_test(t, a_mark_to_retire_outlives_the_store);
 	tcase_add_test(t, a_link_that_broke_twice_is_good_again_after_ack_ms);
