@@ -16,7 +16,7 @@ static uint64_t draw(uint64_t *random, uint64_t below)
 	*random ^= *random << 13;
 	*random ^= *random >> 7;
 	*random ^= *random << 17;
-	return *random % below;
+	return (*random >> 24) % below; /* the upper bits are the better ones */
 }
 
 static void death(FILE *f, uint64_t *random)
@@ -86,6 +86,17 @@ static void piece(FILE *f, uint64_t *random)
 	fprintf(f, "wait 0ms..50ms\n");
 }
 
+static void settings(FILE *f, uint64_t *random)
+{
+	fprintf(f, "ranks %d\n", 4 + (int)draw(random, 3));
+	if (draw(random, 3) == 0)
+		fprintf(f, "set COVEY_TRANSPORT tcp\n");
+	if (draw(random, 4) == 0)
+		fprintf(f, "groups 2 of 3\n");
+	if (draw(random, 4) == 0)
+		fprintf(f, "bytes 8 65536 1000000\n");
+}
+
 char *chaos_plan_random(uint64_t seed)
 {
 	uint64_t random = seed * UINT64_C(0x9e3779b97f4a7c15) | 1;
@@ -97,6 +108,7 @@ char *chaos_plan_random(uint64_t seed)
 		return NULL;
 	for (int i = 0; i < 8; i++) /* a small seed has few bits to begin with */
 		draw(&random, 2);
+	settings(f, &random);
 	for (int i = 0; i < PIECES; i++)
 		piece(f, &random);
 	fclose(f);
