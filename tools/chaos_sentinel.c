@@ -25,7 +25,7 @@
 #define DOWN_MS 500	  /* silence after which a sentinel takes a server for dead */
 #define FAILOVER_MS 2000  /* of a sentinel; twice this between two attempts */
 #define REPLY_MS 2000	  /* of one question */
-#define WATCHDOG_MS 40000 /* of anything that we wait for: it takes a few seconds */
+#define WATCHDOG_MS 55000 /* of anything that we wait for: some seconds, and 30 s more after a starved sentinel */
 #define LOOK_MS 20
 #define PONG "+PONG\r\n"
 
@@ -126,6 +126,12 @@ static int sentinels_know(void)
 	return all_sentinels("INFO sentinel", "status=ok") && all_sentinels("INFO sentinel", "slaves=1,sentinels=3");
 }
 
+/* No sentinel takes the replica for down, else it would not be promoted for a while. */
+static int replica_known(void)
+{
+	return servers_linked() && all_sentinels("SENTINEL REPLICAS " NAME, "\r\nflags\r\n$5\r\nslave\r\n");
+}
+
 /* Every sentinel names the other server, and it says so itself. */
 static int other_is_master(void)
 {
@@ -151,8 +157,11 @@ static int wait_for(int (*true_now)(void), const char *what)
 	uint64_t end = now_ms() + WATCHDOG_MS;
 
 	while (!true_now()) {
-		if (now_ms() > end)
+		if (now_ms() > end) {
+			if (!all_sentinels("INFO sentinel", "sentinel_tilt:0"))
+				say("a sentinel was starved and is in tilt mode");
 			return say("%s: not within %d ms", what, WATCHDOG_MS);
+		}
 		wait_ms(LOOK_MS);
 	}
 	return 0;
@@ -340,7 +349,7 @@ int chaos_sentinel_revive(void)
 
 	if (set.server[other].pid)
 		return say("nobody is dead");
-	return start_server(other) || wait_for(servers_linked, "a server that comes back as a replica");
+	return start_server(other) || wait_for(replica_known, "a server that comes back as a replica");
 }
 
 long chaos_sentinel_number(int replica, const char *key, const char *field)
