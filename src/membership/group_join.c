@@ -176,14 +176,14 @@ static void missing(struct cvy_group_state *g, char *text, size_t bytes)
 		if (wanted && r != g->rank && !g->peer[r].up)
 			cvy_mask_add(&mask, r);
 	}
-	snprintf(text, bytes, "no connection to rank %s", cvy_mask_text(&mask, list, sizeof(list)));
+	snprintf(text, bytes, "no connection to rank %s%s", cvy_mask_text(&mask, list, sizeof(list)), g->link_why);
 	if (cvy_mask_empty(&mask))
 		snprintf(text, bytes, "all are here, but the store has not begun the view");
 }
 
 static void expired(struct cvy_group_state *g)
 {
-	char text[160];
+	char text[160 + CVY_LINK_WHY];
 
 	if (g->rank >= 0) {
 		missing(g, text, sizeof(text));

@@ -5,6 +5,7 @@
  */
 #include "group_state.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 static void want(struct cvy_group_state *g, int rank, uint64_t inc, const char *addr, const char *host)
@@ -150,6 +151,9 @@ static void link_down(struct cvy_group_state *g, struct peer *p, const struct cv
 
 	if (ms > CVY_DIAL_RETRY_MAX_MS)
 		ms = CVY_DIAL_RETRY_MAX_MS;
+	if (!g->joined && e->text)
+		snprintf(g->link_why, sizeof(g->link_why), "; the last link that failed, to rank %d: %.100s", rank,
+			 e->text);
 	if (p->up) {
 		p->up = 0;
 		g->ups--;

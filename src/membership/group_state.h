@@ -19,6 +19,7 @@
 #define CVY_ASKS_MAX 64	     /* requests of the application under way */
 #define CVY_DIAL_RETRY_MS 20 /* back-off of a dial: first and longest wait */
 #define CVY_DIAL_RETRY_MAX_MS 320
+#define CVY_LINK_WHY 160 /* bytes */
 #define CVY_BEAT_MS 1000
 #define CVY_STAGGER_MS 50 /* all but the three lowest ranks call decide this much later */
 
@@ -96,7 +97,8 @@ struct cvy_group_state {
 	uint64_t join_deadline;
 	int join_err;
 	char join_why[160];
-	int displaced; /* how often it lost its place before a view listed it: longer waits */
+	char link_why[CVY_LINK_WHY]; /* while joining: which link failed last, and why */
+	int displaced;		     /* how often it lost its place before a view listed it: longer waits */
 	char gid[40], life[80], stat[96];
 	uint8_t secret[32];
 	int have_secret, rank, max_ranks, manual;

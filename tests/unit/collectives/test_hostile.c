@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A group of three processes at work, and somebody who calls their sockets: garbage, another version,
- * another group, a wrong incarnation, a wrong proof, floods, and silence. The
- * operations go on with right results in the one epoch they began with, and afterwards every member has
+ * another group, a wrong incarnation, a wrong proof, floods, and silence; and a process that would join it
+ * with another secret. The operations go on with right results in the one epoch they began with, and afterwards every member has
  * the descriptors and, but for a little, the memory that it had.
  *
  * labels: redis real
@@ -13,7 +13,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <grp.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
@@ -22,6 +21,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -34,6 +34,7 @@
 #define GROWTH_KB 8192	   /* of memory, over all attacks: caches of the allocator, not connections */
 #define LINES_PER_ATTACK 8 /* of the log, of one member: CVY_STRANGER_LINES in each period that the attack touches */
 #define SCAN 1000
+#define IMPOSTOR_MS 10000 /* that it tries to join */
 
 struct shared {
 	uint64_t at[RANKS], joined[RANKS], lines[RANKS], stop;
@@ -476,49 +477,59 @@ START_TEST(silent_callers_keep_no_joiner_out)
 }
 END_TEST
 
-/* ---- other users ---- */
+/* ---- a wrong secret ---- */
 
-/* As nobody: 0 when the member's sockets and memory are closed to it, else what could be opened. */
-static int as_nobody(const struct job *job)
+static void write_file(const char *path, const char *text, unsigned int mode)
 {
-	char path[64], byte;
-	int fd, found = 0;
-	DIR *dir;
+	int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode);
 
-	if (setgroups(0, NULL) || setgid(65534) || setuid(65534))
-		return 99;
-	fd = call(job, 0, 1); /* an abstract name has no owner: the member looks who calls, and hangs up */
-	if (recv(fd, &byte, 1, 0) > 0)
-		return 1;
-	snprintf(path, sizeof(path), "/proc/%d/fd", (int)job->pid[0]);
-	dir = opendir(path);
-	if (dir)
-		return 2;
-	for (int n = 0; n < 256; n++) { /* the window, by number */
-		snprintf(path, sizeof(path), "/proc/%d/fd/%d", (int)job->pid[0], n);
-		found |= open(path, O_RDONLY | O_CLOEXEC) >= 0;
-	}
-	snprintf(path, sizeof(path), "/proc/%d/mem", (int)job->pid[0]);
-	found |= open(path, O_RDONLY | O_CLOEXEC) >= 0;
-	return found ? 3 : 0;
+	must(fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text), "%s: %s", path, strerror(errno));
+	must(!fchmod(fd, mode), "%s: %s", path, strerror(errno));
+	close(fd);
 }
 
-static int outsider_main(void *arg, int unused)
+/* A process that may read the store, and so finds the group, but has another secret. */
+static int impostor_main(void *arg, int me)
 {
-	(void)unused;
-	return as_nobody(arg);
+	struct job *job = arg;
+	struct covey_config config = job->config;
+	struct covey_group *group = NULL;
+	struct covey_error_info info;
+	int err;
+
+	config.rank = me;
+	config.create = COVEY_CREATE_NEVER;
+	config.world = 0;
+	config.admission = COVEY_ADMISSION_MANUAL;
+	config.join_ms = IMPOSTOR_MS;
+	err = covey_join(&config, &group);
+	covey_last_error(NULL, &info);
+	must(err == COVEY_ERR_TIMEOUT && strstr(info.cause, "secret"), "%s: %s", covey_strerror(err), info.cause);
+	return 0;
 }
 
-START_TEST(another_user_reaches_neither_sockets_nor_windows)
+START_TEST(who_has_another_secret_joins_no_group)
 {
+	char dir[] = "/tmp/covey-test-XXXXXX", right[64], wrong[64];
 	struct job job;
-	int status;
 
-	job_start(&job, "users", COVEY_TRANSPORT_SHM);
-	status = harness_reap(harness_fork(outsider_main, &job, 0));
-	must(WIFEXITED(status) && !WEXITSTATUS(status), "another user gets in: %d", WEXITSTATUS(status));
-	undisturbed(&job, "another user");
+	must(mkdtemp(dir), "%s", strerror(errno));
+	snprintf(right, sizeof(right), "%s/right", dir);
+	snprintf(wrong, sizeof(wrong), "%s/wrong", dir);
+	write_file(right, "the secret of this group", 0600);
+	write_file(wrong, "the secret of that group", 0600);
+	setenv("COVEY_SECRET_FILE", right, 1);
+	job_start(&job, "secret", COVEY_TRANSPORT_AUTO);
+	setenv("COVEY_SECRET_FILE", wrong, 1);
+	must(!harness_reap(harness_fork(impostor_main, &job, RANKS)), "the impostor failed otherwise");
+	undisturbed(&job, "a wrong secret");
+	setenv("COVEY_SECRET_FILE", right, 1);
+	must(!harness_reap(harness_fork(joiner_main, &job, RANKS)), "who has the secret is kept out");
+	undisturbed(&job, "a joiner");
 	job_end(&job);
+	unlink(right);
+	unlink(wrong);
+	rmdir(dir);
 }
 END_TEST
 
@@ -532,10 +543,7 @@ int main(void)
 	tcase_add_test(tcase, attacks_by_unix_disturb_no_group_on_shared_memory);
 	tcase_add_test(tcase, attacks_by_tcp_disturb_no_group_over_tcp);
 	tcase_add_test(tcase, silent_callers_keep_no_joiner_out);
-	if (!geteuid())
-		tcase_add_test(tcase, another_user_reaches_neither_sockets_nor_windows);
-	else
-		fprintf(stderr, "the test with another user needs root: left out\n");
+	tcase_add_test(tcase, who_has_another_secret_joins_no_group);
 	suite_add_tcase(suite, tcase);
 	return harness_main(suite);
 }
