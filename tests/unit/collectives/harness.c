@@ -285,13 +285,33 @@ pid_t harness_fork(int (*fn)(void *arg, int rank), void *arg, int rank)
 	_exit(fn(arg, rank));
 }
 
+static uint64_t sum(const uint64_t *counters, int n)
+{
+	uint64_t all = 0;
+
+	for (int i = 0; i < n; i++)
+		all += __atomic_load_n(&counters[i], __ATOMIC_RELAXED);
+	return all;
+}
+
 int harness_reap(pid_t pid)
 {
-	int fd = (int)syscall(SYS_pidfd_open, pid, 0), status = 0;
+	return harness_reap_busy(pid, NULL, 0);
+}
+
+int harness_reap_busy(pid_t pid, const uint64_t *counters, int n)
+{
+	int fd = (int)syscall(SYS_pidfd_open, pid, 0), status = 0, ended;
 	struct pollfd p = { fd, POLLIN, 0 };
+	uint64_t before, after = sum(counters, n);
 
 	must(fd >= 0, "pidfd_open: %s", strerror(errno));
-	must(poll(&p, 1, WATCHDOG_MS) == 1, "process %d hangs", (int)pid);
+	do {
+		before = after;
+		ended = poll(&p, 1, WATCHDOG_MS) == 1;
+		after = sum(counters, n);
+	} while (!ended && after != before);
+	must(ended, "process %d hangs", (int)pid);
 	close(fd);
 	must(waitpid(pid, &status, 0) == pid, "waitpid: %s", strerror(errno));
 	return status;

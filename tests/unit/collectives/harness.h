@@ -78,6 +78,8 @@ void *harness_shared(size_t bytes); /* zeroed, seen by all forked ranks */
 pid_t harness_fork(int (*fn)(void *arg, int rank), void *arg, int rank);
 /* Status of waitpid(), within the watchdog. */
 int harness_reap(pid_t pid);
+/* The same of a process with much to do: the watchdog begins anew whenever one of the @n counters has moved. */
+int harness_reap_busy(pid_t pid, const uint64_t *counters, int n);
 /* Until *@word >= @least, within the watchdog. */
 void harness_until(const uint64_t *word, uint64_t least, const char *what);
 
