@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "clock.h"
@@ -348,6 +349,16 @@ static int start_thread(struct cvy_agent *agent)
 	return 0;
 }
 
+/* It may be meant so, as on a machine with one user: said, and not refused. */
+static void look_at_mode(int fd, const char *path)
+{
+	struct stat st;
+
+	if (!fstat(fd, &st) && st.st_mode & S_IRWXO)
+		cvy_warn("membership", "secret_file \"%.100s\" is open to every user of this host: mode %03o", path,
+			 (unsigned int)st.st_mode & 0777);
+}
+
 /* The group's key from a file of any form: its hash. */
 static int read_secret(const struct cvy_agent *agent, uint8_t secret[32])
 {
@@ -367,6 +378,8 @@ static int read_secret(const struct cvy_agent *agent, uint8_t secret[32])
 			       "secret_file \"%.100s\" holds %zd bytes: it must be at least %d", path, n, SECRET_MIN);
 	else
 		crypto_generichash(secret, 32, bytes, (size_t)n, NULL, 0);
+	if (!err)
+		look_at_mode(fd, path);
 	if (n > 0)
 		sodium_memzero(bytes, (size_t)n);
 	if (fd >= 0)

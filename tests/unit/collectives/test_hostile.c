@@ -533,6 +533,44 @@ START_TEST(who_has_another_secret_joins_no_group)
 }
 END_TEST
 
+static void count_word(void *ctx, int level, const char *line)
+{
+	(void)level;
+	*(int *)ctx += strstr(line, "open to every user") != NULL;
+}
+
+static int alone_main(void *arg, int mode)
+{
+	struct covey_config config = *(struct covey_config *)arg;
+	struct covey_group *group;
+	int said = 0;
+
+	covey_log_set(count_word, &said, COVEY_LOG_WARN);
+	group = harness_join(&config, 0);
+	covey_log_set(NULL, NULL, COVEY_LOG_ERROR);
+	covey_close(group);
+	must(said == (mode == 0644), "mode %o: said %d times", (unsigned int)mode, said);
+	return 0;
+}
+
+START_TEST(a_secret_that_everybody_can_read_is_said)
+{
+	static const int modes[] = { 0600, 0640, 0644 };
+	char path[] = "/tmp/covey-test-XXXXXX";
+	int fd = mkstemp(path);
+
+	must(fd >= 0 && !close(fd), "%s", strerror(errno));
+	for (size_t i = 0; i < sizeof(modes) / sizeof(modes[0]); i++) {
+		struct covey_config config = harness_config("mode", 1);
+
+		write_file(path, "the secret of this group", (unsigned int)modes[i]);
+		config.secret_file = path;
+		must(!harness_reap(harness_fork(alone_main, &config, modes[i])), "mode %o", (unsigned int)modes[i]);
+	}
+	unlink(path);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("collectives/hostile");
@@ -544,6 +582,7 @@ int main(void)
 	tcase_add_test(tcase, attacks_by_tcp_disturb_no_group_over_tcp);
 	tcase_add_test(tcase, silent_callers_keep_no_joiner_out);
 	tcase_add_test(tcase, who_has_another_secret_joins_no_group);
+	tcase_add_test(tcase, a_secret_that_everybody_can_read_is_said);
 	suite_add_tcase(suite, tcase);
 	return harness_main(suite);
 }
