@@ -106,8 +106,10 @@ int covey_join_start(const struct covey_config *config, struct covey_group **out
 	if (!out)
 		return cvy_fail(NULL, COVEY_ERR_INVAL, -1, 0, "join: out is NULL");
 	group = calloc(1, sizeof(*group));
-	if (!group)
-		return cvy_fail(NULL, COVEY_ERR_NOMEM, -1, 0, "no memory for a group");
+	if (!group) {
+		cvy_fail(NULL, COVEY_ERR_NOMEM, -1, 0, "no memory for a group");
+		return COVEY_ERR_NOMEM;
+	}
 	pthread_mutex_init(&group->lock, NULL);
 	pthread_condattr_init(&attr);
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
