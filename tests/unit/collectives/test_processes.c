@@ -154,6 +154,15 @@ static int step(struct rank *k, uint64_t seq)
 	return 0;
 }
 
+/* The exit status is the error alone. */
+static void say_why(const struct rank *k, uint64_t seq)
+{
+	struct covey_error_info info;
+
+	covey_last_error(k->group, &info);
+	fprintf(stderr, "rank %d ends at operation %llu: %s\n", k->me, (unsigned long long)seq, info.cause);
+}
+
 /* Operations from @seq on until the parent's word for the last; a rank beyond it stops. */
 static int stream(struct rank *k, uint64_t seq)
 {
@@ -162,6 +171,8 @@ static int stream(struct rank *k, uint64_t seq)
 
 	for (; !err && seq <= __atomic_load_n(&s->stop, __ATOMIC_ACQUIRE); seq++)
 		err = step(k, seq);
+	if (err)
+		say_why(k, seq - 1);
 	if (!err && k->plan->leave) {
 		err = covey_leave(k->group, harness_deadline(WATCHDOG_MS));
 		must(!err, "rank %d cannot leave: %s", k->me, covey_strerror(err));
