@@ -175,11 +175,10 @@ int cvy_record_news(struct cvy_record *record, int argc, const char *const *argv
 
 	if (!gone)
 		cvy_record_clear(record);
-	for (int i = 0, n = record->count; gone && i < n; i++)
+	for (int i = record->count - 1; gone && i >= 0; i--) /* the last takes its place: it was looked at already */
 		if (listed(gone, record->pair[i].field)) {
 			pair_put(&record->pair[i]);
-			record->pair[i--] = record->pair[--n];
-			record->count = n;
+			record->pair[i] = record->pair[--record->count];
 		}
 	for (int i = 1; i + 1 < argc; i += 2)
 		if (is_news(argv[i]) &&
@@ -310,9 +309,9 @@ static int member_parse(const char *text, struct cvy_member *member)
 
 int cvy_member_place(const char *text, char *addr, size_t addr_bytes, char *host, size_t host_bytes)
 {
-	char skip[32];
+	char inc[32], from[32];
 
-	if (!word(&text, skip, sizeof(skip)) || !word(&text, skip, sizeof(skip)) || !word(&text, addr, addr_bytes) ||
+	if (!word(&text, inc, sizeof(inc)) || !word(&text, from, sizeof(from)) || !word(&text, addr, addr_bytes) ||
 	    !word(&text, host, host_bytes))
 		return COVEY_ERR_INVAL;
 	return 0;
