@@ -21,8 +21,6 @@
 #define BURST "32kb"  /* what tbf lets through at once: some frames, and a tick of the kernel at 100 Mbit/s */
 #define QUEUE "200ms" /* what waits longer in tbf is dropped */
 
-extern char **environ;
-
 static struct {
 	int hosts, home, side[1 + CHAOS_NET_HOSTS]; /* descriptors; side[0]: the store's */
 } net = { 0, -1, { -1, -1, -1, -1, -1 } };
@@ -49,6 +47,8 @@ static int run(const char *command)
 	for (char *word = strtok_r(text, " ", &save); word && count < WORDS; word = strtok_r(NULL, " ", &save))
 		argv[count++] = word;
 	argv[count] = NULL;
+	if (!count)
+		return say("nothing", "no command");
 	err = posix_spawnp(&pid, argv[0], NULL, NULL, argv, environ);
 	if (err)
 		return say(argv[0], strerror(err));

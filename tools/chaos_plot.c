@@ -65,7 +65,8 @@ static void axes(const struct chaos_run *run, FILE *f)
 			"<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%s</text>\n",
 			LEFT, WIDTH - RIGHT, y_of(wait, high), y_of(wait, high), LEFT - 6, y_of(wait, high) + 4,
 			names[i]);
-	for (double s = 0; s <= seconds; s += step) {
+	for (int i = 0; i * step <= seconds; i++) {
+		double s = i * step;
 		double x = x_of(run, run->start_ns + (uint64_t)(s * 1e9));
 
 		fprintf(f,

@@ -14,14 +14,16 @@ static int compare(const void *a, const void *b)
 
 static void row(const struct chaos_run *run, int kind, uint64_t *wait)
 {
-	int n = 0;
+	int n = 0, middle, most;
 
 	for (int i = 0; i < run->events; i++)
 		if (run->event[i].kind == kind)
 			wait[n++] = run->event[i].longest_ns;
 	qsort(wait, (size_t)n, sizeof(*wait), compare);
-	printf("%-28s %6d %10.2f %10.2f %10.2f\n", run->kind[kind], n, (double)wait[n / 2] / 1e6,
-	       (double)wait[n * 99 / 100] / 1e6, (double)wait[n - 1] / 1e6);
+	middle = n / 2;
+	most = n * 99 / 100;
+	printf("%-28s %6d %10.2f %10.2f %10.2f\n", run->kind[kind], n, (double)wait[middle] / 1e6,
+	       (double)wait[most] / 1e6, (double)wait[n - 1] / 1e6);
 }
 
 void chaos_table(struct chaos_run *run)
