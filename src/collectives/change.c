@@ -64,7 +64,11 @@ static void set_add(struct cvy_engine *e, struct cvy_set *set, int rank)
 /* Is there a core for every rank of this host? */
 static int cores_suffice(const struct cvy_set *set)
 {
-	return set->nlocal + 1 <= (int)sysconf(_SC_NPROCESSORS_ONLN);
+	static int cores; /* asked once: the answer is read from a file, and survivors of a change wait for it */
+
+	if (!__atomic_load_n(&cores, __ATOMIC_RELAXED))
+		__atomic_store_n(&cores, (int)sysconf(_SC_NPROCESSORS_ONLN), __ATOMIC_RELAXED);
+	return set->nlocal + 1 <= __atomic_load_n(&cores, __ATOMIC_RELAXED);
 }
 
 void cvy_set_build(struct cvy_engine *e)
@@ -367,7 +371,7 @@ void cvy_engine_thaw(void *ctx)
 	__atomic_store_n(&e->gate, 0, __ATOMIC_SEQ_CST);
 	pthread_mutex_unlock(&e->lock);
 	cvy_engine_wake(e);
-	cvy_progress_kick();
+	cvy_engine_kick(e);
 }
 
 /* Every queued operation ends with @err; what was decided before stays decided. Lock held. */

@@ -242,7 +242,8 @@ static inline int cvy_op_decided(const struct cvy_op *op)
 void cvy_progress_add(struct cvy_engine *e);
 void cvy_progress_remove(struct cvy_engine *e);
 void cvy_progress_kick(void);
-void cvy_progress_forget(void); /* in a forked child */
+void cvy_engine_kick(struct cvy_engine *engine); /* the same, unless a caller waits, who steps it himself */
+void cvy_progress_forget(void);			 /* in a forked child */
 
 /* ---- For the agent (struct cvy_seam); ctx is the engine ---- */
 

@@ -235,7 +235,7 @@ void cvy_engine_repair(void *ctx, const struct covey_mask *holders)
 		cvy_repair_step(e);
 	}
 	pthread_mutex_unlock(&e->lock);
-	cvy_progress_kick();
+	cvy_engine_kick(e);
 }
 
 /* ---- holder ---- */
@@ -477,5 +477,5 @@ void cvy_engine_message(void *ctx, const struct cvy_msg *msg)
 		cvy_repair_message(e, msg);
 	pthread_mutex_unlock(&e->lock);
 	cvy_engine_wake(e);
-	cvy_progress_kick();
+	cvy_engine_kick(e);
 }

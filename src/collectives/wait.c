@@ -376,6 +376,13 @@ void cvy_progress_kick(void)
 	futex(&progress.kick, FUTEX_WAKE_PRIVATE, 1, NULL);
 }
 
+/* Who stops waiting kicks, too. An agent that woke the thread for nothing would lose its core to it. */
+void cvy_engine_kick(struct cvy_engine *e)
+{
+	if (!__atomic_load_n(&e->waiters, __ATOMIC_SEQ_CST))
+		cvy_progress_kick();
+}
+
 void cvy_progress_add(struct cvy_engine *e)
 {
 	pthread_t thread;

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 
 #define DIRECT_MEMBERS 64 /* everyone tells everyone: with more, the store does */
+#define DIRECT_ACK_MS 3	  /* then the store hears of it too; before, it would be in the way of those who go on */
 
 /* The record must go on from what this member has promised. Older than the store remembers: its word is taken. */
 static int rival(const struct cvy_group_state *g, const struct cvy_record *record)
@@ -227,7 +228,9 @@ static void acknowledge(struct cvy_group_state *g)
 		activate(g);
 	if (g->seen_ph == PH_RUN)
 		return;
-	if (g->acked && g->now < again) {
+	if (!g->acked)
+		again = g->ack_due;
+	if (g->now < again) {
 		cvy_group_wake(g, again);
 		return;
 	}
@@ -286,6 +289,7 @@ void cvy_learn_advance(struct cvy_group_state *g)
 		if (g->stage == STAGE_ACK) {
 			g->phase = CVY_PHASE_ACKED;
 			g->direct = goes_on_by_itself(g);
+			g->ack_due = g->direct ? g->now + DIRECT_ACK_MS * CVY_MS : 0;
 			if (g->direct)
 				tell_acked(g);
 		}

@@ -49,6 +49,13 @@ static int told(struct cvy_group_state *g, const char *notice, uint32_t epoch)
 	return whole;
 }
 
+/* A report about this view is on its way or will be soon, and its reply says what a peek would. */
+static int reporting(const struct cvy_group_state *g, uint32_t epoch)
+{
+	return g->view && epoch == g->view->epoch && epoch == g->seen_epoch &&
+	       (g->phase == CVY_PHASE_FREEZING || (g->phase == CVY_PHASE_FROZEN && g->call[CALL_REPORT].id));
+}
+
 void cvy_notice(struct cvy_group_state *g, const struct cvy_event *e)
 {
 	char word[16];
@@ -73,6 +80,8 @@ void cvy_notice(struct cvy_group_state *g, const struct cvy_event *e)
 		g->seen_id = g->next_id + 1;
 		return;
 	}
+	if (ph == PH_OPEN && reporting(g, epoch))
+		return;
 	g->peek_due = g->now;
 	g->call[CALL_PEEK].again = 1;
 }

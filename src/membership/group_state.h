@@ -142,7 +142,7 @@ struct cvy_group_state {
 	int view_active, stage, fenced_seen, acked;
 	int direct; /* the view needs no word of the store to become active */
 	struct covey_mask lag;
-	uint64_t acked_ns;
+	uint64_t acked_ns, ack_due; /* of the store's ack; not before */
 
 	struct cvy_report report;
 	uint64_t version;      /* of what a report would say now */

@@ -418,6 +418,11 @@ void cvy_engine_announce(struct cvy_engine *e, const struct cvy_line *line)
 	(void)line;
 }
 
+void cvy_engine_kick(struct cvy_engine *e)
+{
+	(void)e;
+}
+
 void cvy_progress_kick(void)
 {
 }

@@ -29,10 +29,15 @@
 
 #define RANKS 3
 #define COUNT 500
-#define LIVE 16384  /* allocations at one time that are told apart */
-#define UNHIT 2	    /* runs in a row without a failure: nothing is left */
+#define LIVE 16384 /* allocations at one time that are told apart */
+#define UNHIT 2	   /* runs in a row without a failure: nothing is left */
+#ifdef __SANITIZE_ADDRESS__
+#define SAMPLED 20 /* every run takes seconds there */
+#define STRIDE 23
+#else
 #define SAMPLED 400 /* calls are failed one by one up to here, then every STRIDE-th */
 #define STRIDE 7
+#endif
 #define JOIN_MS 3000
 
 /* ---- the calls that fail ---- */
