@@ -5,10 +5,10 @@
  */
 #include "tool.h" /* before the tool */
 
-#include "../../tools/ep-chaos.c"
+#include "../../tools/chaos/ep-chaos.c"
 #undef main
 
-#include "chaos_plan.h"
+#include "chaos/plan.h"
 #include "fuzz.h"
 
 #define SEED_BYTES 8

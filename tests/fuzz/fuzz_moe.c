@@ -5,7 +5,7 @@
  */
 #include "tool.h" /* before the tool */
 
-#include "../../tools/ep-moe.c"
+#include "../../tools/moe/ep-moe.c"
 #undef main
 
 #include "fuzz.h"

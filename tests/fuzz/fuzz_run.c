@@ -2,7 +2,7 @@
 /* The options of ep-run, one a line, and how its ranks are dealt out to the hosts that they name. */
 #include "tool.h" /* before the tool */
 
-#include "../../tools/ep-run.c"
+#include "../../tools/run/ep-run.c"
 #undef main
 
 #include "fuzz.h"

@@ -7,7 +7,7 @@
 #ifndef TESTS_HOSTS_H
 #define TESTS_HOSTS_H
 
-#include "chaos_net.h"
+#include "chaos/net.h"
 #include "harness.h"
 
 #define RANKS 4

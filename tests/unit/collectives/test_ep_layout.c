@@ -11,7 +11,7 @@
 #include "mask.h"
 
 /* The job's reference is its own translation unit there and part of this one here: tools see covey.h alone. */
-#include "../../../tools/moe_reference.c"
+#include "../../../tools/moe/reference.c"
 
 enum { RANKS = 5, MAX_RANKS = 8, MOST_TOKENS = 9, HIDDEN = 8, TOP_K = 3, EXPERTS = 11 };
 

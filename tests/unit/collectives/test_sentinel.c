@@ -15,7 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "chaos_sentinel.h"
+#include "chaos/sentinel.h"
 
 #define RANKS 4
 #define SOME 200 /* operations that show progress */

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Namespaces as hosts (tools/chaos_net.c): they reach each other and the store's side, a cut drops one
+ * Namespaces as hosts (tools/chaos/net.c): they reach each other and the store's side, a cut drops one
  * way only, heal undoes it, a slow link is slow. Datagrams show each way by itself. That something
  * does *not* arrive is shown by what was sent after it, another way round: nothing here waits for silence.
  *
  * labels: real
  */
-#include "chaos_net.h"
+#include "chaos/net.h"
 
 #include <arpa/inet.h>
 #include <check.h>

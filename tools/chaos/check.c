@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The judge: what the members of a group tell about one sequence number must be alike. Only who is out
+ * of the group by now may have seen another outcome, an earlier one that no survivor has, so that the
+ * others did the operation again in a newer epoch. Whether somebody is out may be known later than
+ * what he said: until then it is a dispute.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "plan.h"
+
+/* These promise each rank its own mask only; everything else is alike on all. */
+bool chaos_private(uint32_t op)
+{
+	return op == CHAOS_W_ALLTOALL || op == CHAOS_W_ALLTOALLV || op == CHAOS_W_DISPATCH || op == CHAOS_W_COMBINE;
+}
+
+static bool alike(const struct chaos_record *a, const struct chaos_record *b)
+{
+	if (a->op != b->op || a->step != b->step)
+		return false;
+	if (chaos_private(a->op))
+		return true;
+	return a->epoch == b->epoch && a->status == b->status && a->mask == b->mask && a->checksum == b->checksum;
+}
+
+static uint64_t doubted(const struct chaos_run *run)
+{
+	uint64_t desks = 0;
+
+	for (int d = 0; d < CHAOS_DESKS; d++)
+		if (run->worker[d].doubt)
+			desks |= UINT64_C(1) << d;
+	return desks;
+}
+
+/* A member's own story: one number after the other, epochs that never fall, itself among the contributors. */
+static void in_order(struct chaos_run *run, const struct chaos_worker *w, int group, const struct chaos_record *record)
+{
+	const struct chaos_record *last = &w->last[group];
+	int member = 0;
+
+	chaos_in_group(run->crew, group, w->rank, &member);
+	if (last->seq &&
+	    (record->seq != last->seq + 1 || record->epoch < last->epoch || record->enter_ns < last->done_ns))
+		chaos_wrong(&run->base, "group %d rank %d: after seq %llu in epoch %u came seq %llu in epoch %u", group,
+			    member, (unsigned long long)last->seq, last->epoch, (unsigned long long)record->seq,
+			    record->epoch);
+	if (!record->status && !(record->mask >> member & 1))
+		chaos_wrong(&run->base, "group %d rank %d: seq %llu has mask %#llx, without the rank itself", group,
+			    member, (unsigned long long)record->seq, (unsigned long long)record->mask);
+	if (last->seq && last->epoch == record->epoch && !record->status && !last->status &&
+	    !chaos_private(record->op) && !chaos_private(last->op) && last->mask & ~record->mask)
+		chaos_wrong(&run->base, "group %d rank %d: in epoch %u mask %#llx became %#llx", group, member,
+			    record->epoch, (unsigned long long)last->mask, (unsigned long long)record->mask);
+}
+
+static void dispute(struct chaos_run *run, int desk, int group, const struct chaos_record *a,
+		    const struct chaos_entry *entry)
+{
+	const struct chaos_record *b = &entry->record;
+	bool older = a->epoch < b->epoch;
+	struct chaos_dispute *d;
+
+	if (run->disputes == CHAOS_DISPUTES) {
+		chaos_wrong(&run->base, "more than %d outcomes that differ", CHAOS_DISPUTES);
+		return;
+	}
+	d = &run->dispute[run->disputes++];
+	d->old_owners = older ? UINT64_C(1) << desk : entry->owners;
+	d->new_owners = older ? entry->owners : UINT64_C(1) << desk;
+	if (a->epoch == b->epoch)
+		d->old_owners |= d->new_owners;
+	snprintf(d->text, sizeof(d->text),
+		 "group %d seq %llu: rank %d has %s step %llu epoch %u status %d mask %#llx sum %#llx, desks %#llx "
+		 "have %s step %llu epoch %u status %d mask %#llx sum %#llx",
+		 group, (unsigned long long)a->seq, run->worker[desk].rank, chaos_work_names[a->op],
+		 (unsigned long long)a->step, a->epoch, a->status, (unsigned long long)a->mask,
+		 (unsigned long long)a->checksum, (unsigned long long)entry->owners, chaos_work_names[b->op],
+		 (unsigned long long)b->step, b->epoch, b->status, (unsigned long long)b->mask,
+		 (unsigned long long)b->checksum);
+}
+
+/* Those whose older side is out of the group were no fault. */
+void chaos_check_disputes(struct chaos_run *run, bool last)
+{
+	uint64_t out = doubted(run);
+	int kept = 0;
+
+	for (int i = 0; i < run->disputes; i++) {
+		if (!(run->dispute[i].old_owners & ~out))
+			continue;
+		if (last)
+			chaos_wrong(&run->base, "%s", run->dispute[i].text);
+		else
+			run->dispute[kept++] = run->dispute[i];
+	}
+	run->disputes = kept;
+}
+
+void chaos_check(struct chaos_run *run, int desk, int group, const struct chaos_record *record)
+{
+	struct chaos_entry *entry = &run->ledger[group][record->seq % CHAOS_LEDGER];
+	uint64_t own = UINT64_C(1) << desk;
+
+	in_order(run, &run->worker[desk], group, record);
+	run->checked++;
+	run->failed += record->status != 0;
+	if (run->worker[desk].scribbles)
+		return;
+	if (entry->record.seq > record->seq)
+		return; /* overwritten: this rank was read much later than the others */
+	if (entry->record.seq < record->seq) {
+		entry->record = *record;
+		entry->owners = own;
+	} else if (alike(record, &entry->record)) {
+		entry->owners |= own;
+	} else {
+		dispute(run, desk, group, record, entry);
+		if (record->epoch > entry->record.epoch) {
+			entry->record = *record;
+			entry->owners = own;
+		}
+	}
+	if (!chaos_private(record->op) && !record->status && record->seq > run->uniform[group].seq)
+		run->uniform[group] = *record;
+}

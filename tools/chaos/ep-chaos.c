@@ -1,0 +1,365 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ep-chaos - kill ranks of a working group and check what the survivors agree on
+ *
+ * This file reads the options and runs one kind of test. See chaos.h for how the parts fit.
+ */
+#include <argp.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "plan.h"
+#include "covey.h"
+
+#define DEFAULT_KILLS 20
+#define BENCH_KILLS 100
+#define STOPS_PER_KILL 5 /* the bench stops one rank for so many that it kills */
+#define STOP_SLACK_MS 10
+#define DEFAULT_HANG_MS 100
+
+const char *argp_program_version = "ep-chaos " COVEY_VERSION;
+
+static const char doc[] =
+	"Kill ranks of a working covey group again and again, and compare every outcome of the survivors."
+	"\v"
+	"A private redis-server and all ranks are started here and end with ep-chaos. Each rank checks the bytes of "
+	"each "
+	"operation; ep-chaos compares status, epoch, contributors and a checksum between the ranks, kills, and starts "
+	"a "
+	"replacement. The settings of the group are the defaults, or those of COVEY_* in the environment.\n\n"
+	"Without --bench, --idle, --leak or --steps: 20 kills, by SIGKILL and SIGSTOP in turn, one or two ranks at a "
+	"time, all "
+	"kinds of operations.\n\n"
+	"With --plan: faults by a plan, which is a text (tests/chaos/plans has the usual ones and the grammar), the "
+	"name "
+	"of one of those, or `random`. The ranks do all kinds and sizes of operations, in one group or in several, and "
+	"check every element; ep-chaos injects, compares all outcomes, and ends with a table and a verdict.\n\n"
+	"Times count from the kill to the end of the operation that could not be done without the new view, on each "
+	"survivor; from exec of a replacement to the end of its first operation, its memory touched; the pause is the "
+	"longest time from one operation to the next on a survivor meanwhile, less the median.\n\n"
+	"Exit status: 0 if all outcomes were uniform and nothing leaked; 1 if not, or with --strict if a bar was "
+	"missed; 2 if "
+	"the run could not start; 64: usage.";
+
+enum {
+	OPT_BENCH = 256,
+	OPT_IDLE,
+	OPT_LEAK,
+	OPT_STEPS,
+	OPT_EXTEND,
+	OPT_OVERLOAD,
+	OPT_KILLS,
+	OPT_TOUCH,
+	OPT_MIX,
+	OPT_SIGNAL,
+	OPT_JSON,
+	OPT_STRICT,
+	OPT_BURST,
+	OPT_SEED,
+	OPT_BYTES,
+	OPT_RANK,
+	OPT_SHARED,
+	OPT_JOINER,
+	OPT_PLAN,
+	OPT_SECONDS,
+	OPT_PLOT,
+	OPT_SHOW,
+	OPT_DESK
+};
+
+static const struct argp_option options[] = {
+	{ "bench", OPT_BENCH, NULL, 0, "Measure: 100 kills of ranks with 256 MiB each, allreduce of 64 KiB", 0 },
+	{ "idle", OPT_IDLE, "SECONDS", 0, "Measure the time that an idle group takes of one core", 0 },
+	{ "leak", OPT_LEAK, NULL, 0, "100 cycles of death and replacement; nothing may grow after the 20th", 0 },
+	{ "steps", OPT_STEPS, "N", 0, "N steps without a kill; nothing may grow after the first tenth", 0 },
+	{ "plan", OPT_PLAN, "FILE|NAME|random", 0, "Faults by a plan", 0 },
+	{ "seconds", OPT_SECONDS, "N", 0, "How long to repeat the plan (default 10, or its rounds)", 1 },
+	{ "plot", OPT_PLOT, "FILE.svg", 0, "Waiting times and faults of a plan's run, drawn", 2 },
+	{ "show", OPT_SHOW, NULL, 0, "Print the random plan of this seed and end", 2 },
+	{ "extend", OPT_EXTEND, "TIMES", 0, "Measure: 4 ranks grow to 8 under traffic, and lose them again", 0 },
+	{ "overload", OPT_OVERLOAD, "SECONDS", 0, "Count suspicions while 8 ranks and busy loops share the cores", 0 },
+	{ "ranks", 'n', "N", 0, "Ranks of the group (3 to 8; default 4)", 1 },
+	{ "kills", OPT_KILLS, "N", 0, "Cycles of kill and replacement", 1 },
+	{ "burst", OPT_BURST, "N", 0, "Kill up to N ranks at one instant, fewer than half of them or half", 1 },
+	{ "signal", OPT_SIGNAL, "kill|stop|both", 0, "SIGKILL, SIGSTOP or both", 1 },
+	{ "touch", OPT_TOUCH, "MIB", 0, "Memory that each rank touches", 1 },
+	{ "bytes", OPT_BYTES, "N", 0, "Size of an operation (default 65536)", 1 },
+	{ "mix", OPT_MIX, NULL, 0, "All kinds of operations in turn instead of allreduce", 1 },
+	{ "seed", OPT_SEED, "N", 0, "Choice of victims and instants", 1 },
+	{ "json", OPT_JSON, NULL, 0, "Figures as JSON", 2 },
+	{ "strict", OPT_STRICT, NULL, 0, "A bar that is missed is an error", 2 },
+	{ "verbose", 'v', NULL, 0, "A line for each kill", 2 },
+	{ "rank", OPT_RANK, "R", OPTION_HIDDEN, NULL, 0 },
+	{ "shared", OPT_SHARED, "FD", OPTION_HIDDEN, NULL, 0 },
+	{ "desk", OPT_DESK, "D", OPTION_HIDDEN, NULL, 0 },
+	{ "joiner", OPT_JOINER, NULL, OPTION_HIDDEN, NULL, 0 },
+	{ 0 },
+};
+
+uint64_t chaos_now_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+void chaos_sleep_us(unsigned us)
+{
+	struct timespec t = { .tv_sec = us / 1000000, .tv_nsec = us % 1000000 * 1000 };
+
+	while (nanosleep(&t, &t) && errno == EINTR)
+		;
+}
+
+static int number(struct argp_state *state, const char *what, const char *text, int min, int max)
+{
+	char *end;
+	long value;
+
+	errno = 0;
+	value = strtol(text, &end, 10);
+	if (errno || end == text || *end || value < min || value > max)
+		argp_error(state, "%s is %s: a number from %d to %d is needed", what, text, min, max);
+	return (int)value;
+}
+
+static void set_signal(struct argp_state *state, struct chaos_options *opt, const char *text)
+{
+	if (strcmp(text, "kill") && strcmp(text, "stop") && strcmp(text, "both"))
+		argp_error(state, "--signal is %s: kill, stop or both is needed", text);
+	opt->signal_named = true;
+	opt->stop = !strcmp(text, "stop");
+	opt->both = !strcmp(text, "both");
+}
+
+static error_t parse_number(int key, const char *arg, struct argp_state *state)
+{
+	struct chaos_options *opt = state->input;
+
+	switch (key) {
+	case 'n':
+		opt->ranks = number(state, "-n", arg, 3, CHAOS_MAX_RANKS);
+		opt->ranks_named = true;
+		return 0;
+	case OPT_IDLE:
+		opt->idle_s = number(state, "--idle", arg, 1, 86400);
+		return 0;
+	case OPT_STEPS:
+		opt->steps = number(state, "--steps", arg, 100, 1000000000);
+		return 0;
+	case OPT_EXTEND:
+		opt->extends = number(state, "--extend", arg, 1, CHAOS_SAMPLES);
+		return 0;
+	case OPT_OVERLOAD:
+		opt->overload_s = number(state, "--overload", arg, 1, 86400);
+		return 0;
+	case OPT_KILLS:
+		opt->kills = number(state, "--kills", arg, 1, 1000000);
+		return 0;
+	case OPT_BURST:
+		opt->burst = number(state, "--burst", arg, 1, CHAOS_MAX_RANKS / 2);
+		return 0;
+	case OPT_TOUCH:
+		opt->touch_mib = (uint64_t)number(state, "--touch", arg, 0, 1 << 20);
+		return 0;
+	case OPT_BYTES:
+		opt->bytes = (uint64_t)number(state, "--bytes", arg, 8, 1 << 30);
+		return 0;
+	case OPT_SEED:
+		opt->seed = (uint64_t)number(state, "--seed", arg, 1, 1 << 30);
+		return 0;
+	case OPT_SECONDS:
+		opt->seconds = number(state, "--seconds", arg, 1, 86400);
+		return 0;
+	case OPT_DESK:
+		opt->desk = number(state, "--desk", arg, 0, CHAOS_DESKS - 1);
+		return 0;
+	case OPT_RANK:
+		opt->rank = number(state, "--rank", arg, 0, CHAOS_MAX_RANKS - 1);
+		return 0;
+	case OPT_SHARED:
+		opt->shared_fd = number(state, "--shared", arg, 3, 1 << 20);
+		return 0;
+	}
+	return ARGP_ERR_UNKNOWN;
+}
+
+static error_t parse(int key, char *arg, struct argp_state *state)
+{
+	struct chaos_options *opt = state->input;
+
+	switch (key) {
+	case OPT_BENCH:
+		opt->bench = true;
+		return 0;
+	case OPT_LEAK:
+		opt->leak = true;
+		return 0;
+	case OPT_MIX:
+		opt->mix = true;
+		return 0;
+	case OPT_SIGNAL:
+		set_signal(state, opt, arg);
+		return 0;
+	case OPT_JSON:
+		opt->json = true;
+		return 0;
+	case OPT_STRICT:
+		opt->strict = true;
+		return 0;
+	case OPT_PLAN:
+		opt->plan = arg;
+		return 0;
+	case OPT_PLOT:
+		opt->plot = arg;
+		return 0;
+	case OPT_SHOW:
+		opt->show = true;
+		return 0;
+	case 'v':
+		opt->verbose = true;
+		return 0;
+	case OPT_JOINER:
+		opt->joiner = true;
+		return 0;
+	case ARGP_KEY_ARG:
+		argp_error(state, "%s: no arguments are needed", arg);
+		return 0;
+	}
+	return parse_number(key, arg, state);
+}
+
+/* Whatever the options left open. */
+static void fill_defaults(struct chaos_options *opt)
+{
+	bool measures = opt->bench || opt->idle_s || opt->leak || opt->steps || opt->extends || opt->overload_s;
+
+	if (!measures) {
+		opt->mix = true;
+		opt->both = opt->both || !opt->signal_named;
+	}
+	if (!opt->burst)
+		opt->burst = measures ? 1 : 2;
+	if (opt->burst > opt->ranks / 2)
+		opt->burst = opt->ranks / 2;
+	if (!opt->kills)
+		opt->kills = opt->bench || opt->leak ? BENCH_KILLS : DEFAULT_KILLS;
+	if (opt->touch_mib == UINT64_MAX)
+		opt->touch_mib = opt->bench ? 256 : 16;
+	if (opt->extends || opt->overload_s)
+		opt->ranks = CHAOS_MAX_RANKS;
+	opt->world = opt->extends ? CHAOS_MAX_RANKS / 2 : opt->ranks;
+	opt->bytes -= opt->bytes % (opt->mix ? 8 * (uint64_t)opt->ranks : 8);
+}
+
+static uint32_t pick(struct chaos *c)
+{
+	int n = 1 + (int)chaos_random(c, (uint64_t)c->opt->burst);
+	uint32_t victims = 0;
+
+	while (__builtin_popcount(victims) < n)
+		victims |= 1u << chaos_random(c, (uint64_t)c->opt->ranks);
+	return victims;
+}
+
+static int cycles(struct chaos *c, int n, bool stop)
+{
+	for (int i = 0; i < n; i++) {
+		uint32_t victims = pick(c);
+		int number = stop || (c->opt->both && !c->opt->bench && i % 2) ? SIGSTOP : SIGKILL;
+
+		if (chaos_cycle(c, victims, number))
+			return -1;
+		if (c->opt->verbose)
+			fprintf(stderr, "ep-chaos: kill %d: ranks %#x by %s, %.2f ms to replace, %d wrong\n", i + 1,
+				victims, number == SIGSTOP ? "SIGSTOP" : "SIGKILL",
+				c->replaced.count ? c->replaced.ms[c->replaced.count - 1] : 0, c->wrong);
+		else if ((i + 1) % 10 == 0)
+			fprintf(stderr, "ep-chaos: %d of %d kills, %d wrong\n", i + 1, n, c->wrong);
+	}
+	return 0;
+}
+
+/* Figures that are too high; < 0: the run could not go on. */
+static int run(struct chaos *c)
+{
+	const struct chaos_options *opt = c->opt;
+	int err = 0, missed;
+
+	if (opt->idle_s)
+		return chaos_idle(c);
+	if (opt->extends)
+		return chaos_extend(c);
+	if (opt->overload_s)
+		return chaos_overload(c);
+	if (opt->steps)
+		return chaos_steps(c) ? (chaos_wrong(c, "the steps were not flat"), 1) : 0;
+	if (opt->leak) {
+		missed = chaos_leak(c);
+		if (missed > 0)
+			chaos_wrong(c, "%d figures grew", missed);
+		return missed;
+	}
+	err = cycles(c, opt->kills, opt->stop);
+	if (!err && opt->bench && opt->both)
+		err = cycles(c, (opt->kills + STOPS_PER_KILL - 1) / STOPS_PER_KILL, true);
+	return err;
+}
+
+static void name_samples(struct chaos *c)
+{
+	const char *hang = getenv("COVEY_HANG_MS");
+
+	c->calm.name = "an operation that nothing disturbed";
+	c->extended.name = "longest operation while 4 more join";
+	c->killed.name = "SIGKILL to agreed result";
+	c->killed.bar_ms = 20;
+	c->stopped.name = "SIGSTOP to agreed result";
+	c->stopped.bar_ms = (hang ? atoi(hang) : DEFAULT_HANG_MS) + STOP_SLACK_MS;
+	c->replaced.name = "replacement: exec to first result";
+	c->pause.name = "pause of survivors meanwhile";
+}
+
+int main(int argc, char **argv)
+{
+	struct chaos chaos = { .shared_fd = -1 };
+	struct chaos_options opt = {
+		.ranks = 4, .rank = -1, .desk = -1, .shared_fd = -1, .touch_mib = UINT64_MAX, .bytes = 65536
+	};
+	const struct argp argp = { options, parse, NULL, doc, NULL, NULL, NULL };
+	int missed = -1, started;
+
+	opt.seed = chaos_now_ns() % (1 << 30) | 1;
+	argp_err_exit_status = 64;
+	argp_parse(&argp, argc, argv, 0, NULL, &opt);
+	if (opt.desk >= 0)
+		return chaos_member_main(&opt);
+	if (opt.rank >= 0)
+		return chaos_rank_main(&opt);
+	if (opt.plan || opt.show)
+		return chaos_plan_run(&opt);
+	fill_defaults(&opt);
+	chaos.opt = &opt;
+	chaos.random = opt.seed;
+	name_samples(&chaos);
+	setvbuf(stdout, NULL, _IOLBF, 0);
+	started = !chaos_fleet_open(&chaos) && !chaos_fleet_start(&chaos);
+	if (started) {
+		missed = run(&chaos);
+		if (missed >= 0)
+			chaos_fleet_stop(&chaos);
+		if (chaos.done || chaos.extended.count)
+			missed += chaos_report(&chaos);
+	}
+	if (!started || chaos.wrong)
+		fprintf(stderr, "ep-chaos: failed; seed %llu\n", (unsigned long long)opt.seed);
+	chaos_fleet_close(&chaos);
+	if (!started)
+		return 2;
+	return chaos.wrong || missed < 0 || (opt.strict && missed);
+}

@@ -1,0 +1,242 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A process of the crew: one thread for every group that its rank is in, so that a group that waits
+ * holds up no other. Each goes on without end, agrees with its group at safe points when to stop, and
+ * ends the whole process at the first thing that is not as promised.
+ */
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "work.h"
+
+#define ADMIT_EVERY 16 /* steps from one safe point to the next */
+#define ROOM_SLACK 4096
+#define FENCED_MS 3000 /* a process that is out learns it within this */
+
+const char *const chaos_work_names[CHAOS_W_COUNT] = { "allreduce", "broadcast", "allgather", "alltoall", "alltoallv",
+						      "barrier",   "dispatch",	"combine",   "admit" };
+const char *const chaos_trap_names[CHAOS_T_COUNT] = { "",	 "before-dispatch", "in-dispatch",
+						      "between", "in-combine",	    "after-combine" };
+
+int chaos_member_fail(struct chaos_member *m, const char *what, int err)
+{
+	struct covey_error_info info = { 0 };
+
+	covey_last_error(m->group, &info);
+	snprintf(m->desk->cause, sizeof(m->desk->cause), "group %d: %s: %s: %.160s", m->number, what,
+		 covey_strerror(err), info.cause);
+	return err == COVEY_ERR_FENCED ? CHAOS_EXIT_FENCED : err == COVEY_ERR_CLOSED ? CHAOS_EXIT_RETIRED : 1;
+}
+
+/* What a process returned between its removal and the word of it is not promised: so it is asked for that word. */
+static bool fenced_soon(struct chaos_member *m)
+{
+	uint64_t end = chaos_now_ns() + FENCED_MS * UINT64_C(1000000);
+	struct covey_event event;
+
+	while (chaos_now_ns() < end) {
+		while (!covey_event_next(m->group, &event))
+			if (event.kind == COVEY_EVENT_FENCED)
+				return true;
+		chaos_sleep_us(1000);
+	}
+	return false;
+}
+
+int chaos_bad_bytes(struct chaos_member *m, const char *what, size_t at, double got, double want)
+{
+	if (m->scribbles)
+		return 0;
+	snprintf(m->desk->cause, sizeof(m->desk->cause),
+		 "group %d: %s: wrong bytes at step %llu, seq %llu, epoch %u, mask %#llx: element %zu is %g and must "
+		 "be %g",
+		 m->number, what, (unsigned long long)m->step, (unsigned long long)m->record.seq, m->record.epoch,
+		 (unsigned long long)m->record.mask, at, got, want);
+	return fenced_soon(m) ? CHAOS_EXIT_FENCED : 1;
+}
+
+void chaos_begin(struct chaos_member *m, enum chaos_work op)
+{
+	m->record = (struct chaos_record){ .step = m->step, .op = op, .enter_ns = chaos_now_ns() };
+	__atomic_store_n(&m->seat->inside, 1u + op, __ATOMIC_RELEASE);
+}
+
+int chaos_end(struct chaos_member *m, int err, const struct covey_result *result)
+{
+	m->record.done_ns = chaos_now_ns();
+	__atomic_store_n(&m->seat->inside, 0, __ATOMIC_RELEASE);
+	if (err && err != COVEY_ERR_ROOT && err != COVEY_ERR_LOST)
+		return chaos_member_fail(m, chaos_work_names[m->record.op], err);
+	m->record.seq = result->seq;
+	m->record.epoch = result->epoch;
+	m->record.status = err;
+	m->record.mask = result->mask.word[0];
+	return 0;
+}
+
+/* The parent reads every millisecond; that it lives is seen to by our death signal. */
+void chaos_put(struct chaos_member *m)
+{
+	uint64_t head = m->seat->head;
+
+	while (head - __atomic_load_n(&m->seat->tail, __ATOMIC_ACQUIRE) == CHAOS_SEAT_RING)
+		sched_yield();
+	m->seat->ring[head % CHAOS_SEAT_RING] = m->record;
+	__atomic_store_n(&m->seat->head, head + 1, __ATOMIC_RELEASE);
+}
+
+void chaos_trap_at(struct chaos_member *m, enum chaos_trap trap)
+{
+	if (__atomic_load_n(&m->desk->trap, __ATOMIC_ACQUIRE) == trap)
+		kill(getpid(), SIGKILL);
+}
+
+static int safe_point(struct chaos_member *m)
+{
+	struct covey_result result = { 0 };
+	int err, code;
+
+	chaos_begin(m, CHAOS_W_ADMIT);
+	err = covey_admit(m->group, &m->step, sizeof(m->step), &result);
+	code = chaos_end(m, err, &result);
+	if (code)
+		return code;
+	m->record.step = m->step;
+	chaos_put(m);
+	if (result.size == m->size)
+		return 0;
+	m->size = result.size;
+	return chaos_ep_resize(m);
+}
+
+/* All obey one command in one place, because they agree on the highest that one of them saw. */
+static int agree(struct chaos_member *m, int32_t *command)
+{
+	int32_t mine = (int32_t)__atomic_load_n(&m->crew->command, __ATOMIC_ACQUIRE);
+	struct covey_result result = { 0 };
+	int err, code;
+
+	chaos_begin(m, CHAOS_W_ALLREDUCE);
+	err = covey_allreduce(&mine, command, 1, COVEY_INT32, COVEY_MAX, m->group, NULL, &result);
+	code = chaos_end(m, err, &result);
+	if (code)
+		return code;
+	m->record.checksum = (uint64_t)*command;
+	chaos_put(m);
+	return 0;
+}
+
+static uint64_t scramble(uint64_t x)
+{
+	x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+	x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
+	return x ^ x >> 31;
+}
+
+static int work(struct chaos_member *m)
+{
+	int32_t command = CHAOS_RUN;
+	int code = 0;
+
+	for (bool first = true;; m->step++, first = false) {
+		if (first || m->step % ADMIT_EVERY == 0) {
+			code = safe_point(m);
+			if (!code)
+				code = agree(m, &command);
+			if (code || command == CHAOS_STOP)
+				return code;
+		}
+		m->random = scramble(m->crew->seed + (uint64_t)m->number * 1000003 + m->step * 7919);
+		code = chaos_work(m);
+		if (code)
+			return code;
+	}
+}
+
+static int join(struct chaos_member *m)
+{
+	struct covey_config config = COVEY_CONFIG_INIT;
+	char name[32];
+	int err;
+
+	snprintf(name, sizeof(name), "crew%d", m->number);
+	config.store = m->crew->store;
+	config.group = name;
+	config.rank = m->rank;
+	config.world = m->crew->members;
+	config.max_ranks = CHAOS_MAX_RANKS;
+	config.create = m->joiner ? COVEY_CREATE_NEVER : COVEY_CREATE_FIRST;
+	err = covey_join(&config, &m->group);
+	return err ? chaos_member_fail(m, "join", err) : 0;
+}
+
+static int prepare(struct chaos_member *m)
+{
+	size_t most = 64;
+
+	for (int i = 0; i < m->crew->sizes; i++)
+		most = m->crew->bytes[i] > most ? m->crew->bytes[i] : most;
+	m->send = calloc(1, most + ROOM_SLACK);
+	m->recv = calloc(1, most + ROOM_SLACK);
+	return m->send && m->recv ? 0 : chaos_member_fail(m, "no memory", COVEY_ERR_NOMEM);
+}
+
+static void *seat_main(void *arg)
+{
+	struct chaos_member *m = arg;
+	int code = prepare(m);
+
+	if (!code)
+		code = join(m);
+	m->size = m->joiner ? 0 : m->crew->members; /* a joiner learns it at its first safe point */
+	if (!code)
+		code = chaos_ep_open(m);
+	if (!code)
+		code = work(m);
+	if (code) /* what the other groups of this process see is a death */
+		_exit(code);
+	chaos_ep_close(m);
+	if (covey_leave(m->group, 0))
+		_exit(chaos_member_fail(m, "leave", COVEY_ERR_TIMEOUT));
+	covey_close(m->group);
+	return NULL;
+}
+
+int chaos_member_main(const struct chaos_options *opt)
+{
+	struct chaos_member member[CHAOS_GROUPS] = { 0 };
+	pthread_t thread[CHAOS_GROUPS];
+	const char *rule = getenv("COVEY_FAULT");
+	struct chaos_crew *crew;
+	int threads = 0;
+
+	crew = mmap(NULL, sizeof(*crew), PROT_READ | PROT_WRITE, MAP_SHARED, opt->shared_fd, 0);
+	if (crew == MAP_FAILED)
+		return 1;
+	close(opt->shared_fd);
+	signal(SIGXFSZ, SIG_IGN); /* out of shared memory is an error, not a death */
+	for (int g = 0; g < crew->groups; g++) {
+		struct chaos_member *m = &member[threads];
+
+		m->crew = crew;
+		m->desk = &crew->desk[opt->desk];
+		m->seat = &m->desk->seat[g];
+		m->number = g;
+		m->joiner = opt->joiner;
+		m->scribbles = rule && strstr(rule, "scribble");
+		if (!chaos_in_group(crew, g, opt->rank, &m->rank))
+			continue;
+		if (pthread_create(&thread[threads], NULL, seat_main, m))
+			return 1;
+		threads++;
+	}
+	for (int i = 0; i < threads; i++)
+		pthread_join(thread[i], NULL);
+	return 0;
+}

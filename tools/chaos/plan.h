@@ -1,0 +1,269 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Runs by plan: ep-chaos --plan. The idea: a *crew* is the processes of a run, each at a *desk* of a
+ * shared memory where it logs its operations, one *seat* for every group that it is in. A desk is
+ * not used again for long, so that a zombie and its replacement never share one. The plan is a list of
+ * steps; the parent alone injects, reads the logs and judges them.
+ */
+#ifndef CHAOS_PLAN_H
+#define CHAOS_PLAN_H
+
+#include "chaos.h"
+
+#define CHAOS_DESKS 64
+#define CHAOS_GROUPS 4
+#define CHAOS_SIZES 8
+#define CHAOS_SEAT_RING (1u << 12) /* operations a seat may be ahead of the parent's reading */
+#define CHAOS_LEDGER (1u << 13)	   /* outcomes of a group kept to compare with */
+#define CHAOS_STEPS 512
+#define CHAOS_SETTINGS 8   /* environment variables of a plan */
+#define CHAOS_EVENTS 8192  /* faults that are told apart in the plot */
+#define CHAOS_KINDS 48	   /* different faults of one run */
+#define CHAOS_BUCKETS 2000 /* columns of the plot */
+#define CHAOS_BYTES_MAX (16u << 20)
+#define CHAOS_EXIT_RETIRED 4
+#define CHAOS_SKIPPED 77
+
+enum chaos_work {
+	CHAOS_W_ALLREDUCE,
+	CHAOS_W_BROADCAST,
+	CHAOS_W_ALLGATHER,
+	CHAOS_W_ALLTOALL,
+	CHAOS_W_ALLTOALLV,
+	CHAOS_W_BARRIER,
+	CHAOS_W_DISPATCH,
+	CHAOS_W_COMBINE,
+	CHAOS_W_ADMIT,
+	CHAOS_W_COUNT
+};
+
+extern const char *const chaos_work_names[CHAOS_W_COUNT];
+
+/* Points where a process that was told so kills itself. */
+enum chaos_trap {
+	CHAOS_T_NONE,
+	CHAOS_T_BEFORE_DISPATCH,
+	CHAOS_T_IN_DISPATCH, /* sent, not received */
+	CHAOS_T_BETWEEN,     /* dispatched, not combined */
+	CHAOS_T_IN_COMBINE,
+	CHAOS_T_AFTER_COMBINE,
+	CHAOS_T_COUNT
+};
+
+extern const char *const chaos_trap_names[CHAOS_T_COUNT];
+
+/* ---- Shared memory ---- */
+
+struct chaos_seat {
+	uint64_t head __attribute__((aligned(64)));
+	uint32_t inside; /* 1 + enum chaos_work while in an operation */
+	uint64_t tail __attribute__((aligned(64)));
+	struct chaos_record ring[CHAOS_SEAT_RING]; /* op: enum chaos_work */
+};
+
+struct chaos_desk {
+	char cause[240];
+	uint32_t trap; /* enum chaos_trap; the parent writes it */
+	struct chaos_seat seat[CHAOS_GROUPS];
+};
+
+struct chaos_crew {
+	int ranks;	     /* at the start */
+	int groups, members; /* group g has the ranks g * ranks / groups and on, modulo ranks */
+	uint64_t seed;
+	uint32_t work; /* bits of enum chaos_work */
+	int sizes;
+	uint32_t bytes[CHAOS_SIZES];
+	char store[256];
+	uint32_t command;  /* enum chaos_command */
+	uint32_t proxy_us; /* what the slow proxy holds everything back */
+	struct chaos_desk desk[CHAOS_DESKS];
+};
+
+/* ---- The plan ---- */
+
+enum chaos_verb {
+	CHAOS_KILL,
+	CHAOS_HALT,
+	CHAOS_RESUME,
+	CHAOS_START,
+	CHAOS_REPLACE,
+	CHAOS_EXTEND,
+	CHAOS_RETIRE,
+	CHAOS_ARM,
+	CHAOS_WAIT,
+	CHAOS_SETTLE,
+	CHAOS_FLOW,
+	CHAOS_SERVER,
+	CHAOS_CUT,
+	CHAOS_HEAL,
+	CHAOS_SLOW,
+	CHAOS_LIMIT,
+	CHAOS_UNLIMIT,
+	CHAOS_STARVE,
+	CHAOS_GONE,
+	CHAOS_QUIET
+};
+
+enum chaos_server_act {
+	CHAOS_S_STOP,
+	CHAOS_S_CONTINUE,
+	CHAOS_S_KILL,
+	CHAOS_S_START,
+	CHAOS_S_EMPTY,
+	CHAOS_S_FLUSH,
+	CHAOS_S_PAUSE,
+	CHAOS_S_SLOW,
+	CHAOS_S_CLOCK,
+	CHAOS_S_FAILOVER, /* this and the rest need sentinels */
+	CHAOS_S_FAILKILL,
+	CHAOS_S_LAG,
+	CHAOS_S_PROMOTED,
+	CHAOS_S_REVIVE
+};
+
+struct chaos_step {
+	enum chaos_verb verb;
+	int line;
+	uint32_t ranks; /* 0: any @count */
+	int count;
+	int what; /* enum chaos_server_act; kill: 1 + enum chaos_work, or -enum chaos_trap, 0: anywhere */
+	int a, b; /* hosts, kbit, new size */
+	uint64_t from_ms, to_ms;
+	char text[96]; /* rule of arm; starve: what lacks */
+	char kind[40]; /* as it is counted and shown */
+};
+
+struct chaos_plan {
+	char name[64];
+	int ranks, hosts, groups, members, rounds;
+	uint32_t work;
+	int sizes;
+	uint32_t bytes[CHAOS_SIZES];
+	int settings;
+	char setting[CHAOS_SETTINGS][2][64];
+	bool logs_full, needs_data, needs_proxy, needs_clock, needs_sentinel, needs_single;
+	int steps;
+	struct chaos_step step[CHAOS_STEPS];
+};
+
+/* ---- The run ---- */
+
+/* What is waited for: every group goes on without who is gone; the groups that nobody is gone from go on; all are there. */
+enum chaos_until { CHAOS_SETTLED, CHAOS_FLOWING, CHAOS_WHOLE };
+
+enum chaos_state { CHAOS_P_NONE, CHAOS_P_LIVE, CHAOS_P_HALTED, CHAOS_P_KILLED, CHAOS_P_LIMBO };
+
+struct chaos_worker {
+	pid_t pid; /* 0: none */
+	int rank;
+	enum chaos_state state;
+	bool halted;	/* stopped, in the view or not */
+	bool doubt;	/* may know outcomes that no survivor knows */
+	bool cut_off;	/* by us: may be left out of a view */
+	bool armed;	/* may kill itself */
+	bool scribbles; /* spoils its own window: its outcomes are nobody's */
+	bool starved;	/* must fail, and say why */
+	bool retiring;	/* may end */
+	uint64_t exec_ns;
+	struct chaos_record last[CHAOS_GROUPS];
+	struct chaos_record seen[CHAOS_GROUPS]; /* last outcome that is alike on all */
+};
+
+struct chaos_event {
+	int kind;
+	uint64_t begin_ns, end_ns; /* end 0: still open */
+	uint64_t longest_ns;
+};
+
+struct chaos_entry {
+	struct chaos_record record;
+	uint64_t owners; /* bits of desks */
+};
+
+/* Two ranks told different outcomes: a fault, unless one side turns out to be fenced. */
+struct chaos_dispute {
+	uint64_t old_owners, new_owners;
+	char text[240];
+};
+
+#define CHAOS_DISPUTES 64
+
+struct chaos_server {
+	char dir[64];
+	pid_t pid;
+	bool data;	  /* keeps its data over a restart */
+	const char *bind; /* address to listen at too; NULL: the socket alone */
+	bool clock;	  /* under a clock of ours */
+};
+
+struct chaos_run {
+	struct chaos base; /* the counters and the seed */
+	struct chaos_plan plan;
+	struct chaos_crew *crew;
+	int crew_fd, target; /* ranks that the group shall have */
+	struct chaos_worker worker[CHAOS_DESKS];
+	int next_desk;
+	char rule[CHAOS_MAX_RANKS][96]; /* COVEY_FAULT of the next process of a rank */
+	struct chaos_entry *ledger[CHAOS_GROUPS];
+	struct chaos_record uniform[CHAOS_GROUPS]; /* last replicated outcome with the greatest seq */
+	struct chaos_dispute dispute[CHAOS_DISPUTES];
+	int disputes;
+	struct chaos_server server;
+	pid_t proxy;
+	bool net, sentinel, lags;
+	uint64_t start_ns, end_ns, settle_ns, checked, alarms, fenced;
+	uint64_t failed; /* outcomes that are an error, alike on all: LOST, ROOT */
+	int rounds, kinds, events;
+	char kind[CHAOS_KINDS][40];
+	struct chaos_event event[CHAOS_EVENTS];
+	uint64_t bucket_ns;
+	uint64_t longest[CHAOS_BUCKETS];
+};
+
+/* parse.c; -1 after a line on stderr. */
+int chaos_plan_read(struct chaos_plan *plan, const char *name, uint64_t seed);
+int chaos_plan_parse(struct chaos_plan *plan, const char *file, char *text);
+/* random.c: the text of a plan, to be freed */
+char *chaos_plan_random(uint64_t seed);
+
+/* run.c */
+int chaos_plan_run(const struct chaos_options *opt);
+int chaos_await(struct chaos_run *run, enum chaos_until until);
+void chaos_run_poll(struct chaos_run *run);
+
+/* act.c */
+int chaos_act(struct chaos_run *run, const struct chaos_step *step);
+void chaos_event_open(struct chaos_run *run, const char *kind);
+void chaos_event_close(struct chaos_run *run, uint64_t now);
+int chaos_heal_all(struct chaos_run *run);
+
+/* server.c, proxy.c; -1 after a line on stderr */
+int chaos_server_open(struct chaos_run *run);
+int chaos_server_start(struct chaos_server *server);
+int chaos_server_say(const struct chaos_server *server, const char *command, char *reply, size_t bytes);
+int chaos_server_act(struct chaos_run *run, const struct chaos_step *step);
+void chaos_server_close(struct chaos_run *run);
+int chaos_proxy_start(struct chaos_run *run);
+
+/* crew.c */
+int chaos_crew_open(struct chaos_run *run);
+int chaos_crew_spawn(struct chaos_run *run, int rank, bool joiner, const char *starve);
+struct chaos_worker *chaos_crew_at(struct chaos_run *run, int rank); /* live or halted; NULL: none */
+void chaos_crew_poll(struct chaos_run *run);
+void chaos_crew_close(struct chaos_run *run);
+bool chaos_in_group(const struct chaos_crew *crew, int group, int rank, int *member);
+
+/* check.c */
+void chaos_check(struct chaos_run *run, int desk, int group, const struct chaos_record *record);
+bool chaos_private(uint32_t op);
+void chaos_check_disputes(struct chaos_run *run, bool last);
+
+/* table.c, plot.c */
+void chaos_table(struct chaos_run *run);
+int chaos_plot(const struct chaos_run *run, const char *file);
+
+/* member.c: the process of a rank */
+int chaos_member_main(const struct chaos_options *opt);
+
+#endif

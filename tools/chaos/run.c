@@ -1,0 +1,308 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A run by plan: the crew works, the steps are done one after the other and over again until the time is
+ * up, and the last word is a whole group that works and stops in order.
+ */
+#include <ftw.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "net.h"
+#include "plan.h"
+
+#define POLL_US 1000
+#define DEFAULT_SECONDS 10
+
+void chaos_run_poll(struct chaos_run *run)
+{
+	chaos_sleep_us(POLL_US);
+	chaos_crew_poll(run);
+}
+
+/* Ranks of a group that have no process at work. */
+static uint64_t absent(struct chaos_run *run, int group)
+{
+	uint64_t mask = 0;
+	int member;
+
+	for (int r = 0; r < run->target; r++) {
+		struct chaos_worker *w = chaos_crew_at(run, r);
+
+		if (chaos_in_group(run->crew, group, r, &member) && (!w || w->state != CHAOS_P_LIVE))
+			mask |= UINT64_C(1) << member;
+	}
+	return mask;
+}
+
+static uint64_t everybody(const struct chaos_run *run)
+{
+	int n = run->crew->groups > 1 ? run->crew->members : run->target;
+
+	return (UINT64_C(1) << n) - 1;
+}
+
+/* Out of the view because links were cut: it waits for them to heal. */
+static bool beyond(const struct chaos_run *run, const struct chaos_worker *w, int group, int member)
+{
+	return w->cut_off && run->uniform[group].seq > w->last[group].seq && !(run->uniform[group].mask >> member & 1);
+}
+
+/* Has group @g done what is waited for? */
+static bool group_there(struct chaos_run *run, int g, enum chaos_until until)
+{
+	uint64_t gone = absent(run, g);
+	int member, there = 0;
+
+	if (until == CHAOS_FLOWING && gone)
+		return true;
+	for (int r = 0; r < run->target; r++) {
+		const struct chaos_worker *w = chaos_crew_at(run, r);
+		const struct chaos_record *seen;
+
+		if (!chaos_in_group(run->crew, g, r, &member) || gone >> member & 1 || beyond(run, w, g, member))
+			continue;
+		seen = &w->seen[g];
+		if (seen->enter_ns < run->settle_ns || seen->mask & gone ||
+		    (until == CHAOS_WHOLE && seen->mask != (everybody(run) & ~gone)))
+			return false;
+		there++;
+	}
+	return there > 0;
+}
+
+static void say_who_hangs(struct chaos_run *run, enum chaos_until until)
+{
+	static const char *const what[] = { "without the lost ranks", "beside the fault", "with all ranks" };
+
+	for (int g = 0; g < run->crew->groups; g++) {
+		if (group_there(run, g, until))
+			continue;
+		chaos_wrong(&run->base, "group %d did no operation %s within %d ms", g, what[until], CHAOS_OUTCOME_MS);
+		for (int d = 0; d < CHAOS_DESKS; d++) {
+			const struct chaos_worker *w = &run->worker[d];
+
+			if (w->pid)
+				fprintf(stderr,
+					"ep-chaos:   rank %d (pid %d, state %d): last seq %llu in epoch %u, mask "
+					"%#llx, "
+					"%.1f ms ago, inside %u %s\n",
+					w->rank, (int)w->pid, (int)w->state, (unsigned long long)w->last[g].seq,
+					w->last[g].epoch, (unsigned long long)w->last[g].mask,
+					(double)(chaos_now_ns() - w->last[g].done_ns) / 1e6,
+					run->crew->desk[d].seat[g].inside, run->crew->desk[d].cause);
+		}
+	}
+}
+
+int chaos_await(struct chaos_run *run, enum chaos_until until)
+{
+	uint64_t end = chaos_now_ns() + CHAOS_OUTCOME_MS * UINT64_C(1000000);
+	bool all;
+
+	run->settle_ns = chaos_now_ns();
+	do {
+		chaos_run_poll(run);
+		all = true;
+		for (int g = 0; g < run->crew->groups && all; g++)
+			all = group_there(run, g, until);
+	} while (!all && chaos_now_ns() < end && !run->base.wrong);
+	if (all) {
+		chaos_event_close(run, chaos_now_ns());
+		return 0;
+	}
+	if (!run->base.wrong)
+		say_who_hangs(run, until);
+	return -1;
+}
+
+static int start(struct chaos_run *run)
+{
+	int err = 0;
+
+	run->start_ns = chaos_now_ns();
+	for (int r = 0; r < run->target && !err; r++)
+		err = chaos_crew_spawn(run, r, false, NULL);
+	if (!err)
+		err = chaos_await(run, CHAOS_WHOLE);
+	run->start_ns = chaos_now_ns();
+	return err;
+}
+
+static int rounds(struct chaos_run *run)
+{
+	const struct chaos_options *opt = run->base.opt;
+	const struct chaos_plan *plan = &run->plan;
+
+	for (int i = 0; run->base.wrong == 0; i = (i + 1) % plan->steps) {
+		const struct chaos_step *step = &plan->step[i];
+		bool round = i == 0, late = chaos_now_ns() >= run->end_ns;
+
+		if (round && run->rounds == plan->rounds && plan->rounds)
+			return 0;
+		/* A round of the random plan is long; the others are whole. */
+		if (late && (round || (!strcmp(plan->name, "random") && plan->step[i - 1].verb == CHAOS_REPLACE)))
+			return 0;
+		run->rounds += round;
+		if (opt->verbose)
+			fprintf(stderr, "ep-chaos: %8.1f ms: line %d: %s\n",
+				(double)(chaos_now_ns() - run->start_ns) / 1e6, step->line, step->kind);
+		if (!chaos_act(run, step))
+			continue;
+		if (!run->base.wrong)
+			chaos_wrong(&run->base, "step failed");
+		fprintf(stderr, "ep-chaos: round %d, line %d of the plan: %s\n", run->rounds, step->line, step->kind);
+	}
+	return -1;
+}
+
+static int stop(struct chaos_run *run)
+{
+	uint64_t end = chaos_now_ns() + CHAOS_OUTCOME_MS * UINT64_C(1000000);
+	int left;
+
+	__atomic_store_n(&run->crew->command, CHAOS_STOP, __ATOMIC_RELEASE);
+	do {
+		chaos_run_poll(run);
+		left = 0;
+		for (int d = 0; d < CHAOS_DESKS; d++)
+			left += run->worker[d].pid != 0;
+	} while (left && chaos_now_ns() < end);
+	chaos_check_disputes(run, true);
+	if (left)
+		chaos_wrong(&run->base, "%d processes did not stop within %d ms", left, CHAOS_OUTCOME_MS);
+	return left ? -1 : 0;
+}
+
+static int remove_one(const char *path, const struct stat *st, int type, struct FTW *at)
+{
+	(void)st, (void)type, (void)at;
+	return remove(path);
+}
+
+static void close_run(struct chaos_run *run)
+{
+	chaos_crew_close(run);
+	chaos_server_close(run);
+	if (run->net)
+		chaos_net_close();
+	if (*run->server.dir)
+		nftw(run->server.dir, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+	free(run);
+}
+
+static void fill_defaults(struct chaos_plan *plan, int ranks)
+{
+	static const uint32_t sizes[] = { 8, 4096, 65536, 400000 };
+
+	if (ranks)
+		plan->ranks = ranks;
+	if (!plan->ranks)
+		plan->ranks = 4;
+	if (!plan->work)
+		plan->work = (1u << CHAOS_W_COMBINE) - 1;
+	if (!plan->groups)
+		plan->groups = 1;
+	if (!plan->sizes) {
+		plan->sizes = 4;
+		memcpy(plan->bytes, sizes, sizeof(sizes));
+	}
+}
+
+static bool ranks_fit(const struct chaos_plan *plan)
+{
+	uint32_t named = 0;
+
+	for (int i = 0; i < plan->steps; i++)
+		named |= plan->step[i].verb == CHAOS_EXTEND ? 0 : plan->step[i].ranks;
+	if (plan->groups > 1 && plan->members > plan->ranks) {
+		fprintf(stderr, "ep-chaos: plan %s: groups of %d need as many ranks, there are %d\n", plan->name,
+			plan->members, plan->ranks);
+		return false;
+	}
+	for (int i = 0; i < plan->steps; i++)
+		if (plan->step[i].verb == CHAOS_EXTEND)
+			return true;
+	if (named >> plan->ranks)
+		fprintf(stderr, "ep-chaos: plan %s names ranks above the %d that there are\n", plan->name, plan->ranks);
+	return !(named >> plan->ranks);
+}
+
+/* 0, CHAOS_SKIPPED where this machine cannot, or -1. */
+static int open_run(struct chaos_run *run)
+{
+	const char *tmp = getenv("TMPDIR");
+
+	snprintf(run->server.dir, sizeof(run->server.dir), "%.40s/covey-chaos-XXXXXX", tmp ? tmp : "/tmp");
+	if (!mkdtemp(run->server.dir)) {
+		run->server.dir[0] = '\0';
+		return -1;
+	}
+	if (run->plan.hosts) {
+		if (chaos_net_open(run->plan.hosts))
+			return CHAOS_SKIPPED;
+		run->net = true;
+	}
+	if (chaos_crew_open(run))
+		return -1;
+	return chaos_server_open(run);
+}
+
+static int judge(struct chaos_run *run)
+{
+	const struct chaos_options *opt = run->base.opt;
+	int err = start(run);
+
+	run->end_ns = run->start_ns + (uint64_t)(opt->seconds ? opt->seconds : DEFAULT_SECONDS) * UINT64_C(1000000000);
+	if (run->plan.rounds && !opt->seconds)
+		run->end_ns = UINT64_MAX;
+	/* A plan of rounds ends by itself: then columns are as for a minute, and what is later is not drawn. */
+	run->bucket_ns = (run->end_ns == UINT64_MAX ? UINT64_C(60000000000) : (run->end_ns - run->start_ns) * 3 / 2) /
+			 CHAOS_BUCKETS;
+	if (!err)
+		err = rounds(run);
+	if (!err)
+		err = chaos_heal_all(run);
+	if (!err)
+		err = stop(run);
+	run->end_ns = chaos_now_ns();
+	chaos_table(run);
+	if (opt->plot && chaos_plot(run, opt->plot))
+		err = -1;
+	return err || run->base.wrong || (opt->strict && run->alarms) ? 1 : 0;
+}
+
+int chaos_plan_run(const struct chaos_options *opt)
+{
+	struct chaos_run *run = calloc(1, sizeof(*run));
+	char *text;
+	int err;
+
+	if (opt->show) {
+		text = chaos_plan_random(opt->seed);
+		printf("# ep-chaos --plan random --seed %llu\n%s", (unsigned long long)opt->seed, text ? text : "");
+		free(text);
+		free(run);
+		return 0;
+	}
+	if (!run || chaos_plan_read(&run->plan, opt->plan, opt->seed)) {
+		free(run);
+		return 64;
+	}
+	run->base.opt = opt;
+	run->base.random = opt->seed * UINT64_C(0x9e3779b97f4a7c15) | 1;
+	run->crew_fd = -1;
+	run->bucket_ns = UINT64_C(60000000000) / CHAOS_BUCKETS;
+	fill_defaults(&run->plan, opt->ranks_named ? opt->ranks : 0);
+	run->target = run->plan.ranks;
+	err = ranks_fit(&run->plan) ? open_run(run) : 64;
+	if (!err)
+		err = judge(run);
+	else if (err < 0)
+		err = 2;
+	close_run(run);
+	return err;
+}

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a run by plan was: a row for every kind of fault, and the verdict. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "plan.h"
+
+static int compare(const void *a, const void *b)
+{
+	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+	return (x > y) - (x < y);
+}
+
+static void row(const struct chaos_run *run, int kind, uint64_t *wait)
+{
+	int n = 0, middle, most;
+
+	for (int i = 0; i < run->events; i++)
+		if (run->event[i].kind == kind)
+			wait[n++] = run->event[i].longest_ns;
+	qsort(wait, (size_t)n, sizeof(*wait), compare);
+	middle = n / 2;
+	most = n * 99 / 100;
+	printf("%-28s %6d %10.2f %10.2f %10.2f\n", run->kind[kind], n, (double)wait[middle] / 1e6,
+	       (double)wait[most] / 1e6, (double)wait[n - 1] / 1e6);
+}
+
+void chaos_table(struct chaos_run *run)
+{
+	uint64_t *wait = malloc((size_t)(run->events + 1) * sizeof(*wait));
+
+	printf("%-28s %6s %10s %10s %10s   longest wait of an operation, ms\n", "fault", "n", "p50", "p99", "max");
+	for (int k = 0; wait && k < run->kinds; k++)
+		row(run, k, wait);
+	free(wait);
+	printf("%d faults in %d rounds, %llu operations checked, %llu of them lost or without their root, "
+	       "%llu ranks fenced (%llu false alarms), %d wrong, %.1f s\n",
+	       run->events, run->rounds, (unsigned long long)run->checked, (unsigned long long)run->failed,
+	       (unsigned long long)run->fenced, (unsigned long long)run->alarms, run->base.wrong,
+	       (double)(run->end_ns - run->start_ns) / 1e9);
+	printf("plan %s seed %llu: %s\n", run->plan.name, (unsigned long long)run->base.opt->seed,
+	       run->base.wrong ? "NOT HELD" : "held");
+}

@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One operation of a member, chosen by the step alone, and checked element by element against what its
+ * contributors must give. Element i of rank r for destination d is (r + 1) * (1 to 61, from i, d and the
+ * step): small integers, so that sums have one right value, and another in every step, so that no
+ * left-over bytes pass.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "work.h"
+
+#define BLOCKS CHAOS_MAX_RANKS
+
+static float value(const struct chaos_member *m, int rank, int to, size_t i)
+{
+	return (float)(rank + 1) * (float)((i * 7 + m->step * 3 + (uint64_t)to * 5) % 61 + 1);
+}
+
+static void fill(const struct chaos_member *m, float *at, int to, size_t count)
+{
+	for (size_t i = 0; i < count; i++)
+		at[i] = value(m, m->rank, to, i);
+}
+
+static uint64_t checksum(const float *data, size_t count)
+{
+	uint64_t sum = count;
+	uint32_t word;
+
+	for (size_t i = 0; i < count; i++) {
+		memcpy(&word, data + i, sizeof(word));
+		sum += (uint64_t)word * (2 * i + 1);
+	}
+	return sum;
+}
+
+static size_t elements(const struct chaos_member *m)
+{
+	return m->crew->bytes[m->random % (uint64_t)m->crew->sizes] / sizeof(float);
+}
+
+static bool in_place(const struct chaos_member *m)
+{
+	return (m->random >> 20) % 3 == 0;
+}
+
+/* Started and waited for, or in one call: drawn for each rank, so that both meet in one operation. */
+static bool in_two(const struct chaos_member *m)
+{
+	return ((m->random >> 44) + (uint64_t)m->rank) % 4 == 0;
+}
+
+static int await(int err, struct covey_work **work, struct covey_result *result)
+{
+	if (!err)
+		err = covey_work_wait(*work, 0, result);
+	covey_work_free(*work);
+	*work = NULL;
+	return err;
+}
+
+/* The call, with the arguments before the stream; the outcome in `result`. */
+#define CALL(m, name, ...) \
+	(in_two(m) ? await(covey_##name##_start(__VA_ARGS__, (m)->group, NULL, &(m)->work), &(m)->work, &result) \
+		   : covey_##name(__VA_ARGS__, (m)->group, NULL, &result))
+
+static int run_allreduce(struct chaos_member *m)
+{
+	struct covey_result result = { 0 };
+	size_t count = elements(m);
+	float *from = in_place(m) ? m->recv : m->send, weight = 0;
+	int err, code;
+
+	fill(m, from, 0, count);
+	chaos_begin(m, CHAOS_W_ALLREDUCE);
+	err = CALL(m, allreduce, from, m->recv, count, COVEY_FLOAT32, COVEY_SUM);
+	code = chaos_end(m, err, &result);
+	if (code || m->record.status) {
+		/* LOST is for inputs that were overwritten: elsewhere it would be a fault of the library. */
+		return code ? code : from == m->send ? chaos_member_fail(m, "allreduce not in place", err) : 0;
+	}
+	for (int r = 0; r < BLOCKS; r++)
+		weight += (float)(m->record.mask >> r & 1) * (float)(r + 1);
+	m->record.checksum = checksum(m->recv, count);
+	for (size_t i = 0; i < count; i++)
+		if (m->recv[i] != weight * value(m, 0, 0, i))
+			return chaos_bad_bytes(m, "allreduce", i, m->recv[i], weight * value(m, 0, 0, i));
+	return 0;
+}
+
+static int run_broadcast(struct chaos_member *m)
+{
+	struct covey_result result = { 0 };
+	int root = (int)((m->random >> 24) % (uint64_t)m->size), err, code;
+	size_t count = elements(m);
+	float *from = in_place(m) ? m->recv : m->send;
+
+	fill(m, from, 0, count);
+	chaos_begin(m, CHAOS_W_BROADCAST);
+	err = CALL(m, broadcast, from, m->recv, count, COVEY_FLOAT32, root);
+	code = chaos_end(m, err, &result);
+	if (code || m->record.status)
+		return code;
+	m->record.checksum = checksum(m->recv, count);
+	for (size_t i = 0; i < count; i++)
+		if (m->recv[i] != value(m, root, 0, i))
+			return chaos_bad_bytes(m, "broadcast", i, m->recv[i], value(m, root, 0, i));
+	return 0;
+}
+
+/* Block r of @count elements is what rank r sent to @to, or zero where it did not take part. */
+static int expect_block(struct chaos_member *m, const char *what, const float *got, int r, int to, size_t count)
+{
+	bool there = m->record.mask >> r & 1;
+
+	for (size_t i = 0; i < count; i++) {
+		float want = there ? value(m, r, to, i) : 0;
+
+		if (got[i] != want)
+			return chaos_bad_bytes(m, what, i, got[i], want);
+	}
+	return 0;
+}
+
+static int run_allgather(struct chaos_member *m)
+{
+	struct covey_result result = { 0 };
+	size_t block = elements(m) / BLOCKS + 1;
+	float *own = in_place(m) ? m->recv + (size_t)m->rank * block : m->send;
+	int err, code;
+
+	memset(m->recv, 1, (size_t)m->size * block * sizeof(float));
+	fill(m, own, 0, block);
+	chaos_begin(m, CHAOS_W_ALLGATHER);
+	err = CALL(m, allgather, own, m->recv, block, COVEY_FLOAT32);
+	code = chaos_end(m, err, &result);
+	if (code || m->record.status)
+		return code;
+	m->record.checksum = checksum(m->recv, (size_t)m->size * block);
+	for (int r = 0; r < m->size && !code; r++)
+		code = expect_block(m, "allgather", m->recv + (size_t)r * block, r, 0, block);
+	return code;
+}
+
+static int run_alltoall(struct chaos_member *m)
+{
+	struct covey_result result = { 0 };
+	size_t block = elements(m) / BLOCKS + 1;
+	float *from = in_place(m) ? m->recv : m->send;
+	int err, code;
+
+	memset(m->recv, 1, (size_t)m->size * block * sizeof(float));
+	for (int r = 0; r < m->size; r++)
+		fill(m, from + (size_t)r * block, r, block);
+	chaos_begin(m, CHAOS_W_ALLTOALL);
+	err = CALL(m, alltoall, from, m->recv, block, COVEY_FLOAT32);
+	code = chaos_end(m, err, &result);
+	for (int r = 0; r < m->size && !code && !m->record.status; r++)
+		code = expect_block(m, "alltoall", m->recv + (size_t)r * block, r, m->rank, block);
+	return code;
+}
+
+/* What @from sends to @to: nothing at times. */
+static size_t part(const struct chaos_member *m, int from, int to, size_t most)
+{
+	return (size_t)((uint64_t)from * 5 + (uint64_t)to * 3 + m->step) % (most + 1);
+}
+
+static int run_alltoallv(struct chaos_member *m)
+{
+	size_t most = elements(m) / BLOCKS + 1, sends[BLOCKS], recvs[BLOCKS], send_at[BLOCKS], recv_at[BLOCKS];
+	struct covey_result result = { 0 };
+	size_t out = 0, in = 0;
+	int err, code;
+
+	for (int r = 0; r < m->size; r++) {
+		sends[r] = part(m, m->rank, r, most);
+		recvs[r] = part(m, r, m->rank, most);
+		send_at[r] = out;
+		recv_at[r] = in;
+		fill(m, m->send + out, r, sends[r]);
+		out += sends[r];
+		in += recvs[r];
+	}
+	memset(m->recv, 1, in * sizeof(float));
+	chaos_begin(m, CHAOS_W_ALLTOALLV);
+	err = CALL(m, alltoallv, m->send, sends, send_at, m->recv, recvs, recv_at, COVEY_FLOAT32);
+	code = chaos_end(m, err, &result);
+	for (int r = 0; r < m->size && !code && !m->record.status; r++)
+		code = expect_block(m, "alltoallv", m->recv + recv_at[r], r, m->rank, recvs[r]);
+	return code;
+}
+
+static int run_barrier(struct chaos_member *m)
+{
+	struct covey_result result = { 0 };
+
+	chaos_begin(m, CHAOS_W_BARRIER);
+	return chaos_end(m, covey_barrier(m->group, NULL, &result), &result);
+}
+
+static enum chaos_work choose(const struct chaos_member *m)
+{
+	uint64_t nth = (m->random >> 32) % (uint64_t)__builtin_popcount(m->crew->work);
+	enum chaos_work op = CHAOS_W_ALLREDUCE;
+
+	for (;; op++)
+		if (m->crew->work >> op & 1 && !nth--)
+			return op;
+}
+
+int chaos_work(struct chaos_member *m)
+{
+	int code;
+
+	switch (choose(m)) {
+	case CHAOS_W_BROADCAST:
+		code = run_broadcast(m);
+		break;
+	case CHAOS_W_ALLGATHER:
+		code = run_allgather(m);
+		break;
+	case CHAOS_W_ALLTOALL:
+		code = run_alltoall(m);
+		break;
+	case CHAOS_W_ALLTOALLV:
+		code = run_alltoallv(m);
+		break;
+	case CHAOS_W_BARRIER:
+		code = run_barrier(m);
+		break;
+	case CHAOS_W_DISPATCH:
+		return chaos_ep_work(m);
+	default:
+		code = run_allreduce(m);
+	}
+	if (!code)
+		chaos_put(m);
+	return code;
+}

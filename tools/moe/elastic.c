@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * When the group has grown the experts are laid out anew and their weights move by covey_alltoallv() from owners that
+ * live; what no living rank holds is made from the seed, the job's checkpoint.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "rank.h"
+
+void moe_elastic_room(struct moe_rank *r, int size)
+{
+	const struct moe_shape *s = &r->model.shape;
+	size_t rows, local;
+
+	r->local = covey_ep_local_experts(r->ep);
+	local = (size_t)r->local;
+	rows = local * (size_t)covey_ep_rows(r->ep);
+	r->packed_x = moe_room(r->packed_x, 2 * rows * (size_t)s->hidden);
+	r->y = moe_room(r->y, 2 * rows * (size_t)s->hidden);
+	r->src_info = moe_room(r->src_info, rows * sizeof(*r->src_info));
+	r->count = moe_room(r->count, local * sizeof(*r->count));
+	r->range = moe_room(r->range, local * (size_t)size * sizeof(*r->range));
+}
+
+struct move { /* weights on their way to new owners, by rank */
+	float *send, *recv;
+	size_t to[MOE_MAX_RANKS], to_at[MOE_MAX_RANKS], from[MOE_MAX_RANKS], from_at[MOE_MAX_RANKS];
+};
+
+/* Does expert e go from rank a to rank b? Only between holders that live and others. */
+static int goes(const int *old, const int *new, uint64_t holders, int e, int a, int b)
+{
+	return old[e] == a && new[e] == b &&a != b && (holders >> a & 1);
+}
+
+static int pack(struct moe_rank *r, struct move *m, const int *old, const int *new, uint64_t holders, int size)
+{
+	size_t n = moe_expert_floats(&r->model), send = 0, recv = 0, any = 0;
+
+	memset(m, 0, sizeof(*m));
+	for (int q = 0; q < size; q++) {
+		m->to_at[q] = send;
+		m->from_at[q] = recv;
+		for (int e = 0; e < r->model.shape.experts; e++) {
+			any += old[e] != new[e];
+			if (goes(old, new, holders, e, q, r->self))
+				recv += n;
+			if (!goes(old, new, holders, e, r->self, q))
+				continue;
+			m->send = moe_room(m->send, (send + n) * sizeof(float));
+			if (!moe_expert_make(&r->model, e))
+				return -1;
+			memcpy(m->send + send, r->model.weights[e], n * sizeof(float));
+			send += n;
+		}
+		m->to[q] = send - m->to_at[q];
+		m->from[q] = recv - m->from_at[q];
+	}
+	m->recv = moe_room(NULL, recv * sizeof(float));
+	return any != 0;
+}
+
+static int unpack(struct moe_rank *r, const struct move *m, const int *old, const int *new, uint64_t holders,
+		  const struct covey_mask *here, int size)
+{
+	size_t n = moe_expert_floats(&r->model);
+
+	for (int q = 0; q < size; q++) {
+		const float *from = m->recv + m->from_at[q];
+
+		for (int e = 0; e < r->model.shape.experts; e++) {
+			if (!goes(old, new, holders, e, q, r->self))
+				continue;
+			if (covey_mask_has(here, q) && !r->model.weights[e]) {
+				r->model.weights[e] = moe_room(NULL, n * sizeof(float));
+				memcpy(r->model.weights[e], from, n * sizeof(float));
+				r->report.moved++;
+			}
+			from += n;
+		}
+	}
+	return 0;
+}
+
+/* From the layout for old_size, held by @holders, to the one for @size. */
+int moe_elastic_move(struct moe_rank *r, int old_size, uint64_t holders, int size)
+{
+	int experts = r->model.shape.experts, err = 0, any;
+	int *old = moe_room(NULL, (size_t)experts * sizeof(*old));
+	struct covey_result result;
+	struct move m;
+
+	moe_owners(&r->model, old_size, old);
+	moe_owners(&r->model, size, r->owner);
+	any = pack(r, &m, old, r->owner, holders, size);
+	if (any > 0)
+		err = covey_alltoallv(m.send, m.to, m.to_at, m.recv, m.from, m.from_at, COVEY_FLOAT32, r->group, NULL,
+				      &result);
+	if (any > 0 && !err)
+		unpack(r, &m, old, r->owner, holders, &result.mask, size);
+	for (int e = 0; e < experts; e++) {
+		if (r->owner[e] != r->self) {
+			moe_expert_drop(&r->model, e);
+		} else if (!r->model.weights[e]) {
+			any = moe_expert_make(&r->model, e) ? any : -1;
+			r->report.made++;
+		}
+	}
+	free(m.send);
+	free(m.recv);
+	free(old);
+	return err ? err : any < 0 ? COVEY_ERR_NOMEM : 0;
+}

@@ -1,0 +1,287 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ep-run - start the ranks of a group on this machine, and a private store if none is named
+ *
+ * This file is the front: it reads the options, starts the keeper (keeper.c), hands signals on
+ * to it, and ends with its exit code. If the keeper is killed, all that descended from it falls to
+ * the front, which is a subreaper too, and is killed here. If the front is killed, the keeper sees
+ * the end of their pipe and does the same.
+ */
+#include <argp.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "covey.h"
+#include "run.h"
+
+const char *argp_program_version = "ep-run " COVEY_VERSION;
+
+static const char doc[] =
+	"Start the ranks of a covey group and label their output, `[rank] line`."
+	"\v"
+	"Each rank gets COVEY_STORE, COVEY_GROUP, COVEY_RANK, COVEY_WORLD, COVEY_MAX_RANKS, RANK, WORLD_SIZE, "
+	"LOCAL_RANK "
+	"and, with --hosts, COVEY_HOST; its standard input is empty. COVEY_STORE in the environment counts as --store. "
+	"Without either a redis-server of its own serves the run: on a unix socket, or with --launch on one address "
+	"with a password made for this run. If it dies it is started again, and the members fill it anew.\n\n"
+	"SIGINT, SIGTERM and SIGHUP are handed to all ranks; the second one kills them. When the process of a rank "
+	"ends, what is left of its process group is killed. Nothing outlives ep-run, however it ends.\n\n"
+	"A rank that dies is reported to a private store as proven dead, so that the others need not wait; with "
+	"--launch "
+	"only if its first word is `ip`, which becomes the program instead of starting it.\n\n"
+	"Exit status:\n"
+	"  0        all is well\n"
+	"  1..124   code of the rank that failed first\n"
+	"  125      ep-run itself failed; 126, 127: PROG cannot be run, was not found; 64: usage\n"
+	"  128+N    the rank that failed first was killed by signal N\n"
+	"A rank fails that ends with another code than 0 or by a signal. A rank that a signal killed does not count "
+	"when any other rank ended with 0: the group lived on without it. The same is true of a replacement that fails "
+	"after another rank ended with 0: it came too late. With --strict, or after a signal to ep-run, every failure "
+	"counts. With --restart on-failure only the last process of a rank counts.";
+
+enum { OPT_MAX = 256, OPT_RESTART, OPT_HOSTS, OPT_LAUNCH, OPT_STRICT, OPT_ADDRESS };
+
+static const struct argp_option options[] = {
+	{ "ranks", 'n', "N", 0, "Number of ranks to start (1 to 4096)", 0 },
+	{ "store", 's', "URL", 0,
+	  "Store to use: redis://host:port/db, redis+unix:///path or redis+sentinel://host:port,.../MASTER (a "
+	  "password: by COVEY_STORE)",
+	  0 },
+	{ "group", 'g', "NAME", 0, "Name of the group (COVEY_GROUP, else covey)", 0 },
+	{ "max-ranks", OPT_MAX, "M", 0, "Ranks the group can ever have (COVEY_MAX_RANKS, else 64 or N)", 0 },
+	{ "restart", OPT_RESTART, "never|on-failure", 0,
+	  "Start a replacement for a rank that failed while others run (at most 100 in all; default never)", 0 },
+	{ "hosts", OPT_HOSTS, "A,B,...", 0, "Names of hosts; the ranks are dealt out in equal blocks", 0 },
+	{ "launch", OPT_LAUNCH, "COMMAND", 0,
+	  "Words to put before PROG, {host} replaced, split at blanks: 'ip netns exec {host}'. The environment must "
+	  "reach PROG, and signals too",
+	  0 },
+	{ "address", OPT_ADDRESS, "ADDR", 0, "Address of this machine where other hosts reach a private store", 0 },
+	{ "strict", OPT_STRICT, NULL, 0, "Every failure counts for the exit status", 0 },
+	{ "verbose", 'v', NULL, 0, "Say at the end what became of each rank", 0 },
+	{ 0 },
+};
+
+uint64_t run_now_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+void run_say(const char *format, ...)
+{
+	char text[512];
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(text, sizeof(text), format, args);
+	va_end(args);
+	dprintf(STDERR_FILENO, "ep-run: %s\n", text);
+}
+
+static int number(struct argp_state *state, const char *what, const char *text, int max)
+{
+	char *end;
+	long value;
+
+	errno = 0;
+	value = strtol(text, &end, 10);
+	if (errno || end == text || *end || value < 1 || value > max)
+		argp_error(state, "%s is %s: a number from 1 to %d is needed", what, text, max);
+	return (int)value;
+}
+
+/* Splits @text, a word of argv, in place at @blank. */
+static int split(struct argp_state *state, const char *what, char *text, const char *blank, const char **to, int max)
+{
+	char *save = NULL;
+	int count = 0;
+
+	for (char *word = strtok_r(text, blank, &save); word; word = strtok_r(NULL, blank, &save)) {
+		if (count == max)
+			argp_error(state, "%s: more than %d", what, max);
+		to[count++] = word;
+	}
+	if (!count)
+		argp_error(state, "%s is empty", what);
+	return count;
+}
+
+static void no_password(struct argp_state *state, const char *url)
+{
+	const char *at = strrchr(url, '@'), *scheme = strstr(url, "://");
+
+	if (at && scheme && at > scheme && memchr(scheme + 3, ':', (size_t)(at - scheme - 3)))
+		argp_error(state,
+			   "a password in --store can be read by everyone on this machine: set COVEY_STORE instead");
+}
+
+static error_t parse(int key, char *arg, struct argp_state *state)
+{
+	struct run_options *opt = state->input;
+
+	switch (key) {
+	case 'n':
+		opt->ranks = number(state, "-n", arg, COVEY_MAX_RANKS);
+		return 0;
+	case 's':
+		no_password(state, arg);
+		opt->store = arg;
+		return 0;
+	case 'g':
+		opt->group = arg;
+		return 0;
+	case 'v':
+		opt->verbose = true;
+		return 0;
+	case OPT_MAX:
+		opt->max_ranks = number(state, "--max-ranks", arg, COVEY_MAX_RANKS);
+		return 0;
+	case OPT_RESTART:
+		if (strcmp(arg, "never") && strcmp(arg, "on-failure"))
+			argp_error(state, "--restart is %s: never or on-failure is needed", arg);
+		opt->restart = !strcmp(arg, "on-failure");
+		return 0;
+	case OPT_HOSTS:
+		opt->host_count = split(state, "--hosts", arg, ",", opt->hosts, RUN_MAX_HOSTS);
+		return 0;
+	case OPT_LAUNCH:
+		opt->launch_count = split(state, "--launch", arg, " \t", opt->launch, RUN_MAX_WORDS);
+		return 0;
+	case OPT_ADDRESS:
+		opt->address = arg;
+		return 0;
+	case OPT_STRICT:
+		opt->strict = true;
+		return 0;
+	case ARGP_KEY_ARG:
+		opt->argv = state->argv + state->next - 1;
+		state->next = state->argc; /* the rest is the program's */
+		return 0;
+	}
+	return ARGP_ERR_UNKNOWN;
+}
+
+static void check_options(const struct argp *argp, char **argv, struct run_options *opt)
+{
+	const char *why = NULL;
+
+	if (!opt->ranks)
+		why = "-n N is needed";
+	else if (!opt->argv)
+		why = "a program is needed: ep-run -n N -- PROG ARGS";
+	else if (opt->max_ranks && opt->max_ranks < opt->ranks)
+		why = "--max-ranks is smaller than -n";
+	else if (opt->launch_count && !opt->host_count)
+		why = "--launch needs --hosts";
+	else if (opt->host_count > opt->ranks)
+		why = "more --hosts than ranks";
+	if (!why)
+		return;
+	fprintf(stderr, "ep-run: %s\n", why);
+	argp_help(argp, stderr, ARGP_HELP_SEE, argv[0]);
+	exit(64);
+}
+
+static void fill_from_environment(struct run_options *opt)
+{
+	const char *text;
+
+	text = getenv("COVEY_STORE");
+	if (!opt->store && text && *text)
+		opt->store = text;
+	text = getenv("COVEY_GROUP");
+	if (!opt->group)
+		opt->group = text && *text ? text : "covey";
+	text = getenv("COVEY_MAX_RANKS");
+	if (!opt->max_ranks && text)
+		opt->max_ranks = atoi(text); /* the ranks check what they inherit; here only its size matters */
+	if (opt->max_ranks < opt->ranks)
+		opt->max_ranks = opt->ranks > 64 ? opt->ranks : 64;
+}
+
+static void watch_signals(sigset_t *set)
+{
+	sigemptyset(set);
+	sigaddset(set, SIGINT);
+	sigaddset(set, SIGTERM);
+	sigaddset(set, SIGHUP);
+	sigaddset(set, SIGCHLD);
+	sigprocmask(SIG_BLOCK, set, NULL);
+	signal(SIGPIPE, SIG_IGN);
+}
+
+/* Hands signals on until the keeper has ended; its exit code. */
+static int front(pid_t keeper, int signals, int to_keeper)
+{
+	struct signalfd_siginfo info;
+	int status;
+
+	for (;;) {
+		if (read(signals, &info, sizeof(info)) != sizeof(info)) {
+			if (errno == EINTR)
+				continue;
+			return RUN_EXIT_SELF;
+		}
+		if (info.ssi_signo != SIGCHLD) {
+			unsigned char byte = (unsigned char)info.ssi_signo;
+
+			if (write(to_keeper, &byte, 1) != 1)
+				run_say("the keeper is gone");
+			continue;
+		}
+		if (waitpid(keeper, &status, WNOHANG) != keeper)
+			continue;
+		if (WIFEXITED(status))
+			return WEXITSTATUS(status);
+		run_say("the keeper was killed by signal %d: killing the ranks", WTERMSIG(status));
+		return RUN_EXIT_SELF;
+	}
+}
+
+int main(int argc, char **argv)
+{
+	static const struct argp argp = { options, parse, "-- PROG [ARGS...]", doc, NULL, NULL, NULL };
+	struct run_options opt = { 0 };
+	int ends[2], signals, code;
+	sigset_t set;
+	pid_t keeper;
+
+	argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, &opt);
+	check_options(&argp, argv, &opt);
+	fill_from_environment(&opt);
+	watch_signals(&set);
+	signals = signalfd(-1, &set, SFD_CLOEXEC);
+	if (signals < 0 || prctl(PR_SET_CHILD_SUBREAPER, 1) || run_make_dir(&opt) || pipe2(ends, O_CLOEXEC)) {
+		run_say("cannot start: %s", strerror(errno));
+		return RUN_EXIT_SELF;
+	}
+	keeper = fork();
+	if (keeper < 0) {
+		run_say("cannot start: %s", strerror(errno));
+		run_remove_dir(opt.dir);
+		return RUN_EXIT_SELF;
+	}
+	if (!keeper) {
+		close(ends[1]);
+		close(signals);
+		_exit(run_keeper(&opt, ends[0]));
+	}
+	close(ends[0]);
+	code = front(keeper, signals, ends[1]);
+	run_kill_all(getsid(0)); /* finds nothing unless the keeper was killed */
+	run_remove_dir(opt.dir);
+	return code;
+}

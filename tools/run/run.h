@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The parts of ep-run. Two processes share the work: the *front*, which the user sees and signals,
+ * and the *keeper*, its child in a session of its own, from which the store and all ranks descend.
+ * Each watches the other, so that killing either of them leaves nothing behind.
+ */
+#ifndef RUN_H
+#define RUN_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#define RUN_MAX_HOSTS 256
+#define RUN_MAX_WORDS 32     /* words of --launch */
+#define RUN_MAX_RESTARTS 100 /* replacements in one run */
+#define RUN_EXIT_SELF 125    /* ep-run itself failed; 126, 127 as in sh; 64: usage */
+
+struct run_options {
+	int ranks, max_ranks;
+	const char *store; /* NULL: a private one is started */
+	const char *group;
+	bool restart, strict, verbose;
+	const char *hosts[RUN_MAX_HOSTS];
+	int host_count;
+	const char *launch[RUN_MAX_WORDS];
+	int launch_count;
+	const char *address; /* where a private store listens for other hosts; NULL: found */
+	char **argv;	     /* PROG ARGS NULL */
+	char dir[64];	     /* private directory, removed at the end */
+};
+
+/* The private store: see store.c. */
+struct run_store {
+	pid_t pid;
+	char url[256]; /* has the password: environment only */
+	char socket[96];
+	char address[64], password[65];
+	int port; /* 0: unix socket */
+	int starts;
+};
+
+/* One process of a rank, and what became of it. */
+struct run_rank {
+	pid_t pid;		     /* 0: none */
+	pid_t group;		     /* process group that is not known to be gone; 0: none */
+	uint64_t start_ns, retry_ns; /* retry: when to start a replacement; 0: not due */
+	int status;		     /* of wait(), of the last process */
+	int restarts;
+	bool ended;  /* the rank is over: no process, none to come */
+	bool failed; /* the last process failed */
+};
+
+/* Text of one stream of one rank, put out by whole lines: see output.c. */
+struct run_stream {
+	int fd; /* -1: closed */
+	int to; /* 1 or 2 */
+	int rank;
+	unsigned used;
+	char *line;
+};
+
+uint64_t run_now_ns(void);
+void run_say(const char *format, ...) __attribute__((format(printf, 1, 2))); /* one line on stderr */
+
+int run_keeper(const struct run_options *opt, int front); /* the keeper's life; its exit code */
+void run_kill_all(pid_t spare_session);
+void run_remove_dir(const char *dir);
+int run_make_dir(struct run_options *opt);
+
+/* Both return with a child that dies with its parent, in its own process group; < 0: no child. */
+pid_t run_fork(void);
+pid_t run_spawn(const struct run_options *opt, const char *url, int rank, bool replacement, const int out[2]);
+void run_place(const struct run_options *opt, int rank, int *host, int *local);
+
+int run_store_start(const struct run_options *opt, struct run_store *store);   /* 0 after PONG, else -1 */
+int run_store_restart(const struct run_options *opt, struct run_store *store); /* does not wait */
+
+int run_stream_open(struct run_stream *stream, int fd, int to, int rank);
+void run_stream_read(struct run_stream *stream); /* what is there, without waiting */
+void run_stream_close(struct run_stream *stream);
+extern volatile int run_output_gone; /* set: nobody reads any more, drop everything */
+
+/* The prover tells the store about ranks whose death is certain: see prove.c. */
+pid_t run_prover_start(const char *url, const char *group, int ranks, int *to);
+void run_prover_spawned(int to, int rank, pid_t pid);
+void run_prover_dead(int to, int rank);
+
+#endif
