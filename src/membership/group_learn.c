@@ -123,11 +123,17 @@ static void publish_view(struct cvy_group_state *g)
 
 static void activate(struct cvy_group_state *g)
 {
-	cvy_record_activate(&g->learned);
+	struct cvy_view *was = cvy_view_dup(g->view);
+
+	if (!was || cvy_record_activate(&g->learned)) {
+		cvy_view_free(was);
+		cvy_group_stop(g, COVEY_ERR_NOMEM, "no memory for a view");
+		return;
+	}
 	g->phase = CVY_PHASE_RUN;
 	publish_view(g);
 	cvy_view_free(g->was);
-	g->was = cvy_view_dup(g->view);
+	g->was = was;
 	cvy_group_tell_view(g, 1);
 	cvy_do(g, CVY_DO_THAW, -1);
 	cvy_join_done(g, 0, NULL);
