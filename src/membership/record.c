@@ -180,7 +180,7 @@ int cvy_record_news(struct cvy_record *record, int argc, const char *const *argv
 			pair_put(&record->pair[i]);
 			record->pair[i] = record->pair[--record->count];
 		}
-	for (int i = 1; i + 1 < argc; i += 2)
+	for (int i = 1; i + 1 < argc && argv[i + 1]; i += 2)
 		if (is_news(argv[i]) &&
 		    (gone ? cvy_record_set(record, argv[i], argv[i + 1]) : append(record, argv[i], argv[i + 1])))
 			return COVEY_ERR_NOMEM;

@@ -21,6 +21,7 @@
 #define LABEL_GAP 13 /* between the names of two faults: those that are closer share a line of text */
 #define LABEL_BYTES 40
 #define LABEL_SAME 3 /* names that share one */
+#define MORE_BYTES 32
 
 static double x_of(const struct chaos_run *run, uint64_t at_ns)
 {
@@ -96,11 +97,12 @@ static void faults(const struct chaos_run *run, FILE *f)
 	int n;
 
 	for (int i = 0; i < run->events; i += n) {
-		double first = x_of(run, run->event[i].begin_ns), x = first;
-		char text[LABEL_SAME * LABEL_BYTES + 16] = "";
+		double first = x_of(run, run->event[i].begin_ns);
+		char text[LABEL_SAME * LABEL_BYTES + MORE_BYTES] = "";
 
 		for (n = 0; i + n < run->events; n++) {
-			x = x_of(run, run->event[i + n].begin_ns);
+			double x = x_of(run, run->event[i + n].begin_ns);
+
 			if (x - first >= LABEL_GAP)
 				break;
 			fprintf(f, "<line x1=\"%.1f\" x2=\"%.1f\" y1=\"%d\" y2=\"%d\"/>\n", x, x, TOP, HEIGHT - BOTTOM);
@@ -109,7 +111,7 @@ static void faults(const struct chaos_run *run, FILE *f)
 					 run->kind[run->event[i + n].kind]);
 		}
 		if (n > LABEL_SAME)
-			snprintf(text + strlen(text), 16, ", %d more", n - LABEL_SAME);
+			snprintf(text + strlen(text), MORE_BYTES, ", %d more", n - LABEL_SAME);
 		fprintf(f, "<text transform=\"translate(%.1f %d) rotate(-60)\" stroke=\"none\">%s</text>\n", first + 3,
 			TOP - 4, text);
 	}
