@@ -205,6 +205,8 @@ static void *seat_main(void *arg)
 	if (covey_leave(m->group, 0))
 		_exit(chaos_member_fail(m, "leave", COVEY_ERR_TIMEOUT));
 	covey_close(m->group);
+	free(m->send);
+	free(m->recv);
 	return NULL;
 }
 
