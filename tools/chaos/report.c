@@ -53,6 +53,9 @@ static int row(const struct chaos *c, struct chaos_samples *samples, double p50_
 	if (c->opt->json)
 		printf(", \"%s\": {\"n\": %d, \"p50_ms\": %.3f, \"p99_ms\": %.3f, \"max_ms\": %.3f, \"bar_ms\": %.0f}",
 		       samples->name, samples->count, p50, p99, max, samples->bar_ms);
+	else if (samples->bar_ms > 0 && p50_bar_ms <= 0)
+		printf("%-36s %6d %9.2f %9.2f %9.2f   p99 <= %.0f: %s\n", samples->name, samples->count, p50, p99, max,
+		       samples->bar_ms, miss ? "MISS" : "pass");
 	else if (samples->bar_ms > 0)
 		printf("%-36s %6d %9.2f %9.2f %9.2f   p50 <= %.1f, p99 <= %.0f: %s\n", samples->name, samples->count,
 		       p50, p99, max, p50_bar_ms, samples->bar_ms, miss ? "MISS" : "pass");
