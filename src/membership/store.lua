@@ -402,6 +402,17 @@ local function current(epoch)
 	return reply('WAIT')
 end
 
+-- A voter of a view that may be active elsewhere: who decides counts it, though it is in no view any more.
+local function in_doubt(r, inc)
+	all()
+	for _, list in pairs(g.u) do
+		for rank, voter in each_pair(list) do
+			if num(rank) == r and voter == inc then return true end
+		end
+	end
+	return false
+end
+
 -- One proof a rank: a voter's outlives that of a later joiner, because only voters are counted.
 local function prove(r, inc, by, kind)
 	r = num(r)
@@ -483,7 +494,7 @@ script.report = function()
 	not_awaited(num(RANK), INC)
 	put('r', RANK, table.concat({ INC, arg(3), arg(4), arg(5), arg(6), one_word(arg(7)) }, ' '))
 	for r, inc in each_pair(arg(8)) do
-		if member_inc(r) == inc or g.o[num(r)] == inc then prove(r, inc, RANK, 'member') end
+		if member_inc(r) == inc or g.o[num(r)] == inc or in_doubt(num(r), inc) then prove(r, inc, RANK, 'member') end
 	end
 	put('b', RANK, bad ~= '-' and bad or nil)
 	return decided(decide(0))
@@ -1113,7 +1124,7 @@ script.prove = function()
 	local r, inc = num(arg(1)), arg(2)
 	tell = true
 	if joiner_inc(r) == inc then note('j', r, nil) end
-	if member_inc(r) == inc or g.o[r] == inc then
+	if member_inc(r) == inc or g.o[r] == inc or in_doubt(r, inc) then
 		prove(r, inc, RANK, arg(3))
 		if member_inc(r) == inc then start_change() end -- a repeat after the commit opens nothing
 		if h.ph == 'open' and num(h.epoch) > 0 then decide(0) end -- it may be the last thing that was waited for
