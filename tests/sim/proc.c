@@ -209,8 +209,10 @@ static void joined(void *ctx, int err)
 	p->joined = !err;
 	p->join_err = err;
 	sim_trace(p->sim, "process %d joined %d", p->id, err);
-	if (err)
+	if (err) { /* covey_join closes its handle, which the others see as a death */
+		sim_at(p->sim, sim_lag(p->sim, 8000), EXIT, p->id);
 		return;
+	}
 	if (!p->engine->active)
 		p->engine->pending = 1; /* connected, not in a view yet: a joiner */
 	app_start(p);
