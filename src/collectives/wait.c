@@ -43,16 +43,20 @@ static long futex(const void *addr, int op, uint32_t val, const struct timespec 
 	return syscall(SYS_futex, addr, op, val, timeout, NULL, 0);
 }
 
+static int barriers; /* registered; else sleeps are bounded anyway */
+
+/*
+ * At load, before there are threads: with them the kernel waits for a grace period, which on a loaded machine takes
+ * seconds. And a process that never sleeps publishes to others that do: it must be reached by their barriers too.
+ */
+__attribute__((constructor)) static void register_barrier(void)
+{
+	barriers = !syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0);
+}
+
 static void barrier_all(void)
 {
-	static int state; /* 0: not asked, 1: registered, -1: not there (sleeps are bounded anyway) */
-
-	if (!__atomic_load_n(&state, __ATOMIC_RELAXED)) {
-		long err = syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0);
-
-		__atomic_store_n(&state, err ? -1 : 1, __ATOMIC_RELAXED);
-	}
-	if (__atomic_load_n(&state, __ATOMIC_RELAXED) > 0)
+	if (barriers)
 		syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0); /* a full barrier here too */
 }
 

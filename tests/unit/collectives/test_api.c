@@ -8,7 +8,9 @@
 #include "harness.h"
 
 #include <signal.h>
+#include <linux/membarrier.h>
 #include <stdlib.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -219,6 +221,20 @@ static int forked_child(void *arg, int rank)
 	covey_close(g);
 	return 0;
 }
+
+#define GET_REGISTRATIONS (1 << 9) /* of membarrier, since Linux 6.3 */
+
+/* A registration among threads waits for a grace period of the kernel, and who never sleeps needs it as well. */
+START_TEST(barriers_of_sleepers_reach_a_process_from_the_start)
+{
+	long registered;
+
+	if (!(syscall(SYS_membarrier, MEMBARRIER_CMD_QUERY, 0, 0) & GET_REGISTRATIONS))
+		return;
+	registered = syscall(SYS_membarrier, GET_REGISTRATIONS, 0, 0);
+	ck_assert(registered & MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED);
+}
+END_TEST
 
 START_TEST(a_forked_handle_is_poisoned)
 {
@@ -436,6 +452,7 @@ int main(void)
 	tcase_add_test(tc, bad_arguments_are_refused_with_a_cause);
 	tcase_add_test(tc, a_view_says_who_is_there);
 	tcase_add_loop_test(tc, calls_that_do_not_match_fail_for_all_and_are_named, 0, 6);
+	tcase_add_test(tc, barriers_of_sleepers_reach_a_process_from_the_start);
 	tcase_add_test(tc, a_forked_handle_is_poisoned);
 	tcase_add_test(tc, a_forked_child_may_join_a_group_of_its_own);
 	tcase_add_test(tc, bad_settings_are_named);
