@@ -176,6 +176,7 @@ struct covey_config {
 	size_t slot_bytes;	 /* 0: 128 KiB; alike on all ranks */
 	size_t window_bytes;	 /* 0: 4 GiB of addresses, touched as used; alike on all ranks */
 	size_t undo_bytes;	 /* 0: 64 MiB; in-place inputs up to here are kept until decided */
+	int tcp_connections;	 /* 0: 1; of a link between hosts, for large messages; at most 8 */
 };
 
 #define COVEY_CONFIG_INIT \

@@ -71,6 +71,7 @@ static const struct bound {
 	[SET_join_ms] = { 1, INT_MAX, "milliseconds, at least 1", { NULL } },
 	[SET_heartbeat_ms] = { 1, 1000, "milliseconds from 1 to 1000", { NULL } },
 	[SET_hang_ms] = { -1, 3600000, "milliseconds from 2 to 3600000, or -1 (never)", { NULL } },
+	[SET_tcp_connections] = { 1, 8, "a whole number from 1 to 8", { NULL } },
 	[SET_link_ms] = { -1, 3600000, "milliseconds from 4 to 3600000, or -1 (never)", { NULL } },
 	[SET_lease_ms] = { -1, 3600000, "milliseconds from 1 to 3600000, or -1 (never)", { NULL } },
 	[SET_slot_bytes] = { 4096, 1ll << 30, "a multiple of 4096 from 4096 to 1G", { NULL } },

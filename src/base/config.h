@@ -31,6 +31,8 @@
 	X(join_ms, "COVEY_JOIN_MS", INT, 60000, "bound on joining") \
 	X(heartbeat_ms, "COVEY_HEARTBEAT_MS", INT, 10, "beat on one host while idle (1 ms while an operation waits)") \
 	X(hang_ms, "COVEY_HANG_MS", INT, 100, "silence on one host that raises suspicion; -1: never") \
+	X(tcp_connections, "COVEY_TCP_CONNECTIONS", INT, 1, \
+	  "connections of a link between hosts, for large messages; the smaller number of both sides counts") \
 	X(link_ms, "COVEY_LINK_MS", INT, 1000, "silence on a link between hosts; -1: never") \
 	X(lease_ms, "COVEY_LEASE_MS", INT, 5000, "silence in the store; -1: never") \
 	X(slot_bytes, "COVEY_SLOT_BYTES", SIZE, 131072, "bytes of one slot: a multiple of 4096") \
@@ -45,7 +47,7 @@
 
 struct cvy_config { /* resolved: every field set, strings owned */
 	char *store, *group, *host, *interface, *secret_file;
-	int rank, world, max_ranks, create, admission, transport;
+	int rank, world, max_ranks, create, admission, transport, tcp_connections;
 	int join_ms, heartbeat_ms, hang_ms, link_ms, lease_ms;
 	size_t slot_bytes, window_bytes, undo_bytes;
 };

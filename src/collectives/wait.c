@@ -164,9 +164,12 @@ static void sleep_on_sockets(struct cvy_engine *e, uint64_t ns)
 	for (int i = 0; i < e->set.npush && n < FDS_MAX; i++) {
 		struct cvy_link *link = cvy_push_link(e, i);
 
-		fds[n].events = 0;
-		fds[n].fd = link && link->ops->fd ? link->ops->fd(link, &fds[n].events) : -1;
-		n += fds[n].fd >= 0;
+		for (int k = 0; link && link->ops->fd && n < FDS_MAX; k++, n++) {
+			fds[n].events = 0;
+			fds[n].fd = link->ops->fd(link, k, &fds[n].events);
+			if (fds[n].fd < 0)
+				break;
+		}
 	}
 	fds[n].fd = e->idle_fd;
 	fds[n++].events = POLLIN;

@@ -488,11 +488,11 @@ static int fault_unsent(struct cvy_link *link)
 	return w->first || (w->inner->ops->unsent && w->inner->ops->unsent(w->inner));
 }
 
-static int fault_fd(struct cvy_link *link, short *events)
+static int fault_fd(struct cvy_link *link, int i, short *events)
 {
 	struct wrapped *w = link->state;
 
-	return w->inner->ops->fd ? w->inner->ops->fd(w->inner, events) : -1;
+	return w->inner->ops->fd ? w->inner->ops->fd(w->inner, i, events) : -1;
 }
 
 static void forget(struct wrapped *w)

@@ -198,9 +198,10 @@ static int stranger_judge(const struct cvy_conn *conn, const char **why)
 		return h->data ? COVEY_ERR_PEER : 0;
 	if (!h->data)
 		return !peer->control;
-	if (peer->control && peer->control->state == CVY_SHAKE_UP && peer->nonce == h->nonce)
-		return 1;
-	*why = "a data connection before its control connection";
+	if (peer->control && peer->control->state == CVY_SHAKE_UP && peer->nonce == h->nonce &&
+	    h->data > (uint32_t)peer->fds && h->data <= (uint32_t)peer->streams)
+		return h->data == (uint32_t)peer->fds + 1; /* a later one may be heard before the proof of this one */
+	*why = "a data connection out of turn";
 	return COVEY_ERR_PEER;
 }
 

@@ -227,6 +227,7 @@ int cvy_mesh_open(const struct cvy_mesh_args *args, struct cvy_mesh **out)
 	pthread_mutex_init(&mesh->own_lock, NULL);
 	mesh->lock = &mesh->own_lock;
 	mesh->transport = args->config->transport;
+	mesh->streams = args->config->tcp_connections;
 	mesh->link_ms = args->config->link_ms;
 	mesh->layout = cvy_layout(args->config->window_bytes, args->config->slot_bytes);
 	err = mesh_open(mesh, args->config);
@@ -291,9 +292,12 @@ void cvy_mesh_forget(struct cvy_mesh *mesh)
 	for (int r = 0; r < COVEY_MAX_RANKS; r++) {
 		struct cvy_peer *peer = mesh->peer[r];
 		struct cvy_link *link = peer ? peer->link : NULL;
-		int fd = link && link->ops->fd ? link->ops->fd(link, &events) : -1;
+		int fd;
 
-		close_fd(&fd); /* no shutdown: the parent goes on with it */
+		for (int i = 0; link && link->ops->fd && (fd = link->ops->fd(link, i, &events)) >= 0; i++)
+			close_fd(&fd); /* no shutdown: the parent goes on with it */
+		for (int i = 0; peer && i < peer->fds; i++)
+			close_fd(&peer->fd[i]);
 		if (peer && peer->control)
 			close_fd(&peer->control->fd);
 		if (peer && peer->data)

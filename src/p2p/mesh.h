@@ -23,6 +23,7 @@
 #define CVY_QUEUE_BYTES (8u << 20) /* unsent control messages of one link; more: the link is bad */
 #define CVY_SHAKE_MAX 1024	   /* bytes of a message of a stranger */
 #define CVY_CAUSE 200
+#define CVY_TCP_CONNECTIONS_MAX 8
 
 /* Types past those of enum cvy_msg_type: the handshake. */
 enum { CVY_WIRE_HELLO = 100, CVY_WIRE_PROOF, CVY_WIRE_WELCOME, CVY_WIRE_REFUSE };
@@ -43,7 +44,7 @@ struct cvy_hello {
 	uint64_t nonce;
 	uint64_t src_inc, dst_inc;
 	int32_t src, dst;
-	uint32_t data; /* 1: the second connection of a link, for data */
+	uint32_t data; /* 1, 2, ...: a further connection of the link, for data; they come in this order */
 	uint32_t reserved;
 };
 
@@ -53,7 +54,7 @@ struct cvy_welcome {
 	int32_t max_ranks;
 	int32_t transport; /* enum covey_transport that the sender wants */
 	uint32_t has_fd;   /* the descriptor of its window comes with this message */
-	uint32_t reserved;
+	uint32_t streams;  /* data connections that the sender wants; the smaller number counts */
 };
 
 /* ---- control.c: frames over a stream socket ---- */
@@ -117,8 +118,9 @@ struct cvy_peer {
 	int up;		    /* LINK_UP was said, LINK_DOWN was not */
 	char *addr;	    /* dialled */
 	struct cvy_conn *control, *data;
-	struct cvy_timer *timer; /* bound of the handshake */
-	const char *early;	 /* why dialling failed at once: told from the loop */
+	int fd[CVY_TCP_CONNECTIONS_MAX], fds, streams; /* proven data connections; how many there will be */
+	struct cvy_timer *timer;		       /* bound of the handshake */
+	const char *early;			       /* why dialling failed at once: told from the loop */
 
 	/* under the engine's lock */
 	struct cvy_link *link;
@@ -138,6 +140,7 @@ struct cvy_mesh {
 	pthread_mutex_t own_lock;
 	pthread_mutex_t *lock;
 	int transport;
+	int streams; /* of a tcp link, as this side wants */
 	int max_ranks;
 	int reserved; /* windows at base: max_ranks, or more when the creator wants fewer */
 	int forgotten;
@@ -190,7 +193,7 @@ void cvy_peer_fail_soon(struct cvy_peer *peer, const char *why);
 /* The far end of peer->control has proven itself and said its sizes. @fd: its window, or -1; stays the caller's. */
 int cvy_peer_welcome(struct cvy_peer *peer, const struct cvy_welcome *welcome, int fd);
 void cvy_peer_welcome_self(const struct cvy_mesh *mesh, struct cvy_welcome *welcome);
-/* A proven data connection: @fd is taken, the link stands. */
+/* A proven data connection: @fd is taken; with the last one the link stands. */
 void cvy_peer_data(struct cvy_peer *peer, int fd);
 void cvy_peer_frame(struct cvy_conn *conn, const struct cvy_wire *head, const uint8_t *body);
 
@@ -213,9 +216,9 @@ int cvy_address_connect(const char *addr, int by_unix, const char **why);
 
 /* ---- transports ---- */
 
-/* Fills link->ops and link->state; tcp takes fd on success. */
+/* Fills link->ops and link->state; tcp takes the descriptors on success. */
 void cvy_shm_open(struct cvy_link *link);
-int cvy_tcp_open(struct cvy_link *link, int fd);
+int cvy_tcp_open(struct cvy_link *link, const int *fds, int n);
 /* Like signal, but with a line kept from earlier (fault plans: a write that comes late). */
 int cvy_tcp_signal_line(struct cvy_link *link, size_t offset, const struct cvy_line *line);
 

@@ -30,8 +30,8 @@ struct cvy_transport {
 	/* the cvy_line at offset of my window: all earlier puts first, tag last */
 	int (*signal)(struct cvy_link *link, size_t offset);
 	int (*poll)(struct cvy_link *link); /* moves bytes in and out; 1: something moved, 0: nothing, < 0: path lost */
-	int (*unsent)(struct cvy_link *link);		 /* 1 while puts are not handed to the system */
-	int (*fd)(struct cvy_link *link, short *events); /* what to poll() for while asleep */
+	int (*unsent)(struct cvy_link *link);			/* 1 while puts are not handed to the system */
+	int (*fd)(struct cvy_link *link, int i, short *events); /* what to poll() for while asleep; -1: no i-th */
 	void (*fence)(struct cvy_link *link);
 	void (*close)(struct cvy_link *link);
 };

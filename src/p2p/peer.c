@@ -69,7 +69,8 @@ static void link_remove(struct cvy_peer *peer)
 	}
 }
 
-static int link_make(struct cvy_peer *peer, int fd)
+/* By the data connections that it has, or by shared memory. */
+static int link_make(struct cvy_peer *peer)
 {
 	struct cvy_mesh *mesh = peer->mesh;
 	struct cvy_link *link = calloc(1, sizeof(*link)), *outer;
@@ -82,15 +83,16 @@ static int link_make(struct cvy_peer *peer, int fd)
 				   .own = mesh->window->own,
 				   .view = mesh->view[peer->rank],
 				   .window_bytes = mesh->layout.window_bytes };
-	if (fd < 0) {
+	if (!peer->fds) {
 		cvy_shm_open(link);
-	} else if (cvy_tcp_open(link, fd)) {
+	} else if (cvy_tcp_open(link, peer->fd, peer->fds)) {
 		free(link);
 		return COVEY_ERR_NOMEM;
 	}
+	peer->fds = 0;
 	outer = mesh->fault ? cvy_fault_wrap(mesh->fault, link) : link;
 	if (!outer) {
-		link->ops->close(link); /* fd, too */
+		link->ops->close(link); /* descriptors, too */
 		free(link);
 		return COVEY_ERR_NOMEM;
 	}
@@ -108,6 +110,8 @@ void cvy_peer_hang_up(struct cvy_peer *peer, int keep_shm)
 	struct cvy_conn *control = peer->control, *data = peer->data;
 
 	peer->control = peer->data = NULL;
+	while (peer->fds)
+		close(peer->fd[--peer->fds]);
 	cvy_conn_close(control);
 	cvy_conn_close(data);
 	cvy_loop_cancel(peer->timer);
@@ -210,6 +214,7 @@ void cvy_peer_welcome_self(const struct cvy_mesh *mesh, struct cvy_welcome *welc
 	welcome->window_bytes = mesh->layout.window_bytes;
 	welcome->max_ranks = mesh->max_ranks;
 	welcome->transport = mesh->transport;
+	welcome->streams = (uint32_t)mesh->streams;
 }
 
 /* Both sides come to the same answer from the same two messages. */
@@ -299,7 +304,7 @@ static int view_make(struct cvy_peer *peer, int by_tcp, int fd, const char **why
 	}
 	/* The same incarnation again, after a broken connection: what is here stays. */
 	if (peer->memory_inc == peer->inc && (peer->memory == CVY_MEMORY_MIRROR) == by_tcp)
-		return by_tcp || peer->link ? 0 : link_make(peer, -1);
+		return by_tcp || peer->link ? 0 : link_make(peer);
 	link_remove(peer);
 	cvy_mesh_unview(mesh, peer->rank);
 	*why = "no memory to map its window";
@@ -309,7 +314,7 @@ static int view_make(struct cvy_peer *peer, int by_tcp, int fd, const char **why
 		err = COVEY_ERR_INVAL;
 	}
 	if (!err && !by_tcp)
-		err = link_make(peer, -1);
+		err = link_make(peer);
 	if (err)
 		cvy_mesh_unview(mesh, peer->rank);
 	else
@@ -324,7 +329,7 @@ static void dial_data(struct cvy_peer *peer)
 
 	peer->data = fd < 0 ? NULL : cvy_conn_new(peer->mesh->loop, fd, 1);
 	if (peer->data)
-		cvy_shake_dial(peer->data, peer, 1);
+		cvy_shake_dial(peer->data, peer, peer->fds + 1);
 	else
 		cvy_peer_fail(peer, COVEY_ERR_IO, why);
 }
@@ -336,6 +341,9 @@ int cvy_peer_welcome(struct cvy_peer *peer, const struct cvy_welcome *welcome, i
 	const char *why = text;
 	int by_tcp, err = judge(mesh, welcome, &by_tcp, text, sizeof(text));
 
+	peer->streams = welcome->streams < (uint32_t)mesh->streams ? (int)welcome->streams : mesh->streams;
+	if (!peer->streams)
+		peer->streams = 1;
 	if (!err) {
 		cvy_mesh_lock(mesh);
 		err = view_make(peer, by_tcp, fd, &why);
@@ -357,9 +365,17 @@ void cvy_peer_data(struct cvy_peer *peer, int fd)
 	int one = 1, err;
 
 	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+	peer->fd[peer->fds++] = fd;
+	if (peer->fds < peer->streams) {
+		if (peer->want == CVY_WANT_DIAL)
+			dial_data(peer);
+		else
+			cvy_shake_retry(peer->mesh);
+		return;
+	}
 	cvy_mesh_lock(peer->mesh);
 	link_remove(peer);
-	err = link_make(peer, fd);
+	err = link_make(peer);
 	cvy_mesh_unlock(peer->mesh);
 	if (err) {
 		cvy_peer_fail(peer, err, "no memory for its data path");

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The data stream of a link: the input is what the peer sends after both have proven themselves, in
- * pieces whose lengths are the first bytes. Slots and lines of the mirror may change, nothing else may.
+ * pieces whose lengths are the first bytes; the first length says too whether there is a second connection, which
+ * takes every other piece. Slots and lines of the mirror may change, nothing else may.
  */
 #include <sys/socket.h>
 
@@ -53,18 +54,25 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	struct cvy_loop *loop = mesh->loop;
 	struct cvy_link link = { .mesh = mesh, .rank = 1, .inc = 2, .own = cvy_mesh_own(mesh), .window_bytes = 65536 };
 	uint8_t length[PIECES];
-	int ends[2], lost = 0;
+	int near[2], far[2], lost = 0, streams;
 
 	fuzz_check(!cvy_loop_new(&mesh->loop)); /* takes what is posted when the link breaks */
 	fuzz_check(!cvy_window_fresh(cvy_mesh_place(mesh, 1), 65536));
 	link.view = cvy_mesh_place(mesh, 1);
-	fuzz_check(!socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends));
-	fuzz_check(!cvy_tcp_open(&link, ends[0]));
 	fuzz_take(&in, length, sizeof(length));
+	streams = 1 + length[0] % 2;
+	for (int i = 0; i < streams; i++) {
+		int ends[2];
+
+		fuzz_check(!socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends));
+		near[i] = ends[0];
+		far[i] = ends[1];
+	}
+	fuzz_check(!cvy_tcp_open(&link, near, streams));
 	for (int i = 0; i <= PIECES && in.left && !lost; i++) {
 		size_t n = i < PIECES && length[i] < in.left ? length[i] : in.left;
 
-		if (n && write(ends[1], in.at, n) != (ssize_t)n)
+		if (n && write(far[i % streams], in.at, n) != (ssize_t)n)
 			break;
 		in.at += n;
 		in.left -= n;
@@ -72,7 +80,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	}
 	check_page(link.view);
 	link.ops->close(&link);
-	close(ends[1]);
+	while (streams--)
+		close(far[streams]);
 	cvy_loop_free(mesh->loop);
 	mesh->loop = loop;
 	return 0;

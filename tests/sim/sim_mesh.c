@@ -232,9 +232,10 @@ static int tcp_unsent(struct cvy_link *link)
 	return l && l->out != NULL;
 }
 
-static int no_fd(struct cvy_link *link, short *events)
+static int no_fd(struct cvy_link *link, int i, short *events)
 {
 	(void)link;
+	(void)i;
 	*events = 0;
 	return -1;
 }

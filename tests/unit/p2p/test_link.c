@@ -164,6 +164,77 @@ START_TEST(tcp_puts_come_before_their_signal_and_a_fence_gives_fresh_memory)
 }
 END_TEST
 
+static void pair_of_streams(int a, int b)
+{
+	struct cvy_config config;
+
+	rig_config(&config, 0, "one");
+	config.tcp_connections = a;
+	rig_open(&rig, 0, &config);
+	rig_config(&config, 0, "two");
+	config.tcp_connections = b;
+	rig_open(&rig, 1, &config);
+	rig_connect(&rig);
+	rig_run(&rig, rig_both_up);
+}
+
+static int streams(struct cvy_link *link)
+{
+	short events;
+	int n = 0;
+
+	while (link->ops->fd(link, n, &events) >= 0)
+		n++;
+	return n;
+}
+
+/* One put of rank @from and its line; whoever sees the line must see all of the put. */
+static void put_and_see(int from, uint32_t round, size_t bytes)
+{
+	struct cvy_link *out = cvy_mesh_link(rig.rank[from].mesh, !from);
+	struct cvy_link *in = cvy_mesh_link(rig.rank[!from].mesh, from);
+	size_t heap = cvy_mesh_layout(rig.rank[from].mesh).heap;
+	uint8_t *own = cvy_mesh_own(rig.rank[from].mesh);
+	struct cvy_page *page = (struct cvy_page *)own;
+	const struct cvy_page *mirror = (const struct cvy_page *)cvy_mesh_view(rig.rank[!from].mesh, from);
+	uint64_t tag = cvy_tag(3, round), deadline = cvy_now_ns() + RIG_BOUND_NS;
+
+	memset(own + heap, (int)(round * 37 + 1), bytes);
+	ck_assert_int_eq(out->ops->put(out, heap, bytes), 0);
+	page->first[1].tag = tag;
+	ck_assert_int_eq(out->ops->signal(out, offsetof(struct cvy_page, first[1])), 0);
+	while (__atomic_load_n(&mirror->first[1].tag, __ATOMIC_ACQUIRE) != tag && cvy_now_ns() < deadline) {
+		ck_assert_int_ge(out->ops->poll(out), 0);
+		ck_assert_int_ge(in->ops->poll(in), 0);
+	}
+	ck_assert_uint_eq(mirror->first[1].tag, tag);
+	ck_assert_msg(!memcmp((const uint8_t *)mirror + heap, own + heap, bytes),
+		      "round %u: the line of %zu bytes came before them", round, bytes);
+}
+
+static const int wanted[][3] = { { 1, 8, 1 }, { 2, 2, 2 }, { 4, 3, 3 }, { 8, 8, 8 } };
+
+START_TEST(a_large_put_may_take_several_connections_but_its_line_comes_last)
+{
+	static const size_t sizes[] = { 1, 65535, 65536, 65537, 100000, 262144, 1000001, 6 << 20 };
+	struct cvy_link *a, *b;
+	short events;
+
+	pair_of_streams(wanted[_i][0], wanted[_i][1]);
+	a = cvy_mesh_link(rig.rank[0].mesh, 1);
+	b = cvy_mesh_link(rig.rank[1].mesh, 0);
+	ck_assert_int_eq(streams(a), wanted[_i][2]);
+	ck_assert_int_eq(streams(b), wanted[_i][2]);
+	for (uint32_t round = 1; round <= 80; round++)
+		put_and_see((int)round % 2, round, sizes[round * 7 / 2 % 8]);
+	/* the end of any of them is the end of the link */
+	ck_assert_int_eq(shutdown(a->ops->fd(a, streams(a) - 1, &events), SHUT_RDWR), 0);
+	while (b->ops->poll(b) >= 0)
+		;
+	rig_run(&rig, b_down);
+}
+END_TEST
+
 START_TEST(a_bad_data_frame_ends_only_its_link)
 {
 	struct {
@@ -179,7 +250,7 @@ START_TEST(a_bad_data_frame_ends_only_its_link)
 	rig_run(&rig, rig_both_up);
 	out = cvy_mesh_link(rig.rank[1].mesh, 0);
 	in = cvy_mesh_link(rig.rank[0].mesh, 1);
-	ck_assert_int_eq(send(out->ops->fd(out, &events), &bad, sizeof(bad), 0), sizeof(bad));
+	ck_assert_int_eq(send(out->ops->fd(out, 0, &events), &bad, sizeof(bad), 0), sizeof(bad));
 	while (in->ops->poll(in) >= 0 && cvy_now_ns() < deadline)
 		;
 	ck_assert_int_lt(in->ops->poll(in), 0);
@@ -365,6 +436,7 @@ int main(void)
 	tcase_add_test(t, four_mebibytes_arrive_whole);
 	tcase_add_test(t, a_link_whose_peer_does_not_read_goes_down);
 	tcase_add_test(t, tcp_puts_come_before_their_signal_and_a_fence_gives_fresh_memory);
+	tcase_add_loop_test(t, a_large_put_may_take_several_connections_but_its_line_comes_last, 0, 4);
 	tcase_add_test(t, a_bad_data_frame_ends_only_its_link);
 	tcase_add_test(t, tcp_on_one_host_still_shows_the_page);
 	tcase_add_test(t, shm_refuses_another_host);
