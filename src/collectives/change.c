@@ -261,16 +261,22 @@ static void fence(struct cvy_engine *e, const struct covey_mask *removed, int ke
 	/* A source that had announced a tick may be gone now: what was looked at counts no more. */
 	if (e->head)
 		e->head->scan[0] = e->head->scan[1] = 0;
-	/* links of the removed are gone; the rest of this set is used by repair only */
-	e->set.npush = 0;
-	e->set.nlocal = 0;
-	for (int k = 0; k < e->set.n; k++) {
-		struct cvy_link *link =
-			k == e->set.self || e->set.gone[k] ? NULL : cvy_mesh_link(e->mesh, e->set.rank[k]);
+	e->set.nlocal = 0; /* the set is used by repair only, which nobody sleeps for */
+}
 
-		if (link && (link->ops->put || link->ops->signal))
-			e->set.push[e->set.npush++] = e->set.rank[k];
-	}
+/* Repair says something to whoever is a member now, be it one that this set lacks, since its ADMIT was cut here. */
+static void push_to_members(struct cvy_engine *e)
+{
+	int *push = calloc((size_t)covey_mask_count(&e->view->members) + 1, sizeof(*push));
+
+	if (!push) /* those of before, then: of the removed there is no link */
+		return;
+	free(e->set.push);
+	e->set.push = push;
+	e->set.npush = 0;
+	CVY_MASK_EACH(r, &e->view->members)
+	if (r != e->rank && !covey_mask_has(&e->view->pending, r))
+		e->set.push[e->set.npush++] = r;
 }
 
 /* A member that waits for its ADMIT forgets an attempt that the change cut; one that is let in keeps its state. */
@@ -317,6 +323,7 @@ void cvy_engine_learn(void *ctx, const struct cvy_view *view, const struct covey
 	/* A laggard too: should the holder die during the repair, it is asked for what it has completed. */
 	fence(e, removed, !cvy_mask_empty(lag));
 	cvy_view_copy(e->view, view);
+	push_to_members(e);
 	if (view->fail_seq) { /* stands though the next view does not repeat it: some may have taken it already */
 		e->failed =
 			(struct covey_result){ .status = view->fail_err, .epoch = view->epoch, .seq = view->fail_seq };

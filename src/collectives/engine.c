@@ -135,6 +135,7 @@ void cvy_engine_reach(struct cvy_engine *e, uint64_t seq)
 {
 	__atomic_store_n(&e->done, seq, __ATOMIC_RELAXED);
 	e->ent = seq;
+	__atomic_store_n(&e->own->done.aux, seq, __ATOMIC_RELEASE);
 }
 
 void cvy_engine_decide(struct cvy_engine *e, struct cvy_op *op, int status, uint32_t epoch,
@@ -173,7 +174,6 @@ void cvy_engine_decide(struct cvy_engine *e, struct cvy_op *op, int status, uint
 		return;
 	}
 	cvy_engine_reach(e, op->seq);
-	__atomic_store_n(&e->own->done.aux, e->done, __ATOMIC_RELEASE);
 	if (CVY_GUARDED)
 		record_op(e, op);
 	else

@@ -297,6 +297,7 @@ void cvy_repair_drop(struct cvy_engine *e);
 void cvy_repair_forget(struct cvy_engine *e); /* a view is active: nobody will ask for what was given */
 void cvy_admit_message(struct cvy_engine *e, const struct cvy_msg *msg);
 int cvy_admit_send(struct cvy_engine *e, struct cvy_op *op);
+void cvy_say_done(struct cvy_engine *e);		  /* the done line as it is, behind all that was published */
 int cvy_op_step(struct cvy_engine *e, struct cvy_op *op); /* the pipeline of one operation; 1: progress */
 
 extern const struct cvy_op_kind cvy_op_allreduce, cvy_op_broadcast, cvy_op_allgather, cvy_op_alltoall, cvy_op_alltoallv,

@@ -3,6 +3,10 @@
  * Repair (PROTOCOL section 8): a member that lacks operations which others completed pulls their
  * missing ticks from a holder before it acknowledges the view; private operations go on with what the
  * sources had published, under the old stamps. Runs while the gate is closed, lock held.
+ *
+ * Nothing is published here: somebody completed what is repaired, so all had published all of it. Where that is
+ * not so, ranks called different things. To know it of another, every member says in its done line, behind its
+ * ticks on every link, which operation it is past: a tick of it that is not here then never comes.
  */
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -16,6 +20,8 @@ struct cvy_repair {
 	int holder;		     /* who was asked */
 	uint64_t next;		     /* tick of the operation that comes next */
 	int told;		     /* REPAIRED was posted */
+	int lags;		     /* somebody does: each says how far it is */
+	uint64_t said;		     /* what was said last, plus 1 */
 	struct cvy_outcome *partial; /* what came of it so far */
 };
 
@@ -148,6 +154,18 @@ static int links_renewed(struct cvy_engine *e)
 	return found;
 }
 
+/* Has this rank published all ticks of it, as far as it can know? Then others may have completed it. */
+static int published(const struct cvy_op *op)
+{
+	return op->state == CVY_OP_ENTERED && op->entered >= (op->ticks ? op->ticks : 1);
+}
+
+static void go_on(struct cvy_engine *e, struct cvy_op *op)
+{
+	while (e->head == op && published(op) && cvy_op_step(e, op))
+		;
+}
+
 /* A private operation of which all sources had published: goes on under the old stamps. */
 static int resume(struct cvy_engine *e, struct cvy_op *op)
 {
@@ -157,42 +175,46 @@ static int resume(struct cvy_engine *e, struct cvy_op *op)
 		if (link && link->ops->poll)
 			link->ops->poll(link);
 	}
-	while (e->head == op && cvy_op_step(e, op))
-		;
+	go_on(e, op);
 	if (e->head == op && links_renewed(e)) /* what was on its way there comes no more: those sources are masked */
-		while (e->head == op && cvy_op_step(e, op))
-			;
+		go_on(e, op);
 	return e->head != op;
 }
 
-/* Some source called something else at the tick that is waited for, or is past it. */
-static int differs(struct cvy_engine *e, const struct cvy_op *op)
+/*
+ * Some source never publishes the tick that is waited for: it called something else there, its ticks are past it, or
+ * it has an outcome of the operation. (That is read before the line: who publishes does it before it is past.)
+ */
+static int never_comes(struct cvy_engine *e, const struct cvy_op *op)
 {
-	uint64_t tag = cvy_tag(e->epoch, op->first + (uint32_t)op->completed), there;
+	uint64_t tag = cvy_tag(e->epoch, op->first + (uint32_t)op->completed), there, done;
 
 	for (int k = 0; k < e->set.n; k++) {
 		const struct cvy_line *line = e->set.gone[k] ? NULL : cvy_source_line(e, op, op->completed, k, 1);
 
 		if (!line || k == e->set.self)
 			continue;
+		done = __atomic_load_n(&e->set.page[k]->done.aux, __ATOMIC_ACQUIRE);
 		there = __atomic_load_n(&line->tag, __ATOMIC_ACQUIRE);
-		if (there >> 32 == tag >> 32 && (there > tag || (there == tag && line->sig != op->mark)))
+		if (there == tag ? line->sig != op->mark : done >= op->seq)
+			return 1;
+		if (there >> 32 == tag >> 32 && there > tag)
 			return 1;
 	}
 	return 0;
 }
 
 /*
- * A private operation needs every rank that called it. If others are past its number and this rank cannot go on, or
- * has not even entered it, then some rank called something else there.
+ * A private operation needs every rank that called it. If others are past its number and this rank had not published
+ * all of it, or a source does not, then some rank called something else there.
  */
 static int settle_private(struct cvy_engine *e, struct cvy_op *op)
 {
 	struct covey_result other = { .status = COVEY_ERR_MISMATCH, .epoch = e->epoch, .seq = op->seq };
 
-	if (op->state == CVY_OP_ENTERED && resume(e, op))
+	if (published(op) && resume(e, op))
 		return 1;
-	if (op->state == CVY_OP_ENTERED && !differs(e, op))
+	if (published(op) && !never_comes(e, op))
 		return 0;
 	settle(e, &other);
 	return 1;
@@ -206,6 +228,10 @@ void cvy_repair_step(struct cvy_engine *e)
 		uint64_t s = e->done + 1;
 		struct cvy_op *op = e->head && e->head->seq == s ? e->head : NULL;
 
+		if (rep->lags && rep->said != s) { /* s - 1 is decided here */
+			rep->said = s;
+			cvy_say_done(e);
+		}
 		if (s >= e->view->base) {
 			tell_repaired(e);
 			return;
@@ -223,6 +249,14 @@ void cvy_repair_step(struct cvy_engine *e)
 	}
 }
 
+static int somebody_lags(const struct cvy_engine *e, const struct covey_mask *holders)
+{
+	CVY_MASK_EACH(r, &e->view->members)
+	if (r != e->rank && !covey_mask_has(holders, r) && !covey_mask_has(&e->view->pending, r))
+		return 1;
+	return e->done + 1 < e->view->base;
+}
+
 void cvy_engine_repair(void *ctx, const struct covey_mask *holders)
 {
 	struct cvy_engine *e = ctx;
@@ -232,6 +266,7 @@ void cvy_engine_repair(void *ctx, const struct covey_mask *holders)
 	e->repair = calloc(1, sizeof(*e->repair));
 	if (e->repair) {
 		e->repair->holders = *holders;
+		e->repair->lags = somebody_lags(e, holders);
 		cvy_repair_step(e);
 	}
 	pthread_mutex_unlock(&e->lock);
