@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define CVY_PAGE_MAGIC 0x32596576f3ull /* changes with the layout */
+#define CVY_PAGE_MAGIC 0x32596576f4ull /* changes with the layout */
 
 /* Signal words: {epoch, tick}. The tick is in the low half: a futex can sleep on it. */
 static inline uint64_t cvy_tag(uint32_t epoch, uint32_t tick)
@@ -23,8 +23,8 @@ static inline uint64_t cvy_tag(uint32_t epoch, uint32_t tick)
 /* One cache line: the signal of a slot, with a small payload. All is written before tag, which is stored last with release. */
 struct cvy_line {
 	uint8_t data[CVY_LINE_DATA];
-	uint64_t aux;	/* per kind: ticks needed, token counts */
-	uint64_t call;	/* the call in short, to name it when it does not match */
+	uint64_t aux; /* per kind: ticks needed, token counts */
+	uint64_t call; /* the call in short, to name it when it does not match; low byte: hash of number and first tick */
 	uint32_t sig;	/* hash of the call, its number and its first tick */
 	uint32_t bytes; /* valid bytes of the slot or of data */
 	uint64_t tag;

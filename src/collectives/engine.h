@@ -67,7 +67,7 @@ struct cvy_op {
 	uint64_t seq;	/* 0: a joiner's first covey_admit, not known yet */
 	uint32_t sig;	/* hash of the call: alike on all ranks */
 	uint32_t mark;	/* what stands in its lines: sig, number and first tick */
-	uint64_t call;	/* kind, type, op, root and count in short: named when calls do not match */
+	uint64_t call;	/* kind, type, op, root and count in short: named when calls do not match; and the lap */
 	int state;	/* enum cvy_op_state; DECIDED is stored with release */
 	int rounds;	/* 1 or 2 */
 	uint64_t ticks; /* of the whole operation; 0: not known before tick 0 is complete */
@@ -92,6 +92,14 @@ struct cvy_op {
 	struct cvy_op *next;
 	struct covey_result result; /* last: its mask is not cleared in advance */
 };
+
+#define CVY_LAP_BITS 8
+
+/* Of number and first tick: alike on all ranks, unless calls that did not match make them count their ticks apart. */
+static inline uint8_t cvy_lap(uint64_t call)
+{
+	return (uint8_t)call;
+}
 
 /* The sources of the view that operations run in, ascending by rank. */
 struct cvy_set {

@@ -42,7 +42,7 @@ static const struct cvy_op_kind *const kinds[] = { &cvy_op_allreduce, &cvy_op_br
 						   &cvy_op_alltoall,  &cvy_op_alltoallv, &cvy_op_barrier,
 						   &cvy_op_admit,     &cvy_op_dispatch,	 &cvy_op_combine };
 
-/* call: kind 4 bits, type 4, op 4, root 12, count 40; sig: a hash of the same and of all count bits */
+/* call: kind 4 bits, type 4, op 4, root 12, count 32 (more reads as the most), lap 8; sig: a hash of all but the lap */
 void cvy_op_sign(struct cvy_op *op, int on_loss)
 {
 	uint64_t kind = 0, h;
@@ -51,7 +51,8 @@ void cvy_op_sign(struct cvy_op *op, int on_loss)
 		kind++;
 	op->on_loss = on_loss;
 	op->call = kind << 60 | (uint64_t)(op->dtype & 15) << 56 | (uint64_t)(op->redop & 15) << 52 |
-		   (uint64_t)(op->root & 4095) << 40 | (op->count & 0xffffffffffull);
+		   (uint64_t)(op->root & 4095) << 40 |
+		   (uint64_t)(op->count < UINT32_MAX ? op->count : UINT32_MAX) << CVY_LAP_BITS;
 	h = op->call ^ (uint64_t)on_loss << 51 ^ (uint64_t)op->count * 0x9e3779b97f4a7c15ull;
 	h = (h ^ h >> 32) * 0xd6e8feb86659fd93ull;
 	op->sig = (uint32_t)(h >> 32) | 1;
@@ -85,7 +86,7 @@ char *cvy_call_text(uint64_t call, char *text, size_t bytes)
 	unsigned kind = (unsigned)(call >> 60);
 	const struct cvy_op_kind *k = kind < sizeof(kinds) / sizeof(kinds[0]) ? kinds[kind] : NULL;
 	const char *redop = redops[call >> 52 & 15];
-	unsigned long long count = call & 0xffffffffffull;
+	unsigned long long count = (uint32_t)(call >> CVY_LAP_BITS);
 	int dtype = (int)(call >> 56 & 15);
 
 	if (!k)

@@ -238,6 +238,7 @@ static int begin(struct cvy_engine *e, struct cvy_op *op)
 	__atomic_store_n(&op->state, CVY_OP_ENTERED, __ATOMIC_RELAXED);
 	op->first = e->tick + 1;
 	op->mark = mark(op);
+	op->call = op->call >> CVY_LAP_BITS << CVY_LAP_BITS | (uint8_t)(op->seq * 16 + op->first);
 	op->entered = op->second = op->completed = 0;
 	op->scan[0] = op->scan[1] = 0;
 	if (op->kind->counted) /* one that is gone may have needed more */

@@ -199,6 +199,36 @@ START_TEST(calls_that_do_not_match_fail_for_all_and_are_named)
 }
 END_TEST
 
+/*
+ * Two roots do not wait for each other, so nobody sees that their calls do not match; what they published differs in
+ * ticks, and the operations after it match nevertheless.
+ */
+static void run_two_roots(struct member *m)
+{
+	size_t count = m->rank ? 3 * 4096 : 1;
+	uint8_t *x = calloc(1, count);
+	struct covey_result res = { 0 };
+	int err;
+
+	must(x != NULL, "rank %d: no memory", m->rank);
+	err = covey_broadcast(x, x, count, COVEY_UINT8, m->rank, m->group, NULL, &res);
+	must(!err && res.epoch == 1, "rank %d: its own broadcast: %s", m->rank, covey_strerror(err));
+	free(x);
+	err = covey_barrier(m->group, NULL, &res);
+	must(!err && res.seq == 2 && res.epoch == 2, "rank %d: the barrier of all: %s, epoch %u", m->rank,
+	     covey_strerror(err), res.epoch);
+}
+
+START_TEST(calls_match_after_two_roots_that_did_not)
+{
+	struct covey_config config = harness_config("roots", 2);
+
+	config.slot_bytes = 4096;
+	config.transport = _i ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
+	harness_threads(&config, run_two_roots, NULL);
+}
+END_TEST
+
 /* ---- fork ---- */
 
 static int forked_child(void *arg, int rank)
@@ -453,6 +483,7 @@ int main(void)
 	tcase_add_test(tc, a_view_says_who_is_there);
 	tcase_add_loop_test(tc, calls_that_do_not_match_fail_for_all_and_are_named, 0, 6);
 	tcase_add_test(tc, barriers_of_sleepers_reach_a_process_from_the_start);
+	tcase_add_loop_test(tc, calls_match_after_two_roots_that_did_not, 0, 2);
 	tcase_add_test(tc, a_forked_handle_is_poisoned);
 	tcase_add_test(tc, a_forked_child_may_join_a_group_of_its_own);
 	tcase_add_test(tc, bad_settings_are_named);
