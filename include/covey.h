@@ -313,16 +313,21 @@ COVEY_API int covey_evict(struct covey_group *group, int rank, struct covey_work
 
 /* ---- Collectives -------------------------------------------------------------------------- */
 
-enum covey_dtype { /* NCCL's numbers */
+enum covey_dtype { /* NCCL's numbers; those that NCCL does not have begin at 12 */
+		   COVEY_INT8 = 0,
 		   COVEY_UINT8 = 1,
 		   COVEY_INT32 = 2,
+		   COVEY_UINT32 = 3,
 		   COVEY_INT64 = 4,
+		   COVEY_UINT64 = 5,
+		   COVEY_FLOAT16 = 6,
 		   COVEY_FLOAT32 = 7,
 		   COVEY_FLOAT64 = 8,
-		   COVEY_BFLOAT16 = 9
+		   COVEY_BFLOAT16 = 9,
+		   COVEY_INT16 = 12
 };
 
-enum covey_redop { COVEY_SUM = 0, COVEY_MAX = 2, COVEY_MIN = 3, COVEY_AVG = 4 };
+enum covey_redop { COVEY_SUM = 0, COVEY_PROD = 1, COVEY_MAX = 2, COVEY_MIN = 3, COVEY_AVG = 4 };
 
 /** covey_set_on_loss - for the operations posted from now on; alike on all ranks at the same place.
  * FAIL: an operation whose contributors lack a rank of the last covey_admit() (or join) ends with

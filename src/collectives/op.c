@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "reduce.h"
+
 /* A freed operation is kept for the next. Its mask has never had more than the words of max_ranks set. */
 struct cvy_op *cvy_op_new(struct cvy_engine *e, const struct cvy_op_kind *kind)
 {
@@ -58,30 +60,10 @@ void cvy_op_sign(struct cvy_op *op, int on_loss)
 	op->sig = (uint32_t)(h >> 32) | 1;
 }
 
-static const char *dtype_text(int dtype)
-{
-	switch (dtype) {
-	case COVEY_UINT8:
-		return "u8";
-	case COVEY_INT32:
-		return "i32";
-	case COVEY_INT64:
-		return "i64";
-	case COVEY_FLOAT32:
-		return "f32";
-	case COVEY_FLOAT64:
-		return "f64";
-	case COVEY_BFLOAT16:
-		return "bf16";
-	default:
-		return "?";
-	}
-}
-
 char *cvy_call_text(uint64_t call, char *text, size_t bytes)
 {
 	static const char *const redops[16] = {
-		[COVEY_SUM] = "sum", [COVEY_MAX] = "max", [COVEY_MIN] = "min", [COVEY_AVG] = "avg"
+		[COVEY_SUM] = "sum", [COVEY_PROD] = "prod", [COVEY_MAX] = "max", [COVEY_MIN] = "min", [COVEY_AVG] = "avg"
 	};
 	unsigned kind = (unsigned)(call >> 60);
 	const struct cvy_op_kind *k = kind < sizeof(kinds) / sizeof(kinds[0]) ? kinds[kind] : NULL;
@@ -92,12 +74,12 @@ char *cvy_call_text(uint64_t call, char *text, size_t bytes)
 	if (!k)
 		snprintf(text, bytes, "an unknown call %#llx", (unsigned long long)call);
 	else if (k == &cvy_op_allreduce)
-		snprintf(text, bytes, "allreduce(%llu x %s, %s)", count, dtype_text(dtype), redop ? redop : "?");
+		snprintf(text, bytes, "allreduce(%llu x %s, %s)", count, cvy_dtype_name(dtype), redop ? redop : "?");
 	else if (k == &cvy_op_broadcast)
-		snprintf(text, bytes, "broadcast(%llu x %s, root %u)", count, dtype_text(dtype),
+		snprintf(text, bytes, "broadcast(%llu x %s, root %u)", count, cvy_dtype_name(dtype),
 			 (unsigned)(call >> 40 & 4095));
 	else if (k == &cvy_op_allgather || k == &cvy_op_alltoall)
-		snprintf(text, bytes, "%s(%llu x %s)", k->name, count, dtype_text(dtype));
+		snprintf(text, bytes, "%s(%llu x %s)", k->name, count, cvy_dtype_name(dtype));
 	else
 		snprintf(text, bytes, "%s", k->name);
 	return text;

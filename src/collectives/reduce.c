@@ -2,7 +2,8 @@
 /*
  * The reductions. Work goes in blocks that stay in the first cache: the accumulator of a block takes
  * one source after the other, so every path folds in the same order and gives the same bits. The
- * loops are plain for the compiler to vectorise; -ffp-contract=off keeps them alike on all CPUs.
+ * loops stand in reduce_body.h, once for each instruction set; which one runs is chosen at the first use.
+ * -ffp-contract=off keeps them alike.
  */
 #include "reduce.h"
 
@@ -16,116 +17,66 @@
 
 #define BLOCK_BYTES 4096
 
+static const struct {
+	size_t bytes;
+	const char *name;
+} types[CVY_DTYPES] = {
+	[COVEY_INT8] = { 1, "i8" },	[COVEY_UINT8] = { 1, "u8" },	[COVEY_INT16] = { 2, "i16" },
+	[COVEY_INT32] = { 4, "i32" },	[COVEY_UINT32] = { 4, "u32" },	[COVEY_INT64] = { 8, "i64" },
+	[COVEY_UINT64] = { 8, "u64" },	[COVEY_FLOAT16] = { 2, "f16" }, [COVEY_BFLOAT16] = { 2, "bf16" },
+	[COVEY_FLOAT32] = { 4, "f32" }, [COVEY_FLOAT64] = { 8, "f64" },
+};
+
 size_t cvy_dtype_bytes(int dtype)
 {
-	switch (dtype) {
-	case COVEY_UINT8:
-		return 1;
-	case COVEY_BFLOAT16:
-		return 2;
-	case COVEY_INT32:
-	case COVEY_FLOAT32:
-		return 4;
-	case COVEY_INT64:
-	case COVEY_FLOAT64:
-		return 8;
-	default:
-		return 0;
-	}
+	return dtype >= 0 && dtype < CVY_DTYPES ? types[dtype].bytes : 0;
+}
+
+const char *cvy_dtype_name(int dtype)
+{
+	return cvy_dtype_bytes(dtype) ? types[dtype].name : "?";
 }
 
 int cvy_redop_known(int redop)
 {
-	return redop == COVEY_SUM || redop == COVEY_MAX || redop == COVEY_MIN || redop == COVEY_AVG;
+	return redop >= COVEY_SUM && redop <= COVEY_AVG;
 }
 
-/* Sums of integers wrap; a NaN loses against a number in min and max. */
-#define ADD(a, b) ((a) + (b))
-#define MIN_NUMBER(a, b) ((b) < (a) || (a) != (a) ? (b) : (a))
-#define MAX_NUMBER(a, b) ((b) > (a) || (a) != (a) ? (b) : (a))
+/* ---- which table ---- */
 
-#define FOLD(name, type, wide, OP) \
-	static void name(void *to, const void *from, size_t n) \
-	{ \
-		type *a = to; \
-		const type *b = from; \
-\
-		for (size_t i = 0; i < n; i++) \
-			a[i] = (type)OP((wide)a[i], (wide)b[i]); \
-	}
+static const struct cvy_reduce_table *in_use;
 
-/* packed types may stand at any address */
-typedef uint8_t u8_any;
-typedef int32_t i32_any __attribute__((aligned(1), may_alias));
-typedef uint32_t u32_any __attribute__((aligned(1), may_alias));
-typedef int64_t i64_any __attribute__((aligned(1), may_alias));
-typedef uint64_t u64_any __attribute__((aligned(1), may_alias));
-typedef float f32_any __attribute__((aligned(1), may_alias));
-typedef double f64_any __attribute__((aligned(1), may_alias));
-typedef uint16_t u16_any __attribute__((aligned(1), may_alias));
-
-FOLD(add_u8, u8_any, uint8_t, ADD)
-FOLD(add_i32, u32_any, uint32_t, ADD)
-FOLD(add_i64, u64_any, uint64_t, ADD)
-FOLD(add_f32, f32_any, float, ADD)
-FOLD(add_f64, f64_any, double, ADD)
-FOLD(min_u8, u8_any, uint8_t, MIN_NUMBER)
-FOLD(min_i32, i32_any, int32_t, MIN_NUMBER)
-FOLD(min_i64, i64_any, int64_t, MIN_NUMBER)
-FOLD(min_f32, f32_any, float, MIN_NUMBER)
-FOLD(min_f64, f64_any, double, MIN_NUMBER)
-FOLD(max_u8, u8_any, uint8_t, MAX_NUMBER)
-FOLD(max_i32, i32_any, int32_t, MAX_NUMBER)
-FOLD(max_i64, i64_any, int64_t, MAX_NUMBER)
-FOLD(max_f32, f32_any, float, MAX_NUMBER)
-FOLD(max_f64, f64_any, double, MAX_NUMBER)
-
-typedef void (*fold_fn)(void *to, const void *from, size_t n);
-
-static fold_fn fold_of(int dtype, int redop)
+const struct cvy_reduce_table *cvy_reduce_find(const char *name)
 {
-	int op = redop == COVEY_MIN ? 1 : redop == COVEY_MAX ? 2 : 0;
-
-	switch (dtype) {
-	case COVEY_UINT8:
-		return (fold_fn[]){ add_u8, min_u8, max_u8 }[op];
-	case COVEY_INT32:
-		return (fold_fn[]){ add_i32, min_i32, max_i32 }[op];
-	case COVEY_INT64:
-		return (fold_fn[]){ add_i64, min_i64, max_i64 }[op];
-	case COVEY_FLOAT64:
-		return (fold_fn[]){ add_f64, min_f64, max_f64 }[op];
-	default:
-		return (fold_fn[]){ add_f32, min_f32, max_f32 }[op];
-	}
+	if (!strcmp(name, "plain"))
+		return &cvy_reduce_plain;
+#if defined(__x86_64__)
+	if (!strcmp(name, "avx2") && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c"))
+		return &cvy_reduce_avx2;
+	if (!strcmp(name, "avx512") && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+	    __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+		return &cvy_reduce_avx512;
+#endif
+	return NULL;
 }
 
-static void divide(void *to, size_t n, int dtype, int by)
+const struct cvy_reduce_table *cvy_reduce_use(const struct cvy_reduce_table *table)
 {
-	u8_any *u8 = to;
-	i32_any *i32 = to;
-	i64_any *i64 = to;
-	f32_any *f32 = to;
-	f64_any *f64 = to;
+	if (!table)
+		table = cvy_reduce_find("avx512");
+	if (!table)
+		table = cvy_reduce_find("avx2");
+	if (!table)
+		table = &cvy_reduce_plain;
+	__atomic_store_n(&in_use, table, __ATOMIC_RELAXED);
+	return table;
+}
 
-	for (size_t i = 0; i < n; i++) {
-		switch (dtype) {
-		case COVEY_UINT8:
-			u8[i] = (uint8_t)(u8[i] / by);
-			break;
-		case COVEY_INT32:
-			i32[i] /= by;
-			break;
-		case COVEY_INT64:
-			i64[i] /= by;
-			break;
-		case COVEY_FLOAT64:
-			f64[i] /= by;
-			break;
-		default:
-			f32[i] /= (float)by;
-		}
-	}
+static const struct cvy_reduce_table *table(void)
+{
+	const struct cvy_reduce_table *t = __atomic_load_n(&in_use, __ATOMIC_RELAXED);
+
+	return t ? t : cvy_reduce_use(NULL);
 }
 
 /* Past the caches: whole 16-byte pieces of an aligned middle; the rest as usual. */
@@ -148,52 +99,71 @@ void cvy_copy_out(uint8_t *dst, const uint8_t *src, size_t bytes, int stream)
 	memcpy(dst, src, bytes);
 }
 
-static void reduce_bf16(uint16_t *dst, const uint16_t *const *src, int n, size_t count, int redop)
+/* f16, bf16: through f32, rounded once */
+static void reduce_halves(uint8_t *dst, const void *const *src, int n, size_t count, int dtype, int redop)
 {
+	const struct cvy_reduce_table *t = table();
 	float acc[BLOCK_BYTES / 4], add[BLOCK_BYTES / 4];
-	fold_fn fold = fold_of(COVEY_FLOAT32, redop);
+	cvy_fold_fn fold = t->fold[COVEY_FLOAT32][redop == COVEY_AVG ? COVEY_SUM : redop];
 
 	for (size_t at = 0; at < count; at += BLOCK_BYTES / 4) {
 		size_t m = count - at < BLOCK_BYTES / 4 ? count - at : BLOCK_BYTES / 4;
 
-		for (size_t i = 0; i < m; i++)
-			acc[i] = cvy_bf16_f32(((const u16_any *)src[0])[at + i]);
+		t->widen[dtype](acc, (const uint8_t *)src[0] + 2 * at, m);
 		for (int k = 1; k < n; k++) {
-			const u16_any *s = (const u16_any *)src[k] + at;
-
-			for (size_t i = 0; i < m; i++)
-				add[i] = cvy_bf16_f32(s[i]);
-			fold(acc, add, m);
+			t->widen[dtype](add, (const uint8_t *)src[k] + 2 * at, m);
+			fold(acc, acc, add, m);
 		}
 		if (redop == COVEY_AVG)
-			divide(acc, m, COVEY_FLOAT32, n);
-		for (size_t i = 0; i < m; i++)
-			((u16_any *)dst)[at + i] = cvy_f32_bf16(acc[i]);
+			t->average[COVEY_FLOAT32](acc, m, n);
+		t->narrow[dtype](dst + 2 * at, acc, m);
 	}
+}
+
+/*
+ * One block. The last fold stores where the result belongs, unless something is still to be done with it or a
+ * source that is read later stands there.
+ */
+static void reduce_block(uint8_t *dst, const void *const *src, int n, size_t at, size_t m, int dtype, int redop,
+			 int stream)
+{
+	uint8_t acc[BLOCK_BYTES] __attribute__((aligned(64)));
+	const struct cvy_reduce_table *t = table();
+	cvy_fold_fn fold = t->fold[dtype][redop == COVEY_AVG ? COVEY_SUM : redop];
+	size_t elem = types[dtype].bytes, pos = at * elem;
+	const void *left = (const uint8_t *)src[0] + pos;
+	int direct = redop != COVEY_AVG && !stream;
+
+	for (int k = 1; k < n; k++) {
+		void *to = direct && k == n - 1 ? dst + pos : acc;
+
+		fold(to, left, (const uint8_t *)src[k] + pos, m);
+		left = to;
+	}
+	if (n > 1 && direct)
+		return;
+	if (redop == COVEY_AVG) {
+		if (n == 1)
+			memcpy(acc, left, m * elem);
+		t->average[dtype](acc, m, n);
+		left = acc;
+	}
+	if (left != dst + pos)
+		cvy_copy_out(dst + pos, left, m * elem, stream);
 }
 
 void cvy_reduce(void *dst, const void *const *src, int n, size_t count, int dtype, int redop, int stream)
 {
-	uint8_t acc[BLOCK_BYTES] __attribute__((aligned(64)));
 	size_t elem = cvy_dtype_bytes(dtype), block;
-	fold_fn fold = fold_of(dtype, redop);
 
 	assert(elem && n > 0); /* checked when the operation was made */
-	block = BLOCK_BYTES / elem;
-	if (dtype == COVEY_BFLOAT16) {
-		reduce_bf16(dst, (const uint16_t *const *)src, n, count, redop);
+	if (dtype == COVEY_FLOAT16 || dtype == COVEY_BFLOAT16) {
+		reduce_halves(dst, src, n, count, dtype, redop);
 		return;
 	}
-	for (size_t at = 0; at < count; at += block) {
-		size_t m = count - at < block ? count - at : block;
-
-		memcpy(acc, (const uint8_t *)src[0] + at * elem, m * elem);
-		for (int k = 1; k < n; k++)
-			fold(acc, (const uint8_t *)src[k] + at * elem, m);
-		if (redop == COVEY_AVG)
-			divide(acc, m, dtype, n);
-		cvy_copy_out((uint8_t *)dst + at * elem, acc, m * elem, stream);
-	}
+	block = BLOCK_BYTES / elem;
+	for (size_t at = 0; at < count; at += block)
+		reduce_block(dst, src, n, at, count - at < block ? count - at : block, dtype, redop, stream);
 #if defined(__SSE2__)
 	if (stream)
 		_mm_sfence(); /* before the outcome is announced */

@@ -13,7 +13,7 @@
 #define ROOM_BYTES ((size_t)(UNDER_TSAN ? 1 : 5) << 20)
 
 static const int dtypes[] = { COVEY_UINT8, COVEY_INT32, COVEY_INT64, COVEY_FLOAT32, COVEY_FLOAT64, COVEY_BFLOAT16 };
-static const int redops[] = { COVEY_SUM, COVEY_MAX, COVEY_MIN, COVEY_AVG };
+static const int redops[] = { COVEY_SUM, COVEY_PROD, COVEY_MAX, COVEY_MIN, COVEY_AVG };
 static const int worlds[] = { 1, 2, 3, 4, 5, 8 };
 static const int few_worlds[] = { 2, 3, 8 };
 
@@ -220,7 +220,7 @@ static void alltoallv_in_place(struct rig *rig, size_t unit)
 static void every_type(struct rig *rig)
 {
 	for (size_t d = 0; d < 6; d++) {
-		for (size_t o = 0; o < 4; o++)
+		for (size_t o = 0; o < 5; o++)
 			for (int in_place = 0; in_place < 2; in_place++) {
 				allreduce(rig, 1, dtypes[d], redops[o], 0, in_place);
 				allreduce(rig, 1001, dtypes[d], redops[o], (size_t)rig->m->rank % 3, in_place);

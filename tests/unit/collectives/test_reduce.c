@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The reductions: every type and operation over few and many sources, bit for bit against a scalar
- * fold, at any alignment, with the result in the place of a source; bf16 conversions, NaN and -0.
+ * fold, at any alignment, with the result in the place of a source; all instruction sets alike; conversions, NaN and -0.
  *
  * labels: tsan
  */
@@ -15,8 +15,10 @@
 #define COUNT 2600 /* more than two blocks of bf16, odd for no type's vectors */
 #define SOURCES 65
 
-static const int dtypes[] = { COVEY_UINT8, COVEY_INT32, COVEY_INT64, COVEY_FLOAT32, COVEY_FLOAT64, COVEY_BFLOAT16 };
-static const int redops[] = { COVEY_SUM, COVEY_MAX, COVEY_MIN, COVEY_AVG };
+static const int dtypes[] = { COVEY_INT8,   COVEY_UINT8,   COVEY_INT16,	   COVEY_INT32,	  COVEY_UINT32, COVEY_INT64,
+			      COVEY_UINT64, COVEY_FLOAT16, COVEY_BFLOAT16, COVEY_FLOAT32, COVEY_FLOAT64 };
+static const char *const isas[] = { "plain", "avx2", "avx512" };
+#define DTYPES (sizeof(dtypes) / sizeof(dtypes[0]))
 static const int sources[] = { 1, 2, 3, 5, 8, 64 };
 static const size_t counts[] = { 0, 1, 3, 7, 63, 513, 1025, COUNT - 1 };
 
@@ -77,15 +79,153 @@ static void one(struct room *room, int n, size_t count, int dtype, int redop)
 
 START_TEST(reduce_is_a_left_fold_of_every_type)
 {
+	const struct cvy_reduce_table *table = cvy_reduce_find(isas[_i % 3]);
+	int dtype = dtypes[_i / 3];
 	struct room room;
-	int dtype = dtypes[_i];
 
+	if (!table) /* not on this CPU */
+		return;
+	cvy_reduce_use(table);
 	room_open(&room);
-	for (size_t o = 0; o < 4; o++)
+	for (int redop = COVEY_SUM; redop <= COVEY_AVG; redop++)
 		for (size_t s = 0; s < sizeof(sources) / sizeof(sources[0]); s++)
 			for (size_t c = 0; c < sizeof(counts) / sizeof(counts[0]); c++)
-				one(&room, sources[s], counts[c], dtype, redops[o]);
+				one(&room, sources[s], counts[c], dtype, redop);
 	room_close(&room);
+}
+END_TEST
+
+/* Numbers where CPUs could differ: every kind of NaN, infinities, zeros of both signs, denormals, ties. */
+static uint64_t odd_bits(uint64_t h, size_t elem)
+{
+	static const uint64_t odd64[] = { 0x7ff8000000000001,
+					  0xfff0000000000123,
+					  0x7ff0000000000000,
+					  1ull << 63,
+					  1,
+					  0x800fffffffffffff,
+					  0x7fefffffffffffff,
+					  0 };
+	static const uint32_t odd32[] = { 0x7fc00001, 0xff800123, 0x7f800000, 0x80000000, 1, 0x807fffff, 0x7f7fffff, 0 };
+	static const uint16_t odd16[] = { 0x7e01, 0xfc23, 0x7c00, 0x8000, 1, 0x83ff, 0x7bff, 0x7f81 };
+
+	if (h >> 60 >= 8)
+		return h * 0x9e3779b97f4a7c15ull;
+	return elem == 8 ? odd64[h >> 60] : elem == 4 ? odd32[h >> 60] : odd16[h >> 60];
+}
+
+static void fill_odd(uint8_t *at, size_t count, size_t elem, uint64_t seed)
+{
+	for (size_t i = 0; i < count; i++) {
+		uint64_t v = odd_bits(harness_random(&seed), elem);
+
+		memcpy(at + i * elem, &v, elem);
+	}
+}
+
+START_TEST(instruction_sets_give_the_same_bits)
+{
+	const struct cvy_reduce_table *table = cvy_reduce_find(isas[1 + _i % 2]);
+	int dtype = dtypes[_i / 2];
+	size_t elem = type_bytes(dtype), count = 2500;
+	struct room room;
+
+	if (!table)
+		return;
+	room_open(&room);
+	for (int k = 0; k < 5; k++) {
+		fill_odd(room.memory[k] + 1, count, elem, (uint64_t)k * 77 + (uint64_t)dtype);
+		room.src[k] = room.memory[k] + 1;
+	}
+	for (int redop = COVEY_SUM; redop <= COVEY_AVG; redop++)
+		for (int n = 1; n <= 5; n++) {
+			size_t i = 0;
+
+			cvy_reduce_use(&cvy_reduce_plain);
+			cvy_reduce(room.want, room.src, n, count, dtype, redop, 0);
+			cvy_reduce_use(table);
+			cvy_reduce(room.dst, room.src, n, count, dtype, redop, 0);
+			while (i < count * elem && room.dst[i] == room.want[i])
+				i++;
+			must(i == count * elem, "%s: type %d op %d sources %d: byte %zu is %02x, plain has %02x",
+			     isas[1 + _i % 2], dtype, redop, n, i, room.dst[i], room.want[i]);
+		}
+	room_close(&room);
+}
+END_TEST
+
+/* All of f16, and of f32 those near everything that f16 has. The CPU's own conversions say what is right. */
+START_TEST(f16_converts_as_the_cpu_does)
+{
+	const struct cvy_reduce_table *table = cvy_reduce_find("avx2");
+	uint16_t in[8], out[8];
+	float wide[8];
+
+	if (!table)
+		return;
+	for (uint32_t h = 0; h < 65536; h += 8) {
+		for (uint32_t k = 0; k < 8; k++)
+			in[k] = (uint16_t)(h + k);
+		table->widen[COVEY_FLOAT16](wide, in, 8);
+		for (uint32_t k = 0; k < 8; k++) {
+			float f = cvy_f16_f32(in[k]);
+
+			must(!memcmp(&f, &wide[k], 4), "%04x widens to %a, not %a", in[k], (double)f, (double)wide[k]);
+		}
+		for (uint32_t step = 0; step < 64; step++) {
+			for (uint32_t k = 0; k < 8; k++) {
+				uint32_t bits;
+
+				memcpy(&bits, &wide[k], 4);
+				bits += (step - 32) * (step & 1 ? 1 : 0x100);
+				memcpy(&wide[k], &bits, 4);
+			}
+			table->narrow[COVEY_FLOAT16](out, wide, 8);
+			for (uint32_t k = 0; k < 8; k++)
+				must(cvy_f32_f16(wide[k]) == out[k], "%a narrows to %04x, not %04x", (double)wide[k],
+				     cvy_f32_f16(wide[k]), out[k]);
+		}
+	}
+}
+END_TEST
+
+START_TEST(f16_rounds_to_nearest_even)
+{
+	ck_assert_uint_eq(cvy_f32_f16(1.0f), 0x3c00);
+	ck_assert_uint_eq(cvy_f32_f16(1.0f + 0x1p-11f), 0x3c00); /* tie, even below */
+	ck_assert_uint_eq(cvy_f32_f16(1.0f + 0x3p-11f), 0x3c02); /* tie, even above */
+	ck_assert_uint_eq(cvy_f32_f16(65519.0f), 0x7bff);
+	ck_assert_uint_eq(cvy_f32_f16(65520.0f), 0x7c00);
+	ck_assert_uint_eq(cvy_f32_f16(-0x1p-24f), 0x8001);
+	ck_assert_uint_eq(cvy_f32_f16(0x1p-25f), 0x0000); /* tie with zero */
+	ck_assert_uint_eq(cvy_f32_f16(0x1.8p-24f), 0x0002);
+	ck_assert_uint_eq(cvy_f32_f16(-0.0f), 0x8000);
+	ck_assert(cvy_f16_f32(0x0001) == 0x1p-24f);
+	ck_assert(cvy_f16_f32(0xc000) == -2.0f);
+	ck_assert(isnan(cvy_f16_f32(0x7c01)));
+}
+END_TEST
+
+/* avg truncates towards zero; wide products wrap */
+START_TEST(integers_divide_and_wrap)
+{
+	int8_t a[3] = { -7, 100, -128 }, b[3] = { 0, 100, -128 }, out[3];
+	const void *src[2] = { a, b };
+	uint64_t x = ~0ull, y = 3, z;
+	const void *wide[2] = { &x, &y };
+
+	cvy_reduce(out, src, 2, 3, COVEY_INT8, COVEY_AVG, 0);
+	ck_assert_int_eq(out[0], -3);
+	ck_assert_int_eq(out[1], -28); /* 200 is -56 */
+	ck_assert_int_eq(out[2], 0);
+	cvy_reduce(out, src, 2, 3, COVEY_INT8, COVEY_PROD, 0);
+	ck_assert_int_eq(out[1], 16); /* 10000 */
+	cvy_reduce(&z, wide, 2, 1, COVEY_UINT64, COVEY_PROD, 0);
+	ck_assert_uint_eq(z, ~2ull);
+	cvy_reduce(&z, wide, 2, 1, COVEY_UINT64, COVEY_MAX, 0);
+	ck_assert_uint_eq(z, ~0ull);
+	cvy_reduce(&z, wide, 2, 1, COVEY_INT64, COVEY_MAX, 0);
+	ck_assert_uint_eq(z, 3);
 }
 END_TEST
 
@@ -198,15 +338,15 @@ END_TEST
 
 START_TEST(unknown_types_and_operations_are_known_as_such)
 {
-	ck_assert_uint_eq(cvy_dtype_bytes(0), 0);
-	ck_assert_uint_eq(cvy_dtype_bytes(3), 0);
-	ck_assert_uint_eq(cvy_dtype_bytes(-1), 0);
-	ck_assert(!cvy_redop_known(1));
-	ck_assert(!cvy_redop_known(-1));
-	for (size_t d = 0; d < 6; d++)
-		ck_assert_uint_eq(cvy_dtype_bytes(dtypes[d]), type_bytes(dtypes[d]));
-	for (size_t o = 0; o < 4; o++)
-		ck_assert(cvy_redop_known(redops[o]));
+	for (int d = -20; d < 40; d++) {
+		int known = 0;
+
+		for (size_t i = 0; i < DTYPES; i++)
+			known |= dtypes[i] == d;
+		ck_assert_uint_eq(cvy_dtype_bytes(d), known ? type_bytes(d) : 0);
+		ck_assert_int_eq(!strcmp(cvy_dtype_name(d), "?"), !known);
+		ck_assert_int_eq(cvy_redop_known(d), d >= 0 && d <= 4);
+	}
 }
 END_TEST
 
@@ -217,7 +357,11 @@ int main(void)
 	SRunner *runner;
 	int failed;
 
-	tcase_add_loop_test(tc, reduce_is_a_left_fold_of_every_type, 0, 6);
+	tcase_add_loop_test(tc, reduce_is_a_left_fold_of_every_type, 0, 3 * (int)DTYPES);
+	tcase_add_loop_test(tc, instruction_sets_give_the_same_bits, 0, 2 * (int)DTYPES);
+	tcase_add_test(tc, f16_converts_as_the_cpu_does);
+	tcase_add_test(tc, f16_rounds_to_nearest_even);
+	tcase_add_test(tc, integers_divide_and_wrap);
 	tcase_add_test(tc, reduce_of_65_sources_sums_all);
 	tcase_add_test(tc, bf16_keeps_every_value);
 	tcase_add_test(tc, bf16_rounds_to_nearest_even);
