@@ -337,14 +337,19 @@ COVEY_API int covey_set_on_loss(struct covey_group *group, int on_loss);
 /*
  * Argument order and counts are NCCL's. Blocking forms return the status; @result may be NULL.
  * *_start forms return a work. Buffers: any alignment; in place as in NCCL (allreduce,
- * broadcast: send == recv; allgather: send == recv + rank * count; alltoall(v): send == recv).
+ * broadcast, reduce: send == recv; allgather, gather: send == recv + rank * count; allgatherv:
+ * send == recv + recvdispls[rank]; reduce_scatter, scatter: recv == send + rank * count;
+ * alltoall(v): send == recv).
  * Owner: the caller keeps buffers alive and inputs unchanged until the outcome is decided.
- * Floating sums are a left fold in ascending rank, bf16 accumulated in f32, so bits are alike on
- * all ranks and from run to run. avg divides by the number of contributors (integers truncate).
- * min and max of a NaN and a number are the number. Missing blocks of allgather and alltoall are
- * zero. @stream must be NULL (host memory) in this version.
+ * Floating sums are a left fold in ascending rank, f16 and bf16 accumulated in f32, so bits are
+ * alike on all ranks and from run to run. Integers wrap. avg divides the sum by the number of
+ * contributors (integers truncate towards zero). min and max of a NaN and a number are the number; a
+ * sum or product that is no number is the quiet NaN without payload. Missing blocks of allgather(v),
+ * gather and alltoall(v) are zero. @stream must be NULL (host memory) in this version.
  * Errors: INVAL, STALE, FENCED, CLOSED, ABORTED, ROOT, PEER, LOST, MISMATCH.
- * allgather, alltoall: buffers hold size blocks, size being what the last covey_admit() or join gave.
+ * A root that is dead: ROOT for all. Of reduce_scatter and scatter a rank may lose its part when
+ * another dies: LOST on that rank alone, and recv is not to be used.
+ * allgather, alltoall, reduce_scatter, gather, scatter: buffers hold size blocks, size being what the last covey_admit() or join gave.
  */
 
 /** covey_allreduce - recv[i] = op over contributors of send[i]; in place above undo_bytes a death may end it with LOST, alike on all */
@@ -379,6 +384,42 @@ COVEY_API int covey_alltoallv(const void *send, const size_t *sendcounts, const 
 COVEY_API int covey_alltoallv_start(const void *send, const size_t *sendcounts, const size_t *senddispls, void *recv,
 				    const size_t *recvcounts, const size_t *recvdispls, int dtype,
 				    struct covey_group *group, struct CUstream_st *stream, struct covey_work **work);
+
+/** covey_reduce - recv on @root = op over contributors of send; recv is not touched elsewhere and may be NULL there.
+ * Who is done knows that the root has all contributions. In place (on the root) as allreduce */
+COVEY_API int covey_reduce(const void *send, void *recv, size_t count, int dtype, int redop, int root,
+			   struct covey_group *group, struct CUstream_st *stream, struct covey_result *result);
+COVEY_API int covey_reduce_start(const void *send, void *recv, size_t count, int dtype, int redop, int root,
+				 struct covey_group *group, struct CUstream_st *stream, struct covey_work **work);
+
+/** covey_reduce_scatter - send [size][recvcount], recv [recvcount]: op over contributors of their block `own rank` */
+COVEY_API int covey_reduce_scatter(const void *send, void *recv, size_t recvcount, int dtype, int redop,
+				   struct covey_group *group, struct CUstream_st *stream, struct covey_result *result);
+COVEY_API int covey_reduce_scatter_start(const void *send, void *recv, size_t recvcount, int dtype, int redop,
+					 struct covey_group *group, struct CUstream_st *stream,
+					 struct covey_work **work);
+
+/** covey_allgatherv - recv + recvdispls[r] = rank r's send [recvcounts[r]]; recvcounts [size] in elements, alike on all
+ * ranks (else MISMATCH), recvdispls [size] in elements, each rank's own; both copied at the call;
+ * sendcount == recvcounts[own rank] */
+COVEY_API int covey_allgatherv(const void *send, size_t sendcount, void *recv, const size_t *recvcounts,
+			       const size_t *recvdispls, int dtype, struct covey_group *group,
+			       struct CUstream_st *stream, struct covey_result *result);
+COVEY_API int covey_allgatherv_start(const void *send, size_t sendcount, void *recv, const size_t *recvcounts,
+				     const size_t *recvdispls, int dtype, struct covey_group *group,
+				     struct CUstream_st *stream, struct covey_work **work);
+
+/** covey_gather - recv on @root [size][count]: block r is rank r's send [count]; recv may be NULL elsewhere */
+COVEY_API int covey_gather(const void *send, void *recv, size_t count, int dtype, int root, struct covey_group *group,
+			   struct CUstream_st *stream, struct covey_result *result);
+COVEY_API int covey_gather_start(const void *send, void *recv, size_t count, int dtype, int root,
+				 struct covey_group *group, struct CUstream_st *stream, struct covey_work **work);
+
+/** covey_scatter - recv [count] = block `own rank` of send [size][count] on @root; send may be NULL elsewhere */
+COVEY_API int covey_scatter(const void *send, void *recv, size_t count, int dtype, int root, struct covey_group *group,
+			    struct CUstream_st *stream, struct covey_result *result);
+COVEY_API int covey_scatter_start(const void *send, void *recv, size_t count, int dtype, int root,
+				  struct covey_group *group, struct CUstream_st *stream, struct covey_work **work);
 
 /** covey_barrier - completes when every member of the view has called it */
 COVEY_API int covey_barrier(struct covey_group *group, struct CUstream_st *stream, struct covey_result *result);

@@ -18,6 +18,29 @@ static int refuse(struct covey_group *group, const char *what, const char *why)
 	return cvy_fail(group->box, COVEY_ERR_INVAL, group->engine->rank, group->engine->epoch, "%s: %s", what, why);
 }
 
+/* Kinds that keep a part for each rank in a slot. */
+static int in_parts(const struct cvy_op_kind *kind)
+{
+	return kind == &cvy_op_alltoall || kind == &cvy_op_alltoallv || kind == &cvy_op_reduce_scatter ||
+	       kind == &cvy_op_scatter;
+}
+
+static int reduces(const struct cvy_op_kind *kind)
+{
+	return kind == &cvy_op_allreduce || kind == &cvy_op_reduce || kind == &cvy_op_reduce_scatter;
+}
+
+/* Does this rank read the send buffer, write the receive buffer? */
+static int sends(const struct call *c, int rank)
+{
+	return c->root == rank || (c->kind != &cvy_op_broadcast && c->kind != &cvy_op_scatter);
+}
+
+static int receives(const struct call *c, int rank)
+{
+	return c->root == rank || (c->kind != &cvy_op_reduce && c->kind != &cvy_op_gather);
+}
+
 static int check(struct covey_group *group, const struct call *c, size_t *bytes)
 {
 	size_t elem = cvy_dtype_bytes(c->dtype), most;
@@ -30,22 +53,26 @@ static int check(struct covey_group *group, const struct call *c, size_t *bytes)
 				"%s: streams need device kernels; pass NULL for host memory", c->kind->name);
 	if (!elem)
 		return refuse(group, c->kind->name, "unknown datatype; see enum covey_dtype");
-	if (c->kind == &cvy_op_allreduce && !cvy_redop_known(c->redop))
+	if (reduces(c->kind) && !cvy_redop_known(c->redop))
 		return refuse(group, c->kind->name, "unknown operation; see enum covey_redop");
 	if (__builtin_mul_overflow(c->count, elem * (size_t)(group->engine->size + 1), &most))
 		return refuse(group, c->kind->name, "count is too large");
 	if (c->root < 0 || c->root >= group->config.max_ranks)
 		return refuse(group, c->kind->name, "root is not a rank of the group");
-	if ((c->kind == &cvy_op_alltoall || c->kind == &cvy_op_alltoallv) &&
-	    group->engine->layout.stride / (size_t)group->engine->size < CVY_PART_MIN)
+	if (in_parts(c->kind) && group->engine->layout.stride / (size_t)group->engine->size < CVY_PART_MIN)
 		return cvy_fail(group->box, COVEY_ERR_INVAL, -1, 0,
 				"%s: slot_bytes %zu is too small for %d ranks: at least %zu is needed", c->kind->name,
 				group->engine->layout.slot_bytes, group->engine->size,
 				(size_t)group->engine->size * CVY_PART_MIN / 2);
 	*bytes = c->count * elem;
-	if (*bytes && (!c->recv || (!c->send && (c->kind != &cvy_op_broadcast || c->root == group->engine->rank))))
+	if (*bytes && ((!c->recv && receives(c, group->engine->rank)) || (!c->send && sends(c, group->engine->rank))))
 		return refuse(group, c->kind->name, "a buffer is NULL");
 	return 0;
+}
+
+static int within(const void *at, const void *buffer, size_t bytes)
+{
+	return (uintptr_t)at - (uintptr_t)buffer < bytes;
 }
 
 static void plan(struct covey_group *group, struct cvy_op *op)
@@ -63,6 +90,16 @@ static void plan(struct covey_group *group, struct cvy_op *op)
 	} else if (op->kind == &cvy_op_alltoall) {
 		cvy_alltoall_plan(e, op, size);
 		op->input_bytes = op->send == op->recv ? op->bytes * (size_t)size : 0;
+	} else if (op->kind == &cvy_op_reduce) {
+		cvy_reduce_plan(e, op);
+		op->input_bytes = op->send == op->recv && op->root == e->rank ? op->bytes : 0;
+	} else if (op->kind == &cvy_op_reduce_scatter) {
+		cvy_reduce_scatter_plan(e, op, size);
+		op->input_bytes = within(op->recv, op->send, op->bytes * (size_t)size) ? op->bytes : 0;
+	} else if (op->kind == &cvy_op_gather) {
+		cvy_gather_plan(e, op);
+	} else if (op->kind == &cvy_op_scatter) {
+		cvy_scatter_plan(e, op, size);
 	} else {
 		op->ticks = 1;
 	}
@@ -305,6 +342,149 @@ int covey_alltoallv_start(const void *send, const size_t *sendcounts, const size
 			   recvdispls };
 	struct cvy_op *op = NULL;
 	int err = makev(group, &v, &op);
+
+	return err ? err : start_op(group, op, work);
+}
+
+/* ---- reduce, reduce_scatter, gather, scatter ---- */
+
+int covey_reduce(const void *send, void *recv, size_t count, int dtype, int redop, int root, struct covey_group *group,
+		 struct CUstream_st *stream, struct covey_result *result)
+{
+	struct call c = { &cvy_op_reduce, send, recv, count, dtype, redop, root, stream };
+
+	return run(group, &c, result);
+}
+
+int covey_reduce_start(const void *send, void *recv, size_t count, int dtype, int redop, int root,
+		       struct covey_group *group, struct CUstream_st *stream, struct covey_work **work)
+{
+	struct call c = { &cvy_op_reduce, send, recv, count, dtype, redop, root, stream };
+
+	return start(group, &c, work);
+}
+
+int covey_reduce_scatter(const void *send, void *recv, size_t recvcount, int dtype, int redop,
+			 struct covey_group *group, struct CUstream_st *stream, struct covey_result *result)
+{
+	struct call c = { &cvy_op_reduce_scatter, send, recv, recvcount, dtype, redop, 0, stream };
+
+	return run(group, &c, result);
+}
+
+int covey_reduce_scatter_start(const void *send, void *recv, size_t recvcount, int dtype, int redop,
+			       struct covey_group *group, struct CUstream_st *stream, struct covey_work **work)
+{
+	struct call c = { &cvy_op_reduce_scatter, send, recv, recvcount, dtype, redop, 0, stream };
+
+	return start(group, &c, work);
+}
+
+int covey_gather(const void *send, void *recv, size_t count, int dtype, int root, struct covey_group *group,
+		 struct CUstream_st *stream, struct covey_result *result)
+{
+	struct call c = { &cvy_op_gather, send, recv, count, dtype, 0, root, stream };
+
+	return run(group, &c, result);
+}
+
+int covey_gather_start(const void *send, void *recv, size_t count, int dtype, int root, struct covey_group *group,
+		       struct CUstream_st *stream, struct covey_work **work)
+{
+	struct call c = { &cvy_op_gather, send, recv, count, dtype, 0, root, stream };
+
+	return start(group, &c, work);
+}
+
+int covey_scatter(const void *send, void *recv, size_t count, int dtype, int root, struct covey_group *group,
+		  struct CUstream_st *stream, struct covey_result *result)
+{
+	struct call c = { &cvy_op_scatter, send, recv, count, dtype, 0, root, stream };
+
+	return run(group, &c, result);
+}
+
+int covey_scatter_start(const void *send, void *recv, size_t count, int dtype, int root, struct covey_group *group,
+			struct CUstream_st *stream, struct covey_work **work)
+{
+	struct call c = { &cvy_op_scatter, send, recv, count, dtype, 0, root, stream };
+
+	return start(group, &c, work);
+}
+
+/* ---- allgatherv ---- */
+
+struct callg {
+	struct call c;
+	const size_t *counts, *displs;
+};
+
+/* What is wrong with the counts, NULL: nothing. Their sum is what the signature shows as count. */
+static const char *check_counts(const struct callg *g, const struct cvy_engine *e, size_t *sum)
+{
+	size_t most = SIZE_MAX / 16 / (size_t)e->size;
+
+	if (!g->counts || !g->displs)
+		return "counts or displacements are NULL";
+	*sum = 0;
+	for (int r = 0; r < e->size; r++) {
+		if (g->counts[r] > most || g->displs[r] > most)
+			return "a count or displacement is too large";
+		*sum += g->counts[r];
+	}
+	if (g->c.count != g->counts[e->rank])
+		return "sendcount is not recvcounts[own rank]";
+	if ((*sum && !g->c.recv) || (g->c.count && !g->c.send))
+		return "a buffer is NULL";
+	return NULL;
+}
+
+static int makeg(struct covey_group *group, const struct callg *g, struct cvy_op **out)
+{
+	static uint8_t nothing[1];
+	struct callg call = *g;
+	const char *wrong;
+	size_t sum = 0;
+	int err = cvy_handle_check_op(group);
+
+	if (err)
+		return err;
+	wrong = check_counts(g, group->engine, &sum);
+	if (wrong)
+		return refuse(group, "allgatherv", wrong);
+	call.c.send = g->c.send ? g->c.send : nothing;
+	call.c.recv = g->c.recv ? g->c.recv : nothing;
+	call.c.count = 0;
+	err = make(group, &call.c, out);
+	if (err)
+		return err;
+	(*out)->count = sum;
+	err = cvy_allgatherv_plan(group->engine, *out, group->engine->size, g->counts, g->displs);
+	if (err) {
+		cvy_op_put(*out);
+		return cvy_fail(group->box, err, -1, 0, "no memory for the counts");
+	}
+	cvy_op_sign(*out, group->engine->on_loss);
+	return 0;
+}
+
+int covey_allgatherv(const void *send, size_t sendcount, void *recv, const size_t *recvcounts, const size_t *recvdispls,
+		     int dtype, struct covey_group *group, struct CUstream_st *stream, struct covey_result *result)
+{
+	struct callg g = { { &cvy_op_allgatherv, send, recv, sendcount, dtype, 0, 0, stream }, recvcounts, recvdispls };
+	struct cvy_op *op = NULL;
+	int err = makeg(group, &g, &op);
+
+	return err ? err : cvy_engine_run(group->engine, op, result);
+}
+
+int covey_allgatherv_start(const void *send, size_t sendcount, void *recv, const size_t *recvcounts,
+			   const size_t *recvdispls, int dtype, struct covey_group *group, struct CUstream_st *stream,
+			   struct covey_work **work)
+{
+	struct callg g = { { &cvy_op_allgatherv, send, recv, sendcount, dtype, 0, 0, stream }, recvcounts, recvdispls };
+	struct cvy_op *op = NULL;
+	int err = makeg(group, &g, &op);
 
 	return err ? err : start_op(group, op, work);
 }

@@ -33,6 +33,7 @@ enum cvy_op_class {
 	CVY_OP_ALL,	/* replicated: needs everyone, a holder can give it */
 	CVY_OP_PRIVATE, /* needs everyone, each rank gets its own part; missing sources are masked */
 	CVY_OP_ROOT,	/* needs the root */
+	CVY_OP_TO_ROOT, /* the root needs everyone, the others the root's second line: it has all there is */
 	CVY_OP_ADMIT
 };
 
@@ -46,7 +47,7 @@ struct cvy_op_kind {
 	int op_class;
 	/* own contribution of tick i into the own slot or line->data, and cvy_put*() for peers that need it */
 	void (*publish)(struct cvy_engine *e, struct cvy_op *op, uint64_t i, struct cvy_line *line);
-	/* two rounds: all first lines are here; make and put the second part */
+	/* two rounds: all first lines are here; make and put the second part; may be NULL */
 	void (*publish2)(struct cvy_engine *e, struct cvy_op *op, uint64_t i, struct cvy_line *line);
 	/* all lines of the last round are here (or their source is gone): write outputs. May set op->ticks in tick 0. */
 	void (*consume)(struct cvy_engine *e, struct cvy_op *op, uint64_t i);
@@ -58,20 +59,24 @@ struct cvy_op_kind {
 	/* frees op->priv; may be NULL */
 	void (*release)(struct cvy_op *op);
 	int counted; /* op->ticks follows from what the sources say in tick 0, in every attempt anew */
+	int parts;   /* parts for single ranks stand all over the slot */
+	int whole;   /* private: of no use if a source is missing; LOST then */
+	int own;     /* what give() makes is for e->asker alone */
 };
 
 enum cvy_op_state { CVY_OP_QUEUED, CVY_OP_ENTERED, CVY_OP_DECIDED };
 
 struct cvy_op {
 	const struct cvy_op_kind *kind;
-	uint64_t seq;	/* 0: a joiner's first covey_admit, not known yet */
-	uint32_t sig;	/* hash of the call: alike on all ranks */
-	uint32_t mark;	/* what stands in its lines: sig, number and first tick */
-	uint64_t call;	/* kind, type, op, root and count in short: named when calls do not match; and the lap */
-	int state;	/* enum cvy_op_state; DECIDED is stored with release */
-	int rounds;	/* 1 or 2 */
-	uint64_t ticks; /* of the whole operation; 0: not known before tick 0 is complete */
-	uint32_t first; /* tick number of i = 0 */
+	uint64_t seq;	 /* 0: a joiner's first covey_admit, not known yet */
+	uint32_t sig;	 /* hash of the call: alike on all ranks */
+	uint32_t mark;	 /* what stands in its lines: sig, number and first tick */
+	uint64_t detail; /* hash of arguments that must be alike and are in no other field, 0: none */
+	uint64_t call;	 /* kind, type, op, root and count in short: named when calls do not match; and the lap */
+	int state;	 /* enum cvy_op_state; DECIDED is stored with release */
+	int rounds;	 /* 1 or 2 */
+	uint64_t ticks;	 /* of the whole operation; 0: not known before tick 0 is complete */
+	uint32_t first;	 /* tick number of i = 0 */
 	uint64_t entered, second, completed; /* ticks published in round 1, in round 2, completed */
 	int scan[2];			     /* per round: index in the set of the first source not seen yet */
 	int on_loss;
@@ -185,6 +190,7 @@ struct cvy_engine {
 	uint32_t admit_tick, admit_epoch;
 	uint64_t late_seq, late_ns; /* ADMIT that waits for pending ranks alone, and since when; agent's thread */
 	uint32_t late_epoch;
+	int asker;	  /* who asks for what give() makes */
 	uint8_t *scratch; /* give buffer */
 	size_t scratch_bytes;
 
@@ -204,6 +210,10 @@ uint8_t *cvy_own_slot(struct cvy_engine *e, struct cvy_op *op, uint64_t i);
 const uint8_t *cvy_source_slot(struct cvy_engine *e, const struct cvy_op *op, uint64_t i, int k);
 /* line of round 1 or 2 of tick i of the k-th source */
 const struct cvy_line *cvy_source_line(struct cvy_engine *e, const struct cvy_op *op, uint64_t i, int k, int round);
+/* Is all of the k-th source's window seen here, also what it wrote for others? */
+int cvy_source_open(const struct cvy_engine *e, int k);
+/* Index of the operation's root in the set, set.n: it is not there. */
+int cvy_root_index(const struct cvy_engine *e, const struct cvy_op *op);
 /* index of slot, 0..CVY_SLOTS-1, of tick i: for kinds with slots of their own in the heap */
 static inline int cvy_slot_index(const struct cvy_op *op, uint64_t i)
 {
@@ -279,6 +289,7 @@ struct cvy_outcome { /* of an operation that the application has not called yet 
 	struct cvy_outcome *next;
 	struct covey_result result;
 	uint32_t sig;
+	int root;	      /* given: whose slots have the parts of all ranks, -1: all got the same */
 	uint64_t ticks, from; /* given: ticks in all, first one in bytes */
 	uint8_t *bytes;	      /* ticks one after the other, each {u32 n, bytes} */
 	size_t n;
@@ -309,6 +320,7 @@ void cvy_say_done(struct cvy_engine *e);		  /* the done line as it is, behind al
 int cvy_op_step(struct cvy_engine *e, struct cvy_op *op); /* the pipeline of one operation; 1: progress */
 
 extern const struct cvy_op_kind cvy_op_allreduce, cvy_op_broadcast, cvy_op_allgather, cvy_op_alltoall, cvy_op_alltoallv,
-	cvy_op_barrier, cvy_op_admit, cvy_op_dispatch, cvy_op_combine;
+	cvy_op_barrier, cvy_op_admit, cvy_op_dispatch, cvy_op_combine, cvy_op_reduce, cvy_op_reduce_scatter,
+	cvy_op_allgatherv, cvy_op_gather, cvy_op_scatter;
 
 #endif

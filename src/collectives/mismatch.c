@@ -51,7 +51,10 @@ void cvy_engine_explain(struct cvy_engine *e, const struct cvy_op *op, int statu
 
 	if (status == COVEY_ERR_LOST)
 		cvy_fail(e->box, status, -1, e->epoch,
-			 "operation %llu: results had overwritten inputs when a rank died; in place above undo_bytes",
+			 (op->kind->whole || op->kind->own) && e->failed.seq != op->seq
+				 ? "operation %llu: a rank died and took this rank's part with it"
+				 : "operation %llu: results had overwritten inputs when a rank died; in place above "
+				   "undo_bytes",
 			 (unsigned long long)op->seq);
 	if (status != COVEY_ERR_MISMATCH)
 		return;
@@ -73,7 +76,8 @@ void cvy_engine_look_for_mismatch(struct cvy_engine *e)
 {
 	struct cvy_op *op = e->head;
 
-	if (!op || op->state != CVY_OP_ENTERED || op->kind->op_class != CVY_OP_ROOT || op->completed)
+	if (!op || op->state != CVY_OP_ENTERED || op->completed ||
+	    (op->kind->op_class != CVY_OP_ROOT && op->kind->op_class != CVY_OP_TO_ROOT))
 		return;
 	for (int k = 0; k < e->set.n; k++) {
 		const struct cvy_line *line = e->set.gone[k] ? NULL : cvy_source_line(e, op, 0, k, 1);

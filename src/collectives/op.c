@@ -40,9 +40,11 @@ void cvy_op_put(struct cvy_op *op)
 	free(__atomic_exchange_n(&op->engine->spare, op, __ATOMIC_ACQ_REL));
 }
 
-static const struct cvy_op_kind *const kinds[] = { &cvy_op_allreduce, &cvy_op_broadcast, &cvy_op_allgather,
-						   &cvy_op_alltoall,  &cvy_op_alltoallv, &cvy_op_barrier,
-						   &cvy_op_admit,     &cvy_op_dispatch,	 &cvy_op_combine };
+static const struct cvy_op_kind *const kinds[] = { &cvy_op_allreduce, &cvy_op_broadcast,      &cvy_op_allgather,
+						   &cvy_op_alltoall,  &cvy_op_alltoallv,      &cvy_op_barrier,
+						   &cvy_op_admit,     &cvy_op_dispatch,	      &cvy_op_combine,
+						   &cvy_op_reduce,    &cvy_op_reduce_scatter, &cvy_op_allgatherv,
+						   &cvy_op_gather,    &cvy_op_scatter };
 
 /* call: kind 4 bits, type 4, op 4, root 12, count 32 (more reads as the most), lap 8; sig: a hash of all but the lap */
 void cvy_op_sign(struct cvy_op *op, int on_loss)
@@ -55,7 +57,7 @@ void cvy_op_sign(struct cvy_op *op, int on_loss)
 	op->call = kind << 60 | (uint64_t)(op->dtype & 15) << 56 | (uint64_t)(op->redop & 15) << 52 |
 		   (uint64_t)(op->root & 4095) << 40 |
 		   (uint64_t)(op->count < UINT32_MAX ? op->count : UINT32_MAX) << CVY_LAP_BITS;
-	h = op->call ^ (uint64_t)on_loss << 51 ^ (uint64_t)op->count * 0x9e3779b97f4a7c15ull;
+	h = op->call ^ (uint64_t)on_loss << 51 ^ (uint64_t)op->count * 0x9e3779b97f4a7c15ull ^ op->detail;
 	h = (h ^ h >> 32) * 0xd6e8feb86659fd93ull;
 	op->sig = (uint32_t)(h >> 32) | 1;
 }
@@ -70,15 +72,18 @@ char *cvy_call_text(uint64_t call, char *text, size_t bytes)
 	const char *redop = redops[call >> 52 & 15];
 	unsigned long long count = (uint32_t)(call >> CVY_LAP_BITS);
 	int dtype = (int)(call >> 56 & 15);
+	unsigned root = (unsigned)(call >> 40 & 4095);
 
 	if (!k)
 		snprintf(text, bytes, "an unknown call %#llx", (unsigned long long)call);
-	else if (k == &cvy_op_allreduce)
-		snprintf(text, bytes, "allreduce(%llu x %s, %s)", count, cvy_dtype_name(dtype), redop ? redop : "?");
-	else if (k == &cvy_op_broadcast)
-		snprintf(text, bytes, "broadcast(%llu x %s, root %u)", count, cvy_dtype_name(dtype),
-			 (unsigned)(call >> 40 & 4095));
-	else if (k == &cvy_op_allgather || k == &cvy_op_alltoall)
+	else if (k == &cvy_op_allreduce || k == &cvy_op_reduce_scatter)
+		snprintf(text, bytes, "%s(%llu x %s, %s)", k->name, count, cvy_dtype_name(dtype), redop ? redop : "?");
+	else if (k == &cvy_op_reduce)
+		snprintf(text, bytes, "reduce(%llu x %s, %s, root %u)", count, cvy_dtype_name(dtype),
+			 redop ? redop : "?", root);
+	else if (k == &cvy_op_broadcast || k == &cvy_op_gather || k == &cvy_op_scatter)
+		snprintf(text, bytes, "%s(%llu x %s, root %u)", k->name, count, cvy_dtype_name(dtype), root);
+	else if (k == &cvy_op_allgather || k == &cvy_op_alltoall || k == &cvy_op_allgatherv)
 		snprintf(text, bytes, "%s(%llu x %s)", k->name, count, cvy_dtype_name(dtype));
 	else
 		snprintf(text, bytes, "%s", k->name);

@@ -10,7 +10,6 @@
 #include "reduce.h"
 
 #define ONE_SHOT_BYTES (32u << 10)
-#define STREAM_BYTES (8u << 20) /* outputs that no cache holds */
 #define PIECE_SMALL (32u << 10)
 
 static size_t inline_tick(const struct cvy_op *op)
@@ -90,13 +89,13 @@ static void result_of(struct cvy_engine *e, struct cvy_op *op, uint64_t i, uint8
 	size_t bytes = cvy_tick_bytes(op, i), at, len;
 
 	if (op->rounds == 1) {
-		reduce_range(e, op, i, 0, bytes, out, op->bytes >= STREAM_BYTES);
+		reduce_range(e, op, i, 0, bytes, out, op->bytes >= CVY_STREAM_BYTES);
 		return;
 	}
 	for (int k = 0; k < e->set.n; k++) {
 		shard(bytes, k, e->set.n, &at, &len);
 		cvy_copy_out(out + at, cvy_source_slot(e, op, i, k) + e->layout.slot_bytes, len,
-			     op->bytes >= STREAM_BYTES);
+			     op->bytes >= CVY_STREAM_BYTES);
 	}
 }
 

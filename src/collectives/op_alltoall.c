@@ -15,14 +15,9 @@ struct blocks { /* bytes, [size] each */
 	int size;
 };
 
-static size_t part_bytes(struct cvy_engine *e, int size)
-{
-	return e->layout.stride / (size_t)size / 64 * 64;
-}
-
 void cvy_alltoall_plan(struct cvy_engine *e, struct cvy_op *op, int size)
 {
-	op->piece = part_bytes(e, size);
+	op->piece = cvy_part_bytes(e, size);
 	op->ticks = op->bytes ? (op->bytes + op->piece - 1) / op->piece : 1;
 }
 
@@ -45,18 +40,9 @@ int cvy_alltoallv_plan(struct cvy_engine *e, struct cvy_op *op, int size, const 
 		b->recv_at[r] = recvdispls[r] * op->elem;
 	}
 	op->priv = b;
-	op->piece = part_bytes(e, size) - HEADER;
+	op->piece = cvy_part_bytes(e, size) - HEADER;
 	op->ticks = 0;
 	return 0;
-}
-
-static size_t part_of_tick(size_t total, size_t piece, uint64_t i)
-{
-	size_t at = (size_t)i * piece;
-
-	if (at >= total)
-		return 0;
-	return total - at < piece ? total - at : piece;
 }
 
 static void alltoall_publish(struct cvy_engine *e, struct cvy_op *op, uint64_t i, struct cvy_line *line)
@@ -107,7 +93,7 @@ static void alltoallv_publish(struct cvy_engine *e, struct cvy_op *op, uint64_t 
 
 	for (int k = 0; k < e->set.n; k++) {
 		int r = e->set.rank[k];
-		size_t n = part_of_tick(b->send[r], op->piece, i);
+		size_t n = cvy_part_of_tick(b->send[r], op->piece, i);
 		uint8_t *part = slot + (size_t)r * (op->piece + HEADER);
 		uint64_t total = b->send[r], ticks = (total + op->piece - 1) / op->piece;
 
@@ -128,7 +114,7 @@ static void copy_part(struct cvy_engine *e, struct cvy_op *op, uint64_t i, int k
 {
 	struct blocks *b = op->priv;
 	int r = e->set.rank[k];
-	size_t n = part_of_tick(b->recv[r], op->piece, i);
+	size_t n = cvy_part_of_tick(b->recv[r], op->piece, i);
 	uint8_t *to = (uint8_t *)op->recv + b->recv_at[r] + i * op->piece;
 	const uint8_t *part;
 	uint64_t total;
@@ -147,8 +133,8 @@ static void copy_part(struct cvy_engine *e, struct cvy_op *op, uint64_t i, int k
 			cvy_fail(e->box, COVEY_ERR_MISMATCH, r, e->epoch,
 				 "operation %llu: rank %d sends %llu bytes to rank %d, which expects %zu",
 				 (unsigned long long)op->seq, r, (unsigned long long)total, e->rank, b->recv[r]);
-	if (n > part_of_tick(total, op->piece, i))
-		n = part_of_tick(total, op->piece, i);
+	if (n > cvy_part_of_tick(total, op->piece, i))
+		n = cvy_part_of_tick(total, op->piece, i);
 	if (n)
 		memcpy(to, part + HEADER, n);
 }

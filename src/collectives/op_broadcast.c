@@ -33,28 +33,19 @@ const uint8_t *cvy_piece_of(struct cvy_engine *e, const struct cvy_op *op, uint6
 	return cvy_source_slot(e, op, i, k);
 }
 
-static int root_index(struct cvy_engine *e, const struct cvy_op *op)
-{
-	int k = 0;
-
-	while (k < e->set.n && e->set.rank[k] != op->root)
-		k++;
-	return k;
-}
-
 static void broadcast_consume(struct cvy_engine *e, struct cvy_op *op, uint64_t i)
 {
 	uint8_t *to = (uint8_t *)op->recv + i * op->piece;
 
 	if (op->root != e->rank)
-		memcpy(to, cvy_piece_of(e, op, i, root_index(e, op)), cvy_tick_bytes(op, i));
+		memcpy(to, cvy_piece_of(e, op, i, cvy_root_index(e, op)), cvy_tick_bytes(op, i));
 	else if (op->recv != op->send)
 		memcpy(to, op->input + i * op->piece, cvy_tick_bytes(op, i));
 }
 
 static size_t broadcast_give(struct cvy_engine *e, struct cvy_op *op, uint64_t i, uint8_t *out)
 {
-	memcpy(out, cvy_piece_of(e, op, i, root_index(e, op)), cvy_tick_bytes(op, i));
+	memcpy(out, cvy_piece_of(e, op, i, cvy_root_index(e, op)), cvy_tick_bytes(op, i));
 	return cvy_tick_bytes(op, i);
 }
 

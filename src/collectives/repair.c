@@ -17,6 +17,7 @@
 struct cvy_repair {
 	struct covey_mask holders;
 	uint64_t asked;		     /* seq of the PULL under way, 0: none */
+	uint64_t sent_on;	     /* seq of which a holder named another, once */
 	int holder;		     /* who was asked */
 	uint64_t next;		     /* tick of the operation that comes next */
 	int told;		     /* REPAIRED was posted */
@@ -34,6 +35,8 @@ struct give {			   /* followed by `words` mask words and `bytes` bytes */
 	uint64_t seq, ticks, tick; /* ticks 0: no data */
 	int32_t status, size;
 	uint32_t epoch, sig, bytes, words;
+	int32_t root; /* of an operation whose ranks get parts of their own, -1: all get the same */
+	uint32_t zero;
 };
 
 static void outcome_free(struct cvy_outcome *o)
@@ -98,12 +101,18 @@ static void tell_repaired(struct cvy_engine *e)
 	cvy_post(&e->sink, &ev);
 }
 
-static void send_pull(struct cvy_engine *e, uint64_t seq, uint64_t from_tick)
+static int holds(const struct cvy_engine *e, int h, uint64_t seq)
+{
+	return h != e->rank && covey_mask_has(&e->repair->holders, h) && e->view->member[h].from <= seq;
+}
+
+/* From the lowest holder, or from @whom */
+static void send_pull(struct cvy_engine *e, uint64_t seq, uint64_t from_tick, int whom)
 {
 	struct pull pull = { seq, from_tick };
-	int h = cvy_mask_next(&e->repair->holders, 0);
+	int h = whom >= 0 ? whom : cvy_mask_next(&e->repair->holders, 0);
 
-	while (h >= 0 && (h == e->rank || e->view->member[h].from > seq))
+	while (h >= 0 && !holds(e, h, seq))
 		h = cvy_mask_next(&e->repair->holders, h + 1);
 	if (h < 0) {
 		cvy_warn("engine", "no holder of operation %llu, epoch %u", (unsigned long long)seq, e->view->epoch);
@@ -132,6 +141,7 @@ static void settle(struct cvy_engine *e, const struct covey_result *res)
 	if (o) {
 		o->result = *res;
 		o->result.size = e->size;
+		o->root = -1;
 		keep(e, o);
 		hold(e, o);
 	}
@@ -243,7 +253,7 @@ void cvy_repair_step(struct cvy_engine *e)
 				return;
 		} else {
 			if (rep->asked != s)
-				send_pull(e, s, op && op->state == CVY_OP_ENTERED ? op->completed : 0);
+				send_pull(e, s, op && op->state == CVY_OP_ENTERED ? op->completed : 0, -1);
 			return;
 		}
 	}
@@ -340,6 +350,26 @@ static int stands(struct cvy_engine *e, const struct cvy_op *op, uint64_t i)
 	return 1;
 }
 
+/*
+ * Of an operation whose ranks get parts of their own: the root can give every part, and so can who sees all of the
+ * root's window. Others name the root, or that the part is lost. 1: nothing is to be given from here.
+ */
+static int elsewhere(struct cvy_engine *e, const struct cvy_msg *msg, const struct cvy_op *op, struct give *head)
+{
+	int root = head->root, k = op ? cvy_root_index(e, op) : 0;
+
+	if (root < 0 || (head->status && head->status != COVEY_ERR_LOST))
+		return 0;
+	if (op && k < e->set.n && (k == e->set.self || cvy_source_open(e, k)))
+		return 0;
+	head->ticks = 0;
+	head->status = COVEY_ERR_LOST;
+	if (root != e->rank && root != msg->rank && covey_mask_has(&e->view->members, root) &&
+	    !covey_mask_has(&e->view->pending, root) && e->view->member[root].from <= head->seq)
+		head->status = COVEY_ERR_AGAIN;
+	return 1;
+}
+
 /* What the removed left was set aside, if there was memory for it. */
 static int sources_here(const struct cvy_engine *e)
 {
@@ -360,10 +390,15 @@ static int give_tick(struct cvy_engine *e, const struct cvy_msg *msg, struct cvy
 			     .status = res->status,
 			     .size = res->size,
 			     .epoch = res->epoch,
-			     .sig = o ? o->sig : op->sig };
+			     .sig = o ? o->sig : op->sig,
+			     .root = o		     ? o->root
+				     : op->kind->own ? op->root
+						     : -1 };
 	const uint8_t *bytes = NULL;
 
-	if (res->status || (!o && !op->kind->give)) {
+	if (elsewhere(e, msg, o ? NULL : op, &head)) {
+		;
+	} else if (res->status || (!o && !op->kind->give)) {
 		head.ticks = 0;
 	} else if (o && i >= o->from && i < o->ticks) {
 		bytes = given_tick(o, i, &head.bytes);
@@ -396,6 +431,7 @@ static void answer_pull(struct cvy_engine *e, const struct cvy_msg *msg)
 	op = cvy_engine_record(e, pull->seq);
 	for (o = e->given; o && o->result.seq != pull->seq;)
 		o = o->next;
+	e->asker = msg->rank;
 	if (!op && !o) {
 		cvy_warn("engine", "rank %d asks for operation %llu, which is not held, epoch %u", msg->rank,
 			 (unsigned long long)pull->seq, e->view->epoch);
@@ -446,6 +482,23 @@ static void take(struct cvy_engine *e, struct cvy_outcome *o)
 	cvy_engine_decide(e, op, status, o->result.epoch, &o->result.mask, o->result.size);
 }
 
+/* The root has this rank's part. It has decided all that others have: one that is no holder cannot have it. */
+static void be_sent_on(struct cvy_engine *e, const struct cvy_msg *msg, const struct give *head)
+{
+	struct covey_result lost = { .status = COVEY_ERR_LOST, .epoch = e->view->epoch, .seq = head->seq };
+
+	if (msg->rank != e->repair->holder || head->root == msg->rank || e->repair->partial)
+		return;
+	if (e->repair->sent_on != head->seq && head->root >= 0 && head->root < e->view->max_ranks &&
+	    holds(e, head->root, head->seq)) {
+		e->repair->sent_on = head->seq;
+		send_pull(e, head->seq, e->repair->next, head->root);
+		return;
+	}
+	settle(e, &lost);
+	cvy_repair_step(e);
+}
+
 static void take_give(struct cvy_engine *e, const struct cvy_msg *msg)
 {
 	const struct give *head = msg->body;
@@ -457,6 +510,10 @@ static void take_give(struct cvy_engine *e, const struct cvy_msg *msg)
 	if (head->words > CVY_MASK_WORDS || msg->bytes != sizeof(*head) + head->words * 8ull + head->bytes ||
 	    head->seq != e->done + 1 || e->repair->asked != head->seq)
 		return;
+	if (head->status == COVEY_ERR_AGAIN) {
+		be_sent_on(e, msg, head);
+		return;
+	}
 	o = e->repair->partial;
 	if (msg->rank != e->repair->holder || head->tick != e->repair->next || (o && o->ticks != head->ticks) ||
 	    head->size < 0 || head->size > e->view->max_ranks) {
@@ -477,13 +534,14 @@ static void take_give(struct cvy_engine *e, const struct cvy_msg *msg)
 	};
 	memcpy(o->result.mask.word, words, head->words * 8ull);
 	o->sig = head->sig;
+	o->root = head->root;
 	o->ticks = head->ticks;
 	if (head->ticks && keep_bytes(o, words + head->words * 8ull, head->bytes)) { /* all of it is asked for again */
 		uint64_t from = o->from;
 
 		outcome_free(o);
 		e->repair->partial = NULL;
-		send_pull(e, head->seq, from);
+		send_pull(e, head->seq, from, -1);
 		return;
 	}
 	if (head->tick + 1 < head->ticks)

@@ -31,6 +31,20 @@ const struct cvy_line *cvy_source_line(struct cvy_engine *e, const struct cvy_op
 	return (round == 1 ? page->first : page->second) + cvy_slot_index(op, i);
 }
 
+int cvy_source_open(const struct cvy_engine *e, int k)
+{
+	return e->set.base[k] && !e->set.link[k];
+}
+
+int cvy_root_index(const struct cvy_engine *e, const struct cvy_op *op)
+{
+	int k = 0;
+
+	while (k < e->set.n && e->set.rank[k] != op->root)
+		k++;
+	return k;
+}
+
 void cvy_put(struct cvy_engine *e, int rank, const void *at, size_t n)
 {
 	struct cvy_link *link = cvy_mesh_link(e->mesh, rank);
@@ -72,7 +86,7 @@ static void publish(struct cvy_engine *e, struct cvy_op *op, uint64_t i, int rou
 	if (round == 1) {
 		if (op->kind->publish && (op->kind->op_class != CVY_OP_ROOT || op->root == e->rank))
 			op->kind->publish(e, op, i, line);
-	} else {
+	} else if (op->kind->publish2) {
 		op->kind->publish2(e, op, i, line);
 	}
 	__atomic_store_n(&line->tag, cvy_tag(e->epoch, op->first + (uint32_t)i), __ATOMIC_RELEASE);
@@ -136,6 +150,24 @@ static int passed(const struct cvy_line *line, uint64_t tag)
 	return there >> 32 == tag >> 32 && there > tag;
 }
 
+static int of_root(const struct cvy_op *op)
+{
+	return op->kind->op_class == CVY_OP_ROOT || op->kind->op_class == CVY_OP_TO_ROOT;
+}
+
+/* Does this round wait for the root alone? */
+static int only_root(const struct cvy_op *op, int round)
+{
+	return op->kind->op_class == CVY_OP_ROOT || (op->kind->op_class == CVY_OP_TO_ROOT && round == 2);
+}
+
+/* Had a source that is gone announced the tick before? */
+static int left(struct cvy_engine *e, struct cvy_op *op, uint64_t i, int k, uint64_t tag)
+{
+	return op->kind->whole && e->set.page[k] &&
+	       __atomic_load_n(&cvy_source_line(e, op, i, k, 1)->tag, __ATOMIC_ACQUIRE) == tag;
+}
+
 /* Have all sources that the tick needs announced it? Remembers how far it looked. */
 static int arrived(struct cvy_engine *e, struct cvy_op *op, uint64_t i, int round)
 {
@@ -145,9 +177,9 @@ static int arrived(struct cvy_engine *e, struct cvy_op *op, uint64_t i, int roun
 	for (; *k < e->set.n; ++*k) {
 		const struct cvy_line *line;
 
-		if (*k == e->set.self || (op->kind->op_class == CVY_OP_ROOT && e->set.rank[*k] != op->root))
+		if (*k == e->set.self || (only_root(op, round) && e->set.rank[*k] != op->root))
 			continue;
-		if (CVY_GUARDED && e->set.gone[*k]) {
+		if (CVY_GUARDED && e->set.gone[*k] && !left(e, op, i, *k, tag)) {
 			cvy_mask_add(&e->lost, e->set.rank[*k]);
 			continue;
 		}
@@ -173,8 +205,10 @@ static void save_input(struct cvy_engine *e, struct cvy_op *op)
 		return;
 	op->undo = malloc(op->input_bytes);
 	if (op->undo) {
-		memcpy(op->undo, op->send, op->input_bytes);
-		op->input = op->undo;
+		memcpy(op->undo, op->recv, op->input_bytes);
+		if (op->send == op->recv &&
+		    !op->kind->whole) /* whole: a copy of the own block, which only recv overwrites */
+			op->input = op->undo;
 	}
 }
 
@@ -228,7 +262,7 @@ static int begin(struct cvy_engine *e, struct cvy_op *op)
 		return 0;
 	if (op->seq != e->done + 1)
 		return 0;
-	rootless = op->kind->op_class == CVY_OP_ROOT && !covey_mask_has(&e->mask, op->root);
+	rootless = of_root(op) && !covey_mask_has(&e->mask, op->root);
 	if (rootless &&
 	    !may_enter(e, e->tick + 1)) /* decided at once, but no further ahead of the others than any tick */
 		return 0;
@@ -313,6 +347,10 @@ static void decide(struct cvy_engine *e, struct cvy_op *op)
 		kept = e->mask;
 		cvy_mask_sub(&kept, &e->lost);
 		mask = &kept;
+		if (op->kind->whole && !cvy_mask_empty(&e->lost) && !op->result.status) {
+			op->result.status = COVEY_ERR_LOST;
+			cvy_engine_explain(e, op, COVEY_ERR_LOST);
+		}
 	}
 	cvy_engine_decide(e, op, op->result.status, e->epoch, mask, size);
 	if (took) {
@@ -334,6 +372,8 @@ int cvy_op_step(struct cvy_engine *e, struct cvy_op *op)
 		op->entered++;
 		progress = 1;
 	}
+	if (op->rounds == 2 && op->second < op->entered && op->kind->op_class == CVY_OP_TO_ROOT && op->root != e->rank)
+		op->second = op->entered;
 	if (op->rounds == 2 && op->second < op->entered && arrived(e, op, op->second, 1)) {
 		publish(e, op, op->second++, 2);
 		progress = 1;

@@ -20,6 +20,8 @@ struct give { /* as in repair.c */
 	uint64_t seq, ticks, tick;
 	int32_t status, size;
 	uint32_t epoch, sig, bytes, words;
+	int32_t root;
+	uint32_t zero;
 };
 
 struct buffer {

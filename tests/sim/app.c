@@ -79,6 +79,24 @@ static int start(struct proc *p, struct call *c)
 			rd[r] = app_vat(p->sim, k, c->seq, p->rank, r, 1);
 		}
 		return covey_alltoallv_start(c->send, sc, sd, c->recv, rc, rd, COVEY_INT32, g, NULL, &c->work);
+	case REDUCE:
+		return covey_reduce_start(c->send, k->root == p->rank ? c->recv : NULL, k->count, COVEY_INT32,
+					  COVEY_SUM, k->root, g, NULL, &c->work);
+	case REDUCE_SCATTER:
+		return covey_reduce_scatter_start(c->send, c->recv, k->count, COVEY_INT32, COVEY_SUM, g, NULL,
+						  &c->work);
+	case ALLGATHERV:
+		for (int r = 0; r < c->size; r++) {
+			rc[r] = app_gcount(k, r);
+			rd[r] = (size_t)r * (k->count + 1);
+		}
+		return covey_allgatherv_start(c->send, rc[p->rank], c->recv, rc, rd, COVEY_INT32, g, NULL, &c->work);
+	case GATHER:
+		return covey_gather_start(c->send, k->root == p->rank ? c->recv : NULL, k->count, COVEY_INT32, k->root,
+					  g, NULL, &c->work);
+	case SCATTER:
+		return covey_scatter_start(k->root == p->rank ? c->send : NULL, c->recv, k->count, COVEY_INT32, k->root,
+					   g, NULL, &c->work);
 	default:
 		return covey_barrier_start(g, NULL, &c->work);
 	}

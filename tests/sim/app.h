@@ -23,7 +23,22 @@ struct sim;
 struct proc;
 struct sim_view;
 
-enum app_kind { ALLREDUCE, BROADCAST, ALLGATHER, ALLTOALL, ALLTOALLV, BARRIER, ADMIT, DISPATCH, COMBINE };
+enum app_kind {
+	ALLREDUCE,
+	BROADCAST,
+	ALLGATHER,
+	ALLTOALL,
+	ALLTOALLV,
+	BARRIER,
+	ADMIT,
+	DISPATCH,
+	COMBINE,
+	REDUCE,
+	REDUCE_SCATTER,
+	ALLGATHERV,
+	GATHER,
+	SCATTER
+};
 
 struct shape { /* of operation seq */
 	int kind, root, in_place, on_loss;
@@ -73,6 +88,8 @@ size_t app_vcount(const struct sim *s, const struct shape *shape, uint64_t seq, 
 size_t app_vat(const struct sim *s, const struct shape *shape, uint64_t seq, int rank, int block, int receive);
 void app_buffers(struct proc *p, struct call *c);
 int app_private(int kind);
+int app_has_root(int kind);
+size_t app_gcount(const struct shape *shape, int rank); /* elements of a rank in an allgatherv */
 extern const char *const app_names[];
 
 /* Element i of what an incarnation contributes to seq, for one destination: at + i * by. */

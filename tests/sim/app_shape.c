@@ -11,12 +11,23 @@
 
 #define ODD_ONE_IN 71 /* operations at which one rank calls something else */
 
-const char *const app_names[] = { "allreduce", "broadcast", "allgather", "alltoall", "alltoallv",
-				  "barrier",   "admit",	    "dispatch",	 "combine" };
+const char *const app_names[] = { "allreduce",	    "broadcast",  "allgather", "alltoall", "alltoallv",
+				  "barrier",	    "admit",	  "dispatch",  "combine",  "reduce",
+				  "reduce_scatter", "allgatherv", "gather",    "scatter" };
 
 int app_private(int kind)
 {
-	return kind == ALLTOALL || kind == ALLTOALLV || kind == DISPATCH || kind == COMBINE;
+	return kind == ALLTOALL || kind == ALLTOALLV || kind == DISPATCH || kind == COMBINE || kind == REDUCE_SCATTER;
+}
+
+int app_has_root(int kind)
+{
+	return kind == BROADCAST || kind == REDUCE || kind == GATHER || kind == SCATTER;
+}
+
+size_t app_gcount(const struct shape *shape, int rank)
+{
+	return rank % 3 == 1 ? shape->count / 3 : shape->count;
 }
 
 /* D, C: dispatch and combine of layer 0; d, c: of layer 1; others stand between them. */
@@ -47,9 +58,11 @@ static void err(const struct sim *s, struct shape *shape, int rank)
 	shape->odd = 1;
 	if (shape->kind == BARRIER)
 		*shape = (struct shape){ ALLREDUCE, .odd = 1, .on_loss = shape->on_loss, .count = 3 };
-	else if (shape->kind == BROADCAST && s->seed % 3)
+	else if ((shape->kind == BROADCAST || shape->kind == SCATTER) && s->seed % 3)
 		shape->root = rank;
-	else if ((shape->kind == ALLREDUCE || shape->kind == ALLGATHER) && s->seed % 3)
+	else if ((shape->kind == ALLREDUCE || shape->kind == ALLGATHER || shape->kind == REDUCE ||
+		  shape->kind == REDUCE_SCATTER || shape->kind == ALLGATHERV || shape->kind == GATHER) &&
+		 s->seed % 3)
 		shape->count++;
 	else if (shape->kind == ALLTOALL && s->seed % 3 == 1)
 		*shape = (struct shape){ BROADCAST, rank, .odd = 1, .on_loss = shape->on_loss, .count = 9 };
@@ -62,19 +75,22 @@ static struct shape plain(const struct sim *s, uint64_t seq)
 	static const int kinds[] = {
 		ALLREDUCE, BROADCAST, ALLGATHER, ALLTOALL, BARRIER, ALLREDUCE, ALLTOALLV, BROADCAST
 	};
+	static const int more[] = { REDUCE, REDUCE_SCATTER, ALLGATHERV, GATHER, SCATTER, REDUCE, ALLREDUCE, SCATTER };
 	uint64_t h = sim_hash(s->seed, seq);
 	size_t slot = s->slot_bytes / 4;
 	const size_t counts[] = { 4, 0, 8, 50, slot, slot + 1, 3 * slot + 7, 5 * slot };
-	struct shape shape = { .kind = kinds[h % 8],
+	/* One seed in four: the others make the runs that they made before these operations came. */
+	struct shape shape = { .kind = s->seed % 4 ? kinds[h % 8] : more[h % 8],
 			       .root = (int)((h >> 8) % (uint64_t)(s->world + ((h >> 40) % 16 == 0))),
 			       .in_place = (int)(h >> 16) & 1,
 			       .count = counts[(h >> 24) % 8] };
 
 	if (shape.kind == BARRIER || shape.kind == ALLTOALLV)
 		shape.count = 0;
-	if (shape.kind != BROADCAST)
+	if (!app_has_root(shape.kind))
 		shape.root = 0;
-	if (shape.kind == BARRIER || shape.kind == ALLGATHER || shape.kind == BROADCAST)
+	if (shape.kind == BARRIER || shape.kind == ALLGATHER || shape.kind == BROADCAST || shape.kind == ALLGATHERV ||
+	    shape.kind == GATHER || shape.kind == SCATTER)
 		shape.in_place = 0;
 	return shape;
 }
@@ -173,8 +189,15 @@ static void size_buffers(const struct proc *p, struct call *c)
 	const struct shape *shape = &c->shape;
 	size_t bytes = 4 * shape->count, all = bytes * (size_t)c->size;
 
-	c->send_bytes = shape->kind == ALLTOALL ? all : bytes;
-	c->recv_bytes = shape->kind == ALLTOALL || shape->kind == ALLGATHER ? all : bytes;
+	c->send_bytes = shape->kind == ALLTOALL || shape->kind == REDUCE_SCATTER ||
+					(shape->kind == SCATTER && shape->root == p->rank)
+				? all
+				: bytes;
+	c->recv_bytes = shape->kind == ALLTOALL || shape->kind == ALLGATHER || shape->kind == GATHER ? all : bytes;
+	if (shape->kind == ALLGATHERV) {
+		c->send_bytes = 4 * app_gcount(shape, p->rank);
+		c->recv_bytes = 4 * (size_t)c->size * (shape->count + 1);
+	}
 	if (shape->kind == ADMIT)
 		c->send_bytes = c->recv_bytes = STATE_BYTES;
 	if (shape->kind == ALLTOALLV) {
@@ -191,13 +214,18 @@ void app_buffers(struct proc *p, struct call *c)
 	c->in_place = shape->in_place;
 	c->send = buffer(c->send_bytes);
 	c->recv = c->in_place ? c->send : buffer(c->recv_bytes);
-	if (shape->kind == ALLTOALL)
+	if (c->in_place && shape->kind == REDUCE_SCATTER)
+		c->recv = c->send + 4 * shape->count * (size_t)p->rank;
+	if (shape->kind == ALLTOALL || shape->kind == REDUCE_SCATTER ||
+	    (shape->kind == SCATTER && shape->root == p->rank))
 		for (int r = 0; r < c->size; r++)
 			fill(c->send + 4 * shape->count * (size_t)r, p->inc, c->seq, r, shape->count);
 	else if (shape->kind == ALLTOALLV)
 		for (int r = 0; r < c->size; r++)
 			fill(c->send + 4 * app_vat(p->sim, shape, c->seq, p->rank, r, 0), p->inc, c->seq, r,
 			     app_vcount(p->sim, shape, c->seq, p->rank, r));
+	else if (shape->kind == ALLGATHERV)
+		fill(c->send, p->inc, c->seq, 0, app_gcount(shape, p->rank));
 	else if (shape->kind == ADMIT && c->seq)
 		fill(c->send, 0, c->seq, 0, STATE_BYTES / 4);
 	else

@@ -31,6 +31,11 @@ static void expect(struct proc *p, const struct call *c, const struct covey_resu
 			 r->mask.word[0]);
 }
 
+static int needs_everyone(int kind)
+{
+	return kind != BROADCAST && kind != SCATTER && kind != ADMIT;
+}
+
 /* ---- uniform ---- */
 
 /* Calls that did not match may leave ticks of one beside those of the next: then these do not match either. */
@@ -47,8 +52,10 @@ static int erred(const struct sim *s, uint64_t seq)
 static void compare(struct proc *p, struct proc *q, uint64_t seq)
 {
 	const struct outcome *a = &p->outcome[seq], *b = &q->outcome[seq];
-	int needs_all = a->kind == ALLREDUCE || a->kind == ALLGATHER || a->kind == BARRIER;
+	int needs_all = needs_everyone(a->kind);
 
+	if (a->kind == SCATTER && (a->status == COVEY_ERR_LOST || b->status == COVEY_ERR_LOST))
+		return; /* each its own part */
 	if (!b->have || app_private(a->kind) || app_private(b->kind) || a->odd || b->odd ||
 	    (erred(p->sim, seq) && !needs_all) ||
 	    strcmp(cvy_group_gid(p->driver.group), cvy_group_gid(q->driver.group)) != 0)
@@ -97,7 +104,7 @@ static void check_sum(struct proc *p, const struct call *c, const struct covey_r
 	struct stream all = { 0, 0 };
 
 	for (int r = 0; r < SIM_RANKS; r++) {
-		struct stream w = app_stream(v->inc[r], res->seq, 0);
+		struct stream w = app_stream(v->inc[r], res->seq, c->shape.kind == REDUCE_SCATTER ? p->rank : 0);
 
 		if (!covey_mask_has(&res->mask, r))
 			continue;
@@ -131,13 +138,47 @@ static void check_parts(struct proc *p, const struct call *c, const struct covey
 	}
 }
 
+/* What is of the root alone: the others' buffers are as they were. */
+static void check_untouched(struct proc *p, const struct call *c, const struct covey_result *res)
+{
+	for (size_t i = 0; !c->in_place && i < c->recv_bytes; i++)
+		if (c->recv[i] != 0x5a) {
+			expect(p, c, res, 0, "G2: a result stands where none belongs");
+			return;
+		}
+}
+
 static void check_bytes(struct proc *p, const struct call *c, const struct covey_result *res, const struct sim_view *v)
 {
 	size_t bytes = 4 * c->shape.count;
 
 	switch (c->shape.kind) {
+	case REDUCE:
+		if (c->shape.root == p->rank)
+			check_sum(p, c, res, v);
+		else
+			check_untouched(p, c, res);
+		break;
 	case ALLREDUCE:
+	case REDUCE_SCATTER:
 		check_sum(p, c, res, v);
+		break;
+	case GATHER:
+		if (c->shape.root != p->rank) {
+			check_untouched(p, c, res);
+			break;
+		}
+		for (int r = 0; r < c->size; r++)
+			check_block(p, c, res, c->recv + bytes * (size_t)r,
+				    covey_mask_has(&res->mask, r) ? v->inc[r] : 0, 0, c->shape.count);
+		break;
+	case ALLGATHERV:
+		for (int r = 0; r < c->size; r++)
+			check_block(p, c, res, c->recv + 4 * (c->shape.count + 1) * (size_t)r,
+				    covey_mask_has(&res->mask, r) ? v->inc[r] : 0, 0, app_gcount(&c->shape, r));
+		break;
+	case SCATTER:
+		check_block(p, c, res, c->recv, v->inc[c->shape.root], p->rank, c->shape.count);
 		break;
 	case BROADCAST:
 		check_block(p, c, res, c->recv, v->inc[c->shape.root], 0, c->shape.count);
@@ -207,7 +248,7 @@ static void check_mask(struct proc *p, const struct call *c, const struct covey_
 	if (c->shape.kind == ADMIT && (mask & v->pending) && !v->admitted)
 		v->admitted = res->seq;
 	all = mask_of(v, res->seq);
-	if (app_private(c->shape.kind))
+	if (app_private(c->shape.kind) && c->shape.kind != REDUCE_SCATTER)
 		check_private(p, c, res, v, all);
 	else
 		expect(p, c, res, mask == all, "I12: the mask is not that of the view");
@@ -216,11 +257,6 @@ static void check_mask(struct proc *p, const struct call *c, const struct covey_
 }
 
 /* ---- statuses ---- */
-
-static int needs_everyone(int kind)
-{
-	return kind != BROADCAST && kind != ADMIT;
-}
 
 /* G2: who called something else is no contributor of what the others called, nor are they of its own. */
 static void check_match(struct proc *p, const struct call *c, const struct covey_result *res)
@@ -247,19 +283,31 @@ static void check_loss(struct proc *p, const struct call *c, const struct covey_
 		expect(p, c, res, !c->shape.on_loss || !lacks, "G2: one of the last safe point is not here");
 }
 
+/* The root is gone and with it this rank's part, or what a removed rank had sent here did not arrive. Where the windows
+ * of the dead can be read, nothing of a reduction is lost. */
+static int part_may_be_lost(const struct proc *p, const struct call *c)
+{
+	const struct cvy_view *now = cvy_group_view(p->driver.group);
+
+	if (c->shape.kind == SCATTER)
+		return !covey_mask_has(&now->members, c->shape.root) || now->member[c->shape.root].from > c->seq;
+	return c->shape.kind == REDUCE_SCATTER && p->sim->tcp;
+}
+
 /* G5: the only ways in which an operation may fail. */
 static void check_failed(struct proc *p, const struct call *c, const struct covey_result *res, const struct sim_view *v)
 {
 	switch (res->status) {
 	case COVEY_ERR_LOST: /* a result had been written over an input of which no copy was kept */
 		expect(p, c, res,
-		       c->shape.odd || (c->in_place && c->op->ticks != 1 && c->send_bytes > p->sim->undo_bytes),
+		       c->shape.odd || part_may_be_lost(p, c) ||
+			       (c->in_place && c->op->ticks != 1 && c->send_bytes > p->sim->undo_bytes),
 		       "G5: an operation whose inputs are whole is lost");
 		break;
 	case COVEY_ERR_ROOT:
 		expect(p, c, res,
 		       c->shape.odd ||
-			       (c->shape.kind == BROADCAST && v && !(mask_of(v, res->seq) >> c->shape.root & 1)),
+			       (app_has_root(c->shape.kind) && v && !(mask_of(v, res->seq) >> c->shape.root & 1)),
 		       "G5: the root is there");
 		break;
 	case COVEY_ERR_MISMATCH:
@@ -306,7 +354,8 @@ static void record(struct proc *p, const struct call *c, const struct covey_resu
 			       .odd = c->shape.odd,
 			       .epoch = res->epoch,
 			       .mask = res->mask.word[0] };
-	if (!res->status && !app_private(o->kind) && o->kind != ADMIT)
+	if (!res->status && !app_private(o->kind) && o->kind != ADMIT && o->kind != REDUCE && o->kind != GATHER &&
+	    o->kind != SCATTER)
 		o->hash = app_hash(c->recv, c->recv_bytes);
 	sim_trace(p->sim, "process %d decides %" PRIu64 " %s status %d epoch %u mask %" PRIx64 " size %d", p->id,
 		  res->seq, app_names[c->shape.kind], res->status, res->epoch, res->mask.word[0], res->size);

@@ -25,6 +25,27 @@ static void refused(struct covey_group *group, int err, int want, const char *ca
 	must(info.err == want && strstr(info.cause, cause), "the cause \"%s\" does not say \"%s\"", info.cause, cause);
 }
 
+static void bad_newer_operations(struct covey_group *g)
+{
+	size_t ones[1] = { 1 }, huge[1] = { SIZE_MAX / 2 };
+	int32_t x[8] = { 0 };
+
+	refused(g, covey_reduce(x, x, 1, COVEY_INT32, -1, 0, g, NULL, NULL), COVEY_ERR_INVAL, "operation");
+	refused(g, covey_reduce(x, x, 1, COVEY_INT32, COVEY_SUM, 16, g, NULL, NULL), COVEY_ERR_INVAL, "root");
+	refused(g, covey_reduce(x, NULL, 1, COVEY_INT32, COVEY_SUM, 0, g, NULL, NULL), COVEY_ERR_INVAL, "NULL");
+	refused(g, covey_reduce_scatter(x, x, 1, 13, COVEY_SUM, g, NULL, NULL), COVEY_ERR_INVAL, "datatype");
+	refused(g, covey_reduce_scatter(x, x, 1, COVEY_INT32, 5, g, NULL, NULL), COVEY_ERR_INVAL, "operation");
+	refused(g, covey_gather(NULL, x, 1, COVEY_INT32, 0, g, NULL, NULL), COVEY_ERR_INVAL, "NULL");
+	refused(g, covey_gather(x, NULL, 1, COVEY_INT32, 0, g, NULL, NULL), COVEY_ERR_INVAL, "NULL");
+	refused(g, covey_scatter(NULL, x, 1, COVEY_INT32, 0, g, NULL, NULL), COVEY_ERR_INVAL, "NULL");
+	refused(g, covey_scatter(x, x, 1, COVEY_INT32, -1, g, NULL, NULL), COVEY_ERR_INVAL, "root");
+	refused(g, covey_allgatherv(x, 2, x, ones, ones, COVEY_INT32, g, NULL, NULL), COVEY_ERR_INVAL, "sendcount");
+	refused(g, covey_allgatherv(x, 1, x, NULL, ones, COVEY_INT32, g, NULL, NULL), COVEY_ERR_INVAL, "NULL");
+	refused(g, covey_allgatherv(x, 1, NULL, ones, ones, COVEY_INT32, g, NULL, NULL), COVEY_ERR_INVAL, "NULL");
+	refused(g, covey_allgatherv(x, 1, x, ones, huge, COVEY_INT32, g, NULL, NULL), COVEY_ERR_INVAL, "large");
+	refused(g, covey_allgatherv(x, 1, x, ones, ones, 10, g, NULL, NULL), COVEY_ERR_INVAL, "datatype");
+}
+
 static void bad_operations(struct covey_group *g)
 {
 	static struct CUstream_st *stream = (struct CUstream_st *)8;
@@ -32,8 +53,8 @@ static void bad_operations(struct covey_group *g)
 	size_t ones[1] = { 1 }, huge[1] = { SIZE_MAX / 2 };
 	struct covey_work *work = NULL;
 
-	refused(g, covey_allreduce(x, x, 1, 3, COVEY_SUM, g, NULL, NULL), COVEY_ERR_INVAL, "datatype");
-	refused(g, covey_allreduce(x, x, 1, COVEY_INT32, 1, g, NULL, NULL), COVEY_ERR_INVAL, "operation");
+	refused(g, covey_allreduce(x, x, 1, 10, COVEY_SUM, g, NULL, NULL), COVEY_ERR_INVAL, "datatype");
+	refused(g, covey_allreduce(x, x, 1, COVEY_INT32, 5, g, NULL, NULL), COVEY_ERR_INVAL, "operation");
 	refused(g, covey_allreduce(NULL, x, 1, COVEY_INT32, COVEY_SUM, g, NULL, NULL), COVEY_ERR_INVAL, "NULL");
 	refused(g, covey_allreduce(x, NULL, 1, COVEY_INT32, COVEY_SUM, g, NULL, NULL), COVEY_ERR_INVAL, "NULL");
 	refused(g, covey_allreduce(x, x, SIZE_MAX / 2, COVEY_INT32, COVEY_SUM, g, NULL, NULL), COVEY_ERR_INVAL,
@@ -43,7 +64,7 @@ static void bad_operations(struct covey_group *g)
 	refused(g, covey_broadcast(x, x, 1, COVEY_INT32, -1, g, NULL, NULL), COVEY_ERR_INVAL, "root");
 	refused(g, covey_broadcast(x, x, 1, COVEY_INT32, 16, g, NULL, NULL), COVEY_ERR_INVAL, "root");
 	refused(g, covey_broadcast(NULL, x, 1, COVEY_INT32, 0, g, NULL, NULL), COVEY_ERR_INVAL, "NULL");
-	refused(g, covey_broadcast_start(x, x, 1, 0, 0, g, NULL, &work), COVEY_ERR_INVAL, "datatype");
+	refused(g, covey_broadcast_start(x, x, 1, 11, 0, g, NULL, &work), COVEY_ERR_INVAL, "datatype");
 	refused(g, covey_allgather(NULL, x, 1, COVEY_INT32, g, NULL, NULL), COVEY_ERR_INVAL, "NULL");
 	refused(g, covey_alltoall(x, NULL, 1, COVEY_INT32, g, NULL, NULL), COVEY_ERR_INVAL, "NULL");
 	refused(g, covey_alltoallv(x, NULL, ones, x, ones, ones, COVEY_INT32, g, NULL, NULL), COVEY_ERR_INVAL, "NULL");
@@ -53,6 +74,7 @@ static void bad_operations(struct covey_group *g)
 	refused(g, covey_alltoallv(x, huge, ones, x, ones, ones, COVEY_INT32, g, NULL, NULL), COVEY_ERR_INVAL, "count");
 	refused(g, covey_alltoallv(x, ones, ones, x, huge, ones, COVEY_INT32, g, NULL, NULL), COVEY_ERR_INVAL, "count");
 	refused(g, covey_barrier(g, stream, NULL), COVEY_ERR_UNSUPPORTED, "stream");
+	bad_newer_operations(g);
 	ck_assert_ptr_null(work);
 }
 

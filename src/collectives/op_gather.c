@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * gather: as reduce (op_reduce.c), with copies where that folds. All blocks of the outcome's mask are on the root, or
+ * nobody is done.
+ *
+ * scatter: the root's slot holds one part for each rank. The root may run ahead as far as the slots allow. Who
+ * lags asks for its part: the root has it, and on its host everyone sees it; if both are gone, it is lost.
+ */
+#include "algo.h"
+
+/* ---- gather ---- */
+
+void cvy_gather_plan(struct cvy_engine *e, struct cvy_op *op)
+{
+	op->rounds = 2;
+	op->piece = e->layout.slot_bytes;
+	op->ticks = op->bytes ? (op->bytes + op->piece - 1) / op->piece : 1;
+}
+
+static void gather_publish(struct cvy_engine *e, struct cvy_op *op, uint64_t i, struct cvy_line *line)
+{
+	size_t bytes = cvy_tick_bytes(op, i);
+	uint8_t *slot = cvy_own_slot(e, op, i);
+
+	line->bytes = (uint32_t)bytes;
+	if (op->root == e->rank)
+		return;
+	if (op->bytes <= CVY_LINE_DATA) {
+		memcpy(line->data, op->input, bytes);
+		return;
+	}
+	memcpy(slot, op->input + i * op->piece, bytes);
+	cvy_put(e, op->root, slot, bytes);
+}
+
+static void gather_consume(struct cvy_engine *e, struct cvy_op *op, uint64_t i)
+{
+	size_t bytes = cvy_tick_bytes(op, i), at = i * op->piece;
+
+	if (op->root != e->rank)
+		return;
+	for (int k = 0; k < e->set.n; k++) {
+		uint8_t *to = (uint8_t *)op->recv + (size_t)e->set.rank[k] * op->bytes + at;
+		const uint8_t *from = k == e->set.self ? op->input + at : cvy_piece_of(e, op, i, k);
+
+		if (to != from)
+			cvy_copy_out(to, from, bytes, op->bytes >= CVY_STREAM_BYTES);
+	}
+}
+
+static void gather_finish(struct cvy_engine *e, struct cvy_op *op)
+{
+	for (int r = 0; !op->result.status && op->root == e->rank && r < op->result.size; r++)
+		if (!covey_mask_has(&op->result.mask, r))
+			memset((uint8_t *)op->recv + (size_t)r * op->bytes, 0, op->bytes);
+}
+
+const struct cvy_op_kind cvy_op_gather = {
+	.name = "gather",
+	.op_class = CVY_OP_TO_ROOT,
+	.publish = gather_publish,
+	.consume = gather_consume,
+	.finish = gather_finish,
+};
+
+/* ---- scatter ---- */
+
+void cvy_scatter_plan(struct cvy_engine *e, struct cvy_op *op, int size)
+{
+	size_t part = cvy_part_bytes(e, size);
+
+	if (part > CVY_GIVE_BYTES)
+		part = CVY_GIVE_BYTES;
+	op->piece = op->bytes * (size_t)size <= CVY_LINE_DATA ? CVY_LINE_DATA : part;
+	op->ticks = op->bytes ? (op->bytes + op->piece - 1) / op->piece : 1;
+}
+
+static void scatter_publish(struct cvy_engine *e, struct cvy_op *op, uint64_t i, struct cvy_line *line)
+{
+	size_t bytes = cvy_tick_bytes(op, i);
+	uint8_t *slot = cvy_own_slot(e, op, i);
+
+	line->bytes = (uint32_t)bytes;
+	for (int k = 0; k < e->set.n; k++) {
+		size_t r = (size_t)e->set.rank[k];
+		const uint8_t *from = op->input + r * op->bytes + i * op->piece;
+
+		if (k == e->set.self)
+			continue;
+		if (op->piece == CVY_LINE_DATA) {
+			memcpy(line->data + r * op->bytes, from, bytes);
+			continue;
+		}
+		memcpy(slot + r * op->piece, from, bytes);
+		cvy_put(e, e->set.rank[k], slot + r * op->piece, bytes);
+	}
+}
+
+/* tick i of the part for @rank, where it stands in the root's window */
+static const uint8_t *part_for(struct cvy_engine *e, const struct cvy_op *op, uint64_t i, int rank)
+{
+	int k = cvy_root_index(e, op);
+
+	if (op->piece == CVY_LINE_DATA)
+		return cvy_source_line(e, op, i, k, 1)->data + (size_t)rank * op->bytes;
+	return cvy_source_slot(e, op, i, k) + (size_t)rank * op->piece;
+}
+
+static void scatter_consume(struct cvy_engine *e, struct cvy_op *op, uint64_t i)
+{
+	size_t bytes = cvy_tick_bytes(op, i), at = i * op->piece;
+	uint8_t *to = (uint8_t *)op->recv + at;
+	const uint8_t *from = op->input + (size_t)e->rank * op->bytes + at;
+
+	if (op->root != e->rank)
+		memcpy(to, part_for(e, op, i, e->rank), bytes);
+	else if (to != from)
+		memcpy(to, from, bytes);
+}
+
+/* of the root's own part nothing stands in its slot, and it never asks */
+static size_t scatter_give(struct cvy_engine *e, struct cvy_op *op, uint64_t i, uint8_t *out)
+{
+	memcpy(out, part_for(e, op, i, e->asker), cvy_tick_bytes(op, i));
+	return cvy_tick_bytes(op, i);
+}
+
+static void scatter_take(struct cvy_engine *e, struct cvy_op *op, uint64_t i, const uint8_t *bytes, size_t n)
+{
+	(void)e;
+	if (n == cvy_tick_bytes(op, i))
+		memcpy((uint8_t *)op->recv + i * op->piece, bytes, n);
+}
+
+const struct cvy_op_kind cvy_op_scatter = {
+	.name = "scatter",
+	.op_class = CVY_OP_ROOT,
+	.publish = scatter_publish,
+	.consume = scatter_consume,
+	.give = scatter_give,
+	.take = scatter_take,
+	.parts = 1,
+	.own = 1,
+};

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * reduce: every rank publishes its input for the root alone, which folds all of them as they stand in the slots. The
+ * others wait for the root's second line, stored when all inputs are there: so nobody is done before the root
+ * is sure to be, and who lags needs no bytes from anyone.
+ *
+ * reduce_scatter: a slot holds one part for each rank, and each folds its own. What a rank that died had published
+ * counts; who lacks some of it has no sum at all (LOST), since others may have one with all contributors.
+ */
+#include "algo.h"
+#include "reduce.h"
+
+/* ---- reduce ---- */
+
+void cvy_reduce_plan(struct cvy_engine *e, struct cvy_op *op)
+{
+	op->rounds = 2;
+	op->piece = e->layout.slot_bytes / 64 * 64;
+	op->ticks = op->bytes ? (op->bytes + op->piece - 1) / op->piece : 1;
+}
+
+static int in_line(const struct cvy_op *op)
+{
+	return op->bytes <= CVY_LINE_DATA;
+}
+
+static void reduce_publish(struct cvy_engine *e, struct cvy_op *op, uint64_t i, struct cvy_line *line)
+{
+	size_t bytes = cvy_tick_bytes(op, i);
+	uint8_t *slot = cvy_own_slot(e, op, i);
+
+	line->bytes = (uint32_t)bytes;
+	if (op->root == e->rank)
+		return;
+	if (in_line(op)) {
+		memcpy(line->data, op->input, bytes);
+		return;
+	}
+	memcpy(slot, op->input + i * op->piece, bytes);
+	cvy_put(e, op->root, slot, bytes);
+}
+
+static void reduce_consume(struct cvy_engine *e, struct cvy_op *op, uint64_t i)
+{
+	size_t at = i * op->piece;
+
+	if (op->root != e->rank)
+		return;
+	for (int k = 0; k < e->set.n; k++) {
+		if (k == e->set.self)
+			e->set.src[k] = op->input + at;
+		else if (in_line(op))
+			e->set.src[k] = cvy_source_line(e, op, i, k, 1)->data;
+		else
+			e->set.src[k] = cvy_source_slot(e, op, i, k);
+	}
+	cvy_reduce((uint8_t *)op->recv + at, e->set.src, e->set.n, cvy_tick_bytes(op, i) / op->elem, op->dtype,
+		   op->redop, op->bytes >= CVY_STREAM_BYTES);
+}
+
+const struct cvy_op_kind cvy_op_reduce = {
+	.name = "reduce",
+	.op_class = CVY_OP_TO_ROOT,
+	.publish = reduce_publish,
+	.consume = reduce_consume,
+};
+
+/* ---- reduce_scatter ---- */
+
+void cvy_reduce_scatter_plan(struct cvy_engine *e, struct cvy_op *op, int size)
+{
+	op->piece = op->bytes * (size_t)size <= CVY_LINE_DATA ? CVY_LINE_DATA : cvy_part_bytes(e, size);
+	op->ticks = op->bytes ? (op->bytes + op->piece - 1) / op->piece : 1;
+}
+
+static int blocks_in_line(const struct cvy_op *op)
+{
+	return op->piece == CVY_LINE_DATA;
+}
+
+static void reduce_scatter_publish(struct cvy_engine *e, struct cvy_op *op, uint64_t i, struct cvy_line *line)
+{
+	size_t bytes = cvy_tick_bytes(op, i);
+	uint8_t *slot = cvy_own_slot(e, op, i);
+
+	line->bytes = (uint32_t)bytes;
+	for (int k = 0; k < e->set.n; k++) {
+		size_t r = (size_t)e->set.rank[k];
+		const uint8_t *from = op->input + r * op->bytes + i * op->piece;
+
+		if (k == e->set.self)
+			continue;
+		if (blocks_in_line(op)) {
+			memcpy(line->data + r * op->bytes, from, bytes);
+			continue;
+		}
+		memcpy(slot + r * op->piece, from, bytes);
+		cvy_put(e, e->set.rank[k], slot + r * op->piece, bytes);
+	}
+}
+
+static void reduce_scatter_consume(struct cvy_engine *e, struct cvy_op *op, uint64_t i)
+{
+	size_t at = i * op->piece, own = (size_t)e->rank;
+
+	if (!cvy_mask_empty(&e->lost))
+		return;
+	for (int k = 0; k < e->set.n; k++) {
+		if (k == e->set.self)
+			e->set.src[k] = op->input + own * op->bytes + at;
+		else if (blocks_in_line(op))
+			e->set.src[k] = cvy_source_line(e, op, i, k, 1)->data + own * op->bytes;
+		else
+			e->set.src[k] = cvy_source_slot(e, op, i, k) + own * op->piece;
+	}
+	cvy_reduce((uint8_t *)op->recv + at, e->set.src, e->set.n, cvy_tick_bytes(op, i) / op->elem, op->dtype,
+		   op->redop, op->bytes >= CVY_STREAM_BYTES);
+}
+
+const struct cvy_op_kind cvy_op_reduce_scatter = {
+	.name = "reduce_scatter",
+	.op_class = CVY_OP_PRIVATE,
+	.publish = reduce_scatter_publish,
+	.consume = reduce_scatter_consume,
+	.whole = 1,
+};
