@@ -10,10 +10,11 @@
 
 #include "plan.h"
 
-/* These promise each rank its own mask only; everything else is alike on all. */
+/* These promise each rank its own mask, or its own part, only; everything else is alike on all. */
 bool chaos_private(uint32_t op)
 {
-	return op == CHAOS_W_ALLTOALL || op == CHAOS_W_ALLTOALLV || op == CHAOS_W_DISPATCH || op == CHAOS_W_COMBINE;
+	return op == CHAOS_W_ALLTOALL || op == CHAOS_W_ALLTOALLV || op == CHAOS_W_DISPATCH || op == CHAOS_W_COMBINE ||
+	       op == CHAOS_W_REDUCE_SCATTER || op == CHAOS_W_SCATTER;
 }
 
 static bool alike(const struct chaos_record *a, const struct chaos_record *b)

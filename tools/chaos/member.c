@@ -19,8 +19,10 @@
 #define ROOM_SLACK 4096
 #define FENCED_MS 3000 /* a process that is out learns it within this */
 
-const char *const chaos_work_names[CHAOS_W_COUNT] = { "allreduce", "broadcast", "allgather", "alltoall", "alltoallv",
-						      "barrier",   "dispatch",	"combine",   "admit" };
+const char *const chaos_work_names[CHAOS_W_COUNT] = { "allreduce",  "broadcast", "allgather", "alltoall",
+						      "alltoallv",  "barrier",	 "reduce",    "reduce_scatter",
+						      "allgatherv", "gather",	 "scatter",   "dispatch",
+						      "combine",    "admit" };
 const char *const chaos_trap_names[CHAOS_T_COUNT] = { "",	 "before-dispatch", "in-dispatch",
 						      "between", "in-combine",	    "after-combine" };
 

@@ -200,6 +200,136 @@ static int run_barrier(struct chaos_member *m)
 	return chaos_end(m, covey_barrier(m->group, NULL, &result), &result);
 }
 
+static float weight_of(const struct chaos_member *m)
+{
+	float weight = 0;
+
+	for (int r = 0; r < BLOCKS; r++)
+		weight += (float)(m->record.mask >> r & 1) * (float)(r + 1);
+	return weight;
+}
+
+/* @count sums over the contributors of what they gave for @to */
+static int expect_sum(struct chaos_member *m, const char *what, const float *got, int to, size_t count)
+{
+	float weight = weight_of(m);
+
+	for (size_t i = 0; i < count; i++)
+		if (got[i] != weight * value(m, 0, to, i))
+			return chaos_bad_bytes(m, what, i, got[i], weight * value(m, 0, to, i));
+	return 0;
+}
+
+/* The result of the root alone: elsewhere not a byte is touched. */
+static int expect_untouched(struct chaos_member *m, const char *what, size_t count)
+{
+	for (size_t i = 0; i < count; i++)
+		if (m->recv[i] != 0)
+			return chaos_bad_bytes(m, what, i, m->recv[i], 0);
+	return 0;
+}
+
+static int root_of(const struct chaos_member *m)
+{
+	return (int)((m->random >> 24) % (uint64_t)m->size);
+}
+
+static int run_reduce(struct chaos_member *m)
+{
+	struct covey_result result = { 0 };
+	int root = root_of(m), err, code;
+	size_t count = elements(m);
+	float *from = in_place(m) ? m->recv : m->send;
+
+	memset(m->recv, 0, count * sizeof(float));
+	fill(m, from, 0, count);
+	chaos_begin(m, CHAOS_W_REDUCE);
+	err = CALL(m, reduce, from, m->recv, count, COVEY_FLOAT32, COVEY_SUM, root);
+	code = chaos_end(m, err, &result);
+	if (code || m->record.status)
+		return code || err == COVEY_ERR_ROOT || from == m->recv
+			       ? code
+			       : chaos_member_fail(m, "reduce not in place", err);
+	if (m->rank == root)
+		return expect_sum(m, "reduce", m->recv, 0, count);
+	return from == m->recv ? 0 : expect_untouched(m, "reduce", count);
+}
+
+static int run_reduce_scatter(struct chaos_member *m)
+{
+	size_t block = elements(m) / BLOCKS + 1;
+	float *to = in_place(m) ? m->send + (size_t)m->rank * block : m->recv;
+	struct covey_result result = { 0 };
+	int err, code;
+
+	for (int r = 0; r < m->size; r++)
+		fill(m, m->send + (size_t)r * block, r, block);
+	chaos_begin(m, CHAOS_W_REDUCE_SCATTER);
+	err = CALL(m, reduce_scatter, m->send, to, block, COVEY_FLOAT32, COVEY_SUM);
+	code = chaos_end(m, err, &result);
+	return code || m->record.status ? code : expect_sum(m, "reduce_scatter", to, m->rank, block);
+}
+
+static int run_allgatherv(struct chaos_member *m)
+{
+	size_t most = elements(m) / BLOCKS + 1, counts[BLOCKS], at[BLOCKS], end = 0;
+	struct covey_result result = { 0 };
+	float *own;
+	int err, code;
+
+	for (int r = 0; r < m->size; r++) {
+		counts[r] = part(m, r, 0, most);
+		at[r] = end;
+		end += counts[r];
+	}
+	memset(m->recv, 1, end * sizeof(float));
+	own = in_place(m) ? m->recv + at[m->rank] : m->send;
+	fill(m, own, 0, counts[m->rank]);
+	chaos_begin(m, CHAOS_W_ALLGATHERV);
+	err = CALL(m, allgatherv, own, counts[m->rank], m->recv, counts, at, COVEY_FLOAT32);
+	code = chaos_end(m, err, &result);
+	if (code || m->record.status)
+		return code;
+	m->record.checksum = checksum(m->recv, end);
+	for (int r = 0; r < m->size && !code; r++)
+		code = expect_block(m, "allgatherv", m->recv + at[r], r, 0, counts[r]);
+	return code;
+}
+
+static int run_gather(struct chaos_member *m)
+{
+	size_t block = elements(m) / BLOCKS + 1;
+	struct covey_result result = { 0 };
+	int root = root_of(m), err, code;
+
+	memset(m->recv, m->rank == root, (size_t)m->size * block * sizeof(float));
+	fill(m, m->send, 0, block);
+	chaos_begin(m, CHAOS_W_GATHER);
+	err = CALL(m, gather, m->send, m->recv, block, COVEY_FLOAT32, root);
+	code = chaos_end(m, err, &result);
+	if (code || m->record.status)
+		return code;
+	if (m->rank != root)
+		return expect_untouched(m, "gather", (size_t)m->size * block);
+	for (int r = 0; r < m->size && !code; r++)
+		code = expect_block(m, "gather", m->recv + (size_t)r * block, r, 0, block);
+	return code;
+}
+
+static int run_scatter(struct chaos_member *m)
+{
+	size_t block = elements(m) / BLOCKS + 1;
+	struct covey_result result = { 0 };
+	int root = root_of(m), err, code;
+
+	for (int r = 0; r < m->size && m->rank == root; r++)
+		fill(m, m->send + (size_t)r * block, r, block);
+	chaos_begin(m, CHAOS_W_SCATTER);
+	err = CALL(m, scatter, m->rank == root ? m->send : NULL, m->recv, block, COVEY_FLOAT32, root);
+	code = chaos_end(m, err, &result);
+	return code || m->record.status ? code : expect_block(m, "scatter", m->recv, root, m->rank, block);
+}
+
 static enum chaos_work choose(const struct chaos_member *m)
 {
 	uint64_t nth = (m->random >> 32) % (uint64_t)__builtin_popcount(m->crew->work);
@@ -229,6 +359,21 @@ int chaos_work(struct chaos_member *m)
 		break;
 	case CHAOS_W_BARRIER:
 		code = run_barrier(m);
+		break;
+	case CHAOS_W_REDUCE:
+		code = run_reduce(m);
+		break;
+	case CHAOS_W_REDUCE_SCATTER:
+		code = run_reduce_scatter(m);
+		break;
+	case CHAOS_W_ALLGATHERV:
+		code = run_allgatherv(m);
+		break;
+	case CHAOS_W_GATHER:
+		code = run_gather(m);
+		break;
+	case CHAOS_W_SCATTER:
+		code = run_scatter(m);
 		break;
 	case CHAOS_W_DISPATCH:
 		return chaos_ep_work(m);
