@@ -1,9 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Every operation of covey at several sizes, for tests/bench/healthy: a line `operation bytes mean_ns
- * repetitions` for each, the mean being loop time / operations, the largest over the ranks. `ops_covey N` divides the
- * repetitions by N, so that instructions can be counted in a slow emulator.
- */
+/* covey's side of the benchmark, every operation: see bench.h. Started by ep-run, default settings. */
 #include "bench.h"
 #include "covey.h"
 
@@ -13,204 +9,175 @@
 #define EP_ROW (2 * EP_HIDDEN) /* bytes of a token */
 #define EP_MOST 131072	       /* bytes of the tokens of one dispatch */
 #define EP_TOKENS (EP_MOST / EP_ROW)
+#define F32 COVEY_FLOAT32
 
-static const size_t sizes[] = { 8, 1024, 16384, 131072, 1048576 };
-static const int repetitions[] = { 40000, 20000, 6000, 1500, 150 };
+static struct covey_group *group;
+static struct bench_side side;
 
-struct work {
-	struct covey_group *group;
+static struct {
 	struct covey_ep *ep;
-	int rank, ranks;
-	uint8_t *send, *recv;
 	int32_t *experts, *count, *source;
 	int64_t *range;
 	float *weights;
 	void *rows;
-};
+} ep;
 
-static int open_ep(struct work *w)
+static int failed(const char *what, int err)
+{
+	struct covey_error_info info = { 0 };
+
+	covey_last_error(group, &info);
+	fprintf(stderr, "%s: %s: %s\n", what, covey_strerror(err), info.cause);
+	return err;
+}
+
+static int allreduce(void *send, void *recv, size_t count)
+{
+	return covey_allreduce(send, recv, count, F32, COVEY_SUM, group, NULL, NULL);
+}
+
+static int in_place(void *send, void *recv, size_t count)
+{
+	(void)send;
+	return covey_allreduce(recv, recv, count, F32, COVEY_SUM, group, NULL, NULL);
+}
+
+/* In place on the root, as MPI_Bcast always is. */
+static int broadcast(void *send, void *recv, size_t count)
+{
+	return covey_broadcast(send, side.rank ? recv : send, count, F32, 0, group, NULL, NULL);
+}
+
+static int allgather(void *send, void *recv, size_t count)
+{
+	return covey_allgather(send, recv, count, F32, group, NULL, NULL);
+}
+
+static int alltoall(void *send, void *recv, size_t count)
+{
+	return covey_alltoall(send, recv, count, F32, group, NULL, NULL);
+}
+
+static int barrier(void *send, void *recv, size_t count)
+{
+	(void)send;
+	(void)recv;
+	(void)count;
+	return covey_barrier(group, NULL, NULL);
+}
+
+static int dispatch(void *send, void *recv, size_t count)
+{
+	struct covey_dispatch_args args = COVEY_DISPATCH_INIT;
+
+	(void)recv;
+	args.num_tokens = (int)(count * sizeof(float) / EP_ROW);
+	args.x = send;
+	args.experts = ep.experts;
+	args.packed_x = ep.rows;
+	args.count = ep.count;
+	args.src_info = ep.source;
+	args.range = ep.range;
+	return covey_dispatch(ep.ep, &args, NULL, NULL);
+}
+
+/* The dispatch goes along: a combine needs one. */
+static int combine(void *send, void *recv, size_t count)
+{
+	struct covey_combine_args args = COVEY_COMBINE_INIT;
+	int err = dispatch(send, recv, count);
+
+	args.num_tokens = (int)(count * sizeof(float) / EP_ROW);
+	args.y = ep.rows;
+	args.count = ep.count;
+	args.src_info = ep.source;
+	args.range = ep.range;
+	args.experts = ep.experts;
+	args.weights = ep.weights;
+	args.out = recv;
+	return err ? err : covey_combine(ep.ep, &args, NULL, NULL);
+}
+
+static int open_ep(void)
 {
 	struct covey_ep_config config = COVEY_EP_CONFIG_INIT;
 	size_t rows, local;
 	int err;
 
+	if (ep.ep)
+		return 0;
 	config.max_tokens = EP_TOKENS;
 	config.hidden = EP_HIDDEN;
 	config.top_k = EP_TOP_K;
 	config.experts = EP_EXPERTS;
-	err = covey_ep_create(w->group, &config, &w->ep);
+	err = covey_ep_create(group, &config, &ep.ep);
 	if (err)
-		return err;
-	local = (size_t)covey_ep_local_experts(w->ep);
-	rows = (size_t)covey_ep_rows(w->ep);
-	w->experts = calloc((size_t)EP_TOKENS * EP_TOP_K, sizeof(*w->experts));
-	w->weights = calloc((size_t)EP_TOKENS * EP_TOP_K, sizeof(*w->weights));
-	w->count = calloc(local, sizeof(*w->count));
-	w->source = calloc(local * rows, sizeof(*w->source));
-	w->range = calloc(local * (size_t)w->ranks, sizeof(*w->range));
-	w->rows = calloc(local * rows, EP_ROW);
-	if (!w->experts || !w->weights || !w->count || !w->source || !w->range || !w->rows)
+		return failed("covey_ep_create", err);
+	local = (size_t)covey_ep_local_experts(ep.ep);
+	rows = (size_t)covey_ep_rows(ep.ep);
+	ep.experts = calloc((size_t)EP_TOKENS * EP_TOP_K, sizeof(*ep.experts));
+	ep.weights = calloc((size_t)EP_TOKENS * EP_TOP_K, sizeof(*ep.weights));
+	ep.count = calloc(local, sizeof(*ep.count));
+	ep.source = calloc(local * rows, sizeof(*ep.source));
+	ep.range = calloc(local * (size_t)side.ranks, sizeof(*ep.range));
+	ep.rows = calloc(local * rows, EP_ROW);
+	if (!ep.experts || !ep.weights || !ep.count || !ep.source || !ep.range || !ep.rows)
 		return COVEY_ERR_NOMEM;
 	for (int i = 0; i < EP_TOKENS * EP_TOP_K; i++) {
-		w->experts[i] = (i * 5 + i / 3) % EP_EXPERTS;
-		w->weights[i] = 0.5f;
+		ep.experts[i] = (i * 5 + i / 3) % EP_EXPERTS;
+		ep.weights[i] = 0.5f;
 	}
 	return 0;
 }
 
-static void close_ep(struct work *w)
+static void close_ep(void)
 {
-	covey_ep_destroy(w->ep);
-	free(w->experts);
-	free(w->weights);
-	free(w->count);
-	free(w->source);
-	free(w->range);
-	free(w->rows);
+	covey_ep_destroy(ep.ep);
+	free(ep.experts);
+	free(ep.weights);
+	free(ep.count);
+	free(ep.source);
+	free(ep.range);
+	free(ep.rows);
 }
 
-static int allreduce(struct work *w, size_t n)
+static int max(double *value)
 {
-	return covey_allreduce(w->send, w->recv, n / 4, COVEY_FLOAT32, COVEY_SUM, w->group, NULL, NULL);
+	return covey_allreduce(value, value, 1, COVEY_FLOAT64, COVEY_MAX, group, NULL, NULL);
 }
 
-/* Sums grow from call to call, so the data are zeros: copying is what is looked at. */
-static int in_place(struct work *w, size_t n)
-{
-	return covey_allreduce(w->recv, w->recv, n / 4, COVEY_FLOAT32, COVEY_SUM, w->group, NULL, NULL);
-}
-
-static int broadcast(struct work *w, size_t n)
-{
-	return covey_broadcast(w->send, w->recv, n / 4, COVEY_FLOAT32, 0, w->group, NULL, NULL);
-}
-
-static int allgather(struct work *w, size_t n)
-{
-	return covey_allgather(w->send, w->recv, n / 4 / (size_t)w->ranks, COVEY_FLOAT32, w->group, NULL, NULL);
-}
-
-static int alltoall(struct work *w, size_t n)
-{
-	return covey_alltoall(w->send, w->recv, n / 4 / (size_t)w->ranks, COVEY_FLOAT32, w->group, NULL, NULL);
-}
-
-static int barrier(struct work *w, size_t n)
-{
-	(void)n;
-	return covey_barrier(w->group, NULL, NULL);
-}
-
-static int dispatch(struct work *w, size_t n)
-{
-	struct covey_dispatch_args args = COVEY_DISPATCH_INIT;
-
-	args.num_tokens = (int)(n / EP_ROW);
-	args.x = w->send;
-	args.experts = w->experts;
-	args.packed_x = w->rows;
-	args.count = w->count;
-	args.src_info = w->source;
-	args.range = w->range;
-	return covey_dispatch(w->ep, &args, NULL, NULL);
-}
-
-/* The dispatch goes along: a combine needs one. */
-static int combine(struct work *w, size_t n)
-{
-	struct covey_combine_args args = COVEY_COMBINE_INIT;
-	int err = dispatch(w, n);
-
-	args.num_tokens = (int)(n / EP_ROW);
-	args.y = w->rows;
-	args.count = w->count;
-	args.src_info = w->source;
-	args.range = w->range;
-	args.experts = w->experts;
-	args.weights = w->weights;
-	args.out = w->recv;
-	return err ? err : covey_combine(w->ep, &args, NULL, NULL);
-}
-
-static const struct {
-	const char *name;
-	int (*run)(struct work *w, size_t n);
-	size_t least, most; /* bytes */
-} kinds[] = { { "allreduce", allreduce, 8, 1u << 20 }, { "in-place", in_place, 8, 1u << 20 },
-	      { "broadcast", broadcast, 8, 1u << 20 }, { "allgather", allgather, 8, 1u << 20 },
-	      { "alltoall", alltoall, 8, 1u << 20 },   { "barrier", barrier, 8, 8 },
-	      { "dispatch", dispatch, 1024, EP_MOST }, { "dispatch+combine", combine, 1024, EP_MOST } };
-
-/* A function of its own, so that an emulator can count what happens inside. */
-static __attribute__((noinline)) int timed(struct work *w, size_t k, size_t s, int n)
-{
-	int err = 0;
-
-	for (int i = 0; !err && i < n; i++)
-		err = kinds[k].run(w, sizes[s]);
-	return err;
-}
-
-static int measure(struct work *w, size_t k, size_t s, int n)
-{
-	double ns;
-	uint64_t start;
-	int err = 0;
-
-	for (int i = 0; !err && i < n / 10 + 2; i++)
-		err = kinds[k].run(w, sizes[s]);
-	if (!err)
-		err = covey_barrier(w->group, NULL, NULL);
-	start = bench_now_ns();
-	if (!err)
-		err = timed(w, k, s, n);
-	ns = (double)(bench_now_ns() - start) / n;
-	if (!err)
-		err = covey_allreduce(&ns, &ns, 1, COVEY_FLOAT64, COVEY_MAX, w->group, NULL, NULL);
-	if (!err && !w->rank)
-		printf("%s %zu %.1f %d\n", kinds[k].name, sizes[s], ns, n);
-	return err;
-}
-
-static int run(struct work *w, int divide)
-{
-	int err = 0;
-
-	for (size_t k = 0; k < sizeof(kinds) / sizeof(kinds[0]); k++)
-		for (size_t s = 0; !err && s < sizeof(sizes) / sizeof(sizes[0]); s++)
-			if (sizes[s] >= kinds[k].least && sizes[s] <= kinds[k].most)
-				err = measure(w, k, s, repetitions[s] / divide + 1);
-	return err;
-}
+static struct bench_side side = {
+	.call = { [BENCH_ALLREDUCE] = allreduce,
+		  [BENCH_IN_PLACE] = in_place,
+		  [BENCH_BROADCAST] = broadcast,
+		  [BENCH_ALLGATHER] = allgather,
+		  [BENCH_ALLTOALL] = alltoall,
+		  [BENCH_BARRIER] = barrier,
+		  [BENCH_DISPATCH] = dispatch,
+		  [BENCH_COMBINE] = combine },
+	.max = max,
+	.prepare = open_ep,
+};
 
 int main(int argc, char **argv)
 {
-	struct work w = { 0 };
 	struct covey_view view;
-	size_t most = sizes[sizeof(sizes) / sizeof(sizes[0]) - 1];
-	int err = covey_join(NULL, &w.group);
+	int err = covey_join(NULL, &group);
 
-	w.send = calloc(1, most);
-	w.recv = calloc(1, most);
 	if (!err)
-		err = covey_view(w.group, &view);
-	if (!err && w.send && w.recv) {
-		w.rank = view.rank;
-		w.ranks = covey_mask_count(&view.members);
-		bench_pin(w.rank, w.ranks);
-		memset(w.send, 0, most);
-		err = open_ep(&w);
-	}
-	if (!err) {
-		err = run(&w, argc > 1 && atoi(argv[1]) > 0 ? atoi(argv[1]) : 1);
-	}
-	close_ep(&w);
-	if (!err)
-		err = covey_leave(w.group, 0);
+		err = covey_view(group, &view);
 	if (err)
-		fprintf(stderr, "ops_covey: %s\n", covey_strerror(err));
-	covey_close(w.group);
-	free(w.send);
-	free(w.recv);
-	return err != 0;
+		return failed("covey_join", err), 1;
+	side.rank = view.rank;
+	side.ranks = covey_mask_count(&view.members);
+	/* An operation that lost a contributor is no measurement. */
+	covey_set_on_loss(group, COVEY_ON_LOSS_FAIL);
+	err = bench_main(&side, argc, argv);
+	close_ep();
+	if (!err && covey_leave(group, 0))
+		err = 1;
+	if (err)
+		failed("ops_covey", err);
+	covey_close(group);
+	return err;
 }
