@@ -3,11 +3,11 @@
  * The waiting times of a run as SVG: a column for every slice of time, as high as the longest wait of an
  * operation that was under way in it (logarithmic, from 0.1 ms), and a line with its name for every fault.
  */
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "../svg/svg.h"
 #include "plan.h"
 
 #define WIDTH 1600
@@ -60,20 +60,18 @@ static void axes(const struct chaos_run *run, FILE *f)
 
 	if (seconds / step < 3)
 		step /= 5;
-	for (int i = 0; i <= high; i++, wait *= 10)
-		fprintf(f,
-			"<line x1=\"%d\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\" stroke=\"#ddd\"/>"
-			"<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%s</text>\n",
-			LEFT, WIDTH - RIGHT, y_of(wait, high), y_of(wait, high), LEFT - 6, y_of(wait, high) + 4,
-			names[i]);
+	for (int i = 0; i <= high; i++, wait *= 10) {
+		svg_line(f, LEFT, y_of(wait, high), WIDTH - RIGHT, y_of(wait, high), "#ddd");
+		svg_text(f, LEFT - 6, y_of(wait, high) + 4, "end", names[i]);
+	}
 	for (int i = 0; i * step <= seconds; i++) {
 		double s = i * step;
 		double x = x_of(run, run->start_ns + (uint64_t)(s * 1e9));
+		char text[32];
 
-		fprintf(f,
-			"<line x1=\"%.1f\" x2=\"%.1f\" y1=\"%d\" y2=\"%d\" stroke=\"#888\"/>"
-			"<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%g s</text>\n",
-			x, x, HEIGHT - BOTTOM, HEIGHT - BOTTOM + 5, x, HEIGHT - BOTTOM + 20, s);
+		snprintf(text, sizeof(text), "%g s", s);
+		svg_line(f, x, HEIGHT - BOTTOM, x, HEIGHT - BOTTOM + 5, "#888");
+		svg_text(f, x, HEIGHT - BOTTOM + 20, "middle", text);
 	}
 }
 
@@ -119,26 +117,22 @@ static void faults(const struct chaos_run *run, FILE *f)
 
 int chaos_plot(const struct chaos_run *run, const char *file)
 {
-	FILE *f = fopen(file, "we");
+	FILE *f = svg_open("ep-chaos", file, WIDTH, HEIGHT);
 
-	if (!f) {
-		fprintf(stderr, "ep-chaos: --plot %s: %s\n", file, strerror(errno));
+	if (!f)
 		return -1;
-	}
 	fprintf(f,
-		"<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" font-family=\"sans-serif\" "
-		"font-size=\"11\">\n<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n"
 		"<text x=\"%d\" y=\"18\" font-size=\"14\">ep-chaos, plan %s, seed %llu: "
 		"%d faults, %llu operations checked, %s</text>\n"
 		"<text x=\"%d\" y=\"%d\">blue: the longest wait among the operations under way; "
 		"red: a fault or a replacement</text>\n",
-		WIDTH, HEIGHT, LEFT, run->plan.name, (unsigned long long)run->base.opt->seed, run->events,
+		LEFT, run->plan.name, (unsigned long long)run->base.opt->seed, run->events,
 		(unsigned long long)run->checked, run->base.wrong ? "NOT HELD" : "held", LEFT, HEIGHT - 12);
 	axes(run, f);
 	fprintf(f, "<g fill=\"#69d\">\n");
 	waits(run, f);
 	fprintf(f, "</g>\n<g stroke=\"#d33\" stroke-width=\"0.7\" fill=\"#a00\" opacity=\"0.8\">\n");
 	faults(run, f);
-	fprintf(f, "</g>\n</svg>\n");
-	return fclose(f) ? -1 : 0;
+	fprintf(f, "</g>\n");
+	return svg_close(f);
 }

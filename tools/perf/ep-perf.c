@@ -1,0 +1,391 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ep-perf - how fast the operations are, with the options, columns and exit codes of nccl-tests
+ *
+ * This file reads the options; perf.h says what the others do. Every rank reads the same words, and only the first one
+ * complains.
+ */
+#include <argp.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "perf.h"
+
+#define MOST_BYTES ((size_t)1 << 46)
+#define MOST_ITERS 100000000
+#define MOST_SECONDS 86400
+
+const char *argp_program_version = "ep-perf " COVEY_VERSION;
+
+static const char doc[] =
+	"Measure an operation of covey on host memory and check its results. Start it with ep-run, or another "
+	"launcher, as "
+	"one process per rank: ep-run -n 4 -- ep-perf allreduce -b 8 -e 64M -f 2"
+	"\v"
+	"Options and columns are those of nccl-tests; p50 and p99 of single operations, of all ranks, follow behind. "
+	"Sizes take "
+	"K, M and G. The time is that of all iterations back to back; buffers stay where they are, in the caches if "
+	"they fit. "
+	"The single times are taken in a loop of their own.\n\n"
+	"-F strikes a rank of this host once, in an iteration that follows the measurement of the first row: "
+	"kill:RANK@ITER or "
+	"stop:RANK@ITER. detect: from the stroke to the first SUSPECT event of a survivor; recover: until the last "
+	"survivor "
+	"returned with the agreed result. The rows below are those of the survivors.\n\n"
+	"dispatch measures expert parallelism, dispatch and combine, beside a memcpy of the same bytes.\n\n"
+	"Exit status: 0 all is right, 1 wrong data (or less than 0.9 x NCCL_TESTS_MIN_BW), 2 an operation or the group "
+	"failed, "
+	"64 usage.";
+
+enum { OPT_JSON = 256, OPT_PLOT, OPT_SPOIL, OPT_TOKENS, OPT_HIDDEN, OPT_EXPERTS, OPT_TOPK };
+
+static const struct argp_option options[] = {
+	{ "minbytes", 'b', "BYTES", 0, "First size (32M)", 1 },
+	{ "maxbytes", 'e', "BYTES", 0, "Last size (32M, or that of -b)", 1 },
+	{ "stepbytes", 'i', "BYTES", 0, "From one size to the next (1M)", 1 },
+	{ "stepfactor", 'f', "FACTOR", 0, "Multiply sizes instead", 1 },
+	{ "iters", 'n', "N", 0, "Iterations (20)", 1 },
+	{ "warmup_iters", 'w', "N", 0, "Iterations that nobody counts, before them (1)", 1 },
+	{ "check", 'c', "N", 0, "Operations whose every byte is checked; 0: none (1)", 1 },
+	{ "op", 'o', "sum|prod|min|max|avg|all", 0, "Reduction (sum)", 1 },
+	{ "datatype", 'd', "TYPE|all", 0, "int32, float, bfloat16, ... (float)", 1 },
+	{ "root", 'r', "RANK|all", 0, "Root (0)", 1 },
+	{ "average", 'a', "0|1|2|3", 0, "The time is that of rank 0, the average, the least, the most (1)", 1 },
+	{ "timeout", 'T', "SECONDS", 0, "Give up after so long", 1 },
+	{ "fault", 'F', "kill|stop:RANK@ITER", 0, "Strike a rank", 2 },
+	{ "json", OPT_JSON, "FILE", 0, "Write the table for other programs", 2 },
+	{ "plot", OPT_PLOT, "FILE", 0, "Draw time by size, as SVG", 2 },
+	{ "tokens", OPT_TOKENS, "T", 0, "dispatch: tokens of a rank (128)", 3 },
+	{ "hidden", OPT_HIDDEN, "H", 0, "dispatch: elements of a token, bfloat16 (2048)", 3 },
+	{ "experts", OPT_EXPERTS, "E", 0, "dispatch: experts of all ranks (8 for each rank)", 3 },
+	{ "topk", OPT_TOPK, "K", 0, "dispatch: experts of a token (8)", 3 },
+	{ "spoil", OPT_SPOIL, NULL, OPTION_HIDDEN, "Change a bit before the check", 0 },
+	{ "nthreads", 't', "N", OPTION_HIDDEN, NULL, 0 },
+	{ "ngpus", 'g', "N", OPTION_HIDDEN, NULL, 0 },
+	{ "agg_iters", 'm', "N", OPTION_HIDDEN, NULL, 0 },
+	{ "run_cycles", 'N', "N", OPTION_HIDDEN, NULL, 0 },
+	{ "parallel_init", 'p', "N", OPTION_HIDDEN, NULL, 0 },
+	{ "blocking", 'z', "N", OPTION_HIDDEN, NULL, 0 },
+	{ "stream_null", 'y', "N", OPTION_HIDDEN, NULL, 0 },
+	{ "cudagraph", 'G', "N", OPTION_HIDDEN, NULL, 0 },
+	{ "report_cputime", 'C', "N", OPTION_HIDDEN, NULL, 0 },
+	{ "local_register", 'R', "N", OPTION_HIDDEN, NULL, 0 },
+	{ "device_implementation", 'D', "N", OPTION_HIDDEN, NULL, 0 },
+	{ "device_cta_count", 'V', "N", OPTION_HIDDEN, NULL, 0 },
+	{ "cta_policy", 'x', "N", OPTION_HIDDEN, NULL, 0 },
+	{ 0 },
+};
+
+/* What nccl-tests has and host memory has not. */
+static const struct {
+	int key;
+	const char *why;
+} senseless[] = {
+	{ 't', "a rank is a process: start more with ep-run -n" },
+	{ 'g', "a rank is a process: start more with ep-run -n" },
+	{ 'm', "operations are not aggregated" },
+	{ 'N', "there is one cycle: start ep-perf again" },
+	{ 'p', "ranks join by themselves" },
+	{ 'z', "calls on host memory always block" },
+	{ 'y', "host memory has no streams" },
+	{ 'G', "host memory has no graphs" },
+	{ 'C', "a call on host memory keeps its thread: its time is what the table has" },
+	{ 'R', "buffers are plain memory" },
+	{ 'D', "host memory has no device implementations" },
+	{ 'V', "host memory has no thread blocks" },
+	{ 'x', "host memory has no thread blocks" },
+};
+
+uint64_t perf_now_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+int perf_fail(const struct perf_job *job, const char *what, int err)
+{
+	struct covey_error_info info = { 0 };
+
+	covey_last_error(job->group, &info);
+	fprintf(stderr, "ep-perf: rank %d: %s: %s%s%s\n", job->rank, what, covey_strerror(err),
+		info.cause[0] ? ": " : "", info.cause);
+	return err;
+}
+
+/* As a launcher numbers it, before the group does; 0 where none did. */
+static int launched_as(void)
+{
+	static const char *const names[] = { "COVEY_RANK", "RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID" };
+
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+		if (getenv(names[i]))
+			return atoi(getenv(names[i]));
+	return 0;
+}
+
+/* Says what is wrong once, not once a rank, and ends. */
+static void __attribute__((format(printf, 1, 2), noreturn)) usage(const char *format, ...)
+{
+	va_list args;
+
+	if (launched_as() <= 0) {
+		fprintf(stderr, "ep-perf: ");
+		va_start(args, format);
+		vfprintf(stderr, format, args);
+		va_end(args);
+		fprintf(stderr, "\nTry `ep-perf --help'.\n");
+	}
+	exit(PERF_USAGE);
+}
+
+static long number(const char *name, const char *text, long min, long max)
+{
+	char *end;
+	long value;
+
+	errno = 0;
+	value = strtol(text, &end, 10);
+	if (errno || end == text || *end || value < min || value > max)
+		usage("%s is %s: a number from %ld to %ld is needed", name, text, min, max);
+	return value;
+}
+
+static size_t bytes_of(const char *name, const char *text)
+{
+	static const char units[] = "KMG";
+	char *end;
+	double value = strtod(text, &end);
+	const char *unit = *end ? strchr(units, *end & ~0x20) : NULL;
+
+	if (unit) {
+		value *= (double)((size_t)1 << (10 * (unit - units + 1)));
+		end++;
+	}
+	if (end == text || *end || !(value >= 0) || value > (double)MOST_BYTES)
+		usage("%s is %s: bytes are needed, like 8, 64K, 1.5M or 2G", name, text);
+	return (size_t)value;
+}
+
+static int type_named(const char *text)
+{
+	if (!strcmp(text, "all"))
+		return PERF_ALL;
+	for (int i = 0; i < perf_type_count; i++)
+		if (!strcmp(perf_types[i].name, text))
+			return i;
+	usage("-d is %s: not a type that covey has", text);
+}
+
+static int redop_named(const char *text)
+{
+	if (!strcmp(text, "all"))
+		return PERF_ALL;
+	for (int i = 0; i < perf_redop_count; i++)
+		if (!strcmp(perf_redops[i].name, text))
+			return i;
+	usage("-o is %s: not a reduction that covey has", text);
+}
+
+static void fault_named(const char *text, struct perf_options *opt)
+{
+	char kind[8] = "", rest;
+
+	if (sscanf(text, "%7[a-z]:%d@%d%c", kind, &opt->fault_rank, &opt->fault_iter, &rest) != 3 ||
+	    (strcmp(kind, "kill") && strcmp(kind, "stop")) || opt->fault_rank < 0 ||
+	    opt->fault_rank >= COVEY_MAX_RANKS || opt->fault_iter < 1)
+		usage("-F is %s: kill:RANK@ITER or stop:RANK@ITER is needed, iterations counted from 1", text);
+	opt->fault = strcmp(kind, "kill") ? PERF_STOP : PERF_KILL;
+}
+
+static void operation_named(const char *text, struct perf_options *opt, bool *ep)
+{
+	if (opt->op || *ep)
+		usage("%s: one operation at a time", text);
+	*ep = !strcmp(text, "dispatch") || !strcmp(text, "combine");
+	for (int i = 0; i < perf_op_count; i++)
+		if (!strcmp(perf_ops[i].name, text))
+			opt->op = &perf_ops[i];
+	if (!opt->op && !*ep)
+		usage("%s: no such operation", text);
+}
+
+struct reading {
+	struct perf_options *opt;
+	bool ep, max_given, min_given;
+};
+
+static error_t parse_sizes(int key, char *arg, struct reading *in)
+{
+	struct perf_options *opt = in->opt;
+	char *end;
+
+	switch (key) {
+	case 'b':
+		opt->min_bytes = bytes_of("-b", arg);
+		in->min_given = true;
+		return 0;
+	case 'e':
+		opt->max_bytes = bytes_of("-e", arg);
+		in->max_given = true;
+		return 0;
+	case 'i':
+		opt->step_bytes = bytes_of("-i", arg);
+		return 0;
+	case 'f':
+		opt->factor = strtod(arg, &end);
+		if (end == arg || *end || !(opt->factor > 1) || opt->factor > 1e6)
+			usage("-f is %s: a factor above 1 is needed", arg);
+		return 0;
+	}
+	return ARGP_ERR_UNKNOWN;
+}
+
+static error_t parse_ep(int key, char *arg, struct perf_options *opt)
+{
+	switch (key) {
+	case OPT_TOKENS:
+		opt->tokens = (int)number("--tokens", arg, 1, 1 << 20);
+		return 0;
+	case OPT_HIDDEN:
+		opt->hidden = (int)number("--hidden", arg, 8, 1 << 20);
+		return 0;
+	case OPT_EXPERTS:
+		opt->experts = (int)number("--experts", arg, 1, 65536);
+		return 0;
+	case OPT_TOPK:
+		opt->topk = (int)number("--topk", arg, 1, 32);
+		return 0;
+	}
+	return ARGP_ERR_UNKNOWN;
+}
+
+static error_t parse(int key, char *arg, struct argp_state *state)
+{
+	struct reading *in = state->input;
+	struct perf_options *opt = in->opt;
+
+	for (size_t i = 0; i < sizeof(senseless) / sizeof(senseless[0]); i++)
+		if (senseless[i].key == key)
+			usage("-%c has no meaning here: %s", key, senseless[i].why);
+	switch (key) {
+	case 'n':
+		opt->iters = (int)number("-n", arg, 1, MOST_ITERS);
+		return 0;
+	case 'w':
+		opt->warmup = (int)number("-w", arg, 0, MOST_ITERS);
+		return 0;
+	case 'c':
+		opt->checks = (int)number("-c", arg, 0, 1000);
+		return 0;
+	case 'o':
+		opt->redop = redop_named(arg);
+		return 0;
+	case 'd':
+		opt->type = type_named(arg);
+		return 0;
+	case 'r':
+		opt->root = !strcmp(arg, "all") ? PERF_ALL : (int)number("-r", arg, 0, COVEY_MAX_RANKS - 1);
+		return 0;
+	case 'a':
+		opt->average = (int)number("-a", arg, PERF_OF_RANK0, PERF_OF_MAX);
+		return 0;
+	case 'T':
+		opt->timeout_s = (int)number("-T", arg, 1, MOST_SECONDS);
+		return 0;
+	case 'F':
+		fault_named(arg, opt);
+		return 0;
+	case OPT_JSON:
+		opt->json = arg;
+		return 0;
+	case OPT_PLOT:
+		opt->plot = arg;
+		return 0;
+	case OPT_SPOIL:
+		opt->spoil = true;
+		return 0;
+	case ARGP_KEY_ARG:
+		operation_named(arg, opt, &in->ep);
+		return 0;
+	}
+	return parse_sizes(key, arg, in) && parse_ep(key, arg, opt) ? ARGP_ERR_UNKNOWN : 0;
+}
+
+static void check_options(const struct reading *in)
+{
+	const struct perf_options *opt = in->opt;
+
+	if (!opt->op && !in->ep)
+		usage("an operation is needed: allreduce, barrier, dispatch, ... (see --help)");
+	if (opt->min_bytes > opt->max_bytes)
+		usage("-b %zu is more than -e %zu", opt->min_bytes, opt->max_bytes);
+	if (opt->factor <= 0 && !opt->step_bytes && opt->min_bytes != opt->max_bytes)
+		usage("-i 0 leads nowhere");
+	if (in->ep && (opt->fault || opt->plot || in->min_given || in->max_given))
+		usage("dispatch has one row: -b, -e, -F and --plot are for the other operations");
+	if (opt->fault && opt->op->rooted && (opt->root == PERF_ALL || opt->root == opt->fault_rank))
+		usage("-F strikes the root, and no result is left to agree on: choose another by -r");
+}
+
+int perf_parse(int argc, char **argv, struct perf_options *opt)
+{
+	static char args_doc[] = "OPERATION";
+	static const struct argp argp = { options, parse, args_doc, doc, NULL, NULL, NULL };
+	struct reading in = { .opt = opt };
+	const char *least = getenv("NCCL_TESTS_MIN_BW");
+	int err;
+
+	*opt = (struct perf_options){ .min_bytes = (size_t)32 << 20,
+				      .max_bytes = (size_t)32 << 20,
+				      .step_bytes = (size_t)1 << 20,
+				      .iters = 20,
+				      .warmup = 1,
+				      .checks = 1,
+				      .average = PERF_OF_AVG,
+				      .type = type_named("float"),
+				      .redop = redop_named("sum"),
+				      .fault_rank = -1,
+				      .tokens = 128,
+				      .hidden = 2048,
+				      .topk = 8,
+				      .least_busbw = least ? atof(least) : 0 };
+	err = argp_parse(&argp, argc, argv, launched_as() > 0 ? ARGP_SILENT : 0, NULL, &in);
+	if (err)
+		return PERF_USAGE;
+	if (!in.max_given && opt->min_bytes > opt->max_bytes)
+		opt->max_bytes = opt->min_bytes;
+	check_options(&in);
+	return 0;
+}
+
+static void too_late(int number_of_signal)
+{
+	static const char text[] = "ep-perf: the time of -T is over\n";
+	ssize_t n = write(STDERR_FILENO, text, sizeof(text) - 1);
+
+	(void)number_of_signal;
+	(void)n;
+	_exit(PERF_FAILED);
+}
+
+int main(int argc, char **argv)
+{
+	struct perf_job job = { 0 };
+	struct sigaction late = { .sa_handler = too_late };
+	int err = perf_parse(argc, argv, &job.opt);
+
+	if (err)
+		return err;
+	if (job.opt.timeout_s) {
+		sigaction(SIGALRM, &late, NULL);
+		alarm((unsigned)job.opt.timeout_s);
+	}
+	return perf_run(&job);
+}

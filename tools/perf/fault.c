@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * -F kill:RANK@ITER. After the first row was measured, iterations run once more. Before number ITER all agree on a time
+ * a little ahead; the victim enters no more, waits for it and strikes itself, while the others wait
+ * inside the operation. From then on: detect, until the first survivor's first event says SUSPECT; recover, until the
+ * last survivor returned from the first operation of the next view. Epochs are alike on all survivors, so all
+ * end that loop at the same operation. Times of different processes are compared: the ranks are on one host.
+ *
+ * A stopped rank goes on after a while by a timer, must find that it was left out, and ends.
+ */
+#include <signal.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "perf.h"
+
+#define AHEAD_NS 5e7 /* all are back from the agreement by then */
+#define STOPPED_S 2
+#define NEVER_US 1e12
+#define OUTCOME_NS UINT64_C(30000000000)
+
+/* The victim's clock decides. */
+static int agree_on_time(struct perf_job *job, double *at_ns)
+{
+	*at_ns = job->rank == job->opt.fault_rank ? (double)perf_now_ns() + AHEAD_NS : 0;
+	return perf_agree(job, at_ns, COVEY_MAX);
+}
+
+static int be_struck(struct perf_job *job, const struct perf_call *call, double at_ns)
+{
+	struct sigevent event = { .sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGCONT };
+	struct itimerspec go_on = { .it_value.tv_sec = STOPPED_S };
+	timer_t timer;
+	int err;
+
+	if (job->opt.fault == PERF_STOP &&
+	    (timer_create(CLOCK_MONOTONIC, &event, &timer) || timer_settime(timer, 0, &go_on, NULL)))
+		return COVEY_ERR_IO;
+	while ((double)perf_now_ns() < at_ns)
+		;
+	kill(getpid(), job->opt.fault == PERF_STOP ? SIGSTOP : SIGKILL);
+	err = job->opt.op->call(call);
+	if (err > COVEY_ERR_FENCED) {
+		fprintf(stderr, "ep-perf: rank %d was stopped and is still a member\n", job->rank);
+		exit(PERF_FAILED);
+	}
+	covey_close(job->group);
+	exit(PERF_OK);
+}
+
+/* The first suspicion of the victim since @at_ns, in us; NEVER_US: none here. */
+static double suspected_us(struct perf_job *job, double at_ns)
+{
+	struct covey_event event;
+	double first = NEVER_US;
+
+	while (!covey_event_next(job->group, &event)) {
+		double us = ((double)event.time_ns - at_ns) / 1000;
+
+		if (event.kind == COVEY_EVENT_SUSPECT && event.rank == job->opt.fault_rank && us > 0 && us < first)
+			first = us;
+	}
+	return first;
+}
+
+/* Until an operation belongs to another view. */
+static int survive(struct perf_job *job, const struct perf_call *call, uint32_t epoch)
+{
+	uint64_t end = perf_now_ns() + OUTCOME_NS;
+	int err;
+
+	do
+		err = job->opt.op->call(call);
+	while (!err && call->result->epoch == epoch && perf_now_ns() < end);
+	return err;
+}
+
+static int outcome(struct perf_job *job, struct perf_row *row, const struct perf_call *call, double at_ns)
+{
+	double recover = ((double)perf_now_ns() - at_ns) / 1000, detect = suspected_us(job, at_ns);
+	int64_t wrong;
+	int err = perf_agree(job, &recover, COVEY_MAX);
+
+	if (!err)
+		err = perf_agree(job, &detect, COVEY_MIN);
+	if (err)
+		return err;
+	wrong = job->opt.checks ? perf_wrong(job, row, call) : 0;
+	err = perf_agree_counts(job, &wrong, 1);
+	if (job->opt.checks)
+		row->out.wrong += wrong;
+	job->wrong += wrong;
+	row->fault = (struct perf_fault){ .struck = true,
+					  .recover_us = recover,
+					  .detect_us = detect < NEVER_US ? detect : 0,
+					  .left = perf_live(job) };
+	if (row->fault.left == job->size && perf_speaks(job))
+		fprintf(stderr, "ep-perf: nobody was lost: the stroke missed\n");
+	return err ? err : row->fault.left == job->size ? COVEY_ERR_PEER : 0;
+}
+
+int perf_strike(struct perf_job *job, struct perf_row *row)
+{
+	struct covey_result result = { 0 };
+	struct perf_call call;
+	double at_ns;
+	int err = 0;
+
+	perf_set_up(job, row, false, &call);
+	perf_fill(job, row, &call);
+	call.result = &result;
+	for (int i = 1; i < job->opt.fault_iter && !err; i++)
+		err = job->opt.op->call(&call);
+	if (!err)
+		err = covey_barrier(job->group, NULL, &result);
+	if (!err)
+		err = agree_on_time(job, &at_ns);
+	/* The victim leaves this barrier only when everyone knows the time. */
+	if (!err)
+		err = covey_barrier(job->group, NULL, NULL);
+	if (err)
+		return err;
+	suspected_us(job, at_ns); /* old news */
+	if (job->rank == job->opt.fault_rank)
+		return be_struck(job, &call, at_ns);
+	err = survive(job, &call, result.epoch);
+	return err ? err : outcome(job, row, &call, at_ns);
+}

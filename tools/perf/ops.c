@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The table of operations: name, call, factor of the bus bandwidth, and for each element of a result where it must come
+ * from. A new operation of covey.h is one entry here and its two functions.
+ */
+#include "perf.h"
+
+static double twice_others(int n)
+{
+	return 2.0 * (n - 1) / n;
+}
+
+static double others(int n)
+{
+	return (double)(n - 1) / n;
+}
+
+static double one(int n)
+{
+	(void)n;
+	return 1;
+}
+
+static double none(int n)
+{
+	(void)n;
+	return 0;
+}
+
+/* Element i is the reduction of the elements i. */
+static bool reduced(const struct perf_call *c, size_t block, size_t i, struct perf_origin *out)
+{
+	(void)c;
+	(void)block;
+	*out = (struct perf_origin){ PERF_ALL, i };
+	return true;
+}
+
+static bool from_root(const struct perf_call *c, size_t block, size_t i, struct perf_origin *out)
+{
+	(void)block;
+	*out = (struct perf_origin){ c->root, i };
+	return true;
+}
+
+/* Block r is what rank r sent. */
+static bool gathered(const struct perf_call *c, size_t block, size_t i, struct perf_origin *out)
+{
+	(void)c;
+	*out = (struct perf_origin){ (int)block, i };
+	return true;
+}
+
+/* Block r is the own block of what rank r sent. */
+static bool exchanged(const struct perf_call *c, size_t block, size_t i, struct perf_origin *out)
+{
+	*out = (struct perf_origin){ (int)block, (size_t)c->rank * c->count + i };
+	return true;
+}
+
+static bool nothing(const struct perf_call *c, size_t block, size_t i, struct perf_origin *out)
+{
+	(void)c;
+	(void)block;
+	(void)i;
+	(void)out;
+	return false;
+}
+
+static int allreduce(const struct perf_call *c)
+{
+	return covey_allreduce(c->send, c->recv, c->count, c->dtype, c->redop, c->group, NULL, c->result);
+}
+
+static int broadcast(const struct perf_call *c)
+{
+	return covey_broadcast(c->send, c->recv, c->count, c->dtype, c->root, c->group, NULL, c->result);
+}
+
+static int allgather(const struct perf_call *c)
+{
+	return covey_allgather(c->send, c->recv, c->count, c->dtype, c->group, NULL, c->result);
+}
+
+static int alltoall(const struct perf_call *c)
+{
+	return covey_alltoall(c->send, c->recv, c->count, c->dtype, c->group, NULL, c->result);
+}
+
+static int barrier(const struct perf_call *c)
+{
+	return covey_barrier(c->group, NULL, c->result);
+}
+
+const struct perf_op perf_ops[] = {
+	{ .name = "allreduce",
+	  .summary = "every rank gets the reduction of all",
+	  .call = allreduce,
+	  .origin = reduced,
+	  .factor = twice_others,
+	  .reduces = true,
+	  .in_place = true },
+	{ .name = "broadcast",
+	  .summary = "every rank gets the root's buffer",
+	  .call = broadcast,
+	  .origin = from_root,
+	  .factor = one,
+	  .rooted = true,
+	  .in_place = true },
+	{ .name = "allgather",
+	  .summary = "every rank gets the blocks of all",
+	  .call = allgather,
+	  .origin = gathered,
+	  .factor = others,
+	  .recv = PERF_BLOCKS,
+	  .total = true,
+	  .in_place = true },
+	{ .name = "alltoall",
+	  .summary = "every rank gets its block of each",
+	  .call = alltoall,
+	  .origin = exchanged,
+	  .factor = others,
+	  .send = PERF_BLOCKS,
+	  .recv = PERF_BLOCKS,
+	  .total = true,
+	  .in_place = true },
+	{ .name = "barrier",
+	  .summary = "no data: one row, whatever the sizes",
+	  .call = barrier,
+	  .origin = nothing,
+	  .factor = none,
+	  .no_data = true },
+};
+
+const int perf_op_count = sizeof(perf_ops) / sizeof(perf_ops[0]);

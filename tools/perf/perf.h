@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the parts of ep-perf share. ep-perf.c reads the options; job.c joins the group and walks sizes, types, reductions
+ * and roots; measure.c times one row of the table; ops.c is the table of operations, types.c that of types and
+ * reductions; data.c knows what every byte must be; fault.c strikes a rank; ep.c measures dispatch and combine; out.c,
+ * json.c and plot.c tell.
+ *
+ * Every rank runs the same calls in the same order, decisions included: what decides a loop is agreed on first. Rank 0,
+ * or the lowest that is left, prints.
+ */
+#ifndef PERF_H
+#define PERF_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "covey.h"
+
+enum { PERF_OK, PERF_WRONG, PERF_FAILED, PERF_USAGE = 64 }; /* exit codes */
+enum { PERF_OF_RANK0, PERF_OF_AVG, PERF_OF_MIN, PERF_OF_MAX };
+enum { PERF_KILL = 1, PERF_STOP };
+
+#define PERF_ALL (-1)
+
+struct perf_type {
+	const char *name; /* nccl-tests' */
+	int dtype;	  /* enum covey_dtype */
+	size_t bytes;
+	enum { PERF_SIGNED, PERF_UNSIGNED, PERF_FLOAT, PERF_HALF, PERF_BF16 } kind;
+};
+
+struct perf_redop {
+	const char *name;
+	int redop; /* enum covey_redop */
+	enum { PERF_SUM, PERF_PROD, PERF_MIN, PERF_MAX, PERF_AVG } kind;
+};
+
+extern const struct perf_type perf_types[];
+extern const struct perf_redop perf_redops[];
+extern const int perf_type_count, perf_redop_count;
+
+struct perf_call {
+	const void *send;
+	void *recv;
+	size_t count; /* elements of a block */
+	int dtype, redop, root;
+	int rank, size; /* own; blocks of a buffer */
+	struct covey_group *group;
+	struct covey_result *result;
+};
+
+/* Where an element of the result comes from: element @at of what @rank sent; PERF_ALL: of what all sent, reduced. */
+struct perf_origin {
+	int rank;
+	size_t at;
+};
+
+/* Elements in a buffer: a block, or one for each rank; and who has that buffer at all. */
+enum perf_blocks { PERF_BLOCK, PERF_BLOCKS };
+
+struct perf_op {
+	const char *name, *summary;
+	int (*call)(const struct perf_call *call);
+	/* For element @i of block @block on @call->rank; false: this rank receives nothing, or it is not defined. */
+	bool (*origin)(const struct perf_call *call, size_t block, size_t i, struct perf_origin *out);
+	double (*factor)(int n); /* of algbw, for busbw */
+	enum perf_blocks send, recv;
+	bool reduces, rooted, total; /* total: the size is that of all blocks together */
+	/* In place, the block of the larger buffer that the smaller one lies in is the own; not: it has no such form. */
+	bool in_place;
+	bool no_data; /* a barrier */
+};
+
+extern const struct perf_op perf_ops[];
+extern const int perf_op_count;
+
+struct perf_options {
+	const struct perf_op *op; /* NULL: dispatch and combine */
+	size_t min_bytes, max_bytes, step_bytes;
+	double factor; /* 0: steps */
+	int iters, warmup, checks, average;
+	int type, redop; /* index into the table, PERF_ALL */
+	int root;	 /* PERF_ALL */
+	int timeout_s;
+	int fault, fault_rank, fault_iter;
+	int tokens, hidden, experts, topk;
+	const char *json, *plot;
+	bool spoil; /* one bit before each check: it must be found */
+	double least_busbw;
+};
+
+/* Times of single operations, logarithmic: within 1/PERF_SUB of the truth. Filled by a loop of its own. */
+#define PERF_SUB_BITS 6
+#define PERF_SUB (1 << PERF_SUB_BITS)
+#define PERF_BUCKETS (PERF_SUB * 40)
+
+struct perf_hist {
+	int64_t count[PERF_BUCKETS];
+	uint64_t min_ns, max_ns;
+};
+
+struct perf_side { /* out of place, or in place */
+	bool measured;
+	double us, algbw, busbw;
+	double p50_us, p99_us, min_us, max_us;
+	int64_t wrong; /* -1: not checked */
+};
+
+struct perf_fault { /* us from the stroke; 0: none in this row */
+	double detect_us, recover_us;
+	int left; /* ranks */
+	bool struck;
+};
+
+struct perf_row {
+	size_t bytes, count;
+	int type, redop, root; /* redop: -1 where there is none; type too */
+	int ranks;
+	struct perf_side out, in;
+	struct perf_fault fault;
+};
+
+struct perf_ep_row {
+	size_t bytes; /* of the rows that a rank received, average */
+	double dispatch_us, combine_us, memcpy_us, p50_us, p99_us;
+	double ratio; /* (dispatch + combine) / two memcpys */
+	int64_t wrong;
+};
+
+struct perf_job {
+	struct perf_options opt;
+	struct covey_group *group;
+	int rank, size;		/* own; of the group when it was joined */
+	struct covey_mask mask; /* who took part in the last operation */
+	char *send, *recv;	/* inside guarded buffers */
+	size_t room;		/* bytes of each, without guards */
+	struct perf_hist *hist;
+	struct perf_row *rows;
+	int row_count;
+	struct perf_ep_row ep_row;
+	int64_t wrong;
+	double busbw_sum;
+	int busbw_count;
+};
+
+static inline int perf_live(const struct perf_job *job)
+{
+	return covey_mask_count(&job->mask);
+}
+
+/* The lowest rank that is left. */
+static inline bool perf_speaks(const struct perf_job *job)
+{
+	for (int r = 0; r < job->rank; r++)
+		if (covey_mask_has(&job->mask, r))
+			return false;
+	return true;
+}
+
+/* ep-perf.c */
+int perf_parse(int argc, char **argv, struct perf_options *opt);
+uint64_t perf_now_ns(void);
+int perf_fail(const struct perf_job *job, const char *what, int err); /* says the cause; @err */
+
+/* job.c: PERF_OK, PERF_WRONG or PERF_FAILED */
+int perf_run(struct perf_job *job);
+int perf_agree(struct perf_job *job, double *value, int redop);
+int perf_agree_counts(struct perf_job *job, int64_t *values, size_t count);
+
+/* data.c */
+int perf_buffers_open(struct perf_job *job, size_t bytes);
+void perf_buffers_close(struct perf_job *job);
+void perf_fill(struct perf_job *job, const struct perf_row *row, const struct perf_call *call);
+int64_t perf_wrong(struct perf_job *job, const struct perf_row *row, const struct perf_call *call);
+void perf_spoil(const struct perf_job *job, const struct perf_row *row, const struct perf_call *call);
+
+/* types.c */
+void perf_put(const struct perf_type *type, void *to, int value);
+/* What the reduction of @n small @values gives, stored at @to. */
+void perf_fold(const struct perf_type *type, const struct perf_redop *op, const int *values, int n, void *to);
+
+/* measure.c */
+int perf_measure(struct perf_job *job, struct perf_row *row);
+void perf_set_up(struct perf_job *job, const struct perf_row *row, bool in_place, struct perf_call *call);
+
+/* hist.c */
+void perf_hist_clear(struct perf_hist *hist);
+void perf_hist_add(struct perf_hist *hist, uint64_t ns);
+double perf_hist_us(const struct perf_hist *hist, double part);
+int perf_hist_merge(struct perf_job *job, struct perf_hist *hist);
+
+/* fault.c */
+int perf_strike(struct perf_job *job, struct perf_row *row);
+
+/* ep.c */
+int perf_ep(struct perf_job *job);
+
+/* out.c */
+void perf_print_head(const struct perf_job *job);
+void perf_print_row(const struct perf_job *job, const struct perf_row *row);
+void perf_print_foot(const struct perf_job *job, bool ok, double busbw);
+
+/* json.c, plot.c: 0, or -1 after a message */
+int perf_json(const struct perf_job *job, bool ok, double busbw);
+int perf_plot(const struct perf_job *job);
+
+#endif
