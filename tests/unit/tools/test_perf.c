@@ -1,0 +1,533 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ep-perf as a shell would start it under ep-run: the columns of nccl-tests, the file of --json, exit codes, wrong data
+ * that is found, ranks that are struck. And the parts that are plain arithmetic: quantiles and numbers.
+ *
+ * labels: redis real
+ */
+#include <check.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#ifdef HAVE_JANSSON
+#include <jansson.h>
+#endif
+
+#include "perf/perf.h"
+
+#define WATCHDOG_MS 40000
+#define WORDS 40
+#define FEW "-n", "3"
+
+static char text[1 << 18]; /* what the last run printed, both streams */
+
+/* hist.c wants it for more ranks than one. */
+int perf_agree(struct perf_job *job, double *value, int redop)
+{
+	(void)job;
+	(void)value;
+	(void)redop;
+	return 0;
+}
+
+int perf_agree_counts(struct perf_job *job, int64_t *values, size_t count)
+{
+	(void)job;
+	(void)values;
+	(void)count;
+	return 0;
+}
+
+static int finish(pid_t pid, int from)
+{
+	struct pollfd wait = { .fd = from, .events = POLLIN };
+	size_t used = 0;
+	ssize_t n = 1;
+	int status;
+
+	while (n > 0) {
+		ck_assert_msg(poll(&wait, 1, WATCHDOG_MS) == 1, "hangs; so far: %.*s", (int)used, text);
+		n = read(from, text + used, sizeof(text) - 1 - used);
+		ck_assert_int_ge(n, 0);
+		used += (size_t)n;
+	}
+	text[used] = '\0';
+	close(from);
+	ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+	ck_assert_msg(WIFEXITED(status), "ended by signal %d: %s", WTERMSIG(status), text);
+	return WEXITSTATUS(status);
+}
+
+/* Exit code of ep-perf with the words that follow, up to NULL, as @ranks ranks; 0: without ep-run. */
+static int perf(int ranks, ...)
+{
+	const char *argv[WORDS] = { 0 };
+	char count[16];
+	int ends[2], n = 0;
+	va_list args;
+	pid_t pid;
+
+	snprintf(count, sizeof(count), "%d", ranks);
+	if (ranks) {
+		const char *const start[] = { COVEY_BUILD_DIR "/tools/ep-run", "-n", count, "--" };
+
+		memcpy(argv, start, sizeof(start));
+		n = sizeof(start) / sizeof(start[0]);
+	}
+	argv[n++] = COVEY_BUILD_DIR "/tools/ep-perf";
+	va_start(args, ranks);
+	while ((argv[n] = va_arg(args, const char *)))
+		ck_assert_int_lt(++n, WORDS - 1);
+	va_end(args);
+	ck_assert_int_eq(pipe2(ends, O_CLOEXEC), 0);
+	pid = fork();
+	ck_assert_int_ge(pid, 0);
+	if (!pid) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		dup2(ends[1], STDOUT_FILENO);
+		dup2(ends[1], STDERR_FILENO);
+		execv(argv[0], (char *const *)(uintptr_t)argv);
+		_exit(99);
+	}
+	close(ends[1]);
+	return finish(pid, ends[0]);
+}
+
+struct row {
+	size_t size, count;
+	char type[16], redop[16];
+	int root;
+	double time[2], algbw[2], busbw[2];
+	long wrong[2];
+	double tail[7]; /* p50 p99 p50 p99 detect recover ranks */
+	int tails;
+};
+
+/* The next line from @at on that is a row of the table, as what reads nccl-tests' tables splits it. */
+static const char *next_row(const char *at, struct row *row)
+{
+	for (; at && *at; at = strchr(at, '\n') ? strchr(at, '\n') + 1 : NULL) {
+		const char *line = strstr(at, "] ");
+
+		if (!line || (strchr(at, '\n') && line > strchr(at, '\n')))
+			continue;
+		memset(row, 0, sizeof(*row));
+		row->tails = sscanf(line + 2,
+				    "%zu %zu %15s %15s %d %lf %lf %lf %ld %lf %lf %lf %ld %lf %lf %lf %lf %lf %lf %lf",
+				    &row->size, &row->count, row->type, row->redop, &row->root, &row->time[0],
+				    &row->algbw[0], &row->busbw[0], &row->wrong[0], &row->time[1], &row->algbw[1],
+				    &row->busbw[1], &row->wrong[1], &row->tail[0], &row->tail[1], &row->tail[2],
+				    &row->tail[3], &row->tail[4], &row->tail[5], &row->tail[6]) -
+			     13;
+		if (row->tails >= -4)
+			return strchr(at, '\n') ? strchr(at, '\n') + 1 : "";
+	}
+	return NULL;
+}
+
+static int rows(void)
+{
+	const char *at = text;
+	struct row row;
+	int n = 0;
+
+	while ((at = next_row(at, &row)))
+		n++;
+	return n;
+}
+
+static int times_said(const char *what)
+{
+	int n = 0;
+
+	for (const char *at = text; (at = strstr(at, what)); at += strlen(what))
+		n++;
+	return n;
+}
+
+static const struct {
+	const char *name;
+	double factor; /* busbw / algbw with 4 ranks */
+	const char *redop;
+	int blocks; /* size is that of 4 blocks */
+	int in_place;
+} operations[] = {
+	{ "allreduce", 1.5, "sum", 0, 1 },
+	{ "broadcast", 1, "none", 0, 1 },
+	{ "allgather", 0.75, "none", 1, 1 },
+	{ "alltoall", 0.75, "none", 1, 1 },
+};
+
+START_TEST(columns_are_those_of_nccl_tests)
+{
+	const char *at = text;
+	struct row row;
+
+	ck_assert_int_eq(perf(4, operations[_i].name, "-b", "64K", "-e", "1M", "-f", "4", FEW, NULL), 0);
+	for (size_t size = 65536; size <= 1048576; size *= 4) {
+		at = next_row(at, &row);
+		ck_assert_msg(at != NULL, "no row of %zu bytes: %s", size, text);
+		ck_assert_uint_eq(row.size, size);
+		ck_assert_uint_eq(row.count, size / 4 / (operations[_i].blocks ? 4 : 1));
+		ck_assert_str_eq(row.type, "float");
+		ck_assert_str_eq(row.redop, operations[_i].redop);
+		ck_assert_int_eq(row.tails, 4);
+		for (int side = 0; side < 1 + operations[_i].in_place; side++) {
+			double algbw = (double)size / row.time[side] / 1000;
+
+			ck_assert_int_eq(row.wrong[side], 0);
+			ck_assert_double_gt(row.time[side], 0);
+			ck_assert_double_eq_tol(row.algbw[side], algbw, 0.006 + algbw * 0.01);
+			ck_assert_double_eq_tol(row.busbw[side], row.algbw[side] * operations[_i].factor, 0.02);
+			ck_assert_double_le(row.tail[2 * side], row.tail[2 * side + 1]);
+		}
+	}
+	ck_assert_ptr_null(next_row(at, &row));
+	ck_assert_ptr_nonnull(strstr(text, "# Out of bounds values : 0 OK"));
+	ck_assert_ptr_nonnull(strstr(text, "# Avg bus bandwidth"));
+}
+END_TEST
+
+START_TEST(a_barrier_has_one_row)
+{
+	struct row row;
+
+	ck_assert_int_eq(perf(3, "barrier", "-b", "8", "-e", "64", "-f", "2", FEW, NULL), 0);
+	ck_assert_int_eq(rows(), 1);
+	ck_assert_ptr_nonnull(next_row(text, &row));
+	ck_assert_uint_eq(row.size, 0);
+}
+END_TEST
+
+START_TEST(every_type_and_reduction_is_checked)
+{
+	ck_assert_int_eq(perf(3, operations[_i].name, "-b", "1000", "-e", "1000", "-d", "all", "-o", "all", "-r", "all",
+			      "-w", "0", FEW, NULL),
+			 0);
+	ck_assert_int_eq(rows(), perf_type_count * (_i == 0 ? perf_redop_count : _i == 1 ? 3 : 1));
+}
+END_TEST
+
+START_TEST(sizes_go_by_steps_or_by_a_factor)
+{
+	ck_assert_int_eq(perf(1, "allreduce", "-b", "1K", "-e", "4K", "-i", "1K", FEW, NULL), 0);
+	ck_assert_int_eq(rows(), 4);
+	ck_assert_int_eq(perf(1, "allreduce", "-b", "0", "-e", "1M", "-f", "10", FEW, NULL), 0);
+	ck_assert_int_ge(rows(), 6); /* 0, and what follows it */
+	ck_assert_int_eq(perf(1, "allreduce", "-b", "33M", "-w", "0", "-n", "1", NULL), 0);
+	ck_assert_int_eq(rows(), 1);
+}
+END_TEST
+
+START_TEST(wrong_data_is_found)
+{
+	struct row row;
+
+	ck_assert_int_eq(perf(3, operations[_i].name, "-b", "1K", "-e", "1K", "--spoil", FEW, NULL), 1);
+	ck_assert_ptr_nonnull(next_row(text, &row));
+	ck_assert_int_eq(row.wrong[0], 1);
+	ck_assert_int_eq(row.wrong[1], 1);
+	ck_assert_ptr_nonnull(strstr(text, "# Out of bounds values : 2 FAILED"));
+}
+END_TEST
+
+START_TEST(without_checks_nothing_is_called_right)
+{
+	ck_assert_int_eq(perf(2, "allreduce", "-b", "1K", "-e", "1K", "--spoil", "-c", "0", FEW, NULL), 0);
+	ck_assert_int_eq(times_said(" N/A "), 2);
+}
+END_TEST
+
+START_TEST(too_little_bandwidth_fails)
+{
+	setenv("NCCL_TESTS_MIN_BW", "1e9", 1);
+	ck_assert_int_eq(perf(2, "allreduce", "-b", "1K", "-e", "1K", FEW, NULL), 1);
+	unsetenv("NCCL_TESTS_MIN_BW");
+}
+END_TEST
+
+static const char *const bad[][4] = {
+	{ "", "an operation is needed", NULL, NULL },
+	{ "nonsense", "no such operation", NULL, NULL },
+	{ "allreduce", "has no meaning here", "-G", "1" },
+	{ "allreduce", "has no meaning here", "-t", "2" },
+	{ "allreduce", "has no meaning here", "-z", "1" },
+	{ "allreduce", "bytes are needed", "-b", "8X" },
+	{ "allreduce", "bytes are needed", "-e", "-8" },
+	{ "allreduce", "a factor above 1", "-f", "1" },
+	{ "allreduce", "is more than -e", "-b64M", "-e1M" },
+	{ "allreduce", "leads nowhere", "-b8", "-i0" },
+	{ "allreduce", "a number from", "-n", "0" },
+	{ "allreduce", "not a type", "-d", "complex" },
+	{ "allreduce", "not a reduction", "-o", "xor" },
+	{ "allreduce", "kill:RANK@ITER", "-F", "kill:1" },
+	{ "allreduce", "kill:RANK@ITER", "-F", "maim:1@1" },
+	{ "allreduce", "kill:RANK@ITER", "-F", "kill:1@0" },
+	{ "allreduce", "the group has 2 ranks", "-F", "kill:7@1" },
+	{ "broadcast", "strikes the root", "-F", "kill:0@1" },
+	{ "broadcast", "the group has 2 ranks", "-r", "2" },
+	{ "dispatch", "one row", "-b", "8" },
+	{ "dispatch", "more than 4 experts", "--experts=4", "--topk=5" },
+	{ "allreduce", "unrecognized option", "--nonsense", NULL },
+};
+
+START_TEST(what_makes_no_sense_is_said_once)
+{
+	int code = *bad[_i][0] ? perf(2, bad[_i][0], bad[_i][2], bad[_i][3], NULL) : perf(2, NULL);
+
+	ck_assert_msg(code == 64, "%s %s: code %d: %s", bad[_i][0], bad[_i][2], code, text);
+	ck_assert_msg(times_said(bad[_i][1]) == 1, "%s %s: %s", bad[_i][0], bad[_i][2], text);
+}
+END_TEST
+
+START_TEST(without_a_store_it_fails_with_a_cause)
+{
+	unsetenv("COVEY_STORE");
+	ck_assert_int_eq(perf(0, "allreduce", NULL), 2);
+	ck_assert_ptr_nonnull(strstr(text, "joining the group"));
+}
+END_TEST
+
+START_TEST(it_gives_up_when_the_time_is_over)
+{
+	ck_assert_int_eq(perf(2, "allreduce", "-b", "8", "-e", "8", "-T", "1", "-n", "100000000", NULL), 2);
+	ck_assert_ptr_nonnull(strstr(text, "the time of -T is over"));
+}
+END_TEST
+
+START_TEST(a_death_has_its_columns)
+{
+	struct row row;
+	const char *at;
+
+	ck_assert_int_eq(perf(4, operations[_i].name, "-b", "1K", "-e", "2K", "-f", "2", "-F", "kill:2@3", FEW, NULL),
+			 0);
+	at = next_row(text, &row);
+	ck_assert_ptr_nonnull(at);
+	ck_assert_int_eq(row.tails, 7);
+	ck_assert_int_eq(row.wrong[0], 0);
+	ck_assert_double_gt(row.tail[5], 0);
+	ck_assert_double_gt(row.tail[5], row.tail[4]);
+	ck_assert_double_eq(row.tail[6], 3);
+	ck_assert_ptr_nonnull(strstr(text, "# rank 2 was killed: 3 ranks from here"));
+	ck_assert_ptr_nonnull(next_row(at, &row));
+	ck_assert_int_eq(row.tails, 4);
+	ck_assert_int_eq(row.wrong[0], 0);
+	ck_assert_int_eq(row.wrong[1], 0);
+	ck_assert_ptr_nonnull(strstr(text, "# Out of bounds values : 0 OK"));
+}
+END_TEST
+
+/* Rank 0 is struck: the next one tells. The stopped rank goes on and ends, or ep-run would not. */
+START_TEST(a_stopped_rank_is_left_out)
+{
+	struct row row;
+
+	ck_assert_int_eq(perf(3, "allreduce", "-b", "1K", "-e", "1K", "-F", "stop:0@1", FEW, NULL), 0);
+	ck_assert_ptr_nonnull(next_row(text, &row));
+	ck_assert_int_eq(row.tails, 7);
+	ck_assert_double_eq(row.tail[6], 2);
+	ck_assert_ptr_nonnull(strstr(text, "[1] # rank 0 was stopped: 2 ranks from here"));
+}
+END_TEST
+
+START_TEST(dispatch_and_combine_are_checked)
+{
+	ck_assert_int_eq(
+		perf(3, "dispatch", "--tokens", "20", "--hidden", "64", "--topk", "3", "--experts", "7", FEW, NULL), 0);
+	ck_assert_ptr_nonnull(strstr(text, "x memcpy"));
+	ck_assert_ptr_nonnull(strstr(text, "# Out of bounds values : 0 OK"));
+	ck_assert_int_eq(perf(2, "combine", "--tokens", "20", "--hidden", "64", "--spoil", FEW, NULL), 1);
+	ck_assert_ptr_nonnull(strstr(text, "# Out of bounds values : 2 FAILED"));
+}
+END_TEST
+
+#ifdef HAVE_JANSSON
+static json_t *written(const char *file)
+{
+	json_error_t error;
+	json_t *all = json_load_file(file, 0, &error);
+
+	ck_assert_msg(all != NULL, "%s: line %d: %s", file, error.line, error.text);
+	unlink(file);
+	return all;
+}
+
+START_TEST(json_says_what_the_table_says)
+{
+	char file[] = "/tmp/covey-test-XXXXXX";
+	const char *at = text;
+	json_t *all, *list;
+	struct row row;
+
+	close(mkstemp(file));
+	ck_assert_int_eq(perf(4, "allgather", "-b", "4K", "-e", "16K", "-f", "2", "-F", "kill:1@1", "--json", file, FEW,
+			      NULL),
+			 0);
+	all = written(file);
+	list = json_object_get(all, "rows");
+	ck_assert_str_eq(json_string_value(json_object_get(all, "operation")), "allgather");
+	ck_assert(json_is_true(json_object_get(all, "ok")));
+	ck_assert_uint_eq(json_array_size(list), 3);
+	for (size_t i = 0; i < 3; i++) {
+		json_t *mine = json_array_get(list, i), *out = json_object_get(mine, "out_of_place");
+		json_t *fault = json_object_get(mine, "fault");
+
+		at = next_row(at, &row);
+		ck_assert_ptr_nonnull(at);
+		ck_assert_int_eq(json_integer_value(json_object_get(mine, "size")), (json_int_t)row.size);
+		ck_assert_int_eq(json_integer_value(json_object_get(mine, "ranks")), i ? 3 : 4);
+		ck_assert_double_eq_tol(json_real_value(json_object_get(out, "time")), row.time[0],
+					row.time[0] * 0.02 + 0.02);
+		ck_assert_int_eq(json_integer_value(json_object_get(out, "wrong")), 0);
+		ck_assert(json_is_object(json_object_get(mine, "in_place")));
+		ck_assert(i ? json_is_null(fault) : json_integer_value(json_object_get(fault, "ranks")) == 3);
+	}
+	json_decref(all);
+}
+END_TEST
+
+START_TEST(json_of_a_barrier_and_of_dispatch)
+{
+	char file[] = "/tmp/covey-test-XXXXXX";
+	json_t *all;
+
+	close(mkstemp(file));
+	ck_assert_int_eq(perf(2, "barrier", "--json", file, "-c", "0", FEW, NULL), 0);
+	all = written(file);
+	ck_assert(json_is_null(json_object_get(json_array_get(json_object_get(all, "rows"), 0), "type")));
+	json_decref(all);
+	ck_assert_int_eq(
+		perf(2, "dispatch", "--json", file, "--tokens", "8", "--hidden", "64", "--topk", "2", FEW, NULL), 0);
+	all = written(file);
+	ck_assert_int_eq(json_integer_value(json_object_get(json_array_get(json_object_get(all, "rows"), 0), "tokens")),
+			 8);
+	json_decref(all);
+}
+END_TEST
+#endif
+
+START_TEST(a_plot_is_an_svg)
+{
+	char file[] = "/tmp/covey-test-XXXXXX", drawn[65536];
+	FILE *f;
+
+	close(mkstemp(file));
+	ck_assert_int_eq(perf(2, "allreduce", "-b", "8", "-e", "64K", "-f", "8", "--plot", file, FEW, NULL), 0);
+	f = fopen(file, "re");
+	ck_assert_ptr_nonnull(f);
+	drawn[fread(drawn, 1, sizeof(drawn) - 1, f)] = '\0';
+	fclose(f);
+	unlink(file);
+	ck_assert_int_eq(strncmp(drawn, "<svg ", 5), 0);
+	ck_assert_ptr_nonnull(strstr(drawn, "<polyline"));
+	ck_assert_ptr_nonnull(strstr(drawn, "</svg>"));
+	ck_assert_ptr_null(strstr(drawn, "nan"));
+	ck_assert_int_eq(perf(1, "allreduce", "-b", "8", "-e", "8", "--plot", "/nonexistent/x.svg", FEW, NULL), 2);
+	ck_assert_int_eq(perf(1, "allreduce", "-b", "8", "-e", "8", "--json", "/nonexistent/x", FEW, NULL), 2);
+}
+END_TEST
+
+START_TEST(quantiles_are_within_two_per_cent)
+{
+	static struct perf_hist hist;
+
+	perf_hist_clear(&hist);
+	ck_assert_double_eq(perf_hist_us(&hist, 0.5), 0);
+	for (uint64_t ns = 1; ns <= 100000; ns++)
+		perf_hist_add(&hist, ns * 10);
+	ck_assert_double_eq_tol(perf_hist_us(&hist, 0.5), 500, 10);
+	ck_assert_double_eq_tol(perf_hist_us(&hist, 0.99), 990, 20);
+	ck_assert_double_eq(perf_hist_us(&hist, 1), 1000); /* never outside what was seen */
+	perf_hist_add(&hist, UINT64_MAX);
+	ck_assert_double_ge(perf_hist_us(&hist, 1), 1000);
+}
+END_TEST
+
+START_TEST(numbers_are_those_of_their_type)
+{
+	const struct perf_type types[] = { { "half", 0, 2, PERF_HALF }, { "bf16", 0, 2, PERF_BF16 } };
+	const struct perf_redop avg = { "avg", 0, PERF_AVG };
+	const int thirds[] = { 1, 0, 0 };
+	uint16_t got;
+	const struct {
+		int value;
+		uint16_t half, bf16;
+	} known[] = { { 0, 0, 0 },
+		      { 1, 0x3c00, 0x3f80 },
+		      { 127, 0x57f0, 0x42fe },
+		      { 2048, 0x6800, 0x4500 },
+		      { 2049, 0x6800, 0x4500 },	 /* ties to even */
+		      { 2051, 0x6802, 0x4500 },	 /* 2052 */
+		      { 65504, 0x7bff, 0x4780 }, /* the largest half */
+		      { 65536, 0x7c00, 0x4780 } };
+
+	for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++) {
+		perf_put(&types[0], &got, known[i].value);
+		ck_assert_uint_eq(got, known[i].half);
+		perf_put(&types[1], &got, known[i].value);
+		ck_assert_uint_eq(got, known[i].bf16);
+	}
+	perf_fold(&types[0], &avg, thirds, 3, &got);
+	ck_assert_uint_eq(got, 0x3555);
+	perf_fold(&types[1], &avg, thirds, 3, &got);
+	ck_assert_uint_eq(got, 0x3eab);
+}
+END_TEST
+
+static Suite *perf_suite(void)
+{
+	const int all = sizeof(operations) / sizeof(operations[0]);
+	Suite *suite = suite_create("tools/perf");
+	TCase *tcase = tcase_create("tables");
+
+	tcase_add_loop_test(tcase, columns_are_those_of_nccl_tests, 0, all);
+	tcase_add_test(tcase, a_barrier_has_one_row);
+	tcase_add_loop_test(tcase, every_type_and_reduction_is_checked, 0, all);
+	tcase_add_test(tcase, sizes_go_by_steps_or_by_a_factor);
+	tcase_add_loop_test(tcase, wrong_data_is_found, 0, all);
+	tcase_add_test(tcase, without_checks_nothing_is_called_right);
+	tcase_add_test(tcase, too_little_bandwidth_fails);
+	tcase_add_test(tcase, dispatch_and_combine_are_checked);
+#ifdef HAVE_JANSSON
+	tcase_add_test(tcase, json_says_what_the_table_says);
+	tcase_add_test(tcase, json_of_a_barrier_and_of_dispatch);
+#endif
+	tcase_add_test(tcase, a_plot_is_an_svg);
+	suite_add_tcase(suite, tcase);
+	tcase = tcase_create("refusals");
+	tcase_add_loop_test(tcase, what_makes_no_sense_is_said_once, 0, sizeof(bad) / sizeof(bad[0]));
+	tcase_add_test(tcase, without_a_store_it_fails_with_a_cause);
+	tcase_add_test(tcase, it_gives_up_when_the_time_is_over);
+	suite_add_tcase(suite, tcase);
+	tcase = tcase_create("strokes");
+	tcase_add_loop_test(tcase, a_death_has_its_columns, 0, all);
+	tcase_add_test(tcase, a_stopped_rank_is_left_out);
+	suite_add_tcase(suite, tcase);
+	tcase = tcase_create("arithmetic");
+	tcase_add_test(tcase, quantiles_are_within_two_per_cent);
+	tcase_add_test(tcase, numbers_are_those_of_their_type);
+	suite_add_tcase(suite, tcase);
+	return suite;
+}
+
+int main(void)
+{
+	SRunner *runner;
+	int failed;
+
+	if (system("command -v redis-server >/dev/null 2>&1"))
+		return 77;
+	runner = srunner_create(perf_suite());
+	srunner_run_all(runner, CK_ENV);
+	failed = srunner_ntests_failed(runner);
+	srunner_free(runner);
+	return failed != 0;
+}
