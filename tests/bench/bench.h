@@ -4,7 +4,7 @@
  * repetitions, timing, output. A side fills in a struct bench_side, a call for each operation that it has,
  * and runs bench_main(). Input is not zero (zeros are copied faster), and its sums are exact in f32.
  *
- *   SIDE [-t MS] [-n COUNT] [-m] OPERATION:BYTES,BYTES,... ...
+ *   SIDE [-t MS] [-n COUNT] [-m] [-r] OPERATION:BYTES,BYTES,... ...
  *
  * A line each: `operation bytes repetitions mean_us p50_us`. The mean is loop time / repetitions, the largest over
  * the ranks, of the middle one of five loops that take about MS milliseconds together; -n: of one loop of COUNT.
@@ -56,7 +56,7 @@ struct bench_work {
 	float *send, *recv;
 	double loop_us; /* how long all loops should take */
 	int fixed;	/* repetitions; 0: by loop_us */
-	int mean_only;
+	int mean_only, fifo;
 };
 
 /* send, recv: blocks in the buffer. A place holds ranks blocks where it is -1. */
@@ -111,6 +111,15 @@ static inline int bench_pin(int rank)
 		return !sched_setaffinity(0, sizeof(one), &one);
 	}
 	return 0;
+}
+
+/* Under SCHED_FIFO, or not any more. */
+static inline void bench_fifo(int on)
+{
+	struct sched_param param = { .sched_priority = on ? 1 : 0 };
+
+	if (sched_setscheduler(0, on ? SCHED_FIFO : SCHED_OTHER, &param) && on)
+		perror("SCHED_FIFO");
 }
 
 static inline float bench_value(int rank, size_t i)
@@ -203,21 +212,31 @@ static __attribute__((noinline)) int timed(const struct bench_work *w, int n)
 	return 0;
 }
 
-static inline int bench_barrier(const struct bench_work *w)
+/* All begin together. Whoever has its core for itself must not wait for one that has not: hence two barriers. */
+static inline int bench_begin(const struct bench_work *w)
 {
-	return w->side->call[BENCH_BARRIER](w->send, w->recv, w->count);
+	bench_call barrier = w->side->call[BENCH_BARRIER];
+
+	if (barrier(w->send, w->recv, w->count))
+		return -1;
+	if (!w->fifo)
+		return 0;
+	bench_fifo(1);
+	return barrier(w->send, w->recv, w->count);
 }
 
 static inline int bench_loop(const struct bench_work *w, int n, double *mean_us)
 {
 	uint64_t start;
 
-	if (bench_barrier(w))
+	if (bench_begin(w))
 		return -1;
 	start = bench_now_ns();
 	if (timed(w, n))
 		return -1;
 	*mean_us = (double)(bench_now_ns() - start) / 1000 / n;
+	if (w->fifo)
+		bench_fifo(0);
 	return w->side->max(mean_us);
 }
 
@@ -225,13 +244,15 @@ static inline int bench_median(const struct bench_work *w, int n, double *p50_us
 {
 	uint64_t *took = malloc((size_t)n * sizeof(*took)), start;
 	bench_call call = w->side->call[w->op];
-	int err = took ? bench_barrier(w) : -1;
+	int err = took ? bench_begin(w) : -1;
 
 	for (int i = 0; i < n && !err; i++) {
 		start = bench_now_ns();
 		err = call(w->send, w->recv, w->count);
 		took[i] = bench_now_ns() - start;
 	}
+	if (w->fifo)
+		bench_fifo(0);
 	if (!err) {
 		qsort(took, (size_t)n, sizeof(*took), bench_compare);
 		*p50_us = (double)took[n / 2] / 1000;
@@ -301,7 +322,7 @@ static inline int bench_measure(const struct bench_work *w, size_t bytes)
 	if (!w->mean_only) {
 		if (bench_receives(w))
 			memset(w->recv, 1, w->count * sizeof(float));
-		if (bench_median(w, w->fixed ? n : n * BENCH_LOOPS, &p50_us) || bench_check(w))
+		if (bench_median(w, w->fixed || w->fifo ? n : n * BENCH_LOOPS, &p50_us) || bench_check(w))
 			return -1;
 	}
 	if (!w->side->rank)
@@ -373,13 +394,15 @@ static inline int bench_main(const struct bench_side *side, int argc, char **arg
 	int c;
 
 	bench_pin(side->rank);
-	while ((c = getopt(argc, argv, "t:n:m")) != -1) {
+	while ((c = getopt(argc, argv, "t:n:mr")) != -1) {
 		if (c == 't' && atof(optarg) > 0)
 			w.loop_us = atof(optarg) * 1000;
 		else if (c == 'n' && atoi(optarg) > 0)
 			w.fixed = atoi(optarg);
 		else if (c == 'm')
 			w.mean_only = 1;
+		else if (c == 'r')
+			w.fifo = 1;
 		else
 			return 2;
 	}

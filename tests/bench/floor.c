@@ -8,7 +8,7 @@
  *   window BYTES US    both copy BYTES into a shared window, set a flag, wait for the other's and read its window:
  *                      what an operation through shared memory cannot do without
  *
- * Each is the best of five. A virtual machine's cores move between caches, which changes every figure two- to threefold: so this runs before
+ * Each is the best of five; -r: under SCHED_FIFO, see bench.h. A virtual machine's cores move between caches, which changes every figure two- to threefold: so this runs before
  * and after each round of tests/bench/run.
  */
 #include <signal.h>
@@ -21,21 +21,23 @@
 
 #include "bench.h"
 
-#define TRIPS 20000
+#define TRIPS 5000
 #define COPY_BYTES ((size_t)64 << 20)
 #define WINDOW_BYTES ((size_t)4 << 20)
 #define WINDOW_SLOTS 2 /* whoever passed flag i + 1 of the other has it known that i was read */
-#define WINDOW_US 4000
-#define ROUNDS 5     /* the best counts: nothing makes a machine faster than it is */
-#define LOOKS 100000 /* tens of microseconds */
+#define WINDOW_US 1500
+#define ROUNDS 5   /* the best counts: nothing makes a machine faster than it is */
+#define LOOKS 4000 /* some microseconds */
 
 struct shared {
 	uint64_t flag[2][8] __attribute__((aligned(64)));
 	char window[2][WINDOW_SLOTS][WINDOW_BYTES] __attribute__((aligned(4096)));
 };
 
+static const size_t window_sizes[] = { 64, 1024, 8192, 65536, 262144, 1048576, WINDOW_BYTES };
 static struct shared *shared;
 static int me; /* 0, or 1 in the child */
+static int fifo;
 static uint64_t sink, step;
 
 static void tell(uint64_t value)
@@ -57,13 +59,29 @@ static void meet(void)
 	wait_for(step);
 }
 
+/* As in bench.h. */
+static void begin(void)
+{
+	meet();
+	if (!fifo)
+		return;
+	bench_fifo(1);
+	meet();
+}
+
+static void end(void)
+{
+	if (fifo)
+		bench_fifo(0);
+}
+
 static double round_trip_ns(void)
 {
 	double best = 0, ns;
 	uint64_t start;
 
 	for (int round = 0; round < ROUNDS; round++) {
-		meet();
+		begin();
 		start = bench_now_ns();
 		for (uint64_t i = 1; i <= TRIPS; i++) {
 			if (me)
@@ -74,6 +92,7 @@ static double round_trip_ns(void)
 		}
 		step += TRIPS;
 		ns = (double)(bench_now_ns() - start) / TRIPS;
+		end();
 		best = !round || ns < best ? ns : best;
 	}
 	return best;
@@ -104,7 +123,7 @@ static double copy_gb_s(char *to, const char *from, int past_caches)
 	uint64_t start, ns, best = UINT64_MAX;
 
 	for (int i = 0; i < ROUNDS; i++) {
-		meet();
+		begin();
 		start = bench_now_ns();
 		if (past_caches)
 			stream(to, from, COPY_BYTES);
@@ -112,6 +131,7 @@ static double copy_gb_s(char *to, const char *from, int past_caches)
 			memcpy(to, from, COPY_BYTES);
 		__asm__ volatile("" : : "r"(to) : "memory");
 		ns = bench_now_ns() - start;
+		end();
 		best = ns < best ? ns : best;
 	}
 	return 2.0 * 2 * (double)COPY_BYTES / (double)best;
@@ -134,15 +154,18 @@ static void look(const char *from, size_t bytes)
 static double window_loop(const char *input, size_t bytes, int n)
 {
 	uint64_t start;
+	double us;
 
-	meet();
+	begin();
 	start = bench_now_ns();
 	for (int i = 0; i < n; i++) {
 		memcpy(shared->window[me][i % WINDOW_SLOTS], input, bytes);
 		meet();
 		look(shared->window[!me][i % WINDOW_SLOTS], bytes);
 	}
-	return (double)(bench_now_ns() - start) / 1000 / n;
+	us = (double)(bench_now_ns() - start) / 1000 / n;
+	end();
+	return us;
 }
 
 /* How many fit is a guess of both alike. */
@@ -172,15 +195,15 @@ static void measure(void)
 	streamed = copy_gb_s(to, from, 1);
 	if (!me)
 		printf("trip %.1f\ncopy %.1f\nstream %.1f\n", trip, copy, streamed);
-	for (size_t bytes = 64; bytes <= WINDOW_BYTES; bytes *= 2) {
-		double us = window_us(from, bytes);
+	for (size_t i = 0; i < sizeof(window_sizes) / sizeof(window_sizes[0]); i++) {
+		double us = window_us(from, window_sizes[i]);
 
 		if (!me)
-			printf("window %zu %.3f\n", bytes, us);
+			printf("window %zu %.3f\n", window_sizes[i], us);
 	}
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
 	pid_t child, parent = getpid();
 	cpu_set_t cores;
@@ -189,6 +212,7 @@ int main(void)
 		fprintf(stderr, "floor: two cores are needed\n");
 		return 77;
 	}
+	fifo = argc > 1 && !strcmp(argv[1], "-r");
 	shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	if (shared == MAP_FAILED)
 		return 1;
