@@ -1,17 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-# libcovey.so for users; libcovey-internal.a, with every symbol, for unit tests.
+# libcovey.so and libcovey.a for users; libcovey-internal.a, with every symbol, for unit tests.
 
 set(objects "")
 foreach(layer IN LISTS COVEY_LAYERS)
 	list(APPEND objects $<TARGET_OBJECTS:${layer}>)
 endforeach()
 set(libraries PkgConfig::HIREDIS PkgConfig::SODIUM Threads::Threads rt m ${CMAKE_DL_LIBS})
+if(HIREDIS_SSL_FOUND)
+	list(APPEND libraries PkgConfig::HIREDIS_SSL)
+endif()
 set(map ${PROJECT_SOURCE_DIR}/cmake/covey.map)
 
 add_library(covey SHARED ${objects})
 set_target_properties(covey PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}
 	LINKER_LANGUAGE C LINK_DEPENDS ${map})
-target_include_directories(covey PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:include>)
+target_include_directories(covey PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
+	$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
 target_link_libraries(covey PRIVATE ${libraries})
 target_link_options(covey PRIVATE LINKER:--version-script=${map})
 if(NOT COVEY_SANITIZE)
@@ -23,9 +27,37 @@ add_library(covey-internal STATIC ${objects})
 set_target_properties(covey-internal PROPERTIES LINKER_LANGUAGE C)
 target_link_libraries(covey-internal PUBLIC ${libraries})
 
+# The static library is one object whose hidden symbols were made local: as in the shared one, only covey_* is left.
+# A sanitizer keeps tables of its globals that do not survive this.
+if(NOT COVEY_SANITIZE)
+	set(archive ${PROJECT_BINARY_DIR}/libcovey.a)
+	add_custom_command(OUTPUT ${archive}
+		COMMAND ${CMAKE_C_COMPILER} -r -nostdlib -o covey-all.o ${objects}
+		COMMAND ${CMAKE_OBJCOPY} --localize-hidden covey-all.o covey.o
+		COMMAND ${CMAKE_COMMAND} -E rm -f ${archive}
+		COMMAND ${CMAKE_AR} crs ${archive} covey.o
+		DEPENDS ${objects} COMMAND_EXPAND_LISTS VERBATIM
+		COMMENT "Joining libcovey.a")
+	add_custom_target(covey-static ALL DEPENDS ${archive})
+	install(FILES ${archive} DESTINATION ${CMAKE_INSTALL_LIBDIR})
+endif()
+
+include(CMakePackageConfigHelpers)
+set(package ${CMAKE_INSTALL_LIBDIR}/cmake/covey)
 file(RELATIVE_PATH COVEY_PC_UP ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
+set(COVEY_PC_SSL "")
+if(HIREDIS_SSL_FOUND)
+	set(COVEY_PC_SSL " hiredis_ssl")
+endif()
 configure_file(${PROJECT_SOURCE_DIR}/covey.pc.in ${PROJECT_BINARY_DIR}/covey.pc @ONLY)
-install(TARGETS covey LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/coveyConfig.cmake.in ${PROJECT_BINARY_DIR}/coveyConfig.cmake
+	INSTALL_DESTINATION ${package} PATH_VARS CMAKE_INSTALL_LIBDIR CMAKE_INSTALL_INCLUDEDIR)
+# Before 1.0 a new minor version may change what was there.
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/coveyConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+
+install(TARGETS covey EXPORT covey LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(EXPORT covey FILE coveyTargets.cmake NAMESPACE covey:: DESTINATION ${package})
+install(FILES ${PROJECT_BINARY_DIR}/coveyConfig.cmake ${PROJECT_BINARY_DIR}/coveyConfigVersion.cmake DESTINATION ${package})
 install(FILES ${PROJECT_SOURCE_DIR}/include/covey.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(FILES ${PROJECT_BINARY_DIR}/covey.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})

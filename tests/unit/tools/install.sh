@@ -1,33 +1,46 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# A small program of a user builds and runs against the installed tree, found by pkg-config.
-# install.sh SOURCE BUILD CC LIBDIR
+# A project of a user (tests/install/example) builds against the installed tree, which was moved after the
+# installation, by pkg-config and by find_package, with the shared library and with the static one; each of the four
+# programs runs, as a group where there is a store. install.sh SOURCE BUILD CC LIBDIR CMAKE
 set -eu
-build=$2 cc=$3 libdir=$4
+source=$1 build=$2 cc=$3 libdir=$4 cmake=$5
 where=$(mktemp -d)
 trap 'rm -rf "$where"' EXIT INT TERM
 
-cmake --install "$build" --prefix "$where/usr" >"$where/log" || { cat "$where/log"; exit 1; }
-cat >"$where/user.c" <<'END'
-#include <covey.h>
-#include <stdio.h>
-#include <string.h>
+"$cmake" --install "$build" --prefix "$where/first" >"$where/log" || { cat "$where/log"; exit 1; }
+mv "$where/first" "$where/usr"
+export PKG_CONFIG_PATH="$where/usr/$libdir/pkgconfig" LD_LIBRARY_PATH="$where/usr/$libdir"
 
-int main(void)
-{
-	struct covey_config config = COVEY_CONFIG_INIT;
+cp -r "$source/tests/install/example" "$where/by-pkg-config"
+make -s -C "$where/by-pkg-config" CC="$cc"
+"$cmake" -S "$source/tests/install/example" -B "$where/by-cmake" -DCMAKE_PREFIX_PATH="$where/usr" \
+	-DCMAKE_C_COMPILER="$cc" >"$where/log" 2>&1 || { cat "$where/log"; exit 1; }
+"$cmake" --build "$where/by-cmake" >"$where/log" 2>&1 || { cat "$where/log"; exit 1; }
 
-	printf("%s\n", covey_strerror(COVEY_ERR_FENCED));
-	return !strlen(covey_strerror(COVEY_ERR_FENCED)) || config.rank != COVEY_RANK_ANY;
-}
-END
-export PKG_CONFIG_PATH="$where/usr/$libdir/pkgconfig"
-flags=$(pkg-config --cflags --libs covey)
-# shellcheck disable=SC2086
-$cc -std=c17 -Wall -Wextra -Werror "$where/user.c" -o "$where/user" $flags
-LD_LIBRARY_PATH="$where/usr/$libdir" "$where/user"
+version="covey $(pkg-config --modversion covey)"
+for program in "$where"/by-*/example-shared "$where"/by-*/example-static; do
+	case $program in
+	*static) want=0 ;;
+	*) want=1 ;;
+	esac
+	needs=$(readelf -d "$program" | grep -c 'NEEDED.*libcovey\.so\.0' || true)
+	[ "$needs" = $want ] || { echo "$program names libcovey.so.0 $needs times"; exit 1; }
+	[ "$("$program")" = "$version" ] || { echo "$program does not say $version"; exit 1; }
+	if command -v redis-server >/dev/null; then
+		sums=$("$where/usr/bin/ep-run" -n 2 -- "$program" | grep -c 'sum 2$' || true)
+		[ "$sums" = 2 ] || { echo "$program: $sums of 2 ranks had the sum 2"; exit 1; }
+	else
+		echo "no redis-server: $program was only started"
+	fi
+done
+
+# The static library too shows covey_* alone.
+foreign=$(nm --defined-only --extern-only "$where/usr/$libdir/libcovey.a" | awk 'NF == 3 && $3 !~ /^covey_/ { print $3 }')
+[ -z "$foreign" ] || { echo "libcovey.a shows: $foreign"; exit 1; }
+
+unset LD_LIBRARY_PATH
 for tool in "$where"/usr/bin/ep-*; do
-	[ -e "$tool" ] || continue
 	# Found through the run path of the tool itself.
 	"$tool" --help >/dev/null || { echo "$tool does not start"; exit 1; }
 done
