@@ -1,0 +1,75 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# The committed pages are what the registries print now; every option, command and call has its place in the man pages
+# and the completion, and those are well formed. docs.sh SOURCE MANUAL MAN-FOLDER|- TOOL...
+# To renew the pages: docs.sh SOURCE MANUAL --update
+set -eu
+source=$1 manual=$2 man=$3
+shift 3
+failed=0
+where=$(mktemp -d)
+trap 'rm -rf "$where"' EXIT INT TERM
+
+for page in environment errors losses; do
+	"$manual" "$page" >"$where/$page.md"
+	if [ "$man" = --update ]; then
+		cp "$where/$page.md" "$source/docs/$page.md"
+	elif ! diff -u "$source/docs/$page.md" "$where/$page.md"; then
+		echo "docs/$page.md is stale: sh tests/unit/tools/docs.sh SOURCE MANUAL --update"
+		failed=1
+	fi
+done
+case $man in
+- | --update) exit $failed ;;
+esac
+
+missing()
+{
+	echo "$1 is missing in $2"
+	failed=1
+}
+
+for tool in "$@"; do
+	name=$(basename "$tool")
+	page=$man/man1/$name.1
+	"$tool" --help >"$where/help"
+	options=$(grep -E '^ +-' "$where/help" | grep -oE -e '--[a-z][a-z-]+' | sort -u)
+	[ -n "$options" ] || missing "any option of $name" "its --help"
+	for option in $options; do
+		grep -q -e "$(echo "$option" | sed 's/-/\\\\-/g')" "$page" || missing "$option" "$page"
+		grep -q -e "[\" ]${option}[\" ]" "$man/completions/$name" || missing "$option" "$man/completions/$name"
+	done
+	for section in NAME SYNOPSIS OPTIONS 'EXIT STATUS' 'SEE ALSO'; do
+		grep -q "^\.SH $section\$" "$page" || missing "section $section" "$page"
+	done
+done
+for call in $(grep '^COVEY_API ' "$source/include/covey.h" | grep -oE 'covey_[a-z_]+\(' | tr -d '('); do
+	[ -e "$man/man3/$call.3" ] || missing "$call.3" "$man/man3"
+	grep -q "^\.B .*$call(" "$man/man3/covey.3" || missing "$call" "$man/man3/covey.3"
+done
+for word in COVEY_STORE COVEY_ERR_FENCED allgather; do
+	grep -q "$word" "$man/man7/covey.7" || missing "$word" "$man/man7/covey.7"
+done
+
+if command -v groff >/dev/null; then
+	for page in "$man"/man1/*.1 "$man"/man3/covey.3 "$man"/man7/*.7; do
+		groff -man -Tascii -ww -z "$page" >"$where/said" 2>&1 || failed=1
+		[ ! -s "$where/said" ] || { cat "$where/said"; failed=1; }
+	done
+else
+	echo "no groff: the form of the pages is not checked"
+fi
+if command -v bash >/dev/null; then
+	cat >"$where/ask" <<'END'
+. "$1"
+COMP_WORDS=(ep-run --restart = on) COMP_CWORD=3
+_ep_run
+echo "${COMPREPLY[*]}"
+COMP_WORDS=(ep-run --str) COMP_CWORD=1
+_ep_run
+echo "${COMPREPLY[*]}"
+END
+	said=$(bash "$where/ask" "$man/completions/ep-run" | tr '\n' ' ')
+	[ "$said" = "on-failure --strict " ] || { echo "completion of ep-run gave: $said"; failed=1; }
+fi
+exit $failed

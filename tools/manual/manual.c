@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * covey-manual - prints the pages of docs/ that are tables of the registries
+ *
+ * A part of the build, not installed. The registries are inside the library, so this program, unlike the
+ * tools, is linked with all of it.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "config.h"
+#include "error.h"
+#include "losses.h"
+
+static void environment(FILE *file)
+{
+	fputs("# Environment\n\n"
+	      "Made from the registry in `src/base/config.h`. A setting is taken from `struct covey_config`, else from "
+	      "the "
+	      "parameters of the store URL, else from its variable, else from the launcher, else it has its default. "
+	      "An empty variable counts as not set.\n\n",
+	      file);
+	cvy_config_manual(file);
+}
+
+static void errors(FILE *file)
+{
+	fputs("# Errors\n\n"
+	      "Made from the registry in `include/covey.h`. Codes are grouped by what is lost, since that decides the "
+	      "cure: -1..-19 this call (nothing changed), -20..-39 one peer (carry on), -40..-59 this handle (close "
+	      "it, join again), -60..-79 this process. `covey_last_error()` names rank, epoch and cause.\n\n",
+	      file);
+	cvy_error_manual(file);
+}
+
+static void losses(FILE *file)
+{
+	fputs("# Losses\n\n"
+	      "Made from the registry in `src/collectives/losses.h`: what every operation does when a rank dies in it. "
+	      "Under `COVEY_ON_LOSS_FAIL` an operation that lacks a rank of the last safe point ends with "
+	      "`COVEY_ERR_PEER` on all survivors instead. *Alike* means: the same status, bytes, contributors and "
+	      "epoch on "
+	      "every survivor. A dead rank leaves a hole: numbers never shift.\n\n",
+	      file);
+	cvy_losses_manual(file);
+}
+
+int main(int argc, char **argv)
+{
+	static const struct {
+		const char *name;
+		void (*print)(FILE *file);
+	} pages[] = { { "environment", environment }, { "errors", errors }, { "losses", losses } };
+
+	for (size_t i = 0; argc == 2 && i < sizeof(pages) / sizeof(pages[0]); i++)
+		if (!strcmp(argv[1], pages[i].name)) {
+			pages[i].print(stdout);
+			return fflush(stdout) != 0;
+		}
+	fputs("usage: covey-manual environment|errors|losses\n", stderr);
+	return 2;
+}
