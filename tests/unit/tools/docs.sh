@@ -33,6 +33,7 @@ for tool in "$@"; do
 	name=$(basename "$tool")
 	page=$man/man1/$name.1
 	"$tool" --help >"$where/help"
+	"$tool" --version | grep -q "^$name [0-9.]*$" || missing "--version" "$tool"
 	options=$(grep -E '^ +-' "$where/help" | grep -oE -e '--[a-z][a-z-]+' | sort -u)
 	[ -n "$options" ] || missing "any option of $name" "its --help"
 	for option in $options; do
