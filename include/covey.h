@@ -151,7 +151,7 @@ enum covey_create { COVEY_CREATE_FIRST, COVEY_CREATE_NEVER }; /* NEVER: replacem
 
 /**
  * struct covey_config - how to join. A field left at its default is taken from the environment
- * (COVEY_*, then RANK, WORLD_SIZE), then from the built-in default. Strings are copied.
+ * (COVEY_*, then RANK, WORLD_SIZE or those of another launcher), then from the built-in default. Strings are copied.
  */
 struct covey_config {
 	size_t size;

@@ -241,16 +241,35 @@ static int code_has(const struct sources *from, enum setting s, long long *value
 	}
 }
 
+/* 1 with the launcher's variable for @s in *where, if a launcher started this process. */
+static int launcher(enum setting s, const char **where)
+{
+	static const struct {
+		const char *name[2]; /* of rank and world */
+		int both;
+	} list[] = {
+#define LAUNCHER_ROW(rank, world, both, meaning) { { rank, world }, both },
+		CVY_LAUNCHER_LIST(LAUNCHER_ROW)
+#undef LAUNCHER_ROW
+	};
+
+	for (size_t i = 0; i < sizeof(list) / sizeof(list[0]); i++) {
+		const char *other = getenv(list[i].name[s == SET_rank]);
+
+		*where = list[i].name[s == SET_world];
+		if (getenv(*where) && *getenv(*where) && (!list[i].both || (other && *other)))
+			return 1;
+	}
+	return 0;
+}
+
 static const char *environment(enum setting s, const char **where)
 {
-	static const char *const others[SETTINGS] = { [SET_rank] = "RANK", [SET_world] = "WORLD_SIZE" };
 	const char *value = getenv(rows[s].env);
 
 	*where = rows[s].env;
-	if ((!value || !*value) && others[s]) {
-		*where = others[s];
-		value = getenv(others[s]);
-	}
+	if ((!value || !*value) && (s == SET_rank || s == SET_world) && launcher(s, where))
+		value = getenv(*where);
 	return value && *value ? value : NULL;
 }
 
@@ -459,4 +478,12 @@ void cvy_config_manual(FILE *file)
 #define ENV_ROW(env, meaning) fputs("| `" env "` | " meaning " |\n", file);
 	CVY_ENV_LIST(ENV_ROW)
 #undef ENV_ROW
+}
+
+void cvy_launcher_manual(FILE *file)
+{
+	fputs("| launcher | rank | world |\n|---|---|---|\n", file);
+#define LAUNCHER_ROW(rank, world, both, meaning) fputs("| " meaning " | `" rank "` | `" world "` |\n", file);
+	CVY_LAUNCHER_LIST(LAUNCHER_ROW)
+#undef LAUNCHER_ROW
 }

@@ -17,8 +17,8 @@
 	  "store URL: redis://[user:password@]host[:port][/db], redis+unix:///path or " \
 	  "redis+sentinel://host[:port],.../MASTER[/db]") \
 	X(group, "COVEY_GROUP", STR, "covey", "name of the group: letters, digits, . _ - (at most 64)") \
-	X(rank, "COVEY_RANK", INT, -1, "rank to take; -1: any free one (RANK is read too)") \
-	X(world, "COVEY_WORLD", INT, 0, "processes that form the group (WORLD_SIZE is read too)") \
+	X(rank, "COVEY_RANK", INT, -1, "rank to take; -1: any free one (a launcher's is read too)") \
+	X(world, "COVEY_WORLD", INT, 0, "processes that form the group (a launcher's number is read too)") \
 	X(max_ranks, "COVEY_MAX_RANKS", INT, 64, "ranks the group can ever have, at most 4096") \
 	X(create, "COVEY_CREATE", ENUM, 0, \
 	  "first: form the group if it is not there; never: replacements and joiners") \
@@ -45,6 +45,18 @@
 	X("COVEY_FAULT", "fault plan of this process, see src/p2p/fault.h") \
 	X("COVEY_STORE_PASSWORD", "password of the store, kept out of URLs and argv")
 
+/*
+ * Variables of launchers, which stand in for COVEY_RANK and COVEY_WORLD where those are not set: the first row that
+ * applies. Who stands higher was started by who stands lower, if by any: mpirun inside a job of Slurm. A row needs both
+ * variables, or a shell inside an allocation would pass for its rank 0; ours and torchrun's count alone as ever.
+ * X(rank, world, both, "meaning")
+ */
+#define CVY_LAUNCHER_LIST(X) \
+	X("RANK", "WORLD_SIZE", 0, "ep-run, torchrun") \
+	X("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", 1, "Open MPI (mpirun)") \
+	X("PMI_RANK", "PMI_SIZE", 1, "launchers with PMI: MPICH (mpiexec), Intel MPI, Cray") \
+	X("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", 1, "Slurm (srun)")
+
 struct cvy_config { /* resolved: every field set, strings owned */
 	char *store, *group, *host, *interface, *secret_file;
 	int rank, world, max_ranks, create, admission, transport, tcp_connections;
@@ -59,5 +71,6 @@ void cvy_config_clear(struct cvy_config *config);
 
 /* The manual's tables of settings and variables, in Markdown. */
 void cvy_config_manual(FILE *file);
+void cvy_launcher_manual(FILE *file); /* and that of the launchers */
 
 #endif

@@ -186,7 +186,9 @@ int covey_admin_call(const char *store, const char *group, int argc, const char 
 		return err;
 	from.store = store;
 	from.group = group;
-	from.create = COVEY_CREATE_NEVER; /* so that no world is asked for */
+	/* Who asks may be no member of any job: neither a world nor a rank of the environment must stand in the way. */
+	from.create = COVEY_CREATE_NEVER;
+	from.max_ranks = COVEY_MAX_RANKS;
 	err = cvy_config_resolve(&from, &config, NULL);
 	if (err)
 		return err;

@@ -21,6 +21,14 @@ static void environment(FILE *file)
 	      "An empty variable counts as not set.\n\n",
 	      file);
 	cvy_config_manual(file);
+	fputs("\n## Launchers\n\n"
+	      "Where neither `COVEY_RANK` nor `COVEY_WORLD` says so, rank and number of ranks are the launcher's, the "
+	      "first "
+	      "of these whose variables are set (both of them, except for the first row). A launcher has to hand on "
+	      "`COVEY_STORE` too: `mpirun -x COVEY_STORE=redis://host:6379 -n 8 ./job`; `srun` hands on everything. "
+	      "Replacements that it did not start need `COVEY_CREATE=never`.\n\n",
+	      file);
+	cvy_launcher_manual(file);
 }
 
 static void errors(FILE *file)

@@ -11,9 +11,19 @@ static struct covey_error_info info;
 
 static void setup(void)
 {
-	static const char *const names[] = {
-		"RANK",	       "WORLD_SIZE",	  "COVEY_STORE",  "COVEY_GROUP",      "COVEY_RANK",
-		"COVEY_WORLD", "COVEY_MAX_RANKS", "COVEY_CREATE", "COVEY_SLOT_BYTES", "COVEY_HANG_MS"
+	static const char *const names[] = { "RANK",
+					     "WORLD_SIZE",
+					     "COVEY_STORE",
+					     "COVEY_GROUP",
+					     "COVEY_RANK",
+					     "COVEY_WORLD",
+					     "COVEY_MAX_RANKS",
+					     "COVEY_CREATE",
+					     "COVEY_SLOT_BYTES",
+					     "COVEY_HANG_MS",
+#define LAUNCHER_NAMES(rank, world, both, meaning) rank, world,
+					     CVY_LAUNCHER_LIST(LAUNCHER_NAMES)
+#undef LAUNCHER_NAMES
 	};
 
 	for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
@@ -76,6 +86,54 @@ START_TEST(config_sources_have_an_order)
 	config.rank = 0;
 	ck_assert_int_eq(resolve(&config), 0);
 	ck_assert_int_eq(out.rank, 0);
+}
+END_TEST
+
+/* Sets the variables of all launchers from @first on, each with a rank of its own. */
+static void launched_by(int first)
+{
+	static const char *const names[][2] = {
+#define LAUNCHER_ROW(rank, world, both, meaning) { rank, world },
+		CVY_LAUNCHER_LIST(LAUNCHER_ROW)
+#undef LAUNCHER_ROW
+	};
+	char text[8];
+
+	for (int i = 0; i < (int)(sizeof(names) / sizeof(names[0])); i++) {
+		snprintf(text, sizeof(text), "%d", i);
+		i < first ? unsetenv(names[i][0]) : setenv(names[i][0], text, 1);
+		snprintf(text, sizeof(text), "%d", 10 + i);
+		i < first ? unsetenv(names[i][1]) : setenv(names[i][1], text, 1);
+	}
+}
+
+START_TEST(config_takes_rank_and_world_of_the_innermost_launcher)
+{
+	unsetenv("COVEY_WORLD");
+	for (int i = 0; i < 4; i++) {
+		launched_by(i);
+		ck_assert_int_eq(resolve_url("redis://h"), 0);
+		ck_assert_int_eq(out.rank, i);
+		ck_assert_int_eq(out.world, 10 + i);
+		teardown();
+	}
+	setenv("COVEY_RANK", "7", 1);
+	ck_assert_int_eq(resolve_url("redis://h?world=9"), 0);
+	ck_assert_int_eq(out.rank, 7);
+	ck_assert_int_eq(out.world, 9);
+}
+END_TEST
+
+START_TEST(config_takes_no_half_of_a_launcher)
+{
+	setenv("SLURM_PROCID", "0", 1); /* the script of a batch job has a rank, but is none */
+	ck_assert_int_eq(resolve_url("redis://h?world=9"), 0);
+	ck_assert_int_eq(out.rank, -1);
+	teardown();
+	setenv("OMPI_COMM_WORLD_RANK", "x", 1);
+	setenv("OMPI_COMM_WORLD_SIZE", "2", 1);
+	ck_assert_int_eq(resolve_url("redis://h"), COVEY_ERR_INVAL);
+	ck_assert_ptr_nonnull(strstr(info.cause, "OMPI_COMM_WORLD_RANK"));
 }
 END_TEST
 
@@ -225,6 +283,8 @@ int main(void)
 	tcase_add_checked_fixture(tc, setup, teardown);
 	tcase_add_test(tc, config_defaults_fill_every_field);
 	tcase_add_test(tc, config_sources_have_an_order);
+	tcase_add_test(tc, config_takes_rank_and_world_of_the_innermost_launcher);
+	tcase_add_test(tc, config_takes_no_half_of_a_launcher);
 	tcase_add_test(tc, config_takes_its_parameters_from_the_url_and_leaves_db);
 	tcase_add_test(tc, config_reads_everything_from_the_environment);
 	tcase_add_test(tc, config_refuses_what_is_wrong_and_says_what_is_right);

@@ -41,4 +41,7 @@ expect 1 --no-such-option status
 expect 1 --store nonsense://user:geheim@host status
 expect "3 4" --store redis+unix:///nonexistent/socket status
 expect "3 4" --store redis://user:geheim@127.0.0.1:1/0 status
+# The rank of a large job is no reason to refuse.
+export RANK=99 WORLD_SIZE=100
+expect "3 4" --store redis+unix:///nonexistent/socket status
 exit $failed
