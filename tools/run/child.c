@@ -130,14 +130,14 @@ pid_t run_fork(void)
 	return 0;
 }
 
-/* Ranks go to hosts in equal blocks, the first hosts taking one more. */
+/* Ranks go to hosts in equal blocks, the first hosts taking one more; or as many to each as it has slots. */
 void run_place(const struct run_options *opt, int rank, int *host, int *local)
 {
 	int hosts = opt->host_count ? opt->host_count : 1;
 	int each = opt->ranks / hosts, more = opt->ranks % hosts, first = 0;
 
-	for (*host = 0; *host < hosts; (*host)++) {
-		int here = each + (*host < more);
+	for (*host = 0; *host < hosts - 1; (*host)++) {
+		int here = opt->slots[0] ? opt->slots[*host] : each + (*host < more);
 
 		if (rank < first + here)
 			break;
@@ -146,31 +146,46 @@ void run_place(const struct run_options *opt, int rank, int *host, int *local)
 	*local = rank - first;
 }
 
-static void set_number(const char *name, int value)
+static void set_text(struct run_variable *to, const char *name, const char *value)
 {
-	char text[16];
+	to->name = name;
+	snprintf(to->value, sizeof(to->value), "%s", value);
+}
 
-	snprintf(text, sizeof(text), "%d", value);
-	setenv(name, text, 1);
+static void set_number(struct run_variable *to, const char *name, int value)
+{
+	to->name = name;
+	snprintf(to->value, sizeof(to->value), "%d", value);
+}
+
+int run_variables(const struct run_options *opt, const char *url, int rank, bool replacement,
+		  struct run_variable list[RUN_VARIABLES])
+{
+	int host, local, n = 0;
+
+	run_place(opt, rank, &host, &local);
+	set_text(&list[n++], "COVEY_STORE", url);
+	set_text(&list[n++], "COVEY_GROUP", opt->group);
+	set_number(&list[n++], "COVEY_RANK", rank);
+	set_number(&list[n++], "RANK", rank);
+	set_number(&list[n++], "LOCAL_RANK", local);
+	set_number(&list[n++], "COVEY_WORLD", opt->ranks);
+	set_number(&list[n++], "WORLD_SIZE", opt->ranks);
+	set_number(&list[n++], "COVEY_MAX_RANKS", opt->max_ranks);
+	if (opt->host_count)
+		set_text(&list[n++], "COVEY_HOST", opt->hosts[host]);
+	if (replacement)
+		set_text(&list[n++], "COVEY_CREATE", "never");
+	return n;
 }
 
 static void set_environment(const struct run_options *opt, const char *url, int rank, bool replacement)
 {
-	int host, local;
+	struct run_variable list[RUN_VARIABLES];
+	int n = run_variables(opt, url, rank, replacement, list);
 
-	run_place(opt, rank, &host, &local);
-	setenv("COVEY_STORE", url, 1);
-	setenv("COVEY_GROUP", opt->group, 1);
-	set_number("COVEY_RANK", rank);
-	set_number("RANK", rank);
-	set_number("LOCAL_RANK", local);
-	set_number("COVEY_WORLD", opt->ranks);
-	set_number("WORLD_SIZE", opt->ranks);
-	set_number("COVEY_MAX_RANKS", opt->max_ranks);
-	if (opt->host_count)
-		setenv("COVEY_HOST", opt->hosts[host], 1);
-	if (replacement)
-		setenv("COVEY_CREATE", "never", 1);
+	for (int i = 0; i < n; i++)
+		setenv(list[i].name, list[i].value, 1);
 }
 
 /* @word with {host} replaced, in memory that the child never frees. */
@@ -208,19 +223,35 @@ static void __attribute__((noreturn)) exec_program(const struct run_options *opt
 	_exit(errno == ENOENT ? 127 : 126);
 }
 
-pid_t run_spawn(const struct run_options *opt, const char *url, int rank, bool replacement, const int out[2])
+pid_t run_spawn(const struct run_options *opt, const char *url, int rank, bool replacement, const int out[2],
+		int *lifeline)
 {
-	pid_t pid = run_fork();
-	int null;
+	size_t bytes = 0;
+	int in = -1;
+	pid_t pid;
 
-	if (pid)
+	*lifeline = -1;
+	if (opt->ssh_count) {
+		in = run_lifeline(opt, url, rank, replacement, &bytes, lifeline);
+		if (in < 0)
+			return -1;
+	}
+	pid = run_fork();
+	if (pid) {
+		if (in >= 0)
+			close(in);
+		if (pid < 0 && *lifeline >= 0) {
+			close(*lifeline);
+			*lifeline = -1;
+		}
 		return pid;
-	null = open("/dev/null", O_RDONLY);
-	if (null < 0 || dup2(null, STDIN_FILENO) < 0 || dup2(out[0], STDOUT_FILENO) < 0 ||
-	    dup2(out[1], STDERR_FILENO) < 0)
+	}
+	if (in < 0)
+		in = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	if (in < 0 || dup2(in, STDIN_FILENO) < 0 || dup2(out[0], STDOUT_FILENO) < 0 || dup2(out[1], STDERR_FILENO) < 0)
 		_exit(RUN_EXIT_SELF);
-	if (null > STDERR_FILENO)
-		close(null);
+	if (opt->ssh_count)
+		run_exec_remote(opt, rank, bytes);
 	set_environment(opt, url, rank, replacement);
 	exec_program(opt, rank);
 }

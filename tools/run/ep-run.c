@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ep-run - start the ranks of a group on this machine, and a private store if none is named
+ * ep-run - start the ranks of a group, here or on other hosts, and a private store if none is named
  *
  * This file is the front: it reads the options, starts the keeper (keeper.c), hands signals on
  * to it, and ends with its exit code. If the keeper is killed, all that descended from it falls to
@@ -32,13 +32,18 @@ static const char doc[] =
 	"Each rank gets COVEY_STORE, COVEY_GROUP, COVEY_RANK, COVEY_WORLD, COVEY_MAX_RANKS, RANK, WORLD_SIZE, "
 	"LOCAL_RANK "
 	"and, with --hosts, COVEY_HOST; its standard input is empty. COVEY_STORE in the environment counts as --store. "
-	"Without either a redis-server of its own serves the run: on a unix socket, or with --launch on one address "
+	"Without either a redis-server of its own serves the run: on a unix socket, or for several hosts on one "
+	"address "
 	"with a password made for this run. If it dies it is started again, and the members fill it anew.\n\n"
 	"SIGINT, SIGTERM and SIGHUP are handed to all ranks; the second one kills them. When the process of a rank "
 	"ends, what is left of its process group is killed. Nothing outlives ep-run, however it ends.\n\n"
 	"A rank that dies is reported to a private store as proven dead, so that the others need not wait; with "
 	"--launch "
-	"only if its first word is `ip`, which becomes the program instead of starting it.\n\n"
+	"only if its first word is `ip`, which becomes the program instead of starting it; with ssh never.\n\n"
+	"With --hosts each rank is started by `ssh -o BatchMode=yes HOST`, in the same directory there, with all "
+	"COVEY_* "
+	"variables and LD_LIBRARY_PATH of here. ssh must not ask for anything. Addresses and passwords go through the "
+	"connection, never into a list of processes; a rank is killed when its connection ends.\n\n"
 	"Exit status:\n"
 	"  0        all is well\n"
 	"  1..124   code of the rank that failed first\n"
@@ -49,10 +54,10 @@ static const char doc[] =
 	"after another rank ended with 0: it came too late. With --strict, or after a signal to ep-run, every failure "
 	"counts. With --restart on-failure only the last process of a rank counts.";
 
-enum { OPT_MAX = 256, OPT_RESTART, OPT_HOSTS, OPT_LAUNCH, OPT_STRICT, OPT_ADDRESS };
+enum { OPT_MAX = 256, OPT_RESTART, OPT_HOSTS, OPT_LAUNCH, OPT_STRICT, OPT_ADDRESS, OPT_SSH, OPT_LOCAL };
 
 static const struct argp_option options[] = {
-	{ "ranks", 'n', "N", 0, "Number of ranks to start (1 to 4096)", 0 },
+	{ "ranks", 'n', "N", 0, "Number of ranks to start (1 to 4096; default: what --hosts adds up to)", 0 },
 	{ "store", 's', "URL", 0,
 	  "Store to use: redis://host:port/db, redis+unix:///path or redis+sentinel://host:port,.../MASTER (a "
 	  "password: by COVEY_STORE)",
@@ -61,7 +66,11 @@ static const struct argp_option options[] = {
 	{ "max-ranks", OPT_MAX, "M", 0, "Ranks the group can ever have (COVEY_MAX_RANKS, else 64 or N)", 0 },
 	{ "restart", OPT_RESTART, "never|on-failure", 0,
 	  "Start a replacement for a rank that failed while others run (at most 100 in all; default never)", 0 },
-	{ "hosts", OPT_HOSTS, "A,B,...", 0, "Names of hosts; the ranks are dealt out in equal blocks", 0 },
+	{ "hosts", OPT_HOSTS, "A,B:N,...",
+	  0, "Hosts to start the ranks on, by ssh: N ranks on each (1 where others have a number), or else in equal blocks",
+	  0 },
+	{ "ssh", OPT_SSH, "COMMAND", 0, "What reaches a host, split at blanks, HOST and a command appended", 0 },
+	{ "local", OPT_LOCAL, NULL, 0, "All --hosts are names for this machine, told apart by COVEY_HOST", 0 },
 	{ "launch", OPT_LAUNCH, "COMMAND", 0,
 	  "Words to put before PROG, {host} replaced, split at blanks: 'ip netns exec {host}'. The environment must "
 	  "reach PROG, and signals too",
@@ -119,6 +128,37 @@ static int split(struct argp_state *state, const char *what, char *text, const c
 	return count;
 }
 
+/* Takes the numbers off `A,B:4`. */
+static void take_slots(struct argp_state *state, struct run_options *opt)
+{
+	bool any = false;
+
+	for (int i = 0; i < opt->host_count; i++) {
+		char *colon = strchr(opt->hosts[i], ':');
+
+		opt->slots[i] = 0;
+		if (colon) {
+			*colon = '\0';
+			opt->slots[i] = number(state, "--hosts", colon + 1, COVEY_MAX_RANKS);
+			any = true;
+		}
+		if (!opt->hosts[i][0] || opt->hosts[i][0] == '-')
+			argp_error(state, "--hosts: \"%s\" is no name of a host", opt->hosts[i]);
+	}
+	for (int i = 0; any && i < opt->host_count; i++)
+		if (!opt->slots[i])
+			opt->slots[i] = 1;
+}
+
+static int all_slots(const struct run_options *opt)
+{
+	int sum = 0;
+
+	for (int i = 0; i < opt->host_count; i++)
+		sum += opt->slots[i];
+	return sum;
+}
+
 static void no_password(struct argp_state *state, const char *url)
 {
 	const char *at = strrchr(url, '@'), *scheme = strstr(url, "://");
@@ -156,9 +196,16 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		return 0;
 	case OPT_HOSTS:
 		opt->host_count = split(state, "--hosts", arg, ",", opt->hosts, RUN_MAX_HOSTS);
+		take_slots(state, opt);
 		return 0;
 	case OPT_LAUNCH:
 		opt->launch_count = split(state, "--launch", arg, " \t", opt->launch, RUN_MAX_WORDS);
+		return 0;
+	case OPT_SSH:
+		opt->ssh_count = split(state, "--ssh", arg, " \t", opt->ssh, RUN_MAX_WORDS);
+		return 0;
+	case OPT_LOCAL:
+		opt->local = true;
 		return 0;
 	case OPT_ADDRESS:
 		opt->address = arg;
@@ -179,14 +226,20 @@ static void check_options(const struct argp *argp, char **argv, struct run_optio
 	const char *why = NULL;
 
 	if (!opt->ranks)
+		opt->ranks = all_slots(opt);
+	if (!opt->ranks || opt->ranks > COVEY_MAX_RANKS)
 		why = "-n N is needed";
 	else if (!opt->argv)
 		why = "a program is needed: ep-run -n N -- PROG ARGS";
 	else if (opt->max_ranks && opt->max_ranks < opt->ranks)
 		why = "--max-ranks is smaller than -n";
-	else if (opt->launch_count && !opt->host_count)
-		why = "--launch needs --hosts";
-	else if (opt->host_count > opt->ranks)
+	else if ((opt->launch_count || opt->ssh_count || opt->local) && !opt->host_count)
+		why = "--launch, --ssh and --local need --hosts";
+	else if (!!opt->launch_count + !!opt->ssh_count + opt->local > 1)
+		why = "only one of --launch, --ssh and --local";
+	else if (opt->slots[0] && all_slots(opt) < opt->ranks)
+		why = "-n is more than the numbers of --hosts add up to";
+	else if (!opt->slots[0] && opt->host_count > opt->ranks)
 		why = "more --hosts than ranks";
 	if (!why)
 		return;
@@ -197,8 +250,13 @@ static void check_options(const struct argp *argp, char **argv, struct run_optio
 
 static void fill_from_environment(struct run_options *opt)
 {
+	static const char *const ssh[] = { "ssh", "-o", "BatchMode=yes" };
 	const char *text;
 
+	if (opt->host_count && !opt->launch_count && !opt->local && !opt->ssh_count) {
+		opt->ssh_count = 3;
+		memcpy(opt->ssh, ssh, sizeof(ssh));
+	}
 	text = getenv("COVEY_STORE");
 	if (!opt->store && text && *text)
 		opt->store = text;

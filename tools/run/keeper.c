@@ -53,7 +53,9 @@ static bool start_rank(struct keeper *k, int r, bool replacement)
 	}
 	ends[0] = out[1];
 	ends[1] = err[1];
-	rank->pid = run_spawn(k->opt, k->url, r, replacement, ends);
+	if (rank->lifeline >= 0)
+		close(rank->lifeline);
+	rank->pid = run_spawn(k->opt, k->url, r, replacement, ends, &rank->lifeline);
 	close(out[1]);
 	close(err[1]);
 	fcntl(out[0], F_SETFL, O_NONBLOCK);
@@ -115,6 +117,8 @@ static void rank_ended(struct keeper *k, int r, int status)
 	uint64_t wait_ms = RETRY_FIRST_MS;
 
 	rank->pid = 0;
+	if (k->opt->ssh_count)
+		status = run_remote_status(status);
 	rank->status = status;
 	if (WIFSIGNALED(status))
 		run_say("rank %d was killed by signal %d (%s)", r, WTERMSIG(status), strsignal(WTERMSIG(status)));
@@ -215,13 +219,22 @@ static void replace(struct keeper *k)
 	}
 }
 
+/* To the rank on its host. A line that cannot be written is no signal: then the connection goes, which kills it. */
+static bool signal_far(const struct run_rank *rank, int sig)
+{
+	char line[8];
+	int n = snprintf(line, sizeof(line), "%d\n", sig);
+
+	return rank->lifeline >= 0 && sig != SIGKILL && write(rank->lifeline, line, (size_t)n) == n;
+}
+
 static void forward(struct keeper *k, int sig)
 {
 	if (k->signalled++)
 		sig = SIGKILL;
 	for (int r = 0; r < k->opt->ranks; r++)
-		if (k->rank[r].pid)
-			kill(-k->rank[r].pid, sig);
+		if (k->rank[r].pid && !signal_far(&k->rank[r], sig))
+			kill(-k->rank[r].pid, k->rank[r].lifeline >= 0 ? SIGKILL : sig);
 }
 
 static void hear_front(struct keeper *k)
@@ -308,7 +321,7 @@ static int settle_down(struct keeper *k)
 	sigdelset(&set, SIGTERM);
 	sigdelset(&set, SIGHUP);
 	k->children = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
-	if (!getrlimit(RLIMIT_NOFILE, &files) && files.rlim_cur < (rlim_t)k->opt->ranks * 2 + 64) {
+	if (!getrlimit(RLIMIT_NOFILE, &files) && files.rlim_cur < (rlim_t)k->opt->ranks * 3 + 64) {
 		files.rlim_cur = files.rlim_max;
 		setrlimit(RLIMIT_NOFILE, &files);
 	}
@@ -319,13 +332,15 @@ static int settle_down(struct keeper *k)
 		return -1;
 	for (int i = 0; i < 2 * k->opt->ranks; i++)
 		k->stream[i].fd = -1;
+	for (int r = 0; r < k->opt->ranks; r++)
+		k->rank[r].lifeline = -1;
 	return 0;
 }
 
 /* With a launcher between us and the rank, the death of our child says nothing, unless it is one that becomes the rank. */
 static bool can_prove(const struct run_options *opt)
 {
-	return !opt->store && (!opt->launch_count || !strcmp(opt->launch[0], "ip"));
+	return !opt->store && !opt->ssh_count && (!opt->launch_count || !strcmp(opt->launch[0], "ip"));
 }
 
 static bool start_all(struct keeper *k)

@@ -22,7 +22,11 @@ struct run_options {
 	const char *group;
 	bool restart, strict, verbose;
 	const char *hosts[RUN_MAX_HOSTS];
+	int slots[RUN_MAX_HOSTS]; /* ranks of each host; all 0: equal blocks */
 	int host_count;
+	bool local;			/* all hosts are this machine */
+	const char *ssh[RUN_MAX_WORDS]; /* words that reach a host */
+	int ssh_count;			/* 0: ranks are started here */
 	const char *launch[RUN_MAX_WORDS];
 	int launch_count;
 	const char *address; /* where a private store listens for other hosts; NULL: found */
@@ -44,6 +48,7 @@ struct run_store {
 struct run_rank {
 	pid_t pid;		     /* 0: none */
 	pid_t group;		     /* process group that is not known to be gone; 0: none */
+	int lifeline;		     /* of a rank on another host: see remote.c; -1: none */
 	uint64_t start_ns, retry_ns; /* retry: when to start a replacement; 0: not due */
 	int status;		     /* of wait(), of the last process */
 	int restarts;
@@ -70,8 +75,24 @@ int run_make_dir(struct run_options *opt);
 
 /* Both return with a child that dies with its parent, in its own process group; < 0: no child. */
 pid_t run_fork(void);
-pid_t run_spawn(const struct run_options *opt, const char *url, int rank, bool replacement, const int out[2]);
+pid_t run_spawn(const struct run_options *opt, const char *url, int rank, bool replacement, const int out[2],
+		int *lifeline);
 void run_place(const struct run_options *opt, int rank, int *host, int *local);
+
+/* What a rank finds in its environment. */
+#define RUN_VARIABLES 10
+struct run_variable {
+	const char *name;
+	char value[320];
+};
+int run_variables(const struct run_options *opt, const char *url, int rank, bool replacement,
+		  struct run_variable list[RUN_VARIABLES]);
+
+/* Ranks on other hosts: see remote.c. The end of a pipe to be the rank's standard input, -1: none; the other end. */
+int run_lifeline(const struct run_options *opt, const char *url, int rank, bool replacement, size_t *bytes,
+		 int *lifeline);
+void run_exec_remote(const struct run_options *opt, int rank, size_t bytes) __attribute__((noreturn));
+int run_remote_status(int status);
 
 int run_store_start(const struct run_options *opt, struct run_store *store);   /* 0 after PONG, else -1 */
 int run_store_restart(const struct run_options *opt, struct run_store *store); /* does not wait */

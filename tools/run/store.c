@@ -84,7 +84,7 @@ static int make_password(char text[65])
 
 static int choose_place(const struct run_options *opt, struct run_store *store)
 {
-	if (!opt->launch_count) {
+	if (!opt->launch_count && !opt->ssh_count) {
 		snprintf(store->socket, sizeof(store->socket), "%s/store", opt->dir);
 		snprintf(store->url, sizeof(store->url), "redis+unix://%s", store->socket);
 		return 0;

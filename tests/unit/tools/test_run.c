@@ -187,7 +187,7 @@ END_TEST
 
 START_TEST(run_sets_the_environment)
 {
-	ck_assert_int_eq(shell(&run, "--hosts", "a,b",
+	ck_assert_int_eq(shell(&run, "--local", "--hosts=a,b",
 			       "echo $WORLD_SIZE $COVEY_WORLD $COVEY_MAX_RANKS $LOCAL_RANK $COVEY_HOST $COVEY_GROUP "
 			       "${COVEY_STORE%%/*} ${COVEY_CREATE-first}"),
 			 0);
