@@ -193,7 +193,7 @@ static int claim_outcome(struct cvy_engine *e, struct cvy_op *op)
 	if (!o)
 		return 0;
 	*at = o->next;
-	if (!o->result.status && (o->sig != op->sig || (o->ticks && o->ticks != op->ticks)))
+	if (!cvy_outcome_fits(o, op))
 		o->result.status = COVEY_ERR_MISMATCH;
 	cvy_engine_explain(e, op, o->result.status);
 	for (uint64_t i = 0; !o->result.status && op->kind->take && pos < o->n; i++) {

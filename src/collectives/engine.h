@@ -295,6 +295,17 @@ struct cvy_outcome { /* of an operation that the application has not called yet 
 	size_t n;
 };
 
+/*
+ * Is it of the call made here? sig is 0 where nobody completed any. A private operation that others completed without
+ * this rank's part was none that all had called.
+ */
+static inline int cvy_outcome_fits(const struct cvy_outcome *o, const struct cvy_op *op)
+{
+	if (o->sig && (o->sig != op->sig || (o->ticks && o->ticks != op->ticks)))
+		return 0;
+	return o->result.status || op->kind->op_class != CVY_OP_PRIVATE;
+}
+
 void cvy_engine_end_all(struct cvy_engine *e, int err);
 void cvy_engine_reach(struct cvy_engine *e, uint64_t seq); /* done = ent = seq; done is read without the lock */
 void cvy_engine_decide(struct cvy_engine *e, struct cvy_op *op, int status, uint32_t epoch,

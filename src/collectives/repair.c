@@ -469,7 +469,7 @@ static void take(struct cvy_engine *e, struct cvy_outcome *o)
 		cvy_engine_reach(e, o->result.seq);
 		return;
 	}
-	if (!status && (o->sig != op->sig || (o->ticks && o->ticks != op->ticks)))
+	if (!cvy_outcome_fits(o, op))
 		status = COVEY_ERR_MISMATCH;
 	for (uint64_t i = o->from; !status && op->kind->take && i < o->ticks; i++) {
 		uint32_t n;

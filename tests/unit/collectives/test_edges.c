@@ -108,6 +108,55 @@ START_TEST(a_tick_of_huge_slots_fits_a_repair_message)
 }
 END_TEST
 
+/* ---- what a repair brought before the application called it ---- */
+
+static void bring(struct cvy_engine *e, int status, uint32_t sig)
+{
+	struct cvy_outcome *o = calloc(1, sizeof(*o));
+
+	must(o != NULL, "no memory");
+	pthread_mutex_lock(&e->lock);
+	o->result = (struct covey_result){ .status = status, .epoch = e->epoch, .seq = e->done + 1, .size = 1 };
+	cvy_mask_add(&o->result.mask, 0);
+	o->sig = sig;
+	o->next = e->outcomes;
+	e->outcomes = o;
+	cvy_engine_reach(e, o->result.seq);
+	pthread_mutex_unlock(&e->lock);
+}
+
+static void claim(struct member *m)
+{
+	struct cvy_engine *e = m->group->engine;
+	uint32_t barrier, alltoall;
+	int32_t x = 1, y = 2;
+
+	must(!covey_barrier(m->group, NULL, NULL), "barrier");
+	barrier = cvy_engine_record(e, 1)->sig;
+	must(!covey_alltoall(&x, &x, 1, COVEY_INT32, m->group, NULL, NULL), "alltoall");
+	alltoall = cvy_engine_record(e, 2)->sig;
+	bring(e, 0, barrier);
+	must(!covey_barrier(m->group, NULL, NULL), "the outcome of the call made here");
+	bring(e, COVEY_ERR_LOST, 0);
+	must(covey_barrier(m->group, NULL, NULL) == COVEY_ERR_LOST, "failed for all");
+	bring(e, 0, alltoall);
+	must(covey_barrier(m->group, NULL, NULL) == COVEY_ERR_MISMATCH, "of another call");
+	bring(e, COVEY_ERR_ROOT, barrier);
+	must(covey_alltoall(&x, &y, 1, COVEY_INT32, m->group, NULL, NULL) == COVEY_ERR_MISMATCH, "failed, of another");
+	bring(e, 0, alltoall);
+	must(covey_alltoall(&x, &y, 1, COVEY_INT32, m->group, NULL, NULL) == COVEY_ERR_MISMATCH && y == 2,
+	     "private, and completed without this rank");
+	must(!covey_alltoall(&x, &y, 1, COVEY_INT32, m->group, NULL, NULL) && y == 1, "goes on");
+}
+
+START_TEST(an_outcome_is_taken_for_the_call_it_is_of)
+{
+	struct covey_config config = harness_config("claim", 1);
+
+	harness_threads(&config, claim, NULL);
+}
+END_TEST
+
 /* A group that its store forgot while it formed may come up again with another creator's max_ranks. */
 START_TEST(a_new_identity_brings_its_own_number_of_ranks)
 {
@@ -294,6 +343,7 @@ int main(void)
 
 	tcase_add_loop_test(tc, tick_numbers_begin_anew_before_they_run_out, 0, 3);
 	tcase_add_test(tc, a_tick_of_huge_slots_fits_a_repair_message);
+	tcase_add_test(tc, an_outcome_is_taken_for_the_call_it_is_of);
 	tcase_add_test(tc, a_new_identity_brings_its_own_number_of_ranks);
 	tcase_add_test(tc, a_dispatch_of_many_runs_loses_no_row);
 	tcase_add_test(tc, abort_ends_requests_too);
