@@ -323,6 +323,7 @@ void cvy_engine_wake(struct cvy_engine *e);				     /* steppers and waiters look
 void cvy_engine_announce(struct cvy_engine *e, const struct cvy_line *line); /* wake peers asleep on it */
 void cvy_repair_message(struct cvy_engine *e, const struct cvy_msg *msg);
 void cvy_repair_step(struct cvy_engine *e);
+int cvy_repair_go_on(struct cvy_engine *e); /* as far as it goes; 1: it waits for more */
 void cvy_repair_drop(struct cvy_engine *e);
 void cvy_repair_forget(struct cvy_engine *e); /* a view is active: nobody will ask for what was given */
 void cvy_admit_message(struct cvy_engine *e, const struct cvy_msg *msg);

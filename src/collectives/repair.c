@@ -259,6 +259,12 @@ void cvy_repair_step(struct cvy_engine *e)
 	}
 }
 
+int cvy_repair_go_on(struct cvy_engine *e)
+{
+	cvy_repair_step(e);
+	return e->repair && !e->repair->told;
+}
+
 static int somebody_lags(const struct cvy_engine *e, const struct covey_mask *holders)
 {
 	CVY_MASK_EACH(r, &e->view->members)

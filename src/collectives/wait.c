@@ -26,7 +26,7 @@
 #define LOOKS_OWN 2000	 /* about 50 us with a core of one's own */
 #define YIELD_NS CVY_MS	 /* yields until then, sleeps afterwards */
 #define SLEEP_MS 10	 /* longest sleep on a line */
-#define SLEEP_MIXED_MS 1 /* while sockets and lines both matter */
+#define SLEEP_MIXED_MS 1 /* while sockets and lines both matter, and while a repair waits for either */
 #define FDS_MAX 64	 /* sockets one waiter polls at once */
 
 #ifndef SYS_futex_waitv
@@ -225,10 +225,10 @@ static void be_patient(struct cvy_engine *e, struct patience *p, uint64_t deadli
 }
 
 /* The gate is closed: a view change is under way and the agent needs the lock. Lock not held. */
-static void wait_for_gate(struct cvy_engine *e, const struct cvy_op *op, uint64_t deadline_ns)
+static void wait_for_gate(struct cvy_engine *e, const struct cvy_op *op, uint64_t deadline_ns, int repairing)
 {
 	uint32_t seen = __atomic_load_n(&e->change, __ATOMIC_SEQ_CST);
-	uint64_t now = cvy_now_ns(), ns = SLEEP_MS * CVY_MS;
+	uint64_t now = cvy_now_ns(), ns = (repairing ? SLEEP_MIXED_MS : SLEEP_MS) * CVY_MS;
 
 	if (!__atomic_load_n(&e->gate, __ATOMIC_SEQ_CST) || cvy_op_decided(op))
 		return;
@@ -259,7 +259,7 @@ int cvy_engine_unsent(struct cvy_engine *e)
 int cvy_engine_wait(struct cvy_engine *e, struct cvy_op *op, uint64_t deadline_ns)
 {
 	struct patience p = { 0, 0 };
-	int err = 0, more;
+	int err = 0, more, repairing;
 
 	if (cvy_op_decided(op))
 		return 0;
@@ -271,8 +271,9 @@ int cvy_engine_wait(struct cvy_engine *e, struct cvy_op *op, uint64_t deadline_n
 			break;
 		}
 		if (__atomic_load_n(&e->gate, __ATOMIC_SEQ_CST)) {
+			repairing = cvy_repair_go_on(e); /* the progress thread leaves it to who waits */
 			pthread_mutex_unlock(&e->lock);
-			wait_for_gate(e, op, deadline_ns);
+			wait_for_gate(e, op, deadline_ns, repairing);
 			pthread_mutex_lock(&e->lock);
 			p = (struct patience){ 0, 0 };
 		} else if (cvy_engine_step(e)) {

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 
 #include "algo.h"
+#include "clock.h"
 #include "handle.h"
 
 /* All ranks of a test, which are threads, stand here until all have come. */
@@ -154,6 +155,53 @@ START_TEST(an_outcome_is_taken_for_the_call_it_is_of)
 	struct covey_config config = harness_config("claim", 1);
 
 	harness_threads(&config, claim, NULL);
+}
+END_TEST
+
+/* ---- a source that is past a private operation ---- */
+
+/* Both stand still as in a change whose base is behind the operation, which rank 1 has not called. */
+static void run_past(struct member *m)
+{
+	struct cvy_engine *e = m->group->engine;
+	struct covey_mask none = { { 0 } };
+	struct covey_work *work = NULL;
+	struct covey_result res;
+	int32_t x[2] = { 0 }, y[2];
+
+	if (m->rank == 0)
+		must(!covey_alltoall_start(x, y, 1, COVEY_INT32, m->group, NULL, &work), "start");
+	pthread_mutex_lock(&e->lock);
+	__atomic_store_n(&e->gate, 1, __ATOMIC_SEQ_CST);
+	e->view->base = 2;
+	pthread_mutex_unlock(&e->lock);
+	if (m->rank == 0) {
+		must(work->op->state == CVY_OP_ENTERED && work->op->entered == 1, "not published");
+		cvy_engine_repair(e, &none);
+		must(!cvy_op_decided(work->op), "decided though rank 1 may have published its part");
+	}
+	pthread_barrier_wait(&together);
+	if (m->rank == 1) {
+		pthread_mutex_lock(&e->lock);
+		cvy_engine_reach(e, 1);
+		pthread_mutex_unlock(&e->lock);
+		cvy_engine_repair(e, &none);
+	} else {
+		must(covey_work_wait(work, cvy_now_ns() + 20000 * CVY_MS, &res) == COVEY_ERR_MISMATCH,
+		     "rank 1 is past it: status %d", res.status);
+		covey_work_free(work);
+	}
+	pthread_barrier_wait(&together);
+	m->no_leave = 1;
+}
+
+START_TEST(a_source_that_is_past_a_private_operation_is_not_waited_for)
+{
+	struct covey_config config = harness_config("past", 2);
+
+	config.transport = _i ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
+	pthread_barrier_init(&together, NULL, 2);
+	harness_threads(&config, run_past, NULL);
 }
 END_TEST
 
@@ -344,6 +392,7 @@ int main(void)
 	tcase_add_loop_test(tc, tick_numbers_begin_anew_before_they_run_out, 0, 3);
 	tcase_add_test(tc, a_tick_of_huge_slots_fits_a_repair_message);
 	tcase_add_test(tc, an_outcome_is_taken_for_the_call_it_is_of);
+	tcase_add_loop_test(tc, a_source_that_is_past_a_private_operation_is_not_waited_for, 0, 2);
 	tcase_add_test(tc, a_new_identity_brings_its_own_number_of_ranks);
 	tcase_add_test(tc, a_dispatch_of_many_runs_loses_no_row);
 	tcase_add_test(tc, abort_ends_requests_too);
