@@ -101,28 +101,29 @@ static void tell_repaired(struct cvy_engine *e)
 	cvy_post(&e->sink, &ev);
 }
 
-static int holds(const struct cvy_engine *e, int h, uint64_t seq)
-{
-	return h != e->rank && covey_mask_has(&e->repair->holders, h) && e->view->member[h].from <= seq;
-}
-
-/* From the lowest holder, or from @whom */
-static void send_pull(struct cvy_engine *e, uint64_t seq, uint64_t from_tick, int whom)
+static void ask(struct cvy_engine *e, uint64_t seq, uint64_t from_tick, int whom)
 {
 	struct pull pull = { seq, from_tick };
-	int h = whom >= 0 ? whom : cvy_mask_next(&e->repair->holders, 0);
 
-	while (h >= 0 && !holds(e, h, seq))
+	e->repair->asked = seq;
+	e->repair->holder = whom;
+	e->repair->next = from_tick;
+	cvy_debug("engine", "pull operation %llu from rank %d, epoch %u", (unsigned long long)seq, whom,
+		  e->view->epoch);
+	e->send(e->send_ctx, whom, e->view->member[whom].inc, CVY_MSG_PULL, e->view->epoch, &pull, sizeof(pull));
+}
+
+static void send_pull(struct cvy_engine *e, uint64_t seq, uint64_t from_tick)
+{
+	int h = cvy_mask_next(&e->repair->holders, 0);
+
+	while (h >= 0 && (h == e->rank || e->view->member[h].from > seq))
 		h = cvy_mask_next(&e->repair->holders, h + 1);
 	if (h < 0) {
 		cvy_warn("engine", "no holder of operation %llu, epoch %u", (unsigned long long)seq, e->view->epoch);
 		return;
 	}
-	e->repair->asked = seq;
-	e->repair->holder = h;
-	e->repair->next = from_tick;
-	cvy_debug("engine", "pull operation %llu from rank %d, epoch %u", (unsigned long long)seq, h, e->view->epoch);
-	e->send(e->send_ctx, h, e->view->member[h].inc, CVY_MSG_PULL, e->view->epoch, &pull, sizeof(pull));
+	ask(e, seq, from_tick, h);
 }
 
 /* An outcome that needs no bytes, for an operation called here or not. */
@@ -253,7 +254,7 @@ void cvy_repair_step(struct cvy_engine *e)
 				return;
 		} else {
 			if (rep->asked != s)
-				send_pull(e, s, op && op->state == CVY_OP_ENTERED ? op->completed : 0, -1);
+				send_pull(e, s, op && op->state == CVY_OP_ENTERED ? op->completed : 0);
 			return;
 		}
 	}
@@ -470,6 +471,8 @@ static void take(struct cvy_engine *e, struct cvy_outcome *o)
 	int status = o->result.status;
 
 	hold(e, o);
+	if (op && o->root >= 0 && o->sig != op->sig) /* it was no part of what was called here */
+		status = COVEY_ERR_MISMATCH;
 	if (!op) {
 		keep(e, o);
 		cvy_engine_reach(e, o->result.seq);
@@ -488,20 +491,27 @@ static void take(struct cvy_engine *e, struct cvy_outcome *o)
 	cvy_engine_decide(e, op, status, o->result.epoch, &o->result.mask, o->result.size);
 }
 
-/* The root has this rank's part. It has decided all that others have: one that is no holder cannot have it. */
+/*
+ * The root has this rank's part: it has decided all that others have, though it may lag behind them by now, and it
+ * stands still like everybody until this rank acknowledges the view.
+ */
 static void be_sent_on(struct cvy_engine *e, const struct cvy_msg *msg, const struct give *head)
 {
-	struct covey_result lost = { .status = COVEY_ERR_LOST, .epoch = e->view->epoch, .seq = head->seq };
+	struct covey_result res = { .status = COVEY_ERR_LOST, .epoch = head->epoch, .seq = head->seq };
+	struct cvy_op *op = e->head && e->head->seq == head->seq ? e->head : NULL;
+	int root = head->root;
 
-	if (msg->rank != e->repair->holder || head->root == msg->rank || e->repair->partial)
+	if (msg->rank != e->repair->holder || root == msg->rank || e->repair->partial)
 		return;
-	if (e->repair->sent_on != head->seq && head->root >= 0 && head->root < e->view->max_ranks &&
-	    holds(e, head->root, head->seq)) {
+	if (op && op->sig != head->sig) {
+		res.status = COVEY_ERR_MISMATCH;
+	} else if (e->repair->sent_on != head->seq && root >= 0 && root < e->view->max_ranks && root != e->rank &&
+		   covey_mask_has(&e->view->members, root) && e->view->member[root].from <= head->seq) {
 		e->repair->sent_on = head->seq;
-		send_pull(e, head->seq, e->repair->next, head->root);
+		ask(e, head->seq, e->repair->next, root);
 		return;
 	}
-	settle(e, &lost);
+	settle(e, &res);
 	cvy_repair_step(e);
 }
 
@@ -547,7 +557,7 @@ static void take_give(struct cvy_engine *e, const struct cvy_msg *msg)
 
 		outcome_free(o);
 		e->repair->partial = NULL;
-		send_pull(e, head->seq, from, -1);
+		send_pull(e, head->seq, from);
 		return;
 	}
 	if (head->tick + 1 < head->ticks)

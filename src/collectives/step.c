@@ -150,6 +150,16 @@ static int passed(const struct cvy_line *line, uint64_t tag)
 	return there >> 32 == tag >> 32 && there > tag;
 }
 
+/* The root has no second line for this tick: does its first one say that it called something else? */
+static int root_differs(struct cvy_engine *e, struct cvy_op *op, uint64_t i, int k, uint64_t tag)
+{
+	const struct cvy_line *line = cvy_source_line(e, op, i, k, 1);
+
+	if (passed(line, tag))
+		return 1;
+	return __atomic_load_n(&line->tag, __ATOMIC_ACQUIRE) == tag && line->sig != op->mark;
+}
+
 static int of_root(const struct cvy_op *op)
 {
 	return op->kind->op_class == CVY_OP_ROOT || op->kind->op_class == CVY_OP_TO_ROOT;
@@ -187,6 +197,9 @@ static int arrived(struct cvy_engine *e, struct cvy_op *op, uint64_t i, int roun
 		if (__atomic_load_n(&line->tag, __ATOMIC_ACQUIRE) != tag) {
 			if (CVY_GUARDED && passed(line, tag))
 				cvy_engine_mismatch(e, op, *k, line);
+			else if (CVY_GUARDED && op->kind->op_class == CVY_OP_TO_ROOT && round == 2 &&
+				 root_differs(e, op, i, *k, tag))
+				cvy_engine_mismatch(e, op, *k, cvy_source_line(e, op, i, *k, 1));
 			return 0;
 		}
 		if (CVY_GUARDED && line->sig != op->mark) {
