@@ -13,6 +13,7 @@
 #include "log.h"
 
 #define FREEZE_MS 2000	/* a stepper that keeps the lock longer has lost its way: the rank gives up */
+#define ASK_MS 10	/* from one question for the progress of others to the next */
 #define FREEZE_LOOKS 20 /* at the lock, before the agent goes on with its other work */
 
 void cvy_set_clear(struct cvy_set *set)
@@ -418,6 +419,27 @@ static int all_have(struct cvy_engine *e)
 		    __atomic_load_n(&e->peer_done[e->set.rank[k]], __ATOMIC_ACQUIRE) < e->done)
 			return 0;
 	return 1;
+}
+
+/* Between hosts each member asks a few others by itself (ping.c). Who wants to go needs to know of all. */
+void cvy_engine_ask_progress(struct cvy_engine *e, uint64_t now_ns)
+{
+	uint64_t body[2];
+
+	if (pthread_mutex_trylock(&e->lock))
+		return;
+	body[0] = e->done;
+	body[1] = e->floor;
+	for (int k = 0; e->active && now_ns - e->asked_ns >= ASK_MS * CVY_MS && k < e->set.n; k++) {
+		int r = e->set.rank[k];
+
+		if (k != e->set.self && !e->set.gone[k] && !cvy_mesh_page(e->mesh, r) &&
+		    __atomic_load_n(&e->peer_done[r], __ATOMIC_ACQUIRE) < e->done)
+			e->send(e->send_ctx, r, e->view->member[r].inc, CVY_MSG_PING, e->epoch, body, sizeof(body));
+	}
+	if (now_ns - e->asked_ns >= ASK_MS * CVY_MS)
+		e->asked_ns = now_ns;
+	pthread_mutex_unlock(&e->lock);
 }
 
 int cvy_engine_drained(struct cvy_engine *e)

@@ -172,6 +172,7 @@ struct cvy_engine {
 	uint32_t floor;		 /* every admitted rank has completed ticks up to here */
 	uint32_t done_word;	 /* last tick written to the own done line */
 	uint64_t wanted;	 /* seq for which a change was asked, not to ask twice */
+	uint64_t asked_ns;	 /* when members were last asked for their progress */
 	uint64_t *peer_done;	 /* [max_ranks] last operation decided there, as its PING told; agent's thread */
 	struct covey_mask acked; /* contributors of the last safe point: what on_loss = fail demands */
 	int on_loss;
@@ -280,6 +281,8 @@ void cvy_engine_peer_progress(void *ctx, int rank, uint64_t done, uint64_t floor
 int cvy_engine_drained(struct cvy_engine *e);
 /* The same for a rank whose application goes on calling: operations that it has not entered wait from here on. */
 int cvy_engine_retire(void *ctx);
+/* Asks the members whose progress is not known here; often is fine. Any thread. */
+void cvy_engine_ask_progress(struct cvy_engine *e, uint64_t now_ns);
 /* A waiter that waits long looks for other calls at this number where nobody would announce (root operations). */
 void cvy_engine_look_for_mismatch(struct cvy_engine *e);
 

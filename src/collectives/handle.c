@@ -206,6 +206,7 @@ static int drain(struct covey_group *group, uint64_t deadline_ns)
 
 		if (cvy_engine_drained(group->engine))
 			return 0;
+		cvy_engine_ask_progress(group->engine, cvy_now_ns());
 		if (cvy_now_ns() >= deadline_ns)
 			return cvy_fail(group->box, COVEY_ERR_TIMEOUT, -1, 0,
 					"leave: others have not completed operation %llu yet",

@@ -97,7 +97,10 @@ static uint64_t seam_progress(void *ctx, uint64_t *floor_tick, int *waiting)
 
 static int seam_retire(void *ctx)
 {
-	return cvy_engine_retire(((struct covey_group *)ctx)->engine);
+	struct cvy_engine *e = ((struct covey_group *)ctx)->engine;
+
+	cvy_engine_ask_progress(e, cvy_now_ns());
+	return cvy_engine_retire(e);
 }
 
 static void seam_peer_progress(void *ctx, int rank, uint64_t done, uint64_t floor_tick)

@@ -384,6 +384,27 @@ START_TEST(looking_at_a_work_does_not_stop_it)
 }
 END_TEST
 
+/* More members on the other host than one asks by itself: still it learns that nobody needs it. */
+static void run_leave(struct member *m)
+{
+	int err = covey_barrier(m->group, NULL, NULL);
+
+	if (!err)
+		err = covey_barrier(m->group, NULL, NULL);
+	if (!err)
+		err = covey_leave(m->group, harness_deadline(UNDER_TSAN ? WATCHDOG_MS : 15000));
+	must(!err, "rank %d: %s", m->rank, covey_strerror(err));
+	m->no_leave = 1;
+}
+
+START_TEST(members_on_two_hosts_leave_at_once)
+{
+	struct covey_config config = harness_config("leave", 13);
+
+	harness_threads_on(&config, run_leave, NULL, 2);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("collectives/edges");
@@ -397,6 +418,7 @@ int main(void)
 	tcase_add_test(tc, a_dispatch_of_many_runs_loses_no_row);
 	tcase_add_test(tc, abort_ends_requests_too);
 	tcase_add_test(tc, ep_before_join_is_refused);
+	tcase_add_test(tc, members_on_two_hosts_leave_at_once);
 	tcase_add_loop_test(tc, looking_at_a_work_does_not_stop_it, 0, 2);
 	suite_add_tcase(suite, tc);
 	return harness_main(suite);
