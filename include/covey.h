@@ -349,7 +349,8 @@ COVEY_API int covey_set_on_loss(struct covey_group *group, int on_loss);
  * Errors: INVAL, STALE, FENCED, CLOSED, ABORTED, ROOT, PEER, LOST, MISMATCH.
  * A root that is dead: ROOT for all. Of reduce_scatter and scatter a rank may lose its part when
  * another dies: LOST on that rank alone, and recv is not to be used.
- * allgather, alltoall, reduce_scatter, gather, scatter: buffers hold size blocks, size being what the last covey_admit() or join gave.
+ * allgather, alltoall, reduce_scatter, gather, scatter: buffers hold size blocks, size being what the
+ * last covey_admit() or join gave.
  */
 
 /** covey_allreduce - recv[i] = op over contributors of send[i]; in place above undo_bytes a death may end it with LOST, alike on all */
@@ -385,7 +386,7 @@ COVEY_API int covey_alltoallv_start(const void *send, const size_t *sendcounts, 
 				    const size_t *recvcounts, const size_t *recvdispls, int dtype,
 				    struct covey_group *group, struct CUstream_st *stream, struct covey_work **work);
 
-/** covey_reduce - recv on @root = op over contributors of send; recv is not touched elsewhere and may be NULL there.
+/** covey_reduce - recv on @root = op over contributors of send; elsewhere recv is not touched, may be NULL.
  * Who is done knows that the root has all contributions. In place (on the root) as allreduce */
 COVEY_API int covey_reduce(const void *send, void *recv, size_t count, int dtype, int redop, int root,
 			   struct covey_group *group, struct CUstream_st *stream, struct covey_result *result);

@@ -10,6 +10,9 @@
 #include "algo.h"
 
 #include <assert.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 #if defined(__SSE2__)
 #include <emmintrin.h>
 #endif
@@ -46,15 +49,25 @@ int cvy_redop_known(int redop)
 
 static const struct cvy_reduce_table *in_use;
 
+#if defined(__x86_64__)
+/* Conversions of f16: not every compiler has a name for the feature. */
+static int has_f16c(void)
+{
+	unsigned a, b, c, d;
+
+	return __get_cpuid(1, &a, &b, &c, &d) && c & bit_F16C;
+}
+#endif
+
 const struct cvy_reduce_table *cvy_reduce_find(const char *name)
 {
 	if (!strcmp(name, "plain"))
 		return &cvy_reduce_plain;
 #if defined(__x86_64__)
-	if (!strcmp(name, "avx2") && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c"))
+	if (!strcmp(name, "avx2") && __builtin_cpu_supports("avx2") && has_f16c())
 		return &cvy_reduce_avx2;
 	if (!strcmp(name, "avx512") && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-	    __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+	    __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") && has_f16c())
 		return &cvy_reduce_avx512;
 #endif
 	return NULL;

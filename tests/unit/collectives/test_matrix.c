@@ -2,7 +2,7 @@
 /*
  * Every operation x type x reduction x ranks x transport x in place or not x size around every switch of an
  * algorithm x root x alignment, bit for bit against the oracle. Two values of two different columns meet in some case
- * of the set that runs always: it is made by a greedy search from a fixed seed. COVEY_TEST_ALL=1 runs the whole product.
+ * of the set that runs always: it is made by a greedy search from a fixed seed. COVEY_TEST_ALL=1: the whole product.
  *
  * labels: redis matrix
  */
@@ -11,6 +11,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 
 enum op {
 	ALLREDUCE,
@@ -206,7 +207,7 @@ static size_t vcount(const struct rig *rig, int from, int to)
 	return (a + 2 * b) % 4 == 1 ? 0 : rig->count / (size_t)(1 + (a + b) % 3);
 }
 
-/* Blocks with a gap between them; received ones in descending order of rank unless they take the place of those sent. */
+/* Blocks with a gap between them; received ones in descending order of rank unless they take the place of others. */
 static void plan_v(struct rig *rig)
 {
 	size_t at[2] = { 0, 0 };
@@ -426,6 +427,50 @@ START_TEST(every_pair_of_columns_gives_the_bytes_of_the_oracle)
 }
 END_TEST
 
+#define HUGE_COUNT (((size_t)1 << 31) + 77)
+
+static uint8_t *huge(void)
+{
+	uint8_t *at =
+		mmap(NULL, HUGE_COUNT, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	must(at != MAP_FAILED, "no %zu bytes", HUGE_COUNT);
+	return at;
+}
+
+/* Where a count or an offset of 32 bits would have wrapped. */
+static const size_t marks[] = { 0, 1, ((size_t)1 << 31) - 1, (size_t)1 << 31, HUGE_COUNT - 1 };
+
+static void run_huge(struct member *m)
+{
+	uint8_t *send = huge(), *recv = m->rank == 1 ? huge() : NULL;
+	struct covey_result res;
+	int err;
+
+	for (int i = 0; i < N(marks); i++)
+		send[marks[i]] = (uint8_t)(m->rank + 3 * i + 1);
+	err = covey_reduce(send, recv, HUGE_COUNT, COVEY_UINT8, COVEY_SUM, 1, m->group, NULL, &res);
+	must(!err, "reduce: %s", covey_strerror(err));
+	for (int i = 0; recv && i < N(marks); i++)
+		must(recv[marks[i]] == 6 * i + 3, "reduce: byte %zu is %d", marks[i], recv[marks[i]]);
+	err = covey_broadcast(send, recv ? recv : send, HUGE_COUNT, COVEY_INT8, 0, m->group, NULL, &res);
+	must(!err, "broadcast: %s", covey_strerror(err));
+	for (int i = 0; recv && i < N(marks); i++)
+		must(recv[marks[i]] == 3 * i + 1, "broadcast: byte %zu is %d", marks[i], recv[marks[i]]);
+	munmap(send, HUGE_COUNT);
+	if (recv)
+		munmap(recv, HUGE_COUNT);
+}
+
+START_TEST(counts_past_2_gibibytes_go_through)
+{
+	struct covey_config config = harness_config("huge", 2);
+
+	config.transport = COVEY_TRANSPORT_SHM;
+	harness_threads(&config, run_huge, NULL);
+}
+END_TEST
+
 START_TEST(all_pairs_that_can_be_are_met)
 {
 	struct one one = { { 0 } };
@@ -451,8 +496,10 @@ int main(void)
 
 	tcase_add_test(tc, all_pairs_that_can_be_are_met);
 	tcase_add_loop_test(tc, every_pair_of_columns_gives_the_bytes_of_the_oracle, 0, N(worlds) * TRANSPORTS * SLOTS);
-	if (getenv("COVEY_TEST_ALL"))
+	if (getenv("COVEY_TEST_ALL")) {
+		tcase_add_test(tc, counts_past_2_gibibytes_go_through);
 		tcase_set_timeout(tc, 3600);
+	}
 	suite_add_tcase(suite, tc);
 	return harness_main(suite);
 }

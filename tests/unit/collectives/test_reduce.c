@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The reductions: every type and operation over few and many sources, bit for bit against a scalar
- * fold, at any alignment, with the result in the place of a source; all instruction sets alike; conversions, NaN and -0.
+ * fold, at any alignment, with the result in the place of a source; all instruction sets alike; conversions,
+ * NaN and -0.
  *
  * labels: tsan
  */
