@@ -8,7 +8,7 @@
  *   window BYTES US    both copy BYTES into a shared window, set a flag, wait for the other's and read its window:
  *                      what an operation through shared memory cannot do without
  *
- * Each is the best of five; -r: under SCHED_FIFO, see bench.h. A virtual machine's cores move between caches, which changes every figure two- to threefold: so this runs before
+ * Each is the best of five; -r: under SCHED_FIFO, see bench.h; -q: trip alone. A virtual machine's cores move between caches, which changes every figure two- to threefold: so this runs before
  * and after each round of tests/bench/run.
  */
 #include <signal.h>
@@ -37,7 +37,7 @@ struct shared {
 static const size_t window_sizes[] = { 64, 1024, 8192, 65536, 262144, 1048576, WINDOW_BYTES };
 static struct shared *shared;
 static int me; /* 0, or 1 in the child */
-static int fifo;
+static int fifo, quick;
 static uint64_t sink, step;
 
 static void tell(uint64_t value)
@@ -181,26 +181,37 @@ static double window_us(const char *input, size_t bytes)
 	return best;
 }
 
-static void measure(void)
+static void windows(const char *from)
 {
-	char *from = aligned_alloc(4096, COPY_BYTES), *to = aligned_alloc(4096, COPY_BYTES);
-	double trip = round_trip_ns(), copy, streamed;
-
-	if (!from || !to)
-		_exit(1);
-	memset(from, 3, COPY_BYTES);
-	memset(to, 5, COPY_BYTES);
 	memset(shared->window[me], 7, sizeof(shared->window[me]));
-	copy = copy_gb_s(to, from, 0);
-	streamed = copy_gb_s(to, from, 1);
-	if (!me)
-		printf("trip %.1f\ncopy %.1f\nstream %.1f\n", trip, copy, streamed);
 	for (size_t i = 0; i < sizeof(window_sizes) / sizeof(window_sizes[0]); i++) {
 		double us = window_us(from, window_sizes[i]);
 
 		if (!me)
 			printf("window %zu %.3f\n", window_sizes[i], us);
 	}
+}
+
+static void measure(void)
+{
+	char *from, *to;
+	double trip = round_trip_ns(), copy, streamed;
+
+	if (!me)
+		printf("trip %.1f\n", trip);
+	if (quick)
+		return;
+	from = aligned_alloc(4096, COPY_BYTES);
+	to = aligned_alloc(4096, COPY_BYTES);
+	if (!from || !to)
+		_exit(1);
+	memset(from, 3, COPY_BYTES);
+	memset(to, 5, COPY_BYTES);
+	copy = copy_gb_s(to, from, 0);
+	streamed = copy_gb_s(to, from, 1);
+	if (!me)
+		printf("copy %.1f\nstream %.1f\n", copy, streamed);
+	windows(from);
 }
 
 int main(int argc, char **argv)
@@ -212,7 +223,10 @@ int main(int argc, char **argv)
 		fprintf(stderr, "floor: two cores are needed\n");
 		return 77;
 	}
-	fifo = argc > 1 && !strcmp(argv[1], "-r");
+	for (int i = 1; i < argc; i++) {
+		fifo |= !strcmp(argv[i], "-r");
+		quick |= !strcmp(argv[i], "-q");
+	}
 	shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	if (shared == MAP_FAILED)
 		return 1;

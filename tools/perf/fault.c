@@ -6,7 +6,7 @@
  * last survivor returned from the first operation of the next view. Epochs are alike on all survivors, so all
  * end that loop at the same operation. Times of different processes are compared: the ranks are on one host.
  *
- * A stopped rank goes on after a while by a timer, must find that it was left out, and ends.
+ * A stopped rank is woken when the others are through, or by a timer, must find that it was left out, and ends.
  */
 #include <signal.h>
 #include <stdlib.h>
@@ -16,18 +16,41 @@
 #include "perf.h"
 
 #define AHEAD_NS 5e7 /* all are back from the agreement by then */
-#define STOPPED_S 2
+#define STOPPED_S 20 /* should nobody wake it */
 #define NEVER_US 1e12
-#define OUTCOME_NS UINT64_C(30000000000)
+#define MOST_OPERATIONS 2000 /* alike on all ranks; many more than are done without one that does not enter */
 
-/* The victim's clock decides. */
-static int agree_on_time(struct perf_job *job, double *at_ns)
+struct stroke {
+	double at_ns, pid; /* of the victim, by its clock */
+	uint32_t epoch;	   /* before it */
+};
+
+static int agree_on(struct perf_job *job, struct stroke *stroke)
 {
-	*at_ns = job->rank == job->opt.fault_rank ? (double)perf_now_ns() + AHEAD_NS : 0;
-	return perf_agree(job, at_ns, COVEY_MAX);
+	bool victim = job->rank == job->opt.fault_rank;
+	int err;
+
+	stroke->pid = victim ? getpid() : 0;
+	err = perf_agree(job, &stroke->pid, COVEY_MAX);
+	stroke->at_ns = victim ? (double)perf_now_ns() + AHEAD_NS : 0;
+	return err ? err : perf_agree(job, &stroke->at_ns, COVEY_MAX);
 }
 
-static int be_struck(struct perf_job *job, const struct perf_call *call, double at_ns)
+/* Until an operation belongs to another view, or fails as it does on who was left out. */
+static int survive(struct perf_job *job, const struct perf_call *call, uint32_t epoch)
+{
+	int err = 0;
+
+	for (int i = 0; i < MOST_OPERATIONS && !err; i++) {
+		err = job->opt.op->call(call);
+		if (call->result->epoch != epoch)
+			break;
+	}
+	return err;
+}
+
+/* Ends the process, unless it was not left out: then it goes on as the others do. */
+static int be_struck(struct perf_job *job, const struct perf_call *call, const struct stroke *stroke)
 {
 	struct sigevent event = { .sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGCONT };
 	struct itimerspec go_on = { .it_value.tv_sec = STOPPED_S };
@@ -37,14 +60,12 @@ static int be_struck(struct perf_job *job, const struct perf_call *call, double 
 	if (job->opt.fault == PERF_STOP &&
 	    (timer_create(CLOCK_MONOTONIC, &event, &timer) || timer_settime(timer, 0, &go_on, NULL)))
 		return COVEY_ERR_IO;
-	while ((double)perf_now_ns() < at_ns)
+	while ((double)perf_now_ns() < stroke->at_ns)
 		;
 	kill(getpid(), job->opt.fault == PERF_STOP ? SIGSTOP : SIGKILL);
-	err = job->opt.op->call(call);
-	if (err > COVEY_ERR_FENCED) {
-		fprintf(stderr, "ep-perf: rank %d was stopped and is still a member\n", job->rank);
-		exit(PERF_FAILED);
-	}
+	err = survive(job, call, stroke->epoch);
+	if (err > COVEY_ERR_FENCED)
+		return err;
 	covey_close(job->group);
 	exit(PERF_OK);
 }
@@ -64,21 +85,10 @@ static double suspected_us(struct perf_job *job, double at_ns)
 	return first;
 }
 
-/* Until an operation belongs to another view. */
-static int survive(struct perf_job *job, const struct perf_call *call, uint32_t epoch)
+static int outcome(struct perf_job *job, struct perf_row *row, const struct perf_call *call,
+		   const struct stroke *stroke)
 {
-	uint64_t end = perf_now_ns() + OUTCOME_NS;
-	int err;
-
-	do
-		err = job->opt.op->call(call);
-	while (!err && call->result->epoch == epoch && perf_now_ns() < end);
-	return err;
-}
-
-static int outcome(struct perf_job *job, struct perf_row *row, const struct perf_call *call, double at_ns)
-{
-	double recover = ((double)perf_now_ns() - at_ns) / 1000, detect = suspected_us(job, at_ns);
+	double recover = ((double)perf_now_ns() - stroke->at_ns) / 1000, detect = suspected_us(job, stroke->at_ns);
 	int64_t wrong;
 	int err = perf_agree(job, &recover, COVEY_MAX);
 
@@ -86,6 +96,12 @@ static int outcome(struct perf_job *job, struct perf_row *row, const struct perf
 		err = perf_agree(job, &detect, COVEY_MIN);
 	if (err)
 		return err;
+	if (perf_live(job) == job->size) {
+		fprintf(stderr, "ep-perf: rank %d: the stroke missed: nobody was lost\n", job->rank);
+		return COVEY_ERR_PEER;
+	}
+	if (job->opt.fault == PERF_STOP && perf_speaks(job))
+		kill((pid_t)stroke->pid, SIGCONT);
 	wrong = job->opt.checks ? perf_wrong(job, row, call) : 0;
 	err = perf_agree_counts(job, &wrong, 1);
 	if (job->opt.checks)
@@ -95,16 +111,14 @@ static int outcome(struct perf_job *job, struct perf_row *row, const struct perf
 					  .recover_us = recover,
 					  .detect_us = detect < NEVER_US ? detect : 0,
 					  .left = perf_live(job) };
-	if (row->fault.left == job->size && perf_speaks(job))
-		fprintf(stderr, "ep-perf: nobody was lost: the stroke missed\n");
-	return err ? err : row->fault.left == job->size ? COVEY_ERR_PEER : 0;
+	return err;
 }
 
 int perf_strike(struct perf_job *job, struct perf_row *row)
 {
 	struct covey_result result = { 0 };
+	struct stroke stroke = { 0 };
 	struct perf_call call;
-	double at_ns;
 	int err = 0;
 
 	perf_set_up(job, row, false, &call);
@@ -113,17 +127,17 @@ int perf_strike(struct perf_job *job, struct perf_row *row)
 	for (int i = 1; i < job->opt.fault_iter && !err; i++)
 		err = job->opt.op->call(&call);
 	if (!err)
-		err = covey_barrier(job->group, NULL, &result);
-	if (!err)
-		err = agree_on_time(job, &at_ns);
+		err = agree_on(job, &stroke);
 	/* The victim leaves this barrier only when everyone knows the time. */
 	if (!err)
-		err = covey_barrier(job->group, NULL, NULL);
+		err = covey_barrier(job->group, NULL, &result);
 	if (err)
 		return err;
-	suspected_us(job, at_ns); /* old news */
+	stroke.epoch = result.epoch;
+	suspected_us(job, stroke.at_ns); /* old news */
 	if (job->rank == job->opt.fault_rank)
-		return be_struck(job, &call, at_ns);
-	err = survive(job, &call, result.epoch);
-	return err ? err : outcome(job, row, &call, at_ns);
+		err = be_struck(job, &call, &stroke);
+	else
+		err = survive(job, &call, stroke.epoch);
+	return err ? err : outcome(job, row, &call, &stroke);
 }

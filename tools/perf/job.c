@@ -137,15 +137,18 @@ static int sum_up(struct perf_job *job)
 int perf_run(struct perf_job *job)
 {
 	struct covey_view view;
+	double nothing = 0;
 	int err = covey_join(NULL, &job->group), code;
 
 	if (!err)
 		err = covey_view(job->group, &view);
+	/* All are here at once, before the first may find a reason to leave; and this says who. */
+	if (!err)
+		err = perf_agree(job, &nothing, COVEY_MAX);
 	if (err)
 		return perf_fail(job, "joining the group", err), PERF_FAILED;
 	job->rank = view.rank;
 	job->size = view.size;
-	job->mask = view.members;
 	code = job->opt.op ? table(job) : perf_ep(job);
 	if (code == PERF_OK)
 		code = sum_up(job);
