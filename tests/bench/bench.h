@@ -22,6 +22,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#define BENCH_RANKS 64 /* with -r */
+
 enum bench_op {
 	BENCH_ALLREDUCE,
 	BENCH_IN_PLACE,
@@ -57,6 +59,7 @@ struct bench_work {
 	double loop_us; /* how long all loops should take */
 	int fixed;	/* repetitions; 0: by loop_us */
 	int mean_only, fifo;
+	pid_t pid[BENCH_RANKS];
 };
 
 /* send, recv: blocks in the buffer. A place holds ranks blocks where it is -1. */
@@ -113,12 +116,12 @@ static inline int bench_pin(int rank)
 	return 0;
 }
 
-/* Under SCHED_FIFO, or not any more. */
-static inline void bench_fifo(int on)
+/* Under SCHED_FIFO, or not any more; 0: the caller. */
+static inline void bench_fifo(pid_t pid, int on)
 {
 	struct sched_param param = { .sched_priority = on ? 1 : 0 };
 
-	if (sched_setscheduler(0, on ? SCHED_FIFO : SCHED_OTHER, &param) && on)
+	if (sched_setscheduler(pid, on ? SCHED_FIFO : SCHED_OTHER, &param) && on)
 		perror("SCHED_FIFO");
 }
 
@@ -212,17 +215,57 @@ static __attribute__((noinline)) int timed(const struct bench_work *w, int n)
 	return 0;
 }
 
-/* All begin together. Whoever has its core for itself must not wait for one that has not: hence two barriers. */
+static inline int bench_barrier(const struct bench_work *w)
+{
+	return w->side->call[BENCH_BARRIER](w->send, w->recv, w->count);
+}
+
+/*
+ * A rank under SCHED_FIFO never yields to one that is not, and may share its core. So rank 0 changes all of them while
+ * they wait for it, itself first on the way up and last on the way down.
+ */
+static inline void bench_fifo_all(const struct bench_work *w, int on)
+{
+	if (w->side->rank)
+		return;
+	if (on)
+		bench_fifo(0, 1);
+	for (int r = 1; r < w->side->ranks; r++)
+		bench_fifo(w->pid[r], on);
+	if (!on)
+		bench_fifo(0, 0);
+}
+
 static inline int bench_begin(const struct bench_work *w)
 {
-	bench_call barrier = w->side->call[BENCH_BARRIER];
-
-	if (barrier(w->send, w->recv, w->count))
+	if (bench_barrier(w))
 		return -1;
 	if (!w->fifo)
 		return 0;
-	bench_fifo(1);
-	return barrier(w->send, w->recv, w->count);
+	bench_fifo_all(w, 1);
+	return bench_barrier(w);
+}
+
+static inline int bench_end(const struct bench_work *w)
+{
+	if (!w->fifo)
+		return 0;
+	if (bench_barrier(w))
+		return -1;
+	bench_fifo_all(w, 0);
+	return 0;
+}
+
+static inline int bench_pids(struct bench_work *w)
+{
+	for (int r = 0; r < w->side->ranks; r++) {
+		double pid = r == w->side->rank ? getpid() : 0;
+
+		if (r >= BENCH_RANKS || w->side->max(&pid))
+			return -1;
+		w->pid[r] = (pid_t)pid;
+	}
+	return 0;
 }
 
 static inline int bench_loop(const struct bench_work *w, int n, double *mean_us)
@@ -235,9 +278,7 @@ static inline int bench_loop(const struct bench_work *w, int n, double *mean_us)
 	if (timed(w, n))
 		return -1;
 	*mean_us = (double)(bench_now_ns() - start) / 1000 / n;
-	if (w->fifo)
-		bench_fifo(0);
-	return w->side->max(mean_us);
+	return bench_end(w) ? -1 : w->side->max(mean_us);
 }
 
 static inline int bench_median(const struct bench_work *w, int n, double *p50_us)
@@ -251,8 +292,8 @@ static inline int bench_median(const struct bench_work *w, int n, double *p50_us
 		err = call(w->send, w->recv, w->count);
 		took[i] = bench_now_ns() - start;
 	}
-	if (w->fifo)
-		bench_fifo(0);
+	if (!err)
+		err = bench_end(w);
 	if (!err) {
 		qsort(took, (size_t)n, sizeof(*took), bench_compare);
 		*p50_us = (double)took[n / 2] / 1000;
@@ -406,6 +447,8 @@ static inline int bench_main(const struct bench_side *side, int argc, char **arg
 		else
 			return 2;
 	}
+	if (w.fifo && bench_pids(&w))
+		return 1;
 	for (; optind < argc; optind++)
 		if (bench_word(&w, argv[optind]))
 			return fprintf(stderr, "rank %d: %s failed\n", side->rank, argv[optind]), 1;
