@@ -124,9 +124,12 @@ static int launched_as(void)
 {
 	static const char *const names[] = { "COVEY_RANK", "RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID" };
 
-	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
-		if (getenv(names[i]))
-			return atoi(getenv(names[i]));
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+		const char *text = getenv(names[i]);
+
+		if (text)
+			return atoi(text);
+	}
 	return 0;
 }
 

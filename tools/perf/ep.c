@@ -63,15 +63,15 @@ static int room_open(struct perf_job *job, struct room *room)
 		return err;
 	local = (size_t)covey_ep_local_experts(room->ep);
 	slots = local * (size_t)covey_ep_rows(room->ep);
-	room->x = malloc(tokens * hidden * 2);
-	room->out = malloc(tokens * hidden * 2);
-	room->packed = malloc(slots * hidden * 2);
-	room->copy = malloc(slots * hidden * 2);
-	room->experts = malloc(tokens * (size_t)opt->topk * sizeof(*room->experts));
-	room->weights = malloc(tokens * (size_t)opt->topk * sizeof(*room->weights));
-	room->count = malloc(local * sizeof(*room->count));
-	room->src_info = malloc(slots * sizeof(*room->src_info));
-	room->range = malloc(local * (size_t)job->size * sizeof(*room->range));
+	room->x = calloc(tokens * hidden, 2);
+	room->out = calloc(tokens * hidden, 2);
+	room->packed = calloc(slots * hidden, 2);
+	room->copy = calloc(slots * hidden, 2);
+	room->experts = calloc(tokens * (size_t)opt->topk, sizeof(*room->experts));
+	room->weights = calloc(tokens * (size_t)opt->topk, sizeof(*room->weights));
+	room->count = calloc(local, sizeof(*room->count));
+	room->src_info = calloc(slots, sizeof(*room->src_info));
+	room->range = calloc(local * (size_t)job->size, sizeof(*room->range));
 	if (!room->x || !room->out || !room->packed || !room->copy || !room->experts || !room->weights ||
 	    !room->count || !room->src_info || !room->range)
 		return COVEY_ERR_NOMEM;
