@@ -17,6 +17,7 @@
  *
  *   collectives, covey_admit, covey_ep_*, dispatch, combine  one thread at a time per group (an
  *       operation takes its number when it is called); a waiting thread does not count
+ *   covey_send, covey_recv                         any thread at any time
  *   covey_work_*                                   any thread, one at a time per work
  *   view, events, last_error, recover/extend/retire/evict, abort   any thread at any time
  *   covey_leave, covey_close                       one thread, after all other calls returned;
@@ -69,6 +70,7 @@ struct covey_ep;    /* buffers and layout of one expert-parallel dispatch/combin
 	X(REFUSED, -8, "the request cannot be granted") \
 	X(UNSUPPORTED, -9, "not available in this build or on this machine") \
 	X(IO, -10, "an operating system call failed") \
+	X(TRUNCATED, -11, "the message was longer than the buffer") \
 	X(PEER, -20, "a rank of the acknowledged set is missing") \
 	X(ROOT, -21, "the root is dead") \
 	X(FENCED, -40, "this process was left out of the group's view") \
@@ -269,6 +271,8 @@ struct covey_result {
 	struct covey_mask mask; /* contributors; for alltoall(v), dispatch and combine the
 				 * sources whose part is valid here */
 	uint64_t wait_ns;	/* from call to outcome on this rank */
+	size_t bytes;		/* send and recv: what was moved; else 0 */
+	int peer, tag;		/* send and recv: the other rank, and the tag of the message; else -1, 0 */
 };
 
 /** covey_work_test - 0 when decided (@result may be NULL), COVEY_ERR_AGAIN before */
@@ -425,6 +429,48 @@ COVEY_API int covey_scatter_start(const void *send, void *recv, size_t count, in
 /** covey_barrier - completes when every member of the view has called it */
 COVEY_API int covey_barrier(struct covey_group *group, struct CUstream_st *stream, struct covey_result *result);
 COVEY_API int covey_barrier_start(struct covey_group *group, struct CUstream_st *stream, struct covey_work **work);
+
+/* ---- Messages ----------------------------------------------------------------------------- */
+
+#define COVEY_TAG_ANY (-1) /* of a receive: the next message of that peer, whatever its tag */
+
+/**
+ * covey_send / covey_recv - one message from this rank to @peer, or from @peer to this rank
+ * @tag:    0 or more; a receive takes the oldest message of @peer with its tag
+ * @result: bytes, peer and tag of the message; seq is its number between the two, from 0;
+ *          mask: the two ranks
+ *
+ * Messages of one pair and tag are received in the order in which they were sent. They are not numbered
+ * with the collectives and are not part of views: a change of the members is not seen between two
+ * survivors, and nothing is lost, doubled or reordered when their connection breaks and comes again.
+ * When @peer is removed, what is not complete ends with COVEY_ERR_PEER on this side, messages of it that
+ * nobody received are dropped, and the next process with that rank begins anew.
+ * Any size, zero too; to itself, too. A send that succeeded says that its buffer is free, not that @peer
+ * took the message; short ones may be sent before @peer receives, none need to be. A receive for more than
+ * was sent succeeds and says how much came; one for less takes what fits, drops the rest and ends with
+ * COVEY_ERR_TRUNCATED, the send with success. covey_leave() waits until its messages were received.
+ * Threads: any, at any time; then the order is that in which the calls were made.
+ * Errors:  INVAL, PEER, TRUNCATED, NOMEM, FENCED, CLOSED, ABORTED
+ */
+COVEY_API int covey_send(const void *buf, size_t count, int dtype, int peer, int tag, struct covey_group *group,
+			 struct CUstream_st *stream, struct covey_result *result);
+COVEY_API int covey_send_start(const void *buf, size_t count, int dtype, int peer, int tag, struct covey_group *group,
+			       struct CUstream_st *stream, struct covey_work **work);
+COVEY_API int covey_recv(void *buf, size_t count, int dtype, int peer, int tag, struct covey_group *group,
+			 struct CUstream_st *stream, struct covey_result *result);
+COVEY_API int covey_recv_start(void *buf, size_t count, int dtype, int peer, int tag, struct covey_group *group,
+			       struct CUstream_st *stream, struct covey_work **work);
+
+/**
+ * covey_group_start / covey_group_end - calls between them are one step of this thread
+ * Blocking collectives and messages return when they are posted and write @result in covey_group_end(),
+ * which waits for all of them, of all groups, and returns the first error, also of a call that was refused.
+ * Buffers and results stay alive until then. They nest. covey_admit(), covey_dispatch() and covey_combine()
+ * are refused (dispatch and combine have _send and _recv).
+ * Errors:  INVAL: end without start, or start nested more than 64 times; else of the calls
+ */
+COVEY_API int covey_group_start(void);
+COVEY_API int covey_group_end(void);
 
 /* ---- Expert parallelism ------------------------------------------------------------------- */
 

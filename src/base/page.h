@@ -49,22 +49,31 @@ struct cvy_page {
 	struct cvy_line done;				/* tag: last tick completed; aux: seq done */
 };
 
-/* Offsets in a window: page, slots, heap (buffers of EP handles). A slot holds slot_bytes of input and as much again for shards. */
+/*
+ * Offsets in a window: page, slots, heap (buffers of EP handles), pool (rings of messages, p2p/channel.h: addresses of
+ * which only what is used becomes memory). A slot holds slot_bytes of input and as much again for shards.
+ */
+#define CVY_POOL_MAX ((size_t)128 << 20)
+
 struct cvy_layout {
 	size_t window_bytes; /* stride between the windows of two ranks */
 	size_t slot_bytes;
 	size_t slots;  /* offset of slot 0 */
 	size_t stride; /* of slots: 2 * slot_bytes */
 	size_t heap;   /* offset of the heap */
+	size_t pool;   /* offset of the pool, to the end of the window */
 };
 
 static inline struct cvy_layout cvy_layout(size_t window_bytes, size_t slot_bytes)
 {
-	struct cvy_layout l = { window_bytes, slot_bytes, 0, 0, 0 };
+	struct cvy_layout l = { window_bytes, slot_bytes, 0, 0, 0, window_bytes };
+	size_t pool;
 
 	l.slots = (sizeof(struct cvy_page) + 4095) & ~(size_t)4095;
 	l.stride = 2 * slot_bytes;
 	l.heap = l.slots + CVY_SLOTS * l.stride;
+	pool = window_bytes > l.heap ? (window_bytes - l.heap) / 4 & ~(size_t)4095 : 0;
+	l.pool = window_bytes - (pool < CVY_POOL_MAX ? pool : CVY_POOL_MAX);
 	return l;
 }
 

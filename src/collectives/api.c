@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The collectives of covey.h: arguments are checked, an operation is planned, then posted or run. */
 #include "algo.h"
+#include "calls.h"
 #include "handle.h"
 #include "reduce.h"
 
@@ -157,7 +158,7 @@ static int run(struct covey_group *group, const struct call *c, struct covey_res
 	struct cvy_op *op = NULL;
 	int err = make(group, c, &op);
 
-	return err ? err : cvy_engine_run(group->engine, op, result);
+	return err ? cvy_calls_failed(err) : cvy_engine_run(group->engine, op, result);
 }
 
 static int start(struct covey_group *group, const struct call *c, struct covey_work **work)
@@ -328,7 +329,7 @@ int covey_alltoallv(const void *send, const size_t *sendcounts, const size_t *se
 	struct cvy_op *op = NULL;
 	int err = makev(group, &v, &op);
 
-	return err ? err : cvy_engine_run(group->engine, op, result);
+	return err ? cvy_calls_failed(err) : cvy_engine_run(group->engine, op, result);
 }
 
 int covey_alltoallv_start(const void *send, const size_t *sendcounts, const size_t *senddispls, void *recv,

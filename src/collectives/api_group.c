@@ -3,8 +3,10 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "calls.h"
 #include "clock.h"
 #include "handle.h"
+#include "pair.h"
 
 int covey_last_error(const struct covey_group *group, struct covey_error_info *info)
 {
@@ -140,6 +142,9 @@ int covey_admit(struct covey_group *group, void *state, size_t bytes, struct cov
 				"admit: state has %zu bytes; the call that this one resumes gave %zu", bytes,
 				group->admit_op->bytes);
 	joiner = group->admit_op || group->engine->pending;
+	if (cvy_calls_open()) /* what comes after it may depend on whom it let in */
+		return cvy_calls_failed(cvy_fail(group->box, COVEY_ERR_INVAL, -1, 0,
+						 "admit: not between covey_group_start and covey_group_end"));
 	op = group->admit_op ? resume_admit(group, state) : admit_op(group->engine, state, bytes);
 	if (!op)
 		return cvy_fail(group->box, COVEY_ERR_NOMEM, -1, 0, "no memory for an operation");
@@ -250,12 +255,26 @@ int covey_work_wait(struct covey_work *work, uint64_t deadline_ns, struct covey_
 	return work->op->result.status;
 }
 
+static int message_progress(struct cvy_engine *e, const struct cvy_op *op, char *text, size_t bytes)
+{
+	const struct cvy_parcel *x = op->priv;
+	int sending = op->kind == &cvy_op_send, done = cvy_op_decided(op);
+
+	snprintf(text, bytes, "%s %s rank %d, tag %d: %s%zu of %zu bytes", op->kind->name, sending ? "to" : "from",
+		 op->root, x->tag, done ? "done, " : "", done ? op->result.bytes : x->at, op->bytes);
+	return pthread_mutex_unlock(&e->lock);
+}
+
 /* How far the present operation is, if its stepper lets us look. */
 static int op_progress(const struct covey_work *work, char *text, size_t bytes)
 {
 	struct cvy_engine *e = work->group->engine;
 	struct cvy_op *op = work->op;
 
+	if (op->kind->op_class == CVY_OP_PAIR) {
+		pthread_mutex_lock(&e->lock);
+		return message_progress(e, op, text, bytes);
+	}
 	if (cvy_op_decided(op))
 		return snprintf(text, bytes, "%s: operation %llu is decided", op->kind->name,
 				(unsigned long long)op->seq);

@@ -11,6 +11,7 @@
 #include "clock.h"
 #include "engine.h"
 #include "log.h"
+#include "pair.h"
 
 #define FREEZE_MS 2000	/* a stepper that keeps the lock longer has lost its way: the rank gives up */
 #define ASK_MS 10	/* from one question for the progress of others to the next */
@@ -325,6 +326,7 @@ void cvy_engine_learn(void *ctx, const struct cvy_view *view, const struct covey
 	fence(e, removed, !cvy_mask_empty(lag));
 	cvy_view_copy(e->view, view);
 	push_to_members(e);
+	cvy_pairs_learn(e);
 	if (view->fail_seq) { /* stands though the next view does not repeat it: some may have taken it already */
 		e->failed =
 			(struct covey_result){ .status = view->fail_err, .epoch = view->epoch, .seq = view->fail_seq };
@@ -382,9 +384,10 @@ void cvy_engine_thaw(void *ctx)
 	cvy_engine_kick(e);
 }
 
-/* Every queued operation ends with @err; what was decided before stays decided. Lock held. */
+/* Every queued operation, and every message, ends with @err; what was decided before stays decided. Lock held. */
 void cvy_engine_end_all(struct cvy_engine *e, int err)
 {
+	cvy_pairs_end(e, err);
 	while (e->head) {
 		uint64_t done = e->done;
 
@@ -472,6 +475,7 @@ uint64_t cvy_engine_progress(void *ctx, uint64_t *floor_tick, int *waiting)
 
 	if (e->freezing)
 		try_freeze(e);
+	cvy_pairs_look(e);
 	for (int r = e->view ? cvy_mask_next(&e->view->members, 0) : -1; r >= 0;
 	     r = cvy_mask_next(&e->view->members, r + 1)) {
 		struct cvy_page *page = r == e->rank ? NULL : cvy_mesh_page(e->mesh, r);

@@ -11,9 +11,11 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "calls.h"
 #include "clock.h"
 #include "guard.h"
 #include "log.h"
+#include "pair.h"
 
 #define LOOKS 256 /* of a blocking call before it waits in earnest; about 5 us with a core of one's own */
 
@@ -66,6 +68,7 @@ void cvy_engine_close(struct cvy_engine *e)
 {
 	if (!e)
 		return;
+	cvy_pairs_close(e);
 	for (int i = 0; i < 8; i++)
 		if (e->record[i])
 			cvy_op_put(e->record[i]);
@@ -252,6 +255,8 @@ int cvy_engine_run(struct cvy_engine *e, struct cvy_op *op, struct covey_result 
 {
 	int status, more, looks;
 
+	if (cvy_calls_open())
+		return cvy_calls_add(e, op, result, cvy_engine_post);
 	pthread_mutex_lock(&e->lock);
 	status = post_locked(e, op); /* the caller's reference is the queue's from here on */
 	if (status) {

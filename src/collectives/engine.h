@@ -26,6 +26,7 @@
 
 struct cvy_engine;
 struct cvy_op;
+struct cvy_pairs;
 
 #define CVY_ADMIT_MS 5000 /* that members wait in an ADMIT for joiners that do not enter it */
 
@@ -34,7 +35,8 @@ enum cvy_op_class {
 	CVY_OP_PRIVATE, /* needs everyone, each rank gets its own part; missing sources are masked */
 	CVY_OP_ROOT,	/* needs the root */
 	CVY_OP_TO_ROOT, /* the root needs everyone, the others the root's second line: it has all there is */
-	CVY_OP_ADMIT
+	CVY_OP_ADMIT,
+	CVY_OP_PAIR /* a message: not in the queue, not part of views (pair.h) */
 };
 
 /*
@@ -195,6 +197,8 @@ struct cvy_engine {
 	uint8_t *scratch; /* give buffer */
 	size_t scratch_bytes;
 
+	struct cvy_pairs *pairs; /* messages, NULL: none yet */
+
 	struct cvy_engine *next_engine; /* list of the progress thread */
 	uint32_t freezing;		/* epoch + 1 for which FROZEN is owed, 0: none; agent's thread */
 	uint64_t freeze_ns;		/* since when */
@@ -324,6 +328,8 @@ void cvy_set_build(struct cvy_engine *e);	  /* from view and done */
 void cvy_set_clear(struct cvy_set *set);
 void cvy_engine_wake(struct cvy_engine *e);				     /* steppers and waiters look again */
 void cvy_engine_announce(struct cvy_engine *e, const struct cvy_line *line); /* wake peers asleep on it */
+/* The same for one peer. */
+void cvy_engine_announce_to(struct cvy_engine *e, int rank, const struct cvy_line *line);
 void cvy_repair_message(struct cvy_engine *e, const struct cvy_msg *msg);
 void cvy_repair_step(struct cvy_engine *e);
 int cvy_repair_go_on(struct cvy_engine *e); /* as far as it goes; 1: it waits for more */

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "calls.h"
 #include "clock.h"
 #include "ep.h"
 #include "handle.h"
@@ -127,8 +128,9 @@ static int take_slots(struct covey_ep *ep, const struct cvy_engine *e)
 	ep->combine = ep->dispatch ? cvy_mesh_heap_alloc(e->mesh, combine) : 0;
 	if (ep->combine)
 		return 0;
-	if (need <= e->layout.window_bytes)
-		need = e->layout.window_bytes + dispatch + combine; /* other handles have the room */
+	if (need <= e->layout.pool)
+		need = e->layout.pool + dispatch + combine; /* other handles have the room */
+	need += ((need - e->layout.heap) / 3 + 8191) & ~(size_t)4095; /* the rest of a window is for messages */
 	return cvy_fail(
 		cvy_handle_box(ep->group), COVEY_ERR_NOMEM, -1,
 		0, "no room for the expert-parallel buffers: they take window_bytes %zu, it is %zu (sized for max_ranks %d)",
@@ -362,10 +364,21 @@ COVEY_API int covey_dispatch_recv(struct covey_ep *ep, uint64_t deadline_ns, str
 	return receive(ep, DISPATCH, deadline_ns, result);
 }
 
+/* The halves say when to wait; a group would have it wait last, after the combine that needs what it brings. */
+static int refuse_grouped(struct covey_ep *ep)
+{
+	if (!ep || !cvy_calls_open())
+		return 0;
+	return cvy_calls_failed(fail(ep->group, COVEY_ERR_INVAL, "in grouped calls: use the _send and _recv forms"));
+}
+
 COVEY_API int covey_dispatch(struct covey_ep *ep, const struct covey_dispatch_args *args, struct CUstream_st *stream,
 			     struct covey_result *result)
 {
-	int err = covey_dispatch_send(ep, args, stream);
+	int err = refuse_grouped(ep);
+
+	if (!err)
+		err = covey_dispatch_send(ep, args, stream);
 
 	return err ? err : receive(ep, DISPATCH, 0, result);
 }
@@ -400,7 +413,10 @@ COVEY_API int covey_combine_recv(struct covey_ep *ep, uint64_t deadline_ns, stru
 COVEY_API int covey_combine(struct covey_ep *ep, const struct covey_combine_args *args, struct CUstream_st *stream,
 			    struct covey_result *result)
 {
-	int err = covey_combine_send(ep, args, stream);
+	int err = refuse_grouped(ep);
+
+	if (!err)
+		err = covey_combine_send(ep, args, stream);
 
 	return err ? err : receive(ep, COMBINE, 0, result);
 }

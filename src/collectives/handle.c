@@ -10,6 +10,7 @@
 
 #include "clock.h"
 #include "log.h"
+#include "pair.h"
 
 #define LEAVE_MS 10000 /* drain_ms of the protocol */
 
@@ -204,12 +205,12 @@ static int drain(struct covey_group *group, uint64_t deadline_ns)
 	while (!__atomic_load_n(&group->engine->ended, __ATOMIC_ACQUIRE)) {
 		struct timespec nap = { 0, 1000000 };
 
-		if (cvy_engine_drained(group->engine))
+		if (cvy_engine_drained(group->engine) && cvy_pairs_drained(group->engine))
 			return 0;
 		cvy_engine_ask_progress(group->engine, cvy_now_ns());
 		if (cvy_now_ns() >= deadline_ns)
 			return cvy_fail(group->box, COVEY_ERR_TIMEOUT, -1, 0,
-					"leave: others have not completed operation %llu yet",
+					"leave: others have not completed operation %llu, or not received all that was sent to them",
 					(unsigned long long)group->engine->done);
 		nanosleep(&nap, NULL);
 	}

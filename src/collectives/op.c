@@ -22,6 +22,9 @@ struct cvy_op *cvy_op_new(struct cvy_engine *e, const struct cvy_op_kind *kind)
 		return NULL;
 	memset(op, 0, offsetof(struct cvy_op, result));
 	op->result.status = 0;
+	op->result.bytes = 0;
+	op->result.peer = -1;
+	op->result.tag = 0;
 	op->engine = e;
 	op->kind = kind;
 	op->rounds = 1;

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "guard.h"
+#include "pair.h"
 
 #define TICKS_MAX 0xc0000000u /* of a view: then a new one is asked for, so that no number comes twice */
 
@@ -413,7 +414,7 @@ int cvy_engine_step(struct cvy_engine *e)
 	if (__atomic_load_n(&e->gate, __ATOMIC_ACQUIRE)) {
 		if (e->repair)
 			cvy_repair_step(e);
-		return 0;
+		return e->pairs ? cvy_pairs_step(e) : 0; /* messages do not freeze */
 	}
 	for (int i = 0; i < e->set.npush; i++) {
 		struct cvy_link *link = cvy_push_link(e, i);
@@ -421,6 +422,8 @@ int cvy_engine_step(struct cvy_engine *e)
 		if (link && link->ops->poll && link->ops->poll(link) > 0)
 			progress = 1;
 	}
+	if (e->pairs)
+		progress |= cvy_pairs_step(e);
 	if (e->head)
 		progress |= cvy_op_step(e, e->head);
 	return progress;

@@ -21,6 +21,7 @@
 
 #include "clock.h"
 #include "engine.h"
+#include "pair.h"
 
 #define LOOKS_SHARED 4	 /* before the first yield when ranks share cores */
 #define LOOKS_OWN 2000	 /* about 50 us with a core of one's own */
@@ -76,6 +77,14 @@ void cvy_engine_announce(struct cvy_engine *e, const struct cvy_line *line)
 	}
 }
 
+void cvy_engine_announce_to(struct cvy_engine *e, int rank, const struct cvy_line *line)
+{
+	struct cvy_page *page = rank == e->rank ? NULL : cvy_mesh_page(e->mesh, rank);
+
+	if (page && __atomic_load_n(&page->sleepers, __ATOMIC_RELAXED))
+		futex(low_half(&line->tag), FUTEX_WAKE, INT_MAX, NULL);
+}
+
 void cvy_engine_wake(struct cvy_engine *e)
 {
 	uint64_t one = 1;
@@ -113,16 +122,79 @@ static const struct cvy_line *missing_line(struct cvy_engine *e, uint64_t *want)
 	return cvy_source_line(e, op, i, k, round);
 }
 
-/* Lock held; let go of while asleep. */
-static void sleep_on_line(struct cvy_engine *e, uint64_t ns)
-{
-	uint64_t want = 0, tag;
-	const struct cvy_line *line = missing_line(e, &want);
-	uint32_t seen = __atomic_load_n(&e->change, __ATOMIC_SEQ_CST);
-	struct timespec until;
-	struct waitv v[2];
+/* Lines that a sleeper misses, at most two, and the tags with which it still does. */
+struct spots {
+	const struct cvy_line *line[2];
+	uint64_t tag[2];
+	int n;
+};
 
-	if (!line) {
+/* What the queue waits for; nothing where its line is here by now. */
+static struct spots spots_of_queue(struct cvy_engine *e)
+{
+	uint64_t want = 0;
+	struct spots s = { { missing_line(e, &want) }, { 0 }, 0 };
+
+	if (s.line[0]) {
+		s.tag[0] = __atomic_load_n(&s.line[0]->tag, __ATOMIC_ACQUIRE);
+		s.n = s.tag[0] != want;
+	}
+	return s;
+}
+
+/* What a message waits for: bytes from the far end, or room in the ring. */
+static struct spots spots_of_pair(const struct cvy_pair *p)
+{
+	const struct cvy_port *port = cvy_channel_far_port(&p->ch);
+	struct spots s = { { NULL }, { p->ch.here, p->ch.freed }, 0 };
+
+	if (!port || p->ch.self)
+		return s;
+	s.line[0] = &port->out;
+	s.line[1] = &port->credit;
+	if (__atomic_load_n(&port->out.aux, __ATOMIC_ACQUIRE) != p->ch.own_inc)
+		s.tag[0] = __atomic_load_n(&port->out.tag, __ATOMIC_ACQUIRE); /* of an earlier incarnation */
+	if (__atomic_load_n(&port->credit.aux, __ATOMIC_ACQUIRE) != p->ch.own_inc)
+		s.tag[1] = __atomic_load_n(&port->credit.tag, __ATOMIC_ACQUIRE);
+	s.n = 2;
+	return s;
+}
+
+static struct spots spots_of(struct cvy_engine *e, const struct cvy_op *op)
+{
+	const struct cvy_pair *p = op->kind->op_class == CVY_OP_PAIR ? cvy_pair_of(op) : NULL;
+
+	return p ? spots_of_pair(p) : spots_of_queue(e);
+}
+
+/* Lock not held. Ends when one of the lines, or the engine, changes. */
+static void sleep_on_spots(struct cvy_engine *e, const struct spots *s, uint32_t seen, uint64_t ns)
+{
+	struct timespec until;
+	struct waitv v[3];
+
+	for (int i = 0; i < s->n; i++)
+		v[i] = (struct waitv){ (uint32_t)s->tag[i], (uintptr_t)low_half(&s->line[i]->tag), FUTEX_32, 0 };
+	v[s->n] = (struct waitv){ seen, (uintptr_t)&e->change, FUTEX_32 | FUTEX_PRIVATE_FLAG, 0 };
+	clock_gettime(CLOCK_MONOTONIC, &until);
+	until.tv_nsec += (long)ns;
+	until.tv_sec += until.tv_nsec / 1000000000l;
+	until.tv_nsec %= 1000000000l;
+	if (syscall(SYS_futex_waitv, v, s->n + 1, 0, &until, CLOCK_MONOTONIC) < 0 &&
+	    (errno == ENOSYS || errno == EPERM)) {
+		struct timespec brief = { 0, (long)CVY_MS };
+
+		futex(low_half(&s->line[0]->tag), FUTEX_WAIT, (uint32_t)s->tag[0], &brief);
+	}
+}
+
+/* Lock held; let go of while asleep. */
+static void sleep_on_line(struct cvy_engine *e, const struct cvy_op *op, uint64_t ns)
+{
+	struct spots s = spots_of(e, op);
+	uint32_t seen = __atomic_load_n(&e->change, __ATOMIC_SEQ_CST);
+
+	if (!s.line[0]) {
 		pthread_mutex_unlock(&e->lock);
 		sleep_on_change(e, seen, ns < CVY_MS ? ns : CVY_MS);
 		pthread_mutex_lock(&e->lock);
@@ -131,21 +203,10 @@ static void sleep_on_line(struct cvy_engine *e, uint64_t ns)
 	__atomic_add_fetch(&e->own->sleepers, 1, __ATOMIC_SEQ_CST);
 	__atomic_add_fetch(&e->asleep, 1, __ATOMIC_SEQ_CST);
 	barrier_all();
-	tag = __atomic_load_n(&line->tag, __ATOMIC_ACQUIRE);
-	if (tag != want && !__atomic_load_n(&e->gate, __ATOMIC_SEQ_CST)) {
-		v[0] = (struct waitv){ (uint32_t)tag, (uintptr_t)low_half(&line->tag), FUTEX_32, 0 };
-		v[1] = (struct waitv){ seen, (uintptr_t)&e->change, FUTEX_32 | FUTEX_PRIVATE_FLAG, 0 };
-		clock_gettime(CLOCK_MONOTONIC, &until);
-		until.tv_nsec += (long)ns;
-		until.tv_sec += until.tv_nsec / 1000000000l;
-		until.tv_nsec %= 1000000000l;
+	s = spots_of(e, op); /* who stored after the barrier sees that somebody sleeps */
+	if (s.n && !__atomic_load_n(&e->gate, __ATOMIC_SEQ_CST)) {
 		pthread_mutex_unlock(&e->lock);
-		if (syscall(SYS_futex_waitv, v, 2, 0, &until, CLOCK_MONOTONIC) < 0 &&
-		    (errno == ENOSYS || errno == EPERM)) {
-			struct timespec brief = { 0, (long)CVY_MS };
-
-			futex(low_half(&line->tag), FUTEX_WAIT, (uint32_t)tag, &brief);
-		}
+		sleep_on_spots(e, &s, seen, ns);
 		pthread_mutex_lock(&e->lock);
 	}
 	__atomic_sub_fetch(&e->asleep, 1, __ATOMIC_SEQ_CST);
@@ -194,7 +255,7 @@ static void pause_cpu(void)
 }
 
 /* One round of waiting. Lock held on entry and return. */
-static void be_patient(struct cvy_engine *e, struct patience *p, uint64_t deadline_ns)
+static void be_patient(struct cvy_engine *e, const struct cvy_op *op, struct patience *p, uint64_t deadline_ns)
 {
 	uint64_t now, ns;
 
@@ -218,17 +279,20 @@ static void be_patient(struct cvy_engine *e, struct patience *p, uint64_t deadli
 	ns = SLEEP_MS * CVY_MS;
 	if (deadline_ns != CVY_NEVER && deadline_ns - now < ns)
 		ns = deadline_ns > now ? deadline_ns - now : 1;
+	if (cvy_pairs_busy(e) && !cvy_pairs_alone(e, op) && ns > SLEEP_MIXED_MS * CVY_MS)
+		ns = SLEEP_MIXED_MS * CVY_MS; /* several things to look for */
 	if (e->set.npush)
 		sleep_on_sockets(e, ns);
 	else
-		sleep_on_line(e, ns);
+		sleep_on_line(e, op, ns);
 }
 
-/* The gate is closed: a view change is under way and the agent needs the lock. Lock not held. */
-static void wait_for_gate(struct cvy_engine *e, const struct cvy_op *op, uint64_t deadline_ns, int repairing)
+/* The gate is closed: a view change is under way and the agent needs the lock. Lock not held. @brief: messages or a
+ * repair go on. */
+static void wait_for_gate(struct cvy_engine *e, const struct cvy_op *op, int brief, uint64_t deadline_ns)
 {
 	uint32_t seen = __atomic_load_n(&e->change, __ATOMIC_SEQ_CST);
-	uint64_t now = cvy_now_ns(), ns = (repairing ? SLEEP_MIXED_MS : SLEEP_MS) * CVY_MS;
+	uint64_t now = cvy_now_ns(), ns = (brief ? SLEEP_MIXED_MS : SLEEP_MS) * CVY_MS;
 
 	if (!__atomic_load_n(&e->gate, __ATOMIC_SEQ_CST) || cvy_op_decided(op))
 		return;
@@ -259,7 +323,7 @@ int cvy_engine_unsent(struct cvy_engine *e)
 int cvy_engine_wait(struct cvy_engine *e, struct cvy_op *op, uint64_t deadline_ns)
 {
 	struct patience p = { 0, 0 };
-	int err = 0, more, repairing;
+	int err = 0, more;
 
 	if (cvy_op_decided(op))
 		return 0;
@@ -271,19 +335,25 @@ int cvy_engine_wait(struct cvy_engine *e, struct cvy_op *op, uint64_t deadline_n
 			break;
 		}
 		if (__atomic_load_n(&e->gate, __ATOMIC_SEQ_CST)) {
-			repairing = cvy_repair_go_on(e); /* the progress thread leaves it to who waits */
+			int moved = cvy_pairs_step(e);
+			/* the progress thread leaves both to who waits */
+			int brief = cvy_repair_go_on(e) | cvy_pairs_busy(e);
+
 			pthread_mutex_unlock(&e->lock);
-			wait_for_gate(e, op, deadline_ns, repairing);
+			if (moved)
+				sched_yield(); /* the agent wants the lock */
+			else
+				wait_for_gate(e, op, brief, deadline_ns);
 			pthread_mutex_lock(&e->lock);
 			p = (struct patience){ 0, 0 };
 		} else if (cvy_engine_step(e)) {
 			p = (struct patience){ 0, 0 };
 		} else {
-			be_patient(e, &p, deadline_ns);
+			be_patient(e, op, &p, deadline_ns);
 		}
 	}
 	__atomic_store_n(&e->waiting, 0, __ATOMIC_RELAXED);
-	more = e->head || cvy_engine_unsent(e);
+	more = e->head || cvy_pairs_busy(e) || cvy_engine_unsent(e);
 	pthread_mutex_unlock(&e->lock);
 	if (!__atomic_sub_fetch(&e->waiters, 1, __ATOMIC_SEQ_CST) && more)
 		cvy_progress_kick();
@@ -310,7 +380,7 @@ static int step_one(struct cvy_engine *e)
 	if (pthread_mutex_trylock(
 		    &e->lock)) /* agent or application look at it for a moment: nobody kicks when they let go */
 		return 1;
-	if (e->head || e->repair)
+	if (e->head || e->repair || cvy_pairs_busy(e))
 		r = cvy_engine_step(e) ? 2 : 1;
 	else if (cvy_engine_unsent(e)) /* behind a closed gate too: a laggard may wait for it */
 		r = 1;

@@ -208,7 +208,7 @@ static int mesh_open(struct cvy_mesh *mesh, const struct cvy_config *config)
 	if (!err)
 		err = views_reserve(mesh, config->max_ranks);
 	if (!err)
-		err = cvy_heap_init(&mesh->heap, mesh->layout.heap, mesh->layout.window_bytes - mesh->layout.heap);
+		err = cvy_heap_init(&mesh->heap, mesh->layout.heap, mesh->layout.pool - mesh->layout.heap);
 	return err ? err : cvy_mesh_listen(mesh, config->interface ? config->interface : "");
 }
 

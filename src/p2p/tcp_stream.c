@@ -121,8 +121,11 @@ static int frame_good(const struct cvy_link *link, const struct cvy_stream *s, c
 		       f->bytes <= link->window_bytes - f->offset && f->bytes <= CVY_STREAM_PUT_MAX;
 	if (f->kind == CVY_FRAME_FENCE)
 		return s->first && s->others && f->bytes == (size_t)s->others * sizeof(s->await[0]);
-	return f->kind == CVY_FRAME_SIGNAL && s->first && f->bytes == sizeof(struct cvy_line) && f->offset % 64 == 0 &&
-	       f->offset >= offsetof(struct cvy_page, first) && f->offset <= offsetof(struct cvy_page, done);
+	if (f->kind != CVY_FRAME_SIGNAL || !s->first || f->bytes != sizeof(struct cvy_line) || f->offset % 64)
+		return 0;
+	if (f->offset >= link->mesh->layout.pool) /* of a channel */
+		return f->offset <= link->window_bytes - sizeof(struct cvy_line);
+	return f->offset >= offsetof(struct cvy_page, first) && f->offset <= offsetof(struct cvy_page, done);
 }
 
 static void store_line(uint8_t *to, const uint8_t *from)

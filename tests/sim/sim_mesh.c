@@ -12,6 +12,7 @@
 #include "sim.h"
 
 #define HEAP_BYTES (128u << 10) /* for the buffers of dispatch and combine */
+#define POOL_BYTES (16u << 10)	/* rings of 2 KiB for messages, so that they wrap soon */
 
 /* ---- windows ---- */
 
@@ -40,7 +41,8 @@ void sim_mesh_open(struct proc *p)
 	struct cvy_layout l = cvy_layout(0, p->sim->slot_bytes);
 
 	mesh->heap = (l.heap + 4095) & ~(size_t)4095;
-	l.window_bytes = mesh->heap + HEAP_BYTES;
+	l.pool = mesh->heap + HEAP_BYTES;
+	l.window_bytes = l.pool + POOL_BYTES;
 	mesh->p = p;
 	mesh->layout = l;
 	mesh->in_last = &mesh->in;
@@ -350,7 +352,7 @@ size_t cvy_mesh_heap_alloc(struct cvy_mesh *mesh, size_t bytes)
 {
 	size_t at = mesh->heap;
 
-	if (bytes > mesh->layout.window_bytes - at)
+	if (bytes > mesh->layout.pool - at)
 		return 0;
 	mesh->heap += bytes;
 	return at;
@@ -416,6 +418,13 @@ void cvy_engine_wake(struct cvy_engine *e)
 void cvy_engine_announce(struct cvy_engine *e, const struct cvy_line *line)
 {
 	(void)e;
+	(void)line;
+}
+
+void cvy_engine_announce_to(struct cvy_engine *e, int rank, const struct cvy_line *line)
+{
+	(void)e;
+	(void)rank;
 	(void)line;
 }
 

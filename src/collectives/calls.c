@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Grouped calls: between start and end the blocking forms of this thread post and return; end waits for all of
+ * them, of whatever groups. What was posted goes on while an earlier one is waited for, so that the order of
+ * the calls does not matter to the peers.
+ */
+#include "calls.h"
+
+#include <stdlib.h>
+
+#include "clock.h"
+
+#define NESTED_MAX 64
+
+struct call {
+	struct cvy_engine *engine;
+	struct cvy_op *op;
+	struct covey_result *result;
+};
+
+static __thread struct {
+	int depth, err;
+	struct call *call;
+	size_t n, room;
+} open_calls __attribute__((tls_model("initial-exec")));
+
+int cvy_calls_open(void)
+{
+	return open_calls.depth > 0;
+}
+
+int cvy_calls_failed(int err)
+{
+	if (open_calls.depth && !open_calls.err)
+		open_calls.err = err;
+	return err;
+}
+
+static int have_room(void)
+{
+	size_t room = open_calls.room ? 2 * open_calls.room : 16;
+	struct call *more;
+
+	if (open_calls.n < open_calls.room)
+		return 1;
+	more = realloc(open_calls.call, room * sizeof(*more));
+	if (!more)
+		return 0;
+	open_calls.call = more;
+	open_calls.room = room;
+	return 1;
+}
+
+int cvy_calls_add(struct cvy_engine *e, struct cvy_op *op, struct covey_result *result,
+		  int (*post)(struct cvy_engine *e, struct cvy_op *op))
+{
+	int err = have_room() ? post(e, op)
+			      : cvy_fail(e->box, COVEY_ERR_NOMEM, -1, 0, "no memory for grouped calls");
+
+	if (err) {
+		cvy_op_put(op);
+		return cvy_calls_failed(err);
+	}
+	open_calls.call[open_calls.n++] = (struct call){ e, op, result };
+	return 0;
+}
+
+int covey_group_start(void)
+{
+	if (open_calls.depth == NESTED_MAX)
+		return cvy_fail(NULL, COVEY_ERR_INVAL, -1, 0, "covey_group_start: %d are open already", NESTED_MAX);
+	open_calls.depth++;
+	return 0;
+}
+
+int covey_group_end(void)
+{
+	int err;
+
+	if (!open_calls.depth)
+		return cvy_fail(NULL, COVEY_ERR_INVAL, -1, 0, "covey_group_end without covey_group_start");
+	if (--open_calls.depth)
+		return 0;
+	err = open_calls.err;
+	for (size_t i = 0; i < open_calls.n; i++) {
+		struct call *c = &open_calls.call[i];
+
+		cvy_engine_wait(c->engine, c->op, CVY_NEVER); /* as the blocking form: ends with the handle */
+		if (c->result)
+			*c->result = c->op->result;
+		if (!err)
+			err = c->op->result.status;
+		cvy_op_put(c->op);
+	}
+	free(open_calls.call);
+	open_calls.call = NULL;
+	open_calls.n = open_calls.room = 0;
+	open_calls.err = 0;
+	return err;
+}

@@ -1,0 +1,343 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The steps of a pair: records in, matching, records out. As far as it goes without waiting. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "clock.h"
+#include "pair.h"
+
+#define WHOLE_PART 4 /* of a ring: the longest message that is sent as a whole, and the longest part */
+
+/* ---- lists ---- */
+
+void cvy_parcel_add(struct cvy_parcels *list, struct cvy_parcel *x)
+{
+	x->next = NULL;
+	*list->last = x;
+	list->last = &x->next;
+}
+
+struct cvy_parcel *cvy_parcel_take(struct cvy_parcels *list, struct cvy_parcel **at)
+{
+	struct cvy_parcel *x = *at;
+
+	*at = x->next;
+	if (!*at)
+		list->last = at;
+	return x;
+}
+
+static struct cvy_parcel **find_number(struct cvy_parcels *list, uint64_t number)
+{
+	struct cvy_parcel **at = &list->first;
+
+	while (*at && (*at)->number != number)
+		at = &(*at)->next;
+	return at;
+}
+
+/* ---- ends ---- */
+
+static int is_send(const struct cvy_parcel *x)
+{
+	return x->op->kind == &cvy_op_send;
+}
+
+/* @x is in no list any more. */
+void cvy_pair_done(struct cvy_engine *e, struct cvy_pair *p, struct cvy_parcel *x, int status)
+{
+	struct cvy_op *op = x->op;
+	struct covey_result *res = &op->result;
+
+	res->status = status;
+	res->epoch = e->view ? e->view->epoch : 0;
+	res->seq = x->number;
+	res->size = e->size;
+	for (int w = 0; w < e->mask_words; w++)
+		res->mask.word[w] = 0;
+	cvy_mask_add(&res->mask, e->rank);
+	if (status != COVEY_ERR_PEER)
+		cvy_mask_add(&res->mask, op->root);
+	res->wait_ns = op->posted_ns ? cvy_now_ns() - op->posted_ns : 0;
+	res->bytes = is_send(x) ? op->bytes : x->at;
+	res->peer = op->root;
+	res->tag = x->tag;
+	(void)p;
+	__atomic_store_n(&op->state, CVY_OP_DECIDED, __ATOMIC_RELEASE);
+	if (__atomic_load_n(&e->asleep, __ATOMIC_RELAXED))
+		cvy_engine_wake(e);
+	cvy_op_put(op);
+}
+
+static void received(struct cvy_engine *e, struct cvy_pair *p, struct cvy_parcel *x)
+{
+	int status = 0;
+
+	if (x->total > x->op->bytes)
+		status = cvy_fail(e->box, COVEY_ERR_TRUNCATED, p->rank, e->view->epoch,
+				  "message %llu of rank %d, tag %d, has %zu bytes; the buffer holds %zu",
+				  (unsigned long long)x->number, p->rank, x->tag, x->total, x->op->bytes);
+	cvy_pair_done(e, p, x, status);
+}
+
+/* ---- matching ---- */
+
+static int wants(const struct cvy_parcel *x, int tag)
+{
+	return x->tag == COVEY_TAG_ANY || x->tag == tag;
+}
+
+static size_t taken(const struct cvy_parcel *x)
+{
+	return x->total < x->op->bytes ? x->total : x->op->bytes;
+}
+
+/* Of a whole message that nobody asked for, at the receiver: empty ones are not free either. */
+static uint64_t cost(uint64_t bytes)
+{
+	return bytes + sizeof(struct cvy_record);
+}
+
+static void meet(struct cvy_parcel *x, uint64_t number, int tag, uint64_t bytes)
+{
+	x->number = number;
+	x->tag = tag;
+	x->total = (size_t)bytes;
+	x->at = 0;
+}
+
+void cvy_pair_claim(struct cvy_engine *e, struct cvy_pair *p, struct cvy_parcel *x)
+{
+	struct cvy_arrival **at = &p->arrived, *a;
+
+	while (*at && !wants(x, (*at)->tag))
+		at = &(*at)->next;
+	a = *at;
+	if (!a) {
+		cvy_parcel_add(&p->posted, x);
+		return;
+	}
+	*at = a->next;
+	if (!*at)
+		p->arrived_last = at;
+	meet(x, a->number, a->tag, a->bytes);
+	if (a->whole) {
+		x->at = taken(x);
+		memcpy(x->op->recv, a->data, x->at);
+		p->ch.note += cost(a->bytes);
+		received(e, p, x);
+	} else {
+		cvy_parcel_add(&p->wanting, x);
+	}
+	free(a);
+}
+
+/* Nobody asked for it yet. 0: no memory now. */
+static int keep(struct cvy_pair *p, const struct cvy_record *r)
+{
+	int whole = r->kind == CVY_RECORD_WHOLE;
+	struct cvy_arrival *a = malloc(sizeof(*a) + (whole ? (size_t)r->bytes : 0));
+
+	if (!a)
+		return 0;
+	*a = (struct cvy_arrival){ .number = r->number, .bytes = r->bytes, .tag = r->tag, .whole = whole };
+	if (whole)
+		cvy_channel_peek(&p->ch, sizeof(*r), a->data, (size_t)r->bytes);
+	*p->arrived_last = a;
+	p->arrived_last = &a->next;
+	return 1;
+}
+
+/* A header: 1 it was used, 0 no memory for it now. */
+static int arrive(struct cvy_engine *e, struct cvy_pair *p, const struct cvy_record *r)
+{
+	struct cvy_parcel **at = &p->posted.first, *x;
+
+	while (*at && !wants(*at, r->tag))
+		at = &(*at)->next;
+	if (!*at)
+		return keep(p, r);
+	x = cvy_parcel_take(&p->posted, at);
+	meet(x, r->number, r->tag, r->bytes);
+	if (r->kind == CVY_RECORD_OFFER) {
+		cvy_parcel_add(&p->wanting, x);
+		return 1;
+	}
+	x->at = taken(x);
+	cvy_channel_peek(&p->ch, sizeof(*r), x->op->recv, x->at);
+	p->ch.note += cost(r->bytes);
+	received(e, p, x);
+	return 1;
+}
+
+/* ---- in ---- */
+
+static int wanted(struct cvy_engine *e, struct cvy_pair *p, const struct cvy_record *r)
+{
+	struct cvy_parcel **at = find_number(&p->offered, r->number), *x;
+
+	if (!*at || r->bytes > (*at)->op->bytes)
+		return COVEY_ERR_IO;
+	x = cvy_parcel_take(&p->offered, at);
+	x->total = (size_t)r->bytes;
+	if (x->total)
+		cvy_parcel_add(&p->parting, x);
+	else
+		cvy_pair_done(e, p, x, 0);
+	return 1;
+}
+
+static int part(struct cvy_engine *e, struct cvy_pair *p, const struct cvy_record *r)
+{
+	struct cvy_parcel **at = find_number(&p->coming, r->number), *x = *at;
+
+	if (!x || r->bytes > taken(x) - x->at)
+		return COVEY_ERR_IO;
+	cvy_channel_peek(&p->ch, sizeof(*r), (uint8_t *)x->op->recv + x->at, (size_t)r->bytes);
+	x->at += (size_t)r->bytes;
+	if (x->at == taken(x))
+		received(e, p, cvy_parcel_take(&p->coming, at));
+	return 1;
+}
+
+/* What no honest peer writes is told from the record alone, before anything is done with it. */
+static int believed(const struct cvy_pair *p, const struct cvy_record *r)
+{
+	switch (r->kind) {
+	case CVY_RECORD_WHOLE:
+		return r->number == p->expect && r->tag >= 0 && r->bytes <= p->ch.ring / WHOLE_PART;
+	case CVY_RECORD_OFFER:
+		return r->number == p->expect && r->tag >= 0 && r->bytes <= SIZE_MAX / 2;
+	case CVY_RECORD_WANT:
+		return 1;
+	case CVY_RECORD_PART:
+		return r->bytes && r->bytes <= p->ch.ring / WHOLE_PART;
+	default:
+		return 0;
+	}
+}
+
+/* One record: 1, 0: there is none or no memory for it, < 0: it cannot be. */
+static int take_record(struct cvy_engine *e, struct cvy_pair *p)
+{
+	struct cvy_record r;
+	size_t body;
+	int used;
+
+	if (cvy_channel_ready(&p->ch) < sizeof(r))
+		return cvy_channel_ready(&p->ch) ? COVEY_ERR_IO : 0;
+	cvy_channel_peek(&p->ch, 0, &r, sizeof(r));
+	if (!believed(p, &r))
+		return COVEY_ERR_IO;
+	body = r.kind == CVY_RECORD_WHOLE || r.kind == CVY_RECORD_PART ? (size_t)r.bytes : 0;
+	if (cvy_channel_ready(&p->ch) < sizeof(r) + body)
+		return COVEY_ERR_IO; /* records are told as a whole */
+	if (r.kind == CVY_RECORD_WANT)
+		used = wanted(e, p, &r);
+	else if (r.kind == CVY_RECORD_PART)
+		used = part(e, p, &r);
+	else
+		used = arrive(e, p, &r);
+	if (used <= 0)
+		return used;
+	if (r.kind == CVY_RECORD_WHOLE || r.kind == CVY_RECORD_OFFER)
+		p->expect++;
+	cvy_channel_eat(&p->ch, sizeof(r) + body);
+	return 1;
+}
+
+/* ---- out ---- */
+
+static void write_record(struct cvy_pair *p, uint32_t kind, const struct cvy_parcel *x, const void *body, size_t bytes)
+{
+	struct cvy_record r = { .kind = kind, .tag = x->tag, .number = x->number, .bytes = bytes };
+
+	cvy_channel_write(&p->ch, &r, sizeof(r));
+	if (body)
+		cvy_channel_write(&p->ch, body, bytes);
+}
+
+/* WANTs: the far end waits for them. */
+static int write_wants(struct cvy_engine *e, struct cvy_pair *p)
+{
+	int moved = 0;
+
+	while (p->wanting.first && cvy_channel_room(&p->ch) >= sizeof(struct cvy_record)) {
+		struct cvy_parcel *x = cvy_parcel_take(&p->wanting, &p->wanting.first);
+
+		write_record(p, CVY_RECORD_WANT, x, NULL, taken(x));
+		if (taken(x))
+			cvy_parcel_add(&p->coming, x);
+		else
+			received(e, p, x);
+		moved = 1;
+	}
+	return moved;
+}
+
+static int write_part(struct cvy_engine *e, struct cvy_pair *p)
+{
+	struct cvy_parcel *x = p->parting.first;
+	size_t n, most = p->ch.ring / WHOLE_PART;
+
+	if (!x)
+		return 0;
+	n = x->total - x->at < most ? x->total - x->at : most;
+	if (cvy_channel_room(&p->ch) < sizeof(struct cvy_record) + n)
+		return 0;
+	write_record(p, CVY_RECORD_PART, x, (const uint8_t *)x->op->send + x->at, n);
+	x->at += n;
+	if (x->at == x->total)
+		cvy_pair_done(e, p, cvy_parcel_take(&p->parting, &p->parting.first), 0);
+	return 1;
+}
+
+/* The next message in order: as a whole, or offered. */
+static int write_header(struct cvy_engine *e, struct cvy_pair *p)
+{
+	struct cvy_parcel *x = p->queued.first;
+	int whole;
+
+	if (!x)
+		return 0;
+	whole = x->op->bytes <= p->ch.ring / WHOLE_PART &&
+		p->unasked - p->ch.far_note + cost(x->op->bytes) <= p->ch.ring;
+	if (cvy_channel_room(&p->ch) < sizeof(struct cvy_record) + (whole ? x->op->bytes : 0))
+		return 0;
+	x = cvy_parcel_take(&p->queued, &p->queued.first);
+	x->number = p->number++;
+	if (!whole) {
+		write_record(p, CVY_RECORD_OFFER, x, NULL, x->op->bytes);
+		cvy_parcel_add(&p->offered, x);
+		return 1;
+	}
+	write_record(p, CVY_RECORD_WHOLE, x, x->op->send, x->op->bytes);
+	p->unasked += cost(x->op->bytes);
+	cvy_pair_done(e, p, x, 0);
+	return 1;
+}
+
+int cvy_pair_step(struct cvy_engine *e, struct cvy_pair *p, int poll)
+{
+	int moved = cvy_channel_look(&p->ch, poll), got = moved, told;
+
+	if (moved < 0 || p->ch.far_note > p->unasked)
+		return COVEY_ERR_IO;
+	if (cvy_channel_far_port(&p->ch)) /* out of sight: nothing comes now, and nothing leaves */
+		while ((got = take_record(e, p)) > 0)
+			moved = 1;
+	if (got < 0)
+		return got;
+	moved |= write_wants(e, p);
+	moved |= write_part(e, p); /* one before the headers, so that a stream of short messages cannot hold it up */
+	while (write_header(e, p))
+		moved = 1;
+	while (write_part(e, p))
+		moved = 1;
+	told = cvy_channel_flush(&p->ch, 1);
+	if (told & 1)
+		cvy_engine_announce_to(e, p->rank, &cvy_channel_port(&p->ch)->out);
+	if (told & 2)
+		cvy_engine_announce_to(e, p->rank, &cvy_channel_port(&p->ch)->credit);
+	return moved;
+}

@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Streams of bytes over windows. The far end's window is touched only while there is a link to the very
+ * incarnation that the channel was opened for: then what is mapped or mirrored there is its own.
+ */
+#include "channel.h"
+
+#include <string.h>
+
+#define LAZY_PART 4 /* of a ring: credit that sockets may let come together */
+
+static size_t round_down(size_t n)
+{
+	size_t power = 1;
+
+	while (power <= n / 2)
+		power *= 2;
+	return power;
+}
+
+int cvy_channel_open(struct cvy_channel *ch, struct cvy_mesh *mesh, int own_rank, uint64_t own_inc, int rank,
+		     uint64_t inc, int max_ranks)
+{
+	struct cvy_layout l = cvy_mesh_layout(mesh);
+	size_t ports = ((size_t)max_ranks * sizeof(struct cvy_port) + 4095) & ~(size_t)4095;
+	size_t pool = l.window_bytes - l.pool, ring = pool > ports ? (pool - ports) / (size_t)max_ranks : 0;
+	struct cvy_port *port;
+
+	if (ring < CVY_RING_MIN)
+		return COVEY_ERR_NOMEM;
+	ring = round_down(ring);
+	if (ring > CVY_RING_MAX)
+		ring = CVY_RING_MAX;
+	*ch = (struct cvy_channel){ .mesh = mesh,
+				    .rank = rank,
+				    .self = rank == own_rank,
+				    .inc = inc,
+				    .own_inc = own_inc,
+				    .ring = ring,
+				    .own_port = l.pool + (size_t)rank * sizeof(struct cvy_port),
+				    .far_port = l.pool + (size_t)own_rank * sizeof(struct cvy_port),
+				    .own_ring = l.pool + ports + (size_t)rank * ring,
+				    .far_ring = l.pool + ports + (size_t)own_rank * ring };
+	port = cvy_channel_port(ch);
+	/* What stands there was for an earlier incarnation: the count goes first, then who it is for. */
+	__atomic_store_n(&port->out.tag, 0, __ATOMIC_RELAXED);
+	__atomic_store_n(&port->credit.tag, 0, __ATOMIC_RELAXED);
+	__atomic_store_n((uint64_t *)(void *)port->credit.data, 0, __ATOMIC_RELAXED);
+	__atomic_store_n(&port->out.aux, inc, __ATOMIC_RELEASE); /* pairs with the load of aux in look() */
+	__atomic_store_n(&port->credit.aux, inc, __ATOMIC_RELEASE);
+	return 0;
+}
+
+struct cvy_link *cvy_channel_link(const struct cvy_channel *ch)
+{
+	struct cvy_link *link = ch->self ? NULL : cvy_mesh_link(ch->mesh, ch->rank);
+
+	return link && link->inc == ch->inc ? link : NULL;
+}
+
+struct cvy_port *cvy_channel_port(const struct cvy_channel *ch)
+{
+	return (struct cvy_port *)(void *)(cvy_mesh_own(ch->mesh) + ch->own_port);
+}
+
+static uint8_t *far_window(const struct cvy_channel *ch)
+{
+	if (ch->self)
+		return cvy_mesh_own(ch->mesh);
+	return cvy_channel_link(ch) ? cvy_mesh_view(ch->mesh, ch->rank) : NULL;
+}
+
+const struct cvy_port *cvy_channel_far_port(const struct cvy_channel *ch)
+{
+	const uint8_t *far = far_window(ch);
+
+	return far ? (const struct cvy_port *)(const void *)(far + ch->far_port) : NULL;
+}
+
+/* A link of another life may have lost what was on its way: all that the far end has not consumed is put again. */
+static void meet_link(struct cvy_channel *ch, const struct cvy_link *link)
+{
+	if (link->id == ch->link)
+		return;
+	if (ch->link) {
+		ch->pushed = ch->freed;
+		ch->tell = ch->read > 0;
+	}
+	ch->link = link->id;
+}
+
+/* A count of the far end: never back (words that come late), never past @most. */
+static int advance(uint64_t *count, uint64_t to, uint64_t most)
+{
+	if (to > most)
+		return COVEY_ERR_IO;
+	if (to <= *count)
+		return 0;
+	*count = to;
+	return 1;
+}
+
+int cvy_channel_look(struct cvy_channel *ch, int poll)
+{
+	struct cvy_link *link = cvy_channel_link(ch);
+	const struct cvy_port *port = cvy_channel_far_port(ch);
+	int here = 0, freed = 0;
+
+	if (link)
+		meet_link(ch, link);
+	if (link && poll && link->ops->poll)
+		link->ops->poll(link); /* one that is lost is the agent's to replace */
+	if (!port)
+		return 0;
+	if (__atomic_load_n(&port->out.aux, __ATOMIC_ACQUIRE) == ch->own_inc) /* pairs with cvy_channel_open */
+		here = advance(&ch->here, __atomic_load_n(&port->out.tag, __ATOMIC_ACQUIRE), ch->read + ch->ring);
+	if (__atomic_load_n(&port->credit.aux, __ATOMIC_ACQUIRE) == ch->own_inc) {
+		const uint64_t *note = (const uint64_t *)(const void *)port->credit.data;
+
+		freed = advance(&ch->freed, __atomic_load_n(&port->credit.tag, __ATOMIC_ACQUIRE), ch->written);
+		if (freed >= 0 && __atomic_load_n(note, __ATOMIC_RELAXED) > ch->far_note) {
+			ch->far_note = __atomic_load_n(note, __ATOMIC_RELAXED);
+			freed = 1;
+		}
+	}
+	return here < 0 || freed < 0 ? COVEY_ERR_IO : here | freed;
+}
+
+/* ---- telling ---- */
+
+static int put(struct cvy_channel *ch, struct cvy_link *link)
+{
+	size_t n = (size_t)(ch->written - ch->pushed), at = (size_t)ch->pushed & (ch->ring - 1);
+	size_t first = n < ch->ring - at ? n : ch->ring - at;
+	int err = 0;
+
+	if (!link || !link->ops->put)
+		return 0;
+	if (first)
+		err = link->ops->put(link, ch->own_ring + at, first);
+	if (!err && n > first)
+		err = link->ops->put(link, ch->own_ring, n - first);
+	return err;
+}
+
+static int tell(struct cvy_channel *ch, struct cvy_link *link, struct cvy_line *line, uint64_t count)
+{
+	/* pairs with the load of tag in look(): who sees the count sees the bytes, or is done with them */
+	__atomic_store_n(&line->tag, count, __ATOMIC_RELEASE);
+	if (!link || !link->ops->signal)
+		return 0;
+	return link->ops->signal(link, (size_t)((uint8_t *)line - cvy_mesh_own(ch->mesh)));
+}
+
+static int credit_due(const struct cvy_channel *ch, const struct cvy_link *link, int lazy)
+{
+	uint64_t part = lazy && link && link->ops->signal ? ch->ring / LAZY_PART : 1;
+
+	return ch->tell || ch->read - ch->told >= part || ch->note - ch->noted >= part;
+}
+
+int cvy_channel_flush(struct cvy_channel *ch, int lazy)
+{
+	struct cvy_link *link = cvy_channel_link(ch);
+	struct cvy_port *port = cvy_channel_port(ch);
+	int changed = 0;
+
+	if (!ch->self && (!link || link->id != ch->link))
+		return 0;
+	if (ch->pushed < ch->written && !put(ch, link)) {
+		if (!tell(ch, link, &port->out, ch->written)) /* else the next flush puts it again: the same bytes */
+			ch->pushed = ch->written;
+		changed |= 1;
+	}
+	if (credit_due(ch, link, lazy)) {
+		__atomic_store_n((uint64_t *)(void *)port->credit.data, ch->note, __ATOMIC_RELAXED);
+		if (!tell(ch, link, &port->credit, ch->read)) {
+			ch->told = ch->read;
+			ch->noted = ch->note;
+			ch->tell = 0;
+		}
+		changed |= 2;
+	}
+	return changed;
+}
+
+int cvy_channel_behind(const struct cvy_channel *ch)
+{
+	const struct cvy_link *link = cvy_channel_link(ch);
+
+	if (!ch->self && !link)
+		return 0; /* until there is one */
+	if (link && link->id != ch->link && ch->link && (ch->written > ch->freed || ch->read))
+		return 1;
+	return ch->pushed < ch->written || credit_due(ch, link, 0);
+}
+
+/* ---- bytes ---- */
+
+void cvy_channel_write(struct cvy_channel *ch, const void *from, size_t n)
+{
+	uint8_t *ring = cvy_mesh_own(ch->mesh) + ch->own_ring;
+	size_t at = (size_t)ch->written & (ch->ring - 1), first = n < ch->ring - at ? n : ch->ring - at;
+
+	memcpy(ring + at, from, first);
+	memcpy(ring, (const uint8_t *)from + first, n - first);
+	ch->written += n;
+}
+
+void cvy_channel_peek(const struct cvy_channel *ch, size_t skip, void *to, size_t n)
+{
+	const uint8_t *ring = far_window(ch) + ch->far_ring;
+	size_t at = (size_t)(ch->read + skip) & (ch->ring - 1), first = n < ch->ring - at ? n : ch->ring - at;
+
+	memcpy(to, ring + at, first);
+	memcpy((uint8_t *)to + first, ring, n - first);
+}
