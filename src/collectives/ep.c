@@ -129,7 +129,7 @@ static int take_slots(struct covey_ep *ep, const struct cvy_engine *e)
 	if (ep->combine)
 		return 0;
 	if (need <= e->layout.pool)
-		need = e->layout.pool + dispatch + combine; /* other handles have the room */
+		need = e->layout.pool + dispatch + combine;	      /* other handles have the room */
 	need += ((need - e->layout.heap) / 3 + 8191) & ~(size_t)4095; /* the rest of a window is for messages */
 	return cvy_fail(
 		cvy_handle_box(ep->group), COVEY_ERR_NOMEM, -1,

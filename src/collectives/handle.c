@@ -210,7 +210,8 @@ static int drain(struct covey_group *group, uint64_t deadline_ns)
 		cvy_engine_ask_progress(group->engine, cvy_now_ns());
 		if (cvy_now_ns() >= deadline_ns)
 			return cvy_fail(group->box, COVEY_ERR_TIMEOUT, -1, 0,
-					"leave: others have not completed operation %llu, or not received all that was sent to them",
+					"leave: others have not completed operation %llu, or not received all that was "
+					"sent to them",
 					(unsigned long long)group->engine->done);
 		nanosleep(&nap, NULL);
 	}

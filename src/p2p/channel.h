@@ -28,14 +28,14 @@ struct cvy_channel {
 	struct cvy_mesh *mesh;
 	int rank, self; /* far end; it is this rank itself */
 	uint64_t inc, own_inc;
-	size_t ring; /* bytes, a power of two */
+	size_t ring;				       /* bytes, a power of two */
 	size_t own_port, far_port, own_ring, far_ring; /* offsets in the owner's window */
 	uint64_t link;				       /* id of the link that was told last, 0: none */
 	int tell;				       /* a new link: the far end may not know our credit */
 	int broken;				       /* the far end said what cannot be; who uses it sets it */
-	uint64_t written, pushed, freed; /* to the ring; put and told; consumed at the far end */
-	uint64_t here, read, told;	 /* the other way: arrived, consumed, told so */
-	uint64_t note, noted, far_note;	 /* a number beside the credit, for who uses the channel; only grows */
+	uint64_t written, pushed, freed;	       /* to the ring; put and told; consumed at the far end */
+	uint64_t here, read, told;		       /* the other way: arrived, consumed, told so */
+	uint64_t note, noted, far_note; /* a number beside the credit, for who uses the channel; only grows */
 };
 
 /* 0; NOMEM: the window has no room for rings */
@@ -63,9 +63,9 @@ static inline size_t cvy_channel_ready(const struct cvy_channel *ch)
 	return (size_t)(ch->here - ch->read);
 }
 
-void cvy_channel_write(struct cvy_channel *ch, const void *from, size_t n);		  /* n <= room */
+void cvy_channel_write(struct cvy_channel *ch, const void *from, size_t n);	      /* n <= room */
 void cvy_channel_peek(const struct cvy_channel *ch, size_t skip, void *to, size_t n); /* skip + n <= ready */
-static inline void cvy_channel_eat(struct cvy_channel *ch, size_t n)		  /* n <= ready */
+static inline void cvy_channel_eat(struct cvy_channel *ch, size_t n)		      /* n <= ready */
 {
 	ch->read += n;
 }

@@ -17,13 +17,17 @@ static void run_flavour(const char *name, int world, int flavour, member_fn fn, 
 	struct covey_config config = harness_config(name, world);
 
 	config.transport = flavour == 0 ? COVEY_TRANSPORT_SHM : flavour == 1 ? COVEY_TRANSPORT_TCP : 0;
+	if (flavour ==
+	    2) /* what was done is told between hosts by PINGs, four in that time, and leaving waits for them */
+		config.link_ms = 4000;
 	harness_threads_on(&config, fn, arg, flavour == 2 ? 2 : 0);
 }
 
 /* Byte @i of message @number from one rank to another. */
 static uint8_t byte_of(int from, int to, uint64_t number, size_t i)
 {
-	uint64_t h = ((uint64_t)from * 64 + (uint64_t)to + number * 0x9e3779b97f4a7c15ull + i / 8) * 0xd6e8feb86659fd93ull;
+	uint64_t h =
+		((uint64_t)from * 64 + (uint64_t)to + number * 0x9e3779b97f4a7c15ull + i / 8) * 0xd6e8feb86659fd93ull;
 
 	return (uint8_t)(h >> (i % 8 * 8));
 }
@@ -52,8 +56,9 @@ static int wait_free(struct covey_work *work, struct covey_result *res)
 /* ---- sizes ---- */
 
 /* The rings of 16 ranks in a window of 256 MiB have 256 KiB; whole messages a quarter of that. */
-static const size_t sizes[] = { 0,	1,	3,	31,	64,	 4095,	  65536 - 33, 65536, 65537,  131072 + 5,
-				262111, 262144, 262145, 300001, 1000003, 3333333, 9,	      0,     1 << 22, 17 };
+static const size_t sizes[] = { 0,	 1,	  3,	      31,     64,      4095,   65536 - 33,
+				65536,	 65537,	  131072 + 5, 262111, 262144,  262145, 300001,
+				1000003, 3333333, 9,	      0,      1 << 22, 17 };
 #define SIZES (sizeof(sizes) / sizeof(sizes[0]))
 
 static void run_sizes(struct member *m)
@@ -73,8 +78,8 @@ static void run_sizes(struct member *m)
 		must(!err, "send_start: %s", covey_strerror(err));
 		err = covey_recv(in + skew, n, COVEY_UINT8, other, 7, m->group, NULL, &res);
 		must(!err && res.bytes == n && res.peer == other && res.tag == 7 && res.seq == i,
-		     "recv %zu bytes: %s, %zu bytes of rank %d, number %llu", n, covey_strerror(err), res.bytes, res.peer,
-		     (unsigned long long)res.seq);
+		     "recv %zu bytes: %s, %zu bytes of rank %d, number %llu", n, covey_strerror(err), res.bytes,
+		     res.peer, (unsigned long long)res.seq);
 		check(in + skew, n, other, m->rank, i);
 		must(in[skew - 1] == 0x5a && in[skew + n] == 0x5a, "bytes beside the buffer were written");
 		must(!wait_free(work, &res) && res.bytes == n, "send %zu", n);
@@ -194,17 +199,19 @@ static void run_wildcard(struct member *m)
 		struct covey_work *work[4];
 
 		for (tag = 0; tag < 4; tag++)
-			must(!covey_send_start(room, tag == 2 ? (size_t)big : (size_t)tag * 10, COVEY_UINT8, 1, tag, m->group,
-					       NULL, &work[tag]),
+			must(!covey_send_start(room, tag == 2 ? (size_t)big : (size_t)tag * 10, COVEY_UINT8, 1, tag,
+					       m->group, NULL, &work[tag]),
 			     "send");
 		for (tag = 0; tag < 4; tag++)
 			must(!wait_free(work[tag], NULL), "send");
 	}
 	for (int round = 0; round < 20 && m->rank == 1; round++) {
-		must(!covey_recv(room, (size_t)big, COVEY_UINT8, 0, 1, m->group, NULL, &res) && res.bytes == 10, "tag 1");
+		must(!covey_recv(room, (size_t)big, COVEY_UINT8, 0, 1, m->group, NULL, &res) && res.bytes == 10,
+		     "tag 1");
 		for (int k = 0; k < 3; k++) {
 			tag = k ? k + 1 : 0;
-			must(!covey_recv(room, (size_t)big, COVEY_UINT8, 0, COVEY_TAG_ANY, m->group, NULL, &res), "any");
+			must(!covey_recv(room, (size_t)big, COVEY_UINT8, 0, COVEY_TAG_ANY, m->group, NULL, &res),
+			     "any");
 			must(res.tag == tag && res.seq == (uint64_t)(round * 4 + tag), "any gives tag %d, number %llu",
 			     res.tag, (unsigned long long)res.seq);
 		}
@@ -222,8 +229,7 @@ END_TEST
 
 static void run_lengths(struct member *m)
 {
-	static const size_t sent[] = { 10, 10, 500000, 500000, 100, 500000 },
-			    room[] = { 4, 20, 400000, 600000, 0, 0 };
+	static const size_t sent[] = { 10, 10, 500000, 500000, 100, 500000 }, room[] = { 4, 20, 400000, 600000, 0, 0 };
 	uint8_t *data = malloc(600064);
 	struct covey_result res;
 
@@ -306,7 +312,8 @@ static void run_ring(struct member *m)
 		must(!covey_send(out, SHIFT, COVEY_INT32, right, step, m->group, NULL, &sent), "send");
 		must(!covey_recv(in, SHIFT, COVEY_INT32, left, step, m->group, NULL, &got), "recv");
 		must(!covey_group_end(), "end");
-		must(sent.bytes == 4 * SHIFT && got.bytes == 4 * SHIFT && got.tag == step && got.peer == left, "results");
+		must(sent.bytes == 4 * SHIFT && got.bytes == 4 * SHIFT && got.tag == step && got.peer == left,
+		     "results");
 		for (int i = 0; i < SHIFT; i++)
 			must(in[i] == origin * SHIFT + i, "step %d: element %d is %d", step, i, in[i]);
 		swap = out;
@@ -341,7 +348,8 @@ static void run_groups(struct member *m)
 			sum[g] = (m->rank + 1) * (g + 1);
 			must(!covey_recv(&in[g], 1, COVEY_INT64, from, 1, group[g], NULL, &res[g]), "recv");
 			must(!covey_group_start(), "nested");
-			must(!covey_allreduce(&sum[g], &sum[g], 1, COVEY_INT64, COVEY_SUM, group[g], NULL, NULL), "sum");
+			must(!covey_allreduce(&sum[g], &sum[g], 1, COVEY_INT64, COVEY_SUM, group[g], NULL, NULL),
+			     "sum");
 			must(!covey_group_end(), "nested");
 			must(!covey_send(&out[g], 1, COVEY_INT64, other, 1, group[g], NULL, NULL), "send");
 		}
