@@ -247,7 +247,7 @@ static void leave(struct proc *p)
 {
 	struct cvy_event e = { .kind = CVY_EV_API, .api = CVY_API_LEAVE, .id = 7, .rank = -1 };
 
-	if (p->app.leaving == 1 && !p->app.calls && cvy_engine_drained(p->engine)) {
+	if (p->app.leaving == 1 && !p->app.calls && cvy_engine_drained(p->engine) && app_talk_over(p)) {
 		p->app.leaving = 2;
 		sim_trace(p->sim, "process %d has drained and leaves", p->id);
 		sim_post(p, &e);
@@ -272,6 +272,7 @@ void app_step(struct proc *p)
 	cvy_engine_progress(p->engine, NULL, NULL); /* as the agent does at every tick */
 	while (a->calls && is_over(p, &a->call[0]))
 		take_first(p);
+	app_talk(p);
 	if (p->engine->ended && a->calls && a->call[a->calls - 1].op && !cvy_op_decided(a->call[a->calls - 1].op))
 		sim_fail(p->sim, "G5: process %d has ended and its operation %" PRIu64 " has not", p->id,
 			 a->call[a->calls - 1].seq);
@@ -298,6 +299,7 @@ void app_end(struct proc *p)
 	if (!a->group)
 		return;
 	app_ep_close(p);
+	app_talk_end(p);
 	cvy_view_free(a->group->view);
 	pthread_mutex_destroy(&a->group->lock);
 	free(a->group);

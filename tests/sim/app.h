@@ -13,6 +13,7 @@
 #define SIM_LAYERS 2   /* handles of dispatch and combine */
 #define SIM_BLOCK 6    /* operations from one safe point to the next */
 #define STATE_BYTES 40 /* that a joiner gets */
+#define SIM_MESSAGES 200 /* from one incarnation to another */
 #define EP_TOKENS 5    /* of one rank and dispatch */
 #define EP_HIDDEN 8
 #define EP_TOP_K 2
@@ -66,6 +67,7 @@ struct call {
 };
 
 struct app_layer;
+struct app_talk;
 
 struct app {
 	int started, joiner, admitting; /* admitting: a call of covey_admit is not decided */
@@ -79,6 +81,8 @@ struct app {
 	struct covey_group *group;
 	struct app_layer *layer[SIM_LAYERS];
 	uint32_t last_epoch; /* of the last outcome */
+	struct app_talk *talk; /* app_pair.c: with whom it exchanges messages */
+	uint64_t left_ns;      /* it leaves then at the latest */
 };
 
 /* app_shape.c */
@@ -110,5 +114,12 @@ void app_ep_check(struct proc *p, const struct call *c, const struct covey_resul
 /* owners that lost what this rank dispatched */
 uint64_t app_ep_excused(const struct proc *p, const struct call *c, const struct sim_view *v);
 int app_ep_same(const struct proc *p, const struct proc *q); /* offsets */
+
+/* app_pair.c */
+int app_talks(const struct sim *s); /* applications of this run exchange messages */
+void app_talk(struct proc *p);	    /* posts what is due, takes what is decided */
+int app_talk_over(struct proc *p);  /* who leaves may go */
+int app_talk_settled(const struct sim *s);
+void app_talk_end(struct proc *p);
 
 #endif

@@ -238,7 +238,7 @@ static void run(struct sim *s)
 		if (!s->faults && sim_settled(s, &low)) {
 			if (!goal)
 				goal = low + 20;
-			if (low >= goal || low == UINT64_MAX)
+			if ((low >= goal || low == UINT64_MAX) && app_talk_settled(s))
 				break;
 		}
 		if (s->now > end || ++s->steps > EVENTS_MAX) {
