@@ -51,6 +51,12 @@ static int open_works(const struct cvy_pair *p)
 
 static int pair_new(struct cvy_engine *e, int rank, uint64_t inc, struct cvy_pair **out)
 {
+	struct cvy_channel_args args = { .mesh = e->mesh,
+					 .own_rank = e->rank,
+					 .rank = rank,
+					 .max_ranks = e->view->max_ranks,
+					 .own_inc = e->view->member[e->rank].inc,
+					 .inc = inc };
 	struct cvy_pair *p = calloc(1, sizeof(*p));
 	int err;
 
@@ -61,7 +67,7 @@ static int pair_new(struct cvy_engine *e, int rank, uint64_t inc, struct cvy_pai
 	for (int i = 0; list_of(p, i); i++)
 		list_of(p, i)->last = &list_of(p, i)->first;
 	p->arrived_last = &p->arrived;
-	err = cvy_channel_open(&p->ch, e->mesh, e->rank, e->view->member[e->rank].inc, rank, inc, e->view->max_ranks);
+	err = cvy_channel_open(&p->ch, &args);
 	if (err) {
 		free(p);
 		return cvy_fail(e->box, err, rank, 0,
@@ -109,7 +115,7 @@ static void pair_fail(struct cvy_engine *e, struct cvy_pair *p, int err)
 {
 	for (int i = 0; list_of(p, i); i++)
 		while (list_of(p, i)->first)
-			cvy_pair_done(e, p, cvy_parcel_take(list_of(p, i), &list_of(p, i)->first), err);
+			cvy_pair_done(e, cvy_parcel_take(list_of(p, i), &list_of(p, i)->first), err);
 	while (p->arrived) {
 		struct cvy_arrival *a = p->arrived;
 
@@ -152,7 +158,7 @@ static int post_locked(struct cvy_engine *e, struct cvy_op *op)
 	if (!p || p->ch.broken) {
 		cvy_fail(e->box, COVEY_ERR_PEER, op->root, e->view ? e->view->epoch : 0,
 			 p ? "rank %d wrote what no rank writes" : "rank %d is not a member of the view", op->root);
-		cvy_pair_done(e, p, x, COVEY_ERR_PEER);
+		cvy_pair_done(e, x, COVEY_ERR_PEER);
 		return 0;
 	}
 	op->state = CVY_OP_ENTERED;

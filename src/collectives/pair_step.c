@@ -44,7 +44,7 @@ static int is_send(const struct cvy_parcel *x)
 }
 
 /* @x is in no list any more. */
-void cvy_pair_done(struct cvy_engine *e, struct cvy_pair *p, struct cvy_parcel *x, int status)
+void cvy_pair_done(struct cvy_engine *e, struct cvy_parcel *x, int status)
 {
 	struct cvy_op *op = x->op;
 	struct covey_result *res = &op->result;
@@ -62,7 +62,6 @@ void cvy_pair_done(struct cvy_engine *e, struct cvy_pair *p, struct cvy_parcel *
 	res->bytes = is_send(x) ? op->bytes : x->at;
 	res->peer = op->root;
 	res->tag = x->tag;
-	(void)p;
 	__atomic_store_n(&op->state, CVY_OP_DECIDED, __ATOMIC_RELEASE);
 	if (__atomic_load_n(&e->asleep, __ATOMIC_RELAXED))
 		cvy_engine_wake(e);
@@ -77,7 +76,7 @@ static void received(struct cvy_engine *e, struct cvy_pair *p, struct cvy_parcel
 		status = cvy_fail(e->box, COVEY_ERR_TRUNCATED, p->rank, e->view->epoch,
 				  "message %llu of rank %d, tag %d, has %zu bytes; the buffer holds %zu",
 				  (unsigned long long)x->number, p->rank, x->tag, x->total, x->op->bytes);
-	cvy_pair_done(e, p, x, status);
+	cvy_pair_done(e, x, status);
 }
 
 /* ---- matching ---- */
@@ -183,7 +182,7 @@ static int wanted(struct cvy_engine *e, struct cvy_pair *p, const struct cvy_rec
 	if (x->total)
 		cvy_parcel_add(&p->parting, x);
 	else
-		cvy_pair_done(e, p, x, 0);
+		cvy_pair_done(e, x, 0);
 	return 1;
 }
 
@@ -288,7 +287,7 @@ static int write_part(struct cvy_engine *e, struct cvy_pair *p)
 	write_record(p, CVY_RECORD_PART, x, (const uint8_t *)x->op->send + x->at, n);
 	x->at += n;
 	if (x->at == x->total)
-		cvy_pair_done(e, p, cvy_parcel_take(&p->parting, &p->parting.first), 0);
+		cvy_pair_done(e, cvy_parcel_take(&p->parting, &p->parting.first), 0);
 	return 1;
 }
 
@@ -313,7 +312,7 @@ static int write_header(struct cvy_engine *e, struct cvy_pair *p)
 	}
 	write_record(p, CVY_RECORD_WHOLE, x, x->op->send, x->op->bytes);
 	p->unasked += cost(x->op->bytes);
-	cvy_pair_done(e, p, x, 0);
+	cvy_pair_done(e, x, 0);
 	return 1;
 }
 

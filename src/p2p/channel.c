@@ -18,12 +18,11 @@ static size_t round_down(size_t n)
 	return power;
 }
 
-int cvy_channel_open(struct cvy_channel *ch, struct cvy_mesh *mesh, int own_rank, uint64_t own_inc, int rank,
-		     uint64_t inc, int max_ranks)
+int cvy_channel_open(struct cvy_channel *ch, const struct cvy_channel_args *args)
 {
-	struct cvy_layout l = cvy_mesh_layout(mesh);
-	size_t ports = ((size_t)max_ranks * sizeof(struct cvy_port) + 4095) & ~(size_t)4095;
-	size_t pool = l.window_bytes - l.pool, ring = pool > ports ? (pool - ports) / (size_t)max_ranks : 0;
+	struct cvy_layout l = cvy_mesh_layout(args->mesh);
+	size_t ranks = (size_t)args->max_ranks, ports = (ranks * sizeof(struct cvy_port) + 4095) & ~(size_t)4095;
+	size_t pool = l.window_bytes - l.pool, ring = pool > ports ? (pool - ports) / ranks : 0;
 	struct cvy_port *port;
 
 	if (ring < CVY_RING_MIN)
@@ -31,23 +30,23 @@ int cvy_channel_open(struct cvy_channel *ch, struct cvy_mesh *mesh, int own_rank
 	ring = round_down(ring);
 	if (ring > CVY_RING_MAX)
 		ring = CVY_RING_MAX;
-	*ch = (struct cvy_channel){ .mesh = mesh,
-				    .rank = rank,
-				    .self = rank == own_rank,
-				    .inc = inc,
-				    .own_inc = own_inc,
+	*ch = (struct cvy_channel){ .mesh = args->mesh,
+				    .rank = args->rank,
+				    .self = args->rank == args->own_rank,
+				    .inc = args->inc,
+				    .own_inc = args->own_inc,
 				    .ring = ring,
-				    .own_port = l.pool + (size_t)rank * sizeof(struct cvy_port),
-				    .far_port = l.pool + (size_t)own_rank * sizeof(struct cvy_port),
-				    .own_ring = l.pool + ports + (size_t)rank * ring,
-				    .far_ring = l.pool + ports + (size_t)own_rank * ring };
+				    .own_port = l.pool + (size_t)args->rank * sizeof(struct cvy_port),
+				    .far_port = l.pool + (size_t)args->own_rank * sizeof(struct cvy_port),
+				    .own_ring = l.pool + ports + (size_t)args->rank * ring,
+				    .far_ring = l.pool + ports + (size_t)args->own_rank * ring };
 	port = cvy_channel_port(ch);
 	/* What stands there was for an earlier incarnation: the count goes first, then who it is for. */
 	__atomic_store_n(&port->out.tag, 0, __ATOMIC_RELAXED);
 	__atomic_store_n(&port->credit.tag, 0, __ATOMIC_RELAXED);
 	__atomic_store_n((uint64_t *)(void *)port->credit.data, 0, __ATOMIC_RELAXED);
-	__atomic_store_n(&port->out.aux, inc, __ATOMIC_RELEASE); /* pairs with the load of aux in look() */
-	__atomic_store_n(&port->credit.aux, inc, __ATOMIC_RELEASE);
+	__atomic_store_n(&port->out.aux, args->inc, __ATOMIC_RELEASE); /* pairs with the load of aux in look() */
+	__atomic_store_n(&port->credit.aux, args->inc, __ATOMIC_RELEASE);
 	return 0;
 }
 

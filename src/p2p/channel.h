@@ -38,9 +38,14 @@ struct cvy_channel {
 	uint64_t note, noted, far_note; /* a number beside the credit, for who uses the channel; only grows */
 };
 
+struct cvy_channel_args {
+	struct cvy_mesh *mesh;
+	int own_rank, rank, max_ranks;
+	uint64_t own_inc, inc; /* of the far end */
+};
+
 /* 0; NOMEM: the window has no room for rings */
-int cvy_channel_open(struct cvy_channel *ch, struct cvy_mesh *mesh, int own_rank, uint64_t own_inc, int rank,
-		     uint64_t inc, int max_ranks);
+int cvy_channel_open(struct cvy_channel *ch, const struct cvy_channel_args *args);
 /* What the far end has written and consumed, after a poll of its link where @poll says so. 1: news, 0: none,
  * COVEY_ERR_IO: it says what cannot be. */
 int cvy_channel_look(struct cvy_channel *ch, int poll);

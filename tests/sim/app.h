@@ -9,12 +9,12 @@
 
 #include "engine.h"
 
-#define SIM_QUEUE 4    /* operations that an application has posted at once */
-#define SIM_LAYERS 2   /* handles of dispatch and combine */
-#define SIM_BLOCK 6    /* operations from one safe point to the next */
-#define STATE_BYTES 40 /* that a joiner gets */
+#define SIM_QUEUE 4	 /* operations that an application has posted at once */
+#define SIM_LAYERS 2	 /* handles of dispatch and combine */
+#define SIM_BLOCK 6	 /* operations from one safe point to the next */
+#define STATE_BYTES 40	 /* that a joiner gets */
 #define SIM_MESSAGES 200 /* from one incarnation to another */
-#define EP_TOKENS 5    /* of one rank and dispatch */
+#define EP_TOKENS 5	 /* of one rank and dispatch */
 #define EP_HIDDEN 8
 #define EP_TOP_K 2
 #define EP_EXPERTS 8
@@ -80,7 +80,7 @@ struct app {
 	int leaving;	/* it calls nothing any more and leaves when nobody needs it */
 	struct covey_group *group;
 	struct app_layer *layer[SIM_LAYERS];
-	uint32_t last_epoch; /* of the last outcome */
+	uint32_t last_epoch;   /* of the last outcome */
 	struct app_talk *talk; /* app_pair.c: with whom it exchanges messages */
 	uint64_t left_ns;      /* it leaves then at the latest */
 };

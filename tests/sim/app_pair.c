@@ -157,9 +157,10 @@ static void get_one(struct proc *p, struct app_talk *t)
 static void complain(struct proc *p, const struct app_talk *t, const struct app_message *m,
 		     const struct covey_result *res, const char *what)
 {
-	sim_fail(p->sim, "%s: process %d %s incarnation %" PRIu64 ", message %" PRIu64 ": number %" PRIu64
-		 ", status %d, %zu bytes", what, p->id, m->sending ? "to" : "from", t->inc, m->number, res->seq,
-		 res->status, res->bytes);
+	sim_fail(p->sim,
+		 "%s: process %d %s incarnation %" PRIu64 ", message %" PRIu64 ": number %" PRIu64
+		 ", status %d, %zu bytes",
+		 what, p->id, m->sending ? "to" : "from", t->inc, m->number, res->seq, res->status, res->bytes);
 }
 
 static void check_received(struct proc *p, const struct app_talk *t, const struct app_message *m,
@@ -183,8 +184,7 @@ static void check_received(struct proc *p, const struct app_talk *t, const struc
 }
 
 /* P1: exactly the message that is due, whole; P2: it fails only when the other was removed. */
-static void check(struct proc *p, const struct app_talk *t, const struct app_message *m,
-		  const struct covey_result *res)
+static void check(struct proc *p, const struct app_talk *t, const struct app_message *m, const struct covey_result *res)
 {
 	const struct cvy_view *v = p->engine->view;
 
@@ -280,8 +280,7 @@ int app_talk_settled(const struct sim *s)
 			continue;
 		for (const struct app_talk *t = p->app.talk; t; t = t->next) {
 			const struct proc *q = sim_proc_of((struct sim *)(uintptr_t)s, t->inc);
-			const struct app_talk *theirs =
-				q && q->alive && !q->seen.scribbled ? other_side(p, q) : NULL;
+			const struct app_talk *theirs = q && q->alive && !q->seen.scribbled ? other_side(p, q) : NULL;
 
 			if (theirs && q->engine->view->member[p->rank].inc == p->inc &&
 			    p->engine->view->member[q->rank].inc == q->inc && owed(q, t, theirs))
