@@ -444,7 +444,8 @@ COVEY_API int covey_barrier_start(struct covey_group *group, struct CUstream_st 
  * with the collectives and are not part of views: a change of the members is not seen between two
  * survivors, and nothing is lost, doubled or reordered when their connection breaks and comes again.
  * When @peer is removed, what is not complete ends with COVEY_ERR_PEER on this side, messages of it that
- * nobody received are dropped, and the next process with that rank begins anew.
+ * nobody received are dropped, and the next process with that rank begins anew. A rank that is no member,
+ * or has not been admitted at a safe point of this rank yet: COVEY_ERR_PEER at once (of _start: in the work).
  * Any size, zero too; to itself, too. A send that succeeded says that its buffer is free, not that @peer
  * took the message; short ones may be sent before @peer receives, none need to be. A receive for more than
  * was sent succeeds and says how much came; one for less takes what fits, drops the rest and ends with

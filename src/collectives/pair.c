@@ -83,13 +83,14 @@ static int pair_new(struct cvy_engine *e, int rank, uint64_t inc, struct cvy_pai
 	return 0;
 }
 
-/* The pair of a member of the view. NULL in @out: it is none. */
+/* The pair of an admitted member of the view. NULL in @out: it is none. One that waits for its ADMIT has sent nothing
+ * yet, and who has not come by that safe point would wait for it, and it for him. */
 static int pair_get(struct cvy_engine *e, int rank, struct cvy_pair **out)
 {
 	const struct cvy_view *v = e->view;
 
 	*out = NULL;
-	if (!v || !covey_mask_has(&v->members, rank))
+	if (!v || !covey_mask_has(&v->members, rank) || covey_mask_has(&v->pending, rank))
 		return 0;
 	if (!e->pairs) /* cvy_pairs_look looks without the lock whether there are any */
 		__atomic_store_n(&e->pairs,
@@ -201,7 +202,7 @@ int cvy_pairs_alone(const struct cvy_engine *e, const struct cvy_op *op)
 
 /* ---- step ---- */
 
-/* The steps of collectives poll the links of their set; a closed gate, or a rank that waits for its ADMIT, is not theirs. */
+/* The steps of collectives poll the links of their set, unless the gate is closed. */
 static int must_poll(const struct cvy_engine *e, const struct cvy_pair *p)
 {
 	return __atomic_load_n(&e->gate, __ATOMIC_RELAXED) || !covey_mask_has(&e->mask, p->rank);
