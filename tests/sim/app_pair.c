@@ -74,8 +74,7 @@ static struct app_talk *talk_with(struct proc *p, int rank)
 	uint64_t inc = p->engine->view ? p->engine->view->member[rank].inc : 0;
 	struct app_talk *t = p->app.talk;
 
-	if (!inc || !covey_mask_has(&p->engine->view->members, rank) ||
-	    covey_mask_has(&p->engine->view->pending, rank))
+	if (!inc || !covey_mask_has(&p->engine->view->members, rank) || covey_mask_has(&p->engine->view->pending, rank))
 		return NULL;
 	while (t && t->inc != inc)
 		t = t->next;

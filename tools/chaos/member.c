@@ -21,8 +21,8 @@
 
 const char *const chaos_work_names[CHAOS_W_COUNT] = { "allreduce",  "broadcast", "allgather", "alltoall",
 						      "alltoallv",  "barrier",	 "reduce",    "reduce_scatter",
-						      "allgatherv", "gather",	 "scatter",   "dispatch",
-						      "combine",    "admit" };
+						      "allgatherv", "gather",	 "scatter",   "messages",
+						      "dispatch",   "combine",	 "admit" };
 const char *const chaos_trap_names[CHAOS_T_COUNT] = { "",	 "before-dispatch", "in-dispatch",
 						      "between", "in-combine",	    "after-combine" };
 

@@ -330,6 +330,36 @@ static int run_scatter(struct chaos_member *m)
 	return code || m->record.status ? code : expect_block(m, "scatter", m->recv, root, m->rank, block);
 }
 
+/*
+ * To the right and from the left, beside a barrier whose outcome is what is logged. Who is removed meanwhile, or is not
+ * there, fails its messages; what came is whole and of this step.
+ */
+static int run_messages(struct chaos_member *m)
+{
+	int right = (m->rank + 1) % m->size, left = (m->rank + m->size - 1) % m->size;
+	struct covey_result result = { 0 }, sent = { 0 }, got = { 0 };
+	int tag = (int)(m->step % INT32_MAX), err, code;
+	size_t count = elements(m);
+
+	fill(m, m->send, right, count);
+	memset(m->recv, 1, count * sizeof(float));
+	chaos_begin(m, CHAOS_W_MESSAGES);
+	covey_group_start(); /* what the calls refuse, the end says */
+	covey_send(m->send, count, COVEY_FLOAT32, right, tag, m->group, NULL, &sent);
+	covey_recv(m->recv, count, COVEY_FLOAT32, left, tag, m->group, NULL, &got);
+	covey_barrier(m->group, NULL, &result);
+	err = covey_group_end();
+	if (err == COVEY_ERR_PEER && (sent.status == err || got.status == err))
+		err = result.status;
+	code = chaos_end(m, err, &result);
+	if (code || m->record.status || got.status)
+		return code;
+	for (size_t i = 0; i < count; i++)
+		if (m->recv[i] != value(m, left, m->rank, i))
+			return chaos_bad_bytes(m, "message", i, m->recv[i], value(m, left, m->rank, i));
+	return 0;
+}
+
 static enum chaos_work choose(const struct chaos_member *m)
 {
 	uint64_t nth = (m->random >> 32) % (uint64_t)__builtin_popcount(m->crew->work);
@@ -374,6 +404,9 @@ int chaos_work(struct chaos_member *m)
 		break;
 	case CHAOS_W_SCATTER:
 		code = run_scatter(m);
+		break;
+	case CHAOS_W_MESSAGES:
+		code = run_messages(m);
 		break;
 	case CHAOS_W_DISPATCH:
 		return chaos_ep_work(m);
