@@ -58,6 +58,26 @@ static int alltoall(void *send, void *recv, size_t count)
 	return covey_alltoall(send, recv, count, F32, group, NULL, NULL);
 }
 
+static int reduce_scatter(void *send, void *recv, size_t count)
+{
+	return covey_reduce_scatter(send, recv, count, F32, COVEY_SUM, group, NULL, NULL);
+}
+
+static int reduce(void *send, void *recv, size_t count)
+{
+	return covey_reduce(send, recv, count, F32, COVEY_SUM, 0, group, NULL, NULL);
+}
+
+static int gather(void *send, void *recv, size_t count)
+{
+	return covey_gather(send, recv, count, F32, 0, group, NULL, NULL);
+}
+
+static int scatter(void *send, void *recv, size_t count)
+{
+	return covey_scatter(send, recv, count, F32, 0, group, NULL, NULL);
+}
+
 static int barrier(void *send, void *recv, size_t count)
 {
 	(void)send;
@@ -152,6 +172,10 @@ static struct bench_side side = {
 		  [BENCH_BROADCAST] = broadcast,
 		  [BENCH_ALLGATHER] = allgather,
 		  [BENCH_ALLTOALL] = alltoall,
+		  [BENCH_REDUCE_SCATTER] = reduce_scatter,
+		  [BENCH_REDUCE] = reduce,
+		  [BENCH_GATHER] = gather,
+		  [BENCH_SCATTER] = scatter,
 		  [BENCH_BARRIER] = barrier,
 		  [BENCH_DISPATCH] = dispatch,
 		  [BENCH_COMBINE] = combine },

@@ -58,6 +58,31 @@ static bool exchanged(const struct perf_call *c, size_t block, size_t i, struct 
 	return true;
 }
 
+/* Element i is the reduction of the elements i of the own block. */
+static bool reduced_own(const struct perf_call *c, size_t block, size_t i, struct perf_origin *out)
+{
+	(void)block;
+	*out = (struct perf_origin){ PERF_ALL, (size_t)c->rank * c->count + i };
+	return true;
+}
+
+static bool reduced_on_root(const struct perf_call *c, size_t block, size_t i, struct perf_origin *out)
+{
+	return c->rank == c->root && reduced(c, block, i, out);
+}
+
+static bool gathered_on_root(const struct perf_call *c, size_t block, size_t i, struct perf_origin *out)
+{
+	return c->rank == c->root && gathered(c, block, i, out);
+}
+
+static bool scattered(const struct perf_call *c, size_t block, size_t i, struct perf_origin *out)
+{
+	(void)block;
+	*out = (struct perf_origin){ c->root, (size_t)c->rank * c->count + i };
+	return true;
+}
+
 static bool nothing(const struct perf_call *c, size_t block, size_t i, struct perf_origin *out)
 {
 	(void)c;
@@ -85,6 +110,40 @@ static int allgather(const struct perf_call *c)
 static int alltoall(const struct perf_call *c)
 {
 	return covey_alltoall(c->send, c->recv, c->count, c->dtype, c->group, NULL, c->result);
+}
+
+static int reduce(const struct perf_call *c)
+{
+	return covey_reduce(c->send, c->recv, c->count, c->dtype, c->redop, c->root, c->group, NULL, c->result);
+}
+
+static int reduce_scatter(const struct perf_call *c)
+{
+	return covey_reduce_scatter(c->send, c->recv, c->count, c->dtype, c->redop, c->group, NULL, c->result);
+}
+
+/* Blocks alike; what a call must be given is made again only when they are others. */
+static int allgatherv(const struct perf_call *c)
+{
+	static size_t counts[COVEY_MAX_RANKS], displs[COVEY_MAX_RANKS];
+
+	if (counts[0] != c->count || displs[c->size - 1] != c->count * (size_t)(c->size - 1)) {
+		for (int r = 0; r < c->size; r++) {
+			counts[r] = c->count;
+			displs[r] = c->count * (size_t)r;
+		}
+	}
+	return covey_allgatherv(c->send, c->count, c->recv, counts, displs, c->dtype, c->group, NULL, c->result);
+}
+
+static int gather(const struct perf_call *c)
+{
+	return covey_gather(c->send, c->recv, c->count, c->dtype, c->root, c->group, NULL, c->result);
+}
+
+static int scatter(const struct perf_call *c)
+{
+	return covey_scatter(c->send, c->recv, c->count, c->dtype, c->root, c->group, NULL, c->result);
 }
 
 static int barrier(const struct perf_call *c)
@@ -122,6 +181,49 @@ const struct perf_op perf_ops[] = {
 	  .factor = others,
 	  .send = PERF_BLOCKS,
 	  .recv = PERF_BLOCKS,
+	  .total = true,
+	  .in_place = true },
+	{ .name = "reduce",
+	  .summary = "the root gets the reduction of all",
+	  .call = reduce,
+	  .origin = reduced_on_root,
+	  .factor = one,
+	  .reduces = true,
+	  .rooted = true,
+	  .in_place = true },
+	{ .name = "reduce_scatter",
+	  .summary = "every rank gets the reduction of its block",
+	  .call = reduce_scatter,
+	  .origin = reduced_own,
+	  .factor = others,
+	  .send = PERF_BLOCKS,
+	  .reduces = true,
+	  .total = true,
+	  .in_place = true },
+	{ .name = "allgatherv",
+	  .summary = "allgather with counts and places",
+	  .call = allgatherv,
+	  .origin = gathered,
+	  .factor = others,
+	  .recv = PERF_BLOCKS,
+	  .total = true,
+	  .in_place = true },
+	{ .name = "gather",
+	  .summary = "the root gets the blocks of all",
+	  .call = gather,
+	  .origin = gathered_on_root,
+	  .factor = others,
+	  .recv = PERF_BLOCKS,
+	  .rooted = true,
+	  .total = true,
+	  .in_place = true },
+	{ .name = "scatter",
+	  .summary = "every rank gets its block of the root's buffer",
+	  .call = scatter,
+	  .origin = scattered,
+	  .factor = others,
+	  .send = PERF_BLOCKS,
+	  .rooted = true,
 	  .total = true,
 	  .in_place = true },
 	{ .name = "barrier",

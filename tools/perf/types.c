@@ -9,16 +9,17 @@
 #include "perf.h"
 
 const struct perf_type perf_types[] = {
-	{ "uint8", COVEY_UINT8, 1, PERF_UNSIGNED }, { "int32", COVEY_INT32, 4, PERF_SIGNED },
-	{ "int64", COVEY_INT64, 8, PERF_SIGNED },   { "float", COVEY_FLOAT32, 4, PERF_FLOAT },
-	{ "double", COVEY_FLOAT64, 8, PERF_FLOAT }, { "bfloat16", COVEY_BFLOAT16, 2, PERF_BF16 },
+	{ "int8", COVEY_INT8, 1, PERF_SIGNED },	      { "uint8", COVEY_UINT8, 1, PERF_UNSIGNED },
+	{ "int16", COVEY_INT16, 2, PERF_SIGNED },     { "int32", COVEY_INT32, 4, PERF_SIGNED },
+	{ "uint32", COVEY_UINT32, 4, PERF_UNSIGNED }, { "int64", COVEY_INT64, 8, PERF_SIGNED },
+	{ "uint64", COVEY_UINT64, 8, PERF_UNSIGNED }, { "half", COVEY_FLOAT16, 2, PERF_HALF },
+	{ "float", COVEY_FLOAT32, 4, PERF_FLOAT },    { "double", COVEY_FLOAT64, 8, PERF_FLOAT },
+	{ "bfloat16", COVEY_BFLOAT16, 2, PERF_BF16 },
 };
 
 const struct perf_redop perf_redops[] = {
-	{ "sum", COVEY_SUM, PERF_SUM },
-	{ "max", COVEY_MAX, PERF_MAX },
-	{ "min", COVEY_MIN, PERF_MIN },
-	{ "avg", COVEY_AVG, PERF_AVG },
+	{ "sum", COVEY_SUM, PERF_SUM }, { "prod", COVEY_PROD, PERF_PROD }, { "max", COVEY_MAX, PERF_MAX },
+	{ "min", COVEY_MIN, PERF_MIN }, { "avg", COVEY_AVG, PERF_AVG },
 };
 
 const int perf_type_count = sizeof(perf_types) / sizeof(perf_types[0]);

@@ -158,11 +158,13 @@ static const struct {
 	const char *redop;
 	int blocks; /* size is that of 4 blocks */
 	int in_place;
+	int rooted;
 } operations[] = {
-	{ "allreduce", 1.5, "sum", 0, 1 },
-	{ "broadcast", 1, "none", 0, 1 },
-	{ "allgather", 0.75, "none", 1, 1 },
-	{ "alltoall", 0.75, "none", 1, 1 },
+	{ "allreduce", 1.5, "sum", 0, 1, 0 },	 { "broadcast", 1, "none", 0, 1, 1 },
+	{ "allgather", 0.75, "none", 1, 1, 0 },	 { "alltoall", 0.75, "none", 1, 1, 0 },
+	{ "reduce", 1, "sum", 0, 1, 1 },	 { "reduce_scatter", 0.75, "sum", 1, 1, 0 },
+	{ "allgatherv", 0.75, "none", 1, 1, 0 }, { "gather", 0.75, "none", 1, 1, 1 },
+	{ "scatter", 0.75, "none", 1, 1, 1 },
 };
 
 START_TEST(columns_are_those_of_nccl_tests)
@@ -211,7 +213,8 @@ START_TEST(every_type_and_reduction_is_checked)
 	ck_assert_int_eq(perf(3, operations[_i].name, "-b", "1000", "-e", "1000", "-d", "all", "-o", "all", "-r", "all",
 			      "-w", "0", FEW, NULL),
 			 0);
-	ck_assert_int_eq(rows(), perf_type_count * (_i == 0 ? perf_redop_count : _i == 1 ? 3 : 1));
+	ck_assert_int_eq(rows(), perf_type_count * (strcmp(operations[_i].redop, "none") ? perf_redop_count : 1) *
+					 (operations[_i].rooted ? 3 : 1));
 }
 END_TEST
 
