@@ -78,6 +78,16 @@ static int scatter(void *send, void *recv, size_t count)
 	return covey_scatter(send, recv, count, F32, 0, group, NULL, NULL);
 }
 
+static int sendrecv(void *send, void *recv, size_t count)
+{
+	int next = (side.rank + 1) % side.ranks, before = (side.rank + side.ranks - 1) % side.ranks;
+
+	if (covey_group_start() || covey_send(send, count, F32, next, 0, group, NULL, NULL) ||
+	    covey_recv(recv, count, F32, before, 0, group, NULL, NULL))
+		return -1;
+	return covey_group_end();
+}
+
 static int barrier(void *send, void *recv, size_t count)
 {
 	(void)send;
@@ -176,6 +186,7 @@ static struct bench_side side = {
 		  [BENCH_REDUCE] = reduce,
 		  [BENCH_GATHER] = gather,
 		  [BENCH_SCATTER] = scatter,
+		  [BENCH_SENDRECV] = sendrecv,
 		  [BENCH_BARRIER] = barrier,
 		  [BENCH_DISPATCH] = dispatch,
 		  [BENCH_COMBINE] = combine },

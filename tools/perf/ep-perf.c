@@ -333,6 +333,8 @@ static void check_options(const struct reading *in)
 		usage("-i 0 leads nowhere");
 	if (in->ep && (opt->fault || opt->plot || in->min_given || in->max_given))
 		usage("dispatch has one row: -b, -e, -F and --plot are for the other operations");
+	if (opt->fault && opt->op->messages)
+		usage("-F: survivors agree on no result of %s", opt->op->name);
 	if (opt->fault && opt->op->rooted && (opt->root == PERF_ALL || opt->root == opt->fault_rank))
 		usage("-F strikes the root, and no result is left to agree on: choose another by -r");
 }

@@ -83,6 +83,13 @@ static bool scattered(const struct perf_call *c, size_t block, size_t i, struct 
 	return true;
 }
 
+static bool from_before(const struct perf_call *c, size_t block, size_t i, struct perf_origin *out)
+{
+	(void)block;
+	*out = (struct perf_origin){ (c->rank + c->size - 1) % c->size, i };
+	return true;
+}
+
 static bool nothing(const struct perf_call *c, size_t block, size_t i, struct perf_origin *out)
 {
 	(void)c;
@@ -144,6 +151,21 @@ static int gather(const struct perf_call *c)
 static int scatter(const struct perf_call *c)
 {
 	return covey_scatter(c->send, c->recv, c->count, c->dtype, c->root, c->group, NULL, c->result);
+}
+
+/* Round the ring, as nccl-tests does: to the next rank, from the one before. */
+static int sendrecv(const struct perf_call *c)
+{
+	int next = (c->rank + 1) % c->size, before = (c->rank + c->size - 1) % c->size, err, ended;
+
+	err = covey_group_start();
+	if (err)
+		return err;
+	err = covey_send(c->send, c->count, c->dtype, next, 0, c->group, NULL, NULL);
+	if (!err)
+		err = covey_recv(c->recv, c->count, c->dtype, before, 0, c->group, NULL, c->result);
+	ended = covey_group_end();
+	return err ? err : ended;
 }
 
 static int barrier(const struct perf_call *c)
@@ -226,6 +248,12 @@ const struct perf_op perf_ops[] = {
 	  .rooted = true,
 	  .total = true,
 	  .in_place = true },
+	{ .name = "sendrecv",
+	  .summary = "to the next rank, from the one before",
+	  .call = sendrecv,
+	  .origin = from_before,
+	  .factor = one,
+	  .messages = true },
 	{ .name = "barrier",
 	  .summary = "no data: one row, whatever the sizes",
 	  .call = barrier,

@@ -70,7 +70,8 @@ struct perf_op {
 	bool reduces, rooted, total; /* total: the size is that of all blocks together */
 	/* In place, the block of the larger buffer that the smaller one lies in is the own; not: it has no such form. */
 	bool in_place;
-	bool no_data; /* a barrier */
+	bool no_data;  /* a barrier */
+	bool messages; /* no result that all agree on: nothing to strike */
 };
 
 extern const struct perf_op perf_ops[];
