@@ -179,6 +179,8 @@ struct covey_config {
 	size_t window_bytes;	 /* 0: 4 GiB of addresses, touched as used; alike on all ranks */
 	size_t undo_bytes;	 /* 0: 64 MiB; in-place inputs up to here are kept until decided */
 	int tcp_connections;	 /* 0: 1; of a link between hosts, for large messages; at most 8 */
+	const char *metrics;	 /* where to serve metrics: unix:PATH or tcp:[HOST:]PORT; NULL: nowhere */
+	const char *flight;	 /* directory for the record of the last operations; NULL: memory of this process */
 };
 
 #define COVEY_CONFIG_INIT \

@@ -76,6 +76,8 @@ static const struct bound {
 	[SET_lease_ms] = { -1, 3600000, "milliseconds from 1 to 3600000, or -1 (never)", { NULL } },
 	[SET_slot_bytes] = { 4096, 1ll << 30, "a multiple of 4096 from 4096 to 1G", { NULL } },
 	[SET_window_bytes] = { 65536, 1ll << 42, "a multiple of 4096 from 64K to 4096G", { NULL } },
+	[SET_metrics] = { .right = "unix:PATH, or tcp:PORT or tcp:HOST:PORT, with a + to add the rank to the port" },
+	[SET_flight] = { .right = "the path of a directory" },
 	[SET_undo_bytes] = { 0, 1ll << 46, "bytes, at most 65536G", { NULL } },
 };
 
@@ -128,6 +130,8 @@ static int text_is_right(enum setting s, const char *value)
 		return only_of(value, "._:-", GROUP_NAME_MAX);
 	case SET_interface:
 		return !strpbrk(value, " \t\r\n");
+	case SET_metrics:
+		return (!strncmp(value, "unix:", 5) && value[5]) || (!strncmp(value, "tcp:", 4) && value[4]);
 	default:
 		return 1;
 	}

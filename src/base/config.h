@@ -37,7 +37,11 @@
 	X(lease_ms, "COVEY_LEASE_MS", INT, 5000, "silence in the store; -1: never") \
 	X(slot_bytes, "COVEY_SLOT_BYTES", SIZE, 131072, "bytes of one slot: a multiple of 4096") \
 	X(window_bytes, "COVEY_WINDOW_BYTES", SIZE, 4294967296, "addresses of one rank's window, touched as used") \
-	X(undo_bytes, "COVEY_UNDO_BYTES", SIZE, 67108864, "in-place inputs up to here are kept until the outcome")
+	X(undo_bytes, "COVEY_UNDO_BYTES", SIZE, 67108864, "in-place inputs up to here are kept until the outcome") \
+	X(metrics, "COVEY_METRICS", STR, "", \
+	  "where to serve metrics for Prometheus: unix:PATH or tcp:[HOST:]PORT[+]; see docs/metrics.md") \
+	X(flight, "COVEY_FLIGHT", STR, "", \
+	  "directory for the record of the last operations, kept when the process dies; none: in its memory")
 
 /* Variables that are read elsewhere, for the same table: X(ENV, "meaning") */
 #define CVY_ENV_LIST(X) \
@@ -58,7 +62,7 @@
 	X("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", 1, "Slurm (srun)")
 
 struct cvy_config { /* resolved: every field set, strings owned */
-	char *store, *group, *host, *interface, *secret_file;
+	char *store, *group, *host, *interface, *secret_file, *metrics, *flight;
 	int rank, world, max_ranks, create, admission, transport, tcp_connections;
 	int join_ms, heartbeat_ms, hang_ms, link_ms, lease_ms;
 	size_t slot_bytes, window_bytes, undo_bytes;

@@ -16,6 +16,7 @@
 #include "guard.h"
 #include "log.h"
 #include "pair.h"
+#include "recorder.h"
 
 #define LOOKS 256 /* of a blocking call before it waits in earnest; about 5 us with a core of one's own */
 
@@ -165,6 +166,7 @@ void cvy_engine_decide(struct cvy_engine *e, struct cvy_op *op, int status, uint
 		e->acked = *mask;
 		e->size = size;
 	}
+	cvy_flight_decided(e->flight, op);
 	free(op->undo);
 	op->undo = NULL;
 	e->mismatch = 0; /* a report speaks of what is entered */
@@ -224,6 +226,7 @@ static int post_locked(struct cvy_engine *e, struct cvy_op *op)
 	else
 		op->seq = ++e->posted;
 	op->input = op->send;
+	cvy_flight_posted(e->flight, op);
 	if (e->tail)
 		e->tail->next = op;
 	else

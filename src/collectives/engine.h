@@ -25,6 +25,7 @@
 #include "seam.h"
 
 struct cvy_engine;
+struct cvy_flight;
 struct cvy_op;
 struct cvy_pairs;
 
@@ -204,6 +205,7 @@ struct cvy_engine {
 	uint64_t freeze_ns;		/* since when */
 	int sockets;			/* some peers are reached through sockets: waiters may sleep on them */
 	int spin;			/* every rank of the host has a core of its own */
+	struct cvy_flight *flight;	/* what is recorded for others to see (recorder.h); NULL: nothing */
 	int idle_fd;			/* eventfd: wakes a stepper that polls sockets */
 };
 

@@ -11,6 +11,7 @@
 #include "clock.h"
 #include "log.h"
 #include "pair.h"
+#include "metrics.h"
 
 #define LEAVE_MS 10000 /* drain_ms of the protocol */
 
@@ -89,6 +90,11 @@ static int start_parts(struct covey_group *group)
 	if (err)
 		return err;
 	cvy_mesh_set_lock(group->mesh, &group->engine->lock);
+	group->recorder = cvy_recorder_open(&group->config, cvy_mesh_host(group->mesh));
+	group->engine->flight = group->flight = cvy_recorder_page(group->recorder);
+	err = cvy_metrics_open(&group->config, group->loop, group->flight, &group->metrics);
+	if (err)
+		return cvy_fail(group->box, err, -1, 0, "no memory for metrics");
 	cvy_handle_seam(group);
 	cvy_progress_add(group->engine);
 	agent.addr = cvy_mesh_addr(group->mesh);
@@ -280,8 +286,10 @@ void covey_close(struct covey_group *group)
 		cvy_progress_remove(group->engine);
 	}
 	cvy_agent_stop(group->agent);
+	cvy_metrics_close(group->metrics);
 	cvy_mesh_close(group->mesh);
 	cvy_engine_close(group->engine);
+	cvy_recorder_close(group->recorder);
 	cvy_loop_free(group->loop);
 	if (group->admit_op)
 		cvy_op_put(group->admit_op);

@@ -5,6 +5,7 @@
 
 #include "engine.h"
 #include "membership.h"
+#include "recorder.h"
 
 #define CVY_EVENTS_KEPT 256
 
@@ -25,6 +26,9 @@ struct covey_group {
 	struct cvy_mesh *mesh;
 	struct cvy_engine *engine;
 	struct cvy_seam seam;
+	struct cvy_recorder *recorder;
+	struct cvy_flight *flight; /* its page, NULL: none */
+	struct cvy_metrics *metrics;
 	int forked; /* this is the child of a fork: nothing works any more */
 
 	pthread_mutex_t lock; /* of all below */

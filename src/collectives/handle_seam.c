@@ -6,6 +6,7 @@
 #include "clock.h"
 #include "handle.h"
 #include "log.h"
+#include "metrics.h"
 
 /* ---- seam: agent's thread ---- */
 
@@ -19,6 +20,8 @@ static void seam_identity(void *ctx, const struct cvy_identity *id)
 	pthread_mutex_unlock(&group->lock);
 	cvy_mesh_identity(group->mesh, id);
 	cvy_engine_identity(group->engine, id->rank, id->max_ranks);
+	cvy_flight_identity(group->flight, id->rank, id->inc);
+	cvy_metrics_serve(group->metrics, id->rank);
 }
 
 static void seam_expect(void *ctx, int rank, uint64_t inc)
@@ -89,9 +92,13 @@ static void seam_stop(void *ctx, int err)
 
 static uint64_t seam_progress(void *ctx, uint64_t *floor_tick, int *waiting)
 {
-	struct cvy_engine *e = ((struct covey_group *)ctx)->engine;
+	struct covey_group *group = ctx;
+	struct cvy_engine *e = group->engine;
+	uint64_t now = cvy_now_ns();
 
-	cvy_engine_admit_late(e, cvy_now_ns());
+	if (group->flight)
+		__atomic_store_n(&group->flight->clock_ns, now, __ATOMIC_RELAXED);
+	cvy_engine_admit_late(e, now);
 	return cvy_engine_progress(e, floor_tick, waiting);
 }
 
@@ -203,6 +210,7 @@ static void observe_event(void *ctx, const struct covey_event *event)
 	struct covey_group *group = ctx;
 	uint64_t one = 1;
 
+	cvy_flight_event(group->flight, event);
 	pthread_mutex_lock(&group->lock);
 	if (group->event_in - group->event_out == CVY_EVENTS_KEPT)
 		group->event_out++;
@@ -215,6 +223,7 @@ static void observe_view(void *ctx, const struct cvy_view *view, int active)
 {
 	struct covey_group *group = ctx;
 
+	cvy_flight_view(group->flight, view, active);
 	pthread_mutex_lock(&group->lock);
 	if (view && !group->view)
 		group->view = cvy_view_dup(view);
@@ -251,6 +260,8 @@ static void observe_ended(void *ctx, int err)
 {
 	struct covey_group *group = ctx;
 
+	if (group->flight)
+		group->flight->ended = 1;
 	pthread_mutex_lock(&group->lock);
 	if (!group->join_done) {
 		group->join_err = err;

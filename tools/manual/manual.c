@@ -11,6 +11,7 @@
 #include "config.h"
 #include "error.h"
 #include "losses.h"
+#include "metrics.h"
 
 static void environment(FILE *file)
 {
@@ -53,18 +54,35 @@ static void losses(FILE *file)
 	cvy_losses_manual(file);
 }
 
+static void metrics(FILE *file)
+{
+	fputs("# Metrics\n\n"
+	      "Made from the registry in `src/collectives/metrics.h`. With `COVEY_METRICS` a member answers any "
+	      "request at a "
+	      "socket with these numbers, in the text form of Prometheus behind a header of HTTP: `unix:PATH`, in "
+	      "which "
+	      "`{rank}`, `{pid}` and `{group}` are filled in, or `tcp:PORT` or `tcp:ADDRESS:PORT` (without an address: "
+	      "127.0.0.1); with a `+` behind the port the rank is added to it. Every sample has the labels `group` and "
+	      "`rank`. Names and labels stay as they are; new ones may come.\n\n"
+	      "    curl --unix-socket /run/covey-0.sock http://covey/metrics\n\n",
+	      file);
+	cvy_metrics_manual(file);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct {
 		const char *name;
 		void (*print)(FILE *file);
-	} pages[] = { { "environment", environment }, { "errors", errors }, { "losses", losses } };
+	} pages[] = {
+		{ "environment", environment }, { "errors", errors }, { "losses", losses }, { "metrics", metrics }
+	};
 
 	for (size_t i = 0; argc == 2 && i < sizeof(pages) / sizeof(pages[0]); i++)
 		if (!strcmp(argv[1], pages[i].name)) {
 			pages[i].print(stdout);
 			return fflush(stdout) != 0;
 		}
-	fputs("usage: covey-manual environment|errors|losses\n", stderr);
+	fputs("usage: covey-manual environment|errors|losses|metrics\n", stderr);
 	return 2;
 }

@@ -10,7 +10,7 @@ failed=0
 where=$(mktemp -d)
 trap 'rm -rf "$where"' EXIT INT TERM
 
-for page in environment errors losses; do
+for page in environment errors losses metrics; do
 	"$manual" "$page" >"$where/$page.md"
 	if [ "$man" = --update ]; then
 		cp "$where/$page.md" "$source/docs/$page.md"

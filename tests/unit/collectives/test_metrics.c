@@ -1,0 +1,336 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a member shows of itself: metrics at a socket, and the flight recorder's page.
+ *
+ * labels: redis tsan
+ */
+#include "harness.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "metrics.h"
+
+#define RANKS 3
+#define STEPS 20
+#define COUNT 100
+
+static char dir[64];
+
+static void make_dir(void)
+{
+	snprintf(dir, sizeof(dir), "/tmp/covey-test-XXXXXX");
+	ck_assert_ptr_nonnull(mkdtemp(dir));
+}
+
+/* Nothing is left in it. */
+static void remove_dir(void)
+{
+	ck_assert_int_eq(rmdir(dir), 0);
+}
+
+static int dial_unix(int rank)
+{
+	struct sockaddr_un to = { .sun_family = AF_UNIX };
+	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	snprintf(to.sun_path, sizeof(to.sun_path), "%s/m-%d", dir, rank);
+	must(fd >= 0 && !connect(fd, (struct sockaddr *)&to, sizeof(to)), "no metrics at %s", to.sun_path);
+	return fd;
+}
+
+/* The body of the answer, after a look at its header. */
+static char *scrape(int fd, char *text, size_t room)
+{
+	static const char ask[] = "GET /metrics HTTP/1.0\r\n\r\n";
+	struct pollfd wait = { .fd = fd, .events = POLLIN };
+	size_t used = 0, length;
+	ssize_t n;
+	char *body;
+
+	must(send(fd, ask, strlen(ask), MSG_NOSIGNAL) == (ssize_t)strlen(ask), "cannot ask");
+	while (poll(&wait, 1, WATCHDOG_MS) == 1 && (n = read(fd, text + used, room - 1 - used)) > 0)
+		used += (size_t)n;
+	text[used] = '\0';
+	close(fd);
+	must(!strncmp(text, "HTTP/1.0 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\n", 56), "header: %.80s",
+	     text);
+	body = strstr(text, "Content-Length: ");
+	must(body && sscanf(body, "Content-Length: %zu", &length) == 1, "no length");
+	body = strstr(text, "\r\n\r\n");
+	must(body && strlen(body + 4) == length, "the body is not %zu bytes", length);
+	return body + 4;
+}
+
+static double value(const char *body, const char *name, const char *group, int rank, const char *kind)
+{
+	char line[256];
+	const char *at;
+
+	snprintf(line, sizeof(line), "\n%s{group=\"%s\",rank=\"%d\"%s%s%s} ", name, group, rank, kind ? ",kind=\"" : "",
+		 kind ? kind : "", kind ? "\"" : "");
+	at = strstr(body, line);
+	must(at != NULL, "no line %s in:\n%s", line + 1, body);
+	return strtod(at + strlen(line), NULL);
+}
+
+static void work(struct member *m)
+{
+	float in[COUNT] = { 1 }, out[COUNT];
+	struct covey_result result;
+
+	for (int i = 0; i < STEPS; i++)
+		must(!covey_allreduce(in, out, COUNT, COVEY_FLOAT32, COVEY_SUM, m->group, NULL, &result), "allreduce");
+	must(!covey_barrier(m->group, NULL, &result), "barrier");
+	must(covey_allreduce(in, out, COUNT, 99, COVEY_SUM, m->group, NULL, &result) == COVEY_ERR_INVAL, "bad type");
+}
+
+static void look(const char *body, const struct member *m)
+{
+	const char *group = m->config.group;
+
+#define HAS(name, type, help, number) must(strstr(body, "# TYPE " name " " type "\n") != NULL, "no " name);
+	CVY_METRIC_LIST(HAS)
+	CVY_METRIC_KIND_LIST(HAS)
+#undef HAS
+	must(value(body, "covey_members", group, m->rank, NULL) == m->n, "members");
+	must(value(body, "covey_pending", group, m->rank, NULL) == 0, "pending");
+	must(value(body, "covey_active", group, m->rank, NULL) == 1, "active");
+	must(value(body, "covey_epoch", group, m->rank, NULL) == 1, "epoch");
+	must(value(body, "covey_store_up", group, m->rank, NULL) == 1, "store");
+	must(value(body, "covey_failed_operations_total", group, m->rank, NULL) == 0, "failed");
+	must(value(body, "covey_operations_decided", group, m->rank, NULL) == STEPS + 1, "decided");
+	must(value(body, "covey_operations_posted", group, m->rank, NULL) == STEPS + 1, "posted");
+	must(value(body, "covey_operations_total", group, m->rank, "allreduce") == STEPS, "allreduce");
+	must(value(body, "covey_operations_total", group, m->rank, "barrier") == 1, "barrier");
+	must(value(body, "covey_operations_total", group, m->rank, "dispatch") == 0, "dispatch");
+	must(value(body, "covey_operation_bytes_total", group, m->rank, "allreduce") == STEPS * COUNT * 4, "bytes");
+}
+
+static void over_unix(struct member *m)
+{
+	static char text[RANKS][65536];
+	int idle[8];
+
+	work(m);
+	look(scrape(dial_unix(m->rank), text[m->rank], sizeof(text[0])), m);
+	/* Who asks for nothing takes a place for a while only, and the group goes on meanwhile. */
+	for (int i = 0; i < 8; i++)
+		idle[i] = dial_unix(m->rank);
+	must(!covey_barrier(m->group, NULL, NULL), "barrier");
+	for (int i = 0; i < 8; i++)
+		close(idle[i]);
+	must(!covey_barrier(m->group, NULL, NULL), "barrier");
+}
+
+START_TEST(metrics_are_served_at_a_unix_socket)
+{
+	struct covey_config config = harness_config("metrics-unix", RANKS);
+	char place[128];
+
+	make_dir();
+	snprintf(place, sizeof(place), "unix:%s/m-{rank}", dir);
+	config.metrics = place;
+	harness_threads(&config, over_unix, NULL);
+	remove_dir();
+}
+END_TEST
+
+START_TEST(metrics_take_the_socket_of_the_dead_and_leave_that_of_the_living)
+{
+	struct covey_config config = harness_config("metrics-left", RANKS);
+	struct sockaddr_un at = { .sun_family = AF_UNIX };
+	char place[128];
+	int left;
+
+	make_dir();
+	for (int rank = 0; rank < RANKS; rank++) {
+		snprintf(at.sun_path, sizeof(at.sun_path), "%s/m-%d", dir, rank);
+		left = socket(AF_UNIX, SOCK_STREAM, 0);
+		ck_assert_int_eq(bind(left, (struct sockaddr *)&at, sizeof(at)), 0);
+		close(left);
+	}
+	snprintf(place, sizeof(place), "unix:%s/m-{rank}", dir);
+	config.metrics = place;
+	harness_threads(&config, over_unix, NULL);
+	remove_dir();
+}
+END_TEST
+
+static void nothing_served(struct member *m)
+{
+	work(m); /* metrics that cannot be served stop nobody */
+}
+
+START_TEST(metrics_that_cannot_be_served_stop_nobody)
+{
+	struct covey_config config = harness_config("metrics-none", RANKS);
+
+	config.metrics = "unix:/nonexistent/m-{rank}";
+	harness_threads(&config, nothing_served, NULL);
+	config = harness_config("metrics-bad", RANKS);
+	config.metrics = "udp:9";
+	ck_assert_int_eq(covey_join(&config, &(struct covey_group *){ NULL }), COVEY_ERR_INVAL);
+}
+END_TEST
+
+static void over_tcp(struct member *m)
+{
+	static char text[RANKS][65536];
+	struct sockaddr_in to = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), first = *(int *)m->arg;
+
+	work(m);
+	to.sin_port = htons((uint16_t)(first + m->rank));
+	must(!connect(fd, (struct sockaddr *)&to, sizeof(to)), "no metrics at port %d", first + m->rank);
+	look(scrape(fd, text[m->rank], sizeof(text[0])), m);
+	must(!covey_barrier(m->group, NULL, NULL), "barrier");
+}
+
+/* The first of RANKS ports that are free now. */
+static int free_ports(void)
+{
+	for (int first = 20000 + (int)getpid() % 20000; first < 60000; first += 7) {
+		int free_here = 1;
+
+		for (int i = 0; i < RANKS; i++) {
+			struct sockaddr_in at = { .sin_family = AF_INET,
+						  .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
+						  .sin_port = htons((uint16_t)(first + i)) };
+			int fd = socket(AF_INET, SOCK_STREAM, 0);
+
+			free_here &= !bind(fd, (struct sockaddr *)&at, sizeof(at));
+			close(fd);
+		}
+		if (free_here)
+			return first;
+	}
+	ck_abort_msg("no free ports");
+	return 0;
+}
+
+START_TEST(metrics_are_served_at_a_port_for_each_rank)
+{
+	struct covey_config config = harness_config("metrics-tcp", RANKS);
+	int first = free_ports();
+	char place[64];
+
+	snprintf(place, sizeof(place), "tcp:127.0.0.1:%d+", first);
+	config.metrics = place;
+	harness_threads(&config, over_tcp, &first);
+}
+END_TEST
+
+/* The page of this rank, from the files of a directory. */
+static const struct cvy_flight *page_in(const char *from, const struct member *m)
+{
+	struct dirent *entry;
+	DIR *d = opendir(from);
+	char path[512];
+
+	must(d != NULL, "cannot list %s", from);
+	while ((entry = readdir(d))) {
+		const struct cvy_flight *page;
+		struct stat st;
+		int fd;
+
+		snprintf(path, sizeof(path), "%s/%s", from, entry->d_name);
+		if (stat(path, &st) || st.st_size != (off_t)sizeof(*page))
+			continue;
+		fd = open(path, O_RDONLY | O_CLOEXEC);
+		page = mmap(NULL, sizeof(*page), PROT_READ, MAP_SHARED, fd, 0);
+		close(fd);
+		if (page != MAP_FAILED && __atomic_load_n(&page->magic, __ATOMIC_ACQUIRE) == CVY_FLIGHT_MAGIC &&
+		    !strcmp(page->group, m->config.group) &&
+		    __atomic_load_n(&page->rank, __ATOMIC_ACQUIRE) == m->rank) {
+			closedir(d);
+			return page;
+		}
+	}
+	closedir(d);
+	return NULL;
+}
+
+static void recorded(struct member *m)
+{
+	const struct cvy_flight *page;
+
+	work(m);
+	page = page_in(m->arg ? m->arg : "/proc/self/fd", m);
+	must(page != NULL, "no record of rank %d", m->rank);
+	must(__atomic_load_n(&page->decided, __ATOMIC_RELAXED) == STEPS + 1, "decided");
+	for (uint64_t seq = 1; seq <= STEPS + 1; seq++) {
+		const struct cvy_flight_op *op = &page->op[seq % CVY_FLIGHT_OPS];
+
+		must(op->seq == seq && op->state == CVY_FLIGHT_DECIDED && !op->status && op->epoch == 1, "operation");
+		must(!strcmp(page->kind[op->kind], seq <= STEPS ? "allreduce" : "barrier"), "kind %s",
+		     page->kind[op->kind]);
+		must(op->bytes == (seq <= STEPS ? COUNT * 4 : 0), "bytes");
+	}
+	/* One that cannot end before the others come is seen under way. */
+	if (m->rank == 0) {
+		struct covey_work *barrier;
+
+		must(!covey_barrier_start(m->group, NULL, &barrier), "start");
+		must(page->op[(STEPS + 2) % CVY_FLIGHT_OPS].seq == STEPS + 2, "not recorded when it was called");
+		must(!covey_work_wait(barrier, 0, NULL), "wait");
+		covey_work_free(barrier);
+	} else {
+		must(!covey_barrier(m->group, NULL, NULL), "barrier");
+	}
+	must(!covey_barrier(m->group, NULL, NULL), "barrier"); /* all have looked before anyone goes */
+	munmap((void *)page, sizeof(*page));
+}
+
+START_TEST(flight_is_found_in_the_process)
+{
+	struct covey_config config = harness_config("flight-mem", RANKS);
+
+	harness_threads(&config, recorded, NULL);
+}
+END_TEST
+
+START_TEST(flight_is_found_in_a_directory)
+{
+	struct covey_config config = harness_config("flight-file", RANKS);
+
+	make_dir();
+	config.flight = dir;
+	harness_threads(&config, recorded, dir);
+	remove_dir();
+}
+END_TEST
+
+START_TEST(flight_that_cannot_be_written_stops_nobody)
+{
+	struct covey_config config = harness_config("flight-none", RANKS);
+
+	config.flight = "/nonexistent";
+	harness_threads(&config, nothing_served, NULL);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *suite = suite_create("collectives/metrics");
+	TCase *tests = tcase_create("metrics");
+
+	tcase_add_test(tests, metrics_are_served_at_a_unix_socket);
+	tcase_add_test(tests, metrics_take_the_socket_of_the_dead_and_leave_that_of_the_living);
+	tcase_add_test(tests, metrics_that_cannot_be_served_stop_nobody);
+	tcase_add_test(tests, metrics_are_served_at_a_port_for_each_rank);
+	tcase_add_test(tests, flight_is_found_in_the_process);
+	tcase_add_test(tests, flight_is_found_in_a_directory);
+	tcase_add_test(tests, flight_that_cannot_be_written_stops_nobody);
+	suite_add_tcase(suite, tests);
+	return harness_main(suite);
+}
