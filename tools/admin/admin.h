@@ -31,6 +31,44 @@ struct admin_group {
 	struct admin_member rank[COVEY_MAX_RANKS];
 };
 
+enum { EXIT_DONE, EXIT_USAGE, EXIT_REFUSED, EXIT_TIMEOUT, EXIT_STORE };
+
+#define ADMIN_MAX_WORDS 4096 /* ranks in one request */
+
+struct admin {
+	char *store; /* NULL: the environment */
+	const char *group;
+	bool json, dead;
+	long wait_ms;	  /* 0: do not wait */
+	long interval_ms; /* watch, events: between two looks */
+	long looks;	  /* watch, events: how many; 0: without end */
+	const char *flight;
+	const char *command;
+	int ranks[ADMIN_MAX_WORDS];
+	int count;
+	struct admin_group now;
+};
+
+uint64_t admin_now_ns(void);
+int admin_look(struct admin *a); /* fills a->now; the exit code, after saying why not */
+int admin_try(struct admin *a);	 /* the same without words: COVEY_ERR_* */
+
+int admin_watch(struct admin *a);
+int admin_events(struct admin *a);
+int admin_plan(const struct admin *a);
+int admin_doctor(struct admin *a);
+
+/* What the members of this host recorded: see flight.c. */
+struct cvy_flight;
+struct admin_flight {
+	const struct cvy_flight *page;
+	bool alive; /* its process is there */
+};
+int admin_flight_find(const char *group, const char *directory, struct admin_flight *list, int max); /* by rank */
+void admin_flight_drop(struct admin_flight *list, int count);
+void admin_flight_print(const struct admin_flight *list, int count);
+void admin_flight_json(const struct admin_flight *list, int count);
+
 void admin_group_clear(struct admin_group *group);
 void admin_group_pair(void *ctx, const char *key, const char *value); /* for covey_admin_call() */
 

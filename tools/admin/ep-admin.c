@@ -16,12 +16,10 @@
 
 #include "admin.h"
 
-enum { EXIT_DONE, EXIT_USAGE, EXIT_REFUSED, EXIT_TIMEOUT, EXIT_STORE };
-
-#define CALL_MS 5000   /* one call */
-#define WAIT_MS 30000  /* --wait without a number */
-#define LOOK_MS 50     /* between two looks while waiting */
-#define MAX_WORDS 4096 /* ranks in one request */
+#define CALL_MS 5000  /* one call */
+#define WAIT_MS 30000 /* --wait without a number */
+#define LOOK_MS 50    /* between two looks while waiting */
+#define MAX_WORDS ADMIN_MAX_WORDS
 
 const char *argp_program_version = "ep-admin " COVEY_VERSION;
 
@@ -31,37 +29,42 @@ static const char doc[] =
 	"Commands:\n"
 	"  status           ranks, their state and progress\n"
 	"  links            how the members reach each other\n"
+	"  watch            the same as status, again and again\n"
+	"  events           the last operations of the members on this host, side by side; then changes of the group "
+	"as they "
+	"come: views, joiners, suspicions\n"
+	"  plan N           memory, addresses and descriptors that each of N ranks on one host needs, with the "
+	"settings of "
+	"the environment\n"
+	"  doctor           looks for what would keep a group from working here, and says what to change\n"
 	"  recover R...     let joiners of these ranks come in\n"
 	"  extend N         let joiners of the ranks size..N-1 come in\n"
 	"  retire R         take a healthy rank out once nobody needs its data\n"
 	"  evict R          fence a sick rank at once; with --dead you also vouch that its process is dead, which lets "
-	"survivors decide without it. A wrong --dead can split the group\n\n"
+	"survivors decide without it. A wrong --dead can split the group\n"
+	"  forget           delete a group of which nobody is alive from the store\n\n"
+	"The names of what --json prints stay as they are; new ones may come.\n\n"
 	"Put a password into COVEY_STORE (redis://user:password@host/db) or COVEY_STORE_PASSWORD.\n\n"
-	"Exit status: 0 done, 1 usage, 2 refused, 3 not done in time, 4 the store cannot be used.";
+	"Exit status: 0 done, 1 usage, 2 refused (doctor: something must be changed), 3 not done in time, 4 the store "
+	"cannot "
+	"be used.";
 
-enum { OPT_JSON = 256, OPT_WAIT, OPT_DEAD };
+enum { OPT_JSON = 256, OPT_WAIT, OPT_DEAD, OPT_INTERVAL, OPT_LOOKS, OPT_FLIGHT };
 
 static const struct argp_option options[] = {
 	{ "store", 's', "URL", 0, "Store of the group (default COVEY_STORE)", 0 },
 	{ "group", 'g', "NAME", 0, "Name of the group (default COVEY_GROUP, else covey)", 0 },
-	{ "json", OPT_JSON, NULL, 0, "status, links: print JSON", 0 },
+	{ "json", OPT_JSON, NULL, 0, "status, links, plan, doctor, events: print JSON (events: the operations alone)",
+	  0 },
+	{ "interval", OPT_INTERVAL, "MS", 0, "watch, events: time between two looks (1000, 100)", 0 },
+	{ "looks", OPT_LOOKS, "N", 0, "watch, events: end after N looks; events 0: the operations alone", 0 },
+	{ "flight", OPT_FLIGHT, "DIR", 0, "events: records that members left in this COVEY_FLIGHT too", 0 },
 	{ "wait", OPT_WAIT, "MS", OPTION_ARG_OPTIONAL, "Wait until it is done, at most MS (30000)", 0 },
 	{ "dead", OPT_DEAD, NULL, 0, "evict: the process is known to be dead", 0 },
 	{ 0 },
 };
 
-struct admin {
-	char *store; /* NULL: the environment */
-	const char *group;
-	bool json, dead;
-	long wait_ms; /* 0: do not wait */
-	const char *command;
-	int ranks[MAX_WORDS];
-	int count;
-	struct admin_group now;
-};
-
-static uint64_t now_ns(void)
+uint64_t admin_now_ns(void)
 {
 	struct timespec t;
 
@@ -95,7 +98,7 @@ static long number(struct argp_state *state, const char *text, long min, long ma
 
 static void take_word(struct admin *a, char *arg, struct argp_state *state)
 {
-	bool extend = a->command && !strcmp(a->command, "extend");
+	bool extend = a->command && (!strcmp(a->command, "extend") || !strcmp(a->command, "plan"));
 
 	if (!a->command) {
 		a->command = arg;
@@ -111,11 +114,12 @@ static void check_words(const struct admin *a, struct argp_state *state)
 	static const struct {
 		const char *name;
 		int min, max;
-	} known[] = { { "status", 0, 0 }, { "links", 0, 0 },  { "recover", 1, MAX_WORDS },
+	} known[] = { { "status", 0, 0 }, { "links", 0, 0 },  { "watch", 0, 0 }, { "events", 0, 0 },
+		      { "forget", 0, 0 }, { "doctor", 0, 0 }, { "plan", 1, 1 },	 { "recover", 1, MAX_WORDS },
 		      { "extend", 1, 1 }, { "retire", 1, 1 }, { "evict", 1, 1 } };
 
 	if (!a->command) {
-		argp_error(state, "a command is needed: status, links, recover, extend, retire or evict");
+		argp_error(state, "a command is needed: --help lists them");
 		return;
 	}
 	for (size_t i = 0; i < sizeof(known) / sizeof(*known); i++) {
@@ -151,6 +155,15 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		return 0;
 	case OPT_WAIT:
 		a->wait_ms = arg ? number(state, arg, 1, 86400000) : WAIT_MS;
+		return 0;
+	case OPT_INTERVAL:
+		a->interval_ms = number(state, arg, 1, 86400000);
+		return 0;
+	case OPT_LOOKS:
+		a->looks = number(state, arg, 0, 1000000000);
+		return 0;
+	case OPT_FLIGHT:
+		a->flight = arg;
 		return 0;
 	case OPT_DEAD:
 		a->dead = true;
@@ -192,18 +205,34 @@ static int call(struct admin *a, int argc, const char *const *argv)
 	int err;
 
 	admin_group_clear(&a->now);
-	err = covey_admin_call(a->store, a->group, argc, argv, now_ns() + CALL_MS * UINT64_C(1000000), admin_group_pair,
-			       &a->now);
+	err = covey_admin_call(a->store, a->group, argc, argv, admin_now_ns() + CALL_MS * UINT64_C(1000000),
+			       admin_group_pair, &a->now);
 	if (err || (a->now.status[0] && strcmp(a->now.status, "OK")))
 		return explain(a, err);
 	return EXIT_DONE;
 }
 
-static int look(struct admin *a)
+int admin_look(struct admin *a)
 {
 	static const char *const argv[] = { "peek" };
 
 	return call(a, 1, argv);
+}
+
+int admin_try(struct admin *a)
+{
+	static const char *const argv[] = { "peek" };
+
+	admin_group_clear(&a->now);
+	return covey_admin_call(a->store, a->group, 1, argv, admin_now_ns() + CALL_MS * UINT64_C(1000000),
+				admin_group_pair, &a->now);
+}
+
+static int forget(struct admin *a)
+{
+	static const char *const argv[] = { "ask", "forget" };
+
+	return call(a, 2, argv);
 }
 
 static bool admitted(const struct admin_group *g, int r)
@@ -243,12 +272,12 @@ static bool done(const struct admin *a, int first, uint64_t inc)
 
 static int wait_done(struct admin *a, int first, uint64_t inc)
 {
-	uint64_t end = now_ns() + (uint64_t)a->wait_ms * 1000000;
+	uint64_t end = admin_now_ns() + (uint64_t)a->wait_ms * 1000000;
 	char said[64] = "", line[64];
 	int code;
 
 	for (;;) {
-		code = look(a);
+		code = admin_look(a);
 		if (code)
 			return code;
 		if (done(a, first, inc))
@@ -258,7 +287,7 @@ static int wait_done(struct admin *a, int first, uint64_t inc)
 		if (strcmp(line, said))
 			fprintf(stderr, "ep-admin: waiting for %s: %s\n", a->command, line);
 		memcpy(said, line, sizeof(said));
-		if (now_ns() >= end) {
+		if (admin_now_ns() >= end) {
 			fprintf(stderr, "ep-admin: %s is not done after %ld ms\n", a->command, a->wait_ms);
 			return EXIT_TIMEOUT;
 		}
@@ -282,7 +311,7 @@ static int ask(struct admin *a)
 	static char list[MAX_WORDS * 5 + 1];
 	const char *argv[] = { "ask", a->command, list };
 	bool removes = !strcmp(a->command, "retire") || !strcmp(a->command, "evict");
-	int code = look(a), first = a->now.size;
+	int code = admin_look(a), first = a->now.size;
 	uint64_t inc = removes ? a->now.rank[a->ranks[0]].inc : 0;
 	size_t used = 0;
 
@@ -304,7 +333,7 @@ static int ask(struct admin *a)
 static int show(struct admin *a)
 {
 	bool links = !strcmp(a->command, "links");
-	int code = a->wait_ms ? wait_done(a, 0, 0) : look(a);
+	int code = a->wait_ms ? wait_done(a, 0, 0) : admin_look(a);
 
 	if (code)
 		return code;
@@ -319,10 +348,25 @@ static int show(struct admin *a)
 	return fflush(stdout) ? EXIT_STORE : EXIT_DONE;
 }
 
+static int run(struct admin *a)
+{
+	if (!strcmp(a->command, "status") || !strcmp(a->command, "links"))
+		return show(a);
+	if (!strcmp(a->command, "watch"))
+		return admin_watch(a);
+	if (!strcmp(a->command, "events"))
+		return admin_events(a);
+	if (!strcmp(a->command, "plan"))
+		return admin_plan(a);
+	if (!strcmp(a->command, "doctor"))
+		return admin_doctor(a);
+	return !strcmp(a->command, "forget") ? forget(a) : ask(a);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct argp argp = { options, parse, "COMMAND [RANK...]", doc, NULL, NULL, NULL };
-	static struct admin a;
+	static struct admin a = { .looks = -1 };
 	int code;
 
 	argp_err_exit_status = EXIT_USAGE;
@@ -331,10 +375,7 @@ int main(int argc, char **argv)
 		a.group = getenv("COVEY_GROUP");
 	if (!a.group || !*a.group)
 		a.group = "covey";
-	if (!strcmp(a.command, "status") || !strcmp(a.command, "links"))
-		code = show(&a);
-	else
-		code = ask(&a);
+	code = run(&a);
 	admin_group_clear(&a.now);
 	free(a.store);
 	return code;

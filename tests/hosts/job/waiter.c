@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A program to look at from outside: sums once, says how many descriptors it has beyond its own, and goes on with
+ * sums, a millisecond apart, until the file that it is given is there. The last sum is agreed on by summing.
+ */
+#include <covey.h>
+#include <dirent.h>
+#include <poll.h>
+#include <stdio.h>
+#include <unistd.h>
+
+static int descriptors(void)
+{
+	DIR *d = opendir("/proc/self/fd");
+	int n = 0;
+
+	while (d && readdir(d))
+		n++;
+	if (d)
+		closedir(d);
+	return n - 3; /* ., .. and the directory itself */
+}
+
+int main(int argc, char **argv)
+{
+	float in = 1, out = 0, goes = 1;
+	struct covey_result result;
+	struct covey_group *group;
+	int before = descriptors(), err = argc == 2 ? covey_join(NULL, &group) : -1;
+
+	if (err)
+		return 1;
+	err = covey_allreduce(&in, &out, 1, COVEY_FLOAT32, COVEY_SUM, group, NULL, &result);
+	printf("sum %g descriptors %d\n", (double)out, descriptors() - before);
+	fflush(stdout);
+	while (!err && goes > 0) {
+		poll(NULL, 0, 1);
+		in = access(argv[1], F_OK) ? 1 : 0;
+		err = covey_allreduce(&in, &goes, 1, COVEY_FLOAT32, COVEY_MIN, group, NULL, &result);
+	}
+	if (!err)
+		err = covey_leave(group, 0);
+	covey_close(group);
+	return err != 0;
+}

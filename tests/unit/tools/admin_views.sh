@@ -1,0 +1,128 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# watch, events, plan, doctor and forget, with real groups: admin_views.sh EP-ADMIN EP-RUN WAITER
+set -u
+admin=$1 run=$2 waiter=$3 failed=0
+command -v redis-server >/dev/null || { echo "skipped: no redis-server"; exit 77; }
+where=$(mktemp -d)
+redis-server --port 0 --unixsocket "$where/store" --save '' --appendonly no --dir "$where" >"$where/log" &
+store=$!
+trap 'kill $store; wait $store 2>/dev/null; rm -rf "$where"' EXIT
+trap 'exit 1' INT TERM
+unset COVEY_GROUP COVEY_MAX_RANKS COVEY_HOST COVEY_TRANSPORT COVEY_WORLD COVEY_STORE_PASSWORD
+export COVEY_STORE="redis+unix://$where/store"
+
+wrong()
+{
+	echo "$*"
+	failed=1
+}
+
+# until FILE PATTERN: the file has it, within half a minute
+until_has()
+{
+	tries=0
+	until grep -q -e "$2" "$1" 2>/dev/null; do
+		tries=$((tries + 1))
+		[ $tries -lt 600 ] || { wrong "never \"$2\" in $1:"; cat "$1"; exit 1; }
+		sleep 0.05
+	done
+}
+
+until_has "$where/log" "Ready to accept\|ready to accept"
+
+# begin NAME ARGS...: a group of three that goes on until end
+begin()
+{
+	name=$1
+	shift
+	rm -f "$where/stop" "$where/out"
+	"$run" -g "$name" -n 3 "$@" -- "$waiter" "$where/stop" >"$where/out" 2>&1 &
+	group=$!
+	for rank in 0 1 2; do
+		until_has "$where/out" "^\[$rank\] sum 3"
+	done
+}
+
+end()
+{
+	: >"$where/stop"
+	wait $group || { wrong "$name ended badly:"; cat "$where/out"; }
+}
+
+# What plan says of descriptors is what a member has. $1: the key, $2: of which rank
+compare()
+{
+	said=$("$admin" plan 3 --json | sed -n "s/.*\"$1\": \([0-9]*\).*/\1/p")
+	has=$(sed -n "s/^\[0\] sum 3 descriptors \([0-9]*\)$/\1/p" "$where/out")
+	[ "${said:-none}" = "$has" ] || wrong "plan: $1 is $said, a member has $has"
+}
+
+begin far --local --hosts a,b,c
+compare descriptors_per_rank_far
+end
+export COVEY_TRANSPORT=tcp
+begin tcp
+compare descriptors_per_rank_tcp
+end
+unset COVEY_TRANSPORT
+begin one
+compare descriptors_per_rank
+
+# The last operations of all, side by side; another group has none here.
+"$admin" -g one events --looks 0 >"$where/seen" || wrong "events: code $?"
+grep -q '^rank  *0  *1  *2 *$' "$where/seen" || wrong "events: not three ranks: $(cat "$where/seen")"
+grep -q '^[0-9]*  *allreduce  *4  *ok  *ok  *ok$' "$where/seen" || wrong "events: no sum of all: $(cat "$where/seen")"
+"$admin" -g one events --json >"$where/seen" || wrong "events --json: code $?"
+[ "$(grep -c '"rank":' "$where/seen")" = 3 ] || wrong "events --json has not three ranks"
+grep -q '"kind": "allreduce"' "$where/seen" || wrong "events --json has no operation"
+"$admin" -g other events --looks 0 >/dev/null
+[ $? = 2 ] || wrong "events of no group: not code 2"
+
+"$admin" -g one watch --looks 2 --interval 10 >"$where/seen" || wrong "watch: code $?"
+[ "$(grep -c '^RANK' "$where/seen")" = 2 ] || wrong "watch: not two looks: $(cat "$where/seen")"
+"$admin" -g one forget 2>"$where/seen"
+[ $? = 2 ] || wrong "forget of the living: not code 2"
+grep -q alive "$where/seen" || wrong "forget does not say why: $(cat "$where/seen")"
+
+# A rank dies under the eyes of events.
+"$admin" -g one events --interval 20 >"$where/stream" 2>&1 &
+watcher=$!
+until_has "$where/stream" 'view 1: active'
+victim=$("$admin" -g one events --json | sed -n 's/.*"pid": \([0-9]*\).*/\1/p' | head -n 1)
+kill -KILL "$victim"
+until_has "$where/stream" 'rank 0 left: inc 1'
+until_has "$where/stream" 'view 2: active'
+: >"$where/stop"
+wait $group
+until_has "$where/stream" 'closed\|there is no group\|REFUSED\|cannot be granted\|the group is closed'
+kill $watcher
+wait $watcher 2>/dev/null
+"$admin" -g one forget || wrong "forget of the dead: code $?"
+"$admin" -g one status 2>/dev/null
+[ $? = 2 ] || wrong "status of the forgotten: not code 2"
+
+# What a member leaves in a directory when it is killed.
+mkdir "$where/flight"
+export COVEY_FLIGHT="$where/flight"
+begin left
+victim=$("$admin" -g left events --json --flight "$where/flight" | sed -n 's/.*"pid": \([0-9]*\).*/\1/p' | head -n 1)
+kill -KILL "$victim"
+: >"$where/stop"
+wait $group
+"$admin" -g left events --looks 0 --flight "$where/flight" >"$where/seen" || wrong "events of the dead: code $?"
+grep -q '^rank  *0x *$' "$where/seen" || wrong "events of the dead: $(cat "$where/seen")"
+[ "$(find "$where/flight" -name '*.flight' | wc -l)" = 1 ] || wrong "not one record is left of one dead"
+unset COVEY_FLIGHT
+
+"$admin" doctor >"$where/seen" || wrong "doctor: code $?: $(cat "$where/seen")"
+grep -q '^good  store  *answers' "$where/seen" || wrong "doctor does not speak of the store: $(cat "$where/seen")"
+# shellcheck disable=SC3045
+(ulimit -n 60 && "$admin" doctor >"$where/seen")
+[ $? = 2 ] || wrong "doctor with few descriptors: not code 2"
+grep -q '^bad   descriptors' "$where/seen" || wrong "doctor does not see few descriptors"
+grep -q -e '-> ulimit -n' "$where/seen" || wrong "doctor does not say what to change"
+COVEY_STORE="redis+unix://$where/none" "$admin" doctor --json >"$where/seen"
+[ $? = 2 ] || wrong "doctor without a store: not code 2"
+grep -q '"verdict": "bad"' "$where/seen" || wrong "doctor --json: $(cat "$where/seen")"
+exit $failed

@@ -1,0 +1,332 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Looks for what would keep a group from working on this machine. Each check says what it saw, and if that is not
+ * right what to change; nothing is changed here. `bad` would stop a group of the size that is asked for, `look`
+ * may hurt it.
+ */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <ifaddrs.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <net/if.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/statvfs.h>
+#include <sys/syscall.h>
+#include <sys/utsname.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "admin.h"
+
+enum verdict { GOOD, LOOK, BAD };
+
+struct doctor {
+	struct admin *a;
+	int ranks; /* of the group to be */
+	int bad;
+	json_t *json; /* NULL: print */
+};
+
+static void __attribute__((format(printf, 5, 6)))
+find(struct doctor *d, enum verdict verdict, const char *name, const char *change, const char *format, ...)
+{
+	static const char *const words[] = { "good", "look", "bad" };
+	char saw[400];
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(saw, sizeof(saw), format, args);
+	va_end(args);
+	d->bad += verdict == BAD;
+	if (d->json) {
+		json_t *one = json_pack("{s:s, s:s, s:s}", "check", name, "verdict", words[verdict], "saw", saw);
+
+		if (verdict != GOOD)
+			json_object_set_new(one, "change", json_string(change));
+		json_array_append_new(d->json, one);
+		return;
+	}
+	printf("%-5s %-14s %s\n", words[verdict], name, saw);
+	if (verdict != GOOD)
+		printf("%-5s %-14s -> %s\n", "", "", change);
+}
+
+/* The first word of a file of /proc or /sys. -1: there is none. */
+static long long number_in(const char *path)
+{
+	FILE *file = fopen(path, "re");
+	long long value = -1;
+
+	if (!file)
+		return -1;
+	if (fscanf(file, "%lld", &value) != 1)
+		value = -1;
+	fclose(file);
+	return value;
+}
+
+static void check_kernel(struct doctor *d)
+{
+	struct utsname name;
+	int major = 0, minor = 0;
+
+	uname(&name);
+	sscanf(name.release, "%d.%d", &major, &minor);
+	find(d, major > 5 || (major == 5 && minor >= 16) ? GOOD : LOOK, "kernel",
+	     "Linux 5.16 or newer has futex_waitv; an older one is told of a death by heartbeats only", "Linux %s",
+	     name.release);
+}
+
+static void check_descriptors(struct doctor *d)
+{
+	rlim_t need = (rlim_t)(11 + 5 * (d->ranks - 1) + 64);
+	struct rlimit files;
+
+	getrlimit(RLIMIT_NOFILE, &files);
+	find(d, files.rlim_cur >= need ? GOOD : BAD, "descriptors", "ulimit -n N, or LimitNOFILE= of the service",
+	     "%llu may be open in one process; %d ranks on one host and 64 of the program's own take %llu",
+	     (unsigned long long)files.rlim_cur, d->ranks, (unsigned long long)need);
+}
+
+static void check_processes(struct doctor *d)
+{
+	struct rlimit limit;
+
+	getrlimit(RLIMIT_NPROC, &limit);
+	find(d, limit.rlim_cur == RLIM_INFINITY || limit.rlim_cur >= (rlim_t)d->ranks * 5 ? GOOD : BAD, "threads",
+	     "ulimit -u N", "%lld may run at a time; each rank has 4 of its own",
+	     limit.rlim_cur == RLIM_INFINITY ? -1LL : (long long)limit.rlim_cur);
+}
+
+static void check_memlock(struct doctor *d)
+{
+	struct rlimit limit;
+
+	getrlimit(RLIMIT_MEMLOCK, &limit);
+	if (limit.rlim_cur == RLIM_INFINITY)
+		find(d, GOOD, "memlock", "", "unlimited");
+	else
+		find(d, GOOD, "memlock", "", "%llu KiB; nothing is locked over shared memory and tcp",
+		     (unsigned long long)limit.rlim_cur / 1024);
+}
+
+/* Windows are reserved as addresses: a limit of them, or a kernel that counts them, would refuse. */
+static void check_addresses(struct doctor *d)
+{
+	const char *text = getenv("COVEY_WINDOW_BYTES");
+	size_t bytes = (size_t)4294967296 * (size_t)(d->ranks > 64 ? d->ranks : 64);
+	struct rlimit limit;
+	void *at;
+
+	if (text && *text)
+		return; /* not the default: plan says what it takes */
+	at = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	getrlimit(RLIMIT_AS, &limit);
+	find(d, at != MAP_FAILED ? GOOD : BAD, "addresses", "ulimit -v unlimited, or a smaller COVEY_WINDOW_BYTES",
+	     "%zu GiB can%s be reserved; vm.overcommit_memory is %lld", bytes >> 30, at != MAP_FAILED ? "" : "not",
+	     number_in("/proc/sys/vm/overcommit_memory"));
+	if (at != MAP_FAILED)
+		munmap(at, bytes);
+	if (number_in("/proc/sys/vm/overcommit_memory") == 2)
+		find(d, LOOK, "overcommit", "sysctl vm.overcommit_memory=0, or room in vm.overcommit_ratio",
+		     "the kernel refuses memory that it may not have: windows grow while a group works");
+}
+
+static void check_shared_memory(struct doctor *d)
+{
+	size_t need = 4096 + (size_t)8 * 131072;
+	struct statvfs fs;
+	int fd = memfd_create("ep-admin", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	int err = fd < 0 ? errno : posix_fallocate(fd, 0, (off_t)need);
+
+	find(d, err ? BAD : GOOD, "shared memory",
+	     "more memory for this container or user, or a smaller COVEY_SLOT_BYTES", "a window of %zu KiB: %s",
+	     need / 1024, err ? strerror(err) : "can be had");
+	if (!err && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW))
+		find(d, BAD, "seals", "a kernel with memfd seals", "a window cannot be sealed: %s", strerror(errno));
+	if (fd >= 0)
+		close(fd);
+	if (!statvfs("/dev/shm", &fs))
+		find(d, GOOD, "/dev/shm", "", "%llu MiB, %llu free; windows do not stand there",
+		     (unsigned long long)fs.f_blocks * fs.f_frsize >> 20,
+		     (unsigned long long)fs.f_bavail * fs.f_frsize >> 20);
+}
+
+/* What others may look into: members of one host open each other's windows by handing descriptors over. */
+static void check_signs(struct doctor *d)
+{
+	int fd = (int)syscall(SYS_pidfd_open, getpid(), 0);
+
+	find(d, fd >= 0 ? GOOD : LOOK, "pidfd", "a kernel, or a seccomp profile, that allows pidfd_open",
+	     fd >= 0 ? "can be opened" : "cannot be opened: a launcher proves deaths later");
+	if (fd >= 0)
+		close(fd);
+	find(d, !access("/proc/self/stat", R_OK) ? GOOD : LOOK, "/proc", "mount -t proc proc /proc",
+	     "stopped peers are told from slow ones by it");
+}
+
+static void check_cores(struct doctor *d)
+{
+	long cores = sysconf(_SC_NPROCESSORS_ONLN);
+
+	find(d, d->ranks <= cores ? GOOD : LOOK, "cores", "fewer ranks on this host, or accept slower small operations",
+	     "%ld for %d ranks%s", cores, d->ranks, d->ranks <= cores ? "" : ", if all of them are to run here");
+}
+
+static void check_interfaces(struct doctor *d)
+{
+	const char *wanted = getenv("COVEY_INTERFACE");
+	struct ifaddrs *list = NULL;
+	char text[INET6_ADDRSTRLEN], all[300] = "";
+	int found = 0, match = 0;
+
+	getifaddrs(&list);
+	for (struct ifaddrs *it = list; it; it = it->ifa_next) {
+		size_t used = strlen(all);
+
+		if (!it->ifa_addr || it->ifa_addr->sa_family != AF_INET || !(it->ifa_flags & IFF_UP) ||
+		    (it->ifa_flags & IFF_LOOPBACK))
+			continue;
+		inet_ntop(AF_INET, &((struct sockaddr_in *)(void *)it->ifa_addr)->sin_addr, text, sizeof(text));
+		snprintf(all + used, sizeof(all) - used, "%s%s %s", found++ ? ", " : "", it->ifa_name, text);
+		match |= wanted && (!strcmp(wanted, it->ifa_name) || !strcmp(wanted, text));
+	}
+	freeifaddrs(list);
+	find(d, found ? GOOD : LOOK, "interfaces", "an interface that is up, for peers on other hosts", "%s",
+	     found ? all : "none but the loopback: a group can be on this host only");
+	if (wanted && *wanted && !match && !strchr(wanted, ':'))
+		find(d, BAD, "interface", "COVEY_INTERFACE=NAME or ADDRESS of this host",
+		     "COVEY_INTERFACE=%.60s is not there", wanted);
+}
+
+static void check_ports(struct doctor *d)
+{
+	struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_ANY) };
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), low = 0, high = 0;
+	int err = fd < 0 || bind(fd, (struct sockaddr *)&at, sizeof(at)) || listen(fd, 1);
+	FILE *file = fopen("/proc/sys/net/ipv4/ip_local_port_range", "re");
+
+	if (file && fscanf(file, "%d %d", &low, &high) != 2)
+		low = high = 0;
+	if (file)
+		fclose(file);
+	find(d, err ? BAD : GOOD, "ports", "a firewall or container that lets members listen",
+	     "%s; peers on other hosts dial ports %d to %d of this one, which a firewall must let through",
+	     err ? strerror(errno) : "one can be listened at", low, high);
+	if (fd >= 0)
+		close(fd);
+}
+
+static void check_clock(struct doctor *d)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_REALTIME, &t);
+	find(d, t.tv_sec > 1700000000 ? GOOD : LOOK, "clock",
+	     "set the time, for certificates and the age of beats here",
+	     "%lld s since 1970; members only use the clock since boot", (long long)t.tv_sec);
+}
+
+/* A group that is not there, a group that is: both mean that scripts run and write. */
+static void check_store(struct doctor *d)
+{
+	uint64_t begin = admin_now_ns();
+	struct covey_error_info info;
+	int err;
+
+	if (!d->a->store && (!getenv("COVEY_STORE") || !*getenv("COVEY_STORE"))) {
+		find(d, GOOD, "store", "", "none is named (COVEY_STORE, --store): ep-run brings its own");
+		return;
+	}
+	err = admin_try(d->a);
+	covey_last_error(NULL, &info);
+	if (err == COVEY_ERR_REFUSED) {
+		find(d, GOOD, "store", "", "answers in %.1f ms; it has no group %s yet",
+		     (double)(admin_now_ns() - begin) / 1e6, d->a->group);
+		return;
+	}
+	if (!err) {
+		find(d, GOOD, "store", "", "answers in %.1f ms; group %s is in phase %s, epoch %" PRIu64,
+		     (double)(admin_now_ns() - begin) / 1e6, d->a->group, d->a->now.phase, d->a->now.epoch);
+		return;
+	}
+	find(d, BAD, "store",
+	     err == COVEY_ERR_AUTH	? "the right password in COVEY_STORE or COVEY_STORE_PASSWORD"
+	     : err == COVEY_ERR_VERSION ? "Redis 6.2 or newer, and the same version of covey everywhere"
+	     : err == COVEY_ERR_INVAL	? "a right URL"
+					: "the address, the server, or the network between",
+	     "%s: %s", covey_strerror(err), info.cause);
+}
+
+/* Can it be written? A replica or a full server cannot; `forget` of a group that never was changes nothing. */
+static void ignore(void *ctx, const char *key, const char *value)
+{
+	(void)ctx, (void)key, (void)value;
+}
+
+static void check_writable(struct doctor *d)
+{
+	static const char *const argv[] = { "ask", "forget" };
+	struct covey_error_info info;
+	char name[48];
+	int err;
+
+	if (!d->a->store && (!getenv("COVEY_STORE") || !*getenv("COVEY_STORE")))
+		return;
+	snprintf(name, sizeof(name), "doctor.%d.%llx", (int)getpid(), (unsigned long long)admin_now_ns());
+	err = covey_admin_call(d->a->store, name, 2, argv, admin_now_ns() + UINT64_C(5000000000), ignore, NULL);
+	if (err == COVEY_ERR_REFUSED || !err)
+		return;
+	covey_last_error(NULL, &info);
+	find(d, BAD, "store writes", "a master that is not full, and a user who may write covey:* and publish", "%s",
+	     info.cause);
+}
+
+static void check_versions(struct doctor *d)
+{
+	find(d, GOOD, "versions", "", "ep-admin %s, library %d.%d.%d", COVEY_VERSION, COVEY_VERSION_MAJOR,
+	     COVEY_VERSION_MINOR, COVEY_VERSION_PATCH);
+}
+
+int admin_doctor(struct admin *a)
+{
+	struct doctor d = { .a = a, .ranks = 64 };
+	const char *world = getenv("COVEY_WORLD");
+
+	if (world && atoi(world) > 0 && atoi(world) <= COVEY_MAX_RANKS)
+		d.ranks = atoi(world);
+	if (a->json)
+		d.json = json_array();
+	check_versions(&d);
+	check_kernel(&d);
+	check_cores(&d);
+	check_descriptors(&d);
+	check_processes(&d);
+	check_memlock(&d);
+	check_addresses(&d);
+	check_shared_memory(&d);
+	check_signs(&d);
+	check_interfaces(&d);
+	check_ports(&d);
+	check_clock(&d);
+	check_store(&d);
+	check_writable(&d);
+	if (d.json) {
+		if (!json_dumpf(d.json, stdout, JSON_INDENT(2)))
+			putchar('\n');
+		json_decref(d.json);
+	}
+	if (fflush(stdout))
+		return EXIT_STORE;
+	return d.bad ? EXIT_REFUSED : EXIT_DONE;
+}

@@ -1,0 +1,304 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Reads the flight recorders of members on this host (src/base/flight.h): those of living processes from
+ * /proc/PID/fd, where they stand as memfds, and those that lie in a directory. The pages are looked at while they are
+ * written, so an operation is shown only if its number is the same before and after.
+ */
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "admin.h"
+#include "flight.h"
+
+#define SHOWN 12 /* operations in the table */
+
+static const struct cvy_flight *map(const char *path, const char *group)
+{
+	const struct cvy_flight *page;
+	struct stat st;
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+
+	if (fd < 0)
+		return NULL;
+	if (fstat(fd, &st) || !S_ISREG(st.st_mode) || st.st_size != (off_t)sizeof(*page)) {
+		close(fd);
+		return NULL;
+	}
+	page = mmap(NULL, sizeof(*page), PROT_READ, MAP_SHARED, fd, 0);
+	close(fd);
+	if (page == MAP_FAILED)
+		return NULL;
+	if (page->magic == CVY_FLIGHT_MAGIC && page->rank >= 0 && page->rank < COVEY_MAX_RANKS &&
+	    !strncmp(page->group, group, sizeof(page->group)))
+		return page;
+	munmap((void *)page, sizeof(*page));
+	return NULL;
+}
+
+static bool is_alive(const struct cvy_flight *page)
+{
+	return !kill(page->pid, 0) || errno == EPERM;
+}
+
+static int add(struct admin_flight *list, int count, int max, const struct cvy_flight *page, bool alive)
+{
+	if (page && count < max)
+		list[count++] = (struct admin_flight){ page, alive };
+	else if (page)
+		munmap((void *)page, sizeof(*page));
+	return count;
+}
+
+/* The descriptors of one process that are recorders. */
+static int find_in_process(const char *pid, const char *group, struct admin_flight *list, int count, int max)
+{
+	char path[300], target[64];
+	struct dirent *entry;
+	ssize_t n;
+	DIR *d;
+
+	snprintf(path, sizeof(path), "/proc/%.20s/fd", pid);
+	d = opendir(path);
+	while (d && (entry = readdir(d))) {
+		snprintf(path, sizeof(path), "/proc/%.20s/fd/%.20s", pid, entry->d_name);
+		n = readlink(path, target, sizeof(target) - 1);
+		if (n <= 0)
+			continue;
+		target[n] = '\0';
+		if (!strncmp(target, "/memfd:" CVY_FLIGHT_NAME, strlen("/memfd:" CVY_FLIGHT_NAME)))
+			count = add(list, count, max, map(path, group), true);
+	}
+	if (d)
+		closedir(d);
+	return count;
+}
+
+static int by_rank(const void *a, const void *b)
+{
+	const struct cvy_flight *x = ((const struct admin_flight *)a)->page;
+	const struct cvy_flight *y = ((const struct admin_flight *)b)->page;
+
+	return x->rank != y->rank ? x->rank - y->rank : x->inc < y->inc ? -1 : x->inc > y->inc;
+}
+
+int admin_flight_find(const char *group, const char *directory, struct admin_flight *list, int max)
+{
+	struct dirent *entry;
+	DIR *d = opendir("/proc");
+	int count = 0;
+
+	while (d && (entry = readdir(d)))
+		if (isdigit((unsigned char)entry->d_name[0]))
+			count = find_in_process(entry->d_name, group, list, count, max);
+	if (d)
+		closedir(d);
+	d = directory ? opendir(directory) : NULL;
+	while (d && (entry = readdir(d))) {
+		const struct cvy_flight *page;
+		char path[600];
+
+		snprintf(path, sizeof(path), "%s/%s", directory, entry->d_name);
+		page = map(path, group);
+		count = add(list, count, max, page, page && is_alive(page));
+	}
+	if (d)
+		closedir(d);
+	qsort(list, (size_t)count, sizeof(*list), by_rank);
+	return count;
+}
+
+void admin_flight_drop(struct admin_flight *list, int count)
+{
+	for (int i = 0; i < count; i++)
+		munmap((void *)list[i].page, sizeof(*list[i].page));
+}
+
+/* false: the operation is not recorded there (any more) */
+static bool read_op(const struct cvy_flight *page, uint64_t seq, struct cvy_flight_op *op)
+{
+	const struct cvy_flight_op *from = &page->op[seq % CVY_FLIGHT_OPS];
+
+	if (__atomic_load_n(&from->seq, __ATOMIC_ACQUIRE) != seq)
+		return false;
+	*op = *from;
+	op->state = __atomic_load_n(&from->state, __ATOMIC_ACQUIRE);
+	return __atomic_load_n(&from->seq, __ATOMIC_ACQUIRE) == seq && op->state != CVY_FLIGHT_NONE &&
+	       op->kind < CVY_FLIGHT_KINDS;
+}
+
+static const char *status_text(int status)
+{
+	switch (status) {
+	case 0:
+		return "ok";
+#define NAME(name, code, text) \
+	case code: \
+		return #name;
+		COVEY_ERROR_LIST(NAME)
+#undef NAME
+	}
+	return "?";
+}
+
+static uint64_t last_posted(const struct admin_flight *list, int count)
+{
+	uint64_t last = 0;
+
+	for (int i = 0; i < count; i++)
+		if (list[i].page->posted > last)
+			last = list[i].page->posted;
+	return last;
+}
+
+static void print_row(const struct admin_flight *list, int count, uint64_t seq)
+{
+	struct cvy_flight_op op, first = { 0 };
+	const struct cvy_flight *named = NULL;
+
+	for (int i = 0; i < count && !named; i++)
+		if (read_op(list[i].page, seq, &first))
+			named = list[i].page;
+	if (!named)
+		return;
+	printf("%-10" PRIu64 " %-14.15s %12" PRIu64, seq, named->kind[first.kind], first.bytes);
+	for (int i = 0; i < count; i++) {
+		const struct cvy_flight *page = list[i].page;
+		const char *cell = "-"; /* not called here yet, or too long ago */
+		char other[32];
+
+		if (read_op(page, seq, &op)) {
+			cell = op.state == CVY_FLIGHT_DECIDED ? status_text(op.status) : "...";
+			if (strcmp(page->kind[op.kind], named->kind[first.kind])) {
+				snprintf(other, sizeof(other), "!%.7s", page->kind[op.kind]);
+				cell = other;
+			}
+		}
+		printf(" %8s", cell);
+	}
+	putchar('\n');
+}
+
+static void print_line(const struct admin_flight *list, int count, const char *name,
+		       uint64_t (*value)(const struct cvy_flight *))
+{
+	printf("%-38s", name);
+	for (int i = 0; i < count; i++)
+		printf(" %8" PRIu64, value(list[i].page));
+	putchar('\n');
+}
+
+static uint64_t epoch_of(const struct cvy_flight *page)
+{
+	return page->epoch;
+}
+
+static uint64_t pid_of(const struct cvy_flight *page)
+{
+	return (uint64_t)page->pid;
+}
+
+/* Milliseconds since the agent's last beat. */
+static uint64_t silence_of(const struct cvy_flight *page)
+{
+	uint64_t now = admin_now_ns();
+
+	return now > page->clock_ns ? (now - page->clock_ns) / 1000000 : 0;
+}
+
+static void print_events(const struct cvy_flight *page)
+{
+	static const char *const kinds[] = {
+		[COVEY_EVENT_VIEW] = "view",
+		[COVEY_EVENT_SUSPECT] = "suspect",
+		[COVEY_EVENT_JOIN_REQUESTED] = "join requested",
+		[COVEY_EVENT_FENCED] = "fenced",
+		[COVEY_EVENT_STORE_LOST] = "store lost",
+		[COVEY_EVENT_STORE_BACK] = "store back",
+	};
+	uint64_t last = __atomic_load_n(&page->events, __ATOMIC_ACQUIRE);
+
+	for (uint64_t n = last > 4 ? last - 4 : 0; n < last; n++) {
+		const struct cvy_flight_event *e = &page->event[n % CVY_FLIGHT_EVENTS];
+		uint64_t now = admin_now_ns();
+
+		if (e->kind < 1 || e->kind > COVEY_EVENT_STORE_BACK)
+			continue;
+		printf("rank %d, %.1f s ago: %s", page->rank, now > e->time_ns ? (double)(now - e->time_ns) / 1e9 : 0.0,
+		       kinds[e->kind]);
+		if (e->rank >= 0)
+			printf(" rank %d", e->rank);
+		printf(", epoch %u%s%.*s\n", e->epoch, e->cause[0] ? ": " : "", (int)sizeof(e->cause), e->cause);
+	}
+}
+
+void admin_flight_print(const struct admin_flight *list, int count)
+{
+	uint64_t last = last_posted(list, count);
+
+	if (!count) {
+		puts("no member of this group that we may look into is on this host");
+		return;
+	}
+	printf("%-38s", "rank");
+	for (int i = 0; i < count; i++)
+		printf(" %7d%c", list[i].page->rank, list[i].alive ? ' ' : 'x');
+	putchar('\n');
+	print_line(list, count, "process", pid_of);
+	print_line(list, count, "epoch", epoch_of);
+	print_line(list, count, "ms since its agent's last beat", silence_of);
+	printf("%-10s %-14s %12s\n", "operation", "kind", "bytes");
+	for (uint64_t seq = last > SHOWN ? last - SHOWN + 1 : 1; seq <= last; seq++)
+		print_row(list, count, seq);
+	puts("ok, or its error: decided; ...: under way; -: not called yet, or no longer recorded; x: the process is "
+	     "gone");
+	for (int i = 0; i < count; i++)
+		print_events(list[i].page);
+}
+
+static json_t *json_ops(const struct cvy_flight *page)
+{
+	uint64_t last = page->posted;
+	json_t *ops = json_array();
+	struct cvy_flight_op op;
+
+	for (uint64_t seq = last >= CVY_FLIGHT_OPS ? last - CVY_FLIGHT_OPS + 1 : 1; seq <= last; seq++) {
+		if (!read_op(page, seq, &op))
+			continue;
+		json_array_append_new(ops, json_pack("{s:I, s:s, s:I, s:s, s:i, s:i, s:I, s:I}", "seq", (json_int_t)seq,
+						     "kind", page->kind[op.kind], "bytes", (json_int_t)op.bytes,
+						     "state", op.state == CVY_FLIGHT_DECIDED ? "decided" : "posted",
+						     "status", op.state == CVY_FLIGHT_DECIDED ? op.status : 0, "epoch",
+						     (int)op.epoch, "posted_ns", (json_int_t)op.posted_ns, "wait_ns",
+						     (json_int_t)op.wait_ns));
+	}
+	return ops;
+}
+
+void admin_flight_json(const struct admin_flight *list, int count)
+{
+	json_t *json = json_array();
+
+	for (int i = 0; i < count; i++) {
+		const struct cvy_flight *page = list[i].page;
+
+		json_array_append_new(json, json_pack("{s:i, s:i, s:b, s:I, s:i, s:I, s:o}", "rank", page->rank, "pid",
+						      page->pid, "alive", (int)list[i].alive, "inc",
+						      (json_int_t)page->inc, "epoch", (int)page->epoch, "beat_age_ms",
+						      (json_int_t)silence_of(page), "operations", json_ops(page)));
+	}
+	if (!json_dumpf(json, stdout, JSON_INDENT(2)))
+		putchar('\n');
+	json_decref(json);
+}
