@@ -72,15 +72,10 @@ void cvy_redis_push(struct conn *k)
 {
 	int done = 0;
 
-	while (!done) {
-		ssize_t before = (ssize_t)sdslen(k->c->obuf);
-
-		if (redisBufferWrite(k->c, &done) != REDIS_OK) {
-			cvy_redis_break(k, COVEY_ERR_STORE, 0, k->c->errstr);
-			return;
-		}
-		if (!done && (ssize_t)sdslen(k->c->obuf) == before)
-			break; /* the socket is full */
+	/* What the socket does not take now goes when it is writable. */
+	if (redisBufferWrite(k->c, &done) != REDIS_OK) {
+		cvy_redis_break(k, COVEY_ERR_STORE, 0, k->c->errstr);
+		return;
 	}
 	cvy_loop_change(k->watch, done ? EPOLLIN : EPOLLIN | EPOLLOUT);
 }
@@ -138,10 +133,33 @@ static int begins(const char *text, const char *prefix)
 	return strncmp(text, prefix, strlen(prefix)) == 0;
 }
 
+/* What a server says that cannot serve now but may later, and what to do about it. */
+static const char *why_not_now(const char *text)
+{
+	static const struct {
+		const char *prefix, *why;
+	} table[] = {
+		{ "READONLY",
+		  "the store is a read-only replica: name its master, or its sentinels (redis+sentinel://)" },
+		{ "MASTERDOWN", "the store is a replica that has lost its master: name the master, or its sentinels" },
+		{ "LOADING", "the store is loading its data" },
+		{ "OOM", "the store is full: give it more maxmemory" },
+		{ "MISCONF", "the store cannot save to its disk and refuses to write" },
+		{ "NOREPLICAS", "the store has too few replicas to write (min-replicas-to-write)" },
+		{ "BUSY", "the store runs a script that does not end" },
+	};
+
+	for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++)
+		if (strncmp(text, table[i].prefix, strlen(table[i].prefix)) == 0)
+			return table[i].why;
+	return NULL;
+}
+
 /* Errors that are about the connection and not about one call; 1 if it was one. */
 static int connection_error(struct conn *k, enum kind kind, const char *text)
 {
-	char why[160];
+	const char *later = why_not_now(text);
+	char why[400];
 
 	if (begins(text, "MOVED") || begins(text, "ASK ") || begins(text, "CLUSTERDOWN") || begins(text, "CROSSSLOT"))
 		cvy_redis_break(k, COVEY_ERR_INVAL, 1,
@@ -155,9 +173,8 @@ static int connection_error(struct conn *k, enum kind kind, const char *text)
 	} else if (kind == GREET_SELECT) {
 		snprintf(why, sizeof(why), "the store refused database %d: %s", k->redis->url.db, text);
 		cvy_redis_break(k, COVEY_ERR_INVAL, 1, why);
-	} else if (begins(text, "LOADING") || begins(text, "READONLY") || begins(text, "MASTERDOWN") ||
-		   kind < CALL_SHA) {
-		snprintf(why, sizeof(why), "the store cannot serve: %s", text);
+	} else if (later || kind < CALL_SHA) {
+		snprintf(why, sizeof(why), "%s: %.200s", later ? later : "the store cannot serve", text);
 		cvy_redis_break(k, COVEY_ERR_STORE, 0, why);
 	} else {
 		return 0;

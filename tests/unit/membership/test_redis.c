@@ -441,6 +441,60 @@ START_TEST(admin_call_reports_a_missing_group)
 }
 END_TEST
 
+/* Runs redis-cli with @command against the server. */
+static void cli(const char *command)
+{
+	char line[400];
+
+	snprintf(line, sizeof(line), "redis-cli -s %s/sock %s > /dev/null", real.dir, command);
+	ck_assert_int_eq(system(line), 0);
+}
+
+/* What ep-admin would say of group g: an error whose cause has @want. */
+static void assert_cause(int err, const char *want)
+{
+	const char *argv[] = { "ask", "policy", "manual" };
+	struct covey_error_info info;
+
+	ck_assert_int_eq(covey_admin_call(real.url, "g", 3, argv, cvy_now_ns() + 5000 * CVY_MS, NULL, NULL), err);
+	covey_last_error(NULL, &info);
+	ck_assert_msg(strstr(info.cause, want) != NULL, "no \"%s\" in: %s", want, info.cause);
+}
+
+START_TEST(what_is_wrong_with_a_store_is_named)
+{
+	const char *argv[] = { "peek" };
+
+	/* Until the server is there. */
+	ck_assert_int_eq(covey_admin_call(real.url, "g", 1, argv, 0, NULL, NULL), COVEY_ERR_REFUSED);
+	cli("set covey:{g}:g 1");
+	assert_cause(COVEY_ERR_STORE, "covey:{g}:g is a string, not a hash");
+	cli("del covey:{g}:g");
+	cli("hset covey:{g}:g proto 999");
+	assert_cause(COVEY_ERR_VERSION, "999");
+	cli("del covey:{g}:g");
+	cli("hset covey:{g}:g proto nonsense epoch alien");
+	assert_cause(COVEY_ERR_VERSION, "nonsense");
+	cli("del covey:{g}:g");
+	cli("hset covey:{g}:g proto 1 gid x ph form max 4 incs 0"); /* so that the script has something to write */
+	cli("config set maxmemory 1");
+	assert_cause(COVEY_ERR_STORE, "the store is full");
+	cli("config set maxmemory 0");
+	cli("replicaof 127.0.0.1 1");
+	assert_cause(COVEY_ERR_STORE, "read-only replica");
+	cli("config set replica-serve-stale-data no");
+	assert_cause(COVEY_ERR_STORE, "replica that has lost its master");
+}
+END_TEST
+
+START_TEST(a_cluster_is_named)
+{
+	server_stop(&real, SIGKILL);
+	server_start(&real, "--cluster-enabled", "yes");
+	assert_cause(COVEY_ERR_INVAL, "Redis Cluster");
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("membership/redis");
@@ -463,6 +517,8 @@ int main(void)
 	tcase_add_test(tc, bad_urls_are_explained);
 	tcase_add_test(tc, sentinel_urls_are_taken_apart);
 	tcase_add_test(tc, admin_call_reports_a_missing_group);
+	tcase_add_test(tc, what_is_wrong_with_a_store_is_named);
+	tcase_add_test(tc, a_cluster_is_named);
 	suite_add_tcase(suite, tc);
 	runner = srunner_create(suite);
 	srunner_run_all(runner, CK_ENV);
