@@ -134,31 +134,39 @@ static int begins(const char *text, const char *prefix)
 }
 
 /* What a server says that cannot serve now but may later, and what to do about it. */
-static const char *why_not_now(const char *text)
-{
-	static const struct {
-		const char *prefix, *why;
-	} table[] = {
-		{ "READONLY",
-		  "the store is a read-only replica: name its master, or its sentinels (redis+sentinel://)" },
-		{ "MASTERDOWN", "the store is a replica that has lost its master: name the master, or its sentinels" },
-		{ "LOADING", "the store is loading its data" },
-		{ "OOM", "the store is full: give it more maxmemory" },
-		{ "MISCONF", "the store cannot save to its disk and refuses to write" },
-		{ "NOREPLICAS", "the store has too few replicas to write (min-replicas-to-write)" },
-		{ "BUSY", "the store runs a script that does not end" },
-	};
+static const struct excuse {
+	const char *prefix, *why;
+	int elsewhere; /* another server may serve: the connection is given up */
+} excuses[] = {
+	{ "READONLY", "the store is a read-only replica: name its master, or its sentinels (redis+sentinel://)", 1 },
+	{ "MASTERDOWN", "the store is a replica that has lost its master: name the master, or its sentinels", 1 },
+	{ "LOADING", "the store is loading its data", 1 },
+	{ "OOM", "the store is full: give it more maxmemory", 0 },
+	{ "MISCONF", "the store cannot save to its disk and refuses to write", 0 },
+	{ "NOREPLICAS", "the store has too few replicas to write (min-replicas-to-write)", 0 },
+	{ "BUSY", "the store runs a script that does not end", 0 },
+};
 
-	for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++)
-		if (strncmp(text, table[i].prefix, strlen(table[i].prefix)) == 0)
-			return table[i].why;
+static const struct excuse *find_excuse(const char *text)
+{
+	for (size_t i = 0; i < sizeof(excuses) / sizeof(excuses[0]); i++)
+		if (begins(text, excuses[i].prefix))
+			return &excuses[i];
 	return NULL;
+}
+
+/* @text of the server with what it means in front; into @why. */
+static void explain(const char *text, char *why, size_t bytes)
+{
+	const struct excuse *excuse = find_excuse(text);
+
+	snprintf(why, bytes, "%s%s%.200s", excuse ? excuse->why : "", excuse ? ": " : "", text);
 }
 
 /* Errors that are about the connection and not about one call; 1 if it was one. */
 static int connection_error(struct conn *k, enum kind kind, const char *text)
 {
-	const char *later = why_not_now(text);
+	const struct excuse *excuse = find_excuse(text);
 	char why[400];
 
 	if (begins(text, "MOVED") || begins(text, "ASK ") || begins(text, "CLUSTERDOWN") || begins(text, "CROSSSLOT"))
@@ -173,8 +181,8 @@ static int connection_error(struct conn *k, enum kind kind, const char *text)
 	} else if (kind == GREET_SELECT) {
 		snprintf(why, sizeof(why), "the store refused database %d: %s", k->redis->url.db, text);
 		cvy_redis_break(k, COVEY_ERR_INVAL, 1, why);
-	} else if (later || kind < CALL_SHA) {
-		snprintf(why, sizeof(why), "%s: %.200s", later ? later : "the store cannot serve", text);
+	} else if ((excuse && excuse->elsewhere) || kind < CALL_SHA) {
+		snprintf(why, sizeof(why), "%s: %.200s", excuse ? excuse->why : "the store cannot serve", text);
 		cvy_redis_break(k, COVEY_ERR_STORE, 0, why);
 	} else {
 		return 0;
@@ -215,10 +223,32 @@ static void check_info(struct conn *k, const redisReply *reply)
 	}
 }
 
+/* A script that the server stopped at its first write says so in its own reply: {ERROR, why, text}. */
+static int stopped_inside(struct redis *r, struct expect *e, const redisReply *reply)
+{
+	const struct excuse *excuse;
+	char why[400];
+
+	if (reply->type != REDIS_REPLY_ARRAY || reply->elements < 3 || !reply->element[0]->str ||
+	    !reply->element[2]->str || strcmp(reply->element[0]->str, "ERROR") != 0)
+		return 0;
+	excuse = find_excuse(reply->element[2]->str);
+	if (!excuse)
+		return 0;
+	explain(reply->element[2]->str, why, sizeof(why));
+	if (excuse->elsewhere)
+		cvy_redis_break(&r->calls, COVEY_ERR_STORE, 0, why);
+	answer(r, e, COVEY_ERR_STORE, 0, NULL, why);
+	return 1;
+}
+
 static void call_reply(struct redis *r, struct expect *e, const redisReply *reply)
 {
 	const char **argv = NULL;
+	char why[400] = "a reply that is no array";
 
+	if (stopped_inside(r, e, reply))
+		return;
 	if (reply->type == REDIS_REPLY_ARRAY)
 		argv = calloc(reply->elements + 1, sizeof(*argv));
 	for (size_t i = 0; argv && i < reply->elements; i++) {
@@ -226,11 +256,12 @@ static void call_reply(struct redis *r, struct expect *e, const redisReply *repl
 
 		argv[i] = item->type == REDIS_REPLY_STRING || item->type == REDIS_REPLY_STATUS ? item->str : "";
 	}
+	if (reply->type == REDIS_REPLY_ERROR)
+		explain(reply->str, why, sizeof(why));
 	if (argv)
 		answer(r, e, 0, (int)reply->elements, argv, NULL);
 	else
-		answer(r, e, COVEY_ERR_STORE, 0, NULL,
-		       reply->type == REDIS_REPLY_ERROR ? reply->str : "a reply that is no array");
+		answer(r, e, COVEY_ERR_STORE, 0, NULL, why);
 	free(argv);
 }
 
@@ -294,7 +325,7 @@ static void on_reply(struct conn *k, const redisReply *reply)
 		}
 	}
 	if (reply->type == REDIS_REPLY_ERROR && connection_error(k, e.kind, reply->str))
-		answer(r, &e, COVEY_ERR_STORE, 0, NULL, reply->str);
+		answer(r, &e, COVEY_ERR_STORE, 0, NULL, r->cause);
 	else if (e.kind == GREET_ROLE)
 		check_role(k, reply);
 	else if (e.kind == GREET_INFO)
