@@ -13,7 +13,6 @@
 #include "redis.h"
 
 #define CONNECT_MS 1000 /* from connect to the last reply of the greeting */
-#define BACKOFF_MIN_MS 10
 #define BACKOFF_MAX_MS 1000
 
 static void start(struct redis *r);
@@ -124,7 +123,6 @@ void cvy_redis_ready(struct conn *k)
 		return;
 	r->up = 1;
 	r->told_down = 0;
-	r->backoff_ms = BACKOFF_MIN_MS;
 	cvy_loop_cancel(r->bound);
 	r->bound = NULL;
 	r->sink.up(r->sink.ctx);
@@ -243,7 +241,7 @@ int cvy_redis_open(const char *url, const char *group, struct cvy_loop *loop, co
 	r->loop = loop;
 	r->sink = *sink;
 	r->call_ms = r->wait_ms = call_ms;
-	r->backoff_ms = BACKOFF_MIN_MS;
+	r->backoff_ms = CVY_REDIS_BACKOFF_MIN_MS;
 	snprintf(r->key, sizeof(r->key), "covey:{%.64s}:g", group);
 	snprintf(r->channel, sizeof(r->channel), "covey:{%.64s}:n", group);
 	r->calls.redis = r->notices.redis = r;

@@ -14,7 +14,8 @@
 #include "redis_url.h"
 #include "store.h"
 
-#define CVY_REDIS_QUEUE 64 /* calls without a reply */
+#define CVY_REDIS_BACKOFF_MIN_MS 10 /* before the first new dial, then doubled; anew after a reply to a call */
+#define CVY_REDIS_QUEUE 64	    /* calls without a reply */
 
 enum kind { GREET_AUTH, GREET_SELECT, GREET_ROLE, GREET_INFO, GREET_SUBSCRIBE, CALL_SHA, CALL_TEXT };
 

@@ -223,45 +223,43 @@ static void check_info(struct conn *k, const redisReply *reply)
 	}
 }
 
-/* A script that the server stopped at its first write says so in its own reply: {ERROR, why, text}. */
-static int stopped_inside(struct redis *r, struct expect *e, const redisReply *reply)
+/* A script that the server stopped at its first write says so in its own reply: {ERROR, why, text}. One that it did
+ * not begin gets the same form here. */
+static const struct excuse *stopped(const redisReply *reply)
 {
-	const struct excuse *excuse;
-	char why[400];
-
+	if (reply->type == REDIS_REPLY_ERROR)
+		return find_excuse(reply->str);
 	if (reply->type != REDIS_REPLY_ARRAY || reply->elements < 3 || !reply->element[0]->str ||
 	    !reply->element[2]->str || strcmp(reply->element[0]->str, "ERROR") != 0)
-		return 0;
-	excuse = find_excuse(reply->element[2]->str);
-	if (!excuse)
-		return 0;
-	explain(reply->element[2]->str, why, sizeof(why));
-	if (excuse->elsewhere)
-		cvy_redis_break(&r->calls, COVEY_ERR_STORE, 0, why);
-	answer(r, e, COVEY_ERR_STORE, 0, NULL, why);
-	return 1;
+		return NULL;
+	return find_excuse(reply->element[2]->str);
 }
 
 static void call_reply(struct redis *r, struct expect *e, const redisReply *reply)
 {
-	const char **argv = NULL;
+	const struct excuse *excuse = stopped(reply);
+	const char **argv = NULL, *refusal[] = { "ERROR", "why", NULL };
 	char why[400] = "a reply that is no array";
 
-	if (stopped_inside(r, e, reply))
-		return;
-	if (reply->type == REDIS_REPLY_ARRAY)
+	if (excuse || reply->type == REDIS_REPLY_ERROR)
+		explain(reply->type == REDIS_REPLY_ERROR ? reply->str : reply->element[2]->str, why, sizeof(why));
+	refusal[2] = why;
+	if (excuse && excuse->elsewhere)
+		cvy_redis_break(&r->calls, COVEY_ERR_STORE, 0, why);
+	else if (excuse)
+		answer(r, e, 0, 3, refusal, NULL);
+	else if (reply->type == REDIS_REPLY_ARRAY)
 		argv = calloc(reply->elements + 1, sizeof(*argv));
 	for (size_t i = 0; argv && i < reply->elements; i++) {
 		const redisReply *item = reply->element[i];
 
 		argv[i] = item->type == REDIS_REPLY_STRING || item->type == REDIS_REPLY_STATUS ? item->str : "";
 	}
-	if (reply->type == REDIS_REPLY_ERROR)
-		explain(reply->str, why, sizeof(why));
-	if (argv)
+	if (argv) {
+		r->backoff_ms = CVY_REDIS_BACKOFF_MIN_MS; /* it serves: greetings alone show nothing */
 		answer(r, e, 0, (int)reply->elements, argv, NULL);
-	else
-		answer(r, e, COVEY_ERR_STORE, 0, NULL, why);
+	}
+	answer(r, e, COVEY_ERR_STORE, 0, NULL, why); /* unless it was answered */
 	free(argv);
 }
 
