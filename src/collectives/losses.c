@@ -22,6 +22,8 @@ static const char *needs(int op_class)
 		return "all; each rank has its own part";
 	case CVY_OP_ROOT:
 		return "the root; alike on all survivors";
+	case CVY_OP_TO_ROOT:
+		return "all, at the root; alike on all survivors";
 	case CVY_OP_ADMIT:
 		return "all, and the joiners if any wait";
 	default:

@@ -26,6 +26,19 @@
 	X(alltoallv, "its block is zero on the ranks that it had not reached", \
 	  "the ranks whose blocks are here; may differ between ranks", \
 	  "LOST, alike on all: in place above undo_bytes; MISMATCH here: a source sent another count") \
+	X(allgatherv, "its block is zero; or its data, if any survivor has completed with it", \
+	  "the ranks whose blocks are there", "MISMATCH: counts that differ") \
+	X(reduce, "as allreduce; if it is the root there is no outcome, unless somebody has completed it", \
+	  "the ranks that were reduced", \
+	  "ROOT, alike on all: the root died; LOST: in place on the root above undo_bytes") \
+	X(gather, "its block is zero; if it is the root there is no outcome, unless somebody has completed it", \
+	  "the ranks whose blocks are on the root", "ROOT, alike on all: the root died") \
+	X(scatter, "nothing, unless it is the root: then who has not got its part asks for it", \
+	  "the ranks of the operation", \
+	  "ROOT, alike on all: the root died before; LOST here: the own part is gone with it") \
+	X(reduce_scatter, \
+	  "reduced over the survivors, who begin anew; who lags behind one that is done needs all parts", \
+	  "the ranks that were reduced", "LOST here: a part that it needed is gone; in place above undo_bytes") \
 	X(barrier, "completes without it", "the ranks that came", "") \
 	X(admit, "completes without it; a joiner that dies is not let in", \
 	  "the ranks from here to the next safe point", "TIMEOUT on a joiner, after join_ms") \
