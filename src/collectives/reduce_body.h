@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The loops of the reductions, written once: a file that defines TARGET (how its functions are compiled) and
- * TABLE (the name of its table) includes this. Plain loops for the compiler to vectorise; nothing in them
- * depends on the order in which a CPU names its operands: a sum that is no number becomes one fixed NaN, so
- * all tables give the same bits.
+ * TABLE (the name of its table) includes this; without these it makes the table for any CPU. Plain loops for the
+ * compiler to vectorise; nothing in them depends on the order in which a CPU names its operands: a sum that is no
+ * number becomes one fixed NaN, so all tables give the same bits.
  */
 #ifndef CVY_REDUCE_BODY_H
 #define CVY_REDUCE_BODY_H
@@ -11,6 +11,11 @@
 #include <string.h>
 
 #include "reduce.h"
+
+#ifndef TABLE
+#define TARGET
+#define TABLE cvy_reduce_plain
+#endif
 
 /* Sums and products of integers wrap; a NaN loses against a number in min and max. */
 #define CVY_ADD(a, b) ((a) + (b))

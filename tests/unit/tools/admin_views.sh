@@ -7,7 +7,8 @@ command -v redis-server >/dev/null || { echo "skipped: no redis-server"; exit 77
 where=$(mktemp -d)
 redis-server --port 0 --unixsocket "$where/store" --save '' --appendonly no --dir "$where" >"$where/log" &
 store=$!
-trap 'kill $store; wait $store 2>/dev/null; rm -rf "$where"' EXIT
+group=
+trap 'kill $store $group 2>/dev/null; wait $store $group 2>/dev/null; rm -rf "$where"' EXIT
 trap 'exit 1' INT TERM
 unset COVEY_GROUP COVEY_MAX_RANKS COVEY_HOST COVEY_TRANSPORT COVEY_WORLD COVEY_STORE_PASSWORD
 export COVEY_STORE="redis+unix://$where/store"
@@ -91,7 +92,7 @@ watcher=$!
 until_has "$where/stream" 'view 1: active'
 victim=$("$admin" -g one events --json | sed -n 's/.*"pid": \([0-9]*\).*/\1/p' | head -n 1)
 kill -KILL "$victim"
-until_has "$where/stream" 'rank 0 left: inc 1'
+until_has "$where/stream" 'rank 0 left: inc'
 until_has "$where/stream" 'view 2: active'
 : >"$where/stop"
 wait $group
