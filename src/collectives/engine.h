@@ -211,21 +211,33 @@ struct cvy_engine {
 
 /* ---- For operation kinds ---- */
 
-/* own slot of tick i: layout.stride bytes */
-uint8_t *cvy_own_slot(struct cvy_engine *e, struct cvy_op *op, uint64_t i);
-/* slot of tick i of the k-th source of the set */
-const uint8_t *cvy_source_slot(struct cvy_engine *e, const struct cvy_op *op, uint64_t i, int k);
-/* line of round 1 or 2 of tick i of the k-th source */
-const struct cvy_line *cvy_source_line(struct cvy_engine *e, const struct cvy_op *op, uint64_t i, int k, int round);
-/* Is all of the k-th source's window seen here, also what it wrote for others? */
-int cvy_source_open(const struct cvy_engine *e, int k);
-/* Index of the operation's root in the set, set.n: it is not there. */
-int cvy_root_index(const struct cvy_engine *e, const struct cvy_op *op);
 /* index of slot, 0..CVY_SLOTS-1, of tick i: for kinds with slots of their own in the heap */
 static inline int cvy_slot_index(const struct cvy_op *op, uint64_t i)
 {
 	return (int)((op->first + (uint32_t)i) % CVY_SLOTS);
 }
+/* own slot of tick i: layout.stride bytes */
+static inline uint8_t *cvy_own_slot(const struct cvy_engine *e, const struct cvy_op *op, uint64_t i)
+{
+	return e->own_base + e->layout.slots + (size_t)cvy_slot_index(op, i) * e->layout.stride;
+}
+/* slot of tick i of the k-th source of the set */
+static inline const uint8_t *cvy_source_slot(const struct cvy_engine *e, const struct cvy_op *op, uint64_t i, int k)
+{
+	return e->set.base[k] + e->layout.slots + (size_t)cvy_slot_index(op, i) * e->layout.stride;
+}
+/* line of round 1 or 2 of tick i of the k-th source */
+static inline const struct cvy_line *cvy_source_line(const struct cvy_engine *e, const struct cvy_op *op, uint64_t i,
+						     int k, int round)
+{
+	const struct cvy_page *page = e->set.page[k];
+
+	return (round == 1 ? page->first : page->second) + cvy_slot_index(op, i);
+}
+/* Is all of the k-th source's window seen here, also what it wrote for others? */
+int cvy_source_open(const struct cvy_engine *e, int k);
+/* Index of the operation's root in the set, set.n: it is not there. */
+int cvy_root_index(const struct cvy_engine *e, const struct cvy_op *op);
 /* link of the i-th rank to push to, NULL while it is down; good while the lock is held */
 static inline struct cvy_link *cvy_push_link(const struct cvy_engine *e, int i)
 {

@@ -174,6 +174,10 @@ void cvy_reduce(void *dst, const void *const *src, int n, size_t count, int dtyp
 		reduce_halves(dst, src, n, count, dtype, redop);
 		return;
 	}
+	if (n == 2 && redop != COVEY_AVG && !stream) { /* nothing comes after the only fold */
+		table()->fold[dtype][redop](dst, src[0], src[1], count);
+		return;
+	}
 	block = BLOCK_BYTES / elem;
 	for (size_t at = 0; at < count; at += block)
 		reduce_block(dst, src, n, at, count - at < block ? count - at : block, dtype, redop, stream);

@@ -15,23 +15,6 @@
 
 /* ---- slots ---- */
 
-uint8_t *cvy_own_slot(struct cvy_engine *e, struct cvy_op *op, uint64_t i)
-{
-	return e->own_base + e->layout.slots + (size_t)cvy_slot_index(op, i) * e->layout.stride;
-}
-
-const uint8_t *cvy_source_slot(struct cvy_engine *e, const struct cvy_op *op, uint64_t i, int k)
-{
-	return e->set.base[k] + e->layout.slots + (size_t)cvy_slot_index(op, i) * e->layout.stride;
-}
-
-const struct cvy_line *cvy_source_line(struct cvy_engine *e, const struct cvy_op *op, uint64_t i, int k, int round)
-{
-	struct cvy_page *page = e->set.page[k];
-
-	return (round == 1 ? page->first : page->second) + cvy_slot_index(op, i);
-}
-
 int cvy_source_open(const struct cvy_engine *e, int k)
 {
 	return e->set.base[k] && !e->set.link[k];
@@ -332,6 +315,13 @@ static void complete_tick(struct cvy_engine *e, struct cvy_op *op)
 	}
 }
 
+static void tell_admitted(struct cvy_engine *e, uint64_t seq)
+{
+	struct cvy_event ev = { .kind = CVY_EV_ADMITTED, .rank = -1, .number = seq, .epoch = e->epoch };
+
+	cvy_post(&e->sink, &ev);
+}
+
 /* An ADMIT that took pending ranks in: they are members from here on. */
 static void admitted(struct cvy_engine *e, struct cvy_op *op)
 {
@@ -347,8 +337,8 @@ static void admitted(struct cvy_engine *e, struct cvy_op *op)
 static void decide(struct cvy_engine *e, struct cvy_op *op)
 {
 	int took = op->kind->op_class == CVY_OP_ADMIT && !cvy_mask_empty(&e->view->pending);
-	struct cvy_event ev = { .kind = CVY_EV_ADMITTED, .rank = -1, .number = op->seq, .epoch = e->epoch };
 	const struct covey_mask *mask = &e->mask;
+	uint64_t seq = op->seq;
 	struct covey_mask kept;
 	int size = e->size;
 
@@ -369,7 +359,7 @@ static void decide(struct cvy_engine *e, struct cvy_op *op)
 	cvy_engine_decide(e, op, op->result.status, e->epoch, mask, size);
 	if (took) {
 		cvy_set_build(e);
-		cvy_post(&e->sink, &ev);
+		tell_admitted(e, seq);
 	}
 }
 

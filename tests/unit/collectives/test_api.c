@@ -7,6 +7,7 @@
  */
 #include "harness.h"
 
+#include <sched.h>
 #include <signal.h>
 #include <linux/membarrier.h>
 #include <stdlib.h>
@@ -236,6 +237,10 @@ static void run_two_roots(struct member *m)
 	err = covey_broadcast(x, x, count, COVEY_UINT8, m->rank, m->group, NULL, &res);
 	must(!err && res.epoch == 1, "rank %d: its own broadcast: %s", m->rank, covey_strerror(err));
 	free(x);
+	/* who calls the barrier sees the difference, and must not do so while the other is in its broadcast */
+	__atomic_add_fetch((int *)m->arg, 1, __ATOMIC_SEQ_CST);
+	while (__atomic_load_n((int *)m->arg, __ATOMIC_SEQ_CST) < m->n)
+		sched_yield();
 	err = covey_barrier(m->group, NULL, &res);
 	must(!err && res.seq == 2 && res.epoch == 2, "rank %d: the barrier of all: %s, epoch %u", m->rank,
 	     covey_strerror(err), res.epoch);
@@ -244,10 +249,11 @@ static void run_two_roots(struct member *m)
 START_TEST(calls_match_after_two_roots_that_did_not)
 {
 	struct covey_config config = harness_config("roots", 2);
+	int past = 0;
 
 	config.slot_bytes = 4096;
 	config.transport = _i ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
-	harness_threads(&config, run_two_roots, NULL);
+	harness_threads(&config, run_two_roots, &past);
 }
 END_TEST
 
