@@ -36,6 +36,7 @@ if(NOT COVEY_SANITIZE)
 		DEPENDS ${objects} COMMAND_EXPAND_LISTS VERBATIM
 		COMMENT "Joining libcovey.a")
 	add_custom_target(covey-static ALL DEPENDS ${archive})
+	add_dependencies(covey-static ${COVEY_LAYERS}) # make has no rule for the objects of another target
 	install(FILES ${archive} DESTINATION ${CMAKE_INSTALL_LIBDIR})
 endif()
 
