@@ -259,9 +259,10 @@ static int launcher(enum setting s, const char **where)
 
 	for (size_t i = 0; i < sizeof(list) / sizeof(list[0]); i++) {
 		const char *other = getenv(list[i].name[s == SET_rank]);
+		const char *own = getenv(list[i].name[s == SET_world]);
 
 		*where = list[i].name[s == SET_world];
-		if (getenv(*where) && *getenv(*where) && (!list[i].both || (other && *other)))
+		if (own && *own && (!list[i].both || (other && *other)))
 			return 1;
 	}
 	return 0;

@@ -75,7 +75,7 @@ static int run(struct covey_group *group, const struct message *m, const struct 
 	struct cvy_op *op = NULL;
 	int err = make(group, m, stream, &op);
 
-	if (err)
+	if (!op)
 		return cvy_calls_failed(err);
 	if (cvy_calls_open())
 		return cvy_calls_add(group->engine, op, result, cvy_pair_post);

@@ -237,6 +237,13 @@ static void check_clock(struct doctor *d)
 	     "%lld s since 1970; members only use the clock since boot", (long long)t.tv_sec);
 }
 
+static bool store_named(const struct doctor *d)
+{
+	const char *url = d->a->store ? d->a->store : getenv("COVEY_STORE");
+
+	return url && *url;
+}
+
 /* A group that is not there, a group that is: both mean that scripts run and write. */
 static void check_store(struct doctor *d)
 {
@@ -244,7 +251,7 @@ static void check_store(struct doctor *d)
 	struct covey_error_info info;
 	int err;
 
-	if (!d->a->store && (!getenv("COVEY_STORE") || !*getenv("COVEY_STORE"))) {
+	if (!store_named(d)) {
 		find(d, GOOD, "store", "", "none is named (COVEY_STORE, --store): ep-run brings its own");
 		return;
 	}
@@ -281,7 +288,7 @@ static void check_writable(struct doctor *d)
 	char name[48];
 	int err;
 
-	if (!d->a->store && (!getenv("COVEY_STORE") || !*getenv("COVEY_STORE")))
+	if (!store_named(d))
 		return;
 	snprintf(name, sizeof(name), "doctor.%d.%llx", (int)getpid(), (unsigned long long)admin_now_ns());
 	err = covey_admin_call(d->a->store, name, 2, argv, admin_now_ns() + UINT64_C(5000000000), ignore, NULL);

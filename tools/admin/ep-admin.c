@@ -375,7 +375,7 @@ int main(int argc, char **argv)
 		a.group = getenv("COVEY_GROUP");
 	if (!a.group || !*a.group)
 		a.group = "covey";
-	code = run(&a);
+	code = a.command ? run(&a) : EXIT_USAGE; /* without one argp has ended this */
 	admin_group_clear(&a.now);
 	free(a.store);
 	return code;

@@ -35,7 +35,7 @@ static void put_row(FILE *f, const struct perf_job *job, const struct perf_row *
 {
 	fprintf(f, "  {\"size\": %zu, \"count\": %zu, \"ranks\": %d, \"root\": %d", row->bytes, row->count, row->ranks,
 		row->root);
-	put_name(f, "type", job->opt.op->no_data ? NULL : perf_types[row->type].name);
+	put_name(f, "type", !job->opt.op || job->opt.op->no_data ? NULL : perf_types[row->type].name);
 	put_name(f, "redop", row->redop < 0 ? NULL : perf_redops[row->redop].name);
 	put_side(f, "out_of_place", &row->out);
 	put_side(f, "in_place", &row->in);

@@ -82,13 +82,15 @@ static void axes(const struct frame *fr, FILE *f)
 	double step = ceil((fr->x1 - fr->x0) / 14);
 	char text[32];
 
-	for (double y = fr->y0; y <= fr->y1; y++) {
-		svg_line(f, LEFT, y_of(fr, pow(10, y)), WIDTH - RIGHT, y_of(fr, pow(10, y)), "#ddd");
-		snprintf(text, sizeof(text), "%g us", pow(10, y));
-		svg_text(f, LEFT - 6, y_of(fr, pow(10, y)) + 4, "end", text);
+	for (int i = 0; fr->y0 + i <= fr->y1; i++) {
+		double us = pow(10, fr->y0 + i), at = y_of(fr, us);
+
+		svg_line(f, LEFT, at, WIDTH - RIGHT, at, "#ddd");
+		snprintf(text, sizeof(text), "%g us", us);
+		svg_text(f, LEFT - 6, at + 4, "end", text);
 	}
-	for (double x = ceil(fr->x0); x <= fr->x1; x += step) {
-		double at = x_of(fr, pow(2, x));
+	for (int i = 0; ceil(fr->x0) + i * step <= fr->x1; i++) {
+		double x = ceil(fr->x0) + i * step, at = x_of(fr, pow(2, x));
 		int unit = x < 0 ? 0 : (int)x / 10 > 4 ? 4 : (int)x / 10;
 
 		svg_line(f, at, HEIGHT - BOTTOM, at, HEIGHT - BOTTOM + 5, "#888");

@@ -18,8 +18,6 @@
 
 #define SCRIPT_MAX 60000 /* fits the buffer of a pipe, so that writing it never waits */
 
-extern char **environ;
-
 /* @text as one word of a shell. */
 static void quote(FILE *to, const char *text)
 {
