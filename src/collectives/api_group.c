@@ -141,7 +141,7 @@ int covey_admit(struct covey_group *group, void *state, size_t bytes, struct cov
 		return cvy_fail(group->box, COVEY_ERR_INVAL, -1, 0,
 				"admit: state has %zu bytes; the call that this one resumes gave %zu", bytes,
 				group->admit_op->bytes);
-	joiner = group->admit_op || group->engine->pending;
+	joiner = group->admit_op || __atomic_load_n(&group->engine->pending, __ATOMIC_RELAXED);
 	if (cvy_calls_open()) /* what comes after it may depend on whom it let in */
 		return cvy_calls_failed(cvy_fail(group->box, COVEY_ERR_INVAL, -1, 0,
 						 "admit: not between covey_group_start and covey_group_end"));

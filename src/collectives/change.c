@@ -287,7 +287,7 @@ static void adopt_own(struct cvy_engine *e, int was_pending)
 	uint64_t from = e->view->member[e->rank].from;
 	struct cvy_op *op = e->head;
 
-	e->pending = from == CVY_PENDING;
+	__atomic_store_n(&e->pending, from == CVY_PENDING, __ATOMIC_RELAXED);
 	if (e->pending) {
 		cvy_engine_reach(e, 0);
 		e->posted = 0;

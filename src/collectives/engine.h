@@ -161,7 +161,7 @@ struct cvy_engine {
 	/* Below: under the lock. */
 	struct cvy_view *view; /* last learned */
 	int active;	       /* it is active here */
-	int pending;	       /* this rank waits for its ADMIT */
+	int pending;	       /* this rank waits for its ADMIT; calls read it without the lock */
 	uint32_t epoch;	       /* of the view that `set` and ticks belong to (active) */
 	struct cvy_set set;    /* MASK of the next operation */
 	struct covey_mask mask;

@@ -336,7 +336,7 @@ int cvy_handle_check_op(struct covey_group *group)
 	if (!__atomic_load_n(&group->join_done, __ATOMIC_ACQUIRE) || group->join_err)
 		return cvy_fail(group->box, COVEY_ERR_INVAL, -1, 0,
 				"the group is not joined yet: covey_join_wait() first");
-	if (group->engine->pending)
+	if (__atomic_load_n(&group->engine->pending, __ATOMIC_RELAXED))
 		return cvy_fail(group->box, COVEY_ERR_INVAL, -1, 0, "a joiner's first operation is covey_admit()");
 	return 0;
 }

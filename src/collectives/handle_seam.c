@@ -196,8 +196,10 @@ static void observe_joined(void *ctx, int err)
 	struct covey_group *group = ctx;
 
 	pthread_mutex_lock(&group->engine->lock);
-	if (!err && !group->engine->active) /* connected, not in a view yet: a joiner */
-		group->engine->pending = group->joiner = 1;
+	if (!err && !group->engine->active) { /* connected, not in a view yet: a joiner */
+		group->joiner = 1;
+		__atomic_store_n(&group->engine->pending, 1, __ATOMIC_RELAXED);
+	}
 	pthread_mutex_unlock(&group->engine->lock);
 	pthread_mutex_lock(&group->lock);
 	group->join_err = err;

@@ -330,7 +330,7 @@ static void admitted(struct cvy_engine *e, struct cvy_op *op)
 	CVY_MASK_EACH(r, &v->pending)
 	v->member[r].from = op->seq;
 	memset(&v->pending, 0, sizeof(v->pending));
-	e->pending = 0;
+	__atomic_store_n(&e->pending, 0, __ATOMIC_RELAXED);
 	e->adm = op->seq;
 }
 

@@ -330,7 +330,8 @@ int cvy_engine_wait(struct cvy_engine *e, struct cvy_op *op, uint64_t deadline_n
 	__atomic_add_fetch(&e->waiters, 1, __ATOMIC_SEQ_CST);
 	pthread_mutex_lock(&e->lock);
 	while (!cvy_op_decided(op)) {
-		if (deadline_ns != CVY_NEVER && (p.since_ns || e->gate) && cvy_now_ns() >= deadline_ns) {
+		if (deadline_ns != CVY_NEVER && (p.since_ns || __atomic_load_n(&e->gate, __ATOMIC_RELAXED)) &&
+		    cvy_now_ns() >= deadline_ns) {
 			err = COVEY_ERR_TIMEOUT;
 			break;
 		}
