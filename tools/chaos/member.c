@@ -26,16 +26,6 @@ const char *const chaos_work_names[CHAOS_W_COUNT] = { "allreduce",  "broadcast",
 const char *const chaos_trap_names[CHAOS_T_COUNT] = { "",	 "before-dispatch", "in-dispatch",
 						      "between", "in-combine",	    "after-combine" };
 
-int chaos_member_fail(struct chaos_member *m, const char *what, int err)
-{
-	struct covey_error_info info = { 0 };
-
-	covey_last_error(m->group, &info);
-	snprintf(m->desk->cause, sizeof(m->desk->cause), "group %d: %s: %s: %.160s", m->number, what,
-		 covey_strerror(err), info.cause);
-	return err == COVEY_ERR_FENCED ? CHAOS_EXIT_FENCED : err == COVEY_ERR_CLOSED ? CHAOS_EXIT_RETIRED : 1;
-}
-
 /* What a process returned between its removal and the word of it is not promised: so it is asked for that word. */
 static bool fenced_soon(struct chaos_member *m)
 {
@@ -49,6 +39,18 @@ static bool fenced_soon(struct chaos_member *m)
 		chaos_sleep_us(1000);
 	}
 	return false;
+}
+
+int chaos_member_fail(struct chaos_member *m, const char *what, int err)
+{
+	struct covey_error_info info = { 0 };
+
+	covey_last_error(m->group, &info);
+	snprintf(m->desk->cause, sizeof(m->desk->cause), "group %d: %s: %s: %.160s", m->number, what,
+		 covey_strerror(err), info.cause);
+	if (err == COVEY_ERR_FENCED || (err == COVEY_ERR_MISMATCH && fenced_soon(m))) /* it may have read later bytes */
+		return CHAOS_EXIT_FENCED;
+	return err == COVEY_ERR_CLOSED ? CHAOS_EXIT_RETIRED : 1;
 }
 
 int chaos_bad_bytes(struct chaos_member *m, const char *what, size_t at, double got, double want)
