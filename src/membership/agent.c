@@ -404,6 +404,7 @@ static int start_driver(struct cvy_agent *agent)
 		.host = agent->args.host,
 		.join_ms = config->join_ms,
 		.lease_ms = config->lease_ms,
+		.relink_ms = config->link_ms > 0 ? (config->link_ms + 9) / 10 : 0,
 	};
 	int err = 0;
 

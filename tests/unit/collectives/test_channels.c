@@ -275,22 +275,25 @@ START_TEST(a_death_between_bytes_and_count)
 }
 END_TEST
 
-/* The link of two ranks is cut several times; nobody is removed and nothing is lost, doubled or reordered. */
+/*
+ * The link of two ranks is cut; nobody is removed and nothing is lost, doubled or reordered. (Twice in one view would
+ * raise suspicion; links that break all the time are the simulator's.)
+ */
 START_TEST(a_broken_link_goes_on_where_it_was)
 {
+	static const char *const plans[] = { "cut:1@put:33", "cut:1@put:170", "cut:1@signal:20", "cut:1@signal:150" };
 	struct job job;
 	pid_t pid[2];
 
 	job_open(&job, "cut", 2, COVEY_TRANSPORT_TCP);
-	job.fault = _i ? "cut:1@put:33;cut:1@put:90;cut:1@put:91;cut:1@put:170;cut:1@put:333"
-		       : "cut:1@signal:20;cut:1@signal:21;cut:1@signal:100;cut:1@signal:150;cut:1@signal:300";
+	job.fault = plans[_i];
 	job.faulty = 0;
 	job.shared->stop = 12;
 	for (int r = 0; r < 2; r++)
 		pid[r] = harness_fork(founder, &job, r);
 	for (int r = 0; r < 2; r++)
 		reap_well(&job, pid[r], r);
-	must(job.shared->cuts[0] >= 4, "%llu links were cut", (unsigned long long)job.shared->cuts[0]);
+	must(job.shared->cuts[0] == 1, "%llu links were cut", (unsigned long long)job.shared->cuts[0]);
 	must(!job.shared->failed[0] && !job.shared->failed[1], "messages failed");
 }
 END_TEST
@@ -302,7 +305,7 @@ int main(void)
 
 	tcase_add_loop_test(tc, survivors_go_on_and_a_replacement_begins_at_zero, 0, 4);
 	tcase_add_loop_test(tc, a_death_between_bytes_and_count, 0, 4);
-	tcase_add_loop_test(tc, a_broken_link_goes_on_where_it_was, 0, 2);
+	tcase_add_loop_test(tc, a_broken_link_goes_on_where_it_was, 0, 4);
 	suite_add_tcase(suite, tc);
 	return harness_main(suite);
 }
