@@ -166,6 +166,7 @@ end
 local function load_hot()
 	local own = OWN[NAME] or 'cmj'
 	local fields, r = {}, tonumber(RANK)
+	if r ~= r then r = nil end -- "nan" reads as a number, but names no field
 	for i = 1, r and #own or 0 do fields[i] = own:sub(i, i) .. ':' .. RANK end
 	for i = 1, #HOT do fields[#fields + 1] = HOT[i] end
 	local v = redis.pcall('HMGET', KEY, unpack(fields))
