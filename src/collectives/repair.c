@@ -532,7 +532,7 @@ static void take_give(struct cvy_engine *e, const struct cvy_msg *msg)
 	}
 	o = e->repair->partial;
 	if (msg->rank != e->repair->holder || head->tick != e->repair->next || (o && o->ticks != head->ticks) ||
-	    head->size < 0 || head->size > e->view->max_ranks) {
+	    head->size < 0 || head->size > e->view->max_ranks || head->root < -1 || head->root >= e->view->max_ranks) {
 		cvy_warn("engine", "rank %d gives tick %llu of operation %llu out of place, epoch %u", msg->rank,
 			 (unsigned long long)head->tick, (unsigned long long)head->seq, msg->epoch);
 		return;
