@@ -172,7 +172,7 @@ local function load_hot()
 	local v = redis.pcall('HMGET', KEY, unpack(fields))
 	if v.err then return nil end
 	local skip = #fields - #HOT
-	for i = 1, skip do g[own:sub(i, i)][r] = v[i] end
+	for i = 1, skip do g[own:sub(i, i)][r] = v[i] or nil end
 	for i = 1, #HOT do rawset(h, HOT[i], v[skip + i] or nil) end
 	return true
 end
@@ -236,7 +236,7 @@ local function add_news(out, rev)
 	local last, line = (h.log or ''):match('^(%d+)(.*)$')
 	local words, seen, gone, gap = {}, {}, {}, num(h.rev) - (tonumber(rev) or -1)
 	for w in (line or ''):gmatch('%S+') do words[#words + 1] = w end
-	if last ~= h.rev or gap < 0 or gap > #words then return add_fields(out, 'jew') end
+	if last ~= h.rev or not (gap >= 0 and gap <= #words) then return add_fields(out, 'jew') end
 	local list = { j = {}, e = {}, w = {} }
 	for p, r in table.concat(words, ',', #words - gap + 1):gmatch('([jew]):(%d+)') do
 		if not seen[p .. r] then list[p][#list[p] + 1] = r end
