@@ -31,6 +31,11 @@ int cvy_alltoallv_plan(struct cvy_engine *e, struct cvy_op *op, int size, const 
 void cvy_publish_piece(struct cvy_engine *e, struct cvy_op *op, uint64_t i, struct cvy_line *line);
 const uint8_t *cvy_piece_of(struct cvy_engine *e, const struct cvy_op *op, uint64_t i, int k);
 
+/* What reduce and gather publish: a piece of the input, which the root alone reads. */
+void cvy_publish_to_root(struct cvy_engine *e, struct cvy_op *op, uint64_t i, struct cvy_line *line);
+/* What reduce_scatter and scatter publish: a piece of each rank's part; a piece of CVY_LINE_DATA stands in the line. */
+void cvy_publish_parts(struct cvy_engine *e, struct cvy_op *op, uint64_t i, struct cvy_line *line);
+
 /* Bytes of tick i of a block of @total bytes: none when the block has ended. */
 static inline size_t cvy_part_of_tick(size_t total, size_t piece, uint64_t i)
 {

@@ -19,13 +19,6 @@ static int refuse(struct covey_group *group, const char *what, const char *why)
 	return cvy_fail(group->box, COVEY_ERR_INVAL, group->engine->rank, group->engine->epoch, "%s: %s", what, why);
 }
 
-/* Kinds that keep a part for each rank in a slot. */
-static int in_parts(const struct cvy_op_kind *kind)
-{
-	return kind == &cvy_op_alltoall || kind == &cvy_op_alltoallv || kind == &cvy_op_reduce_scatter ||
-	       kind == &cvy_op_scatter;
-}
-
 static int reduces(const struct cvy_op_kind *kind)
 {
 	return kind == &cvy_op_allreduce || kind == &cvy_op_reduce || kind == &cvy_op_reduce_scatter;
@@ -60,7 +53,7 @@ static int check(struct covey_group *group, const struct call *c, size_t *bytes)
 		return refuse(group, c->kind->name, "count is too large");
 	if (c->root < 0 || c->root >= group->config.max_ranks)
 		return refuse(group, c->kind->name, "root is not a rank of the group");
-	if (in_parts(c->kind) && group->engine->layout.stride / (size_t)group->engine->size < CVY_PART_MIN)
+	if (cvy_in_parts(c->kind) && group->engine->layout.stride / (size_t)group->engine->size < CVY_PART_MIN)
 		return cvy_fail(group->box, COVEY_ERR_INVAL, -1, 0,
 				"%s: slot_bytes %zu is too small for %d ranks: at least %zu is needed", c->kind->name,
 				group->engine->layout.slot_bytes, group->engine->size,
@@ -476,7 +469,7 @@ int covey_allgatherv(const void *send, size_t sendcount, void *recv, const size_
 	struct cvy_op *op = NULL;
 	int err = makeg(group, &g, &op);
 
-	return err ? err : cvy_engine_run(group->engine, op, result);
+	return err ? cvy_calls_failed(err) : cvy_engine_run(group->engine, op, result);
 }
 
 int covey_allgatherv_start(const void *send, size_t sendcount, void *recv, const size_t *recvcounts,

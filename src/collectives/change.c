@@ -183,7 +183,7 @@ void cvy_engine_freeze(void *ctx, uint32_t epoch)
 /* Bytes that an operation fills in each half of a source's slot; parts for single ranks stand all over it. */
 static size_t slot_used(const struct cvy_engine *e, const struct cvy_op *op)
 {
-	if (op->kind->op_class == CVY_OP_PRIVATE || op->kind->parts)
+	if (cvy_in_parts(op->kind))
 		return e->layout.slot_bytes;
 	return op->bytes < op->piece ? op->bytes : op->piece;
 }

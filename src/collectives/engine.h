@@ -67,6 +67,12 @@ struct cvy_op_kind {
 	int own;     /* what give() makes is for e->asker alone */
 };
 
+/* A slot holds a part for each rank. */
+static inline int cvy_in_parts(const struct cvy_op_kind *kind)
+{
+	return kind->op_class == CVY_OP_PRIVATE || kind->parts;
+}
+
 enum cvy_op_state { CVY_OP_QUEUED, CVY_OP_ENTERED, CVY_OP_DECIDED };
 
 struct cvy_op {

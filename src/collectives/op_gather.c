@@ -17,22 +17,6 @@ void cvy_gather_plan(struct cvy_engine *e, struct cvy_op *op)
 	op->ticks = op->bytes ? (op->bytes + op->piece - 1) / op->piece : 1;
 }
 
-static void gather_publish(struct cvy_engine *e, struct cvy_op *op, uint64_t i, struct cvy_line *line)
-{
-	size_t bytes = cvy_tick_bytes(op, i);
-	uint8_t *slot = cvy_own_slot(e, op, i);
-
-	line->bytes = (uint32_t)bytes;
-	if (op->root == e->rank)
-		return;
-	if (op->bytes <= CVY_LINE_DATA) {
-		memcpy(line->data, op->input, bytes);
-		return;
-	}
-	memcpy(slot, op->input + i * op->piece, bytes);
-	cvy_put(e, op->root, slot, bytes);
-}
-
 static void gather_consume(struct cvy_engine *e, struct cvy_op *op, uint64_t i)
 {
 	size_t bytes = cvy_tick_bytes(op, i), at = i * op->piece;
@@ -58,7 +42,7 @@ static void gather_finish(struct cvy_engine *e, struct cvy_op *op)
 const struct cvy_op_kind cvy_op_gather = {
 	.name = "gather",
 	.op_class = CVY_OP_TO_ROOT,
-	.publish = gather_publish,
+	.publish = cvy_publish_to_root,
 	.consume = gather_consume,
 	.finish = gather_finish,
 };
@@ -73,27 +57,6 @@ void cvy_scatter_plan(struct cvy_engine *e, struct cvy_op *op, int size)
 		part = CVY_GIVE_BYTES;
 	op->piece = op->bytes * (size_t)size <= CVY_LINE_DATA ? CVY_LINE_DATA : part;
 	op->ticks = op->bytes ? (op->bytes + op->piece - 1) / op->piece : 1;
-}
-
-static void scatter_publish(struct cvy_engine *e, struct cvy_op *op, uint64_t i, struct cvy_line *line)
-{
-	size_t bytes = cvy_tick_bytes(op, i);
-	uint8_t *slot = cvy_own_slot(e, op, i);
-
-	line->bytes = (uint32_t)bytes;
-	for (int k = 0; k < e->set.n; k++) {
-		size_t r = (size_t)e->set.rank[k];
-		const uint8_t *from = op->input + r * op->bytes + i * op->piece;
-
-		if (k == e->set.self)
-			continue;
-		if (op->piece == CVY_LINE_DATA) {
-			memcpy(line->data + r * op->bytes, from, bytes);
-			continue;
-		}
-		memcpy(slot + r * op->piece, from, bytes);
-		cvy_put(e, e->set.rank[k], slot + r * op->piece, bytes);
-	}
 }
 
 /* tick i of the part for @rank, where it stands in the root's window */
@@ -135,7 +98,7 @@ static void scatter_take(struct cvy_engine *e, struct cvy_op *op, uint64_t i, co
 const struct cvy_op_kind cvy_op_scatter = {
 	.name = "scatter",
 	.op_class = CVY_OP_ROOT,
-	.publish = scatter_publish,
+	.publish = cvy_publish_parts,
 	.consume = scatter_consume,
 	.give = scatter_give,
 	.take = scatter_take,

@@ -24,7 +24,7 @@ static int in_line(const struct cvy_op *op)
 	return op->bytes <= CVY_LINE_DATA;
 }
 
-static void reduce_publish(struct cvy_engine *e, struct cvy_op *op, uint64_t i, struct cvy_line *line)
+void cvy_publish_to_root(struct cvy_engine *e, struct cvy_op *op, uint64_t i, struct cvy_line *line)
 {
 	size_t bytes = cvy_tick_bytes(op, i);
 	uint8_t *slot = cvy_own_slot(e, op, i);
@@ -61,7 +61,7 @@ static void reduce_consume(struct cvy_engine *e, struct cvy_op *op, uint64_t i)
 const struct cvy_op_kind cvy_op_reduce = {
 	.name = "reduce",
 	.op_class = CVY_OP_TO_ROOT,
-	.publish = reduce_publish,
+	.publish = cvy_publish_to_root,
 	.consume = reduce_consume,
 };
 
@@ -78,7 +78,7 @@ static int blocks_in_line(const struct cvy_op *op)
 	return op->piece == CVY_LINE_DATA;
 }
 
-static void reduce_scatter_publish(struct cvy_engine *e, struct cvy_op *op, uint64_t i, struct cvy_line *line)
+void cvy_publish_parts(struct cvy_engine *e, struct cvy_op *op, uint64_t i, struct cvy_line *line)
 {
 	size_t bytes = cvy_tick_bytes(op, i);
 	uint8_t *slot = cvy_own_slot(e, op, i);
@@ -120,7 +120,7 @@ static void reduce_scatter_consume(struct cvy_engine *e, struct cvy_op *op, uint
 const struct cvy_op_kind cvy_op_reduce_scatter = {
 	.name = "reduce_scatter",
 	.op_class = CVY_OP_PRIVATE,
-	.publish = reduce_scatter_publish,
+	.publish = cvy_publish_parts,
 	.consume = reduce_scatter_consume,
 	.whole = 1,
 };

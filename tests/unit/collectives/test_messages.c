@@ -340,6 +340,9 @@ static void run_groups(struct member *m)
 	char text[4] = "abc";
 
 	must(covey_group_end() == COVEY_ERR_INVAL, "end without start");
+	must(!covey_group_start() && covey_allgatherv(in, 1, in, NULL, NULL, COVEY_INT64, m->group, NULL, NULL),
+	     "allgatherv without counts");
+	must(covey_group_end() == COVEY_ERR_INVAL, "the end tells what a call in the group was refused for");
 	for (int round = 0; round < 10; round++) {
 		must(!covey_group_start(), "start");
 		for (int k = 0; k < 2; k++) {
