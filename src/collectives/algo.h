@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which algorithm and how many ticks: set once, when an operation is posted, from size and layout alone, so alike on all ranks. */
+/* What the kinds of operations share: bytes of parts and pieces, and how these are published. */
 #ifndef CVY_ALGO_H
 #define CVY_ALGO_H
 
@@ -13,19 +13,14 @@
 
 #define CVY_STREAM_BYTES (8u << 20) /* outputs that no cache holds */
 
-void cvy_allreduce_plan(struct cvy_engine *e, struct cvy_op *op, int size);
-void cvy_broadcast_plan(struct cvy_engine *e, struct cvy_op *op);
-void cvy_allgather_plan(struct cvy_engine *e, struct cvy_op *op, int size);
-void cvy_alltoall_plan(struct cvy_engine *e, struct cvy_op *op, int size);
-void cvy_reduce_plan(struct cvy_engine *e, struct cvy_op *op);
-void cvy_reduce_scatter_plan(struct cvy_engine *e, struct cvy_op *op, int size);
-void cvy_gather_plan(struct cvy_engine *e, struct cvy_op *op);
-void cvy_scatter_plan(struct cvy_engine *e, struct cvy_op *op, int size);
 /* counts and displacements in elements, [size] each, counts alike on all ranks; 0 or NOMEM */
 int cvy_allgatherv_plan(struct cvy_engine *e, struct cvy_op *op, int size, const size_t *counts, const size_t *displs);
 /* counts and displacements in elements, [size] each; 0 or NOMEM */
 int cvy_alltoallv_plan(struct cvy_engine *e, struct cvy_op *op, int size, const size_t *sendcounts,
 		       const size_t *senddispls, const size_t *recvcounts, const size_t *recvdispls);
+
+/* As an allgather of op->bytes from each. */
+void cvy_allgather_plan(struct cvy_engine *e, struct cvy_op *op, int size);
 
 /* What broadcast and allgather publish of tick i, and where the k-th source's stands. */
 void cvy_publish_piece(struct cvy_engine *e, struct cvy_op *op, uint64_t i, struct cvy_line *line);
@@ -44,6 +39,19 @@ static inline size_t cvy_part_of_tick(size_t total, size_t piece, uint64_t i)
 	if (at >= total)
 		return 0;
 	return total - at < piece ? total - at : piece;
+}
+
+/* Ticks of one block of op->bytes in pieces. */
+static inline void cvy_plan_ticks(struct cvy_op *op, size_t piece)
+{
+	op->piece = piece;
+	op->ticks = op->bytes ? (op->bytes + piece - 1) / piece : 1;
+}
+
+/* Bytes of an input that results overwrite where send is recv. */
+static inline size_t cvy_plan_in_place(const struct cvy_op *op, size_t bytes)
+{
+	return op->send == op->recv ? bytes : 0;
 }
 
 /* A slot that holds one part for each rank: bytes of a part. */

@@ -64,41 +64,6 @@ static int check(struct covey_group *group, const struct call *c, size_t *bytes)
 	return 0;
 }
 
-static int within(const void *at, const void *buffer, size_t bytes)
-{
-	return (uintptr_t)at - (uintptr_t)buffer < bytes;
-}
-
-static void plan(struct covey_group *group, struct cvy_op *op)
-{
-	struct cvy_engine *e = group->engine;
-	int size = e->size;
-
-	if (op->kind == &cvy_op_allreduce) {
-		cvy_allreduce_plan(e, op, size);
-		op->input_bytes = op->send == op->recv ? op->bytes : 0;
-	} else if (op->kind == &cvy_op_broadcast) {
-		cvy_broadcast_plan(e, op);
-	} else if (op->kind == &cvy_op_allgather) {
-		cvy_allgather_plan(e, op, size);
-	} else if (op->kind == &cvy_op_alltoall) {
-		cvy_alltoall_plan(e, op, size);
-		op->input_bytes = op->send == op->recv ? op->bytes * (size_t)size : 0;
-	} else if (op->kind == &cvy_op_reduce) {
-		cvy_reduce_plan(e, op);
-		op->input_bytes = op->send == op->recv && op->root == e->rank ? op->bytes : 0;
-	} else if (op->kind == &cvy_op_reduce_scatter) {
-		cvy_reduce_scatter_plan(e, op, size);
-		op->input_bytes = within(op->recv, op->send, op->bytes * (size_t)size) ? op->bytes : 0;
-	} else if (op->kind == &cvy_op_gather) {
-		cvy_gather_plan(e, op);
-	} else if (op->kind == &cvy_op_scatter) {
-		cvy_scatter_plan(e, op, size);
-	} else {
-		op->ticks = 1;
-	}
-}
-
 static int make(struct covey_group *group, const struct call *c, struct cvy_op **out)
 {
 	static uint8_t nothing[1]; /* NULL is welcome where no bytes move, but not to memcpy */
@@ -121,7 +86,9 @@ static int make(struct covey_group *group, const struct call *c, struct cvy_op *
 	op->dtype = c->dtype;
 	op->redop = c->redop;
 	op->root = c->root;
-	plan(group, op);
+	op->ticks = 1;
+	if (op->kind->plan)
+		op->kind->plan(group->engine, op, group->engine->size);
 	cvy_op_sign(op, group->engine->on_loss);
 	*out = op;
 	return 0;

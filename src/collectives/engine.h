@@ -48,6 +48,9 @@ enum cvy_op_class {
 struct cvy_op_kind {
 	const char *name;
 	int op_class;
+	/* rounds, piece and ticks, and what results overwrite: from the call, size and layout alone, so alike on all ranks;
+	 * NULL: one tick, or planned where the call is made */
+	void (*plan)(struct cvy_engine *e, struct cvy_op *op, int size);
 	/* own contribution of tick i into the own slot or line->data, and cvy_put*() for peers that need it */
 	void (*publish)(struct cvy_engine *e, struct cvy_op *op, uint64_t i, struct cvy_line *line);
 	/* two rounds: all first lines are here; make and put the second part; may be NULL */

@@ -8,8 +8,7 @@ void cvy_allgather_plan(struct cvy_engine *e, struct cvy_op *op, int size)
 
 	if (piece > CVY_GIVE_BYTES / (size_t)size)
 		piece = CVY_GIVE_BYTES / (size_t)size / 64 * 64;
-	op->piece = piece;
-	op->ticks = op->bytes ? (op->bytes + op->piece - 1) / op->piece : 1;
+	cvy_plan_ticks(op, piece);
 }
 
 static void allgather_consume(struct cvy_engine *e, struct cvy_op *op, uint64_t i)
@@ -52,6 +51,7 @@ static void allgather_finish(struct cvy_engine *e, struct cvy_op *op)
 const struct cvy_op_kind cvy_op_allgather = {
 	.name = "allgather",
 	.op_class = CVY_OP_ALL,
+	.plan = cvy_allgather_plan,
 	.publish = cvy_publish_piece,
 	.consume = allgather_consume,
 	.give = allgather_give,

@@ -17,15 +17,15 @@ static size_t inline_tick(const struct cvy_op *op)
 	return op->bytes <= CVY_LINE_DATA;
 }
 
-void cvy_allreduce_plan(struct cvy_engine *e, struct cvy_op *op, int size)
+static void allreduce_plan(struct cvy_engine *e, struct cvy_op *op, int size)
 {
 	size_t piece = e->layout.slot_bytes < CVY_GIVE_BYTES ? e->layout.slot_bytes : CVY_GIVE_BYTES;
 
 	op->rounds = size > 2 && op->bytes > ONE_SHOT_BYTES ? 2 : 1;
 	if (op->rounds == 2 && op->bytes <= 2 * (size_t)PIECE_SMALL && piece > PIECE_SMALL)
 		piece = PIECE_SMALL;
-	op->piece = piece / 64 * 64;
-	op->ticks = op->bytes ? (op->bytes + op->piece - 1) / op->piece : 1;
+	cvy_plan_ticks(op, piece / 64 * 64);
+	op->input_bytes = cvy_plan_in_place(op, op->bytes);
 }
 
 /* shard k of a tick of n elements: whole cache lines but for the last */
@@ -120,6 +120,7 @@ static void allreduce_take(struct cvy_engine *e, struct cvy_op *op, uint64_t i, 
 const struct cvy_op_kind cvy_op_allreduce = {
 	.name = "allreduce",
 	.op_class = CVY_OP_ALL,
+	.plan = allreduce_plan,
 	.publish = allreduce_publish,
 	.publish2 = allreduce_publish2,
 	.consume = allreduce_consume,

@@ -15,10 +15,10 @@ struct blocks { /* bytes, [size] each */
 	int size;
 };
 
-void cvy_alltoall_plan(struct cvy_engine *e, struct cvy_op *op, int size)
+static void alltoall_plan(struct cvy_engine *e, struct cvy_op *op, int size)
 {
-	op->piece = cvy_part_bytes(e, size);
-	op->ticks = op->bytes ? (op->bytes + op->piece - 1) / op->piece : 1;
+	cvy_plan_ticks(op, cvy_part_bytes(e, size));
+	op->input_bytes = cvy_plan_in_place(op, op->bytes * (size_t)size);
 }
 
 int cvy_alltoallv_plan(struct cvy_engine *e, struct cvy_op *op, int size, const size_t *sendcounts,
@@ -177,6 +177,7 @@ static void alltoallv_release(struct cvy_op *op)
 const struct cvy_op_kind cvy_op_alltoall = {
 	.name = "alltoall",
 	.op_class = CVY_OP_PRIVATE,
+	.plan = alltoall_plan,
 	.publish = alltoall_publish,
 	.consume = alltoall_consume,
 	.finish = alltoall_finish,

@@ -5,10 +5,10 @@
  */
 #include "algo.h"
 
-void cvy_broadcast_plan(struct cvy_engine *e, struct cvy_op *op)
+static void broadcast_plan(struct cvy_engine *e, struct cvy_op *op, int size)
 {
-	op->piece = e->layout.slot_bytes < CVY_GIVE_BYTES ? e->layout.slot_bytes : CVY_GIVE_BYTES;
-	op->ticks = op->bytes ? (op->bytes + op->piece - 1) / op->piece : 1;
+	(void)size;
+	cvy_plan_ticks(op, e->layout.slot_bytes < CVY_GIVE_BYTES ? e->layout.slot_bytes : CVY_GIVE_BYTES);
 }
 
 /* A piece of the input: in the line when all of it fits there, else in the slot, for everyone. */
@@ -59,6 +59,7 @@ static void broadcast_take(struct cvy_engine *e, struct cvy_op *op, uint64_t i, 
 const struct cvy_op_kind cvy_op_broadcast = {
 	.name = "broadcast",
 	.op_class = CVY_OP_ROOT,
+	.plan = broadcast_plan,
 	.publish = cvy_publish_piece,
 	.consume = broadcast_consume,
 	.give = broadcast_give,

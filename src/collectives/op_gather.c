@@ -10,11 +10,11 @@
 
 /* ---- gather ---- */
 
-void cvy_gather_plan(struct cvy_engine *e, struct cvy_op *op)
+static void gather_plan(struct cvy_engine *e, struct cvy_op *op, int size)
 {
+	(void)size;
 	op->rounds = 2;
-	op->piece = e->layout.slot_bytes;
-	op->ticks = op->bytes ? (op->bytes + op->piece - 1) / op->piece : 1;
+	cvy_plan_ticks(op, e->layout.slot_bytes);
 }
 
 static void gather_consume(struct cvy_engine *e, struct cvy_op *op, uint64_t i)
@@ -42,6 +42,7 @@ static void gather_finish(struct cvy_engine *e, struct cvy_op *op)
 const struct cvy_op_kind cvy_op_gather = {
 	.name = "gather",
 	.op_class = CVY_OP_TO_ROOT,
+	.plan = gather_plan,
 	.publish = cvy_publish_to_root,
 	.consume = gather_consume,
 	.finish = gather_finish,
@@ -49,14 +50,13 @@ const struct cvy_op_kind cvy_op_gather = {
 
 /* ---- scatter ---- */
 
-void cvy_scatter_plan(struct cvy_engine *e, struct cvy_op *op, int size)
+static void scatter_plan(struct cvy_engine *e, struct cvy_op *op, int size)
 {
 	size_t part = cvy_part_bytes(e, size);
 
 	if (part > CVY_GIVE_BYTES)
 		part = CVY_GIVE_BYTES;
-	op->piece = op->bytes * (size_t)size <= CVY_LINE_DATA ? CVY_LINE_DATA : part;
-	op->ticks = op->bytes ? (op->bytes + op->piece - 1) / op->piece : 1;
+	cvy_plan_ticks(op, op->bytes * (size_t)size <= CVY_LINE_DATA ? CVY_LINE_DATA : part);
 }
 
 /* tick i of the part for @rank, where it stands in the root's window */
@@ -98,6 +98,7 @@ static void scatter_take(struct cvy_engine *e, struct cvy_op *op, uint64_t i, co
 const struct cvy_op_kind cvy_op_scatter = {
 	.name = "scatter",
 	.op_class = CVY_OP_ROOT,
+	.plan = scatter_plan,
 	.publish = cvy_publish_parts,
 	.consume = scatter_consume,
 	.give = scatter_give,

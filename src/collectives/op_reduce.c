@@ -12,11 +12,12 @@
 
 /* ---- reduce ---- */
 
-void cvy_reduce_plan(struct cvy_engine *e, struct cvy_op *op)
+static void reduce_plan(struct cvy_engine *e, struct cvy_op *op, int size)
 {
+	(void)size;
 	op->rounds = 2;
-	op->piece = e->layout.slot_bytes / 64 * 64;
-	op->ticks = op->bytes ? (op->bytes + op->piece - 1) / op->piece : 1;
+	cvy_plan_ticks(op, e->layout.slot_bytes / 64 * 64);
+	op->input_bytes = op->root == e->rank ? cvy_plan_in_place(op, op->bytes) : 0;
 }
 
 static int in_line(const struct cvy_op *op)
@@ -61,16 +62,20 @@ static void reduce_consume(struct cvy_engine *e, struct cvy_op *op, uint64_t i)
 const struct cvy_op_kind cvy_op_reduce = {
 	.name = "reduce",
 	.op_class = CVY_OP_TO_ROOT,
+	.plan = reduce_plan,
 	.publish = cvy_publish_to_root,
 	.consume = reduce_consume,
 };
 
 /* ---- reduce_scatter ---- */
 
-void cvy_reduce_scatter_plan(struct cvy_engine *e, struct cvy_op *op, int size)
+static void reduce_scatter_plan(struct cvy_engine *e, struct cvy_op *op, int size)
 {
-	op->piece = op->bytes * (size_t)size <= CVY_LINE_DATA ? CVY_LINE_DATA : cvy_part_bytes(e, size);
-	op->ticks = op->bytes ? (op->bytes + op->piece - 1) / op->piece : 1;
+	size_t all = op->bytes * (size_t)size;
+
+	cvy_plan_ticks(op, all <= CVY_LINE_DATA ? CVY_LINE_DATA : cvy_part_bytes(e, size));
+	op->input_bytes =
+		(uintptr_t)op->recv - (uintptr_t)op->send < all ? op->bytes : 0; /* the own block, most likely */
 }
 
 static int blocks_in_line(const struct cvy_op *op)
@@ -120,6 +125,7 @@ static void reduce_scatter_consume(struct cvy_engine *e, struct cvy_op *op, uint
 const struct cvy_op_kind cvy_op_reduce_scatter = {
 	.name = "reduce_scatter",
 	.op_class = CVY_OP_PRIVATE,
+	.plan = reduce_scatter_plan,
 	.publish = cvy_publish_parts,
 	.consume = reduce_scatter_consume,
 	.whole = 1,

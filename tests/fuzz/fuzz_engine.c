@@ -85,12 +85,8 @@ static void plan(struct cvy_op *op, uint8_t kind, size_t count)
 	op->redop = COVEY_SUM;
 	op->root = kind & 64 ? 1 : 0;
 	op->ticks = 1;
-	if (op->kind == &cvy_op_allreduce)
-		cvy_allreduce_plan(f.engine, op, 2);
-	else if (op->kind == &cvy_op_allgather)
-		cvy_allgather_plan(f.engine, op, 2);
-	else if (op->kind == &cvy_op_broadcast)
-		cvy_broadcast_plan(f.engine, op);
+	if (op->kind->plan)
+		op->kind->plan(f.engine, op, 2);
 }
 
 static void application_calls(void)
@@ -106,9 +102,9 @@ static void application_calls(void)
 		free(b);
 		return;
 	}
-	plan(op, kind, count);
 	op->send = b->in;
 	op->recv = b->out;
+	plan(op, kind, count);
 	cvy_op_sign(op, 0);
 	f.buffer[f.ops] = b;
 	f.op[f.ops++] = op;

@@ -94,17 +94,17 @@ START_TEST(a_tick_of_huge_slots_fits_a_repair_message)
 	struct cvy_engine e = { .layout = cvy_layout(1ull << 40, 1ull << 30) };
 	struct cvy_op op = { .kind = &cvy_op_broadcast, .bytes = 1ull << 33, .elem = 4 };
 
-	cvy_broadcast_plan(&e, &op);
+	op.kind->plan(&e, &op, 2);
 	ck_assert_uint_le(op.piece, CVY_MSG_MAX / 2);
 	ck_assert_uint_eq(op.ticks, (op.bytes + op.piece - 1) / op.piece);
 	op.kind = &cvy_op_allreduce;
 	for (int size = 2; size < 9; size += 3) {
-		cvy_allreduce_plan(&e, &op, size);
+		op.kind->plan(&e, &op, size);
 		ck_assert_uint_le(op.piece, CVY_MSG_MAX / 2);
 		ck_assert_uint_eq(op.ticks, (op.bytes + op.piece - 1) / op.piece);
 	}
 	op.kind = &cvy_op_allgather;
-	cvy_allgather_plan(&e, &op, 2);
+	op.kind->plan(&e, &op, 2);
 	ck_assert_uint_le(op.piece * 2, CVY_MSG_MAX / 2);
 }
 END_TEST
