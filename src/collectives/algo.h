@@ -60,6 +60,18 @@ static inline size_t cvy_part_bytes(const struct cvy_engine *e, int size)
 	return e->layout.stride / (size_t)size / 64 * 64;
 }
 
+/* Bytes of a part that is passed on to a host. */
+static inline size_t cvy_hosts_part(const struct cvy_op *op)
+{
+	return ((op->bytes < op->piece ? op->bytes : op->piece) + 63) / 64 * 64;
+}
+
+/* Where that of the k-th source stands among them; of a root there is one alone. */
+static inline size_t cvy_hosts_place(const struct cvy_engine *e, const struct cvy_op *op, int k)
+{
+	return op->kind->op_class == CVY_OP_ROOT ? 0 : (size_t)e->set.hosts.place[k] * cvy_hosts_part(op);
+}
+
 /* memcpy; `stream`: past the caches */
 void cvy_copy_out(uint8_t *dst, const uint8_t *src, size_t bytes, int stream);
 

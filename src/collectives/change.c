@@ -27,6 +27,7 @@ void cvy_set_clear(struct cvy_set *set)
 	free(set->link);
 	free(set->push);
 	free(set->local);
+	cvy_hosts_clear(&set->hosts);
 	memset(set, 0, sizeof(*set));
 }
 
@@ -81,18 +82,21 @@ void cvy_set_build(struct cvy_engine *e)
 	cvy_mask_sub(&e->mask, &e->view->pending);
 	if (e->head && e->head->kind->op_class == CVY_OP_ADMIT && e->head->state == CVY_OP_QUEUED)
 		cvy_mask_or(&e->mask, &e->view->pending); /* an ADMIT that begins takes them in */
-	if (!set_alloc(&set, covey_mask_count(&e->mask))) {
-		cvy_set_clear(&set);
-		cvy_fail(e->box, COVEY_ERR_NOMEM, -1, e->epoch, "no memory for the members of a view");
-		__atomic_store_n(&e->ended, COVEY_ERR_NOMEM, __ATOMIC_RELEASE);
-		return;
-	}
+	if (!set_alloc(&set, covey_mask_count(&e->mask)))
+		goto fail;
 	CVY_MASK_EACH(r, &e->mask)
 	set_add(e, &set, r);
+	if (cvy_hosts_build(e->view, &set))
+		goto fail;
 	cvy_set_clear(&e->set);
 	e->set = set;
 	e->spin = cores_suffice(&e->set);
 	__atomic_store_n(&e->sockets, e->set.npush > 0, __ATOMIC_RELAXED);
+	return;
+fail:
+	cvy_set_clear(&set);
+	cvy_fail(e->box, COVEY_ERR_NOMEM, -1, e->epoch, "no memory for the members of a view");
+	__atomic_store_n(&e->ended, COVEY_ERR_NOMEM, __ATOMIC_RELEASE);
 }
 
 static uint32_t stamp_used(const struct cvy_engine *e)
@@ -137,6 +141,8 @@ static void without_pending(struct cvy_engine *e)
 		n++;
 	}
 	set->n = n;
+	if (set->hosts.n > 1 && cvy_hosts_build(e->view, set))
+		__atomic_store_n(&e->ended, COVEY_ERR_NOMEM, __ATOMIC_RELEASE);
 }
 
 /*
@@ -185,6 +191,8 @@ static size_t slot_used(const struct cvy_engine *e, const struct cvy_op *op)
 {
 	if (cvy_in_parts(op->kind))
 		return e->layout.slot_bytes;
+	if (op->way)
+		return cvy_hosts_used(e, op);
 	return op->bytes < op->piece ? op->bytes : op->piece;
 }
 
@@ -262,7 +270,7 @@ static void fence(struct cvy_engine *e, const struct covey_mask *removed, int ke
 	}
 	/* A source that had announced a tick may be gone now: what was looked at counts no more. */
 	if (e->head)
-		e->head->scan[0] = e->head->scan[1] = 0;
+		e->head->scan[0] = e->head->scan[1] = e->head->scan[2] = 0;
 	e->set.nlocal = 0; /* the set is used by repair only, which nobody sleeps for */
 }
 

@@ -76,6 +76,13 @@ static inline int cvy_in_parts(const struct cvy_op_kind *kind)
 	return kind->op_class == CVY_OP_PRIVATE || kind->parts;
 }
 
+/* How the bytes of an operation travel (hosts.c). */
+enum cvy_way {
+	CVY_WAY_FLAT,  /* each rank tells each */
+	CVY_WAY_HOSTS, /* one rank of a host receives, and passes on in its window */
+	CVY_WAY_CHAIN  /* a running fold goes from host to host */
+};
+
 enum cvy_op_state { CVY_OP_QUEUED, CVY_OP_ENTERED, CVY_OP_DECIDED };
 
 struct cvy_op {
@@ -87,10 +94,13 @@ struct cvy_op {
 	uint64_t call;	 /* kind, type, op, root and count in short: named when calls do not match; and the lap */
 	int state;	 /* enum cvy_op_state; DECIDED is stored with release */
 	int rounds;	 /* 1 or 2 */
+	int way;	 /* enum cvy_way, chosen when it begins, from the view: alike on all ranks */
+	int planned;	 /* rounds of CVY_WAY_FLAT */
 	uint64_t ticks;	 /* of the whole operation; 0: not known before tick 0 is complete */
 	uint32_t first;	 /* tick number of i = 0 */
 	uint64_t entered, second, completed; /* ticks published in round 1, in round 2, completed */
-	int scan[2];			     /* per round: index in the set of the first source not seen yet */
+	uint64_t handed;		     /* ticks of which a chain has passed on its fold */
+	int scan[3];			     /* per round: index in the set of the first source not seen yet */
 	int on_loss;
 	int spoiled; /* results were written over inputs that a redo would need */
 
@@ -118,6 +128,23 @@ static inline uint8_t cvy_lap(uint64_t call)
 	return (uint8_t)call;
 }
 
+/* Who lives with whom, of a set; indices are those of the set. */
+struct cvy_hosts {
+	int n;	    /* hosts; 1: what follows is not filled in; 0: more than are looked at */
+	int own;    /* host of this rank */
+	int nth;    /* this rank among those of its host */
+	int local;  /* ranks of this host */
+	int most;   /* parts that one window holds for its host at most, on any host */
+	int even;   /* every host has as many ranks, and they are neighbours: a fold may go from host to host */
+	int *of;    /* [n of the set] host of each source */
+	int *via;   /* [n of the set] whose window has its part for this host: its own, if it lives here */
+	int *place; /* [n of the set] how many parts stand before it there */
+	int *like;  /* [n] of each host, the rank that is its nth, modulo */
+	int *out;   /* [nout] ranks told of the first round: one of each other host, and those here with a socket */
+	int *mate;  /* [nmate] ranks of this host with a socket */
+	int nout, nmate;
+};
+
 /* The sources of the view that operations run in, ascending by rank. */
 struct cvy_set {
 	int n;
@@ -132,6 +159,7 @@ struct cvy_set {
 	int npush;
 	int nlocal; /* peers on this host that sleep on our lines */
 	struct cvy_page **local;
+	struct cvy_hosts hosts;
 };
 
 /* Bytes of tick i of a simple linear operation. */
@@ -256,6 +284,8 @@ static inline struct cvy_link *cvy_push_link(const struct cvy_engine *e, int i)
 /* bytes [at, at + n) of the own window to one member / all members, where the transport needs telling */
 void cvy_put(struct cvy_engine *e, int rank, const void *at, size_t n);
 void cvy_put_all(struct cvy_engine *e, const void *at, size_t n);
+/* to the members that the operation's first round reaches */
+void cvy_put_out(struct cvy_engine *e, const struct cvy_op *op, const void *at, size_t n);
 
 /* ---- For the API: post, step, wait ---- */
 
@@ -362,6 +392,21 @@ void cvy_admit_message(struct cvy_engine *e, const struct cvy_msg *msg);
 int cvy_admit_send(struct cvy_engine *e, struct cvy_op *op);
 void cvy_say_done(struct cvy_engine *e);		  /* the done line as it is, behind all that was published */
 int cvy_op_step(struct cvy_engine *e, struct cvy_op *op); /* the pipeline of one operation; 1: progress */
+
+/* ---- hosts.c: operations in two levels ---- */
+
+int cvy_hosts_build(const struct cvy_view *view, struct cvy_set *set); /* 0 or NOMEM */
+void cvy_hosts_clear(struct cvy_hosts *hosts);
+void cvy_hosts_choose(struct cvy_engine *e, struct cvy_op *op); /* op->way and op->rounds, in the present view */
+/* Of an operation that is not flat: does @round (3: the end of a chain) wait for the k-th source? */
+int cvy_hosts_needs(const struct cvy_engine *e, const struct cvy_op *op, int k, int round);
+void cvy_hosts_signal(struct cvy_engine *e, const struct cvy_op *op, const struct cvy_line *line, int round);
+void cvy_hosts_pass_on(struct cvy_engine *e, struct cvy_op *op, uint64_t i, struct cvy_line *line); /* second round */
+void cvy_hosts_hand_on(struct cvy_engine *e, struct cvy_op *op, uint64_t i); /* of a chain, between the rounds */
+/* Do the slots that tick i is read from still hold it? */
+int cvy_hosts_stand(const struct cvy_engine *e, const struct cvy_op *op, uint64_t i);
+size_t cvy_hosts_used(const struct cvy_engine *e, const struct cvy_op *op); /* bytes of the second half of a slot */
+void cvy_signal(struct cvy_engine *e, int rank, const struct cvy_line *line);
 
 extern const struct cvy_op_kind cvy_op_allreduce, cvy_op_broadcast, cvy_op_allgather, cvy_op_alltoall, cvy_op_alltoallv,
 	cvy_op_barrier, cvy_op_admit, cvy_op_dispatch, cvy_op_combine, cvy_op_reduce, cvy_op_reduce_scatter,

@@ -47,7 +47,7 @@ static void allgatherv_publish(struct cvy_engine *e, struct cvy_op *op, uint64_t
 		return;
 	}
 	memcpy(slot, op->input + i * op->piece, n);
-	cvy_put_all(e, slot, n);
+	cvy_put_out(e, op, slot, n);
 }
 
 static void allgatherv_consume(struct cvy_engine *e, struct cvy_op *op, uint64_t i)

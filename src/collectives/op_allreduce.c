@@ -48,8 +48,8 @@ static void allreduce_publish(struct cvy_engine *e, struct cvy_op *op, uint64_t 
 		return;
 	}
 	memcpy(slot, op->input + i * op->piece, bytes);
-	if (op->rounds == 1) {
-		cvy_put_all(e, slot, bytes);
+	if (op->rounds == 1 || op->way) {
+		cvy_put_out(e, op, slot, bytes);
 		return;
 	}
 	for (int k = 0; e->set.npush && k < e->set.n; k++) {
@@ -63,12 +63,8 @@ static void allreduce_publish(struct cvy_engine *e, struct cvy_op *op, uint64_t 
 static void reduce_range(struct cvy_engine *e, struct cvy_op *op, uint64_t i, size_t at, size_t len, uint8_t *out,
 			 int stream)
 {
-	for (int k = 0; k < e->set.n; k++) {
-		if (inline_tick(op))
-			e->set.src[k] = cvy_source_line(e, op, i, k, 1)->data + at;
-		else
-			e->set.src[k] = cvy_source_slot(e, op, i, k) + at;
-	}
+	for (int k = 0; k < e->set.n; k++)
+		e->set.src[k] = cvy_piece_of(e, op, i, k) + at;
 	cvy_reduce(out, e->set.src, e->set.n, len / op->elem, op->dtype, op->redop, stream);
 }
 
@@ -88,7 +84,7 @@ static void result_of(struct cvy_engine *e, struct cvy_op *op, uint64_t i, uint8
 {
 	size_t bytes = cvy_tick_bytes(op, i), at, len;
 
-	if (op->rounds == 1) {
+	if (op->rounds == 1 || op->way == CVY_WAY_HOSTS) {
 		reduce_range(e, op, i, 0, bytes, out, op->bytes >= CVY_STREAM_BYTES);
 		return;
 	}

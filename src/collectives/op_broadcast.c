@@ -23,11 +23,15 @@ void cvy_publish_piece(struct cvy_engine *e, struct cvy_op *op, uint64_t i, stru
 		return;
 	}
 	memcpy(slot, op->input + i * op->piece, bytes);
-	cvy_put_all(e, slot, bytes);
+	cvy_put_out(e, op, slot, bytes);
 }
 
 const uint8_t *cvy_piece_of(struct cvy_engine *e, const struct cvy_op *op, uint64_t i, int k)
 {
+	const struct cvy_hosts *h = &e->set.hosts;
+
+	if (op->way && h->via[k] != k && h->via[k] != e->set.self) /* from another host, by way of a neighbour */
+		return cvy_source_slot(e, op, i, h->via[k]) + e->layout.slot_bytes + cvy_hosts_place(e, op, k);
 	if (op->bytes <= CVY_LINE_DATA)
 		return cvy_source_line(e, op, i, k, 1)->data;
 	return cvy_source_slot(e, op, i, k);

@@ -348,6 +348,8 @@ static int stands(struct cvy_engine *e, const struct cvy_op *op, uint64_t i)
 {
 	uint64_t tag = cvy_tag(e->epoch, op->first + (uint32_t)i);
 
+	if (op->way)
+		return cvy_hosts_stand(e, op, i);
 	for (int k = 0; k < e->set.n; k++) {
 		if (op->kind->op_class == CVY_OP_ROOT && e->set.rank[k] != op->root)
 			continue;

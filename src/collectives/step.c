@@ -47,6 +47,26 @@ void cvy_put_all(struct cvy_engine *e, const void *at, size_t n)
 	}
 }
 
+void cvy_put_out(struct cvy_engine *e, const struct cvy_op *op, const void *at, size_t n)
+{
+	const struct cvy_hosts *h = &e->set.hosts;
+
+	if (op->way == CVY_WAY_FLAT) {
+		cvy_put_all(e, at, n);
+		return;
+	}
+	for (int i = 0; i < (op->way == CVY_WAY_HOSTS ? h->nout : h->nmate); i++)
+		cvy_put(e, op->way == CVY_WAY_HOSTS ? h->out[i] : h->mate[i], at, n);
+}
+
+void cvy_signal(struct cvy_engine *e, int rank, const struct cvy_line *line)
+{
+	struct cvy_link *link = cvy_mesh_link(e->mesh, rank);
+
+	if (link && link->ops->signal)
+		link->ops->signal(link, (size_t)((const uint8_t *)line - e->own_base));
+}
+
 static void signal_all(struct cvy_engine *e, const struct cvy_line *line)
 {
 	for (int i = 0; i < e->set.npush; i++) {
@@ -70,11 +90,16 @@ static void publish(struct cvy_engine *e, struct cvy_op *op, uint64_t i, int rou
 	if (round == 1) {
 		if (op->kind->publish && (op->kind->op_class != CVY_OP_ROOT || op->root == e->rank))
 			op->kind->publish(e, op, i, line);
+	} else if (op->way) {
+		cvy_hosts_pass_on(e, op, i, line);
 	} else if (op->kind->publish2) {
 		op->kind->publish2(e, op, i, line);
 	}
 	__atomic_store_n(&line->tag, cvy_tag(e->epoch, op->first + (uint32_t)i), __ATOMIC_RELEASE);
-	signal_all(e, line);
+	if (op->way)
+		cvy_hosts_signal(e, op, line, round);
+	else
+		signal_all(e, line);
 }
 
 /* Done words: an operation of a root shows nothing about the others, so its ranks tell what they completed. */
@@ -171,7 +196,8 @@ static int arrived(struct cvy_engine *e, struct cvy_op *op, uint64_t i, int roun
 	for (; *k < e->set.n; ++*k) {
 		const struct cvy_line *line;
 
-		if (*k == e->set.self || (only_root(op, round) && e->set.rank[*k] != op->root))
+		if (*k == e->set.self || (op->way ? !cvy_hosts_needs(e, op, *k, round)
+						  : only_root(op, round) && e->set.rank[*k] != op->root))
 			continue;
 		if (CVY_GUARDED && e->set.gone[*k] && !left(e, op, i, *k, tag)) {
 			cvy_mask_add(&e->lost, e->set.rank[*k]);
@@ -270,8 +296,10 @@ static int begin(struct cvy_engine *e, struct cvy_op *op)
 	op->first = e->tick + 1;
 	op->mark = mark(op);
 	op->call = op->call >> CVY_LAP_BITS << CVY_LAP_BITS | (uint8_t)(op->seq * 16 + op->first);
-	op->entered = op->second = op->completed = 0;
-	op->scan[0] = op->scan[1] = 0;
+	if (op->way || e->set.hosts.n > 1)
+		cvy_hosts_choose(e, op);
+	op->entered = op->second = op->completed = op->handed = 0;
+	op->scan[0] = op->scan[1] = op->scan[2] = 0;
 	if (op->kind->counted) /* one that is gone may have needed more */
 		op->ticks = 0;
 	if (op->kind->op_class == CVY_OP_PRIVATE)
@@ -378,7 +406,12 @@ int cvy_op_step(struct cvy_engine *e, struct cvy_op *op)
 	}
 	if (op->rounds == 2 && op->second < op->entered && op->kind->op_class == CVY_OP_TO_ROOT && op->root != e->rank)
 		op->second = op->entered;
-	if (op->rounds == 2 && op->second < op->entered && arrived(e, op, op->second, 1)) {
+	if (op->way == CVY_WAY_CHAIN && op->handed < op->entered && arrived(e, op, op->handed, 1)) {
+		cvy_hosts_hand_on(e, op, op->handed++);
+		progress = 1;
+	}
+	if (op->rounds == 2 && (op->way == CVY_WAY_CHAIN ? op->second < op->handed && arrived(e, op, op->second, 3)
+							 : op->second < op->entered && arrived(e, op, op->second, 1))) {
 		publish(e, op, op->second++, 2);
 		progress = 1;
 	}

@@ -298,12 +298,17 @@ static int member_parse(const char *text, struct cvy_member *member)
 {
 	char from[32];
 	uint64_t seq = CVY_PENDING;
+	const char *place;
 
 	if (!number_word(&text, &member->inc) || !word(&text, from, sizeof(from)) || !member->inc)
 		return COVEY_ERR_INVAL;
 	if (strcmp(from, "-") != 0 && number(from, &seq))
 		return COVEY_ERR_INVAL;
 	member->from = seq;
+	place = strchr(*text == ' ' ? text + 1 : text, ' '); /* behind the address */
+	member->host = 0xcbf29ce484222325ull;
+	for (; place && *place; place++)
+		member->host = (member->host ^ (uint8_t)*place) * 0x100000001b3ull;
 	return 0;
 }
 

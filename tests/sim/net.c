@@ -42,7 +42,7 @@ static void silence(struct sim *s)
 
 			e.rank = q->rank;
 			e.inc = q->inc;
-			if (p->alive && q->rank >= 0 && s->tcp && sim_apart(s, q, p))
+			if (p->alive && q->rank >= 0 && sim_by_tcp(p, q) && sim_apart(s, q, p))
 				sim_post(p, &e);
 		}
 	sim_at(s, SILENCE_MS * CVY_MS, HEAL, 0)->number = s->net->number;

@@ -241,10 +241,15 @@ static void over(void *ctx, int err)
 	sim_at(p->sim, sim_lag(p->sim, 8000), EXIT, p->id);
 }
 
+int sim_by_tcp(const struct proc *p, const struct proc *q)
+{
+	return p->sim->tcp && (!p->sim->hosts || p->host != q->host);
+}
+
 struct proc *sim_spawn(struct sim *s, int rank, int create)
 {
 	struct cvy_group_args args = {
-		.rank = rank, .world = s->world, .max_ranks = SIM_RANKS, .create = create, .host = "h", .join_ms = 10000
+		.rank = rank, .world = s->world, .max_ranks = SIM_RANKS, .create = create, .join_ms = 10000
 	};
 	struct cvy_observer observer = { .joined = joined, .view = viewed, .ended = over };
 	struct cvy_event join = { .kind = CVY_EV_API, .api = CVY_API_JOIN, .rank = -1 },
@@ -262,10 +267,12 @@ struct proc *sim_spawn(struct sim *s, int rank, int create)
 	p->alive = 1;
 	p->rank = -1;
 	p->want_rank = rank;
+	p->host = s->hosts ? p->id / s->hosts % 2 : 0;
 	p->sees_old = s->two && sim_draw(s, SIM_STORE, 2);
 	s->proc[s->procs++] = p;
 	snprintf(addr, sizeof(addr), "p%d", p->id);
 	args.addr = addr;
+	args.host = p->host ? "g" : "h";
 	args.admission = s->manual ? COVEY_ADMISSION_MANUAL : COVEY_ADMISSION_AUTO;
 	args.nonce = s->seed * 1000 + (uint64_t)p->id + 1;
 	args.seed = sim_hash(s->seed, 1000 + (uint64_t)p->id);

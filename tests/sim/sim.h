@@ -52,9 +52,9 @@ struct cvy_mesh {
 	struct cvy_layout layout;
 	int fd; /* memory of the own window */
 	uint8_t *own;
-	uint8_t *base; /* SIM_RANKS windows: addresses that peers are mapped at */
-	size_t heap;   /* offset that is given out next */
-	int mapped[SIM_RANKS];
+	uint8_t *base;				  /* SIM_RANKS windows: addresses that peers are mapped at */
+	size_t heap;				  /* offset that is given out next */
+	int mapped[SIM_RANKS], mirror[SIM_RANKS]; /* mirror: memory of this process, which puts fill */
 	uint64_t map_inc[SIM_RANKS], fenced_inc[SIM_RANKS];
 	struct sim_link *link[SIM_RANKS];
 	struct sim_link *old; /* removed: kept so that a use is found, not a crash */
@@ -79,6 +79,7 @@ struct sim_line { /* a view and the one that it was decided in */
 struct proc {
 	struct sim *sim;
 	int id, alive, paused, want_rank;
+	int host;
 	int rank;
 	uint64_t inc;
 	struct cvy_driver driver;
@@ -111,6 +112,7 @@ struct sim {
 	uint64_t seed, rng[SIM_STREAMS], now, serial, steps;
 	int trace, failed, procs, world, faults, looked;
 	int tcp; /* flavour of the links */
+	int hosts; /* with tcp: of the two, 1: processes take turns, 2: two by two; 0: each lives alone, and nobody knows */
 	size_t slot_bytes, undo_bytes;
 	char why[300];
 	struct proc *proc[SIM_PROCS];
@@ -158,6 +160,8 @@ void sim_cut(struct proc *p, struct proc *q, int tell_p);			 /* ends the link of
 struct sim_view *sim_view_of(struct proc *p, uint32_t epoch);			 /* NULL: never active */
 extern const char *sim_offs;							 /* --off: names, commas between */
 int sim_run(uint64_t seed, int trace, char *why, size_t bytes, uint64_t *steps); /* 0: held */
+
+int sim_by_tcp(const struct proc *p, const struct proc *q); /* are they linked by sockets? */
 
 /* sim_mesh.c */
 void sim_mesh_open(struct proc *p);

@@ -271,13 +271,14 @@ void sim_mesh_up(struct proc *p, struct proc *other, int r, uint64_t inc, uint64
 		abort();
 	link_remove(mesh, r);
 	if (mesh->map_inc[r] != inc) {
-		if (p->sim->tcp)
+		if (sim_by_tcp(p, other))
 			map(mesh, r, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1);
 		else
 			map(mesh, r, PROT_READ, MAP_SHARED, other->mesh.fd);
 		mesh->map_inc[r] = inc;
+		mesh->mirror[r] = sim_by_tcp(p, other);
 	}
-	l->link = (struct cvy_link){ .ops = p->sim->tcp ? &tcp : &shm,
+	l->link = (struct cvy_link){ .ops = sim_by_tcp(p, other) ? &tcp : &shm,
 				     .mesh = mesh,
 				     .rank = r,
 				     .inc = inc,
@@ -303,7 +304,7 @@ int sim_mesh_down(struct proc *p, uint64_t id, int *rank, uint64_t *inc)
 		return 0;
 	*rank = l->link.rank;
 	*inc = l->link.inc;
-	if (p->sim->tcp)
+	if (l->link.ops == &tcp)
 		link_remove(&p->mesh, *rank);
 	else
 		l->id = 0; /* a view of shared memory outlives the connection */
@@ -386,7 +387,7 @@ struct cvy_page *cvy_mesh_page(void *ctx, int rank)
 
 	if (rank == mesh->p->rank)
 		return (struct cvy_page *)mesh->own;
-	return !mesh->p->sim->tcp && mesh->mapped[rank] ? (struct cvy_page *)place(mesh, rank) : NULL;
+	return mesh->mapped[rank] && !mesh->mirror[rank] ? (struct cvy_page *)place(mesh, rank) : NULL;
 }
 
 struct cvy_fault *cvy_mesh_fault(struct cvy_mesh *mesh)

@@ -251,8 +251,10 @@ void harness_threads_on(const struct covey_config *config, member_fn fn, void *a
 	for (int r = 0; r < n; r++) {
 		t[r].fn = fn;
 		t[r].member = (struct member){ .config = *config, .rank = r, .n = n, .arg = arg };
-		if (hosts)
+		if (hosts > 0)
 			t[r].member.config.host = host[r % hosts];
+		else if (hosts) /* of neighbouring ranks */
+			t[r].member.config.host = host[r * -hosts / n];
 		must(!pthread_create(&t[r].id, NULL, thread_main, &t[r]), "thread %d", r);
 	}
 	for (int r = 0; r < n; r++)

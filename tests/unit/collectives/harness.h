@@ -66,7 +66,7 @@ typedef void (*member_fn)(struct member *member);
 
 /* @config.world ranks, each joins, runs @fn, leaves and closes. */
 void harness_threads(const struct covey_config *config, member_fn fn, void *arg);
-/* The same with rank r on made-up host r % @hosts; 0: all on this one. */
+/* The same with rank r on made-up host r % @hosts; < 0: on as many, each of neighbouring ranks; 0: all on this one. */
 void harness_threads_on(const struct covey_config *config, member_fn fn, void *arg, int hosts);
 /* Joins or fails the test; the cause is shown. */
 struct covey_group *harness_join(const struct covey_config *config, int rank);

@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Operations in two levels: between hosts every input travels once to each host, not once to each rank there.
+ *
+ * Of each other host one rank, the *like* of the source, receives what the source publishes, copies it into the second
+ * half of its own slot and stores its second line; its neighbours read it there. So both rounds are those of any
+ * operation: first the own input, for the neighbours and for one rank of each other host; second what came from other
+ * hosts, for the neighbours. A tick is complete when the second lines of all ranks of this host are here: together
+ * they say that every rank of the set has entered it, which is what retention and repair build on.
+ *
+ * Neighbours are those whose host has one name in the store, so all ranks choose alike; two of them that are linked by
+ * sockets all the same are told by puts. Everything that is read stands in slots under tags of the epoch, as ever.
+ */
+#include "algo.h"
+
+#include <string.h>
+
+#define HOSTS_MAX 1024 /* more are not looked at: then all is flat */
+
+void cvy_hosts_clear(struct cvy_hosts *hosts)
+{
+	free(hosts->of); /* the others lie behind it */
+	memset(hosts, 0, sizeof(*hosts));
+}
+
+/* The host of each source, numbered as they come. */
+static void find_hosts(const struct cvy_view *view, const struct cvy_set *set, struct cvy_hosts *h, int *count)
+{
+	int at = 0, *first = count + HOSTS_MAX; /* a rank of each */
+
+	for (int k = 0; k < set->n; k++) {
+		uint64_t name = view->member[set->rank[k]].host;
+
+		if (!h->n || view->member[first[at]].host != name) /* neighbours have neighbouring ranks, mostly */
+			for (at = 0; at < h->n && view->member[first[at]].host != name;)
+				at++;
+		if (at == HOSTS_MAX) {
+			h->n = 0;
+			return;
+		}
+		if (at == h->n) {
+			first[h->n] = set->rank[k];
+			count[h->n++] = 0;
+		}
+		h->of[k] = at;
+		count[at]++;
+	}
+}
+
+/* The most parts that a window of any host holds: what the first of its ranks receives. And are all hosts alike? */
+static void weigh(const struct cvy_set *set, struct cvy_hosts *h, const int *count)
+{
+	h->even = 1;
+	for (int k = 1; k < set->n; k++)
+		h->even &= h->of[k] >= h->of[k - 1];
+	for (int a = 0; a < h->n; a++) {
+		int parts = -1;
+
+		for (int b = 0; b < h->n; b++)
+			parts += (count[b] + count[a] - 1) / count[a];
+		if (parts > h->most)
+			h->most = parts;
+		h->even &= count[a] == count[0];
+	}
+}
+
+/* Who receives what for this host, and whom this rank sends to. @seen: [hosts], @parts: [n] */
+static void pair_up(const struct cvy_set *set, struct cvy_hosts *h, const int *count, int *seen, int *parts)
+{
+	int *here = h->like + h->n; /* the sources of this host, for the time being */
+
+	h->own = h->of[set->self];
+	h->local = count[h->own];
+	memset(seen, 0, (size_t)h->n * sizeof(*seen));
+	for (int k = 0; k < set->n; k++) {
+		if (k == set->self)
+			h->nth = seen[h->own];
+		if (h->of[k] == h->own)
+			here[seen[h->own]++] = k;
+	}
+	memset(seen, 0, (size_t)h->n * sizeof(*seen));
+	memset(parts, 0, (size_t)set->n * sizeof(*parts));
+	for (int k = 0; k < set->n; k++) {
+		int host = h->of[k], nth = seen[host]++;
+
+		h->via[k] = host == h->own ? k : here[nth % h->local];
+		h->place[k] = host == h->own ? 0 : parts[h->via[k]]++;
+		if (nth == h->nth % count[host])
+			h->like[host] = k;
+	}
+}
+
+static void list_out(const struct cvy_set *set, struct cvy_hosts *h)
+{
+	int at = 0;
+
+	for (int host = 0; host < h->n; host++)
+		if (host != h->own)
+			h->out[h->nout++] = set->rank[h->like[host]];
+	for (int k = 0; k < set->n; k++) {
+		while (at < set->npush && set->push[at] < set->rank[k])
+			at++;
+		if (h->of[k] == h->own && at < set->npush && set->push[at] == set->rank[k])
+			h->mate[h->nmate++] = h->out[h->nout++] = set->rank[k];
+	}
+}
+
+int cvy_hosts_build(const struct cvy_view *view, struct cvy_set *set)
+{
+	struct cvy_hosts h = { .n = 0 };
+	size_t n = (size_t)set->n;
+	int *room, *work = malloc((2 * HOSTS_MAX + n) * sizeof(*work));
+
+	room = work ? calloc(7 * n + 1, sizeof(*room)) : NULL;
+	cvy_hosts_clear(&set->hosts);
+	if (!room) {
+		free(work);
+		return COVEY_ERR_NOMEM;
+	}
+	h.of = room;
+	h.via = h.of + n;
+	h.place = h.via + n;
+	h.like = h.place + n; /* of at most n hosts, and at most n sources here, each of one of these */
+	h.out = h.like + 2 * n;
+	h.mate = h.out + n;
+	find_hosts(view, set, &h, work);
+	if (set->self < 0)
+		h.n = 0;
+	if (h.n > 1) {
+		weigh(set, &h, work);
+		pair_up(set, &h, work, work + HOSTS_MAX, work + (size_t)2 * HOSTS_MAX);
+		list_out(set, &h);
+	}
+	free(work);
+	set->hosts = h;
+	return 0;
+}
+
+/* ---- one operation ---- */
+
+static int in_levels(const struct cvy_op_kind *kind)
+{
+	return kind == &cvy_op_allreduce || kind == &cvy_op_allgather || kind == &cvy_op_allgatherv ||
+	       kind == &cvy_op_broadcast || kind == &cvy_op_barrier;
+}
+
+static size_t parts_bytes(const struct cvy_engine *e, const struct cvy_op *op)
+{
+	return (op->kind->op_class == CVY_OP_ROOT ? 1 : (size_t)e->set.hosts.most) * cvy_hosts_part(op);
+}
+
+void cvy_hosts_choose(struct cvy_engine *e, struct cvy_op *op)
+{
+	const struct cvy_hosts *h = &e->set.hosts;
+	if (!op->planned)
+		op->planned = op->rounds;
+	op->way = CVY_WAY_FLAT;
+	if (h->n > 1 && h->n < e->set.n && in_levels(op->kind) && parts_bytes(e, op) <= e->layout.slot_bytes)
+		op->way = CVY_WAY_HOSTS;
+	op->rounds = op->way ? 2 : op->planned;
+}
+
+int cvy_hosts_needs(const struct cvy_engine *e, const struct cvy_op *op, int k, int round)
+{
+	const struct cvy_hosts *h = &e->set.hosts;
+	int root;
+
+	if (op->kind->op_class == CVY_OP_ROOT) {
+		root = cvy_root_index(e, op);
+		if (h->of[root] == h->own)
+			return k == root && round == 1;
+		return k == (round == 1 ? root : h->via[root]) && (round == 2 || h->via[root] == e->set.self);
+	}
+	return h->of[k] == h->own || (round == 1 && h->via[k] == e->set.self);
+}
+
+void cvy_hosts_signal(struct cvy_engine *e, const struct cvy_op *op, const struct cvy_line *line, int round)
+{
+	const struct cvy_hosts *h = &e->set.hosts;
+
+	(void)op;
+	for (int i = 0; i < (round == 1 ? h->nout : h->nmate); i++)
+		cvy_signal(e, round == 1 ? h->out[i] : h->mate[i], line);
+	cvy_engine_announce(e, line);
+}
+
+/* What came for this host from others, where the neighbours read it. */
+void cvy_hosts_pass_on(struct cvy_engine *e, struct cvy_op *op, uint64_t i, struct cvy_line *line)
+{
+	const struct cvy_hosts *h = &e->set.hosts;
+	size_t most = cvy_tick_bytes(op, i);
+	uint8_t *parts = cvy_own_slot(e, op, i) + e->layout.slot_bytes;
+
+	line->bytes = 0;
+	for (int k = 0; h->local > 1 && most && k < e->set.n; k++) {
+		const struct cvy_line *first = cvy_source_line(e, op, i, k, 1);
+		uint8_t *to = parts + cvy_hosts_place(e, op, k);
+		size_t n = first->bytes < most ? first->bytes : most;
+
+		if (h->via[k] != e->set.self || k == e->set.self)
+			continue;
+		if (op->kind->op_class == CVY_OP_ROOT && e->set.rank[k] != op->root)
+			continue;
+		memcpy(to, cvy_piece_of(e, op, i, k), n);
+		for (int m = 0; m < h->nmate; m++)
+			cvy_put(e, h->mate[m], to, n);
+	}
+}
+
+void cvy_hosts_hand_on(struct cvy_engine *e, struct cvy_op *op, uint64_t i)
+{
+	(void)e;
+	(void)op;
+	(void)i;
+}
+
+static int has(const struct cvy_engine *e, const struct cvy_op *op, uint64_t i, int k, int round)
+{
+	return e->set.page[k] && __atomic_load_n(&cvy_source_line(e, op, i, k, round)->tag, __ATOMIC_ACQUIRE) ==
+					 cvy_tag(e->epoch, op->first + (uint32_t)i);
+}
+
+int cvy_hosts_stand(const struct cvy_engine *e, const struct cvy_op *op, uint64_t i)
+{
+	for (int round = 1; round <= 2; round++)
+		for (int k = 0; k < e->set.n; k++)
+			if (cvy_hosts_needs(e, op, k, round) && !has(e, op, i, k, round))
+				return 0;
+	return 1;
+}
+
+size_t cvy_hosts_used(const struct cvy_engine *e, const struct cvy_op *op)
+{
+	size_t parts = parts_bytes(e, op), own = op->bytes < op->piece ? op->bytes : op->piece;
+
+	return parts > own ? parts : own;
+}
