@@ -181,6 +181,7 @@ struct covey_config {
 	int tcp_connections;	 /* 0: 1; of a link between hosts, for large messages; at most 8 */
 	const char *metrics;	 /* where to serve metrics: unix:PATH or tcp:[HOST:]PORT; NULL: nowhere */
 	const char *flight;	 /* directory for the record of the last operations; NULL: memory of this process */
+	const char *algo;	 /* algorithms to take, OPERATION[:FROM-TO]=ALGORITHM,...; alike on all ranks */
 };
 
 #define COVEY_CONFIG_INIT \
@@ -339,6 +340,10 @@ enum covey_redop { COVEY_SUM = 0, COVEY_PROD = 1, COVEY_MAX = 2, COVEY_MIN = 3, 
  * FAIL: an operation whose contributors lack a rank of the last covey_admit() (or join) ends with
  * COVEY_ERR_PEER on all survivors. */
 COVEY_API int covey_set_on_loss(struct covey_group *group, int on_loss);
+
+/** covey_explain - which algorithm each operation takes at which size in the present view, and why; a table, cut to
+ * @bytes (4096 is enough). Local. Errors: INVAL, and those of the group */
+COVEY_API int covey_explain(struct covey_group *group, char *text, size_t bytes);
 
 /*
  * Argument order and counts are NCCL's. Blocking forms return the status; @result may be NULL.

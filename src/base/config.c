@@ -78,6 +78,7 @@ static const struct bound {
 	[SET_window_bytes] = { 65536, 1ll << 42, "a multiple of 4096 from 64K to 4096G", { NULL } },
 	[SET_metrics] = { .right = "unix:PATH, or tcp:PORT or tcp:HOST:PORT, with a + to add the rank to the port" },
 	[SET_flight] = { .right = "the path of a directory" },
+	[SET_algo] = { .right = "OPERATION[:FROM-TO]=ALGORITHM,... without spaces" },
 	[SET_undo_bytes] = { 0, 1ll << 46, "bytes, at most 65536G", { NULL } },
 };
 
@@ -129,6 +130,7 @@ static int text_is_right(enum setting s, const char *value)
 	case SET_host:
 		return only_of(value, "._:-", GROUP_NAME_MAX);
 	case SET_interface:
+	case SET_algo:
 		return !strpbrk(value, " \t\r\n");
 	case SET_metrics:
 		return (!strncmp(value, "unix:", 5) && value[5]) || (!strncmp(value, "tcp:", 4) && value[4]);

@@ -41,7 +41,10 @@
 	X(metrics, "COVEY_METRICS", STR, "", \
 	  "where to serve metrics for Prometheus: unix:PATH or tcp:[HOST:]PORT[+]; see docs/metrics.md") \
 	X(flight, "COVEY_FLIGHT", STR, "", \
-	  "directory for the record of the last operations, kept when the process dies; none: in its memory")
+	  "directory for the record of the last operations, kept when the process dies; none: in its memory") \
+	X(algo, "COVEY_ALGO", STR, "", \
+	  "algorithms to take where they can be: OPERATION[:FROM-TO]=ALGORITHM,..., alike on all ranks; see ep-perf " \
+	  "--explain")
 
 /* Variables that are read elsewhere, for the same table: X(ENV, "meaning") */
 #define CVY_ENV_LIST(X) \
@@ -62,7 +65,7 @@
 	X("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", 1, "Slurm (srun)")
 
 struct cvy_config { /* resolved: every field set, strings owned */
-	char *store, *group, *host, *interface, *secret_file, *metrics, *flight;
+	char *store, *group, *host, *interface, *secret_file, *metrics, *flight, *algo;
 	int rank, world, max_ranks, create, admission, transport, tcp_connections;
 	int join_ms, heartbeat_ms, hang_ms, link_ms, lease_ms;
 	size_t slot_bytes, window_bytes, undo_bytes;

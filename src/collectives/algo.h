@@ -9,6 +9,8 @@
 
 #define CVY_GIVE_BYTES (2u << 20) /* of one tick, from all sources: what a repair message carries */
 
+#define CVY_ONE_SHOT_BYTES (32u << 10) /* up to here each rank folds all of an allreduce */
+
 #define CVY_PART_MIN 128 /* bytes of a slot that alltoall needs for each rank: header and one line */
 
 #define CVY_STREAM_BYTES (8u << 20) /* outputs that no cache holds */
@@ -52,6 +54,15 @@ static inline void cvy_plan_ticks(struct cvy_op *op, size_t piece)
 static inline size_t cvy_plan_in_place(const struct cvy_op *op, size_t bytes)
 {
 	return op->send == op->recv ? bytes : 0;
+}
+
+/* Shard k of n of a tick: whole cache lines but for the last. */
+static inline void cvy_shard(size_t bytes, int k, int n, size_t *at, size_t *len)
+{
+	size_t each = (bytes / (size_t)n + 63) / 64 * 64;
+
+	*at = each * (size_t)k < bytes ? each * (size_t)k : bytes;
+	*len = bytes - *at < each || k == n - 1 ? bytes - *at : each;
 }
 
 /* A slot that holds one part for each rank: bytes of a part. */

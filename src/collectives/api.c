@@ -3,6 +3,7 @@
 #include "algo.h"
 #include "calls.h"
 #include "handle.h"
+#include "plan.h"
 #include "reduce.h"
 
 struct call { /* one call of a collective, before it is an operation */
@@ -138,6 +139,32 @@ int covey_set_on_loss(struct covey_group *group, int on_loss)
 	if (on_loss != COVEY_ON_LOSS_CONTINUE && on_loss != COVEY_ON_LOSS_FAIL)
 		return refuse(group, "on_loss", "must be COVEY_ON_LOSS_CONTINUE or COVEY_ON_LOSS_FAIL");
 	group->engine->on_loss = on_loss;
+	return 0;
+}
+
+int covey_explain(struct covey_group *group, char *text, size_t bytes)
+{
+	int err = cvy_handle_check(group);
+	char *all = NULL;
+	size_t n = 0;
+	FILE *to;
+
+	if (err)
+		return err;
+	if (!text || !bytes)
+		return refuse(group, "explain", "text is NULL");
+	to = open_memstream(&all, &n);
+	if (to) {
+		pthread_mutex_lock(&group->engine->lock);
+		cvy_plan_explain(group->engine, to);
+		pthread_mutex_unlock(&group->engine->lock);
+	}
+	if (!to || fclose(to)) {
+		free(all);
+		return cvy_fail(group->box, COVEY_ERR_NOMEM, -1, 0, "no memory for a table");
+	}
+	snprintf(text, bytes, "%s", all);
+	free(all);
 	return 0;
 }
 

@@ -87,6 +87,7 @@ void cvy_engine_close(struct cvy_engine *e)
 		free(o);
 	}
 	free(e->spare);
+	free(e->rule);
 	cvy_repair_drop(e);
 	cvy_repair_forget(e);
 	cvy_engine_drop_aside(e);

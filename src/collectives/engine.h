@@ -28,6 +28,7 @@ struct cvy_engine;
 struct cvy_flight;
 struct cvy_op;
 struct cvy_pairs;
+struct cvy_plan_rule;
 
 #define CVY_ADMIT_MS 5000 /* that members wait in an ADMIT for joiners that do not enter it */
 
@@ -134,6 +135,7 @@ struct cvy_hosts {
 	int own;    /* host of this rank */
 	int nth;    /* this rank among those of its host */
 	int local;  /* ranks of this host */
+	int widest; /* ranks of the host that has most */
 	int most;   /* parts that one window holds for its host at most, on any host */
 	int even;   /* every host has as many ranks, and they are neighbours: a fold may go from host to host */
 	int *of;    /* [n of the set] host of each source */
@@ -234,6 +236,9 @@ struct cvy_engine {
 	int asker;	  /* who asks for what give() makes */
 	uint8_t *scratch; /* give buffer */
 	size_t scratch_bytes;
+
+	struct cvy_plan_rule *rule; /* [rules] of COVEY_ALGO (plan.h) */
+	int rules;
 
 	struct cvy_pairs *pairs; /* messages, NULL: none yet */
 
@@ -397,12 +402,10 @@ int cvy_op_step(struct cvy_engine *e, struct cvy_op *op); /* the pipeline of one
 
 int cvy_hosts_build(const struct cvy_view *view, struct cvy_set *set); /* 0 or NOMEM */
 void cvy_hosts_clear(struct cvy_hosts *hosts);
-void cvy_hosts_choose(struct cvy_engine *e, struct cvy_op *op); /* op->way and op->rounds, in the present view */
 /* Of an operation that is not flat: does @round (3: the end of a chain) wait for the k-th source? */
 int cvy_hosts_needs(const struct cvy_engine *e, const struct cvy_op *op, int k, int round);
 void cvy_hosts_signal(struct cvy_engine *e, const struct cvy_op *op, const struct cvy_line *line, int round);
 void cvy_hosts_pass_on(struct cvy_engine *e, struct cvy_op *op, uint64_t i, struct cvy_line *line); /* second round */
-void cvy_hosts_hand_on(struct cvy_engine *e, struct cvy_op *op, uint64_t i); /* of a chain, between the rounds */
 /* Do the slots that tick i is read from still hold it? */
 int cvy_hosts_stand(const struct cvy_engine *e, const struct cvy_op *op, uint64_t i);
 size_t cvy_hosts_used(const struct cvy_engine *e, const struct cvy_op *op); /* bytes of the second half of a slot */

@@ -12,6 +12,7 @@
 #include "log.h"
 #include "pair.h"
 #include "metrics.h"
+#include "plan.h"
 
 #define LEAVE_MS 10000 /* drain_ms of the protocol */
 
@@ -87,6 +88,9 @@ static int start_parts(struct covey_group *group)
 	if (err)
 		return err;
 	err = cvy_engine_open(&group->engine, group->mesh, group->box, group->config.undo_bytes);
+	if (err)
+		return err;
+	err = cvy_plan_rules(group->engine, group->config.algo);
 	if (err)
 		return err;
 	cvy_mesh_set_lock(group->mesh, &group->engine->lock);

@@ -12,6 +12,7 @@
  * sockets all the same are told by puts. Everything that is read stands in slots under tags of the epoch, as ever.
  */
 #include "algo.h"
+#include "chain.h"
 
 #include <string.h>
 
@@ -60,6 +61,8 @@ static void weigh(const struct cvy_set *set, struct cvy_hosts *h, const int *cou
 			parts += (count[b] + count[a] - 1) / count[a];
 		if (parts > h->most)
 			h->most = parts;
+		if (count[a] > h->widest)
+			h->widest = count[a];
 		h->even &= count[a] == count[0];
 	}
 }
@@ -138,26 +141,9 @@ int cvy_hosts_build(const struct cvy_view *view, struct cvy_set *set)
 
 /* ---- one operation ---- */
 
-static int in_levels(const struct cvy_op_kind *kind)
-{
-	return kind == &cvy_op_allreduce || kind == &cvy_op_allgather || kind == &cvy_op_allgatherv ||
-	       kind == &cvy_op_broadcast || kind == &cvy_op_barrier;
-}
-
 static size_t parts_bytes(const struct cvy_engine *e, const struct cvy_op *op)
 {
 	return (op->kind->op_class == CVY_OP_ROOT ? 1 : (size_t)e->set.hosts.most) * cvy_hosts_part(op);
-}
-
-void cvy_hosts_choose(struct cvy_engine *e, struct cvy_op *op)
-{
-	const struct cvy_hosts *h = &e->set.hosts;
-	if (!op->planned)
-		op->planned = op->rounds;
-	op->way = CVY_WAY_FLAT;
-	if (h->n > 1 && h->n < e->set.n && in_levels(op->kind) && parts_bytes(e, op) <= e->layout.slot_bytes)
-		op->way = CVY_WAY_HOSTS;
-	op->rounds = op->way ? 2 : op->planned;
 }
 
 int cvy_hosts_needs(const struct cvy_engine *e, const struct cvy_op *op, int k, int round)
@@ -165,6 +151,8 @@ int cvy_hosts_needs(const struct cvy_engine *e, const struct cvy_op *op, int k, 
 	const struct cvy_hosts *h = &e->set.hosts;
 	int root;
 
+	if (op->way == CVY_WAY_CHAIN)
+		return cvy_chain_needs(h, k, round);
 	if (op->kind->op_class == CVY_OP_ROOT) {
 		root = cvy_root_index(e, op);
 		if (h->of[root] == h->own)
@@ -178,7 +166,10 @@ void cvy_hosts_signal(struct cvy_engine *e, const struct cvy_op *op, const struc
 {
 	const struct cvy_hosts *h = &e->set.hosts;
 
-	(void)op;
+	if (op->way == CVY_WAY_CHAIN) {
+		cvy_chain_signal(e, line, round);
+		return;
+	}
 	for (int i = 0; i < (round == 1 ? h->nout : h->nmate); i++)
 		cvy_signal(e, round == 1 ? h->out[i] : h->mate[i], line);
 	cvy_engine_announce(e, line);
@@ -191,6 +182,10 @@ void cvy_hosts_pass_on(struct cvy_engine *e, struct cvy_op *op, uint64_t i, stru
 	size_t most = cvy_tick_bytes(op, i);
 	uint8_t *parts = cvy_own_slot(e, op, i) + e->layout.slot_bytes;
 
+	if (op->way == CVY_WAY_CHAIN) {
+		cvy_chain_pass_on(e, op, i, line);
+		return;
+	}
 	line->bytes = 0;
 	for (int k = 0; h->local > 1 && most && k < e->set.n; k++) {
 		const struct cvy_line *first = cvy_source_line(e, op, i, k, 1);
@@ -205,13 +200,6 @@ void cvy_hosts_pass_on(struct cvy_engine *e, struct cvy_op *op, uint64_t i, stru
 		for (int m = 0; m < h->nmate; m++)
 			cvy_put(e, h->mate[m], to, n);
 	}
-}
-
-void cvy_hosts_hand_on(struct cvy_engine *e, struct cvy_op *op, uint64_t i)
-{
-	(void)e;
-	(void)op;
-	(void)i;
 }
 
 static int has(const struct cvy_engine *e, const struct cvy_op *op, uint64_t i, int k, int round)
@@ -233,5 +221,7 @@ size_t cvy_hosts_used(const struct cvy_engine *e, const struct cvy_op *op)
 {
 	size_t parts = parts_bytes(e, op), own = op->bytes < op->piece ? op->bytes : op->piece;
 
+	if (op->way == CVY_WAY_CHAIN)
+		return e->layout.slot_bytes;
 	return parts > own ? parts : own;
 }

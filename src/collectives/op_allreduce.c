@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * allreduce. Small: the payload stands in the line of the slot. To ONE_SHOT_BYTES, and with two
+ * allreduce. Small: the payload stands in the line of the slot. To CVY_ONE_SHOT_BYTES, and with two
  * ranks always: each rank publishes its input and reduces everyone's. Above: two rounds in a tick;
  * rank k reduces shard k of the piece and publishes it, and everyone gathers the shards.
  * All of them fold in ascending rank.
  */
 #include "algo.h"
+#include "chain.h"
 #include "engine.h"
 #include "reduce.h"
 
-#define ONE_SHOT_BYTES (32u << 10)
 #define PIECE_SMALL (32u << 10)
 
 static size_t inline_tick(const struct cvy_op *op)
@@ -21,20 +21,11 @@ static void allreduce_plan(struct cvy_engine *e, struct cvy_op *op, int size)
 {
 	size_t piece = e->layout.slot_bytes < CVY_GIVE_BYTES ? e->layout.slot_bytes : CVY_GIVE_BYTES;
 
-	op->rounds = size > 2 && op->bytes > ONE_SHOT_BYTES ? 2 : 1;
+	op->rounds = size > 2 && op->bytes > CVY_ONE_SHOT_BYTES ? 2 : 1;
 	if (op->rounds == 2 && op->bytes <= 2 * (size_t)PIECE_SMALL && piece > PIECE_SMALL)
 		piece = PIECE_SMALL;
 	cvy_plan_ticks(op, piece / 64 * 64);
 	op->input_bytes = cvy_plan_in_place(op, op->bytes);
-}
-
-/* shard k of a tick of n elements: whole cache lines but for the last */
-static void shard(size_t bytes, int k, int n, size_t *at, size_t *len)
-{
-	size_t each = (bytes / (size_t)n + 63) / 64 * 64;
-
-	*at = each * (size_t)k < bytes ? each * (size_t)k : bytes;
-	*len = bytes - *at < each || k == n - 1 ? bytes - *at : each;
 }
 
 static void allreduce_publish(struct cvy_engine *e, struct cvy_op *op, uint64_t i, struct cvy_line *line)
@@ -55,7 +46,7 @@ static void allreduce_publish(struct cvy_engine *e, struct cvy_op *op, uint64_t 
 	for (int k = 0; e->set.npush && k < e->set.n; k++) {
 		size_t at, len;
 
-		shard(bytes, k, e->set.n, &at, &len);
+		cvy_shard(bytes, k, e->set.n, &at, &len);
 		cvy_put(e, e->set.rank[k], slot + at, len);
 	}
 }
@@ -74,7 +65,7 @@ static void allreduce_publish2(struct cvy_engine *e, struct cvy_op *op, uint64_t
 	uint8_t *out = cvy_own_slot(e, op, i) + e->layout.slot_bytes;
 	size_t at, len;
 
-	shard(cvy_tick_bytes(op, i), e->set.self, e->set.n, &at, &len);
+	cvy_shard(cvy_tick_bytes(op, i), e->set.self, e->set.n, &at, &len);
 	reduce_range(e, op, i, at, len, out, 0);
 	line->bytes = (uint32_t)len;
 	cvy_put_all(e, out, len);
@@ -88,8 +79,12 @@ static void result_of(struct cvy_engine *e, struct cvy_op *op, uint64_t i, uint8
 		reduce_range(e, op, i, 0, bytes, out, op->bytes >= CVY_STREAM_BYTES);
 		return;
 	}
+	if (op->way == CVY_WAY_CHAIN) {
+		cvy_chain_result(e, op, i, out);
+		return;
+	}
 	for (int k = 0; k < e->set.n; k++) {
-		shard(bytes, k, e->set.n, &at, &len);
+		cvy_shard(bytes, k, e->set.n, &at, &len);
 		cvy_copy_out(out + at, cvy_source_slot(e, op, i, k) + e->layout.slot_bytes, len,
 			     op->bytes >= CVY_STREAM_BYTES);
 	}

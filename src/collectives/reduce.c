@@ -186,3 +186,8 @@ void cvy_reduce(void *dst, const void *const *src, int n, size_t count, int dtyp
 		_mm_sfence(); /* before the outcome is announced */
 #endif
 }
+
+void cvy_reduce_average(void *at, size_t count, int dtype, int by)
+{
+	table()->average[dtype](at, count, by);
+}

@@ -21,6 +21,9 @@ int cvy_redop_known(int redop);
  */
 void cvy_reduce(void *dst, const void *const *src, int n, size_t count, int dtype, int redop, int stream);
 
+/* What a sum of @by inputs becomes for avg, in place; not of 16-bit floats, which are rounded once. */
+void cvy_reduce_average(void *at, size_t count, int dtype, int by);
+
 /* ---- One table of loops per instruction set; all give the same bits ---- */
 
 typedef void (*cvy_fold_fn)(void *to, const void *a, const void *b, size_t n);

@@ -8,8 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "chain.h"
 #include "guard.h"
 #include "pair.h"
+#include "plan.h"
 
 #define TICKS_MAX 0xc0000000u /* of a view: then a new one is asked for, so that no number comes twice */
 
@@ -296,8 +298,8 @@ static int begin(struct cvy_engine *e, struct cvy_op *op)
 	op->first = e->tick + 1;
 	op->mark = mark(op);
 	op->call = op->call >> CVY_LAP_BITS << CVY_LAP_BITS | (uint8_t)(op->seq * 16 + op->first);
-	if (op->way || e->set.hosts.n > 1)
-		cvy_hosts_choose(e, op);
+	if (op->way || e->set.hosts.n > 1 || e->rules)
+		cvy_plan_choose(e, op);
 	op->entered = op->second = op->completed = op->handed = 0;
 	op->scan[0] = op->scan[1] = op->scan[2] = 0;
 	if (op->kind->counted) /* one that is gone may have needed more */
@@ -407,7 +409,7 @@ int cvy_op_step(struct cvy_engine *e, struct cvy_op *op)
 	if (op->rounds == 2 && op->second < op->entered && op->kind->op_class == CVY_OP_TO_ROOT && op->root != e->rank)
 		op->second = op->entered;
 	if (op->way == CVY_WAY_CHAIN && op->handed < op->entered && arrived(e, op, op->handed, 1)) {
-		cvy_hosts_hand_on(e, op, op->handed++);
+		cvy_chain_fold(e, op, op->handed++);
 		progress = 1;
 	}
 	if (op->rounds == 2 && (op->way == CVY_WAY_CHAIN ? op->second < op->handed && arrived(e, op, op->second, 3)

@@ -229,6 +229,9 @@ int cvy_mesh_open(const struct cvy_mesh_args *args, struct cvy_mesh **out)
 	mesh->transport = args->config->transport;
 	mesh->streams = args->config->tcp_connections;
 	mesh->link_ms = args->config->link_ms;
+	mesh->algo = 0xcbf29ce484222325ull;
+	for (const char *c = args->config->algo ? args->config->algo : ""; *c; c++)
+		mesh->algo = (mesh->algo ^ (uint8_t)*c) * 0x100000001b3ull;
 	mesh->layout = cvy_layout(args->config->window_bytes, args->config->slot_bytes);
 	err = mesh_open(mesh, args->config);
 	if (err) {

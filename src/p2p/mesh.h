@@ -55,6 +55,7 @@ struct cvy_welcome {
 	int32_t transport; /* enum covey_transport that the sender wants */
 	uint32_t has_fd;   /* the descriptor of its window comes with this message */
 	uint32_t streams;  /* data connections that the sender wants; the smaller number counts */
+	uint64_t algo;	   /* hash of the algorithms that it was asked to take */
 };
 
 /* ---- control.c: frames over a stream socket ---- */
@@ -144,7 +145,8 @@ struct cvy_mesh {
 	int max_ranks;
 	int reserved; /* windows at base: max_ranks, or more when the creator wants fewer */
 	int forgotten;
-	int link_ms; /* -1: no bound */
+	int link_ms;   /* -1: no bound */
+	uint64_t algo; /* hash of the setting */
 	struct cvy_layout layout;
 	struct cvy_window *window;
 	uint8_t *base; /* max_ranks * window_bytes of addresses */

@@ -215,6 +215,7 @@ void cvy_peer_welcome_self(const struct cvy_mesh *mesh, struct cvy_welcome *welc
 	welcome->max_ranks = mesh->max_ranks;
 	welcome->transport = mesh->transport;
 	welcome->streams = (uint32_t)mesh->streams;
+	welcome->algo = mesh->algo;
 }
 
 /* Both sides come to the same answer from the same two messages. */
@@ -228,6 +229,10 @@ static int judge(const struct cvy_mesh *mesh, const struct cvy_welcome *w, int *
 			 "settings differ: it has slot_bytes %llu, window_bytes %llu, max_ranks %d; here %zu, %zu, %d",
 			 (unsigned long long)w->slot_bytes, (unsigned long long)w->window_bytes, (int)w->max_ranks,
 			 mesh->layout.slot_bytes, mesh->layout.window_bytes, mesh->max_ranks);
+		return COVEY_ERR_INVAL;
+	}
+	if (w->algo != mesh->algo) {
+		snprintf(why, bytes, "settings differ: algo (COVEY_ALGO) must be alike on all ranks");
 		return COVEY_ERR_INVAL;
 	}
 	*by_tcp = !same || w->transport == COVEY_TRANSPORT_TCP || mesh->transport == COVEY_TRANSPORT_TCP;

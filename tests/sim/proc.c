@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "plan.h"
 #include "world.h"
 
 struct proc *sim_proc_of(struct sim *s, uint64_t inc)
@@ -194,6 +195,8 @@ static void engine_open(struct proc *p)
 	p->mesh.own[0] = 0;
 	if (cvy_engine_open(&p->engine, &p->mesh, p->sim->box, p->sim->undo_bytes))
 		abort();
+	if (p->sim->hosts == 2 && cvy_plan_rules(p->engine, "allreduce=chain")) /* its costs want more bytes */
+		abort();
 	p->engine->sink = (struct cvy_sink){ engine_post, p };
 	p->engine->send = sim_send;
 	p->engine->send_ctx = p;
@@ -267,7 +270,7 @@ struct proc *sim_spawn(struct sim *s, int rank, int create)
 	p->alive = 1;
 	p->rank = -1;
 	p->want_rank = rank;
-	p->host = s->hosts ? p->id / s->hosts % 2 : 0;
+	p->host = s->hosts ? (rank >= 0 ? rank : p->id) / s->hosts % 2 : 0;
 	p->sees_old = s->two && sim_draw(s, SIM_STORE, 2);
 	s->proc[s->procs++] = p;
 	snprintf(addr, sizeof(addr), "p%d", p->id);

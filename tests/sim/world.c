@@ -153,7 +153,10 @@ static void open_world(struct sim *s, uint64_t seed, int trace)
 	s->world = 2 + (int)sim_draw(s, SIM_WORLD, 4);
 	s->tcp = (int)sim_draw(s, SIM_WORLD, 2);
 	/* The constant is one that leaves the runs of regressions and mutants as they were. */
-	s->hosts = s->tcp && sim_hash(seed, 7071319) % 3 == 0 ? 1 + (int)(sim_hash(seed, 7071320) % 2) : 0;
+	if (s->tcp && sim_hash(seed, 7071319) % 3 == 0)
+		s->hosts = sim_hash(seed, 7071320) % 3 ? 2 : 1;
+	if (s->hosts == 2 && sim_hash(seed, 7071321) % 4)
+		s->world = 4; /* two hosts alike: allreduces are chains */
 	s->slot_bytes = sim_draw(s, SIM_WORLD, 4) ? 512 : 16384;
 	s->undo_bytes = sim_draw(s, SIM_WORLD, 4) ? 1u << 20 : 0;
 	s->blind = sim_draw(s, SIM_WORLD, 3) == 0;

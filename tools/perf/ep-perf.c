@@ -42,7 +42,7 @@ static const char doc[] =
 	"failed, "
 	"64 usage.";
 
-enum { OPT_JSON = 256, OPT_PLOT, OPT_SPOIL, OPT_TOKENS, OPT_HIDDEN, OPT_EXPERTS, OPT_TOPK };
+enum { OPT_JSON = 256, OPT_EXPLAIN, OPT_PLOT, OPT_SPOIL, OPT_TOKENS, OPT_HIDDEN, OPT_EXPERTS, OPT_TOPK };
 
 static const struct argp_option options[] = {
 	{ "minbytes", 'b', "BYTES", 0, "First size (32M)", 1 },
@@ -58,6 +58,7 @@ static const struct argp_option options[] = {
 	{ "average", 'a', "0|1|2|3", 0, "The time is that of rank 0, the average, the least, the most (1)", 1 },
 	{ "timeout", 'T', "SECONDS", 0, "Give up after so long", 1 },
 	{ "fault", 'F', "kill|stop:RANK@ITER", 0, "Strike a rank", 2 },
+	{ "explain", OPT_EXPLAIN, NULL, 0, "Say which algorithm is taken at which size, and leave", 2 },
 	{ "json", OPT_JSON, "FILE", 0, "Write the table for other programs", 2 },
 	{ "plot", OPT_PLOT, "FILE", 0, "Draw time by size, as SVG", 2 },
 	{ "tokens", OPT_TOKENS, "T", 0, "dispatch: tokens of a rank (128)", 3 },
@@ -311,6 +312,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	case OPT_PLOT:
 		opt->plot = arg;
 		return 0;
+	case OPT_EXPLAIN:
+		opt->explain = true;
+		return 0;
 	case OPT_SPOIL:
 		opt->spoil = true;
 		return 0;
@@ -325,6 +329,8 @@ static void check_options(const struct reading *in)
 {
 	const struct perf_options *opt = in->opt;
 
+	if (opt->explain)
+		return;
 	if (!opt->op && !in->ep)
 		usage("an operation is needed: allreduce, barrier, dispatch, ... (see --help)");
 	if (opt->min_bytes > opt->max_bytes)

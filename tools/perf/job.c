@@ -134,6 +134,18 @@ static int sum_up(struct perf_job *job)
 	return ok ? PERF_OK : PERF_WRONG;
 }
 
+static int explain(struct perf_job *job)
+{
+	static char text[16384];
+	int err = covey_explain(job->group, text, sizeof(text));
+
+	if (err)
+		return perf_fail(job, "explain", err), PERF_FAILED;
+	if (perf_speaks(job))
+		fputs(text, stdout);
+	return PERF_OK;
+}
+
 int perf_run(struct perf_job *job)
 {
 	struct covey_view view;
@@ -149,8 +161,8 @@ int perf_run(struct perf_job *job)
 		return perf_fail(job, "joining the group", err), PERF_FAILED;
 	job->rank = view.rank;
 	job->size = view.size;
-	code = job->opt.op ? table(job) : perf_ep(job);
-	if (code == PERF_OK)
+	code = job->opt.explain ? explain(job) : job->opt.op ? table(job) : perf_ep(job);
+	if (code == PERF_OK && !job->opt.explain)
 		code = sum_up(job);
 	if (code != PERF_FAILED && covey_leave(job->group, 0))
 		code = code == PERF_OK ? PERF_FAILED : code;

@@ -88,7 +88,8 @@ struct perf_options {
 	int fault, fault_rank, fault_iter;
 	int tokens, hidden, experts, topk;
 	const char *json, *plot;
-	bool spoil; /* one bit before each check: it must be found */
+	bool explain; /* print what is taken, and leave */
+	bool spoil;   /* one bit before each check: it must be found */
 	double least_busbw;
 };
 

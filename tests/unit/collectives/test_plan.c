@@ -1,0 +1,296 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The table of algorithms: what COVEY_ALGO may say, what is taken where, that each algorithm gives the same bits over
+ * hosts of all shapes, and that ranks which were asked for different ones find out when they join.
+ *
+ * labels: redis
+ */
+#include "harness.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "handle.h"
+#include "plan.h"
+
+#define N(array) (int)(sizeof(array) / sizeof((array)[0]))
+
+/* ---- COVEY_ALGO ---- */
+
+static struct cvy_engine *bare(void)
+{
+	struct cvy_engine *e = calloc(1, sizeof(*e));
+
+	e->box = cvy_errbox_new();
+	e->layout = cvy_layout(256u << 20, 128u << 10);
+	return e;
+}
+
+static void bare_free(struct cvy_engine *e)
+{
+	cvy_errbox_free(e->box);
+	free(e->rule);
+	free(e);
+}
+
+static const struct {
+	const char *text, *says;
+} bad[] = {
+	{ "allreduce", "an algorithm is needed, of oneshot, twoshot, twolevel, chain" },
+	{ "allreduce=", "an algorithm is needed, of oneshot" },
+	{ "allreduce=flat", "an algorithm is needed, of oneshot" },
+	{ "allreduce=oneshots", "an algorithm is needed" },
+	{ "sum=oneshot", "an operation is needed, of allreduce, broadcast, allgather, allgatherv, barrier" },
+	{ "=oneshot", "an operation is needed" },
+	{ "barrier=flat,", "an operation is needed" },
+	{ "barrier=flat,,barrier=flat", "an operation is needed" },
+	{ "barrier:=flat", "bytes are needed" },
+	{ "barrier:-=flat", "bytes are needed" },
+	{ "barrier:1M-1K=flat", "bytes are needed" },
+	{ "barrier:x-=flat", "bytes are needed, like 64K-1M, 1M- or -8; algorithms are flat, twolevel" },
+	{ "barrier:-1=flat:", "a comma is needed" },
+	{ "barrier:99999999999999999999-=flat", "bytes are needed" },
+	{ "barrier:18014398509481984G-=flat", "bytes are needed" },
+	{ "barrier:4Q=flat", "an algorithm is needed" },
+};
+
+START_TEST(bad_text_is_refused_with_what_would_be_right)
+{
+	struct cvy_engine *e = bare();
+	struct covey_error_info info;
+
+	ck_assert_int_eq(cvy_plan_rules(e, bad[_i].text), COVEY_ERR_INVAL);
+	cvy_errbox_get(e->box, &info);
+	ck_assert_msg(strstr(info.cause, bad[_i].says) != NULL, "%s: %s", bad[_i].text, info.cause);
+	bare_free(e);
+}
+END_TEST
+
+START_TEST(as_many_rules_as_there_may_be)
+{
+	struct cvy_engine *e = bare();
+	char text[1024] = "barrier=flat";
+
+	for (int i = 1; i < 32; i++)
+		strcat(text, ",barrier=flat");
+	ck_assert_int_eq(cvy_plan_rules(e, text), 0);
+	ck_assert_int_eq(e->rules, 32);
+	strcat(text, ",barrier=flat");
+	ck_assert_int_eq(cvy_plan_rules(e, text), COVEY_ERR_INVAL);
+	bare_free(e);
+}
+END_TEST
+
+static const char *taken(struct cvy_engine *e, const struct cvy_op_kind *kind, int ranks, int hosts, size_t bytes)
+{
+	struct cvy_shape s = { .ranks = ranks,
+			       .hosts = hosts,
+			       .widest = ranks / hosts,
+			       .even = 1,
+			       .parts = hosts - 1,
+			       .dtype = COVEY_FLOAT32,
+			       .slot_bytes = 128u << 10,
+			       .piece = 128u << 10,
+			       .bytes = bytes,
+			       .ticks = bytes / (128u << 10) + 1 };
+	int asked;
+	const struct cvy_algorithm *a = cvy_plan_best(e, kind, &s, &asked);
+
+	return a ? a->name : "none";
+}
+
+START_TEST(rules_hold_for_their_bytes_the_first_that_fits)
+{
+	struct cvy_engine *e = bare();
+	const struct cvy_op_kind *kind = &cvy_op_allreduce;
+
+	ck_assert_int_eq(cvy_plan_rules(e, "allreduce:1K-2K=twoshot,allreduce:2K=oneshot,allreduce:1M-=oneshot,"
+					   "allreduce:-8=twoshot,broadcast=twolevel"),
+			 0);
+	ck_assert_str_eq(taken(e, kind, 4, 1, 1023), "oneshot");
+	ck_assert_str_eq(taken(e, kind, 4, 1, 1024), "twoshot");
+	ck_assert_str_eq(taken(e, kind, 4, 1, 2048), "twoshot");
+	ck_assert_str_eq(taken(e, kind, 4, 1, 2049), "oneshot");
+	ck_assert_str_eq(taken(e, kind, 4, 1, 1 << 20), "oneshot");
+	ck_assert_str_eq(taken(e, kind, 4, 1, 8), "twoshot");
+	ck_assert_str_eq(taken(e, &cvy_op_broadcast, 4, 1, 8), "flat"); /* it cannot be done on one host */
+	ck_assert_str_eq(taken(e, &cvy_op_broadcast, 4, 2, 8), "twolevel");
+	bare_free(e);
+}
+END_TEST
+
+START_TEST(hosts_and_bytes_decide)
+{
+	struct cvy_engine *e = bare();
+
+	ck_assert_str_eq(taken(e, &cvy_op_allreduce, 4, 1, 32 << 10), "oneshot");
+	ck_assert_str_eq(taken(e, &cvy_op_allreduce, 4, 1, (32 << 10) + 1), "twoshot");
+	ck_assert_str_eq(taken(e, &cvy_op_allreduce, 2, 1, 1 << 30), "oneshot");
+	ck_assert_str_eq(taken(e, &cvy_op_allreduce, 1, 1, 1 << 30), "oneshot");
+	ck_assert_str_eq(taken(e, &cvy_op_allreduce, 4, 2, 8), "twolevel");
+	ck_assert_str_eq(taken(e, &cvy_op_allreduce, 4, 2, 4 << 20), "chain");
+	ck_assert_str_eq(taken(e, &cvy_op_allreduce, 4, 4, 4 << 20), "twoshot"); /* each lives alone */
+	ck_assert_str_eq(taken(e, &cvy_op_barrier, 4, 4, 0), "flat");
+	ck_assert_str_eq(taken(e, &cvy_op_barrier, 4, 2, 0), "twolevel");
+	ck_assert_str_eq(taken(e, &cvy_op_allgather, 16, 4, 1 << 20), "flat"); /* three parts do not fit half a slot */
+	ck_assert_str_eq(taken(e, &cvy_op_broadcast, 16, 4, 1 << 20), "twolevel");
+	ck_assert_str_eq(taken(e, &cvy_op_alltoall, 4, 2, 8), "none");
+	bare_free(e);
+}
+END_TEST
+
+/* ---- each of them, over hosts of all shapes ---- */
+
+static const char *const wishes[] = { "allreduce=oneshot", "allreduce=twoshot",
+				      "allreduce=twolevel,broadcast=twolevel,allgather=twolevel,barrier=twolevel",
+				      "allreduce=chain,broadcast=flat,allgather=flat,barrier=flat" };
+static const int shapes[][2] = { { 4, -2 }, { 5, -2 }, { 6, -3 }, { 7, 3 }, { 3, 0 } };
+
+#define MOST 70001
+
+static void check_bits(struct member *m, size_t count, int dtype, int redop, uint64_t seed)
+{
+	size_t bytes = count * type_bytes(dtype);
+	uint8_t *in = malloc(bytes + 1), *out = malloc(bytes + 1), *want = malloc(bytes + 1);
+	struct covey_result res;
+	int err;
+
+	type_input(in, count, dtype, m->rank, seed);
+	type_fold(want, count, dtype, redop, (1ull << m->n) - 1, seed);
+	err = covey_allreduce(in, out, count, dtype, redop, m->group, NULL, &res);
+	must(!err && !memcmp(out, want, bytes), "allreduce of %zu, type %d, op %d, %d ranks: %s", count, dtype, redop,
+	     m->n, covey_strerror(err));
+	type_input(want, count, dtype, m->n - 1, seed);
+	err = covey_broadcast(in, out, count, dtype, m->n - 1, m->group, NULL, &res);
+	must(!err && !memcmp(out, want, bytes), "broadcast of %zu: %s", count, covey_strerror(err));
+	must(!covey_barrier(m->group, NULL, &res), "barrier");
+	free(in);
+	free(out);
+	free(want);
+}
+
+static void run_all(struct member *m)
+{
+	static const size_t counts[] = { 1, 8, 33, 4096, 8192, 20000, MOST };
+	static const int dtypes[] = { COVEY_FLOAT32, COVEY_FLOAT16, COVEY_INT64, COVEY_UINT8 };
+	static const int redops[] = { COVEY_SUM, COVEY_AVG, COVEY_MAX };
+	uint64_t seed = 1;
+
+	for (int c = 0; c < N(counts); c++)
+		for (int t = 0; t < N(dtypes); t++)
+			check_bits(m, counts[c], dtypes[t], redops[(c + t) % N(redops)], seed++);
+	m->no_leave = 1;
+	pthread_barrier_wait(m->arg);
+}
+
+START_TEST(every_algorithm_gives_the_same_bits)
+{
+	const int *shape = shapes[_i / N(wishes)];
+	struct covey_config config = harness_config("plan", shape[0]);
+	pthread_barrier_t end;
+
+	config.algo = wishes[_i % N(wishes)];
+	config.slot_bytes = _i % 2 ? 16384 : 0;
+	pthread_barrier_init(&end, NULL, (unsigned)config.world);
+	harness_threads_on(&config, run_all, &end, shape[1]);
+	pthread_barrier_destroy(&end);
+}
+END_TEST
+
+/* ---- what is shown, and what must be alike ---- */
+
+static void run_explain(struct member *m)
+{
+	char text[4096];
+
+	must(!covey_explain(m->group, text, sizeof(text)), "explain");
+	must(strstr(text, "ranks 4, hosts 2, up to 2 ranks on one, all alike"), "%s", text);
+	must(strstr(text, "\nallreduce           0       64  twolevel"), "%s", text);
+	must(strstr(text, "\nallreduce          65       1K  oneshot "), "%s", text);
+	must(strstr(text, "(COVEY_ALGO)\nallreduce        1025 "), "%s", text);
+	must(strstr(text, "chain"), "%s", text);
+	must(covey_explain(m->group, NULL, 0) == COVEY_ERR_INVAL, "no text");
+	must(!covey_explain(m->group, text, 5) && !strcmp(text, "rank"), "%s", text);
+	pthread_barrier_wait(m->arg); /* who leaves is gone from the table */
+}
+
+START_TEST(explain_shows_what_is_taken)
+{
+	struct covey_config config = harness_config("explain", 4);
+	pthread_barrier_t end;
+
+	config.algo = "allreduce:65-1K=oneshot";
+	pthread_barrier_init(&end, NULL, 4);
+	harness_threads_on(&config, run_explain, &end, -2);
+	pthread_barrier_destroy(&end);
+}
+END_TEST
+
+struct odd {
+	struct covey_config config;
+	int rank;
+	struct covey_error_info info;
+};
+
+static void *join_oddly(void *arg)
+{
+	struct odd *odd = arg;
+	struct covey_group *group = NULL;
+	int err;
+
+	odd->config.rank = odd->rank;
+	odd->config.algo = odd->rank ? "barrier=flat" : NULL;
+	odd->config.join_ms = 500;
+	err = covey_join(&odd->config, &group);
+	must(err, "rank %d joins", odd->rank);
+	covey_last_error(NULL, &odd->info);
+	return NULL;
+}
+
+START_TEST(ranks_that_want_different_algorithms_do_not_join)
+{
+	struct odd odd[2];
+	pthread_t id[2];
+
+	for (int r = 0; r < 2; r++) {
+		odd[r] = (struct odd){ .config = harness_config("odd", 2), .rank = r };
+		odd[r].config.group = "plan-odd";
+		ck_assert(!pthread_create(&id[r], NULL, join_oddly, &odd[r]));
+	}
+	for (int r = 0; r < 2; r++)
+		pthread_join(id[r], NULL);
+	for (int r = 0; r < 2; r++)
+		ck_assert_msg(strstr(odd[r].info.cause, "COVEY_ALGO") != NULL, "rank %d: %s", r, odd[r].info.cause);
+}
+END_TEST
+
+START_TEST(bad_text_fails_the_join)
+{
+	struct covey_config config = harness_config("bad", 1);
+	struct covey_group *group = NULL;
+	struct covey_error_info info;
+
+	config.algo = "barrier=tree";
+	ck_assert_int_eq(covey_join(&config, &group), COVEY_ERR_INVAL);
+	covey_last_error(NULL, &info);
+	ck_assert_ptr_nonnull(strstr(info.cause, "an algorithm is needed, of flat, twolevel"));
+}
+END_TEST
+
+int main(void)
+{
+	Suite *suite = suite_create("collectives/plan");
+	TCase *tc = tcase_create("plan");
+
+	tcase_add_loop_test(tc, bad_text_is_refused_with_what_would_be_right, 0, N(bad));
+	tcase_add_test(tc, as_many_rules_as_there_may_be);
+	tcase_add_test(tc, rules_hold_for_their_bytes_the_first_that_fits);
+	tcase_add_test(tc, hosts_and_bytes_decide);
+	tcase_add_loop_test(tc, every_algorithm_gives_the_same_bits, 0, N(wishes) * N(shapes));
+	tcase_add_test(tc, explain_shows_what_is_taken);
+	tcase_add_test(tc, ranks_that_want_different_algorithms_do_not_join);
+	tcase_add_test(tc, bad_text_fails_the_join);
+	suite_add_tcase(suite, tc);
+	return harness_main(suite);
+}
