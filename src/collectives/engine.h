@@ -144,7 +144,8 @@ struct cvy_hosts {
 	int *like;  /* [n] of each host, the rank that is its nth, modulo */
 	int *out;   /* [nout] ranks told of the first round: one of each other host, and those here with a socket */
 	int *mate;  /* [nmate] ranks of this host with a socket */
-	int nout, nmate;
+	int *near;  /* [nnear] ranks on other hosts that this one hears of in operations of two levels, and out */
+	int nout, nmate, nnear;
 };
 
 /* The sources of the view that operations run in, ascending by rank. */
@@ -239,6 +240,7 @@ struct cvy_engine {
 
 	struct cvy_plan_rule *rule; /* [rules] of COVEY_ALGO (plan.h) */
 	int rules;
+	unsigned looks; /* at links, while an operation in two levels is under way */
 
 	struct cvy_pairs *pairs; /* messages, NULL: none yet */
 

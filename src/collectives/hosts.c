@@ -93,6 +93,11 @@ static void pair_up(const struct cvy_set *set, struct cvy_hosts *h, const int *c
 	}
 }
 
+static int is_mate(const struct cvy_hosts *h, int rank)
+{
+	return h->nmate && h->mate[h->nmate - 1] == rank;
+}
+
 static void list_out(const struct cvy_set *set, struct cvy_hosts *h)
 {
 	int at = 0;
@@ -105,6 +110,8 @@ static void list_out(const struct cvy_set *set, struct cvy_hosts *h)
 			at++;
 		if (h->of[k] == h->own && at < set->npush && set->push[at] == set->rank[k])
 			h->mate[h->nmate++] = h->out[h->nout++] = set->rank[k];
+		if (h->of[k] == h->own ? is_mate(h, set->rank[k]) : k == h->like[h->of[k]] || h->via[k] == set->self)
+			h->near[h->nnear++] = set->rank[k];
 	}
 }
 
@@ -114,7 +121,7 @@ int cvy_hosts_build(const struct cvy_view *view, struct cvy_set *set)
 	size_t n = (size_t)set->n;
 	int *room, *work = malloc((2 * HOSTS_MAX + n) * sizeof(*work));
 
-	room = work ? calloc(7 * n + 1, sizeof(*room)) : NULL;
+	room = work ? calloc(8 * n + 1, sizeof(*room)) : NULL;
 	cvy_hosts_clear(&set->hosts);
 	if (!room) {
 		free(work);
@@ -126,6 +133,7 @@ int cvy_hosts_build(const struct cvy_view *view, struct cvy_set *set)
 	h.like = h.place + n; /* of at most n hosts, and at most n sources here, each of one of these */
 	h.out = h.like + 2 * n;
 	h.mate = h.out + n;
+	h.near = h.mate + n;
 	find_hosts(view, set, &h, work);
 	if (set->self < 0)
 		h.n = 0;

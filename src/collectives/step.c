@@ -13,6 +13,7 @@
 #include "pair.h"
 #include "plan.h"
 
+#define FAR_LOOKS 8	      /* how many times as often the near links are looked at */
 #define TICKS_MAX 0xc0000000u /* of a view: then a new one is asked for, so that no number comes twice */
 
 /* ---- slots ---- */
@@ -428,9 +429,27 @@ int cvy_op_step(struct cvy_engine *e, struct cvy_op *op)
 	return progress;
 }
 
+/*
+ * A look at a socket is a call of the system. An operation in two levels hears of one rank of each host, mostly: the
+ * other links are looked at now and then, for done lines and the end of a link.
+ */
+static int poll_links(struct cvy_engine *e)
+{
+	const struct cvy_hosts *h = &e->set.hosts;
+	int few = e->head && e->head->way && ++e->looks % FAR_LOOKS && !cvy_pairs_busy(e), progress = 0;
+
+	for (int i = 0; i < (few ? h->nnear : e->set.npush); i++) {
+		struct cvy_link *link = cvy_mesh_link(e->mesh, few ? h->near[i] : e->set.push[i]);
+
+		if (link && link->ops->poll && link->ops->poll(link) > 0)
+			progress = 1;
+	}
+	return progress;
+}
+
 int cvy_engine_step(struct cvy_engine *e)
 {
-	int progress = 0, ended = __atomic_load_n(&e->ended, __ATOMIC_RELAXED);
+	int progress, ended = __atomic_load_n(&e->ended, __ATOMIC_RELAXED);
 
 	if (ended) { /* also when it came from inside: no memory for a set of members */
 		cvy_engine_end_all(e, ended);
@@ -441,12 +460,7 @@ int cvy_engine_step(struct cvy_engine *e)
 			cvy_repair_step(e);
 		return e->pairs ? cvy_pairs_step(e) : 0; /* messages do not freeze */
 	}
-	for (int i = 0; i < e->set.npush; i++) {
-		struct cvy_link *link = cvy_push_link(e, i);
-
-		if (link && link->ops->poll && link->ops->poll(link) > 0)
-			progress = 1;
-	}
+	progress = poll_links(e);
 	if (e->pairs)
 		progress |= cvy_pairs_step(e);
 	if (e->head)
