@@ -27,6 +27,7 @@ void cvy_set_clear(struct cvy_set *set)
 	free(set->link);
 	free(set->push);
 	free(set->local);
+	free(set->host);
 	cvy_hosts_clear(&set->hosts);
 	memset(set, 0, sizeof(*set));
 }
@@ -41,7 +42,9 @@ static int set_alloc(struct cvy_set *set, int n)
 	set->link = calloc((size_t)n + 1, sizeof(*set->link));
 	set->push = calloc((size_t)n + 1, sizeof(*set->push));
 	set->local = calloc((size_t)n + 1, sizeof(*set->local));
-	return set->rank && set->page && set->base && set->src && set->gone && set->link && set->push && set->local;
+	set->host = calloc((size_t)n + 1, sizeof(*set->host));
+	return set->rank && set->page && set->base && set->src && set->gone && set->link && set->push && set->local &&
+	       set->host;
 }
 
 static void set_add(struct cvy_engine *e, struct cvy_set *set, int rank)
@@ -50,6 +53,7 @@ static void set_add(struct cvy_engine *e, struct cvy_set *set, int rank)
 	int k = set->n++;
 
 	set->rank[k] = rank;
+	set->host[k] = e->view->member[rank].host;
 	set->base[k] = cvy_mesh_view(e->mesh, rank);
 	set->page[k] = (struct cvy_page *)(uintptr_t)set->base[k];
 	if (rank == e->rank)
@@ -86,7 +90,7 @@ void cvy_set_build(struct cvy_engine *e)
 		goto fail;
 	CVY_MASK_EACH(r, &e->mask)
 	set_add(e, &set, r);
-	if (cvy_hosts_build(e->view, &set))
+	if (cvy_hosts_build(&set))
 		goto fail;
 	cvy_set_clear(&e->set);
 	e->set = set;
@@ -136,12 +140,15 @@ static void without_pending(struct cvy_engine *e)
 		set->base[n] = set->base[k];
 		set->gone[n] = set->gone[k];
 		set->link[n] = set->link[k];
+		set->host[n] = set->host[k];
 		if (k == set->self)
 			set->self = n;
 		n++;
 	}
+	if (set->n == n)
+		return;
 	set->n = n;
-	if (set->hosts.n > 1 && cvy_hosts_build(e->view, set))
+	if (cvy_hosts_build(set))
 		__atomic_store_n(&e->ended, COVEY_ERR_NOMEM, __ATOMIC_RELEASE);
 }
 

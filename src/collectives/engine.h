@@ -162,6 +162,7 @@ struct cvy_set {
 	int npush;
 	int nlocal; /* peers on this host that sleep on our lines */
 	struct cvy_page **local;
+	uint64_t *host; /* name of each source's host in the view that the set was made of */
 	struct cvy_hosts hosts;
 };
 
@@ -402,7 +403,7 @@ int cvy_op_step(struct cvy_engine *e, struct cvy_op *op); /* the pipeline of one
 
 /* ---- hosts.c: operations in two levels ---- */
 
-int cvy_hosts_build(const struct cvy_view *view, struct cvy_set *set); /* 0 or NOMEM */
+int cvy_hosts_build(struct cvy_set *set); /* from set->host: 0 or NOMEM */
 void cvy_hosts_clear(struct cvy_hosts *hosts);
 /* Of an operation that is not flat: does @round (3: the end of a chain) wait for the k-th source? */
 int cvy_hosts_needs(const struct cvy_engine *e, const struct cvy_op *op, int k, int round);

@@ -25,22 +25,22 @@ void cvy_hosts_clear(struct cvy_hosts *hosts)
 }
 
 /* The host of each source, numbered as they come. */
-static void find_hosts(const struct cvy_view *view, const struct cvy_set *set, struct cvy_hosts *h, int *count)
+static void find_hosts(const struct cvy_set *set, struct cvy_hosts *h, int *count)
 {
-	int at = 0, *first = count + HOSTS_MAX; /* a rank of each */
+	int at = 0, *first = count + HOSTS_MAX; /* a source of each */
 
 	for (int k = 0; k < set->n; k++) {
-		uint64_t name = view->member[set->rank[k]].host;
+		uint64_t name = set->host[k];
 
-		if (!h->n || view->member[first[at]].host != name) /* neighbours have neighbouring ranks, mostly */
-			for (at = 0; at < h->n && view->member[first[at]].host != name;)
+		if (!h->n || set->host[first[at]] != name) /* neighbours have neighbouring ranks, mostly */
+			for (at = 0; at < h->n && set->host[first[at]] != name;)
 				at++;
 		if (at == HOSTS_MAX) {
 			h->n = 0;
 			return;
 		}
 		if (at == h->n) {
-			first[h->n] = set->rank[k];
+			first[h->n] = k;
 			count[h->n++] = 0;
 		}
 		h->of[k] = at;
@@ -115,7 +115,7 @@ static void list_out(const struct cvy_set *set, struct cvy_hosts *h)
 	}
 }
 
-int cvy_hosts_build(const struct cvy_view *view, struct cvy_set *set)
+int cvy_hosts_build(struct cvy_set *set)
 {
 	struct cvy_hosts h = { .n = 0 };
 	size_t n = (size_t)set->n;
@@ -134,7 +134,7 @@ int cvy_hosts_build(const struct cvy_view *view, struct cvy_set *set)
 	h.out = h.like + 2 * n;
 	h.mate = h.out + n;
 	h.near = h.mate + n;
-	find_hosts(view, set, &h, work);
+	find_hosts(set, &h, work);
 	if (set->self < 0)
 		h.n = 0;
 	if (h.n > 1) {
