@@ -2,6 +2,7 @@
 /* The collectives of covey.h: arguments are checked, an operation is planned, then posted or run. */
 #include "algo.h"
 #include "calls.h"
+#include "distance.h"
 #include "handle.h"
 #include "plan.h"
 #include "reduce.h"
@@ -119,7 +120,13 @@ static int run(struct covey_group *group, const struct call *c, struct covey_res
 	struct cvy_op *op = NULL;
 	int err = make(group, c, &op);
 
-	return err ? cvy_calls_failed(err) : cvy_engine_run(group->engine, op, result);
+	if (err)
+		return cvy_calls_failed(err);
+	err = cvy_engine_run(group->engine, op, result);
+	if (__atomic_load_n(&group->engine->distance.asked, __ATOMIC_RELAXED) < CVY_DISTANCE_TRIES &&
+	    c->kind->op_class == CVY_OP_ALL && !cvy_calls_open())
+		cvy_distance_measure(group->engine); /* all come out of it together */
+	return err;
 }
 
 static int start(struct covey_group *group, const struct call *c, struct covey_work **work)

@@ -239,6 +239,10 @@ struct cvy_engine {
 	uint8_t *scratch; /* give buffer */
 	size_t scratch_bytes;
 
+	struct {		 /* of a neighbour's core */
+		int asked, rank; /* times; rank -1: there is none */
+		uint64_t ns;	 /* there and back, 0: unsure */
+	} distance;
 	struct cvy_plan_rule *rule; /* [rules] of COVEY_ALGO (plan.h) */
 	int rules;
 	unsigned looks; /* at links, while an operation in two levels is under way */
