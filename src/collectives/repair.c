@@ -405,6 +405,8 @@ static int give_tick(struct cvy_engine *e, const struct cvy_msg *msg, struct cvy
 						     : -1 };
 	const uint8_t *bytes = NULL;
 
+	if (res->status == COVEY_ERR_ROOT && head.root < 0)
+		head.sig = 0; /* who has no root is done at once, whatever others call: that goes for all */
 	if (elsewhere(e, msg, o ? NULL : op, &head)) {
 		;
 	} else if (res->status || (!o && !op->kind->give)) {
