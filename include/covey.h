@@ -147,6 +147,7 @@ static inline int covey_mask_count(const struct covey_mask *mask)
 enum covey_transport { COVEY_TRANSPORT_AUTO, COVEY_TRANSPORT_SHM, COVEY_TRANSPORT_TCP };
 enum covey_admission { COVEY_ADMISSION_AUTO = 1, COVEY_ADMISSION_MANUAL };
 enum covey_on_loss { COVEY_ON_LOSS_CONTINUE, COVEY_ON_LOSS_FAIL };
+enum covey_late { COVEY_LATE_WAIT, COVEY_LATE_EVICT };
 enum covey_create { COVEY_CREATE_FIRST, COVEY_CREATE_NEVER }; /* NEVER: replacements and joiners */
 
 #define COVEY_RANK_ANY (-1)
@@ -182,6 +183,8 @@ struct covey_config {
 	const char *metrics;	 /* where to serve metrics: unix:PATH or tcp:[HOST:]PORT; NULL: nowhere */
 	const char *flight;	 /* directory for the record of the last operations; NULL: memory of this process */
 	const char *algo;	 /* algorithms to take, OPERATION[:FROM-TO]=ALGORITHM,...; alike on all ranks */
+	int late_ms;		 /* 0: none; deadline of dispatch and combine calls that give no timeout_ms */
+	int late;		 /* enum covey_late: what becomes of a rank that was masked as late */
 };
 
 #define COVEY_CONFIG_INIT \
@@ -539,6 +542,7 @@ struct covey_dispatch_args {
 	int32_t *count;
 	int32_t *src_info;
 	int64_t *range;
+	int timeout_ms; /* after it was published, sources that are not here are masked; 0: late_ms; -1: never */
 };
 
 #define COVEY_DISPATCH_INIT \
@@ -552,6 +556,9 @@ struct covey_dispatch_args {
  * @result: mask = sources whose tokens are here; a missing source has zero rows
  * _send posts and publishes; _recv waits for that one. Between them no other operation of the group
  * completes (later ones queue).
+ * With a deadline (timeout_ms, or late_ms of the group) a rank goes on without a source that is not here
+ * by then: at most four operations past it, then it waits. All ranks give a deadline or none does, else
+ * MISMATCH. Who was late may find an operation decided without it: status 0, mask empty, no rows.
  * Errors: INVAL, STALE (the group grew since create or remap), FENCED, CLOSED, ABORTED
  */
 COVEY_API int covey_dispatch(struct covey_ep *ep, const struct covey_dispatch_args *args, struct CUstream_st *stream,
@@ -579,6 +586,7 @@ struct covey_combine_args {
 	const int32_t *experts;
 	const float *weights;
 	void *out;
+	int timeout_ms; /* as of dispatch: owners that are not here take no part */
 };
 
 #define COVEY_COMBINE_INIT \

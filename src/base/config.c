@@ -79,6 +79,8 @@ static const struct bound {
 	[SET_metrics] = { .right = "unix:PATH, or tcp:PORT or tcp:HOST:PORT, with a + to add the rank to the port" },
 	[SET_flight] = { .right = "the path of a directory" },
 	[SET_algo] = { .right = "OPERATION[:FROM-TO]=ALGORITHM,... without spaces" },
+	[SET_late_ms] = { 0, 3600000, "milliseconds from 1 to 3600000, or 0 (none)", { NULL } },
+	[SET_late] = { 0, 1, "wait or evict", { "wait", "evict" } },
 	[SET_undo_bytes] = { 0, 1ll << 46, "bytes, at most 65536G", { NULL } },
 };
 

@@ -44,7 +44,11 @@
 	  "directory for the record of the last operations, kept when the process dies; none: in its memory") \
 	X(algo, "COVEY_ALGO", STR, "", \
 	  "algorithms to take where they can be: OPERATION[:FROM-TO]=ALGORITHM,..., alike on all ranks; see ep-perf " \
-	  "--explain")
+	  "--explain") \
+	X(late_ms, "COVEY_LATE_MS", INT, 0, \
+	  "deadline of dispatch and combine calls that give none: sources that are late are masked; 0: none") \
+	X(late, "COVEY_LATE", ENUM, 0, \
+	  "wait: a rank that was masked as late stays a member; evict: who masked it asks for its removal")
 
 /* Variables that are read elsewhere, for the same table: X(ENV, "meaning") */
 #define CVY_ENV_LIST(X) \
@@ -67,7 +71,7 @@
 struct cvy_config { /* resolved: every field set, strings owned */
 	char *store, *group, *host, *interface, *secret_file, *metrics, *flight, *algo;
 	int rank, world, max_ranks, create, admission, transport, tcp_connections;
-	int join_ms, heartbeat_ms, hang_ms, link_ms, lease_ms;
+	int join_ms, heartbeat_ms, hang_ms, link_ms, lease_ms, late_ms, late;
 	size_t slot_bytes, window_bytes, undo_bytes;
 };
 

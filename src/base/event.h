@@ -67,7 +67,7 @@ enum cvy_event_kind {
 	CVY_EV_LINK_UP,	    /* control and data links to (rank, inc) stand */
 	CVY_EV_LINK_DOWN,   /* one of them broke: text */
 	CVY_EV_SUSPECT,	    /* rank, inc, source */
-	CVY_EV_LATE,	    /* rank, seq */
+	CVY_EV_LATE,	    /* rank, inc: an operation went on without it, and it is to leave for that; number */
 	CVY_EV_FROZEN,	    /* engine stands still: report */
 	CVY_EV_FROZE_NOT,   /* it does not after freeze_ms */
 	CVY_EV_FENCED,	    /* the removed are fenced, the view is learned by the engine */

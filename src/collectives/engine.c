@@ -209,7 +209,7 @@ static int claim_outcome(struct cvy_engine *e, struct cvy_op *op)
 		op->kind->take(e, op, i, o->bytes + pos + sizeof(n), n);
 		pos += sizeof(n) + n;
 	}
-	cvy_engine_decide(e, op, o->result.status, o->result.epoch, &o->result.mask, o->result.size);
+	cvy_engine_decide(e, op, o->result.status, o->result.epoch, cvy_outcome_mask(o, op), o->result.size);
 	cvy_engine_reach(e, done); /* it was counted when it was repaired */
 	free(o->bytes);
 	free(o);

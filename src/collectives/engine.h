@@ -116,7 +116,10 @@ struct cvy_op {
 	void *priv; /* of the kind */
 	struct cvy_engine *engine;
 	uint64_t posted_ns;
-	int refs; /* caller or work; queue, then record */
+	int refs;	     /* caller or work; queue, then record */
+	uint64_t timeout_ns; /* of one tick, from its publishing: who has not announced it then is masked; 0: never */
+	uint64_t late_ns;    /* that time, once it is published */
+	int late;	     /* a source was masked for it */
 	struct cvy_op *next;
 	struct covey_result result; /* last: its mask is not cleared in advance */
 };
@@ -184,6 +187,9 @@ struct cvy_engine {
 	void *send_ctx;
 	struct cvy_errbox *box;
 	size_t undo_bytes;
+	int late_ms;	   /* of dispatch and combine calls that give no time of their own, 0: none */
+	int late_evict;	   /* who is masked as late is to leave the group */
+	uint64_t clock_ns; /* of the simulator; 0: the real one */
 	int rank;
 	int mask_words;	      /* of 64 ranks, for max_ranks */
 	struct cvy_op *spare; /* a freed operation, for the next */
@@ -221,7 +227,7 @@ struct cvy_engine {
 	struct covey_mask acked; /* contributors of the last safe point: what on_loss = fail demands */
 	int on_loss;
 
-	struct covey_mask lost;		 /* private operation under way: sources whose part is not here */
+	struct covey_mask lost;		 /* private operation under way: sources that count as missing */
 	struct cvy_op *head, *tail;	 /* posted, not decided */
 	struct cvy_op *record[8];	 /* last decided operations with their tick numbers, for repair */
 	struct cvy_outcome *outcomes;	 /* repaired before the application called them */
@@ -369,13 +375,21 @@ struct cvy_outcome { /* of an operation that the application has not called yet 
 
 /*
  * Is it of the call made here? sig is 0 where nobody completed any. A private operation that others completed without
- * this rank's part was none that all had called.
+ * this rank's part was none that all had called, unless it has a deadline.
  */
 static inline int cvy_outcome_fits(const struct cvy_outcome *o, const struct cvy_op *op)
 {
 	if (o->sig && (o->sig != op->sig || (o->ticks && o->ticks != op->ticks)))
 		return 0;
-	return o->result.status || op->kind->op_class != CVY_OP_PRIVATE;
+	return o->result.status || op->kind->op_class != CVY_OP_PRIVATE || op->timeout_ns;
+}
+
+/* Contributors of an outcome that is given: of a private one nothing comes with it, not even the own part. */
+static inline const struct covey_mask *cvy_outcome_mask(const struct cvy_outcome *o, const struct cvy_op *op)
+{
+	static const struct covey_mask nobody;
+
+	return op->kind->op_class == CVY_OP_PRIVATE ? &nobody : &o->result.mask;
 }
 
 void cvy_engine_end_all(struct cvy_engine *e, int err);

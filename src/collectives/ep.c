@@ -284,7 +284,7 @@ static int check_combine(struct covey_ep *ep, const struct covey_combine_args *a
 }
 
 /* Takes @call over, whatever happens. */
-static int post(struct covey_ep *ep, int which, struct cvy_ep_call *call)
+static int post(struct covey_ep *ep, int which, struct cvy_ep_call *call, int timeout_ms)
 {
 	struct cvy_engine *e = cvy_handle_engine(ep->group);
 	struct cvy_op *op = cvy_op_new(e, which == DISPATCH ? &cvy_op_dispatch : &cvy_op_combine);
@@ -299,6 +299,12 @@ static int post(struct covey_ep *ep, int which, struct cvy_ep_call *call)
 	op->ticks = 1;
 	op->dtype = COVEY_BFLOAT16;
 	op->count = (size_t)ep->sign;
+	if (!timeout_ms)
+		timeout_ms = e->late_ms;
+	if (timeout_ms > 0) {
+		op->timeout_ns = (uint64_t)timeout_ms * CVY_MS;
+		op->detail = 1; /* with a deadline on all ranks, or on none */
+	}
 	pthread_mutex_lock(&e->lock);
 	on_loss = e->on_loss;
 	pthread_mutex_unlock(&e->lock);
@@ -356,7 +362,7 @@ COVEY_API int covey_dispatch_send(struct covey_ep *ep, const struct covey_dispat
 	if (!call)
 		return fail(ep->group, COVEY_ERR_NOMEM, "no memory for the operation");
 	call->dispatch = copy;
-	return post(ep, DISPATCH, call);
+	return post(ep, DISPATCH, call, copy.timeout_ms);
 }
 
 COVEY_API int covey_dispatch_recv(struct covey_ep *ep, uint64_t deadline_ns, struct covey_result *result)
@@ -402,7 +408,7 @@ COVEY_API int covey_combine_send(struct covey_ep *ep, const struct covey_combine
 	if (!call)
 		return fail(ep->group, COVEY_ERR_NOMEM, "no memory for the operation");
 	call->combine = copy;
-	return post(ep, COMBINE, call);
+	return post(ep, COMBINE, call, copy.timeout_ms);
 }
 
 COVEY_API int covey_combine_recv(struct covey_ep *ep, uint64_t deadline_ns, struct covey_result *result)

@@ -93,6 +93,8 @@ static int start_parts(struct covey_group *group)
 	err = cvy_plan_rules(group->engine, group->config.algo);
 	if (err)
 		return err;
+	group->engine->late_ms = group->config.late_ms;
+	group->engine->late_evict = group->config.late == COVEY_LATE_EVICT;
 	cvy_mesh_set_lock(group->mesh, &group->engine->lock);
 	group->recorder = cvy_recorder_open(&group->config, cvy_mesh_host(group->mesh));
 	group->engine->flight = group->flight = cvy_recorder_page(group->recorder);

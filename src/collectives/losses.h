@@ -43,9 +43,9 @@
 	X(admit, "completes without it; a joiner that dies is not let in", \
 	  "the ranks from here to the next safe point", "TIMEOUT on a joiner, after join_ms") \
 	X(dispatch, "it has no rows on the ranks that it had not reached", \
-	  "the sources whose tokens are here; may differ between ranks", "") \
+	  "the sources whose tokens are here; may differ between ranks; none here: this rank was late", "") \
 	X(combine, "its rows take no part; the weights are scaled up if renormalise is set", \
-	  "the owners whose rows took part; may differ between ranks", "")
+	  "the owners whose rows took part; may differ between ranks; none here: this rank was late", "")
 
 void cvy_losses_manual(FILE *file); /* the manual's table, in Markdown */
 

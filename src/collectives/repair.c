@@ -192,27 +192,47 @@ static int resume(struct cvy_engine *e, struct cvy_op *op)
 	return e->head != op;
 }
 
+enum fate { COMES, LATE, DIFFERS };
+
 /*
  * Some source never publishes the tick that is waited for: it called something else there, its ticks are past it, or
- * it has an outcome of the operation. (That is read before the line: who publishes does it before it is past.)
+ * it has an outcome of the operation. (That is read before the line: who publishes does it before it is past.) The
+ * last may be of a rank that others masked as late, where the operation has a deadline.
  */
-static int never_comes(struct cvy_engine *e, const struct cvy_op *op)
+static enum fate fate_of(struct cvy_engine *e, const struct cvy_op *op, int k)
 {
 	uint64_t tag = cvy_tag(e->epoch, op->first + (uint32_t)op->completed), there, done;
+	const struct cvy_line *line = e->set.gone[k] ? NULL : cvy_source_line(e, op, op->completed, k, 1);
+
+	if (!line || k == e->set.self)
+		return COMES;
+	done = __atomic_load_n(&e->set.page[k]->done.aux, __ATOMIC_ACQUIRE);
+	there = __atomic_load_n(&line->tag, __ATOMIC_ACQUIRE);
+	if (there == tag)
+		return line->sig != op->mark ? DIFFERS : COMES;
+	if (there >> 32 == tag >> 32 && there > tag)
+		return DIFFERS;
+	if (done < op->seq)
+		return COMES;
+	return op->timeout_ns ? LATE : DIFFERS;
+}
+
+/* Sources whose part never comes are masked: 1 if there is one. -1: one called something else. */
+static int without_late(struct cvy_engine *e, const struct cvy_op *op)
+{
+	int found = 0;
 
 	for (int k = 0; k < e->set.n; k++) {
-		const struct cvy_line *line = e->set.gone[k] ? NULL : cvy_source_line(e, op, op->completed, k, 1);
+		enum fate fate = fate_of(e, op, k);
 
-		if (!line || k == e->set.self)
-			continue;
-		done = __atomic_load_n(&e->set.page[k]->done.aux, __ATOMIC_ACQUIRE);
-		there = __atomic_load_n(&line->tag, __ATOMIC_ACQUIRE);
-		if (there == tag ? line->sig != op->mark : done >= op->seq)
-			return 1;
-		if (there >> 32 == tag >> 32 && there > tag)
-			return 1;
+		if (fate == DIFFERS)
+			return -1;
+		if (fate == LATE) {
+			cvy_mask_add(&e->lost, e->set.rank[k]);
+			found = 1;
+		}
 	}
-	return 0;
+	return found;
 }
 
 /*
@@ -223,12 +243,24 @@ static int settle_private(struct cvy_engine *e, struct cvy_op *op)
 {
 	struct covey_result other = { .status = COVEY_ERR_MISMATCH, .epoch = e->epoch, .seq = op->seq };
 
+	int found = -1;
+
 	if (published(op) && resume(e, op))
 		return 1;
-	if (published(op) && !never_comes(e, op))
-		return 0;
+	if (published(op))
+		found = without_late(e, op);
+	if (found > 0)
+		go_on(e, op);
+	if (found >= 0)
+		return e->head != op;
 	settle(e, &other);
 	return 1;
+}
+
+/* Others may have completed it without this rank: they masked it as late, and a holder can say so. */
+static int masked_elsewhere(const struct cvy_op *op)
+{
+	return op->timeout_ns && !published(op);
 }
 
 void cvy_repair_step(struct cvy_engine *e)
@@ -249,7 +281,7 @@ void cvy_repair_step(struct cvy_engine *e)
 		}
 		if (s == e->failed.seq) {
 			settle(e, &e->failed);
-		} else if (op && op->kind->op_class == CVY_OP_PRIVATE) {
+		} else if (op && op->kind->op_class == CVY_OP_PRIVATE && !masked_elsewhere(op)) {
 			if (!settle_private(e, op))
 				return;
 		} else {
@@ -492,7 +524,7 @@ static void take(struct cvy_engine *e, struct cvy_outcome *o)
 	}
 	if (status)
 		cvy_engine_explain(e, op, status);
-	cvy_engine_decide(e, op, status, o->result.epoch, &o->result.mask, o->result.size);
+	cvy_engine_decide(e, op, status, o->result.epoch, cvy_outcome_mask(o, op), o->result.size);
 }
 
 /*

@@ -9,7 +9,9 @@
 #include <string.h>
 
 #include "chain.h"
+#include "clock.h"
 #include "guard.h"
+#include "log.h"
 #include "pair.h"
 #include "plan.h"
 
@@ -190,6 +192,40 @@ static int left(struct cvy_engine *e, struct cvy_op *op, uint64_t i, int k, uint
 	       __atomic_load_n(&cvy_source_line(e, op, i, k, 1)->tag, __ATOMIC_ACQUIRE) == tag;
 }
 
+static uint64_t now_ns(const struct cvy_engine *e)
+{
+	return e->clock_ns ? e->clock_ns : cvy_now_ns();
+}
+
+static void tell_late(struct cvy_engine *e, const struct cvy_op *op, int rank)
+{
+	struct cvy_event ev = { .kind = CVY_EV_LATE, .rank = rank, .inc = e->view->member[rank].inc, .number = op->seq };
+
+	cvy_debug("engine", "operation %llu: rank %d is late and masked, epoch %u", (unsigned long long)op->seq, rank,
+		  e->epoch);
+	if (e->late_evict)
+		cvy_post(&e->sink, &ev);
+}
+
+/*
+ * The deadline of the call has passed without this source, or a repair has found that its part never comes: it is
+ * masked. What it announces later is not looked at, so it counts as missing for good. No deadline runs in a repair:
+ * what was published before it is taken.
+ */
+static int late(struct cvy_engine *e, struct cvy_op *op, int rank)
+{
+	if (!op->timeout_ns)
+		return 0;
+	if (covey_mask_has(&e->lost, rank))
+		return 1;
+	if (!e->active || now_ns(e) < op->late_ns)
+		return 0;
+	cvy_mask_add(&e->lost, rank);
+	op->late = 1;
+	tell_late(e, op, rank);
+	return 1;
+}
+
 /* Have all sources that the tick needs announced it? Remembers how far it looked. */
 static int arrived(struct cvy_engine *e, struct cvy_op *op, uint64_t i, int round)
 {
@@ -213,6 +249,8 @@ static int arrived(struct cvy_engine *e, struct cvy_op *op, uint64_t i, int roun
 			else if (CVY_GUARDED && op->kind->op_class == CVY_OP_TO_ROOT && round == 2 &&
 				 root_differs(e, op, i, *k, tag))
 				cvy_engine_mismatch(e, op, *k, cvy_source_line(e, op, i, *k, 1));
+			else if (CVY_GUARDED && late(e, op, e->set.rank[*k]))
+				continue;
 			return 0;
 		}
 		if (CVY_GUARDED && line->sig != op->mark) {
@@ -303,6 +341,7 @@ static int begin(struct cvy_engine *e, struct cvy_op *op)
 		cvy_plan_choose(e, op);
 	op->entered = op->second = op->completed = op->handed = 0;
 	op->scan[0] = op->scan[1] = op->scan[2] = 0;
+	op->late = 0;
 	if (op->kind->counted) /* one that is gone may have needed more */
 		op->ticks = 0;
 	if (op->kind->op_class == CVY_OP_PRIVATE)
@@ -325,7 +364,10 @@ static int begin(struct cvy_engine *e, struct cvy_op *op)
 	return 1;
 }
 
-/* Publishing ends here; what the tick showed about the others is drawn. */
+/*
+ * Publishing ends here; what the tick showed about the others is drawn: nothing where one was masked as late. So that
+ * the next ticks need not guess, ranks of an operation with a deadline tell what they completed.
+ */
 static void complete_tick(struct cvy_engine *e, struct cvy_op *op)
 {
 	uint32_t tick = op->first + (uint32_t)op->completed;
@@ -338,12 +380,12 @@ static void complete_tick(struct cvy_engine *e, struct cvy_op *op)
 		op->spoiled = 1;
 	op->completed++;
 	__atomic_store_n(&e->complete, tick, __ATOMIC_RELAXED);
-	if (waits) {
+	if (waits && !op->late) {
 		if (tick > CVY_DEPTH && e->floor < tick - CVY_DEPTH)
 			__atomic_store_n(&e->floor, tick - CVY_DEPTH, __ATOMIC_RELAXED);
-	} else {
-		tell_done(e, tick);
 	}
+	if (!waits || (op->timeout_ns && e->active))
+		tell_done(e, tick);
 }
 
 static void tell_admitted(struct cvy_engine *e, uint64_t seq)
@@ -404,6 +446,8 @@ int cvy_op_step(struct cvy_engine *e, struct cvy_op *op)
 	if (op->entered < (op->ticks ? op->ticks : 1) && may_enter(e, op->first + (uint32_t)op->entered)) {
 		if (op->kind->op_class != CVY_OP_ROOT || op->root == e->rank || !op->entered)
 			publish(e, op, op->entered, 1);
+		if (op->timeout_ns)
+			op->late_ns = now_ns(e) + op->timeout_ns;
 		op->entered++;
 		progress = 1;
 	}

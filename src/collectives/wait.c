@@ -254,6 +254,16 @@ static void pause_cpu(void)
 #endif
 }
 
+/* The head of the queue masks who is late then: no sleep goes on past it. */
+static uint64_t until_late(const struct cvy_engine *e, uint64_t now, uint64_t ns)
+{
+	const struct cvy_op *op = e->head;
+
+	if (!op || op->state != CVY_OP_ENTERED || op->late_ns <= now || op->late_ns - now >= ns)
+		return ns;
+	return op->late_ns - now;
+}
+
 /* One round of waiting. Lock held on entry and return. */
 static void be_patient(struct cvy_engine *e, const struct cvy_op *op, struct patience *p, uint64_t deadline_ns)
 {
@@ -279,6 +289,7 @@ static void be_patient(struct cvy_engine *e, const struct cvy_op *op, struct pat
 	ns = SLEEP_MS * CVY_MS;
 	if (deadline_ns != CVY_NEVER && deadline_ns - now < ns)
 		ns = deadline_ns > now ? deadline_ns - now : 1;
+	ns = until_late(e, now, ns);
 	if (cvy_pairs_busy(e) && !cvy_pairs_alone(e, op) && ns > SLEEP_MIXED_MS * CVY_MS)
 		ns = SLEEP_MIXED_MS * CVY_MS; /* several things to look for */
 	if (e->set.npush)

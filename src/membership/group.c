@@ -204,7 +204,7 @@ static void note(struct cvy_group_state *g, const struct cvy_event *e)
 		cvy_change_suspect(g, e->rank, e->inc, e->source, e->text);
 		break;
 	case CVY_EV_LATE:
-		cvy_change_want(g, "late");
+		cvy_ask_late(g, e);
 		break;
 	case CVY_EV_FROZEN:
 	case CVY_EV_FROZE_NOT:

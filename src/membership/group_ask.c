@@ -7,8 +7,10 @@
 
 static void answer(struct cvy_group_state *g, uint64_t id, int err, const char *why)
 {
-	struct cvy_action *a = cvy_do(g, CVY_DO_ANSWER, -1);
+	struct cvy_action *a = id ? cvy_do(g, CVY_DO_ANSWER, -1) : NULL; /* without id nobody waits */
 
+	if (!a)
+		return;
 	a->id = id;
 	a->err = err;
 	a->text = strdup(why ? why : "");
@@ -40,6 +42,19 @@ static void add(struct cvy_group_state *g, const struct cvy_event *e)
 		ask->inc = g->view->member[e->rank].inc;
 	if (g->view)
 		ask->size = g->view->size;
+}
+
+/* A rank that was masked as late, and the policy is that it leaves: asked for once, and anew after a refusal. */
+void cvy_ask_late(struct cvy_group_state *g, const struct cvy_event *e)
+{
+	struct cvy_event evict = { .kind = CVY_EV_API, .api = CVY_API_EVICT, .rank = e->rank };
+
+	if (!g->view || e->rank < 0 || e->rank >= g->view->max_ranks || g->view->member[e->rank].inc != e->inc)
+		return;
+	for (int i = 0; i < CVY_ASKS_MAX; i++)
+		if (g->ask[i].used && g->ask[i].api == CVY_API_EVICT && g->ask[i].inc == e->inc)
+			return;
+	add(g, &evict);
 }
 
 static void leave(struct cvy_group_state *g, const struct cvy_event *e)

@@ -228,6 +228,7 @@ void cvy_learn_acked(struct cvy_group_state *g, uint64_t epoch, const struct cvy
 
 /* group_ask.c */
 void cvy_ask_api(struct cvy_group_state *g, const struct cvy_event *event);
+void cvy_ask_late(struct cvy_group_state *g, const struct cvy_event *event);
 void cvy_ask_replied(struct cvy_group_state *g, uint64_t mark, const struct cvy_event *reply);
 void cvy_ask_advance(struct cvy_group_state *g);
 void cvy_ask_end(struct cvy_group_state *g, int err, const char *why);

@@ -215,6 +215,7 @@ static void take_first(struct proc *p)
 
 	if (c.op) {
 		res = c.op->result;
+		c.late = c.op->late;
 		if (c.shape.kind == DISPATCH || c.shape.kind == COMBINE)
 			app_ep_take(p, &c, &res);
 		if (!p->engine->ended) {

@@ -44,6 +44,7 @@ enum app_kind {
 struct shape { /* of operation seq */
 	int kind, root, in_place, on_loss;
 	int layer;    /* dispatch, combine */
+	int timed;    /* these with a deadline */
 	int odd;      /* not what the others call */
 	size_t count; /* of int32, per block */
 };
@@ -64,6 +65,7 @@ struct call {
 	size_t send_bytes, recv_bytes;
 	uint64_t send_hash; /* of the input, as it was when it was called */
 	int size, in_place;
+	int late; /* it is decided, and a source was masked as late */
 };
 
 struct app_layer;

@@ -136,9 +136,16 @@ int app_ep_same(const struct proc *p, const struct proc *q)
 
 /* ---- calls ---- */
 
-static int call_dispatch(struct proc *p, struct app_layer *l, uint64_t seq)
+/* Of each rank its own; many are shorter than a slow rank needs. */
+static int timeout_of(const struct proc *p, const struct call *c)
+{
+	return c->shape.timed ? 1 + (int)(sim_hash(p->inc ^ 0x75, c->seq) % 9) : -1;
+}
+
+static int call_dispatch(struct proc *p, struct app_layer *l, const struct call *c)
 {
 	struct covey_dispatch_args args = COVEY_DISPATCH_INIT;
+	uint64_t seq = c->seq;
 
 	l->tokens = tokens_of(p->inc, seq);
 	for (int t = 0; t < l->tokens; t++)
@@ -155,6 +162,7 @@ static int call_dispatch(struct proc *p, struct app_layer *l, uint64_t seq)
 	args.count = l->count;
 	args.src_info = l->src;
 	args.range = l->range;
+	args.timeout_ms = timeout_of(p, c);
 	return covey_dispatch_send(l->ep, &args, NULL);
 }
 
@@ -181,9 +189,10 @@ static void work(struct proc *p, struct app_layer *l)
 	}
 }
 
-static int call_combine(struct proc *p, struct app_layer *l, uint64_t seq)
+static int call_combine(struct proc *p, struct app_layer *l, const struct call *c)
 {
 	struct covey_combine_args args = COVEY_COMBINE_INIT;
+	uint64_t seq = c->seq;
 
 	work(p, l);
 	for (int i = 0; i < EP_IDS; i++)
@@ -198,6 +207,7 @@ static int call_combine(struct proc *p, struct app_layer *l, uint64_t seq)
 	args.experts = l->ids;
 	args.weights = l->weights;
 	args.out = l->out;
+	args.timeout_ms = timeout_of(p, c);
 	return covey_combine_send(l->ep, &args, NULL);
 }
 
@@ -210,7 +220,7 @@ int app_ep_call(struct proc *p, struct call *c)
 {
 	struct app_layer *l = p->app.layer[c->shape.layer];
 	int combine = c->shape.kind == COMBINE;
-	int err = combine ? call_combine(p, l, c->seq) : call_dispatch(p, l, c->seq);
+	int err = combine ? call_combine(p, l, c) : call_dispatch(p, l, c);
 
 	if (!err)
 		c->op = l->ep->sent[combine];
@@ -385,7 +395,7 @@ uint64_t app_ep_excused(const struct proc *p, const struct call *c, const struct
 		const struct proc *q = sim_proc_of(p->sim, v->inc[r]);
 		const struct outcome *o = q ? &q->outcome[seq] : NULL;
 
-		if (o && q != p && (!o->have || o->status || o->kind != DISPATCH || !(o->mask >> p->rank & 1)))
+		if (o && (!o->have || o->status || o->kind != DISPATCH || !(o->mask >> p->rank & 1)))
 			mask |= 1ull << r;
 	}
 	return mask;

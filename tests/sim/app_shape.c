@@ -9,7 +9,8 @@
 #include "algo.h"
 #include "sim.h"
 
-#define ODD_ONE_IN 71 /* operations at which one rank calls something else */
+#define TIMED(s) ((s)->seed % 16 >= 14) /* runs in which most dispatches and combines have a deadline */
+#define ODD_ONE_IN 71			/* operations at which one rank calls something else */
 
 const char *const app_names[] = { "allreduce",	    "broadcast",  "allgather", "alltoall", "alltoallv",
 				  "barrier",	    "admit",	  "dispatch",  "combine",  "reduce",
@@ -37,9 +38,10 @@ static int layer_at(const struct sim *s, uint64_t seq, struct shape *shape)
 	uint64_t h = sim_hash(s->seed * 3 + 1, seq / SIM_BLOCK);
 	char c = blocks[h / 4 % 5][seq % SIM_BLOCK - 1];
 
-	if (h % 4 || c == '.')
+	if ((h % 4 && !(TIMED(s) && h % 4 == 1)) || c == '.')
 		return 0;
-	*shape = (struct shape){ c == 'D' || c == 'd' ? DISPATCH : COMBINE, .layer = c == 'd' || c == 'c' };
+	*shape = (struct shape){ c == 'D' || c == 'd' ? DISPATCH : COMBINE, .layer = c == 'd' || c == 'c',
+				 .timed = TIMED(s) && h / 32 % 8 };
 	return 1;
 }
 

@@ -228,15 +228,25 @@ static uint64_t mask_of(const struct sim_view *v, uint64_t seq)
 	return mask;
 }
 
-/* G3: a private mask names contributors, this rank among them, and all of them unless a change came between. */
+/* With a deadline others may complete it before this rank begins: then nothing is here, not even its own part. */
+static int came_too_late(const struct call *c, uint64_t mask)
+{
+	return c->shape.timed && !mask;
+}
+
+/*
+ * G3: a private mask names contributors, this rank among them, and all of them unless a change came between or a
+ * deadline passed.
+ */
 static void check_private(struct proc *p, const struct call *c, const struct covey_result *res,
 			  const struct sim_view *v, uint64_t all)
 {
 	uint64_t mask = res->mask.word[0];
 
 	expect(p, c, res, !(mask & ~all), "G3: the mask names one who did not contribute");
-	expect(p, c, res, mask >> p->rank & 1 || c->shape.kind == COMBINE, "G3: the mask does not name this rank");
-	expect(p, c, res, p->fenced > res->epoch || !(all & ~mask & ~app_ep_excused(p, c, v)),
+	expect(p, c, res, mask >> p->rank & 1 || c->shape.kind == COMBINE || came_too_late(c, mask),
+	       "G3: the mask does not name this rank");
+	expect(p, c, res, p->fenced > res->epoch || c->late || !(all & ~mask & ~app_ep_excused(p, c, v)),
 	       "G3: the mask lacks one though nobody was removed");
 }
 

@@ -200,6 +200,7 @@ static void engine_open(struct proc *p)
 	p->engine->sink = (struct cvy_sink){ engine_post, p };
 	p->engine->send = sim_send;
 	p->engine->send_ctx = p;
+	p->engine->late_evict = p->sim->seed % 32 == 30; /* of the runs with deadlines, one in four */
 	p->seam = seam;
 	p->seam.ctx = p;
 }
@@ -313,6 +314,7 @@ void sim_step(struct sim *s, struct proc *p)
 
 	if (!p->alive)
 		return;
+	p->engine->clock_ns = s->now;
 	app_step(p);
 	cvy_engine_admit_late(p->engine, s->now); /* as the agent does at every tick */
 	if (p->stuck && p->engine->pending)

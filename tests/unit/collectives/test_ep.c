@@ -10,6 +10,7 @@
 
 #include <signal.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <sys/wait.h>
 
@@ -96,17 +97,22 @@ static void job_fill(struct job *j, enum routing routing, uint64_t seed)
 	}
 }
 
+static void dispatch_args(struct job *j, struct covey_dispatch_args *a)
+{
+	a->num_tokens = j->tokens;
+	a->x = j->x;
+	a->experts = j->ids;
+	a->packed_x = j->packed;
+	a->count = j->count;
+	a->src_info = j->src;
+	a->range = j->range;
+}
+
 static int dispatch(struct job *j, struct covey_result *res)
 {
 	struct covey_dispatch_args a = COVEY_DISPATCH_INIT;
 
-	a.num_tokens = j->tokens;
-	a.x = j->x;
-	a.experts = j->ids;
-	a.packed_x = j->packed;
-	a.count = j->count;
-	a.src_info = j->src;
-	a.range = j->range;
+	dispatch_args(j, &a);
 	return covey_dispatch(j->ep, &a, NULL, res);
 }
 
@@ -247,13 +253,7 @@ static int mortal(void *arg, int rank)
 		job_fill(&j, RANDOM, i);
 		if (i == 10)
 			victim_moment(plan, rank, 0);
-		d.num_tokens = j.tokens;
-		d.x = j.x;
-		d.experts = j.ids;
-		d.packed_x = j.packed;
-		d.count = j.count;
-		d.src_info = j.src;
-		d.range = j.range;
+		dispatch_args(&j, &d);
 		must(!covey_dispatch_send(j.ep, &d, NULL), "dispatch send");
 		if (i == 10)
 			victim_moment(plan, rank, 1);
@@ -294,6 +294,178 @@ START_TEST(survivors_of_a_death_go_on_with_what_is_there)
 }
 END_TEST
 
+/* ---- a rank is late: stopped, not dead ---- */
+
+enum { LAYERS = 24, STOPS_AT = 10, SHORT_MS = 100, LONG_MS = 40000 };
+
+struct late_plan {
+	struct covey_config config;
+	struct late_shared {
+		uint64_t ready; /* ranks that stand before the late one, or have seen it leave */
+	} * shared;
+};
+
+static int timed_dispatch(struct job *j, uint64_t layer, int timeout_ms)
+{
+	struct covey_dispatch_args d = COVEY_DISPATCH_INIT;
+
+	job_fill(j, RANDOM, layer);
+	dispatch_args(j, &d);
+	d.timeout_ms = timeout_ms;
+	return covey_dispatch_send(j->ep, &d, NULL);
+}
+
+static int timed_combine(struct job *j, int timeout_ms, struct covey_result *res)
+{
+	struct covey_combine_args c = COVEY_COMBINE_INIT;
+
+	experts(j, 3);
+	combine_args(j, &c);
+	c.timeout_ms = timeout_ms;
+	return covey_combine(j->ep, &c, NULL, res);
+}
+
+static void no_rows_of_the_late(const struct job *j, const struct covey_result *res)
+{
+	for (int e = 0; e < j->local; e++)
+		must(covey_mask_has(&res->mask, 2) || !(j->range[e * 3 + 2] >> 32), "rows of a source that is late");
+}
+
+/* Rank 2 stops before one layer. The others make that layer and the next without it, and stand before the third. */
+static int patient(void *arg, int rank)
+{
+	struct late_plan *plan = arg;
+	struct covey_result res;
+	struct job j;
+
+	job_open(&j, harness_join(&plan->config, rank));
+	for (uint64_t i = 0; i < LAYERS; i++) {
+		int late = rank != 2 && (i == STOPS_AT || i == STOPS_AT + 1), err;
+
+		if (rank == 2 && i == STOPS_AT)
+			raise(SIGSTOP);
+		must(!timed_dispatch(&j, i, late ? SHORT_MS : LONG_MS), "dispatch send");
+		if (rank != 2 && i == STOPS_AT + 2) { /* a tick further and the slots that it needs would go */
+			err = covey_dispatch_recv(j.ep, harness_deadline(3 * SHORT_MS), &res);
+			must(err == COVEY_ERR_TIMEOUT, "five ticks past the late one: %s", covey_strerror(err));
+			__atomic_add_fetch(&plan->shared->ready, 1, __ATOMIC_SEQ_CST);
+		}
+		must(!covey_dispatch_recv(j.ep, 0, &res), "dispatch");
+		must(covey_mask_has(&res.mask, 2) == !late, "layer %llu: dispatch has %llx", (unsigned long long)i,
+		     (unsigned long long)res.mask.word[0]);
+		no_rows_of_the_late(&j, &res);
+		must(!timed_combine(&j, late ? SHORT_MS : LONG_MS, &res), "combine");
+		must(!late || !covey_mask_has(&res.mask, 2), "a late owner took part");
+		check_out(&j, 3, &res.mask);
+		must(i < STOPS_AT + 2 || covey_mask_count(&res.mask) == 3, "layer %llu: who was late is not back",
+		     (unsigned long long)i);
+	}
+	must(res.epoch == 1, "late is not dead: epoch %u", res.epoch);
+	job_close(&j);
+	must(!covey_leave(j.group, harness_deadline(WATCHDOG_MS)), "leave");
+	covey_close(j.group);
+	return 0;
+}
+
+/* The policy is `evict`: the others go on when the group is without it. Rank 2 learns when it wakes up. */
+static int strict(void *arg, int rank)
+{
+	struct late_plan *plan = arg;
+	struct covey_result res = { 0 };
+	struct job j;
+	int err = 0;
+
+	job_open(&j, harness_join(&plan->config, rank));
+	for (uint64_t i = 0; !err && (rank == 2 || i < LAYERS); i++) {
+		if (rank == 2 && i == STOPS_AT)
+			raise(SIGSTOP);
+		err = timed_dispatch(&j, i, 0);
+		if (!err)
+			err = covey_dispatch_recv(j.ep, harness_deadline(WATCHDOG_MS), &res);
+		if (err)
+			break;
+		no_rows_of_the_late(&j, &res);
+		err = timed_combine(&j, 0, &res);
+		if (!err)
+			check_out(&j, 3, &res.mask);
+	}
+	must(err == (rank == 2 ? COVEY_ERR_FENCED : 0), "rank %d: %s", rank, covey_strerror(err));
+	must(rank == 2 || (res.epoch > 1 && covey_mask_count(&res.mask) == 2 && !covey_mask_has(&res.mask, 2)),
+	     "epoch %u, combine has %llx", res.epoch, (unsigned long long)res.mask.word[0]);
+	__atomic_add_fetch(&plan->shared->ready, 1, __ATOMIC_SEQ_CST);
+	job_close(&j);
+	must(rank == 2 || !covey_leave(j.group, harness_deadline(WATCHDOG_MS)), "leave");
+	covey_close(j.group);
+	return 0;
+}
+
+static void run_late(struct late_plan *plan, int (*fn)(void *, int))
+{
+	pid_t pid[3];
+	int status;
+
+	plan->shared = harness_shared(sizeof(*plan->shared));
+	plan->config.hang_ms = plan->config.link_ms = plan->config.lease_ms = -1; /* nobody takes late for dead */
+	for (int r = 0; r < 3; r++)
+		pid[r] = harness_fork(fn, plan, r);
+	ck_assert_int_eq(waitpid(pid[2], &status, WUNTRACED), pid[2]);
+	ck_assert(WIFSTOPPED(status));
+	harness_until(&plan->shared->ready, 2, "the others");
+	kill(pid[2], SIGCONT);
+	for (int r = 0; r < 3; r++) {
+		status = harness_reap(pid[r]);
+		ck_assert_msg(WIFEXITED(status) && !WEXITSTATUS(status), "rank %d: status %#x", r, status);
+	}
+}
+
+START_TEST(who_is_late_is_masked_and_comes_back)
+{
+	struct late_plan plan = { .config = harness_config("eplate", 3) };
+
+	plan.config.transport = _i ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
+	run_late(&plan, patient);
+}
+END_TEST
+
+START_TEST(who_is_late_leaves_where_the_policy_says_so)
+{
+	struct late_plan plan = { .config = harness_config("epevict", 3) };
+
+	plan.config.late_ms = 5 * SHORT_MS; /* the others must not take each other for late */
+	plan.config.late = COVEY_LATE_EVICT;
+	run_late(&plan, strict);
+}
+END_TEST
+
+/* A program built before there were deadlines: what stands behind its struct is not ours. */
+static void of_another_age(struct member *m)
+{
+	struct covey_dispatch_args d = COVEY_DISPATCH_INIT;
+	struct covey_result res;
+	struct job j;
+
+	job_open(&j, m->group);
+	job_fill(&j, RANDOM, 1);
+	dispatch_args(&j, &d);
+	if (m->rank == 0) {
+		d.size = offsetof(struct covey_dispatch_args, timeout_ms);
+		d.timeout_ms = 1; /* read, it would make this another call than rank 1's */
+	}
+	must(!covey_dispatch(j.ep, &d, NULL, &res) && covey_mask_count(&res.mask) == 2, "an older struct");
+	if (m->rank == 0)
+		d.size = sizeof(d);
+	must(covey_dispatch(j.ep, &d, NULL, &res) == COVEY_ERR_MISMATCH, "a deadline on one rank alone");
+	job_close(&j);
+}
+
+START_TEST(deadlines_are_of_all_ranks_or_none)
+{
+	struct covey_config config = harness_config("epage", 2);
+
+	harness_threads(&config, of_another_age, NULL);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("collectives/ep");
@@ -302,6 +474,11 @@ int main(void)
 	tcase_add_loop_test(tc, every_token_comes_back_right, 0, 6);
 	if (!UNDER_TSAN)
 		tcase_add_loop_test(tc, survivors_of_a_death_go_on_with_what_is_there, 0, 6);
+	if (!UNDER_TSAN) {
+		tcase_add_loop_test(tc, who_is_late_is_masked_and_comes_back, 0, 2);
+		tcase_add_test(tc, who_is_late_leaves_where_the_policy_says_so);
+	}
+	tcase_add_test(tc, deadlines_are_of_all_ranks_or_none);
 	suite_add_tcase(suite, tc);
 	return harness_main(suite);
 }

@@ -110,7 +110,8 @@ static struct covey_dispatch_args dispatch_args(struct rank *k)
 					     k->packed_x,
 					     k->count,
 					     k->src_info,
-					     k->range };
+					     k->range,
+					     0 };
 }
 
 static void dispatch(const unsigned char *here)
@@ -197,7 +198,8 @@ static void combine(const unsigned char *here, int renormalise)
 								k->range,
 								k->experts,
 								k->weights,
-								k->out };
+								k->out,
+								0 };
 		for (int s = 0; s < RANKS; s++)
 			next = cvy_ep_combine_write(&k->ep, &k->call->combine, s, next, k->combine);
 		slot[r] = here[r] ? k->combine : NULL;
