@@ -10,6 +10,18 @@ pkg_check_modules(JANSSON IMPORTED_TARGET jansson)
 pkg_check_modules(CHECK IMPORTED_TARGET check)
 pkg_search_module(LUA IMPORTED_TARGET lua5.1 lua-5.1)
 covey_part(hiredis "${HIREDIS_VERSION}")
+# TLS to the store: hiredis has it from 1.0 on, in a library of its own; names in certificates are checked with OpenSSL.
+pkg_check_modules(HIREDIS_SSL QUIET IMPORTED_TARGET hiredis_ssl)
+pkg_check_modules(OPENSSL QUIET IMPORTED_TARGET libssl libcrypto)
+set(COVEY_TLS_LIBRARIES "")
+set(COVEY_TLS_PACKAGES "")
+if(HIREDIS_SSL_FOUND AND OPENSSL_FOUND)
+	set(COVEY_TLS_LIBRARIES PkgConfig::HIREDIS_SSL PkgConfig::OPENSSL)
+	set(COVEY_TLS_PACKAGES "hiredis_ssl libssl libcrypto")
+	covey_part(tls "hiredis_ssl ${HIREDIS_SSL_VERSION}, OpenSSL ${OPENSSL_libssl_VERSION}")
+else()
+	covey_part(tls "left out: it takes hiredis_ssl (hiredis 1.0 or later) and OpenSSL's headers")
+endif()
 covey_part(libsodium "${SODIUM_VERSION}")
 
 # nvcc is often installed off PATH.

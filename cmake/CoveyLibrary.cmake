@@ -5,7 +5,7 @@ set(objects "")
 foreach(layer IN LISTS COVEY_LAYERS)
 	list(APPEND objects $<TARGET_OBJECTS:${layer}>)
 endforeach()
-set(libraries PkgConfig::HIREDIS PkgConfig::SODIUM Threads::Threads rt m ${CMAKE_DL_LIBS})
+set(libraries ${COVEY_TLS_LIBRARIES} PkgConfig::HIREDIS PkgConfig::SODIUM Threads::Threads rt m ${CMAKE_DL_LIBS})
 set(map ${PROJECT_SOURCE_DIR}/cmake/covey.map)
 
 add_library(covey SHARED ${objects})

@@ -159,6 +159,7 @@ enum covey_create { COVEY_CREATE_FIRST, COVEY_CREATE_NEVER }; /* NEVER: replacem
 struct covey_config {
 	size_t size;
 	const char *store;	 /* redis://[user:password@]host[:port][/db], redis+unix:///path[?db=N],
+			    * rediss:// with TLS, then also ?ca=FILE&cert=FILE&key=FILE,
 			    * redis+sentinel://[user:password@]host[:port][,host[:port]...]/MASTER[/db];
 			    * parameters of the fields below may follow as ?group=..&world=.. */
 	const char *group;	 /* name; default "covey" */

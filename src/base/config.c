@@ -57,7 +57,7 @@ static const struct bound {
 	const char *right;
 	const char *names[4]; /* ENUM: the words of the values min, min + 1, ... */
 } bounds[SETTINGS] = {
-	[SET_store] = { .right = "a URL that begins with redis://, redis+unix:// or redis+sentinel://" },
+	[SET_store] = { .right = "a URL that begins with redis://, rediss://, redis+unix:// or redis+sentinel://" },
 	[SET_group] = { .right = "1 to 64 letters, digits, '.', '_' or '-'" },
 	[SET_rank] = { -1, COVEY_MAX_RANKS - 1, "a whole number from -1 (any) to 4095", { NULL } },
 	[SET_world] = { 0, COVEY_MAX_RANKS, "a whole number from 1 to 4096", { NULL } },
@@ -344,7 +344,13 @@ static int url_parameter(struct sources *from, char *name)
 		name);
 }
 
-/* Takes our parameters out of @url, in place; db= is the store's and stays. */
+static int of_the_store(const char *part)
+{
+	return !strncmp(part, "db=", 3) || !strncmp(part, "ca=", 3) || !strncmp(part, "cert=", 5) ||
+	       !strncmp(part, "key=", 4);
+}
+
+/* Takes our parameters out of @url, in place; those of the store stay. */
 static int url_split(struct sources *from, char *url)
 {
 	char *query = strchr(url, '?'), *copy, *rest = NULL;
@@ -358,7 +364,7 @@ static int url_split(struct sources *from, char *url)
 		return COVEY_ERR_NOMEM;
 	*query = 0;
 	for (char *part = strtok_r(copy, "&", &rest); part && !err; part = strtok_r(NULL, "&", &rest)) {
-		if (strncmp(part, "db=", 3)) {
+		if (!of_the_store(part)) {
 			err = url_parameter(from, part);
 			continue;
 		}

@@ -14,7 +14,7 @@
 /* X(field, ENV, type (INT, SIZE, STR, ENUM), default, "meaning") */
 #define CVY_CONFIG_LIST(X) \
 	X(store, "COVEY_STORE", STR, "", \
-	  "store URL: redis://[user:password@]host[:port][/db], redis+unix:///path or " \
+	  "store URL: redis://[user:password@]host[:port][/db] (rediss:// with TLS), redis+unix:///path or " \
 	  "redis+sentinel://host[:port],.../MASTER[/db]") \
 	X(group, "COVEY_GROUP", STR, "covey", "name of the group: letters, digits, . _ - (at most 64)") \
 	X(rank, "COVEY_RANK", INT, -1, "rank to take; -1: any free one (a launcher's is read too)") \
@@ -54,7 +54,10 @@
 #define CVY_ENV_LIST(X) \
 	X("COVEY_LOG", "error, warn (default), info or debug") \
 	X("COVEY_FAULT", "fault plan of this process, see src/p2p/fault.h") \
-	X("COVEY_STORE_PASSWORD", "password of the store, kept out of URLs and argv")
+	X("COVEY_STORE_PASSWORD", "password of the store, kept out of URLs and argv") \
+	X("COVEY_STORE_CA", "with rediss://: file of the authorities that are trusted; none: the system's") \
+	X("COVEY_STORE_CERT", "with rediss://: file of this process's certificate, where the store asks for one") \
+	X("COVEY_STORE_KEY", "with rediss://: file of its key")
 
 /*
  * Variables of launchers, which stand in for COVEY_RANK and COVEY_WORLD where those are not set: the first row that

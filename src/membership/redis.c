@@ -29,6 +29,7 @@ void cvy_redis_leave(struct redis *r)
 {
 	if (--r->depth || !r->dying)
 		return;
+	cvy_redis_tls_close(r->tls);
 	free(r);
 }
 
@@ -39,6 +40,7 @@ static void conn_close(struct conn *k)
 	if (k->c)
 		redisFree(k->c);
 	k->c = NULL;
+	k->ssl = NULL;
 	k->connected = k->ready = k->broken = 0;
 	cvy_redis_end_calls(k, "the connection to the store broke");
 }
@@ -121,7 +123,7 @@ void cvy_redis_ready(struct conn *k)
 	k->ready = 1;
 	if (r->up || !r->calls.ready || (r->sink.notice && !r->notices.ready))
 		return;
-	r->up = 1;
+	r->up = r->served = 1;
 	r->told_down = 0;
 	cvy_loop_cancel(r->bound);
 	r->bound = NULL;
@@ -146,13 +148,19 @@ static void on_socket(void *ctx, uint32_t events)
 			cvy_redis_break(k, COVEY_ERR_STORE, 0, why);
 		} else {
 			k->connected = 1;
-			cvy_redis_greet(k);
+			if (r->tls)
+				cvy_redis_tls_start(k);
+			if (!k->broken)
+				cvy_redis_greet(k);
 		}
 	} else {
-		if (events & EPOLLOUT)
+		if (!k->ssl && (events & EPOLLOUT))
 			cvy_redis_push(k);
 		if (!k->broken && (events & ~(uint32_t)EPOLLOUT))
 			cvy_redis_read(k);
+		/* With TLS afterwards: a handshake goes on with what was read, and why a server closes is read first. */
+		if (k->ssl && !r->dying && !k->broken)
+			cvy_redis_push(k);
 	}
 	cvy_redis_leave(r);
 }
@@ -233,6 +241,8 @@ int cvy_redis_open(const char *url, const char *group, struct cvy_loop *loop, co
 	if (!r)
 		return cvy_fail(box, COVEY_ERR_NOMEM, -1, 0, "out of memory in the store client");
 	err = cvy_redis_url_parse(url, &r->url, box);
+	if (!err && r->url.tls)
+		err = cvy_redis_tls_open(&r->url, box, &r->tls);
 	if (err) {
 		free(r);
 		return err;

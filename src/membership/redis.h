@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Inside of the store client, shared by redis*.c alone; hiredis is known to them only. redis.c: connections
- * and their ends; redis_call.c: requests and replies; redis_resolve.c: names; redis_sentinel.c: who is master.
+ * and their ends; redis_tls.c: TLS; redis_call.c: requests and replies; redis_resolve.c: names; redis_sentinel.c: who is master.
  */
 #ifndef CVY_REDIS_H
 #define CVY_REDIS_H
@@ -11,6 +11,7 @@
 #include "clock.h"
 #include "log.h"
 #include "membership.h"
+#include "redis_tls.h"
 #include "redis_url.h"
 #include "store.h"
 
@@ -33,6 +34,7 @@ struct conn {
 	struct redis *redis;
 	redisContext *c;
 	struct cvy_watch *watch;
+	struct ssl_st *ssl; /* NULL: without TLS */
 	int connected, ready, broken;
 	struct expect queue[CVY_REDIS_QUEUE + 4];
 	int head, count;
@@ -68,6 +70,8 @@ struct redis {
 	int call_ms, backoff_ms;
 	int wait_ms; /* bound of a call: call_ms, more while the store answers later than that */
 	int up, told_down, fatal, depth, dying;
+	int served; /* it has been up */
+	struct cvy_redis_tls *tls;
 	struct conn calls, notices;
 	struct cvy_timer *retry, *bound, *soon;
 	uint64_t bound_ns; /* when `bound` fires */

@@ -74,10 +74,11 @@ void cvy_redis_push(struct conn *k)
 
 	/* What the socket does not take now goes when it is writable. */
 	if (redisBufferWrite(k->c, &done) != REDIS_OK) {
-		cvy_redis_break(k, COVEY_ERR_STORE, 0, k->c->errstr);
+		if (!cvy_redis_tls_broke(k))
+			cvy_redis_break(k, COVEY_ERR_STORE, 0, k->c->errstr);
 		return;
 	}
-	cvy_loop_change(k->watch, done ? EPOLLIN : EPOLLIN | EPOLLOUT);
+	cvy_loop_change(k->watch, done || cvy_redis_tls_reads(k) ? EPOLLIN : EPOLLIN | EPOLLOUT);
 }
 
 static int queue_add(struct conn *k, enum kind kind, const struct expect *from, int argc, const char **argv)
@@ -339,11 +340,14 @@ void cvy_redis_read(struct conn *k)
 {
 	struct redis *r = k->redis;
 
-	if (redisBufferRead(k->c) != REDIS_OK) {
-		cvy_redis_break(k, COVEY_ERR_STORE, 0,
-				k->c->errstr[0] ? k->c->errstr : "the store closed the connection");
+	do {
+		if (redisBufferRead(k->c) == REDIS_OK)
+			continue;
+		if (!cvy_redis_tls_broke(k))
+			cvy_redis_break(k, COVEY_ERR_STORE, 0,
+					k->c->errstr[0] ? k->c->errstr : "the store closed the connection");
 		return;
-	}
+	} while (cvy_redis_tls_pending(k)); /* no event would tell of these */
 	while (!r->dying && !k->broken) {
 		void *reply = NULL;
 
@@ -388,7 +392,10 @@ void cvy_redis_bound(void *ctx)
 
 	r->bound = NULL;
 	if (!r->up) {
-		cvy_redis_break(k, COVEY_ERR_STORE, 0, "the store does not answer the greeting");
+		cvy_redis_break(k, COVEY_ERR_STORE, 0,
+				cvy_redis_tls_hangs(k)
+					? "the store does not answer the TLS handshake: does it speak TLS on this port?"
+					: "the store does not answer the greeting");
 		return;
 	}
 	cvy_redis_enter(r);

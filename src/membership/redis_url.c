@@ -8,7 +8,7 @@
 
 #define DB_MAX 65535
 #define RIGHT \
-	"; right: redis://[user:password@]host[:port][/db], redis+unix:///path[?db=N] or " \
+	"; right: redis://[user:password@]host[:port][/db] (rediss:// with TLS), redis+unix:///path[?db=N] or " \
 	"redis+sentinel://[user:password@]host[:port][,host[:port]...]/MASTER[/db]"
 #define REDIS_PORT 6379
 #define SENTINEL_PORT 26379
@@ -138,6 +138,49 @@ static int parse_tcp(const char *rest, struct cvy_redis_url *u, struct cvy_errbo
 	return err;
 }
 
+/* One of the files of TLS: from the URL, else from the environment. */
+static int tls_file(const char *name, const char *env, const char *query, char *to, size_t room, struct cvy_errbox *box)
+{
+	size_t bytes = strlen(name);
+	const char *value = getenv(env);
+
+	for (; query && *query; query += strcspn(query, "&"), query += *query == '&')
+		if (strncmp(query, name, bytes) == 0 && query[bytes] == '=')
+			return decode(query + bytes + 1, strcspn(query + bytes + 1, "&"), to, room)
+				       ? bad(box, "the path of a file is too long or has a broken % escape")
+				       : 0;
+	if (value && strlen(value) >= room)
+		return bad(box, "the path of a file is too long");
+	strcpy(to, value ? value : "");
+	return 0;
+}
+
+/* ca, cert and key, and nothing else, may stand behind the ?. */
+static int parse_tls(const char *rest, struct cvy_redis_url *u, struct cvy_errbox *box)
+{
+	char head[600];
+	size_t bytes = strcspn(rest, "?");
+	const char *query = rest[bytes] ? rest + bytes + 1 : NULL;
+	int err;
+
+	if (bytes >= sizeof(head))
+		return bad(box, "it is too long");
+	memcpy(head, rest, bytes);
+	head[bytes] = '\0';
+	for (const char *at = query; at && *at; at += strcspn(at, "&"), at += *at == '&')
+		if (strncmp(at, "ca=", 3) != 0 && strncmp(at, "cert=", 5) != 0 && strncmp(at, "key=", 4) != 0)
+			return bad(box, "after the host only /db and ?ca=FILE&cert=FILE&key=FILE may stand");
+	u->tls = 1;
+	err = parse_tcp(head, u, box);
+	if (!err)
+		err = tls_file("ca", "COVEY_STORE_CA", query, u->ca, sizeof(u->ca), box);
+	if (!err)
+		err = tls_file("cert", "COVEY_STORE_CERT", query, u->cert, sizeof(u->cert), box);
+	if (!err)
+		err = tls_file("key", "COVEY_STORE_KEY", query, u->key, sizeof(u->key), box);
+	return err;
+}
+
 static int parse_master(const char *tail, struct cvy_redis_url *u, struct cvy_errbox *box)
 {
 	size_t bytes = *tail == '/' ? strcspn(++tail, "/?") : 0;
@@ -178,17 +221,16 @@ int cvy_redis_url_parse(const char *url, struct cvy_redis_url *u, struct cvy_err
 	memset(u, 0, sizeof(*u));
 	if (!url || !*url)
 		return bad(box, "it is empty");
-	if (strncmp(url, "rediss://", 9) == 0)
-		return cvy_fail(box, COVEY_ERR_UNSUPPORTED, -1, 0,
-				"store URL: TLS (rediss) is not supported: use a private network or a tunnel" RIGHT);
 	if (strncmp(url, "redis+sentinel://", 17) == 0)
 		err = parse_sentinel(url + 17, u, box);
 	else if (strncmp(url, "redis+unix://", 13) == 0)
 		err = parse_unix(url + 13, u, box);
+	else if (strncmp(url, "rediss://", 9) == 0)
+		err = parse_tls(url + 9, u, box);
 	else if (strncmp(url, "redis://", 8) == 0)
 		err = parse_tcp(url + 8, u, box);
 	else
-		return bad(box, "it does not begin with redis://, redis+unix:// or redis+sentinel://");
+		return bad(box, "it does not begin with redis://, rediss://, redis+unix:// or redis+sentinel://");
 	if (!err && !u->password[0] && secret && strlen(secret) < sizeof(u->password))
 		strcpy(u->password, secret);
 	return err;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * redis://[user:password@]host[:port][/db], redis+unix:///path[?db=N] and
- * redis+sentinel://[user:password@]host[:port][,host[:port]...]/MASTER[/db], taken apart.
+ * redis://[user:password@]host[:port][/db], the same with rediss:// for TLS and ?ca=FILE&cert=FILE&key=FILE,
+ * redis+unix:///path[?db=N] and redis+sentinel://[user:password@]host[:port][,host[:port]...]/MASTER[/db], taken apart.
  */
 #ifndef CVY_REDIS_URL_H
 #define CVY_REDIS_URL_H
@@ -21,6 +21,8 @@ struct cvy_redis_url {
 	struct cvy_redis_place sentinel[CVY_SENTINELS_MAX];
 	int sentinels;	  /* 0: the server is named directly */
 	char master[128]; /* name by which sentinels know the master */
+	int tls;
+	char ca[256], cert[256], key[256]; /* of TLS: files; empty: the system's authorities, no own certificate */
 	int db;
 	char user[128],	       /* of the server; sentinels are asked without */
 		password[256]; /* empty: none; the password comes from COVEY_STORE_PASSWORD if the URL has none */

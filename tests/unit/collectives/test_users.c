@@ -235,8 +235,8 @@ struct tool {
 /* The tool's first words, up to @word or its end. */
 static void tool_start(struct tool *tool, const char *const *argv, const char *word)
 {
+	char *to = tool->said, *end = to + sizeof(tool->said) - 1;
 	struct pollfd p = { .events = POLLIN };
-	size_t used = 0;
 	int ends[2];
 
 	must(!pipe2(ends, O_CLOEXEC), "%s", strerror(errno));
@@ -254,9 +254,9 @@ static void tool_start(struct tool *tool, const char *const *argv, const char *w
 		ssize_t n;
 
 		must(poll(&p, 1, WATCHDOG_MS) == 1, "%s hangs after: %s", argv[0], tool->said);
-		n = read(p.fd, tool->said + used, sizeof(tool->said) - 1 - used);
+		n = read(p.fd, to, (size_t)(end - to));
 		must(n > 0, "%s ended after: %s", argv[0], tool->said);
-		used += (size_t)n;
+		to += n;
 	}
 }
 
