@@ -125,17 +125,19 @@ static void start(struct run *run, const char *const *argv)
 /* Reads until @text was printed, NULL: until the end of the output. */
 static void read_until(struct run *run, const char *text)
 {
+	char *to = run->text + run->used, *end = run->text + sizeof(run->text) - 1;
 	struct pollfd wait = { .fd = run->out, .events = POLLIN };
 	ssize_t n;
 
 	while (!text || !strstr(run->text, text)) {
 		ck_assert_msg(poll(&wait, 1, WATCHDOG_MS) == 1, "ep-run hangs; so far: %s", run->text);
-		n = read(run->out, run->text + run->used, sizeof(run->text) - 1 - run->used);
+		n = read(run->out, to, (size_t)(end - to));
 		ck_assert_int_ge(n, 0);
 		if (!n) {
 			ck_assert_msg(!text, "the end came before \"%s\": %s", text ? text : "", run->text);
 			return;
 		}
+		to += n;
 		run->used += (size_t)n;
 		run->text[run->used] = '\0';
 	}
