@@ -13,9 +13,10 @@
 #include "log.h"
 #include "pair.h"
 
-#define FREEZE_MS 2000	/* a stepper that keeps the lock longer has lost its way: the rank gives up */
-#define ASK_MS 10	/* from one question for the progress of others to the next */
-#define FREEZE_LOOKS 20 /* at the lock, before the agent goes on with its other work */
+#define FREEZE_MS 2000	   /* a stepper that keeps the lock longer has lost its way: the rank gives up */
+#define ASK_MS 10	   /* from one question for the progress of others to the next */
+#define NO_LINK UINT64_MAX /* id of no link */
+#define FREEZE_LOOKS 20	   /* at the lock, before the agent goes on with its other work */
 
 void cvy_set_clear(struct cvy_set *set)
 {
@@ -58,6 +59,10 @@ static void set_add(struct cvy_engine *e, struct cvy_set *set, int rank)
 	set->page[k] = (struct cvy_page *)(uintptr_t)set->base[k];
 	if (rank == e->rank)
 		set->self = k;
+	if (!link && rank != e->rank && !cvy_mesh_page(e->mesh, rank)) { /* down just now: what comes needs another */
+		set->push[set->npush++] = rank;
+		set->link[k] = NO_LINK;
+	}
 	if (!link)
 		return;
 	if (link->ops->put || link->ops->signal) {

@@ -28,7 +28,7 @@
 #define YIELD_NS CVY_MS	 /* yields until then, sleeps afterwards */
 #define SLEEP_MS 10	 /* longest sleep on a line */
 #define SLEEP_MIXED_MS 1 /* while sockets and lines both matter, and while a repair waits for either */
-#define FDS_MAX 64	 /* sockets one waiter polls at once */
+#define FDS_FEW 64	 /* sockets that one waiter polls without asking for memory */
 
 #ifndef SYS_futex_waitv
 #define SYS_futex_waitv 449
@@ -213,24 +213,44 @@ static void sleep_on_line(struct cvy_engine *e, const struct cvy_op *op, uint64_
 	__atomic_sub_fetch(&e->own->sleepers, 1, __ATOMIC_SEQ_CST);
 }
 
+/* Sockets of all links, as many as there is room for; how many there are. */
+static int sockets(struct cvy_engine *e, struct pollfd *fds, int room)
+{
+	int n = 0;
+
+	for (int i = 0; i < e->set.npush; i++) {
+		struct cvy_link *link = cvy_push_link(e, i);
+
+		for (int k = 0; link && link->ops->fd; k++, n++) {
+			struct pollfd p = { .events = 0 };
+
+			p.fd = link->ops->fd(link, k, &p.events);
+			if (p.fd < 0)
+				break;
+			if (n < room)
+				fds[n] = p;
+		}
+	}
+	return n;
+}
+
 /* Lock held; let go of while asleep. */
 static void sleep_on_sockets(struct cvy_engine *e, uint64_t ns)
 {
-	struct pollfd fds[FDS_MAX + 1];
-	int n = 0;
+	struct pollfd few[FDS_FEW + 1], *fds = few;
+	int n = sockets(e, few, FDS_FEW);
 	uint64_t drain;
 
-	if (e->set.nlocal && ns > SLEEP_MIXED_MS * CVY_MS)
+	if (n > FDS_FEW) {
+		fds = malloc(((size_t)n + 1) * sizeof(*fds));
+		if (fds)
+			n = sockets(e, fds, n);
+	}
+	if ((!fds || e->set.nlocal) && ns > SLEEP_MIXED_MS * CVY_MS)
 		ns = SLEEP_MIXED_MS * CVY_MS;
-	for (int i = 0; i < e->set.npush && n < FDS_MAX; i++) {
-		struct cvy_link *link = cvy_push_link(e, i);
-
-		for (int k = 0; link && link->ops->fd && n < FDS_MAX; k++, n++) {
-			fds[n].events = 0;
-			fds[n].fd = link->ops->fd(link, k, &fds[n].events);
-			if (fds[n].fd < 0)
-				break;
-		}
+	if (!fds) { /* no memory: what comes on the other sockets is looked for soon */
+		fds = few;
+		n = FDS_FEW;
 	}
 	fds[n].fd = e->idle_fd;
 	fds[n++].events = POLLIN;
@@ -238,6 +258,8 @@ static void sleep_on_sockets(struct cvy_engine *e, uint64_t ns)
 	pthread_mutex_unlock(&e->lock);
 	poll(fds, (nfds_t)n, (int)((ns + CVY_MS - 1) / CVY_MS));
 	(void)!read(e->idle_fd, &drain, sizeof(drain));
+	if (fds != few)
+		free(fds);
 	pthread_mutex_lock(&e->lock);
 	__atomic_sub_fetch(&e->asleep, 1, __ATOMIC_SEQ_CST);
 }

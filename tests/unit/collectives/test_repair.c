@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The engine of rank 0 of two, alone: what a repair makes of a private operation whose other source is written here
+ * by hand into its window. No agent, no links: rank 1 is on another host, and its link is down.
+ */
+#include "harness.h"
+
+#include <stdlib.h>
+
+#include "algo.h"
+#include "engine.h"
+#include "window.h"
+
+#define COUNT 8
+
+static struct {
+	struct cvy_loop *loop;
+	struct cvy_mesh *mesh;
+	struct cvy_engine *engine;
+	struct cvy_view *view;
+	struct cvy_op *op;
+	struct cvy_page *other; /* rank 1's window as it is seen here */
+	float in[2 * COUNT], out[2 * COUNT];
+	int repaired;
+} f;
+
+static void post(void *ctx, const struct cvy_event *event)
+{
+	(void)ctx;
+	f.repaired += event->kind == CVY_EV_REPAIRED;
+}
+
+static int on_send(void *ctx, int rank, uint64_t inc, int type, uint32_t epoch, const void *body, uint32_t bytes)
+{
+	(void)ctx, (void)rank, (void)inc, (void)type, (void)epoch, (void)body, (void)bytes;
+	return 0;
+}
+
+static void view_open(void)
+{
+	f.view = cvy_view_new(4);
+	f.view->epoch = f.view->base = 1;
+	f.view->size = 2;
+	for (int r = 0; r < 2; r++) {
+		f.view->member[r].inc = (uint64_t)r + 1;
+		cvy_mask_add(&f.view->members, r);
+	}
+}
+
+/* A member of an active view that has called an alltoall and published its part. */
+static void setup(void)
+{
+	static char interface[] = "127.0.0.1", none[] = "";
+	struct cvy_config config = {
+		.host = none, .interface = interface, .max_ranks = 4, .slot_bytes = 4096, .window_bytes = 65536
+	};
+	struct cvy_mesh_args args = { .config = &config, .sink = { .post = post } };
+	struct cvy_identity id = { .rank = 0, .max_ranks = 4, .inc = 1, .nonce = 1 };
+	struct covey_mask nobody = { { 0 } };
+
+	memset(&f, 0, sizeof(f));
+	must(!cvy_loop_new(&args.loop) && !cvy_mesh_open(&args, &f.mesh), "mesh");
+	f.loop = args.loop;
+	cvy_mesh_identity(f.mesh, &id);
+	f.other = (struct cvy_page *)(void *)cvy_mesh_view(f.mesh, 1);
+	must(!cvy_window_fresh(cvy_mesh_view(f.mesh, 1), 65536) && !cvy_engine_open(&f.engine, f.mesh, NULL, 65536),
+	     "engine");
+	f.engine->sink.post = post;
+	f.engine->send = on_send;
+	view_open();
+	cvy_engine_identity(f.engine, 0, 4);
+	cvy_engine_learn(f.engine, f.view, &nobody, &nobody);
+	cvy_engine_repair(f.engine, &nobody);
+	cvy_engine_thaw(f.engine);
+	f.op = cvy_op_new(f.engine, &cvy_op_alltoall);
+	f.op->send = f.in;
+	f.op->recv = f.out;
+	f.op->count = COUNT;
+	f.op->elem = sizeof(float);
+	f.op->bytes = COUNT * sizeof(float);
+	f.op->dtype = COVEY_FLOAT32;
+	cvy_alltoall_plan(f.engine, f.op, 2);
+	memset(f.out, 0x5a, sizeof(f.out));
+	f.repaired = 0;
+}
+
+static void teardown(void)
+{
+	cvy_engine_stop(f.engine, COVEY_ERR_CLOSED);
+	cvy_op_put(f.op);
+	cvy_engine_close(f.engine);
+	cvy_mesh_close(f.mesh);
+	cvy_loop_free(f.loop);
+	cvy_view_free(f.view);
+}
+
+static void call(void)
+{
+	cvy_op_sign(f.op, COVEY_ON_LOSS_CONTINUE);
+	must(!cvy_engine_post(f.engine, f.op), "post");
+	ck_assert(f.op->state == CVY_OP_ENTERED && f.op->entered == 1);
+}
+
+/* The next view, in which rank 1 has done what is called here, and this rank lags. */
+static void change(void)
+{
+	struct covey_mask nobody = { { 0 } }, lag = { { 1 } }, holders = { { 2 } };
+
+	cvy_engine_freeze(f.engine, f.view->epoch);
+	f.view->epoch = f.view->base = 2;
+	cvy_engine_learn(f.engine, f.view, &nobody, &lag);
+	cvy_engine_repair(f.engine, &holders);
+}
+
+/* Its part is here, or on its way over a link that was up: rank 1 announces it. */
+static void other_publishes(void)
+{
+	struct cvy_line *line = &f.other->first[cvy_slot_index(f.op, 0)];
+
+	line->sig = f.op->mark;
+	line->call = f.op->call;
+	__atomic_store_n(&line->tag, cvy_tag(1, f.op->first), __ATOMIC_RELEASE);
+}
+
+START_TEST(what_a_link_that_was_down_would_have_brought_is_missing)
+{
+	static const float zero[COUNT];
+
+	call();
+	change();
+	ck_assert(cvy_op_decided(f.op) && f.repaired);
+	ck_assert_int_eq(f.op->result.status, 0);
+	ck_assert_uint_eq(f.op->result.mask.word[0], 1);
+	ck_assert_mem_eq(f.out + COUNT, zero, sizeof(zero));
+}
+END_TEST
+
+START_TEST(what_is_here_is_taken_whatever_the_link)
+{
+	call();
+	other_publishes();
+	change();
+	ck_assert(cvy_op_decided(f.op) && f.repaired);
+	ck_assert_uint_eq(f.op->result.mask.word[0], 3);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *suite = suite_create("collectives/repair");
+	TCase *tc = tcase_create("repair");
+	SRunner *runner;
+	int failed;
+
+	tcase_add_checked_fixture(tc, setup, teardown);
+	tcase_add_test(tc, what_a_link_that_was_down_would_have_brought_is_missing);
+	tcase_add_test(tc, what_is_here_is_taken_whatever_the_link);
+	suite_add_tcase(suite, tc);
+	runner = srunner_create(suite);
+	srunner_run_all(runner, CK_ENV);
+	failed = srunner_ntests_failed(runner);
+	srunner_free(runner);
+	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
