@@ -29,8 +29,10 @@
 
 #define RANKS 3
 #define COUNT 500
-#define LIVE 16384 /* allocations at one time that are told apart */
-#define UNHIT 2	   /* runs in a row without a failure: nothing is left */
+#define SHORT 100
+#define LONG 300000 /* more than a ring holds: it is offered, and comes in parts */
+#define LIVE 16384  /* allocations at one time that are told apart */
+#define UNHIT 2	    /* runs in a row without a failure: nothing is left */
 #ifdef __SANITIZE_ADDRESS__
 #define SAMPLED 20 /* every run takes seconds there */
 #define STRIDE 23
@@ -211,9 +213,9 @@ static void same(const struct has *before)
 
 /* ---- a rank's life, in which one call fails ---- */
 
-enum moment { JOIN, EP, ALLREDUCE, RECOVER, MOMENTS };
+enum moment { JOIN, EP, MESSAGES, ALLREDUCE, RECOVER, MOMENTS };
 
-static const char *const moments[] = { "join", "ep", "allreduce", "recover" };
+static const char *const moments[] = { "join", "ep", "messages", "allreduce", "recover" };
 
 struct shared {
 	uint64_t at[RANKS]; /* operations done */
@@ -293,6 +295,38 @@ static int exchange(struct covey_group *group)
 	return err;
 }
 
+/* A short message and a long one to the next rank, and from the one before, to itself where it is alone. */
+static int messages(struct job *job, struct covey_group *group, int me)
+{
+	static uint8_t out[LONG], in[2][LONG];
+	int ranks = job->config.world, next = (me + 1) % ranks, before = (me + ranks - 1) % ranks, err = 0;
+	struct covey_work *work[4] = { NULL };
+	struct covey_result res;
+
+	memset(out, me + 1, sizeof(out));
+	err = covey_send_start(out, SHORT, COVEY_UINT8, next, 1, group, NULL, &work[0]);
+	if (!err)
+		err = covey_send_start(out, LONG, COVEY_UINT8, next, 2, group, NULL, &work[1]);
+	if (!err)
+		err = covey_recv_start(in[1], LONG, COVEY_UINT8, before, 2, group, NULL, &work[2]);
+	if (!err)
+		err = covey_recv_start(in[0], SHORT, COVEY_UINT8, before, 1, group, NULL, &work[3]);
+	for (int i = 0; i < 4; i++) {
+		int end = err || !work[i] ? 0 : covey_work_wait(work[i], harness_deadline(WATCHDOG_MS / 4), &res);
+
+		must(end || err || i < 2 || (in[i == 2][0] == before + 1 && res.bytes == (i == 2 ? LONG : SHORT)),
+		     "rank %d: wrong bytes in message %d", me, i);
+		err = err ? err : end;
+	}
+	if (err && me) { /* rank 0 gave up, and this one has nobody to talk to; it waits for its buffers' sake */
+		must(err == COVEY_ERR_PEER || err == COVEY_ERR_TIMEOUT, "rank %d: %s", me, covey_strerror(err));
+		err = 0;
+	}
+	for (int i = 0; i < 4; i++)
+		covey_work_free(work[i]);
+	return err;
+}
+
 /* A rank that met an error leaves the group to the others. */
 static int part(struct job *job, struct covey_group *group, int me)
 {
@@ -306,6 +340,10 @@ static int part(struct job *job, struct covey_group *group, int me)
 	if (!err)
 		err = exchange(group);
 	arm(job, me, EP, 0);
+	arm(job, me, MESSAGES, 1);
+	if (!err)
+		err = messages(job, group, me);
+	arm(job, me, MESSAGES, 0);
 	arm(job, me, ALLREDUCE, 1);
 	if (!err)
 		err = covey_barrier_start(group, NULL, &work);
