@@ -95,7 +95,8 @@ over()
 over "$where/fake"
 echo "over a stand-in: passed"
 
-if ! command -v sshd >/dev/null || [ "$(id -u)" != 0 ] || [ ! -d /run/sshd ] && ! mkdir -p /run/sshd; then
+if ! command -v sshd >/dev/null || ! command -v ssh-keygen >/dev/null || [ "$(id -u)" != 0 ] ||
+	! mkdir -p /run/sshd; then
 	echo "over sshd: not done, there is none or we are not root"
 	exit 0
 fi
