@@ -7,6 +7,7 @@
  */
 #include <arpa/inet.h>
 #include <check.h>
+#include <netdb.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -46,6 +47,7 @@ static const char make_certificates[] =
 
 struct world {
 	char dir[64], url[600], cause[400];
+	const char *host;
 	int port, up, down_err, replied;
 	pid_t server;
 	struct cvy_loop *loop;
@@ -97,7 +99,7 @@ static int client(const char *options)
 	const struct cvy_store_sink sink = { NULL, on_reply, on_notice, on_up, on_down };
 	int tick_ms = 5;
 
-	snprintf(w.url, sizeof(w.url), "rediss://localhost:%d?%s", w.port, options);
+	snprintf(w.url, sizeof(w.url), "rediss://%s:%d?%s", w.host, w.port, options);
 	w.up = w.down_err = w.replied = 0;
 	w.cause[0] = '\0';
 	ck_assert_int_eq(cvy_loop_new(&w.loop), 0);
@@ -176,6 +178,7 @@ static void setup(void)
 {
 	snprintf(w.dir, sizeof(w.dir), "%s", getenv("DIR"));
 	unsetenv("COVEY_STORE_CA");
+	w.host = "127.0.0.1";
 }
 
 static void teardown(void)
@@ -194,6 +197,9 @@ START_TEST(who_proves_its_name_is_served)
 	ck_assert_int_eq(w.up, 1);
 	setenv("COVEY_STORE_CA", trusting("ca") + 3, 1); /* the same from the environment */
 	ck_assert_int_eq(client(""), 0);
+	w.host = "localhost";
+	if (gethostbyname(w.host)) /* not everywhere */
+		ck_assert_int_eq(client(""), 0);
 }
 END_TEST
 
@@ -204,7 +210,7 @@ static const struct wrong {
 } wrongs[] = {
 	{ "good", "other_ca", COVEY_ERR_AUTH, "certificate" },
 	{ "old", "ca", COVEY_ERR_AUTH, "expired" },
-	{ "other_name", "ca", COVEY_ERR_AUTH, "name mismatch" },
+	{ "other_name", "ca", COVEY_ERR_AUTH, "mismatch" },
 	{ NULL, "ca", COVEY_ERR_STORE, "speak TLS on this port" },
 };
 
