@@ -79,7 +79,7 @@ static void setup(void)
 	f.op->elem = sizeof(float);
 	f.op->bytes = COUNT * sizeof(float);
 	f.op->dtype = COVEY_FLOAT32;
-	cvy_alltoall_plan(f.engine, f.op, 2);
+	f.op->kind->plan(f.engine, f.op, 2);
 	memset(f.out, 0x5a, sizeof(f.out));
 	f.repaired = 0;
 }
