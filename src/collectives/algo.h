@@ -5,6 +5,7 @@
 
 #include <stdlib.h>
 
+#include "copy.h"
 #include "engine.h"
 
 #define CVY_GIVE_BYTES (2u << 20) /* of one tick, from all sources: what a repair message carries */
@@ -82,8 +83,5 @@ static inline size_t cvy_hosts_place(const struct cvy_engine *e, const struct cv
 {
 	return op->kind->op_class == CVY_OP_ROOT ? 0 : (size_t)e->set.hosts.place[k] * cvy_hosts_part(op);
 }
-
-/* memcpy; `stream`: past the caches */
-void cvy_copy_out(uint8_t *dst, const uint8_t *src, size_t bytes, int stream);
 
 #endif

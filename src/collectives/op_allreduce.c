@@ -35,10 +35,10 @@ static void allreduce_publish(struct cvy_engine *e, struct cvy_op *op, uint64_t 
 
 	line->bytes = (uint32_t)bytes;
 	if (inline_tick(op)) {
-		memcpy(line->data, op->input, bytes);
+		cvy_copy_few(line->data, op->input, bytes);
 		return;
 	}
-	memcpy(slot, op->input + i * op->piece, bytes);
+	cvy_copy_in(slot, op->input + i * op->piece, bytes);
 	if (op->rounds == 1 || op->way) {
 		cvy_put_out(e, op, slot, bytes);
 		return;
@@ -51,11 +51,17 @@ static void allreduce_publish(struct cvy_engine *e, struct cvy_op *op, uint64_t 
 	}
 }
 
+/*
+ * @mine: the own contribution where it stands, NULL: as published. A slot that was just written is not in the
+ * own caches any more, the input is; who gives a tick later has the slot alone.
+ */
 static void reduce_range(struct cvy_engine *e, struct cvy_op *op, uint64_t i, size_t at, size_t len, uint8_t *out,
-			 int stream)
+			 const uint8_t *mine)
 {
+	int stream = (op->rounds == 1 || op->way == CVY_WAY_HOSTS) && op->bytes >= CVY_STREAM_BYTES;
+
 	for (int k = 0; k < e->set.n; k++)
-		e->set.src[k] = cvy_piece_of(e, op, i, k) + at;
+		e->set.src[k] = (k == e->set.self && mine ? mine : cvy_piece_of(e, op, i, k)) + at;
 	cvy_reduce(out, e->set.src, e->set.n, len / op->elem, op->dtype, op->redop, stream);
 }
 
@@ -66,17 +72,17 @@ static void allreduce_publish2(struct cvy_engine *e, struct cvy_op *op, uint64_t
 	size_t at, len;
 
 	cvy_shard(cvy_tick_bytes(op, i), e->set.self, e->set.n, &at, &len);
-	reduce_range(e, op, i, at, len, out, 0);
+	reduce_range(e, op, i, at, len, out, op->input + i * op->piece);
 	line->bytes = (uint32_t)len;
 	cvy_put_all(e, out, len);
 }
 
-static void result_of(struct cvy_engine *e, struct cvy_op *op, uint64_t i, uint8_t *out)
+static void result_of(struct cvy_engine *e, struct cvy_op *op, uint64_t i, uint8_t *out, const uint8_t *mine)
 {
 	size_t bytes = cvy_tick_bytes(op, i), at, len;
 
 	if (op->rounds == 1 || op->way == CVY_WAY_HOSTS) {
-		reduce_range(e, op, i, 0, bytes, out, op->bytes >= CVY_STREAM_BYTES);
+		reduce_range(e, op, i, 0, bytes, out, mine);
 		return;
 	}
 	if (op->way == CVY_WAY_CHAIN) {
@@ -92,12 +98,12 @@ static void result_of(struct cvy_engine *e, struct cvy_op *op, uint64_t i, uint8
 
 static void allreduce_consume(struct cvy_engine *e, struct cvy_op *op, uint64_t i)
 {
-	result_of(e, op, i, (uint8_t *)op->recv + i * op->piece);
+	result_of(e, op, i, (uint8_t *)op->recv + i * op->piece, op->input + i * op->piece);
 }
 
 static size_t allreduce_give(struct cvy_engine *e, struct cvy_op *op, uint64_t i, uint8_t *out)
 {
-	result_of(e, op, i, out);
+	result_of(e, op, i, out, NULL);
 	return cvy_tick_bytes(op, i);
 }
 

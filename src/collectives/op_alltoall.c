@@ -56,7 +56,7 @@ static void alltoall_publish(struct cvy_engine *e, struct cvy_op *op, uint64_t i
 
 		if (k == e->set.self)
 			continue;
-		memcpy(slot + (size_t)r * op->piece, op->input + (size_t)r * op->bytes + i * op->piece, bytes);
+		cvy_copy_in(slot + (size_t)r * op->piece, op->input + (size_t)r * op->bytes + i * op->piece, bytes);
 		cvy_put(e, r, slot + (size_t)r * op->piece, bytes);
 	}
 }

@@ -19,10 +19,10 @@ void cvy_publish_piece(struct cvy_engine *e, struct cvy_op *op, uint64_t i, stru
 
 	line->bytes = (uint32_t)bytes;
 	if (op->bytes <= CVY_LINE_DATA) {
-		memcpy(line->data, op->input, bytes);
+		cvy_copy_few(line->data, op->input, bytes);
 		return;
 	}
-	memcpy(slot, op->input + i * op->piece, bytes);
+	cvy_copy_in(slot, op->input + i * op->piece, bytes);
 	cvy_put_out(e, op, slot, bytes);
 }
 

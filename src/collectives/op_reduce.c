@@ -34,10 +34,10 @@ void cvy_publish_to_root(struct cvy_engine *e, struct cvy_op *op, uint64_t i, st
 	if (op->root == e->rank)
 		return;
 	if (in_line(op)) {
-		memcpy(line->data, op->input, bytes);
+		cvy_copy_few(line->data, op->input, bytes);
 		return;
 	}
-	memcpy(slot, op->input + i * op->piece, bytes);
+	cvy_copy_in(slot, op->input + i * op->piece, bytes);
 	cvy_put(e, op->root, slot, bytes);
 }
 
@@ -96,10 +96,10 @@ void cvy_publish_parts(struct cvy_engine *e, struct cvy_op *op, uint64_t i, stru
 		if (k == e->set.self)
 			continue;
 		if (blocks_in_line(op)) {
-			memcpy(line->data + r * op->bytes, from, bytes);
+			cvy_copy_few(line->data + r * op->bytes, from, bytes);
 			continue;
 		}
-		memcpy(slot + r * op->piece, from, bytes);
+		cvy_copy_in(slot + r * op->piece, from, bytes);
 		cvy_put(e, e->set.rank[k], slot + r * op->piece, bytes);
 	}
 }

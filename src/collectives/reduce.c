@@ -7,7 +7,7 @@
  */
 #include "reduce.h"
 
-#include "algo.h"
+#include "copy.h"
 
 #include <assert.h>
 #if defined(__x86_64__)
@@ -90,26 +90,6 @@ static const struct cvy_reduce_table *table(void)
 	const struct cvy_reduce_table *t = __atomic_load_n(&in_use, __ATOMIC_RELAXED);
 
 	return t ? t : cvy_reduce_use(NULL);
-}
-
-/* Past the caches: whole 16-byte pieces of an aligned middle; the rest as usual. */
-void cvy_copy_out(uint8_t *dst, const uint8_t *src, size_t bytes, int stream)
-{
-#if defined(__SSE2__)
-	size_t at = -(uintptr_t)dst & 15;
-
-	if (stream && bytes >= 64) {
-		memcpy(dst, src, at);
-		for (; at + 16 <= bytes; at += 16)
-			_mm_stream_si128((__m128i *)(void *)(dst + at),
-					 _mm_loadu_si128((const __m128i *)(const void *)(src + at)));
-		memcpy(dst + at, src + at, bytes - at);
-		return;
-	}
-#else
-	(void)stream;
-#endif
-	memcpy(dst, src, bytes);
 }
 
 /* f16, bf16: through f32, rounded once */
