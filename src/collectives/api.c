@@ -115,18 +115,33 @@ static int start_op(struct covey_group *group, struct cvy_op *op, struct covey_w
 	return 0;
 }
 
-static int run(struct covey_group *group, const struct call *c, struct covey_result *result)
+/* The first operations are followed by a look at how near the cores are: all come out of it together. */
+static int measured(struct covey_group *group, const struct call *c, int err)
 {
-	struct cvy_op *op = NULL;
-	int err = make(group, c, &op);
-
-	if (err)
-		return cvy_calls_failed(err);
-	err = cvy_engine_run(group->engine, op, result);
 	if (__atomic_load_n(&group->engine->distance.asked, __ATOMIC_RELAXED) < CVY_DISTANCE_TRIES &&
 	    c->kind->op_class == CVY_OP_ALL && !cvy_calls_open())
-		cvy_distance_measure(group->engine); /* all come out of it together */
+		cvy_distance_measure(group->engine);
 	return err;
+}
+
+static int run(struct covey_group *group, const struct call *c, struct covey_result *result)
+{
+	struct cvy_asked asked = { c->kind, c->send, c->recv, c->count, c->dtype, c->redop, c->root };
+	struct cvy_op *op = NULL;
+	uint32_t plans = 0;
+	int err;
+
+	if (group && !group->forked && !c->stream) {
+		if (cvy_engine_again(group->engine, &asked, result, &err))
+			return measured(group, c, err);
+		plans = __atomic_load_n(&group->engine->plans, __ATOMIC_RELAXED);
+	}
+	err = make(group, c, &op);
+	if (err)
+		return cvy_calls_failed(err);
+	op->asked = asked;
+	op->planned = plans;
+	return measured(group, c, cvy_engine_run(group->engine, op, result));
 }
 
 static int start(struct covey_group *group, const struct call *c, struct covey_work **work)

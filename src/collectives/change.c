@@ -99,6 +99,7 @@ void cvy_set_build(struct cvy_engine *e)
 		goto fail;
 	cvy_set_clear(&e->set);
 	e->set = set;
+	__atomic_store_n(&e->plans, e->plans + 1, __ATOMIC_RELAXED);
 	e->spin = cores_suffice(&e->set);
 	__atomic_store_n(&e->sockets, e->set.npush > 0, __ATOMIC_RELAXED);
 	return;

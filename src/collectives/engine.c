@@ -18,7 +18,8 @@
 #include "pair.h"
 #include "recorder.h"
 
-#define LOOKS 256 /* of a blocking call before it waits in earnest; about 5 us with a core of one's own */
+#define LOOKS 64	 /* of a blocking call before it waits in earnest; about 5 us with a core of one's own */
+#define LOOKS_AT_LINE 16 /* of each of these */
 
 int cvy_engine_open(struct cvy_engine **out, struct cvy_mesh *mesh, struct cvy_errbox *box, size_t undo_bytes)
 {
@@ -35,6 +36,7 @@ int cvy_engine_open(struct cvy_engine **out, struct cvy_mesh *mesh, struct cvy_e
 	e->undo_bytes = undo_bytes;
 	e->rank = -1;
 	e->gate = 1;
+	e->plans = 1;
 	e->idle_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (e->idle_fd < 0) {
 		int err = cvy_fail(box, COVEY_ERR_IO, -1, 0, "eventfd: %s", strerror(errno));
@@ -107,19 +109,24 @@ static void unlink_op(struct cvy_engine *e, struct cvy_op *op)
 {
 	struct cvy_op *before = NULL, *at = e->head;
 
+	if (at == op) {
+		e->head = op->next;
+		e->tail = op->next ? e->tail : NULL;
+		return;
+	}
 	for (; at && at != op; at = at->next)
 		before = at;
 	if (!at)
 		return;
-	if (before)
-		before->next = op->next;
-	else
-		e->head = op->next;
+	before->next = op->next;
 	if (e->tail == op)
 		e->tail = before;
 }
 
-/* Keeps a decided operation: its tick numbers are what repair needs until the next view is active. Takes over a reference. */
+/*
+ * Keeps a decided operation: its tick numbers are what repair needs until the next view is active, and the same call
+ * finds it here. Takes over a reference.
+ */
 static void record_op(struct cvy_engine *e, struct cvy_op *op)
 {
 	struct cvy_op **at = &e->record[op->seq % 8];
@@ -143,6 +150,22 @@ void cvy_engine_reach(struct cvy_engine *e, uint64_t seq)
 	__atomic_store_n(&e->own->done.aux, seq, __ATOMIC_RELEASE);
 }
 
+/* Did all ranks of the last safe point contribute? */
+static int contributed(const struct cvy_engine *e, const struct covey_mask *mask)
+{
+	for (int w = 0; w < e->mask_words; w++)
+		if (e->acked.word[w] & ~mask->word[w])
+			return 0;
+	return 1;
+}
+
+CVY_RARE static int refuse_loss(struct cvy_engine *e, const struct cvy_op *op, uint32_t epoch)
+{
+	return cvy_fail(e->box, COVEY_ERR_PEER, -1, epoch,
+			"operation %llu: a rank of the last safe point did not contribute",
+			(unsigned long long)op->seq);
+}
+
 void cvy_engine_decide(struct cvy_engine *e, struct cvy_op *op, int status, uint32_t epoch,
 		       const struct covey_mask *mask, int size)
 {
@@ -156,19 +179,18 @@ void cvy_engine_decide(struct cvy_engine *e, struct cvy_op *op, int status, uint
 		res->mask.word[w] = mask->word[w];
 	res->wait_ns = op->posted_ns ? cvy_now_ns() - op->posted_ns : 0;
 	if (CVY_GUARDED && !status && op->on_loss == COVEY_ON_LOSS_FAIL && op->kind->op_class != CVY_OP_ADMIT &&
-	    !cvy_mask_within(&e->acked, mask)) {
-		res->status = cvy_fail(e->box, COVEY_ERR_PEER, -1, epoch,
-				       "operation %llu: a rank of the last safe point did not contribute",
-				       (unsigned long long)op->seq);
-	}
+	    !contributed(e, mask))
+		res->status = refuse_loss(e, op, epoch);
 	if (op->kind->finish)
 		op->kind->finish(e, op);
 	if (op->kind->op_class == CVY_OP_ADMIT) {
 		e->acked = *mask;
 		e->size = size;
+		__atomic_store_n(&e->plans, e->plans + 1, __ATOMIC_RELAXED);
 	}
 	cvy_flight_decided(e->flight, op);
-	free(op->undo);
+	if (op->undo)
+		free(op->undo);
 	op->undo = NULL;
 	e->mismatch = 0; /* a report speaks of what is entered */
 	unlink_op(e, op);
@@ -180,10 +202,7 @@ void cvy_engine_decide(struct cvy_engine *e, struct cvy_op *op, int status, uint
 		return;
 	}
 	cvy_engine_reach(e, op->seq);
-	if (CVY_GUARDED)
-		record_op(e, op);
-	else
-		cvy_op_put(op);
+	record_op(e, op);
 }
 
 /* An operation whose outcome a repair brought before the application called it. */
@@ -233,7 +252,7 @@ static int post_locked(struct cvy_engine *e, struct cvy_op *op)
 	else
 		e->head = op;
 	e->tail = op;
-	if (op->seq && op->seq <= e->done)
+	if (__builtin_expect(op->seq && op->seq <= e->done, 0))
 		claim_outcome(e, op);
 	return 0;
 }
@@ -255,22 +274,49 @@ int cvy_engine_post(struct cvy_engine *e, struct cvy_op *op)
 	return err;
 }
 
-int cvy_engine_run(struct cvy_engine *e, struct cvy_op *op, struct covey_result *result)
+const struct cvy_line *cvy_engine_missing(const struct cvy_engine *e, uint64_t *want)
 {
-	int status, more, looks;
+	const struct cvy_op *op = e->head;
+	uint64_t i;
+	int round, k;
 
-	if (cvy_calls_open())
-		return cvy_calls_add(e, op, result, cvy_engine_post);
-	pthread_mutex_lock(&e->lock);
-	status = post_locked(e, op); /* the caller's reference is the queue's from here on */
-	if (status) {
+	if (!op || op->state != CVY_OP_ENTERED)
+		return NULL;
+	round = op->rounds == 2 && op->second < op->entered ? 1 : op->rounds;
+	i = round == op->rounds ? op->completed : op->second;
+	k = op->scan[round - 1];
+	if (i >= op->entered || k >= e->set.n || k == e->set.self || !e->set.page[k])
+		return NULL;
+	*want = cvy_tag(e->epoch, op->first + (uint32_t)i);
+	return cvy_source_line(e, op, i, k, round);
+}
+
+/* Looks at the line that is missing, and nothing else: sooner seen than by whole steps. Uses up one look. */
+static void look_at_line(const struct cvy_engine *e)
+{
+	uint64_t tag;
+	const struct cvy_line *line = cvy_engine_missing(e, &tag);
+
+	for (int i = 0; line && i < LOOKS_AT_LINE && __atomic_load_n(&line->tag, __ATOMIC_ACQUIRE) != tag; i++)
+		if (__atomic_load_n(&e->gate, __ATOMIC_RELAXED))
+			return;
+}
+
+/* Lock held; let go of. Takes over the caller's reference. */
+static int run_locked(struct cvy_engine *e, struct cvy_op *op, struct covey_result *result)
+{
+	int status = post_locked(e, op), looks = 1, more; /* the caller's reference is the queue's from here on */
+
+	if (__builtin_expect(status, 0)) {
 		pthread_mutex_unlock(&e->lock);
 		cvy_op_put(op);
 		return status;
 	}
-	looks = e->spin && !e->set.npush ? LOOKS : 1;
-	while (looks && !cvy_op_decided(op)) /* a short operation, mostly */
-		looks -= !cvy_engine_step(e);
+	if (e->spin && !e->set.npush)
+		looks = LOOKS;
+	while (!cvy_op_decided(op) && (cvy_engine_step(e) || --looks)) /* a short operation, mostly */
+		if (looks > 1 && !cvy_op_decided(op))
+			look_at_line(e);
 	if (!cvy_op_decided(op)) {
 		__atomic_add_fetch(&op->refs, 1, __ATOMIC_RELAXED);
 		op->posted_ns = cvy_now_ns();
@@ -290,4 +336,42 @@ int cvy_engine_run(struct cvy_engine *e, struct cvy_op *op, struct covey_result 
 	if (more)
 		cvy_progress_kick();
 	return status;
+}
+
+int cvy_engine_run(struct cvy_engine *e, struct cvy_op *op, struct covey_result *result)
+{
+	if (cvy_calls_open())
+		return cvy_calls_add(e, op, result, cvy_engine_post);
+	pthread_mutex_lock(&e->lock);
+	return run_locked(e, op, result);
+}
+
+static int asks_the_same(const struct cvy_asked *a, const struct cvy_asked *b)
+{
+	return a->kind == b->kind && a->send == b->send && a->recv == b->recv && a->count == b->count &&
+	       a->dtype == b->dtype && a->redop == b->redop && a->root == b->root;
+}
+
+int cvy_engine_again(struct cvy_engine *e, const struct cvy_asked *asked, struct covey_result *result, int *status)
+{
+	struct cvy_op **at, *op;
+
+	if (cvy_calls_open())
+		return 0;
+	pthread_mutex_lock(&e->lock);
+	at = &e->record[(e->posted + 1) % 8];
+	op = *at;
+	if (!op || e->head || op->planned != e->plans || !asks_the_same(&op->asked, asked) ||
+	    op->on_loss != e->on_loss || e->pending || __atomic_load_n(&e->ended, __ATOMIC_RELAXED) ||
+	    __atomic_load_n(&op->refs, __ATOMIC_ACQUIRE) != 1) {
+		pthread_mutex_unlock(&e->lock);
+		return 0;
+	}
+	*at = NULL; /* that was eight operations ago: everybody has it (PROTOCOL section 7, rule 1) */
+	op->state = CVY_OP_QUEUED;
+	op->spoiled = 0;
+	op->posted_ns = 0;
+	op->next = NULL;
+	*status = run_locked(e, op, result);
+	return 1;
 }

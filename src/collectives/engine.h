@@ -84,6 +84,15 @@ enum cvy_way {
 	CVY_WAY_CHAIN  /* a running fold goes from host to host */
 };
 
+/* What a blocking call asked for, as it came: who asks for the same again gets the operation of then. */
+struct cvy_asked {
+	const struct cvy_op_kind *kind;
+	const void *send;
+	void *recv;
+	size_t count;
+	int dtype, redop, root;
+};
+
 enum cvy_op_state { CVY_OP_QUEUED, CVY_OP_ENTERED, CVY_OP_DECIDED };
 
 struct cvy_op {
@@ -121,6 +130,8 @@ struct cvy_op {
 	uint64_t late_ns;    /* that time, once it is published */
 	int late;	     /* a source was masked for it */
 	struct cvy_op *next;
+	struct cvy_asked asked;
+	uint32_t planned;	    /* e->plans when it was planned, 0: not to be used again */
 	struct covey_result result; /* last: its mask is not cleared in advance */
 };
 
@@ -193,6 +204,7 @@ struct cvy_engine {
 	int rank;
 	int mask_words;	      /* of 64 ranks, for max_ranks */
 	struct cvy_op *spare; /* a freed operation, for the next */
+	uint32_t plans;	      /* counts what plans follow from: views, safe points; from 1 */
 	struct cvy_page *own; /* own window */
 	uint8_t *own_base;
 
@@ -228,6 +240,7 @@ struct cvy_engine {
 	int on_loss;
 
 	struct covey_mask lost;		 /* private operation under way: sources that count as missing */
+	int some_lost;			 /* there are such */
 	struct cvy_op *head, *tail;	 /* posted, not decided */
 	struct cvy_op *record[8];	 /* last decided operations with their tick numbers, for repair */
 	struct cvy_outcome *outcomes;	 /* repaired before the application called them */
@@ -321,6 +334,11 @@ int cvy_engine_post(struct cvy_engine *e, struct cvy_op *op);
 /* Post and wait on the caller's thread, without letting go of the lock between: status of the operation. Takes over
  * the caller's reference; result may be NULL. */
 int cvy_engine_run(struct cvy_engine *e, struct cvy_op *op, struct covey_result *result);
+/*
+ * The same for a call that was made before: its operation still stands in the record, with plan and signature, where
+ * the next one goes. 1: done, with its status; 0: it must be made.
+ */
+int cvy_engine_again(struct cvy_engine *e, const struct cvy_asked *asked, struct covey_result *result, int *status);
 /* As far as it goes without waiting: 1 progress was made, 0 blocked, nothing to do or gate closed. Lock held. */
 int cvy_engine_step(struct cvy_engine *e);
 /* Steps or waits until op is decided or the deadline: 0 or TIMEOUT. Lock not held. */
@@ -392,6 +410,10 @@ static inline const struct covey_mask *cvy_outcome_mask(const struct cvy_outcome
 	return op->kind->op_class == CVY_OP_PRIVATE ? &nobody : &o->result.mask;
 }
 
+#define CVY_RARE __attribute__((cold, noinline)) /* out of the way of what runs every time */
+
+/* The line that the head of the queue misses and its tag, NULL: it waits for something else. */
+const struct cvy_line *cvy_engine_missing(const struct cvy_engine *e, uint64_t *tag);
 void cvy_engine_end_all(struct cvy_engine *e, int err);
 void cvy_engine_reach(struct cvy_engine *e, uint64_t seq); /* done = ent = seq; done is read without the lock */
 void cvy_engine_decide(struct cvy_engine *e, struct cvy_op *op, int status, uint32_t epoch,

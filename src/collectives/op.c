@@ -35,8 +35,8 @@ struct cvy_op *cvy_op_new(struct cvy_engine *e, const struct cvy_op_kind *kind)
 
 void cvy_op_put(struct cvy_op *op)
 {
-	if (__atomic_sub_fetch(&op->refs, 1, __ATOMIC_ACQ_REL))
-		return;
+	if (__atomic_load_n(&op->refs, __ATOMIC_ACQUIRE) != 1 && __atomic_sub_fetch(&op->refs, 1, __ATOMIC_ACQ_REL))
+		return; /* who holds the only reference need not count */
 	if (op->kind->release)
 		op->kind->release(op);
 	free(op->undo);

@@ -108,7 +108,7 @@ static void reduce_scatter_consume(struct cvy_engine *e, struct cvy_op *op, uint
 {
 	size_t at = i * op->piece, own = (size_t)e->rank;
 
-	if (!cvy_mask_empty(&e->lost))
+	if (e->some_lost)
 		return;
 	for (int k = 0; k < e->set.n; k++) {
 		if (k == e->set.self)

@@ -240,6 +240,7 @@ static int arrived(struct cvy_engine *e, struct cvy_op *op, uint64_t i, int roun
 			continue;
 		if (CVY_GUARDED && e->set.gone[*k] && !left(e, op, i, *k, tag)) {
 			cvy_mask_add(&e->lost, e->set.rank[*k]);
+			e->some_lost = 1;
 			continue;
 		}
 		line = cvy_source_line(e, op, i, *k, round);
@@ -344,8 +345,10 @@ static int begin(struct cvy_engine *e, struct cvy_op *op)
 	op->late = 0;
 	if (op->kind->counted) /* one that is gone may have needed more */
 		op->ticks = 0;
-	if (op->kind->op_class == CVY_OP_PRIVATE)
+	if (op->kind->op_class == CVY_OP_PRIVATE && e->some_lost) {
 		memset(&e->lost, 0, sizeof(e->lost));
+		e->some_lost = 0;
+	}
 	op->result.status = 0;
 	if (rootless) {
 		e->tick = op->first;
@@ -420,11 +423,11 @@ static void decide(struct cvy_engine *e, struct cvy_op *op)
 		admitted(e, op);
 	if (op->kind->op_class == CVY_OP_ADMIT)
 		size = cvy_view_size(e->view, op->seq + 1);
-	if (CVY_GUARDED && op->kind->op_class == CVY_OP_PRIVATE) {
+	if (CVY_GUARDED && op->kind->op_class == CVY_OP_PRIVATE && e->some_lost) {
 		kept = e->mask;
 		cvy_mask_sub(&kept, &e->lost);
 		mask = &kept;
-		if (op->kind->whole && !cvy_mask_empty(&e->lost) && !op->result.status) {
+		if (op->kind->whole && !op->result.status) {
 			op->result.status = COVEY_ERR_LOST;
 			cvy_engine_explain(e, op, COVEY_ERR_LOST);
 		}

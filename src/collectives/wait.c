@@ -104,24 +104,6 @@ static void sleep_on_change(struct cvy_engine *e, uint32_t seen, uint64_t ns)
 	__atomic_sub_fetch(&e->asleep, 1, __ATOMIC_SEQ_CST);
 }
 
-/* The line that the head of the queue misses, or NULL when it waits for something else. */
-static const struct cvy_line *missing_line(struct cvy_engine *e, uint64_t *want)
-{
-	struct cvy_op *op = e->head;
-	uint64_t i;
-	int round, k;
-
-	if (!op || op->state != CVY_OP_ENTERED)
-		return NULL;
-	round = op->rounds == 2 && op->second < op->entered ? 1 : op->rounds;
-	i = round == op->rounds ? op->completed : op->second;
-	k = op->scan[round - 1];
-	if (i >= op->entered || k >= e->set.n || k == e->set.self || !e->set.page[k])
-		return NULL;
-	*want = cvy_tag(e->epoch, op->first + (uint32_t)i);
-	return cvy_source_line(e, op, i, k, round);
-}
-
 /* Lines that a sleeper misses, at most two, and the tags with which it still does. */
 struct spots {
 	const struct cvy_line *line[2];
@@ -133,7 +115,7 @@ struct spots {
 static struct spots spots_of_queue(struct cvy_engine *e)
 {
 	uint64_t want = 0;
-	struct spots s = { { missing_line(e, &want) }, { 0 }, 0 };
+	struct spots s = { { cvy_engine_missing(e, &want) }, { 0 }, 0 };
 
 	if (s.line[0]) {
 		s.tag[0] = __atomic_load_n(&s.line[0]->tag, __ATOMIC_ACQUIRE);
