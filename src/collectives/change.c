@@ -97,6 +97,9 @@ void cvy_set_build(struct cvy_engine *e)
 	set_add(e, &set, r);
 	if (cvy_hosts_build(&set))
 		goto fail;
+	set.open = 1;
+	for (int k = 0; k < set.n; k++)
+		set.open &= set.base[k] && !set.link[k];
 	cvy_set_clear(&e->set);
 	e->set = set;
 	__atomic_store_n(&e->plans, e->plans + 1, __ATOMIC_RELAXED);

@@ -36,7 +36,11 @@ enum cvy_op_class {
 	CVY_OP_ALL,	/* replicated: needs everyone, a holder can give it */
 	CVY_OP_PRIVATE, /* needs everyone, each rank gets its own part; missing sources are masked */
 	CVY_OP_ROOT,	/* needs the root */
-	CVY_OP_TO_ROOT, /* the root needs everyone, the others the root's second line: it has all there is */
+	/*
+	 * The root needs everyone. The others need to know that it will have everyone's: the root's second line says so,
+	 * or, where each sees all windows themselves as the root does (set.open), the lines of all.
+	 */
+	CVY_OP_TO_ROOT,
 	CVY_OP_ADMIT,
 	CVY_OP_PAIR /* a message: not in the queue, not part of views (pair.h) */
 };
@@ -166,6 +170,7 @@ struct cvy_hosts {
 struct cvy_set {
 	int n;
 	int self; /* index of the own rank, -1: not among them */
+	int open; /* the windows of all are seen here as they are, also what others wrote for others: one host */
 	int *rank;
 	struct cvy_page **page; /* page of each source as seen here */
 	const uint8_t **base;	/* its window as seen here, or its copy set aside */

@@ -229,6 +229,7 @@ static int without_late(struct cvy_engine *e, const struct cvy_op *op)
 			return -1;
 		if (fate == LATE) {
 			cvy_mask_add(&e->lost, e->set.rank[k]);
+			e->some_lost = 1;
 			found = 1;
 		}
 	}
@@ -263,6 +264,18 @@ static int masked_elsewhere(const struct cvy_op *op)
 	return op->timeout_ns && !published(op);
 }
 
+/*
+ * The root of a reduce or gather that others completed without its word: who did saw the lines of all, and the root
+ * sees what they saw, in windows or copies set aside.
+ */
+static int fold_what_all_saw(struct cvy_engine *e, struct cvy_op *op)
+{
+	if (op->kind->op_class != CVY_OP_TO_ROOT || op->root != e->rank || !e->set.open)
+		return 0;
+	go_on(e, op);
+	return e->head != op;
+}
+
 void cvy_repair_step(struct cvy_engine *e)
 {
 	struct cvy_repair *rep = e->repair;
@@ -284,7 +297,7 @@ void cvy_repair_step(struct cvy_engine *e)
 		} else if (op && op->kind->op_class == CVY_OP_PRIVATE && !masked_elsewhere(op)) {
 			if (!settle_private(e, op))
 				return;
-		} else {
+		} else if (!op || !fold_what_all_saw(e, op)) {
 			if (rep->asked != s)
 				send_pull(e, s, op && op->state == CVY_OP_ENTERED ? op->completed : 0);
 			return;
@@ -516,6 +529,8 @@ static void take(struct cvy_engine *e, struct cvy_outcome *o)
 	}
 	if (!cvy_outcome_fits(o, op))
 		status = COVEY_ERR_MISMATCH;
+	if (!status && op->kind->op_class == CVY_OP_TO_ROOT && op->root == e->rank)
+		status = COVEY_ERR_LOST; /* of what a removed rank left there was no memory for a copy */
 	for (uint64_t i = o->from; !status && op->kind->take && i < o->ticks; i++) {
 		uint32_t n;
 		const uint8_t *bytes = given_tick(o, i, &n);

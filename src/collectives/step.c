@@ -188,7 +188,7 @@ static int only_root(const struct cvy_op *op, int round)
 /* Had a source that is gone announced the tick before? */
 static int left(struct cvy_engine *e, struct cvy_op *op, uint64_t i, int k, uint64_t tag)
 {
-	return op->kind->whole && e->set.page[k] &&
+	return (op->kind->whole || op->kind->op_class == CVY_OP_TO_ROOT) && e->set.page[k] &&
 	       __atomic_load_n(&cvy_source_line(e, op, i, k, 1)->tag, __ATOMIC_ACQUIRE) == tag;
 }
 
@@ -221,6 +221,7 @@ static int late(struct cvy_engine *e, struct cvy_op *op, int rank)
 	if (!e->active || now_ns(e) < op->late_ns)
 		return 0;
 	cvy_mask_add(&e->lost, rank);
+	e->some_lost = 1;
 	op->late = 1;
 	tell_late(e, op, rank);
 	return 1;
@@ -239,6 +240,8 @@ static int arrived(struct cvy_engine *e, struct cvy_op *op, uint64_t i, int roun
 						  : only_root(op, round) && e->set.rank[*k] != op->root))
 			continue;
 		if (CVY_GUARDED && e->set.gone[*k] && !left(e, op, i, *k, tag)) {
+			if (op->kind->op_class == CVY_OP_TO_ROOT) /* all that somebody lacks is here, or it is lost */
+				return 0;
 			cvy_mask_add(&e->lost, e->set.rank[*k]);
 			e->some_lost = 1;
 			continue;
@@ -340,6 +343,8 @@ static int begin(struct cvy_engine *e, struct cvy_op *op)
 	op->call = op->call >> CVY_LAP_BITS << CVY_LAP_BITS | (uint8_t)(op->seq * 16 + op->first);
 	if (op->way || e->set.hosts.n > 1 || e->rules)
 		cvy_plan_choose(e, op);
+	if (op->kind->op_class == CVY_OP_TO_ROOT && !op->way)
+		op->rounds = op->root != e->rank && e->set.open ? 1 : 2;
 	op->entered = op->second = op->completed = op->handed = 0;
 	op->scan[0] = op->scan[1] = op->scan[2] = 0;
 	op->late = 0;
