@@ -108,11 +108,13 @@ static int start(struct covey_group *group, const struct message *m, const struc
 		cvy_op_put(op);
 		return cvy_fail(group->box, COVEY_ERR_NOMEM, -1, 0, "no memory for a work");
 	}
+	op->posted_ns = cvy_now_ns();
 	err = cvy_pair_post(group->engine, op);
 	if (err) {
 		covey_work_free(work);
 		return err;
 	}
+	cvy_engine_kick(group->engine);
 	*out = work;
 	return 0;
 }

@@ -7,10 +7,12 @@
 #include "calls.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "clock.h"
 
 #define NESTED_MAX 64
+#define FEW 8 /* calls of a group that need no memory */
 
 struct call {
 	struct cvy_engine *engine;
@@ -19,8 +21,8 @@ struct call {
 };
 
 static __thread struct {
-	int depth, err;
-	struct call *call;
+	int depth, err, engines; /* of different engines */
+	struct call *call, few[FEW];
 	size_t n, room;
 } open_calls __attribute__((tls_model("initial-exec")));
 
@@ -38,14 +40,18 @@ int cvy_calls_failed(int err)
 
 static int have_room(void)
 {
-	size_t room = open_calls.room ? 2 * open_calls.room : 16;
-	struct call *more;
+	size_t room = open_calls.room ? 2 * open_calls.room : FEW;
+	struct call *more = open_calls.few;
 
 	if (open_calls.n < open_calls.room)
 		return 1;
-	more = realloc(open_calls.call, room * sizeof(*more));
-	if (!more)
-		return 0;
+	if (open_calls.room) {
+		more = realloc(open_calls.room > FEW ? open_calls.call : NULL, room * sizeof(*more));
+		if (!more)
+			return 0;
+		if (open_calls.room == FEW)
+			memcpy(more, open_calls.few, sizeof(open_calls.few));
+	}
 	open_calls.call = more;
 	open_calls.room = room;
 	return 1;
@@ -60,6 +66,7 @@ int cvy_calls_add(struct cvy_engine *e, struct cvy_op *op, struct covey_result *
 		cvy_op_put(op);
 		return cvy_calls_failed(err);
 	}
+	open_calls.engines |= open_calls.n && open_calls.call[0].engine != e;
 	open_calls.call[open_calls.n++] = (struct call){ e, op, result };
 	return 0;
 }
@@ -81,6 +88,8 @@ int covey_group_end(void)
 	if (--open_calls.depth)
 		return 0;
 	err = open_calls.err;
+	if (open_calls.engines) /* who waits for one engine does not step the others */
+		cvy_progress_kick();
 	for (size_t i = 0; i < open_calls.n; i++) {
 		struct call *c = &open_calls.call[i];
 
@@ -91,9 +100,10 @@ int covey_group_end(void)
 			err = c->op->result.status;
 		cvy_op_put(c->op);
 	}
-	free(open_calls.call);
+	if (open_calls.room > FEW)
+		free(open_calls.call);
 	open_calls.call = NULL;
 	open_calls.n = open_calls.room = 0;
-	open_calls.err = 0;
+	open_calls.err = open_calls.engines = 0;
 	return err;
 }

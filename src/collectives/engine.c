@@ -88,7 +88,8 @@ void cvy_engine_close(struct cvy_engine *e)
 		free(o->bytes);
 		free(o);
 	}
-	free(e->spare);
+	for (int i = 0; i < 2; i++)
+		free(e->spare[i]);
 	free(e->rule);
 	cvy_repair_drop(e);
 	cvy_repair_forget(e);
@@ -257,11 +258,10 @@ static int post_locked(struct cvy_engine *e, struct cvy_op *op)
 	return 0;
 }
 
-int cvy_engine_post(struct cvy_engine *e, struct cvy_op *op)
+int cvy_engine_post_quietly(struct cvy_engine *e, struct cvy_op *op)
 {
 	int err;
 
-	op->posted_ns = cvy_now_ns();
 	__atomic_add_fetch(&op->refs, 1, __ATOMIC_RELAXED);
 	pthread_mutex_lock(&e->lock);
 	err = post_locked(e, op);
@@ -270,7 +270,6 @@ int cvy_engine_post(struct cvy_engine *e, struct cvy_op *op)
 	if (!err && !__atomic_load_n(&e->gate, __ATOMIC_RELAXED))
 		cvy_engine_step(e);
 	pthread_mutex_unlock(&e->lock);
-	cvy_progress_kick();
 	return err;
 }
 
@@ -289,6 +288,16 @@ const struct cvy_line *cvy_engine_missing(const struct cvy_engine *e, uint64_t *
 		return NULL;
 	*want = cvy_tag(e->epoch, op->first + (uint32_t)i);
 	return cvy_source_line(e, op, i, k, round);
+}
+
+int cvy_engine_post(struct cvy_engine *e, struct cvy_op *op)
+{
+	int err;
+
+	op->posted_ns = cvy_now_ns();
+	err = cvy_engine_post_quietly(e, op);
+	cvy_progress_kick();
+	return err;
 }
 
 /* Looks at the line that is missing, and nothing else: sooner seen than by whole steps. Uses up one look. */
@@ -341,7 +350,7 @@ static int run_locked(struct cvy_engine *e, struct cvy_op *op, struct covey_resu
 int cvy_engine_run(struct cvy_engine *e, struct cvy_op *op, struct covey_result *result)
 {
 	if (cvy_calls_open())
-		return cvy_calls_add(e, op, result, cvy_engine_post);
+		return cvy_calls_add(e, op, result, cvy_engine_post_quietly);
 	pthread_mutex_lock(&e->lock);
 	return run_locked(e, op, result);
 }

@@ -99,6 +99,16 @@ struct cvy_asked {
 
 enum cvy_op_state { CVY_OP_QUEUED, CVY_OP_ENTERED, CVY_OP_DECIDED };
 
+/* One send or receive: what an operation of class PAIR has for itself (op->priv, pair.h). */
+struct cvy_parcel {
+	struct cvy_parcel *next;
+	struct cvy_op *op;
+	uint64_t number; /* of the message, once it is known */
+	int tag;	 /* asked for; of the message, once it is known */
+	size_t total;	 /* bytes of the message (receive), that are wanted (send) */
+	size_t at;	 /* bytes of these that were moved */
+};
+
 struct cvy_op {
 	const struct cvy_op_kind *kind;
 	uint64_t seq;	 /* 0: a joiner's first covey_admit, not known yet */
@@ -134,6 +144,7 @@ struct cvy_op {
 	uint64_t late_ns;    /* that time, once it is published */
 	int late;	     /* a source was masked for it */
 	struct cvy_op *next;
+	struct cvy_parcel parcel;
 	struct cvy_asked asked;
 	uint32_t planned;	    /* e->plans when it was planned, 0: not to be used again */
 	struct covey_result result; /* last: its mask is not cleared in advance */
@@ -208,8 +219,8 @@ struct cvy_engine {
 	uint64_t clock_ns; /* of the simulator; 0: the real one */
 	int rank;
 	int mask_words;	      /* of 64 ranks, for max_ranks */
-	struct cvy_op *spare; /* a freed operation, for the next */
-	uint32_t plans;	      /* counts what plans follow from: views, safe points; from 1 */
+	struct cvy_op *spare[2]; /* freed operations, for the next: a send and a receive */
+	uint32_t plans;		 /* counts what plans follow from: views, safe points; from 1 */
 	struct cvy_page *own; /* own window */
 	uint8_t *own_base;
 
@@ -336,6 +347,8 @@ char *cvy_call_text(uint64_t call, char *text, size_t bytes); /* the call in wor
 
 /* Gives the operation its number and queues it. Takes a reference for the queue. 0, or the engine's end. */
 int cvy_engine_post(struct cvy_engine *e, struct cvy_op *op);
+/* The same for who waits for it soon on this thread: does not wake the progress thread. */
+int cvy_engine_post_quietly(struct cvy_engine *e, struct cvy_op *op);
 /* Post and wait on the caller's thread, without letting go of the lock between: status of the operation. Takes over
  * the caller's reference; result may be NULL. */
 int cvy_engine_run(struct cvy_engine *e, struct cvy_op *op, struct covey_result *result);

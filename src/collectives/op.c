@@ -14,8 +14,11 @@
 /* A freed operation is kept for the next. Its mask has never had more than the words of max_ranks set. */
 struct cvy_op *cvy_op_new(struct cvy_engine *e, const struct cvy_op_kind *kind)
 {
-	struct cvy_op *op = __atomic_exchange_n(&e->spare, NULL, __ATOMIC_ACQUIRE);
+	struct cvy_op *op = NULL;
 
+	for (int i = 0; !op && i < 2; i++)
+		if (__atomic_load_n(&e->spare[i], __ATOMIC_RELAXED))
+			op = __atomic_exchange_n(&e->spare[i], NULL, __ATOMIC_ACQUIRE);
 	if (!op)
 		op = calloc(1, sizeof(*op));
 	if (!op)
@@ -35,12 +38,18 @@ struct cvy_op *cvy_op_new(struct cvy_engine *e, const struct cvy_op_kind *kind)
 
 void cvy_op_put(struct cvy_op *op)
 {
+	struct cvy_op **spare = op->engine->spare;
+
 	if (__atomic_load_n(&op->refs, __ATOMIC_ACQUIRE) != 1 && __atomic_sub_fetch(&op->refs, 1, __ATOMIC_ACQ_REL))
 		return; /* who holds the only reference need not count */
 	if (op->kind->release)
 		op->kind->release(op);
-	free(op->undo);
-	free(__atomic_exchange_n(&op->engine->spare, op, __ATOMIC_ACQ_REL));
+	if (op->undo)
+		free(op->undo);
+	spare += __atomic_load_n(spare, __ATOMIC_RELAXED) != NULL;
+	op = __atomic_exchange_n(spare, op, __ATOMIC_ACQ_REL);
+	if (op)
+		free(op);
 }
 
 static const struct cvy_op_kind *const kinds[] = { &cvy_op_allreduce, &cvy_op_broadcast,      &cvy_op_allgather,

@@ -11,26 +11,18 @@
 #include "clock.h"
 #include "log.h"
 
-static void release(struct cvy_op *op)
-{
-	free(op->priv);
-}
-
-const struct cvy_op_kind cvy_op_send = { .name = "send", .op_class = CVY_OP_PAIR, .release = release };
-const struct cvy_op_kind cvy_op_recv = { .name = "recv", .op_class = CVY_OP_PAIR, .release = release };
+const struct cvy_op_kind cvy_op_send = { .name = "send", .op_class = CVY_OP_PAIR };
+const struct cvy_op_kind cvy_op_recv = { .name = "recv", .op_class = CVY_OP_PAIR };
 
 struct cvy_op *cvy_pair_op(struct cvy_engine *e, int sending, int tag)
 {
-	struct cvy_parcel *x = calloc(1, sizeof(*x));
-	struct cvy_op *op = x ? cvy_op_new(e, sending ? &cvy_op_send : &cvy_op_recv) : NULL;
+	struct cvy_op *op = cvy_op_new(e, sending ? &cvy_op_send : &cvy_op_recv);
 
-	if (!op) {
-		free(x);
+	if (!op)
 		return NULL;
-	}
-	x->op = op;
-	x->tag = tag;
-	op->priv = x;
+	op->parcel.op = op;
+	op->parcel.tag = tag;
+	op->priv = &op->parcel;
 	return op;
 }
 
@@ -174,15 +166,11 @@ static int post_locked(struct cvy_engine *e, struct cvy_op *op)
 
 int cvy_pair_post(struct cvy_engine *e, struct cvy_op *op)
 {
-	int err, kick;
+	int err;
 
-	op->posted_ns = cvy_now_ns();
 	pthread_mutex_lock(&e->lock);
 	err = post_locked(e, op);
-	kick = cvy_pairs_busy(e);
 	pthread_mutex_unlock(&e->lock);
-	if (kick)
-		cvy_engine_kick(e);
 	return err;
 }
 

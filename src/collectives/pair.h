@@ -31,16 +31,6 @@ struct cvy_record {
 	uint64_t number, bytes;
 };
 
-/* One send or receive: what an operation of class PAIR has for itself (op->priv). */
-struct cvy_parcel {
-	struct cvy_parcel *next;
-	struct cvy_op *op;
-	uint64_t number; /* of the message, once it is known */
-	int tag;	 /* asked for; of the message, once it is known */
-	size_t total;	 /* bytes of the message (receive), that are wanted (send) */
-	size_t at;	 /* bytes of these that were moved */
-};
-
 struct cvy_parcels {
 	struct cvy_parcel *first, **last;
 };
@@ -82,7 +72,8 @@ extern const struct cvy_op_kind cvy_op_send, cvy_op_recv;
 
 /* An operation for @count elements; count, elem, bytes, root (the peer) and buffers are set. NULL: no memory. */
 struct cvy_op *cvy_pair_op(struct cvy_engine *e, int sending, int tag);
-/* Queues it. Takes a reference for the queue. 0, or the engine's end. Lock not held. */
+/* Queues it. Takes a reference for the queue. 0, or the engine's end. Who does not wait for it soon kicks the progress
+ * thread. Lock not held. */
 int cvy_pair_post(struct cvy_engine *e, struct cvy_op *op);
 
 /* ---- lock held ---- */

@@ -366,6 +366,8 @@ int cvy_engine_wait(struct cvy_engine *e, struct cvy_op *op, uint64_t deadline_n
 			p = (struct patience){ 0, 0 };
 		} else {
 			be_patient(e, op, &p, deadline_ns);
+			if (!op->posted_ns)
+				op->posted_ns = p.since_ns;
 		}
 	}
 	__atomic_store_n(&e->waiting, 0, __ATOMIC_RELAXED);
