@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What fault tolerance does while nothing fails, marked where it is done: `if (CVY_GUARDED)`. A library built with
- * -DCOVEY_BARE=ON leaves it out: no detection, no signatures in the lines, no look for sources that are gone, no
- * outcomes recorded and no inputs saved for a repair. (Epochs in tags and one word of contributors cost nothing to
+ * -DCOVEY_BARE=ON leaves it out: no detection, no signatures in the lines, no look for sources that are gone,
+ * and no inputs saved for a repair. (Epochs in tags and one word of contributors cost nothing to
  * leave out.) It is there to be measured against (tests/bench/healthy), never to be used.
  */
 #ifndef CVY_GUARD_H

@@ -262,11 +262,11 @@ int cvy_engine_post_quietly(struct cvy_engine *e, struct cvy_op *op)
 {
 	int err;
 
-	__atomic_add_fetch(&op->refs, 1, __ATOMIC_RELAXED);
+	__atomic_store_n(&op->refs, 2, __ATOMIC_RELAXED); /* nobody knows it yet but the caller */
 	pthread_mutex_lock(&e->lock);
 	err = post_locked(e, op);
 	if (err)
-		__atomic_sub_fetch(&op->refs, 1, __ATOMIC_RELAXED);
+		__atomic_store_n(&op->refs, 1, __ATOMIC_RELAXED);
 	if (!err && !__atomic_load_n(&e->gate, __ATOMIC_RELAXED))
 		cvy_engine_step(e);
 	pthread_mutex_unlock(&e->lock);

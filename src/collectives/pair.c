@@ -147,7 +147,7 @@ static int post_locked(struct cvy_engine *e, struct cvy_op *op)
 		err = pair_get(e, op->root, &p);
 	if (err)
 		return err;
-	__atomic_add_fetch(&op->refs, 1, __ATOMIC_RELAXED);
+	__atomic_store_n(&op->refs, 2, __ATOMIC_RELAXED); /* nobody knows it yet but the caller */
 	if (!p || p->ch.broken) {
 		cvy_fail(e->box, COVEY_ERR_PEER, op->root, e->view ? e->view->epoch : 0,
 			 p ? "rank %d wrote what no rank writes" : "rank %d is not a member of the view", op->root);
@@ -160,7 +160,8 @@ static int post_locked(struct cvy_engine *e, struct cvy_op *op)
 		cvy_parcel_add(&p->queued, x);
 	else
 		cvy_pair_claim(e, p, x);
-	cvy_pairs_step(e);
+	if (op->kind == &cvy_op_send) /* a receive is stepped by who waits for it */
+		cvy_pairs_step(e);
 	return 0;
 }
 
@@ -254,7 +255,8 @@ int cvy_pairs_drained(struct cvy_engine *e)
 	for (struct cvy_pair *p = e->pairs ? e->pairs->all : NULL; p; p = p->next) {
 		if (p->ch.broken || p->ch.self)
 			continue;
-		if (p->queued.first || p->offered.first || p->parting.first || p->ch.far_note < p->unasked ||
+		p->ch.looks = CVY_CREDIT_LOOKS - 1; /* the next look is a whole one */
+		if (p->queued.first || p->offered.first || p->parting.first || p->ch.far_note < p->ch.unasked ||
 		    p->ch.freed < p->ch.written) {
 			activate(e, p);
 			drained = 0;

@@ -50,8 +50,8 @@ struct cvy_pair {
 	int rank;
 	uint64_t inc;
 	struct cvy_channel ch;
+	/* ch.unasked: bytes of whole messages sent so far; ch.far_note of them were claimed */
 	uint64_t number, expect;     /* of my next message, of the far end's */
-	uint64_t unasked;	     /* bytes of whole messages sent so far; ch.far_note of them were claimed */
 	struct cvy_parcels queued;   /* sends without a record yet */
 	struct cvy_parcels offered;  /* sends that wait for WANT */
 	struct cvy_parcels parting;  /* sends whose parts are written */

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "clock.h"
+#include "copy.h"
 #include "pair.h"
 
 #define WHOLE_PART 4 /* of a ring: the longest message that is sent as a whole, and the longest part */
@@ -131,8 +132,17 @@ void cvy_pair_claim(struct cvy_engine *e, struct cvy_pair *p, struct cvy_parcel 
 	free(a);
 }
 
+/* The body of the record that is taken: from its note, or the ring. */
+static void body_of(const struct cvy_pair *p, const struct cvy_note *note, void *to, size_t n)
+{
+	if (note && n <= CVY_NOTE_DATA)
+		cvy_copy_few(to, note->data, n);
+	else
+		cvy_channel_peek(&p->ch, sizeof(struct cvy_record), to, n);
+}
+
 /* Nobody asked for it yet. 0: no memory now. */
-static int keep(struct cvy_pair *p, const struct cvy_record *r)
+static int keep(struct cvy_pair *p, const struct cvy_record *r, const struct cvy_note *note)
 {
 	int whole = r->kind == CVY_RECORD_WHOLE;
 	struct cvy_arrival *a = malloc(sizeof(*a) + (whole ? (size_t)r->bytes : 0));
@@ -141,21 +151,21 @@ static int keep(struct cvy_pair *p, const struct cvy_record *r)
 		return 0;
 	*a = (struct cvy_arrival){ .number = r->number, .bytes = r->bytes, .tag = r->tag, .whole = whole };
 	if (whole)
-		cvy_channel_peek(&p->ch, sizeof(*r), a->data, (size_t)r->bytes);
+		body_of(p, note, a->data, (size_t)r->bytes);
 	*p->arrived_last = a;
 	p->arrived_last = &a->next;
 	return 1;
 }
 
 /* A header: 1 it was used, 0 no memory for it now. */
-static int arrive(struct cvy_engine *e, struct cvy_pair *p, const struct cvy_record *r)
+static int arrive(struct cvy_engine *e, struct cvy_pair *p, const struct cvy_record *r, const struct cvy_note *note)
 {
 	struct cvy_parcel **at = &p->posted.first, *x;
 
 	while (*at && !wants(*at, r->tag))
 		at = &(*at)->next;
 	if (!*at)
-		return keep(p, r);
+		return keep(p, r, note);
 	x = cvy_parcel_take(&p->posted, at);
 	meet(x, r->number, r->tag, r->bytes);
 	if (r->kind == CVY_RECORD_OFFER) {
@@ -163,7 +173,7 @@ static int arrive(struct cvy_engine *e, struct cvy_pair *p, const struct cvy_rec
 		return 1;
 	}
 	x->at = taken(x);
-	cvy_channel_peek(&p->ch, sizeof(*r), x->op->recv, x->at);
+	body_of(p, note, x->op->recv, x->at);
 	p->ch.note += cost(r->bytes);
 	received(e, p, x);
 	return 1;
@@ -220,12 +230,17 @@ static int believed(const struct cvy_pair *p, const struct cvy_record *r)
 static int take_record(struct cvy_engine *e, struct cvy_pair *p)
 {
 	struct cvy_record r;
+	struct cvy_note note;
 	size_t body;
-	int used;
+	int used, noted;
 
 	if (cvy_channel_ready(&p->ch) < sizeof(r))
 		return cvy_channel_ready(&p->ch) ? COVEY_ERR_IO : 0;
-	cvy_channel_peek(&p->ch, 0, &r, sizeof(r));
+	noted = cvy_channel_note(&p->ch, sizeof(r), &note);
+	if (noted)
+		r = (struct cvy_record){ CVY_RECORD_WHOLE, (int32_t)note.word, p->expect, note.n };
+	else
+		cvy_channel_peek(&p->ch, 0, &r, sizeof(r));
 	if (!believed(p, &r))
 		return COVEY_ERR_IO;
 	body = r.kind == CVY_RECORD_WHOLE || r.kind == CVY_RECORD_PART ? (size_t)r.bytes : 0;
@@ -236,7 +251,7 @@ static int take_record(struct cvy_engine *e, struct cvy_pair *p)
 	else if (r.kind == CVY_RECORD_PART)
 		used = part(e, p, &r);
 	else
-		used = arrive(e, p, &r);
+		used = arrive(e, p, &r, noted ? &note : NULL);
 	if (used <= 0)
 		return used;
 	if (r.kind == CVY_RECORD_WHOLE || r.kind == CVY_RECORD_OFFER)
@@ -254,6 +269,13 @@ static void write_record(struct cvy_pair *p, uint32_t kind, const struct cvy_par
 	cvy_channel_write(&p->ch, &r, sizeof(r));
 	if (body)
 		cvy_channel_write(&p->ch, body, bytes);
+	if (kind != CVY_RECORD_WHOLE || bytes > CVY_NOTE_DATA)
+		return;
+	p->ch.brief.end = p->ch.written;
+	p->ch.brief.word = (uint32_t)x->tag;
+	p->ch.brief.n = (uint32_t)bytes;
+	p->ch.brief.bytes = (uint32_t)(sizeof(r) + bytes);
+	cvy_copy_few(p->ch.brief.data, body, bytes);
 }
 
 /* WANTs: the far end waits for them. */
@@ -300,7 +322,7 @@ static int write_header(struct cvy_engine *e, struct cvy_pair *p)
 	if (!x)
 		return 0;
 	whole = x->op->bytes <= p->ch.ring / WHOLE_PART &&
-		p->unasked - p->ch.far_note + cost(x->op->bytes) <= p->ch.ring;
+		p->ch.unasked - p->ch.far_note + cost(x->op->bytes) <= p->ch.ring;
 	if (cvy_channel_room(&p->ch) < sizeof(struct cvy_record) + (whole ? x->op->bytes : 0))
 		return 0;
 	x = cvy_parcel_take(&p->queued, &p->queued.first);
@@ -311,18 +333,27 @@ static int write_header(struct cvy_engine *e, struct cvy_pair *p)
 		return 1;
 	}
 	write_record(p, CVY_RECORD_WHOLE, x, x->op->send, x->op->bytes);
-	p->unasked += cost(x->op->bytes);
+	p->ch.unasked += cost(x->op->bytes);
 	cvy_pair_done(e, x, 0);
 	return 1;
+}
+
+/*
+ * What nobody has asked for may stand in the ring a while: the receive that comes takes it from there, without a copy
+ * kept aside. Not when a record of another kind is waited for, nor when the ring fills up.
+ */
+static int worth_taking(const struct cvy_pair *p)
+{
+	return p->posted.first || p->offered.first || p->coming.first || cvy_channel_ready(&p->ch) > p->ch.ring / 2;
 }
 
 int cvy_pair_step(struct cvy_engine *e, struct cvy_pair *p, int poll)
 {
 	int moved = cvy_channel_look(&p->ch, poll), got = moved, told;
 
-	if (moved < 0 || p->ch.far_note > p->unasked)
+	if (moved < 0 || p->ch.far_note > p->ch.unasked)
 		return COVEY_ERR_IO;
-	if (cvy_channel_far_port(&p->ch)) /* out of sight: nothing comes now, and nothing leaves */
+	if (p->ch.far && worth_taking(p)) /* out of sight: nothing comes now, and nothing leaves */
 		while ((got = take_record(e, p)) > 0)
 			moved = 1;
 	if (got < 0)

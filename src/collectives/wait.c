@@ -138,6 +138,8 @@ static struct spots spots_of_pair(const struct cvy_pair *p)
 		s.tag[0] = __atomic_load_n(&port->out.tag, __ATOMIC_ACQUIRE); /* of an earlier incarnation */
 	if (__atomic_load_n(&port->credit.aux, __ATOMIC_ACQUIRE) != p->ch.own_inc)
 		s.tag[1] = __atomic_load_n(&port->credit.tag, __ATOMIC_ACQUIRE);
+	else if (!cvy_channel_awaits_credit(&p->ch)) /* not looked at lately, and not waited for */
+		s.tag[1] = __atomic_load_n(&port->credit.tag, __ATOMIC_ACQUIRE);
 	s.n = 2;
 	return s;
 }

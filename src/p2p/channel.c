@@ -31,6 +31,7 @@ int cvy_channel_open(struct cvy_channel *ch, const struct cvy_channel_args *args
 	if (ring > CVY_RING_MAX)
 		ring = CVY_RING_MAX;
 	*ch = (struct cvy_channel){ .mesh = args->mesh,
+				    .own = cvy_mesh_own(args->mesh),
 				    .rank = args->rank,
 				    .self = args->rank == args->own_rank,
 				    .inc = args->inc,
@@ -59,13 +60,13 @@ struct cvy_link *cvy_channel_link(const struct cvy_channel *ch)
 
 struct cvy_port *cvy_channel_port(const struct cvy_channel *ch)
 {
-	return (struct cvy_port *)(void *)(cvy_mesh_own(ch->mesh) + ch->own_port);
+	return (struct cvy_port *)(void *)(ch->own + ch->own_port);
 }
 
 static uint8_t *far_window(const struct cvy_channel *ch)
 {
 	if (ch->self)
-		return cvy_mesh_own(ch->mesh);
+		return ch->own;
 	return cvy_channel_link(ch) ? cvy_mesh_view(ch->mesh, ch->rank) : NULL;
 }
 
@@ -102,18 +103,22 @@ static int advance(uint64_t *count, uint64_t to, uint64_t most)
 int cvy_channel_look(struct cvy_channel *ch, int poll)
 {
 	struct cvy_link *link = cvy_channel_link(ch);
-	const struct cvy_port *port = cvy_channel_far_port(ch);
+	const struct cvy_port *port;
 	int here = 0, freed = 0;
 
+	ch->looks++;
+	ch->now = link;
+	ch->far = ch->self ? ch->own : link ? cvy_mesh_view(ch->mesh, ch->rank) : NULL;
 	if (link)
 		meet_link(ch, link);
 	if (link && poll && link->ops->poll)
 		link->ops->poll(link); /* one that is lost is the agent's to replace */
-	if (!port)
+	if (!ch->far)
 		return 0;
+	port = (const struct cvy_port *)(const void *)(ch->far + ch->far_port);
 	if (__atomic_load_n(&port->out.aux, __ATOMIC_ACQUIRE) == ch->own_inc) /* pairs with cvy_channel_open */
 		here = advance(&ch->here, __atomic_load_n(&port->out.tag, __ATOMIC_ACQUIRE), ch->read + ch->ring);
-	if (__atomic_load_n(&port->credit.aux, __ATOMIC_ACQUIRE) == ch->own_inc) {
+	if (cvy_channel_awaits_credit(ch) && __atomic_load_n(&port->credit.aux, __ATOMIC_ACQUIRE) == ch->own_inc) {
 		const uint64_t *note = (const uint64_t *)(const void *)port->credit.data;
 
 		freed = advance(&ch->freed, __atomic_load_n(&port->credit.tag, __ATOMIC_ACQUIRE), ch->written);
@@ -148,7 +153,41 @@ static int tell(struct cvy_channel *ch, struct cvy_link *link, struct cvy_line *
 	__atomic_store_n(&line->tag, count, __ATOMIC_RELEASE);
 	if (!link || !link->ops->signal)
 		return 0;
-	return link->ops->signal(link, (size_t)((uint8_t *)line - cvy_mesh_own(ch->mesh)));
+	return link->ops->signal(link, (size_t)((uint8_t *)line - ch->own));
+}
+
+/* All before the count, which says that it is there; and first that the old one is not. */
+static void write_note(struct cvy_channel *ch, struct cvy_line *line)
+{
+	const struct cvy_note *note = &ch->brief;
+	uint64_t *data = (uint64_t *)(void *)line->data;
+
+	if (note->end != ch->written || ch->pushed + note->bytes != note->end) {
+		if (__atomic_load_n(&line->call, __ATOMIC_RELAXED))
+			__atomic_store_n(&line->call, 0, __ATOMIC_RELAXED);
+		return;
+	}
+	__atomic_store_n(&line->call, note->end, __ATOMIC_RELAXED);
+	__atomic_thread_fence(__ATOMIC_RELEASE); /* pairs with the fence in cvy_channel_note */
+	for (size_t i = 0; i < CVY_NOTE_DATA / 8; i++)
+		__atomic_store_n(&data[i], note->data[i], __ATOMIC_RELAXED);
+	__atomic_store_n(&line->sig, note->word, __ATOMIC_RELAXED);
+	__atomic_store_n(&line->bytes, note->n, __ATOMIC_RELAXED);
+}
+
+int cvy_channel_note(const struct cvy_channel *ch, size_t head, struct cvy_note *note)
+{
+	const struct cvy_line *line = &((const struct cvy_port *)(const void *)(ch->far + ch->far_port))->out;
+	const uint64_t *data = (const uint64_t *)(const void *)line->data;
+
+	if (ch->here - ch->read > head + CVY_NOTE_DATA || __atomic_load_n(&line->call, __ATOMIC_RELAXED) != ch->here)
+		return 0;
+	for (size_t i = 0; i < CVY_NOTE_DATA / 8; i++)
+		note->data[i] = __atomic_load_n(&data[i], __ATOMIC_RELAXED);
+	note->word = __atomic_load_n(&line->sig, __ATOMIC_RELAXED);
+	note->n = __atomic_load_n(&line->bytes, __ATOMIC_RELAXED);
+	__atomic_thread_fence(__ATOMIC_ACQUIRE); /* a newer note says so before any of it */
+	return __atomic_load_n(&line->call, __ATOMIC_RELAXED) == ch->here && ch->here - ch->read == head + note->n;
 }
 
 static int credit_due(const struct cvy_channel *ch, const struct cvy_link *link, int lazy)
@@ -160,13 +199,14 @@ static int credit_due(const struct cvy_channel *ch, const struct cvy_link *link,
 
 int cvy_channel_flush(struct cvy_channel *ch, int lazy)
 {
-	struct cvy_link *link = cvy_channel_link(ch);
+	struct cvy_link *link = ch->now;
 	struct cvy_port *port = cvy_channel_port(ch);
 	int changed = 0;
 
 	if (!ch->self && (!link || link->id != ch->link))
 		return 0;
 	if (ch->pushed < ch->written && !put(ch, link)) {
+		write_note(ch, &port->out);
 		if (!tell(ch, link, &port->out, ch->written)) /* else the next flush puts it again: the same bytes */
 			ch->pushed = ch->written;
 		changed |= 1;
@@ -198,7 +238,7 @@ int cvy_channel_behind(const struct cvy_channel *ch)
 
 void cvy_channel_write(struct cvy_channel *ch, const void *from, size_t n)
 {
-	uint8_t *ring = cvy_mesh_own(ch->mesh) + ch->own_ring;
+	uint8_t *ring = ch->own + ch->own_ring;
 	size_t at = (size_t)ch->written & (ch->ring - 1), first = n < ch->ring - at ? n : ch->ring - at;
 
 	memcpy(ring + at, from, first);
@@ -208,7 +248,7 @@ void cvy_channel_write(struct cvy_channel *ch, const void *from, size_t n)
 
 void cvy_channel_peek(const struct cvy_channel *ch, size_t skip, void *to, size_t n)
 {
-	const uint8_t *ring = far_window(ch) + ch->far_ring;
+	const uint8_t *ring = ch->far + ch->far_ring;
 	size_t at = (size_t)(ch->read + skip) & (ch->ring - 1), first = n < ch->ring - at ? n : ch->ring - at;
 
 	memcpy(to, ring + at, first);
