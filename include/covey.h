@@ -474,6 +474,18 @@ COVEY_API int covey_recv_start(void *buf, size_t count, int dtype, int peer, int
 			       struct CUstream_st *stream, struct covey_work **work);
 
 /**
+ * covey_mem_alloc / covey_mem_free - memory of this member's window, 64-byte aligned, that peers on its host read as it
+ * is. allreduce, broadcast, allgather, reduce and gather copy no input of half a slot or more that lies there, whole and
+ * not in place, where all members are on one host; everywhere else it is memory like any other. Each rank for itself:
+ * inputs of some ranks may lie there and those of others not. Such an operation returns when all ranks have read.
+ * After an error of the handle (-40 and below) what was an input there stays unchanged until covey_close().
+ * Owner:  covey_mem_free(), or covey_close() with all of it; no operation may be using it
+ * Errors: INVAL; NOMEM: window_bytes is too small
+ */
+COVEY_API int covey_mem_alloc(struct covey_group *group, size_t bytes, void **out);
+COVEY_API int covey_mem_free(struct covey_group *group, void *memory);
+
+/**
  * covey_group_start / covey_group_end - calls between them are one step of this thread
  * Blocking collectives and messages return when they are posted and write @result in covey_group_end(),
  * which waits for all of them, of all groups, and returns the first error, also of a call that was refused.

@@ -99,7 +99,7 @@ void cvy_set_build(struct cvy_engine *e)
 		goto fail;
 	set.open = 1;
 	for (int k = 0; k < set.n; k++)
-		set.open &= set.base[k] && !set.link[k];
+		set.open &= k == set.self || (cvy_mesh_link(e->mesh, set.rank[k]) && set.base[k] && !set.link[k]);
 	cvy_set_clear(&e->set);
 	e->set = set;
 	__atomic_store_n(&e->plans, e->plans + 1, __ATOMIC_RELAXED);

@@ -273,6 +273,19 @@ int cvy_engine_post_quietly(struct cvy_engine *e, struct cvy_op *op)
 	return err;
 }
 
+/* The closing word of a source that has not read everything yet. */
+static const struct cvy_line *missing_word(const struct cvy_engine *e, const struct cvy_op *op, uint64_t *want)
+{
+	*want = cvy_tag(e->epoch, op->first + (uint32_t)op->ticks - 1);
+	for (int k = 0; k < e->set.n; k++) {
+		const struct cvy_page *page = e->set.page[k];
+
+		if (k != e->set.self && page && __atomic_load_n(&page->done.tag, __ATOMIC_ACQUIRE) < *want)
+			return &page->done;
+	}
+	return NULL;
+}
+
 const struct cvy_line *cvy_engine_missing(const struct cvy_engine *e, uint64_t *want)
 {
 	const struct cvy_op *op = e->head;
@@ -281,6 +294,8 @@ const struct cvy_line *cvy_engine_missing(const struct cvy_engine *e, uint64_t *
 
 	if (!op || op->state != CVY_OP_ENTERED)
 		return NULL;
+	if (op->lent && op->completed == op->ticks)
+		return missing_word(e, op, want);
 	round = op->rounds == 2 && op->second < op->entered ? 1 : op->rounds;
 	i = round == op->rounds ? op->completed : op->second;
 	k = op->scan[round - 1];

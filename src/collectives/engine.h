@@ -73,6 +73,8 @@ struct cvy_op_kind {
 	int parts;   /* parts for single ranks stand all over the slot */
 	int whole;   /* private: of no use if a source is missing; LOST then */
 	int own;     /* what give() makes is for e->asker alone */
+	int lends;   /* inputs in registered buffers are read where they stand (lend.h) */
+	int folds;   /* results may be written over the own input */
 };
 
 /* A slot holds a part for each rank. */
@@ -126,7 +128,9 @@ struct cvy_op {
 	uint64_t handed;		     /* ticks of which a chain has passed on its fold */
 	int scan[3];			     /* per round: index in the set of the first source not seen yet */
 	int on_loss;
-	int spoiled; /* results were written over inputs that a redo would need */
+	size_t lends; /* offset of the own input in the own window, 0: it goes through slots */
+	int lent;     /* some source of it lends: it ends with everyone's done word */
+	int spoiled;  /* results were written over inputs that a redo would need */
 
 	const void *send; /* arguments, as the kinds use them */
 	void *recv;
@@ -218,10 +222,10 @@ struct cvy_engine {
 	int late_evict;	   /* who is masked as late is to leave the group */
 	uint64_t clock_ns; /* of the simulator; 0: the real one */
 	int rank;
-	int mask_words;	      /* of 64 ranks, for max_ranks */
+	int mask_words;		 /* of 64 ranks, for max_ranks */
 	struct cvy_op *spare[2]; /* freed operations, for the next: a send and a receive */
 	uint32_t plans;		 /* counts what plans follow from: views, safe points; from 1 */
-	struct cvy_page *own; /* own window */
+	struct cvy_page *own;	 /* own window */
 	uint8_t *own_base;
 
 	/* Set by the agent, read by steppers without the lock. */

@@ -299,6 +299,7 @@ void covey_close(struct covey_group *group)
 	cvy_loop_free(group->loop);
 	if (group->admit_op)
 		cvy_op_put(group->admit_op);
+	cvy_memory_forget(group);
 	cvy_view_free(group->view);
 	cvy_config_clear(&group->config);
 	cvy_errbox_free(group->box);

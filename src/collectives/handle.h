@@ -44,7 +44,8 @@ struct covey_group {
 	int event_fd;
 	uint64_t next_id;
 	struct covey_work *asked;
-	struct cvy_op *admit_op; /* a joiner's first admit that met its deadline: it goes on */
+	struct cvy_memory *memory; /* registered buffers (lend.c) */
+	struct cvy_op *admit_op;   /* a joiner's first admit that met its deadline: it goes on */
 
 	struct covey_group *next; /* all groups of the process, for fork */
 };
@@ -60,6 +61,7 @@ int cvy_handle_check_op(struct covey_group *group);
 
 void cvy_handle_seam(struct covey_group *group); /* fills group->seam and the engine's sink and send */
 struct cvy_observer cvy_handle_observer(struct covey_group *group);
+void cvy_memory_forget(struct covey_group *group); /* it goes with the window */
 struct covey_work *cvy_work_of(struct covey_group *group, struct cvy_op *op);
 
 #endif

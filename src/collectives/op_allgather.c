@@ -57,4 +57,5 @@ const struct cvy_op_kind cvy_op_allgather = {
 	.give = allgather_give,
 	.take = allgather_take,
 	.finish = allgather_finish,
+	.lends = 1,
 };

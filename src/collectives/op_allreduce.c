@@ -8,6 +8,7 @@
 #include "algo.h"
 #include "chain.h"
 #include "engine.h"
+#include "lend.h"
 #include "reduce.h"
 
 #define PIECE_SMALL (32u << 10)
@@ -38,6 +39,9 @@ static void allreduce_publish(struct cvy_engine *e, struct cvy_op *op, uint64_t 
 		cvy_copy_few(line->data, op->input, bytes);
 		return;
 	}
+	line->aux = op->lends;
+	if (op->lends)
+		return;
 	cvy_copy_in(slot, op->input + i * op->piece, bytes);
 	if (op->rounds == 1 || op->way) {
 		cvy_put_out(e, op, slot, bytes);
@@ -123,4 +127,6 @@ const struct cvy_op_kind cvy_op_allreduce = {
 	.consume = allreduce_consume,
 	.give = allreduce_give,
 	.take = allreduce_take,
+	.lends = 1,
+	.folds = 1,
 };

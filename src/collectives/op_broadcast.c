@@ -4,6 +4,7 @@
  * root may run ahead as far as the slots allow: done words of the others (engine.c) hold it back.
  */
 #include "algo.h"
+#include "lend.h"
 
 static void broadcast_plan(struct cvy_engine *e, struct cvy_op *op, int size)
 {
@@ -22,6 +23,9 @@ void cvy_publish_piece(struct cvy_engine *e, struct cvy_op *op, uint64_t i, stru
 		cvy_copy_few(line->data, op->input, bytes);
 		return;
 	}
+	line->aux = op->lends;
+	if (op->lends)
+		return;
 	cvy_copy_in(slot, op->input + i * op->piece, bytes);
 	cvy_put_out(e, op, slot, bytes);
 }
@@ -34,7 +38,7 @@ const uint8_t *cvy_piece_of(struct cvy_engine *e, const struct cvy_op *op, uint6
 		return cvy_source_slot(e, op, i, h->via[k]) + e->layout.slot_bytes + cvy_hosts_place(e, op, k);
 	if (op->bytes <= CVY_LINE_DATA)
 		return cvy_source_line(e, op, i, k, 1)->data;
-	return cvy_source_slot(e, op, i, k);
+	return cvy_source_piece(e, op, i, k);
 }
 
 static void broadcast_consume(struct cvy_engine *e, struct cvy_op *op, uint64_t i)
@@ -68,4 +72,5 @@ const struct cvy_op_kind cvy_op_broadcast = {
 	.consume = broadcast_consume,
 	.give = broadcast_give,
 	.take = broadcast_take,
+	.lends = 1,
 };

@@ -45,6 +45,7 @@ const struct cvy_op_kind cvy_op_gather = {
 	.plan = gather_plan,
 	.publish = cvy_publish_to_root,
 	.consume = gather_consume,
+	.lends = 1,
 	.finish = gather_finish,
 };
 

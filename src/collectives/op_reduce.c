@@ -9,6 +9,7 @@
  * counts; who lacks some of it has no sum at all (LOST), since others may have one with all contributors.
  */
 #include "algo.h"
+#include "lend.h"
 #include "reduce.h"
 
 /* ---- reduce ---- */
@@ -32,7 +33,8 @@ void cvy_publish_to_root(struct cvy_engine *e, struct cvy_op *op, uint64_t i, st
 	uint8_t *slot = cvy_own_slot(e, op, i);
 
 	line->bytes = (uint32_t)bytes;
-	if (op->root == e->rank)
+	line->aux = op->root == e->rank ? 0 : op->lends;
+	if (op->root == e->rank || op->lends)
 		return;
 	if (in_line(op)) {
 		cvy_copy_few(line->data, op->input, bytes);
@@ -54,7 +56,7 @@ static void reduce_consume(struct cvy_engine *e, struct cvy_op *op, uint64_t i)
 		else if (in_line(op))
 			e->set.src[k] = cvy_source_line(e, op, i, k, 1)->data;
 		else
-			e->set.src[k] = cvy_source_slot(e, op, i, k);
+			e->set.src[k] = cvy_source_piece(e, op, i, k);
 	}
 	cvy_reduce((uint8_t *)op->recv + at, e->set.src, e->set.n, cvy_tick_bytes(op, i) / op->elem, op->dtype,
 		   op->redop, op->bytes >= CVY_STREAM_BYTES);
@@ -66,6 +68,7 @@ const struct cvy_op_kind cvy_op_reduce = {
 	.plan = reduce_plan,
 	.publish = cvy_publish_to_root,
 	.consume = reduce_consume,
+	.lends = 1,
 };
 
 /* ---- reduce_scatter ---- */

@@ -270,7 +270,7 @@ static int masked_elsewhere(const struct cvy_op *op)
  */
 static int fold_what_all_saw(struct cvy_engine *e, struct cvy_op *op)
 {
-	if (op->kind->op_class != CVY_OP_TO_ROOT || op->root != e->rank || !e->set.open)
+	if (op->kind->op_class != CVY_OP_TO_ROOT || op->root != e->rank)
 		return 0;
 	go_on(e, op);
 	return e->head != op;
@@ -529,7 +529,7 @@ static void take(struct cvy_engine *e, struct cvy_outcome *o)
 	}
 	if (!cvy_outcome_fits(o, op))
 		status = COVEY_ERR_MISMATCH;
-	if (!status && op->kind->op_class == CVY_OP_TO_ROOT && op->root == e->rank)
+	if (!status && op->kind->op_class == CVY_OP_TO_ROOT && op->root == e->rank && op->completed < op->ticks)
 		status = COVEY_ERR_LOST; /* of what a removed rank left there was no memory for a copy */
 	for (uint64_t i = o->from; !status && op->kind->take && i < o->ticks; i++) {
 		uint32_t n;

@@ -11,6 +11,7 @@
 #include "chain.h"
 #include "clock.h"
 #include "guard.h"
+#include "lend.h"
 #include "log.h"
 #include "pair.h"
 #include "plan.h"
@@ -367,6 +368,7 @@ static int begin(struct cvy_engine *e, struct cvy_op *op)
 		return 0;
 	}
 	save_input(e, op);
+	cvy_lend_begin(e, op);
 	if (cvy_mesh_fault(e->mesh))
 		cvy_fault_op(cvy_mesh_fault(e->mesh), op->seq, op->kind->name);
 	return 1;
@@ -382,6 +384,8 @@ static void complete_tick(struct cvy_engine *e, struct cvy_op *op)
 	int waits = op->kind->op_class != CVY_OP_ROOT &&
 		    !(op->kind->op_class == CVY_OP_ADMIT && cvy_mask_empty(&e->view->pending));
 
+	if (cvy_lendable(e, op) && cvy_lend_seen(e, op, op->completed))
+		op->lent = 1;
 	if (op->kind->consume)
 		op->kind->consume(e, op, op->completed);
 	if (op->input_bytes && !op->undo && op->ticks > 1)
@@ -392,8 +396,18 @@ static void complete_tick(struct cvy_engine *e, struct cvy_op *op)
 		if (tick > CVY_DEPTH && e->floor < tick - CVY_DEPTH)
 			__atomic_store_n(&e->floor, tick - CVY_DEPTH, __ATOMIC_RELAXED);
 	}
-	if (!waits || (op->timeout_ns && e->active))
+	if (!waits || (op->timeout_ns && e->active) || (op->lent && op->completed == op->ticks))
 		tell_done(e, tick);
+}
+
+/* Has everyone read what was lent? */
+static int returned(struct cvy_engine *e, const struct cvy_op *op)
+{
+	uint32_t last = op->first + (uint32_t)op->ticks - 1;
+
+	if (e->floor < last)
+		refresh_floor(e);
+	return e->floor >= last;
 }
 
 static void tell_admitted(struct cvy_engine *e, uint64_t seq)
@@ -476,7 +490,7 @@ int cvy_op_step(struct cvy_engine *e, struct cvy_op *op)
 		complete_tick(e, op);
 		progress = 1;
 	}
-	if (op->ticks && op->completed == op->ticks)
+	if (op->ticks && op->completed == op->ticks && (!op->lent || returned(e, op)))
 		decide(e, op);
 	return progress;
 }

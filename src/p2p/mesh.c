@@ -350,6 +350,11 @@ size_t cvy_mesh_heap_alloc(struct cvy_mesh *mesh, size_t bytes)
 	return cvy_heap_alloc(&mesh->heap, bytes);
 }
 
+size_t cvy_mesh_heap_alloc_top(struct cvy_mesh *mesh, size_t bytes)
+{
+	return cvy_heap_alloc_top(&mesh->heap, bytes);
+}
+
 void cvy_mesh_heap_free(struct cvy_mesh *mesh, size_t offset, size_t bytes)
 {
 	cvy_heap_free(&mesh->heap, offset, bytes);

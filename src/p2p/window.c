@@ -286,6 +286,25 @@ size_t cvy_heap_alloc(struct cvy_heap *heap, size_t bytes)
 	return 0;
 }
 
+size_t cvy_heap_alloc_top(struct cvy_heap *heap, size_t bytes)
+{
+	size_t need = heap_round(bytes);
+
+	if (need < bytes)
+		return 0;
+	for (int i = heap->count - 1; i >= 0; i--) {
+		size_t end = heap->free[i].offset + heap->free[i].bytes;
+
+		if (heap->free[i].bytes < need)
+			continue;
+		heap->free[i].bytes -= need;
+		if (!heap->free[i].bytes)
+			heap_remove(heap, i);
+		return end - need;
+	}
+	return 0;
+}
+
 void cvy_heap_free(struct cvy_heap *heap, size_t offset, size_t bytes)
 {
 	struct cvy_extent *f = heap->free;

@@ -47,6 +47,7 @@ struct cvy_heap {
 
 int cvy_heap_init(struct cvy_heap *heap, size_t offset, size_t bytes);
 size_t cvy_heap_alloc(struct cvy_heap *heap, size_t bytes);
+size_t cvy_heap_alloc_top(struct cvy_heap *heap, size_t bytes); /* last fit, from its end */
 void cvy_heap_free(struct cvy_heap *heap, size_t offset, size_t bytes);
 void cvy_heap_clear(struct cvy_heap *heap);
 

@@ -45,6 +45,7 @@ static void handle_open(struct proc *p)
 		abort();
 	g->box = p->sim->box;
 	g->engine = p->engine;
+	g->mesh = &p->mesh;
 	g->config.max_ranks = g->identity.max_ranks = SIM_RANKS;
 	g->identity.rank = p->rank;
 	g->identity.inc = p->inc;
@@ -140,7 +141,7 @@ static int post(struct proc *p, struct call *c)
 	return err;
 }
 
-static void call_free(struct call *c)
+static void call_free(struct proc *p, struct call *c)
 {
 	if (c->work)
 		covey_work_free(c->work);
@@ -148,7 +149,10 @@ static void call_free(struct call *c)
 		cvy_op_put(c->op);
 	if (!c->in_place)
 		free(c->recv);
-	free(c->send);
+	if (c->lent)
+		covey_mem_free(p->app.group, c->send);
+	else
+		free(c->send);
 }
 
 /* Nothing is called until it is decided, even if this rank errs and calls something else. */
@@ -186,7 +190,7 @@ static void call_next(struct proc *p)
 	if (err) {
 		if (!p->engine->ended)
 			sim_fail(p->sim, "G5: process %d: %s is refused with %d", p->id, app_names[c->shape.kind], err);
-		call_free(c);
+		call_free(p, c);
 		a->started = 0;
 		return;
 	}
@@ -237,7 +241,7 @@ static void take_first(struct proc *p)
 	a->last_ns = p->sim->now;
 	memmove(a->call, a->call + 1, sizeof(a->call) - sizeof(a->call[0]));
 	a->calls--;
-	call_free(&c);
+	call_free(p, &c);
 	if (sim_random(p->sim, 12) == 0)
 		a->resume_ns = p->sim->now + sim_random(p->sim, 30) * CVY_MS;
 }
@@ -295,12 +299,13 @@ void app_end(struct proc *p)
 	struct app *a = &p->app;
 
 	for (int i = 0; i < a->calls; i++)
-		call_free(&a->call[i]);
+		call_free(p, &a->call[i]);
 	a->calls = 0;
 	if (!a->group)
 		return;
 	app_ep_close(p);
 	app_talk_end(p);
+	cvy_memory_forget(a->group);
 	cvy_view_free(a->group->view);
 	pthread_mutex_destroy(&a->group->lock);
 	free(a->group);

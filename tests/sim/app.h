@@ -66,6 +66,7 @@ struct call {
 	uint64_t send_hash; /* of the input, as it was when it was called */
 	int size, in_place;
 	int late; /* it is decided, and a source was masked as late */
+	int lent; /* send is a registered buffer */
 };
 
 struct app_layer;

@@ -98,6 +98,8 @@ static void check_undecided(struct proc *p)
 
 		if (!c->seq || p->engine->done >= c->seq || p->engine->ended || !c->send_bytes)
 			continue;
+		if (c->lent && p->seen.scribbled) /* overwritten on purpose */
+			continue;
 		if (begun && c->in_place && op->ticks > 1 && op->input_bytes) {
 			if (!op->undo && !op->spoiled)
 				sim_fail(p->sim,

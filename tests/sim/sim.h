@@ -47,13 +47,17 @@ struct sim_link {
 	struct frame *out, **out_last; /* not handed to the network yet; puts by reference, like the real one */
 };
 
+#define SIM_CELLS 8
+
 struct cvy_mesh {
 	struct proc *p;
 	struct cvy_layout layout;
 	int fd; /* memory of the own window */
 	uint8_t *own;
-	uint8_t *base;				  /* SIM_RANKS windows: addresses that peers are mapped at */
-	size_t heap;				  /* offset that is given out next */
+	uint8_t *base;		  /* SIM_RANKS windows: addresses that peers are mapped at */
+	size_t heap;		  /* offset that is given out next */
+	size_t cells, cell_bytes; /* registered buffers: offset of the first, bytes of each */
+	uint8_t cell[SIM_CELLS];  /* in use */
 	int mapped[SIM_RANKS], mirror[SIM_RANKS]; /* mirror: memory of this process, which puts fill */
 	uint64_t map_inc[SIM_RANKS], fenced_inc[SIM_RANKS];
 	struct sim_link *link[SIM_RANKS];

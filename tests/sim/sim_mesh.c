@@ -12,6 +12,7 @@
 #include "sim.h"
 
 #define HEAP_BYTES (128u << 10) /* for the buffers of dispatch and combine */
+#define CELL_SLOTS 6		/* of each registered buffer */
 #define POOL_BYTES (16u << 10)	/* rings of 2 KiB for messages, so that they wrap soon */
 
 /* ---- windows ---- */
@@ -41,7 +42,9 @@ void sim_mesh_open(struct proc *p)
 	struct cvy_layout l = cvy_layout(0, p->sim->slot_bytes);
 
 	mesh->heap = (l.heap + 4095) & ~(size_t)4095;
-	l.pool = mesh->heap + HEAP_BYTES;
+	mesh->cells = mesh->heap + HEAP_BYTES;
+	mesh->cell_bytes = (CELL_SLOTS * l.slot_bytes + 4095) & ~(size_t)4095;
+	l.pool = mesh->cells + SIM_CELLS * mesh->cell_bytes;
 	l.window_bytes = l.pool + POOL_BYTES;
 	mesh->p = p;
 	mesh->layout = l;
@@ -353,17 +356,29 @@ size_t cvy_mesh_heap_alloc(struct cvy_mesh *mesh, size_t bytes)
 {
 	size_t at = mesh->heap;
 
-	if (bytes > mesh->layout.pool - at)
+	if (bytes > mesh->cells - at)
 		return 0;
 	mesh->heap += bytes;
 	return at;
 }
 
+/* Registered buffers: cells past the heap. */
+size_t cvy_mesh_heap_alloc_top(struct cvy_mesh *mesh, size_t bytes)
+{
+	for (int i = 0; bytes <= mesh->cell_bytes && i < SIM_CELLS; i++) {
+		if (mesh->cell[i])
+			continue;
+		mesh->cell[i] = 1;
+		return mesh->cells + (size_t)i * mesh->cell_bytes;
+	}
+	return 0;
+}
+
 void cvy_mesh_heap_free(struct cvy_mesh *mesh, size_t offset, size_t bytes)
 {
-	(void)mesh;
-	(void)offset;
 	(void)bytes;
+	if (offset >= mesh->cells)
+		mesh->cell[(offset - mesh->cells) / mesh->cell_bytes] = 0;
 }
 
 uint8_t *cvy_mesh_own(const struct cvy_mesh *mesh)

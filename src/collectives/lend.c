@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which inputs are lent, where peers read them, and the calls that give memory of the own window to the application. */
+#include "lend.h"
+
+#include <stdlib.h>
+
+#include "handle.h"
+
+static int overlap(const void *a, const void *b, size_t bytes)
+{
+	uintptr_t x = (uintptr_t)a, y = (uintptr_t)b;
+
+	return x < y ? y - x < bytes : x - y < bytes;
+}
+
+void cvy_lend_begin(struct cvy_engine *e, struct cvy_op *op)
+{
+	size_t at = (size_t)(op->input - e->own_base);
+
+	op->lends = 0;
+	op->lent = 0;
+	if (!cvy_lendable(e, op) || !e->set.open || at < e->layout.heap || at >= e->layout.pool ||
+	    op->bytes > e->layout.pool - at)
+		return;
+	/* In place of a block that is copied as it is, nothing overwrites it; where results do, it is not lent. */
+	if (op->input_bytes || (op->kind->folds && overlap(op->input, op->recv, op->bytes)))
+		return;
+	op->lends = at;
+}
+
+int cvy_lend_seen(const struct cvy_engine *e, const struct cvy_op *op, uint64_t i)
+{
+	for (int k = 0; k < e->set.n; k++) {
+		if (op->kind->op_class == CVY_OP_ROOT && e->set.rank[k] != op->root)
+			continue;
+		if (e->set.page[k] && cvy_source_line(e, op, i, k, 1)->aux)
+			return 1;
+	}
+	return 0;
+}
+
+const uint8_t *cvy_lent_piece(const struct cvy_engine *e, const struct cvy_op *op, uint64_t i, int k, uint64_t at)
+{
+	if (at < e->layout.heap || at >= e->layout.pool ||
+	    op->bytes > e->layout.pool - at) /* no rank of ours says so */
+		return cvy_source_slot(e, op, i, k);
+	return e->set.base[k] + at + (size_t)i * op->piece;
+}
+
+/* ---- memory ---- */
+
+struct cvy_memory {
+	struct cvy_memory *next;
+	size_t offset, bytes;
+};
+
+int covey_mem_alloc(struct covey_group *group, size_t bytes, void **out)
+{
+	struct cvy_memory *m;
+	int err = cvy_handle_check(group);
+
+	if (err)
+		return err;
+	if (!bytes || !out)
+		return cvy_fail(group->box, COVEY_ERR_INVAL, -1, 0, "mem_alloc: bytes is 0 or the place for it NULL");
+	m = malloc(sizeof(*m));
+	if (!m)
+		return cvy_fail(group->box, COVEY_ERR_NOMEM, -1, 0, "no memory for a registered buffer");
+	pthread_mutex_lock(&group->lock);
+	m->bytes = bytes;
+	m->offset = cvy_mesh_heap_alloc_top(group->mesh, bytes);
+	if (m->offset) {
+		m->next = group->memory;
+		group->memory = m;
+	}
+	pthread_mutex_unlock(&group->lock);
+	if (!m->offset) {
+		free(m);
+		return cvy_fail(group->box, COVEY_ERR_NOMEM, -1, 0,
+				"no room for a registered buffer of %zu bytes: window_bytes is %zu", bytes,
+				group->engine->layout.window_bytes);
+	}
+	*out = group->engine->own_base + m->offset;
+	return 0;
+}
+
+int covey_mem_free(struct covey_group *group, void *memory)
+{
+	struct cvy_memory **at, *m;
+	int err = cvy_handle_check(group);
+
+	if (err == COVEY_ERR_INVAL || err == COVEY_ERR_FORKED)
+		return err;
+	pthread_mutex_lock(&group->lock);
+	for (at = &group->memory; *at && group->engine->own_base + (*at)->offset != memory;)
+		at = &(*at)->next;
+	m = *at;
+	if (m) {
+		*at = m->next;
+		cvy_mesh_heap_free(group->mesh, m->offset, m->bytes);
+	}
+	pthread_mutex_unlock(&group->lock);
+	if (!m)
+		return cvy_fail(group->box, COVEY_ERR_INVAL, -1, 0, "mem_free: this is not what covey_mem_alloc gave");
+	free(m);
+	return 0;
+}
+
+void cvy_memory_forget(struct covey_group *group)
+{
+	while (group->memory) {
+		struct cvy_memory *m = group->memory;
+
+		group->memory = m->next;
+		free(m);
+	}
+}
