@@ -121,7 +121,7 @@ struct cvy_op {
 	int state;	 /* enum cvy_op_state; DECIDED is stored with release */
 	int rounds;	 /* 1 or 2 */
 	int way;	 /* enum cvy_way, chosen when it begins, from the view: alike on all ranks */
-	int planned;	 /* rounds of CVY_WAY_FLAT */
+	int flat_rounds; /* rounds of CVY_WAY_FLAT */
 	uint64_t ticks;	 /* of the whole operation; 0: not known before tick 0 is complete */
 	uint32_t first;	 /* tick number of i = 0 */
 	uint64_t entered, second, completed; /* ticks published in round 1, in round 2, completed */

@@ -307,12 +307,12 @@ void cvy_plan_choose(struct cvy_engine *e, struct cvy_op *op)
 	struct cvy_shape s;
 	int asked;
 
-	if (!op->planned)
-		op->planned = op->rounds;
+	if (!op->flat_rounds)
+		op->flat_rounds = op->rounds;
 	shape_of(e, op, &s);
 	a = cvy_plan_best(e, op->kind, &s, &asked);
 	op->way = a ? a->way : CVY_WAY_FLAT;
-	op->rounds = a && a->rounds ? a->rounds : op->planned;
+	op->rounds = a && a->rounds ? a->rounds : op->flat_rounds;
 }
 
 /* ---- what is taken, in words ---- */
