@@ -24,13 +24,6 @@ else()
 endif()
 covey_part(libsodium "${SODIUM_VERSION}")
 
-# nvcc is often installed off PATH.
-find_program(COVEY_NVCC nvcc PATHS /usr/local/cuda/bin /opt/cuda/bin)
-if(COVEY_NVCC)
-	covey_part(kernels "left out: no sources yet (nvcc: ${COVEY_NVCC})")
-else()
-	covey_part(kernels "left out: no sources yet, no nvcc")
-endif()
 pkg_check_modules(VERBS QUIET libibverbs)
 if(VERBS_FOUND)
 	covey_part(verbs "left out: no sources yet (libibverbs ${VERBS_VERSION})")

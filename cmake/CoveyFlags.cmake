@@ -16,9 +16,9 @@ endforeach()
 # -std=c17 hides POSIX and Linux calls without it.
 add_compile_definitions(_GNU_SOURCE)
 set(COVEY_WARNINGS -Wall -Wextra -Wpedantic -Wshadow -Wstrict-prototypes -Wmissing-prototypes)
-add_compile_options(${COVEY_WARNINGS} -fno-common)
+add_compile_options("$<$<COMPILE_LANGUAGE:C>:${COVEY_WARNINGS};-fno-common>") # kernels bring their own (src/kernels)
 if(COVEY_WERROR)
-	add_compile_options(-Werror)
+	add_compile_options($<$<COMPILE_LANGUAGE:C>:-Werror>)
 endif()
 
 if(COVEY_BARE)

@@ -186,6 +186,7 @@ struct covey_config {
 	const char *algo;	 /* algorithms to take, OPERATION[:FROM-TO]=ALGORITHM,...; alike on all ranks */
 	int late_ms;		 /* 0: none; deadline of dispatch and combine calls that give no timeout_ms */
 	int late;		 /* enum covey_late: what becomes of a rank that was masked as late */
+	const char *device;	 /* CUDA device: a number, "local" or "none" (default) */
 };
 
 #define COVEY_CONFIG_INIT \
@@ -360,7 +361,7 @@ COVEY_API int covey_explain(struct covey_group *group, char *text, size_t bytes)
  * alike on all ranks and from run to run. Integers wrap. avg divides the sum by the number of
  * contributors (integers truncate towards zero). min and max of a NaN and a number are the number; a
  * sum or product that is no number is the quiet NaN without payload. Missing blocks of allgather(v),
- * gather and alltoall(v) are zero. @stream must be NULL (host memory) in this version.
+ * gather and alltoall(v) are zero. @stream is for device memory, below; NULL for host memory.
  * Errors: INVAL, STALE, FENCED, CLOSED, ABORTED, ROOT, PEER, LOST, MISMATCH.
  * A root that is dead: ROOT for all. Of reduce_scatter and scatter a rank may lose its part when
  * another dies: LOST on that rank alone, and recv is not to be used.
@@ -440,6 +441,34 @@ COVEY_API int covey_scatter_start(const void *send, void *recv, size_t count, in
 /** covey_barrier - completes when every member of the view has called it */
 COVEY_API int covey_barrier(struct covey_group *group, struct CUstream_st *stream, struct covey_result *result);
 COVEY_API int covey_barrier_start(struct covey_group *group, struct CUstream_st *stream, struct covey_work **work);
+
+/* ---- Device memory ------------------------------------------------------------------------ */
+
+/*
+ * Of a group that was joined with a device (struct covey_config), buffers may be memory of that device. The call then
+ * launches one kernel on @stream (NULL: the legacy default stream) and returns; the outcome is known to the stream.
+ * One stream at a time per group. Captured graphs stay valid when ranks die, are replaced or added: contributors are
+ * read when the kernel runs. Host and device operations are counted apart; covey_admit() waits for what was launched
+ * when ranks come in. All ranks are on one host, and all have a device. In place as for host memory, but for
+ * alltoall, which is UNSUPPORTED; so are alltoallv, allgatherv, messages and the _start forms.
+ * A survivor of a death completes each operation with the same contributors and bytes as all others; in place, an
+ * operation above 256 KiB may end with LOST, alike on all.
+ */
+
+/** struct covey_device_outcome - of the last operation on the device, as later kernels may read it */
+struct covey_device_outcome {
+	int32_t status; /* 0 or COVEY_ERR_* */
+	uint32_t epoch;
+	uint64_t seq;	  /* of the device's operations, from 0 */
+	uint64_t mask;	  /* contributors: rank r is bit r */
+	uint64_t missing; /* of these, ranks whose part is not here (alltoall, reduce_scatter, gather, scatter) */
+};
+
+/** covey_device_outcome_at - address of it in device memory, valid until covey_close() */
+COVEY_API int covey_device_outcome_at(struct covey_group *group, const struct covey_device_outcome **out);
+
+/** covey_device_outcome - copies it to the host, without waiting for the stream */
+COVEY_API int covey_device_outcome(struct covey_group *group, struct covey_device_outcome *outcome);
 
 /* ---- Messages ----------------------------------------------------------------------------- */
 

@@ -78,6 +78,7 @@ static const struct bound {
 	[SET_window_bytes] = { 65536, 1ll << 42, "a multiple of 4096 from 64K to 4096G", { NULL } },
 	[SET_metrics] = { .right = "unix:PATH, or tcp:PORT or tcp:HOST:PORT, with a + to add the rank to the port" },
 	[SET_flight] = { .right = "the path of a directory" },
+	[SET_device] = { .right = "the number of a CUDA device, local or none" },
 	[SET_algo] = { .right = "OPERATION[:FROM-TO]=ALGORITHM,... without spaces" },
 	[SET_late_ms] = { 0, 3600000, "milliseconds from 1 to 3600000, or 0 (none)", { NULL } },
 	[SET_late] = { 0, 1, "wait or evict", { "wait", "evict" } },

@@ -48,7 +48,9 @@
 	X(late_ms, "COVEY_LATE_MS", INT, 0, \
 	  "deadline of dispatch and combine calls that give none: sources that are late are masked; 0: none") \
 	X(late, "COVEY_LATE", ENUM, 0, \
-	  "wait: a rank that was masked as late stays a member; evict: who masked it asks for its removal")
+	  "wait: a rank that was masked as late stays a member; evict: who masked it asks for its removal") \
+	X(device, "COVEY_DEVICE", STR, "none", \
+	  "CUDA device for operations on device memory: a number, local (the launcher's local rank) or none")
 
 /* Variables that are read elsewhere, for the same table: X(ENV, "meaning") */
 #define CVY_ENV_LIST(X) \
@@ -72,7 +74,7 @@
 	X("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", 1, "Slurm (srun)")
 
 struct cvy_config { /* resolved: every field set, strings owned */
-	char *store, *group, *host, *interface, *secret_file, *metrics, *flight, *algo;
+	char *store, *group, *host, *interface, *secret_file, *metrics, *flight, *algo, *device;
 	int rank, world, max_ranks, create, admission, transport, tcp_connections;
 	int join_ms, heartbeat_ms, hang_ms, link_ms, lease_ms, late_ms, late;
 	size_t slot_bytes, window_bytes, undo_bytes;

@@ -18,7 +18,11 @@ enum cvy_msg_type {
 	CVY_MSG_ADMIT,	 /* engine: seq, tick, state */
 	CVY_MSG_PULL,	 /* engine: seq, first missing tick */
 	CVY_MSG_GIVE,	 /* engine: outcome of an operation, bytes of its missing ticks */
-	CVY_MSG_ACKED	 /* group: the sender has acknowledged the view whose vid is the body */
+	CVY_MSG_ACKED,	 /* group: the sender has acknowledged the view whose vid is the body */
+	CVY_MSG_CHUNK,	 /* device: the descriptor of memory that the receiver pushes into */
+	CVY_MSG_HAVE,	 /* device: operations completed, in a view that is being learned */
+	CVY_MSG_WANT,	 /* device: packets of a removed rank are lacking */
+	CVY_MSG_SLOTS	 /* device: such packets */
 };
 
 #define CVY_MSG_MAX (4u << 20) /* bytes of one control message */
@@ -30,6 +34,7 @@ struct cvy_msg {
 	uint32_t epoch; /* of the sender */
 	uint32_t bytes;
 	const void *body; /* valid during the call that carries the message */
+	int fd;		  /* CHUNK: the descriptor that came along, -1: none; closed after the call */
 };
 
 /* Where a suspicion comes from. Proof: this process can never report again. */

@@ -2,7 +2,9 @@
 /* The collectives of covey.h: arguments are checked, an operation is planned, then posted or run. */
 #include "algo.h"
 #include "calls.h"
+#include "device.h"
 #include "distance.h"
+#include "gpu.h"
 #include "handle.h"
 #include "plan.h"
 #include "reduce.h"
@@ -37,6 +39,15 @@ static int receives(const struct call *c, int rank)
 	return c->root == rank || (c->kind != &cvy_op_reduce && c->kind != &cvy_op_gather);
 }
 
+/* On the device: the buffers are there. A barrier has none, its stream says so. */
+static int on_device(struct covey_group *group, const struct call *c)
+{
+	if (!group->device)
+		return 0;
+	return cvy_device_holds(group->device, c->recv) || cvy_device_holds(group->device, c->send) ||
+	       (c->stream && !c->send && !c->recv);
+}
+
 static int check(struct covey_group *group, const struct call *c, size_t *bytes)
 {
 	size_t elem = cvy_dtype_bytes(c->dtype), most;
@@ -44,9 +55,11 @@ static int check(struct covey_group *group, const struct call *c, size_t *bytes)
 
 	if (err)
 		return err;
-	if (c->stream)
+	if (c->stream && !on_device(group, c))
 		return cvy_fail(group->box, COVEY_ERR_UNSUPPORTED, -1, 0,
-				"%s: streams need device kernels; pass NULL for host memory", c->kind->name);
+				"%s: a stream needs buffers in memory of the device that the group was joined with "
+				"(device, COVEY_DEVICE), and the form that does not start a work",
+				c->kind->name);
 	if (!elem)
 		return refuse(group, c->kind->name, "unknown datatype; see enum covey_dtype");
 	if (reduces(c->kind) && !cvy_redop_known(c->redop))
@@ -124,6 +137,56 @@ static int measured(struct covey_group *group, const struct call *c, int err)
 	return err;
 }
 
+static int gpu_kind(const struct cvy_op_kind *kind)
+{
+	static const struct {
+		const struct cvy_op_kind *kind;
+		int gpu;
+	} kinds[] = {
+		{ &cvy_op_allreduce, CVY_GPU_ALLREDUCE },	    { &cvy_op_allgather, CVY_GPU_ALLGATHER },
+		{ &cvy_op_reduce_scatter, CVY_GPU_REDUCE_SCATTER }, { &cvy_op_alltoall, CVY_GPU_ALLTOALL },
+		{ &cvy_op_broadcast, CVY_GPU_BROADCAST },	    { &cvy_op_reduce, CVY_GPU_REDUCE },
+		{ &cvy_op_gather, CVY_GPU_GATHER },		    { &cvy_op_scatter, CVY_GPU_SCATTER },
+		{ &cvy_op_barrier, CVY_GPU_BARRIER },
+	};
+
+	for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
+		if (kinds[i].kind == kind)
+			return kinds[i].gpu;
+	return -1;
+}
+
+static int rooted(int kind)
+{
+	return kind == CVY_GPU_BROADCAST || kind == CVY_GPU_REDUCE || kind == CVY_GPU_GATHER || kind == CVY_GPU_SCATTER;
+}
+
+/* Do results overwrite inputs that the operation would need once more? */
+static int overwrites(const struct call *c, int kind, size_t bytes, int rank)
+{
+	if (kind == CVY_GPU_REDUCE_SCATTER)
+		return c->recv == (const uint8_t *)c->send + (size_t)rank * bytes;
+	return c->send == c->recv && (kind == CVY_GPU_ALLREDUCE || kind == CVY_GPU_REDUCE);
+}
+
+static int run_on_device(struct covey_group *group, const struct call *c, struct covey_result *result)
+{
+	struct cvy_gpu_call call = { .send = c->send, .recv = c->recv, .dtype = c->dtype, .redop = c->redop };
+	size_t bytes = 0;
+	int err = check(group, c, &bytes);
+
+	if (err)
+		return err;
+	call.kind = gpu_kind(c->kind);
+	if (c->kind == &cvy_op_alltoall && c->send == c->recv && bytes)
+		return cvy_fail(group->box, COVEY_ERR_UNSUPPORTED, -1, 0, "alltoall: in place is for host memory only");
+	call.bytes = bytes;
+	call.root = rooted(call.kind) ? c->root : -1;
+	call.size = group->engine->size;
+	call.in_place = overwrites(c, call.kind, bytes, group->engine->rank);
+	return cvy_device_run(group->device, &call, c->stream, result);
+}
+
 static int run(struct covey_group *group, const struct call *c, struct covey_result *result)
 {
 	struct cvy_asked asked = { c->kind, c->send, c->recv, c->count, c->dtype, c->redop, c->root };
@@ -131,6 +194,8 @@ static int run(struct covey_group *group, const struct call *c, struct covey_res
 	uint32_t plans = 0;
 	int err;
 
+	if (group && !group->forked && on_device(group, c))
+		return run_on_device(group, c, result);
 	if (group && !group->forked && !c->stream) {
 		if (cvy_engine_again(group->engine, &asked, result, &err))
 			return measured(group, c, err);

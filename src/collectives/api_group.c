@@ -5,6 +5,7 @@
 
 #include "calls.h"
 #include "clock.h"
+#include "device.h"
 #include "handle.h"
 #include "pair.h"
 
@@ -125,7 +126,7 @@ static struct cvy_op *resume_admit(struct covey_group *group, void *state)
 	return op;
 }
 
-int covey_admit(struct covey_group *group, void *state, size_t bytes, struct covey_result *result)
+static int admit(struct covey_group *group, void *state, size_t bytes, struct covey_result *result)
 {
 	struct cvy_op *op;
 	int err = cvy_handle_check(group), joiner;
@@ -162,6 +163,60 @@ int covey_admit(struct covey_group *group, void *state, size_t bytes, struct cov
 		*result = op->result;
 	cvy_op_put(op);
 	return err;
+}
+
+int covey_admit(struct covey_group *group, void *state, size_t bytes, struct covey_result *result)
+{
+	struct covey_result outcome;
+	int joiner, err = cvy_handle_check(group);
+
+	if (err)
+		return err;
+	if (!group->device)
+		return admit(group, state, bytes, result);
+	joiner = group->admit_op || __atomic_load_n(&group->engine->pending, __ATOMIC_RELAXED);
+	err = admit(group, state, bytes, &outcome);
+	if (err)
+		return err;
+	if (result)
+		*result = outcome;
+	return cvy_device_admit(group->device, &outcome.mask, joiner);
+}
+
+/* ---- device ---- */
+
+static int check_device(struct covey_group *group)
+{
+	int err = cvy_handle_check(group);
+
+	if (err)
+		return err;
+	return group->device ? 0
+			     : cvy_fail(group->box, COVEY_ERR_UNSUPPORTED, -1, 0,
+					"the group was joined without a device (device, COVEY_DEVICE)");
+}
+
+int covey_device_outcome_at(struct covey_group *group, const struct covey_device_outcome **out)
+{
+	int err = check_device(group);
+
+	if (err)
+		return err;
+	if (!out)
+		return cvy_fail(group->box, COVEY_ERR_INVAL, -1, 0, "out is NULL");
+	*out = cvy_device_status(group->device);
+	return 0;
+}
+
+int covey_device_outcome(struct covey_group *group, struct covey_device_outcome *outcome)
+{
+	int err = check_device(group);
+
+	if (err)
+		return err;
+	if (!outcome)
+		return cvy_fail(group->box, COVEY_ERR_INVAL, -1, 0, "outcome is NULL");
+	return cvy_device_status_read(group->device, outcome, sizeof(*outcome));
 }
 
 /* ---- works ---- */

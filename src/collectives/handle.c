@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The life of a handle: join, leave, abort, close, and what fork does to it. */
+#include "device.h"
 #include "handle.h"
 
 #include <errno.h>
@@ -75,6 +76,9 @@ static int start_parts(struct covey_group *group)
 {
 	struct cvy_mesh_args mesh = { .config = &group->config, .box = group->box };
 	struct cvy_agent_args agent = { .config = &group->config, .seam = &group->seam, .box = group->box };
+	struct cvy_device_args device = {
+		.config = &group->config, .box = group->box, .send = cvy_handle_send, .send_ctx = group
+	};
 	int err = cvy_loop_new(&group->loop);
 
 	if (err)
@@ -82,8 +86,13 @@ static int start_parts(struct covey_group *group)
 	err = cvy_agent_new(group->loop, &group->agent);
 	if (err)
 		return cvy_fail(group->box, err, -1, 0, "no memory for an agent");
-	mesh.loop = group->loop;
-	mesh.sink = cvy_agent_sink(group->agent);
+	mesh.loop = device.loop = group->loop;
+	mesh.sink = device.sink = cvy_agent_sink(group->agent);
+	err = cvy_device_open(&device, &group->device);
+	if (err)
+		return err;
+	if (group->device)
+		mesh.sink = cvy_device_sink(group->device);
 	err = cvy_mesh_open(&mesh, &group->mesh);
 	if (err)
 		return err;
@@ -293,6 +302,7 @@ void covey_close(struct covey_group *group)
 	}
 	cvy_agent_stop(group->agent);
 	cvy_metrics_close(group->metrics);
+	cvy_device_close(group->device);
 	cvy_mesh_close(group->mesh);
 	cvy_engine_close(group->engine);
 	cvy_recorder_close(group->recorder);

@@ -9,6 +9,8 @@
 
 #define CVY_EVENTS_KEPT 256
 
+struct cvy_device;
+
 struct covey_work {
 	struct covey_group *group;
 	struct cvy_op *op; /* an operation; NULL: an elastic request */
@@ -29,6 +31,7 @@ struct covey_group {
 	struct cvy_recorder *recorder;
 	struct cvy_flight *flight; /* its page, NULL: none */
 	struct cvy_metrics *metrics;
+	struct cvy_device *device; /* NULL: none was asked for */
 	int forked; /* this is the child of a fork: nothing works any more */
 
 	pthread_mutex_t lock; /* of all below */
@@ -60,6 +63,8 @@ int cvy_handle_check(struct covey_group *group);
 int cvy_handle_check_op(struct covey_group *group);
 
 void cvy_handle_seam(struct covey_group *group); /* fills group->seam and the engine's sink and send */
+/* A message to a member, with a descriptor or -1. Agent's thread. */
+int cvy_handle_send(void *ctx, int rank, uint64_t inc, int type, uint32_t epoch, const void *body, uint32_t bytes, int fd);
 struct cvy_observer cvy_handle_observer(struct covey_group *group);
 void cvy_memory_forget(struct covey_group *group); /* it goes with the window */
 struct covey_work *cvy_work_of(struct covey_group *group, struct cvy_op *op);

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "clock.h"
+#include "device.h"
 #include "handle.h"
 #include "log.h"
 #include "metrics.h"
@@ -20,6 +21,8 @@ static void seam_identity(void *ctx, const struct cvy_identity *id)
 	pthread_mutex_unlock(&group->lock);
 	cvy_mesh_identity(group->mesh, id);
 	cvy_engine_identity(group->engine, id->rank, id->max_ranks);
+	if (group->device)
+		cvy_device_identity(group->device, id);
 	cvy_flight_identity(group->flight, id->rank, id->inc);
 	cvy_metrics_serve(group->metrics, id->rank);
 }
@@ -44,6 +47,14 @@ static int seam_send(void *ctx, int rank, uint64_t inc, int type, uint32_t epoch
 	return cvy_mesh_send(((struct covey_group *)ctx)->mesh, rank, inc, type, epoch, body, bytes);
 }
 
+int cvy_handle_send(void *ctx, int rank, uint64_t inc, int type, uint32_t epoch, const void *body, uint32_t bytes, int fd)
+{
+	struct covey_group *group = ctx;
+
+	return fd < 0 ? cvy_mesh_send(group->mesh, rank, inc, type, epoch, body, bytes)
+		      : cvy_mesh_send_fd(group->mesh, rank, inc, type, fd);
+}
+
 static struct cvy_page *seam_page(void *ctx, int rank)
 {
 	return cvy_mesh_page(((struct covey_group *)ctx)->mesh, rank);
@@ -61,13 +72,21 @@ static void seam_describe(void *ctx, char *text, size_t bytes)
 
 static void seam_freeze(void *ctx, uint32_t epoch)
 {
-	cvy_engine_freeze(((struct covey_group *)ctx)->engine, epoch);
+	struct covey_group *group = ctx;
+
+	if (group->device) /* kernels stop while the steppers do */
+		cvy_device_freeze(group->device, epoch);
+	cvy_engine_freeze(group->engine, epoch);
 }
 
 static void seam_learn(void *ctx, const struct cvy_view *view, const struct covey_mask *removed,
 		       const struct covey_mask *lag)
 {
-	cvy_engine_learn(((struct covey_group *)ctx)->engine, view, removed, lag);
+	struct covey_group *group = ctx;
+
+	if (group->device)
+		cvy_device_learn(group->device, view, removed);
+	cvy_engine_learn(group->engine, view, removed, lag);
 }
 
 static void seam_repair(void *ctx, const struct covey_mask *holders)
@@ -77,7 +96,11 @@ static void seam_repair(void *ctx, const struct covey_mask *holders)
 
 static void seam_thaw(void *ctx)
 {
-	cvy_engine_thaw(((struct covey_group *)ctx)->engine);
+	struct covey_group *group = ctx;
+
+	if (group->device)
+		cvy_device_thaw(group->device);
+	cvy_engine_thaw(group->engine);
 }
 
 static void seam_message(void *ctx, const struct cvy_msg *msg)
@@ -87,7 +110,11 @@ static void seam_message(void *ctx, const struct cvy_msg *msg)
 
 static void seam_stop(void *ctx, int err)
 {
-	cvy_engine_stop(((struct covey_group *)ctx)->engine, err);
+	struct covey_group *group = ctx;
+
+	if (group->device)
+		cvy_device_stop(group->device, err);
+	cvy_engine_stop(group->engine, err);
 }
 
 static uint64_t seam_progress(void *ctx, uint64_t *floor_tick, int *waiting)
@@ -98,6 +125,8 @@ static uint64_t seam_progress(void *ctx, uint64_t *floor_tick, int *waiting)
 
 	if (group->flight)
 		__atomic_store_n(&group->flight->clock_ns, now, __ATOMIC_RELAXED);
+	if (group->device)
+		cvy_device_look(group->device);
 	cvy_engine_admit_late(e, now);
 	return cvy_engine_progress(e, floor_tick, waiting);
 }
@@ -178,7 +207,7 @@ void cvy_handle_seam(struct covey_group *group)
 		.peer_progress = seam_peer_progress,
 		.point = cvy_mesh_fault(group->mesh) ? seam_point : NULL,
 	};
-	group->engine->sink = cvy_agent_sink(group->agent);
+	group->engine->sink = group->device ? cvy_device_sink(group->device) : cvy_agent_sink(group->agent);
 	group->engine->send = engine_send;
 	group->engine->send_ctx = group;
 }

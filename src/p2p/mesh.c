@@ -66,9 +66,9 @@ void cvy_mesh_drop(void *ctx, int rank, uint64_t inc)
 	/* The view stays until the fence: the engine may set aside what a removed member left. */
 }
 
-int cvy_mesh_send(void *ctx, int rank, uint64_t inc, int type, uint32_t epoch, const void *body, uint32_t bytes)
+static int mesh_send(struct cvy_mesh *mesh, int rank, uint64_t inc, int type, uint32_t epoch, const void *body,
+		     uint32_t bytes, int fd)
 {
-	struct cvy_mesh *mesh = ctx;
 	struct cvy_peer *peer = cvy_peer_get(mesh, rank);
 	struct cvy_wire head = { .magic = CVY_WIRE_MAGIC,
 				 .version = CVY_WIRE_VERSION,
@@ -84,7 +84,19 @@ int cvy_mesh_send(void *ctx, int rank, uint64_t inc, int type, uint32_t epoch, c
 		return COVEY_ERR_PEER;
 	if (bytes > CVY_MSG_MAX)
 		return COVEY_ERR_INVAL;
-	return cvy_conn_send(peer->control, &head, body, -1);
+	if (fd >= 0 && !peer->control->is_unix)
+		return COVEY_ERR_UNSUPPORTED;
+	return cvy_conn_send(peer->control, &head, body, fd);
+}
+
+int cvy_mesh_send(void *ctx, int rank, uint64_t inc, int type, uint32_t epoch, const void *body, uint32_t bytes)
+{
+	return mesh_send(ctx, rank, inc, type, epoch, body, bytes, -1);
+}
+
+int cvy_mesh_send_fd(struct cvy_mesh *mesh, int rank, uint64_t inc, int type, int fd)
+{
+	return mesh_send(mesh, rank, inc, type, 0, NULL, 0, fd);
 }
 
 struct cvy_page *cvy_mesh_page(void *ctx, int rank)

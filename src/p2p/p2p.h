@@ -80,6 +80,8 @@ void cvy_mesh_expect(void *mesh, int rank, uint64_t inc);
 void cvy_mesh_dial(void *mesh, int rank, uint64_t inc, const char *addr, const char *host);
 void cvy_mesh_drop(void *mesh, int rank, uint64_t inc);
 int cvy_mesh_send(void *mesh, int rank, uint64_t inc, int type, uint32_t epoch, const void *body, uint32_t bytes);
+/* A message that is a descriptor. UNSUPPORTED: the peer is on another host. */
+int cvy_mesh_send_fd(struct cvy_mesh *mesh, int rank, uint64_t inc, int type, int fd);
 struct cvy_page *cvy_mesh_page(void *mesh, int rank);
 int cvy_mesh_same_host(void *mesh, const char *host);
 void cvy_mesh_describe(void *mesh, char *text, size_t bytes);

@@ -397,7 +397,7 @@ void cvy_peer_frame(struct cvy_conn *conn, const struct cvy_wire *head, const ui
 	struct cvy_event event = { .kind = CVY_EV_MSG, .rank = peer->rank, .inc = peer->inc, .epoch = head->epoch };
 
 	if (head->src != peer->rank || head->src_inc != peer->inc || head->dst != mesh->id.rank ||
-	    head->dst_inc != mesh->id.inc || head->type < CVY_MSG_PING || head->type > CVY_MSG_ACKED) {
+	    head->dst_inc != mesh->id.inc || head->type < CVY_MSG_PING || head->type > CVY_MSG_SLOTS) {
 		mesh->dropped++;
 		cvy_debug("p2p", "dropped a message of type %u from rank %d", (unsigned)head->type, peer->rank);
 		return;
@@ -411,8 +411,12 @@ void cvy_peer_frame(struct cvy_conn *conn, const struct cvy_wire *head, const ui
 				      .inc = peer->inc,
 				      .epoch = head->epoch,
 				      .bytes = head->bytes,
-				      .body = body };
+				      .body = body,
+				      .fd = conn->in_fd };
+	conn->in_fd = -1;
 	cvy_post(&mesh->sink, &event);
+	if (event.msg.fd >= 0)
+		close(event.msg.fd);
 }
 
 /* ---- begin ---- */

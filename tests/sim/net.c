@@ -160,7 +160,7 @@ int sim_send(void *ctx, int rank, uint64_t inc, int type, uint32_t epoch, const 
 	e = sim_at(s, when - s->now, MESSAGE, q->id);
 	e->other = p->id;
 	e->number = s->link[p->id][q->id];
-	e->msg = (struct cvy_msg){ type, p->rank, p->inc, epoch, bytes, copy };
+	e->msg = (struct cvy_msg){ type, p->rank, p->inc, epoch, bytes, copy, -1 };
 	/* What is left of it somewhere comes much later. Pings are many, the others few. */
 	if (s->faults && sim_hash(s->serial, s->seed) % (type == CVY_MSG_PING ? 100 : 4) == 0)
 		echo(s, e);

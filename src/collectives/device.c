@@ -1,0 +1,833 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A member's device: chunks for its peers, and a view change as the device sees it (device.h). */
+#include "device.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "gpu.h"
+#include "log.h"
+
+#define FREEZE_MS 2000	 /* kernels that do not stop by then have lost their way: the rank gives up */
+#define FREEZE_SPIN_MS 2 /* of them the agent waits for at once */
+#define LATE_MS 1000	 /* a kernel says whom it waits for */
+#define CHANGE_LOOKS 20	 /* milliseconds, from one wish for a change to the next */
+#define PARK_MS 60000	 /* a kernel waits for a verdict */
+
+struct have {
+	uint64_t op;	 /* operations completed */
+	uint32_t fresh;	 /* has taken part in none: takes number and counts from the others */
+	uint32_t drained; /* its application waits in covey_admit and nothing is launched */
+	uint32_t spoiled; /* what is under way cannot be done again */
+	uint32_t mask;	 /* contributors until now */
+	uint32_t count[CVY_GPU_LANES];
+};
+
+struct want {
+	uint64_t op;
+	int32_t gone; /* whose packets */
+	uint32_t lanes, slot_bytes, rounds;
+	uint32_t count[CVY_GPU_LANES]; /* of the step that is lacking, per lane */
+};
+
+struct slots { /* `bytes` bytes follow */
+	uint64_t op;
+	int32_t gone;
+	uint32_t last; /* nothing more of this rank follows */
+	uint64_t at;
+	uint32_t bytes, zero;
+};
+
+struct peer {
+	uint64_t inc;	  /* for which the chunk here is */
+	int in, out;	  /* generation in use */
+	int fd;		  /* of the chunk here, -1: none */
+	uint64_t out_inc; /* whose chunk there is mapped, 0: none */
+	uint32_t have_epoch;
+	struct have have;
+};
+
+struct retired {
+	int rank, generation, out;
+	uint64_t thaws; /* how many there had been */
+};
+
+struct cvy_device {
+	const struct cvy_gpu_ops *ops;
+	void *library;
+	struct cvy_gpu *gpu;
+	struct cvy_loop *loop;
+	int (*send)(void *ctx, int rank, uint64_t inc, int type, uint32_t epoch, const void *body, uint32_t bytes, int fd);
+	void *send_ctx;
+	struct cvy_errbox *box;
+	struct cvy_sink agent;
+	int rank, known;
+	struct peer peer[CVY_GPU_RANKS];
+
+	uint32_t epoch;	      /* of the words that the device has */
+	uint32_t mask;	      /* contributors, as the device has them, 0: not this rank; read by calls */
+	uint32_t members;     /* of the view, admitted or not; read by calls */
+	int ended;	      /* read by calls */
+	int drained;	      /* set by a call in covey_admit */
+	int frozen, freezing; /* the device stands still; not yet */
+	uint64_t freeze_ns;
+	struct cvy_timer *timer;
+	struct cvy_event owed; /* FROZEN of the engine, held until the device is frozen too */
+	int owes_frozen, owes_repaired;
+	struct cvy_event repaired;
+	struct cvy_gpu_counters counters; /* as of the freeze */
+	struct cvy_view *view;		  /* last learned */
+	uint32_t removed;		  /* since the device was last thawed */
+	int reconciled;
+	uint32_t wanted;		  /* removed whose packets have not come yet */
+	struct cvy_gpu_lane lanes[CVY_GPU_LANES];
+	struct cvy_gpu_verdict verdict;
+	uint64_t fresh_op;
+	int begin_fresh;
+	struct retired retired[4 * CVY_GPU_RANKS];
+	int retirees;
+	uint64_t thaws;
+	uint64_t late_told[CVY_GPU_RANKS];
+};
+
+/* This rank gives up its membership: it cannot answer for its device. */
+static void give_up(struct cvy_device *d)
+{
+	struct cvy_event ev = { .kind = CVY_EV_FROZE_NOT, .rank = -1, .epoch = d->epoch };
+
+	cvy_post(&d->agent, &ev);
+}
+
+static void broken(struct cvy_device *d, const char *what)
+{
+	cvy_fail(d->box, COVEY_ERR_IO, d->rank, d->epoch, "%s: %s", what, d->ops->why(d->gpu));
+	give_up(d);
+}
+
+/* ---- open ---- */
+
+/* The library stands beside this one, or where the loader finds it. */
+static void *open_library(char *why, size_t bytes)
+{
+	char path[4096];
+	Dl_info self;
+	void *library = NULL;
+
+	if (dladdr((const void *)(uintptr_t)&cvy_device_open, &self) && self.dli_fname) {
+		const char *slash = strrchr(self.dli_fname, '/');
+		int n = slash ? (int)(slash - self.dli_fname) + 1 : 0;
+
+		snprintf(path, sizeof(path), "%.*slibcovey_cuda.so.0", n, self.dli_fname);
+		library = n ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
+	}
+	if (!library)
+		library = dlopen("libcovey_cuda.so.0", RTLD_NOW | RTLD_LOCAL);
+	if (!library)
+		snprintf(why, bytes, "%s", dlerror());
+	return library;
+}
+
+/* The launchers' word for "the n-th process of this host". */
+static const char *local_rank(void)
+{
+	static const char *const names[] = { "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID" };
+	const char *text = NULL;
+
+	for (size_t i = 0; !text && i < sizeof(names) / sizeof(names[0]); i++)
+		text = getenv(names[i]);
+	return text;
+}
+
+/* The number of the device, -1: none is asked for. */
+static int device_number(const struct cvy_device_args *args, int *number)
+{
+	const char *text = args->config->device;
+	char *end;
+	long n;
+
+	*number = -1;
+	if (!text[0] || !strcmp(text, "none"))
+		return 0;
+	if (!strcmp(text, "local"))
+		text = local_rank();
+	if (!text)
+		return cvy_fail(args->box, COVEY_ERR_INVAL, -1, 0,
+				"device: local needs LOCAL_RANK or the like from a launcher; or name a number");
+	n = strtol(text, &end, 10);
+	if (end == text || *end || n < 0 || n > 1023)
+		return cvy_fail(args->box, COVEY_ERR_INVAL, -1, 0, "device: %s is neither a number nor local nor none", text);
+	*number = (int)n;
+	return 0;
+}
+
+int cvy_device_open(const struct cvy_device_args *args, struct cvy_device **out)
+{
+	struct cvy_device *d;
+	char why[300] = "";
+	int number, err = device_number(args, &number);
+
+	*out = NULL;
+	if (err || number < 0)
+		return err;
+	if (args->config->max_ranks > CVY_GPU_RANKS)
+		return cvy_fail(args->box, COVEY_ERR_UNSUPPORTED, -1, 0,
+				"device: a group with devices has at most %d ranks; max_ranks is %d", CVY_GPU_RANKS,
+				args->config->max_ranks);
+	d = calloc(1, sizeof(*d));
+	if (!d)
+		return COVEY_ERR_NOMEM;
+	d->loop = args->loop;
+	d->box = args->box;
+	d->send = args->send;
+	d->send_ctx = args->send_ctx;
+	d->agent = args->sink;
+	for (int r = 0; r < CVY_GPU_RANKS; r++)
+		d->peer[r].fd = -1;
+	d->library = open_library(why, sizeof(why));
+	d->ops = d->library ? dlsym(d->library, CVY_GPU_SYMBOL) : NULL;
+	if (!d->ops || d->ops->abi != CVY_GPU_ABI) {
+		err = cvy_fail(args->box, COVEY_ERR_UNSUPPORTED, -1, 0, "device: no usable libcovey_cuda: %s",
+			       d->ops ? "it is of another version" : why);
+		cvy_device_close(d);
+		return err;
+	}
+	err = d->ops->open(number, LATE_MS, PARK_MS, &d->gpu, why, sizeof(why));
+	if (err) {
+		cvy_fail(args->box, err, -1, 0, "device: %s", why);
+		cvy_device_close(d);
+		return err;
+	}
+	cvy_info("device", "%s", d->ops->describe(d->gpu));
+	*out = d;
+	return 0;
+}
+
+void cvy_device_close(struct cvy_device *d)
+{
+	if (!d)
+		return;
+	for (int r = 0; r < CVY_GPU_RANKS; r++)
+		if (d->peer[r].fd >= 0)
+			close(d->peer[r].fd);
+	if (d->gpu)
+		d->ops->close(d->gpu);
+	cvy_view_free(d->view);
+	if (d->library)
+		dlclose(d->library);
+	free(d);
+}
+
+void cvy_device_identity(struct cvy_device *d, const struct cvy_identity *id)
+{
+	d->rank = id->rank;
+	d->known = 1;
+}
+
+/* ---- chunks ---- */
+
+static void retire(struct cvy_device *d, int rank, int generation, int out)
+{
+	if (d->retirees < (int)(sizeof(d->retired) / sizeof(d->retired[0])))
+		d->retired[d->retirees++] = (struct retired){ rank, generation, out, d->thaws };
+}
+
+/* Frozen: whoever may still look at what was retired before the last thaw has left it since. */
+static void forget_retired(struct cvy_device *d)
+{
+	int n = 0;
+
+	for (int i = 0; i < d->retirees; i++) {
+		struct retired *r = &d->retired[i];
+
+		if (r->thaws >= d->thaws)
+			d->retired[n++] = *r;
+		else if (r->out)
+			d->ops->detach(d->gpu, r->rank, r->generation);
+		else
+			d->ops->unchunk(d->gpu, r->rank, r->generation);
+	}
+	d->retirees = n;
+}
+
+/* Fresh memory for what @rank pushes here: what its predecessor wrote, or writes, stays where it was. */
+static int fresh_chunk(struct cvy_device *d, int rank)
+{
+	struct peer *p = &d->peer[rank];
+	int next = (p->in + 1) % CVY_GPU_GENERATIONS, fd, err;
+
+	err = d->ops->chunk(d->gpu, rank, next, &fd);
+	if (err)
+		return err;
+	if (p->fd >= 0) {
+		close(p->fd);
+		retire(d, rank, p->in, 0);
+	}
+	p->in = next;
+	p->fd = fd;
+	p->inc = 0;
+	return 0;
+}
+
+static void send_chunk(struct cvy_device *d, int rank, uint64_t inc)
+{
+	struct peer *p = &d->peer[rank];
+
+	if (p->inc && p->inc != inc && fresh_chunk(d, rank)) {
+		broken(d, "a chunk for a peer");
+		return;
+	}
+	if (p->fd < 0 && fresh_chunk(d, rank)) {
+		broken(d, "a chunk for a peer");
+		return;
+	}
+	p->inc = inc;
+	if (d->send(d->send_ctx, rank, inc, CVY_MSG_CHUNK, 0, NULL, 0, p->fd) == COVEY_ERR_UNSUPPORTED) {
+		cvy_fail(d->box, COVEY_ERR_UNSUPPORTED, rank, d->epoch,
+			 "device: rank %d is on another host; device operations are for the ranks of one host", rank);
+		give_up(d);
+	}
+}
+
+static void got_chunk(struct cvy_device *d, const struct cvy_msg *msg)
+{
+	struct peer *p = &d->peer[msg->rank];
+	int next = (p->out + 1) % CVY_GPU_GENERATIONS;
+
+	if (p->out_inc == msg->inc)
+		return;
+	if (msg->fd < 0 || d->ops->attach(d->gpu, msg->rank, next, msg->fd)) {
+		cvy_warn("device", "the chunk of rank %d cannot be used: %s", msg->rank,
+			 msg->fd < 0 ? "no descriptor came" : d->ops->why(d->gpu));
+		return;
+	}
+	if (p->out_inc)
+		retire(d, msg->rank, p->out, 1);
+	p->out = next;
+	p->out_inc = msg->inc;
+}
+
+/* ---- freeze ---- */
+
+static uint32_t spoiled(const struct cvy_device *d)
+{
+	const struct cvy_gpu_counters *c = &d->counters;
+
+	return c->stopped && c->parked.spoiled && c->parked.op == c->finished / CVY_GPU_QUANTA;
+}
+
+static void try_freeze(void *ctx)
+{
+	struct cvy_device *d = ctx;
+	uint64_t until = cvy_now_ns() + FREEZE_SPIN_MS * CVY_MS;
+	struct cvy_event not_frozen = { .kind = CVY_EV_FROZE_NOT, .rank = -1, .epoch = d->owed.epoch };
+
+	d->timer = NULL;
+	do {
+		if (d->ops->counters(d->gpu, &d->counters, 0)) {
+			broken(d, "the counters of the device");
+			return;
+		}
+		d->frozen = d->counters.finished + d->counters.stopped == d->counters.entered;
+	} while (!d->frozen && cvy_now_ns() < until);
+	if (!d->frozen && cvy_now_ns() - d->freeze_ns < FREEZE_MS * CVY_MS) {
+		d->timer = cvy_loop_timer(d->loop, cvy_now_ns() + CVY_MS, try_freeze, d);
+		return;
+	}
+	d->freezing = 0;
+	if (!d->frozen) {
+		cvy_fail(d->box, COVEY_ERR_TIMEOUT, d->rank, d->epoch, "kernels of this rank do not stop");
+		if (d->owes_frozen)
+			cvy_post(&d->agent, &not_frozen);
+		d->owes_frozen = 0;
+		return;
+	}
+	if (d->ops->counters(d->gpu, &d->counters, 1)) {
+		broken(d, "the counters of the device");
+		return;
+	}
+	forget_retired(d);
+	if (d->owes_frozen)
+		cvy_post(&d->agent, &d->owed);
+	d->owes_frozen = 0;
+}
+
+void cvy_device_freeze(struct cvy_device *d, uint32_t epoch)
+{
+	(void)epoch;
+	d->reconciled = 0;
+	d->owes_repaired = 0;
+	if (d->frozen || d->freezing)
+		return;
+	if (d->ops->gate(d->gpu, CVY_GPU_GATE_CLOSED(d->epoch))) {
+		broken(d, "closing the gate of the device");
+		return;
+	}
+	d->freezing = 1;
+	d->freeze_ns = cvy_now_ns();
+	try_freeze(d);
+}
+
+/* ---- a view is learned: fences, then everybody's number ---- */
+
+static uint32_t low_mask(const struct covey_mask *mask)
+{
+	return (uint32_t)mask->word[0];
+}
+
+/* A message that is lost with its link is sent again when that is up, or another view follows. */
+static void tell(struct cvy_device *d, int rank, int type, const void *body, uint32_t bytes)
+{
+	d->send(d->send_ctx, rank, d->view->member[rank].inc, type, d->view->epoch, body, bytes, -1);
+}
+
+static void say_have(struct cvy_device *d, int rank)
+{
+	struct have *h = &d->peer[d->rank].have;
+
+	tell(d, rank, CVY_MSG_HAVE, h, sizeof(*h));
+}
+
+static void own_have(struct cvy_device *d)
+{
+	struct peer *p = &d->peer[d->rank];
+	struct have *h = &p->have;
+
+	memset(h, 0, sizeof(*h));
+	h->op = d->counters.finished / CVY_GPU_QUANTA;
+	h->fresh = !d->mask;
+	h->drained = (uint32_t)__atomic_load_n(&d->drained, __ATOMIC_ACQUIRE);
+	h->spoiled = spoiled(d);
+	h->mask = d->mask;
+	for (int i = 0; i < CVY_GPU_LANES; i++)
+		h->count[i] = d->counters.lane[i].count;
+	p->have_epoch = d->view->epoch;
+}
+
+static void reconcile(struct cvy_device *d);
+
+void cvy_device_learn(struct cvy_device *d, const struct cvy_view *view, const struct covey_mask *removed)
+{
+	uint32_t left = low_mask(removed);
+
+	if (!d->view)
+		d->view = cvy_view_dup(view);
+	else
+		cvy_view_copy(d->view, view);
+	if (!d->view) {
+		broken(d, "no memory for a view");
+		return;
+	}
+	if (!d->frozen && !d->freezing) /* a first view: nothing runs, and the gate was never open */
+		cvy_device_freeze(d, view->epoch);
+	for (int r = 0; r < CVY_GPU_RANKS; r++)
+		if ((left >> r & 1) && d->peer[r].inc && fresh_chunk(d, r))
+			broken(d, "a fence");
+	d->removed |= left & d->mask;
+	d->reconciled = 0;
+	d->wanted = 0;
+	own_have(d);
+	CVY_MASK_EACH(r, &view->members)
+	if (r != d->rank)
+		say_have(d, r);
+	reconcile(d);
+}
+
+/* Ranks that have taken part, and the most operations that one of them has completed. */
+static uint32_t taken_part(const struct cvy_device *d, uint32_t members, uint64_t *base, int *holder)
+{
+	uint32_t old = 0;
+
+	*base = 0;
+	*holder = -1;
+	for (int r = 0; r < CVY_GPU_RANKS; r++) {
+		const struct have *h = &d->peer[r].have;
+
+		if (!(members >> r & 1) || h->fresh)
+			continue;
+		old |= 1u << r;
+		if (*holder < 0 || h->op > *base) {
+			*base = h->op;
+			*holder = r;
+		}
+	}
+	return old;
+}
+
+/*
+ * Contributors and base of the next words, from what all have said, so alike on all. Newcomers count once the
+ * applications of all others wait for them with nothing under way: else they would miss operations.
+ */
+static void conclude(struct cvy_device *d, uint32_t *mask, uint64_t *base, int *holder, uint32_t *fail)
+{
+	uint32_t members = low_mask(&d->view->members) & ~low_mask(&d->view->pending);
+	uint32_t old = taken_part(d, members, base, holder);
+	int drained = 1;
+
+	*fail = 0;
+	for (int r = 0; r < CVY_GPU_RANKS; r++) {
+		const struct have *h = &d->peer[r].have;
+
+		if (!(old >> r & 1))
+			continue;
+		drained = drained && h->drained && h->op == *base;
+		if (h->spoiled && h->op == *base)
+			*fail = (uint32_t)*base + 1;
+	}
+	*mask = old && !drained ? old : members;
+}
+
+static int lags(const struct cvy_device *d, uint64_t base)
+{
+	return !d->peer[d->rank].have.fresh && d->peer[d->rank].have.op < base;
+}
+
+static void ask(struct cvy_device *d, int holder)
+{
+	const struct cvy_gpu_parked *p = &d->counters.parked;
+	struct want want = { p->op, 0, p->lanes, p->slot_bytes, p->rounds, { 0 } };
+
+	for (uint32_t i = 0; i < p->lanes && i < CVY_GPU_LANES; i++) {
+		const struct cvy_gpu_past *past = &d->counters.past[i];
+		int done = past->counted >> 32 == (uint32_t)(p->op + 1);
+
+		want.count[i] = (done ? (uint32_t)past->counted : d->counters.lane[i].count) + p->steps;
+	}
+	d->wanted = p->private_parts ? 0 : d->removed; /* of private operations nobody else has the own part */
+	for (int r = 0; r < CVY_GPU_RANKS; r++) {
+		want.gone = r;
+		if (d->wanted >> r & 1)
+			tell(d, holder, CVY_MSG_WANT, &want, sizeof(want));
+	}
+}
+
+static void tell_repaired(struct cvy_device *d)
+{
+	if (!d->reconciled || d->wanted || !d->owes_repaired)
+		return;
+	d->owes_repaired = 0;
+	cvy_post(&d->agent, &d->repaired);
+}
+
+static uint64_t generations(const struct cvy_device *d, int out)
+{
+	uint64_t all = 0;
+
+	for (int r = 0; r < CVY_GPU_RANKS; r++)
+		all |= (uint64_t)(out ? d->peer[r].out : d->peer[r].in) << (2 * r);
+	return all;
+}
+
+static void reconcile(struct cvy_device *d)
+{
+	uint32_t mask, fail;
+	uint64_t base;
+	int holder;
+
+	if (!d->view || d->reconciled || !d->frozen)
+		return;
+	CVY_MASK_EACH(r, &d->view->members)
+	if (d->peer[r].have_epoch != d->view->epoch || (r != d->rank && d->peer[r].out_inc != d->view->member[r].inc))
+		return;
+	conclude(d, &mask, &base, &holder, &fail);
+	d->begin_fresh = d->peer[d->rank].have.fresh && (mask >> d->rank & 1);
+	d->fresh_op = base;
+	d->verdict = (struct cvy_gpu_verdict){ d->view->epoch, 0, base, d->removed, 0 };
+	for (int i = 0; i < CVY_GPU_LANES; i++) {
+		uint32_t count = d->begin_fresh && holder >= 0 ? d->peer[holder].have.count[i] : d->counters.lane[i].count;
+
+		d->lanes[i] =
+			(struct cvy_gpu_lane){ count, d->view->epoch, mask, fail, generations(d, 0), generations(d, 1) };
+	}
+	d->reconciled = 1;
+	if (lags(d, base))
+		ask(d, holder);
+	tell_repaired(d);
+}
+
+static void got_have(struct cvy_device *d, const struct cvy_msg *msg)
+{
+	struct peer *p = &d->peer[msg->rank];
+
+	if (msg->bytes != sizeof(p->have)) {
+		cvy_warn("device", "rank %d tells its progress in %u bytes instead of %zu", msg->rank, msg->bytes,
+			 sizeof(p->have));
+		return;
+	}
+	memcpy(&p->have, msg->body, sizeof(p->have));
+	p->have_epoch = msg->epoch;
+	reconcile(d);
+}
+
+/* ---- packets of the removed, for who lacks them ---- */
+
+static int send_slot(struct cvy_device *d, const struct cvy_msg *to, const struct want *w, size_t at, int last)
+{
+	static const size_t head = sizeof(struct slots);
+	uint8_t *buf = malloc(head + w->slot_bytes);
+	struct slots s = { w->op, w->gone, (uint32_t)last, at, w->slot_bytes, 0 };
+	const struct peer *p = &d->peer[w->gone];
+	int old = (p->in + CVY_GPU_GENERATIONS - 1) % CVY_GPU_GENERATIONS; /* the fence has put a fresh one before it */
+	int err;
+
+	if (!buf)
+		return COVEY_ERR_NOMEM;
+	memcpy(buf, &s, head);
+	err = d->ops->read(d->gpu, w->gone, old, at, buf + head, w->slot_bytes);
+	if (!err)
+		err = d->send(d->send_ctx, to->rank, to->inc, CVY_MSG_SLOTS, to->epoch, buf,
+			      (uint32_t)(head + w->slot_bytes), -1);
+	free(buf);
+	return err;
+}
+
+static void got_want(struct cvy_device *d, const struct cvy_msg *msg)
+{
+	struct want w;
+	int err = 0;
+
+	if (msg->bytes != sizeof(w))
+		return;
+	memcpy(&w, msg->body, sizeof(w));
+	if (w.gone < 0 || w.gone >= CVY_GPU_RANKS || w.lanes > CVY_GPU_LANES || w.slot_bytes > CVY_GPU_SLOT ||
+	    w.rounds < 1 || w.rounds > CVY_GPU_ROUNDS || !(d->removed >> w.gone & 1)) {
+		cvy_warn("device", "rank %d asks for packets that nobody has", msg->rank);
+		return;
+	}
+	for (uint32_t i = 0; !err && i < w.lanes; i++) /* the last round is what a laggard lacks; then its signals */
+		err = send_slot(d, msg, &w, cvy_gpu_slot_at((int)w.rounds - 1, (int)i, w.count[i]), 0);
+	w.slot_bytes = CVY_GPU_SIGNAL_BYTES;
+	for (uint32_t i = 0; !err && i < w.lanes; i++)
+		err = send_slot(d, msg, &w, cvy_gpu_signal_at((int)i, w.count[i]), i + 1 == w.lanes);
+	if (err)
+		cvy_warn("device", "rank %d cannot have what rank %d left: %s", msg->rank, w.gone, covey_strerror(err));
+}
+
+static void got_slots(struct cvy_device *d, const struct cvy_msg *msg)
+{
+	struct slots s;
+
+	if (msg->bytes < sizeof(s) || !d->view || msg->epoch != d->view->epoch)
+		return;
+	memcpy(&s, msg->body, sizeof(s));
+	if (s.gone < 0 || s.gone >= CVY_GPU_RANKS || s.bytes != msg->bytes - sizeof(s) || s.at > CVY_GPU_CHUNK ||
+	    s.bytes > CVY_GPU_CHUNK - s.at || !(d->wanted >> s.gone & 1)) {
+		cvy_warn("device", "rank %d sends packets that were not asked for", msg->rank);
+		return;
+	}
+	if (d->ops->write(d->gpu, s.gone, d->peer[s.gone].in, s.at, (const uint8_t *)msg->body + sizeof(s), s.bytes)) {
+		broken(d, "packets of a removed rank");
+		return;
+	}
+	if (s.last)
+		d->wanted &= ~(1u << s.gone);
+	tell_repaired(d);
+}
+
+/* ---- thaw, end ---- */
+
+void cvy_device_thaw(struct cvy_device *d)
+{
+	int err = d->ops->words(d->gpu, d->lanes, d->begin_fresh ? &d->fresh_op : NULL, &d->verdict);
+
+	if (!err)
+		err = d->ops->gate(d->gpu, CVY_GPU_GATE_OPEN(d->view->epoch));
+	if (err) {
+		broken(d, "opening the gate of the device");
+		return;
+	}
+	d->frozen = 0;
+	d->removed = 0;
+	d->begin_fresh = 0;
+	d->thaws++;
+	d->epoch = d->view->epoch;
+	__atomic_store_n(&d->members, low_mask(&d->view->members), __ATOMIC_RELEASE);
+	__atomic_store_n(&d->mask, d->lanes[0].mask >> d->rank & 1 ? d->lanes[0].mask : 0, __ATOMIC_RELEASE);
+}
+
+void cvy_device_stop(struct cvy_device *d, int err)
+{
+	struct cvy_gpu_verdict end = { UINT32_MAX, err, 0, 0, 0 };
+
+	if (__atomic_exchange_n(&d->ended, err, __ATOMIC_ACQ_REL))
+		return;
+	if (d->ops->gate(d->gpu, CVY_GPU_GATE_CLOSED(d->epoch)) || d->ops->counters(d->gpu, &d->counters, 1) ||
+	    d->ops->words(d->gpu, d->counters.lane, NULL, &end))
+		cvy_warn("device", "ending the kernels: %s", d->ops->why(d->gpu));
+}
+
+void cvy_device_look(struct cvy_device *d)
+{
+	const struct cvy_gpu_mailbox *box = d->ops->mailbox(d->gpu);
+
+	for (int r = 0; r < CVY_GPU_RANKS; r++) {
+		uint64_t late = __atomic_load_n(&box->late[r], __ATOMIC_ACQUIRE);
+
+		if (late == d->late_told[r])
+			continue;
+		d->late_told[r] = late;
+		cvy_info("device", "operation %llu has waited %d ms for rank %d, epoch %u", (unsigned long long)(late - 1),
+			 LATE_MS, r, d->epoch);
+	}
+}
+
+/* ---- what passes by on its way to the agent ---- */
+
+static int for_device(const struct cvy_event *ev)
+{
+	return ev->kind == CVY_EV_MSG && ev->msg.type >= CVY_MSG_CHUNK && ev->msg.type <= CVY_MSG_SLOTS;
+}
+
+static void got(struct cvy_device *d, const struct cvy_msg *msg)
+{
+	if (msg->rank < 0 || msg->rank >= CVY_GPU_RANKS)
+		return;
+	switch (msg->type) {
+	case CVY_MSG_CHUNK:
+		got_chunk(d, msg);
+		reconcile(d);
+		break;
+	case CVY_MSG_HAVE:
+		got_have(d, msg);
+		break;
+	case CVY_MSG_WANT:
+		got_want(d, msg);
+		break;
+	default:
+		got_slots(d, msg);
+	}
+}
+
+static void sink(void *ctx, const struct cvy_event *ev)
+{
+	struct cvy_device *d = ctx;
+
+	if (for_device(ev)) {
+		got(d, &ev->msg);
+		return;
+	}
+	if (ev->kind == CVY_EV_FROZEN && !d->frozen) {
+		d->owed = *ev;
+		d->owes_frozen = 1;
+		return;
+	}
+	if (ev->kind == CVY_EV_REPAIRED && (!d->reconciled || d->wanted)) {
+		d->repaired = *ev;
+		d->owes_repaired = 1;
+		return;
+	}
+	if (ev->kind == CVY_EV_LINK_UP && ev->rank >= 0 && ev->rank < CVY_GPU_RANKS) {
+		send_chunk(d, ev->rank, ev->inc);
+		if (d->view && d->frozen && covey_mask_has(&d->view->members, ev->rank) &&
+		    d->view->member[ev->rank].inc == ev->inc)
+			say_have(d, ev->rank);
+	}
+	cvy_post(&d->agent, ev);
+}
+
+struct cvy_sink cvy_device_sink(struct cvy_device *d)
+{
+	return (struct cvy_sink){ sink, d };
+}
+
+/* ---- calls ---- */
+
+int cvy_device_holds(struct cvy_device *d, const void *at)
+{
+	return d && at && d->ops->is_device(at);
+}
+
+/* From bytes alone, alike on all ranks: lanes, threads, rows, packets. Small ones want few CTAs, large ones all. */
+static void shape(struct cvy_gpu_call *c)
+{
+	uint64_t words = (c->bytes + 7) / 8;
+	int lanes = 1;
+
+	c->packet = c->bytes <= 64 << 10 ? CVY_GPU_PAIR : CVY_GPU_LINE;
+	c->rows = c->bytes <= 256 << 10 ? 1 : c->bytes <= 1 << 20 ? 2 : CVY_GPU_ROWS;
+	c->threads = words <= 32 ? 32 : c->bytes <= 256 << 10 ? 256 : CVY_GPU_THREADS;
+	while (lanes < CVY_GPU_LANES && cvy_gpu_tile_words(c->packet, c->rows * c->threads) * (uint64_t)lanes < words)
+		lanes *= 2;
+	c->lanes = lanes;
+	if (c->kind == CVY_GPU_ALLREDUCE && c->size > 2 && c->bytes > 64 << 10 && !c->in_place)
+		c->kind = CVY_GPU_ALLREDUCE_TWO_SHOT;
+	c->steps = cvy_gpu_steps(c, words);
+}
+
+int cvy_device_run(struct cvy_device *d, struct cvy_gpu_call *call, struct CUstream_st *stream,
+		   struct covey_result *result)
+{
+	int err = __atomic_load_n(&d->ended, __ATOMIC_ACQUIRE);
+
+	if (err)
+		return err;
+	call->rank = d->rank;
+	shape(call);
+	err = d->ops->launch(d->gpu, call, stream);
+	if (err)
+		return cvy_fail(d->box, err, d->rank, d->epoch, "%s", d->ops->why(d->gpu));
+	if (result) {
+		memset(result, 0, sizeof(*result));
+		result->epoch = d->epoch;
+		result->size = call->size;
+		result->peer = -1;
+		result->mask.word[0] = __atomic_load_n(&d->mask, __ATOMIC_ACQUIRE);
+	}
+	return 0;
+}
+
+static void want_change(void *ctx, void *arg)
+{
+	struct cvy_device *d = ctx;
+	struct cvy_event ev = { .kind = CVY_EV_WANT_CHANGE, .rank = -1, .epoch = d->epoch, .text = "devices take a rank in" };
+
+	(void)arg;
+	if (!d->frozen && !d->freezing)
+		cvy_post(&d->agent, &ev);
+}
+
+int cvy_device_admit(struct cvy_device *d, const struct covey_mask *outcome, int joiner)
+{
+	uint32_t wanted = low_mask(outcome);
+	int err = 0;
+
+	if (!joiner && !(wanted & ~__atomic_load_n(&d->mask, __ATOMIC_ACQUIRE)))
+		return 0;
+	if (!joiner)
+		err = d->ops->synchronise(d->gpu);
+	if (err)
+		return cvy_fail(d->box, err, d->rank, d->epoch, "%s", d->ops->why(d->gpu));
+	__atomic_store_n(&d->drained, 1, __ATOMIC_RELEASE);
+	for (int i = 0;; i++) {
+		uint32_t mask = __atomic_load_n(&d->mask, __ATOMIC_ACQUIRE);
+		uint32_t lacking = wanted & __atomic_load_n(&d->members, __ATOMIC_ACQUIRE) & ~mask;
+		struct timespec nap = { 0, 1000000 };
+
+		err = __atomic_load_n(&d->ended, __ATOMIC_ACQUIRE);
+		if (err || (joiner ? mask != 0 : !lacking))
+			break;
+		if (i % CHANGE_LOOKS == CHANGE_LOOKS / 2) /* the change that made them voters came before all had drained */
+			cvy_loop_post(d->loop, want_change, d, NULL);
+		nanosleep(&nap, NULL);
+	}
+	__atomic_store_n(&d->drained, 0, __ATOMIC_RELEASE);
+	return err;
+}
+
+const void *cvy_device_status(struct cvy_device *d)
+{
+	return d->ops->status(d->gpu);
+}
+
+int cvy_device_status_read(struct cvy_device *d, void *to, size_t bytes)
+{
+	struct cvy_gpu_status status;
+	int err = d->ops->status_read(d->gpu, &status);
+
+	memcpy(to, &status, bytes < sizeof(status) ? bytes : sizeof(status));
+	return err ? cvy_fail(d->box, err, d->rank, d->epoch, "%s", d->ops->why(d->gpu)) : 0;
+}

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The device of a member, and its part in a view change. Operations on device memory are counted by the device, which
+ * replays captured graphs without asking; they are no operations of the engine's queue. What the store decides about a
+ * view holds for them too: the change freezes both, and members that have learned a view tell each other how many
+ * device operations they have completed (HAVE). Everybody's number is known to everybody before anyone acknowledges, and
+ * none moves while frozen, so all draw the same conclusion: operations below the largest number are completed under the
+ * old stamps, with packets of the removed from a holder (WANT, SLOTS); those above are done again by the new view.
+ */
+#ifndef CVY_DEVICE_H
+#define CVY_DEVICE_H
+
+#include "config.h"
+#include "loop.h"
+#include "seam.h"
+
+struct cvy_device;
+struct cvy_gpu_call;
+
+struct cvy_device_args {
+	const struct cvy_config *config;
+	struct cvy_loop *loop;
+	struct cvy_errbox *box;
+	struct cvy_sink sink; /* of the agent: what is not for the device goes on there */
+	/* A message to a member; @fd: -1 or a descriptor that goes along (UNSUPPORTED: the member is on another host). */
+	int (*send)(void *ctx, int rank, uint64_t inc, int type, uint32_t epoch, const void *body, uint32_t bytes, int fd);
+	void *send_ctx;
+};
+
+/* The device that the configuration names, if any: *out is NULL otherwise. Before the loop runs. */
+int cvy_device_open(const struct cvy_device_args *args, struct cvy_device **out);
+void cvy_device_close(struct cvy_device *d); /* after the loop ended; ends what is parked */
+/* Stands before the agent's sink: links, messages and the engine's news pass here. */
+struct cvy_sink cvy_device_sink(struct cvy_device *d);
+
+/* From the seam; agent's thread. */
+void cvy_device_identity(struct cvy_device *d, const struct cvy_identity *id);
+void cvy_device_freeze(struct cvy_device *d, uint32_t epoch);
+void cvy_device_learn(struct cvy_device *d, const struct cvy_view *view, const struct covey_mask *removed);
+void cvy_device_thaw(struct cvy_device *d);
+void cvy_device_stop(struct cvy_device *d, int err);
+void cvy_device_look(struct cvy_device *d); /* each tick: what kernels have written to the host */
+
+/* From calls; any thread. */
+int cvy_device_holds(struct cvy_device *d, const void *at); /* is it memory of a device? */
+int cvy_device_run(struct cvy_device *d, struct cvy_gpu_call *call, struct CUstream_st *stream,
+		   struct covey_result *result);
+/* After a safe point with contributors @outcome: if the device lacks one, until all that was launched has ended and the
+ * devices of all have taken it in. */
+int cvy_device_admit(struct cvy_device *d, const struct covey_mask *outcome, int joiner);
+const void *cvy_device_status(struct cvy_device *d); /* device address of the status word */
+int cvy_device_status_read(struct cvy_device *d, void *to, size_t bytes);
+
+#endif

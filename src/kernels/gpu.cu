@@ -1,0 +1,504 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One device as the rest of covey uses it (gpu.h). Chunks are physical memory of their own (VMM), exported as file
+ * descriptors and mapped at addresses that follow from rank and generation; the driver is reached through the runtime,
+ * so nothing here needs libcuda at link time. Copies go by a stream of their own, and never wait for kernels.
+ */
+#include "gpu.h"
+
+#include <cuda.h>
+#include <cuda_runtime.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "covey.h"
+
+#define PLACES ((size_t)CVY_GPU_RANKS * CVY_GPU_GENERATIONS)
+#define STAGE_BYTES ((size_t)1 << 20)
+
+struct driver {
+	CUresult (*reserve)(CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned long long);
+	CUresult (*unreserve)(CUdeviceptr, size_t);
+	CUresult (*create)(CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *, unsigned long long);
+	CUresult (*release)(CUmemGenericAllocationHandle);
+	CUresult (*map)(CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, unsigned long long);
+	CUresult (*unmap)(CUdeviceptr, size_t);
+	CUresult (*access)(CUdeviceptr, size_t, const CUmemAccessDesc *, size_t);
+	CUresult (*to_fd)(void *, CUmemGenericAllocationHandle, CUmemAllocationHandleType, unsigned long long);
+	CUresult (*from_fd)(CUmemGenericAllocationHandle *, void *, CUmemAllocationHandleType);
+	CUresult (*text)(CUresult, const char **);
+};
+
+struct cvy_gpu {
+	int device;
+	uint64_t late_cycles, park_cycles;
+	struct driver driver;
+	CUdeviceptr in, out; /* addresses of all places */
+	uint8_t in_mapped[PLACES], out_mapped[PLACES];
+	uint8_t *saved;
+	struct cvy_gpu_control *control;
+	struct cvy_gpu_mailbox *mailbox, *mailbox_device;
+	uint8_t *stage; /* pinned: what is copied to and from the device */
+	cudaStream_t stream;
+	char why[240], name[160];
+};
+
+static int fail(struct cvy_gpu *gpu, int err, const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(gpu->why, sizeof(gpu->why), format, args);
+	va_end(args);
+	return err;
+}
+
+static int check(struct cvy_gpu *gpu, cudaError_t got, const char *what)
+{
+	if (got == cudaSuccess)
+		return 0;
+	return fail(gpu, got == cudaErrorMemoryAllocation ? COVEY_ERR_NOMEM : COVEY_ERR_IO, "%s on device %d: %s", what,
+		    gpu->device, cudaGetErrorString(got));
+}
+
+static int check_driver(struct cvy_gpu *gpu, CUresult got, const char *what)
+{
+	const char *text = NULL;
+
+	if (got == CUDA_SUCCESS)
+		return 0;
+	gpu->driver.text(got, &text);
+	return fail(gpu, got == CUDA_ERROR_OUT_OF_MEMORY ? COVEY_ERR_NOMEM : COVEY_ERR_IO, "%s on device %d: %s", what,
+		    gpu->device, text ? text : "unknown error");
+}
+
+static int find(struct cvy_gpu *gpu, const char *name, void **at)
+{
+	cudaDriverEntryPointQueryResult result;
+
+	if (cudaGetDriverEntryPointByVersion(name, at, 12000, cudaEnableDefault, &result) == cudaSuccess && *at)
+		return 0;
+	return fail(gpu, COVEY_ERR_UNSUPPORTED, "the driver has no %s: version 12.0 or later is needed", name);
+}
+
+static int find_driver(struct cvy_gpu *gpu)
+{
+	struct driver *d = &gpu->driver;
+	struct {
+		const char *name;
+		void **at;
+	} wanted[] = {
+		{ "cuMemAddressReserve", (void **)&d->reserve },
+		{ "cuMemAddressFree", (void **)&d->unreserve },
+		{ "cuMemCreate", (void **)&d->create },
+		{ "cuMemRelease", (void **)&d->release },
+		{ "cuMemMap", (void **)&d->map },
+		{ "cuMemUnmap", (void **)&d->unmap },
+		{ "cuMemSetAccess", (void **)&d->access },
+		{ "cuMemExportToShareableHandle", (void **)&d->to_fd },
+		{ "cuMemImportFromShareableHandle", (void **)&d->from_fd },
+		{ "cuGetErrorString", (void **)&d->text },
+	};
+	int err = 0;
+
+	for (size_t i = 0; !err && i < sizeof(wanted) / sizeof(wanted[0]); i++)
+		err = find(gpu, wanted[i].name, wanted[i].at);
+	return err;
+}
+
+static int use(struct cvy_gpu *gpu)
+{
+	return check(gpu, cudaSetDevice(gpu->device), "choosing the device");
+}
+
+/* ---- chunks ---- */
+
+static size_t place(int rank, int generation)
+{
+	return (size_t)rank * CVY_GPU_GENERATIONS + (size_t)generation;
+}
+
+static int map_at(struct cvy_gpu *gpu, CUdeviceptr at, CUmemGenericAllocationHandle handle)
+{
+	CUmemAccessDesc access = { { CU_MEM_LOCATION_TYPE_DEVICE, gpu->device }, CU_MEM_ACCESS_FLAGS_PROT_READWRITE };
+	int err = check_driver(gpu, gpu->driver.map(at, CVY_GPU_CHUNK, 0, handle, 0), "mapping a chunk");
+
+	if (err)
+		return err;
+	err = check_driver(gpu, gpu->driver.access(at, CVY_GPU_CHUNK, &access, 1), "access to a chunk");
+	if (err)
+		gpu->driver.unmap(at, CVY_GPU_CHUNK);
+	return err;
+}
+
+static int unmap_at(struct cvy_gpu *gpu, CUdeviceptr base, uint8_t *mapped, int rank, int generation)
+{
+	size_t i = place(rank, generation);
+
+	if (!mapped[i] || use(gpu))
+		return 0;
+	mapped[i] = 0;
+	return check_driver(gpu, gpu->driver.unmap(base + i * CVY_GPU_CHUNK, CVY_GPU_CHUNK), "unmapping a chunk");
+}
+
+static int gpu_unchunk(struct cvy_gpu *gpu, int rank, int generation)
+{
+	return unmap_at(gpu, gpu->in, gpu->in_mapped, rank, generation);
+}
+
+static int gpu_detach(struct cvy_gpu *gpu, int rank, int generation)
+{
+	return unmap_at(gpu, gpu->out, gpu->out_mapped, rank, generation);
+}
+
+/* Zeroed: no tag is 0. The handle goes, mapping and descriptor keep the memory. */
+static int chunk_fill(struct cvy_gpu *gpu, CUdeviceptr at, CUmemGenericAllocationHandle handle, int *fd)
+{
+	int err = map_at(gpu, at, handle);
+
+	if (err)
+		return err;
+	err = check(gpu, cudaMemsetAsync((void *)at, 0, CVY_GPU_CHUNK, gpu->stream), "clearing a chunk");
+	if (!err)
+		err = check(gpu, cudaStreamSynchronize(gpu->stream), "clearing a chunk");
+	if (!err)
+		err = check_driver(gpu, gpu->driver.to_fd(fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+				   "a descriptor of a chunk");
+	if (err)
+		gpu->driver.unmap(at, CVY_GPU_CHUNK);
+	return err;
+}
+
+static int gpu_chunk(struct cvy_gpu *gpu, int rank, int generation, int *fd)
+{
+	CUmemAllocationProp prop = {};
+	CUmemGenericAllocationHandle handle;
+	size_t i = place(rank, generation);
+	int err = use(gpu);
+
+	prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+	prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+	prop.location.id = gpu->device;
+	prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+	if (!err)
+		err = gpu_unchunk(gpu, rank, generation);
+	if (!err)
+		err = check_driver(gpu, gpu->driver.create(&handle, CVY_GPU_CHUNK, &prop, 0), "memory for a chunk");
+	if (err)
+		return err;
+	err = chunk_fill(gpu, gpu->in + i * CVY_GPU_CHUNK, handle, fd);
+	gpu->driver.release(handle);
+	gpu->in_mapped[i] = !err;
+	return err;
+}
+
+static int gpu_attach(struct cvy_gpu *gpu, int rank, int generation, int fd)
+{
+	CUmemGenericAllocationHandle handle;
+	size_t i = place(rank, generation);
+	int err = use(gpu);
+
+	if (!err)
+		err = gpu_detach(gpu, rank, generation);
+	if (!err)
+		err = check_driver(gpu,
+				   gpu->driver.from_fd(&handle, (void *)(uintptr_t)fd,
+						       CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
+				   "the chunk of a peer");
+	if (err)
+		return err;
+	err = map_at(gpu, gpu->out + i * CVY_GPU_CHUNK, handle);
+	gpu->driver.release(handle);
+	gpu->out_mapped[i] = !err;
+	return err;
+}
+
+/* ---- the control page ---- */
+
+static int copy(struct cvy_gpu *gpu, void *to, const void *from, size_t bytes, const char *what)
+{
+	int err = check(gpu, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, gpu->stream), what);
+
+	return err ? err : check(gpu, cudaStreamSynchronize(gpu->stream), what);
+}
+
+static int gpu_gate(struct cvy_gpu *gpu, uint8_t gate)
+{
+	int err = use(gpu);
+
+	if (err)
+		return err;
+	gpu->stage[0] = gate;
+	return copy(gpu, (uint8_t *)&gpu->control->entered + CVY_GPU_GATE_SHIFT / 8, gpu->stage, 1, "the gate");
+}
+
+static int gpu_counters(struct cvy_gpu *gpu, struct cvy_gpu_counters *out, int all)
+{
+	struct cvy_gpu_control *d = gpu->control, *h = (struct cvy_gpu_control *)gpu->stage;
+	int err = use(gpu);
+
+	if (!err)
+		err = copy(gpu, &h->finished, &d->finished, 2 * sizeof(uint64_t), "the counters");
+	if (!err)
+		err = copy(gpu, &h->entered, &d->entered, sizeof(uint64_t), "the counters");
+	if (!err && all)
+		err = copy(gpu, &h->parked, &d->parked, sizeof(*d) - offsetof(struct cvy_gpu_control, parked),
+			   "the lanes");
+	if (err)
+		return err;
+	out->gate = (uint8_t)(h->entered >> CVY_GPU_GATE_SHIFT);
+	out->entered = h->entered & CVY_GPU_COUNT_MASK;
+	out->finished = h->finished;
+	out->stopped = h->stopped;
+	if (all) {
+		out->parked = h->parked;
+		memcpy(out->lane, h->lane, sizeof(out->lane));
+		memcpy(out->past, h->past, sizeof(out->past));
+	}
+	return 0;
+}
+
+static int gpu_words(struct cvy_gpu *gpu, const struct cvy_gpu_lane *lanes, const uint64_t *fresh,
+		     const struct cvy_gpu_verdict *verdict)
+{
+	struct cvy_gpu_control *d = gpu->control, *h = (struct cvy_gpu_control *)gpu->stage;
+	int err = use(gpu);
+
+	memcpy(h->lane, lanes, sizeof(h->lane));
+	h->verdict = *verdict;
+	if (!err && fresh) {
+		h->entered = (*fresh * CVY_GPU_QUANTA) | (uint64_t)CVY_GPU_GATE_CLOSED(0) << CVY_GPU_GATE_SHIFT;
+		h->finished = *fresh * CVY_GPU_QUANTA;
+		err = copy(gpu, &d->entered, &h->entered, sizeof(uint64_t), "the counters");
+		if (!err)
+			err = copy(gpu, &d->finished, &h->finished, sizeof(uint64_t), "the counters");
+	}
+	if (!err)
+		err = copy(gpu, d->lane, h->lane, sizeof(h->lane), "the lanes");
+	if (!err) /* its epoch last: readers take it twice */
+		err = copy(gpu, &d->verdict.ended, &h->verdict.ended,
+			   sizeof(h->verdict) - offsetof(struct cvy_gpu_verdict, ended), "the verdict");
+	if (!err)
+		err = copy(gpu, &d->verdict.epoch, &h->verdict.epoch, sizeof(uint32_t), "the verdict");
+	return err;
+}
+
+/* ---- repair ---- */
+
+static int gpu_read(struct cvy_gpu *gpu, int rank, int generation, size_t at, void *to, size_t bytes)
+{
+	size_t i = place(rank, generation);
+	int err = use(gpu);
+
+	if (!gpu->in_mapped[i] || at > CVY_GPU_CHUNK || bytes > CVY_GPU_CHUNK - at)
+		return fail(gpu, COVEY_ERR_INVAL, "no chunk of rank %d", rank);
+	return err ? err : copy(gpu, to, (void *)(gpu->in + i * CVY_GPU_CHUNK + at), bytes, "reading a chunk");
+}
+
+static int gpu_write(struct cvy_gpu *gpu, int rank, int generation, size_t at, const void *from, size_t bytes)
+{
+	size_t i = place(rank, generation);
+	int err = use(gpu);
+
+	if (!gpu->in_mapped[i] || at > CVY_GPU_CHUNK || bytes > CVY_GPU_CHUNK - at)
+		return fail(gpu, COVEY_ERR_INVAL, "no chunk of rank %d", rank);
+	return err ? err : copy(gpu, (void *)(gpu->in + i * CVY_GPU_CHUNK + at), from, bytes, "writing a chunk");
+}
+
+/* ---- launches ---- */
+
+static int gpu_is_device(const void *at)
+{
+	struct cudaPointerAttributes a;
+
+	return cudaPointerGetAttributes(&a, at) == cudaSuccess && a.type == cudaMemoryTypeDevice;
+}
+
+static int gpu_launch(struct cvy_gpu *gpu, struct cvy_gpu_call *call, struct CUstream_st *stream)
+{
+	void *args[] = { call };
+	int was = gpu->device, err;
+
+	cudaGetDevice(&was);
+	if (was != gpu->device) {
+		err = use(gpu);
+		if (err)
+			return err;
+	}
+	call->control = gpu->control;
+	call->mailbox = gpu->mailbox_device;
+	call->in = (uint8_t *)gpu->in;
+	call->out = (uint8_t *)gpu->out;
+	call->saved = gpu->saved;
+	call->late_cycles = gpu->late_cycles;
+	call->park_cycles = gpu->park_cycles;
+	err = check(gpu,
+		    cudaLaunchKernel(cvy_gpu_kernel(call), dim3((unsigned)call->lanes), dim3((unsigned)call->threads), args,
+				     0, stream),
+		    "launching an operation");
+	if (was != gpu->device)
+		cudaSetDevice(was);
+	return err;
+}
+
+static int gpu_synchronise(struct cvy_gpu *gpu)
+{
+	int err = use(gpu);
+
+	return err ? err : check(gpu, cudaDeviceSynchronize(), "waiting for the device");
+}
+
+static int gpu_status_read(struct cvy_gpu *gpu, struct cvy_gpu_status *to)
+{
+	int err = use(gpu);
+
+	return err ? err : copy(gpu, to, &gpu->control->status, sizeof(*to), "the status");
+}
+
+static const struct cvy_gpu_status *gpu_status(struct cvy_gpu *gpu)
+{
+	return &gpu->control->status;
+}
+
+static const struct cvy_gpu_mailbox *gpu_mailbox(struct cvy_gpu *gpu)
+{
+	return gpu->mailbox;
+}
+
+static const char *gpu_why(const struct cvy_gpu *gpu)
+{
+	return gpu->why;
+}
+
+static const char *gpu_describe(const struct cvy_gpu *gpu)
+{
+	return gpu->name;
+}
+
+/* ---- open and close ---- */
+
+static int reserve(struct cvy_gpu *gpu)
+{
+	size_t bytes = PLACES * CVY_GPU_CHUNK;
+	int err = check_driver(gpu, gpu->driver.reserve(&gpu->in, bytes, 0, 0, 0), "addresses for chunks");
+
+	return err ? err : check_driver(gpu, gpu->driver.reserve(&gpu->out, bytes, 0, 0, 0), "addresses for chunks");
+}
+
+static int allocate(struct cvy_gpu *gpu)
+{
+	const uint64_t closed = (uint64_t)CVY_GPU_GATE_CLOSED(0) << CVY_GPU_GATE_SHIFT;
+	int least, most;
+	int err = check(gpu, cudaDeviceGetStreamPriorityRange(&least, &most), "the streams");
+
+	if (!err)
+		err = check(gpu, cudaStreamCreateWithPriority(&gpu->stream, cudaStreamNonBlocking, most), "a stream");
+	if (!err)
+		err = check(gpu, cudaMalloc((void **)&gpu->control, sizeof(*gpu->control)), "the control page");
+	if (!err)
+		err = check(gpu, cudaMalloc((void **)&gpu->saved, CVY_GPU_CHUNK), "room for inputs in place");
+	if (!err)
+		err = check(gpu, cudaHostAlloc((void **)&gpu->mailbox, sizeof(*gpu->mailbox), cudaHostAllocMapped),
+			    "the mailbox");
+	if (!err)
+		err = check(gpu, cudaHostGetDevicePointer((void **)&gpu->mailbox_device, gpu->mailbox, 0), "the mailbox");
+	if (!err)
+		err = check(gpu, cudaHostAlloc((void **)&gpu->stage, STAGE_BYTES, 0), "pinned memory");
+	if (err)
+		return err;
+	memset(gpu->mailbox, 0, sizeof(*gpu->mailbox));
+	memset(gpu->stage, 0, sizeof(*gpu->control));
+	((struct cvy_gpu_control *)gpu->stage)->entered = closed;
+	return copy(gpu, gpu->control, gpu->stage, sizeof(*gpu->control), "the control page");
+}
+
+static void gpu_close(struct cvy_gpu *gpu)
+{
+	struct cvy_gpu_verdict end = { UINT32_MAX, COVEY_ERR_CLOSED, 0, 0, 0 };
+	struct cvy_gpu_counters counters;
+
+	if (!gpu)
+		return;
+	if (!use(gpu) && gpu->control && gpu->stage && gpu->stream) {
+		if (!gpu_counters(gpu, &counters, 1))
+			gpu_words(gpu, counters.lane, NULL, &end); /* whoever is parked leaves */
+		gpu_gate(gpu, CVY_GPU_GATE_CLOSED(0));
+		cudaDeviceSynchronize();
+	}
+	for (int r = 0; r < CVY_GPU_RANKS; r++) {
+		for (int g = 0; g < CVY_GPU_GENERATIONS; g++) {
+			gpu_unchunk(gpu, r, g);
+			gpu_detach(gpu, r, g);
+		}
+	}
+	if (gpu->in)
+		gpu->driver.unreserve(gpu->in, PLACES * CVY_GPU_CHUNK);
+	if (gpu->out)
+		gpu->driver.unreserve(gpu->out, PLACES * CVY_GPU_CHUNK);
+	cudaFree(gpu->control);
+	cudaFree(gpu->saved);
+	cudaFreeHost(gpu->mailbox);
+	cudaFreeHost(gpu->stage);
+	if (gpu->stream)
+		cudaStreamDestroy(gpu->stream);
+	free(gpu);
+}
+
+static int describe(struct cvy_gpu *gpu, int late_ms, int park_ms)
+{
+	struct cudaDeviceProp prop;
+	int khz = 0;
+	int err = check(gpu, cudaGetDeviceProperties(&prop, gpu->device), "the device's properties");
+
+	if (!err)
+		err = check(gpu, cudaDeviceGetAttribute(&khz, cudaDevAttrClockRate, gpu->device), "the device's clock");
+	if (err)
+		return err;
+	snprintf(gpu->name, sizeof(gpu->name), "%.100s, device %d, %02x:%02x", prop.name, gpu->device, prop.pciBusID,
+		 prop.pciDeviceID);
+	if (prop.major < 7)
+		return fail(gpu, COVEY_ERR_UNSUPPORTED, "%s: compute capability 7.0 or later is needed, this has %d.%d",
+			    gpu->name, prop.major, prop.minor);
+	gpu->late_cycles = late_ms > 0 ? (uint64_t)late_ms * (uint64_t)khz : 0;
+	gpu->park_cycles = park_ms > 0 ? (uint64_t)park_ms * (uint64_t)khz : 0;
+	return 0;
+}
+
+static int gpu_open(int device, int late_ms, int park_ms, struct cvy_gpu **out, char *why, size_t why_bytes)
+{
+	struct cvy_gpu *gpu = (struct cvy_gpu *)calloc(1, sizeof(*gpu));
+	int count = 0, err;
+
+	if (!gpu)
+		return COVEY_ERR_NOMEM;
+	gpu->device = device;
+	err = check(gpu, cudaGetDeviceCount(&count), "looking for devices");
+	if (!err && (device < 0 || device >= count))
+		err = fail(gpu, COVEY_ERR_INVAL, "device %d: there are devices 0 to %d", device, count - 1);
+	if (!err)
+		err = find_driver(gpu);
+	if (!err)
+		err = use(gpu);
+	if (!err)
+		err = describe(gpu, late_ms, park_ms);
+	if (!err)
+		err = reserve(gpu);
+	if (!err)
+		err = allocate(gpu);
+	if (!err) {
+		*out = gpu;
+		return 0;
+	}
+	snprintf(why, why_bytes, "%s", gpu->why);
+	gpu_close(gpu);
+	return err;
+}
+
+extern "C" __attribute__((visibility("default"))) const struct cvy_gpu_ops cvy_gpu_ops = {
+	CVY_GPU_ABI, gpu_open,	  gpu_close, gpu_why,	  gpu_describe, gpu_chunk,	 gpu_unchunk, gpu_attach,     gpu_detach,
+	gpu_gate,    gpu_counters, gpu_words, gpu_read,	  gpu_write,	gpu_mailbox,	 gpu_is_device, gpu_launch,
+	gpu_synchronise, gpu_status, gpu_status_read,
+};

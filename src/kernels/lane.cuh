@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The life of a CTA in an operation, around what the operation does (a *body*):
+ *
+ *	read the lane's words; add to `entered`, without waiting for what it returns
+ *	run the body: push, wait, fold, store, step by step
+ *	all threads have it, and the gate was open when this CTA entered: count the steps, add to `finished`
+ *	else: park; the host decides; complete under the old stamps or do it again under the new
+ *
+ * An operation that is done again is done whole: lanes whose CTA had finished before the change are claimed by
+ * those that are left, in ascending order, each by one compare-and-swap.
+ */
+#ifndef CVY_LANE_CUH
+#define CVY_LANE_CUH
+
+#include "covey.h"
+#include "packet.cuh"
+
+enum cvy_mode {
+	CVY_RUN,     /* from the first step */
+	CVY_AGAIN,   /* the same, once more: inputs in place are read from where they were saved */
+	CVY_COMPLETE /* all was pushed by everyone: only the last step's results are awaited */
+};
+
+/* What a body works with, beside the call: the call is never reached through memory that may change. */
+struct cvy_lane_run {
+	struct cvy_gpu_lane lane; /* words as they were when the attempt began */
+	int index;		  /* of the lane */
+	int steps;		  /* of this attempt: may depend on how many contribute */
+	enum cvy_mode mode;
+	uint32_t gone; /* COMPLETE: sources that nothing more comes of */
+	struct cvy_watch watch;
+};
+
+static __device__ __forceinline__ struct cvy_gpu_lane cvy_lane_words(const struct cvy_gpu_control *control, int i)
+{
+	const uint64_t *at = (const uint64_t *)&control->lane[i];
+	struct cvy_gpu_lane lane;
+	uint64_t v[4];
+
+	asm volatile("ld.volatile.global.v2.u64 {%0, %1}, [%2];" : "=l"(v[0]), "=l"(v[1]) : "l"(at) : "memory");
+	asm volatile("ld.volatile.global.v2.u64 {%0, %1}, [%2];" : "=l"(v[2]), "=l"(v[3]) : "l"(at + 2) : "memory");
+	lane.count = (uint32_t)v[0];
+	lane.epoch = (uint32_t)(v[0] >> 32);
+	lane.mask = (uint32_t)v[1];
+	lane.failed = (uint32_t)(v[1] >> 32);
+	lane.in = v[2];
+	lane.out = v[3];
+	return lane;
+}
+
+static __device__ __forceinline__ uint8_t *cvy_chunk(uint8_t *base, uint64_t generations, int rank)
+{
+	return base + ((size_t)rank * CVY_GPU_GENERATIONS + (generations >> (2 * rank) & 3)) * CVY_GPU_CHUNK;
+}
+
+/* Chunk that @rank pushes into here; chunk there that this rank pushes into. */
+static __device__ __forceinline__ const uint8_t *cvy_from(const struct cvy_gpu_call *c, const struct cvy_lane_run *r,
+							   int rank)
+{
+	return cvy_chunk(c->in, r->lane.in, rank);
+}
+
+static __device__ __forceinline__ uint8_t *cvy_to(const struct cvy_gpu_call *c, const struct cvy_lane_run *r, int rank)
+{
+	return cvy_chunk(c->out, r->lane.out, rank);
+}
+
+static __device__ __forceinline__ uint64_t cvy_step_tag(const struct cvy_lane_run *r, int step)
+{
+	return CVY_GPU_TAG(r->lane.epoch, r->lane.count + 1 + step);
+}
+
+static __device__ __forceinline__ int cvy_has(uint32_t mask, int rank)
+{
+	return mask >> rank & 1;
+}
+
+/* What later kernels may read of the operation: by lane 0, and by any that knows of a part that is not here. */
+static __device__ __forceinline__ void cvy_lane_status(const struct cvy_gpu_call *c, const struct cvy_lane_run *r,
+						       uint64_t op)
+{
+	struct cvy_gpu_status *status = &c->control->status;
+	uint32_t missing = r->mode == CVY_COMPLETE && cvy_gpu_is_private(c->kind) ? r->gone & r->lane.mask : 0;
+	int root = c->root >= 0;
+
+	int result = 0;
+
+	if (r->index && !missing)
+		return;
+	if (r->lane.failed == (uint32_t)op + 1)
+		result = COVEY_ERR_LOST;
+	else if (root && !cvy_has(r->lane.mask, c->root))
+		result = COVEY_ERR_ROOT;
+	else if (missing && (c->kind == CVY_GPU_REDUCE_SCATTER || (root && cvy_has(missing, c->root))))
+		result = COVEY_ERR_LOST;
+	cvy_store_packet((uint8_t *)status, (uint64_t)r->lane.epoch << 32 | (uint32_t)result, op);
+	cvy_store_packet((uint8_t *)&status->mask, r->lane.mask, missing);
+}
+
+/* One thread. The steps of the lane are done: the words that the next operation, and the host, begin from. */
+static __device__ __forceinline__ void cvy_lane_done(const struct cvy_gpu_call *c, const struct cvy_lane_run *r,
+						     uint64_t op)
+{
+	struct cvy_gpu_control *control = c->control;
+
+	cvy_store_packet((uint8_t *)&control->past[r->index], CVY_GPU_DONE(op, r->lane.epoch),
+			 (uint64_t)(uint32_t)(op + 1) << 32 | r->lane.count);
+	((volatile struct cvy_gpu_lane *)control->lane)[r->index].count = r->lane.count + (uint32_t)r->steps;
+	cvy_lane_status(c, r, op);
+}
+
+static __device__ void cvy_say_parked(const struct cvy_gpu_call *c, const struct cvy_lane_run *r, uint64_t op)
+{
+	struct cvy_gpu_parked *p = &c->control->parked;
+
+	p->op = op;
+	p->lanes = (uint32_t)c->lanes;
+	p->steps = (uint32_t)r->steps;
+	p->rounds = c->kind == CVY_GPU_ALLREDUCE_TWO_SHOT ? 2 : 1;
+	p->slot_bytes = (uint32_t)(c->rows * c->threads * CVY_GPU_PACKET);
+	p->private_parts = (uint32_t)cvy_gpu_is_private(c->kind);
+	p->spoiled = c->in_place && r->steps > 1;
+}
+
+/* Is lane @i for this CTA to do (again) in @epoch? Its own, or one whose CTA has left; nobody else may have it then. */
+static __device__ int cvy_claim(struct cvy_gpu_control *control, int i, uint64_t op, uint32_t epoch)
+{
+	uint64_t was = cvy_load_word(&control->past[i].done), want = CVY_GPU_DONE(op, epoch);
+
+	if (was == want || (i != (int)blockIdx.x && (uint32_t)was != (uint32_t)want))
+		return 0;
+	return atomicCAS((unsigned long long *)&control->past[i].done, was, want) == was;
+}
+
+/*
+ * What this CTA does next of an operation that is done again: the first lane from *next on that it may claim, from
+ * the inputs. 0: none is left.
+ */
+template <typename BODY>
+static __device__ __noinline__ int cvy_next_lane(const struct cvy_gpu_call *c, struct cvy_lane_run *r, int *next,
+						 uint64_t op, uint32_t epoch)
+{
+	__shared__ int found;
+	uint64_t counted;
+
+	__syncthreads();
+	if (threadIdx.x == 0) {
+		found = *next;
+		while (found < c->lanes && !cvy_claim(c->control, found, op, epoch))
+			found++;
+	}
+	__syncthreads();
+	if (found >= c->lanes)
+		return 0;
+	r->index = found;
+	*next = found + 1;
+	r->lane = cvy_lane_words(c->control, found);
+	counted = cvy_load_word(&c->control->past[found].counted);
+	if (counted >> 32 == (uint32_t)(op + 1))
+		r->lane.count = (uint32_t)counted;
+	r->steps = BODY::steps(c, r->lane.mask);
+	r->mode = CVY_AGAIN;
+	r->watch.open = CVY_GPU_GATE_OPEN(r->lane.epoch);
+	return 1;
+}
+
+/*
+ * The CTA stopped, or entered behind a closed gate: waits for the host's word and sets out what to do then.
+ * 1: an attempt is set out; 0: the operation has ended for this CTA.
+ */
+template <typename BODY>
+static __device__ __noinline__ int cvy_decided(const struct cvy_gpu_call *c, struct cvy_lane_run *r, uint64_t op,
+					      int *next)
+{
+	__shared__ struct cvy_gpu_verdict verdict;
+	__shared__ int late;
+
+	if (threadIdx.x == 0) {
+		cvy_say_parked(c, r, op);
+		late = cvy_park(c->control, CVY_GPU_QUANTA / (unsigned)c->lanes, c->park_cycles, &verdict);
+		if (late)
+			cvy_store_word((uint8_t *)&c->mailbox->gave_up, op + 1);
+		if (late || verdict.ended) {
+			c->control->status.op = op;
+			c->control->status.status = late ? COVEY_ERR_TIMEOUT : verdict.ended;
+		}
+	}
+	__syncthreads();
+	if (late || verdict.ended)
+		return 0;
+	*next = 0;
+	if (op >= verdict.base)
+		return cvy_next_lane<BODY>(c, r, next, op, verdict.epoch);
+	r->lane.in = cvy_lane_words(c->control, r->index).in; /* holders' copies of what the removed had pushed */
+	r->mode = CVY_COMPLETE;
+	r->gone = verdict.gone;
+	r->watch.open = CVY_GPU_GATE_OPEN(verdict.epoch);
+	*next = c->lanes; /* everyone has pushed all: no other lane is left undone */
+	return 1;
+}
+
+template <typename BODY>
+static __global__ void __launch_bounds__(CVY_GPU_THREADS) cvy_operation(const __grid_constant__ struct cvy_gpu_call call)
+{
+	struct cvy_gpu_control *control = call.control;
+	unsigned quanta = CVY_GPU_QUANTA / (unsigned)call.lanes, gate;
+	struct cvy_lane_run r, again;
+	uint64_t entered = 0;
+	int next = call.lanes, stopped;
+	__shared__ uint64_t op;
+
+	r.lane = cvy_lane_words(control, (int)blockIdx.x);
+	if (threadIdx.x == 0)
+		entered = atomicAdd((unsigned long long *)&control->entered, (unsigned long long)quanta);
+	r.index = (int)blockIdx.x;
+	r.steps = BODY::steps(&call, r.lane.mask);
+	r.mode = CVY_RUN;
+	r.gone = 0;
+	r.watch.control = control;
+	r.watch.mailbox = call.mailbox;
+	r.watch.late = call.late_cycles;
+	r.watch.since = 0;
+	r.watch.looks = 0;
+	r.watch.open = CVY_GPU_GATE_OPEN(r.lane.epoch);
+	for (;;) {
+		stopped = BODY::run(&call, &r);
+		if (threadIdx.x == 0) {
+			op = (entered & CVY_GPU_COUNT_MASK) / CVY_GPU_QUANTA;
+			gate = r.mode == CVY_RUN ? (unsigned)(entered >> CVY_GPU_GATE_SHIFT) : cvy_gate(control);
+			stopped |= gate != r.watch.open;
+		}
+		if (!__syncthreads_or(stopped)) {
+			if (threadIdx.x == 0)
+				cvy_lane_done(&call, &r, op);
+			if (r.mode != CVY_AGAIN)
+				break;
+			again = r;
+			if (!cvy_next_lane<BODY>(&call, &again, &next, op, r.lane.epoch))
+				break;
+			r = again;
+		} else { /* a copy: what has no address stays in registers */
+			again = r;
+			if (!cvy_decided<BODY>(&call, &again, op, &next))
+				break;
+			r = again;
+		}
+	}
+	if (threadIdx.x == 0) {
+		if (r.mode != CVY_RUN)
+			__threadfence_system();
+		atomicAdd((unsigned long long *)&control->finished, (unsigned long long)quanta);
+	}
+}
+
+#endif

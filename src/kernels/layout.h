@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What host and device agree on: the words of the control page, the places in a chunk, the arguments of a launch.
+ * Plain C that nvcc takes too: no atomics of the language, no bit fields.
+ *
+ * A *lane* is one CTA's share of an operation, and its own flow of packets: lane l of a rank talks to lane l of the
+ * others alone. An operation of n lanes (a power of two) adds CVY_GPU_QUANTA / n per CTA to `entered`, so that every
+ * operation adds CVY_GPU_QUANTA in all, and the number that the add returns says which operation this is. Nothing of
+ * it is in a kernel's arguments: a captured graph counts on.
+ */
+#ifndef CVY_GPU_LAYOUT_H
+#define CVY_GPU_LAYOUT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __CUDACC__
+#define CVY_GPU_BOTH __host__ __device__
+#else
+#define CVY_GPU_BOTH
+#endif
+
+#define CVY_GPU_RANKS 32	 /* a mask is one 32-bit word; ranks of a group with devices are below */
+#define CVY_GPU_LANES 128	 /* at most, of one operation */
+#define CVY_GPU_QUANTA 128	 /* what one operation adds to entered and finished */
+#define CVY_GPU_GENERATIONS 4	 /* mappings of a chunk that may exist at a time; 2 bits each in a lane's words */
+#define CVY_GPU_ROWS 4		 /* packets that one thread has under way in a step */
+#define CVY_GPU_THREADS 512	 /* of a CTA, at most */
+#define CVY_GPU_PACKET 16
+#define CVY_GPU_SLOT ((size_t)CVY_GPU_ROWS * CVY_GPU_THREADS * CVY_GPU_PACKET)
+#define CVY_GPU_PARITIES 2	 /* slots of a lane and round: step k uses k % 2 */
+#define CVY_GPU_ROUNDS 2	 /* inputs, and results of the two-shot form */
+
+/*
+ * A chunk: what one source pushes to one rank. [round][lane][parity] slots, then [lane][parity] signals, one sector each.
+ * Offsets are alike everywhere; where a chunk is mapped follows from rank and generation.
+ */
+#define CVY_GPU_SIGNAL_BYTES 32
+#define CVY_GPU_ROUND_BYTES (CVY_GPU_LANES * CVY_GPU_PARITIES * CVY_GPU_SLOT)
+#define CVY_GPU_SIGNALS (CVY_GPU_ROUNDS * CVY_GPU_ROUND_BYTES)
+#define CVY_GPU_CHUNK (CVY_GPU_SIGNALS + ((size_t)2 << 20)) /* whole pages of 2 MiB */
+
+CVY_GPU_BOTH static inline size_t cvy_gpu_slot_at(int round, int lane, uint32_t count)
+{
+	return ((size_t)(round * CVY_GPU_LANES + lane) * CVY_GPU_PARITIES + count % CVY_GPU_PARITIES) * CVY_GPU_SLOT;
+}
+
+CVY_GPU_BOTH static inline size_t cvy_gpu_signal_at(int lane, uint32_t count)
+{
+	return CVY_GPU_SIGNALS +
+	       ((size_t)lane * CVY_GPU_PARITIES + count % CVY_GPU_PARITIES) * CVY_GPU_SIGNAL_BYTES;
+}
+
+/* Of what a lane sends in step `count`, in every packet. Never 0: epochs begin at 1. */
+#define CVY_GPU_TAG(epoch, count) ((uint64_t)(epoch) << 32 | (uint32_t)(count))
+
+/*
+ * The gate is the top byte of `entered`: one add tells a CTA its operation, and whether it may complete it with the
+ * words that it read. The lowest bit of the byte closes; the others are the low bits of the epoch, so that words of
+ * another view are noticed however long a CTA stood still between the two.
+ */
+#define CVY_GPU_GATE_SHIFT 56
+#define CVY_GPU_COUNT_MASK (((uint64_t)1 << CVY_GPU_GATE_SHIFT) - 1)
+#define CVY_GPU_GATE_OPEN(epoch) ((uint8_t)(((epoch) & 0x7f) << 1))
+#define CVY_GPU_GATE_CLOSED(epoch) ((uint8_t)(CVY_GPU_GATE_OPEN(epoch) | 1))
+
+/* What a lane needs to know, in one sector: read once at its start. Host writes all but count, while frozen. */
+struct cvy_gpu_lane {
+	uint32_t count;	    /* steps that this lane has done in its life */
+	uint32_t epoch;
+	uint32_t mask;	    /* contributors: admitted ranks of the view */
+	uint32_t failed;    /* low half of the operation that fails for all, plus 1; 0: none */
+	uint64_t in, out;   /* generation of each rank's chunk here, of this rank's chunk there: 2 bits each */
+};
+
+/* By what a lane was last begun anew or done: compared and swapped when it is done again, maybe by another CTA. */
+#define CVY_GPU_DONE(op, epoch) ((uint64_t)(epoch) << 32 | ((uint32_t)(op) + 1))
+
+/* What a lane did last. */
+struct cvy_gpu_past {
+	uint64_t done;	  /* CVY_GPU_DONE */
+	uint64_t counted; /* high half: of the last operation whose steps are in lane.count, plus 1; low: the count before */
+} __attribute__((aligned(16)));
+
+struct cvy_gpu_verdict {
+	uint32_t epoch; /* changes with every verdict */
+	int32_t ended;	/* COVEY_ERR_*: every operation ends with it */
+	uint64_t base;	/* operations below are completed under the old stamps, the others done (again) under the new */
+	uint32_t gone;	/* removed: private operations below base do without them */
+	uint32_t zero;
+};
+
+/* Of the operation that parks: written by each CTA that does, alike. */
+struct cvy_gpu_parked {
+	uint64_t op;
+	uint32_t lanes, steps, rounds;
+	uint32_t slot_bytes; /* used of each slot */
+	uint32_t private_parts;
+	uint32_t spoiled; /* done again it would read inputs that results have replaced */
+};
+
+/* = struct covey_device_status; stored in two halves of 16 bytes */
+struct cvy_gpu_status {
+	int32_t status;
+	uint32_t epoch;
+	uint64_t op;
+	uint64_t mask;	  /* contributors */
+	uint64_t missing; /* of these, ranks whose part is not here */
+};
+
+#define CVY_GPU_OWN_LINE __attribute__((aligned(128)))
+
+struct cvy_gpu_control {
+	uint64_t entered CVY_GPU_OWN_LINE; /* low bits; top byte: gate. Host writes the top byte alone */
+	uint64_t finished CVY_GPU_OWN_LINE; /* quanta */
+	uint64_t stopped;		     /* quanta of CTAs that wait for a verdict */
+	struct cvy_gpu_verdict verdict CVY_GPU_OWN_LINE;
+	struct cvy_gpu_parked parked CVY_GPU_OWN_LINE;
+	struct cvy_gpu_status status CVY_GPU_OWN_LINE;
+	struct cvy_gpu_lane lane[CVY_GPU_LANES] CVY_GPU_OWN_LINE;
+	struct cvy_gpu_past past[CVY_GPU_LANES];
+};
+
+/* Host-mapped: what a kernel tells the host while it waits. One word per rank: {operation, 1 + looks}. */
+struct cvy_gpu_mailbox {
+	uint64_t late[CVY_GPU_RANKS]; /* operation + 1 that waited longer than late_cycles for this rank */
+	uint64_t gave_up;	      /* operation + 1 that was parked longer than park_cycles */
+};
+
+enum cvy_gpu_kind {
+	CVY_GPU_ALLREDUCE,
+	CVY_GPU_ALLREDUCE_TWO_SHOT,
+	CVY_GPU_ALLGATHER,
+	CVY_GPU_REDUCE_SCATTER,
+	CVY_GPU_ALLTOALL,
+	CVY_GPU_BROADCAST,
+	CVY_GPU_REDUCE,
+	CVY_GPU_GATHER,
+	CVY_GPU_SCATTER,
+	CVY_GPU_BARRIER
+};
+
+/* Packets: 8 bytes of data and the tag; or lines of 128 bytes with one tag, which a warp stores whole. */
+enum cvy_gpu_packet { CVY_GPU_PAIR, CVY_GPU_LINE };
+
+/* Arguments of a launch. Only what the caller gave and what follows from it: nothing that a view changes. */
+struct cvy_gpu_call {
+	struct cvy_gpu_control *control;
+	struct cvy_gpu_mailbox *mailbox;
+	uint8_t *in, *out; /* base of the inbound and outbound chunks */
+	uint8_t *saved;	   /* chunk of the own inputs of operations in place */
+	const uint8_t *send;
+	uint8_t *recv;
+	uint64_t bytes; /* of one block: count * elem */
+	uint64_t late_cycles, park_cycles;
+	int32_t kind, packet, dtype, redop, root, rank, size;
+	int32_t lanes, threads, rows;
+	int32_t steps; /* of each lane; the two-shot form counts its own, which depend on who contributes */
+	int32_t in_place;
+};
+
+CVY_GPU_BOTH static inline int cvy_gpu_is_private(int kind)
+{
+	return kind == CVY_GPU_ALLTOALL || kind == CVY_GPU_REDUCE_SCATTER || kind == CVY_GPU_GATHER ||
+	       kind == CVY_GPU_SCATTER;
+}
+
+/* Words that a tile of @packets packets moves. */
+CVY_GPU_BOTH static inline uint64_t cvy_gpu_tile_words(int packet, int packets)
+{
+	return (uint64_t)(packet == CVY_GPU_PAIR ? packets : packets / 8 * 15);
+}
+
+CVY_GPU_BOTH static inline int32_t cvy_gpu_steps(const struct cvy_gpu_call *c, uint64_t words)
+{
+	uint64_t all = cvy_gpu_tile_words(c->packet, c->rows * c->threads) * (uint64_t)c->lanes;
+
+	return words ? (int32_t)((words + all - 1) / all) : 1;
+}
+
+#endif

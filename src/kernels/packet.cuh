@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Data and signal in one store. A thread's packet is 16 bytes. PAIR: a word of data and the tag. LINE: eight threads
+ * make a line of 128 bytes, 15 words and one tag; it is stored by one instruction of a warp and arrives whole, as
+ * others have relied on over NVLink for years. Nothing is ever cleared: a tag bears epoch and step.
+ *
+ * A *tile* is what a lane moves in a step: rows * threads packets. Its words are consecutive, so packet u of
+ * a tile holds the words that cvy_place() names.
+ */
+#ifndef CVY_PACKET_CUH
+#define CVY_PACKET_CUH
+
+#include "wait.cuh"
+
+#define CVY_LINE_WORDS 15 /* of eight packets */
+
+template <int PACKET> static __device__ __forceinline__ uint64_t cvy_tile_words(int packets)
+{
+	return PACKET == CVY_GPU_PAIR ? packets : packets / 8 * CVY_LINE_WORDS;
+}
+
+/* First word of packet @u, and how many it holds. */
+template <int PACKET> static __device__ __forceinline__ int cvy_place(int u, uint64_t *word)
+{
+	if (PACKET == CVY_GPU_PAIR) {
+		*word = (uint64_t)u;
+		return 1;
+	}
+	*word = (uint64_t)(u / 8 * CVY_LINE_WORDS + u % 8 * 2);
+	return u % 8 == 7 ? 1 : 2;
+}
+
+/* First word of the warp that packet @u belongs to: a warp takes part as a whole or not at all. */
+template <int PACKET> static __device__ __forceinline__ uint64_t cvy_warp_word(int u)
+{
+	return PACKET == CVY_GPU_PAIR ? (uint64_t)(u & ~31) : (uint64_t)(u / 32 * 4 * CVY_LINE_WORDS);
+}
+
+template <int PACKET>
+static __device__ __forceinline__ void cvy_push(uint8_t *slot, int u, const uint64_t v[2], uint64_t tag)
+{
+	int bears = PACKET == CVY_GPU_PAIR || u % 8 == 7;
+
+	cvy_store_packet(slot + (size_t)u * CVY_GPU_PACKET, v[0], bears ? tag : v[1]);
+}
+
+/* The rare word: at an address that is no multiple of 8, or the last of a buffer. Out of line: the code of the many is short. */
+static __device__ __noinline__ uint64_t cvy_word_get_part(const uint8_t *buf, uint64_t at, uint64_t bytes)
+{
+	uint64_t v = 0;
+
+#pragma unroll 1
+	for (uint64_t k = 0; k < 8 && at + k < bytes; k++)
+		v |= (uint64_t)buf[at + k] << (8 * k);
+	return v;
+}
+
+static __device__ __noinline__ void cvy_word_put_part(uint8_t *buf, uint64_t at, uint64_t bytes, uint64_t v)
+{
+#pragma unroll 1
+	for (uint64_t k = 0; k < 8 && at + k < bytes; k++)
+		buf[at + k] = (uint8_t)(v >> (8 * k));
+}
+
+/* Word @i of a buffer of @bytes bytes at any address; what is past its end is 0. */
+static __device__ __forceinline__ uint64_t cvy_word_get(const uint8_t *buf, uint64_t i, uint64_t bytes)
+{
+	if (i * 8 + 8 <= bytes && ((uintptr_t)buf & 7) == 0)
+		return *(const uint64_t *)(buf + i * 8);
+	return cvy_word_get_part(buf, i * 8, bytes);
+}
+
+static __device__ __forceinline__ void cvy_word_put(uint8_t *buf, uint64_t i, uint64_t bytes, uint64_t v)
+{
+	if (i * 8 + 8 <= bytes && ((uintptr_t)buf & 7) == 0)
+		*(uint64_t *)(buf + i * 8) = v;
+	else
+		cvy_word_put_part(buf, i * 8, bytes, v);
+}
+
+#endif

@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The fold of one 8-byte word of elements, as the host folds (collectives/reduce_body.h): ascending ranks, f16 and bf16
+ * in f32 and rounded once, integers wrap, one fixed NaN. Compiled without fused multiply-add: the same bits.
+ */
+#ifndef CVY_REDUCE_CUH
+#define CVY_REDUCE_CUH
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "covey.h"
+
+/* How an element is kept while folding, and how it wraps. */
+template <typename T> struct cvy_wide {
+	typedef T type;
+};
+template <> struct cvy_wide<__half> {
+	typedef float type;
+};
+template <> struct cvy_wide<__nv_bfloat16> {
+	typedef float type;
+};
+
+template <typename T> struct cvy_wrap { /* the unsigned type in which sums and products wrap */
+	typedef T type;
+};
+template <> struct cvy_wrap<int8_t> {
+	typedef uint32_t type;
+};
+template <> struct cvy_wrap<uint8_t> {
+	typedef uint32_t type;
+};
+template <> struct cvy_wrap<int16_t> {
+	typedef uint32_t type;
+};
+template <> struct cvy_wrap<int32_t> {
+	typedef uint32_t type;
+};
+template <> struct cvy_wrap<int64_t> {
+	typedef uint64_t type;
+};
+
+template <typename T> struct cvy_via { /* what an average divides in */
+	typedef T type;
+};
+template <> struct cvy_via<int8_t> {
+	typedef float type;
+};
+template <> struct cvy_via<uint8_t> {
+	typedef float type;
+};
+template <> struct cvy_via<int16_t> {
+	typedef float type;
+};
+template <> struct cvy_via<__half> {
+	typedef float type;
+};
+template <> struct cvy_via<__nv_bfloat16> {
+	typedef float type;
+};
+template <> struct cvy_via<int32_t> {
+	typedef double type;
+};
+template <> struct cvy_via<uint32_t> {
+	typedef double type;
+};
+
+static __device__ __forceinline__ float cvy_widen(__half v)
+{
+	return __half2float(v);
+}
+static __device__ __forceinline__ float cvy_widen(__nv_bfloat16 v)
+{
+	return __bfloat162float(v);
+}
+template <typename T> static __device__ __forceinline__ T cvy_widen(T v)
+{
+	return v;
+}
+
+template <typename T, typename W> struct cvy_narrow {
+	static __device__ __forceinline__ T of(W v)
+	{
+		return (T)v;
+	}
+};
+template <> struct cvy_narrow<__half, float> {
+	static __device__ __forceinline__ __half of(float v)
+	{
+		uint32_t bits = __float_as_uint(v);
+
+		return v == v ? __float2half_rn(v)
+			      : __ushort_as_half((uint16_t)((bits >> 16 & 0x8000) | 0x7e00 | (bits >> 13 & 0x3ff)));
+	}
+};
+template <> struct cvy_narrow<__nv_bfloat16, float> {
+	static __device__ __forceinline__ __nv_bfloat16 of(float v)
+	{
+		return v == v ? __float2bfloat16_rn(v)
+			      : __ushort_as_bfloat16((uint16_t)(__float_as_uint(v) >> 16 | 0x40));
+	}
+};
+
+static __device__ __forceinline__ float cvy_number(float v)
+{
+	return v == v ? v : __uint_as_float(0x7fc00000u);
+}
+static __device__ __forceinline__ double cvy_number(double v)
+{
+	return v == v ? v : __longlong_as_double(0x7ff8000000000000ll);
+}
+template <typename T> static __device__ __forceinline__ T cvy_number(T v)
+{
+	return v;
+}
+
+template <typename W> static __device__ __forceinline__ W cvy_fold_one(W a, W b, int redop)
+{
+	typedef typename cvy_wrap<W>::type U;
+
+	if (redop == COVEY_PROD)
+		return cvy_number((W)((U)a * (U)b));
+	if (redop == COVEY_MAX)
+		return b > a || a != a ? b : a;
+	if (redop == COVEY_MIN)
+		return b < a || a != a ? b : a;
+	return cvy_number((W)((U)a + (U)b));
+}
+
+template <typename T> struct cvy_acc {
+	typedef typename cvy_wide<T>::type W;
+	enum { N = 8 / sizeof(T) };
+	W v[N];
+
+	__device__ __forceinline__ void first(uint64_t word)
+	{
+		T t[N];
+
+		memcpy(t, &word, 8);
+#pragma unroll
+		for (int i = 0; i < N; i++)
+			v[i] = cvy_widen(t[i]);
+	}
+
+	template <int REDOP> __device__ __forceinline__ void fold_as(uint64_t word)
+	{
+		T t[N];
+
+		memcpy(t, &word, 8);
+#pragma unroll
+		for (int i = 0; i < N; i++)
+			v[i] = cvy_fold_one<W>(v[i], cvy_widen(t[i]), REDOP);
+	}
+
+	__device__ __forceinline__ uint64_t result(void)
+	{
+		T t[N];
+		uint64_t word;
+
+#pragma unroll
+		for (int i = 0; i < N; i++)
+			t[i] = cvy_narrow<T, W>::of(v[i]);
+		memcpy(&word, t, 8);
+		return word;
+	}
+};
+
+/* What is not a sum, out of line: sums are what most wait for, and their code is short. */
+template <typename T> static __device__ __noinline__ cvy_acc<T> cvy_fold_rare(cvy_acc<T> a, uint64_t word, int redop)
+{
+	if (redop == COVEY_PROD)
+		a.template fold_as<COVEY_PROD>(word);
+	else if (redop == COVEY_MAX)
+		a.template fold_as<COVEY_MAX>(word);
+	else
+		a.template fold_as<COVEY_MIN>(word);
+	return a;
+}
+
+template <typename T> static __device__ __noinline__ cvy_acc<T> cvy_average(cvy_acc<T> a, int n)
+{
+	typedef typename cvy_acc<T>::W W;
+	typedef typename cvy_via<T>::type D;
+
+#pragma unroll 1
+	for (int i = 0; i < cvy_acc<T>::N; i++)
+		a.v[i] = (W)((D)a.v[i] / (D)n);
+	return a;
+}
+
+#endif
