@@ -16,10 +16,13 @@
 
 #include "engine.h"
 
-/* Smaller inputs are not lent: a closing word costs more than the copy. */
+/*
+ * Smaller inputs are not lent: a closing word costs more than the copy. In two levels nobody lends, and a rank does not
+ * see the lines of all: in the others stands what earlier operations wrote.
+ */
 static inline int cvy_lendable(const struct cvy_engine *e, const struct cvy_op *op)
 {
-	return op->kind->lends && op->bytes > CVY_LINE_DATA && op->bytes >= e->layout.slot_bytes / 2;
+	return op->kind->lends && !op->way && op->bytes > CVY_LINE_DATA && op->bytes >= e->layout.slot_bytes / 2;
 }
 
 void cvy_lend_begin(struct cvy_engine *e, struct cvy_op *op);			    /* sets op->lends */

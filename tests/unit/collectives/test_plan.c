@@ -199,6 +199,53 @@ START_TEST(every_algorithm_gives_the_same_bits)
 }
 END_TEST
 
+/*
+ * In two levels a rank does not see the first lines of all. What stands in the others is of earlier operations: here of
+ * alltoallv, which says in them how many ticks it needs.
+ */
+static void run_after_others(struct member *m)
+{
+	static const size_t counts[] = { 1, 1, 1, 1 }, displs[] = { 0, 1, 2, 3 };
+	size_t bytes =
+		m->n == 3 ? m->config.slot_bytes / 2 : 2 * m->config.slot_bytes + 8; /* both parts fit half a slot */
+	int sum = m->n * (m->n + 1) / 2;
+	uint8_t *in = calloc(4, bytes), *out = calloc(4, bytes);
+
+	memset(in, m->rank + 1, bytes);
+	for (int i = 0; i < 3; i++) {
+		for (int k = 0; k < CVY_SLOTS; k++)
+			must(!covey_alltoallv(in, counts, displs, out, counts, displs, COVEY_UINT8, m->group, NULL,
+					      NULL),
+			     "alltoallv");
+		must(!covey_allgather(in, out, bytes, COVEY_UINT8, m->group, NULL, NULL), "allgather");
+		for (int r = 0; r < m->n; r++)
+			must(out[(size_t)r * bytes] == r + 1 && out[(size_t)(r + 1) * bytes - 1] == r + 1, "block %d",
+			     r);
+		must(!covey_allreduce(in, out, bytes, COVEY_UINT8, COVEY_SUM, m->group, NULL, NULL), "allreduce");
+		must(out[0] == sum && out[bytes - 1] == sum, "sum %d", out[0]);
+		must(!covey_broadcast(in, out, bytes, COVEY_UINT8, 1, m->group, NULL, NULL), "broadcast");
+		must(out[0] == 2 && out[bytes - 1] == 2, "byte %d", out[0]);
+	}
+	free(in);
+	free(out);
+	m->no_leave = 1;
+	pthread_barrier_wait(m->arg);
+}
+
+START_TEST(what_earlier_operations_left_in_lines_is_not_read)
+{
+	static const char *const algo[] = { NULL, "allreduce=twolevel", "allreduce=chain" };
+	struct covey_config config = harness_config("left", 4 - _i / 3); /* three: one of them lives alone */
+	pthread_barrier_t end;
+
+	config.algo = algo[_i % 3];
+	config.slot_bytes = 16384;
+	pthread_barrier_init(&end, NULL, (unsigned)config.world);
+	harness_threads_on(&config, run_after_others, &end, -2);
+	pthread_barrier_destroy(&end);
+}
+END_TEST
+
 /* ---- what is shown, and what must be alike ---- */
 
 static void run_explain(struct member *m)
@@ -337,6 +384,7 @@ int main(void)
 	tcase_add_test(tc, rules_hold_for_their_bytes_the_first_that_fits);
 	tcase_add_test(tc, hosts_and_bytes_decide);
 	tcase_add_loop_test(tc, every_algorithm_gives_the_same_bits, 0, N(wishes) * N(shapes));
+	tcase_add_loop_test(tc, what_earlier_operations_left_in_lines_is_not_read, 0, 6);
 	tcase_add_test(tc, explain_shows_what_is_taken);
 	tcase_add_test(tc, ranks_that_want_different_algorithms_do_not_join);
 	tcase_add_loop_test(tc, neighbours_find_how_near_they_are, 1, 4);
