@@ -230,7 +230,7 @@ static size_t slots_used(const struct cvy_engine *e)
 static void set_aside(struct cvy_engine *e, int k)
 {
 	int r = e->set.rank[k];
-	size_t used = slots_used(e);
+	size_t used = slots_used(e), lines = offsetof(struct cvy_page, first);
 	uint8_t *copy;
 
 	if (e->aside[r] || e->set.gone[k])
@@ -242,7 +242,8 @@ static void set_aside(struct cvy_engine *e, int k)
 		cvy_warn("engine", "no memory for what rank %d left: who lags cannot have it from here", r);
 		return;
 	}
-	memcpy(copy, e->set.base[k], e->layout.slots);
+	/* The lines; its signs of life may still change, and nobody asks them any more. */
+	memcpy(copy + lines, e->set.base[k] + lines, e->layout.slots - lines);
 	for (size_t half = 0; used && half < (size_t)2 * CVY_SLOTS; half++) {
 		size_t at = e->layout.slots + half * e->layout.slot_bytes;
 

@@ -30,6 +30,9 @@ void cvy_lend_begin(struct cvy_engine *e, struct cvy_op *op)
 
 int cvy_lend_seen(const struct cvy_engine *e, const struct cvy_op *op, uint64_t i)
 {
+	if (op->kind->op_class == CVY_OP_TO_ROOT && op->rounds == 2 && op->root != e->rank)
+		return cvy_source_line(e, op, i, cvy_root_index(e, op), 2)->aux !=
+		       0; /* other lines were not waited for */
 	for (int k = 0; k < e->set.n; k++) {
 		if (op->kind->op_class == CVY_OP_ROOT && e->set.rank[k] != op->root)
 			continue;

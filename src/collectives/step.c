@@ -100,6 +100,8 @@ static void publish(struct cvy_engine *e, struct cvy_op *op, uint64_t i, int rou
 		cvy_hosts_pass_on(e, op, i, line);
 	} else if (op->kind->publish2) {
 		op->kind->publish2(e, op, i, line);
+	} else {
+		line->aux = cvy_lendable(e, op) && cvy_lend_seen(e, op, i);
 	}
 	__atomic_store_n(&line->tag, cvy_tag(e->epoch, op->first + (uint32_t)i), __ATOMIC_RELEASE);
 	if (op->way)

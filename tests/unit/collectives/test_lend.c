@@ -234,7 +234,8 @@ int main(void)
 	Suite *suite = suite_create("collectives/lend");
 	TCase *tc = tcase_create("lend");
 
-	tcase_add_loop_test(tc, inputs_are_read_where_they_stand_and_not_after_the_call, 0, 3);
+	/* Two hosts: that a slot is free again comes by a socket from a third rank, which ThreadSanitizer does not see. */
+	tcase_add_loop_test(tc, inputs_are_read_where_they_stand_and_not_after_the_call, 0, UNDER_TSAN ? 2 : 3);
 	tcase_add_test(tc, results_in_place_do_not_stand_over_what_others_read);
 	tcase_add_test(tc, memory_is_given_and_taken_back);
 	tcase_add_test(tc, the_same_call_is_planned_anew_when_the_group_has_grown);
