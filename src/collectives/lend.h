@@ -8,8 +8,9 @@
  *
  * What is lent must stand until all have read it, so an operation in which anybody lends ends with a closing word from
  * everyone: the done words of its last tick (PROTOCOL section 7, without slots). Then, if a survivor of a change is
- * done, whoever lags has read everything and lacks the word alone; else all redo from inputs that are intact,
- * since in place nobody lends. So nothing lent is ever read after a change, and needs no copy set aside.
+ * done, whoever lags has read everything and lacks the word alone; else all redo from inputs that are intact: in
+ * place nobody lends, and whose results are written before the word is out keeps a copy of what they stand over.
+ * So nothing lent is ever read after a change, and needs no copy set aside.
  */
 #ifndef CVY_LEND_H
 #define CVY_LEND_H

@@ -269,10 +269,16 @@ static int arrived(struct cvy_engine *e, struct cvy_op *op, uint64_t i, int roun
 	return 1;
 }
 
-/* In place and of many ticks: the first result would overwrite an input that a redo needs. */
+/* Do results stand over inputs before the operation is decided? Of many ticks; or there is a closing word to wait for. */
+static int stands_over(const struct cvy_op *op)
+{
+	return op->input_bytes && (op->ticks > 1 || op->lent);
+}
+
+/* In place: the first result would overwrite an input that a redo needs. */
 static void save_input(struct cvy_engine *e, struct cvy_op *op)
 {
-	if (!CVY_GUARDED || op->undo || op->ticks == 1 || !op->input_bytes || op->input_bytes > e->undo_bytes)
+	if (!CVY_GUARDED || op->undo || !stands_over(op) || op->input_bytes > e->undo_bytes)
 		return;
 	op->undo = malloc(op->input_bytes);
 	if (op->undo) {
@@ -369,8 +375,8 @@ static int begin(struct cvy_engine *e, struct cvy_op *op)
 		tell_done(e, e->tick);
 		return 0;
 	}
-	save_input(e, op);
 	cvy_lend_begin(e, op);
+	save_input(e, op);
 	if (cvy_mesh_fault(e->mesh))
 		cvy_fault_op(cvy_mesh_fault(e->mesh), op->seq, op->kind->name);
 	return 1;
@@ -386,11 +392,14 @@ static void complete_tick(struct cvy_engine *e, struct cvy_op *op)
 	int waits = op->kind->op_class != CVY_OP_ROOT &&
 		    !(op->kind->op_class == CVY_OP_ADMIT && cvy_mask_empty(&e->view->pending));
 
-	if (cvy_lendable(e, op) && cvy_lend_seen(e, op, op->completed))
+	if (cvy_lendable(e, op) && cvy_lend_seen(e, op, op->completed)) {
 		op->lent = 1;
+		if (!op->completed)
+			save_input(e, op);
+	}
 	if (op->kind->consume)
 		op->kind->consume(e, op, op->completed);
-	if (op->input_bytes && !op->undo && op->ticks > 1)
+	if (stands_over(op) && !op->undo)
 		op->spoiled = 1;
 	op->completed++;
 	__atomic_store_n(&e->complete, tick, __ATOMIC_RELAXED);

@@ -100,7 +100,7 @@ static void check_undecided(struct proc *p)
 			continue;
 		if (c->lent && p->seen.scribbled) /* overwritten on purpose */
 			continue;
-		if (begun && c->in_place && op->ticks > 1 && op->input_bytes) {
+		if (begun && c->in_place && (op->ticks > 1 || op->lent) && op->input_bytes) {
 			if (!op->undo && !op->spoiled)
 				sim_fail(p->sim,
 					 "I11: process %d: results stand over the input of operation %" PRIu64
