@@ -16,27 +16,28 @@
 #define SUM_MOST 127
 #define PROD_MOST 2
 
-static char *guarded(size_t bytes)
+static char *guarded(const struct perf_job *job, size_t bytes, bool registered)
 {
-	char *base = aligned_alloc(GUARD, (bytes + 3 * GUARD - 1) / GUARD * GUARD);
+	size_t all = (bytes + 3 * GUARD - 1) / GUARD * GUARD;
+	void *base = NULL;
 
-	if (!base)
+	if (registered ? covey_mem_alloc(job->group, all, &base) : !(base = aligned_alloc(GUARD, all)))
 		return NULL;
 	memset(base, GUARD_BYTE, GUARD);
-	return base + GUARD;
+	return (char *)base + GUARD;
 }
 
 int perf_buffers_open(struct perf_job *job, size_t bytes)
 {
 	job->room = bytes;
-	job->send = guarded(bytes);
-	job->recv = guarded(bytes);
+	job->send = guarded(job, bytes, job->opt.registered);
+	job->recv = guarded(job, bytes, false);
 	return job->send && job->recv ? 0 : COVEY_ERR_NOMEM;
 }
 
 void perf_buffers_close(struct perf_job *job)
 {
-	if (job->send)
+	if (job->send && !job->opt.registered) /* that went with the group */
 		free(job->send - GUARD);
 	if (job->recv)
 		free(job->recv - GUARD);

@@ -57,6 +57,7 @@ static const struct argp_option options[] = {
 	{ "root", 'r', "RANK|all", 0, "Root (0)", 1 },
 	{ "average", 'a', "0|1|2|3", 0, "The time is that of rank 0, the average, the least, the most (1)", 1 },
 	{ "timeout", 'T', "SECONDS", 0, "Give up after so long", 1 },
+	{ "local_register", 'R', "0|1", 0, "1: inputs lie in registered buffers (covey_mem_alloc) (0)", 2 },
 	{ "fault", 'F', "kill|stop:RANK@ITER", 0, "Strike a rank", 2 },
 	{ "explain", OPT_EXPLAIN, NULL, 0, "Say which algorithm is taken at which size, and leave", 2 },
 	{ "json", OPT_JSON, "FILE", 0, "Write the table for other programs", 2 },
@@ -75,7 +76,6 @@ static const struct argp_option options[] = {
 	{ "stream_null", 'y', "N", OPTION_HIDDEN, NULL, 0 },
 	{ "cudagraph", 'G', "N", OPTION_HIDDEN, NULL, 0 },
 	{ "report_cputime", 'C', "N", OPTION_HIDDEN, NULL, 0 },
-	{ "local_register", 'R', "N", OPTION_HIDDEN, NULL, 0 },
 	{ "device_implementation", 'D', "N", OPTION_HIDDEN, NULL, 0 },
 	{ "device_cta_count", 'V', "N", OPTION_HIDDEN, NULL, 0 },
 	{ "cta_policy", 'x', "N", OPTION_HIDDEN, NULL, 0 },
@@ -96,7 +96,6 @@ static const struct {
 	{ 'y', "host memory has no streams" },
 	{ 'G', "host memory has no graphs" },
 	{ 'C', "a call on host memory keeps its thread: its time is what the table has" },
-	{ 'R', "buffers are plain memory" },
 	{ 'D', "host memory has no device implementations" },
 	{ 'V', "host memory has no thread blocks" },
 	{ 'x', "host memory has no thread blocks" },
@@ -302,6 +301,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		return 0;
 	case 'T':
 		opt->timeout_s = (int)number("-T", arg, 1, MOST_SECONDS);
+		return 0;
+	case 'R':
+		opt->registered = number("-R", arg, 0, 1) != 0;
 		return 0;
 	case 'F':
 		fault_named(arg, opt);

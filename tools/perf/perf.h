@@ -82,6 +82,7 @@ struct perf_options {
 	size_t min_bytes, max_bytes, step_bytes;
 	double factor; /* 0: steps */
 	int iters, warmup, checks, average;
+	bool registered; /* send lies in the own window */
 	int type, redop; /* index into the table, PERF_ALL */
 	int root;	 /* PERF_ALL */
 	int timeout_s;
