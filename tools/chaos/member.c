@@ -183,10 +183,14 @@ static int join(struct chaos_member *m)
 static int prepare(struct chaos_member *m)
 {
 	size_t most = 64;
+	void *memory = NULL;
 
 	for (int i = 0; i < m->crew->sizes; i++)
 		most = m->crew->bytes[i] > most ? m->crew->bytes[i] : most;
-	m->send = calloc(1, most + ROOM_SLACK);
+	/* Every second rank sends from a registered buffer, where its window has room. */
+	if ((m->rank + m->number) % 2 && !covey_mem_alloc(m->group, most + ROOM_SLACK, &memory))
+		m->lends = true;
+	m->send = m->lends ? memory : calloc(1, most + ROOM_SLACK);
 	m->recv = calloc(1, most + ROOM_SLACK);
 	return m->send && m->recv ? 0 : chaos_member_fail(m, "no memory", COVEY_ERR_NOMEM);
 }
@@ -194,10 +198,10 @@ static int prepare(struct chaos_member *m)
 static void *seat_main(void *arg)
 {
 	struct chaos_member *m = arg;
-	int code = prepare(m);
+	int code = join(m);
 
 	if (!code)
-		code = join(m);
+		code = prepare(m);
 	m->size = m->joiner ? 0 : m->crew->members; /* a joiner learns it at its first safe point */
 	if (!code)
 		code = chaos_ep_open(m);
@@ -209,7 +213,8 @@ static void *seat_main(void *arg)
 	if (covey_leave(m->group, 0))
 		_exit(chaos_member_fail(m, "leave", COVEY_ERR_TIMEOUT));
 	covey_close(m->group);
-	free(m->send);
+	if (!m->lends) /* that went with the group */
+		free(m->send);
 	free(m->recv);
 	return NULL;
 }

@@ -24,6 +24,7 @@ struct chaos_member {
 	bool scribbles;	       /* spoils its own window by a rule: its own results are nobody's */
 	uint64_t step, random; /* of this step, the same on all ranks */
 	float *send, *recv;
+	bool lends; /* send is a registered buffer */
 	struct covey_ep *ep;
 	struct chaos_ep_room *room;
 	struct chaos_record record;
