@@ -202,7 +202,7 @@ static int run(struct covey_group *group, const struct call *c, struct covey_res
 		plans = __atomic_load_n(&group->engine->plans, __ATOMIC_RELAXED);
 	}
 	err = make(group, c, &op);
-	if (err)
+	if (err || !group)
 		return cvy_calls_failed(err);
 	op->asked = asked;
 	op->planned = plans;

@@ -269,7 +269,7 @@ static void write_record(struct cvy_pair *p, uint32_t kind, const struct cvy_par
 	cvy_channel_write(&p->ch, &r, sizeof(r));
 	if (body)
 		cvy_channel_write(&p->ch, body, bytes);
-	if (kind != CVY_RECORD_WHOLE || bytes > CVY_NOTE_DATA)
+	if (!body || kind != CVY_RECORD_WHOLE || bytes > CVY_NOTE_DATA)
 		return;
 	p->ch.brief.end = p->ch.written;
 	p->ch.brief.word = (uint32_t)x->tag;
