@@ -97,7 +97,7 @@ static int start(struct covey_group *group, const struct message *m, const struc
 	struct cvy_op *op = NULL;
 	int err = make(group, m, stream, &op);
 
-	if (err)
+	if (err || !op)
 		return err;
 	if (!out) {
 		cvy_op_put(op);
