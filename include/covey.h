@@ -504,9 +504,10 @@ COVEY_API int covey_recv_start(void *buf, size_t count, int dtype, int peer, int
 
 /**
  * covey_mem_alloc / covey_mem_free - memory of this member's window, 64-byte aligned, that peers on its host read as it
- * is. allreduce, broadcast, allgather, reduce and gather copy no input of half a slot or more that lies there, whole and
- * not in place, where all members are on one host; everywhere else it is memory like any other. Each rank for itself:
- * inputs of some ranks may lie there and those of others not. Such an operation returns when all ranks have read.
+ * is. allreduce, broadcast, allgather, alltoall, reduce, reduce_scatter and gather copy no input that lies there, whole,
+ * not in place, and of half a slot or more (of a block, where there are blocks), where all members are on one host;
+ * everywhere else it is memory like any other. Each rank for itself: inputs of some ranks may lie there and those of
+ * others not. Such an operation returns when all ranks have read.
  * After an error of the handle (-40 and below) what was an input there stays unchanged until covey_close().
  * Owner:  covey_mem_free(), or covey_close() with all of it; no operation may be using it
  * Errors: INVAL; NOMEM: window_bytes is too small

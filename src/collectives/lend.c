@@ -13,14 +13,20 @@ static int overlap(const void *a, const void *b, size_t bytes)
 	return x < y ? y - x < bytes : x - y < bytes;
 }
 
+/* Do the bytes that some source lends lie between heap and pool? What a rank of ours says does. */
+static int inside(const struct cvy_engine *e, const struct cvy_op *op, size_t at)
+{
+	size_t blocks = cvy_in_parts(op->kind) ? (size_t)e->set.rank[e->set.n - 1] + 1 : 1;
+
+	return at >= e->layout.heap && at < e->layout.pool && op->bytes <= (e->layout.pool - at) / blocks;
+}
+
 void cvy_lend_begin(struct cvy_engine *e, struct cvy_op *op)
 {
 	size_t at = (size_t)(op->input - e->own_base);
 
 	op->lends = 0;
-	op->lent = 0;
-	if (!cvy_lendable(e, op) || !e->set.open || at < e->layout.heap || at >= e->layout.pool ||
-	    op->bytes > e->layout.pool - at)
+	if (!cvy_lendable(e, op) || !e->set.open || !inside(e, op, at))
 		return;
 	/* In place of a block that is copied as it is, nothing overwrites it; where results do, it is not lent. */
 	if (op->input_bytes || (op->kind->folds && overlap(op->input, op->recv, op->bytes)))
@@ -44,10 +50,12 @@ int cvy_lend_seen(const struct cvy_engine *e, const struct cvy_op *op, uint64_t 
 
 const uint8_t *cvy_lent_piece(const struct cvy_engine *e, const struct cvy_op *op, uint64_t i, int k, uint64_t at)
 {
-	if (at < e->layout.heap || at >= e->layout.pool ||
-	    op->bytes > e->layout.pool - at) /* no rank of ours says so */
-		return cvy_source_slot(e, op, i, k);
-	return e->set.base[k] + at + (size_t)i * op->piece;
+	int parts = cvy_in_parts(op->kind);
+	const uint8_t *slot = cvy_source_slot(e, op, i, k);
+
+	if (!inside(e, op, at))
+		return parts ? slot + (size_t)e->rank * op->piece : slot;
+	return e->set.base[k] + at + (size_t)i * op->piece + (parts ? (size_t)e->rank * op->bytes : 0);
 }
 
 /* ---- memory ---- */

@@ -39,4 +39,12 @@ static inline const uint8_t *cvy_source_piece(const struct cvy_engine *e, const 
 	return at ? cvy_lent_piece(e, op, i, k, at) : cvy_source_slot(e, op, i, k);
 }
 
+/* The same of the part for this rank, of a kind with parts. */
+static inline const uint8_t *cvy_source_part(const struct cvy_engine *e, const struct cvy_op *op, uint64_t i, int k)
+{
+	uint64_t at = cvy_lendable(e, op) && !e->set.gone[k] ? cvy_source_line(e, op, i, k, 1)->aux : 0;
+
+	return at ? cvy_lent_piece(e, op, i, k, at) : cvy_source_slot(e, op, i, k) + (size_t)e->rank * op->piece;
+}
+
 #endif

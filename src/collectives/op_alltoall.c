@@ -6,6 +6,7 @@
  * missing sources are zero.
  */
 #include "algo.h"
+#include "lend.h"
 #include "log.h"
 
 #define HEADER 64 /* of a part with v */
@@ -51,7 +52,8 @@ static void alltoall_publish(struct cvy_engine *e, struct cvy_op *op, uint64_t i
 	uint8_t *slot = cvy_own_slot(e, op, i);
 
 	line->bytes = (uint32_t)bytes;
-	for (int k = 0; k < e->set.n; k++) {
+	line->aux = op->lends;
+	for (int k = 0; !op->lends && k < e->set.n; k++) {
 		int r = e->set.rank[k];
 
 		if (k == e->set.self)
@@ -71,7 +73,7 @@ static void alltoall_consume(struct cvy_engine *e, struct cvy_op *op, uint64_t i
 		if (k == e->set.self)
 			memmove(to, op->input + (size_t)e->rank * op->bytes + at, bytes);
 		else if (!e->set.gone[k])
-			memcpy(to, cvy_source_slot(e, op, i, k) + (size_t)e->rank * op->piece, bytes);
+			memcpy(to, cvy_source_part(e, op, i, k), bytes);
 	}
 }
 
@@ -181,6 +183,7 @@ const struct cvy_op_kind cvy_op_alltoall = {
 	.publish = alltoall_publish,
 	.consume = alltoall_consume,
 	.finish = alltoall_finish,
+	.lends = 1,
 };
 
 const struct cvy_op_kind cvy_op_alltoallv = {

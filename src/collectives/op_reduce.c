@@ -93,7 +93,8 @@ void cvy_publish_parts(struct cvy_engine *e, struct cvy_op *op, uint64_t i, stru
 	uint8_t *slot = cvy_own_slot(e, op, i);
 
 	line->bytes = (uint32_t)bytes;
-	for (int k = 0; k < e->set.n; k++) {
+	line->aux = op->lends;
+	for (int k = 0; !op->lends && k < e->set.n; k++) {
 		size_t r = (size_t)e->set.rank[k];
 		const uint8_t *from = op->input + r * op->bytes + i * op->piece;
 
@@ -120,7 +121,7 @@ static void reduce_scatter_consume(struct cvy_engine *e, struct cvy_op *op, uint
 		else if (blocks_in_line(op))
 			e->set.src[k] = cvy_source_line(e, op, i, k, 1)->data + own * op->bytes;
 		else
-			e->set.src[k] = cvy_source_slot(e, op, i, k) + own * op->piece;
+			e->set.src[k] = cvy_source_part(e, op, i, k);
 	}
 	cvy_reduce((uint8_t *)op->recv + at, e->set.src, e->set.n, cvy_tick_bytes(op, i) / op->elem, op->dtype,
 		   op->redop, op->bytes >= CVY_STREAM_BYTES);
@@ -132,5 +133,6 @@ const struct cvy_op_kind cvy_op_reduce_scatter = {
 	.plan = reduce_scatter_plan,
 	.publish = cvy_publish_parts,
 	.consume = reduce_scatter_consume,
+	.lends = 1,
 	.whole = 1,
 };

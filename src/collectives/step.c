@@ -416,6 +416,8 @@ static int returned(struct cvy_engine *e, const struct cvy_op *op)
 {
 	uint32_t last = op->first + (uint32_t)op->ticks - 1;
 
+	if (e->repair) /* below base: somebody is done with it */
+		return 1;
 	if (e->floor < last)
 		refresh_floor(e);
 	return e->floor >= last;
