@@ -215,10 +215,8 @@ static void tell_late(struct cvy_engine *e, const struct cvy_op *op, int rank)
  * masked. What it announces later is not looked at, so it counts as missing for good. No deadline runs in a repair:
  * what was published before it is taken.
  */
-static int late(struct cvy_engine *e, struct cvy_op *op, int rank)
+__attribute__((noinline, cold)) static int late(struct cvy_engine *e, struct cvy_op *op, int rank)
 {
-	if (!op->timeout_ns)
-		return 0;
 	if (covey_mask_has(&e->lost, rank))
 		return 1;
 	if (!e->active || now_ns(e) < op->late_ns)
@@ -256,7 +254,7 @@ static int arrived(struct cvy_engine *e, struct cvy_op *op, uint64_t i, int roun
 			else if (CVY_GUARDED && op->kind->op_class == CVY_OP_TO_ROOT && round == 2 &&
 				 root_differs(e, op, i, *k, tag))
 				cvy_engine_mismatch(e, op, *k, cvy_source_line(e, op, i, *k, 1));
-			else if (CVY_GUARDED && late(e, op, e->set.rank[*k]))
+			else if (CVY_GUARDED && op->timeout_ns && late(e, op, e->set.rank[*k]))
 				continue;
 			return 0;
 		}
