@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How the cases of the store talk to it, and the list of them. `who` is a slot: its rank is who % CASE_RANKS, so that
+ * slot 9 is the next process at rank 1.
+ */
+#ifndef STORE_TALK_H
+#define STORE_TALK_H
+
+#include <check.h>
+
+#include "store_cases.h"
+
+#define NOBODY (-1)
+
+const char *say(struct bench *b, int who, const char *line);
+const char *got(struct bench *b, const char *field);
+void twice(struct bench *b, int who, const char *line, const char *status);
+const char *field(struct bench *b, const char *name);
+void enlist(struct bench *b, int who, int create, int world, const char *policy);
+void acks(struct bench *b, int from, int to);
+void group(struct bench *b, int world, const char *policy);
+const char *report(struct bench *b, int who, const char *rest);
+void accuse(struct bench *b, int by, int victim);
+void prove(struct bench *b, int victim);
+void tell(struct bench *b, char *record, size_t bytes, const char *ph);
+const char *hello(struct bench *b, int who, const char *record);
+
+#define SAYS(b, who, line, status) ck_assert_str_eq(say(b, who, line), status)
+#define GOT(b, field, value) ck_assert_str_eq(got(b, field), value)
+
+#define STORE_CASES(X) \
+	X(forms_when_world_is_ready) \
+	X(prologue_refuses) \
+	X(accused_goes_with_force_one) \
+	X(minority_has_no_quorum_until_proof) \
+	X(who_was_removed_has_no_vote_once_members_went_on) \
+	X(half_is_enough_while_sure) \
+	X(half_is_not_enough_in_a_new_life) \
+	X(emptied_store_is_told) \
+	X(greater_view_wins_and_rival_is_fenced) \
+	X(reports_stand_when_their_view_is_told_active) \
+	X(rival_of_the_same_epoch_is_fenced) \
+	X(uncommitted_view_is_dropped_in_a_new_life) \
+	X(spoiled_and_mismatch_fail_for_all) \
+	X(complaints_drop_the_one_with_more) \
+	X(complaints_wait_for_those_of_others) \
+	X(joiner_pends_and_is_admitted) \
+	X(accused_joiner_is_dropped_though_it_reports) \
+	X(manual_joiner_waits_to_be_asked_for) \
+	X(leaver_is_gone_and_last_one_closes) \
+	X(a_report_tells_that_the_view_was_active) \
+	X(operator_evicts_retires_forgets) \
+	X(too_late_calls_learn_the_state) \
+	X(peek_is_short_until_something_moves) \
+	X(a_report_counts_once) \
+	X(who_is_waited_for_with_force_one) \
+	X(a_new_life_waits_for_all_again) \
+	X(an_older_copy_counts_what_it_holds) \
+	X(who_asks_again_is_told_whose_ack_is_missing) \
+	X(what_changed_makes_up_the_record) \
+	X(what_changed_long_ago_is_told_in_full)
+
+#define STORE_CASE(name) void name(struct bench *b);
+STORE_CASES(STORE_CASE)
+#undef STORE_CASE
+
+#endif
