@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The commands that store.lua uses, over arrays in the order of insertion: HGETALL gives the same order
+ * The commands that store.lua uses, over hashes in the order of insertion (store_hash.c): HGETALL gives the same order
  * every time, so that a seed of the simulator gives the same run.
  */
 #include "store_memory.h"
@@ -13,23 +13,7 @@
 #include <string.h>
 
 #include "store.h"
-
-#define KEY_MAX 128
-
-struct field {
-	char *name, *value;
-};
-
-/* Fields in the order of insertion, and a table to find them: positions by hash of the name. */
-struct hash {
-	char key[KEY_MAX];
-	char type[16];
-	uint64_t expires_ms; /* 0: never */
-	struct field *field; /* name NULL: deleted */
-	int count, used, room;
-	int *slot, slots; /* position + 1, 0: free; slots: a power of two */
-	struct hash *next;
-};
+#include "store_hash.h"
 
 struct memory_copy {
 	struct hash *hashes;
@@ -48,175 +32,6 @@ struct memory_server {
 	void (*publish)(void *ctx, const char *channel, const char *message);
 	void *publish_ctx;
 };
-
-static void *must(void *p)
-{
-	if (!p)
-		abort(); /* a test program has no way on */
-	return p;
-}
-
-/* ---- Hashes ---- */
-
-static void hash_clear(struct hash *h)
-{
-	for (int i = 0; i < h->used; i++) {
-		free(h->field[i].name);
-		free(h->field[i].value);
-	}
-	free(h->field);
-	free(h->slot);
-	h->field = NULL;
-	h->slot = NULL;
-	h->count = h->used = h->room = h->slots = 0;
-}
-
-static void hashes_free(struct hash *h)
-{
-	while (h) {
-		struct hash *next = h->next;
-
-		hash_clear(h);
-		free(h);
-		h = next;
-	}
-}
-
-static unsigned hash_of(const char *name)
-{
-	unsigned n = 2166136261u;
-
-	for (; *name; name++)
-		n = (n ^ (unsigned char)*name) * 16777619u;
-	return n ^ n >> 15;
-}
-
-static void hash_index(struct hash *h, int i)
-{
-	unsigned at = hash_of(h->field[i].name);
-
-	while (h->slot[at % (unsigned)h->slots])
-		at++;
-	h->slot[at % (unsigned)h->slots] = i + 1;
-}
-
-/* Closes the gaps of deleted fields and makes room for one more. */
-static void hash_grow(struct hash *h)
-{
-	int n = 0;
-
-	for (int i = 0; i < h->used; i++)
-		if (h->field[i].name)
-			h->field[n++] = h->field[i];
-	h->used = n;
-	h->room = 2 * n + 32;
-	h->field = must(realloc(h->field, (size_t)h->room * sizeof(*h->field)));
-	free(h->slot);
-	for (h->slots = 64; h->slots < 2 * h->room;)
-		h->slots *= 2;
-	h->slot = must(calloc((size_t)h->slots, sizeof(*h->slot)));
-	for (int i = 0; i < n; i++)
-		hash_index(h, i);
-}
-
-static struct field *hash_field(struct hash *h, const char *name)
-{
-	if (!h || !h->slots)
-		return NULL;
-	for (unsigned at = hash_of(name);; at++) {
-		int i = h->slot[at % (unsigned)h->slots];
-
-		if (!i)
-			return NULL;
-		if (h->field[i - 1].name && strcmp(h->field[i - 1].name, name) == 0)
-			return &h->field[i - 1];
-	}
-}
-
-static void hash_set(struct hash *h, const char *name, const char *value)
-{
-	struct field *f = hash_field(h, name);
-
-	if (f) {
-		char *copy = must(strdup(value));
-
-		free(f->value);
-		f->value = copy;
-		return;
-	}
-	if (h->used == h->room)
-		hash_grow(h);
-	h->field[h->used].name = must(strdup(name));
-	h->field[h->used].value = must(strdup(value));
-	hash_index(h, h->used++);
-	h->count++;
-}
-
-static void hash_del(struct hash *h, const char *name)
-{
-	struct field *f = hash_field(h, name);
-
-	if (!f)
-		return;
-	free(f->name);
-	free(f->value);
-	f->name = f->value = NULL; /* its slot stays taken until the next hash_grow() */
-	h->count--;
-}
-
-static struct hash *hash_find(const struct memory_server *s, const char *key)
-{
-	for (struct hash *h = s->hashes; h; h = h->next)
-		if (strcmp(h->key, key) == 0)
-			return h;
-	return NULL;
-}
-
-static struct hash *hash_need(struct memory_server *s, const char *key)
-{
-	struct hash *h = hash_find(s, key);
-
-	if (h)
-		return h;
-	h = must(calloc(1, sizeof(*h)));
-	snprintf(h->key, sizeof(h->key), "%s", key);
-	strcpy(h->type, "hash");
-	h->next = s->hashes;
-	s->hashes = h;
-	return h;
-}
-
-static void hash_remove(struct memory_server *s, const char *key)
-{
-	for (struct hash **at = &s->hashes; *at; at = &(*at)->next) {
-		struct hash *h = *at;
-
-		if (strcmp(h->key, key) != 0)
-			continue;
-		*at = h->next;
-		h->next = NULL;
-		hashes_free(h);
-		return;
-	}
-}
-
-static struct hash *hashes_copy(const struct hash *from)
-{
-	struct hash *first = NULL, **at = &first;
-
-	for (; from; from = from->next, at = &(*at)->next) {
-		struct hash *h = must(calloc(1, sizeof(*h)));
-
-		memcpy(h->key, from->key, sizeof(h->key));
-		memcpy(h->type, from->type, sizeof(h->type));
-		h->expires_ms = from->expires_ms;
-		for (int i = 0; i < from->used; i++)
-			if (from->field[i].name)
-				hash_set(h, from->field[i].name, from->field[i].value);
-		*at = h;
-	}
-	return first;
-}
 
 /* ---- redis.call ---- */
 
@@ -269,7 +84,7 @@ static int do_hmget(lua_State *lua, struct hash *h, int top)
 
 static int do_hset(lua_State *lua, struct memory_server *s, const char *key, int top)
 {
-	struct hash *h = hash_need(s, key);
+	struct hash *h = hash_need(&s->hashes, key);
 
 	if (top < 4 || top % 2)
 		return luaL_error(lua, "wrong number of arguments for 'hset' command");
@@ -281,14 +96,14 @@ static int do_hset(lua_State *lua, struct memory_server *s, const char *key, int
 
 static int do_hdel(lua_State *lua, struct memory_server *s, const char *key, int top)
 {
-	struct hash *h = hash_find(s, key);
+	struct hash *h = hash_find(s->hashes, key);
 
 	if (top < 3)
 		return luaL_error(lua, "wrong number of arguments for 'hdel' command");
 	for (int i = 3; h && i <= top; i++)
 		hash_del(h, luaL_checkstring(lua, i));
 	if (h && !h->count)
-		hash_remove(s, key);
+		hash_remove(&s->hashes, key);
 	lua_pushinteger(lua, 0);
 	return 1;
 }
@@ -334,7 +149,7 @@ static int redis_call(lua_State *lua)
 	int top = lua_gettop(lua);
 	const char *command = luaL_checkstring(lua, 1);
 	const char *key = top > 1 ? luaL_checkstring(lua, 2) : "";
-	struct hash *h = hash_find(s, key);
+	struct hash *h = hash_find(s->hashes, key);
 
 	s->work.commands++;
 	if (strcmp(command, "HGETALL") == 0)
@@ -364,7 +179,7 @@ static int redis_call(lua_State *lua)
 	if (strcmp(command, "PUBLISH") == 0)
 		return do_publish(lua, s, key);
 	if (strcmp(command, "DEL") == 0)
-		hash_remove(s, key);
+		hash_remove(&s->hashes, key);
 	else if (strcmp(command, "PEXPIRE") != 0)
 		return luaL_error(lua, "unknown command '%s'", command);
 	else if (h)
@@ -376,7 +191,7 @@ static int redis_call(lua_State *lua)
 /* The one error that a script asks about: the key is of another type. */
 static int redis_pcall(lua_State *lua)
 {
-	const struct hash *h = hash_find(server_of(lua), luaL_checkstring(lua, 2));
+	const struct hash *h = hash_find(server_of(lua)->hashes, luaL_checkstring(lua, 2));
 
 	if (!h || strcmp(h->type, "hash") == 0)
 		return redis_call(lua);
@@ -566,7 +381,7 @@ const char *memory_server_field(struct memory_server *s, const char *group, cons
 	struct field *f;
 
 	key_of(key, group, 'g');
-	f = hash_field(hash_find(s, key), name);
+	f = hash_field(hash_find(s->hashes, key), name);
 	return f ? f->value : NULL;
 }
 
@@ -575,7 +390,7 @@ void memory_server_poke(struct memory_server *s, const char *group, const char *
 	char key[KEY_MAX];
 
 	key_of(key, group, 'g');
-	hash_set(hash_need(s, key), name, value);
+	hash_set(hash_need(&s->hashes, key), name, value);
 }
 
 void memory_server_retype(struct memory_server *s, const char *group, const char *type)
@@ -583,7 +398,7 @@ void memory_server_retype(struct memory_server *s, const char *group, const char
 	char key[KEY_MAX];
 
 	key_of(key, group, 'g');
-	snprintf(hash_need(s, key)->type, sizeof(((struct hash *)0)->type), "%s", type);
+	snprintf(hash_need(&s->hashes, key)->type, sizeof(((struct hash *)0)->type), "%s", type);
 }
 
 /* ---- Client ---- */
