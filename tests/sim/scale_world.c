@@ -8,90 +8,9 @@
 #include <string.h>
 
 #include "clock.h"
-#include "scale.h"
+#include "scale_world.h"
 
 #define END_NS (600ull * 1000 * CVY_MS) /* of one step: who takes longer is stuck */
-
-const char *const scale_call_names[SC_CALLS] = { "register", "ready", "open", "report", "decide",
-						 "ack",	     "peek",  "beat", "other" };
-
-enum kind { TICK, CALL, REPLY, NOTICE, DIAL, UP, DOWN, PROOF };
-
-struct event {
-	uint64_t at, serial, inc;
-	int kind, member, other; /* members by number */
-	void *data;
-};
-
-struct request {
-	uint64_t id;
-	int argc;
-	char **argv;
-};
-
-struct reply {
-	uint64_t id;
-	int err;
-	struct memory_reply got;
-};
-
-struct notice {
-	int hearers;
-	char *text;
-};
-
-static void notice_free(struct notice *n)
-{
-	free(n->text);
-	free(n);
-}
-
-struct endpoint {
-	struct cvy_store store; /* first: what the driver calls */
-	struct member *m;
-};
-
-struct member {
-	struct scale_world *w;
-	int id, alive, rank, counted; /* counted: it is active in the newest view */
-	uint64_t inc, timer_ns;
-	uint64_t *expects, *linked; /* [max_ranks]: inc */
-	uint64_t *knocks;	    /* dialled in before it was expected: held, as the mesh does */
-	uint64_t done, adm;
-	struct cvy_seam seam;
-	struct endpoint endpoint;
-	struct cvy_driver driver;
-	uint64_t calls, bytes;
-};
-
-struct scale_world {
-	uint64_t now, serial, handled, store_free;
-	int world, max_ranks, alive, newest;
-	uint32_t epoch; /* of the newest active view */
-	int members, pending;
-	struct member **member;
-	int count, room;
-	int *by_inc, incs;
-	struct event *heap;
-	int events, events_room;
-	struct memory_server *server;
-	struct cvy_errbox *box;
-	struct scale_count total;
-	struct notice *published[8]; /* by the script that runs */
-	int publishing;
-};
-
-static uint64_t us(double n)
-{
-	return (uint64_t)(n * 1000);
-}
-
-static void *must(void *p)
-{
-	if (!p)
-		abort(); /* a test program has no way on */
-	return p;
-}
 
 /* ---- The heap ---- */
 
@@ -100,7 +19,7 @@ static int before(const struct event *a, const struct event *b)
 	return a->at != b->at ? a->at < b->at : a->serial < b->serial;
 }
 
-static void at(struct scale_world *w, uint64_t when, struct event e)
+void scale_at(struct scale_world *w, uint64_t when, struct event e)
 {
 	int i;
 
@@ -145,7 +64,7 @@ static void post(struct member *m, const struct cvy_event *e)
 	if (m->driver.draining || t == CVY_NEVER || (m->timer_ns > m->w->now && m->timer_ns <= t))
 		return; /* a tick too early does no harm */
 	m->timer_ns = t > m->w->now ? t : m->w->now + 1;
-	at(m->w, m->timer_ns, (struct event){ .kind = TICK, .member = m->id });
+	scale_at(m->w, m->timer_ns, (struct event){ .kind = TICK, .member = m->id });
 }
 
 static struct member *member_of(struct scale_world *w, uint64_t inc)
@@ -176,8 +95,8 @@ static void connected(struct member *m, struct member *q)
 	uint64_t there = w->now + 2 * us(LATENCY_US);
 
 	w->total.messages += 2; /* PROOF, WELCOME */
-	at(w, there, (struct event){ .kind = UP, .member = m->id, .other = q->rank, .inc = q->inc });
-	at(w, there, (struct event){ .kind = UP, .member = q->id, .other = m->rank, .inc = m->inc });
+	scale_at(w, there, (struct event){ .kind = UP, .member = m->id, .other = q->rank, .inc = q->inc });
+	scale_at(w, there, (struct event){ .kind = UP, .member = q->id, .other = m->rank, .inc = m->inc });
 }
 
 static void expect(void *ctx, int rank, uint64_t inc)
@@ -197,8 +116,8 @@ static void dial(void *ctx, int rank, uint64_t inc, const char *addr, const char
 	(void)addr;
 	(void)host;
 	m->w->total.messages++;
-	at(m->w, m->w->now + us(LATENCY_US),
-	   (struct event){ .kind = DIAL, .member = m->id, .other = rank, .inc = inc });
+	scale_at(m->w, m->w->now + us(LATENCY_US),
+		 (struct event){ .kind = DIAL, .member = m->id, .other = rank, .inc = inc });
 }
 
 static void drop(void *ctx, int rank, uint64_t inc)
@@ -347,8 +266,6 @@ static void viewed(void *ctx, const struct cvy_view *v, int active)
 	w->newest += m->counted;
 }
 
-static const struct cvy_store_ops store_ops;
-
 static void spawn(struct scale_world *w, int rank, int create)
 {
 	struct cvy_group_args args = {
@@ -382,103 +299,11 @@ static void spawn(struct scale_world *w, int rank, int create)
 	m->seam.ctx = observer.ctx = m;
 	if (cvy_driver_init(&m->driver, &args, &m->seam, &observer, w->box, w->now))
 		abort();
-	m->endpoint.store.ops = &store_ops;
+	m->endpoint.store.ops = &scale_store_ops;
 	m->endpoint.m = m;
 	m->driver.store = &m->endpoint.store;
 	post(m, &up);
 	post(m, &join);
-}
-
-/* ---- The store ---- */
-
-static void call(struct cvy_store *store, uint64_t id, int argc, const char *const *argv)
-{
-	struct member *m = ((struct endpoint *)store)->m;
-	struct scale_world *w = m->w;
-	struct request *r = must(malloc(sizeof(*r)));
-	int kind = 0;
-
-	while (kind < SC_OTHER && strcmp(scale_call_names[kind], argv[0]) != 0)
-		kind++;
-	w->total.calls[kind]++;
-	m->calls++;
-	r->id = id;
-	r->argc = argc;
-	r->argv = must(malloc((size_t)argc * sizeof(char *)));
-	for (int i = 0; i < argc; i++) {
-		r->argv[i] = must(strdup(argv[i]));
-		w->total.request_bytes += strlen(argv[i]);
-	}
-	at(w, w->now + us(LATENCY_US), (struct event){ .kind = CALL, .member = m->id, .data = r });
-}
-
-static void close_store(struct cvy_store *store)
-{
-	(void)store;
-}
-
-static const struct cvy_store_ops store_ops = { .call = call, .close = close_store };
-
-static void published(void *ctx, const char *channel, const char *text)
-{
-	struct scale_world *w = ctx;
-	struct notice *n = must(calloc(1, sizeof(*n)));
-
-	(void)channel;
-	n->text = must(strdup(text));
-	if (w->publishing < 8)
-		w->published[w->publishing++] = n;
-	else
-		abort();
-}
-
-static void serve_notices(struct scale_world *w, uint64_t when)
-{
-	for (int k = 0; k < w->publishing; k++) {
-		struct notice *n = w->published[k];
-
-		for (int i = 0; i < w->count; i++) {
-			if (!w->member[i]->alive)
-				continue;
-			n->hearers++;
-			at(w, when, (struct event){ .kind = NOTICE, .member = i, .data = n });
-		}
-		w->total.notices += (uint64_t)n->hearers;
-		if (!n->hearers)
-			notice_free(n);
-	}
-	w->publishing = 0;
-}
-
-static void serve(struct scale_world *w, struct member *m, struct request *r)
-{
-	const struct memory_work *work = memory_server_work(w->server);
-	struct memory_work was = *work;
-	struct reply *reply = must(calloc(1, sizeof(*reply)));
-	uint64_t bytes = 0, fields, took;
-
-	memory_server_time(w->server, 1000 + w->now / CVY_MS);
-	reply->id = r->id;
-	reply->err = memory_server_call(w->server, "scale", r->argc, (const char *const *)r->argv, &reply->got);
-	for (int i = 0; i < reply->got.argc; i++)
-		bytes += strlen(reply->got.argv[i]);
-	if (reply->err)
-		fprintf(stderr, "scale: the script failed: %s\n", reply->got.argv[0]);
-	fields = work->fields_read - was.fields_read + work->fields_written - was.fields_written;
-	took = us(CALL_US + FIELD_US * (double)fields + KBYTE_US * (double)bytes / 1000 +
-		  NOTICE_US * (double)(w->publishing * w->alive));
-	w->total.commands += work->commands - was.commands;
-	w->total.fields += fields;
-	w->total.reply_bytes += bytes;
-	m->bytes += bytes;
-	w->total.busy_ns += took;
-	w->store_free = (w->store_free > w->now ? w->store_free : w->now) + took;
-	at(w, w->store_free + us(LATENCY_US), (struct event){ .kind = REPLY, .member = m->id, .data = reply });
-	serve_notices(w, w->store_free + us(LATENCY_US));
-	for (int i = 0; i < r->argc; i++)
-		free(r->argv[i]);
-	free(r->argv);
-	free(r);
 }
 
 /* ---- What happens ---- */
@@ -495,8 +320,8 @@ static void dialled(struct scale_world *w, struct member *m, const struct event 
 	struct member *q = member_of(w, e->inc);
 
 	if (!q || !q->alive)
-		at(w, w->now + us(LATENCY_US),
-		   (struct event){ .kind = DOWN, .member = m->id, .other = e->other, .inc = e->inc });
+		scale_at(w, w->now + us(LATENCY_US),
+			 (struct event){ .kind = DOWN, .member = m->id, .other = e->other, .inc = e->inc });
 	else if (q->expects[m->rank] == m->inc)
 		connected(m, q);
 	else
@@ -517,7 +342,7 @@ static void handle(struct scale_world *w, struct event *e)
 		post(m, &ev);
 		break;
 	case CALL:
-		serve(w, m, e->data);
+		scale_serve(w, m, e->data);
 		break;
 	case REPLY: {
 		struct reply *r = e->data;
@@ -625,10 +450,10 @@ void scale_kill(struct scale_world *w, int rank)
 		if (!q->alive || q->linked[rank] != m->inc)
 			continue; /* a process that dies while somebody knocks is no case of these steps */
 		if (q->rank / HOST_RANKS == rank / HOST_RANKS)
-			at(w, w->now + us(ROBUST_US),
-			   (struct event){ .kind = PROOF, .member = i, .other = rank, .inc = m->inc });
-		at(w, w->now + us(BROKEN_US),
-		   (struct event){ .kind = DOWN, .member = i, .other = rank, .inc = m->inc });
+			scale_at(w, w->now + us(ROBUST_US),
+				 (struct event){ .kind = PROOF, .member = i, .other = rank, .inc = m->inc });
+		scale_at(w, w->now + us(BROKEN_US),
+			 (struct event){ .kind = DOWN, .member = i, .other = rank, .inc = m->inc });
 	}
 	w->members = 0; /* the view that was active is not what is waited for */
 }
@@ -648,7 +473,7 @@ struct scale_world *scale_open(int ranks, int max_ranks)
 	w->max_ranks = max_ranks;
 	w->box = must(cvy_errbox_new());
 	w->server = memory_server_new("run", "run");
-	memory_server_on_publish(w->server, published, w);
+	memory_server_on_publish(w->server, scale_published, w);
 	for (int i = 0; i < ranks; i++)
 		spawn(w, i, COVEY_CREATE_FIRST);
 	return w;
@@ -663,7 +488,7 @@ void scale_close(struct scale_world *w)
 		struct event e = next(w);
 
 		if (e.kind == CALL) {
-			serve(w, w->member[e.member], e.data);
+			scale_serve(w, w->member[e.member], e.data);
 		} else if (e.kind == REPLY || e.kind == NOTICE) {
 			handle(w, &e);
 		}
