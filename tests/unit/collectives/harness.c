@@ -5,6 +5,7 @@
  */
 #include "harness.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
@@ -328,4 +329,28 @@ void harness_until(const uint64_t *word, uint64_t least, const char *what)
 		     (unsigned long long)least);
 		sched_yield();
 	}
+}
+int harness_entries(const char *path, const char *part)
+{
+	DIR *dir = opendir(path);
+	int n = 0;
+
+	for (struct dirent *d = dir ? readdir(dir) : NULL; d; d = readdir(dir))
+		n += strstr(d->d_name, part) != NULL;
+	if (dir)
+		closedir(dir);
+	return n;
+}
+
+int harness_sockets(const char *part)
+{
+	FILE *f = fopen("/proc/net/unix", "r");
+	char line[512];
+	int n = 0;
+
+	while (f && fgets(line, sizeof(line), f))
+		n += strstr(line, part) != NULL;
+	if (f)
+		fclose(f);
+	return n;
 }

@@ -83,6 +83,10 @@ int harness_reap_busy(pid_t pid, const uint64_t *counters, int n);
 /* Until *@word >= @least, within the watchdog. */
 void harness_until(const uint64_t *word, uint64_t least, const char *what);
 
+/* What a test may leave behind: entries of @path whose name has @part, unix sockets whose name has it. */
+int harness_entries(const char *path, const char *part);
+int harness_sockets(const char *part);
+
 /* ---- inputs and what must come out ---- */
 
 size_t type_bytes(int dtype);

@@ -13,7 +13,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/wait.h>
-#include <dirent.h>
 #include <unistd.h>
 
 #define RANKS 8
@@ -515,37 +514,11 @@ END_TEST
 
 /* ---- nothing stays behind ---- */
 
-static int entries(const char *path, const char *part)
-{
-	DIR *dir = opendir(path);
-	int n = 0;
-
-	for (struct dirent *d = dir ? readdir(dir) : NULL; d; d = readdir(dir))
-		n += strstr(d->d_name, part) != NULL;
-	if (dir)
-		closedir(dir);
-	return n;
-}
-
-/* listening or connected sockets whose name has @part */
-static int named_sockets(const char *part)
-{
-	FILE *f = fopen("/proc/net/unix", "r");
-	char line[512];
-	int n = 0;
-
-	while (f && fgets(line, sizeof(line), f))
-		n += strstr(line, part) != NULL;
-	if (f)
-		fclose(f);
-	return n;
-}
-
 START_TEST(nothing_stays_behind)
 {
 	struct plan plan;
 	char text[8192];
-	int shm = entries("/dev/shm", "covey"), keys;
+	int shm = harness_entries("/dev/shm", "covey"), keys;
 	pid_t pid[3];
 
 	plan_open(&plan, "clean", 3, COVEY_TRANSPORT_SHM);
@@ -559,8 +532,8 @@ START_TEST(nothing_stays_behind)
 	reap_well(&plan, pid[0], 0);
 	reap_well(&plan, pid[2], 2);
 	must(waitpid(-1, NULL, WNOHANG) < 0, "a process is left");
-	must(entries("/dev/shm", "covey") <= shm, "a segment is left in /dev/shm");
-	must(!named_sockets(plan.config.group), "a socket is left");
+	must(harness_entries("/dev/shm", "covey") <= shm, "a segment is left in /dev/shm");
+	must(!harness_sockets(plan.config.group), "a socket is left");
 	keys = harness_keys(plan.config.group, text, sizeof(text)); /* the closed group, for a minute */
 	must(keys <= 1, "%d keys are left: %s", keys, text);
 }
