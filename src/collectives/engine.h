@@ -462,6 +462,11 @@ void cvy_admit_message(struct cvy_engine *e, const struct cvy_msg *msg);
 int cvy_admit_send(struct cvy_engine *e, struct cvy_op *op);
 void cvy_say_done(struct cvy_engine *e);		  /* the done line as it is, behind all that was published */
 int cvy_op_step(struct cvy_engine *e, struct cvy_op *op); /* the pipeline of one operation; 1: progress */
+/* late.c: operations with a deadline, which begins when their tick is published. */
+void cvy_late_from_now(const struct cvy_engine *e, struct cvy_op *op);
+int cvy_late(struct cvy_engine *e, struct cvy_op *op, int rank); /* this source is missing: 1 if it is masked */
+/* Masks sources whose part never comes: 1 if there is one. -1: one called something else. */
+int cvy_late_in_repair(struct cvy_engine *e, const struct cvy_op *op);
 
 /* ---- hosts.c: operations in two levels ---- */
 

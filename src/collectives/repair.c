@@ -192,50 +192,6 @@ static int resume(struct cvy_engine *e, struct cvy_op *op)
 	return e->head != op;
 }
 
-enum fate { COMES, LATE, DIFFERS };
-
-/*
- * Some source never publishes the tick that is waited for: it called something else there, its ticks are past it, or
- * it has an outcome of the operation. (That is read before the line: who publishes does it before it is past.) The
- * last may be of a rank that others masked as late, where the operation has a deadline.
- */
-static enum fate fate_of(struct cvy_engine *e, const struct cvy_op *op, int k)
-{
-	uint64_t tag = cvy_tag(e->epoch, op->first + (uint32_t)op->completed), there, done;
-	const struct cvy_line *line = e->set.gone[k] ? NULL : cvy_source_line(e, op, op->completed, k, 1);
-
-	if (!line || k == e->set.self)
-		return COMES;
-	done = __atomic_load_n(&e->set.page[k]->done.aux, __ATOMIC_ACQUIRE);
-	there = __atomic_load_n(&line->tag, __ATOMIC_ACQUIRE);
-	if (there == tag)
-		return line->sig != op->mark ? DIFFERS : COMES;
-	if (there >> 32 == tag >> 32 && there > tag)
-		return DIFFERS;
-	if (done < op->seq)
-		return COMES;
-	return op->timeout_ns ? LATE : DIFFERS;
-}
-
-/* Sources whose part never comes are masked: 1 if there is one. -1: one called something else. */
-static int without_late(struct cvy_engine *e, const struct cvy_op *op)
-{
-	int found = 0;
-
-	for (int k = 0; k < e->set.n; k++) {
-		enum fate fate = fate_of(e, op, k);
-
-		if (fate == DIFFERS)
-			return -1;
-		if (fate == LATE) {
-			cvy_mask_add(&e->lost, e->set.rank[k]);
-			e->some_lost = 1;
-			found = 1;
-		}
-	}
-	return found;
-}
-
 /*
  * A private operation needs every rank that called it. If others are past its number and this rank had not published
  * all of it, or a source does not, then some rank called something else there.
@@ -249,7 +205,7 @@ static int settle_private(struct cvy_engine *e, struct cvy_op *op)
 	if (published(op) && resume(e, op))
 		return 1;
 	if (published(op))
-		found = without_late(e, op);
+		found = cvy_late_in_repair(e, op);
 	if (found > 0)
 		go_on(e, op);
 	if (found >= 0)

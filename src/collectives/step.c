@@ -9,10 +9,8 @@
 #include <string.h>
 
 #include "chain.h"
-#include "clock.h"
 #include "guard.h"
 #include "lend.h"
-#include "log.h"
 #include "pair.h"
 #include "plan.h"
 
@@ -195,39 +193,6 @@ static int left(struct cvy_engine *e, struct cvy_op *op, uint64_t i, int k, uint
 	       __atomic_load_n(&cvy_source_line(e, op, i, k, 1)->tag, __ATOMIC_ACQUIRE) == tag;
 }
 
-static uint64_t now_ns(const struct cvy_engine *e)
-{
-	return e->clock_ns ? e->clock_ns : cvy_now_ns();
-}
-
-static void tell_late(struct cvy_engine *e, const struct cvy_op *op, int rank)
-{
-	struct cvy_event ev = { .kind = CVY_EV_LATE, .rank = rank, .inc = e->view->member[rank].inc, .number = op->seq };
-
-	cvy_debug("engine", "operation %llu: rank %d is late and masked, epoch %u", (unsigned long long)op->seq, rank,
-		  e->epoch);
-	if (e->late_evict)
-		cvy_post(&e->sink, &ev);
-}
-
-/*
- * The deadline of the call has passed without this source, or a repair has found that its part never comes: it is
- * masked. What it announces later is not looked at, so it counts as missing for good. No deadline runs in a repair:
- * what was published before it is taken.
- */
-__attribute__((noinline, cold)) static int late(struct cvy_engine *e, struct cvy_op *op, int rank)
-{
-	if (covey_mask_has(&e->lost, rank))
-		return 1;
-	if (!e->active || now_ns(e) < op->late_ns)
-		return 0;
-	cvy_mask_add(&e->lost, rank);
-	e->some_lost = 1;
-	op->late = 1;
-	tell_late(e, op, rank);
-	return 1;
-}
-
 /* Have all sources that the tick needs announced it? Remembers how far it looked. */
 static int arrived(struct cvy_engine *e, struct cvy_op *op, uint64_t i, int round)
 {
@@ -254,7 +219,7 @@ static int arrived(struct cvy_engine *e, struct cvy_op *op, uint64_t i, int roun
 			else if (CVY_GUARDED && op->kind->op_class == CVY_OP_TO_ROOT && round == 2 &&
 				 root_differs(e, op, i, *k, tag))
 				cvy_engine_mismatch(e, op, *k, cvy_source_line(e, op, i, *k, 1));
-			else if (CVY_GUARDED && op->timeout_ns && late(e, op, e->set.rank[*k]))
+			else if (CVY_GUARDED && op->timeout_ns && cvy_late(e, op, e->set.rank[*k]))
 				continue;
 			return 0;
 		}
@@ -480,7 +445,7 @@ int cvy_op_step(struct cvy_engine *e, struct cvy_op *op)
 		if (op->kind->op_class != CVY_OP_ROOT || op->root == e->rank || !op->entered)
 			publish(e, op, op->entered, 1);
 		if (op->timeout_ns)
-			op->late_ns = now_ns(e) + op->timeout_ns;
+			cvy_late_from_now(e, op);
 		op->entered++;
 		progress = 1;
 	}

@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Who is late, in an operation with a deadline: it is masked, and the others go on. A rank that is masked counts as
+ * missing for good, so what it says later cannot mix with what was returned. In a repair there is no deadline: what
+ * was published before it is taken, and who had not published is told by its done line.
+ */
+#include "clock.h"
+#include "engine.h"
+#include "log.h"
+
+static uint64_t now_ns(const struct cvy_engine *e)
+{
+	return e->clock_ns ? e->clock_ns : cvy_now_ns();
+}
+
+void cvy_late_from_now(const struct cvy_engine *e, struct cvy_op *op)
+{
+	op->late_ns = now_ns(e) + op->timeout_ns;
+}
+
+static void tell_late(struct cvy_engine *e, const struct cvy_op *op, int rank)
+{
+	struct cvy_event ev = { .kind = CVY_EV_LATE, .rank = rank, .inc = e->view->member[rank].inc, .number = op->seq };
+
+	cvy_debug("engine", "operation %llu: rank %d is late and masked, epoch %u", (unsigned long long)op->seq, rank,
+		  e->epoch);
+	if (e->late_evict)
+		cvy_post(&e->sink, &ev);
+}
+
+/*
+ * The deadline of the call has passed without this source, or a repair has found that its part never comes: it is
+ * masked. What it announces later is not looked at, so it counts as missing for good. No deadline runs in a repair:
+ * what was published before it is taken.
+ */
+int cvy_late(struct cvy_engine *e, struct cvy_op *op, int rank)
+{
+	if (covey_mask_has(&e->lost, rank))
+		return 1;
+	if (!e->active || now_ns(e) < op->late_ns)
+		return 0;
+	cvy_mask_add(&e->lost, rank);
+	e->some_lost = 1;
+	op->late = 1;
+	tell_late(e, op, rank);
+	return 1;
+}
+
+enum fate { COMES, LATE, DIFFERS };
+
+/*
+ * Some source never publishes the tick that is waited for: it called something else there, its ticks are past it, or
+ * it has an outcome of the operation. (That is read before the line: who publishes does it before it is past.) The
+ * last may be of a rank that others masked as late, where the operation has a deadline.
+ */
+static enum fate fate_of(struct cvy_engine *e, const struct cvy_op *op, int k)
+{
+	uint64_t tag = cvy_tag(e->epoch, op->first + (uint32_t)op->completed), there, done;
+	const struct cvy_line *line = e->set.gone[k] ? NULL : cvy_source_line(e, op, op->completed, k, 1);
+
+	if (!line || k == e->set.self)
+		return COMES;
+	done = __atomic_load_n(&e->set.page[k]->done.aux, __ATOMIC_ACQUIRE);
+	there = __atomic_load_n(&line->tag, __ATOMIC_ACQUIRE);
+	if (there == tag)
+		return line->sig != op->mark ? DIFFERS : COMES;
+	if (there >> 32 == tag >> 32 && there > tag)
+		return DIFFERS;
+	if (done < op->seq)
+		return COMES;
+	return op->timeout_ns ? LATE : DIFFERS;
+}
+
+/* Sources whose part never comes are masked: 1 if there is one. -1: one called something else. */
+int cvy_late_in_repair(struct cvy_engine *e, const struct cvy_op *op)
+{
+	int found = 0;
+
+	for (int k = 0; k < e->set.n; k++) {
+		enum fate fate = fate_of(e, op, k);
+
+		if (fate == DIFFERS)
+			return -1;
+		if (fate == LATE) {
+			cvy_mask_add(&e->lost, e->set.rank[k]);
+			e->some_lost = 1;
+			found = 1;
+		}
+	}
+	return found;
+}
