@@ -232,10 +232,13 @@ static int arrived(struct cvy_engine *e, struct cvy_op *op, uint64_t i, int roun
 	return 1;
 }
 
-/* Do results stand over inputs before the operation is decided? Of many ticks; or there is a closing word to wait for. */
+/*
+ * Do results stand over inputs before the operation is decided? Of many ticks (0: it may be so, they are not counted
+ * yet); or there is a closing word to wait for.
+ */
 static int stands_over(const struct cvy_op *op)
 {
-	return op->input_bytes && (op->ticks > 1 || op->lent);
+	return op->input_bytes && (op->ticks != 1 || op->lent);
 }
 
 /* In place: the first result would overwrite an input that a redo needs. */
