@@ -174,10 +174,6 @@ int cvy_device_open(const struct cvy_device_args *args, struct cvy_device **out)
 	*out = NULL;
 	if (err || number < 0)
 		return err;
-	if (args->config->max_ranks > CVY_GPU_RANKS)
-		return cvy_fail(args->box, COVEY_ERR_UNSUPPORTED, -1, 0,
-				"device: a group with devices has at most %d ranks; max_ranks is %d", CVY_GPU_RANKS,
-				args->config->max_ranks);
 	d = calloc(1, sizeof(*d));
 	if (!d)
 		return COVEY_ERR_NOMEM;
@@ -420,6 +416,12 @@ void cvy_device_learn(struct cvy_device *d, const struct cvy_view *view, const s
 		cvy_view_copy(d->view, view);
 	if (!d->view) {
 		broken(d, "no memory for a view");
+		return;
+	}
+	if (cvy_mask_next(&view->members, CVY_GPU_RANKS) >= 0) {
+		cvy_fail(d->box, COVEY_ERR_UNSUPPORTED, cvy_mask_next(&view->members, CVY_GPU_RANKS), view->epoch,
+			 "device: ranks of a group with devices are 0 to %d", CVY_GPU_RANKS - 1);
+		give_up(d);
 		return;
 	}
 	if (!d->frozen && !d->freezing) /* a first view: nothing runs, and the gate was never open */

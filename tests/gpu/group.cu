@@ -1,0 +1,309 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A group whose ranks compute on devices, under ep-run: every step is a safe point, collectives on device memory and a
+ * graph that was captured once, each checked against what the mask of its outcome says, and outcomes compared among
+ * all ranks. With `--kill RANK@STEP` that rank dies at a random moment of that step; with --restart on-failure its
+ * replacement comes in, and all go on until `--steps` whole steps have passed since.
+ *
+ *	ep-run -n 2 --restart on-failure -- ./gpu-group --kill 1@20 --steps 50
+ */
+#include <covey.h>
+#include <cuda_runtime.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define ROOM ((size_t)8 << 20)
+#define SMALL 1000
+#define LARGE 300001
+#define GRAPH_OPS 10
+
+static struct covey_group *group;
+static int rank, size, replacement, kill_rank = -1, failures;
+static long kill_step = -1, steps = 50, step;
+static struct {
+	long step, whole; /* what joiners get: all end at the same step */
+} state;
+static int *host, *send, *recv;
+static cudaStream_t stream;
+static cudaGraphExec_t graph;
+static uint64_t checks, losses;
+static double worst_ms;
+
+#define CUDA(call) \
+	do { \
+		cudaError_t got_ = (call); \
+		if (got_ != cudaSuccess) { \
+			fprintf(stderr, "rank %d: %s:%d: %s: %s\n", rank, __FILE__, __LINE__, #call, \
+				cudaGetErrorString(got_)); \
+			exit(1); \
+		} \
+	} while (0)
+
+static void must(int err, const char *what)
+{
+	struct covey_error_info info;
+
+	if (!err)
+		return;
+	covey_last_error(group, &info);
+	fprintf(stderr, "rank %d, step %ld: %s: %s: %s\n", rank, step, what, covey_strerror(err), info.cause);
+	exit(1);
+}
+
+static double now_ms(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
+}
+
+static int number(int r, size_t i)
+{
+	return (int)(i * 31 + (size_t)r * 7 + (size_t)step * 3) % 1000;
+}
+
+static void fill(size_t count)
+{
+	for (size_t i = 0; i < count; i++)
+		host[i] = number(rank, i);
+	CUDA(cudaMemcpyAsync(send, host, count * sizeof(int), cudaMemcpyHostToDevice, stream));
+	CUDA(cudaMemsetAsync(recv, 0xc5, ROOM, stream));
+}
+
+/* Waits for the stream; the outcome of the last operation, alike on all ranks. */
+static struct covey_device_outcome outcome(const char *what)
+{
+	struct covey_device_outcome o, all[32];
+	struct covey_result result;
+	double since = now_ms();
+
+	CUDA(cudaStreamSynchronize(stream));
+	if (now_ms() - since > worst_ms)
+		worst_ms = now_ms() - since;
+	must(covey_device_outcome(group, &o), "outcome");
+	memset(all, 0, sizeof(all));
+	must(covey_allgather(&o, all, sizeof(o), COVEY_UINT8, group, NULL, &result), "allgather of outcomes");
+	for (int r = 0; r < size; r++) {
+		if (!covey_mask_has(&result.mask, r) || all[r].seq != o.seq)
+			continue; /* who died in between, or ran ahead */
+		if (all[r].status != o.status || all[r].epoch != o.epoch || all[r].mask != o.mask) {
+			fprintf(stderr,
+				"rank %d, step %ld, %s: outcome %d epoch %u mask %llx here, %d %u %llx on rank %d\n", rank, step,
+				what, o.status, o.epoch, (unsigned long long)o.mask, all[r].status, all[r].epoch,
+				(unsigned long long)all[r].mask, r);
+			failures++;
+		}
+	}
+	if (o.status && o.status != COVEY_ERR_LOST && o.status != COVEY_ERR_ROOT)
+		must(o.status, what);
+	losses += o.status != 0;
+	return o;
+}
+
+static void expect(const char *what, size_t i, int got, int want, uint64_t mask)
+{
+	if (got == want)
+		return;
+	if (failures++ < 10)
+		fprintf(stderr, "rank %d, step %ld, %s: element %zu is %d, not %d; contributors %llx\n", rank, step, what, i,
+			got, want, (unsigned long long)mask);
+}
+
+static void take(size_t count, const int *from)
+{
+	CUDA(cudaMemcpyAsync(host, from, count * sizeof(int), cudaMemcpyDeviceToHost, stream));
+	CUDA(cudaStreamSynchronize(stream));
+	checks++;
+}
+
+static int sum(uint64_t mask, size_t i)
+{
+	int s = 0;
+
+	for (int r = 0; r < size; r++)
+		if (mask >> r & 1)
+			s += number(r, i);
+	return s;
+}
+
+static void check_sums(const char *what, size_t count, const int *from, struct covey_device_outcome o)
+{
+	if (o.status)
+		return;
+	take(count, from);
+	for (size_t i = 0; i < count; i++)
+		expect(what, i, host[i], sum(o.mask, i), o.mask);
+}
+
+static void allreduce(const char *what, size_t count, int in_place)
+{
+	int *to = in_place ? send : recv;
+
+	fill(count);
+	must(covey_allreduce(send, to, count, COVEY_INT32, COVEY_SUM, group, (struct CUstream_st *)stream, NULL), what);
+	check_sums(what, count, to, outcome(what));
+}
+
+static void replay(void)
+{
+	fill(SMALL);
+	CUDA(cudaGraphLaunch(graph, stream));
+	check_sums("graph", SMALL, recv, outcome("graph"));
+}
+
+static void blocks(int all)
+{
+	const char *what = all ? "alltoall" : "allgather";
+	struct covey_device_outcome o;
+
+	fill((size_t)(all ? size : 1) * SMALL);
+	must(all ? covey_alltoall(send, recv, SMALL, COVEY_INT32, group, (struct CUstream_st *)stream, NULL)
+		 : covey_allgather(send, recv, SMALL, COVEY_INT32, group, (struct CUstream_st *)stream, NULL),
+	     what);
+	o = outcome(what);
+	take((size_t)size * SMALL, recv);
+	for (size_t i = 0; i < (size_t)size * SMALL; i++) {
+		int r = (int)(i / SMALL), here = (o.mask & ~o.missing) >> r & 1;
+		size_t from = all ? (size_t)rank * SMALL + i % SMALL : i % SMALL;
+
+		expect(what, i, host[i], here ? number(r, from) : 0, o.mask);
+	}
+}
+
+static void broadcast(uint64_t members)
+{
+	int root = __builtin_ctzll(members);
+	struct covey_device_outcome o;
+
+	fill(SMALL);
+	must(covey_broadcast(send, recv, SMALL, COVEY_INT32, root, group, (struct CUstream_st *)stream, NULL), "broadcast");
+	o = outcome("broadcast");
+	if (o.status)
+		return;
+	take(SMALL, recv);
+	for (size_t i = 0; i < SMALL; i++)
+		expect("broadcast", i, host[i], number(root, i), o.mask);
+}
+
+static void reduce_scatter(void)
+{
+	struct covey_device_outcome o;
+
+	fill((size_t)size * SMALL);
+	must(covey_reduce_scatter(send, recv, SMALL, COVEY_INT32, COVEY_SUM, group, (struct CUstream_st *)stream, NULL),
+	     "reduce_scatter");
+	o = outcome("reduce_scatter");
+	if (o.status)
+		return;
+	take(SMALL, recv);
+	for (size_t i = 0; i < SMALL; i++)
+		expect("reduce_scatter", i, host[i], sum(o.mask, (size_t)rank * SMALL + i), o.mask);
+}
+
+static void barrier(void)
+{
+	must(covey_barrier(group, (struct CUstream_st *)stream, NULL), "barrier");
+	outcome("barrier");
+}
+
+static void *die(void *arg)
+{
+	unsigned seed = (unsigned)getpid();
+
+	(void)arg;
+	usleep((unsigned)rand_r(&seed) % 20000);
+	raise(SIGKILL);
+	return NULL;
+}
+
+static void capture(void)
+{
+	cudaGraph_t captured;
+
+	CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+	for (int i = 0; i < GRAPH_OPS; i++)
+		must(covey_allreduce(send, recv, SMALL, COVEY_INT32, COVEY_SUM, group, (struct CUstream_st *)stream, NULL),
+		     "capture");
+	CUDA(cudaStreamEndCapture(stream, &captured));
+	CUDA(cudaGraphInstantiate(&graph, captured, 0));
+}
+
+static void one_step(uint64_t members)
+{
+	pthread_t thread;
+
+	if (rank == kill_rank && step == kill_step && !replacement)
+		pthread_create(&thread, NULL, die, NULL);
+	allreduce("allreduce", SMALL, 0);
+	allreduce("allreduce in place", SMALL, 1);
+	blocks(0);
+	blocks(1);
+	broadcast(members);
+	reduce_scatter();
+	barrier();
+	if (step % 5 == 0)
+		allreduce("large allreduce", LARGE, 0);
+	replay();
+}
+
+static void start(void)
+{
+	const char *local = getenv("LOCAL_RANK"), *create = getenv("COVEY_CREATE");
+	char device[16];
+	int count = 0, number;
+
+	if (cudaGetDeviceCount(&count) != cudaSuccess || !count) {
+		printf("skipped: no device\n");
+		exit(77);
+	}
+	number = (local ? atoi(local) : 0) % count;
+	snprintf(device, sizeof(device), "%d", number);
+	setenv("COVEY_DEVICE", device, 1);
+	replacement = create && create[0] == 'n';
+	CUDA(cudaSetDevice(number));
+	must(covey_join(NULL, &group), "join");
+	CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+	CUDA(cudaMalloc(&send, ROOM));
+	CUDA(cudaMalloc(&recv, ROOM));
+	host = (int *)malloc(ROOM);
+}
+
+int main(int argc, char **argv)
+{
+	struct covey_result result;
+	struct covey_view view;
+	long wanted = 0;
+
+	for (int i = 1; i + 1 < argc; i += 2) {
+		if (!strcmp(argv[i], "--kill"))
+			sscanf(argv[i + 1], "%d@%ld", &kill_rank, &kill_step);
+		else if (!strcmp(argv[i], "--steps"))
+			steps = atol(argv[i + 1]);
+	}
+	start();
+	covey_view(group, &view);
+	rank = view.rank;
+	wanted = atol(getenv("WORLD_SIZE") ? getenv("WORLD_SIZE") : "1");
+	for (;; state.step++) {
+		must(covey_admit(group, &state, sizeof(state), &result), "admit");
+		step = state.step;
+		size = result.size;
+		if (!graph)
+			capture();
+		one_step(result.mask.word[0]);
+		state.whole += covey_mask_count(&result.mask) == wanted && (kill_rank < 0 || step > kill_step);
+		if (failures || state.whole >= steps)
+			break;
+	}
+	printf("rank %d: %llu checks, %d failed, %llu lost, epoch %u, longest wait %.1f ms\n", rank,
+	       (unsigned long long)checks, failures, (unsigned long long)losses, result.epoch, worst_ms);
+	covey_leave(group, 0);
+	covey_close(group);
+	return failures != 0;
+}
