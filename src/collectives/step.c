@@ -316,7 +316,7 @@ static int begin(struct cvy_engine *e, struct cvy_op *op)
 	op->first = e->tick + 1;
 	op->mark = mark(op);
 	op->call = op->call >> CVY_LAP_BITS << CVY_LAP_BITS | (uint8_t)(op->seq * 16 + op->first);
-	if (op->way || e->set.hosts.n > 1 || e->rules)
+	if (op->flat_rounds || e->set.hosts.n > 1 || e->rules)
 		cvy_plan_choose(e, op);
 	if (op->kind->op_class == CVY_OP_TO_ROOT && !op->way)
 		op->rounds = op->root != e->rank && e->set.open ? 1 : 2;
