@@ -246,6 +246,51 @@ START_TEST(what_earlier_operations_left_in_lines_is_not_read)
 }
 END_TEST
 
+/*
+ * Three on two hosts, then two on one: rank 0 has begun before the change, rank 1 calls after it. Bytes for which two
+ * ranks of three use two rounds.
+ */
+#define CUT_BYTES 65536
+
+static void run_cut(struct member *m)
+{
+	int *begun = m->arg;
+	uint8_t *in = malloc(CUT_BYTES), *out = calloc(1, CUT_BYTES);
+	uint64_t end = harness_deadline(WATCHDOG_MS);
+	struct covey_work *work;
+	struct covey_view view;
+	struct covey_result res;
+	int err;
+
+	must(in && out, "memory");
+	memset(in, m->rank + 1, CUT_BYTES);
+	m->no_leave = m->rank == 2;
+	while (m->rank && !__atomic_load_n(begun, __ATOMIC_ACQUIRE))
+		must(harness_now_ns() < end, "rank 0 has not begun");
+	for (int members = 3; m->rank == 1 && members != 2; members = covey_mask_count(&view.members))
+		must(harness_now_ns() < end && !covey_view(m->group, &view), "the view stays");
+	if (m->rank < 2) {
+		must(!covey_allreduce_start(in, out, CUT_BYTES, COVEY_UINT8, COVEY_SUM, m->group, NULL, &work),
+		     "allreduce");
+		__atomic_store_n(begun, 1, __ATOMIC_RELEASE);
+		err = covey_work_wait(work, end, &res);
+		must(!err && res.mask.word[0] == 3 && out[0] == 3 && out[CUT_BYTES - 1] == 3, "rank %d: %s, sum %d",
+		     m->rank, covey_strerror(err), out[0]);
+		covey_work_free(work);
+	}
+	free(in);
+	free(out);
+}
+
+START_TEST(a_call_begun_over_two_hosts_ends_on_one)
+{
+	struct covey_config config = harness_config("cut", 3);
+	int begun = 0;
+
+	harness_threads_on(&config, run_cut, &begun, -2);
+}
+END_TEST
+
 /* ---- what is shown, and what must be alike ---- */
 
 static void run_explain(struct member *m)
@@ -385,6 +430,7 @@ int main(void)
 	tcase_add_test(tc, hosts_and_bytes_decide);
 	tcase_add_loop_test(tc, every_algorithm_gives_the_same_bits, 0, N(wishes) * N(shapes));
 	tcase_add_loop_test(tc, what_earlier_operations_left_in_lines_is_not_read, 0, 6);
+	tcase_add_test(tc, a_call_begun_over_two_hosts_ends_on_one);
 	tcase_add_test(tc, explain_shows_what_is_taken);
 	tcase_add_test(tc, ranks_that_want_different_algorithms_do_not_join);
 	tcase_add_loop_test(tc, neighbours_find_how_near_they_are, 1, 4);
