@@ -322,7 +322,7 @@ static int begin(struct cvy_engine *e, struct cvy_op *op)
 		op->rounds = op->root != e->rank && e->set.open ? 1 : 2;
 	op->entered = op->second = op->completed = op->handed = 0;
 	op->scan[0] = op->scan[1] = op->scan[2] = 0;
-	op->late = 0;
+	op->late = op->lent = 0;
 	if (op->kind->counted) /* one that is gone may have needed more */
 		op->ticks = 0;
 	if (op->kind->op_class == CVY_OP_PRIVATE && e->some_lost) {

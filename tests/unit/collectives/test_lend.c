@@ -139,6 +139,36 @@ START_TEST(results_in_place_do_not_stand_over_what_others_read)
 }
 END_TEST
 
+/* Rank 0 makes one call over and over; rank 1 lends for a while and then no more: no closing words are said then. */
+static void run_no_more(struct member *m)
+{
+	size_t count = 3 * SLOT / 4;
+	float *own = malloc(count * 4), *out = malloc(count * 4), *want = malloc(count * 4);
+	void *memory = NULL;
+
+	must(own && out && want && !covey_mem_alloc(m->group, count * 4, &memory), "memory");
+	for (uint64_t i = 0; i < 3 * ROUNDS; i++) {
+		void *send = m->rank == 1 && i / ROUNDS != 1 ? memory : own;
+
+		type_input(send, count, COVEY_FLOAT32, m->rank, i);
+		type_fold(want, count, COVEY_FLOAT32, COVEY_SUM, (1u << RANKS) - 1, i);
+		must(!covey_allreduce(send, out, count, COVEY_FLOAT32, COVEY_SUM, m->group, NULL, NULL), "sum");
+		memset(send, 0xee, count * 4);
+		must(!memcmp(out, want, count * 4), "round %d: other bytes", (int)i);
+	}
+	free(own);
+	free(out);
+	free(want);
+}
+
+START_TEST(the_same_call_waits_for_closing_words_only_where_somebody_lends)
+{
+	struct covey_config config = small("lend-no-more", RANKS);
+
+	harness_threads(&config, run_no_more, NULL);
+}
+END_TEST
+
 static void run_errors(struct member *m)
 {
 	void *a = NULL, *b = NULL;
@@ -237,6 +267,7 @@ int main(void)
 	/* Two hosts: that a slot is free again comes by a socket from a third rank, which ThreadSanitizer does not see. */
 	tcase_add_loop_test(tc, inputs_are_read_where_they_stand_and_not_after_the_call, 0, UNDER_TSAN ? 2 : 3);
 	tcase_add_test(tc, results_in_place_do_not_stand_over_what_others_read);
+	tcase_add_test(tc, the_same_call_waits_for_closing_words_only_where_somebody_lends);
 	tcase_add_test(tc, memory_is_given_and_taken_back);
 	tcase_add_test(tc, the_same_call_is_planned_anew_when_the_group_has_grown);
 	suite_add_tcase(suite, tc);
