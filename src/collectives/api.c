@@ -143,10 +143,14 @@ static int gpu_kind(const struct cvy_op_kind *kind)
 		const struct cvy_op_kind *kind;
 		int gpu;
 	} kinds[] = {
-		{ &cvy_op_allreduce, CVY_GPU_ALLREDUCE },	    { &cvy_op_allgather, CVY_GPU_ALLGATHER },
-		{ &cvy_op_reduce_scatter, CVY_GPU_REDUCE_SCATTER }, { &cvy_op_alltoall, CVY_GPU_ALLTOALL },
-		{ &cvy_op_broadcast, CVY_GPU_BROADCAST },	    { &cvy_op_reduce, CVY_GPU_REDUCE },
-		{ &cvy_op_gather, CVY_GPU_GATHER },		    { &cvy_op_scatter, CVY_GPU_SCATTER },
+		{ &cvy_op_allreduce, CVY_GPU_ALLREDUCE },
+		{ &cvy_op_allgather, CVY_GPU_ALLGATHER },
+		{ &cvy_op_reduce_scatter, CVY_GPU_REDUCE_SCATTER },
+		{ &cvy_op_alltoall, CVY_GPU_ALLTOALL },
+		{ &cvy_op_broadcast, CVY_GPU_BROADCAST },
+		{ &cvy_op_reduce, CVY_GPU_REDUCE },
+		{ &cvy_op_gather, CVY_GPU_GATHER },
+		{ &cvy_op_scatter, CVY_GPU_SCATTER },
 		{ &cvy_op_barrier, CVY_GPU_BARRIER },
 	};
 

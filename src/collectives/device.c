@@ -20,11 +20,11 @@
 #define PARK_MS 60000	 /* a kernel waits for a verdict */
 
 struct have {
-	uint64_t op;	 /* operations completed */
-	uint32_t fresh;	 /* has taken part in none: takes number and counts from the others */
+	uint64_t op;	  /* operations completed */
+	uint32_t fresh;	  /* has taken part in none: takes number and counts from the others */
 	uint32_t drained; /* its application waits in covey_admit and nothing is launched */
 	uint32_t spoiled; /* what is under way cannot be done again */
-	uint32_t mask;	 /* contributors until now */
+	uint32_t mask;	  /* contributors until now */
 	uint32_t count[CVY_GPU_LANES];
 };
 
@@ -62,7 +62,8 @@ struct cvy_device {
 	void *library;
 	struct cvy_gpu *gpu;
 	struct cvy_loop *loop;
-	int (*send)(void *ctx, int rank, uint64_t inc, int type, uint32_t epoch, const void *body, uint32_t bytes, int fd);
+	int (*send)(void *ctx, int rank, uint64_t inc, int type, uint32_t epoch, const void *body, uint32_t bytes,
+		    int fd);
 	void *send_ctx;
 	struct cvy_errbox *box;
 	struct cvy_sink agent;
@@ -84,7 +85,7 @@ struct cvy_device {
 	struct cvy_view *view;		  /* last learned */
 	uint32_t removed;		  /* since the device was last thawed */
 	int reconciled;
-	uint32_t wanted;		  /* removed whose packets have not come yet */
+	uint32_t wanted; /* removed whose packets have not come yet */
 	struct cvy_gpu_lane lanes[CVY_GPU_LANES];
 	struct cvy_gpu_verdict verdict;
 	uint64_t fresh_op;
@@ -135,7 +136,8 @@ static void *open_library(char *why, size_t bytes)
 /* The launchers' word for "the n-th process of this host". */
 static const char *local_rank(void)
 {
-	static const char *const names[] = { "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID" };
+	static const char *const names[] = { "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID",
+					     "SLURM_LOCALID" };
 	const char *text = NULL;
 
 	for (size_t i = 0; !text && i < sizeof(names) / sizeof(names[0]); i++)
@@ -160,7 +162,8 @@ static int device_number(const struct cvy_device_args *args, int *number)
 				"device: local needs LOCAL_RANK or the like from a launcher; or name a number");
 	n = strtol(text, &end, 10);
 	if (end == text || *end || n < 0 || n > 1023)
-		return cvy_fail(args->box, COVEY_ERR_INVAL, -1, 0, "device: %s is neither a number nor local nor none", text);
+		return cvy_fail(args->box, COVEY_ERR_INVAL, -1, 0, "device: %s is neither a number nor local nor none",
+				text);
 	*number = (int)n;
 	return 0;
 }
@@ -540,10 +543,11 @@ static void reconcile(struct cvy_device *d)
 	d->fresh_op = base;
 	d->verdict = (struct cvy_gpu_verdict){ d->view->epoch, 0, base, d->removed, 0 };
 	for (int i = 0; i < CVY_GPU_LANES; i++) {
-		uint32_t count = d->begin_fresh && holder >= 0 ? d->peer[holder].have.count[i] : d->counters.lane[i].count;
+		uint32_t count =
+			d->begin_fresh && holder >= 0 ? d->peer[holder].have.count[i] : d->counters.lane[i].count;
 
-		d->lanes[i] =
-			(struct cvy_gpu_lane){ count, d->view->epoch, mask, fail, generations(d, 0), generations(d, 1) };
+		d->lanes[i] = (struct cvy_gpu_lane){ count, d->view->epoch,    mask,
+						     fail,  generations(d, 0), generations(d, 1) };
 	}
 	d->reconciled = 1;
 	if (lags(d, base))
@@ -672,8 +676,8 @@ void cvy_device_look(struct cvy_device *d)
 		if (late == d->late_told[r])
 			continue;
 		d->late_told[r] = late;
-		cvy_info("device", "operation %llu has waited %d ms for rank %d, epoch %u", (unsigned long long)(late - 1),
-			 LATE_MS, r, d->epoch);
+		cvy_info("device", "operation %llu has waited %d ms for rank %d, epoch %u",
+			 (unsigned long long)(late - 1), LATE_MS, r, d->epoch);
 	}
 }
 
@@ -785,7 +789,9 @@ int cvy_device_run(struct cvy_device *d, struct cvy_gpu_call *call, struct CUstr
 static void want_change(void *ctx, void *arg)
 {
 	struct cvy_device *d = ctx;
-	struct cvy_event ev = { .kind = CVY_EV_WANT_CHANGE, .rank = -1, .epoch = d->epoch, .text = "devices take a rank in" };
+	struct cvy_event ev = {
+		.kind = CVY_EV_WANT_CHANGE, .rank = -1, .epoch = d->epoch, .text = "devices take a rank in"
+	};
 
 	(void)arg;
 	if (!d->frozen && !d->freezing)
@@ -812,7 +818,8 @@ int cvy_device_admit(struct cvy_device *d, const struct covey_mask *outcome, int
 		err = __atomic_load_n(&d->ended, __ATOMIC_ACQUIRE);
 		if (err || (joiner ? mask != 0 : !lacking))
 			break;
-		if (i % CHANGE_LOOKS == CHANGE_LOOKS / 2) /* the change that made them voters came before all had drained */
+		if (i % CHANGE_LOOKS ==
+		    CHANGE_LOOKS / 2) /* the change that made them voters came before all had drained */
 			cvy_loop_post(d->loop, want_change, d, NULL);
 		nanosleep(&nap, NULL);
 	}

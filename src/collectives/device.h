@@ -23,7 +23,8 @@ struct cvy_device_args {
 	struct cvy_errbox *box;
 	struct cvy_sink sink; /* of the agent: what is not for the device goes on there */
 	/* A message to a member; @fd: -1 or a descriptor that goes along (UNSUPPORTED: the member is on another host). */
-	int (*send)(void *ctx, int rank, uint64_t inc, int type, uint32_t epoch, const void *body, uint32_t bytes, int fd);
+	int (*send)(void *ctx, int rank, uint64_t inc, int type, uint32_t epoch, const void *body, uint32_t bytes,
+		    int fd);
 	void *send_ctx;
 };
 

@@ -47,7 +47,8 @@ static int seam_send(void *ctx, int rank, uint64_t inc, int type, uint32_t epoch
 	return cvy_mesh_send(((struct covey_group *)ctx)->mesh, rank, inc, type, epoch, body, bytes);
 }
 
-int cvy_handle_send(void *ctx, int rank, uint64_t inc, int type, uint32_t epoch, const void *body, uint32_t bytes, int fd)
+int cvy_handle_send(void *ctx, int rank, uint64_t inc, int type, uint32_t epoch, const void *body, uint32_t bytes,
+		    int fd)
 {
 	struct covey_group *group = ctx;
 

@@ -24,8 +24,9 @@ struct cvy_step {
 	uint64_t base;	/* first word of the tile */
 };
 
-static __device__ __forceinline__ struct cvy_step cvy_step_of(const struct cvy_gpu_call *c, const struct cvy_lane_run *r,
-							   int step, uint64_t tile_words)
+static __device__ __forceinline__ struct cvy_step cvy_step_of(const struct cvy_gpu_call *c,
+							      const struct cvy_lane_run *r, int step,
+							      uint64_t tile_words)
 {
 	struct cvy_step s;
 
@@ -42,8 +43,8 @@ static __device__ __forceinline__ int cvy_first_step(const struct cvy_lane_run *
 
 /* Packet @row of this thread: its place in the tile. 0: the warp has nothing there. */
 template <int PACKET>
-static __device__ __forceinline__ int cvy_packet(const struct cvy_step *s, int row, uint64_t words, int *u, uint64_t *word,
-						 int *n)
+static __device__ __forceinline__ int cvy_packet(const struct cvy_step *s, int row, uint64_t words, int *u,
+						 uint64_t *word, int *n)
 {
 	*u = row * (int)blockDim.x + (int)threadIdx.x;
 	if (s->base + cvy_warp_word<PACKET>(*u) >= words)
@@ -76,8 +77,8 @@ static __device__ __forceinline__ uint8_t *cvy_saved(const struct cvy_gpu_call *
 
 template <int PACKET>
 static __device__ __forceinline__ void cvy_own(const struct cvy_gpu_call *c, const struct cvy_lane_run *r,
-					       const struct cvy_step *s, int u,
-					       const uint8_t *send, uint64_t word, uint64_t v[2])
+					       const struct cvy_step *s, int u, const uint8_t *send, uint64_t word,
+					       uint64_t v[2])
 {
 	if (r->mode != CVY_RUN && c->in_place)
 		cvy_load_packet(cvy_saved(c, r, s, u), v);
@@ -99,8 +100,8 @@ static __device__ __forceinline__ int cvy_next(uint32_t mask, int rank)
  */
 template <int PACKET, typename EACH>
 static __device__ __forceinline__ int cvy_each_source(const struct cvy_gpu_call *c, struct cvy_lane_run *r,
-						      const struct cvy_step *s, int round, int u,
-						      uint32_t sources, const uint64_t own[2], EACH each)
+						      const struct cvy_step *s, int round, int u, uint32_t sources,
+						      const uint64_t own[2], EACH each)
 {
 	int rank = 0;
 
@@ -134,8 +135,8 @@ static __device__ __forceinline__ int cvy_each_source(const struct cvy_gpu_call 
 
 template <int PACKET>
 static __device__ __forceinline__ void cvy_push_to(const struct cvy_gpu_call *c, const struct cvy_lane_run *r,
-						   const struct cvy_step *s, int round, int u,
-						   int rank, const uint64_t v[2])
+						   const struct cvy_step *s, int round, int u, int rank,
+						   const uint64_t v[2])
 {
 	cvy_push<PACKET>(cvy_to(c, r, rank) + cvy_gpu_slot_at(round, r->index, s->count), u, v, s->tag);
 }
@@ -173,9 +174,12 @@ template <typename T, int PACKET> struct cvy_fold {
 
 /* Ranks of a mask but this one, beginning after it: not all push to the same peer at once. */
 #define CVY_EACH_PEER(p, mask, self) \
-	_Pragma("unroll 1") for (uint32_t p##_left = __funnelshift_r((mask) & ~(1u << (self)), (mask) & ~(1u << (self)), (self)), p; \
-	     p##_left && (p = ((uint32_t)__ffs((int)p##_left) - 1 + (uint32_t)(self)) % CVY_GPU_RANKS, 1); \
-	     p##_left &= p##_left - 1)
+	_Pragma("unroll 1") for (uint32_t p##_left = \
+					 __funnelshift_r((mask) & ~(1u << (self)), (mask) & ~(1u << (self)), (self)), \
+				 p; \
+				 p##_left && \
+				 (p = ((uint32_t)__ffs((int)p##_left) - 1 + (uint32_t)(self)) % CVY_GPU_RANKS, 1); \
+				 p##_left &= p##_left - 1)
 
 /* ---- allreduce, reduce: everyone's input to everyone ---- */
 
@@ -222,8 +226,8 @@ template <typename T, int PACKET, int ROWS> struct cvy_body_allreduce {
 			if (r->mode != CVY_COMPLETE)
 				cvy_push_own<PACKET, ROWS>(c, r, &s, words);
 #pragma unroll 1
-	#pragma unroll 1
-		for (int row = 0; row < cvy_rows<ROWS>(c); row++) {
+#pragma unroll 1
+			for (int row = 0; row < cvy_rows<ROWS>(c); row++) {
 				cvy_fold<T, PACKET> fold;
 
 				if (!cvy_packet<PACKET>(&s, row, words, &u, &word, &nw))
@@ -301,15 +305,16 @@ template <typename T, int PACKET, int ROWS> struct cvy_body_two_shot {
 				cvy_push_to<PACKET>(c, r, &s, 1, u, p, out);
 			}
 #pragma unroll 1
-	#pragma unroll 1
-		for (int row = 0; row < cvy_rows<ROWS>(c); row++) {
+#pragma unroll 1
+			for (int row = 0; row < cvy_rows<ROWS>(c); row++) {
 				if (!cvy_packet<PACKET>(&s, row, words, &u, &word, &nw))
 					break;
 				if (cvy_each_source<PACKET>(c, r, &s, 1, u, r->lane.mask & ~(1u << c->rank), own,
-					    [&](int rank, const uint64_t *v) {
-						    shard_set(c, __popc(r->lane.mask & ((1u << rank) - 1)), words, word,
-							      nw, v);
-					    }))
+							    [&](int rank, const uint64_t *v) {
+								    shard_set(c,
+									      __popc(r->lane.mask & ((1u << rank) - 1)),
+									      words, word, nw, v);
+							    }))
 					return 1;
 			}
 		}
@@ -340,7 +345,8 @@ template <typename T, int PACKET, int ROWS> struct cvy_body_two_shot {
 /* ---- blocks to everyone: allgather sends its one block to all, alltoall and reduce_scatter a block to each ---- */
 
 /* Blocks of ranks that do not contribute are zero; of ranks past the buffers (the group has grown since) nothing is kept. */
-static __device__ __forceinline__ void cvy_zero_blocks(const struct cvy_gpu_call *c, uint32_t absent, uint64_t word, int n)
+static __device__ __forceinline__ void cvy_zero_blocks(const struct cvy_gpu_call *c, uint32_t absent, uint64_t word,
+						       int n)
 {
 	const uint64_t zero[2] = { 0, 0 };
 
@@ -356,7 +362,8 @@ template <int PACKET, int ROWS> struct cvy_body_blocks {
 		return c->steps;
 	}
 
-	static __device__ __forceinline__ void block(const struct cvy_gpu_call *c, int rank, uint64_t word, uint64_t v[2])
+	static __device__ __forceinline__ void block(const struct cvy_gpu_call *c, int rank, uint64_t word,
+						     uint64_t v[2])
 	{
 		size_t at = c->kind == CVY_GPU_ALLTOALL && rank < c->size ? (size_t)rank * c->bytes : 0;
 
@@ -366,7 +373,8 @@ template <int PACKET, int ROWS> struct cvy_body_blocks {
 	static __device__ __forceinline__ int run(const struct cvy_gpu_call *c, struct cvy_lane_run *r)
 	{
 		uint64_t tile = cvy_tile_words<PACKET>(cvy_rows<ROWS>(c) * (int)blockDim.x), words = (c->bytes + 7) / 8;
-		uint32_t sources = r->lane.mask & ~(r->mode == CVY_COMPLETE ? r->gone & -(uint32_t)cvy_gpu_is_private(c->kind) : 0);
+		uint32_t sources = r->lane.mask &
+				   ~(r->mode == CVY_COMPLETE ? r->gone & -(uint32_t)cvy_gpu_is_private(c->kind) : 0);
 
 #pragma unroll 1
 		for (int step = cvy_first_step(r); step < r->steps; step++) {
@@ -385,15 +393,17 @@ template <int PACKET, int ROWS> struct cvy_body_blocks {
 				}
 			}
 #pragma unroll 1
-	#pragma unroll 1
-		for (int row = 0; row < cvy_rows<ROWS>(c); row++) {
+#pragma unroll 1
+			for (int row = 0; row < cvy_rows<ROWS>(c); row++) {
 				if (!cvy_packet<PACKET>(&s, row, words, &u, &word, &nw))
 					break;
 				block(c, c->rank, word, own);
-				if (cvy_each_source<PACKET>(c, r, &s, 0, u, sources, own, [&](int rank, const uint64_t *v) {
-					    if (rank < c->size)
-						    cvy_set(c->recv + (size_t)rank * c->bytes, word, nw, c->bytes, v);
-				    }))
+				if (cvy_each_source<PACKET>(c, r, &s, 0, u, sources, own,
+							    [&](int rank, const uint64_t *v) {
+								    if (rank < c->size)
+									    cvy_set(c->recv + (size_t)rank * c->bytes,
+										    word, nw, c->bytes, v);
+							    }))
 					return 1;
 				cvy_zero_blocks(c, ~sources, word, nw);
 			}
@@ -404,7 +414,8 @@ template <int PACKET, int ROWS> struct cvy_body_blocks {
 	}
 
 	/* What came of a source before it was removed is not kept either: its block is not valid as a whole. */
-	static __device__ __noinline__ void zero_earlier(const struct cvy_gpu_call *c, struct cvy_lane_run r, uint64_t tile, uint64_t words, uint32_t absent)
+	static __device__ __noinline__ void zero_earlier(const struct cvy_gpu_call *c, struct cvy_lane_run r,
+							 uint64_t tile, uint64_t words, uint32_t absent)
 	{
 		for (int lane = 0; lane < c->lanes; lane++) {
 			struct cvy_lane_run other = r;
@@ -433,7 +444,8 @@ template <typename T, int PACKET, int ROWS> struct cvy_body_reduce_scatter {
 	static __device__ __forceinline__ int run(const struct cvy_gpu_call *c, struct cvy_lane_run *r)
 	{
 		uint64_t tile = cvy_tile_words<PACKET>(cvy_rows<ROWS>(c) * (int)blockDim.x), words = (c->bytes + 7) / 8;
-		uint32_t sources = r->lane.mask & ~(r->mode == CVY_COMPLETE ? r->gone : 0); /* LOST if that is not all */
+		uint32_t sources =
+			r->lane.mask & ~(r->mode == CVY_COMPLETE ? r->gone : 0); /* LOST if that is not all */
 		int n = __popc(r->lane.mask);
 
 #pragma unroll 1
@@ -459,8 +471,8 @@ template <typename T, int PACKET, int ROWS> struct cvy_body_reduce_scatter {
 				}
 			}
 #pragma unroll 1
-	#pragma unroll 1
-		for (int row = 0; row < cvy_rows<ROWS>(c); row++) {
+#pragma unroll 1
+			for (int row = 0; row < cvy_rows<ROWS>(c); row++) {
 				cvy_fold<T, PACKET> fold;
 
 				if (!cvy_packet<PACKET>(&s, row, words, &u, &word, &nw))
@@ -481,7 +493,7 @@ template <typename T, int PACKET, int ROWS> struct cvy_body_reduce_scatter {
 
 /* One thread per rank tells it that this rank has entered the step, and waits for its word. 1: stopped. All threads. */
 static __device__ __forceinline__ int cvy_signals(const struct cvy_gpu_call *c, struct cvy_lane_run *r,
-						   const struct cvy_step *s)
+						  const struct cvy_step *s)
 {
 	int p = (int)threadIdx.x, stopped = 0;
 

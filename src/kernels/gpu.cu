@@ -336,8 +336,8 @@ static int gpu_launch(struct cvy_gpu *gpu, struct cvy_gpu_call *call, struct CUs
 	call->late_cycles = gpu->late_cycles;
 	call->park_cycles = gpu->park_cycles;
 	err = check(gpu,
-		    cudaLaunchKernel(cvy_gpu_kernel(call), dim3((unsigned)call->lanes), dim3((unsigned)call->threads), args,
-				     0, stream),
+		    cudaLaunchKernel(cvy_gpu_kernel(call), dim3((unsigned)call->lanes), dim3((unsigned)call->threads),
+				     args, 0, stream),
 		    "launching an operation");
 	if (was != gpu->device)
 		cudaSetDevice(was);
@@ -404,7 +404,8 @@ static int allocate(struct cvy_gpu *gpu)
 		err = check(gpu, cudaHostAlloc((void **)&gpu->mailbox, sizeof(*gpu->mailbox), cudaHostAllocMapped),
 			    "the mailbox");
 	if (!err)
-		err = check(gpu, cudaHostGetDevicePointer((void **)&gpu->mailbox_device, gpu->mailbox, 0), "the mailbox");
+		err = check(gpu, cudaHostGetDevicePointer((void **)&gpu->mailbox_device, gpu->mailbox, 0),
+			    "the mailbox");
 	if (!err)
 		err = check(gpu, cudaHostAlloc((void **)&gpu->stage, STAGE_BYTES, 0), "pinned memory");
 	if (err)
@@ -498,7 +499,7 @@ static int gpu_open(int device, int late_ms, int park_ms, struct cvy_gpu **out, 
 }
 
 extern "C" __attribute__((visibility("default"))) const struct cvy_gpu_ops cvy_gpu_ops = {
-	CVY_GPU_ABI, gpu_open,	  gpu_close, gpu_why,	  gpu_describe, gpu_chunk,	 gpu_unchunk, gpu_attach,     gpu_detach,
-	gpu_gate,    gpu_counters, gpu_words, gpu_read,	  gpu_write,	gpu_mailbox,	 gpu_is_device, gpu_launch,
-	gpu_synchronise, gpu_status, gpu_status_read,
+	CVY_GPU_ABI, gpu_open,	    gpu_close,	gpu_why,	 gpu_describe, gpu_chunk,	gpu_unchunk,
+	gpu_attach,  gpu_detach,    gpu_gate,	gpu_counters,	 gpu_words,    gpu_read,	gpu_write,
+	gpu_mailbox, gpu_is_device, gpu_launch, gpu_synchronise, gpu_status,   gpu_status_read,
 };

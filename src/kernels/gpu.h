@@ -57,7 +57,7 @@ struct cvy_gpu_ops {
 	int (*is_device)(const void *at);
 	/* Fills the fields of @call that the device knows (control, chunks, bounds) and launches it. */
 	int (*launch)(struct cvy_gpu *gpu, struct cvy_gpu_call *call, struct CUstream_st *stream);
-	int (*synchronise)(struct cvy_gpu *gpu);	    /* until all that was launched has ended */
+	int (*synchronise)(struct cvy_gpu *gpu);		     /* until all that was launched has ended */
 	const struct cvy_gpu_status *(*status)(struct cvy_gpu *gpu); /* device address */
 	int (*status_read)(struct cvy_gpu *gpu, struct cvy_gpu_status *to);
 };

@@ -56,7 +56,7 @@ static __device__ __forceinline__ uint8_t *cvy_chunk(uint8_t *base, uint64_t gen
 
 /* Chunk that @rank pushes into here; chunk there that this rank pushes into. */
 static __device__ __forceinline__ const uint8_t *cvy_from(const struct cvy_gpu_call *c, const struct cvy_lane_run *r,
-							   int rank)
+							  int rank)
 {
 	return cvy_chunk(c->in, r->lane.in, rank);
 }
@@ -171,7 +171,7 @@ static __device__ __noinline__ int cvy_next_lane(const struct cvy_gpu_call *c, s
  */
 template <typename BODY>
 static __device__ __noinline__ int cvy_decided(const struct cvy_gpu_call *c, struct cvy_lane_run *r, uint64_t op,
-					      int *next)
+					       int *next)
 {
 	__shared__ struct cvy_gpu_verdict verdict;
 	__shared__ int late;
@@ -201,7 +201,8 @@ static __device__ __noinline__ int cvy_decided(const struct cvy_gpu_call *c, str
 }
 
 template <typename BODY>
-static __global__ void __launch_bounds__(CVY_GPU_THREADS) cvy_operation(const __grid_constant__ struct cvy_gpu_call call)
+static __global__ void __launch_bounds__(CVY_GPU_THREADS)
+	cvy_operation(const __grid_constant__ struct cvy_gpu_call call)
 {
 	struct cvy_gpu_control *control = call.control;
 	unsigned quanta = CVY_GPU_QUANTA / (unsigned)call.lanes, gate;

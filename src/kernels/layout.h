@@ -20,16 +20,16 @@
 #define CVY_GPU_BOTH
 #endif
 
-#define CVY_GPU_RANKS 32	 /* a mask is one 32-bit word; ranks of a group with devices are below */
-#define CVY_GPU_LANES 128	 /* at most, of one operation */
-#define CVY_GPU_QUANTA 128	 /* what one operation adds to entered and finished */
-#define CVY_GPU_GENERATIONS 4	 /* mappings of a chunk that may exist at a time; 2 bits each in a lane's words */
-#define CVY_GPU_ROWS 4		 /* packets that one thread has under way in a step */
-#define CVY_GPU_THREADS 512	 /* of a CTA, at most */
+#define CVY_GPU_RANKS 32      /* a mask is one 32-bit word; ranks of a group with devices are below */
+#define CVY_GPU_LANES 128     /* at most, of one operation */
+#define CVY_GPU_QUANTA 128    /* what one operation adds to entered and finished */
+#define CVY_GPU_GENERATIONS 4 /* mappings of a chunk that may exist at a time; 2 bits each in a lane's words */
+#define CVY_GPU_ROWS 4	      /* packets that one thread has under way in a step */
+#define CVY_GPU_THREADS 512   /* of a CTA, at most */
 #define CVY_GPU_PACKET 16
 #define CVY_GPU_SLOT ((size_t)CVY_GPU_ROWS * CVY_GPU_THREADS * CVY_GPU_PACKET)
-#define CVY_GPU_PARITIES 2	 /* slots of a lane and round: step k uses k % 2 */
-#define CVY_GPU_ROUNDS 2	 /* inputs, and results of the two-shot form */
+#define CVY_GPU_PARITIES 2 /* slots of a lane and round: step k uses k % 2 */
+#define CVY_GPU_ROUNDS 2   /* inputs, and results of the two-shot form */
 
 /*
  * A chunk: what one source pushes to one rank. [round][lane][parity] slots, then [lane][parity] signals, one sector each.
@@ -47,8 +47,7 @@ CVY_GPU_BOTH static inline size_t cvy_gpu_slot_at(int round, int lane, uint32_t 
 
 CVY_GPU_BOTH static inline size_t cvy_gpu_signal_at(int lane, uint32_t count)
 {
-	return CVY_GPU_SIGNALS +
-	       ((size_t)lane * CVY_GPU_PARITIES + count % CVY_GPU_PARITIES) * CVY_GPU_SIGNAL_BYTES;
+	return CVY_GPU_SIGNALS + ((size_t)lane * CVY_GPU_PARITIES + count % CVY_GPU_PARITIES) * CVY_GPU_SIGNAL_BYTES;
 }
 
 /* Of what a lane sends in step `count`, in every packet. Never 0: epochs begin at 1. */
@@ -61,16 +60,16 @@ CVY_GPU_BOTH static inline size_t cvy_gpu_signal_at(int lane, uint32_t count)
  */
 #define CVY_GPU_GATE_SHIFT 56
 #define CVY_GPU_COUNT_MASK (((uint64_t)1 << CVY_GPU_GATE_SHIFT) - 1)
-#define CVY_GPU_GATE_OPEN(epoch) ((uint8_t)(((epoch) & 0x7f) << 1))
+#define CVY_GPU_GATE_OPEN(epoch) ((uint8_t)(((epoch)&0x7f) << 1))
 #define CVY_GPU_GATE_CLOSED(epoch) ((uint8_t)(CVY_GPU_GATE_OPEN(epoch) | 1))
 
 /* What a lane needs to know, in one sector: read once at its start. Host writes all but count, while frozen. */
 struct cvy_gpu_lane {
-	uint32_t count;	    /* steps that this lane has done in its life */
+	uint32_t count; /* steps that this lane has done in its life */
 	uint32_t epoch;
-	uint32_t mask;	    /* contributors: admitted ranks of the view */
-	uint32_t failed;    /* low half of the operation that fails for all, plus 1; 0: none */
-	uint64_t in, out;   /* generation of each rank's chunk here, of this rank's chunk there: 2 bits each */
+	uint32_t mask;	  /* contributors: admitted ranks of the view */
+	uint32_t failed;  /* low half of the operation that fails for all, plus 1; 0: none */
+	uint64_t in, out; /* generation of each rank's chunk here, of this rank's chunk there: 2 bits each */
 };
 
 /* By what a lane was last begun anew or done: compared and swapped when it is done again, maybe by another CTA. */
@@ -78,7 +77,7 @@ struct cvy_gpu_lane {
 
 /* What a lane did last. */
 struct cvy_gpu_past {
-	uint64_t done;	  /* CVY_GPU_DONE */
+	uint64_t done; /* CVY_GPU_DONE */
 	uint64_t counted; /* high half: of the last operation whose steps are in lane.count, plus 1; low: the count before */
 } __attribute__((aligned(16)));
 
@@ -111,9 +110,9 @@ struct cvy_gpu_status {
 #define CVY_GPU_OWN_LINE __attribute__((aligned(128)))
 
 struct cvy_gpu_control {
-	uint64_t entered CVY_GPU_OWN_LINE; /* low bits; top byte: gate. Host writes the top byte alone */
+	uint64_t entered CVY_GPU_OWN_LINE;  /* low bits; top byte: gate. Host writes the top byte alone */
 	uint64_t finished CVY_GPU_OWN_LINE; /* quanta */
-	uint64_t stopped;		     /* quanta of CTAs that wait for a verdict */
+	uint64_t stopped;		    /* quanta of CTAs that wait for a verdict */
 	struct cvy_gpu_verdict verdict CVY_GPU_OWN_LINE;
 	struct cvy_gpu_parked parked CVY_GPU_OWN_LINE;
 	struct cvy_gpu_status status CVY_GPU_OWN_LINE;

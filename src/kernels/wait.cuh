@@ -92,8 +92,8 @@ static __device__ __forceinline__ int cvy_give_up(struct cvy_watch *w, int rank)
  * PAIR: the tag is the second word. LINE: the last of eight threads bears it for all, and a warp looks as one.
  */
 template <int PACKET>
-static __device__ __forceinline__ int cvy_wait_packets(const uint8_t *const at[4], const int rank[4],
-							uint64_t tag, uint64_t v[4][2], struct cvy_watch *w)
+static __device__ __forceinline__ int cvy_wait_packets(const uint8_t *const at[4], const int rank[4], uint64_t tag,
+						       uint64_t v[4][2], struct cvy_watch *w)
 {
 	int bears = PACKET == CVY_GPU_PAIR || threadIdx.x % 8 == 7;
 

@@ -94,9 +94,9 @@ static struct covey_device_outcome outcome(const char *what)
 			continue; /* who died in between, or ran ahead */
 		if (all[r].status != o.status || all[r].epoch != o.epoch || all[r].mask != o.mask) {
 			fprintf(stderr,
-				"rank %d, step %ld, %s: outcome %d epoch %u mask %llx here, %d %u %llx on rank %d\n", rank, step,
-				what, o.status, o.epoch, (unsigned long long)o.mask, all[r].status, all[r].epoch,
-				(unsigned long long)all[r].mask, r);
+				"rank %d, step %ld, %s: outcome %d epoch %u mask %llx here, %d %u %llx on rank %d\n",
+				rank, step, what, o.status, o.epoch, (unsigned long long)o.mask, all[r].status,
+				all[r].epoch, (unsigned long long)all[r].mask, r);
 			failures++;
 		}
 	}
@@ -111,8 +111,8 @@ static void expect(const char *what, size_t i, int got, int want, uint64_t mask)
 	if (got == want)
 		return;
 	if (failures++ < 10)
-		fprintf(stderr, "rank %d, step %ld, %s: element %zu is %d, not %d; contributors %llx\n", rank, step, what, i,
-			got, want, (unsigned long long)mask);
+		fprintf(stderr, "rank %d, step %ld, %s: element %zu is %d, not %d; contributors %llx\n", rank, step,
+			what, i, got, want, (unsigned long long)mask);
 }
 
 static void take(size_t count, const int *from)
@@ -182,7 +182,8 @@ static void broadcast(uint64_t members)
 	struct covey_device_outcome o;
 
 	fill(SMALL);
-	must(covey_broadcast(send, recv, SMALL, COVEY_INT32, root, group, (struct CUstream_st *)stream, NULL), "broadcast");
+	must(covey_broadcast(send, recv, SMALL, COVEY_INT32, root, group, (struct CUstream_st *)stream, NULL),
+	     "broadcast");
 	o = outcome("broadcast");
 	if (o.status)
 		return;
@@ -228,7 +229,8 @@ static void capture(void)
 
 	CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
 	for (int i = 0; i < GRAPH_OPS; i++)
-		must(covey_allreduce(send, recv, SMALL, COVEY_INT32, COVEY_SUM, group, (struct CUstream_st *)stream, NULL),
+		must(covey_allreduce(send, recv, SMALL, COVEY_INT32, COVEY_SUM, group, (struct CUstream_st *)stream,
+				     NULL),
 		     "capture");
 	CUDA(cudaStreamEndCapture(stream, &captured));
 	CUDA(cudaGraphInstantiate(&graph, captured, 0));

@@ -169,7 +169,11 @@ static double folded(int redop, uint32_t members, size_t i)
 
 		if (!(members >> r & 1))
 			continue;
-		v = !begun ? x : redop == COVEY_PROD ? v * x : redop == COVEY_MAX ? (x > v ? x : v) : redop == COVEY_MIN ? (x < v ? x : v) : v + x;
+		v = !begun		  ? x
+		    : redop == COVEY_PROD ? v * x
+		    : redop == COVEY_MAX  ? (x > v ? x : v)
+		    : redop == COVEY_MIN  ? (x < v ? x : v)
+					  : v + x;
 		begun = 1;
 		k++;
 	}
@@ -184,7 +188,9 @@ struct job {
 
 static size_t send_blocks(const struct job *j)
 {
-	return j->kind == CVY_GPU_ALLTOALL || j->kind == CVY_GPU_REDUCE_SCATTER || j->kind == CVY_GPU_SCATTER ? (size_t)n : 1;
+	return j->kind == CVY_GPU_ALLTOALL || j->kind == CVY_GPU_REDUCE_SCATTER || j->kind == CVY_GPU_SCATTER
+		       ? (size_t)n
+		       : 1;
 }
 
 static size_t recv_blocks(const struct job *j)
@@ -292,16 +298,19 @@ static void compare(const struct job *j, int r, uint32_t members, const char *wh
 		return;
 	for (size_t i = 0; i < bytes; i++) {
 		if (got[pad + i] != want[i]) {
-			fprintf(stderr, "%s: kind %d packet %d type %d op %d count %zu lanes %d x %d x %d rank %d of %x: byte %zu is %02x, not %02x\n",
-				what, j->kind, j->packet, j->dtype, j->redop, j->count, j->lanes, j->threads, j->rows, r, members, i,
-				got[pad + i], want[i]);
+			fprintf(stderr,
+				"%s: kind %d packet %d type %d op %d count %zu lanes %d x %d x %d rank %d of %x: byte "
+				"%zu is %02x, not %02x\n",
+				what, j->kind, j->packet, j->dtype, j->redop, j->count, j->lanes, j->threads, j->rows,
+				r, members, i, got[pad + i], want[i]);
 			failures++;
 			return;
 		}
 	}
 	for (size_t i = 0; i < CANARY && !j->in_place; i++) {
 		if (got[i] != 0xc5 || got[pad + bytes + i] != 0xc5) {
-			fprintf(stderr, "%s: kind %d type %d count %zu rank %d: a canary died\n", what, j->kind, j->dtype, j->count, r);
+			fprintf(stderr, "%s: kind %d type %d count %zu rank %d: a canary died\n", what, j->kind,
+				j->dtype, j->count, r);
 			failures++;
 			return;
 		}
@@ -364,7 +373,9 @@ static void open_all(void)
 static void healthy(void)
 {
 	static const size_t counts[] = { 0, 1, 7, 64, 1000, 5000, 60001 };
-	static const int types[] = { COVEY_INT8, COVEY_UINT8, COVEY_INT16, COVEY_INT32, COVEY_UINT32, COVEY_INT64, COVEY_UINT64, COVEY_FLOAT16, COVEY_BFLOAT16, COVEY_FLOAT32, COVEY_FLOAT64 };
+	static const int types[] = { COVEY_INT8,     COVEY_UINT8,   COVEY_INT16,  COVEY_INT32,
+				     COVEY_UINT32,   COVEY_INT64,   COVEY_UINT64, COVEY_FLOAT16,
+				     COVEY_BFLOAT16, COVEY_FLOAT32, COVEY_FLOAT64 };
 	static const int shapes[][3] = { { 1, 32, 1 }, { 1, 256, 4 }, { 4, 256, 2 }, { 8, 512, 1 }, { 16, 64, 4 } };
 	unsigned k = 0;
 
@@ -389,8 +400,13 @@ static void healthy(void)
 				j.threads = shape[1];
 				j.rows = shape[2];
 				j.shift = k % 7 == 0 ? 3 * elem_of(j.dtype) : 0;
-				j.root = kind == CVY_GPU_BROADCAST || kind == CVY_GPU_REDUCE || kind == CVY_GPU_GATHER || kind == CVY_GPU_SCATTER ? (int)(k % (unsigned)n) : -1;
-				j.in_place = k % 4 == 3 && (kind == CVY_GPU_ALLREDUCE || kind == CVY_GPU_ALLREDUCE_TWO_SHOT || kind == CVY_GPU_REDUCE);
+				j.root = kind == CVY_GPU_BROADCAST || kind == CVY_GPU_REDUCE ||
+							 kind == CVY_GPU_GATHER || kind == CVY_GPU_SCATTER
+						 ? (int)(k % (unsigned)n)
+						 : -1;
+				j.in_place =
+					k % 4 == 3 && (kind == CVY_GPU_ALLREDUCE ||
+						       kind == CVY_GPU_ALLREDUCE_TWO_SHOT || kind == CVY_GPU_REDUCE);
 				run(&j);
 			}
 		}
@@ -486,8 +502,8 @@ static void timed(int kind, size_t bytes, int packet, int lanes, int threads, in
 		if (round && ms < best)
 			best = ms;
 	}
-	printf("kind %d %9zu B packet %d %3d x %3d x %d: %8.2f us %8.1f GB/s\n", kind, bytes, packet, lanes, threads, rows,
-	       best * 10, (double)bytes / (best * 1e-5) / 1e9);
+	printf("kind %d %9zu B packet %d %3d x %3d x %d: %8.2f us %8.1f GB/s\n", kind, bytes, packet, lanes, threads,
+	       rows, best * 10, (double)bytes / (best * 1e-5) / 1e9);
 	fflush(stdout);
 	for (int r = 0; r < n; r++)
 		CUDA(cudaGraphExecDestroy(exec[r]));
