@@ -12,6 +12,7 @@
 #include "clock.h"
 #include "gpu.h"
 #include "log.h"
+#include "shape.h"
 
 #define FREEZE_MS 2000	 /* kernels that do not stop by then have lost their way: the rank gives up */
 #define FREEZE_SPIN_MS 2 /* of them the agent waits for at once */
@@ -747,23 +748,6 @@ int cvy_device_holds(struct cvy_device *d, const void *at)
 	return d && at && d->ops->is_device(at);
 }
 
-/* From bytes alone, alike on all ranks: lanes, threads, rows, packets. Small ones want few CTAs, large ones all. */
-static void shape(struct cvy_gpu_call *c)
-{
-	uint64_t words = (c->bytes + 7) / 8;
-	int lanes = 1;
-
-	c->packet = c->bytes <= 64 << 10 ? CVY_GPU_PAIR : CVY_GPU_LINE;
-	c->rows = c->bytes <= 256 << 10 ? 1 : c->bytes <= 1 << 20 ? 2 : CVY_GPU_ROWS;
-	c->threads = words <= 32 ? 32 : c->bytes <= 256 << 10 ? 256 : CVY_GPU_THREADS;
-	while (lanes < CVY_GPU_LANES && cvy_gpu_tile_words(c->packet, c->rows * c->threads) * (uint64_t)lanes < words)
-		lanes *= 2;
-	c->lanes = lanes;
-	if (c->kind == CVY_GPU_ALLREDUCE && c->size > 2 && c->bytes > 64 << 10 && !c->in_place)
-		c->kind = CVY_GPU_ALLREDUCE_TWO_SHOT;
-	c->steps = cvy_gpu_steps(c, words);
-}
-
 int cvy_device_run(struct cvy_device *d, struct cvy_gpu_call *call, struct CUstream_st *stream,
 		   struct covey_result *result)
 {
@@ -772,7 +756,7 @@ int cvy_device_run(struct cvy_device *d, struct cvy_gpu_call *call, struct CUstr
 	if (err)
 		return err;
 	call->rank = d->rank;
-	shape(call);
+	cvy_gpu_shape(call);
 	err = d->ops->launch(d->gpu, call, stream);
 	if (err)
 		return cvy_fail(d->box, err, d->rank, d->epoch, "%s", d->ops->why(d->gpu));

@@ -2,112 +2,11 @@
 /*
  * The kernels alone: ranks of one process, one per device (or several on one), connected by hand. Every operation
  * against an oracle on the host, with canaries around the results; then view changes made by hand: a rank that does
- * not come is removed, before, between and after what others had of it. `--time`: what an operation takes in a graph.
+ * not come is removed, before, between and after what others had of it. 
  */
-#include <cuda_runtime.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
+#include "world.cuh"
 
-#include "covey.h"
-#include "gpu.h"
-
-#define RANKS 8
-#define CANARY 64
-#define MOST ((size_t)8 << 20)
-
-extern "C" const struct cvy_gpu_ops cvy_gpu_ops;
-static const struct cvy_gpu_ops *ops = &cvy_gpu_ops;
-
-static int n, failures, checks;
-static struct rank {
-	int device;
-	struct cvy_gpu *gpu;
-	cudaStream_t stream;
-	uint8_t *send, *recv, *host, *out;
-	uint64_t in, outgen;
-} ranks[RANKS];
-static uint32_t epoch, mask;
-
-#define CUDA(call) \
-	do { \
-		cudaError_t got_ = (call); \
-		if (got_ != cudaSuccess) { \
-			fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(got_)); \
-			exit(1); \
-		} \
-	} while (0)
-
-#define OK(gpu, call) \
-	do { \
-		int err_ = (call); \
-		if (err_) { \
-			fprintf(stderr, "%s:%d: %s: %d: %s\n", __FILE__, __LINE__, #call, err_, ops->why(gpu)); \
-			exit(1); \
-		} \
-	} while (0)
-
-static void connect_pair(int from, int to, int generation)
-{
-	int fd;
-
-	OK(ranks[to].gpu, ops->chunk(ranks[to].gpu, from, generation, &fd));
-	OK(ranks[from].gpu, ops->attach(ranks[from].gpu, to, generation, fd));
-	close(fd);
-	ranks[to].in = (ranks[to].in & ~(3ull << (2 * from))) | (uint64_t)generation << (2 * from);
-	ranks[from].outgen = (ranks[from].outgen & ~(3ull << (2 * to))) | (uint64_t)generation << (2 * to);
-}
-
-static void freeze(int r)
-{
-	struct cvy_gpu_counters c;
-
-	OK(ranks[r].gpu, ops->gate(ranks[r].gpu, CVY_GPU_GATE_CLOSED(epoch)));
-	do
-		OK(ranks[r].gpu, ops->counters(ranks[r].gpu, &c, 0));
-	while (c.finished + c.stopped != c.entered);
-}
-
-static uint64_t finished(int r)
-{
-	struct cvy_gpu_counters c;
-
-	OK(ranks[r].gpu, ops->counters(ranks[r].gpu, &c, 0));
-	return c.finished / CVY_GPU_QUANTA;
-}
-
-/* The next view of @members at @base, for rank @r. */
-static void thaw(int r, uint32_t members, uint64_t base, uint32_t gone)
-{
-	struct cvy_gpu_counters c;
-	struct cvy_gpu_verdict v = { epoch, 0, base, gone, 0 };
-
-	OK(ranks[r].gpu, ops->counters(ranks[r].gpu, &c, 1));
-	for (int i = 0; i < CVY_GPU_LANES; i++)
-		c.lane[i] = { c.lane[i].count, epoch, members, 0, ranks[r].in, ranks[r].outgen };
-	OK(ranks[r].gpu, ops->words(ranks[r].gpu, c.lane, NULL, &v));
-	OK(ranks[r].gpu, ops->gate(ranks[r].gpu, CVY_GPU_GATE_OPEN(epoch)));
-}
-
-static size_t elem_of(int dtype)
-{
-	switch (dtype) {
-	case COVEY_INT8:
-	case COVEY_UINT8:
-		return 1;
-	case COVEY_INT16:
-	case COVEY_FLOAT16:
-	case COVEY_BFLOAT16:
-		return 2;
-	case COVEY_INT64:
-	case COVEY_UINT64:
-	case COVEY_FLOAT64:
-		return 8;
-	default:
-		return 4;
-	}
-}
+static int failures, checks;
 
 /* Small whole numbers: sums and products of all ranks are exact in every type. */
 static int number(int rank, size_t i)
@@ -180,29 +79,6 @@ static double folded(int redop, uint32_t members, size_t i)
 	return redop == COVEY_AVG ? v / k : v;
 }
 
-struct job {
-	int kind, packet, dtype, redop, root, lanes, threads, rows, in_place;
-	size_t count; /* elements of a block */
-	size_t shift; /* bytes that buffers are off alignment */
-};
-
-static size_t send_blocks(const struct job *j)
-{
-	return j->kind == CVY_GPU_ALLTOALL || j->kind == CVY_GPU_REDUCE_SCATTER || j->kind == CVY_GPU_SCATTER
-		       ? (size_t)n
-		       : 1;
-}
-
-static size_t recv_blocks(const struct job *j)
-{
-	return j->kind == CVY_GPU_ALLTOALL || j->kind == CVY_GPU_ALLGATHER || j->kind == CVY_GPU_GATHER ? (size_t)n : 1;
-}
-
-static uint8_t *recv_at(const struct job *j, int r)
-{
-	return j->in_place ? ranks[r].send + CANARY + j->shift : ranks[r].recv + CANARY + j->shift;
-}
-
 static void prepare(const struct job *j, int r)
 {
 	size_t elem = elem_of(j->dtype), total = send_blocks(j) * j->count;
@@ -214,29 +90,6 @@ static void prepare(const struct job *j, int r)
 	CUDA(cudaMemset(ranks[r].send, 0xc5, MOST));
 	CUDA(cudaMemcpy(ranks[r].send + CANARY + j->shift, ranks[r].host, total * elem, cudaMemcpyHostToDevice));
 	CUDA(cudaDeviceSynchronize());
-}
-
-static void launch(const struct job *j, int r)
-{
-	struct cvy_gpu_call call = {};
-
-	call.send = ranks[r].send + CANARY + j->shift;
-	call.recv = recv_at(j, r);
-	call.bytes = j->count * elem_of(j->dtype);
-	call.kind = j->kind;
-	call.packet = j->packet;
-	call.dtype = j->dtype;
-	call.redop = j->redop;
-	call.root = j->root;
-	call.size = n;
-	call.lanes = j->lanes;
-	call.threads = j->threads;
-	call.rows = j->rows;
-	call.in_place = j->in_place;
-	call.rank = r;
-	call.steps = cvy_gpu_steps(&call, (call.bytes + 7) / 8);
-	CUDA(cudaSetDevice(ranks[r].device));
-	OK(ranks[r].gpu, ops->launch(ranks[r].gpu, &call, (struct CUstream_st *)ranks[r].stream));
 }
 
 static void expect(const struct job *j, int r, uint32_t members, uint8_t *want)
@@ -317,14 +170,6 @@ static void compare(const struct job *j, int r, uint32_t members, const char *wh
 	}
 }
 
-static void synchronise(void)
-{
-	for (int r = 0; r < n; r++) {
-		CUDA(cudaSetDevice(ranks[r].device));
-		CUDA(cudaStreamSynchronize(ranks[r].stream));
-	}
-}
-
 static void run(const struct job *j)
 {
 	for (int r = 0; r < n; r++)
@@ -334,40 +179,6 @@ static void run(const struct job *j)
 	synchronise();
 	for (int r = 0; r < n; r++)
 		compare(j, r, mask, "healthy");
-}
-
-static void open_all(void)
-{
-	int devices;
-
-	CUDA(cudaGetDeviceCount(&devices));
-	for (int r = 0; r < n; r++) {
-		char why[240];
-
-		ranks[r].device = r % devices;
-		if (ops->open(ranks[r].device, 1000, 60000, &ranks[r].gpu, why, sizeof(why))) {
-			fprintf(stderr, "%s\n", why);
-			exit(1);
-		}
-		printf("# rank %d: %s\n", r, ops->describe(ranks[r].gpu));
-		CUDA(cudaSetDevice(ranks[r].device));
-		CUDA(cudaStreamCreateWithFlags(&ranks[r].stream, cudaStreamNonBlocking));
-		CUDA(cudaMalloc(&ranks[r].send, MOST));
-		CUDA(cudaMalloc(&ranks[r].recv, MOST));
-		ranks[r].host = (uint8_t *)malloc(MOST);
-		ranks[r].out = (uint8_t *)malloc(MOST);
-		for (int p = 0; p < devices; p++)
-			if (p != ranks[r].device)
-				cudaDeviceEnablePeerAccess(p, 0);
-	}
-	for (int a = 0; a < n; a++)
-		for (int b = 0; b < n; b++)
-			if (a != b)
-				connect_pair(a, b, 0);
-	epoch = 1;
-	mask = (1u << n) - 1;
-	for (int r = 0; r < n; r++)
-		thaw(r, mask, 0, 0);
 }
 
 static void healthy(void)
@@ -469,105 +280,26 @@ static void removed(int kind, size_t count, int packet, int in_place)
 	run(&j);
 }
 
-static void timed(int kind, size_t bytes, int packet, int lanes, int threads, int rows)
-{
-	struct job j = { kind, packet, COVEY_FLOAT32, COVEY_SUM, -1, lanes, threads, rows, 0, bytes / 4, 0 };
-	cudaGraphExec_t exec[RANKS];
-	cudaEvent_t begin, end;
-	float best = 1e9f, ms;
-
-	for (int r = 0; r < n; r++) {
-		cudaGraph_t graph;
-
-		CUDA(cudaSetDevice(ranks[r].device));
-		CUDA(cudaStreamBeginCapture(ranks[r].stream, cudaStreamCaptureModeThreadLocal));
-		for (int i = 0; i < 100; i++)
-			launch(&j, r);
-		CUDA(cudaStreamEndCapture(ranks[r].stream, &graph));
-		CUDA(cudaGraphInstantiate(&exec[r], graph, 0));
-	}
-	CUDA(cudaSetDevice(ranks[0].device));
-	CUDA(cudaEventCreate(&begin));
-	CUDA(cudaEventCreate(&end));
-	for (int round = 0; round < 8; round++) {
-		for (int r = n - 1; r >= 0; r--) {
-			CUDA(cudaSetDevice(ranks[r].device));
-			if (!r)
-				CUDA(cudaEventRecord(begin, ranks[0].stream));
-			CUDA(cudaGraphLaunch(exec[r], ranks[r].stream));
-		}
-		CUDA(cudaEventRecord(end, ranks[0].stream));
-		synchronise();
-		CUDA(cudaEventElapsedTime(&ms, begin, end));
-		if (round && ms < best)
-			best = ms;
-	}
-	printf("kind %d %9zu B packet %d %3d x %3d x %d: %8.2f us %8.1f GB/s\n", kind, bytes, packet, lanes, threads,
-	       rows, best * 10, (double)bytes / (best * 1e-5) / 1e9);
-	fflush(stdout);
-	for (int r = 0; r < n; r++)
-		CUDA(cudaGraphExecDestroy(exec[r]));
-}
-
-static void times(void)
-{
-	timed(CVY_GPU_BARRIER, 0, 0, 1, 32, 1);
-	for (int two = 0; two < 2; two++)
-		for (int packet = 0; packet < 2; packet++) {
-			timed(two, 8, packet, 1, 32, 1);
-			timed(two, 256, packet, 1, 32, 1);
-			timed(two, 2048, packet, 1, 256, 1);
-			timed(two, 8192, packet, 4, 256, 1);
-			timed(two, 32768, packet, 16, 256, 1);
-			timed(two, 131072, packet, 64, 256, 1);
-			timed(two, 131072, packet, 32, 256, 2);
-			timed(two, 524288, packet, 64, 512, 2);
-			timed(two, 524288, packet, 128, 256, 2);
-			timed(two, 2097152, packet, 64, 512, 4);
-			timed(two, 2097152, packet, 128, 512, 2);
-			timed(two, 2097152, packet, 128, 512, 4);
-			timed(two, 8388608 - 256, packet, 128, 512, 4);
-		}
-	timed(CVY_GPU_ALLGATHER, 8192, 0, 4, 256, 1);
-	timed(CVY_GPU_ALLGATHER, 1 << 20, 1, 128, 512, 2);
-	timed(CVY_GPU_ALLTOALL, 128, 0, 1, 32, 1);
-	timed(CVY_GPU_ALLTOALL, 1 << 20, 1, 128, 512, 2);
-	timed(CVY_GPU_BROADCAST, 8192, 0, 4, 256, 1);
-}
-
 int main(int argc, char **argv)
 {
-	int time = 0;
-
-	n = 2;
-	for (int i = 1; i < argc; i++) {
-		if (!strcmp(argv[i], "--time"))
-			time = 1;
-		else
-			n = atoi(argv[i]);
-	}
+	n = argc > 1 ? atoi(argv[1]) : 2;
 	if (cudaGetDeviceCount(&checks) != cudaSuccess || !checks) {
 		printf("skipped: no device\n");
 		return 77;
 	}
 	checks = 0;
 	if (n < 2 || n > RANKS) {
-		fprintf(stderr, "kernels [RANKS] [--time]: 2 to %d ranks\n", RANKS);
+		fprintf(stderr, "gpu-kernels [RANKS]: 2 to %d ranks\n", RANKS);
 		return 2;
 	}
 	open_all();
 	healthy();
 	printf("healthy: %d checks, %d failed\n", checks, failures);
-	fflush(stdout);
 	for (int kind = 0; kind <= CVY_GPU_ALLTOALL; kind++)
 		for (int packet = 0; packet < 2; packet++)
 			for (int in_place = 0; in_place < 2; in_place++)
 				if (!in_place || kind == CVY_GPU_ALLREDUCE)
 					removed(kind, 1500, packet, in_place);
-	printf("removed: %d checks, %d failed\n", checks, failures);
-	fflush(stdout);
-	if (time)
-		times();
 	for (int r = 0; r < n; r++)
 		ops->close(ranks[r].gpu);
 	printf("%d checks, %d failed\n", checks, failures);

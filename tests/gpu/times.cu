@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What operations take on this machine's devices, covey and NCCL by turns in one process: CUDA graphs of 50 operations,
+ * replayed; the median over rounds of the time of one operation on rank 0. NCCL is opened when it runs
+ * (libnccl.so.2); without it its column is empty. The floor is bytes over the wire at 370 GB/s and one hop (0.7 us) a phase.
+ */
+#include <dlfcn.h>
+
+#include "shape.h"
+#include "world.cuh"
+
+#define OPS 50
+#define ROUNDS 15
+#define BIG ((size_t)512 << 20)
+
+typedef void *comm_t;
+static struct {
+	int (*init)(comm_t *, int, const int *);
+	int (*allreduce)(const void *, void *, size_t, int, int, comm_t, cudaStream_t);
+	int (*allgather)(const void *, void *, size_t, int, comm_t, cudaStream_t);
+	int (*reduce_scatter)(const void *, void *, size_t, int, int, comm_t, cudaStream_t);
+	int (*broadcast)(const void *, void *, size_t, int, int, comm_t, cudaStream_t);
+	int (*send)(const void *, size_t, int, int, comm_t, cudaStream_t);
+	int (*recv)(void *, size_t, int, int, comm_t, cudaStream_t);
+	int (*begin)(void);
+	int (*end)(void);
+} nccl;
+static comm_t comms[RANKS];
+static uint8_t *from[RANKS], *to[RANKS];
+
+static int open_nccl(void)
+{
+	void *library = dlopen("libnccl.so.2", RTLD_NOW);
+	int devices[RANKS];
+
+	if (!library)
+		return 0;
+	*(void **)&nccl.init = dlsym(library, "ncclCommInitAll");
+	*(void **)&nccl.allreduce = dlsym(library, "ncclAllReduce");
+	*(void **)&nccl.allgather = dlsym(library, "ncclAllGather");
+	*(void **)&nccl.reduce_scatter = dlsym(library, "ncclReduceScatter");
+	*(void **)&nccl.broadcast = dlsym(library, "ncclBroadcast");
+	*(void **)&nccl.send = dlsym(library, "ncclSend");
+	*(void **)&nccl.recv = dlsym(library, "ncclRecv");
+	*(void **)&nccl.begin = dlsym(library, "ncclGroupStart");
+	*(void **)&nccl.end = dlsym(library, "ncclGroupEnd");
+	for (int r = 0; r < n; r++)
+		devices[r] = ranks[r].device;
+	return nccl.init(comms, n, devices) == 0;
+}
+
+/* One operation of all ranks with @count floats a block. */
+static void peer(int kind, size_t count)
+{
+	const int f32 = COVEY_FLOAT32; /* their number too */
+
+	nccl.begin();
+	for (int r = 0; r < n; r++) {
+		CUDA(cudaSetDevice(ranks[r].device));
+		switch (kind) {
+		case CVY_GPU_ALLREDUCE:
+			nccl.allreduce(from[r], to[r], count, f32, 0, comms[r], ranks[r].stream);
+			break;
+		case CVY_GPU_ALLGATHER:
+			nccl.allgather(from[r], to[r], count, f32, comms[r], ranks[r].stream);
+			break;
+		case CVY_GPU_REDUCE_SCATTER:
+			nccl.reduce_scatter(from[r], to[r], count, f32, 0, comms[r], ranks[r].stream);
+			break;
+		case CVY_GPU_BROADCAST:
+			nccl.broadcast(from[r], to[r], count, f32, 0, comms[r], ranks[r].stream);
+			break;
+		default:
+			for (int p = 0; p < n; p++) {
+				nccl.send(from[r] + (size_t)p * count * 4, count, f32, p, comms[r], ranks[r].stream);
+				nccl.recv(to[r] + (size_t)p * count * 4, count, f32, p, comms[r], ranks[r].stream);
+			}
+		}
+	}
+	nccl.end();
+}
+
+static void ours(int kind, size_t count)
+{
+	for (int r = 0; r < n; r++) {
+		struct cvy_gpu_call call = {};
+
+		call.send = from[r];
+		call.recv = to[r];
+		call.bytes = count * 4;
+		call.kind = kind;
+		call.dtype = COVEY_FLOAT32;
+		call.root = kind == CVY_GPU_BROADCAST ? 0 : -1;
+		call.rank = r;
+		call.size = n;
+		cvy_gpu_shape(&call);
+		CUDA(cudaSetDevice(ranks[r].device));
+		OK(ranks[r].gpu, ops->launch(ranks[r].gpu, &call, (struct CUstream_st *)ranks[r].stream));
+	}
+}
+
+static void capture(cudaGraphExec_t *exec, int kind, size_t count, int theirs)
+{
+	cudaGraph_t graph;
+
+	for (int r = 0; r < n; r++) {
+		CUDA(cudaSetDevice(ranks[r].device));
+		CUDA(cudaStreamBeginCapture(ranks[r].stream, cudaStreamCaptureModeRelaxed));
+	}
+	for (int i = 0; i < OPS; i++)
+		(theirs ? peer : ours)(kind, count);
+	for (int r = 0; r < n; r++) {
+		CUDA(cudaSetDevice(ranks[r].device));
+		CUDA(cudaStreamEndCapture(ranks[r].stream, &graph));
+		CUDA(cudaGraphInstantiate(&exec[r], graph, 0));
+		CUDA(cudaGraphDestroy(graph));
+	}
+}
+
+static float replay(cudaGraphExec_t *exec, cudaEvent_t begin, cudaEvent_t end)
+{
+	float ms;
+
+	for (int r = n - 1; r >= 0; r--) {
+		CUDA(cudaSetDevice(ranks[r].device));
+		if (!r)
+			CUDA(cudaEventRecord(begin, ranks[0].stream));
+		CUDA(cudaGraphLaunch(exec[r], ranks[r].stream));
+	}
+	CUDA(cudaEventRecord(end, ranks[0].stream));
+	synchronise();
+	CUDA(cudaEventElapsedTime(&ms, begin, end));
+	return ms * 1000 / OPS;
+}
+
+static int ascending(const void *a, const void *b)
+{
+	float x = *(const float *)a, y = *(const float *)b;
+
+	return x < y ? -1 : x > y;
+}
+
+/* Microseconds at the floor: what the busiest wire carries. */
+static double floor_us(int kind, size_t bytes)
+{
+	double wire = kind == CVY_GPU_ALLREDUCE	  ? 2.0 * (n - 1) / n * (double)bytes
+		      : kind == CVY_GPU_BROADCAST ? (double)bytes
+						  : (double)(n - 1) * (double)bytes;
+
+	return wire / 370e3 + 0.7;
+}
+
+static void row(const char *name, int kind, size_t bytes, int with_peer, cudaEvent_t begin, cudaEvent_t end)
+{
+	cudaGraphExec_t exec[2][RANKS];
+	float us[2][ROUNDS];
+
+	for (int side = 0; side <= with_peer; side++) {
+		capture(exec[side], kind, bytes / 4, side);
+		replay(exec[side], begin, end);
+	}
+	for (int i = 0; i < ROUNDS; i++)
+		for (int side = 0; side <= with_peer; side++)
+			us[side][i] = replay(exec[side], begin, end);
+	for (int side = 0; side <= with_peer; side++) {
+		qsort(us[side], ROUNDS, sizeof(float), ascending);
+		for (int r = 0; r < n; r++)
+			CUDA(cudaGraphExecDestroy(exec[side][r]));
+	}
+	printf("%-14s %10zu %10.2f ", name, bytes, us[0][ROUNDS / 2]);
+	if (with_peer)
+		printf("%10.2f %8.2f ", us[1][ROUNDS / 2], us[1][ROUNDS / 2] / us[0][ROUNDS / 2]);
+	else
+		printf("%10s %8s ", "-", "-");
+	printf("%10.2f %8.2f\n", floor_us(kind, bytes), us[0][ROUNDS / 2] / floor_us(kind, bytes));
+	fflush(stdout);
+}
+
+int main(int argc, char **argv)
+{
+	static const struct {
+		const char *name;
+		int kind;
+	} kinds[] = { { "allreduce", CVY_GPU_ALLREDUCE },
+		      { "allgather", CVY_GPU_ALLGATHER },
+		      { "reduce_scatter", CVY_GPU_REDUCE_SCATTER },
+		      { "alltoall", CVY_GPU_ALLTOALL },
+		      { "broadcast", CVY_GPU_BROADCAST } };
+	static const size_t sizes[] = {
+		8, 256, 2048, 8192, 32768, 131072, 524288, 2 << 20, 8 << 20, 32 << 20, 128 << 20
+	};
+	cudaEvent_t begin, end;
+	int devices, with_peer;
+
+	if (cudaGetDeviceCount(&devices) != cudaSuccess || devices < 2) {
+		printf("skipped: fewer than two devices\n");
+		return 77;
+	}
+	n = argc > 1 ? atoi(argv[1]) : devices;
+	if (n < 2 || n > devices || n > RANKS) {
+		fprintf(stderr, "gpu-times [RANKS]: 2 to %d\n", devices);
+		return 2;
+	}
+	open_all();
+	for (int r = 0; r < n; r++) {
+		CUDA(cudaSetDevice(ranks[r].device));
+		CUDA(cudaMalloc(&from[r], BIG));
+		CUDA(cudaMalloc(&to[r], BIG));
+		CUDA(cudaMemset(from[r], 0x3c, BIG));
+	}
+	CUDA(cudaSetDevice(0));
+	CUDA(cudaEventCreate(&begin));
+	CUDA(cudaEventCreate(&end));
+	with_peer = open_nccl();
+	printf("%-14s %10s %10s %10s %8s %10s %8s\n", "operation", "bytes", "covey us", "NCCL us", "times", "floor us",
+	       "x floor");
+	for (size_t k = 0; k < sizeof(kinds) / sizeof(kinds[0]); k++)
+		for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
+			if (sizes[i] * (size_t)n <= BIG)
+				row(kinds[k].name, kinds[k].kind, sizes[i], with_peer, begin, end);
+	for (int r = 0; r < n; r++)
+		ops->close(ranks[r].gpu);
+	return 0;
+}
