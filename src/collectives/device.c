@@ -313,11 +313,13 @@ static void got_chunk(struct cvy_device *d, const struct cvy_msg *msg)
 
 /* ---- freeze ---- */
 
+/* Has the operation under way, if one is, replaced inputs that it would need once more? */
 static uint32_t spoiled(const struct cvy_device *d)
 {
 	const struct cvy_gpu_counters *c = &d->counters;
+	uint64_t op = c->finished / CVY_GPU_QUANTA;
 
-	return c->stopped && c->parked.spoiled && c->parked.op == c->finished / CVY_GPU_QUANTA;
+	return c->entered > op * CVY_GPU_QUANTA && c->parked.spoiled == (uint32_t)op + 1;
 }
 
 static void try_freeze(void *ctx)

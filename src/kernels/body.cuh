@@ -75,12 +75,18 @@ static __device__ __forceinline__ uint8_t *cvy_saved(const struct cvy_gpu_call *
 	return c->saved + cvy_gpu_slot_at(0, r->index, s->count) + (size_t)u * CVY_GPU_PACKET;
 }
 
+/* The copy is of the last steps alone: where there are more, who does it again has its inputs whole, or all is lost. */
+static __device__ __forceinline__ int cvy_from_saved(const struct cvy_gpu_call *c, const struct cvy_lane_run *r)
+{
+	return c->in_place && (r->mode == CVY_COMPLETE || (r->mode == CVY_AGAIN && !cvy_spoils(c, r)));
+}
+
 template <int PACKET>
 static __device__ __forceinline__ void cvy_own(const struct cvy_gpu_call *c, const struct cvy_lane_run *r,
 					       const struct cvy_step *s, int u, const uint8_t *send, uint64_t word,
 					       uint64_t v[2])
 {
-	if (r->mode != CVY_RUN && c->in_place)
+	if (cvy_from_saved(c, r))
 		cvy_load_packet(cvy_saved(c, r, s, u), v);
 	else
 		cvy_get<PACKET>(send, word, c->bytes, v);
@@ -289,7 +295,7 @@ template <typename T, int PACKET, int ROWS> struct cvy_body_two_shot {
 
 				if (!cvy_packet<PACKET>(&s, row, words, &u, &word, &nw))
 					break;
-				if (r->mode != CVY_RUN && c->in_place) {
+				if (cvy_from_saved(c, r)) {
 					cvy_load_packet(cvy_saved(c, r, &s, u), own);
 				} else {
 					shard_get(c, self, words, word, own);

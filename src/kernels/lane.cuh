@@ -27,6 +27,7 @@ struct cvy_lane_run {
 	struct cvy_gpu_lane lane; /* words as they were when the attempt began */
 	int index;		  /* of the lane */
 	int steps;		  /* of this attempt: may depend on how many contribute */
+	int touched;		  /* results may stand over inputs of which no copy is kept */
 	enum cvy_mode mode;
 	uint32_t gone; /* COMPLETE: sources that nothing more comes of */
 	struct cvy_watch watch;
@@ -110,6 +111,12 @@ static __device__ __forceinline__ void cvy_lane_done(const struct cvy_gpu_call *
 	cvy_lane_status(c, r, op);
 }
 
+/* Would it read, done again, inputs that its results replace? In place, and more than the slots of one step. */
+static __device__ __forceinline__ int cvy_spoils(const struct cvy_gpu_call *c, const struct cvy_lane_run *r)
+{
+	return c->in_place && (r->steps > 1 || c->kind == CVY_GPU_ALLREDUCE_TWO_SHOT);
+}
+
 static __device__ void cvy_say_parked(const struct cvy_gpu_call *c, const struct cvy_lane_run *r, uint64_t op)
 {
 	struct cvy_gpu_parked *p = &c->control->parked;
@@ -120,7 +127,8 @@ static __device__ void cvy_say_parked(const struct cvy_gpu_call *c, const struct
 	p->rounds = c->kind == CVY_GPU_ALLREDUCE_TWO_SHOT ? 2 : 1;
 	p->slot_bytes = (uint32_t)(c->rows * c->threads * CVY_GPU_PACKET);
 	p->private_parts = (uint32_t)cvy_gpu_is_private(c->kind);
-	p->spoiled = c->in_place && r->steps > 1;
+	if (cvy_spoils(c, r) && r->touched)
+		p->spoiled = (uint32_t)op + 1;
 }
 
 /* Is lane @i for this CTA to do (again) in @epoch? Its own, or one whose CTA has left; nobody else may have it then. */
@@ -131,6 +139,20 @@ static __device__ int cvy_claim(struct cvy_gpu_control *control, int i, uint64_t
 	if (was == want || (i != (int)blockIdx.x && (uint32_t)was != (uint32_t)want))
 		return 0;
 	return atomicCAS((unsigned long long *)&control->past[i].done, was, want) == was;
+}
+
+/*
+ * Whoever spoils inputs waits until it knows that the gate was open when it entered, and says so before: a change that
+ * found it standing still has told others that its inputs are whole.
+ */
+static __device__ __noinline__ int cvy_may_begin(const struct cvy_gpu_call *c, const struct cvy_lane_run *r,
+						 uint64_t entered)
+{
+	int closed = threadIdx.x == 0 && entered >> CVY_GPU_GATE_SHIFT != CVY_GPU_GATE_OPEN(r->lane.epoch);
+
+	if (threadIdx.x == 0 && !closed)
+		c->control->parked.spoiled = (uint32_t)((entered & CVY_GPU_COUNT_MASK) / CVY_GPU_QUANTA) + 1;
+	return !__syncthreads_or(closed);
 }
 
 /*
@@ -161,6 +183,9 @@ static __device__ __noinline__ int cvy_next_lane(const struct cvy_gpu_call *c, s
 		r->lane.count = (uint32_t)counted;
 	r->steps = BODY::steps(c, r->lane.mask);
 	r->mode = CVY_AGAIN;
+	r->touched = 1;
+	if (threadIdx.x == 0 && cvy_spoils(c, r))
+		cvy_say_parked(c, r, op);
 	r->watch.open = CVY_GPU_GATE_OPEN(r->lane.epoch);
 	return 1;
 }
@@ -217,6 +242,7 @@ static __global__ void __launch_bounds__(CVY_GPU_THREADS)
 	r.index = (int)blockIdx.x;
 	r.steps = BODY::steps(&call, r.lane.mask);
 	r.mode = CVY_RUN;
+	r.touched = 0;
 	r.gone = 0;
 	r.watch.control = control;
 	r.watch.mailbox = call.mailbox;
@@ -224,8 +250,12 @@ static __global__ void __launch_bounds__(CVY_GPU_THREADS)
 	r.watch.since = 0;
 	r.watch.looks = 0;
 	r.watch.open = CVY_GPU_GATE_OPEN(r.lane.epoch);
+	again = r;
+	stopped = cvy_spoils(&call, &r) && !cvy_may_begin(&call, &again, entered);
+	r.touched = !stopped;
 	for (;;) {
-		stopped = BODY::run(&call, &r);
+		if (!stopped)
+			stopped = BODY::run(&call, &r);
 		if (threadIdx.x == 0) {
 			op = (entered & CVY_GPU_COUNT_MASK) / CVY_GPU_QUANTA;
 			gate = r.mode == CVY_RUN ? (unsigned)(entered >> CVY_GPU_GATE_SHIFT) : cvy_gate(control);
@@ -240,11 +270,13 @@ static __global__ void __launch_bounds__(CVY_GPU_THREADS)
 			if (!cvy_next_lane<BODY>(&call, &again, &next, op, r.lane.epoch))
 				break;
 			r = again;
+			stopped = 0;
 		} else { /* a copy: what has no address stays in registers */
 			again = r;
 			if (!cvy_decided<BODY>(&call, &again, op, &next))
 				break;
 			r = again;
+			stopped = 0;
 		}
 	}
 	if (threadIdx.x == 0) {

@@ -95,7 +95,7 @@ struct cvy_gpu_parked {
 	uint32_t lanes, steps, rounds;
 	uint32_t slot_bytes; /* used of each slot */
 	uint32_t private_parts;
-	uint32_t spoiled; /* done again it would read inputs that results have replaced */
+	uint32_t spoiled; /* low half, plus 1, of the last operation that done again would read results as inputs */
 };
 
 /* = struct covey_device_status; stored in two halves of 16 bytes */

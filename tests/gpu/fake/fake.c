@@ -40,7 +40,7 @@ struct run { /* as struct cvy_lane_run */
 	struct cvy_gpu *gpu;
 	const struct cvy_gpu_call *call;
 	struct cvy_gpu_lane lane;
-	int index, again, complete;
+	int index, again, complete, touched;
 	uint32_t gone;
 	unsigned open;
 };
@@ -139,7 +139,7 @@ static uint64_t own_word(const struct run *r, size_t slot, uint64_t u, const uin
 {
 	const struct cvy_gpu_call *c = r->call;
 
-	if ((r->again || r->complete) && c->in_place)
+	if (c->in_place && (r->complete || (r->again && c->steps == 1)))
 		return *(const uint64_t *)(r->gpu->saved + slot + u * CVY_GPU_PACKET);
 	return word_get(from, word, c->bytes);
 }
@@ -220,19 +220,28 @@ static void lane_done(struct run *r, uint64_t op)
 							   r->lane.epoch, op, r->lane.mask, missing };
 }
 
+static void say_parked(struct run *r, uint64_t op)
+{
+	const struct cvy_gpu_call *c = r->call;
+	struct cvy_gpu_parked *p = &r->gpu->control.parked;
+
+	p->op = op;
+	p->lanes = (uint32_t)c->lanes;
+	p->steps = (uint32_t)c->steps;
+	p->rounds = 1;
+	p->slot_bytes = (uint32_t)(c->rows * c->threads * CVY_GPU_PACKET);
+	p->private_parts = (uint32_t)cvy_gpu_is_private(c->kind);
+	if (c->in_place && c->steps > 1 && r->touched)
+		p->spoiled = (uint32_t)op + 1;
+}
+
 static int park(struct run *r, uint64_t op)
 {
 	struct cvy_gpu_control *control = &r->gpu->control;
 	const struct cvy_gpu_call *c = r->call;
 	uint64_t quanta = CVY_GPU_QUANTA / (uint64_t)c->lanes;
 
-	control->parked = (struct cvy_gpu_parked){ op,
-						   (uint32_t)c->lanes,
-						   (uint32_t)c->steps,
-						   1,
-						   (uint32_t)(c->rows * c->threads * CVY_GPU_PACKET),
-						   (uint32_t)cvy_gpu_is_private(c->kind),
-						   c->in_place && c->steps > 1 };
+	say_parked(r, op);
 	__atomic_fetch_add(&control->stopped, quanta, __ATOMIC_SEQ_CST);
 	while ((gate(r->gpu) & 1) && !__atomic_load_n(&control->verdict.ended, __ATOMIC_ACQUIRE))
 		sched_yield();
@@ -255,6 +264,9 @@ static int claim(struct run *r, int i, int own, uint64_t op, uint32_t epoch)
 	r->again = 1;
 	r->complete = 0;
 	r->open = CVY_GPU_GATE_OPEN(epoch);
+	r->touched = 1;
+	if (r->call->in_place && r->call->steps > 1)
+		say_parked(r, op);
 	return 1;
 }
 
@@ -296,7 +308,11 @@ static void cta(struct cvy_gpu *g, const struct cvy_gpu_call *c, int index)
 	r.open = CVY_GPU_GATE_OPEN(r.lane.epoch);
 	entered = __atomic_fetch_add(&g->control.entered, quanta, __ATOMIC_SEQ_CST);
 	op = (entered & CVY_GPU_COUNT_MASK) / CVY_GPU_QUANTA;
-	stopped = body(&r) || entered >> CVY_GPU_GATE_SHIFT != r.open;
+	stopped = c->in_place && c->steps > 1 && entered >> CVY_GPU_GATE_SHIFT != r.open;
+	r.touched = !stopped;
+	if (!stopped && c->in_place && c->steps > 1) /* who spoils inputs says so before */
+		say_parked(&r, op);
+	stopped = stopped || body(&r) || entered >> CVY_GPU_GATE_SHIFT != r.open;
 	if (!stopped)
 		lane_done(&r, op);
 	while (stopped) {
