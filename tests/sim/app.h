@@ -92,6 +92,8 @@ struct app {
 struct shape app_shape(const struct sim *s, uint64_t seq, int rank);
 int app_odd(const struct sim *s, uint64_t seq); /* rank that calls something else at seq, -1: none does */
 size_t app_vcount(const struct sim *s, const struct shape *shape, uint64_t seq, int from, int to);
+/* Do some ranks have some of their inputs in registered buffers? */
+int app_lends(const struct sim *s);
 size_t app_vat(const struct sim *s, const struct shape *shape, uint64_t seq, int rank, int block, int receive);
 void app_buffers(struct proc *p, struct call *c);
 int app_private(int kind);

@@ -6,6 +6,7 @@
 #include <inttypes.h>
 
 #include "checks.h"
+#include "lend.h"
 
 /* Others went on without it: they write their slots anew, and what it returns until it knows is not promised. */
 int check_left_out(const struct proc *p)
@@ -304,6 +305,12 @@ static int part_may_be_lost(const struct proc *p, const struct call *c)
 	return c->shape.kind == REDUCE_SCATTER && p->sim->tcp;
 }
 
+/* A result in place may stand before the operation is decided: of many ticks, or beside one who lends. */
+static int may_stand_over(const struct proc *p, const struct call *c)
+{
+	return c->op->ticks != 1 || (app_lends(p->sim) && cvy_lendable(p->engine, c->op));
+}
+
 /* G5: the only ways in which an operation may fail. */
 static void check_failed(struct proc *p, const struct call *c, const struct covey_result *res, const struct sim_view *v)
 {
@@ -311,7 +318,7 @@ static void check_failed(struct proc *p, const struct call *c, const struct cove
 	case COVEY_ERR_LOST: /* a result had been written over an input of which no copy was kept */
 		expect(p, c, res,
 		       c->shape.odd || part_may_be_lost(p, c) ||
-			       (c->in_place && c->op->ticks != 1 && c->send_bytes > p->sim->undo_bytes),
+			       (c->in_place && may_stand_over(p, c) && c->send_bytes > p->sim->undo_bytes),
 		       "G5: an operation whose inputs are whole is lost");
 		break;
 	case COVEY_ERR_ROOT:

@@ -10,6 +10,8 @@
 #include "plan.h"
 #include "world.h"
 
+#define LONG_NS (1000 * CVY_MS) /* virtual: an operation that takes longer may be a call that others do not make */
+
 struct proc *sim_proc_of(struct sim *s, uint64_t inc)
 {
 	for (int i = 0; i < s->procs && inc; i++)
@@ -307,6 +309,19 @@ void sim_kill(struct proc *p)
 	}
 }
 
+/* As who waits long does, in a wait of its own; the lock is held. */
+static void look_for_mismatch(struct proc *p)
+{
+	const struct cvy_op *op = p->engine->head;
+
+	if (!op || op->seq != p->waits_for) {
+		p->waits_for = op ? op->seq : 0;
+		p->waits_since = p->sim->now;
+	} else if (p->sim->now - p->waits_since > LONG_NS && !p->engine->gate) {
+		cvy_engine_look_for_mismatch(p->engine);
+	}
+}
+
 /* One step of the engine at a time, mostly: a kill can fall between any two. */
 void sim_step(struct sim *s, struct proc *p)
 {
@@ -325,6 +340,7 @@ void sim_step(struct sim *s, struct proc *p)
 		if (!moved)
 			cvy_engine_unsent(p->engine);
 	}
+	look_for_mismatch(p);
 	pthread_mutex_unlock(&p->engine->lock);
 	app_step(p);
 	if (!p->driver.ended)

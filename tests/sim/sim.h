@@ -54,10 +54,10 @@ struct cvy_mesh {
 	struct cvy_layout layout;
 	int fd; /* memory of the own window */
 	uint8_t *own;
-	uint8_t *base;		  /* SIM_RANKS windows: addresses that peers are mapped at */
-	size_t heap;		  /* offset that is given out next */
-	size_t cells, cell_bytes; /* registered buffers: offset of the first, bytes of each */
-	uint8_t cell[SIM_CELLS];  /* in use */
+	uint8_t *base;				  /* SIM_RANKS windows: addresses that peers are mapped at */
+	size_t heap;				  /* offset that is given out next */
+	size_t cells, cell_bytes;		  /* registered buffers: offset of the first, bytes of each */
+	uint8_t cell[SIM_CELLS];		  /* in use */
 	int mapped[SIM_RANKS], mirror[SIM_RANKS]; /* mirror: memory of this process, which puts fill */
 	uint64_t map_inc[SIM_RANKS], fenced_inc[SIM_RANKS];
 	struct sim_link *link[SIM_RANKS];
@@ -102,6 +102,7 @@ struct proc {
 	uint32_t fenced; /* epoch that the engine has learned */
 	int joined, join_err;
 	int stuck;			     /* as a joiner it never enters its ADMIT, though its agent answers */
+	uint64_t waits_for, waits_since;     /* number of its operation, and since when */
 	struct sim_event *held, **held_last; /* what happened to it while it was stopped */
 };
 
