@@ -32,7 +32,7 @@ struct covey_group {
 	struct cvy_flight *flight; /* its page, NULL: none */
 	struct cvy_metrics *metrics;
 	struct cvy_device *device; /* NULL: none was asked for */
-	int forked; /* this is the child of a fork: nothing works any more */
+	int forked;		   /* this is the child of a fork: nothing works any more */
 
 	pthread_mutex_t lock; /* of all below */
 	pthread_cond_t changed;
@@ -64,7 +64,8 @@ int cvy_handle_check_op(struct covey_group *group);
 
 void cvy_handle_seam(struct covey_group *group); /* fills group->seam and the engine's sink and send */
 /* A message to a member, with a descriptor or -1. Agent's thread. */
-int cvy_handle_send(void *ctx, int rank, uint64_t inc, int type, uint32_t epoch, const void *body, uint32_t bytes, int fd);
+int cvy_handle_send(void *ctx, int rank, uint64_t inc, int type, uint32_t epoch, const void *body, uint32_t bytes,
+		    int fd);
 struct cvy_observer cvy_handle_observer(struct covey_group *group);
 void cvy_memory_forget(struct covey_group *group); /* it goes with the window */
 struct covey_work *cvy_work_of(struct covey_group *group, struct cvy_op *op);
