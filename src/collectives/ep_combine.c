@@ -10,26 +10,7 @@
 
 #include "ep.h"
 #include "mask.h"
-
-static float from_bf16(uint16_t v)
-{
-	uint32_t bits = (uint32_t)v << 16;
-	float f;
-
-	memcpy(&f, &bits, sizeof(f));
-	return f;
-}
-
-/* To nearest, ties to even; a NaN stays a NaN. */
-static uint16_t to_bf16(float f)
-{
-	uint32_t bits;
-
-	memcpy(&bits, &f, sizeof(bits));
-	if ((bits & 0x7fffffff) > 0x7f800000)
-		return (uint16_t)(bits >> 16 | 0x40);
-	return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
+#include "reduce.h"
 
 struct cvy_ep_call *cvy_ep_call_new(struct covey_ep *ep, int combine)
 {
@@ -156,17 +137,7 @@ static void find_runs(struct cvy_ep_call *call, const uint8_t *const *slot)
 	}
 }
 
-static void add_row(float *sum, const uint8_t *from, float weight, int hidden)
-{
-	for (int h = 0; h < hidden; h++) {
-		uint16_t v;
-
-		memcpy(&v, from + 2 * (size_t)h, sizeof(v));
-		sum[h] += weight * from_bf16(v);
-	}
-}
-
-static void sum_token(struct cvy_ep_call *call, size_t t)
+static void sum_token(const struct cvy_reduce_table *loops, struct cvy_ep_call *call, size_t t)
 {
 	const struct covey_ep *ep = call->ep;
 	const struct cvy_ep_shape *s = &ep->shape;
@@ -188,23 +159,23 @@ static void sum_token(struct cvy_ep_call *call, size_t t)
 		if (!from)
 			continue;
 		here += weight;
-		add_row(call->sum, from + (size_t)call->place[id]++ * row, weight, s->hidden);
+		loops->weigh_bf16(call->sum, from + (size_t)call->place[id]++ * row, weight, (size_t)s->hidden);
 	}
 	scale = call->combine.renormalise && here != all && here != 0 ? all / here : 1;
-	for (int h = 0; h < s->hidden; h++) {
-		uint16_t v = to_bf16(call->sum[h] * scale);
-
-		memcpy(out + 2 * (size_t)h, &v, sizeof(v));
-	}
+	for (int h = 0; scale != 1 && h < s->hidden; h++)
+		call->sum[h] *= scale;
+	loops->narrow[COVEY_BFLOAT16](out, call->sum, (size_t)s->hidden);
 }
 
 void cvy_ep_combine_read(struct cvy_ep_call *call, const uint8_t *const *slot)
 {
+	const struct cvy_reduce_table *loops = cvy_reduce_loops();
+
 	call->consumed = 1;
 	count_rows(call);
 	find_runs(call, slot);
 	for (int t = 0; t < call->combine.num_tokens; t++)
-		sum_token(call, (size_t)t);
+		sum_token(loops, call, (size_t)t);
 }
 
 static void combine_consume(struct cvy_engine *e, struct cvy_op *op, uint64_t i)

@@ -85,7 +85,7 @@ const struct cvy_reduce_table *cvy_reduce_use(const struct cvy_reduce_table *tab
 	return table;
 }
 
-static const struct cvy_reduce_table *table(void)
+const struct cvy_reduce_table *cvy_reduce_loops(void)
 {
 	const struct cvy_reduce_table *t = __atomic_load_n(&in_use, __ATOMIC_RELAXED);
 
@@ -95,7 +95,7 @@ static const struct cvy_reduce_table *table(void)
 /* f16, bf16: through f32, rounded once */
 static void reduce_halves(uint8_t *dst, const void *const *src, int n, size_t count, int dtype, int redop)
 {
-	const struct cvy_reduce_table *t = table();
+	const struct cvy_reduce_table *t = cvy_reduce_loops();
 	float acc[BLOCK_BYTES / 4], add[BLOCK_BYTES / 4];
 	cvy_fold_fn fold = t->fold[COVEY_FLOAT32][redop == COVEY_AVG ? COVEY_SUM : redop];
 
@@ -121,7 +121,7 @@ static void reduce_block(uint8_t *dst, const void *const *src, int n, size_t at,
 			 int stream)
 {
 	uint8_t acc[BLOCK_BYTES] __attribute__((aligned(64)));
-	const struct cvy_reduce_table *t = table();
+	const struct cvy_reduce_table *t = cvy_reduce_loops();
 	cvy_fold_fn fold = t->fold[dtype][redop == COVEY_AVG ? COVEY_SUM : redop];
 	size_t elem = types[dtype].bytes, pos = at * elem;
 	const void *left = (const uint8_t *)src[0] + pos;
@@ -155,7 +155,7 @@ void cvy_reduce(void *dst, const void *const *src, int n, size_t count, int dtyp
 		return;
 	}
 	if (n == 2 && redop != COVEY_AVG && !stream) { /* nothing comes after the only fold */
-		table()->fold[dtype][redop](dst, src[0], src[1], count);
+		cvy_reduce_loops()->fold[dtype][redop](dst, src[0], src[1], count);
 		return;
 	}
 	block = BLOCK_BYTES / elem;
@@ -169,5 +169,5 @@ void cvy_reduce(void *dst, const void *const *src, int n, size_t count, int dtyp
 
 void cvy_reduce_average(void *at, size_t count, int dtype, int by)
 {
-	table()->average[dtype](at, count, by);
+	cvy_reduce_loops()->average[dtype](at, count, by);
 }

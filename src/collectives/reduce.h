@@ -33,6 +33,7 @@ struct cvy_reduce_table {
 	void (*average[CVY_DTYPES])(void *at, size_t n, int by); /* what a sum becomes for avg */
 	void (*widen[CVY_DTYPES])(float *to, const void *from, size_t n);
 	void (*narrow[CVY_DTYPES])(void *to, const float *from, size_t n);
+	void (*weigh_bf16)(float *sum, const void *from, float weight, size_t n); /* sum += weight * from */
 };
 
 extern const struct cvy_reduce_table cvy_reduce_plain;
@@ -42,6 +43,7 @@ extern const struct cvy_reduce_table cvy_reduce_avx2, cvy_reduce_avx512;
 
 /* The table in use; tests set another. NULL: the best that the CPU has. */
 const struct cvy_reduce_table *cvy_reduce_use(const struct cvy_reduce_table *table);
+const struct cvy_reduce_table *cvy_reduce_loops(void); /* that in use */
 /* A table by its name, NULL if this CPU does not have it. */
 const struct cvy_reduce_table *cvy_reduce_find(const char *name);
 

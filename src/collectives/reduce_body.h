@@ -136,6 +136,16 @@ TARGET static void narrow_bf16(void *to, const float *from, size_t n)
 		h[i] = cvy_f32_bf16(from[i]);
 }
 
+/* What combine does with a row; the row overlaps nothing. */
+TARGET static void weigh_bf16(float *sum, const void *from, float weight, size_t n)
+{
+	const cvy_u16_any *h = from;
+
+	CVY_VECTORISE
+	for (size_t i = 0; i < n; i++)
+		sum[i] += weight * cvy_bf16_f32(h[i]);
+}
+
 /* Whole vectors where the CPU converts, the rest one by one. */
 TARGET static void widen_f16(float *to, const void *from, size_t n)
 {
@@ -192,6 +202,7 @@ const struct cvy_reduce_table TABLE = {
 		[COVEY_FLOAT64] = avg_f64,
 	},
 	.widen = { [COVEY_FLOAT16] = widen_f16, [COVEY_BFLOAT16] = widen_bf16 },
+	.weigh_bf16 = weigh_bf16,
 	.narrow = { [COVEY_FLOAT16] = narrow_f16, [COVEY_BFLOAT16] = narrow_bf16 },
 };
 

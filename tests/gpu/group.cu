@@ -299,7 +299,7 @@ int main(int argc, char **argv)
 		if (!graph)
 			capture();
 		one_step(result.mask.word[0]);
-		state.whole += covey_mask_count(&result.mask) == wanted && (kill_rank < 0 || step > kill_step);
+		state.whole += covey_mask_count(&result.mask) == wanted && (kill_rank < 0 || result.epoch > 1);
 		if (failures || state.whole >= steps)
 			break;
 	}

@@ -187,7 +187,7 @@ int main(int argc, char **argv)
 		size = result.size;
 		one_step();
 		state.whole += covey_mask_count(&result.mask) == atol(world ? world : "1") &&
-			       (kill_rank < 0 || state.step > kill_step);
+			       (kill_rank < 0 || result.epoch > 1);
 		if (failures || state.whole >= steps)
 			break;
 	}
