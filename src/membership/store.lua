@@ -618,11 +618,20 @@ local function drop_view()
 	set('ph', 'open') -- nothing can be decided until a member says hello
 end
 
+-- Two servers may begin a life from the same copy, or from the same record: they give out other numbers.
+local function leap(incs)
+	return str(math.min(num(incs) + INC_STEP + num(tonumber(RND:sub(21, 24), 16)), INC_MAX))
+end
+
+-- What a member tells of another server's numbers: that one may be giving out the next at this moment.
+local function pass(incs)
+	if num(incs) > num(h.incs) then set('incs', leap(incs)) end
+end
+
 local function new_life(number)
 	set('srv', L)
 	set('gen', str(number + 1) .. '.' .. RND:sub(1, 16))
-	-- two servers may begin a life from the same copy: they give out other numbers
-	set('incs', str(math.min(num(h.incs) + INC_STEP + num(tonumber(RND:sub(21, 24), 16)), INC_MAX)))
+	set('incs', leap(h.incs))
 	-- a rev of another life is never taken for one of this
 	set('rev', str((number + 1) % 1024 * INC_STEP + num(tonumber(RND:sub(17, 20), 16))))
 	drop('crbk')
@@ -1013,7 +1022,7 @@ local function in_line(l, epoch, vid) return epoch > 0 and word(l[epoch], 1) == 
 
 local function take(rec)
 	local kin = num(h.epoch) == 0 or in_line(rec.l, num(h.epoch), h.vid)
-	local incs = math.max(num(h.incs), num(rec.s.incs), num(INC))
+	local incs = math.max(num(rec.s.incs), num(INC))
 	drop(kin and 'moulewrkb' or 'moulewrkbc')
 	for _, f in ipairs({ 'proto', 'gid', 'secret', 'max', 'policy', 'world', 'epoch', 'vid', 'base', 'fail', 'stamp', 'size' }) do
 		if rec.s[f] then set(f, rec.s[f]) end
@@ -1025,7 +1034,7 @@ local function take(rec)
 		incs = math.max(incs, num(word(v, 1)))
 		put('j', r, nil) -- the rank is held: whoever asked for it is told BUSY
 	end
-	set('incs', str(incs))
+	pass(incs)
 	set('ph', rec.active and 'run' or 'inst')
 	if rec.active then
 		set('act', h.epoch)
@@ -1056,7 +1065,6 @@ local function start_over(rec) -- an emptied server, or a name that was taken wh
 	L = server_name()
 	new_life(number)
 	take(rec)
-	set('incs', str(math.min(num(h.incs) + INC_STEP, INC_MAX)))
 end
 
 script.hello = function()
@@ -1073,7 +1081,7 @@ script.hello = function()
 	local mine, epoch = rec.active and 1 or 0, num(h.epoch)
 	local held = active() and 1 or 0
 	if rec.epoch == epoch and rec.s.vid == h.vid and mine > held then
-		set('incs', str(math.max(num(h.incs), num(rec.s.incs))))
+		pass(rec.s.incs)
 		activate()
 	elseif epoch == 0 or rec.epoch > epoch or (rec.epoch == epoch and mine > held) then
 		take(rec)
