@@ -1,0 +1,555 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A view change as the device sees it (device.h): chunks for peers, freeze, fences, everybody's number, packets of the
+ * removed, thaw. Agent's thread.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "device_state.h"
+#include "log.h"
+
+#define FREEZE_MS 2000	 /* kernels that do not stop by then have lost their way: the rank gives up */
+#define FREEZE_SPIN_MS 2 /* of them the agent waits for at once */
+
+struct want {
+	uint64_t op;
+	int32_t gone; /* whose packets */
+	uint32_t lanes, slot_bytes, rounds;
+	uint32_t count[CVY_GPU_LANES]; /* of the step that is lacking, per lane */
+};
+
+struct slots { /* `bytes` bytes follow */
+	uint64_t op;
+	int32_t gone;
+	uint32_t last; /* nothing more of this rank follows */
+	uint64_t at;
+	uint32_t bytes, zero;
+};
+
+/* This rank gives up its membership: it cannot answer for its device. */
+static void give_up(struct cvy_device *d)
+{
+	struct cvy_event ev = { .kind = CVY_EV_FROZE_NOT, .rank = -1, .epoch = d->epoch };
+
+	cvy_post(&d->agent, &ev);
+}
+
+static void broken(struct cvy_device *d, const char *what)
+{
+	cvy_fail(d->box, COVEY_ERR_IO, d->rank, d->epoch, "%s: %s", what, d->ops->why(d->gpu));
+	give_up(d);
+}
+
+/* ---- chunks ---- */
+
+static void retire(struct cvy_device *d, int rank, int generation, int out)
+{
+	if (d->retirees < (int)(sizeof(d->retired) / sizeof(d->retired[0])))
+		d->retired[d->retirees++] = (struct cvy_device_retired){ rank, generation, out, d->thaws };
+}
+
+/* Frozen: whoever may still look at what was retired before the last thaw has left it since. */
+static void forget_retired(struct cvy_device *d)
+{
+	int n = 0;
+
+	for (int i = 0; i < d->retirees; i++) {
+		struct cvy_device_retired *r = &d->retired[i];
+
+		if (r->thaws >= d->thaws)
+			d->retired[n++] = *r;
+		else if (r->out)
+			d->ops->detach(d->gpu, r->rank, r->generation);
+		else
+			d->ops->unchunk(d->gpu, r->rank, r->generation);
+	}
+	d->retirees = n;
+}
+
+/* Fresh memory for what @rank pushes here: what its predecessor wrote, or writes, stays where it was. */
+static int fresh_chunk(struct cvy_device *d, int rank)
+{
+	struct cvy_device_peer *p = &d->peer[rank];
+	int next = (p->in + 1) % CVY_GPU_GENERATIONS, fd, err;
+
+	err = d->ops->chunk(d->gpu, rank, next, &fd);
+	if (err)
+		return err;
+	if (p->fd >= 0) {
+		close(p->fd);
+		retire(d, rank, p->in, 0);
+	}
+	p->in = next;
+	p->fd = fd;
+	p->inc = 0;
+	return 0;
+}
+
+static void send_chunk(struct cvy_device *d, int rank, uint64_t inc)
+{
+	struct cvy_device_peer *p = &d->peer[rank];
+
+	if (p->inc && p->inc != inc && fresh_chunk(d, rank)) {
+		broken(d, "a chunk for a peer");
+		return;
+	}
+	if (p->fd < 0 && fresh_chunk(d, rank)) {
+		broken(d, "a chunk for a peer");
+		return;
+	}
+	p->inc = inc;
+	if (d->send(d->send_ctx, rank, inc, CVY_MSG_CHUNK, 0, NULL, 0, p->fd) == COVEY_ERR_UNSUPPORTED) {
+		cvy_fail(d->box, COVEY_ERR_UNSUPPORTED, rank, d->epoch,
+			 "device: rank %d is on another host; device operations are for the ranks of one host", rank);
+		give_up(d);
+	}
+}
+
+static void got_chunk(struct cvy_device *d, const struct cvy_msg *msg)
+{
+	struct cvy_device_peer *p = &d->peer[msg->rank];
+	int next = (p->out + 1) % CVY_GPU_GENERATIONS;
+
+	if (p->out_inc == msg->inc)
+		return;
+	if (msg->fd < 0 || d->ops->attach(d->gpu, msg->rank, next, msg->fd)) {
+		cvy_warn("device", "the chunk of rank %d cannot be used: %s", msg->rank,
+			 msg->fd < 0 ? "no descriptor came" : d->ops->why(d->gpu));
+		return;
+	}
+	if (p->out_inc)
+		retire(d, msg->rank, p->out, 1);
+	p->out = next;
+	p->out_inc = msg->inc;
+}
+
+/* ---- freeze ---- */
+
+/* Has the operation under way, if one is, replaced inputs that it would need once more? */
+static uint32_t spoiled(const struct cvy_device *d)
+{
+	const struct cvy_gpu_counters *c = &d->counters;
+	uint64_t op = c->finished / CVY_GPU_QUANTA;
+
+	return c->entered > op * CVY_GPU_QUANTA && c->parked.spoiled == (uint32_t)op + 1;
+}
+
+static void try_freeze(void *ctx)
+{
+	struct cvy_device *d = ctx;
+	uint64_t until = cvy_now_ns() + FREEZE_SPIN_MS * CVY_MS;
+	struct cvy_event not_frozen = { .kind = CVY_EV_FROZE_NOT, .rank = -1, .epoch = d->owed.epoch };
+
+	d->timer = NULL;
+	do {
+		if (d->ops->counters(d->gpu, &d->counters, 0)) {
+			broken(d, "the counters of the device");
+			return;
+		}
+		d->frozen = d->counters.finished + d->counters.stopped == d->counters.entered;
+	} while (!d->frozen && cvy_now_ns() < until);
+	if (!d->frozen && cvy_now_ns() - d->freeze_ns < FREEZE_MS * CVY_MS) {
+		d->timer = cvy_loop_timer(d->loop, cvy_now_ns() + CVY_MS, try_freeze, d);
+		return;
+	}
+	d->freezing = 0;
+	if (!d->frozen) {
+		cvy_fail(d->box, COVEY_ERR_TIMEOUT, d->rank, d->epoch, "kernels of this rank do not stop");
+		if (d->owes_frozen)
+			cvy_post(&d->agent, &not_frozen);
+		d->owes_frozen = 0;
+		return;
+	}
+	if (d->ops->counters(d->gpu, &d->counters, 1)) {
+		broken(d, "the counters of the device");
+		return;
+	}
+	forget_retired(d);
+	if (d->owes_frozen)
+		cvy_post(&d->agent, &d->owed);
+	d->owes_frozen = 0;
+}
+
+void cvy_device_freeze(struct cvy_device *d, uint32_t epoch)
+{
+	(void)epoch;
+	d->reconciled = 0;
+	d->owes_repaired = 0;
+	if (d->frozen || d->freezing)
+		return;
+	if (d->ops->gate(d->gpu, CVY_GPU_GATE_CLOSED(d->epoch))) {
+		broken(d, "closing the gate of the device");
+		return;
+	}
+	d->freezing = 1;
+	d->freeze_ns = cvy_now_ns();
+	try_freeze(d);
+}
+
+/* ---- a view is learned: fences, then everybody's number ---- */
+
+/* A message that is lost with its link is sent again when that is up, or another view follows. */
+static void tell(struct cvy_device *d, int rank, int type, const void *body, uint32_t bytes)
+{
+	d->send(d->send_ctx, rank, d->view->member[rank].inc, type, d->view->epoch, body, bytes, -1);
+}
+
+static void say_have(struct cvy_device *d, int rank)
+{
+	struct cvy_device_have *h = &d->peer[d->rank].have;
+
+	tell(d, rank, CVY_MSG_HAVE, h, sizeof(*h));
+}
+
+static void own_have(struct cvy_device *d)
+{
+	struct cvy_device_peer *p = &d->peer[d->rank];
+	struct cvy_device_have *h = &p->have;
+
+	memset(h, 0, sizeof(*h));
+	h->op = d->counters.finished / CVY_GPU_QUANTA;
+	h->fresh = !d->mask;
+	h->drained = (uint32_t)__atomic_load_n(&d->drained, __ATOMIC_ACQUIRE);
+	h->spoiled = spoiled(d);
+	h->mask = d->mask;
+	for (int i = 0; i < CVY_GPU_LANES; i++)
+		h->count[i] = d->counters.lane[i].count;
+	p->have_epoch = d->view->epoch;
+}
+
+static void reconcile(struct cvy_device *d);
+
+void cvy_device_learn(struct cvy_device *d, const struct cvy_view *view, const struct covey_mask *removed)
+{
+	uint32_t left = cvy_device_mask(removed);
+
+	if (!d->view)
+		d->view = cvy_view_dup(view);
+	else
+		cvy_view_copy(d->view, view);
+	if (!d->view) {
+		broken(d, "no memory for a view");
+		return;
+	}
+	if (cvy_mask_next(&view->members, CVY_GPU_RANKS) >= 0) {
+		cvy_fail(d->box, COVEY_ERR_UNSUPPORTED, cvy_mask_next(&view->members, CVY_GPU_RANKS), view->epoch,
+			 "device: ranks of a group with devices are 0 to %d", CVY_GPU_RANKS - 1);
+		give_up(d);
+		return;
+	}
+	if (!d->frozen && !d->freezing) /* a first view: nothing runs, and the gate was never open */
+		cvy_device_freeze(d, view->epoch);
+	for (int r = 0; r < CVY_GPU_RANKS; r++)
+		if ((left >> r & 1) && d->peer[r].inc && fresh_chunk(d, r))
+			broken(d, "a fence");
+	d->removed |= left & d->mask;
+	d->reconciled = 0;
+	d->wanted = 0;
+	own_have(d);
+	CVY_MASK_EACH(r, &view->members)
+	if (r != d->rank)
+		say_have(d, r);
+	reconcile(d);
+}
+
+/* Ranks that have taken part, and the most operations that one of them has completed. */
+static uint32_t taken_part(const struct cvy_device *d, uint32_t members, uint64_t *base, int *holder)
+{
+	uint32_t old = 0;
+
+	*base = 0;
+	*holder = -1;
+	for (int r = 0; r < CVY_GPU_RANKS; r++) {
+		const struct cvy_device_have *h = &d->peer[r].have;
+
+		if (!(members >> r & 1) || h->fresh)
+			continue;
+		old |= 1u << r;
+		if (*holder < 0 || h->op > *base) {
+			*base = h->op;
+			*holder = r;
+		}
+	}
+	return old;
+}
+
+/*
+ * Contributors and base of the next words, from what all have said, so alike on all. Newcomers count once the
+ * applications of all others wait for them with nothing under way: else they would miss operations.
+ */
+static void conclude(struct cvy_device *d, uint32_t *mask, uint64_t *base, int *holder, uint32_t *fail)
+{
+	uint32_t members = cvy_device_mask(&d->view->members) & ~cvy_device_mask(&d->view->pending);
+	uint32_t old = taken_part(d, members, base, holder);
+	int drained = 1;
+
+	*fail = 0;
+	for (int r = 0; r < CVY_GPU_RANKS; r++) {
+		const struct cvy_device_have *h = &d->peer[r].have;
+
+		if (!(old >> r & 1))
+			continue;
+		drained = drained && h->drained && h->op == *base;
+		if (h->spoiled && h->op == *base)
+			*fail = (uint32_t)*base + 1;
+	}
+	*mask = old && !drained ? old : members;
+}
+
+static int lags(const struct cvy_device *d, uint64_t base)
+{
+	return !d->peer[d->rank].have.fresh && d->peer[d->rank].have.op < base;
+}
+
+static void ask(struct cvy_device *d, int holder)
+{
+	const struct cvy_gpu_parked *p = &d->counters.parked;
+	struct want want = { p->op, 0, p->lanes, p->slot_bytes, p->rounds, { 0 } };
+
+	for (uint32_t i = 0; i < p->lanes && i < CVY_GPU_LANES; i++) {
+		const struct cvy_gpu_past *past = &d->counters.past[i];
+		int done = past->counted >> 32 == (uint32_t)(p->op + 1);
+
+		want.count[i] = (done ? (uint32_t)past->counted : d->counters.lane[i].count) + p->steps;
+	}
+	d->wanted = p->private_parts ? 0 : d->removed; /* of private operations nobody else has the own part */
+	for (int r = 0; r < CVY_GPU_RANKS; r++) {
+		want.gone = r;
+		if (d->wanted >> r & 1)
+			tell(d, holder, CVY_MSG_WANT, &want, sizeof(want));
+	}
+}
+
+static void tell_repaired(struct cvy_device *d)
+{
+	if (!d->reconciled || d->wanted || !d->owes_repaired)
+		return;
+	d->owes_repaired = 0;
+	cvy_post(&d->agent, &d->repaired);
+}
+
+static uint64_t generations(const struct cvy_device *d, int out)
+{
+	uint64_t all = 0;
+
+	for (int r = 0; r < CVY_GPU_RANKS; r++)
+		all |= (uint64_t)(out ? d->peer[r].out : d->peer[r].in) << (2 * r);
+	return all;
+}
+
+static void reconcile(struct cvy_device *d)
+{
+	uint32_t mask, fail;
+	uint64_t base;
+	int holder;
+
+	if (!d->view || d->reconciled || !d->frozen)
+		return;
+	CVY_MASK_EACH(r, &d->view->members)
+	if (d->peer[r].have_epoch != d->view->epoch || (r != d->rank && d->peer[r].out_inc != d->view->member[r].inc))
+		return;
+	conclude(d, &mask, &base, &holder, &fail);
+	d->begin_fresh = d->peer[d->rank].have.fresh && (mask >> d->rank & 1);
+	d->fresh_op = base;
+	d->verdict = (struct cvy_gpu_verdict){ d->view->epoch, 0, base, d->removed, 0 };
+	for (int i = 0; i < CVY_GPU_LANES; i++) {
+		uint32_t count =
+			d->begin_fresh && holder >= 0 ? d->peer[holder].have.count[i] : d->counters.lane[i].count;
+
+		d->lanes[i] = (struct cvy_gpu_lane){ count, d->view->epoch,    mask,
+						     fail,  generations(d, 0), generations(d, 1) };
+	}
+	d->reconciled = 1;
+	if (lags(d, base))
+		ask(d, holder);
+	tell_repaired(d);
+}
+
+static void got_have(struct cvy_device *d, const struct cvy_msg *msg)
+{
+	struct cvy_device_peer *p = &d->peer[msg->rank];
+
+	if (msg->bytes != sizeof(p->have)) {
+		cvy_warn("device", "rank %d tells its progress in %u bytes instead of %zu", msg->rank, msg->bytes,
+			 sizeof(p->have));
+		return;
+	}
+	memcpy(&p->have, msg->body, sizeof(p->have));
+	p->have_epoch = msg->epoch;
+	reconcile(d);
+}
+
+/* ---- packets of the removed, for who lacks them ---- */
+
+static int send_slot(struct cvy_device *d, const struct cvy_msg *to, const struct want *w, size_t at, int last)
+{
+	static const size_t head = sizeof(struct slots);
+	uint8_t *buf = malloc(head + w->slot_bytes);
+	struct slots s = { w->op, w->gone, (uint32_t)last, at, w->slot_bytes, 0 };
+	const struct cvy_device_peer *p = &d->peer[w->gone];
+	int old = (p->in + CVY_GPU_GENERATIONS - 1) % CVY_GPU_GENERATIONS; /* the fence has put a fresh one before it */
+	int err;
+
+	if (!buf)
+		return COVEY_ERR_NOMEM;
+	memcpy(buf, &s, head);
+	err = d->ops->read(d->gpu, w->gone, old, at, buf + head, w->slot_bytes);
+	if (!err)
+		err = d->send(d->send_ctx, to->rank, to->inc, CVY_MSG_SLOTS, to->epoch, buf,
+			      (uint32_t)(head + w->slot_bytes), -1);
+	free(buf);
+	return err;
+}
+
+static void got_want(struct cvy_device *d, const struct cvy_msg *msg)
+{
+	struct want w;
+	int err = 0;
+
+	if (msg->bytes != sizeof(w))
+		return;
+	memcpy(&w, msg->body, sizeof(w));
+	if (w.gone < 0 || w.gone >= CVY_GPU_RANKS || w.lanes > CVY_GPU_LANES || w.slot_bytes > CVY_GPU_SLOT ||
+	    w.rounds < 1 || w.rounds > CVY_GPU_ROUNDS || !(d->removed >> w.gone & 1)) {
+		cvy_warn("device", "rank %d asks for packets that nobody has", msg->rank);
+		return;
+	}
+	for (uint32_t i = 0; !err && i < w.lanes; i++) /* the last round is what a laggard lacks; then its signals */
+		err = send_slot(d, msg, &w, cvy_gpu_slot_at((int)w.rounds - 1, (int)i, w.count[i]), 0);
+	w.slot_bytes = CVY_GPU_SIGNAL_BYTES;
+	for (uint32_t i = 0; !err && i < w.lanes; i++)
+		err = send_slot(d, msg, &w, cvy_gpu_signal_at((int)i, w.count[i]), i + 1 == w.lanes);
+	if (err)
+		cvy_warn("device", "rank %d cannot have what rank %d left: %s", msg->rank, w.gone, covey_strerror(err));
+}
+
+static void got_slots(struct cvy_device *d, const struct cvy_msg *msg)
+{
+	struct slots s;
+
+	if (msg->bytes < sizeof(s) || !d->view || msg->epoch != d->view->epoch)
+		return;
+	memcpy(&s, msg->body, sizeof(s));
+	if (s.gone < 0 || s.gone >= CVY_GPU_RANKS || s.bytes != msg->bytes - sizeof(s) || s.at > CVY_GPU_CHUNK ||
+	    s.bytes > CVY_GPU_CHUNK - s.at || !(d->wanted >> s.gone & 1)) {
+		cvy_warn("device", "rank %d sends packets that were not asked for", msg->rank);
+		return;
+	}
+	if (d->ops->write(d->gpu, s.gone, d->peer[s.gone].in, s.at, (const uint8_t *)msg->body + sizeof(s), s.bytes)) {
+		broken(d, "packets of a removed rank");
+		return;
+	}
+	if (s.last)
+		d->wanted &= ~(1u << s.gone);
+	tell_repaired(d);
+}
+
+/* ---- thaw, end ---- */
+
+void cvy_device_thaw(struct cvy_device *d)
+{
+	int err = d->ops->words(d->gpu, d->lanes, d->begin_fresh ? &d->fresh_op : NULL, &d->verdict);
+
+	if (!err)
+		err = d->ops->gate(d->gpu, CVY_GPU_GATE_OPEN(d->view->epoch));
+	if (err) {
+		broken(d, "opening the gate of the device");
+		return;
+	}
+	d->frozen = 0;
+	d->removed = 0;
+	d->begin_fresh = 0;
+	d->thaws++;
+	d->epoch = d->view->epoch;
+	__atomic_store_n(&d->members, cvy_device_mask(&d->view->members), __ATOMIC_RELEASE);
+	__atomic_store_n(&d->mask, d->lanes[0].mask >> d->rank & 1 ? d->lanes[0].mask : 0, __ATOMIC_RELEASE);
+}
+
+void cvy_device_stop(struct cvy_device *d, int err)
+{
+	struct cvy_gpu_verdict end = { UINT32_MAX, err, 0, 0, 0 };
+
+	if (__atomic_exchange_n(&d->ended, err, __ATOMIC_ACQ_REL))
+		return;
+	if (d->ops->gate(d->gpu, CVY_GPU_GATE_CLOSED(d->epoch)) || d->ops->counters(d->gpu, &d->counters, 1) ||
+	    d->ops->words(d->gpu, d->counters.lane, NULL, &end))
+		cvy_warn("device", "ending the kernels: %s", d->ops->why(d->gpu));
+}
+
+void cvy_device_look(struct cvy_device *d)
+{
+	const struct cvy_gpu_mailbox *box = d->ops->mailbox(d->gpu);
+
+	for (int r = 0; r < CVY_GPU_RANKS; r++) {
+		uint64_t late = __atomic_load_n(&box->late[r], __ATOMIC_ACQUIRE);
+
+		if (late == d->late_told[r])
+			continue;
+		d->late_told[r] = late;
+		cvy_info("device", "operation %llu has waited %d ms for rank %d, epoch %u",
+			 (unsigned long long)(late - 1), CVY_DEVICE_LATE_MS, r, d->epoch);
+	}
+}
+
+/* ---- what passes by on its way to the agent ---- */
+
+static int for_device(const struct cvy_event *ev)
+{
+	return ev->kind == CVY_EV_MSG && ev->msg.type >= CVY_MSG_CHUNK && ev->msg.type <= CVY_MSG_SLOTS;
+}
+
+static void got(struct cvy_device *d, const struct cvy_msg *msg)
+{
+	if (msg->rank < 0 || msg->rank >= CVY_GPU_RANKS)
+		return;
+	switch (msg->type) {
+	case CVY_MSG_CHUNK:
+		got_chunk(d, msg);
+		reconcile(d);
+		break;
+	case CVY_MSG_HAVE:
+		got_have(d, msg);
+		break;
+	case CVY_MSG_WANT:
+		got_want(d, msg);
+		break;
+	default:
+		got_slots(d, msg);
+	}
+}
+
+static void sink(void *ctx, const struct cvy_event *ev)
+{
+	struct cvy_device *d = ctx;
+
+	if (for_device(ev)) {
+		got(d, &ev->msg);
+		return;
+	}
+	if (ev->kind == CVY_EV_FROZEN && !d->frozen) {
+		d->owed = *ev;
+		d->owes_frozen = 1;
+		return;
+	}
+	if (ev->kind == CVY_EV_REPAIRED && (!d->reconciled || d->wanted)) {
+		d->repaired = *ev;
+		d->owes_repaired = 1;
+		return;
+	}
+	if (ev->kind == CVY_EV_LINK_UP && ev->rank >= 0 && ev->rank < CVY_GPU_RANKS) {
+		send_chunk(d, ev->rank, ev->inc);
+		if (d->view && d->frozen && covey_mask_has(&d->view->members, ev->rank) &&
+		    d->view->member[ev->rank].inc == ev->inc)
+			say_have(d, ev->rank);
+	}
+	cvy_post(&d->agent, ev);
+}
+
+struct cvy_sink cvy_device_sink(struct cvy_device *d)
+{
+	return (struct cvy_sink){ sink, d };
+}
