@@ -277,9 +277,9 @@ static int can_run(void)
 int main(void)
 {
 	char dir[] = "/tmp/covey-tls-XXXXXX", command[64];
-	Suite *suite = suite_create("membership/redis_tls");
-	TCase *tc = tcase_create("tls");
 	SRunner *runner;
+	Suite *suite;
+	TCase *tc;
 	int failed;
 
 	if (!can_run())
@@ -289,6 +289,8 @@ int main(void)
 		puts("openssl makes no certificates");
 		return EXIT_FAILURE;
 	}
+	suite = suite_create("membership/redis_tls");
+	tc = tcase_create("tls");
 	tcase_add_checked_fixture(tc, setup, teardown);
 	tcase_set_timeout(tc, 60);
 	tcase_add_test(tc, who_proves_its_name_is_served);
