@@ -168,11 +168,11 @@ static void write_note(struct cvy_channel *ch, struct cvy_line *line)
 		return;
 	}
 	__atomic_store_n(&line->call, note->end, __ATOMIC_RELAXED);
-	__atomic_thread_fence(__ATOMIC_RELEASE); /* pairs with the fence in cvy_channel_note */
+	/* each pairs with its load in cvy_channel_note: who sees a word of it sees that it is newer */
 	for (size_t i = 0; i < CVY_NOTE_DATA / 8; i++)
-		__atomic_store_n(&data[i], note->data[i], __ATOMIC_RELAXED);
-	__atomic_store_n(&line->sig, note->word, __ATOMIC_RELAXED);
-	__atomic_store_n(&line->bytes, note->n, __ATOMIC_RELAXED);
+		__atomic_store_n(&data[i], note->data[i], __ATOMIC_RELEASE);
+	__atomic_store_n(&line->sig, note->word, __ATOMIC_RELEASE);
+	__atomic_store_n(&line->bytes, note->n, __ATOMIC_RELEASE);
 }
 
 int cvy_channel_note(const struct cvy_channel *ch, size_t head, struct cvy_note *note)
@@ -183,10 +183,9 @@ int cvy_channel_note(const struct cvy_channel *ch, size_t head, struct cvy_note 
 	if (ch->here - ch->read > head + CVY_NOTE_DATA || __atomic_load_n(&line->call, __ATOMIC_RELAXED) != ch->here)
 		return 0;
 	for (size_t i = 0; i < CVY_NOTE_DATA / 8; i++)
-		note->data[i] = __atomic_load_n(&data[i], __ATOMIC_RELAXED);
-	note->word = __atomic_load_n(&line->sig, __ATOMIC_RELAXED);
-	note->n = __atomic_load_n(&line->bytes, __ATOMIC_RELAXED);
-	__atomic_thread_fence(__ATOMIC_ACQUIRE); /* a newer note says so before any of it */
+		note->data[i] = __atomic_load_n(&data[i], __ATOMIC_ACQUIRE);
+	note->word = __atomic_load_n(&line->sig, __ATOMIC_ACQUIRE);
+	note->n = __atomic_load_n(&line->bytes, __ATOMIC_ACQUIRE);
 	return __atomic_load_n(&line->call, __ATOMIC_RELAXED) == ch->here && ch->here - ch->read == head + note->n;
 }
 
