@@ -10,7 +10,7 @@ for header in "$source"/include/*.h "$source"/src/*/*.h; do
 	layer=$(dirname "$header")
 	see="-I$source/include -I$source/src/base -I$layer"
 	case $layer in
-	*/collectives) see="$see -I$source/src/membership -I$source/src/p2p" ;;
+	*/collectives) see="$see -I$source/src/membership -I$source/src/p2p -I$source/src/kernels" ;;
 	esac
 	# Included from a source: a compiler handed a header warns about #pragma once and unused functions.
 	# shellcheck disable=SC2086
