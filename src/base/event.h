@@ -74,7 +74,7 @@ enum cvy_event_kind {
 	CVY_EV_SUSPECT,	    /* rank, inc, source */
 	CVY_EV_LATE,	    /* rank, inc: an operation went on without it, and it is to leave for that; number */
 	CVY_EV_FROZEN,	    /* engine stands still: report */
-	CVY_EV_FROZE_NOT,   /* it does not after freeze_ms */
+	CVY_EV_FROZE_NOT,   /* it does not after freeze_ms; err: nor ever will, in whatever phase */
 	CVY_EV_FENCED,	    /* the removed are fenced, the view is learned by the engine */
 	CVY_EV_REPAIRED,    /* done == base - 1 */
 	CVY_EV_ADMITTED,    /* ADMIT seq completed and took the pending in */

@@ -128,7 +128,6 @@ void cvy_device_close(struct cvy_device *d)
 void cvy_device_identity(struct cvy_device *d, const struct cvy_identity *id)
 {
 	d->rank = id->rank;
-	d->known = 1;
 }
 
 /* ---- calls ---- */

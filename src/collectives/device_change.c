@@ -33,14 +33,30 @@ struct slots { /* `bytes` bytes follow */
 /* This rank gives up its membership: it cannot answer for its device. */
 static void give_up(struct cvy_device *d)
 {
-	struct cvy_event ev = { .kind = CVY_EV_FROZE_NOT, .rank = -1, .epoch = d->epoch };
+	struct cvy_event ev = { .kind = CVY_EV_FROZE_NOT, .rank = -1, .epoch = d->epoch, .err = COVEY_ERR_FENCED };
 
+	d->given_up = 1;
 	cvy_post(&d->agent, &ev);
+}
+
+/* A kernel that waited for a verdict in vain has ended without its operation: what the counters say is not true. */
+static int gave_up(struct cvy_device *d)
+{
+	uint64_t op = __atomic_load_n(&d->ops->mailbox(d->gpu)->gave_up, __ATOMIC_ACQUIRE);
+
+	if (op && !d->given_up) {
+		cvy_fail(d->box, COVEY_ERR_TIMEOUT, d->rank, d->epoch,
+			 "device operation %llu was parked and nobody decided what becomes of it",
+			 (unsigned long long)(op - 1));
+		give_up(d);
+	}
+	return op != 0;
 }
 
 static void broken(struct cvy_device *d, const char *what)
 {
 	cvy_fail(d->box, COVEY_ERR_IO, d->rank, d->epoch, "%s: %s", what, d->ops->why(d->gpu));
+	cvy_error("device", "rank %d, epoch %u: %s: %s", d->rank, d->epoch, what, d->ops->why(d->gpu));
 	give_up(d);
 }
 
@@ -142,7 +158,6 @@ static void try_freeze(void *ctx)
 {
 	struct cvy_device *d = ctx;
 	uint64_t until = cvy_now_ns() + FREEZE_SPIN_MS * CVY_MS;
-	struct cvy_event not_frozen = { .kind = CVY_EV_FROZE_NOT, .rank = -1, .epoch = d->owed.epoch };
 
 	d->timer = NULL;
 	do {
@@ -159,11 +174,11 @@ static void try_freeze(void *ctx)
 	d->freezing = 0;
 	if (!d->frozen) {
 		cvy_fail(d->box, COVEY_ERR_TIMEOUT, d->rank, d->epoch, "kernels of this rank do not stop");
-		if (d->owes_frozen)
-			cvy_post(&d->agent, &not_frozen);
-		d->owes_frozen = 0;
+		give_up(d);
 		return;
 	}
+	if (gave_up(d))
+		return;
 	if (d->ops->counters(d->gpu, &d->counters, 1)) {
 		broken(d, "the counters of the device");
 		return;
@@ -484,6 +499,7 @@ void cvy_device_look(struct cvy_device *d)
 {
 	const struct cvy_gpu_mailbox *box = d->ops->mailbox(d->gpu);
 
+	gave_up(d);
 	for (int r = 0; r < CVY_GPU_RANKS; r++) {
 		uint64_t late = __atomic_load_n(&box->late[r], __ATOMIC_ACQUIRE);
 

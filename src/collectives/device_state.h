@@ -41,7 +41,8 @@ struct cvy_device {
 	void *send_ctx;
 	struct cvy_errbox *box;
 	struct cvy_sink agent;
-	int rank, known;
+	int rank;
+	int given_up; /* the membership */
 	struct cvy_device_peer peer[CVY_GPU_RANKS];
 
 	uint32_t epoch;	      /* of the words that the device has */

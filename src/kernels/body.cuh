@@ -232,7 +232,6 @@ template <typename T, int PACKET, int ROWS> struct cvy_body_allreduce {
 			if (r->mode != CVY_COMPLETE)
 				cvy_push_own<PACKET, ROWS>(c, r, &s, words);
 #pragma unroll 1
-#pragma unroll 1
 			for (int row = 0; row < cvy_rows<ROWS>(c); row++) {
 				cvy_fold<T, PACKET> fold;
 
@@ -311,7 +310,6 @@ template <typename T, int PACKET, int ROWS> struct cvy_body_two_shot {
 				cvy_push_to<PACKET>(c, r, &s, 1, u, p, out);
 			}
 #pragma unroll 1
-#pragma unroll 1
 			for (int row = 0; row < cvy_rows<ROWS>(c); row++) {
 				if (!cvy_packet<PACKET>(&s, row, words, &u, &word, &nw))
 					break;
@@ -348,6 +346,7 @@ template <typename T, int PACKET, int ROWS> struct cvy_body_two_shot {
 			cvy_word_put(c->recv, at + 1, c->bytes, v[1]);
 	}
 };
+
 /* ---- blocks to everyone: allgather sends its one block to all, alltoall and reduce_scatter a block to each ---- */
 
 /* Blocks of ranks that do not contribute are zero; of ranks past the buffers (the group has grown since) nothing is kept. */
@@ -398,7 +397,6 @@ template <int PACKET, int ROWS> struct cvy_body_blocks {
 					cvy_push_to<PACKET>(c, r, &s, 0, u, p, own);
 				}
 			}
-#pragma unroll 1
 #pragma unroll 1
 			for (int row = 0; row < cvy_rows<ROWS>(c); row++) {
 				if (!cvy_packet<PACKET>(&s, row, words, &u, &word, &nw))
@@ -476,7 +474,6 @@ template <typename T, int PACKET, int ROWS> struct cvy_body_reduce_scatter {
 					cvy_push_to<PACKET>(c, r, &s, 0, u, p, v);
 				}
 			}
-#pragma unroll 1
 #pragma unroll 1
 			for (int row = 0; row < cvy_rows<ROWS>(c); row++) {
 				cvy_fold<T, PACKET> fold;

@@ -67,11 +67,6 @@ static __device__ __forceinline__ uint8_t *cvy_to(const struct cvy_gpu_call *c, 
 	return cvy_chunk(c->out, r->lane.out, rank);
 }
 
-static __device__ __forceinline__ uint64_t cvy_step_tag(const struct cvy_lane_run *r, int step)
-{
-	return CVY_GPU_TAG(r->lane.epoch, r->lane.count + 1 + step);
-}
-
 static __device__ __forceinline__ int cvy_has(uint32_t mask, int rank)
 {
 	return mask >> rank & 1;
@@ -83,9 +78,7 @@ static __device__ __forceinline__ void cvy_lane_status(const struct cvy_gpu_call
 {
 	struct cvy_gpu_status *status = &c->control->status;
 	uint32_t missing = r->mode == CVY_COMPLETE && cvy_gpu_is_private(c->kind) ? r->gone & r->lane.mask : 0;
-	int root = c->root >= 0;
-
-	int result = 0;
+	int root = c->root >= 0, result = 0;
 
 	if (r->index && !missing)
 		return;

@@ -403,7 +403,7 @@ static int fake_open(int device, int late_ms, int park_ms, struct cvy_gpu **out,
 
 static int fake_chunk(struct cvy_gpu *g, int rank, int generation, int *fd)
 {
-	*fd = memfd_create("fake-chunk", MFD_CLOEXEC);
+	*fd = getenv("FAKE_NO_CHUNK") ? -1 : (int)memfd_create("fake-chunk", MFD_CLOEXEC);
 	if (*fd < 0 || ftruncate(*fd, (off_t)CVY_GPU_CHUNK))
 		return COVEY_ERR_IO;
 	return fake_map(&g->in[rank * CVY_GPU_GENERATIONS + generation], *fd);
