@@ -16,8 +16,8 @@ set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SECTION libs)
 set(CPACK_DEBIAN_PACKAGE_PRIORITY optional)
 set(CPACK_DEBIAN_PACKAGE_RECOMMENDS "redis-tools | redis-server | valkey-server")
-# For programs that link libcovey.a.
-set(CPACK_DEBIAN_PACKAGE_SUGGESTS "libhiredis-dev, libsodium-dev, pkg-config")
+# For programs that link libcovey.a; and for transport verbs, which opens what is there.
+set(CPACK_DEBIAN_PACKAGE_SUGGESTS "librdmacm1, libibverbs1, ibverbs-providers, libhiredis-dev, libsodium-dev, pkg-config")
 set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS ON)
 find_program(COVEY_SHLIBDEPS dpkg-shlibdeps)
 if(COVEY_SHLIBDEPS)

@@ -144,7 +144,13 @@ static inline int covey_mask_count(const struct covey_mask *mask)
 
 /* ---- Life --------------------------------------------------------------------------------- */
 
-enum covey_transport { COVEY_TRANSPORT_AUTO, COVEY_TRANSPORT_SHM, COVEY_TRANSPORT_TCP };
+enum covey_transport {
+	COVEY_TRANSPORT_AUTO, /* shm on one host, tcp between hosts */
+	COVEY_TRANSPORT_SHM,
+	COVEY_TRANSPORT_TCP,
+	COVEY_TRANSPORT_VERBS,	  /* shm on one host, RDMA between hosts; an error where that is not to be had */
+	COVEY_TRANSPORT_VERBS_TCP /* tcp there instead */
+};
 enum covey_admission { COVEY_ADMISSION_AUTO = 1, COVEY_ADMISSION_MANUAL };
 enum covey_on_loss { COVEY_ON_LOSS_CONTINUE, COVEY_ON_LOSS_FAIL };
 enum covey_late { COVEY_LATE_WAIT, COVEY_LATE_EVICT };
@@ -158,35 +164,38 @@ enum covey_create { COVEY_CREATE_FIRST, COVEY_CREATE_NEVER }; /* NEVER: replacem
  */
 struct covey_config {
 	size_t size;
-	const char *store;	 /* redis://[user:password@]host[:port][/db], redis+unix:///path[?db=N],
+	const char *store;	    /* redis://[user:password@]host[:port][/db], redis+unix:///path[?db=N],
 			    * rediss:// with TLS, then also ?ca=FILE&cert=FILE&key=FILE,
 			    * redis+sentinel://[user:password@]host[:port][,host[:port]...]/MASTER[/db];
 			    * parameters of the fields below may follow as ?group=..&world=.. */
-	const char *group;	 /* name; default "covey" */
-	int rank;		 /* 0..max_ranks-1; COVEY_RANK_ANY (default): the environment, else any */
-	int world;		 /* processes that form the group; 0: the environment */
-	int max_ranks;		 /* fixed by the creator; 0: 64 */
-	int create;		 /* enum covey_create */
-	int admission;		 /* enum covey_admission, set by the creator; 0: auto */
-	int transport;		 /* enum covey_transport */
-	const char *host;	 /* overrides the identity of this host */
-	const char *interface;	 /* address or interface name that peers on other hosts dial */
-	const char *secret_file; /* file with the group secret; NULL: the store holds it */
-	int join_ms;		 /* 0: 60000 */
-	int heartbeat_ms;	 /* 0: 10; idle beat on one host */
-	int hang_ms;		 /* 0: 100; silence on one host; -1: never */
-	int link_ms;		 /* 0: 1000; silence between hosts; -1: never */
-	int lease_ms;		 /* 0: 5000; silence in the store; -1: never */
-	size_t slot_bytes;	 /* 0: 128 KiB; alike on all ranks */
-	size_t window_bytes;	 /* 0: 4 GiB of addresses, touched as used; alike on all ranks */
-	size_t undo_bytes;	 /* 0: 64 MiB; in-place inputs up to here are kept until decided */
-	int tcp_connections;	 /* 0: 1; of a link between hosts, for large messages; at most 8 */
-	const char *metrics;	 /* where to serve metrics: unix:PATH or tcp:[HOST:]PORT; NULL: nowhere */
-	const char *flight;	 /* directory for the record of the last operations; NULL: memory of this process */
-	const char *algo;	 /* algorithms to take, OPERATION[:FROM-TO]=ALGORITHM,...; alike on all ranks */
-	int late_ms;		 /* 0: none; deadline of dispatch and combine calls that give no timeout_ms */
-	int late;		 /* enum covey_late: what becomes of a rank that was masked as late */
-	const char *device;	 /* CUDA device: a number, "local" or "none" (default) */
+	const char *group;	    /* name; default "covey" */
+	int rank;		    /* 0..max_ranks-1; COVEY_RANK_ANY (default): the environment, else any */
+	int world;		    /* processes that form the group; 0: the environment */
+	int max_ranks;		    /* fixed by the creator; 0: 64 */
+	int create;		    /* enum covey_create */
+	int admission;		    /* enum covey_admission, set by the creator; 0: auto */
+	int transport;		    /* enum covey_transport */
+	const char *host;	    /* overrides the identity of this host */
+	const char *interface;	    /* address or interface name that peers on other hosts dial */
+	const char *secret_file;    /* file with the group secret; NULL: the store holds it */
+	int join_ms;		    /* 0: 60000 */
+	int heartbeat_ms;	    /* 0: 10; idle beat on one host */
+	int hang_ms;		    /* 0: 100; silence on one host; -1: never */
+	int link_ms;		    /* 0: 1000; silence between hosts; -1: never */
+	int lease_ms;		    /* 0: 5000; silence in the store; -1: never */
+	size_t slot_bytes;	    /* 0: 128 KiB; alike on all ranks */
+	size_t window_bytes;	    /* 0: 4 GiB of addresses, touched as used; alike on all ranks */
+	size_t undo_bytes;	    /* 0: 64 MiB; in-place inputs up to here are kept until decided */
+	int tcp_connections;	    /* 0: 1; of a link between hosts, for large messages; at most 8 */
+	const char *metrics;	    /* where to serve metrics: unix:PATH or tcp:[HOST:]PORT; NULL: nowhere */
+	const char *flight;	    /* directory for the record of the last operations; NULL: memory of this process */
+	const char *algo;	    /* algorithms to take, OPERATION[:FROM-TO]=ALGORITHM,...; alike on all ranks */
+	int late_ms;		    /* 0: none; deadline of dispatch and combine calls that give no timeout_ms */
+	int late;		    /* enum covey_late: what becomes of a rank that was masked as late */
+	const char *device;	    /* CUDA device: a number, "local" or "none" (default) */
+	const char *rdma_device;    /* NAME, NAME:PORT or NAME:PORT/GID; NULL: any with an address */
+	int rdma_ms;		    /* 0: 500; an RDMA peer that does not answer is lost after this */
+	size_t device_window_bytes; /* 0: none; device memory that covey_device_mem_alloc() gives; alike on all ranks */
 };
 
 #define COVEY_CONFIG_INIT \
@@ -311,6 +320,18 @@ COVEY_API void covey_work_free(struct covey_work *work);
 COVEY_API int covey_admit(struct covey_group *group, void *state, size_t bytes, struct covey_result *result);
 
 /**
+ * covey_admit_async - covey_admit() of a group with a device, that waits for no stream
+ * @stream: where operations on device memory are launched; those before this call are done without the newcomers, those
+ *          after it with them. A newcomer's stream waits until the others' come by. Not while it is captured
+ *
+ * Members and newcomers may mix the two. covey_admit() first waits until all that was launched on any stream has ended:
+ * TIMEOUT after join_ms, and the next call goes on with that.
+ * Errors: as covey_admit(); UNSUPPORTED: a stream, and the group has no device
+ */
+COVEY_API int covey_admit_async(struct covey_group *group, void *state, size_t bytes, struct CUstream_st *stream,
+				struct covey_result *result);
+
+/**
  * covey_recover / covey_extend / covey_retire / covey_evict - ask for a change of the members
  * recover: joiners of @ranks (count @n) may come in; done when all are admitted
  * extend:  joiners of the ranks size..@size-1 may come in; done when all are admitted
@@ -346,8 +367,9 @@ enum covey_redop { COVEY_SUM = 0, COVEY_PROD = 1, COVEY_MAX = 2, COVEY_MIN = 3, 
  * COVEY_ERR_PEER on all survivors. */
 COVEY_API int covey_set_on_loss(struct covey_group *group, int on_loss);
 
-/** covey_explain - which algorithm each operation takes at which size in the present view, and why; a table, cut to
- * @bytes (4096 is enough). Local. Errors: INVAL, and those of the group */
+/** covey_explain - which algorithm each operation takes at which size in the present view, and why; a table, then one of
+ * forms on device memory where the group has a device; cut to @bytes (8192 is enough). Local. Errors: INVAL, and those of
+ * the group */
 COVEY_API int covey_explain(struct covey_group *group, char *text, size_t bytes);
 
 /*
@@ -448,9 +470,11 @@ COVEY_API int covey_barrier_start(struct covey_group *group, struct CUstream_st 
  * Of a group that was joined with a device (struct covey_config), buffers may be memory of that device. The call then
  * launches one kernel on @stream (NULL: the legacy default stream) and returns; the outcome is known to the stream.
  * One stream at a time per group. Captured graphs stay valid when ranks die, are replaced or added: contributors are
- * read when the kernel runs. Host and device operations are counted apart; covey_admit() waits for what was launched
- * when ranks come in. All ranks are on one host, and all have a device. In place as for host memory, but for
- * alltoall, which is UNSUPPORTED; so are alltoallv, allgatherv, messages and the _start forms.
+ * read when the kernel runs. Host and device operations are counted apart; when ranks come in covey_admit() waits for
+ * what was launched, covey_admit_async() does not. All ranks are on one host, and all have a device. In place as for host memory, but for
+ * alltoall(v), which is UNSUPPORTED; so are messages and the _start forms. Counts of alltoallv and allgatherv are part of a
+ * captured graph: a rank that has come since gets no block there. A rank without bytes passes buffers of the device all
+ * the same, or NULL for both and a stream. That all name the same counts in allgatherv is not checked on a device.
  * A survivor of a death completes each operation with the same contributors and bytes as all others; in place, an
  * operation above 256 KiB may end with LOST, alike on all.
  */
@@ -466,6 +490,18 @@ struct covey_device_outcome {
 
 /** covey_device_outcome_at - address of it in device memory, valid until covey_close() */
 COVEY_API int covey_device_outcome_at(struct covey_group *group, const struct covey_device_outcome **out);
+
+/**
+ * covey_device_mem_alloc / covey_device_mem_free - device memory of this member's window, 64-byte aligned, that the devices
+ * of all peers read as it is. From 16 MiB a block on, allreduce, reduce_scatter, allgather, alltoall and broadcast copy
+ * nothing into library memory where the inputs of all ranks lie there at multiples of 16 (with more than two ranks the
+ * outputs of allreduce and broadcast, too; in place only allreduce). Each rank may use any part of its window; where one
+ * rank's buffer does not lie there, all go by packets. Such an operation ends when all ranks have read.
+ * Owner:  covey_device_mem_free(), or covey_close() with all of it; no operation may be using it
+ * Errors: INVAL; UNSUPPORTED: no device; NOMEM: device_window_bytes is too small
+ */
+COVEY_API int covey_device_mem_alloc(struct covey_group *group, size_t bytes, void **out);
+COVEY_API int covey_device_mem_free(struct covey_group *group, void *memory);
 
 /** covey_device_outcome - copies it to the host, without waiting for the stream */
 COVEY_API int covey_device_outcome(struct covey_group *group, struct covey_device_outcome *outcome);
@@ -530,6 +566,17 @@ COVEY_API int covey_group_end(void);
 
 enum covey_ep_preset { COVEY_EP_LL = 0 }; /* rows per (local expert, source), DeepEP's low-latency layout */
 
+enum covey_ep_rows_as {
+	COVEY_EP_ROWS_BF16 = 0,
+	COVEY_EP_ROWS_E4M3 = 1 /* dispatch gives 8-bit floats, with one f32 scale for each 128 elements */
+};
+
+enum covey_ep_combine_as {
+	COVEY_EP_PER_EXPERT = 0, /* a row for each expert comes back, and is summed in the order of the experts */
+	COVEY_EP_PER_RANK =
+		1 /* on devices one row for each rank, summed and rounded there: dispatch takes the weights */
+};
+
 struct covey_ep_config {
 	size_t size;
 	int max_tokens;		 /* T: per rank and dispatch, alike on all */
@@ -539,6 +586,8 @@ struct covey_ep_config {
 	int dtype;		 /* COVEY_BFLOAT16 */
 	int preset;		 /* enum covey_ep_preset */
 	const int *expert_owner; /* [experts] rank of each, alike on all; NULL: blocks of ceil(E / size) */
+	int rows;		 /* enum covey_ep_rows_as */
+	int combine;		 /* enum covey_ep_combine_as; on host memory always per expert */
 };
 
 #define COVEY_EP_CONFIG_INIT \
@@ -565,6 +614,9 @@ COVEY_API void covey_ep_destroy(struct covey_ep *ep);
 COVEY_API int covey_ep_local_experts(const struct covey_ep *ep);
 COVEY_API int covey_ep_rows(const struct covey_ep *ep);
 
+/** covey_ep_route_bytes - what `route` takes on a device, for the present size of the group; 0: not on devices */
+COVEY_API size_t covey_ep_route_bytes(const struct covey_ep *ep);
+
 /**
  * struct covey_dispatch_args - Shapes (T = max_tokens, R = size of the group, El = local experts):
  *   x           [num_tokens][hidden], 16-byte aligned or not
@@ -575,6 +627,14 @@ COVEY_API int covey_ep_rows(const struct covey_ep *ep);
  *   count       [El] int32: rows of each local expert
  *   src_info    [El][R*T] int32: token index on its source
  *   range       [El][R] int64: (count << 32) | first row, for each source
+ * With COVEY_EP_ROWS_E4M3 packed_x has bytes, and
+ *   packed_scales [El][ceil(hidden / 128)][R*T] f32: an element is its code times the scale of its group
+ * On devices (memory of the one that the group was joined with; the call returns at once, the stream has it done):
+ *   weights     [num_tokens][top_k] f32, needed with COVEY_EP_PER_RANK
+ *   route       covey_ep_route_bytes(), 16-byte aligned, for the combine of these tokens
+ *   active_ranks [R] int32 or NULL: ranks with 0 are neither waited for nor sent to; becomes 0 where a deadline passed
+ *   waited      [R] uint64 or NULL: device cycles that were waited for each source are added
+ * A part that is lost while others have it may leave rows past count[e] overwritten.
  */
 struct covey_dispatch_args {
 	size_t size;
@@ -586,6 +646,11 @@ struct covey_dispatch_args {
 	int32_t *src_info;
 	int64_t *range;
 	int timeout_ms; /* after it was published, sources that are not here are masked; 0: late_ms; -1: never */
+	float *packed_scales;
+	const float *weights;
+	void *route;
+	int32_t *active_ranks;
+	uint64_t *waited;
 };
 
 #define COVEY_DISPATCH_INIT \
@@ -617,6 +682,8 @@ COVEY_API int covey_dispatch_recv(struct covey_ep *ep, uint64_t deadline_ns, str
  *   experts, weights [num_tokens][top_k]: of this rank's tokens; weights f32
  *   out         [num_tokens][hidden]
  *   renormalise: scale by (sum of all valid weights) / (sum of those whose owner took part)
+ * On devices: route is what the dispatch of these tokens left (count, src_info and range are not read), active_ranks
+ * and waited as of dispatch. y is read where it stands.
  */
 struct covey_combine_args {
 	size_t size;
@@ -630,6 +697,9 @@ struct covey_combine_args {
 	const float *weights;
 	void *out;
 	int timeout_ms; /* as of dispatch: owners that are not here take no part */
+	const void *route;
+	int32_t *active_ranks;
+	uint64_t *waited;
 };
 
 #define COVEY_COMBINE_INIT \

@@ -14,6 +14,7 @@
 #include "page.h"
 
 #define GROUP_NAME_MAX 64
+#define NAMES 5			 /* words of an ENUM, at most */
 #define RESERVE_MAX (1ull << 46) /* addresses for the windows of all ranks: 64 TiB are known to work */
 
 enum type { TYPE_INT, TYPE_SIZE, TYPE_STR, TYPE_ENUM };
@@ -55,7 +56,7 @@ static const struct row rows[SETTINGS] = {
 static const struct bound {
 	long long min, max;
 	const char *right;
-	const char *names[4]; /* ENUM: the words of the values min, min + 1, ... */
+	const char *names[NAMES]; /* ENUM: the words of the values min, min + 1, ... */
 } bounds[SETTINGS] = {
 	[SET_store] = { .right = "a URL that begins with redis://, rediss://, redis+unix:// or redis+sentinel://" },
 	[SET_group] = { .right = "1 to 64 letters, digits, '.', '_' or '-'" },
@@ -64,7 +65,7 @@ static const struct bound {
 	[SET_max_ranks] = { 1, COVEY_MAX_RANKS, "a whole number from 1 to 4096", { NULL } },
 	[SET_create] = { 0, 1, "first or never", { "first", "never" } },
 	[SET_admission] = { 1, 2, "auto or manual", { "auto", "manual" } },
-	[SET_transport] = { 0, 2, "auto, shm or tcp", { "auto", "shm", "tcp" } },
+	[SET_transport] = { 0, 4, "auto, shm, tcp, verbs or verbs,tcp", { "auto", "shm", "tcp", "verbs", "verbs,tcp" } },
 	[SET_host] = { .right = "at most 64 letters, digits, '.', '_', ':' or '-'" },
 	[SET_interface] = { .right = "an address or the name of a network interface, without spaces" },
 	[SET_secret_file] = { .right = "the path of a file" },
@@ -79,9 +80,12 @@ static const struct bound {
 	[SET_metrics] = { .right = "unix:PATH, or tcp:PORT or tcp:HOST:PORT, with a + to add the rank to the port" },
 	[SET_flight] = { .right = "the path of a directory" },
 	[SET_device] = { .right = "the number of a CUDA device, local or none" },
+	[SET_device_window_bytes] = { 0, 1ll << 40, "a multiple of 2M, at most 1024G", { NULL } },
 	[SET_algo] = { .right = "OPERATION[:FROM-TO]=ALGORITHM,... without spaces" },
 	[SET_late_ms] = { 0, 3600000, "milliseconds from 1 to 3600000, or 0 (none)", { NULL } },
 	[SET_late] = { 0, 1, "wait or evict", { "wait", "evict" } },
+	[SET_rdma_device] = { .right = "NAME, NAME:PORT or NAME:PORT/GID, without spaces" },
+	[SET_rdma_ms] = { 8, 60000, "milliseconds from 8 to 60000", { NULL } },
 	[SET_undo_bytes] = { 0, 1ll << 46, "bytes, at most 65536G", { NULL } },
 };
 
@@ -133,6 +137,7 @@ static int text_is_right(enum setting s, const char *value)
 	case SET_host:
 		return only_of(value, "._:-", GROUP_NAME_MAX);
 	case SET_interface:
+	case SET_rdma_device:
 	case SET_algo:
 		return !strpbrk(value, " \t\r\n");
 	case SET_metrics:
@@ -150,6 +155,8 @@ static int number_is_right(enum setting s, long long value)
 	case SET_slot_bytes:
 	case SET_window_bytes:
 		return value % 4096 == 0;
+	case SET_device_window_bytes:
+		return value % (2 << 20) == 0;
 	case SET_hang_ms:
 		return value == -1 || value >= 2;
 	case SET_link_ms:
@@ -169,7 +176,7 @@ static int parse_number(enum setting s, const char *value, long long *out)
 	long long n;
 
 	if (rows[s].type == TYPE_ENUM) {
-		for (int i = 0; i < 4 && bounds[s].names[i]; i++)
+		for (int i = 0; i < NAMES && bounds[s].names[i]; i++)
 			if (!strcmp(value, bounds[s].names[i])) {
 				*out = bounds[s].min + i;
 				return 1;

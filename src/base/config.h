@@ -24,9 +24,13 @@
 	  "first: form the group if it is not there; never: replacements and joiners") \
 	X(admission, "COVEY_ADMISSION", ENUM, 1, \
 	  "auto: joiners come in at the next safe point; manual: when asked for") \
-	X(transport, "COVEY_TRANSPORT", ENUM, 0, "auto, shm or tcp") \
+	X(transport, "COVEY_TRANSPORT", ENUM, 0, \
+	  "auto (shm on one host, tcp between), shm, tcp (on one host, too), verbs (shm on one host, RDMA between), " \
+	  "or " \
+	  "verbs,tcp: tcp where RDMA is not to be had") \
 	X(host, "COVEY_HOST", STR, "", "identity of this host, to make one host act as several") \
-	X(interface, "COVEY_INTERFACE", STR, "", "address or interface that peers on other hosts dial") \
+	X(interface, "COVEY_INTERFACE", STR, "", \
+	  "address or interface that peers on other hosts dial, and are dialled from") \
 	X(secret_file, "COVEY_SECRET_FILE", STR, "", "file with the group secret; empty: the store holds it") \
 	X(join_ms, "COVEY_JOIN_MS", INT, 60000, "bound on joining") \
 	X(heartbeat_ms, "COVEY_HEARTBEAT_MS", INT, 10, "beat on one host while idle (1 ms while an operation waits)") \
@@ -50,7 +54,14 @@
 	X(late, "COVEY_LATE", ENUM, 0, \
 	  "wait: a rank that was masked as late stays a member; evict: who masked it asks for its removal") \
 	X(device, "COVEY_DEVICE", STR, "none", \
-	  "CUDA device for operations on device memory: a number, local (the launcher's local rank) or none")
+	  "CUDA device for operations on device memory: a number, local (the launcher's local rank) or none") \
+	X(device_window_bytes, "COVEY_DEVICE_WINDOW_BYTES", SIZE, 0, \
+	  "device memory that can be registered (covey_device_mem_alloc), alike on all ranks; 0: none") \
+	X(rdma_device, "COVEY_RDMA_DEVICE", STR, "", \
+	  "RDMA device: NAME, NAME:PORT or NAME:PORT/GID (its index); empty: one behind an address of this machine") \
+	X(rdma_ms, "COVEY_RDMA_MS", INT, 500, \
+	  "an RDMA peer that does not answer what was sent is lost after this, rounded down to a power of two of 29 " \
+	  "us")
 
 /* Variables that are read elsewhere, for the same table: X(ENV, "meaning") */
 #define CVY_ENV_LIST(X) \
@@ -74,10 +85,10 @@
 	X("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", 1, "Slurm (srun)")
 
 struct cvy_config { /* resolved: every field set, strings owned */
-	char *store, *group, *host, *interface, *secret_file, *metrics, *flight, *algo, *device;
+	char *store, *group, *host, *interface, *secret_file, *metrics, *flight, *algo, *device, *rdma_device;
 	int rank, world, max_ranks, create, admission, transport, tcp_connections;
-	int join_ms, heartbeat_ms, hang_ms, link_ms, lease_ms, late_ms, late;
-	size_t slot_bytes, window_bytes, undo_bytes;
+	int join_ms, heartbeat_ms, hang_ms, link_ms, lease_ms, late_ms, late, rdma_ms;
+	size_t slot_bytes, window_bytes, undo_bytes, device_window_bytes;
 };
 
 /* Explicit fields first, then the URL's parameters (stripped from @store), then environment, then defaults.

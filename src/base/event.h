@@ -96,15 +96,15 @@ struct cvy_event {
 	int kind;
 	int rank; /* -1: none */
 	uint64_t inc;
-	uint32_t epoch;		  /* the view of FROZEN, FENCED, REPAIRED */
-	int source;		  /* SUSPECT */
-	int api;		  /* API */
-	uint64_t id;		  /* REPLY: of the call; API: of the request */
-	uint64_t number;	  /* seq or size */
-	int err;		  /* REPLY: 0, or COVEY_ERR_STORE / COVEY_ERR_TIMEOUT: no answer came */
-	int argc;		  /* REPLY: fields */
-	const char *const *argv;  /* valid during the step */
-	const char *text;	  /* NOTICE: the message; LINK_DOWN, WANT_CHANGE: cause; valid during the step */
+	uint32_t epoch;		 /* the view of FROZEN, FENCED, REPAIRED */
+	int source;		 /* SUSPECT */
+	int api;		 /* API */
+	uint64_t id;		 /* REPLY: of the call; API: of the request */
+	uint64_t number;	 /* seq or size */
+	int err;		 /* REPLY: 0, or COVEY_ERR_STORE / COVEY_ERR_TIMEOUT: no answer came */
+	int argc;		 /* REPLY: fields */
+	const char *const *argv; /* valid during the step */
+	const char *text; /* NOTICE: the message; LINK_DOWN, WANT_CHANGE, FROZE_NOT: cause; valid during the step */
 	struct cvy_report report; /* FROZEN */
 	struct covey_mask ranks;  /* API recover */
 	struct cvy_msg msg;	  /* MSG */

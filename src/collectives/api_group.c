@@ -168,19 +168,54 @@ static int admit(struct covey_group *group, void *state, size_t bytes, struct co
 int covey_admit(struct covey_group *group, void *state, size_t bytes, struct covey_result *result)
 {
 	struct covey_result outcome;
-	int joiner, err = cvy_handle_check(group);
+	int err = cvy_handle_check(group);
 
 	if (err)
 		return err;
 	if (!group->device)
 		return admit(group, state, bytes, result);
-	joiner = group->admit_op || __atomic_load_n(&group->engine->pending, __ATOMIC_RELAXED);
-	err = admit(group, state, bytes, &outcome);
-	if (err)
-		return err;
-	if (result)
+	if (cvy_device_draining(group->device)) {
+		err = cvy_device_drained(group->device, &outcome);
+	} else {
+		err = admit(group, state, bytes, &outcome);
+		if (!err)
+			err = cvy_device_admit_drain(group->device, &outcome);
+	}
+	if (!err && result)
 		*result = outcome;
-	return cvy_device_admit(group->device, &outcome.mask, joiner);
+	return err;
+}
+
+static int check_stream(struct covey_group *group, struct CUstream_st *stream)
+{
+	if (!group->device)
+		return !stream ? 0
+			       : cvy_fail(group->box, COVEY_ERR_UNSUPPORTED, -1, 0,
+					  "admit: a stream needs a group that was joined with a device (device, "
+					  "COVEY_DEVICE)");
+	if (cvy_device_draining(group->device))
+		return cvy_fail(group->box, COVEY_ERR_INVAL, -1, 0,
+				"admit: a call of covey_admit met its deadline; it is to be called again first");
+	return !cvy_device_capturing(group->device, stream)
+		       ? 0
+		       : cvy_fail(group->box, COVEY_ERR_INVAL, -1, 0, "admit: the stream is being captured");
+}
+
+int covey_admit_async(struct covey_group *group, void *state, size_t bytes, struct CUstream_st *stream,
+		      struct covey_result *result)
+{
+	struct covey_result outcome;
+	int err = cvy_handle_check(group);
+
+	if (!err)
+		err = check_stream(group, stream);
+	if (!err)
+		err = admit(group, state, bytes, &outcome);
+	if (!err && group->device)
+		err = cvy_device_admit(group->device, &outcome, stream);
+	if (!err && result)
+		*result = outcome;
+	return err;
 }
 
 /* ---- device ---- */
@@ -217,6 +252,35 @@ int covey_device_outcome(struct covey_group *group, struct covey_device_outcome 
 	if (!outcome)
 		return cvy_fail(group->box, COVEY_ERR_INVAL, -1, 0, "outcome is NULL");
 	return cvy_device_status_read(group->device, outcome, sizeof(*outcome));
+}
+
+int covey_device_mem_alloc(struct covey_group *group, size_t bytes, void **out)
+{
+	int err = check_device(group);
+
+	if (err)
+		return err;
+	if (!bytes || !out)
+		return cvy_fail(group->box, COVEY_ERR_INVAL, -1, 0,
+				"device_mem_alloc: bytes is 0 or the place for it NULL");
+	pthread_mutex_lock(&group->lock);
+	err = cvy_device_mem_alloc(group->device, bytes, out);
+	pthread_mutex_unlock(&group->lock);
+	return err;
+}
+
+int covey_device_mem_free(struct covey_group *group, void *memory)
+{
+	int err = cvy_handle_check(group);
+
+	if (err == COVEY_ERR_INVAL || err == COVEY_ERR_FORKED)
+		return err;
+	if (!group->device)
+		return check_device(group);
+	pthread_mutex_lock(&group->lock);
+	err = cvy_device_mem_free(group->device, memory);
+	pthread_mutex_unlock(&group->lock);
+	return err;
 }
 
 /* ---- works ---- */

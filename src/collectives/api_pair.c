@@ -3,6 +3,7 @@
 #include "algo.h"
 #include "calls.h"
 #include "clock.h"
+#include "device.h"
 #include "handle.h"
 #include "pair.h"
 #include "reduce.h"
@@ -31,6 +32,10 @@ static int check(struct covey_group *group, const struct message *m, const struc
 	if (stream)
 		return cvy_fail(group->box, COVEY_ERR_UNSUPPORTED, -1, 0,
 				"%s: streams need device kernels; pass NULL for host memory",
+				m->sending ? "send" : "recv");
+	if (group->device && cvy_device_holds(group->device, m->sending ? m->send : m->recv))
+		return cvy_fail(group->box, COVEY_ERR_UNSUPPORTED, m->peer, group->engine->epoch,
+				"%s: messages are for host memory, and the buffer is on the device",
 				m->sending ? "send" : "recv");
 	if (!elem)
 		return refuse(group, m, "unknown datatype; see enum covey_dtype");

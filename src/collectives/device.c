@@ -1,18 +1,41 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A member's device: opened with the group, and called (device.h). */
 #include <dlfcn.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "device_state.h"
+#include "ep_call.h"
 #include "log.h"
 #include "shape.h"
 
-#define PARK_MS 60000	/* a kernel waits for a verdict */
-#define CHANGE_LOOKS 20 /* milliseconds, from one wish for a change to the next */
+#define PARK_MS 60000 /* a kernel waits for a verdict */
+
+/* ---- giving up ---- */
+
+void cvy_device_give_up(struct cvy_device *d, int err, int rank, uint32_t epoch, const char *format, ...)
+{
+	struct cvy_event ev = { .kind = CVY_EV_FROZE_NOT, .rank = -1, .epoch = d->epoch, .err = COVEY_ERR_FENCED };
+	char why[256];
+	va_list ap;
+
+	va_start(ap, format);
+	vsnprintf(why, sizeof(why), format, ap);
+	va_end(ap);
+	cvy_fail(d->box, err, rank, epoch, "%s", why);
+	ev.text = why;
+	d->given_up = 1;
+	cvy_post(&d->agent, &ev);
+}
+
+void cvy_device_broken(struct cvy_device *d, const char *what)
+{
+	cvy_error("device", "rank %d, epoch %u: %s: %s", d->rank, d->epoch, what, d->ops->why(d->gpu));
+	cvy_device_give_up(d, COVEY_ERR_IO, d->rank, d->epoch, "%s: %s", what, d->ops->why(d->gpu));
+}
 
 /* ---- open ---- */
 
@@ -89,6 +112,10 @@ int cvy_device_open(const struct cvy_device_args *args, struct cvy_device **out)
 	d->send = args->send;
 	d->send_ctx = args->send_ctx;
 	d->agent = args->sink;
+	d->window_fd = -1;
+	d->join_ms = args->config->join_ms;
+	pthread_mutex_init(&d->lock, NULL);
+	cvy_device_drain_init(d);
 	for (int r = 0; r < CVY_GPU_RANKS; r++)
 		d->peer[r].fd = -1;
 	d->library = open_library(why, sizeof(why));
@@ -99,9 +126,18 @@ int cvy_device_open(const struct cvy_device_args *args, struct cvy_device **out)
 		cvy_device_close(d);
 		return err;
 	}
+	d->ep = dlsym(d->library, CVY_GPU_EP_SYMBOL);
+	if (d->ep && d->ep->abi != CVY_GPU_ABI)
+		d->ep = NULL;
+	d->late_evict = args->config->late == COVEY_LATE_EVICT;
 	err = d->ops->open(number, CVY_DEVICE_LATE_MS, PARK_MS, &d->gpu, why, sizeof(why));
 	if (err) {
 		cvy_fail(args->box, err, -1, 0, "device: %s", why);
+		cvy_device_close(d);
+		return err;
+	}
+	err = cvy_device_window_open(d, args->config->device_window_bytes);
+	if (err) {
 		cvy_device_close(d);
 		return err;
 	}
@@ -117,8 +153,13 @@ void cvy_device_close(struct cvy_device *d)
 	for (int r = 0; r < CVY_GPU_RANKS; r++)
 		if (d->peer[r].fd >= 0)
 			close(d->peer[r].fd);
+	if (d->drain.begun) /* it waits for kernels that nothing ends but this */
+		cvy_device_stop(d, COVEY_ERR_CLOSED);
+	cvy_device_drain_end(d);
 	if (d->gpu)
 		d->ops->close(d->gpu);
+	cvy_device_window_close(d);
+	pthread_mutex_destroy(&d->lock);
 	cvy_view_free(d->view);
 	if (d->library)
 		dlclose(d->library);
@@ -137,11 +178,36 @@ int cvy_device_holds(struct cvy_device *d, const void *at)
 	return d && at && d->ops->is_device(at);
 }
 
+/* The call is launched: what can be said of it now. */
+static void launched(struct cvy_device *d, int size, struct covey_result *result)
+{
+	if (!result)
+		return;
+	memset(result, 0, sizeof(*result));
+	result->epoch = d->epoch;
+	result->size = size;
+	result->peer = -1;
+	pthread_mutex_lock(&d->lock);
+	result->mask.word[0] = d->contributors;
+	pthread_mutex_unlock(&d->lock);
+}
+
+/* Its slots hold what the first phase sent. */
+static int between_phases(struct cvy_device *d)
+{
+	if (!d->sending)
+		return 0;
+	return cvy_fail(d->box, COVEY_ERR_INVAL, -1, 0,
+			"a dispatch or combine on the device was sent and not received");
+}
+
 int cvy_device_run(struct cvy_device *d, struct cvy_gpu_call *call, struct CUstream_st *stream,
 		   struct covey_result *result)
 {
 	int err = __atomic_load_n(&d->ended, __ATOMIC_ACQUIRE);
 
+	if (!err)
+		err = between_phases(d);
 	if (err)
 		return err;
 	call->rank = d->rank;
@@ -149,55 +215,43 @@ int cvy_device_run(struct cvy_device *d, struct cvy_gpu_call *call, struct CUstr
 	err = d->ops->launch(d->gpu, call, stream);
 	if (err)
 		return cvy_fail(d->box, err, d->rank, d->epoch, "%s", d->ops->why(d->gpu));
-	if (result) {
-		memset(result, 0, sizeof(*result));
-		result->epoch = d->epoch;
-		result->size = call->size;
-		result->peer = -1;
-		result->mask.word[0] = __atomic_load_n(&d->mask, __ATOMIC_ACQUIRE);
-	}
+	launched(d, call->size, result);
 	return 0;
 }
 
-static void want_change(void *ctx, void *arg)
+int cvy_device_ep_state(struct cvy_device *d, const struct cvy_ep_tables *tables, struct cvy_ep_state **state)
 {
-	struct cvy_device *d = ctx;
-	struct cvy_event ev = {
-		.kind = CVY_EV_WANT_CHANGE, .rank = -1, .epoch = d->epoch, .text = "devices take a rank in"
-	};
+	int err;
 
-	(void)arg;
-	if (!d->frozen && !d->freezing)
-		cvy_post(&d->agent, &ev);
+	if (!d->ep)
+		return cvy_fail(d->box, COVEY_ERR_UNSUPPORTED, -1, 0,
+				"device: libcovey_cuda has no dispatch and combine");
+	err = d->ep->state(d->gpu, tables, state);
+	return err ? cvy_fail(d->box, err, d->rank, d->epoch, "%s", d->ops->why(d->gpu)) : 0;
 }
 
-int cvy_device_admit(struct cvy_device *d, const struct covey_mask *outcome, int joiner)
+void cvy_device_ep_free(struct cvy_device *d, struct cvy_ep_state *state)
 {
-	uint32_t wanted = cvy_device_mask(outcome);
-	int err = 0;
+	if (state)
+		d->ep->state_free(d->gpu, state);
+}
 
-	if (!joiner && !(wanted & ~__atomic_load_n(&d->mask, __ATOMIC_ACQUIRE)))
-		return 0;
-	if (!joiner)
-		err = d->ops->synchronise(d->gpu);
+int cvy_device_ep_run(struct cvy_device *d, struct cvy_ep_args *args, struct CUstream_st *stream,
+		      struct covey_result *result)
+{
+	int err = __atomic_load_n(&d->ended, __ATOMIC_ACQUIRE);
+
+	if (!err && args->phases != CVY_EP_RECV)
+		err = between_phases(d);
+	if (err)
+		return err;
+	args->call.rank = d->rank;
+	err = d->ep->launch(d->gpu, args, stream);
 	if (err)
 		return cvy_fail(d->box, err, d->rank, d->epoch, "%s", d->ops->why(d->gpu));
-	__atomic_store_n(&d->drained, 1, __ATOMIC_RELEASE);
-	for (int i = 0;; i++) {
-		uint32_t mask = __atomic_load_n(&d->mask, __ATOMIC_ACQUIRE);
-		uint32_t lacking = wanted & __atomic_load_n(&d->members, __ATOMIC_ACQUIRE) & ~mask;
-		struct timespec nap = { 0, 1000000 };
-
-		err = __atomic_load_n(&d->ended, __ATOMIC_ACQUIRE);
-		if (err || (joiner ? mask != 0 : !lacking))
-			break;
-		if (i % CHANGE_LOOKS ==
-		    CHANGE_LOOKS / 2) /* the change that made them voters came before all had drained */
-			cvy_loop_post(d->loop, want_change, d, NULL);
-		nanosleep(&nap, NULL);
-	}
-	__atomic_store_n(&d->drained, 0, __ATOMIC_RELEASE);
-	return err;
+	d->sending = args->phases == CVY_EP_SEND;
+	launched(d, args->call.size, result);
+	return 0;
 }
 
 const void *cvy_device_status(struct cvy_device *d)

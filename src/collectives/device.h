@@ -16,6 +16,9 @@
 
 struct cvy_device;
 struct cvy_gpu_call;
+struct cvy_ep_args;
+struct cvy_ep_state;
+struct cvy_ep_tables;
 
 struct cvy_device_args {
 	const struct cvy_config *config;
@@ -46,9 +49,24 @@ void cvy_device_look(struct cvy_device *d); /* each tick: what kernels have writ
 int cvy_device_holds(struct cvy_device *d, const void *at); /* is it memory of a device? */
 int cvy_device_run(struct cvy_device *d, struct cvy_gpu_call *call, struct CUstream_st *stream,
 		   struct covey_result *result);
-/* After a safe point with contributors @outcome: if the device lacks one, until all that was launched has ended and the
- * devices of all have taken it in. */
-int cvy_device_admit(struct cvy_device *d, const struct covey_mask *outcome, int joiner);
+int cvy_device_capturing(struct cvy_device *d, struct CUstream_st *stream);
+/*
+ * After a safe point with @outcome: if it let somebody in, launches the ADMIT that says so to the device, on @stream. Or
+ * (drain), whatever streams there are, when all that was launched has ended, and waits until it has too; TIMEOUT after
+ * join_ms, and cvy_device_draining() until a call of cvy_device_drained() has waited for the rest.
+ */
+int cvy_device_admit(struct cvy_device *d, const struct covey_result *outcome, struct CUstream_st *stream);
+int cvy_device_admit_drain(struct cvy_device *d, const struct covey_result *outcome);
+int cvy_device_draining(const struct cvy_device *d);
+int cvy_device_drained(struct cvy_device *d, struct covey_result *outcome);
+/* Registered memory; under the handle's lock. */
+int cvy_device_mem_alloc(struct cvy_device *d, size_t bytes, void **out);
+int cvy_device_mem_free(struct cvy_device *d, void *memory);
+/* The memory of a handle for dispatch and combine, with its tables; *state: NULL, or what it was before. */
+int cvy_device_ep_state(struct cvy_device *d, const struct cvy_ep_tables *tables, struct cvy_ep_state **state);
+void cvy_device_ep_free(struct cvy_device *d, struct cvy_ep_state *state);
+int cvy_device_ep_run(struct cvy_device *d, struct cvy_ep_args *args, struct CUstream_st *stream,
+		      struct covey_result *result);
 const void *cvy_device_status(struct cvy_device *d); /* device address of the status word */
 int cvy_device_status_read(struct cvy_device *d, void *to, size_t bytes);
 

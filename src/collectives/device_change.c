@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A view change as the device sees it (device.h): chunks for peers, freeze, fences, everybody's number, packets of the
- * removed, thaw. Agent's thread.
+ * A view change as the device sees it (device.h): freeze, fences, everybody's number, packets of the removed, thaw.
+ * Agent's thread.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,117 +30,16 @@ struct slots { /* `bytes` bytes follow */
 	uint32_t bytes, zero;
 };
 
-/* This rank gives up its membership: it cannot answer for its device. */
-static void give_up(struct cvy_device *d)
-{
-	struct cvy_event ev = { .kind = CVY_EV_FROZE_NOT, .rank = -1, .epoch = d->epoch, .err = COVEY_ERR_FENCED };
-
-	d->given_up = 1;
-	cvy_post(&d->agent, &ev);
-}
-
 /* A kernel that waited for a verdict in vain has ended without its operation: what the counters say is not true. */
 static int gave_up(struct cvy_device *d)
 {
 	uint64_t op = __atomic_load_n(&d->ops->mailbox(d->gpu)->gave_up, __ATOMIC_ACQUIRE);
 
-	if (op && !d->given_up) {
-		cvy_fail(d->box, COVEY_ERR_TIMEOUT, d->rank, d->epoch,
-			 "device operation %llu was parked and nobody decided what becomes of it",
-			 (unsigned long long)(op - 1));
-		give_up(d);
-	}
+	if (op && !d->given_up)
+		cvy_device_give_up(d, COVEY_ERR_TIMEOUT, d->rank, d->epoch,
+				   "device operation %llu was parked and nobody decided what becomes of it",
+				   (unsigned long long)(op - 1));
 	return op != 0;
-}
-
-static void broken(struct cvy_device *d, const char *what)
-{
-	cvy_fail(d->box, COVEY_ERR_IO, d->rank, d->epoch, "%s: %s", what, d->ops->why(d->gpu));
-	cvy_error("device", "rank %d, epoch %u: %s: %s", d->rank, d->epoch, what, d->ops->why(d->gpu));
-	give_up(d);
-}
-
-/* ---- chunks ---- */
-
-static void retire(struct cvy_device *d, int rank, int generation, int out)
-{
-	if (d->retirees < (int)(sizeof(d->retired) / sizeof(d->retired[0])))
-		d->retired[d->retirees++] = (struct cvy_device_retired){ rank, generation, out, d->thaws };
-}
-
-/* Frozen: whoever may still look at what was retired before the last thaw has left it since. */
-static void forget_retired(struct cvy_device *d)
-{
-	int n = 0;
-
-	for (int i = 0; i < d->retirees; i++) {
-		struct cvy_device_retired *r = &d->retired[i];
-
-		if (r->thaws >= d->thaws)
-			d->retired[n++] = *r;
-		else if (r->out)
-			d->ops->detach(d->gpu, r->rank, r->generation);
-		else
-			d->ops->unchunk(d->gpu, r->rank, r->generation);
-	}
-	d->retirees = n;
-}
-
-/* Fresh memory for what @rank pushes here: what its predecessor wrote, or writes, stays where it was. */
-static int fresh_chunk(struct cvy_device *d, int rank)
-{
-	struct cvy_device_peer *p = &d->peer[rank];
-	int next = (p->in + 1) % CVY_GPU_GENERATIONS, fd, err;
-
-	err = d->ops->chunk(d->gpu, rank, next, &fd);
-	if (err)
-		return err;
-	if (p->fd >= 0) {
-		close(p->fd);
-		retire(d, rank, p->in, 0);
-	}
-	p->in = next;
-	p->fd = fd;
-	p->inc = 0;
-	return 0;
-}
-
-static void send_chunk(struct cvy_device *d, int rank, uint64_t inc)
-{
-	struct cvy_device_peer *p = &d->peer[rank];
-
-	if (p->inc && p->inc != inc && fresh_chunk(d, rank)) {
-		broken(d, "a chunk for a peer");
-		return;
-	}
-	if (p->fd < 0 && fresh_chunk(d, rank)) {
-		broken(d, "a chunk for a peer");
-		return;
-	}
-	p->inc = inc;
-	if (d->send(d->send_ctx, rank, inc, CVY_MSG_CHUNK, 0, NULL, 0, p->fd) == COVEY_ERR_UNSUPPORTED) {
-		cvy_fail(d->box, COVEY_ERR_UNSUPPORTED, rank, d->epoch,
-			 "device: rank %d is on another host; device operations are for the ranks of one host", rank);
-		give_up(d);
-	}
-}
-
-static void got_chunk(struct cvy_device *d, const struct cvy_msg *msg)
-{
-	struct cvy_device_peer *p = &d->peer[msg->rank];
-	int next = (p->out + 1) % CVY_GPU_GENERATIONS;
-
-	if (p->out_inc == msg->inc)
-		return;
-	if (msg->fd < 0 || d->ops->attach(d->gpu, msg->rank, next, msg->fd)) {
-		cvy_warn("device", "the chunk of rank %d cannot be used: %s", msg->rank,
-			 msg->fd < 0 ? "no descriptor came" : d->ops->why(d->gpu));
-		return;
-	}
-	if (p->out_inc)
-		retire(d, msg->rank, p->out, 1);
-	p->out = next;
-	p->out_inc = msg->inc;
 }
 
 /* ---- freeze ---- */
@@ -162,7 +61,7 @@ static void try_freeze(void *ctx)
 	d->timer = NULL;
 	do {
 		if (d->ops->counters(d->gpu, &d->counters, 0)) {
-			broken(d, "the counters of the device");
+			cvy_device_broken(d, "the counters of the device");
 			return;
 		}
 		d->frozen = d->counters.finished + d->counters.stopped == d->counters.entered;
@@ -173,17 +72,16 @@ static void try_freeze(void *ctx)
 	}
 	d->freezing = 0;
 	if (!d->frozen) {
-		cvy_fail(d->box, COVEY_ERR_TIMEOUT, d->rank, d->epoch, "kernels of this rank do not stop");
-		give_up(d);
+		cvy_device_give_up(d, COVEY_ERR_TIMEOUT, d->rank, d->epoch, "kernels of this rank do not stop");
 		return;
 	}
 	if (gave_up(d))
 		return;
 	if (d->ops->counters(d->gpu, &d->counters, 1)) {
-		broken(d, "the counters of the device");
+		cvy_device_broken(d, "the counters of the device");
 		return;
 	}
-	forget_retired(d);
+	cvy_device_forget_retired(d);
 	if (d->owes_frozen)
 		cvy_post(&d->agent, &d->owed);
 	d->owes_frozen = 0;
@@ -197,7 +95,7 @@ void cvy_device_freeze(struct cvy_device *d, uint32_t epoch)
 	if (d->frozen || d->freezing)
 		return;
 	if (d->ops->gate(d->gpu, CVY_GPU_GATE_CLOSED(d->epoch))) {
-		broken(d, "closing the gate of the device");
+		cvy_device_broken(d, "closing the gate of the device");
 		return;
 	}
 	d->freezing = 1;
@@ -227,16 +125,50 @@ static void own_have(struct cvy_device *d)
 
 	memset(h, 0, sizeof(*h));
 	h->op = d->counters.finished / CVY_GPU_QUANTA;
-	h->fresh = !d->mask;
-	h->drained = (uint32_t)__atomic_load_n(&d->drained, __ATOMIC_ACQUIRE);
+	h->mask = cvy_device_contributors(d);
+	h->fresh = !h->mask;
+	if (!h->fresh && h->op < d->begin) /* its kernel has not been told yet */
+		h->op = d->begin;
 	h->spoiled = spoiled(d);
-	h->mask = d->mask;
 	for (int i = 0; i < CVY_GPU_LANES; i++)
 		h->count[i] = d->counters.lane[i].count;
 	p->have_epoch = d->view->epoch;
 }
 
 static void reconcile(struct cvy_device *d);
+
+/* Whose process a view lists for the first time, and who is in it: what an ADMIT that is called later may count in. */
+static void note_arrivals(struct cvy_device *d)
+{
+	uint32_t members = cvy_device_mask(&d->view->members);
+
+	pthread_mutex_lock(&d->lock);
+	CVY_MASK_EACH(r, &d->view->members)
+	{
+		struct cvy_device_peer *p = &d->peer[r];
+		uint64_t inc = d->view->member[r].inc;
+
+		if (p->arrivals && p->arrival[(p->arrivals - 1) % CVY_DEVICE_ARRIVALS].inc == inc)
+			continue;
+		p->arrival[p->arrivals++ % CVY_DEVICE_ARRIVALS] = (struct cvy_device_arrival){ inc, d->view->epoch, 0 };
+		d->roll.since[r] = d->view->epoch;
+		d->contributors &= ~(1u << r);
+	}
+	d->roll.members = members;
+	d->contributors &= members;
+	pthread_mutex_unlock(&d->lock);
+}
+
+/* Who founds the group needs no ADMIT. */
+static void count_all(struct cvy_device *d, uint32_t mask)
+{
+	pthread_mutex_lock(&d->lock);
+	for (int r = 0; r < CVY_GPU_RANKS; r++)
+		if (mask >> r & 1)
+			d->peer[r].arrival[(d->peer[r].arrivals - 1) % CVY_DEVICE_ARRIVALS].counted = 1;
+	d->contributors |= mask;
+	pthread_mutex_unlock(&d->lock);
+}
 
 void cvy_device_learn(struct cvy_device *d, const struct cvy_view *view, const struct covey_mask *removed)
 {
@@ -247,24 +179,28 @@ void cvy_device_learn(struct cvy_device *d, const struct cvy_view *view, const s
 	else
 		cvy_view_copy(d->view, view);
 	if (!d->view) {
-		broken(d, "no memory for a view");
+		cvy_device_broken(d, "no memory for a view");
 		return;
 	}
 	if (cvy_mask_next(&view->members, CVY_GPU_RANKS) >= 0) {
-		cvy_fail(d->box, COVEY_ERR_UNSUPPORTED, cvy_mask_next(&view->members, CVY_GPU_RANKS), view->epoch,
-			 "device: ranks of a group with devices are 0 to %d", CVY_GPU_RANKS - 1);
-		give_up(d);
+		cvy_device_give_up(d, COVEY_ERR_UNSUPPORTED, cvy_mask_next(&view->members, CVY_GPU_RANKS), view->epoch,
+				   "device: ranks of a group with devices are 0 to %d", CVY_GPU_RANKS - 1);
 		return;
 	}
 	if (!d->frozen && !d->freezing) /* a first view: nothing runs, and the gate was never open */
 		cvy_device_freeze(d, view->epoch);
-	for (int r = 0; r < CVY_GPU_RANKS; r++)
-		if ((left >> r & 1) && d->peer[r].inc && fresh_chunk(d, r))
-			broken(d, "a fence");
-	d->removed |= left & d->mask;
+	for (int r = 0; r < CVY_GPU_RANKS; r++) {
+		/* One that came after it, before the device was thawed, may go too, and with it a chunk with nothing in it. */
+		if ((left & cvy_device_contributors(d) & ~d->removed) >> r & 1)
+			d->peer[r].left = d->peer[r].in;
+		if ((left >> r & 1) && d->peer[r].inc && cvy_device_fresh_chunk(d, r))
+			cvy_device_broken(d, "a fence");
+	}
+	d->removed |= left & cvy_device_contributors(d);
 	d->reconciled = 0;
 	d->wanted = 0;
 	own_have(d);
+	note_arrivals(d);
 	CVY_MASK_EACH(r, &view->members)
 	if (r != d->rank)
 		say_have(d, r);
@@ -293,26 +229,22 @@ static uint32_t taken_part(const struct cvy_device *d, uint32_t members, uint64_
 }
 
 /*
- * Contributors and base of the next words, from what all have said, so alike on all. Newcomers count once the
- * applications of all others wait for them with nothing under way: else they would miss operations.
+ * Contributors and base of the next words, from what all have said, so alike on all. Newcomers count where somebody has
+ * completed the ADMIT that takes them in: the others complete it too.
  */
 static void conclude(struct cvy_device *d, uint32_t *mask, uint64_t *base, int *holder, uint32_t *fail)
 {
-	uint32_t members = cvy_device_mask(&d->view->members) & ~cvy_device_mask(&d->view->pending);
+	uint32_t members = cvy_device_mask(&d->view->members);
 	uint32_t old = taken_part(d, members, base, holder);
-	int drained = 1;
 
 	*fail = 0;
 	for (int r = 0; r < CVY_GPU_RANKS; r++) {
 		const struct cvy_device_have *h = &d->peer[r].have;
 
-		if (!(old >> r & 1))
-			continue;
-		drained = drained && h->drained && h->op == *base;
-		if (h->spoiled && h->op == *base)
+		if ((old >> r & 1) && h->spoiled && h->op == *base)
 			*fail = (uint32_t)*base + 1;
 	}
-	*mask = old && !drained ? old : members;
+	*mask = old ? d->peer[*holder].have.mask & members : members & ~cvy_device_mask(&d->view->pending);
 }
 
 static int lags(const struct cvy_device *d, uint64_t base)
@@ -356,24 +288,34 @@ static uint64_t generations(const struct cvy_device *d, int out)
 	return all;
 }
 
+/* Is all mapped that kernels use of @rank's memory? */
+static int reaches(const struct cvy_device *d, int rank, uint64_t inc)
+{
+	const struct cvy_device_peer *p = &d->peer[rank];
+
+	return p->out_inc == inc && (!d->window_bytes || p->window_inc == inc);
+}
+
 static void reconcile(struct cvy_device *d)
 {
 	uint32_t mask, fail;
 	uint64_t base;
-	int holder;
+	int holder, begins;
 
 	if (!d->view || d->reconciled || !d->frozen)
 		return;
 	CVY_MASK_EACH(r, &d->view->members)
-	if (d->peer[r].have_epoch != d->view->epoch || (r != d->rank && d->peer[r].out_inc != d->view->member[r].inc))
+	if (d->peer[r].have_epoch != d->view->epoch || (r != d->rank && !reaches(d, r, d->view->member[r].inc)))
 		return;
 	conclude(d, &mask, &base, &holder, &fail);
-	d->begin_fresh = d->peer[d->rank].have.fresh && (mask >> d->rank & 1);
-	d->fresh_op = base;
+	begins = d->peer[d->rank].have.fresh && (mask >> d->rank & 1);
+	if (begins)
+		d->begin = d->roll.begin = base;
+	if (holder < 0)
+		count_all(d, mask);
 	d->verdict = (struct cvy_gpu_verdict){ d->view->epoch, 0, base, d->removed, 0 };
 	for (int i = 0; i < CVY_GPU_LANES; i++) {
-		uint32_t count =
-			d->begin_fresh && holder >= 0 ? d->peer[holder].have.count[i] : d->counters.lane[i].count;
+		uint32_t count = begins && holder >= 0 ? d->peer[holder].have.count[i] : d->counters.lane[i].count;
 
 		d->lanes[i] = (struct cvy_gpu_lane){ count, d->view->epoch,    mask,
 						     fail,  generations(d, 0), generations(d, 1) };
@@ -406,13 +348,12 @@ static int send_slot(struct cvy_device *d, const struct cvy_msg *to, const struc
 	uint8_t *buf = malloc(head + w->slot_bytes);
 	struct slots s = { w->op, w->gone, (uint32_t)last, at, w->slot_bytes, 0 };
 	const struct cvy_device_peer *p = &d->peer[w->gone];
-	int old = (p->in + CVY_GPU_GENERATIONS - 1) % CVY_GPU_GENERATIONS; /* the fence has put a fresh one before it */
 	int err;
 
 	if (!buf)
 		return COVEY_ERR_NOMEM;
 	memcpy(buf, &s, head);
-	err = d->ops->read(d->gpu, w->gone, old, at, buf + head, w->slot_bytes);
+	err = d->ops->read(d->gpu, w->gone, p->left, at, buf + head, w->slot_bytes);
 	if (!err)
 		err = d->send(d->send_ctx, to->rank, to->inc, CVY_MSG_SLOTS, to->epoch, buf,
 			      (uint32_t)(head + w->slot_bytes), -1);
@@ -437,7 +378,7 @@ static void got_want(struct cvy_device *d, const struct cvy_msg *msg)
 		err = send_slot(d, msg, &w, cvy_gpu_slot_at((int)w.rounds - 1, (int)i, w.count[i]), 0);
 	w.slot_bytes = CVY_GPU_SIGNAL_BYTES;
 	for (uint32_t i = 0; !err && i < w.lanes; i++)
-		err = send_slot(d, msg, &w, cvy_gpu_signal_at((int)i, w.count[i]), i + 1 == w.lanes);
+		err = send_slot(d, msg, &w, cvy_gpu_signal_at(0, (int)i, w.count[i]), i + 1 == w.lanes);
 	if (err)
 		cvy_warn("device", "rank %d cannot have what rank %d left: %s", msg->rank, w.gone, covey_strerror(err));
 }
@@ -455,7 +396,7 @@ static void got_slots(struct cvy_device *d, const struct cvy_msg *msg)
 		return;
 	}
 	if (d->ops->write(d->gpu, s.gone, d->peer[s.gone].in, s.at, (const uint8_t *)msg->body + sizeof(s), s.bytes)) {
-		broken(d, "packets of a removed rank");
+		cvy_device_broken(d, "packets of a removed rank");
 		return;
 	}
 	if (s.last)
@@ -467,21 +408,18 @@ static void got_slots(struct cvy_device *d, const struct cvy_msg *msg)
 
 void cvy_device_thaw(struct cvy_device *d)
 {
-	int err = d->ops->words(d->gpu, d->lanes, d->begin_fresh ? &d->fresh_op : NULL, &d->verdict);
+	int err = d->ops->words(d->gpu, d->lanes, &d->roll, &d->verdict);
 
 	if (!err)
 		err = d->ops->gate(d->gpu, CVY_GPU_GATE_OPEN(d->view->epoch));
 	if (err) {
-		broken(d, "opening the gate of the device");
+		cvy_device_broken(d, "opening the gate of the device");
 		return;
 	}
 	d->frozen = 0;
 	d->removed = 0;
-	d->begin_fresh = 0;
 	d->thaws++;
 	d->epoch = d->view->epoch;
-	__atomic_store_n(&d->members, cvy_device_mask(&d->view->members), __ATOMIC_RELEASE);
-	__atomic_store_n(&d->mask, d->lanes[0].mask >> d->rank & 1 ? d->lanes[0].mask : 0, __ATOMIC_RELEASE);
 }
 
 void cvy_device_stop(struct cvy_device *d, int err)
@@ -495,6 +433,19 @@ void cvy_device_stop(struct cvy_device *d, int err)
 		cvy_warn("device", "ending the kernels: %s", d->ops->why(d->gpu));
 }
 
+/* A deadline of a dispatch or combine ended it without @rank. */
+static void passed_by(struct cvy_device *d, int rank, uint64_t op)
+{
+	struct cvy_event ev = { .kind = CVY_EV_LATE, .rank = rank, .number = op };
+
+	cvy_info("device", "operation %llu: rank %d is late and masked, epoch %u", (unsigned long long)op, rank,
+		 d->epoch);
+	if (!d->late_evict || !d->view || !covey_mask_has(&d->view->members, rank))
+		return;
+	ev.inc = d->view->member[rank].inc;
+	cvy_post(&d->agent, &ev);
+}
+
 void cvy_device_look(struct cvy_device *d)
 {
 	const struct cvy_gpu_mailbox *box = d->ops->mailbox(d->gpu);
@@ -502,7 +453,12 @@ void cvy_device_look(struct cvy_device *d)
 	gave_up(d);
 	for (int r = 0; r < CVY_GPU_RANKS; r++) {
 		uint64_t late = __atomic_load_n(&box->late[r], __ATOMIC_ACQUIRE);
+		uint64_t passed = __atomic_load_n(&box->passed[r], __ATOMIC_ACQUIRE);
 
+		if (passed != d->passed_told[r]) {
+			d->passed_told[r] = passed;
+			passed_by(d, r, passed - 1);
+		}
 		if (late == d->late_told[r])
 			continue;
 		d->late_told[r] = late;
@@ -524,7 +480,7 @@ static void got(struct cvy_device *d, const struct cvy_msg *msg)
 		return;
 	switch (msg->type) {
 	case CVY_MSG_CHUNK:
-		got_chunk(d, msg);
+		cvy_device_got_chunk(d, msg);
 		reconcile(d);
 		break;
 	case CVY_MSG_HAVE:
@@ -557,7 +513,7 @@ static void sink(void *ctx, const struct cvy_event *ev)
 		return;
 	}
 	if (ev->kind == CVY_EV_LINK_UP && ev->rank >= 0 && ev->rank < CVY_GPU_RANKS) {
-		send_chunk(d, ev->rank, ev->inc);
+		cvy_device_send_chunk(d, ev->rank, ev->inc);
 		if (d->view && d->frozen && covey_mask_has(&d->view->members, ev->rank) &&
 		    d->view->member[ev->rank].inc == ev->inc)
 			say_have(d, ev->rank);

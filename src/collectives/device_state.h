@@ -1,29 +1,54 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Private to device.c and device_change.c: what a member knows of its device and of the others'. */
+/* Private to device*.c: what a member knows of its device and of the others'. */
 #ifndef CVY_DEVICE_STATE_H
 #define CVY_DEVICE_STATE_H
 
+#include <pthread.h>
+
 #include "device.h"
 #include "gpu.h"
+#include "window.h"
 
 #define CVY_DEVICE_LATE_MS 1000 /* a kernel says whom it waits for */
 
 struct cvy_device_have {
 	uint64_t op;	  /* operations completed */
 	uint32_t fresh;	  /* has taken part in none: takes number and counts from the others */
-	uint32_t drained; /* its application waits in covey_admit and nothing is launched */
 	uint32_t spoiled; /* what is under way cannot be done again */
 	uint32_t mask;	  /* contributors until now */
 	uint32_t count[CVY_GPU_LANES];
 };
 
+#define CVY_DEVICE_ARRIVALS 8 /* processes of one rank that may have come since a safe point that is called late */
+
+/* A process that a view listed first in @epoch; counted: the safe point that let it in has been called here. */
+struct cvy_device_arrival {
+	uint64_t inc;
+	uint32_t epoch;
+	int counted;
+};
+
 struct cvy_device_peer {
-	uint64_t inc;	  /* for which the chunk here is */
-	int in, out;	  /* generation in use */
-	int fd;		  /* of the chunk here, -1: none */
-	uint64_t out_inc; /* whose chunk there is mapped, 0: none */
+	uint64_t inc;	     /* for which the chunk here is */
+	int in, out;	     /* generation in use */
+	int left;	     /* that in which the packets of the last contributor that was removed stand */
+	int fd;		     /* of the chunk here, -1: none */
+	uint64_t out_inc;    /* whose chunk there is mapped, 0: none */
+	uint64_t window_inc; /* whose registered memory is */
 	uint32_t have_epoch;
 	struct cvy_device_have have;
+	struct cvy_device_arrival arrival[CVY_DEVICE_ARRIVALS];
+	unsigned arrivals; /* in all; the last is at (arrivals - 1) % CVY_DEVICE_ARRIVALS */
+};
+
+/* covey_admit without a stream: a thread waits for the device, launches the ADMIT, waits again. */
+struct cvy_device_drain {
+	pthread_t thread;
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	int begun, ended, err;
+	struct cvy_gpu_call call;
+	struct covey_result result; /* of the safe point, for the call that waits again */
 };
 
 struct cvy_device_retired {
@@ -33,8 +58,15 @@ struct cvy_device_retired {
 
 struct cvy_device {
 	const struct cvy_gpu_ops *ops;
+	const struct cvy_gpu_ep_ops *ep; /* NULL: this library has none */
+	int sending;			 /* a first phase was launched, and its second was not */
 	void *library;
 	struct cvy_gpu *gpu;
+	void *window; /* registered memory of this rank, NULL: none */
+	size_t window_bytes;
+	int window_fd;
+	struct cvy_heap heap;
+	struct cvy_device_memory *memory;
 	struct cvy_loop *loop;
 	int (*send)(void *ctx, int rank, uint64_t inc, int type, uint32_t epoch, const void *body, uint32_t bytes,
 		    int fd);
@@ -45,11 +77,12 @@ struct cvy_device {
 	int given_up; /* the membership */
 	struct cvy_device_peer peer[CVY_GPU_RANKS];
 
-	uint32_t epoch;	      /* of the words that the device has */
-	uint32_t mask;	      /* contributors, as the device has them, 0: not this rank; read by calls */
-	uint32_t members;     /* of the view, admitted or not; read by calls */
-	int ended;	      /* read by calls */
-	int drained;	      /* set by a call in covey_admit */
+	uint32_t epoch;	       /* of the words that the device has */
+	uint32_t contributors; /* to what is launched next, as far as is known here; read by calls */
+	int ended;	       /* read by calls */
+	int join_ms;
+	pthread_mutex_t lock; /* of arrivals and contributors */
+	struct cvy_device_drain drain;
 	int frozen, freezing; /* the device stands still; not yet */
 	uint64_t freeze_ns;
 	struct cvy_timer *timer;
@@ -63,17 +96,42 @@ struct cvy_device {
 	uint32_t wanted; /* removed whose packets have not come yet */
 	struct cvy_gpu_lane lanes[CVY_GPU_LANES];
 	struct cvy_gpu_verdict verdict;
-	uint64_t fresh_op;
-	int begin_fresh;
+	struct cvy_gpu_roll roll;
+	uint64_t begin; /* operation that the host let this rank begin with */
 	struct cvy_device_retired retired[4 * CVY_GPU_RANKS];
 	int retirees;
 	uint64_t thaws;
-	uint64_t late_told[CVY_GPU_RANKS];
+	uint64_t late_told[CVY_GPU_RANKS], passed_told[CVY_GPU_RANKS];
+	int late_evict; /* who is masked as late is to leave the group */
 };
+
+int cvy_device_window_open(struct cvy_device *d, size_t bytes); /* device_memory.c */
+void cvy_device_window_close(struct cvy_device *d);
+/* Contributors as the device had them when it was frozen; 0: this rank is none of them yet. */
+static inline uint32_t cvy_device_contributors(const struct cvy_device *d)
+{
+	uint32_t mask = d->counters.lane[0].mask;
+
+	return mask >> d->rank & 1 ? mask : 0;
+}
 
 static inline uint32_t cvy_device_mask(const struct covey_mask *mask)
 {
 	return (uint32_t)mask->word[0];
 }
+
+/* This rank gives up its membership for the cause formatted here: it cannot answer for its device. Any thread. */
+void cvy_device_give_up(struct cvy_device *d, int err, int rank, uint32_t epoch, const char *format, ...)
+	__attribute__((format(printf, 5, 6)));
+void cvy_device_broken(struct cvy_device *d, const char *what); /* the device library failed: gives up for its words */
+
+/* device_chunk.c */
+int cvy_device_fresh_chunk(struct cvy_device *d, int rank); /* what its predecessor writes stays where it was */
+void cvy_device_send_chunk(struct cvy_device *d, int rank, uint64_t inc);
+void cvy_device_got_chunk(struct cvy_device *d, const struct cvy_msg *msg);
+void cvy_device_forget_retired(struct cvy_device *d); /* frozen: nobody looks at it any more */
+
+void cvy_device_drain_init(struct cvy_device *d); /* device_admit.c */
+void cvy_device_drain_end(struct cvy_device *d);
 
 #endif

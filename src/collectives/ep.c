@@ -82,6 +82,10 @@ static int check_config(struct covey_group *group, const struct covey_ep_config 
 		return fail(group, COVEY_ERR_INVAL, "dtype must be COVEY_BFLOAT16");
 	if (c->preset != COVEY_EP_LL)
 		return fail(group, COVEY_ERR_INVAL, "preset must be COVEY_EP_LL");
+	if (c->rows != COVEY_EP_ROWS_BF16 && c->rows != COVEY_EP_ROWS_E4M3)
+		return fail(group, COVEY_ERR_INVAL, "rows must be of enum covey_ep_rows_as");
+	if (c->combine != COVEY_EP_PER_EXPERT && c->combine != COVEY_EP_PER_RANK)
+		return fail(group, COVEY_ERR_INVAL, "combine must be of enum covey_ep_combine_as");
 	return 0;
 }
 
@@ -110,12 +114,14 @@ static int lay_out(struct covey_ep *ep, const int *expert_owner, int size)
 	h = (h ^ (uint64_t)ep->shape.tokens) * 0x100000001b3ull;
 	h = (h ^ (uint64_t)ep->shape.hidden) * 0x100000001b3ull;
 	h = (h ^ (uint64_t)ep->shape.top_k << 32 ^ (uint64_t)size) * 0x100000001b3ull;
+	h = (h ^ (uint64_t)ep->rows_as << 32 ^ (uint64_t)ep->combine_as) * 0x100000001b3ull;
 	free(ep->owner);
 	ep->owner = owner;
 	ep->sign = h;
 	ep->size = size;
 	ep->rank = cvy_handle_engine(ep->group)->rank; /* a joiner may be given another before it is let in */
 	ep->el = cvy_ep_locals(experts, owner, ep->rank, ep->local);
+	cvy_ep_device_stale(ep);
 	return 0;
 }
 
@@ -166,6 +172,8 @@ COVEY_API int covey_ep_create(struct covey_group *group, const struct covey_ep_c
 	ep->shape = (struct cvy_ep_shape){ c.max_tokens, c.hidden, c.top_k, c.experts, view.max_ranks };
 	ep->dispatch_bytes = cvy_ep_dispatch_bytes(&ep->shape);
 	ep->combine_bytes = cvy_ep_combine_bytes(&ep->shape);
+	ep->rows_as = c.rows;
+	ep->combine_as = c.combine;
 	ep->local = malloc((size_t)c.experts * sizeof(*ep->local));
 	err = ep->local ? 0 : fail(group, COVEY_ERR_NOMEM, "no memory for the handle");
 	if (!err && (uint64_t)ep->shape.max_ranks * (uint64_t)c.max_tokens > EP_MAX_ROWS)
@@ -190,7 +198,7 @@ COVEY_API int covey_ep_remap(struct covey_ep *ep, const int *expert_owner)
 	err = cvy_handle_check(ep->group);
 	if (err)
 		return err;
-	if (ep->sent[DISPATCH] || ep->sent[COMBINE])
+	if (ep->sent[DISPATCH] || ep->sent[COMBINE] || cvy_ep_device_sent(ep))
 		return fail(ep->group, COVEY_ERR_INVAL, "an operation of this handle was sent and not received");
 	return lay_out(ep, expert_owner, layout_size(ep));
 }
@@ -205,6 +213,7 @@ COVEY_API void covey_ep_destroy(struct covey_ep *ep)
 	if (cvy_handle_check(ep->group) != COVEY_ERR_FORKED) {
 		struct cvy_mesh *mesh = cvy_handle_engine(ep->group)->mesh;
 
+		cvy_ep_device_free(ep);
 		if (ep->combine)
 			cvy_mesh_heap_free(mesh, ep->combine, CVY_SLOTS * ep->combine_bytes);
 		if (ep->dispatch)
@@ -227,14 +236,12 @@ COVEY_API int covey_ep_rows(const struct covey_ep *ep)
 
 /* ---- Split phases ---- */
 
-static int check_call(struct covey_ep *ep, const struct CUstream_st *stream, int which)
+static int check_call(struct covey_ep *ep, int which)
 {
 	int err = cvy_handle_check_op(ep->group), size;
 
 	if (err)
 		return err;
-	if (stream)
-		return fail(ep->group, COVEY_ERR_INVAL, "stream must be NULL: this version works on host memory");
 	if (ep->sent[which])
 		return fail(ep->group, COVEY_ERR_INVAL, "the one sent before was not received");
 	size = group_size(cvy_handle_engine(ep->group));
@@ -249,6 +256,15 @@ static int check_call(struct covey_ep *ep, const struct CUstream_st *stream, int
 	return 0;
 }
 
+static int check_stream(struct covey_ep *ep, const struct CUstream_st *stream)
+{
+	if (!stream)
+		return 0;
+	return fail(
+		ep->group, COVEY_ERR_UNSUPPORTED,
+		"a stream needs buffers in memory of the device that the group was joined with (device, COVEY_DEVICE)");
+}
+
 static int check_dispatch(struct covey_ep *ep, const struct covey_dispatch_args *a)
 {
 	if (a->num_tokens < 0 || a->num_tokens > ep->shape.tokens)
@@ -258,10 +274,12 @@ static int check_dispatch(struct covey_ep *ep, const struct covey_dispatch_args 
 		return fail(ep->group, COVEY_ERR_INVAL, "x and experts must not be NULL when there are tokens");
 	if (ep->el && (!a->packed_x || !a->count || !a->src_info || !a->range))
 		return fail(ep->group, COVEY_ERR_INVAL, "packed_x, count, src_info and range must not be NULL");
+	if (ep->el && ep->rows_as == COVEY_EP_ROWS_E4M3 && !a->packed_scales)
+		return fail(ep->group, COVEY_ERR_INVAL, "packed_scales must not be NULL with rows in e4m3");
 	return 0;
 }
 
-static int check_combine(struct covey_ep *ep, const struct covey_combine_args *a)
+static int check_combine(struct covey_ep *ep, const struct covey_combine_args *a, int on_device)
 {
 	uint64_t rows = (uint64_t)ep->size * (uint64_t)ep->shape.tokens;
 
@@ -271,9 +289,9 @@ static int check_combine(struct covey_ep *ep, const struct covey_combine_args *a
 	if (a->num_tokens && (!a->experts || !a->weights || !a->out))
 		return fail(ep->group, COVEY_ERR_INVAL,
 			    "experts, weights and out must not be NULL when there are tokens");
-	if (ep->el && (!a->y || !a->range))
+	if (ep->el && (!a->y || (!a->range && !on_device)))
 		return fail(ep->group, COVEY_ERR_INVAL, "y and range must not be NULL");
-	for (size_t i = 0; i < (size_t)ep->el * (size_t)ep->size; i++) {
+	for (size_t i = 0; i < (size_t)ep->el * (size_t)ep->size && !on_device; i++) {
 		uint64_t n = cvy_ep_range_count(a->range[i]);
 
 		if (n > (uint64_t)ep->shape.tokens || cvy_ep_range_first(a->range[i]) + n > rows)
@@ -342,32 +360,52 @@ static int receive(struct covey_ep *ep, int which, uint64_t deadline_ns, struct 
 	return err;
 }
 
-COVEY_API int covey_dispatch_send(struct covey_ep *ep, const struct covey_dispatch_args *args,
-				  struct CUstream_st *stream)
+static int check_dispatch_call(struct covey_ep *ep, const struct covey_dispatch_args *args,
+			       struct covey_dispatch_args *copy)
 {
-	struct covey_dispatch_args copy;
-	struct cvy_ep_call *call;
-	int err;
+	int err = check_call(ep, DISPATCH);
 
-	if (!ep)
-		return COVEY_ERR_INVAL;
-	err = check_call(ep, stream, DISPATCH);
 	if (!err)
-		err = take_struct(ep->group, &copy, sizeof(copy), args, "args");
-	if (!err)
-		err = check_dispatch(ep, &copy);
+		err = take_struct(ep->group, copy, sizeof(*copy), args, "args");
+	return err ? err : check_dispatch(ep, copy);
+}
+
+static int dispatch_on_host(struct covey_ep *ep, const struct covey_dispatch_args *args,
+			    const struct CUstream_st *stream)
+{
+	int err = check_stream(ep, stream);
+	struct cvy_ep_call *call;
+
 	if (err)
 		return err;
 	call = cvy_ep_call_new(ep, 0);
 	if (!call)
 		return fail(ep->group, COVEY_ERR_NOMEM, "no memory for the operation");
-	call->dispatch = copy;
-	return post(ep, DISPATCH, call, copy.timeout_ms);
+	call->dispatch = *args;
+	return post(ep, DISPATCH, call, args->timeout_ms);
+}
+
+COVEY_API int covey_dispatch_send(struct covey_ep *ep, const struct covey_dispatch_args *args,
+				  struct CUstream_st *stream)
+{
+	struct covey_dispatch_args copy;
+	int err;
+
+	if (!ep)
+		return COVEY_ERR_INVAL;
+	err = check_dispatch_call(ep, args, &copy);
+	if (err)
+		return err;
+	if (cvy_ep_on_device(ep, copy.x, copy.packed_x, copy.route))
+		return cvy_ep_device_dispatch(ep, &copy, stream, CVY_EP_SEND_PHASE, NULL);
+	return dispatch_on_host(ep, &copy, stream);
 }
 
 COVEY_API int covey_dispatch_recv(struct covey_ep *ep, uint64_t deadline_ns, struct covey_result *result)
 {
-	return receive(ep, DISPATCH, deadline_ns, result);
+	int err = ep ? cvy_ep_device_receive(ep, 0, result) : COVEY_ERR_INVAL;
+
+	return err == CVY_EP_NOT_SENT ? receive(ep, DISPATCH, deadline_ns, result) : err;
 }
 
 /* The halves say when to wait; a group would have it wait last, after the combine that needs what it brings. */
@@ -381,48 +419,82 @@ static int refuse_grouped(struct covey_ep *ep)
 COVEY_API int covey_dispatch(struct covey_ep *ep, const struct covey_dispatch_args *args, struct CUstream_st *stream,
 			     struct covey_result *result)
 {
+	struct covey_dispatch_args copy;
 	int err = refuse_grouped(ep);
 
-	if (!err)
-		err = covey_dispatch_send(ep, args, stream);
-
+	if (err || !ep)
+		return err ? err : COVEY_ERR_INVAL;
+	err = check_dispatch_call(ep, args, &copy);
+	if (err)
+		return err;
+	if (cvy_ep_on_device(ep, copy.x, copy.packed_x, copy.route))
+		return cvy_ep_device_dispatch(ep, &copy, stream, CVY_EP_BOTH_PHASES, result);
+	err = dispatch_on_host(ep, &copy, stream);
 	return err ? err : receive(ep, DISPATCH, 0, result);
 }
 
-COVEY_API int covey_combine_send(struct covey_ep *ep, const struct covey_combine_args *args, struct CUstream_st *stream)
+static int check_combine_call(struct covey_ep *ep, const struct covey_combine_args *args,
+			      struct covey_combine_args *copy, int *on_device)
 {
-	struct covey_combine_args copy;
-	struct cvy_ep_call *call;
-	int err;
+	int err = check_call(ep, COMBINE);
 
-	if (!ep)
-		return COVEY_ERR_INVAL;
-	err = check_call(ep, stream, COMBINE);
 	if (!err)
-		err = take_struct(ep->group, &copy, sizeof(copy), args, "args");
-	if (!err)
-		err = check_combine(ep, &copy);
+		err = take_struct(ep->group, copy, sizeof(*copy), args, "args");
+	if (err)
+		return err;
+	*on_device = cvy_ep_on_device(ep, copy->y, copy->out, copy->route);
+	return check_combine(ep, copy, *on_device);
+}
+
+static int combine_on_host(struct covey_ep *ep, const struct covey_combine_args *args, const struct CUstream_st *stream)
+{
+	int err = check_stream(ep, stream);
+	struct cvy_ep_call *call;
+
 	if (err)
 		return err;
 	call = cvy_ep_call_new(ep, 1);
 	if (!call)
 		return fail(ep->group, COVEY_ERR_NOMEM, "no memory for the operation");
-	call->combine = copy;
-	return post(ep, COMBINE, call, copy.timeout_ms);
+	call->combine = *args;
+	return post(ep, COMBINE, call, args->timeout_ms);
+}
+
+COVEY_API int covey_combine_send(struct covey_ep *ep, const struct covey_combine_args *args, struct CUstream_st *stream)
+{
+	struct covey_combine_args copy;
+	int err, on_device = 0;
+
+	if (!ep)
+		return COVEY_ERR_INVAL;
+	err = check_combine_call(ep, args, &copy, &on_device);
+	if (err)
+		return err;
+	if (on_device)
+		return cvy_ep_device_combine(ep, &copy, stream, CVY_EP_SEND_PHASE, NULL);
+	return combine_on_host(ep, &copy, stream);
 }
 
 COVEY_API int covey_combine_recv(struct covey_ep *ep, uint64_t deadline_ns, struct covey_result *result)
 {
-	return receive(ep, COMBINE, deadline_ns, result);
+	int err = ep ? cvy_ep_device_receive(ep, 1, result) : COVEY_ERR_INVAL;
+
+	return err == CVY_EP_NOT_SENT ? receive(ep, COMBINE, deadline_ns, result) : err;
 }
 
 COVEY_API int covey_combine(struct covey_ep *ep, const struct covey_combine_args *args, struct CUstream_st *stream,
 			    struct covey_result *result)
 {
-	int err = refuse_grouped(ep);
+	struct covey_combine_args copy;
+	int err = refuse_grouped(ep), on_device = 0;
 
-	if (!err)
-		err = covey_combine_send(ep, args, stream);
-
+	if (err || !ep)
+		return err ? err : COVEY_ERR_INVAL;
+	err = check_combine_call(ep, args, &copy, &on_device);
+	if (err)
+		return err;
+	if (on_device)
+		return cvy_ep_device_combine(ep, &copy, stream, CVY_EP_BOTH_PHASES, result);
+	err = combine_on_host(ep, &copy, stream);
 	return err ? err : receive(ep, COMBINE, 0, result);
 }

@@ -18,6 +18,8 @@ struct covey_ep {
 	size_t dispatch, combine;	      /* offsets of CVY_SLOTS slots each in every window */
 	size_t dispatch_bytes, combine_bytes; /* of one slot */
 	struct cvy_op *sent[2];		      /* posted and not received: dispatch, combine */
+	int rows_as, combine_as;
+	struct cvy_ep_device *device; /* what it has on the group's device, made with the first call there */
 };
 
 /* priv of an operation. Arguments are copied at the call, buffers are the caller's. */
@@ -72,6 +74,23 @@ uint32_t cvy_ep_combine_write(const struct covey_ep *ep, const struct covey_comb
 			      uint8_t *slot);
 /* Finds the run of this rank in each owner's slot (slot[rank], NULL: missing), then sums. Fills call->missing. */
 void cvy_ep_combine_read(struct cvy_ep_call *call, const uint8_t *const *slot);
+
+/* ---- on devices (ep_device.c) ---- */
+
+enum { CVY_EP_SEND_PHASE = 1, CVY_EP_BOTH_PHASES = 3 };
+
+/* Are the buffers of a call on the group's device? */
+int cvy_ep_on_device(const struct covey_ep *ep, const void *a, const void *b, const void *c);
+int cvy_ep_device_dispatch(struct covey_ep *ep, const struct covey_dispatch_args *args, struct CUstream_st *stream,
+			   int phases, struct covey_result *result);
+int cvy_ep_device_combine(struct covey_ep *ep, const struct covey_combine_args *args, struct CUstream_st *stream,
+			  int phases, struct covey_result *result);
+/* The second phase of what was sent there. */
+#define CVY_EP_NOT_SENT 1 /* nothing was */
+int cvy_ep_device_receive(struct covey_ep *ep, int combine, struct covey_result *result);
+int cvy_ep_device_sent(const struct covey_ep *ep);
+void cvy_ep_device_stale(struct covey_ep *ep); /* owners or size have changed */
+void cvy_ep_device_free(struct covey_ep *ep);
 
 /* call with what a combine needs beside its arguments; NULL: no memory */
 struct cvy_ep_call *cvy_ep_call_new(struct covey_ep *ep, int combine);

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "ep.h"
+#include "ep_quant.h"
 #include "mask.h"
 
 void cvy_ep_dispatch_write(const struct covey_ep *ep, const struct covey_dispatch_args *args, uint8_t *slot)
@@ -76,6 +77,20 @@ static int place_row(const struct covey_dispatch_args *args, const struct covey_
 	return args->count[le]++;
 }
 
+/* A source publishes its rows as they are, also where each receiver wants them in 8 bits: the same numbers, once a row. */
+static void put_row(const struct covey_ep *ep, const struct covey_dispatch_args *args, int le, int at,
+		    const uint8_t *row)
+{
+	size_t per_expert = (size_t)ep->size * (size_t)ep->shape.tokens, hidden = (size_t)ep->shape.hidden;
+	size_t to = (size_t)le * per_expert + (size_t)at, groups = cvy_ep_groups(hidden);
+
+	if (ep->rows_as == COVEY_EP_ROWS_E4M3)
+		cvy_ep_quantise((const uint16_t *)(const void *)row, hidden, (uint8_t *)args->packed_x + to * hidden,
+				args->packed_scales + (size_t)le * groups * per_expert + (size_t)at, per_expert);
+	else
+		memcpy((uint8_t *)args->packed_x + to * 2 * hidden, row, 2 * hidden);
+}
+
 static void gather(const struct covey_ep *ep, const struct covey_dispatch_args *args, int src, const uint8_t *slot,
 		   int n)
 {
@@ -93,8 +108,7 @@ static void gather(const struct covey_ep *ep, const struct covey_dispatch_args *
 
 			if (at < 0)
 				continue;
-			memcpy((uint8_t *)args->packed_x + ((size_t)le * per_expert + (size_t)at) * row,
-			       rows + (size_t)t * row, row);
+			put_row(ep, args, le, at, rows + (size_t)t * row);
 			args->src_info[(size_t)le * per_expert + (size_t)at] = t;
 		}
 	}

@@ -53,7 +53,7 @@ int cvy_handle_send(void *ctx, int rank, uint64_t inc, int type, uint32_t epoch,
 	struct covey_group *group = ctx;
 
 	return fd < 0 ? cvy_mesh_send(group->mesh, rank, inc, type, epoch, body, bytes)
-		      : cvy_mesh_send_fd(group->mesh, rank, inc, type, fd);
+		      : cvy_mesh_send_fd(group->mesh, rank, inc, type, body, bytes, fd);
 }
 
 static struct cvy_page *seam_page(void *ctx, int rank)

@@ -33,22 +33,31 @@ int cvy_root_index(const struct cvy_engine *e, const struct cvy_op *op)
 	return k;
 }
 
+/* Nobody waits for room here: a put that is left out, and the line behind it that is not, would be a wrong result. */
+static void push(const struct cvy_engine *e, struct cvy_link *link, const void *at, size_t n)
+{
+	if (link && link->ops->put && !link->choked &&
+	    link->ops->put(link, (size_t)((const uint8_t *)at - e->own_base), n) == COVEY_ERR_AGAIN)
+		cvy_link_choke(link);
+}
+
+static void push_line(const struct cvy_engine *e, struct cvy_link *link, const struct cvy_line *line)
+{
+	if (link && link->ops->signal && !link->choked &&
+	    link->ops->signal(link, (size_t)((const uint8_t *)line - e->own_base)) == COVEY_ERR_AGAIN)
+		cvy_link_choke(link);
+}
+
 void cvy_put(struct cvy_engine *e, int rank, const void *at, size_t n)
 {
-	struct cvy_link *link = cvy_mesh_link(e->mesh, rank);
-
-	if (n && rank != e->rank && link && link->ops->put)
-		link->ops->put(link, (size_t)((const uint8_t *)at - e->own_base), n);
+	if (n && rank != e->rank)
+		push(e, cvy_mesh_link(e->mesh, rank), at, n);
 }
 
 void cvy_put_all(struct cvy_engine *e, const void *at, size_t n)
 {
-	for (int i = 0; n && i < e->set.npush; i++) {
-		struct cvy_link *link = cvy_push_link(e, i);
-
-		if (link && link->ops->put)
-			link->ops->put(link, (size_t)((const uint8_t *)at - e->own_base), n);
-	}
+	for (int i = 0; n && i < e->set.npush; i++)
+		push(e, cvy_push_link(e, i), at, n);
 }
 
 void cvy_put_out(struct cvy_engine *e, const struct cvy_op *op, const void *at, size_t n)
@@ -65,20 +74,13 @@ void cvy_put_out(struct cvy_engine *e, const struct cvy_op *op, const void *at, 
 
 void cvy_signal(struct cvy_engine *e, int rank, const struct cvy_line *line)
 {
-	struct cvy_link *link = cvy_mesh_link(e->mesh, rank);
-
-	if (link && link->ops->signal)
-		link->ops->signal(link, (size_t)((const uint8_t *)line - e->own_base));
+	push_line(e, cvy_mesh_link(e->mesh, rank), line);
 }
 
 static void signal_all(struct cvy_engine *e, const struct cvy_line *line)
 {
-	for (int i = 0; i < e->set.npush; i++) {
-		struct cvy_link *link = cvy_push_link(e, i);
-
-		if (link && link->ops->signal)
-			link->ops->signal(link, (size_t)((const uint8_t *)line - e->own_base));
-	}
+	for (int i = 0; i < e->set.npush; i++)
+		push_line(e, cvy_push_link(e, i), line);
 	cvy_engine_announce(e, line);
 }
 

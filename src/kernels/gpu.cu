@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "covey.h"
+#include "shape.h"
 
 #define PLACES ((size_t)CVY_GPU_RANKS * CVY_GPU_GENERATIONS)
 #define STAGE_BYTES ((size_t)1 << 20)
@@ -35,9 +36,12 @@ struct driver {
 struct cvy_gpu {
 	int device;
 	uint64_t late_cycles, park_cycles;
+	int khz;
 	struct driver driver;
 	CUdeviceptr in, out; /* addresses of all places */
-	uint8_t in_mapped[PLACES], out_mapped[PLACES];
+	uint8_t in_mapped[PLACES], out_mapped[PLACES], window_mapped[PLACES];
+	CUdeviceptr window, windows; /* own registered memory; places of the others' */
+	size_t window_bytes, window_stride;
 	uint8_t *saved;
 	struct cvy_gpu_control *control;
 	struct cvy_gpu_mailbox *mailbox, *mailbox_device;
@@ -121,43 +125,46 @@ static size_t place(int rank, int generation)
 	return (size_t)rank * CVY_GPU_GENERATIONS + (size_t)generation;
 }
 
-static int map_at(struct cvy_gpu *gpu, CUdeviceptr at, CUmemGenericAllocationHandle handle)
+static int map_at(struct cvy_gpu *gpu, CUdeviceptr at, size_t bytes, CUmemGenericAllocationHandle handle)
 {
 	CUmemAccessDesc access = { { CU_MEM_LOCATION_TYPE_DEVICE, gpu->device }, CU_MEM_ACCESS_FLAGS_PROT_READWRITE };
-	int err = check_driver(gpu, gpu->driver.map(at, CVY_GPU_CHUNK, 0, handle, 0), "mapping a chunk");
+	int err = check_driver(gpu, gpu->driver.map(at, bytes, 0, handle, 0), "mapping memory");
 
 	if (err)
 		return err;
-	err = check_driver(gpu, gpu->driver.access(at, CVY_GPU_CHUNK, &access, 1), "access to a chunk");
+	err = check_driver(gpu, gpu->driver.access(at, bytes, &access, 1), "access to mapped memory");
 	if (err)
-		gpu->driver.unmap(at, CVY_GPU_CHUNK);
+		gpu->driver.unmap(at, bytes);
 	return err;
 }
 
-static int unmap_at(struct cvy_gpu *gpu, CUdeviceptr base, uint8_t *mapped, int rank, int generation)
+static int unmap_at(struct cvy_gpu *gpu, CUdeviceptr at, size_t bytes, uint8_t *mapped)
 {
-	size_t i = place(rank, generation);
-
-	if (!mapped[i] || use(gpu))
+	if (!*mapped || use(gpu))
 		return 0;
-	mapped[i] = 0;
-	return check_driver(gpu, gpu->driver.unmap(base + i * CVY_GPU_CHUNK, CVY_GPU_CHUNK), "unmapping a chunk");
+	*mapped = 0;
+	return check_driver(gpu, gpu->driver.unmap(at, bytes), "unmapping memory");
 }
 
 static int gpu_unchunk(struct cvy_gpu *gpu, int rank, int generation)
 {
-	return unmap_at(gpu, gpu->in, gpu->in_mapped, rank, generation);
+	size_t i = place(rank, generation);
+
+	return unmap_at(gpu, gpu->in + i * CVY_GPU_STRIDE, CVY_GPU_CHUNK, &gpu->in_mapped[i]);
 }
 
 static int gpu_detach(struct cvy_gpu *gpu, int rank, int generation)
 {
-	return unmap_at(gpu, gpu->out, gpu->out_mapped, rank, generation);
+	size_t i = place(rank, generation);
+	int err = unmap_at(gpu, gpu->windows + i * gpu->window_stride, gpu->window_bytes, &gpu->window_mapped[i]);
+
+	return err ? err : unmap_at(gpu, gpu->out + i * CVY_GPU_STRIDE, CVY_GPU_CHUNK, &gpu->out_mapped[i]);
 }
 
 /* Zeroed: no tag is 0. The handle goes, mapping and descriptor keep the memory. */
 static int chunk_fill(struct cvy_gpu *gpu, CUdeviceptr at, CUmemGenericAllocationHandle handle, int *fd)
 {
-	int err = map_at(gpu, at, handle);
+	int err = map_at(gpu, at, CVY_GPU_CHUNK, handle);
 
 	if (err)
 		return err;
@@ -172,48 +179,129 @@ static int chunk_fill(struct cvy_gpu *gpu, CUdeviceptr at, CUmemGenericAllocatio
 	return err;
 }
 
-static int gpu_chunk(struct cvy_gpu *gpu, int rank, int generation, int *fd)
+/* Memory of this device that others may map. */
+static int create(struct cvy_gpu *gpu, size_t bytes, CUmemGenericAllocationHandle *handle, const char *what)
 {
 	CUmemAllocationProp prop = {};
-	CUmemGenericAllocationHandle handle;
-	size_t i = place(rank, generation);
 	int err = use(gpu);
 
 	prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
 	prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
 	prop.location.id = gpu->device;
 	prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+	return err ? err : check_driver(gpu, gpu->driver.create(handle, bytes, &prop, 0), what);
+}
+
+static int gpu_chunk(struct cvy_gpu *gpu, int rank, int generation, int *fd)
+{
+	CUmemGenericAllocationHandle handle;
+	size_t i = place(rank, generation);
+	int err = gpu_unchunk(gpu, rank, generation);
+
 	if (!err)
-		err = gpu_unchunk(gpu, rank, generation);
-	if (!err)
-		err = check_driver(gpu, gpu->driver.create(&handle, CVY_GPU_CHUNK, &prop, 0), "memory for a chunk");
+		err = create(gpu, CVY_GPU_CHUNK, &handle, "memory for a chunk");
 	if (err)
 		return err;
-	err = chunk_fill(gpu, gpu->in + i * CVY_GPU_CHUNK, handle, fd);
+	err = chunk_fill(gpu, gpu->in + i * CVY_GPU_STRIDE, handle, fd);
 	gpu->driver.release(handle);
 	gpu->in_mapped[i] = !err;
 	return err;
 }
 
-static int gpu_attach(struct cvy_gpu *gpu, int rank, int generation, int fd)
+/* Maps what a peer exports. */
+static int import_at(struct cvy_gpu *gpu, CUdeviceptr at, size_t bytes, int fd, uint8_t *mapped)
 {
 	CUmemGenericAllocationHandle handle;
-	size_t i = place(rank, generation);
 	int err = use(gpu);
 
-	if (!err)
-		err = gpu_detach(gpu, rank, generation);
 	if (!err)
 		err = check_driver(gpu,
 				   gpu->driver.from_fd(&handle, (void *)(uintptr_t)fd,
 						       CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
-				   "the chunk of a peer");
+				   "memory of a peer");
 	if (err)
 		return err;
-	err = map_at(gpu, gpu->out + i * CVY_GPU_CHUNK, handle);
+	err = map_at(gpu, at, bytes, handle);
 	gpu->driver.release(handle);
-	gpu->out_mapped[i] = !err;
+	*mapped = !err;
 	return err;
+}
+
+static int gpu_attach(struct cvy_gpu *gpu, int rank, int generation, int fd)
+{
+	size_t i = place(rank, generation);
+	int err = gpu_detach(gpu, rank, generation);
+
+	return err ? err : import_at(gpu, gpu->out + i * CVY_GPU_STRIDE, CVY_GPU_CHUNK, fd, &gpu->out_mapped[i]);
+}
+
+/* ---- registered memory ---- */
+
+static int gpu_attach_window(struct cvy_gpu *gpu, int rank, int generation, int fd)
+{
+	size_t i = place(rank, generation);
+
+	return import_at(gpu, gpu->windows + i * gpu->window_stride, gpu->window_bytes, fd, &gpu->window_mapped[i]);
+}
+
+static int gpu_window(struct cvy_gpu *gpu, size_t bytes, void **base, int *fd)
+{
+	const size_t page = (size_t)2 << 20, all = (bytes + page - 1) / page * page;
+	CUmemGenericAllocationHandle handle;
+	int err = create(gpu, all, &handle, "memory for a window");
+
+	if (err)
+		return err;
+	err = check_driver(gpu, gpu->driver.reserve(&gpu->window, all, 0, 0, 0), "addresses for a window");
+	if (!err)
+		err = map_at(gpu, gpu->window, all, handle);
+	if (!err)
+		err = check_driver(gpu, gpu->driver.to_fd(fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+				   "a descriptor of a window");
+	if (!err)
+		err = check_driver(gpu, gpu->driver.reserve(&gpu->windows, all * PLACES, 0, 0, 0),
+				   "addresses for windows");
+	gpu->driver.release(handle);
+	gpu->window_bytes = all;
+	gpu->window_stride = all;
+	*base = (void *)gpu->window;
+	return err;
+}
+
+static void free_windows(struct cvy_gpu *gpu)
+{
+	if (gpu->windows)
+		gpu->driver.unreserve(gpu->windows, gpu->window_stride * PLACES);
+	if (!gpu->window)
+		return;
+	gpu->driver.unmap(gpu->window, gpu->window_bytes);
+	gpu->driver.unreserve(gpu->window, gpu->window_bytes);
+}
+
+/* Where in the own window @bytes bytes at @at stand, plus 1; 0: they do not, or not at a packet's boundary. */
+static uint64_t lent(const struct cvy_gpu *gpu, const void *at, uint64_t bytes)
+{
+	uint64_t offset = (uint64_t)(uintptr_t)at - gpu->window;
+
+	if ((CUdeviceptr)(uintptr_t)at < gpu->window || offset >= gpu->window_bytes ||
+	    bytes > gpu->window_bytes - offset || offset % CVY_GPU_PACKET)
+		return 0;
+	return offset + 1;
+}
+
+/* Tells a kernel of a large operation where registered buffers are. */
+static void lend(const struct cvy_gpu *gpu, struct cvy_gpu_call *call)
+{
+	uint64_t blocks = (uint64_t)call->size;
+
+	call->windows = (uint8_t *)gpu->windows;
+	call->window_stride = gpu->window_stride;
+	call->lent_send = lent(gpu, call->send, call->send_stride ? call->bytes * blocks : call->bytes);
+	call->lent_recv = lent(gpu, call->recv,
+			       call->kind == CVY_GPU_ALLGATHER || call->kind == CVY_GPU_ALLTOALL ? call->bytes * blocks
+												 : call->bytes);
+	if (((uintptr_t)call->send | (uintptr_t)call->recv) % CVY_GPU_PACKET)
+		call->lent_send = 0;
 }
 
 /* ---- the control page ---- */
@@ -261,7 +349,7 @@ static int gpu_counters(struct cvy_gpu *gpu, struct cvy_gpu_counters *out, int a
 	return 0;
 }
 
-static int gpu_words(struct cvy_gpu *gpu, const struct cvy_gpu_lane *lanes, const uint64_t *fresh,
+static int gpu_words(struct cvy_gpu *gpu, const struct cvy_gpu_lane *lanes, const struct cvy_gpu_roll *roll,
 		     const struct cvy_gpu_verdict *verdict)
 {
 	struct cvy_gpu_control *d = gpu->control, *h = (struct cvy_gpu_control *)gpu->stage;
@@ -269,12 +357,9 @@ static int gpu_words(struct cvy_gpu *gpu, const struct cvy_gpu_lane *lanes, cons
 
 	memcpy(h->lane, lanes, sizeof(h->lane));
 	h->verdict = *verdict;
-	if (!err && fresh) {
-		h->entered = (*fresh * CVY_GPU_QUANTA) | (uint64_t)CVY_GPU_GATE_CLOSED(0) << CVY_GPU_GATE_SHIFT;
-		h->finished = *fresh * CVY_GPU_QUANTA;
-		err = copy(gpu, &d->entered, &h->entered, sizeof(uint64_t), "the counters");
-		if (!err)
-			err = copy(gpu, &d->finished, &h->finished, sizeof(uint64_t), "the counters");
+	if (!err && roll) {
+		h->roll = *roll;
+		err = copy(gpu, &d->roll, &h->roll, sizeof(h->roll), "the roll");
 	}
 	if (!err)
 		err = copy(gpu, d->lane, h->lane, sizeof(h->lane), "the lanes");
@@ -295,7 +380,7 @@ static int gpu_read(struct cvy_gpu *gpu, int rank, int generation, size_t at, vo
 
 	if (!gpu->in_mapped[i] || at > CVY_GPU_CHUNK || bytes > CVY_GPU_CHUNK - at)
 		return fail(gpu, COVEY_ERR_INVAL, "no chunk of rank %d", rank);
-	return err ? err : copy(gpu, to, (void *)(gpu->in + i * CVY_GPU_CHUNK + at), bytes, "reading a chunk");
+	return err ? err : copy(gpu, to, (void *)(gpu->in + i * CVY_GPU_STRIDE + at), bytes, "reading a chunk");
 }
 
 static int gpu_write(struct cvy_gpu *gpu, int rank, int generation, size_t at, const void *from, size_t bytes)
@@ -305,29 +390,30 @@ static int gpu_write(struct cvy_gpu *gpu, int rank, int generation, size_t at, c
 
 	if (!gpu->in_mapped[i] || at > CVY_GPU_CHUNK || bytes > CVY_GPU_CHUNK - at)
 		return fail(gpu, COVEY_ERR_INVAL, "no chunk of rank %d", rank);
-	return err ? err : copy(gpu, (void *)(gpu->in + i * CVY_GPU_CHUNK + at), from, bytes, "writing a chunk");
+	return err ? err : copy(gpu, (void *)(gpu->in + i * CVY_GPU_STRIDE + at), from, bytes, "writing a chunk");
 }
 
 /* ---- launches ---- */
 
+/* After a kernel has failed nothing can be asked any more: then it is left to the launch to say so. */
 static int gpu_is_device(const void *at)
 {
 	struct cudaPointerAttributes a;
 
-	return cudaPointerGetAttributes(&a, at) == cudaSuccess && a.type == cudaMemoryTypeDevice;
+	return cudaPointerGetAttributes(&a, at) != cudaSuccess || a.type == cudaMemoryTypeDevice;
 }
 
-static int gpu_launch(struct cvy_gpu *gpu, struct cvy_gpu_call *call, struct CUstream_st *stream)
+static int gpu_capturing(struct CUstream_st *stream)
 {
-	void *args[] = { call };
-	int was = gpu->device, err;
+	cudaStreamCaptureStatus status;
 
-	cudaGetDevice(&was);
-	if (was != gpu->device) {
-		err = use(gpu);
-		if (err)
-			return err;
-	}
+	return cudaStreamIsCapturing(stream, &status) != cudaSuccess || status != cudaStreamCaptureStatusNone;
+}
+
+int cvy_gpu_begin(struct cvy_gpu *gpu, struct cvy_gpu_call *call, int *was)
+{
+	*was = gpu->device;
+	cudaGetDevice(was);
 	call->control = gpu->control;
 	call->mailbox = gpu->mailbox_device;
 	call->in = (uint8_t *)gpu->in;
@@ -335,13 +421,35 @@ static int gpu_launch(struct cvy_gpu *gpu, struct cvy_gpu_call *call, struct CUs
 	call->saved = gpu->saved;
 	call->late_cycles = gpu->late_cycles;
 	call->park_cycles = gpu->park_cycles;
-	err = check(gpu,
-		    cudaLaunchKernel(cvy_gpu_kernel(call), dim3((unsigned)call->lanes), dim3((unsigned)call->threads),
-				     args, 0, stream),
-		    "launching an operation");
+	call->quanta = call->lanes ? CVY_GPU_QUANTA / (unsigned)call->lanes : 0;
+	return *was != gpu->device ? use(gpu) : 0;
+}
+
+int cvy_gpu_end(struct cvy_gpu *gpu, int got, const char *what, int was)
+{
 	if (was != gpu->device)
 		cudaSetDevice(was);
-	return err;
+	return check(gpu, (cudaError_t)got, what);
+}
+
+uint64_t cvy_gpu_cycles(const struct cvy_gpu *gpu, int ms)
+{
+	return (uint64_t)ms * (uint64_t)gpu->khz;
+}
+
+static int gpu_launch(struct cvy_gpu *gpu, struct cvy_gpu_call *call, struct CUstream_st *stream)
+{
+	void *args[] = { call };
+	int was, err = cvy_gpu_begin(gpu, call, &was);
+
+	if (err)
+		return err;
+	if (gpu->window_bytes && call->pulls)
+		lend(gpu, call);
+	return cvy_gpu_end(gpu,
+			   cudaLaunchKernel(cvy_gpu_kernel(call), dim3((unsigned)call->lanes),
+					    dim3((unsigned)call->threads), args, 0, stream),
+			   "launching an operation", was);
 }
 
 static int gpu_synchronise(struct cvy_gpu *gpu)
@@ -382,7 +490,7 @@ static const char *gpu_describe(const struct cvy_gpu *gpu)
 
 static int reserve(struct cvy_gpu *gpu)
 {
-	size_t bytes = PLACES * CVY_GPU_CHUNK;
+	size_t bytes = PLACES * CVY_GPU_STRIDE;
 	int err = check_driver(gpu, gpu->driver.reserve(&gpu->in, bytes, 0, 0, 0), "addresses for chunks");
 
 	return err ? err : check_driver(gpu, gpu->driver.reserve(&gpu->out, bytes, 0, 0, 0), "addresses for chunks");
@@ -435,10 +543,11 @@ static void gpu_close(struct cvy_gpu *gpu)
 			gpu_detach(gpu, r, g);
 		}
 	}
+	free_windows(gpu);
 	if (gpu->in)
-		gpu->driver.unreserve(gpu->in, PLACES * CVY_GPU_CHUNK);
+		gpu->driver.unreserve(gpu->in, PLACES * CVY_GPU_STRIDE);
 	if (gpu->out)
-		gpu->driver.unreserve(gpu->out, PLACES * CVY_GPU_CHUNK);
+		gpu->driver.unreserve(gpu->out, PLACES * CVY_GPU_STRIDE);
 	cudaFree(gpu->control);
 	cudaFree(gpu->saved);
 	cudaFreeHost(gpu->mailbox);
@@ -463,6 +572,7 @@ static int describe(struct cvy_gpu *gpu, int late_ms, int park_ms)
 	if (prop.major < 7)
 		return fail(gpu, COVEY_ERR_UNSUPPORTED, "%s: compute capability 7.0 or later is needed, this has %d.%d",
 			    gpu->name, prop.major, prop.minor);
+	gpu->khz = khz;
 	gpu->late_cycles = late_ms > 0 ? (uint64_t)late_ms * (uint64_t)khz : 0;
 	gpu->park_cycles = park_ms > 0 ? (uint64_t)park_ms * (uint64_t)khz : 0;
 	return 0;
@@ -499,7 +609,8 @@ static int gpu_open(int device, int late_ms, int park_ms, struct cvy_gpu **out, 
 }
 
 extern "C" __attribute__((visibility("default"))) const struct cvy_gpu_ops cvy_gpu_ops = {
-	CVY_GPU_ABI, gpu_open,	    gpu_close,	gpu_why,	 gpu_describe, gpu_chunk,	gpu_unchunk,
-	gpu_attach,  gpu_detach,    gpu_gate,	gpu_counters,	 gpu_words,    gpu_read,	gpu_write,
-	gpu_mailbox, gpu_is_device, gpu_launch, gpu_synchronise, gpu_status,   gpu_status_read,
+	CVY_GPU_ABI,   gpu_open,   gpu_close,	    gpu_why,	gpu_describe,	   gpu_chunk,
+	gpu_unchunk,   gpu_attach, gpu_detach,	    gpu_window, gpu_attach_window, gpu_gate,
+	gpu_counters,  gpu_words,  gpu_read,	    gpu_write,	gpu_mailbox,	   gpu_is_device,
+	gpu_capturing, gpu_launch, gpu_synchronise, gpu_status, gpu_status_read,
 };

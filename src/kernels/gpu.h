@@ -13,7 +13,7 @@
 extern "C" {
 #endif
 
-#define CVY_GPU_ABI 1
+#define CVY_GPU_ABI 3
 #define CVY_GPU_SYMBOL "cvy_gpu_ops"
 
 struct cvy_gpu;
@@ -41,13 +41,15 @@ struct cvy_gpu_ops {
 	int (*unchunk)(struct cvy_gpu *gpu, int rank, int generation);
 	/* Maps @fd (stays the caller's), the chunk that this rank pushes into at @rank. */
 	int (*attach)(struct cvy_gpu *gpu, int rank, int generation, int fd);
-	int (*detach)(struct cvy_gpu *gpu, int rank, int generation);
+	int (*detach)(struct cvy_gpu *gpu, int rank, int generation); /* the window too */
+	/* Registered memory of this rank, once and for good; *fd: for all peers, caller's. Then that of a peer, with its chunk. */
+	int (*window)(struct cvy_gpu *gpu, size_t bytes, void **base, int *fd);
+	int (*attach_window)(struct cvy_gpu *gpu, int rank, int generation, int fd);
 
 	int (*gate)(struct cvy_gpu *gpu, uint8_t gate);
 	int (*counters)(struct cvy_gpu *gpu, struct cvy_gpu_counters *counters, int all); /* all: lanes too */
-	/* Words for the next attempt, written while the gate is closed: lanes, start of `entered` and `finished` if base
-	 * is not 0 and this rank is new (@fresh), then the verdict. */
-	int (*words)(struct cvy_gpu *gpu, const struct cvy_gpu_lane *lanes, const uint64_t *fresh,
+	/* Words for the next attempt, written while the gate is closed: lanes, roll (NULL: as it was), then the verdict. */
+	int (*words)(struct cvy_gpu *gpu, const struct cvy_gpu_lane *lanes, const struct cvy_gpu_roll *roll,
 		     const struct cvy_gpu_verdict *verdict);
 	/* Bytes of an inbound chunk, for repair. */
 	int (*read)(struct cvy_gpu *gpu, int rank, int generation, size_t at, void *to, size_t bytes);
@@ -55,7 +57,9 @@ struct cvy_gpu_ops {
 	const struct cvy_gpu_mailbox *(*mailbox)(struct cvy_gpu *gpu);
 
 	int (*is_device)(const void *at);
-	/* Fills the fields of @call that the device knows (control, chunks, bounds) and launches it. */
+	int (*capturing)(struct CUstream_st *stream); /* does what is launched there become a graph? */
+	/* Fills the fields of @call that the device knows (control, chunks, bounds) and launches it. ALLGATHERV, ALLTOALLV:
+	 * @call is the head of a struct cvy_gpu_uneven. */
 	int (*launch)(struct cvy_gpu *gpu, struct cvy_gpu_call *call, struct CUstream_st *stream);
 	int (*synchronise)(struct cvy_gpu *gpu);		     /* until all that was launched has ended */
 	const struct cvy_gpu_status *(*status)(struct cvy_gpu *gpu); /* device address */
@@ -63,6 +67,26 @@ struct cvy_gpu_ops {
 };
 
 const void *cvy_gpu_kernel(const struct cvy_gpu_call *call); /* collectives.cu */
+
+/* Of a launch: the fields that the device knows, and its device made current; *was: for the end. gpu.cu */
+int cvy_gpu_begin(struct cvy_gpu *gpu, struct cvy_gpu_call *call, int *was);
+int cvy_gpu_end(struct cvy_gpu *gpu, int got, const char *what, int was); /* got: a cudaError_t */
+uint64_t cvy_gpu_cycles(const struct cvy_gpu *gpu, int ms);
+
+/* Dispatch and combine (ep.cu). A library without it has none. */
+#define CVY_GPU_EP_SYMBOL "cvy_gpu_ep_ops"
+
+struct cvy_ep_args;
+struct cvy_ep_state;
+struct cvy_ep_tables;
+
+struct cvy_gpu_ep_ops {
+	uint32_t abi;
+	int (*state)(struct cvy_gpu *gpu, const struct cvy_ep_tables *tables, struct cvy_ep_state **state);
+	void (*state_free)(struct cvy_gpu *gpu, struct cvy_ep_state *state);
+	/* args->call has kind, rank and size, args->form is filled in; the rest of the call is this function's. */
+	int (*launch)(struct cvy_gpu *gpu, struct cvy_ep_args *args, struct CUstream_st *stream);
+};
 
 #ifdef __cplusplus
 }

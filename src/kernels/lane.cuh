@@ -9,6 +9,8 @@
  *
  * An operation that is done again is done whole: lanes whose CTA had finished before the change are claimed by
  * those that are left, in ascending order, each by one compare-and-swap.
+ *
+ * A build to measure against (guard.h) has the body and the count of steps alone: it survives no change of the view.
  */
 #ifndef CVY_LANE_CUH
 #define CVY_LANE_CUH
@@ -27,6 +29,7 @@ struct cvy_lane_run {
 	struct cvy_gpu_lane lane; /* words as they were when the attempt began */
 	int index;		  /* of the lane */
 	int steps;		  /* of this attempt: may depend on how many contribute */
+	int pulled;		  /* inputs were read where they stand, and nothing is in slots */
 	int touched;		  /* results may stand over inputs of which no copy is kept */
 	enum cvy_mode mode;
 	uint32_t gone; /* COMPLETE: sources that nothing more comes of */
@@ -35,12 +38,12 @@ struct cvy_lane_run {
 
 static __device__ __forceinline__ struct cvy_gpu_lane cvy_lane_words(const struct cvy_gpu_control *control, int i)
 {
-	const uint64_t *at = (const uint64_t *)&control->lane[i];
+	const uint8_t *at = (const uint8_t *)&control->lane[i];
 	struct cvy_gpu_lane lane;
 	uint64_t v[4];
 
-	asm volatile("ld.volatile.global.v2.u64 {%0, %1}, [%2];" : "=l"(v[0]), "=l"(v[1]) : "l"(at) : "memory");
-	asm volatile("ld.volatile.global.v2.u64 {%0, %1}, [%2];" : "=l"(v[2]), "=l"(v[3]) : "l"(at + 2) : "memory");
+	cvy_load_packet(at, v);
+	cvy_load_packet(at + 16, v + 2);
 	lane.count = (uint32_t)v[0];
 	lane.epoch = (uint32_t)(v[0] >> 32);
 	lane.mask = (uint32_t)v[1];
@@ -50,21 +53,22 @@ static __device__ __forceinline__ struct cvy_gpu_lane cvy_lane_words(const struc
 	return lane;
 }
 
-static __device__ __forceinline__ uint8_t *cvy_chunk(uint8_t *base, uint64_t generations, int rank)
+/* Which of all places of its kind is @rank's, by its mapping. */
+static __device__ __forceinline__ uint32_t cvy_mapping(uint64_t generations, int rank)
 {
-	return base + ((size_t)rank * CVY_GPU_GENERATIONS + (generations >> (2 * rank) & 3)) * CVY_GPU_CHUNK;
+	return (uint32_t)rank * CVY_GPU_GENERATIONS + ((uint32_t)(generations >> (2 * rank)) & 3);
 }
 
 /* Chunk that @rank pushes into here; chunk there that this rank pushes into. */
 static __device__ __forceinline__ const uint8_t *cvy_from(const struct cvy_gpu_call *c, const struct cvy_lane_run *r,
 							  int rank)
 {
-	return cvy_chunk(c->in, r->lane.in, rank);
+	return c->in + cvy_mapping(r->lane.in, rank) * CVY_GPU_STRIDE;
 }
 
 static __device__ __forceinline__ uint8_t *cvy_to(const struct cvy_gpu_call *c, const struct cvy_lane_run *r, int rank)
 {
-	return cvy_chunk(c->out, r->lane.out, rank);
+	return c->out + cvy_mapping(r->lane.out, rank) * CVY_GPU_STRIDE;
 }
 
 static __device__ __forceinline__ int cvy_has(uint32_t mask, int rank)
@@ -77,7 +81,8 @@ static __device__ __forceinline__ void cvy_lane_status(const struct cvy_gpu_call
 						       uint64_t op)
 {
 	struct cvy_gpu_status *status = &c->control->status;
-	uint32_t missing = r->mode == CVY_COMPLETE && cvy_gpu_is_private(c->kind) ? r->gone & r->lane.mask : 0;
+	uint32_t missing =
+		r->mode == CVY_COMPLETE && !r->pulled && cvy_gpu_is_private(c->kind) ? r->gone & r->lane.mask : 0;
 	int root = c->root >= 0, result = 0;
 
 	if (r->index && !missing)
@@ -117,9 +122,9 @@ static __device__ void cvy_say_parked(const struct cvy_gpu_call *c, const struct
 	p->op = op;
 	p->lanes = (uint32_t)c->lanes;
 	p->steps = (uint32_t)r->steps;
-	p->rounds = c->kind == CVY_GPU_ALLREDUCE_TWO_SHOT ? 2 : 1;
+	p->rounds = c->kind == CVY_GPU_ALLREDUCE_TWO_SHOT && __popc(r->lane.mask) > 2 ? 2 : 1;
 	p->slot_bytes = (uint32_t)(c->rows * c->threads * CVY_GPU_PACKET);
-	p->private_parts = (uint32_t)cvy_gpu_is_private(c->kind);
+	p->private_parts = (uint32_t)(r->pulled || cvy_gpu_is_private(c->kind) || c->kind == CVY_GPU_ADMIT);
 	if (cvy_spoils(c, r) && r->touched)
 		p->spoiled = (uint32_t)op + 1;
 }
@@ -138,10 +143,9 @@ static __device__ int cvy_claim(struct cvy_gpu_control *control, int i, uint64_t
  * Whoever spoils inputs waits until it knows that the gate was open when it entered, and says so before: a change that
  * found it standing still has told others that its inputs are whole.
  */
-static __device__ __noinline__ int cvy_may_begin(const struct cvy_gpu_call *c, const struct cvy_lane_run *r,
-						 uint64_t entered)
+static __device__ __noinline__ int cvy_may_begin(const struct cvy_gpu_call *c, unsigned open, uint64_t entered)
 {
-	int closed = threadIdx.x == 0 && entered >> CVY_GPU_GATE_SHIFT != CVY_GPU_GATE_OPEN(r->lane.epoch);
+	int closed = threadIdx.x == 0 && entered >> CVY_GPU_GATE_SHIFT != open;
 
 	if (threadIdx.x == 0 && !closed)
 		c->control->parked.spoiled = (uint32_t)((entered & CVY_GPU_COUNT_MASK) / CVY_GPU_QUANTA) + 1;
@@ -174,6 +178,7 @@ static __device__ __noinline__ int cvy_next_lane(const struct cvy_gpu_call *c, s
 	counted = cvy_load_word(&c->control->past[found].counted);
 	if (counted >> 32 == (uint32_t)(op + 1))
 		r->lane.count = (uint32_t)counted;
+	r->pulled = 0;
 	r->steps = BODY::steps(c, r->lane.mask);
 	r->mode = CVY_AGAIN;
 	r->touched = 1;
@@ -181,6 +186,14 @@ static __device__ __noinline__ int cvy_next_lane(const struct cvy_gpu_call *c, s
 		cvy_say_parked(c, r, op);
 	r->watch.open = CVY_GPU_GATE_OPEN(r->lane.epoch);
 	return 1;
+}
+
+/* Has another CTA done this one's lane again since, in a view that this one slept through? Then that one completes it. */
+static __device__ int cvy_taken_over(const struct cvy_gpu_call *c, const struct cvy_lane_run *r, uint64_t op)
+{
+	uint64_t done = cvy_load_word(&c->control->past[r->index].done);
+
+	return (uint32_t)done == (uint32_t)CVY_GPU_DONE(op, 0) && done >> 32 != r->lane.epoch;
 }
 
 /*
@@ -196,7 +209,7 @@ static __device__ __noinline__ int cvy_decided(const struct cvy_gpu_call *c, str
 
 	if (threadIdx.x == 0) {
 		cvy_say_parked(c, r, op);
-		late = cvy_park(c->control, CVY_GPU_QUANTA / (unsigned)c->lanes, c->park_cycles, &verdict);
+		late = cvy_park(c->control, c->quanta, c->park_cycles, &verdict);
 		if (late)
 			cvy_store_word((uint8_t *)&c->mailbox->gave_up, op + 1);
 		if (late || verdict.ended) {
@@ -210,6 +223,8 @@ static __device__ __noinline__ int cvy_decided(const struct cvy_gpu_call *c, str
 	*next = 0;
 	if (op >= verdict.base)
 		return cvy_next_lane<BODY>(c, r, next, op, verdict.epoch);
+	if (cvy_taken_over(c, r, op))
+		return 0;
 	r->lane.in = cvy_lane_words(c->control, r->index).in; /* holders' copies of what the removed had pushed */
 	r->mode = CVY_COMPLETE;
 	r->gone = verdict.gone;
@@ -218,65 +233,126 @@ static __device__ __noinline__ int cvy_decided(const struct cvy_gpu_call *c, str
 	return 1;
 }
 
-template <typename BODY>
-static __global__ void __launch_bounds__(CVY_GPU_THREADS)
-	cvy_operation(const __grid_constant__ struct cvy_gpu_call call)
+/* What one thread does when the steps of a lane are done, before the operation counts as finished. */
+template <typename BODY> struct cvy_after {
+	static __device__ __forceinline__ void done(const struct cvy_gpu_call *, const struct cvy_lane_run *, uint64_t)
+	{
+	}
+};
+
+static __device__ __forceinline__ void cvy_begin(const struct cvy_gpu_call *c, struct cvy_lane_run *r)
 {
-	struct cvy_gpu_control *control = call.control;
-	unsigned quanta = CVY_GPU_QUANTA / (unsigned)call.lanes, gate;
-	struct cvy_lane_run r, again;
-	uint64_t entered = 0;
-	int next = call.lanes, stopped;
+	r->index = (int)blockIdx.x;
+	r->lane = cvy_lane_words(c->control, r->index);
+	r->mode = CVY_RUN;
+	r->pulled = 0;
+	r->touched = 1;
+	r->gone = 0;
+	r->watch.control = c->control;
+	r->watch.mailbox = c->mailbox;
+	r->watch.late = c->late_cycles;
+	r->watch.since = 0;
+	r->watch.looks = 0;
+	r->watch.open = CVY_GPU_GATE_OPEN(r->lane.epoch);
+}
+
+/* The first attempt where the short way is not for it. */
+template <typename BODY>
+static __device__ __noinline__ int cvy_long_way(const struct cvy_gpu_call *c, struct cvy_lane_run r)
+{
+	return BODY::template run<0>(c, &r);
+}
+
+/*
+ * What comes after a change: the operation is completed, or done again lane by lane. All threads. The lane's words are
+ * read again: where it is to be completed they are as they were, since the host waits for this CTA to stop.
+ */
+template <typename BODY>
+static __device__ __noinline__ void cvy_rest(const struct cvy_gpu_call *c, uint64_t entered, int steps, int pulled,
+					     int touched)
+{
+	int next = c->lanes, stopped = 1;
+	struct cvy_lane_run r;
 	__shared__ uint64_t op;
 
-	r.lane = cvy_lane_words(control, (int)blockIdx.x);
+	cvy_begin(c, &r);
+	r.steps = steps;
+	r.pulled = pulled;
+	r.touched = touched;
 	if (threadIdx.x == 0)
-		entered = atomicAdd((unsigned long long *)&control->entered, (unsigned long long)quanta);
-	r.index = (int)blockIdx.x;
-	r.steps = BODY::steps(&call, r.lane.mask);
-	r.mode = CVY_RUN;
-	r.touched = 0;
-	r.gone = 0;
-	r.watch.control = control;
-	r.watch.mailbox = call.mailbox;
-	r.watch.late = call.late_cycles;
-	r.watch.since = 0;
-	r.watch.looks = 0;
-	r.watch.open = CVY_GPU_GATE_OPEN(r.lane.epoch);
-	again = r;
-	stopped = cvy_spoils(&call, &r) && !cvy_may_begin(&call, &again, entered);
-	r.touched = !stopped;
+		op = (entered & CVY_GPU_COUNT_MASK) / CVY_GPU_QUANTA;
+	__syncthreads();
 	for (;;) {
-		if (!stopped)
-			stopped = BODY::run(&call, &r);
-		if (threadIdx.x == 0) {
-			op = (entered & CVY_GPU_COUNT_MASK) / CVY_GPU_QUANTA;
-			gate = r.mode == CVY_RUN ? (unsigned)(entered >> CVY_GPU_GATE_SHIFT) : cvy_gate(control);
-			stopped |= gate != r.watch.open;
+		if (stopped) {
+			if (!cvy_decided<BODY>(c, &r, op, &next))
+				break;
+		} else {
+			if (threadIdx.x == 0) {
+				cvy_lane_done(c, &r, op);
+				cvy_after<BODY>::done(c, &r, op);
+			}
+			if (r.mode != CVY_AGAIN || !cvy_next_lane<BODY>(c, &r, &next, op, r.lane.epoch))
+				break;
 		}
-		if (!__syncthreads_or(stopped)) {
-			if (threadIdx.x == 0)
-				cvy_lane_done(&call, &r, op);
-			if (r.mode != CVY_AGAIN)
-				break;
-			again = r;
-			if (!cvy_next_lane<BODY>(&call, &again, &next, op, r.lane.epoch))
-				break;
-			r = again;
-			stopped = 0;
-		} else { /* a copy: what has no address stays in registers */
-			again = r;
-			if (!cvy_decided<BODY>(&call, &again, op, &next))
-				break;
-			r = again;
-			stopped = 0;
-		}
+		stopped = BODY::template run<0>(c, &r);
+		stopped = __syncthreads_or(stopped || (threadIdx.x == 0 && cvy_gate(c->control) != r.watch.open));
 	}
-	if (threadIdx.x == 0) {
-		if (r.mode != CVY_RUN)
-			__threadfence_system();
-		atomicAdd((unsigned long long *)&control->finished, (unsigned long long)quanta);
+	if (threadIdx.x == 0)
+		__threadfence_system();
+}
+
+/* The first attempt has run: all threads have it and the gate was open, or the CTA parks. */
+template <typename BODY>
+static __device__ __forceinline__ void cvy_lane_end(const struct cvy_gpu_call *c, const struct cvy_lane_run *r,
+						    uint64_t entered, int stopped, int touched)
+{
+	if (threadIdx.x == 0)
+		stopped |= (unsigned)(entered >> CVY_GPU_GATE_SHIFT) != r->watch.open;
+	if (__syncthreads_or(stopped)) {
+		cvy_rest<BODY>(c, entered, r->steps, r->pulled, touched);
+	} else if (threadIdx.x == 0) {
+		cvy_lane_done(c, r, (entered & CVY_GPU_COUNT_MASK) / CVY_GPU_QUANTA);
+		cvy_after<BODY>::done(c, r, (entered & CVY_GPU_COUNT_MASK) / CVY_GPU_QUANTA);
 	}
+	if (threadIdx.x == 0)
+		atomicAdd((unsigned long long *)&c->control->finished, (unsigned long long)c->quanta);
+}
+
+/* All threads, in a build that measures: all that the next operation needs. */
+static __device__ __forceinline__ void cvy_lane_bare(const struct cvy_gpu_call *c, const struct cvy_lane_run *r)
+{
+	__syncthreads(); /* all have read the count */
+	if (threadIdx.x == 0)
+		((volatile struct cvy_gpu_lane *)c->control->lane)[r->index].count = r->lane.count + (uint32_t)r->steps;
+}
+
+template <typename BODY> static __device__ __forceinline__ void cvy_operate(const struct cvy_gpu_call *c)
+{
+	struct cvy_lane_run r;
+	uint64_t entered = 0;
+	int stopped = 0, touched = 1;
+
+	cvy_begin(c, &r);
+	if (CVY_GUARDED && threadIdx.x == 0)
+		entered = atomicAdd((unsigned long long *)&c->control->entered, (unsigned long long)c->quanta);
+	r.steps = BODY::steps(c, r.lane.mask);
+	if (CVY_GUARDED && !BODY::ONE && cvy_spoils(c, &r)) {
+		stopped = !cvy_may_begin(c, r.watch.open, entered);
+		touched = !stopped;
+	}
+	if (!stopped)
+		stopped = BODY::template run<1>(c, &r);
+	if constexpr (CVY_GUARDED)
+		cvy_lane_end<BODY>(c, &r, entered, stopped, touched);
+	else
+		cvy_lane_bare(c, &r);
+}
+
+template <typename BODY>
+static __global__ void __launch_bounds__(CVY_GPU_THREADS, 1)
+	cvy_operation(const __grid_constant__ struct cvy_gpu_call call)
+{
+	cvy_operate<BODY>(&call);
 }
 
 #endif

@@ -21,8 +21,8 @@
 #endif
 
 #define CVY_GPU_RANKS 32      /* a mask is one 32-bit word; ranks of a group with devices are below */
-#define CVY_GPU_LANES 128     /* at most, of one operation */
-#define CVY_GPU_QUANTA 128    /* what one operation adds to entered and finished */
+#define CVY_GPU_LANES 256     /* at most, of one operation */
+#define CVY_GPU_QUANTA 256    /* what one operation adds to entered and finished */
 #define CVY_GPU_GENERATIONS 4 /* mappings of a chunk that may exist at a time; 2 bits each in a lane's words */
 #define CVY_GPU_ROWS 4	      /* packets that one thread has under way in a step */
 #define CVY_GPU_THREADS 512   /* of a CTA, at most */
@@ -32,23 +32,33 @@
 #define CVY_GPU_ROUNDS 2   /* inputs, and results of the two-shot form */
 
 /*
- * A chunk: what one source pushes to one rank. [round][lane][parity] slots, then [lane][parity] signals, one sector each.
+ * A chunk: what one source pushes to one rank. [round][lane][parity] slots, then [lane][parity] signals, one sector each,
+ * with a word for each round of the step.
  * Offsets are alike everywhere; where a chunk is mapped follows from rank and generation.
  */
 #define CVY_GPU_SIGNAL_BYTES 32
 #define CVY_GPU_ROUND_BYTES (CVY_GPU_LANES * CVY_GPU_PARITIES * CVY_GPU_SLOT)
 #define CVY_GPU_SIGNALS (CVY_GPU_ROUNDS * CVY_GPU_ROUND_BYTES)
 #define CVY_GPU_CHUNK (CVY_GPU_SIGNALS + ((size_t)2 << 20)) /* whole pages of 2 MiB */
+#define CVY_GPU_STRIDE ((size_t)64 << 20)		    /* of addresses, from one to the next: a shift */
 
 CVY_GPU_BOTH static inline size_t cvy_gpu_slot_at(int round, int lane, uint32_t count)
 {
 	return ((size_t)(round * CVY_GPU_LANES + lane) * CVY_GPU_PARITIES + count % CVY_GPU_PARITIES) * CVY_GPU_SLOT;
 }
 
-CVY_GPU_BOTH static inline size_t cvy_gpu_signal_at(int lane, uint32_t count)
+CVY_GPU_BOTH static inline size_t cvy_gpu_signal_at(int round, int lane, uint32_t count)
 {
-	return CVY_GPU_SIGNALS + ((size_t)lane * CVY_GPU_PARITIES + count % CVY_GPU_PARITIES) * CVY_GPU_SIGNAL_BYTES;
+	return CVY_GPU_SIGNALS + ((size_t)lane * CVY_GPU_PARITIES + count % CVY_GPU_PARITIES) * CVY_GPU_SIGNAL_BYTES +
+	       (size_t)round * sizeof(uint64_t);
 }
+
+/* Told to a rank that comes in, at the end of a chunk: packets of two lanes' counts, then its first operation, then who
+ * contributes from there on. */
+#define CVY_GPU_WELCOME (CVY_GPU_CHUNK - 4096)
+#define CVY_GPU_WELCOME_OP (CVY_GPU_LANES / 2)
+#define CVY_GPU_WELCOME_MASK (CVY_GPU_LANES / 2 + 1)
+#define CVY_GPU_WELCOMES (CVY_GPU_LANES / 2 + 2)
 
 /* Of what a lane sends in step `count`, in every packet. Never 0: epochs begin at 1. */
 #define CVY_GPU_TAG(epoch, count) ((uint64_t)(epoch) << 32 | (uint32_t)(count))
@@ -89,6 +99,14 @@ struct cvy_gpu_verdict {
 	uint32_t zero;
 };
 
+/* Who is in the view: whom an ADMIT in the stream may still take in. Host writes it while frozen. */
+struct cvy_gpu_roll {
+	uint32_t members; /* admitted or not */
+	uint32_t zero;
+	uint64_t begin; /* where the lanes have this rank and no kernel of it knows: its first operation */
+	uint32_t since[CVY_GPU_RANKS]; /* epoch of the view that first listed the process which has the rank */
+};
+
 /* Of the operation that parks: written by each CTA that does, alike. */
 struct cvy_gpu_parked {
 	uint64_t op;
@@ -116,14 +134,16 @@ struct cvy_gpu_control {
 	struct cvy_gpu_verdict verdict CVY_GPU_OWN_LINE;
 	struct cvy_gpu_parked parked CVY_GPU_OWN_LINE;
 	struct cvy_gpu_status status CVY_GPU_OWN_LINE;
+	struct cvy_gpu_roll roll CVY_GPU_OWN_LINE;
 	struct cvy_gpu_lane lane[CVY_GPU_LANES] CVY_GPU_OWN_LINE;
 	struct cvy_gpu_past past[CVY_GPU_LANES];
 };
 
 /* Host-mapped: what a kernel tells the host while it waits. One word per rank: {operation, 1 + looks}. */
 struct cvy_gpu_mailbox {
-	uint64_t late[CVY_GPU_RANKS]; /* operation + 1 that waited longer than late_cycles for this rank */
-	uint64_t gave_up;	      /* operation + 1 that was parked longer than park_cycles */
+	uint64_t late[CVY_GPU_RANKS];	/* operation + 1 that waited longer than late_cycles for this rank */
+	uint64_t gave_up;		/* operation + 1 that was parked longer than park_cycles */
+	uint64_t passed[CVY_GPU_RANKS]; /* operation + 1 that a deadline of its caller ended without this rank */
 };
 
 enum cvy_gpu_kind {
@@ -136,7 +156,12 @@ enum cvy_gpu_kind {
 	CVY_GPU_REDUCE,
 	CVY_GPU_GATHER,
 	CVY_GPU_SCATTER,
-	CVY_GPU_BARRIER
+	CVY_GPU_BARRIER,
+	CVY_GPU_ADMIT,	  /* a barrier after which more ranks contribute */
+	CVY_GPU_DISPATCH, /* ep_call.h */
+	CVY_GPU_COMBINE,
+	CVY_GPU_ALLTOALLV, /* these two: struct cvy_gpu_uneven */
+	CVY_GPU_ALLGATHERV
 };
 
 /* Packets: 8 bytes of data and the tag; or lines of 128 bytes with one tag, which a warp stores whole. */
@@ -150,18 +175,44 @@ struct cvy_gpu_call {
 	uint8_t *saved;	   /* chunk of the own inputs of operations in place */
 	const uint8_t *send;
 	uint8_t *recv;
-	uint64_t bytes; /* of one block: count * elem */
+	uint8_t *windows; /* registered memory of the others; NULL: there is none, and nobody asks */
+	uint64_t window_stride;
+	uint64_t lent_send, lent_recv; /* where the buffers stand in the own window, plus 1; 0: not there */
+	uint64_t bytes;		       /* of one block: count * elem */
+	uint64_t send_stride;	       /* from one rank's block to the next's; 0: the same block is for all */
 	uint64_t late_cycles, park_cycles;
 	int32_t kind, packet, dtype, redop, root, rank, size;
 	int32_t lanes, threads, rows;
 	int32_t steps; /* of each lane; the two-shot form counts its own, which depend on who contributes */
 	int32_t in_place;
+	int32_t pulls;		      /* asks whether all buffers are registered */
+	uint32_t quanta;	      /* of a CTA */
+	int32_t plain;		      /* whole words at addresses that are multiples of 8; folds are sums */
+	uint32_t admits, admit_epoch; /* ADMIT: who comes in, if its process was listed by then */
+	int32_t joins;		      /* ADMIT: this rank is one of them */
 };
+
+/* Blocks of different sizes: bytes, and where they begin; zero past the call's size. */
+struct cvy_gpu_uneven {
+	struct cvy_gpu_call call; /* bytes: of the largest block, of alltoallv the largest that is sent */
+	uint64_t send[CVY_GPU_RANKS], send_at[CVY_GPU_RANKS], recv[CVY_GPU_RANKS], recv_at[CVY_GPU_RANKS];
+};
+
+CVY_GPU_BOTH static inline int cvy_gpu_is_uneven(int kind)
+{
+	return kind == CVY_GPU_ALLGATHERV || kind == CVY_GPU_ALLTOALLV;
+}
 
 CVY_GPU_BOTH static inline int cvy_gpu_is_private(int kind)
 {
 	return kind == CVY_GPU_ALLTOALL || kind == CVY_GPU_REDUCE_SCATTER || kind == CVY_GPU_GATHER ||
-	       kind == CVY_GPU_SCATTER;
+	       kind == CVY_GPU_SCATTER || kind == CVY_GPU_DISPATCH || kind == CVY_GPU_COMBINE ||
+	       kind == CVY_GPU_ALLTOALLV;
+}
+
+CVY_GPU_BOTH static inline int cvy_gpu_has_blocks(int kind)
+{
+	return kind == CVY_GPU_ALLTOALL || kind == CVY_GPU_REDUCE_SCATTER || kind == CVY_GPU_SCATTER;
 }
 
 /* Words that a tile of @packets packets moves. */

@@ -16,7 +16,7 @@
 
 template <int PACKET> static __device__ __forceinline__ uint64_t cvy_tile_words(int packets)
 {
-	return PACKET == CVY_GPU_PAIR ? packets : packets / 8 * CVY_LINE_WORDS;
+	return cvy_gpu_tile_words(PACKET, packets);
 }
 
 /* First word of packet @u, and how many it holds. */
@@ -30,10 +30,13 @@ template <int PACKET> static __device__ __forceinline__ int cvy_place(int u, uin
 	return u % 8 == 7 ? 1 : 2;
 }
 
-/* First word of the warp that packet @u belongs to: a warp takes part as a whole or not at all. */
+/*
+ * First word of those that take part, or do not, together with packet @u. LINE: a warp. PAIR: a packet alone, since
+ * another rank may go the short way (quick.cuh), which sends no packet past the end.
+ */
 template <int PACKET> static __device__ __forceinline__ uint64_t cvy_warp_word(int u)
 {
-	return PACKET == CVY_GPU_PAIR ? (uint64_t)(u & ~31) : (uint64_t)(u / 32 * 4 * CVY_LINE_WORDS);
+	return PACKET == CVY_GPU_PAIR ? (uint64_t)u : (uint64_t)(u / 32 * 4 * CVY_LINE_WORDS);
 }
 
 template <int PACKET>
@@ -41,6 +44,8 @@ static __device__ __forceinline__ void cvy_push(uint8_t *slot, int u, const uint
 {
 	int bears = PACKET == CVY_GPU_PAIR || u % 8 == 7;
 
+	if (PACKET == CVY_GPU_LINE)
+		__syncwarp(); /* a line is stored by one instruction, or the tag may be there before the data */
 	cvy_store_packet(slot + (size_t)u * CVY_GPU_PACKET, v[0], bears ? tag : v[1]);
 }
 

@@ -6,6 +6,7 @@
 #ifndef CVY_GPU_SHAPE_H
 #define CVY_GPU_SHAPE_H
 
+#include "covey.h"
 #include "layout.h"
 
 struct cvy_gpu_shape {
@@ -18,7 +19,7 @@ CVY_GPU_BOTH static inline struct cvy_gpu_shape cvy_gpu_shape_of(uint64_t bytes)
 	const struct cvy_gpu_shape table[] = {
 		{ 256, CVY_GPU_PAIR, 32, 1 },	     { 64 << 10, CVY_GPU_PAIR, 256, 1 },
 		{ 256 << 10, CVY_GPU_LINE, 256, 1 }, { 1 << 20, CVY_GPU_LINE, 512, 1 },
-		{ 2 << 20, CVY_GPU_LINE, 512, 2 },   { UINT64_MAX, CVY_GPU_LINE, 512, CVY_GPU_ROWS },
+		{ 16 << 20, CVY_GPU_LINE, 512, 2 },  { UINT64_MAX, CVY_GPU_LINE, 512, CVY_GPU_ROWS },
 	};
 	int i = 0;
 
@@ -29,23 +30,47 @@ CVY_GPU_BOTH static inline struct cvy_gpu_shape cvy_gpu_shape_of(uint64_t bytes)
 
 #define CVY_GPU_TWO_SHOT ((uint64_t)64 << 10) /* with more than two ranks it moves less than one shot from here */
 
+/*
+ * Of alltoallv nobody knows the others' counts, and lanes must be alike: one form for all. The largest step, in as many
+ * lanes as find room on a device whatever it is. Chosen, not measured.
+ */
+#define CVY_GPU_UNEVEN_LANES 32
+
+#define CVY_GPU_PULL ((uint64_t)16 << 20) /* from here on it pays to ask whether buffers are registered */
+
+/* Is it an operation that reads registered buffers where they stand? */
+CVY_GPU_BOTH static inline int cvy_gpu_pulls(const struct cvy_gpu_call *c)
+{
+	return (c->kind <= CVY_GPU_ALLTOALL || c->kind == CVY_GPU_BROADCAST) && c->bytes >= CVY_GPU_PULL &&
+	       c->bytes % CVY_GPU_PACKET == 0;
+}
+
+/* What follows from a call whose form is set. */
+static inline void cvy_gpu_derive(struct cvy_gpu_call *c)
+{
+	c->steps = cvy_gpu_steps(c, (c->bytes + 7) / 8);
+	c->send_stride = cvy_gpu_has_blocks(c->kind) ? c->bytes : 0;
+	c->pulls = cvy_gpu_pulls(c);
+	c->plain = !(((uintptr_t)c->send | (uintptr_t)c->recv | c->bytes) & 7) && c->redop == COVEY_SUM;
+}
+
 /* Fills in the form of a call whose kind, bytes, size and in_place are set. */
 static inline void cvy_gpu_shape(struct cvy_gpu_call *c)
 {
-	struct cvy_gpu_shape s = cvy_gpu_shape_of(c->bytes);
+	struct cvy_gpu_shape s = cvy_gpu_shape_of(c->kind == CVY_GPU_ALLTOALLV ? UINT64_MAX : c->bytes);
 	uint64_t words = (c->bytes + 7) / 8;
 
 	c->packet = s.packet;
 	c->threads = s.threads;
 	c->rows = s.rows;
-	c->lanes = 1;
-	while (c->lanes < CVY_GPU_LANES &&
+	c->lanes = c->kind == CVY_GPU_ALLTOALLV ? CVY_GPU_UNEVEN_LANES : 1;
+	while (c->kind != CVY_GPU_ALLTOALLV && c->lanes < CVY_GPU_LANES &&
 	       cvy_gpu_tile_words(c->packet, c->rows * c->threads) * (uint64_t)c->lanes < words)
 		c->lanes *= 2;
-	/* In place the two-shot form could not be done again. */
-	if (c->kind == CVY_GPU_ALLREDUCE && c->size > 2 && c->bytes > CVY_GPU_TWO_SHOT && !c->in_place)
+	/* In place the two-shot form could not be done again. From `size` nothing may follow: it grows under a graph. */
+	if (c->kind == CVY_GPU_ALLREDUCE && c->bytes > CVY_GPU_TWO_SHOT && !c->in_place)
 		c->kind = CVY_GPU_ALLREDUCE_TWO_SHOT;
-	c->steps = cvy_gpu_steps(c, words);
+	cvy_gpu_derive(c);
 }
 
 #endif

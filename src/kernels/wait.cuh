@@ -2,15 +2,20 @@
 /*
  * All waits of the device. A thread that waits for a packet looks at three things: the data, the gate of the
  * control page, and clock64. A closed gate ends the wait: the CTA parks and the host says what becomes of the
- * operation. A deadline never ends anything: it tells the host, in a word of host memory, whom it waits for.
+ * operation. A deadline tells the host, in a word of host memory, whom it waits for; it ends nothing but a wait of
+ * dispatch and combine that the caller has given one (cvy_wait_lines).
  * No other file of this directory may loop on memory.
  */
 #ifndef CVY_WAIT_CUH
 #define CVY_WAIT_CUH
 
+#include "guard.h"
 #include "layout.h"
+#include "word.cuh"
 
+#ifndef CVY_LOOKS
 #define CVY_LOOKS 32 /* at data, for each at the gate */
+#endif
 
 struct cvy_watch {
 	struct cvy_gpu_control *control;
@@ -19,37 +24,6 @@ struct cvy_watch {
 	unsigned looks;
 	unsigned open; /* what the gate is while the words of this attempt hold */
 };
-
-static __device__ __forceinline__ uint64_t cvy_load_word(const uint64_t *at)
-{
-	uint64_t v;
-
-	asm volatile("ld.volatile.global.u64 %0, [%1];" : "=l"(v) : "l"(at) : "memory");
-	return v;
-}
-
-static __device__ __forceinline__ uint32_t cvy_load_half(const uint32_t *at)
-{
-	uint32_t v;
-
-	asm volatile("ld.volatile.global.u32 %0, [%1];" : "=r"(v) : "l"(at) : "memory");
-	return v;
-}
-
-static __device__ __forceinline__ void cvy_load_packet(const uint8_t *at, uint64_t v[2])
-{
-	asm volatile("ld.volatile.global.v2.u64 {%0, %1}, [%2];" : "=l"(v[0]), "=l"(v[1]) : "l"(at) : "memory");
-}
-
-static __device__ __forceinline__ void cvy_store_packet(uint8_t *at, uint64_t v0, uint64_t v1)
-{
-	asm volatile("st.volatile.global.v2.u64 [%0], {%1, %2};" ::"l"(at), "l"(v0), "l"(v1) : "memory");
-}
-
-static __device__ __forceinline__ void cvy_store_word(uint8_t *at, uint64_t v)
-{
-	asm volatile("st.volatile.global.u64 [%0], %1;" ::"l"(at), "l"(v) : "memory");
-}
 
 static __device__ __forceinline__ unsigned cvy_gate(const struct cvy_gpu_control *control)
 {
@@ -79,7 +53,7 @@ static __device__ __forceinline__ int cvy_give_up(struct cvy_watch *w, int rank)
 	struct cvy_watch look;
 	int closed;
 
-	if (++w->looks % CVY_LOOKS)
+	if (!CVY_GUARDED || ++w->looks % CVY_LOOKS)
 		return 0;
 	look = *w; /* a copy: what has no address stays in registers */
 	closed = cvy_look_up(&look, rank);
@@ -88,25 +62,27 @@ static __device__ __forceinline__ int cvy_give_up(struct cvy_watch *w, int rank)
 }
 
 /*
- * The packet of this thread from each of up to four sources (NULL: it is here already); 1: the gate closed before.
+ * The packet of this thread from each of up to four sources, those of the mask @need; 1: the gate closed before.
  * PAIR: the tag is the second word. LINE: the last of eight threads bears it for all, and a warp looks as one.
  */
 template <int PACKET>
-static __device__ __forceinline__ int cvy_wait_packets(const uint8_t *const at[4], const int rank[4], uint64_t tag,
-						       uint64_t v[4][2], struct cvy_watch *w)
+static __device__ __forceinline__ int cvy_wait_packets(const uint8_t *const at[4], const int rank[4], unsigned need,
+						       uint64_t tag, uint64_t v[4][2], struct cvy_watch *w)
 {
 	int bears = PACKET == CVY_GPU_PAIR || threadIdx.x % 8 == 7;
 
 	for (;;) {
 		int late = -1;
 
+		if (PACKET == CVY_GPU_LINE)
+			__syncwarp();
 #pragma unroll
 		for (int i = 0; i < 4; i++)
-			if (at[i])
+			if (need >> i & 1)
 				cvy_load_packet(at[i], v[i]);
 #pragma unroll
 		for (int i = 0; i < 4; i++)
-			if (at[i] && bears && v[i][1] != tag)
+			if ((need >> i & 1) && bears && v[i][1] != tag)
 				late = rank[i];
 		if (PACKET == CVY_GPU_PAIR) {
 			if (late < 0)
@@ -117,11 +93,17 @@ static __device__ __forceinline__ int cvy_wait_packets(const uint8_t *const at[4
 			int whom = __reduce_max_sync(0xffffffffu, late);
 
 			if (whom < 0)
-				return 0;
+				break;
 			if (__any_sync(0xffffffffu, cvy_give_up(w, whom)))
 				return 1;
 		}
 	}
+	/* A line is written whole, but read in parts: the tag may have been read after it came, other words before. */
+#pragma unroll
+	for (int i = 0; i < 4; i++)
+		if (need >> i & 1)
+			cvy_load_packet(at[i], v[i]);
+	return 0;
 }
 
 /* A signal of @rank; 1: the gate closed first. */
@@ -130,6 +112,50 @@ static __device__ __forceinline__ int cvy_wait_signal(const uint8_t *at, int ran
 	while (cvy_load_word((const uint64_t *)at) != tag)
 		if (cvy_give_up(w, rank))
 			return 1;
+	return 0;
+}
+
+/* Until when an operation with a deadline waits, by this thread's clock. */
+struct cvy_until {
+	unsigned long long began, most; /* 0: without one */
+};
+
+/*
+ * As cvy_wait_packets<LINE>, for N lines of sources @rank, with a deadline: 2: that has passed, and *whom is one who is
+ * not here.
+ */
+template <int N>
+static __device__ __forceinline__ int cvy_wait_lines(const uint8_t *const at[N], const int rank[N], uint64_t tag,
+						     uint64_t v[N][2], struct cvy_watch *w,
+						     const struct cvy_until *until, int *whom)
+{
+	int bears = threadIdx.x % 8 == 7;
+
+	for (;;) {
+		int late = -1;
+
+		__syncwarp();
+#pragma unroll
+		for (int i = 0; i < N; i++)
+			if (at[i])
+				cvy_load_packet(at[i], v[i]);
+#pragma unroll
+		for (int i = 0; i < N; i++)
+			if (at[i] && bears && v[i][1] != tag)
+				late = rank[i];
+		*whom = __reduce_max_sync(0xffffffffu, late);
+		if (*whom < 0)
+			break;
+		if (__any_sync(0xffffffffu, cvy_give_up(w, *whom)))
+			return 1;
+		if (CVY_GUARDED && until->most && w->looks % CVY_LOOKS == 0 &&
+		    __any_sync(0xffffffffu, clock64() - until->began > until->most))
+			return 2;
+	}
+#pragma unroll
+	for (int i = 0; i < N; i++) /* as above: whole only once the tag is there */
+		if (at[i])
+			cvy_load_packet(at[i], v[i]);
 	return 0;
 }
 
@@ -145,14 +171,17 @@ static __device__ __noinline__ int cvy_park(struct cvy_gpu_control *control, uns
 	int late = 0;
 
 	__threadfence_system();
-	atomicAdd((unsigned long long *)&control->stopped, (unsigned long long)quanta);
-	while ((cvy_gate(control) & 1) && !late && !cvy_load_half((const uint32_t *)&v->ended)) {
-		__nanosleep(500);
-		late = park_cycles && clock64() - since > park_cycles;
-	}
-	atomicAdd((unsigned long long *)&control->stopped, 0ull - quanta);
-	__threadfence_system();
-	do { /* whole: the host does not write it while anybody reads, but for a change on the heels of another */
+	do {
+		atomicAdd((unsigned long long *)&control->stopped, (unsigned long long)quanta);
+		while ((cvy_gate(control) & 1) && !late && !cvy_load_half((const uint32_t *)&v->ended)) {
+			__nanosleep(500);
+			late = park_cycles && clock64() - since > park_cycles;
+		}
+		atomicAdd((unsigned long long *)&control->stopped, 0ull - quanta);
+		__threadfence_system();
+		/* Closed again: the next change may have counted this CTA among those that stand still. */
+	} while ((cvy_gate(control) & 1) && !late && !cvy_load_half((const uint32_t *)&v->ended));
+	do { /* whole: but for the end of everything the host does not write it while anybody reads */
 		verdict->epoch = cvy_load_half(&v->epoch);
 		__threadfence();
 		verdict->base = cvy_load_word(&v->base);

@@ -67,7 +67,8 @@ void cvy_change_clear(struct cvy_group_state *g, int life)
 void cvy_change_frozen(struct cvy_group_state *g, const struct cvy_event *e)
 {
 	if (e->kind == CVY_EV_FROZE_NOT && e->err) { /* in any phase: it can answer for nothing more */
-		cvy_group_stop(g, COVEY_ERR_FENCED, "the device of this rank failed: this rank gives up its place");
+		cvy_group_stop(g, COVEY_ERR_FENCED,
+			       e->text ? e->text : "the device of this rank failed: this rank gives up its place");
 		return;
 	}
 	if (g->phase != CVY_PHASE_FREEZING || !g->view || e->epoch != g->view->epoch)

@@ -236,7 +236,28 @@ static int parse_unix(const char *addr, struct sockaddr_un *to, socklen_t *len)
 	return 0;
 }
 
-int cvy_address_connect(const char *addr, int by_unix, const char **why)
+static int is_loopback(const struct sockaddr_storage *addr)
+{
+	if (addr->ss_family == AF_INET)
+		return ntohl(((const struct sockaddr_in *)addr)->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
+	return IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)addr)->sin6_addr);
+}
+
+/* On a host with several networks the way back is the way there. Where that cannot be, any address will do. */
+static void call_from(int fd, const char *from, const struct sockaddr_storage *to)
+{
+	struct sockaddr_storage own;
+	int one = 1;
+
+	if (parse_tcp(from, &own) || own.ss_family != to->ss_family || (is_loopback(&own) && !is_loopback(to)))
+		return;
+	set_port(&own, 0);
+	setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &one, sizeof(one));
+	if (bind(fd, (const struct sockaddr *)&own, length(&own)))
+		cvy_warn("p2p", "calling from %s: %s", from, strerror(errno));
+}
+
+int cvy_address_connect(const char *addr, int by_unix, const char *from, const char **why)
 {
 	union {
 		struct sockaddr_storage in;
@@ -257,8 +278,10 @@ int cvy_address_connect(const char *addr, int by_unix, const char **why)
 		*why = strerror(errno);
 		return COVEY_ERR_IO;
 	}
-	if (!by_unix)
+	if (!by_unix) {
 		setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+		call_from(fd, from, &to.in);
+	}
 	if (connect(fd, (struct sockaddr *)&to, len) && errno != EINPROGRESS) {
 		*why = strerror(errno);
 		close(fd);

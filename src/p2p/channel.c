@@ -204,6 +204,8 @@ int cvy_channel_flush(struct cvy_channel *ch, int lazy)
 
 	if (!ch->self && (!link || link->id != ch->link))
 		return 0;
+	if (link && link->ops->unsent && link->ops->unsent(link) >= CVY_LINK_SHARE)
+		return 0; /* what comes together meanwhile leaves with one put */
 	if (ch->pushed < ch->written && !put(ch, link)) {
 		write_note(ch, &port->out);
 		if (!tell(ch, link, &port->out, ch->written)) /* else the next flush puts it again: the same bytes */

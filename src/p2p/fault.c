@@ -368,6 +368,8 @@ static int forward(struct cvy_link *inner, const struct held *h)
 		return inner->ops->put ? inner->ops->put(inner, h->offset, h->bytes) : 0;
 	if (inner->ops == &cvy_transport_tcp) /* as it was when it was given, not as it is now */
 		return cvy_tcp_signal_line(inner, h->offset, &h->line);
+	if (inner->ops == &cvy_transport_verbs)
+		return cvy_verbs_signal_line(inner, h->offset, &h->line);
 	return inner->ops->signal ? inner->ops->signal(inner, h->offset) : 0;
 }
 
@@ -485,7 +487,7 @@ static int fault_unsent(struct cvy_link *link)
 {
 	struct wrapped *w = link->state;
 
-	return w->first || (w->inner->ops->unsent && w->inner->ops->unsent(w->inner));
+	return (w->first != NULL) + (w->inner->ops->unsent ? w->inner->ops->unsent(w->inner) : 0);
 }
 
 static int fault_fd(struct cvy_link *link, int i, short *events)

@@ -152,7 +152,7 @@ static int welcome_send(struct cvy_conn *conn)
 {
 	struct cvy_welcome welcome;
 
-	cvy_peer_welcome_self(conn->mesh, &welcome);
+	cvy_peer_welcome_self(conn->mesh, conn->peer, &welcome);
 	welcome.has_fd = (uint32_t)conn->is_unix;
 	return shake_send(conn, CVY_WIRE_WELCOME, &welcome, sizeof(welcome),
 			  conn->is_unix ? conn->mesh->window->fd : -1);

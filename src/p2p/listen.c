@@ -78,6 +78,8 @@ int cvy_mesh_listen(struct cvy_mesh *mesh, const char *interface)
 	mesh->listen_tcp = cvy_address_listen_tcp(interface, name[1], sizeof(name[1]), mesh->box);
 	if (mesh->listen_tcp < 0)
 		return mesh->listen_tcp;
+	if (*interface)
+		memcpy(mesh->from, name[1], sizeof(mesh->from));
 	snprintf(mesh->addr, sizeof(mesh->addr), "%s,%s", name[0], name[1]);
 	if (cvy_loop_watch(mesh->loop, mesh->listen_unix, EPOLLIN, accept_unix, mesh, &mesh->watch_unix) ||
 	    cvy_loop_watch(mesh->loop, mesh->listen_tcp, EPOLLIN, accept_tcp, mesh, &mesh->watch_tcp))

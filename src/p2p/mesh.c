@@ -14,6 +14,7 @@
 #include "clock.h"
 #include "fault.h"
 #include "log.h"
+#include "rdma.h"
 
 void cvy_mesh_expect(void *ctx, int rank, uint64_t inc)
 {
@@ -39,7 +40,7 @@ void cvy_mesh_dial(void *ctx, int rank, uint64_t inc, const char *addr, const ch
 	}
 	free(peer->addr);
 	peer->addr = strdup(addr);
-	fd = peer->addr ? cvy_address_connect(addr, by_unix, &why) : -1;
+	fd = peer->addr ? cvy_address_connect(addr, by_unix, mesh->from, &why) : -1;
 	peer->control = fd < 0 ? NULL : cvy_conn_new(mesh->loop, fd, 1);
 	if (!peer->control) {
 		cvy_peer_fail_soon(peer, why);
@@ -94,9 +95,9 @@ int cvy_mesh_send(void *ctx, int rank, uint64_t inc, int type, uint32_t epoch, c
 	return mesh_send(ctx, rank, inc, type, epoch, body, bytes, -1);
 }
 
-int cvy_mesh_send_fd(struct cvy_mesh *mesh, int rank, uint64_t inc, int type, int fd)
+int cvy_mesh_send_fd(struct cvy_mesh *mesh, int rank, uint64_t inc, int type, const void *body, uint32_t bytes, int fd)
 {
-	return mesh_send(mesh, rank, inc, type, 0, NULL, 0, fd);
+	return mesh_send(mesh, rank, inc, type, 0, body, bytes, fd);
 }
 
 struct cvy_page *cvy_mesh_page(void *ctx, int rank)
@@ -127,7 +128,9 @@ void cvy_mesh_describe(void *ctx, char *text, size_t bytes)
 	for (int r = 0; r < mesh->max_ranks && at < bytes; r++)
 		if (mesh->peer[r] && mesh->peer[r]->up)
 			at += (size_t)snprintf(text + at, bytes - at, "%s%d:%s", at ? "," : "", r,
-					       mesh->peer[r]->memory == CVY_MEMORY_MIRROR ? "tcp" : "shm");
+					       mesh->peer[r]->memory != CVY_MEMORY_MIRROR ? "shm"
+					       : mesh->peer[r]->path == CVY_PATH_VERBS	  ? "verbs"
+											  : "tcp");
 }
 
 void cvy_mesh_fence(struct cvy_mesh *mesh, int rank)
@@ -199,6 +202,22 @@ void cvy_mesh_identity(void *ctx, const struct cvy_identity *id)
 
 /* ---- open and close ---- */
 
+/* Where RDMA is not to be had: an error, or the next transport where the settings allow it. */
+static int open_rdma(struct cvy_mesh *mesh, const struct cvy_config *config)
+{
+	int err;
+
+	snprintf(mesh->rdma_why, sizeof(mesh->rdma_why), "its transport is another");
+	if (config->transport != COVEY_TRANSPORT_VERBS && config->transport != COVEY_TRANSPORT_VERBS_TCP)
+		return 0;
+	err = cvy_rdma_open(mesh, config, mesh->rdma_why, sizeof(mesh->rdma_why));
+	if (err && config->transport == COVEY_TRANSPORT_VERBS)
+		return cvy_fail(mesh->box, err, -1, 0, "transport verbs: %s", mesh->rdma_why);
+	if (err)
+		cvy_warn("p2p", "transport verbs,tcp: %s: tcp it is", mesh->rdma_why);
+	return 0;
+}
+
 static int mesh_open(struct cvy_mesh *mesh, const struct cvy_config *config)
 {
 	const char *plan = getenv("COVEY_FAULT");
@@ -221,7 +240,9 @@ static int mesh_open(struct cvy_mesh *mesh, const struct cvy_config *config)
 		err = views_reserve(mesh, config->max_ranks);
 	if (!err)
 		err = cvy_heap_init(&mesh->heap, mesh->layout.heap, mesh->layout.pool - mesh->layout.heap);
-	return err ? err : cvy_mesh_listen(mesh, config->interface ? config->interface : "");
+	if (!err)
+		err = cvy_mesh_listen(mesh, config->interface ? config->interface : "");
+	return err ? err : open_rdma(mesh, config);
 }
 
 int cvy_mesh_open(const struct cvy_mesh_args *args, struct cvy_mesh **out)
@@ -271,6 +292,7 @@ void cvy_mesh_close(struct cvy_mesh *mesh)
 		for (int r = 0; r < COVEY_MAX_RANKS; r++)
 			if (mesh->peer[r])
 				cvy_mesh_fence(mesh, r);
+		cvy_rdma_close(mesh);
 		cvy_mesh_unlock(mesh);
 		cvy_loop_unwatch(mesh->watch_unix);
 		cvy_loop_unwatch(mesh->watch_tcp);
@@ -302,6 +324,7 @@ void cvy_mesh_forget(struct cvy_mesh *mesh)
 	close_fd(&mesh->listen_tcp);
 	close_fd(&mesh->spare_fd);
 	close_fd(&mesh->window->fd);
+	cvy_rdma_forget(mesh);
 	for (struct cvy_conn *conn = mesh->strangers; conn; conn = conn->next)
 		close_fd(&conn->fd);
 	for (int r = 0; r < COVEY_MAX_RANKS; r++) {

@@ -25,8 +25,8 @@
 #define CVY_CAUSE 200
 #define CVY_TCP_CONNECTIONS_MAX 8
 
-/* Types past those of enum cvy_msg_type: the handshake. */
-enum { CVY_WIRE_HELLO = 100, CVY_WIRE_PROOF, CVY_WIRE_WELCOME, CVY_WIRE_REFUSE };
+/* Types past those of enum cvy_msg_type: the handshake; for RDMA, a key of a region is asked for and told. */
+enum { CVY_WIRE_HELLO = 100, CVY_WIRE_PROOF, CVY_WIRE_WELCOME, CVY_WIRE_REFUSE, CVY_WIRE_ASK, CVY_WIRE_KEY };
 
 /* Every control message begins with it. magic and version keep their place in all versions. */
 struct cvy_wire {
@@ -52,10 +52,13 @@ struct cvy_welcome {
 	char host[256];
 	uint64_t slot_bytes, window_bytes;
 	int32_t max_ranks;
-	int32_t transport; /* enum covey_transport that the sender wants */
-	uint32_t has_fd;   /* the descriptor of its window comes with this message */
-	uint32_t streams;  /* data connections that the sender wants; the smaller number counts */
-	uint64_t algo;	   /* hash of the algorithms that it was asked to take */
+	int32_t transport;		      /* enum covey_transport that the sender wants */
+	uint32_t has_fd;		      /* the descriptor of its window comes with this message */
+	uint32_t streams;		      /* data connections that the sender wants; the smaller number counts */
+	uint64_t algo;			      /* hash of the algorithms that it was asked to take */
+	uint8_t rdma_cookie[16], rdma_ip[16]; /* what a request must show, and where it goes to */
+	uint16_t rdma_port;		      /* 0: there is no RDMA device */
+	uint16_t reserved[3];
 };
 
 /* ---- control.c: frames over a stream socket ---- */
@@ -109,6 +112,7 @@ void cvy_shake_close_strangers(struct cvy_mesh *mesh);
 /* ---- peer.c ---- */
 
 enum cvy_want { CVY_WANT_NOTHING, CVY_WANT_EXPECT, CVY_WANT_DIAL };
+enum cvy_path { CVY_PATH_SHM, CVY_PATH_TCP, CVY_PATH_VERBS };
 enum cvy_memory { CVY_MEMORY_NONE, CVY_MEMORY_MAPPED, CVY_MEMORY_LOCAL, CVY_MEMORY_MIRROR };
 
 struct cvy_peer {
@@ -119,6 +123,11 @@ struct cvy_peer {
 	int up;		    /* LINK_UP was said, LINK_DOWN was not */
 	char *addr;	    /* dialled */
 	struct cvy_conn *control, *data;
+	enum cvy_path path;
+	int may_tcp;	   /* instead of verbs */
+	uint64_t rdma_off; /* an incarnation for which this machine has not enough for RDMA */
+	uint8_t rdma_cookie[16];
+	struct cvy_verbs *verbs;		       /* RDMA connection, NULL: none */
 	int fd[CVY_TCP_CONNECTIONS_MAX], fds, streams; /* proven data connections; how many there will be */
 	struct cvy_timer *timer;		       /* bound of the handshake */
 	const char *early;			       /* why dialling failed at once: told from the loop */
@@ -155,6 +164,7 @@ struct cvy_mesh {
 	int known; /* id is set */
 	char host[256];
 	char addr[320];
+	char from[120]; /* where an interface is named: its address, which calls others too; else empty */
 	int listen_unix, listen_tcp, spare_fd;
 	struct cvy_watch *watch_unix, *watch_tcp;
 	struct cvy_conn *strangers;
@@ -164,6 +174,8 @@ struct cvy_mesh {
 	uint64_t dropped; /* control messages to or from somebody else */
 	uint64_t link_seq;
 	struct cvy_fault *fault;
+	struct cvy_rdma *rdma; /* NULL: no device */
+	char rdma_why[160];    /* that there is none */
 	struct cvy_peer *peer[COVEY_MAX_RANKS];
 	uint8_t *view[COVEY_MAX_RANKS];
 };
@@ -194,9 +206,12 @@ void cvy_peer_fail(struct cvy_peer *peer, int err, const char *cause);
 void cvy_peer_fail_soon(struct cvy_peer *peer, const char *why);
 /* The far end of peer->control has proven itself and said its sizes. @fd: its window, or -1; stays the caller's. */
 int cvy_peer_welcome(struct cvy_peer *peer, const struct cvy_welcome *welcome, int fd);
-void cvy_peer_welcome_self(const struct cvy_mesh *mesh, struct cvy_welcome *welcome);
+void cvy_peer_welcome_self(const struct cvy_mesh *mesh, struct cvy_peer *peer, struct cvy_welcome *welcome);
 /* A proven data connection: @fd is taken; with the last one the link stands. */
 void cvy_peer_data(struct cvy_peer *peer, int fd);
+/* The RDMA connection that was to be made stands, or will not. */
+void cvy_peer_rdma_up(struct cvy_peer *peer);
+void cvy_peer_rdma_failed(struct cvy_peer *peer, const char *cause);
 void cvy_peer_frame(struct cvy_conn *conn, const struct cvy_wire *head, const uint8_t *body);
 
 /* Any thread, engine's lock held: the path of this link is gone; the loop's thread ends the link and says LINK_DOWN. */
@@ -213,8 +228,11 @@ int cvy_mesh_listen(struct cvy_mesh *mesh, const char *interface);
 void cvy_address_host(const char *override, char *text, size_t bytes);
 int cvy_address_listen_unix(char *name, size_t bytes, struct cvy_errbox *box); /* descriptor or error */
 int cvy_address_listen_tcp(const char *interface, char *name, size_t bytes, struct cvy_errbox *box);
-/* Begins to connect to the `unix:` or `tcp:` part of an address: descriptor, or an error with @why. */
-int cvy_address_connect(const char *addr, int by_unix, const char **why);
+/*
+ * Begins to connect to the `unix:` or `tcp:` part of an address: descriptor, or an error with @why. @from: the own `tcp:`
+ * address to call from, empty: any.
+ */
+int cvy_address_connect(const char *addr, int by_unix, const char *from, const char **why);
 
 /* ---- transports ---- */
 
@@ -223,5 +241,6 @@ void cvy_shm_open(struct cvy_link *link);
 int cvy_tcp_open(struct cvy_link *link, const int *fds, int n);
 /* Like signal, but with a line kept from earlier (fault plans: a write that comes late). */
 int cvy_tcp_signal_line(struct cvy_link *link, size_t offset, const struct cvy_line *line);
+int cvy_verbs_signal_line(struct cvy_link *link, size_t offset, const struct cvy_line *line);
 
 #endif

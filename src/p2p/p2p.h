@@ -7,7 +7,7 @@
  * The one idea: every rank writes its contribution into its OWN window, and reads a peer's from
  * `base + peer * window_bytes`. On one host that is the peer's memory, mapped read-only (shm: put
  * and signal are not there, a store reaches everyone). Between hosts it is a private mirror that the
- * peer's puts fill at the same offsets (tcp; RDMA and NVLink later). Readers never know which.
+ * peer's puts fill at the same offsets (tcp, verbs). Readers never know which.
  *
  * Fencing: a removed peer's mapping is replaced by inaccessible addresses and its connections are
  * closed; a mirror is replaced by fresh memory. What it writes later reaches nobody.
@@ -30,13 +30,16 @@ struct cvy_transport {
 	/* the cvy_line at offset of my window: all earlier puts first, tag last */
 	int (*signal)(struct cvy_link *link, size_t offset);
 	int (*poll)(struct cvy_link *link); /* moves bytes in and out; 1: something moved, 0: nothing, < 0: path lost */
-	int (*unsent)(struct cvy_link *link);			/* 1 while puts are not handed to the system */
+	int (*unsent)(struct cvy_link *link); /* puts and lines that are not handed to the system yet */
 	int (*fd)(struct cvy_link *link, int i, short *events); /* what to poll() for while asleep; -1: no i-th */
 	void (*fence)(struct cvy_link *link);
 	void (*close)(struct cvy_link *link);
 };
 
-extern const struct cvy_transport cvy_transport_shm, cvy_transport_tcp, cvy_transport_fault;
+/* A queue is shared: messages, which can wait, leave the rest of it to operations, which cannot. */
+#define CVY_LINK_SHARE 1024
+
+extern const struct cvy_transport cvy_transport_shm, cvy_transport_tcp, cvy_transport_verbs, cvy_transport_fault;
 
 /* What every transport sees of a link; private state follows in the transport's own struct. */
 struct cvy_link {
@@ -45,11 +48,15 @@ struct cvy_link {
 	int rank;
 	uint64_t inc;
 	uint64_t id;   /* of this link's life: another one may have lost what was on its way */
+	int choked;    /* a put or line of an operation did not fit: no later line may leave */
 	uint8_t *own;  /* my window */
 	uint8_t *view; /* the peer's, as seen here */
 	size_t window_bytes;
 	void *state;
 };
+
+/* Engine's lock held: a put or line of an operation was answered with AGAIN. The path is lost rather than the bytes. */
+void cvy_link_choke(struct cvy_link *link);
 
 struct cvy_mesh_args {
 	const struct cvy_config *config;
@@ -80,8 +87,8 @@ void cvy_mesh_expect(void *mesh, int rank, uint64_t inc);
 void cvy_mesh_dial(void *mesh, int rank, uint64_t inc, const char *addr, const char *host);
 void cvy_mesh_drop(void *mesh, int rank, uint64_t inc);
 int cvy_mesh_send(void *mesh, int rank, uint64_t inc, int type, uint32_t epoch, const void *body, uint32_t bytes);
-/* A message that is a descriptor. UNSUPPORTED: the peer is on another host. */
-int cvy_mesh_send_fd(struct cvy_mesh *mesh, int rank, uint64_t inc, int type, int fd);
+/* A message with a descriptor. UNSUPPORTED: the peer is on another host. */
+int cvy_mesh_send_fd(struct cvy_mesh *mesh, int rank, uint64_t inc, int type, const void *body, uint32_t bytes, int fd);
 struct cvy_page *cvy_mesh_page(void *mesh, int rank);
 int cvy_mesh_same_host(void *mesh, const char *host);
 void cvy_mesh_describe(void *mesh, char *text, size_t bytes);

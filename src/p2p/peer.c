@@ -19,6 +19,7 @@
 #include "clock.h"
 #include "fault.h"
 #include "log.h"
+#include "rdma.h"
 
 #define RANK_BITS 12   /* of a link id: COVEY_MAX_RANKS */
 #define IDLE_BOUNDS 10 /* an idle link is probed when nothing came for so many link_ms */
@@ -69,7 +70,7 @@ static void link_remove(struct cvy_peer *peer)
 	}
 }
 
-/* By the data connections that it has, or by shared memory. */
+/* By the data connections that it has, by RDMA, or by shared memory. */
 static int link_make(struct cvy_peer *peer)
 {
 	struct cvy_mesh *mesh = peer->mesh;
@@ -83,7 +84,9 @@ static int link_make(struct cvy_peer *peer)
 				   .own = mesh->window->own,
 				   .view = mesh->view[peer->rank],
 				   .window_bytes = mesh->layout.window_bytes };
-	if (!peer->fds) {
+	if (cvy_rdma_link(peer, link)) {
+		;
+	} else if (!peer->fds) {
 		cvy_shm_open(link);
 	} else if (cvy_tcp_open(link, peer->fd, peer->fds)) {
 		free(link);
@@ -114,6 +117,7 @@ void cvy_peer_hang_up(struct cvy_peer *peer, int keep_shm)
 		close(peer->fd[--peer->fds]);
 	cvy_conn_close(control);
 	cvy_conn_close(data);
+	cvy_rdma_hang_up(peer);
 	cvy_loop_cancel(peer->timer);
 	peer->timer = NULL;
 	peer->early = NULL;
@@ -204,9 +208,17 @@ void cvy_mesh_lost(struct cvy_link *link, const char *cause)
 		cvy_warn("p2p", "link to rank %d: %s, and no memory to tell it", link->rank, cause);
 }
 
+void cvy_link_choke(struct cvy_link *link)
+{
+	if (link->choked)
+		return;
+	link->choked = 1;
+	cvy_mesh_lost(link, "more waits for it than its queue holds");
+}
+
 /* ---- a proven peer ---- */
 
-void cvy_peer_welcome_self(const struct cvy_mesh *mesh, struct cvy_welcome *welcome)
+void cvy_peer_welcome_self(const struct cvy_mesh *mesh, struct cvy_peer *peer, struct cvy_welcome *welcome)
 {
 	memset(welcome, 0, sizeof(*welcome));
 	snprintf(welcome->host, sizeof(welcome->host), "%s", mesh->host);
@@ -216,11 +228,44 @@ void cvy_peer_welcome_self(const struct cvy_mesh *mesh, struct cvy_welcome *welc
 	welcome->transport = mesh->transport;
 	welcome->streams = (uint32_t)mesh->streams;
 	welcome->algo = mesh->algo;
+	if (peer)
+		cvy_rdma_welcome(peer, welcome);
+}
+
+static int wants_verbs(int transport)
+{
+	return transport == COVEY_TRANSPORT_VERBS || transport == COVEY_TRANSPORT_VERBS_TCP;
+}
+
+/* Between two hosts, or where one of the two wants tcp on one host as well. */
+static int judge_far(struct cvy_peer *peer, const struct cvy_welcome *w, int same, char *why, size_t bytes)
+{
+	const struct cvy_mesh *mesh = peer->mesh;
+
+	if (w->transport == COVEY_TRANSPORT_SHM || mesh->transport == COVEY_TRANSPORT_SHM) {
+		snprintf(why, bytes, "transport shm cannot reach it: %s",
+			 same ? "one of the two wants tcp" : "it is on another host");
+		return COVEY_ERR_UNSUPPORTED;
+	}
+	peer->path = CVY_PATH_TCP;
+	peer->may_tcp = same || (w->transport != COVEY_TRANSPORT_VERBS && mesh->transport != COVEY_TRANSPORT_VERBS);
+	if (same)
+		return 0;
+	if (wants_verbs(w->transport) && wants_verbs(mesh->transport) && w->rdma_port && mesh->rdma &&
+	    peer->rdma_off != peer->inc)
+		peer->path = CVY_PATH_VERBS;
+	else if (!peer->may_tcp) {
+		snprintf(why, bytes, "transport verbs cannot reach it: %s",
+			 mesh->rdma ? "it has no RDMA, or its transport is another" : mesh->rdma_why);
+		return COVEY_ERR_UNSUPPORTED;
+	}
+	return 0;
 }
 
 /* Both sides come to the same answer from the same two messages. */
-static int judge(const struct cvy_mesh *mesh, const struct cvy_welcome *w, int *by_tcp, char *why, size_t bytes)
+static int judge(struct cvy_peer *peer, const struct cvy_welcome *w, char *why, size_t bytes)
 {
+	const struct cvy_mesh *mesh = peer->mesh;
 	int same = !strcmp(w->host, mesh->host);
 
 	if (w->slot_bytes != mesh->layout.slot_bytes || w->window_bytes != mesh->layout.window_bytes ||
@@ -235,12 +280,9 @@ static int judge(const struct cvy_mesh *mesh, const struct cvy_welcome *w, int *
 		snprintf(why, bytes, "settings differ: algo (COVEY_ALGO) must be alike on all ranks");
 		return COVEY_ERR_INVAL;
 	}
-	*by_tcp = !same || w->transport == COVEY_TRANSPORT_TCP || mesh->transport == COVEY_TRANSPORT_TCP;
-	if (*by_tcp && (w->transport == COVEY_TRANSPORT_SHM || mesh->transport == COVEY_TRANSPORT_SHM)) {
-		snprintf(why, bytes, "transport shm cannot reach it: %s",
-			 same ? "one of the two wants tcp" : "it is on another host");
-		return COVEY_ERR_UNSUPPORTED;
-	}
+	peer->path = CVY_PATH_SHM;
+	if (!same || w->transport == COVEY_TRANSPORT_TCP || mesh->transport == COVEY_TRANSPORT_TCP)
+		return judge_far(peer, w, same, why, bytes);
 	return 0;
 }
 
@@ -296,29 +338,29 @@ static int view_shared(struct cvy_peer *peer, int fd)
 	return 0;
 }
 
-static int view_make(struct cvy_peer *peer, int by_tcp, int fd, const char **why)
+static int view_make(struct cvy_peer *peer, int fd, const char **why)
 {
 	struct cvy_mesh *mesh = peer->mesh;
-	int err;
+	int mirrored = peer->path != CVY_PATH_SHM, err;
 
 	if (fd >= 0 && cvy_window_check(fd, &mesh->layout, why))
 		return COVEY_ERR_INVAL;
-	if (fd < 0 && !by_tcp) {
+	if (fd < 0 && !mirrored) {
 		*why = "its window did not come along";
 		return COVEY_ERR_INVAL;
 	}
 	/* The same incarnation again, after a broken connection: what is here stays. */
-	if (peer->memory_inc == peer->inc && (peer->memory == CVY_MEMORY_MIRROR) == by_tcp)
-		return by_tcp || peer->link ? 0 : link_make(peer);
+	if (peer->memory_inc == peer->inc && (peer->memory == CVY_MEMORY_MIRROR) == mirrored)
+		return mirrored || peer->link ? 0 : link_make(peer);
 	link_remove(peer);
 	cvy_mesh_unview(mesh, peer->rank);
 	*why = "no memory to map its window";
-	err = by_tcp ? view_mirror(peer, fd) : view_shared(peer, fd);
+	err = mirrored ? view_mirror(peer, fd) : view_shared(peer, fd);
 	if (!err && peer->page && !page_believed(peer, peer->page)) {
 		*why = "its window belongs to another process";
 		err = COVEY_ERR_INVAL;
 	}
-	if (!err && !by_tcp)
+	if (!err && !mirrored)
 		err = link_make(peer);
 	if (err)
 		cvy_mesh_unview(mesh, peer->rank);
@@ -330,7 +372,7 @@ static int view_make(struct cvy_peer *peer, int by_tcp, int fd, const char **why
 static void dial_data(struct cvy_peer *peer)
 {
 	const char *why = "no memory";
-	int fd = cvy_address_connect(peer->addr, 0, &why);
+	int fd = cvy_address_connect(peer->addr, 0, peer->mesh->from, &why);
 
 	peer->data = fd < 0 ? NULL : cvy_conn_new(peer->mesh->loop, fd, 1);
 	if (peer->data)
@@ -339,25 +381,51 @@ static void dial_data(struct cvy_peer *peer)
 		cvy_peer_fail(peer, COVEY_ERR_IO, why);
 }
 
+/* Who dials decides: the other side takes what comes. */
+void cvy_peer_rdma_failed(struct cvy_peer *peer, const char *cause)
+{
+	if (!peer || peer->want == CVY_WANT_NOTHING)
+		return;
+	if (!peer->may_tcp) {
+		cvy_peer_fail(peer, COVEY_ERR_IO, cause);
+	} else if (peer->want == CVY_WANT_DIAL) {
+		cvy_warn("p2p", "rank %d is not reached by RDMA: %s: tcp it is", peer->rank, cause);
+		cvy_conn_pause(peer->control, 0);
+		dial_data(peer);
+	}
+}
+
+static void dial_rdma(struct cvy_peer *peer, const struct cvy_welcome *welcome)
+{
+	const char *why;
+
+	cvy_conn_pause(peer->control,
+		       1); /* over iWARP its end may stand before ours: its messages come after LINK_UP */
+	if (cvy_rdma_dial(peer, welcome, &why))
+		cvy_peer_rdma_failed(peer, why);
+}
+
 int cvy_peer_welcome(struct cvy_peer *peer, const struct cvy_welcome *welcome, int fd)
 {
 	struct cvy_mesh *mesh = peer->mesh;
 	char text[CVY_CAUSE];
 	const char *why = text;
-	int by_tcp, err = judge(mesh, welcome, &by_tcp, text, sizeof(text));
+	int err = judge(peer, welcome, text, sizeof(text));
 
 	peer->streams = welcome->streams < (uint32_t)mesh->streams ? (int)welcome->streams : mesh->streams;
 	if (!peer->streams)
 		peer->streams = 1;
 	if (!err) {
 		cvy_mesh_lock(mesh);
-		err = view_make(peer, by_tcp, fd, &why);
+		err = view_make(peer, fd, &why);
 		cvy_mesh_unlock(mesh);
 	}
 	if (err)
 		cvy_peer_fail(peer, err, why);
-	else if (!by_tcp)
+	else if (peer->path == CVY_PATH_SHM)
 		peer_up(peer);
+	else if (peer->want == CVY_WANT_DIAL && peer->path == CVY_PATH_VERBS)
+		dial_rdma(peer, welcome);
 	else if (peer->want == CVY_WANT_DIAL)
 		dial_data(peer);
 	else
@@ -365,19 +433,11 @@ int cvy_peer_welcome(struct cvy_peer *peer, const struct cvy_welcome *welcome, i
 	return err;
 }
 
-void cvy_peer_data(struct cvy_peer *peer, int fd)
+/* What the data path needs is there. */
+static void data_up(struct cvy_peer *peer)
 {
-	int one = 1, err;
+	int err;
 
-	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
-	peer->fd[peer->fds++] = fd;
-	if (peer->fds < peer->streams) {
-		if (peer->want == CVY_WANT_DIAL)
-			dial_data(peer);
-		else
-			cvy_shake_retry(peer->mesh);
-		return;
-	}
 	cvy_mesh_lock(peer->mesh);
 	link_remove(peer);
 	err = link_make(peer);
@@ -390,12 +450,45 @@ void cvy_peer_data(struct cvy_peer *peer, int fd)
 	peer_up(peer);
 }
 
+void cvy_peer_rdma_up(struct cvy_peer *peer)
+{
+	while (peer->fds) /* it had begun to dial tcp in its place */
+		close(peer->fd[--peer->fds]);
+	peer->path = CVY_PATH_VERBS;
+	data_up(peer);
+}
+
+void cvy_peer_data(struct cvy_peer *peer, int fd)
+{
+	int one = 1;
+
+	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+	peer->fd[peer->fds++] = fd;
+	if (peer->fds < peer->streams) {
+		if (peer->want == CVY_WANT_DIAL)
+			dial_data(peer);
+		else
+			cvy_shake_retry(peer->mesh);
+		return;
+	}
+	cvy_mesh_lock(peer->mesh);
+	cvy_rdma_hang_up(peer); /* its side has given that up */
+	cvy_mesh_unlock(peer->mesh);
+	peer->path = CVY_PATH_TCP;
+	data_up(peer);
+}
+
 void cvy_peer_frame(struct cvy_conn *conn, const struct cvy_wire *head, const uint8_t *body)
 {
 	struct cvy_peer *peer = conn->peer;
 	struct cvy_mesh *mesh = conn->mesh;
 	struct cvy_event event = { .kind = CVY_EV_MSG, .rank = peer->rank, .inc = peer->inc, .epoch = head->epoch };
 
+	if ((head->type == CVY_WIRE_ASK || head->type == CVY_WIRE_KEY) && head->src == peer->rank &&
+	    head->src_inc == peer->inc && head->dst == mesh->id.rank && head->dst_inc == mesh->id.inc) {
+		cvy_rdma_frame(peer, head, body);
+		return;
+	}
 	if (head->src != peer->rank || head->src_inc != peer->inc || head->dst != mesh->id.rank ||
 	    head->dst_inc != mesh->id.inc || head->type < CVY_MSG_PING || head->type > CVY_MSG_SLOTS) {
 		mesh->dropped++;

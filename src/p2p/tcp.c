@@ -97,6 +97,11 @@ static int tcp_put(struct cvy_link *link, size_t offset, size_t bytes)
 		return COVEY_ERR_PEER;
 	each = (bytes / (size_t)parts + 63) / 64 * 64;
 	err = room(link, each / CVY_STREAM_PUT_MAX + 1, parts); /* all of it or nothing */
+	if (err == COVEY_ERR_AGAIN && parts > 1) {		/* the first has a longer queue */
+		parts = 1;
+		each = bytes;
+		err = room(link, each / CVY_STREAM_PUT_MAX + 1, parts);
+	}
 	if (err)
 		return err;
 	for (int i = 0; i < parts && bytes; i++) {
@@ -183,11 +188,11 @@ static int tcp_poll(struct cvy_link *link)
 static int tcp_unsent(struct cvy_link *link)
 {
 	const struct tcp *tcp = link->state;
-	int n = 0;
+	unsigned int n = 0;
 
 	for (int i = 0; i < tcp->streams; i++)
-		n |= tcp->stream[i]->count > 0;
-	return n;
+		n += tcp->stream[i]->count;
+	return (int)n;
 }
 
 static int tcp_fd(struct cvy_link *link, int i, short *events)

@@ -107,7 +107,7 @@ static void call(int by_unix)
 
 	if (c->fd >= 0)
 		return;
-	c->fd = cvy_address_connect(cvy_mesh_addr(f.mesh), by_unix, &why);
+	c->fd = cvy_address_connect(cvy_mesh_addr(f.mesh), by_unix, "", &why);
 	c->rank = 1;
 }
 
@@ -158,7 +158,7 @@ static void welcome(void)
 	uint8_t what = fuzz_byte(&f.in);
 	int fds = what % 3;
 
-	cvy_peer_welcome_self(f.mesh, &w);
+	cvy_peer_welcome_self(f.mesh, NULL, &w);
 	w.has_fd = fds > 0;
 	if (what & 64)
 		w.transport = COVEY_TRANSPORT_TCP;

@@ -19,7 +19,9 @@
 
 #define ROOM ((size_t)8 << 20)
 #define SMALL 1000
+#ifndef LARGE
 #define LARGE 300001
+#endif
 #define GRAPH_OPS 10
 
 static struct covey_group *group;
@@ -294,7 +296,10 @@ int main(int argc, char **argv)
 	rank = view.rank;
 	wanted = atol(getenv("WORLD_SIZE") ? getenv("WORLD_SIZE") : "1");
 	for (;; state.step++) {
-		must(covey_admit(group, &state, sizeof(state), &result), "admit");
+		must(state.step % 2
+			     ? covey_admit_async(group, &state, sizeof(state), (struct CUstream_st *)stream, &result)
+			     : covey_admit(group, &state, sizeof(state), &result),
+		     "admit");
 		step = state.step;
 		size = result.size;
 		if (!graph)

@@ -2,11 +2,13 @@
 /*
  * The kernels alone: ranks of one process, one per device (or several on one), connected by hand. Every operation
  * against an oracle on the host, with canaries around the results; then view changes made by hand: a rank that does
- * not come is removed, before, between and after what others had of it. 
+ * not come is removed, before, between and after what others had of it. A build without fault tolerance does the first alone.
  */
+#include "guard.h"
 #include "world.cuh"
 
 static int failures, checks;
+static unsigned every = 1; /* of the jobs one in so many, and smaller ones: for a CPU */
 
 /* Small whole numbers: sums and products of all ranks are exact in every type. */
 static int number(int rank, size_t i)
@@ -81,21 +83,39 @@ static double folded(int redop, uint32_t members, size_t i)
 
 static void prepare(const struct job *j, int r)
 {
-	size_t elem = elem_of(j->dtype), total = send_blocks(j) * j->count;
+	size_t elem = elem_of(j->dtype), total = send_items(j, r);
 
+	place_buffers(r, j->registered >> r & 1);
 	for (size_t i = 0; i < total; i++)
 		put(ranks[r].host, j->dtype, i, number(r, i));
 	CUDA(cudaSetDevice(ranks[r].device));
 	CUDA(cudaMemset(ranks[r].recv, 0xc5, MOST));
 	CUDA(cudaMemset(ranks[r].send, 0xc5, MOST));
-	CUDA(cudaMemcpy(ranks[r].send + CANARY + j->shift, ranks[r].host, total * elem, cudaMemcpyHostToDevice));
+	CUDA(cudaMemcpy(ranks[r].send + pad_at(j, r) + send_shift(j, r), ranks[r].host, total * elem,
+			cudaMemcpyHostToDevice));
 	CUDA(cudaDeviceSynchronize());
+}
+
+/* What lies between blocks stays as it was. */
+static void expect_uneven(const struct job *j, int r, uint32_t members, uint8_t *want)
+{
+	memset(want, 0xc5, recv_items(j, r) * elem_of(j->dtype));
+	for (int p = 0; p < n; p++) {
+		size_t at = block_at(j, r, p, 1), from = j->kind == CVY_GPU_ALLTOALLV ? block_at(j, p, r, 0) : 0;
+
+		for (size_t i = 0; i < pair_count(j, p, r); i++)
+			put(want, j->dtype, at + i, members >> p & 1 ? number(p, from + i) : 0);
+	}
 }
 
 static void expect(const struct job *j, int r, uint32_t members, uint8_t *want)
 {
 	size_t elem = elem_of(j->dtype), blocks = recv_blocks(j);
 
+	if (cvy_gpu_is_uneven(j->kind)) {
+		expect_uneven(j, r, members, want);
+		return;
+	}
 	memset(want, 0xc5, j->count * elem * blocks);
 	for (size_t b = 0; b < blocks; b++) {
 		for (size_t i = 0; i < j->count; i++) {
@@ -138,7 +158,7 @@ static void expect(const struct job *j, int r, uint32_t members, uint8_t *want)
 
 static void compare(const struct job *j, int r, uint32_t members, const char *what)
 {
-	size_t bytes = j->count * elem_of(j->dtype) * recv_blocks(j), pad = CANARY + j->shift;
+	size_t bytes = elem_of(j->dtype) * recv_items(j, r), pad = pad_at(j, r);
 	uint8_t *got = ranks[r].out, *want = ranks[r].host;
 
 	checks++;
@@ -198,6 +218,8 @@ static void healthy(void)
 
 				if (kind == CVY_GPU_BARRIER && (ti || ci))
 					continue;
+				if ((k * 2654435761u >> 16) % every)
+					continue;
 				j.kind = kind;
 				j.packet = k / 3 % 2;
 				j.dtype = types[ti];
@@ -206,7 +228,7 @@ static void healthy(void)
 					j.redop = COVEY_SUM; /* the oracle does not round */
 				if (j.redop == COVEY_AVG && (j.dtype == COVEY_FLOAT32 || j.dtype == COVEY_FLOAT64))
 					j.redop = n == 2 || n == 4 ? COVEY_AVG : COVEY_SUM;
-				j.count = counts[ci];
+				j.count = every > 1 ? counts[ci] / 4 : counts[ci];
 				j.lanes = shape[0];
 				j.threads = shape[1];
 				j.rows = shape[2];
@@ -224,14 +246,199 @@ static void healthy(void)
 	}
 }
 
+/* Buffers of one rank are off alignment: it goes the long way, the others the short one; the last warp is not full. */
+static void mixed_ways(void)
+{
+	for (int kind = 0; kind <= CVY_GPU_BARRIER; kind++) {
+		struct job j = {};
+
+		j.kind = kind;
+		j.dtype = COVEY_INT32;
+		j.redop = COVEY_SUM;
+		j.count = 1000;
+		j.lanes = 2;
+		j.threads = 256;
+		j.rows = 1;
+		j.shift = 4;
+		j.shift_of = 2;
+		j.root = kind == CVY_GPU_BROADCAST || kind == CVY_GPU_REDUCE || kind == CVY_GPU_GATHER ||
+					 kind == CVY_GPU_SCATTER
+				 ? n - 1
+				 : -1;
+		run(&j);
+	}
+}
+
+/* Large blocks in registered memory: of all ranks, and of all but one. */
+static void registered(void)
+{
+	static const int kinds[] = { CVY_GPU_ALLREDUCE,	     CVY_GPU_ALLREDUCE_TWO_SHOT, CVY_GPU_ALLGATHER,
+				     CVY_GPU_REDUCE_SCATTER, CVY_GPU_ALLTOALL,		 CVY_GPU_BROADCAST };
+	static const int types[] = { COVEY_FLOAT32, COVEY_BFLOAT16, COVEY_INT8, COVEY_FLOAT64 };
+	unsigned k = 0;
+
+	for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+		for (int all = 0; all < 2; all++) {
+			for (int in_place = 0; in_place < (kinds[i] == CVY_GPU_ALLREDUCE ? 2 : 1); in_place++, k++) {
+				struct job j = {};
+
+				j.kind = kinds[i];
+				j.packet = CVY_GPU_LINE;
+				j.dtype = types[k % 4];
+				j.redop = j.dtype == COVEY_BFLOAT16 ? COVEY_MAX : COVEY_SUM;
+				j.count = ((every > 1 ? 1 << 16 : 1 << 20) + 16 * (k * 37 % 100)) / elem_of(j.dtype);
+				j.lanes = every > 1 ? 4 : k % 2 ? 32 : 8; /* all at a time on one device, too */
+				j.threads = every > 1 ? 64 : 512;
+				j.rows = 2;
+				j.root = j.kind == CVY_GPU_BROADCAST ? (int)(k % (unsigned)n) : -1;
+				j.in_place = in_place;
+				j.registered = all ? (int)mask : (int)(mask & ~2u);
+				run(&j);
+			}
+		}
+	}
+}
+
+/* alltoallv, allgatherv: counts with nothing in them, a word, some steps; on one lane and on several. */
+static void uneven(void)
+{
+	static const size_t counts[] = { 0, 1, 4, 100, 3001, 60001 };
+	static const int types[] = { COVEY_INT8, COVEY_BFLOAT16, COVEY_FLOAT32, COVEY_INT64 };
+	static const int shapes[][3] = { { 1, 32, 1 }, { 2, 64, 4 }, { 4, 256, 2 }, { 8, 512, 1 } };
+	unsigned k = 0;
+
+	for (int kind = CVY_GPU_ALLTOALLV; kind <= CVY_GPU_ALLGATHERV; kind++) {
+		for (size_t ci = 0; ci < 6; ci++) {
+			for (size_t ti = 0; ti < 4; ti++, k++) {
+				struct job j = {};
+
+				if (every > 1 && (k * 2654435761u >> 16) % (every / 8 + 1))
+					continue;
+				j.kind = kind;
+				j.packet = (int)(k / 2 + ti) % 2;
+				j.dtype = types[ti];
+				j.root = -1;
+				j.count = every > 1 && ci > 3 ? counts[ci] / 4 : counts[ci];
+				j.lanes = shapes[(k + ci) % 4][0];
+				j.threads = shapes[(k + ci) % 4][1];
+				j.rows = shapes[(k + ci) % 4][2];
+				j.shift = k % 3 == 0 ? 3 * elem_of(j.dtype) : 0;
+				j.in_place = kind == CVY_GPU_ALLGATHERV && k % 2;
+				run(&j);
+			}
+		}
+	}
+}
+
+static struct cvy_gpu_status status_of(int r)
+{
+	struct cvy_gpu_status s;
+
+	OK(ranks[r].gpu, ops->status_read(ranks[r].gpu, &s));
+	return s;
+}
+
+/* The last rank sends the first an element less than that expects: the first says so, and nothing else goes wrong. */
+static void lied_to(size_t count)
+{
+	struct job j = { CVY_GPU_ALLTOALLV, CVY_GPU_LINE, COVEY_INT32, 0, -1, 4, 64, 2, 0, count, 0, 0, n, 0 };
+
+	while (!pair_count(&j, n - 1, 0))
+		j.count++;
+	for (int r = 0; r < n; r++)
+		prepare(&j, r);
+	for (int r = 0; r < n; r++)
+		launch(&j, r);
+	synchronise();
+	for (int r = 0; r < n; r++, checks++) {
+		if (status_of(r).status != (r ? 0 : COVEY_ERR_MISMATCH) && ++failures)
+			fprintf(stderr, "a wrong count: rank %d ends with %d\n", r, status_of(r).status);
+		if (r)
+			compare(&j, r, mask, "beside a wrong count");
+	}
+	j.lies = 0;
+	run(&j);
+}
+
+static void launch_admit(int r, int joins)
+{
+	struct cvy_gpu_call call = {};
+
+	call.kind = CVY_GPU_ADMIT;
+	call.root = -1;
+	call.rank = r;
+	call.size = n;
+	call.lanes = call.rows = call.steps = 1;
+	call.threads = 32;
+	call.admits = 1u << (n - 1);
+	call.admit_epoch = epoch;
+	call.joins = joins;
+	CUDA(cudaSetDevice(ranks[r].device));
+	OK(ranks[r].gpu, ops->launch(ranks[r].gpu, &call, (struct CUstream_st *)ranks[r].stream));
+}
+
+/* The next view counts the last rank in, with the others' number and counts; its kernel waits for them. */
+static void let_in_by_host(int last)
+{
+	struct cvy_gpu_verdict v = {};
+	struct cvy_gpu_counters c;
+
+	for (int r = 0; r < last; r++) {
+		CUDA(cudaSetDevice(ranks[r].device));
+		CUDA(cudaStreamSynchronize(ranks[r].stream));
+		freeze(r);
+	}
+	OK(ranks[0].gpu, ops->counters(ranks[0].gpu, &c, 1));
+	v.epoch = ++epoch;
+	v.base = ranks[last].roll.begin = c.finished / CVY_GPU_QUANTA;
+	for (int i = 0; i < CVY_GPU_LANES; i++)
+		c.lane[i] = { c.lane[i].count, epoch, mask, 0, ranks[last].in, ranks[last].outgen };
+	OK(ranks[last].gpu, ops->words(ranks[last].gpu, c.lane, &ranks[last].roll, &v));
+	OK(ranks[last].gpu, ops->gate(ranks[last].gpu, CVY_GPU_GATE_OPEN(epoch)));
+	for (int r = 0; r < last; r++)
+		thaw(r, mask, v.base, 0);
+}
+
+/*
+ * Another process in the last rank's place, by an ADMIT in the streams. @by_host: a view change comes between, and the
+ * newcomer, whose kernel is parked, hears of it from that.
+ */
+static void come_back(int by_host)
+{
+	int last = n - 1;
+
+	ops->close(ranks[last].gpu);
+	open_rank(last);
+	for (int r = 0; r < last; r++) {
+		freeze(r);
+		connect_pair(last, r, (int)((ranks[r].in >> (2 * last) & 3) + 1) % 4);
+		connect_pair(r, last, (int)((ranks[last].in >> (2 * r) & 3) + 1) % 4);
+	}
+	epoch++;
+	memset(&ranks[last].roll, 0, sizeof(ranks[last].roll));
+	for (int r = 0; r < n; r++) {
+		ranks[r].roll.members = mask;
+		ranks[r].roll.since[last] = epoch;
+		thaw(r, mask & ~(1u << last), r == last ? 0 : finished(r), 0);
+	}
+	launch_admit(last, 1);
+	if (by_host)
+		freeze(last);
+	for (int r = 0; r < last; r++)
+		launch_admit(r, 0);
+	if (by_host)
+		let_in_by_host(last);
+}
+
 /*
  * The last rank does not launch. The others freeze; where @holder, the first has the operation though, as if all but
  * the others' view of the last one's packets were there: tested by a launch of the last rank that pushes to the first only.
  */
-static void removed(int kind, size_t count, int packet, int in_place)
+static void removed(int kind, size_t count, int packet, int in_place, int lent)
 {
 	uint32_t left = mask & ~(1u << (n - 1));
-	struct job j = { kind, packet, COVEY_FLOAT32, COVEY_SUM, -1, 4, 256, 2, in_place, count, 0 };
+	struct job j = { kind,	packet, COVEY_FLOAT32,	      COVEY_SUM, -1, 4, 256, 2, in_place,
+			 count, 0,	lent ? (int)mask : 0, 0,	 0 };
 	uint64_t base = 0;
 
 	if (getenv("VERBOSE"))
@@ -251,55 +458,102 @@ static void removed(int kind, size_t count, int packet, int in_place)
 	synchronise();
 	for (int r = 0; r < n - 1; r++)
 		compare(&j, r, left, "one removed");
-	/* back again: the last rank counts as new, with the others' counts */
-	{
-		struct cvy_gpu_counters c;
-		struct cvy_gpu_verdict v = { ++epoch, 0, 0, 0, 0 };
-		uint64_t fresh;
-		int last = n - 1;
-
-		for (int r = 0; r < last; r++)
-			freeze(r);
-		OK(ranks[0].gpu, ops->counters(ranks[0].gpu, &c, 1));
-		fresh = c.finished / CVY_GPU_QUANTA;
-		for (int r = 0; r < last; r++) {
-			int g = (int)(ranks[r].in >> (2 * last) & 3);
-
-			connect_pair(last, r, (g + 1) % 4);
-			g = (int)(ranks[last].in >> (2 * r) & 3);
-			connect_pair(r, last, (g + 1) % 4);
-		}
-		v.base = fresh;
-		for (int i = 0; i < CVY_GPU_LANES; i++)
-			c.lane[i] = { c.lane[i].count, epoch, mask, 0, ranks[last].in, ranks[last].outgen };
-		OK(ranks[last].gpu, ops->words(ranks[last].gpu, c.lane, &fresh, &v));
-		OK(ranks[last].gpu, ops->gate(ranks[last].gpu, CVY_GPU_GATE_OPEN(epoch)));
-		for (int r = 0; r < last; r++)
-			thaw(r, mask, fresh, 0);
-	}
+	come_back((kind + packet) % 2);
 	run(&j);
+}
+
+/*
+ * All launch, and a change comes at whatever moment that is: some have completed the operation, others must still, or all
+ * do it again. @leaves: without the last, who may have given its part to some.
+ */
+static unsigned interrupted(int kind, size_t count, unsigned us, int leaves)
+{
+	struct job j = { kind, CVY_GPU_LINE, COVEY_INT32, COVEY_SUM, -1, 4, 64, 1, 0, count, 0, 0, 0, 0 };
+	uint32_t left = leaves ? mask & ~(1u << (n - 1)) : mask;
+	uint64_t base = 0, least = UINT64_MAX;
+
+	for (int r = 0; r < n; r++)
+		prepare(&j, r);
+	for (int r = 0; r < n; r++)
+		launch(&j, r);
+	usleep(us);
+	for (int r = 0; r < n; r++)
+		freeze(r);
+	for (int r = 0; r < n; r++) {
+		if (!(left >> r & 1))
+			continue;
+		base = finished(r) > base ? finished(r) : base;
+		least = finished(r) < least ? finished(r) : least;
+	}
+	epoch++;
+	for (int r = 0; r < n; r++)
+		if (left >> r & 1)
+			thaw(r, left, base, mask & ~left);
+	for (int r = 0; r < n; r++) {
+		struct cvy_gpu_status s;
+
+		if (!(left >> r & 1))
+			continue;
+		CUDA(cudaSetDevice(ranks[r].device));
+		CUDA(cudaStreamSynchronize(ranks[r].stream));
+		s = status_of(r);
+		compare(&j, r, (uint32_t)(s.mask & ~s.missing), "interrupted");
+		if (s.status && ++failures)
+			fprintf(stderr, "kind %d, interrupted: rank %d ends with %d\n", kind, r, s.status);
+	}
+	if (leaves)
+		come_back(us % 2);
+	run(&j);
+	return base != least;
+}
+
+/* Until changes have come between some that had completed it and others, in operations of one step and of several. */
+static void interruptions(int kind)
+{
+	static const size_t counts[] = { 300, 20000 };
+	unsigned between = 0, tries = 0, us = 0, most = every > 1 ? 12 / (unsigned)n : 40;
+
+	for (int i = 0; i < 2; i++)
+		for (tries = 0; tries < most; tries++, us = (us * 7 + 400) % 9000)
+			between += interrupted(kind, counts[i], us, tries % 2);
+	printf("kind %d: of %u changes %u found it completed by some alone\n", kind, 2 * most, between);
 }
 
 int main(int argc, char **argv)
 {
 	n = argc > 1 ? atoi(argv[1]) : 2;
+	every = argc > 2 && atoi(argv[2]) > 0 ? (unsigned)atoi(argv[2]) : 1;
 	if (cudaGetDeviceCount(&checks) != cudaSuccess || !checks) {
 		printf("skipped: no device\n");
 		return 77;
 	}
 	checks = 0;
 	if (n < 2 || n > RANKS) {
-		fprintf(stderr, "gpu-kernels [RANKS]: 2 to %d ranks\n", RANKS);
+		fprintf(stderr, "gpu-kernels [RANKS [EVERY]]: 2 to %d ranks\n", RANKS);
 		return 2;
 	}
 	open_all();
 	healthy();
+	mixed_ways();
+	registered();
+	uneven();
+	lied_to(10);
+	lied_to(3000);
 	printf("healthy: %d checks, %d failed\n", checks, failures);
+	if (!CVY_GUARDED) /* it survives nothing */
+		return failures != 0;
 	for (int kind = 0; kind <= CVY_GPU_ALLTOALL; kind++)
 		for (int packet = 0; packet < 2; packet++)
 			for (int in_place = 0; in_place < 2; in_place++)
 				if (!in_place || kind == CVY_GPU_ALLREDUCE)
-					removed(kind, 1500, packet, in_place);
+					removed(kind, 1500, packet, in_place, 0);
+	for (int kind = 0; kind <= CVY_GPU_ALLTOALL; kind++)
+		removed(kind, every > 1 ? 1 << 12 : 1 << 18, CVY_GPU_LINE, 0, 1);
+	for (int kind = CVY_GPU_ALLTOALLV; kind <= CVY_GPU_ALLGATHERV; kind++) {
+		for (int packet = 0; packet < 2; packet++)
+			removed(kind, 1500, packet, 0, 0);
+		interruptions(kind);
+	}
 	for (int r = 0; r < n; r++)
 		ops->close(ranks[r].gpu);
 	printf("%d checks, %d failed\n", checks, failures);

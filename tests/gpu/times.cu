@@ -6,7 +6,6 @@
  */
 #include <dlfcn.h>
 
-#include "shape.h"
 #include "world.cuh"
 
 #define OPS 50
@@ -198,7 +197,7 @@ int main(int argc, char **argv)
 	}
 	n = argc > 1 ? atoi(argv[1]) : devices;
 	if (n < 2 || n > devices || n > RANKS) {
-		fprintf(stderr, "gpu-times [RANKS]: 2 to %d\n", devices);
+		fprintf(stderr, "gpu-times [RANKS [alone]]: 2 to %d\n", devices);
 		return 2;
 	}
 	open_all();
@@ -211,7 +210,7 @@ int main(int argc, char **argv)
 	CUDA(cudaSetDevice(0));
 	CUDA(cudaEventCreate(&begin));
 	CUDA(cudaEventCreate(&end));
-	with_peer = open_nccl();
+	with_peer = argc > 2 && !strcmp(argv[2], "alone") ? 0 : open_nccl();
 	printf("%-14s %10s %10s %10s %8s %10s %8s\n", "operation", "bytes", "covey us", "NCCL us", "times", "floor us",
 	       "x floor");
 	for (size_t k = 0; k < sizeof(kinds) / sizeof(kinds[0]); k++)

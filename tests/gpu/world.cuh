@@ -11,10 +11,13 @@
 
 #include "covey.h"
 #include "gpu.h"
+#include "shape.h"
 
 #define RANKS 8
 #define CANARY 64
+#ifndef MOST
 #define MOST ((size_t)8 << 20)
+#endif
 
 extern "C" const struct cvy_gpu_ops cvy_gpu_ops;
 static const struct cvy_gpu_ops *ops = &cvy_gpu_ops;
@@ -24,8 +27,11 @@ static struct rank {
 	int device;
 	struct cvy_gpu *gpu;
 	cudaStream_t stream;
-	uint8_t *send, *recv, *host, *out;
+	uint8_t *send, *recv, *host, *out; /* buffers of the jobs: plain, or registered */
+	uint8_t *plain[2], *window;
+	int window_fd;
 	uint64_t in, outgen;
+	struct cvy_gpu_roll roll;
 } ranks[RANKS];
 static uint32_t epoch, mask;
 
@@ -54,6 +60,7 @@ static inline void connect_pair(int from, int to, int generation)
 	OK(ranks[to].gpu, ops->chunk(ranks[to].gpu, from, generation, &fd));
 	OK(ranks[from].gpu, ops->attach(ranks[from].gpu, to, generation, fd));
 	close(fd);
+	OK(ranks[from].gpu, ops->attach_window(ranks[from].gpu, to, generation, ranks[to].window_fd));
 	ranks[to].in = (ranks[to].in & ~(3ull << (2 * from))) | (uint64_t)generation << (2 * from);
 	ranks[from].outgen = (ranks[from].outgen & ~(3ull << (2 * to))) | (uint64_t)generation << (2 * to);
 }
@@ -85,7 +92,7 @@ static inline void thaw(int r, uint32_t members, uint64_t base, uint32_t gone)
 	OK(ranks[r].gpu, ops->counters(ranks[r].gpu, &c, 1));
 	for (int i = 0; i < CVY_GPU_LANES; i++)
 		c.lane[i] = { c.lane[i].count, epoch, members, 0, ranks[r].in, ranks[r].outgen };
-	OK(ranks[r].gpu, ops->words(ranks[r].gpu, c.lane, NULL, &v));
+	OK(ranks[r].gpu, ops->words(ranks[r].gpu, c.lane, &ranks[r].roll, &v));
 	OK(ranks[r].gpu, ops->gate(ranks[r].gpu, CVY_GPU_GATE_OPEN(epoch)));
 }
 
@@ -110,8 +117,11 @@ static inline size_t elem_of(int dtype)
 
 struct job {
 	int kind, packet, dtype, redop, root, lanes, threads, rows, in_place;
-	size_t count; /* elements of a block */
-	size_t shift; /* bytes that buffers are off alignment */
+	size_t count;	/* elements of a block */
+	size_t shift;	/* bytes that buffers are off alignment */
+	int registered; /* mask of ranks whose buffers are */
+	int lies;	/* plus 1: this rank sends the first an element less than it should; 0: nobody */
+	int shift_of;	/* mask of ranks whose buffers are, 0: all */
 };
 
 static inline size_t send_blocks(const struct job *j)
@@ -126,16 +136,81 @@ static inline size_t recv_blocks(const struct job *j)
 	return j->kind == CVY_GPU_ALLTOALL || j->kind == CVY_GPU_ALLGATHER || j->kind == CVY_GPU_GATHER ? (size_t)n : 1;
 }
 
+/* Of alltoallv and allgatherv: elements that @from has for @to, @count at most; some have none. */
+static inline size_t pair_count(const struct job *j, int from, int to)
+{
+	size_t h = (size_t)from * 7 + (j->kind == CVY_GPU_ALLTOALLV ? (size_t)to * 3 : 0) + j->count;
+
+	if (j->count < 5 && j->kind == CVY_GPU_ALLTOALLV)
+		return h % (j->count + 1);
+	return h % 5 == 0 ? 0 : h % 5 == 1 ? j->count : h % 5 == 2 ? j->count % 3 : j->count * (h % 4) / 4;
+}
+
+#define GAP 3 /* elements between two blocks, which nobody writes */
+
+/* Element at which the block for @other, or from it, begins at @r: the last rank's is the first. -1: where all end. */
+static inline size_t block_at(const struct job *j, int r, int other, int received)
+{
+	size_t at = 0;
+
+	for (int p = n - 1; p > other; p--)
+		at += (received ? pair_count(j, p, r) : pair_count(j, r, p)) + GAP;
+	return at;
+}
+
+static inline size_t send_items(const struct job *j, int r)
+{
+	if (j->kind == CVY_GPU_ALLTOALLV)
+		return block_at(j, r, -1, 0);
+	return j->kind == CVY_GPU_ALLGATHERV ? pair_count(j, r, r) : send_blocks(j) * j->count;
+}
+
+static inline size_t recv_items(const struct job *j, int r)
+{
+	return cvy_gpu_is_uneven(j->kind) ? block_at(j, r, -1, 1) : recv_blocks(j) * j->count;
+}
+
+/* In place, the own block of allgatherv. */
+static inline size_t send_shift(const struct job *j, int r)
+{
+	return j->kind == CVY_GPU_ALLGATHERV && j->in_place ? block_at(j, r, r, 1) * elem_of(j->dtype) : 0;
+}
+
+/* Bytes before the first of a buffer. */
+static inline size_t pad_at(const struct job *j, int r)
+{
+	return CANARY + (!j->shift_of || j->shift_of >> r & 1 ? j->shift : 0);
+}
+
 static inline uint8_t *recv_at(const struct job *j, int r)
 {
-	return j->in_place ? ranks[r].send + CANARY + j->shift : ranks[r].recv + CANARY + j->shift;
+	return (j->in_place ? ranks[r].send : ranks[r].recv) + pad_at(j, r);
+}
+
+static inline void fill_blocks(const struct job *j, int r, struct cvy_gpu_uneven *u)
+{
+	const size_t elem = elem_of(j->dtype);
+	const int own = j->kind == CVY_GPU_ALLGATHERV;
+
+	u->call.bytes = 0;
+	for (int p = 0; p < n; p++) {
+		u->send[p] = pair_count(j, r, p) * elem;
+		u->send_at[p] = own ? 0 : block_at(j, r, p, 0) * elem;
+		u->recv[p] = pair_count(j, p, r) * elem;
+		u->recv_at[p] = block_at(j, r, p, 1) * elem;
+		if (j->lies == r + 1 && !p && u->send[p])
+			u->send[p] -= elem;
+		if ((own ? u->recv[p] : u->send[p]) > u->call.bytes)
+			u->call.bytes = own ? u->recv[p] : u->send[p];
+	}
 }
 
 static inline void launch(const struct job *j, int r)
 {
-	struct cvy_gpu_call call = {};
+	struct cvy_gpu_uneven uneven = {};
+	struct cvy_gpu_call &call = uneven.call;
 
-	call.send = ranks[r].send + CANARY + j->shift;
+	call.send = ranks[r].send + pad_at(j, r) + send_shift(j, r);
 	call.recv = recv_at(j, r);
 	call.bytes = j->count * elem_of(j->dtype);
 	call.kind = j->kind;
@@ -147,9 +222,12 @@ static inline void launch(const struct job *j, int r)
 	call.lanes = j->lanes;
 	call.threads = j->threads;
 	call.rows = j->rows;
-	call.in_place = j->in_place;
+	call.in_place = j->in_place && !cvy_gpu_is_uneven(j->kind);
 	call.rank = r;
-	call.steps = cvy_gpu_steps(&call, (call.bytes + 7) / 8);
+	if (cvy_gpu_is_uneven(j->kind))
+		fill_blocks(j, r, &uneven);
+	cvy_gpu_derive(&call);
+	call.pulls = j->registered != 0;
 	CUDA(cudaSetDevice(ranks[r].device));
 	OK(ranks[r].gpu, ops->launch(ranks[r].gpu, &call, (struct CUstream_st *)ranks[r].stream));
 }
@@ -162,24 +240,37 @@ static inline void synchronise(void)
 	}
 }
 
+static inline void place_buffers(int r, int registered)
+{
+	ranks[r].send = registered ? ranks[r].window : ranks[r].plain[0];
+	ranks[r].recv = registered ? ranks[r].window + MOST : ranks[r].plain[1];
+}
+
+static inline void open_rank(int r)
+{
+	char why[240];
+
+	if (ops->open(ranks[r].device, 1000, 60000, &ranks[r].gpu, why, sizeof(why))) {
+		fprintf(stderr, "%s\n", why);
+		exit(1);
+	}
+	OK(ranks[r].gpu, ops->window(ranks[r].gpu, 2 * MOST, (void **)&ranks[r].window, &ranks[r].window_fd));
+}
+
 static inline void open_all(void)
 {
 	int devices;
 
 	CUDA(cudaGetDeviceCount(&devices));
 	for (int r = 0; r < n; r++) {
-		char why[240];
-
 		ranks[r].device = r % devices;
-		if (ops->open(ranks[r].device, 1000, 60000, &ranks[r].gpu, why, sizeof(why))) {
-			fprintf(stderr, "%s\n", why);
-			exit(1);
-		}
+		open_rank(r);
 		printf("# rank %d: %s\n", r, ops->describe(ranks[r].gpu));
 		CUDA(cudaSetDevice(ranks[r].device));
 		CUDA(cudaStreamCreateWithFlags(&ranks[r].stream, cudaStreamNonBlocking));
-		CUDA(cudaMalloc(&ranks[r].send, MOST));
-		CUDA(cudaMalloc(&ranks[r].recv, MOST));
+		CUDA(cudaMalloc(&ranks[r].plain[0], MOST));
+		CUDA(cudaMalloc(&ranks[r].plain[1], MOST));
+		place_buffers(r, 0);
 		ranks[r].host = (uint8_t *)malloc(MOST);
 		ranks[r].out = (uint8_t *)malloc(MOST);
 		for (int p = 0; p < devices; p++)

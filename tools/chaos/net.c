@@ -13,6 +13,7 @@
 #include <spawn.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -23,7 +24,8 @@
 
 static struct {
 	int hosts, home, side[1 + CHAOS_NET_HOSTS]; /* descriptors; side[0]: the store's */
-} net = { 0, -1, { -1, -1, -1, -1, -1 } };
+	const char *cables;
+} net = { 0, -1, { -1, -1, -1, -1, -1 }, NULL };
 
 static int say(const char *what, const char *why)
 {
@@ -118,6 +120,70 @@ static int add_host(int host)
 	       run_at(CHAOS_NET_STORE, "ip link set host%d master hosts up", host);
 }
 
+/* ---- hosts that are there already ---- */
+
+static int __attribute__((format(printf, 1, 2))) run_here(const char *format, ...)
+{
+	char command[256];
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(command, sizeof(command), format, args);
+	va_end(args);
+	return run(command);
+}
+
+/* One device for all: there is no cable. */
+static const char *one_device(void)
+{
+	return net.cables && net.cables[0] == '=' ? net.cables + 1 : NULL;
+}
+
+static int cables_open(int hosts)
+{
+	char path[64];
+
+	for (int h = 0; h < hosts && !one_device(); h++) {
+		snprintf(path, sizeof(path), "/sys/class/net/port%d", h);
+		if (access(path, F_OK))
+			return say(path, "there is no such cable");
+	}
+	net.hosts = hosts;
+	return chaos_net_heal();
+}
+
+static int cables_enter(int host)
+{
+	char text[64];
+
+	snprintf(text, sizeof(text), "h%d", host);
+	setenv("COVEY_HOST", text, 1);
+	if (one_device())
+		return setenv("COVEY_RDMA_DEVICE", one_device(), 1);
+	snprintf(text, sizeof(text), "%s%d", net.cables, host);
+	setenv("COVEY_RDMA_DEVICE", text, 1);
+	return setenv("COVEY_INTERFACE", chaos_net_address(host), 1);
+}
+
+/* Where it comes into the bridge: whoever is not cut goes on. */
+static int cables_cut(int from, int to)
+{
+	if (one_device())
+		return say("cut", "one device has no cable to itself");
+	return run_here("tc filter add dev port%d parent ffff: protocol ip u32 match ip dst %s/32 action drop", from,
+			chaos_net_address(to));
+}
+
+static int cables_heal(void)
+{
+	int err = 0;
+
+	for (int h = 0; h < net.hosts && !one_device(); h++)
+		err |= run_here("tc qdisc replace dev port%d handle ffff: ingress", h) ||
+		       run_here("tc filter del dev port%d parent ffff:", h);
+	return err;
+}
+
 int chaos_net_open(int hosts)
 {
 	int err = -1;
@@ -127,6 +193,13 @@ int chaos_net_open(int hosts)
 	net.home = open("/proc/thread-self/ns/net", O_RDONLY | O_CLOEXEC);
 	if (net.home < 0)
 		return say("/proc/thread-self/ns/net", strerror(errno));
+	net.cables = getenv("CHAOS_CABLES");
+	if (net.cables) {
+		err = cables_open(hosts);
+		if (err)
+			chaos_net_close();
+		return err;
+	}
 	err = add_bridge();
 	for (int h = 0; !err && h < hosts; h++)
 		err = add_host(h);
@@ -139,6 +212,8 @@ int chaos_net_enter(int host)
 {
 	if (!known(host))
 		return say("enter", "there is no such host");
+	if (net.cables)
+		return host == CHAOS_NET_STORE ? 0 : cables_enter(host);
 	return setns(net.side[1 + host], CLONE_NEWNET) ? say("setns", strerror(errno)) : 0;
 }
 
@@ -146,6 +221,8 @@ const char *chaos_net_address(int host)
 {
 	static const char *const address[] = { "10.77.0.1", "10.77.0.10", "10.77.0.11", "10.77.0.12", "10.77.0.13" };
 
+	if (one_device())
+		return "127.0.0.1";
 	return host >= CHAOS_NET_STORE && host < CHAOS_NET_HOSTS ? address[1 + host] : NULL;
 }
 
@@ -154,6 +231,8 @@ int chaos_net_cut(int from, int to)
 {
 	if (!known(from) || !known(to) || from == to)
 		return say("cut", "there is no such pair of hosts");
+	if (net.cables)
+		return from < 0 || to < 0 ? say("cut", "the store has no cable") : cables_cut(from, to);
 	return run_at(to, "nft add rule inet chaos cuts ip saddr %s drop", chaos_net_address(from));
 }
 
@@ -161,6 +240,8 @@ int chaos_net_heal(void)
 {
 	int err = net.home < 0 ? say("heal", "it is not open") : 0;
 
+	if (!err && net.cables)
+		return cables_heal();
 	for (int h = CHAOS_NET_STORE; net.home >= 0 && h < net.hosts; h++)
 		err |= run_at(h, "nft flush chain inet chaos cuts");
 	return err;
@@ -169,6 +250,10 @@ int chaos_net_heal(void)
 /* The sending end of a cable. `replace` needs no memory of what was there: noqueue is a veth's own state. */
 static int shape(int side, const char *device, int kbit)
 {
+	if (net.cables)
+		return kbit ? run_here("tc qdisc replace dev %s root tbf rate %dkbit burst " BURST " latency " QUEUE,
+				       device, kbit)
+			    : run_here("tc qdisc replace dev %s root noqueue", device);
 	if (!kbit)
 		return run_at(side, "tc qdisc replace dev %s root noqueue", device);
 	return run_at(side, "tc qdisc replace dev %s root tbf rate %dkbit burst " BURST " latency " QUEUE, device,
@@ -177,19 +262,22 @@ static int shape(int side, const char *device, int kbit)
 
 int chaos_net_slow(int host, int kbit)
 {
-	char port[16];
+	char port[16], eth[16];
 
 	if (!known(host) || host == CHAOS_NET_STORE || kbit < 0)
 		return say("slow", "there is no such host, or no such rate");
 	snprintf(port, sizeof(port), "host%d", host);
-	return shape(host, "eth0", kbit) || shape(CHAOS_NET_STORE, port, kbit);
+	snprintf(eth, sizeof(eth), "eth%d", net.cables ? host : 0);
+	if (net.cables)
+		snprintf(port, sizeof(port), "port%d", host);
+	return shape(host, eth, kbit) || shape(CHAOS_NET_STORE, port, kbit);
 }
 
 void chaos_net_close(void)
 {
 	if (net.home < 0)
 		return;
-	if (net.side[0] >= 0 && setns(net.home, CLONE_NEWNET)) /* else we never left it */
+	if (!net.cables && net.side[0] >= 0 && setns(net.home, CLONE_NEWNET)) /* else we never left it */
 		say("setns home", strerror(errno));
 	close(net.home);
 	net.home = -1;

@@ -6,6 +6,11 @@
  * A host is a number from 0; CHAOS_NET_STORE is the caller's side. Processes of two hosts share the
  * file system, so a unix socket of a store reaches them all whatever is cut: use
  * chaos_net_address(CHAOS_NET_STORE).
+ *
+ * With CHAOS_CABLES=NAME in the environment hosts are none of ours: host h is the interface eth<h> with the address of
+ * that host, plugged into a bridge by port<h>, and its RDMA device NAME<h>; all in one namespace, since Soft-RoCE knows
+ * only one. Their ranks are told apart by COVEY_HOST. The store's side cannot be cut off then. With CHAOS_CABLES==NAME
+ * all hosts use the one device NAME, whose port talks to itself: nothing can be cut.
  */
 #ifndef CHAOS_NET_H
 #define CHAOS_NET_H

@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "rank.h"
+#include "device.h"
 
-void moe_elastic_room(struct moe_rank *r, int size)
+int moe_elastic_room(struct moe_rank *r, int size)
 {
 	const struct moe_shape *s = &r->model.shape;
 	size_t rows, local;
@@ -21,6 +21,7 @@ void moe_elastic_room(struct moe_rank *r, int size)
 	r->src_info = moe_room(r->src_info, rows * sizeof(*r->src_info));
 	r->count = moe_room(r->count, local * sizeof(*r->count));
 	r->range = moe_room(r->range, local * (size_t)size * sizeof(*r->range));
+	return moe_device_room(r, size);
 }
 
 struct move { /* weights on their way to new owners, by rank */

@@ -46,7 +46,8 @@ enum {
 	OPT_PART,
 	OPT_TOKENS,
 	OPT_TEXT,
-	OPT_FFN
+	OPT_FFN,
+	OPT_DEVICES
 };
 
 static const struct argp_option options[] = {
@@ -63,12 +64,17 @@ static const struct argp_option options[] = {
 	{ "fault", OPT_FAULT, "R:PLAN", 0, "COVEY_FAULT of the first process of rank R", 0 },
 	{ "recover", OPT_RECOVER, NULL, 0, "Replace ranks that die", 0 },
 	{ "extend", OPT_EXTEND, "N@STEP", 0, "Grow to N ranks", 0 },
+	{ "devices", OPT_DEVICES, "D", 0,
+	  "Dispatch and combine on device memory: rank R takes device R % D. Experts compute on the host (0: all on "
+	  "the "
+	  "host)",
+	  0 },
 	{ "transport", OPT_TRANSPORT, "shm|tcp", 0, "How the ranks reach each other (shm)", 0 },
 	{ "demo", OPT_DEMO, NULL, 0,
 	  "Over shm: a death inside a dispatch, its replacement, growth to 6 ranks, a SIGKILL at a random time. Then "
 	  "over "
 	  "tcp: a death inside an allreduce that some survivors have data of and some have not. With --transport: the "
-	  "first part over that",
+	  "first part over that. With --devices: the first part, with both deaths at random times",
 	  0 },
 	{ "seed", OPT_SEED, "X", 0, "Of all random numbers (the time)", 0 },
 	{ "report", OPT_REPORT, "SOCKET", OPTION_HIDDEN, NULL, 0 },
@@ -153,7 +159,12 @@ void moe_demo_plan(struct moe_options *opt, int part)
 		opt->steps = 100;
 		return;
 	}
-	plan(opt, MOE_FAULT, 2)->fault = "kill@op:dispatch:30.put:2";
+	if (opt->devices) { /* faults strike in operations of the host */
+		p = plan(opt, MOE_KILL, -1);
+		p->step = 30;
+	} else {
+		plan(opt, MOE_FAULT, 2)->fault = "kill@op:dispatch:30.put:2";
+	}
 	p = plan(opt, MOE_EXTEND, 6);
 	p->step = 50;
 	p->whole = true;
@@ -184,6 +195,9 @@ static error_t parse_size(int key, char *arg, struct argp_state *state)
 		return 0;
 	case OPT_TOPK:
 		opt->shape.top_k = (int)number(state, "top-k", arg, 1, 32, NULL);
+		return 0;
+	case OPT_DEVICES:
+		opt->devices = (int)number(state, "devices", arg, 0, MOE_MAX_RANKS, NULL);
 		return 0;
 	case OPT_STEPS:
 		opt->steps = (int)number(state, "steps", arg, 1, 1000000, NULL);
@@ -228,6 +242,8 @@ static void finish(struct argp_state *state)
 		argp_error(state, "--demo has a plan of its own: no --kill, --fault, --extend");
 	if (opt->demo && opt->ranks != 4)
 		argp_error(state, "--demo starts 4 ranks");
+	if (opt->demo && opt->devices && opt->part < 0)
+		opt->part = 0;
 	if (opt->demo) {
 		moe_demo_plan(opt, opt->part > 0 ? opt->part : 0);
 		opt->recover = true;

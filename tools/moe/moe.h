@@ -37,6 +37,7 @@ struct moe_plan {
 
 struct moe_options {
 	int ranks, max_ranks, steps, ffn;
+	int devices; /* of this host, that ranks share; 0: tokens are in host memory */
 	struct moe_shape shape;
 	uint64_t seed;
 	const char *text, *transport;

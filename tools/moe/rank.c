@@ -8,7 +8,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "rank.h"
+#include "device.h"
 
 #define LEAVE_MS 3000
 #define GOODBYE_MS 5000
@@ -54,8 +54,10 @@ static int join(struct moe_rank *r)
 	const char *store = getenv("COVEY_STORE"), *group = getenv("COVEY_GROUP");
 	const struct moe_shape *s = &r->model.shape;
 	struct covey_view view;
-	int err = covey_join(NULL, &r->group);
+	int err;
 
+	moe_device_choose(r->opt);
+	err = covey_join(NULL, &r->group);
 	if (err)
 		return moe_rank_fail(r, "join", err);
 	err = covey_view(r->group, &view);
@@ -76,7 +78,7 @@ static int join(struct moe_rank *r)
 	config.top_k = s->top_k;
 	config.experts = s->experts;
 	err = covey_ep_create(r->group, &config, &r->ep);
-	return err ? moe_rank_fail(r, "ep_create", err) : 0;
+	return err ? moe_rank_fail(r, "ep_create", err) : moe_device_open(r);
 }
 
 /* The store may be a child of the launcher, which ends with its last rank: so ranks stay until the director lets go. */
@@ -107,6 +109,7 @@ static void set_fault(const struct moe_options *opt)
 
 static void close_rank(struct moe_rank *r)
 {
+	moe_device_close(r);
 	covey_ep_destroy(r->ep);
 	covey_close(r->group);
 	moe_model_close(&r->model);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A rank of the job. Its loop has no code for deaths: covey_admit() says who is in, the operations say whose part
- * they hold, and the step goes on. rank.c is its life, step.c one step, elastic.c moves the experts.
+ * they hold, and the step goes on. rank.c is its life, step.c one step, elastic.c moves the experts, device.c does the
+ * operations on device memory.
  */
 #ifndef MOE_RANK_H
 #define MOE_RANK_H
@@ -13,6 +14,8 @@ struct moe_state { /* what a joiner must know: the members' copy at covey_admit(
 	int64_t size;
 };
 
+struct moe_device; /* device.h */
+
 struct moe_rank {
 	const struct moe_options *opt;
 	struct moe_model model;
@@ -21,7 +24,8 @@ struct moe_rank {
 	int self, local, fd;
 	int fresh; /* came after the group was formed, nothing is known yet */
 	struct moe_state state;
-	int *owner; /* [experts] of the present layout */
+	struct moe_device *device; /* NULL: host memory */
+	int *owner;		   /* [experts] of the present layout */
 	uint16_t *x, *packed_x, *y, *out;
 	int32_t *experts, *count, *src_info;
 	float *weights;
@@ -37,7 +41,7 @@ int moe_rank_fail(struct moe_rank *r, const char *what, int err); /* says so on 
 
 /* Lays out for the size of the group; from the layout for @old_size, held by @holders. */
 int moe_elastic_move(struct moe_rank *r, int old_size, uint64_t holders, int size);
-void moe_elastic_room(struct moe_rank *r, int size);
+int moe_elastic_room(struct moe_rank *r, int size);
 
 void *moe_room(void *old, size_t bytes); /* never NULL */
 

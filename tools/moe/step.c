@@ -4,7 +4,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#include "rank.h"
+#include "device.h"
 
 static void note(struct moe_rank *r, int op, const struct covey_result *result)
 {
@@ -60,8 +60,7 @@ static int admit(struct moe_rank *r)
 	if (err)
 		return moe_rank_fail(r, "moving the experts", err);
 	r->state.size = size;
-	moe_elastic_room(r, size);
-	return 0;
+	return moe_elastic_room(r, size);
 }
 
 static int dispatch(struct moe_rank *r)
@@ -78,7 +77,7 @@ static int dispatch(struct moe_rank *r)
 	args.count = r->count;
 	args.src_info = r->src_info;
 	args.range = r->range;
-	err = covey_dispatch(r->ep, &args, NULL, &result);
+	err = r->device ? moe_device_dispatch(r, &args, &result) : covey_dispatch(r->ep, &args, NULL, &result);
 	if (err)
 		return moe_rank_fail(r, "dispatch", err);
 	note(r, MOE_DISPATCH, &result);
@@ -116,7 +115,7 @@ static int combine(struct moe_rank *r)
 	args.experts = r->experts;
 	args.weights = r->weights;
 	args.out = r->out;
-	err = covey_combine(r->ep, &args, NULL, &result);
+	err = r->device ? moe_device_combine(r, &args, &result) : covey_combine(r->ep, &args, NULL, &result);
 	if (err)
 		return moe_rank_fail(r, "combine", err);
 	note(r, MOE_COMBINE, &result);

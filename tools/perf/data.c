@@ -16,9 +16,14 @@
 #define SUM_MOST 127
 #define PROD_MOST 2
 
+static size_t guarded_bytes(size_t bytes)
+{
+	return (bytes + 3 * GUARD - 1) / GUARD * GUARD;
+}
+
 static char *guarded(const struct perf_job *job, size_t bytes, bool registered)
 {
-	size_t all = (bytes + 3 * GUARD - 1) / GUARD * GUARD;
+	size_t all = guarded_bytes(bytes);
 	void *base = NULL;
 
 	if (registered ? covey_mem_alloc(job->group, all, &base) : !(base = aligned_alloc(GUARD, all)))
@@ -30,14 +35,16 @@ static char *guarded(const struct perf_job *job, size_t bytes, bool registered)
 int perf_buffers_open(struct perf_job *job, size_t bytes)
 {
 	job->room = bytes;
-	job->send = guarded(job, bytes, job->opt.registered);
+	job->send = guarded(job, bytes, job->opt.registered && !job->device);
 	job->recv = guarded(job, bytes, false);
-	return job->send && job->recv ? 0 : COVEY_ERR_NOMEM;
+	if (!job->send || !job->recv)
+		return COVEY_ERR_NOMEM;
+	return job->device ? perf_device_buffers(job, job->send - GUARD, job->recv - GUARD, guarded_bytes(bytes)) : 0;
 }
 
 void perf_buffers_close(struct perf_job *job)
 {
-	if (job->send && !job->opt.registered) /* that went with the group */
+	if (job->send && (!job->opt.registered || job->opt.device)) /* that went with the group */
 		free(job->send - GUARD);
 	if (job->recv)
 		free(job->recv - GUARD);
@@ -47,8 +54,8 @@ void perf_buffers_close(struct perf_job *job)
 /* From 1 on: zeros are copied faster than data. */
 static int value_of(const struct perf_job *job, const struct perf_row *row, int rank, size_t at)
 {
-	uint64_t mixed =
-		((uint64_t)at + 1) * UINT64_C(0x9e3779b97f4a7c15) + (uint64_t)rank * UINT64_C(0xbf58476d1ce4e5b9);
+	uint64_t mixed = ((uint64_t)at + 1) * UINT64_C(0x9e3779b97f4a7c15) +
+			 (uint64_t)rank * UINT64_C(0xbf58476d1ce4e5b9) + job->opt.seed * UINT64_C(0x94d049bb133111eb);
 	int most = SUM_MOST / job->size;
 
 	if (row->redop >= 0 && perf_redops[row->redop].kind == PERF_PROD)

@@ -7,6 +7,7 @@
  */
 #include <argp.h>
 #include <errno.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -19,11 +20,14 @@
 #define MOST_BYTES ((size_t)1 << 46)
 #define MOST_ITERS 100000000
 #define MOST_SECONDS 86400
+#define WINDOW_PAGE ((size_t)2 << 20) /* windows are multiples of it */
+#define PLAIN_TURNS 11		      /* of all iterations, on a device without graphs */
 
 const char *argp_program_version = "ep-perf " COVEY_VERSION;
 
 static const char doc[] =
-	"Measure an operation of covey on host memory and check its results. Start it with ep-run, or another "
+	"Measure an operation of covey on host or device memory and check its results. Start it with ep-run, or "
+	"another "
 	"launcher, as "
 	"one process per rank: ep-run -n 4 -- ep-perf allreduce -b 8 -e 64M -f 2"
 	"\v"
@@ -32,6 +36,14 @@ static const char doc[] =
 	"K, M and G. The time is that of all iterations back to back; buffers stay where they are, in the caches if "
 	"they fit. "
 	"The single times are taken in a loop of their own.\n\n"
+	"With --device, or COVEY_DEVICE, buffers are memory of a device, and the time is the median of several turns "
+	"of all "
+	"iterations, on the device's clock; with -G each turn replays them as one graph. p50 and p99 are those of "
+	"turns. "
+	"Where libnccl.so.2 is found "
+	"it takes its turns between ours, in columns of its own: its time, and how many times ours that is. Its "
+	"results are "
+	"not checked.\n\n"
 	"-F strikes a rank of this host once, in an iteration that follows the measurement of the first row: "
 	"kill:RANK@ITER or "
 	"stop:RANK@ITER. detect: from the stroke to the first SUSPECT event of a survivor; recover: until the last "
@@ -42,7 +54,19 @@ static const char doc[] =
 	"failed, "
 	"64 usage.";
 
-enum { OPT_JSON = 256, OPT_EXPLAIN, OPT_PLOT, OPT_SPOIL, OPT_TOKENS, OPT_HIDDEN, OPT_EXPERTS, OPT_TOPK };
+enum {
+	OPT_JSON = 256,
+	OPT_EXPLAIN,
+	OPT_PLOT,
+	OPT_SPOIL,
+	OPT_TOKENS,
+	OPT_HIDDEN,
+	OPT_EXPERTS,
+	OPT_TOPK,
+	OPT_DEVICE,
+	OPT_ALONE,
+	OPT_SEED
+};
 
 static const struct argp_option options[] = {
 	{ "minbytes", 'b', "BYTES", 0, "First size (32M)", 1 },
@@ -57,7 +81,15 @@ static const struct argp_option options[] = {
 	{ "root", 'r', "RANK|all", 0, "Root (0)", 1 },
 	{ "average", 'a', "0|1|2|3", 0, "The time is that of rank 0, the average, the least, the most (1)", 1 },
 	{ "timeout", 'T', "SECONDS", 0, "Give up after so long", 1 },
-	{ "local_register", 'R', "0|1", 0, "1: inputs lie in registered buffers (covey_mem_alloc) (0)", 2 },
+	{ "local_register", 'R', "0|1|2", 0,
+	  "1: inputs lie in registered buffers (covey_mem_alloc); on a device NCCL's are registered, 2: as symmetric "
+	  "windows (0)",
+	  2 },
+	{ "device", OPT_DEVICE, "N|local", 0, "Buffers in memory of that device; local: as the launcher numbers ranks",
+	  2 },
+	{ "cudagraph", 'G', "N", 0, "Device: replay a graph of all iterations N times; 0: none (0)", 2 },
+	{ "seed", OPT_SEED, "N", 0, "Other inputs for each; alike on all ranks (0)", 2 },
+	{ "alone", OPT_ALONE, NULL, 0, "Device: leave NCCL out", 2 },
 	{ "fault", 'F', "kill|stop:RANK@ITER", 0, "Strike a rank", 2 },
 	{ "explain", OPT_EXPLAIN, NULL, 0, "Say which algorithm is taken at which size, and leave", 2 },
 	{ "json", OPT_JSON, "FILE", 0, "Write the table for other programs", 2 },
@@ -74,7 +106,6 @@ static const struct argp_option options[] = {
 	{ "parallel_init", 'p', "N", OPTION_HIDDEN, NULL, 0 },
 	{ "blocking", 'z', "N", OPTION_HIDDEN, NULL, 0 },
 	{ "stream_null", 'y', "N", OPTION_HIDDEN, NULL, 0 },
-	{ "cudagraph", 'G', "N", OPTION_HIDDEN, NULL, 0 },
 	{ "report_cputime", 'C', "N", OPTION_HIDDEN, NULL, 0 },
 	{ "device_implementation", 'D', "N", OPTION_HIDDEN, NULL, 0 },
 	{ "device_cta_count", 'V', "N", OPTION_HIDDEN, NULL, 0 },
@@ -93,8 +124,7 @@ static const struct {
 	{ 'N', "there is one cycle: start ep-perf again" },
 	{ 'p', "ranks join by themselves" },
 	{ 'z', "calls on host memory always block" },
-	{ 'y', "host memory has no streams" },
-	{ 'G', "host memory has no graphs" },
+	{ 'y', "operations on device memory have a stream of their own, host memory has none" },
 	{ 'C', "a call on host memory keeps its thread: its time is what the table has" },
 	{ 'D', "host memory has no device implementations" },
 	{ 'V', "host memory has no thread blocks" },
@@ -303,7 +333,19 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		opt->timeout_s = (int)number("-T", arg, 1, MOST_SECONDS);
 		return 0;
 	case 'R':
-		opt->registered = number("-R", arg, 0, 1) != 0;
+		opt->registered = (int)number("-R", arg, 0, 2);
+		return 0;
+	case 'G':
+		opt->graphs = (int)number("-G", arg, 0, MOST_ITERS);
+		return 0;
+	case OPT_DEVICE:
+		setenv("COVEY_DEVICE", arg, 1);
+		return 0;
+	case OPT_SEED:
+		opt->seed = (uint64_t)number("--seed", arg, 0, LONG_MAX);
+		return 0;
+	case OPT_ALONE:
+		opt->alone = true;
 		return 0;
 	case 'F':
 		fault_named(arg, opt);
@@ -327,6 +369,20 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	return parse_sizes(key, arg, in) && parse_ep(key, arg, opt) ? ARGP_ERR_UNKNOWN : 0;
 }
 
+static void check_device(const struct perf_options *opt)
+{
+	if (!opt->device && opt->graphs)
+		usage("-G: host memory has no graphs; --device chooses a device's");
+	if (!opt->device && opt->registered > 1)
+		usage("-R 2 is for device memory");
+	if (!opt->device || opt->explain)
+		return;
+	if (!opt->op || opt->op->where == PERF_HOST)
+		usage("%s is for host memory alone", opt->op ? opt->op->name : "dispatch");
+	if (opt->fault)
+		usage("-F is for host memory alone");
+}
+
 static void check_options(const struct reading *in)
 {
 	const struct perf_options *opt = in->opt;
@@ -341,10 +397,21 @@ static void check_options(const struct reading *in)
 		usage("-i 0 leads nowhere");
 	if (in->ep && (opt->fault || opt->plot || in->min_given || in->max_given))
 		usage("dispatch has one row: -b, -e, -F and --plot are for the other operations");
+	check_device(opt);
 	if (opt->fault && opt->op->messages)
 		usage("-F: survivors agree on no result of %s", opt->op->name);
 	if (opt->fault && opt->op->rooted && (opt->root == PERF_ALL || opt->root == opt->fault_rank))
 		usage("-F strikes the root, and no result is left to agree on: choose another by -r");
+}
+
+/* Room for both buffers, unless somebody has said how much there is. */
+static void make_window(const struct perf_options *opt)
+{
+	char bytes[32];
+
+	snprintf(bytes, sizeof(bytes), "%zu",
+		 (2 * opt->max_bytes + 2 * WINDOW_PAGE) / WINDOW_PAGE * WINDOW_PAGE + WINDOW_PAGE);
+	setenv("COVEY_DEVICE_WINDOW_BYTES", bytes, 0);
 }
 
 int perf_parse(int argc, char **argv, struct perf_options *opt)
@@ -352,7 +419,7 @@ int perf_parse(int argc, char **argv, struct perf_options *opt)
 	static char args_doc[] = "OPERATION";
 	static const struct argp argp = { options, parse, args_doc, doc, NULL, NULL, NULL };
 	struct reading in = { .opt = opt };
-	const char *least = getenv("NCCL_TESTS_MIN_BW");
+	const char *least = getenv("NCCL_TESTS_MIN_BW"), *device;
 	int err;
 
 	*opt = (struct perf_options){ .min_bytes = (size_t)32 << 20,
@@ -374,6 +441,11 @@ int perf_parse(int argc, char **argv, struct perf_options *opt)
 		return PERF_USAGE;
 	if (!in.max_given && opt->min_bytes > opt->max_bytes)
 		opt->max_bytes = opt->min_bytes;
+	device = getenv("COVEY_DEVICE");
+	opt->device = device && device[0] && strcmp(device, "none");
+	opt->turns = opt->graphs ? opt->graphs : PLAIN_TURNS;
+	if (opt->device && opt->registered)
+		make_window(opt);
 	check_options(&in);
 	return 0;
 }

@@ -112,6 +112,8 @@ static int table(struct perf_job *job)
 			fprintf(stderr, "ep-perf: the group has %d ranks, 0 to %d\n", job->size, job->size - 1);
 		return PERF_USAGE;
 	}
+	if (opt->device && perf_device_open(job))
+		return PERF_FAILED;
 	job->hist = malloc(sizeof(*job->hist));
 	if (!job->hist || perf_buffers_open(job, opt->max_bytes))
 		return perf_fail(job, "buffers", COVEY_ERR_NOMEM), PERF_FAILED;
@@ -172,6 +174,7 @@ int perf_run(struct perf_job *job)
 		code = sum_up(job);
 	if (code != PERF_FAILED && covey_leave(job->group, 0))
 		code = code == PERF_OK ? PERF_FAILED : code;
+	perf_device_close(job);
 	covey_close(job->group);
 	perf_buffers_close(job);
 	free(job->hist);

@@ -18,9 +18,12 @@ static void put_side(FILE *f, const char *name, const struct perf_side *side)
 		"\"max\": %.3f, \"wrong\": ",
 		side->us, side->algbw, side->busbw, side->p50_us, side->p99_us, side->min_us, side->max_us);
 	if (side->wrong < 0)
-		fprintf(f, "null}");
+		fprintf(f, "null");
 	else
-		fprintf(f, "%" PRId64 "}", side->wrong);
+		fprintf(f, "%" PRId64, side->wrong);
+	if (side->nccl_us > 0)
+		fprintf(f, ", \"nccl\": %.4f", side->nccl_us);
+	fputc('}', f);
 }
 
 static void put_name(FILE *f, const char *key, const char *name)

@@ -20,6 +20,7 @@ void perf_set_up(struct perf_job *job, const struct perf_row *row, bool in_place
 				    .root = row->root < 0 ? 0 : row->root,
 				    .rank = job->rank,
 				    .size = job->size,
+				    .elem = perf_types[row->type].bytes,
 				    .group = job->group };
 	if (!in_place)
 		return;
@@ -47,7 +48,7 @@ static int together(struct perf_job *job)
 }
 
 /* Of the rank, or over the ranks, that -a says. */
-static int combined(struct perf_job *job, double *us)
+int perf_combined(struct perf_job *job, double *us)
 {
 	static const int redop[] = { COVEY_SUM, COVEY_SUM, COVEY_MIN, COVEY_MAX };
 	int err;
@@ -69,7 +70,7 @@ static int mean(struct perf_job *job, const struct perf_call *call, double *us)
 	if (!err)
 		err = loop(job, call, job->opt.iters);
 	*us = (double)(perf_now_ns() - start) / 1000 / job->opt.iters;
-	return err ? err : combined(job, us);
+	return err ? err : perf_combined(job, us);
 }
 
 static int quantiles(struct perf_job *job, const struct perf_call *call, struct perf_side *side)
@@ -93,6 +94,19 @@ static int quantiles(struct perf_job *job, const struct perf_call *call, struct 
 	return err;
 }
 
+/* One operation on what was filled in, and its results where they are looked at. */
+static int once(struct perf_job *job, const struct perf_call *call)
+{
+	int err;
+
+	if (!job->device)
+		return job->opt.op->call(call);
+	err = perf_device_copy(job, false);
+	if (!err)
+		err = perf_device_once(job, call);
+	return err ? err : perf_device_copy(job, true);
+}
+
 static int check(struct perf_job *job, const struct perf_row *row, const struct perf_call *call, int64_t *wrong)
 {
 	int err = 0;
@@ -102,7 +116,7 @@ static int check(struct perf_job *job, const struct perf_row *row, const struct 
 		perf_fill(job, row, call);
 		err = together(job); /* whoever is late may still read what we have just filled */
 		if (!err)
-			err = job->opt.op->call(call);
+			err = once(job, call);
 		if (!err && job->opt.spoil && perf_speaks(job))
 			perf_spoil(job, row, call);
 		if (!err)
@@ -115,6 +129,22 @@ static int check(struct perf_job *job, const struct perf_row *row, const struct 
 	return err;
 }
 
+static int on_host(struct perf_job *job, const struct perf_call *call, struct perf_side *side)
+{
+	int err = loop(job, call, job->opt.warmup);
+
+	if (!err)
+		err = mean(job, call, &side->us);
+	return err ? err : quantiles(job, call, side);
+}
+
+static int on_device(struct perf_job *job, const struct perf_call *call, struct perf_side *side)
+{
+	int err = perf_device_copy(job, false);
+
+	return err ? err : perf_device_measure(job, call, side);
+}
+
 static int side_of(struct perf_job *job, const struct perf_row *row, bool in_place, struct perf_side *side)
 {
 	struct perf_call call;
@@ -123,11 +153,7 @@ static int side_of(struct perf_job *job, const struct perf_row *row, bool in_pla
 
 	perf_set_up(job, row, in_place, &call);
 	perf_fill(job, row, &call);
-	err = loop(job, &call, job->opt.warmup);
-	if (!err)
-		err = mean(job, &call, &side->us);
-	if (!err)
-		err = quantiles(job, &call, side);
+	err = job->device ? on_device(job, &call, side) : on_host(job, &call, side);
 	if (!err)
 		err = check(job, row, &call, &side->wrong);
 	side->algbw = side->us > 0 ? bytes / side->us / 1000 : 0;
@@ -150,7 +176,7 @@ int perf_measure(struct perf_job *job, struct perf_row *row)
 	row->ranks = perf_live(job);
 	if (!err)
 		count_in(job, &row->out);
-	if (!err && job->opt.op->in_place) {
+	if (!err && job->opt.op->in_place && !(job->device && job->opt.op->where == PERF_OUT_ON_DEVICE)) {
 		err = side_of(job, row, true, &row->in);
 		if (!err)
 			count_in(job, &row->in);

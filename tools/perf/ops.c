@@ -101,56 +101,68 @@ static bool nothing(const struct perf_call *c, size_t block, size_t i, struct pe
 
 static int allreduce(const struct perf_call *c)
 {
-	return covey_allreduce(c->send, c->recv, c->count, c->dtype, c->redop, c->group, NULL, c->result);
+	return covey_allreduce(c->send, c->recv, c->count, c->dtype, c->redop, c->group, c->stream, c->result);
 }
 
 static int broadcast(const struct perf_call *c)
 {
-	return covey_broadcast(c->send, c->recv, c->count, c->dtype, c->root, c->group, NULL, c->result);
+	return covey_broadcast(c->send, c->recv, c->count, c->dtype, c->root, c->group, c->stream, c->result);
 }
 
 static int allgather(const struct perf_call *c)
 {
-	return covey_allgather(c->send, c->recv, c->count, c->dtype, c->group, NULL, c->result);
+	return covey_allgather(c->send, c->recv, c->count, c->dtype, c->group, c->stream, c->result);
 }
 
 static int alltoall(const struct perf_call *c)
 {
-	return covey_alltoall(c->send, c->recv, c->count, c->dtype, c->group, NULL, c->result);
+	return covey_alltoall(c->send, c->recv, c->count, c->dtype, c->group, c->stream, c->result);
 }
 
 static int reduce(const struct perf_call *c)
 {
-	return covey_reduce(c->send, c->recv, c->count, c->dtype, c->redop, c->root, c->group, NULL, c->result);
+	return covey_reduce(c->send, c->recv, c->count, c->dtype, c->redop, c->root, c->group, c->stream, c->result);
 }
 
 static int reduce_scatter(const struct perf_call *c)
 {
-	return covey_reduce_scatter(c->send, c->recv, c->count, c->dtype, c->redop, c->group, NULL, c->result);
+	return covey_reduce_scatter(c->send, c->recv, c->count, c->dtype, c->redop, c->group, c->stream, c->result);
 }
 
 /* Blocks alike; what a call must be given is made again only when they are others. */
+static size_t counts[COVEY_MAX_RANKS], displs[COVEY_MAX_RANKS];
+
+static void lay_out(const struct perf_call *c)
+{
+	if (counts[0] == c->count && displs[c->size - 1] == c->count * (size_t)(c->size - 1))
+		return;
+	for (int r = 0; r < c->size; r++) {
+		counts[r] = c->count;
+		displs[r] = c->count * (size_t)r;
+	}
+}
+
 static int allgatherv(const struct perf_call *c)
 {
-	static size_t counts[COVEY_MAX_RANKS], displs[COVEY_MAX_RANKS];
+	lay_out(c);
+	return covey_allgatherv(c->send, c->count, c->recv, counts, displs, c->dtype, c->group, c->stream, c->result);
+}
 
-	if (counts[0] != c->count || displs[c->size - 1] != c->count * (size_t)(c->size - 1)) {
-		for (int r = 0; r < c->size; r++) {
-			counts[r] = c->count;
-			displs[r] = c->count * (size_t)r;
-		}
-	}
-	return covey_allgatherv(c->send, c->count, c->recv, counts, displs, c->dtype, c->group, NULL, c->result);
+static int alltoallv(const struct perf_call *c)
+{
+	lay_out(c);
+	return covey_alltoallv(c->send, counts, displs, c->recv, counts, displs, c->dtype, c->group, c->stream,
+			       c->result);
 }
 
 static int gather(const struct perf_call *c)
 {
-	return covey_gather(c->send, c->recv, c->count, c->dtype, c->root, c->group, NULL, c->result);
+	return covey_gather(c->send, c->recv, c->count, c->dtype, c->root, c->group, c->stream, c->result);
 }
 
 static int scatter(const struct perf_call *c)
 {
-	return covey_scatter(c->send, c->recv, c->count, c->dtype, c->root, c->group, NULL, c->result);
+	return covey_scatter(c->send, c->recv, c->count, c->dtype, c->root, c->group, c->stream, c->result);
 }
 
 /* Round the ring, as nccl-tests does: to the next rank, from the one before. */
@@ -170,7 +182,7 @@ static int sendrecv(const struct perf_call *c)
 
 static int barrier(const struct perf_call *c)
 {
-	return covey_barrier(c->group, NULL, c->result);
+	return covey_barrier(c->group, c->stream, c->result);
 }
 
 const struct perf_op perf_ops[] = {
@@ -204,7 +216,8 @@ const struct perf_op perf_ops[] = {
 	  .send = PERF_BLOCKS,
 	  .recv = PERF_BLOCKS,
 	  .total = true,
-	  .in_place = true },
+	  .in_place = true,
+	  .where = PERF_OUT_ON_DEVICE },
 	{ .name = "reduce",
 	  .summary = "the root gets the reduction of all",
 	  .call = reduce,
@@ -230,6 +243,16 @@ const struct perf_op perf_ops[] = {
 	  .recv = PERF_BLOCKS,
 	  .total = true,
 	  .in_place = true },
+	{ .name = "alltoallv",
+	  .summary = "alltoall with counts and places",
+	  .call = alltoallv,
+	  .origin = exchanged,
+	  .factor = others,
+	  .send = PERF_BLOCKS,
+	  .recv = PERF_BLOCKS,
+	  .total = true,
+	  .in_place = true,
+	  .where = PERF_OUT_ON_DEVICE },
 	{ .name = "gather",
 	  .summary = "the root gets the blocks of all",
 	  .call = gather,
@@ -253,7 +276,8 @@ const struct perf_op perf_ops[] = {
 	  .call = sendrecv,
 	  .origin = from_before,
 	  .factor = one,
-	  .messages = true },
+	  .messages = true,
+	  .where = PERF_HOST },
 	{ .name = "barrier",
 	  .summary = "no data: one row, whatever the sizes",
 	  .call = barrier,

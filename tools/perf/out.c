@@ -18,16 +18,19 @@ void perf_print_head(const struct perf_job *job)
 		printf("%g(factor)", opt->factor);
 	else
 		printf("%zu(bytes)", opt->step_bytes);
-	printf(" warmup iters: %d iters: %d validation: %d\n#\n", opt->warmup, opt->iters, opt->checks);
+	printf(" warmup iters: %d iters: %d validation: %d graph: %d%s\n#\n", opt->warmup, opt->iters, opt->checks,
+	       opt->graphs, job->device ? " device memory" : "");
 	printf("# %67s %31s\n", "out-of-place", "in-place");
 	printf("# %10s %12s %8s %6s %6s", "size", "count", "type", "redop", "root");
 	for (int i = 0; i < 2; i++)
 		printf("  %7s %6s %6s %6s", "time", "algbw", "busbw", "#wrong");
-	printf("  %8s %8s %8s %8s%s\n", "p50", "p99", "p50", "p99", opt->fault ? "   detect  recover  ranks" : "");
+	printf("  %8s %8s %8s %8s%s%s\n", "p50", "p99", "p50", "p99",
+	       job->device ? "      NCCL  times      NCCL  times" : "", opt->fault ? "   detect  recover  ranks" : "");
 	printf("# %10s %12s %8s %6s %6s", "(B)", "(elements)", "", "", "");
 	for (int i = 0; i < 2; i++)
 		printf("  %7s %6s %6s %6s", "(us)", "(GB/s)", "(GB/s)", "");
-	printf("  %8s %8s %8s %8s%s\n", "(us)", "(us)", "(us)", "(us)", opt->fault ? "     (us)     (us)" : "");
+	printf("  %8s %8s %8s %8s%s%s\n", "(us)", "(us)", "(us)", "(us)",
+	       job->device ? "      (us)             (us)       " : "", opt->fault ? "     (us)     (us)" : "");
 	fflush(stdout);
 }
 
@@ -62,6 +65,17 @@ static void put_quantiles(const struct perf_side *side)
 	put_us(side->p99_us, 8);
 }
 
+/* And how many times ours it is. */
+static void put_nccl(const struct perf_side *side)
+{
+	if (!side->measured || side->nccl_us <= 0) {
+		printf(" %9s %6s", "N/A", "N/A");
+		return;
+	}
+	put_us(side->nccl_us, 9);
+	printf(" %6.2f", side->us > 0 ? side->nccl_us / side->us : 0);
+}
+
 void perf_print_row(const struct perf_job *job, const struct perf_row *row)
 {
 	printf("%12zu %12zu %8s %6s %6d", row->bytes, row->count,
@@ -72,6 +86,10 @@ void perf_print_row(const struct perf_job *job, const struct perf_row *row)
 	putchar(' ');
 	put_quantiles(&row->out);
 	put_quantiles(&row->in);
+	if (job->device) {
+		put_nccl(&row->out);
+		put_nccl(&row->in);
+	}
 	if (row->fault.struck) {
 		put_us(row->fault.detect_us, 8);
 		put_us(row->fault.recover_us, 8);

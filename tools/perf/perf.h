@@ -2,7 +2,7 @@
 /*
  * What the parts of ep-perf share. ep-perf.c reads the options; job.c joins the group and walks sizes, types, reductions
  * and roots; measure.c times one row of the table; ops.c is the table of operations, types.c that of types and
- * reductions; data.c knows what every byte must be; fault.c strikes a rank; ep.c measures dispatch and combine; out.c,
+ * reductions; device.c has memory, graphs and times of a device, nccl.c NCCL beside us; data.c knows what every byte must be; fault.c strikes a rank; ep.c measures dispatch and combine; out.c,
  * json.c and plot.c tell.
  *
  * Every rank runs the same calls in the same order, decisions included: what decides a loop is agreed on first. Rank 0,
@@ -47,8 +47,10 @@ struct perf_call {
 	size_t count; /* elements of a block */
 	int dtype, redop, root;
 	int rank, size; /* own; blocks of a buffer */
+	size_t elem;	/* bytes */
 	struct covey_group *group;
 	struct covey_result *result;
+	struct CUstream_st *stream; /* NULL: host memory */
 };
 
 /* Where an element of the result comes from: element @at of what @rank sent; PERF_ALL: of what all sent, reduced. */
@@ -72,6 +74,7 @@ struct perf_op {
 	bool in_place;
 	bool no_data;  /* a barrier */
 	bool messages; /* no result that all agree on: nothing to strike */
+	enum { PERF_ANYWHERE, PERF_OUT_ON_DEVICE, PERF_HOST } where; /* in place on hosts alone; on hosts alone */
 };
 
 extern const struct perf_op perf_ops[];
@@ -82,9 +85,11 @@ struct perf_options {
 	size_t min_bytes, max_bytes, step_bytes;
 	double factor; /* 0: steps */
 	int iters, warmup, checks, average;
-	bool registered; /* send lies in the own window */
-	int type, redop; /* index into the table, PERF_ALL */
-	int root;	 /* PERF_ALL */
+	int registered; /* 1: in the own window (on a device both buffers, and NCCL's too); 2: those as symmetric windows */
+	bool device, alone; /* memory of a device; NCCL is not looked for */
+	int graphs, turns;  /* replays of a graph of iters operations, 0: none; turns whose median counts */
+	int type, redop;    /* index into the table, PERF_ALL */
+	int root;	    /* PERF_ALL */
 	int timeout_s;
 	int fault, fault_rank, fault_iter;
 	int tokens, hidden, experts, topk;
@@ -92,6 +97,7 @@ struct perf_options {
 	bool explain; /* print what is taken, and leave */
 	bool spoil;   /* one bit before each check: it must be found */
 	double least_busbw;
+	uint64_t seed; /* of inputs */
 };
 
 /* Times of single operations, logarithmic: within 1/PERF_SUB of the truth. Filled by a loop of its own. */
@@ -108,7 +114,8 @@ struct perf_side { /* out of place, or in place */
 	bool measured;
 	double us, algbw, busbw;
 	double p50_us, p99_us, min_us, max_us;
-	int64_t wrong; /* -1: not checked */
+	double nccl_us; /* 0: not measured */
+	int64_t wrong;	/* -1: not checked */
 };
 
 struct perf_fault { /* us from the stroke; 0: none in this row */
@@ -135,10 +142,11 @@ struct perf_ep_row {
 struct perf_job {
 	struct perf_options opt;
 	struct covey_group *group;
-	int rank, size;		/* own; of the group when it was joined */
-	struct covey_mask mask; /* who took part in the last operation */
-	char *send, *recv;	/* inside guarded buffers */
-	size_t room;		/* bytes of each, without guards */
+	int rank, size;		    /* own; of the group when it was joined */
+	struct covey_mask mask;	    /* who took part in the last operation */
+	char *send, *recv;	    /* inside guarded buffers */
+	size_t room;		    /* bytes of each, without guards */
+	struct perf_device *device; /* NULL: host memory */
 	struct perf_hist *hist;
 	struct perf_row *rows;
 	int row_count;
@@ -187,6 +195,26 @@ void perf_fold(const struct perf_type *type, const struct perf_redop *op, const 
 /* measure.c */
 int perf_measure(struct perf_job *job, struct perf_row *row);
 void perf_set_up(struct perf_job *job, const struct perf_row *row, bool in_place, struct perf_call *call);
+
+int perf_combined(struct perf_job *job, double *us); /* over the ranks, as -a says */
+
+/* device.c: 0 or COVEY_ERR_*, after a message */
+int perf_device_open(struct perf_job *job);
+int perf_device_buffers(struct perf_job *job, const char *send, const char *recv, size_t bytes);
+void perf_device_close(struct perf_job *job);
+void perf_device_call(const struct perf_job *job, const struct perf_call *call, struct perf_call *out);
+int perf_device_copy(struct perf_job *job, bool back);
+int perf_device_wait(struct perf_job *job);
+int perf_device_once(struct perf_job *job, const struct perf_call *call); /* on what was copied there */
+int perf_device_measure(struct perf_job *job, const struct perf_call *call, struct perf_side *side);
+
+/* nccl.c */
+struct perf_nccl;
+int perf_nccl_open(struct perf_job *job, size_t bytes, struct perf_nccl **out); /* NULL: there is none */
+void perf_nccl_close(struct perf_nccl *n);
+bool perf_nccl_has(const struct perf_nccl *n, const struct perf_op *op, const struct perf_call *call);
+int perf_nccl_run(const struct perf_nccl *n, const struct perf_op *op, const struct perf_call *call,
+		  const char *const ours[2], size_t bytes);
 
 /* hist.c */
 void perf_hist_clear(struct perf_hist *hist);

@@ -4,7 +4,6 @@
  * parks, resumes, claims lanes and obeys verdicts as lane.cuh does, so that what collectives/device.c decides in a view
  * change is tested where no device is. Chunks are memfds; "device memory" is what fake_alloc() gives.
  */
-#include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,44 +11,13 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "covey.h"
-#include "gpu.h"
-
-#define EXPORT __attribute__((visibility("default")))
-#define ARENA ((size_t)64 << 20)
-#define PLACES (CVY_GPU_RANKS * CVY_GPU_GENERATIONS)
-
-struct launch {
-	struct launch *next;
-	struct cvy_gpu_call call;
-};
-
-struct cvy_gpu {
-	struct cvy_gpu_control control;
-	struct cvy_gpu_mailbox mailbox;
-	uint8_t *in[PLACES], *out[PLACES];
-	uint8_t *saved;
-	pthread_t thread;
-	pthread_mutex_t lock;
-	pthread_cond_t changed;
-	struct launch *first, **last;
-	int busy, closing;
-};
-
-struct run { /* as struct cvy_lane_run */
-	struct cvy_gpu *gpu;
-	const struct cvy_gpu_call *call;
-	struct cvy_gpu_lane lane;
-	int index, again, complete, touched;
-	uint32_t gone;
-	unsigned open;
-};
+#include "fake.h"
 
 static uint8_t *arena;
 static size_t used;
-static struct cvy_gpu *the_gpu;
-EXPORT void *fake_alloc(size_t bytes);
-EXPORT void fake_wait(void);
+struct cvy_gpu *fake_gpu;
+struct cvy_gpu_graph *fake_graph;
+int fake_poisoned;
 
 EXPORT void *fake_alloc(size_t bytes)
 {
@@ -62,298 +30,9 @@ EXPORT void *fake_alloc(size_t bytes)
 	return arena != MAP_FAILED && used <= ARENA ? arena + at : NULL;
 }
 
-/* ---- the kernel ---- */
-
-static unsigned gate(struct cvy_gpu *g)
+size_t fake_room(void)
 {
-	return (unsigned)(__atomic_load_n(&g->control.entered, __ATOMIC_SEQ_CST) >> CVY_GPU_GATE_SHIFT);
-}
-
-static int has(uint32_t mask, int r)
-{
-	return mask >> r & 1;
-}
-
-static size_t place(int rank, uint64_t generations)
-{
-	return (size_t)rank * CVY_GPU_GENERATIONS + (generations >> (2 * rank) & 3);
-}
-
-static uint64_t tile_words(const struct cvy_gpu_call *c)
-{
-	return (uint64_t)c->rows * (uint64_t)c->threads;
-}
-
-static uint64_t word_get(const uint8_t *buf, uint64_t word, uint64_t bytes)
-{
-	uint64_t v = 0, at = word * 8;
-
-	if (at < bytes)
-		memcpy(&v, buf + at, bytes - at < 8 ? bytes - at : 8);
-	return v;
-}
-
-static void word_put(uint8_t *buf, uint64_t word, uint64_t bytes, uint64_t v)
-{
-	uint64_t at = word * 8;
-
-	if (at < bytes)
-		memcpy(buf + at, &v, bytes - at < 8 ? bytes - at : 8);
-}
-
-static void push(uint8_t *slot, uint64_t u, uint64_t v, uint64_t tag)
-{
-	uint64_t *packet = (uint64_t *)(slot + u * CVY_GPU_PACKET);
-
-	packet[0] = v;
-	__atomic_store_n(&packet[1], tag, __ATOMIC_RELEASE);
-}
-
-/* 1: the gate closed before the packet was here. */
-static int take(struct run *r, const uint8_t *slot, uint64_t u, uint64_t tag, uint64_t *v)
-{
-	const uint64_t *packet = (const uint64_t *)(slot + u * CVY_GPU_PACKET);
-
-	while (__atomic_load_n(&packet[1], __ATOMIC_ACQUIRE) != tag) {
-		if (gate(r->gpu) != r->open)
-			return 1;
-		sched_yield();
-	}
-	*v = packet[0];
-	return 0;
-}
-
-static uint64_t add(uint64_t a, uint64_t b)
-{
-	return (uint64_t)((uint32_t)(a >> 32) + (uint32_t)(b >> 32)) << 32 | (uint32_t)((uint32_t)a + (uint32_t)b);
-}
-
-static const uint8_t *source(const struct run *r, int to)
-{
-	const struct cvy_gpu_call *c = r->call;
-
-	return c->send + (c->kind == CVY_GPU_ALLTOALL && to < c->size ? (size_t)to * c->bytes : 0);
-}
-
-static uint64_t own_word(const struct run *r, size_t slot, uint64_t u, const uint8_t *from, uint64_t word)
-{
-	const struct cvy_gpu_call *c = r->call;
-
-	if (c->in_place && (r->complete || (r->again && c->steps == 1)))
-		return *(const uint64_t *)(r->gpu->saved + slot + u * CVY_GPU_PACKET);
-	return word_get(from, word, c->bytes);
-}
-
-static void push_word(struct run *r, size_t slot, uint64_t u, uint64_t word, uint64_t tag)
-{
-	const struct cvy_gpu_call *c = r->call;
-
-	for (int p = 0; p < CVY_GPU_RANKS; p++) {
-		uint64_t v = own_word(r, slot, u, source(r, p), word);
-
-		if (!has(r->lane.mask, p))
-			continue;
-		if (p == c->rank && c->in_place)
-			*(uint64_t *)(r->gpu->saved + slot + u * CVY_GPU_PACKET) = v;
-		if (p != c->rank)
-			push(r->gpu->out[place(p, r->lane.out)] + slot, u, v, tag);
-	}
-}
-
-static int take_word(struct run *r, size_t slot, uint64_t u, uint64_t word, uint64_t tag)
-{
-	const struct cvy_gpu_call *c = r->call;
-	uint32_t lost = r->complete && cvy_gpu_is_private(c->kind) ? r->gone : 0;
-	uint64_t sum = 0, v;
-
-	for (int p = 0; p < CVY_GPU_RANKS; p++) {
-		int here = has(r->lane.mask & ~lost, p);
-
-		if (!here && (c->kind == CVY_GPU_ALLREDUCE || p >= c->size))
-			continue;
-		v = 0;
-		if (here && p == c->rank)
-			v = own_word(r, slot, u, source(r, p), word);
-		else if (here && take(r, r->gpu->in[place(p, r->lane.in)] + slot, u, tag, &v))
-			return 1;
-		if (c->kind == CVY_GPU_ALLREDUCE)
-			sum = add(sum, v);
-		else if (c->kind != CVY_GPU_BARRIER && p < c->size)
-			word_put(c->recv + (size_t)p * c->bytes, word, c->bytes, v);
-	}
-	if (c->kind == CVY_GPU_ALLREDUCE)
-		word_put(c->recv, word, c->bytes, sum);
-	return 0;
-}
-
-/* A lane's steps; 1: stopped. A barrier is one word that nobody keeps. */
-static int body(struct run *r)
-{
-	const struct cvy_gpu_call *c = r->call;
-	uint64_t words = c->kind == CVY_GPU_BARRIER ? 1 : (c->bytes + 7) / 8, tile = tile_words(c);
-
-	for (int step = r->complete ? c->steps - 1 : 0; step < c->steps; step++) {
-		uint32_t count = r->lane.count + 1 + (uint32_t)step;
-		uint64_t base = ((uint64_t)step * (uint64_t)c->lanes + (uint64_t)r->index) * tile;
-		size_t slot = cvy_gpu_slot_at(0, r->index, count);
-		uint64_t tag = CVY_GPU_TAG(r->lane.epoch, count);
-
-		for (uint64_t u = 0; u < tile && base + u < words && !r->complete; u++)
-			push_word(r, slot, u, base + u, tag);
-		for (uint64_t u = 0; u < tile && base + u < words; u++)
-			if (take_word(r, slot, u, base + u, tag))
-				return 1;
-	}
-	return 0;
-}
-
-static void lane_done(struct run *r, uint64_t op)
-{
-	struct cvy_gpu_control *control = &r->gpu->control;
-	uint32_t missing = r->complete && cvy_gpu_is_private(r->call->kind) ? r->gone & r->lane.mask : 0;
-
-	control->past[r->index] = (struct cvy_gpu_past){ CVY_GPU_DONE(op, r->lane.epoch),
-							 (uint64_t)(uint32_t)(op + 1) << 32 | r->lane.count };
-	control->lane[r->index].count = r->lane.count + (uint32_t)r->call->steps;
-	if (!r->index || missing)
-		control->status = (struct cvy_gpu_status){ r->lane.failed == (uint32_t)op + 1 ? COVEY_ERR_LOST : 0,
-							   r->lane.epoch, op, r->lane.mask, missing };
-}
-
-static void say_parked(struct run *r, uint64_t op)
-{
-	const struct cvy_gpu_call *c = r->call;
-	struct cvy_gpu_parked *p = &r->gpu->control.parked;
-
-	p->op = op;
-	p->lanes = (uint32_t)c->lanes;
-	p->steps = (uint32_t)c->steps;
-	p->rounds = 1;
-	p->slot_bytes = (uint32_t)(c->rows * c->threads * CVY_GPU_PACKET);
-	p->private_parts = (uint32_t)cvy_gpu_is_private(c->kind);
-	if (c->in_place && c->steps > 1 && r->touched)
-		p->spoiled = (uint32_t)op + 1;
-}
-
-static int park(struct run *r, uint64_t op)
-{
-	struct cvy_gpu_control *control = &r->gpu->control;
-	const struct cvy_gpu_call *c = r->call;
-	uint64_t quanta = CVY_GPU_QUANTA / (uint64_t)c->lanes;
-
-	say_parked(r, op);
-	__atomic_fetch_add(&control->stopped, quanta, __ATOMIC_SEQ_CST);
-	while ((gate(r->gpu) & 1) && !__atomic_load_n(&control->verdict.ended, __ATOMIC_ACQUIRE))
-		sched_yield();
-	__atomic_fetch_sub(&control->stopped, quanta, __ATOMIC_SEQ_CST);
-	return control->verdict.ended;
-}
-
-static int claim(struct run *r, int i, int own, uint64_t op, uint32_t epoch)
-{
-	struct cvy_gpu_past *past = &r->gpu->control.past[i];
-	uint64_t want = CVY_GPU_DONE(op, epoch);
-
-	if (past->done == want || (i != own && (uint32_t)past->done != (uint32_t)want))
-		return 0;
-	past->done = want;
-	r->index = i;
-	r->lane = r->gpu->control.lane[i];
-	if (past->counted >> 32 == (uint32_t)(op + 1))
-		r->lane.count = (uint32_t)past->counted;
-	r->again = 1;
-	r->complete = 0;
-	r->open = CVY_GPU_GATE_OPEN(epoch);
-	r->touched = 1;
-	if (r->call->in_place && r->call->steps > 1)
-		say_parked(r, op);
-	return 1;
-}
-
-/* All lanes that are for this one; 1: stopped. */
-static int do_again(struct run *r, int own, uint64_t op)
-{
-	uint32_t epoch = r->gpu->control.verdict.epoch;
-
-	for (int i = 0; i < r->call->lanes; i++) {
-		if (!claim(r, i, own, op, epoch))
-			continue;
-		if (body(r) || gate(r->gpu) != r->open)
-			return 1;
-		lane_done(r, op);
-	}
-	return 0;
-}
-
-static int do_complete(struct run *r, uint64_t op)
-{
-	const struct cvy_gpu_control *control = &r->gpu->control;
-
-	r->lane.in = control->lane[r->index].in;
-	r->complete = 1;
-	r->gone = control->verdict.gone;
-	r->open = CVY_GPU_GATE_OPEN(control->verdict.epoch);
-	if (body(r) || gate(r->gpu) != r->open)
-		return 1;
-	lane_done(r, op);
-	return 0;
-}
-
-static void cta(struct cvy_gpu *g, const struct cvy_gpu_call *c, int index)
-{
-	uint64_t quanta = CVY_GPU_QUANTA / (uint64_t)c->lanes, entered, op;
-	struct run r = { .gpu = g, .call = c, .lane = g->control.lane[index], .index = index };
-	int stopped;
-
-	r.open = CVY_GPU_GATE_OPEN(r.lane.epoch);
-	entered = __atomic_fetch_add(&g->control.entered, quanta, __ATOMIC_SEQ_CST);
-	op = (entered & CVY_GPU_COUNT_MASK) / CVY_GPU_QUANTA;
-	stopped = c->in_place && c->steps > 1 && entered >> CVY_GPU_GATE_SHIFT != r.open;
-	r.touched = !stopped;
-	if (!stopped && c->in_place && c->steps > 1) /* who spoils inputs says so before */
-		say_parked(&r, op);
-	stopped = stopped || body(&r) || entered >> CVY_GPU_GATE_SHIFT != r.open;
-	if (!stopped)
-		lane_done(&r, op);
-	while (stopped) {
-		if (park(&r, op)) {
-			g->control.status.op = op;
-			g->control.status.status = g->control.verdict.ended;
-			break;
-		}
-		stopped = op < g->control.verdict.base ? do_complete(&r, op) : do_again(&r, index, op);
-	}
-	__atomic_fetch_add(&g->control.finished, quanta, __ATOMIC_SEQ_CST);
-}
-
-static void *stream_main(void *arg)
-{
-	struct cvy_gpu *g = arg;
-
-	pthread_mutex_lock(&g->lock);
-	for (;;) {
-		struct launch *l = g->first;
-
-		if (!l && g->closing)
-			break;
-		if (!l) {
-			pthread_cond_wait(&g->changed, &g->lock);
-			continue;
-		}
-		g->first = l->next;
-		if (!g->first)
-			g->last = &g->first;
-		g->busy = 1;
-		pthread_mutex_unlock(&g->lock);
-		for (int i = 0; i < l->call.lanes; i++)
-			cta(g, &l->call, i);
-		free(l);
-		pthread_mutex_lock(&g->lock);
-		g->busy = 0;
-		pthread_cond_broadcast(&g->changed);
-	}
-	pthread_mutex_unlock(&g->lock);
-	return NULL;
+	return ARENA - used;
 }
 
 /* ---- the table ---- */
@@ -396,9 +75,9 @@ static int fake_open(int device, int late_ms, int park_ms, struct cvy_gpu **out,
 	g->last = &g->first;
 	pthread_mutex_init(&g->lock, NULL);
 	pthread_cond_init(&g->changed, NULL);
-	the_gpu = g;
+	fake_gpu = g;
 	*out = g;
-	return pthread_create(&g->thread, NULL, stream_main, g) ? COVEY_ERR_NOMEM : 0;
+	return pthread_create(&g->thread, NULL, fake_main, g) ? COVEY_ERR_NOMEM : 0;
 }
 
 static int fake_chunk(struct cvy_gpu *g, int rank, int generation, int *fd)
@@ -424,6 +103,27 @@ static int fake_detach(struct cvy_gpu *g, int rank, int generation)
 	return fake_unmap(&g->out[rank * CVY_GPU_GENERATIONS + generation]);
 }
 
+/* Registered memory: mapped, and not made use of: the stand-in pushes all. */
+static int fake_window(struct cvy_gpu *g, size_t bytes, void **base, int *fd)
+{
+	*fd = (int)memfd_create("fake-window", MFD_CLOEXEC);
+	if (*fd < 0 || ftruncate(*fd, (off_t)bytes))
+		return COVEY_ERR_IO;
+	g->window = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, *fd, 0);
+	g->window_bytes = bytes;
+	*base = g->window;
+	return g->window == MAP_FAILED ? COVEY_ERR_NOMEM : 0;
+}
+
+static int fake_attach_window(struct cvy_gpu *g, int rank, int generation, int fd)
+{
+	uint8_t *at = mmap(NULL, g->window_bytes, PROT_READ, MAP_SHARED | MAP_NORESERVE, fd, 0);
+
+	(void)rank;
+	(void)generation;
+	return at == MAP_FAILED || munmap(at, g->window_bytes) ? COVEY_ERR_NOMEM : 0;
+}
+
 static int fake_gate(struct cvy_gpu *g, uint8_t value)
 {
 	__atomic_store_n((uint8_t *)&g->control.entered + CVY_GPU_GATE_SHIFT / 8, value, __ATOMIC_SEQ_CST);
@@ -432,6 +132,8 @@ static int fake_gate(struct cvy_gpu *g, uint8_t value)
 
 static int fake_counters(struct cvy_gpu *g, struct cvy_gpu_counters *c, int all)
 {
+	if (fake_poisoned)
+		return COVEY_ERR_IO;
 	c->finished = __atomic_load_n(&g->control.finished, __ATOMIC_SEQ_CST);
 	c->stopped = __atomic_load_n(&g->control.stopped, __ATOMIC_SEQ_CST);
 	c->entered = __atomic_load_n(&g->control.entered, __ATOMIC_SEQ_CST);
@@ -445,15 +147,11 @@ static int fake_counters(struct cvy_gpu *g, struct cvy_gpu_counters *c, int all)
 	return 0;
 }
 
-static int fake_words(struct cvy_gpu *g, const struct cvy_gpu_lane *lanes, const uint64_t *fresh,
+static int fake_words(struct cvy_gpu *g, const struct cvy_gpu_lane *lanes, const struct cvy_gpu_roll *roll,
 		      const struct cvy_gpu_verdict *verdict)
 {
-	if (fresh) {
-		__atomic_store_n(&g->control.entered,
-				 *fresh * CVY_GPU_QUANTA | (uint64_t)CVY_GPU_GATE_CLOSED(0) << CVY_GPU_GATE_SHIFT,
-				 __ATOMIC_SEQ_CST);
-		__atomic_store_n(&g->control.finished, *fresh * CVY_GPU_QUANTA, __ATOMIC_SEQ_CST);
-	}
+	if (roll)
+		g->control.roll = *roll;
 	memcpy(g->control.lane, lanes, sizeof(g->control.lane));
 	g->control.verdict.base = verdict->base;
 	g->control.verdict.gone = verdict->gone;
@@ -484,38 +182,68 @@ static int fake_write(struct cvy_gpu *g, int rank, int generation, size_t at, co
 
 static int fake_is_device(const void *at)
 {
+	const struct cvy_gpu *g = fake_gpu;
+
+	if (g && g->window && (size_t)((const uint8_t *)at - g->window) < g->window_bytes)
+		return 1;
 	return arena && (size_t)((const uint8_t *)at - arena) < ARENA;
 }
 
-static int fake_launch(struct cvy_gpu *g, struct cvy_gpu_call *call, struct CUstream_st *stream)
+static int fake_capturing(struct CUstream_st *stream)
 {
-	struct launch *l = calloc(1, sizeof(*l));
-
 	(void)stream;
-	if (!l)
-		return COVEY_ERR_NOMEM;
-	if (call->kind != CVY_GPU_ALLREDUCE && call->kind != CVY_GPU_ALLREDUCE_TWO_SHOT &&
-	    call->kind != CVY_GPU_ALLGATHER && call->kind != CVY_GPU_ALLTOALL && call->kind != CVY_GPU_BARRIER) {
-		free(l);
-		return COVEY_ERR_UNSUPPORTED;
+	return fake_graph != NULL;
+}
+
+/* Onto the one stream that there is, or into the graph that is captured. */
+void fake_queue(struct cvy_gpu *g, struct launch *l)
+{
+	if (fake_graph) {
+		*fake_graph->last = l;
+		fake_graph->last = &l->next;
+		return;
 	}
-	l->call = *call;
-	if (call->kind == CVY_GPU_ALLREDUCE_TWO_SHOT)
-		l->call.kind = CVY_GPU_ALLREDUCE;
-	l->call.packet = CVY_GPU_PAIR;
-	l->call.threads = 64;
-	l->call.rows = 1;
-	l->call.lanes = 4;
-	l->call.steps = cvy_gpu_steps(&l->call, (call->bytes + 7) / 8);
 	pthread_mutex_lock(&g->lock);
 	*g->last = l;
 	g->last = &l->next;
 	pthread_cond_broadcast(&g->changed);
 	pthread_mutex_unlock(&g->lock);
+}
+
+static int reduces(const struct cvy_gpu_call *c)
+{
+	return c->kind == CVY_GPU_ALLREDUCE || c->kind == CVY_GPU_ALLREDUCE_TWO_SHOT || c->kind == CVY_GPU_REDUCE ||
+	       c->kind == CVY_GPU_REDUCE_SCATTER;
+}
+
+static int fake_launch(struct cvy_gpu *g, struct cvy_gpu_call *call, struct CUstream_st *stream)
+{
+	struct launch *l = fake_poisoned ? NULL : calloc(1, sizeof(*l));
+
+	(void)stream;
+	if (!l)
+		return fake_poisoned ? COVEY_ERR_IO : COVEY_ERR_NOMEM;
+	if (reduces(call) &&
+	    (call->redop != COVEY_SUM || (call->dtype != COVEY_INT32 && call->dtype != COVEY_FLOAT32))) {
+		free(l);
+		return COVEY_ERR_UNSUPPORTED;
+	}
+	if (cvy_gpu_is_uneven(call->kind))
+		l->uneven = *(const struct cvy_gpu_uneven *)call;
+	else
+		l->call = *call;
+	if (call->kind == CVY_GPU_ALLREDUCE_TWO_SHOT)
+		l->call.kind = CVY_GPU_ALLREDUCE;
+	l->call.packet = CVY_GPU_PAIR;
+	l->call.threads = 64;
+	l->call.rows = 1;
+	l->call.lanes = call->kind == CVY_GPU_ADMIT ? 1 : 4;
+	l->call.steps = cvy_gpu_steps(&l->call, (call->bytes + 7) / 8);
+	fake_queue(g, l);
 	return 0;
 }
 
-static int fake_synchronise(struct cvy_gpu *g)
+int fake_synchronise(struct cvy_gpu *g)
 {
 	pthread_mutex_lock(&g->lock);
 	while (g->first || g->busy)
@@ -526,7 +254,7 @@ static int fake_synchronise(struct cvy_gpu *g)
 
 EXPORT void fake_wait(void)
 {
-	fake_synchronise(the_gpu);
+	fake_synchronise(fake_gpu);
 }
 
 static void fake_close(struct cvy_gpu *g)
@@ -580,6 +308,8 @@ const struct cvy_gpu_ops cvy_gpu_ops = {
 	.chunk = fake_chunk,
 	.unchunk = fake_unchunk,
 	.attach = fake_attach,
+	.window = fake_window,
+	.attach_window = fake_attach_window,
 	.detach = fake_detach,
 	.gate = fake_gate,
 	.counters = fake_counters,
@@ -588,6 +318,7 @@ const struct cvy_gpu_ops cvy_gpu_ops = {
 	.write = fake_write,
 	.mailbox = fake_mailbox,
 	.is_device = fake_is_device,
+	.capturing = fake_capturing,
 	.launch = fake_launch,
 	.synchronise = fake_synchronise,
 	.status = fake_status,

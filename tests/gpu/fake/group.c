@@ -3,6 +3,9 @@
  * A group on devices that are none (fake.c), under ep-run: every step is a safe point and collectives on "device" memory,
  * each checked against the mask of its outcome, and outcomes compared among all. `--kill RANK@STEP`: that rank dies at a
  * random moment of that step; with --restart on-failure its replacement comes in, and all go on for `--steps` whole steps.
+ * `--again RANK`: the first time that the group is whole again, that rank dies while its device takes the newcomer in.
+ * `--async 1`: safe points wait for no device, and while one is passed the sums of the step before are still under
+ * way: each says by its bits who contributed, alike on all ranks, and with whom the safe point let in from the first on.
  */
 #include <covey.h>
 #include <dlfcn.h>
@@ -15,14 +18,15 @@
 
 #define COUNT 1500 /* of a block: two steps of four lanes */
 #define RANKS 8
+#define AHEAD 12 /* sums under way, before a safe point and after it */
 
 static struct covey_group *group;
-static int rank, size, replacement, kill_rank = -1, failures;
+static int rank, size, replacement, kill_rank = -1, again_rank = -1, failures;
 static long kill_step = -1, steps = 30;
 static struct {
-	long step, whole; /* what joiners get: all end at the same step */
+	long step, whole, again; /* what joiners get: all end at the same step */
 } state;
-static int *send, *recv;
+static int *send, *recv, *bit, *ahead, async;
 static unsigned long checks, lost, cut;
 static void *(*fake_alloc)(size_t);
 static void (*fake_wait)(void);
@@ -122,28 +126,132 @@ static void blocks(int all)
 	}
 }
 
+/* What @from has for @to (of allgatherv: for everybody, 0): none, or up to three steps of four lanes. */
+static size_t share(int from, int to)
+{
+	return (size_t)((from * 3 + to * 5 + (int)state.step) % 4) * (COUNT / 3);
+}
+
+static void uneven(int all)
+{
+	const char *what = all ? "alltoallv" : "allgatherv";
+	size_t out[RANKS], in[RANKS], at[RANKS];
+	struct covey_device_outcome o;
+
+	for (int r = 0; r < size; r++) {
+		out[r] = share(rank, all ? r : 0);
+		in[r] = share(r, all ? rank : 0);
+		at[r] = (size_t)r * COUNT;
+	}
+	fill((size_t)size * COUNT);
+	must(all ? covey_alltoallv(send, out, at, recv, in, at, COVEY_INT32, group, NULL, NULL)
+		 : covey_allgatherv(send, out[0], recv, in, at, COVEY_INT32, group, NULL, NULL),
+	     what);
+	o = outcome(what);
+	checks++;
+	for (size_t i = 0; i < (size_t)size * COUNT; i++) {
+		int r = (int)(i / COUNT), here = (o.mask & ~o.missing) >> r & 1;
+		size_t from = all ? (size_t)rank * COUNT + i % COUNT : i % COUNT;
+
+		check(what, i, recv[i], i % COUNT >= in[r] ? (int)0xc5c5c5c5 : here ? number(r, from) : 0, o.mask);
+	}
+}
+
+/* What devices do not do is said, and nothing is done on the host instead. */
+static void refused(void)
+{
+	size_t none[RANKS] = { 0 };
+	struct covey_work *work;
+
+	if (covey_send(send, 1, COVEY_INT32, (rank + 1) % size, 0, group, NULL, NULL) == COVEY_ERR_UNSUPPORTED &&
+	    covey_allreduce_start(send, recv, 1, COVEY_INT32, COVEY_SUM, group, NULL, &work) == COVEY_ERR_UNSUPPORTED &&
+	    covey_allgatherv_start(send, 0, recv, none, none, COVEY_INT32, group, NULL, &work) ==
+		    COVEY_ERR_UNSUPPORTED &&
+	    covey_alltoallv(send, none, none, send, none, none, COVEY_INT32, group, NULL, NULL) ==
+		    COVEY_ERR_UNSUPPORTED)
+		return;
+	fprintf(stderr, "rank %d: what devices cannot do was not refused\n", rank);
+	failures++;
+}
+
+/* Launched and not waited for: half 0 before a safe point, half 1 after it. */
+static void launch_ahead(int half)
+{
+	bit[0] = 1 << rank;
+	for (int i = half * AHEAD; i < (half + 1) * AHEAD; i++) {
+		ahead[i] = 0;
+		must(covey_allreduce(bit, &ahead[i], 1, COVEY_INT32, COVEY_SUM, group, NULL, NULL), "a sum ahead");
+	}
+}
+
+/* Contributors of sum @i, where the safe point before said @let_in: nobody else, nobody who left, and all who are left. */
+static void check_sum(int i, uint32_t let_in, uint32_t left)
+{
+	uint32_t got = (uint32_t)ahead[i], before = i % AHEAD ? (uint32_t)ahead[i - 1] : let_in;
+
+	checks++;
+	if ((!(got & ~before) && (got & left & let_in) == (left & let_in)) || failures++ > 5)
+		return;
+	fprintf(stderr, "rank %d, step %ld, sum %d: contributors %x, before %x, let in %x, left %x\n", rank, state.step,
+		i, got, before, let_in, left);
+}
+
+/* When the device has passed them all. A newcomer has the second half alone. */
+static void check_ahead(uint32_t before, uint32_t after)
+{
+	struct covey_device_outcome o;
+	struct covey_result result;
+	int all[RANKS * 2 * AHEAD], own[2 * AHEAD];
+
+	must(covey_device_outcome(group, &o), "outcome");
+	memset(all, 0, sizeof(all));
+	memcpy(own, ahead, sizeof(own));
+	if (covey_allgather(ahead, all, 2 * AHEAD, COVEY_INT32, group, NULL, &result) != COVEY_ERR_INVAL) {
+		fprintf(stderr, "rank %d: one buffer on the device and one on the host were taken\n", rank);
+		failures++;
+	}
+	must(covey_allgather(own, all, 2 * AHEAD, COVEY_INT32, group, NULL, &result), "allgather of sums");
+	for (int i = before ? 0 : AHEAD; i < 2 * AHEAD; i++) {
+		/* Who has the first half's place may be another process by now. */
+		check_sum(i, i < AHEAD ? before : after, i < AHEAD ? 1u << rank : (uint32_t)o.mask);
+		for (int r = 0; r < size; r++)
+			if (all[r * 2 * AHEAD + i] && all[r * 2 * AHEAD + i] != ahead[i] && failures++ < 5)
+				fprintf(stderr, "rank %d, step %ld, sum %d: of %x here, of %x on rank %d\n", rank,
+					state.step, i, (unsigned)ahead[i], (unsigned)all[r * 2 * AHEAD + i], r);
+	}
+}
+
 static void *die(void *arg)
 {
 	unsigned seed = (unsigned)getpid();
 
-	(void)arg;
-	usleep((unsigned)rand_r(&seed) % 3000);
+	usleep((unsigned)rand_r(&seed) % *(unsigned *)arg);
 	raise(SIGKILL);
 	return NULL;
 }
 
-static void one_step(void)
+static void die_within(unsigned us)
 {
+	static unsigned within;
 	pthread_t thread;
 
+	within = us;
+	pthread_create(&thread, NULL, die, &within);
+}
+
+static void one_step(void)
+{
 	if (rank == kill_rank && state.step == kill_step && !replacement)
-		pthread_create(&thread, NULL, die, NULL);
+		die_within(3000);
 	for (int i = 0; i < (state.step == kill_step ? 20 : 1); i++) {
+		for (int k = 0; k < (kill_rank % 2 ? 4 : 2); k++) /* a victim with an odd number dies in these */
+			uneven((i + k) % 2);
 		allreduce(0);
 		allreduce(1);
 		blocks(0);
 		blocks(1);
 	}
+	refused();
 }
 
 static void start(const char *program)
@@ -163,19 +271,26 @@ static void start(const char *program)
 	replacement = create && create[0] == 'n';
 	send = fake_alloc((size_t)RANKS * COUNT * sizeof(int));
 	recv = fake_alloc((size_t)RANKS * COUNT * sizeof(int));
+	bit = fake_alloc(sizeof(int));
+	ahead = fake_alloc(2 * AHEAD * sizeof(int));
 	setenv("COVEY_DEVICE", "local", 1);
 	must(covey_join(NULL, &group), "join");
 }
 
 int main(int argc, char **argv)
 {
-	const char *world = getenv("WORLD_SIZE");
+	int whole = atoi(getenv("WORLD_SIZE") ? getenv("WORLD_SIZE") : "1");
 	struct covey_result result;
 	struct covey_view view;
+	uint32_t before = 0; /* contributors by the safe point before, 0: this rank was not there */
 
 	for (int i = 1; i + 1 < argc; i += 2) {
 		if (!strcmp(argv[i], "--kill"))
 			sscanf(argv[i + 1], "%d@%ld", &kill_rank, &kill_step);
+		else if (!strcmp(argv[i], "--async"))
+			async = atoi(argv[i + 1]);
+		else if (!strcmp(argv[i], "--again"))
+			again_rank = atoi(argv[i + 1]);
 		else if (!strcmp(argv[i], "--steps"))
 			steps = atol(argv[i + 1]);
 	}
@@ -183,16 +298,24 @@ int main(int argc, char **argv)
 	covey_view(group, &view);
 	rank = view.rank;
 	for (;; state.step++) {
-		must(covey_admit(group, &state, sizeof(state), &result), "admit");
+		must(async ? covey_admit_async(group, &state, sizeof(state), NULL, &result)
+			   : covey_admit(group, &state, sizeof(state), &result),
+		     "admit");
 		size = result.size;
+		if (covey_mask_count(&result.mask) == whole && result.epoch > 1 && !state.again++ && rank == again_rank)
+			die_within(400);
+		launch_ahead(1);
 		one_step();
-		state.whole += covey_mask_count(&result.mask) == atol(world ? world : "1") &&
-			       (kill_rank < 0 || result.epoch > 1);
+		check_ahead(before, (uint32_t)result.mask.word[0]);
+		before = (uint32_t)result.mask.word[0];
+		launch_ahead(0);
+		state.whole += covey_mask_count(&result.mask) == whole && (kill_rank < 0 || result.epoch > 1);
 		if (failures || state.whole >= steps)
 			break;
 	}
 	printf("rank %d: %lu checks, %d failed, %lu lost, %lu without a part, epoch %u\n", rank, checks, failures, lost,
 	       cut, result.epoch);
+	fake_wait();
 	covey_leave(group, 0);
 	covey_close(group);
 	return failures != 0;

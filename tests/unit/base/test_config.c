@@ -177,6 +177,7 @@ START_TEST(config_refuses_what_is_wrong_and_says_what_is_right)
 		{ "redis://h?slot_bytes=5000", "it must be a multiple of 4096" },
 		{ "redis://h?slot_bytes=4Q", "slot_bytes \"4Q\"" },
 		{ "redis://h?window_bytes=64K", "it must be at least" },
+		{ "redis://h?device_window_bytes=3M", "a multiple of 2M" },
 		{ "redis://h?window_bytes=4096G", "it must be at most" },
 		{ "redis://h?hang_ms=0", "or -1 (never)" },
 		{ "redis://h?hang_ms=12", "at least twice heartbeat_ms" },

@@ -4,11 +4,14 @@
  * random and hostile routings, missing ranks, bytes that no honest peer would write. No engine takes part.
  */
 #include <check.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "ep.h"
+#include "ep_quant.h"
 #include "mask.h"
+#include "reduce.h"
 
 /* The job's reference is its own translation unit there and part of this one here: tools see covey.h alone. */
 #include "../../../tools/moe/reference.c"
@@ -111,7 +114,12 @@ static struct covey_dispatch_args dispatch_args(struct rank *k)
 					     k->count,
 					     k->src_info,
 					     k->range,
-					     0 };
+					     0,
+					     NULL,
+					     NULL,
+					     NULL,
+					     NULL,
+					     NULL };
 }
 
 static void dispatch(const unsigned char *here)
@@ -199,7 +207,10 @@ static void combine(const unsigned char *here, int renormalise)
 								k->experts,
 								k->weights,
 								k->out,
-								0 };
+								0,
+								NULL,
+								NULL,
+								NULL };
 		for (int s = 0; s < RANKS; s++)
 			next = cvy_ep_combine_write(&k->ep, &k->call->combine, s, next, k->combine);
 		slot[r] = here[r] ? k->combine : NULL;
@@ -347,6 +358,58 @@ START_TEST(sizes_are_by_max_ranks_and_owners_by_blocks)
 }
 END_TEST
 
+/* Every code comes back as itself; what lies between two becomes the nearer, halfway the even one. */
+START_TEST(all_codes_of_e4m3_and_what_lies_between)
+{
+	for (int c = 0; c < 256; c++) {
+		float v = cvy_e4m3_f32((uint8_t)c), next = cvy_e4m3_f32((uint8_t)(c + 1)), half;
+		int sign = c & 0x80, even = c & 1 ? c + 1 : c;
+
+		if ((c & 0x7f) == 0x7f) {
+			ck_assert_int_eq(v != v, 1);
+			continue;
+		}
+		ck_assert_int_eq(cvy_f32_e4m3(v), c);
+		if ((c & 0x7f) == 0x7e) {
+			ck_assert_float_eq(v, sign ? -448 : 448);
+			ck_assert_int_eq(cvy_f32_e4m3(v * 1.05f), c);
+			ck_assert_int_eq(cvy_f32_e4m3(v * 1e30f), c);
+			continue;
+		}
+		half = v + (next - v) / 2; /* exact */
+		ck_assert_int_eq(cvy_f32_e4m3(half), even);
+		ck_assert_int_eq(cvy_f32_e4m3(nextafterf(half, v)), c);
+		ck_assert_int_eq(cvy_f32_e4m3(nextafterf(half, next)), c + 1);
+	}
+	ck_assert_int_eq(cvy_f32_e4m3(nanf("")), 0x7f);
+	ck_assert_int_eq(cvy_f32_e4m3(INFINITY), 0x7e);
+	ck_assert_int_eq(cvy_f32_e4m3(1e-30f), 0);
+}
+END_TEST
+
+START_TEST(rows_of_e4m3_have_a_scale_for_each_group)
+{
+	enum { N = 300 }; /* the last group has 44 */
+	uint16_t row[N];
+	uint8_t codes[N];
+	float scales[3 * 2];
+
+	for (int i = 0; i < N; i++)
+		row[i] = cvy_f32_bf16((float)((i % 128) - 64) * (i < 128 ? 1 : 0.01f));
+	for (int i = 256; i < N; i++)
+		row[i] = 0;
+	cvy_ep_quantise(row, N, codes, scales, 2);
+	ck_assert_float_eq(scales[0], 64 / 448.0f);
+	ck_assert_float_eq(scales[4], 1e-4f / 448.0f); /* zeros have one too */
+	ck_assert_int_eq(codes[0], 0xfe);
+	for (int i = 0; i < N; i++) {
+		float v = cvy_bf16_f32(row[i]), got = cvy_e4m3_f32(codes[i]) * scales[i / 128 * 2];
+
+		ck_assert_float_le(fabsf(got - v), fabsf(v) / 16 + scales[i / 128 * 2] / 512);
+	}
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("collectives/ep_layout");
@@ -354,6 +417,8 @@ int main(void)
 	SRunner *runner = srunner_create(suite);
 	int failed;
 
+	tcase_add_test(tc, all_codes_of_e4m3_and_what_lies_between);
+	tcase_add_test(tc, rows_of_e4m3_have_a_scale_for_each_group);
 	tcase_add_test(tc, sizes_are_by_max_ranks_and_owners_by_blocks);
 	tcase_add_loop_test(tc, all_ranks_get_what_the_reference_gives, 0, 60);
 	tcase_add_loop_test(tc, missing_owners_are_left_out_of_the_sum, 0, 60);

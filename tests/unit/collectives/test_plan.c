@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The table of algorithms: what COVEY_ALGO may say, what is taken where, that each algorithm gives the same bits over
- * hosts of all shapes, and that ranks which were asked for different ones find out when they join.
+ * hosts of all shapes, and that ranks which were asked for different ones find out when they join. And that the table of
+ * forms on device memory is what launches take.
  *
  * labels: redis
  */
@@ -11,9 +12,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "device_explain.h"
 #include "distance.h"
 #include "handle.h"
 #include "plan.h"
+#include "shape.h"
 
 #define N(array) (int)(sizeof(array) / sizeof((array)[0]))
 
@@ -419,6 +422,121 @@ START_TEST(bad_text_fails_the_join)
 }
 END_TEST
 
+/* ---- device memory ---- */
+
+struct form {
+	char from[24], to[24], shots[8], lanes[24], step[24], buffers[16];
+	int packet, threads, rows;
+};
+
+static uint64_t bytes_of(const char *text)
+{
+	static const char units[] = "KMG";
+	char *end;
+	uint64_t n = strtoull(text, &end, 10);
+
+	return *text == '-' ? UINT64_MAX : *end ? n << (10 * (strchr(units, *end) - units + 1)) : n;
+}
+
+/* Does the row say what a launch of @bytes takes? */
+static void check_form(const struct form *f, int kind, int in_place, uint64_t bytes)
+{
+	struct cvy_gpu_call c = { .kind = kind, .in_place = in_place, .bytes = bytes };
+	uint64_t step = bytes_of(f->step);
+	int lanes = 1, least = atoi(f->lanes), most = strchr(f->lanes, '-') ? atoi(strchr(f->lanes, '-') + 1) : least;
+
+	cvy_gpu_shape(&c);
+	while (lanes < CVY_GPU_LANES && (uint64_t)lanes * step < (bytes + 7) / 8 * 8)
+		lanes *= 2;
+	ck_assert_int_eq(c.packet == CVY_GPU_PAIR ? 16 : 128, f->packet);
+	ck_assert_int_eq(c.kind == CVY_GPU_ALLREDUCE_TWO_SHOT, !strcmp(f->shots, "two"));
+	ck_assert_int_eq(c.threads, f->threads);
+	ck_assert_int_eq(c.rows, f->rows);
+	ck_assert_msg(c.lanes == lanes && lanes >= least && lanes <= most, "%llu bytes: %d lanes, %d by the step, %s",
+		      (unsigned long long)bytes, c.lanes, lanes, f->lanes);
+	if (bytes % CVY_GPU_PACKET == 0)
+		ck_assert_int_eq(c.pulls, !strcmp(f->buffers, "registered"));
+}
+
+/* All sizes near the ends of the row, and many in between. */
+static int check_row(const struct form *f, int kind, int in_place)
+{
+	uint64_t from = bytes_of(f->from), to = bytes_of(f->to), seed = from + 1;
+	int n = 0;
+
+	if (to == UINT64_MAX)
+		to = from + ((uint64_t)8 << 30);
+	for (uint64_t i = 0; i < 4096 && from + i <= to; i++, n += 2) {
+		check_form(f, kind, in_place, from + i);
+		check_form(f, kind, in_place, to - i);
+	}
+	for (int i = 0; i < 4096; i++, n++) {
+		seed = seed * 6364136223846793005u + 1442695040888963407u;
+		check_form(f, kind, in_place, from + (seed >> 11) % (to - from + 1));
+	}
+	return n;
+}
+
+static const struct {
+	const char *name;
+	int kind, in_place;
+} on_device[] = {
+	{ "allreduce", CVY_GPU_ALLREDUCE, 0 }, { "allreduce in place", CVY_GPU_ALLREDUCE, 1 },
+	{ "allgather", CVY_GPU_ALLGATHER, 0 }, { "reduce_scatter", CVY_GPU_REDUCE_SCATTER, 0 },
+	{ "alltoall", CVY_GPU_ALLTOALL, 0 },   { "broadcast", CVY_GPU_BROADCAST, 0 },
+	{ "reduce", CVY_GPU_REDUCE, 0 },       { "gather", CVY_GPU_GATHER, 0 },
+	{ "scatter", CVY_GPU_SCATTER, 0 },     { "barrier", CVY_GPU_BARRIER, 0 },
+};
+
+/* Is @name one of "a, b, c:"? */
+static int lists(const char *line, const char *name)
+{
+	size_t n = strlen(name);
+
+	for (const char *at = line; (at = strstr(at, name)); at++)
+		if ((at == line || at[-1] == ' ') && (at[n] == ',' || at[n] == ':') && (at == line || at[-2] == ','))
+			return 1;
+	return 0;
+}
+
+START_TEST(forms_on_devices_are_those_of_launches)
+{
+	char *text = NULL, line[200];
+	size_t bytes = 0;
+	FILE *to = open_memstream(&text, &bytes), *from;
+	uint64_t next = UINT64_MAX;
+	int here = 0, rows = 0;
+
+	cvy_device_forms(to);
+	fclose(to);
+	from = fmemopen(text, bytes, "r");
+	while (fgets(line, sizeof(line), from)) {
+		struct form f;
+
+		if (line[strlen(line) - 2] == ':') {
+			here = lists(line, on_device[_i].name);
+			next = here ? 0 : next;
+			continue;
+		}
+		if (!here)
+			continue;
+		ck_assert_int_eq(sscanf(line, "%23s %23s %d B %7s %23s %23s %d %d %15s", f.from, f.to, &f.packet,
+					f.shots, f.lanes, f.step, &f.threads, &f.rows, f.buffers),
+				 9);
+		if (on_device[_i].kind == CVY_GPU_BARRIER) /* has no bytes */
+			snprintf(f.to, sizeof(f.to), "0");
+		ck_assert_uint_eq(bytes_of(f.from), next);
+		next = bytes_of(f.to) + (strcmp(f.to, "-") != 0);
+		ck_assert_int_gt(check_row(&f, on_device[_i].kind, on_device[_i].in_place), 4096);
+		rows++;
+	}
+	ck_assert_msg(next == UINT64_MAX || on_device[_i].kind == CVY_GPU_BARRIER, "%s", text);
+	ck_assert_int_ge(rows, on_device[_i].kind == CVY_GPU_BARRIER ? 1 : 6);
+	fclose(from);
+	free(text);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("collectives/plan");
@@ -435,6 +553,7 @@ int main(void)
 	tcase_add_test(tc, ranks_that_want_different_algorithms_do_not_join);
 	tcase_add_loop_test(tc, neighbours_find_how_near_they_are, 1, 4);
 	tcase_add_test(tc, bad_text_fails_the_join);
+	tcase_add_loop_test(tc, forms_on_devices_are_those_of_launches, 0, N(on_device));
 	suite_add_tcase(suite, tc);
 	return harness_main(suite);
 }

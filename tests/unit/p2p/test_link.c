@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Links between two meshes: shared memory, tcp, refusals, fences. */
+#include <arpa/inet.h>
 #include "rig.h"
 
 #include <errno.h>
@@ -325,7 +326,7 @@ START_TEST(another_version_is_named)
 	int fd;
 
 	pair(0, 0, "", "");
-	fd = cvy_address_connect(cvy_mesh_addr(rig.rank[0].mesh), 1, &why);
+	fd = cvy_address_connect(cvy_mesh_addr(rig.rank[0].mesh), 1, "", &why);
 	ck_assert_int_ge(fd, 0);
 	ck_assert_int_eq(send(fd, &head, sizeof(head), 0), sizeof(head));
 	rig_run(&rig, a_version);
@@ -343,6 +344,36 @@ START_TEST(a_dialler_may_come_before_it_is_expected)
 	cvy_mesh_identity(a->mesh, &a->id);
 	cvy_mesh_expect(a->mesh, 1, b->id.inc);
 	rig_run(&rig, rig_both_up);
+}
+END_TEST
+
+static void end_of(int rank, char *text)
+{
+	struct sockaddr_in addr = { 0 };
+	socklen_t len = sizeof(addr);
+
+	ck_assert_int_eq(getpeername(rig.rank[rank].mesh->peer[1 - rank]->control->fd, (struct sockaddr *)&addr, &len),
+			 0);
+	ck_assert_ptr_nonnull(inet_ntop(AF_INET, &addr.sin_addr, text, INET_ADDRSTRLEN));
+}
+
+START_TEST(who_names_an_interface_calls_from_it)
+{
+	struct cvy_config a, b;
+	char end[2][INET_ADDRSTRLEN];
+
+	rig_config(&a, 0, "one");
+	rig_config(&b, 0, "two");
+	a.interface = (char *)(uintptr_t) "127.0.0.2";
+	b.interface = (char *)(uintptr_t) "127.0.0.3";
+	rig_open(&rig, 0, &a);
+	rig_open(&rig, 1, &b);
+	rig_connect(&rig);
+	rig_run(&rig, rig_both_up);
+	end_of(0, end[0]);
+	end_of(1, end[1]);
+	ck_assert_str_eq(end[0], "127.0.0.3");
+	ck_assert_str_eq(end[1], "127.0.0.2");
 }
 END_TEST
 
@@ -444,6 +475,7 @@ int main(void)
 	tcase_add_test(t, differing_sizes_are_refused_by_both);
 	tcase_add_test(t, another_version_is_named);
 	tcase_add_test(t, a_dialler_may_come_before_it_is_expected);
+	tcase_add_test(t, who_names_an_interface_calls_from_it);
 	tcase_add_loop_test(t, a_broken_link_can_be_dialled_again, 0, 2);
 	tcase_add_loop_test(t, a_window_of_another_process_is_read_only_and_outlives_it, 0, 2);
 	suite_add_tcase(s, t);

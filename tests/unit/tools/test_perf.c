@@ -165,6 +165,7 @@ static const struct {
 	{ "reduce", 1, "sum", 0, 1, 1 },	 { "reduce_scatter", 0.75, "sum", 1, 1, 0 },
 	{ "allgatherv", 0.75, "none", 1, 1, 0 }, { "gather", 0.75, "none", 1, 1, 1 },
 	{ "scatter", 0.75, "none", 1, 1, 1 },	 { "sendrecv", 1, "none", 0, 0, 0 },
+	{ "alltoallv", 0.75, "none", 1, 1, 0 },
 };
 
 START_TEST(columns_are_those_of_nccl_tests)
@@ -259,7 +260,11 @@ END_TEST
 static const char *const bad[][4] = {
 	{ "", "an operation is needed", NULL, NULL },
 	{ "nonsense", "no such operation", NULL, NULL },
-	{ "allreduce", "has no meaning here", "-G", "1" },
+	{ "allreduce", "host memory has no graphs", "-G", "1" },
+	{ "allreduce", "for device memory", "-R", "2" },
+	{ "sendrecv", "for host memory alone", "--device", "0" },
+	{ "dispatch", "for host memory alone", "--device", "0" },
+	{ "allreduce", "for host memory alone", "--device=0", "-Fkill:1@1" },
 	{ "allreduce", "has no meaning here", "-t", "2" },
 	{ "allreduce", "has no meaning here", "-z", "1" },
 	{ "allreduce", "bytes are needed", "-b", "8X" },

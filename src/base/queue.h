@@ -1,0 +1,447 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One way for threads of a GPU, or of a host, to write into another rank's memory across a network: post entries to a
+ * queue, ring, test tickets. Behind it stand an mlx5 send queue whose doorbell the poster rings itself (direct) or a
+ * thread of the host copies (assisted: the poster cannot tell), and a ring of commands to a proxy thread.
+ *
+ * The one idea: a slot is claimed only where there is room, so nobody waits for room while others wait for what he
+ * claimed. Entries become visible in the order of their claims; whoever rings does it for all that are visible. A
+ * ticket counts entries in 64 bits, and the adapter's 16 stay in here. Every wait ends by its event, by
+ * wait_ticks, by a failure of the queue or by the abort word; nothing traps.
+ *
+ * Offsets, no addresses: bases and keys are the queue's, so the host can point it at another incarnation while no
+ * kernel runs. Puts and signals of one queue arrive in order; of two queues, in none.
+ */
+#ifndef CVY_QUEUE_H
+#define CVY_QUEUE_H
+
+#include "queue_mlx5.h"
+#include "queue_ring.h"
+
+enum cvy_queue_kind { CVY_QUEUE_MLX5 = 1, CVY_QUEUE_RING };
+
+/* Instead of a ticket. */
+enum cvy_queue_error {
+	CVY_QUEUE_FULL = -1,	/* no room within wait_ticks: who should make room may be dead */
+	CVY_QUEUE_FAILED = -2,	/* the queue is broken, the far end suspect; words->status says how */
+	CVY_QUEUE_ABORTED = -3, /* the host wants everyone to stop */
+	CVY_QUEUE_RANGE = -4,	/* not within the two memories, misaligned, or more than the queue ever holds */
+	CVY_QUEUE_KIND = -5	/* this kind of queue cannot do that */
+};
+
+/* Why a queue failed: words->status. 1..255: syndrome of the adapter or a proxy's word for it. */
+#define CVY_QUEUE_STATUS_ORDER 256 /* a poster vanished between claim and publishing */
+
+#define CVY_Q_OWN_LINE __attribute__((aligned(64)))
+
+/* Written by posters; memory of their own. Counts of entries since the beginning. */
+struct cvy_queue_words {
+	uint64_t head CVY_Q_OWN_LINE;  /* claimed */
+	uint64_t ready CVY_Q_OWN_LINE; /* written, in order */
+	uint64_t rung;		       /* shown to the adapter; of who holds bell */
+	uint64_t bell;		       /* 1: somebody rings */
+	uint64_t done CVY_Q_OWN_LINE;  /* mlx5: completed. ring: taken, as last seen */
+	uint64_t seen;		       /* completions looked at */
+	uint64_t status CVY_Q_OWN_LINE;
+};
+
+struct cvy_queue_mlx5 {
+	uint8_t *entries;    /* depth blocks */
+	const uint8_t *cqes; /* completions */
+	uint32_t *record;    /* [1]: index of the next entry, for the adapter */
+	uint64_t *bell;	     /* register, or the word that a host thread copies */
+	uint32_t qpn;
+	uint32_t cqe_shift;    /* log2 of their number; no less than depth */
+	uint32_t collapsed;    /* one completion that is always the newest */
+	uint32_t sink_lkey_be; /* the answer of an add, which nobody reads */
+	uint64_t sink;
+	uint32_t lkey_be, rkey_be;
+	uint64_t local, remote; /* addresses of offset 0 */
+};
+
+struct cvy_queue_ring {
+	uint64_t *slots;      /* depth commands of two words; several queues share them, and words->head and done */
+	const uint64_t *tail; /* commands that the proxy has taken */
+	const uint64_t *done; /* of this queue: tickets up to here */
+	const uint64_t *status;
+	uint32_t number; /* of this queue, with the proxy */
+};
+
+struct cvy_queue {
+	uint32_t kind, depth; /* power of two */
+	uint64_t wait_ticks;
+	const uint64_t *abort; /* not 0: every wait ends */
+	struct cvy_queue_words *words;
+	uint64_t local_bytes, remote_bytes;
+	struct cvy_queue_mlx5 mlx5;
+	struct cvy_queue_ring ring;
+};
+
+/* One wait; since = 0 before it. */
+struct cvy_queue_wait {
+	uint64_t since;
+	uint32_t looks;
+};
+
+#define CVY_QUEUE_LOOKS 32 /* at what is waited for, for each at the clock */
+
+CVY_Q_BOTH uint64_t cvy_queue_status(const struct cvy_queue *q)
+{
+	return q->kind == CVY_QUEUE_RING ? cvy_q_load(q->ring.status) : cvy_q_load(&q->words->status);
+}
+
+/* 0: go on waiting, else why not. */
+CVY_Q_BOTH int cvy_queue_gives_up(const struct cvy_queue *q, struct cvy_queue_wait *w)
+{
+	uint64_t now;
+
+	if (++w->looks % CVY_QUEUE_LOOKS)
+		return 0;
+	if (cvy_queue_status(q))
+		return CVY_QUEUE_FAILED;
+	if (cvy_q_load(q->abort))
+		return CVY_QUEUE_ABORTED;
+	now = cvy_q_ticks();
+	if (!w->since)
+		w->since = now ? now : 1;
+	else if (now - w->since > q->wait_ticks)
+		return CVY_QUEUE_FULL;
+	cvy_q_pause();
+	return 0;
+}
+
+CVY_Q_BOTH void cvy_queue_raise(uint64_t *word, uint64_t to)
+{
+	uint64_t now = cvy_q_load(word), was;
+
+	while (now < to) {
+		was = cvy_q_swap_if(word, now, to);
+		if (was == now)
+			return;
+		now = was;
+	}
+}
+
+CVY_Q_BOTH void cvy_queue_fail(struct cvy_queue *q, uint64_t status)
+{
+	cvy_q_swap_if(&q->words->status, 0, status); /* the first cause stays */
+}
+
+/* An entry before @counter + 1 is done. What lies further ahead than the queue is deep was seen before. */
+CVY_Q_BOTH void cvy_queue_completed(struct cvy_queue *q, uint16_t counter)
+{
+	uint64_t done = cvy_q_load(&q->words->done);
+	uint16_t ahead = (uint16_t)(counter + 1 - (uint16_t)done);
+
+	if (ahead && ahead <= q->depth)
+		cvy_queue_raise(&q->words->done, done + ahead);
+}
+
+/* One completion, if there is a new one: 1. */
+CVY_Q_BOTH int cvy_queue_look(struct cvy_queue *q)
+{
+	uint64_t seen = cvy_q_load(&q->words->seen);
+	uint64_t slot = q->mlx5.collapsed ? 0 : seen & (((uint64_t)1 << q->mlx5.cqe_shift) - 1);
+	const uint8_t *cqe = q->mlx5.cqes + slot * CVY_MLX5_BLOCK;
+	uint32_t tail = cvy_q_load32((const uint32_t *)(cqe + CVY_MLX5_CQE_TAIL));
+	uint32_t opcode = CVY_MLX5_CQE_OPCODE(tail), syndrome;
+	uint64_t done;
+
+	if (opcode == CVY_MLX5_CQE_NONE)
+		return 0;
+	if (!q->mlx5.collapsed && CVY_MLX5_CQE_OWNER(tail) != (seen >> q->mlx5.cqe_shift & 1))
+		return 0;
+	if (opcode != CVY_MLX5_CQE_OK) {
+		syndrome = cvy_q_load32((const uint32_t *)(cqe + CVY_MLX5_CQE_SYNDROME / 4 * 4)) >> 24;
+		cvy_queue_fail(q, syndrome ? syndrome : 255);
+		return 0;
+	}
+	done = cvy_q_load(&q->words->done);
+	if (!q->mlx5.collapsed && cvy_q_swap_if(&q->words->seen, seen, seen + 1) != seen)
+		return 1; /* somebody else took it */
+	cvy_queue_completed(q, CVY_MLX5_CQE_COUNTER(tail));
+	return cvy_q_load(&q->words->done) != done;
+}
+
+/* Shows the adapter all entries that are ready. Never waits: who holds the bell looks again after he gave it back. */
+CVY_Q_BOTH void cvy_queue_flush(struct cvy_queue *q)
+{
+	struct cvy_queue_words *w = q->words;
+	uint64_t ready;
+
+	if (q->kind != CVY_QUEUE_MLX5)
+		return;
+	while (cvy_q_load(&w->rung) < cvy_q_load(&w->ready) && !cvy_q_swap_if(&w->bell, 0, 1)) {
+		ready = cvy_q_load(&w->ready);
+		if (ready != cvy_q_load(&w->rung)) {
+			cvy_q_store(&w->rung, ready);
+			cvy_q_fence(); /* entries before the record */
+			cvy_q_store32(&q->mlx5.record[1], cvy_q_be32((uint32_t)ready & 0xffff));
+			cvy_q_fence(); /* the record before the register */
+			cvy_q_store(q->mlx5.bell, cvy_mlx5_doorbell(q->mlx5.qpn, ready));
+		}
+		cvy_q_store(&w->bell, 0);
+		cvy_q_fence(); /* pairs with the swap of who found the bell taken, after he made his entry ready */
+	}
+}
+
+/* Entries that are done, or commands that are taken. */
+CVY_Q_BOTH uint64_t cvy_queue_room_from(struct cvy_queue *q, int fresh)
+{
+	if (fresh && q->kind == CVY_QUEUE_RING)
+		cvy_queue_raise(&q->words->done, cvy_q_load(q->ring.tail));
+	else if (fresh)
+		while (cvy_queue_look(q))
+			;
+	return cvy_q_load(&q->words->done);
+}
+
+/* Claims @n entries; @first: the first of them. 0 or why not: then nothing is claimed. */
+CVY_Q_BOTH int cvy_queue_claim(struct cvy_queue *q, uint64_t n, uint64_t *first)
+{
+	struct cvy_queue_wait wait = { 0, 0 };
+	uint64_t head;
+	int fresh = 0, why;
+
+	if (n > q->depth)
+		return CVY_QUEUE_RANGE;
+	if (cvy_queue_status(q))
+		return CVY_QUEUE_FAILED;
+	if (cvy_q_load(q->abort))
+		return CVY_QUEUE_ABORTED;
+	for (;;) {
+		head = cvy_q_load(&q->words->head);
+		if (head + n - cvy_queue_room_from(q, fresh) > q->depth) {
+			if (fresh) {
+				cvy_queue_flush(q); /* what nobody rang for would never make room */
+				why = cvy_queue_gives_up(q, &wait);
+				if (why)
+					return why;
+			}
+			fresh = 1;
+		} else if (cvy_q_swap_if(&q->words->head, head, head + n) == head) {
+			*first = head;
+			return 0;
+		}
+	}
+}
+
+/* Entries [first, first + n) are written. Who claimed before is between the same two calls, and waits for nobody. */
+CVY_Q_BOTH int64_t cvy_queue_publish(struct cvy_queue *q, uint64_t first, uint64_t n)
+{
+	struct cvy_queue_wait wait = { 0, 0 };
+	int why;
+
+	while (cvy_q_load(&q->words->ready) != first) {
+		why = cvy_queue_gives_up(q, &wait);
+		if (why == CVY_QUEUE_FULL || why == CVY_QUEUE_ABORTED)
+			cvy_queue_fail(q, CVY_QUEUE_STATUS_ORDER); /* our entries will never be shown */
+		if (why)
+			return why == CVY_QUEUE_FULL ? CVY_QUEUE_FAILED : why;
+	}
+	cvy_q_fence();
+	cvy_q_store(&q->words->ready, first + n);
+	return (int64_t)(first + n);
+}
+
+CVY_Q_BOTH uint32_t *cvy_queue_block(struct cvy_queue *q, uint64_t index)
+{
+	return (uint32_t *)(q->mlx5.entries + (index & (q->depth - 1)) * CVY_MLX5_BLOCK);
+}
+
+CVY_Q_BOTH struct cvy_mlx5_entry cvy_queue_entry(const struct cvy_queue *q, uint64_t index, int signalled, uint64_t to)
+{
+	struct cvy_mlx5_entry e;
+
+	e.qpn = q->mlx5.qpn;
+	e.index = index;
+	e.signalled = signalled;
+	e.remote = q->mlx5.remote + to;
+	e.rkey_be = q->mlx5.rkey_be;
+	return e;
+}
+
+CVY_Q_BOTH void cvy_queue_command(struct cvy_queue *q, uint64_t index, const struct cvy_ring_command *c)
+{
+	uint64_t w[2];
+
+	cvy_ring_pack(c, cvy_ring_lap(index, q->depth), w);
+	cvy_q_store_pair(q->ring.slots + 2 * (index & (q->depth - 1)), w[0], w[1]);
+}
+
+/* What a call posts: a put of any length, then a signal or an add; the last entry gives a completion. */
+struct cvy_queue_job {
+	uint64_t local, remote, bytes; /* put */
+	int puts;		       /* 0: none; an empty put is one */
+	int signal;		       /* 0, or CVY_RING_SIGNAL, CVY_RING_ADD */
+	int narrow;		       /* an add of 32 bits */
+	uint64_t at, value;
+};
+
+CVY_Q_BOTH int cvy_queue_within(uint64_t at, uint64_t bytes, uint64_t all)
+{
+	return bytes <= all && at <= all - bytes;
+}
+
+CVY_Q_BOTH int cvy_queue_post_fits(const struct cvy_queue *q, const struct cvy_queue_job *p)
+{
+	uint64_t size = p->narrow ? 4 : 8;
+
+	if (p->puts && (!cvy_queue_within(p->local, p->bytes, q->local_bytes) ||
+			!cvy_queue_within(p->remote, p->bytes, q->remote_bytes)))
+		return 0;
+	return !p->signal || (cvy_queue_within(p->at, size, q->remote_bytes) && p->at % size == 0);
+}
+
+/* Entry @i of @n that this call posts, at @index. */
+CVY_Q_BOTH void cvy_queue_write_mlx5(struct cvy_queue *q, const struct cvy_queue_job *p, uint64_t i, uint64_t n,
+				     uint64_t index)
+{
+	uint32_t *block = cvy_queue_block(q, index);
+	struct cvy_mlx5_entry e;
+	uint64_t at = i * CVY_MLX5_PUT_MAX, rest = p->bytes - at;
+
+	if (i < (uint64_t)p->puts) {
+		e = cvy_queue_entry(q, index, i + 1 == n, p->remote + at);
+		cvy_mlx5_write(block, &e, (uint32_t)(rest < CVY_MLX5_PUT_MAX ? rest : CVY_MLX5_PUT_MAX),
+			       q->mlx5.lkey_be, q->mlx5.local + p->local + at);
+		return;
+	}
+	e = cvy_queue_entry(q, index, 1, p->at);
+	if (p->narrow)
+		cvy_mlx5_add32(block, &e, (uint32_t)p->value, q->mlx5.sink_lkey_be, q->mlx5.sink);
+	else if (p->signal == CVY_RING_ADD)
+		cvy_mlx5_add64(block, &e, p->value, q->mlx5.sink_lkey_be, q->mlx5.sink);
+	else
+		cvy_mlx5_signal(block, &e, p->value);
+}
+
+CVY_Q_BOTH void cvy_queue_write_ring(struct cvy_queue *q, const struct cvy_queue_job *p, uint64_t i, uint64_t index)
+{
+	uint64_t at = i * CVY_RING_PUT_MAX, rest = p->bytes - at;
+	struct cvy_ring_command c;
+
+	c.queue = q->ring.number;
+	c.local = c.bytes = c.value = 0;
+	if (i < (uint64_t)p->puts) {
+		c.op = CVY_RING_PUT;
+		c.remote = p->remote + at;
+		c.local = p->local + at;
+		c.bytes = rest < CVY_RING_PUT_MAX ? rest : CVY_RING_PUT_MAX;
+	} else {
+		c.op = p->signal;
+		c.remote = p->at;
+		c.value = p->value;
+	}
+	cvy_queue_command(q, index, &c);
+}
+
+CVY_Q_BOTH int64_t cvy_queue_post(struct cvy_queue *q, struct cvy_queue_job *p)
+{
+	uint64_t most = q->kind == CVY_QUEUE_RING ? CVY_RING_PUT_MAX : CVY_MLX5_PUT_MAX, n, i, first = 0;
+	int err;
+
+	if (!cvy_queue_post_fits(q, p))
+		return CVY_QUEUE_RANGE;
+	if (p->bytes > most * q->depth)
+		return CVY_QUEUE_RANGE;
+	if (p->puts && p->bytes)
+		p->puts = (int)((p->bytes + most - 1) / most);
+	n = (uint64_t)p->puts + (p->signal ? 1 : 0);
+	err = cvy_queue_claim(q, n, &first);
+	if (err)
+		return err;
+	if (q->kind == CVY_QUEUE_RING) {
+		cvy_q_fence(); /* what is to be put, before the command */
+		for (i = 0; i < n; i++)
+			cvy_queue_write_ring(q, p, i, first + i);
+		return (int64_t)(first + n);
+	}
+	for (i = 0; i < n; i++)
+		cvy_queue_write_mlx5(q, p, i, n, first + i);
+	return cvy_queue_publish(q, first, n);
+}
+
+/**
+ * cvy_queue_put - post a copy of @bytes from @local of this rank's memory to @remote of the far end's
+ *
+ * The adapter learns of it by cvy_queue_flush(). Returns a ticket (> 0), or enum cvy_queue_error.
+ */
+CVY_Q_BOTH int64_t cvy_queue_put(struct cvy_queue *q, uint64_t local, uint64_t remote, uint64_t bytes)
+{
+	struct cvy_queue_job p = { local, remote, bytes, 1, 0, 0, 0, 0 };
+
+	return cvy_queue_post(q, &p);
+}
+
+/* The same, and @value stored at @at of the far end's memory, whole, after the copy has arrived. */
+CVY_Q_BOTH int64_t cvy_queue_put_signal(struct cvy_queue *q, uint64_t local, uint64_t remote, uint64_t bytes,
+					uint64_t at, uint64_t value)
+{
+	struct cvy_queue_job p = { local, remote, bytes, 1, CVY_RING_SIGNAL, 0, at, value };
+
+	return cvy_queue_post(q, &p);
+}
+
+CVY_Q_BOTH int64_t cvy_queue_signal(struct cvy_queue *q, uint64_t at, uint64_t value)
+{
+	struct cvy_queue_job p = { 0, 0, 0, 0, CVY_RING_SIGNAL, 0, at, value };
+
+	return cvy_queue_post(q, &p);
+}
+
+/* Atomic with other adds that come through the far end's adapter (or its proxy), and with nothing else. */
+CVY_Q_BOTH int64_t cvy_queue_add64(struct cvy_queue *q, uint64_t at, uint64_t value)
+{
+	struct cvy_queue_job p = { 0, 0, 0, 0, CVY_RING_ADD, 0, at, value };
+
+	return cvy_queue_post(q, &p);
+}
+
+CVY_Q_BOTH int64_t cvy_queue_add32(struct cvy_queue *q, uint64_t at, uint32_t value)
+{
+	struct cvy_queue_job p = { 0, 0, 0, 0, CVY_RING_ADD, 1, at, value };
+
+	if (q->kind != CVY_QUEUE_MLX5)
+		return CVY_QUEUE_KIND;
+	return cvy_queue_post(q, &p);
+}
+
+/* 1: everything up to @ticket is done, its memory may be used again; 0: not yet; else it never will be. Waits for nothing. */
+CVY_Q_BOTH int cvy_queue_test(struct cvy_queue *q, int64_t ticket)
+{
+	if (ticket <= 0)
+		return CVY_QUEUE_RANGE;
+	if (q->kind == CVY_QUEUE_RING) {
+		if (cvy_q_load(q->ring.done) >= (uint64_t)ticket)
+			return 1;
+	} else {
+		while (cvy_q_load(&q->words->done) < (uint64_t)ticket)
+			if (!cvy_queue_look(q))
+				break;
+		if (cvy_q_load(&q->words->done) >= (uint64_t)ticket)
+			return 1;
+	}
+	if (cvy_queue_status(q))
+		return CVY_QUEUE_FAILED;
+	return cvy_q_load(q->abort) ? CVY_QUEUE_ABORTED : 0;
+}
+
+/* Waits for it: 1, or why not; FULL: not within wait_ticks. */
+CVY_Q_BOTH int cvy_queue_await(struct cvy_queue *q, int64_t ticket)
+{
+	struct cvy_queue_wait wait = { 0, 0 };
+	int now;
+
+	cvy_queue_flush(q);
+	for (;;) {
+		now = cvy_queue_test(q, ticket);
+		if (now)
+			return now;
+		now = cvy_queue_gives_up(q, &wait);
+		if (now)
+			return now;
+	}
+}
+
+#endif

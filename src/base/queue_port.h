@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What posting to a queue needs of a processor, for threads of a GPU and of a host: words that an adapter or a proxy
+ * thread reads and writes too, so order is that of the system and not of one device. No other header of queues has
+ * a line that differs between the two. Only words of 4 and 8 bytes are whole across PCIe.
+ */
+#ifndef CVY_QUEUE_PORT_H
+#define CVY_QUEUE_PORT_H
+
+#include <stdint.h>
+
+#ifdef __CUDACC__
+#define CVY_Q_BOTH __host__ __device__ static inline
+#else
+#define CVY_Q_BOTH static inline
+#endif
+#ifndef __CUDA_ARCH__
+#include <sched.h>
+#include <time.h>
+#endif
+
+CVY_Q_BOTH uint64_t cvy_q_load(const uint64_t *at)
+{
+	uint64_t v;
+#ifdef __CUDA_ARCH__
+	asm volatile("ld.acquire.sys.u64 %0, [%1];" : "=l"(v) : "l"(at) : "memory");
+#else
+	v = __atomic_load_n(at, __ATOMIC_ACQUIRE);
+#endif
+	return v;
+}
+
+CVY_Q_BOTH uint32_t cvy_q_load32(const uint32_t *at)
+{
+	uint32_t v;
+#ifdef __CUDA_ARCH__
+	asm volatile("ld.acquire.sys.u32 %0, [%1];" : "=r"(v) : "l"(at) : "memory");
+#else
+	v = __atomic_load_n(at, __ATOMIC_ACQUIRE);
+#endif
+	return v;
+}
+
+CVY_Q_BOTH void cvy_q_store(uint64_t *at, uint64_t v)
+{
+#ifdef __CUDA_ARCH__
+	asm volatile("st.release.sys.u64 [%0], %1;" ::"l"(at), "l"(v) : "memory");
+#else
+	__atomic_store_n(at, v, __ATOMIC_RELEASE);
+#endif
+}
+
+CVY_Q_BOTH void cvy_q_store32(uint32_t *at, uint32_t v)
+{
+#ifdef __CUDA_ARCH__
+	asm volatile("st.release.sys.u32 [%0], %1;" ::"l"(at), "r"(v) : "memory");
+#else
+	__atomic_store_n(at, v, __ATOMIC_RELEASE);
+#endif
+}
+
+/* Two words next to each other, each whole, in no order between them. */
+CVY_Q_BOTH void cvy_q_store_pair(uint64_t *at, uint64_t v0, uint64_t v1)
+{
+#ifdef __CUDA_ARCH__
+	asm volatile("st.relaxed.sys.v2.u64 [%0], {%1, %2};" ::"l"(at), "l"(v0), "l"(v1) : "memory");
+#else
+	__atomic_store_n(at, v0, __ATOMIC_RELEASE);
+	__atomic_store_n(at + 1, v1, __ATOMIC_RELEASE);
+#endif
+}
+
+/* Returns what stood there. */
+CVY_Q_BOTH uint64_t cvy_q_swap_if(uint64_t *at, uint64_t expected, uint64_t v)
+{
+#ifdef __CUDA_ARCH__
+	uint64_t old;
+
+	asm volatile("atom.acq_rel.sys.cas.b64 %0, [%1], %2, %3;"
+		     : "=l"(old)
+		     : "l"(at), "l"(expected), "l"(v)
+		     : "memory");
+	return old;
+#else
+	__atomic_compare_exchange_n(at, &expected, v, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+	return expected;
+#endif
+}
+
+/* Everything before is seen, by everyone, before anything after; also empties buffers that combine stores to a device. */
+CVY_Q_BOTH void cvy_q_fence(void)
+{
+#ifdef __CUDA_ARCH__
+	asm volatile("fence.sc.sys;" ::: "memory");
+#elif defined(__SANITIZE_THREAD__)
+	uint64_t word = 0; /* it knows no fences; on hosts an exchange is one */
+
+	__atomic_exchange_n(&word, 1, __ATOMIC_SEQ_CST);
+#else
+	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+#endif
+}
+
+/* Cycles of a GPU, nanoseconds of a host: cvy_queue.wait_ticks counts in these. */
+CVY_Q_BOTH uint64_t cvy_q_ticks(void)
+{
+#ifdef __CUDA_ARCH__
+	return (uint64_t)clock64();
+#else
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
+#endif
+}
+
+CVY_Q_BOTH void cvy_q_pause(void)
+{
+#ifdef __CUDA_ARCH__
+	__nanosleep(40);
+#else
+	sched_yield();		     /* whom we wait for may need this core */
+#endif
+}
+
+CVY_Q_BOTH uint32_t cvy_q_be32(uint32_t v)
+{
+#ifdef __CUDA_ARCH__
+	return __byte_perm(v, 0, 0x0123);
+#else
+	return __builtin_bswap32(v); /* as the GPU: little-endian hosts alone */
+#endif
+}
+
+#endif

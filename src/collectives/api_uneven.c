@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The collectives of covey.h whose blocks differ in size: counts are checked, then as in api.c. A device gets them as bytes
+ * in the arguments of its launch, so that a captured graph has them too.
+ */
+#include "algo.h"
+#include "call.h"
+#include "calls.h"
+#include "device.h"
+#include "gpu.h"
+#include "reduce.h"
+
+/* ---- on a device ---- */
+
+static int launch(struct covey_group *group, const struct cvy_call *c, struct cvy_gpu_uneven *u,
+		  struct covey_result *result)
+{
+	u->call.send = c->send;
+	u->call.recv = c->recv;
+	u->call.dtype = c->dtype;
+	u->call.root = -1;
+	u->call.size = group->engine->size;
+	return cvy_device_run(group->device, &u->call, c->stream, result);
+}
+
+/* Of a group with devices: it has no ranks past these. */
+static int size_of(const struct covey_group *group)
+{
+	return group->engine->size < CVY_GPU_RANKS ? group->engine->size : CVY_GPU_RANKS;
+}
+
+static uint64_t most_of(const uint64_t *bytes, int n)
+{
+	uint64_t most = 0;
+
+	for (int r = 0; r < n; r++)
+		if (bytes[r] > most)
+			most = bytes[r];
+	return most;
+}
+
+/* ---- alltoallv ---- */
+
+struct callv {
+	struct cvy_call c;
+	const size_t *sendcounts, *senddispls, *recvcounts, *recvdispls;
+};
+
+/* bytes from the start of an in-place buffer that results may overwrite */
+static size_t extent(const struct callv *v, int size, size_t elem)
+{
+	size_t end = 0;
+
+	for (int r = 0; r < size; r++)
+		if (v->sendcounts[r] && v->senddispls[r] + v->sendcounts[r] > end)
+			end = v->senddispls[r] + v->sendcounts[r];
+	return end * elem;
+}
+
+/* Bytes of all blocks and where they begin can be counted. */
+static int countable(const struct callv *v, int size)
+{
+	size_t most = SIZE_MAX / 16 / (size_t)size;
+
+	for (int r = 0; r < size; r++)
+		if (v->sendcounts[r] > most || v->senddispls[r] > most || v->recvcounts[r] > most ||
+		    v->recvdispls[r] > most)
+			return 0;
+	return 1;
+}
+
+static int checkv(struct covey_group *group, const struct callv *v)
+{
+	int err = cvy_handle_check_op(group), size;
+
+	if (err || !group)
+		return err;
+	size = group->engine->size;
+	if (!v->sendcounts || !v->senddispls || !v->recvcounts || !v->recvdispls)
+		return cvy_call_refuse(group, "alltoallv", "counts or displacements are NULL");
+	for (int r = 0; r < size; r++)
+		if ((v->sendcounts[r] && !v->c.send) || (v->recvcounts[r] && !v->c.recv))
+			return cvy_call_refuse(group, "alltoallv", "a buffer is NULL");
+	if (!countable(v, size))
+		return cvy_call_refuse(group, "alltoallv", "a count or displacement is too large");
+	return 0;
+}
+
+static int makev(struct covey_group *group, const struct callv *v, struct cvy_op **out)
+{
+	struct cvy_op *op;
+	int err = checkv(group, v), size;
+
+	if (err || !group)
+		return err;
+	size = group->engine->size;
+	err = cvy_call_make(group, &v->c, &op);
+	if (err)
+		return err;
+	op->input_bytes = v->c.send == v->c.recv ? extent(v, size, op->elem) : 0;
+	err = cvy_alltoallv_plan(group->engine, op, size, v->sendcounts, v->senddispls, v->recvcounts, v->recvdispls);
+	if (err) {
+		cvy_op_put(op);
+		return cvy_fail(group->box, err, -1, 0, "no memory for the counts");
+	}
+	*out = op;
+	return 0;
+}
+
+static int launchv(struct covey_group *group, const struct callv *v, struct covey_result *result)
+{
+	struct cvy_gpu_uneven u = { .call.kind = CVY_GPU_ALLTOALLV };
+	const size_t elem = cvy_dtype_bytes(v->c.dtype);
+	size_t none;
+	int size, err = checkv(group, v);
+
+	if (!err)
+		err = cvy_call_check(group, &v->c, &none);
+	if (err)
+		return err;
+	size = size_of(group);
+	for (int r = 0; r < size; r++) {
+		u.send[r] = v->sendcounts[r] * elem;
+		u.send_at[r] = v->senddispls[r] * elem;
+		u.recv[r] = v->recvcounts[r] * elem;
+		u.recv_at[r] = v->recvdispls[r] * elem;
+	}
+	u.call.bytes = most_of(u.send, size);
+	err = cvy_call_buffers(group, &v->c, u.call.bytes != 0, most_of(u.recv, size) != 0);
+	if (!err && v->c.send == v->c.recv && v->c.send)
+		err = cvy_call_unsupported(group, "alltoallv", "in place is for host memory only");
+	return err ? err : launch(group, &v->c, &u, result);
+}
+
+int covey_alltoallv(const void *send, const size_t *sendcounts, const size_t *senddispls, void *recv,
+		    const size_t *recvcounts, const size_t *recvdispls, int dtype, struct covey_group *group,
+		    struct CUstream_st *stream, struct covey_result *result)
+{
+	struct callv v = { { &cvy_op_alltoallv, send, recv, 0, dtype, 0, 0, stream },
+			   sendcounts,
+			   senddispls,
+			   recvcounts,
+			   recvdispls };
+	struct cvy_op *op = NULL;
+	int err;
+
+	if (group && !group->forked && cvy_call_on_device(group, &v.c))
+		return launchv(group, &v, result);
+	err = makev(group, &v, &op);
+	return err || !group ? cvy_calls_failed(err) : cvy_engine_run(group->engine, op, result);
+}
+
+int covey_alltoallv_start(const void *send, const size_t *sendcounts, const size_t *senddispls, void *recv,
+			  const size_t *recvcounts, const size_t *recvdispls, int dtype, struct covey_group *group,
+			  struct CUstream_st *stream, struct covey_work **work)
+{
+	struct callv v = { { &cvy_op_alltoallv, send, recv, 0, dtype, 0, 0, stream },
+			   sendcounts,
+			   senddispls,
+			   recvcounts,
+			   recvdispls };
+	struct cvy_op *op = NULL;
+	int err = makev(group, &v, &op);
+
+	return err ? err : cvy_call_start(group, op, work);
+}
+
+/* ---- allgatherv ---- */
+
+struct callg {
+	struct cvy_call c;
+	const size_t *counts, *displs;
+};
+
+/* What is wrong with the counts, NULL: nothing. Their sum is what the signature shows as count. */
+static const char *check_counts(const struct callg *g, const struct cvy_engine *e, size_t *sum)
+{
+	size_t most = SIZE_MAX / 16 / (size_t)e->size;
+
+	if (!g->counts || !g->displs)
+		return "counts or displacements are NULL";
+	*sum = 0;
+	for (int r = 0; r < e->size; r++) {
+		if (g->counts[r] > most || g->displs[r] > most)
+			return "a count or displacement is too large";
+		*sum += g->counts[r];
+	}
+	if (g->c.count != g->counts[e->rank])
+		return "sendcount is not recvcounts[own rank]";
+	if ((*sum && !g->c.recv) || (g->c.count && !g->c.send))
+		return "a buffer is NULL";
+	return NULL;
+}
+
+static int makeg(struct covey_group *group, const struct callg *g, struct cvy_op **out)
+{
+	static uint8_t nothing[1];
+	struct callg call = *g;
+	const char *wrong;
+	size_t sum = 0;
+	int err = cvy_handle_check_op(group);
+
+	if (err || !group)
+		return err;
+	wrong = check_counts(g, group->engine, &sum);
+	if (wrong)
+		return cvy_call_refuse(group, "allgatherv", wrong);
+	call.c.send = g->c.send ? g->c.send : nothing;
+	call.c.recv = g->c.recv ? g->c.recv : nothing;
+	call.c.count = 0;
+	err = cvy_call_make(group, &call.c, out);
+	if (err)
+		return err;
+	(*out)->count = sum;
+	err = cvy_allgatherv_plan(group->engine, *out, group->engine->size, g->counts, g->displs);
+	if (err) {
+		cvy_op_put(*out);
+		return cvy_fail(group->box, err, -1, 0, "no memory for the counts");
+	}
+	cvy_op_sign(*out, group->engine->on_loss);
+	return 0;
+}
+
+static int launchg(struct covey_group *group, const struct callg *g, struct covey_result *result)
+{
+	struct cvy_gpu_uneven u = { .call.kind = CVY_GPU_ALLGATHERV };
+	const size_t elem = cvy_dtype_bytes(g->c.dtype);
+	struct cvy_call c = g->c;
+	size_t sum = 0, none;
+	const char *wrong;
+	int err = cvy_handle_check_op(group);
+
+	if (err || !group)
+		return err;
+	wrong = check_counts(g, group->engine, &sum);
+	if (wrong)
+		return cvy_call_refuse(group, "allgatherv", wrong);
+	c.count = 0; /* of buffers it was asked here already */
+	err = cvy_call_check(group, &c, &none);
+	if (err)
+		return err;
+	for (int r = 0; r < size_of(group); r++) {
+		u.send[r] = g->c.count * elem;
+		u.recv[r] = g->counts[r] * elem;
+		u.recv_at[r] = g->displs[r] * elem;
+	}
+	u.call.bytes = most_of(u.recv, size_of(group));
+	err = cvy_call_buffers(group, &c, g->c.count != 0, sum != 0);
+	return err ? err : launch(group, &c, &u, result);
+}
+
+int covey_allgatherv(const void *send, size_t sendcount, void *recv, const size_t *recvcounts, const size_t *recvdispls,
+		     int dtype, struct covey_group *group, struct CUstream_st *stream, struct covey_result *result)
+{
+	struct callg g = { { &cvy_op_allgatherv, send, recv, sendcount, dtype, 0, 0, stream }, recvcounts, recvdispls };
+	struct cvy_op *op = NULL;
+	int err;
+
+	if (group && !group->forked && cvy_call_on_device(group, &g.c))
+		return launchg(group, &g, result);
+	err = makeg(group, &g, &op);
+	return err || !group ? cvy_calls_failed(err) : cvy_engine_run(group->engine, op, result);
+}
+
+int covey_allgatherv_start(const void *send, size_t sendcount, void *recv, const size_t *recvcounts,
+			   const size_t *recvdispls, int dtype, struct covey_group *group, struct CUstream_st *stream,
+			   struct covey_work **work)
+{
+	struct callg g = { { &cvy_op_allgatherv, send, recv, sendcount, dtype, 0, 0, stream }, recvcounts, recvdispls };
+	struct cvy_op *op = NULL;
+	int err = makeg(group, &g, &op);
+
+	return err ? err : cvy_call_start(group, op, work);
+}

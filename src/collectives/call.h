@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Private to api*.c: a call of a collective, before it is an operation. */
+#ifndef CVY_CALL_H
+#define CVY_CALL_H
+
+#include "handle.h"
+
+struct cvy_call {
+	const struct cvy_op_kind *kind;
+	const void *send;
+	void *recv;
+	size_t count;
+	int dtype, redop, root;
+	struct CUstream_st *stream;
+};
+
+int cvy_call_refuse(struct covey_group *group, const char *what, const char *why); /* INVAL */
+int cvy_call_unsupported(struct covey_group *group, const char *what, const char *why);
+int cvy_call_on_device(struct covey_group *group, const struct cvy_call *c);
+/* 0, or INVAL: of a call on the device, a buffer that is needed is not there */
+int cvy_call_buffers(struct covey_group *group, const struct cvy_call *c, int sends, int receives);
+int cvy_call_check(struct covey_group *group, const struct cvy_call *c, size_t *bytes);
+/* An operation of it: planned, signed, not posted. */
+int cvy_call_make(struct covey_group *group, const struct cvy_call *c, struct cvy_op **out);
+/* Posts it as a work; takes over the caller's reference. */
+int cvy_call_start(struct covey_group *group, struct cvy_op *op, struct covey_work **out);
+
+#endif

@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Memory that devices write to each other's: a chunk per peer, another for each process of it, forgotten when nobody
+ * can look at it any more. Their descriptors travel in messages CHUNK. Agent's thread.
+ */
+#include <string.h>
+#include <unistd.h>
+
+#include "device_state.h"
+#include "log.h"
+
+struct chunk {		       /* a descriptor goes along */
+	uint64_t window_bytes; /* the sender's device_window_bytes */
+	uint32_t window;       /* the descriptor is of its window, not of a chunk */
+	uint32_t zero;
+};
+
+static void retire(struct cvy_device *d, int rank, int generation, int out)
+{
+	if (d->retirees < (int)(sizeof(d->retired) / sizeof(d->retired[0])))
+		d->retired[d->retirees++] = (struct cvy_device_retired){ rank, generation, out, d->thaws };
+}
+
+/* Frozen: whoever may still look at what was retired before the last thaw has left it since. */
+void cvy_device_forget_retired(struct cvy_device *d)
+{
+	int n = 0;
+
+	for (int i = 0; i < d->retirees; i++) {
+		struct cvy_device_retired *r = &d->retired[i];
+
+		if (r->thaws >= d->thaws)
+			d->retired[n++] = *r;
+		else if (r->out)
+			d->ops->detach(d->gpu, r->rank, r->generation);
+		else
+			d->ops->unchunk(d->gpu, r->rank, r->generation);
+	}
+	d->retirees = n;
+}
+
+/* Fresh memory for what @rank pushes here: what its predecessor wrote, or writes, stays where it was. */
+int cvy_device_fresh_chunk(struct cvy_device *d, int rank)
+{
+	struct cvy_device_peer *p = &d->peer[rank];
+	int next = (p->in + 1) % CVY_GPU_GENERATIONS, fd, err;
+
+	err = d->ops->chunk(d->gpu, rank, next, &fd);
+	if (err)
+		return err;
+	if (p->fd >= 0) {
+		close(p->fd);
+		retire(d, rank, p->in, 0);
+	}
+	p->in = next;
+	p->fd = fd;
+	p->inc = 0;
+	return 0;
+}
+
+void cvy_device_send_chunk(struct cvy_device *d, int rank, uint64_t inc)
+{
+	struct cvy_device_peer *p = &d->peer[rank];
+	struct chunk chunk = { d->window_bytes, 0, 0 };
+	int err;
+
+	if (p->inc && p->inc != inc && cvy_device_fresh_chunk(d, rank)) {
+		cvy_device_broken(d, "a chunk for a peer");
+		return;
+	}
+	if (p->fd < 0 && cvy_device_fresh_chunk(d, rank)) {
+		cvy_device_broken(d, "a chunk for a peer");
+		return;
+	}
+	p->inc = inc;
+	err = d->send(d->send_ctx, rank, inc, CVY_MSG_CHUNK, 0, &chunk, sizeof(chunk), p->fd);
+	chunk.window = 1;
+	if (!err && d->window_bytes)
+		err = d->send(d->send_ctx, rank, inc, CVY_MSG_CHUNK, 0, &chunk, sizeof(chunk), d->window_fd);
+	if (err == COVEY_ERR_UNSUPPORTED)
+		cvy_device_give_up(
+			d, err, rank, d->epoch,
+			"device: rank %d is on another host; device operations are for the ranks of one host", rank);
+}
+
+/* Comes after the chunk, and stands where that does. */
+static void got_window(struct cvy_device *d, const struct cvy_msg *msg)
+{
+	struct cvy_device_peer *p = &d->peer[msg->rank];
+
+	if (p->window_inc == msg->inc || p->out_inc != msg->inc)
+		return;
+	if (msg->fd < 0 || d->ops->attach_window(d->gpu, msg->rank, p->out, msg->fd))
+		cvy_warn("device", "the window of rank %d cannot be used: %s", msg->rank,
+			 msg->fd < 0 ? "no descriptor came" : d->ops->why(d->gpu));
+	else
+		p->window_inc = msg->inc;
+}
+
+/* Who comes to those that agree already is the one to leave. */
+static void window_differs(struct cvy_device *d, int rank, uint64_t theirs)
+{
+	static const char says[] = "device_window_bytes is %zu here and %llu on rank %d: it must be alike on all ranks";
+
+	if (d->epoch)
+		cvy_fail(d->box, COVEY_ERR_INVAL, rank, d->epoch, says, d->window_bytes, (unsigned long long)theirs,
+			 rank);
+	else
+		cvy_device_give_up(d, COVEY_ERR_INVAL, rank, d->epoch, says, d->window_bytes,
+				   (unsigned long long)theirs, rank);
+}
+
+void cvy_device_got_chunk(struct cvy_device *d, const struct cvy_msg *msg)
+{
+	struct cvy_device_peer *p = &d->peer[msg->rank];
+	int next = (p->out + 1) % CVY_GPU_GENERATIONS;
+	struct chunk chunk;
+
+	if (msg->bytes != sizeof(chunk)) {
+		cvy_warn("device", "rank %d tells of its memory in %u bytes instead of %zu", msg->rank, msg->bytes,
+			 sizeof(chunk));
+		return;
+	}
+	memcpy(&chunk, msg->body, sizeof(chunk));
+	if (chunk.window_bytes != d->window_bytes) {
+		window_differs(d, msg->rank, chunk.window_bytes);
+		return;
+	}
+	if (chunk.window) {
+		got_window(d, msg);
+		return;
+	}
+	if (p->out_inc == msg->inc)
+		return;
+	if (msg->fd < 0 || d->ops->attach(d->gpu, msg->rank, next, msg->fd)) {
+		cvy_warn("device", "the chunk of rank %d cannot be used: %s", msg->rank,
+			 msg->fd < 0 ? "no descriptor came" : d->ops->why(d->gpu));
+		return;
+	}
+	if (p->out_inc)
+		retire(d, msg->rank, p->out, 1);
+	p->out = next;
+	p->out_inc = msg->inc;
+}

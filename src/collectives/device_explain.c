@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What covey_explain says of device memory: which form an operation takes from which size on. Asked of shape.h size by
+ * size, so it is what launches do. Forms were chosen by times measured on H200s, not by a model of costs: there are no
+ * costs to print, and COVEY_ALGO has no say.
+ */
+#include "device_explain.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "device_state.h"
+#include "ep_call.h"
+#include "shape.h"
+
+#define BANDS 24
+#define NAMES 120
+
+struct band {
+	uint64_t from, to;
+	struct cvy_gpu_call form; /* at from */
+	int lanes;		  /* at to */
+};
+
+struct table {
+	char names[NAMES]; /* of the operations that it holds for */
+	struct band band[BANDS];
+	int bands;
+};
+
+static const struct {
+	const char *name;
+	int kind, in_place;
+} operations[] = {
+	{ "allreduce", CVY_GPU_ALLREDUCE, 0 },
+	{ "allreduce in place", CVY_GPU_ALLREDUCE, 1 },
+	{ "reduce_scatter", CVY_GPU_REDUCE_SCATTER, 0 },
+	{ "allgather", CVY_GPU_ALLGATHER, 0 },
+	{ "alltoall", CVY_GPU_ALLTOALL, 0 },
+	{ "broadcast", CVY_GPU_BROADCAST, 0 },
+	{ "reduce", CVY_GPU_REDUCE, 0 },
+	{ "gather", CVY_GPU_GATHER, 0 },
+	{ "scatter", CVY_GPU_SCATTER, 0 },
+	{ "barrier", CVY_GPU_BARRIER, 0 },
+};
+
+#define OPERATIONS (sizeof(operations) / sizeof(operations[0]))
+
+static struct cvy_gpu_call form_at(int i, uint64_t bytes)
+{
+	struct cvy_gpu_call c = { .kind = operations[i].kind,
+				  .in_place = operations[i].in_place,
+				  .bytes = bytes,
+				  .redop = COVEY_SUM,
+				  .size = 3 };
+
+	cvy_gpu_shape(&c);
+	/* Registered buffers are read in whole packets: a size in between is pushed, and its row says so of all. */
+	c.bytes = bytes / CVY_GPU_PACKET * CVY_GPU_PACKET;
+	c.pulls = cvy_gpu_pulls(&c);
+	return c;
+}
+
+/* But for the number of lanes, which the size of a step says. */
+static int alike(const struct cvy_gpu_call *a, const struct cvy_gpu_call *b)
+{
+	return a->kind == b->kind && a->packet == b->packet && a->threads == b->threads && a->rows == b->rows &&
+	       a->pulls == b->pulls;
+}
+
+#define MOST_BYTES ((uint64_t)1 << 40)
+
+/* The largest size that has the form of @from. */
+static uint64_t band_end(int i, uint64_t from)
+{
+	struct cvy_gpu_call form = form_at(i, from), other;
+	uint64_t low = from, high = from ? from : 1;
+
+	for (;;) {
+		if (high >= MOST_BYTES)
+			return MOST_BYTES;
+		other = form_at(i, high);
+		if (!alike(&form, &other))
+			break;
+		low = high;
+		high *= 2;
+	}
+	while (high - low > 1) {
+		uint64_t middle = low + (high - low) / 2;
+
+		other = form_at(i, middle);
+		if (alike(&form, &other))
+			low = middle;
+		else
+			high = middle;
+	}
+	return low;
+}
+
+static void table_of(int i, struct table *t)
+{
+	uint64_t from = 0;
+
+	memset(t, 0, sizeof(*t));
+	snprintf(t->names, sizeof(t->names), "%s", operations[i].name);
+	while (from < MOST_BYTES && t->bands < BANDS) {
+		struct band *b = &t->band[t->bands++];
+
+		b->from = from;
+		b->to = operations[i].kind == CVY_GPU_BARRIER ? MOST_BYTES : band_end(i, from);
+		b->form = form_at(i, from);
+		b->lanes = operations[i].kind == CVY_GPU_BARRIER ? b->form.lanes : form_at(i, b->to).lanes;
+		from = b->to + 1;
+	}
+}
+
+static int same_band(const struct band *a, const struct band *b)
+{
+	int two_a = a->form.kind == CVY_GPU_ALLREDUCE_TWO_SHOT, two_b = b->form.kind == CVY_GPU_ALLREDUCE_TWO_SHOT;
+
+	return a->from == b->from && a->to == b->to && two_a == two_b && a->lanes == b->lanes &&
+	       a->form.lanes == b->form.lanes && a->form.packet == b->form.packet &&
+	       a->form.threads == b->form.threads && a->form.rows == b->form.rows && a->form.pulls == b->form.pulls;
+}
+
+static int same_table(const struct table *a, const struct table *b)
+{
+	int same = a->bands == b->bands;
+
+	for (int i = 0; same && i < a->bands; i++)
+		same = same_band(&a->band[i], &b->band[i]);
+	return same;
+}
+
+static const char *size_text(uint64_t bytes, char text[24])
+{
+	static const char units[] = " KMG";
+	int unit = 0;
+
+	while (bytes && bytes % 1024 == 0 && unit < 3) {
+		bytes /= 1024;
+		unit++;
+	}
+	snprintf(text, 24, unit ? "%" PRIu64 "%c" : "%" PRIu64, bytes, units[unit]);
+	return text;
+}
+
+static void print_band(const struct band *b, FILE *to)
+{
+	const struct cvy_gpu_call *f = &b->form;
+	char from[24], end[24], step[24], lanes[24];
+
+	if (f->lanes == b->lanes)
+		snprintf(lanes, sizeof(lanes), "%d", b->lanes);
+	else
+		snprintf(lanes, sizeof(lanes), "%d-%d", f->lanes, b->lanes);
+	fprintf(to, "%8s %8s  %-7s %-5s %7s %8s %8d %5d  %s\n", size_text(b->from, from),
+		b->to < MOST_BYTES ? size_text(b->to, end) : "-", f->packet == CVY_GPU_PAIR ? "16 B" : "128 B",
+		f->kind == CVY_GPU_ALLREDUCE_TWO_SHOT ? "two" : "one", lanes,
+		size_text(8 * cvy_gpu_tile_words(f->packet, f->rows * f->threads), step), f->threads, f->rows,
+		f->pulls ? "registered are read in place" : "pushed");
+}
+
+void cvy_device_forms(FILE *to)
+{
+	struct table table, next;
+
+	fprintf(to, "%8s %8s  %-7s %-5s %7s %8s %8s %5s  %s\n", "from", "to", "packets", "shots", "lanes", "a step",
+		"threads", "rows", "buffers");
+	table_of(0, &table);
+	for (size_t i = 1; i <= OPERATIONS; i++) {
+		if (i < OPERATIONS) {
+			size_t n = strlen(table.names);
+
+			table_of((int)i, &next);
+			if (same_table(&table, &next)) {
+				snprintf(table.names + n, sizeof(table.names) - n, ", %s", operations[i].name);
+				continue;
+			}
+		}
+		fprintf(to, "%s:\n", table.names);
+		for (int b = 0; b < table.bands; b++)
+			print_band(&table.band[b], to);
+		table = next;
+	}
+	fprintf(to,
+		"dispatch, combine:\n   lines of 128 B in one shot; a lane for each of max_tokens, a power of two, %d "
+		"at "
+		"most; %d threads\n",
+		CVY_GPU_LANES, CVY_EP_THREADS);
+}
+
+void cvy_device_explain(const struct cvy_device *d, FILE *to)
+{
+	fprintf(to, "\non device memory (%s); forms by size of a block, as they were fastest on H200s: no costs\n",
+		d->ops->describe(d->gpu));
+	fprintf(to,
+		"lanes: the least power of two whose step holds the block, %d at most; two shots with three ranks or "
+		"more, else one\n",
+		CVY_GPU_LANES);
+	if (d->window_bytes)
+		fprintf(to,
+			"registered memory: %zu bytes a rank; read in place where all buffers are in it and a block is "
+			"whole packets of 16 B\n",
+			d->window_bytes);
+	else
+		fprintf(to, "registered memory: none (device_window_bytes is 0), all is pushed\n");
+	cvy_device_forms(to);
+}

@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which instance of which body a call needs. Instances are in several files, for compilers that work side by side. */
+#ifndef CVY_CHOOSE_CUH
+#define CVY_CHOOSE_CUH
+
+#include "exchange.cuh"
+#include "gpu.h"
+#include "one_way.cuh"
+#include "two_shot.cuh"
+
+const void *cvy_gpu_small(const struct cvy_gpu_call *call); /* small.cu: packets of a word */
+const void *cvy_gpu_wide(const struct cvy_gpu_call *call);  /* wide.cu: lines */
+const void *cvy_gpu_large(const struct cvy_gpu_call *call); /* large.cu: registered buffers, or the widest lines */
+const void *cvy_gpu_uneven_kernel(const struct cvy_gpu_call *call); /* uneven.cu */
+
+template <typename BODY> static const void *cvy_kernel(void)
+{
+	return (const void *)cvy_operation<BODY>;
+}
+
+/* What @of has for an element type. */
+template <typename OF> static const void *cvy_of_type(int dtype, OF of)
+{
+	switch (dtype) {
+	case COVEY_INT8:
+		return of((int8_t)0);
+	case COVEY_UINT8:
+		return of((uint8_t)0);
+	case COVEY_INT16:
+		return of((int16_t)0);
+	case COVEY_INT32:
+		return of((int32_t)0);
+	case COVEY_UINT32:
+		return of((uint32_t)0);
+	case COVEY_INT64:
+		return of((int64_t)0);
+	case COVEY_UINT64:
+		return of((uint64_t)0);
+	case COVEY_FLOAT16:
+		return of(__half());
+	case COVEY_BFLOAT16:
+		return of(__nv_bfloat16());
+	case COVEY_FLOAT64:
+		return of(0.0);
+	default:
+		return of(0.0f);
+	}
+}
+
+template <typename T, int PACKET, int ROWS> static const void *cvy_folding(int kind)
+{
+	if (kind == CVY_GPU_ALLREDUCE_TWO_SHOT)
+		return cvy_kernel<cvy_body_two_shot<T, PACKET, ROWS>>();
+	return cvy_kernel<cvy_body_exchange<T, PACKET, ROWS>>();
+}
+
+template <int PACKET, int ROWS> static const void *cvy_by_packets(const struct cvy_gpu_call *call)
+{
+	switch (call->kind) {
+	case CVY_GPU_ALLREDUCE:
+	case CVY_GPU_ALLREDUCE_TWO_SHOT:
+	case CVY_GPU_REDUCE_SCATTER:
+	case CVY_GPU_REDUCE:
+		return cvy_of_type(call->dtype,
+				   [&](auto zero) { return cvy_folding<decltype(zero), PACKET, ROWS>(call->kind); });
+	case CVY_GPU_ALLGATHER:
+	case CVY_GPU_ALLTOALL:
+		return cvy_kernel<cvy_body_exchange<void, PACKET, ROWS>>();
+	default:
+		return cvy_kernel<cvy_body_one_way<PACKET, ROWS>>();
+	}
+}
+
+#endif

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What launches dispatch and combine, and the memory that a handle has on its device: tables and words per lane. */
+#include <cuda_runtime.h>
+
+#include "covey.h"
+#include "ep_lane.cuh"
+#include "gpu.h"
+
+static const void *kernel_of(const struct cvy_ep_args *a)
+{
+	int first = a->phases == CVY_EP_SEND;
+
+	if (a->call.kind == CVY_GPU_DISPATCH)
+		return first ? (const void *)cvy_ep_first_phase<cvy_ep_dispatch>
+			     : (const void *)cvy_ep_operation<cvy_ep_dispatch>;
+	return first ? (const void *)cvy_ep_first_phase<cvy_ep_combine>
+		     : (const void *)cvy_ep_operation<cvy_ep_combine>;
+}
+
+static int ep_launch(struct cvy_gpu *gpu, struct cvy_ep_args *a, struct CUstream_st *stream)
+{
+	void *args[] = { a };
+	size_t room = a->call.kind == CVY_GPU_DISPATCH ? cvy_ep_dispatch_room(a) : 0;
+	cudaError_t got = cudaSuccess;
+	int was, err;
+
+	a->call.lanes = a->form.lanes;
+	a->call.steps = a->form.steps;
+	a->call.threads = CVY_EP_THREADS;
+	a->call.rows = 1;
+	a->call.root = -1;
+	a->size_mask = a->call.size >= 32 ? 0xffffffffu : (1u << a->call.size) - 1;
+	a->timeout_cycles = a->timeout_ms > 0 ? cvy_gpu_cycles(gpu, a->timeout_ms) : 0;
+	err = cvy_gpu_begin(gpu, &a->call, &was);
+	if (err)
+		return err;
+	if (room > (32 << 10))
+		got = cudaFuncSetAttribute(kernel_of(a), cudaFuncAttributeMaxDynamicSharedMemorySize, (int)room);
+	if (got == cudaSuccess)
+		got = cudaLaunchKernel(kernel_of(a), dim3((unsigned)a->call.lanes), dim3(CVY_EP_THREADS), args, room,
+				       stream);
+	return cvy_gpu_end(gpu, got, a->call.kind == CVY_GPU_DISPATCH ? "launching a dispatch" : "launching a combine",
+			   was);
+}
+
+static int ep_state(struct cvy_gpu *gpu, const struct cvy_ep_tables *tables, struct cvy_ep_state **state)
+{
+	struct cvy_gpu_call call = {};
+	cudaStream_t stream;
+	cudaError_t got;
+	int was, err = cvy_gpu_begin(gpu, &call, &was);
+
+	if (err)
+		return err;
+	got = *state ? cudaSuccess : cudaMalloc((void **)state, sizeof(**state));
+	if (got == cudaSuccess)
+		got = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+	if (got != cudaSuccess)
+		return cvy_gpu_end(gpu, got, "memory for a handle", was);
+	got = cudaMemsetAsync(*state, 0, sizeof(**state), stream);
+	if (got == cudaSuccess)
+		got = cudaMemcpyAsync(*state, tables, sizeof(*tables), cudaMemcpyDefault, stream);
+	if (got == cudaSuccess)
+		got = cudaStreamSynchronize(stream);
+	cudaStreamDestroy(stream);
+	return cvy_gpu_end(gpu, got, "the tables of a handle", was);
+}
+
+static void ep_state_free(struct cvy_gpu *gpu, struct cvy_ep_state *state)
+{
+	struct cvy_gpu_call call = {};
+	int was;
+
+	if (state && !cvy_gpu_begin(gpu, &call, &was))
+		cvy_gpu_end(gpu, cudaFree(state), "freeing a handle", was);
+}
+
+extern "C" __attribute__((visibility("default")))
+const struct cvy_gpu_ep_ops cvy_gpu_ep_ops = { CVY_GPU_ABI, ep_state, ep_state_free, ep_launch };

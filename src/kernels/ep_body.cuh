@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What dispatch and combine share: where words and lines of a step stand, who takes part, how a warp sends and takes
+ * lines. A warp stores and loads four lines at a time: thread u of it has packet u % 8 of line u / 8.
+ */
+#ifndef CVY_EP_BODY_CUH
+#define CVY_EP_BODY_CUH
+
+#include <cuda_bf16.h>
+
+#include "step.cuh"
+#include "ep_call.h"
+
+#define CVY_EP_WARPS (CVY_EP_THREADS / 32)
+#define CVY_EP_ALL 0xffffffffu
+
+/* Of a CTA, in shared memory. */
+struct cvy_ep_shared {
+	uint64_t mine[CVY_GPU_RANKS];	/* tokens of the step that go to each rank; combine: that come from each */
+	uint64_t theirs[CVY_GPU_RANKS]; /* tokens of the step that come from each; combine: rows for each */
+	uint64_t got[CVY_GPU_RANKS];	/* combine: of mine, what each says that it sends */
+	uint32_t late;			/* deadline passed without them */
+	uint32_t lacking;		/* owners that had not got what was sent */
+	uint32_t left_out;		/* contributors that are not waited for: removed, or not active */
+	int stopped;
+};
+
+/* One step, as all threads see it. */
+struct cvy_ep_step {
+	uint64_t tag;
+	uint32_t count;
+	int first; /* token of the lane */
+	int slice;
+};
+
+struct cvy_ep_turn {
+	const struct cvy_ep_args *a;
+	struct cvy_lane_run *r;
+	struct cvy_ep_shared *sh;
+	uint64_t base;	  /* tag before the first step of this attempt */
+	uint32_t sources; /* whom it hears, and itself */
+	uint32_t peers;	  /* whom it sends to */
+	int sent;	  /* the first step was, by the send phase of this operation in this view */
+	struct cvy_until until;
+};
+
+static __device__ __forceinline__ struct cvy_ep_step cvy_ep_step_of(const struct cvy_ep_turn *t, int step)
+{
+	const struct cvy_ep_form *f = &t->a->form;
+	struct cvy_ep_step s;
+
+	s.count = (uint32_t)t->base + 1 + (uint32_t)step;
+	s.tag = CVY_GPU_TAG(t->base >> 32, s.count);
+	s.first = step / f->slices * f->per_step;
+	s.slice = step % f->slices;
+	return s;
+}
+
+/* Token @j of the step, as its rank numbers it. */
+static __device__ __forceinline__ int cvy_ep_token(const struct cvy_ep_turn *t, const struct cvy_ep_step *s, int j)
+{
+	return (s->first + j) * t->a->form.lanes + t->r->index;
+}
+
+/* Line @g of a step in a chunk. */
+static __device__ __forceinline__ size_t cvy_ep_line_at(const struct cvy_ep_turn *t, const struct cvy_ep_step *s, int g)
+{
+	return cvy_gpu_slot_at(g / CVY_EP_SLOT_LINES, t->r->index, s->count) +
+	       (size_t)(g % CVY_EP_SLOT_LINES) * CVY_EP_LINE_BYTES;
+}
+
+/* Place of this thread in quad @q: its line, and its first word of all that stand in lines from there. */
+static __device__ __forceinline__ int cvy_ep_place(int q, int *word)
+{
+	int u = (int)(threadIdx.x % 32), line = q * 4 + u / 8;
+
+	*word = line * CVY_EP_LINE_WORDS + u % 8 * 2;
+	return line;
+}
+
+static __device__ __forceinline__ size_t cvy_ep_packet_at(void)
+{
+	return (size_t)(threadIdx.x % 8) * CVY_GPU_PACKET;
+}
+
+/* This thread's packet of line @g to @rank, if @in. All threads of a warp. */
+static __device__ __forceinline__ void cvy_ep_send(const struct cvy_ep_turn *t, const struct cvy_ep_step *s, int rank,
+						   int g, int in, const uint64_t v[2])
+{
+	uint8_t *at = cvy_to(&t->a->call, t->r, rank) + cvy_ep_line_at(t, s, g) + cvy_ep_packet_at();
+
+	__syncwarp(); /* one instruction stores a line */
+	if (in)
+		cvy_store_packet(at, v[0], threadIdx.x % 8 == 7 ? s->tag : v[1]);
+}
+
+static __device__ __forceinline__ const uint8_t *cvy_ep_from(const struct cvy_ep_turn *t, const struct cvy_ep_step *s,
+							     int rank, int g)
+{
+	return cvy_from(&t->a->call, t->r, rank) + cvy_ep_line_at(t, s, g) + cvy_ep_packet_at();
+}
+
+/* Word @w of a header that is here. */
+static __device__ __forceinline__ uint64_t cvy_ep_header_word(const struct cvy_ep_turn *t, const struct cvy_ep_step *s,
+							      int rank, int w)
+{
+	return cvy_load_word((const uint64_t *)(cvy_from(&t->a->call, t->r, rank) +
+						cvy_ep_line_at(t, s, w / CVY_EP_LINE_WORDS) +
+						(size_t)(w % CVY_EP_LINE_WORDS) * 8));
+}
+
+/* A warp's wait that did not end well: for all to see. */
+static __device__ __forceinline__ void cvy_ep_failed(struct cvy_ep_turn *t, int how, int whom)
+{
+	if (threadIdx.x % 32)
+		return;
+	if (how == 1)
+		((volatile struct cvy_ep_shared *)t->sh)->stopped = 1;
+	else
+		atomicOr(&t->sh->late, 1u << whom);
+}
+
+/*
+ * A warp waits for the whole header of @rank; each(word number, word). Not 0: stopped or late, and said so.
+ */
+template <typename EACH>
+static __device__ __forceinline__ int cvy_ep_take_header(struct cvy_ep_turn *t, const struct cvy_ep_step *s, int rank,
+							 EACH each)
+{
+	int lines = t->a->form.header_lines;
+
+#pragma unroll 1
+	for (int q = 0; q * 4 < lines; q++) {
+		const uint8_t *at[1];
+		uint64_t v[1][2];
+		int word, line = cvy_ep_place(q, &word), whose[1] = { rank }, whom, how;
+
+		at[0] = line < lines ? cvy_ep_from(t, s, rank, line) : NULL;
+		how = cvy_wait_lines<1>(at, whose, s->tag, v, &t->r->watch, &t->until, &whom);
+		if (how) {
+			cvy_ep_failed(t, how, whom);
+			return how;
+		}
+		if (line < lines) {
+			each(word, v[0][0]);
+			if (threadIdx.x % 8 != 7)
+				each(word + 1, v[0][1]);
+		}
+	}
+	return 0;
+}
+
+/* How long lane 0 waited for @rank, for who wants to know. */
+static __device__ __forceinline__ void cvy_ep_waited(const struct cvy_ep_turn *t, int rank)
+{
+	if (t->a->waited && !t->r->index && threadIdx.x % 32 == 0)
+		t->a->waited[rank] += clock64() - t->until.began;
+}
+
+/* Who takes part: admitted, known to the buffers, not gone, and active where the caller says who is. */
+static __device__ __forceinline__ uint32_t cvy_ep_members(const struct cvy_ep_args *a, const struct cvy_lane_run *r)
+{
+	uint32_t members = r->lane.mask & (a->size_mask);
+
+	if (r->mode == CVY_COMPLETE)
+		members &= ~r->gone;
+	if (a->active)
+#pragma unroll 1
+		for (int p = 0; p < a->call.size; p++)
+			if (p != a->call.rank && !((volatile int32_t *)a->active)[p])
+				members &= ~(1u << p);
+	return members;
+}
+
+static __device__ __forceinline__ struct cvy_ep_turn cvy_ep_begin(const struct cvy_ep_args *a, struct cvy_lane_run *r,
+								  struct cvy_ep_shared *sh)
+{
+	struct cvy_ep_turn t = { a, r, sh, CVY_GPU_TAG(r->lane.epoch, r->lane.count), 0, 0, 0, { 0, 0 } };
+
+	uint64_t pushed = cvy_load_word(&a->state->lane[r->index].pushed);
+
+	t.sent = pushed == t.base;
+	if (r->mode == CVY_COMPLETE) {
+		t.base = pushed;
+		r->lane.epoch = (uint32_t)(pushed >> 32);
+		r->lane.count = (uint32_t)pushed;
+		r->lane.mask = (uint32_t)cvy_load_word(&a->state->lane[r->index].mask);
+	}
+	t.sources = cvy_ep_members(a, r);
+	t.peers = t.sources & ~(1u << a->call.rank);
+	t.until.began = clock64();
+	t.until.most = r->mode == CVY_COMPLETE ? 0 : a->timeout_cycles;
+	if (threadIdx.x == 0) {
+		sh->late = sh->lacking = 0;
+		sh->left_out = r->lane.mask & a->size_mask & ~t.sources;
+		sh->stopped = 0;
+	}
+	return t;
+}
+
+static __device__ __forceinline__ int cvy_ep_must_send(const struct cvy_ep_turn *t, int step)
+{
+	return t->r->mode != CVY_COMPLETE && (step > 0 || !t->sent);
+}
+
+/* After a barrier that all who read it have passed. */
+static __device__ __forceinline__ void cvy_ep_say_sent(const struct cvy_ep_turn *t)
+{
+	if (threadIdx.x == 0)
+		cvy_store_packet((uint8_t *)&t->a->state->lane[t->r->index].pushed, t->base, t->r->lane.mask);
+}
+
+/* After a step: did a warp stop? Those that are late are waited for no more. Alike for all threads. */
+static __device__ __forceinline__ int cvy_ep_stopped(struct cvy_ep_turn *t)
+{
+	uint32_t late;
+	int stopped;
+
+	__syncthreads();
+	late = t->sh->late;
+	stopped = t->sh->stopped;
+	__syncthreads();
+	t->sources &= ~late;
+	return stopped;
+}
+
+/* Element @i of a word. */
+static __device__ __forceinline__ float cvy_bf16_wide(uint64_t v, int i)
+{
+	uint32_t half = i < 2 ? (uint32_t)v : (uint32_t)(v >> 32);
+
+	return __uint_as_float(i % 2 ? half & 0xffff0000u : half << 16);
+}
+
+/* With a NaN among them: each stays the NaN that it is, as on hosts. */
+static __device__ __noinline__ uint64_t cvy_bf16_narrow_nan(float a, float b, float c, float d)
+{
+	float v[4] = { a, b, c, d };
+	uint64_t word = 0;
+
+#pragma unroll 1
+	for (int i = 0; i < 4; i++) {
+		uint32_t one = v[i] != v[i] ? __float_as_uint(v[i]) >> 16 | 0x40
+					    : __bfloat16_as_ushort(__float2bfloat16_rn(v[i]));
+
+		word |= (uint64_t)one << (16 * i);
+	}
+	return word;
+}
+
+static __device__ __forceinline__ uint64_t cvy_bf16_narrow(const float v[4])
+{
+	__nv_bfloat162 low = __floats2bfloat162_rn(v[0], v[1]), high = __floats2bfloat162_rn(v[2], v[3]);
+	uint32_t l, h;
+
+	if (v[0] != v[0] || v[1] != v[1] || v[2] != v[2] || v[3] != v[3])
+		return cvy_bf16_narrow_nan(v[0], v[1], v[2], v[3]);
+	memcpy(&l, &low, sizeof(l));
+	memcpy(&h, &high, sizeof(h));
+	return (uint64_t)h << 32 | l;
+}
+
+#endif

@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Dispatch and combine on devices: what host and kernels agree on. They are operations like any other: lanes, tags, gate
+ * and chunks are those of layout.h, so a pair needs no memory of its own beside two words per lane.
+ *
+ * Lane l of n has the tokens l, l + n, ... of its rank, `per_step` of them in each step. In a step it sends every rank a
+ * *header* (which of these tokens come; in the first step how many rows each of its experts gets from here; where each
+ * token's rows belong) and then the rows, each in lines of its own. Everyone hears of everyone in every step, so two
+ * slots suffice. Rows of dispatch go once to each rank that has an expert of the token. Combine brings one row per rank
+ * back, summed by weight there, or one per expert.
+ */
+#ifndef CVY_EP_CALL_H
+#define CVY_EP_CALL_H
+
+#include "layout.h"
+
+#define CVY_EP_LINE_BYTES 128
+#define CVY_EP_LINE_WORDS 15 /* and the tag */
+#define CVY_EP_SLOT_LINES ((int)(CVY_GPU_SLOT / CVY_EP_LINE_BYTES))
+#define CVY_EP_STEP_LINES (CVY_GPU_ROUNDS * CVY_EP_SLOT_LINES)
+#ifndef CVY_EP_THREADS
+#define CVY_EP_THREADS 512
+#endif
+#define CVY_EP_TOP_K 32
+#define CVY_EP_EXPERTS 1024
+#define CVY_EP_TOKENS 16384
+#define CVY_EP_HIDDEN 8192
+#define CVY_EP_STEP_TOKENS 64 /* one word says which of them come */
+#define CVY_EP_STAGE ((int32_t)64 << 10)
+#define CVY_EP_GROUP 128 /* elements of one scale */
+
+enum cvy_ep_phase { CVY_EP_SEND = 1, CVY_EP_RECV = 2 };
+
+/* How rows are cut into steps. From the handle's shape alone, so alike on all ranks. */
+struct cvy_ep_form {
+	int32_t lanes, steps;
+	int32_t per_step; /* tokens of a lane in a step */
+	int32_t rows;	  /* of one token from one rank: 1, or top_k */
+	int32_t slices;	  /* steps that one token takes, where one is too small */
+	int32_t row_words, slice_lines;
+	int32_t count_words, entry_words; /* of the header: rows per expert; places of a token */
+	int32_t header_lines;
+};
+
+struct cvy_ep_shape_gpu {
+	int32_t tokens, hidden, top_k, experts, size;
+	int32_t fp8;	    /* rows of dispatch are e4m3 with one f32 scale per 128 elements */
+	int32_t per_rank;   /* combine sums on the expert's rank */
+	int32_t most_local; /* experts of one rank, at most */
+};
+
+static inline int32_t cvy_ep_div(int32_t a, int32_t b)
+{
+	return (a + b - 1) / b;
+}
+
+/* 0: too large for a step. */
+static inline int cvy_ep_form_of(const struct cvy_ep_shape_gpu *s, int32_t lanes, int combine, struct cvy_ep_form *f)
+{
+	int32_t mine = cvy_ep_div(s->tokens, lanes), groups = cvy_ep_div(s->hidden, CVY_EP_GROUP), lines, most;
+
+	f->lanes = lanes;
+	f->rows = combine && !s->per_rank ? s->top_k : 1;
+	f->row_words = !combine && s->fp8 ? s->hidden / 8 + cvy_ep_div(groups, 2) : s->hidden / 4;
+	f->count_words = combine ? 0 : cvy_ep_div(s->most_local, 4);
+	f->entry_words = combine ? 0 : 2 * cvy_ep_div(s->top_k, 2);
+	f->slices = 1;
+	lines = cvy_ep_div(f->row_words, CVY_EP_LINE_WORDS);
+	most = CVY_EP_STAGE / (f->row_words * 8);
+	f->per_step = mine < CVY_EP_STEP_TOKENS ? mine : CVY_EP_STEP_TOKENS;
+	if (f->per_step > most)
+		f->per_step = most > 0 ? most : 1;
+	for (;; f->per_step--) {
+		f->header_lines = cvy_ep_div(1 + f->count_words + f->per_step * f->entry_words, CVY_EP_LINE_WORDS);
+		if (f->per_step == 1 || f->header_lines + f->per_step * f->rows * lines <= CVY_EP_STEP_LINES)
+			break;
+	}
+	f->slice_lines = lines;
+	if (f->header_lines + f->rows * lines > CVY_EP_STEP_LINES) { /* one token is too much for a step */
+		f->slice_lines = (CVY_EP_STEP_LINES - f->header_lines) / f->rows;
+		if (f->rows == 1 || f->slice_lines < 1)
+			return 0;
+		f->slices = cvy_ep_div(lines, f->slice_lines);
+	}
+	f->steps = cvy_ep_div(mine, f->per_step) * f->slices;
+	return 1;
+}
+
+/* Who has which expert, in device memory: written when the handle is laid out. */
+struct cvy_ep_tables {
+	uint8_t owner[CVY_EP_EXPERTS];
+	uint16_t local[CVY_EP_EXPERTS];	   /* index among its owner's */
+	uint16_t expert[CVY_EP_EXPERTS];   /* by owner, then ascending */
+	uint16_t first[CVY_GPU_RANKS + 1]; /* where each owner's begin in that list */
+};
+
+/*
+ * Of a handle's last operation, for each lane: what it pushed under, so that one who completes it later knows, and whom
+ * it did not wait for.
+ */
+struct cvy_ep_lane {
+	uint64_t pushed; /* tag before its first step */
+	uint64_t mask;	 /* contributors then */
+	uint64_t late_tag, late;
+} __attribute__((aligned(16)));
+
+struct cvy_ep_state {
+	struct cvy_ep_tables tables;
+	uint32_t left; /* CTAs that have ended, where deadlines are set */
+	struct cvy_ep_lane lane[CVY_GPU_LANES];
+};
+
+/* What dispatch leaves for combine, in memory of the caller: rows here of all tokens of all, the own tokens' experts. */
+static inline size_t cvy_ep_route_items(int size, int tokens, int top_k)
+{
+	return (size_t)size * (size_t)tokens * (size_t)top_k;
+}
+
+static inline size_t cvy_ep_route_bytes(int size, int tokens, int top_k)
+{
+	size_t items = cvy_ep_route_items(size, tokens, top_k);
+
+	return 16 + (2 * items + (size_t)tokens * (size_t)top_k) * 4;
+}
+
+/* Arguments of a launch; nothing that a view changes. */
+struct cvy_ep_args {
+	struct cvy_gpu_call call; /* kind, rank, size, lanes, threads, steps; the device fills in the rest */
+	struct cvy_ep_form form;
+	struct cvy_ep_state *state;
+	int32_t tokens, hidden, top_k, experts, el, num_tokens, fp8, per_rank, renormalise;
+	int32_t phases;
+	uint32_t size_mask; /* of ranks below size */
+	const uint8_t *x;   /* dispatch */
+	const int32_t *ids;
+	const float *weights;
+	uint8_t *packed;
+	float *scales;
+	int32_t *count, *src_info;
+	int64_t *range;
+	uint32_t *lost;	      /* whose tokens this dispatch did not get */
+	int32_t *route;	      /* [size][tokens][top_k] rows here of each token, -1: none */
+	float *route_weights; /* the same: with what each is summed */
+	int32_t *sent;	      /* [tokens][top_k] experts of the own tokens, -1: none */
+	const uint8_t *y;     /* combine */
+	uint8_t *out;
+	int32_t *active;  /* [size] or NULL: 0: not waited for, nor sent to; made 0 where the deadline passed */
+	uint64_t *waited; /* [size] or NULL: cycles that lane 0 waited for each source, added */
+	uint64_t timeout_cycles;
+	int32_t timeout_ms; /* the device makes cycles of it */
+};
+
+#endif

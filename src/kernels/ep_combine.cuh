@@ -1,0 +1,432 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Combine in a lane. The owner of experts reads their results where they stand and sends, for each token that came to it,
+ * their sum by weight, or each result as it is. The source adds what comes in ascending rank, or in the order of its
+ * experts, in f32, and rounds once. What is whose follows from the route that dispatch wrote; no index travels.
+ */
+#ifndef CVY_EP_COMBINE_CUH
+#define CVY_EP_COMBINE_CUH
+
+#include "ep_body.cuh"
+
+#define CVY_EP_BATCH 2 /* rows that a thread reads, or waits for, at a time */
+
+/* Two words, that is 8 elements, in f32. */
+struct cvy_ep_sum {
+	float v[8];
+
+	__device__ __forceinline__ void clear()
+	{
+#pragma unroll
+		for (int i = 0; i < 8; i++)
+			v[i] = 0;
+	}
+
+	__device__ __forceinline__ void add(const uint64_t x[2], float weight)
+	{
+#pragma unroll
+		for (int i = 0; i < 8; i++)
+			v[i] += weight * cvy_bf16_wide(x[i / 4], i % 4);
+	}
+
+	__device__ __forceinline__ void narrow(uint64_t x[2]) const
+	{
+		x[0] = cvy_bf16_narrow(v);
+		x[1] = cvy_bf16_narrow(v + 4);
+	}
+};
+
+/* What thread k of a warp knows of the k-th expert of a token. */
+struct cvy_ep_place {
+	int row;   /* of y, -1: not here */
+	int owner; /* of the expert, where the token is of this rank; -1: it goes nowhere */
+	int nth;   /* of the token's rows at that owner */
+	float weight;
+};
+
+/* Rows here of @token of @rank. */
+static __device__ __forceinline__ struct cvy_ep_place cvy_ep_here(const struct cvy_ep_args *a, int rank, int token)
+{
+	int k = (int)(threadIdx.x % 32);
+	size_t at = ((size_t)rank * (size_t)a->tokens + (size_t)token) * (size_t)a->top_k + k;
+	struct cvy_ep_place p = { -1, -1, 0, 0 };
+
+	if (token < a->tokens && k < a->top_k)
+		p.row = a->route[at];
+	if (p.row >= a->el * a->call.size * a->tokens)
+		p.row = -1;
+	if (p.row >= 0)
+		p.weight = a->route_weights[at];
+	return p;
+}
+
+/* Where the experts of the own @token are. All threads of a warp. */
+static __device__ __forceinline__ struct cvy_ep_place cvy_ep_away(const struct cvy_ep_args *a, int token)
+{
+	int k = (int)(threadIdx.x % 32);
+	struct cvy_ep_place p = { -1, -1, 0, 0 };
+	uint32_t same;
+
+	if (token < a->num_tokens && k < a->top_k) {
+		size_t at = (size_t)token * (size_t)a->top_k + k;
+		int id = a->sent[at];
+
+		if (id >= 0 && id < a->experts) {
+			p.owner = a->state->tables.owner[id];
+			p.row = a->route[(size_t)a->call.rank * (size_t)a->tokens * (size_t)a->top_k + at];
+			p.weight = a->weights[at];
+		}
+	}
+	same = __match_any_sync(CVY_EP_ALL, p.owner);
+	p.nth = __popc(same & ((1u << k) - 1));
+	return p;
+}
+
+/* Which tokens of the step have rows here for each rank, and which of the own have some elsewhere. */
+static __device__ __forceinline__ void cvy_ep_who(const struct cvy_ep_turn *t, const struct cvy_ep_step *s)
+{
+	const struct cvy_ep_args *a = t->a;
+	int n = a->call.size * a->form.per_step;
+
+	if (threadIdx.x < CVY_GPU_RANKS)
+		t->sh->mine[threadIdx.x] = t->sh->theirs[threadIdx.x] = t->sh->got[threadIdx.x] = 0;
+	__syncthreads();
+#pragma unroll 1
+	for (int i = (int)(threadIdx.x / 32); i < n; i += CVY_EP_WARPS) {
+		int rank = i / a->form.per_step, j = i % a->form.per_step, token = cvy_ep_token(t, s, j);
+
+		if (rank == a->call.rank) {
+			struct cvy_ep_place p = cvy_ep_away(a, token);
+
+			if (p.owner >= 0)
+				atomicOr((unsigned long long *)&t->sh->mine[p.owner], 1ull << j);
+		} else if (__any_sync(CVY_EP_ALL, cvy_ep_here(a, rank, token).row >= 0)) {
+			if (threadIdx.x % 32 == 0)
+				atomicOr((unsigned long long *)&t->sh->theirs[rank], 1ull << j);
+		}
+	}
+	__syncthreads();
+}
+
+/* Two words of row @row of the experts' results. */
+static __device__ __forceinline__ void cvy_ep_result(const struct cvy_ep_args *a, int row, int word, uint64_t v[2])
+{
+	uint64_t bytes = (uint64_t)a->hidden * 2;
+	const uint8_t *at = a->y + (size_t)row * bytes;
+
+	v[0] = cvy_word_get(at, (uint64_t)word, bytes);
+	v[1] = threadIdx.x % 8 != 7 ? cvy_word_get(at, (uint64_t)word + 1, bytes) : 0;
+}
+
+/* The weighted sum of the rows in @rows, at @word. All threads of a warp. */
+static __device__ __forceinline__ void cvy_ep_sum_here(const struct cvy_ep_args *a, const struct cvy_ep_place *p,
+						       uint32_t rows, int word, int in, struct cvy_ep_sum *sum)
+{
+#pragma unroll 1
+	while (rows) {
+		uint64_t v[CVY_EP_BATCH][2];
+		float weight[CVY_EP_BATCH];
+		int n = 0;
+
+#pragma unroll
+		for (int i = 0; i < CVY_EP_BATCH; i++) {
+			int k = __ffs((int)rows) - 1, row = __shfl_sync(CVY_EP_ALL, p->row, k & 31);
+
+			weight[i] = __shfl_sync(CVY_EP_ALL, p->weight, k & 31);
+			if (rows && in)
+				cvy_ep_result(a, row, word, v[i]);
+			n += rows != 0;
+			rows &= rows - 1;
+		}
+#pragma unroll
+		for (int i = 0; i < CVY_EP_BATCH; i++)
+			if (i < n && in)
+				sum->add(v[i], weight[i]);
+	}
+}
+
+/* Line of word @word of row @nth of token @j in the step, -1: of another slice. */
+static __device__ __forceinline__ int cvy_ep_combine_line(const struct cvy_ep_turn *t, const struct cvy_ep_step *s,
+							  int j, int nth, int line)
+{
+	const struct cvy_ep_form *f = &t->a->form;
+
+	return f->header_lines + (j * f->rows + nth) * f->slice_lines + line - s->slice * f->slice_lines;
+}
+
+/* Lines of a row that this step moves. */
+static __device__ __forceinline__ int cvy_ep_last_line(const struct cvy_ep_turn *t, const struct cvy_ep_step *s)
+{
+	const struct cvy_ep_form *f = &t->a->form;
+	int lines = (f->row_words + CVY_EP_LINE_WORDS - 1) / CVY_EP_LINE_WORDS, to = (s->slice + 1) * f->slice_lines;
+
+	return to < lines ? to : lines;
+}
+
+static __device__ __forceinline__ void cvy_ep_push_header(const struct cvy_ep_turn *t, const struct cvy_ep_step *s)
+{
+	int i = 0;
+
+	CVY_EACH_PEER(p, t->peers, t->a->call.rank)
+	{
+		uint64_t v[2] = { threadIdx.x % 8 ? 0 : t->sh->theirs[p], 0 };
+
+		if (threadIdx.x % 8 == 0) /* so that lane 0 of each knows, whatever it has sent there */
+			v[1] = cvy_load_half(t->a->lost) >> p & 1;
+
+		if (i++ % CVY_EP_WARPS == (int)(threadIdx.x / 32))
+			cvy_ep_send(t, s, (int)p, 0, threadIdx.x % 32 < 8, v);
+	}
+}
+
+/* What came of token @j of @rank: its quads from @q on, summed or one by one; returns where the next begins. */
+static __device__ __forceinline__ int cvy_ep_push_token(const struct cvy_ep_turn *t, const struct cvy_ep_step *s,
+							int rank, int j, int q)
+{
+	const struct cvy_ep_args *a = t->a;
+	struct cvy_ep_place p = cvy_ep_here(a, rank, cvy_ep_token(t, s, j));
+	uint32_t rows = __ballot_sync(CVY_EP_ALL, p.row >= 0);
+	int first = s->slice * a->form.slice_lines, last = cvy_ep_last_line(t, s), n = a->per_rank ? 1 : __popc(rows);
+	int quads = (last - first + 3) / 4;
+
+#pragma unroll 1
+	for (int nth = 0; nth < n; nth++, rows &= rows - 1) {
+		uint32_t these = a->per_rank ? rows : rows & (0u - rows);
+
+#pragma unroll 1
+		for (; q < quads; q += CVY_EP_WARPS) {
+			int word, line = cvy_ep_place(q, &word) + first;
+			uint64_t v[2] = { 0, 0 };
+
+			word += first * CVY_EP_LINE_WORDS;
+			if (a->per_rank) {
+				struct cvy_ep_sum sum;
+
+				sum.clear();
+				cvy_ep_sum_here(a, &p, these, word, line < last, &sum);
+				sum.narrow(v);
+			} else {
+				int row = __shfl_sync(CVY_EP_ALL, p.row, __ffs((int)these) - 1);
+
+				if (line < last)
+					cvy_ep_result(a, row, word, v);
+			}
+			cvy_ep_send(t, s, rank, cvy_ep_combine_line(t, s, j, nth, line), line < last, v);
+		}
+		q -= quads;
+	}
+	return q;
+}
+
+static __device__ __forceinline__ void cvy_ep_push_results(const struct cvy_ep_turn *t, const struct cvy_ep_step *s)
+{
+	int q = (int)(threadIdx.x / 32);
+
+	CVY_EACH_PEER(p, t->peers, t->a->call.rank)
+	{
+#pragma unroll 1
+		for (uint64_t left = t->sh->theirs[p]; left; left &= left - 1)
+			q = cvy_ep_push_token(t, s, (int)p, __ffsll((long long)left) - 1, q);
+	}
+}
+
+/* What each owner says that it sends. */
+static __device__ __forceinline__ void cvy_ep_hear(struct cvy_ep_turn *t, const struct cvy_ep_step *s)
+{
+	const struct cvy_ep_args *a = t->a;
+
+#pragma unroll 1
+	for (int p = (int)(threadIdx.x / 32); p < a->call.size; p += CVY_EP_WARPS) {
+		if (p == a->call.rank) {
+			if (threadIdx.x % 32 == 0)
+				t->sh->got[p] = t->sh->mine[p];
+			continue;
+		}
+		if (cvy_has(t->sources, p) && !cvy_ep_take_header(t, s, p, [&](int w, uint64_t v) {
+			    if (w == 0)
+				    t->sh->got[p] = v;
+			    else if (w == 1 && v)
+				    atomicOr(&t->sh->lacking, 1u << p);
+		    }))
+			cvy_ep_waited(t, p);
+	}
+}
+
+/* The own token @j at @word: everything that comes for it, in order. Not 0: stopped or late. */
+static __device__ __forceinline__ int cvy_ep_gather(struct cvy_ep_turn *t, const struct cvy_ep_step *s,
+						    const struct cvy_ep_place *p, uint32_t from, int j, int line,
+						    int word, int in, struct cvy_ep_sum *sum)
+{
+	const struct cvy_ep_args *a = t->a;
+
+#pragma unroll 1
+	while (from) {
+		const uint8_t *at[CVY_EP_BATCH];
+		uint64_t v[CVY_EP_BATCH][2];
+		float weight[CVY_EP_BATCH];
+		int whose[CVY_EP_BATCH], whom, how;
+
+#pragma unroll
+		for (int i = 0; i < CVY_EP_BATCH; i++) {
+			int k = (__ffs((int)from) - 1) & 31, nth = __shfl_sync(CVY_EP_ALL, p->nth, k);
+			int row = __shfl_sync(CVY_EP_ALL, p->row, k);
+
+			weight[i] = __shfl_sync(CVY_EP_ALL, p->weight, k);
+			whose[i] = a->per_rank ? k : __shfl_sync(CVY_EP_ALL, p->owner, k);
+			at[i] = NULL;
+			if (!from)
+				whose[i] = -1;
+			else if (in && whose[i] != a->call.rank)
+				at[i] = cvy_ep_from(t, s, whose[i],
+						    cvy_ep_combine_line(t, s, j, a->per_rank ? 0 : nth, line));
+			else if (in && !a->per_rank)
+				cvy_ep_result(a, row, word, v[i]);
+			from &= from - 1;
+		}
+		how = cvy_wait_lines<CVY_EP_BATCH>(at, whose, s->tag, v, &t->r->watch, &t->until, &whom);
+		if (how) {
+			cvy_ep_failed(t, how, whom);
+			return how;
+		}
+#pragma unroll
+		for (int i = 0; i < CVY_EP_BATCH; i++) {
+			if (whose[i] < 0)
+				continue;
+			if (a->per_rank && whose[i] == a->call.rank) {
+				struct cvy_ep_sum own;
+
+				own.clear();
+				cvy_ep_sum_here(a, p, __ballot_sync(CVY_EP_ALL, p->owner == a->call.rank), word, in,
+						&own);
+#pragma unroll
+				for (int e = 0; e < 8; e++)
+					sum->v[e] += own.v[e];
+			} else if (in)
+				sum->add(v[i], a->per_rank ? 1.0f : weight[i]);
+		}
+	}
+	return 0;
+}
+
+/* What is left of the weights, where some owners have no part in it: k ascending, as the host adds. */
+static __device__ __forceinline__ float cvy_ep_scale(const struct cvy_ep_args *a, const struct cvy_ep_place *p,
+						     uint32_t valid, uint32_t here)
+{
+	float all = 0, left = 0;
+
+#pragma unroll 1
+	for (int k = 0; k < a->top_k; k++) {
+		float w = __shfl_sync(CVY_EP_ALL, p->weight, k);
+
+		if (valid >> k & 1)
+			all += w;
+		if (here >> k & 1)
+			left += w;
+	}
+	return a->renormalise && left != all && left != 0 ? all / left : 1;
+}
+
+/* A warp: its quads of the own token @j. Not 0: stopped or late. */
+static __device__ __forceinline__ int cvy_ep_take_token(struct cvy_ep_turn *t, const struct cvy_ep_step *s, int j,
+							int q)
+{
+	const struct cvy_ep_args *a = t->a;
+	int token = cvy_ep_token(t, s, j), first = s->slice * a->form.slice_lines, last = cvy_ep_last_line(t, s);
+	struct cvy_ep_place p = cvy_ep_away(a, token);
+	int self = p.owner == a->call.rank;
+	int comes = p.owner >= 0 && (self || cvy_has(t->sources, p.owner)) && (t->sh->got[p.owner] >> j & 1) &&
+		    (!self || p.row >= 0);
+	uint32_t valid = __ballot_sync(CVY_EP_ALL, p.owner >= 0), here = __ballot_sync(CVY_EP_ALL, comes), from = here;
+	float scale = cvy_ep_scale(a, &p, valid, here);
+
+	if (a->per_rank) /* owners in place of experts */
+		from = __reduce_or_sync(CVY_EP_ALL, comes ? 1u << p.owner : 0);
+#pragma unroll 1
+	for (; q < (last - first + 3) / 4; q += CVY_EP_WARPS) {
+		int word, line = cvy_ep_place(q, &word) + first, how;
+		struct cvy_ep_sum sum;
+		uint64_t v[2];
+
+		word += first * CVY_EP_LINE_WORDS;
+		sum.clear();
+		how = cvy_ep_gather(t, s, &p, from, j, line, word, line < last, &sum);
+		if (how)
+			return how;
+#pragma unroll 1
+		for (int i = 0; i < 8 && scale != 1; i++)
+			sum.v[i] *= scale;
+		sum.narrow(v);
+		if (line < last && word < a->form.row_words)
+			cvy_word_put(a->out + (size_t)token * (size_t)a->hidden * 2, (uint64_t)word,
+				     (uint64_t)a->hidden * 2, v[0]);
+		if (line < last && threadIdx.x % 8 != 7 && word + 1 < a->form.row_words)
+			cvy_word_put(a->out + (size_t)token * (size_t)a->hidden * 2, (uint64_t)word + 1,
+				     (uint64_t)a->hidden * 2, v[1]);
+	}
+	return 0;
+}
+
+static __device__ __forceinline__ void cvy_ep_take_results(struct cvy_ep_turn *t, const struct cvy_ep_step *s)
+{
+	int quads = (t->a->form.slice_lines + 3) / 4, warp = (int)(threadIdx.x / 32);
+
+#pragma unroll 1
+	for (int j = 0; j < t->a->form.per_step && cvy_ep_token(t, s, j) < t->a->num_tokens; j++)
+		if (cvy_ep_take_token(t, s, j, (warp + j * quads) % CVY_EP_WARPS) == 1)
+			return;
+}
+
+struct cvy_ep_combine {
+	enum { PLACES = 0 };
+
+	static __device__ __forceinline__ void send(struct cvy_ep_turn *t, const struct cvy_ep_step *s, int step)
+	{
+		cvy_ep_who(t, s);
+		if (!cvy_ep_must_send(t, step))
+			return;
+		cvy_ep_say_sent(t);
+		cvy_ep_push_header(t, s);
+		cvy_ep_push_results(t, s);
+	}
+
+	static __device__ __forceinline__ void send_first(const struct cvy_ep_args *a, struct cvy_lane_run *r,
+							  struct cvy_ep_shared *sh, uint64_t *)
+	{
+		struct cvy_ep_turn t = cvy_ep_begin(a, r, sh);
+		struct cvy_ep_step s = cvy_ep_step_of(&t, 0);
+
+		send(&t, &s, 0);
+	}
+
+	/* Of an operation that others have completed, a lane lacks the last step alone. */
+	static __device__ __forceinline__ int run(const struct cvy_ep_args *a, struct cvy_lane_run *r,
+						  struct cvy_ep_shared *sh, uint64_t *, uint32_t)
+	{
+		struct cvy_ep_turn t = cvy_ep_begin(a, r, sh);
+
+#pragma unroll 1
+		for (int step = r->mode == CVY_COMPLETE ? a->form.steps - 1 : 0; step < a->form.steps; step++) {
+			struct cvy_ep_step s = cvy_ep_step_of(&t, step);
+			int stopped;
+
+			send(&t, &s, step);
+			cvy_ep_hear(&t, &s);
+			if (cvy_ep_stopped(&t))
+				return 1;
+#pragma unroll 1
+			for (;;) { /* who is late in the middle of it has no part in any of it */
+				uint32_t with = t.sources;
+
+				cvy_ep_take_results(&t, &s);
+				stopped = cvy_ep_stopped(&t);
+				if (stopped || t.sources == with)
+					break;
+			}
+			if (stopped)
+				return 1;
+		}
+		return 0;
+	}
+};
+
+#endif

@@ -1,0 +1,588 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Dispatch in a lane. Places follow from the routing alone: a row's number is its source's first row for the expert plus
+ * the number of earlier tokens of that source for it. The second the source computes from all its ids, the first the
+ * receiver from everyone's counts, so no lane asks another, and every run gives the same bytes.
+ */
+#ifndef CVY_EP_DISPATCH_CUH
+#define CVY_EP_DISPATCH_CUH
+
+#include <cuda_fp8.h>
+
+#include "ep_body.cuh"
+
+/* Dynamic shared memory of dispatch. */
+struct cvy_ep_room {
+	uint32_t *counted; /* [experts] rows of each, from here */
+	uint32_t *first;   /* [size][el] rows of each source, then its first row */
+	uint32_t *entry;   /* [per_step][top_k] expert | place << 16, CVY_EP_ALL: none */
+	uint64_t *stage;   /* [per_step][row_words] */
+};
+
+static inline size_t cvy_ep_dispatch_room(const struct cvy_ep_args *a)
+{
+	size_t words = (size_t)a->experts + (size_t)a->call.size * (size_t)a->el + 4 +
+		       (size_t)a->form.per_step * (size_t)a->top_k;
+
+	return (words / 2 + 2) * 8 + (size_t)a->form.per_step * (size_t)a->form.row_words * 8;
+}
+
+static __device__ __forceinline__ struct cvy_ep_room cvy_ep_room_of(const struct cvy_ep_args *a, uint64_t *room)
+{
+	struct cvy_ep_room at;
+
+	at.stage = room;
+	at.counted = (uint32_t *)(room + (size_t)a->form.per_step * (size_t)a->form.row_words);
+	at.first = at.counted + a->experts;
+	at.entry = at.first + (size_t)a->call.size * (size_t)a->el;
+	return at;
+}
+
+static __device__ __forceinline__ int cvy_ep_known(const struct cvy_ep_args *a, int32_t id)
+{
+	return id >= 0 && id < a->experts;
+}
+
+/* How many rows each expert gets from here. */
+static __device__ __forceinline__ void cvy_ep_count(const struct cvy_ep_args *a, const struct cvy_ep_room *room)
+{
+	int ids = a->num_tokens * a->top_k;
+
+#pragma unroll 1
+	for (int i = (int)threadIdx.x; i < a->experts; i += CVY_EP_THREADS)
+		room->counted[i] = 0;
+	__syncthreads();
+#pragma unroll 1
+	for (int i = (int)threadIdx.x; i < ids; i += CVY_EP_THREADS) {
+		int32_t id = a->ids[i];
+
+		if (cvy_ep_known(a, id))
+			atomicAdd(&room->counted[id], 1u);
+	}
+}
+
+/* A warp: how many of the first @n ids are @id. */
+static __device__ __forceinline__ uint32_t cvy_ep_earlier(const struct cvy_ep_args *a, int n, int32_t id)
+{
+	uint32_t sum = 0;
+	int i = (int)(threadIdx.x % 32), whole = ((uintptr_t)a->ids & 15) == 0 ? n / 4 : 0;
+
+#pragma unroll 4
+	for (int k = i; k < whole; k += 32) {
+		int4 v = ((const int4 *)a->ids)[k];
+
+		sum += (v.x == id) + (v.y == id) + (v.z == id) + (v.w == id);
+	}
+#pragma unroll 1
+	for (int k = whole * 4 + i; k < n; k += 32)
+		sum += a->ids[k] == id;
+	return __reduce_add_sync(CVY_EP_ALL, sum);
+}
+
+/* Where the tokens of this step go. */
+static __device__ __forceinline__ void cvy_ep_plan(struct cvy_ep_turn *t, const struct cvy_ep_step *s,
+						   const struct cvy_ep_room *room)
+{
+	const struct cvy_ep_args *a = t->a;
+
+	if (threadIdx.x < CVY_GPU_RANKS)
+		t->sh->mine[threadIdx.x] = 0;
+	__syncthreads();
+#pragma unroll 1
+	for (int i = (int)(threadIdx.x / 32); i < a->form.per_step * a->top_k; i += CVY_EP_WARPS) {
+		int j = i / a->top_k, token = cvy_ep_token(t, s, j), at = token * a->top_k + i % a->top_k;
+		int32_t id = token < a->num_tokens ? a->ids[at] : -1;
+		uint32_t place = cvy_ep_known(a, id) ? cvy_ep_earlier(a, at, id) : (uint32_t)a->tokens;
+
+		if (place >= (uint32_t)a->tokens)
+			id = -1;
+		if (threadIdx.x % 32)
+			continue;
+		room->entry[i] = id < 0 ? CVY_EP_ALL : (uint32_t)id | place << 16;
+		if (id >= 0)
+			atomicOr((unsigned long long *)&t->sh->mine[a->state->tables.owner[id]], 1ull << j);
+		if (token < a->tokens)
+			a->sent[at] = id;
+	}
+	__syncthreads();
+}
+
+/* Word @w of this rank's header for @rank. */
+static __device__ __noinline__ uint64_t cvy_ep_own_word(const struct cvy_ep_turn *t, const struct cvy_ep_step *s,
+							const struct cvy_ep_room *room, int rank, int w)
+{
+	const struct cvy_ep_args *a = t->a;
+	const struct cvy_ep_tables *tables = &a->state->tables;
+	uint64_t v = 0;
+	int j, k;
+
+	if (w == 0)
+		return t->sh->mine[rank];
+	w -= 1;
+	if (w < a->form.count_words) {
+#pragma unroll 1
+		for (int i = 0, e = tables->first[rank] + 4 * w; i < 4 && e + i < tables->first[rank + 1]; i++) {
+			uint32_t n = room->counted[tables->expert[e + i]];
+
+			v |= (uint64_t)(n < (uint32_t)a->tokens ? n : (uint32_t)a->tokens) << (16 * i);
+		}
+		return v;
+	}
+	w -= a->form.count_words;
+	j = w / a->form.entry_words;
+	k = w % a->form.entry_words;
+	if (j >= a->form.per_step)
+		return 0;
+#pragma unroll 1
+	for (int i = 0; i < 2; i++) {
+		int half = a->form.entry_words / 2, which = k % half * 2 + i, token = cvy_ep_token(t, s, j);
+		uint32_t x = k < half ? CVY_EP_ALL : 0;
+
+		if (which < a->top_k) {
+			if (k < half)
+				x = room->entry[j * a->top_k + which];
+			else if (a->weights && token < a->num_tokens)
+				x = __float_as_uint(a->weights[(size_t)token * (size_t)a->top_k + which]);
+		}
+		v |= (uint64_t)x << (32 * i);
+	}
+	return v;
+}
+
+/* Entry @k of token @j of @rank's header, or of its own: expert | place << 16; and its weight. */
+static __device__ __forceinline__ uint32_t cvy_ep_entry(const struct cvy_ep_turn *t, const struct cvy_ep_step *s,
+							const struct cvy_ep_room *room, int rank, int j, int k,
+							float *weight)
+{
+	const struct cvy_ep_args *a = t->a;
+	int w = 1 + a->form.count_words + j * a->form.entry_words + k / 2;
+	uint64_t e, f;
+
+	if (rank == a->call.rank) {
+		e = cvy_ep_own_word(t, s, room, rank, w);
+		f = cvy_ep_own_word(t, s, room, rank, w + a->form.entry_words / 2);
+	} else {
+		e = cvy_ep_header_word(t, s, rank, w);
+		f = cvy_ep_header_word(t, s, rank, w + a->form.entry_words / 2);
+	}
+	*weight = __uint_as_float((uint32_t)(f >> (32 * (k % 2))));
+	return (uint32_t)(e >> (32 * (k % 2)));
+}
+
+/* ---- rows as they travel ---- */
+
+/* 8 elements of bf16 at word pair @w of a row; past its end 0. */
+static __device__ __forceinline__ void cvy_ep_eight(const struct cvy_ep_args *a, int token, int w, uint64_t v[2])
+{
+	const uint8_t *row = a->x + (size_t)token * (size_t)a->hidden * 2;
+
+	if (((uintptr_t)row & 15) == 0 && w * 16 + 16 <= a->hidden * 2) {
+		ulonglong2 x = ((const ulonglong2 *)row)[w];
+
+		v[0] = x.x;
+		v[1] = x.y;
+		return;
+	}
+	v[0] = cvy_word_get(row, 2 * (uint64_t)w, (uint64_t)a->hidden * 2);
+	v[1] = cvy_word_get(row, 2 * (uint64_t)w + 1, (uint64_t)a->hidden * 2);
+}
+
+static __device__ __forceinline__ void cvy_ep_stage_bf16(const struct cvy_ep_args *a, int token, uint64_t *stage)
+{
+#pragma unroll 1
+	for (int w = (int)threadIdx.x; w < a->hidden / 8; w += CVY_EP_THREADS)
+		cvy_ep_eight(a, token, w, stage + 2 * w);
+}
+
+/* 16 threads have a group of 128 elements. */
+static __device__ __forceinline__ void cvy_ep_stage_fp8(const struct cvy_ep_args *a, int token, uint64_t *stage)
+{
+	int words = a->hidden / 8, up = (words + 31) / 32 * 32, groups = (words + 15) / 16;
+	float *scales = (float *)(stage + words);
+
+	if (threadIdx.x == 0 && groups % 2)
+		scales[groups] = 0;
+#pragma unroll 1
+	for (int w = (int)threadIdx.x; w < up; w += CVY_EP_THREADS) {
+		uint64_t v[2] = { 0, 0 }, out = 0;
+		float most = 1e-4f, scale;
+
+		if (w < words)
+			cvy_ep_eight(a, token, w, v);
+#pragma unroll
+		for (int i = 0; i < 8; i++)
+			most = fmaxf(most, fabsf(cvy_bf16_wide(v[i / 4], i % 4)));
+#pragma unroll
+		for (int k = 8; k; k /= 2)
+			most = fmaxf(most, __shfl_xor_sync(CVY_EP_ALL, most, k));
+		scale = 448.0f / most;
+#pragma unroll
+		for (int i = 0; i < 4; i++) {
+			float2 pair = make_float2(cvy_bf16_wide(v[i / 2], i % 2 * 2) * scale,
+						  cvy_bf16_wide(v[i / 2], i % 2 * 2 + 1) * scale);
+
+			out |= (uint64_t)__nv_cvt_float2_to_fp8x2(pair, __NV_SATFINITE, __NV_E4M3) << (16 * i);
+		}
+		if (w < words)
+			stage[w] = out;
+		if (w < words && w % 16 == 0)
+			scales[w / 16] = most / 448.0f;
+	}
+}
+
+static __device__ __forceinline__ void cvy_ep_stage(const struct cvy_ep_turn *t, const struct cvy_ep_step *s,
+						    const struct cvy_ep_room *room)
+{
+	const struct cvy_ep_args *a = t->a;
+
+#pragma unroll 1
+	for (int j = 0; j < a->form.per_step; j++) {
+		int token = cvy_ep_token(t, s, j);
+
+		if (token >= a->num_tokens)
+			break;
+		if (a->fp8)
+			cvy_ep_stage_fp8(a, token, room->stage + (size_t)j * (size_t)a->form.row_words);
+		else
+			cvy_ep_stage_bf16(a, token, room->stage + (size_t)j * (size_t)a->form.row_words);
+	}
+}
+
+/* Words of a staged row: odd ends are 0. */
+static __device__ __forceinline__ void cvy_ep_staged(const struct cvy_ep_args *a, const struct cvy_ep_room *room, int j,
+						     int word, uint64_t v[2])
+{
+	const uint64_t *row = room->stage + (size_t)j * (size_t)a->form.row_words;
+
+	v[0] = word < a->form.row_words ? row[word] : 0;
+	v[1] = word + 1 < a->form.row_words ? row[word + 1] : 0;
+}
+
+static __device__ __forceinline__ void cvy_ep_push_headers(struct cvy_ep_turn *t, const struct cvy_ep_step *s,
+							   const struct cvy_ep_room *room)
+{
+	int quads = (t->a->form.header_lines + 3) / 4, i = 0;
+
+	CVY_EACH_PEER(p, t->peers, t->a->call.rank)
+	{
+#pragma unroll 1
+		for (int q = 0; q < quads; q++, i++) {
+			int word, line = cvy_ep_place(q, &word), in = line < t->a->form.header_lines;
+			uint64_t v[2] = { 0, 0 };
+
+			if (i % CVY_EP_WARPS != (int)(threadIdx.x / 32))
+				continue;
+			if (in)
+				v[0] = cvy_ep_own_word(t, s, room, (int)p, word);
+			if (in && threadIdx.x % 8 != 7)
+				v[1] = cvy_ep_own_word(t, s, room, (int)p, word + 1);
+			cvy_ep_send(t, s, (int)p, line, in, v);
+		}
+	}
+}
+
+static __device__ __forceinline__ void cvy_ep_push_rows(struct cvy_ep_turn *t, const struct cvy_ep_step *s,
+							const struct cvy_ep_room *room)
+{
+	const struct cvy_ep_form *f = &t->a->form;
+	int quads = (f->slice_lines + 3) / 4, warp = (int)(threadIdx.x / 32), q = warp;
+
+	CVY_EACH_PEER(p, t->peers, t->a->call.rank)
+	{
+#pragma unroll 1
+		for (uint64_t left = t->sh->mine[p]; left; left &= left - 1) {
+			int j = __ffsll((long long)left) - 1;
+
+#pragma unroll 1
+			for (; q < quads; q += CVY_EP_WARPS) {
+				int word, line = cvy_ep_place(q, &word);
+				uint64_t v[2];
+
+				cvy_ep_staged(t->a, room, j, word, v);
+				cvy_ep_send(t, s, (int)p, f->header_lines + j * f->slice_lines + line,
+					    line < f->slice_lines, v);
+			}
+			q -= quads; /* the next row begins with the warp that has least to do */
+		}
+	}
+}
+
+/* ---- rows that come ---- */
+
+/* Everyone's header: which tokens come, and rows per expert. */
+static __device__ __forceinline__ void cvy_ep_headers(struct cvy_ep_turn *t, const struct cvy_ep_step *s,
+						      const struct cvy_ep_room *room)
+{
+	const struct cvy_ep_args *a = t->a;
+	int cw = a->form.count_words, self = a->call.rank;
+
+#pragma unroll 1
+	for (int p = (int)(threadIdx.x / 32); p < a->call.size; p += CVY_EP_WARPS) {
+		uint32_t *counts = room->first + (size_t)p * (size_t)a->el;
+		auto take = [&](int w, uint64_t v) {
+			if (w == 0)
+				t->sh->theirs[p] = v;
+#pragma unroll 1
+			for (int i = 0; i < 4 && w >= 1 && w <= cw; i++) {
+				uint32_t n = (uint32_t)(v >> (16 * i) & 0xffff), e = (uint32_t)(w - 1) * 4 + i;
+
+				if (e < (uint32_t)a->el)
+					counts[e] = n < (uint32_t)a->tokens ? n : (uint32_t)a->tokens;
+			}
+		};
+
+		if (p == self) {
+#pragma unroll 1
+			for (int w = (int)(threadIdx.x % 32); w <= cw; w += 32)
+				take(w, cvy_ep_own_word(t, s, room, p, w));
+			continue;
+		}
+		if (cvy_has(t->sources, p) && !cvy_ep_take_header(t, s, p, take)) {
+			cvy_ep_waited(t, p);
+			continue;
+		}
+		__syncwarp();
+		if (threadIdx.x % 32 == 0)
+			t->sh->theirs[p] = 0;
+#pragma unroll 1
+		for (int e = (int)(threadIdx.x % 32); e < a->el; e += 32)
+			counts[e] = 0;
+	}
+}
+
+/* Rows per expert and source become first rows; lane 0 tells the caller. */
+static __device__ __forceinline__ void cvy_ep_firsts(const struct cvy_ep_turn *t, const struct cvy_ep_room *room)
+{
+	const struct cvy_ep_args *a = t->a;
+
+#pragma unroll 1
+	for (int e = (int)threadIdx.x; e < a->el; e += CVY_EP_THREADS) {
+		uint32_t sum = 0;
+
+#pragma unroll 1
+		for (int p = 0; p < a->call.size; p++) {
+			uint32_t *at = &room->first[(size_t)p * (size_t)a->el + e], n = *at;
+
+			*at = sum;
+			if (!t->r->index)
+				a->range[(size_t)e * (size_t)a->call.size + p] = (int64_t)((uint64_t)n << 32 | sum);
+			sum += n;
+		}
+		if (!t->r->index)
+			a->count[e] = (int32_t)sum;
+	}
+}
+
+/* One word of a row that came, into @row of the outputs. */
+static __device__ __forceinline__ void cvy_ep_put(const struct cvy_ep_args *a, int row, int word, uint64_t v)
+{
+	int bytes = a->hidden * (a->fp8 ? 1 : 2), rows = a->call.size * a->tokens;
+	int groups = (a->hidden + CVY_EP_GROUP - 1) / CVY_EP_GROUP;
+
+	if (word * 8 < bytes) {
+		*(uint64_t *)(a->packed + (size_t)row * (size_t)bytes + (size_t)word * 8) = v;
+		return;
+	}
+#pragma unroll 1
+	for (int i = 0; a->fp8 && i < 2; i++) {
+		int g = (word - bytes / 8) * 2 + i;
+
+		if (g < groups)
+			a->scales[((size_t)(row / rows) * (size_t)groups + g) * (size_t)rows + row % rows] =
+				__uint_as_float((uint32_t)(v >> (32 * i)));
+	}
+}
+
+/* A warp: the rows here of token @j of @rank, in thread k that of its k-th expert, -1: none. */
+static __device__ __forceinline__ int cvy_ep_rows_of(const struct cvy_ep_turn *t, const struct cvy_ep_step *s,
+						     const struct cvy_ep_room *room, int rank, int j, float *weight)
+{
+	const struct cvy_ep_args *a = t->a;
+	int k = (int)(threadIdx.x % 32), e;
+	uint32_t entry;
+
+	*weight = 0;
+	if (k >= a->top_k || !(t->sh->theirs[rank] >> j & 1))
+		return -1;
+	entry = cvy_ep_entry(t, s, room, rank, j, k, weight);
+	e = (int)(entry & 0xffff);
+	if (entry == CVY_EP_ALL || e >= a->experts || (int)(entry >> 16) >= a->tokens ||
+	    a->state->tables.owner[e] != a->call.rank)
+		return -1;
+	e = a->state->tables.local[e];
+	return e * a->call.size * a->tokens + (int)(room->first[(size_t)rank * (size_t)a->el + e] + (entry >> 16));
+}
+
+/* What combine needs, and the caller may read. One warp. */
+static __device__ __forceinline__ void cvy_ep_write_route(const struct cvy_ep_turn *t, int rank, int token, int row,
+							  float weight)
+{
+	const struct cvy_ep_args *a = t->a;
+	int k = (int)(threadIdx.x % 32);
+	size_t at = ((size_t)rank * (size_t)a->tokens + (size_t)token) * (size_t)a->top_k + k;
+
+	if (token >= a->tokens || k >= a->top_k)
+		return;
+	a->route[at] = row;
+	if (row >= 0) {
+		a->route_weights[at] = weight;
+		a->src_info[row] = token;
+	}
+}
+
+#define CVY_EP_FLIGHT 1 /* quads that a warp waits for at a time */
+
+/* A warp: its quads of token @j of @rank, from quad @q on. Not 0: stopped or late. */
+static __device__ __forceinline__ int cvy_ep_take_row(struct cvy_ep_turn *t, const struct cvy_ep_step *s,
+						      const struct cvy_ep_room *room, int rank, int j, int q, int row)
+{
+	const struct cvy_ep_form *f = &t->a->form;
+	uint32_t rows = __ballot_sync(CVY_EP_ALL, row >= 0);
+	int quads = (f->slice_lines + 3) / 4, self = rank == t->a->call.rank;
+
+#pragma unroll 1
+	for (; q < quads; q += CVY_EP_WARPS * CVY_EP_FLIGHT) {
+		const uint8_t *at[CVY_EP_FLIGHT];
+		uint64_t v[CVY_EP_FLIGHT][2];
+		int word[CVY_EP_FLIGHT], whose[CVY_EP_FLIGHT], whom, how;
+
+#pragma unroll
+		for (int i = 0; i < CVY_EP_FLIGHT; i++) {
+			int line = cvy_ep_place(q + i * CVY_EP_WARPS, &word[i]);
+
+			at[i] = NULL;
+			whose[i] = rank;
+			if (line >= f->slice_lines)
+				word[i] = f->row_words;
+			else if (self)
+				cvy_ep_staged(t->a, room, j, word[i], v[i]);
+			else
+				at[i] = cvy_ep_from(t, s, rank, f->header_lines + j * f->slice_lines + line);
+		}
+		how = self ? 0 : cvy_wait_lines<CVY_EP_FLIGHT>(at, whose, s->tag, v, &t->r->watch, &t->until, &whom);
+		if (how) {
+			cvy_ep_failed(t, how, whom);
+			return how;
+		}
+#pragma unroll 1
+		for (uint32_t left = rows; left; left &= left - 1) {
+			int to = __shfl_sync(CVY_EP_ALL, row, __ffs((int)left) - 1);
+
+#pragma unroll
+			for (int i = 0; i < CVY_EP_FLIGHT; i++) {
+				if (word[i] < f->row_words)
+					cvy_ep_put(t->a, to, word[i], v[i][0]);
+				if (threadIdx.x % 8 != 7 && word[i] + 1 < f->row_words)
+					cvy_ep_put(t->a, to, word[i] + 1, v[i][1]);
+			}
+		}
+	}
+	return 0;
+}
+
+static __device__ __forceinline__ void cvy_ep_take_rows(struct cvy_ep_turn *t, const struct cvy_ep_step *s,
+							const struct cvy_ep_room *room)
+{
+	const struct cvy_ep_args *a = t->a;
+	int quads = (a->form.slice_lines + 3) / 4, warp = (int)(threadIdx.x / 32), n = 0;
+
+#pragma unroll 1
+	for (int p = 0; p < a->call.size; p++) {
+		int rank = (a->call.rank + p) % a->call.size; /* its own first: that needs no wait */
+
+#pragma unroll 1
+		for (int j = 0; j < a->form.per_step; j++, n++) {
+			int q = (warp + n * quads) % CVY_EP_WARPS, writes = n % CVY_EP_WARPS == warp;
+			int comes = t->sh->theirs[rank] >> j & 1, row;
+			float weight;
+
+			if (!writes && !comes)
+				continue;
+			row = cvy_ep_rows_of(t, s, room, rank, j, &weight);
+			if (writes)
+				cvy_ep_write_route(t, rank, cvy_ep_token(t, s, j), row, weight);
+			if (comes && cvy_ep_take_row(t, s, room, rank, j, q, row) == 1)
+				return;
+		}
+	}
+}
+
+struct cvy_ep_dispatch {
+	enum { PLACES = 1 }; /* of rows depend on who takes part */
+
+	/* Sends step @step, and nothing else. */
+	static __device__ __forceinline__ void send(struct cvy_ep_turn *t, const struct cvy_ep_room *room,
+						    const struct cvy_ep_step *s, int step)
+	{
+		cvy_ep_plan(t, s, room);
+		if (cvy_ep_must_send(t, step))
+			cvy_ep_push_headers(t, s, room);
+		cvy_ep_stage(t, s, room);
+		__syncthreads();
+		cvy_ep_say_sent(t);
+		if (cvy_ep_must_send(t, step))
+			cvy_ep_push_rows(t, s, room);
+	}
+
+	static __device__ __forceinline__ void send_first(const struct cvy_ep_args *a, struct cvy_lane_run *r,
+							  struct cvy_ep_shared *sh, uint64_t *dynamic)
+	{
+		struct cvy_ep_room room = cvy_ep_room_of(a, dynamic);
+		struct cvy_ep_turn t = cvy_ep_begin(a, r, sh);
+		struct cvy_ep_step s = cvy_ep_step_of(&t, 0);
+
+		cvy_ep_count(a, &room);
+		send(&t, &room, &s, 0);
+	}
+
+	/* Not all of its last steps can be had any more: it got nothing, and says so. */
+	static __device__ void nothing(const struct cvy_ep_turn *t)
+	{
+		const struct cvy_ep_args *a = t->a;
+
+#pragma unroll 1
+		for (int i = (int)threadIdx.x; i < a->el * a->call.size; i += CVY_EP_THREADS)
+			a->range[i] = 0;
+#pragma unroll 1
+		for (int i = (int)threadIdx.x; i < a->el; i += CVY_EP_THREADS)
+			a->count[i] = 0;
+#pragma unroll 1
+		for (int p = 0; p < a->call.size; p++)
+#pragma unroll 1
+			for (int i = t->r->index; i < a->tokens; i += a->form.lanes)
+				if ((int)threadIdx.x < a->top_k)
+					a->route[((size_t)p * (size_t)a->tokens + (size_t)i) * (size_t)a->top_k +
+						 threadIdx.x] = -1;
+	}
+
+	static __device__ __forceinline__ int run(const struct cvy_ep_args *a, struct cvy_lane_run *r,
+						  struct cvy_ep_shared *sh, uint64_t *dynamic, uint32_t late)
+	{
+		struct cvy_ep_room room = cvy_ep_room_of(a, dynamic);
+		struct cvy_ep_turn t = cvy_ep_begin(a, r, sh);
+
+		t.sources &= ~late;
+		if (r->mode == CVY_COMPLETE && a->form.steps > 1) {
+			nothing(&t);
+			return 0;
+		}
+		cvy_ep_count(a, &room);
+#pragma unroll 1
+		for (int step = 0; step < a->form.steps; step++) {
+			struct cvy_ep_step s = cvy_ep_step_of(&t, step);
+
+			send(&t, &room, &s, step);
+			cvy_ep_headers(&t, &s, &room);
+			if (cvy_ep_stopped(&t))
+				return 1;
+			cvy_ep_firsts(&t, &room);
+			__syncthreads();
+			cvy_ep_take_rows(&t, &s, &room);
+			if (cvy_ep_stopped(&t))
+				return 1;
+		}
+		return 0;
+	}
+};
+
+#endif

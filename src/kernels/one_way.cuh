@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Data goes one way: broadcast, gather, scatter; or not at all: barrier. Ranks signal each other once a step. */
+#ifndef CVY_ONE_WAY_CUH
+#define CVY_ONE_WAY_CUH
+
+#include "quick.cuh"
+
+template <int PACKET, int ROWS> struct cvy_body_one_way {
+	enum { ONE = PACKET == CVY_GPU_PAIR && ROWS == 1 };
+
+	static __device__ __forceinline__ int steps(const struct cvy_gpu_call *c, uint32_t)
+	{
+		return ONE ? 1 : c->steps;
+	}
+
+	/*
+	 * Does the root take part? Without it no data go anywhere, but ranks meet as ever: who ran ahead would write over slots
+	 * that others have not read yet.
+	 */
+	static __device__ __forceinline__ int rooted(const struct cvy_gpu_call *c, const struct cvy_lane_run *r)
+	{
+		return c->root >= 0 && cvy_has(r->lane.mask, c->root);
+	}
+
+	/* Does this rank send to @p in this operation, and from where? NULL: no. */
+	static __device__ __forceinline__ const uint8_t *source(const struct cvy_gpu_call *c, int p)
+	{
+		if (c->kind == CVY_GPU_GATHER)
+			return p == c->root ? c->send : NULL;
+		if (c->rank != c->root || p >= c->size)
+			return NULL;
+		return c->send + (size_t)p * c->send_stride;
+	}
+
+	/* Where what comes from @p goes. NULL: nothing comes. */
+	static __device__ __forceinline__ uint8_t *place(const struct cvy_gpu_call *c, int p)
+	{
+		if (c->kind == CVY_GPU_GATHER)
+			return c->rank == c->root && p < c->size ? c->recv + (size_t)p * c->bytes : NULL;
+		return p == c->root ? c->recv : NULL;
+	}
+
+	static __device__ __forceinline__ void push(const struct cvy_gpu_call *c, const struct cvy_lane_run *r,
+						    const struct cvy_step *s, uint64_t words)
+	{
+		CVY_EACH_PEER(p, r->lane.mask, c->rank)
+		{
+			const uint8_t *from = source(c, (int)p);
+			uint64_t v[ROWS][2], word;
+			int u, nw;
+
+			if (!from)
+				continue;
+#pragma unroll
+			for (int row = 0; row < ROWS; row++) {
+				if (row >= cvy_rows<ROWS>(c) || !cvy_packet<PACKET>(s, row, words, &u, &word, &nw))
+					break;
+				cvy_get<PACKET>(from, word, c->bytes, v[row]);
+			}
+#pragma unroll
+			for (int row = 0; row < ROWS; row++) {
+				if (row >= cvy_rows<ROWS>(c) || !cvy_packet<PACKET>(s, row, words, &u, &word, &nw))
+					break;
+				cvy_push_to<PACKET>(c, r, s, 0, u, (int)p, v[row]);
+			}
+		}
+	}
+
+	static __device__ __forceinline__ int take(const struct cvy_gpu_call *c, struct cvy_lane_run *r,
+						   const struct cvy_step *s, uint64_t words, uint32_t living)
+	{
+		uint32_t sources = c->kind == CVY_GPU_GATHER ? c->rank == c->root ? cvy_blocks(c) : 0 : 1u << c->root;
+		uint64_t own[2] = { 0, 0 }, word;
+		int u, nw;
+
+		sources &= living;
+#pragma unroll 1
+		for (int row = 0; row < cvy_rows<ROWS>(c); row++) {
+			if (!cvy_packet<PACKET>(s, row, words, &u, &word, &nw))
+				break;
+			if (cvy_has(sources, c->rank))
+				cvy_get<PACKET>(source(c, c->rank), word, c->bytes, own);
+			if (cvy_each_source<PACKET>(c, r, s, 0, u, sources, own, [&](int rank, const uint64_t *v) {
+				    cvy_set<PACKET>(place(c, rank), word, nw, c->bytes, v);
+			    }))
+				return 1;
+			if (c->kind == CVY_GPU_GATHER && c->rank == c->root && (cvy_blocks(c) & ~sources))
+				cvy_zero_blocks<PACKET>(c, ~sources, word, nw);
+		}
+		return 0;
+	}
+
+	/* The one step of one packet. 1: stopped. */
+	static __device__ __forceinline__ int quick(const struct cvy_gpu_call *c, struct cvy_lane_run *r)
+	{
+		const struct cvy_quick q = cvy_quick_of(r);
+		const struct cvy_step s = { q.tag, r->lane.count + 1, 0 };
+		const int gather = c->kind == CVY_GPU_GATHER, root = c->rank == c->root;
+		int stopped = 0;
+
+		cvy_tell(c, r, &s, 0, r->lane.mask);
+		if (rooted(c, r) && q.word < (uint32_t)(c->bytes / 8)) {
+			uint32_t other = gather ? 1u << c->root : r->lane.mask;
+			uint32_t sources = gather ? r->lane.mask & cvy_blocks(c) : 1u << c->root;
+			uint64_t own = root || gather ? cvy_quick_get(c, &q, c->rank) : 0;
+
+			if (root != gather)
+				cvy_quick_push(c, r, &q, other & ~(1u << c->rank), own);
+			if (root || !gather)
+				stopped = cvy_quick_take(c, r, &q, sources, own, [&](int rank, int, uint64_t v) {
+					cvy_quick_set(c->recv + (gather ? (uint64_t)(uint32_t)rank * c->bytes : 0), &q,
+						      v);
+				});
+			if (root && gather && (cvy_blocks(c) & ~sources))
+				cvy_zero_blocks<PACKET>(c, ~sources, q.word, 1);
+		}
+		return stopped || cvy_hear(c, r, &s, 0, r->lane.mask);
+	}
+
+	template <int HOT>
+	static __device__ __forceinline__ int walk(const struct cvy_gpu_call *c, struct cvy_lane_run *r)
+	{
+		uint64_t tile = cvy_tile_words<PACKET>(cvy_rows<ROWS>(c) * (int)blockDim.x);
+		uint64_t words = rooted(c, r) ? (c->bytes + 7) / 8 : 0;
+		uint32_t sources = cvy_sources<HOT>(c, r), to = cvy_mode<HOT>(r) == CVY_COMPLETE ? 0 : r->lane.mask;
+
+#pragma unroll 1
+		for (int step = ONE ? 0 : cvy_first_step<HOT>(r); step < (ONE ? 1 : r->steps); step++) {
+			struct cvy_step s = cvy_step_of(c, r, step, tile);
+
+			cvy_tell(c, r, &s, 0, to); /* crosses beside the data */
+			if (to)
+				push(c, r, &s, words);
+			if (__syncthreads_or(take(c, r, &s, words, sources) || cvy_hear(c, r, &s, 0, sources)))
+				return 1;
+		}
+		return 0;
+	}
+
+	template <int HOT>
+	static __device__ __forceinline__ int run(const struct cvy_gpu_call *c, struct cvy_lane_run *r)
+	{
+		if constexpr (ONE && HOT)
+			return c->plain ? quick(c, r) : cvy_long_way<cvy_body_one_way>(c, *r);
+		else
+			return walk<HOT>(c, r);
+	}
+};
+
+#endif

@@ -1,0 +1,262 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Large operations whose buffers stand in registered windows: nobody pushes, everyone reads the inputs of others where
+ * they stand. In the first step all tell each other where that is, so each rank may use any buffer; where one has none
+ * registered, all do it by packets (PACKETS), a step later. In the second all tell that they have read.
+ *
+ * What is lent is not overwritten before all have read it, and nobody completes before: so after a change either nothing
+ * is lacking, or nobody was done and all do it again.
+ *
+ * allreduce (in place, or with more than two ranks) and broadcast (with more than two) go by shards: each rank makes the
+ * shard that it owns, then all read the shards of the others from their results.
+ */
+#ifndef CVY_PULL_CUH
+#define CVY_PULL_CUH
+
+#include "step.cuh"
+
+#define CVY_PULL_UNROLL 4 /* loads of 16 bytes that a thread has under way */
+
+template <typename T, typename PACKETS> struct cvy_body_pull {
+	enum { ONE = 0, FOLDS = !std::is_void<T>::value };
+	typedef typename std::conditional<FOLDS, T, uint64_t>::type element;
+
+	static __device__ __forceinline__ int steps(const struct cvy_gpu_call *c, uint32_t mask)
+	{
+		return 1 + PACKETS::steps(c, mask);
+	}
+
+	/* A part of a block that this lane works on, in packets of 16 bytes. */
+	struct part {
+		uint64_t begin, end;
+	};
+
+	static __device__ __forceinline__ struct part shard(const struct cvy_gpu_call *c, int i, int n)
+	{
+		uint64_t packets = c->bytes / CVY_GPU_PACKET, each = (packets + (uint64_t)n - 1) / (uint64_t)n;
+		struct part p = { (uint64_t)i * each, (uint64_t)(i + 1) * each };
+
+		p.begin = p.begin < packets ? p.begin : packets;
+		p.end = p.end < packets ? p.end : packets;
+		return p;
+	}
+
+	static __device__ __forceinline__ int by_shards(const struct cvy_gpu_call *c, const struct cvy_lane_run *r)
+	{
+		return (c->kind <= CVY_GPU_ALLREDUCE_TWO_SHOT && c->in_place) ||
+		       ((c->kind <= CVY_GPU_ALLREDUCE_TWO_SHOT || c->kind == CVY_GPU_BROADCAST) &&
+			__popc(r->lane.mask) > 2);
+	}
+
+	/* Where the buffers of all stand: in shared memory, by rank. */
+	struct places {
+		const uint8_t *send[CVY_GPU_RANKS], *recv[CVY_GPU_RANKS];
+		int lent;
+	};
+
+	/* Tells where the own buffers are and hears of the others'. All threads. 1: stopped. */
+	static __device__ int hello(const struct cvy_gpu_call *c, struct cvy_lane_run *r, struct places *places)
+	{
+		struct cvy_step s = cvy_step_of(c, r, 0, 0);
+		int p = (int)threadIdx.x, stopped = 0, lent = 1;
+		const uint32_t peers = r->lane.mask & ~(1u << c->rank);
+
+		if (p < CVY_GPU_RANKS && cvy_has(peers, p)) {
+			uint8_t *to = cvy_to(c, r, p) + cvy_gpu_slot_at(0, r->index, s.count);
+			const uint8_t *at[4] = { cvy_from(c, r, p) + cvy_gpu_slot_at(0, r->index, s.count) };
+			const uint8_t *window = c->windows + cvy_mapping(r->lane.out, p) * c->window_stride;
+			uint64_t v[4][2];
+			int whom[4] = { p, p, p, p };
+
+			at[1] = at[0] + CVY_GPU_PACKET;
+			cvy_store_packet(to, c->lent_send, s.tag);
+			cvy_store_packet(to + CVY_GPU_PACKET, c->lent_recv, s.tag);
+			stopped = cvy_wait_packets<CVY_GPU_PAIR>(at, whom, 3, s.tag, v, &r->watch);
+			places->send[p] = window + v[0][0] - 1;
+			places->recv[p] = window + v[1][0] - 1;
+			lent = needed(c, r, p, v[0][0], v[1][0]);
+		} else if (p == c->rank) {
+			places->send[p] = c->send;
+			places->recv[p] = c->recv;
+			lent = needed(c, r, p, c->lent_send, c->lent_recv);
+		}
+		if (__syncthreads_or(stopped))
+			return 1;
+		places->lent = !__syncthreads_or(!lent);
+		return 0;
+	}
+
+	/* Has @rank registered what others will read of it? One that has come since the graph was captured has not. */
+	static __device__ __forceinline__ int needed(const struct cvy_gpu_call *c, const struct cvy_lane_run *r,
+						     int rank, uint64_t send, uint64_t recv)
+	{
+		if (rank >= c->size || (by_shards(c, r) && !recv))
+			return 0;
+		return c->kind == CVY_GPU_BROADCAST ? rank != c->root || send : send != 0;
+	}
+
+	/* ---- moving ---- */
+
+	typedef struct cvy_fold<element, CVY_GPU_LINE> fold;
+
+	/* result[i] = fold, in ascending order, of the packets that each source has at @offset. */
+	static __device__ __forceinline__ void reduce(const struct cvy_gpu_call *c, const struct cvy_lane_run *r,
+						      const struct places *places, struct part all, uint64_t offset)
+	{
+		const uint64_t lanes = (uint64_t)c->lanes * blockDim.x;
+		uint64_t i = all.begin + (uint64_t)r->index * blockDim.x + threadIdx.x;
+
+#pragma unroll 1
+		for (; i < all.end; i += lanes * CVY_PULL_UNROLL) {
+			fold f[CVY_PULL_UNROLL];
+			uint64_t v[CVY_PULL_UNROLL][2];
+
+#pragma unroll 1
+			for (uint32_t left = r->lane.mask; left; left &= left - 1) {
+				const uint8_t *from = places->send[__ffs((int)left) - 1] + offset;
+
+#pragma unroll
+				for (int k = 0; k < CVY_PULL_UNROLL; k++)
+					if (i + (uint64_t)k * lanes < all.end)
+						cvy_load_packet(from + (i + (uint64_t)k * lanes) * CVY_GPU_PACKET,
+								v[k]);
+#pragma unroll
+				for (int k = 0; k < CVY_PULL_UNROLL; k++)
+					f[k].add(v[k], c->redop);
+			}
+#pragma unroll
+			for (int k = 0; k < CVY_PULL_UNROLL; k++) {
+				f[k].result(v[k], c->redop, __popc(r->lane.mask));
+				if (i + (uint64_t)k * lanes < all.end)
+					put(c->recv, i + (uint64_t)k * lanes, v[k]);
+			}
+		}
+	}
+
+	static __device__ __forceinline__ void put(uint8_t *to, uint64_t packet, const uint64_t v[2])
+	{
+		*(ulonglong2 *)(to + packet * CVY_GPU_PACKET) = make_ulonglong2(v[0], v[1]);
+	}
+
+	/* Packets @all of @from to the same places of @to. */
+	static __device__ __forceinline__ void copy(const struct cvy_gpu_call *c, const struct cvy_lane_run *r,
+						    uint8_t *to, const uint8_t *from, struct part all)
+	{
+		const uint64_t lanes = (uint64_t)c->lanes * blockDim.x;
+		uint64_t i = all.begin + (uint64_t)r->index * blockDim.x + threadIdx.x;
+
+		if (to == from)
+			return;
+#pragma unroll 1
+		for (; i < all.end; i += lanes * CVY_PULL_UNROLL) {
+			uint64_t v[CVY_PULL_UNROLL][2];
+
+#pragma unroll
+			for (int k = 0; k < CVY_PULL_UNROLL; k++)
+				if (i + (uint64_t)k * lanes < all.end)
+					cvy_load_packet(from + (i + (uint64_t)k * lanes) * CVY_GPU_PACKET, v[k]);
+#pragma unroll
+			for (int k = 0; k < CVY_PULL_UNROLL; k++)
+				if (i + (uint64_t)k * lanes < all.end)
+					put(to, i + (uint64_t)k * lanes, v[k]);
+		}
+	}
+
+	/*
+	 * The block that each rank has for this one. Not all begin with the same rank, and the own one, which does not
+	 * cross, is copied in between.
+	 */
+	static __device__ __forceinline__ void blocks(const struct cvy_gpu_call *c, const struct cvy_lane_run *r,
+						      const struct places *places)
+	{
+		const uint64_t tile = (uint64_t)c->lanes * blockDim.x * CVY_PULL_UNROLL;
+		const struct part all = shard(c, 0, 1);
+
+#pragma unroll 1
+		for (uint64_t at = 0; at < all.end; at += tile) {
+			const struct part part = { at, at + tile < all.end ? at + tile : all.end };
+
+#pragma unroll 1
+			for (int k = 1; k <= c->size; k++) {
+				int p = (c->rank + k) % c->size;
+				uint8_t *to = c->recv + (size_t)p * c->bytes;
+
+				if (cvy_has(r->lane.mask, p))
+					copy(c, r, to, places->send[p] + (size_t)c->rank * c->send_stride, part);
+				else
+					zero(c, r, to, part);
+			}
+		}
+	}
+
+	static __device__ __noinline__ void zero(const struct cvy_gpu_call *c, const struct cvy_lane_run *r,
+						 uint8_t *to, struct part all)
+	{
+		const uint64_t none[2] = { 0, 0 };
+
+		for (uint64_t i = all.begin + (uint64_t)r->index * blockDim.x + threadIdx.x; i < all.end;
+		     i += (uint64_t)c->lanes * blockDim.x)
+			put(to, i, none);
+	}
+
+	/* The shards that others own, from their results. */
+	static __device__ __forceinline__ void gather(const struct cvy_gpu_call *c, const struct cvy_lane_run *r,
+						      const struct places *places)
+	{
+		int n = __popc(r->lane.mask);
+
+		CVY_EACH_PEER(p, r->lane.mask, c->rank)
+		copy(c, r, c->recv, places->recv[p], shard(c, __popc(r->lane.mask & ((1u << p) - 1)), n));
+	}
+
+	/* Everything is read where it stands. All threads. 1: stopped. */
+	static __device__ __forceinline__ int pull(const struct cvy_gpu_call *c, struct cvy_lane_run *r,
+						   const struct places *places)
+	{
+		const struct cvy_step s = cvy_step_of(c, r, 1, 0);
+		const int n = __popc(r->lane.mask), self = __popc(r->lane.mask & ((1u << c->rank) - 1));
+		const struct part mine = by_shards(c, r) ? shard(c, self, n) : shard(c, 0, 1);
+
+		if (FOLDS)
+			reduce(c, r, places, mine, (size_t)c->rank * c->send_stride);
+		else if (c->kind == CVY_GPU_BROADCAST)
+			copy(c, r, c->recv, places->send[c->root], mine);
+		else
+			blocks(c, r, places);
+		if (by_shards(c, r)) {
+			if (cvy_meet(c, r, &s, 0, r->lane.mask, r->lane.mask))
+				return 1;
+			gather(c, r, places);
+		}
+		return cvy_meet(c, r, &s, 1, r->lane.mask, r->lane.mask);
+	}
+
+	template <int HOT>
+	static __device__ __forceinline__ int run(const struct cvy_gpu_call *c, struct cvy_lane_run *r)
+	{
+		__shared__ struct places places;
+		int stopped;
+
+		if (c->kind == CVY_GPU_BROADCAST && !cvy_has(r->lane.mask, c->root))
+			return PACKETS::template run<HOT>(c, r);
+		if (cvy_mode<HOT>(r) == CVY_COMPLETE && r->pulled)
+			return 0;
+		if (cvy_mode<HOT>(r) != CVY_COMPLETE) {
+			if (hello(c, r, &places))
+				return 1;
+			r->pulled = places.lent;
+			if (places.lent) {
+				r->steps = 2;
+				return pull(c, r, &places);
+			}
+		}
+		r->lane.count++; /* by packets, after the step of hello */
+		r->steps--;
+		stopped = PACKETS::template run<HOT>(c, r);
+		r->lane.count--;
+		r->steps++;
+		return stopped;
+	}
+};
+
+#endif

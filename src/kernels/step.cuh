@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a step of a lane is made of, for all bodies: where its packets stand, own words, push, what others have sent.
+ * In each step a thread first pushes all its packets, then waits for the others' in the same places and stores.
+ *
+ * Bodies are compiled twice: HOT is the first attempt of an operation that nothing stops, and its code is kept short
+ * (instructions are fetched anew in every launch); the other does whatever comes after a change.
+ */
+#ifndef CVY_STEP_CUH
+#define CVY_STEP_CUH
+
+#include "lane.cuh"
+#include "reduce.cuh"
+
+/* Rows of this call: kernels for one row, which small operations are, have no loops over them. */
+template <int ROWS> static __device__ __forceinline__ int cvy_rows(const struct cvy_gpu_call *c)
+{
+	return ROWS == 1 ? 1 : c->rows;
+}
+
+template <int HOT> static __device__ __forceinline__ enum cvy_mode cvy_mode(const struct cvy_lane_run *r)
+{
+	return HOT ? CVY_RUN : r->mode;
+}
+
+/* One step of a lane, as the thread sees it. */
+struct cvy_step {
+	uint64_t tag;
+	uint32_t count; /* of the lane, with this step: says which slot */
+	uint64_t base;	/* first word of the tile */
+};
+
+static __device__ __forceinline__ struct cvy_step cvy_step_of(const struct cvy_gpu_call *c,
+							      const struct cvy_lane_run *r, int step,
+							      uint64_t tile_words)
+{
+	struct cvy_step s;
+
+	s.count = r->lane.count + 1 + (uint32_t)step;
+	s.tag = CVY_GPU_TAG(r->lane.epoch, s.count);
+	s.base = ((uint64_t)step * (uint64_t)c->lanes + (uint64_t)r->index) * tile_words;
+	return s;
+}
+
+template <int HOT> static __device__ __forceinline__ int cvy_first_step(const struct cvy_lane_run *r)
+{
+	return cvy_mode<HOT>(r) == CVY_COMPLETE ? r->steps - 1 : 0;
+}
+
+/* Whose data is awaited: of private operations nothing more comes of the removed, of others a holder has it all. */
+template <int HOT>
+static __device__ __forceinline__ uint32_t cvy_sources(const struct cvy_gpu_call *c, const struct cvy_lane_run *r)
+{
+	return cvy_mode<HOT>(r) == CVY_COMPLETE && cvy_gpu_is_private(c->kind) ? r->lane.mask & ~r->gone : r->lane.mask;
+}
+
+/* Packet @row of this thread: its place in the tile. 0: the warp has nothing there. */
+template <int PACKET>
+static __device__ __forceinline__ int cvy_packet(const struct cvy_step *s, int row, uint64_t words, int *u,
+						 uint64_t *word, int *n)
+{
+	*u = row * (int)blockDim.x + (int)threadIdx.x;
+	if (s->base + cvy_warp_word<PACKET>(*u) >= words)
+		return 0;
+	*n = cvy_place<PACKET>(*u, word);
+	*word += s->base;
+	return 1;
+}
+
+/* ---- words of buffers ---- */
+
+template <int PACKET>
+static __device__ __forceinline__ void cvy_get(const uint8_t *buf, uint64_t word, uint64_t bytes, uint64_t v[2])
+{
+	v[0] = cvy_word_get(buf, word, bytes);
+	v[1] = PACKET == CVY_GPU_PAIR ? 0 : cvy_word_get(buf, word + 1, bytes);
+}
+
+template <int PACKET>
+static __device__ __forceinline__ void cvy_set(uint8_t *buf, uint64_t word, int n, uint64_t bytes, const uint64_t v[2])
+{
+	cvy_word_put(buf, word, bytes, v[0]);
+	if (PACKET != CVY_GPU_PAIR && n == 2)
+		cvy_word_put(buf, word + 1, bytes, v[1]);
+}
+
+/* Own words of an operation in place are kept until its outcome is decided: its results overwrite them. */
+static __device__ __forceinline__ uint8_t *cvy_saved(const struct cvy_gpu_call *c, const struct cvy_lane_run *r,
+						     const struct cvy_step *s, int u)
+{
+	return c->saved + cvy_gpu_slot_at(0, r->index, s->count) + (size_t)u * CVY_GPU_PACKET;
+}
+
+/* The copy is of the last steps alone: where there are more, who does it again has its inputs whole, or all is lost. */
+template <int HOT>
+static __device__ __forceinline__ int cvy_from_saved(const struct cvy_gpu_call *c, const struct cvy_lane_run *r)
+{
+	return !HOT && c->in_place && (r->mode == CVY_COMPLETE || (r->mode == CVY_AGAIN && !cvy_spoils(c, r)));
+}
+
+/* ---- push ---- */
+
+template <int PACKET>
+static __device__ __forceinline__ void cvy_push_to(const struct cvy_gpu_call *c, const struct cvy_lane_run *r,
+						   const struct cvy_step *s, int round, int u, int rank,
+						   const uint64_t v[2])
+{
+	cvy_push<PACKET>(cvy_to(c, r, rank) + cvy_gpu_slot_at(round, r->index, s->count), u, v, s->tag);
+}
+
+/* Ranks of a mask but this one, beginning after it: not all push to the same peer at once. */
+#define CVY_EACH_PEER(p, mask, self) \
+	_Pragma("unroll 1") for (uint32_t p##_left = \
+					 __funnelshift_r((mask) & ~(1u << (self)), (mask) & ~(1u << (self)), (self)), \
+				 p; \
+				 p##_left && \
+				 (p = ((uint32_t)__ffs((int)p##_left) - 1 + (uint32_t)(self)) % CVY_GPU_RANKS, 1); \
+				 p##_left &= p##_left - 1)
+
+/* ---- signals, and what they say has come ---- */
+
+/* One thread per rank: tells those in @to that this CTA has come to @round of the step. */
+static __device__ __forceinline__ void cvy_tell(const struct cvy_gpu_call *c, const struct cvy_lane_run *r,
+						const struct cvy_step *s, int round, uint32_t to)
+{
+	int p = (int)threadIdx.x;
+
+	if (p < CVY_GPU_RANKS && p != c->rank && cvy_has(to, p))
+		cvy_store_word(cvy_to(c, r, p) + cvy_gpu_signal_at(round, r->index, s->count), s->tag);
+}
+
+/* One thread per rank: waits until those in @from have told. 1: stopped. */
+static __device__ __forceinline__ int cvy_hear(const struct cvy_gpu_call *c, struct cvy_lane_run *r,
+					       const struct cvy_step *s, int round, uint32_t from)
+{
+	int p = (int)threadIdx.x;
+
+	if (p >= CVY_GPU_RANKS || p == c->rank || !cvy_has(from, p))
+		return 0;
+	return cvy_wait_signal(cvy_from(c, r, p) + cvy_gpu_signal_at(round, r->index, s->count), p, s->tag, &r->watch);
+}
+
+/* All threads: what they have stored and read is told to @to, and as much is here of @from. 1: stopped. */
+static __device__ __forceinline__ int cvy_meet(const struct cvy_gpu_call *c, struct cvy_lane_run *r,
+					       const struct cvy_step *s, int round, uint32_t to, uint32_t from)
+{
+	int stopped;
+
+	__syncthreads();
+	if (threadIdx.x < CVY_GPU_RANKS)
+		__threadfence_system();
+	cvy_tell(c, r, s, round, to);
+	stopped = cvy_hear(c, r, s, round, from);
+	if (threadIdx.x < CVY_GPU_RANKS)
+		__threadfence_system();
+	return __syncthreads_or(stopped);
+}
+
+/* The first rank of a mask from @rank on; CVY_GPU_RANKS or more: none. */
+static __device__ __forceinline__ int cvy_next(uint32_t mask, int rank)
+{
+	uint32_t left = rank < CVY_GPU_RANKS ? mask >> rank : 0;
+
+	return left ? rank + __ffs((int)left) - 1 : CVY_GPU_RANKS;
+}
+
+/*
+ * The same packet of all @sources, waited for four at a time, handed to each(rank, v) in ascending order. 1: stopped.
+ * Own words come from @own where this rank is among them.
+ */
+template <int PACKET, typename EACH>
+static __device__ __forceinline__ int cvy_each_source(const struct cvy_gpu_call *c, struct cvy_lane_run *r,
+						      const struct cvy_step *s, int round, int u, uint32_t sources,
+						      const uint64_t own[2], EACH each)
+{
+	const size_t packet = cvy_gpu_slot_at(round, r->index, s->count) + (size_t)u * CVY_GPU_PACKET;
+	int rank = 0;
+
+#pragma unroll 1
+	while (rank < CVY_GPU_RANKS && sources >> rank) {
+		const uint8_t *at[4];
+		uint64_t v[4][2];
+		unsigned need = 0;
+		int whom[4];
+
+#pragma unroll
+		for (int i = 0; i < 4; i++) {
+			rank = cvy_next(sources, rank);
+			whom[i] = rank;
+			v[i][0] = own[0];
+			v[i][1] = own[1];
+			need |= (unsigned)(rank < CVY_GPU_RANKS && rank != c->rank) << i;
+			at[i] = cvy_from(c, r, rank % CVY_GPU_RANKS) + packet;
+			rank++;
+		}
+		if (cvy_wait_packets<PACKET>(at, whom, need, s->tag, v, &r->watch))
+			return 1;
+#pragma unroll
+		for (int i = 0; i < 4; i++)
+			if (whom[i] < CVY_GPU_RANKS)
+				each(whom[i], v[i]);
+	}
+	return 0;
+}
+
+/* ---- results ---- */
+
+/* The fold of a packet's words, in the order in which sources are handed over. */
+template <typename T, int PACKET> struct cvy_fold {
+	enum { WORDS = PACKET == CVY_GPU_PAIR ? 1 : 2 };
+	cvy_acc<T> acc[WORDS];
+	int begun = 0;
+
+	__device__ __forceinline__ void add(const uint64_t v[2], int redop)
+	{
+#pragma unroll
+		for (int i = 0; i < WORDS; i++) {
+			if (!begun)
+				acc[i].first(v[i]);
+			else if (redop == COVEY_SUM || redop == COVEY_AVG)
+				acc[i].template fold_as<COVEY_SUM>(v[i]);
+			else
+				acc[i] = cvy_fold_rare<T>(acc[i], v[i], redop);
+		}
+		begun = 1;
+	}
+
+	__device__ __forceinline__ void result(uint64_t out[2], int redop, int n)
+	{
+#pragma unroll
+		for (int i = 0; i < WORDS; i++) {
+			if (redop == COVEY_AVG)
+				acc[i] = cvy_average<T>(acc[i], n);
+			out[i] = acc[i].result();
+		}
+	}
+};
+
+/* Blocks of ranks that do not contribute are zero; of ranks past the buffers (the group has grown since) nothing is kept. */
+template <int PACKET>
+static __device__ __noinline__ void cvy_zero_blocks(const struct cvy_gpu_call *c, uint32_t absent, uint64_t word, int n)
+{
+	const uint64_t zero[2] = { 0, 0 };
+
+#pragma unroll 1
+	for (int p = 0; p < c->size; p++)
+		if (cvy_has(absent, p))
+			cvy_set<PACKET>(c->recv + (size_t)p * c->bytes, word, n, c->bytes, zero);
+}
+
+/* Ranks that the buffers have a block of. */
+static __device__ __forceinline__ uint32_t cvy_blocks(const struct cvy_gpu_call *c)
+{
+	return c->size < CVY_GPU_RANKS ? (1u << c->size) - 1 : ~0u;
+}
+
+#endif

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a program in plain C needs of a device to try the operations there: memory, a stream, graphs, times. For our tools
+ * and tests, in libcovey_cuda beside the table that covey itself uses (gpu.h): they are built without CUDA, and find
+ * both after covey_join() has opened the library.
+ */
+#ifndef CVY_GPU_TOOL_H
+#define CVY_GPU_TOOL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define CVY_GPU_TOOL_ABI 1
+#define CVY_GPU_TOOL_SYMBOL "cvy_gpu_tool"
+#define CVY_GPU_LIBRARY "libcovey_cuda.so.0"
+
+struct CUstream_st;
+struct cvy_gpu_graph;
+
+/* All int: 0 or COVEY_ERR_*, with a line in why(). Of the calling thread's device. */
+struct cvy_gpu_tool {
+	uint32_t abi;
+	int (*count)(void); /* of devices */
+	int (*use)(int device);
+	const char *(*why)(void);
+
+	int (*alloc)(size_t bytes, void **out);
+	void (*release)(void *at);
+	int (*copy)(void *to, const void *from,
+		    size_t bytes); /* either may be host memory; has ended when it returns */
+	int (*fill)(void *at, int byte, size_t bytes);
+	size_t (*room)(void); /* bytes of the device that nobody has */
+
+	int (*stream)(struct CUstream_st **out); /* does not wait for the legacy default stream */
+	void (*stream_end)(struct CUstream_st *stream);
+	int (*wait)(struct CUstream_st *stream);
+	int (*mark)(struct CUstream_st *stream, int which); /* 0, 1: now, in the stream */
+	int (*between)(double *us);			    /* from mark 0 to mark 1; both are passed */
+
+	int (*capture)(struct CUstream_st *stream);
+	int (*captured)(struct CUstream_st *stream, struct cvy_gpu_graph **out);
+	int (*replay)(struct cvy_gpu_graph *graph, struct CUstream_st *stream);
+	void (*graph_end)(struct cvy_gpu_graph *graph);
+};
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Words that others write while they are read. Nothing else of the kernels is bound to the machine: tests/gpu/cpu has
+ * its own form of this file, to run them where no device is.
+ */
+#ifndef CVY_WORD_CUH
+#define CVY_WORD_CUH
+
+#include <stdint.h>
+
+#define CVY_DYNAMIC_SHARED(name) extern __shared__ uint64_t name[]
+
+static __device__ __forceinline__ uint64_t cvy_load_word(const uint64_t *at)
+{
+	uint64_t v;
+
+	asm volatile("ld.volatile.global.u64 %0, [%1];" : "=l"(v) : "l"(at) : "memory");
+	return v;
+}
+
+static __device__ __forceinline__ uint32_t cvy_load_half(const uint32_t *at)
+{
+	uint32_t v;
+
+	asm volatile("ld.volatile.global.u32 %0, [%1];" : "=r"(v) : "l"(at) : "memory");
+	return v;
+}
+
+static __device__ __forceinline__ void cvy_load_packet(const uint8_t *at, uint64_t v[2])
+{
+	asm volatile("ld.volatile.global.v2.u64 {%0, %1}, [%2];" : "=l"(v[0]), "=l"(v[1]) : "l"(at) : "memory");
+}
+
+static __device__ __forceinline__ void cvy_store_packet(uint8_t *at, uint64_t v0, uint64_t v1)
+{
+	asm volatile("st.volatile.global.v2.u64 [%0], {%1, %2};" ::"l"(at), "l"(v0), "l"(v1) : "memory");
+}
+
+static __device__ __forceinline__ void cvy_store_word(uint8_t *at, uint64_t v)
+{
+	asm volatile("st.volatile.global.u64 [%0], %1;" ::"l"(at), "l"(v) : "memory");
+}
+
+#endif

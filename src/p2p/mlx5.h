@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files about mlx5 pairs share. */
+#ifndef CVY_MLX5_H
+#define CVY_MLX5_H
+
+#ifdef CVY_HAVE_MLX5 /* its headers are there */
+
+#include "mlx5_api.h"
+#include "queues.h"
+
+#define CVY_PAGE 4096u
+#define CVY_PAIR_MTU IBV_MTU_4096
+#define CVY_PAIR_READS 4 /* adds under way at the far end */
+#define CVY_PAIR_HOPS 64
+
+struct cvy_uar { /* a page of registers; queues of ours use two of them */
+	struct mlx5dv_devx_uar *uar;
+	unsigned used; /* bit per register */
+	struct cvy_uar *next;
+};
+
+struct cvy_nic {
+	const struct cvy_mlx5_api *api;
+	struct ibv_context *context;
+	struct ibv_pd *pd;
+	uint32_t pdn, lid, psn;
+	int port, ethernet, gid_index, mtu;
+	uint8_t gid[16];
+	int devx; /* 0: not asked, 1: works, else why not */
+	char name[64];
+	const struct cvy_queue_memory *memory;
+	struct cvy_errbox *box;
+	struct cvy_uar *uars;
+	struct cvy_region *sink; /* answers of adds */
+	uint64_t *sink_word;
+};
+
+struct cvy_region {
+	struct cvy_nic *nic;
+	struct ibv_mr *mr;
+	uint64_t address, bytes;
+};
+
+struct cvy_pair {
+	struct cvy_nic *nic;
+	struct cvy_pair_args args;
+	struct cvy_pair_name far;
+	uint32_t psn;
+	struct cvy_queue queue; /* as posters see it */
+	uint8_t *ring, *cqes;	/* as this process does */
+	uint32_t *record;
+	uint64_t *reg;
+	size_t ring_bytes, cqes_bytes;
+	struct {
+		void *host;
+		size_t bytes;
+	} mapped[4];
+	unsigned nmapped;
+	/* verbs */
+	struct ibv_cq *cq;
+	struct ibv_qp *qp;
+	/* DEVX */
+	struct mlx5dv_devx_obj *devx_cq, *devx_qp;
+	struct mlx5dv_devx_umem *umem;
+	struct cvy_uar *uar;
+	unsigned uar_half;
+	void *memory; /* ring, completion, record */
+	size_t memory_bytes;
+};
+
+/* mlx5_devx.c: each 0 or COVEY_ERR_*; open fills ring, cqes, record, reg and the queue's number */
+int cvy_devx_probe(struct cvy_nic *nic);
+int cvy_devx_open(struct cvy_pair *pair);
+int cvy_devx_connect(struct cvy_pair *pair, const struct cvy_pair_name *far);
+int cvy_devx_stop(struct cvy_pair *pair);
+void cvy_devx_close(struct cvy_pair *pair);
+
+#endif
+
+#endif

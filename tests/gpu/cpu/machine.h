@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The kernels as they are, on a CPU: what the compiler of CUDA gives, for one of C++. A CTA is a thread of the system, its
+ * threads are fibers on it that change places where a warp or the CTA waits for itself. Included before everything else.
+ */
+#ifndef CPU_MACHINE_H
+#define CPU_MACHINE_H
+
+#include <math.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#define __device__
+#define __host__
+#define __global__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+#define __grid_constant__
+#define __shared__ static thread_local
+
+#include <cuda_runtime.h>
+
+#undef __noinline__
+#define __noinline__ __attribute__((noinline))
+
+#define CVY_EP_THREADS 64
+#define CVY_LOOKS 4 /* then the others of a CTA go on */
+
+struct cpu_fiber {
+	void *stack_at;
+	unsigned tid;
+	unsigned warp_turn, cta_turn; /* collectives of this thread until now */
+	int done;
+};
+
+struct cpu_index {
+	unsigned x;
+};
+
+extern thread_local cpu_fiber *cpu_now;
+extern thread_local cpu_index cpu_block, cpu_block_dim;
+
+#define threadIdx (cpu_index{ cpu_now->tid })
+#define blockIdx cpu_block
+#define blockDim cpu_block_dim
+
+/* One CTA, on this thread, to its end; or until the device has failed (cpu_failed): then it stops where it stands. */
+void cpu_run(unsigned block, unsigned threads, size_t room, const std::function<void()> &body);
+extern std::atomic<int> cpu_failed;
+void cpu_yield(void);
+uint64_t *cpu_dynamic(void);
+/* All 32 threads of a warp: gives what each of them gave. */
+const uint64_t *cpu_warp(uint64_t mine);
+int cpu_cta(int any);
+
+static inline void __syncthreads(void)
+{
+	cpu_cta(0);
+}
+
+static inline int __syncthreads_or(int any)
+{
+	return cpu_cta(any != 0);
+}
+
+static inline void __syncwarp(unsigned = 0xffffffffu)
+{
+	cpu_warp(0);
+}
+
+template <typename T> static inline T __shfl_sync(unsigned, T v, int lane)
+{
+	uint64_t word = 0;
+	T got;
+
+	memcpy(&word, &v, sizeof(v));
+	word = cpu_warp(word)[lane & 31];
+	memcpy(&got, &word, sizeof(got));
+	return got;
+}
+
+template <typename T> static inline T __shfl_xor_sync(unsigned mask, T v, int with)
+{
+	return __shfl_sync(mask, v, (int)(cpu_now->tid % 32) ^ with);
+}
+
+static inline unsigned __ballot_sync(unsigned, int v)
+{
+	const uint64_t *all = cpu_warp(v != 0);
+	unsigned bits = 0;
+
+	for (int i = 0; i < 32; i++)
+		bits |= (unsigned)all[i] << i;
+	return bits;
+}
+
+static inline int __any_sync(unsigned mask, int v)
+{
+	return __ballot_sync(mask, v) != 0;
+}
+
+static inline unsigned __match_any_sync(unsigned, int v)
+{
+	const uint64_t *all = cpu_warp((uint32_t)v);
+	unsigned bits = 0;
+
+	for (int i = 0; i < 32; i++)
+		bits |= (unsigned)((uint32_t)all[i] == (uint32_t)v) << i;
+	return bits;
+}
+
+static inline int __reduce_max_sync(unsigned, int v)
+{
+	const uint64_t *all = cpu_warp((uint32_t)v);
+	int most = (int)all[0];
+
+	for (int i = 1; i < 32; i++)
+		most = (int)all[i] > most ? (int)all[i] : most;
+	return most;
+}
+
+static inline unsigned __reduce_add_sync(unsigned, unsigned v)
+{
+	const uint64_t *all = cpu_warp(v);
+	unsigned sum = 0;
+
+	for (int i = 0; i < 32; i++)
+		sum += (unsigned)all[i];
+	return sum;
+}
+
+static inline unsigned __reduce_or_sync(unsigned, unsigned v)
+{
+	const uint64_t *all = cpu_warp(v);
+	unsigned bits = 0;
+
+	for (int i = 0; i < 32; i++)
+		bits |= (unsigned)all[i];
+	return bits;
+}
+
+static inline int __ffs(int v)
+{
+	return __builtin_ffs(v);
+}
+
+static inline int __ffsll(long long v)
+{
+	return __builtin_ffsll(v);
+}
+
+static inline int __popc(unsigned v)
+{
+	return __builtin_popcount(v);
+}
+
+static inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned by)
+{
+	return (unsigned)(((uint64_t)high << 32 | low) >> (by & 31));
+}
+
+template <typename T, typename U> static inline T atomicAdd(T *at, U v)
+{
+	return __atomic_fetch_add(at, (T)v, __ATOMIC_SEQ_CST);
+}
+
+template <typename T, typename U> static inline T atomicOr(T *at, U v)
+{
+	return __atomic_fetch_or(at, (T)v, __ATOMIC_SEQ_CST);
+}
+
+static inline unsigned long long atomicCAS(unsigned long long *at, unsigned long long was, unsigned long long to)
+{
+	__atomic_compare_exchange_n(at, &was, to, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+	return was;
+}
+
+unsigned long long clock64(void); /* thousands a millisecond, as the device says */
+void __nanosleep(unsigned ns);
+
+static inline void __threadfence(void)
+{
+	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
+
+static inline void __threadfence_system(void)
+{
+	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
+
+static inline float __uint_as_float(unsigned v)
+{
+	float f;
+
+	memcpy(&f, &v, 4);
+	return f;
+}
+
+static inline unsigned __float_as_uint(float f)
+{
+	unsigned v;
+
+	memcpy(&v, &f, 4);
+	return v;
+}
+
+static inline double __longlong_as_double(long long v)
+{
+	double f;
+
+	memcpy(&f, &v, 8);
+	return f;
+}
+
+static inline long long __double_as_longlong(double f)
+{
+	long long v;
+
+	memcpy(&v, &f, 8);
+	return v;
+}
+
+/* ---- word.cuh ---- */
+
+#define CVY_WORD_CUH
+#define CVY_DYNAMIC_SHARED(name) uint64_t *name = cpu_dynamic()
+
+static inline uint64_t cvy_load_word(const uint64_t *at)
+{
+	return __atomic_load_n(at, __ATOMIC_ACQUIRE);
+}
+
+static inline uint32_t cvy_load_half(const uint32_t *at)
+{
+	return __atomic_load_n(at, __ATOMIC_ACQUIRE);
+}
+
+static inline void cvy_load_packet(const uint8_t *at, uint64_t v[2])
+{
+	v[1] = __atomic_load_n((const uint64_t *)at + 1, __ATOMIC_ACQUIRE);
+	v[0] = __atomic_load_n((const uint64_t *)at, __ATOMIC_ACQUIRE);
+}
+
+static inline void cvy_store_packet(uint8_t *at, uint64_t v0, uint64_t v1)
+{
+	__atomic_store_n((uint64_t *)at, v0, __ATOMIC_RELEASE);
+	__atomic_store_n((uint64_t *)at + 1, v1, __ATOMIC_RELEASE);
+}
+
+static inline void cvy_store_word(uint8_t *at, uint64_t v)
+{
+	__atomic_store_n((uint64_t *)at, v, __ATOMIC_RELEASE);
+}
+
+/* ---- what the header of the runtime has for the other compiler alone ---- */
+
+template <typename T> static inline cudaError_t cudaGraphInstantiate(T *exec, cudaGraph_t graph, int)
+{
+	return cudaGraphInstantiate(exec, graph, 0ull);
+}
+
+#endif

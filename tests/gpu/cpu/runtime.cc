@@ -1,0 +1,575 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * As much of the CUDA runtime and driver as the kernels' library and the tests call (machine.h). A stream is a thread
+ * that runs launches in order, a launch's CTAs a few at a time, in order, as a device that has not room for all; device
+ * memory is memory, what is exported is memfds, which other processes map. A kernel that fails ends all that runs, and
+ * from then on every call fails, as on a device.
+ */
+#include "machine.h"
+
+#include <cuda.h>
+#include <fcntl.h>
+#include <malloc.h>
+#include <pthread.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "ep_call.h"
+#include "gpu.h"
+
+#define RESIDENT 4u /* CTAs of a launch that run at a time; the next begins where one has ended */
+#define ROOM (((size_t)1 << 30) - 1)
+#define ALIVE() \
+	do { \
+		if (cpu_failed) \
+			return cudaErrorIllegalAddress; \
+	} while (0)
+
+/* Threads come and go with every launch: what each takes is bounded, and what they leave is used again. */
+__attribute__((constructor)) static void small_threads(void)
+{
+	pthread_attr_t attr;
+
+	mallopt(M_ARENA_MAX, 2);
+	pthread_attr_init(&attr);
+	pthread_attr_setstacksize(&attr, (size_t)256 << 10);
+	pthread_setattr_default_np(&attr);
+	pthread_attr_destroy(&attr);
+}
+
+/* ---- streams ---- */
+
+struct CUstream_st {
+	std::deque<std::function<void()>> queue;
+	std::mutex lock;
+	std::condition_variable changed;
+	int busy = 0, capturing = 0;
+	std::vector<std::function<void()>> captured;
+	std::thread thread;
+
+	CUstream_st()
+	{
+		thread = std::thread([this] { main(); });
+		thread.detach();
+	}
+
+	void main()
+	{
+		std::unique_lock<std::mutex> hold(lock);
+
+		for (;;) {
+			changed.wait(hold, [this] { return !queue.empty(); });
+			auto f = queue.front();
+			queue.pop_front();
+			busy = 1;
+			hold.unlock();
+			if (!cpu_failed)
+				f();
+			hold.lock();
+			busy = 0;
+			changed.notify_all();
+		}
+	}
+
+	void add(std::function<void()> f)
+	{
+		std::unique_lock<std::mutex> hold(lock);
+
+		if (capturing) {
+			captured.push_back(f);
+			return;
+		}
+		queue.push_back(f);
+		changed.notify_all();
+	}
+
+	void wait()
+	{
+		std::unique_lock<std::mutex> hold(lock);
+
+		changed.wait(hold, [this] { return queue.empty() && !busy; });
+	}
+};
+
+struct CUgraph_st {
+	std::vector<std::function<void()>> steps;
+};
+
+/* Never destroyed: streams run while a process exits. */
+static std::mutex &all_lock = *new std::mutex;
+static std::vector<CUstream_st *> &all_streams =
+	*new std::vector<CUstream_st *>; /* but those that copy beside kernels */
+
+static CUstream_st *legacy(void)
+{
+	static CUstream_st *s;
+	std::lock_guard<std::mutex> hold(all_lock);
+
+	if (!s)
+		all_streams.push_back(s = new CUstream_st());
+	return s;
+}
+
+static CUstream_st *of(cudaStream_t s)
+{
+	return s ? s : legacy();
+}
+
+typedef void (*ep_kernel)(struct cvy_ep_args);
+
+extern "C" {
+
+cudaError_t cudaLaunchKernel(const void *f, dim3 grid, dim3 block, void **args, size_t room, cudaStream_t stream)
+{
+	const struct cvy_gpu_call *call = (const struct cvy_gpu_call *)args[0];
+	std::function<void()> body;
+
+	if (call->kind == CVY_GPU_DISPATCH || call->kind == CVY_GPU_COMBINE) {
+		struct cvy_ep_args a = *(const struct cvy_ep_args *)args[0];
+
+		body = [f, a] { ((ep_kernel)f)(a); };
+	} else if (cvy_gpu_is_uneven(call->kind)) {
+		struct cvy_gpu_uneven a = *(const struct cvy_gpu_uneven *)args[0];
+
+		body = [f, a] { ((void (*)(struct cvy_gpu_uneven))f)(a); };
+	} else {
+		struct cvy_gpu_call a = *call;
+
+		body = [f, a] { ((void (*)(struct cvy_gpu_call))f)(a); };
+	}
+	ALIVE();
+	of(stream)->add([=] {
+		std::vector<std::thread> ctas;
+		std::atomic<unsigned> next(0);
+
+		for (unsigned i = 0; i < grid.x && i < RESIDENT; i++)
+			ctas.emplace_back([&] {
+				for (unsigned at = next++; at < grid.x; at = next++)
+					cpu_run(at, block.x, room, body);
+			});
+		for (auto &t : ctas)
+			t.join();
+	});
+	return cudaSuccess;
+}
+
+cudaError_t cudaFuncSetAttribute(const void *, enum cudaFuncAttribute, int)
+{
+	return cudaSuccess;
+}
+
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *s, unsigned, int)
+{
+	*s = new CUstream_st();
+	return cudaSuccess;
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned)
+{
+	std::lock_guard<std::mutex> hold(all_lock);
+
+	all_streams.push_back(*s = new CUstream_st());
+	return cudaSuccess;
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t s)
+{
+	s->wait(); /* its thread stays: a process of tests makes few */
+	return cudaSuccess;
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t s)
+{
+	of(s)->wait();
+	ALIVE();
+	return cudaSuccess;
+}
+
+cudaError_t cudaDeviceSynchronize(void)
+{
+	std::vector<CUstream_st *> all;
+
+	all_lock.lock();
+	all = all_streams;
+	all_lock.unlock();
+	for (auto s : all)
+		s->wait();
+	ALIVE();
+	return cudaSuccess;
+}
+
+cudaError_t cudaStreamIsCapturing(cudaStream_t s, enum cudaStreamCaptureStatus *status)
+{
+	*status = of(s)->capturing ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+	return cudaSuccess;
+}
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t s, enum cudaStreamCaptureMode)
+{
+	s->capturing = 1;
+	s->captured.clear();
+	return cudaSuccess;
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *graph)
+{
+	*graph = new CUgraph_st{ s->captured };
+	s->capturing = 0;
+	return cudaSuccess;
+}
+
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long)
+{
+	*exec = (cudaGraphExec_t)graph;
+	return cudaSuccess;
+}
+
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s)
+{
+	ALIVE();
+	for (auto &f : ((cudaGraph_t)exec)->steps)
+		of(s)->add(f);
+	return cudaSuccess;
+}
+
+static void write_words(void *to, const void *from, size_t bytes)
+{
+	if (bytes == 8 && !((uintptr_t)to & 7))
+		__atomic_store_n((uint64_t *)to, *(const uint64_t *)from, __ATOMIC_SEQ_CST);
+	else if (bytes == 1)
+		__atomic_store_n((uint8_t *)to, *(const uint8_t *)from, __ATOMIC_SEQ_CST);
+	else
+		memcpy(to, from, bytes);
+	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
+
+cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind)
+{
+	legacy()->wait();
+	ALIVE();
+	write_words(to, from, bytes);
+	return cudaSuccess;
+}
+
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind, cudaStream_t s)
+{
+	ALIVE();
+	of(s)->add([=] { write_words(to, from, bytes); });
+	return cudaSuccess;
+}
+
+/* A whole chunk of zeros costs no pages. */
+static void fill(void *at, int v, size_t bytes)
+{
+	if (v || bytes < (1 << 20) || madvise(at, bytes, MADV_REMOVE))
+		memset(at, v, bytes);
+}
+
+cudaError_t cudaMemset(void *at, int v, size_t bytes)
+{
+	legacy()->wait();
+	ALIVE();
+	memset(at, v, bytes);
+	return cudaSuccess;
+}
+
+cudaError_t cudaMemsetAsync(void *at, int v, size_t bytes, cudaStream_t s)
+{
+	ALIVE();
+	of(s)->add([=] { fill(at, v, bytes); });
+	return cudaSuccess;
+}
+
+/* Device memory is what these gave. */
+static std::map<const uint8_t *, size_t> &memories(void)
+{
+	static auto *m = new std::map<const uint8_t *, size_t>;
+
+	return *m;
+}
+
+static void remember(const void *at, size_t bytes)
+{
+	std::lock_guard<std::mutex> hold(all_lock);
+
+	memories()[(const uint8_t *)at] = bytes;
+}
+
+cudaError_t cudaMalloc(void **at, size_t bytes)
+{
+	ALIVE();
+	*at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (*at == MAP_FAILED)
+		return cudaErrorMemoryAllocation;
+	remember(*at, bytes);
+	return cudaSuccess;
+}
+
+cudaError_t cudaFree(void *at)
+{
+	std::lock_guard<std::mutex> hold(all_lock);
+	auto i = memories().find((const uint8_t *)at);
+
+	if (i == memories().end())
+		return at ? cudaErrorInvalidValue : cudaSuccess;
+	munmap(at, i->second);
+	memories().erase(i);
+	return cudaSuccess;
+}
+
+cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *a, const void *at)
+{
+	std::lock_guard<std::mutex> hold(all_lock);
+	auto i = memories().upper_bound((const uint8_t *)at);
+
+	ALIVE();
+	a->type = cudaMemoryTypeUnregistered;
+	if (i != memories().begin() && (const uint8_t *)at < (--i)->first + i->second)
+		a->type = cudaMemoryTypeDevice;
+	return cudaSuccess;
+}
+
+cudaError_t cudaHostAlloc(void **at, size_t bytes, unsigned)
+{
+	*at = aligned_alloc(4096, (bytes + 4095) & ~(size_t)4095);
+	return *at ? cudaSuccess : cudaErrorMemoryAllocation;
+}
+
+cudaError_t cudaFreeHost(void *at)
+{
+	free(at);
+	return cudaSuccess;
+}
+
+cudaError_t cudaHostGetDevicePointer(void **to, void *at, unsigned)
+{
+	*to = at;
+	return cudaSuccess;
+}
+
+cudaError_t cudaGetDeviceCount(int *n)
+{
+	*n = 64;
+	return cudaSuccess;
+}
+
+static thread_local int current;
+
+cudaError_t cudaGetDevice(int *device)
+{
+	*device = current;
+	return cudaSuccess;
+}
+
+cudaError_t cudaSetDevice(int device)
+{
+	ALIVE();
+	current = device;
+	return cudaSuccess;
+}
+
+cudaError_t cudaDeviceEnablePeerAccess(int, unsigned)
+{
+	return cudaSuccess;
+}
+
+cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device)
+{
+	memset(p, 0, sizeof(*p));
+	snprintf(p->name, sizeof(p->name), "no device but a CPU");
+	p->major = 9;
+	p->pciBusID = device;
+	return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetAttribute(int *v, enum cudaDeviceAttr, int)
+{
+	*v = 1000; /* cycles a millisecond: clock64() */
+	return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *most)
+{
+	*least = *most = 0;
+	return cudaSuccess;
+}
+
+const char *cudaGetErrorString(cudaError_t e)
+{
+	return e == cudaSuccess ? "no error" : e == cudaErrorIllegalAddress ? "an illegal memory access" : "an error";
+}
+
+cudaError_t cudaGetLastError(void)
+{
+	ALIVE();
+	return cudaSuccess;
+}
+
+cudaError_t cudaMemGetInfo(size_t *left, size_t *total)
+{
+	std::lock_guard<std::mutex> hold(all_lock);
+
+	*left = *total = ROOM;
+	for (auto &m : memories())
+		*left -= m.second < *left ? m.second : *left;
+	return cudaSuccess;
+}
+
+cudaError_t cudaGraphDestroy(cudaGraph_t)
+{
+	return cudaSuccess; /* it goes with what was made of it */
+}
+
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
+{
+	delete (cudaGraph_t)exec;
+	return cudaSuccess;
+}
+
+/* ---- times ---- */
+
+struct CUevent_st {
+	std::atomic<uint64_t> ns;
+};
+
+cudaError_t cudaEventCreate(cudaEvent_t *e)
+{
+	*e = new CUevent_st();
+	return cudaSuccess;
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
+{
+	ALIVE();
+	of(s)->add([=] {
+		struct timespec t;
+
+		clock_gettime(CLOCK_MONOTONIC, &t);
+		e->ns = (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+	});
+	return cudaSuccess;
+}
+
+cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to)
+{
+	*ms = (float)(to->ns - from->ns) / 1e6f;
+	return cudaSuccess;
+}
+
+/* ---- what tests do to a device: tests/gpu/hand.cu ---- */
+
+int cvy_test_devices(void)
+{
+	return 64;
+}
+
+void cvy_test_poison(cudaStream_t s)
+{
+	of(s)->add([] { cpu_failed = 1; });
+}
+
+int cvy_test_stall(cudaStream_t s, int ms)
+{
+	of(s)->add([=] { usleep((useconds_t)ms * 1000); });
+	return 0;
+}
+
+} /* extern "C" */
+
+/* ---- the driver's memory ---- */
+
+static CUresult d_reserve(CUdeviceptr *at, size_t bytes, size_t, CUdeviceptr, unsigned long long)
+{
+	void *p = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	*at = (CUdeviceptr)p;
+	return p == MAP_FAILED ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+}
+
+static CUresult d_unreserve(CUdeviceptr at, size_t bytes)
+{
+	munmap((void *)at, bytes);
+	return CUDA_SUCCESS;
+}
+
+static CUresult d_create(CUmemGenericAllocationHandle *handle, size_t bytes, const CUmemAllocationProp *,
+			 unsigned long long)
+{
+	int fd = cpu_failed || getenv("CPU_NO_CHUNK") ? -1 : (int)memfd_create("chunk", MFD_CLOEXEC);
+
+	if (fd < 0 || ftruncate(fd, (off_t)bytes))
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	*handle = (CUmemGenericAllocationHandle)fd;
+	return CUDA_SUCCESS;
+}
+
+static CUresult d_release(CUmemGenericAllocationHandle handle)
+{
+	close((int)handle);
+	return CUDA_SUCCESS;
+}
+
+static CUresult d_map(CUdeviceptr at, size_t bytes, size_t, CUmemGenericAllocationHandle handle, unsigned long long)
+{
+	void *p = mmap((void *)at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, (int)handle, 0);
+
+	if (p == MAP_FAILED)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	remember(p, bytes);
+	return CUDA_SUCCESS;
+}
+
+static CUresult d_unmap(CUdeviceptr at, size_t bytes)
+{
+	std::lock_guard<std::mutex> hold(all_lock);
+
+	memories().erase((const uint8_t *)at);
+	mmap((void *)at, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+	return CUDA_SUCCESS;
+}
+
+static CUresult d_access(CUdeviceptr, size_t, const CUmemAccessDesc *, size_t)
+{
+	return CUDA_SUCCESS;
+}
+
+static CUresult d_to_fd(void *to, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType, unsigned long long)
+{
+	*(int *)to = dup((int)handle);
+	return CUDA_SUCCESS;
+}
+
+static CUresult d_from_fd(CUmemGenericAllocationHandle *handle, void *fd, CUmemAllocationHandleType)
+{
+	*handle = (CUmemGenericAllocationHandle)dup((int)(uintptr_t)fd);
+	return CUDA_SUCCESS;
+}
+
+static CUresult d_text(CUresult, const char **text)
+{
+	*text = "no memory";
+	return CUDA_SUCCESS;
+}
+
+extern "C" cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **at, unsigned, unsigned long long,
+							cudaDriverEntryPointQueryResult *)
+{
+	static const std::map<std::string, void *> known = {
+		{ "cuMemAddressReserve", (void *)d_reserve },
+		{ "cuMemAddressFree", (void *)d_unreserve },
+		{ "cuMemCreate", (void *)d_create },
+		{ "cuMemRelease", (void *)d_release },
+		{ "cuMemMap", (void *)d_map },
+		{ "cuMemUnmap", (void *)d_unmap },
+		{ "cuMemSetAccess", (void *)d_access },
+		{ "cuMemExportToShareableHandle", (void *)d_to_fd },
+		{ "cuMemImportFromShareableHandle", (void *)d_from_fd },
+		{ "cuGetErrorString", (void *)d_text },
+	};
+	auto i = known.find(name);
+
+	*at = i == known.end() ? NULL : i->second;
+	return *at ? cudaSuccess : cudaErrorInvalidValue;
+}

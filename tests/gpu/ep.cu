@@ -1,0 +1,353 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Dispatch and combine alone, by ranks of one process: every output byte against the host engine's functions, for random,
+ * skewed, empty, one-expert and hostile routing, in every form (bf16, e4m3; a row per expert, per rank), in one phase and
+ * two, twice alike, with canaries and poisoned outputs. Then one rank stays away: removed by a view made by hand, or
+ * passed by at a deadline (with 7 ranks or more, one is lost after the other).
+ *
+ *	gpu-ep [RANKS [SEEDS [times]]]
+ */
+#include "ep_world.cuh"
+#include "guard.h"
+
+#include <time.h>
+
+/* ---- the cases ---- */
+
+static void owners(struct setup *s, int how)
+{
+	int block = (s->shape.experts + n - 1) / n;
+
+	for (int e = 0; e < s->shape.experts; e++)
+		s->owner[e] = how == 0 ? e / block : how == 1 ? (e * 7 + 3) % n : e % 5 ? 0 : e % n;
+}
+
+static struct setup random_setup(void)
+{
+	static const int hiddens[] = { 8, 40, 136, 2048, 2560, 2880, 3072, 4096, 5120, 6144, 7168, 8192, 16, 128, 256 };
+	struct setup s = {};
+
+	s.shape.hidden = hiddens[below(15)];
+	s.shape.tokens = 1 + (int)below(s.shape.hidden > 1000 ? 40 : 130);
+	s.shape.top_k = 1 + (int)below(below(4) ? 8 : 32);
+	s.shape.experts = n + (int)below(below(3) ? 24 : 8);
+	s.shape.fp8 = (int)below(2);
+	s.shape.per_rank = (int)below(2);
+	s.lanes = 1 << below(devices < n ? 5 : 8); /* ranks that share a device must all fit */
+	s.split = (int)below(2);
+	s.renormalise = (int)below(2);
+	s.routing = (enum routing)below(ROUTINGS);
+	while ((size_t)s.shape.experts * (size_t)n * (size_t)s.shape.tokens * (size_t)s.shape.hidden * 2 > ROOM / 2)
+		s.shape.tokens = (s.shape.tokens + 1) / 2;
+	owners(&s, (int)below(3));
+	return s;
+}
+
+static void one_seed(uint64_t number)
+{
+	struct setup s;
+
+	seed = number * 0x9e3779b97f4a7c15ull + 1;
+	s = random_setup();
+	prepare(&s);
+	for (int again = 0; again < 2; again++) {
+		go(&s, CVY_GPU_DISPATCH, mask);
+		synchronise();
+		check_dispatch(&s, again ? "dispatch again" : "dispatch", mask, mask, 1);
+		compute(&s, mask);
+		go(&s, CVY_GPU_COMBINE, mask);
+		synchronise();
+		check_combine(&s, again ? "combine again" : "combine", mask, mask);
+		expect_missing(&s, "healthy", mask, 0);
+		for (int r = 0; r < n && !again; r++) {
+			CUDA(cudaSetDevice(ranks[r].device));
+			poison(r, PACKED);
+			poison(r, SRC);
+			poison(r, RANGE);
+			poison(r, OUT);
+		}
+	}
+}
+
+/* ---- losses: @victim is the last of @mask, and is no member afterwards ---- */
+
+static struct setup small_setup(int lanes, int split, int timeout_ms)
+{
+	struct setup s = {};
+
+	s.shape.hidden = 264;
+	s.shape.tokens = 16;
+	s.shape.top_k = 4;
+	s.shape.experts = 3 * n;
+	s.lanes = lanes;
+	s.split = split;
+	s.timeout_ms = timeout_ms;
+	s.renormalise = 1;
+	owners(&s, 0);
+	prepare(&s);
+	return s;
+}
+
+static int victim_of(uint32_t members)
+{
+	return 31 - __builtin_clz(members);
+}
+
+/* The others stand still and go on without it: what all had not completed by then is done again, or completed. */
+static void remove_rank(int victim)
+{
+	uint64_t base = 0;
+
+	for (int r = 0; r < victim; r++)
+		freeze(r);
+	for (int r = 0; r < victim; r++)
+		base = finished(r) > base ? finished(r) : base;
+	epoch++;
+	mask &= ~(1u << victim);
+	for (int r = 0; r < victim; r++)
+		thaw(r, mask, base, 1u << victim);
+}
+
+static void both(const struct setup *s, const char *what, uint32_t members, uint32_t missing)
+{
+	check_dispatch(s, what, members, mask, 0);
+	expect_missing(s, what, mask, missing);
+	compute(s, mask);
+	go(s, CVY_GPU_COMBINE, mask);
+	synchronise();
+	check_combine(s, what, members & mask, mask);
+}
+
+/* It never came: done again by the new view. */
+static void never_came(int lanes)
+{
+	struct setup s = small_setup(lanes, 0, 0);
+	int victim = victim_of(mask);
+
+	go(&s, CVY_GPU_DISPATCH, mask & ~(1u << victim));
+	usleep(20000);
+	remove_rank(victim);
+	synchronise();
+	both(&s, "never came", mask, 0);
+	expect_missing(&s, "never came", mask, 0);
+}
+
+/* It died between the phases of the others. */
+static void between(void)
+{
+	struct setup s = small_setup(4, 1, 0);
+	int victim = victim_of(mask);
+
+	for (int r = 0; r <= victim; r++)
+		launch_ep(&s, r, CVY_GPU_DISPATCH, CVY_EP_SEND);
+	synchronise();
+	remove_rank(victim);
+	for (int r = 0; r < victim; r++)
+		launch_ep(&s, r, CVY_GPU_DISPATCH, CVY_EP_RECV);
+	synchronise();
+	both(&s, "between the phases", mask, 0);
+}
+
+/* All but one have it whole when it dies: that one completes without it, and says so. */
+static void one_lacks(int kind)
+{
+	struct setup s = small_setup(4, 0, 0);
+	int victim = victim_of(mask), one = victim - 1;
+	uint32_t others = mask & ~(1u << one) & ~(1u << victim);
+
+	if (kind == CVY_GPU_COMBINE) {
+		go(&s, CVY_GPU_DISPATCH, mask);
+		synchronise();
+		check_dispatch(&s, "whole", mask, mask, 1);
+		compute(&s, mask);
+	}
+	OK(ranks[one].gpu, ops->gate(ranks[one].gpu, CVY_GPU_GATE_CLOSED(epoch)));
+	go(&s, kind, mask);
+	for (int r = 0; r <= victim; r++)
+		if (r != one)
+			CUDA(cudaStreamSynchronize(ranks[r].stream));
+	if (kind == CVY_GPU_DISPATCH)
+		check_dispatch(&s, "the others have it", mask, others, 1);
+	else
+		check_combine(&s, "the others have it", mask, others);
+	remove_rank(victim);
+	synchronise();
+	expect_missing(&s, "one lacks it", 1u << one, 1u << victim);
+	if (kind == CVY_GPU_COMBINE) {
+		check_combine(&s, "one lacks it", mask, 1u << one);
+		return;
+	}
+	check_dispatch(&s, "one lacks it", mask, 1u << one, 0);
+	compute(&s, mask);
+	go(&s, CVY_GPU_COMBINE, mask);
+	synchronise();
+	check_combine(&s, "then combined", mask, mask);
+	expect_missing(&s, "then combined", mask, 0);
+}
+
+/* A deadline passes; the caller's array says so, and nobody waits for it again. */
+static void late(void)
+{
+	struct setup s = small_setup(4, 0, 200);
+	int victim = victim_of(mask);
+	uint32_t left = mask & ~(1u << victim), all = mask;
+
+	go(&s, CVY_GPU_DISPATCH, left);
+	synchronise();
+	check_dispatch(&s, "late", left, left, 0);
+	expect_missing(&s, "late", left, 1u << victim);
+	for (int r = 0; r < victim; r++) {
+		((int32_t *)host_at(r, ACTIVE))[victim] = 0;
+		same(&s, "late", r, ACTIVE, "active", side[r].part[ACTIVE].bytes);
+	}
+	mask = left;
+	compute(&s, left);
+	go(&s, CVY_GPU_COMBINE, left);
+	synchronise();
+	check_combine(&s, "combined without who was late", left, left);
+	expect_missing(&s, "combined without who was late", left, 1u << victim);
+	mask = all;
+	remove_rank(victim);
+}
+
+static void losses(void)
+{
+	one_lacks(CVY_GPU_DISPATCH);
+	one_lacks(CVY_GPU_COMBINE);
+	between();
+	never_came(4);
+	never_came(1);
+	late();
+	printf("losses: %d checks, %d failed\n", checks, failures);
+}
+
+/* ---- times ---- */
+
+#define OPS 20
+#define ROUNDS 15
+
+static double now_us(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec * 1e6 + (double)t.tv_nsec / 1e3;
+}
+
+static int ascending(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+
+	return x < y ? -1 : x > y;
+}
+
+/* Of one operation, or pair, in graphs of OPS on all ranks: the median over rounds of the time until all have ended. */
+static double timed(const struct setup *s, int kinds)
+{
+	cudaGraphExec_t exec[RANKS];
+	double us[ROUNDS + 1];
+
+	for (int r = 0; r < n; r++) {
+		cudaGraph_t graph;
+
+		CUDA(cudaSetDevice(ranks[r].device));
+		CUDA(cudaStreamBeginCapture(ranks[r].stream, cudaStreamCaptureModeRelaxed));
+		for (int i = 0; i < OPS; i++) {
+			if (kinds & 1)
+				launch_ep(s, r, CVY_GPU_DISPATCH, CVY_EP_SEND | CVY_EP_RECV);
+			if (kinds & 2)
+				launch_ep(s, r, CVY_GPU_COMBINE, CVY_EP_SEND | CVY_EP_RECV);
+		}
+		CUDA(cudaStreamEndCapture(ranks[r].stream, &graph));
+		CUDA(cudaGraphInstantiate(&exec[r], graph, 0));
+	}
+	for (int i = 0; i <= ROUNDS; i++) {
+		us[i] = now_us();
+		for (int r = 0; r < n; r++) {
+			CUDA(cudaSetDevice(ranks[r].device));
+			CUDA(cudaGraphLaunch(exec[r], ranks[r].stream));
+		}
+		synchronise();
+		us[i] = (now_us() - us[i]) / OPS;
+	}
+	qsort(us + 1, ROUNDS, sizeof(us[0]), ascending);
+	return us[1 + ROUNDS / 2];
+}
+
+/* Copies of a token that cross to other ranks, and with them the bytes of the busiest wire. */
+static double crossing(const struct setup *s)
+{
+	size_t most = 0;
+
+	for (int r = 0; r < n; r++) {
+		const int32_t *ids = (int32_t *)host_at(r, IDS);
+		size_t copies = 0;
+
+		for (int t = 0; t < side[r].num_tokens; t++) {
+			uint32_t to = 0;
+
+			for (int k = 0; k < s->shape.top_k; k++)
+				to |= 1u << s->owner[ids[t * s->shape.top_k + k]];
+			copies += (size_t)__builtin_popcount(to & ~(1u << r));
+		}
+		most = copies > most ? copies : most;
+	}
+	return (double)most;
+}
+
+static void times(void)
+{
+	static const int tokens[] = { 1, 8, 32, 64, 128 };
+
+	printf("%8s %6s %10s %10s %10s %12s\n", "tokens", "lanes", "dispatch", "combine", "pair", "floor (wire)");
+	for (int i = 0; i < 5; i++) {
+		for (int lanes = 128; lanes >= 8; lanes /= 2) {
+			struct setup s = {};
+
+			if (lanes * n > 128 * devices || (lanes != 64 && tokens[i] != 128))
+				continue;
+			s.shape.hidden = 7168;
+			s.shape.tokens = tokens[i];
+			s.shape.top_k = 8;
+			s.shape.experts = 256 / 4 * n; /* a rank has as many as with four */
+			s.shape.fp8 = s.shape.per_rank = 1;
+			s.lanes = lanes;
+			owners(&s, 0);
+			prepare(&s);
+			compute(&s, mask);
+			timed(&s, 3);
+			printf("%8d %6d %10.2f %10.2f %10.2f %12.2f\n", tokens[i], lanes, timed(&s, 1), timed(&s, 2),
+			       timed(&s, 3), crossing(&s) * (7408 + 14336) / 370e3);
+			fflush(stdout);
+		}
+	}
+}
+
+int main(int argc, char **argv)
+{
+	uint64_t seeds = argc > 2 ? strtoull(argv[2], NULL, 10) : 200;
+
+	n = argc > 1 ? atoi(argv[1]) : 2;
+	if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) {
+		printf("skipped: no device\n");
+		return 77;
+	}
+	if (n < 2 || n > RANKS) {
+		fprintf(stderr, "gpu-ep [RANKS [SEEDS [times]]]: 2 to %d ranks\n", RANKS);
+		return 2;
+	}
+	open_all();
+	make_room();
+	for (uint64_t i = 0; i < seeds && failures < 20; i++)
+		one_seed(i);
+	if (argc > 3 && !strcmp(argv[3], "times"))
+		times();
+	if (n >= 7 && CVY_GUARDED)
+		losses();
+	printf("%d ranks, %llu seeds: %d checks, %d failed\n", n, (unsigned long long)seeds, checks, failures);
+	for (int r = 0; r < n; r++) {
+		cvy_gpu_ep_ops.state_free(ranks[r].gpu, side[r].state);
+		ops->close(ranks[r].gpu);
+	}
+	return failures != 0;
+}

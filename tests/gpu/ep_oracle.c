@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Dispatch and combine by the host engine's own functions, without an engine (ep_oracle.h). */
+#include "ep_oracle.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "ep.h"
+#include "mask.h"
+#include "reduce.h"
+
+static void *need(size_t bytes)
+{
+	void *p = calloc(1, bytes ? bytes : 1);
+
+	if (!p)
+		abort();
+	return p;
+}
+
+static struct covey_ep *handle(const struct oracle *o, int rank)
+{
+	struct covey_ep *ep = need(sizeof(*ep));
+
+	ep->shape = (struct cvy_ep_shape){ o->tokens, o->hidden, o->top_k, o->experts, o->size };
+	ep->rank = rank;
+	ep->size = o->size;
+	ep->owner = need((size_t)o->experts * sizeof(int));
+	memcpy(ep->owner, o->owner, (size_t)o->experts * sizeof(int));
+	ep->local = need((size_t)o->experts * sizeof(int));
+	ep->el = cvy_ep_locals(o->experts, o->owner, rank, ep->local);
+	return ep;
+}
+
+static void put_back(struct covey_ep *ep)
+{
+	free(ep->owner);
+	free(ep->local);
+	free(ep);
+}
+
+int oracle_local(const struct oracle *o, int rank)
+{
+	struct covey_ep *ep = handle(o, rank);
+	int el = ep->el;
+
+	put_back(ep);
+	return el;
+}
+
+static int has(const struct oracle *o, int rank)
+{
+	return o->members >> rank & 1;
+}
+
+static struct covey_dispatch_args dispatch_args(const struct oracle_rank *r)
+{
+	struct covey_dispatch_args a = COVEY_DISPATCH_INIT;
+
+	a.num_tokens = r->num_tokens;
+	a.x = r->x;
+	a.experts = r->ids;
+	a.packed_x = r->codes ? (void *)r->codes : (void *)r->packed;
+	a.packed_scales = r->scales;
+	a.count = r->count;
+	a.src_info = r->src_info;
+	a.range = r->range;
+	return a;
+}
+
+void oracle_dispatch(const struct oracle *o, int rank)
+{
+	const struct oracle_rank *r = &o->rank[rank];
+	struct covey_ep *ep = handle(o, rank);
+	struct covey_dispatch_args to = dispatch_args(r);
+	uint8_t *slot = need(cvy_ep_dispatch_bytes(&ep->shape));
+
+	ep->rows_as = r->codes ? COVEY_EP_ROWS_E4M3 : COVEY_EP_ROWS_BF16;
+	memset(r->count, 0, (size_t)ep->el * sizeof(int32_t));
+	for (int s = 0; s < o->size; s++) {
+		struct covey_dispatch_args from = dispatch_args(&o->rank[s]);
+
+		if (has(o, s))
+			cvy_ep_dispatch_write(ep, &from, slot);
+		cvy_ep_dispatch_read(ep, &to, s, has(o, s) ? slot : NULL, (uint64_t)from.num_tokens);
+	}
+	free(slot);
+	put_back(ep);
+}
+
+static struct covey_combine_args combine_args(const struct oracle *o, const struct oracle_rank *r)
+{
+	struct covey_combine_args a = COVEY_COMBINE_INIT;
+
+	a.num_tokens = r->num_tokens;
+	a.renormalise = o->renormalise;
+	a.y = r->y;
+	a.count = r->count;
+	a.src_info = r->src_info;
+	a.range = r->range;
+	a.experts = r->ids;
+	a.weights = r->weights;
+	a.out = r->out;
+	return a;
+}
+
+/* Row of @rank's token for expert @id at its owner, NULL: not there. @used: rows of each expert until now. */
+static const uint16_t *result_of(const struct oracle *o, int rank, int32_t id, uint32_t *used)
+{
+	const struct oracle_rank *owner = &o->rank[o->owner[id]];
+	size_t rows = (size_t)o->size * (size_t)o->tokens;
+	uint32_t nth = used[id]++;
+	struct covey_ep *ep;
+	int64_t range;
+	int le;
+
+	if (nth >= (uint32_t)o->tokens || !has(o, o->owner[id]))
+		return NULL;
+	ep = handle(o, o->owner[id]);
+	le = ep->local[id];
+	put_back(ep);
+	range = owner->range[(size_t)le * (size_t)o->size + (size_t)rank];
+	if (nth >= cvy_ep_range_count(range))
+		return NULL;
+	return owner->y + ((size_t)le * rows + cvy_ep_range_first(range) + nth) * (size_t)o->hidden;
+}
+
+/* One row per rank: the rows of each owner are summed and rounded there, but for the own. */
+static void sum_per_rank(const struct oracle *o, int rank)
+{
+	const struct oracle_rank *r = &o->rank[rank];
+	size_t hidden = (size_t)o->hidden, top_k = (size_t)o->top_k;
+	float *all = need(hidden * sizeof(float)), *part = need(hidden * sizeof(float));
+	uint32_t *used = need((size_t)o->experts * sizeof(uint32_t));
+	const uint16_t **row = need(top_k * sizeof(*row));
+
+	for (size_t t = 0; t < (size_t)r->num_tokens; t++) {
+		memset(all, 0, hidden * sizeof(float));
+		for (size_t k = 0; k < top_k; k++) {
+			int32_t id = r->ids[t * top_k + k];
+
+			row[k] = id < 0 || id >= o->experts ? NULL : result_of(o, rank, id, used);
+		}
+		for (int p = 0; p < o->size; p++) {
+			memset(part, 0, hidden * sizeof(float));
+			for (size_t k = 0; k < top_k; k++)
+				for (size_t h = 0; h < hidden && row[k] && o->owner[r->ids[t * top_k + k]] == p; h++)
+					part[h] += r->weights[t * top_k + k] * cvy_bf16_f32(row[k][h]);
+			for (size_t h = 0; h < hidden; h++)
+				all[h] += p == rank ? part[h] : cvy_bf16_f32(cvy_f32_bf16(part[h]));
+		}
+		for (size_t h = 0; h < hidden; h++)
+			r->out[t * hidden + h] = cvy_f32_bf16(all[h]);
+	}
+	free(all);
+	free(part);
+	free(used);
+	free(row);
+}
+
+uint32_t oracle_combine(const struct oracle *o, int rank)
+{
+	const uint8_t *slot[ORACLE_RANKS] = { NULL };
+	uint8_t *slots[ORACLE_RANKS] = { NULL };
+	struct covey_ep *ep = handle(o, rank);
+	struct cvy_ep_call *call = cvy_ep_call_new(ep, 1);
+	uint32_t missing;
+
+	for (int s = 0; s < o->size; s++) {
+		struct covey_ep *there = handle(o, s);
+		struct covey_combine_args a = combine_args(o, &o->rank[s]);
+
+		if (has(o, s)) {
+			slot[s] = slots[s] = need(cvy_ep_combine_bytes(&there->shape));
+			cvy_ep_combine_write(there, &a, rank, 0, slots[s]);
+		}
+		put_back(there);
+	}
+	call->combine = combine_args(o, &o->rank[rank]);
+	cvy_ep_combine_read(call, slot);
+	if (o->per_rank)
+		sum_per_rank(o, rank);
+	missing = (uint32_t)call->missing.word[0];
+	cvy_ep_call_free(call);
+	for (int s = 0; s < o->size; s++)
+		free(slots[s]);
+	put_back(ep);
+	return missing;
+}

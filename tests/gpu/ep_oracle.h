@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What dispatch and combine must give, computed by the functions of the host engine; for tests of the kernels. */
+#ifndef EP_ORACLE_H
+#define EP_ORACLE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define ORACLE_RANKS 8
+
+struct oracle_rank { /* inputs of one rank, and room for what it must get */
+	int num_tokens;
+	const uint16_t *x;
+	const int32_t *ids;
+	const float *weights;
+	uint16_t *packed; /* [el][size * tokens][hidden] */
+	uint8_t *codes;	  /* the same rows in e4m3, with scales [el][groups][size * tokens] */
+	float *scales;
+	int32_t *count, *src_info;
+	int64_t *range;
+	const uint16_t *y; /* results of its experts, in the rows of packed */
+	uint16_t *out;
+};
+
+struct oracle {
+	int size, tokens, hidden, top_k, experts;
+	const int *owner;
+	uint32_t members; /* ranks whose parts are there */
+	int per_rank, renormalise;
+	struct oracle_rank rank[ORACLE_RANKS];
+};
+
+int oracle_local(const struct oracle *o, int rank); /* experts of @rank */
+void oracle_dispatch(const struct oracle *o, int rank);
+/* Fills out of @rank; returns owners whose rows are missing. */
+uint32_t oracle_combine(const struct oracle *o, int rank);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

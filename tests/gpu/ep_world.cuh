@@ -1,0 +1,444 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What tests of dispatch and combine work with: set-ups by chance, buffers of ranks on both sides with canaries around
+ * them, launches, and every byte of what came of them compared with what the host engine's functions give.
+ */
+#ifndef EP_WORLD_CUH
+#define EP_WORLD_CUH
+
+#include "ep_call.h"
+#include "ep_oracle.h"
+#include "world.cuh"
+
+#define ROOM ((size_t)256 << 20)
+#define POISON 0xc5
+
+extern "C" const struct cvy_gpu_ep_ops cvy_gpu_ep_ops;
+
+enum routing { RANDOM, SKEWED, EMPTY, ONE_EXPERT, HOSTILE, ROUTINGS };
+
+static int failures, checks, devices;
+static uint64_t seed;
+
+struct part { /* device and host side of one buffer */
+	uint8_t *device, *host;
+	size_t bytes;
+};
+
+enum { X, IDS, WEIGHTS, PACKED, SCALES, COUNT, SRC, RANGE, ROUTE, Y, OUT, ACTIVE, PARTS };
+
+static struct side {
+	struct part part[PARTS];
+	uint8_t *got;
+	struct cvy_ep_state *state;
+	int num_tokens, el;
+} side[RANKS];
+
+struct setup {
+	struct cvy_ep_shape_gpu shape;
+	struct cvy_ep_form dispatch, combine;
+	int owner[CVY_EP_EXPERTS];
+	int lanes, split, renormalise, timeout_ms;
+	enum routing routing;
+};
+
+static uint64_t next_random(void)
+{
+	seed ^= seed << 13;
+	seed ^= seed >> 7;
+	seed ^= seed << 17;
+	return seed * 0x2545f4914f6cdd1dull;
+}
+
+static uint64_t below(uint64_t n)
+{
+	return (next_random() >> 20) % n;
+}
+
+static inline int32_t route(const struct setup *s, int k)
+{
+	uint64_t r = next_random() >> 8;
+
+	switch (s->routing) {
+	case SKEWED:
+		return r % 4 ? 0 : (int32_t)(r / 7 % (uint64_t)s->shape.experts);
+	case ONE_EXPERT:
+		return k ? -1 : s->shape.experts - 1;
+	case HOSTILE:
+		if (r % 5 == 0)
+			return -1 - (int32_t)(r % 1000);
+		return r % 5 == 1 ? s->shape.experts + (int32_t)(r % 100000) : (int32_t)(r % 2);
+	default:
+		return (int32_t)(r % (uint64_t)s->shape.experts);
+	}
+}
+
+static uint16_t bf16(float v)
+{
+	uint32_t b;
+
+	memcpy(&b, &v, 4);
+	return (uint16_t)((b + 0x7fff + (b >> 16 & 1)) >> 16);
+}
+
+/* ---- buffers ---- */
+
+static inline void size_part(struct side *d, int which, size_t bytes)
+{
+	if (bytes > ROOM / (which == PACKED || which == Y ? 1 : 4)) {
+		fprintf(stderr, "part %d takes %zu bytes\n", which, bytes);
+		exit(1);
+	}
+	d->part[which].bytes = bytes;
+}
+
+static inline void make_room(void)
+{
+	for (int r = 0; r < n; r++) {
+		CUDA(cudaSetDevice(ranks[r].device));
+		for (int i = 0; i < PARTS; i++) {
+			size_t bytes = ROOM / (i == PACKED || i == Y ? 1 : 4) + 2 * CANARY;
+
+			CUDA(cudaMalloc(&side[r].part[i].device, bytes));
+			side[r].part[i].host = (uint8_t *)malloc(bytes);
+		}
+		side[r].got = (uint8_t *)malloc(ROOM + 2 * CANARY);
+	}
+}
+
+static uint8_t *device_at(int r, int which)
+{
+	return side[r].part[which].device + CANARY;
+}
+
+static uint8_t *host_at(int r, int which)
+{
+	return side[r].part[which].host + CANARY;
+}
+
+static inline void poison(int r, int which)
+{
+	CUDA(cudaMemset(side[r].part[which].device, POISON, side[r].part[which].bytes + 2 * CANARY));
+	memset(side[r].part[which].host, POISON, side[r].part[which].bytes + 2 * CANARY);
+}
+
+static inline void upload(int r, int which)
+{
+	CUDA(cudaMemcpy(device_at(r, which), host_at(r, which), side[r].part[which].bytes, cudaMemcpyHostToDevice));
+}
+
+/* ---- what both sides know ---- */
+
+static inline void tables_of(const struct setup *s, struct cvy_ep_tables *t)
+{
+	int at = 0;
+
+	memset(t, 0, sizeof(*t));
+	for (int r = 0; r < n; r++) {
+		int local = 0;
+
+		t->first[r] = (uint16_t)at;
+		for (int e = 0; e < s->shape.experts; e++) {
+			if (s->owner[e] != r)
+				continue;
+			t->owner[e] = (uint8_t)r;
+			t->local[e] = (uint16_t)local++;
+			t->expert[at++] = (uint16_t)e;
+		}
+		t->first[r + 1] = (uint16_t)at;
+	}
+}
+
+static struct oracle oracle_of(const struct setup *s, uint32_t members)
+{
+	struct oracle o = {};
+
+	o.size = n;
+	o.tokens = s->shape.tokens;
+	o.hidden = s->shape.hidden;
+	o.top_k = s->shape.top_k;
+	o.experts = s->shape.experts;
+	o.owner = s->owner;
+	o.members = members;
+	o.per_rank = s->shape.per_rank;
+	o.renormalise = s->renormalise;
+	for (int r = 0; r < n; r++) {
+		struct oracle_rank *k = &o.rank[r];
+
+		k->num_tokens = side[r].num_tokens;
+		k->x = (uint16_t *)host_at(r, X);
+		k->ids = (int32_t *)host_at(r, IDS);
+		k->weights = (float *)host_at(r, WEIGHTS);
+		k->packed = (uint16_t *)host_at(r, PACKED);
+		k->count = (int32_t *)host_at(r, COUNT);
+		k->src_info = (int32_t *)host_at(r, SRC);
+		k->range = (int64_t *)host_at(r, RANGE);
+		k->scales = (float *)host_at(r, SCALES);
+		k->y = (uint16_t *)host_at(r, Y);
+		k->out = (uint16_t *)host_at(r, OUT);
+	}
+	return o;
+}
+
+static inline void prepare(struct setup *s)
+{
+	const struct cvy_ep_shape_gpu *h = &s->shape;
+	struct cvy_ep_tables tables;
+	size_t rows = (size_t)n * (size_t)h->tokens, groups = (size_t)cvy_ep_div(h->hidden, CVY_EP_GROUP);
+	struct oracle o = oracle_of(s, mask);
+
+	tables_of(s, &tables);
+	s->shape.size = n;
+	s->shape.most_local = 0;
+	for (int r = 0; r < n; r++)
+		if (tables.first[r + 1] - tables.first[r] > s->shape.most_local)
+			s->shape.most_local = tables.first[r + 1] - tables.first[r];
+	if (!cvy_ep_form_of(h, s->lanes, 0, &s->dispatch) || !cvy_ep_form_of(h, s->lanes, 1, &s->combine)) {
+		fprintf(stderr, "hidden %d top %d experts %d: no form\n", h->hidden, h->top_k, h->experts);
+		exit(1);
+	}
+	for (int r = 0; r < n; r++) {
+		struct side *d = &side[r];
+		size_t el = (size_t)oracle_local(&o, r), k = (size_t)h->top_k, t = (size_t)h->tokens;
+
+		CUDA(cudaSetDevice(ranks[r].device));
+		d->el = (int)el;
+		d->num_tokens = s->routing == EMPTY ? 0 : r % 3 == 2 ? (int)below(t + 1) : h->tokens;
+		size_part(d, X, t * (size_t)h->hidden * 2);
+		size_part(d, IDS, t * k * 4);
+		size_part(d, WEIGHTS, t * k * 4);
+		size_part(d, PACKED, el * rows * (size_t)h->hidden * 2);
+		size_part(d, SCALES, el * rows * groups * 4);
+		size_part(d, COUNT, el * 4);
+		size_part(d, SRC, el * rows * 4);
+		size_part(d, RANGE, el * (size_t)n * 8);
+		size_part(d, ROUTE, cvy_ep_route_bytes(n, h->tokens, h->top_k));
+		size_part(d, Y, el * rows * (size_t)h->hidden * 2);
+		size_part(d, OUT, t * (size_t)h->hidden * 2);
+		size_part(d, ACTIVE, (size_t)n * 4);
+		for (int i = 0; i < PARTS; i++)
+			poison(r, i);
+		for (size_t i = 0; i < t * (size_t)h->hidden; i++)
+			((uint16_t *)host_at(r, X))[i] = bf16(((float)below(2001) - 1000) / (float)(1 << below(12)));
+		for (size_t i = 0; i < t * k; i++)
+			((int32_t *)host_at(r, IDS))[i] = route(s, (int)(i % k));
+		for (size_t i = 0; i < t * k; i++)
+			((float *)host_at(r, WEIGHTS))[i] = (float)below(1000) / 999;
+		for (int i = 0; i < n; i++)
+			((int32_t *)host_at(r, ACTIVE))[i] = 1;
+		upload(r, X);
+		upload(r, IDS);
+		upload(r, WEIGHTS);
+		upload(r, ACTIVE);
+		OK(ranks[r].gpu, cvy_gpu_ep_ops.state(ranks[r].gpu, &tables, &d->state));
+	}
+}
+
+static inline void launch_ep(const struct setup *s, int r, int kind, int phases)
+{
+	struct cvy_ep_args a = {};
+	size_t items = cvy_ep_route_items(n, s->shape.tokens, s->shape.top_k);
+	uint8_t *route_at = device_at(r, ROUTE);
+
+	a.call.kind = kind;
+	a.call.rank = r;
+	a.call.size = n;
+	a.form = kind == CVY_GPU_DISPATCH ? s->dispatch : s->combine;
+	a.state = side[r].state;
+	a.tokens = s->shape.tokens;
+	a.hidden = s->shape.hidden;
+	a.top_k = s->shape.top_k;
+	a.experts = s->shape.experts;
+	a.el = side[r].el;
+	a.num_tokens = side[r].num_tokens;
+	a.fp8 = s->shape.fp8;
+	a.per_rank = s->shape.per_rank;
+	a.renormalise = s->renormalise;
+	a.phases = phases;
+	a.x = device_at(r, X);
+	a.ids = (int32_t *)device_at(r, IDS);
+	a.weights = (float *)device_at(r, WEIGHTS);
+	a.packed = device_at(r, PACKED);
+	a.scales = (float *)device_at(r, SCALES);
+	a.count = (int32_t *)device_at(r, COUNT);
+	a.src_info = (int32_t *)device_at(r, SRC);
+	a.range = (int64_t *)device_at(r, RANGE);
+	a.lost = (uint32_t *)route_at;
+	a.route = (int32_t *)(route_at + 16);
+	a.route_weights = (float *)(a.route + items);
+	a.sent = a.route + 2 * items;
+	a.y = device_at(r, Y);
+	a.out = device_at(r, OUT);
+	a.active = s->timeout_ms ? (int32_t *)device_at(r, ACTIVE) : NULL;
+	a.timeout_ms = s->timeout_ms;
+	CUDA(cudaSetDevice(ranks[r].device));
+	OK(ranks[r].gpu, cvy_gpu_ep_ops.launch(ranks[r].gpu, &a, (struct CUstream_st *)ranks[r].stream));
+}
+
+static inline void go(const struct setup *s, int kind, uint32_t who)
+{
+	for (int r = 0; r < n && s->split; r++)
+		if (who >> r & 1)
+			launch_ep(s, r, kind, CVY_EP_SEND);
+	for (int r = 0; r < n; r++)
+		if (who >> r & 1)
+			launch_ep(s, r, kind, s->split ? CVY_EP_RECV : CVY_EP_SEND | CVY_EP_RECV);
+}
+
+/* ---- comparing ---- */
+
+static inline void complain(const struct setup *s, const char *what, int r, const char *of, size_t at, unsigned got,
+			    unsigned want)
+{
+	if (failures++ > 20)
+		return;
+	fprintf(stderr,
+		"%s: rank %d: %s: byte %zu is %02x, not %02x (tokens %d hidden %d top %d of %d, fp8 %d, per rank %d, "
+		"lanes %d, split %d, routing %d)\n",
+		what, r, of, at, got, want, s->shape.tokens, s->shape.hidden, s->shape.top_k, s->shape.experts,
+		s->shape.fp8, s->shape.per_rank, s->lanes, s->split, s->routing);
+}
+
+static const uint8_t *fetch(int r, int which)
+{
+	CUDA(cudaSetDevice(ranks[r].device));
+	CUDA(cudaMemcpy(side[r].got, side[r].part[which].device, side[r].part[which].bytes + 2 * CANARY,
+			cudaMemcpyDeviceToHost));
+	return side[r].got;
+}
+
+/* All of a buffer with its canaries; @bytes of it, the rest poisoned. */
+static inline void same(const struct setup *s, const char *what, int r, int which, const char *of, size_t bytes)
+{
+	const uint8_t *got = fetch(r, which), *want = side[r].part[which].host;
+
+	checks++;
+	for (size_t i = 0; i < bytes + 2 * CANARY; i++) {
+		if (got[i] != want[i]) {
+			complain(s, what, r, of, i - CANARY, got[i], want[i]);
+			return;
+		}
+	}
+}
+
+/* Rows of @elem bytes an element, up to count[]; past them nothing was touched. */
+static inline void same_rows(const struct setup *s, const char *what, int r, const uint8_t *want, size_t row_bytes,
+			     int whole)
+{
+	size_t rows = (size_t)n * (size_t)s->shape.tokens;
+	const uint8_t *got = fetch(r, PACKED) + CANARY;
+	const int32_t *count = (int32_t *)host_at(r, COUNT);
+
+	checks++;
+	for (size_t e = 0; e < (size_t)side[r].el; e++) {
+		size_t used = (size_t)count[e] * row_bytes, base = e * rows * row_bytes;
+
+		for (size_t i = 0; i < rows * row_bytes; i++) {
+			unsigned expect = i < used ? want[base + i] : POISON;
+
+			if (got[base + i] != expect && (whole || i < used)) {
+				complain(s, what, r, "packed_x", base + i, got[base + i], expect);
+				return;
+			}
+		}
+	}
+}
+
+static inline void same_scales(const struct setup *s, const char *what, int r, const float *want)
+{
+	size_t rows = (size_t)n * (size_t)s->shape.tokens, groups = (size_t)cvy_ep_div(s->shape.hidden, CVY_EP_GROUP);
+	const float *got = (const float *)(fetch(r, SCALES) + CANARY);
+	const int32_t *count = (int32_t *)host_at(r, COUNT);
+
+	checks++;
+	for (size_t e = 0; e < (size_t)side[r].el; e++) {
+		for (size_t g = 0; g < groups; g++) {
+			for (size_t i = 0; i < (size_t)count[e]; i++) {
+				size_t at = (e * groups + g) * rows + i;
+
+				if (memcmp(&got[at], &want[at], 4)) {
+					complain(s, what, r, "scales", at * 4, 0, 0);
+					return;
+				}
+			}
+		}
+	}
+}
+
+/* @whole: past the rows nothing was touched, which holds where nothing was done twice. */
+static inline void check_dispatch(const struct setup *s, const char *what, uint32_t members, uint32_t who, int whole)
+{
+	struct oracle o = oracle_of(s, members);
+
+	for (int r = 0; r < n; r++) {
+		size_t rows = (size_t)n * (size_t)s->shape.tokens * (size_t)side[r].el;
+		uint8_t *codes = NULL;
+
+		if (!(who >> r & 1))
+			continue;
+		if (s->shape.fp8)
+			o.rank[r].codes = codes = (uint8_t *)calloc(rows + 1, (size_t)s->shape.hidden);
+		oracle_dispatch(&o, r);
+		same(s, what, r, COUNT, "count", side[r].part[COUNT].bytes);
+		same(s, what, r, RANGE, "range", side[r].part[RANGE].bytes);
+		if (whole)
+			same(s, what, r, SRC, "src_info", side[r].part[SRC].bytes);
+		same_rows(s, what, r, codes ? codes : host_at(r, PACKED),
+			  (size_t)s->shape.hidden * (s->shape.fp8 ? 1 : 2), whole);
+		if (codes)
+			same_scales(s, what, r, o.rank[r].scales);
+		free(codes);
+	}
+}
+
+/* Experts: rows of packed, changed so that each expert and rank can be told. */
+static inline void compute(const struct setup *s, uint32_t who)
+{
+	for (int r = 0; r < n; r++) {
+		size_t m = side[r].part[Y].bytes / 2;
+
+		if (!(who >> r & 1))
+			continue;
+		for (size_t i = 0; i < m; i++)
+			((uint16_t *)host_at(r, Y))[i] = bf16((float)((i * 37 + (size_t)r * 11) % 509) / 64 - 4);
+		CUDA(cudaSetDevice(ranks[r].device));
+		upload(r, Y);
+	}
+	(void)s;
+}
+
+static inline void check_combine(const struct setup *s, const char *what, uint32_t members, uint32_t who)
+{
+	struct oracle o = oracle_of(s, members);
+
+	for (int r = 0; r < n; r++) {
+		if (!(who >> r & 1))
+			continue;
+		oracle_combine(&o, r);
+		same(s, what, r, OUT, "out", side[r].part[OUT].bytes);
+	}
+}
+
+static struct cvy_gpu_status status_of(int r)
+{
+	struct cvy_gpu_status st;
+
+	OK(ranks[r].gpu, ops->status_read(ranks[r].gpu, &st));
+	return st;
+}
+
+static inline void expect_missing(const struct setup *s, const char *what, uint32_t who, uint32_t missing)
+{
+	for (int r = 0; r < n; r++) {
+		struct cvy_gpu_status st;
+
+		if (!(who >> r & 1))
+			continue;
+		checks++;
+		st = status_of(r);
+		if (st.missing != missing || st.status)
+			complain(s, what, r, "status", 0, (unsigned)st.missing, missing);
+	}
+}
+
+#endif

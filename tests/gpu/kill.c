@@ -1,0 +1,468 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What may befall a rank with a device, under ep-run: `--how kill|stop|error|stall` at `--where before|small|large|graph`,
+ * `--cycles` times. Every sum is of one bit a rank, so each result says who contributed: it must be right by that, alike
+ * on all survivors, and nobody may come back but at a safe point. After each stroke `--after` operations more are exact;
+ * then the replacement comes in, and all that a process holds (device memory, addresses, descriptors) is as it was. The
+ * graph was captured once, by each process at its start. A stopped rank is woken a second later with operations still
+ * queued: it must find that it was left out, and what it stores must change nothing. --extend: when all is done one
+ * more process comes in, for which nobody left.
+ *
+ * Plain C over the table for tools (kernels/tool.h), so it runs on devices and on the device that is none.
+ */
+#include <covey.h>
+#include <dirent.h>
+#include <dlfcn.h>
+#include <pthread.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tool.h"
+
+#define RANKS 8
+#define SMALL 64  /* elements; of a large operation: count_large */
+#define FLIGHT 40 /* operations under way when somebody is struck, at most */
+#define GRAPH 10  /* operations in the graph */
+#define STALL_MS 300
+#define STOP_MS 1000
+#define CALM 2	 /* steps, whole, before the next stroke */
+#define STRUCK 3 /* exit code of who was */
+
+enum how { KILL, STOP, FAIL, STALL };
+enum where { BEFORE, IN_SMALL, IN_LARGE, IN_GRAPH };
+static const char *const hows[] = { "kill", "stop", "error", "stall" };
+static const char *const wheres[] = { "before", "small", "large", "graph" };
+
+/* tests/gpu/hand.cu, or the device that is none */
+int cvy_test_devices(void);
+void cvy_test_poison(struct CUstream_st *stream);
+int cvy_test_stall(struct CUstream_st *stream, int ms);
+
+static struct {
+	enum how how;
+	enum where where;
+	int victim, cycles, after, extend;
+} opt = { KILL, IN_SMALL, 1, 1, 1000, 0 };
+
+static struct { /* what joiners get */
+	long step, calm, cycle, extended;
+} state;
+
+struct holds {
+	size_t room, addresses;
+	int descriptors;
+};
+
+static const struct cvy_gpu_tool *tool;
+static struct covey_group *group;
+static struct CUstream_st *stream;
+static struct cvy_gpu_graph *graph;
+static int rank, size, whole, failures, wake[2], struck_here, striking;
+static pthread_t striker;
+static int *send, *recv, *host;
+static size_t count_large;
+static uint64_t checks;
+static uint32_t before; /* contributors of the last operation, by its result */
+static struct holds first, last;
+
+static void wrong(const char *what, int i, uint32_t got, uint32_t other)
+{
+	if (failures++ < 8)
+		fprintf(stderr, "rank %d, step %ld, cycle %ld: %s, operation %d: %x, %x\n", rank, state.step,
+			state.cycle, what, i, got, other);
+}
+
+static void must(int err, const char *what)
+{
+	struct covey_error_info info = { 0 };
+
+	if (!err)
+		return;
+	covey_last_error(group, &info);
+	if (struck_here && opt.how == FAIL &&
+	    err == COVEY_ERR_UNSUPPORTED) /* that is no word for a device that failed */
+		wrong("a failed device is taken for none", 0, 0, 0);
+	if (struck_here) { /* as it must be: a process that was left out, or whose device failed, hears it by its calls */
+		printf("rank %d, cycle %ld: was struck, and hears: %s: %s\n", rank, state.cycle, what,
+		       covey_strerror(err));
+		fflush(stdout);
+		_exit(STRUCK);
+	}
+	fprintf(stderr, "rank %d, step %ld: %s: %s: %s %s\n", rank, state.step, what, covey_strerror(err), info.cause,
+		tool ? tool->why() : "");
+	exit(1);
+}
+
+static int element(size_t i)
+{
+	return (int)(i % 3) + 1;
+}
+
+static void launch(int i, size_t count)
+{
+	must(covey_allreduce(send, recv + (size_t)i * count, count, COVEY_INT32, COVEY_SUM, group, stream, NULL),
+	     "allreduce");
+}
+
+/* By its result, operation @i of @count elements was of ...; 0: it ended without one. */
+static uint32_t contributors(int i, size_t count)
+{
+	const int *at = host + (size_t)i * count;
+	uint32_t mask = (uint32_t)at[0];
+
+	checks++;
+	for (size_t k = 0; k < count; k++)
+		if (at[k] != element(k) * (int)mask) {
+			wrong("an element", i, (uint32_t)at[k], mask);
+			break;
+		}
+	return mask;
+}
+
+static void outcome_is_good(void)
+{
+	struct covey_device_outcome o;
+
+	must(covey_device_outcome(group, &o), "outcome");
+	must(o.status, "the outcome");
+}
+
+/* Results of @n operations: each of those before it or fewer, this rank among them, alike on all who are left. */
+static void check(int n, size_t count, uint32_t start)
+{
+	uint32_t mask[FLIGHT + 1], all[RANKS * (FLIGHT + 1)];
+	struct covey_result result;
+	uint32_t was = start;
+
+	must(tool->wait(stream), "waiting");
+	outcome_is_good(); /* before it is looked at: who was left out has none */
+	must(tool->copy(host, recv, (size_t)n * count * sizeof(int)), "a copy");
+	memset(mask, 0, sizeof(mask));
+	for (int i = 0; i < n; i++) {
+		mask[i] = contributors(i, count);
+		if ((mask[i] & ~was) || !(mask[i] >> rank & 1))
+			wrong("contributors", i, mask[i], was);
+		was = mask[i];
+	}
+	memset(all, 0, sizeof(all));
+	must(covey_allgather(mask, all, FLIGHT + 1, COVEY_INT32, group, NULL, &result), "allgather");
+	for (int r = 0; r < size; r++)
+		for (int i = 0; i < n && covey_mask_has(&result.mask, r); i++)
+			if (all[r * (FLIGHT + 1) + i] && all[r * (FLIGHT + 1) + i] != mask[i])
+				wrong("not alike", i, mask[i], all[r * (FLIGHT + 1) + i]);
+	before = was;
+}
+
+/*
+ * Operations of a root that is gone say so, and are a meeting like the others: whoever runs ahead of one would write over what
+ * others have not read yet.
+ */
+static void rootless(void)
+{
+	struct covey_device_outcome o;
+
+	for (int i = 0; i < FLIGHT; i++) {
+		int *to = recv + (size_t)i * SMALL;
+
+		must(i % 2 ? covey_broadcast(send, to, SMALL, COVEY_INT32, opt.victim, group, stream, NULL)
+			   : covey_gather(send, recv, 1, COVEY_INT32, opt.victim, group, stream, NULL),
+		     "of a root that is gone");
+		launch(i, SMALL);
+	}
+	must(covey_scatter(send, recv + (size_t)FLIGHT * SMALL, 1, COVEY_INT32, opt.victim, group, stream, NULL),
+	     "scatter");
+	must(tool->wait(stream), "waiting");
+	must(covey_device_outcome(group, &o), "outcome");
+	if (o.status != COVEY_ERR_ROOT)
+		wrong("a root that is gone", 0, (uint32_t)o.status, (uint32_t)COVEY_ERR_ROOT);
+	launch(FLIGHT - 1, SMALL);
+	check(FLIGHT, SMALL, before);
+}
+
+/* ---- strokes ---- */
+
+/* A child wakes the process that it stands beside: who is stopped cannot. Before there is a device or a group. */
+static void stand_by(void)
+{
+	char c;
+	pid_t parent = getpid();
+
+	if (pipe(wake) || fork())
+		return;
+	close(wake[1]);
+	if (read(wake[0], &c, 1) == 1) {
+		usleep(STOP_MS * 1000);
+		kill(parent, SIGCONT);
+	}
+	_exit(0);
+}
+
+static void strike(void)
+{
+	struck_here = opt.how != STALL;
+	if (opt.how == KILL)
+		raise(SIGKILL);
+	if (opt.how == STOP) {
+		if (write(wake[1], "", 1) != 1)
+			exit(1);
+		raise(SIGSTOP);
+	}
+	if (opt.how == FAIL)
+		cvy_test_poison(stream);
+}
+
+static void *strike_soon(void *arg)
+{
+	unsigned seed = (unsigned)getpid() + (unsigned)state.step;
+
+	(void)arg;
+	usleep((unsigned)rand_r(&seed) % (opt.where == IN_LARGE ? 500 : 3000));
+	strike();
+	return NULL;
+}
+
+/* Who fails by an error launches what fails; a stalled stream stands still by itself: these are the caller's to do. */
+static void begin_stroke(void)
+{
+	if (rank != opt.victim)
+		return;
+	if (opt.how == STALL)
+		must(cvy_test_stall(stream, STALL_MS), "a stall");
+	else if (opt.where == BEFORE || opt.how == FAIL)
+		strike();
+	else
+		striking = !pthread_create(&striker, NULL, strike_soon, NULL);
+}
+
+/* Who survived what was under way is struck now, and others wait for it: it enters nothing more before. */
+static void end_stroke(void)
+{
+	if (striking)
+		pthread_join(striker, NULL);
+	striking = 0;
+}
+
+static void struck_step(uint32_t contributing)
+{
+	size_t count = opt.where == IN_LARGE ? count_large : SMALL;
+	int n = opt.where == BEFORE ? 1 : opt.where == IN_LARGE ? 4 : FLIGHT;
+
+	if (opt.how == FAIL && opt.where != BEFORE && rank == opt.victim)
+		launch(0, count);
+	begin_stroke();
+	for (int i = opt.how == FAIL && opt.where != BEFORE && rank == opt.victim; i < n && opt.where != IN_GRAPH; i++)
+		launch(i, count);
+	for (int i = 0; i < n && opt.where == IN_GRAPH; i += GRAPH)
+		must(tool->replay(graph, stream), "a graph");
+	if (opt.where == IN_GRAPH) /* all write to one place: the last counts */
+		n = 1;
+	check(n, opt.where == IN_GRAPH ? SMALL : count, contributing);
+	end_stroke();
+	if (opt.how == STALL && before != contributing)
+		wrong("who was only late is missing", 0, before, contributing);
+	for (int done = 0; done < opt.after; done += FLIGHT) {
+		for (int i = 0; i < FLIGHT; i++)
+			launch(i, SMALL);
+		check(FLIGHT, SMALL, before);
+	}
+	if (opt.how != STALL && (before >> opt.victim & 1))
+		wrong("the victim is still there", 0, before, 1u << opt.victim);
+	if (opt.how != STALL && !failures)
+		rootless();
+}
+
+/* Plain, large, and the graph of old. */
+static void calm_step(uint32_t contributing)
+{
+	launch(0, SMALL);
+	launch(1, SMALL);
+	check(2, SMALL, contributing);
+	launch(0, count_large);
+	check(1, count_large, before);
+	must(tool->replay(graph, stream), "a graph");
+	check(1, SMALL, before);
+}
+
+/* ---- what a process holds ---- */
+
+static struct holds look(void)
+{
+	struct holds h = { .room = tool->room() };
+	FILE *f = fopen("/proc/self/statm", "re");
+	DIR *dir = opendir("/proc/self/fd");
+
+	if (!f || fscanf(f, "%zu", &h.addresses) != 1)
+		exit(1);
+	fclose(f);
+	while (dir && readdir(dir))
+		h.descriptors++;
+	if (dir)
+		closedir(dir);
+	h.addresses *= (size_t)sysconf(_SC_PAGESIZE);
+	return h;
+}
+
+/* The second cycle is the first that has everything once; a process that came later has nothing to compare. */
+static void compare_holds(void)
+{
+	const size_t slack = (size_t)64 << 20;
+
+	if (!first.addresses || !last.addresses)
+		return;
+	printf("rank %d: cycle 2 to %ld: room %zu to %zu MiB, addresses %zu to %zu MiB, descriptors %d to %d\n", rank,
+	       state.cycle, first.room >> 20, last.room >> 20, first.addresses >> 20, last.addresses >> 20,
+	       first.descriptors, last.descriptors);
+	if (last.room + slack < first.room || last.addresses > first.addresses + slack ||
+	    last.descriptors > first.descriptors)
+		wrong("more is held", 0, (uint32_t)first.descriptors, (uint32_t)last.descriptors);
+}
+
+/* ---- the group ---- */
+
+static void start(void)
+{
+	const char *local = getenv("LOCAL_RANK");
+	struct covey_view view;
+	void *library, *at;
+
+	if (!getenv("COVEY_DEVICE"))
+		setenv("COVEY_DEVICE", local && atoi(local) >= cvy_test_devices() ? "0" : "local", 1);
+	must(covey_join(NULL, &group), "join");
+	library = dlopen(CVY_GPU_LIBRARY, RTLD_NOW | RTLD_NOLOAD);
+	tool = library ? dlsym(library, CVY_GPU_TOOL_SYMBOL) : NULL;
+	if (!tool)
+		exit(1);
+	must(tool->use(atoi(strcmp(getenv("COVEY_DEVICE"), "local") ? getenv("COVEY_DEVICE") : local)), "the device");
+	must(tool->stream(&stream), "a stream");
+	count_large = tool->room() >> 30 ? (size_t)4 << 20 : 20000; /* four take about as long as a stroke may wait */
+	host = calloc(FLIGHT * count_large, sizeof(int));
+	must(tool->alloc(count_large * sizeof(int), &at), "memory");
+	send = at;
+	must(tool->alloc(FLIGHT * SMALL > 4 * count_large ? (FLIGHT + 1) * SMALL * sizeof(int)
+							  : 4 * count_large * sizeof(int),
+			 &at),
+	     "memory");
+	recv = at;
+	must(covey_view(group, &view), "view");
+	rank = view.rank;
+	for (size_t i = 0; i < count_large; i++)
+		host[i] = element(i) << rank;
+	must(tool->copy(send, host, count_large * sizeof(int)), "a copy");
+}
+
+/* Whoever it is, its sums say that it is here: the same value for one rank's processes. */
+static void capture(void)
+{
+	if (graph)
+		return;
+	must(tool->capture(stream), "capture");
+	for (int i = 0; i < GRAPH; i++)
+		launch(0, SMALL);
+	must(tool->captured(stream, &graph), "capture");
+}
+
+/* One more process than ep-run knows of. */
+static void extend(char **argv)
+{
+	extern char **environ;
+	char number[16];
+	pid_t pid;
+
+	snprintf(number, sizeof(number), "%d", whole);
+	setenv("COVEY_RANK", number, 1);
+	setenv("RANK", number, 1);
+	setenv("COVEY_CREATE", "never", 1);
+	setenv("LOCAL_RANK", number, 1);
+	unsetenv("COVEY_DEVICE");
+	if (posix_spawn(&pid, "/proc/self/exe", NULL, NULL, argv, environ))
+		exit(1);
+}
+
+static int index_of(const char *text, const char *const *names)
+{
+	for (int i = 0; i < 4; i++)
+		if (!strcmp(text, names[i]))
+			return i;
+	fprintf(stderr, "%s: no such thing\n", text);
+	exit(2);
+}
+
+static void parse(int argc, char **argv)
+{
+	for (int i = 1; i + 1 < argc; i += 2) {
+		const char *name = argv[i], *value = argv[i + 1];
+
+		if (!strcmp(name, "--how"))
+			opt.how = (enum how)index_of(value, hows);
+		else if (!strcmp(name, "--where"))
+			opt.where = (enum where)index_of(value, wheres);
+		else if (!strcmp(name, "--victim"))
+			opt.victim = atoi(value);
+		else if (!strcmp(name, "--cycles"))
+			opt.cycles = atoi(value);
+		else if (!strcmp(name, "--after"))
+			opt.after = atoi(value);
+		else if (!strcmp(name, "--extend"))
+			opt.extend = atoi(value);
+	}
+}
+
+/* One step; 0: that was the last. */
+static int step(char **argv)
+{
+	struct covey_result result;
+	uint32_t mask;
+
+	must(covey_admit_async(group, &state, sizeof(state), stream, &result), "admit");
+	size = result.size;
+	mask = (uint32_t)result.mask.word[0];
+	capture();
+	if (covey_mask_count(&result.mask) < whole + state.extended) {
+		state.calm = 0;
+		calm_step(mask);
+		return 1;
+	}
+	if (state.calm++ < CALM) {
+		calm_step(mask);
+		if (!state.extended) /* with one more rank more is held */
+			last = look();
+		if (state.cycle == 2 && !first.addresses)
+			first = last;
+		return 1;
+	}
+	state.calm = 0;
+	if (state.cycle++ < opt.cycles) {
+		struck_step(mask);
+		return 1;
+	}
+	state.cycle--;
+	if (!opt.extend || state.extended)
+		return 0;
+	state.extended = 1;
+	if (rank == __builtin_ctz(mask))
+		extend(argv);
+	return 1;
+}
+
+int main(int argc, char **argv)
+{
+	const char *world = getenv("WORLD_SIZE");
+
+	parse(argc, argv);
+	whole = world ? atoi(world) : 1;
+	stand_by();
+	start();
+	while (step(argv) && !failures)
+		state.step++;
+	compare_holds();
+	printf("rank %d: %s %s: %llu checks, %d failed, %ld cycles\n", rank, hows[opt.how], wheres[opt.where],
+	       (unsigned long long)checks, failures, state.cycle);
+	fflush(stdout);
+	covey_leave(group, 0);
+	covey_close(group);
+	return failures != 0;
+}

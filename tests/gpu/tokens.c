@@ -1,0 +1,374 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Dispatch and combine on devices by the public calls, under ep-run: one rank after the other is killed at a random moment
+ * of twenty pairs and replaced, `--cycles` times. Tokens and routing are functions of source, token and step, so every row
+ * has one right place and value; experts give back what they got, so a combined token is itself times the weights of
+ * the owners that took part. Each outcome must be alike on all who are left, and every byte right by what it says. Pairs
+ * are launched whole and in two phases, and by a graph that each process captured once.
+ *
+ * Plain C over the table for tools (kernels/tool.h), so it runs on devices and with the real kernels on a CPU.
+ */
+#include <covey.h>
+#include <dlfcn.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tool.h"
+
+#define RANKS 8
+#define TOKENS 6
+#define HIDDEN 64
+#define TOP_K 2
+#define EXPERTS 8
+#define ROWS (EXPERTS * RANKS * TOKENS)
+#define PAIRS 20
+#define CALM 2 /* steps, whole, before the next is killed */
+
+static struct { /* of one rank, on the host; the device has the same at the same places */
+	uint16_t x[TOKENS][HIDDEN], out[TOKENS][HIDDEN], packed[ROWS][HIDDEN];
+	int64_t range[EXPERTS * RANKS];
+	int32_t experts[TOKENS][TOP_K], count[EXPERTS], src_info[ROWS];
+	float weights[TOKENS][TOP_K];
+} host, *there;
+
+static struct {
+	long step, calm, cycle; /* what joiners get */
+} state;
+
+static const struct cvy_gpu_tool *tool;
+static struct covey_group *group;
+static struct covey_ep *ep;
+static struct CUstream_st *stream;
+static struct cvy_gpu_graph *graph;
+static void *route;
+static int rank, size, failures, cycles, per_rank, striking;
+static uint64_t checks, cut;
+
+static void must(int err, const char *what)
+{
+	struct covey_error_info info = { 0 };
+
+	if (!err)
+		return;
+	covey_last_error(group, &info);
+	fprintf(stderr, "rank %d, step %ld: %s: %s: %s %s\n", rank, state.step, what, covey_strerror(err), info.cause,
+		tool ? tool->why() : "");
+	exit(1);
+}
+
+static void wrong(const char *what, int i, long got, long want, const struct covey_device_outcome *o)
+{
+	if (failures++ < 8)
+		fprintf(stderr, "rank %d, step %ld, cycle %ld: %s %d: %ld, not %ld; %llu by %llx without %llx\n", rank,
+			state.step, state.cycle, what, i, got, want, (unsigned long long)o->seq,
+			(unsigned long long)o->mask, (unsigned long long)o->missing);
+}
+
+/* ---- what is right ---- */
+
+/* Integers up to 256 have one bf16, the upper half of their float. */
+static uint16_t bf16(int n)
+{
+	float f = (float)n;
+	uint32_t bits;
+
+	memcpy(&bits, &f, sizeof(bits));
+	return (uint16_t)(bits >> 16);
+}
+
+static int token(int source, int t, int h)
+{
+	return (int)((source * 32 + t * 5 + h + state.step) % 63) + 1;
+}
+
+static int tokens(int source)
+{
+	return (int)((source * 5 + state.step) % TOKENS) + 1;
+}
+
+static int expert(int source, int t, int k)
+{
+	long first = (source * 3 + t * 7 + state.step) % EXPERTS;
+
+	return (int)(k ? (first + 1 + (t + state.step) % (EXPERTS - 1)) % EXPERTS : first);
+}
+
+static int owner(int id)
+{
+	return id / ((EXPERTS + size - 1) / size);
+}
+
+/* The rows of @source that local expert @e has, from row @first on; how many. */
+static int check_rows(int e, int id, int source, int first, const struct covey_device_outcome *o)
+{
+	int base = e * covey_ep_rows(ep), n = 0;
+
+	for (int t = 0; t < tokens(source); t++) {
+		for (int k = 0; k < TOP_K; k++) {
+			int row = base + first + n;
+
+			if (expert(source, t, k) != id)
+				continue;
+			n++;
+			if (host.src_info[row] != t)
+				wrong("source of row", row, host.src_info[row], t, o);
+			for (int h = 0; h < HIDDEN; h++)
+				if (host.packed[row][h] != bf16(token(source, t, h)))
+					wrong("element of row", row, host.packed[row][h], bf16(token(source, t, h)), o);
+		}
+	}
+	return n;
+}
+
+static void check_dispatch(const struct covey_device_outcome *o)
+{
+	uint64_t here = o->mask & ~o->missing;
+	int mine = 0;
+
+	checks++;
+	for (int id = 0; id < EXPERTS; id++) {
+		int at = 0, e = mine;
+
+		if (owner(id) != rank)
+			continue;
+		mine++;
+		for (int s = 0; s < size; s++) {
+			int64_t range = host.range[e * size + s];
+			int want = here >> s & 1 ? check_rows(e, id, s, at, o) : 0;
+
+			if (range >> 32 != want || (want && (int32_t)range != at))
+				wrong("rows of source", s, (long)(range >> 32), want, o);
+			at += want;
+		}
+		if (host.count[e] != at)
+			wrong("count of expert", id, host.count[e], at, o);
+	}
+}
+
+static void check_combine(const struct covey_device_outcome *o)
+{
+	checks++;
+	for (int t = 0; t < tokens(rank); t++) {
+		int weight = 0;
+
+		for (int k = 0; k < TOP_K; k++)
+			if ((o->mask & ~o->missing) >> owner(expert(rank, t, k)) & 1)
+				weight += k + 1;
+		for (int h = 0; h < HIDDEN; h++)
+			if (host.out[t][h] != bf16(weight * token(rank, t, h)))
+				wrong("combined token", t, host.out[t][h], bf16(weight * token(rank, t, h)), o);
+	}
+}
+
+/* ---- calls ---- */
+
+static void dispatch(int phases, int num_tokens)
+{
+	struct covey_dispatch_args args = COVEY_DISPATCH_INIT;
+
+	args.num_tokens = num_tokens;
+	args.x = there->x;
+	args.experts = there->experts[0];
+	args.weights = there->weights[0];
+	args.packed_x = there->packed;
+	args.count = there->count;
+	args.src_info = there->src_info;
+	args.range = there->range;
+	args.route = route;
+	if (!phases) {
+		must(covey_dispatch(ep, &args, stream, NULL), "dispatch");
+		return;
+	}
+	must(covey_dispatch_send(ep, &args, stream), "dispatch_send");
+	must(covey_dispatch_recv(ep, 0, NULL), "dispatch_recv");
+}
+
+static void combine(int phases, int num_tokens)
+{
+	struct covey_combine_args args = COVEY_COMBINE_INIT;
+
+	args.num_tokens = num_tokens;
+	args.y = there->packed;
+	args.experts = there->experts[0];
+	args.weights = there->weights[0];
+	args.out = there->out;
+	args.route = route;
+	if (!phases) {
+		must(covey_combine(ep, &args, stream, NULL), "combine");
+		return;
+	}
+	must(covey_combine_send(ep, &args, stream), "combine_send");
+	must(covey_combine_recv(ep, 0, NULL), "combine_recv");
+}
+
+/* Of the last operation, when the stream has passed it: its number, view and contributors are alike on all. */
+static struct covey_device_outcome outcome(void)
+{
+	struct covey_device_outcome o, all[RANKS];
+	struct covey_result result;
+
+	must(tool->wait(stream), "waiting");
+	must(covey_device_outcome(group, &o), "outcome");
+	must(o.status, "the outcome");
+	must(tool->copy(&host, there, sizeof(host)), "a copy");
+	memset(all, 0, sizeof(all));
+	must(covey_allgather(&o, all, sizeof(o), COVEY_UINT8, group, NULL, &result), "allgather of outcomes");
+	for (int r = 0; r < size; r++)
+		if (covey_mask_has(&result.mask, r) &&
+		    (all[r].seq != o.seq || all[r].epoch != o.epoch || all[r].mask != o.mask))
+			wrong("mask of rank", r, (long)all[r].mask, (long)o.mask, &o);
+	cut += o.missing != 0;
+	return o;
+}
+
+static void fill(void)
+{
+	for (int t = 0; t < tokens(rank); t++) {
+		for (int h = 0; h < HIDDEN; h++)
+			host.x[t][h] = bf16(token(rank, t, h));
+		for (int k = 0; k < TOP_K; k++) {
+			host.experts[t][k] = expert(rank, t, k);
+			host.weights[t][k] = (float)(k + 1);
+		}
+	}
+	memset(host.out, 0xc5, sizeof(host.out));
+	must(tool->copy(there, &host, sizeof(host)), "a copy");
+}
+
+static void pair(int phases)
+{
+	struct covey_device_outcome o;
+
+	dispatch(phases, tokens(rank));
+	o = outcome();
+	check_dispatch(&o);
+	combine(phases, tokens(rank));
+	o = outcome();
+	check_combine(&o);
+}
+
+/* Of as many tokens as there may be: those that are no longer of this step are sent as they were. */
+static void capture(void)
+{
+	must(tool->capture(stream), "capture");
+	dispatch(0, TOKENS);
+	combine(0, TOKENS);
+	must(tool->captured(stream, &graph), "capture");
+}
+
+/* Three pairs; of the last the result is known. */
+static void replay(void)
+{
+	struct covey_device_outcome o;
+
+	for (int i = 0; i < 3; i++)
+		must(tool->replay(graph, stream), "a graph");
+	o = outcome();
+	check_combine(&o);
+}
+
+static void *die(void *arg)
+{
+	unsigned seed = (unsigned)getpid() + (unsigned)state.step;
+
+	(void)arg;
+	usleep((unsigned)rand_r(&seed) % 12000);
+	raise(SIGKILL);
+	return NULL;
+}
+
+static void work(int pairs)
+{
+	pthread_t thread;
+
+	if (striking)
+		pthread_create(&thread, NULL, die, NULL);
+	for (int i = 0; i < pairs; i++) {
+		fill();
+		pair(i % 2);
+		if (!graph) /* what a handle has on its device is made by its first call, outside of graphs */
+			capture();
+		if (i % 3 == 1)
+			replay();
+	}
+	if (striking) /* who survived that enters nothing more */
+		pthread_join(thread, NULL);
+}
+
+/* ---- the group ---- */
+
+static void start(void)
+{
+	struct covey_ep_config config = COVEY_EP_CONFIG_INIT;
+	const char *local = getenv("LOCAL_RANK");
+	struct covey_view view;
+	void *library, *at;
+
+	setenv("COVEY_DEVICE", "local", 0);
+	must(covey_join(NULL, &group), "join");
+	library = dlopen(CVY_GPU_LIBRARY, RTLD_NOW | RTLD_NOLOAD);
+	tool = library ? dlsym(library, CVY_GPU_TOOL_SYMBOL) : NULL;
+	if (!tool)
+		exit(1);
+	must(tool->use(atoi(strcmp(getenv("COVEY_DEVICE"), "local") ? getenv("COVEY_DEVICE") : local)), "the device");
+	must(tool->stream(&stream), "a stream");
+	must(covey_view(group, &view), "view");
+	rank = view.rank;
+	config.max_tokens = TOKENS;
+	config.hidden = HIDDEN;
+	config.top_k = TOP_K;
+	config.experts = EXPERTS;
+	config.combine = per_rank ? COVEY_EP_PER_RANK : COVEY_EP_PER_EXPERT;
+	must(covey_ep_create(group, &config, &ep), "ep_create");
+	must(tool->alloc(sizeof(host), &at), "memory");
+	there = at;
+	must(tool->alloc(covey_ep_route_bytes(ep), &route), "memory");
+}
+
+/* One step; 0: that was the last. */
+static int step(int whole)
+{
+	struct covey_result result;
+
+	must(covey_admit_async(group, &state, sizeof(state), stream, &result), "admit");
+	if (!size) /* a process that comes later laid out for as many ranks as there may be */
+		must(covey_ep_remap(ep, NULL), "ep_remap");
+	size = result.size;
+	if (covey_mask_count(&result.mask) < whole || state.calm++ < CALM) {
+		if (covey_mask_count(&result.mask) < whole)
+			state.calm = 0;
+		work(2);
+		return 1;
+	}
+	state.calm = 0;
+	if (state.cycle == cycles)
+		return 0;
+	striking = state.cycle++ % whole == rank;
+	work(PAIRS);
+	return 1;
+}
+
+int main(int argc, char **argv)
+{
+	const char *world = getenv("WORLD_SIZE");
+
+	for (int i = 1; i + 1 < argc; i += 2) {
+		if (!strcmp(argv[i], "--cycles"))
+			cycles = atoi(argv[i + 1]);
+		else if (!strcmp(argv[i], "--per-rank"))
+			per_rank = atoi(argv[i + 1]);
+	}
+	start();
+	while (step(world ? atoi(world) : 1) && !failures)
+		state.step++;
+	printf("rank %d: %llu checks, %d failed, %llu without a part, %ld cycles\n", rank, (unsigned long long)checks,
+	       failures, (unsigned long long)cut, state.cycle);
+	fflush(stdout);
+	covey_leave(group, 0);
+	covey_close(group);
+	return failures != 0;
+}

@@ -1,0 +1,225 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Regions by key, and bytes between processes. Memory of this process is copied plainly; a heap in the segment is
+ * reached from every process; other memory of another one by process_vm_writev. A word of 8 bytes is stored whole,
+ * as adapters do. A key has random bits, so that nobody lives on guessing one.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "state.h"
+
+#define MAGIC 0x5af7a1e5u
+#define KEY_RANDOM_BITS 16
+
+static void take_process(struct segment *s)
+{
+	uint32_t i = __atomic_fetch_add(&s->processes, 1, __ATOMIC_SEQ_CST);
+
+	if (i >= PROCESSES)
+		abort();
+	adapter.process = i;
+	s->process[i].heap = (uint64_t)(uintptr_t)s->heap;
+	__atomic_store_n(&s->process[i].pid, getpid(), __ATOMIC_RELEASE);
+	prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY); /* the others write into our memory */
+}
+
+/* 0, or errno. Whoever comes first makes the file as long as it must be; its zeros are the beginning. */
+int segment_open(void)
+{
+	const char *path = getenv("SOFTMLX5_SEGMENT");
+	size_t bytes = sizeof(struct segment) + HEAP_BYTES;
+	struct segment *s;
+	int fd;
+
+	fd = path ? open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600) : memfd_create("softmlx5", MFD_CLOEXEC);
+	if (fd < 0)
+		return errno;
+	if (ftruncate(fd, (off_t)bytes)) {
+		close(fd);
+		return errno;
+	}
+	s = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	close(fd);
+	if (s == MAP_FAILED)
+		return errno;
+	s->magic = MAGIC;
+	adapter.segment = s;
+	take_process(s);
+	return 0;
+}
+
+void *softmlx5_heap(size_t bytes)
+{
+	struct segment *s;
+	uint64_t at;
+
+	adapter_start();
+	s = adapter.segment;
+	bytes = (bytes + 63) / 64 * 64;
+	at = __atomic_fetch_add(&s->heap_used, bytes, __ATOMIC_SEQ_CST);
+	return at + bytes <= HEAP_BYTES ? s->heap + at : NULL;
+}
+
+uint32_t region_add(uint64_t start, uint64_t iova, uint64_t bytes, uint32_t access, uint32_t pd)
+{
+	struct segment *s = adapter.segment;
+	uint32_t i, free_key = 0, key;
+	uint16_t noise = 0;
+
+	if (getentropy(&noise, sizeof(noise)))
+		noise = (uint16_t)now_ns();
+	for (i = 1; i < REGIONS; i++) {
+		key = i << KEY_RANDOM_BITS | noise;
+		free_key = 0;
+		if (__atomic_compare_exchange_n(&s->region[i].key, &free_key, key, 0, __ATOMIC_SEQ_CST,
+						__ATOMIC_SEQ_CST))
+			break;
+	}
+	if (i == REGIONS)
+		return 0;
+	s->region[i] = (struct region){ .key = key,
+					.access = access,
+					.process = adapter.process,
+					.pd = pd,
+					.start = start,
+					.iova = iova,
+					.bytes = bytes };
+	return i;
+}
+
+void region_remove(uint32_t index)
+{
+	if (index < REGIONS)
+		__atomic_store_n(&adapter.segment->region[index].key, 0, __ATOMIC_SEQ_CST);
+}
+
+struct region *region_find(uint32_t key, uint64_t at, uint64_t bytes, uint32_t access, uint32_t pd)
+{
+	struct region *r = &adapter.segment->region[(key >> KEY_RANDOM_BITS) & (REGIONS - 1)];
+
+	if (!key || r->key != key || r->pd != pd || (r->access & access) != access)
+		return NULL;
+	if (at < r->iova || bytes > r->bytes || at - r->iova > r->bytes - bytes)
+		return NULL;
+	return r;
+}
+
+/* Its memory as this process sees it; NULL: it does not. */
+void *region_local(const struct region *r, uint64_t at)
+{
+	const struct segment *s = adapter.segment;
+	uint64_t there = r->start + (at - r->iova), heap = s->process[r->process].heap;
+
+	if (r->process == adapter.process)
+		return (void *)(uintptr_t)there;
+	if (there >= heap && there < heap + HEAP_BYTES)
+		return (void *)(s->heap + (there - heap));
+	return NULL;
+}
+
+/* Also of one that nobody has waited for. Looked at once a millisecond: packets are lost for longer than that. */
+int process_gone(uint32_t process)
+{
+	static struct {
+		int fd, gone;
+		uint64_t looked;
+	} seen[PROCESSES];
+	struct pollfd p = { .events = POLLIN };
+	uint64_t now;
+
+	if (process == adapter.process || seen[process].gone)
+		return process != adapter.process;
+	now = now_ns();
+	if (now - seen[process].looked < 1000000)
+		return 0;
+	seen[process].looked = now;
+	if (!seen[process].fd)
+		seen[process].fd = (int)syscall(SYS_pidfd_open, adapter.segment->process[process].pid, 0);
+	p.fd = seen[process].fd;
+	seen[process].gone = p.fd < 0 || poll(&p, 1, 0) > 0;
+	return seen[process].gone;
+}
+
+static int move_far(const struct region *r, uint64_t at, void *near, size_t bytes, int out)
+{
+	struct iovec here = { near, bytes };
+	struct iovec there = { (void *)(uintptr_t)(r->start + (at - r->iova)), bytes };
+	pid_t pid = adapter.segment->process[r->process].pid;
+	ssize_t n =
+		out ? process_vm_writev(pid, &here, 1, &there, 1, 0) : process_vm_readv(pid, &here, 1, &there, 1, 0);
+
+	return n == (ssize_t)bytes ? 0 : -1;
+}
+
+static void copy(void *to, const void *from, size_t bytes)
+{
+	uint64_t v;
+
+	if (adapter.copy) {
+		adapter.copy(to, from, bytes);
+	} else if (bytes == 8 && !((uintptr_t)to & 7)) {
+		memcpy(&v, from, 8);
+		__atomic_store_n((uint64_t *)to, v, __ATOMIC_RELEASE);
+	} else {
+		memcpy(to, from, bytes);
+	}
+}
+
+int move_out(const struct region *to, uint64_t at, const void *from, size_t bytes)
+{
+	void *there = region_local(to, at);
+
+	if (!there)
+		return move_far(to, at, (void *)(uintptr_t)from, bytes, 1);
+	copy(there, from, bytes);
+	return 0;
+}
+
+int move_in(const struct region *from, uint64_t at, void *to, size_t bytes)
+{
+	const void *there = region_local(from, at);
+
+	if (!there)
+		return move_far(from, at, to, bytes, 0);
+	copy(to, there, bytes);
+	return 0;
+}
+
+/* Atomic among adapters alone, where the memory is not seen here: that is all that verbs promise. */
+static int fetch_add_far(const struct region *to, uint64_t at, uint64_t add, int size, uint64_t *old)
+{
+	uint32_t *lock = &adapter.segment->lock, unlocked = 0;
+	uint64_t v = 0;
+	int err;
+
+	while (!__atomic_compare_exchange_n(lock, &unlocked, 1, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+		unlocked = 0;
+	err = move_far(to, at, &v, (size_t)size, 0);
+	*old = v;
+	v += add;
+	if (!err)
+		err = move_far(to, at, &v, (size_t)size, 1);
+	__atomic_store_n(lock, 0, __ATOMIC_RELEASE);
+	return err;
+}
+
+int fetch_add(const struct region *to, uint64_t at, uint64_t add, int size, uint64_t *old)
+{
+	void *there = region_local(to, at);
+
+	if (!there)
+		return fetch_add_far(to, at, add, size, old);
+	if (size == 8)
+		*old = __atomic_fetch_add((uint64_t *)there, add, __ATOMIC_SEQ_CST);
+	else
+		*old = __atomic_fetch_add((uint32_t *)there, (uint32_t)add, __ATOMIC_SEQ_CST);
+	return 0;
+}

@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a member decides about its device when views come on each other's heels: device_change.c over a device of numbers. */
+#include <check.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "device_state.h"
+
+#define OP 5 /* operations that were complete when the device was frozen */
+
+/* As device_change.c has it. */
+struct want {
+	uint64_t op;
+	int32_t gone;
+	uint32_t lanes, slot_bytes, rounds;
+	uint32_t count[CVY_GPU_LANES];
+};
+
+static int read_from = -1, fresh[CVY_GPU_RANKS]; /* generation that was read; that was made last */
+
+static int gate(struct cvy_gpu *gpu, uint8_t value)
+{
+	(void)gpu;
+	(void)value;
+	return 0;
+}
+
+static int counters(struct cvy_gpu *gpu, struct cvy_gpu_counters *c, int all)
+{
+	(void)gpu;
+	memset(c, 0, all ? sizeof(*c) : offsetof(struct cvy_gpu_counters, parked));
+	c->entered = c->finished = (uint64_t)OP * CVY_GPU_QUANTA;
+	for (int i = 0; all && i < CVY_GPU_LANES; i++)
+		c->lane[i].mask = 7;
+	return 0;
+}
+
+static int words(struct cvy_gpu *gpu, const struct cvy_gpu_lane *lanes, const struct cvy_gpu_roll *roll,
+		 const struct cvy_gpu_verdict *verdict)
+{
+	(void)gpu;
+	(void)lanes;
+	(void)roll;
+	(void)verdict;
+	return 0;
+}
+
+static int chunk(struct cvy_gpu *gpu, int rank, int generation, int *fd)
+{
+	(void)gpu;
+	fresh[rank] = generation;
+	*fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+	return 0;
+}
+
+static int forget(struct cvy_gpu *gpu, int rank, int generation)
+{
+	(void)gpu;
+	(void)rank;
+	(void)generation;
+	return 0;
+}
+
+static int read_chunk(struct cvy_gpu *gpu, int rank, int generation, size_t at, void *to, size_t bytes)
+{
+	(void)gpu;
+	(void)rank;
+	(void)at;
+	read_from = generation;
+	memset(to, 0, bytes);
+	return 0;
+}
+
+static const struct cvy_gpu_mailbox *mailbox(struct cvy_gpu *gpu)
+{
+	static const struct cvy_gpu_mailbox none;
+
+	(void)gpu;
+	return &none;
+}
+
+static const char *why(const struct cvy_gpu *gpu)
+{
+	(void)gpu;
+	return "a device of numbers";
+}
+
+static int say_nothing(void *ctx, int rank, uint64_t inc, int type, uint32_t epoch, const void *body, uint32_t bytes,
+		       int fd)
+{
+	(void)ctx;
+	(void)rank;
+	(void)inc;
+	(void)type;
+	(void)epoch;
+	(void)body;
+	(void)bytes;
+	(void)fd;
+	return 0;
+}
+
+static void hear_nothing(void *ctx, const struct cvy_event *event)
+{
+	(void)ctx;
+	(void)event;
+}
+
+static const struct cvy_gpu_ops numbers = {
+	.gate = gate,
+	.counters = counters,
+	.words = words,
+	.chunk = chunk,
+	.unchunk = forget,
+	.detach = forget,
+	.read = read_chunk,
+	.mailbox = mailbox,
+	.why = why,
+};
+
+static void link_up(struct cvy_device *d, int rank, uint64_t inc)
+{
+	const struct cvy_event ev = { .kind = CVY_EV_LINK_UP, .rank = rank, .inc = inc };
+	struct cvy_sink sink = cvy_device_sink(d);
+
+	sink.post(sink.ctx, &ev);
+}
+
+static void learn(struct cvy_device *d, uint32_t epoch, uint64_t members, uint64_t removed, uint64_t inc_of_2)
+{
+	struct cvy_view *view = cvy_view_new(8);
+	struct covey_mask gone = { { removed } };
+
+	view->epoch = epoch;
+	view->members.word[0] = members;
+	for (int r = 0; r < 3; r++)
+		view->member[r].inc = r == 2 ? inc_of_2 : (uint64_t)r + 1;
+	cvy_device_learn(d, view, &gone);
+	cvy_view_free(view);
+}
+
+/* A holder has a removed rank's packets where they came, although a successor has come and gone in the same change. */
+START_TEST(device_keeps_packets_of_the_removed_while_successors_go)
+{
+	struct cvy_device *d = calloc(1, sizeof(*d));
+	struct cvy_sink sink = cvy_device_sink(d);
+	struct want want = { .op = OP, .gone = 2, .lanes = 1, .slot_bytes = 16, .rounds = 1 };
+	struct cvy_event ev = { .kind = CVY_EV_MSG };
+	int packets;
+
+	d->ops = &numbers;
+	d->send = say_nothing;
+	d->agent.post = hear_nothing;
+	d->window_fd = -1;
+	pthread_mutex_init(&d->lock, NULL);
+	for (int r = 0; r < CVY_GPU_RANKS; r++)
+		d->peer[r].fd = -1;
+	learn(d, 1, 7, 0, 3);
+	link_up(d, 1, 2);
+	link_up(d, 2, 3);
+	cvy_device_thaw(d);
+	packets = fresh[2];
+	cvy_device_freeze(d, 1);
+	learn(d, 2, 3, 4, 3);
+	ck_assert_int_ne(fresh[2], packets);
+	link_up(d, 2, 9);
+	learn(d, 3, 7, 0, 9);
+	learn(d, 4, 3, 4, 9);
+	ev.msg = (struct cvy_msg){
+		.type = CVY_MSG_WANT, .rank = 1, .inc = 2, .epoch = 4, .body = &want, .bytes = sizeof(want)
+	};
+	sink.post(sink.ctx, &ev);
+	ck_assert_int_eq(read_from, packets);
+	for (int r = 0; r < CVY_GPU_RANKS; r++)
+		if (d->peer[r].fd >= 0)
+			close(d->peer[r].fd);
+	cvy_view_free(d->view);
+	pthread_mutex_destroy(&d->lock);
+	free(d);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *suite = suite_create("collectives/device");
+	TCase *tests = tcase_create("device");
+	SRunner *runner;
+	int failed;
+
+	tcase_add_test(tests, device_keeps_packets_of_the_removed_while_successors_go);
+	suite_add_tcase(suite, tests);
+	runner = srunner_create(suite);
+	srunner_run_all(runner, CK_ENV);
+	failed = srunner_ntests_failed(runner);
+	srunner_free(runner);
+	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

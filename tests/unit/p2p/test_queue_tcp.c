@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * labels: tsan
+ * The proxy's ring over a connection: puts of any length, signals after their puts, a far end that ends or that is
+ * told what cannot be.
+ */
+#include <check.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "queues.h"
+
+#define BYTES ((size_t)4 << 20)
+#define WAIT_NS 20000000000ull
+
+static struct cvy_proxy *proxy;
+static struct cvy_tcp_sender *sender;
+static struct cvy_tcp_receiver *receiver;
+static struct cvy_queue q;
+static uint8_t *near, *far;
+static uint64_t stop;
+static int fd[2];
+
+static void open_all(void)
+{
+	struct cvy_proxy_args args = { .depth = 64, .queues = 1, .wait_ticks = WAIT_NS, .abort = &stop };
+	struct cvy_proxy_link link;
+
+	ck_assert(!socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fd));
+	near = calloc(1, BYTES);
+	far = calloc(1, BYTES);
+	ck_assert_int_eq(cvy_tcp_sender_open(fd[0], near, BYTES, BYTES, &sender), 0);
+	ck_assert_int_eq(cvy_tcp_receiver_open(fd[1], far, BYTES, &receiver), 0);
+	ck_assert_int_eq(cvy_proxy_open(&args, &proxy), 0);
+	cvy_tcp_sender_link(sender, &link);
+	ck_assert_int_eq(cvy_proxy_attach(proxy, 0, &link), 0);
+	cvy_proxy_queue(proxy, 0, &q);
+}
+
+static void close_all(void)
+{
+	cvy_proxy_close(proxy);
+	cvy_tcp_sender_close(sender);
+	cvy_tcp_receiver_close(receiver);
+	close(fd[0]);
+	close(fd[1]);
+	free(near);
+	free(far);
+}
+
+START_TEST(puts_of_any_length_arrive)
+{
+	static const size_t lengths[] = { 0, 1, 8, 4095, 65535, 65536, 65537, 200000, (size_t)3 << 20 };
+	int64_t t;
+
+	open_all();
+	for (size_t i = 0; i < sizeof(lengths) / sizeof(lengths[0]); i++) {
+		for (size_t k = 0; k < lengths[i]; k++)
+			near[64 + k] = (uint8_t)(k * 7 + i);
+		t = cvy_queue_put_signal(&q, 64, 128, lengths[i], 0, i + 1);
+		ck_assert_int_eq(cvy_queue_await(&q, t), 1);
+		ck_assert_uint_eq(cvy_q_load((uint64_t *)(void *)far), i + 1);
+		ck_assert(!memcmp(near + 64, far + 128, lengths[i]));
+	}
+	close_all();
+}
+END_TEST
+
+/* Who sees a signal sees what was put before it. */
+START_TEST(a_signal_comes_after_its_put)
+{
+	uint64_t n = 20000;
+	int64_t t = 0;
+
+	open_all();
+	for (uint64_t i = 1; i <= n; i++) {
+		*(uint64_t *)(void *)(near + 8 * (i % 512)) = i;
+		t = cvy_queue_put_signal(&q, 8 * (i % 512), 4096 + 8 * (i % 512), 8, 0, i);
+		ck_assert_int_gt(t, 0);
+		ck_assert_int_gt(cvy_queue_add64(&q, 8, 2), 0);
+		if (i % 256 == 0) { /* what is put may not change before it is done */
+			ck_assert_int_eq(cvy_queue_await(&q, t), 1);
+			ck_assert_uint_ge(cvy_q_load((uint64_t *)(void *)far), i);
+			ck_assert_uint_eq(*(uint64_t *)(void *)(far + 4096 + 8 * (i % 512)), i);
+		}
+	}
+	ck_assert_int_eq(cvy_queue_await(&q, cvy_queue_signal(&q, 16, 1)), 1);
+	ck_assert_uint_eq(cvy_q_load((uint64_t *)(void *)(far + 8)), 2 * n);
+	close_all();
+}
+END_TEST
+
+START_TEST(a_far_end_that_ends_is_a_status)
+{
+	int64_t t;
+
+	open_all();
+	ck_assert_int_eq(cvy_queue_await(&q, cvy_queue_signal(&q, 0, 1)), 1);
+	ck_assert_int_eq(cvy_tcp_receiver_check(receiver), 0);
+	cvy_tcp_receiver_close(receiver);
+	receiver = NULL;
+	t = cvy_queue_signal(&q, 0, 2);
+	if (t > 0)
+		t = cvy_queue_await(&q, t);
+	ck_assert_int_eq(t, CVY_QUEUE_FAILED);
+	ck_assert_uint_eq(*(uint64_t *)(void *)far, 1);
+	ck_assert_uint_eq(cvy_proxy_status(proxy, 0), 0x15);
+	close_all();
+}
+END_TEST
+
+static const uint64_t lies[][3] = {
+	/* op, remote, value */
+	{ CVY_RING_PUT, BYTES - 8, 9 },
+	{ CVY_RING_PUT, 0, BYTES + 1 },
+	{ CVY_RING_PUT, UINT64_MAX - 3, 8 },
+	{ CVY_RING_SIGNAL, BYTES - 4, 1 },
+	{ CVY_RING_SIGNAL, 12, 1 },
+	{ CVY_RING_ADD, BYTES, 1 },
+	{ CVY_RING_SIGNAL_HIGH, 0, 1 },
+	{ 0, 0, 1 },
+	{ 77, 0, 1 },
+};
+
+/* A stranger's frames: nothing is stored, the connection ends. */
+START_TEST(what_cannot_be_ends_the_connection)
+{
+	struct {
+		uint32_t op, queue;
+		uint64_t remote, value;
+	} head = { (uint32_t)lies[_i][0], 0, lies[_i][1], lies[_i][2] };
+	char byte;
+
+	ck_assert(!socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fd));
+	far = calloc(1, BYTES);
+	ck_assert_int_eq(cvy_tcp_receiver_open(fd[1], far, BYTES, &receiver), 0);
+	ck_assert_int_eq(write(fd[0], &head, sizeof(head)), sizeof(head));
+	ck_assert_int_eq(read(fd[0], &byte, 1), 0);
+	ck_assert_int_eq(cvy_tcp_receiver_check(receiver), COVEY_ERR_PEER);
+	cvy_tcp_receiver_close(receiver);
+	ck_assert(!far[0] && !memcmp(far, far + 1, BYTES - 1)); /* all zero */
+	close(fd[0]);
+	close(fd[1]);
+	free(far);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *suite = suite_create("p2p/queue_tcp");
+	TCase *tcase = tcase_create("tcp");
+	SRunner *runner;
+	int failed;
+
+	tcase_add_test(tcase, puts_of_any_length_arrive);
+	tcase_add_test(tcase, a_signal_comes_after_its_put);
+	tcase_add_test(tcase, a_far_end_that_ends_is_a_status);
+	tcase_add_loop_test(tcase, what_cannot_be_ends_the_connection, 0, sizeof(lies) / sizeof(lies[0]));
+	suite_add_tcase(suite, tcase);
+	runner = srunner_create(suite);
+	srunner_run_all(runner, CK_ENV);
+	failed = srunner_ntests_failed(runner);
+	srunner_free(runner);
+	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Dispatch and combine on device memory: tokens are copied there, two kernels move them, and the experts compute on the
+ * host, between copies: what is shown is that rows are whole whoever dies, not how fast. Memory, copies and the stream
+ * come from the table of libcovey_cuda (kernels/tool.h), which covey_join() has opened: ep-moe is built without CUDA.
+ */
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "device.h"
+#include "tool.h"
+
+struct moe_device {
+	const struct cvy_gpu_tool *tool;
+	struct CUstream_st *stream;
+	void *x, *experts, *weights, *out;		     /* of the own tokens */
+	void *packed, *y, *count, *src_info, *range, *route; /* of the present layout */
+	size_t tokens_bytes, experts_bytes, weights_bytes;
+	size_t row_bytes, rows; /* of an expert */
+	size_t count_bytes, range_bytes;
+};
+
+static int failed(struct moe_rank *r, const char *what, int err)
+{
+	fprintf(stderr, "ep-moe: rank %d: %s on its device: %s\n", r->self, what, r->device->tool->why());
+	return err;
+}
+
+/* Ranks share devices where there are fewer. */
+static int number_of(const struct moe_options *opt)
+{
+	const char *rank = getenv("COVEY_RANK");
+
+	rank = rank ? rank : getenv("RANK");
+	return rank ? atoi(rank) % opt->devices : 0;
+}
+
+void moe_device_choose(const struct moe_options *opt)
+{
+	char text[16];
+
+	if (!opt->devices)
+		return;
+	snprintf(text, sizeof(text), "%d", number_of(opt));
+	setenv("COVEY_DEVICE", text, 1);
+}
+
+static int get(const struct moe_device *d, void **at, size_t bytes)
+{
+	if (*at)
+		d->tool->release(*at);
+	*at = NULL;
+	return d->tool->alloc(bytes ? bytes : 1, at);
+}
+
+int moe_device_open(struct moe_rank *r)
+{
+	const struct moe_shape *s = &r->model.shape;
+	void *library = dlopen(CVY_GPU_LIBRARY, RTLD_NOW | RTLD_NOLOAD);
+	const struct cvy_gpu_tool *tool = library ? dlsym(library, CVY_GPU_TOOL_SYMBOL) : NULL;
+	struct moe_device *d;
+	int err;
+
+	if (!r->opt->devices)
+		return 0;
+	if (!tool || tool->abi != CVY_GPU_TOOL_ABI) {
+		fprintf(stderr, "ep-moe: rank %d: libcovey_cuda is of another version\n", r->self);
+		return COVEY_ERR_UNSUPPORTED;
+	}
+	d = r->device = moe_room(NULL, sizeof(*d));
+	*d = (struct moe_device){ .tool = tool };
+	d->row_bytes = 2 * (size_t)s->hidden;
+	d->tokens_bytes = (size_t)s->tokens * d->row_bytes;
+	d->experts_bytes = (size_t)s->tokens * (size_t)s->top_k * sizeof(int32_t);
+	d->weights_bytes = (size_t)s->tokens * (size_t)s->top_k * sizeof(float);
+	err = tool->use(number_of(r->opt));
+	if (!err)
+		err = tool->stream(&d->stream);
+	if (!err)
+		err = get(d, &d->x, d->tokens_bytes);
+	if (!err)
+		err = get(d, &d->out, d->tokens_bytes);
+	if (!err)
+		err = get(d, &d->experts, d->experts_bytes);
+	if (!err)
+		err = get(d, &d->weights, d->weights_bytes);
+	return err ? failed(r, "memory", err) : 0;
+}
+
+int moe_device_room(struct moe_rank *r, int size)
+{
+	struct moe_device *d = r->device;
+	size_t local = (size_t)r->local, all;
+	int err;
+
+	if (!d)
+		return 0;
+	d->rows = (size_t)covey_ep_rows(r->ep);
+	d->count_bytes = local * sizeof(int32_t);
+	d->range_bytes = local * (size_t)size * sizeof(int64_t);
+	all = local * d->rows;
+	err = get(d, &d->packed, all * d->row_bytes);
+	if (!err)
+		err = get(d, &d->y, all * d->row_bytes);
+	if (!err)
+		err = get(d, &d->src_info, all * sizeof(int32_t));
+	if (!err)
+		err = get(d, &d->count, d->count_bytes);
+	if (!err)
+		err = get(d, &d->range, d->range_bytes);
+	if (!err)
+		err = get(d, &d->route, covey_ep_route_bytes(r->ep));
+	return err ? failed(r, "memory for its experts", err) : 0;
+}
+
+void moe_device_close(struct moe_rank *r)
+{
+	struct moe_device *d = r->device;
+
+	if (!d)
+		return;
+	void *const all[] = { d->x, d->out,   d->experts,  d->weights, d->packed,
+			      d->y, d->count, d->src_info, d->range,   d->route };
+
+	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+		if (all[i])
+			d->tool->release(all[i]);
+	if (d->stream)
+		d->tool->stream_end(d->stream);
+	free(d);
+	r->device = NULL;
+}
+
+/* Who took part is known to the device: a call only says who would, when it was launched. */
+static int outcome(struct moe_rank *r, struct covey_result *result)
+{
+	struct covey_device_outcome o;
+	int err = r->device->tool->wait(r->device->stream);
+
+	if (err)
+		return failed(r, "an operation", err);
+	err = covey_device_outcome(r->group, &o);
+	if (err || o.status)
+		return err ? err : o.status;
+	result->epoch = o.epoch;
+	result->mask.word[0] = o.mask & ~o.missing;
+	return 0;
+}
+
+/* Rows of each expert that there are, to the host or from it. */
+static int copy_rows(struct moe_rank *r, int back)
+{
+	const struct moe_device *d = r->device;
+	int err = 0;
+
+	for (size_t e = 0; e < (size_t)r->local && !err; e++) {
+		size_t at = e * d->rows * d->row_bytes, bytes = (size_t)r->count[e] * d->row_bytes;
+
+		if (!bytes)
+			continue;
+		err = back ? d->tool->copy((uint8_t *)r->packed_x + at, (uint8_t *)d->packed + at, bytes)
+			   : d->tool->copy((uint8_t *)d->y + at, (uint8_t *)r->y + at, bytes);
+	}
+	return err;
+}
+
+int moe_device_dispatch(struct moe_rank *r, struct covey_dispatch_args *args, struct covey_result *result)
+{
+	struct moe_device *d = r->device;
+	int err = d->tool->copy(d->x, r->x, d->tokens_bytes);
+
+	if (!err)
+		err = d->tool->copy(d->experts, r->experts, d->experts_bytes);
+	if (!err)
+		err = d->tool->copy(d->weights, r->weights, d->weights_bytes);
+	if (err)
+		return failed(r, "a copy", err);
+	args->x = d->x;
+	args->experts = d->experts;
+	args->weights = d->weights;
+	args->packed_x = d->packed;
+	args->count = d->count;
+	args->src_info = d->src_info;
+	args->range = d->range;
+	args->route = d->route;
+	err = covey_dispatch(r->ep, args, d->stream, result);
+	if (!err)
+		err = outcome(r, result);
+	if (err)
+		return err;
+	err = d->tool->copy(r->count, d->count, d->count_bytes);
+	if (!err)
+		err = d->tool->copy(r->range, d->range, d->range_bytes);
+	if (!err)
+		err = copy_rows(r, 1);
+	return err ? failed(r, "a copy", err) : 0;
+}
+
+int moe_device_combine(struct moe_rank *r, struct covey_combine_args *args, struct covey_result *result)
+{
+	struct moe_device *d = r->device;
+	int err = copy_rows(r, 0);
+
+	if (err)
+		return failed(r, "a copy", err);
+	args->y = d->y;
+	args->weights = d->weights;
+	args->out = d->out;
+	args->route = d->route;
+	args->experts = d->experts;
+	args->count = d->count;
+	args->src_info = d->src_info;
+	args->range = d->range;
+	err = covey_combine(r->ep, args, d->stream, result);
+	if (!err)
+		err = outcome(r, result);
+	if (err)
+		return err;
+	err = d->tool->copy(r->out, d->out, d->tokens_bytes);
+	return err ? failed(r, "a copy", err) : 0;
+}
