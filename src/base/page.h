@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define CVY_PAGE_MAGIC 0x32596576f5ull /* changes with the layout */
+#define CVY_PAGE_MAGIC 0x32596576f6ull /* changes with the layout */
 
 /* Signal words: {epoch, tick}. The tick is in the low half: a futex can sleep on it. */
 static inline uint64_t cvy_tag(uint32_t epoch, uint32_t tick)
@@ -44,11 +44,20 @@ struct cvy_page {
 	uint64_t beat __attribute__((aligned(64)));	/* counts up while the agent lives */
 	uint32_t beat_ms;				/* how often at present: idle agents beat slower */
 	uint32_t sleepers __attribute__((aligned(64))); /* threads of this rank that sleep on a peer's line */
+	uint32_t epoch; /* from which on its slots are written: stored before the first of them */
 	uint64_t ping __attribute__((aligned(64)));	/* turns of a ping-pong with a neighbour (distance.c) */
 	struct cvy_line first[CVY_SLOTS];		/* signal of slot i, first round */
 	struct cvy_line second[CVY_SLOTS];		/* second round (reduced shards) */
 	struct cvy_line done;				/* tag: last tick completed; aux: seq done */
 };
+
+/* All that was read from a window is read before what is read next. */
+static inline void cvy_reads_end(void)
+{
+#ifndef __SANITIZE_THREAD__ /* it knows no fences, and sees one process alone */
+	__atomic_thread_fence(__ATOMIC_ACQUIRE);
+#endif
+}
 
 /*
  * Offsets in a window: page, slots, heap (buffers of EP handles), pool (rings of messages, p2p/channel.h: addresses of

@@ -261,6 +261,7 @@ struct cvy_engine {
 
 	struct covey_mask lost;		 /* private operation under way: sources that count as missing */
 	int some_lost;			 /* there are such */
+	int outrun;			 /* the others write in a view without this rank: nothing is read any more */
 	struct cvy_op *head, *tail;	 /* posted, not decided */
 	struct cvy_op *record[8];	 /* last decided operations with their tick numbers, for repair */
 	struct cvy_outcome *outcomes;	 /* repaired before the application called them */

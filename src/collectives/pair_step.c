@@ -141,7 +141,7 @@ static void body_of(const struct cvy_pair *p, const struct cvy_note *note, void 
 		cvy_channel_peek(&p->ch, sizeof(struct cvy_record), to, n);
 }
 
-/* Nobody asked for it yet. 0: no memory now. */
+/* Nobody asked for it yet. 0: no memory now, or it is not ours. */
 static int keep(struct cvy_pair *p, const struct cvy_record *r, const struct cvy_note *note)
 {
 	int whole = r->kind == CVY_RECORD_WHOLE;
@@ -152,12 +152,16 @@ static int keep(struct cvy_pair *p, const struct cvy_record *r, const struct cvy
 	*a = (struct cvy_arrival){ .number = r->number, .bytes = r->bytes, .tag = r->tag, .whole = whole };
 	if (whole)
 		body_of(p, note, a->data, (size_t)r->bytes);
+	if (!cvy_channel_held(&p->ch)) {
+		free(a);
+		return 0;
+	}
 	*p->arrived_last = a;
 	p->arrived_last = &a->next;
 	return 1;
 }
 
-/* A header: 1 it was used, 0 no memory for it now. */
+/* A header: 1 it was used, 0 no memory for it now, or what follows is not ours. */
 static int arrive(struct cvy_engine *e, struct cvy_pair *p, const struct cvy_record *r, const struct cvy_note *note)
 {
 	struct cvy_parcel **at = &p->posted.first, *x;
@@ -174,6 +178,10 @@ static int arrive(struct cvy_engine *e, struct cvy_pair *p, const struct cvy_rec
 	}
 	x->at = taken(x);
 	body_of(p, note, x->op->recv, x->at);
+	if (!cvy_channel_held(&p->ch)) {
+		cvy_parcel_add(&p->posted, x); /* it ends with the handle */
+		return 0;
+	}
 	p->ch.note += cost(r->bytes);
 	received(e, p, x);
 	return 1;
@@ -203,6 +211,8 @@ static int part(struct cvy_engine *e, struct cvy_pair *p, const struct cvy_recor
 	if (!x || r->bytes > taken(x) - x->at)
 		return COVEY_ERR_IO;
 	cvy_channel_peek(&p->ch, sizeof(*r), (uint8_t *)x->op->recv + x->at, (size_t)r->bytes);
+	if (!cvy_channel_held(&p->ch))
+		return 0;
 	x->at += (size_t)r->bytes;
 	if (x->at == taken(x))
 		received(e, p, cvy_parcel_take(&p->coming, at));
@@ -226,7 +236,7 @@ static int believed(const struct cvy_pair *p, const struct cvy_record *r)
 	}
 }
 
-/* One record: 1, 0: there is none or no memory for it, < 0: it cannot be. */
+/* One record: 1, 0: there is none, no memory for it, or it is not ours; < 0: it cannot be. */
 static int take_record(struct cvy_engine *e, struct cvy_pair *p)
 {
 	struct cvy_record r;
@@ -241,6 +251,8 @@ static int take_record(struct cvy_engine *e, struct cvy_pair *p)
 		r = (struct cvy_record){ CVY_RECORD_WHOLE, (int32_t)note.word, p->expect, note.n };
 	else
 		cvy_channel_peek(&p->ch, 0, &r, sizeof(r));
+	if (!cvy_channel_held(&p->ch))
+		return 0;
 	if (!believed(p, &r))
 		return COVEY_ERR_IO;
 	body = r.kind == CVY_RECORD_WHOLE || r.kind == CVY_RECORD_PART ? (size_t)r.bytes : 0;

@@ -351,6 +351,23 @@ static int begin(struct cvy_engine *e, struct cvy_op *op)
 }
 
 /*
+ * A process that is stopped while it reads may wake when the others have left it out and write over their slots. They
+ * say so before they do: nothing that was read counts then, and the membership ends the call.
+ */
+static int outrun(struct cvy_engine *e)
+{
+	cvy_reads_end();
+	for (int k = 0; k < e->set.n; k++) {
+		const struct cvy_page *page = e->set.page[k];
+
+		if (k != e->set.self && page && !e->set.gone[k] &&
+		    __atomic_load_n(&page->epoch, __ATOMIC_RELAXED) > e->epoch)
+			e->outrun = 1;
+	}
+	return e->outrun;
+}
+
+/*
  * Publishing ends here; what the tick showed about the others is drawn: nothing where one was masked as late. So that
  * the next ticks need not guess, ranks of an operation with a deadline tell what they completed.
  */
@@ -367,6 +384,8 @@ static void complete_tick(struct cvy_engine *e, struct cvy_op *op)
 	}
 	if (op->kind->consume)
 		op->kind->consume(e, op, op->completed);
+	if (CVY_GUARDED && outrun(e))
+		return;
 	if (stands_over(op) && !op->undo)
 		op->spoiled = 1;
 	op->completed++;
@@ -444,6 +463,8 @@ int cvy_op_step(struct cvy_engine *e, struct cvy_op *op)
 	uint64_t limit;
 	int progress = 0;
 
+	if (CVY_GUARDED && e->outrun)
+		return 0;
 	if (op->state == CVY_OP_QUEUED && !begin(e, op))
 		return op->state == CVY_OP_DECIDED;
 	if (op->entered < (op->ticks ? op->ticks : 1) && may_enter(e, op->first + (uint32_t)op->entered)) {

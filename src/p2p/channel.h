@@ -97,6 +97,11 @@ static inline size_t cvy_channel_ready(const struct cvy_channel *ch)
 
 /* The far end's note, where it is all that has arrived: 1. @head: bytes that it takes in the ring besides its data. */
 int cvy_channel_note(const struct cvy_channel *ch, size_t head, struct cvy_note *note);
+/*
+ * Is what was read since the look what was written for this incarnation? Who is stopped while it reads may wake when it
+ * was left out and the ring is another's: then nothing that was read counts.
+ */
+int cvy_channel_held(const struct cvy_channel *ch);
 void cvy_channel_write(struct cvy_channel *ch, const void *from, size_t n);	      /* n <= room */
 void cvy_channel_peek(const struct cvy_channel *ch, size_t skip, void *to, size_t n); /* skip + n <= ready */
 static inline void cvy_channel_eat(struct cvy_channel *ch, size_t n)		      /* n <= ready */
