@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # covey_layer(NAME DIRECTORY dir SEES layer...): declares a layer and the headers it may include.
-# covey_layer_build(NAME [MORE source...] [LIBRARIES target...]): its object library, called in its
-# own directory. covey_layer_includes(OUT NAME): the include path, for its unit tests.
+# covey_layer_build(NAME [MORE source...] [EXCEPT regex] [LIBRARIES target...]): its object library, called
+# in its own directory, whose sources it takes but for those that EXCEPT matches.
+# covey_layer_includes(OUT NAME): the include path, for its unit tests.
 
 set(COVEY_LAYERS "" CACHE INTERNAL "layers that are built")
 
@@ -22,8 +23,11 @@ function(covey_layer_includes out name)
 endfunction()
 
 function(covey_layer_build name)
-	cmake_parse_arguments(L "" "" "MORE;LIBRARIES" ${ARGN})
+	cmake_parse_arguments(L "" "EXCEPT" "MORE;LIBRARIES" ${ARGN})
 	file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.c)
+	if(L_EXCEPT)
+		list(FILTER sources EXCLUDE REGEX ${L_EXCEPT})
+	endif()
 	if(NOT sources)
 		message(FATAL_ERROR "layer ${name}: no sources in ${CMAKE_CURRENT_SOURCE_DIR}")
 	endif()

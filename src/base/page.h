@@ -45,10 +45,10 @@ struct cvy_page {
 	uint32_t beat_ms;				/* how often at present: idle agents beat slower */
 	uint32_t sleepers __attribute__((aligned(64))); /* threads of this rank that sleep on a peer's line */
 	uint32_t epoch; /* from which on its slots are written: stored before the first of them */
-	uint64_t ping __attribute__((aligned(64)));	/* turns of a ping-pong with a neighbour (distance.c) */
-	struct cvy_line first[CVY_SLOTS];		/* signal of slot i, first round */
-	struct cvy_line second[CVY_SLOTS];		/* second round (reduced shards) */
-	struct cvy_line done;				/* tag: last tick completed; aux: seq done */
+	uint64_t ping __attribute__((aligned(64))); /* turns of a ping-pong with a neighbour (distance.c) */
+	struct cvy_line first[CVY_SLOTS];	    /* signal of slot i, first round */
+	struct cvy_line second[CVY_SLOTS];	    /* second round (reduced shards) */
+	struct cvy_line done;			    /* tag: last tick completed; aux: seq done */
 };
 
 /* All that was read from a window is read before what is read next. */

@@ -145,7 +145,9 @@ static struct cvy_channel far_end; /* the same window, seen by its owner */
 
 static void open_far_end(int inc_of_reader)
 {
-	struct cvy_channel_args args = { .mesh = &t.mesh, .own_rank = 1, .max_ranks = 2, .inc = (uint64_t)inc_of_reader };
+	struct cvy_channel_args args = {
+		.mesh = &t.mesh, .own_rank = 1, .max_ranks = 2, .inc = (uint64_t)inc_of_reader
+	};
 
 	t.mesh.window->own = t.far;
 	ck_assert_int_eq(cvy_channel_open(&far_end, &args), 0);
