@@ -387,7 +387,7 @@ void cvy_engine_thaw(void *ctx)
 	pthread_mutex_lock(&e->lock);
 	e->active = 1;
 	e->epoch = e->view->epoch;
-	__atomic_exchange_n(&e->own->epoch, e->epoch, __ATOMIC_SEQ_CST); /* before the slots are written: outrun() */
+	__atomic_exchange_n(&e->own->epoch, e->epoch, __ATOMIC_SEQ_CST); /* before the slots are written: cvy_engine_outrun() */
 	e->tick = 0;
 	__atomic_store_n(&e->complete, 0, __ATOMIC_RELAXED);
 	__atomic_store_n(&e->floor, 0, __ATOMIC_RELAXED);

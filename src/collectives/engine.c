@@ -29,6 +29,7 @@ int cvy_engine_open(struct cvy_engine **out, struct cvy_mesh *mesh, struct cvy_e
 		return cvy_fail(box, COVEY_ERR_NOMEM, -1, 0, "no memory for an engine");
 	pthread_mutex_init(&e->lock, NULL);
 	e->mesh = mesh;
+	e->fault = cvy_mesh_fault(mesh);
 	e->box = box;
 	e->layout = cvy_mesh_layout(mesh);
 	e->own_base = cvy_mesh_own(mesh);

@@ -212,7 +212,8 @@ struct cvy_engine {
 	pthread_mutex_t lock;
 	struct cvy_mesh *mesh;
 	struct cvy_layout layout;
-	struct cvy_sink sink; /* agent; any thread */
+	struct cvy_fault *fault; /* the plan of COVEY_FAULT, NULL: none */
+	struct cvy_sink sink;	 /* agent; any thread */
 	/* control message to a member, from any thread */
 	int (*send)(void *ctx, int rank, uint64_t inc, int type, uint32_t epoch, const void *body, uint32_t bytes);
 	void *send_ctx;
@@ -463,6 +464,7 @@ void cvy_admit_message(struct cvy_engine *e, const struct cvy_msg *msg);
 int cvy_admit_send(struct cvy_engine *e, struct cvy_op *op);
 void cvy_say_done(struct cvy_engine *e);		  /* the done line as it is, behind all that was published */
 int cvy_op_step(struct cvy_engine *e, struct cvy_op *op); /* the pipeline of one operation; 1: progress */
+int cvy_engine_outrun(struct cvy_engine *e); /* are sources in a later view, so that this rank was left out of it? */
 /* late.c: operations with a deadline, which begins when their tick is published. */
 void cvy_late_from_now(const struct cvy_engine *e, struct cvy_op *op);
 int cvy_late(struct cvy_engine *e, struct cvy_op *op, int rank); /* this source is missing: 1 if it is masked */

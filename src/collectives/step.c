@@ -345,8 +345,8 @@ static int begin(struct cvy_engine *e, struct cvy_op *op)
 	}
 	cvy_lend_begin(e, op);
 	save_input(e, op);
-	if (cvy_mesh_fault(e->mesh))
-		cvy_fault_op(cvy_mesh_fault(e->mesh), op->seq, op->kind->name);
+	if (e->fault)
+		cvy_fault_op(e->fault, op->seq, op->kind->name);
 	return 1;
 }
 
@@ -354,7 +354,7 @@ static int begin(struct cvy_engine *e, struct cvy_op *op)
  * A process that is stopped while it reads may wake when the others have left it out and write over their slots. They
  * say so before they do: nothing that was read counts then, and the membership ends the call.
  */
-static int outrun(struct cvy_engine *e)
+int cvy_engine_outrun(struct cvy_engine *e)
 {
 	cvy_reads_end();
 	for (int k = 0; k < e->set.n; k++) {
@@ -382,9 +382,11 @@ static void complete_tick(struct cvy_engine *e, struct cvy_op *op)
 		if (!op->completed)
 			save_input(e, op);
 	}
+	if (e->fault)
+		cvy_fault_read(e->fault);
 	if (op->kind->consume)
 		op->kind->consume(e, op, op->completed);
-	if (CVY_GUARDED && outrun(e))
+	if (CVY_GUARDED && cvy_engine_outrun(e))
 		return;
 	if (stands_over(op) && !op->undo)
 		op->spoiled = 1;

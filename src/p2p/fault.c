@@ -26,7 +26,7 @@
 #define SCRIBBLE_VIEWS 3 /* views after the last one whose stamps a late writer forges */
 
 enum kind { KILL = 1, STOP, DELAY, CUT, LATE, SCRIBBLE };
-enum what { PUT, SIGNAL, POINT };
+enum what { PUT, SIGNAL, READ, POINT };
 
 struct rule {
 	enum kind kind;
@@ -36,7 +36,7 @@ struct rule {
 	uint64_t seq; /* in_op: of the operation; 0: by name */
 	char name[32];
 	uint64_t nth;	/* of that name */
-	uint64_t count; /* the N-th put or signal */
+	uint64_t count; /* the N-th put, signal or read */
 	uint64_t ns;
 	uint64_t seen; /* operations of that name so far */
 };
@@ -62,7 +62,7 @@ struct cvy_fault {
 	int rules;
 	unsigned int reorder, held;
 	uint32_t random;
-	uint64_t total[2], in_op[2];
+	uint64_t total[POINT], in_op[POINT];
 	uint64_t seq;
 	char name[32];
 	struct wrapped *links;
@@ -150,6 +150,8 @@ static int parse_place(const char **at, struct rule *rule)
 		rule->what = PUT;
 	else if (eat(at, "signal:"))
 		rule->what = SIGNAL;
+	else if (eat(at, "read:"))
+		rule->what = READ;
 	else
 		return 0;
 	if (!number(at, &rule->count) || !rule->count)
@@ -217,11 +219,12 @@ int cvy_fault_open(const char *plan, struct cvy_errbox *box, struct cvy_fault **
 	err = parse(fault, plan, &at);
 	if (err) {
 		free(fault);
-		return cvy_fail(box, err, -1, 0,
-				"COVEY_FAULT cannot be read at '%.40s': want kill@put:37, stop@op:12.put:2, "
-				"delay@put:3:20ms, cut:RANK@put:9, late@signal:3:50ms, reorder:8, kill@agent:report, "
-				"scribble@put:5, at most %d",
-				at, RULES);
+		return cvy_fail(
+			box, err, -1, 0,
+			"COVEY_FAULT cannot be read at '%.40s': want kill@put:37, stop@op:12.put:2, stop@read:4, "
+			"delay@put:3:20ms, cut:RANK@put:9, late@signal:3:50ms, reorder:8, kill@agent:report, "
+			"scribble@put:5, at most %d",
+			at, RULES);
 	}
 	*out = fault;
 	return 0;
@@ -241,7 +244,7 @@ void cvy_fault_op(struct cvy_fault *fault, uint64_t seq, const char *name)
 	again = fault->seq == seq; /* redone in a later view: the same operation */
 	fault->seq = seq;
 	snprintf(fault->name, sizeof(fault->name), "%s", name);
-	fault->in_op[PUT] = fault->in_op[SIGNAL] = 0;
+	memset(fault->in_op, 0, sizeof(fault->in_op));
 	for (int i = 0; i < fault->rules && !again; i++)
 		if (fault->rule[i].in_op && !fault->rule[i].seq && !strcmp(fault->rule[i].name, fault->name))
 			fault->rule[i].seen++;
@@ -308,11 +311,12 @@ static void scribble(struct cvy_fault *fault)
 static void strike(struct cvy_fault *fault, struct rule *rule, int peer)
 {
 	static const char *const names[] = { "", "kill", "stop", "delay", "cut", "late", "scribble" };
+	static const char *const whats[] = { [PUT] = "put", [SIGNAL] = "signal", [READ] = "read" };
 	struct timespec pause = { (time_t)(rule->ns / 1000000000), (long)(rule->ns % 1000000000) };
 
 	rule->fired = 1;
 	cvy_warn("p2p", "fault plan: %s in operation %llu %s at its %s %llu (%llu of all), peer %d", names[rule->kind],
-		 (unsigned long long)fault->seq, fault->name, rule->what == PUT ? "put" : "signal",
+		 (unsigned long long)fault->seq, fault->name, whats[rule->what],
 		 (unsigned long long)fault->in_op[rule->what], (unsigned long long)fault->total[rule->what], peer);
 	if (rule->kind == KILL)
 		kill(getpid(), SIGKILL);
@@ -340,10 +344,9 @@ void cvy_fault_point(struct cvy_fault *fault, const char *name)
 	}
 }
 
-/* Counts one put or signal; the time a LATE rule holds it, else 0. */
-static uint64_t pass(struct wrapped *w, enum what what)
+/* Counts one put, signal or read; the time a LATE rule holds it, else 0. */
+static uint64_t pass(struct cvy_fault *fault, enum what what, int peer)
 {
-	struct cvy_fault *fault = w->fault;
 	uint64_t late_ns = 0;
 
 	fault->total[what]++;
@@ -353,11 +356,16 @@ static uint64_t pass(struct wrapped *w, enum what what)
 
 		if (!due(fault, rule, what))
 			continue;
-		strike(fault, rule, w->inner->rank);
+		strike(fault, rule, peer);
 		if (rule->kind == LATE)
 			late_ns = rule->ns;
 	}
 	return late_ns;
+}
+
+void cvy_fault_read(struct cvy_fault *fault)
+{
+	pass(fault, READ, -1);
 }
 
 /* ---- the transport ---- */
@@ -440,15 +448,17 @@ static int submit(struct cvy_link *link, const struct held *h)
 static int fault_put(struct cvy_link *link, size_t offset, size_t bytes)
 {
 	struct held h = { .what = PUT, .offset = offset, .bytes = bytes };
+	struct wrapped *w = link->state;
 
-	pass(link->state, PUT);
+	pass(w->fault, PUT, w->inner->rank);
 	return submit(link, &h);
 }
 
 static int fault_signal(struct cvy_link *link, size_t offset)
 {
 	struct held h = { .what = SIGNAL, .offset = offset };
-	uint64_t late_ns = pass(link->state, SIGNAL);
+	struct wrapped *w = link->state;
+	uint64_t late_ns = pass(w->fault, SIGNAL, w->inner->rank);
 
 	h.line = *(const struct cvy_line *)(link->own + offset);
 	if (late_ns)

@@ -13,7 +13,8 @@
  *   reorder:W            up to W puts and signals of different peers leave in another order (W <= 1024)
  *
  *   PLACE  [op:SEQ.|op:NAME:K.]put:N or ...signal:N; counts from 1, over all peers; with op: inside
- *          operation number SEQ, or the K-th operation called NAME
+ *          operation number SEQ, or the K-th operation called NAME. Or ...read:N: all that a tick needs is here and
+ *          is about to be read (N-th tick)
  *          or agent:POINT[:N] (kill and stop only): the N-th time that the agent comes by
  *          open report decide ack (before that call to the store is made), WAIT COMMIT ACTIVE (right after such a
  *          reply came), freeze learn learned repair thaw (before that step of a view change; learned: after it)

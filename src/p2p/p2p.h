@@ -105,6 +105,7 @@ void cvy_mesh_heap_free(struct cvy_mesh *mesh, size_t offset, size_t bytes);
 struct cvy_fault;
 struct cvy_fault *cvy_mesh_fault(struct cvy_mesh *mesh);
 void cvy_fault_op(struct cvy_fault *fault, uint64_t seq, const char *name); /* engine: entered an operation */
+void cvy_fault_read(struct cvy_fault *fault);				    /* engine: a tick is about to be read */
 void cvy_fault_point(struct cvy_fault *fault, const char *name); /* agent's thread: came by a point of its life */
 
 #endif

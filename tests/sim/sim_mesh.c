@@ -417,6 +417,11 @@ struct cvy_fault *cvy_mesh_fault(struct cvy_mesh *mesh)
 	return NULL;
 }
 
+void cvy_fault_read(struct cvy_fault *fault)
+{
+	(void)fault;
+}
+
 void cvy_fault_op(struct cvy_fault *fault, uint64_t seq, const char *name)
 {
 	(void)fault;

@@ -17,7 +17,6 @@
 
 #define ADMIT_EVERY 16 /* steps from one safe point to the next */
 #define ROOM_SLACK 4096
-#define FENCED_MS 3000 /* a process that is out learns it within this */
 
 const char *const chaos_work_names[CHAOS_W_COUNT] = { "allreduce",  "broadcast", "allgather", "alltoall",
 						      "alltoallv",  "barrier",	 "reduce",    "reduce_scatter",
@@ -26,21 +25,6 @@ const char *const chaos_work_names[CHAOS_W_COUNT] = { "allreduce",  "broadcast",
 const char *const chaos_trap_names[CHAOS_T_COUNT] = { "",	 "before-dispatch", "in-dispatch",
 						      "between", "in-combine",	    "after-combine" };
 
-/* What a process returned between its removal and the word of it is not promised: so it is asked for that word. */
-static bool fenced_soon(struct chaos_member *m)
-{
-	uint64_t end = chaos_now_ns() + FENCED_MS * UINT64_C(1000000);
-	struct covey_event event;
-
-	while (chaos_now_ns() < end) {
-		while (!covey_event_next(m->group, &event))
-			if (event.kind == COVEY_EVENT_FENCED)
-				return true;
-		chaos_sleep_us(1000);
-	}
-	return false;
-}
-
 int chaos_member_fail(struct chaos_member *m, const char *what, int err)
 {
 	struct covey_error_info info = { 0 };
@@ -48,7 +32,7 @@ int chaos_member_fail(struct chaos_member *m, const char *what, int err)
 	covey_last_error(m->group, &info);
 	snprintf(m->desk->cause, sizeof(m->desk->cause), "group %d: %s: %s: %.160s", m->number, what,
 		 covey_strerror(err), info.cause);
-	if (err == COVEY_ERR_FENCED || (err == COVEY_ERR_MISMATCH && fenced_soon(m))) /* it may have read later bytes */
+	if (err == COVEY_ERR_FENCED)
 		return CHAOS_EXIT_FENCED;
 	return err == COVEY_ERR_CLOSED ? CHAOS_EXIT_RETIRED : 1;
 }
@@ -62,7 +46,7 @@ int chaos_bad_bytes(struct chaos_member *m, const char *what, size_t at, double 
 		 "be %g",
 		 m->number, what, (unsigned long long)m->step, (unsigned long long)m->record.seq, m->record.epoch,
 		 (unsigned long long)m->record.mask, at, got, want);
-	return fenced_soon(m) ? CHAOS_EXIT_FENCED : 1;
+	return 1;
 }
 
 void chaos_begin(struct chaos_member *m, enum chaos_work op)
