@@ -89,6 +89,37 @@ inline stop()
 #endif
 }
 
+/*
+ * Out of the park: no longer stopped, and only then it counts whether the gate is open. Is it closed again, the host may
+ * have read the word before, and it stands still.
+ */
+inline run_again()
+{
+#ifdef NO_RECOUNT
+	gate == OPEN
+#else
+	do
+	:: gate == OPEN ->
+		if
+		:: COUNTS -> stopped--
+		:: else
+		fi;
+#ifndef NO_SECOND_LOOK
+		if
+		:: gate == OPEN -> break
+		:: gate == CLOSED ->
+			if
+			:: COUNTS -> stopped++
+			:: else
+			fi
+		fi
+#else
+		break
+#endif
+	od
+#endif
+}
+
 /* Stores into the peers. They need not wait for the answer of start(): if it is `closed`, their stamp matches nothing. */
 inline push()
 {
@@ -191,14 +222,10 @@ park:
 		:: gate == OPEN
 		fi;
 #endif
-		gate == OPEN;
-#ifdef NO_RECOUNT
+		run_again();
 		e = epoch;
 		closed = OPEN;
 		goto recounted;
-#else
-		goto again;
-#endif
 next:
 		skip
 	od
