@@ -193,7 +193,7 @@ static bool stopped_itself(const struct chaos_worker *w)
 	return state && state[1] == ' ' && state[2] == 'T';
 }
 
-static int act_resume(struct chaos_run *run)
+int chaos_resume(struct chaos_run *run)
 {
 	int err = 0;
 
@@ -419,7 +419,7 @@ int chaos_act(struct chaos_run *run, const struct chaos_step *step)
 	case CHAOS_HALT:
 		return act_stop(run, step);
 	case CHAOS_RESUME:
-		return act_resume(run);
+		return chaos_resume(run);
 	case CHAOS_START:
 	case CHAOS_REPLACE:
 	case CHAOS_EXTEND:
@@ -472,6 +472,6 @@ int chaos_heal_all(struct chaos_run *run)
 	if (!err)
 		err = chaos_server_act(run, &resume);
 	if (!err)
-		err = act_resume(run);
+		err = chaos_resume(run);
 	return err ? err : act_start(run, &replace);
 }

@@ -219,7 +219,8 @@ struct chaos_run {
 	pid_t proxy;
 	bool net, sentinel, lags;
 	uint64_t start_ns, end_ns, settle_ns, checked, alarms, fenced;
-	uint64_t failed; /* outcomes that are an error, alike on all: LOST, ROOT */
+	uint64_t alarms_seen; /* of these, when all took part last */
+	uint64_t failed;      /* outcomes that are an error, alike on all: LOST, ROOT */
 	int rounds, kinds, events;
 	char kind[CHAOS_KINDS][40];
 	struct chaos_event event[CHAOS_EVENTS];
@@ -240,6 +241,7 @@ void chaos_run_poll(struct chaos_run *run);
 
 /* act.c */
 int chaos_act(struct chaos_run *run, const struct chaos_step *step);
+int chaos_resume(struct chaos_run *run); /* all that are stopped; who was left out must end fenced */
 void chaos_event_open(struct chaos_run *run, const char *kind);
 void chaos_event_close(struct chaos_run *run, uint64_t now);
 int chaos_heal_all(struct chaos_run *run);

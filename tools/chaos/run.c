@@ -16,6 +16,7 @@
 
 #define POLL_US 1000
 #define DEFAULT_SECONDS 10
+#define MAJORITY_MS 5000
 
 void chaos_run_poll(struct chaos_run *run)
 {
@@ -98,6 +99,20 @@ static void say_who_hangs(struct chaos_run *run, enum chaos_until until)
 	}
 }
 
+/*
+ * A false alarm beside ranks that are stopped may leave too few voters to decide anything: then the group waits for one
+ * of them, as it must. They go on, and the alarm is counted.
+ */
+static void mend_majority(struct chaos_run *run)
+{
+	if (run->alarms == run->alarms_seen || chaos_now_ns() < run->settle_ns + MAJORITY_MS * UINT64_C(1000000))
+		return;
+	run->alarms_seen = run->alarms;
+	fprintf(stderr, "ep-chaos: after a false alarm nothing moves for %d ms: those that are stopped go on\n",
+		MAJORITY_MS);
+	chaos_resume(run);
+}
+
 int chaos_await(struct chaos_run *run, enum chaos_until until)
 {
 	uint64_t end = chaos_now_ns() + CHAOS_OUTCOME_MS * UINT64_C(1000000);
@@ -109,8 +124,12 @@ int chaos_await(struct chaos_run *run, enum chaos_until until)
 		all = true;
 		for (int g = 0; g < run->crew->groups && all; g++)
 			all = group_there(run, g, until);
+		if (!all)
+			mend_majority(run);
 	} while (!all && chaos_now_ns() < end && !run->base.wrong);
 	if (all) {
+		if (until == CHAOS_WHOLE)
+			run->alarms_seen = run->alarms;
 		chaos_event_close(run, chaos_now_ns());
 		return 0;
 	}
