@@ -44,17 +44,27 @@ struct cvy_page {
 	uint64_t beat __attribute__((aligned(64)));	/* counts up while the agent lives */
 	uint32_t beat_ms;				/* how often at present: idle agents beat slower */
 	uint32_t sleepers __attribute__((aligned(64))); /* threads of this rank that sleep on a peer's line */
-	uint32_t epoch; /* from which on its slots are written: stored before the first of them */
+	uint32_t epoch; /* of the last view learned: its slots are written for that one, or will be */
 	uint64_t ping __attribute__((aligned(64))); /* turns of a ping-pong with a neighbour (distance.c) */
 	struct cvy_line first[CVY_SLOTS];	    /* signal of slot i, first round */
 	struct cvy_line second[CVY_SLOTS];	    /* second round (reduced shards) */
 	struct cvy_line done;			    /* tag: last tick completed; aux: seq done */
 };
 
-/* All that was read from a window is read before what is read next. */
-static inline void cvy_reads_end(void)
+/*
+ * Between a name of what is in a window and the bytes themselves: who writes stores the name first, who has read looks
+ * at it last. ThreadSanitizer knows no fences, and sees one process alone.
+ */
+static inline void cvy_named(void)
 {
-#ifndef __SANITIZE_THREAD__ /* it knows no fences, and sees one process alone */
+#ifndef __SANITIZE_THREAD__
+	__atomic_thread_fence(__ATOMIC_RELEASE);
+#endif
+}
+
+static inline void cvy_read(void)
+{
+#ifndef __SANITIZE_THREAD__
 	__atomic_thread_fence(__ATOMIC_ACQUIRE);
 #endif
 }

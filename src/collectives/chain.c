@@ -11,6 +11,7 @@
  */
 #include "algo.h"
 #include "chain.h"
+#include "guard.h"
 #include "reduce.h"
 
 #include <string.h>
@@ -39,6 +40,8 @@ void cvy_chain_fold(struct cvy_engine *e, struct cvy_op *op, uint64_t i)
 	for (int k = e->set.self - h->nth; n < h->local + (h->own > 0); k++)
 		e->set.src[n++] = cvy_source_slot(e, op, i, k) + at;
 	cvy_reduce(out, e->set.src, n, len / op->elem, op->dtype, redop, 0);
+	if (CVY_GUARDED && cvy_engine_outrun(e))
+		return;
 	if (!is_last(h)) {
 		int next = e->set.rank[h->like[h->own + 1]];
 

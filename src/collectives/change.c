@@ -350,6 +350,10 @@ void cvy_engine_learn(void *ctx, const struct cvy_view *view, const struct covey
 	/* A laggard too: should the holder die during the repair, it is asked for what it has completed. */
 	fence(e, removed, !cvy_mask_empty(lag));
 	cvy_view_copy(e->view, view);
+	/* Before slots are written for it, and before calls end whose buffers are lent: pairs with cvy_engine_passed(). */
+	__atomic_store_n(&e->own->epoch, view->epoch, __ATOMIC_RELAXED);
+	cvy_named();
+	e->outrun = 0;
 	push_to_members(e);
 	cvy_pairs_learn(e);
 	if (view->fail_seq) { /* stands though the next view does not repeat it: some may have taken it already */
@@ -387,7 +391,6 @@ void cvy_engine_thaw(void *ctx)
 	pthread_mutex_lock(&e->lock);
 	e->active = 1;
 	e->epoch = e->view->epoch;
-	__atomic_exchange_n(&e->own->epoch, e->epoch, __ATOMIC_SEQ_CST); /* before the slots are written: cvy_engine_outrun() */
 	e->tick = 0;
 	__atomic_store_n(&e->complete, 0, __ATOMIC_RELAXED);
 	__atomic_store_n(&e->floor, 0, __ATOMIC_RELAXED);

@@ -464,7 +464,8 @@ void cvy_admit_message(struct cvy_engine *e, const struct cvy_msg *msg);
 int cvy_admit_send(struct cvy_engine *e, struct cvy_op *op);
 void cvy_say_done(struct cvy_engine *e);		  /* the done line as it is, behind all that was published */
 int cvy_op_step(struct cvy_engine *e, struct cvy_op *op); /* the pipeline of one operation; 1: progress */
-int cvy_engine_outrun(struct cvy_engine *e); /* are sources in a later view, so that this rank was left out of it? */
+int cvy_engine_passed(const struct cvy_engine *e, uint32_t epoch); /* does a source write for a later view? */
+int cvy_engine_outrun(struct cvy_engine *e);			   /* later than the one learned here */
 /* late.c: operations with a deadline, which begins when their tick is published. */
 void cvy_late_from_now(const struct cvy_engine *e, struct cvy_op *op);
 int cvy_late(struct cvy_engine *e, struct cvy_op *op, int rank); /* this source is missing: 1 if it is masked */

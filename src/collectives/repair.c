@@ -210,6 +210,8 @@ static int settle_private(struct cvy_engine *e, struct cvy_op *op)
 		go_on(e, op);
 	if (found >= 0)
 		return e->head != op;
+	if (cvy_engine_outrun(e)) /* what it finds is of a view without this rank */
+		return 0;
 	settle(e, &other);
 	return 1;
 }
@@ -426,6 +428,8 @@ static int give_tick(struct cvy_engine *e, const struct cvy_msg *msg, struct cvy
 			return 0;
 		head.bytes = (uint32_t)op->kind->give(e, op, i, out);
 		bytes = out;
+		if (cvy_engine_passed(e, msg->epoch)) /* who asks is left out too, or asks again in a later view */
+			return 0;
 	}
 	send_give(e, msg, &head, &res->mask, bytes);
 	return i + 1 < head.ticks;

@@ -84,6 +84,33 @@ static void signal_all(struct cvy_engine *e, const struct cvy_line *line)
 	cvy_engine_announce(e, line);
 }
 
+/*
+ * Does a source write for a view past @epoch? It says so before it does. (In mirrors it is 0: who left us out puts
+ * nothing there any more.)
+ */
+int cvy_engine_passed(const struct cvy_engine *e, uint32_t epoch)
+{
+	cvy_read();
+	for (int k = 0; k < e->set.n; k++) {
+		const struct cvy_page *page = e->set.page[k];
+
+		if (k != e->set.self && page && !e->set.gone[k] &&
+		    __atomic_load_n(&page->epoch, __ATOMIC_RELAXED) > epoch)
+			return 1;
+	}
+	return 0;
+}
+
+/*
+ * A process that is stopped while it reads may wake when the others have left it out and write over their slots: nothing
+ * that was read counts then, or goes on to others, and the membership ends the call.
+ */
+int cvy_engine_outrun(struct cvy_engine *e)
+{
+	e->outrun |= cvy_engine_passed(e, e->view->epoch);
+	return e->outrun;
+}
+
 /* The own line of a round: everything before the tag, the tag last. */
 static void publish(struct cvy_engine *e, struct cvy_op *op, uint64_t i, int round)
 {
@@ -103,6 +130,8 @@ static void publish(struct cvy_engine *e, struct cvy_op *op, uint64_t i, int rou
 	} else {
 		line->aux = cvy_lendable(e, op) && cvy_lend_seen(e, op, i);
 	}
+	if (CVY_GUARDED && round == 2 && cvy_engine_outrun(e))
+		return;
 	__atomic_store_n(&line->tag, cvy_tag(e->epoch, op->first + (uint32_t)i), __ATOMIC_RELEASE);
 	if (op->way)
 		cvy_hosts_signal(e, op, line, round);
@@ -351,23 +380,6 @@ static int begin(struct cvy_engine *e, struct cvy_op *op)
 }
 
 /*
- * A process that is stopped while it reads may wake when the others have left it out and write over their slots. They
- * say so before they do: nothing that was read counts then, and the membership ends the call.
- */
-int cvy_engine_outrun(struct cvy_engine *e)
-{
-	cvy_reads_end();
-	for (int k = 0; k < e->set.n; k++) {
-		const struct cvy_page *page = e->set.page[k];
-
-		if (k != e->set.self && page && !e->set.gone[k] &&
-		    __atomic_load_n(&page->epoch, __ATOMIC_RELAXED) > e->epoch)
-			e->outrun = 1;
-	}
-	return e->outrun;
-}
-
-/*
  * Publishing ends here; what the tick showed about the others is drawn: nothing where one was masked as late. So that
  * the next ticks need not guess, ranks of an operation with a deadline tell what they completed.
  */
@@ -386,8 +398,10 @@ static void complete_tick(struct cvy_engine *e, struct cvy_op *op)
 		cvy_fault_read(e->fault);
 	if (op->kind->consume)
 		op->kind->consume(e, op, op->completed);
-	if (CVY_GUARDED && cvy_engine_outrun(e))
+	if (CVY_GUARDED && cvy_engine_outrun(e)) {
+		op->spoiled |= op->input_bytes && !op->undo; /* of one tick, too: it is not decided */
 		return;
+	}
 	if (stands_over(op) && !op->undo)
 		op->spoiled = 1;
 	op->completed++;

@@ -46,8 +46,8 @@ int cvy_channel_open(struct cvy_channel *ch, const struct cvy_channel_args *args
 	__atomic_store_n(&port->out.tag, 0, __ATOMIC_RELAXED);
 	__atomic_store_n(&port->credit.tag, 0, __ATOMIC_RELAXED);
 	__atomic_store_n((uint64_t *)(void *)port->credit.data, 0, __ATOMIC_RELAXED);
-	/* Pairs with the load of aux in look(), and stays before the bytes that follow: cvy_channel_held(). */
-	__atomic_exchange_n(&port->out.aux, args->inc, __ATOMIC_SEQ_CST);
+	__atomic_store_n(&port->out.aux, args->inc, __ATOMIC_RELEASE); /* pairs with the load of aux in look() */
+	cvy_named(); /* and before the bytes that follow, with cvy_channel_held() */
 	__atomic_store_n(&port->credit.aux, args->inc, __ATOMIC_RELEASE);
 	return 0;
 }
@@ -252,7 +252,7 @@ int cvy_channel_held(const struct cvy_channel *ch)
 {
 	const struct cvy_port *port = (const struct cvy_port *)(const void *)(ch->far + ch->far_port);
 
-	cvy_reads_end(); /* pairs with cvy_channel_open: the name changes before the bytes do */
+	cvy_read(); /* pairs with cvy_channel_open: the name changes before the bytes do */
 	return ch->self || __atomic_load_n(&port->out.aux, __ATOMIC_RELAXED) == ch->own_inc;
 }
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The judge: what the members of a group tell about one sequence number must be alike. Only who is out
- * of the group by now may have seen another outcome, an earlier one that no survivor has, so that the
- * others did the operation again in a newer epoch. Whether somebody is out may be known later than
- * what he said: until then it is a dispute.
+ * The judge: what the members of a group tell about one sequence number must be alike. Only who was left out of the
+ * group may have seen another outcome, of an earlier view, that no survivor has, so that the others did the operation
+ * again in a newer one. Whether somebody is out may be known later than what he said: until then it is a dispute. Who
+ * says anything in the newer view was not left out of it.
  */
 #include <stdio.h>
 #include <string.h>
@@ -79,10 +79,10 @@ static void dispute(struct chaos_run *run, int desk, int group, const struct cha
 		return;
 	}
 	d = &run->dispute[run->disputes++];
-	d->old_owners = older ? UINT64_C(1) << desk : entry->owners;
-	d->new_owners = older ? entry->owners : UINT64_C(1) << desk;
-	if (a->epoch == b->epoch)
-		d->old_owners |= d->new_owners;
+	d->owners = older ? UINT64_C(1) << desk : entry->owners;
+	d->group = group;
+	d->epoch = older ? b->epoch : a->epoch;
+	d->never = a->epoch == b->epoch;
 	snprintf(d->text, sizeof(d->text),
 		 "group %d seq %llu: rank %d has %s step %llu epoch %u status %d mask %#llx sum %#llx, desks %#llx "
 		 "have %s step %llu epoch %u status %d mask %#llx sum %#llx",
@@ -93,6 +93,15 @@ static void dispute(struct chaos_run *run, int desk, int group, const struct cha
 		 (unsigned long long)b->checksum);
 }
 
+/* Did one of the older side go on in the newer view? */
+static bool went_on(const struct chaos_run *run, const struct chaos_dispute *d)
+{
+	for (int desk = 0; desk < CHAOS_DESKS; desk++)
+		if (d->owners >> desk & 1 && run->worker[desk].last[d->group].epoch >= d->epoch)
+			return true;
+	return d->never;
+}
+
 /* Those whose older side is out of the group were no fault. */
 void chaos_check_disputes(struct chaos_run *run, bool last)
 {
@@ -100,12 +109,15 @@ void chaos_check_disputes(struct chaos_run *run, bool last)
 	int kept = 0;
 
 	for (int i = 0; i < run->disputes; i++) {
-		if (!(run->dispute[i].old_owners & ~out))
+		const struct chaos_dispute *d = &run->dispute[i];
+		bool wrong = went_on(run, d);
+
+		if (!wrong && !(d->owners & ~out))
 			continue;
-		if (last)
-			chaos_wrong(&run->base, "%s", run->dispute[i].text);
+		if (wrong || last)
+			chaos_wrong(&run->base, "%s", d->text);
 		else
-			run->dispute[kept++] = run->dispute[i];
+			run->dispute[kept++] = *d;
 	}
 	run->disputes = kept;
 }

@@ -242,8 +242,8 @@ static void judge(struct chaos_run *run, int d, int status)
 		fprintf(stderr, "ep-chaos: false alarm: rank %d is fenced and was not struck: %s\n", w->rank, cause);
 		return;
 	}
-	if (w->state == CHAOS_P_KILLED || killed_itself(w, status))
-		return;
+	if (killed_itself(w, status) || (w->state == CHAOS_P_KILLED && !ended_with(status, 1)))
+		return; /* what it found wrong before the signal came counts */
 	if (w->starved && ended_with(status, 1) && *cause) {
 		if (run->base.opt->verbose)
 			fprintf(stderr, "ep-chaos: starved as it should: %s\n", cause);

@@ -189,8 +189,11 @@ struct chaos_entry {
 
 /* Two ranks told different outcomes: a fault, unless one side turns out to be fenced. */
 struct chaos_dispute {
-	uint64_t old_owners, new_owners;
-	char text[240];
+	uint64_t owners; /* desks of the older side */
+	uint32_t epoch;	 /* of the newer one */
+	int group;
+	bool never; /* both are of one view: nothing excuses that */
+	char text[400];
 };
 
 #define CHAOS_DISPUTES 64

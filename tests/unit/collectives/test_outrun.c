@@ -42,7 +42,25 @@ static void read_line(struct cvy_engine *e, struct cvy_op *op, uint64_t i)
 	memcpy(&t.got, cvy_source_line(e, op, i, 1, 1)->data, sizeof(t.got));
 }
 
-static const struct cvy_op_kind reader = { .name = "reader", .op_class = CVY_OP_ALL, .consume = read_line };
+/* The same in the fold of a second round. */
+static void fold_line(struct cvy_engine *e, struct cvy_op *op, uint64_t i, struct cvy_line *line)
+{
+	read_line(e, op, i);
+	memcpy(line->data, &t.got, sizeof(t.got));
+}
+
+/* And while a holder makes what it gives. */
+static size_t give_line(struct cvy_engine *e, struct cvy_op *op, uint64_t i, uint8_t *out)
+{
+	read_line(e, op, i);
+	memcpy(out, &t.got, sizeof(t.got));
+	return sizeof(t.got);
+}
+
+static const struct cvy_op_kind folder = { .name = "folder", .op_class = CVY_OP_ALL, .publish2 = fold_line };
+static const struct cvy_op_kind reader = {
+	.name = "reader", .op_class = CVY_OP_ALL, .consume = read_line, .give = give_line
+};
 static const struct cvy_transport memory = { .name = "memory" };
 
 static void set_up(void)
@@ -90,18 +108,24 @@ static void tear_down(void)
 
 static int ranks[] = { 0, 1 };
 static uint8_t gone[2];
+static uint64_t no_link[2];
+static struct cvy_page *pages[2];
+static const uint8_t *bases[2];
 
-/* Runs the reader as far as it goes, in epoch 1 with the other's line there: is it decided? */
-static int run(void)
+/* Runs an operation as far as it goes, in epoch 1 with the other's line there: is it decided? */
+static int run(const struct cvy_op_kind *kind, int rounds)
 {
-	struct cvy_page *pages[] = { t.e->own, far_page() };
-	struct cvy_op *op = cvy_op_new(t.e, &reader);
-	int decided;
+	struct cvy_op *op = cvy_op_new(t.e, kind);
 
 	op->seq = 1;
 	op->ticks = 1;
-	op->refs = 2;
-	t.e->set = (struct cvy_set){ .n = 2, .rank = ranks, .page = pages, .gone = gone };
+	op->rounds = rounds;
+	pages[0] = t.e->own;
+	pages[1] = far_page();
+	bases[0] = t.own;
+	bases[1] = t.far;
+	t.e->set =
+		(struct cvy_set){ .n = 2, .rank = ranks, .page = pages, .base = bases, .gone = gone, .link = no_link };
 	t.e->epoch = t.e->own->epoch = far_page()->epoch = 1;
 	t.e->active = 1;
 	memcpy(far_page()->first[1].data, &(uint32_t){ VALUE }, sizeof(uint32_t));
@@ -111,31 +135,85 @@ static int run(void)
 	far_page()->first[1].tag = cvy_tag(1, 1);
 	for (int i = 0; i < 3; i++)
 		cvy_engine_step(t.e);
-	decided = op->state == CVY_OP_DECIDED;
+	return op->state == CVY_OP_DECIDED;
+}
+
+static void forget(void)
+{
+	if (t.e->head)
+		cvy_op_put(t.e->head);
 	for (int i = 0; i < 8; i++)
 		if (t.e->record[i])
 			cvy_op_put(t.e->record[i]);
-	if (!decided)
-		cvy_op_put(op);
-	cvy_op_put(op);
 	for (int i = 0; i < 2; i++)
 		free(t.e->spare[i]);
-	return decided;
 }
 
 START_TEST(what_is_read_in_the_view_is_a_result)
 {
-	ck_assert(run());
+	ck_assert(run(&reader, 1));
 	ck_assert_uint_eq(t.got, VALUE);
+	forget();
 }
 END_TEST
 
 START_TEST(what_is_read_when_the_others_are_in_a_later_view_is_none)
 {
 	t.stopped = 1;
-	ck_assert(!run());
+	ck_assert(!run(&reader, 1));
 	ck_assert_uint_eq(t.got, LATER); /* so it would have been told that */
 	ck_assert_uint_eq(t.e->done, 0);
+	forget();
+}
+END_TEST
+
+START_TEST(what_was_folded_of_a_later_view_is_not_announced)
+{
+	t.stopped = 1;
+	run(&folder, 2);
+	ck_assert_uint_eq(t.got, LATER);
+	ck_assert_uint_ne(t.e->own->second[1].tag, cvy_tag(1, 1));
+	forget();
+}
+END_TEST
+
+static int gives;
+
+static int count_gives(void *ctx, int rank, uint64_t inc, int type, uint32_t epoch, const void *body, uint32_t bytes)
+{
+	(void)ctx, (void)rank, (void)inc, (void)epoch, (void)body, (void)bytes;
+	gives += type == CVY_MSG_GIVE;
+	return 0;
+}
+
+/* A holder of what rank 1 asks for; @stopped: while it gives, until the next view is written. */
+static int gives_when(int stopped)
+{
+	uint64_t pull[2] = { 1, 0 };
+	struct cvy_msg msg = {
+		.type = CVY_MSG_PULL, .rank = 1, .inc = INC, .epoch = 1, .body = pull, .bytes = sizeof(pull)
+	};
+
+	gives = 0;
+	t.e->send = count_gives;
+	ck_assert(run(&reader, 1));
+	t.e->active = 0;
+	t.stopped = stopped;
+	cvy_repair_message(t.e, &msg);
+	cvy_engine_drop_aside(t.e);
+	forget();
+	return gives;
+}
+
+START_TEST(a_holder_gives_what_it_reads_in_the_view)
+{
+	ck_assert_int_eq(gives_when(0), 1);
+}
+END_TEST
+
+START_TEST(a_holder_does_not_give_what_it_reads_of_a_later_view)
+{
+	ck_assert_int_eq(gives_when(1), 0);
 }
 END_TEST
 
@@ -243,6 +321,9 @@ int main(void)
 	tcase_add_checked_fixture(outrun, set_up, tear_down);
 	tcase_add_test(outrun, what_is_read_in_the_view_is_a_result);
 	tcase_add_test(outrun, what_is_read_when_the_others_are_in_a_later_view_is_none);
+	tcase_add_test(outrun, what_was_folded_of_a_later_view_is_not_announced);
+	tcase_add_test(outrun, a_holder_gives_what_it_reads_in_the_view);
+	tcase_add_test(outrun, a_holder_does_not_give_what_it_reads_of_a_later_view);
 	tcase_add_test(outrun, a_message_of_the_view_arrives);
 	tcase_add_test(outrun, a_message_to_the_next_incarnation_does_not);
 	suite_add_tcase(suite, outrun);

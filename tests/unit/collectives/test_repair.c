@@ -145,6 +145,61 @@ START_TEST(what_is_here_is_taken_whatever_the_link)
 }
 END_TEST
 
+static const struct covey_mask nobody, own_rank = { { 1 } }, other_rank = { { 2 } };
+
+/* Its window is mapped here, and it is in view 1. */
+static void share_memory(void)
+{
+	f.engine->set.link[1] = 0;
+	f.engine->set.npush = 0;
+	f.other->epoch = 1;
+}
+
+static void learn(uint32_t epoch, uint64_t base, const struct covey_mask *lag)
+{
+	cvy_engine_freeze(f.engine, epoch - 1);
+	f.view->epoch = epoch;
+	f.view->base = base;
+	f.repaired = 0;
+	cvy_engine_learn(f.engine, f.view, &nobody, lag);
+}
+
+/* View 2 is acknowledged here, but only rank 1 begins it: it masks this rank as late and is done. Then view 3. */
+START_TEST(who_never_began_a_view_is_repaired_in_the_next)
+{
+	f.op->timeout_ns = 100000000;
+	call();
+	share_memory();
+	learn(2, 1, &nobody);
+	ck_assert_uint_eq(f.engine->own->epoch, 2); /* what others look at when they have read */
+	cvy_engine_repair(f.engine, &other_rank);
+	ck_assert(f.repaired);
+	f.other->epoch = 2;
+	f.other->first[1].tag = cvy_tag(2, 1);
+	f.other->done.aux = 1;
+	learn(3, 2, &own_rank);
+	cvy_engine_repair(f.engine, &other_rank);
+	for (int i = 0; i < 10; i++)
+		cvy_engine_step(f.engine);
+	ck_assert(cvy_op_decided(f.op) && f.repaired);
+}
+END_TEST
+
+/* Stopped between learning view 2 and its repair; view 3 leaves it out and is written before it wakes. */
+START_TEST(who_was_left_out_before_its_repair_tells_no_mismatch)
+{
+	call();
+	share_memory();
+	other_publishes();
+	f.other->done.aux = 1;
+	learn(2, 2, &own_rank);
+	f.other->epoch = 3;
+	f.other->first[cvy_slot_index(f.op, 0)].tag = cvy_tag(3, 1);
+	cvy_engine_repair(f.engine, &other_rank);
+	ck_assert(!cvy_op_decided(f.op));
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("collectives/repair");
@@ -155,6 +210,8 @@ int main(void)
 	tcase_add_checked_fixture(tc, setup, teardown);
 	tcase_add_test(tc, what_a_link_that_was_down_would_have_brought_is_missing);
 	tcase_add_test(tc, what_is_here_is_taken_whatever_the_link);
+	tcase_add_test(tc, who_never_began_a_view_is_repaired_in_the_next);
+	tcase_add_test(tc, who_was_left_out_before_its_repair_tells_no_mismatch);
 	suite_add_tcase(suite, tc);
 	runner = srunner_create(suite);
 	srunner_run_all(runner, CK_ENV);
