@@ -50,7 +50,7 @@ static uint32_t spoiled(const struct cvy_device *d)
 	const struct cvy_gpu_counters *c = &d->counters;
 	uint64_t op = c->finished / CVY_GPU_QUANTA;
 
-	return c->entered > op * CVY_GPU_QUANTA && c->parked.spoiled == (uint32_t)op + 1;
+	return c->entered > op * CVY_GPU_QUANTA && c->parked.spoiled == op + 1;
 }
 
 static void try_freeze(void *ctx)
@@ -242,7 +242,7 @@ static void conclude(struct cvy_device *d, uint32_t *mask, uint64_t *base, int *
 		const struct cvy_device_have *h = &d->peer[r].have;
 
 		if ((old >> r & 1) && h->spoiled && h->op == *base)
-			*fail = (uint32_t)*base + 1;
+			*fail = 1;
 	}
 	*mask = old ? d->peer[*holder].have.mask & members : members & ~cvy_device_mask(&d->view->pending);
 }
@@ -259,7 +259,7 @@ static void ask(struct cvy_device *d, int holder)
 
 	for (uint32_t i = 0; i < p->lanes && i < CVY_GPU_LANES; i++) {
 		const struct cvy_gpu_past *past = &d->counters.past[i];
-		int done = past->counted >> 32 == (uint32_t)(p->op + 1);
+		int done = cvy_gpu_counted(past->done, past->counted, p->op);
 
 		want.count[i] = (done ? (uint32_t)past->counted : d->counters.lane[i].count) + p->steps;
 	}

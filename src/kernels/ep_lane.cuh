@@ -18,17 +18,15 @@ static __device__ void cvy_ep_done(const struct cvy_ep_args *a, const struct cvy
 	struct cvy_gpu_control *control = a->call.control;
 	struct cvy_gpu_status *status = &control->status;
 
-	cvy_store_packet((uint8_t *)&control->past[r->index], CVY_GPU_DONE(op, epoch),
-			 (uint64_t)(uint32_t)(op + 1) << 32 | r->lane.count);
+	cvy_store_packet((uint8_t *)&control->past[r->index], CVY_GPU_DONE(op, epoch), CVY_GPU_COUNTED(r->lane.count));
 	((volatile struct cvy_gpu_lane *)control->lane)[r->index].count = r->lane.count + (uint32_t)r->steps;
 	if (r->index && !missing)
 		return;
 	if (a->call.kind == CVY_GPU_DISPATCH)
 		*(volatile uint32_t *)a->lost = missing;
-	cvy_store_packet((uint8_t *)status,
-			 (uint64_t)r->lane.epoch << 32 |
-				 (uint32_t)(r->lane.failed == (uint32_t)op + 1 ? COVEY_ERR_LOST : 0),
-			 op);
+	cvy_store_packet(
+		(uint8_t *)status,
+		(uint64_t)r->lane.epoch << 32 | (uint32_t)(cvy_lane_failed(control, r, op) ? COVEY_ERR_LOST : 0), op);
 	cvy_store_packet((uint8_t *)&status->mask, r->lane.mask, missing & r->lane.mask);
 }
 
@@ -61,7 +59,7 @@ static __device__ __noinline__ int cvy_ep_next(const struct cvy_ep_args *a, stru
 	r->index = lane;
 	r->lane = cvy_lane_words(a->call.control, lane);
 	counted = cvy_load_word(&a->call.control->past[lane].counted);
-	if (counted >> 32 == (uint32_t)(op + 1))
+	if (counted >> 32) /* of this operation: the claim saw to it */
 		r->lane.count = (uint32_t)counted;
 	r->mode = complete ? CVY_COMPLETE : CVY_AGAIN;
 	r->gone = complete ? verdict->gone : 0;

@@ -76,6 +76,13 @@ static __device__ __forceinline__ int cvy_has(uint32_t mask, int rank)
 	return mask >> rank & 1;
 }
 
+/* The verdict stands until all that entered under it have finished. */
+static __device__ __forceinline__ int cvy_lane_failed(const struct cvy_gpu_control *control,
+						      const struct cvy_lane_run *r, uint64_t op)
+{
+	return r->lane.failed && op == cvy_load_word(&control->verdict.base);
+}
+
 /* What later kernels may read of the operation: by lane 0, and by any that knows of a part that is not here. */
 static __device__ __forceinline__ void cvy_lane_status(const struct cvy_gpu_call *c, const struct cvy_lane_run *r,
 						       uint64_t op)
@@ -87,7 +94,7 @@ static __device__ __forceinline__ void cvy_lane_status(const struct cvy_gpu_call
 
 	if (r->index && !missing)
 		return;
-	if (r->lane.failed == (uint32_t)op + 1)
+	if (cvy_lane_failed(c->control, r, op))
 		result = COVEY_ERR_LOST;
 	else if (root && !cvy_has(r->lane.mask, c->root))
 		result = COVEY_ERR_ROOT;
@@ -104,7 +111,7 @@ static __device__ __forceinline__ void cvy_lane_done(const struct cvy_gpu_call *
 	struct cvy_gpu_control *control = c->control;
 
 	cvy_store_packet((uint8_t *)&control->past[r->index], CVY_GPU_DONE(op, r->lane.epoch),
-			 (uint64_t)(uint32_t)(op + 1) << 32 | r->lane.count);
+			 CVY_GPU_COUNTED(r->lane.count));
 	((volatile struct cvy_gpu_lane *)control->lane)[r->index].count = r->lane.count + (uint32_t)r->steps;
 	cvy_lane_status(c, r, op);
 }
@@ -126,17 +133,21 @@ static __device__ void cvy_say_parked(const struct cvy_gpu_call *c, const struct
 	p->slot_bytes = (uint32_t)(c->rows * c->threads * CVY_GPU_PACKET);
 	p->private_parts = (uint32_t)(r->pulled || cvy_gpu_is_private(c->kind) || c->kind == CVY_GPU_ADMIT);
 	if (cvy_spoils(c, r) && r->touched)
-		p->spoiled = (uint32_t)op + 1;
+		p->spoiled = op + 1;
 }
 
 /* Is lane @i for this CTA to do (again) in @epoch? Its own, or one whose CTA has left; nobody else may have it then. */
 static __device__ int cvy_claim(struct cvy_gpu_control *control, int i, uint64_t op, uint32_t epoch)
 {
 	uint64_t was = cvy_load_word(&control->past[i].done), want = CVY_GPU_DONE(op, epoch);
+	int same = CVY_GPU_DONE_OP(was) == CVY_GPU_DONE_OP(want);
 
-	if (was == want || (i != (int)blockIdx.x && (uint32_t)was != (uint32_t)want))
+	if (was == want || (i != (int)blockIdx.x && !same) ||
+	    atomicCAS((unsigned long long *)&control->past[i].done, was, want) != was)
 		return 0;
-	return atomicCAS((unsigned long long *)&control->past[i].done, was, want) == was;
+	if (!same) /* what is counted is of an operation before */
+		cvy_store_word((uint8_t *)&control->past[i].counted, 0);
+	return 1;
 }
 
 /*
@@ -148,7 +159,7 @@ static __device__ __noinline__ int cvy_may_begin(const struct cvy_gpu_call *c, u
 	int closed = threadIdx.x == 0 && entered >> CVY_GPU_GATE_SHIFT != open;
 
 	if (threadIdx.x == 0 && !closed)
-		c->control->parked.spoiled = (uint32_t)((entered & CVY_GPU_COUNT_MASK) / CVY_GPU_QUANTA) + 1;
+		c->control->parked.spoiled = (entered & CVY_GPU_COUNT_MASK) / CVY_GPU_QUANTA + 1;
 	return !__syncthreads_or(closed);
 }
 
@@ -176,7 +187,7 @@ static __device__ __noinline__ int cvy_next_lane(const struct cvy_gpu_call *c, s
 	*next = found + 1;
 	r->lane = cvy_lane_words(c->control, found);
 	counted = cvy_load_word(&c->control->past[found].counted);
-	if (counted >> 32 == (uint32_t)(op + 1))
+	if (counted >> 32) /* of this operation: the claim saw to it */
 		r->lane.count = (uint32_t)counted;
 	r->pulled = 0;
 	r->steps = BODY::steps(c, r->lane.mask);
@@ -193,7 +204,7 @@ static __device__ int cvy_taken_over(const struct cvy_gpu_call *c, const struct 
 {
 	uint64_t done = cvy_load_word(&c->control->past[r->index].done);
 
-	return (uint32_t)done == (uint32_t)CVY_GPU_DONE(op, 0) && done >> 32 != r->lane.epoch;
+	return CVY_GPU_DONE_OP(done) == op + 1 && done != CVY_GPU_DONE(op, r->lane.epoch);
 }
 
 /*

@@ -78,18 +78,30 @@ struct cvy_gpu_lane {
 	uint32_t count; /* steps that this lane has done in its life */
 	uint32_t epoch;
 	uint32_t mask;	  /* contributors: admitted ranks of the view */
-	uint32_t failed;  /* low half of the operation that fails for all, plus 1; 0: none */
+	uint32_t failed;  /* 1: the operation at the verdict's base fails for all */
 	uint64_t in, out; /* generation of each rank's chunk here, of this rank's chunk there: 2 bits each */
 };
 
-/* By what a lane was last begun anew or done: compared and swapped when it is done again, maybe by another CTA. */
-#define CVY_GPU_DONE(op, epoch) ((uint64_t)(epoch) << 32 | ((uint32_t)(op) + 1))
+/*
+ * By what a lane was last begun anew or done: compared and swapped when it is done again, maybe by another CTA. The
+ * operation plus 1, all of it (entered has room for no more), and the low bits of the epoch.
+ */
+#define CVY_GPU_DONE_BITS (CVY_GPU_GATE_SHIFT - 8)
+#define CVY_GPU_DONE(op, epoch) ((uint64_t)(epoch) << CVY_GPU_DONE_BITS | ((uint64_t)(op) + 1))
+#define CVY_GPU_DONE_OP(done) ((done) & (((uint64_t)1 << CVY_GPU_DONE_BITS) - 1))
+#define CVY_GPU_COUNTED(count) ((uint64_t)1 << 32 | (uint32_t)(count))
 
 /* What a lane did last. */
 struct cvy_gpu_past {
 	uint64_t done; /* CVY_GPU_DONE */
-	uint64_t counted; /* high half: of the last operation whose steps are in lane.count, plus 1; low: the count before */
+	uint64_t counted; /* CVY_GPU_COUNTED: that operation's steps are in lane.count, and this it was before; 0: they are not */
 } __attribute__((aligned(16)));
+
+/* Are the steps of operation @op in the lane's count? */
+CVY_GPU_BOTH static inline int cvy_gpu_counted(uint64_t done, uint64_t counted, uint64_t op)
+{
+	return CVY_GPU_DONE_OP(done) == op + 1 && counted >> 32;
+}
 
 struct cvy_gpu_verdict {
 	uint32_t epoch; /* changes with every verdict */
@@ -112,8 +124,8 @@ struct cvy_gpu_parked {
 	uint64_t op;
 	uint32_t lanes, steps, rounds;
 	uint32_t slot_bytes; /* used of each slot */
-	uint32_t private_parts;
-	uint32_t spoiled; /* low half, plus 1, of the last operation that done again would read results as inputs */
+	uint32_t private_parts, zero;
+	uint64_t spoiled; /* plus 1: the last operation that done again would read results as inputs */
 };
 
 /* = struct covey_device_status; stored in two halves of 16 bytes */

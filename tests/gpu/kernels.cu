@@ -519,6 +519,40 @@ static void interruptions(int kind)
 	printf("kind %d: of %u changes %u found it completed by some alone\n", kind, 2 * most, between);
 }
 
+/* Every rank's counters go on from operation @op, as a newcomer's do that the words count in. */
+static void leap(uint64_t op)
+{
+	for (int r = 0; r < n; r++)
+		freeze(r);
+	epoch++;
+	for (int r = 0; r < n; r++) {
+		ranks[r].roll.begin = op;
+		thaw(r, mask, 0, 0);
+		launch_admit(r, 1);
+	}
+	synchronise();
+}
+
+/* Numbers about 2^32: half words that hold one, and say "none" by another, must not take it for that. */
+static void numbers_past_words(void)
+{
+	const uint64_t round = (uint64_t)1 << 32;
+	struct job j = { CVY_GPU_ALLREDUCE, CVY_GPU_PAIR, COVEY_INT32, COVEY_SUM, -1, 1, 32, 1, 0, 40, 0, 0, 0, 0 };
+
+	leap(round - 2);
+	for (int i = 0; i < 3; i++) {
+		run(&j);
+		for (int r = 0; r < n; r++, checks++)
+			if (status_of(r).status && ++failures)
+				fprintf(stderr, "operation %llu: rank %d ends with %d\n",
+					(unsigned long long)(finished(r) - 1), r, status_of(r).status);
+	}
+	for (int in_place = 0; in_place < 2; in_place++) {
+		leap((2 + (uint64_t)in_place) * round - 1);
+		removed(CVY_GPU_ALLREDUCE, 1500, CVY_GPU_LINE, in_place, 0);
+	}
+}
+
 int main(int argc, char **argv)
 {
 	n = argc > 1 ? atoi(argv[1]) : 2;
@@ -554,6 +588,7 @@ int main(int argc, char **argv)
 			removed(kind, 1500, packet, 0, 0);
 		interruptions(kind);
 	}
+	numbers_past_words();
 	for (int r = 0; r < n; r++)
 		ops->close(ranks[r].gpu);
 	printf("%d checks, %d failed\n", checks, failures);

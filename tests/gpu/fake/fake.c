@@ -58,6 +58,7 @@ static int fake_map(uint8_t **at, int fd)
 static int fake_open(int device, int late_ms, int park_ms, struct cvy_gpu **out, char *why, size_t why_bytes)
 {
 	struct cvy_gpu *g = aligned_alloc(128, (sizeof(*g) + 127) & ~(size_t)127);
+	const char *begin = getenv("FAKE_BEGIN"); /* from which number on: some take long to reach */
 
 	(void)late_ms;
 	(void)park_ms;
@@ -71,7 +72,8 @@ static int fake_open(int device, int late_ms, int park_ms, struct cvy_gpu **out,
 	memset(g, 0, sizeof(*g));
 	g->saved =
 		mmap(NULL, CVY_GPU_CHUNK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	g->control.entered = (uint64_t)CVY_GPU_GATE_CLOSED(0) << CVY_GPU_GATE_SHIFT;
+	g->control.finished = begin ? strtoull(begin, NULL, 0) * CVY_GPU_QUANTA : 0;
+	g->control.entered = (uint64_t)CVY_GPU_GATE_CLOSED(0) << CVY_GPU_GATE_SHIFT | g->control.finished;
 	g->last = &g->first;
 	pthread_mutex_init(&g->lock, NULL);
 	pthread_cond_init(&g->changed, NULL);

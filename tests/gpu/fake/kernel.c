@@ -16,9 +16,9 @@ struct run { /* as struct cvy_lane_run */
 	unsigned open;
 };
 
-static unsigned gate(struct cvy_gpu *g)
+static unsigned gate(const struct cvy_gpu_control *control)
 {
-	return (unsigned)(__atomic_load_n(&g->control.entered, __ATOMIC_SEQ_CST) >> CVY_GPU_GATE_SHIFT);
+	return (unsigned)(__atomic_load_n(&control->entered, __ATOMIC_SEQ_CST) >> CVY_GPU_GATE_SHIFT);
 }
 
 static int has(uint32_t mask, int r)
@@ -67,7 +67,7 @@ static int take(struct run *r, const uint8_t *slot, uint64_t u, uint64_t tag, ui
 	const uint64_t *packet = (const uint64_t *)(slot + u * CVY_GPU_PACKET);
 
 	while (__atomic_load_n(&packet[1], __ATOMIC_ACQUIRE) != tag) {
-		if (gate(r->gpu) != r->open)
+		if (gate(&r->gpu->control) != r->open)
 			return 1;
 		sched_yield();
 	}
@@ -344,7 +344,7 @@ static int status_of(const struct run *r, uint64_t op, uint32_t missing)
 {
 	const struct cvy_gpu_call *c = r->call;
 
-	if (r->lane.failed == (uint32_t)op + 1)
+	if (r->lane.failed && op == r->gpu->control.verdict.base)
 		return COVEY_ERR_LOST;
 	if (c->root >= 0 && !has(r->lane.mask, c->root))
 		return COVEY_ERR_ROOT;
@@ -358,8 +358,8 @@ static void lane_done(struct run *r, uint64_t op)
 	struct cvy_gpu_control *control = &r->gpu->control;
 	uint32_t missing = r->complete && cvy_gpu_is_private(r->call->kind) ? r->gone & r->lane.mask : 0;
 
-	control->past[r->index] = (struct cvy_gpu_past){ CVY_GPU_DONE(op, r->lane.epoch),
-							 (uint64_t)(uint32_t)(op + 1) << 32 | r->lane.count };
+	control->past[r->index] =
+		(struct cvy_gpu_past){ CVY_GPU_DONE(op, r->lane.epoch), CVY_GPU_COUNTED(r->lane.count) };
 	control->lane[r->index].count = r->lane.count + (uint32_t)r->steps;
 	if (!r->index || missing)
 		control->status =
@@ -380,22 +380,18 @@ static void say_parked(struct run *r, uint64_t op)
 	p->slot_bytes = (uint32_t)(c->rows * c->threads * CVY_GPU_PACKET);
 	p->private_parts = (uint32_t)no_packets(c);
 	if (c->in_place && c->steps > 1 && r->touched)
-		p->spoiled = (uint32_t)op + 1;
+		p->spoiled = op + 1;
 }
 
-static int park(struct run *r, uint64_t op)
+/* What the verdict ends with, 0: nothing. */
+static int park(struct cvy_gpu_control *control, uint64_t quanta)
 {
-	struct cvy_gpu_control *control = &r->gpu->control;
-	const struct cvy_gpu_call *c = r->call;
-	uint64_t quanta = CVY_GPU_QUANTA / (uint64_t)c->lanes;
-
-	say_parked(r, op);
 	do { /* closed again: the next change may have counted this CTA among those that stand still */
 		__atomic_fetch_add(&control->stopped, quanta, __ATOMIC_SEQ_CST);
-		while ((gate(r->gpu) & 1) && !__atomic_load_n(&control->verdict.ended, __ATOMIC_ACQUIRE))
+		while ((gate(control) & 1) && !__atomic_load_n(&control->verdict.ended, __ATOMIC_ACQUIRE))
 			sched_yield();
 		__atomic_fetch_sub(&control->stopped, quanta, __ATOMIC_SEQ_CST);
-	} while ((gate(r->gpu) & 1) && !__atomic_load_n(&control->verdict.ended, __ATOMIC_ACQUIRE));
+	} while ((gate(control) & 1) && !__atomic_load_n(&control->verdict.ended, __ATOMIC_ACQUIRE));
 	return control->verdict.ended;
 }
 
@@ -409,13 +405,16 @@ static int claim(struct run *r, int i, int own, uint64_t op, uint32_t epoch)
 {
 	struct cvy_gpu_past *past = &r->gpu->control.past[i];
 	uint64_t want = CVY_GPU_DONE(op, epoch);
+	int same = CVY_GPU_DONE_OP(past->done) == CVY_GPU_DONE_OP(want);
 
-	if (past->done == want || (i != own && (uint32_t)past->done != (uint32_t)want))
+	if (past->done == want || (i != own && !same))
 		return 0;
+	if (!same)
+		past->counted = 0;
 	past->done = want;
 	r->index = i;
 	r->lane = r->gpu->control.lane[i];
-	if (past->counted >> 32 == (uint32_t)(op + 1))
+	if (cvy_gpu_counted(past->done, past->counted, op))
 		r->lane.count = (uint32_t)past->counted;
 	r->again = 1;
 	r->complete = 0;
@@ -436,7 +435,7 @@ static int do_again(struct run *r, int own, uint64_t op)
 	for (int i = 0; i < r->call->lanes; i++) {
 		if (!claim(r, i, own, op, epoch))
 			continue;
-		if (body(r) || gate(r->gpu) != r->open)
+		if (body(r) || gate(&r->gpu->control) != r->open)
 			return 1;
 		lane_done(r, op);
 	}
@@ -451,7 +450,7 @@ static int do_complete(struct run *r, uint64_t op)
 	r->complete = 1;
 	r->gone = control->verdict.gone;
 	r->open = CVY_GPU_GATE_OPEN(control->verdict.epoch);
-	if (body(r) || gate(r->gpu) != r->open)
+	if (body(r) || gate(&r->gpu->control) != r->open)
 		return 1;
 	lane_done(r, op);
 	return 0;
@@ -475,7 +474,8 @@ static void cta(struct cvy_gpu *g, const struct cvy_gpu_call *c, int index)
 	if (!stopped)
 		lane_done(&r, op);
 	while (stopped) {
-		if (park(&r, op)) {
+		say_parked(&r, op);
+		if (park(&g->control, quanta)) {
 			g->control.status.op = op;
 			g->control.status.status = g->control.verdict.ended;
 			break;
@@ -515,17 +515,13 @@ static void join_in(struct cvy_gpu *g, const struct cvy_gpu_call *c)
 
 	entered = __atomic_fetch_add(&control->entered, CVY_GPU_QUANTA, __ATOMIC_SEQ_CST);
 	own = (entered & CVY_GPU_COUNT_MASK) / CVY_GPU_QUANTA;
-	for (seen = (unsigned)(entered >> CVY_GPU_GATE_SHIFT);; seen = gate(g)) {
+	for (seen = (unsigned)(entered >> CVY_GPU_GATE_SHIFT);; seen = gate(control)) {
 		in = has(r.lane.mask, c->rank);
 		r.open = CVY_GPU_GATE_OPEN(r.lane.epoch);
 		stopped = seen != r.open || (!in && (!r.lane.mask || await_welcome(&r, got)));
-		if (!stopped && (r.again ? gate(g) == r.open : 1))
+		if (!stopped && (r.again ? gate(control) == r.open : 1))
 			break;
-		__atomic_fetch_add(&control->stopped, CVY_GPU_QUANTA, __ATOMIC_SEQ_CST);
-		while ((gate(g) & 1) && !__atomic_load_n(&control->verdict.ended, __ATOMIC_ACQUIRE))
-			sched_yield();
-		__atomic_fetch_sub(&control->stopped, CVY_GPU_QUANTA, __ATOMIC_SEQ_CST);
-		if (control->verdict.ended) {
+		if (park(control, CVY_GPU_QUANTA)) {
 			control->status.status = control->verdict.ended;
 			__atomic_fetch_add(&control->finished, CVY_GPU_QUANTA, __ATOMIC_SEQ_CST);
 			return;
