@@ -41,6 +41,8 @@ static const struct {
 	{ "reduce", CVY_GPU_REDUCE, 0 },
 	{ "gather", CVY_GPU_GATHER, 0 },
 	{ "scatter", CVY_GPU_SCATTER, 0 },
+	{ "allgatherv", CVY_GPU_ALLGATHERV, 0 },
+	{ "alltoallv", CVY_GPU_ALLTOALLV, 0 },
 	{ "barrier", CVY_GPU_BARRIER, 0 },
 };
 
