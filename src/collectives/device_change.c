@@ -263,7 +263,8 @@ static void ask(struct cvy_device *d, int holder)
 
 		want.count[i] = (done ? (uint32_t)past->counted : d->counters.lane[i].count) + p->steps;
 	}
-	d->wanted = p->private_parts ? 0 : d->removed; /* of private operations nobody else has the own part */
+	/* Of private operations nobody else has the own part; of what has not entered all was sent by a phase before. */
+	d->wanted = p->private_parts || p->op != d->peer[d->rank].have.op ? 0 : d->removed;
 	for (int r = 0; r < CVY_GPU_RANKS; r++) {
 		want.gone = r;
 		if (d->wanted >> r & 1)

@@ -183,6 +183,62 @@ static __device__ uint32_t cvy_ep_missing(const struct cvy_ep_args *a, const str
 	return missing & r->lane.mask;
 }
 
+/* How a CTA begins: with an attempt, behind a closed gate, or in an operation that is decided. */
+enum cvy_ep_start { CVY_EP_TRY, CVY_EP_PARK, CVY_EP_DECIDED };
+
+/*
+ * A second phase may enter when others have completed the operation, with what the first phase sent, and a view has come
+ * since: nobody would answer what is sent anew, and the record of what was sent, by which it is completed, must stand. So
+ * it asks first, which takes the answer of the add.
+ */
+static __device__ __noinline__ enum cvy_ep_start cvy_ep_second(const struct cvy_ep_args *a,
+							       const struct cvy_lane_run *r, uint64_t entered,
+							       struct cvy_gpu_verdict *verdict)
+{
+	const struct cvy_gpu_control *control = a->call.control;
+	__shared__ struct cvy_gpu_verdict v;
+	__shared__ enum cvy_ep_start start;
+
+	if (threadIdx.x == 0) {
+		v.epoch = r->lane.epoch;
+		v.ended = 0;
+		v.base = cvy_load_word(&control->verdict.base);
+		v.gone = cvy_load_half(&control->verdict.gone);
+		start = CVY_EP_TRY;
+		if ((unsigned)(entered >> CVY_GPU_GATE_SHIFT) != r->watch.open)
+			start = CVY_EP_PARK;
+		else if ((entered & CVY_GPU_COUNT_MASK) / CVY_GPU_QUANTA < v.base)
+			start = CVY_EP_DECIDED;
+	}
+	__syncthreads();
+	*verdict = v;
+	return start;
+}
+
+/* All threads: has the attempt run, with the gate open all the while? 1: no. Sets @op. */
+template <typename BODY>
+static __device__ __forceinline__ int cvy_ep_attempt(const struct cvy_ep_args *a, struct cvy_lane_run *r,
+						     struct cvy_ep_shared *sh, uint64_t *dynamic, uint64_t entered,
+						     uint64_t *op)
+{
+	int stopped = BODY::run(a, r, sh, dynamic, r->mode == CVY_COMPLETE ? cvy_ep_all_late(a, r->lane.epoch) : 0);
+
+	if (threadIdx.x == 0) {
+		unsigned gate =
+			r->mode == CVY_RUN ? (unsigned)(entered >> CVY_GPU_GATE_SHIFT) : cvy_gate(a->call.control);
+
+		*op = (entered & CVY_GPU_COUNT_MASK) / CVY_GPU_QUANTA;
+		stopped |= gate != r->watch.open;
+		if (sh->late && r->mode != CVY_COMPLETE) {
+			struct cvy_ep_lane *lane = &a->state->lane[r->index];
+
+			cvy_store_packet((uint8_t *)&lane->late_tag, CVY_GPU_TAG(r->lane.epoch, r->lane.count),
+					 sh->late);
+		}
+	}
+	return __syncthreads_or(stopped);
+}
+
 /* From the first attempt on, whatever befalls it. */
 template <typename BODY>
 static __device__ __forceinline__ void cvy_ep_guarded(const struct cvy_ep_args *a, struct cvy_lane_run *r,
@@ -192,38 +248,32 @@ static __device__ __forceinline__ void cvy_ep_guarded(const struct cvy_ep_args *
 	struct cvy_gpu_control *control = a->call.control;
 	unsigned quanta = CVY_GPU_QUANTA / (unsigned)a->call.lanes;
 	struct cvy_gpu_verdict verdict = {};
+	enum cvy_ep_start start = CVY_EP_TRY;
 	uint64_t entered = 0;
 	int next = a->call.lanes, stopped;
 
 	if (threadIdx.x == 0)
 		entered = atomicAdd((unsigned long long *)&control->entered, (unsigned long long)quanta);
-#pragma unroll 1
-	for (;;) {
-		stopped = BODY::run(a, r, sh, dynamic, r->mode == CVY_COMPLETE ? cvy_ep_all_late(a, r->lane.epoch) : 0);
-		if (threadIdx.x == 0) {
-			unsigned gate =
-				r->mode == CVY_RUN ? (unsigned)(entered >> CVY_GPU_GATE_SHIFT) : cvy_gate(control);
-
+	if (a->phases == CVY_EP_RECV) {
+		if (threadIdx.x == 0)
 			op = (entered & CVY_GPU_COUNT_MASK) / CVY_GPU_QUANTA;
-			stopped |= gate != r->watch.open;
-			if (sh->late && r->mode != CVY_COMPLETE) {
-				struct cvy_ep_lane *lane = &a->state->lane[r->index];
-
-				cvy_store_packet((uint8_t *)&lane->late_tag, CVY_GPU_TAG(r->lane.epoch, r->lane.count),
-						 sh->late);
-			}
-		}
-		if (!__syncthreads_or(stopped)) {
-			if (threadIdx.x == 0)
+		start = cvy_ep_second(a, r, entered, &verdict);
+	}
+#pragma unroll 1
+	for (;; start = CVY_EP_TRY) {
+		stopped = start == CVY_EP_PARK;
+		if (start == CVY_EP_TRY) {
+			stopped = cvy_ep_attempt<BODY>(a, r, sh, dynamic, entered, &op);
+			if (!stopped && threadIdx.x == 0)
 				cvy_ep_done(a, r, op, r->mode == CVY_RUN ? r->lane.epoch : verdict.epoch,
 					    cvy_ep_missing(a, r, sh));
-			if (r->mode == CVY_RUN)
+			if (!stopped && r->mode == CVY_RUN)
 				break;
-		} else {
-			if (cvy_ep_park(a, r, op, &verdict))
-				break;
-			next = 0;
 		}
+		if (stopped && cvy_ep_park(a, r, op, &verdict))
+			break;
+		if (stopped || start == CVY_EP_DECIDED)
+			next = 0;
 		if (!cvy_ep_next(a, r, &next, op, &verdict))
 			break;
 	}

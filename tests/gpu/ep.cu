@@ -210,6 +210,43 @@ static void late(void)
 	remove_rank(victim);
 }
 
+/*
+ * All have sent; all but one have the operation when a view comes, and that one's second phase enters then: it completes
+ * what the others have, from what had come.
+ */
+static void second_phase_late(int kind)
+{
+	struct setup s = small_setup(4, 0, 0);
+	int one = victim_of(mask);
+	uint64_t base = 0;
+
+	if (kind == CVY_GPU_COMBINE) {
+		go(&s, CVY_GPU_DISPATCH, mask);
+		synchronise();
+		check_dispatch(&s, "before a late second phase", mask, mask, 1);
+		compute(&s, mask);
+	}
+	for (int r = 0; r <= one; r++)
+		launch_ep(&s, r, kind, CVY_EP_SEND);
+	synchronise();
+	for (int r = 0; r < one; r++)
+		launch_ep(&s, r, kind, CVY_EP_RECV);
+	synchronise();
+	for (int r = 0; r <= one; r++)
+		freeze(r);
+	base = finished(0);
+	epoch++;
+	for (int r = 0; r <= one; r++)
+		thaw(r, mask, base, 0);
+	launch_ep(&s, one, kind, CVY_EP_RECV);
+	synchronise();
+	if (kind == CVY_GPU_DISPATCH)
+		check_dispatch(&s, "a late second phase", mask, mask, 1);
+	else
+		check_combine(&s, "a late second phase", mask, mask);
+	expect_missing(&s, "a late second phase", mask, 0);
+}
+
 static void losses(void)
 {
 	one_lacks(CVY_GPU_DISPATCH);
@@ -342,6 +379,10 @@ int main(int argc, char **argv)
 		one_seed(i);
 	if (argc > 3 && !strcmp(argv[3], "times"))
 		times();
+	if (CVY_GUARDED) {
+		second_phase_late(CVY_GPU_DISPATCH);
+		second_phase_late(CVY_GPU_COMBINE);
+	}
 	if (n >= 7 && CVY_GUARDED)
 		losses();
 	printf("%d ranks, %llu seeds: %d checks, %d failed\n", n, (unsigned long long)seeds, checks, failures);
