@@ -42,8 +42,8 @@ struct chaos_record {
 	uint64_t checksum, mask;
 	uint32_t epoch;
 	int32_t status;
-	uint32_t op; /* enum chaos_op */
-	uint32_t unused;
+	uint32_t op;  /* enum chaos_op */
+	uint32_t own; /* 1: mask, status and part are this rank's alone, though not of every such operation */
 };
 
 struct chaos_view {
@@ -103,6 +103,7 @@ struct chaos_options {
 	int rank, shared_fd; /* of a rank's process; -1: the parent */
 	bool joiner;
 	int desk; /* of a process of a plan's run; -1: none */
+	int devices;
 	int seconds;
 	bool show, ranks_named;
 	const char *plan, *plot;

@@ -11,17 +11,19 @@
 #include "plan.h"
 
 /* These promise each rank its own mask, or its own part, only; everything else is alike on all. */
-bool chaos_private(uint32_t op)
+bool chaos_private(const struct chaos_record *record)
 {
-	return op == CHAOS_W_ALLTOALL || op == CHAOS_W_ALLTOALLV || op == CHAOS_W_DISPATCH || op == CHAOS_W_COMBINE ||
-	       op == CHAOS_W_REDUCE_SCATTER || op == CHAOS_W_SCATTER;
+	uint32_t op = record->op;
+
+	return record->own || op == CHAOS_W_ALLTOALL || op == CHAOS_W_ALLTOALLV || op == CHAOS_W_DISPATCH ||
+	       op == CHAOS_W_COMBINE || op == CHAOS_W_REDUCE_SCATTER || op == CHAOS_W_SCATTER || op == CHAOS_W_COME;
 }
 
 static bool alike(const struct chaos_record *a, const struct chaos_record *b)
 {
 	if (a->op != b->op || a->step != b->step)
 		return false;
-	if (chaos_private(a->op))
+	if (chaos_private(a))
 		return true;
 	return a->epoch == b->epoch && a->status == b->status && a->mask == b->mask && a->checksum == b->checksum;
 }
@@ -61,8 +63,8 @@ static void in_order(struct chaos_run *run, const struct chaos_worker *w, int gr
 	if (!record->status && !(record->mask >> member & 1) && !came_too_late(run, record))
 		chaos_wrong(&run->base, "group %d rank %d: seq %llu has mask %#llx, without the rank itself", group,
 			    member, (unsigned long long)record->seq, (unsigned long long)record->mask);
-	if (last->seq && last->epoch == record->epoch && !record->status && !last->status &&
-	    !chaos_private(record->op) && !chaos_private(last->op) && last->mask & ~record->mask)
+	if (last->seq && last->epoch == record->epoch && !record->status && !last->status && !chaos_private(record) &&
+	    !chaos_private(last) && last->mask & ~record->mask)
 		chaos_wrong(&run->base, "group %d rank %d: in epoch %u mask %#llx became %#llx", group, member,
 			    record->epoch, (unsigned long long)last->mask, (unsigned long long)record->mask);
 }
@@ -129,6 +131,7 @@ void chaos_check(struct chaos_run *run, int desk, int group, const struct chaos_
 
 	in_order(run, &run->worker[desk], group, record);
 	run->checked++;
+	run->on_device += group >= run->crew->groups;
 	run->failed += record->status != 0;
 	if (run->worker[desk].scribbles)
 		return;
@@ -146,6 +149,6 @@ void chaos_check(struct chaos_run *run, int desk, int group, const struct chaos_
 			entry->owners = own;
 		}
 	}
-	if (!chaos_private(record->op) && !record->status && record->seq > run->uniform[group].seq)
+	if (!chaos_private(record) && !record->status && record->seq > run->uniform[group].seq)
 		run->uniform[group] = *record;
 }

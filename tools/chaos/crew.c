@@ -31,6 +31,11 @@ bool chaos_in_group(const struct chaos_crew *crew, int group, int rank, int *mem
 	return rank < crew->ranks && *member < crew->members;
 }
 
+int chaos_sequences(const struct chaos_crew *crew)
+{
+	return crew->devices ? 2 : crew->groups;
+}
+
 int chaos_crew_open(struct chaos_run *run)
 {
 	const struct chaos_plan *plan = &run->plan;
@@ -45,12 +50,13 @@ int chaos_crew_open(struct chaos_run *run)
 	run->crew = crew;
 	crew->ranks = plan->ranks;
 	crew->groups = plan->groups;
+	crew->devices = run->base.opt->devices;
 	crew->members = plan->groups > 1 ? plan->members : plan->ranks;
 	crew->seed = run->base.opt->seed;
 	crew->work = plan->work;
 	crew->sizes = plan->sizes;
 	memcpy(crew->bytes, plan->bytes, sizeof(crew->bytes));
-	for (int g = 0; g < plan->groups; g++) {
+	for (int g = 0; g < chaos_sequences(crew); g++) {
 		run->ledger[g] = calloc(CHAOS_LEDGER, sizeof(*run->ledger[g]));
 		if (!run->ledger[g])
 			return -1;
@@ -95,6 +101,7 @@ exec_member(const struct chaos_run *run, int desk, bool joiner, const char *lack
 	if (getppid() != parent || fcntl(run->crew_fd, F_SETFD, 0))
 		_exit(125);
 	environment(run, rank);
+	chaos_device_choose(run->crew->devices, rank);
 	if (run->net && chaos_net_enter(rank * run->plan.hosts / run->plan.ranks % run->plan.hosts))
 		_exit(125);
 	full = run->plan.logs_full ? open("/dev/full", O_WRONLY) : -1; /* every write: no space left on device */
@@ -135,7 +142,7 @@ int chaos_crew_spawn(struct chaos_run *run, int rank, bool joiner, const char *l
 		return -1;
 	}
 	memset(w, 0, sizeof(*w));
-	for (int g = 0; g < run->crew->groups; g++)
+	for (int g = 0; g < chaos_sequences(run->crew); g++)
 		run->crew->desk[d].seat[g].head = run->crew->desk[d].seat[g].tail = run->crew->desk[d].seat[g].inside =
 			0;
 	run->crew->desk[d].trap = CHAOS_T_NONE;
@@ -189,7 +196,7 @@ static void note(struct chaos_run *run, struct chaos_worker *w, int group, const
 	bool joins = !w->last[group].seq; /* waits for its group, not for a fault */
 
 	w->last[group] = *record;
-	if (!chaos_private(record->op) && !record->status)
+	if (!chaos_private(record) && !record->status)
 		w->seen[group] = *record;
 	if (joins || w->state != CHAOS_P_LIVE || record->done_ns < run->start_ns)
 		return;
@@ -205,7 +212,7 @@ static void note(struct chaos_run *run, struct chaos_worker *w, int group, const
 
 static void drain(struct chaos_run *run, int d)
 {
-	for (int g = 0; g < run->crew->groups; g++) {
+	for (int g = 0; g < chaos_sequences(run->crew); g++) {
 		struct chaos_seat *seat = &run->crew->desk[d].seat[g];
 		uint64_t head = __atomic_load_n(&seat->head, __ATOMIC_ACQUIRE), tail = seat->tail;
 

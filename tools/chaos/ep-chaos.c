@@ -37,7 +37,9 @@ static const char doc[] =
 	"With --plan: faults by a plan, which is a text (tests/chaos/plans has the usual ones and the grammar), the "
 	"name "
 	"of one of those, or `random`. The ranks do all kinds and sizes of operations, in one group or in several, and "
-	"check every element; ep-chaos injects, compares all outcomes, and ends with a table and a verdict.\n\n"
+	"check every element; ep-chaos injects, compares all outcomes, and ends with a table and a verdict. With "
+	"--devices buffers are in memory of devices, a third of the calls are captured and replayed, and outcomes are "
+	"what the devices say; safe points wait for them, or with an odd seed do not.\n\n"
 	"Times count from the kill to the end of the operation that could not be done without the new view, on each "
 	"survivor; from exec of a replacement to the end of its first operation, its memory touched; the pause is the "
 	"longest time from one operation to the next on a survivor meanwhile, less the median.\n\n"
@@ -68,6 +70,7 @@ enum {
 	OPT_SECONDS,
 	OPT_PLOT,
 	OPT_SHOW,
+	OPT_DEVICES,
 	OPT_DESK
 };
 
@@ -79,6 +82,8 @@ static const struct argp_option options[] = {
 	{ "plan", OPT_PLAN, "FILE|NAME|random", 0, "Faults by a plan", 0 },
 	{ "seconds", OPT_SECONDS, "N", 0, "How long to repeat the plan (default 10, or its rounds)", 1 },
 	{ "plot", OPT_PLOT, "FILE.svg", 0, "Waiting times and faults of a plan's run, drawn", 2 },
+	{ "devices", OPT_DEVICES, "N", 0,
+	  "With --plan: operations on device memory, the ranks on N devices in turn; no messages", 1 },
 	{ "show", OPT_SHOW, NULL, 0, "Print the random plan of this seed and end", 2 },
 	{ "extend", OPT_EXTEND, "TIMES", 0, "Measure: 4 ranks grow to 8 under traffic, and lose them again", 0 },
 	{ "overload", OPT_OVERLOAD, "SECONDS", 0, "Count suspicions while 8 ranks and busy loops share the cores", 0 },
@@ -176,6 +181,9 @@ static error_t parse_number(int key, const char *arg, struct argp_state *state)
 	case OPT_SECONDS:
 		opt->seconds = number(state, "--seconds", arg, 1, 86400);
 		return 0;
+	case OPT_DEVICES:
+		opt->devices = number(state, "--devices", arg, 1, 64);
+		return 0;
 	case OPT_DESK:
 		opt->desk = number(state, "--desk", arg, 0, CHAOS_DESKS - 1);
 		return 0;
@@ -226,6 +234,10 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		return 0;
 	case OPT_JOINER:
 		opt->joiner = true;
+		return 0;
+	case ARGP_KEY_END:
+		if (opt->devices && !opt->plan)
+			argp_error(state, "--devices needs a --plan");
 		return 0;
 	case ARGP_KEY_ARG:
 		argp_error(state, "%s: no arguments are needed", arg);

@@ -72,14 +72,16 @@ int chaos_ep_open(struct chaos_member *m)
 	config.top_k = TOP_K;
 	config.experts = EXPERTS;
 	err = m->room ? covey_ep_create(m->group, &config, &m->ep) : COVEY_ERR_NOMEM;
-	return err ? chaos_member_fail(m, "ep_create", err) : 0;
+	if (err)
+		return chaos_member_fail(m, "ep_create", err);
+	return chaos_device_twin(m, m->room, sizeof(*m->room)) || chaos_device_route(m);
 }
 
 int chaos_ep_resize(struct chaos_member *m)
 {
 	int err = m->ep ? covey_ep_remap(m->ep, NULL) : 0;
 
-	return err ? chaos_member_fail(m, "ep_remap", err) : 0;
+	return err ? chaos_member_fail(m, "ep_remap", err) : chaos_device_route(m);
 }
 
 void chaos_ep_close(struct chaos_member *m)
@@ -171,6 +173,15 @@ static int check_combine(struct chaos_member *m)
 	return 0;
 }
 
+/* What the device says of it; its results to the host. */
+static int on_device(struct chaos_member *m, int err, struct covey_result *result)
+{
+	if (!m->device)
+		return err;
+	err = chaos_device_outcome(m, err, result);
+	return err ? err : chaos_device_copy(m, m->room, true);
+}
+
 static int run_dispatch(struct chaos_member *m)
 {
 	struct covey_dispatch_args args = COVEY_DISPATCH_INIT;
@@ -179,17 +190,22 @@ static int run_dispatch(struct chaos_member *m)
 	int err, code;
 
 	args.num_tokens = tokens(m, m->rank);
-	args.x = room->x;
-	args.experts = room->experts[0];
-	args.packed_x = room->packed;
-	args.count = room->count;
-	args.src_info = room->src_info;
-	args.range = room->range;
+	args.x = chaos_there(m, room->x);
+	args.experts = chaos_there(m, room->experts[0]);
+	args.weights = chaos_there(m, room->weights[0]);
+	args.packed_x = chaos_there(m, room->packed);
+	args.count = chaos_there(m, room->count);
+	args.src_info = chaos_there(m, room->src_info);
+	args.range = chaos_there(m, room->range);
+	args.route = chaos_route(m);
 	chaos_begin(m, CHAOS_W_DISPATCH);
-	err = covey_dispatch_send(m->ep, &args, NULL);
+	err = chaos_device_copy(m, room, false);
+	if (!err)
+		err = covey_dispatch_send(m->ep, &args, chaos_stream(m));
 	chaos_trap_at(m, CHAOS_T_IN_DISPATCH);
 	if (!err)
 		err = covey_dispatch_recv(m->ep, 0, &result);
+	err = on_device(m, err, &result);
 	code = chaos_end(m, err, &result);
 	if (!code)
 		code = check_dispatch(m);
@@ -206,18 +222,20 @@ static int run_combine(struct chaos_member *m)
 	int err, code;
 
 	args.num_tokens = tokens(m, m->rank);
-	args.y = room->packed;
-	args.count = room->count;
-	args.src_info = room->src_info;
-	args.range = room->range;
-	args.experts = room->experts[0];
-	args.weights = room->weights[0];
-	args.out = room->out;
+	args.y = chaos_there(m, room->packed);
+	args.count = chaos_there(m, room->count);
+	args.src_info = chaos_there(m, room->src_info);
+	args.range = chaos_there(m, room->range);
+	args.experts = chaos_there(m, room->experts[0]);
+	args.weights = chaos_there(m, room->weights[0]);
+	args.out = chaos_there(m, room->out);
+	args.route = chaos_route(m);
 	chaos_begin(m, CHAOS_W_COMBINE);
-	err = covey_combine_send(m->ep, &args, NULL);
+	err = covey_combine_send(m->ep, &args, chaos_stream(m));
 	chaos_trap_at(m, CHAOS_T_IN_COMBINE);
 	if (!err)
 		err = covey_combine_recv(m->ep, 0, &result);
+	err = on_device(m, err, &result);
 	code = chaos_end(m, err, &result);
 	if (!code)
 		code = check_combine(m);

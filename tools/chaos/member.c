@@ -21,7 +21,7 @@
 const char *const chaos_work_names[CHAOS_W_COUNT] = { "allreduce",  "broadcast", "allgather", "alltoall",
 						      "alltoallv",  "barrier",	 "reduce",    "reduce_scatter",
 						      "allgatherv", "gather",	 "scatter",   "messages",
-						      "dispatch",   "combine",	 "admit" };
+						      "dispatch",   "combine",	 "admit",     "come" };
 const char *const chaos_trap_names[CHAOS_T_COUNT] = { "",	 "before-dispatch", "in-dispatch",
 						      "between", "in-combine",	    "after-combine" };
 
@@ -52,6 +52,7 @@ int chaos_bad_bytes(struct chaos_member *m, const char *what, size_t at, double 
 void chaos_begin(struct chaos_member *m, enum chaos_work op)
 {
 	m->record = (struct chaos_record){ .step = m->step, .op = op, .enter_ns = chaos_now_ns() };
+	m->log = m->seat;
 	__atomic_store_n(&m->seat->inside, 1u + op, __ATOMIC_RELEASE);
 }
 
@@ -71,12 +72,13 @@ int chaos_end(struct chaos_member *m, int err, const struct covey_result *result
 /* The parent reads every millisecond; that it lives is seen to by our death signal. */
 void chaos_put(struct chaos_member *m)
 {
-	uint64_t head = m->seat->head;
+	struct chaos_seat *log = m->log;
+	uint64_t head = log->head;
 
-	while (head - __atomic_load_n(&m->seat->tail, __ATOMIC_ACQUIRE) == CHAOS_SEAT_RING)
+	while (head - __atomic_load_n(&log->tail, __ATOMIC_ACQUIRE) == CHAOS_SEAT_RING)
 		sched_yield();
-	m->seat->ring[head % CHAOS_SEAT_RING] = m->record;
-	__atomic_store_n(&m->seat->head, head + 1, __ATOMIC_RELEASE);
+	log->ring[head % CHAOS_SEAT_RING] = m->record;
+	__atomic_store_n(&log->head, head + 1, __ATOMIC_RELEASE);
 }
 
 void chaos_trap_at(struct chaos_member *m, enum chaos_trap trap)
@@ -91,14 +93,18 @@ static int safe_point(struct chaos_member *m)
 	int err, code;
 
 	chaos_begin(m, CHAOS_W_ADMIT);
-	err = covey_admit(m->group, &m->step, sizeof(m->step), &result);
+	if (m->device && m->crew->seed % 2)
+		err = covey_admit_async(m->group, &m->step, sizeof(m->step), chaos_stream(m), &result);
+	else
+		err = covey_admit(m->group, &m->step, sizeof(m->step), &result);
 	code = chaos_end(m, err, &result);
 	if (code)
 		return code;
 	m->record.step = m->step;
 	chaos_put(m);
-	if (result.size == m->size)
-		return 0;
+	code = chaos_device_admitted(m);
+	if (code || result.size == m->size)
+		return code;
 	m->size = result.size;
 	return chaos_ep_resize(m);
 }
@@ -176,7 +182,9 @@ static int prepare(struct chaos_member *m)
 		m->lends = true;
 	m->send = m->lends ? memory : calloc(1, most + ROOM_SLACK);
 	m->recv = calloc(1, most + ROOM_SLACK);
-	return m->send && m->recv ? 0 : chaos_member_fail(m, "no memory", COVEY_ERR_NOMEM);
+	if (!m->send || !m->recv)
+		return chaos_member_fail(m, "no memory", COVEY_ERR_NOMEM);
+	return chaos_device_twin(m, m->send, most + ROOM_SLACK) || chaos_device_twin(m, m->recv, most + ROOM_SLACK);
 }
 
 static void *seat_main(void *arg)
@@ -184,6 +192,8 @@ static void *seat_main(void *arg)
 	struct chaos_member *m = arg;
 	int code = join(m);
 
+	if (!code)
+		code = chaos_device_open(m);
 	if (!code)
 		code = prepare(m);
 	m->size = m->joiner ? 0 : m->crew->members; /* a joiner learns it at its first safe point */
@@ -194,6 +204,7 @@ static void *seat_main(void *arg)
 	if (code) /* what the other groups of this process see is a death */
 		_exit(code);
 	chaos_ep_close(m);
+	chaos_device_close(m);
 	if (covey_leave(m->group, 0))
 		_exit(chaos_member_fail(m, "leave", COVEY_ERR_TIMEOUT));
 	covey_close(m->group);

@@ -40,6 +40,7 @@ enum chaos_work {
 	CHAOS_W_DISPATCH,
 	CHAOS_W_COMBINE,
 	CHAOS_W_ADMIT,
+	CHAOS_W_COME, /* of a device: ranks come in */
 	CHAOS_W_COUNT
 };
 
@@ -75,6 +76,7 @@ struct chaos_desk {
 
 struct chaos_crew {
 	int ranks;	     /* at the start */
+	int devices;	     /* that the ranks share; 0: on host memory */
 	int groups, members; /* group g has the ranks g * ranks / groups and on, modulo ranks */
 	uint64_t seed;
 	uint32_t work; /* bits of enum chaos_work */
@@ -224,6 +226,7 @@ struct chaos_run {
 	uint64_t start_ns, end_ns, settle_ns, checked, alarms, fenced;
 	uint64_t alarms_seen; /* of these, when all took part last */
 	uint64_t failed;      /* outcomes that are an error, alike on all: LOST, ROOT */
+	uint64_t on_device;
 	int rounds, kinds, events;
 	char kind[CHAOS_KINDS][40];
 	struct chaos_event event[CHAOS_EVENTS];
@@ -263,16 +266,20 @@ int chaos_crew_spawn(struct chaos_run *run, int rank, bool joiner, const char *s
 struct chaos_worker *chaos_crew_at(struct chaos_run *run, int rank); /* live or halted; NULL: none */
 void chaos_crew_poll(struct chaos_run *run);
 void chaos_crew_close(struct chaos_run *run);
+int chaos_sequences(const struct chaos_crew *crew); /* of records: of each group, or of the group and its devices */
 bool chaos_in_group(const struct chaos_crew *crew, int group, int rank, int *member);
 
 /* check.c */
 void chaos_check(struct chaos_run *run, int desk, int group, const struct chaos_record *record);
-bool chaos_private(uint32_t op);
+bool chaos_private(const struct chaos_record *record); /* each rank has a mask of its own */
 void chaos_check_disputes(struct chaos_run *run, bool last);
 
 /* table.c, plot.c */
 void chaos_table(struct chaos_run *run);
 int chaos_plot(const struct chaos_run *run, const char *file);
+
+/* device.c: sets the device of @rank's process */
+void chaos_device_choose(int devices, int rank);
 
 /* member.c: the process of a rank */
 int chaos_member_main(const struct chaos_options *opt);

@@ -250,6 +250,25 @@ static bool ranks_fit(const struct chaos_plan *plan)
 	return !(named >> plan->ranks);
 }
 
+/* Messages are not for devices; of a plan that has them beside others the others are left. */
+static bool devices_fit(struct chaos_plan *plan, int devices)
+{
+	const char *lack = NULL;
+
+	if (!devices)
+		return true;
+	plan->work &= ~(1u << CHAOS_W_MESSAGES);
+	if (plan->groups > 1)
+		lack = "one group";
+	else if (plan->hosts)
+		lack = "one host";
+	else if (!plan->work)
+		lack = "another load than messages";
+	if (lack)
+		fprintf(stderr, "ep-chaos: plan %s: --devices needs %s\n", plan->name, lack);
+	return !lack;
+}
+
 /* 0, CHAOS_SKIPPED where this machine cannot, or -1. */
 static int open_run(struct chaos_run *run)
 {
@@ -317,7 +336,7 @@ int chaos_plan_run(const struct chaos_options *opt)
 	run->bucket_ns = UINT64_C(60000000000) / CHAOS_BUCKETS;
 	fill_defaults(&run->plan, opt->ranks_named ? opt->ranks : 0);
 	run->target = run->plan.ranks;
-	err = ranks_fit(&run->plan) ? open_run(run) : 64;
+	err = ranks_fit(&run->plan) && devices_fit(&run->plan, opt->devices) ? open_run(run) : 64;
 	if (!err)
 		err = judge(run);
 	else if (err < 0)

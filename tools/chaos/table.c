@@ -39,6 +39,8 @@ void chaos_table(struct chaos_run *run)
 	       run->events, run->rounds, (unsigned long long)run->checked, (unsigned long long)run->failed,
 	       (unsigned long long)run->fenced, (unsigned long long)run->alarms, run->base.wrong,
 	       (double)(run->end_ns - run->start_ns) / 1e9);
+	if (run->crew->devices)
+		printf("%llu of the operations were on device memory\n", (unsigned long long)run->on_device);
 	printf("plan %s seed %llu: %s\n", run->plan.name, (unsigned long long)run->base.opt->seed,
 	       run->base.wrong ? "NOT HELD" : "held");
 }

@@ -60,10 +60,16 @@ static int await(int err, struct covey_work **work, struct covey_result *result)
 	return err;
 }
 
+#define AT(host) chaos_there(m, host)
+
+/* The call on a device: launched, or captured and replayed, and waited for. */
+#define LAUNCH(m, ...) chaos_device_end(m, chaos_device_begin(m) ? COVEY_ERR_IO : covey_##__VA_ARGS__, &result)
+
 /* The call, with the arguments before the stream; the outcome in `result`. */
 #define CALL(m, name, ...) \
-	(in_two(m) ? await(covey_##name##_start(__VA_ARGS__, (m)->group, NULL, &(m)->work), &(m)->work, &result) \
-		   : covey_##name(__VA_ARGS__, (m)->group, NULL, &result))
+	((m)->device ? LAUNCH(m, name(__VA_ARGS__, (m)->group, chaos_stream(m), &result)) \
+	 : in_two(m) ? await(covey_##name##_start(__VA_ARGS__, (m)->group, NULL, &(m)->work), &(m)->work, &result) \
+		     : covey_##name(__VA_ARGS__, (m)->group, NULL, &result))
 
 static int run_allreduce(struct chaos_member *m)
 {
@@ -74,7 +80,7 @@ static int run_allreduce(struct chaos_member *m)
 
 	fill(m, from, 0, count);
 	chaos_begin(m, CHAOS_W_ALLREDUCE);
-	err = CALL(m, allreduce, from, m->recv, count, COVEY_FLOAT32, COVEY_SUM);
+	err = CALL(m, allreduce, AT(from), AT(m->recv), count, COVEY_FLOAT32, COVEY_SUM);
 	code = chaos_end(m, err, &result);
 	if (code || m->record.status) {
 		/* LOST is for inputs that were overwritten: elsewhere it would be a fault of the library. */
@@ -98,7 +104,7 @@ static int run_broadcast(struct chaos_member *m)
 
 	fill(m, from, 0, count);
 	chaos_begin(m, CHAOS_W_BROADCAST);
-	err = CALL(m, broadcast, from, m->recv, count, COVEY_FLOAT32, root);
+	err = CALL(m, broadcast, AT(from), AT(m->recv), count, COVEY_FLOAT32, root);
 	code = chaos_end(m, err, &result);
 	if (code || m->record.status)
 		return code;
@@ -133,7 +139,7 @@ static int run_allgather(struct chaos_member *m)
 	memset(m->recv, 1, (size_t)m->size * block * sizeof(float));
 	fill(m, own, 0, block);
 	chaos_begin(m, CHAOS_W_ALLGATHER);
-	err = CALL(m, allgather, own, m->recv, block, COVEY_FLOAT32);
+	err = CALL(m, allgather, AT(own), AT(m->recv), block, COVEY_FLOAT32);
 	code = chaos_end(m, err, &result);
 	if (code || m->record.status)
 		return code;
@@ -147,14 +153,14 @@ static int run_alltoall(struct chaos_member *m)
 {
 	struct covey_result result = { 0 };
 	size_t block = elements(m) / BLOCKS + 1;
-	float *from = in_place(m) ? m->recv : m->send;
+	float *from = in_place(m) && !m->device ? m->recv : m->send; /* a device has no alltoall in place */
 	int err, code;
 
 	memset(m->recv, 1, (size_t)m->size * block * sizeof(float));
 	for (int r = 0; r < m->size; r++)
 		fill(m, from + (size_t)r * block, r, block);
 	chaos_begin(m, CHAOS_W_ALLTOALL);
-	err = CALL(m, alltoall, from, m->recv, block, COVEY_FLOAT32);
+	err = CALL(m, alltoall, AT(from), AT(m->recv), block, COVEY_FLOAT32);
 	code = chaos_end(m, err, &result);
 	for (int r = 0; r < m->size && !code && !m->record.status; r++)
 		code = expect_block(m, "alltoall", m->recv + (size_t)r * block, r, m->rank, block);
@@ -185,7 +191,7 @@ static int run_alltoallv(struct chaos_member *m)
 	}
 	memset(m->recv, 1, in * sizeof(float));
 	chaos_begin(m, CHAOS_W_ALLTOALLV);
-	err = CALL(m, alltoallv, m->send, sends, send_at, m->recv, recvs, recv_at, COVEY_FLOAT32);
+	err = CALL(m, alltoallv, AT(m->send), sends, send_at, AT(m->recv), recvs, recv_at, COVEY_FLOAT32);
 	code = chaos_end(m, err, &result);
 	for (int r = 0; r < m->size && !code && !m->record.status; r++)
 		code = expect_block(m, "alltoallv", m->recv + recv_at[r], r, m->rank, recvs[r]);
@@ -197,6 +203,8 @@ static int run_barrier(struct chaos_member *m)
 	struct covey_result result = { 0 };
 
 	chaos_begin(m, CHAOS_W_BARRIER);
+	if (m->device)
+		return chaos_end(m, LAUNCH(m, barrier(m->group, chaos_stream(m), &result)), &result);
 	return chaos_end(m, covey_barrier(m->group, NULL, &result), &result);
 }
 
@@ -244,7 +252,7 @@ static int run_reduce(struct chaos_member *m)
 	memset(m->recv, 0, count * sizeof(float));
 	fill(m, from, 0, count);
 	chaos_begin(m, CHAOS_W_REDUCE);
-	err = CALL(m, reduce, from, m->recv, count, COVEY_FLOAT32, COVEY_SUM, root);
+	err = CALL(m, reduce, AT(from), AT(m->recv), count, COVEY_FLOAT32, COVEY_SUM, root);
 	code = chaos_end(m, err, &result);
 	if (code || m->record.status)
 		return code || err == COVEY_ERR_ROOT || from == m->recv
@@ -265,7 +273,7 @@ static int run_reduce_scatter(struct chaos_member *m)
 	for (int r = 0; r < m->size; r++)
 		fill(m, m->send + (size_t)r * block, r, block);
 	chaos_begin(m, CHAOS_W_REDUCE_SCATTER);
-	err = CALL(m, reduce_scatter, m->send, to, block, COVEY_FLOAT32, COVEY_SUM);
+	err = CALL(m, reduce_scatter, AT(m->send), AT(to), block, COVEY_FLOAT32, COVEY_SUM);
 	code = chaos_end(m, err, &result);
 	return code || m->record.status ? code : expect_sum(m, "reduce_scatter", to, m->rank, block);
 }
@@ -286,7 +294,7 @@ static int run_allgatherv(struct chaos_member *m)
 	own = in_place(m) ? m->recv + at[m->rank] : m->send;
 	fill(m, own, 0, counts[m->rank]);
 	chaos_begin(m, CHAOS_W_ALLGATHERV);
-	err = CALL(m, allgatherv, own, counts[m->rank], m->recv, counts, at, COVEY_FLOAT32);
+	err = CALL(m, allgatherv, AT(own), counts[m->rank], AT(m->recv), counts, at, COVEY_FLOAT32);
 	code = chaos_end(m, err, &result);
 	if (code || m->record.status)
 		return code;
@@ -305,7 +313,7 @@ static int run_gather(struct chaos_member *m)
 	memset(m->recv, m->rank == root, (size_t)m->size * block * sizeof(float));
 	fill(m, m->send, 0, block);
 	chaos_begin(m, CHAOS_W_GATHER);
-	err = CALL(m, gather, m->send, m->recv, block, COVEY_FLOAT32, root);
+	err = CALL(m, gather, AT(m->send), AT(m->recv), block, COVEY_FLOAT32, root);
 	code = chaos_end(m, err, &result);
 	if (code || m->record.status)
 		return code;
@@ -325,7 +333,7 @@ static int run_scatter(struct chaos_member *m)
 	for (int r = 0; r < m->size && m->rank == root; r++)
 		fill(m, m->send + (size_t)r * block, r, block);
 	chaos_begin(m, CHAOS_W_SCATTER);
-	err = CALL(m, scatter, m->rank == root ? m->send : NULL, m->recv, block, COVEY_FLOAT32, root);
+	err = CALL(m, scatter, m->rank == root ? AT(m->send) : NULL, AT(m->recv), block, COVEY_FLOAT32, root);
 	code = chaos_end(m, err, &result);
 	return code || m->record.status ? code : expect_block(m, "scatter", m->recv, root, m->rank, block);
 }

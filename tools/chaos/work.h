@@ -14,7 +14,7 @@
 struct chaos_member {
 	struct chaos_crew *crew;
 	struct chaos_desk *desk;
-	struct chaos_seat *seat;
+	struct chaos_seat *seat, *log; /* log: where the record of this operation goes */
 	struct covey_group *group;
 	struct covey_work *work; /* of a call that was started */
 	int number;		 /* of the group */
@@ -27,6 +27,7 @@ struct chaos_member {
 	bool lends; /* send is a registered buffer */
 	struct covey_ep *ep;
 	struct chaos_ep_room *room;
+	struct chaos_device *device; /* NULL: on host memory */
 	struct chaos_record record;
 };
 
@@ -44,5 +45,19 @@ int chaos_ep_open(struct chaos_member *m);
 int chaos_ep_resize(struct chaos_member *m);
 int chaos_ep_work(struct chaos_member *m);
 void chaos_ep_close(struct chaos_member *m);
+
+/* device.c. open, twin, admitted, route: 0 or the exit code; copy, begin, outcome, end: 0 or COVEY_ERR_*. */
+int chaos_device_open(struct chaos_member *m);
+void chaos_device_close(struct chaos_member *m);
+int chaos_device_twin(struct chaos_member *m, void *host, size_t bytes);
+void *chaos_there(struct chaos_member *m, const void *host); /* its place on the device; without one, itself */
+struct CUstream_st *chaos_stream(const struct chaos_member *m);
+int chaos_device_copy(struct chaos_member *m, const void *host, bool back); /* the whole twin */
+int chaos_device_begin(struct chaos_member *m);
+int chaos_device_end(struct chaos_member *m, int err, struct covey_result *result);
+int chaos_device_outcome(struct chaos_member *m, int err, struct covey_result *result);
+int chaos_device_admitted(struct chaos_member *m);
+int chaos_device_route(struct chaos_member *m);
+void *chaos_route(const struct chaos_member *m);
 
 #endif

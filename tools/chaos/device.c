@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Operations of a member on device memory. Inputs are made and results are checked in host memory; a buffer that a
+ * device shall know has a *twin* there, which is copied before and after. The outcome is what the device says of it, under
+ * the device's own numbers, so these records go to a seat of their own. Memory, streams and graphs come from the table of
+ * libcovey_cuda (kernels/tool.h), which covey_join() has opened: ep-chaos is built without CUDA.
+ */
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "tool.h"
+#include "work.h"
+
+#define TWINS 4
+
+struct twin {
+	char *host, *there;
+	size_t bytes;
+};
+
+struct chaos_device {
+	const struct cvy_gpu_tool *tool;
+	struct CUstream_st *stream;
+	struct twin twin[TWINS];
+	int twins;
+	bool captures; /* the operation under way is launched as a graph */
+	struct chaos_seat *seat;
+	uint64_t next; /* number of the next operation */
+	void *route;   /* of dispatch, for combine */
+};
+
+static int failed(struct chaos_member *m, const char *what, int err)
+{
+	fprintf(stderr, "ep-chaos: rank %d: %s on its device: %s\n", m->rank, what, m->device->tool->why());
+	return err;
+}
+
+/* Ranks share devices where there are fewer. */
+void chaos_device_choose(int devices, int rank)
+{
+	char text[16];
+
+	snprintf(text, sizeof(text), "%d", devices ? rank % devices : 0);
+	if (devices)
+		setenv("COVEY_DEVICE", text, 1);
+}
+
+int chaos_device_open(struct chaos_member *m)
+{
+	void *library = dlopen(CVY_GPU_LIBRARY, RTLD_NOW | RTLD_NOLOAD);
+	const struct cvy_gpu_tool *tool = library ? dlsym(library, CVY_GPU_TOOL_SYMBOL) : NULL;
+	int err;
+
+	if (!m->crew->devices)
+		return 0;
+	if (!tool || tool->abi != CVY_GPU_TOOL_ABI) {
+		fprintf(stderr, "ep-chaos: rank %d: libcovey_cuda is of another version\n", m->rank);
+		return 1;
+	}
+	m->device = calloc(1, sizeof(*m->device));
+	if (!m->device)
+		return 1;
+	m->device->tool = tool;
+	m->device->seat = &m->desk->seat[m->number + 1];
+	err = tool->use(m->rank % m->crew->devices);
+	if (!err)
+		err = tool->stream(&m->device->stream);
+	return err ? failed(m, "the device", 1) : 0;
+}
+
+void chaos_device_close(struct chaos_member *m)
+{
+	struct chaos_device *d = m->device;
+
+	if (!d)
+		return;
+	for (int i = 0; i < d->twins; i++)
+		d->tool->release(d->twin[i].there);
+	if (d->route)
+		d->tool->release(d->route);
+	d->tool->stream_end(d->stream);
+	free(d);
+	m->device = NULL;
+}
+
+int chaos_device_twin(struct chaos_member *m, void *host, size_t bytes)
+{
+	struct chaos_device *d = m->device;
+	void *there = NULL;
+
+	if (!d)
+		return 0;
+	if (d->twins == TWINS || d->tool->alloc(bytes, &there))
+		return failed(m, "memory", 1);
+	d->twin[d->twins++] = (struct twin){ host, there, bytes };
+	return 0;
+}
+
+static struct twin *twin_of(struct chaos_device *d, const void *host)
+{
+	for (int i = 0; i < d->twins; i++)
+		if ((uintptr_t)host - (uintptr_t)d->twin[i].host < d->twin[i].bytes)
+			return &d->twin[i];
+	return NULL;
+}
+
+void *chaos_there(struct chaos_member *m, const void *host)
+{
+	struct twin *twin = m->device && host ? twin_of(m->device, host) : NULL;
+
+	return twin ? twin->there + ((const char *)host - twin->host) : (void *)(uintptr_t)host;
+}
+
+struct CUstream_st *chaos_stream(const struct chaos_member *m)
+{
+	return m->device ? m->device->stream : NULL;
+}
+
+int chaos_device_copy(struct chaos_member *m, const void *host, bool back)
+{
+	const struct twin *t = m->device ? twin_of(m->device, host) : NULL;
+
+	if (!t)
+		return 0;
+	return m->device->tool->copy(back ? t->host : t->there, back ? t->there : t->host, t->bytes);
+}
+
+/* Both buffers of a collective. A third of the calls become graphs of one launch, drawn for each rank. */
+int chaos_device_begin(struct chaos_member *m)
+{
+	struct chaos_device *d = m->device;
+	int err = chaos_device_copy(m, m->send, false);
+
+	if (!err)
+		err = chaos_device_copy(m, m->recv, false);
+	d->captures = ((m->random >> 40) + (uint64_t)m->rank) % 3 == 0;
+	if (!err && d->captures)
+		err = d->tool->capture(d->stream);
+	return err ? failed(m, "before an operation", err) : 0;
+}
+
+/* A graph is launched also where the call was refused: it is empty then. */
+static int replay(struct chaos_device *d)
+{
+	struct cvy_gpu_graph *graph = NULL;
+	int err = d->tool->captured(d->stream, &graph);
+
+	if (!err)
+		err = d->tool->replay(graph, d->stream);
+	if (!err)
+		err = d->tool->wait(d->stream);
+	if (graph)
+		d->tool->graph_end(graph);
+	return err;
+}
+
+int chaos_device_outcome(struct chaos_member *m, int err, struct covey_result *result)
+{
+	struct chaos_device *d = m->device;
+	struct covey_device_outcome o = { 0 };
+	int ended = err ? 0 : d->tool->wait(d->stream);
+
+	if (ended)
+		return failed(m, "an operation", ended);
+	if (!err)
+		err = covey_device_outcome(m->group, &o);
+	if (err)
+		return err;
+	m->log = d->seat;
+	m->record.own = m->record.op == CHAOS_W_GATHER; /* uniform on hosts alone */
+	d->next = o.seq + 1;
+	result->seq = o.seq + 1; /* records count from 1 */
+	result->epoch = o.epoch;
+	result->mask.word[0] = o.mask & ~o.missing;
+	return o.status;
+}
+
+int chaos_device_end(struct chaos_member *m, int err, struct covey_result *result)
+{
+	struct chaos_device *d = m->device;
+	int ended = d->captures ? replay(d) : 0;
+
+	d->captures = false;
+	if (!err && ended)
+		return failed(m, "a graph", ended);
+	err = chaos_device_outcome(m, err, result);
+	if (!err)
+		err = chaos_device_copy(m, m->send, true);
+	return err ? err : chaos_device_copy(m, m->recv, true);
+}
+
+/* A safe point at which ranks came in was an operation of the device. */
+int chaos_device_admitted(struct chaos_member *m)
+{
+	struct chaos_device *d = m->device;
+	struct covey_device_outcome o;
+	int err;
+
+	if (!d)
+		return 0;
+	if (d->tool->wait(d->stream))
+		return failed(m, "a safe point", 1);
+	err = covey_device_outcome(m->group, &o);
+	if (err)
+		return chaos_member_fail(m, "a safe point", err);
+	if (!o.mask || o.seq < d->next)
+		return 0;
+	m->record.seq = o.seq + 1;
+	m->record.epoch = o.epoch;
+	m->record.mask = o.mask;
+	m->record.op = CHAOS_W_COME;
+	d->next = o.seq + 1;
+	m->log = d->seat;
+	chaos_put(m);
+	return 0;
+}
+
+int chaos_device_route(struct chaos_member *m)
+{
+	struct chaos_device *d = m->device;
+
+	if (!d || !m->ep)
+		return 0;
+	if (d->route)
+		d->tool->release(d->route);
+	d->route = NULL;
+	return d->tool->alloc(covey_ep_route_bytes(m->ep), &d->route) ? failed(m, "memory for a route", 1) : 0;
+}
+
+void *chaos_route(const struct chaos_member *m)
+{
+	return m->device ? m->device->route : NULL;
+}
