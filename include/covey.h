@@ -564,7 +564,11 @@ COVEY_API int covey_group_end(void);
 
 /* ---- Expert parallelism ------------------------------------------------------------------- */
 
-enum covey_ep_preset { COVEY_EP_LL = 0 }; /* rows per (local expert, source), DeepEP's low-latency layout */
+/* How tokens stand where they arrive, and come back. */
+enum covey_ep_preset {
+	COVEY_EP_LL = 0,     /* rows per (local expert, source), DeepEP's low-latency layout */
+	COVEY_EP_COMPACT = 1 /* a row per (source, token), whatever experts of the rank it names, as DeepEP's normal mode */
+};
 
 enum covey_ep_rows_as {
 	COVEY_EP_ROWS_BF16 = 0,
@@ -587,7 +591,7 @@ struct covey_ep_config {
 	int preset;		 /* enum covey_ep_preset */
 	const int *expert_owner; /* [experts] rank of each, alike on all; NULL: blocks of ceil(E / size) */
 	int rows;		 /* enum covey_ep_rows_as */
-	int combine;		 /* enum covey_ep_combine_as; on host memory always per expert */
+	int combine;		 /* enum covey_ep_combine_as; on host memory always per expert; nothing to COVEY_EP_COMPACT */
 };
 
 #define COVEY_EP_CONFIG_INIT \
@@ -629,6 +633,16 @@ COVEY_API size_t covey_ep_route_bytes(const struct covey_ep *ep);
  *   range       [El][R] int64: (count << 32) | first row, for each source
  * With COVEY_EP_ROWS_E4M3 packed_x has bytes, and
  *   packed_scales [El][ceil(hidden / 128)][R*T] f32: an element is its code times the scale of its group
+ * With COVEY_EP_COMPACT a token that names any experts of this rank has one row here (none is skipped); unlike above are
+ *   weights     [num_tokens][top_k] f32, needed
+ *   packed_x    [R*T][hidden]; rows of source 0, 1, ... without gaps, tokens ascending
+ *   packed_scales [R*T][ceil(hidden / 128)]
+ *   count       [El] int32: rows that name each local expert
+ *   src_info    [R*T] int32
+ *   range       [R] int64; rows here are count + first of the last
+ *   recv_experts, recv_weights [R*T][top_k] int32, f32: of each row the local experts (0..El-1), in the places where its
+ *               token names them, and their weights; -1 and 0 elsewhere
+ * A rank without experts needs none of these outputs.
  * On devices (memory of the one that the group was joined with; the call returns at once, the stream has it done):
  *   weights     [num_tokens][top_k] f32, needed with COVEY_EP_PER_RANK
  *   route       covey_ep_route_bytes(), 16-byte aligned, for the combine of these tokens
@@ -651,6 +665,8 @@ struct covey_dispatch_args {
 	void *route;
 	int32_t *active_ranks;
 	uint64_t *waited;
+	int32_t *recv_experts;
+	float *recv_weights;
 };
 
 #define COVEY_DISPATCH_INIT \
@@ -684,6 +700,8 @@ COVEY_API int covey_dispatch_recv(struct covey_ep *ep, uint64_t deadline_ns, str
  *   renormalise: scale by (sum of all valid weights) / (sum of those whose owner took part)
  * On devices: route is what the dispatch of these tokens left (count, src_info and range are not read), active_ranks
  * and waited as of dispatch. y is read where it stands.
+ * With COVEY_EP_COMPACT y is [R*T][hidden]: for each row what the experts here make of it in all, weighted. out[t] is the
+ * sum over owners, ascending, in f32; weights may be NULL and are read to renormalise.
  */
 struct covey_combine_args {
 	size_t size;

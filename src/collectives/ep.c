@@ -15,7 +15,6 @@
 
 enum { DISPATCH, COMBINE };
 
-#define EP_MAX_TOP_K 32
 #define EP_MAX_EXPERTS 65536
 #define EP_MAX_TOKENS (1 << 20)
 #define EP_MAX_HIDDEN (1 << 20)
@@ -74,14 +73,14 @@ static int check_config(struct covey_group *group, const struct covey_ep_config 
 	if (c->hidden < 8 || c->hidden > EP_MAX_HIDDEN || c->hidden % 8)
 		return fail(group, COVEY_ERR_INVAL,
 			    "hidden must be a multiple of 8 (16 bytes of bf16), from 8 to 1048576");
-	if (c->top_k < 1 || c->top_k > EP_MAX_TOP_K)
+	if (c->top_k < 1 || c->top_k > CVY_EP_MAX_TOP_K)
 		return fail(group, COVEY_ERR_INVAL, "top_k must be from 1 to 32");
 	if (c->experts < 1 || c->experts > EP_MAX_EXPERTS)
 		return fail(group, COVEY_ERR_INVAL, "experts must be from 1 to 65536");
 	if (c->dtype != COVEY_BFLOAT16)
 		return fail(group, COVEY_ERR_INVAL, "dtype must be COVEY_BFLOAT16");
-	if (c->preset != COVEY_EP_LL)
-		return fail(group, COVEY_ERR_INVAL, "preset must be COVEY_EP_LL");
+	if (!cvy_ep_pack_of(c->preset))
+		return fail(group, COVEY_ERR_INVAL, "preset must be of enum covey_ep_preset");
 	if (c->rows != COVEY_EP_ROWS_BF16 && c->rows != COVEY_EP_ROWS_E4M3)
 		return fail(group, COVEY_ERR_INVAL, "rows must be of enum covey_ep_rows_as");
 	if (c->combine != COVEY_EP_PER_EXPERT && c->combine != COVEY_EP_PER_RANK)
@@ -114,7 +113,8 @@ static int lay_out(struct covey_ep *ep, const int *expert_owner, int size)
 	h = (h ^ (uint64_t)ep->shape.tokens) * 0x100000001b3ull;
 	h = (h ^ (uint64_t)ep->shape.hidden) * 0x100000001b3ull;
 	h = (h ^ (uint64_t)ep->shape.top_k << 32 ^ (uint64_t)size) * 0x100000001b3ull;
-	h = (h ^ (uint64_t)ep->rows_as << 32 ^ (uint64_t)ep->combine_as) * 0x100000001b3ull;
+	h = (h ^ (uint64_t)ep->rows_as << 32 ^ (uint64_t)ep->shape.preset << 16 ^ (uint64_t)ep->combine_as) *
+	    0x100000001b3ull;
 	free(ep->owner);
 	ep->owner = owner;
 	ep->sign = h;
@@ -169,7 +169,7 @@ COVEY_API int covey_ep_create(struct covey_group *group, const struct covey_ep_c
 	if (!ep)
 		return fail(group, COVEY_ERR_NOMEM, "no memory for the handle");
 	ep->group = group;
-	ep->shape = (struct cvy_ep_shape){ c.max_tokens, c.hidden, c.top_k, c.experts, view.max_ranks };
+	ep->shape = (struct cvy_ep_shape){ c.max_tokens, c.hidden, c.top_k, c.experts, view.max_ranks, c.preset };
 	ep->dispatch_bytes = cvy_ep_dispatch_bytes(&ep->shape);
 	ep->combine_bytes = cvy_ep_combine_bytes(&ep->shape);
 	ep->rows_as = c.rows;
@@ -265,6 +265,18 @@ static int check_stream(struct covey_ep *ep, const struct CUstream_st *stream)
 		"a stream needs buffers in memory of the device that the group was joined with (device, COVEY_DEVICE)");
 }
 
+static int check_outputs(struct covey_ep *ep, const struct covey_dispatch_args *a)
+{
+	if (!a->packed_x || !a->count || !a->src_info || !a->range)
+		return fail(ep->group, COVEY_ERR_INVAL, "packed_x, count, src_info and range must not be NULL");
+	if (ep->rows_as == COVEY_EP_ROWS_E4M3 && !a->packed_scales)
+		return fail(ep->group, COVEY_ERR_INVAL, "packed_scales must not be NULL with rows in e4m3");
+	if (cvy_ep_pack_of(ep->shape.preset)->beside && (!a->recv_experts || !a->recv_weights))
+		return fail(ep->group, COVEY_ERR_INVAL,
+			    "recv_experts and recv_weights must not be NULL with COVEY_EP_COMPACT");
+	return 0;
+}
+
 static int check_dispatch(struct covey_ep *ep, const struct covey_dispatch_args *a)
 {
 	if (a->num_tokens < 0 || a->num_tokens > ep->shape.tokens)
@@ -272,11 +284,9 @@ static int check_dispatch(struct covey_ep *ep, const struct covey_dispatch_args 
 				a->num_tokens, ep->shape.tokens);
 	if (a->num_tokens && (!a->x || !a->experts))
 		return fail(ep->group, COVEY_ERR_INVAL, "x and experts must not be NULL when there are tokens");
-	if (ep->el && (!a->packed_x || !a->count || !a->src_info || !a->range))
-		return fail(ep->group, COVEY_ERR_INVAL, "packed_x, count, src_info and range must not be NULL");
-	if (ep->el && ep->rows_as == COVEY_EP_ROWS_E4M3 && !a->packed_scales)
-		return fail(ep->group, COVEY_ERR_INVAL, "packed_scales must not be NULL with rows in e4m3");
-	return 0;
+	if (a->num_tokens && cvy_ep_pack_of(ep->shape.preset)->beside && !a->weights)
+		return fail(ep->group, COVEY_ERR_INVAL, "weights must not be NULL with COVEY_EP_COMPACT");
+	return ep->el ? check_outputs(ep, a) : 0;
 }
 
 static int check_combine(struct covey_ep *ep, const struct covey_combine_args *a, int on_device)
@@ -286,12 +296,13 @@ static int check_combine(struct covey_ep *ep, const struct covey_combine_args *a
 	if (a->num_tokens < 0 || a->num_tokens > ep->shape.tokens)
 		return cvy_fail(cvy_handle_box(ep->group), COVEY_ERR_INVAL, -1, 0, "num_tokens is %d, max_tokens %d",
 				a->num_tokens, ep->shape.tokens);
-	if (a->num_tokens && (!a->experts || !a->weights || !a->out))
-		return fail(ep->group, COVEY_ERR_INVAL,
-			    "experts, weights and out must not be NULL when there are tokens");
+	if (a->num_tokens && (!a->experts || !a->out))
+		return fail(ep->group, COVEY_ERR_INVAL, "experts and out must not be NULL when there are tokens");
+	if (a->num_tokens && !a->weights && (a->renormalise || !cvy_ep_pack_of(ep->shape.preset)->once))
+		return fail(ep->group, COVEY_ERR_INVAL, "weights must not be NULL when there are tokens");
 	if (ep->el && (!a->y || (!a->range && !on_device)))
 		return fail(ep->group, COVEY_ERR_INVAL, "y and range must not be NULL");
-	for (size_t i = 0; i < (size_t)ep->el * (size_t)ep->size && !on_device; i++) {
+	for (size_t i = 0; i < (size_t)cvy_ep_bins(ep) * (size_t)ep->size && !on_device; i++) {
 		uint64_t n = cvy_ep_range_count(a->range[i]);
 
 		if (n > (uint64_t)ep->shape.tokens || cvy_ep_range_first(a->range[i]) + n > rows)

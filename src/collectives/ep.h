@@ -31,8 +31,8 @@ struct cvy_ep_call {
 	};
 	struct covey_mask missing; /* sources or owners whose part is not here; made anew by every consume */
 	int consumed;		   /* outputs are written; else a repair decided before this rank entered */
-	uint32_t *place;	   /* combine [experts]: next row of each expert in its owner's run for this rank */
-	uint32_t *rows;		   /* combine [experts]: rows of each expert */
+	uint32_t *place;	   /* combine [bins of all]: next row of each in its owner's run for this rank */
+	uint32_t *rows;		   /* combine [bins of all]: rows of each */
 	struct cvy_ep_run *run;	   /* combine [size]: run in each owner's slot; count: rows expected of it */
 	const uint8_t **from;	   /* combine [size]: first row of the run, NULL: owner is missing */
 	float *sum;		   /* combine [hidden] */
@@ -40,11 +40,27 @@ struct cvy_ep_call {
 
 /*
  * The routing rule that both ends follow: ids outside 0..experts-1 are skipped, and of one source at most T rows
- * go to one expert. Only an expert that is named twice by one token can pass that bound.
+ * go to one bin. Only an expert that is named twice by one token can pass that bound.
  */
 static inline int cvy_ep_valid(const struct cvy_ep_shape *s, int32_t id)
 {
 	return id >= 0 && id < s->experts;
+}
+
+/* How many bins rows here stand in, and how many all ranks have together; in which of those the rows of an expert are. */
+static inline int cvy_ep_bins(const struct covey_ep *ep)
+{
+	return cvy_ep_pack_of(ep->shape.preset)->once ? ep->el > 0 : ep->el;
+}
+
+static inline int cvy_ep_all_bins(const struct covey_ep *ep)
+{
+	return cvy_ep_pack_of(ep->shape.preset)->once ? ep->size : ep->shape.experts;
+}
+
+static inline int cvy_ep_bin(const struct covey_ep *ep, int expert)
+{
+	return cvy_ep_pack_of(ep->shape.preset)->once ? ep->owner[expert] : expert;
 }
 
 static inline size_t cvy_ep_dispatch_slot(const struct covey_ep *ep, const struct cvy_op *op)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Combine on host memory. An owner publishes its results packed by source: for each source one run of rows, ordered
- * by local expert, then token, then k. A source knows its own routing, so it computes where each of its rows stands
- * in that run; no index travels. An owner that did not get this rank's tokens (it lost them in the dispatch) says so
+ * by bin, then token, then k. A source knows its own routing, so it computes where each of its rows stands in that run;
+ * no index travels. An owner that did not get this rank's tokens (it lost them in the dispatch) says so
  * by the length of the run, and counts as missing here.
  */
 #include <stdlib.h>
@@ -15,15 +15,15 @@
 struct cvy_ep_call *cvy_ep_call_new(struct covey_ep *ep, int combine)
 {
 	struct cvy_ep_call *call = calloc(1, sizeof(*call));
-	size_t experts = (size_t)ep->shape.experts, size = (size_t)ep->size;
+	size_t bins = (size_t)cvy_ep_all_bins(ep), size = (size_t)ep->size;
 
 	if (!call)
 		return NULL;
 	call->ep = ep;
 	if (!combine)
 		return call;
-	call->place = calloc(experts, sizeof(*call->place));
-	call->rows = calloc(experts, sizeof(*call->rows));
+	call->place = calloc(bins, sizeof(*call->place));
+	call->rows = calloc(bins, sizeof(*call->rows));
 	call->run = calloc(size, sizeof(*call->run));
 	call->from = calloc(size, sizeof(*call->from));
 	call->sum = calloc((size_t)ep->shape.hidden, sizeof(*call->sum));
@@ -48,19 +48,19 @@ void cvy_ep_call_free(struct cvy_ep_call *call)
 uint32_t cvy_ep_combine_write(const struct covey_ep *ep, const struct covey_combine_args *args, int src, uint32_t first,
 			      uint8_t *slot)
 {
-	size_t row = cvy_ep_row_bytes(&ep->shape), per_expert = (size_t)ep->size * (size_t)ep->shape.tokens;
+	size_t row = cvy_ep_row_bytes(&ep->shape), per_bin = (size_t)ep->size * (size_t)ep->shape.tokens;
 	struct cvy_ep_run *run = (struct cvy_ep_run *)(void *)slot + src;
 	uint8_t *to = slot + cvy_ep_combine_rows_at(&ep->shape);
 	uint32_t next = first;
 
-	for (int le = 0; le < ep->el; le++) {
-		int64_t range = args->range[(size_t)le * (size_t)ep->size + (size_t)src];
+	for (int bin = 0; bin < cvy_ep_bins(ep); bin++) {
+		int64_t range = args->range[(size_t)bin * (size_t)ep->size + (size_t)src];
 		size_t n = cvy_ep_range_count(range), from = cvy_ep_range_first(range);
 
-		if (n > (size_t)ep->shape.tokens || from + n > per_expert || next + n > cvy_ep_combine_rows(&ep->shape))
+		if (n > (size_t)ep->shape.tokens || from + n > per_bin || next + n > cvy_ep_combine_rows(&ep->shape))
 			continue; /* not what a dispatch fills in; the run's length will tell the source */
 		if (n)
-			memcpy(to + next * row, (const uint8_t *)args->y + ((size_t)le * per_expert + from) * row,
+			memcpy(to + next * row, (const uint8_t *)args->y + ((size_t)bin * per_bin + from) * row,
 			       n * row);
 		next += (uint32_t)n;
 	}
@@ -93,26 +93,39 @@ static void combine_publish(struct cvy_engine *e, struct cvy_op *op, uint64_t i,
 	}
 }
 
-/* Rows of each expert from this rank's own routing, and with them the place of each expert in its owner's run. */
+/* Where a bin is a rank: does one of the ids before @k stand there, too? */
+static int owner_before(const struct covey_ep *ep, const int32_t *ids, int k)
+{
+	for (int j = 0; j < k; j++)
+		if (cvy_ep_valid(&ep->shape, ids[j]) && ep->owner[ids[j]] == ep->owner[ids[k]])
+			return 1;
+	return 0;
+}
+
+/* Rows of each bin from this rank's own routing, and with them the place of each bin in its owner's run. */
 static void count_rows(struct cvy_ep_call *call)
 {
 	const struct covey_ep *ep = call->ep;
 	const struct cvy_ep_shape *s = &ep->shape;
-	size_t ids = (size_t)call->combine.num_tokens * (size_t)s->top_k;
+	int once = cvy_ep_pack_of(s->preset)->once;
 
-	memset(call->rows, 0, (size_t)s->experts * sizeof(*call->rows));
+	memset(call->rows, 0, (size_t)cvy_ep_all_bins(ep) * sizeof(*call->rows));
 	memset(call->run, 0, (size_t)ep->size * sizeof(*call->run));
-	for (size_t i = 0; i < ids; i++) {
-		int32_t id = call->combine.experts[i];
+	for (int t = 0; t < call->combine.num_tokens; t++) {
+		const int32_t *ids = call->combine.experts + (size_t)t * (size_t)s->top_k;
 
-		if (cvy_ep_valid(s, id) && call->rows[id] < (uint32_t)s->tokens)
-			call->rows[id]++;
+		for (int k = 0; k < s->top_k; k++) {
+			int bin = cvy_ep_valid(s, ids[k]) ? cvy_ep_bin(ep, ids[k]) : -1;
+
+			if (bin >= 0 && call->rows[bin] < (uint32_t)s->tokens && !(once && owner_before(ep, ids, k)))
+				call->rows[bin]++;
+		}
 	}
-	for (int x = 0; x < s->experts; x++) {
-		struct cvy_ep_run *run = &call->run[ep->owner[x]];
+	for (int bin = 0; bin < cvy_ep_all_bins(ep); bin++) {
+		struct cvy_ep_run *run = &call->run[once ? bin : ep->owner[bin]];
 
-		call->place[x] = run->count;
-		run->count += call->rows[x];
+		call->place[bin] = run->count;
+		run->count += call->rows[bin];
 	}
 }
 
@@ -137,34 +150,94 @@ static void find_runs(struct cvy_ep_call *call, const uint8_t *const *slot)
 	}
 }
 
-static void sum_token(const struct cvy_reduce_table *loops, struct cvy_ep_call *call, size_t t)
+/* What is added up for a token: rows in their order, with their weights. */
+struct terms {
+	int n;
+	const uint8_t *row[CVY_EP_MAX_TOP_K];
+	float weight[CVY_EP_MAX_TOP_K];
+	float all, here; /* weights of the experts it names, and of those whose owner takes part */
+};
+
+/* The next row of @bin, whose owner's run begins at @from. */
+static const uint8_t *next_row(struct cvy_ep_call *call, int bin, const uint8_t *from)
+{
+	return from + (size_t)call->place[bin]++ * cvy_ep_row_bytes(&call->ep->shape);
+}
+
+static void terms_by_expert(struct cvy_ep_call *call, const int32_t *ids, const float *weights, struct terms *to)
 {
 	const struct covey_ep *ep = call->ep;
-	const struct cvy_ep_shape *s = &ep->shape;
-	size_t row = cvy_ep_row_bytes(s);
-	uint8_t *out = (uint8_t *)call->combine.out + t * row;
-	float all = 0, here = 0, scale;
 
-	memset(call->sum, 0, (size_t)s->hidden * sizeof(*call->sum));
-	for (size_t i = t * (size_t)s->top_k; i < (t + 1) * (size_t)s->top_k; i++) {
-		int32_t id = call->combine.experts[i];
-		float weight = call->combine.weights[i];
+	for (int k = 0; k < ep->shape.top_k; k++) {
 		const uint8_t *from;
 
-		if (!cvy_ep_valid(s, id) || call->rows[id] == 0)
+		if (!cvy_ep_valid(&ep->shape, ids[k]) || call->rows[ids[k]] == 0)
 			continue;
-		call->rows[id]--;
-		all += weight;
-		from = call->from[ep->owner[id]];
+		call->rows[ids[k]]--;
+		to->all += weights[k];
+		from = call->from[ep->owner[ids[k]]];
 		if (!from)
 			continue;
-		here += weight;
-		loops->weigh_bf16(call->sum, from + (size_t)call->place[id]++ * row, weight, (size_t)s->hidden);
+		to->here += weights[k];
+		to->row[to->n] = next_row(call, ids[k], from);
+		to->weight[to->n++] = weights[k];
 	}
-	scale = call->combine.renormalise && here != all && here != 0 ? all / here : 1;
+}
+
+/* Owners ascending: the lowest that a token names of those past @after, -1: there are no more. */
+static int owner_after(const struct covey_ep *ep, const int32_t *ids, int after)
+{
+	int next = -1;
+
+	for (int k = 0; k < ep->shape.top_k; k++) {
+		int o = cvy_ep_valid(&ep->shape, ids[k]) ? ep->owner[ids[k]] : -1;
+
+		if (o > after && (next < 0 || o < next))
+			next = o;
+	}
+	return next;
+}
+
+static void terms_by_rank(struct cvy_ep_call *call, const int32_t *ids, const float *weights, struct terms *to)
+{
+	const struct covey_ep *ep = call->ep;
+
+	for (int o = owner_after(ep, ids, -1); o >= 0; o = owner_after(ep, ids, o)) {
+		if (!call->from[o])
+			continue;
+		to->row[to->n] = next_row(call, o, call->from[o]);
+		to->weight[to->n++] = 1;
+	}
+	for (int k = 0; k < ep->shape.top_k; k++) {
+		if (!cvy_ep_valid(&ep->shape, ids[k]))
+			continue;
+		to->all += weights[k];
+		if (call->from[ep->owner[ids[k]]])
+			to->here += weights[k];
+	}
+}
+
+static void sum_token(const struct cvy_reduce_table *loops, struct cvy_ep_call *call, size_t t)
+{
+	const struct cvy_ep_shape *s = &call->ep->shape;
+	const int32_t *ids = call->combine.experts + t * (size_t)s->top_k;
+	static const float none[CVY_EP_MAX_TOP_K]; /* where nobody asks what is left of them */
+	const float *weights = call->combine.weights ? call->combine.weights + t * (size_t)s->top_k : none;
+	struct terms terms = { .n = 0 };
+	float scale;
+
+	if (cvy_ep_pack_of(s->preset)->once)
+		terms_by_rank(call, ids, weights, &terms);
+	else
+		terms_by_expert(call, ids, weights, &terms);
+	memset(call->sum, 0, (size_t)s->hidden * sizeof(*call->sum));
+	for (int i = 0; i < terms.n; i++)
+		loops->weigh_bf16(call->sum, terms.row[i], terms.weight[i], (size_t)s->hidden);
+	scale = call->combine.renormalise && terms.here != terms.all && terms.here != 0 ? terms.all / terms.here : 1;
 	for (int h = 0; scale != 1 && h < s->hidden; h++)
 		call->sum[h] *= scale;
-	loops->narrow[COVEY_BFLOAT16](out, call->sum, (size_t)s->hidden);
+	loops->narrow[COVEY_BFLOAT16]((uint8_t *)call->combine.out + t * cvy_ep_row_bytes(s), call->sum,
+				      (size_t)s->hidden);
 }
 
 void cvy_ep_combine_read(struct cvy_ep_call *call, const uint8_t *const *slot)

@@ -56,6 +56,8 @@ static int check_shape(const struct covey_ep *ep)
 
 	if (ep->size > CVY_GPU_RANKS)
 		return fail(ep, COVEY_ERR_UNSUPPORTED, "on devices a group has at most 32 ranks");
+	if (s->preset != COVEY_EP_LL)
+		return fail(ep, COVEY_ERR_UNSUPPORTED, "on devices preset must be COVEY_EP_LL");
 	if (s->tokens > CVY_EP_TOKENS || s->hidden > CVY_EP_HIDDEN || s->experts > CVY_EP_EXPERTS)
 		return fail(ep, COVEY_ERR_UNSUPPORTED,
 			    "on devices max_tokens is at most 16384, hidden 8192, experts 1024");

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Dispatch on host memory. A source publishes its routing ids and each token's row once; every owner scans the ids
- * of all sources and gathers the rows that its experts want. So a token crosses to a rank once however many of the
+ * of all sources and gathers the rows that its experts want, as the preset packs them. So a token crosses to a rank once however many of the
  * rank's experts it goes to, no rank plans for another, and places follow from the ids alone: they are alike on every
  * run and after every redo. The number of tokens travels in the signal's line.
  */
@@ -19,6 +19,8 @@ void cvy_ep_dispatch_write(const struct covey_ep *ep, const struct covey_dispatc
 
 	for (size_t i = 0; i < ids; i++)
 		to[i] = cvy_ep_valid(s, args->experts[i]) ? args->experts[i] : -1;
+	if (n && cvy_ep_pack_of(s->preset)->beside)
+		memcpy(slot + cvy_ep_dispatch_weights_at(s), args->weights, ids * sizeof(float));
 	if (n)
 		memcpy(slot + cvy_ep_dispatch_rows_at(s), args->x, n * cvy_ep_row_bytes(s));
 }
@@ -44,6 +46,9 @@ static void push_to(struct cvy_engine *e, const struct covey_ep *ep, const uint8
 	if (!n)
 		return;
 	cvy_put(e, rank, slot, (size_t)n * (size_t)top_k * sizeof(*ids));
+	if (cvy_ep_pack_of(ep->shape.preset)->beside)
+		cvy_put(e, rank, slot + cvy_ep_dispatch_weights_at(&ep->shape),
+			(size_t)n * (size_t)top_k * sizeof(float));
 	for (int t = 0, end; t < n; t = end + 1) {
 		for (end = t; end < n && token_goes_to(ep, ids + (size_t)end * (size_t)top_k, rank); end++)
 			;
@@ -67,69 +72,124 @@ static void dispatch_publish(struct cvy_engine *e, struct cvy_op *op, uint64_t i
 		push_to(e, call->ep, slot, call->dispatch.num_tokens, e->set.push[p]);
 }
 
-/* One token's id for one of our experts: the row's number, or -1 when the source has used up its T rows there. */
-static int place_row(const struct covey_dispatch_args *args, const struct covey_ep *ep, int le, int src)
+/* The next row of @src in @bin, or -1: it has used up its T rows there. */
+static int place_row(const struct covey_dispatch_args *args, const struct covey_ep *ep, int bin, int src)
 {
-	uint32_t first = cvy_ep_range_first(args->range[(size_t)le * (size_t)ep->size + (size_t)src]);
+	int64_t *range = &args->range[(size_t)bin * (size_t)ep->size + (size_t)src];
+	uint32_t n = cvy_ep_range_count(*range), first = cvy_ep_range_first(*range);
 
-	if (args->count[le] - (int32_t)first >= ep->shape.tokens)
+	if (n >= (uint32_t)ep->shape.tokens)
 		return -1;
-	return args->count[le]++;
+	*range = cvy_ep_range(n + 1, first);
+	return (int)(first + n);
 }
 
 /* A source publishes its rows as they are, also where each receiver wants them in 8 bits: the same numbers, once a row. */
-static void put_row(const struct covey_ep *ep, const struct covey_dispatch_args *args, int le, int at,
+static void put_row(const struct covey_ep *ep, const struct covey_dispatch_args *args, int bin, int at,
 		    const uint8_t *row)
 {
-	size_t per_expert = (size_t)ep->size * (size_t)ep->shape.tokens, hidden = (size_t)ep->shape.hidden;
-	size_t to = (size_t)le * per_expert + (size_t)at, groups = cvy_ep_groups(hidden);
+	size_t rows = (size_t)ep->size * (size_t)ep->shape.tokens, hidden = (size_t)ep->shape.hidden;
+	size_t to = (size_t)bin * rows + (size_t)at, groups = cvy_ep_groups(hidden);
+	int by_row = cvy_ep_pack_of(ep->shape.preset)->scale_by_row;
 
 	if (ep->rows_as == COVEY_EP_ROWS_E4M3)
 		cvy_ep_quantise((const uint16_t *)(const void *)row, hidden, (uint8_t *)args->packed_x + to * hidden,
-				args->packed_scales + (size_t)le * groups * per_expert + (size_t)at, per_expert);
+				args->packed_scales + (by_row ? to * groups : (size_t)bin * groups * rows + (size_t)at),
+				by_row ? 1 : rows);
 	else
 		memcpy((uint8_t *)args->packed_x + to * 2 * hidden, row, 2 * hidden);
+}
+
+/* A token of a source, as it stands in a slot: ids are read once, since a peer may still write. */
+struct token {
+	int src, number;
+	int local[CVY_EP_MAX_TOP_K]; /* of each id: which of the experts here, -1: none */
+	const float *weights;
+	const uint8_t *row;
+};
+
+static void one_row_each(const struct covey_ep *ep, const struct covey_dispatch_args *args, const struct token *t)
+{
+	size_t rows = (size_t)ep->size * (size_t)ep->shape.tokens;
+
+	for (int k = 0; k < ep->shape.top_k; k++) {
+		int le = t->local[k], at = le >= 0 ? place_row(args, ep, le, t->src) : -1;
+
+		if (at < 0)
+			continue;
+		put_row(ep, args, le, at, t->row);
+		args->src_info[(size_t)le * rows + (size_t)at] = t->number;
+		args->count[le]++;
+	}
+}
+
+static int named_before(const struct token *t, int k)
+{
+	for (int j = 0; j < k; j++)
+		if (t->local[j] == t->local[k])
+			return 1;
+	return 0;
+}
+
+static void one_row(const struct covey_ep *ep, const struct covey_dispatch_args *args, const struct token *t)
+{
+	size_t top_k = (size_t)ep->shape.top_k;
+	int here = 0, at;
+
+	for (size_t k = 0; k < top_k; k++)
+		here |= t->local[k] >= 0;
+	at = here ? place_row(args, ep, 0, t->src) : -1;
+	if (at < 0)
+		return;
+	put_row(ep, args, 0, at, t->row);
+	args->src_info[at] = t->number;
+	for (size_t k = 0; k < top_k; k++) {
+		int le = t->local[k];
+
+		args->recv_experts[(size_t)at * top_k + k] = le;
+		args->recv_weights[(size_t)at * top_k + k] = le < 0 ? 0 : t->weights[k];
+		if (le >= 0 && !named_before(t, (int)k))
+			args->count[le]++;
+	}
 }
 
 static void gather(const struct covey_ep *ep, const struct covey_dispatch_args *args, int src, const uint8_t *slot,
 		   int n)
 {
 	const struct cvy_ep_shape *s = &ep->shape;
+	size_t top_k = (size_t)s->top_k;
 	const int32_t *ids = (const int32_t *)(const void *)slot;
+	const float *weights = (const float *)(const void *)(slot + cvy_ep_dispatch_weights_at(s));
 	const uint8_t *rows = slot + cvy_ep_dispatch_rows_at(s);
-	size_t row = cvy_ep_row_bytes(s), per_expert = (size_t)ep->size * (size_t)s->tokens;
+	struct token t = { .src = src };
 
-	for (int t = 0; t < n; t++) {
-		for (int k = 0; k < s->top_k; k++) {
-			int32_t id =
-				ids[(size_t)t * (size_t)s->top_k + (size_t)k]; /* read once: a peer may still write */
-			int le = cvy_ep_valid(s, id) ? ep->local[id] : -1;
-			int at = le >= 0 ? place_row(args, ep, le, src) : -1;
+	for (t.number = 0; t.number < n; t.number++) {
+		t.weights = weights + (size_t)t.number * top_k;
+		t.row = rows + (size_t)t.number * cvy_ep_row_bytes(s);
+		for (size_t k = 0; k < top_k; k++) {
+			int32_t id = ids[(size_t)t.number * top_k + k];
 
-			if (at < 0)
-				continue;
-			put_row(ep, args, le, at, rows + (size_t)t * row);
-			args->src_info[(size_t)le * per_expert + (size_t)at] = t;
+			t.local[k] = cvy_ep_valid(s, id) ? ep->local[id] : -1;
 		}
+		if (cvy_ep_pack_of(s->preset)->once)
+			one_row(ep, args, &t);
+		else
+			one_row_each(ep, args, &t);
 	}
 }
 
 int cvy_ep_dispatch_read(const struct covey_ep *ep, const struct covey_dispatch_args *args, int src,
 			 const uint8_t *slot, uint64_t num_tokens)
 {
-	int here = slot && num_tokens <= (uint64_t)ep->shape.tokens;
+	for (int bin = 0; bin < cvy_ep_bins(ep); bin++) {
+		int64_t *range = &args->range[(size_t)bin * (size_t)ep->size + (size_t)src];
+		uint32_t end = src ? cvy_ep_range_count(range[-1]) + cvy_ep_range_first(range[-1]) : 0;
 
-	for (int le = 0; le < ep->el; le++)
-		args->range[(size_t)le * (size_t)ep->size + (size_t)src] = cvy_ep_range(0, (uint32_t)args->count[le]);
-	if (!here)
+		*range = cvy_ep_range(0, end);
+	}
+	if (!slot || num_tokens > (uint64_t)ep->shape.tokens)
 		return -1;
 	gather(ep, args, src, slot, (int)num_tokens);
-	for (int le = 0; le < ep->el; le++) {
-		int64_t *range = &args->range[(size_t)le * (size_t)ep->size + (size_t)src];
-		uint32_t first = cvy_ep_range_first(*range);
-
-		*range = cvy_ep_range((uint32_t)args->count[le] - first, first);
-	}
 	return 0;
 }
 

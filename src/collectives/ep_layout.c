@@ -5,14 +5,31 @@
  */
 #include "ep_layout.h"
 
+#include "covey.h"
+
 static size_t round_up(size_t n, size_t to)
 {
 	return (n + to - 1) / to * to;
 }
 
-size_t cvy_ep_dispatch_rows_at(const struct cvy_ep_shape *s)
+static const struct cvy_ep_pack packs[] = {
+	[COVEY_EP_LL] = { .once = 0, .beside = 0, .scale_by_row = 0 },
+	[COVEY_EP_COMPACT] = { .once = 1, .beside = 1, .scale_by_row = 1 },
+};
+
+const struct cvy_ep_pack *cvy_ep_pack_of(int preset)
+{
+	return preset < 0 || preset >= (int)(sizeof(packs) / sizeof(packs[0])) ? NULL : &packs[preset];
+}
+
+size_t cvy_ep_dispatch_weights_at(const struct cvy_ep_shape *s)
 {
 	return round_up((size_t)s->tokens * (size_t)s->top_k * sizeof(int32_t), 64);
+}
+
+size_t cvy_ep_dispatch_rows_at(const struct cvy_ep_shape *s)
+{
+	return cvy_ep_dispatch_weights_at(s) * (cvy_ep_pack_of(s->preset)->beside ? 2 : 1);
 }
 
 size_t cvy_ep_dispatch_bytes(const struct cvy_ep_shape *s)
@@ -25,11 +42,13 @@ size_t cvy_ep_combine_rows_at(const struct cvy_ep_shape *s)
 	return round_up((size_t)s->max_ranks * sizeof(struct cvy_ep_run), 64);
 }
 
-/* Owners may change, so one rank may come to hold all experts: a token has at most K rows there. */
+/* Owners may change, so one rank may come to hold all experts: a token has at most K rows there, or one. */
 size_t cvy_ep_combine_rows(const struct cvy_ep_shape *s)
 {
 	size_t most = (size_t)(s->top_k < s->experts ? s->top_k : s->experts);
 
+	if (cvy_ep_pack_of(s->preset)->once)
+		most = 1;
 	return (size_t)s->max_ranks * (size_t)s->tokens * most;
 }
 

@@ -2,9 +2,10 @@
 /*
  * Where things stand in the buffers of expert parallelism: pure arithmetic, no state.
  *
- * Two layouts. On host memory a source publishes a token once (struct cvy_ep_shape: ids, then rows) and an
- * owner publishes its results packed by source. The LL preset (cvy_ep_ll_*) is the low-latency wire format
- * that kernels and adapters use: one message per (local expert, source, slot).
+ * On host memory a source publishes a token once (struct cvy_ep_shape: ids, weights where they travel, then rows) and an
+ * owner publishes its results packed by source. Rows stand in *bins*, in each by source, then token: what a bin is and
+ * what else differs between presets is struct cvy_ep_pack, and nothing else knows presets. cvy_ep_ll_* is the
+ * low-latency wire format that adapters use: one message per (local expert, source, slot).
  */
 #ifndef CVY_EP_LAYOUT_H
 #define CVY_EP_LAYOUT_H
@@ -12,13 +13,25 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#define CVY_EP_MAX_TOP_K 32
+
 struct cvy_ep_shape {
 	int tokens; /* T */
 	int hidden; /* H */
 	int top_k;
 	int experts;
 	int max_ranks;
+	int preset;
 };
+
+/* A preset: a row of a table. */
+struct cvy_ep_pack {
+	int once;   /* a bin is a rank and a token has one row there; else it is an expert, and each naming is a row */
+	int beside; /* weights travel, and stand beside the rows with the experts that they name */
+	int scale_by_row; /* scales of a row are neighbours; else those of a group are */
+};
+
+const struct cvy_ep_pack *cvy_ep_pack_of(int preset); /* NULL: none */
 
 /* One entry per source in an owner's combine slot: where the rows for that source begin and how many there are. */
 struct cvy_ep_run {
@@ -32,7 +45,8 @@ static inline size_t cvy_ep_row_bytes(const struct cvy_ep_shape *s)
 	return 2 * (size_t)s->hidden;
 }
 
-/* Dispatch slot: ids [T][K] at 0, rows [T] after them. */
+/* Dispatch slot: ids [T][K] at 0, weights [T][K] where they travel, rows [T] after them. */
+size_t cvy_ep_dispatch_weights_at(const struct cvy_ep_shape *s);
 size_t cvy_ep_dispatch_rows_at(const struct cvy_ep_shape *s);
 size_t cvy_ep_dispatch_bytes(const struct cvy_ep_shape *s);
 

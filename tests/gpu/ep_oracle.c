@@ -22,7 +22,7 @@ static struct covey_ep *handle(const struct oracle *o, int rank)
 {
 	struct covey_ep *ep = need(sizeof(*ep));
 
-	ep->shape = (struct cvy_ep_shape){ o->tokens, o->hidden, o->top_k, o->experts, o->size };
+	ep->shape = (struct cvy_ep_shape){ o->tokens, o->hidden, o->top_k, o->experts, o->size, o->preset };
 	ep->rank = rank;
 	ep->size = o->size;
 	ep->owner = need((size_t)o->experts * sizeof(int));

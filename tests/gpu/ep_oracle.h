@@ -30,7 +30,7 @@ struct oracle {
 	int size, tokens, hidden, top_k, experts;
 	const int *owner;
 	uint32_t members; /* ranks whose parts are there */
-	int per_rank, renormalise;
+	int per_rank, renormalise, preset;
 	struct oracle_rank rank[ORACLE_RANKS];
 };
 
