@@ -41,7 +41,8 @@ static struct cvy_ep_shape_gpu shape_of(const struct covey_ep *ep)
 				      ep->size,
 				      ep->rows_as == COVEY_EP_ROWS_E4M3,
 				      ep->combine_as == COVEY_EP_PER_RANK,
-				      0 };
+				      0,
+				      cvy_ep_pack_of(ep->shape.preset)->once };
 	int of[CVY_GPU_RANKS] = { 0 };
 
 	for (int e = 0; e < ep->shape.experts; e++)
@@ -56,8 +57,6 @@ static int check_shape(const struct covey_ep *ep)
 
 	if (ep->size > CVY_GPU_RANKS)
 		return fail(ep, COVEY_ERR_UNSUPPORTED, "on devices a group has at most 32 ranks");
-	if (s->preset != COVEY_EP_LL)
-		return fail(ep, COVEY_ERR_UNSUPPORTED, "on devices preset must be COVEY_EP_LL");
 	if (s->tokens > CVY_EP_TOKENS || s->hidden > CVY_EP_HIDDEN || s->experts > CVY_EP_EXPERTS)
 		return fail(ep, COVEY_ERR_UNSUPPORTED,
 			    "on devices max_tokens is at most 16384, hidden 8192, experts 1024");
@@ -163,7 +162,8 @@ static void fill(const struct covey_ep *ep, struct cvy_ep_args *a, int combine, 
 	a->el = ep->el;
 	a->num_tokens = num_tokens;
 	a->fp8 = ep->rows_as == COVEY_EP_ROWS_E4M3;
-	a->per_rank = ep->combine_as == COVEY_EP_PER_RANK;
+	a->once = cvy_ep_pack_of(ep->shape.preset)->once;
+	a->per_rank = a->once || ep->combine_as == COVEY_EP_PER_RANK;
 	a->lost = (uint32_t *)(void *)route;
 	a->route = (int32_t *)(void *)(route + 16);
 	a->route_weights = (float *)(void *)(a->route + items);
@@ -213,7 +213,7 @@ int cvy_ep_device_dispatch(struct covey_ep *ep, const struct covey_dispatch_args
 	const void *const buffers[] = { args->x,	args->experts,	     args->weights,
 					args->packed_x, args->packed_scales, args->count,
 					args->src_info, args->range,	     args->active_ranks,
-					args->waited };
+					args->waited,	args->recv_experts,  args->recv_weights };
 	int err = ready(ep, args->route, args->timeout_ms);
 	struct cvy_ep_args a;
 
@@ -232,6 +232,8 @@ int cvy_ep_device_dispatch(struct covey_ep *ep, const struct covey_dispatch_args
 	a.count = args->count;
 	a.src_info = args->src_info;
 	a.range = args->range;
+	a.recv_experts = args->recv_experts;
+	a.recv_weights = args->recv_weights;
 	a.active = args->active_ranks;
 	a.waited = args->waited;
 	return launch(ep, &a, stream, phases, args->timeout_ms, result);

@@ -6,19 +6,20 @@
 #include "ep_lane.cuh"
 #include "gpu.h"
 
-static const void *kernel_of(const struct cvy_ep_args *a)
+template <int ONCE> static const void *kernel_of(const struct cvy_ep_args *a)
 {
 	int first = a->phases == CVY_EP_SEND;
 
 	if (a->call.kind == CVY_GPU_DISPATCH)
-		return first ? (const void *)cvy_ep_first_phase<cvy_ep_dispatch>
-			     : (const void *)cvy_ep_operation<cvy_ep_dispatch>;
-	return first ? (const void *)cvy_ep_first_phase<cvy_ep_combine>
-		     : (const void *)cvy_ep_operation<cvy_ep_combine>;
+		return first ? (const void *)cvy_ep_first_phase<cvy_ep_dispatch<ONCE>>
+			     : (const void *)cvy_ep_operation<cvy_ep_dispatch<ONCE>>;
+	return first ? (const void *)cvy_ep_first_phase<cvy_ep_combine<ONCE>>
+		     : (const void *)cvy_ep_operation<cvy_ep_combine<ONCE>>;
 }
 
 static int ep_launch(struct cvy_gpu *gpu, struct cvy_ep_args *a, struct CUstream_st *stream)
 {
+	const void *kernel = a->once ? kernel_of<1>(a) : kernel_of<0>(a);
 	void *args[] = { a };
 	size_t room = a->call.kind == CVY_GPU_DISPATCH ? cvy_ep_dispatch_room(a) : 0;
 	cudaError_t got = cudaSuccess;
@@ -35,10 +36,9 @@ static int ep_launch(struct cvy_gpu *gpu, struct cvy_ep_args *a, struct CUstream
 	if (err)
 		return err;
 	if (room > (32 << 10))
-		got = cudaFuncSetAttribute(kernel_of(a), cudaFuncAttributeMaxDynamicSharedMemorySize, (int)room);
+		got = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)room);
 	if (got == cudaSuccess)
-		got = cudaLaunchKernel(kernel_of(a), dim3((unsigned)a->call.lanes), dim3(CVY_EP_THREADS), args, room,
-				       stream);
+		got = cudaLaunchKernel(kernel, dim3((unsigned)a->call.lanes), dim3(CVY_EP_THREADS), args, room, stream);
 	return cvy_gpu_end(gpu, got, a->call.kind == CVY_GPU_DISPATCH ? "launching a dispatch" : "launching a combine",
 			   was);
 }

@@ -8,6 +8,9 @@
  * token's rows belong) and then the rows, each in lines of its own. Everyone hears of everyone in every step, so two
  * slots suffice. Rows of dispatch go once to each rank that has an expert of the token. Combine brings one row per rank
  * back, summed by weight there, or one per expert.
+ *
+ * Rows stand in bins, in each by source, then token: a bin for each expert here, or (`once`) one for the rank, in which a
+ * token has one row. Both are compiled from one text (template ONCE): a preset is a row of a table, and no fork.
  */
 #ifndef CVY_EP_CALL_H
 #define CVY_EP_CALL_H
@@ -47,6 +50,7 @@ struct cvy_ep_shape_gpu {
 	int32_t fp8;	    /* rows of dispatch are e4m3 with one f32 scale per 128 elements */
 	int32_t per_rank;   /* combine sums on the expert's rank */
 	int32_t most_local; /* experts of one rank, at most */
+	int32_t once;	    /* a token has one row at a rank; that rank sends one back */
 };
 
 static inline int32_t cvy_ep_div(int32_t a, int32_t b)
@@ -60,9 +64,9 @@ static inline int cvy_ep_form_of(const struct cvy_ep_shape_gpu *s, int32_t lanes
 	int32_t mine = cvy_ep_div(s->tokens, lanes), groups = cvy_ep_div(s->hidden, CVY_EP_GROUP), lines, most;
 
 	f->lanes = lanes;
-	f->rows = combine && !s->per_rank ? s->top_k : 1;
+	f->rows = combine && !s->per_rank && !s->once ? s->top_k : 1;
 	f->row_words = !combine && s->fp8 ? s->hidden / 8 + cvy_ep_div(groups, 2) : s->hidden / 4;
-	f->count_words = combine ? 0 : cvy_ep_div(s->most_local, 4);
+	f->count_words = combine ? 0 : cvy_ep_div(s->most_local + s->once, 4);
 	f->entry_words = combine ? 0 : 2 * cvy_ep_div(s->top_k, 2);
 	f->slices = 1;
 	lines = cvy_ep_div(f->row_words, CVY_EP_LINE_WORDS);
@@ -148,6 +152,9 @@ struct cvy_ep_args {
 	uint64_t *waited; /* [size] or NULL: cycles that lane 0 waited for each source, added */
 	uint64_t timeout_cycles;
 	int32_t timeout_ms; /* the device makes cycles of it */
+	int32_t once;
+	int32_t *recv_experts; /* once: [size * tokens][top_k] experts here of each row, -1: none, */
+	float *recv_weights;   /* and their weights */
 };
 
 #endif

@@ -45,6 +45,7 @@ struct cvy_ep_place {
 };
 
 /* Rows here of @token of @rank. */
+template <int ONCE>
 static __device__ __forceinline__ struct cvy_ep_place cvy_ep_here(const struct cvy_ep_args *a, int rank, int token)
 {
 	int k = (int)(threadIdx.x % 32);
@@ -53,7 +54,7 @@ static __device__ __forceinline__ struct cvy_ep_place cvy_ep_here(const struct c
 
 	if (token < a->tokens && k < a->top_k)
 		p.row = a->route[at];
-	if (p.row >= a->el * a->call.size * a->tokens)
+	if (p.row >= (ONCE ? 1 : a->el) * a->call.size * a->tokens)
 		p.row = -1;
 	if (p.row >= 0)
 		p.weight = a->route_weights[at];
@@ -61,6 +62,7 @@ static __device__ __forceinline__ struct cvy_ep_place cvy_ep_here(const struct c
 }
 
 /* Where the experts of the own @token are. All threads of a warp. */
+template <int ONCE>
 static __device__ __forceinline__ struct cvy_ep_place cvy_ep_away(const struct cvy_ep_args *a, int token)
 {
 	int k = (int)(threadIdx.x % 32);
@@ -74,7 +76,7 @@ static __device__ __forceinline__ struct cvy_ep_place cvy_ep_away(const struct c
 		if (id >= 0 && id < a->experts) {
 			p.owner = a->state->tables.owner[id];
 			p.row = a->route[(size_t)a->call.rank * (size_t)a->tokens * (size_t)a->top_k + at];
-			p.weight = a->weights[at];
+			p.weight = ONCE && !a->weights ? 0 : a->weights[at];
 		}
 	}
 	same = __match_any_sync(CVY_EP_ALL, p.owner);
@@ -83,6 +85,7 @@ static __device__ __forceinline__ struct cvy_ep_place cvy_ep_away(const struct c
 }
 
 /* Which tokens of the step have rows here for each rank, and which of the own have some elsewhere. */
+template <int ONCE>
 static __device__ __forceinline__ void cvy_ep_who(const struct cvy_ep_turn *t, const struct cvy_ep_step *s)
 {
 	const struct cvy_ep_args *a = t->a;
@@ -96,11 +99,11 @@ static __device__ __forceinline__ void cvy_ep_who(const struct cvy_ep_turn *t, c
 		int rank = i / a->form.per_step, j = i % a->form.per_step, token = cvy_ep_token(t, s, j);
 
 		if (rank == a->call.rank) {
-			struct cvy_ep_place p = cvy_ep_away(a, token);
+			struct cvy_ep_place p = cvy_ep_away<ONCE>(a, token);
 
 			if (p.owner >= 0)
 				atomicOr((unsigned long long *)&t->sh->mine[p.owner], 1ull << j);
-		} else if (__any_sync(CVY_EP_ALL, cvy_ep_here(a, rank, token).row >= 0)) {
+		} else if (__any_sync(CVY_EP_ALL, cvy_ep_here<ONCE>(a, rank, token).row >= 0)) {
 			if (threadIdx.x % 32 == 0)
 				atomicOr((unsigned long long *)&t->sh->theirs[rank], 1ull << j);
 		}
@@ -180,11 +183,12 @@ static __device__ __forceinline__ void cvy_ep_push_header(const struct cvy_ep_tu
 }
 
 /* What came of token @j of @rank: its quads from @q on, summed or one by one; returns where the next begins. */
+template <int ONCE>
 static __device__ __forceinline__ int cvy_ep_push_token(const struct cvy_ep_turn *t, const struct cvy_ep_step *s,
 							int rank, int j, int q)
 {
 	const struct cvy_ep_args *a = t->a;
-	struct cvy_ep_place p = cvy_ep_here(a, rank, cvy_ep_token(t, s, j));
+	struct cvy_ep_place p = cvy_ep_here<ONCE>(a, rank, cvy_ep_token(t, s, j));
 	uint32_t rows = __ballot_sync(CVY_EP_ALL, p.row >= 0);
 	int first = s->slice * a->form.slice_lines, last = cvy_ep_last_line(t, s), n = a->per_rank ? 1 : __popc(rows);
 	int quads = (last - first + 3) / 4;
@@ -218,6 +222,7 @@ static __device__ __forceinline__ int cvy_ep_push_token(const struct cvy_ep_turn
 	return q;
 }
 
+template <int ONCE>
 static __device__ __forceinline__ void cvy_ep_push_results(const struct cvy_ep_turn *t, const struct cvy_ep_step *s)
 {
 	int q = (int)(threadIdx.x / 32);
@@ -226,7 +231,7 @@ static __device__ __forceinline__ void cvy_ep_push_results(const struct cvy_ep_t
 	{
 #pragma unroll 1
 		for (uint64_t left = t->sh->theirs[p]; left; left &= left - 1)
-			q = cvy_ep_push_token(t, s, (int)p, __ffsll((long long)left) - 1, q);
+			q = cvy_ep_push_token<ONCE>(t, s, (int)p, __ffsll((long long)left) - 1, q);
 	}
 }
 
@@ -252,7 +257,26 @@ static __device__ __forceinline__ void cvy_ep_hear(struct cvy_ep_turn *t, const 
 	}
 }
 
+/* What this rank has itself for the own token, at @word, added to @sum. All threads of a warp. */
+template <int ONCE>
+static __device__ __forceinline__ void cvy_ep_add_own(const struct cvy_ep_args *a, const struct cvy_ep_place *p,
+						      int word, int in, struct cvy_ep_sum *sum)
+{
+	struct cvy_ep_place mine = *p;
+	struct cvy_ep_sum own;
+
+	own.clear();
+	if (ONCE)
+		mine.weight = 1;
+	cvy_ep_sum_here(a, &mine, __ballot_sync(CVY_EP_ALL, p->owner == a->call.rank && (!ONCE || p->row >= 0)), word,
+			in, &own);
+#pragma unroll
+	for (int e = 0; e < 8; e++)
+		sum->v[e] += own.v[e];
+}
+
 /* The own token @j at @word: everything that comes for it, in order. Not 0: stopped or late. */
+template <int ONCE>
 static __device__ __forceinline__ int cvy_ep_gather(struct cvy_ep_turn *t, const struct cvy_ep_step *s,
 						    const struct cvy_ep_place *p, uint32_t from, int j, int line,
 						    int word, int in, struct cvy_ep_sum *sum)
@@ -292,16 +316,9 @@ static __device__ __forceinline__ int cvy_ep_gather(struct cvy_ep_turn *t, const
 		for (int i = 0; i < CVY_EP_BATCH; i++) {
 			if (whose[i] < 0)
 				continue;
-			if (a->per_rank && whose[i] == a->call.rank) {
-				struct cvy_ep_sum own;
-
-				own.clear();
-				cvy_ep_sum_here(a, p, __ballot_sync(CVY_EP_ALL, p->owner == a->call.rank), word, in,
-						&own);
-#pragma unroll
-				for (int e = 0; e < 8; e++)
-					sum->v[e] += own.v[e];
-			} else if (in)
+			if (a->per_rank && whose[i] == a->call.rank)
+				cvy_ep_add_own<ONCE>(a, p, word, in, sum);
+			else if (in)
 				sum->add(v[i], a->per_rank ? 1.0f : weight[i]);
 		}
 	}
@@ -327,18 +344,26 @@ static __device__ __forceinline__ float cvy_ep_scale(const struct cvy_ep_args *a
 }
 
 /* A warp: its quads of the own token @j. Not 0: stopped or late. */
+template <int ONCE>
 static __device__ __forceinline__ int cvy_ep_take_token(struct cvy_ep_turn *t, const struct cvy_ep_step *s, int j,
 							int q)
 {
 	const struct cvy_ep_args *a = t->a;
 	int token = cvy_ep_token(t, s, j), first = s->slice * a->form.slice_lines, last = cvy_ep_last_line(t, s);
-	struct cvy_ep_place p = cvy_ep_away(a, token);
-	int self = p.owner == a->call.rank;
-	int comes = p.owner >= 0 && (self || cvy_has(t->sources, p.owner)) && (t->sh->got[p.owner] >> j & 1) &&
-		    (!self || p.row >= 0);
-	uint32_t valid = __ballot_sync(CVY_EP_ALL, p.owner >= 0), here = __ballot_sync(CVY_EP_ALL, comes), from = here;
-	float scale = cvy_ep_scale(a, &p, valid, here);
+	struct cvy_ep_place p = cvy_ep_away<ONCE>(a, token);
+	int self = p.owner == a->call.rank,
+	    own = p.row >= 0; /* once: the row stands at the first that names the rank */
+	uint32_t valid, here, from;
+	float scale;
+	int comes;
 
+	if (ONCE)
+		own = __any_sync(CVY_EP_ALL, self && own);
+	comes = p.owner >= 0 && (self || cvy_has(t->sources, p.owner)) && (t->sh->got[p.owner] >> j & 1) &&
+		(!self || own);
+	valid = __ballot_sync(CVY_EP_ALL, p.owner >= 0);
+	from = here = __ballot_sync(CVY_EP_ALL, comes);
+	scale = cvy_ep_scale(a, &p, valid, here);
 	if (a->per_rank) /* owners in place of experts */
 		from = __reduce_or_sync(CVY_EP_ALL, comes ? 1u << p.owner : 0);
 #pragma unroll 1
@@ -349,7 +374,7 @@ static __device__ __forceinline__ int cvy_ep_take_token(struct cvy_ep_turn *t, c
 
 		word += first * CVY_EP_LINE_WORDS;
 		sum.clear();
-		how = cvy_ep_gather(t, s, &p, from, j, line, word, line < last, &sum);
+		how = cvy_ep_gather<ONCE>(t, s, &p, from, j, line, word, line < last, &sum);
 		if (how)
 			return how;
 #pragma unroll 1
@@ -366,27 +391,28 @@ static __device__ __forceinline__ int cvy_ep_take_token(struct cvy_ep_turn *t, c
 	return 0;
 }
 
+template <int ONCE>
 static __device__ __forceinline__ void cvy_ep_take_results(struct cvy_ep_turn *t, const struct cvy_ep_step *s)
 {
 	int quads = (t->a->form.slice_lines + 3) / 4, warp = (int)(threadIdx.x / 32);
 
 #pragma unroll 1
 	for (int j = 0; j < t->a->form.per_step && cvy_ep_token(t, s, j) < t->a->num_tokens; j++)
-		if (cvy_ep_take_token(t, s, j, (warp + j * quads) % CVY_EP_WARPS) == 1)
+		if (cvy_ep_take_token<ONCE>(t, s, j, (warp + j * quads) % CVY_EP_WARPS) == 1)
 			return;
 }
 
-struct cvy_ep_combine {
+template <int ONCE> struct cvy_ep_combine {
 	enum { PLACES = 0 };
 
 	static __device__ __forceinline__ void send(struct cvy_ep_turn *t, const struct cvy_ep_step *s, int step)
 	{
-		cvy_ep_who(t, s);
+		cvy_ep_who<ONCE>(t, s);
 		if (!cvy_ep_must_send(t, step))
 			return;
 		cvy_ep_say_sent(t);
 		cvy_ep_push_header(t, s);
-		cvy_ep_push_results(t, s);
+		cvy_ep_push_results<ONCE>(t, s);
 	}
 
 	static __device__ __forceinline__ void send_first(const struct cvy_ep_args *a, struct cvy_lane_run *r,
@@ -417,7 +443,7 @@ struct cvy_ep_combine {
 			for (;;) { /* who is late in the middle of it has no part in any of it */
 				uint32_t with = t.sources;
 
-				cvy_ep_take_results(&t, &s);
+				cvy_ep_take_results<ONCE>(&t, &s);
 				stopped = cvy_ep_stopped(&t);
 				if (stopped || t.sources == with)
 					break;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Dispatch in a lane. Places follow from the routing alone: a row's number is its source's first row for the expert plus
- * the number of earlier tokens of that source for it. The second the source computes from all its ids, the first the
+ * Dispatch in a lane. Places follow from the routing alone: a row's number is its source's first row in the bin (an expert's,
+ * or the rank's) plus the number of earlier tokens of that source for it. The second the source computes from all its ids, the first the
  * receiver from everyone's counts, so no lane asks another, and every run gives the same bytes.
  */
 #ifndef CVY_EP_DISPATCH_CUH
@@ -13,28 +13,30 @@
 
 /* Dynamic shared memory of dispatch. */
 struct cvy_ep_room {
-	uint32_t *counted; /* [experts] rows of each, from here */
-	uint32_t *first;   /* [size][el] rows of each source, then its first row */
+	uint32_t *counted; /* [experts] rows of each, from here; once: and [size] rows of each rank */
+	uint32_t *first;   /* [size][el + once] rows of each source, then its first row; of the rank last */
 	uint32_t *entry;   /* [per_step][top_k] expert | place << 16, CVY_EP_ALL: none */
 	uint64_t *stage;   /* [per_step][row_words] */
 };
 
 static inline size_t cvy_ep_dispatch_room(const struct cvy_ep_args *a)
 {
-	size_t words = (size_t)a->experts + (size_t)a->call.size * (size_t)a->el + 4 +
+	size_t size = (size_t)a->call.size, once = (size_t)a->once;
+	size_t words = (size_t)a->experts + once * size + size * ((size_t)a->el + once) + 4 +
 		       (size_t)a->form.per_step * (size_t)a->top_k;
 
 	return (words / 2 + 2) * 8 + (size_t)a->form.per_step * (size_t)a->form.row_words * 8;
 }
 
+template <int ONCE>
 static __device__ __forceinline__ struct cvy_ep_room cvy_ep_room_of(const struct cvy_ep_args *a, uint64_t *room)
 {
 	struct cvy_ep_room at;
 
 	at.stage = room;
 	at.counted = (uint32_t *)(room + (size_t)a->form.per_step * (size_t)a->form.row_words);
-	at.first = at.counted + a->experts;
-	at.entry = at.first + (size_t)a->call.size * (size_t)a->el;
+	at.first = at.counted + a->experts + (ONCE ? a->call.size : 0);
+	at.entry = at.first + (size_t)a->call.size * (size_t)(a->el + ONCE);
 	return at;
 }
 
@@ -43,21 +45,40 @@ static __device__ __forceinline__ int cvy_ep_known(const struct cvy_ep_args *a, 
 	return id >= 0 && id < a->experts;
 }
 
-/* How many rows each expert gets from here. */
+/* Of the ids of a token before its @k-th: bit 0, one is the same expert; bit 1, one is of the same rank. */
+static __device__ __forceinline__ unsigned cvy_ep_before(const struct cvy_ep_args *a, const int32_t *ids, int k)
+{
+	const uint8_t *owner = a->state->tables.owner;
+	unsigned met = 0;
+
+#pragma unroll 1
+	for (int j = 0; j < k; j++)
+		if (cvy_ep_known(a, ids[j]) && owner[ids[j]] == owner[ids[k]])
+			met |= ids[j] == ids[k] ? 3u : 2u;
+	return met;
+}
+
+/* How many rows each expert gets from here, and each rank where a token has one there. */
+template <int ONCE>
 static __device__ __forceinline__ void cvy_ep_count(const struct cvy_ep_args *a, const struct cvy_ep_room *room)
 {
 	int ids = a->num_tokens * a->top_k;
 
 #pragma unroll 1
-	for (int i = (int)threadIdx.x; i < a->experts; i += CVY_EP_THREADS)
+	for (int i = (int)threadIdx.x; i < a->experts + (ONCE ? a->call.size : 0); i += CVY_EP_THREADS)
 		room->counted[i] = 0;
 	__syncthreads();
 #pragma unroll 1
 	for (int i = (int)threadIdx.x; i < ids; i += CVY_EP_THREADS) {
 		int32_t id = a->ids[i];
 
-		if (cvy_ep_known(a, id))
+		unsigned met =
+			ONCE && cvy_ep_known(a, id) ? cvy_ep_before(a, &a->ids[i - i % a->top_k], i % a->top_k) : 0;
+
+		if (cvy_ep_known(a, id) && !(met & 1))
 			atomicAdd(&room->counted[id], 1u);
+		if (ONCE && cvy_ep_known(a, id) && !met)
+			atomicAdd(&room->counted[a->experts + a->state->tables.owner[id]], 1u);
 	}
 }
 
@@ -79,7 +100,40 @@ static __device__ __forceinline__ uint32_t cvy_ep_earlier(const struct cvy_ep_ar
 	return __reduce_add_sync(CVY_EP_ALL, sum);
 }
 
+/* A warp: how many tokens before @token go to @rank. */
+static __device__ __forceinline__ uint32_t cvy_ep_earlier_rows(const struct cvy_ep_args *a, int token, int rank)
+{
+	uint32_t sum = 0;
+
+#pragma unroll 1
+	for (int t = (int)(threadIdx.x % 32); t < token; t += 32) {
+		const int32_t *ids = a->ids + (size_t)t * (size_t)a->top_k;
+		int goes = 0;
+
+#pragma unroll 1
+		for (int k = 0; k < a->top_k && !goes; k++)
+			goes = cvy_ep_known(a, ids[k]) && a->state->tables.owner[ids[k]] == rank;
+		sum += (uint32_t)goes;
+	}
+	return __reduce_add_sync(CVY_EP_ALL, sum);
+}
+
+/*
+ * A warp: place of the row of @id, the @k-th expert of @token, among those of this rank in its bin. Where a token has one
+ * row in it, the first of the ids that name it has the place, and nobody reads that of the others.
+ */
+template <int ONCE>
+static __device__ __forceinline__ uint32_t cvy_ep_place_of(const struct cvy_ep_args *a, int token, int k, int32_t id)
+{
+	int at = token * a->top_k;
+
+	if constexpr (!ONCE)
+		return cvy_ep_earlier(a, at + k, id);
+	return cvy_ep_before(a, a->ids + at, k) ? 0 : cvy_ep_earlier_rows(a, token, a->state->tables.owner[id]);
+}
+
 /* Where the tokens of this step go. */
+template <int ONCE>
 static __device__ __forceinline__ void cvy_ep_plan(struct cvy_ep_turn *t, const struct cvy_ep_step *s,
 						   const struct cvy_ep_room *room)
 {
@@ -92,7 +146,8 @@ static __device__ __forceinline__ void cvy_ep_plan(struct cvy_ep_turn *t, const 
 	for (int i = (int)(threadIdx.x / 32); i < a->form.per_step * a->top_k; i += CVY_EP_WARPS) {
 		int j = i / a->top_k, token = cvy_ep_token(t, s, j), at = token * a->top_k + i % a->top_k;
 		int32_t id = token < a->num_tokens ? a->ids[at] : -1;
-		uint32_t place = cvy_ep_known(a, id) ? cvy_ep_earlier(a, at, id) : (uint32_t)a->tokens;
+		uint32_t place =
+			cvy_ep_known(a, id) ? cvy_ep_place_of<ONCE>(a, token, i % a->top_k, id) : (uint32_t)a->tokens;
 
 		if (place >= (uint32_t)a->tokens)
 			id = -1;
@@ -108,6 +163,7 @@ static __device__ __forceinline__ void cvy_ep_plan(struct cvy_ep_turn *t, const 
 }
 
 /* Word @w of this rank's header for @rank. */
+template <int ONCE>
 static __device__ __noinline__ uint64_t cvy_ep_own_word(const struct cvy_ep_turn *t, const struct cvy_ep_step *s,
 							const struct cvy_ep_room *room, int rank, int w)
 {
@@ -121,8 +177,9 @@ static __device__ __noinline__ uint64_t cvy_ep_own_word(const struct cvy_ep_turn
 	w -= 1;
 	if (w < a->form.count_words) {
 #pragma unroll 1
-		for (int i = 0, e = tables->first[rank] + 4 * w; i < 4 && e + i < tables->first[rank + 1]; i++) {
-			uint32_t n = room->counted[tables->expert[e + i]];
+		for (int i = 0, e = tables->first[rank] + 4 * w; i < 4 && e + i < tables->first[rank + 1] + ONCE; i++) {
+			uint32_t n = room->counted[ONCE && e + i == tables->first[rank + 1] ? a->experts + rank
+											    : tables->expert[e + i]];
 
 			v |= (uint64_t)(n < (uint32_t)a->tokens ? n : (uint32_t)a->tokens) << (16 * i);
 		}
@@ -150,6 +207,7 @@ static __device__ __noinline__ uint64_t cvy_ep_own_word(const struct cvy_ep_turn
 }
 
 /* Entry @k of token @j of @rank's header, or of its own: expert | place << 16; and its weight. */
+template <int ONCE>
 static __device__ __forceinline__ uint32_t cvy_ep_entry(const struct cvy_ep_turn *t, const struct cvy_ep_step *s,
 							const struct cvy_ep_room *room, int rank, int j, int k,
 							float *weight)
@@ -159,8 +217,8 @@ static __device__ __forceinline__ uint32_t cvy_ep_entry(const struct cvy_ep_turn
 	uint64_t e, f;
 
 	if (rank == a->call.rank) {
-		e = cvy_ep_own_word(t, s, room, rank, w);
-		f = cvy_ep_own_word(t, s, room, rank, w + a->form.entry_words / 2);
+		e = cvy_ep_own_word<ONCE>(t, s, room, rank, w);
+		f = cvy_ep_own_word<ONCE>(t, s, room, rank, w + a->form.entry_words / 2);
 	} else {
 		e = cvy_ep_header_word(t, s, rank, w);
 		f = cvy_ep_header_word(t, s, rank, w + a->form.entry_words / 2);
@@ -258,6 +316,7 @@ static __device__ __forceinline__ void cvy_ep_staged(const struct cvy_ep_args *a
 	v[1] = word + 1 < a->form.row_words ? row[word + 1] : 0;
 }
 
+template <int ONCE>
 static __device__ __forceinline__ void cvy_ep_push_headers(struct cvy_ep_turn *t, const struct cvy_ep_step *s,
 							   const struct cvy_ep_room *room)
 {
@@ -273,9 +332,9 @@ static __device__ __forceinline__ void cvy_ep_push_headers(struct cvy_ep_turn *t
 			if (i % CVY_EP_WARPS != (int)(threadIdx.x / 32))
 				continue;
 			if (in)
-				v[0] = cvy_ep_own_word(t, s, room, (int)p, word);
+				v[0] = cvy_ep_own_word<ONCE>(t, s, room, (int)p, word);
 			if (in && threadIdx.x % 8 != 7)
-				v[1] = cvy_ep_own_word(t, s, room, (int)p, word + 1);
+				v[1] = cvy_ep_own_word<ONCE>(t, s, room, (int)p, word + 1);
 			cvy_ep_send(t, s, (int)p, line, in, v);
 		}
 	}
@@ -310,15 +369,16 @@ static __device__ __forceinline__ void cvy_ep_push_rows(struct cvy_ep_turn *t, c
 /* ---- rows that come ---- */
 
 /* Everyone's header: which tokens come, and rows per expert. */
+template <int ONCE>
 static __device__ __forceinline__ void cvy_ep_headers(struct cvy_ep_turn *t, const struct cvy_ep_step *s,
 						      const struct cvy_ep_room *room)
 {
 	const struct cvy_ep_args *a = t->a;
-	int cw = a->form.count_words, self = a->call.rank;
+	int cw = a->form.count_words, self = a->call.rank, columns = a->el + ONCE;
 
 #pragma unroll 1
 	for (int p = (int)(threadIdx.x / 32); p < a->call.size; p += CVY_EP_WARPS) {
-		uint32_t *counts = room->first + (size_t)p * (size_t)a->el;
+		uint32_t *counts = room->first + (size_t)p * (size_t)columns;
 		auto take = [&](int w, uint64_t v) {
 			if (w == 0)
 				t->sh->theirs[p] = v;
@@ -326,7 +386,7 @@ static __device__ __forceinline__ void cvy_ep_headers(struct cvy_ep_turn *t, con
 			for (int i = 0; i < 4 && w >= 1 && w <= cw; i++) {
 				uint32_t n = (uint32_t)(v >> (16 * i) & 0xffff), e = (uint32_t)(w - 1) * 4 + i;
 
-				if (e < (uint32_t)a->el)
+				if (e < (uint32_t)columns)
 					counts[e] = n < (uint32_t)a->tokens ? n : (uint32_t)a->tokens;
 			}
 		};
@@ -334,7 +394,7 @@ static __device__ __forceinline__ void cvy_ep_headers(struct cvy_ep_turn *t, con
 		if (p == self) {
 #pragma unroll 1
 			for (int w = (int)(threadIdx.x % 32); w <= cw; w += 32)
-				take(w, cvy_ep_own_word(t, s, room, p, w));
+				take(w, cvy_ep_own_word<ONCE>(t, s, room, p, w));
 			continue;
 		}
 		if (cvy_has(t->sources, p) && !cvy_ep_take_header(t, s, p, take)) {
@@ -345,35 +405,38 @@ static __device__ __forceinline__ void cvy_ep_headers(struct cvy_ep_turn *t, con
 		if (threadIdx.x % 32 == 0)
 			t->sh->theirs[p] = 0;
 #pragma unroll 1
-		for (int e = (int)(threadIdx.x % 32); e < a->el; e += 32)
+		for (int e = (int)(threadIdx.x % 32); e < columns; e += 32)
 			counts[e] = 0;
 	}
 }
 
 /* Rows per expert and source become first rows; lane 0 tells the caller. */
+template <int ONCE>
 static __device__ __forceinline__ void cvy_ep_firsts(const struct cvy_ep_turn *t, const struct cvy_ep_room *room)
 {
 	const struct cvy_ep_args *a = t->a;
 
 #pragma unroll 1
-	for (int e = (int)threadIdx.x; e < a->el; e += CVY_EP_THREADS) {
+	for (int e = (int)threadIdx.x; e < a->el + (ONCE && a->el); e += CVY_EP_THREADS) {
+		int bin = ONCE ? 0 : e, tell = !t->r->index && (!ONCE || e == a->el);
 		uint32_t sum = 0;
 
 #pragma unroll 1
 		for (int p = 0; p < a->call.size; p++) {
-			uint32_t *at = &room->first[(size_t)p * (size_t)a->el + e], n = *at;
+			uint32_t *at = &room->first[(size_t)p * (size_t)(a->el + ONCE) + e], n = *at;
 
 			*at = sum;
-			if (!t->r->index)
-				a->range[(size_t)e * (size_t)a->call.size + p] = (int64_t)((uint64_t)n << 32 | sum);
+			if (tell)
+				a->range[(size_t)bin * (size_t)a->call.size + p] = (int64_t)((uint64_t)n << 32 | sum);
 			sum += n;
 		}
-		if (!t->r->index)
+		if (!t->r->index && e < a->el)
 			a->count[e] = (int32_t)sum;
 	}
 }
 
 /* One word of a row that came, into @row of the outputs. */
+template <int ONCE>
 static __device__ __forceinline__ void cvy_ep_put(const struct cvy_ep_args *a, int row, int word, uint64_t v)
 {
 	int bytes = a->hidden * (a->fp8 ? 1 : 2), rows = a->call.size * a->tokens;
@@ -388,51 +451,77 @@ static __device__ __forceinline__ void cvy_ep_put(const struct cvy_ep_args *a, i
 		int g = (word - bytes / 8) * 2 + i;
 
 		if (g < groups)
-			a->scales[((size_t)(row / rows) * (size_t)groups + g) * (size_t)rows + row % rows] =
+			a->scales[ONCE ? (size_t)row * (size_t)groups + g
+				       : ((size_t)(row / rows) * (size_t)groups + g) * (size_t)rows + row % rows] =
 				__uint_as_float((uint32_t)(v >> (32 * i)));
 	}
 }
 
-/* A warp: the rows here of token @j of @rank, in thread k that of its k-th expert, -1: none. */
-static __device__ __forceinline__ int cvy_ep_rows_of(const struct cvy_ep_turn *t, const struct cvy_ep_step *s,
-						     const struct cvy_ep_room *room, int rank, int j, float *weight)
+/* What thread k of a warp knows of the k-th expert of a token that comes. */
+struct cvy_ep_named {
+	int local; /* which of the experts here, -1: none */
+	int row;   /* -1: none, or (once) that of an earlier k */
+	float weight;
+};
+
+/* Token @j of @rank. All threads of a warp. */
+template <int ONCE>
+static __device__ __forceinline__ struct cvy_ep_named cvy_ep_rows_of(const struct cvy_ep_turn *t,
+								     const struct cvy_ep_step *s,
+								     const struct cvy_ep_room *room, int rank, int j)
 {
 	const struct cvy_ep_args *a = t->a;
+	const uint32_t *first = room->first + (size_t)rank * (size_t)(a->el + ONCE);
 	int k = (int)(threadIdx.x % 32), e;
-	uint32_t entry;
+	struct cvy_ep_named n = { -1, -1, 0 };
+	uint32_t entry = CVY_EP_ALL, here;
 
-	*weight = 0;
-	if (k >= a->top_k || !(t->sh->theirs[rank] >> j & 1))
-		return -1;
-	entry = cvy_ep_entry(t, s, room, rank, j, k, weight);
+	if (k < a->top_k && t->sh->theirs[rank] >> j & 1)
+		entry = cvy_ep_entry<ONCE>(t, s, room, rank, j, k, &n.weight);
 	e = (int)(entry & 0xffff);
-	if (entry == CVY_EP_ALL || e >= a->experts || (int)(entry >> 16) >= a->tokens ||
-	    a->state->tables.owner[e] != a->call.rank)
-		return -1;
-	e = a->state->tables.local[e];
-	return e * a->call.size * a->tokens + (int)(room->first[(size_t)rank * (size_t)a->el + e] + (entry >> 16));
+	if (entry != CVY_EP_ALL && e < a->experts && (int)(entry >> 16) < a->tokens &&
+	    a->state->tables.owner[e] == a->call.rank)
+		n.local = a->state->tables.local[e];
+	if constexpr (ONCE) {
+		here = __ballot_sync(CVY_EP_ALL, n.local >= 0);
+		if (n.local >= 0 && !(here & ((1u << k) - 1)))
+			n.row = (int)(first[a->el] + (entry >> 16));
+	} else if (n.local >= 0)
+		n.row = n.local * a->call.size * a->tokens + (int)(first[n.local] + (entry >> 16));
+	return n;
 }
 
 /* What combine needs, and the caller may read. One warp. */
-static __device__ __forceinline__ void cvy_ep_write_route(const struct cvy_ep_turn *t, int rank, int token, int row,
-							  float weight)
+template <int ONCE>
+static __device__ __forceinline__ void cvy_ep_write_route(const struct cvy_ep_turn *t, int rank, int token,
+							  const struct cvy_ep_named *n)
 {
 	const struct cvy_ep_args *a = t->a;
-	int k = (int)(threadIdx.x % 32);
+	int k = (int)(threadIdx.x % 32), row = n->row;
 	size_t at = ((size_t)rank * (size_t)a->tokens + (size_t)token) * (size_t)a->top_k + k;
 
+	if constexpr (ONCE) {
+		uint32_t here = __ballot_sync(CVY_EP_ALL, row >= 0);
+
+		row = __shfl_sync(CVY_EP_ALL, row, here ? __ffs((int)here) - 1 : 0);
+	}
 	if (token >= a->tokens || k >= a->top_k)
 		return;
-	a->route[at] = row;
-	if (row >= 0) {
-		a->route_weights[at] = weight;
-		a->src_info[row] = token;
+	a->route[at] = n->row;
+	if (n->row >= 0) {
+		a->route_weights[at] = ONCE ? 1 : n->weight;
+		a->src_info[n->row] = token;
+	}
+	if (ONCE && row >= 0) {
+		a->recv_experts[(size_t)row * (size_t)a->top_k + k] = n->local;
+		a->recv_weights[(size_t)row * (size_t)a->top_k + k] = n->local < 0 ? 0 : n->weight;
 	}
 }
 
 #define CVY_EP_FLIGHT 1 /* quads that a warp waits for at a time */
 
 /* A warp: its quads of token @j of @rank, from quad @q on. Not 0: stopped or late. */
+template <int ONCE>
 static __device__ __forceinline__ int cvy_ep_take_row(struct cvy_ep_turn *t, const struct cvy_ep_step *s,
 						      const struct cvy_ep_room *room, int rank, int j, int q, int row)
 {
@@ -471,15 +560,16 @@ static __device__ __forceinline__ int cvy_ep_take_row(struct cvy_ep_turn *t, con
 #pragma unroll
 			for (int i = 0; i < CVY_EP_FLIGHT; i++) {
 				if (word[i] < f->row_words)
-					cvy_ep_put(t->a, to, word[i], v[i][0]);
+					cvy_ep_put<ONCE>(t->a, to, word[i], v[i][0]);
 				if (threadIdx.x % 8 != 7 && word[i] + 1 < f->row_words)
-					cvy_ep_put(t->a, to, word[i] + 1, v[i][1]);
+					cvy_ep_put<ONCE>(t->a, to, word[i] + 1, v[i][1]);
 			}
 		}
 	}
 	return 0;
 }
 
+template <int ONCE>
 static __device__ __forceinline__ void cvy_ep_take_rows(struct cvy_ep_turn *t, const struct cvy_ep_step *s,
 							const struct cvy_ep_room *room)
 {
@@ -493,30 +583,30 @@ static __device__ __forceinline__ void cvy_ep_take_rows(struct cvy_ep_turn *t, c
 #pragma unroll 1
 		for (int j = 0; j < a->form.per_step; j++, n++) {
 			int q = (warp + n * quads) % CVY_EP_WARPS, writes = n % CVY_EP_WARPS == warp;
-			int comes = t->sh->theirs[rank] >> j & 1, row;
-			float weight;
+			int comes = t->sh->theirs[rank] >> j & 1;
+			struct cvy_ep_named named;
 
 			if (!writes && !comes)
 				continue;
-			row = cvy_ep_rows_of(t, s, room, rank, j, &weight);
+			named = cvy_ep_rows_of<ONCE>(t, s, room, rank, j);
 			if (writes)
-				cvy_ep_write_route(t, rank, cvy_ep_token(t, s, j), row, weight);
-			if (comes && cvy_ep_take_row(t, s, room, rank, j, q, row) == 1)
+				cvy_ep_write_route<ONCE>(t, rank, cvy_ep_token(t, s, j), &named);
+			if (comes && cvy_ep_take_row<ONCE>(t, s, room, rank, j, q, named.row) == 1)
 				return;
 		}
 	}
 }
 
-struct cvy_ep_dispatch {
+template <int ONCE> struct cvy_ep_dispatch {
 	enum { PLACES = 1 }; /* of rows depend on who takes part */
 
 	/* Sends step @step, and nothing else. */
 	static __device__ __forceinline__ void send(struct cvy_ep_turn *t, const struct cvy_ep_room *room,
 						    const struct cvy_ep_step *s, int step)
 	{
-		cvy_ep_plan(t, s, room);
+		cvy_ep_plan<ONCE>(t, s, room);
 		if (cvy_ep_must_send(t, step))
-			cvy_ep_push_headers(t, s, room);
+			cvy_ep_push_headers<ONCE>(t, s, room);
 		cvy_ep_stage(t, s, room);
 		__syncthreads();
 		cvy_ep_say_sent(t);
@@ -527,11 +617,11 @@ struct cvy_ep_dispatch {
 	static __device__ __forceinline__ void send_first(const struct cvy_ep_args *a, struct cvy_lane_run *r,
 							  struct cvy_ep_shared *sh, uint64_t *dynamic)
 	{
-		struct cvy_ep_room room = cvy_ep_room_of(a, dynamic);
+		struct cvy_ep_room room = cvy_ep_room_of<ONCE>(a, dynamic);
 		struct cvy_ep_turn t = cvy_ep_begin(a, r, sh);
 		struct cvy_ep_step s = cvy_ep_step_of(&t, 0);
 
-		cvy_ep_count(a, &room);
+		cvy_ep_count<ONCE>(a, &room);
 		send(&t, &room, &s, 0);
 	}
 
@@ -541,7 +631,7 @@ struct cvy_ep_dispatch {
 		const struct cvy_ep_args *a = t->a;
 
 #pragma unroll 1
-		for (int i = (int)threadIdx.x; i < a->el * a->call.size; i += CVY_EP_THREADS)
+		for (int i = (int)threadIdx.x; i < (ONCE ? a->el > 0 : a->el) * a->call.size; i += CVY_EP_THREADS)
 			a->range[i] = 0;
 #pragma unroll 1
 		for (int i = (int)threadIdx.x; i < a->el; i += CVY_EP_THREADS)
@@ -558,7 +648,7 @@ struct cvy_ep_dispatch {
 	static __device__ __forceinline__ int run(const struct cvy_ep_args *a, struct cvy_lane_run *r,
 						  struct cvy_ep_shared *sh, uint64_t *dynamic, uint32_t late)
 	{
-		struct cvy_ep_room room = cvy_ep_room_of(a, dynamic);
+		struct cvy_ep_room room = cvy_ep_room_of<ONCE>(a, dynamic);
 		struct cvy_ep_turn t = cvy_ep_begin(a, r, sh);
 
 		t.sources &= ~late;
@@ -566,18 +656,18 @@ struct cvy_ep_dispatch {
 			nothing(&t);
 			return 0;
 		}
-		cvy_ep_count(a, &room);
+		cvy_ep_count<ONCE>(a, &room);
 #pragma unroll 1
 		for (int step = 0; step < a->form.steps; step++) {
 			struct cvy_ep_step s = cvy_ep_step_of(&t, step);
 
 			send(&t, &room, &s, step);
-			cvy_ep_headers(&t, &s, &room);
+			cvy_ep_headers<ONCE>(&t, &s, &room);
 			if (cvy_ep_stopped(&t))
 				return 1;
-			cvy_ep_firsts(&t, &room);
+			cvy_ep_firsts<ONCE>(&t, &room);
 			__syncthreads();
-			cvy_ep_take_rows(&t, &s, &room);
+			cvy_ep_take_rows<ONCE>(&t, &s, &room);
 			if (cvy_ep_stopped(&t))
 				return 1;
 		}

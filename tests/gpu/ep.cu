@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Dispatch and combine alone, by ranks of one process: every output byte against the host engine's functions, for random,
- * skewed, empty, one-expert and hostile routing, in every form (bf16, e4m3; a row per expert, per rank), in one phase and
- * two, twice alike, with canaries and poisoned outputs. Then one rank stays away: removed by a view made by hand, or
+ * skewed, empty, one-expert and hostile routing, in every form (bf16, e4m3; a row per expert, per rank; both presets), in
+ * one phase and two, twice alike, with canaries and poisoned outputs. Then one rank stays away: removed by a view made by hand, or
  * passed by at a deadline (with 7 ranks or more, one is lost after the other).
  *
- *	gpu-ep [RANKS [SEEDS [times]]]
+ *	gpu-ep [RANKS [SEEDS [times|compact]]]
  */
 #include "ep_world.cuh"
 #include "guard.h"
@@ -33,6 +33,7 @@ static struct setup random_setup(void)
 	s.shape.experts = n + (int)below(below(3) ? 24 : 8);
 	s.shape.fp8 = (int)below(2);
 	s.shape.per_rank = (int)below(2);
+	s.shape.once = below(3) == 0;
 	s.lanes = 1 << below(devices < n ? 5 : 8); /* ranks that share a device must all fit */
 	s.split = (int)below(2);
 	s.renormalise = (int)below(2);
@@ -71,6 +72,8 @@ static void one_seed(uint64_t number)
 
 /* ---- losses: @victim is the last of @mask, and is no member afterwards ---- */
 
+static int compact; /* in that preset */
+
 static struct setup small_setup(int lanes, int split, int timeout_ms)
 {
 	struct setup s = {};
@@ -82,6 +85,7 @@ static struct setup small_setup(int lanes, int split, int timeout_ms)
 	s.lanes = lanes;
 	s.split = split;
 	s.timeout_ms = timeout_ms;
+	s.shape.once = compact;
 	s.renormalise = 1;
 	owners(&s, 0);
 	prepare(&s);
@@ -370,9 +374,10 @@ int main(int argc, char **argv)
 		return 77;
 	}
 	if (n < 2 || n > RANKS) {
-		fprintf(stderr, "gpu-ep [RANKS [SEEDS [times]]]: 2 to %d ranks\n", RANKS);
+		fprintf(stderr, "gpu-ep [RANKS [SEEDS [times|compact]]]: 2 to %d ranks\n", RANKS);
 		return 2;
 	}
+	compact = argc > 3 && !strcmp(argv[3], "compact");
 	open_all();
 	make_room();
 	for (uint64_t i = 0; i < seeds && failures < 20; i++)

@@ -60,6 +60,9 @@ static struct covey_dispatch_args dispatch_args(const struct oracle_rank *r)
 	a.num_tokens = r->num_tokens;
 	a.x = r->x;
 	a.experts = r->ids;
+	a.weights = r->weights;
+	a.recv_experts = r->recv_experts;
+	a.recv_weights = r->recv_weights;
 	a.packed_x = r->codes ? (void *)r->codes : (void *)r->packed;
 	a.packed_scales = r->scales;
 	a.count = r->count;
@@ -178,7 +181,7 @@ uint32_t oracle_combine(const struct oracle *o, int rank)
 	}
 	call->combine = combine_args(o, &o->rank[rank]);
 	cvy_ep_combine_read(call, slot);
-	if (o->per_rank)
+	if (o->per_rank && !cvy_ep_pack_of(o->preset)->once)
 		sum_per_rank(o, rank);
 	missing = (uint32_t)call->missing.word[0];
 	cvy_ep_call_free(call);

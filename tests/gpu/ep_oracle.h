@@ -22,6 +22,8 @@ struct oracle_rank { /* inputs of one rank, and room for what it must get */
 	float *scales;
 	int32_t *count, *src_info;
 	int64_t *range;
+	int32_t *recv_experts; /* preset compact: [size * tokens][top_k] of each row */
+	float *recv_weights;
 	const uint16_t *y; /* results of its experts, in the rows of packed */
 	uint16_t *out;
 };

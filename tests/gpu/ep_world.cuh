@@ -25,13 +25,14 @@ struct part { /* device and host side of one buffer */
 	size_t bytes;
 };
 
-enum { X, IDS, WEIGHTS, PACKED, SCALES, COUNT, SRC, RANGE, ROUTE, Y, OUT, ACTIVE, PARTS };
+enum { X, IDS, WEIGHTS, PACKED, SCALES, COUNT, SRC, RANGE, ROUTE, Y, OUT, ACTIVE, NAMED, NAMED_WEIGHTS, PARTS };
 
 static struct side {
 	struct part part[PARTS];
 	uint8_t *got;
 	struct cvy_ep_state *state;
 	int num_tokens, el;
+	int bins; /* of rows: its experts, or one */
 } side[RANKS];
 
 struct setup {
@@ -162,6 +163,7 @@ static struct oracle oracle_of(const struct setup *s, uint32_t members)
 	o.members = members;
 	o.per_rank = s->shape.per_rank;
 	o.renormalise = s->renormalise;
+	o.preset = s->shape.once ? COVEY_EP_COMPACT : COVEY_EP_LL;
 	for (int r = 0; r < n; r++) {
 		struct oracle_rank *k = &o.rank[r];
 
@@ -174,6 +176,8 @@ static struct oracle oracle_of(const struct setup *s, uint32_t members)
 		k->src_info = (int32_t *)host_at(r, SRC);
 		k->range = (int64_t *)host_at(r, RANGE);
 		k->scales = (float *)host_at(r, SCALES);
+		k->recv_experts = (int32_t *)host_at(r, NAMED);
+		k->recv_weights = (float *)host_at(r, NAMED_WEIGHTS);
 		k->y = (uint16_t *)host_at(r, Y);
 		k->out = (uint16_t *)host_at(r, OUT);
 	}
@@ -200,22 +204,26 @@ static inline void prepare(struct setup *s)
 	for (int r = 0; r < n; r++) {
 		struct side *d = &side[r];
 		size_t el = (size_t)oracle_local(&o, r), k = (size_t)h->top_k, t = (size_t)h->tokens;
+		size_t bins = h->once ? el > 0 : el;
 
 		CUDA(cudaSetDevice(ranks[r].device));
 		d->el = (int)el;
+		d->bins = (int)bins;
 		d->num_tokens = s->routing == EMPTY ? 0 : r % 3 == 2 ? (int)below(t + 1) : h->tokens;
 		size_part(d, X, t * (size_t)h->hidden * 2);
 		size_part(d, IDS, t * k * 4);
 		size_part(d, WEIGHTS, t * k * 4);
-		size_part(d, PACKED, el * rows * (size_t)h->hidden * 2);
-		size_part(d, SCALES, el * rows * groups * 4);
+		size_part(d, PACKED, bins * rows * (size_t)h->hidden * 2);
+		size_part(d, SCALES, bins * rows * groups * 4);
 		size_part(d, COUNT, el * 4);
-		size_part(d, SRC, el * rows * 4);
-		size_part(d, RANGE, el * (size_t)n * 8);
+		size_part(d, SRC, bins * rows * 4);
+		size_part(d, RANGE, bins * (size_t)n * 8);
 		size_part(d, ROUTE, cvy_ep_route_bytes(n, h->tokens, h->top_k));
-		size_part(d, Y, el * rows * (size_t)h->hidden * 2);
+		size_part(d, Y, bins * rows * (size_t)h->hidden * 2);
 		size_part(d, OUT, t * (size_t)h->hidden * 2);
 		size_part(d, ACTIVE, (size_t)n * 4);
+		size_part(d, NAMED, h->once * bins * rows * k * 4);
+		size_part(d, NAMED_WEIGHTS, h->once * bins * rows * k * 4);
 		for (int i = 0; i < PARTS; i++)
 			poison(r, i);
 		for (size_t i = 0; i < t * (size_t)h->hidden; i++)
@@ -252,7 +260,10 @@ static inline void launch_ep(const struct setup *s, int r, int kind, int phases)
 	a.el = side[r].el;
 	a.num_tokens = side[r].num_tokens;
 	a.fp8 = s->shape.fp8;
-	a.per_rank = s->shape.per_rank;
+	a.once = s->shape.once;
+	a.per_rank = s->shape.per_rank || s->shape.once;
+	a.recv_experts = (int32_t *)device_at(r, NAMED);
+	a.recv_weights = (float *)device_at(r, NAMED_WEIGHTS);
 	a.renormalise = s->renormalise;
 	a.phases = phases;
 	a.x = device_at(r, X);
@@ -294,9 +305,9 @@ static inline void complain(const struct setup *s, const char *what, int r, cons
 		return;
 	fprintf(stderr,
 		"%s: rank %d: %s: byte %zu is %02x, not %02x (tokens %d hidden %d top %d of %d, fp8 %d, per rank %d, "
-		"lanes %d, split %d, routing %d)\n",
+		"lanes %d, split %d, routing %d, once %d)\n",
 		what, r, of, at, got, want, s->shape.tokens, s->shape.hidden, s->shape.top_k, s->shape.experts,
-		s->shape.fp8, s->shape.per_rank, s->lanes, s->split, s->routing);
+		s->shape.fp8, s->shape.per_rank, s->lanes, s->split, s->routing, s->shape.once);
 }
 
 static const uint8_t *fetch(int r, int which)
@@ -321,17 +332,24 @@ static inline void same(const struct setup *s, const char *what, int r, int whic
 	}
 }
 
-/* Rows of @elem bytes an element, up to count[]; past them nothing was touched. */
+/* Of bin @e, as the host has it: the last source's first row and how many. */
+static size_t rows_in(int r, size_t e)
+{
+	int64_t last = ((int64_t *)host_at(r, RANGE))[(e + 1) * (size_t)n - 1];
+
+	return (size_t)(uint32_t)last + (size_t)(last >> 32);
+}
+
+/* Rows up to the last one; past them nothing was touched. */
 static inline void same_rows(const struct setup *s, const char *what, int r, const uint8_t *want, size_t row_bytes,
 			     int whole)
 {
 	size_t rows = (size_t)n * (size_t)s->shape.tokens;
 	const uint8_t *got = fetch(r, PACKED) + CANARY;
-	const int32_t *count = (int32_t *)host_at(r, COUNT);
 
 	checks++;
-	for (size_t e = 0; e < (size_t)side[r].el; e++) {
-		size_t used = (size_t)count[e] * row_bytes, base = e * rows * row_bytes;
+	for (size_t e = 0; e < (size_t)side[r].bins; e++) {
+		size_t used = rows_in(r, e) * row_bytes, base = e * rows * row_bytes;
 
 		for (size_t i = 0; i < rows * row_bytes; i++) {
 			unsigned expect = i < used ? want[base + i] : POISON;
@@ -348,13 +366,12 @@ static inline void same_scales(const struct setup *s, const char *what, int r, c
 {
 	size_t rows = (size_t)n * (size_t)s->shape.tokens, groups = (size_t)cvy_ep_div(s->shape.hidden, CVY_EP_GROUP);
 	const float *got = (const float *)(fetch(r, SCALES) + CANARY);
-	const int32_t *count = (int32_t *)host_at(r, COUNT);
 
 	checks++;
-	for (size_t e = 0; e < (size_t)side[r].el; e++) {
+	for (size_t e = 0; e < (size_t)side[r].bins; e++) {
 		for (size_t g = 0; g < groups; g++) {
-			for (size_t i = 0; i < (size_t)count[e]; i++) {
-				size_t at = (e * groups + g) * rows + i;
+			for (size_t i = 0; i < rows_in(r, e); i++) {
+				size_t at = s->shape.once ? i * groups + g : (e * groups + g) * rows + i;
 
 				if (memcmp(&got[at], &want[at], 4)) {
 					complain(s, what, r, "scales", at * 4, 0, 0);
@@ -365,13 +382,24 @@ static inline void same_scales(const struct setup *s, const char *what, int r, c
 	}
 }
 
+/* What stands beside the rows. */
+static inline void same_named(const struct setup *s, const char *what, int r)
+{
+	size_t bytes = rows_in(r, 0) * (size_t)s->shape.top_k * 4;
+
+	checks++;
+	for (int part = NAMED; part <= NAMED_WEIGHTS; part++)
+		if (memcmp(fetch(r, part) + CANARY, host_at(r, part), bytes))
+			complain(s, what, r, part == NAMED ? "recv_experts" : "recv_weights", bytes, 0, 0);
+}
+
 /* @whole: past the rows nothing was touched, which holds where nothing was done twice. */
 static inline void check_dispatch(const struct setup *s, const char *what, uint32_t members, uint32_t who, int whole)
 {
 	struct oracle o = oracle_of(s, members);
 
 	for (int r = 0; r < n; r++) {
-		size_t rows = (size_t)n * (size_t)s->shape.tokens * (size_t)side[r].el;
+		size_t rows = (size_t)n * (size_t)s->shape.tokens * (size_t)side[r].bins;
 		uint8_t *codes = NULL;
 
 		if (!(who >> r & 1))
@@ -381,6 +409,8 @@ static inline void check_dispatch(const struct setup *s, const char *what, uint3
 		oracle_dispatch(&o, r);
 		same(s, what, r, COUNT, "count", side[r].part[COUNT].bytes);
 		same(s, what, r, RANGE, "range", side[r].part[RANGE].bytes);
+		if (s->shape.once && side[r].bins)
+			same_named(s, what, r);
 		if (whole)
 			same(s, what, r, SRC, "src_info", side[r].part[SRC].bytes);
 		same_rows(s, what, r, codes ? codes : host_at(r, PACKED),

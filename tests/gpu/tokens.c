@@ -3,7 +3,7 @@
  * Dispatch and combine on devices by the public calls, under ep-run: one rank after the other is killed at a random moment
  * of twenty pairs and replaced, `--cycles` times. Tokens and routing are functions of source, token and step, so every row
  * has one right place and value; experts give back what they got, so a combined token is itself times the weights of
- * the owners that took part. Each outcome must be alike on all who are left, and every byte right by what it says. Pairs
+ * the owners that took part (with --compact 1: times how many took part, since the row of a rank comes back as it is). Each outcome must be alike on all who are left, and every byte right by what it says. Pairs
  * are launched whole and in two phases, and by a graph that each process captured once.
  *
  * Plain C over the table for tools (kernels/tool.h), so it runs on devices and with the real kernels on a CPU.
@@ -33,6 +33,8 @@ static struct { /* of one rank, on the host; the device has the same at the same
 	int64_t range[EXPERTS * RANKS];
 	int32_t experts[TOKENS][TOP_K], count[EXPERTS], src_info[ROWS];
 	float weights[TOKENS][TOP_K];
+	int32_t named[ROWS][TOP_K]; /* compact: experts here of each row, and their weights */
+	float named_weights[ROWS][TOP_K];
 } host, *there;
 
 static struct {
@@ -45,7 +47,7 @@ static struct covey_ep *ep;
 static struct CUstream_st *stream;
 static struct cvy_gpu_graph *graph;
 static void *route;
-static int rank, size, failures, cycles, per_rank, striking;
+static int rank, size, failures, cycles, per_rank, compact, striking;
 static uint64_t checks, cut;
 
 static void must(int err, const char *what)
@@ -102,29 +104,77 @@ static int owner(int id)
 	return id / ((EXPERTS + size - 1) / size);
 }
 
+static void check_row(int row, int source, int t, const struct covey_device_outcome *o)
+{
+	if (host.src_info[row] != t)
+		wrong("source of row", row, host.src_info[row], t, o);
+	for (int h = 0; h < HIDDEN; h++)
+		if (host.packed[row][h] != bf16(token(source, t, h)))
+			wrong("element of row", row, host.packed[row][h], bf16(token(source, t, h)), o);
+}
+
 /* The rows of @source that local expert @e has, from row @first on; how many. */
 static int check_rows(int e, int id, int source, int first, const struct covey_device_outcome *o)
 {
 	int base = e * covey_ep_rows(ep), n = 0;
 
-	for (int t = 0; t < tokens(source); t++) {
-		for (int k = 0; k < TOP_K; k++) {
-			int row = base + first + n;
-
-			if (expert(source, t, k) != id)
-				continue;
-			n++;
-			if (host.src_info[row] != t)
-				wrong("source of row", row, host.src_info[row], t, o);
-			for (int h = 0; h < HIDDEN; h++)
-				if (host.packed[row][h] != bf16(token(source, t, h)))
-					wrong("element of row", row, host.packed[row][h], bf16(token(source, t, h)), o);
-		}
-	}
+	for (int t = 0; t < tokens(source); t++)
+		for (int k = 0; k < TOP_K; k++)
+			if (expert(source, t, k) == id)
+				check_row(base + first + n++, source, t, o);
 	return n;
 }
 
-static void check_dispatch(const struct covey_device_outcome *o)
+static void check_range(int bin, int source, int want, int at, const struct covey_device_outcome *o)
+{
+	int64_t range = host.range[bin * size + source];
+
+	if (range >> 32 != want || (want && (int32_t)range != at))
+		wrong("rows of source", source, (long)(range >> 32), want, o);
+}
+
+/* The one row here of a token, and what stands beside it; 0: it has none. */
+static int check_named(int source, int t, int row, const struct covey_device_outcome *o)
+{
+	int block = (EXPERTS + size - 1) / size, here = 0;
+
+	for (int k = 0; k < TOP_K; k++)
+		here |= owner(expert(source, t, k)) == rank;
+	for (int k = 0; here && k < TOP_K; k++) {
+		int id = expert(source, t, k), local = owner(id) == rank ? id - rank * block : -1;
+
+		if (host.named[row][k] != local)
+			wrong("expert of row", row, host.named[row][k], local, o);
+		if (host.named_weights[row][k] != (local < 0 ? 0 : (float)(k + 1)))
+			wrong("weight of row", row, (long)host.named_weights[row][k], local < 0 ? 0 : k + 1, o);
+	}
+	if (here)
+		check_row(row, source, t, o);
+	return here;
+}
+
+static void check_compact(const struct covey_device_outcome *o)
+{
+	uint64_t here = o->mask & ~o->missing;
+	int row = 0, block = (EXPERTS + size - 1) / size, count[EXPERTS] = { 0 };
+
+	checks++;
+	for (int s = 0; s < size; s++) {
+		int first = row;
+
+		for (int t = 0; t < tokens(s) && here >> s & 1; t++) {
+			row += check_named(s, t, row, o);
+			for (int k = 0; k < TOP_K; k++) /* a token names no expert twice */
+				count[expert(s, t, k)]++;
+		}
+		check_range(0, s, row - first, first, o);
+	}
+	for (int id = rank * block; id < EXPERTS && owner(id) == rank; id++)
+		if (host.count[id - rank * block] != count[id])
+			wrong("count of expert", id, host.count[id - rank * block], count[id], o);
+}
+
+static void check_experts(const struct covey_device_outcome *o)
 {
 	uint64_t here = o->mask & ~o->missing;
 	int mine = 0;
@@ -137,11 +187,9 @@ static void check_dispatch(const struct covey_device_outcome *o)
 			continue;
 		mine++;
 		for (int s = 0; s < size; s++) {
-			int64_t range = host.range[e * size + s];
 			int want = here >> s & 1 ? check_rows(e, id, s, at, o) : 0;
 
-			if (range >> 32 != want || (want && (int32_t)range != at))
-				wrong("rows of source", s, (long)(range >> 32), want, o);
+			check_range(e, s, want, at, o);
 			at += want;
 		}
 		if (host.count[e] != at)
@@ -149,15 +197,37 @@ static void check_dispatch(const struct covey_device_outcome *o)
 	}
 }
 
+static void check_dispatch(const struct covey_device_outcome *o)
+{
+	if (compact)
+		check_compact(o);
+	else
+		check_experts(o);
+}
+
+/* With what a token comes back: of the owners in @here, each once, or the weight of its experts there. */
+static int comes_back(int t, uint64_t here)
+{
+	uint64_t ranks = 0;
+	int weight = 0;
+
+	for (int k = 0; k < TOP_K; k++) {
+		int o = owner(expert(rank, t, k));
+
+		if (!(here >> o & 1))
+			continue;
+		ranks |= 1ull << o;
+		weight += k + 1;
+	}
+	return compact ? __builtin_popcountll(ranks) : weight;
+}
+
 static void check_combine(const struct covey_device_outcome *o)
 {
 	checks++;
 	for (int t = 0; t < tokens(rank); t++) {
-		int weight = 0;
+		int weight = comes_back(t, o->mask & ~o->missing);
 
-		for (int k = 0; k < TOP_K; k++)
-			if ((o->mask & ~o->missing) >> owner(expert(rank, t, k)) & 1)
-				weight += k + 1;
 		for (int h = 0; h < HIDDEN; h++)
 			if (host.out[t][h] != bf16(weight * token(rank, t, h)))
 				wrong("combined token", t, host.out[t][h], bf16(weight * token(rank, t, h)), o);
@@ -178,6 +248,8 @@ static void dispatch(int phases, int num_tokens)
 	args.count = there->count;
 	args.src_info = there->src_info;
 	args.range = there->range;
+	args.recv_experts = there->named[0];
+	args.recv_weights = there->named_weights[0];
 	args.route = route;
 	if (!phases) {
 		must(covey_dispatch(ep, &args, stream, NULL), "dispatch");
@@ -322,6 +394,7 @@ static void start(void)
 	config.hidden = HIDDEN;
 	config.top_k = TOP_K;
 	config.experts = EXPERTS;
+	config.preset = compact ? COVEY_EP_COMPACT : COVEY_EP_LL;
 	config.combine = per_rank ? COVEY_EP_PER_RANK : COVEY_EP_PER_EXPERT;
 	must(covey_ep_create(group, &config, &ep), "ep_create");
 	must(tool->alloc(sizeof(host), &at), "memory");
@@ -361,6 +434,8 @@ int main(int argc, char **argv)
 			cycles = atoi(argv[i + 1]);
 		else if (!strcmp(argv[i], "--per-rank"))
 			per_rank = atoi(argv[i + 1]);
+		else if (!strcmp(argv[i], "--compact"))
+			compact = atoi(argv[i + 1]);
 	}
 	start();
 	while (step(world ? atoi(world) : 1) && !failures)
