@@ -647,7 +647,7 @@ COVEY_API size_t covey_ep_route_bytes(const struct covey_ep *ep);
  *   weights     [num_tokens][top_k] f32, needed with COVEY_EP_PER_RANK
  *   route       covey_ep_route_bytes(), 16-byte aligned, for the combine of these tokens
  *   active_ranks [R] int32 or NULL: ranks with 0 are neither waited for nor sent to; becomes 0 where a deadline passed
- *   waited      [R] uint64 or NULL: device cycles that were waited for each source are added
+ *   waited      [R] uint64 or NULL: device cycles that were waited for each source, also in vain, are added
  * A part that is lost while others have it may leave rows past count[e] overwritten.
  */
 struct covey_dispatch_args {

@@ -150,7 +150,7 @@ static __device__ __forceinline__ int cvy_ep_take_header(struct cvy_ep_turn *t, 
 	return 0;
 }
 
-/* How long lane 0 waited for @rank, for who wants to know. */
+/* How long lane 0 waited for @rank, in vain or not, for who wants to know. */
 static __device__ __forceinline__ void cvy_ep_waited(const struct cvy_ep_turn *t, int rank)
 {
 	if (t->a->waited && !t->r->index && threadIdx.x % 32 == 0)

@@ -247,12 +247,12 @@ static __device__ __forceinline__ void cvy_ep_hear(struct cvy_ep_turn *t, const 
 				t->sh->got[p] = t->sh->mine[p];
 			continue;
 		}
-		if (cvy_has(t->sources, p) && !cvy_ep_take_header(t, s, p, [&](int w, uint64_t v) {
-			    if (w == 0)
-				    t->sh->got[p] = v;
-			    else if (w == 1 && v)
-				    atomicOr(&t->sh->lacking, 1u << p);
-		    }))
+		if (cvy_has(t->sources, p) && cvy_ep_take_header(t, s, p, [&](int w, uint64_t v) {
+						      if (w == 0)
+							      t->sh->got[p] = v;
+						      else if (w == 1 && v)
+							      atomicOr(&t->sh->lacking, 1u << p);
+					      }) != 1)
 			cvy_ep_waited(t, p);
 	}
 }

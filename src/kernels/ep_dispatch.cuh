@@ -181,9 +181,13 @@ static __device__ __forceinline__ void cvy_ep_headers(struct cvy_ep_turn *t, con
 				take(w, cvy_ep_own_word<ONCE>(t, s, room, p, w));
 			continue;
 		}
-		if (cvy_has(t->sources, p) && !cvy_ep_take_header(t, s, p, take)) {
-			cvy_ep_waited(t, p);
-			continue;
+		if (cvy_has(t->sources, p)) {
+			int how = cvy_ep_take_header(t, s, p, take);
+
+			if (how != 1)
+				cvy_ep_waited(t, p);
+			if (!how)
+				continue;
 		}
 		__syncwarp();
 		if (threadIdx.x % 32 == 0)

@@ -44,12 +44,11 @@ static struct setup random_setup(void)
 	return s;
 }
 
-static void one_seed(uint64_t number)
+/* A pair by all ranks, twice. */
+static void healthy(struct setup *given)
 {
-	struct setup s;
+	struct setup s = *given;
 
-	seed = number * 0x9e3779b97f4a7c15ull + 1;
-	s = random_setup();
 	prepare(&s);
 	for (int again = 0; again < 2; again++) {
 		go(&s, CVY_GPU_DISPATCH, mask);
@@ -60,6 +59,8 @@ static void one_seed(uint64_t number)
 		synchronise();
 		check_combine(&s, again ? "combine again" : "combine", mask, mask);
 		expect_missing(&s, "healthy", mask, 0);
+		for (int r = 0; r < n; r++)
+			check_waited(&s, "healthy", r, mask & ~(1u << r));
 		for (int r = 0; r < n && !again; r++) {
 			CUDA(cudaSetDevice(ranks[r].device));
 			poison(r, PACKED);
@@ -67,6 +68,55 @@ static void one_seed(uint64_t number)
 			poison(r, RANGE);
 			poison(r, OUT);
 		}
+	}
+}
+
+static void one_seed(uint64_t number)
+{
+	struct setup s;
+
+	seed = number * 0x9e3779b97f4a7c15ull + 1;
+	s = random_setup();
+	healthy(&s);
+}
+
+/* What a call may be at most, and at least: each in both presets, in one phase and two, in both kinds of rows back. */
+static void corners(void)
+{
+	static const struct corner {
+		const char *name;
+		int hidden, tokens, top_k, experts, owners;
+	} all[] = {
+		{ "rows of 16 bytes", 8, 9, 2, 8, 0 },
+		{ "rows of 8192 elements", 8192, 3, 4, 9, 0 },
+		{ "rows of 8184 elements", 8184, 3, 2, 9, 1 },
+		{ "32 experts of a token", 136, 6, 32, 40, 1 },
+		{ "32 experts of a token, rows of 8192", 8192, 2, 32, 33, 1 },
+		{ "1024 experts", 16, 12, 8, 1024, 1 },
+		{ "1024 experts, 32 of a token", 16, 4, 32, 1024, 0 },
+		{ "uneven experts", 40, 12, 4, 23, 2 },
+		{ "fewer experts than ranks", 40, 12, 1, 1, 0 },
+	};
+
+	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+		int before = checks;
+
+		for (int way = 0; way < 8 && failures < 20; way++) {
+			struct setup s = {};
+
+			seed = i * 8 + (uint64_t)way + 1;
+			s.shape.hidden = all[i].hidden;
+			s.shape.tokens = all[i].tokens;
+			s.shape.top_k = all[i].top_k;
+			s.shape.experts = all[i].experts;
+			s.shape.once = way & 1;
+			s.shape.per_rank = way >> 1 & 1;
+			s.shape.fp8 = s.split = way >> 2;
+			s.lanes = 4;
+			owners(&s, all[i].owners);
+			healthy(&s);
+		}
+		printf("%s: %d checks, %d failed\n", all[i].name, checks - before, failures);
 	}
 }
 
@@ -203,6 +253,7 @@ static void late(void)
 	for (int r = 0; r < victim; r++) {
 		((int32_t *)host_at(r, ACTIVE))[victim] = 0;
 		same(&s, "late", r, ACTIVE, "active", side[r].part[ACTIVE].bytes);
+		check_waited(&s, "late", r, 1u << victim);
 	}
 	mask = left;
 	compute(&s, left);
@@ -380,6 +431,8 @@ int main(int argc, char **argv)
 	compact = argc > 3 && !strcmp(argv[3], "compact");
 	open_all();
 	make_room();
+	if (n < 4)
+		corners();
 	for (uint64_t i = 0; i < seeds && failures < 20; i++)
 		one_seed(i);
 	if (argc > 3 && !strcmp(argv[3], "times"))

@@ -25,7 +25,7 @@ struct part { /* device and host side of one buffer */
 	size_t bytes;
 };
 
-enum { X, IDS, WEIGHTS, PACKED, SCALES, COUNT, SRC, RANGE, ROUTE, Y, OUT, ACTIVE, NAMED, NAMED_WEIGHTS, PARTS };
+enum { X, IDS, WEIGHTS, PACKED, SCALES, COUNT, SRC, RANGE, ROUTE, Y, OUT, ACTIVE, WAITED, NAMED, NAMED_WEIGHTS, PARTS };
 
 static struct side {
 	struct part part[PARTS];
@@ -222,6 +222,7 @@ static inline void prepare(struct setup *s)
 		size_part(d, Y, bins * rows * (size_t)h->hidden * 2);
 		size_part(d, OUT, t * (size_t)h->hidden * 2);
 		size_part(d, ACTIVE, (size_t)n * 4);
+		size_part(d, WAITED, (size_t)n * 8);
 		size_part(d, NAMED, h->once * bins * rows * k * 4);
 		size_part(d, NAMED_WEIGHTS, h->once * bins * rows * k * 4);
 		for (int i = 0; i < PARTS; i++)
@@ -238,6 +239,8 @@ static inline void prepare(struct setup *s)
 		upload(r, IDS);
 		upload(r, WEIGHTS);
 		upload(r, ACTIVE);
+		memset(host_at(r, WAITED), 0, (size_t)n * 8);
+		upload(r, WAITED);
 		OK(ranks[r].gpu, cvy_gpu_ep_ops.state(ranks[r].gpu, &tables, &d->state));
 	}
 }
@@ -281,6 +284,7 @@ static inline void launch_ep(const struct setup *s, int r, int kind, int phases)
 	a.y = device_at(r, Y);
 	a.out = device_at(r, OUT);
 	a.active = s->timeout_ms ? (int32_t *)device_at(r, ACTIVE) : NULL;
+	a.waited = (uint64_t *)device_at(r, WAITED);
 	a.timeout_ms = s->timeout_ms;
 	CUDA(cudaSetDevice(ranks[r].device));
 	OK(ranks[r].gpu, cvy_gpu_ep_ops.launch(ranks[r].gpu, &a, (struct CUstream_st *)ranks[r].stream));
@@ -447,6 +451,17 @@ static inline void check_combine(const struct setup *s, const char *what, uint32
 		oracle_combine(&o, r);
 		same(s, what, r, OUT, "out", side[r].part[OUT].bytes);
 	}
+}
+
+/* Cycles that @r waited for each: some for who is in @others, none for itself. */
+static inline void check_waited(const struct setup *s, const char *what, int r, uint32_t others)
+{
+	const uint64_t *got = (const uint64_t *)(fetch(r, WAITED) + CANARY);
+
+	checks++;
+	for (int p = 0; p < n; p++)
+		if ((p == r && got[p]) || (others >> p & 1 && !got[p]))
+			complain(s, what, r, "waited", (size_t)p, (unsigned)got[p], others >> p & 1);
 }
 
 static struct cvy_gpu_status status_of(int r)
