@@ -11,7 +11,6 @@
  * Plain C over the table for tools (kernels/tool.h), so it runs on devices and on the device that is none.
  */
 #include <covey.h>
-#include <dirent.h>
 #include <dlfcn.h>
 #include <pthread.h>
 #include <signal.h>
@@ -21,6 +20,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "holds.h"
 #include "tool.h"
 
 #define RANKS 8
@@ -51,11 +51,6 @@ static struct {
 static struct { /* what joiners get */
 	long step, calm, cycle, extended;
 } state;
-
-struct holds {
-	size_t room, addresses;
-	int descriptors;
-};
 
 static const struct cvy_gpu_tool *tool;
 static struct covey_group *group;
@@ -287,37 +282,9 @@ static void calm_step(uint32_t contributing)
 	check(1, SMALL, before);
 }
 
-/* ---- what a process holds ---- */
-
-static struct holds look(void)
-{
-	struct holds h = { .room = tool->room() };
-	FILE *f = fopen("/proc/self/statm", "re");
-	DIR *dir = opendir("/proc/self/fd");
-
-	if (!f || fscanf(f, "%zu", &h.addresses) != 1)
-		exit(1);
-	fclose(f);
-	while (dir && readdir(dir))
-		h.descriptors++;
-	if (dir)
-		closedir(dir);
-	h.addresses *= (size_t)sysconf(_SC_PAGESIZE);
-	return h;
-}
-
-/* The second cycle is the first that has everything once; a process that came later has nothing to compare. */
 static void compare_holds(void)
 {
-	const size_t slack = (size_t)64 << 20;
-
-	if (!first.addresses || !last.addresses)
-		return;
-	printf("rank %d: cycle 2 to %ld: room %zu to %zu MiB, addresses %zu to %zu MiB, descriptors %d to %d\n", rank,
-	       state.cycle, first.room >> 20, last.room >> 20, first.addresses >> 20, last.addresses >> 20,
-	       first.descriptors, last.descriptors);
-	if (last.room + slack < first.room || last.addresses > first.addresses + slack ||
-	    last.descriptors > first.descriptors)
+	if (!holds_same(&first, &last, rank, state.cycle))
 		wrong("more is held", 0, (uint32_t)first.descriptors, (uint32_t)last.descriptors);
 }
 
@@ -429,7 +396,7 @@ static int step(char **argv)
 	if (state.calm++ < CALM) {
 		calm_step(mask);
 		if (!state.extended) /* with one more rank more is held */
-			last = look();
+			last = holds_look(tool);
 		if (state.cycle == 2 && !first.addresses)
 			first = last;
 		return 1;

@@ -3,8 +3,10 @@
  * Dispatch and combine on devices by the public calls, under ep-run: one rank after the other is killed at a random moment
  * of twenty pairs and replaced, `--cycles` times. Tokens and routing are functions of source, token and step, so every row
  * has one right place and value; experts give back what they got, so a combined token is itself times the weights of
- * the owners that took part (with --compact 1: times how many took part, since the row of a rank comes back as it is). Each outcome must be alike on all who are left, and every byte right by what it says. Pairs
- * are launched whole and in two phases, and by a graph that each process captured once.
+ * the owners that took part (with --compact 1: times how many took part, since the row of a rank comes back as it is).
+ * Each outcome must be alike on all who are left, and every byte right by what it says. Pairs are launched whole and in
+ * two phases, and by a graph that each process captured once. With --victim it is always the same rank that dies, and
+ * what the others hold at the end (device memory, addresses, descriptors) must be what they held after two cycles.
  *
  * Plain C over the table for tools (kernels/tool.h), so it runs on devices and with the real kernels on a CPU.
  */
@@ -17,6 +19,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "holds.h"
 #include "tool.h"
 
 #define RANKS 8
@@ -47,8 +50,9 @@ static struct covey_ep *ep;
 static struct CUstream_st *stream;
 static struct cvy_gpu_graph *graph;
 static void *route;
-static int rank, size, failures, cycles, per_rank, compact, striking;
+static int rank, size, failures, cycles, per_rank, compact, striking, victim = -1;
 static uint64_t checks, cut;
+static struct holds held, holding; /* after the second cycle, and now */
 
 static void must(int err, const char *what)
 {
@@ -355,7 +359,7 @@ static void *die(void *arg)
 
 static void work(int pairs)
 {
-	pthread_t thread;
+	pthread_t thread = 0;
 
 	if (striking)
 		pthread_create(&thread, NULL, die, NULL);
@@ -418,9 +422,13 @@ static int step(int whole)
 		return 1;
 	}
 	state.calm = 0;
+	holding = holds_look(tool);
+	if (state.cycle == 2)
+		held = holding;
 	if (state.cycle == cycles)
 		return 0;
-	striking = state.cycle++ % whole == rank;
+	striking = (victim < 0 ? (int)(state.cycle % whole) : victim) == rank;
+	state.cycle++;
 	work(PAIRS);
 	return 1;
 }
@@ -436,10 +444,13 @@ int main(int argc, char **argv)
 			per_rank = atoi(argv[i + 1]);
 		else if (!strcmp(argv[i], "--compact"))
 			compact = atoi(argv[i + 1]);
+		else if (!strcmp(argv[i], "--victim"))
+			victim = atoi(argv[i + 1]);
 	}
 	start();
 	while (step(world ? atoi(world) : 1) && !failures)
 		state.step++;
+	failures += !holds_same(&held, &holding, rank, state.cycle);
 	printf("rank %d: %llu checks, %d failed, %llu without a part, %ld cycles\n", rank, (unsigned long long)checks,
 	       failures, (unsigned long long)cut, state.cycle);
 	fflush(stdout);
