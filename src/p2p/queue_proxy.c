@@ -274,6 +274,17 @@ uint64_t cvy_proxy_status(const struct cvy_proxy *p, uint32_t number)
 	return cvy_q_load(&p->status[number]);
 }
 
+int cvy_proxy_idle(struct cvy_proxy *p)
+{
+	struct cvy_ring_command c;
+	int idle;
+
+	pthread_mutex_lock(&p->lock);
+	idle = !command_at(p, p->next, &c) && !p->nlisted;
+	pthread_mutex_unlock(&p->lock);
+	return idle;
+}
+
 void cvy_proxy_close(struct cvy_proxy *p)
 {
 	const struct cvy_queue_memory *m;

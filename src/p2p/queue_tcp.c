@@ -3,6 +3,9 @@
  * Commands of a proxy over a socket. A frame is a head of 24 bytes and, for a put, its bytes, sent from where they
  * stand: a ticket is done, and the memory free, when the far end has said so. The receiver believes nothing: a frame
  * that does not fit into the window, or has no meaning, ends the connection before a byte of it is stored.
+ *
+ * What stands in the window is read while it comes: words of 8 bytes are stored whole and in ascending order, so whoever
+ * sees the last word of a packet or a line sees what was sent before it. So nothing is received in its place.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -13,11 +16,11 @@
 
 #include "queues.h"
 
-#define FRAMES 256     /* under way to the system; power of two */
-#define PIECES 64      /* of one call of the system */
-#define BUFFER 65536   /* of the receiver, for heads and short puts */
-#define ACK_EVERY 64   /* frames, while more stand in the buffer */
-#define NO_ANSWER 0x15 /* status of a queue whose connection ended */
+#define FRAMES CVY_PROXY_UNDER_WAY /* under way to the system; power of two */
+#define PIECES 64		   /* of one call of the system */
+#define BUFFER 65536		   /* of the receiver, for heads and short puts */
+#define ACK_EVERY 64		   /* frames, while more stand in the buffer */
+#define NO_ANSWER 0x15		   /* status of a queue whose connection ended */
 
 struct head {
 	uint32_t op, queue;
@@ -183,34 +186,66 @@ static int tell(struct cvy_tcp_receiver *r)
 	return n == sizeof(r->frames) ? 0 : -1;
 }
 
-/* @bytes more, from the buffer and then from the socket; before it sleeps the sender is told how far we are. */
-static int take(struct cvy_tcp_receiver *r, void *to, size_t bytes)
+/* More from the socket, behind what is left in the buffer; before it sleeps the sender is told how far we are. */
+static int fill(struct cvy_tcp_receiver *r)
 {
-	uint8_t *at = to;
-	size_t n;
 	ssize_t got;
 
+	if (tell(r))
+		return -1;
+	r->here -= r->at;
+	memmove(r->buffer, r->buffer + r->at, r->here);
+	r->at = 0;
+	do
+		got = recv(r->fd, r->buffer + r->here, BUFFER - r->here, 0);
+	while (got < 0 && errno == EINTR);
+	r->here += got > 0 ? (size_t)got : 0;
+	return got > 0 ? 0 : -1;
+}
+
+static int take_head(struct cvy_tcp_receiver *r, struct head *h)
+{
+	while (r->here - r->at < sizeof(*h))
+		if (fill(r))
+			return -1;
+	memcpy(h, r->buffer + r->at, sizeof(*h));
+	r->at += sizeof(*h);
+	return 0;
+}
+
+/* Bytes up to the next word, or a word. */
+static size_t piece(const uint8_t *to, size_t bytes)
+{
+	size_t n = 8 - ((uintptr_t)to & 7);
+
+	return n < bytes ? n : bytes;
+}
+
+static void store_piece(uint8_t *to, const uint8_t *from, size_t bytes)
+{
+	uint64_t word;
+
+	if (bytes == 8) {
+		memcpy(&word, from, 8);
+		cvy_q_store((uint64_t *)(void *)to, word);
+		return;
+	}
+	for (size_t i = 0; i < bytes; i++)
+		__atomic_store_n(to + i, from[i], __ATOMIC_RELEASE);
+}
+
+static int take_put(struct cvy_tcp_receiver *r, uint8_t *to, size_t bytes)
+{
 	while (bytes) {
-		n = r->here - r->at < bytes ? r->here - r->at : bytes;
-		memcpy(at, r->buffer + r->at, n);
+		size_t n = piece(to, bytes);
+
+		while (r->here - r->at < n)
+			if (fill(r))
+				return -1;
+		store_piece(to, r->buffer + r->at, n);
 		r->at += n;
-		at += n;
+		to += n;
 		bytes -= n;
-		if (!bytes)
-			return 0;
-		if (tell(r))
-			return -1;
-		if (bytes >= BUFFER) { /* a long put goes straight to its place */
-			got = recv(r->fd, at, bytes, 0);
-			at += got > 0 ? got : 0;
-			bytes -= got > 0 ? (size_t)got : 0;
-		} else {
-			got = recv(r->fd, r->buffer, BUFFER, 0);
-			r->at = 0;
-			r->here = got > 0 ? (size_t)got : 0;
-		}
-		if (got == 0 || (got < 0 && errno != EINTR))
-			return -1;
 	}
 	return 0;
 }
@@ -223,7 +258,7 @@ static int store(struct cvy_tcp_receiver *r, const struct head *h)
 	if (!cvy_queue_within(h->remote, bytes, r->bytes))
 		return -1;
 	if (h->op == CVY_RING_PUT)
-		return take(r, r->window + h->remote, bytes);
+		return take_put(r, r->window + h->remote, bytes);
 	if (h->remote % 8)
 		return -1;
 	if (h->op == CVY_RING_SIGNAL)
@@ -240,7 +275,7 @@ static void *receiver_main(void *arg)
 	struct cvy_tcp_receiver *r = arg;
 	struct head h;
 
-	while (!take(r, &h, sizeof(h)) && !store(r, &h)) {
+	while (!take_head(r, &h) && !store(r, &h)) {
 		r->frames++;
 		if (r->frames - r->told >= ACK_EVERY && tell(r))
 			break;

@@ -94,7 +94,8 @@ struct cvy_proxy_link {
 	uint64_t (*done)(void *ctx, uint64_t *status); /* posts that are done since the link began; *status: it broke */
 };
 
-#define CVY_PROXY_UNDER_WAY 1024 /* commands of one queue; more of them hold up the ring until one is done */
+/* Commands of one queue; more of them hold up the ring until one is done. Two steps of 256 lanes are no more. */
+#define CVY_PROXY_UNDER_WAY 4096
 
 struct cvy_proxy_args {
 	uint32_t depth;	 /* commands of the ring, a power of two */
@@ -111,6 +112,8 @@ int cvy_proxy_attach(struct cvy_proxy *proxy, uint32_t number, const struct cvy_
 void cvy_proxy_detach(struct cvy_proxy *proxy, uint32_t number);
 void cvy_proxy_queue(const struct cvy_proxy *proxy, uint32_t number, struct cvy_queue *queue); /* what posters take */
 uint64_t cvy_proxy_status(const struct cvy_proxy *proxy, uint32_t number);		       /* 0: healthy */
+/* No poster runs: is every command done, but those of queues that have failed? Then what was put may be written again. */
+int cvy_proxy_idle(struct cvy_proxy *proxy);
 void cvy_proxy_close(struct cvy_proxy *proxy); /* after posters have left */
 
 /* A link that posts on @queue, the proxy's own copy of a pair's. */

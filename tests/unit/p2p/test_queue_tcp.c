@@ -69,6 +69,56 @@ START_TEST(puts_of_any_length_arrive)
 }
 END_TEST
 
+/* A tag is the last word of a packet: what has come of it in part is not there, and what stands before it is. */
+START_TEST(words_arrive_whole_and_in_order)
+{
+	struct {
+		uint32_t op, queue;
+		uint64_t remote, value;
+	} head = { CVY_RING_PUT, 0, 64, 24 };
+	uint64_t word[3] = { 1, 0x0202020202020202, 3 }, *to;
+
+	ck_assert(!socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fd));
+	far = calloc(1, BYTES);
+	to = (uint64_t *)(void *)(far + 64);
+	ck_assert_int_eq(cvy_tcp_receiver_open(fd[1], far, BYTES, &receiver), 0);
+	ck_assert_int_eq(write(fd[0], &head, sizeof(head)), sizeof(head));
+	ck_assert_int_eq(write(fd[0], word, 12), 12);
+	while (!cvy_q_load(to))
+		cvy_q_pause();
+	ck_assert_uint_eq(cvy_q_load(to + 1), 0);
+	ck_assert_int_eq(write(fd[0], (uint8_t *)word + 12, 12), 12);
+	while (!cvy_q_load(to + 2))
+		cvy_q_pause();
+	ck_assert(!memcmp(to, word, sizeof(word)));
+	cvy_tcp_receiver_close(receiver);
+	close(fd[0]);
+	close(fd[1]);
+	free(far);
+}
+END_TEST
+
+/* Nothing is left of a queue that is idle: a far end that has not answered keeps it busy. */
+START_TEST(idle_is_when_all_has_been_answered)
+{
+	int64_t t;
+
+	open_all();
+	ck_assert_int_eq(cvy_proxy_idle(proxy), 1);
+	t = cvy_queue_put(&q, 0, 0, BYTES);
+	ck_assert_int_eq(cvy_proxy_idle(proxy) && cvy_queue_test(&q, t) != 1, 0);
+	ck_assert_int_eq(cvy_queue_await(&q, t), 1);
+	while (!cvy_proxy_idle(proxy))
+		cvy_q_pause();
+	cvy_tcp_receiver_close(receiver);
+	receiver = NULL;
+	cvy_queue_signal(&q, 0, 2);
+	while (!cvy_proxy_idle(proxy)) /* of one that failed nothing is awaited */
+		cvy_q_pause();
+	close_all();
+}
+END_TEST
+
 /* Who sees a signal sees what was put before it. */
 START_TEST(a_signal_comes_after_its_put)
 {
@@ -156,6 +206,8 @@ int main(void)
 	int failed;
 
 	tcase_add_test(tcase, puts_of_any_length_arrive);
+	tcase_add_test(tcase, words_arrive_whole_and_in_order);
+	tcase_add_test(tcase, idle_is_when_all_has_been_answered);
 	tcase_add_test(tcase, a_signal_comes_after_its_put);
 	tcase_add_test(tcase, a_far_end_that_ends_is_a_status);
 	tcase_add_loop_test(tcase, what_cannot_be_ends_the_connection, 0, sizeof(lies) / sizeof(lies[0]));
