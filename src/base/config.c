@@ -81,6 +81,7 @@ static const struct bound {
 	[SET_flight] = { .right = "the path of a directory" },
 	[SET_device] = { .right = "the number of a CUDA device, local or none" },
 	[SET_device_window_bytes] = { 0, 1ll << 40, "a multiple of 2M, at most 1024G", { NULL } },
+	[SET_topology] = { .right = "HOSTSxRANKS, two whole numbers from 1 to 4096, as 2x2" },
 	[SET_algo] = { .right = "OPERATION[:FROM-TO]=ALGORITHM,... without spaces" },
 	[SET_late_ms] = { 0, 3600000, "milliseconds from 1 to 3600000, or 0 (none)", { NULL } },
 	[SET_late] = { 0, 1, "wait or evict", { "wait", "evict" } },
@@ -127,8 +128,21 @@ static int only_of(const char *text, const char *others, size_t max)
 	return n <= max;
 }
 
+int cvy_topology_parse(const char *text, int *hosts, int *ranks)
+{
+	int end = 0;
+
+	/* %d would take spaces and signs, too */
+	return isdigit((unsigned char)text[0]) && sscanf(text, "%4dx%n", hosts, &end) == 1 && end &&
+	       isdigit((unsigned char)text[end]) && strlen(text + end) <= 4 &&
+	       strspn(text + end, "0123456789") == strlen(text + end) && sscanf(text + end, "%4d", ranks) == 1 &&
+	       *hosts >= 1 && *hosts <= COVEY_MAX_RANKS && *ranks >= 1 && *ranks <= COVEY_MAX_RANKS;
+}
+
 static int text_is_right(enum setting s, const char *value)
 {
+	int hosts, ranks;
+
 	switch (s) {
 	case SET_store:
 		return !strncmp(value, "redis", 5) && strstr(value, "://") && !strpbrk(value, " \t\r\n");
@@ -140,6 +154,8 @@ static int text_is_right(enum setting s, const char *value)
 	case SET_rdma_device:
 	case SET_algo:
 		return !strpbrk(value, " \t\r\n");
+	case SET_topology:
+		return cvy_topology_parse(value, &hosts, &ranks);
 	case SET_metrics:
 		return (!strncmp(value, "unix:", 5) && value[5]) || (!strncmp(value, "tcp:", 4) && value[4]);
 	default:
@@ -416,6 +432,7 @@ static int copy_code(struct sources *from, const struct covey_config *code)
 static int check_together(const struct sources *from, const struct cvy_config *c)
 {
 	struct cvy_layout layout = cvy_layout(c->window_bytes, c->slot_bytes);
+	int hosts = 0, ranks = 0;
 
 	if (!*c->store)
 		return cvy_fail(from->box, COVEY_ERR_INVAL, -1, 0,
@@ -428,6 +445,11 @@ static int check_together(const struct sources *from, const struct cvy_config *c
 	if (c->world > c->max_ranks)
 		return cvy_fail(from->box, COVEY_ERR_INVAL, -1, 0, "world %d is wrong: it must be at most max_ranks %d",
 				c->world, c->max_ranks);
+	if (*c->topology && cvy_topology_parse(c->topology, &hosts, &ranks) && c->create == COVEY_CREATE_FIRST &&
+	    hosts * ranks != c->world)
+		return cvy_fail(from->box, COVEY_ERR_INVAL, -1, 0,
+				"topology %s is wrong: it is for %d ranks, and the group is formed by %d", c->topology,
+				hosts * ranks, c->world);
 	if (c->rank >= c->max_ranks)
 		return cvy_fail(from->box, COVEY_ERR_INVAL, c->rank, 0,
 				"rank %d is wrong: it must be below max_ranks %d", c->rank, c->max_ranks);

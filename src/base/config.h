@@ -57,6 +57,9 @@
 	  "CUDA device for operations on device memory: a number, local (the launcher's local rank) or none") \
 	X(device_window_bytes, "COVEY_DEVICE_WINDOW_BYTES", SIZE, 0, \
 	  "device memory that can be registered (covey_device_mem_alloc), alike on all ranks; 0: none") \
+	X(topology, "COVEY_TOPOLOGY", STR, "", \
+	  "HOSTSxRANKS, as 2x2: devices act as if so many hosts had so many ranks each, in ascending order; what " \
+	  "crosses goes by queues. For tests, alike on all ranks") \
 	X(rdma_device, "COVEY_RDMA_DEVICE", STR, "", \
 	  "RDMA device: NAME, NAME:PORT or NAME:PORT/GID (its index); empty: one behind an address of this machine") \
 	X(rdma_ms, "COVEY_RDMA_MS", INT, 500, \
@@ -85,7 +88,8 @@
 	X("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", 1, "Slurm (srun)")
 
 struct cvy_config { /* resolved: every field set, strings owned */
-	char *store, *group, *host, *interface, *secret_file, *metrics, *flight, *algo, *device, *rdma_device;
+	char *store, *group, *host, *interface, *secret_file, *metrics, *flight, *algo, *device, *rdma_device,
+		*topology;
 	int rank, world, max_ranks, create, admission, transport, tcp_connections;
 	int join_ms, heartbeat_ms, hang_ms, link_ms, lease_ms, late_ms, late, rdma_ms;
 	size_t slot_bytes, window_bytes, undo_bytes, device_window_bytes;
@@ -95,6 +99,9 @@ struct cvy_config { /* resolved: every field set, strings owned */
  * COVEY_ERR_INVAL with a cause in @box that says which value of which setting is wrong and what would be right. */
 int cvy_config_resolve(const struct covey_config *from, struct cvy_config *to, struct cvy_errbox *box);
 void cvy_config_clear(struct cvy_config *config);
+
+/* "2x2": 1, and both numbers; 0: it is none. */
+int cvy_topology_parse(const char *text, int *hosts, int *ranks);
 
 /* The manual's tables of settings and variables, in Markdown. */
 void cvy_config_manual(FILE *file);

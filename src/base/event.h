@@ -22,7 +22,8 @@ enum cvy_msg_type {
 	CVY_MSG_CHUNK,	 /* device: the descriptor of memory that the receiver pushes into */
 	CVY_MSG_HAVE,	 /* device: operations completed, in a view that is being learned */
 	CVY_MSG_WANT,	 /* device: packets of a removed rank are lacking */
-	CVY_MSG_SLOTS	 /* device: such packets */
+	CVY_MSG_SLOTS,	 /* device: such packets */
+	CVY_MSG_QUEUE	 /* device: where to call, instead of CHUNK to a rank of another host */
 };
 
 #define CVY_MSG_MAX (4u << 20) /* bytes of one control message */

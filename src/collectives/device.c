@@ -136,7 +136,9 @@ int cvy_device_open(const struct cvy_device_args *args, struct cvy_device **out)
 		cvy_device_close(d);
 		return err;
 	}
-	err = cvy_device_window_open(d, args->config->device_window_bytes);
+	err = cvy_device_queues_open(d, args->config);
+	if (!err)
+		err = cvy_device_window_open(d, args->config->device_window_bytes);
 	if (err) {
 		cvy_device_close(d);
 		return err;
@@ -156,6 +158,7 @@ void cvy_device_close(struct cvy_device *d)
 	if (d->drain.begun) /* it waits for kernels that nothing ends but this */
 		cvy_device_stop(d, COVEY_ERR_CLOSED);
 	cvy_device_drain_end(d);
+	cvy_device_queues_close(d);
 	if (d->gpu)
 		d->ops->close(d->gpu);
 	cvy_device_window_close(d);
@@ -243,6 +246,9 @@ int cvy_device_ep_run(struct cvy_device *d, struct cvy_ep_args *args, struct CUs
 
 	if (!err && args->phases != CVY_EP_RECV)
 		err = between_phases(d);
+	if (!err && cvy_device_any_far(d))
+		err = cvy_fail(d->box, COVEY_ERR_UNSUPPORTED, d->rank, d->epoch,
+			       "device: dispatch and combine are for the ranks of one host");
 	if (err)
 		return err;
 	args->call.rank = d->rank;

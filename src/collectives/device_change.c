@@ -135,8 +135,6 @@ static void own_have(struct cvy_device *d)
 	p->have_epoch = d->view->epoch;
 }
 
-static void reconcile(struct cvy_device *d);
-
 /* Whose process a view lists for the first time, and who is in it: what an ADMIT that is called later may count in. */
 static void note_arrivals(struct cvy_device *d)
 {
@@ -193,6 +191,8 @@ void cvy_device_learn(struct cvy_device *d, const struct cvy_view *view, const s
 		/* One that came after it, before the device was thawed, may go too, and with it a chunk with nothing in it. */
 		if ((left & cvy_device_contributors(d) & ~d->removed) >> r & 1)
 			d->peer[r].left = d->peer[r].in;
+		if (left >> r & 1)
+			cvy_device_queue_fence(d, r);
 		if ((left >> r & 1) && d->peer[r].inc && cvy_device_fresh_chunk(d, r))
 			cvy_device_broken(d, "a fence");
 	}
@@ -204,7 +204,7 @@ void cvy_device_learn(struct cvy_device *d, const struct cvy_view *view, const s
 	CVY_MASK_EACH(r, &view->members)
 	if (r != d->rank)
 		say_have(d, r);
-	reconcile(d);
+	cvy_device_reconcile(d);
 }
 
 /* Ranks that have taken part, and the most operations that one of them has completed. */
@@ -242,7 +242,7 @@ static void conclude(struct cvy_device *d, uint32_t *mask, uint64_t *base, int *
 		const struct cvy_device_have *h = &d->peer[r].have;
 
 		if ((old >> r & 1) && h->spoiled && h->op == *base)
-			*fail = 1;
+			*fail = CVY_GPU_FAILS;
 	}
 	*mask = old ? d->peer[*holder].have.mask & members : members & ~cvy_device_mask(&d->view->pending);
 }
@@ -297,7 +297,15 @@ static int reaches(const struct cvy_device *d, int rank, uint64_t inc)
 	return p->out_inc == inc && (!d->window_bytes || p->window_inc == inc);
 }
 
-static void reconcile(struct cvy_device *d)
+static void look_again(void *ctx)
+{
+	struct cvy_device *d = ctx;
+
+	d->queues.timer = NULL;
+	cvy_device_reconcile(d);
+}
+
+void cvy_device_reconcile(struct cvy_device *d)
 {
 	uint32_t mask, fail;
 	uint64_t base;
@@ -308,7 +316,14 @@ static void reconcile(struct cvy_device *d)
 	CVY_MASK_EACH(r, &d->view->members)
 	if (d->peer[r].have_epoch != d->view->epoch || (r != d->rank && !reaches(d, r, d->view->member[r].inc)))
 		return;
+	if (!cvy_device_queues_idle(d)) { /* what is put yet may not be written again */
+		if (!d->queues.timer)
+			d->queues.timer = cvy_loop_timer(d->loop, cvy_now_ns() + CVY_MS / 5, look_again, d);
+		return;
+	}
 	conclude(d, &mask, &base, &holder, &fail);
+	if (cvy_device_any_far(d))
+		fail |= CVY_GPU_FAR;
 	begins = d->peer[d->rank].have.fresh && (mask >> d->rank & 1);
 	if (begins)
 		d->begin = d->roll.begin = base;
@@ -338,7 +353,7 @@ static void got_have(struct cvy_device *d, const struct cvy_msg *msg)
 	}
 	memcpy(&p->have, msg->body, sizeof(p->have));
 	p->have_epoch = msg->epoch;
-	reconcile(d);
+	cvy_device_reconcile(d);
 }
 
 /* ---- packets of the removed, for who lacks them ---- */
@@ -429,6 +444,7 @@ void cvy_device_stop(struct cvy_device *d, int err)
 
 	if (__atomic_exchange_n(&d->ended, err, __ATOMIC_ACQ_REL))
 		return;
+	cvy_device_queues_stop(d);
 	if (d->ops->gate(d->gpu, CVY_GPU_GATE_CLOSED(d->epoch)) || d->ops->counters(d->gpu, &d->counters, 1) ||
 	    d->ops->words(d->gpu, d->counters.lane, NULL, &end))
 		cvy_warn("device", "ending the kernels: %s", d->ops->why(d->gpu));
@@ -452,6 +468,7 @@ void cvy_device_look(struct cvy_device *d)
 	const struct cvy_gpu_mailbox *box = d->ops->mailbox(d->gpu);
 
 	gave_up(d);
+	cvy_device_queues_look(d);
 	for (int r = 0; r < CVY_GPU_RANKS; r++) {
 		uint64_t late = __atomic_load_n(&box->late[r], __ATOMIC_ACQUIRE);
 		uint64_t passed = __atomic_load_n(&box->passed[r], __ATOMIC_ACQUIRE);
@@ -472,7 +489,7 @@ void cvy_device_look(struct cvy_device *d)
 
 static int for_device(const struct cvy_event *ev)
 {
-	return ev->kind == CVY_EV_MSG && ev->msg.type >= CVY_MSG_CHUNK && ev->msg.type <= CVY_MSG_SLOTS;
+	return ev->kind == CVY_EV_MSG && ev->msg.type >= CVY_MSG_CHUNK && ev->msg.type <= CVY_MSG_QUEUE;
 }
 
 static void got(struct cvy_device *d, const struct cvy_msg *msg)
@@ -482,7 +499,10 @@ static void got(struct cvy_device *d, const struct cvy_msg *msg)
 	switch (msg->type) {
 	case CVY_MSG_CHUNK:
 		cvy_device_got_chunk(d, msg);
-		reconcile(d);
+		cvy_device_reconcile(d);
+		break;
+	case CVY_MSG_QUEUE:
+		cvy_device_got_queue(d, msg);
 		break;
 	case CVY_MSG_HAVE:
 		got_have(d, msg);

@@ -43,44 +43,72 @@ void cvy_device_forget_retired(struct cvy_device *d)
 int cvy_device_fresh_chunk(struct cvy_device *d, int rank)
 {
 	struct cvy_device_peer *p = &d->peer[rank];
-	int next = (p->in + 1) % CVY_GPU_GENERATIONS, fd, err;
+	int next = (p->in + 1) % CVY_GPU_GENERATIONS, fd = -1, err;
 
-	err = d->ops->chunk(d->gpu, rank, next, &fd);
+	err = cvy_device_is_far(d, rank) ? cvy_device_far_chunk(d, rank, next) : d->ops->chunk(d->gpu, rank, next, &fd);
 	if (err)
 		return err;
-	if (p->fd >= 0) {
-		close(p->fd);
+	if (p->here)
 		retire(d, rank, p->in, 0);
-	}
+	if (p->fd >= 0)
+		close(p->fd);
+	p->here = 1;
 	p->in = next;
 	p->fd = fd;
 	p->inc = 0;
 	return 0;
 }
 
+/* A descriptor, to a rank of this host. */
+static int send_memory(struct cvy_device *d, int rank, uint64_t inc)
+{
+	struct chunk chunk = { d->window_bytes, 0, 0 };
+	int err = d->send(d->send_ctx, rank, inc, CVY_MSG_CHUNK, 0, &chunk, sizeof(chunk), d->peer[rank].fd);
+
+	chunk.window = 1;
+	if (!err && d->window_bytes)
+		err = d->send(d->send_ctx, rank, inc, CVY_MSG_CHUNK, 0, &chunk, sizeof(chunk), d->window_fd);
+	return err;
+}
+
+static void no_queues(struct cvy_device *d, int rank)
+{
+	cvy_device_give_up(d, COVEY_ERR_UNSUPPORTED, rank, d->epoch,
+			   "device: rank %d is on another host, and this libcovey_cuda has no queues", rank);
+}
+
 void cvy_device_send_chunk(struct cvy_device *d, int rank, uint64_t inc)
 {
 	struct cvy_device_peer *p = &d->peer[rank];
-	struct chunk chunk = { d->window_bytes, 0, 0 };
 	int err;
 
-	if (p->inc && p->inc != inc && cvy_device_fresh_chunk(d, rank)) {
-		cvy_device_broken(d, "a chunk for a peer");
+	if (cvy_device_is_far(d, rank) && !d->ops->reach) {
+		no_queues(d, rank);
 		return;
 	}
-	if (p->fd < 0 && cvy_device_fresh_chunk(d, rank)) {
+	if (((p->inc && p->inc != inc) || !p->here) && cvy_device_fresh_chunk(d, rank)) {
 		cvy_device_broken(d, "a chunk for a peer");
 		return;
 	}
 	p->inc = inc;
-	err = d->send(d->send_ctx, rank, inc, CVY_MSG_CHUNK, 0, &chunk, sizeof(chunk), p->fd);
-	chunk.window = 1;
-	if (!err && d->window_bytes)
-		err = d->send(d->send_ctx, rank, inc, CVY_MSG_CHUNK, 0, &chunk, sizeof(chunk), d->window_fd);
-	if (err == COVEY_ERR_UNSUPPORTED)
-		cvy_device_give_up(
-			d, err, rank, d->epoch,
-			"device: rank %d is on another host; device operations are for the ranks of one host", rank);
+	if (!cvy_device_is_far(d, rank)) {
+		err = send_memory(d, rank, inc);
+		if (err != COVEY_ERR_UNSUPPORTED)
+			return;
+		p->far.is = 1; /* no descriptor goes there: another chunk, and a queue */
+		if (!d->ops->reach) {
+			no_queues(d, rank);
+			return;
+		}
+		if (cvy_device_fresh_chunk(d, rank)) {
+			cvy_device_broken(d, "a chunk for a rank of another host");
+			return;
+		}
+		p->inc = inc;
+	}
+	err = cvy_device_send_queue(d, rank, inc);
+	if (err == COVEY_ERR_NOMEM)
+		cvy_device_broken(d, "a queue from a rank of another host");
 }
 
 /* Comes after the chunk, and stands where that does. */
@@ -110,6 +138,23 @@ static void window_differs(struct cvy_device *d, int rank, uint64_t theirs)
 				   (unsigned long long)theirs, rank);
 }
 
+int cvy_device_same_window(struct cvy_device *d, int rank, uint64_t theirs)
+{
+	if (theirs != d->window_bytes)
+		window_differs(d, rank, theirs);
+	return theirs == d->window_bytes;
+}
+
+void cvy_device_attached(struct cvy_device *d, int rank, int generation, uint64_t inc)
+{
+	struct cvy_device_peer *p = &d->peer[rank];
+
+	if (p->out_inc)
+		retire(d, rank, p->out, 1);
+	p->out = generation;
+	p->out_inc = inc;
+}
+
 void cvy_device_got_chunk(struct cvy_device *d, const struct cvy_msg *msg)
 {
 	struct cvy_device_peer *p = &d->peer[msg->rank];
@@ -122,10 +167,8 @@ void cvy_device_got_chunk(struct cvy_device *d, const struct cvy_msg *msg)
 		return;
 	}
 	memcpy(&chunk, msg->body, sizeof(chunk));
-	if (chunk.window_bytes != d->window_bytes) {
-		window_differs(d, msg->rank, chunk.window_bytes);
+	if (!cvy_device_same_window(d, msg->rank, chunk.window_bytes))
 		return;
-	}
 	if (chunk.window) {
 		got_window(d, msg);
 		return;
@@ -137,8 +180,9 @@ void cvy_device_got_chunk(struct cvy_device *d, const struct cvy_msg *msg)
 			 msg->fd < 0 ? "no descriptor came" : d->ops->why(d->gpu));
 		return;
 	}
-	if (p->out_inc)
-		retire(d, msg->rank, p->out, 1);
-	p->out = next;
-	p->out_inc = msg->inc;
+	if (d->queues.proxy && d->ops->queue(d->gpu, msg->rank, next, NULL, 0)) {
+		cvy_device_broken(d, "a queue that is none");
+		return;
+	}
+	cvy_device_attached(d, msg->rank, next, msg->inc);
 }

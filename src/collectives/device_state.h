@@ -7,6 +7,8 @@
 
 #include "device.h"
 #include "gpu.h"
+#include "queue_door.h"
+#include "queues.h"
 #include "window.h"
 
 #define CVY_DEVICE_LATE_MS 1000 /* a kernel says whom it waits for */
@@ -28,11 +30,38 @@ struct cvy_device_arrival {
 	int counted;
 };
 
+/* A rank of another host: what comes from it, and what goes (device_queue.c). */
+struct cvy_device_far {
+	int is, named; /* it is one, whatever the topology says; cookie is for who has the chunk here */
+	struct cvy_cookie cookie;
+	void *in; /* the chunk here */
+	struct cvy_tcp_receiver *receiver;
+	int in_fd, out_fd;
+	struct cvy_knock *call; /* to it, under way */
+	uint64_t call_inc;
+	struct cvy_tcp_sender *sender; /* of the mapping in use there */
+	uint64_t lost_inc;	       /* who was said to be lost, in which epoch */
+	uint32_t lost_epoch;
+};
+
+/* What the queues to all of them share; opened with the first. */
+struct cvy_device_queues {
+	int ranks; /* of a host, by the topology; 0: there is none */
+	char *interface;
+	struct cvy_queue_memory reach;
+	struct cvy_proxy *proxy;
+	struct cvy_door *door;
+	uint64_t *abort, *abort_seen; /* a page; as kernels see it */
+	struct cvy_timer *timer;      /* what is under way is looked at again */
+};
+
 struct cvy_device_peer {
+	struct cvy_device_far far;
 	uint64_t inc;	     /* for which the chunk here is */
 	int in, out;	     /* generation in use */
 	int left;	     /* that in which the packets of the last contributor that was removed stand */
-	int fd;		     /* of the chunk here, -1: none */
+	int here;	     /* there is a chunk here */
+	int fd;		     /* of it, -1: none */
 	uint64_t out_inc;    /* whose chunk there is mapped, 0: none */
 	uint64_t window_inc; /* whose registered memory is */
 	uint32_t have_epoch;
@@ -76,6 +105,7 @@ struct cvy_device {
 	int rank;
 	int given_up; /* the membership */
 	struct cvy_device_peer peer[CVY_GPU_RANKS];
+	struct cvy_device_queues queues;
 
 	uint32_t epoch;	       /* of the words that the device has */
 	uint32_t contributors; /* to what is launched next, as far as is known here; read by calls */
@@ -130,6 +160,24 @@ int cvy_device_fresh_chunk(struct cvy_device *d, int rank); /* what its predeces
 void cvy_device_send_chunk(struct cvy_device *d, int rank, uint64_t inc);
 void cvy_device_got_chunk(struct cvy_device *d, const struct cvy_msg *msg);
 void cvy_device_forget_retired(struct cvy_device *d); /* frozen: nobody looks at it any more */
+
+void cvy_device_attached(struct cvy_device *d, int rank, int generation, uint64_t inc); /* its chunk is in reach */
+int cvy_device_same_window(struct cvy_device *d, int rank, uint64_t theirs);		/* or says that they differ */
+
+void cvy_device_reconcile(struct cvy_device *d); /* device_change.c: what it waits for may have come */
+
+/* device_queue.c */
+int cvy_device_queues_open(struct cvy_device *d, const struct cvy_config *config);
+void cvy_device_queues_close(struct cvy_device *d); /* before the device */
+void cvy_device_queues_stop(struct cvy_device *d);  /* no kernel waits for one any more */
+int cvy_device_is_far(const struct cvy_device *d, int rank);
+int cvy_device_any_far(const struct cvy_device *d);			  /* a member is */
+int cvy_device_far_chunk(struct cvy_device *d, int rank, int generation); /* what came until now stays as it is */
+int cvy_device_send_queue(struct cvy_device *d, int rank, uint64_t inc);  /* after that */
+void cvy_device_got_queue(struct cvy_device *d, const struct cvy_msg *msg);
+void cvy_device_queue_fence(struct cvy_device *d, int rank); /* nothing comes or goes any more */
+int cvy_device_queues_idle(struct cvy_device *d);	     /* frozen: nothing is under way */
+void cvy_device_queues_look(struct cvy_device *d);	     /* each tick: suspicions */
 
 void cvy_device_drain_init(struct cvy_device *d); /* device_admit.c */
 void cvy_device_drain_end(struct cvy_device *d);

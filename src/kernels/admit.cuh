@@ -56,6 +56,8 @@ static __device__ void cvy_welcome(const struct cvy_gpu_call *c, const struct cv
 				 tag);
 	cvy_store_packet(at + CVY_GPU_WELCOME_OP * CVY_GPU_PACKET, next, tag);
 	cvy_store_packet(at + CVY_GPU_WELCOME_MASK * CVY_GPU_PACKET, mask, tag);
+	if (cvy_far(r))
+		cvy_far_put(c, r->lane.out, mask, rank, CVY_GPU_WELCOME, CVY_GPU_WELCOMES * CVY_GPU_PACKET);
 }
 
 template <> struct cvy_after<cvy_body_admit> {

@@ -152,18 +152,21 @@ template <typename T, int PACKET, int ROWS> struct cvy_body_exchange {
 		for (int step = ONE ? 0 : cvy_first_step<HOT>(r); step < (ONE ? 1 : r->steps); step++) {
 			struct cvy_step s = cvy_step_of(c, r, step, tile);
 			uint64_t own[ROWS][2], word;
-			int u, nw;
+			int u, nw, stopped = 0;
 
-			if (cvy_mode<HOT>(r) != CVY_COMPLETE)
+			if (cvy_mode<HOT>(r) != CVY_COMPLETE) {
 				push<HOT>(c, r, &s, own);
+				cvy_pushed<PACKET>(c, r, &s, 0, cvy_rows<ROWS>(c), words(c), r->lane.mask);
+			}
 #pragma unroll 1
-			for (int row = 0; row < cvy_rows<ROWS>(c); row++) {
+			for (int row = 0; row < cvy_rows<ROWS>(c) && !stopped; row++) {
 				if (!cvy_packet<PACKET>(&s, row, words(c), &u, &word, &nw))
 					break;
 				own_block<HOT>(c, r, &s, u, word, own[0]);
-				if (take(c, r, &s, u, word, nw, sources, own[0]))
-					return 1;
+				stopped = take(c, r, &s, u, word, nw, sources, own[0]);
 			}
+			if (cvy_all_stop(r, stopped))
+				return 1;
 		}
 		if (!FOLDS && sources != r->lane.mask)
 			zero_earlier(c, *r, tile, r->lane.mask & ~sources);
@@ -195,7 +198,7 @@ template <typename T, int PACKET, int ROWS> struct cvy_body_exchange {
 	static __device__ __forceinline__ int run(const struct cvy_gpu_call *c, struct cvy_lane_run *r)
 	{
 		if constexpr (ONE && HOT)
-			return c->plain ? quick(c, r) : cvy_long_way<cvy_body_exchange>(c, *r);
+			return c->plain && !cvy_far(r) ? quick(c, r) : cvy_long_way<cvy_body_exchange>(c, *r);
 		else
 			return walk<HOT>(c, r);
 	}

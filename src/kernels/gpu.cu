@@ -15,6 +15,8 @@
 #include <unistd.h>
 
 #include "covey.h"
+#include "queue.h"
+#include "queues_gpu.h"
 #include "shape.h"
 
 #define PLACES ((size_t)CVY_GPU_RANKS * CVY_GPU_GENERATIONS)
@@ -45,6 +47,8 @@ struct cvy_gpu {
 	uint8_t *saved;
 	struct cvy_gpu_control *control;
 	struct cvy_gpu_mailbox *mailbox, *mailbox_device;
+	struct cvy_queue *queues; /* PLACES, by mapping */
+	struct cvy_queue_memory reach;
 	uint8_t *stage; /* pinned: what is copied to and from the device */
 	cudaStream_t stream;
 	char why[240], name[160];
@@ -235,6 +239,61 @@ static int gpu_attach(struct cvy_gpu *gpu, int rank, int generation, int fd)
 	return err ? err : import_at(gpu, gpu->out + i * CVY_GPU_STRIDE, CVY_GPU_CHUNK, fd, &gpu->out_mapped[i]);
 }
 
+/* ---- ranks of other hosts ---- */
+
+/* Host and device see it at one address. */
+static int far_fill(struct cvy_gpu *gpu, CUdeviceptr at, CUmemGenericAllocationHandle handle)
+{
+	CUmemAccessDesc access[2] = { { { CU_MEM_LOCATION_TYPE_DEVICE, gpu->device },
+					CU_MEM_ACCESS_FLAGS_PROT_READWRITE },
+				      { { CU_MEM_LOCATION_TYPE_HOST_NUMA, 0 }, CU_MEM_ACCESS_FLAGS_PROT_READWRITE } };
+	int err = check_driver(gpu, gpu->driver.map(at, CVY_GPU_CHUNK, 0, handle, 0), "mapping host memory");
+
+	if (err)
+		return err;
+	err = check_driver(gpu, gpu->driver.access(at, CVY_GPU_CHUNK, access, 2), "access to host memory");
+	if (!err)
+		err = check(gpu, cudaMemsetAsync((void *)at, 0, CVY_GPU_CHUNK, gpu->stream), "clearing host memory");
+	if (!err)
+		err = check(gpu, cudaStreamSynchronize(gpu->stream), "clearing host memory");
+	if (err)
+		gpu->driver.unmap(at, CVY_GPU_CHUNK);
+	return err;
+}
+
+static int gpu_far_chunk(struct cvy_gpu *gpu, int rank, int generation, int out, void **host)
+{
+	size_t i = place(rank, generation);
+	CUdeviceptr at = (out ? gpu->out : gpu->in) + i * CVY_GPU_STRIDE;
+	CUmemGenericAllocationHandle handle;
+	CUmemAllocationProp prop = {};
+	int err = out ? gpu_detach(gpu, rank, generation) : gpu_unchunk(gpu, rank, generation);
+
+	prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+	prop.location.type = CU_MEM_LOCATION_TYPE_HOST_NUMA;
+	if (!err)
+		err = use(gpu);
+	if (!err)
+		err = check_driver(gpu, gpu->driver.create(&handle, CVY_GPU_CHUNK, &prop, 0),
+				   "host memory for a rank of another host");
+	if (err)
+		return err;
+	err = far_fill(gpu, at, handle);
+	gpu->driver.release(handle);
+	(out ? gpu->out_mapped : gpu->in_mapped)[i] = !err;
+	*host = (void *)(uintptr_t)at;
+	return err;
+}
+
+static int gpu_reach(struct cvy_gpu *gpu, struct cvy_queue_memory *out)
+{
+	char why[sizeof(gpu->why)] = "";
+	int err = gpu->reach.ctx ? 0 : cvy_gpu_queue_memory_open(gpu->device, &gpu->reach, why, sizeof(why));
+
+	*out = gpu->reach;
+	return err ? fail(gpu, err, "queues on device %d: %s", gpu->device, why) : 0;
+}
+
 /* ---- registered memory ---- */
 
 static int gpu_attach_window(struct cvy_gpu *gpu, int rank, int generation, int fd)
@@ -371,6 +430,19 @@ static int gpu_words(struct cvy_gpu *gpu, const struct cvy_gpu_lane *lanes, cons
 	return err;
 }
 
+static int gpu_queue(struct cvy_gpu *gpu, int rank, int generation, const struct cvy_queue *queue, int wait_ms)
+{
+	struct cvy_queue *h = (struct cvy_queue *)gpu->stage;
+	int err = use(gpu);
+
+	memset(h, 0, sizeof(*h));
+	if (queue) {
+		*h = *queue;
+		h->wait_ticks = cvy_gpu_cycles(gpu, wait_ms);
+	}
+	return err ? err : copy(gpu, gpu->queues + place(rank, generation), h, sizeof(*h), "a queue");
+}
+
 /* ---- repair ---- */
 
 static int gpu_read(struct cvy_gpu *gpu, int rank, int generation, size_t at, void *to, size_t bytes)
@@ -419,6 +491,7 @@ int cvy_gpu_begin(struct cvy_gpu *gpu, struct cvy_gpu_call *call, int *was)
 	call->in = (uint8_t *)gpu->in;
 	call->out = (uint8_t *)gpu->out;
 	call->saved = gpu->saved;
+	call->queues = gpu->queues;
 	call->late_cycles = gpu->late_cycles;
 	call->park_cycles = gpu->park_cycles;
 	call->quanta = call->lanes ? CVY_GPU_QUANTA / (unsigned)call->lanes : 0;
@@ -471,7 +544,7 @@ static const struct cvy_gpu_status *gpu_status(struct cvy_gpu *gpu)
 	return &gpu->control->status;
 }
 
-static const struct cvy_gpu_mailbox *gpu_mailbox(struct cvy_gpu *gpu)
+static struct cvy_gpu_mailbox *gpu_mailbox(struct cvy_gpu *gpu)
 {
 	return gpu->mailbox;
 }
@@ -506,6 +579,11 @@ static int allocate(struct cvy_gpu *gpu)
 		err = check(gpu, cudaStreamCreateWithPriority(&gpu->stream, cudaStreamNonBlocking, most), "a stream");
 	if (!err)
 		err = check(gpu, cudaMalloc((void **)&gpu->control, sizeof(*gpu->control)), "the control page");
+	if (!err)
+		err = check(gpu, cudaMalloc((void **)&gpu->queues, PLACES * sizeof(*gpu->queues)), "a table of queues");
+	if (!err)
+		err = check(gpu, cudaMemsetAsync(gpu->queues, 0, PLACES * sizeof(*gpu->queues), gpu->stream),
+			    "a table of queues");
 	if (!err)
 		err = check(gpu, cudaMalloc((void **)&gpu->saved, CVY_GPU_CHUNK), "room for inputs in place");
 	if (!err)
@@ -549,6 +627,9 @@ static void gpu_close(struct cvy_gpu *gpu)
 	if (gpu->out)
 		gpu->driver.unreserve(gpu->out, PLACES * CVY_GPU_STRIDE);
 	cudaFree(gpu->control);
+	if (gpu->reach.ctx)
+		cvy_gpu_queue_memory_close(&gpu->reach);
+	cudaFree(gpu->queues);
 	cudaFree(gpu->saved);
 	cudaFreeHost(gpu->mailbox);
 	cudaFreeHost(gpu->stage);
@@ -609,8 +690,8 @@ static int gpu_open(int device, int late_ms, int park_ms, struct cvy_gpu **out, 
 }
 
 extern "C" __attribute__((visibility("default"))) const struct cvy_gpu_ops cvy_gpu_ops = {
-	CVY_GPU_ABI,   gpu_open,   gpu_close,	    gpu_why,	gpu_describe,	   gpu_chunk,
-	gpu_unchunk,   gpu_attach, gpu_detach,	    gpu_window, gpu_attach_window, gpu_gate,
-	gpu_counters,  gpu_words,  gpu_read,	    gpu_write,	gpu_mailbox,	   gpu_is_device,
-	gpu_capturing, gpu_launch, gpu_synchronise, gpu_status, gpu_status_read,
+	CVY_GPU_ABI, gpu_open,	      gpu_close,   gpu_why,	      gpu_describe,  gpu_chunk,	   gpu_unchunk,
+	gpu_attach,  gpu_detach,      gpu_window,  gpu_attach_window, gpu_gate,	     gpu_counters, gpu_words,
+	gpu_read,    gpu_write,	      gpu_mailbox, gpu_is_device,     gpu_capturing, gpu_launch,   gpu_synchronise,
+	gpu_status,  gpu_status_read, gpu_reach,   gpu_far_chunk,     gpu_queue,
 };

@@ -17,6 +17,8 @@ extern "C" {
 #define CVY_GPU_SYMBOL "cvy_gpu_ops"
 
 struct cvy_gpu;
+struct cvy_queue;
+struct cvy_queue_memory;
 struct CUstream_st;
 
 struct cvy_gpu_counters {
@@ -54,7 +56,7 @@ struct cvy_gpu_ops {
 	/* Bytes of an inbound chunk, for repair. */
 	int (*read)(struct cvy_gpu *gpu, int rank, int generation, size_t at, void *to, size_t bytes);
 	int (*write)(struct cvy_gpu *gpu, int rank, int generation, size_t at, const void *from, size_t bytes);
-	const struct cvy_gpu_mailbox *(*mailbox)(struct cvy_gpu *gpu);
+	struct cvy_gpu_mailbox *(*mailbox)(struct cvy_gpu *gpu);
 
 	int (*is_device)(const void *at);
 	int (*capturing)(struct CUstream_st *stream); /* does what is launched there become a graph? */
@@ -64,6 +66,15 @@ struct cvy_gpu_ops {
 	int (*synchronise)(struct cvy_gpu *gpu);		     /* until all that was launched has ended */
 	const struct cvy_gpu_status *(*status)(struct cvy_gpu *gpu); /* device address */
 	int (*status_read)(struct cvy_gpu *gpu, struct cvy_gpu_status *to);
+
+	/* For ranks of other hosts; a library without these has none. */
+	/* How threads of the device reach queues; the library's, until close. */
+	int (*reach)(struct cvy_gpu *gpu, struct cvy_queue_memory *out);
+	/* Memory of the host in the place of a chunk, *host its address here: that which @rank pushes into, for who stores what
+	 * comes; or (out) that which this rank pushes into at @rank, for who takes it from there. unchunk, detach end it. */
+	int (*far_chunk)(struct cvy_gpu *gpu, int rank, int generation, int out, void **host);
+	/* What is pushed there is put to @queue, whose waits are wait_ms long; NULL: nothing is. No kernel uses it now. */
+	int (*queue)(struct cvy_gpu *gpu, int rank, int generation, const struct cvy_queue *queue, int wait_ms);
 };
 
 const void *cvy_gpu_kernel(const struct cvy_gpu_call *call); /* collectives.cu */

@@ -80,7 +80,13 @@ static __device__ __forceinline__ int cvy_has(uint32_t mask, int rank)
 static __device__ __forceinline__ int cvy_lane_failed(const struct cvy_gpu_control *control,
 						      const struct cvy_lane_run *r, uint64_t op)
 {
-	return r->lane.failed && op == cvy_load_word(&control->verdict.base);
+	return (r->lane.failed & CVY_GPU_FAILS) && op == cvy_load_word(&control->verdict.base);
+}
+
+/* Are there members whose memory is not mapped here? Alike on all of them, and for all threads. */
+static __device__ __forceinline__ int cvy_far(const struct cvy_lane_run *r)
+{
+	return (r->lane.failed & CVY_GPU_FAR) != 0;
 }
 
 /* What later kernels may read of the operation: by lane 0, and by any that knows of a part that is not here. */

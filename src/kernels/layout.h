@@ -73,12 +73,19 @@ CVY_GPU_BOTH static inline size_t cvy_gpu_signal_at(int round, int lane, uint32_
 #define CVY_GPU_GATE_OPEN(epoch) ((uint8_t)(((epoch)&0x7f) << 1))
 #define CVY_GPU_GATE_CLOSED(epoch) ((uint8_t)(CVY_GPU_GATE_OPEN(epoch) | 1))
 
+/*
+ * Of a lane's `failed`: a member's memory is not mapped here. In place of its chunk stands memory of this host, and what is
+ * pushed there goes by a queue (step.cuh).
+ */
+#define CVY_GPU_FAR ((uint32_t)1 << 31)
+#define CVY_GPU_FAILS ((uint32_t)1)
+
 /* What a lane needs to know, in one sector: read once at its start. Host writes all but count, while frozen. */
 struct cvy_gpu_lane {
 	uint32_t count; /* steps that this lane has done in its life */
 	uint32_t epoch;
 	uint32_t mask;	  /* contributors: admitted ranks of the view */
-	uint32_t failed;  /* 1: the operation at the verdict's base fails for all */
+	uint32_t failed;  /* CVY_GPU_FAILS: the operation at the verdict's base fails for all; and CVY_GPU_FAR */
 	uint64_t in, out; /* generation of each rank's chunk here, of this rank's chunk there: 2 bits each */
 };
 
@@ -156,6 +163,7 @@ struct cvy_gpu_mailbox {
 	uint64_t late[CVY_GPU_RANKS];	/* operation + 1 that waited longer than late_cycles for this rank */
 	uint64_t gave_up;		/* operation + 1 that was parked longer than park_cycles */
 	uint64_t passed[CVY_GPU_RANKS]; /* operation + 1 that a deadline of its caller ended without this rank */
+	uint64_t unsent[CVY_GPU_RANKS]; /* what its queue answered to a put, as a positive number: enum cvy_queue_error */
 };
 
 enum cvy_gpu_kind {
@@ -179,12 +187,15 @@ enum cvy_gpu_kind {
 /* Packets: 8 bytes of data and the tag; or lines of 128 bytes with one tag, which a warp stores whole. */
 enum cvy_gpu_packet { CVY_GPU_PAIR, CVY_GPU_LINE };
 
+struct cvy_queue; /* base/queue.h */
+
 /* Arguments of a launch. Only what the caller gave and what follows from it: nothing that a view changes. */
 struct cvy_gpu_call {
 	struct cvy_gpu_control *control;
 	struct cvy_gpu_mailbox *mailbox;
-	uint8_t *in, *out; /* base of the inbound and outbound chunks */
-	uint8_t *saved;	   /* chunk of the own inputs of operations in place */
+	uint8_t *in, *out;	  /* base of the inbound and outbound chunks */
+	uint8_t *saved;		  /* chunk of the own inputs of operations in place */
+	struct cvy_queue *queues; /* by mapping of a chunk there; kind 0: it is mapped, and pushed to */
 	const uint8_t *send;
 	uint8_t *recv;
 	uint8_t *windows; /* registered memory of the others; NULL: there is none, and nobody asks */

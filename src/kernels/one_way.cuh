@@ -32,6 +32,14 @@ template <int PACKET, int ROWS> struct cvy_body_one_way {
 		return c->send + (size_t)p * c->send_stride;
 	}
 
+	/* To whom this rank sends. */
+	static __device__ __forceinline__ uint32_t receivers(const struct cvy_gpu_call *c, const struct cvy_lane_run *r)
+	{
+		if (c->kind == CVY_GPU_GATHER)
+			return r->lane.mask & 1u << c->root;
+		return c->rank == c->root ? r->lane.mask & cvy_blocks(c) : 0;
+	}
+
 	/* Where what comes from @p goes. NULL: nothing comes. */
 	static __device__ __forceinline__ uint8_t *place(const struct cvy_gpu_call *c, int p)
 	{
@@ -98,7 +106,7 @@ template <int PACKET, int ROWS> struct cvy_body_one_way {
 		const int gather = c->kind == CVY_GPU_GATHER, root = c->rank == c->root;
 		int stopped = 0;
 
-		cvy_tell(c, r, &s, 0, r->lane.mask);
+		cvy_tell<1>(c, r, &s, 0, r->lane.mask);
 		if (rooted(c, r) && q.word < (uint32_t)(c->bytes / 8)) {
 			uint32_t other = gather ? 1u << c->root : r->lane.mask;
 			uint32_t sources = gather ? r->lane.mask & cvy_blocks(c) : 1u << c->root;
@@ -129,8 +137,10 @@ template <int PACKET, int ROWS> struct cvy_body_one_way {
 			struct cvy_step s = cvy_step_of(c, r, step, tile);
 
 			cvy_tell(c, r, &s, 0, to); /* crosses beside the data */
-			if (to)
+			if (to) {
 				push(c, r, &s, words);
+				cvy_pushed<PACKET>(c, r, &s, 0, cvy_rows<ROWS>(c), words, receivers(c, r));
+			}
 			if (__syncthreads_or(take(c, r, &s, words, sources) || cvy_hear(c, r, &s, 0, sources)))
 				return 1;
 		}
@@ -141,7 +151,7 @@ template <int PACKET, int ROWS> struct cvy_body_one_way {
 	static __device__ __forceinline__ int run(const struct cvy_gpu_call *c, struct cvy_lane_run *r)
 	{
 		if constexpr (ONE && HOT)
-			return c->plain ? quick(c, r) : cvy_long_way<cvy_body_one_way>(c, *r);
+			return c->plain && !cvy_far(r) ? quick(c, r) : cvy_long_way<cvy_body_one_way>(c, *r);
 		else
 			return walk<HOT>(c, r);
 	}

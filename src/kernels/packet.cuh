@@ -39,6 +39,15 @@ template <int PACKET> static __device__ __forceinline__ uint64_t cvy_warp_word(i
 	return PACKET == CVY_GPU_PAIR ? (uint64_t)u : (uint64_t)(u / 32 * 4 * CVY_LINE_WORDS);
 }
 
+/* How many packets of a tile that begins with word @base bear something of @words: those from the first on. */
+template <int PACKET> static __device__ __forceinline__ uint32_t cvy_packets(int packets, uint64_t base, uint64_t words)
+{
+	const int warp = PACKET == CVY_GPU_PAIR ? 1 : 4 * CVY_LINE_WORDS, each = PACKET == CVY_GPU_PAIR ? 1 : 32;
+	uint64_t left = words > base ? (words - base + warp - 1) / warp * each : 0;
+
+	return left < (uint64_t)packets ? (uint32_t)left : (uint32_t)packets;
+}
+
 template <int PACKET>
 static __device__ __forceinline__ void cvy_push(uint8_t *slot, int u, const uint64_t v[2], uint64_t tag)
 {

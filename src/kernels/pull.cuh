@@ -2,7 +2,8 @@
 /*
  * Large operations whose buffers stand in registered windows: nobody pushes, everyone reads the inputs of others where
  * they stand. In the first step all tell each other where that is, so each rank may use any buffer; where one has none
- * registered, all do it by packets (PACKETS), a step later. In the second all tell that they have read.
+ * registered, all do it by packets (PACKETS), a step later: so where members are of several hosts. In the second all tell
+ * that they have read.
  *
  * What is lent is not overwritten before all have read it, and nobody completes before: so after a change either nothing
  * is lacking, or nobody was done and all do it again.
@@ -59,6 +60,7 @@ template <typename T, typename PACKETS> struct cvy_body_pull {
 	{
 		struct cvy_step s = cvy_step_of(c, r, 0, 0);
 		int p = (int)threadIdx.x, stopped = 0, lent = 1;
+		const uint64_t lent_send = cvy_far(r) ? 0 : c->lent_send, lent_recv = cvy_far(r) ? 0 : c->lent_recv;
 		const uint32_t peers = r->lane.mask & ~(1u << c->rank);
 
 		if (p < CVY_GPU_RANKS && cvy_has(peers, p)) {
@@ -69,8 +71,11 @@ template <typename T, typename PACKETS> struct cvy_body_pull {
 			int whom[4] = { p, p, p, p };
 
 			at[1] = at[0] + CVY_GPU_PACKET;
-			cvy_store_packet(to, c->lent_send, s.tag);
-			cvy_store_packet(to + CVY_GPU_PACKET, c->lent_recv, s.tag);
+			cvy_store_packet(to, lent_send, s.tag);
+			cvy_store_packet(to + CVY_GPU_PACKET, lent_recv, s.tag);
+			if (cvy_far(r))
+				cvy_far_put(c, r->lane.out, peers, p, cvy_gpu_slot_at(0, r->index, s.count),
+					    2 * CVY_GPU_PACKET);
 			stopped = cvy_wait_packets<CVY_GPU_PAIR>(at, whom, 3, s.tag, v, &r->watch);
 			places->send[p] = window + v[0][0] - 1;
 			places->recv[p] = window + v[1][0] - 1;
@@ -78,7 +83,7 @@ template <typename T, typename PACKETS> struct cvy_body_pull {
 		} else if (p == c->rank) {
 			places->send[p] = c->send;
 			places->recv[p] = c->recv;
-			lent = needed(c, r, p, c->lent_send, c->lent_recv);
+			lent = needed(c, r, p, lent_send, lent_recv);
 		}
 		if (__syncthreads_or(stopped))
 			return 1;
@@ -90,7 +95,7 @@ template <typename T, typename PACKETS> struct cvy_body_pull {
 	static __device__ __forceinline__ int needed(const struct cvy_gpu_call *c, const struct cvy_lane_run *r,
 						     int rank, uint64_t send, uint64_t recv)
 	{
-		if (rank >= c->size || (by_shards(c, r) && !recv))
+		if (rank >= c->size || cvy_far(r) || (by_shards(c, r) && !recv))
 			return 0;
 		return c->kind == CVY_GPU_BROADCAST ? rank != c->root || send : send != 0;
 	}

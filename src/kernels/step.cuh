@@ -9,7 +9,7 @@
 #ifndef CVY_STEP_CUH
 #define CVY_STEP_CUH
 
-#include "lane.cuh"
+#include "far.cuh"
 #include "reduce.cuh"
 
 /* Rows of this call: kernels for one row, which small operations are, have no loops over them. */
@@ -108,6 +108,23 @@ static __device__ __forceinline__ void cvy_push_to(const struct cvy_gpu_call *c,
 	cvy_push<PACKET>(cvy_to(c, r, rank) + cvy_gpu_slot_at(round, r->index, s->count), u, v, s->tag);
 }
 
+/* All threads, after a push of what there is of @words to @to: what is for ranks of another host leaves. */
+template <int PACKET>
+static __device__ __forceinline__ void cvy_pushed(const struct cvy_gpu_call *c, const struct cvy_lane_run *r,
+						  const struct cvy_step *s, int round, int rows, uint64_t words,
+						  uint32_t to)
+{
+	if (cvy_far(r))
+		cvy_far_push(c, r->lane.out, to, cvy_gpu_slot_at(round, r->index, s->count),
+			     cvy_packets<PACKET>(rows * (int)blockDim.x, s->base, words) * CVY_GPU_PACKET);
+}
+
+/* All threads: has any of them stopped? With ranks of another host all go on to the next push, or none. */
+static __device__ __forceinline__ int cvy_all_stop(const struct cvy_lane_run *r, int stopped)
+{
+	return cvy_far(r) ? __syncthreads_or(stopped) : stopped;
+}
+
 /* Ranks of a mask but this one, beginning after it: not all push to the same peer at once. */
 #define CVY_EACH_PEER(p, mask, self) \
 	_Pragma("unroll 1") for (uint32_t p##_left = \
@@ -119,7 +136,8 @@ static __device__ __forceinline__ void cvy_push_to(const struct cvy_gpu_call *c,
 
 /* ---- signals, and what they say has come ---- */
 
-/* One thread per rank: tells those in @to that this CTA has come to @round of the step. */
+/* One thread per rank: tells those in @to that this CTA has come to @round of the step. NEAR: all are of this host. */
+template <int NEAR = 0>
 static __device__ __forceinline__ void cvy_tell(const struct cvy_gpu_call *c, const struct cvy_lane_run *r,
 						const struct cvy_step *s, int round, uint32_t to)
 {
@@ -127,6 +145,8 @@ static __device__ __forceinline__ void cvy_tell(const struct cvy_gpu_call *c, co
 
 	if (p < CVY_GPU_RANKS && p != c->rank && cvy_has(to, p))
 		cvy_store_word(cvy_to(c, r, p) + cvy_gpu_signal_at(round, r->index, s->count), s->tag);
+	if (!NEAR && cvy_far(r))
+		cvy_far_tell(c, r->lane.out, to, cvy_gpu_signal_at(round, r->index, s->count), s->tag);
 }
 
 /* One thread per rank: waits until those in @from have told. 1: stopped. */
@@ -195,6 +215,13 @@ static __device__ __forceinline__ int cvy_each_source(const struct cvy_gpu_call 
 		}
 		if (cvy_wait_packets<PACKET>(at, whom, need, s->tag, v, &r->watch))
 			return 1;
+		if (PACKET == CVY_GPU_PAIR &&
+		    cvy_far(r)) { /* from memory of the host: only words of 8 bytes are whole */
+#pragma unroll
+			for (int i = 0; i < 4; i++)
+				if (need >> i & 1)
+					cvy_load_packet(at[i], v[i]);
+		}
 #pragma unroll
 		for (int i = 0; i < 4; i++)
 			if (whom[i] < CVY_GPU_RANKS)

@@ -139,10 +139,12 @@ template <typename T, int PACKET, int ROWS> struct cvy_body_two_shot {
 
 			if (cvy_mode<HOT>(r) != CVY_COMPLETE) {
 				push(c, r, &s, words);
-				if (fold<HOT>(c, r, &s, words))
+				cvy_pushed<PACKET>(c, r, &s, 0, cvy_rows<ROWS>(c), words, r->lane.mask);
+				if (cvy_all_stop(r, fold<HOT>(c, r, &s, words)))
 					return 1;
+				cvy_pushed<PACKET>(c, r, &s, 1, cvy_rows<ROWS>(c), words, r->lane.mask);
 			}
-			if (gather(c, r, &s, words))
+			if (cvy_all_stop(r, gather(c, r, &s, words)))
 				return 1;
 		}
 		return 0;

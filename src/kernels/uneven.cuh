@@ -64,6 +64,9 @@ template <int PACKET, int ROWS> struct cvy_body_uneven {
 			slot = cvy_to(c, r, p) + cvy_gpu_slot_at(1, r->index, s->count);
 			cvy_store_packet(slot, p < c->size ? blocks(c)->send[p] : CVY_NO_BLOCK, s->tag);
 			cvy_store_packet(slot + CVY_GPU_PACKET, (uint64_t)c->steps, s->tag);
+			if (cvy_far(r))
+				cvy_far_put(c, r->lane.out, to, p, cvy_gpu_slot_at(1, r->index, s->count),
+					    2 * CVY_GPU_PACKET);
 		}
 	}
 
@@ -140,6 +143,19 @@ template <int PACKET, int ROWS> struct cvy_body_uneven {
 				cvy_push_to<PACKET>(c, r, s, 0, u, (int)p, v[row]);
 			}
 		}
+	}
+
+	/* All threads, after push(): each rank of another host has a range of its own. */
+	static __device__ __noinline__ void push_far(const struct cvy_gpu_call *c, uint64_t out, uint32_t mask,
+						     uint64_t at, uint64_t base)
+	{
+		const int p = (int)threadIdx.x;
+		uint64_t words = p < CVY_GPU_RANKS ? (blocks(c)->send[p] + 7) / 8 : 0;
+
+		__threadfence_system();
+		__syncthreads();
+		cvy_far_put(c, out, mask, p, at,
+			    cvy_packets<PACKET>(cvy_rows<ROWS>(c) * (int)blockDim.x, base, words) * CVY_GPU_PACKET);
 	}
 
 	/* Sources of which something comes in the places of this warp, from @first on. */
@@ -223,6 +239,9 @@ template <int PACKET, int ROWS> struct cvy_body_uneven {
 			if (!completes) {
 				tell(c, r, &s, r->lane.mask);
 				push(c, r, &s);
+				if (cvy_far(r))
+					push_far(c, r->lane.out, r->lane.mask, cvy_gpu_slot_at(0, r->index, s.count),
+						 s.base);
 			}
 			if (hear(c, r, &s, sources, told))
 				return 1;

@@ -490,7 +490,7 @@ void cvy_peer_frame(struct cvy_conn *conn, const struct cvy_wire *head, const ui
 		return;
 	}
 	if (head->src != peer->rank || head->src_inc != peer->inc || head->dst != mesh->id.rank ||
-	    head->dst_inc != mesh->id.inc || head->type < CVY_MSG_PING || head->type > CVY_MSG_SLOTS) {
+	    head->dst_inc != mesh->id.inc || head->type < CVY_MSG_PING || head->type > CVY_MSG_QUEUE) {
 		mesh->dropped++;
 		cvy_debug("p2p", "dropped a message of type %u from rank %d", (unsigned)head->type, peer->rank);
 		return;

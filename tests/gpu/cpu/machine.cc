@@ -150,7 +150,7 @@ unsigned long long clock64(void)
 		here->waits = 1;
 		cpu_yield();
 	}
-	return now_ns() / 1000;
+	return now_ns();
 }
 
 void __nanosleep(unsigned)

@@ -187,7 +187,7 @@ static inline unsigned long long atomicCAS(unsigned long long *at, unsigned long
 	return was;
 }
 
-unsigned long long clock64(void); /* thousands a millisecond, as the device says */
+unsigned long long clock64(void); /* nanoseconds, as cvy_q_ticks(): the device says so */
 void __nanosleep(unsigned ns);
 
 static inline void __threadfence(void)

@@ -278,7 +278,7 @@ static void fake_close(struct cvy_gpu *g)
 	free(g);
 }
 
-static const struct cvy_gpu_mailbox *fake_mailbox(struct cvy_gpu *g)
+static struct cvy_gpu_mailbox *fake_mailbox(struct cvy_gpu *g)
 {
 	return &g->mailbox;
 }

@@ -344,7 +344,7 @@ static int status_of(const struct run *r, uint64_t op, uint32_t missing)
 {
 	const struct cvy_gpu_call *c = r->call;
 
-	if (r->lane.failed && op == r->gpu->control.verdict.base)
+	if ((r->lane.failed & CVY_GPU_FAILS) && op == r->gpu->control.verdict.base)
 		return COVEY_ERR_LOST;
 	if (c->root >= 0 && !has(r->lane.mask, c->root))
 		return COVEY_ERR_ROOT;
