@@ -4,84 +4,11 @@
  * descriptors and mapped at addresses that follow from rank and generation; the driver is reached through the runtime,
  * so nothing here needs libcuda at link time. Copies go by a stream of their own, and never wait for kernels.
  */
-#include "gpu.h"
+#include "gpu_state.cuh"
 
-#include <cuda.h>
-#include <cuda_runtime.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
-#include "covey.h"
-#include "queue.h"
-#include "queues_gpu.h"
 #include "shape.h"
-
-#define PLACES ((size_t)CVY_GPU_RANKS * CVY_GPU_GENERATIONS)
-#define STAGE_BYTES ((size_t)1 << 20)
-
-struct driver {
-	CUresult (*reserve)(CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned long long);
-	CUresult (*unreserve)(CUdeviceptr, size_t);
-	CUresult (*create)(CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *, unsigned long long);
-	CUresult (*release)(CUmemGenericAllocationHandle);
-	CUresult (*map)(CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, unsigned long long);
-	CUresult (*unmap)(CUdeviceptr, size_t);
-	CUresult (*access)(CUdeviceptr, size_t, const CUmemAccessDesc *, size_t);
-	CUresult (*to_fd)(void *, CUmemGenericAllocationHandle, CUmemAllocationHandleType, unsigned long long);
-	CUresult (*from_fd)(CUmemGenericAllocationHandle *, void *, CUmemAllocationHandleType);
-	CUresult (*text)(CUresult, const char **);
-};
-
-struct cvy_gpu {
-	int device;
-	uint64_t late_cycles, park_cycles;
-	int khz;
-	struct driver driver;
-	CUdeviceptr in, out; /* addresses of all places */
-	uint8_t in_mapped[PLACES], out_mapped[PLACES], window_mapped[PLACES];
-	CUdeviceptr window, windows; /* own registered memory; places of the others' */
-	size_t window_bytes, window_stride;
-	uint8_t *saved;
-	struct cvy_gpu_control *control;
-	struct cvy_gpu_mailbox *mailbox, *mailbox_device;
-	struct cvy_queue *queues; /* PLACES, by mapping */
-	struct cvy_queue_memory reach;
-	uint8_t *stage; /* pinned: what is copied to and from the device */
-	cudaStream_t stream;
-	char why[240], name[160];
-};
-
-static int fail(struct cvy_gpu *gpu, int err, const char *format, ...)
-{
-	va_list args;
-
-	va_start(args, format);
-	vsnprintf(gpu->why, sizeof(gpu->why), format, args);
-	va_end(args);
-	return err;
-}
-
-static int check(struct cvy_gpu *gpu, cudaError_t got, const char *what)
-{
-	if (got == cudaSuccess)
-		return 0;
-	return fail(gpu, got == cudaErrorMemoryAllocation ? COVEY_ERR_NOMEM : COVEY_ERR_IO, "%s on device %d: %s", what,
-		    gpu->device, cudaGetErrorString(got));
-}
-
-static int check_driver(struct cvy_gpu *gpu, CUresult got, const char *what)
-{
-	const char *text = NULL;
-
-	if (got == CUDA_SUCCESS)
-		return 0;
-	gpu->driver.text(got, &text);
-	return fail(gpu, got == CUDA_ERROR_OUT_OF_MEMORY ? COVEY_ERR_NOMEM : COVEY_ERR_IO, "%s on device %d: %s", what,
-		    gpu->device, text ? text : "unknown error");
-}
 
 static int find(struct cvy_gpu *gpu, const char *name, void **at)
 {
@@ -117,17 +44,7 @@ static int find_driver(struct cvy_gpu *gpu)
 	return err;
 }
 
-static int use(struct cvy_gpu *gpu)
-{
-	return check(gpu, cudaSetDevice(gpu->device), "choosing the device");
-}
-
 /* ---- chunks ---- */
-
-static size_t place(int rank, int generation)
-{
-	return (size_t)rank * CVY_GPU_GENERATIONS + (size_t)generation;
-}
 
 static int map_at(struct cvy_gpu *gpu, CUdeviceptr at, size_t bytes, CUmemGenericAllocationHandle handle)
 {
@@ -150,14 +67,14 @@ static int unmap_at(struct cvy_gpu *gpu, CUdeviceptr at, size_t bytes, uint8_t *
 	return check_driver(gpu, gpu->driver.unmap(at, bytes), "unmapping memory");
 }
 
-static int gpu_unchunk(struct cvy_gpu *gpu, int rank, int generation)
+int cvy_gpu_unchunk(struct cvy_gpu *gpu, int rank, int generation)
 {
 	size_t i = place(rank, generation);
 
 	return unmap_at(gpu, gpu->in + i * CVY_GPU_STRIDE, CVY_GPU_CHUNK, &gpu->in_mapped[i]);
 }
 
-static int gpu_detach(struct cvy_gpu *gpu, int rank, int generation)
+int cvy_gpu_detach(struct cvy_gpu *gpu, int rank, int generation)
 {
 	size_t i = place(rank, generation);
 	int err = unmap_at(gpu, gpu->windows + i * gpu->window_stride, gpu->window_bytes, &gpu->window_mapped[i]);
@@ -200,7 +117,7 @@ static int gpu_chunk(struct cvy_gpu *gpu, int rank, int generation, int *fd)
 {
 	CUmemGenericAllocationHandle handle;
 	size_t i = place(rank, generation);
-	int err = gpu_unchunk(gpu, rank, generation);
+	int err = cvy_gpu_unchunk(gpu, rank, generation);
 
 	if (!err)
 		err = create(gpu, CVY_GPU_CHUNK, &handle, "memory for a chunk");
@@ -234,64 +151,9 @@ static int import_at(struct cvy_gpu *gpu, CUdeviceptr at, size_t bytes, int fd, 
 static int gpu_attach(struct cvy_gpu *gpu, int rank, int generation, int fd)
 {
 	size_t i = place(rank, generation);
-	int err = gpu_detach(gpu, rank, generation);
+	int err = cvy_gpu_detach(gpu, rank, generation);
 
 	return err ? err : import_at(gpu, gpu->out + i * CVY_GPU_STRIDE, CVY_GPU_CHUNK, fd, &gpu->out_mapped[i]);
-}
-
-/* ---- ranks of other hosts ---- */
-
-/* Host and device see it at one address. */
-static int far_fill(struct cvy_gpu *gpu, CUdeviceptr at, CUmemGenericAllocationHandle handle)
-{
-	CUmemAccessDesc access[2] = { { { CU_MEM_LOCATION_TYPE_DEVICE, gpu->device },
-					CU_MEM_ACCESS_FLAGS_PROT_READWRITE },
-				      { { CU_MEM_LOCATION_TYPE_HOST_NUMA, 0 }, CU_MEM_ACCESS_FLAGS_PROT_READWRITE } };
-	int err = check_driver(gpu, gpu->driver.map(at, CVY_GPU_CHUNK, 0, handle, 0), "mapping host memory");
-
-	if (err)
-		return err;
-	err = check_driver(gpu, gpu->driver.access(at, CVY_GPU_CHUNK, access, 2), "access to host memory");
-	if (!err)
-		err = check(gpu, cudaMemsetAsync((void *)at, 0, CVY_GPU_CHUNK, gpu->stream), "clearing host memory");
-	if (!err)
-		err = check(gpu, cudaStreamSynchronize(gpu->stream), "clearing host memory");
-	if (err)
-		gpu->driver.unmap(at, CVY_GPU_CHUNK);
-	return err;
-}
-
-static int gpu_far_chunk(struct cvy_gpu *gpu, int rank, int generation, int out, void **host)
-{
-	size_t i = place(rank, generation);
-	CUdeviceptr at = (out ? gpu->out : gpu->in) + i * CVY_GPU_STRIDE;
-	CUmemGenericAllocationHandle handle;
-	CUmemAllocationProp prop = {};
-	int err = out ? gpu_detach(gpu, rank, generation) : gpu_unchunk(gpu, rank, generation);
-
-	prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-	prop.location.type = CU_MEM_LOCATION_TYPE_HOST_NUMA;
-	if (!err)
-		err = use(gpu);
-	if (!err)
-		err = check_driver(gpu, gpu->driver.create(&handle, CVY_GPU_CHUNK, &prop, 0),
-				   "host memory for a rank of another host");
-	if (err)
-		return err;
-	err = far_fill(gpu, at, handle);
-	gpu->driver.release(handle);
-	(out ? gpu->out_mapped : gpu->in_mapped)[i] = !err;
-	*host = (void *)(uintptr_t)at;
-	return err;
-}
-
-static int gpu_reach(struct cvy_gpu *gpu, struct cvy_queue_memory *out)
-{
-	char why[sizeof(gpu->why)] = "";
-	int err = gpu->reach.ctx ? 0 : cvy_gpu_queue_memory_open(gpu->device, &gpu->reach, why, sizeof(why));
-
-	*out = gpu->reach;
-	return err ? fail(gpu, err, "queues on device %d: %s", gpu->device, why) : 0;
 }
 
 /* ---- registered memory ---- */
@@ -365,13 +227,6 @@ static void lend(const struct cvy_gpu *gpu, struct cvy_gpu_call *call)
 
 /* ---- the control page ---- */
 
-static int copy(struct cvy_gpu *gpu, void *to, const void *from, size_t bytes, const char *what)
-{
-	int err = check(gpu, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, gpu->stream), what);
-
-	return err ? err : check(gpu, cudaStreamSynchronize(gpu->stream), what);
-}
-
 static int gpu_gate(struct cvy_gpu *gpu, uint8_t gate)
 {
 	int err = use(gpu);
@@ -428,19 +283,6 @@ static int gpu_words(struct cvy_gpu *gpu, const struct cvy_gpu_lane *lanes, cons
 	if (!err)
 		err = copy(gpu, &d->verdict.epoch, &h->verdict.epoch, sizeof(uint32_t), "the verdict");
 	return err;
-}
-
-static int gpu_queue(struct cvy_gpu *gpu, int rank, int generation, const struct cvy_queue *queue, int wait_ms)
-{
-	struct cvy_queue *h = (struct cvy_queue *)gpu->stage;
-	int err = use(gpu);
-
-	memset(h, 0, sizeof(*h));
-	if (queue) {
-		*h = *queue;
-		h->wait_ticks = cvy_gpu_cycles(gpu, wait_ms);
-	}
-	return err ? err : copy(gpu, gpu->queues + place(rank, generation), h, sizeof(*h), "a queue");
 }
 
 /* ---- repair ---- */
@@ -617,8 +459,8 @@ static void gpu_close(struct cvy_gpu *gpu)
 	}
 	for (int r = 0; r < CVY_GPU_RANKS; r++) {
 		for (int g = 0; g < CVY_GPU_GENERATIONS; g++) {
-			gpu_unchunk(gpu, r, g);
-			gpu_detach(gpu, r, g);
+			cvy_gpu_unchunk(gpu, r, g);
+			cvy_gpu_detach(gpu, r, g);
 		}
 	}
 	free_windows(gpu);
@@ -690,8 +532,8 @@ static int gpu_open(int device, int late_ms, int park_ms, struct cvy_gpu **out, 
 }
 
 extern "C" __attribute__((visibility("default"))) const struct cvy_gpu_ops cvy_gpu_ops = {
-	CVY_GPU_ABI, gpu_open,	      gpu_close,   gpu_why,	      gpu_describe,  gpu_chunk,	   gpu_unchunk,
-	gpu_attach,  gpu_detach,      gpu_window,  gpu_attach_window, gpu_gate,	     gpu_counters, gpu_words,
-	gpu_read,    gpu_write,	      gpu_mailbox, gpu_is_device,     gpu_capturing, gpu_launch,   gpu_synchronise,
-	gpu_status,  gpu_status_read, gpu_reach,   gpu_far_chunk,     gpu_queue,
+	CVY_GPU_ABI, gpu_open,	      gpu_close,     gpu_why,		gpu_describe,  gpu_chunk,    cvy_gpu_unchunk,
+	gpu_attach,  cvy_gpu_detach,  gpu_window,    gpu_attach_window, gpu_gate,      gpu_counters, gpu_words,
+	gpu_read,    gpu_write,	      gpu_mailbox,   gpu_is_device,	gpu_capturing, gpu_launch,   gpu_synchronise,
+	gpu_status,  gpu_status_read, cvy_gpu_reach, cvy_gpu_far_chunk, cvy_gpu_queue,
 };

@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Private to gpu.cu and gpu_far.cu: what is known of the device, and how its calls are made and checked. */
+#ifndef CVY_GPU_STATE_CUH
+#define CVY_GPU_STATE_CUH
+
+#include "gpu.h"
+
+#include <cuda.h>
+#include <cuda_runtime.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "covey.h"
+#include "queue.h"
+#include "queues_gpu.h"
+
+#define PLACES ((size_t)CVY_GPU_RANKS * CVY_GPU_GENERATIONS)
+#define STAGE_BYTES ((size_t)1 << 20)
+
+struct driver {
+	CUresult (*reserve)(CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned long long);
+	CUresult (*unreserve)(CUdeviceptr, size_t);
+	CUresult (*create)(CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *, unsigned long long);
+	CUresult (*release)(CUmemGenericAllocationHandle);
+	CUresult (*map)(CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, unsigned long long);
+	CUresult (*unmap)(CUdeviceptr, size_t);
+	CUresult (*access)(CUdeviceptr, size_t, const CUmemAccessDesc *, size_t);
+	CUresult (*to_fd)(void *, CUmemGenericAllocationHandle, CUmemAllocationHandleType, unsigned long long);
+	CUresult (*from_fd)(CUmemGenericAllocationHandle *, void *, CUmemAllocationHandleType);
+	CUresult (*text)(CUresult, const char **);
+};
+
+struct cvy_gpu {
+	int device;
+	uint64_t late_cycles, park_cycles;
+	int khz;
+	struct driver driver;
+	CUdeviceptr in, out; /* addresses of all places */
+	uint8_t in_mapped[PLACES], out_mapped[PLACES], window_mapped[PLACES];
+	CUdeviceptr window, windows; /* own registered memory; places of the others' */
+	size_t window_bytes, window_stride;
+	uint8_t *saved;
+	struct cvy_gpu_control *control;
+	struct cvy_gpu_mailbox *mailbox, *mailbox_device;
+	struct cvy_queue *queues; /* PLACES, by mapping */
+	struct cvy_queue_memory reach;
+	uint8_t *stage; /* pinned: what is copied to and from the device */
+	cudaStream_t stream;
+	char why[240], name[160];
+};
+
+static inline int fail(struct cvy_gpu *gpu, int err, const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(gpu->why, sizeof(gpu->why), format, args);
+	va_end(args);
+	return err;
+}
+
+static inline int check(struct cvy_gpu *gpu, cudaError_t got, const char *what)
+{
+	if (got == cudaSuccess)
+		return 0;
+	return fail(gpu, got == cudaErrorMemoryAllocation ? COVEY_ERR_NOMEM : COVEY_ERR_IO, "%s on device %d: %s", what,
+		    gpu->device, cudaGetErrorString(got));
+}
+
+static inline int check_driver(struct cvy_gpu *gpu, CUresult got, const char *what)
+{
+	const char *text = NULL;
+
+	if (got == CUDA_SUCCESS)
+		return 0;
+	gpu->driver.text(got, &text);
+	return fail(gpu, got == CUDA_ERROR_OUT_OF_MEMORY ? COVEY_ERR_NOMEM : COVEY_ERR_IO, "%s on device %d: %s", what,
+		    gpu->device, text ? text : "unknown error");
+}
+
+static inline int use(struct cvy_gpu *gpu)
+{
+	return check(gpu, cudaSetDevice(gpu->device), "choosing the device");
+}
+
+static inline size_t place(int rank, int generation)
+{
+	return (size_t)rank * CVY_GPU_GENERATIONS + (size_t)generation;
+}
+
+static inline int copy(struct cvy_gpu *gpu, void *to, const void *from, size_t bytes, const char *what)
+{
+	int err = check(gpu, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, gpu->stream), what);
+
+	return err ? err : check(gpu, cudaStreamSynchronize(gpu->stream), what);
+}
+
+/* gpu.cu */
+int cvy_gpu_unchunk(struct cvy_gpu *gpu, int rank, int generation);
+int cvy_gpu_detach(struct cvy_gpu *gpu, int rank, int generation);
+/* gpu_far.cu: of struct cvy_gpu_ops */
+int cvy_gpu_reach(struct cvy_gpu *gpu, struct cvy_queue_memory *out);
+int cvy_gpu_far_chunk(struct cvy_gpu *gpu, int rank, int generation, int out, void **host);
+int cvy_gpu_queue(struct cvy_gpu *gpu, int rank, int generation, const struct cvy_queue *queue, int wait_ms);
+
+#endif
