@@ -567,8 +567,9 @@ COVEY_API int covey_group_end(void);
 
 /* How tokens stand where they arrive, and come back. */
 enum covey_ep_preset {
-	COVEY_EP_LL = 0,     /* rows per (local expert, source), DeepEP's low-latency layout */
-	COVEY_EP_COMPACT = 1 /* a row per (source, token), whatever experts of the rank it names, as DeepEP's normal mode */
+	COVEY_EP_LL = 0, /* rows per (local expert, source), DeepEP's low-latency layout */
+	COVEY_EP_COMPACT =
+		1 /* a row per (source, token), whatever experts of the rank it names, as DeepEP's normal mode */
 };
 
 enum covey_ep_rows_as {
@@ -592,7 +593,7 @@ struct covey_ep_config {
 	int preset;		 /* enum covey_ep_preset */
 	const int *expert_owner; /* [experts] rank of each, alike on all; NULL: blocks of ceil(E / size) */
 	int rows;		 /* enum covey_ep_rows_as */
-	int combine;		 /* enum covey_ep_combine_as; on host memory always per expert; nothing to COVEY_EP_COMPACT */
+	int combine; /* enum covey_ep_combine_as; on host memory always per expert; nothing to COVEY_EP_COMPACT */
 };
 
 #define COVEY_EP_CONFIG_INIT \

@@ -73,9 +73,9 @@ static int read_chunk(struct cvy_gpu *gpu, int rank, int generation, size_t at, 
 	return 0;
 }
 
-static const struct cvy_gpu_mailbox *mailbox(struct cvy_gpu *gpu)
+static struct cvy_gpu_mailbox *mailbox(struct cvy_gpu *gpu)
 {
-	static const struct cvy_gpu_mailbox none;
+	static struct cvy_gpu_mailbox none;
 
 	(void)gpu;
 	return &none;
