@@ -273,7 +273,7 @@ static __device__ __forceinline__ void cvy_begin(const struct cvy_gpu_call *c, s
 	r->watch.open = CVY_GPU_GATE_OPEN(r->lane.epoch);
 }
 
-/* The first attempt where the short way is not for it. */
+/* A body where the short way is not for it. What it changes of @r is not needed afterwards. */
 template <typename BODY>
 static __device__ __noinline__ int cvy_long_way(const struct cvy_gpu_call *c, struct cvy_lane_run r)
 {

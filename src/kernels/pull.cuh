@@ -243,7 +243,7 @@ template <typename T, typename PACKETS> struct cvy_body_pull {
 		int stopped;
 
 		if (c->kind == CVY_GPU_BROADCAST && !cvy_has(r->lane.mask, c->root))
-			return PACKETS::template run<HOT>(c, r);
+			return cvy_long_way<PACKETS>(c, *r);
 		if (cvy_mode<HOT>(r) == CVY_COMPLETE && r->pulled)
 			return 0;
 		if (cvy_mode<HOT>(r) != CVY_COMPLETE) {
@@ -257,7 +257,8 @@ template <typename T, typename PACKETS> struct cvy_body_pull {
 		}
 		r->lane.count++; /* by packets, after the step of hello */
 		r->steps--;
-		stopped = PACKETS::template run<HOT>(c, r);
+		stopped =
+			cvy_long_way<PACKETS>(c, *r); /* once for both, out of line: it is not what one registers for */
 		r->lane.count--;
 		r->steps++;
 		return stopped;
