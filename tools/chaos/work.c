@@ -175,7 +175,8 @@ static size_t part(const struct chaos_member *m, int from, int to, size_t most)
 
 static int run_alltoallv(struct chaos_member *m)
 {
-	size_t most = elements(m) / BLOCKS + 1, sends[BLOCKS], recvs[BLOCKS], send_at[BLOCKS], recv_at[BLOCKS];
+	size_t most = elements(m) / BLOCKS + 1, sends[BLOCKS] = { 0 }, recvs[BLOCKS] = { 0 };
+	size_t send_at[BLOCKS] = { 0 }, recv_at[BLOCKS] = { 0 };
 	struct covey_result result = { 0 };
 	size_t out = 0, in = 0;
 	int err, code;
@@ -280,7 +281,7 @@ static int run_reduce_scatter(struct chaos_member *m)
 
 static int run_allgatherv(struct chaos_member *m)
 {
-	size_t most = elements(m) / BLOCKS + 1, counts[BLOCKS], at[BLOCKS], end = 0;
+	size_t most = elements(m) / BLOCKS + 1, counts[BLOCKS] = { 0 }, at[BLOCKS] = { 0 }, end = 0;
 	struct covey_result result = { 0 };
 	float *own;
 	int err, code;
