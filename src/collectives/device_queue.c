@@ -62,7 +62,7 @@ static int open_proxy(struct cvy_device *d)
 		return cvy_fail(d->box, err, d->rank, d->epoch, "%s", d->ops->why(d->gpu));
 	q->abort = aligned_alloc(PAGE, PAGE);
 	if (!q->abort)
-		return COVEY_ERR_NOMEM;
+		return cvy_fail(d->box, COVEY_ERR_NOMEM, d->rank, d->epoch, "no memory for queues of the device");
 	memset(q->abort, 0, PAGE);
 	err = q->reach.map(q->reach.ctx, q->abort, PAGE, 0, (void **)&q->abort_seen, why, sizeof(why));
 	if (err) {
