@@ -449,7 +449,7 @@ static void of_another_age(struct member *m)
 	dispatch_args(&j, &d);
 	if (m->rank == 0) {
 		d.size = offsetof(struct covey_dispatch_args, timeout_ms);
-		d.timeout_ms = 1; /* read, it would make this another call than rank 1's */
+		d.timeout_ms = WATCHDOG_MS; /* read, it would make this another call than rank 1's */
 	}
 	must(!covey_dispatch(j.ep, &d, NULL, &res) && covey_mask_count(&res.mask) == 2, "an older struct");
 	if (m->rank == 0)
