@@ -89,9 +89,7 @@ static int chunk_fill(struct cvy_gpu *gpu, CUdeviceptr at, CUmemGenericAllocatio
 
 	if (err)
 		return err;
-	err = check(gpu, cudaMemsetAsync((void *)at, 0, CVY_GPU_CHUNK, gpu->stream), "clearing a chunk");
-	if (!err)
-		err = check(gpu, cudaStreamSynchronize(gpu->stream), "clearing a chunk");
+	err = cvy_gpu_clear(gpu, at, CVY_GPU_CHUNK, "clearing a chunk");
 	if (!err)
 		err = check_driver(gpu, gpu->driver.to_fd(fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
 				   "a descriptor of a chunk");
@@ -436,8 +434,11 @@ static int allocate(struct cvy_gpu *gpu)
 			    "the mailbox");
 	if (!err)
 		err = check(gpu, cudaHostAlloc((void **)&gpu->stage, STAGE_BYTES, 0), "pinned memory");
+	if (!err)
+		err = check(gpu, cudaHostAlloc((void **)&gpu->zeros, ZERO_BYTES, 0), "pinned memory");
 	if (err)
 		return err;
+	memset(gpu->zeros, 0, ZERO_BYTES);
 	memset(gpu->mailbox, 0, sizeof(*gpu->mailbox));
 	memset(gpu->stage, 0, sizeof(*gpu->control));
 	((struct cvy_gpu_control *)gpu->stage)->entered = closed;
@@ -475,6 +476,7 @@ static void gpu_close(struct cvy_gpu *gpu)
 	cudaFree(gpu->saved);
 	cudaFreeHost(gpu->mailbox);
 	cudaFreeHost(gpu->stage);
+	cudaFreeHost(gpu->zeros);
 	if (gpu->stream)
 		cudaStreamDestroy(gpu->stream);
 	free(gpu);

@@ -17,9 +17,7 @@ static int far_fill(struct cvy_gpu *gpu, CUdeviceptr at, CUmemGenericAllocationH
 		return err;
 	err = check_driver(gpu, gpu->driver.access(at, CVY_GPU_CHUNK, access, 2), "access to host memory");
 	if (!err)
-		err = check(gpu, cudaMemsetAsync((void *)at, 0, CVY_GPU_CHUNK, gpu->stream), "clearing host memory");
-	if (!err)
-		err = check(gpu, cudaStreamSynchronize(gpu->stream), "clearing host memory");
+		err = cvy_gpu_clear(gpu, at, CVY_GPU_CHUNK, "clearing host memory");
 	if (err)
 		gpu->driver.unmap(at, CVY_GPU_CHUNK);
 	return err;

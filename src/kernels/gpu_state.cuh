@@ -18,6 +18,7 @@
 
 #define PLACES ((size_t)CVY_GPU_RANKS * CVY_GPU_GENERATIONS)
 #define STAGE_BYTES ((size_t)1 << 20)
+#define ZERO_BYTES ((size_t)2 << 20)
 
 struct driver {
 	CUresult (*reserve)(CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned long long);
@@ -47,6 +48,7 @@ struct cvy_gpu {
 	struct cvy_queue *queues; /* PLACES, by mapping */
 	struct cvy_queue_memory reach;
 	uint8_t *stage; /* pinned: what is copied to and from the device */
+	uint8_t *zeros; /* pinned: what memory is cleared with */
 	cudaStream_t stream;
 	char why[240], name[160];
 };
@@ -95,6 +97,20 @@ static inline int copy(struct cvy_gpu *gpu, void *to, const void *from, size_t b
 	int err = check(gpu, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, gpu->stream), what);
 
 	return err ? err : check(gpu, cudaStreamSynchronize(gpu->stream), what);
+}
+
+/*
+ * Zeroes memory by copies from the host: a memset is a kernel, and finds no processor while all hold CTAs that are parked
+ * until this very memory is there.
+ */
+static inline int cvy_gpu_clear(struct cvy_gpu *gpu, CUdeviceptr at, size_t bytes, const char *what)
+{
+	cudaError_t got = cudaSuccess;
+
+	for (size_t i = 0; i < bytes && got == cudaSuccess; i += ZERO_BYTES)
+		got = cudaMemcpyAsync((void *)(at + i), gpu->zeros, bytes - i < ZERO_BYTES ? bytes - i : ZERO_BYTES,
+				      cudaMemcpyHostToDevice, gpu->stream);
+	return check(gpu, got == cudaSuccess ? cudaStreamSynchronize(gpu->stream) : got, what);
 }
 
 /* gpu.cu */

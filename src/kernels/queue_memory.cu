@@ -15,6 +15,8 @@
 #include "covey.h"
 
 #define PAGE ((size_t)4096)
+#define SLOT ((size_t)512) /* for the words of one queue */
+#define SLOTS 1024
 
 struct page {
 	uint8_t *host;
@@ -26,6 +28,8 @@ struct gpu_reach {
 	cudaStream_t stream; /* of its own: it waits for no kernel */
 	uint64_t *stage;     /* pinned */
 	pthread_mutex_t lock;
+	uint8_t *slots; /* taken once: who allocates or frees later would wait for kernels, and these for queues */
+	uint8_t taken[SLOTS];
 	struct page *page;
 	size_t npages, room;
 };
@@ -37,26 +41,46 @@ static int say(char *why, size_t why_bytes, cudaError_t got, const char *what, c
 	return COVEY_ERR_UNSUPPORTED;
 }
 
+static int zero_slot(struct gpu_reach *g, size_t slot)
+{
+	memset(g->stage, 0, SLOT);
+	return cudaSetDevice(g->device) != cudaSuccess ||
+			       cudaMemcpyAsync(g->slots + slot * SLOT, g->stage, SLOT, cudaMemcpyHostToDevice,
+					       g->stream) != cudaSuccess ||
+			       cudaStreamSynchronize(g->stream) != cudaSuccess
+		       ? COVEY_ERR_IO
+		       : 0;
+}
+
 static int words(void *ctx, size_t bytes, void **at)
 {
 	struct gpu_reach *g = (struct gpu_reach *)ctx;
-	void *memory;
+	size_t slot = 0;
+	int err;
 
-	if (cudaSetDevice(g->device) != cudaSuccess || cudaMalloc(&memory, bytes) != cudaSuccess)
-		return COVEY_ERR_NOMEM;
-	if (cudaMemsetAsync(memory, 0, bytes, g->stream) != cudaSuccess ||
-	    cudaStreamSynchronize(g->stream) != cudaSuccess) {
-		cudaFree(memory);
-		return COVEY_ERR_IO;
+	if (bytes > SLOT)
+		return COVEY_ERR_INVAL;
+	pthread_mutex_lock(&g->lock);
+	while (slot < SLOTS && g->taken[slot])
+		slot++;
+	err = slot < SLOTS ? zero_slot(g, slot) : COVEY_ERR_NOMEM;
+	if (!err) {
+		g->taken[slot] = 1;
+		*at = g->slots + slot * SLOT;
 	}
-	*at = memory;
-	return 0;
+	pthread_mutex_unlock(&g->lock);
+	return err;
 }
 
 static void words_free(void *ctx, void *at)
 {
-	(void)ctx;
-	cudaFree(at);
+	struct gpu_reach *g = (struct gpu_reach *)ctx;
+
+	if (!at)
+		return;
+	pthread_mutex_lock(&g->lock);
+	g->taken[(size_t)((uint8_t *)at - g->slots) / SLOT] = 0;
+	pthread_mutex_unlock(&g->lock);
 }
 
 static int read_words(void *ctx, const void *from, size_t offset, size_t bytes, void *to)
@@ -183,10 +207,12 @@ int cvy_gpu_queue_memory_open(int device, struct cvy_queue_memory *out, char *wh
 		got = cudaStreamCreateWithFlags(&g->stream, cudaStreamNonBlocking);
 	if (got == cudaSuccess)
 		got = cudaHostAlloc((void **)&g->stage, PAGE, cudaHostAllocPortable);
+	if (got == cudaSuccess)
+		got = cudaMalloc((void **)&g->slots, SLOTS * SLOT);
 	if (got != cudaSuccess) {
 		out->ctx = g;
 		cvy_gpu_queue_memory_close(out);
-		return say(why, why_bytes, got, "no stream or pinned memory", "");
+		return say(why, why_bytes, got, "no stream, pinned memory, or memory for words", "");
 	}
 	out->ctx = g;
 	out->words = words;
@@ -204,6 +230,7 @@ void cvy_gpu_queue_memory_close(struct cvy_queue_memory *memory)
 	if (g->stream)
 		cudaStreamDestroy(g->stream);
 	cudaFreeHost(g->stage);
+	cudaFree(g->slots);
 	pthread_mutex_destroy(&g->lock);
 	free(g->page);
 	free(g);

@@ -192,6 +192,9 @@ static void compare(const struct job *j, int r, uint32_t members, const char *wh
 
 static void run(const struct job *j)
 {
+	if (getenv("VERBOSE"))
+		fprintf(stderr, "kind %d packet %d type %d count %zu lanes %d x %d x %d root %d registered %x\n",
+			j->kind, j->packet, j->dtype, j->count, j->lanes, j->threads, j->rows, j->root, j->registered);
 	for (int r = 0; r < n; r++)
 		prepare(j, r);
 	for (int r = 0; r < n; r++)
