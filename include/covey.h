@@ -472,7 +472,7 @@ COVEY_API int covey_barrier_start(struct covey_group *group, struct CUstream_st 
  * launches one kernel on @stream (NULL: the legacy default stream) and returns; the outcome is known to the stream.
  * One stream at a time per group. Captured graphs stay valid when ranks die, are replaced or added: contributors are
  * read when the kernel runs. Host and device operations are counted apart; when ranks come in covey_admit() waits for
- * what was launched, covey_admit_async() does not. All ranks have a device; dispatch and combine are for one host. In place as for host memory, but for
+ * what was launched, covey_admit_async() does not. All ranks have a device. In place as for host memory, but for
  * alltoall(v), which is UNSUPPORTED; so are messages and the _start forms. Counts of alltoallv and allgatherv are part of a
  * captured graph: a rank that has come since gets no block there. A rank without bytes passes buffers of the device all
  * the same, or NULL for both and a stream. That all name the same counts in allgatherv is not checked on a device.

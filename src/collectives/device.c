@@ -246,9 +246,6 @@ int cvy_device_ep_run(struct cvy_device *d, struct cvy_ep_args *args, struct CUs
 
 	if (!err && args->phases != CVY_EP_RECV)
 		err = between_phases(d);
-	if (!err && cvy_device_any_far(d))
-		err = cvy_fail(d->box, COVEY_ERR_UNSUPPORTED, d->rank, d->epoch,
-			       "device: dispatch and combine are for the ranks of one host");
 	if (err)
 		return err;
 	args->call.rank = d->rank;

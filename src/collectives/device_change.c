@@ -333,8 +333,10 @@ void cvy_device_reconcile(struct cvy_device *d)
 	for (int i = 0; i < CVY_GPU_LANES; i++) {
 		uint32_t count = begins && holder >= 0 ? d->peer[holder].have.count[i] : d->counters.lane[i].count;
 
-		d->lanes[i] = (struct cvy_gpu_lane){ count, d->view->epoch,    mask,
-						     fail,  generations(d, 0), generations(d, 1) };
+		uint32_t late = fail & CVY_GPU_FAR ? d->counters.lane[i].failed & CVY_GPU_LATE : 0;
+
+		d->lanes[i] = (struct cvy_gpu_lane){ count,	  d->view->epoch,    mask,
+						     fail | late, generations(d, 0), generations(d, 1) };
 	}
 	d->reconciled = 1;
 	if (lags(d, base))

@@ -22,6 +22,7 @@ struct cvy_ep_shared {
 	uint32_t late;			/* deadline passed without them */
 	uint32_t lacking;		/* owners that had not got what was sent */
 	uint32_t left_out;		/* contributors that are not waited for: removed, or not active */
+	uint32_t unsent;		/* of other hosts: what was put to them before has not left */
 	int stopped;
 };
 
@@ -191,11 +192,17 @@ static __device__ __forceinline__ struct cvy_ep_turn cvy_ep_begin(const struct c
 	t.until.began = clock64();
 	t.until.most = r->mode == CVY_COMPLETE ? 0 : a->timeout_cycles;
 	if (threadIdx.x == 0) {
-		sh->late = sh->lacking = 0;
+		sh->late = sh->lacking = sh->unsent = 0;
 		sh->left_out = r->lane.mask & a->size_mask & ~t.sources;
 		sh->stopped = 0;
 	}
 	return t;
+}
+
+/* May a source of another host go on without this rank while it reads? */
+static __device__ __forceinline__ int cvy_ep_overtakes(const struct cvy_ep_turn *t)
+{
+	return CVY_GUARDED && t->until.most && cvy_far(t->r);
 }
 
 static __device__ __forceinline__ int cvy_ep_must_send(const struct cvy_ep_turn *t, int step)

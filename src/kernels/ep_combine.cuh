@@ -7,7 +7,7 @@
 #ifndef CVY_EP_COMBINE_CUH
 #define CVY_EP_COMBINE_CUH
 
-#include "ep_body.cuh"
+#include "ep_far.cuh"
 
 #define CVY_EP_BATCH 2 /* rows that a thread reads, or waits for, at a time */
 
@@ -59,6 +59,19 @@ static __device__ __forceinline__ struct cvy_ep_place cvy_ep_here(const struct c
 	if (p.row >= 0)
 		p.weight = a->route_weights[at];
 	return p;
+}
+
+/* One thread: how many rows here @token of @rank has. */
+template <int ONCE>
+static __device__ __noinline__ int cvy_ep_rows_here(const struct cvy_ep_args *a, int rank, int token)
+{
+	const int32_t *row = a->route + ((size_t)rank * (size_t)a->tokens + (size_t)token) * (size_t)a->top_k;
+	int n = 0;
+
+#pragma unroll 1
+	for (int k = 0; k < a->top_k && token < a->tokens; k++)
+		n += row[k] >= 0 && row[k] < (ONCE ? 1 : a->el) * a->call.size * a->tokens;
+	return n;
 }
 
 /* Where the experts of the own @token are. All threads of a warp. */
@@ -405,14 +418,32 @@ static __device__ __forceinline__ void cvy_ep_take_results(struct cvy_ep_turn *t
 template <int ONCE> struct cvy_ep_combine {
 	enum { PLACES = 0 };
 
+	/* Lines of the step that went to @rank, and any before them. */
+	static __device__ int lines(const struct cvy_ep_turn *t, const struct cvy_ep_step *s, int rank)
+	{
+		const struct cvy_ep_args *a = t->a;
+		uint64_t theirs = rank < CVY_GPU_RANKS ? t->sh->theirs[rank] : 0;
+		int j = theirs ? 63 - __clzll((long long)theirs) : 0, rows = theirs != 0;
+
+		if (theirs && !a->per_rank)
+			rows = cvy_ep_rows_here<ONCE>(a, rank, cvy_ep_token(t, s, j));
+		return a->form.header_lines + (j * a->form.rows + rows) * a->form.slice_lines;
+	}
+
 	static __device__ __forceinline__ void send(struct cvy_ep_turn *t, const struct cvy_ep_step *s, int step)
 	{
+		int far = cvy_far(t->r);
+
 		cvy_ep_who<ONCE>(t, s);
 		if (!cvy_ep_must_send(t, step))
 			return;
 		cvy_ep_say_sent(t);
+		if (far && !cvy_ep_far_may_push(t, s, step))
+			return;
 		cvy_ep_push_header(t, s);
 		cvy_ep_push_results<ONCE>(t, s);
+		if (far)
+			cvy_ep_far_put(t, s, lines(t, s, (int)threadIdx.x));
 	}
 
 	static __device__ __forceinline__ void send_first(const struct cvy_ep_args *a, struct cvy_lane_run *r,
@@ -444,6 +475,8 @@ template <int ONCE> struct cvy_ep_combine {
 				uint32_t with = t.sources;
 
 				cvy_ep_take_results<ONCE>(&t, &s);
+				if (cvy_ep_overtakes(&t))
+					cvy_ep_far_look(&t, &s);
 				stopped = cvy_ep_stopped(&t);
 				if (stopped || t.sources == with)
 					break;

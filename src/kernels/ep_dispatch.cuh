@@ -388,18 +388,33 @@ static __device__ __forceinline__ void cvy_ep_take_rows(struct cvy_ep_turn *t, c
 template <int ONCE> struct cvy_ep_dispatch {
 	enum { PLACES = 1 }; /* of rows depend on who takes part */
 
+	/* Lines of the step that went to @rank, and any before them. */
+	static __device__ __forceinline__ int lines(const struct cvy_ep_turn *t, int rank)
+	{
+		const struct cvy_ep_form *f = &t->a->form;
+		uint64_t mine = rank < CVY_GPU_RANKS ? t->sh->mine[rank] : 0;
+
+		return f->header_lines + (mine ? 64 - __clzll((long long)mine) : 0) * f->slice_lines;
+	}
+
 	/* Sends step @step, and nothing else. */
 	static __device__ __forceinline__ void send(struct cvy_ep_turn *t, const struct cvy_ep_room *room,
 						    const struct cvy_ep_step *s, int step)
 	{
+		int push = cvy_ep_must_send(t, step), far = push && cvy_far(t->r);
+
 		cvy_ep_plan<ONCE>(t, s, room);
-		if (cvy_ep_must_send(t, step))
+		if (far)
+			push = cvy_ep_far_may_push(t, s, step);
+		if (push)
 			cvy_ep_push_headers<ONCE>(t, s, room);
 		cvy_ep_stage(t, s, room);
 		__syncthreads();
 		cvy_ep_say_sent(t);
-		if (cvy_ep_must_send(t, step))
+		if (push)
 			cvy_ep_push_rows(t, s, room);
+		if (far && push)
+			cvy_ep_far_put(t, s, lines(t, (int)threadIdx.x));
 	}
 
 	static __device__ __forceinline__ void send_first(const struct cvy_ep_args *a, struct cvy_lane_run *r,
@@ -456,6 +471,8 @@ template <int ONCE> struct cvy_ep_dispatch {
 			cvy_ep_firsts<ONCE>(&t, &room);
 			__syncthreads();
 			cvy_ep_take_rows<ONCE>(&t, &s, &room);
+			if (cvy_ep_overtakes(&t))
+				cvy_ep_far_look(&t, &s);
 			if (cvy_ep_stopped(&t))
 				return 1;
 		}

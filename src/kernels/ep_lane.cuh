@@ -13,13 +13,15 @@
 
 /* One thread: lane @r->index is done, under claim @epoch. */
 static __device__ void cvy_ep_done(const struct cvy_ep_args *a, const struct cvy_lane_run *r, uint64_t op,
-				   uint32_t epoch, uint32_t missing)
+				   uint32_t epoch, uint32_t missing, uint32_t silent)
 {
 	struct cvy_gpu_control *control = a->call.control;
 	struct cvy_gpu_status *status = &control->status;
 
 	cvy_store_packet((uint8_t *)&control->past[r->index], CVY_GPU_DONE(op, epoch), CVY_GPU_COUNTED(r->lane.count));
 	((volatile struct cvy_gpu_lane *)control->lane)[r->index].count = r->lane.count + (uint32_t)r->steps;
+	if (cvy_far(r))
+		cvy_ep_far_ended(a, r, silent);
 	if (r->index && !missing)
 		return;
 	if (a->call.kind == CVY_GPU_DISPATCH)
@@ -266,7 +268,7 @@ static __device__ __forceinline__ void cvy_ep_guarded(const struct cvy_ep_args *
 			stopped = cvy_ep_attempt<BODY>(a, r, sh, dynamic, entered, &op);
 			if (!stopped && threadIdx.x == 0)
 				cvy_ep_done(a, r, op, r->mode == CVY_RUN ? r->lane.epoch : verdict.epoch,
-					    cvy_ep_missing(a, r, sh));
+					    cvy_ep_missing(a, r, sh), cvy_ep_silent(a, r, sh));
 			if (!stopped && r->mode == CVY_RUN)
 				break;
 		}

@@ -6,7 +6,7 @@
 #ifndef CVY_EP_PLAN_CUH
 #define CVY_EP_PLAN_CUH
 
-#include "ep_body.cuh"
+#include "ep_far.cuh"
 
 /* Dynamic shared memory of dispatch. */
 struct cvy_ep_room {

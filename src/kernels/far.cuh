@@ -6,6 +6,9 @@
  *
  * A put is part of the push: it is not given up because the gate closes, since others may complete the operation by what was
  * pushed to them. Where a queue fails, the host is told, and the rank is suspect; the CTA goes on as if it had not.
+ *
+ * Who has answered has read what was put to it. Who was not waited for may not have: before it is pushed to again, what was
+ * put must have left, and a word says that it is written over (cvy_gpu_ahead_at), which whoever reads late looks at.
  */
 #ifndef CVY_FAR_CUH
 #define CVY_FAR_CUH
@@ -13,13 +16,22 @@
 #include "lane.cuh"
 #include "queue.h"
 
-/* One thread: @ticket is what posting to @rank gave. */
-static __device__ void cvy_far_posted(const struct cvy_gpu_call *c, struct cvy_queue *q, int rank, int64_t ticket)
+/* Where the ticket of what was put last to @rank from @at stands. */
+static __device__ uint64_t *cvy_far_ticket(const struct cvy_gpu_call *c, uint64_t out, int rank, uint64_t at)
 {
-	if (ticket > 0)
+	return c->tickets + (size_t)cvy_mapping(out, rank) * CVY_GPU_TICKETS + cvy_gpu_ticket_of(at);
+}
+
+/* One thread: @ticket is what posting to @rank, from @at, gave. */
+static __device__ void cvy_far_posted(const struct cvy_gpu_call *c, uint64_t out, struct cvy_queue *q, int rank,
+				      uint64_t at, int64_t ticket)
+{
+	if (ticket > 0) {
+		*cvy_far_ticket(c, out, rank, at) = (uint64_t)ticket;
 		cvy_queue_flush(q);
-	else
+	} else {
 		cvy_store_word((uint8_t *)&c->mailbox->unsent[rank], (uint64_t)-ticket);
+	}
 	__threadfence_system(); /* the host counts commands once the CTA is counted */
 }
 
@@ -41,7 +53,7 @@ static __device__ __noinline__ void cvy_far_put(const struct cvy_gpu_call *c, ui
 	struct cvy_queue *q = cvy_far_queue(c, out, to, rank);
 
 	if (q && bytes)
-		cvy_far_posted(c, q, rank, cvy_queue_put(q, at, at, bytes));
+		cvy_far_posted(c, out, q, rank, at, cvy_queue_put(q, at, at, bytes));
 }
 
 /* All threads: what they have pushed to @to, from @at on, goes to those who are far. */
@@ -60,7 +72,49 @@ static __device__ __noinline__ void cvy_far_tell(const struct cvy_gpu_call *c, u
 	struct cvy_queue *q = cvy_far_queue(c, out, to, (int)threadIdx.x);
 
 	if (q)
-		cvy_far_posted(c, q, (int)threadIdx.x, cvy_queue_signal(q, at, tag));
+		cvy_far_posted(c, out, q, (int)threadIdx.x, at, cvy_queue_signal(q, at, tag));
+}
+
+/*
+ * Thread p for rank p of @to, which has not answered what was pushed to it: step @tag of the lane may be pushed. 1, 2: not
+ * (cvy_wait_put).
+ */
+static __device__ __noinline__ int cvy_far_overtake(const struct cvy_gpu_call *c, struct cvy_lane_run *r, uint32_t to,
+						    uint64_t tag, const struct cvy_until *until)
+{
+	int rank = (int)threadIdx.x, how = 0;
+	struct cvy_queue *q = cvy_far_queue(c, r->lane.out, to, rank);
+
+#pragma unroll 1
+	for (uint32_t i = 0; q && i < CVY_GPU_PARITIES && !how; i++)
+		how = cvy_wait_put(q, *cvy_far_ticket(c, r->lane.out, rank, cvy_gpu_slot_at(0, r->index, i)), rank,
+				   &r->watch, until);
+	if (q && !how)
+		cvy_far_tell(c, r->lane.out, to, cvy_gpu_ahead_at(r->index), tag);
+	return how;
+}
+
+/* Has @rank, of another host, begun to write over what it had pushed here in step @tag? */
+static __device__ int cvy_far_overtaken(const struct cvy_gpu_call *c, const struct cvy_lane_run *r, int rank,
+					uint64_t tag)
+{
+	uint64_t ahead = cvy_load_word((const uint64_t *)(cvy_from(c, r, rank) + cvy_gpu_ahead_at(r->index)));
+
+	return (int32_t)((uint32_t)(ahead >> 32) - (uint32_t)(tag >> 32)) >= 0 &&
+	       (int32_t)((uint32_t)ahead - (uint32_t)tag) >= CVY_GPU_PARITIES;
+}
+
+/* All threads, at the beginning of an operation that hears of everyone in every step: the last one did not. 1: stopped. */
+static __device__ __noinline__ int cvy_far_again(const struct cvy_gpu_call *c, struct cvy_lane_run r)
+{
+	const struct cvy_until none = { 0, 0 };
+	int how = cvy_far_overtake(c, &r, r.lane.mask, CVY_GPU_TAG(r.lane.epoch, r.lane.count + 1), &none);
+
+	if (__syncthreads_or(how == 1))
+		return 1;
+	if (threadIdx.x == 0)
+		((volatile struct cvy_gpu_lane *)c->control->lane)[r.index].failed = r.lane.failed & ~CVY_GPU_LATE;
+	return 0;
 }
 
 #endif

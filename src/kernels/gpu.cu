@@ -332,6 +332,7 @@ int cvy_gpu_begin(struct cvy_gpu *gpu, struct cvy_gpu_call *call, int *was)
 	call->out = (uint8_t *)gpu->out;
 	call->saved = gpu->saved;
 	call->queues = gpu->queues;
+	call->tickets = gpu->tickets;
 	call->late_cycles = gpu->late_cycles;
 	call->park_cycles = gpu->park_cycles;
 	call->quanta = call->lanes ? CVY_GPU_QUANTA / (unsigned)call->lanes : 0;
@@ -425,6 +426,11 @@ static int allocate(struct cvy_gpu *gpu)
 		err = check(gpu, cudaMemsetAsync(gpu->queues, 0, PLACES * sizeof(*gpu->queues), gpu->stream),
 			    "a table of queues");
 	if (!err)
+		err = check(gpu, cudaMalloc((void **)&gpu->tickets, PLACES * TICKETS_BYTES), "a table of tickets");
+	if (!err)
+		err = check(gpu, cudaMemsetAsync(gpu->tickets, 0, PLACES * TICKETS_BYTES, gpu->stream),
+			    "a table of tickets");
+	if (!err)
 		err = check(gpu, cudaMalloc((void **)&gpu->saved, CVY_GPU_CHUNK), "room for inputs in place");
 	if (!err)
 		err = check(gpu, cudaHostAlloc((void **)&gpu->mailbox, sizeof(*gpu->mailbox), cudaHostAllocMapped),
@@ -473,6 +479,7 @@ static void gpu_close(struct cvy_gpu *gpu)
 	if (gpu->reach.ctx)
 		cvy_gpu_queue_memory_close(&gpu->reach);
 	cudaFree(gpu->queues);
+	cudaFree(gpu->tickets);
 	cudaFree(gpu->saved);
 	cudaFreeHost(gpu->mailbox);
 	cudaFreeHost(gpu->stage);

@@ -17,6 +17,7 @@
 #include "queues_gpu.h"
 
 #define PLACES ((size_t)CVY_GPU_RANKS * CVY_GPU_GENERATIONS)
+#define TICKETS_BYTES (CVY_GPU_TICKETS * sizeof(uint64_t)) /* of one mapping */
 #define STAGE_BYTES ((size_t)1 << 20)
 #define ZERO_BYTES ((size_t)2 << 20)
 
@@ -46,6 +47,7 @@ struct cvy_gpu {
 	struct cvy_gpu_control *control;
 	struct cvy_gpu_mailbox *mailbox, *mailbox_device;
 	struct cvy_queue *queues; /* PLACES, by mapping */
+	uint64_t *tickets;	  /* PLACES * CVY_GPU_TICKETS */
 	struct cvy_queue_memory reach;
 	uint8_t *stage; /* pinned: what is copied to and from the device */
 	uint8_t *zeros; /* pinned: what memory is cleared with */

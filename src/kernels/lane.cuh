@@ -89,6 +89,14 @@ static __device__ __forceinline__ int cvy_far(const struct cvy_lane_run *r)
 	return (r->lane.failed & CVY_GPU_FAR) != 0;
 }
 
+/* Must what was pushed before be looked after first? far.cuh */
+static __device__ __forceinline__ int cvy_far_behind(const struct cvy_lane_run *r)
+{
+	return cvy_far(r) && (r->lane.failed & CVY_GPU_LATE);
+}
+
+static __device__ int cvy_far_again(const struct cvy_gpu_call *c, struct cvy_lane_run r);
+
 /* What later kernels may read of the operation: by lane 0, and by any that knows of a part that is not here. */
 static __device__ __forceinline__ void cvy_lane_status(const struct cvy_gpu_call *c, const struct cvy_lane_run *r,
 						       uint64_t op)
@@ -353,7 +361,11 @@ template <typename BODY> static __device__ __forceinline__ void cvy_operate(cons
 	if (CVY_GUARDED && threadIdx.x == 0)
 		entered = atomicAdd((unsigned long long *)&c->control->entered, (unsigned long long)c->quanta);
 	r.steps = BODY::steps(c, r.lane.mask);
-	if (CVY_GUARDED && !BODY::ONE && cvy_spoils(c, &r)) {
+	if (CVY_GUARDED && cvy_far_behind(&r)) {
+		stopped = cvy_far_again(c, r);
+		touched = !stopped;
+	}
+	if (CVY_GUARDED && !BODY::ONE && !stopped && cvy_spoils(c, &r)) {
 		stopped = !cvy_may_begin(c, r.watch.open, entered);
 		touched = !stopped;
 	}

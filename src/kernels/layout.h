@@ -53,6 +53,21 @@ CVY_GPU_BOTH static inline size_t cvy_gpu_signal_at(int round, int lane, uint32_
 	       (size_t)round * sizeof(uint64_t);
 }
 
+/* The step, as its tag, with which the source begins to write over what it pushed to who has not answered. */
+CVY_GPU_BOTH static inline size_t cvy_gpu_ahead_at(int lane)
+{
+	return cvy_gpu_signal_at(CVY_GPU_ROUNDS, lane, 0);
+}
+
+/* Of which lane and parity is what stands at @at of a chunk? One number for both rounds and the signals. */
+#define CVY_GPU_TICKETS (CVY_GPU_LANES * CVY_GPU_PARITIES)
+
+CVY_GPU_BOTH static inline size_t cvy_gpu_ticket_of(uint64_t at)
+{
+	return (size_t)(at < CVY_GPU_SIGNALS ? at / CVY_GPU_SLOT : (at - CVY_GPU_SIGNALS) / CVY_GPU_SIGNAL_BYTES) %
+	       CVY_GPU_TICKETS;
+}
+
 /* Told to a rank that comes in, at the end of a chunk: packets of two lanes' counts, then its first operation, then who
  * contributes from there on. */
 #define CVY_GPU_WELCOME (CVY_GPU_CHUNK - 4096)
@@ -79,13 +94,18 @@ CVY_GPU_BOTH static inline size_t cvy_gpu_signal_at(int round, int lane, uint32_
  */
 #define CVY_GPU_FAR ((uint32_t)1 << 31)
 #define CVY_GPU_FAILS ((uint32_t)1)
+/*
+ * Of a lane's `failed`, written by its CTAs: the last operation did without some contributor, by a deadline or since its
+ * buffers have no place for it. What was pushed there may not have left yet, nor been read.
+ */
+#define CVY_GPU_LATE ((uint32_t)1 << 30)
 
-/* What a lane needs to know, in one sector: read once at its start. Host writes all but count, while frozen. */
+/* What a lane needs to know, in one sector: read once at its start. Host writes all but count and CVY_GPU_LATE, while frozen. */
 struct cvy_gpu_lane {
 	uint32_t count; /* steps that this lane has done in its life */
 	uint32_t epoch;
-	uint32_t mask;	  /* contributors: admitted ranks of the view */
-	uint32_t failed;  /* CVY_GPU_FAILS: the operation at the verdict's base fails for all; and CVY_GPU_FAR */
+	uint32_t mask;	 /* contributors: admitted ranks of the view */
+	uint32_t failed; /* CVY_GPU_FAILS: the operation at the verdict's base fails for all; CVY_GPU_FAR, CVY_GPU_LATE */
 	uint64_t in, out; /* generation of each rank's chunk here, of this rank's chunk there: 2 bits each */
 };
 
@@ -196,6 +216,7 @@ struct cvy_gpu_call {
 	uint8_t *in, *out;	  /* base of the inbound and outbound chunks */
 	uint8_t *saved;		  /* chunk of the own inputs of operations in place */
 	struct cvy_queue *queues; /* by mapping of a chunk there; kind 0: it is mapped, and pushed to */
+	uint64_t *tickets;	  /* [mapping][CVY_GPU_TICKETS] of what was put last from there */
 	const uint8_t *send;
 	uint8_t *recv;
 	uint8_t *windows; /* registered memory of the others; NULL: there is none, and nobody asks */

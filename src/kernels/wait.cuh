@@ -11,6 +11,7 @@
 
 #include "guard.h"
 #include "layout.h"
+#include "queue.h"
 #include "word.cuh"
 
 #ifndef CVY_LOOKS
@@ -156,6 +157,26 @@ static __device__ __forceinline__ int cvy_wait_lines(const uint8_t *const at[N],
 	for (int i = 0; i < N; i++) /* as above: whole only once the tag is there */
 		if (at[i])
 			cvy_load_packet(at[i], v[i]);
+	return 0;
+}
+
+/*
+ * One thread: all up to @ticket has left the queue to @rank, and its memory may be written again: 0. 1: the gate closed
+ * first; 2: the time is over, or the queue is broken.
+ */
+static __device__ __noinline__ int cvy_wait_put(struct cvy_queue *q, uint64_t ticket, int rank, struct cvy_watch *w,
+						const struct cvy_until *until)
+{
+	while (ticket) {
+		int now = cvy_queue_test(q, (int64_t)ticket);
+
+		if (now)
+			return now == 1 ? 0 : 2;
+		if (cvy_give_up(w, rank))
+			return 1;
+		if (until->most && clock64() - until->began > until->most)
+			return 2;
+	}
 	return 0;
 }
 

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Dispatch and combine with ranks of other hosts (far.cuh): a step is pushed where memory of this host stands for their
+ * chunks, and then put, header and rows as one range of each slot.
+ *
+ * A deadline passes over ranks that have not answered. So who was not heard in the step before is pushed to only once
+ * what was put has left, and is not sent this step where that takes long; and who reads looks, at the end of a step,
+ * whether its source has gone on without it and writes there already: then it is late, too, and nothing of it counts.
+ */
+#ifndef CVY_EP_FAR_CUH
+#define CVY_EP_FAR_CUH
+
+#include "ep_body.cuh"
+
+#define CVY_EP_FAR_PATIENCE 4 /* of the deadline, that part is for puts of before */
+
+/* All threads: is step @step of @t to be pushed? Not where the gate has closed. Those whose slots are not free get none. */
+static __device__ __noinline__ int cvy_ep_far_may_push(struct cvy_ep_turn *t, const struct cvy_ep_step *s, int step)
+{
+	struct cvy_until until = { t->until.began, t->until.most / CVY_EP_FAR_PATIENCE };
+	uint32_t silent = step ? t->peers & ~t->sources : 0;
+	int how;
+
+	if (!step && (t->r->lane.failed & CVY_GPU_LATE))
+		silent = t->peers;
+	how = cvy_far_overtake(&t->a->call, t->r, silent, s->tag, &until);
+	if (how == 2)
+		atomicOr(&t->sh->unsent, 1u << threadIdx.x);
+	if (__syncthreads_or(how == 1))
+		return 0;
+	t->peers &= ~t->sh->unsent;
+	return 1;
+}
+
+/* All threads, when a step has been pushed: its first @lines lines, thread p for rank p. */
+static __device__ __noinline__ void cvy_ep_far_put(const struct cvy_ep_turn *t, const struct cvy_ep_step *s, int lines)
+{
+	const struct cvy_gpu_call *c = &t->a->call;
+	int rank = (int)threadIdx.x;
+
+	__threadfence_system();
+	__syncthreads();
+#pragma unroll 1
+	for (int at = 0; at < lines; at += CVY_EP_SLOT_LINES) {
+		int here = lines - at < CVY_EP_SLOT_LINES ? lines - at : CVY_EP_SLOT_LINES;
+
+		cvy_far_put(c, t->r->lane.out, t->peers, rank, cvy_ep_line_at(t, s, at),
+			    (uint64_t)here * CVY_EP_LINE_BYTES);
+	}
+}
+
+/* All threads, when they have read a step, before a barrier: whose lines may have been of a later one? */
+static __device__ __noinline__ void cvy_ep_far_look(const struct cvy_ep_turn *t, const struct cvy_ep_step *s)
+{
+	const struct cvy_gpu_call *c = &t->a->call;
+	int rank = (int)threadIdx.x;
+
+	__threadfence_system();
+	__syncthreads();
+	if (cvy_far_queue(c, t->r->lane.out, t->sources, rank) && cvy_far_overtaken(c, t->r, rank, s->tag))
+		atomicOr(&t->sh->late, 1u << rank);
+}
+
+/* An attempt has ended: contributors that it did not hear to the end. */
+static __device__ uint32_t cvy_ep_silent(const struct cvy_ep_args *a, const struct cvy_lane_run *r,
+					 const struct cvy_ep_shared *sh)
+{
+	uint32_t heard = a->size_mask & ~(sh->late | sh->left_out | sh->unsent) & (r->mode == CVY_COMPLETE ? 0 : ~0u);
+
+	return r->lane.mask & ~(1u << a->call.rank) & ~heard;
+}
+
+/* One thread: for the next operation of the lane. */
+static __device__ void cvy_ep_far_ended(const struct cvy_ep_args *a, const struct cvy_lane_run *r, uint32_t silent)
+{
+	uint32_t now = (r->lane.failed & ~CVY_GPU_LATE) | (silent ? CVY_GPU_LATE : 0);
+
+	if (now != r->lane.failed)
+		((volatile struct cvy_gpu_lane *)a->call.control->lane)[r->index].failed = now;
+}
+
+#endif
