@@ -457,10 +457,11 @@ template <int ONCE> struct cvy_ep_combine {
 
 	/* Of an operation that others have completed, a lane lacks the last step alone. */
 	static __device__ __forceinline__ int run(const struct cvy_ep_args *a, struct cvy_lane_run *r,
-						  struct cvy_ep_shared *sh, uint64_t *, uint32_t)
+						  struct cvy_ep_shared *sh, uint64_t *, uint32_t late)
 	{
 		struct cvy_ep_turn t = cvy_ep_begin(a, r, sh);
 
+		t.sources &= ~late;
 #pragma unroll 1
 		for (int step = r->mode == CVY_COMPLETE ? a->form.steps - 1 : 0; step < a->form.steps; step++) {
 			struct cvy_ep_step s = cvy_ep_step_of(&t, step);

@@ -113,27 +113,53 @@ static __device__ uint32_t cvy_ep_all_late(const struct cvy_ep_args *a, uint32_t
 	return late;
 }
 
+/*
+ * Completes all lanes once more without @late, as long as what is to be read stands: places of dispatch depend on it, and a
+ * sum that has a part of who is missing is not true. Who goes on meanwhile is late, too. Returns those; *lacking: owners
+ * that had not got what was sent.
+ */
+template <typename BODY>
+static __device__ __noinline__ uint32_t cvy_ep_again(const struct cvy_ep_args *a, struct cvy_lane_run *r,
+						     struct cvy_ep_shared *sh, uint64_t *dynamic, uint32_t late,
+						     uint32_t *lacking)
+{
+	uint32_t more = late;
+
+	*lacking = 0;
+	if (!BODY::PLACES && a->form.steps > 1)
+		return late;
+#pragma unroll 1
+	for (int i = 0; i < a->call.lanes; i++) {
+		r->index = i;
+		__syncthreads();
+		BODY::run(a, r, sh, dynamic, late);
+		__syncthreads();
+		more |= sh->late;
+		*lacking |= sh->lacking;
+	}
+	__syncthreads();
+	return more;
+}
+
 /* The CTA that ends last: what some lanes lack, none has. */
 template <typename BODY>
 static __device__ __noinline__ void cvy_ep_agree(const struct cvy_ep_args *a, struct cvy_lane_run *r,
 						 struct cvy_ep_shared *sh, uint64_t *dynamic, uint64_t op)
 {
 	uint32_t late = cvy_ep_all_late(a, r->lane.epoch), gone = r->mode == CVY_COMPLETE ? r->gone : 0;
+	uint32_t before = late, lacking;
 
 	if (!late)
 		return;
 	r->mode = CVY_COMPLETE;
 	r->gone = gone;
 #pragma unroll 1
-	for (int i = 0; BODY::PLACES && i < a->call.lanes; i++) {
-		r->index = i;
-		__syncthreads();
-		if constexpr (BODY::PLACES)
-			BODY::run(a, r, sh, dynamic, late);
-	}
-	__syncthreads();
+	do {
+		before = late;
+		late = cvy_ep_again<BODY>(a, r, sh, dynamic, before, &lacking);
+	} while (late != before);
 	if (threadIdx.x == 0) {
-		uint32_t missing = late | gone | sh->left_out;
+		uint32_t missing = late | gone | sh->left_out | lacking;
 
 		if (a->call.kind == CVY_GPU_DISPATCH && a->form.steps > 1)
 			missing = r->lane.mask;
@@ -217,6 +243,17 @@ static __device__ __noinline__ enum cvy_ep_start cvy_ep_second(const struct cvy_
 	return start;
 }
 
+/* One thread: who was late in this lane, and in an attempt before that was pushed under the same tag. */
+static __device__ void cvy_ep_say_late(const struct cvy_ep_args *a, const struct cvy_lane_run *r, uint32_t late)
+{
+	struct cvy_ep_lane *lane = &a->state->lane[r->index];
+	uint64_t tag = CVY_GPU_TAG(r->lane.epoch, r->lane.count);
+
+	if (cvy_load_word(&lane->late_tag) == tag)
+		late |= (uint32_t)cvy_load_word(&lane->late);
+	cvy_store_packet((uint8_t *)&lane->late_tag, tag, late);
+}
+
 /* All threads: has the attempt run, with the gate open all the while? 1: no. Sets @op. */
 template <typename BODY>
 static __device__ __forceinline__ int cvy_ep_attempt(const struct cvy_ep_args *a, struct cvy_lane_run *r,
@@ -231,12 +268,8 @@ static __device__ __forceinline__ int cvy_ep_attempt(const struct cvy_ep_args *a
 
 		*op = (entered & CVY_GPU_COUNT_MASK) / CVY_GPU_QUANTA;
 		stopped |= gate != r->watch.open;
-		if (sh->late && r->mode != CVY_COMPLETE) {
-			struct cvy_ep_lane *lane = &a->state->lane[r->index];
-
-			cvy_store_packet((uint8_t *)&lane->late_tag, CVY_GPU_TAG(r->lane.epoch, r->lane.count),
-					 sh->late);
-		}
+		if (sh->late)
+			cvy_ep_say_late(a, r, sh->late);
 	}
 	return __syncthreads_or(stopped);
 }

@@ -5,7 +5,8 @@
  * has one right place and value; experts give back what they got, so a combined token is itself times the weights of
  * the owners that took part (with --compact 1: times how many took part, since the row of a rank comes back as it is).
  * Each outcome must be alike on all who are left, and every byte right by what it says. Pairs are launched whole and in
- * two phases, and by a graph that each process captured once. With --victim it is always the same rank that dies, and
+ * two phases, and by a graph that each process captured once. With --late MS all have that deadline, and each comes later
+ * than that now and then: its part is missing where it says so, and nothing else is wrong. With --victim it is always the same rank that dies, and
  * what the others hold at the end (device memory, addresses, descriptors) must be what they held after two cycles.
  *
  * Plain C over the table for tools (kernels/tool.h), so it runs on devices and with the real kernels on a CPU.
@@ -50,7 +51,7 @@ static struct covey_ep *ep;
 static struct CUstream_st *stream;
 static struct cvy_gpu_graph *graph;
 static void *route;
-static int rank, size, failures, cycles, per_rank, compact, striking, victim = -1;
+static int rank, size, failures, cycles, per_rank, compact, striking, late, victim = -1;
 static uint64_t checks, cut;
 static struct holds held, holding; /* after the second cycle, and now */
 
@@ -255,6 +256,7 @@ static void dispatch(int phases, int num_tokens)
 	args.recv_experts = there->named[0];
 	args.recv_weights = there->named_weights[0];
 	args.route = route;
+	args.timeout_ms = late;
 	if (!phases) {
 		must(covey_dispatch(ep, &args, stream, NULL), "dispatch");
 		return;
@@ -273,12 +275,24 @@ static void combine(int phases, int num_tokens)
 	args.weights = there->weights[0];
 	args.out = there->out;
 	args.route = route;
+	args.timeout_ms = late;
 	if (!phases) {
 		must(covey_combine(ep, &args, stream, NULL), "combine");
 		return;
 	}
 	must(covey_combine_send(ep, &args, stream), "combine_send");
 	must(covey_combine_recv(ep, 0, NULL), "combine_recv");
+}
+
+/* Comes late, one time of eight; mostly by less than two deadlines. */
+static void dawdle(void)
+{
+	static unsigned seed;
+
+	if (!seed)
+		seed = (unsigned)getpid();
+	if (late && rand_r(&seed) % 8 == 0)
+		usleep((unsigned)rand_r(&seed) % (unsigned)(2000 * late));
 }
 
 /* Of the last operation, when the stream has passed it: its number, view and contributors are alike on all. */
@@ -293,8 +307,8 @@ static struct covey_device_outcome outcome(void)
 	must(tool->copy(&host, there, sizeof(host)), "a copy");
 	memset(all, 0, sizeof(all));
 	must(covey_allgather(&o, all, sizeof(o), COVEY_UINT8, group, NULL, &result), "allgather of outcomes");
-	for (int r = 0; r < size; r++)
-		if (covey_mask_has(&result.mask, r) &&
+	for (int r = 0; r < size; r++) /* who went on without another may have been of an earlier view */
+		if (covey_mask_has(&result.mask, r) && !(late && ((o.missing >> r | all[r].missing >> rank) & 1)) &&
 		    (all[r].seq != o.seq || all[r].epoch != o.epoch || all[r].mask != o.mask))
 			wrong("mask of rank", r, (long)all[r].mask, (long)o.mask, &o);
 	cut += o.missing != 0;
@@ -319,9 +333,11 @@ static void pair(int phases)
 {
 	struct covey_device_outcome o;
 
+	dawdle();
 	dispatch(phases, tokens(rank));
 	o = outcome();
 	check_dispatch(&o);
+	dawdle();
 	combine(phases, tokens(rank));
 	o = outcome();
 	check_combine(&o);
@@ -341,8 +357,10 @@ static void replay(void)
 {
 	struct covey_device_outcome o;
 
-	for (int i = 0; i < 3; i++)
+	for (int i = 0; i < 3; i++) {
+		dawdle();
 		must(tool->replay(graph, stream), "a graph");
+	}
 	o = outcome();
 	check_combine(&o);
 }
@@ -444,6 +462,8 @@ int main(int argc, char **argv)
 			per_rank = atoi(argv[i + 1]);
 		else if (!strcmp(argv[i], "--compact"))
 			compact = atoi(argv[i + 1]);
+		else if (!strcmp(argv[i], "--late"))
+			late = atoi(argv[i + 1]);
 		else if (!strcmp(argv[i], "--victim"))
 			victim = atoi(argv[i + 1]);
 	}
