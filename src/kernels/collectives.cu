@@ -2,6 +2,7 @@
 /* The table of kernels (choose.cuh). */
 #include "admit.cuh"
 #include "choose.cuh"
+#include "gpu_state.cuh"
 
 const void *cvy_gpu_kernel(const struct cvy_gpu_call *call)
 {
@@ -12,4 +13,28 @@ const void *cvy_gpu_kernel(const struct cvy_gpu_call *call)
 	if (call->windows)
 		return cvy_gpu_large(call);
 	return call->packet == CVY_GPU_PAIR ? cvy_gpu_small(call) : cvy_gpu_wide(call);
+}
+
+/*
+ * Loads all of them. Where the driver loads lazily, it does so at a kernel's first launch and may wait until the device is
+ * idle: for ever, if that waits for the launch.
+ */
+cudaError_t cvy_gpu_load_kernels(void)
+{
+	struct cudaFuncAttributes unused;
+	struct cvy_gpu_call c = {};
+	cudaError_t got = cudaSuccess;
+
+	c.steps = 1;
+	for (int way = 0; way < 12; way++) {
+		c.packet = way % 2 ? CVY_GPU_LINE : CVY_GPU_PAIR;
+		c.rows = way / 2 % 2 ? CVY_GPU_ROWS : 1;
+		c.joins = way / 4 == 1;
+		c.windows = c.joins ? (uint8_t *)&unused : NULL; /* any */
+		for (c.kind = 0; c.kind <= CVY_GPU_ALLGATHERV; c.kind++)
+			for (c.dtype = 0; c.dtype < 16 && got == cudaSuccess; c.dtype++)
+				if (c.kind != CVY_GPU_DISPATCH && c.kind != CVY_GPU_COMBINE)
+					got = cudaFuncGetAttributes(&unused, cvy_gpu_kernel(&c));
+	}
+	return got;
 }

@@ -17,6 +17,22 @@ template <int ONCE> static const void *kernel_of(const struct cvy_ep_args *a)
 		     : (const void *)cvy_ep_operation<cvy_ep_combine<ONCE>>;
 }
 
+/* As cvy_gpu_load_kernels. */
+static cudaError_t load_kernels(void)
+{
+	struct cudaFuncAttributes unused;
+	cudaError_t got = cudaSuccess;
+
+	for (int i = 0; i < 8 && got == cudaSuccess; i++) {
+		struct cvy_ep_args a = {};
+
+		a.call.kind = i & 1 ? CVY_GPU_DISPATCH : CVY_GPU_COMBINE;
+		a.phases = i & 2 ? CVY_EP_SEND : CVY_EP_RECV;
+		got = cudaFuncGetAttributes(&unused, i & 4 ? kernel_of<1>(&a) : kernel_of<0>(&a));
+	}
+	return got;
+}
+
 static int ep_launch(struct cvy_gpu *gpu, struct cvy_ep_args *a, struct CUstream_st *stream)
 {
 	const void *kernel = a->once ? kernel_of<1>(a) : kernel_of<0>(a);
@@ -53,6 +69,8 @@ static int ep_state(struct cvy_gpu *gpu, const struct cvy_ep_tables *tables, str
 	if (err)
 		return err;
 	got = *state ? cudaSuccess : cudaMalloc((void **)state, sizeof(**state));
+	if (got == cudaSuccess)
+		got = load_kernels();
 	if (got == cudaSuccess)
 		got = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
 	if (got != cudaSuccess)

@@ -528,6 +528,8 @@ static int gpu_open(int device, int late_ms, int park_ms, struct cvy_gpu **out, 
 	if (!err)
 		err = describe(gpu, late_ms, park_ms);
 	if (!err)
+		err = check(gpu, cvy_gpu_load_kernels(), "loading the kernels");
+	if (!err)
 		err = reserve(gpu);
 	if (!err)
 		err = allocate(gpu);

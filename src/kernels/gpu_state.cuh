@@ -115,6 +115,8 @@ static inline int cvy_gpu_clear(struct cvy_gpu *gpu, CUdeviceptr at, size_t byte
 	return check(gpu, got == cudaSuccess ? cudaStreamSynchronize(gpu->stream) : got, what);
 }
 
+/* collectives.cu */
+cudaError_t cvy_gpu_load_kernels(void);
 /* gpu.cu */
 int cvy_gpu_unchunk(struct cvy_gpu *gpu, int rank, int generation);
 int cvy_gpu_detach(struct cvy_gpu *gpu, int rank, int generation);

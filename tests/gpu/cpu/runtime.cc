@@ -155,6 +155,11 @@ cudaError_t cudaLaunchKernel(const void *f, dim3 grid, dim3 block, void **args, 
 	return cudaSuccess;
 }
 
+cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *, const void *)
+{
+	return cudaSuccess;
+}
+
 cudaError_t cudaFuncSetAttribute(const void *, enum cudaFuncAttribute, int)
 {
 	return cudaSuccess;
