@@ -18,12 +18,13 @@
 static __device__ __noinline__ int cvy_ep_far_may_push(struct cvy_ep_turn *t, const struct cvy_ep_step *s, int step)
 {
 	struct cvy_until until = { t->until.began, t->until.most / CVY_EP_FAR_PATIENCE };
+	struct cvy_lane_run r = *t->r; /* a copy: threads of a warp count their looks alike (cvy_wait_lines) */
 	uint32_t silent = step ? t->peers & ~t->sources : 0;
 	int how;
 
 	if (!step && (t->r->lane.failed & CVY_GPU_LATE))
 		silent = t->peers;
-	how = cvy_far_overtake(&t->a->call, t->r, silent, s->tag, &until);
+	how = cvy_far_overtake(&t->a->call, &r, silent, s->tag, &until);
 	if (how == 2)
 		atomicOr(&t->sh->unsent, 1u << threadIdx.x);
 	if (__syncthreads_or(how == 1))
