@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What jobs of ranks connected by hand must come to: inputs, an oracle on the host, canaries around the results. */
+#ifndef JOBS_CUH
+#define JOBS_CUH
+
+#include "world.cuh"
+
+static int failures, checks;
+
+/* Small whole numbers: sums and products of all ranks are exact in every type. */
+static int number(int rank, size_t i)
+{
+	return (int)((i * 7 + (size_t)rank * 3 + i / 1000) % 4) + 1;
+}
+
+static void put(uint8_t *at, int dtype, size_t i, double v)
+{
+	switch (dtype) {
+	case COVEY_INT8:
+	case COVEY_UINT8:
+		at[i] = (uint8_t)(int)v;
+		break;
+	case COVEY_INT16:
+		((int16_t *)at)[i] = (int16_t)v;
+		break;
+	case COVEY_INT32:
+	case COVEY_UINT32:
+		((int32_t *)at)[i] = (int32_t)v;
+		break;
+	case COVEY_INT64:
+	case COVEY_UINT64:
+		((int64_t *)at)[i] = (int64_t)v;
+		break;
+	case COVEY_FLOAT64:
+		((double *)at)[i] = v;
+		break;
+	case COVEY_FLOAT32:
+		((float *)at)[i] = (float)v;
+		break;
+	case COVEY_BFLOAT16: {
+		float f = (float)v;
+		uint32_t b;
+		memcpy(&b, &f, 4);
+		((uint16_t *)at)[i] = (uint16_t)(b >> 16);
+		break;
+	}
+	default: { /* f16 of a small whole number */
+		int e = 0, k = (int)v;
+		if (!k) {
+			((uint16_t *)at)[i] = 0;
+			break;
+		}
+		while (k >> (e + 1))
+			e++;
+		((uint16_t *)at)[i] = (uint16_t)((15 + e) << 10 | ((k << (10 - e)) & 0x3ff));
+	}
+	}
+}
+
+static double folded(int redop, uint32_t members, size_t i)
+{
+	double v = 0;
+	int begun = 0, k = 0;
+
+	for (int r = 0; r < n; r++) {
+		double x = number(r, i);
+
+		if (!(members >> r & 1))
+			continue;
+		v = !begun		  ? x
+		    : redop == COVEY_PROD ? v * x
+		    : redop == COVEY_MAX  ? (x > v ? x : v)
+		    : redop == COVEY_MIN  ? (x < v ? x : v)
+					  : v + x;
+		begun = 1;
+		k++;
+	}
+	return redop == COVEY_AVG ? v / k : v;
+}
+
+static void prepare(const struct job *j, int r)
+{
+	size_t elem = elem_of(j->dtype), total = send_items(j, r);
+
+	place_buffers(r, j->registered >> r & 1);
+	for (size_t i = 0; i < total; i++)
+		put(ranks[r].host, j->dtype, i, number(r, i));
+	CUDA(cudaSetDevice(ranks[r].device));
+	CUDA(cudaMemset(ranks[r].recv, 0xc5, MOST));
+	CUDA(cudaMemset(ranks[r].send, 0xc5, MOST));
+	CUDA(cudaMemcpy(ranks[r].send + pad_at(j, r) + send_shift(j, r), ranks[r].host, total * elem,
+			cudaMemcpyHostToDevice));
+	CUDA(cudaDeviceSynchronize());
+}
+
+/* What lies between blocks stays as it was. */
+static void expect_uneven(const struct job *j, int r, uint32_t members, uint8_t *want)
+{
+	memset(want, 0xc5, recv_items(j, r) * elem_of(j->dtype));
+	for (int p = 0; p < n; p++) {
+		size_t at = block_at(j, r, p, 1), from = j->kind == CVY_GPU_ALLTOALLV ? block_at(j, p, r, 0) : 0;
+
+		for (size_t i = 0; i < pair_count(j, p, r); i++)
+			put(want, j->dtype, at + i, members >> p & 1 ? number(p, from + i) : 0);
+	}
+}
+
+static void expect(const struct job *j, int r, uint32_t members, uint8_t *want)
+{
+	size_t elem = elem_of(j->dtype), blocks = recv_blocks(j);
+
+	if (cvy_gpu_is_uneven(j->kind)) {
+		expect_uneven(j, r, members, want);
+		return;
+	}
+	memset(want, 0xc5, j->count * elem * blocks);
+	for (size_t b = 0; b < blocks; b++) {
+		for (size_t i = 0; i < j->count; i++) {
+			double v;
+
+			switch (j->kind) {
+			case CVY_GPU_ALLREDUCE:
+			case CVY_GPU_ALLREDUCE_TWO_SHOT:
+				v = folded(j->redop, members, i);
+				break;
+			case CVY_GPU_REDUCE:
+				if (r != j->root)
+					return;
+				v = folded(j->redop, members, i);
+				break;
+			case CVY_GPU_REDUCE_SCATTER:
+				v = folded(j->redop, members, (size_t)r * j->count + i);
+				break;
+			case CVY_GPU_ALLGATHER:
+				v = members >> b & 1 ? number((int)b, i) : 0;
+				break;
+			case CVY_GPU_GATHER:
+				if (r != j->root)
+					return;
+				v = members >> b & 1 ? number((int)b, i) : 0;
+				break;
+			case CVY_GPU_ALLTOALL:
+				v = members >> b & 1 ? number((int)b, (size_t)r * j->count + i) : 0;
+				break;
+			case CVY_GPU_SCATTER:
+				v = number(j->root, (size_t)r * j->count + i);
+				break;
+			default:
+				v = number(j->root, i);
+			}
+			put(want, j->dtype, b * j->count + i, v);
+		}
+	}
+}
+
+static void compare(const struct job *j, int r, uint32_t members, const char *what)
+{
+	size_t bytes = elem_of(j->dtype) * recv_items(j, r), pad = pad_at(j, r);
+	uint8_t *got = ranks[r].out, *want = ranks[r].host;
+
+	checks++;
+	if (j->kind == CVY_GPU_BARRIER)
+		return;
+	CUDA(cudaSetDevice(ranks[r].device));
+	CUDA(cudaMemcpy(got, recv_at(j, r) - pad, pad + bytes + CANARY, cudaMemcpyDeviceToHost));
+	expect(j, r, members, want);
+	if (j->in_place && j->kind == CVY_GPU_REDUCE && r != j->root)
+		return;
+	for (size_t i = 0; i < bytes; i++) {
+		if (got[pad + i] != want[i]) {
+			fprintf(stderr,
+				"%s: kind %d packet %d type %d op %d count %zu lanes %d x %d x %d rank %d of %x: byte "
+				"%zu is %02x, not %02x\n",
+				what, j->kind, j->packet, j->dtype, j->redop, j->count, j->lanes, j->threads, j->rows,
+				r, members, i, got[pad + i], want[i]);
+			failures++;
+			return;
+		}
+	}
+	for (size_t i = 0; i < CANARY && !j->in_place; i++) {
+		if (got[i] != 0xc5 || got[pad + bytes + i] != 0xc5) {
+			fprintf(stderr, "%s: kind %d type %d count %zu rank %d: a canary died\n", what, j->kind,
+				j->dtype, j->count, r);
+			failures++;
+			return;
+		}
+	}
+}
+
+static void run(const struct job *j)
+{
+	for (int r = 0; r < n; r++)
+		prepare(j, r);
+	for (int r = 0; r < n; r++)
+		launch(j, r);
+	synchronise();
+	for (int r = 0; r < n; r++)
+		compare(j, r, mask, "healthy");
+}
+
+#endif
