@@ -16,8 +16,6 @@ struct cvy_device_memory {
 	size_t offset, bytes;
 };
 
-#define FIRST 4096 /* where the heap begins: an offset of 0 is none */
-
 int cvy_device_window_open(struct cvy_device *d, size_t bytes)
 {
 	int err;
@@ -29,7 +27,7 @@ int cvy_device_window_open(struct cvy_device *d, size_t bytes)
 	err = d->ops->window(d->gpu, bytes, &d->window, &d->window_fd);
 	if (err)
 		return cvy_fail(d->box, err, -1, 0, "device_window_bytes %zu: %s", bytes, d->ops->why(d->gpu));
-	return cvy_heap_init(&d->heap, FIRST, bytes - FIRST);
+	return cvy_heap_init(&d->heap, CVY_GPU_WINDOW_FIRST, bytes - CVY_GPU_WINDOW_FIRST);
 }
 
 void cvy_device_window_close(struct cvy_device *d)
@@ -52,7 +50,7 @@ int cvy_device_mem_alloc(struct cvy_device *d, size_t bytes, void **out)
 	if (!m)
 		return COVEY_ERR_NOMEM;
 	m->bytes = bytes;
-	m->offset = d->window_bytes ? cvy_heap_alloc(&d->heap, bytes) : 0;
+	m->offset = d->window_bytes ? cvy_heap_alloc(&d->heap, bytes) : 0; /* 0: none, since the heap begins later */
 	if (!m->offset) {
 		free(m);
 		return cvy_fail(d->box, COVEY_ERR_NOMEM, -1, 0,

@@ -180,6 +180,11 @@ static int gpu_window(struct cvy_gpu *gpu, size_t bytes, void **base, int *fd)
 	if (!err)
 		err = check_driver(gpu, gpu->driver.reserve(&gpu->windows, all * PLACES, 0, 0, 0),
 				   "addresses for windows");
+	if (!err)
+		err = check(gpu, cudaMemsetAsync((void *)gpu->window, 0, CVY_GPU_WINDOW_FIRST, gpu->stream),
+			    "clearing a window");
+	if (!err)
+		err = check(gpu, cudaStreamSynchronize(gpu->stream), "clearing a window");
 	gpu->driver.release(handle);
 	gpu->window_bytes = all;
 	gpu->window_stride = all;
@@ -269,6 +274,9 @@ static int gpu_words(struct cvy_gpu *gpu, const struct cvy_gpu_lane *lanes, cons
 
 	memcpy(h->lane, lanes, sizeof(h->lane));
 	h->verdict = *verdict;
+	if (!err && gpu->window)
+		err = copy(gpu, (void *)(gpu->window + CVY_GPU_WINDOW_EPOCH), &h->verdict.epoch, sizeof(uint32_t),
+			   "the epoch of the window");
 	if (!err && roll) {
 		h->roll = *roll;
 		err = copy(gpu, &d->roll, &h->roll, sizeof(h->roll), "the roll");

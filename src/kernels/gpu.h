@@ -44,13 +44,15 @@ struct cvy_gpu_ops {
 	/* Maps @fd (stays the caller's), the chunk that this rank pushes into at @rank. */
 	int (*attach)(struct cvy_gpu *gpu, int rank, int generation, int fd);
 	int (*detach)(struct cvy_gpu *gpu, int rank, int generation); /* the window too */
-	/* Registered memory of this rank, once and for good; *fd: for all peers, caller's. Then that of a peer, with its chunk. */
+	/* Registered memory of this rank, once and for good; *fd: for all peers, caller's. The application's begins at
+	 * CVY_GPU_WINDOW_FIRST. Then that of a peer, with its chunk. */
 	int (*window)(struct cvy_gpu *gpu, size_t bytes, void **base, int *fd);
 	int (*attach_window)(struct cvy_gpu *gpu, int rank, int generation, int fd);
 
 	int (*gate)(struct cvy_gpu *gpu, uint8_t gate);
 	int (*counters)(struct cvy_gpu *gpu, struct cvy_gpu_counters *counters, int all); /* all: lanes too */
-	/* Words for the next attempt, written while the gate is closed: lanes, roll (NULL: as it was), then the verdict. */
+	/* Words for the next attempt, written while the gate is closed: lanes, roll (NULL: as it was), then the verdict. Before
+	 * them its epoch, for who reads this rank's registered memory. */
 	int (*words)(struct cvy_gpu *gpu, const struct cvy_gpu_lane *lanes, const struct cvy_gpu_roll *roll,
 		     const struct cvy_gpu_verdict *verdict);
 	/* Bytes of an inbound chunk, for repair. */

@@ -79,6 +79,13 @@ CVY_GPU_BOTH static inline size_t cvy_gpu_ticket_of(uint64_t at)
 #define CVY_GPU_TAG(epoch, count) ((uint64_t)(epoch) << 32 | (uint32_t)(count))
 
 /*
+ * The first word of registered memory: the epoch of the owner's words, stored before any kernel that has these may write
+ * there. Who has read finds a later one where its own rank is out of that view. Memory of the application begins behind.
+ */
+#define CVY_GPU_WINDOW_EPOCH 0
+#define CVY_GPU_WINDOW_FIRST ((size_t)4096)
+
+/*
  * The gate is the top byte of `entered`: one add tells a CTA its operation, and whether it may complete it with the
  * words that it read. The lowest bit of the byte closes; the others are the low bits of the epoch, so that words of
  * another view are noticed however long a CTA stood still between the two.

@@ -204,6 +204,41 @@ template <typename T, typename PACKETS> struct cvy_body_pull {
 			put(to, i, none);
 	}
 
+	/* Of which view @rank's words are, by its window. One thread. */
+	static __device__ __forceinline__ uint32_t epoch_of(const struct cvy_gpu_call *c, const struct cvy_lane_run *r,
+							    int rank)
+	{
+		const uint8_t *window = c->windows + cvy_mapping(r->lane.out, rank) * c->window_stride;
+
+		return cvy_load_half((const uint32_t *)(window + CVY_GPU_WINDOW_EPOCH));
+	}
+
+	/*
+	 * As cvy_meet() in the last round, but what was read does not count where a source has gone on to a later view, which
+	 * has done without this rank, and may have written there since: the host knows that, or will, and its word is awaited.
+	 * The look crosses while the signals do.
+	 */
+	static __device__ __forceinline__ int all_have_read(const struct cvy_gpu_call *c, struct cvy_lane_run *r,
+							    const struct cvy_step *s)
+	{
+		const int p = (int)threadIdx.x, peer = p < CVY_GPU_RANKS && p != c->rank && cvy_has(r->lane.mask, p);
+		uint32_t theirs = 0;
+		int stopped;
+
+		__syncthreads();
+		if (p < CVY_GPU_RANKS)
+			__threadfence_system();
+		if (CVY_GUARDED && peer) /* before others may know that this rank has read, and leave */
+			theirs = epoch_of(c, r, p);
+		cvy_tell(c, r, s, 1, r->lane.mask);
+		stopped = cvy_hear(c, r, s, 1, r->lane.mask);
+		if (CVY_GUARDED && !stopped && theirs > r->lane.epoch)
+			stopped = cvy_wait_closed(p, &r->watch);
+		if (p < CVY_GPU_RANKS)
+			__threadfence_system();
+		return __syncthreads_or(stopped);
+	}
+
 	/* The shards that others own, from their results. */
 	static __device__ __forceinline__ void gather(const struct cvy_gpu_call *c, const struct cvy_lane_run *r,
 						      const struct places *places)
@@ -233,7 +268,7 @@ template <typename T, typename PACKETS> struct cvy_body_pull {
 				return 1;
 			gather(c, r, places);
 		}
-		return cvy_meet(c, r, &s, 1, r->lane.mask, r->lane.mask);
+		return all_have_read(c, r, &s);
 	}
 
 	template <int HOT>

@@ -116,6 +116,14 @@ static __device__ __forceinline__ int cvy_wait_signal(const uint8_t *at, int ran
 	return 0;
 }
 
+/* @rank will not answer any more: until the gate closes, as if it had not said that it has come. */
+static __device__ __noinline__ int cvy_wait_closed(int rank, struct cvy_watch *w)
+{
+	while (!cvy_give_up(w, rank))
+		;
+	return 1;
+}
+
 /* Until when an operation with a deadline waits, by this thread's clock. */
 struct cvy_until {
 	unsigned long long began, most; /* 0: without one */

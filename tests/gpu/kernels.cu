@@ -5,7 +5,7 @@
  * not come is removed, before, between and after what others had of it. A build without fault tolerance does the first alone.
  */
 #include "guard.h"
-#include "jobs.cuh"
+#include "played.cuh"
 
 static unsigned every = 1; /* of the jobs one in so many, and smaller ones: for a CPU */
 
@@ -397,6 +397,8 @@ int main(int argc, char **argv)
 		interruptions(kind);
 	}
 	numbers_past_words();
+	read_by_one(CVY_GPU_ALLGATHER, 0, 0);
+	read_by_one(CVY_GPU_ALLREDUCE, 1, 1);
 	for (int r = 0; r < n; r++)
 		ops->close(ranks[r].gpu);
 	printf("%d checks, %d failed\n", checks, failures);

@@ -242,8 +242,8 @@ static inline void synchronise(void)
 
 static inline void place_buffers(int r, int registered)
 {
-	ranks[r].send = registered ? ranks[r].window : ranks[r].plain[0];
-	ranks[r].recv = registered ? ranks[r].window + MOST : ranks[r].plain[1];
+	ranks[r].send = registered ? ranks[r].window + CVY_GPU_WINDOW_FIRST : ranks[r].plain[0];
+	ranks[r].recv = registered ? ranks[r].send + MOST : ranks[r].plain[1];
 }
 
 static inline void open_rank(int r)
@@ -254,7 +254,8 @@ static inline void open_rank(int r)
 		fprintf(stderr, "%s\n", why);
 		exit(1);
 	}
-	OK(ranks[r].gpu, ops->window(ranks[r].gpu, 2 * MOST, (void **)&ranks[r].window, &ranks[r].window_fd));
+	OK(ranks[r].gpu,
+	   ops->window(ranks[r].gpu, CVY_GPU_WINDOW_FIRST + 2 * MOST, (void **)&ranks[r].window, &ranks[r].window_fd));
 }
 
 static inline void open_all(void)
