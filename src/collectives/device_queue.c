@@ -233,7 +233,7 @@ static void taken(void *ctx, int rank, int fd, const char *why)
 	p->far.sender = sender;
 	p->far.out_fd = fd;
 	p->window_inc = p->out_inc; /* no window is mapped across hosts */
-	__atomic_store_n(&d->ops->mailbox(d->gpu)->unsent[rank], 0, __ATOMIC_RELEASE);
+	__atomic_store_n(&d->ops->mailbox(d->gpu)->unsent[number(rank, next)], 0, __ATOMIC_RELEASE);
 	cvy_info("device", "rank %d is on another host: reached by a queue, proxy over tcp", rank);
 	cvy_device_reconcile(d);
 }
@@ -277,9 +277,10 @@ int cvy_device_queues_idle(struct cvy_device *d)
 static const char *whats_wrong(const struct cvy_device *d, int rank)
 {
 	const struct cvy_device_far *f = &d->peer[rank].far;
-	uint64_t unsent = __atomic_load_n(&d->ops->mailbox(d->gpu)->unsent[rank], __ATOMIC_ACQUIRE);
+	const uint32_t queue = number(rank, d->peer[rank].out);
+	uint64_t unsent = __atomic_load_n(&d->ops->mailbox(d->gpu)->unsent[queue], __ATOMIC_ACQUIRE);
 
-	if (f->sender && cvy_proxy_status(d->queues.proxy, number(rank, d->peer[rank].out)))
+	if (f->sender && cvy_proxy_status(d->queues.proxy, queue))
 		return "it does not answer";
 	if (f->receiver && cvy_tcp_receiver_check(f->receiver))
 		return "it has ended";

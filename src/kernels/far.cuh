@@ -22,7 +22,10 @@ static __device__ uint64_t *cvy_far_ticket(const struct cvy_gpu_call *c, uint64_
 	return c->tickets + (size_t)cvy_mapping(out, rank) * CVY_GPU_TICKETS + cvy_gpu_ticket_of(at);
 }
 
-/* One thread: @ticket is what posting to @rank, from @at, gave. */
+/*
+ * One thread: @ticket is what posting to @rank, from @at, gave. Told by mapping: a late word says nothing of a rank's next
+ * process.
+ */
 static __device__ void cvy_far_posted(const struct cvy_gpu_call *c, uint64_t out, struct cvy_queue *q, int rank,
 				      uint64_t at, int64_t ticket)
 {
@@ -30,7 +33,7 @@ static __device__ void cvy_far_posted(const struct cvy_gpu_call *c, uint64_t out
 		*cvy_far_ticket(c, out, rank, at) = (uint64_t)ticket;
 		cvy_queue_flush(q);
 	} else {
-		cvy_store_word((uint8_t *)&c->mailbox->unsent[rank], (uint64_t)-ticket);
+		cvy_store_word((uint8_t *)&c->mailbox->unsent[q - c->queues], (uint64_t)-ticket);
 	}
 	__threadfence_system(); /* the host counts commands once the CTA is counted */
 }

@@ -185,12 +185,13 @@ struct cvy_gpu_control {
 	struct cvy_gpu_past past[CVY_GPU_LANES];
 };
 
-/* Host-mapped: what a kernel tells the host while it waits. One word per rank: {operation, 1 + looks}. */
+/* Host-mapped: what a kernel tells the host. One word per rank where nothing else is said: {operation, 1 + looks}. */
 struct cvy_gpu_mailbox {
 	uint64_t late[CVY_GPU_RANKS];	/* operation + 1 that waited longer than late_cycles for this rank */
 	uint64_t gave_up;		/* operation + 1 that was parked longer than park_cycles */
 	uint64_t passed[CVY_GPU_RANKS]; /* operation + 1 that a deadline of its caller ended without this rank */
-	uint64_t unsent[CVY_GPU_RANKS]; /* what its queue answered to a put, as a positive number: enum cvy_queue_error */
+	/* By mapping of a chunk there: what its queue answered to a put, as a positive number (enum cvy_queue_error). */
+	uint64_t unsent[CVY_GPU_RANKS * CVY_GPU_GENERATIONS];
 };
 
 enum cvy_gpu_kind {

@@ -399,6 +399,7 @@ int main(int argc, char **argv)
 	numbers_past_words();
 	read_by_one(CVY_GPU_ALLGATHER, 0, 0);
 	read_by_one(CVY_GPU_ALLREDUCE, 1, 1);
+	posted_by_one();
 	for (int r = 0; r < n; r++)
 		ops->close(ranks[r].gpu);
 	printf("%d checks, %d failed\n", checks, failures);

@@ -7,6 +7,7 @@
 #define PLAYED_CUH
 
 #include "jobs.cuh"
+#include "queue.h"
 
 static inline void played_word(int r, int from, size_t at, uint64_t first, uint64_t second, size_t bytes)
 {
@@ -88,6 +89,24 @@ static inline int played_end(int r)
 	return s.status;
 }
 
+/* A queue to @to that takes nothing: its rank is of another host from now on, as far as @r's kernels know. */
+static inline void played_queue(int r, int to)
+{
+	const struct cvy_queue none = { .kind = 99 };
+	struct cvy_gpu_verdict v = {};
+	struct cvy_gpu_counters c;
+
+	freeze(r);
+	OK(ranks[r].gpu, ops->queue(ranks[r].gpu, to, (int)(ranks[r].outgen >> (2 * to) & 3), &none, 1));
+	OK(ranks[r].gpu, ops->counters(ranks[r].gpu, &c, 1));
+	v.epoch = ++epoch;
+	v.base = c.finished / CVY_GPU_QUANTA;
+	for (int i = 0; i < CVY_GPU_LANES; i++)
+		c.lane[i] = { c.lane[i].count, epoch, mask, CVY_GPU_FAR, ranks[r].in, ranks[r].outgen };
+	OK(ranks[r].gpu, ops->words(ranks[r].gpu, c.lane, &ranks[r].roll, &v));
+	OK(ranks[r].gpu, ops->gate(ranks[r].gpu, CVY_GPU_GATE_OPEN(epoch)));
+}
+
 /*
  * What the last rank reads where it stands is good as long as nobody has gone on without it. Its host is late to hear of
  * that view: nothing is completed then, and what becomes of the operation is the host's word.
@@ -111,6 +130,25 @@ static void read_by_one(int kind, int in_place, int outrun)
 		compare(&j, last, mask, "read by one");
 	else if (played_end(last) != COVEY_ERR_FENCED && ++failures)
 		fprintf(stderr, "kind %d: who was left out is not told\n", kind);
+}
+
+/* What cannot be posted is told by mapping, so no later process of that rank has to answer for it. */
+static void posted_by_one(void)
+{
+	struct job j = { CVY_GPU_BARRIER, CVY_GPU_PAIR, COVEY_INT32, COVEY_SUM, -1, 1, 64, 1, 0, 0, 0, 0, 0, 0 };
+	const struct cvy_gpu_mailbox *box = ops->mailbox(ranks[0].gpu);
+	const size_t words = sizeof(box->unsent) / sizeof(box->unsent[0]), generation = ranks[0].outgen >> 2 & 3;
+	size_t at = words;
+
+	played_queue(0, 1);
+	launch(&j, 0);
+	for (; at == words; usleep(1000))
+		for (at = 0; at < words && !__atomic_load_n(&box->unsent[at], __ATOMIC_ACQUIRE); at++)
+			;
+	played_end(0);
+	checks++;
+	if (at != CVY_GPU_GENERATIONS + generation && ++failures)
+		fprintf(stderr, "rank 1, mapping %zu: what could not be posted is told of %zu\n", generation, at);
 }
 
 #endif

@@ -73,12 +73,12 @@ static int read_chunk(struct cvy_gpu *gpu, int rank, int generation, size_t at, 
 	return 0;
 }
 
+static struct cvy_gpu_mailbox box;
+
 static struct cvy_gpu_mailbox *mailbox(struct cvy_gpu *gpu)
 {
-	static struct cvy_gpu_mailbox none;
-
 	(void)gpu;
-	return &none;
+	return &box;
 }
 
 static const char *why(const struct cvy_gpu *gpu)
@@ -181,6 +181,46 @@ START_TEST(device_keeps_packets_of_the_removed_while_successors_go)
 }
 END_TEST
 
+static uint64_t suspected; /* the process */
+
+static void hear_suspicions(void *ctx, const struct cvy_event *event)
+{
+	(void)ctx;
+	if (event->kind == CVY_EV_SUSPECT)
+		suspected = event->inc;
+}
+
+/* A kernel's word that it could not post may come when the rank has another process already: that has another queue. */
+START_TEST(device_suspects_whom_a_kernel_could_not_post_to)
+{
+	struct cvy_device *d = calloc(1, sizeof(*d));
+
+	d->ops = &numbers;
+	d->send = say_nothing;
+	d->agent.post = hear_suspicions;
+	d->window_fd = -1;
+	pthread_mutex_init(&d->lock, NULL);
+	for (int r = 0; r < CVY_GPU_RANKS; r++)
+		d->peer[r].fd = -1;
+	learn(d, 1, 7, 0, 9);
+	d->queues.proxy = (struct cvy_proxy *)d; /* there is one: it is not asked */
+	d->peer[2].out = 1;			 /* mapping 0 was of the process before */
+	d->peer[2].out_inc = 9;
+	box.unsent[2 * CVY_GPU_GENERATIONS] = 1;
+	cvy_device_look(d);
+	ck_assert_uint_eq(suspected, 0);
+	box.unsent[2 * CVY_GPU_GENERATIONS + 1] = 1;
+	cvy_device_look(d);
+	ck_assert_uint_eq(suspected, 9);
+	for (int r = 0; r < CVY_GPU_RANKS; r++)
+		if (d->peer[r].fd >= 0)
+			close(d->peer[r].fd);
+	cvy_view_free(d->view);
+	pthread_mutex_destroy(&d->lock);
+	free(d);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("collectives/device");
@@ -189,6 +229,7 @@ int main(void)
 	int failed;
 
 	tcase_add_test(tests, device_keeps_packets_of_the_removed_while_successors_go);
+	tcase_add_test(tests, device_suspects_whom_a_kernel_could_not_post_to);
 	suite_add_tcase(suite, tests);
 	runner = srunner_create(suite);
 	srunner_run_all(runner, CK_ENV);
