@@ -9,10 +9,13 @@
 
 #include <cuda.h>
 #include <fcntl.h>
+#include <limits.h>
+#include <linux/futex.h>
 #include <malloc.h>
 #include <pthread.h>
 #include <sched.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -41,10 +44,35 @@ __attribute__((constructor)) static void small_threads(void)
 
 /* ---- streams ---- */
 
+/*
+ * What waits for a change of what a lock guards, and who tells of one, both with the lock held. No condition variable: that
+ * of glibc before 2.41 may lose a wake where several wait and are woken (its bug 25847), and then a rank stands still.
+ */
+struct cpu_changes {
+	std::atomic<uint32_t> count{ 0 };
+
+	void tell()
+	{
+		count++;
+		syscall(SYS_futex, &count, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+	}
+
+	template <typename READY> void wait(std::unique_lock<std::mutex> &hold, READY ready)
+	{
+		while (!ready()) {
+			uint32_t seen = count;
+
+			hold.unlock();
+			syscall(SYS_futex, &count, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
+			hold.lock();
+		}
+	}
+};
+
 struct CUstream_st {
 	std::deque<std::function<void()>> queue;
 	std::mutex lock;
-	std::condition_variable changed;
+	cpu_changes changed;
 	int busy = 0, capturing = 0;
 	std::vector<std::function<void()>> captured;
 	std::thread thread;
@@ -69,7 +97,7 @@ struct CUstream_st {
 				f();
 			hold.lock();
 			busy = 0;
-			changed.notify_all();
+			changed.tell();
 		}
 	}
 
@@ -82,7 +110,7 @@ struct CUstream_st {
 			return;
 		}
 		queue.push_back(f);
-		changed.notify_all();
+		changed.tell();
 	}
 
 	void wait()
