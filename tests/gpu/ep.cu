@@ -5,7 +5,7 @@
  * one phase and two, twice alike, with canaries and poisoned outputs. Then one rank stays away: removed by a view made by hand, or
  * passed by at a deadline (with 7 ranks or more, one is lost after the other).
  *
- *	gpu-ep [RANKS [SEEDS [times|compact]]]
+ *	gpu-ep [RANKS [SEEDS [times|compact|hidden]]]
  */
 #include "ep_world.cuh"
 #include "guard.h"
@@ -118,6 +118,38 @@ static void corners(void)
 		}
 		printf("%s: %d checks, %d failed\n", all[i].name, checks - before, failures);
 	}
+}
+
+/* Rows of @hidden elements, in the @way-th of eight ways. */
+static void one_hidden(int hidden, int way)
+{
+	struct setup s = {};
+
+	seed = (uint64_t)hidden * 8 + (uint64_t)way + 1;
+	s.shape.hidden = hidden;
+	s.shape.tokens = 3;
+	s.shape.top_k = 2;
+	s.shape.experts = 2 * n + 1;
+	s.shape.fp8 = way & 1;
+	s.shape.once = way >> 1 & 1;
+	s.shape.per_rank = s.split = way >> 2;
+	s.lanes = 2;
+	owners(&s, 0);
+	healthy(&s);
+}
+
+/* All that presets have, in @ways; and odd multiples of 16 bytes, each @step-th: their last line is filled in part. */
+static void hiddens(int ways, int step)
+{
+	static const int presets[] = { 2048, 2560, 2880, 3072, 4096, 5120, 6144, 7168, 8192 };
+	int before = checks, sizes = 0;
+
+	for (size_t i = 0; i < sizeof(presets) / sizeof(presets[0]); i++, sizes++)
+		for (int way = 0; way < ways; way++)
+			one_hidden(presets[i], way);
+	for (int hidden = 8; hidden < 8192 && failures < 20; hidden += 16 * step, sizes++)
+		one_hidden(hidden, hidden / 16 % 8);
+	printf("%d hidden sizes: %d checks, %d failed\n", sizes, checks - before, failures);
 }
 
 /* ---- losses: @victim is the last of @mask, and is no member afterwards ---- */
@@ -425,7 +457,7 @@ int main(int argc, char **argv)
 		return 77;
 	}
 	if (n < 2 || n > RANKS) {
-		fprintf(stderr, "gpu-ep [RANKS [SEEDS [times|compact]]]: 2 to %d ranks\n", RANKS);
+		fprintf(stderr, "gpu-ep [RANKS [SEEDS [times|compact|hidden]]]: 2 to %d ranks\n", RANKS);
 		return 2;
 	}
 	compact = argc > 3 && !strcmp(argv[3], "compact");
@@ -433,6 +465,10 @@ int main(int argc, char **argv)
 	make_room();
 	if (n < 4)
 		corners();
+	if (argc > 3 && !strcmp(argv[3], "hidden"))
+		hiddens(8, 1);
+	else if (n < 4)
+		hiddens(2, 47);
 	for (uint64_t i = 0; i < seeds && failures < 20; i++)
 		one_seed(i);
 	if (argc > 3 && !strcmp(argv[3], "times"))
