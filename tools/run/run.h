@@ -13,7 +13,7 @@
 
 #define RUN_MAX_HOSTS 256
 #define RUN_MAX_WORDS 32     /* words of --launch */
-#define RUN_MAX_RESTARTS 100 /* replacements in one run */
+#define RUN_MAX_RESTARTS 1000 /* replacements in one run: of them all */
 #define RUN_EXIT_SELF 125    /* ep-run itself failed; 126, 127 as in sh; 64: usage */
 
 struct run_options {
