@@ -12,8 +12,6 @@
  */
 #include <covey.h>
 #include <dlfcn.h>
-#include <pthread.h>
-#include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,32 +19,22 @@
 #include <unistd.h>
 
 #include "holds.h"
+#include "stroke.h"
 #include "tool.h"
 
 #define RANKS 8
 #define SMALL 64  /* elements; of a large operation: count_large */
 #define FLIGHT 40 /* operations under way when somebody is struck, at most */
 #define GRAPH 10  /* operations in the graph */
-#define STALL_MS 300
-#define STOP_MS 1000
-#define CALM 2	 /* steps, whole, before the next stroke */
-#define STRUCK 3 /* exit code of who was */
+#define CALM 2	  /* steps, whole, before the next stroke */
 
-enum how { KILL, STOP, FAIL, STALL };
 enum where { BEFORE, IN_SMALL, IN_LARGE, IN_GRAPH };
-static const char *const hows[] = { "kill", "stop", "error", "stall" };
 static const char *const wheres[] = { "before", "small", "large", "graph" };
 
-/* tests/gpu/hand.cu, or the device that is none */
-int cvy_test_devices(void);
-void cvy_test_poison(struct CUstream_st *stream);
-int cvy_test_stall(struct CUstream_st *stream, int ms);
-
 static struct {
-	enum how how;
 	enum where where;
 	int victim, cycles, after, extend;
-} opt = { KILL, IN_SMALL, 1, 1, 1000, 0 };
+} opt = { IN_SMALL, 1, 1, 1000, 0 };
 
 static struct { /* what joiners get */
 	long step, calm, cycle, extended;
@@ -56,8 +44,7 @@ static const struct cvy_gpu_tool *tool;
 static struct covey_group *group;
 static struct CUstream_st *stream;
 static struct cvy_gpu_graph *graph;
-static int rank, size, whole, failures, wake[2], struck_here, striking;
-static pthread_t striker;
+static int rank, size, whole, failures;
 static int *send, *recv, *host;
 static size_t count_large;
 static uint64_t checks;
@@ -78,10 +65,10 @@ static void must(int err, const char *what)
 	if (!err)
 		return;
 	covey_last_error(group, &info);
-	if (struck_here && opt.how == FAIL &&
+	if (stroke.here && stroke.how == FAIL &&
 	    err == COVEY_ERR_UNSUPPORTED) /* that is no word for a device that failed */
 		wrong("a failed device is taken for none", 0, 0, 0);
-	if (struck_here) { /* as it must be: a process that was left out, or whose device failed, hears it by its calls */
+	if (stroke.here) { /* as it must be: a process that was left out, or whose device failed, hears it by its calls */
 		printf("rank %d, cycle %ld: was struck, and hears: %s: %s\n", rank, state.cycle, what,
 		       covey_strerror(err));
 		fflush(stdout);
@@ -180,65 +167,14 @@ static void rootless(void)
 
 /* ---- strokes ---- */
 
-/* A child wakes the process that it stands beside: who is stopped cannot. Before there is a device or a group. */
-static void stand_by(void)
-{
-	char c;
-	pid_t parent = getpid();
-
-	if (pipe(wake) || fork())
-		return;
-	close(wake[1]);
-	if (read(wake[0], &c, 1) == 1) {
-		usleep(STOP_MS * 1000);
-		kill(parent, SIGCONT);
-	}
-	_exit(0);
-}
-
-static void strike(void)
-{
-	struck_here = opt.how != STALL;
-	if (opt.how == KILL)
-		raise(SIGKILL);
-	if (opt.how == STOP) {
-		if (write(wake[1], "", 1) != 1)
-			exit(1);
-		raise(SIGSTOP);
-	}
-	if (opt.how == FAIL)
-		cvy_test_poison(stream);
-}
-
-static void *strike_soon(void *arg)
-{
-	unsigned seed = (unsigned)getpid() + (unsigned)state.step;
-
-	(void)arg;
-	usleep((unsigned)rand_r(&seed) % (opt.where == IN_LARGE ? 500 : 3000));
-	strike();
-	return NULL;
-}
-
-/* Who fails by an error launches what fails; a stalled stream stands still by itself: these are the caller's to do. */
 static void begin_stroke(void)
 {
 	if (rank != opt.victim)
 		return;
-	if (opt.how == STALL)
-		must(cvy_test_stall(stream, STALL_MS), "a stall");
-	else if (opt.where == BEFORE || opt.how == FAIL)
-		strike();
+	if (opt.where == BEFORE)
+		stroke_now();
 	else
-		striking = !pthread_create(&striker, NULL, strike_soon, NULL);
-}
-
-/* Who survived what was under way is struck now, and others wait for it: it enters nothing more before. */
-static void end_stroke(void)
-{
-	if (striking)
-		pthread_join(striker, NULL);
-	striking = 0;
+		stroke_soon(opt.where == IN_LARGE ? 500 : 3000);
 }
 
 static void struck_step(uint32_t contributing)
@@ -246,27 +182,28 @@ static void struck_step(uint32_t contributing)
 	size_t count = opt.where == IN_LARGE ? count_large : SMALL;
 	int n = opt.where == BEFORE ? 1 : opt.where == IN_LARGE ? 4 : FLIGHT;
 
-	if (opt.how == FAIL && opt.where != BEFORE && rank == opt.victim)
+	if (stroke.how == FAIL && opt.where != BEFORE && rank == opt.victim)
 		launch(0, count);
 	begin_stroke();
-	for (int i = opt.how == FAIL && opt.where != BEFORE && rank == opt.victim; i < n && opt.where != IN_GRAPH; i++)
+	for (int i = stroke.how == FAIL && opt.where != BEFORE && rank == opt.victim; i < n && opt.where != IN_GRAPH;
+	     i++)
 		launch(i, count);
 	for (int i = 0; i < n && opt.where == IN_GRAPH; i += GRAPH)
 		must(tool->replay(graph, stream), "a graph");
 	if (opt.where == IN_GRAPH) /* all write to one place: the last counts */
 		n = 1;
 	check(n, opt.where == IN_GRAPH ? SMALL : count, contributing);
-	end_stroke();
-	if (opt.how == STALL && before != contributing)
+	stroke_wait();
+	if (stroke.how == STALL && before != contributing)
 		wrong("who was only late is missing", 0, before, contributing);
 	for (int done = 0; done < opt.after; done += FLIGHT) {
 		for (int i = 0; i < FLIGHT; i++)
 			launch(i, SMALL);
 		check(FLIGHT, SMALL, before);
 	}
-	if (opt.how != STALL && (before >> opt.victim & 1))
+	if (stroke.how != STALL && (before >> opt.victim & 1))
 		wrong("the victim is still there", 0, before, 1u << opt.victim);
-	if (opt.how != STALL && !failures)
+	if (stroke.how != STALL && !failures)
 		rootless();
 }
 
@@ -292,19 +229,18 @@ static void compare_holds(void)
 
 static void start(void)
 {
-	const char *local = getenv("LOCAL_RANK");
+	const int device = stroke_device();
 	struct covey_view view;
 	void *library, *at;
 
-	if (!getenv("COVEY_DEVICE"))
-		setenv("COVEY_DEVICE", local && atoi(local) >= cvy_test_devices() ? "0" : "local", 1);
 	must(covey_join(NULL, &group), "join");
 	library = dlopen(CVY_GPU_LIBRARY, RTLD_NOW | RTLD_NOLOAD);
 	tool = library ? dlsym(library, CVY_GPU_TOOL_SYMBOL) : NULL;
 	if (!tool)
 		exit(1);
-	must(tool->use(atoi(strcmp(getenv("COVEY_DEVICE"), "local") ? getenv("COVEY_DEVICE") : local)), "the device");
+	must(tool->use(device), "the device");
 	must(tool->stream(&stream), "a stream");
+	stroke.stream = stream;
 	count_large = tool->room() >> 30 ? (size_t)4 << 20 : 20000; /* four take about as long as a stroke may wait */
 	host = calloc(FLIGHT * count_large, sizeof(int));
 	must(tool->alloc(count_large * sizeof(int), &at), "memory");
@@ -349,24 +285,15 @@ static void extend(char **argv)
 		exit(1);
 }
 
-static int index_of(const char *text, const char *const *names)
-{
-	for (int i = 0; i < 4; i++)
-		if (!strcmp(text, names[i]))
-			return i;
-	fprintf(stderr, "%s: no such thing\n", text);
-	exit(2);
-}
-
 static void parse(int argc, char **argv)
 {
 	for (int i = 1; i + 1 < argc; i += 2) {
 		const char *name = argv[i], *value = argv[i + 1];
 
 		if (!strcmp(name, "--how"))
-			opt.how = (enum how)index_of(value, hows);
+			stroke.how = (enum how)stroke_named(value, hows, 4);
 		else if (!strcmp(name, "--where"))
-			opt.where = (enum where)index_of(value, wheres);
+			opt.where = (enum where)stroke_named(value, wheres, 4);
 		else if (!strcmp(name, "--victim"))
 			opt.victim = atoi(value);
 		else if (!strcmp(name, "--cycles"))
@@ -421,12 +348,12 @@ int main(int argc, char **argv)
 
 	parse(argc, argv);
 	whole = world ? atoi(world) : 1;
-	stand_by();
+	stroke_stand_by();
 	start();
 	while (step(argv) && !failures)
 		state.step++;
 	compare_holds();
-	printf("rank %d: %s %s: %llu checks, %d failed, %ld cycles\n", rank, hows[opt.how], wheres[opt.where],
+	printf("rank %d: %s %s: %llu checks, %d failed, %ld cycles\n", rank, hows[stroke.how], wheres[opt.where],
 	       (unsigned long long)checks, failures, state.cycle);
 	fflush(stdout);
 	covey_leave(group, 0);

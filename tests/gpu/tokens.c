@@ -9,18 +9,23 @@
  * than that now and then: its part is missing where it says so, and nothing else is wrong. With --victim it is always the same rank that dies, and
  * what the others hold at the end (device memory, addresses, descriptors) must be what they held after two cycles.
  *
+ * With `--how kill|stop|stall|error --where before|dispatch|between|combine|phases|graph` that befalls the victim at that
+ * place of a pair, and `--after` pairs more are exact before its replacement comes in. A stopped rank is woken a second
+ * later with its operations still queued: it must find that it was left out, and what it stores must change nothing. Who
+ * only stalls is masked nowhere. With `--away MS` the victim stays away from that dispatch or combine, in one phase or two,
+ * until the others' deadline has passed it by: it gets all the same and is there again, or (COVEY_LATE=evict) is left out.
+ *
  * Plain C over the table for tools (kernels/tool.h), so it runs on devices and with the real kernels on a CPU.
  */
 #include <covey.h>
 #include <dlfcn.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "holds.h"
+#include "stroke.h"
 #include "tool.h"
 
 #define RANKS 8
@@ -30,7 +35,11 @@
 #define EXPERTS 8
 #define ROWS (EXPERTS * RANKS * TOKENS)
 #define PAIRS 20
-#define CALM 2 /* steps, whole, before the next is killed */
+#define FLIGHT 16 /* of one kind under way when somebody is struck inside of it */
+#define CALM 2	  /* steps, whole, before the next is killed */
+
+enum where { BEFORE, IN_DISPATCH, BETWEEN, IN_COMBINE, BETWEEN_PHASES, IN_GRAPH, ANYWHERE };
+static const char *const wheres[] = { "before", "dispatch", "between", "combine", "phases", "graph", "anywhere" };
 
 static struct { /* of one rank, on the host; the device has the same at the same places */
 	uint16_t x[TOKENS][HIDDEN], out[TOKENS][HIDDEN], packed[ROWS][HIDDEN];
@@ -51,9 +60,10 @@ static struct covey_ep *ep;
 static struct CUstream_st *stream;
 static struct cvy_gpu_graph *graph;
 static void *route;
-static int rank, size, failures, cycles, per_rank, compact, striking, late, victim = -1;
-static uint64_t checks, cut;
-static struct holds held, holding; /* after the second cycle, and now */
+static int rank, size, failures, cycles, per_rank, compact, striking, late, victim = -1, after = 40, away_ms, deadline;
+static enum where where = ANYWHERE;
+static uint64_t checks, cut, contributors; /* the last: of the last operation */
+static struct holds held, holding;	   /* after the second cycle, and now */
 
 static void must(int err, const char *what)
 {
@@ -62,6 +72,12 @@ static void must(int err, const char *what)
 	if (!err)
 		return;
 	covey_last_error(group, &info);
+	if (stroke.here) { /* as it must be: a process that was left out, or whose device failed, hears it by its calls */
+		printf("rank %d, cycle %ld: was struck, and hears: %s: %s\n", rank, state.cycle, what,
+		       covey_strerror(err));
+		fflush(stdout);
+		_exit(STRUCK);
+	}
 	fprintf(stderr, "rank %d, step %ld: %s: %s: %s %s\n", rank, state.step, what, covey_strerror(err), info.cause,
 		tool ? tool->why() : "");
 	exit(1);
@@ -241,6 +257,18 @@ static void check_combine(const struct covey_device_outcome *o)
 
 /* ---- calls ---- */
 
+/* It befalls who is to be struck when it comes by the place. */
+static void strike(enum where at)
+{
+	if (!striking || where != at)
+		return;
+	striking = 0;
+	if (at == IN_DISPATCH || at == IN_COMBINE || at == IN_GRAPH)
+		stroke_soon(2000);
+	else
+		stroke_now();
+}
+
 static void dispatch(int phases, int num_tokens)
 {
 	struct covey_dispatch_args args = COVEY_DISPATCH_INIT;
@@ -256,12 +284,13 @@ static void dispatch(int phases, int num_tokens)
 	args.recv_experts = there->named[0];
 	args.recv_weights = there->named_weights[0];
 	args.route = route;
-	args.timeout_ms = late;
+	args.timeout_ms = late ? late : deadline;
 	if (!phases) {
 		must(covey_dispatch(ep, &args, stream, NULL), "dispatch");
 		return;
 	}
 	must(covey_dispatch_send(ep, &args, stream), "dispatch_send");
+	strike(BETWEEN_PHASES);
 	must(covey_dispatch_recv(ep, 0, NULL), "dispatch_recv");
 }
 
@@ -275,7 +304,7 @@ static void combine(int phases, int num_tokens)
 	args.weights = there->weights[0];
 	args.out = there->out;
 	args.route = route;
-	args.timeout_ms = late;
+	args.timeout_ms = late ? late : deadline;
 	if (!phases) {
 		must(covey_combine(ep, &args, stream, NULL), "combine");
 		return;
@@ -312,6 +341,7 @@ static struct covey_device_outcome outcome(void)
 		    (all[r].seq != o.seq || all[r].epoch != o.epoch || all[r].mask != o.mask))
 			wrong("mask of rank", r, (long)all[r].mask, (long)o.mask, &o);
 	cut += o.missing != 0;
+	contributors = o.mask;
 	return o;
 }
 
@@ -365,22 +395,10 @@ static void replay(void)
 	check_combine(&o);
 }
 
-static void *die(void *arg)
-{
-	unsigned seed = (unsigned)getpid() + (unsigned)state.step;
-
-	(void)arg;
-	usleep((unsigned)rand_r(&seed) % 12000);
-	raise(SIGKILL);
-	return NULL;
-}
-
 static void work(int pairs)
 {
-	pthread_t thread = 0;
-
 	if (striking)
-		pthread_create(&thread, NULL, die, NULL);
+		stroke_soon(12000);
 	for (int i = 0; i < pairs; i++) {
 		fill();
 		pair(i % 2);
@@ -389,8 +407,109 @@ static void work(int pairs)
 		if (i % 3 == 1)
 			replay();
 	}
-	if (striking) /* who survived that enters nothing more */
-		pthread_join(thread, NULL);
+	stroke_wait();
+	striking = 0;
+}
+
+/* A pair that is struck at its place; inside of dispatch or combine there are many of it, and the last must be right. */
+static void struck_pair(void)
+{
+	struct covey_device_outcome o;
+
+	fill();
+	strike(BEFORE);
+	strike(IN_DISPATCH);
+	for (int i = where == IN_DISPATCH ? FLIGHT : 1; i > 0; i--)
+		dispatch(where == BETWEEN_PHASES, tokens(rank));
+	o = outcome();
+	check_dispatch(&o);
+	strike(BETWEEN);
+	strike(IN_COMBINE);
+	for (int i = where == IN_COMBINE ? FLIGHT : 1; i > 0; i--)
+		combine(0, tokens(rank));
+	o = outcome();
+	check_combine(&o);
+	strike(IN_GRAPH);
+	if (where == IN_GRAPH)
+		replay();
+	stroke_wait();
+}
+
+static int evicts(void)
+{
+	const char *policy = getenv("COVEY_LATE");
+
+	return policy && !strcmp(policy, "evict");
+}
+
+/* The others have passed the victim by; or it hears that it was left out, and this is its end. */
+static void meet(void)
+{
+	struct covey_device_outcome o;
+	struct covey_result result;
+	int32_t all[RANKS];
+
+	stroke.here = evicts() && rank == victim;
+	for (; stroke.here; usleep(1000))
+		must(covey_device_outcome(group, &o), "outcome");
+	if (!evicts())
+		must(covey_allgather(&rank, all, 1, COVEY_INT32, group, NULL, &result), "allgather");
+}
+
+/* A dispatch or combine from which the victim stays away until it is late. */
+static struct covey_device_outcome passed_by(enum where at, int phases)
+{
+	const int stays = striking && where == at;
+	const uint64_t missing = where == at && rank != victim ? 1ull << victim : 0;
+	struct covey_device_outcome o;
+
+	if (stays)
+		meet();
+	deadline = where != at ? 0 : stays ? 60 * away_ms : away_ms;
+	if (at == IN_DISPATCH)
+		dispatch(phases, tokens(rank));
+	else
+		combine(phases, tokens(rank));
+	deadline = 0;
+	if (where == at && !stays) {
+		must(tool->wait(stream), "waiting");
+		meet();
+	}
+	o = outcome();
+	if ((at == where || rank != victim) && (evicts() ? o.mask & ~o.missing & missing : o.missing != missing))
+		wrong("missing by rank", rank, (long)o.missing, (long)missing, &o);
+	return o;
+}
+
+static void away_pair(int phases)
+{
+	struct covey_device_outcome o;
+
+	fill();
+	o = passed_by(IN_DISPATCH, phases);
+	check_dispatch(&o);
+	o = passed_by(IN_COMBINE, phases);
+	check_combine(&o);
+	striking = 0;
+}
+
+static void struck(int whole)
+{
+	const int stays = away_ms ? !evicts() : stroke.how == STALL;
+	const struct covey_device_outcome none = { 0 };
+	uint64_t was = cut;
+
+	if (away_ms) {
+		away_pair((int)state.cycle % 2);
+		was = cut;
+	} else {
+		struck_pair();
+	}
+	work(after);
+	if (stays && (cut != was || __builtin_popcountll(contributors) != whole))
+		wrong("who was only late is missing", 0, (long)contributors, (long)(cut - was), &none);
+	if (!stays && (contributors >> victim & 1))
+		wrong("still there: rank", victim, (long)contributors, 0, &none);
 }
 
 /* ---- the group ---- */
@@ -398,18 +517,18 @@ static void work(int pairs)
 static void start(void)
 {
 	struct covey_ep_config config = COVEY_EP_CONFIG_INIT;
-	const char *local = getenv("LOCAL_RANK");
+	const int device = stroke_device();
 	struct covey_view view;
 	void *library, *at;
 
-	setenv("COVEY_DEVICE", "local", 0);
 	must(covey_join(NULL, &group), "join");
 	library = dlopen(CVY_GPU_LIBRARY, RTLD_NOW | RTLD_NOLOAD);
 	tool = library ? dlsym(library, CVY_GPU_TOOL_SYMBOL) : NULL;
 	if (!tool)
 		exit(1);
-	must(tool->use(atoi(strcmp(getenv("COVEY_DEVICE"), "local") ? getenv("COVEY_DEVICE") : local)), "the device");
+	must(tool->use(device), "the device");
 	must(tool->stream(&stream), "a stream");
+	stroke.stream = stream;
 	must(covey_view(group, &view), "view");
 	rank = view.rank;
 	config.max_tokens = TOKENS;
@@ -447,7 +566,10 @@ static int step(int whole)
 		return 0;
 	striking = (victim < 0 ? (int)(state.cycle % whole) : victim) == rank;
 	state.cycle++;
-	work(PAIRS);
+	if (where == ANYWHERE)
+		work(PAIRS);
+	else
+		struck(whole);
 	return 1;
 }
 
@@ -466,13 +588,25 @@ int main(int argc, char **argv)
 			late = atoi(argv[i + 1]);
 		else if (!strcmp(argv[i], "--victim"))
 			victim = atoi(argv[i + 1]);
+		else if (!strcmp(argv[i], "--how"))
+			stroke.how = (enum how)stroke_named(argv[i + 1], hows, 4);
+		else if (!strcmp(argv[i], "--where"))
+			where = (enum where)stroke_named(argv[i + 1], wheres, ANYWHERE);
+		else if (!strcmp(argv[i], "--away"))
+			away_ms = atoi(argv[i + 1]);
+		else if (!strcmp(argv[i], "--after"))
+			after = atoi(argv[i + 1]);
 	}
+	if (where != ANYWHERE && victim < 0)
+		victim = 1;
+	stroke_stand_by();
 	start();
 	while (step(world ? atoi(world) : 1) && !failures)
 		state.step++;
 	failures += !holds_same(&held, &holding, rank, state.cycle);
-	printf("rank %d: %llu checks, %d failed, %llu without a part, %ld cycles\n", rank, (unsigned long long)checks,
-	       failures, (unsigned long long)cut, state.cycle);
+	printf("rank %d: %s %s: %llu checks, %d failed, %llu without a part, %ld cycles\n", rank,
+	       away_ms ? "away" : hows[stroke.how], wheres[where], (unsigned long long)checks, failures,
+	       (unsigned long long)cut, state.cycle);
 	fflush(stdout);
 	covey_leave(group, 0);
 	covey_close(group);
