@@ -92,10 +92,11 @@ static inline int played_end(int r)
 /* A queue to @to that takes nothing: its rank is of another host from now on, as far as @r's kernels know. */
 static inline void played_queue(int r, int to)
 {
-	const struct cvy_queue none = { .kind = 99 };
+	struct cvy_queue none = {};
 	struct cvy_gpu_verdict v = {};
 	struct cvy_gpu_counters c;
 
+	none.kind = CVY_QUEUE_RING;
 	freeze(r);
 	OK(ranks[r].gpu, ops->queue(ranks[r].gpu, to, (int)(ranks[r].outgen >> (2 * to) & 3), &none, 1));
 	OK(ranks[r].gpu, ops->counters(ranks[r].gpu, &c, 1));
