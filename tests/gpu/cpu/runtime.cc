@@ -9,13 +9,10 @@
 
 #include <cuda.h>
 #include <fcntl.h>
-#include <limits.h>
-#include <linux/futex.h>
 #include <malloc.h>
 #include <pthread.h>
 #include <sched.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -44,35 +41,10 @@ __attribute__((constructor)) static void small_threads(void)
 
 /* ---- streams ---- */
 
-/*
- * What waits for a change of what a lock guards, and who tells of one, both with the lock held. No condition variable: that
- * of glibc before 2.41 may lose a wake where several wait and are woken (its bug 25847), and then a rank stands still.
- */
-struct cpu_changes {
-	std::atomic<uint32_t> count{ 0 };
-
-	void tell()
-	{
-		count++;
-		syscall(SYS_futex, &count, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
-	}
-
-	template <typename READY> void wait(std::unique_lock<std::mutex> &hold, READY ready)
-	{
-		while (!ready()) {
-			uint32_t seen = count;
-
-			hold.unlock();
-			syscall(SYS_futex, &count, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
-			hold.lock();
-		}
-	}
-};
-
 struct CUstream_st {
 	std::deque<std::function<void()>> queue;
 	std::mutex lock;
-	cpu_changes changed;
+	std::condition_variable changed;
 	int busy = 0, capturing = 0;
 	std::vector<std::function<void()>> captured;
 	std::thread thread;
@@ -97,7 +69,7 @@ struct CUstream_st {
 				f();
 			hold.lock();
 			busy = 0;
-			changed.tell();
+			changed.notify_all();
 		}
 	}
 
@@ -110,7 +82,7 @@ struct CUstream_st {
 			return;
 		}
 		queue.push_back(f);
-		changed.tell();
+		changed.notify_all();
 	}
 
 	void wait()
