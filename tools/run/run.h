@@ -12,9 +12,9 @@
 #include <sys/types.h>
 
 #define RUN_MAX_HOSTS 256
-#define RUN_MAX_WORDS 32     /* words of --launch */
+#define RUN_MAX_WORDS 32      /* words of --launch */
 #define RUN_MAX_RESTARTS 1000 /* replacements in one run: of them all */
-#define RUN_EXIT_SELF 125    /* ep-run itself failed; 126, 127 as in sh; 64: usage */
+#define RUN_EXIT_SELF 125     /* ep-run itself failed; 126, 127 as in sh; 64: usage */
 
 struct run_options {
 	int ranks, max_ranks;
