@@ -17,7 +17,7 @@
  *
  *   collectives, covey_admit, covey_ep_*, dispatch, combine  one thread at a time per group (an
  *       operation takes its number when it is called); a waiting thread does not count
- *   covey_send, covey_recv                         any thread at any time
+ *   covey_send, covey_recv                         any thread at any time; on device memory as collectives
  *   covey_work_*                                   any thread, one at a time per work
  *   view, events, last_error, recover/extend/retire/evict, abort   any thread at any time
  *   covey_leave, covey_close                       one thread, after all other calls returned;
@@ -473,7 +473,7 @@ COVEY_API int covey_barrier_start(struct covey_group *group, struct CUstream_st 
  * One stream at a time per group. Captured graphs stay valid when ranks die, are replaced or added: contributors are
  * read when the kernel runs. Host and device operations are counted apart; when ranks come in covey_admit() waits for
  * what was launched, covey_admit_async() does not. All ranks have a device. In place as for host memory, but for
- * alltoall(v), which is UNSUPPORTED; so are messages and the _start forms. Counts of alltoallv and allgatherv are part of a
+ * alltoall(v), which is UNSUPPORTED; so are the _start forms. Counts of alltoallv and allgatherv are part of a
  * captured graph: a rank that has come since gets no block there. A rank without bytes passes buffers of the device all
  * the same, or NULL for both and a stream. That all name the same counts in allgatherv is not checked on a device.
  * A survivor of a death completes each operation with the same contributors and bytes as all others; in place, an
@@ -507,6 +507,21 @@ COVEY_API int covey_device_mem_free(struct covey_group *group, void *memory);
 /** covey_device_outcome - copies it to the host, without waiting for the stream */
 COVEY_API int covey_device_outcome(struct covey_group *group, struct covey_device_outcome *outcome);
 
+/** struct covey_device_message_outcome - of the first message on the device that failed */
+struct covey_device_message_outcome {
+	int32_t status; /* 0: none has, or COVEY_ERR_* */
+	int32_t peer;	/* -1: none */
+	int32_t tag;	/* that its call had */
+	int32_t sending;
+};
+
+/**
+ * covey_device_message_outcome - what became of the messages on the device that have ended since this was called before: the
+ * first that failed is kept until it is told here. Reads what is there now: wait for the stream first
+ * Errors: INVAL; UNSUPPORTED: no device
+ */
+COVEY_API int covey_device_message_outcome(struct covey_group *group, struct covey_device_message_outcome *outcome);
+
 /* ---- Messages ----------------------------------------------------------------------------- */
 
 #define COVEY_TAG_ANY (-1) /* of a receive: the next message of that peer, whatever its tag */
@@ -529,6 +544,16 @@ COVEY_API int covey_device_outcome(struct covey_group *group, struct covey_devic
  * COVEY_ERR_TRUNCATED, the send with success. covey_leave() waits until its messages were received.
  * Threads: any, at any time; then the order is that in which the calls were made.
  * Errors:  INVAL, PEER, TRUNCATED, NOMEM, FENCED, CLOSED, ABORTED
+ *
+ * With @buf in memory of the group's device (NULL and a stream: no bytes) the call launches a kernel on @stream, which holds
+ * up the stream until the message is through, and returns; a group of calls, of one stream, is one launch at its end. Then
+ * messages between two ranks match in the order of their calls: a receive whose tag is not that of the next message, or
+ * that has too little room for it, writes nothing and ends with MISMATCH, and that message is dropped. Such ends, and PEER, are
+ * told by covey_device_message_outcome(), not by @result (bytes and tag there are the call's); a call returns PEER only if
+ * it is known then. What a receive that ended with PEER was given may be written in part. In captured graphs a message is
+ * for whoever has the rank when the graph is replayed. About 1 MB goes before the receive is there; outside of a group two
+ * ranks that first send more to each other wait for ever. To itself: both calls in one group. covey_leave() waits for none.
+ * Errors of the launch: INVAL, PEER; UNSUPPORTED: _start, more than 128 in a group, or the peer is on another host
  */
 COVEY_API int covey_send(const void *buf, size_t count, int dtype, int peer, int tag, struct covey_group *group,
 			 struct CUstream_st *stream, struct covey_result *result);
@@ -555,7 +580,8 @@ COVEY_API int covey_mem_free(struct covey_group *group, void *memory);
 /**
  * covey_group_start / covey_group_end - calls between them are one step of this thread
  * Blocking collectives and messages return when they are posted and write @result in covey_group_end(),
- * which waits for all of them, of all groups, and returns the first error, also of a call that was refused.
+ * which waits for all of them, of all groups, and returns the first error, also of a call that was refused. Messages on
+ * devices are launched there instead; collectives on devices are when they are called.
  * Buffers and results stay alive until then. They nest. covey_admit(), covey_dispatch() and covey_combine()
  * are refused (dispatch and combine have _send and _recv).
  * Errors:  INVAL: end without start, or start nested more than 64 times; else of the calls

@@ -5,7 +5,7 @@
 
 #include "calls.h"
 #include "clock.h"
-#include "device.h"
+#include "device_message.h"
 #include "handle.h"
 #include "pair.h"
 
@@ -252,6 +252,17 @@ int covey_device_outcome(struct covey_group *group, struct covey_device_outcome 
 	if (!outcome)
 		return cvy_fail(group->box, COVEY_ERR_INVAL, -1, 0, "outcome is NULL");
 	return cvy_device_status_read(group->device, outcome, sizeof(*outcome));
+}
+
+int covey_device_message_outcome(struct covey_group *group, struct covey_device_message_outcome *outcome)
+{
+	int err = check_device(group);
+
+	if (err)
+		return err;
+	if (!outcome)
+		return cvy_fail(group->box, COVEY_ERR_INVAL, -1, 0, "outcome is NULL");
+	return cvy_device_message_outcome(group->device, outcome);
 }
 
 int covey_device_mem_alloc(struct covey_group *group, size_t bytes, void **out)

@@ -3,7 +3,7 @@
 #include "algo.h"
 #include "calls.h"
 #include "clock.h"
-#include "device.h"
+#include "device_message.h"
 #include "handle.h"
 #include "pair.h"
 #include "reduce.h"
@@ -14,6 +14,7 @@ struct message { /* one call, before it is an operation */
 	int sending;
 	size_t count;
 	int dtype, peer, tag;
+	struct CUstream_st *stream;
 };
 
 static int refuse(struct covey_group *group, const struct message *m, const char *why)
@@ -22,21 +23,33 @@ static int refuse(struct covey_group *group, const struct message *m, const char
 			m->sending ? "send" : "recv", why);
 }
 
-static int check(struct covey_group *group, const struct message *m, const struct CUstream_st *stream, size_t *bytes)
+static int unsupported(struct covey_group *group, const struct message *m, const char *why)
+{
+	return cvy_fail(group->box, COVEY_ERR_UNSUPPORTED, m->peer, group->engine->epoch, "%s: %s",
+			m->sending ? "send" : "recv", why);
+}
+
+/* Its buffer is there; where there is none, its stream says so. */
+static int on_device(struct covey_group *group, const struct message *m)
+{
+	const void *at = m->sending ? m->send : m->recv;
+
+	if (!group || !group->device)
+		return 0;
+	return at ? cvy_device_holds(group->device, at) : m->stream != NULL;
+}
+
+static int check(struct covey_group *group, const struct message *m, size_t *bytes)
 {
 	size_t elem = cvy_dtype_bytes(m->dtype);
 	int err = cvy_handle_check_op(group);
 
 	if (err)
 		return err;
-	if (stream)
-		return cvy_fail(group->box, COVEY_ERR_UNSUPPORTED, -1, 0,
-				"%s: streams need device kernels; pass NULL for host memory",
-				m->sending ? "send" : "recv");
-	if (group->device && cvy_device_holds(group->device, m->sending ? m->send : m->recv))
-		return cvy_fail(group->box, COVEY_ERR_UNSUPPORTED, m->peer, group->engine->epoch,
-				"%s: messages are for host memory, and the buffer is on the device",
-				m->sending ? "send" : "recv");
+	if (m->stream && !on_device(group, m))
+		return unsupported(group, m,
+				   "a stream needs a buffer in memory of the device that the group was joined with "
+				   "(device, COVEY_DEVICE), and the form that does not start a work");
 	if (!elem)
 		return refuse(group, m, "unknown datatype; see enum covey_dtype");
 	if (__builtin_mul_overflow(m->count, elem, bytes) || *bytes > SIZE_MAX / 2)
@@ -50,12 +63,11 @@ static int check(struct covey_group *group, const struct message *m, const struc
 	return 0;
 }
 
-static int make(struct covey_group *group, const struct message *m, const struct CUstream_st *stream,
-		struct cvy_op **out)
+static int make(struct covey_group *group, const struct message *m, struct cvy_op **out)
 {
 	static uint8_t nothing[1]; /* NULL is welcome where no bytes move, but not to memcpy */
 	size_t bytes = 0;
-	int err = check(group, m, stream, &bytes);
+	int err = check(group, m, &bytes);
 	struct cvy_op *op;
 
 	if (err)
@@ -74,12 +86,29 @@ static int make(struct covey_group *group, const struct message *m, const struct
 	return 0;
 }
 
-static int run(struct covey_group *group, const struct message *m, const struct CUstream_st *stream,
-	       struct covey_result *result)
+static int run_on_device(struct covey_group *group, const struct message *m, struct covey_result *result)
+{
+	struct cvy_device_message x = { .sending = m->sending,
+					.at = m->sending ? (void *)(uintptr_t)m->send : m->recv,
+					.peer = m->peer,
+					.tag = m->tag,
+					.stream = m->stream,
+					.result = result };
+	int err = check(group, m, &x.bytes);
+
+	if (!err)
+		err = cvy_device_message(group->device, &x);
+	return err ? cvy_calls_failed(err) : 0;
+}
+
+static int run(struct covey_group *group, const struct message *m, struct covey_result *result)
 {
 	struct cvy_op *op = NULL;
-	int err = make(group, m, stream, &op);
+	int err;
 
+	if (on_device(group, m))
+		return run_on_device(group, m, result);
+	err = make(group, m, &op);
 	if (!op)
 		return cvy_calls_failed(err);
 	if (cvy_calls_open())
@@ -95,13 +124,16 @@ static int run(struct covey_group *group, const struct message *m, const struct 
 	return err;
 }
 
-static int start(struct covey_group *group, const struct message *m, const struct CUstream_st *stream,
-		 struct covey_work **out)
+static int start(struct covey_group *group, const struct message *m, struct covey_work **out)
 {
 	struct covey_work *work;
 	struct cvy_op *op = NULL;
-	int err = make(group, m, stream, &op);
+	int err = make(group, m, &op);
 
+	if (!err && on_device(group, m)) {
+		cvy_op_put(op);
+		return unsupported(group, m, "a buffer on a device is for the form that does not start a work");
+	}
 	if (err || !op)
 		return err;
 	if (!out) {
@@ -127,31 +159,31 @@ static int start(struct covey_group *group, const struct message *m, const struc
 int covey_send(const void *buf, size_t count, int dtype, int peer, int tag, struct covey_group *group,
 	       struct CUstream_st *stream, struct covey_result *result)
 {
-	struct message m = { buf, NULL, 1, count, dtype, peer, tag };
+	struct message m = { buf, NULL, 1, count, dtype, peer, tag, stream };
 
-	return run(group, &m, stream, result);
+	return run(group, &m, result);
 }
 
 int covey_send_start(const void *buf, size_t count, int dtype, int peer, int tag, struct covey_group *group,
 		     struct CUstream_st *stream, struct covey_work **work)
 {
-	struct message m = { buf, NULL, 1, count, dtype, peer, tag };
+	struct message m = { buf, NULL, 1, count, dtype, peer, tag, stream };
 
-	return start(group, &m, stream, work);
+	return start(group, &m, work);
 }
 
 int covey_recv(void *buf, size_t count, int dtype, int peer, int tag, struct covey_group *group,
 	       struct CUstream_st *stream, struct covey_result *result)
 {
-	struct message m = { NULL, buf, 0, count, dtype, peer, tag };
+	struct message m = { NULL, buf, 0, count, dtype, peer, tag, stream };
 
-	return run(group, &m, stream, result);
+	return run(group, &m, result);
 }
 
 int covey_recv_start(void *buf, size_t count, int dtype, int peer, int tag, struct covey_group *group,
 		     struct CUstream_st *stream, struct covey_work **work)
 {
-	struct message m = { NULL, buf, 0, count, dtype, peer, tag };
+	struct message m = { NULL, buf, 0, count, dtype, peer, tag, stream };
 
-	return start(group, &m, stream, work);
+	return start(group, &m, work);
 }

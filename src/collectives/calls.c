@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "clock.h"
+#include "device_message.h"
 
 #define NESTED_MAX 64
 #define FEW 8 /* calls of a group that need no memory */
@@ -87,7 +88,9 @@ int covey_group_end(void)
 		return cvy_fail(NULL, COVEY_ERR_INVAL, -1, 0, "covey_group_end without covey_group_start");
 	if (--open_calls.depth)
 		return 0;
-	err = open_calls.err;
+	err = cvy_device_messages_end(); /* launched: nobody waits for them here */
+	if (open_calls.err)
+		err = open_calls.err;
 	if (open_calls.engines) /* who waits for one engine does not step the others */
 		cvy_progress_kick();
 	for (size_t i = 0; i < open_calls.n; i++) {

@@ -129,6 +129,9 @@ int cvy_device_open(const struct cvy_device_args *args, struct cvy_device **out)
 	d->ep = dlsym(d->library, CVY_GPU_EP_SYMBOL);
 	if (d->ep && d->ep->abi != CVY_GPU_ABI)
 		d->ep = NULL;
+	d->message = dlsym(d->library, CVY_GPU_MESSAGE_SYMBOL);
+	if (d->message && d->message->abi != CVY_GPU_ABI)
+		d->message = NULL;
 	d->late_evict = args->config->late == COVEY_LATE_EVICT;
 	err = d->ops->open(number, CVY_DEVICE_LATE_MS, PARK_MS, &d->gpu, why, sizeof(why));
 	if (err) {

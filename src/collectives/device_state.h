@@ -87,8 +87,9 @@ struct cvy_device_retired {
 
 struct cvy_device {
 	const struct cvy_gpu_ops *ops;
-	const struct cvy_gpu_ep_ops *ep; /* NULL: this library has none */
-	int sending;			 /* a first phase was launched, and its second was not */
+	const struct cvy_gpu_ep_ops *ep;	   /* NULL: this library has none */
+	const struct cvy_gpu_message_ops *message; /* NULL: it has no messages */
+	int sending;				   /* a first phase was launched, and its second was not */
 	void *library;
 	struct cvy_gpu *gpu;
 	void *window; /* registered memory of this rank, NULL: none */

@@ -101,6 +101,17 @@ struct cvy_gpu_ep_ops {
 	int (*launch)(struct cvy_gpu *gpu, struct cvy_ep_args *args, struct CUstream_st *stream);
 };
 
+/* Messages (message.cu). A library without it has none. */
+#define CVY_GPU_MESSAGE_SYMBOL "cvy_gpu_message_ops"
+
+struct cvy_gpu_message_ops {
+	uint32_t abi;
+	/* messages->call has rank and lanes; the rest of the call is this function's. */
+	int (*launch)(struct cvy_gpu *gpu, struct cvy_gpu_messages *messages, struct CUstream_st *stream);
+	/* CVY_GPU_FAILURE of the first message that failed since this was called before, 0: none. Any thread, one at a time. */
+	int (*failure)(struct cvy_gpu *gpu, uint64_t *failure);
+};
+
 #ifdef __cplusplus
 }
 #endif

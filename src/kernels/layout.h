@@ -75,6 +75,19 @@ CVY_GPU_BOTH static inline size_t cvy_gpu_ticket_of(uint64_t at)
 #define CVY_GPU_WELCOME_MASK (CVY_GPU_LANES / 2 + 1)
 #define CVY_GPU_WELCOMES (CVY_GPU_LANES / 2 + 2)
 
+/*
+ * Messages (message.cuh), in the same chunk: how many slots of this pair's ring the pusher has taken here, as seen by the
+ * other way, then the ring that it pushes its own messages into.
+ */
+#define CVY_GPU_RING 32 /* slots */
+#define CVY_GPU_CREDIT (CVY_GPU_SIGNALS + ((size_t)256 << 10))
+#define CVY_GPU_RING_AT (CVY_GPU_SIGNALS + ((size_t)512 << 10))
+
+CVY_GPU_BOTH static inline size_t cvy_gpu_ring_slot(uint64_t count)
+{
+	return CVY_GPU_RING_AT + (size_t)(count % CVY_GPU_RING) * CVY_GPU_SLOT;
+}
+
 /* Of what a lane sends in step `count`, in every packet. Never 0: epochs begin at 1. */
 #define CVY_GPU_TAG(epoch, count) ((uint64_t)(epoch) << 32 | (uint32_t)(count))
 
@@ -171,12 +184,24 @@ struct cvy_gpu_status {
 	uint64_t missing; /* of these, ranks whose part is not here */
 };
 
+/* Slots of messages that went to a rank and came from it. Written by the CTA that serves the two, when it leaves. */
+struct cvy_gpu_pair {
+	uint64_t since; /* of which process (roll.since); of another one nothing is counted yet */
+	uint64_t sent, taken, zero;
+};
+
+/* The first message that failed since the host has looked: never 0. */
+#define CVY_GPU_FAILURE(err, peer, sends, tag) \
+	((uint64_t)(uint32_t)(tag) << 32 | (uint64_t)(peer) << 16 | (uint64_t)(sends) << 8 | (uint64_t)(-(err)&0xff))
+
 #define CVY_GPU_OWN_LINE __attribute__((aligned(128)))
 
 struct cvy_gpu_control {
 	uint64_t entered CVY_GPU_OWN_LINE;  /* low bits; top byte: gate. Host writes the top byte alone */
 	uint64_t finished CVY_GPU_OWN_LINE; /* quanta */
 	uint64_t stopped;		    /* quanta of CTAs that wait for a verdict */
+	struct cvy_gpu_pair pair[CVY_GPU_RANKS] CVY_GPU_OWN_LINE;
+	uint64_t failure; /* CVY_GPU_FAILURE, 0: none. The host takes it away again */
 	struct cvy_gpu_verdict verdict CVY_GPU_OWN_LINE;
 	struct cvy_gpu_parked parked CVY_GPU_OWN_LINE;
 	struct cvy_gpu_status status CVY_GPU_OWN_LINE;
@@ -209,7 +234,8 @@ enum cvy_gpu_kind {
 	CVY_GPU_DISPATCH, /* ep_call.h */
 	CVY_GPU_COMBINE,
 	CVY_GPU_ALLTOALLV, /* these two: struct cvy_gpu_uneven */
-	CVY_GPU_ALLGATHERV
+	CVY_GPU_ALLGATHERV,
+	CVY_GPU_MESSAGE /* struct cvy_gpu_messages; no operation, and has no number */
 };
 
 /* Packets: 8 bytes of data and the tag; or lines of 128 bytes with one tag, which a warp stores whole. */
@@ -248,6 +274,30 @@ struct cvy_gpu_call {
 struct cvy_gpu_uneven {
 	struct cvy_gpu_call call; /* bytes: of the largest block, of alltoallv the largest that is sent */
 	uint64_t send[CVY_GPU_RANKS], send_at[CVY_GPU_RANKS], recv[CVY_GPU_RANKS], recv_at[CVY_GPU_RANKS];
+};
+
+/* One send or receive of a launch. */
+struct cvy_gpu_message {
+	uint8_t *at; /* of a send it is only read */
+	uint64_t bytes;
+	int32_t tag;  /* of a receive: -1: any */
+	int32_t next; /* of the same pair and direction; -1: it is the last */
+};
+
+/* Those with one rank. */
+struct cvy_gpu_with {
+	int32_t peer;
+	uint32_t since;	    /* of which process of it, by roll.since; 0: whoever has the rank when the kernel begins */
+	int32_t send, recv; /* the first message, -1: none */
+};
+
+#define CVY_GPU_MESSAGES 128 /* of one launch: its arguments have room for no more */
+
+/* A group of sends and receives. CTA i serves with[i], in the order of the calls. */
+struct cvy_gpu_messages {
+	struct cvy_gpu_call call; /* lanes: pairs; buffers and form are nothing to it */
+	struct cvy_gpu_with with[CVY_GPU_RANKS];
+	struct cvy_gpu_message message[CVY_GPU_MESSAGES];
 };
 
 CVY_GPU_BOTH static inline int cvy_gpu_is_uneven(int kind)

@@ -9,6 +9,7 @@
 #ifndef CVY_WAIT_CUH
 #define CVY_WAIT_CUH
 
+#include "covey.h"
 #include "guard.h"
 #include "layout.h"
 #include "queue.h"
@@ -219,6 +220,76 @@ static __device__ __noinline__ int cvy_park(struct cvy_gpu_control *control, uns
 		__threadfence();
 	} while (verdict->epoch != cvy_load_half(&v->epoch));
 	return late;
+}
+
+/*
+ * One thread of a CTA that is no operation's: counts it in `entered`, where the gate is open; else it waits, counted nowhere,
+ * and tries again. What it reads of the control page from here on is of one view. 0: *open is the gate; COVEY_ERR_*: it is not
+ * let in any more.
+ */
+static __device__ __noinline__ int cvy_enter(struct cvy_gpu_control *control, unsigned long long park_cycles,
+					     unsigned *open)
+{
+	unsigned long long since = clock64();
+
+	for (;;) {
+		*open = (unsigned)(atomicAdd((unsigned long long *)&control->entered, 1ull) >> CVY_GPU_GATE_SHIFT);
+		if (!(*open & 1))
+			break;
+		atomicAdd((unsigned long long *)&control->entered, 0ull - 1ull);
+		while (cvy_gate(control) & 1) {
+			int32_t ended = (int32_t)cvy_load_half((const uint32_t *)&control->verdict.ended);
+
+			if (ended)
+				return ended;
+			if (park_cycles && clock64() - since > park_cycles)
+				return COVEY_ERR_TIMEOUT;
+			__nanosleep(500);
+		}
+	}
+	__threadfence();
+	return 0;
+}
+
+/* Its end: all that the CTA stored (its threads have met) is seen by everyone before it is counted no more. */
+static __device__ __forceinline__ void cvy_leave(struct cvy_gpu_control *control)
+{
+	__threadfence_system();
+	atomicAdd((unsigned long long *)&control->entered, 0ull - 1ull);
+}
+
+/* What a pair's messages may go on with. */
+enum { CVY_MAY_SEND = 1, CVY_MAY_TAKE = 2 };
+
+struct cvy_either {
+	const uint64_t *credit; /* NULL: none is awaited */
+	uint64_t sent;		/* slots */
+	const uint64_t *tag;	/* NULL: nothing is to come */
+	uint64_t want;
+	int may; /* already */
+};
+
+/* One thread: waits for either. 0: the gate closed, also where nothing had to be waited for. *credit: as it was read. */
+static __device__ __noinline__ int cvy_wait_either(const struct cvy_either *e, int rank, struct cvy_watch *w,
+						   uint64_t *credit)
+{
+	if (CVY_GUARDED && cvy_gate(w->control) != w->open)
+		return 0;
+	for (;;) {
+		int may = e->may;
+
+		if (e->credit) {
+			*credit = cvy_load_word(e->credit);
+			if (e->sent - *credit < CVY_GPU_RING)
+				may |= CVY_MAY_SEND;
+		}
+		if (e->tag && cvy_load_word(e->tag) == e->want)
+			may |= CVY_MAY_TAKE;
+		if (may)
+			return may;
+		if (cvy_give_up(w, rank))
+			return 0;
+	}
 }
 
 #endif

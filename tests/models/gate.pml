@@ -12,6 +12,8 @@
  * under way as long as it may be: until it is released. The stamps that a push carries may have been read
  * before the CTA counted itself.
  *
+ * With MESSAGE there is a message, too, which is no operation: it counts as started while it works and takes that away again.
+ *
  * Safety: while the host says frozen, `have` does not change and no store lands, but for those of a CTA that
  * came to a closed gate and did not wait for the answer: they carry the old stamp and go to a slot that is
  * free. The parts of an operation are of one epoch, and so is what was pushed for it. Progress (LTL `ends`, weak fairness): all operations end
@@ -44,7 +46,14 @@ bit dead;		  /* the peer: its data come no more until it is removed */
 bit frozen, rests;	  /* the host says so; the host has frozen for the last time */
 byte freezes;
 
+#ifdef MESSAGE
+bit sending; /* a store of the message that has not landed */
+bit delivered; /* it is over */
+ltl ends { <>(rests && over == OPS && delivered) }
+#else
+#define sending 0
 ltl ends { <>(rests && over == OPS) }
+#endif
 
 /* ---- CTA ---- */
 
@@ -231,6 +240,70 @@ next:
 	od
 }
 
+/* ---- a message ---- */
+
+#ifdef MESSAGE
+#ifdef NO_MESSAGE_COUNT
+#define COUNTS_IN 0
+#else
+#define COUNTS_IN 1
+#endif
+
+/* Nothing of it is under way any more; it may come in again. */
+inline go_out()
+{
+#ifdef NO_MESSAGE_LAND
+	started = started - COUNTS_IN;
+	sending = 0
+#else
+	sending = 0;
+	started = started - COUNTS_IN
+#endif
+}
+
+/* It goes on with the words that it finds when it is in, while the peer is there. */
+active proctype message()
+{
+	byte e;
+	bit closed;
+
+again:
+	skip;
+#ifdef NO_MESSAGE_ONE_WORD
+	closed = gate;
+	started = started + COUNTS_IN;
+#else
+	d_step {
+		started = started + COUNTS_IN;
+		closed = gate
+	}
+#endif
+	if
+	:: closed ->
+		go_out();
+		gate == OPEN;
+		goto again
+	:: !closed -> e = epoch
+	fi;
+	d_step {
+		assert(e == epoch);
+		sending = 1
+	}
+	if
+	:: !dead -> skip
+#ifndef NO_MESSAGE_LOOK
+	:: gate == CLOSED ->
+		go_out();
+		gate == OPEN;
+		goto again
+#endif
+	fi;
+	assert(e == epoch);
+	go_out();
+	delivered = 1
+}
+#endif
+
 /* ---- what is not ours ---- */
 
 /* Its data come in the epoch of the last verdict; it may die, and then the host must freeze. */
@@ -298,7 +371,7 @@ active proctype host()
 		od;
 		atomic {
 			frozen = 1; /* FROZEN goes out, the report is made, the commit comes */
-			assert((!flying[0] || vain[0]) && (!flying[1] || vain[1]));
+			assert((!flying[0] || vain[0]) && (!flying[1] || vain[1]) && !sending);
 			assert(have == h)
 		}
 		d_step {

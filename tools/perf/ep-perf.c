@@ -377,8 +377,8 @@ static void check_device(const struct perf_options *opt)
 		usage("-R 2 is for device memory");
 	if (!opt->device || opt->explain)
 		return;
-	if (!opt->op || opt->op->where == PERF_HOST)
-		usage("%s is for host memory alone", opt->op ? opt->op->name : "dispatch");
+	if (!opt->op)
+		usage("dispatch is for host memory alone");
 	if (opt->fault)
 		usage("-F is for host memory alone");
 }

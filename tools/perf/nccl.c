@@ -187,6 +187,18 @@ static int alltoall(const struct perf_nccl *n, const struct perf_call *c, const 
 	return err ? err : ended;
 }
 
+static int sendrecv(const struct perf_nccl *n, const struct perf_call *c)
+{
+	int err = n->begin(), ended;
+
+	if (!err)
+		err = n->send(c->send, c->count, c->dtype, (c->rank + 1) % c->size, n->comm, c->stream);
+	if (!err)
+		err = n->recv(c->recv, c->count, c->dtype, (c->rank + c->size - 1) % c->size, n->comm, c->stream);
+	ended = n->end();
+	return err ? err : ended;
+}
+
 /* @c: as for ours, with the places of its buffers. */
 static int run(const struct perf_nccl *n, const struct perf_op *op, const struct perf_call *c)
 {
@@ -200,6 +212,8 @@ static int run(const struct perf_nccl *n, const struct perf_op *op, const struct
 		return n->allgather(c->send, c->recv, c->count, c->dtype, n->comm, c->stream);
 	if (is(op, "reduce_scatter"))
 		return n->reduce_scatter(c->send, c->recv, c->count, c->dtype, c->redop, n->comm, c->stream);
+	if (is(op, "sendrecv"))
+		return sendrecv(n, c);
 	return alltoall(n, c, c->send, c->recv, c->count * c->elem);
 }
 

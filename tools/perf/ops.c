@@ -173,9 +173,9 @@ static int sendrecv(const struct perf_call *c)
 	err = covey_group_start();
 	if (err)
 		return err;
-	err = covey_send(c->send, c->count, c->dtype, next, 0, c->group, NULL, NULL);
+	err = covey_send(c->send, c->count, c->dtype, next, 0, c->group, c->stream, NULL);
 	if (!err)
-		err = covey_recv(c->recv, c->count, c->dtype, before, 0, c->group, NULL, c->result);
+		err = covey_recv(c->recv, c->count, c->dtype, before, 0, c->group, c->stream, c->result);
 	ended = covey_group_end();
 	return err ? err : ended;
 }
@@ -276,8 +276,7 @@ const struct perf_op perf_ops[] = {
 	  .call = sendrecv,
 	  .origin = from_before,
 	  .factor = one,
-	  .messages = true,
-	  .where = PERF_HOST },
+	  .messages = true },
 	{ .name = "barrier",
 	  .summary = "no data: one row, whatever the sizes",
 	  .call = barrier,

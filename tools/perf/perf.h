@@ -72,9 +72,9 @@ struct perf_op {
 	bool reduces, rooted, total; /* total: the size is that of all blocks together */
 	/* In place, the block of the larger buffer that the smaller one lies in is the own; not: it has no such form. */
 	bool in_place;
-	bool no_data;  /* a barrier */
-	bool messages; /* no result that all agree on: nothing to strike */
-	enum { PERF_ANYWHERE, PERF_OUT_ON_DEVICE, PERF_HOST } where; /* in place on hosts alone; on hosts alone */
+	bool no_data;					  /* a barrier */
+	bool messages;					  /* no result that all agree on: nothing to strike */
+	enum { PERF_ANYWHERE, PERF_OUT_ON_DEVICE } where; /* in place on hosts alone */
 };
 
 extern const struct perf_op perf_ops[];

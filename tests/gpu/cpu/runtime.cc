@@ -125,6 +125,7 @@ cudaError_t cudaLaunchKernel(const void *f, dim3 grid, dim3 block, void **args, 
 {
 	const struct cvy_gpu_call *call = (const struct cvy_gpu_call *)args[0];
 	std::function<void()> body;
+	unsigned resident = RESIDENT;
 
 	if (call->kind == CVY_GPU_DISPATCH || call->kind == CVY_GPU_COMBINE) {
 		struct cvy_ep_args a = *(const struct cvy_ep_args *)args[0];
@@ -134,6 +135,11 @@ cudaError_t cudaLaunchKernel(const void *f, dim3 grid, dim3 block, void **args, 
 		struct cvy_gpu_uneven a = *(const struct cvy_gpu_uneven *)args[0];
 
 		body = [f, a] { ((void (*)(struct cvy_gpu_uneven))f)(a); };
+	} else if (call->kind == CVY_GPU_MESSAGE) { /* its CTAs wait for each other: they find room, all of them */
+		struct cvy_gpu_messages a = *(const struct cvy_gpu_messages *)args[0];
+
+		body = [f, a] { ((void (*)(struct cvy_gpu_messages))f)(a); };
+		resident = grid.x;
 	} else {
 		struct cvy_gpu_call a = *call;
 
@@ -144,7 +150,7 @@ cudaError_t cudaLaunchKernel(const void *f, dim3 grid, dim3 block, void **args, 
 		std::vector<std::thread> ctas;
 		std::atomic<unsigned> next(0);
 
-		for (unsigned i = 0; i < grid.x && i < RESIDENT; i++)
+		for (unsigned i = 0; i < grid.x && i < resident; i++)
 			ctas.emplace_back([&] {
 				for (unsigned at = next++; at < grid.x; at = next++)
 					cpu_run(at, block.x, room, body);

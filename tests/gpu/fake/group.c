@@ -160,7 +160,7 @@ static void uneven(int all)
 	}
 }
 
-/* What devices do not do is said, and nothing is done on the host instead. */
+/* What devices, or this one, do not do is said, and nothing is done on the host instead. */
 static void refused(void)
 {
 	size_t none[RANKS] = { 0 };

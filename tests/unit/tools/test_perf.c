@@ -262,7 +262,6 @@ static const char *const bad[][4] = {
 	{ "nonsense", "no such operation", NULL, NULL },
 	{ "allreduce", "host memory has no graphs", "-G", "1" },
 	{ "allreduce", "for device memory", "-R", "2" },
-	{ "sendrecv", "for host memory alone", "--device", "0" },
 	{ "dispatch", "for host memory alone", "--device", "0" },
 	{ "allreduce", "for host memory alone", "--device=0", "-Fkill:1@1" },
 	{ "allreduce", "has no meaning here", "-t", "2" },

@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Calls become the arguments of a launch (kernels/message.cuh): a list of sends and one of receives for each peer, in the order
+ * of the calls. A call is for the process that has the rank now, so it says since when; a captured one is for whoever has
+ * the rank when it is replayed.
+ */
+#include "device_message.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "calls.h"
+#include "device_state.h"
+
+/* What a launch will have. */
+struct batch {
+	struct batch *next;
+	struct cvy_device *d;
+	struct CUstream_st *stream;
+	int n;
+	struct cvy_gpu_messages all;
+	struct covey_result *result[CVY_GPU_MESSAGES];
+};
+
+/* Those of the open group, in the order in which they were begun. */
+static __thread struct batch *kept __attribute__((tls_model("initial-exec")));
+
+static int refuse(struct cvy_device *d, int err, const struct cvy_device_message *m, const char *why)
+{
+	return cvy_fail(d->box, err, m->peer, d->epoch, "%s: %s", m->sending ? "send" : "recv", why);
+}
+
+/* Since when the peer has its rank; 0: it is captured, and for whoever has it then. */
+static int since_of(struct cvy_device *d, const struct cvy_device_message *m, uint32_t *since)
+{
+	const uint32_t both = 1u << m->peer | 1u << d->rank;
+	int admitted;
+
+	*since = 0;
+	if (cvy_device_capturing(d, m->stream))
+		return 0;
+	pthread_mutex_lock(&d->lock);
+	admitted = (d->contributors & both) == both;
+	*since = d->roll.since[m->peer];
+	pthread_mutex_unlock(&d->lock);
+	return admitted ? 0 : refuse(d, COVEY_ERR_PEER, m, "its peer is no member, or was not admitted yet");
+}
+
+static int check(struct cvy_device *d, const struct cvy_device_message *m, uint32_t *since)
+{
+	int err = __atomic_load_n(&d->ended, __ATOMIC_ACQUIRE);
+
+	if (err)
+		return err;
+	if (!d->message)
+		return refuse(d, COVEY_ERR_UNSUPPORTED, m, "this libcovey_cuda has no messages");
+	if (m->peer >= CVY_GPU_RANKS)
+		return refuse(d, COVEY_ERR_PEER, m, "ranks of a group with devices are 0 to 31");
+	if (m->peer != d->rank && cvy_device_is_far(d, m->peer))
+		return refuse(d, COVEY_ERR_UNSUPPORTED, m, "messages on devices are for the ranks of one host");
+	return since_of(d, m, since);
+}
+
+/* ---- one launch ---- */
+
+static void begin(struct batch *b, struct cvy_device *d, struct CUstream_st *stream)
+{
+	memset(b, 0, offsetof(struct batch, all.message));
+	b->d = d;
+	b->stream = stream;
+	b->all.call.rank = d->rank;
+}
+
+static struct cvy_gpu_with *with_peer(struct batch *b, int peer, uint32_t since)
+{
+	struct cvy_gpu_messages *all = &b->all;
+	int i = 0;
+
+	while (i < all->call.lanes && all->with[i].peer != peer)
+		i++;
+	if (i == all->call.lanes)
+		all->with[all->call.lanes++] = (struct cvy_gpu_with){ peer, since, -1, -1 };
+	return &all->with[i];
+}
+
+static int add(struct batch *b, const struct cvy_device_message *m, uint32_t since)
+{
+	struct cvy_gpu_with *with;
+	int32_t *at;
+
+	if (b->n == CVY_GPU_MESSAGES)
+		return refuse(b->d, COVEY_ERR_UNSUPPORTED, m, "a group of calls has room for 128 on a device");
+	if (b->stream != m->stream)
+		return refuse(b->d, COVEY_ERR_INVAL, m, "the calls of a group are for one stream");
+	with = with_peer(b, m->peer, since);
+	at = m->sending ? &with->send : &with->recv;
+	while (*at >= 0)
+		at = &b->all.message[*at].next;
+	b->all.message[b->n] = (struct cvy_gpu_message){ m->at, m->bytes, m->tag, -1 };
+	b->result[b->n] = m->result;
+	*at = b->n++;
+	return 0;
+}
+
+/* Nobody else comes to serve what a rank sends to itself. */
+static int own_are_even(const struct batch *b)
+{
+	for (int i = 0; i < b->all.call.lanes; i++) {
+		const struct cvy_gpu_with *with = &b->all.with[i];
+		int sends = 0, receives = 0;
+
+		if (with->peer != b->d->rank)
+			continue;
+		for (int k = with->send; k >= 0; k = b->all.message[k].next)
+			sends++;
+		for (int k = with->recv; k >= 0; k = b->all.message[k].next)
+			receives++;
+		return sends == receives;
+	}
+	return 1;
+}
+
+/* What can be said of a message that is launched. */
+static void tell(const struct batch *b, int peer, int at)
+{
+	for (; at >= 0; at = b->all.message[at].next) {
+		struct covey_result *result = b->result[at];
+
+		if (!result)
+			continue;
+		memset(result, 0, sizeof(*result));
+		result->epoch = b->d->epoch;
+		result->mask.word[0] = (uint64_t)1 << peer | (uint64_t)1 << b->d->rank;
+		result->bytes = b->all.message[at].bytes;
+		result->peer = peer;
+		result->tag = b->all.message[at].tag;
+	}
+}
+
+static int launch(struct batch *b)
+{
+	struct cvy_device *d = b->d;
+	int err;
+
+	if (!own_are_even(b))
+		return cvy_fail(d->box, COVEY_ERR_INVAL, d->rank, d->epoch,
+				"what a rank sends to itself on a device must be received in the same group of calls");
+	err = d->message->launch(d->gpu, &b->all, b->stream);
+	if (err)
+		return cvy_fail(d->box, err, d->rank, d->epoch, "%s", d->ops->why(d->gpu));
+	for (int i = 0; i < b->all.call.lanes; i++) {
+		tell(b, b->all.with[i].peer, b->all.with[i].send);
+		tell(b, b->all.with[i].peer, b->all.with[i].recv);
+	}
+	return 0;
+}
+
+/* ---- calls ---- */
+
+/* The batch of @d in the open group; NULL: no memory. */
+static struct batch *kept_for(struct cvy_device *d, struct CUstream_st *stream)
+{
+	struct batch **at = &kept;
+
+	while (*at && (*at)->d != d)
+		at = &(*at)->next;
+	if (!*at) {
+		*at = malloc(sizeof(**at));
+		if (*at)
+			begin(*at, d, stream);
+	}
+	return *at;
+}
+
+int cvy_device_message(struct cvy_device *d, const struct cvy_device_message *m)
+{
+	uint32_t since = 0;
+	int err = check(d, m, &since);
+	struct batch *b, alone;
+
+	if (!err && cvy_calls_open()) {
+		b = kept_for(d, m->stream);
+		err = b ? add(b, m, since) : refuse(d, COVEY_ERR_NOMEM, m, "no memory for grouped calls");
+	} else if (!err) {
+		begin(&alone, d, m->stream);
+		err = add(&alone, m, since);
+		if (!err)
+			err = launch(&alone);
+	}
+	return err;
+}
+
+int cvy_device_messages_end(void)
+{
+	int first = 0;
+
+	while (kept) {
+		struct batch *b = kept;
+		int err = b->n ? launch(b) : 0;
+
+		kept = b->next;
+		free(b);
+		if (!first)
+			first = err;
+	}
+	return first;
+}
+
+int cvy_device_message_outcome(struct cvy_device *d, struct covey_device_message_outcome *out)
+{
+	uint64_t failure = 0;
+	int err = d->message ? d->message->failure(d->gpu, &failure) : 0;
+
+	if (err)
+		return cvy_fail(d->box, err, d->rank, d->epoch, "%s", d->ops->why(d->gpu));
+	*out = (struct covey_device_message_outcome){ -(int32_t)(failure & 0xff), (int32_t)(failure >> 16 & 0xff),
+						      (int32_t)(failure >> 32), (int32_t)(failure >> 8 & 1) };
+	if (!failure)
+		out->peer = -1;
+	return 0;
+}
