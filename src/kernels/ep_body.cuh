@@ -24,6 +24,7 @@ struct cvy_ep_shared {
 	uint32_t left_out;		/* contributors that are not waited for: removed, or not active */
 	uint32_t unsent;		/* of other hosts: what was put to them before has not left */
 	int stopped;
+	struct cvy_ep_tables tables; /* as in the handle's memory, where a look takes a tenth of that */
 };
 
 /* One step, as all threads see it. */
@@ -158,6 +159,47 @@ static __device__ __forceinline__ void cvy_ep_waited(const struct cvy_ep_turn *t
 		t->a->waited[rank] += clock64() - t->until.began;
 }
 
+/* Of expert (or place in a list of them) @i. */
+struct cvy_ep_names {
+	uint16_t local, expert, first;
+	uint8_t owner;
+};
+
+static __device__ __forceinline__ struct cvy_ep_names cvy_ep_names_at(const struct cvy_ep_args *a, int i)
+{
+	const struct cvy_ep_tables *tables = &a->state->tables;
+	struct cvy_ep_names n = {};
+
+	if (i < a->experts) {
+		n.owner = tables->owner[i];
+		n.local = tables->local[i];
+		n.expert = tables->expert[i];
+	}
+	if (i <= a->call.size)
+		n.first = tables->first[i];
+	return n;
+}
+
+/* All threads, before a barrier: the tables come near. @n: of the thread's own number, read before. */
+static __device__ __forceinline__ void cvy_ep_keep_names(const struct cvy_ep_args *a, struct cvy_ep_shared *sh,
+							 struct cvy_ep_names n)
+{
+	struct cvy_ep_tables *near = &sh->tables;
+
+#pragma unroll 1
+	for (int i = (int)threadIdx.x; i < a->experts || i <= a->call.size; i += CVY_EP_THREADS) {
+		if (i != (int)threadIdx.x)
+			n = cvy_ep_names_at(a, i);
+		if (i < a->experts) {
+			near->owner[i] = n.owner;
+			near->local[i] = n.local;
+			near->expert[i] = n.expert;
+		}
+		if (i <= a->call.size)
+			near->first[i] = n.first;
+	}
+}
+
 /* Who takes part: admitted, known to the buffers, not gone, and active where the caller says who is. */
 static __device__ __forceinline__ uint32_t cvy_ep_members(const struct cvy_ep_args *a, const struct cvy_lane_run *r)
 {
@@ -178,7 +220,7 @@ static __device__ __forceinline__ struct cvy_ep_turn cvy_ep_begin(const struct c
 {
 	struct cvy_ep_turn t = { a, r, sh, CVY_GPU_TAG(r->lane.epoch, r->lane.count), 0, 0, 0, { 0, 0 } };
 
-	uint64_t pushed = cvy_load_word(&a->state->lane[r->index].pushed);
+	uint64_t pushed = r->mode == CVY_RUN ? r->pushed : cvy_load_word(&a->state->lane[r->index].pushed);
 
 	t.sent = pushed == t.base;
 	if (r->mode == CVY_COMPLETE) {

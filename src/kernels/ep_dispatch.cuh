@@ -29,39 +29,60 @@ static __device__ __forceinline__ void cvy_ep_eight(const struct cvy_ep_args *a,
 	v[1] = cvy_word_get(row, 2 * (uint64_t)w + 1, (uint64_t)a->hidden * 2);
 }
 
-static __device__ __forceinline__ void cvy_ep_stage_bf16(const struct cvy_ep_args *a, int token, uint64_t *stage)
+/* The eight elements at which this thread begins with a token, read ahead of when they are needed. */
+struct cvy_ep_ahead {
+	uint64_t v[2];
+};
+
+static __device__ __forceinline__ struct cvy_ep_ahead cvy_ep_ahead_of(const struct cvy_ep_args *a, int token, int w)
 {
+	struct cvy_ep_ahead x = { { 0, 0 } };
+
+	if (token < a->num_tokens && w < a->hidden / 8)
+		cvy_ep_eight(a, token, w, x.v);
+	return x;
+}
+
+static __device__ __forceinline__ void cvy_ep_stage_bf16(const struct cvy_ep_args *a, int token, struct cvy_ep_ahead x,
+							 uint64_t *stage)
+{
+	struct cvy_ep_ahead next;
+
 #pragma unroll 1
-	for (int w = (int)threadIdx.x; w < a->hidden / 8; w += CVY_EP_THREADS)
-		cvy_ep_eight(a, token, w, stage + 2 * w);
+	for (int w = (int)threadIdx.x; w < a->hidden / 8; w += CVY_EP_THREADS, x = next) {
+		next = cvy_ep_ahead_of(a, token, w + CVY_EP_THREADS);
+		stage[2 * w] = x.v[0];
+		stage[2 * w + 1] = x.v[1];
+	}
 }
 
 /* 16 threads have a group of 128 elements. */
-static __device__ __forceinline__ void cvy_ep_stage_fp8(const struct cvy_ep_args *a, int token, uint64_t *stage)
+static __device__ __forceinline__ void cvy_ep_stage_fp8(const struct cvy_ep_args *a, int token, struct cvy_ep_ahead x,
+							uint64_t *stage)
 {
 	int words = a->hidden / 8, up = (words + 31) / 32 * 32, groups = (words + 15) / 16;
 	float *scales = (float *)(stage + words);
+	struct cvy_ep_ahead next;
 
 	if (threadIdx.x == 0 && groups % 2)
 		scales[groups] = 0;
 #pragma unroll 1
-	for (int w = (int)threadIdx.x; w < up; w += CVY_EP_THREADS) {
-		uint64_t v[2] = { 0, 0 }, out = 0;
+	for (int w = (int)threadIdx.x; w < up; w += CVY_EP_THREADS, x = next) {
+		uint64_t out = 0;
 		float most = 1e-4f, scale;
 
-		if (w < words)
-			cvy_ep_eight(a, token, w, v);
+		next = cvy_ep_ahead_of(a, token, w + CVY_EP_THREADS);
 #pragma unroll
 		for (int i = 0; i < 8; i++)
-			most = fmaxf(most, fabsf(cvy_bf16_wide(v[i / 4], i % 4)));
+			most = fmaxf(most, fabsf(cvy_bf16_wide(x.v[i / 4], i % 4)));
 #pragma unroll
 		for (int k = 8; k; k /= 2)
 			most = fmaxf(most, __shfl_xor_sync(CVY_EP_ALL, most, k));
 		scale = 448.0f / most;
 #pragma unroll
 		for (int i = 0; i < 4; i++) {
-			float2 pair = make_float2(cvy_bf16_wide(v[i / 2], i % 2 * 2) * scale,
-						  cvy_bf16_wide(v[i / 2], i % 2 * 2 + 1) * scale);
+			float2 pair = make_float2(cvy_bf16_wide(x.v[i / 2], i % 2 * 2) * scale,
+						  cvy_bf16_wide(x.v[i / 2], i % 2 * 2 + 1) * scale);
 
 			out |= (uint64_t)__nv_cvt_float2_to_fp8x2(pair, __NV_SATFINITE, __NV_E4M3) << (16 * i);
 		}
@@ -72,21 +93,25 @@ static __device__ __forceinline__ void cvy_ep_stage_fp8(const struct cvy_ep_args
 	}
 }
 
+/* @x: of the first token. */
 static __device__ __forceinline__ void cvy_ep_stage(const struct cvy_ep_turn *t, const struct cvy_ep_step *s,
-						    const struct cvy_ep_room *room)
+						    const struct cvy_ep_room *room, struct cvy_ep_ahead x)
 {
 	const struct cvy_ep_args *a = t->a;
 
 #pragma unroll 1
 	for (int j = 0; j < a->form.per_step; j++) {
 		int token = cvy_ep_token(t, s, j);
+		uint64_t *stage = room->stage + (size_t)j * (size_t)a->form.row_words;
 
 		if (token >= a->num_tokens)
 			break;
+		if (j)
+			x = cvy_ep_ahead_of(a, token, (int)threadIdx.x);
 		if (a->fp8)
-			cvy_ep_stage_fp8(a, token, room->stage + (size_t)j * (size_t)a->form.row_words);
+			cvy_ep_stage_fp8(a, token, x, stage);
 		else
-			cvy_ep_stage_bf16(a, token, room->stage + (size_t)j * (size_t)a->form.row_words);
+			cvy_ep_stage_bf16(a, token, x, stage);
 	}
 }
 
@@ -166,19 +191,22 @@ static __device__ __forceinline__ void cvy_ep_headers(struct cvy_ep_turn *t, con
 		auto take = [&](int w, uint64_t v) {
 			if (w == 0)
 				t->sh->theirs[p] = v;
-#pragma unroll 1
-			for (int i = 0; i < 4 && w >= 1 && w <= cw; i++) {
+#pragma unroll
+			for (int i = 0; i < 4; i++) {
 				uint32_t n = (uint32_t)(v >> (16 * i) & 0xffff), e = (uint32_t)(w - 1) * 4 + i;
 
-				if (e < (uint32_t)columns)
+				if (w >= 1 && w <= cw && e < (uint32_t)columns)
 					counts[e] = n < (uint32_t)a->tokens ? n : (uint32_t)a->tokens;
 			}
 		};
 
 		if (p == self) {
+			if (threadIdx.x % 32 == 0)
+				t->sh->theirs[p] = t->sh->mine[p];
 #pragma unroll 1
-			for (int w = (int)(threadIdx.x % 32); w <= cw; w += 32)
-				take(w, cvy_ep_own_word<ONCE>(t, s, room, p, w));
+			for (int e = (int)(threadIdx.x % 32); e < columns; e += 32)
+				counts[e] = e < a->el ? room->listed[t->sh->tables.first[p] + e]
+						      : cvy_ep_said(a, room->counted[a->experts + p]);
 			continue;
 		}
 		if (cvy_has(t->sources, p)) {
@@ -223,34 +251,53 @@ static __device__ __forceinline__ void cvy_ep_firsts(const struct cvy_ep_turn *t
 	}
 }
 
-/* One word of a row that came, into @row of the outputs. */
-template <int ONCE>
-static __device__ __forceinline__ void cvy_ep_put(const struct cvy_ep_args *a, int row, int word, uint64_t v)
-{
-	int bytes = a->hidden * (a->fp8 ? 1 : 2), rows = a->call.size * a->tokens;
-	int groups = (a->hidden + CVY_EP_GROUP - 1) / CVY_EP_GROUP;
-
-	if (word * 8 < bytes) {
-		*(uint64_t *)(a->packed + (size_t)row * (size_t)bytes + (size_t)word * 8) = v;
-		return;
-	}
-#pragma unroll 1
-	for (int i = 0; a->fp8 && i < 2; i++) {
-		int g = (word - bytes / 8) * 2 + i;
-
-		if (g < groups)
-			a->scales[ONCE ? (size_t)row * (size_t)groups + g
-				       : ((size_t)(row / rows) * (size_t)groups + g) * (size_t)rows + row % rows] =
-				__uint_as_float((uint32_t)(v >> (32 * i)));
-	}
-}
-
 /* What thread k of a warp knows of the k-th expert of a token that comes. */
 struct cvy_ep_named {
 	int local; /* which of the experts here, -1: none */
 	int row;   /* -1: none, or (once) that of an earlier k */
 	float weight;
+	uint64_t scale; /* where the row's first is: the others stand a column apart, or (once) behind it */
 };
+
+/* A warp: words @word and the next of a row that came, into each of the @rows that @n names. Scales are left out. */
+static __device__ __forceinline__ void cvy_ep_put(const struct cvy_ep_args *a, const struct cvy_ep_named *n,
+						  uint32_t rows, int word, const uint64_t v[2])
+{
+	int bytes = a->hidden * (a->fp8 ? 1 : 2), one = word * 8 < bytes;
+	int two = threadIdx.x % 8 != 7 && word * 8 + 8 < bytes;
+	uint8_t *at = a->packed + (size_t)word * 8;
+
+#pragma unroll 1
+	for (; rows; rows &= rows - 1) {
+		int row = __shfl_sync(CVY_EP_ALL, n->row, __ffs((int)rows) - 1);
+		uint64_t *to = (uint64_t *)(at + (size_t)row * (size_t)bytes);
+
+		if (one)
+			to[0] = v[0];
+		if (two)
+			to[1] = v[1];
+	}
+}
+
+/* As above: the scales alone. A row has them in one quad, or in two. */
+template <int ONCE>
+static __device__ __noinline__ void cvy_ep_put_scales(const struct cvy_ep_args *a, uint64_t scale, uint32_t rows,
+						      int word, uint64_t v0, uint64_t v1)
+{
+	int groups = (a->hidden + CVY_EP_GROUP - 1) / CVY_EP_GROUP, g = (word - a->hidden / 8) * 2;
+	size_t apart = ONCE ? 1 : (size_t)a->call.size * (size_t)a->tokens;
+
+#pragma unroll 1
+	for (; rows; rows &= rows - 1) {
+		float *at = a->scales + __shfl_sync(CVY_EP_ALL, scale, __ffs((int)rows) - 1);
+
+#pragma unroll
+		for (int i = 0; i < 4; i++)
+			if (g + i >= 0 && g + i < groups && (i < 2 || threadIdx.x % 8 != 7))
+				at[(size_t)(g + i) * apart] =
+					__uint_as_float((uint32_t)((i < 2 ? v0 : v1) >> (32 * (i % 2))));
+	}
+}
 
 /* Token @j of @rank. All threads of a warp. */
 template <int ONCE>
@@ -260,22 +307,27 @@ static __device__ __forceinline__ struct cvy_ep_named cvy_ep_rows_of(const struc
 {
 	const struct cvy_ep_args *a = t->a;
 	const uint32_t *first = room->first + (size_t)rank * (size_t)(a->el + ONCE);
-	int k = (int)(threadIdx.x % 32), e;
-	struct cvy_ep_named n = { -1, -1, 0 };
+	int k = (int)(threadIdx.x % 32), groups = (a->hidden + CVY_EP_GROUP - 1) / CVY_EP_GROUP, e;
+	struct cvy_ep_named n = { -1, -1, 0, 0 };
 	uint32_t entry = CVY_EP_ALL, here;
 
 	if (k < a->top_k && t->sh->theirs[rank] >> j & 1)
-		entry = cvy_ep_entry<ONCE>(t, s, room, rank, j, k, &n.weight);
+		entry = cvy_ep_entry(t, s, room, rank, j, k, &n.weight);
 	e = (int)(entry & 0xffff);
 	if (entry != CVY_EP_ALL && e < a->experts && (int)(entry >> 16) < a->tokens &&
-	    a->state->tables.owner[e] == a->call.rank)
-		n.local = a->state->tables.local[e];
+	    t->sh->tables.owner[e] == a->call.rank)
+		n.local = t->sh->tables.local[e];
 	if constexpr (ONCE) {
 		here = __ballot_sync(CVY_EP_ALL, n.local >= 0);
 		if (n.local >= 0 && !(here & ((1u << k) - 1)))
 			n.row = (int)(first[a->el] + (entry >> 16));
-	} else if (n.local >= 0)
-		n.row = n.local * a->call.size * a->tokens + (int)(first[n.local] + (entry >> 16));
+		n.scale = (uint64_t)(n.row < 0 ? 0 : n.row) * (uint64_t)groups;
+	} else if (n.local >= 0) {
+		int rows = a->call.size * a->tokens, in = (int)(first[n.local] + (entry >> 16));
+
+		n.row = n.local * rows + in;
+		n.scale = (uint64_t)n.local * (uint64_t)groups * (uint64_t)rows + (uint64_t)in;
+	}
 	return n;
 }
 
@@ -306,53 +358,36 @@ static __device__ __forceinline__ void cvy_ep_write_route(const struct cvy_ep_tu
 	}
 }
 
-#define CVY_EP_FLIGHT 1 /* quads that a warp waits for at a time */
-
 /* A warp: its quads of token @j of @rank, from quad @q on. Not 0: stopped or late. */
 template <int ONCE>
 static __device__ __forceinline__ int cvy_ep_take_row(struct cvy_ep_turn *t, const struct cvy_ep_step *s,
-						      const struct cvy_ep_room *room, int rank, int j, int q, int row)
+						      const struct cvy_ep_room *room, int rank, int j, int q,
+						      const struct cvy_ep_named *named)
 {
 	const struct cvy_ep_form *f = &t->a->form;
-	uint32_t rows = __ballot_sync(CVY_EP_ALL, row >= 0);
-	int quads = (f->slice_lines + 3) / 4, self = rank == t->a->call.rank;
+	uint32_t rows = __ballot_sync(CVY_EP_ALL, named->row >= 0);
+	int quads = (f->slice_lines + 3) / 4, self = rank == t->a->call.rank, whose[1] = { rank };
 
 #pragma unroll 1
-	for (; q < quads; q += CVY_EP_WARPS * CVY_EP_FLIGHT) {
-		const uint8_t *at[CVY_EP_FLIGHT];
-		uint64_t v[CVY_EP_FLIGHT][2];
-		int word[CVY_EP_FLIGHT], whose[CVY_EP_FLIGHT], whom, how;
+	for (; q < quads; q += CVY_EP_WARPS) {
+		const uint8_t *at[1] = { NULL };
+		uint64_t v[1][2] = { { 0, 0 } };
+		int word, whom, how, line = cvy_ep_place(q, &word);
 
-#pragma unroll
-		for (int i = 0; i < CVY_EP_FLIGHT; i++) {
-			int line = cvy_ep_place(q + i * CVY_EP_WARPS, &word[i]);
-
-			at[i] = NULL;
-			whose[i] = rank;
-			if (line >= f->slice_lines)
-				word[i] = f->row_words;
-			else if (self)
-				cvy_ep_staged(t->a, room, j, word[i], v[i]);
-			else
-				at[i] = cvy_ep_from(t, s, rank, f->header_lines + j * f->slice_lines + line);
-		}
-		how = self ? 0 : cvy_wait_lines<CVY_EP_FLIGHT>(at, whose, s->tag, v, &t->r->watch, &t->until, &whom);
+		if (line >= f->slice_lines)
+			word = f->row_words + 1;
+		else if (self)
+			cvy_ep_staged(t->a, room, j, word, v[0]);
+		else
+			at[0] = cvy_ep_from(t, s, rank, f->header_lines + j * f->slice_lines + line);
+		how = self ? 0 : cvy_wait_lines<1>(at, whose, s->tag, v, &t->r->watch, &t->until, &whom);
 		if (how) {
 			cvy_ep_failed(t, how, whom);
 			return how;
 		}
-#pragma unroll 1
-		for (uint32_t left = rows; left; left &= left - 1) {
-			int to = __shfl_sync(CVY_EP_ALL, row, __ffs((int)left) - 1);
-
-#pragma unroll
-			for (int i = 0; i < CVY_EP_FLIGHT; i++) {
-				if (word[i] < f->row_words)
-					cvy_ep_put<ONCE>(t->a, to, word[i], v[i][0]);
-				if (threadIdx.x % 8 != 7 && word[i] + 1 < f->row_words)
-					cvy_ep_put<ONCE>(t->a, to, word[i] + 1, v[i][1]);
-			}
-		}
+		cvy_ep_put(t->a, named, rows, word, v[0]);
+		if (t->a->fp8 && (q + 1) * 4 * CVY_EP_LINE_WORDS > t->a->hidden / 8)
+			cvy_ep_put_scales<ONCE>(t->a, named->scale, rows, word, v[0][0], v[0][1]);
 	}
 	return 0;
 }
@@ -379,7 +414,7 @@ static __device__ __forceinline__ void cvy_ep_take_rows(struct cvy_ep_turn *t, c
 			named = cvy_ep_rows_of<ONCE>(t, s, room, rank, j);
 			if (writes)
 				cvy_ep_write_route<ONCE>(t, rank, cvy_ep_token(t, s, j), &named);
-			if (comes && cvy_ep_take_row<ONCE>(t, s, room, rank, j, q, named.row) == 1)
+			if (comes && cvy_ep_take_row<ONCE>(t, s, room, rank, j, q, &named) == 1)
 				return;
 		}
 	}
@@ -402,13 +437,14 @@ template <int ONCE> struct cvy_ep_dispatch {
 						    const struct cvy_ep_step *s, int step)
 	{
 		int push = cvy_ep_must_send(t, step), far = push && cvy_far(t->r);
+		struct cvy_ep_ahead x = cvy_ep_ahead_of(t->a, cvy_ep_token(t, s, 0), (int)threadIdx.x);
 
 		cvy_ep_plan<ONCE>(t, s, room);
 		if (far)
 			push = cvy_ep_far_may_push(t, s, step);
 		if (push)
 			cvy_ep_push_headers<ONCE>(t, s, room);
-		cvy_ep_stage(t, s, room);
+		cvy_ep_stage(t, s, room, x);
 		__syncthreads();
 		cvy_ep_say_sent(t);
 		if (push)
@@ -424,7 +460,7 @@ template <int ONCE> struct cvy_ep_dispatch {
 		struct cvy_ep_turn t = cvy_ep_begin(a, r, sh);
 		struct cvy_ep_step s = cvy_ep_step_of(&t, 0);
 
-		cvy_ep_count<ONCE>(a, &room);
+		cvy_ep_count<ONCE>(&t, &room);
 		send(&t, &room, &s, 0);
 	}
 
@@ -459,7 +495,7 @@ template <int ONCE> struct cvy_ep_dispatch {
 			nothing(&t);
 			return 0;
 		}
-		cvy_ep_count<ONCE>(a, &room);
+		cvy_ep_count<ONCE>(&t, &room);
 #pragma unroll 1
 		for (int step = 0; step < a->form.steps; step++) {
 			struct cvy_ep_step s = cvy_ep_step_of(&t, step);

@@ -195,6 +195,7 @@ static __device__ int cvy_ep_last(const struct cvy_ep_args *a)
 
 static __device__ __forceinline__ void cvy_ep_prepare(const struct cvy_ep_args *a, struct cvy_lane_run *r)
 {
+	r->pushed = cvy_load_word(&a->state->lane[blockIdx.x].pushed);
 	cvy_begin(&a->call, r);
 	r->steps = a->form.steps;
 	r->touched = 0;
@@ -337,9 +338,11 @@ static __global__ void __launch_bounds__(CVY_EP_THREADS) cvy_ep_operation(const 
 {
 	CVY_DYNAMIC_SHARED(dynamic);
 	__shared__ struct cvy_ep_shared sh;
+	struct cvy_ep_names names = cvy_ep_names_at(&a, (int)threadIdx.x); /* on its way while the lane's words come */
 	struct cvy_lane_run r;
 
 	cvy_ep_prepare(&a, &r);
+	cvy_ep_keep_names(&a, &sh, names);
 	if constexpr (CVY_GUARDED)
 		cvy_ep_guarded<BODY>(&a, &r, &sh, dynamic);
 	else
@@ -357,10 +360,12 @@ static __global__ void __launch_bounds__(CVY_EP_THREADS)
 	CVY_DYNAMIC_SHARED(dynamic);
 	__shared__ struct cvy_ep_shared sh;
 	unsigned quanta = CVY_GPU_QUANTA / (unsigned)a.call.lanes;
+	struct cvy_ep_names names = cvy_ep_names_at(&a, (int)threadIdx.x);
 	struct cvy_lane_run r;
 	int closed = 0;
 
 	cvy_ep_prepare(&a, &r);
+	cvy_ep_keep_names(&a, &sh, names);
 	if (CVY_GUARDED && threadIdx.x == 0)
 		closed = atomicAdd((unsigned long long *)&a.call.control->entered, (unsigned long long)quanta) >>
 				 CVY_GPU_GATE_SHIFT !=

@@ -13,6 +13,8 @@ struct cvy_ep_room {
 	uint32_t *counted; /* [experts] rows of each, from here; once: and [size] rows of each rank */
 	uint32_t *first;   /* [size][el + once] rows of each source, then its first row; of the rank last */
 	uint32_t *entry;   /* [per_step][top_k] expert | place << 16, CVY_EP_ALL: none */
+	float *weight;	   /* [per_step][top_k] of each, as the caller gave it */
+	uint16_t *listed;  /* [experts] rows of each from here, by owner: as headers say them */
 	uint64_t *stage;   /* [per_step][row_words] */
 };
 
@@ -20,7 +22,7 @@ static inline size_t cvy_ep_dispatch_room(const struct cvy_ep_args *a)
 {
 	size_t size = (size_t)a->call.size, once = (size_t)a->once;
 	size_t words = (size_t)a->experts + once * size + size * ((size_t)a->el + once) + 4 +
-		       (size_t)a->form.per_step * (size_t)a->top_k;
+		       2 * (size_t)a->form.per_step * (size_t)a->top_k + ((size_t)a->experts + 1) / 2;
 
 	return (words / 2 + 2) * 8 + (size_t)a->form.per_step * (size_t)a->form.row_words * 8;
 }
@@ -34,6 +36,8 @@ static __device__ __forceinline__ struct cvy_ep_room cvy_ep_room_of(const struct
 	at.counted = (uint32_t *)(room + (size_t)a->form.per_step * (size_t)a->form.row_words);
 	at.first = at.counted + a->experts + (ONCE ? a->call.size : 0);
 	at.entry = at.first + (size_t)a->call.size * (size_t)(a->el + ONCE);
+	at.weight = (float *)(at.entry + a->form.per_step * a->top_k);
+	at.listed = (uint16_t *)(at.weight + a->form.per_step * a->top_k);
 	return at;
 }
 
@@ -43,9 +47,9 @@ static __device__ __forceinline__ int cvy_ep_known(const struct cvy_ep_args *a, 
 }
 
 /* Of the ids of a token before its @k-th: bit 0, one is the same expert; bit 1, one is of the same rank. */
-static __device__ __forceinline__ unsigned cvy_ep_before(const struct cvy_ep_args *a, const int32_t *ids, int k)
+static __device__ __forceinline__ unsigned cvy_ep_before(const struct cvy_ep_args *a, const uint8_t *owner,
+							 const int32_t *ids, int k)
 {
-	const uint8_t *owner = a->state->tables.owner;
 	unsigned met = 0;
 
 #pragma unroll 1
@@ -55,10 +59,18 @@ static __device__ __forceinline__ unsigned cvy_ep_before(const struct cvy_ep_arg
 	return met;
 }
 
+/* A number of rows, as headers say it. */
+static __device__ __forceinline__ uint16_t cvy_ep_said(const struct cvy_ep_args *a, uint32_t rows)
+{
+	return (uint16_t)(rows < (uint32_t)a->tokens ? rows : (uint32_t)a->tokens);
+}
+
 /* How many rows each expert gets from here, and each rank where a token has one there. */
 template <int ONCE>
-static __device__ __forceinline__ void cvy_ep_count(const struct cvy_ep_args *a, const struct cvy_ep_room *room)
+static __device__ __forceinline__ void cvy_ep_count(const struct cvy_ep_turn *t, const struct cvy_ep_room *room)
 {
+	const struct cvy_ep_args *a = t->a;
+	const struct cvy_ep_tables *tables = &t->sh->tables;
 	int ids = a->num_tokens * a->top_k;
 
 #pragma unroll 1
@@ -69,14 +81,19 @@ static __device__ __forceinline__ void cvy_ep_count(const struct cvy_ep_args *a,
 	for (int i = (int)threadIdx.x; i < ids; i += CVY_EP_THREADS) {
 		int32_t id = a->ids[i];
 
-		unsigned met =
-			ONCE && cvy_ep_known(a, id) ? cvy_ep_before(a, &a->ids[i - i % a->top_k], i % a->top_k) : 0;
+		unsigned met = ONCE && cvy_ep_known(a, id)
+				       ? cvy_ep_before(a, tables->owner, &a->ids[i - i % a->top_k], i % a->top_k)
+				       : 0;
 
 		if (cvy_ep_known(a, id) && !(met & 1))
 			atomicAdd(&room->counted[id], 1u);
 		if (ONCE && cvy_ep_known(a, id) && !met)
-			atomicAdd(&room->counted[a->experts + a->state->tables.owner[id]], 1u);
+			atomicAdd(&room->counted[a->experts + tables->owner[id]], 1u);
 	}
+	__syncthreads();
+#pragma unroll 1
+	for (int i = (int)threadIdx.x; i < a->experts; i += CVY_EP_THREADS)
+		room->listed[i] = cvy_ep_said(a, room->counted[tables->expert[i]]);
 }
 
 /* A warp: how many of the first @n ids are @id. */
@@ -98,7 +115,8 @@ static __device__ __forceinline__ uint32_t cvy_ep_earlier(const struct cvy_ep_ar
 }
 
 /* A warp: how many tokens before @token go to @rank. */
-static __device__ __forceinline__ uint32_t cvy_ep_earlier_rows(const struct cvy_ep_args *a, int token, int rank)
+static __device__ __forceinline__ uint32_t cvy_ep_earlier_rows(const struct cvy_ep_args *a, const uint8_t *owner,
+							       int token, int rank)
 {
 	uint32_t sum = 0;
 
@@ -109,7 +127,7 @@ static __device__ __forceinline__ uint32_t cvy_ep_earlier_rows(const struct cvy_
 
 #pragma unroll 1
 		for (int k = 0; k < a->top_k && !goes; k++)
-			goes = cvy_ep_known(a, ids[k]) && a->state->tables.owner[ids[k]] == rank;
+			goes = cvy_ep_known(a, ids[k]) && owner[ids[k]] == rank;
 		sum += (uint32_t)goes;
 	}
 	return __reduce_add_sync(CVY_EP_ALL, sum);
@@ -120,13 +138,14 @@ static __device__ __forceinline__ uint32_t cvy_ep_earlier_rows(const struct cvy_
  * row in it, the first of the ids that name it has the place, and nobody reads that of the others.
  */
 template <int ONCE>
-static __device__ __forceinline__ uint32_t cvy_ep_place_of(const struct cvy_ep_args *a, int token, int k, int32_t id)
+static __device__ __forceinline__ uint32_t cvy_ep_place_of(const struct cvy_ep_args *a, const uint8_t *owner, int token,
+							   int k, int32_t id)
 {
 	int at = token * a->top_k;
 
 	if constexpr (!ONCE)
 		return cvy_ep_earlier(a, at + k, id);
-	return cvy_ep_before(a, a->ids + at, k) ? 0 : cvy_ep_earlier_rows(a, token, a->state->tables.owner[id]);
+	return cvy_ep_before(a, owner, a->ids + at, k) ? 0 : cvy_ep_earlier_rows(a, owner, token, owner[id]);
 }
 
 /* Where the tokens of this step go. */
@@ -135,6 +154,7 @@ static __device__ __forceinline__ void cvy_ep_plan(struct cvy_ep_turn *t, const 
 						   const struct cvy_ep_room *room)
 {
 	const struct cvy_ep_args *a = t->a;
+	const uint8_t *owner = t->sh->tables.owner;
 
 	if (threadIdx.x < CVY_GPU_RANKS)
 		t->sh->mine[threadIdx.x] = 0;
@@ -143,16 +163,18 @@ static __device__ __forceinline__ void cvy_ep_plan(struct cvy_ep_turn *t, const 
 	for (int i = (int)(threadIdx.x / 32); i < a->form.per_step * a->top_k; i += CVY_EP_WARPS) {
 		int j = i / a->top_k, token = cvy_ep_token(t, s, j), at = token * a->top_k + i % a->top_k;
 		int32_t id = token < a->num_tokens ? a->ids[at] : -1;
-		uint32_t place =
-			cvy_ep_known(a, id) ? cvy_ep_place_of<ONCE>(a, token, i % a->top_k, id) : (uint32_t)a->tokens;
+		uint32_t place = cvy_ep_known(a, id) ? cvy_ep_place_of<ONCE>(a, owner, token, i % a->top_k, id)
+						     : (uint32_t)a->tokens;
+		float weight = a->weights && token < a->num_tokens ? a->weights[at] : 0;
 
 		if (place >= (uint32_t)a->tokens)
 			id = -1;
 		if (threadIdx.x % 32)
 			continue;
 		room->entry[i] = id < 0 ? CVY_EP_ALL : (uint32_t)id | place << 16;
+		room->weight[i] = weight;
 		if (id >= 0)
-			atomicOr((unsigned long long *)&t->sh->mine[a->state->tables.owner[id]], 1ull << j);
+			atomicOr((unsigned long long *)&t->sh->mine[owner[id]], 1ull << j);
 		if (token < a->tokens)
 			a->sent[at] = id;
 	}
@@ -161,24 +183,26 @@ static __device__ __forceinline__ void cvy_ep_plan(struct cvy_ep_turn *t, const 
 
 /* Word @w of this rank's header for @rank. */
 template <int ONCE>
-static __device__ __noinline__ uint64_t cvy_ep_own_word(const struct cvy_ep_turn *t, const struct cvy_ep_step *s,
+static __device__ __noinline__ uint64_t cvy_ep_own_word(const struct cvy_ep_turn *t, const struct cvy_ep_step *,
 							const struct cvy_ep_room *room, int rank, int w)
 {
 	const struct cvy_ep_args *a = t->a;
-	const struct cvy_ep_tables *tables = &a->state->tables;
+	const uint16_t *first = t->sh->tables.first;
+	int half = a->form.entry_words / 2, j, k;
 	uint64_t v = 0;
-	int j, k;
 
 	if (w == 0)
 		return t->sh->mine[rank];
 	w -= 1;
 	if (w < a->form.count_words) {
-#pragma unroll 1
-		for (int i = 0, e = tables->first[rank] + 4 * w; i < 4 && e + i < tables->first[rank + 1] + ONCE; i++) {
-			uint32_t n = room->counted[ONCE && e + i == tables->first[rank + 1] ? a->experts + rank
-											    : tables->expert[e + i]];
+#pragma unroll
+		for (int i = 0; i < 4; i++) {
+			int e = first[rank] + 4 * w + i;
+			uint64_t n = e < first[rank + 1] ? room->listed[e] : 0;
 
-			v |= (uint64_t)(n < (uint32_t)a->tokens ? n : (uint32_t)a->tokens) << (16 * i);
+			if (ONCE && e == first[rank + 1])
+				n = cvy_ep_said(a, room->counted[a->experts + rank]);
+			v |= n << (16 * i);
 		}
 		return v;
 	}
@@ -187,24 +211,19 @@ static __device__ __noinline__ uint64_t cvy_ep_own_word(const struct cvy_ep_turn
 	k = w % a->form.entry_words;
 	if (j >= a->form.per_step)
 		return 0;
-#pragma unroll 1
+#pragma unroll
 	for (int i = 0; i < 2; i++) {
-		int half = a->form.entry_words / 2, which = k % half * 2 + i, token = cvy_ep_token(t, s, j);
+		int which = k % half * 2 + i, at = j * a->top_k + which;
 		uint32_t x = k < half ? CVY_EP_ALL : 0;
 
-		if (which < a->top_k) {
-			if (k < half)
-				x = room->entry[j * a->top_k + which];
-			else if (a->weights && token < a->num_tokens)
-				x = __float_as_uint(a->weights[(size_t)token * (size_t)a->top_k + which]);
-		}
+		if (which < a->top_k)
+			x = k < half ? room->entry[at] : __float_as_uint(room->weight[at]);
 		v |= (uint64_t)x << (32 * i);
 	}
 	return v;
 }
 
 /* Entry @k of token @j of @rank's header, or of its own: expert | place << 16; and its weight. */
-template <int ONCE>
 static __device__ __forceinline__ uint32_t cvy_ep_entry(const struct cvy_ep_turn *t, const struct cvy_ep_step *s,
 							const struct cvy_ep_room *room, int rank, int j, int k,
 							float *weight)
@@ -214,12 +233,11 @@ static __device__ __forceinline__ uint32_t cvy_ep_entry(const struct cvy_ep_turn
 	uint64_t e, f;
 
 	if (rank == a->call.rank) {
-		e = cvy_ep_own_word<ONCE>(t, s, room, rank, w);
-		f = cvy_ep_own_word<ONCE>(t, s, room, rank, w + a->form.entry_words / 2);
-	} else {
-		e = cvy_ep_header_word(t, s, rank, w);
-		f = cvy_ep_header_word(t, s, rank, w + a->form.entry_words / 2);
+		*weight = room->weight[j * a->top_k + k];
+		return room->entry[j * a->top_k + k];
 	}
+	e = cvy_ep_header_word(t, s, rank, w);
+	f = cvy_ep_header_word(t, s, rank, w + a->form.entry_words / 2);
 	*weight = __uint_as_float((uint32_t)(f >> (32 * (k % 2))));
 	return (uint32_t)(e >> (32 * (k % 2)));
 }

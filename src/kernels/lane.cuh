@@ -32,7 +32,8 @@ struct cvy_lane_run {
 	int pulled;		  /* inputs were read where they stand, and nothing is in slots */
 	int touched;		  /* results may stand over inputs of which no copy is kept */
 	enum cvy_mode mode;
-	uint32_t gone; /* COMPLETE: sources that nothing more comes of */
+	uint32_t gone;	 /* COMPLETE: sources that nothing more comes of */
+	uint64_t pushed; /* dispatch and combine: tag before the first step of what the lane pushed last */
 	struct cvy_watch watch;
 };
 
