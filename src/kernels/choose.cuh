@@ -12,6 +12,7 @@ const void *cvy_gpu_small(const struct cvy_gpu_call *call); /* small.cu: packets
 const void *cvy_gpu_wide(const struct cvy_gpu_call *call);  /* wide.cu: lines */
 const void *cvy_gpu_large(const struct cvy_gpu_call *call); /* large.cu: registered buffers, or the widest lines */
 const void *cvy_gpu_uneven_kernel(const struct cvy_gpu_call *call); /* uneven.cu */
+const void *cvy_gpu_message_kernel(void);			    /* message.cu */
 
 template <typename BODY> static const void *cvy_kernel(void)
 {

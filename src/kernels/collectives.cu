@@ -8,6 +8,8 @@ const void *cvy_gpu_kernel(const struct cvy_gpu_call *call)
 {
 	if (call->kind == CVY_GPU_ADMIT)
 		return call->joins ? (const void *)cvy_join : cvy_kernel<cvy_body_admit>();
+	if (call->kind == CVY_GPU_MESSAGE)
+		return cvy_gpu_message_kernel();
 	if (cvy_gpu_is_uneven(call->kind))
 		return cvy_gpu_uneven_kernel(call);
 	if (call->windows)
@@ -31,7 +33,7 @@ cudaError_t cvy_gpu_load_kernels(void)
 		c.rows = way / 2 % 2 ? CVY_GPU_ROWS : 1;
 		c.joins = way / 4 == 1;
 		c.windows = c.joins ? (uint8_t *)&unused : NULL; /* any */
-		for (c.kind = 0; c.kind <= CVY_GPU_ALLGATHERV; c.kind++)
+		for (c.kind = 0; c.kind <= CVY_GPU_MESSAGE; c.kind++)
 			for (c.dtype = 0; c.dtype < 16 && got == cudaSuccess; c.dtype++)
 				if (c.kind != CVY_GPU_DISPATCH && c.kind != CVY_GPU_COMBINE)
 					got = cudaFuncGetAttributes(&unused, cvy_gpu_kernel(&c));

@@ -272,7 +272,8 @@ static int gpu_words(struct cvy_gpu *gpu, const struct cvy_gpu_lane *lanes, cons
 	struct cvy_gpu_control *d = gpu->control, *h = (struct cvy_gpu_control *)gpu->stage;
 	int err = use(gpu);
 
-	memcpy(h->lane, lanes, sizeof(h->lane));
+	if (lanes)
+		memcpy(h->lane, lanes, sizeof(h->lane));
 	h->verdict = *verdict;
 	if (!err && gpu->window)
 		err = copy(gpu, (void *)(gpu->window + CVY_GPU_WINDOW_EPOCH), &h->verdict.epoch, sizeof(uint32_t),
@@ -281,7 +282,7 @@ static int gpu_words(struct cvy_gpu *gpu, const struct cvy_gpu_lane *lanes, cons
 		h->roll = *roll;
 		err = copy(gpu, &d->roll, &h->roll, sizeof(h->roll), "the roll");
 	}
-	if (!err)
+	if (!err && lanes)
 		err = copy(gpu, d->lane, h->lane, sizeof(h->lane), "the lanes");
 	if (!err) /* its epoch last: readers take it twice */
 		err = copy(gpu, &d->verdict.ended, &h->verdict.ended,
@@ -462,13 +463,11 @@ static int allocate(struct cvy_gpu *gpu)
 static void gpu_close(struct cvy_gpu *gpu)
 {
 	struct cvy_gpu_verdict end = { UINT32_MAX, COVEY_ERR_CLOSED, 0, 0, 0 };
-	struct cvy_gpu_counters counters;
 
 	if (!gpu)
 		return;
 	if (!use(gpu) && gpu->control && gpu->stage && gpu->stream) {
-		if (!gpu_counters(gpu, &counters, 1))
-			gpu_words(gpu, counters.lane, NULL, &end); /* whoever is parked leaves */
+		gpu_words(gpu, NULL, NULL, &end); /* whoever is parked leaves */
 		gpu_gate(gpu, CVY_GPU_GATE_CLOSED(0));
 		cudaDeviceSynchronize();
 	}

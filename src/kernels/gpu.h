@@ -51,7 +51,7 @@ struct cvy_gpu_ops {
 
 	int (*gate)(struct cvy_gpu *gpu, uint8_t gate);
 	int (*counters)(struct cvy_gpu *gpu, struct cvy_gpu_counters *counters, int all); /* all: lanes too */
-	/* Words for the next attempt, written while the gate is closed: lanes, roll (NULL: as it was), then the verdict. Before
+	/* Words for the next attempt, written while the gate is closed: lanes, roll (NULL: as they were), then the verdict. Before
 	 * them its epoch, for who reads this rank's registered memory. */
 	int (*words)(struct cvy_gpu *gpu, const struct cvy_gpu_lane *lanes, const struct cvy_gpu_roll *roll,
 		     const struct cvy_gpu_verdict *verdict);

@@ -266,10 +266,19 @@ template <typename BODY> struct cvy_after {
 	}
 };
 
+/*
+ * All threads. The words are read by one for all: the host may write others until the CTA is counted, and threads of two
+ * views would not meet at the same barriers.
+ */
 static __device__ __forceinline__ void cvy_begin(const struct cvy_gpu_call *c, struct cvy_lane_run *r)
 {
+	__shared__ struct cvy_gpu_lane words;
+
 	r->index = (int)blockIdx.x;
-	r->lane = cvy_lane_words(c->control, r->index);
+	if (threadIdx.x == 0)
+		words = cvy_lane_words(c->control, r->index);
+	__syncthreads();
+	r->lane = words;
 	r->mode = CVY_RUN;
 	r->pulled = 0;
 	r->touched = 1;

@@ -22,6 +22,11 @@ static int threads_for(const struct cvy_gpu_messages *m)
 	return most <= 448 ? 32 : most <= 16 << 10 ? 256 : CVY_GPU_THREADS;
 }
 
+const void *cvy_gpu_message_kernel(void)
+{
+	return (const void *)cvy_messages;
+}
+
 static int message_launch(struct cvy_gpu *gpu, struct cvy_gpu_messages *messages, struct CUstream_st *stream)
 {
 	struct cvy_gpu_call *call = &messages->call;
@@ -33,7 +38,7 @@ static int message_launch(struct cvy_gpu *gpu, struct cvy_gpu_messages *messages
 	call->kind = CVY_GPU_MESSAGE;
 	call->threads = threads_for(messages);
 	return cvy_gpu_end(gpu,
-			   cudaLaunchKernel((const void *)cvy_messages, dim3((unsigned)call->lanes),
+			   cudaLaunchKernel(cvy_gpu_message_kernel(), dim3((unsigned)call->lanes),
 					    dim3((unsigned)call->threads), args, 0, stream),
 			   "launching messages", was);
 }

@@ -154,7 +154,8 @@ static int fake_words(struct cvy_gpu *g, const struct cvy_gpu_lane *lanes, const
 {
 	if (roll)
 		g->control.roll = *roll;
-	memcpy(g->control.lane, lanes, sizeof(g->control.lane));
+	if (lanes)
+		memcpy(g->control.lane, lanes, sizeof(g->control.lane));
 	g->control.verdict.base = verdict->base;
 	g->control.verdict.gone = verdict->gone;
 	g->control.verdict.epoch = verdict->epoch;
