@@ -117,7 +117,7 @@ int cvy_device_open(const struct cvy_device_args *args, struct cvy_device **out)
 	pthread_mutex_init(&d->lock, NULL);
 	cvy_device_drain_init(d);
 	for (int r = 0; r < CVY_GPU_RANKS; r++)
-		d->peer[r].fd = -1;
+		d->peer[r].fd = d->peer[r].old_fd = -1;
 	d->library = open_library(why, sizeof(why));
 	d->ops = d->library ? dlsym(d->library, CVY_GPU_SYMBOL) : NULL;
 	if (!d->ops || d->ops->abi != CVY_GPU_ABI) {
@@ -155,9 +155,12 @@ void cvy_device_close(struct cvy_device *d)
 {
 	if (!d)
 		return;
-	for (int r = 0; r < CVY_GPU_RANKS; r++)
+	for (int r = 0; r < CVY_GPU_RANKS; r++) {
 		if (d->peer[r].fd >= 0)
 			close(d->peer[r].fd);
+		if (d->peer[r].old_fd >= 0)
+			close(d->peer[r].old_fd);
+	}
 	if (d->drain.begun) /* it waits for kernels that nothing ends but this */
 		cvy_device_stop(d, COVEY_ERR_CLOSED);
 	cvy_device_drain_end(d);

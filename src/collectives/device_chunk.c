@@ -39,22 +39,30 @@ void cvy_device_forget_retired(struct cvy_device *d)
 	d->retirees = n;
 }
 
+/* It takes half a millisecond, so a view change does not wait for it. */
+static void close_old(struct cvy_device_peer *p)
+{
+	if (p->old_fd >= 0)
+		close(p->old_fd);
+	p->old_fd = -1;
+}
+
 /* Fresh memory for what @rank pushes here: what its predecessor wrote, or writes, stays where it was. */
 int cvy_device_fresh_chunk(struct cvy_device *d, int rank)
 {
 	struct cvy_device_peer *p = &d->peer[rank];
-	int next = (p->in + 1) % CVY_GPU_GENERATIONS, fd = -1, err;
+	int next = (p->in + 1) % CVY_GPU_GENERATIONS;
+	int err = cvy_device_is_far(d, rank) ? cvy_device_far_chunk(d, rank, next) : d->ops->chunk(d->gpu, rank, next);
 
-	err = cvy_device_is_far(d, rank) ? cvy_device_far_chunk(d, rank, next) : d->ops->chunk(d->gpu, rank, next, &fd);
 	if (err)
 		return err;
 	if (p->here)
 		retire(d, rank, p->in, 0);
-	if (p->fd >= 0)
-		close(p->fd);
+	close_old(p);
+	p->old_fd = p->fd;
+	p->fd = -1;
 	p->here = 1;
 	p->in = next;
-	p->fd = fd;
 	p->inc = 0;
 	return 0;
 }
@@ -62,8 +70,16 @@ int cvy_device_fresh_chunk(struct cvy_device *d, int rank)
 /* A descriptor, to a rank of this host. */
 static int send_memory(struct cvy_device *d, int rank, uint64_t inc)
 {
+	struct cvy_device_peer *p = &d->peer[rank];
 	struct chunk chunk = { d->window_bytes, 0, 0 };
-	int err = d->send(d->send_ctx, rank, inc, CVY_MSG_CHUNK, 0, &chunk, sizeof(chunk), d->peer[rank].fd);
+	int err;
+
+	close_old(p);
+	if (p->fd < 0 && d->ops->chunk_fd(d->gpu, rank, p->in, &p->fd)) {
+		cvy_device_broken(d, "a descriptor for a peer");
+		return 0;
+	}
+	err = d->send(d->send_ctx, rank, inc, CVY_MSG_CHUNK, 0, &chunk, sizeof(chunk), p->fd);
 
 	chunk.window = 1;
 	if (!err && d->window_bytes)

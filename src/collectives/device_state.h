@@ -61,7 +61,7 @@ struct cvy_device_peer {
 	int in, out;	     /* generation in use */
 	int left;	     /* that in which the packets of the last contributor that was removed stand */
 	int here;	     /* there is a chunk here */
-	int fd;		     /* of it, -1: none */
+	int fd, old_fd;	     /* of it, and of the one before; -1: none */
 	uint64_t out_inc;    /* whose chunk there is mapped, 0: none */
 	uint64_t window_inc; /* whose registered memory is */
 	uint32_t have_epoch;

@@ -9,8 +9,7 @@
 
 #include "ep_far.cuh"
 
-#define CVY_EP_BATCH 4 /* rows that a thread reads at a time */
-#define CVY_EP_PAIR 2  /* quads of a row that a warp has under way at a time: what it reads is far away */
+#define CVY_EP_BATCH 2 /* rows that a thread reads, or waits for, at a time */
 
 /* Two words, that is 8 elements, in f32. */
 struct cvy_ep_sum {
@@ -28,13 +27,6 @@ struct cvy_ep_sum {
 #pragma unroll
 		for (int i = 0; i < 8; i++)
 			v[i] += weight * cvy_bf16_wide(x[i / 4], i % 4);
-	}
-
-	__device__ __forceinline__ void add_all(const struct cvy_ep_sum *other)
-	{
-#pragma unroll
-		for (int i = 0; i < 8; i++)
-			v[i] += other->v[i];
 	}
 
 	__device__ __forceinline__ void narrow(uint64_t x[2]) const
@@ -143,33 +135,13 @@ static __device__ __forceinline__ void cvy_ep_result(const struct cvy_ep_args *a
 	v[1] = threadIdx.x % 8 != 7 ? cvy_word_get(at, (uint64_t)word + 1, bytes) : 0;
 }
 
-/* A thread's places in the quads that its warp has under way. */
-struct cvy_ep_spots {
-	int word[CVY_EP_PAIR], line[CVY_EP_PAIR], in[CVY_EP_PAIR];
-};
-
-/* In quad @q of a row's lines from @first to @last, and the quads of this warp behind it. */
-static __device__ __forceinline__ struct cvy_ep_spots cvy_ep_spots_of(int q, int first, int last)
-{
-	struct cvy_ep_spots at;
-
-#pragma unroll
-	for (int i = 0; i < CVY_EP_PAIR; i++) {
-		at.line[i] = cvy_ep_place(q + i * CVY_EP_WARPS, &at.word[i]) + first;
-		at.word[i] += first * CVY_EP_LINE_WORDS;
-		at.in[i] = at.line[i] < last;
-	}
-	return at;
-}
-
-/* The weighted sum of the rows in @rows, at each of @at. All threads of a warp. */
+/* The weighted sum of the rows in @rows, at @word. All threads of a warp. */
 static __device__ __forceinline__ void cvy_ep_sum_here(const struct cvy_ep_args *a, const struct cvy_ep_place *p,
-						       uint32_t rows, const struct cvy_ep_spots *at,
-						       struct cvy_ep_sum sum[CVY_EP_PAIR])
+						       uint32_t rows, int word, int in, struct cvy_ep_sum *sum)
 {
 #pragma unroll 1
 	while (rows) {
-		uint64_t v[CVY_EP_BATCH][CVY_EP_PAIR][2];
+		uint64_t v[CVY_EP_BATCH][2];
 		float weight[CVY_EP_BATCH];
 		int n = 0;
 
@@ -178,19 +150,15 @@ static __device__ __forceinline__ void cvy_ep_sum_here(const struct cvy_ep_args 
 			int k = __ffs((int)rows) - 1, row = __shfl_sync(CVY_EP_ALL, p->row, k & 31);
 
 			weight[i] = __shfl_sync(CVY_EP_ALL, p->weight, k & 31);
-#pragma unroll
-			for (int u = 0; u < CVY_EP_PAIR; u++)
-				if (rows && at->in[u])
-					cvy_ep_result(a, row, at->word[u], v[i][u]);
+			if (rows && in)
+				cvy_ep_result(a, row, word, v[i]);
 			n += rows != 0;
 			rows &= rows - 1;
 		}
 #pragma unroll
 		for (int i = 0; i < CVY_EP_BATCH; i++)
-#pragma unroll
-			for (int u = 0; u < CVY_EP_PAIR; u++)
-				if (i < n && at->in[u])
-					sum[u].add(v[i][u], weight[i]);
+			if (i < n && in)
+				sum->add(v[i], weight[i]);
 	}
 }
 
@@ -228,33 +196,6 @@ static __device__ __forceinline__ void cvy_ep_push_header(const struct cvy_ep_tu
 	}
 }
 
-static __device__ __forceinline__ void cvy_ep_summed_here(const struct cvy_ep_args *a, const struct cvy_ep_place *p,
-							  uint32_t rows, const struct cvy_ep_spots *at,
-							  uint64_t v[CVY_EP_PAIR][2])
-{
-	struct cvy_ep_sum sum[CVY_EP_PAIR];
-
-#pragma unroll
-	for (int u = 0; u < CVY_EP_PAIR; u++)
-		sum[u].clear();
-	cvy_ep_sum_here(a, p, rows, at, sum);
-#pragma unroll
-	for (int u = 0; u < CVY_EP_PAIR; u++)
-		sum[u].narrow(v[u]);
-}
-
-static __device__ __forceinline__ void cvy_ep_as_it_is(const struct cvy_ep_args *a, const struct cvy_ep_place *p,
-						       uint32_t one, const struct cvy_ep_spots *at,
-						       uint64_t v[CVY_EP_PAIR][2])
-{
-	int row = __shfl_sync(CVY_EP_ALL, p->row, __ffs((int)one) - 1);
-
-#pragma unroll
-	for (int u = 0; u < CVY_EP_PAIR; u++)
-		if (at->in[u])
-			cvy_ep_result(a, row, at->word[u], v[u]);
-}
-
 /* What came of token @j of @rank: its quads from @q on, summed or one by one; returns where the next begins. */
 template <int ONCE>
 static __device__ __forceinline__ int cvy_ep_push_token(const struct cvy_ep_turn *t, const struct cvy_ep_step *s,
@@ -271,19 +212,26 @@ static __device__ __forceinline__ int cvy_ep_push_token(const struct cvy_ep_turn
 		uint32_t these = a->per_rank ? rows : rows & (0u - rows);
 
 #pragma unroll 1
-		for (; q < quads; q += CVY_EP_WARPS * CVY_EP_PAIR) {
-			struct cvy_ep_spots at = cvy_ep_spots_of(q, first, last);
-			uint64_t v[CVY_EP_PAIR][2] = {};
+		for (; q < quads; q += CVY_EP_WARPS) {
+			int word, line = cvy_ep_place(q, &word) + first;
+			uint64_t v[2] = { 0, 0 };
 
-			if (a->per_rank)
-				cvy_ep_summed_here(a, &p, these, &at, v);
-			else
-				cvy_ep_as_it_is(a, &p, these, &at, v);
-#pragma unroll
-			for (int u = 0; u < CVY_EP_PAIR; u++)
-				cvy_ep_send(t, s, rank, cvy_ep_combine_line(t, s, j, nth, at.line[u]), at.in[u], v[u]);
+			word += first * CVY_EP_LINE_WORDS;
+			if (a->per_rank) {
+				struct cvy_ep_sum sum;
+
+				sum.clear();
+				cvy_ep_sum_here(a, &p, these, word, line < last, &sum);
+				sum.narrow(v);
+			} else {
+				int row = __shfl_sync(CVY_EP_ALL, p.row, __ffs((int)these) - 1);
+
+				if (line < last)
+					cvy_ep_result(a, row, word, v);
+			}
+			cvy_ep_send(t, s, rank, cvy_ep_combine_line(t, s, j, nth, line), line < last, v);
 		}
-		q = (q - quads) % CVY_EP_WARPS;
+		q -= quads;
 	}
 	return q;
 }
@@ -323,99 +271,69 @@ static __device__ __forceinline__ void cvy_ep_hear(struct cvy_ep_turn *t, const 
 	}
 }
 
-/* What this rank has itself for the own token, at each of @at. All threads of a warp. */
+/* What this rank has itself for the own token, at @word, added to @sum. All threads of a warp. */
 template <int ONCE>
-static __device__ __forceinline__ void cvy_ep_sum_own(const struct cvy_ep_args *a, const struct cvy_ep_place *p,
-						      const struct cvy_ep_spots *at, struct cvy_ep_sum own[CVY_EP_PAIR])
+static __device__ __forceinline__ void cvy_ep_add_own(const struct cvy_ep_args *a, const struct cvy_ep_place *p,
+						      int word, int in, struct cvy_ep_sum *sum)
 {
 	struct cvy_ep_place mine = *p;
+	struct cvy_ep_sum own;
 
-#pragma unroll
-	for (int u = 0; u < CVY_EP_PAIR; u++)
-		own[u].clear();
+	own.clear();
 	if (ONCE)
 		mine.weight = 1;
-	cvy_ep_sum_here(a, &mine, __ballot_sync(CVY_EP_ALL, p->owner == a->call.rank && (!ONCE || p->row >= 0)), at,
-			own);
+	cvy_ep_sum_here(a, &mine, __ballot_sync(CVY_EP_ALL, p->owner == a->call.rank && (!ONCE || p->row >= 0)), word,
+			in, &own);
+#pragma unroll
+	for (int e = 0; e < 8; e++)
+		sum->v[e] += own.v[e];
 }
 
-/* One of what comes for a token: by rank, or by expert. */
-struct cvy_ep_comer {
-	int whose, nth, row;
-	float weight;
-};
-
-static __device__ __forceinline__ struct cvy_ep_comer cvy_ep_comer_of(const struct cvy_ep_args *a,
-								      const struct cvy_ep_place *p, uint32_t from)
-{
-	int k = (__ffs((int)from) - 1) & 31;
-	struct cvy_ep_comer c;
-
-	c.nth = __shfl_sync(CVY_EP_ALL, p->nth, k);
-	c.row = __shfl_sync(CVY_EP_ALL, p->row, k);
-	c.weight = __shfl_sync(CVY_EP_ALL, p->weight, k);
-	c.whose = __shfl_sync(CVY_EP_ALL, p->owner, k);
-	if (a->per_rank) {
-		c.whose = k;
-		c.nth = 0;
-		c.weight = 1;
-	}
-	return c;
-}
-
-#define CVY_EP_COMERS 2 /* that a thread waits for at a time */
-
-/* The own token @j at each of @spots: everything that comes for it, in order. Not 0: stopped or late. */
+/* The own token @j at @word: everything that comes for it, in order. Not 0: stopped or late. */
 template <int ONCE>
 static __device__ __forceinline__ int cvy_ep_gather(struct cvy_ep_turn *t, const struct cvy_ep_step *s,
-						    const struct cvy_ep_place *p, uint32_t from, int j,
-						    const struct cvy_ep_spots *spots,
-						    struct cvy_ep_sum sum[CVY_EP_PAIR])
+						    const struct cvy_ep_place *p, uint32_t from, int j, int line,
+						    int word, int in, struct cvy_ep_sum *sum)
 {
 	const struct cvy_ep_args *a = t->a;
-	const int self = a->call.rank, n = CVY_EP_COMERS * CVY_EP_PAIR;
-	struct cvy_ep_sum own[CVY_EP_PAIR];
 
-	if (a->per_rank)
-		cvy_ep_sum_own<ONCE>(a, p, spots, own);
 #pragma unroll 1
 	while (from) {
-		struct cvy_ep_comer comer[CVY_EP_COMERS];
-		const uint8_t *at[n];
-		uint64_t v[n][2];
-		int whose[n], whom, how;
+		const uint8_t *at[CVY_EP_BATCH];
+		uint64_t v[CVY_EP_BATCH][2];
+		float weight[CVY_EP_BATCH];
+		int whose[CVY_EP_BATCH], whom, how;
 
 #pragma unroll
-		for (int i = 0; i < n; i++) {
-			struct cvy_ep_comer *c = &comer[i / CVY_EP_PAIR];
-			int u = i % CVY_EP_PAIR;
+		for (int i = 0; i < CVY_EP_BATCH; i++) {
+			int k = (__ffs((int)from) - 1) & 31, nth = __shfl_sync(CVY_EP_ALL, p->nth, k);
+			int row = __shfl_sync(CVY_EP_ALL, p->row, k);
 
-			if (!u) {
-				*c = cvy_ep_comer_of(a, p, from);
-				c->whose = from ? c->whose : -1;
-				from &= from - 1;
-			}
-			whose[i] = c->whose;
+			weight[i] = __shfl_sync(CVY_EP_ALL, p->weight, k);
+			whose[i] = a->per_rank ? k : __shfl_sync(CVY_EP_ALL, p->owner, k);
 			at[i] = NULL;
-			if (c->whose >= 0 && c->whose != self && spots->in[u])
-				at[i] = cvy_ep_from(t, s, c->whose,
-						    cvy_ep_combine_line(t, s, j, c->nth, spots->line[u]));
-			else if (c->whose == self && !a->per_rank && spots->in[u])
-				cvy_ep_result(a, c->row, spots->word[u], v[i]);
+			if (!from)
+				whose[i] = -1;
+			else if (in && whose[i] != a->call.rank)
+				at[i] = cvy_ep_from(t, s, whose[i],
+						    cvy_ep_combine_line(t, s, j, a->per_rank ? 0 : nth, line));
+			else if (in && !a->per_rank)
+				cvy_ep_result(a, row, word, v[i]);
+			from &= from - 1;
 		}
-		how = cvy_wait_lines<n>(at, whose, s->tag, v, &t->r->watch, &t->until, &whom);
+		how = cvy_wait_lines<CVY_EP_BATCH>(at, whose, s->tag, v, &t->r->watch, &t->until, &whom);
 		if (how) {
 			cvy_ep_failed(t, how, whom);
 			return how;
 		}
 #pragma unroll
-		for (int i = 0; i < n; i++) {
-			struct cvy_ep_sum *to = &sum[i % CVY_EP_PAIR];
-
-			if (whose[i] == self && a->per_rank)
-				to->add_all(&own[i % CVY_EP_PAIR]);
-			else if (whose[i] >= 0 && spots->in[i % CVY_EP_PAIR])
-				to->add(v[i], comer[i / CVY_EP_PAIR].weight);
+		for (int i = 0; i < CVY_EP_BATCH; i++) {
+			if (whose[i] < 0)
+				continue;
+			if (a->per_rank && whose[i] == a->call.rank)
+				cvy_ep_add_own<ONCE>(a, p, word, in, sum);
+			else if (in)
+				sum->add(v[i], a->per_rank ? 1.0f : weight[i]);
 		}
 	}
 	return 0;
@@ -439,24 +357,6 @@ static __device__ __forceinline__ float cvy_ep_scale(const struct cvy_ep_args *a
 			left += w;
 	}
 	return left != all && left != 0 ? all / left : 1;
-}
-
-/* Two words of the result of @token. */
-static __device__ __forceinline__ void cvy_ep_write_sum(const struct cvy_ep_args *a, int token, float scale, int in,
-							int word, struct cvy_ep_sum *sum)
-{
-	uint64_t bytes = (uint64_t)a->hidden * 2, v[2];
-	uint8_t *row = a->out + (size_t)token * bytes;
-
-	if (scale != 1)
-#pragma unroll
-		for (int i = 0; i < 8; i++)
-			sum->v[i] *= scale;
-	sum->narrow(v);
-	if (in && word < a->form.row_words)
-		cvy_word_put(row, (uint64_t)word, bytes, v[0]);
-	if (in && threadIdx.x % 8 != 7 && word + 1 < a->form.row_words)
-		cvy_word_put(row, (uint64_t)word + 1, bytes, v[1]);
 }
 
 /* A warp: its quads of the own token @j. Not 0: stopped or late. */
@@ -483,20 +383,26 @@ static __device__ __forceinline__ int cvy_ep_take_token(struct cvy_ep_turn *t, c
 	if (a->per_rank) /* owners in place of experts */
 		from = __reduce_or_sync(CVY_EP_ALL, comes ? 1u << p.owner : 0);
 #pragma unroll 1
-	for (; q < (last - first + 3) / 4; q += CVY_EP_WARPS * CVY_EP_PAIR) {
-		struct cvy_ep_spots at = cvy_ep_spots_of(q, first, last);
-		struct cvy_ep_sum sum[CVY_EP_PAIR];
-		int how;
+	for (; q < (last - first + 3) / 4; q += CVY_EP_WARPS) {
+		int word, line = cvy_ep_place(q, &word) + first, how;
+		struct cvy_ep_sum sum;
+		uint64_t v[2];
 
-#pragma unroll
-		for (int u = 0; u < CVY_EP_PAIR; u++)
-			sum[u].clear();
-		how = cvy_ep_gather<ONCE>(t, s, &p, from, j, &at, sum);
+		word += first * CVY_EP_LINE_WORDS;
+		sum.clear();
+		how = cvy_ep_gather<ONCE>(t, s, &p, from, j, line, word, line < last, &sum);
 		if (how)
 			return how;
-#pragma unroll
-		for (int u = 0; u < CVY_EP_PAIR; u++)
-			cvy_ep_write_sum(a, token, scale, at.in[u], at.word[u], &sum[u]);
+#pragma unroll 1
+		for (int i = 0; i < 8 && scale != 1; i++)
+			sum.v[i] *= scale;
+		sum.narrow(v);
+		if (line < last && word < a->form.row_words)
+			cvy_word_put(a->out + (size_t)token * (size_t)a->hidden * 2, (uint64_t)word,
+				     (uint64_t)a->hidden * 2, v[0]);
+		if (line < last && threadIdx.x % 8 != 7 && word + 1 < a->form.row_words)
+			cvy_word_put(a->out + (size_t)token * (size_t)a->hidden * 2, (uint64_t)word + 1,
+				     (uint64_t)a->hidden * 2, v[1]);
 	}
 	return 0;
 }

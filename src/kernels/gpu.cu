@@ -70,8 +70,12 @@ static int unmap_at(struct cvy_gpu *gpu, CUdeviceptr at, size_t bytes, uint8_t *
 int cvy_gpu_unchunk(struct cvy_gpu *gpu, int rank, int generation)
 {
 	size_t i = place(rank, generation);
+	int err = unmap_at(gpu, gpu->in + i * CVY_GPU_STRIDE, CVY_GPU_CHUNK, &gpu->in_mapped[i]);
 
-	return unmap_at(gpu, gpu->in + i * CVY_GPU_STRIDE, CVY_GPU_CHUNK, &gpu->in_mapped[i]);
+	if (gpu->in_handle[i])
+		gpu->driver.release(gpu->in_handle[i]);
+	gpu->in_handle[i] = 0;
+	return err;
 }
 
 int cvy_gpu_detach(struct cvy_gpu *gpu, int rank, int generation)
@@ -82,17 +86,14 @@ int cvy_gpu_detach(struct cvy_gpu *gpu, int rank, int generation)
 	return err ? err : unmap_at(gpu, gpu->out + i * CVY_GPU_STRIDE, CVY_GPU_CHUNK, &gpu->out_mapped[i]);
 }
 
-/* Zeroed: no tag is 0. The handle goes, mapping and descriptor keep the memory. */
-static int chunk_fill(struct cvy_gpu *gpu, CUdeviceptr at, CUmemGenericAllocationHandle handle, int *fd)
+/* Zeroed: no tag is 0. */
+static int chunk_fill(struct cvy_gpu *gpu, CUdeviceptr at, CUmemGenericAllocationHandle handle)
 {
 	int err = map_at(gpu, at, CVY_GPU_CHUNK, handle);
 
 	if (err)
 		return err;
 	err = cvy_gpu_clear(gpu, at, CVY_GPU_CHUNK, "clearing a chunk");
-	if (!err)
-		err = check_driver(gpu, gpu->driver.to_fd(fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
-				   "a descriptor of a chunk");
 	if (err)
 		gpu->driver.unmap(at, CVY_GPU_CHUNK);
 	return err;
@@ -111,7 +112,7 @@ static int create(struct cvy_gpu *gpu, size_t bytes, CUmemGenericAllocationHandl
 	return err ? err : check_driver(gpu, gpu->driver.create(handle, bytes, &prop, 0), what);
 }
 
-static int gpu_chunk(struct cvy_gpu *gpu, int rank, int generation, int *fd)
+static int gpu_chunk(struct cvy_gpu *gpu, int rank, int generation)
 {
 	CUmemGenericAllocationHandle handle;
 	size_t i = place(rank, generation);
@@ -121,10 +122,20 @@ static int gpu_chunk(struct cvy_gpu *gpu, int rank, int generation, int *fd)
 		err = create(gpu, CVY_GPU_CHUNK, &handle, "memory for a chunk");
 	if (err)
 		return err;
-	err = chunk_fill(gpu, gpu->in + i * CVY_GPU_STRIDE, handle, fd);
-	gpu->driver.release(handle);
+	gpu->in_handle[i] = handle;
+	err = chunk_fill(gpu, gpu->in + i * CVY_GPU_STRIDE, handle);
 	gpu->in_mapped[i] = !err;
 	return err;
+}
+
+static int gpu_chunk_fd(struct cvy_gpu *gpu, int rank, int generation, int *fd)
+{
+	CUmemGenericAllocationHandle handle = gpu->in_handle[place(rank, generation)];
+	int err = handle ? use(gpu) : fail(gpu, COVEY_ERR_INVAL, "no chunk of rank %d", rank);
+
+	return err ? err
+		   : check_driver(gpu, gpu->driver.to_fd(fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+				  "a descriptor of a chunk");
 }
 
 /* Maps what a peer exports. */
@@ -550,8 +561,8 @@ static int gpu_open(int device, int late_ms, int park_ms, struct cvy_gpu **out, 
 }
 
 extern "C" __attribute__((visibility("default"))) const struct cvy_gpu_ops cvy_gpu_ops = {
-	CVY_GPU_ABI, gpu_open,	      gpu_close,     gpu_why,		gpu_describe,  gpu_chunk,    cvy_gpu_unchunk,
-	gpu_attach,  cvy_gpu_detach,  gpu_window,    gpu_attach_window, gpu_gate,      gpu_counters, gpu_words,
-	gpu_read,    gpu_write,	      gpu_mailbox,   gpu_is_device,	gpu_capturing, gpu_launch,   gpu_synchronise,
-	gpu_status,  gpu_status_read, cvy_gpu_reach, cvy_gpu_far_chunk, cvy_gpu_queue,
+	CVY_GPU_ABI,	 gpu_open,   gpu_close,	      gpu_why,	     gpu_describe,	gpu_chunk,     gpu_chunk_fd,
+	cvy_gpu_unchunk, gpu_attach, cvy_gpu_detach,  gpu_window,    gpu_attach_window, gpu_gate,      gpu_counters,
+	gpu_words,	 gpu_read,   gpu_write,	      gpu_mailbox,   gpu_is_device,	gpu_capturing, gpu_launch,
+	gpu_synchronise, gpu_status, gpu_status_read, cvy_gpu_reach, cvy_gpu_far_chunk, cvy_gpu_queue,
 };

@@ -13,7 +13,7 @@
 extern "C" {
 #endif
 
-#define CVY_GPU_ABI 5
+#define CVY_GPU_ABI 6
 #define CVY_GPU_SYMBOL "cvy_gpu_ops"
 
 struct cvy_gpu;
@@ -38,8 +38,10 @@ struct cvy_gpu_ops {
 	const char *(*why)(const struct cvy_gpu *gpu);
 	const char *(*describe)(const struct cvy_gpu *gpu);
 
-	/* Fresh memory under generation @generation of the chunk that @rank pushes into here; *fd: for @rank, caller's. */
-	int (*chunk)(struct cvy_gpu *gpu, int rank, int generation, int *fd);
+	/* Fresh memory under generation @generation of the chunk that @rank pushes into here. */
+	int (*chunk)(struct cvy_gpu *gpu, int rank, int generation);
+	/* *fd: of that memory, for @rank; the caller's. Apart, since it takes as long as the memory, and nobody waits for it. */
+	int (*chunk_fd)(struct cvy_gpu *gpu, int rank, int generation, int *fd);
 	int (*unchunk)(struct cvy_gpu *gpu, int rank, int generation);
 	/* Maps @fd (stays the caller's), the chunk that this rank pushes into at @rank. */
 	int (*attach)(struct cvy_gpu *gpu, int rank, int generation, int fd);

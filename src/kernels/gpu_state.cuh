@@ -39,7 +39,8 @@ struct cvy_gpu {
 	uint64_t late_cycles, park_cycles;
 	int khz;
 	struct driver driver;
-	CUdeviceptr in, out; /* addresses of all places */
+	CUdeviceptr in, out;				/* addresses of all places */
+	CUmemGenericAllocationHandle in_handle[PLACES]; /* of this device; 0: none */
 	uint8_t in_mapped[PLACES], out_mapped[PLACES], window_mapped[PLACES];
 	CUdeviceptr window, windows; /* own registered memory; places of the others' */
 	size_t window_bytes, window_stride;

@@ -57,7 +57,8 @@ static inline void connect_pair(int from, int to, int generation)
 {
 	int fd;
 
-	OK(ranks[to].gpu, ops->chunk(ranks[to].gpu, from, generation, &fd));
+	OK(ranks[to].gpu, ops->chunk(ranks[to].gpu, from, generation));
+	OK(ranks[to].gpu, ops->chunk_fd(ranks[to].gpu, from, generation, &fd));
 	OK(ranks[from].gpu, ops->attach(ranks[from].gpu, to, generation, fd));
 	close(fd);
 	OK(ranks[from].gpu, ops->attach_window(ranks[from].gpu, to, generation, ranks[to].window_fd));

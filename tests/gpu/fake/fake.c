@@ -4,6 +4,7 @@
  * parks, resumes, claims lanes and obeys verdicts as lane.cuh does, so that what collectives/device.c decides in a view
  * change is tested where no device is. Chunks are memfds; "device memory" is what fake_alloc() gives.
  */
+#include <fcntl.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -82,17 +83,32 @@ static int fake_open(int device, int late_ms, int park_ms, struct cvy_gpu **out,
 	return pthread_create(&g->thread, NULL, fake_main, g) ? COVEY_ERR_NOMEM : 0;
 }
 
-static int fake_chunk(struct cvy_gpu *g, int rank, int generation, int *fd)
-{
-	*fd = getenv("FAKE_NO_CHUNK") ? -1 : (int)memfd_create("fake-chunk", MFD_CLOEXEC);
-	if (*fd < 0 || ftruncate(*fd, (off_t)CVY_GPU_CHUNK))
-		return COVEY_ERR_IO;
-	return fake_map(&g->in[rank * CVY_GPU_GENERATIONS + generation], *fd);
-}
-
 static int fake_unchunk(struct cvy_gpu *g, int rank, int generation)
 {
-	return fake_unmap(&g->in[rank * CVY_GPU_GENERATIONS + generation]);
+	size_t i = (size_t)(rank * CVY_GPU_GENERATIONS + generation);
+
+	if (g->in_fd[i])
+		close(g->in_fd[i] - 1);
+	g->in_fd[i] = 0;
+	return fake_unmap(&g->in[i]);
+}
+
+static int fake_chunk(struct cvy_gpu *g, int rank, int generation)
+{
+	int fd = getenv("FAKE_NO_CHUNK") ? -1 : (int)memfd_create("fake-chunk", MFD_CLOEXEC);
+	size_t i = (size_t)(rank * CVY_GPU_GENERATIONS + generation);
+
+	fake_unchunk(g, rank, generation);
+	if (fd < 0 || ftruncate(fd, (off_t)CVY_GPU_CHUNK))
+		return COVEY_ERR_IO;
+	g->in_fd[i] = fd + 1;
+	return fake_map(&g->in[i], fd);
+}
+
+static int fake_chunk_fd(struct cvy_gpu *g, int rank, int generation, int *fd)
+{
+	*fd = fcntl(g->in_fd[rank * CVY_GPU_GENERATIONS + generation] - 1, F_DUPFD_CLOEXEC, 0);
+	return *fd < 0 ? COVEY_ERR_IO : 0;
 }
 
 static int fake_attach(struct cvy_gpu *g, int rank, int generation, int fd)
@@ -270,7 +286,7 @@ static void fake_close(struct cvy_gpu *g)
 	pthread_mutex_unlock(&g->lock);
 	pthread_join(g->thread, NULL);
 	for (int i = 0; i < PLACES; i++) {
-		fake_unmap(&g->in[i]);
+		fake_unchunk(g, i / CVY_GPU_GENERATIONS, i % CVY_GPU_GENERATIONS);
 		fake_unmap(&g->out[i]);
 	}
 	munmap(g->saved, CVY_GPU_CHUNK);
@@ -309,6 +325,7 @@ const struct cvy_gpu_ops cvy_gpu_ops = {
 	.why = fake_why,
 	.describe = fake_why,
 	.chunk = fake_chunk,
+	.chunk_fd = fake_chunk_fd,
 	.unchunk = fake_unchunk,
 	.attach = fake_attach,
 	.window = fake_window,

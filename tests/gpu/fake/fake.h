@@ -32,6 +32,7 @@ struct cvy_gpu {
 	struct cvy_gpu_control control;
 	struct cvy_gpu_mailbox mailbox;
 	uint8_t *in[PLACES], *out[PLACES];
+	int in_fd[PLACES]; /* plus 1; 0: none */
 	uint8_t *saved, *window;
 	size_t window_bytes;
 	pthread_t thread;
