@@ -52,11 +52,11 @@ template <typename T, typename PACKETS> struct cvy_body_pull {
 	/* Where the buffers of all stand: in shared memory, by rank. */
 	struct places {
 		const uint8_t *send[CVY_GPU_RANKS], *recv[CVY_GPU_RANKS];
-		int lent;
 	};
 
 	/* Tells where the own buffers are and hears of the others'. All threads. 1: stopped. */
-	static __device__ int hello(const struct cvy_gpu_call *c, struct cvy_lane_run *r, struct places *places)
+	static __device__ int hello(const struct cvy_gpu_call *c, struct cvy_lane_run *r, struct places *places,
+				    int *all_lent)
 	{
 		struct cvy_step s = cvy_step_of(c, r, 0, 0);
 		int p = (int)threadIdx.x, stopped = 0, lent = 1;
@@ -87,7 +87,7 @@ template <typename T, typename PACKETS> struct cvy_body_pull {
 		}
 		if (__syncthreads_or(stopped))
 			return 1;
-		places->lent = !__syncthreads_or(!lent);
+		*all_lent = !__syncthreads_or(!lent);
 		return 0;
 	}
 
@@ -275,17 +275,17 @@ template <typename T, typename PACKETS> struct cvy_body_pull {
 	static __device__ __forceinline__ int run(const struct cvy_gpu_call *c, struct cvy_lane_run *r)
 	{
 		__shared__ struct places places;
-		int stopped;
+		int stopped, lent;
 
 		if (c->kind == CVY_GPU_BROADCAST && !cvy_has(r->lane.mask, c->root))
 			return cvy_long_way<PACKETS>(c, *r);
 		if (cvy_mode<HOT>(r) == CVY_COMPLETE && r->pulled)
 			return 0;
 		if (cvy_mode<HOT>(r) != CVY_COMPLETE) {
-			if (hello(c, r, &places))
+			if (hello(c, r, &places, &lent))
 				return 1;
-			r->pulled = places.lent;
-			if (places.lent) {
+			r->pulled = lent;
+			if (lent) {
 				r->steps = 2;
 				return pull(c, r, &places);
 			}

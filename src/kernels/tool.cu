@@ -46,7 +46,10 @@ static void tool_release(void *at)
 
 static int tool_copy(void *to, const void *from, size_t bytes)
 {
-	return check(cudaMemcpy(to, from, bytes, cudaMemcpyDefault), "a copy");
+	int err = check(cudaMemcpy(to, from, bytes, cudaMemcpyDefault), "a copy");
+
+	/* Of pageable memory it returns when that is staged; streams that wait for no other would read what was there before. */
+	return err ? err : check(cudaStreamSynchronize(NULL), "a copy");
 }
 
 static int tool_fill(void *at, int byte, size_t bytes)
