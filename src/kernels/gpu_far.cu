@@ -67,9 +67,7 @@ int cvy_gpu_queue(struct cvy_gpu *gpu, int rank, int generation, const struct cv
 		h->wait_ticks = cvy_gpu_cycles(gpu, wait_ms);
 	}
 	if (!err) /* those of the queue that was here */
-		err = check(gpu,
-			    cudaMemsetAsync(gpu->tickets + place(rank, generation) * CVY_GPU_TICKETS, 0, TICKETS_BYTES,
-					    gpu->stream),
-			    "tickets of a queue");
+		err = cvy_gpu_clear(gpu, (CUdeviceptr)(gpu->tickets + place(rank, generation) * CVY_GPU_TICKETS),
+				    TICKETS_BYTES, "tickets of a queue");
 	return err ? err : copy(gpu, gpu->queues + place(rank, generation), h, sizeof(*h), "a queue");
 }
