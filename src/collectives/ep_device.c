@@ -74,8 +74,7 @@ static void tables_of(const struct covey_ep *ep, struct cvy_ep_tables *t)
 			if (ep->owner[e] != r)
 				continue;
 			t->owner[e] = (uint8_t)r;
-			t->local[e] = (uint16_t)(at - t->first[r]);
-			t->expert[at++] = (uint16_t)e;
+			t->local[e] = (uint16_t)(at++ - t->first[r]);
 		}
 		t->first[r + 1] = (uint16_t)at;
 	}

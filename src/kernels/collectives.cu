@@ -38,5 +38,5 @@ cudaError_t cvy_gpu_load_kernels(void)
 				if (c.kind != CVY_GPU_DISPATCH && c.kind != CVY_GPU_COMBINE)
 					got = cudaFuncGetAttributes(&unused, cvy_gpu_kernel(&c));
 	}
-	return got;
+	return got == cudaSuccess ? cvy_ep_load_kernels() : got;
 }

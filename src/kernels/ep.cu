@@ -4,7 +4,7 @@
 
 #include "covey.h"
 #include "ep_lane.cuh"
-#include "gpu.h"
+#include "gpu_state.cuh"
 
 template <int ONCE> static const void *kernel_of(const struct cvy_ep_args *a)
 {
@@ -17,8 +17,7 @@ template <int ONCE> static const void *kernel_of(const struct cvy_ep_args *a)
 		     : (const void *)cvy_ep_operation<cvy_ep_combine<ONCE>>;
 }
 
-/* As cvy_gpu_load_kernels. */
-static cudaError_t load_kernels(void)
+cudaError_t cvy_ep_load_kernels(void)
 {
 	struct cudaFuncAttributes unused;
 	cudaError_t got = cudaSuccess;
@@ -59,29 +58,22 @@ static int ep_launch(struct cvy_gpu *gpu, struct cvy_ep_args *a, struct CUstream
 			   was);
 }
 
+/* Operations may be under way on the device, and wait for this rank: so nothing here is a kernel. */
 static int ep_state(struct cvy_gpu *gpu, const struct cvy_ep_tables *tables, struct cvy_ep_state **state)
 {
 	struct cvy_gpu_call call = {};
-	cudaStream_t stream;
-	cudaError_t got;
 	int was, err = cvy_gpu_begin(gpu, &call, &was);
 
 	if (err)
 		return err;
-	got = *state ? cudaSuccess : cudaMalloc((void **)state, sizeof(**state));
-	if (got == cudaSuccess)
-		got = load_kernels();
-	if (got == cudaSuccess)
-		got = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
-	if (got != cudaSuccess)
-		return cvy_gpu_end(gpu, got, "memory for a handle", was);
-	got = cudaMemsetAsync(*state, 0, sizeof(**state), stream);
-	if (got == cudaSuccess)
-		got = cudaMemcpyAsync(*state, tables, sizeof(*tables), cudaMemcpyDefault, stream);
-	if (got == cudaSuccess)
-		got = cudaStreamSynchronize(stream);
-	cudaStreamDestroy(stream);
-	return cvy_gpu_end(gpu, got, "the tables of a handle", was);
+	if (!*state)
+		err = check(gpu, cudaMalloc((void **)state, sizeof(**state)), "memory for a handle");
+	if (!err)
+		err = cvy_gpu_clear(gpu, (CUdeviceptr)*state, sizeof(**state), "memory for a handle");
+	if (!err)
+		err = copy(gpu, &(*state)->tables, tables, sizeof(*tables), "the tables of a handle");
+	cvy_gpu_end(gpu, cudaSuccess, "a handle", was);
+	return err;
 }
 
 static void ep_state_free(struct cvy_gpu *gpu, struct cvy_ep_state *state)

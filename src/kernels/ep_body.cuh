@@ -24,6 +24,10 @@ struct cvy_ep_shared {
 	uint32_t left_out;		/* contributors that are not waited for: removed, or not active */
 	uint32_t unsent;		/* of other hosts: what was put to them before has not left */
 	int stopped;
+	/* What one thread reads for all when the CTA begins: others may write it later. */
+	struct cvy_gpu_lane lane;
+	uint64_t pushed;
+	uint32_t active;	     /* ranks that the caller does not rule out */
 	struct cvy_ep_tables tables; /* as in the handle's memory, where a look takes a tenth of that */
 };
 
@@ -159,9 +163,9 @@ static __device__ __forceinline__ void cvy_ep_waited(const struct cvy_ep_turn *t
 		t->a->waited[rank] += clock64() - t->until.began;
 }
 
-/* Of expert (or place in a list of them) @i. */
+/* Of expert, or rank, @i. */
 struct cvy_ep_names {
-	uint16_t local, expert, first;
+	uint16_t local, first;
 	uint8_t owner;
 };
 
@@ -173,7 +177,6 @@ static __device__ __forceinline__ struct cvy_ep_names cvy_ep_names_at(const stru
 	if (i < a->experts) {
 		n.owner = tables->owner[i];
 		n.local = tables->local[i];
-		n.expert = tables->expert[i];
 	}
 	if (i <= a->call.size)
 		n.first = tables->first[i];
@@ -193,43 +196,49 @@ static __device__ __forceinline__ void cvy_ep_keep_names(const struct cvy_ep_arg
 		if (i < a->experts) {
 			near->owner[i] = n.owner;
 			near->local[i] = n.local;
-			near->expert[i] = n.expert;
 		}
 		if (i <= a->call.size)
 			near->first[i] = n.first;
 	}
 }
 
-/* Who takes part: admitted, known to the buffers, not gone, and active where the caller says who is. */
-static __device__ __forceinline__ uint32_t cvy_ep_members(const struct cvy_ep_args *a, const struct cvy_lane_run *r)
+/* A warp: ranks that the caller does not rule out. */
+static __device__ __forceinline__ uint32_t cvy_ep_active(const struct cvy_ep_args *a)
 {
-	uint32_t members = r->lane.mask & (a->size_mask);
+	int p = (int)(threadIdx.x % 32);
 
-	if (r->mode == CVY_COMPLETE)
-		members &= ~r->gone;
-	if (a->active)
-#pragma unroll 1
-		for (int p = 0; p < a->call.size; p++)
-			if (p != a->call.rank && !((volatile int32_t *)a->active)[p])
-				members &= ~(1u << p);
-	return members;
+	return __ballot_sync(CVY_EP_ALL, p < a->call.size && (!a->active || p == a->call.rank ||
+							      ((volatile int32_t *)a->active)[p]));
 }
 
+/* Who takes part: admitted, known to the buffers, not gone, and active where the caller says who is. */
+template <int HOT>
+static __device__ __forceinline__ uint32_t cvy_ep_members(const struct cvy_ep_args *, const struct cvy_lane_run *r,
+							  const struct cvy_ep_shared *sh)
+{
+	return r->lane.mask & sh->active & ~(cvy_mode<HOT>(r) == CVY_COMPLETE ? r->gone : 0);
+}
+
+/* All threads; what is set in @sh is seen behind the next barrier. */
+template <int HOT>
 static __device__ __forceinline__ struct cvy_ep_turn cvy_ep_begin(const struct cvy_ep_args *a, struct cvy_lane_run *r,
 								  struct cvy_ep_shared *sh)
 {
 	struct cvy_ep_turn t = { a, r, sh, CVY_GPU_TAG(r->lane.epoch, r->lane.count), 0, 0, 0, { 0, 0 } };
+	uint64_t pushed = HOT ? r->pushed : 0;
 
-	uint64_t pushed = r->mode == CVY_RUN ? r->pushed : cvy_load_word(&a->state->lane[r->index].pushed);
-
+	if (!HOT && r->mode == CVY_RUN)
+		pushed = r->pushed;
+	else if (!HOT)
+		pushed = cvy_load_word(&a->state->lane[r->index].pushed);
 	t.sent = pushed == t.base;
-	if (r->mode == CVY_COMPLETE) {
+	if (cvy_mode<HOT>(r) == CVY_COMPLETE) {
 		t.base = pushed;
 		r->lane.epoch = (uint32_t)(pushed >> 32);
 		r->lane.count = (uint32_t)pushed;
 		r->lane.mask = (uint32_t)cvy_load_word(&a->state->lane[r->index].mask);
 	}
-	t.sources = cvy_ep_members(a, r);
+	t.sources = cvy_ep_members<HOT>(a, r, sh);
 	t.peers = t.sources & ~(1u << a->call.rank);
 	t.until.began = clock64();
 	t.until.most = a->timeout_cycles; /* completing, too: who passed over this rank may have written on */
@@ -247,9 +256,9 @@ static __device__ __forceinline__ int cvy_ep_overtakes(const struct cvy_ep_turn 
 	return CVY_GUARDED && t->until.most && cvy_far(t->r);
 }
 
-static __device__ __forceinline__ int cvy_ep_must_send(const struct cvy_ep_turn *t, int step)
+template <int HOT> static __device__ __forceinline__ int cvy_ep_must_send(const struct cvy_ep_turn *t, int step)
 {
-	return t->r->mode != CVY_COMPLETE && (step > 0 || !t->sent);
+	return cvy_mode<HOT>(t->r) != CVY_COMPLETE && (step > 0 || !t->sent);
 }
 
 /* After a barrier that all who read it have passed. */

@@ -94,8 +94,7 @@ static inline int cvy_ep_form_of(const struct cvy_ep_shape_gpu *s, int32_t lanes
 struct cvy_ep_tables {
 	uint8_t owner[CVY_EP_EXPERTS];
 	uint16_t local[CVY_EP_EXPERTS];	   /* index among its owner's */
-	uint16_t expert[CVY_EP_EXPERTS];   /* by owner, then ascending */
-	uint16_t first[CVY_GPU_RANKS + 1]; /* where each owner's begin in that list */
+	uint16_t first[CVY_GPU_RANKS + 1]; /* where each owner's begin, in a list of all by owner, then ascending */
 };
 
 /*

@@ -9,7 +9,10 @@
 
 #include "ep_far.cuh"
 
-#define CVY_EP_BATCH 2 /* rows that a thread reads, or waits for, at a time */
+#define CVY_EP_BATCH 2 /* lines that a thread waits for at a time */
+#ifndef CVY_EP_RESULTS
+#define CVY_EP_RESULTS 4 /* rows of results that a thread reads at a time */
+#endif
 
 /* Two words, that is 8 elements, in f32. */
 struct cvy_ep_sum {
@@ -29,6 +32,20 @@ struct cvy_ep_sum {
 			v[i] += weight * cvy_bf16_wide(x[i / 4], i % 4);
 	}
 
+	__device__ __forceinline__ void more(const struct cvy_ep_sum *with)
+	{
+#pragma unroll
+		for (int i = 0; i < 8; i++)
+			v[i] += with->v[i];
+	}
+
+	__device__ __forceinline__ void scale(float by)
+	{
+#pragma unroll
+		for (int i = 0; i < 8; i++)
+			v[i] *= by;
+	}
+
 	__device__ __forceinline__ void narrow(uint64_t x[2]) const
 	{
 		x[0] = cvy_bf16_narrow(v);
@@ -44,7 +61,7 @@ struct cvy_ep_place {
 	float weight;
 };
 
-/* Rows here of @token of @rank. */
+/* Rows here of @token of @rank. What is read does not wait for what was read: weights of no row are not looked at. */
 template <int ONCE>
 static __device__ __forceinline__ struct cvy_ep_place cvy_ep_here(const struct cvy_ep_args *a, int rank, int token)
 {
@@ -52,12 +69,12 @@ static __device__ __forceinline__ struct cvy_ep_place cvy_ep_here(const struct c
 	size_t at = ((size_t)rank * (size_t)a->tokens + (size_t)token) * (size_t)a->top_k + k;
 	struct cvy_ep_place p = { -1, -1, 0, 0 };
 
-	if (token < a->tokens && k < a->top_k)
+	if (token < a->tokens && k < a->top_k) {
 		p.row = a->route[at];
+		p.weight = a->route_weights[at];
+	}
 	if (p.row >= (ONCE ? 1 : a->el) * a->call.size * a->tokens)
 		p.row = -1;
-	if (p.row >= 0)
-		p.weight = a->route_weights[at];
 	return p;
 }
 
@@ -85,12 +102,13 @@ static __device__ __forceinline__ struct cvy_ep_place cvy_ep_away(const struct c
 
 	if (token < a->num_tokens && k < a->top_k) {
 		size_t at = (size_t)token * (size_t)a->top_k + k;
-		int id = a->sent[at];
+		int id = a->sent[at], row = a->route[(size_t)a->call.rank * (size_t)a->tokens * (size_t)a->top_k + at];
+		float weight = ONCE && !a->weights ? 0 : a->weights[at];
 
 		if (id >= 0 && id < a->experts) {
 			p.owner = t->sh->tables.owner[id];
-			p.row = a->route[(size_t)a->call.rank * (size_t)a->tokens * (size_t)a->top_k + at];
-			p.weight = ONCE && !a->weights ? 0 : a->weights[at];
+			p.row = row;
+			p.weight = weight;
 		}
 	}
 	same = __match_any_sync(CVY_EP_ALL, p.owner);
@@ -125,41 +143,60 @@ static __device__ __forceinline__ void cvy_ep_who(const struct cvy_ep_turn *t, c
 	__syncthreads();
 }
 
-/* Two words of row @row of the experts' results. */
+/* The rare case: rows do not begin at words. */
+static __device__ __noinline__ void cvy_ep_result_part(const uint8_t *row, int hidden, int word, uint64_t v[2])
+{
+	v[0] = cvy_word_get_part(row, (uint64_t)word * 8, (uint64_t)hidden * 2);
+	v[1] = cvy_word_get_part(row, (uint64_t)word * 8 + 8, (uint64_t)hidden * 2);
+}
+
+/* Two words of row @row of the experts' results: rows are whole words (hidden). */
 static __device__ __forceinline__ void cvy_ep_result(const struct cvy_ep_args *a, int row, int word, uint64_t v[2])
 {
-	uint64_t bytes = (uint64_t)a->hidden * 2;
-	const uint8_t *at = a->y + (size_t)row * bytes;
+	const uint8_t *at = a->y + (size_t)row * (size_t)a->hidden * 2;
+	const uint64_t *words = (const uint64_t *)at + word;
 
-	v[0] = cvy_word_get(at, (uint64_t)word, bytes);
-	v[1] = threadIdx.x % 8 != 7 ? cvy_word_get(at, (uint64_t)word + 1, bytes) : 0;
+	if (((uintptr_t)a->y & 7) == 0) {
+		v[0] = word < a->form.row_words ? words[0] : 0;
+		v[1] = word + 1 < a->form.row_words ? words[1] : 0;
+	} else {
+		uint64_t part[2];
+
+		cvy_ep_result_part(at, a->hidden, word, part);
+		v[0] = part[0];
+		v[1] = part[1];
+	}
 }
 
 /* The weighted sum of the rows in @rows, at @word. All threads of a warp. */
-static __device__ __forceinline__ void cvy_ep_sum_here(const struct cvy_ep_args *a, const struct cvy_ep_place *p,
-						       uint32_t rows, int word, int in, struct cvy_ep_sum *sum)
+static __device__ __forceinline__ struct cvy_ep_sum cvy_ep_sum_here(const struct cvy_ep_args *a,
+								    const struct cvy_ep_place *p, uint32_t rows,
+								    int word)
 {
+	struct cvy_ep_sum sum;
+
+	sum.clear();
 #pragma unroll 1
 	while (rows) {
-		uint64_t v[CVY_EP_BATCH][2];
-		float weight[CVY_EP_BATCH];
-		int n = 0;
+		uint64_t v[CVY_EP_RESULTS][2];
+		float by[CVY_EP_RESULTS];
+		int n = __popc(rows);
 
 #pragma unroll
-		for (int i = 0; i < CVY_EP_BATCH; i++) {
-			int k = __ffs((int)rows) - 1, row = __shfl_sync(CVY_EP_ALL, p->row, k & 31);
+		for (int i = 0; i < CVY_EP_RESULTS; i++) {
+			int k = (__ffs((int)rows) - 1) & 31, r = __shfl_sync(CVY_EP_ALL, p->row, k);
 
-			weight[i] = __shfl_sync(CVY_EP_ALL, p->weight, k & 31);
-			if (rows && in)
-				cvy_ep_result(a, row, word, v[i]);
-			n += rows != 0;
+			by[i] = __shfl_sync(CVY_EP_ALL, p->weight, k);
+			if (i < n)
+				cvy_ep_result(a, r, word, v[i]);
 			rows &= rows - 1;
 		}
 #pragma unroll
-		for (int i = 0; i < CVY_EP_BATCH; i++)
-			if (i < n && in)
-				sum->add(v[i], weight[i]);
+		for (int i = 0; i < CVY_EP_RESULTS; i++)
+			if (i < n)
+				sum.add(v[i], by[i]);
 	}
+	return sum;
 }
 
 /* Line of word @word of row @nth of token @j in the step, -1: of another slice. */
@@ -218,11 +255,7 @@ static __device__ __forceinline__ int cvy_ep_push_token(const struct cvy_ep_turn
 
 			word += first * CVY_EP_LINE_WORDS;
 			if (a->per_rank) {
-				struct cvy_ep_sum sum;
-
-				sum.clear();
-				cvy_ep_sum_here(a, &p, these, word, line < last, &sum);
-				sum.narrow(v);
+				cvy_ep_sum_here(a, &p, these, word).narrow(v);
 			} else {
 				int row = __shfl_sync(CVY_EP_ALL, p.row, __ffs((int)these) - 1);
 
@@ -271,22 +304,17 @@ static __device__ __forceinline__ void cvy_ep_hear(struct cvy_ep_turn *t, const 
 	}
 }
 
-/* What this rank has itself for the own token, at @word, added to @sum. All threads of a warp. */
+/* What this rank has itself for the own token, at @word. All threads of a warp. */
 template <int ONCE>
-static __device__ __forceinline__ void cvy_ep_add_own(const struct cvy_ep_args *a, const struct cvy_ep_place *p,
-						      int word, int in, struct cvy_ep_sum *sum)
+static __device__ __forceinline__ struct cvy_ep_sum cvy_ep_own_sum(const struct cvy_ep_args *a,
+								   const struct cvy_ep_place *p, int word)
 {
 	struct cvy_ep_place mine = *p;
-	struct cvy_ep_sum own;
 
-	own.clear();
 	if (ONCE)
 		mine.weight = 1;
-	cvy_ep_sum_here(a, &mine, __ballot_sync(CVY_EP_ALL, p->owner == a->call.rank && (!ONCE || p->row >= 0)), word,
-			in, &own);
-#pragma unroll
-	for (int e = 0; e < 8; e++)
-		sum->v[e] += own.v[e];
+	return cvy_ep_sum_here(a, &mine, __ballot_sync(CVY_EP_ALL, p->owner == a->call.rank && (!ONCE || p->row >= 0)),
+			       word);
 }
 
 /* The own token @j at @word: everything that comes for it, in order. Not 0: stopped or late. */
@@ -296,7 +324,10 @@ static __device__ __forceinline__ int cvy_ep_gather(struct cvy_ep_turn *t, const
 						    int word, int in, struct cvy_ep_sum *sum)
 {
 	const struct cvy_ep_args *a = t->a;
+	struct cvy_ep_sum own;
 
+	if (a->per_rank && cvy_has(from, a->call.rank)) /* while lines of others are on their way */
+		own = cvy_ep_own_sum<ONCE>(a, p, word);
 #pragma unroll 1
 	while (from) {
 		const uint8_t *at[CVY_EP_BATCH];
@@ -331,7 +362,7 @@ static __device__ __forceinline__ int cvy_ep_gather(struct cvy_ep_turn *t, const
 			if (whose[i] < 0)
 				continue;
 			if (a->per_rank && whose[i] == a->call.rank)
-				cvy_ep_add_own<ONCE>(a, p, word, in, sum);
+				sum->more(&own);
 			else if (in)
 				sum->add(v[i], a->per_rank ? 1.0f : weight[i]);
 		}
@@ -393,9 +424,8 @@ static __device__ __forceinline__ int cvy_ep_take_token(struct cvy_ep_turn *t, c
 		how = cvy_ep_gather<ONCE>(t, s, &p, from, j, line, word, line < last, &sum);
 		if (how)
 			return how;
-#pragma unroll 1
-		for (int i = 0; i < 8 && scale != 1; i++)
-			sum.v[i] *= scale;
+		if (scale != 1)
+			sum.scale(scale);
 		sum.narrow(v);
 		if (line < last && word < a->form.row_words)
 			cvy_word_put(a->out + (size_t)token * (size_t)a->hidden * 2, (uint64_t)word,
@@ -433,12 +463,25 @@ template <int ONCE> struct cvy_ep_combine {
 		return a->form.header_lines + (j * a->form.rows + rows) * a->form.slice_lines;
 	}
 
+	struct ahead {
+	};
+
+	static __device__ __forceinline__ void read_ahead(const struct cvy_ep_args *, ahead *)
+	{
+	}
+
+	static __device__ __forceinline__ void bring_near(const struct cvy_ep_args *, struct cvy_ep_shared *,
+							  uint64_t *, const ahead *)
+	{
+	}
+
+	template <int HOT>
 	static __device__ __forceinline__ void send(struct cvy_ep_turn *t, const struct cvy_ep_step *s, int step)
 	{
 		int far = cvy_far(t->r);
 
 		cvy_ep_who<ONCE>(t, s);
-		if (!cvy_ep_must_send(t, step))
+		if (!cvy_ep_must_send<HOT>(t, step))
 			return;
 		cvy_ep_say_sent(t);
 		if (far && !cvy_ep_far_may_push(t, s, step))
@@ -450,27 +493,29 @@ template <int ONCE> struct cvy_ep_combine {
 	}
 
 	static __device__ __forceinline__ void send_first(const struct cvy_ep_args *a, struct cvy_lane_run *r,
-							  struct cvy_ep_shared *sh, uint64_t *)
+							  struct cvy_ep_shared *sh, uint64_t *, const ahead *)
 	{
-		struct cvy_ep_turn t = cvy_ep_begin(a, r, sh);
+		struct cvy_ep_turn t = cvy_ep_begin<1>(a, r, sh);
 		struct cvy_ep_step s = cvy_ep_step_of(&t, 0);
 
-		send(&t, &s, 0);
+		send<1>(&t, &s, 0);
 	}
 
 	/* Of an operation that others have completed, a lane lacks the last step alone. */
+	template <int HOT>
 	static __device__ __forceinline__ int run(const struct cvy_ep_args *a, struct cvy_lane_run *r,
-						  struct cvy_ep_shared *sh, uint64_t *, uint32_t late)
+						  struct cvy_ep_shared *sh, uint64_t *, uint32_t late, const ahead *)
 	{
-		struct cvy_ep_turn t = cvy_ep_begin(a, r, sh);
+		struct cvy_ep_turn t = cvy_ep_begin<HOT>(a, r, sh);
 
 		t.sources &= ~late;
 #pragma unroll 1
-		for (int step = r->mode == CVY_COMPLETE ? a->form.steps - 1 : 0; step < a->form.steps; step++) {
+		for (int step = cvy_mode<HOT>(r) == CVY_COMPLETE ? a->form.steps - 1 : 0; step < a->form.steps;
+		     step++) {
 			struct cvy_ep_step s = cvy_ep_step_of(&t, step);
 			int stopped;
 
-			send(&t, &s, step);
+			send<HOT>(&t, &s, step);
 			cvy_ep_hear(&t, &s);
 			if (cvy_ep_stopped(&t))
 				return 1;

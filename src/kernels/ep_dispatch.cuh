@@ -29,89 +29,93 @@ static __device__ __forceinline__ void cvy_ep_eight(const struct cvy_ep_args *a,
 	v[1] = cvy_word_get(row, 2 * (uint64_t)w + 1, (uint64_t)a->hidden * 2);
 }
 
-/* The eight elements at which this thread begins with a token, read ahead of when they are needed. */
+#define CVY_EP_PARTS ((CVY_EP_HIDDEN / 8 + CVY_EP_THREADS - 1) / CVY_EP_THREADS)
+
+/* What this thread has of a token, eight elements a part, read ahead of when it is needed. */
 struct cvy_ep_ahead {
-	uint64_t v[2];
+	uint64_t v[CVY_EP_PARTS][2];
+	int32_t id; /* of the step's first: and the first of all ids that this thread brings near */
 };
 
-static __device__ __forceinline__ struct cvy_ep_ahead cvy_ep_ahead_of(const struct cvy_ep_args *a, int token, int w)
+static __device__ __forceinline__ void cvy_ep_ahead_of(const struct cvy_ep_args *a, int token, struct cvy_ep_ahead *x)
 {
-	struct cvy_ep_ahead x = { { 0, 0 } };
+#pragma unroll
+	for (int i = 0; i < CVY_EP_PARTS; i++) {
+		int w = i * CVY_EP_THREADS + (int)threadIdx.x;
 
-	if (token < a->num_tokens && w < a->hidden / 8)
-		cvy_ep_eight(a, token, w, x.v);
-	return x;
-}
-
-static __device__ __forceinline__ void cvy_ep_stage_bf16(const struct cvy_ep_args *a, int token, struct cvy_ep_ahead x,
-							 uint64_t *stage)
-{
-	struct cvy_ep_ahead next;
-
-#pragma unroll 1
-	for (int w = (int)threadIdx.x; w < a->hidden / 8; w += CVY_EP_THREADS, x = next) {
-		next = cvy_ep_ahead_of(a, token, w + CVY_EP_THREADS);
-		stage[2 * w] = x.v[0];
-		stage[2 * w + 1] = x.v[1];
+		x->v[i][0] = x->v[i][1] = 0;
+		if (token < a->num_tokens && w < a->hidden / 8)
+			cvy_ep_eight(a, token, w, x->v[i]);
 	}
 }
 
-/* 16 threads have a group of 128 elements. */
-static __device__ __forceinline__ void cvy_ep_stage_fp8(const struct cvy_ep_args *a, int token, struct cvy_ep_ahead x,
+/* 16 threads have a group of 128 elements. Returns the eight as e4m3. */
+static __device__ __forceinline__ uint64_t cvy_ep_cast(const uint64_t v[2], float *scale)
+{
+	uint64_t out = 0;
+	float most = 1e-4f, by;
+
+#pragma unroll
+	for (int i = 0; i < 8; i++)
+		most = fmaxf(most, fabsf(cvy_bf16_wide(v[i / 4], i % 4)));
+#pragma unroll
+	for (int k = 8; k; k /= 2)
+		most = fmaxf(most, __shfl_xor_sync(CVY_EP_ALL, most, k));
+	by = 448.0f / most;
+#pragma unroll
+	for (int i = 0; i < 4; i++) {
+		float2 pair = make_float2(cvy_bf16_wide(v[i / 2], i % 2 * 2) * by,
+					  cvy_bf16_wide(v[i / 2], i % 2 * 2 + 1) * by);
+
+		out |= (uint64_t)__nv_cvt_float2_to_fp8x2(pair, __NV_SATFINITE, __NV_E4M3) << (16 * i);
+	}
+	*scale = most / 448.0f;
+	return out;
+}
+
+/* All threads: a token, as it travels. */
+static __device__ __forceinline__ void cvy_ep_stage_one(const struct cvy_ep_args *a, const struct cvy_ep_ahead *x,
 							uint64_t *stage)
 {
-	int words = a->hidden / 8, up = (words + 31) / 32 * 32, groups = (words + 15) / 16;
+	int words = a->hidden / 8, groups = (words + 15) / 16;
 	float *scales = (float *)(stage + words);
-	struct cvy_ep_ahead next;
 
-	if (threadIdx.x == 0 && groups % 2)
+	if (a->fp8 && threadIdx.x == 0 && groups % 2)
 		scales[groups] = 0;
-#pragma unroll 1
-	for (int w = (int)threadIdx.x; w < up; w += CVY_EP_THREADS, x = next) {
-		uint64_t out = 0;
-		float most = 1e-4f, scale;
+#pragma unroll
+	for (int i = 0; i < CVY_EP_PARTS; i++) {
+		int w = i * CVY_EP_THREADS + (int)threadIdx.x;
 
-		next = cvy_ep_ahead_of(a, token, w + CVY_EP_THREADS);
-#pragma unroll
-		for (int i = 0; i < 8; i++)
-			most = fmaxf(most, fabsf(cvy_bf16_wide(x.v[i / 4], i % 4)));
-#pragma unroll
-		for (int k = 8; k; k /= 2)
-			most = fmaxf(most, __shfl_xor_sync(CVY_EP_ALL, most, k));
-		scale = 448.0f / most;
-#pragma unroll
-		for (int i = 0; i < 4; i++) {
-			float2 pair = make_float2(cvy_bf16_wide(x.v[i / 2], i % 2 * 2) * scale,
-						  cvy_bf16_wide(x.v[i / 2], i % 2 * 2 + 1) * scale);
+		if (w / 32 * 32 >= words)
+			break;
+		if (a->fp8) {
+			float scale;
+			uint64_t out = cvy_ep_cast(x->v[i], &scale);
 
-			out |= (uint64_t)__nv_cvt_float2_to_fp8x2(pair, __NV_SATFINITE, __NV_E4M3) << (16 * i);
+			if (w < words)
+				stage[w] = out;
+			if (w < words && w % 16 == 0)
+				scales[w / 16] = scale;
+		} else if (w < words) {
+			stage[2 * w] = x->v[i][0];
+			stage[2 * w + 1] = x->v[i][1];
 		}
-		if (w < words)
-			stage[w] = out;
-		if (w < words && w % 16 == 0)
-			scales[w / 16] = most / 448.0f;
 	}
 }
 
-/* @x: of the first token. */
+/* All threads: the tokens of a step. @x: of the first. */
 static __device__ __forceinline__ void cvy_ep_stage(const struct cvy_ep_turn *t, const struct cvy_ep_step *s,
 						    const struct cvy_ep_room *room, struct cvy_ep_ahead x)
 {
 	const struct cvy_ep_args *a = t->a;
 
 #pragma unroll 1
-	for (int j = 0; j < a->form.per_step; j++) {
-		int token = cvy_ep_token(t, s, j);
-		uint64_t *stage = room->stage + (size_t)j * (size_t)a->form.row_words;
+	for (int j = 0; j < a->form.per_step && cvy_ep_token(t, s, j) < a->num_tokens; j++) {
+		struct cvy_ep_ahead next;
 
-		if (token >= a->num_tokens)
-			break;
-		if (j)
-			x = cvy_ep_ahead_of(a, token, (int)threadIdx.x);
-		if (a->fp8)
-			cvy_ep_stage_fp8(a, token, x, stage);
-		else
-			cvy_ep_stage_bf16(a, token, x, stage);
+		cvy_ep_ahead_of(a, j + 1 < a->form.per_step ? cvy_ep_token(t, s, j + 1) : a->num_tokens, &next);
+		cvy_ep_stage_one(a, &x, room->stage + (size_t)j * (size_t)a->form.row_words);
+		x = next;
 	}
 }
 
@@ -126,7 +130,7 @@ static __device__ __forceinline__ void cvy_ep_staged(const struct cvy_ep_args *a
 }
 
 template <int ONCE>
-static __device__ __forceinline__ void cvy_ep_push_headers(struct cvy_ep_turn *t, const struct cvy_ep_step *s,
+static __device__ __forceinline__ void cvy_ep_push_headers(const struct cvy_ep_turn *t, const struct cvy_ep_step *s,
 							   const struct cvy_ep_room *room)
 {
 	int quads = (t->a->form.header_lines + 3) / 4, i = 0;
@@ -140,10 +144,11 @@ static __device__ __forceinline__ void cvy_ep_push_headers(struct cvy_ep_turn *t
 
 			if (i % CVY_EP_WARPS != (int)(threadIdx.x / 32))
 				continue;
-			if (in)
-				v[0] = cvy_ep_own_word<ONCE>(t, s, room, (int)p, word);
-			if (in && threadIdx.x % 8 != 7)
-				v[1] = cvy_ep_own_word<ONCE>(t, s, room, (int)p, word + 1);
+#pragma unroll 1
+			for (int h = 0; in && h < 2; h++) {
+				v[0] = v[1];
+				v[1] = cvy_ep_own_word<ONCE>(t, room, (int)p, word + h);
+			}
 			cvy_ep_send(t, s, (int)p, line, in, v);
 		}
 	}
@@ -177,7 +182,7 @@ static __device__ __forceinline__ void cvy_ep_push_rows(struct cvy_ep_turn *t, c
 
 /* ---- rows that come ---- */
 
-/* Everyone's header: which tokens come, and rows per expert. */
+/* Everyone's header: which tokens come, and rows per expert. A warp has a rank. */
 template <int ONCE>
 static __device__ __forceinline__ void cvy_ep_headers(struct cvy_ep_turn *t, const struct cvy_ep_step *s,
 						      const struct cvy_ep_room *room)
@@ -187,7 +192,7 @@ static __device__ __forceinline__ void cvy_ep_headers(struct cvy_ep_turn *t, con
 
 #pragma unroll 1
 	for (int p = (int)(threadIdx.x / 32); p < a->call.size; p += CVY_EP_WARPS) {
-		uint32_t *counts = room->first + (size_t)p * (size_t)columns;
+		uint32_t *rows = room->rows + (size_t)p * (size_t)columns;
 		auto take = [&](int w, uint64_t v) {
 			if (w == 0)
 				t->sh->theirs[p] = v;
@@ -196,22 +201,13 @@ static __device__ __forceinline__ void cvy_ep_headers(struct cvy_ep_turn *t, con
 				uint32_t n = (uint32_t)(v >> (16 * i) & 0xffff), e = (uint32_t)(w - 1) * 4 + i;
 
 				if (w >= 1 && w <= cw && e < (uint32_t)columns)
-					counts[e] = n < (uint32_t)a->tokens ? n : (uint32_t)a->tokens;
+					rows[e] = n < (uint32_t)a->tokens ? n : (uint32_t)a->tokens;
 			}
 		};
+		int how;
 
-		if (p == self) {
-			if (threadIdx.x % 32 == 0)
-				t->sh->theirs[p] = t->sh->mine[p];
-#pragma unroll 1
-			for (int e = (int)(threadIdx.x % 32); e < columns; e += 32)
-				counts[e] = e < a->el ? room->listed[t->sh->tables.first[p] + e]
-						      : cvy_ep_said(a, room->counted[a->experts + p]);
-			continue;
-		}
-		if (cvy_has(t->sources, p)) {
-			int how = cvy_ep_take_header(t, s, p, take);
-
+		if (p != self && cvy_has(t->sources, p)) {
+			how = cvy_ep_take_header(t, s, p, take);
 			if (how != 1)
 				cvy_ep_waited(t, p);
 			if (!how)
@@ -219,34 +215,45 @@ static __device__ __forceinline__ void cvy_ep_headers(struct cvy_ep_turn *t, con
 		}
 		__syncwarp();
 		if (threadIdx.x % 32 == 0)
-			t->sh->theirs[p] = 0;
+			t->sh->theirs[p] = p == self ? t->sh->mine[p] : 0;
 #pragma unroll 1
 		for (int e = (int)(threadIdx.x % 32); e < columns; e += 32)
-			counts[e] = 0;
+			rows[e] = p == self ? cvy_ep_own_count<ONCE>(t, room, p, e) : 0;
 	}
 }
 
-/* Rows per expert and source become first rows; lane 0 tells the caller. */
+/* First row in bin @e of what @rank sent: behind that of all before it. */
 template <int ONCE>
-static __device__ __forceinline__ void cvy_ep_firsts(const struct cvy_ep_turn *t, const struct cvy_ep_room *room)
+static __device__ __forceinline__ uint32_t cvy_ep_first(const struct cvy_ep_args *a, const struct cvy_ep_room *room,
+							int rank, int e)
 {
-	const struct cvy_ep_args *a = t->a;
+	uint32_t sum = 0;
 
 #pragma unroll 1
+	for (int p = 0; p < rank; p++)
+		sum += room->rows[(size_t)p * (size_t)(a->el + ONCE) + e];
+	return sum;
+}
+
+/* Lane 0 tells the caller how many rows came, and where each source's are. */
+template <int ONCE>
+static __device__ __forceinline__ void cvy_ep_tell(const struct cvy_ep_args *a, const struct cvy_ep_room *room)
+{
+#pragma unroll 1
 	for (int e = (int)threadIdx.x; e < a->el + (ONCE && a->el); e += CVY_EP_THREADS) {
-		int bin = ONCE ? 0 : e, tell = !t->r->index && (!ONCE || e == a->el);
+		int tells = !ONCE || e == a->el;
+		int64_t *range = a->range + (size_t)(ONCE ? 0 : e) * (size_t)a->call.size;
 		uint32_t sum = 0;
 
 #pragma unroll 1
 		for (int p = 0; p < a->call.size; p++) {
-			uint32_t *at = &room->first[(size_t)p * (size_t)(a->el + ONCE) + e], n = *at;
+			uint32_t n = room->rows[(size_t)p * (size_t)(a->el + ONCE) + e];
 
-			*at = sum;
-			if (tell)
-				a->range[(size_t)bin * (size_t)a->call.size + p] = (int64_t)((uint64_t)n << 32 | sum);
+			if (tells)
+				range[p] = (int64_t)((uint64_t)n << 32 | sum);
 			sum += n;
 		}
-		if (!t->r->index && e < a->el)
+		if (e < a->el)
 			a->count[e] = (int32_t)sum;
 	}
 }
@@ -281,8 +288,8 @@ static __device__ __forceinline__ void cvy_ep_put(const struct cvy_ep_args *a, c
 
 /* As above: the scales alone. A row has them in one quad, or in two. */
 template <int ONCE>
-static __device__ __noinline__ void cvy_ep_put_scales(const struct cvy_ep_args *a, uint64_t scale, uint32_t rows,
-						      int word, uint64_t v0, uint64_t v1)
+static __device__ __forceinline__ void cvy_ep_put_scales(const struct cvy_ep_args *a, uint64_t scale, uint32_t rows,
+							 int word, uint64_t v0, uint64_t v1)
 {
 	int groups = (a->hidden + CVY_EP_GROUP - 1) / CVY_EP_GROUP, g = (word - a->hidden / 8) * 2;
 	size_t apart = ONCE ? 1 : (size_t)a->call.size * (size_t)a->tokens;
@@ -299,31 +306,30 @@ static __device__ __noinline__ void cvy_ep_put_scales(const struct cvy_ep_args *
 	}
 }
 
-/* Token @j of @rank. All threads of a warp. */
+/* Token @j of @rank, of which its header says @x. All threads of a warp. */
 template <int ONCE>
 static __device__ __forceinline__ struct cvy_ep_named cvy_ep_rows_of(const struct cvy_ep_turn *t,
-								     const struct cvy_ep_step *s,
-								     const struct cvy_ep_room *room, int rank, int j)
+								     const struct cvy_ep_room *room,
+								     struct cvy_ep_said x, int rank, int j)
 {
 	const struct cvy_ep_args *a = t->a;
-	const uint32_t *first = room->first + (size_t)rank * (size_t)(a->el + ONCE);
 	int k = (int)(threadIdx.x % 32), groups = (a->hidden + CVY_EP_GROUP - 1) / CVY_EP_GROUP, e;
 	struct cvy_ep_named n = { -1, -1, 0, 0 };
-	uint32_t entry = CVY_EP_ALL, here;
+	uint32_t entry = (uint32_t)(x.entry >> (k % 2 * 32)), here;
 
-	if (k < a->top_k && t->sh->theirs[rank] >> j & 1)
-		entry = cvy_ep_entry(t, s, room, rank, j, k, &n.weight);
+	n.weight = __uint_as_float((uint32_t)(x.weight >> (k % 2 * 32)));
 	e = (int)(entry & 0xffff);
-	if (entry != CVY_EP_ALL && e < a->experts && (int)(entry >> 16) < a->tokens &&
+	if ((t->sh->theirs[rank] >> j & 1) && entry != CVY_EP_ALL && e < a->experts && (int)(entry >> 16) < a->tokens &&
 	    t->sh->tables.owner[e] == a->call.rank)
 		n.local = t->sh->tables.local[e];
 	if constexpr (ONCE) {
 		here = __ballot_sync(CVY_EP_ALL, n.local >= 0);
 		if (n.local >= 0 && !(here & ((1u << k) - 1)))
-			n.row = (int)(first[a->el] + (entry >> 16));
+			n.row = (int)(cvy_ep_first<ONCE>(a, room, rank, a->el) + (entry >> 16));
 		n.scale = (uint64_t)(n.row < 0 ? 0 : n.row) * (uint64_t)groups;
 	} else if (n.local >= 0) {
-		int rows = a->call.size * a->tokens, in = (int)(first[n.local] + (entry >> 16));
+		int rows = a->call.size * a->tokens;
+		int in = (int)(cvy_ep_first<ONCE>(a, room, rank, n.local) + (entry >> 16));
 
 		n.row = n.local * rows + in;
 		n.scale = (uint64_t)n.local * (uint64_t)groups * (uint64_t)rows + (uint64_t)in;
@@ -358,64 +364,103 @@ static __device__ __forceinline__ void cvy_ep_write_route(const struct cvy_ep_tu
 	}
 }
 
-/* A warp: its quads of token @j of @rank, from quad @q on. Not 0: stopped or late. */
+#define CVY_EP_PAIR 2 /* quads of a row that a warp waits for at a time */
+
+/* A warp: quads @q to @last of token @j of @rank, and its route with the first. Not 0: stopped or late. */
 template <int ONCE>
 static __device__ __forceinline__ int cvy_ep_take_row(struct cvy_ep_turn *t, const struct cvy_ep_step *s,
-						      const struct cvy_ep_room *room, int rank, int j, int q,
-						      const struct cvy_ep_named *named)
+						      const struct cvy_ep_room *room, int rank, int j, int q, int last)
 {
-	const struct cvy_ep_form *f = &t->a->form;
-	uint32_t rows = __ballot_sync(CVY_EP_ALL, named->row >= 0);
-	int quads = (f->slice_lines + 3) / 4, self = rank == t->a->call.rank, whose[1] = { rank };
+	const struct cvy_ep_args *a = t->a;
+	const struct cvy_ep_form *f = &a->form;
+	struct cvy_ep_said said = cvy_ep_said_of(t, s, room, rank, j, (int)(threadIdx.x % 32));
+	int self = rank == a->call.rank, whose[CVY_EP_PAIR] = { rank, rank }, how = 0;
+	struct cvy_ep_named named = { -1, -1, 0, 0 };
+	uint32_t rows = 0;
 
 #pragma unroll 1
-	for (; q < quads; q += CVY_EP_WARPS) {
-		const uint8_t *at[1] = { NULL };
-		uint64_t v[1][2] = { { 0, 0 } };
-		int word, whom, how, line = cvy_ep_place(q, &word);
+	for (int first = q; q < last && !how; q += CVY_EP_PAIR) {
+		const uint8_t *at[CVY_EP_PAIR];
+		uint64_t v[CVY_EP_PAIR][2];
+		int word[CVY_EP_PAIR], whom;
 
-		if (line >= f->slice_lines)
-			word = f->row_words + 1;
-		else if (self)
-			cvy_ep_staged(t->a, room, j, word, v[0]);
-		else
-			at[0] = cvy_ep_from(t, s, rank, f->header_lines + j * f->slice_lines + line);
-		how = self ? 0 : cvy_wait_lines<1>(at, whose, s->tag, v, &t->r->watch, &t->until, &whom);
-		if (how) {
-			cvy_ep_failed(t, how, whom);
-			return how;
+#pragma unroll
+		for (int i = 0; i < CVY_EP_PAIR; i++) {
+			int line = cvy_ep_place(q + i, &word[i]);
+
+			at[i] = NULL;
+			v[i][0] = v[i][1] = 0;
+			if (q + i >= last || line >= f->slice_lines)
+				word[i] = f->row_words + 1;
+			else if (self)
+				cvy_ep_staged(a, room, j, word[i], v[i]);
+			else
+				at[i] = cvy_ep_from(t, s, rank, f->header_lines + j * f->slice_lines + line);
 		}
-		cvy_ep_put(t->a, named, rows, word, v[0]);
-		if (t->a->fp8 && (q + 1) * 4 * CVY_EP_LINE_WORDS > t->a->hidden / 8)
-			cvy_ep_put_scales<ONCE>(t->a, named->scale, rows, word, v[0][0], v[0][1]);
+		if (!self)
+			how = cvy_wait_lines<CVY_EP_PAIR>(at, whose, s->tag, v, &t->r->watch, &t->until, &whom);
+		if (how)
+			cvy_ep_failed(t, how, whom);
+		if (q == first) {
+			named = cvy_ep_rows_of<ONCE>(t, room, said, rank, j);
+			rows = __ballot_sync(CVY_EP_ALL, named.row >= 0);
+			if (!first)
+				cvy_ep_write_route<ONCE>(t, rank, cvy_ep_token(t, s, j), &named);
+		}
+#pragma unroll
+		for (int i = 0; i < CVY_EP_PAIR && !how; i++) {
+			cvy_ep_put(a, &named, rows, word[i], v[i]);
+			if (a->fp8 && (q + i + 1) * 4 * CVY_EP_LINE_WORDS > a->hidden / 8)
+				cvy_ep_put_scales<ONCE>(a, named.scale, rows, word[i], v[i][0], v[i][1]);
+		}
 	}
-	return 0;
+	return how;
 }
 
+/* A warp: tokens of the step that do not come are nowhere. */
+template <int ONCE>
+static __device__ __forceinline__ void cvy_ep_write_none(const struct cvy_ep_turn *t, const struct cvy_ep_step *s)
+{
+	const struct cvy_ep_args *a = t->a;
+	const struct cvy_ep_named none = { -1, -1, 0, 0 };
+	int n = a->call.size * a->form.per_step;
+
+#pragma unroll 1
+	for (int i = (int)(threadIdx.x / 32); i < n; i += CVY_EP_WARPS) {
+		int rank = i / a->form.per_step, j = i % a->form.per_step;
+
+		if (!(t->sh->theirs[rank] >> j & 1))
+			cvy_ep_write_route<ONCE>(t, rank, cvy_ep_token(t, s, j), &none);
+	}
+}
+
+/* Rows that come, the own first, which need no wait: each warp has as many quads of all, in one piece. */
 template <int ONCE>
 static __device__ __forceinline__ void cvy_ep_take_rows(struct cvy_ep_turn *t, const struct cvy_ep_step *s,
 							const struct cvy_ep_room *room)
 {
 	const struct cvy_ep_args *a = t->a;
-	int quads = (a->form.slice_lines + 3) / 4, warp = (int)(threadIdx.x / 32), n = 0;
+	int quads = (a->form.slice_lines + 3) / 4, rows = 0, share, at, last;
 
 #pragma unroll 1
-	for (int p = 0; p < a->call.size; p++) {
-		int rank = (a->call.rank + p) % a->call.size; /* its own first: that needs no wait */
+	for (int p = 0; p < a->call.size; p++)
+		rows += __popcll(t->sh->theirs[p]);
+	share = (rows * quads + CVY_EP_WARPS - 1) / CVY_EP_WARPS;
+	at = (int)(threadIdx.x / 32) * share;
+	last = at + share;
+#pragma unroll 1
+	for (int p = 0; p < a->call.size && last > 0; p++) {
+		int rank = (a->call.rank + p) % a->call.size;
 
 #pragma unroll 1
-		for (int j = 0; j < a->form.per_step; j++, n++) {
-			int q = (warp + n * quads) % CVY_EP_WARPS, writes = n % CVY_EP_WARPS == warp;
-			int comes = t->sh->theirs[rank] >> j & 1;
-			struct cvy_ep_named named;
+		for (uint64_t left = t->sh->theirs[rank]; left && last > 0; left &= left - 1) {
+			int end = last < quads ? last : quads;
 
-			if (!writes && !comes)
-				continue;
-			named = cvy_ep_rows_of<ONCE>(t, s, room, rank, j);
-			if (writes)
-				cvy_ep_write_route<ONCE>(t, rank, cvy_ep_token(t, s, j), &named);
-			if (comes && cvy_ep_take_row<ONCE>(t, s, room, rank, j, q, &named) == 1)
+			if (at < end &&
+			    cvy_ep_take_row<ONCE>(t, s, room, rank, __ffsll((long long)left) - 1, at, end) == 1)
 				return;
+			at = at > quads ? at - quads : 0;
+			last -= quads;
 		}
 	}
 }
@@ -432,20 +477,53 @@ template <int ONCE> struct cvy_ep_dispatch {
 		return f->header_lines + (mine ? 64 - __clzll((long long)mine) : 0) * f->slice_lines;
 	}
 
+	typedef struct cvy_ep_ahead ahead;
+
+	/* All threads, at once: what no word of the view is needed for is on its way. */
+	static __device__ __forceinline__ void read_ahead(const struct cvy_ep_args *a, struct cvy_ep_ahead *x)
+	{
+		int i = (int)threadIdx.x;
+
+		x->id = i < a->num_tokens * a->top_k ? a->ids[i] : -1;
+		cvy_ep_ahead_of(a, (int)blockIdx.x, x);
+	}
+
+	/* All threads, before the first barrier. */
+	static __device__ __forceinline__ void bring_near(const struct cvy_ep_args *a, struct cvy_ep_shared *sh,
+							  uint64_t *dynamic, const struct cvy_ep_ahead *x)
+	{
+		struct cvy_ep_room room = cvy_ep_room_of<ONCE>(a, dynamic);
+		int ids = a->num_tokens * a->top_k;
+
+#pragma unroll 1
+		for (int i = (int)threadIdx.x; room.near && i < ids; i += CVY_EP_THREADS)
+			room.near[i] = i == (int)threadIdx.x ? x->id : a->ids[i];
+		cvy_ep_clear<ONCE>(a, sh, &room, 1);
+	}
+
+	/* Up to a barrier, behind which the step is planned and staged. @x: of its first token. */
+	static __device__ __forceinline__ void plan(const struct cvy_ep_turn *t, const struct cvy_ep_step *s,
+						    const struct cvy_ep_room *room, int step,
+						    const struct cvy_ep_ahead *x)
+	{
+		if (!step)
+			cvy_ep_count<ONCE>(t, room);
+		cvy_ep_plan<ONCE>(t, s, room);
+		cvy_ep_stage(t, s, room, *x);
+		__syncthreads();
+	}
+
 	/* Sends step @step, and nothing else. */
+	template <int HOT>
 	static __device__ __forceinline__ void send(struct cvy_ep_turn *t, const struct cvy_ep_room *room,
 						    const struct cvy_ep_step *s, int step)
 	{
-		int push = cvy_ep_must_send(t, step), far = push && cvy_far(t->r);
-		struct cvy_ep_ahead x = cvy_ep_ahead_of(t->a, cvy_ep_token(t, s, 0), (int)threadIdx.x);
+		int push = cvy_ep_must_send<HOT>(t, step), far = push && cvy_far(t->r);
 
-		cvy_ep_plan<ONCE>(t, s, room);
 		if (far)
 			push = cvy_ep_far_may_push(t, s, step);
 		if (push)
 			cvy_ep_push_headers<ONCE>(t, s, room);
-		cvy_ep_stage(t, s, room, x);
-		__syncthreads();
 		cvy_ep_say_sent(t);
 		if (push)
 			cvy_ep_push_rows(t, s, room);
@@ -454,14 +532,15 @@ template <int ONCE> struct cvy_ep_dispatch {
 	}
 
 	static __device__ __forceinline__ void send_first(const struct cvy_ep_args *a, struct cvy_lane_run *r,
-							  struct cvy_ep_shared *sh, uint64_t *dynamic)
+							  struct cvy_ep_shared *sh, uint64_t *dynamic,
+							  const struct cvy_ep_ahead *x)
 	{
 		struct cvy_ep_room room = cvy_ep_room_of<ONCE>(a, dynamic);
-		struct cvy_ep_turn t = cvy_ep_begin(a, r, sh);
+		struct cvy_ep_turn t = cvy_ep_begin<1>(a, r, sh);
 		struct cvy_ep_step s = cvy_ep_step_of(&t, 0);
 
-		cvy_ep_count<ONCE>(&t, &room);
-		send(&t, &room, &s, 0);
+		plan(&t, &s, &room, 0, x);
+		send<1>(&t, &room, &s, 0);
 	}
 
 	/* Not all of its last steps can be had any more: it got nothing, and says so. */
@@ -484,28 +563,37 @@ template <int ONCE> struct cvy_ep_dispatch {
 						 threadIdx.x] = -1;
 	}
 
+	/* @x: where HOT, of the first token; then all is cleared, too. 1: stopped. */
+	template <int HOT>
 	static __device__ __forceinline__ int run(const struct cvy_ep_args *a, struct cvy_lane_run *r,
-						  struct cvy_ep_shared *sh, uint64_t *dynamic, uint32_t late)
+						  struct cvy_ep_shared *sh, uint64_t *dynamic, uint32_t late,
+						  struct cvy_ep_ahead *x)
 	{
 		struct cvy_ep_room room = cvy_ep_room_of<ONCE>(a, dynamic);
-		struct cvy_ep_turn t = cvy_ep_begin(a, r, sh);
+		struct cvy_ep_turn t = cvy_ep_begin<HOT>(a, r, sh);
 
 		t.sources &= ~late;
-		if (r->mode == CVY_COMPLETE && a->form.steps > 1) {
+		if (cvy_mode<HOT>(r) == CVY_COMPLETE && a->form.steps > 1) {
 			nothing(&t);
 			return 0;
 		}
-		cvy_ep_count<ONCE>(&t, &room);
 #pragma unroll 1
 		for (int step = 0; step < a->form.steps; step++) {
 			struct cvy_ep_step s = cvy_ep_step_of(&t, step);
 
-			send(&t, &room, &s, step);
+			if (!HOT || step) {
+				cvy_ep_ahead_of(a, cvy_ep_token(&t, &s, 0), x);
+				cvy_ep_clear<ONCE>(a, sh, &room, !step);
+				__syncthreads();
+			}
+			plan(&t, &s, &room, step, x);
+			send<HOT>(&t, &room, &s, step);
 			cvy_ep_headers<ONCE>(&t, &s, &room);
 			if (cvy_ep_stopped(&t))
 				return 1;
-			cvy_ep_firsts<ONCE>(&t, &room);
-			__syncthreads();
+			if (!r->index)
+				cvy_ep_tell<ONCE>(a, &room);
+			cvy_ep_write_none<ONCE>(&t, &s);
 			cvy_ep_take_rows<ONCE>(&t, &s, &room);
 			if (cvy_ep_overtakes(&t))
 				cvy_ep_far_look(&t, &s);

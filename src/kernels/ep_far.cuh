@@ -14,29 +14,55 @@
 
 #define CVY_EP_FAR_PATIENCE 4 /* of the deadline, that part is for puts of before */
 
-/* All threads: is step @step of @t to be pushed? Not where the gate has closed. Those whose slots are not free get none. */
-static __device__ __noinline__ int cvy_ep_far_may_push(struct cvy_ep_turn *t, const struct cvy_ep_step *s, int step)
+/*
+ * For functions that are called: a copy of @t, and of what it refers to. What has no address stays in registers, and the
+ * launch's arguments are read where they are.
+ */
+struct cvy_ep_apart {
+	struct cvy_ep_turn t;
+	struct cvy_lane_run r;
+};
+
+static __device__ __forceinline__ void cvy_ep_set_apart(struct cvy_ep_apart *x, const struct cvy_ep_turn *t)
 {
+	x->t = *t;
+	x->r = *t->r;
+	x->t.r = &x->r;
+}
+
+/* All threads: is step @step of @t to be pushed? Not where the gate has closed. Those whose slots are not free get none. */
+static __device__ __noinline__ int cvy_ep_far_ask(struct cvy_ep_apart *x, uint64_t tag, int step)
+{
+	struct cvy_ep_turn *t = &x->t;
 	struct cvy_until until = { t->until.began, t->until.most / CVY_EP_FAR_PATIENCE };
-	struct cvy_lane_run r = *t->r; /* a copy: threads of a warp count their looks alike (cvy_wait_lines) */
 	uint32_t silent = step ? t->peers & ~t->sources : 0;
 	int how;
 
 	if (!step && (t->r->lane.failed & CVY_GPU_LATE))
 		silent = t->peers;
-	how = cvy_far_overtake(&t->a->call, &r, silent, s->tag, &until);
+	how = cvy_far_overtake(&t->a->call, &x->r, silent, tag, &until);
 	if (how == 2)
 		atomicOr(&t->sh->unsent, 1u << threadIdx.x);
 	if (__syncthreads_or(how == 1))
+		return 0;
+	return 1;
+}
+
+static __device__ __forceinline__ int cvy_ep_far_may_push(struct cvy_ep_turn *t, const struct cvy_ep_step *s, int step)
+{
+	struct cvy_ep_apart x; /* threads of a warp go on with looks counted alike (cvy_wait_lines), too */
+
+	cvy_ep_set_apart(&x, t);
+	if (!cvy_ep_far_ask(&x, s->tag, step))
 		return 0;
 	t->peers &= ~t->sh->unsent;
 	return 1;
 }
 
-/* All threads, when a step has been pushed: its first @lines lines, thread p for rank p. */
-static __device__ __noinline__ void cvy_ep_far_put(const struct cvy_ep_turn *t, const struct cvy_ep_step *s, int lines)
+static __device__ __noinline__ void cvy_ep_far_put_apart(const struct cvy_ep_apart *x, const struct cvy_ep_step *s,
+							 int lines)
 {
-	const struct cvy_gpu_call *c = &t->a->call;
+	const struct cvy_gpu_call *c = &x->t.a->call;
 	int rank = (int)threadIdx.x;
 
 	__threadfence_system();
@@ -45,21 +71,40 @@ static __device__ __noinline__ void cvy_ep_far_put(const struct cvy_ep_turn *t, 
 	for (int at = 0; at < lines; at += CVY_EP_SLOT_LINES) {
 		int here = lines - at < CVY_EP_SLOT_LINES ? lines - at : CVY_EP_SLOT_LINES;
 
-		cvy_far_put(c, t->r->lane.out, t->peers, rank, cvy_ep_line_at(t, s, at),
+		cvy_far_put(c, x->r.lane.out, x->t.peers, rank, cvy_ep_line_at(&x->t, s, at),
 			    (uint64_t)here * CVY_EP_LINE_BYTES);
 	}
 }
 
-/* All threads, when they have read a step, before a barrier: whose lines may have been of a later one? */
-static __device__ __noinline__ void cvy_ep_far_look(const struct cvy_ep_turn *t, const struct cvy_ep_step *s)
+/* All threads, when a step has been pushed: its first @lines lines, thread p for rank p. */
+static __device__ __forceinline__ void cvy_ep_far_put(const struct cvy_ep_turn *t, const struct cvy_ep_step *s,
+						      int lines)
 {
-	const struct cvy_gpu_call *c = &t->a->call;
+	struct cvy_ep_apart x;
+	struct cvy_ep_step step = *s;
+
+	cvy_ep_set_apart(&x, t);
+	cvy_ep_far_put_apart(&x, &step, lines);
+}
+
+static __device__ __noinline__ void cvy_ep_far_look_apart(const struct cvy_ep_apart *x, uint64_t tag)
+{
+	const struct cvy_gpu_call *c = &x->t.a->call;
 	int rank = (int)threadIdx.x;
 
 	__threadfence_system();
 	__syncthreads();
-	if (cvy_far_queue(c, t->r->lane.out, t->sources, rank) && cvy_far_overtaken(c, t->r, rank, s->tag))
-		atomicOr(&t->sh->late, 1u << rank);
+	if (cvy_far_queue(c, x->r.lane.out, x->t.sources, rank) && cvy_far_overtaken(c, &x->r, rank, tag))
+		atomicOr(&x->t.sh->late, 1u << rank);
+}
+
+/* All threads, when they have read a step, before a barrier: whose lines may have been of a later one? */
+static __device__ __forceinline__ void cvy_ep_far_look(const struct cvy_ep_turn *t, const struct cvy_ep_step *s)
+{
+	struct cvy_ep_apart x;
+
+	cvy_ep_set_apart(&x, t);
+	cvy_ep_far_look_apart(&x, s->tag);
 }
 
 /* An attempt has ended: contributors that it did not hear to the end. */

@@ -11,17 +11,29 @@
 #include "ep_combine.cuh"
 #include "ep_dispatch.cuh"
 
-/* One thread: lane @r->index is done, under claim @epoch. */
-static __device__ void cvy_ep_done(const struct cvy_ep_args *a, const struct cvy_lane_run *r, uint64_t op,
-				   uint32_t epoch, uint32_t missing, uint32_t silent)
+/* An attempt has run in full: what is missing of it. */
+static __device__ __forceinline__ uint32_t cvy_ep_missing(const struct cvy_ep_args *a, const struct cvy_lane_run *r,
+							  const struct cvy_ep_shared *sh)
 {
+	uint32_t missing = sh->lacking | sh->left_out;
+
+	if (r->mode == CVY_COMPLETE && a->call.kind == CVY_GPU_DISPATCH && a->form.steps > 1)
+		missing = r->lane.mask;
+	return missing & r->lane.mask;
+}
+
+/* One thread: lane @r->index is done, under claim @epoch. */
+static __device__ __forceinline__ void cvy_ep_done(const struct cvy_ep_args *a, const struct cvy_lane_run *r,
+						   const struct cvy_ep_shared *sh, uint64_t op, uint32_t epoch)
+{
+	uint32_t missing = cvy_ep_missing(a, r, sh);
 	struct cvy_gpu_control *control = a->call.control;
 	struct cvy_gpu_status *status = &control->status;
 
 	cvy_store_packet((uint8_t *)&control->past[r->index], CVY_GPU_DONE(op, epoch), CVY_GPU_COUNTED(r->lane.count));
 	((volatile struct cvy_gpu_lane *)control->lane)[r->index].count = r->lane.count + (uint32_t)r->steps;
 	if (cvy_far(r))
-		cvy_ep_far_ended(a, r, silent);
+		cvy_ep_far_ended(a, r, cvy_ep_silent(a, r, sh));
 	if (r->index && !missing)
 		return;
 	if (a->call.kind == CVY_GPU_DISPATCH)
@@ -113,6 +125,16 @@ static __device__ uint32_t cvy_ep_all_late(const struct cvy_ep_args *a, uint32_t
 	return late;
 }
 
+/* Any attempt but the first. */
+template <typename BODY>
+static __device__ __noinline__ int cvy_ep_run_again(const struct cvy_ep_args *a, struct cvy_lane_run *r,
+						    struct cvy_ep_shared *sh, uint64_t *dynamic, uint32_t late)
+{
+	typename BODY::ahead x;
+
+	return BODY::template run<0>(a, r, sh, dynamic, late, &x);
+}
+
 /*
  * Completes all lanes once more without @late, as long as what is to be read stands: places of dispatch depend on it, and a
  * sum that has a part of who is missing is not true. Who goes on meanwhile is late, too. Returns those; *lacking: owners
@@ -132,7 +154,7 @@ static __device__ __noinline__ uint32_t cvy_ep_again(const struct cvy_ep_args *a
 	for (int i = 0; i < a->call.lanes; i++) {
 		r->index = i;
 		__syncthreads();
-		BODY::run(a, r, sh, dynamic, late);
+		cvy_ep_run_again<BODY>(a, r, sh, dynamic, late);
 		__syncthreads();
 		more |= sh->late;
 		*lacking |= sh->lacking;
@@ -193,23 +215,39 @@ static __device__ int cvy_ep_last(const struct cvy_ep_args *a)
 	return last;
 }
 
-static __device__ __forceinline__ void cvy_ep_prepare(const struct cvy_ep_args *a, struct cvy_lane_run *r)
+/*
+ * All threads, at the beginning: one of them reads what others may change, and what many look at comes near, all at a time,
+ * up to the one barrier.
+ */
+template <typename BODY>
+static __device__ __forceinline__ void cvy_ep_prepare(const struct cvy_ep_args *a, struct cvy_lane_run *r,
+						      struct cvy_ep_shared *sh, uint64_t *dynamic,
+						      typename BODY::ahead *x)
 {
-	r->pushed = cvy_load_word(&a->state->lane[blockIdx.x].pushed);
-	cvy_begin(&a->call, r);
+	struct cvy_ep_names names = cvy_ep_names_at(a, (int)threadIdx.x);
+	struct cvy_gpu_lane words = {};
+	uint64_t pushed = 0;
+	uint32_t active = 0;
+
+	if (threadIdx.x == 0) {
+		words = cvy_lane_words(a->call.control, (int)blockIdx.x);
+		pushed = cvy_load_word(&a->state->lane[blockIdx.x].pushed);
+	}
+	BODY::read_ahead(a, x);
+	if (threadIdx.x < 32)
+		active = cvy_ep_active(a);
+	BODY::bring_near(a, sh, dynamic, x);
+	cvy_ep_keep_names(a, sh, names);
+	if (threadIdx.x == 0) {
+		sh->lane = words;
+		sh->pushed = pushed;
+		sh->active = active;
+	}
+	__syncthreads();
+	cvy_begin_by(&a->call, r, sh->lane);
+	r->pushed = sh->pushed;
 	r->steps = a->form.steps;
 	r->touched = 0;
-}
-
-/* An attempt has run in full: what is missing of it. */
-static __device__ uint32_t cvy_ep_missing(const struct cvy_ep_args *a, const struct cvy_lane_run *r,
-					  const struct cvy_ep_shared *sh)
-{
-	uint32_t missing = sh->lacking | sh->left_out;
-
-	if (r->mode == CVY_COMPLETE && a->call.kind == CVY_GPU_DISPATCH && a->form.steps > 1)
-		missing = r->lane.mask;
-	return missing & r->lane.mask;
 }
 
 /* How a CTA begins: with an attempt, behind a closed gate, or in an operation that is decided. */
@@ -220,28 +258,33 @@ enum cvy_ep_start { CVY_EP_TRY, CVY_EP_PARK, CVY_EP_DECIDED };
  * since: nobody would answer what is sent anew, and the record of what was sent, by which it is completed, must stand. So
  * it asks first, which takes the answer of the add.
  */
-static __device__ __noinline__ enum cvy_ep_start cvy_ep_second(const struct cvy_ep_args *a,
-							       const struct cvy_lane_run *r, uint64_t entered,
-							       struct cvy_gpu_verdict *verdict)
+static __device__ __noinline__ enum cvy_ep_start cvy_ep_second(const struct cvy_ep_args *a, unsigned open,
+							       uint64_t entered)
 {
-	const struct cvy_gpu_control *control = a->call.control;
-	__shared__ struct cvy_gpu_verdict v;
 	__shared__ enum cvy_ep_start start;
 
 	if (threadIdx.x == 0) {
-		v.epoch = r->lane.epoch;
-		v.ended = 0;
-		v.base = cvy_load_word(&control->verdict.base);
-		v.gone = cvy_load_half(&control->verdict.gone);
 		start = CVY_EP_TRY;
-		if ((unsigned)(entered >> CVY_GPU_GATE_SHIFT) != r->watch.open)
+		if ((unsigned)(entered >> CVY_GPU_GATE_SHIFT) != open)
 			start = CVY_EP_PARK;
-		else if ((entered & CVY_GPU_COUNT_MASK) / CVY_GPU_QUANTA < v.base)
+		else if ((entered & CVY_GPU_COUNT_MASK) / CVY_GPU_QUANTA <
+			 cvy_load_word(&a->call.control->verdict.base))
 			start = CVY_EP_DECIDED;
 	}
 	__syncthreads();
-	*verdict = v;
 	return start;
+}
+
+/* The verdict of the view that the CTA entered in: it stands until all that did have finished. */
+static __device__ __forceinline__ struct cvy_gpu_verdict cvy_ep_standing(const struct cvy_ep_args *a, uint32_t epoch)
+{
+	const struct cvy_gpu_verdict *v = &a->call.control->verdict;
+	struct cvy_gpu_verdict verdict = {};
+
+	verdict.epoch = epoch;
+	verdict.base = cvy_load_word(&v->base);
+	verdict.gone = cvy_load_half(&v->gone);
+	return verdict;
 }
 
 /* One thread: who was late in this lane, and in an attempt before that was pushed under the same tag. */
@@ -255,19 +298,11 @@ static __device__ void cvy_ep_say_late(const struct cvy_ep_args *a, const struct
 	cvy_store_packet((uint8_t *)&lane->late_tag, tag, late);
 }
 
-/* All threads: has the attempt run, with the gate open all the while? 1: no. Sets @op. */
-template <typename BODY>
-static __device__ __forceinline__ int cvy_ep_attempt(const struct cvy_ep_args *a, struct cvy_lane_run *r,
-						     struct cvy_ep_shared *sh, uint64_t *dynamic, uint64_t entered,
-						     uint64_t *op)
+/* All threads: what comes when an attempt has run. Has it, with the gate open all the while? 1: no. */
+static __device__ __forceinline__ int cvy_ep_ended(const struct cvy_ep_args *a, const struct cvy_lane_run *r,
+						   const struct cvy_ep_shared *sh, unsigned gate, int stopped)
 {
-	int stopped = BODY::run(a, r, sh, dynamic, r->mode == CVY_COMPLETE ? cvy_ep_all_late(a, r->lane.epoch) : 0);
-
 	if (threadIdx.x == 0) {
-		unsigned gate =
-			r->mode == CVY_RUN ? (unsigned)(entered >> CVY_GPU_GATE_SHIFT) : cvy_gate(a->call.control);
-
-		*op = (entered & CVY_GPU_COUNT_MASK) / CVY_GPU_QUANTA;
 		stopped |= gate != r->watch.open;
 		if (sh->late)
 			cvy_ep_say_late(a, r, sh->late);
@@ -275,59 +310,95 @@ static __device__ __forceinline__ int cvy_ep_attempt(const struct cvy_ep_args *a
 	return __syncthreads_or(stopped);
 }
 
+/* The operation has ended in this CTA, in one way or another: where deadlines are set, the last one looks who was late. */
+template <typename BODY>
+static __device__ __noinline__ void cvy_ep_leave(const struct cvy_ep_args *a, struct cvy_lane_run r,
+						 struct cvy_ep_shared *sh, uint64_t *dynamic, uint64_t op)
+{
+	if (cvy_ep_last(a))
+		cvy_ep_agree<BODY>(a, &r, sh, dynamic, op);
+}
+
+/*
+ * All threads of a CTA whose first attempt did not end well, or was not made (@start): whatever befalls the operation then.
+ * Apart, so that the first attempt has its words in registers.
+ */
+template <typename BODY>
+static __device__ __noinline__ void cvy_ep_rest(const struct cvy_ep_args *a, struct cvy_ep_shared *sh,
+						uint64_t *dynamic, uint64_t entered, enum cvy_ep_start start)
+{
+	__shared__ uint64_t op;
+	struct cvy_gpu_verdict verdict;
+	struct cvy_lane_run r;
+	int next = 0, stopped = start != CVY_EP_DECIDED;
+
+	cvy_begin_by(&a->call, &r, sh->lane);
+	r.pushed = sh->pushed;
+	r.steps = a->form.steps;
+	r.touched = 0;
+	verdict = cvy_ep_standing(a, r.lane.epoch);
+	if (threadIdx.x == 0)
+		op = (entered & CVY_GPU_COUNT_MASK) / CVY_GPU_QUANTA;
+	__syncthreads();
+#pragma unroll 1
+	for (;;) {
+		if (stopped && cvy_ep_park(a, &r, op, &verdict))
+			break;
+		if (stopped)
+			next = 0;
+		if (!cvy_ep_next(a, &r, &next, op, &verdict))
+			break;
+		stopped = cvy_ep_run_again<BODY>(a, &r, sh, dynamic,
+						 r.mode == CVY_COMPLETE ? cvy_ep_all_late(a, r.lane.epoch) : 0);
+		stopped = cvy_ep_ended(a, &r, sh, cvy_gate(a->call.control), stopped);
+		if (!stopped && threadIdx.x == 0)
+			cvy_ep_done(a, &r, sh, op, verdict.epoch);
+	}
+	if (a->timeout_cycles)
+		cvy_ep_leave<BODY>(a, r, sh, dynamic, op);
+	if (threadIdx.x == 0)
+		__threadfence_system();
+}
+
 /* From the first attempt on, whatever befalls it. */
 template <typename BODY>
 static __device__ __forceinline__ void cvy_ep_guarded(const struct cvy_ep_args *a, struct cvy_lane_run *r,
-						      struct cvy_ep_shared *sh, uint64_t *dynamic)
+						      struct cvy_ep_shared *sh, uint64_t *dynamic,
+						      typename BODY::ahead *x)
 {
-	__shared__ uint64_t op;
 	struct cvy_gpu_control *control = a->call.control;
 	unsigned quanta = CVY_GPU_QUANTA / (unsigned)a->call.lanes;
-	struct cvy_gpu_verdict verdict = {};
 	enum cvy_ep_start start = CVY_EP_TRY;
-	uint64_t entered = 0;
-	int next = a->call.lanes, stopped;
+	uint64_t entered = 0, op;
+	int stopped = 1;
 
 	if (threadIdx.x == 0)
 		entered = atomicAdd((unsigned long long *)&control->entered, (unsigned long long)quanta);
-	if (a->phases == CVY_EP_RECV) {
+	if (a->phases == CVY_EP_RECV)
+		start = cvy_ep_second(a, r->watch.open, entered);
+	if (start == CVY_EP_TRY) {
+		stopped = BODY::template run<1>(a, r, sh, dynamic, 0, x);
+		stopped = cvy_ep_ended(a, r, sh, (unsigned)(entered >> CVY_GPU_GATE_SHIFT), stopped);
+	}
+	if (stopped) {
+		cvy_ep_rest<BODY>(a, sh, dynamic, entered, start);
+	} else {
+		op = (entered & CVY_GPU_COUNT_MASK) / CVY_GPU_QUANTA;
 		if (threadIdx.x == 0)
-			op = (entered & CVY_GPU_COUNT_MASK) / CVY_GPU_QUANTA;
-		start = cvy_ep_second(a, r, entered, &verdict);
+			cvy_ep_done(a, r, sh, op, r->lane.epoch);
+		if (a->timeout_cycles)
+			cvy_ep_leave<BODY>(a, *r, sh, dynamic, op);
 	}
-#pragma unroll 1
-	for (;; start = CVY_EP_TRY) {
-		stopped = start == CVY_EP_PARK;
-		if (start == CVY_EP_TRY) {
-			stopped = cvy_ep_attempt<BODY>(a, r, sh, dynamic, entered, &op);
-			if (!stopped && threadIdx.x == 0)
-				cvy_ep_done(a, r, op, r->mode == CVY_RUN ? r->lane.epoch : verdict.epoch,
-					    cvy_ep_missing(a, r, sh), cvy_ep_silent(a, r, sh));
-			if (!stopped && r->mode == CVY_RUN)
-				break;
-		}
-		if (stopped && cvy_ep_park(a, r, op, &verdict))
-			break;
-		if (stopped || start == CVY_EP_DECIDED)
-			next = 0;
-		if (!cvy_ep_next(a, r, &next, op, &verdict))
-			break;
-	}
-	if (a->timeout_cycles && cvy_ep_last(a))
-		cvy_ep_agree<BODY>(a, r, sh, dynamic, op);
-	if (threadIdx.x == 0) {
-		if (r->mode != CVY_RUN)
-			__threadfence_system();
+	if (threadIdx.x == 0)
 		atomicAdd((unsigned long long *)&control->finished, (unsigned long long)quanta);
-	}
 }
 
 /* In a build that measures (guard.h): nothing stops it, and nothing is missing. */
 template <typename BODY>
 static __device__ __forceinline__ void cvy_ep_bare(const struct cvy_ep_args *a, struct cvy_lane_run *r,
-						   struct cvy_ep_shared *sh, uint64_t *dynamic)
+						   struct cvy_ep_shared *sh, uint64_t *dynamic, typename BODY::ahead *x)
 {
-	BODY::run(a, r, sh, dynamic, 0);
+	BODY::template run<1>(a, r, sh, dynamic, 0, x);
 	if (threadIdx.x == 0 && !r->index && a->call.kind == CVY_GPU_DISPATCH)
 		*(volatile uint32_t *)a->lost = 0;
 	cvy_lane_bare(&a->call, r);
@@ -338,15 +409,14 @@ static __global__ void __launch_bounds__(CVY_EP_THREADS) cvy_ep_operation(const 
 {
 	CVY_DYNAMIC_SHARED(dynamic);
 	__shared__ struct cvy_ep_shared sh;
-	struct cvy_ep_names names = cvy_ep_names_at(&a, (int)threadIdx.x); /* on its way while the lane's words come */
+	typename BODY::ahead x;
 	struct cvy_lane_run r;
 
-	cvy_ep_prepare(&a, &r);
-	cvy_ep_keep_names(&a, &sh, names);
+	cvy_ep_prepare<BODY>(&a, &r, &sh, dynamic, &x);
 	if constexpr (CVY_GUARDED)
-		cvy_ep_guarded<BODY>(&a, &r, &sh, dynamic);
+		cvy_ep_guarded<BODY>(&a, &r, &sh, dynamic, &x);
 	else
-		cvy_ep_bare<BODY>(&a, &r, &sh, dynamic);
+		cvy_ep_bare<BODY>(&a, &r, &sh, dynamic, &x);
 }
 
 /*
@@ -360,18 +430,17 @@ static __global__ void __launch_bounds__(CVY_EP_THREADS)
 	CVY_DYNAMIC_SHARED(dynamic);
 	__shared__ struct cvy_ep_shared sh;
 	unsigned quanta = CVY_GPU_QUANTA / (unsigned)a.call.lanes;
-	struct cvy_ep_names names = cvy_ep_names_at(&a, (int)threadIdx.x);
+	typename BODY::ahead x;
 	struct cvy_lane_run r;
 	int closed = 0;
 
-	cvy_ep_prepare(&a, &r);
-	cvy_ep_keep_names(&a, &sh, names);
+	cvy_ep_prepare<BODY>(&a, &r, &sh, dynamic, &x);
 	if (CVY_GUARDED && threadIdx.x == 0)
 		closed = atomicAdd((unsigned long long *)&a.call.control->entered, (unsigned long long)quanta) >>
 				 CVY_GPU_GATE_SHIFT !=
 			 r.watch.open;
 	if (!__syncthreads_or(closed))
-		BODY::send_first(&a, &r, &sh, dynamic);
+		BODY::send_first(&a, &r, &sh, dynamic, &x);
 	__syncthreads();
 	if (CVY_GUARDED && threadIdx.x == 0) {
 		__threadfence_system();

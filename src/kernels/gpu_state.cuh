@@ -118,6 +118,8 @@ static inline int cvy_gpu_clear(struct cvy_gpu *gpu, CUdeviceptr at, size_t byte
 
 /* collectives.cu */
 cudaError_t cvy_gpu_load_kernels(void);
+/* ep.cu: those of dispatch and combine */
+cudaError_t cvy_ep_load_kernels(void);
 /* gpu.cu */
 int cvy_gpu_unchunk(struct cvy_gpu *gpu, int rank, int generation);
 int cvy_gpu_detach(struct cvy_gpu *gpu, int rank, int generation);

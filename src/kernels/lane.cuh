@@ -266,18 +266,11 @@ template <typename BODY> struct cvy_after {
 	}
 };
 
-/*
- * All threads. The words are read by one for all: the host may write others until the CTA is counted, and threads of two
- * views would not meet at the same barriers.
- */
-static __device__ __forceinline__ void cvy_begin(const struct cvy_gpu_call *c, struct cvy_lane_run *r)
+/* A first attempt, by words that are alike in all threads. */
+static __device__ __forceinline__ void cvy_begin_by(const struct cvy_gpu_call *c, struct cvy_lane_run *r,
+						    struct cvy_gpu_lane words)
 {
-	__shared__ struct cvy_gpu_lane words;
-
 	r->index = (int)blockIdx.x;
-	if (threadIdx.x == 0)
-		words = cvy_lane_words(c->control, r->index);
-	__syncthreads();
 	r->lane = words;
 	r->mode = CVY_RUN;
 	r->pulled = 0;
@@ -289,6 +282,20 @@ static __device__ __forceinline__ void cvy_begin(const struct cvy_gpu_call *c, s
 	r->watch.since = 0;
 	r->watch.looks = 0;
 	r->watch.open = CVY_GPU_GATE_OPEN(r->lane.epoch);
+}
+
+/*
+ * All threads. The words are read by one for all: the host may write others until the CTA is counted, and threads of two
+ * views would not meet at the same barriers.
+ */
+static __device__ __forceinline__ void cvy_begin(const struct cvy_gpu_call *c, struct cvy_lane_run *r)
+{
+	__shared__ struct cvy_gpu_lane words;
+
+	if (threadIdx.x == 0)
+		words = cvy_lane_words(c->control, (int)blockIdx.x);
+	__syncthreads();
+	cvy_begin_by(c, r, words);
 }
 
 /* A body where the short way is not for it. What it changes of @r is not needed afterwards. */

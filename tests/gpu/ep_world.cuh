@@ -117,15 +117,18 @@ static uint8_t *host_at(int r, int which)
 	return side[r].part[which].host + CANARY;
 }
 
+/* A copy from pageable memory may return before it has ended, a memset does: and the streams of ranks wait for neither. */
 static inline void poison(int r, int which)
 {
 	CUDA(cudaMemset(side[r].part[which].device, POISON, side[r].part[which].bytes + 2 * CANARY));
+	CUDA(cudaStreamSynchronize(NULL));
 	memset(side[r].part[which].host, POISON, side[r].part[which].bytes + 2 * CANARY);
 }
 
 static inline void upload(int r, int which)
 {
 	CUDA(cudaMemcpy(device_at(r, which), host_at(r, which), side[r].part[which].bytes, cudaMemcpyHostToDevice));
+	CUDA(cudaStreamSynchronize(NULL));
 }
 
 /* ---- what both sides know ---- */
@@ -144,7 +147,7 @@ static inline void tables_of(const struct setup *s, struct cvy_ep_tables *t)
 				continue;
 			t->owner[e] = (uint8_t)r;
 			t->local[e] = (uint16_t)local++;
-			t->expert[at++] = (uint16_t)e;
+			at++;
 		}
 		t->first[r + 1] = (uint16_t)at;
 	}

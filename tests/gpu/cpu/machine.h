@@ -166,6 +166,11 @@ static inline int __clzll(long long v)
 	return v ? __builtin_clzll((unsigned long long)v) : 64;
 }
 
+static inline int __popcll(unsigned long long v)
+{
+	return __builtin_popcountll(v);
+}
+
 static inline int __popc(unsigned v)
 {
 	return __builtin_popcount(v);
