@@ -7,15 +7,9 @@
  *
  *	ep-run -n 2 --restart on-failure -- ./gpu-group --kill 1@20 --steps 50
  */
-#include <covey.h>
-#include <cuda_runtime.h>
-#include <pthread.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
-#include <unistd.h>
+
+#include "driver.cuh"
 
 #define ROOM ((size_t)8 << 20)
 #define SMALL 1000
@@ -24,38 +18,9 @@
 #endif
 #define GRAPH_OPS 10
 
-static struct covey_group *group;
-static int rank, size, replacement, kill_rank = -1, failures;
-static long kill_step = -1, steps = 50, step;
-static struct {
-	long step, whole; /* what joiners get: all end at the same step */
-} state;
 static int *host, *send, *recv;
-static cudaStream_t stream;
-static cudaGraphExec_t graph;
-static uint64_t checks, losses;
+static uint64_t losses;
 static double worst_ms;
-
-#define CUDA(call) \
-	do { \
-		cudaError_t got_ = (call); \
-		if (got_ != cudaSuccess) { \
-			fprintf(stderr, "rank %d: %s:%d: %s: %s\n", rank, __FILE__, __LINE__, #call, \
-				cudaGetErrorString(got_)); \
-			exit(1); \
-		} \
-	} while (0)
-
-static void must(int err, const char *what)
-{
-	struct covey_error_info info;
-
-	if (!err)
-		return;
-	covey_last_error(group, &info);
-	fprintf(stderr, "rank %d, step %ld: %s: %s: %s\n", rank, step, what, covey_strerror(err), info.cause);
-	exit(1);
-}
 
 static double now_ms(void)
 {
@@ -67,7 +32,7 @@ static double now_ms(void)
 
 static int number(int r, size_t i)
 {
-	return (int)(i * 31 + (size_t)r * 7 + (size_t)step * 3) % 1000;
+	return (int)(i * 31 + (size_t)r * 7 + (size_t)state.step * 3) % 1000;
 }
 
 static void fill(size_t count)
@@ -98,7 +63,7 @@ static struct covey_device_outcome outcome(const char *what, int parts)
 		if ((!parts && all[r].status != o.status) || all[r].epoch != o.epoch || all[r].mask != o.mask) {
 			fprintf(stderr,
 				"rank %d, step %ld, %s: outcome %d epoch %u mask %llx here, %d %u %llx on rank %d\n",
-				rank, step, what, o.status, o.epoch, (unsigned long long)o.mask, all[r].status,
+				rank, state.step, what, o.status, o.epoch, (unsigned long long)o.mask, all[r].status,
 				all[r].epoch, (unsigned long long)all[r].mask, r);
 			failures++;
 		}
@@ -114,8 +79,8 @@ static void expect(const char *what, size_t i, int got, int want, uint64_t mask)
 	if (got == want)
 		return;
 	if (failures++ < 10)
-		fprintf(stderr, "rank %d, step %ld, %s: element %zu is %d, not %d; contributors %llx\n", rank, step,
-			what, i, got, want, (unsigned long long)mask);
+		fprintf(stderr, "rank %d, step %ld, %s: element %zu is %d, not %d; contributors %llx\n", rank,
+			state.step, what, i, got, want, (unsigned long long)mask);
 }
 
 static void take(size_t count, const int *from)
@@ -149,7 +114,7 @@ static void allreduce(const char *what, size_t count, int in_place)
 	int *to = in_place ? send : recv;
 
 	fill(count);
-	must(covey_allreduce(send, to, count, COVEY_INT32, COVEY_SUM, group, (struct CUstream_st *)stream, NULL), what);
+	must(covey_allreduce(send, to, count, COVEY_INT32, COVEY_SUM, group, STREAM, NULL), what);
 	check_sums(what, count, to, outcome(what, 0));
 }
 
@@ -166,8 +131,8 @@ static void blocks(int all)
 	struct covey_device_outcome o;
 
 	fill((size_t)(all ? size : 1) * SMALL);
-	must(all ? covey_alltoall(send, recv, SMALL, COVEY_INT32, group, (struct CUstream_st *)stream, NULL)
-		 : covey_allgather(send, recv, SMALL, COVEY_INT32, group, (struct CUstream_st *)stream, NULL),
+	must(all ? covey_alltoall(send, recv, SMALL, COVEY_INT32, group, STREAM, NULL)
+		 : covey_allgather(send, recv, SMALL, COVEY_INT32, group, STREAM, NULL),
 	     what);
 	o = outcome(what, all);
 	take((size_t)size * SMALL, recv);
@@ -185,8 +150,7 @@ static void broadcast(uint64_t members)
 	struct covey_device_outcome o;
 
 	fill(SMALL);
-	must(covey_broadcast(send, recv, SMALL, COVEY_INT32, root, group, (struct CUstream_st *)stream, NULL),
-	     "broadcast");
+	must(covey_broadcast(send, recv, SMALL, COVEY_INT32, root, group, STREAM, NULL), "broadcast");
 	o = outcome("broadcast", 0);
 	if (o.status)
 		return;
@@ -200,8 +164,7 @@ static void reduce_scatter(void)
 	struct covey_device_outcome o;
 
 	fill((size_t)size * SMALL);
-	must(covey_reduce_scatter(send, recv, SMALL, COVEY_INT32, COVEY_SUM, group, (struct CUstream_st *)stream, NULL),
-	     "reduce_scatter");
+	must(covey_reduce_scatter(send, recv, SMALL, COVEY_INT32, COVEY_SUM, group, STREAM, NULL), "reduce_scatter");
 	o = outcome("reduce_scatter", 1);
 	if (o.status)
 		return;
@@ -212,18 +175,8 @@ static void reduce_scatter(void)
 
 static void barrier(void)
 {
-	must(covey_barrier(group, (struct CUstream_st *)stream, NULL), "barrier");
+	must(covey_barrier(group, STREAM, NULL), "barrier");
 	outcome("barrier", 0);
-}
-
-static void *die(void *arg)
-{
-	unsigned seed = (unsigned)getpid();
-
-	(void)arg;
-	usleep((unsigned)rand_r(&seed) % 20000);
-	raise(SIGKILL);
-	return NULL;
 }
 
 static void capture(void)
@@ -232,19 +185,17 @@ static void capture(void)
 
 	CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
 	for (int i = 0; i < GRAPH_OPS; i++)
-		must(covey_allreduce(send, recv, SMALL, COVEY_INT32, COVEY_SUM, group, (struct CUstream_st *)stream,
-				     NULL),
-		     "capture");
+		must(covey_allreduce(send, recv, SMALL, COVEY_INT32, COVEY_SUM, group, STREAM, NULL), "capture");
 	CUDA(cudaStreamEndCapture(stream, &captured));
 	CUDA(cudaGraphInstantiate(&graph, captured, 0));
 }
 
 static void one_step(uint64_t members)
 {
-	pthread_t thread;
+	static const unsigned moments[2] = { 0, 20000 };
 
-	if (rank == kill_rank && step == kill_step && !replacement)
-		pthread_create(&thread, NULL, die, NULL);
+	if (doomed())
+		die_soon(moments);
 	allreduce("allreduce", SMALL, 0);
 	allreduce("allreduce in place", SMALL, 1);
 	blocks(0);
@@ -252,66 +203,33 @@ static void one_step(uint64_t members)
 	broadcast(members);
 	reduce_scatter();
 	barrier();
-	if (step % 5 == 0)
+	if (state.step % 5 == 0)
 		allreduce("large allreduce", LARGE, 0);
 	replay();
-}
-
-static void start(void)
-{
-	const char *local = getenv("LOCAL_RANK"), *create = getenv("COVEY_CREATE");
-	char device[16];
-	int count = 0, number;
-
-	if (cudaGetDeviceCount(&count) != cudaSuccess || !count) {
-		printf("skipped: no device\n");
-		exit(77);
-	}
-	number = (local ? atoi(local) : 0) % count;
-	snprintf(device, sizeof(device), "%d", number);
-	setenv("COVEY_DEVICE", device, 1);
-	replacement = create && create[0] == 'n';
-	CUDA(cudaSetDevice(number));
-	must(covey_join(NULL, &group), "join");
-	CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-	CUDA(cudaMalloc(&send, ROOM));
-	CUDA(cudaMalloc(&recv, ROOM));
-	host = (int *)malloc(ROOM);
 }
 
 int main(int argc, char **argv)
 {
 	struct covey_result result;
-	struct covey_view view;
-	long wanted = 0;
 
-	for (int i = 1; i + 1 < argc; i += 2) {
-		if (!strcmp(argv[i], "--kill"))
-			sscanf(argv[i + 1], "%d@%ld", &kill_rank, &kill_step);
-		else if (!strcmp(argv[i], "--steps"))
-			steps = atol(argv[i + 1]);
-	}
+	steps = 50;
+	options(argc, argv, NULL);
 	start();
-	covey_view(group, &view);
-	rank = view.rank;
-	wanted = atol(getenv("WORLD_SIZE") ? getenv("WORLD_SIZE") : "1");
+	CUDA(cudaMalloc(&send, ROOM));
+	CUDA(cudaMalloc(&recv, ROOM));
+	host = (int *)malloc(ROOM);
 	for (;; state.step++) {
-		must(state.step % 2
-			     ? covey_admit_async(group, &state, sizeof(state), (struct CUstream_st *)stream, &result)
-			     : covey_admit(group, &state, sizeof(state), &result),
+		must(state.step % 2 ? covey_admit_async(group, &state, sizeof(state), STREAM, &result)
+				    : covey_admit(group, &state, sizeof(state), &result),
 		     "admit");
-		step = state.step;
 		size = result.size;
 		if (!graph)
 			capture();
 		one_step(result.mask.word[0]);
-		state.whole += covey_mask_count(&result.mask) == wanted && (kill_rank < 0 || result.epoch > 1);
-		if (failures || state.whole >= steps)
+		if (!another(&result, world()))
 			break;
 	}
 	printf("rank %d: %llu checks, %d failed, %llu lost, epoch %u, longest wait %.1f ms\n", rank,
 	       (unsigned long long)checks, failures, (unsigned long long)losses, result.epoch, worst_ms);
-	covey_leave(group, 0);
-	covey_close(group);
-	return failures != 0;
+	return finish();
 }
