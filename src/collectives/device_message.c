@@ -76,44 +76,50 @@ static struct cvy_gpu_with *with_peer(struct batch *b, int peer, uint32_t since)
 	struct cvy_gpu_messages *all = &b->all;
 	int i = 0;
 
-	while (i < all->call.lanes && all->with[i].peer != peer)
+	while (i < all->pairs && all->with[i].peer != peer)
 		i++;
-	if (i == all->call.lanes)
-		all->with[all->call.lanes++] = (struct cvy_gpu_with){ peer, since, -1, -1 };
+	if (i == all->pairs)
+		all->with[all->pairs++] = (struct cvy_gpu_with){ peer, since, { -1, -1 }, { 0, 0 } };
 	return &all->with[i];
 }
 
 static int add(struct batch *b, const struct cvy_device_message *m, uint32_t since)
 {
+	struct cvy_gpu_message *all = b->all.message;
 	struct cvy_gpu_with *with;
-	int32_t *at;
+	int at, way;
 
 	if (b->n == CVY_GPU_MESSAGES)
 		return refuse(b->d, COVEY_ERR_UNSUPPORTED, m, "a group of calls has room for 128 on a device");
 	if (b->stream != m->stream)
 		return refuse(b->d, COVEY_ERR_INVAL, m, "the calls of a group are for one stream");
 	with = with_peer(b, m->peer, since);
-	at = m->sending ? &with->send : &with->recv;
-	while (*at >= 0)
-		at = &b->all.message[*at].next;
-	b->all.message[b->n] = (struct cvy_gpu_message){ m->at, m->bytes, m->tag, -1 };
+	way = m->sending ? CVY_GPU_SENDS : CVY_GPU_TAKES;
+	all[b->n] = (struct cvy_gpu_message){ m->at, m->bytes, m->tag, -1 };
 	b->result[b->n] = m->result;
-	*at = b->n++;
+	at = with->first[way];
+	while (at >= 0 && all[at].next >= 0)
+		at = all[at].next;
+	if (at >= 0)
+		all[at].next = b->n;
+	else
+		with->first[way] = (int16_t)b->n;
+	b->n++;
 	return 0;
 }
 
 /* Nobody else comes to serve what a rank sends to itself. */
 static int own_are_even(const struct batch *b)
 {
-	for (int i = 0; i < b->all.call.lanes; i++) {
+	for (int i = 0; i < b->all.pairs; i++) {
 		const struct cvy_gpu_with *with = &b->all.with[i];
 		int sends = 0, receives = 0;
 
 		if (with->peer != b->d->rank)
 			continue;
-		for (int k = with->send; k >= 0; k = b->all.message[k].next)
+		for (int k = with->first[CVY_GPU_SENDS]; k >= 0; k = b->all.message[k].next)
 			sends++;
-		for (int k = with->recv; k >= 0; k = b->all.message[k].next)
+		for (int k = with->first[CVY_GPU_TAKES]; k >= 0; k = b->all.message[k].next)
 			receives++;
 		return sends == receives;
 	}
@@ -148,9 +154,9 @@ static int launch(struct batch *b)
 	err = d->message->launch(d->gpu, &b->all, b->stream);
 	if (err)
 		return cvy_fail(d->box, err, d->rank, d->epoch, "%s", d->ops->why(d->gpu));
-	for (int i = 0; i < b->all.call.lanes; i++) {
-		tell(b, b->all.with[i].peer, b->all.with[i].send);
-		tell(b, b->all.with[i].peer, b->all.with[i].recv);
+	for (int i = 0; i < b->all.pairs; i++) {
+		tell(b, b->all.with[i].peer, b->all.with[i].first[CVY_GPU_SENDS]);
+		tell(b, b->all.with[i].peer, b->all.with[i].first[CVY_GPU_TAKES]);
 	}
 	return 0;
 }

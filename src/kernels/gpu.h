@@ -108,7 +108,7 @@ struct cvy_gpu_ep_ops {
 
 struct cvy_gpu_message_ops {
 	uint32_t abi;
-	/* messages->call has rank and lanes; the rest of the call is this function's. */
+	/* messages has pairs, of which `lanes` are this function's; so is the call but for its rank. */
 	int (*launch)(struct cvy_gpu *gpu, struct cvy_gpu_messages *messages, struct CUstream_st *stream);
 	/* CVY_GPU_FAILURE of the first message that failed since this was called before, 0: none. Any thread, one at a time. */
 	int (*failure)(struct cvy_gpu *gpu, uint64_t *failure);

@@ -37,7 +37,7 @@ struct driver {
 struct cvy_gpu {
 	int device;
 	uint64_t late_cycles, park_cycles;
-	int khz;
+	int khz, processors;
 	struct driver driver;
 	CUdeviceptr in, out;				/* addresses of all places */
 	CUmemGenericAllocationHandle in_handle[PLACES]; /* of this device; 0: none */

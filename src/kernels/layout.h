@@ -39,7 +39,7 @@
 #define CVY_GPU_SIGNAL_BYTES 32
 #define CVY_GPU_ROUND_BYTES (CVY_GPU_LANES * CVY_GPU_PARITIES * CVY_GPU_SLOT)
 #define CVY_GPU_SIGNALS (CVY_GPU_ROUNDS * CVY_GPU_ROUND_BYTES)
-#define CVY_GPU_CHUNK (CVY_GPU_SIGNALS + ((size_t)2 << 20)) /* whole pages of 2 MiB */
+#define CVY_GPU_CHUNK (CVY_GPU_SIGNALS + ((size_t)6 << 20)) /* whole pages of 2 MiB */
 #define CVY_GPU_STRIDE ((size_t)64 << 20)		    /* of addresses, from one to the next: a shift */
 
 CVY_GPU_BOTH static inline size_t cvy_gpu_slot_at(int round, int lane, uint32_t count)
@@ -76,16 +76,51 @@ CVY_GPU_BOTH static inline size_t cvy_gpu_ticket_of(uint64_t at)
 #define CVY_GPU_WELCOMES (CVY_GPU_LANES / 2 + 2)
 
 /*
- * Messages (message.cuh), in the same chunk: how many slots of this pair's ring the pusher has taken here, as seen by the
- * other way, then the ring that it pushes its own messages into.
+ * Messages (message.cuh), in the same chunk: what the pusher has taken here, as seen by the other way; then the *cells* of its
+ * own messages, one each, with bytes and tag and those few bytes that find room there; then the ring of *pieces* that all others
+ * are cut into. A piece is what one warp moves at a time, in lines.
  */
-#define CVY_GPU_RING 32 /* slots */
-#define CVY_GPU_CREDIT (CVY_GPU_SIGNALS + ((size_t)256 << 10))
-#define CVY_GPU_RING_AT (CVY_GPU_SIGNALS + ((size_t)512 << 10))
+#define CVY_GPU_CELLS 256
+#define CVY_GPU_CELL_PACKETS 256				     /* the first is bytes and tag */
+#define CVY_GPU_CELL_MOST ((uint64_t)(CVY_GPU_CELL_PACKETS - 1) * 8) /* bytes of a message that has no pieces */
+#define CVY_GPU_CELL ((size_t)CVY_GPU_CELL_PACKETS * CVY_GPU_PACKET)
+#ifndef CVY_GPU_RING
+#define CVY_GPU_RING 2048 /* pieces */
+#endif
+#define CVY_GPU_PIECE_PACKETS (CVY_GPU_ROWS * 32)
+#define CVY_GPU_PIECE_WORDS ((uint64_t)(CVY_GPU_PIECE_PACKETS / 8 * 15))
+#define CVY_GPU_PIECE ((size_t)CVY_GPU_PIECE_PACKETS * CVY_GPU_PACKET)
+#define CVY_GPU_CREDIT (CVY_GPU_SIGNALS + ((size_t)256 << 10)) /* cells taken */
+#define CVY_GPU_GIVEN (CVY_GPU_CREDIT + 4096) /* for each place of the ring, the last piece taken there */
+#define CVY_GPU_CELLS_AT (CVY_GPU_SIGNALS + ((size_t)512 << 10))
+#define CVY_GPU_RING_AT (CVY_GPU_CELLS_AT + CVY_GPU_CELLS * CVY_GPU_CELL)
 
-CVY_GPU_BOTH static inline size_t cvy_gpu_ring_slot(uint64_t count)
+/* Cells and pieces are counted in the life of a pair; a count plus 1 is the tag. */
+CVY_GPU_BOTH static inline size_t cvy_gpu_cell_at(uint64_t count)
 {
-	return CVY_GPU_RING_AT + (size_t)(count % CVY_GPU_RING) * CVY_GPU_SLOT;
+	return CVY_GPU_CELLS_AT + (size_t)(count % CVY_GPU_CELLS) * CVY_GPU_CELL;
+}
+
+CVY_GPU_BOTH static inline size_t cvy_gpu_piece_at(uint64_t count)
+{
+	return CVY_GPU_RING_AT + (size_t)(count % CVY_GPU_RING) * CVY_GPU_PIECE;
+}
+
+CVY_GPU_BOTH static inline size_t cvy_gpu_given_at(uint64_t count)
+{
+	return CVY_GPU_GIVEN + (size_t)(count % CVY_GPU_RING) * sizeof(uint64_t);
+}
+
+/* Has the cell of a message of @bytes a packet @i, beside its head? */
+CVY_GPU_BOTH static inline int cvy_gpu_cell_has(uint64_t bytes, unsigned i)
+{
+	return i && bytes <= CVY_GPU_CELL_MOST && (uint64_t)(i - 1) * 8 < bytes;
+}
+
+/* Of a message of @bytes. */
+CVY_GPU_BOTH static inline uint64_t cvy_gpu_pieces(uint64_t bytes)
+{
+	return bytes <= CVY_GPU_CELL_MOST ? 0 : (bytes - 1) / (CVY_GPU_PIECE_WORDS * 8) + 1;
 }
 
 /* Of what a lane sends in step `count`, in every packet. Never 0: epochs begin at 1. */
@@ -184,11 +219,18 @@ struct cvy_gpu_status {
 	uint64_t missing; /* of these, ranks whose part is not here */
 };
 
-/* Slots of messages that went to a rank and came from it. Written by the CTA that serves the two, when it leaves. */
-struct cvy_gpu_pair {
+/* Messages that went to a rank, or came from it. Written by the last CTA of a launch that leaves, but for `begun` and `left`. */
+struct cvy_gpu_flow {
 	uint64_t since; /* of which process (roll.since); of another one nothing is counted yet */
-	uint64_t sent, taken, zero;
+	uint64_t cells, pieces;
+	uint64_t credit; /* cells that the peer has given back, as far as was seen */
+	uint64_t begun; /* of which process the messages of this launch are, once a CTA has left; CVY_GPU_NOBODY: of none */
+	uint64_t left; /* CTAs of this launch that have */
+	uint64_t zero[2];
 };
+#define CVY_GPU_NOBODY UINT64_MAX
+
+enum cvy_gpu_way { CVY_GPU_SENDS, CVY_GPU_TAKES, CVY_GPU_WAYS };
 
 /* The first message that failed since the host has looked: never 0. */
 #define CVY_GPU_FAILURE(err, peer, sends, tag) \
@@ -200,7 +242,7 @@ struct cvy_gpu_control {
 	uint64_t entered CVY_GPU_OWN_LINE;  /* low bits; top byte: gate. Host writes the top byte alone */
 	uint64_t finished CVY_GPU_OWN_LINE; /* quanta */
 	uint64_t stopped;		    /* quanta of CTAs that wait for a verdict */
-	struct cvy_gpu_pair pair[CVY_GPU_RANKS] CVY_GPU_OWN_LINE;
+	struct cvy_gpu_flow flow[CVY_GPU_RANKS][CVY_GPU_WAYS] CVY_GPU_OWN_LINE;
 	uint64_t failure; /* CVY_GPU_FAILURE, 0: none. The host takes it away again */
 	struct cvy_gpu_verdict verdict CVY_GPU_OWN_LINE;
 	struct cvy_gpu_parked parked CVY_GPU_OWN_LINE;
@@ -287,15 +329,17 @@ struct cvy_gpu_message {
 /* Those with one rank. */
 struct cvy_gpu_with {
 	int32_t peer;
-	uint32_t since;	    /* of which process of it, by roll.since; 0: whoever has the rank when the kernel begins */
-	int32_t send, recv; /* the first message, -1: none */
+	uint32_t since; /* of which process of it, by roll.since; 0: whoever has the rank when the kernel begins */
+	int16_t first[CVY_GPU_WAYS];  /* message, -1: none */
+	uint16_t lanes[CVY_GPU_WAYS]; /* CTAs, a power of two; 0: none */
 };
 
 #define CVY_GPU_MESSAGES 128 /* of one launch: its arguments have room for no more */
 
-/* A group of sends and receives. CTA i serves with[i], in the order of the calls. */
+/* A group of sends and receives: each CTA does some of those that go one way with one rank, in the order of the calls. */
 struct cvy_gpu_messages {
-	struct cvy_gpu_call call; /* lanes: pairs; buffers and form are nothing to it */
+	struct cvy_gpu_call call; /* lanes: as many CTAs are launched for each way; buffers and form are nothing to it */
+	int32_t pairs;
 	struct cvy_gpu_with with[CVY_GPU_RANKS];
 	struct cvy_gpu_message message[CVY_GPU_MESSAGES];
 };

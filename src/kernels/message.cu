@@ -3,23 +3,57 @@
 #include "gpu_state.cuh"
 #include "message.cuh"
 
+#define MOST_LANES 32 /* one way of a pair fills a link with fewer */
+
 static_assert(CVY_GPU_CREDIT >= CVY_GPU_SIGNALS + CVY_GPU_LANES * CVY_GPU_PARITIES * CVY_GPU_SIGNAL_BYTES,
 	      "signals end before");
-static_assert(CVY_GPU_RING_AT + CVY_GPU_RING * CVY_GPU_SLOT <= CVY_GPU_WELCOME, "and a welcome begins behind the ring");
+static_assert(CVY_GPU_GIVEN + CVY_GPU_RING * sizeof(uint64_t) <= CVY_GPU_CELLS_AT, "cells begin behind");
+static_assert(CVY_GPU_RING_AT + CVY_GPU_RING * CVY_GPU_PIECE <= CVY_GPU_WELCOME,
+	      "and a welcome begins behind the ring");
+static_assert(CVY_GPU_CELLS / 4 + CVY_GPU_MESSAGES < CVY_GPU_CELLS,
+	      "a launch's cells find room beside what is not given back yet");
 static_assert(sizeof(struct cvy_gpu_messages) <= 4096, "what a launch takes at most");
 
-/* Few for few bytes: a CTA of few threads begins sooner. Nothing else follows from it. */
-static int threads_for(const struct cvy_gpu_messages *m)
+/* Of the messages from @at on: how many pieces; *most: bytes of the largest until here. */
+static uint64_t pieces_of(const struct cvy_gpu_messages *m, int at, uint64_t *most)
 {
-	uint64_t most = 0;
+	uint64_t pieces = 0;
 
-	for (int i = 0; i < m->call.lanes; i++) {
-		for (int k = m->with[i].send; k >= 0; k = m->message[k].next)
-			most = m->message[k].bytes > most ? m->message[k].bytes : most;
-		for (int k = m->with[i].recv; k >= 0; k = m->message[k].next)
-			most = m->message[k].bytes > most ? m->message[k].bytes : most;
+	for (; at >= 0; at = m->message[at].next) {
+		pieces += cvy_gpu_pieces(m->message[at].bytes);
+		*most = m->message[at].bytes > *most ? m->message[at].bytes : *most;
 	}
-	return most <= 448 ? 32 : most <= 16 << 10 ? 256 : CVY_GPU_THREADS;
+	return pieces;
+}
+
+/*
+ * Threads: few for few bytes, since a CTA of few begins sooner. Lanes: a piece for each warp, if there is room for all CTAs
+ * of the launch at once. Both are of this side alone: a piece says by its number which warp's it is, here and there.
+ */
+static int shape(const struct cvy_gpu *gpu, struct cvy_gpu_messages *m)
+{
+	uint64_t pieces[CVY_GPU_RANKS][CVY_GPU_WAYS], most = 0;
+	int ways = 0, room;
+
+	for (int i = 0; i < m->pairs; i++)
+		for (int way = 0; way < CVY_GPU_WAYS; way++) {
+			pieces[i][way] = pieces_of(m, m->with[i].first[way], &most);
+			ways += m->with[i].first[way] >= 0;
+		}
+	m->call.threads = most <= 31 * 8 ? 32 : most <= CVY_GPU_CELL_MOST ? 256 : CVY_GPU_THREADS;
+	m->call.lanes = 1;
+	room = ways ? gpu->processors / ways : 0;
+	for (int i = 0; i < m->pairs; i++)
+		for (int way = 0; way < CVY_GPU_WAYS; way++) {
+			uint16_t *lanes = &m->with[i].lanes[way];
+
+			*lanes = m->with[i].first[way] >= 0;
+			while (*lanes && *lanes < MOST_LANES && *lanes * 2 <= room &&
+			       (uint64_t)(*lanes * m->call.threads / 32) < pieces[i][way])
+				*lanes = (uint16_t)(*lanes * 2);
+			m->call.lanes = *lanes > m->call.lanes ? *lanes : m->call.lanes;
+		}
+	return room > 0;
 }
 
 const void *cvy_gpu_message_kernel(void)
@@ -31,14 +65,17 @@ static int message_launch(struct cvy_gpu *gpu, struct cvy_gpu_messages *messages
 {
 	struct cvy_gpu_call *call = &messages->call;
 	void *args[] = { messages };
-	int was, err = cvy_gpu_begin(gpu, call, &was);
+	int was, err;
 
+	if (!shape(gpu, messages))
+		return fail(gpu, COVEY_ERR_UNSUPPORTED, "more sends and receives at a time than processors");
+	err = cvy_gpu_begin(gpu, call, &was);
 	if (err)
 		return err;
 	call->kind = CVY_GPU_MESSAGE;
-	call->threads = threads_for(messages);
 	return cvy_gpu_end(gpu,
-			   cudaLaunchKernel(cvy_gpu_message_kernel(), dim3((unsigned)call->lanes),
+			   cudaLaunchKernel(cvy_gpu_message_kernel(),
+					    dim3((unsigned)(messages->pairs * CVY_GPU_WAYS * call->lanes)),
 					    dim3((unsigned)call->threads), args, 0, stream),
 			   "launching messages", was);
 }

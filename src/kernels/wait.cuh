@@ -258,37 +258,44 @@ static __device__ __forceinline__ void cvy_leave(struct cvy_gpu_control *control
 	atomicAdd((unsigned long long *)&control->entered, 0ull - 1ull);
 }
 
-/* What a pair's messages may go on with. */
-enum { CVY_MAY_SEND = 1, CVY_MAY_TAKE = 2 };
-
-struct cvy_either {
-	const uint64_t *credit; /* NULL: none is awaited */
-	uint64_t sent;		/* slots */
-	const uint64_t *tag;	/* NULL: nothing is to come */
-	uint64_t want;
-	int may; /* already */
-};
-
-/* One thread: waits for either. 0: the gate closed, also where nothing had to be waited for. *credit: as it was read. */
-static __device__ __noinline__ int cvy_wait_either(const struct cvy_either *e, int rank, struct cvy_watch *w,
-						   uint64_t *credit)
+/*
+ * Of a message's cell the head (bytes; tag and count), and the word of packet @i, if it has so many. 1: the gate closed
+ * first.
+ */
+static __device__ __forceinline__ int cvy_wait_cell(const uint8_t *cell, unsigned i, uint64_t tag, int rank,
+						    uint64_t head[2], uint64_t *word, struct cvy_watch *w)
 {
-	if (CVY_GUARDED && cvy_gate(w->control) != w->open)
-		return 0;
 	for (;;) {
-		int may = e->may;
+		uint64_t v[2];
 
-		if (e->credit) {
-			*credit = cvy_load_word(e->credit);
-			if (e->sent - *credit < CVY_GPU_RING)
-				may |= CVY_MAY_SEND;
-		}
-		if (e->tag && cvy_load_word(e->tag) == e->want)
-			may |= CVY_MAY_TAKE;
-		if (may)
-			return may;
-		if (cvy_give_up(w, rank))
+		cvy_load_packet(cell, head);
+		cvy_load_packet(cell + (size_t)i * CVY_GPU_PACKET, v);
+		*word = v[0];
+		if ((uint32_t)head[1] == (uint32_t)tag && (v[1] == tag || !cvy_gpu_cell_has(head[0], i)))
 			return 0;
+		if (cvy_give_up(w, rank))
+			return 1;
+	}
+}
+
+/*
+ * All threads of a warp: until @least or more stands at @at; NULL: nothing is waited for. *got: what stood there. 1: the
+ * gate is closed.
+ */
+static __device__ __forceinline__ int cvy_wait_room(const uint64_t *at, uint64_t least, int rank, struct cvy_watch *w,
+						    uint64_t *got)
+{
+	for (;;) {
+		unsigned gate = CVY_GUARDED ? cvy_gate(w->control) : w->open;
+
+		if (at)
+			*got = cvy_load_word(at);
+		if (__any_sync(0xffffffffu, gate != w->open))
+			return 1;
+		if (!at || !__any_sync(0xffffffffu, *got < least))
+			return 0;
+		if (__any_sync(0xffffffffu, cvy_give_up(w, rank)))
+			return 1;
 	}
 }
 

@@ -2,65 +2,32 @@
 /*
  * Sends and receives on device memory, under ep-run. Each message is of bytes that say who sent it, in which step and as
  * what, its room is surrounded by others that must stay; so what arrives is right, or is not there and the host is told.
- * Every step: all sizes between all pairs, both ways in one group of calls; a ring of sends; several tags; to itself; what
- * does not match; a graph that was captured once; and after each an allreduce, which must be exact as ever.
+ * Every step: sizes about the borders of cells, pieces and the ring between all pairs, both ways in one group of calls; a ring of
+ * sends; several of a pair in a group; launches of few CTAs against many; to itself; what does not match; a graph that was captured once; and after each an allreduce, which must be exact as ever.
  *
  * With `--kill RANK@STEP` that rank waits, in that step, until the others receive from it what it never sends, while large
  * messages are under way between all; then it dies (--early: at a random moment of them). Messages between survivors arrive,
  * those with the dead end with PEER. With --restart on-failure its replacement comes in, and all go on until `--steps` whole
- * steps have passed since; with `--without 1` nobody comes, and nothing but the removal ends what waits for the dead.
+ * steps have passed since; with `--without 1` nobody comes, and nothing but the removal ends what waits for the dead. With
+ * `--extend 1` one more rank comes in at last, and as many steps follow.
  *
  *	ep-run -n 3 --restart on-failure -- ./gpu-message --kill 1@2 --steps 2
  */
-#include <covey.h>
-#include <cuda_runtime.h>
-#include <pthread.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
+#include "driver.cuh"
+#include "layout.h"
 
 #define RANKS 8
-#define SLOT 30720 /* bytes that a slot of the ring has, head and all; the ring has 32 */
-#define LARGE ((size_t)40 * SLOT + 5)
+#define PIECE ((size_t)CVY_GPU_PIECE_WORDS * 8)
+#define CELL ((size_t)CVY_GPU_CELL_MOST) /* of more bytes there are pieces */
+#define LARGE ((CVY_GPU_RING + 3) * PIECE + 5)
 #define ROOM (LARGE + 64) /* of one message */
 #define EDGE 32		  /* before and behind it */
 #define PAD 0xc5
 
-static struct covey_group *group;
-static int rank, size, replacement, early, without, kill_rank = -1, failures, died;
-static long kill_step = -1, steps = 2;
-static struct {
-	long step, whole; /* what joiners get: all end at the same step */
-} state;
+static int early, without, extends, died, captured_from;
 static uint8_t *host, *in, *out; /* ROOM for each rank */
 static int *sums;
-static cudaStream_t stream;
-static cudaGraphExec_t graph;
-static uint64_t members, checks, lost;
-
-#define CUDA(call) \
-	do { \
-		cudaError_t got_ = (call); \
-		if (got_ != cudaSuccess) { \
-			fprintf(stderr, "rank %d: %s:%d: %s: %s\n", rank, __FILE__, __LINE__, #call, \
-				cudaGetErrorString(got_)); \
-			exit(1); \
-		} \
-	} while (0)
-#define STREAM ((struct CUstream_st *)stream)
-
-static void must(int err, const char *what)
-{
-	struct covey_error_info info;
-
-	if (!err)
-		return;
-	covey_last_error(group, &info);
-	fprintf(stderr, "rank %d, step %ld: %s: %s: %s\n", rank, state.step, what, covey_strerror(err), info.cause);
-	exit(1);
-}
+static uint64_t members, lost;
 
 static void wrong(const char *what, int peer, size_t i, int got, int want)
 {
@@ -253,15 +220,15 @@ static void alone(void)
 }
 
 /* The second of three is not what was asked for: it is not written, the host is told, and the third is right. */
-static void mismatch(const char *name, int tag, size_t room)
+static void mismatch(const char *name, int tag, size_t dropped, size_t room)
 {
 	const int to = next_of(rank), from = before(rank);
-	const size_t bytes = 2 * SLOT;
+	const size_t bytes = 32 * PIECE;
 
-	fill(62, bytes);
+	fill(62, dropped > bytes ? dropped : bytes);
 	must(covey_group_start(), "group");
 	must(send(to, 9, 1), name);
-	must(send(to, bytes, 2), name);
+	must(send(to, dropped, 2), name);
 	must(send(to, bytes, 3), name);
 	must(recv(from, 9, 1), name);
 	must(recv(from, room, tag), name);
@@ -271,6 +238,59 @@ static void mismatch(const char *name, int tag, size_t room)
 	must(recv(from, bytes + 1, 3), name);
 	outcome(name, 0, -1);
 	check(name, from, 62, bytes, 1);
+}
+
+/* Many in one group, each with room for all that follow: they are received in their order, and end where the next begins. */
+static void several(const char *name, const size_t *sizes, int n)
+{
+	const int to = next_of(rank), from = before(rank);
+	size_t bytes = 0;
+
+	for (int k = 0; k < n; k++)
+		bytes += sizes[k];
+	fill(64, bytes);
+	must(covey_group_start(), "group");
+	for (size_t k = 0, i = EDGE; k < (size_t)n; i += sizes[k++]) {
+		must(covey_recv(at(in, from) + i, bytes + EDGE - i, COVEY_UINT8, from, (int)k, group, STREAM, NULL),
+		     name);
+		must(covey_send(at(out, to) + i, sizes[k], COVEY_UINT8, to, (int)k, group, STREAM, NULL), name);
+	}
+	must(covey_group_end(), name);
+	outcome(name, 0, -1);
+	check(name, from, 64, bytes, 1);
+}
+
+/* More than there are cells, until they are given back. */
+static void short_ones(void)
+{
+	size_t sizes[60];
+
+	for (int k = 0; k < 60; k++)
+		sizes[k] = (size_t)k % 7 * 5;
+	for (int i = 0; i < 6; i++)
+		several("short ones", sizes, 60);
+}
+
+/* Two launches, of few threads and of many CTAs, each on the other side of one of the other kind. */
+static void sides(void)
+{
+	const int to = next_of(rank), from = before(rank);
+
+	fill(65, 100 * PIECE);
+	must(send(to, 100 * PIECE, 1), "sides");
+	must(recv(from, 100, 1), "sides");
+	outcome("many CTAs to one", COVEY_ERR_MISMATCH, from);
+	check("many CTAs to one", from, 65, 0, 1);
+	must(send(to, 100, 1), "sides");
+	must(recv(from, LARGE, 1), "sides");
+	outcome("one CTA to many", 0, -1);
+	check("one CTA to many", from, 65, 100, 1);
+	must(send(to, CELL, 1), "sides");
+	must(send(to, 100 * PIECE, 2), "sides");
+	must(recv(from, LARGE, 1), "sides");
+	must(recv(from, LARGE, 2), "sides");
+	outcome("room for more", 0, -1);
+	check("room for more", from, 65, 100 * PIECE, 1);
 }
 
 static void refused(void)
@@ -285,13 +305,16 @@ static void refused(void)
 		wrong("to nobody", -1, 0, 0, COVEY_ERR_PEER);
 }
 
+/* Who comes in when the group grows has no place in the ring of the others' graphs, but in their barriers. */
 static void capture(void)
 {
 	cudaGraph_t captured;
 
+	captured_from = before(rank);
 	CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
 	for (int i = 0; i < 3; i++) {
-		exchange(i == 1 ? LARGE : SLOT);
+		if (rank < world())
+			exchange(i == 1 ? LARGE : 16 * PIECE);
 		must(covey_barrier(group, STREAM, NULL), "capture");
 	}
 	CUDA(cudaStreamEndCapture(stream, &captured));
@@ -304,32 +327,24 @@ static void replay(void)
 	for (int i = 0; i < 2; i++)
 		CUDA(cudaGraphLaunch(graph, stream));
 	outcome("graph", 0, -1);
-	check("graph", before(rank), 63, LARGE, 1);
+	if (rank < world())
+		check("graph", captured_from, 63, LARGE, 1);
 }
 
 /* ---- death ---- */
 
-static void *die(void *arg)
-{
-	unsigned seed = (unsigned)getpid();
-
-	usleep((unsigned)rand_r(&seed) % 30000 + (arg ? 0 : 50000));
-	raise(SIGKILL);
-	return NULL;
-}
-
 /* Large ones between all while somebody dies, then one from the dead, which nothing but its removal ends. */
 static void death(void)
 {
-	pthread_t thread;
+	static const unsigned at_once[2] = { 0, 30000 }, later[2] = { 50000, 30000 };
 	int known; /* that it is dead, when it is called */
 
 	if (rank == kill_rank && early)
-		pthread_create(&thread, NULL, die, &early);
+		die_soon(at_once);
 	died = 1;
 	everyone("large, and a death", 50, LARGE);
 	if (rank == kill_rank) {
-		pthread_create(&thread, NULL, die, NULL);
+		die_soon(later);
 		pause();
 	}
 	fill(51, LARGE);
@@ -356,7 +371,20 @@ static void death(void)
 
 static void one_step(void)
 {
-	static const size_t sizes[] = { 0, 1, 8, 13, 4099, SLOT - 16, SLOT - 15, 5 * SLOT, 33 * SLOT + 1 };
+	static const size_t sizes[] = { 0,
+					1,
+					13,
+					31 * 8,
+					31 * 8 + 1,
+					CELL,
+					CELL + 1,
+					2 * PIECE,
+					2 * PIECE + 1,
+					16 * PIECE + 7,
+					100 * PIECE,
+					LARGE - PIECE,
+					LARGE };
+	static const size_t mixed[] = { 0, 7, CELL, 100 * PIECE, CELL + 1, 3, 31 * PIECE + 9, 2 * PIECE, 8, 40 * PIECE };
 
 	if (state.step == kill_step && !replacement) {
 		death();
@@ -370,59 +398,40 @@ static void one_step(void)
 		return;
 	ring();
 	alone();
-	mismatch("another tag", 9, 2 * SLOT);
-	mismatch("too little room", 2, 2 * SLOT - 1);
+	mismatch("another tag", 9, 9, 32 * PIECE);
+	mismatch("another tag, more than the ring", 9, LARGE, LARGE);
+	mismatch("too little room", 2, 32 * PIECE, 32 * PIECE - 1);
+	several("several", mixed, sizeof(mixed) / sizeof(mixed[0]));
+	short_ones();
+	sides();
 	sum();
 	if (__builtin_popcountll(members) == size)
 		replay();
 	sum();
 }
 
-static void start(void)
+static void own_option(const char *name, const char *value)
 {
-	const char *local = getenv("LOCAL_RANK"), *create = getenv("COVEY_CREATE");
-	char device[16];
-	int count = 0, number;
-
-	if (cudaGetDeviceCount(&count) != cudaSuccess || !count) {
-		printf("skipped: no device\n");
-		exit(77);
-	}
-	number = (local ? atoi(local) : 0) % count;
-	snprintf(device, sizeof(device), "%d", number);
-	setenv("COVEY_DEVICE", device, 1);
-	setenv("COVEY_HANG_MS", "30000", 0); /* who is starved is not left out: all that happens here is deaths */
-	replacement = create && create[0] == 'n';
-	CUDA(cudaSetDevice(number));
-	must(covey_join(NULL, &group), "join");
-	CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-	CUDA(cudaMalloc(&in, RANKS * ROOM));
-	CUDA(cudaMalloc(&out, RANKS * ROOM));
-	CUDA(cudaMalloc(&sums, 2 * sizeof(int)));
-	host = (uint8_t *)malloc(RANKS * ROOM);
+	if (!strcmp(name, "--early"))
+		early = atoi(value);
+	else if (!strcmp(name, "--without"))
+		without = atoi(value);
+	else if (!strcmp(name, "--extend"))
+		extends = atoi(value);
 }
 
 int main(int argc, char **argv)
 {
 	struct covey_result result;
-	struct covey_view view;
-	long wanted;
 
-	for (int i = 1; i + 1 < argc; i += 2) {
-		if (!strcmp(argv[i], "--kill"))
-			sscanf(argv[i + 1], "%d@%ld", &kill_rank, &kill_step);
-		else if (!strcmp(argv[i], "--steps"))
-			steps = atol(argv[i + 1]);
-		else if (!strcmp(argv[i], "--early"))
-			early = atoi(argv[i + 1]);
-		else if (!strcmp(argv[i], "--without"))
-			without = atoi(argv[i + 1]);
-	}
+	steps = 2;
+	options(argc, argv, own_option);
+	setenv("COVEY_HANG_MS", "30000", 0); /* who is starved is not left out: all that happens here is deaths */
 	start();
-	covey_view(group, &view);
-	rank = view.rank;
-	wanted = atol(getenv("WORLD_SIZE") ? getenv("WORLD_SIZE") : "1");
-	wanted -= without;
+	CUDA(cudaMalloc(&in, RANKS * ROOM));
+	CUDA(cudaMalloc(&out, RANKS * ROOM));
+	CUDA(cudaMalloc(&sums, 2 * sizeof(int)));
+	host = (uint8_t *)malloc(RANKS * ROOM);
 	for (;; state.step++) {
 		must(covey_admit_async(group, &state, sizeof(state), STREAM, &result), "admit");
 		size = result.size;
@@ -431,15 +440,15 @@ int main(int argc, char **argv)
 		if (!graph)
 			capture();
 		one_step();
-		state.whole += covey_mask_count(&result.mask) == wanted && (kill_rank < 0 || result.epoch > 1);
-		if (failures || state.whole >= steps)
+		if (another(&result, world() - without + state.extended))
+			continue;
+		if (failures || !extends || state.extended)
 			break;
+		extend(argv, __builtin_ctzll(members));
 	}
 	if (!failures) /* who leaves takes no part any more in what others have not completed */
 		must(covey_barrier(group, NULL, NULL), "the end");
 	printf("rank %d: %llu checks, %d failed, %llu ended by a death, epoch %u\n", rank, (unsigned long long)checks,
 	       failures, (unsigned long long)lost, result.epoch);
-	covey_leave(group, 0);
-	covey_close(group);
-	return failures != 0;
+	return finish();
 }

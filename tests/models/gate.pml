@@ -261,14 +261,14 @@ inline go_out()
 #endif
 }
 
-/* It goes on with the words that it finds when it is in, while the peer is there. */
+/* Words are read beside the count, and hold if the answer is of their view; then it goes on while the peer is there. */
 active proctype message()
 {
 	byte e;
 	bit closed;
 
 again:
-	skip;
+	e = epoch;
 #ifdef NO_MESSAGE_ONE_WORD
 	closed = gate;
 	started = started + COUNTS_IN;
@@ -283,7 +283,14 @@ again:
 		go_out();
 		gate == OPEN;
 		goto again
-	:: !closed -> e = epoch
+#ifdef NO_MESSAGE_STAMP_LOOK
+	:: !closed
+#else
+	:: !closed && e != epoch -> /* a view came between the words and the count */
+		go_out();
+		goto again
+	:: !closed && e == epoch
+#endif
 	fi;
 	d_step {
 		assert(e == epoch);

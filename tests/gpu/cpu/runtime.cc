@@ -397,7 +397,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device)
 
 cudaError_t cudaDeviceGetAttribute(int *v, enum cudaDeviceAttr attr, int)
 {
-	*v = attr == cudaDevAttrClockRate ? 1000000 : 1000; /* cycles a millisecond: clock64() */
+	*v = attr == cudaDevAttrClockRate ? 1000000 : 16; /* cycles a millisecond: clock64(); processors */
 	return cudaSuccess;
 }
 
