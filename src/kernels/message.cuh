@@ -118,26 +118,26 @@ static __device__ __forceinline__ int cvy_message_count(struct cvy_message_run *
 	return tells;
 }
 
-/* All threads have come here: the CTA has ended. @in: it counts still; what it stored elsewhere lands before it does not. */
+/*
+ * All threads have come here: the CTA has ended. @in: it counts still; what it stored elsewhere lands before it does not. The
+ * number of those that have left is asked for first and looked at last.
+ */
 static __device__ __forceinline__ void cvy_message_end(struct cvy_message_run *m, int in)
 {
-	int last = 1, stored = m->way == CVY_GPU_SENDS || m->first != m->came;
+	const int lands = CVY_GUARDED && in;
+	unsigned long long left = 0;
 
 	if (threadIdx.x)
 		return;
-	if (m->lanes > 1) {
-		cvy_message_begun(m);
-		__threadfence();
-		last = atomicAdd((unsigned long long *)&cvy_message_flow(m)->left, 1ull) + 1 ==
-		       (unsigned long long)m->lanes;
-	}
-	if (last)
-		stored |= cvy_message_count(m);
-	if (!CVY_GUARDED || !in)
-		return;
-	if (stored)
+	cvy_message_begun(m);
+	if (m->lanes > 1)
+		left = atomicAdd((unsigned long long *)&cvy_message_flow(m)->left, 1ull);
+	if (lands && (m->lanes > 1 || m->way == CVY_GPU_SENDS || m->first != m->came))
 		__threadfence_system();
-	atomicAdd((unsigned long long *)&m->all->call.control->entered, 0ull - 1ull);
+	if (left + 1 == (unsigned long long)m->lanes && cvy_message_count(m) && lands)
+		__threadfence_system();
+	if (lands)
+		atomicAdd((unsigned long long *)&m->all->call.control->entered, 0ull - 1ull);
 }
 
 /* All threads: counted in where the gate is open, after a wait if it is not. 0, or why it is not let in any more. */

@@ -97,6 +97,14 @@ static __device__ __forceinline__ size_t cvy_message_packet(int row)
 	return (size_t)(row * 32 + (int)threadIdx.x % 32) * CVY_GPU_PACKET;
 }
 
+/* The gate, as it is asked for at every fourth piece of a warp: many look at one word. */
+static __device__ __forceinline__ unsigned cvy_message_gate(const struct cvy_message_run *m)
+{
+	if (!CVY_GUARDED || m->next & 3 * cvy_message_warps(m))
+		return m->r.watch.open;
+	return cvy_gate(m->all->call.control);
+}
+
 /* ---- what is sent ---- */
 
 /* What a short message begins with, while nothing is known of the view yet: an operation's time is loads that wait for loads. */
@@ -143,6 +151,7 @@ static __device__ __forceinline__ int cvy_message_push(struct cvy_message_run *m
 	const struct cvy_gpu_call *c = &m->all->call;
 	const uint8_t *given = cvy_from(c, &m->r, m->with->peer) + cvy_gpu_given_at(m->next);
 	uint8_t *piece = cvy_to(c, &m->r, m->with->peer) + cvy_gpu_piece_at(m->next);
+	const unsigned gate = cvy_message_gate(m);
 	uint64_t v[CVY_GPU_ROWS][2], word[CVY_GPU_ROWS], got;
 	int n[CVY_GPU_ROWS];
 	unsigned need = cvy_message_packets(m, x->bytes, word, n);
@@ -151,8 +160,10 @@ static __device__ __forceinline__ int cvy_message_push(struct cvy_message_run *m
 	for (int i = 0; i < CVY_GPU_ROWS; i++)
 		if (need >> i & 1)
 			cvy_get<CVY_GPU_LINE>(x->at, word[i], x->bytes, v[i]);
-	if (cvy_wait_room(m->next >= CVY_GPU_RING ? (const uint64_t *)given : NULL, m->next + 1 - CVY_GPU_RING,
-			  m->with->peer, &m->r.watch, &got))
+	if (m->next >= CVY_GPU_RING &&
+	    cvy_wait_room((const uint64_t *)given, m->next + 1 - CVY_GPU_RING, m->with->peer, &m->r.watch, &got))
+		return 1;
+	if (__any_sync(0xffffffffu, gate != m->r.watch.open))
 		return 1;
 #pragma unroll
 	for (int i = 0; i < CVY_GPU_ROWS; i++)
@@ -251,7 +262,7 @@ static __device__ __forceinline__ int cvy_message_take(struct cvy_message_run *m
 	const struct cvy_gpu_call *c = &m->all->call;
 	const uint8_t *piece = cvy_from(c, &m->r, m->with->peer) + cvy_gpu_piece_at(m->next), *at[CVY_GPU_ROWS];
 	const int whom[4] = { m->with->peer, m->with->peer, m->with->peer, m->with->peer };
-	const unsigned gate = CVY_GUARDED ? cvy_gate(c->control) : m->r.watch.open;
+	const unsigned gate = cvy_message_gate(m);
 	uint64_t v[CVY_GPU_ROWS][2], word[CVY_GPU_ROWS];
 	int n[CVY_GPU_ROWS];
 	unsigned need = cvy_message_packets(m, m->bytes, word, n);
