@@ -49,7 +49,7 @@ static void must(int err, const char *what)
 }
 
 /* Is it for this process to die in this step? */
-static int doomed(void)
+static inline int doomed(void)
 {
 	return rank == kill_rank && state.step == kill_step && !replacement;
 }
