@@ -99,32 +99,42 @@ static __device__ __forceinline__ void cvy_message_begun(const struct cvy_messag
 		cvy_store_word((uint8_t *)&cvy_message_flow(m)->begun, m->since ? m->since : CVY_GPU_NOBODY);
 }
 
-/* One thread of the last CTA of a way, after all have read: what the next kernel begins from. 1: the peer was told. */
-static __device__ __forceinline__ int cvy_message_count(struct cvy_message_run *m)
+/*
+ * One thread of the last CTA of a way, after all have read: what the next kernel begins from. @here: its words are of a view with
+ * the process that the messages were for; another one is told nothing. 1: the peer was told.
+ */
+static __device__ __forceinline__ int cvy_message_count(struct cvy_message_run *m, int here)
 {
 	uint8_t *flow = (uint8_t *)cvy_message_flow(m);
-	int tells = m->way == CVY_GPU_TAKES && m->cell - m->credit >= CVY_GPU_CELLS / 4;
+	int tells = here && m->way == CVY_GPU_TAKES && m->cell - m->credit >= CVY_GPU_CELLS / 4;
 
 	if (m->lanes > 1)
 		cvy_store_packet(flow + 32, 0, 0);
-	if (!m->since)
-		return 0;
 	if (tells) {
 		m->credit = m->cell;
 		cvy_store_word(cvy_to(&m->all->call, &m->r, m->with->peer) + CVY_GPU_CREDIT, m->cell);
 	}
-	cvy_store_packet(flow, m->since, m->cell);
-	cvy_store_packet(flow + 16, m->first, m->credit);
+	if (m->since) {
+		cvy_store_packet(flow, m->since, m->cell);
+		cvy_store_packet(flow + 16, m->first, m->credit);
+	}
 	return tells;
 }
 
+/* How a CTA ends. */
+enum cvy_message_how {
+	CVY_MESSAGE_OUT,   /* it is not let in any more, and counts not */
+	CVY_MESSAGE_ALONE, /* it counts, and its peer is not there */
+	CVY_MESSAGE_WHOLE
+};
+
 /*
- * All threads have come here: the CTA has ended. @in: it counts still; what it stored elsewhere lands before it does not. The
- * number of those that have left is asked for first and looked at last.
+ * All threads have come here. What was stored elsewhere lands before the CTA counts no more. The number of those that have left
+ * is asked for first and looked at last.
  */
-static __device__ __forceinline__ void cvy_message_end(struct cvy_message_run *m, int in)
+static __device__ __forceinline__ void cvy_message_end(struct cvy_message_run *m, enum cvy_message_how how)
 {
-	const int lands = CVY_GUARDED && in;
+	const int lands = CVY_GUARDED && how != CVY_MESSAGE_OUT;
 	unsigned long long left = 0;
 
 	if (threadIdx.x)
@@ -134,7 +144,7 @@ static __device__ __forceinline__ void cvy_message_end(struct cvy_message_run *m
 		left = atomicAdd((unsigned long long *)&cvy_message_flow(m)->left, 1ull);
 	if (lands && (m->lanes > 1 || m->way == CVY_GPU_SENDS || m->first != m->came))
 		__threadfence_system();
-	if (left + 1 == (unsigned long long)m->lanes && cvy_message_count(m) && lands)
+	if (left + 1 == (unsigned long long)m->lanes && cvy_message_count(m, how == CVY_MESSAGE_WHOLE) && lands)
 		__threadfence_system();
 	if (lands)
 		atomicAdd((unsigned long long *)&m->all->call.control->entered, 0ull - 1ull);
@@ -160,7 +170,8 @@ static __device__ __noinline__ void cvy_message_rest(struct cvy_message_run m)
 {
 	__shared__ struct cvy_message_words words;
 	const struct cvy_gpu_call *c = &m.all->call;
-	int err, in, stopped;
+	enum cvy_message_how how;
+	int err, stopped;
 
 	do {
 		if (CVY_GUARDED && !threadIdx.x) {
@@ -169,16 +180,17 @@ static __device__ __noinline__ void cvy_message_rest(struct cvy_message_run m)
 			cvy_leave(c->control);
 		}
 		err = CVY_GUARDED ? cvy_message_enter(c) : 0;
-		in = !err;
+		how = CVY_MESSAGE_OUT;
 		if (!err) {
 			cvy_message_read(&m, 0, &words);
 			err = cvy_message_peer(&m, &words);
+			how = err ? CVY_MESSAGE_ALONE : CVY_MESSAGE_WHOLE;
 		}
 		stopped = __syncthreads_or(!err && cvy_message_serve(&m));
 	} while (stopped);
 	if (err && !threadIdx.x)
 		cvy_message_failed(m.all, m.with->peer, m.way, m.at >= 0 ? m.at : m.with->first[m.way], err);
-	cvy_message_end(&m, in);
+	cvy_message_end(&m, how);
 }
 
 static __device__ __forceinline__ void cvy_message_pair(struct cvy_message_run *m)
@@ -194,7 +206,7 @@ static __device__ __forceinline__ void cvy_message_pair(struct cvy_message_run *
 	if (__syncthreads_or(stopped))
 		cvy_message_rest(*m);
 	else
-		cvy_message_end(m, 1);
+		cvy_message_end(m, CVY_MESSAGE_WHOLE);
 }
 
 /* What a rank sends to itself: the host has seen to it that there are as many receives. */
