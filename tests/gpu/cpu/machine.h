@@ -36,7 +36,7 @@
 #define __noinline__ __attribute__((noinline))
 
 #define CVY_EP_THREADS 64
-#define CVY_LOOKS 4 /* then the others of a CTA go on */
+#define CVY_LOOKS 4	 /* then the others of a CTA go on */
 #define CVY_GPU_RING 256 /* pieces of messages: one that is longer takes a moment only */
 
 struct cpu_fiber {
