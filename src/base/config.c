@@ -82,6 +82,7 @@ static const struct bound {
 	[SET_device] = { .right = "the number of a CUDA device, local or none" },
 	[SET_device_window_bytes] = { 0, 1ll << 40, "a multiple of 2M, at most 1024G", { NULL } },
 	[SET_topology] = { .right = "HOSTSxRANKS, two whole numbers from 1 to 4096, as 2x2" },
+	[SET_queues] = { .right = "direct, assisted, ring or tcp, each once, with commas between" },
 	[SET_algo] = { .right = "OPERATION[:FROM-TO]=ALGORITHM,... without spaces" },
 	[SET_late_ms] = { 0, 3600000, "milliseconds from 1 to 3600000, or 0 (none)", { NULL } },
 	[SET_late] = { 0, 1, "wait or evict", { "wait", "evict" } },
@@ -139,9 +140,36 @@ int cvy_topology_parse(const char *text, int *hosts, int *ranks)
 	       *hosts >= 1 && *hosts <= COVEY_MAX_RANKS && *ranks >= 1 && *ranks <= COVEY_MAX_RANKS;
 }
 
+const char *cvy_queues_word(int way)
+{
+	static const char *const words[] = { "none", "direct", "assisted", "ring", "tcp" };
+
+	return words[way > 0 && way < CVY_QUEUES_WAYS ? way : 0];
+}
+
+int cvy_queues_parse(const char *text, int way[CVY_QUEUES_WAYS])
+{
+	size_t n = 0;
+
+	memset(way, 0, CVY_QUEUES_WAYS * sizeof(*way));
+	for (int i = 0; i < CVY_QUEUES_WAYS - 1; i++) {
+		n = strcspn(text, ",");
+		for (int w = 1; w < CVY_QUEUES_WAYS; w++)
+			if (strlen(cvy_queues_word(w)) == n && !strncmp(text, cvy_queues_word(w), n))
+				way[i] = w;
+		for (int before = 0; before < i; before++)
+			if (way[before] == way[i])
+				return 0;
+		if (!way[i] || !text[n])
+			return way[i] != 0;
+		text += n + 1;
+	}
+	return 0;
+}
+
 static int text_is_right(enum setting s, const char *value)
 {
-	int hosts, ranks;
+	int hosts, ranks, ways[CVY_QUEUES_WAYS];
 
 	switch (s) {
 	case SET_store:
@@ -154,6 +182,8 @@ static int text_is_right(enum setting s, const char *value)
 	case SET_rdma_device:
 	case SET_algo:
 		return !strpbrk(value, " \t\r\n");
+	case SET_queues:
+		return cvy_queues_parse(value, ways);
 	case SET_topology:
 		return cvy_topology_parse(value, &hosts, &ranks);
 	case SET_metrics:

@@ -60,6 +60,11 @@
 	X(topology, "COVEY_TOPOLOGY", STR, "", \
 	  "HOSTSxRANKS, as 2x2: devices act as if so many hosts had so many ranks each, in ascending order; what " \
 	  "crosses goes by queues. For tests, alike on all ranks") \
+	X(queues, "COVEY_QUEUES", STR, "", \
+	  "how devices reach ranks of other hosts, the first that both have: direct (GPU threads ring an mlx5 " \
+	  "adapter), " \
+	  "assisted (a thread copies the doorbell), ring (a proxy posts to the adapter), tcp (a proxy over tcp); " \
+	  "none: direct,assisted,ring,tcp") \
 	X(rdma_device, "COVEY_RDMA_DEVICE", STR, "", \
 	  "RDMA device: NAME, NAME:PORT or NAME:PORT/GID (its index); empty: one behind an address of this machine") \
 	X(rdma_ms, "COVEY_RDMA_MS", INT, 500, \
@@ -89,7 +94,7 @@
 
 struct cvy_config { /* resolved: every field set, strings owned */
 	char *store, *group, *host, *interface, *secret_file, *metrics, *flight, *algo, *device, *rdma_device,
-		*topology;
+		*topology, *queues;
 	int rank, world, max_ranks, create, admission, transport, tcp_connections;
 	int join_ms, heartbeat_ms, hang_ms, link_ms, lease_ms, late_ms, late, rdma_ms;
 	size_t slot_bytes, window_bytes, undo_bytes, device_window_bytes;
@@ -102,6 +107,11 @@ void cvy_config_clear(struct cvy_config *config);
 
 /* "2x2": 1, and both numbers; 0: it is none. */
 int cvy_topology_parse(const char *text, int *hosts, int *ranks);
+
+/* "direct,tcp": 1, and enum cvy_queues_way in that order, each once, 0 behind the last; 0: it is none. */
+enum cvy_queues_way { CVY_QUEUES_DIRECT = 1, CVY_QUEUES_ASSISTED, CVY_QUEUES_RING, CVY_QUEUES_TCP, CVY_QUEUES_WAYS };
+int cvy_queues_parse(const char *text, int way[CVY_QUEUES_WAYS]);
+const char *cvy_queues_word(int way);
 
 /* The manual's tables of settings and variables, in Markdown. */
 void cvy_config_manual(FILE *file);

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Ranks of other hosts, whose memory no device maps: what is pushed to one goes by a queue. Each side makes the chunk
- * that the other's packets are stored in, here, in memory of the host, and says by a message QUEUE where to call; the
- * caller has the queue, and memory in the place of the chunk there. A connection is of two processes, and ends with the
- * first of them that leaves: what comes is stored until then and not after, so a removed rank's packets stand still.
- * Agent's thread.
+ * that the other's packets are stored in, here, in memory of the host, and says by messages QUEUE how it is reached: by the
+ * name of a pair of an adapter (device_pair.c), and where to call. Where both have a pair they connect, and a rank
+ * posts once the other has said that it hears; else each calls the other, and a proxy posts on the socket. What is between
+ * two processes ends with the first of them that leaves: what comes is stored until then and not after, so a removed
+ * rank's packets stand still. Agent's thread.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,20 +17,20 @@
 #include "log.h"
 
 #define RING_DEPTH 8192 /* commands of all queues */
-#define WAIT_MS 1000	/* a kernel waits for room; less than cvy_device_freeze() waits for kernels */
 #define LINGER_MS 1000	/* at the end, for what is under way */
 #define PAGE 4096
+#define EVERY_WAY "direct,assisted,ring,tcp"
 
 struct name { /* body of QUEUE */
 	uint64_t window_bytes;
 	struct cvy_cookie cookie;
 	char door[CVY_DOOR_NAME];
+	uint32_t state; /* enum pair_state of the sender */
+	uint32_t zero;
+	struct cvy_pair_name pair;
 };
 
-static uint32_t number(int rank, int generation)
-{
-	return (uint32_t)rank * CVY_GPU_GENERATIONS + (uint32_t)generation;
-}
+enum pair_state { PAIR_NONE, PAIR_OFFERED, PAIR_HEARS, PAIR_STATES };
 
 int cvy_device_is_far(const struct cvy_device *d, int rank)
 {
@@ -99,7 +100,8 @@ static void end_receiver(struct cvy_device *d, int rank)
 
 	if (d->queues.door)
 		cvy_door_forget(d->queues.door, rank);
-	f->named = 0;
+	cvy_device_pair_end(d, rank);
+	f->named = f->tried = 0;
 	if (!f->receiver)
 		return;
 	cvy_tcp_receiver_close(f->receiver);
@@ -138,8 +140,15 @@ int cvy_device_send_queue(struct cvy_device *d, int rank, uint64_t inc)
 	if (err)
 		return err;
 	f->named = 1;
+	if (!f->tried)
+		cvy_device_pair_open(d, rank);
+	f->tried = 1;
 	name.cookie = f->cookie;
 	snprintf(name.door, sizeof(name.door), "%s", cvy_door_name(d->queues.door));
+	if (f->pair.way) {
+		name.state = f->pair.connected ? PAIR_HEARS : PAIR_OFFERED;
+		cvy_pair_name(f->pair.pair, &name.pair);
+	}
 	return d->send(d->send_ctx, rank, inc, CVY_MSG_QUEUE, 0, &name, sizeof(name), -1);
 }
 
@@ -171,7 +180,7 @@ static void end_sender(struct cvy_device *d, int rank)
 	f->call = NULL;
 	if (!f->sender)
 		return;
-	cvy_proxy_detach(d->queues.proxy, number(rank, d->peer[rank].out));
+	cvy_proxy_detach(d->queues.proxy, cvy_device_queue_number(rank, d->peer[rank].out));
 	cvy_tcp_sender_close(f->sender);
 	close(f->out_fd);
 	f->sender = NULL;
@@ -182,6 +191,7 @@ void cvy_device_queue_fence(struct cvy_device *d, int rank)
 	end_sender(d, rank);
 	end_receiver(d, rank);
 	d->peer[rank].far.is = 0; /* its next process may be of this one */
+	__atomic_store_n(&d->peer[rank].far.way, 0, __ATOMIC_RELAXED);
 }
 
 /* Takes @fd, whatever becomes of it. */
@@ -196,19 +206,36 @@ static int open_queue(struct cvy_device *d, int rank, int generation, int fd, st
 		err = cvy_tcp_sender_open(fd, at, CVY_GPU_CHUNK, CVY_GPU_CHUNK, sender);
 	if (!err) {
 		cvy_tcp_sender_link(*sender, &link);
-		err = cvy_proxy_attach(d->queues.proxy, number(rank, generation), &link);
+		err = cvy_proxy_attach(d->queues.proxy, cvy_device_queue_number(rank, generation), &link);
 	}
 	if (!err) {
-		cvy_proxy_queue(d->queues.proxy, number(rank, generation), &queue);
-		err = d->ops->queue(d->gpu, rank, generation, &queue, WAIT_MS);
+		cvy_proxy_queue(d->queues.proxy, cvy_device_queue_number(rank, generation), &queue);
+		err = d->ops->queue(d->gpu, rank, generation, &queue, CVY_DEVICE_QUEUE_WAIT_MS);
 		if (err)
-			cvy_proxy_detach(d->queues.proxy, number(rank, generation));
+			cvy_proxy_detach(d->queues.proxy, cvy_device_queue_number(rank, generation));
 	}
 	if (err) {
 		cvy_tcp_sender_close(*sender);
 		close(fd);
 	}
 	return err;
+}
+
+static void reached(struct cvy_device *d, int rank, int generation, uint64_t inc, int way)
+{
+	struct cvy_device_peer *p = &d->peer[rank];
+
+	cvy_device_attached(d, rank, generation, inc);
+	p->window_inc = p->out_inc; /* no window is mapped across hosts */
+	__atomic_store_n(&d->ops->mailbox(d->gpu)->unsent[cvy_device_queue_number(rank, generation)], 0,
+			 __ATOMIC_RELEASE);
+	__atomic_store_n(&p->far.way, way, __ATOMIC_RELAXED);
+	if (way == CVY_QUEUES_TCP)
+		cvy_info("device", "rank %d is on another host: reached by a queue, proxy over tcp", rank);
+	else
+		cvy_info("device", "rank %d is on another host: reached by a queue, %s on %s", rank,
+			 cvy_queues_word(way), cvy_nic_name(d->queues.nic));
+	cvy_device_reconcile(d);
 }
 
 /* A call was taken. */
@@ -229,13 +256,59 @@ static void taken(void *ctx, int rank, int fd, const char *why)
 		return;
 	}
 	end_sender(d, rank);
-	cvy_device_attached(d, rank, next, p->far.call_inc);
 	p->far.sender = sender;
 	p->far.out_fd = fd;
-	p->window_inc = p->out_inc; /* no window is mapped across hosts */
-	__atomic_store_n(&d->ops->mailbox(d->gpu)->unsent[number(rank, next)], 0, __ATOMIC_RELEASE);
-	cvy_info("device", "rank %d is on another host: reached by a queue, proxy over tcp", rank);
-	cvy_device_reconcile(d);
+	reached(d, rank, next, p->far.call_inc, CVY_QUEUES_TCP);
+}
+
+static int may_call(const struct cvy_device_queues *q)
+{
+	int may = 0;
+
+	for (const int *way = q->way; *way; way++)
+		may |= *way == CVY_QUEUES_TCP;
+	return may;
+}
+
+static void call(struct cvy_device *d, int rank, uint64_t inc, const struct name *name)
+{
+	struct cvy_device_far *f = &d->peer[rank].far;
+	int err;
+
+	if (f->call && f->call_inc == inc)
+		return;
+	cvy_door_hang_up(f->call);
+	f->call = NULL;
+	f->call_inc = inc;
+	err = may_call(&d->queues) ? open_all(d)
+				   : cvy_fail(d->box, COVEY_ERR_UNSUPPORTED, rank, d->epoch,
+					      "no pair of adapters, and COVEY_QUEUES has no tcp");
+	if (err)
+		cvy_device_give_up(d, err, rank, d->epoch, "device: no queue to rank %d, which is on another host%s",
+				   rank, may_call(&d->queues) ? "" : ": no pair of adapters, and queues has no tcp");
+	else if (cvy_door_dial(d->queues.door, name->door, &name->cookie, rank, taken, &f->call))
+		lost(d, rank, inc, "it cannot be called");
+}
+
+/* Both have a pair: they connect, and each says so. What says that the other does not hear is its silence. */
+static void pair_up(struct cvy_device *d, int rank, uint64_t inc, const struct name *name)
+{
+	struct cvy_device_pair *x = &d->peer[rank].far.pair;
+	int fresh = !x->connected;
+
+	if (fresh && cvy_device_pair_connect(d, rank, &name->pair)) {
+		cvy_device_send_queue(d, rank, inc); /* that there is none */
+		call(d, rank, inc, name);
+		return;
+	}
+	if (fresh || name->state == PAIR_OFFERED)
+		cvy_device_send_queue(d, rank, inc);
+	if (name->state != PAIR_HEARS)
+		return;
+	if (cvy_device_pair_use(d, rank))
+		cvy_device_broken(d, "a queue to a rank of another host");
+	else
+		reached(d, rank, x->generation, inc, x->way);
 }
 
 void cvy_device_got_queue(struct cvy_device *d, const struct cvy_msg *msg)
@@ -243,7 +316,6 @@ void cvy_device_got_queue(struct cvy_device *d, const struct cvy_msg *msg)
 	struct cvy_device_peer *p = &d->peer[msg->rank];
 	struct cvy_device_far *f = &p->far;
 	struct name name;
-	int err;
 
 	if (msg->bytes != sizeof(name)) {
 		cvy_warn("device", "rank %d tells of its queue in %u bytes instead of %zu", msg->rank, msg->bytes,
@@ -252,32 +324,33 @@ void cvy_device_got_queue(struct cvy_device *d, const struct cvy_msg *msg)
 	}
 	memcpy(&name, msg->body, sizeof(name));
 	name.door[sizeof(name.door) - 1] = 0;
-	if (!cvy_device_same_window(d, msg->rank, name.window_bytes) || p->out_inc == msg->inc ||
-	    (f->call && f->call_inc == msg->inc))
+	if (!cvy_device_same_window(d, msg->rank, name.window_bytes))
 		return;
+	if (p->out_inc == msg->inc) { /* but it may not know yet that it is heard */
+		if (f->pair.used && name.state == PAIR_OFFERED)
+			cvy_device_send_queue(d, msg->rank, msg->inc);
+		return;
+	}
 	f->is = 1;
-	cvy_door_hang_up(f->call);
-	f->call = NULL;
-	f->call_inc = msg->inc;
-	err = open_all(d);
-	if (err)
-		cvy_device_give_up(d, err, msg->rank, d->epoch, "device: no queue to rank %d, which is on another host",
-				   msg->rank);
-	else if (cvy_door_dial(d->queues.door, name.door, &name.cookie, msg->rank, taken, &f->call))
-		lost(d, msg->rank, msg->inc, "it cannot be called");
+	if (f->pair.way && name.state != PAIR_NONE && name.state < PAIR_STATES) {
+		pair_up(d, msg->rank, msg->inc, &name);
+		return;
+	}
+	cvy_device_pair_end(d, msg->rank);
+	call(d, msg->rank, msg->inc, &name);
 }
 
 /* ---- watching ---- */
 
 int cvy_device_queues_idle(struct cvy_device *d)
 {
-	return !d->queues.proxy || cvy_proxy_idle(d->queues.proxy);
+	return !d->queues.proxy || (cvy_proxy_idle(d->queues.proxy) && cvy_device_pairs_idle(d));
 }
 
 static const char *whats_wrong(const struct cvy_device *d, int rank)
 {
 	const struct cvy_device_far *f = &d->peer[rank].far;
-	const uint32_t queue = number(rank, d->peer[rank].out);
+	const uint32_t queue = cvy_device_queue_number(rank, d->peer[rank].out);
 	uint64_t unsent = __atomic_load_n(&d->ops->mailbox(d->gpu)->unsent[queue], __ATOMIC_ACQUIRE);
 
 	if (f->sender && cvy_proxy_status(d->queues.proxy, queue))
@@ -286,7 +359,7 @@ static const char *whats_wrong(const struct cvy_device *d, int rank)
 		return "it has ended";
 	if (unsent)
 		return "a kernel could not post to it";
-	return NULL;
+	return cvy_device_pair_wrong(d, rank);
 }
 
 void cvy_device_queues_look(struct cvy_device *d)
@@ -311,10 +384,17 @@ int cvy_device_queues_open(struct cvy_device *d, const struct cvy_config *config
 {
 	int hosts;
 
+	struct cvy_device_queues *q = &d->queues;
+
 	if (*config->topology)
-		cvy_topology_parse(config->topology, &hosts, &d->queues.ranks);
-	d->queues.interface = strdup(config->interface);
-	return d->queues.interface ? 0 : COVEY_ERR_NOMEM;
+		cvy_topology_parse(config->topology, &hosts, &q->ranks);
+	q->wished = *config->queues != 0;
+	cvy_queues_parse(q->wished ? config->queues : EVERY_WAY, q->way);
+	q->pairs = 2u * (unsigned)(config->max_ranks < CVY_GPU_RANKS ? config->max_ranks : CVY_GPU_RANKS);
+	q->interface = strdup(config->interface);
+	q->adapter = strdup(config->rdma_device);
+	q->box = cvy_errbox_new();
+	return q->interface && q->adapter && q->box ? 0 : COVEY_ERR_NOMEM;
 }
 
 void cvy_device_queues_stop(struct cvy_device *d)
@@ -329,7 +409,7 @@ void cvy_device_queues_close(struct cvy_device *d)
 	struct cvy_device_queues *q = &d->queues;
 	uint64_t until = cvy_now_ns() + LINGER_MS * CVY_MS;
 
-	while (q->proxy && !d->given_up && !cvy_proxy_idle(q->proxy) && cvy_now_ns() < until)
+	while (!d->given_up && !cvy_device_queues_idle(d) && cvy_now_ns() < until)
 		usleep(100);
 	cvy_device_queues_stop(d);
 	if (q->proxy) {
@@ -339,9 +419,11 @@ void cvy_device_queues_close(struct cvy_device *d)
 	for (int r = 0; r < CVY_GPU_RANKS; r++)
 		cvy_device_queue_fence(d, r);
 	cvy_proxy_close(q->proxy);
+	cvy_device_pairs_close(d);
 	cvy_door_close(q->door);
 	if (q->abort)
 		q->reach.unmap(q->reach.ctx, q->abort, PAGE);
 	free(q->abort);
 	free(q->interface);
+	free(q->adapter);
 }

@@ -11,7 +11,8 @@
 #include "queues.h"
 #include "window.h"
 
-#define CVY_DEVICE_LATE_MS 1000 /* a kernel says whom it waits for */
+#define CVY_DEVICE_LATE_MS 1000	      /* a kernel says whom it waits for */
+#define CVY_DEVICE_QUEUE_WAIT_MS 1000 /* a kernel waits for room; less than cvy_device_freeze() waits for kernels */
 
 struct cvy_device_have {
 	uint64_t op;	  /* operations completed */
@@ -30,9 +31,21 @@ struct cvy_device_arrival {
 	int counted;
 };
 
+/* A queue pair of an adapter to one (device_pair.c). */
+struct cvy_device_pair {
+	int way, generation; /* enum cvy_queues_way, 0: there is none; of the memory that it takes from */
+	int connected, used; /* it may be heard; kernels post */
+	struct cvy_pair *pair;
+	struct cvy_region *local, *window;
+	struct cvy_queue queue; /* the proxy's */
+};
+
 /* A rank of another host: what comes from it, and what goes (device_queue.c). */
 struct cvy_device_far {
 	int is, named; /* it is one, whatever the topology says; cookie is for who has the chunk here */
+	int tried;     /* a pair was, for that process */
+	int way;       /* enum cvy_queues_way that kernels go, 0: none; also read by calls */
+	struct cvy_device_pair pair;
 	struct cvy_cookie cookie;
 	void *in; /* the chunk here */
 	struct cvy_tcp_receiver *receiver;
@@ -47,7 +60,13 @@ struct cvy_device_far {
 /* What the queues to all of them share; opened with the first. */
 struct cvy_device_queues {
 	int ranks; /* of a host, by the topology; 0: there is none */
-	char *interface;
+	char *interface, *adapter;
+	int way[CVY_QUEUES_WAYS], wished; /* as they are tried; they were asked for */
+	unsigned lacks, opened;		  /* bits of enum cvy_queues_way */
+	unsigned pairs;			  /* at most, at a time */
+	struct cvy_errbox *box;		  /* what an adapter is said to lack */
+	struct cvy_nic *nic;
+	struct cvy_bells *bells;
 	struct cvy_queue_memory reach;
 	struct cvy_proxy *proxy;
 	struct cvy_door *door;
@@ -179,6 +198,20 @@ void cvy_device_got_queue(struct cvy_device *d, const struct cvy_msg *msg);
 void cvy_device_queue_fence(struct cvy_device *d, int rank); /* nothing comes or goes any more */
 int cvy_device_queues_idle(struct cvy_device *d);	     /* frozen: nothing is under way */
 void cvy_device_queues_look(struct cvy_device *d);	     /* each tick: suspicions */
+
+static inline uint32_t cvy_device_queue_number(int rank, int generation)
+{
+	return (uint32_t)rank * CVY_GPU_GENERATIONS + (uint32_t)generation;
+}
+
+/* device_pair.c */
+void cvy_device_pairs_close(struct cvy_device *d);
+void cvy_device_pair_open(struct cvy_device *d, int rank); /* far.pair.way says whether there is one now */
+int cvy_device_pair_connect(struct cvy_device *d, int rank, const struct cvy_pair_name *far); /* else it has ended */
+int cvy_device_pair_use(struct cvy_device *d, int rank); /* kernels post there from now on */
+void cvy_device_pair_end(struct cvy_device *d, int rank);
+int cvy_device_pairs_idle(const struct cvy_device *d);
+const char *cvy_device_pair_wrong(const struct cvy_device *d, int rank); /* NULL: nothing */
 
 void cvy_device_drain_init(struct cvy_device *d); /* device_admit.c */
 void cvy_device_drain_end(struct cvy_device *d);

@@ -13,9 +13,9 @@
 #define CVY_PAIR_READS 4 /* adds under way at the far end */
 #define CVY_PAIR_HOPS 64
 
-struct cvy_uar { /* a page of registers; queues of ours use two of them */
+struct cvy_uar { /* a register for doorbells; libmlx5 gives out each of a page's by itself */
 	struct mlx5dv_devx_uar *uar;
-	unsigned used; /* bit per register */
+	int used, mapped; /* by a pair; for posters, until the end */
 	struct cvy_uar *next;
 };
 
@@ -31,6 +31,13 @@ struct cvy_nic {
 	const struct cvy_queue_memory *memory;
 	struct cvy_errbox *box;
 	struct cvy_uar *uars;
+	struct { /* of pairs made by commands, mapped for posters; slots of one size */
+		uint8_t *memory, *taken;
+		size_t slot_bytes, bytes;
+		uint32_t depth;
+		unsigned slots, next;
+		int mapped;
+	} reserve;
 	struct cvy_region *sink; /* answers of adds */
 	uint64_t *sink_word;
 };
@@ -63,17 +70,19 @@ struct cvy_pair {
 	struct mlx5dv_devx_obj *devx_cq, *devx_qp;
 	struct mlx5dv_devx_umem *umem;
 	struct cvy_uar *uar;
-	unsigned uar_half;
-	void *memory; /* ring, completion, record */
+	uint8_t *memory; /* ring, completion, record */
 	size_t memory_bytes;
+	int reserved; /* it is a slot of the nic's */
 };
 
 /* mlx5_devx.c: each 0 or COVEY_ERR_*; open fills ring, cqes, record, reg and the queue's number */
 int cvy_devx_probe(struct cvy_nic *nic);
+void cvy_devx_unreserve(struct cvy_nic *nic);
 int cvy_devx_open(struct cvy_pair *pair);
 int cvy_devx_connect(struct cvy_pair *pair, const struct cvy_pair_name *far);
 int cvy_devx_stop(struct cvy_pair *pair);
 void cvy_devx_close(struct cvy_pair *pair);
+void cvy_devx_free(struct cvy_pair *pair); /* its memory, when nobody sees it any more */
 
 #endif
 

@@ -7,7 +7,6 @@
  */
 #include "queues.h"
 
-#ifdef CVY_HAVE_MLX5
 #include <endian.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -20,7 +19,6 @@
 #define ANSWER_BYTES 0x10
 #define CAPS_BYTES (0x10 + 0x1000)
 #define UDP_PORT 0xc000 /* of RoCE v2, the lowest that adapters take */
-#define REGISTERS 2	/* of a page, for queues of ours */
 
 enum { QUERY_CAPS = 0x100, CREATE_CQ = 0x400, CREATE_QP = 0x500, TO_INIT = 0x502, TO_RTR, TO_RTS, TO_ERROR = 0x507 };
 
@@ -146,32 +144,64 @@ int cvy_devx_probe(struct cvy_nic *nic)
 	return err;
 }
 
-/* A register: half of a page that has one left, or of a new page. */
+static int new_register(struct cvy_nic *nic)
+{
+	struct cvy_uar *u = calloc(1, sizeof(*u));
+
+	if (!u)
+		return COVEY_ERR_NOMEM;
+	u->uar = nic->api->mlx5dv_devx_alloc_uar_(nic->context, MLX5DV_UAR_ALLOC_TYPE_BF);
+	if (!u->uar) {
+		free(u);
+		return cvy_fail(nic->box, COVEY_ERR_UNSUPPORTED, -1, 0, "%s gives no register for doorbells: %s",
+				nic->name, strerror(errno));
+	}
+	u->next = nic->uars;
+	nic->uars = u;
+	return 0;
+}
+
 static int take_register(struct cvy_pair *p)
 {
 	struct cvy_nic *nic = p->nic;
 	struct cvy_uar *u = nic->uars;
+	int err;
 
-	while (u && u->used == (1 << REGISTERS) - 1)
+	while (u && u->used)
 		u = u->next;
 	if (!u) {
-		u = calloc(1, sizeof(*u));
-		if (!u)
-			return COVEY_ERR_NOMEM;
-		u->uar = nic->api->mlx5dv_devx_alloc_uar_(nic->context, MLX5DV_UAR_ALLOC_TYPE_BF);
-		if (!u->uar) {
-			free(u);
-			return cvy_fail(nic->box, COVEY_ERR_UNSUPPORTED, -1, 0, "%s gives no page of registers: %s",
-					nic->name, strerror(errno));
-		}
-		u->next = nic->uars;
-		nic->uars = u;
+		err = new_register(nic);
+		if (err)
+			return err;
+		u = nic->uars;
 	}
 	p->uar = u;
-	p->uar_half = u->used & 1;
-	u->used |= 1u << p->uar_half;
-	p->reg = (uint64_t *)((uint8_t *)u->uar->reg_addr + p->uar_half * 0x200);
+	u->used = 1;
+	p->reg = u->uar->reg_addr;
 	return 0;
+}
+
+static size_t memory_bytes(uint32_t depth)
+{
+	return ((size_t)depth * 2 * CVY_MLX5_BLOCK + CVY_MLX5_BLOCK + CVY_PAGE - 1) & ~(size_t)(CVY_PAGE - 1);
+}
+
+/* A slot of what was reserved, the one that was given back longest ago; else memory of its own. */
+static uint8_t *find_memory(struct cvy_pair *p)
+{
+	struct cvy_nic *nic = p->nic;
+
+	for (unsigned i = 0; nic->reserve.depth == p->args.depth && !p->args.hosted && i < nic->reserve.slots; i++) {
+		unsigned slot = (nic->reserve.next + i) % nic->reserve.slots;
+
+		if (nic->reserve.taken[slot])
+			continue;
+		nic->reserve.taken[slot] = 1;
+		nic->reserve.next = slot + 1;
+		p->reserved = 1;
+		return nic->reserve.memory + slot * nic->reserve.slot_bytes;
+	}
+	return aligned_alloc(CVY_PAGE, p->memory_bytes);
 }
 
 /* Ring, completion, record; completions begin as ff before the adapter knows of them. */
@@ -181,8 +211,8 @@ static int take_memory(struct cvy_pair *p)
 
 	p->ring_bytes = (size_t)p->args.depth * CVY_MLX5_BLOCK;
 	p->cqes_bytes = p->ring_bytes;
-	p->memory_bytes = (p->ring_bytes + p->cqes_bytes + CVY_MLX5_BLOCK + CVY_PAGE - 1) & ~(size_t)(CVY_PAGE - 1);
-	p->memory = aligned_alloc(CVY_PAGE, p->memory_bytes);
+	p->memory_bytes = memory_bytes(p->args.depth);
+	p->memory = find_memory(p);
 	if (!p->memory)
 		return COVEY_ERR_NOMEM;
 	memset(p->memory, 0, p->memory_bytes);
@@ -383,7 +413,88 @@ void cvy_devx_close(struct cvy_pair *p)
 	if (p->umem)
 		api->mlx5dv_devx_umem_dereg_(p->umem);
 	if (p->uar)
-		p->uar->used &= ~(1u << p->uar_half);
+		p->uar->used = 0;
 }
 
-#endif
+/* After cvy_devx_close(), and when no poster sees it any more. */
+void cvy_devx_free(struct cvy_pair *p)
+{
+	struct cvy_nic *nic = p->nic;
+
+	if (p->reserved)
+		nic->reserve.taken[(size_t)(p->memory - nic->reserve.memory) / nic->reserve.slot_bytes] = 0;
+	else
+		free(p->memory);
+}
+
+static void *page_of(const struct cvy_uar *u)
+{
+	return (void *)((uintptr_t)u->uar->reg_addr & ~(uintptr_t)(CVY_PAGE - 1));
+}
+
+static int reserve_memory(struct cvy_nic *nic, unsigned pairs, uint32_t depth)
+{
+	const struct cvy_queue_memory *m = nic->memory;
+	char why[160] = "";
+	void *at;
+	int err;
+
+	nic->reserve.slot_bytes = memory_bytes(depth);
+	nic->reserve.bytes = nic->reserve.slot_bytes * pairs;
+	nic->reserve.memory = aligned_alloc(CVY_PAGE, nic->reserve.bytes);
+	nic->reserve.taken = calloc(pairs, 1);
+	if (!nic->reserve.memory || !nic->reserve.taken)
+		return COVEY_ERR_NOMEM;
+	err = m ? m->map(m->ctx, nic->reserve.memory, nic->reserve.bytes, 0, &at, why, sizeof(why)) : 0;
+	if (err)
+		return cvy_fail(nic->box, err, -1, 0, "%s: memory of queues is out of the GPU's reach: %s", nic->name,
+				why);
+	nic->reserve.mapped = m != NULL;
+	nic->reserve.depth = depth;
+	nic->reserve.slots = pairs;
+	return 0;
+}
+
+static int reserve_registers(struct cvy_nic *nic, unsigned pairs)
+{
+	const struct cvy_queue_memory *m = nic->memory;
+	char why[160] = "";
+	void *at;
+	int err;
+
+	for (unsigned i = 0; i < pairs; i++) {
+		err = new_register(nic);
+		if (err)
+			return err;
+		err = m ? m->map(m->ctx, page_of(nic->uars), CVY_PAGE, 1, &at, why, sizeof(why)) : 0;
+		if (err)
+			return cvy_fail(nic->box, err, -1, 0, "%s: its doorbells are out of the GPU's reach: %s",
+					nic->name, why);
+		nic->uars->mapped = m != NULL;
+	}
+	return 0;
+}
+
+int cvy_nic_reserve(struct cvy_nic *nic, unsigned pairs, uint32_t depth, int registers)
+{
+	int err = cvy_devx_probe(nic);
+
+	if (!err && !nic->reserve.memory)
+		err = reserve_memory(nic, pairs, depth);
+	if (!err && registers)
+		err = reserve_registers(nic, pairs);
+	return err;
+}
+
+void cvy_devx_unreserve(struct cvy_nic *nic)
+{
+	const struct cvy_queue_memory *m = nic->memory;
+
+	for (struct cvy_uar *u = nic->uars; u; u = u->next)
+		if (u->mapped)
+			m->unmap(m->ctx, page_of(u), CVY_PAGE);
+	if (nic->reserve.mapped)
+		m->unmap(m->ctx, nic->reserve.memory, nic->reserve.bytes);
+	free(nic->reserve.memory);
+	free(nic->reserve.taken);
+}

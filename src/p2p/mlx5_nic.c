@@ -2,7 +2,6 @@
 /* An opened adapter and the memory that it may touch. Whatever is missing is said in words, with what would help. */
 #include "queues.h"
 
-#ifdef CVY_HAVE_MLX5
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -131,6 +130,7 @@ void cvy_nic_close(struct cvy_nic *nic)
 		return;
 	cvy_region_close(nic->sink);
 	free(nic->sink_word);
+	cvy_devx_unreserve(nic);
 	while ((uar = nic->uars)) {
 		nic->uars = uar->next;
 		nic->api->mlx5dv_devx_free_uar_(uar->uar);
@@ -181,13 +181,3 @@ void cvy_region_close(struct cvy_region *region)
 		cvy_warn("p2p", "%s: a region of %zu bytes is still in use", region->nic->name, (size_t)region->bytes);
 	free(region);
 }
-
-#else
-
-int cvy_nic_open(const struct cvy_nic_args *args, struct cvy_nic **out)
-{
-	(void)out;
-	return cvy_fail(args->box, COVEY_ERR_UNSUPPORTED, -1, 0, "no mlx5 queues: built without libibverbs-dev");
-}
-
-#endif

@@ -6,7 +6,6 @@
  */
 #include "queues.h"
 
-#ifdef CVY_HAVE_MLX5
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +16,12 @@
 static int pair_fails(const struct cvy_pair *p, const char *what)
 {
 	return cvy_fail(p->nic->box, COVEY_ERR_UNSUPPORTED, -1, 0, "%s: %s: %s", p->nic->name, what, strerror(errno));
+}
+
+/* NULL: they are threads of this process. */
+static const struct cvy_queue_memory *posters(const struct cvy_pair *p)
+{
+	return p->args.hosted ? NULL : p->nic->memory;
 }
 
 static void verbs_destroy(struct cvy_pair *p)
@@ -107,7 +112,7 @@ static int verbs_open(struct cvy_pair *p)
 /* Where posters see @host; whole pages around it. */
 static int pair_map(struct cvy_pair *p, void *host, size_t bytes, int io, void *to)
 {
-	const struct cvy_queue_memory *m = p->nic->memory;
+	const struct cvy_queue_memory *m = posters(p);
 	uint8_t *first = (uint8_t *)((uintptr_t)host & ~(uintptr_t)(CVY_PAGE - 1));
 	size_t before = (size_t)((uint8_t *)host - first);
 	char why[160] = "";
@@ -131,7 +136,7 @@ static int pair_map(struct cvy_pair *p, void *host, size_t bytes, int io, void *
 
 static int pair_words(struct cvy_pair *p)
 {
-	const struct cvy_queue_memory *m = p->nic->memory;
+	const struct cvy_queue_memory *m = posters(p);
 
 	if (m)
 		return m->words(m->ctx, sizeof(*p->queue.words), (void **)&p->queue.words);
@@ -267,7 +272,7 @@ void cvy_pair_queue(const struct cvy_pair *p, struct cvy_queue *queue)
 
 int cvy_pair_check(struct cvy_pair *p, int rank)
 {
-	const struct cvy_queue_memory *m = p->nic->memory;
+	const struct cvy_queue_memory *m = posters(p);
 	uint64_t status = 0;
 	int err;
 
@@ -301,7 +306,7 @@ void cvy_pair_close(struct cvy_pair *p)
 
 	if (!p)
 		return;
-	m = p->nic->memory;
+	m = posters(p);
 	if (p->args.bells && p->queue.mlx5.bell)
 		cvy_bells_remove(p->args.bells, p->queue.mlx5.bell);
 	if (p->args.mode == CVY_PAIR_DEVX)
@@ -313,13 +318,38 @@ void cvy_pair_close(struct cvy_pair *p)
 		m->words_free(m->ctx, p->queue.words);
 	else
 		free(p->queue.words);
-	free(p->memory);
+	cvy_devx_free(p);
 	free(p);
+}
+
+static uint32_t newest(const struct cvy_pair *p)
+{
+	return cvy_q_load32((const uint32_t *)(void *)(p->cqes + CVY_MLX5_CQE_TAIL));
+}
+
+uint64_t cvy_pair_status(const struct cvy_pair *p)
+{
+	if (CVY_MLX5_CQE_OPCODE(newest(p)) != CVY_MLX5_CQE_FAILED)
+		return 0;
+	return p->cqes[CVY_MLX5_CQE_SYNDROME] ? p->cqes[CVY_MLX5_CQE_SYNDROME] : 255;
+}
+
+/* The last entry of each call asks for a completion, and who posted has rung for it. */
+int cvy_pair_idle(const struct cvy_pair *p)
+{
+	uint16_t rung = (uint16_t)cvy_q_be32(cvy_q_load32(&p->record[1]));
+	uint32_t tail = newest(p);
+
+	switch (CVY_MLX5_CQE_OPCODE(tail)) {
+	case CVY_MLX5_CQE_NONE:
+		return !rung;
+	case CVY_MLX5_CQE_OK:
+		return rung == (uint16_t)(CVY_MLX5_CQE_COUNTER(tail) + 1);
+	}
+	return 1;
 }
 
 size_t cvy_pair_bytes(const struct cvy_pair *p)
 {
 	return p->memory_bytes ? p->memory_bytes : p->ring_bytes + p->cqes_bytes + CVY_MLX5_BLOCK;
 }
-
-#endif

@@ -36,6 +36,11 @@ struct cvy_nic_args {
 int cvy_nic_open(const struct cvy_nic_args *args, struct cvy_nic **out);
 void cvy_nic_close(struct cvy_nic *nic); /* after its regions and pairs */
 const char *cvy_nic_name(const struct cvy_nic *nic);
+/*
+ * Memory for @pairs pairs made by commands, of @depth entries, and with @registers doorbells for them, in reach of
+ * posters from now on: to map any later may wait for what posters run. Once; UNSUPPORTED says which of it cannot be had.
+ */
+int cvy_nic_reserve(struct cvy_nic *nic, unsigned pairs, uint32_t depth, int registers);
 
 /* @dmabuf_fd: of GPU memory; -1: plain memory, or GPU memory where the driver has peer memory. */
 int cvy_region_open(struct cvy_nic *nic, void *at, size_t bytes, int dmabuf_fd, struct cvy_region **out);
@@ -57,6 +62,7 @@ struct cvy_pair_args {
 	const uint64_t *abort; /* where posters see it */
 	struct cvy_region *local, *window; /* what is put from; what the far end may write */
 	struct cvy_bells *bells;	   /* NULL: posters ring the register themselves */
+	int hosted;			   /* posters are threads of this process, whatever the nic's memory is for */
 };
 
 /* What the far end must know, for a message. Plain data, host order. */
@@ -73,6 +79,12 @@ int cvy_pair_connect(struct cvy_pair *pair, const struct cvy_pair_name *far);
 void cvy_pair_queue(const struct cvy_pair *pair, struct cvy_queue *queue);
 /* 0, or COVEY_ERR_PEER: an entry failed; the cause says how, as far as the adapter still tells. The rank is suspect. */
 int cvy_pair_check(struct cvy_pair *pair, int rank);
+/*
+ * What the adapter says, for a look now and then; of pairs made by commands. Status of the newest completion, 0: no error.
+ * Idle: no poster runs, and all that was rung for is done, or never will be.
+ */
+uint64_t cvy_pair_status(const struct cvy_pair *pair);
+int cvy_pair_idle(const struct cvy_pair *pair);
 int cvy_pair_stop(struct cvy_pair *pair); /* every entry under way ends with an error */
 /* After posters have left. The queue's memory is free to use once this returned: the adapter has let go of it. */
 void cvy_pair_close(struct cvy_pair *pair);

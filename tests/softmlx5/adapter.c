@@ -91,6 +91,9 @@ static void complete(struct queue *q, const struct picked *p)
 	c->next++;
 	adapter.stats.completions++;
 	adapter.stats.errors += p->syndrome != 0;
+	if (p->syndrome && getenv("SOFTMLX5_TRACE"))
+		fprintf(stderr, "softmlx5: entry %u of queue %x, opcode %x, ended with %x\n", p->index, q->shared->qpn,
+			p->opcode, p->syndrome);
 }
 
 static uint64_t retry_ns(const struct queue *q)
@@ -245,6 +248,13 @@ static void doorbell(uint64_t value)
 		activate(q, qpn & (QUEUES - 1));
 }
 
+static int look_at_registers(void);
+
+void adapter_hear(void)
+{
+	look_at_registers();
+}
+
 void adapter_error(struct queue *q)
 {
 	q->shared->state = QUEUE_ERROR;
@@ -315,6 +325,8 @@ static void *adapter_main(void *unused)
 
 	(void)unused;
 	for (;;) {
+		while (__atomic_load_n(&adapter.callers, __ATOMIC_SEQ_CST))
+			sched_yield();
 		pthread_mutex_lock(&adapter.lock);
 		any = look_at_registers();
 		if (adapter.actives)
@@ -354,6 +366,31 @@ static void lax_from(const char *words)
 	}
 }
 
+/* SOFTMLX5_PLAN=seed=1,delay_ns=2000: for programs that know nothing of this. */
+static void plan_from(const char *words)
+{
+	static const struct {
+		const char *name;
+		size_t at;
+	} known[] = { { "delay_ns", offsetof(struct softmlx5_plan, delay_ns) },
+		      { "stall_ns", offsetof(struct softmlx5_plan, stall_ns) },
+		      { "ack_unit_ns", offsetof(struct softmlx5_plan, ack_unit_ns) },
+		      { "lost_ms", offsetof(struct softmlx5_plan, lost_ms) },
+		      { "refuse", offsetof(struct softmlx5_plan, refuse) } };
+	unsigned long v;
+	char name[16];
+	int n = 0;
+
+	for (; words && sscanf(words, "%15[a-z_]=%lu%n", name, &v, &n) == 2; words += n + (words[n] == ',')) {
+		if (!strcmp(name, "seed"))
+			adapter.plan.seed = v;
+		for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
+			if (!strcmp(name, known[i].name))
+				*(uint32_t *)((char *)&adapter.plan + known[i].at) = (uint32_t)v;
+	}
+	adapter.random += (adapter.plan.seed + (uint64_t)getpid() * !!adapter.plan.seed) * 2654435769u;
+}
+
 /* Once per process, at its first look at the device: a child of fork() has an adapter of its own. */
 void adapter_start(void)
 {
@@ -364,6 +401,7 @@ void adapter_start(void)
 	if (!adapter.segment) {
 		adapter.random = 88172645463325252ull;
 		lax_from(getenv("SOFTMLX5_LAX"));
+		plan_from(getenv("SOFTMLX5_PLAN"));
 		if (segment_open() || pthread_create(&thread, NULL, adapter_main, NULL))
 			abort();
 		pthread_detach(thread);

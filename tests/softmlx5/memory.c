@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Regions by key, and bytes between processes. Memory of this process is copied plainly; a heap in the segment is
- * reached from every process; other memory of another one by process_vm_writev. A word of 8 bytes is stored whole,
- * as adapters do. A key has random bits, so that nobody lives on guessing one.
+ * Regions by key, and bytes between processes. Memory of this process is stored plainly; a heap in the segment is
+ * reached from every process; other memory of another one by process_vm_writev, where a call stores piece by piece. Words
+ * of 8 bytes are stored whole and in ascending order, as adapters do that are not told to relax: who sees the last
+ * word of a write sees all of it. A key has random bits, so that nobody lives on guessing one.
  */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -18,6 +20,7 @@
 
 #define MAGIC 0x5af7a1e5u
 #define KEY_RANDOM_BITS 16
+#define PIECES 1024 /* of one call of the system */
 
 static void take_process(struct segment *s)
 {
@@ -148,15 +151,40 @@ int process_gone(uint32_t process)
 	return seen[process].gone;
 }
 
+/* Up to the next word, or a word. */
+static size_t piece(uint64_t at, size_t bytes)
+{
+	size_t n = 8 - (at & 7);
+
+	return n < bytes ? n : bytes;
+}
+
+/* Each piece is an element of its own, so the system copies them one after the other. */
 static int move_far(const struct region *r, uint64_t at, void *near, size_t bytes, int out)
 {
-	struct iovec here = { near, bytes };
-	struct iovec there = { (void *)(uintptr_t)(r->start + (at - r->iova)), bytes };
+	struct iovec here[PIECES], there = { (void *)(uintptr_t)(r->start + (at - r->iova)), 0 };
 	pid_t pid = adapter.segment->process[r->process].pid;
-	ssize_t n =
-		out ? process_vm_writev(pid, &here, 1, &there, 1, 0) : process_vm_readv(pid, &here, 1, &there, 1, 0);
+	ssize_t n = 0;
+	int k;
 
-	return n == (ssize_t)bytes ? 0 : -1;
+	for (size_t done = 0; done < bytes; done += (size_t)n) {
+		there.iov_base = (void *)(uintptr_t)(r->start + (at - r->iova) + done);
+		there.iov_len = 0;
+		for (k = 0; k < PIECES && done + there.iov_len < bytes; k++) {
+			here[k].iov_base = (uint8_t *)near + done + there.iov_len;
+			here[k].iov_len =
+				piece((uintptr_t)there.iov_base + there.iov_len, bytes - done - there.iov_len);
+			there.iov_len += here[k].iov_len;
+		}
+		n = out ? process_vm_writev(pid, here, (unsigned long)k, &there, 1, 0)
+			: process_vm_readv(pid, here, (unsigned long)k, &there, 1, 0);
+		if (n != (ssize_t)there.iov_len) {
+			if (getenv("SOFTMLX5_TRACE") && !process_gone(r->process))
+				perror("softmlx5: memory of another process");
+			return -1;
+		}
+	}
+	return 0;
 }
 
 static void copy(void *to, const void *from, size_t bytes)
@@ -165,11 +193,15 @@ static void copy(void *to, const void *from, size_t bytes)
 
 	if (adapter.copy) {
 		adapter.copy(to, from, bytes);
-	} else if (bytes == 8 && !((uintptr_t)to & 7)) {
-		memcpy(&v, from, 8);
-		__atomic_store_n((uint64_t *)to, v, __ATOMIC_RELEASE);
-	} else {
-		memcpy(to, from, bytes);
+		return;
+	}
+	for (size_t done = 0, n; done < bytes; done += n) {
+		n = piece((uintptr_t)to + done, bytes - done);
+		memcpy(&v, (const uint8_t *)from + done, n);
+		if (n == 8)
+			__atomic_store_n((uint64_t *)(void *)((uint8_t *)to + done), v, __ATOMIC_RELEASE);
+		else
+			memcpy((uint8_t *)to + done, &v, n);
 	}
 }
 

@@ -21,7 +21,7 @@
 #define QUEUES 8192 /* power of two: a number's low bits are its place */
 #define REGIONS 8192
 #define HANDLES 65536
-#define PROCESSES 64
+#define PROCESSES 4096
 #define HEAP_BYTES ((size_t)16 << 20)
 #define NO_BELL UINT64_MAX
 
@@ -112,6 +112,7 @@ struct adapter {
 	struct softmlx5_plan plan;
 	struct softmlx5_stats stats;
 	uint64_t calls;
+	uint32_t callers; /* wait for the lock, which the thread would take again before they wake */
 	void (*copy)(void *to, const void *from, size_t bytes);
 };
 
@@ -162,6 +163,7 @@ int found(int check, const char *format, ...) __attribute__((format(printf, 2, 3
 /* adapter.c */
 void adapter_start(void);
 void adapter_error(struct queue *q); /* everything under way is flushed */
+void adapter_hear(void);	     /* doorbells that were rung by now are taken */
 /* execute.c: one entry of @blocks at @entry (a copy); a syndrome or 0 */
 void entry_shape(const uint8_t *entry, struct picked *p);
 uint32_t entry_check(const struct queue *q, const uint8_t *entry, const struct picked *p);

@@ -34,7 +34,7 @@ SOFTMLX5_OPEN int fstat(int fd, struct stat *to);
 SOFTMLX5_OPEN int fstat64(int fd, struct stat64 *to);
 SOFTMLX5_OPEN int ioctl(int fd, unsigned long request, ...);
 
-static char root[64];
+static char root[192];
 static pid_t owner;
 
 static void *libc(const char *name)
@@ -170,7 +170,9 @@ int ioctl(int fd, unsigned long request, ...)
 	arg = va_arg(args, void *);
 	va_end(args);
 	if (request == RDMA_VERBS_IOCTL && is_device(fd)) {
+		__atomic_fetch_add(&adapter.callers, 1, __ATOMIC_SEQ_CST);
 		pthread_mutex_lock(&adapter.lock);
+		__atomic_fetch_sub(&adapter.callers, 1, __ATOMIC_SEQ_CST);
 		err = uverbs_ioctl(arg);
 		saved = errno;
 		pthread_mutex_unlock(&adapter.lock);
@@ -209,9 +211,10 @@ static int remove_one(const char *path, const struct stat *s, int type, struct F
 
 __attribute__((constructor)) static void begin(void)
 {
+	const char *segment = getenv("SOFTMLX5_SEGMENT"); /* beside it: who made it removes what the killed leave */
 	char id[32];
 
-	snprintf(root, sizeof(root), "/tmp/softmlx5.XXXXXX");
+	snprintf(root, sizeof(root), "%.160s.XXXXXX", segment ? segment : "/tmp/softmlx5");
 	if (!mkdtemp(root))
 		return;
 	owner = getpid();

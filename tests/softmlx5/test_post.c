@@ -68,6 +68,49 @@ START_TEST(each_call_arrives)
 }
 END_TEST
 
+/* Each has a register of its own that the adapter listens to; made of what was reserved, or not. */
+START_TEST(both_ends_are_heard)
+{
+	struct cvy_queue back;
+
+	open_way(_i & 3, 16);
+	if (_i & 4) {
+		struct cvy_pair_args args = { .mode = CVY_PAIR_DEVX, .depth = 32, .wait_ticks = PAIRS_WAIT_NS };
+		struct cvy_pair_name name[2];
+
+		ck_assert_int_eq(cvy_nic_reserve(p.nic, 3, 32, 1), 0);
+		args.abort = &p.abort;
+		for (int i = 0; i < 2; i++) {
+			cvy_pair_close(p.pair[i]);
+			args.local = args.window = p.region[i];
+			ck_assert_int_eq(cvy_pair_open(p.nic, &args, &p.pair[i]), 0);
+			cvy_pair_name(p.pair[i], &name[i]);
+		}
+		for (int i = 0; i < 2; i++)
+			ck_assert_int_eq(cvy_pair_connect(p.pair[i], &name[!i]), 0);
+		cvy_pair_queue(p.pair[0], &p.q);
+		ck_assert_int_eq(cvy_pair_idle(p.pair[0]), 1); /* nothing was posted */
+	}
+	cvy_pair_queue(p.pair[1], &back);
+	ck_assert_int_eq(cvy_queue_await(&p.q, cvy_queue_signal(&p.q, 8, 1)), 1);
+	ck_assert_int_eq(cvy_queue_await(&back, cvy_queue_signal(&back, 8, 2)), 1);
+	ck_assert_uint_eq(*far_word(8), 1);
+	ck_assert_uint_eq(*(uint64_t *)(p.memory[0] + 8), 2);
+	if (_i & 1) {
+		ck_assert_int_eq(cvy_pair_idle(p.pair[0]), 1);
+		ck_assert_uint_eq(cvy_pair_status(p.pair[0]), 0);
+		softmlx5_silence(back.mlx5.qpn);
+		ck_assert_int_gt(cvy_queue_signal(&p.q, 8, 3), 0);
+		cvy_queue_flush(&p.q);
+		while (!cvy_pair_status(p.pair[0])) /* nobody else looks */
+			cvy_q_pause();
+		ck_assert_int_eq(cvy_pair_idle(p.pair[0]), 1);
+	}
+	ck_assert_uint_eq(softmlx5_found(), 0);
+	pairs_close(&p);
+}
+END_TEST
+
 START_TEST(what_does_not_fit_is_refused)
 {
 	open_way(0, 16);
@@ -331,6 +374,7 @@ int main(void)
 	int failed;
 
 	tcase_add_loop_test(tcase, each_call_arrives, 0, 4);
+	tcase_add_loop_test(tcase, both_ends_are_heard, 0, 8);
 	tcase_add_test(tcase, what_does_not_fit_is_refused);
 	tcase_add_loop_test(tcase, rings_go_round, 0, 4);
 	tcase_add_loop_test(tcase, posters_share_a_queue, 0, 4);

@@ -129,9 +129,10 @@ static void end_handle(uint64_t handle)
 		region_remove(h->index);
 	else if (h->kind == HANDLE_CQ)
 		adapter.cq[h->index].live = 0;
-	else if (h->kind == HANDLE_QUEUE && queue_of(h->index))
+	else if (h->kind == HANDLE_QUEUE && queue_of(h->index)) {
+		adapter_hear(); /* what was rung for it in time is no stranger's */
 		queue_remove(queue_of(h->index));
-	else if (h->kind == HANDLE_UAR)
+	} else if (h->kind == HANDLE_UAR)
 		uar_remove(h->index);
 	if (h->kind == HANDLE_UMEM) {
 		adapter.stats.umem_bytes -= adapter.umem[h->index].bytes;

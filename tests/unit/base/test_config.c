@@ -162,6 +162,22 @@ START_TEST(config_reads_everything_from_the_environment)
 }
 END_TEST
 
+START_TEST(config_takes_queues_in_the_order_given)
+{
+	int way[CVY_QUEUES_WAYS];
+
+	ck_assert_int_eq(cvy_queues_parse("tcp,direct", way), 1);
+	ck_assert_int_eq(way[0], CVY_QUEUES_TCP);
+	ck_assert_int_eq(way[1], CVY_QUEUES_DIRECT);
+	ck_assert_int_eq(way[2], 0);
+	ck_assert_int_eq(cvy_queues_parse("direct,assisted,ring,tcp", way), 1);
+	ck_assert_int_eq(way[3], CVY_QUEUES_TCP);
+	ck_assert_int_eq(way[4], 0);
+	ck_assert_int_eq(cvy_queues_parse("direct,assisted,ring,tcp,direct", way), 0);
+	ck_assert_int_eq(cvy_queues_parse("", way), 0);
+}
+END_TEST
+
 START_TEST(config_refuses_what_is_wrong_and_says_what_is_right)
 {
 	static const struct {
@@ -186,6 +202,9 @@ START_TEST(config_refuses_what_is_wrong_and_says_what_is_right)
 		{ "redis://h?topology=0x2", "topology \"0x2\"" },
 		{ "redis://h?topology=2x-2", "topology \"2x-2\"" },
 		{ "redis://h?topology=2x2x2", "topology \"2x2x2\"" },
+		{ "redis://h?queues=direct,udp", "queues \"direct,udp\"" },
+		{ "redis://h?queues=tcp,", "direct, assisted, ring or tcp, each once" },
+		{ "redis://h?queues=ring,tcp,ring", "each once" },
 		{ "redis://h?world=3&topology=2x2", "it is for 4 ranks, and the group is formed by 3" },
 		{ "", "store is not set" },
 	};
@@ -293,6 +312,7 @@ int main(void)
 	tcase_add_test(tc, config_takes_no_half_of_a_launcher);
 	tcase_add_test(tc, config_takes_its_parameters_from_the_url_and_leaves_db);
 	tcase_add_test(tc, config_reads_everything_from_the_environment);
+	tcase_add_test(tc, config_takes_queues_in_the_order_given);
 	tcase_add_test(tc, config_refuses_what_is_wrong_and_says_what_is_right);
 	tcase_add_test(tc, config_names_the_variable_that_is_wrong);
 	tcase_add_test(tc, config_never_prints_a_password);
