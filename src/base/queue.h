@@ -64,7 +64,8 @@ struct cvy_queue_ring {
 	const uint64_t *tail; /* commands that the proxy has taken */
 	const uint64_t *done; /* of this queue: tickets up to here */
 	const uint64_t *status;
-	uint32_t number; /* of this queue, with the proxy */
+	uint32_t number;     /* of this queue, with the proxy */
+	uint32_t look_every; /* entry status and abort are looked at; a power of two, 1: each */
 };
 
 struct cvy_queue {
@@ -76,6 +77,9 @@ struct cvy_queue {
 	struct cvy_queue_mlx5 mlx5;
 	struct cvy_queue_ring ring;
 };
+
+/* Of a ring for a device's threads: the host's words are over PCIe, and every so many-th entry asks for them. */
+#define CVY_QUEUE_LOOK_EVERY 64
 
 /* One wait; since = 0 before it. */
 struct cvy_queue_wait {
@@ -196,6 +200,41 @@ CVY_Q_BOTH uint64_t cvy_queue_room_from(struct cvy_queue *q, int fresh)
 	return cvy_q_load(&q->words->done);
 }
 
+CVY_Q_BOTH int cvy_queue_crowded(struct cvy_queue *q, uint64_t end, uint64_t most)
+{
+	if (end - cvy_q_peek(&q->words->done) <= most)
+		return 0;
+	cvy_queue_raise(&q->words->done, cvy_q_load(q->ring.tail));
+	return end - cvy_q_peek(&q->words->done) > most;
+}
+
+/*
+ * Claims entries of a ring while half of it is free: an addition never fails, as a swap does that many threads try at
+ * once, and nothing here waits for the host. 1: done; 0: there may be no room; else why not. Only where the other half
+ * was claimed at one moment does somebody wait for room that is his already; giving that up leaves a ring that stands still.
+ */
+CVY_Q_BOTH int cvy_queue_claim_fast(struct cvy_queue *q, uint64_t n, uint64_t *first)
+{
+	uint64_t head = cvy_q_peek(&q->words->head), since;
+
+	if (n > q->depth / 2 || cvy_queue_crowded(q, head + n, q->depth / 2))
+		return 0;
+	if (!(head & (q->ring.look_every - 1))) {
+		if (cvy_queue_status(q))
+			return CVY_QUEUE_FAILED;
+		if (cvy_q_load(q->abort))
+			return CVY_QUEUE_ABORTED;
+	}
+	*first = cvy_q_take(&q->words->head, n);
+	for (since = cvy_q_ticks(); cvy_queue_crowded(q, *first + n, q->depth); cvy_q_pause()) {
+		if (cvy_q_load(q->abort))
+			return CVY_QUEUE_ABORTED;
+		if (cvy_q_ticks() - since > q->wait_ticks)
+			return CVY_QUEUE_FULL;
+	}
+	return 1;
+}
+
 /* Claims @n entries; @first: the first of them. 0 or why not: then nothing is claimed. */
 CVY_Q_BOTH int cvy_queue_claim(struct cvy_queue *q, uint64_t n, uint64_t *first)
 {
@@ -205,6 +244,11 @@ CVY_Q_BOTH int cvy_queue_claim(struct cvy_queue *q, uint64_t n, uint64_t *first)
 
 	if (n > q->depth)
 		return CVY_QUEUE_RANGE;
+	if (q->kind == CVY_QUEUE_RING) {
+		why = cvy_queue_claim_fast(q, n, first);
+		if (why)
+			return why == 1 ? 0 : why;
+	}
 	if (cvy_queue_status(q))
 		return CVY_QUEUE_FAILED;
 	if (cvy_q_load(q->abort))
@@ -352,7 +396,8 @@ CVY_Q_BOTH int64_t cvy_queue_post(struct cvy_queue *q, struct cvy_queue_job *p)
 	if (err)
 		return err;
 	if (q->kind == CVY_QUEUE_RING) {
-		cvy_q_fence(); /* what is to be put, before the command */
+		if (p->puts)
+			cvy_q_fence(); /* what is to be put, before the command. The ring keeps commands in order */
 		for (i = 0; i < n; i++)
 			cvy_queue_write_ring(q, p, i, first + i);
 		return (int64_t)(first + n);

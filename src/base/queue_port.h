@@ -87,6 +87,32 @@ CVY_Q_BOTH uint64_t cvy_q_swap_if(uint64_t *at, uint64_t expected, uint64_t v)
 #endif
 }
 
+/* The same two for words that only posters of one device touch: no order with anything else, so nothing is waited for. */
+CVY_Q_BOTH uint64_t cvy_q_peek(const uint64_t *at)
+{
+#ifdef __CUDA_ARCH__
+	uint64_t v;
+
+	asm volatile("ld.relaxed.gpu.u64 %0, [%1];" : "=l"(v) : "l"(at) : "memory");
+	return v;
+#else
+	return __atomic_load_n(at, __ATOMIC_ACQUIRE);
+#endif
+}
+
+/* Returns what stood there before @n was added. */
+CVY_Q_BOTH uint64_t cvy_q_take(uint64_t *at, uint64_t n)
+{
+#ifdef __CUDA_ARCH__
+	uint64_t old;
+
+	asm volatile("atom.relaxed.gpu.add.u64 %0, [%1], %2;" : "=l"(old) : "l"(at), "l"(n) : "memory");
+	return old;
+#else
+	return __atomic_fetch_add(at, n, __ATOMIC_SEQ_CST);
+#endif
+}
+
 /* Everything before is seen, by everyone, before anything after; also empties buffers that combine stores to a device. */
 CVY_Q_BOTH void cvy_q_fence(void)
 {

@@ -280,12 +280,11 @@ static void call(struct cvy_device *d, int rank, uint64_t inc, const struct name
 	cvy_door_hang_up(f->call);
 	f->call = NULL;
 	f->call_inc = inc;
-	err = may_call(&d->queues) ? open_all(d)
-				   : cvy_fail(d->box, COVEY_ERR_UNSUPPORTED, rank, d->epoch,
-					      "no pair of adapters, and COVEY_QUEUES has no tcp");
+	err = may_call(&d->queues) ? open_all(d) : COVEY_ERR_UNSUPPORTED;
 	if (err)
 		cvy_device_give_up(d, err, rank, d->epoch, "device: no queue to rank %d, which is on another host%s",
-				   rank, may_call(&d->queues) ? "" : ": no pair of adapters, and queues has no tcp");
+				   rank,
+				   may_call(&d->queues) ? "" : ": no adapter on both sides, and queues has no tcp");
 	else if (cvy_door_dial(d->queues.door, name->door, &name->cookie, rank, taken, &f->call))
 		lost(d, rank, inc, "it cannot be called");
 }

@@ -263,6 +263,7 @@ void cvy_proxy_queue(const struct cvy_proxy *p, uint32_t number, struct cvy_queu
 	queue->ring.done = p->posters_see + (p->done - p->slots) + number;
 	queue->ring.status = p->posters_see + (p->status - p->slots) + number;
 	queue->ring.number = number;
+	queue->ring.look_every = p->args.memory ? CVY_QUEUE_LOOK_EVERY : 1;
 	if (p->lane[number]) {
 		queue->local_bytes = p->lane[number]->link.local_bytes;
 		queue->remote_bytes = p->lane[number]->link.remote_bytes;

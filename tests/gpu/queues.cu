@@ -97,6 +97,18 @@ __global__ void streamer(struct cvy_queue q, uint64_t n, uint64_t *bad)
 		*bad = (uint64_t)(-t) | 1ull << 32;
 }
 
+/* All threads of the launch post @each signals; the last ticket of each is awaited. */
+__global__ void streamers(struct cvy_queue q, uint64_t each, uint64_t *bad)
+{
+	uint64_t me = blockIdx.x * blockDim.x + threadIdx.x;
+	int64_t t = 0;
+
+	for (uint64_t i = 1; i <= each && t >= 0; i++)
+		t = cvy_queue_signal(&q, FAR + me % 1024 * 8, i);
+	if (t < 0 || cvy_queue_await(&q, t) != 1)
+		atomicExch((unsigned long long *)bad, (unsigned long long)-t | 1ull << 32);
+}
+
 /* Signals that come back into memory that the GPU watches: there and back, in cycles. */
 __global__ void pingpong(struct cvy_queue q, uint64_t *word, uint64_t n, uint64_t *cycles)
 {
@@ -170,6 +182,30 @@ static void check_stream(struct cvy_queue *q, const char *mode, double ghz)
 	expect(cycles > 0, "ping-pong", mode);
 	printf("      %s: one thread %.2f M entries/s; there and back %.2f us\n", mode, (double)n / since * 1e-6,
 	       (double)cycles / ghz * 1e-3);
+}
+
+static void check_streams(struct cvy_queue *q, const char *mode)
+{
+	static const unsigned threads[] = { 1, 32, 1024 };
+
+	for (unsigned n : threads) {
+		uint64_t all = 1u << 19, each = all / n;
+		char what[64];
+		double since;
+		int good = 1;
+
+		memset(memory, 0, BYTES);
+		host[8] = 0;
+		since = seconds();
+		streamers < <<(n + 31) / 32, n<32 ? n : 32>>>(*q, each, host + 8);
+		CUDA(cudaDeviceSynchronize());
+		since = seconds() - since;
+		for (unsigned i = 0; i < n; i++)
+			good &= *(uint64_t *)(memory + FAR + i * 8) == each;
+		snprintf(what, sizeof(what), "signals of %u threads, back to back", n);
+		expect(good && !host[8], what, mode);
+		printf("      %s: %u threads %.2f M entries/s\n", mode, n, (double)all / since * 1e-6);
+	}
 }
 
 static void run_pair(int mode, int assisted, double ghz)
@@ -272,7 +308,7 @@ static void run_ring(double ghz)
 	struct cvy_proxy *proxy;
 	struct cvy_queue q;
 
-	args.depth = 4096;
+	args.depth = 8192;
 	args.queues = 2;
 	args.wait_ticks = WAIT_CYCLES;
 	args.abort = host;
@@ -282,6 +318,7 @@ static void run_ring(double ghz)
 	cvy_proxy_queue(proxy, 0, &q);
 	check_posters(&q, "ring");
 	check_stream(&q, "ring", ghz);
+	check_streams(&q, "ring");
 	cvy_proxy_close(proxy);
 }
 

@@ -13,10 +13,12 @@
 #include <stdlib.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
+#include <linux/netlink.h>
 #include <rdma/rdma_user_ioctl.h>
 
 #include "state.h"
@@ -33,6 +35,7 @@ SOFTMLX5_OPEN int stat64(const char *path, struct stat64 *to);
 SOFTMLX5_OPEN int fstat(int fd, struct stat *to);
 SOFTMLX5_OPEN int fstat64(int fd, struct stat64 *to);
 SOFTMLX5_OPEN int ioctl(int fd, unsigned long request, ...);
+SOFTMLX5_OPEN int socket(int domain, int type, int protocol);
 
 static char root[192];
 static pid_t owner;
@@ -181,6 +184,19 @@ int ioctl(int fd, unsigned long request, ...)
 	}
 	*(void **)&f = libc("ioctl");
 	return f(fd, request, arg);
+}
+
+/* A kernel with RDMA would be asked by netlink which devices there are, and know none of ours. */
+int socket(int domain, int type, int protocol)
+{
+	int (*f)(int, int, int);
+
+	if (domain == AF_NETLINK && protocol == NETLINK_RDMA) {
+		errno = EPROTONOSUPPORT;
+		return -1;
+	}
+	*(void **)&f = libc("socket");
+	return f(domain, type, protocol);
 }
 
 static void file(const char *path, const char *text)

@@ -79,6 +79,14 @@ static int hand_out(struct ib_uverbs_attr *a, int kind, int index)
 	return 0;
 }
 
+/* SOFTMLX5_LACKS=devx,memory: what the kernel refuses, as where it is not built in, or cannot pin what a GPU's driver maps. */
+static int kernel_lacks(const char *what)
+{
+	const char *list = getenv("SOFTMLX5_LACKS");
+
+	return list && strstr(list, what);
+}
+
 static int query_device(struct ib_uverbs_attr *out, int extended)
 {
 	struct ib_uverbs_ex_query_device_resp r = { .base = { .fw_ver = 28ull << 32 | 40 << 16,
@@ -108,9 +116,12 @@ static int query_device(struct ib_uverbs_attr *out, int extended)
 
 static int reg_mr(const struct ib_uverbs_reg_mr *m, struct ib_uverbs_attr *out)
 {
-	uint32_t i = region_add(m->start, m->hca_va, m->length, m->access_flags, PD_NUMBER);
 	struct ib_uverbs_reg_mr_resp r = { 0 };
+	uint32_t i;
 
+	if (m->length > PAGE_BYTES && kernel_lacks("memory"))
+		return fail(EFAULT);
+	i = region_add(m->start, m->hca_va, m->length, m->access_flags, PD_NUMBER);
 	if (!i)
 		return fail(ENOMEM);
 	r.mr_handle = (uint32_t)handle_add(HANDLE_REGION, i);
@@ -245,8 +256,12 @@ static int get_context(struct ib_uverbs_ioctl_hdr *h)
 						 .num_uars_per_page = 1,
 						 .cmds_supp_uhw = MLX5_USER_CMDS_SUPP_UHW_CREATE_AH,
 						 .num_dyn_bfregs = 1024 };
+	const struct mlx5_ib_alloc_ucontext_req_v2 *asks = input(attr(h, UVERBS_ATTR_UHW_IN));
 	uint32_t vectors = 1;
 	uint64_t none = 0;
+
+	if (asks && (asks->flags & MLX5_IB_ALLOC_UCTX_DEVX) && kernel_lacks("devx"))
+		return fail(EPERM);
 
 	output(attr(h, UVERBS_ATTR_GET_CONTEXT_NUM_COMP_VECTORS), &vectors, 4);
 	output(attr(h, UVERBS_ATTR_GET_CONTEXT_CORE_SUPPORT), &none, 8);

@@ -402,10 +402,10 @@ cudaError_t cudaDeviceGetAttribute(int *v, enum cudaDeviceAttr attr, int)
 }
 
 /* All memory of this process is in reach. */
-cudaError_t cudaHostRegister(void *, size_t, unsigned)
+cudaError_t cudaHostRegister(void *, size_t, unsigned flags)
 {
 	ALIVE();
-	return cudaSuccess;
+	return (flags & cudaHostRegisterIoMemory) && getenv("CPU_NO_REGISTERS") ? cudaErrorNotPermitted : cudaSuccess;
 }
 
 cudaError_t cudaHostUnregister(void *)
@@ -421,7 +421,8 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *most)
 
 const char *cudaGetErrorString(cudaError_t e)
 {
-	return e == cudaSuccess ? "no error" : e == cudaErrorIllegalAddress ? "an illegal memory access" : "an error";
+	return e == cudaSuccess ? "no error" : e == cudaErrorIllegalAddress ? "an illegal memory access"
+	       : e == cudaErrorNotPermitted ? "operation not permitted" : "an error";
 }
 
 cudaError_t cudaGetLastError(void)
