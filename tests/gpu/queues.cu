@@ -189,6 +189,7 @@ static void check_streams(struct cvy_queue *q, const char *mode)
 	static const unsigned threads[] = { 1, 32, 1024 };
 
 	for (unsigned n : threads) {
+		unsigned width = n < 32 ? n : 32, blocks = n / width;
 		uint64_t all = 1u << 19, each = all / n;
 		char what[64];
 		double since;
@@ -197,7 +198,7 @@ static void check_streams(struct cvy_queue *q, const char *mode)
 		memset(memory, 0, BYTES);
 		host[8] = 0;
 		since = seconds();
-		streamers < <<(n + 31) / 32, n<32 ? n : 32>>>(*q, each, host + 8);
+		streamers<<<blocks, width>>>(*q, each, host + 8);
 		CUDA(cudaDeviceSynchronize());
 		since = seconds() - since;
 		for (unsigned i = 0; i < n; i++)
