@@ -192,6 +192,22 @@ void cvy_device_forms(FILE *to)
 		CVY_GPU_LANES, CVY_EP_THREADS);
 }
 
+/* How ranks of other hosts are reached; nothing where there are none. */
+static void print_queues(const struct cvy_device *d, FILE *to)
+{
+	int any = 0;
+
+	for (int r = 0; r < CVY_GPU_RANKS; r++) {
+		int way = __atomic_load_n(&d->peer[r].far.way, __ATOMIC_RELAXED);
+
+		if (way)
+			fprintf(to, "%srank %d by %s", any++ ? ", " : "queues to other hosts: ", r,
+				cvy_queues_word(way));
+	}
+	if (any)
+		fprintf(to, "\n");
+}
+
 void cvy_device_explain(const struct cvy_device *d, FILE *to)
 {
 	fprintf(to, "\non device memory (%s); forms by size of a block, as they were fastest on H200s: no costs\n",
@@ -207,5 +223,6 @@ void cvy_device_explain(const struct cvy_device *d, FILE *to)
 			d->window_bytes);
 	else
 		fprintf(to, "registered memory: none (device_window_bytes is 0), all is pushed\n");
+	print_queues(d, to);
 	cvy_device_forms(to);
 }
