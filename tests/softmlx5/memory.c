@@ -132,7 +132,7 @@ void *region_local(const struct region *r, uint64_t at)
 int process_gone(uint32_t process)
 {
 	static struct {
-		int fd, gone;
+		int gone;
 		uint64_t looked;
 	} seen[PROCESSES];
 	struct pollfd p = { .events = POLLIN };
@@ -144,10 +144,10 @@ int process_gone(uint32_t process)
 	if (now - seen[process].looked < 1000000)
 		return 0;
 	seen[process].looked = now;
-	if (!seen[process].fd)
-		seen[process].fd = (int)syscall(SYS_pidfd_open, adapter.segment->process[process].pid, 0);
-	p.fd = seen[process].fd;
+	p.fd = (int)syscall(SYS_pidfd_open, adapter.segment->process[process].pid, 0);
 	seen[process].gone = p.fd < 0 || poll(&p, 1, 0) > 0;
+	if (p.fd >= 0)
+		close(p.fd); /* who counts descriptors of its process finds none of ours */
 	return seen[process].gone;
 }
 
