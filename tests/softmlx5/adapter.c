@@ -327,6 +327,7 @@ static void *adapter_main(void *unused)
 	for (;;) {
 		while (__atomic_load_n(&adapter.callers, __ATOMIC_SEQ_CST))
 			sched_yield();
+		answer_asks();
 		pthread_mutex_lock(&adapter.lock);
 		any = look_at_registers();
 		if (adapter.actives)

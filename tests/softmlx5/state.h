@@ -21,7 +21,7 @@
 #define QUEUES 8192 /* power of two: a number's low bits are its place */
 #define REGIONS 8192
 #define HANDLES 65536
-#define PROCESSES 4096
+#define PROCESSES 1024
 #define HEAP_BYTES ((size_t)16 << 20)
 #define NO_BELL UINT64_MAX
 
@@ -45,12 +45,23 @@ struct process {
 	uint64_t heap; /* where it sees the heap */
 };
 
+/* Bytes that only their owner can store or read: mappings of a GPU's driver, which the system copies for nobody. */
+#define ASK_BYTES 32768
+enum ask_state { ASK_NONE, ASK_ASKED, ASK_DONE };
+struct ask {
+	uint32_t asker, state; /* process + 1, 0: nobody; enum ask_state */
+	uint64_t at, bytes;
+	uint32_t out, zero;
+	uint8_t data[ASK_BYTES];
+};
+
 struct segment {
 	uint32_t magic, qpns, lock, processes;
 	uint64_t heap_used;
 	struct process process[PROCESSES];
 	struct shared_queue queue[QUEUES];
 	struct region region[REGIONS];
+	struct ask ask[PROCESSES];
 	uint8_t heap[] __attribute__((aligned(4096)));
 };
 
@@ -177,6 +188,7 @@ int process_gone(uint32_t process);
 int move_out(const struct region *to, uint64_t at, const void *from, size_t bytes); /* 0, or -1: its process is gone */
 int move_in(const struct region *from, uint64_t at, void *to, size_t bytes);
 int fetch_add(const struct region *to, uint64_t at, uint64_t add, int size, uint64_t *old);
+void answer_asks(void); /* of other processes; the thread of this one */
 void *region_local(const struct region *r, uint64_t at);
 /* objects.c */
 struct queue *queue_add(uint32_t pd);
