@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One device as the rest of covey uses it (gpu.h). Chunks are physical memory of their own (VMM), exported as file
- * descriptors and mapped at addresses that follow from rank and generation; the driver is reached through the runtime,
- * so nothing here needs libcuda at link time. Copies go by a stream of their own, and never wait for kernels.
+ * One device as the rest of covey uses it (gpu.h): the control page, launches, repair. How peers come to map its memory is
+ * another file's (gpu_vmm.cu). Copies go by a stream of their own, and never wait for kernels.
  */
 #include "gpu_state.cuh"
 
@@ -10,207 +9,44 @@
 
 #include "shape.h"
 
-static int find(struct cvy_gpu *gpu, const char *name, void **at)
-{
-	cudaDriverEntryPointQueryResult result;
-
-	if (cudaGetDriverEntryPointByVersion(name, at, 12000, cudaEnableDefault, &result) == cudaSuccess && *at)
-		return 0;
-	return fail(gpu, COVEY_ERR_UNSUPPORTED, "the driver has no %s: version 12.0 or later is needed", name);
-}
-
-static int find_driver(struct cvy_gpu *gpu)
-{
-	struct driver *d = &gpu->driver;
-	struct {
-		const char *name;
-		void **at;
-	} wanted[] = {
-		{ "cuMemAddressReserve", (void **)&d->reserve },
-		{ "cuMemAddressFree", (void **)&d->unreserve },
-		{ "cuMemCreate", (void **)&d->create },
-		{ "cuMemRelease", (void **)&d->release },
-		{ "cuMemMap", (void **)&d->map },
-		{ "cuMemUnmap", (void **)&d->unmap },
-		{ "cuMemSetAccess", (void **)&d->access },
-		{ "cuMemExportToShareableHandle", (void **)&d->to_fd },
-		{ "cuMemImportFromShareableHandle", (void **)&d->from_fd },
-		{ "cuGetErrorString", (void **)&d->text },
-	};
-	int err = 0;
-
-	for (size_t i = 0; !err && i < sizeof(wanted) / sizeof(wanted[0]); i++)
-		err = find(gpu, wanted[i].name, wanted[i].at);
-	return err;
-}
-
-/* ---- chunks ---- */
-
-static int map_at(struct cvy_gpu *gpu, CUdeviceptr at, size_t bytes, CUmemGenericAllocationHandle handle)
-{
-	CUmemAccessDesc access = { { CU_MEM_LOCATION_TYPE_DEVICE, gpu->device }, CU_MEM_ACCESS_FLAGS_PROT_READWRITE };
-	int err = check_driver(gpu, gpu->driver.map(at, bytes, 0, handle, 0), "mapping memory");
-
-	if (err)
-		return err;
-	err = check_driver(gpu, gpu->driver.access(at, bytes, &access, 1), "access to mapped memory");
-	if (err)
-		gpu->driver.unmap(at, bytes);
-	return err;
-}
-
-static int unmap_at(struct cvy_gpu *gpu, CUdeviceptr at, size_t bytes, uint8_t *mapped)
-{
-	if (!*mapped || use(gpu))
-		return 0;
-	*mapped = 0;
-	return check_driver(gpu, gpu->driver.unmap(at, bytes), "unmapping memory");
-}
-
-int cvy_gpu_unchunk(struct cvy_gpu *gpu, int rank, int generation)
-{
-	size_t i = place(rank, generation);
-	int err = unmap_at(gpu, gpu->in + i * CVY_GPU_STRIDE, CVY_GPU_CHUNK, &gpu->in_mapped[i]);
-
-	if (gpu->in_handle[i])
-		gpu->driver.release(gpu->in_handle[i]);
-	gpu->in_handle[i] = 0;
-	return err;
-}
-
-int cvy_gpu_detach(struct cvy_gpu *gpu, int rank, int generation)
-{
-	size_t i = place(rank, generation);
-	int err = unmap_at(gpu, gpu->windows + i * gpu->window_stride, gpu->window_bytes, &gpu->window_mapped[i]);
-
-	return err ? err : unmap_at(gpu, gpu->out + i * CVY_GPU_STRIDE, CVY_GPU_CHUNK, &gpu->out_mapped[i]);
-}
-
-/* Zeroed: no tag is 0. */
-static int chunk_fill(struct cvy_gpu *gpu, CUdeviceptr at, CUmemGenericAllocationHandle handle)
-{
-	int err = map_at(gpu, at, CVY_GPU_CHUNK, handle);
-
-	if (err)
-		return err;
-	err = cvy_gpu_clear(gpu, at, CVY_GPU_CHUNK, "clearing a chunk");
-	if (err)
-		gpu->driver.unmap(at, CVY_GPU_CHUNK);
-	return err;
-}
-
-/* Memory of this device that others may map. */
-static int create(struct cvy_gpu *gpu, size_t bytes, CUmemGenericAllocationHandle *handle, const char *what)
-{
-	CUmemAllocationProp prop = {};
-	int err = use(gpu);
-
-	prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-	prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-	prop.location.id = gpu->device;
-	prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-	return err ? err : check_driver(gpu, gpu->driver.create(handle, bytes, &prop, 0), what);
-}
+/* ---- memory that peers map ---- */
 
 static int gpu_chunk(struct cvy_gpu *gpu, int rank, int generation)
 {
-	CUmemGenericAllocationHandle handle;
-	size_t i = place(rank, generation);
-	int err = cvy_gpu_unchunk(gpu, rank, generation);
-
-	if (!err)
-		err = create(gpu, CVY_GPU_CHUNK, &handle, "memory for a chunk");
-	if (err)
-		return err;
-	gpu->in_handle[i] = handle;
-	err = chunk_fill(gpu, gpu->in + i * CVY_GPU_STRIDE, handle);
-	gpu->in_mapped[i] = !err;
-	return err;
+	return gpu->memory->chunk(gpu, rank, generation);
 }
 
 static int gpu_chunk_fd(struct cvy_gpu *gpu, int rank, int generation, int *fd)
 {
-	CUmemGenericAllocationHandle handle = gpu->in_handle[place(rank, generation)];
-	int err = handle ? use(gpu) : fail(gpu, COVEY_ERR_INVAL, "no chunk of rank %d", rank);
-
-	return err ? err
-		   : check_driver(gpu, gpu->driver.to_fd(fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
-				  "a descriptor of a chunk");
+	return gpu->memory->chunk_fd(gpu, rank, generation, fd);
 }
 
-/* Maps what a peer exports. */
-static int import_at(struct cvy_gpu *gpu, CUdeviceptr at, size_t bytes, int fd, uint8_t *mapped)
+static int gpu_unchunk(struct cvy_gpu *gpu, int rank, int generation)
 {
-	CUmemGenericAllocationHandle handle;
-	int err = use(gpu);
-
-	if (!err)
-		err = check_driver(gpu,
-				   gpu->driver.from_fd(&handle, (void *)(uintptr_t)fd,
-						       CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
-				   "memory of a peer");
-	if (err)
-		return err;
-	err = map_at(gpu, at, bytes, handle);
-	gpu->driver.release(handle);
-	*mapped = !err;
-	return err;
+	return gpu->memory->unchunk(gpu, rank, generation);
 }
 
 static int gpu_attach(struct cvy_gpu *gpu, int rank, int generation, int fd)
 {
-	size_t i = place(rank, generation);
-	int err = cvy_gpu_detach(gpu, rank, generation);
-
-	return err ? err : import_at(gpu, gpu->out + i * CVY_GPU_STRIDE, CVY_GPU_CHUNK, fd, &gpu->out_mapped[i]);
+	return gpu->memory->attach(gpu, rank, generation, fd);
 }
 
-/* ---- registered memory ---- */
-
-static int gpu_attach_window(struct cvy_gpu *gpu, int rank, int generation, int fd)
+static int gpu_detach(struct cvy_gpu *gpu, int rank, int generation)
 {
-	size_t i = place(rank, generation);
-
-	return import_at(gpu, gpu->windows + i * gpu->window_stride, gpu->window_bytes, fd, &gpu->window_mapped[i]);
+	return gpu->memory->detach(gpu, rank, generation);
 }
 
 static int gpu_window(struct cvy_gpu *gpu, size_t bytes, void **base, int *fd)
 {
-	const size_t page = (size_t)2 << 20, all = (bytes + page - 1) / page * page;
-	CUmemGenericAllocationHandle handle;
-	int err = create(gpu, all, &handle, "memory for a window");
+	int err = gpu->memory->window(gpu, bytes, fd);
 
-	if (err)
-		return err;
-	err = check_driver(gpu, gpu->driver.reserve(&gpu->window, all, 0, 0, 0), "addresses for a window");
-	if (!err)
-		err = map_at(gpu, gpu->window, all, handle);
-	if (!err)
-		err = check_driver(gpu, gpu->driver.to_fd(fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
-				   "a descriptor of a window");
-	if (!err)
-		err = check_driver(gpu, gpu->driver.reserve(&gpu->windows, all * PLACES, 0, 0, 0),
-				   "addresses for windows");
-	if (!err)
-		err = check(gpu, cudaMemsetAsync((void *)gpu->window, 0, CVY_GPU_WINDOW_FIRST, gpu->stream),
-			    "clearing a window");
-	if (!err)
-		err = check(gpu, cudaStreamSynchronize(gpu->stream), "clearing a window");
-	gpu->driver.release(handle);
-	gpu->window_bytes = all;
-	gpu->window_stride = all;
 	*base = (void *)gpu->window;
 	return err;
 }
 
-static void free_windows(struct cvy_gpu *gpu)
+static int gpu_attach_window(struct cvy_gpu *gpu, int rank, int generation, int fd)
 {
-	if (gpu->windows)
-		gpu->driver.unreserve(gpu->windows, gpu->window_stride * PLACES);
-	if (!gpu->window)
-		return;
-	gpu->driver.unmap(gpu->window, gpu->window_bytes);
-	gpu->driver.unreserve(gpu->window, gpu->window_bytes);
+	return gpu->memory->attach_window(gpu, rank, generation, fd);
 }
 
 /* Where in the own window @bytes bytes at @at stand, plus 1; 0: they do not, or not at a packet's boundary. */
@@ -307,22 +143,22 @@ static int gpu_words(struct cvy_gpu *gpu, const struct cvy_gpu_lane *lanes, cons
 
 static int gpu_read(struct cvy_gpu *gpu, int rank, int generation, size_t at, void *to, size_t bytes)
 {
-	size_t i = place(rank, generation);
+	CUdeviceptr chunk = gpu->at[CVY_GPU_IN][place(rank, generation)];
 	int err = use(gpu);
 
-	if (!gpu->in_mapped[i] || at > CVY_GPU_CHUNK || bytes > CVY_GPU_CHUNK - at)
+	if (!chunk || at > CVY_GPU_CHUNK || bytes > CVY_GPU_CHUNK - at)
 		return fail(gpu, COVEY_ERR_INVAL, "no chunk of rank %d", rank);
-	return err ? err : copy(gpu, to, (void *)(gpu->in + i * CVY_GPU_STRIDE + at), bytes, "reading a chunk");
+	return err ? err : copy(gpu, to, (void *)(chunk + at), bytes, "reading a chunk");
 }
 
 static int gpu_write(struct cvy_gpu *gpu, int rank, int generation, size_t at, const void *from, size_t bytes)
 {
-	size_t i = place(rank, generation);
+	CUdeviceptr chunk = gpu->at[CVY_GPU_IN][place(rank, generation)];
 	int err = use(gpu);
 
-	if (!gpu->in_mapped[i] || at > CVY_GPU_CHUNK || bytes > CVY_GPU_CHUNK - at)
+	if (!chunk || at > CVY_GPU_CHUNK || bytes > CVY_GPU_CHUNK - at)
 		return fail(gpu, COVEY_ERR_INVAL, "no chunk of rank %d", rank);
-	return err ? err : copy(gpu, (void *)(gpu->in + i * CVY_GPU_STRIDE + at), from, bytes, "writing a chunk");
+	return err ? err : copy(gpu, (void *)(chunk + at), from, bytes, "writing a chunk");
 }
 
 /* ---- launches ---- */
@@ -422,14 +258,6 @@ static const char *gpu_describe(const struct cvy_gpu *gpu)
 
 /* ---- open and close ---- */
 
-static int reserve(struct cvy_gpu *gpu)
-{
-	size_t bytes = PLACES * CVY_GPU_STRIDE;
-	int err = check_driver(gpu, gpu->driver.reserve(&gpu->in, bytes, 0, 0, 0), "addresses for chunks");
-
-	return err ? err : check_driver(gpu, gpu->driver.reserve(&gpu->out, bytes, 0, 0, 0), "addresses for chunks");
-}
-
 static int allocate(struct cvy_gpu *gpu)
 {
 	const uint64_t closed = (uint64_t)CVY_GPU_GATE_CLOSED(0) << CVY_GPU_GATE_SHIFT;
@@ -482,17 +310,8 @@ static void gpu_close(struct cvy_gpu *gpu)
 		gpu_gate(gpu, CVY_GPU_GATE_CLOSED(0));
 		cudaDeviceSynchronize();
 	}
-	for (int r = 0; r < CVY_GPU_RANKS; r++) {
-		for (int g = 0; g < CVY_GPU_GENERATIONS; g++) {
-			cvy_gpu_unchunk(gpu, r, g);
-			cvy_gpu_detach(gpu, r, g);
-		}
-	}
-	free_windows(gpu);
-	if (gpu->in)
-		gpu->driver.unreserve(gpu->in, PLACES * CVY_GPU_STRIDE);
-	if (gpu->out)
-		gpu->driver.unreserve(gpu->out, PLACES * CVY_GPU_STRIDE);
+	if (gpu->memory)
+		gpu->memory->close(gpu);
 	cudaFree(gpu->control);
 	if (gpu->reach.ctx)
 		cvy_gpu_queue_memory_close(&gpu->reach);
@@ -543,15 +362,15 @@ static int gpu_open(int device, int late_ms, int park_ms, struct cvy_gpu **out, 
 	if (!err && (device < 0 || device >= count))
 		err = fail(gpu, COVEY_ERR_INVAL, "device %d: there are devices 0 to %d", device, count - 1);
 	if (!err)
-		err = find_driver(gpu);
-	if (!err)
 		err = use(gpu);
 	if (!err)
 		err = describe(gpu, late_ms, park_ms);
 	if (!err)
 		err = check(gpu, cvy_gpu_load_kernels(), "loading the kernels");
-	if (!err)
-		err = reserve(gpu);
+	if (!err) {
+		gpu->memory = &cvy_gpu_vmm;
+		err = gpu->memory->open(gpu);
+	}
 	if (!err)
 		err = allocate(gpu);
 	if (!err) {
@@ -565,7 +384,7 @@ static int gpu_open(int device, int late_ms, int park_ms, struct cvy_gpu **out, 
 
 extern "C" __attribute__((visibility("default"))) const struct cvy_gpu_ops cvy_gpu_ops = {
 	CVY_GPU_ABI,	 gpu_open,   gpu_close,	      gpu_why,	     gpu_describe,	gpu_chunk,     gpu_chunk_fd,
-	cvy_gpu_unchunk, gpu_attach, cvy_gpu_detach,  gpu_window,    gpu_attach_window, gpu_gate,      gpu_counters,
+	gpu_unchunk,	 gpu_attach, gpu_detach,      gpu_window,    gpu_attach_window, gpu_gate,      gpu_counters,
 	gpu_words,	 gpu_read,   gpu_write,	      gpu_mailbox,   gpu_is_device,	gpu_capturing, gpu_launch,
 	gpu_synchronise, gpu_status, gpu_status_read, cvy_gpu_reach, cvy_gpu_far_chunk, cvy_gpu_queue,
 };

@@ -29,7 +29,7 @@ int cvy_gpu_far_chunk(struct cvy_gpu *gpu, int rank, int generation, int out, vo
 	CUdeviceptr at = (out ? gpu->out : gpu->in) + i * CVY_GPU_STRIDE;
 	CUmemGenericAllocationHandle handle;
 	CUmemAllocationProp prop = {};
-	int err = out ? cvy_gpu_detach(gpu, rank, generation) : cvy_gpu_unchunk(gpu, rank, generation);
+	int err = out ? gpu->memory->detach(gpu, rank, generation) : gpu->memory->unchunk(gpu, rank, generation);
 
 	prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
 	prop.location.type = CU_MEM_LOCATION_TYPE_HOST_NUMA;
@@ -42,7 +42,7 @@ int cvy_gpu_far_chunk(struct cvy_gpu *gpu, int rank, int generation, int out, vo
 		return err;
 	err = far_fill(gpu, at, handle);
 	gpu->driver.release(handle);
-	(out ? gpu->out_mapped : gpu->in_mapped)[i] = !err;
+	gpu->at[out ? CVY_GPU_OUT : CVY_GPU_IN][i] = err ? 0 : at;
 	*host = (void *)(uintptr_t)at;
 	return err;
 }

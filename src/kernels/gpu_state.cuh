@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Private to gpu.cu and gpu_far.cu: what is known of the device, and how its calls are made and checked. */
+/* Private to gpu*.cu: what is known of the device, and how its calls are made and checked. */
 #ifndef CVY_GPU_STATE_CUH
 #define CVY_GPU_STATE_CUH
 
@@ -34,15 +34,32 @@ struct driver {
 	CUresult (*text)(CUresult, const char **);
 };
 
+/* Where a mapping stands that kernels use: chunks that are pushed into here, chunks there, windows of the others. */
+enum { CVY_GPU_IN, CVY_GPU_OUT, CVY_GPU_WINDOW, CVY_GPU_PLACES };
+
+/* How others come to map memory of this device. As the functions of struct cvy_gpu_ops, whose names they have. */
+struct cvy_gpu_memory {
+	int (*open)(struct cvy_gpu *gpu);
+	void (*close)(struct cvy_gpu *gpu);
+	int (*chunk)(struct cvy_gpu *gpu, int rank, int generation);
+	int (*chunk_fd)(struct cvy_gpu *gpu, int rank, int generation, int *fd);
+	int (*unchunk)(struct cvy_gpu *gpu, int rank, int generation);
+	int (*attach)(struct cvy_gpu *gpu, int rank, int generation, int fd);
+	int (*detach)(struct cvy_gpu *gpu, int rank, int generation);
+	int (*window)(struct cvy_gpu *gpu, size_t bytes, int *fd);
+	int (*attach_window)(struct cvy_gpu *gpu, int rank, int generation, int fd);
+};
+
 struct cvy_gpu {
 	int device;
 	uint64_t late_cycles, park_cycles;
 	int khz, processors;
+	const struct cvy_gpu_memory *memory;
+	CUdeviceptr at[CVY_GPU_PLACES][PLACES]; /* what is mapped; 0: nothing is */
 	struct driver driver;
 	CUdeviceptr in, out;				/* addresses of all places */
 	CUmemGenericAllocationHandle in_handle[PLACES]; /* of this device; 0: none */
-	uint8_t in_mapped[PLACES], out_mapped[PLACES], window_mapped[PLACES];
-	CUdeviceptr window, windows; /* own registered memory; places of the others' */
+	CUdeviceptr window, windows;			/* own registered memory; places of the others' */
 	size_t window_bytes, window_stride;
 	uint8_t *saved;
 	struct cvy_gpu_control *control;
@@ -120,9 +137,7 @@ static inline int cvy_gpu_clear(struct cvy_gpu *gpu, CUdeviceptr at, size_t byte
 cudaError_t cvy_gpu_load_kernels(void);
 /* ep.cu: those of dispatch and combine */
 cudaError_t cvy_ep_load_kernels(void);
-/* gpu.cu */
-int cvy_gpu_unchunk(struct cvy_gpu *gpu, int rank, int generation);
-int cvy_gpu_detach(struct cvy_gpu *gpu, int rank, int generation);
+extern const struct cvy_gpu_memory cvy_gpu_vmm; /* gpu_vmm.cu */
 /* gpu_far.cu: of struct cvy_gpu_ops */
 int cvy_gpu_reach(struct cvy_gpu *gpu, struct cvy_queue_memory *out);
 int cvy_gpu_far_chunk(struct cvy_gpu *gpu, int rank, int generation, int out, void **host);
