@@ -152,6 +152,11 @@ enum covey_transport {
 	COVEY_TRANSPORT_VERBS_TCP /* tcp there instead */
 };
 enum covey_admission { COVEY_ADMISSION_AUTO = 1, COVEY_ADMISSION_MANUAL };
+enum covey_device_memory {
+	COVEY_DEVICE_MEMORY_AUTO, /* VMM where the device has it, else IPC */
+	COVEY_DEVICE_MEMORY_VMM,  /* cuMemCreate, exported as descriptors; an error where that is not to be had */
+	COVEY_DEVICE_MEMORY_IPC	  /* CUDA IPC: ranks of one host and of different processes only */
+};
 enum covey_on_loss { COVEY_ON_LOSS_CONTINUE, COVEY_ON_LOSS_FAIL };
 enum covey_late { COVEY_LATE_WAIT, COVEY_LATE_EVICT };
 enum covey_create { COVEY_CREATE_FIRST, COVEY_CREATE_NEVER }; /* NEVER: replacements and joiners */
@@ -198,6 +203,7 @@ struct covey_config {
 	size_t device_window_bytes; /* 0: none; device memory that covey_device_mem_alloc() gives; alike on all ranks */
 	const char *topology;	    /* HOSTSxRANKS: of which hosts devices pass for, 2x2; NULL: of their own */
 	const char *queues;	    /* direct,assisted,ring,tcp: how devices reach other hosts; NULL: these, in order */
+	int device_memory; /* enum covey_device_memory: how peers map memory of the device; alike on all ranks */
 };
 
 #define COVEY_CONFIG_INIT \

@@ -81,6 +81,7 @@ static const struct bound {
 	[SET_flight] = { .right = "the path of a directory" },
 	[SET_device] = { .right = "the number of a CUDA device, local or none" },
 	[SET_device_window_bytes] = { 0, 1ll << 40, "a multiple of 2M, at most 1024G", { NULL } },
+	[SET_device_memory] = { 0, 2, "auto, vmm or ipc", { "auto", "vmm", "ipc" } },
 	[SET_topology] = { .right = "HOSTSxRANKS, two whole numbers from 1 to 4096, as 2x2" },
 	[SET_queues] = { .right = "direct, assisted, ring or tcp, each once, with commas between" },
 	[SET_algo] = { .right = "OPERATION[:FROM-TO]=ALGORITHM,... without spaces" },

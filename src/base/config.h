@@ -57,6 +57,10 @@
 	  "CUDA device for operations on device memory: a number, local (the launcher's local rank) or none") \
 	X(device_window_bytes, "COVEY_DEVICE_WINDOW_BYTES", SIZE, 0, \
 	  "device memory that can be registered (covey_device_mem_alloc), alike on all ranks; 0: none") \
+	X(device_memory, "COVEY_DEVICE_MEMORY", ENUM, 0, \
+	  "how peers map memory of the device, alike on all ranks: auto (vmm where the device has it, else ipc), vmm " \
+	  "or " \
+	  "ipc") \
 	X(topology, "COVEY_TOPOLOGY", STR, "", \
 	  "HOSTSxRANKS, as 2x2: devices act as if so many hosts had so many ranks each, in ascending order; what " \
 	  "crosses goes by queues. For tests, alike on all ranks") \
@@ -96,7 +100,7 @@ struct cvy_config { /* resolved: every field set, strings owned */
 	char *store, *group, *host, *interface, *secret_file, *metrics, *flight, *algo, *device, *rdma_device,
 		*topology, *queues;
 	int rank, world, max_ranks, create, admission, transport, tcp_connections;
-	int join_ms, heartbeat_ms, hang_ms, link_ms, lease_ms, late_ms, late, rdma_ms;
+	int join_ms, heartbeat_ms, hang_ms, link_ms, lease_ms, late_ms, late, rdma_ms, device_memory;
 	size_t slot_bytes, window_bytes, undo_bytes, device_window_bytes;
 };
 

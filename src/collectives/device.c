@@ -13,6 +13,7 @@
 #include "shape.h"
 
 #define PARK_MS 60000 /* a kernel waits for a verdict */
+#define PEERS 7	      /* for whom memory is set aside (IPC), where nobody says how many will come */
 
 /* ---- giving up ---- */
 
@@ -95,6 +96,23 @@ static int device_number(const struct cvy_device_args *args, int *number)
 	return 0;
 }
 
+/* The device itself. What it is, and how others map its memory, is said; aloud where it is not the usual way. */
+static int open_gpu(struct cvy_device *d, const struct cvy_config *config, int number)
+{
+	int peers = config->world > 0 && config->world <= CVY_GPU_RANKS ? config->world - 1 : PEERS;
+	struct cvy_gpu_args args = { number, CVY_DEVICE_LATE_MS, PARK_MS, config->device_memory, peers };
+	char why[300] = "";
+	int err = d->ops->open(&args, &d->gpu, why, sizeof(why));
+
+	if (err)
+		return cvy_fail(d->box, err, -1, 0, "device: %s", why);
+	if (d->ops->memory(d->gpu) == COVEY_DEVICE_MEMORY_IPC && config->device_memory != COVEY_DEVICE_MEMORY_IPC)
+		cvy_warn("device", "%s", d->ops->describe(d->gpu));
+	else
+		cvy_info("device", "%s", d->ops->describe(d->gpu));
+	return 0;
+}
+
 int cvy_device_open(const struct cvy_device_args *args, struct cvy_device **out)
 {
 	struct cvy_device *d;
@@ -133,20 +151,15 @@ int cvy_device_open(const struct cvy_device_args *args, struct cvy_device **out)
 	if (d->message && d->message->abi != CVY_GPU_ABI)
 		d->message = NULL;
 	d->late_evict = args->config->late == COVEY_LATE_EVICT;
-	err = d->ops->open(number, CVY_DEVICE_LATE_MS, PARK_MS, &d->gpu, why, sizeof(why));
-	if (err) {
-		cvy_fail(args->box, err, -1, 0, "device: %s", why);
-		cvy_device_close(d);
-		return err;
-	}
-	err = cvy_device_queues_open(d, args->config);
+	err = open_gpu(d, args->config, number);
+	if (!err)
+		err = cvy_device_queues_open(d, args->config);
 	if (!err)
 		err = cvy_device_window_open(d, args->config->device_window_bytes);
 	if (err) {
 		cvy_device_close(d);
 		return err;
 	}
-	cvy_info("device", "%s", d->ops->describe(d->gpu));
 	*out = d;
 	return 0;
 }
@@ -165,9 +178,9 @@ void cvy_device_close(struct cvy_device *d)
 		cvy_device_stop(d, COVEY_ERR_CLOSED);
 	cvy_device_drain_end(d);
 	cvy_device_queues_close(d);
+	cvy_device_window_close(d); /* descriptors go before what they stand for */
 	if (d->gpu)
 		d->ops->close(d->gpu);
-	cvy_device_window_close(d);
 	pthread_mutex_destroy(&d->lock);
 	cvy_view_free(d->view);
 	if (d->library)

@@ -3,6 +3,7 @@
  * Memory that devices write to each other's: a chunk per peer, another for each process of it, forgotten when nobody
  * can look at it any more. Their descriptors travel in messages CHUNK. Agent's thread.
  */
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -12,7 +13,7 @@
 struct chunk {		       /* a descriptor goes along */
 	uint64_t window_bytes; /* the sender's device_window_bytes */
 	uint32_t window;       /* the descriptor is of its window, not of a chunk */
-	uint32_t zero;
+	uint32_t ipc;	       /* a handle of CUDA IPC waits in the descriptor; 0: it is the memory (VMM) */
 };
 
 static void retire(struct cvy_device *d, int rank, int generation, int out)
@@ -67,11 +68,16 @@ int cvy_device_fresh_chunk(struct cvy_device *d, int rank)
 	return 0;
 }
 
+static uint32_t uses_ipc(const struct cvy_device *d)
+{
+	return d->ops->memory(d->gpu) == COVEY_DEVICE_MEMORY_IPC;
+}
+
 /* A descriptor, to a rank of this host. */
 static int send_memory(struct cvy_device *d, int rank, uint64_t inc)
 {
 	struct cvy_device_peer *p = &d->peer[rank];
-	struct chunk chunk = { d->window_bytes, 0, 0 };
+	struct chunk chunk = { d->window_bytes, 0, uses_ipc(d) };
 	int err;
 
 	close_old(p);
@@ -142,23 +148,40 @@ static void got_window(struct cvy_device *d, const struct cvy_msg *msg)
 }
 
 /* Who comes to those that agree already is the one to leave. */
-static void window_differs(struct cvy_device *d, int rank, uint64_t theirs)
+static void differs(struct cvy_device *d, int rank, const char *text)
 {
-	static const char says[] = "device_window_bytes is %zu here and %llu on rank %d: it must be alike on all ranks";
-
 	if (d->epoch)
-		cvy_fail(d->box, COVEY_ERR_INVAL, rank, d->epoch, says, d->window_bytes, (unsigned long long)theirs,
-			 rank);
+		cvy_fail(d->box, COVEY_ERR_INVAL, rank, d->epoch, "%s", text);
 	else
-		cvy_device_give_up(d, COVEY_ERR_INVAL, rank, d->epoch, says, d->window_bytes,
-				   (unsigned long long)theirs, rank);
+		cvy_device_give_up(d, COVEY_ERR_INVAL, rank, d->epoch, "%s", text);
+}
+
+static int same_memory(struct cvy_device *d, int rank, uint32_t theirs)
+{
+	static const char *const names[] = { "VMM", "CUDA IPC" };
+	char text[200];
+
+	if (theirs == uses_ipc(d))
+		return 1;
+	snprintf(text, sizeof(text),
+		 "memory of devices is mapped by %s here and by %s on rank %d: it must be alike on all ranks "
+		 "(device_memory, COVEY_DEVICE_MEMORY=ipc)",
+		 names[!theirs], names[theirs != 0], rank);
+	differs(d, rank, text);
+	return 0;
 }
 
 int cvy_device_same_window(struct cvy_device *d, int rank, uint64_t theirs)
 {
-	if (theirs != d->window_bytes)
-		window_differs(d, rank, theirs);
-	return theirs == d->window_bytes;
+	char text[200];
+
+	if (theirs == d->window_bytes)
+		return 1;
+	snprintf(text, sizeof(text),
+		 "device_window_bytes is %zu here and %llu on rank %d: it must be alike on all ranks", d->window_bytes,
+		 (unsigned long long)theirs, rank);
+	differs(d, rank, text);
+	return 0;
 }
 
 void cvy_device_attached(struct cvy_device *d, int rank, int generation, uint64_t inc)
@@ -183,7 +206,7 @@ void cvy_device_got_chunk(struct cvy_device *d, const struct cvy_msg *msg)
 		return;
 	}
 	memcpy(&chunk, msg->body, sizeof(chunk));
-	if (!cvy_device_same_window(d, msg->rank, chunk.window_bytes))
+	if (!same_memory(d, msg->rank, chunk.ipc) || !cvy_device_same_window(d, msg->rank, chunk.window_bytes))
 		return;
 	if (chunk.window) {
 		got_window(d, msg);

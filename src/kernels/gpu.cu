@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * One device as the rest of covey uses it (gpu.h): the control page, launches, repair. How peers come to map its memory is
- * another file's (gpu_vmm.cu). Copies go by a stream of their own, and never wait for kernels.
+ * other files' (gpu_vmm.cu, gpu_ipc.cu). Copies go by a stream of their own, and never wait for kernels.
  */
 #include "gpu_state.cuh"
 
@@ -186,6 +186,7 @@ int cvy_gpu_begin(struct cvy_gpu *gpu, struct cvy_gpu_call *call, int *was)
 	call->mailbox = gpu->mailbox_device;
 	call->in = (uint8_t *)gpu->in;
 	call->out = (uint8_t *)gpu->out;
+	call->places = gpu->places;
 	call->saved = gpu->saved;
 	call->queues = gpu->queues;
 	call->tickets = gpu->tickets;
@@ -226,7 +227,11 @@ static int gpu_synchronise(struct cvy_gpu *gpu)
 {
 	int err = use(gpu);
 
-	return err ? err : check(gpu, cudaDeviceSynchronize(), "waiting for the device");
+	if (!err)
+		err = check(gpu, cudaDeviceSynchronize(), "waiting for the device");
+	if (!err && gpu->memory->idle)
+		gpu->memory->idle(gpu);
+	return err;
 }
 
 static int gpu_status_read(struct cvy_gpu *gpu, struct cvy_gpu_status *to)
@@ -254,6 +259,11 @@ static const char *gpu_why(const struct cvy_gpu *gpu)
 static const char *gpu_describe(const struct cvy_gpu *gpu)
 {
 	return gpu->name;
+}
+
+static int gpu_memory(const struct cvy_gpu *gpu)
+{
+	return gpu->memory == &cvy_gpu_ipc ? COVEY_DEVICE_MEMORY_IPC : COVEY_DEVICE_MEMORY_VMM;
 }
 
 /* ---- open and close ---- */
@@ -350,10 +360,26 @@ static int describe(struct cvy_gpu *gpu, int late_ms, int park_ms)
 	return 0;
 }
 
-static int gpu_open(int device, int late_ms, int park_ms, struct cvy_gpu **out, char *why, size_t why_bytes)
+/* VMM where it is there, and IPC was not asked for. */
+static int choose_memory(struct cvy_gpu *gpu, int asked)
+{
+	size_t n = strlen(gpu->name), room = sizeof(gpu->name) - n;
+	int has = asked != COVEY_DEVICE_MEMORY_IPC && cvy_gpu_has_vmm(gpu);
+
+	if (asked == COVEY_DEVICE_MEMORY_VMM && !has)
+		return COVEY_ERR_UNSUPPORTED;
+	gpu->memory = has ? &cvy_gpu_vmm : &cvy_gpu_ipc;
+	if (asked == COVEY_DEVICE_MEMORY_IPC)
+		snprintf(gpu->name + n, room, "; memory by CUDA IPC, as asked for");
+	else if (!has)
+		snprintf(gpu->name + n, room, "; memory by CUDA IPC, since %s", gpu->why);
+	return 0;
+}
+
+static int gpu_open(const struct cvy_gpu_args *args, struct cvy_gpu **out, char *why, size_t why_bytes)
 {
 	struct cvy_gpu *gpu = (struct cvy_gpu *)calloc(1, sizeof(*gpu));
-	int count = 0, err;
+	int device = args->device, count = 0, err;
 
 	if (!gpu)
 		return COVEY_ERR_NOMEM;
@@ -364,15 +390,15 @@ static int gpu_open(int device, int late_ms, int park_ms, struct cvy_gpu **out, 
 	if (!err)
 		err = use(gpu);
 	if (!err)
-		err = describe(gpu, late_ms, park_ms);
+		err = describe(gpu, args->late_ms, args->park_ms);
 	if (!err)
 		err = check(gpu, cvy_gpu_load_kernels(), "loading the kernels");
-	if (!err) {
-		gpu->memory = &cvy_gpu_vmm;
-		err = gpu->memory->open(gpu);
-	}
+	if (!err)
+		err = choose_memory(gpu, args->memory);
 	if (!err)
 		err = allocate(gpu);
+	if (!err)
+		err = gpu->memory->open(gpu, args->peers);
 	if (!err) {
 		*out = gpu;
 		return 0;
@@ -383,8 +409,8 @@ static int gpu_open(int device, int late_ms, int park_ms, struct cvy_gpu **out, 
 }
 
 extern "C" __attribute__((visibility("default"))) const struct cvy_gpu_ops cvy_gpu_ops = {
-	CVY_GPU_ABI,	 gpu_open,   gpu_close,	      gpu_why,	     gpu_describe,	gpu_chunk,     gpu_chunk_fd,
-	gpu_unchunk,	 gpu_attach, gpu_detach,      gpu_window,    gpu_attach_window, gpu_gate,      gpu_counters,
-	gpu_words,	 gpu_read,   gpu_write,	      gpu_mailbox,   gpu_is_device,	gpu_capturing, gpu_launch,
-	gpu_synchronise, gpu_status, gpu_status_read, cvy_gpu_reach, cvy_gpu_far_chunk, cvy_gpu_queue,
+	CVY_GPU_ABI,  gpu_open,	       gpu_close,  gpu_why,	    gpu_describe,  gpu_memory,	      gpu_chunk,
+	gpu_chunk_fd, gpu_unchunk,     gpu_attach, gpu_detach,	    gpu_window,	   gpu_attach_window, gpu_gate,
+	gpu_counters, gpu_words,       gpu_read,   gpu_write,	    gpu_mailbox,   gpu_is_device,     gpu_capturing,
+	gpu_launch,   gpu_synchronise, gpu_status, gpu_status_read, cvy_gpu_reach, cvy_gpu_far_chunk, cvy_gpu_queue,
 };

@@ -21,6 +21,13 @@ struct cvy_queue;
 struct cvy_queue_memory;
 struct CUstream_st;
 
+struct cvy_gpu_args {
+	int device;	      /* CUDA device, 0, 1, ... */
+	int late_ms, park_ms; /* as in struct cvy_gpu_call, 0: never */
+	int memory;	      /* enum covey_device_memory */
+	int peers;	      /* IPC: memory for so many is there from the beginning */
+};
+
 struct cvy_gpu_counters {
 	uint8_t gate;
 	uint64_t entered, finished, stopped; /* quanta; finished and stopped were read before entered */
@@ -32,15 +39,16 @@ struct cvy_gpu_counters {
 /* All return 0 or COVEY_ERR_* with a line in @why of cvy_gpu_why(). Agent's thread, but for launch and is_device. */
 struct cvy_gpu_ops {
 	uint32_t abi;
-	/* Takes CUDA device @device (0, 1, ...); late_ms and park_ms as in struct cvy_gpu_call, 0: never. */
-	int (*open)(int device, int late_ms, int park_ms, struct cvy_gpu **out, char *why, size_t why_bytes);
+	int (*open)(const struct cvy_gpu_args *args, struct cvy_gpu **out, char *why, size_t why_bytes);
 	void (*close)(struct cvy_gpu *gpu); /* ends what is parked first */
 	const char *(*why)(const struct cvy_gpu *gpu);
 	const char *(*describe)(const struct cvy_gpu *gpu);
+	int (*memory)(const struct cvy_gpu *gpu); /* how peers map it: COVEY_DEVICE_MEMORY_VMM or _IPC */
 
 	/* Fresh memory under generation @generation of the chunk that @rank pushes into here. */
 	int (*chunk)(struct cvy_gpu *gpu, int rank, int generation);
-	/* *fd: of that memory, for @rank; the caller's. Apart, since it takes as long as the memory, and nobody waits for it. */
+	/* *fd: of that memory (IPC: a socket in which its handle waits), for @rank, once; the caller's. Apart, since it takes as long
+	 * as the memory, and nobody waits for it. */
 	int (*chunk_fd)(struct cvy_gpu *gpu, int rank, int generation, int *fd);
 	int (*unchunk)(struct cvy_gpu *gpu, int rank, int generation);
 	/* Maps @fd (stays the caller's), the chunk that this rank pushes into at @rank. */

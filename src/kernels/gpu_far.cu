@@ -29,7 +29,13 @@ int cvy_gpu_far_chunk(struct cvy_gpu *gpu, int rank, int generation, int out, vo
 	CUdeviceptr at = (out ? gpu->out : gpu->in) + i * CVY_GPU_STRIDE;
 	CUmemGenericAllocationHandle handle;
 	CUmemAllocationProp prop = {};
-	int err = out ? gpu->memory->detach(gpu, rank, generation) : gpu->memory->unchunk(gpu, rank, generation);
+	int err = gpu->memory == &cvy_gpu_vmm
+			  ? 0
+			  : fail(gpu, COVEY_ERR_UNSUPPORTED,
+				 "device %d: memory by CUDA IPC reaches no rank of another host", gpu->device);
+
+	if (!err)
+		err = out ? gpu->memory->detach(gpu, rank, generation) : gpu->memory->unchunk(gpu, rank, generation);
 
 	prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
 	prop.location.type = CU_MEM_LOCATION_TYPE_HOST_NUMA;

@@ -16,12 +16,13 @@
 #include "queue.h"
 #include "queues_gpu.h"
 
-#define PLACES ((size_t)CVY_GPU_RANKS * CVY_GPU_GENERATIONS)
+#define PLACES ((size_t)CVY_GPU_MAPPINGS)
 #define TICKETS_BYTES (CVY_GPU_TICKETS * sizeof(uint64_t)) /* of one mapping */
 #define STAGE_BYTES ((size_t)1 << 20)
 #define ZERO_BYTES ((size_t)2 << 20)
 
 struct driver {
+	CUresult (*attribute)(int *, CUdevice_attribute, CUdevice);
 	CUresult (*reserve)(CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned long long);
 	CUresult (*unreserve)(CUdeviceptr, size_t);
 	CUresult (*create)(CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *, unsigned long long);
@@ -34,12 +35,9 @@ struct driver {
 	CUresult (*text)(CUresult, const char **);
 };
 
-/* Where a mapping stands that kernels use: chunks that are pushed into here, chunks there, windows of the others. */
-enum { CVY_GPU_IN, CVY_GPU_OUT, CVY_GPU_WINDOW, CVY_GPU_PLACES };
-
 /* How others come to map memory of this device. As the functions of struct cvy_gpu_ops, whose names they have. */
 struct cvy_gpu_memory {
-	int (*open)(struct cvy_gpu *gpu);
+	int (*open)(struct cvy_gpu *gpu, int peers); /* @peers: as in struct cvy_gpu_args */
 	void (*close)(struct cvy_gpu *gpu);
 	int (*chunk)(struct cvy_gpu *gpu, int rank, int generation);
 	int (*chunk_fd)(struct cvy_gpu *gpu, int rank, int generation, int *fd);
@@ -48,7 +46,12 @@ struct cvy_gpu_memory {
 	int (*detach)(struct cvy_gpu *gpu, int rank, int generation);
 	int (*window)(struct cvy_gpu *gpu, size_t bytes, int *fd);
 	int (*attach_window)(struct cvy_gpu *gpu, int rank, int generation, int fd);
+	void (*idle)(
+		struct cvy_gpu
+			*gpu); /* the device has been waited for, and stands still. Any thread; NULL: nothing to do */
 };
+
+struct cvy_ipc;
 
 struct cvy_gpu {
 	int device;
@@ -56,7 +59,9 @@ struct cvy_gpu {
 	int khz, processors;
 	const struct cvy_gpu_memory *memory;
 	CUdeviceptr at[CVY_GPU_PLACES][PLACES]; /* what is mapped; 0: nothing is */
-	struct driver driver;
+	struct driver driver;			/* VMM */
+	struct cvy_ipc *ipc;			/* IPC, with its table on the device */
+	uint64_t *places;
 	CUdeviceptr in, out;				/* addresses of all places */
 	CUmemGenericAllocationHandle in_handle[PLACES]; /* of this device; 0: none */
 	CUdeviceptr window, windows;			/* own registered memory; places of the others' */
@@ -70,7 +75,7 @@ struct cvy_gpu {
 	uint8_t *stage; /* pinned: what is copied to and from the device */
 	uint8_t *zeros; /* pinned: what memory is cleared with */
 	cudaStream_t stream;
-	char why[240], name[160];
+	char why[240], name[300];
 };
 
 static inline int fail(struct cvy_gpu *gpu, int err, const char *format, ...)
@@ -137,7 +142,8 @@ static inline int cvy_gpu_clear(struct cvy_gpu *gpu, CUdeviceptr at, size_t byte
 cudaError_t cvy_gpu_load_kernels(void);
 /* ep.cu: those of dispatch and combine */
 cudaError_t cvy_ep_load_kernels(void);
-extern const struct cvy_gpu_memory cvy_gpu_vmm; /* gpu_vmm.cu */
+extern const struct cvy_gpu_memory cvy_gpu_vmm, cvy_gpu_ipc; /* gpu_vmm.cu, gpu_ipc.cu */
+int cvy_gpu_has_vmm(struct cvy_gpu *gpu);		     /* or says what it lacks (why) */
 /* gpu_far.cu: of struct cvy_gpu_ops */
 int cvy_gpu_reach(struct cvy_gpu *gpu, struct cvy_queue_memory *out);
 int cvy_gpu_far_chunk(struct cvy_gpu *gpu, int rank, int generation, int out, void **host);

@@ -22,6 +22,7 @@ static int find_driver(struct cvy_gpu *gpu)
 		const char *name;
 		void **at;
 	} wanted[] = {
+		{ "cuDeviceGetAttribute", (void **)&d->attribute },
 		{ "cuMemAddressReserve", (void **)&d->reserve },
 		{ "cuMemAddressFree", (void **)&d->unreserve },
 		{ "cuMemCreate", (void **)&d->create },
@@ -38,6 +39,20 @@ static int find_driver(struct cvy_gpu *gpu)
 	for (size_t i = 0; !err && i < sizeof(wanted) / sizeof(wanted[0]); i++)
 		err = find(gpu, wanted[i].name, wanted[i].at);
 	return err;
+}
+
+int cvy_gpu_has_vmm(struct cvy_gpu *gpu)
+{
+	int has = 0, exports = 0;
+
+	if (find_driver(gpu))
+		return 0;
+	gpu->driver.attribute(&has, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, gpu->device);
+	gpu->driver.attribute(&exports, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, gpu->device);
+	if (!has || !exports)
+		fail(gpu, COVEY_ERR_UNSUPPORTED, "device %d has no %s", gpu->device,
+		     has ? "memory that is exported as a descriptor" : "virtual memory management (VMM)");
+	return has && exports;
 }
 
 /* ---- chunks ---- */
@@ -212,13 +227,12 @@ static void free_windows(struct cvy_gpu *gpu)
 	gpu->driver.unreserve(gpu->window, gpu->window_bytes);
 }
 
-static int vmm_open(struct cvy_gpu *gpu)
+static int vmm_open(struct cvy_gpu *gpu, int peers)
 {
 	size_t bytes = PLACES * CVY_GPU_STRIDE;
-	int err = find_driver(gpu);
+	int err = use(gpu);
 
-	if (!err)
-		err = use(gpu);
+	(void)peers;
 	if (!err)
 		err = check_driver(gpu, gpu->driver.reserve(&gpu->in, bytes, 0, 0, 0), "addresses for chunks");
 
@@ -242,5 +256,5 @@ static void vmm_close(struct cvy_gpu *gpu)
 
 const struct cvy_gpu_memory cvy_gpu_vmm = {
 	vmm_open,   vmm_close,	vmm_chunk,  vmm_chunk_fd,      vmm_unchunk,
-	vmm_attach, vmm_detach, vmm_window, vmm_attach_window,
+	vmm_attach, vmm_detach, vmm_window, vmm_attach_window, NULL,
 };

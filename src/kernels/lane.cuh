@@ -60,16 +60,34 @@ static __device__ __forceinline__ uint32_t cvy_mapping(uint64_t generations, int
 	return (uint32_t)rank * CVY_GPU_GENERATIONS + ((uint32_t)(generations >> (2 * rank)) & 3);
 }
 
-/* Chunk that @rank pushes into here; chunk there that this rank pushes into. */
+/*
+ * Where a mapping stands. Memory by VMM follows from @base: nothing is looked up. By IPC it stands where the driver put it;
+ * the host writes that down before any words name the mapping.
+ */
+static __device__ __forceinline__ uint8_t *cvy_stands(const struct cvy_gpu_call *c, enum cvy_gpu_place kind,
+						      uint8_t *base, uint64_t stride, uint32_t mapping)
+{
+	if (c->places)
+		return (uint8_t *)cvy_load_place(c->places + kind * CVY_GPU_MAPPINGS + mapping);
+	return base + mapping * stride;
+}
+
+/* Chunk that @rank pushes into here; chunk there that this rank pushes into; its registered memory. */
 static __device__ __forceinline__ const uint8_t *cvy_from(const struct cvy_gpu_call *c, const struct cvy_lane_run *r,
 							  int rank)
 {
-	return c->in + cvy_mapping(r->lane.in, rank) * CVY_GPU_STRIDE;
+	return cvy_stands(c, CVY_GPU_IN, c->in, CVY_GPU_STRIDE, cvy_mapping(r->lane.in, rank));
 }
 
 static __device__ __forceinline__ uint8_t *cvy_to(const struct cvy_gpu_call *c, const struct cvy_lane_run *r, int rank)
 {
-	return c->out + cvy_mapping(r->lane.out, rank) * CVY_GPU_STRIDE;
+	return cvy_stands(c, CVY_GPU_OUT, c->out, CVY_GPU_STRIDE, cvy_mapping(r->lane.out, rank));
+}
+
+static __device__ __forceinline__ const uint8_t *cvy_window(const struct cvy_gpu_call *c, const struct cvy_lane_run *r,
+							    int rank)
+{
+	return cvy_stands(c, CVY_GPU_WINDOW, c->windows, c->window_stride, cvy_mapping(r->lane.out, rank));
 }
 
 static __device__ __forceinline__ int cvy_has(uint32_t mask, int rank)

@@ -27,6 +27,7 @@
 #define CVY_GPU_ROWS 4	      /* packets that one thread has under way in a step */
 #define CVY_GPU_THREADS 512   /* of a CTA, at most */
 #define CVY_GPU_PACKET 16
+#define CVY_GPU_MAPPINGS (CVY_GPU_RANKS * CVY_GPU_GENERATIONS)
 #define CVY_GPU_SLOT ((size_t)CVY_GPU_ROWS * CVY_GPU_THREADS * CVY_GPU_PACKET)
 #define CVY_GPU_PARITIES 2 /* slots of a lane and round: step k uses k % 2 */
 #define CVY_GPU_ROUNDS 2   /* inputs, and results of the two-shot form */
@@ -285,11 +286,15 @@ enum cvy_gpu_packet { CVY_GPU_PAIR, CVY_GPU_LINE };
 
 struct cvy_queue; /* base/queue.h */
 
+/* What is mapped: chunks that are pushed into here, chunks there, windows of the others. */
+enum cvy_gpu_place { CVY_GPU_IN, CVY_GPU_OUT, CVY_GPU_WINDOW, CVY_GPU_PLACES };
+
 /* Arguments of a launch. Only what the caller gave and what follows from it: nothing that a view changes. */
 struct cvy_gpu_call {
 	struct cvy_gpu_control *control;
 	struct cvy_gpu_mailbox *mailbox;
 	uint8_t *in, *out;	  /* base of the inbound and outbound chunks */
+	const uint64_t *places;	  /* addresses of all mappings, where these are not (IPC); NULL: VMM */
 	uint8_t *saved;		  /* chunk of the own inputs of operations in place */
 	struct cvy_queue *queues; /* by mapping of a chunk there; kind 0: it is mapped, and pushed to */
 	uint64_t *tickets;	  /* [mapping][CVY_GPU_TICKETS] of what was put last from there */

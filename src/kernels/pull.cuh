@@ -66,7 +66,7 @@ template <typename T, typename PACKETS> struct cvy_body_pull {
 		if (p < CVY_GPU_RANKS && cvy_has(peers, p)) {
 			uint8_t *to = cvy_to(c, r, p) + cvy_gpu_slot_at(0, r->index, s.count);
 			const uint8_t *at[4] = { cvy_from(c, r, p) + cvy_gpu_slot_at(0, r->index, s.count) };
-			const uint8_t *window = c->windows + cvy_mapping(r->lane.out, p) * c->window_stride;
+			const uint8_t *window = cvy_window(c, r, p);
 			uint64_t v[4][2];
 			int whom[4] = { p, p, p, p };
 
@@ -208,7 +208,7 @@ template <typename T, typename PACKETS> struct cvy_body_pull {
 	static __device__ __forceinline__ uint32_t epoch_of(const struct cvy_gpu_call *c, const struct cvy_lane_run *r,
 							    int rank)
 	{
-		const uint8_t *window = c->windows + cvy_mapping(r->lane.out, rank) * c->window_stride;
+		const uint8_t *window = cvy_window(c, r, rank);
 
 		return cvy_load_half((const uint32_t *)(window + CVY_GPU_WINDOW_EPOCH));
 	}

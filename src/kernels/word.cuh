@@ -18,6 +18,15 @@ static __device__ __forceinline__ uint64_t cvy_load_word(const uint64_t *at)
 	return v;
 }
 
+/* A word that stands still while anybody may read it: no order, and once is enough. But what is kept near may be of before. */
+static __device__ __forceinline__ uint64_t cvy_load_place(const uint64_t *at)
+{
+	uint64_t v;
+
+	asm("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(at));
+	return v;
+}
+
 static __device__ __forceinline__ uint32_t cvy_load_half(const uint32_t *at)
 {
 	uint32_t v;

@@ -3,7 +3,7 @@
  * Which calls of the runtime wait for kernels of the device? The fallback to CUDA IPC (kernels/gpu_ipc.cu) is built on what
  * this prints: in a view change CTAs that are parked may hold every processor until the change is over, so what it calls
  * must return while they do. Here a kernel that holds every processor runs until the host lets it go; each call is made
- * beside it by a thread, which has LIMIT_MS for it. Beside a call that waits, a copy of another thread is tried, too.
+ * beside it by a thread, which has LIMIT_MS for it. Beside a call that waits, another thread copies and launches.
  * Two processes: exported memory cannot be opened where it is from. Prints facts, judges none; exit 77 without a device.
  */
 #include <atomic>
@@ -27,6 +27,10 @@ static __global__ void holds(volatile int *release)
 {
 	while (!*release)
 		__nanosleep(1000);
+}
+
+static __global__ void nothing(void)
+{
 }
 
 static void must(cudaError_t got, const char *what)
@@ -87,6 +91,7 @@ template <typename F> static void probe(int device, const char *what, F call)
 				cudaSetDevice(device);
 				cudaMemcpyAsync(here, pinned, 4096, cudaMemcpyHostToDevice, aside);
 				cudaStreamSynchronize(aside);
+				nothing<<<1, 1, 0, aside>>>(); /* that it is launched, not that it runs */
 			},
 			&copy_us);
 	*release_host = 1;
@@ -98,7 +103,8 @@ template <typename F> static void probe(int device, const char *what, F call)
 		       cudaGetErrorString((cudaError_t)got.load()));
 	else
 		printf("%-44s WAITS for kernels%s: %s\n", what,
-		       copied ? ", copies of another thread do not" : ", and so do copies of another thread",
+		       copied ? ", copies and launches of another thread do not"
+			      : ", and so do those of another thread",
 		       cudaGetErrorString((cudaError_t)got.load()));
 	fflush(stdout);
 }
@@ -183,6 +189,8 @@ int main(void)
 	must(cudaHostAlloc((void **)&pinned, 4096, 0), "pinned memory");
 	must(cudaMalloc((void **)&here, 4096), "memory");
 	must(cudaStreamCreateWithFlags(&aside, cudaStreamNonBlocking), "a stream");
+	nothing<<<1, 1>>>(); /* loaded: that might wait */
+	must(cudaDeviceSynchronize(), "a first kernel");
 	if (read(back[0], handle, sizeof(handle)) != (ssize_t)sizeof(handle))
 		return 1;
 	printf("devices: %d; exported from another process%s\n", count, count > 1 ? " on another device" : "");

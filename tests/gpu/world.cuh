@@ -249,9 +249,10 @@ static inline void place_buffers(int r, int registered)
 
 static inline void open_rank(int r)
 {
+	struct cvy_gpu_args args = { ranks[r].device, 1000, 60000, COVEY_DEVICE_MEMORY_VMM, 0 };
 	char why[240];
 
-	if (ops->open(ranks[r].device, 1000, 60000, &ranks[r].gpu, why, sizeof(why))) {
+	if (ops->open(&args, &ranks[r].gpu, why, sizeof(why))) {
 		fprintf(stderr, "%s\n", why);
 		exit(1);
 	}

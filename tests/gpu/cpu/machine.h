@@ -253,6 +253,11 @@ static inline uint64_t cvy_load_word(const uint64_t *at)
 	return __atomic_load_n(at, __ATOMIC_ACQUIRE);
 }
 
+static inline uint64_t cvy_load_place(const uint64_t *at)
+{
+	return cvy_load_word(at);
+}
+
 static inline uint32_t cvy_load_half(const uint32_t *at)
 {
 	return __atomic_load_n(at, __ATOMIC_ACQUIRE);

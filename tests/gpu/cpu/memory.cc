@@ -1,55 +1,179 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Memory of the device that is a CPU (runtime.cc), as the runtime and the driver give it. Device memory is memory, what is
- * exported is memfds, which other processes map.
+ * exported is memfds, which other processes map: the descriptor by VMM, by IPC what a handle names. IPC is as strict as on
+ * a device: what frees or closes waits for kernels and holds up all else, and who frees what is open elsewhere is ended.
  */
 #include "runtime.h"
 
 #include <cuda.h>
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#define PAGE ((size_t)2 << 20)
 #define ROOM (((size_t)1 << 30) - 1)
 
+std::mutex &cpu_context = *new std::mutex;
 static std::mutex &lock = *new std::mutex; /* never destroyed: streams run while a process exits */
 
 /* Device memory is what these gave. */
-static std::map<const uint8_t *, size_t> &memories(void)
+struct memory {
+	size_t bytes;
+	int fd;	     /* of memory that can be exported; -1 */
+	uint64_t of; /* what was opened here of another process: its inode; 0: it is our own */
+};
+
+static std::map<const uint8_t *, memory> &memories(void)
 {
-	static auto *m = new std::map<const uint8_t *, size_t>;
+	static auto *m = new std::map<const uint8_t *, memory>;
 
 	return *m;
 }
 
-static void remember(const void *at, size_t bytes)
+static void remember(const void *at, size_t bytes, int fd = -1, uint64_t of = 0)
 {
 	std::lock_guard<std::mutex> hold(lock);
 
-	memories()[(const uint8_t *)at] = bytes;
+	memories()[(const uint8_t *)at] = { bytes, fd, of };
 }
 
-extern "C" {
-
-cudaError_t cudaMalloc(void **at, size_t bytes)
-{
-	ALIVE();
-	*at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	if (*at == MAP_FAILED)
-		return cudaErrorMemoryAllocation;
-	remember(*at, bytes);
-	return cudaSuccess;
-}
-
-cudaError_t cudaFree(void *at)
+/* Taken out of the list. */
+static int forget(const void *at, memory *m)
 {
 	std::lock_guard<std::mutex> hold(lock);
 	auto i = memories().find((const uint8_t *)at);
 
 	if (i == memories().end())
-		return at ? cudaErrorInvalidValue : cudaSuccess;
-	munmap(at, i->second);
+		return 0;
+	*m = i->second;
 	memories().erase(i);
+	return 1;
+}
+
+static uint64_t inode(int fd)
+{
+	struct stat s;
+
+	return fd < 0 || fstat(fd, &s) ? 0 : s.st_ino;
+}
+
+/* A lock of the kind that others see on memory that they have open; @look: has anybody else one?. */
+static int locked(int fd, int look)
+{
+	struct flock l = {};
+
+	l.l_type = look ? F_WRLCK : F_RDLCK;
+	l.l_whence = SEEK_SET;
+	l.l_len = 1;
+	return fcntl(fd, look ? F_OFD_GETLK : F_OFD_SETLK, &l) == 0 && l.l_type != F_UNLCK;
+}
+
+extern "C" {
+
+/* Whole pages of 2 MiB can be exported. */
+cudaError_t cudaMalloc(void **at, size_t bytes)
+{
+	int fd = bytes % PAGE || getenv("CPU_NO_CHUNK") ? -1 : (int)memfd_create("memory", MFD_CLOEXEC);
+
+	ALIVE();
+	if (bytes % PAGE == 0 && (fd < 0 || ftruncate(fd, (off_t)bytes)))
+		return cudaErrorMemoryAllocation;
+	*at = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+		   fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE : MAP_SHARED | MAP_NORESERVE, fd, 0);
+	if (*at == MAP_FAILED)
+		return cudaErrorMemoryAllocation;
+	remember(*at, bytes, fd);
+	return cudaSuccess;
+}
+
+cudaError_t cudaFree(void *at)
+{
+	std::lock_guard<std::mutex> context(cpu_context);
+	memory m;
+
+	if (!at)
+		return cudaSuccess;
+	cudaDeviceSynchronize();
+	if (!forget(at, &m) || m.of)
+		return cudaErrorInvalidValue;
+	if (m.fd >= 0 && locked(m.fd, 1)) { /* anything may follow, so this does */
+		fprintf(stderr, "memory is freed that another process has open\n");
+		abort();
+	}
+	munmap(at, m.bytes);
+	if (m.fd >= 0)
+		close(m.fd);
+	return cudaSuccess;
+}
+
+/* ---- what other processes open: a handle names the process and its descriptor ---- */
+
+struct handle {
+	int32_t pid, fd;
+	uint64_t inode, bytes;
+};
+
+cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *out, void *at)
+{
+	std::lock_guard<std::mutex> hold(lock);
+	auto i = memories().find((const uint8_t *)at);
+	struct handle h = {};
+
+	ALIVE();
+	if (i == memories().end() || i->second.fd < 0 || i->second.of)
+		return cudaErrorInvalidValue;
+	h.pid = getpid();
+	h.fd = i->second.fd;
+	h.inode = inode(h.fd);
+	h.bytes = i->second.bytes;
+	memset(out, 0, sizeof(*out));
+	memcpy(out, &h, sizeof(h));
+	return cudaSuccess;
+}
+
+static int is_open(uint64_t of)
+{
+	std::lock_guard<std::mutex> hold(lock);
+
+	for (auto &m : memories())
+		if (m.second.of == of)
+			return 1;
+	return 0;
+}
+
+cudaError_t cudaIpcOpenMemHandle(void **at, cudaIpcMemHandle_t handle, unsigned flags)
+{
+	struct handle h;
+	char path[64];
+	int fd;
+
+	ALIVE();
+	memcpy(&h, &handle, sizeof(h));
+	if (h.pid == getpid() || flags != cudaIpcMemLazyEnablePeerAccess)
+		return cudaErrorDeviceUninitialized;
+	snprintf(path, sizeof(path), "/proc/%d/fd/%d", h.pid, h.fd);
+	fd = open(path, O_RDWR | O_CLOEXEC);
+	if (fd < 0 || inode(fd) != h.inode || is_open(h.inode) || !locked(fd, 0)) {
+		close(fd);
+		return cudaErrorInvalidValue;
+	}
+	*at = mmap(NULL, h.bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+	remember(*at, h.bytes, fd, h.inode);
+	return cudaSuccess;
+}
+
+cudaError_t cudaIpcCloseMemHandle(void *at)
+{
+	std::lock_guard<std::mutex> context(cpu_context);
+	memory m;
+
+	cudaDeviceSynchronize();
+	if (!forget(at, &m) || !m.of)
+		return cudaErrorInvalidValue;
+	munmap(at, m.bytes);
+	close(m.fd);
 	return cudaSuccess;
 }
 
@@ -60,7 +184,7 @@ cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *a, const void
 
 	ALIVE();
 	a->type = cudaMemoryTypeUnregistered;
-	if (i != memories().begin() && (const uint8_t *)at < (--i)->first + i->second)
+	if (i != memories().begin() && (const uint8_t *)at < (--i)->first + i->second.bytes)
 		a->type = cudaMemoryTypeDevice;
 	return cudaSuccess;
 }
@@ -71,13 +195,20 @@ cudaError_t cudaMemGetInfo(size_t *left, size_t *total)
 
 	*left = *total = ROOM;
 	for (auto &m : memories())
-		*left -= m.second < *left ? m.second : *left;
+		*left -= m.second.bytes < *left ? m.second.bytes : *left;
 	return cudaSuccess;
 }
 
 } /* extern "C" */
 
 /* ---- the driver's memory ---- */
+
+/* CPU_NO_VMM: a device that has none. */
+static CUresult d_attribute(int *v, CUdevice_attribute, CUdevice)
+{
+	*v = !getenv("CPU_NO_VMM");
+	return CUDA_SUCCESS;
+}
 
 static CUresult d_reserve(CUdeviceptr *at, size_t bytes, size_t, CUdeviceptr, unsigned long long)
 {
@@ -156,6 +287,7 @@ extern "C" cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void *
 							cudaDriverEntryPointQueryResult *)
 {
 	static const std::map<std::string, void *> known = {
+		{ "cuDeviceGetAttribute", (void *)d_attribute },
 		{ "cuMemAddressReserve", (void *)d_reserve },
 		{ "cuMemAddressFree", (void *)d_unreserve },
 		{ "cuMemCreate", (void *)d_create },

@@ -116,6 +116,7 @@ cudaError_t cudaLaunchKernel(const void *f, dim3 grid, dim3 block, void **args, 
 	const struct cvy_gpu_call *call = (const struct cvy_gpu_call *)args[0];
 	std::function<void()> body;
 	unsigned resident = RESIDENT;
+	std::lock_guard<std::mutex> context(cpu_context);
 
 	if (call->kind == CVY_GPU_DISPATCH || call->kind == CVY_GPU_COMBINE) {
 		struct cvy_ep_args a = *(const struct cvy_ep_args *)args[0];
@@ -256,6 +257,8 @@ cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpy
 
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind, cudaStream_t s)
 {
+	std::lock_guard<std::mutex> context(cpu_context);
+
 	ALIVE();
 	of(s)->add([=] { write_words(to, from, bytes); });
 	return cudaSuccess;

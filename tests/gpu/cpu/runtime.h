@@ -5,6 +5,9 @@
 
 #include "machine.h"
 
+/* Held by calls that wait for kernels: what else the process asks of its device waits too (tests/gpu/waits.cu). */
+extern std::mutex &cpu_context;
+
 #define ALIVE() \
 	do { \
 		if (cpu_failed) \

@@ -56,21 +56,26 @@ static int fake_map(uint8_t **at, int fd)
 	return COVEY_ERR_NOMEM;
 }
 
-static int fake_open(int device, int late_ms, int park_ms, struct cvy_gpu **out, char *why, size_t why_bytes)
+/* Its memory is the same by either name; FAKE_NO_VMM: a device that has no VMM. */
+static int fake_memory(const struct cvy_gpu *g)
+{
+	return g->ipc ? COVEY_DEVICE_MEMORY_IPC : COVEY_DEVICE_MEMORY_VMM;
+}
+
+static int fake_open(const struct cvy_gpu_args *args, struct cvy_gpu **out, char *why, size_t why_bytes)
 {
 	struct cvy_gpu *g = aligned_alloc(128, (sizeof(*g) + 127) & ~(size_t)127);
 	const char *begin = getenv("FAKE_BEGIN"); /* from which number on: some take long to reach */
 
-	(void)late_ms;
-	(void)park_ms;
-	if (device > 63) {
-		snprintf(why, why_bytes, "device %d: there are devices 0 to 63", device);
+	if (args->device > 63) {
+		snprintf(why, why_bytes, "device %d: there are devices 0 to 63", args->device);
 		free(g);
 		return COVEY_ERR_INVAL;
 	}
 	if (!g)
 		return COVEY_ERR_NOMEM;
 	memset(g, 0, sizeof(*g));
+	g->ipc = args->memory == COVEY_DEVICE_MEMORY_IPC || getenv("FAKE_NO_VMM");
 	g->saved =
 		mmap(NULL, CVY_GPU_CHUNK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	g->control.finished = begin ? strtoull(begin, NULL, 0) * CVY_GPU_QUANTA : 0;
@@ -306,6 +311,11 @@ static const char *fake_why(const struct cvy_gpu *g)
 	return "the device that is none";
 }
 
+static const char *fake_describe(const struct cvy_gpu *g)
+{
+	return g->ipc ? "the device that is none; memory by CUDA IPC" : "the device that is none";
+}
+
 static const struct cvy_gpu_status *fake_status(struct cvy_gpu *g)
 {
 	return &g->control.status;
@@ -323,7 +333,8 @@ const struct cvy_gpu_ops cvy_gpu_ops = {
 	.open = fake_open,
 	.close = fake_close,
 	.why = fake_why,
-	.describe = fake_why,
+	.describe = fake_describe,
+	.memory = fake_memory,
 	.chunk = fake_chunk,
 	.chunk_fd = fake_chunk_fd,
 	.unchunk = fake_unchunk,

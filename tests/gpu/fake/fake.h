@@ -39,7 +39,7 @@ struct cvy_gpu {
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
 	struct launch *first, **last;
-	int busy, closing;
+	int busy, closing, ipc;
 };
 
 EXPORT void *fake_alloc(size_t bytes);

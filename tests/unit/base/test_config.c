@@ -198,6 +198,7 @@ START_TEST(config_refuses_what_is_wrong_and_says_what_is_right)
 		{ "redis://h?hang_ms=0", "or -1 (never)" },
 		{ "redis://h?hang_ms=12", "at least twice heartbeat_ms" },
 		{ "redis://h?gruop=a", "parameter \"gruop\"" },
+		{ "redis://h?device_memory=fd", "auto, vmm or ipc" },
 		{ "redis://h?topology=2", "two whole numbers from 1 to 4096" },
 		{ "redis://h?topology=0x2", "topology \"0x2\"" },
 		{ "redis://h?topology=2x-2", "topology \"2x-2\"" },
