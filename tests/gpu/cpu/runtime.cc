@@ -365,8 +365,7 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *most)
 
 const char *cudaGetErrorString(cudaError_t e)
 {
-	return e == cudaSuccess ? "no error" : e == cudaErrorIllegalAddress ? "an illegal memory access"
-	       : e == cudaErrorNotPermitted ? "operation not permitted" : "an error";
+	return e == cudaSuccess ? "no error" : e == cudaErrorIllegalAddress ? "an illegal memory access" : "an error";
 }
 
 cudaError_t cudaGetLastError(void)
