@@ -95,6 +95,12 @@ static const char *why(const struct cvy_gpu *gpu)
 	return "a device of numbers";
 }
 
+static int memory(const struct cvy_gpu *gpu)
+{
+	(void)gpu;
+	return COVEY_DEVICE_MEMORY_VMM;
+}
+
 static int say_nothing(void *ctx, int rank, uint64_t inc, int type, uint32_t epoch, const void *body, uint32_t bytes,
 		       int fd)
 {
@@ -126,6 +132,7 @@ static const struct cvy_gpu_ops numbers = {
 	.read = read_chunk,
 	.mailbox = mailbox,
 	.why = why,
+	.memory = memory,
 };
 
 static void link_up(struct cvy_device *d, int rank, uint64_t inc)
