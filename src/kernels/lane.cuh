@@ -84,6 +84,19 @@ static __device__ __forceinline__ uint8_t *cvy_to(const struct cvy_gpu_call *c, 
 	return cvy_stands(c, CVY_GPU_OUT, c->out, CVY_GPU_STRIDE, cvy_mapping(r->lane.out, rank));
 }
 
+/* The same where it is known that nothing is looked up: `plain` operations. */
+static __device__ __forceinline__ const uint8_t *cvy_straight_from(const struct cvy_gpu_call *c,
+								   const struct cvy_lane_run *r, int rank)
+{
+	return c->in + cvy_mapping(r->lane.in, rank) * CVY_GPU_STRIDE;
+}
+
+static __device__ __forceinline__ uint8_t *cvy_straight_to(const struct cvy_gpu_call *c, const struct cvy_lane_run *r,
+							   int rank)
+{
+	return c->out + cvy_mapping(r->lane.out, rank) * CVY_GPU_STRIDE;
+}
+
 static __device__ __forceinline__ const uint8_t *cvy_window(const struct cvy_gpu_call *c, const struct cvy_lane_run *r,
 							    int rank)
 {

@@ -312,7 +312,7 @@ struct cvy_gpu_call {
 	int32_t in_place;
 	int32_t pulls;		      /* asks whether all buffers are registered */
 	uint32_t quanta;	      /* of a CTA */
-	int32_t plain;		      /* whole words at addresses that are multiples of 8; folds are sums */
+	int32_t plain;		      /* whole words at addresses that are multiples of 8; folds are sums; no places */
 	uint32_t admits, admit_epoch; /* ADMIT: who comes in, if its process was listed by then */
 	int32_t joins;		      /* ADMIT: this rank is one of them */
 };

@@ -122,7 +122,7 @@ template <int PACKET, int ROWS> struct cvy_body_one_way {
 			if (root && gather && (cvy_blocks(c) & ~sources))
 				cvy_zero_blocks<PACKET>(c, ~sources, q.word, 1);
 		}
-		return stopped || cvy_hear(c, r, &s, 0, r->lane.mask);
+		return stopped || cvy_hear<1>(c, r, &s, 0, r->lane.mask);
 	}
 
 	template <int HOT>

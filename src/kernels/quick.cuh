@@ -50,7 +50,7 @@ static __device__ __forceinline__ void cvy_quick_push(const struct cvy_gpu_call 
 
 		if (c->send_stride)
 			v = p < c->size ? cvy_quick_get(c, q, p) : 0;
-		cvy_store_packet(cvy_to(c, r, p) + q->slot, v, q->tag);
+		cvy_store_packet(cvy_straight_to(c, r, p) + q->slot, v, q->tag);
 	}
 }
 
@@ -75,7 +75,7 @@ static __device__ __forceinline__ int cvy_quick_take(const struct cvy_gpu_call *
 			sources &= sources - 1;
 			v[i][0] = own;
 			need |= (unsigned)(whom[i] >= 0 && whom[i] != c->rank) << i;
-			at[i] = cvy_from(c, r, whom[i] & (CVY_GPU_RANKS - 1)) + q->slot;
+			at[i] = cvy_straight_from(c, r, whom[i] & (CVY_GPU_RANKS - 1)) + q->slot;
 		}
 		if (cvy_wait_packets<CVY_GPU_PAIR>(at, whom, need, q->tag, v, &r->watch))
 			return 1;

@@ -136,7 +136,7 @@ static __device__ __forceinline__ int cvy_all_stop(const struct cvy_lane_run *r,
 
 /* ---- signals, and what they say has come ---- */
 
-/* One thread per rank: tells those in @to that this CTA has come to @round of the step. NEAR: all are of this host. */
+/* One thread per rank: tells those in @to that this CTA has come to @round of the step. NEAR: all are of this host, and `plain`. */
 template <int NEAR = 0>
 static __device__ __forceinline__ void cvy_tell(const struct cvy_gpu_call *c, const struct cvy_lane_run *r,
 						const struct cvy_step *s, int round, uint32_t to)
@@ -144,12 +144,15 @@ static __device__ __forceinline__ void cvy_tell(const struct cvy_gpu_call *c, co
 	int p = (int)threadIdx.x;
 
 	if (p < CVY_GPU_RANKS && p != c->rank && cvy_has(to, p))
-		cvy_store_word(cvy_to(c, r, p) + cvy_gpu_signal_at(round, r->index, s->count), s->tag);
+		cvy_store_word((NEAR ? cvy_straight_to(c, r, p) : cvy_to(c, r, p)) +
+				       cvy_gpu_signal_at(round, r->index, s->count),
+			       s->tag);
 	if (!NEAR && cvy_far(r))
 		cvy_far_tell(c, r->lane.out, to, cvy_gpu_signal_at(round, r->index, s->count), s->tag);
 }
 
-/* One thread per rank: waits until those in @from have told. 1: stopped. */
+/* One thread per rank: waits until those in @from have told. 1: stopped. NEAR: as above. */
+template <int NEAR = 0>
 static __device__ __forceinline__ int cvy_hear(const struct cvy_gpu_call *c, struct cvy_lane_run *r,
 					       const struct cvy_step *s, int round, uint32_t from)
 {
@@ -157,7 +160,9 @@ static __device__ __forceinline__ int cvy_hear(const struct cvy_gpu_call *c, str
 
 	if (p >= CVY_GPU_RANKS || p == c->rank || !cvy_has(from, p))
 		return 0;
-	return cvy_wait_signal(cvy_from(c, r, p) + cvy_gpu_signal_at(round, r->index, s->count), p, s->tag, &r->watch);
+	return cvy_wait_signal((NEAR ? cvy_straight_from(c, r, p) : cvy_from(c, r, p)) +
+				       cvy_gpu_signal_at(round, r->index, s->count),
+			       p, s->tag, &r->watch);
 }
 
 /* All threads: what they have stored and read is told to @to, and as much is here of @from. 1: stopped. */

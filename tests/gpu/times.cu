@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What operations take on this machine's devices, covey and NCCL by turns in one process: CUDA graphs of 50 operations,
+ * What operations take on this machine's devices, covey and NCCL by turns in one process: CUDA graphs of 50 operations (5 large ones),
  * replayed; the median over rounds of the time of one operation on rank 0. NCCL is opened when it runs
  * (libnccl.so.2); without it its column is empty. The floor is bytes over the wire at 370 GB/s and one hop (0.7 us) a phase.
+ * Beside large ones: what copy engines take to bring the same bytes to the same ranks, bare: nobody waits for anybody.
  */
 #include <dlfcn.h>
 
 #include "world.cuh"
 
-#define OPS 50
 #define ROUNDS 15
-#define BIG ((size_t)512 << 20)
+#define BIG ((size_t)2 << 30)
 
 typedef void *comm_t;
 static struct {
@@ -98,7 +98,31 @@ static void ours(int kind, size_t count)
 	}
 }
 
-static void capture(cudaGraphExec_t *exec, int kind, size_t count, int theirs)
+/* The blocks of one operation, from device to device, by copy engines. */
+static void copies(int kind, size_t count)
+{
+	const size_t bytes = count * 4;
+
+	for (int r = 0; r < n; r++) {
+		CUDA(cudaSetDevice(ranks[r].device));
+		for (int k = 1; k < n && (kind != CVY_GPU_BROADCAST || !r); k++) {
+			const int p = (r + k) % n;
+
+			CUDA(cudaMemcpyAsync(to[p] + (kind == CVY_GPU_BROADCAST ? 0 : (size_t)r * bytes),
+					     from[r] + (kind == CVY_GPU_ALLTOALL ? (size_t)p * bytes : 0), bytes,
+					     cudaMemcpyDeviceToDevice, ranks[r].stream));
+		}
+	}
+}
+
+enum side { OURS, COPIES, THEIRS, SIDES };
+
+static int ops_of(size_t bytes)
+{
+	return bytes < ((size_t)32 << 20) ? 50 : 5;
+}
+
+static void capture(cudaGraphExec_t *exec, int kind, size_t count, int side)
 {
 	cudaGraph_t graph;
 
@@ -106,8 +130,8 @@ static void capture(cudaGraphExec_t *exec, int kind, size_t count, int theirs)
 		CUDA(cudaSetDevice(ranks[r].device));
 		CUDA(cudaStreamBeginCapture(ranks[r].stream, cudaStreamCaptureModeRelaxed));
 	}
-	for (int i = 0; i < OPS; i++)
-		(theirs ? peer : ours)(kind, count);
+	for (int i = 0; i < ops_of(count * 4); i++)
+		(side == THEIRS ? peer : side == COPIES ? copies : ours)(kind, count);
 	for (int r = 0; r < n; r++) {
 		CUDA(cudaSetDevice(ranks[r].device));
 		CUDA(cudaStreamEndCapture(ranks[r].stream, &graph));
@@ -116,7 +140,7 @@ static void capture(cudaGraphExec_t *exec, int kind, size_t count, int theirs)
 	}
 }
 
-static float replay(cudaGraphExec_t *exec, cudaEvent_t begin, cudaEvent_t end)
+static float replay(cudaGraphExec_t *exec, size_t bytes, cudaEvent_t begin, cudaEvent_t end)
 {
 	float ms;
 
@@ -129,7 +153,7 @@ static float replay(cudaGraphExec_t *exec, cudaEvent_t begin, cudaEvent_t end)
 	CUDA(cudaEventRecord(end, ranks[0].stream));
 	synchronise();
 	CUDA(cudaEventElapsedTime(&ms, begin, end));
-	return ms * 1000 / OPS;
+	return ms * 1000 / (float)ops_of(bytes);
 }
 
 static int ascending(const void *a, const void *b)
@@ -149,29 +173,55 @@ static double floor_us(int kind, size_t bytes)
 	return wire / 370e3 + 0.7;
 }
 
+#define COPIED ((size_t)8 << 20) /* from here on it is asked what copy engines take */
+
+static int has_side(int side, int kind, size_t bytes, int with_peer)
+{
+	if (side == COPIES)
+		return bytes >= COPIED && kind != CVY_GPU_ALLREDUCE && kind != CVY_GPU_REDUCE_SCATTER;
+	return side == OURS || with_peer;
+}
+
+static void cell(double v, int width, int there)
+{
+	if (there)
+		printf("%*.2f ", width, v);
+	else
+		printf("%*s ", width, "-");
+}
+
 static void row(const char *name, int kind, size_t bytes, int with_peer, cudaEvent_t begin, cudaEvent_t end)
 {
-	cudaGraphExec_t exec[2][RANKS];
-	float us[2][ROUNDS];
+	cudaGraphExec_t exec[SIDES][RANKS];
+	float us[SIDES][ROUNDS];
+	double middle[SIDES];
+	int has[SIDES];
 
-	for (int side = 0; side <= with_peer; side++) {
-		capture(exec[side], kind, bytes / 4, side);
-		replay(exec[side], begin, end);
+	for (int side = 0; side < SIDES; side++) {
+		has[side] = has_side(side, kind, bytes, with_peer);
+		if (has[side]) {
+			capture(exec[side], kind, bytes / 4, side);
+			replay(exec[side], bytes, begin, end);
+		}
 	}
 	for (int i = 0; i < ROUNDS; i++)
-		for (int side = 0; side <= with_peer; side++)
-			us[side][i] = replay(exec[side], begin, end);
-	for (int side = 0; side <= with_peer; side++) {
+		for (int side = 0; side < SIDES; side++)
+			if (has[side])
+				us[side][i] = replay(exec[side], bytes, begin, end);
+	for (int side = 0; side < SIDES; side++) {
+		if (!has[side])
+			continue;
 		qsort(us[side], ROUNDS, sizeof(float), ascending);
+		middle[side] = us[side][ROUNDS / 2];
 		for (int r = 0; r < n; r++)
 			CUDA(cudaGraphExecDestroy(exec[side][r]));
 	}
-	printf("%-14s %10zu %10.2f ", name, bytes, us[0][ROUNDS / 2]);
-	if (with_peer)
-		printf("%10.2f %8.2f ", us[1][ROUNDS / 2], us[1][ROUNDS / 2] / us[0][ROUNDS / 2]);
-	else
-		printf("%10s %8s ", "-", "-");
-	printf("%10.2f %8.2f\n", floor_us(kind, bytes), us[0][ROUNDS / 2] / floor_us(kind, bytes));
+	printf("%-14s %10zu ", name, bytes);
+	cell(middle[OURS], 10, 1);
+	cell(has[THEIRS] ? middle[THEIRS] : 0, 10, has[THEIRS]);
+	cell(has[THEIRS] ? middle[THEIRS] / middle[OURS] : 0, 8, has[THEIRS]);
+	cell(has[COPIES] ? middle[COPIES] : 0, 10, has[COPIES]);
+	printf("%10.2f %8.2f\n", floor_us(kind, bytes), middle[OURS] / floor_us(kind, bytes));
 	fflush(stdout);
 }
 
@@ -185,11 +235,11 @@ int main(int argc, char **argv)
 		      { "reduce_scatter", CVY_GPU_REDUCE_SCATTER },
 		      { "alltoall", CVY_GPU_ALLTOALL },
 		      { "broadcast", CVY_GPU_BROADCAST } };
-	static const size_t sizes[] = {
-		8, 256, 2048, 8192, 32768, 131072, 524288, 2 << 20, 8 << 20, 32 << 20, 128 << 20
-	};
+	static const size_t sizes[] = { 8,	 256,	  2048,	    8192,     32768,	131072,	   524288,
+					2 << 20, 8 << 20, 16 << 20, 32 << 20, 64 << 20, 128 << 20, (size_t)1 << 30 };
 	cudaEvent_t begin, end;
 	int devices, with_peer;
+	size_t least, apart;
 
 	if (cudaGetDeviceCount(&devices) != cudaSuccess || devices < 2) {
 		printf("skipped: fewer than two devices\n");
@@ -197,25 +247,35 @@ int main(int argc, char **argv)
 	}
 	n = argc > 1 ? atoi(argv[1]) : devices;
 	if (n < 2 || n > devices || n > RANKS) {
-		fprintf(stderr, "gpu-times [RANKS [alone]]: 2 to %d\n", devices);
+		fprintf(stderr,
+			"gpu-times [RANKS [alone|beside [LEAST [APART]]]]: 2 to %d ranks, beside NCCL or alone, from "
+			"LEAST "
+			"bytes on; results begin APART bytes behind where inputs do\n",
+			devices);
 		return 2;
 	}
+	least = argc > 3 ? strtoull(argv[3], NULL, 10) : 0;
+	apart = argc > 4 ? strtoull(argv[4], NULL, 10) / 256 * 256 : 0;
 	open_all();
 	for (int r = 0; r < n; r++) {
 		CUDA(cudaSetDevice(ranks[r].device));
+		for (int p = 0; p < n; p++)
+			if (p != r && cudaDeviceEnablePeerAccess(ranks[p].device, 0) != cudaSuccess)
+				(void)cudaGetLastError(); /* it is, or copies go by the host */
 		CUDA(cudaMalloc(&from[r], BIG));
-		CUDA(cudaMalloc(&to[r], BIG));
+		CUDA(cudaMalloc(&to[r], BIG + apart));
+		to[r] += apart;
 		CUDA(cudaMemset(from[r], 0x3c, BIG));
 	}
 	CUDA(cudaSetDevice(0));
 	CUDA(cudaEventCreate(&begin));
 	CUDA(cudaEventCreate(&end));
 	with_peer = argc > 2 && !strcmp(argv[2], "alone") ? 0 : open_nccl();
-	printf("%-14s %10s %10s %10s %8s %10s %8s\n", "operation", "bytes", "covey us", "NCCL us", "times", "floor us",
-	       "x floor");
+	printf("%-14s %10s %10s %10s %8s %10s %10s %8s\n", "operation", "bytes", "covey us", "NCCL us", "times",
+	       "copies us", "floor us", "x floor");
 	for (size_t k = 0; k < sizeof(kinds) / sizeof(kinds[0]); k++)
 		for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
-			if (sizes[i] * (size_t)n <= BIG)
+			if (sizes[i] * (size_t)n <= BIG && sizes[i] >= least)
 				row(kinds[k].name, kinds[k].kind, sizes[i], with_peer, begin, end);
 	for (int r = 0; r < n; r++)
 		ops->close(ranks[r].gpu);
