@@ -213,8 +213,7 @@ static __device__ __forceinline__ uint32_t cvy_ep_active(const struct cvy_ep_arg
 
 /* Who takes part: admitted, known to the buffers, not gone, and active where the caller says who is. */
 template <int HOT>
-static __device__ __forceinline__ uint32_t cvy_ep_members(const struct cvy_ep_args *, const struct cvy_lane_run *r,
-							  const struct cvy_ep_shared *sh)
+static __device__ __forceinline__ uint32_t cvy_ep_members(const struct cvy_lane_run *r, const struct cvy_ep_shared *sh)
 {
 	return r->lane.mask & sh->active & ~(cvy_mode<HOT>(r) == CVY_COMPLETE ? r->gone : 0);
 }
@@ -238,7 +237,7 @@ static __device__ __forceinline__ struct cvy_ep_turn cvy_ep_begin(const struct c
 		r->lane.count = (uint32_t)pushed;
 		r->lane.mask = (uint32_t)cvy_load_word(&a->state->lane[r->index].mask);
 	}
-	t.sources = cvy_ep_members<HOT>(a, r, sh);
+	t.sources = cvy_ep_members<HOT>(r, sh);
 	t.peers = t.sources & ~(1u << a->call.rank);
 	t.until.began = clock64();
 	t.until.most = a->timeout_cycles; /* completing, too: who passed over this rank may have written on */

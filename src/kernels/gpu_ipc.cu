@@ -295,13 +295,19 @@ static int open_at(struct cvy_gpu *gpu, int kind, size_t i, int fd)
 	o = err ? NULL : (struct opened *)calloc(1, sizeof(*o));
 	if (!o)
 		return err ? err : fail(gpu, COVEY_ERR_NOMEM, "no memory of the host");
-	err = check(gpu, cudaIpcOpenMemHandle(&o->at, handle, cudaIpcMemLazyEnablePeerAccess), "memory of a peer");
+	o->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0); /* before: without it the owner would take the memory for closed */
+	if (o->fd < 0)
+		err = fail(gpu, COVEY_ERR_IO, "no descriptor is left for memory of a peer: %s", strerror(errno));
+	if (!err)
+		err = check(gpu, cudaIpcOpenMemHandle(&o->at, handle, cudaIpcMemLazyEnablePeerAccess),
+			    "memory of a peer");
 	if (err) {
 		cudaGetLastError(); /* or it would be the answer to what the application calls next */
+		if (o->fd >= 0)
+			close(o->fd);
 		free(o);
 		return err;
 	}
-	o->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
 	gpu->ipc->open[kind][i] = o;
 	return stands_at(gpu, kind, i, o->at);
 }
