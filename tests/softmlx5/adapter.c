@@ -20,6 +20,7 @@
 
 #define IDLE_LOOKS 4000 /* at all registers, before a nap */
 #define NAP_US 20
+#define LOOK_MS 10 /* between looks for records without a doorbell */
 #define SEGMENTS_BYTES 1024
 
 struct adapter adapter = { .lock = PTHREAD_MUTEX_INITIALIZER, .uar_fd = -1 };
@@ -294,10 +295,13 @@ static void look_at_active(void)
 	}
 }
 
-/* A record that moved while nobody rang: found once for each place it stops at. */
-static void look_for_lost(uint64_t now)
+/*
+ * A record that moved while nobody rang: found once for each place it stops at. Time is counted in looks that came, so
+ * that a machine that stood still for a moment accuses nobody.
+ */
+static void look_for_lost(void)
 {
-	uint64_t bound = (adapter.plan.lost_ms ? adapter.plan.lost_ms : 1000) * 1000000ull;
+	uint32_t bound = (adapter.plan.lost_ms ? adapter.plan.lost_ms : 5000) / LOOK_MS;
 
 	for (uint32_t i = 0; i < QUEUES; i++) {
 		struct queue *q = &adapter.queue[i];
@@ -308,11 +312,11 @@ static void look_for_lost(uint64_t now)
 		at = (uint16_t)be32toh(__atomic_load_n(q->record, __ATOMIC_ACQUIRE));
 		if (at == q->picked || at != q->record_seen) {
 			q->record_seen = at;
-			q->record_since = at == q->picked ? 0 : now;
-		} else if (q->record_since && now - q->record_since > bound) {
+			q->record_looks = at == q->picked ? 0 : 1;
+		} else if (q->record_looks && q->record_looks++ > bound) {
 			found(SOFTMLX5_LOST, "record %u of queue %x, and nobody rang since %u", at, q->shared->qpn,
 			      q->picked);
-			q->record_since = 0;
+			q->record_looks = 0;
 		}
 	}
 }
@@ -334,9 +338,9 @@ static void *adapter_main(void *unused)
 			look_at_active();
 		if (turns++ % 1024 == 0 || idle >= IDLE_LOOKS) {
 			now = now_ns();
-			if (now - looked > 10000000) {
+			if (now - looked > LOOK_MS * 1000000ull) {
 				looked = now;
-				look_for_lost(now);
+				look_for_lost();
 			}
 		}
 		any |= adapter.actives > 0;

@@ -85,7 +85,7 @@ struct queue {
 	struct picked *under_way; /* depth of them; [place of the first block] */
 	uint32_t active;	  /* on the list of those with something under way */
 	uint16_t record_seen;	  /* for doorbells that got lost */
-	uint64_t record_since;
+	uint32_t record_looks;
 };
 
 struct completions {

@@ -281,7 +281,7 @@ END_TEST
 /* The entries as they are, without a fault: none of the checks is a nuisance. */
 START_TEST(nothing_is_found_without_a_fault)
 {
-	struct softmlx5_plan plan = { .seed = 3, .delay_ns = 20000, .lost_ms = 20 };
+	struct softmlx5_plan plan = { .seed = 3, .delay_ns = 20000 };
 	uint64_t n = 0;
 
 	softmlx5_plan(&plan);
