@@ -296,12 +296,12 @@ static void look_at_active(void)
 }
 
 /*
- * A record that moved while nobody rang: found once for each place it stops at. Time is counted in looks that came, so
- * that a machine that stood still for a moment accuses nobody.
+ * A record that moved while nobody rang: found once for each place it stops at. Time is counted in looks that came, and is
+ * long: a thread that rings for others may not run for seconds where a machine has much to do.
  */
 static void look_for_lost(void)
 {
-	uint32_t bound = (adapter.plan.lost_ms ? adapter.plan.lost_ms : 5000) / LOOK_MS;
+	uint32_t bound = (adapter.plan.lost_ms ? adapter.plan.lost_ms : 15000) / LOOK_MS;
 
 	for (uint32_t i = 0; i < QUEUES; i++) {
 		struct queue *q = &adapter.queue[i];

@@ -54,7 +54,7 @@ struct softmlx5_plan {
 	uint32_t kill_qpn;   /* this process dies in the middle of the copy of entry kill_at of that queue */
 	uint64_t kill_at;
 	uint32_t ack_unit_ns; /* instead of 4096: retry timers by this */
-	uint32_t lost_ms;     /* instead of 5000: a record without a doorbell */
+	uint32_t lost_ms;     /* instead of 15000: a record without a doorbell */
 	uint32_t refuse;      /* the n-th call to the kernel from now on fails with ENOMEM */
 };
 
