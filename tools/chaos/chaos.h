@@ -32,8 +32,13 @@ enum chaos_op {
 	CHAOS_ALLTOALL,
 	CHAOS_MIXED, /* number of the above */
 	CHAOS_ADMIT = CHAOS_MIXED,
-	CHAOS_CONTROL
+	CHAOS_CONTROL,
+	CHAOS_DISPATCH, /* the first half of a step */
+	CHAOS_COMBINE	/* and the second: it counts from the beginning of the first */
 };
+
+/* Host and device operations are numbered apart. Plans keep them in seats of their own. */
+enum chaos_numbers { CHAOS_HOST, CHAOS_DEVICE, CHAOS_STREAMS };
 
 /* One operation of one rank. */
 struct chaos_record {
@@ -42,8 +47,9 @@ struct chaos_record {
 	uint64_t checksum, mask;
 	uint32_t epoch;
 	int32_t status;
-	uint32_t op;  /* enum chaos_op */
-	uint32_t own; /* 1: mask, status and part are this rank's alone, though not of every such operation */
+	uint32_t op;	 /* enum chaos_op */
+	uint32_t own;	 /* 1: mask, status and part are this rank's alone, though not of every such operation */
+	uint32_t stream; /* enum chaos_numbers */
 };
 
 struct chaos_view {
@@ -57,7 +63,8 @@ struct chaos_slot {
 	uint64_t inside; /* 1: in an operation */
 	uint64_t steps;
 	uint64_t touch_ns;  /* time taken to touch --touch memory */
-	uint64_t joined_ns; /* covey_join returned */
+	uint64_t ready_ns;  /* covey_join was called, the device open */
+	uint64_t joined_ns; /* and returned */
 	uint64_t suspects;  /* members that it suspected */
 	char cause[240];    /* why it gave up */
 	struct chaos_view view[CHAOS_VIEWS];
@@ -66,7 +73,7 @@ struct chaos_slot {
 };
 
 struct chaos_shared {
-	int ranks, world, mix;
+	int ranks, world, mix, devices, tokens;
 	uint64_t bytes, touch_bytes;
 	char store[160];
 	uint32_t command; /* enum chaos_command, a futex; the parent writes it */
@@ -90,7 +97,8 @@ struct chaos_process {
 	pid_t pid;   /* 0: none */
 	bool killed; /* by us, or ended */
 	uint64_t exec_ns;
-	struct chaos_record last;
+	struct chaos_record last[CHAOS_STREAMS];
+	uint64_t done_ns;	   /* of its last operation; 0: none yet */
 	struct chaos_record after; /* first operation without the victims; seq 0: not yet */
 	uint64_t first_ns;	   /* first operation completed; 0: not yet */
 };
@@ -103,7 +111,7 @@ struct chaos_options {
 	int rank, shared_fd; /* of a rank's process; -1: the parent */
 	bool joiner;
 	int desk; /* of a process of a plan's run; -1: none */
-	int devices;
+	int devices, tokens;
 	int seconds;
 	bool show, ranks_named;
 	const char *plan, *plot;
@@ -139,9 +147,16 @@ struct chaos_usage {
 	long rss_kib, fds, maps, threads;
 };
 
+struct CUstream_st;
+struct cvy_gpu_tool;
+
 uint64_t chaos_now_ns(void);
 void chaos_sleep_us(unsigned us);
 int chaos_rank_main(const struct chaos_options *opt);
+
+/* device.c */
+void chaos_device_choose(int devices, int rank); /* that of @rank, before covey_join() */
+const struct cvy_gpu_tool *chaos_tool_open(int device, struct CUstream_st **stream); /* NULL: and why, on stderr */
 
 int chaos_store_start(struct chaos *c);
 long chaos_store_ask(const struct chaos *c, const char *command); /* an integer reply; -1: none */

@@ -46,27 +46,30 @@ void chaos_device_choose(int devices, int rank)
 		setenv("COVEY_DEVICE", text, 1);
 }
 
+const struct cvy_gpu_tool *chaos_tool_open(int device, struct CUstream_st **stream)
+{
+	void *library = dlopen(CVY_GPU_LIBRARY, RTLD_NOW);
+	const struct cvy_gpu_tool *tool = library ? dlsym(library, CVY_GPU_TOOL_SYMBOL) : NULL;
+
+	if (!tool || tool->abi != CVY_GPU_TOOL_ABI)
+		fprintf(stderr, "ep-chaos: %s\n", library ? "libcovey_cuda is of another version" : dlerror());
+	else if (!tool->use(device) && !tool->stream(stream))
+		return tool;
+	else
+		fprintf(stderr, "ep-chaos: device %d: %s\n", device, tool->why());
+	return NULL;
+}
+
 int chaos_device_open(struct chaos_member *m)
 {
-	void *library = dlopen(CVY_GPU_LIBRARY, RTLD_NOW | RTLD_NOLOAD);
-	const struct cvy_gpu_tool *tool = library ? dlsym(library, CVY_GPU_TOOL_SYMBOL) : NULL;
-	int err;
-
 	if (!m->crew->devices)
 		return 0;
-	if (!tool || tool->abi != CVY_GPU_TOOL_ABI) {
-		fprintf(stderr, "ep-chaos: rank %d: libcovey_cuda is of another version\n", m->rank);
-		return 1;
-	}
 	m->device = calloc(1, sizeof(*m->device));
 	if (!m->device)
 		return 1;
-	m->device->tool = tool;
+	m->device->tool = chaos_tool_open(m->rank % m->crew->devices, &m->device->stream);
 	m->device->seat = &m->desk->seat[m->number + 1];
-	err = tool->use(m->rank % m->crew->devices);
-	if (!err)
-		err = tool->stream(&m->device->stream);
-	return err ? failed(m, "the device", 1) : 0;
+	return m->device->tool ? 0 : 1;
 }
 
 void chaos_device_close(struct chaos_member *m)

@@ -41,8 +41,9 @@ static const char doc[] =
 	"--devices buffers are in memory of devices, a third of the calls are captured and replayed, and outcomes are "
 	"what the devices say; safe points wait for them, or with an odd seed do not.\n\n"
 	"Times count from the kill to the end of the operation that could not be done without the new view, on each "
-	"survivor; from exec of a replacement to the end of its first operation, its memory touched; the pause is the "
-	"longest time from one operation to the next on a survivor meanwhile, less the median.\n\n"
+	"survivor; from exec of a replacement (on devices: from its call of covey_join, its device open) to the end of "
+	"its first operation, its memory touched; the pause is the longest time from one operation to the next on a "
+	"survivor meanwhile, less the median.\n\n"
 	"Exit status: 0 if all outcomes were uniform and nothing leaked; 1 if not, or with --strict if a bar was "
 	"missed; 2 if "
 	"the run could not start; 64: usage.";
@@ -71,6 +72,7 @@ enum {
 	OPT_PLOT,
 	OPT_SHOW,
 	OPT_DEVICES,
+	OPT_TOKENS,
 	OPT_DESK
 };
 
@@ -83,11 +85,13 @@ static const struct argp_option options[] = {
 	{ "seconds", OPT_SECONDS, "N", 0, "How long to repeat the plan (default 10, or its rounds)", 1 },
 	{ "plot", OPT_PLOT, "FILE.svg", 0, "Waiting times and faults of a plan's run, drawn", 2 },
 	{ "devices", OPT_DEVICES, "N", 0,
-	  "With --plan: operations on device memory, the ranks on N devices in turn; no messages", 1 },
+	  "With --plan or --bench: operations on device memory, the ranks on N devices in turn; no messages", 1 },
+	{ "tokens", OPT_TOKENS, "N", 0,
+	  "With --bench --devices: dispatch and combine of N tokens a rank instead of allreduce", 1 },
 	{ "show", OPT_SHOW, NULL, 0, "Print the random plan of this seed and end", 2 },
 	{ "extend", OPT_EXTEND, "TIMES", 0, "Measure: 4 ranks grow to 8 under traffic, and lose them again", 0 },
 	{ "overload", OPT_OVERLOAD, "SECONDS", 0, "Count suspicions while 8 ranks and busy loops share the cores", 0 },
-	{ "ranks", 'n', "N", 0, "Ranks of the group (3 to 8; default 4)", 1 },
+	{ "ranks", 'n', "N", 0, "Ranks of the group (3 to 8, of --bench --devices 2 to 8; default 4)", 1 },
 	{ "kills", OPT_KILLS, "N", 0, "Cycles of kill and replacement", 1 },
 	{ "burst", OPT_BURST, "N", 0, "Kill up to N ranks at one instant, fewer than half of them or half", 1 },
 	{ "signal", OPT_SIGNAL, "kill|stop|both", 0, "SIGKILL, SIGSTOP or both", 1 },
@@ -148,7 +152,7 @@ static error_t parse_number(int key, const char *arg, struct argp_state *state)
 
 	switch (key) {
 	case 'n':
-		opt->ranks = number(state, "-n", arg, 3, CHAOS_MAX_RANKS);
+		opt->ranks = number(state, "-n", arg, 2, CHAOS_MAX_RANKS);
 		opt->ranks_named = true;
 		return 0;
 	case OPT_IDLE:
@@ -184,6 +188,9 @@ static error_t parse_number(int key, const char *arg, struct argp_state *state)
 	case OPT_DEVICES:
 		opt->devices = number(state, "--devices", arg, 1, 64);
 		return 0;
+	case OPT_TOKENS:
+		opt->tokens = number(state, "--tokens", arg, 1, 4096);
+		return 0;
 	case OPT_DESK:
 		opt->desk = number(state, "--desk", arg, 0, CHAOS_DESKS - 1);
 		return 0;
@@ -195,6 +202,21 @@ static error_t parse_number(int key, const char *arg, struct argp_state *state)
 		return 0;
 	}
 	return ARGP_ERR_UNKNOWN;
+}
+
+/* Options that need others. */
+static void check_together(struct argp_state *state, const struct chaos_options *opt)
+{
+	bool measured = opt->bench && opt->devices;
+
+	if (opt->devices && !opt->plan && !opt->bench)
+		argp_error(state, "--devices needs a --plan, or --bench");
+	if (opt->tokens && !measured)
+		argp_error(state, "--tokens needs --bench and --devices");
+	if (opt->mix && measured)
+		argp_error(state, "--mix is for host memory: on devices --plan has all kinds of operations");
+	if (opt->ranks == 2 && !measured)
+		argp_error(state, "-n is 2: a number from 3 to 8 is needed, 2 only with --bench --devices");
 }
 
 static error_t parse(int key, char *arg, struct argp_state *state)
@@ -236,8 +258,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		opt->joiner = true;
 		return 0;
 	case ARGP_KEY_END:
-		if (opt->devices && !opt->plan)
-			argp_error(state, "--devices needs a --plan");
+		check_together(state, opt);
 		return 0;
 	case ARGP_KEY_ARG:
 		argp_error(state, "%s: no arguments are needed", arg);
@@ -262,7 +283,7 @@ static void fill_defaults(struct chaos_options *opt)
 	if (!opt->kills)
 		opt->kills = opt->bench || opt->leak ? BENCH_KILLS : DEFAULT_KILLS;
 	if (opt->touch_mib == UINT64_MAX)
-		opt->touch_mib = opt->bench ? 256 : 16;
+		opt->touch_mib = opt->devices ? 0 : opt->bench ? 256 : 16;
 	if (opt->extends || opt->overload_s)
 		opt->ranks = CHAOS_MAX_RANKS;
 	opt->world = opt->extends ? CHAOS_MAX_RANKS / 2 : opt->ranks;
@@ -333,7 +354,9 @@ static void name_samples(struct chaos *c)
 	c->killed.bar_ms = 20;
 	c->stopped.name = "SIGSTOP to agreed result";
 	c->stopped.bar_ms = (hang ? atoi(hang) : DEFAULT_HANG_MS) + STOP_SLACK_MS;
-	c->replaced.name = "replacement: exec to first result";
+	c->replaced.name = c->opt->devices ? "replacement: ready to first result" : "replacement: exec to first result";
+	if (c->opt->tokens)
+		c->killed.name = "SIGKILL to next right step";
 	c->pause.name = "pause of survivors meanwhile";
 }
 

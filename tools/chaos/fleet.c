@@ -42,6 +42,8 @@ int chaos_fleet_open(struct chaos *c)
 	c->shared->ranks = opt->ranks;
 	c->shared->world = opt->world;
 	c->shared->mix = opt->mix;
+	c->shared->devices = opt->devices;
+	c->shared->tokens = opt->tokens;
 	c->shared->touch_bytes = opt->touch_mib << 20;
 	c->shared->bytes = opt->bytes;
 	snprintf(c->dir, sizeof(c->dir), "%.40s/covey-chaos-XXXXXX", tmp ? tmp : "/tmp");
@@ -97,22 +99,30 @@ uint32_t chaos_fleet_alive(const struct chaos *c)
 	return alive;
 }
 
+/* What is measured: an operation, or a step of two. */
+static bool whole(const struct chaos_record *record)
+{
+	return record->op < CHAOS_MIXED || record->op == CHAOS_COMBINE;
+}
+
 /* What a new record means for the measurements under way. */
 static void note(struct chaos *c, int rank, const struct chaos_record *record)
 {
 	struct chaos_process *p = &c->process[rank];
 
-	if (!p->first_ns && record->op < CHAOS_MIXED)
+	if (!p->first_ns && whole(record))
 		p->first_ns = record->done_ns;
-	if (!p->after.seq && c->victims && !(record->mask & c->victims) && record->op != CHAOS_ADMIT)
+	if (!p->after.seq && c->victims && !(record->mask & c->victims) && record->op != CHAOS_ADMIT &&
+	    record->op != CHAOS_DISPATCH)
 		p->after = *record;
-	if (!c->victims && !c->watch && record->op < CHAOS_MIXED && c->calls++ % CALM_EVERY == 0)
+	if (!c->victims && !c->watch && whole(record) && c->calls++ % CALM_EVERY == 0)
 		chaos_sample(&c->calm, (double)(record->done_ns - record->enter_ns) / 1e6);
 	if (c->watch && rank < c->opt->world && (double)(record->done_ns - record->enter_ns) / 1e6 > c->longest_ms)
 		c->longest_ms = (double)(record->done_ns - record->enter_ns) / 1e6;
-	if (c->watch && p->last.seq && c->gaps < CHAOS_GAPS && !(c->victims >> rank & 1))
-		c->gap_ms[c->gaps++] = (double)(record->done_ns - p->last.done_ns) / 1e6;
-	p->last = *record;
+	if (c->watch && p->done_ns && c->gaps < CHAOS_GAPS && !(c->victims >> rank & 1))
+		c->gap_ms[c->gaps++] = (double)(record->done_ns - p->done_ns) / 1e6;
+	p->last[record->stream] = *record;
+	p->done_ns = record->done_ns;
 }
 
 static void drain(struct chaos *c, int rank)

@@ -155,7 +155,7 @@ static void measure_pause(struct chaos *c)
 static int replace(struct chaos *c)
 {
 	uint32_t all = (1u << c->opt->ranks) - 1, missing = all & ~chaos_fleet_alive(c), left;
-	uint64_t end;
+	uint64_t end, begun;
 
 	c->gaps = 0;
 	c->victims = missing;
@@ -182,7 +182,8 @@ static int replace(struct chaos *c)
 	for (int r = 0; r < c->opt->ranks; r++) {
 		if (!(missing >> r & 1))
 			continue;
-		chaos_sample(&c->replaced, (double)(c->process[r].first_ns - c->process[r].exec_ns) / 1e6);
+		begun = c->opt->devices ? c->shared->slot[r].ready_ns : c->process[r].exec_ns;
+		chaos_sample(&c->replaced, (double)(c->process[r].first_ns - begun) / 1e6);
 	}
 	measure_pause(c);
 	return 0;

@@ -101,7 +101,7 @@ int chaos_overload(struct chaos *c)
 	}
 	for (int r = 0; r < c->opt->ranks; r++) {
 		suspects += c->shared->slot[r].suspects;
-		operations += c->process[r].last.seq;
+		operations += c->process[r].last[CHAOS_HOST].seq;
 	}
 	if (c->opt->json)
 		printf("{\"seconds\": %d, \"suspicions\": %llu, \"ended\": %d, \"operations\": %llu}\n",

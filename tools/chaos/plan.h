@@ -278,9 +278,6 @@ void chaos_check_disputes(struct chaos_run *run, bool last);
 void chaos_table(struct chaos_run *run);
 int chaos_plot(const struct chaos_run *run, const char *file);
 
-/* device.c: sets the device of @rank's process */
-void chaos_device_choose(int devices, int rank);
-
 /* member.c: the process of a rank */
 int chaos_member_main(const struct chaos_options *opt);
 

@@ -16,31 +16,17 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "chaos.h"
-#include "covey.h"
+#include "rank.h"
 
 #define STEP_VALUES 1024
 
-struct worker {
-	struct chaos_shared *shared;
-	struct chaos_slot *slot;
-	struct covey_group *group;
-	int rank;
-	size_t count; /* elements of an allreduce: a multiple of the ranks */
-	float *send, *recv, *want;
-	float want_weight; /* that @want was made for */
-	uint64_t step;
-	uint32_t epoch;
-	struct chaos_record record;
-};
-
-static int fail(struct worker *w, int code, const char *what, int err)
+int chaos_rank_fail(struct worker *w, const char *what, int err)
 {
 	struct covey_error_info info = { 0 };
 
 	covey_last_error(w->group, &info);
 	snprintf(w->slot->cause, sizeof(w->slot->cause), "%s: %s: %.180s", what, covey_strerror(err), info.cause);
-	return code;
+	return err == COVEY_ERR_FENCED ? CHAOS_EXIT_FENCED : 1;
 }
 
 static float base(size_t i)
@@ -71,13 +57,13 @@ static void note_views(struct worker *w, uint32_t epoch)
 		w->epoch = epoch;
 }
 
-static void record_begin(struct worker *w, enum chaos_op op)
+void chaos_record_begin(struct worker *w, enum chaos_op op)
 {
 	w->record = (struct chaos_record){ .step = w->step, .op = op, .enter_ns = chaos_now_ns() };
 	__atomic_store_n(&w->slot->inside, 1, __ATOMIC_RELEASE);
 }
 
-static void record_done(struct worker *w, const struct covey_result *result)
+void chaos_record_done(struct worker *w, const struct covey_result *result)
 {
 	w->record.done_ns = chaos_now_ns();
 	__atomic_store_n(&w->slot->inside, 0, __ATOMIC_RELEASE);
@@ -88,7 +74,7 @@ static void record_done(struct worker *w, const struct covey_result *result)
 }
 
 /* The parent reads every millisecond; that it lives is seen to by our death signal. */
-static void record_put(struct worker *w)
+void chaos_record_put(struct worker *w)
 {
 	uint64_t head = w->slot->head;
 
@@ -112,7 +98,7 @@ static uint64_t checksum(const float *data, size_t count)
 }
 
 /* A wrong value is a result like another: it is logged, and the parent says so. */
-static int wrong_value(struct worker *w, const char *what)
+int chaos_rank_wrong(struct worker *w, const char *what)
 {
 	snprintf(w->slot->cause, sizeof(w->slot->cause), "%s: wrong bytes at step %llu, seq %llu, epoch %u, mask %llx",
 		 what, (unsigned long long)w->step, (unsigned long long)w->record.seq, w->record.epoch,
@@ -157,28 +143,32 @@ static int run_allreduce(struct worker *w, enum chaos_op op, struct covey_result
 
 	if (op == CHAOS_IN_PLACE)
 		from = memcpy(w->recv, w->send, w->count * sizeof(float));
-	record_begin(w, op);
-	err = covey_allreduce(from, w->recv, w->count, COVEY_FLOAT32, COVEY_SUM, w->group, NULL, result);
-	record_done(w, result);
+	if (w->there) {
+		err = chaos_there_allreduce(w, result);
+	} else {
+		chaos_record_begin(w, op);
+		err = covey_allreduce(from, w->recv, w->count, COVEY_FLOAT32, COVEY_SUM, w->group, NULL, result);
+		chaos_record_done(w, result);
+	}
 	if (err)
-		return fail(w, err == COVEY_ERR_FENCED ? CHAOS_EXIT_FENCED : 1, "allreduce", err);
+		return chaos_rank_fail(w, "allreduce", err);
 	w->record.checksum = checksum(w->recv, w->count);
-	return expect(w, w->recv, w->count, weight_of(w->record.mask)) ? wrong_value(w, "allreduce") : 0;
+	return expect(w, w->recv, w->count, weight_of(w->record.mask)) ? chaos_rank_wrong(w, "allreduce") : 0;
 }
 
 static int run_broadcast(struct worker *w, struct covey_result *result)
 {
 	int root = (int)(w->step / CHAOS_MIXED % (uint64_t)w->shared->ranks), err;
 
-	record_begin(w, CHAOS_BROADCAST);
+	chaos_record_begin(w, CHAOS_BROADCAST);
 	err = covey_broadcast(w->send, w->recv, w->count, COVEY_FLOAT32, root, w->group, NULL, result);
-	record_done(w, result);
+	chaos_record_done(w, result);
 	if (err == COVEY_ERR_ROOT)
 		return 0;
 	if (err)
-		return fail(w, err == COVEY_ERR_FENCED ? CHAOS_EXIT_FENCED : 1, "broadcast", err);
+		return chaos_rank_fail(w, "broadcast", err);
 	w->record.checksum = checksum(w->recv, w->count);
-	return expect(w, w->recv, w->count, (float)(root + 1)) ? wrong_value(w, "broadcast") : 0;
+	return expect(w, w->recv, w->count, (float)(root + 1)) ? chaos_rank_wrong(w, "broadcast") : 0;
 }
 
 /* Blocks of the sources in the mask are there, the others zero. Every block of a source's send is alike in alltoall. */
@@ -191,17 +181,17 @@ static int run_blocks(struct worker *w, enum chaos_op op, struct covey_result *r
 	if (op == CHAOS_ALLTOALL)
 		for (int r = 1; r < w->shared->ranks; r++)
 			memcpy(w->send + (size_t)r * block, w->send, block * sizeof(float));
-	record_begin(w, op);
+	chaos_record_begin(w, op);
 	if (op == CHAOS_ALLGATHER)
 		err = covey_allgather(w->send, w->recv, block, COVEY_FLOAT32, w->group, NULL, result);
 	else
 		err = covey_alltoall(w->send, w->recv, block, COVEY_FLOAT32, w->group, NULL, result);
-	record_done(w, result);
+	chaos_record_done(w, result);
 	if (op == CHAOS_ALLTOALL)
 		for (size_t i = block; i < w->count; i++)
 			w->send[i] = (float)(w->rank + 1) * base(i);
 	if (err)
-		return fail(w, err == COVEY_ERR_FENCED ? CHAOS_EXIT_FENCED : 1, "allgather, alltoall", err);
+		return chaos_rank_fail(w, "allgather, alltoall", err);
 	if (op == CHAOS_ALLGATHER)
 		w->record.checksum = checksum(w->recv, w->count);
 	for (int r = 0; r < w->shared->ranks; r++) {
@@ -209,7 +199,7 @@ static int run_blocks(struct worker *w, enum chaos_op op, struct covey_result *r
 		int bad = w->record.mask >> r & 1 ? expect(w, got, block, (float)(r + 1)) : expect_zero(got, block);
 
 		if (bad)
-			return wrong_value(w, op == CHAOS_ALLGATHER ? "allgather" : "alltoall");
+			return chaos_rank_wrong(w, op == CHAOS_ALLGATHER ? "allgather" : "alltoall");
 	}
 	return 0;
 }
@@ -218,10 +208,10 @@ static int run_barrier(struct worker *w, struct covey_result *result)
 {
 	int err;
 
-	record_begin(w, CHAOS_BARRIER);
+	chaos_record_begin(w, CHAOS_BARRIER);
 	err = covey_barrier(w->group, NULL, result);
-	record_done(w, result);
-	return err ? fail(w, err == COVEY_ERR_FENCED ? CHAOS_EXIT_FENCED : 1, "barrier", err) : 0;
+	chaos_record_done(w, result);
+	return err ? chaos_rank_fail(w, "barrier", err) : 0;
 }
 
 static int run_op(struct worker *w)
@@ -229,6 +219,8 @@ static int run_op(struct worker *w)
 	enum chaos_op op = w->shared->mix ? (enum chaos_op)(w->step % CHAOS_MIXED) : CHAOS_ALLREDUCE;
 	struct covey_result result = { 0 };
 
+	if (w->shared->tokens)
+		return chaos_there_step(w);
 	w->send[0] = (float)(w->rank + 1) * step_value(w);
 	switch (op) {
 	case CHAOS_BROADCAST:
@@ -249,15 +241,15 @@ static int safe_point(struct worker *w)
 	struct covey_result result = { 0 };
 	int err;
 
-	record_begin(w, CHAOS_ADMIT);
+	chaos_record_begin(w, CHAOS_ADMIT);
 	err = covey_admit(w->group, &w->step, sizeof(w->step), &result);
-	record_done(w, &result);
+	chaos_record_done(w, &result);
 	if (err)
-		return fail(w, err == COVEY_ERR_FENCED ? CHAOS_EXIT_FENCED : 1, "admit", err);
+		return chaos_rank_fail(w, "admit", err);
 	w->record.step = w->step;
-	record_put(w);
+	chaos_record_put(w);
 	note_views(w, w->record.epoch);
-	return 0;
+	return chaos_there_admitted(w);
 }
 
 /* All ranks obey one command in one place, because they agree on the highest that one of them saw. */
@@ -267,13 +259,13 @@ static int agree_command(struct worker *w, int32_t *command)
 	struct covey_result result = { 0 };
 	int err;
 
-	record_begin(w, CHAOS_CONTROL);
+	chaos_record_begin(w, CHAOS_CONTROL);
 	err = covey_allreduce(&mine, command, 1, COVEY_INT32, COVEY_MAX, w->group, NULL, &result);
-	record_done(w, &result);
+	chaos_record_done(w, &result);
 	if (err)
-		return fail(w, err == COVEY_ERR_FENCED ? CHAOS_EXIT_FENCED : 1, "control allreduce", err);
+		return chaos_rank_fail(w, "control allreduce", err);
 	w->record.checksum = (uint64_t)*command;
-	record_put(w);
+	chaos_record_put(w);
 	return 0;
 }
 
@@ -305,7 +297,7 @@ static int work(struct worker *w, bool joiner)
 		}
 		err = run_op(w);
 		if (w->record.seq && (w->record.status == 0 || w->record.status == COVEY_ERR_ROOT))
-			record_put(w); /* an outcome of the group, not the end of this handle */
+			chaos_record_put(w); /* an outcome of the group, not the end of this handle */
 		if (err)
 			return err;
 		if (first && joiner && w->shared->touch_bytes)
@@ -353,7 +345,7 @@ static int prepare(struct worker *w, bool joiner)
 	if (!joiner && w->shared->touch_bytes)
 		touch(w);
 	if (!w->send || !w->recv || !w->want)
-		return fail(w, 1, "no memory", COVEY_ERR_NOMEM);
+		return chaos_rank_fail(w, "no memory", COVEY_ERR_NOMEM);
 	for (size_t i = 0; i < w->count; i++)
 		w->send[i] = (float)(w->rank + 1) * base(i);
 	memset(w->recv, 0, room);
@@ -375,8 +367,11 @@ int chaos_rank_main(const struct chaos_options *opt)
 	w.slot = &w.shared->slot[w.rank];
 	w.count = w.shared->bytes / sizeof(float);
 	err = prepare(&w, opt->joiner);
+	if (!err)
+		err = chaos_there_open(&w);
 	if (err)
 		return err;
+	w.slot->ready_ns = chaos_now_ns();
 	config.store = w.shared->store;
 	config.group = "chaos";
 	config.rank = w.rank;
@@ -384,11 +379,14 @@ int chaos_rank_main(const struct chaos_options *opt)
 	config.create = opt->joiner ? COVEY_CREATE_NEVER : COVEY_CREATE_FIRST;
 	err = covey_join(&config, &w.group);
 	if (err)
-		return fail(&w, 1, "join", err);
+		return chaos_rank_fail(&w, "join", err);
 	w.slot->joined_ns = chaos_now_ns();
-	err = work(&w, opt->joiner);
+	err = chaos_there_prepare(&w);
+	if (!err)
+		err = work(&w, opt->joiner);
+	chaos_there_close(&w);
 	if (!err && covey_leave(w.group, 0))
-		err = fail(&w, 1, "leave", COVEY_ERR_TIMEOUT);
+		err = chaos_rank_fail(&w, "leave", COVEY_ERR_TIMEOUT);
 	covey_close(w.group);
 	return err;
 }

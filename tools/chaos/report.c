@@ -14,6 +14,10 @@
 #define LARGE_BAR_MS 5.0
 #define REPLACED_BAR_MS 120.0
 #define PAUSE_BAR_MS 5.0
+/* On devices. */
+#define DEVICE_BAR_MS 4.0
+#define DEVICE_REPLACED_BAR_MS 500.0
+#define DEVICE_PAUSE_BAR_MS 10.0
 
 void chaos_sample(struct chaos_samples *samples, double ms)
 {
@@ -70,6 +74,8 @@ static int row(const struct chaos *c, struct chaos_samples *samples, double p50_
 /* Of the p50. A large operation is executed again from its beginning, so its own time counts. */
 static double killed_bar(struct chaos *c)
 {
+	if (c->opt->devices)
+		return DEVICE_BAR_MS;
 	if (c->opt->bytes <= SMALL_BYTES)
 		return SMALL_BAR_MS;
 	if (c->opt->bytes <= MIDDLE_BYTES)
@@ -90,8 +96,8 @@ int chaos_report(struct chaos *c)
 	row(c, &c->calm, 0);
 	missed += row(c, &c->killed, killed_bar(c));
 	missed += row(c, &c->stopped, 0);
-	missed += row(c, &c->replaced, REPLACED_BAR_MS);
-	missed += row(c, &c->pause, PAUSE_BAR_MS);
+	missed += row(c, &c->replaced, c->opt->devices ? DEVICE_REPLACED_BAR_MS : REPLACED_BAR_MS);
+	missed += row(c, &c->pause, c->opt->devices ? DEVICE_PAUSE_BAR_MS : PAUSE_BAR_MS);
 	missed += row(c, &c->extended, 0);
 	missed += c->unplanned != 0;
 	if (c->opt->json) {

@@ -25,12 +25,18 @@ void chaos_wrong(struct chaos *c, const char *format, ...)
 	fputc('\n', stderr);
 }
 
-/* An alltoall promises each rank its own mask only; everything else is alike on all. */
+/* These promise each rank its own mask only, as who comes in at a safe point may be told of it in the next epoch. */
+static bool own(const struct chaos_record *a)
+{
+	return a->op == CHAOS_ALLTOALL || a->op == CHAOS_DISPATCH || a->op == CHAOS_COMBINE ||
+	       (a->op == CHAOS_ADMIT && a->stream == CHAOS_DEVICE);
+}
+
 static bool alike(const struct chaos_record *a, const struct chaos_record *b)
 {
 	if (a->op != b->op || a->step != b->step)
 		return false;
-	if (a->op == CHAOS_ALLTOALL)
+	if (own(a))
 		return true;
 	return a->epoch == b->epoch && a->status == b->status && a->mask == b->mask && a->checksum == b->checksum;
 }
@@ -47,10 +53,10 @@ static uint32_t killed(const struct chaos *c)
 
 static void in_order(struct chaos *c, int rank, const struct chaos_record *record)
 {
-	const struct chaos_record *last = &c->process[rank].last;
+	const struct chaos_record *last = &c->process[rank].last[record->stream];
 
-	if (!last->seq ||
-	    (record->seq == last->seq + 1 && record->epoch >= last->epoch && record->enter_ns >= last->done_ns))
+	if (!last->seq || (record->seq == last->seq + 1 && record->epoch >= last->epoch &&
+			   (record->enter_ns >= last->done_ns || record->op == CHAOS_COMBINE)))
 		return;
 	chaos_wrong(c, "rank %d: after seq %llu in epoch %u came seq %llu in epoch %u", rank,
 		    (unsigned long long)last->seq, last->epoch, (unsigned long long)record->seq, record->epoch);
@@ -72,7 +78,7 @@ static void differ(struct chaos *c, int rank, const struct chaos_record *a, cons
 
 void chaos_verify(struct chaos *c, int rank, const struct chaos_record *record)
 {
-	struct chaos_outcome *outcome = &c->outcome[record->seq % CHAOS_SEQS];
+	struct chaos_outcome *outcome = &c->outcome[(record->seq * CHAOS_STREAMS + record->stream) % CHAOS_SEQS];
 	uint32_t own = 1u << rank, dead = killed(c);
 
 	in_order(c, rank, record);
