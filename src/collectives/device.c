@@ -190,7 +190,10 @@ void cvy_device_close(struct cvy_device *d)
 
 void cvy_device_identity(struct cvy_device *d, const struct cvy_identity *id)
 {
+	if (d->inc && d->inc != id->inc)
+		cvy_device_begin_anew(d);
 	d->rank = id->rank;
+	d->inc = id->inc;
 }
 
 /* ---- calls ---- */

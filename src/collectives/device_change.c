@@ -434,6 +434,9 @@ void cvy_device_thaw(struct cvy_device *d)
 		cvy_device_broken(d, "opening the gate of the device");
 		return;
 	}
+	for (int r = 0; r < CVY_GPU_RANKS; r++)
+		if (covey_mask_has(&d->view->members, r))
+			d->peer[r].in_named = d->peer[r].out_named = 1;
 	d->frozen = 0;
 	d->removed = 0;
 	d->thaws++;

@@ -16,6 +16,17 @@ struct chunk {		       /* a descriptor goes along */
 	uint32_t ipc;	       /* a handle of CUDA IPC waits in the descriptor; 0: it is the memory (VMM) */
 };
 
+/* What replaces a mapping stands in its place where no kernel has had words that name that; else at another address. */
+static int generation_after(int generation, int named)
+{
+	return named ? (generation + 1) % CVY_GPU_GENERATIONS : generation;
+}
+
+int cvy_device_next_out(const struct cvy_device *d, int rank)
+{
+	return generation_after(d->peer[rank].out, d->peer[rank].out_named);
+}
+
 static void retire(struct cvy_device *d, int rank, int generation, int out)
 {
 	if (d->retirees < (int)(sizeof(d->retired) / sizeof(d->retired[0])))
@@ -52,20 +63,34 @@ static void close_old(struct cvy_device_peer *p)
 int cvy_device_fresh_chunk(struct cvy_device *d, int rank)
 {
 	struct cvy_device_peer *p = &d->peer[rank];
-	int next = (p->in + 1) % CVY_GPU_GENERATIONS;
+	int next = generation_after(p->in, p->in_named);
 	int err = cvy_device_is_far(d, rank) ? cvy_device_far_chunk(d, rank, next) : d->ops->chunk(d->gpu, rank, next);
 
 	if (err)
 		return err;
-	if (p->here)
+	if (p->in_named)
 		retire(d, rank, p->in, 0);
 	close_old(p);
 	p->old_fd = p->fd;
 	p->fd = -1;
 	p->here = 1;
 	p->in = next;
+	p->in_named = 0;
 	p->inc = 0;
 	return 0;
+}
+
+/* No view had this process, which comes anew: what it was given, and what it gave, was for who it was. */
+void cvy_device_begin_anew(struct cvy_device *d)
+{
+	for (int r = 0; r < CVY_GPU_RANKS; r++) {
+		struct cvy_device_peer *p = &d->peer[r];
+
+		cvy_device_queue_fence(d, r);
+		p->inc = p->out_inc = p->window_inc = 0;
+		p->have_epoch = 0;
+		p->here = 0;
+	}
 }
 
 static uint32_t uses_ipc(const struct cvy_device *d)
@@ -188,16 +213,17 @@ void cvy_device_attached(struct cvy_device *d, int rank, int generation, uint64_
 {
 	struct cvy_device_peer *p = &d->peer[rank];
 
-	if (p->out_inc)
+	if (p->out_named)
 		retire(d, rank, p->out, 1);
 	p->out = generation;
+	p->out_named = 0;
 	p->out_inc = inc;
 }
 
 void cvy_device_got_chunk(struct cvy_device *d, const struct cvy_msg *msg)
 {
 	struct cvy_device_peer *p = &d->peer[msg->rank];
-	int next = (p->out + 1) % CVY_GPU_GENERATIONS;
+	int next = cvy_device_next_out(d, msg->rank);
 	struct chunk chunk;
 
 	if (msg->bytes != sizeof(chunk)) {

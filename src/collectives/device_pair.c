@@ -108,7 +108,7 @@ static int open_pair(struct cvy_device *d, int rank, int way)
 	int err;
 
 	x->way = way;
-	x->generation = (d->peer[rank].out + 1) % CVY_GPU_GENERATIONS;
+	x->generation = cvy_device_next_out(d, rank);
 	err = open_regions(d, rank, x->generation);
 	args.local = x->local;
 	args.window = x->window;

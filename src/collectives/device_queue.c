@@ -76,6 +76,7 @@ static int open_proxy(struct cvy_device *d)
 }
 
 static void come(void *ctx, int rank, int fd, const char *why);
+static void end_sender(struct cvy_device *d, int rank);
 
 static int open_all(struct cvy_device *d)
 {
@@ -113,6 +114,7 @@ int cvy_device_far_chunk(struct cvy_device *d, int rank, int generation)
 {
 	int err = open_all(d);
 
+	end_sender(d, rank); /* to a process before, which no view may have had */
 	end_receiver(d, rank);
 	return err ? err : d->ops->far_chunk(d->gpu, rank, generation, 0, &d->peer[rank].far.in);
 }
@@ -244,7 +246,7 @@ static void taken(void *ctx, int rank, int fd, const char *why)
 	struct cvy_device *d = ctx;
 	struct cvy_device_peer *p = &d->peer[rank];
 	struct cvy_tcp_sender *sender = NULL;
-	int next = (p->out + 1) % CVY_GPU_GENERATIONS;
+	int next = cvy_device_next_out(d, rank);
 
 	p->far.call = NULL;
 	if (fd < 0) {

@@ -76,13 +76,14 @@ struct cvy_device_queues {
 
 struct cvy_device_peer {
 	struct cvy_device_far far;
-	uint64_t inc;	     /* for which the chunk here is */
-	int in, out;	     /* generation in use */
-	int left;	     /* that in which the packets of the last contributor that was removed stand */
-	int here;	     /* there is a chunk here */
-	int fd, old_fd;	     /* of it, and of the one before; -1: none */
-	uint64_t out_inc;    /* whose chunk there is mapped, 0: none */
-	uint64_t window_inc; /* whose registered memory is */
+	uint64_t inc;		 /* for which the chunk here is */
+	int in, out;		 /* generation in use */
+	int left;		 /* that in which the packets of the last contributor that was removed stand */
+	int here;		 /* there is a chunk here */
+	int in_named, out_named; /* kernels have had words of a view with that rank: they may look there */
+	int fd, old_fd;		 /* of it, and of the one before; -1: none */
+	uint64_t out_inc;	 /* whose chunk there is mapped, 0: none */
+	uint64_t window_inc;	 /* whose registered memory is */
 	uint32_t have_epoch;
 	struct cvy_device_have have;
 	struct cvy_device_arrival arrival[CVY_DEVICE_ARRIVALS];
@@ -123,6 +124,7 @@ struct cvy_device {
 	struct cvy_errbox *box;
 	struct cvy_sink agent;
 	int rank;
+	uint64_t inc;
 	int given_up; /* the membership */
 	struct cvy_device_peer peer[CVY_GPU_RANKS];
 	struct cvy_device_queues queues;
@@ -179,8 +181,10 @@ void cvy_device_broken(struct cvy_device *d, const char *what); /* the device li
 int cvy_device_fresh_chunk(struct cvy_device *d, int rank); /* what its predecessor writes stays where it was */
 void cvy_device_send_chunk(struct cvy_device *d, int rank, uint64_t inc);
 void cvy_device_got_chunk(struct cvy_device *d, const struct cvy_msg *msg);
+void cvy_device_begin_anew(struct cvy_device *d);     /* this process has another name */
 void cvy_device_forget_retired(struct cvy_device *d); /* frozen: nobody looks at it any more */
 
+int cvy_device_next_out(const struct cvy_device *d, int rank); /* the generation of what it gives next */
 void cvy_device_attached(struct cvy_device *d, int rank, int generation, uint64_t inc); /* its chunk is in reach */
 int cvy_device_same_window(struct cvy_device *d, int rank, uint64_t theirs);		/* or says that they differ */
 

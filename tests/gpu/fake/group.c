@@ -4,6 +4,7 @@
  * each checked against the mask of its outcome, and outcomes compared among all. `--kill RANK@STEP`: that rank dies at a
  * random moment of that step; with --restart on-failure its replacement comes in, and all go on for `--steps` whole steps.
  * `--again RANK`: the first time that the group is whole again, that rank dies while its device takes the newcomer in.
+ * `--shy N`: the first N that come to take a place leave as soon as they are connected, before they are let in.
  * `--async 1`: safe points wait for no device, and while one is passed the sums of the step before are still under
  * way: each says by its bits who contributed, alike on all ranks, and with whom the safe point let in from the first on.
  */
@@ -21,7 +22,7 @@
 #define AHEAD 12 /* sums under way, before a safe point and after it */
 
 static struct covey_group *group;
-static int rank, size, replacement, kill_rank = -1, again_rank = -1, failures;
+static int rank, size, replacement, kill_rank = -1, again_rank = -1, shy, failures;
 static long kill_step = -1, steps = 30;
 static struct {
 	long step, whole, again; /* what joiners get: all end at the same step */
@@ -294,12 +295,16 @@ int main(int argc, char **argv)
 			async = atoi(argv[i + 1]);
 		else if (!strcmp(argv[i], "--again"))
 			again_rank = atoi(argv[i + 1]);
+		else if (!strcmp(argv[i], "--shy"))
+			shy = atoi(argv[i + 1]);
 		else if (!strcmp(argv[i], "--steps"))
 			steps = atol(argv[i + 1]);
 	}
 	start(argv[0]);
 	covey_view(group, &view);
 	rank = view.rank;
+	if (replacement && view.incarnation <= (uint64_t)(whole + shy))
+		_exit(1);
 	for (;; state.step++) {
 		must(async ? covey_admit_async(group, &state, sizeof(state), NULL, &result)
 			   : covey_admit(group, &state, sizeof(state), &result),

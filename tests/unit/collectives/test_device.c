@@ -19,6 +19,8 @@ struct want {
 };
 
 static int read_from = -1, fresh[CVY_GPU_RANKS]; /* generation that was read; that was made last */
+static int stands[2][CVY_GPU_RANKS][CVY_GPU_GENERATIONS],
+	attached; /* chunks here; mapped of others, and how many times */
 
 static int gate(struct cvy_gpu *gpu, uint8_t value)
 {
@@ -51,6 +53,16 @@ static int chunk(struct cvy_gpu *gpu, int rank, int generation)
 {
 	(void)gpu;
 	fresh[rank] = generation;
+	stands[0][rank][generation] = 1;
+	return 0;
+}
+
+static int attach(struct cvy_gpu *gpu, int rank, int generation, int fd)
+{
+	(void)gpu;
+	(void)fd;
+	stands[1][rank][generation] = 1;
+	attached++;
 	return 0;
 }
 
@@ -63,11 +75,17 @@ static int chunk_fd(struct cvy_gpu *gpu, int rank, int generation, int *fd)
 	return 0;
 }
 
-static int forget(struct cvy_gpu *gpu, int rank, int generation)
+static int unchunk(struct cvy_gpu *gpu, int rank, int generation)
 {
 	(void)gpu;
-	(void)rank;
-	(void)generation;
+	stands[0][rank][generation] = 0;
+	return 0;
+}
+
+static int detach(struct cvy_gpu *gpu, int rank, int generation)
+{
+	(void)gpu;
+	stands[1][rank][generation] = 0;
 	return 0;
 }
 
@@ -127,8 +145,9 @@ static const struct cvy_gpu_ops numbers = {
 	.words = words,
 	.chunk = chunk,
 	.chunk_fd = chunk_fd,
-	.unchunk = forget,
-	.detach = forget,
+	.unchunk = unchunk,
+	.attach = attach,
+	.detach = detach,
 	.read = read_chunk,
 	.mailbox = mailbox,
 	.why = why,
@@ -156,22 +175,65 @@ static void learn(struct cvy_device *d, uint32_t epoch, uint64_t members, uint64
 	cvy_view_free(view);
 }
 
-/* A holder has a removed rank's packets where they came, although a successor has come and gone in the same change. */
-START_TEST(device_keeps_packets_of_the_removed_while_successors_go)
+/* Rank 0 of three, all of whom a first view lists. */
+static struct cvy_device *device_new(void (*hear)(void *ctx, const struct cvy_event *event))
 {
 	struct cvy_device *d = calloc(1, sizeof(*d));
-	struct cvy_sink sink = cvy_device_sink(d);
-	struct want want = { .op = OP, .gone = 2, .lanes = 1, .slot_bytes = 16, .rounds = 1 };
-	struct cvy_event ev = { .kind = CVY_EV_MSG };
-	int packets;
 
 	d->ops = &numbers;
 	d->send = say_nothing;
-	d->agent.post = hear_nothing;
+	d->agent.post = hear;
 	d->window_fd = -1;
 	pthread_mutex_init(&d->lock, NULL);
 	for (int r = 0; r < CVY_GPU_RANKS; r++)
-		d->peer[r].fd = -1;
+		d->peer[r].fd = d->peer[r].old_fd = -1;
+	return d;
+}
+
+static void device_free(struct cvy_device *d)
+{
+	for (int r = 0; r < CVY_GPU_RANKS; r++) {
+		if (d->peer[r].fd >= 0)
+			close(d->peer[r].fd);
+		if (d->peer[r].old_fd >= 0)
+			close(d->peer[r].old_fd);
+	}
+	cvy_view_free(d->view);
+	pthread_mutex_destroy(&d->lock);
+	free(d);
+}
+
+static void tell(struct cvy_device *d, int type, int rank, uint64_t inc, const void *body, size_t bytes)
+{
+	struct cvy_sink sink = cvy_device_sink(d);
+	struct cvy_event ev = { .kind = CVY_EV_MSG };
+
+	ev.msg = (struct cvy_msg){
+		.type = type, .rank = rank, .inc = inc, .body = body, .bytes = (uint32_t)bytes, .fd = 0
+	};
+	ev.msg.epoch = d->view ? d->view->epoch : 0;
+	sink.post(sink.ctx, &ev);
+}
+
+/* A process of @rank is linked: each gives the other a chunk. */
+static void meet(struct cvy_device *d, int rank, uint64_t inc)
+{
+	static const struct {
+		uint64_t window_bytes;
+		uint32_t window, ipc;
+	} chunk; /* as device_chunk.c has it */
+
+	link_up(d, rank, inc);
+	tell(d, CVY_MSG_CHUNK, rank, inc, &chunk, sizeof(chunk));
+}
+
+/* A holder has a removed rank's packets where they came, although a successor has come and gone in the same change. */
+START_TEST(device_keeps_packets_of_the_removed_while_successors_go)
+{
+	struct cvy_device *d = device_new(hear_nothing);
+	struct want want = { .op = OP, .gone = 2, .lanes = 1, .slot_bytes = 16, .rounds = 1 };
+	int packets;
+
 	learn(d, 1, 7, 0, 3);
 	link_up(d, 1, 2);
 	link_up(d, 2, 3);
@@ -183,17 +245,64 @@ START_TEST(device_keeps_packets_of_the_removed_while_successors_go)
 	link_up(d, 2, 9);
 	learn(d, 3, 7, 0, 9);
 	learn(d, 4, 3, 4, 9);
-	ev.msg = (struct cvy_msg){
-		.type = CVY_MSG_WANT, .rank = 1, .inc = 2, .epoch = 4, .body = &want, .bytes = sizeof(want)
-	};
-	sink.post(sink.ctx, &ev);
+	tell(d, CVY_MSG_WANT, 1, 2, &want, sizeof(want));
 	ck_assert_int_eq(read_from, packets);
-	for (int r = 0; r < CVY_GPU_RANKS; r++)
-		if (d->peer[r].fd >= 0)
-			close(d->peer[r].fd);
-	cvy_view_free(d->view);
-	pthread_mutex_destroy(&d->lock);
-	free(d);
+	device_free(d);
+}
+END_TEST
+
+/* Who was registered, left out before it knew of any view, and registered again, is given other memory by all. */
+START_TEST(device_takes_memory_for_each_of_its_names)
+{
+	struct cvy_device *d = device_new(hear_nothing);
+	struct cvy_identity id = { .rank = 0, .max_ranks = 8, .inc = 5 };
+
+	attached = 0;
+	cvy_device_identity(d, &id);
+	meet(d, 1, 2);
+	meet(d, 1, 2); /* a link that comes again brings nothing new */
+	ck_assert_int_eq(attached, 1);
+	cvy_device_identity(d, &id);
+	meet(d, 1, 2);
+	ck_assert_int_eq(attached, 1);
+	id.inc = 7;
+	cvy_device_identity(d, &id);
+	meet(d, 1, 2);
+	ck_assert_int_eq(attached, 2);
+	ck_assert_uint_eq(d->peer[1].inc, 2);
+	ck_assert_int_eq(stands[0][1][d->peer[1].in], 1);
+	device_free(d);
+}
+END_TEST
+
+/* However many processes come to a place and go before one is let in: what kernels use is not given up. */
+START_TEST(device_keeps_memory_in_use_after_many_that_came_for_nothing)
+{
+	struct cvy_device *d = device_new(hear_nothing);
+
+	memset(stands, 0, sizeof(stands));
+	meet(d, 1, 2);
+	meet(d, 2, 3);
+	learn(d, 1, 7, 0, 3);
+	cvy_device_thaw(d);
+	cvy_device_freeze(d, 1);
+	learn(d, 2, 3, 4, 3);
+	cvy_device_thaw(d);
+	for (uint64_t inc = 4; inc < 20; inc++)
+		meet(d, 2, inc);
+	cvy_device_freeze(d, 2);
+	learn(d, 3, 7, 0, 19);
+	cvy_device_thaw(d);
+	for (int changes = 0; changes < 3; changes++) {
+		cvy_device_freeze(d, 3);
+		for (int r = 1; r < 3; r++) {
+			ck_assert_int_eq(stands[0][r][d->peer[r].in], 1);
+			ck_assert_int_eq(stands[1][r][d->peer[r].out], 1);
+		}
+		learn(d, 4 + (uint32_t)changes, 7, 0, 19);
+		cvy_device_thaw(d);
+	}
+	device_free(d);
 }
 END_TEST
 
@@ -209,15 +318,8 @@ static void hear_suspicions(void *ctx, const struct cvy_event *event)
 /* A kernel's word that it could not post may come when the rank has another process already: that has another queue. */
 START_TEST(device_suspects_whom_a_kernel_could_not_post_to)
 {
-	struct cvy_device *d = calloc(1, sizeof(*d));
+	struct cvy_device *d = device_new(hear_suspicions);
 
-	d->ops = &numbers;
-	d->send = say_nothing;
-	d->agent.post = hear_suspicions;
-	d->window_fd = -1;
-	pthread_mutex_init(&d->lock, NULL);
-	for (int r = 0; r < CVY_GPU_RANKS; r++)
-		d->peer[r].fd = -1;
 	learn(d, 1, 7, 0, 9);
 	d->queues.proxy = (struct cvy_proxy *)d; /* there is one: it is not asked */
 	d->peer[2].out = 1;			 /* mapping 0 was of the process before */
@@ -228,12 +330,7 @@ START_TEST(device_suspects_whom_a_kernel_could_not_post_to)
 	box.unsent[2 * CVY_GPU_GENERATIONS + 1] = 1;
 	cvy_device_look(d);
 	ck_assert_uint_eq(suspected, 9);
-	for (int r = 0; r < CVY_GPU_RANKS; r++)
-		if (d->peer[r].fd >= 0)
-			close(d->peer[r].fd);
-	cvy_view_free(d->view);
-	pthread_mutex_destroy(&d->lock);
-	free(d);
+	device_free(d);
 }
 END_TEST
 
@@ -245,6 +342,8 @@ int main(void)
 	int failed;
 
 	tcase_add_test(tests, device_keeps_packets_of_the_removed_while_successors_go);
+	tcase_add_test(tests, device_takes_memory_for_each_of_its_names);
+	tcase_add_test(tests, device_keeps_memory_in_use_after_many_that_came_for_nothing);
 	tcase_add_test(tests, device_suspects_whom_a_kernel_could_not_post_to);
 	suite_add_tcase(suite, tests);
 	runner = srunner_create(suite);
