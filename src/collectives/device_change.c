@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A view change as the device sees it (device.h): freeze, fences, everybody's number, packets of the removed, thaw.
- * Agent's thread.
+ * A view change as the device sees it (device.h): freeze, fences, everybody's number, thaw. Packets of the removed are
+ * device_packets.c's. Agent's thread.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,21 +14,6 @@
 
 #define FREEZE_MS 2000	 /* kernels that do not stop by then have lost their way: the rank gives up */
 #define FREEZE_SPIN_MS 2 /* of them the agent waits for at once */
-
-struct want {
-	uint64_t op;
-	int32_t gone; /* whose packets */
-	uint32_t lanes, slot_bytes, rounds;
-	uint32_t count[CVY_GPU_LANES]; /* of the step that is lacking, per lane */
-};
-
-struct slots { /* `bytes` bytes follow */
-	uint64_t op;
-	int32_t gone;
-	uint32_t last; /* nothing more of this rank follows */
-	uint64_t at;
-	uint32_t bytes, zero;
-};
 
 /* A kernel that waited for a verdict in vain has ended without its operation: what the counters say is not true. */
 static int gave_up(struct cvy_device *d)
@@ -252,27 +237,7 @@ static int lags(const struct cvy_device *d, uint64_t base)
 	return !d->peer[d->rank].have.fresh && d->peer[d->rank].have.op < base;
 }
 
-static void ask(struct cvy_device *d, int holder)
-{
-	const struct cvy_gpu_parked *p = &d->counters.parked;
-	struct want want = { p->op, 0, p->lanes, p->slot_bytes, p->rounds, { 0 } };
-
-	for (uint32_t i = 0; i < p->lanes && i < CVY_GPU_LANES; i++) {
-		const struct cvy_gpu_past *past = &d->counters.past[i];
-		int done = cvy_gpu_counted(past->done, past->counted, p->op);
-
-		want.count[i] = (done ? (uint32_t)past->counted : d->counters.lane[i].count) + p->steps;
-	}
-	/* Of private operations nobody else has the own part; of what has not entered all was sent by a phase before. */
-	d->wanted = p->private_parts || p->op != d->peer[d->rank].have.op ? 0 : d->removed;
-	for (int r = 0; r < CVY_GPU_RANKS; r++) {
-		want.gone = r;
-		if (d->wanted >> r & 1)
-			tell(d, holder, CVY_MSG_WANT, &want, sizeof(want));
-	}
-}
-
-static void tell_repaired(struct cvy_device *d)
+void cvy_device_tell_repaired(struct cvy_device *d)
 {
 	if (!d->reconciled || d->wanted || !d->owes_repaired)
 		return;
@@ -340,8 +305,8 @@ void cvy_device_reconcile(struct cvy_device *d)
 	}
 	d->reconciled = 1;
 	if (lags(d, base))
-		ask(d, holder);
-	tell_repaired(d);
+		cvy_device_ask(d, holder);
+	cvy_device_tell_repaired(d);
 }
 
 static void got_have(struct cvy_device *d, const struct cvy_msg *msg)
@@ -356,70 +321,6 @@ static void got_have(struct cvy_device *d, const struct cvy_msg *msg)
 	memcpy(&p->have, msg->body, sizeof(p->have));
 	p->have_epoch = msg->epoch;
 	cvy_device_reconcile(d);
-}
-
-/* ---- packets of the removed, for who lacks them ---- */
-
-static int send_slot(struct cvy_device *d, const struct cvy_msg *to, const struct want *w, size_t at, int last)
-{
-	static const size_t head = sizeof(struct slots);
-	uint8_t *buf = malloc(head + w->slot_bytes);
-	struct slots s = { w->op, w->gone, (uint32_t)last, at, w->slot_bytes, 0 };
-	const struct cvy_device_peer *p = &d->peer[w->gone];
-	int err;
-
-	if (!buf)
-		return COVEY_ERR_NOMEM;
-	memcpy(buf, &s, head);
-	err = d->ops->read(d->gpu, w->gone, p->left, at, buf + head, w->slot_bytes);
-	if (!err)
-		err = d->send(d->send_ctx, to->rank, to->inc, CVY_MSG_SLOTS, to->epoch, buf,
-			      (uint32_t)(head + w->slot_bytes), -1);
-	free(buf);
-	return err;
-}
-
-static void got_want(struct cvy_device *d, const struct cvy_msg *msg)
-{
-	struct want w;
-	int err = 0;
-
-	if (msg->bytes != sizeof(w))
-		return;
-	memcpy(&w, msg->body, sizeof(w));
-	if (w.gone < 0 || w.gone >= CVY_GPU_RANKS || w.lanes > CVY_GPU_LANES || w.slot_bytes > CVY_GPU_SLOT ||
-	    w.rounds < 1 || w.rounds > CVY_GPU_ROUNDS || !(d->removed >> w.gone & 1)) {
-		cvy_warn("device", "rank %d asks for packets that nobody has", msg->rank);
-		return;
-	}
-	for (uint32_t i = 0; !err && i < w.lanes; i++) /* the last round is what a laggard lacks; then its signals */
-		err = send_slot(d, msg, &w, cvy_gpu_slot_at((int)w.rounds - 1, (int)i, w.count[i]), 0);
-	w.slot_bytes = CVY_GPU_SIGNAL_BYTES;
-	for (uint32_t i = 0; !err && i < w.lanes; i++)
-		err = send_slot(d, msg, &w, cvy_gpu_signal_at(0, (int)i, w.count[i]), i + 1 == w.lanes);
-	if (err)
-		cvy_warn("device", "rank %d cannot have what rank %d left: %s", msg->rank, w.gone, covey_strerror(err));
-}
-
-static void got_slots(struct cvy_device *d, const struct cvy_msg *msg)
-{
-	struct slots s;
-
-	if (msg->bytes < sizeof(s) || !d->view || msg->epoch != d->view->epoch)
-		return;
-	memcpy(&s, msg->body, sizeof(s));
-	if (s.gone < 0 || s.gone >= CVY_GPU_RANKS || s.bytes != msg->bytes - sizeof(s) || s.at > CVY_GPU_CHUNK ||
-	    s.bytes > CVY_GPU_CHUNK - s.at || !(d->wanted >> s.gone & 1)) {
-		cvy_warn("device", "rank %d sends packets that were not asked for", msg->rank);
-		return;
-	}
-	if (d->ops->write(d->gpu, s.gone, d->peer[s.gone].in, s.at, (const uint8_t *)msg->body + sizeof(s), s.bytes)) {
-		cvy_device_broken(d, "packets of a removed rank");
-		return;
-	}
-	if (s.last)
-		d->wanted &= ~(1u << s.gone);
-	tell_repaired(d);
 }
 
 /* ---- thaw, end ---- */
@@ -512,10 +413,10 @@ static void got(struct cvy_device *d, const struct cvy_msg *msg)
 		got_have(d, msg);
 		break;
 	case CVY_MSG_WANT:
-		got_want(d, msg);
+		cvy_device_got_want(d, msg);
 		break;
 	default:
-		got_slots(d, msg);
+		cvy_device_got_slots(d, msg);
 	}
 }
 

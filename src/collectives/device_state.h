@@ -189,6 +189,11 @@ void cvy_device_attached(struct cvy_device *d, int rank, int generation, uint64_
 int cvy_device_same_window(struct cvy_device *d, int rank, uint64_t theirs);		/* or says that they differ */
 
 void cvy_device_reconcile(struct cvy_device *d); /* device_change.c: what it waits for may have come */
+void cvy_device_tell_repaired(struct cvy_device *d);
+
+void cvy_device_ask(struct cvy_device *d, int holder); /* device_packets.c */
+void cvy_device_got_want(struct cvy_device *d, const struct cvy_msg *msg);
+void cvy_device_got_slots(struct cvy_device *d, const struct cvy_msg *msg);
 
 /* device_queue.c */
 int cvy_device_queues_open(struct cvy_device *d, const struct cvy_config *config);
