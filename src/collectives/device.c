@@ -183,6 +183,7 @@ void cvy_device_close(struct cvy_device *d)
 		d->ops->close(d->gpu);
 	pthread_mutex_destroy(&d->lock);
 	cvy_view_free(d->view);
+	cvy_device_forget_packets(d);
 	if (d->library)
 		dlclose(d->library);
 	free(d);

@@ -66,6 +66,10 @@ static void try_freeze(void *ctx)
 		cvy_device_broken(d, "the counters of the device");
 		return;
 	}
+	if (d->counters.finished / CVY_GPU_QUANTA >= d->lacks) {
+		d->removed = 0;
+		cvy_device_forget_packets(d);
+	}
 	cvy_device_forget_retired(d);
 	if (d->owes_frozen)
 		cvy_post(&d->agent, &d->owed);
@@ -110,7 +114,8 @@ static void own_have(struct cvy_device *d)
 
 	memset(h, 0, sizeof(*h));
 	h->op = d->counters.finished / CVY_GPU_QUANTA;
-	h->mask = cvy_device_contributors(d);
+	/* Words are of the last view that was active here: a removed rank may have a successor, who is no contributor. */
+	h->mask = cvy_device_contributors(d) & ~d->removed;
 	h->fresh = !h->mask;
 	if (!h->fresh && h->op < d->begin) /* its kernel has not been told yet */
 		h->op = d->begin;
@@ -339,7 +344,7 @@ void cvy_device_thaw(struct cvy_device *d)
 		if (covey_mask_has(&d->view->members, r))
 			d->peer[r].in_named = d->peer[r].out_named = 1;
 	d->frozen = 0;
-	d->removed = 0;
+	d->lacks = lags(d, d->verdict.base) ? d->verdict.base : 0;
 	d->thaws++;
 	d->epoch = d->view->epoch;
 }

@@ -2,6 +2,9 @@
 /*
  * Packets of the removed: who lacks an operation that others have completed asks a holder for what the removed had pushed
  * there (WANT), and stores it (SLOTS) where it would have come. Agent's thread; everybody's device stands still.
+ * The operation is completed when the gate opens, and that may be several views later than elsewhere: holders have gone on by
+ * then, and a successor of the removed may have come, and gone with its chunk. So what has come is kept until the operation
+ * is complete, and stored anew after each view.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -24,6 +27,62 @@ struct slots { /* `bytes` bytes follow */
 	uint32_t bytes, zero;
 };
 
+struct cvy_device_packets { /* as a SLOTS said */
+	struct cvy_device_packets *next;
+	int gone;
+	uint64_t at;
+	uint32_t bytes;
+	uint8_t data[];
+};
+
+void cvy_device_forget_packets(struct cvy_device *d)
+{
+	while (d->packets) {
+		struct cvy_device_packets *x = d->packets;
+
+		d->packets = x->next;
+		free(x);
+	}
+	d->whole = 0;
+}
+
+/* Of whom not all has come, it is asked for again. */
+static void forget_parts(struct cvy_device *d)
+{
+	struct cvy_device_packets **at = &d->packets;
+
+	while (*at) {
+		struct cvy_device_packets *x = *at;
+
+		if (d->whole >> x->gone & 1) {
+			at = &x->next;
+			continue;
+		}
+		*at = x->next;
+		free(x);
+	}
+}
+
+static void store(struct cvy_device *d, const struct cvy_device_packets *x)
+{
+	if (d->ops->write(d->gpu, x->gone, d->peer[x->gone].in, x->at, x->data, x->bytes))
+		cvy_device_broken(d, "packets of a removed rank");
+}
+
+static int keep(struct cvy_device *d, const struct slots *s, const void *data)
+{
+	struct cvy_device_packets *x = malloc(sizeof(*x) + s->bytes);
+
+	if (!x)
+		return COVEY_ERR_NOMEM;
+	*x = (struct cvy_device_packets){ d->packets, s->gone, s->at, s->bytes };
+	memcpy(x->data, data, s->bytes);
+	d->packets = x;
+	if (s->last)
+		d->whole |= 1u << s->gone;
+	return 0;
+}
+
 void cvy_device_ask(struct cvy_device *d, int holder)
 {
 	const struct cvy_gpu_parked *p = &d->counters.parked;
@@ -36,7 +95,10 @@ void cvy_device_ask(struct cvy_device *d, int holder)
 		want.count[i] = (done ? (uint32_t)past->counted : d->counters.lane[i].count) + p->steps;
 	}
 	/* Of private operations nobody else has the own part; of what has not entered all was sent by a phase before. */
-	d->wanted = p->private_parts || p->op != d->peer[d->rank].have.op ? 0 : d->removed;
+	d->wanted = p->private_parts || p->op != d->peer[d->rank].have.op ? 0 : d->removed & ~d->whole;
+	forget_parts(d);
+	for (const struct cvy_device_packets *x = d->packets; x; x = x->next)
+		store(d, x);
 	for (int r = 0; r < CVY_GPU_RANKS; r++) {
 		want.gone = r;
 		if (d->wanted >> r & 1)
@@ -98,10 +160,11 @@ void cvy_device_got_slots(struct cvy_device *d, const struct cvy_msg *msg)
 		cvy_warn("device", "rank %d sends packets that were not asked for", msg->rank);
 		return;
 	}
-	if (d->ops->write(d->gpu, s.gone, d->peer[s.gone].in, s.at, (const uint8_t *)msg->body + sizeof(s), s.bytes)) {
-		cvy_device_broken(d, "packets of a removed rank");
+	if (keep(d, &s, (const uint8_t *)msg->body + sizeof(s))) {
+		cvy_device_give_up(d, COVEY_ERR_NOMEM, d->rank, d->epoch, "no memory for packets of a removed rank");
 		return;
 	}
+	store(d, d->packets);
 	if (s.last)
 		d->wanted &= ~(1u << s.gone);
 	cvy_device_tell_repaired(d);

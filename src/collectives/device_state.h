@@ -143,9 +143,12 @@ struct cvy_device {
 	struct cvy_event repaired;
 	struct cvy_gpu_counters counters; /* as of the freeze */
 	struct cvy_view *view;		  /* last learned */
-	uint32_t removed;		  /* since the device was last thawed */
+	uint32_t removed;		  /* since the device last stood still with nothing lacking */
+	uint64_t lacks;			  /* its operations below this are completed once it is thawed */
 	int reconciled;
 	uint32_t wanted; /* removed whose packets have not come yet */
+	uint32_t whole;	 /* removed whose packets are all in `packets`, for the operation that is lacking */
+	struct cvy_device_packets *packets;
 	struct cvy_gpu_lane lanes[CVY_GPU_LANES];
 	struct cvy_gpu_verdict verdict;
 	struct cvy_gpu_roll roll;
@@ -194,6 +197,7 @@ void cvy_device_tell_repaired(struct cvy_device *d);
 void cvy_device_ask(struct cvy_device *d, int holder); /* device_packets.c */
 void cvy_device_got_want(struct cvy_device *d, const struct cvy_msg *msg);
 void cvy_device_got_slots(struct cvy_device *d, const struct cvy_msg *msg);
+void cvy_device_forget_packets(struct cvy_device *d);
 
 /* device_queue.c */
 int cvy_device_queues_open(struct cvy_device *d, const struct cvy_config *config);

@@ -34,6 +34,8 @@ static int counters(struct cvy_gpu *gpu, struct cvy_gpu_counters *c, int all)
 	(void)gpu;
 	memset(c, 0, all ? sizeof(*c) : offsetof(struct cvy_gpu_counters, parked));
 	c->entered = c->finished = (uint64_t)OP * CVY_GPU_QUANTA;
+	if (all) /* its kernel waits */
+		c->parked.op = OP;
 	for (int i = 0; all && i < CVY_GPU_LANES; i++)
 		c->lane[i].mask = 7;
 	return 0;
@@ -99,6 +101,20 @@ static int read_chunk(struct cvy_gpu *gpu, int rank, int generation, size_t at, 
 	return 0;
 }
 
+static int written, written_to; /* packets; generation that they were stored in last */
+
+static int write_chunk(struct cvy_gpu *gpu, int rank, int generation, size_t at, const void *from, size_t bytes)
+{
+	(void)gpu;
+	(void)rank;
+	(void)at;
+	(void)from;
+	(void)bytes;
+	written++;
+	written_to = generation;
+	return 0;
+}
+
 static struct cvy_gpu_mailbox box;
 
 static struct cvy_gpu_mailbox *mailbox(struct cvy_gpu *gpu)
@@ -119,17 +135,19 @@ static int memory(const struct cvy_gpu *gpu)
 	return COVEY_DEVICE_MEMORY_VMM;
 }
 
+static int wants; /* packets were asked for, so many times */
+
 static int say_nothing(void *ctx, int rank, uint64_t inc, int type, uint32_t epoch, const void *body, uint32_t bytes,
 		       int fd)
 {
 	(void)ctx;
 	(void)rank;
 	(void)inc;
-	(void)type;
 	(void)epoch;
 	(void)body;
 	(void)bytes;
 	(void)fd;
+	wants += type == CVY_MSG_WANT;
 	return 0;
 }
 
@@ -149,6 +167,7 @@ static const struct cvy_gpu_ops numbers = {
 	.attach = attach,
 	.detach = detach,
 	.read = read_chunk,
+	.write = write_chunk,
 	.mailbox = mailbox,
 	.why = why,
 	.memory = memory,
@@ -251,6 +270,73 @@ START_TEST(device_keeps_packets_of_the_removed_while_successors_go)
 }
 END_TEST
 
+/* Who has not thawed since a rank was removed has words with it, and takes its successor for no contributor all the same. */
+START_TEST(device_takes_a_successor_for_no_contributor)
+{
+	struct cvy_device *d = device_new(hear_nothing);
+
+	learn(d, 1, 7, 0, 3);
+	cvy_device_thaw(d);
+	cvy_device_freeze(d, 1);
+	learn(d, 2, 3, 4, 3);
+	learn(d, 3, 7, 0, 9);
+	ck_assert_uint_eq(d->peer[0].have.mask, 3);
+	device_free(d);
+}
+END_TEST
+
+static void hear_have(struct cvy_device *d, int rank, uint64_t inc, uint64_t op)
+{
+	struct cvy_device_have have = { .op = op, .mask = 7, .fresh = !op };
+
+	tell(d, CVY_MSG_HAVE, rank, inc, &have, sizeof(have));
+}
+
+/* The operation that others have completed is completed here views later: nobody else has the packets by then. */
+START_TEST(device_keeps_packets_that_it_lacks_until_they_are_used)
+{
+	struct cvy_device *d = device_new(hear_nothing);
+	struct {
+		uint64_t op;
+		int32_t gone;
+		uint32_t last;
+		uint64_t at;
+		uint32_t bytes, zero;
+		uint8_t data[16];
+	} slots = { .op = OP, .gone = 2, .last = 1, .bytes = 16 }; /* as device_packets.c has it */
+
+	wants = written = 0;
+	meet(d, 1, 2);
+	meet(d, 2, 3);
+	learn(d, 1, 7, 0, 3);
+	cvy_device_thaw(d);
+	cvy_device_freeze(d, 1);
+	learn(d, 2, 3, 4, 3);
+	hear_have(d, 1, 2, OP + 1);
+	ck_assert_int_eq(wants, 1);
+	tell(d, CVY_MSG_SLOTS, 1, 2, &slots, sizeof(slots));
+	ck_assert_uint_eq(d->wanted, 0);
+	meet(d, 2, 9);
+	learn(d, 3, 7, 0, 9); /* the others may have thawed before */
+	hear_have(d, 1, 2, OP + 1);
+	hear_have(d, 2, 9, 0);
+	ck_assert_int_eq(d->reconciled, 1);
+	ck_assert_int_eq(wants, 1);
+	ck_assert_uint_eq(d->verdict.gone, 4);
+	cvy_device_thaw(d);
+	cvy_device_freeze(d, 3); /* before the kernel went on */
+	written = 0;
+	learn(d, 4, 3, 4, 9);
+	hear_have(d, 1, 2, OP + 1);
+	ck_assert_int_eq(wants, 1);
+	ck_assert_uint_eq(d->verdict.gone, 4);
+	ck_assert_int_eq(written, 1);
+	ck_assert_int_eq(written_to, d->peer[2].in);
+	cvy_device_forget_packets(d);
+	device_free(d);
+}
+END_TEST
+
 /* Who was registered, left out before it knew of any view, and registered again, is given other memory by all. */
 START_TEST(device_takes_memory_for_each_of_its_names)
 {
@@ -342,6 +428,8 @@ int main(void)
 	int failed;
 
 	tcase_add_test(tests, device_keeps_packets_of_the_removed_while_successors_go);
+	tcase_add_test(tests, device_takes_a_successor_for_no_contributor);
+	tcase_add_test(tests, device_keeps_packets_that_it_lacks_until_they_are_used);
 	tcase_add_test(tests, device_takes_memory_for_each_of_its_names);
 	tcase_add_test(tests, device_keeps_memory_in_use_after_many_that_came_for_nothing);
 	tcase_add_test(tests, device_suspects_whom_a_kernel_could_not_post_to);
