@@ -30,7 +30,7 @@ enum cvy_queue_error {
 };
 
 /* Why a queue failed: words->status. 1..255: syndrome of the adapter or a proxy's word for it. */
-#define CVY_QUEUE_STATUS_ORDER 256 /* a poster vanished between claim and publishing */
+#define CVY_QUEUE_STATUS_ORDER 256 /* a poster gave up what it had claimed: nothing behind it will be shown */
 
 #define CVY_Q_OWN_LINE __attribute__((aligned(64)))
 
@@ -89,9 +89,12 @@ struct cvy_queue_wait {
 
 #define CVY_QUEUE_LOOKS 32 /* at what is waited for, for each at the clock */
 
+/* Where posters look: those of a ring have found out themselves that it stands still, all else the host tells them. */
 CVY_Q_BOTH uint64_t cvy_queue_status(const struct cvy_queue *q)
 {
-	return q->kind == CVY_QUEUE_RING ? cvy_q_load(q->ring.status) : cvy_q_load(&q->words->status);
+	uint64_t own = cvy_q_load(&q->words->status);
+
+	return own || q->kind != CVY_QUEUE_RING ? own : cvy_q_load(q->ring.status);
 }
 
 /* 0: go on waiting, else why not. */
@@ -209,14 +212,40 @@ CVY_Q_BOTH int cvy_queue_crowded(struct cvy_queue *q, uint64_t end, uint64_t mos
 }
 
 /*
+ * Entries of a ring from @first on are this poster's: waits until they may be written. Who gives up leaves a hole, behind
+ * which the proxy takes nothing, and which nobody may fill, for it may not have read what stood there a lap ago. So all
+ * queues of the ring have failed, and whoever posts or waits sees it.
+ */
+CVY_Q_BOTH int cvy_queue_wait_for_room(struct cvy_queue *q, uint64_t first, uint64_t n)
+{
+	uint64_t since;
+	int why = 0;
+
+	for (since = cvy_q_ticks(); !why && cvy_queue_crowded(q, first + n, q->depth); cvy_q_pause()) {
+		if (cvy_q_load(&q->words->status))
+			return CVY_QUEUE_FAILED;
+		if (cvy_q_load(q->abort))
+			why = CVY_QUEUE_ABORTED;
+		else if (cvy_q_ticks() - since > q->wait_ticks)
+			why = CVY_QUEUE_FULL;
+	}
+	if (why)
+		cvy_queue_fail(q, CVY_QUEUE_STATUS_ORDER);
+	return why;
+}
+
+/*
  * Claims entries of a ring while half of it is free: an addition never fails, as a swap does that many threads try at
  * once, and nothing here waits for the host. 1: done; 0: there may be no room; else why not. Only where the other half
- * was claimed at one moment does somebody wait for room that is his already; giving that up leaves a ring that stands still.
+ * was claimed at one moment does somebody wait for room that is his already.
  */
 CVY_Q_BOTH int cvy_queue_claim_fast(struct cvy_queue *q, uint64_t n, uint64_t *first)
 {
-	uint64_t head = cvy_q_peek(&q->words->head), since;
+	uint64_t hole = cvy_q_peek(&q->words->status), head = cvy_q_peek(&q->words->head);
+	int why;
 
+	if (hole)
+		return CVY_QUEUE_FAILED;
 	if (n > q->depth / 2 || cvy_queue_crowded(q, head + n, q->depth / 2))
 		return 0;
 	if (!(head & (q->ring.look_every - 1))) {
@@ -226,13 +255,8 @@ CVY_Q_BOTH int cvy_queue_claim_fast(struct cvy_queue *q, uint64_t n, uint64_t *f
 			return CVY_QUEUE_ABORTED;
 	}
 	*first = cvy_q_take(&q->words->head, n);
-	for (since = cvy_q_ticks(); cvy_queue_crowded(q, *first + n, q->depth); cvy_q_pause()) {
-		if (cvy_q_load(q->abort))
-			return CVY_QUEUE_ABORTED;
-		if (cvy_q_ticks() - since > q->wait_ticks)
-			return CVY_QUEUE_FULL;
-	}
-	return 1;
+	why = cvy_queue_wait_for_room(q, *first, n);
+	return why ? why : 1;
 }
 
 /* Claims @n entries; @first: the first of them. 0 or why not: then nothing is claimed. */
