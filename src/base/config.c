@@ -143,7 +143,7 @@ int cvy_topology_parse(const char *text, int *hosts, int *ranks)
 
 const char *cvy_queues_word(int way)
 {
-	static const char *const words[] = { "none", "direct", "assisted", "ring", "tcp" };
+	static const char *const words[] = { "none", "copy", "direct", "assisted", "ring", "tcp" };
 
 	return words[way > 0 && way < CVY_QUEUES_WAYS ? way : 0];
 }

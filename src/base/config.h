@@ -65,10 +65,10 @@
 	  "HOSTSxRANKS, as 2x2: devices act as if so many hosts had so many ranks each, in ascending order; what " \
 	  "crosses goes by queues. For tests, alike on all ranks") \
 	X(queues, "COVEY_QUEUES", STR, "", \
-	  "how devices reach ranks of other hosts, the first that both have: direct (GPU threads ring an mlx5 " \
-	  "adapter), " \
+	  "how devices reach ranks of other hosts, the first that both have: copy (a proxy copies, where it is one " \
+	  "machine all the same), direct (GPU threads ring an mlx5 adapter), " \
 	  "assisted (a thread copies the doorbell), ring (a proxy posts to the adapter), tcp (a proxy over tcp); " \
-	  "empty: direct,assisted,ring,tcp") \
+	  "empty: copy,direct,assisted,ring,tcp") \
 	X(rdma_device, "COVEY_RDMA_DEVICE", STR, "", \
 	  "RDMA device: NAME, NAME:PORT or NAME:PORT/GID (its index); empty: one behind an address of this machine") \
 	X(rdma_ms, "COVEY_RDMA_MS", INT, 500, \
@@ -113,7 +113,14 @@ void cvy_config_clear(struct cvy_config *config);
 int cvy_topology_parse(const char *text, int *hosts, int *ranks);
 
 /* "direct,tcp": 1, and enum cvy_queues_way in that order, each once, 0 behind the last; 0: it is none. */
-enum cvy_queues_way { CVY_QUEUES_DIRECT = 1, CVY_QUEUES_ASSISTED, CVY_QUEUES_RING, CVY_QUEUES_TCP, CVY_QUEUES_WAYS };
+enum cvy_queues_way {
+	CVY_QUEUES_COPY = 1,
+	CVY_QUEUES_DIRECT,
+	CVY_QUEUES_ASSISTED,
+	CVY_QUEUES_RING,
+	CVY_QUEUES_TCP,
+	CVY_QUEUES_WAYS
+};
 int cvy_queues_parse(const char *text, int way[CVY_QUEUES_WAYS]);
 const char *cvy_queues_word(int way);
 

@@ -98,6 +98,16 @@ static uint32_t uses_ipc(const struct cvy_device *d)
 	return d->ops->memory(d->gpu) == COVEY_DEVICE_MEMORY_IPC;
 }
 
+int cvy_device_chunk_fd(struct cvy_device *d, int rank)
+{
+	struct cvy_device_peer *p = &d->peer[rank];
+
+	close_old(p);
+	if (p->fd < 0 && d->ops->chunk_fd(d->gpu, rank, p->in, &p->fd))
+		cvy_device_broken(d, "a descriptor for a peer");
+	return p->fd;
+}
+
 /* A descriptor, to a rank of this host. */
 static int send_memory(struct cvy_device *d, int rank, uint64_t inc)
 {
@@ -105,11 +115,8 @@ static int send_memory(struct cvy_device *d, int rank, uint64_t inc)
 	struct chunk chunk = { d->window_bytes, 0, uses_ipc(d) };
 	int err;
 
-	close_old(p);
-	if (p->fd < 0 && d->ops->chunk_fd(d->gpu, rank, p->in, &p->fd)) {
-		cvy_device_broken(d, "a descriptor for a peer");
+	if (cvy_device_chunk_fd(d, rank) < 0)
 		return 0;
-	}
 	err = d->send(d->send_ctx, rank, inc, CVY_MSG_CHUNK, 0, &chunk, sizeof(chunk), p->fd);
 
 	chunk.window = 1;
@@ -143,6 +150,8 @@ void cvy_device_send_chunk(struct cvy_device *d, int rank, uint64_t inc)
 		if (err != COVEY_ERR_UNSUPPORTED)
 			return;
 		p->far.is = 1; /* no descriptor goes there: another chunk, and a queue */
+		if (cvy_device_copy_wanted(d, rank))
+			cvy_device_copy_refuse(d, rank, "it is on another host");
 		if (!d->ops->reach) {
 			no_queues(d, rank);
 			return;

@@ -21,7 +21,7 @@
 /* ---- what all pairs share ---- */
 
 /* A wish that cannot be granted is a warning; that a default finds no adapter is none. */
-static void lacks(struct cvy_device *d, unsigned ways, const char *which)
+void cvy_device_lacks(struct cvy_device *d, unsigned ways, const char *which)
 {
 	struct cvy_device_queues *q = &d->queues;
 	struct covey_error_info info;
@@ -53,8 +53,7 @@ static int open_bells(struct cvy_device_queues *q)
 	return err ? cvy_fail(q->box, err, -1, 0, "no thread that copies doorbells") : 0;
 }
 
-/* 1: a pair may be made that way. */
-static int have(struct cvy_device *d, int way)
+int cvy_device_pair_have(struct cvy_device *d, int way)
 {
 	struct cvy_device_queues *q = &d->queues;
 	int err;
@@ -62,14 +61,14 @@ static int have(struct cvy_device *d, int way)
 	if ((q->lacks | q->opened) >> way & 1)
 		return q->opened >> way & 1;
 	if (open_nic(d)) {
-		lacks(d, OF_THE_ADAPTER, "of an adapter");
+		cvy_device_lacks(d, OF_THE_ADAPTER, "of an adapter");
 		return 0;
 	}
 	err = way == CVY_QUEUES_RING ? 0 : cvy_nic_reserve(q->nic, q->pairs, DEPTH, way == CVY_QUEUES_DIRECT);
 	if (!err && way == CVY_QUEUES_ASSISTED)
 		err = open_bells(q);
 	if (err)
-		lacks(d, 1u << way, cvy_queues_word(way));
+		cvy_device_lacks(d, 1u << way, cvy_queues_word(way));
 	else
 		q->opened |= 1u << way;
 	return !err;
@@ -122,11 +121,11 @@ static int open_pair(struct cvy_device *d, int rank, int way)
 void cvy_device_pair_open(struct cvy_device *d, int rank)
 {
 	for (const int *way = d->queues.way; *way && *way != CVY_QUEUES_TCP; way++) {
-		if (!have(d, *way))
+		if (*way == CVY_QUEUES_COPY || !cvy_device_pair_have(d, *way))
 			continue;
 		if (!open_pair(d, rank, *way))
 			return;
-		lacks(d, 1u << *way, cvy_queues_word(*way));
+		cvy_device_lacks(d, 1u << *way, cvy_queues_word(*way));
 		d->queues.opened &= ~(1u << *way);
 	}
 }

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Ranks of other hosts, whose memory no device maps: what is pushed to one goes by a queue. Each side makes the chunk
- * that the other's packets are stored in, here, in memory of the host, and says by messages QUEUE how it is reached: by the
- * name of a pair of an adapter (device_pair.c), and where to call. Where both have a pair they connect, and a rank
- * posts once the other has said that it hears; else each calls the other, and a proxy posts on the socket. What is between
+ * that the other's packets are stored in, here, and says by messages QUEUE how it is reached: by copies (device_copy.c), or,
+ * in memory of the host, by the name of a pair of an adapter (device_pair.c), and where to call. Where both have mapped the other's
+ * chunk, or have a pair and connect, a rank posts once the other has said that it hears; else each calls the other, and a
+ * proxy posts on the socket. What is between
  * two processes ends with the first of them that leaves: what comes is stored until then and not after, so a removed
  * rank's packets stand still. Agent's thread.
  */
@@ -19,14 +20,14 @@
 #define RING_DEPTH 8192 /* commands of all queues */
 #define LINGER_MS 1000	/* at the end, for what is under way */
 #define PAGE 4096
-#define EVERY_WAY "direct,assisted,ring,tcp"
+#define EVERY_WAY "copy,direct,assisted,ring,tcp"
 
 struct name { /* body of QUEUE */
 	uint64_t window_bytes;
 	struct cvy_cookie cookie;
 	char door[CVY_DOOR_NAME];
-	uint32_t state; /* enum pair_state of the sender */
-	uint32_t zero;
+	uint32_t state; /* enum pair_state of the sender's pair */
+	uint32_t copy; /* the same of copies: the descriptor of its chunk goes along, and the rest of this says nothing */
 	struct cvy_pair_name pair;
 };
 
@@ -78,16 +79,19 @@ static int open_proxy(struct cvy_device *d)
 static void come(void *ctx, int rank, int fd, const char *why);
 static void end_sender(struct cvy_device *d, int rank);
 
-static int open_all(struct cvy_device *d)
+static int have_proxy(struct cvy_device *d)
 {
-	struct cvy_device_queues *q = &d->queues;
-	int err = 0;
-
 	if (!d->ops->reach)
 		return cvy_fail(d->box, COVEY_ERR_UNSUPPORTED, d->rank, d->epoch,
 				"device: this libcovey_cuda has no queues to ranks of other hosts");
-	if (!q->proxy)
-		err = open_proxy(d);
+	return d->queues.proxy ? 0 : open_proxy(d);
+}
+
+static int open_all(struct cvy_device *d)
+{
+	struct cvy_device_queues *q = &d->queues;
+	int err = have_proxy(d);
+
 	if (!err && !q->door)
 		err = cvy_door_open(d->loop, q->interface, d, come, d->box, &q->door);
 	return err;
@@ -102,6 +106,7 @@ static void end_receiver(struct cvy_device *d, int rank)
 	if (d->queues.door)
 		cvy_door_forget(d->queues.door, rank);
 	cvy_device_pair_end(d, rank);
+	cvy_device_copy_end(d, rank);
 	f->named = f->tried = 0;
 	if (!f->receiver)
 		return;
@@ -112,10 +117,16 @@ static void end_receiver(struct cvy_device *d, int rank)
 
 int cvy_device_far_chunk(struct cvy_device *d, int rank, int generation)
 {
-	int err = open_all(d);
+	int err = have_proxy(d);
 
 	end_sender(d, rank); /* to a process before, which no view may have had */
 	end_receiver(d, rank);
+	if (!err && cvy_device_copy_wanted(d, rank)) {
+		d->peer[rank].far.copy.here = 1;
+		return d->ops->chunk(d->gpu, rank, generation);
+	}
+	if (!err)
+		err = open_all(d);
 	return err ? err : d->ops->far_chunk(d->gpu, rank, generation, 0, &d->peer[rank].far.in);
 }
 
@@ -133,7 +144,17 @@ static void come(void *ctx, int rank, int fd, const char *why)
 	f->in_fd = fd;
 }
 
-int cvy_device_send_queue(struct cvy_device *d, int rank, uint64_t inc)
+/* Of a chunk for copies. */
+static int send_copy(struct cvy_device *d, int rank, uint64_t inc)
+{
+	struct name name = { .window_bytes = d->window_bytes,
+			     .copy = d->peer[rank].far.copy.mapped ? PAIR_HEARS : PAIR_OFFERED };
+	int fd = cvy_device_chunk_fd(d, rank);
+
+	return fd < 0 ? 0 : d->send(d->send_ctx, rank, inc, CVY_MSG_QUEUE, 0, &name, sizeof(name), fd);
+}
+
+static int send_name(struct cvy_device *d, int rank, uint64_t inc)
 {
 	struct cvy_device_far *f = &d->peer[rank].far;
 	struct name name = { .window_bytes = d->window_bytes };
@@ -154,24 +175,57 @@ int cvy_device_send_queue(struct cvy_device *d, int rank, uint64_t inc)
 	return d->send(d->send_ctx, rank, inc, CVY_MSG_QUEUE, 0, &name, sizeof(name), -1);
 }
 
+/* There are no copies between the two, which was said: another chunk, and its name. */
+static int instead_of_copies(struct cvy_device *d, int rank, uint64_t inc)
+{
+	if (cvy_device_fresh_chunk(d, rank)) {
+		cvy_device_broken(d, "a chunk for a rank of another host");
+		return 0;
+	}
+	d->peer[rank].inc = inc;
+	return send_name(d, rank, inc);
+}
+
+int cvy_device_send_queue(struct cvy_device *d, int rank, uint64_t inc)
+{
+	struct cvy_device_far *f = &d->peer[rank].far;
+	int err;
+
+	if (f->asked_inc != inc)
+		f->asked_ns = cvy_now_ns();
+	f->asked_inc = inc;
+	if (!f->copy.here)
+		return send_name(d, rank, inc);
+	err = send_copy(d, rank, inc);
+	if (err != COVEY_ERR_UNSUPPORTED)
+		return err;
+	cvy_device_copy_refuse(d, rank, "no descriptor passes to it");
+	return instead_of_copies(d, rank, inc);
+}
+
 /* ---- what goes ---- */
 
-/* Said once in an epoch: first as a suspicion; whom a change has kept all the same is to leave. */
-static void lost(struct cvy_device *d, int rank, uint64_t inc, const char *why)
+/* Said once in @epoch: first as a suspicion; whom a change has kept all the same is to leave. */
+static void lost_in(struct cvy_device *d, int rank, uint64_t inc, uint32_t epoch, const char *why)
 {
 	struct cvy_device_far *f = &d->peer[rank].far;
 	struct cvy_event ev = {
 		.kind = CVY_EV_SUSPECT, .rank = rank, .inc = inc, .source = CVY_SOURCE_LINK, .text = why
 	};
 
-	if (f->lost_inc == inc && f->lost_epoch == d->epoch)
+	if (f->lost_inc == inc && f->lost_epoch == epoch)
 		return;
 	if (f->lost_inc == inc)
 		ev.kind = CVY_EV_LATE;
-	cvy_info("device", "rank %d, epoch %u: its queue failed: %s", rank, d->epoch, why);
+	cvy_info("device", "rank %d, epoch %u: its queue failed: %s", rank, epoch, why);
 	f->lost_inc = inc;
-	f->lost_epoch = d->epoch;
+	f->lost_epoch = epoch;
 	cvy_post(&d->agent, &ev);
+}
+
+static void lost(struct cvy_device *d, int rank, uint64_t inc, const char *why)
+{
+	lost_in(d, rank, inc, d->epoch, why);
 }
 
 static void end_sender(struct cvy_device *d, int rank)
@@ -193,6 +247,7 @@ void cvy_device_queue_fence(struct cvy_device *d, int rank)
 	end_sender(d, rank);
 	end_receiver(d, rank);
 	d->peer[rank].far.is = 0; /* its next process may be of this one */
+	d->peer[rank].far.copy.refused = 0;
 	__atomic_store_n(&d->peer[rank].far.way, 0, __ATOMIC_RELAXED);
 }
 
@@ -234,6 +289,8 @@ static void reached(struct cvy_device *d, int rank, int generation, uint64_t inc
 	__atomic_store_n(&p->far.way, way, __ATOMIC_RELAXED);
 	if (way == CVY_QUEUES_TCP)
 		cvy_info("device", "rank %d is on another host: reached by a queue, proxy over tcp", rank);
+	else if (way == CVY_QUEUES_COPY)
+		cvy_info("device", "rank %d passes for one of another host: reached by a queue, proxy copies", rank);
 	else
 		cvy_info("device", "rank %d is on another host: reached by a queue, %s on %s", rank,
 			 cvy_queues_word(way), cvy_nic_name(d->queues.nic));
@@ -312,6 +369,26 @@ static void pair_up(struct cvy_device *d, int rank, uint64_t inc, const struct n
 		reached(d, rank, x->generation, inc, x->way);
 }
 
+/* Both have a chunk for copies: they map it, and each says so. */
+static void copy_to(struct cvy_device *d, const struct cvy_msg *msg, uint32_t state)
+{
+	struct cvy_device_copy *x = &d->peer[msg->rank].far.copy;
+	int fresh = !x->mapped;
+
+	if (fresh && cvy_device_copy_map(d, msg->rank, msg->fd)) {
+		instead_of_copies(d, msg->rank, msg->inc);
+		return;
+	}
+	if (fresh || state == PAIR_OFFERED)
+		cvy_device_send_queue(d, msg->rank, msg->inc);
+	if (state != PAIR_HEARS)
+		return;
+	if (cvy_device_copy_use(d, msg->rank))
+		cvy_device_broken(d, "a queue to a rank of another host");
+	else
+		reached(d, msg->rank, x->generation, msg->inc, CVY_QUEUES_COPY);
+}
+
 void cvy_device_got_queue(struct cvy_device *d, const struct cvy_msg *msg)
 {
 	struct cvy_device_peer *p = &d->peer[msg->rank];
@@ -328,11 +405,20 @@ void cvy_device_got_queue(struct cvy_device *d, const struct cvy_msg *msg)
 	if (!cvy_device_same_window(d, msg->rank, name.window_bytes))
 		return;
 	if (p->out_inc == msg->inc) { /* but it may not know yet that it is heard */
-		if (f->pair.used && name.state == PAIR_OFFERED)
+		if ((f->pair.used && name.state == PAIR_OFFERED) || (f->copy.used && name.copy == PAIR_OFFERED))
 			cvy_device_send_queue(d, msg->rank, msg->inc);
 		return;
 	}
 	f->is = 1;
+	if (name.copy) { /* else what it was sent tells it that there are none */
+		if (f->copy.here && p->inc == msg->inc)
+			copy_to(d, msg, name.copy);
+		return;
+	}
+	if (f->copy.here && p->inc == msg->inc) {
+		cvy_device_copy_refuse(d, msg->rank, "it makes none to here");
+		instead_of_copies(d, msg->rank, msg->inc);
+	}
 	if (f->pair.way && name.state != PAIR_NONE && name.state < PAIR_STATES) {
 		pair_up(d, msg->rank, msg->inc, &name);
 		return;
@@ -353,6 +439,7 @@ static const char *whats_wrong(const struct cvy_device *d, int rank)
 	const struct cvy_device_far *f = &d->peer[rank].far;
 	const uint32_t queue = cvy_device_queue_number(rank, d->peer[rank].out);
 	uint64_t unsent = __atomic_load_n(&d->ops->mailbox(d->gpu)->unsent[queue], __ATOMIC_ACQUIRE);
+	const char *why;
 
 	if (f->sender && cvy_proxy_status(d->queues.proxy, queue))
 		return "it does not answer";
@@ -360,22 +447,32 @@ static const char *whats_wrong(const struct cvy_device *d, int rank)
 		return "it has ended";
 	if (unsent)
 		return "a kernel could not post to it";
-	return cvy_device_pair_wrong(d, rank);
+	why = cvy_device_copy_wrong(d, rank);
+	return why ? why : cvy_device_pair_wrong(d, rank);
+}
+
+/* Whoever is not reached yet holds up the change that let it in, and the device stands still: so that has a bound. */
+static int unanswered(const struct cvy_device *d, int rank, uint64_t inc)
+{
+	const struct cvy_device_far *f = &d->peer[rank].far;
+
+	return f->asked_inc == inc && cvy_now_ns() - f->asked_ns > (uint64_t)d->join_ms * CVY_MS;
 }
 
 void cvy_device_queues_look(struct cvy_device *d)
 {
-	const char *why;
-
 	if (!d->queues.proxy || !d->view || d->given_up)
 		return;
 	CVY_MASK_EACH(r, &d->view->members)
 	{
-		if (r == d->rank || d->peer[r].out_inc != d->view->member[r].inc)
-			continue;
-		why = whats_wrong(d, r);
+		uint64_t inc = d->view->member[r].inc;
+		int reached = d->peer[r].out_inc == inc;
+		const char *why = r != d->rank && reached ? whats_wrong(d, r) : NULL;
+
 		if (why)
-			lost(d, r, d->view->member[r].inc, why);
+			lost(d, r, inc, why);
+		else if (r != d->rank && !reached && unanswered(d, r, inc))
+			lost_in(d, r, inc, d->view->epoch, "it has not answered in join_ms what was offered to it");
 	}
 }
 

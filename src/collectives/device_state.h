@@ -40,12 +40,23 @@ struct cvy_device_pair {
 	struct cvy_queue queue; /* the proxy's */
 };
 
+/* Copies to one, and its copies to here (device_copy.c). */
+struct cvy_device_copy {
+	int here;	  /* the chunk here is for them */
+	int refused;	  /* there are none between these two processes */
+	int mapped, used; /* its chunk is; kernels post */
+	int generation;	  /* of the memory that is copied from */
+	struct cvy_copies copies;
+	struct cvy_copy_sender *sender;
+};
+
 /* A rank of another host: what comes from it, and what goes (device_queue.c). */
 struct cvy_device_far {
 	int is, named; /* it is one, whatever the topology says; cookie is for who has the chunk here */
 	int tried;     /* a pair was, for that process */
 	int way;       /* enum cvy_queues_way that kernels go, 0: none; also read by calls */
 	struct cvy_device_pair pair;
+	struct cvy_device_copy copy;
 	struct cvy_cookie cookie;
 	void *in; /* the chunk here */
 	struct cvy_tcp_receiver *receiver;
@@ -53,6 +64,7 @@ struct cvy_device_far {
 	struct cvy_knock *call; /* to it, under way */
 	uint64_t call_inc;
 	struct cvy_tcp_sender *sender; /* of the mapping in use there */
+	uint64_t asked_inc, asked_ns;  /* who was sent a QUEUE, and when first */
 	uint64_t lost_inc;	       /* who was said to be lost, in which epoch */
 	uint32_t lost_epoch;
 };
@@ -64,6 +76,7 @@ struct cvy_device_queues {
 	int way[CVY_QUEUES_WAYS], wished; /* as they are tried; they were asked for */
 	unsigned lacks, opened;		  /* bits of enum cvy_queues_way */
 	unsigned pairs;			  /* at most, at a time */
+	int copy_refused;		  /* why, was said */
 	struct cvy_errbox *box;		  /* what an adapter is said to lack */
 	struct cvy_nic *nic;
 	struct cvy_bells *bells;
@@ -132,8 +145,8 @@ struct cvy_device {
 	uint32_t epoch;	       /* of the words that the device has */
 	uint32_t contributors; /* to what is launched next, as far as is known here; read by calls */
 	int ended;	       /* read by calls */
-	int join_ms;
-	pthread_mutex_t lock; /* of arrivals and contributors */
+	int join_ms;	       /* also: for an answer to what a queue needs */
+	pthread_mutex_t lock;  /* of arrivals and contributors */
 	struct cvy_device_drain drain;
 	int frozen, freezing; /* the device stands still; not yet */
 	uint64_t freeze_ns;
@@ -206,7 +219,9 @@ void cvy_device_queues_stop(struct cvy_device *d);  /* no kernel waits for one a
 int cvy_device_is_far(const struct cvy_device *d, int rank);
 int cvy_device_any_far(const struct cvy_device *d);			  /* a member is */
 int cvy_device_far_chunk(struct cvy_device *d, int rank, int generation); /* what came until now stays as it is */
-int cvy_device_send_queue(struct cvy_device *d, int rank, uint64_t inc);  /* after that */
+int cvy_device_chunk_fd(struct cvy_device *d,
+			int rank); /* device_chunk.c: of the chunk here, kept; < 0: the device is broken */
+int cvy_device_send_queue(struct cvy_device *d, int rank, uint64_t inc); /* after that */
 void cvy_device_got_queue(struct cvy_device *d, const struct cvy_msg *msg);
 void cvy_device_queue_fence(struct cvy_device *d, int rank); /* nothing comes or goes any more */
 int cvy_device_queues_idle(struct cvy_device *d);	     /* frozen: nothing is under way */
@@ -217,7 +232,18 @@ static inline uint32_t cvy_device_queue_number(int rank, int generation)
 	return (uint32_t)rank * CVY_GPU_GENERATIONS + (uint32_t)generation;
 }
 
+/* device_copy.c */
+int cvy_device_copy_wanted(struct cvy_device *d, int rank); /* the next chunk for it is to be for copies */
+void cvy_device_copy_refuse(struct cvy_device *d, int rank, const char *why); /* none any more with that process */
+int cvy_device_copy_map(struct cvy_device *d, int rank, int fd);	      /* its chunk; else it is refused */
+int cvy_device_copy_use(struct cvy_device *d, int rank);		      /* kernels post there from now on */
+void cvy_device_copy_end(struct cvy_device *d, int rank);		      /* what was posted has landed */
+const char *cvy_device_copy_wrong(const struct cvy_device *d, int rank);      /* NULL: nothing */
+
 /* device_pair.c */
+/* For the cause in queues.box there are none by these ways (bits): said, and not tried again. */
+void cvy_device_lacks(struct cvy_device *d, unsigned ways, const char *which);
+int cvy_device_pair_have(struct cvy_device *d, int way); /* 1: a pair may be made that way */
 void cvy_device_pairs_close(struct cvy_device *d);
 void cvy_device_pair_open(struct cvy_device *d, int rank); /* far.pair.way says whether there is one now */
 int cvy_device_pair_connect(struct cvy_device *d, int rank, const struct cvy_pair_name *far); /* else it has ended */

@@ -321,6 +321,7 @@ static void gpu_close(struct cvy_gpu *gpu)
 		gpu_gate(gpu, CVY_GPU_GATE_CLOSED(0));
 		cudaDeviceSynchronize();
 	}
+	cvy_gpu_copies_close(gpu);
 	if (gpu->memory)
 		gpu->memory->close(gpu);
 	cudaFree(gpu->control);
@@ -410,8 +411,35 @@ static int gpu_open(const struct cvy_gpu_args *args, struct cvy_gpu **out, char 
 }
 
 extern "C" __attribute__((visibility("default"))) const struct cvy_gpu_ops cvy_gpu_ops = {
-	CVY_GPU_ABI,  gpu_open,	       gpu_close,  gpu_why,	    gpu_describe,  gpu_memory,	      gpu_chunk,
-	gpu_chunk_fd, gpu_unchunk,     gpu_attach, gpu_detach,	    gpu_window,	   gpu_attach_window, gpu_gate,
-	gpu_counters, gpu_words,       gpu_read,   gpu_write,	    gpu_mailbox,   gpu_is_device,     gpu_capturing,
-	gpu_launch,   gpu_synchronise, gpu_status, gpu_status_read, cvy_gpu_reach, cvy_gpu_far_chunk, cvy_gpu_queue,
+	CVY_GPU_ABI,
+	gpu_open,
+	gpu_close,
+	gpu_why,
+	gpu_describe,
+	gpu_memory,
+	gpu_chunk,
+	gpu_chunk_fd,
+	gpu_unchunk,
+	gpu_attach,
+	gpu_detach,
+	gpu_window,
+	gpu_attach_window,
+	gpu_gate,
+	gpu_counters,
+	gpu_words,
+	gpu_read,
+	gpu_write,
+	gpu_mailbox,
+	gpu_is_device,
+	gpu_capturing,
+	gpu_launch,
+	gpu_synchronise,
+	gpu_status,
+	gpu_status_read,
+	cvy_gpu_reach,
+	cvy_gpu_far_chunk,
+	cvy_gpu_queue,
+	cvy_gpu_copies_open,
+	cvy_gpu_copies,
+	cvy_gpu_copies_end,
 };

@@ -13,12 +13,13 @@
 extern "C" {
 #endif
 
-#define CVY_GPU_ABI 7
+#define CVY_GPU_ABI 8
 #define CVY_GPU_SYMBOL "cvy_gpu_ops"
 
 struct cvy_gpu;
 struct cvy_queue;
 struct cvy_queue_memory;
+struct cvy_copies;
 struct CUstream_st;
 
 struct cvy_gpu_args {
@@ -87,6 +88,14 @@ struct cvy_gpu_ops {
 	int (*far_chunk)(struct cvy_gpu *gpu, int rank, int generation, int out, void **host);
 	/* What is pushed there is put to @queue, whose waits are wait_ms long; NULL: nothing is. No kernel uses it now. */
 	int (*queue)(struct cvy_gpu *gpu, int rank, int generation, const struct cvy_queue *queue, int wait_ms);
+
+	/* For those of them whose chunks this device reaches by copies; a library without these copies none. The first once, before
+	 * there are kernels that it might wait for. */
+	int (*copies_open)(struct cvy_gpu *gpu);
+	/* Memory of this device in the place of the chunk at @rank, for kernels; @fd (stays the caller's), that chunk, is mapped where
+	 * no kernel looks; *out copies from the one to the other, from one thread. detach ends both, after copies_end. */
+	int (*copies)(struct cvy_gpu *gpu, int rank, int generation, int fd, struct cvy_copies *out);
+	void (*copies_end)(struct cvy_gpu *gpu, int rank); /* what was asked for has landed; nobody asks for more */
 };
 
 const void *cvy_gpu_kernel(const struct cvy_gpu_call *call); /* collectives.cu */

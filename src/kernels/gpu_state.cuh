@@ -52,6 +52,7 @@ struct cvy_gpu_memory {
 };
 
 struct cvy_ipc;
+struct cvy_gpu_copies;
 
 struct cvy_gpu {
 	int device;
@@ -72,8 +73,11 @@ struct cvy_gpu {
 	struct cvy_queue *queues; /* PLACES, by mapping */
 	uint64_t *tickets;	  /* PLACES * CVY_GPU_TICKETS */
 	struct cvy_queue_memory reach;
-	uint8_t *stage; /* pinned: what is copied to and from the device */
-	uint8_t *zeros; /* pinned: what memory is cleared with */
+	struct cvy_gpu_copies *copies; /* gpu_copy.cu; NULL: none are made */
+	CUdeviceptr beyond,
+		copied[PLACES]; /* chunks at peers that are only copied to: addresses; what is mapped, 0: nothing */
+	uint8_t *stage;		/* pinned: what is copied to and from the device */
+	uint8_t *zeros;		/* pinned: what memory is cleared with */
 	cudaStream_t stream;
 	char why[240], name[300];
 };
@@ -148,5 +152,13 @@ int cvy_gpu_has_vmm(struct cvy_gpu *gpu);		     /* or says what it lacks (why) *
 int cvy_gpu_reach(struct cvy_gpu *gpu, struct cvy_queue_memory *out);
 int cvy_gpu_far_chunk(struct cvy_gpu *gpu, int rank, int generation, int out, void **host);
 int cvy_gpu_queue(struct cvy_gpu *gpu, int rank, int generation, const struct cvy_queue *queue, int wait_ms);
+
+/* gpu_vmm.cu: memory of this device where the chunk at @rank would be mapped, and that chunk, @fd, beyond */
+int cvy_gpu_stand_in(struct cvy_gpu *gpu, int rank, int generation, int fd);
+/* gpu_copy.cu: of struct cvy_gpu_ops */
+int cvy_gpu_copies_open(struct cvy_gpu *gpu);
+void cvy_gpu_copies_close(struct cvy_gpu *gpu);
+int cvy_gpu_copies(struct cvy_gpu *gpu, int rank, int generation, int fd, struct cvy_copies *out);
+void cvy_gpu_copies_end(struct cvy_gpu *gpu, int rank);
 
 #endif

@@ -96,6 +96,8 @@ static int vmm_detach(struct cvy_gpu *gpu, int rank, int generation)
 	size_t i = place(rank, generation);
 	int err = unmap_at(gpu, &gpu->at[CVY_GPU_WINDOW][i], gpu->window_bytes);
 
+	if (!err)
+		err = unmap_at(gpu, &gpu->copied[i], CVY_GPU_CHUNK);
 	return err ? err : unmap_at(gpu, &gpu->at[CVY_GPU_OUT][i], CVY_GPU_CHUNK);
 }
 
@@ -179,6 +181,26 @@ static int vmm_attach(struct cvy_gpu *gpu, int rank, int generation, int fd)
 	return err ? err : import_at(gpu, gpu->out + i * CVY_GPU_STRIDE, CVY_GPU_CHUNK, fd, &gpu->at[CVY_GPU_OUT][i]);
 }
 
+/* Only what was put is ever copied from there, so it is not cleared. */
+int cvy_gpu_stand_in(struct cvy_gpu *gpu, int rank, int generation, int fd)
+{
+	size_t i = place(rank, generation);
+	CUdeviceptr at = gpu->out + i * CVY_GPU_STRIDE;
+	CUmemGenericAllocationHandle handle;
+	int err = vmm_detach(gpu, rank, generation);
+
+	if (!err)
+		err = import_at(gpu, gpu->beyond + i * CVY_GPU_STRIDE, CVY_GPU_CHUNK, fd, &gpu->copied[i]);
+	if (!err)
+		err = create(gpu, CVY_GPU_CHUNK, &handle, "memory for what is copied");
+	if (err)
+		return err;
+	err = map_at(gpu, at, CVY_GPU_CHUNK, handle);
+	gpu->driver.release(handle);
+	gpu->at[CVY_GPU_OUT][i] = err ? 0 : at;
+	return err;
+}
+
 /* ---- registered memory ---- */
 
 static int vmm_attach_window(struct cvy_gpu *gpu, int rank, int generation, int fd)
@@ -248,6 +270,8 @@ static void vmm_close(struct cvy_gpu *gpu)
 		}
 	}
 	free_windows(gpu);
+	if (gpu->beyond)
+		gpu->driver.unreserve(gpu->beyond, PLACES * CVY_GPU_STRIDE);
 	if (gpu->in)
 		gpu->driver.unreserve(gpu->in, PLACES * CVY_GPU_STRIDE);
 	if (gpu->out)

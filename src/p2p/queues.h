@@ -3,7 +3,7 @@
  * The host's side of base/queue.h: makes queues, connects them, says what is wrong with them. One *NIC* is an opened
  * mlx5 adapter; one *pair* is a send queue of this rank to one other and its completions; *bells* is a thread that
  * copies doorbells where posters cannot reach the register; *proxy* is a thread that takes ring commands and posts
- * them on something else. Nothing here needs CUDA: what makes memory reachable for a GPU comes in as functions.
+ * them on something else: an adapter, a socket, copies. Nothing here needs CUDA: what makes memory reachable for a GPU comes in as functions.
  */
 #ifndef CVY_QUEUES_H
 #define CVY_QUEUES_H
@@ -144,6 +144,15 @@ void cvy_tcp_sender_close(struct cvy_tcp_sender *sender); /* after the proxy has
 int cvy_tcp_receiver_open(int fd, void *window, size_t bytes, struct cvy_tcp_receiver **out);
 int cvy_tcp_receiver_check(const struct cvy_tcp_receiver *receiver); /* 0, or PEER: it ended, or sent what cannot be */
 void cvy_tcp_receiver_close(struct cvy_tcp_receiver *receiver);	     /* nothing is stored after it returned */
+
+/*
+ * A link that copies: the far end's memory is in reach of this host, if not of who posts. Between two signals puts that do
+ * not overlap may arrive in another order than posted; a signal arrives after the puts before it. No adds.
+ */
+struct cvy_copy_sender;
+int cvy_copy_sender_open(const struct cvy_copies *copies, size_t bytes, struct cvy_copy_sender **out);
+void cvy_copy_sender_link(struct cvy_copy_sender *sender, struct cvy_proxy_link *link);
+void cvy_copy_sender_close(struct cvy_copy_sender *sender); /* after the proxy has let go of the link; NULL is fine */
 
 #ifdef __cplusplus
 }

@@ -271,15 +271,19 @@ static CUresult d_to_fd(void *to, CUmemGenericAllocationHandle handle, CUmemAllo
 	return CUDA_SUCCESS;
 }
 
+/* CPU_NO_PEERS: a device that reaches no memory of others. */
 static CUresult d_from_fd(CUmemGenericAllocationHandle *handle, void *fd, CUmemAllocationHandleType)
 {
+	if (getenv("CPU_NO_PEERS"))
+		return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
 	*handle = (CUmemGenericAllocationHandle)dup((int)(uintptr_t)fd);
 	return CUDA_SUCCESS;
 }
 
-static CUresult d_text(CUresult, const char **text)
+static CUresult d_text(CUresult got, const char **text)
 {
-	*text = "no memory";
+	*text = got == CUDA_ERROR_PEER_ACCESS_UNSUPPORTED ? "peer access is not supported between these two devices"
+							  : "no memory";
 	return CUDA_SUCCESS;
 }
 

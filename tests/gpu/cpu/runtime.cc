@@ -236,14 +236,19 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s)
 	return cudaSuccess;
 }
 
+/* As a copy engine: words are whole, and stored in ascending order. */
 static void write_words(void *to, const void *from, size_t bytes)
 {
-	if (bytes == 8 && !((uintptr_t)to & 7))
-		__atomic_store_n((uint64_t *)to, *(const uint64_t *)from, __ATOMIC_SEQ_CST);
-	else if (bytes == 1)
-		__atomic_store_n((uint8_t *)to, *(const uint8_t *)from, __ATOMIC_SEQ_CST);
-	else
-		memcpy(to, from, bytes);
+	size_t i = 0;
+
+	if (((uintptr_t)to | (uintptr_t)from) % 8 == 0)
+		for (; i + 8 <= bytes; i += 8)
+			__atomic_store_n((uint64_t *)((uint8_t *)to + i),
+					 __atomic_load_n((const uint64_t *)((const uint8_t *)from + i),
+							 __ATOMIC_RELAXED),
+					 __ATOMIC_RELEASE);
+	for (; i < bytes; i++)
+		__atomic_store_n((uint8_t *)to + i, ((const uint8_t *)from)[i], __ATOMIC_RELEASE);
 	__atomic_thread_fence(__ATOMIC_SEQ_CST);
 }
 
@@ -261,6 +266,21 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
 
 	ALIVE();
 	of(s)->add([=] { write_words(to, from, bytes); });
+	return cudaSuccess;
+}
+
+cudaError_t cudaMemcpy2DAsync(void *to, size_t to_stride, const void *from, size_t from_stride, size_t bytes,
+			      size_t rows, enum cudaMemcpyKind, cudaStream_t s)
+{
+	std::lock_guard<std::mutex> context(cpu_context);
+
+	ALIVE();
+	if (bytes > to_stride || bytes > from_stride)
+		return cudaErrorInvalidPitchValue;
+	of(s)->add([=] {
+		for (size_t i = 0; i < rows; i++)
+			write_words((uint8_t *)to + i * to_stride, (const uint8_t *)from + i * from_stride, bytes);
+	});
 	return cudaSuccess;
 }
 
@@ -388,7 +408,7 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
 /* ---- times ---- */
 
 struct CUevent_st {
-	std::atomic<uint64_t> ns;
+	std::atomic<uint64_t> ns, recorded, reached;
 };
 
 cudaError_t cudaEventCreate(cudaEvent_t *e)
@@ -397,15 +417,42 @@ cudaError_t cudaEventCreate(cudaEvent_t *e)
 	return cudaSuccess;
 }
 
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned)
+{
+	return cudaEventCreate(e);
+}
+
+/* What was recorded may be under way: it stays, as threads of streams do. */
+cudaError_t cudaEventDestroy(cudaEvent_t)
+{
+	return cudaSuccess;
+}
+
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
 {
+	uint64_t number;
+
 	ALIVE();
+	number = ++e->recorded;
 	of(s)->add([=] {
 		struct timespec t;
 
 		clock_gettime(CLOCK_MONOTONIC, &t);
 		e->ns = (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+		e->reached = number;
 	});
+	return cudaSuccess;
+}
+
+cudaError_t cudaEventQuery(cudaEvent_t e)
+{
+	ALIVE();
+	return e->reached == e->recorded ? cudaSuccess : cudaErrorNotReady;
+}
+
+cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode *mode)
+{
+	*mode = cudaStreamCaptureModeGlobal;
 	return cudaSuccess;
 }
 

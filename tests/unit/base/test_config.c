@@ -170,9 +170,10 @@ START_TEST(config_takes_queues_in_the_order_given)
 	ck_assert_int_eq(way[0], CVY_QUEUES_TCP);
 	ck_assert_int_eq(way[1], CVY_QUEUES_DIRECT);
 	ck_assert_int_eq(way[2], 0);
-	ck_assert_int_eq(cvy_queues_parse("direct,assisted,ring,tcp", way), 1);
-	ck_assert_int_eq(way[3], CVY_QUEUES_TCP);
-	ck_assert_int_eq(way[4], 0);
+	ck_assert_int_eq(cvy_queues_parse("copy,direct,assisted,ring,tcp", way), 1);
+	ck_assert_int_eq(way[0], CVY_QUEUES_COPY);
+	ck_assert_int_eq(way[4], CVY_QUEUES_TCP);
+	ck_assert_int_eq(way[5], 0);
 	ck_assert_int_eq(cvy_queues_parse("direct,assisted,ring,tcp,direct", way), 0);
 	ck_assert_int_eq(cvy_queues_parse("", way), 0);
 }

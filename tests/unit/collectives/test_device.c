@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "device_state.h"
 
 #define OP 5 /* operations that were complete when the device was frozen */
@@ -420,6 +421,84 @@ START_TEST(device_suspects_whom_a_kernel_could_not_post_to)
 }
 END_TEST
 
+static int words_here(void *ctx, size_t bytes, void **at)
+{
+	(void)ctx;
+	*at = calloc(1, bytes);
+	return 0;
+}
+
+static void words_free(void *ctx, void *at)
+{
+	(void)ctx;
+	free(at);
+}
+
+static int map_here(void *ctx, void *host, size_t bytes, int io, void **at, char *text, size_t text_bytes)
+{
+	(void)ctx, (void)bytes, (void)io, (void)text, (void)text_bytes;
+	*at = host;
+	return 0;
+}
+
+static void unmap_here(void *ctx, void *host, size_t bytes)
+{
+	(void)ctx, (void)host, (void)bytes;
+}
+
+static int reach(struct cvy_gpu *gpu, struct cvy_queue_memory *out)
+{
+	(void)gpu;
+	*out = (struct cvy_queue_memory){
+		.words = words_here, .words_free = words_free, .map = map_here, .unmap = unmap_here
+	};
+	return 0;
+}
+
+static int no_error(struct cvy_gpu *gpu)
+{
+	(void)gpu;
+	return 0;
+}
+
+/* Who beats and never answers what it was offered would keep a change from ending. */
+START_TEST(device_suspects_who_does_not_answer)
+{
+	struct cvy_device *d = calloc(1, sizeof(*d));
+	struct cvy_gpu_ops ops = numbers;
+	struct cvy_config config = { .topology = (char[]){ "3x1" }, .queues = (char[]){ "copy" }, .max_ranks = 3 };
+	uint64_t until;
+
+	ops.reach = reach;
+	ops.copies_open = ops.synchronise = no_error;
+	config.interface = config.rdma_device = (char[]){ "" };
+	d->ops = &ops;
+	d->send = say_nothing;
+	d->agent.post = hear_suspicions;
+	d->window_fd = -1;
+	d->join_ms = 20;
+	pthread_mutex_init(&d->lock, NULL);
+	for (int r = 0; r < CVY_GPU_RANKS; r++)
+		d->peer[r].fd = d->peer[r].old_fd = -1;
+	ck_assert_int_eq(cvy_device_queues_open(d, &config), 0);
+	suspected = 0;
+	memset(&box, 0, sizeof(box));
+	learn(d, 1, 7, 0, 9);
+	link_up(d, 2, 9);
+	d->peer[1].out_inc = 2; /* reached */
+	for (until = cvy_now_ns() + 10000 * CVY_MS; !suspected && cvy_now_ns() < until;)
+		cvy_device_look(d);
+	ck_assert_uint_eq(suspected, 9);
+	cvy_device_queues_close(d);
+	for (int r = 0; r < CVY_GPU_RANKS; r++)
+		if (d->peer[r].fd >= 0)
+			close(d->peer[r].fd);
+	cvy_view_free(d->view);
+	pthread_mutex_destroy(&d->lock);
+	free(d);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("collectives/device");
@@ -433,6 +512,7 @@ int main(void)
 	tcase_add_test(tests, device_takes_memory_for_each_of_its_names);
 	tcase_add_test(tests, device_keeps_memory_in_use_after_many_that_came_for_nothing);
 	tcase_add_test(tests, device_suspects_whom_a_kernel_could_not_post_to);
+	tcase_add_test(tests, device_suspects_who_does_not_answer);
 	suite_add_tcase(suite, tests);
 	runner = srunner_create(suite);
 	srunner_run_all(runner, CK_ENV);

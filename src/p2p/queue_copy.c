@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Commands of a proxy as copies (base/queue_memory.h): the far end's memory is in reach of this host's copy engines, though
+ * no thread that posts may touch it.
+ *
+ * To ask for a copy takes about as long as the copy of a row, so while CVY_COPIER_MARKS batches are under way commands are
+ * held: what a kernel posts from its lanes, one by one, becomes few copies. Puts between two signals are sorted by where
+ * they go; those that touch are one, and of one size and at even distances they are rows of one. Where they overlap
+ * they are left as they were posted.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "queues.h"
+
+#define HELD 256 /* commands; with what is under way no more stores than CVY_COPIER_STORES */
+#define BROKEN 255
+
+struct cvy_copy_sender {
+	struct cvy_copies copies;
+	size_t bytes;
+	struct cvy_ring_command held[HELD];
+	unsigned nheld;
+	uint64_t posted, done, status; /* commands */
+	uint64_t marks, reached;
+	uint64_t behind[CVY_COPIER_MARKS]; /* commands posted before that mark */
+};
+
+/* One call of the copier. */
+struct rows {
+	uint64_t remote, local;
+	size_t bytes, rows, stride;
+};
+
+int cvy_copy_sender_open(const struct cvy_copies *copies, size_t bytes, struct cvy_copy_sender **out)
+{
+	struct cvy_copy_sender *s = calloc(1, sizeof(*s));
+
+	if (!s)
+		return COVEY_ERR_NOMEM;
+	s->copies = *copies;
+	s->bytes = bytes;
+	*out = s;
+	return 0;
+}
+
+void cvy_copy_sender_close(struct cvy_copy_sender *s)
+{
+	free(s);
+}
+
+/* ---- what is held becomes copies ---- */
+
+static int by_place(const void *a, const void *b)
+{
+	const struct cvy_ring_command *x = a, *y = b;
+
+	return x->remote < y->remote ? -1 : x->remote > y->remote;
+}
+
+static int overlap(const struct cvy_ring_command *c, unsigned n)
+{
+	for (unsigned i = 1; i < n; i++)
+		if (c[i].remote < c[i - 1].remote + c[i - 1].bytes)
+			return 1;
+	return 0;
+}
+
+static int copy(struct cvy_copy_sender *s, const struct rows *r)
+{
+	const struct cvy_copier *to = &s->copies.copier;
+
+	return r->bytes ? to->copy(to->ctx, s->copies.to + r->remote, s->copies.from + r->local, r->bytes, r->rows,
+				   r->stride)
+			: 0;
+}
+
+/* 1: @c, which goes behind all of @r, is part of it now. */
+static int joins(struct rows *r, const struct cvy_ring_command *c)
+{
+	uint64_t last = r->remote + (r->rows - 1) * r->stride;
+
+	if (c->remote - r->remote != c->local - r->local)
+		return 0;
+	if (r->rows == 1 && c->remote == r->remote + r->bytes) {
+		r->bytes += c->bytes;
+		return 1;
+	}
+	if (c->bytes != r->bytes || (r->rows > 1 && c->remote - last != r->stride))
+		return 0;
+	r->stride = c->remote - last;
+	r->rows++;
+	return 1;
+}
+
+/* Puts without a signal between them. */
+static int copy_puts(struct cvy_copy_sender *s, struct cvy_ring_command *c, unsigned n)
+{
+	struct cvy_ring_command sorted[HELD];
+	struct rows r = { 0 };
+	int err = 0, as_posted;
+
+	memcpy(sorted, c, n * sizeof(*c));
+	qsort(sorted, n, sizeof(*c), by_place);
+	as_posted = overlap(sorted, n);
+	if (!as_posted)
+		c = sorted;
+	for (unsigned i = 0; i < n && !err; i++) {
+		if (i && !as_posted && joins(&r, &c[i]))
+			continue;
+		err = copy(s, &r);
+		r = (struct rows){ c[i].remote, c[i].local, c[i].bytes, 1, 0 };
+	}
+	return err ? err : copy(s, &r);
+}
+
+static int copy_held(struct cvy_copy_sender *s)
+{
+	const struct cvy_copier *to = &s->copies.copier;
+	unsigned from = 0;
+	int err = 0;
+
+	for (unsigned i = 0; i <= s->nheld && !err; i++) {
+		if (i < s->nheld && s->held[i].op == CVY_RING_PUT)
+			continue;
+		if (i > from)
+			err = copy_puts(s, s->held + from, i - from);
+		if (i < s->nheld && !err)
+			err = to->store(to->ctx, s->copies.to + s->held[i].remote, s->held[i].value);
+		from = i + 1;
+	}
+	return err ? err : to->mark(to->ctx);
+}
+
+/* ---- the link ---- */
+
+static void sender_flush(void *ctx)
+{
+	struct cvy_copy_sender *s = ctx;
+
+	if (!s->nheld || s->status || s->marks - s->reached == CVY_COPIER_MARKS)
+		return;
+	if (copy_held(s))
+		s->status = BROKEN;
+	s->behind[s->marks++ % CVY_COPIER_MARKS] = s->posted;
+	s->nheld = 0;
+}
+
+static int is_within(const struct cvy_copy_sender *s, const struct cvy_ring_command *c)
+{
+	if (c->op == CVY_RING_PUT)
+		return cvy_queue_within(c->local, c->bytes, s->bytes) &&
+		       cvy_queue_within(c->remote, c->bytes, s->bytes);
+	return c->op == CVY_RING_SIGNAL && c->remote % 8 == 0 && cvy_queue_within(c->remote, 8, s->bytes);
+}
+
+static int sender_post(void *ctx, const struct cvy_ring_command *c)
+{
+	struct cvy_copy_sender *s = ctx;
+
+	if (!is_within(s, c))
+		return COVEY_ERR_INVAL;
+	if (s->nheld == HELD)
+		sender_flush(s);
+	if (s->status)
+		return COVEY_ERR_PEER;
+	if (s->nheld == HELD)
+		return COVEY_ERR_AGAIN;
+	s->held[s->nheld++] = *c;
+	s->posted++;
+	return 0;
+}
+
+static uint64_t sender_done(void *ctx, uint64_t *status)
+{
+	struct cvy_copy_sender *s = ctx;
+	const struct cvy_copier *to = &s->copies.copier;
+	uint64_t reached = s->reached;
+
+	if (!s->status && to->reached(to->ctx, &reached))
+		s->status = BROKEN;
+	if (reached > s->reached)
+		s->done = s->behind[(reached - 1) % CVY_COPIER_MARKS];
+	s->reached = reached;
+	sender_flush(s);
+	*status = s->status;
+	return s->done;
+}
+
+void cvy_copy_sender_link(struct cvy_copy_sender *s, struct cvy_proxy_link *link)
+{
+	*link = (struct cvy_proxy_link){ .ctx = s,
+					 .local_bytes = s->bytes,
+					 .remote_bytes = s->bytes,
+					 .post = sender_post,
+					 .flush = sender_flush,
+					 .done = sender_done };
+}
