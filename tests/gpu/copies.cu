@@ -42,29 +42,27 @@ static __global__ void watch(const uint8_t *chunk, struct seen *seen, uint64_t r
 	uint64_t lane = blockIdx.x, warp = threadIdx.x / 32, warps = blockDim.x / 32, i = threadIdx.x % 32 / 2;
 	const uint64_t *slot = (const uint64_t *)(chunk + cvy_gpu_slot_at(0, (int)lane, 0));
 	const volatile uint64_t *told = (const volatile uint64_t *)(chunk + cvy_gpu_signal_at(0, 0, 0));
+	unsigned looks = 0; /* alike in a warp */
 
 	for (uint64_t round = 1; round <= rounds; round++) {
 		for (uint64_t k = warp; k < LINES; k += warps) {
 			uint64_t at = (k + round * 31) % LINES, line = lane * LINES + at, tag, w, low, high;
 			const uint64_t *from = slot + at * 16;
 
-			do {
+			do { /* packets: the second word with the first, of one load */
 				asm volatile("ld.volatile.v2.u64 {%0, %1}, [%2];"
 					     : "=l"(low), "=l"(high)
 					     : "l"(from + i / 2 * 2));
+				if (high == word_of(round, line, i / 2 * 2 + 1) &&
+				    low != word_of(round, line, i / 2 * 2))
+					atomicAdd_system(&seen->torn_packets, 1);
 				tag = __shfl_sync(~0u, high, 31);
-				if (*(volatile int *)&seen->stop)
-					return;
+				if (++looks % 256 == 0 && __any_sync(~0u, *(volatile int *)&seen->stop))
+					return; /* asked seldom: it is on the host */
 			} while (tag != word_of(round, line, 15));
-			w = ((const volatile uint64_t *)from)[i];
+			w = ((const volatile uint64_t *)from)[i]; /* lines: once more */
 			if (__any_sync(~0u, w != word_of(round, line, i)) && threadIdx.x % 32 == 0)
 				atomicAdd_system(&seen->torn_lines, 1);
-			/* Packets: the second word with the first, of one load. */
-			asm volatile("ld.volatile.v2.u64 {%0, %1}, [%2];"
-				     : "=l"(low), "=l"(high)
-				     : "l"(from + i / 2 * 2));
-			if (high == word_of(round, line, i / 2 * 2 + 1) && low != word_of(round, line, i / 2 * 2))
-				atomicAdd_system(&seen->torn_packets, 1);
 		}
 		__syncthreads();
 		if (threadIdx.x == 0) {
