@@ -400,3 +400,17 @@ int cvy_engine_again(struct cvy_engine *e, const struct cvy_asked *asked, struct
 	*status = run_locked(e, op, result);
 	return 1;
 }
+
+void cvy_engine_message(void *ctx, const struct cvy_msg *msg)
+{
+	struct cvy_engine *e = ctx;
+
+	pthread_mutex_lock(&e->lock);
+	if (msg->type == CVY_MSG_ADMIT)
+		cvy_admit_message(e, msg);
+	else if (msg->type == CVY_MSG_PULL || msg->type == CVY_MSG_GIVE)
+		cvy_repair_message(e, msg);
+	pthread_mutex_unlock(&e->lock);
+	cvy_engine_wake(e);
+	cvy_engine_kick(e);
+}

@@ -585,17 +585,3 @@ void cvy_repair_message(struct cvy_engine *e, const struct cvy_msg *msg)
 	else
 		take_give(e, msg);
 }
-
-void cvy_engine_message(void *ctx, const struct cvy_msg *msg)
-{
-	struct cvy_engine *e = ctx;
-
-	pthread_mutex_lock(&e->lock);
-	if (msg->type == CVY_MSG_ADMIT)
-		cvy_admit_message(e, msg);
-	else if (msg->type == CVY_MSG_PULL || msg->type == CVY_MSG_GIVE)
-		cvy_repair_message(e, msg);
-	pthread_mutex_unlock(&e->lock);
-	cvy_engine_wake(e);
-	cvy_engine_kick(e);
-}

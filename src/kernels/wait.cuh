@@ -278,21 +278,17 @@ static __device__ __forceinline__ int cvy_wait_cell(const uint8_t *cell, unsigne
 	}
 }
 
-/*
- * All threads of a warp: until @least or more stands at @at; NULL: nothing is waited for. *got: what stood there. 1: the
- * gate is closed.
- */
+/* All threads of a warp: until @least or more stands at @at. *got: what stood there. 1: the gate is closed. */
 static __device__ __forceinline__ int cvy_wait_room(const uint64_t *at, uint64_t least, int rank, struct cvy_watch *w,
 						    uint64_t *got)
 {
 	for (;;) {
 		unsigned gate = CVY_GUARDED ? cvy_gate(w->control) : w->open;
 
-		if (at)
-			*got = cvy_load_word(at);
+		*got = cvy_load_word(at);
 		if (__any_sync(0xffffffffu, gate != w->open))
 			return 1;
-		if (!at || !__any_sync(0xffffffffu, *got < least))
+		if (!__any_sync(0xffffffffu, *got < least))
 			return 0;
 		if (__any_sync(0xffffffffu, cvy_give_up(w, rank)))
 			return 1;

@@ -25,14 +25,11 @@
 #include <unistd.h>
 
 #include "holds.h"
+#include "routed.h"
 #include "stroke.h"
 #include "tool.h"
 
 #define RANKS 8
-#define TOKENS 6
-#define HIDDEN 64
-#define TOP_K 2
-#define EXPERTS 8
 #define ROWS (EXPERTS * RANKS * TOKENS)
 #define PAIRS 20
 #define FLIGHT 16 /* of one kind under way when somebody is struck inside of it */
@@ -93,45 +90,13 @@ static void wrong(const char *what, int i, long got, long want, const struct cov
 
 /* ---- what is right ---- */
 
-/* Integers up to 256 have one bf16, the upper half of their float. */
-static uint16_t bf16(int n)
-{
-	float f = (float)n;
-	uint32_t bits;
-
-	memcpy(&bits, &f, sizeof(bits));
-	return (uint16_t)(bits >> 16);
-}
-
-static int token(int source, int t, int h)
-{
-	return (int)((source * 32 + t * 5 + h + state.step) % 63) + 1;
-}
-
-static int tokens(int source)
-{
-	return (int)((source * 5 + state.step) % TOKENS) + 1;
-}
-
-static int expert(int source, int t, int k)
-{
-	long first = (source * 3 + t * 7 + state.step) % EXPERTS;
-
-	return (int)(k ? (first + 1 + (t + state.step) % (EXPERTS - 1)) % EXPERTS : first);
-}
-
-static int owner(int id)
-{
-	return id / ((EXPERTS + size - 1) / size);
-}
-
 static void check_row(int row, int source, int t, const struct covey_device_outcome *o)
 {
 	if (host.src_info[row] != t)
 		wrong("source of row", row, host.src_info[row], t, o);
 	for (int h = 0; h < HIDDEN; h++)
-		if (host.packed[row][h] != bf16(token(source, t, h)))
-			wrong("element of row", row, host.packed[row][h], bf16(token(source, t, h)), o);
+		if (host.packed[row][h] != bf16(token(state.step, source, t, h)))
+			wrong("element of row", row, host.packed[row][h], bf16(token(state.step, source, t, h)), o);
 }
 
 /* The rows of @source that local expert @e has, from row @first on; how many. */
@@ -139,9 +104,9 @@ static int check_rows(int e, int id, int source, int first, const struct covey_d
 {
 	int base = e * covey_ep_rows(ep), n = 0;
 
-	for (int t = 0; t < tokens(source); t++)
+	for (int t = 0; t < tokens(state.step, source); t++)
 		for (int k = 0; k < TOP_K; k++)
-			if (expert(source, t, k) == id)
+			if (expert(state.step, source, t, k) == id)
 				check_row(base + first + n++, source, t, o);
 	return n;
 }
@@ -160,9 +125,9 @@ static int check_named(int source, int t, int row, const struct covey_device_out
 	int block = (EXPERTS + size - 1) / size, here = 0;
 
 	for (int k = 0; k < TOP_K; k++)
-		here |= owner(expert(source, t, k)) == rank;
+		here |= owner(size, expert(state.step, source, t, k)) == rank;
 	for (int k = 0; here && k < TOP_K; k++) {
-		int id = expert(source, t, k), local = owner(id) == rank ? id - rank * block : -1;
+		int id = expert(state.step, source, t, k), local = owner(size, id) == rank ? id - rank * block : -1;
 
 		if (host.named[row][k] != local)
 			wrong("expert of row", row, host.named[row][k], local, o);
@@ -183,14 +148,14 @@ static void check_compact(const struct covey_device_outcome *o)
 	for (int s = 0; s < size; s++) {
 		int first = row;
 
-		for (int t = 0; t < tokens(s) && here >> s & 1; t++) {
+		for (int t = 0; t < tokens(state.step, s) && here >> s & 1; t++) {
 			row += check_named(s, t, row, o);
 			for (int k = 0; k < TOP_K; k++) /* a token names no expert twice */
-				count[expert(s, t, k)]++;
+				count[expert(state.step, s, t, k)]++;
 		}
 		check_range(0, s, row - first, first, o);
 	}
-	for (int id = rank * block; id < EXPERTS && owner(id) == rank; id++)
+	for (int id = rank * block; id < EXPERTS && owner(size, id) == rank; id++)
 		if (host.count[id - rank * block] != count[id])
 			wrong("count of expert", id, host.count[id - rank * block], count[id], o);
 }
@@ -204,7 +169,7 @@ static void check_experts(const struct covey_device_outcome *o)
 	for (int id = 0; id < EXPERTS; id++) {
 		int at = 0, e = mine;
 
-		if (owner(id) != rank)
+		if (owner(size, id) != rank)
 			continue;
 		mine++;
 		for (int s = 0; s < size; s++) {
@@ -233,7 +198,7 @@ static int comes_back(int t, uint64_t here)
 	int weight = 0;
 
 	for (int k = 0; k < TOP_K; k++) {
-		int o = owner(expert(rank, t, k));
+		int o = owner(size, expert(state.step, rank, t, k));
 
 		if (!(here >> o & 1))
 			continue;
@@ -246,12 +211,13 @@ static int comes_back(int t, uint64_t here)
 static void check_combine(const struct covey_device_outcome *o)
 {
 	checks++;
-	for (int t = 0; t < tokens(rank); t++) {
+	for (int t = 0; t < tokens(state.step, rank); t++) {
 		int weight = comes_back(t, o->mask & ~o->missing);
 
 		for (int h = 0; h < HIDDEN; h++)
-			if (host.out[t][h] != bf16(weight * token(rank, t, h)))
-				wrong("combined token", t, host.out[t][h], bf16(weight * token(rank, t, h)), o);
+			if (host.out[t][h] != bf16(weight * token(state.step, rank, t, h)))
+				wrong("combined token", t, host.out[t][h], bf16(weight * token(state.step, rank, t, h)),
+				      o);
 	}
 }
 
@@ -347,11 +313,11 @@ static struct covey_device_outcome outcome(void)
 
 static void fill(void)
 {
-	for (int t = 0; t < tokens(rank); t++) {
+	for (int t = 0; t < tokens(state.step, rank); t++) {
 		for (int h = 0; h < HIDDEN; h++)
-			host.x[t][h] = bf16(token(rank, t, h));
+			host.x[t][h] = bf16(token(state.step, rank, t, h));
 		for (int k = 0; k < TOP_K; k++) {
-			host.experts[t][k] = expert(rank, t, k);
+			host.experts[t][k] = expert(state.step, rank, t, k);
 			host.weights[t][k] = (float)(k + 1);
 		}
 	}
@@ -364,11 +330,11 @@ static void pair(int phases)
 	struct covey_device_outcome o;
 
 	dawdle();
-	dispatch(phases, tokens(rank));
+	dispatch(phases, tokens(state.step, rank));
 	o = outcome();
 	check_dispatch(&o);
 	dawdle();
-	combine(phases, tokens(rank));
+	combine(phases, tokens(state.step, rank));
 	o = outcome();
 	check_combine(&o);
 }
@@ -420,13 +386,13 @@ static void struck_pair(void)
 	strike(BEFORE);
 	strike(IN_DISPATCH);
 	for (int i = where == IN_DISPATCH ? FLIGHT : 1; i > 0; i--)
-		dispatch(where == BETWEEN_PHASES, tokens(rank));
+		dispatch(where == BETWEEN_PHASES, tokens(state.step, rank));
 	o = outcome();
 	check_dispatch(&o);
 	strike(BETWEEN);
 	strike(IN_COMBINE);
 	for (int i = where == IN_COMBINE ? FLIGHT : 1; i > 0; i--)
-		combine(0, tokens(rank));
+		combine(0, tokens(state.step, rank));
 	o = outcome();
 	check_combine(&o);
 	strike(IN_GRAPH);
@@ -467,9 +433,9 @@ static struct covey_device_outcome passed_by(enum where at, int phases)
 		meet();
 	deadline = where != at ? 0 : stays ? 60 * away_ms : away_ms;
 	if (at == IN_DISPATCH)
-		dispatch(phases, tokens(rank));
+		dispatch(phases, tokens(state.step, rank));
 	else
-		combine(phases, tokens(rank));
+		combine(phases, tokens(state.step, rank));
 	deadline = 0;
 	if (where == at && !stays) {
 		must(tool->wait(stream), "waiting");
