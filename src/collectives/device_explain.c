@@ -118,7 +118,7 @@ static void table_of(int i, struct table *t)
 
 static int same_band(const struct band *a, const struct band *b)
 {
-	int two_a = a->form.kind == CVY_GPU_ALLREDUCE_TWO_SHOT, two_b = b->form.kind == CVY_GPU_ALLREDUCE_TWO_SHOT;
+	int two_a = cvy_gpu_has_rounds(a->form.kind), two_b = cvy_gpu_has_rounds(b->form.kind);
 
 	return a->from == b->from && a->to == b->to && two_a == two_b && a->lanes == b->lanes &&
 	       a->form.lanes == b->form.lanes && a->form.packet == b->form.packet &&
@@ -158,7 +158,7 @@ static void print_band(const struct band *b, FILE *to)
 		snprintf(lanes, sizeof(lanes), "%d-%d", f->lanes, b->lanes);
 	fprintf(to, "%8s %8s  %-7s %-5s %7s %8s %8d %5d  %s\n", size_text(b->from, from),
 		b->to < MOST_BYTES ? size_text(b->to, end) : "-", f->packet == CVY_GPU_PAIR ? "16 B" : "128 B",
-		f->kind == CVY_GPU_ALLREDUCE_TWO_SHOT ? "two" : "one", lanes,
+		cvy_gpu_has_rounds(f->kind) ? "two" : "one", lanes,
 		size_text(8 * cvy_gpu_tile_words(f->packet, f->rows * f->threads), step), f->threads, f->rows,
 		f->pulls ? "registered are read in place" : "pushed");
 }
@@ -213,8 +213,8 @@ void cvy_device_explain(const struct cvy_device *d, FILE *to)
 	fprintf(to, "\non device memory (%s); forms by size of a block, as they were fastest on H200s: no costs\n",
 		d->ops->describe(d->gpu));
 	fprintf(to,
-		"lanes: the least power of two whose step holds the block, %d at most; two shots with three ranks or "
-		"more, else one\n",
+		"lanes: the least power of two whose step holds the block, %d at most; two shots (of broadcast: hops) "
+		"with three ranks or more, else one\n",
 		CVY_GPU_LANES);
 	if (d->window_bytes)
 		fprintf(to,

@@ -5,10 +5,11 @@
 
 #include "exchange.cuh"
 #include "gpu.h"
-#include "one_way.cuh"
+#include "two_hop.cuh"
 #include "two_shot.cuh"
 
 const void *cvy_gpu_small(const struct cvy_gpu_call *call); /* small.cu: packets of a word */
+const void *cvy_gpu_parts(const struct cvy_gpu_call *call); /* parts.cu: the same, of words that are not whole */
 const void *cvy_gpu_wide(const struct cvy_gpu_call *call);  /* wide.cu: lines */
 const void *cvy_gpu_large(const struct cvy_gpu_call *call); /* large.cu: registered buffers, or the widest lines */
 const void *cvy_gpu_uneven_kernel(const struct cvy_gpu_call *call); /* uneven.cu */
@@ -48,27 +49,37 @@ template <typename OF> static const void *cvy_of_type(int dtype, OF of)
 	}
 }
 
-template <typename T, int PACKET, int ROWS> static const void *cvy_folding(int kind)
+template <typename T, int PACKET, int ROWS, int PARTS> static const void *cvy_folding(int kind)
 {
-	if (kind == CVY_GPU_ALLREDUCE_TWO_SHOT)
-		return cvy_kernel<cvy_body_two_shot<T, PACKET, ROWS>>();
-	return cvy_kernel<cvy_body_exchange<T, PACKET, ROWS>>();
+	if constexpr (!PARTS)
+		if (kind == CVY_GPU_ALLREDUCE_TWO_SHOT)
+			return cvy_kernel<cvy_body_two_shot<T, PACKET, ROWS>>();
+	return cvy_kernel<cvy_body_exchange<T, PACKET, ROWS, PARTS>>();
 }
 
-template <int PACKET, int ROWS> static const void *cvy_by_packets(const struct cvy_gpu_call *call)
+template <int PACKET, int ROWS, int PARTS> static const void *cvy_placing(int kind)
+{
+	if constexpr (!PARTS)
+		if (kind == CVY_GPU_BROADCAST_TWO_HOP)
+			return cvy_kernel<cvy_body_two_hop<PACKET, ROWS>>();
+	return cvy_kernel<cvy_body_one_way<PACKET, ROWS, PARTS>>();
+}
+
+template <int PACKET, int ROWS, int PARTS = 0> static const void *cvy_by_packets(const struct cvy_gpu_call *call)
 {
 	switch (call->kind) {
 	case CVY_GPU_ALLREDUCE:
 	case CVY_GPU_ALLREDUCE_TWO_SHOT:
 	case CVY_GPU_REDUCE_SCATTER:
 	case CVY_GPU_REDUCE:
-		return cvy_of_type(call->dtype,
-				   [&](auto zero) { return cvy_folding<decltype(zero), PACKET, ROWS>(call->kind); });
+		return cvy_of_type(call->dtype, [&](auto zero) {
+			return cvy_folding<decltype(zero), PACKET, ROWS, PARTS>(call->kind);
+		});
 	case CVY_GPU_ALLGATHER:
 	case CVY_GPU_ALLTOALL:
-		return cvy_kernel<cvy_body_exchange<void, PACKET, ROWS>>();
+		return cvy_kernel<cvy_body_exchange<void, PACKET, ROWS, PARTS>>();
 	default:
-		return cvy_kernel<cvy_body_one_way<PACKET, ROWS>>();
+		return cvy_placing<PACKET, ROWS, PARTS>(call->kind);
 	}
 }
 

@@ -28,10 +28,11 @@ cudaError_t cvy_gpu_load_kernels(void)
 	cudaError_t got = cudaSuccess;
 
 	c.steps = 1;
-	for (int way = 0; way < 12; way++) {
+	for (int way = 0; way < 24; way++) {
 		c.packet = way % 2 ? CVY_GPU_LINE : CVY_GPU_PAIR;
 		c.rows = way / 2 % 2 ? CVY_GPU_ROWS : 1;
-		c.joins = way / 4 == 1;
+		c.joins = way / 4 % 3 == 1;
+		c.plain = way / 12 ? CVY_GPU_PARTS : CVY_GPU_WHOLE;
 		c.windows = c.joins ? (uint8_t *)&unused : NULL; /* any */
 		for (c.kind = 0; c.kind <= CVY_GPU_MESSAGE; c.kind++)
 			for (c.dtype = 0; c.dtype < 16 && got == cudaSuccess; c.dtype++)

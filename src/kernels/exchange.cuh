@@ -12,7 +12,7 @@
 
 #include "quick.cuh"
 
-template <typename T, int PACKET, int ROWS> struct cvy_body_exchange {
+template <typename T, int PACKET, int ROWS, int PARTS = 0> struct cvy_body_exchange {
 	enum {
 		FOLDS = !std::is_void<T>::value,
 		ONE = PACKET == CVY_GPU_PAIR && ROWS == 1 /* one step, one packet a thread */
@@ -120,15 +120,15 @@ template <typename T, int PACKET, int ROWS> struct cvy_body_exchange {
 		cvy_acc<element> acc;
 		uint64_t own;
 
-		if (q.word >= (uint32_t)(c->bytes / 8))
+		if (!cvy_quick_has<PARTS>(c, &q))
 			return 0;
-		own = cvy_quick_get(c, &q, c->rank);
+		own = cvy_quick_get<PARTS>(c, &q, c->rank);
 		if (CVY_GUARDED && FOLDS && c->in_place)
 			cvy_store_packet(c->saved + q.slot, own, 0);
-		cvy_quick_push(c, r, &q, r->lane.mask & ~(1u << c->rank), own);
+		cvy_quick_push<PARTS>(c, r, &q, r->lane.mask & ~(1u << c->rank), own);
 		if (cvy_quick_take(c, r, &q, r->lane.mask, own, [&](int rank, int first, uint64_t v) {
 			    if (!FOLDS && rank < c->size)
-				    cvy_quick_set(c->recv + (uint64_t)(uint32_t)rank * c->bytes, &q, v);
+				    cvy_quick_set<PARTS>(c, c->recv + (uint64_t)(uint32_t)rank * c->bytes, &q, v);
 			    if (FOLDS && first)
 				    acc.first(v);
 			    else if (FOLDS)
@@ -136,7 +136,7 @@ template <typename T, int PACKET, int ROWS> struct cvy_body_exchange {
 		    }))
 			return 1;
 		if (FOLDS && (c->kind != CVY_GPU_REDUCE || c->root == c->rank))
-			cvy_quick_set(c->recv, &q, acc.result());
+			cvy_quick_set<PARTS>(c, c->recv, &q, acc.result());
 		if (!FOLDS && (cvy_blocks(c) & ~r->lane.mask))
 			cvy_zero_blocks<PACKET>(c, ~r->lane.mask, q.word, 1);
 		return 0;
@@ -147,13 +147,20 @@ template <typename T, int PACKET, int ROWS> struct cvy_body_exchange {
 	{
 		uint64_t tile = cvy_tile_words<PACKET>(cvy_rows<ROWS>(c) * (int)blockDim.x);
 		uint32_t sources = cvy_sources<HOT>(c, r);
+		const int thin = !ONE && cvy_mode<HOT>(r) != CVY_COMPLETE && cvy_ends_thin(c, r, words(c), tile);
+		int stopped = 0;
 
 #pragma unroll 1
 		for (int step = ONE ? 0 : cvy_first_step<HOT>(r); step < (ONE ? 1 : r->steps); step++) {
 			struct cvy_step s = cvy_step_of(c, r, step, tile);
+			const int says = thin && step + 1 == r->steps;
 			uint64_t own[ROWS][2], word;
-			int u, nw, stopped = 0;
+			int u, nw;
 
+			if (says && cvy_say_thin(c, r, &s, stopped))
+				return 1;
+			if (thin && stopped) /* all threads meet before the last step */
+				continue;
 			if (cvy_mode<HOT>(r) != CVY_COMPLETE) {
 				push<HOT>(c, r, &s, own);
 				cvy_pushed<PACKET>(c, r, &s, 0, cvy_rows<ROWS>(c), words(c), r->lane.mask);
@@ -165,9 +172,14 @@ template <typename T, int PACKET, int ROWS> struct cvy_body_exchange {
 				own_block<HOT>(c, r, &s, u, word, own[0]);
 				stopped = take(c, r, &s, u, word, nw, sources, own[0]);
 			}
-			if (cvy_all_stop(r, stopped))
+			if (says && !stopped)
+				stopped = cvy_hear(c, r, &s, 0, sources);
+			stopped = cvy_all_stop(r, stopped);
+			if (stopped && !thin)
 				return 1;
 		}
+		if (stopped)
+			return 1;
 		if (!FOLDS && sources != r->lane.mask)
 			zero_earlier(c, *r, tile, r->lane.mask & ~sources);
 		return 0;

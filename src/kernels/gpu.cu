@@ -187,7 +187,7 @@ int cvy_gpu_begin(struct cvy_gpu *gpu, struct cvy_gpu_call *call, int *was)
 	call->in = (uint8_t *)gpu->in;
 	call->out = (uint8_t *)gpu->out;
 	call->places = gpu->places;
-	call->plain = call->plain && !gpu->places;
+	call->plain = gpu->places ? CVY_GPU_LONG_WAY : call->plain;
 	call->saved = gpu->saved;
 	call->queues = gpu->queues;
 	call->tickets = gpu->tickets;

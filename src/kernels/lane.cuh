@@ -175,7 +175,7 @@ static __device__ void cvy_say_parked(const struct cvy_gpu_call *c, const struct
 	p->op = op;
 	p->lanes = (uint32_t)c->lanes;
 	p->steps = (uint32_t)r->steps;
-	p->rounds = c->kind == CVY_GPU_ALLREDUCE_TWO_SHOT && __popc(r->lane.mask) > 2 ? 2 : 1;
+	p->rounds = cvy_gpu_has_rounds(c->kind) && __popc(r->lane.mask) > 2 ? 2 : 1;
 	p->slot_bytes = (uint32_t)(c->rows * c->threads * CVY_GPU_PACKET);
 	p->private_parts = (uint32_t)(r->pulled || cvy_gpu_is_private(c->kind) || c->kind == CVY_GPU_ADMIT);
 	if (cvy_spoils(c, r) && r->touched)

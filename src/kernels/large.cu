@@ -17,7 +17,8 @@ const void *cvy_gpu_large(const struct cvy_gpu_call *call)
 	case CVY_GPU_REDUCE_SCATTER:
 		return cvy_of_type(call->dtype, [&](auto zero) { return pulled<decltype(zero)>(call->kind); });
 	case CVY_GPU_BROADCAST:
-		return cvy_kernel<cvy_body_pull<void, cvy_body_one_way<CVY_GPU_LINE, CVY_GPU_ROWS>>>();
+	case CVY_GPU_BROADCAST_TWO_HOP:
+		return cvy_kernel<cvy_body_pull<void, cvy_body_two_hop<CVY_GPU_LINE, CVY_GPU_ROWS>>>();
 	default:
 		return cvy_kernel<cvy_body_pull<void, cvy_body_exchange<void, CVY_GPU_LINE, CVY_GPU_ROWS>>>();
 	}

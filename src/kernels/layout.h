@@ -30,7 +30,7 @@
 #define CVY_GPU_MAPPINGS (CVY_GPU_RANKS * CVY_GPU_GENERATIONS)
 #define CVY_GPU_SLOT ((size_t)CVY_GPU_ROWS * CVY_GPU_THREADS * CVY_GPU_PACKET)
 #define CVY_GPU_PARITIES 2 /* slots of a lane and round: step k uses k % 2 */
-#define CVY_GPU_ROUNDS 2   /* inputs, and results of the two-shot form */
+#define CVY_GPU_ROUNDS 2   /* inputs, and what is made of them or passed on: two shots, two hops */
 
 /*
  * A chunk: what one source pushes to one rank. [round][lane][parity] slots, then [lane][parity] signals, one sector each,
@@ -269,6 +269,7 @@ enum cvy_gpu_kind {
 	CVY_GPU_REDUCE_SCATTER,
 	CVY_GPU_ALLTOALL,
 	CVY_GPU_BROADCAST,
+	CVY_GPU_BROADCAST_TWO_HOP,
 	CVY_GPU_REDUCE,
 	CVY_GPU_GATHER,
 	CVY_GPU_SCATTER,
@@ -283,6 +284,13 @@ enum cvy_gpu_kind {
 
 /* Packets: 8 bytes of data and the tag; or lines of 128 bytes with one tag, which a warp stores whole. */
 enum cvy_gpu_packet { CVY_GPU_PAIR, CVY_GPU_LINE };
+
+/* Small operations take the short way (quick.cuh) where folds are sums and no places are looked up. */
+enum cvy_gpu_plain {
+	CVY_GPU_LONG_WAY,
+	CVY_GPU_WHOLE, /* whole words at addresses that are multiples of 8 */
+	CVY_GPU_PARTS  /* others */
+};
 
 struct cvy_queue; /* base/queue.h */
 
@@ -308,11 +316,11 @@ struct cvy_gpu_call {
 	uint64_t late_cycles, park_cycles;
 	int32_t kind, packet, dtype, redop, root, rank, size;
 	int32_t lanes, threads, rows;
-	int32_t steps; /* of each lane; the two-shot form counts its own, which depend on who contributes */
+	int32_t steps; /* of each lane; forms of two rounds count their own, which depend on who contributes */
 	int32_t in_place;
 	int32_t pulls;		      /* asks whether all buffers are registered */
 	uint32_t quanta;	      /* of a CTA */
-	int32_t plain;		      /* whole words at addresses that are multiples of 8; folds are sums; no places */
+	int32_t plain;		      /* enum cvy_gpu_plain */
 	uint32_t admits, admit_epoch; /* ADMIT: who comes in, if its process was listed by then */
 	int32_t joins;		      /* ADMIT: this rank is one of them */
 };
@@ -352,6 +360,17 @@ struct cvy_gpu_messages {
 CVY_GPU_BOTH static inline int cvy_gpu_is_uneven(int kind)
 {
 	return kind == CVY_GPU_ALLGATHERV || kind == CVY_GPU_ALLTOALLV;
+}
+
+CVY_GPU_BOTH static inline int cvy_gpu_is_broadcast(int kind)
+{
+	return kind == CVY_GPU_BROADCAST || kind == CVY_GPU_BROADCAST_TWO_HOP;
+}
+
+/* What comes in the second round are parts that others have made, or had before; with two contributors there is none. */
+CVY_GPU_BOTH static inline int cvy_gpu_has_rounds(int kind)
+{
+	return kind == CVY_GPU_ALLREDUCE_TWO_SHOT || kind == CVY_GPU_BROADCAST_TWO_HOP;
 }
 
 CVY_GPU_BOTH static inline int cvy_gpu_is_private(int kind)

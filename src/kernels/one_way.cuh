@@ -5,7 +5,7 @@
 
 #include "quick.cuh"
 
-template <int PACKET, int ROWS> struct cvy_body_one_way {
+template <int PACKET, int ROWS, int PARTS = 0> struct cvy_body_one_way {
 	enum { ONE = PACKET == CVY_GPU_PAIR && ROWS == 1 };
 
 	static __device__ __forceinline__ int steps(const struct cvy_gpu_call *c, uint32_t)
@@ -27,9 +27,13 @@ template <int PACKET, int ROWS> struct cvy_body_one_way {
 	{
 		if (c->kind == CVY_GPU_GATHER)
 			return p == c->root ? c->send : NULL;
-		if (c->rank != c->root || p >= c->size)
-			return NULL;
-		return c->send + (size_t)p * c->send_stride;
+		return c->rank == c->root ? c->send + (size_t)p * c->send_stride : NULL;
+	}
+
+	/* How much there is for @p: of a rank that has come since a graph was captured scatter has no block, and sends zeros. */
+	static __device__ __forceinline__ uint64_t bytes_for(const struct cvy_gpu_call *c, int p)
+	{
+		return p < c->size || !c->send_stride ? c->bytes : 0;
 	}
 
 	/* To whom this rank sends. */
@@ -37,7 +41,7 @@ template <int PACKET, int ROWS> struct cvy_body_one_way {
 	{
 		if (c->kind == CVY_GPU_GATHER)
 			return r->lane.mask & 1u << c->root;
-		return c->rank == c->root ? r->lane.mask & cvy_blocks(c) : 0;
+		return c->rank == c->root ? r->lane.mask : 0;
 	}
 
 	/* Where what comes from @p goes. NULL: nothing comes. */
@@ -63,7 +67,7 @@ template <int PACKET, int ROWS> struct cvy_body_one_way {
 			for (int row = 0; row < ROWS; row++) {
 				if (row >= cvy_rows<ROWS>(c) || !cvy_packet<PACKET>(s, row, words, &u, &word, &nw))
 					break;
-				cvy_get<PACKET>(from, word, c->bytes, v[row]);
+				cvy_get<PACKET>(from, word, bytes_for(c, (int)p), v[row]);
 			}
 #pragma unroll
 			for (int row = 0; row < ROWS; row++) {
@@ -107,17 +111,17 @@ template <int PACKET, int ROWS> struct cvy_body_one_way {
 		int stopped = 0;
 
 		cvy_tell<1>(c, r, &s, 0, r->lane.mask);
-		if (rooted(c, r) && q.word < (uint32_t)(c->bytes / 8)) {
+		if (rooted(c, r) && cvy_quick_has<PARTS>(c, &q)) {
 			uint32_t other = gather ? 1u << c->root : r->lane.mask;
 			uint32_t sources = gather ? r->lane.mask & cvy_blocks(c) : 1u << c->root;
-			uint64_t own = root || gather ? cvy_quick_get(c, &q, c->rank) : 0;
+			uint64_t own = root || gather ? cvy_quick_get<PARTS>(c, &q, c->rank) : 0;
 
 			if (root != gather)
-				cvy_quick_push(c, r, &q, other & ~(1u << c->rank), own);
+				cvy_quick_push<PARTS>(c, r, &q, other & ~(1u << c->rank), own);
 			if (root || !gather)
 				stopped = cvy_quick_take(c, r, &q, sources, own, [&](int rank, int, uint64_t v) {
-					cvy_quick_set(c->recv + (gather ? (uint64_t)(uint32_t)rank * c->bytes : 0), &q,
-						      v);
+					cvy_quick_set<PARTS>(
+						c, c->recv + (gather ? (uint64_t)(uint32_t)rank * c->bytes : 0), &q, v);
 				});
 			if (root && gather && (cvy_blocks(c) & ~sources))
 				cvy_zero_blocks<PACKET>(c, ~sources, q.word, 1);

@@ -58,22 +58,47 @@ static __device__ __forceinline__ void cvy_push(uint8_t *slot, int u, const uint
 	cvy_store_packet(slot + (size_t)u * CVY_GPU_PACKET, v[0], bears ? tag : v[1]);
 }
 
-/* The rare word: at an address that is no multiple of 8, or the last of a buffer. Out of line: the code of the many is short. */
+/*
+ * The rare word: at an address that is no multiple of 8, or the last of a buffer. Out of line: the code of the many is short.
+ * Its loads are under way together: one after the other, those of four bytes would take as long as a small operation.
+ */
 static __device__ __noinline__ uint64_t cvy_word_get_part(const uint8_t *buf, uint64_t at, uint64_t bytes)
 {
+	const uint64_t left = at < bytes ? bytes - at : 0;
+	const uint8_t *from = buf + at;
 	uint64_t v = 0;
 
-#pragma unroll 1
-	for (uint64_t k = 0; k < 8 && at + k < bytes; k++)
-		v |= (uint64_t)buf[at + k] << (8 * k);
+	if (!(((uintptr_t)from | left) & 3)) {
+		uint32_t low = 0, high = 0;
+
+		if (left)
+			low = *(const uint32_t *)from;
+		if (left > 4)
+			high = *(const uint32_t *)(from + 4);
+		return (uint64_t)high << 32 | low;
+	}
+#pragma unroll
+	for (unsigned k = 0; k < 8; k++)
+		if (k < left)
+			v |= (uint64_t)from[k] << (8 * k);
 	return v;
 }
 
 static __device__ __noinline__ void cvy_word_put_part(uint8_t *buf, uint64_t at, uint64_t bytes, uint64_t v)
 {
+	const uint64_t left = at < bytes ? bytes - at : 0;
+	uint8_t *to = buf + at;
+
+	if (!(((uintptr_t)to | left) & 3)) {
+		if (left)
+			*(uint32_t *)to = (uint32_t)v;
+		if (left > 4)
+			*(uint32_t *)(to + 4) = (uint32_t)(v >> 32);
+		return;
+	}
 #pragma unroll 1
-	for (uint64_t k = 0; k < 8 && at + k < bytes; k++)
-		buf[at + k] = (uint8_t)(v >> (8 * k));
+	for (unsigned k = 0; k < 8 && k < left; k++)
+		to[k] = (uint8_t)(v >> (8 * k));
 }
 
 /* Word @i of a buffer of @bytes bytes at any address; what is past its end is 0. */

@@ -45,7 +45,7 @@ template <typename T, typename PACKETS> struct cvy_body_pull {
 	static __device__ __forceinline__ int by_shards(const struct cvy_gpu_call *c, const struct cvy_lane_run *r)
 	{
 		return (c->kind <= CVY_GPU_ALLREDUCE_TWO_SHOT && c->in_place) ||
-		       ((c->kind <= CVY_GPU_ALLREDUCE_TWO_SHOT || c->kind == CVY_GPU_BROADCAST) &&
+		       ((c->kind <= CVY_GPU_ALLREDUCE_TWO_SHOT || cvy_gpu_is_broadcast(c->kind)) &&
 			__popc(r->lane.mask) > 2);
 	}
 
@@ -97,7 +97,7 @@ template <typename T, typename PACKETS> struct cvy_body_pull {
 	{
 		if (rank >= c->size || cvy_far(r) || (by_shards(c, r) && !recv))
 			return 0;
-		return c->kind == CVY_GPU_BROADCAST ? rank != c->root || send : send != 0;
+		return cvy_gpu_is_broadcast(c->kind) ? rank != c->root || send : send != 0;
 	}
 
 	/* ---- moving ---- */
@@ -259,7 +259,7 @@ template <typename T, typename PACKETS> struct cvy_body_pull {
 
 		if (FOLDS)
 			reduce(c, r, places, mine, (size_t)c->rank * c->send_stride);
-		else if (c->kind == CVY_GPU_BROADCAST)
+		else if (cvy_gpu_is_broadcast(c->kind))
 			copy(c, r, c->recv, places->send[c->root], mine);
 		else
 			blocks(c, r, places);
@@ -277,7 +277,7 @@ template <typename T, typename PACKETS> struct cvy_body_pull {
 		__shared__ struct places places;
 		int stopped, lent;
 
-		if (c->kind == CVY_GPU_BROADCAST && !cvy_has(r->lane.mask, c->root))
+		if (cvy_gpu_is_broadcast(c->kind) && !cvy_has(r->lane.mask, c->root))
 			return cvy_long_way<PACKETS>(c, *r);
 		if (cvy_mode<HOT>(r) == CVY_COMPLETE && r->pulled)
 			return 0;

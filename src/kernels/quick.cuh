@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Small operations as most are: one packet a thread, whole words at even addresses, sums. Nothing but what these need,
- * since a launch fetches its instructions anew and each costs about as much as the hop; all else goes the long way
- * (step.cuh), which does the same in the same slots.
+ * Small operations as most are: one packet a thread, sums. Nothing but what these need, since a launch fetches its
+ * instructions anew and each costs about as much as the hop; all else goes the long way (step.cuh), which does the same
+ * in the same slots. Most have whole words at even addresses; those that have not (PARTS: blocks of one float stand side
+ * by side) have kernels of their own.
  */
 #ifndef CVY_QUICK_CUH
 #define CVY_QUICK_CUH
@@ -27,18 +28,36 @@ static __device__ __forceinline__ struct cvy_quick cvy_quick_of(const struct cvy
 	return q;
 }
 
+/* Has this thread a word? */
+template <int PARTS>
+static __device__ __forceinline__ int cvy_quick_has(const struct cvy_gpu_call *c, const struct cvy_quick *q)
+{
+	return q->word < (uint32_t)((PARTS ? c->bytes + 7 : c->bytes) / 8);
+}
+
+template <int PARTS>
 static __device__ __forceinline__ uint64_t cvy_quick_get(const struct cvy_gpu_call *c, const struct cvy_quick *q,
 							 int block)
 {
-	return *(const uint64_t *)(c->send + (uint64_t)(uint32_t)block * c->send_stride + (uint64_t)q->word * 8);
+	const uint8_t *send = c->send + (uint64_t)(uint32_t)block * c->send_stride;
+
+	if (PARTS)
+		return cvy_word_get(send, q->word, c->bytes);
+	return *(const uint64_t *)(send + (uint64_t)q->word * 8);
 }
 
-static __device__ __forceinline__ void cvy_quick_set(uint8_t *recv, const struct cvy_quick *q, uint64_t v)
+template <int PARTS>
+static __device__ __forceinline__ void cvy_quick_set(const struct cvy_gpu_call *c, uint8_t *recv,
+						     const struct cvy_quick *q, uint64_t v)
 {
-	*(uint64_t *)(recv + (uint64_t)q->word * 8) = v;
+	if (PARTS)
+		cvy_word_put(recv, q->word, c->bytes, v);
+	else
+		*(uint64_t *)(recv + (uint64_t)q->word * 8) = v;
 }
 
 /* The words for all of @peers: the same for all, or a block of its own for each that the buffers have one of. */
+template <int PARTS>
 static __device__ __forceinline__ void cvy_quick_push(const struct cvy_gpu_call *c, const struct cvy_lane_run *r,
 						      const struct cvy_quick *q, uint32_t peers, uint64_t own)
 {
@@ -49,7 +68,7 @@ static __device__ __forceinline__ void cvy_quick_push(const struct cvy_gpu_call 
 		int p = __ffs((int)peers) - 1;
 
 		if (c->send_stride)
-			v = p < c->size ? cvy_quick_get(c, q, p) : 0;
+			v = p < c->size ? cvy_quick_get<PARTS>(c, q, p) : 0;
 		cvy_store_packet(cvy_straight_to(c, r, p) + q->slot, v, q->tag);
 	}
 }

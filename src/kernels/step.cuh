@@ -181,6 +181,30 @@ static __device__ __forceinline__ int cvy_meet(const struct cvy_gpu_call *c, str
 	return __syncthreads_or(stopped);
 }
 
+/*
+ * Whoever has all of a step knows that the others have taken the step before: what the next writes over. But in the last of several
+ * steps some warps of the lane may have no words, or all of them, and nothing comes there that shows it of the same warps; then the
+ * next operation would begin in slots that a rank which is held up between its push and its look has not read. So where the last
+ * tile is not full, ranks say that they have come to it. (An operation of one step is shown by the next: that begins behind it.)
+ */
+static __device__ __forceinline__ int cvy_ends_thin(const struct cvy_gpu_call *c, const struct cvy_lane_run *r,
+						    uint64_t words, uint64_t tile)
+{
+	const uint64_t last = (uint64_t)(r->steps - 1);
+
+	return r->steps > 1 && (last * (uint64_t)c->lanes + (uint64_t)r->index + 1) * tile > words;
+}
+
+/* All threads, before such a step: 1: one of them has stopped. */
+static __device__ __forceinline__ int cvy_say_thin(const struct cvy_gpu_call *c, const struct cvy_lane_run *r,
+						   const struct cvy_step *s, int stopped)
+{
+	if (__syncthreads_or(stopped))
+		return 1;
+	cvy_tell(c, r, s, 0, r->lane.mask);
+	return 0;
+}
+
 /* The first rank of a mask from @rank on; CVY_GPU_RANKS or more: none. */
 static __device__ __forceinline__ int cvy_next(uint32_t mask, int rank)
 {

@@ -125,29 +125,47 @@ template <typename T, int PACKET, int ROWS> struct cvy_body_two_shot {
 		return 0;
 	}
 
+	/* Both rounds of a step. 1: stopped. */
+	template <int HOT>
+	static __device__ __forceinline__ int both(const struct cvy_gpu_call *c, struct cvy_lane_run *r,
+						   const struct cvy_step *s, uint64_t words)
+	{
+		if (cvy_mode<HOT>(r) != CVY_COMPLETE) {
+			push(c, r, s, words);
+			cvy_pushed<PACKET>(c, r, s, 0, cvy_rows<ROWS>(c), words, r->lane.mask);
+			if (cvy_all_stop(r, fold<HOT>(c, r, s, words)))
+				return 1;
+			cvy_pushed<PACKET>(c, r, s, 1, cvy_rows<ROWS>(c), words, r->lane.mask);
+		}
+		return cvy_all_stop(r, gather(c, r, s, words));
+	}
+
 	template <int HOT>
 	static __device__ __forceinline__ int run(const struct cvy_gpu_call *c, struct cvy_lane_run *r)
 	{
 		uint64_t tile = cvy_tile_words<PACKET>(cvy_rows<ROWS>(c) * (int)blockDim.x);
 		uint64_t words = shard_words(c, __popc(r->lane.mask));
+		int thin, stopped = 0;
 
 		if (__popc(r->lane.mask) <= 2)
 			return one_shot::template walk<HOT>(c, r);
+		thin = cvy_mode<HOT>(r) != CVY_COMPLETE && cvy_ends_thin(c, r, words, tile);
 #pragma unroll 1
 		for (int step = cvy_first_step<HOT>(r); step < r->steps; step++) {
 			struct cvy_step s = cvy_step_of(c, r, step, tile);
+			const int says = thin && step + 1 == r->steps;
 
-			if (cvy_mode<HOT>(r) != CVY_COMPLETE) {
-				push(c, r, &s, words);
-				cvy_pushed<PACKET>(c, r, &s, 0, cvy_rows<ROWS>(c), words, r->lane.mask);
-				if (cvy_all_stop(r, fold<HOT>(c, r, &s, words)))
-					return 1;
-				cvy_pushed<PACKET>(c, r, &s, 1, cvy_rows<ROWS>(c), words, r->lane.mask);
-			}
-			if (cvy_all_stop(r, gather(c, r, &s, words)))
+			if (says && cvy_say_thin(c, r, &s, stopped))
+				return 1;
+			if (thin && stopped) /* all threads meet before the last step */
+				continue;
+			stopped = both<HOT>(c, r, &s, words);
+			if (says && !stopped)
+				stopped = cvy_all_stop(r, cvy_hear(c, r, &s, 0, r->lane.mask));
+			if (stopped && !thin)
 				return 1;
 		}
-		return 0;
+		return stopped;
 	}
 };
 

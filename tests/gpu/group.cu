@@ -6,6 +6,8 @@
  * replacement comes in, and all go on until `--steps` whole steps have passed since.
  *
  *	ep-run -n 2 --restart on-failure -- ./gpu-group --kill 1@20 --steps 50
+ *
+ * `--hops 1`: steps of nothing but broadcasts in two hops, of the first and of the last rank, so that is where it dies.
  */
 #include <time.h>
 
@@ -17,8 +19,9 @@
 #define LARGE 300001
 #endif
 #define GRAPH_OPS 10
+#define HOPS 135000 /* more than CVY_GPU_TWO_HOP of bytes, and no whole number of pieces */
 
-static int *host, *send, *recv;
+static int *host, *send, *recv, only_hops;
 static uint64_t losses;
 static double worst_ms;
 
@@ -144,18 +147,17 @@ static void blocks(int all)
 	}
 }
 
-static void broadcast(uint64_t members)
+static void broadcast(int root, size_t count)
 {
-	int root = __builtin_ctzll(members);
 	struct covey_device_outcome o;
 
-	fill(SMALL);
-	must(covey_broadcast(send, recv, SMALL, COVEY_INT32, root, group, STREAM, NULL), "broadcast");
+	fill(count);
+	must(covey_broadcast(send, recv, count, COVEY_INT32, root, group, STREAM, NULL), "broadcast");
 	o = outcome("broadcast", 0);
 	if (o.status)
 		return;
-	take(SMALL, recv);
-	for (size_t i = 0; i < SMALL; i++)
+	take(count, recv);
+	for (size_t i = 0; i < count; i++)
 		expect("broadcast", i, host[i], number(root, i), o.mask);
 }
 
@@ -196,11 +198,16 @@ static void one_step(uint64_t members)
 
 	if (doomed())
 		die_soon(moments);
+	if (only_hops) {
+		broadcast(__builtin_ctzll(members), HOPS);
+		broadcast(63 - __builtin_clzll(members), HOPS);
+		return;
+	}
 	allreduce("allreduce", SMALL, 0);
 	allreduce("allreduce in place", SMALL, 1);
 	blocks(0);
 	blocks(1);
-	broadcast(members);
+	broadcast(__builtin_ctzll(members), SMALL);
 	reduce_scatter();
 	barrier();
 	if (state.step % 5 == 0)
@@ -208,12 +215,18 @@ static void one_step(uint64_t members)
 	replay();
 }
 
+static void own_option(const char *name, const char *value)
+{
+	if (!strcmp(name, "--hops"))
+		only_hops = atoi(value);
+}
+
 int main(int argc, char **argv)
 {
 	struct covey_result result;
 
 	steps = 50;
-	options(argc, argv, NULL);
+	options(argc, argv, own_option);
 	start();
 	CUDA(cudaMalloc(&send, ROOM));
 	CUDA(cudaMalloc(&recv, ROOM));

@@ -57,6 +57,12 @@ static void put(uint8_t *at, int dtype, size_t i, double v)
 	}
 }
 
+static int has_root(int kind)
+{
+	return cvy_gpu_is_broadcast(kind) || kind == CVY_GPU_REDUCE || kind == CVY_GPU_GATHER ||
+	       kind == CVY_GPU_SCATTER;
+}
+
 static double folded(int redop, uint32_t members, size_t i)
 {
 	double v = 0;
@@ -143,7 +149,7 @@ static void expect(const struct job *j, int r, uint32_t members, uint8_t *want)
 				v = members >> b & 1 ? number((int)b, (size_t)r * j->count + i) : 0;
 				break;
 			case CVY_GPU_SCATTER:
-				v = number(j->root, (size_t)r * j->count + i);
+				v = j->grown && r == n - 1 ? 0 : number(j->root, (size_t)r * j->count + i);
 				break;
 			default:
 				v = number(j->root, i);

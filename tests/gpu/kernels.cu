@@ -41,10 +41,7 @@ static void healthy(void)
 				j.threads = shape[1];
 				j.rows = shape[2];
 				j.shift = k % 7 == 0 ? 3 * elem_of(j.dtype) : 0;
-				j.root = kind == CVY_GPU_BROADCAST || kind == CVY_GPU_REDUCE ||
-							 kind == CVY_GPU_GATHER || kind == CVY_GPU_SCATTER
-						 ? (int)(k % (unsigned)n)
-						 : -1;
+				j.root = has_root(kind) ? (int)(k % (unsigned)n) : -1;
 				j.in_place =
 					k % 4 == 3 && (kind == CVY_GPU_ALLREDUCE ||
 						       kind == CVY_GPU_ALLREDUCE_TWO_SHOT || kind == CVY_GPU_REDUCE);
@@ -69,19 +66,127 @@ static void mixed_ways(void)
 		j.rows = 1;
 		j.shift = 4;
 		j.shift_of = 2;
-		j.root = kind == CVY_GPU_BROADCAST || kind == CVY_GPU_REDUCE || kind == CVY_GPU_GATHER ||
-					 kind == CVY_GPU_SCATTER
-				 ? n - 1
-				 : -1;
+		j.root = has_root(kind) ? n - 1 : -1;
 		run(&j);
+	}
+}
+
+/* Blocks that are no whole words, and buffers that begin anywhere: the short way has a kernel for them. */
+static void parts(void)
+{
+	static const int types[] = { COVEY_FLOAT32, COVEY_INT8, COVEY_BFLOAT16 };
+
+	for (int kind = 0; kind < CVY_GPU_BARRIER; kind++) {
+		for (unsigned k = 0; k < 18; k++) {
+			struct job j = {};
+
+			if (cvy_gpu_has_rounds(kind))
+				continue;
+			j.kind = kind;
+			j.dtype = types[k % 3];
+			j.redop = COVEY_SUM;
+			j.count = (size_t)1 + k / 3 % 3 * 16;
+			j.lanes = j.rows = 1;
+			j.threads = 32;
+			j.shift = k / 9 * elem_of(j.dtype);
+			j.root = has_root(kind) ? (int)(k % (unsigned)n) : -1;
+			run(&j);
+		}
+	}
+}
+
+/* A graph of before the last rank came: what others send, it gets, and of scatter zeros. */
+static void grown(void)
+{
+	static const int kinds[] = { CVY_GPU_BROADCAST, CVY_GPU_BROADCAST_TWO_HOP, CVY_GPU_SCATTER };
+
+	for (int packet = 0; packet < 2; packet++) {
+		for (int i = 0; i < 3; i++) {
+			struct job j = {};
+
+			j.kind = kinds[i];
+			j.packet = packet;
+			j.dtype = COVEY_INT32;
+			j.count = 3000;
+			j.lanes = 2;
+			j.threads = 64;
+			j.rows = 2;
+			j.grown = 1;
+			run(&j);
+		}
+	}
+}
+
+/* Lines that @from has pushed to the others in the last operation, which was of one step, in one of the rounds. */
+static unsigned lines_pushed(const struct job *j, int from, int round)
+{
+	uint64_t packets[2048][2];
+	const unsigned here = (unsigned)(j->rows * j->threads);
+	struct cvy_gpu_counters c;
+	unsigned lines = 0;
+
+	for (int to = 0; to < n; to++) {
+		if (to == from)
+			continue;
+		OK(ranks[to].gpu, ops->counters(ranks[to].gpu, &c, 1));
+		for (int lane = 0; lane < j->lanes; lane++) {
+			const uint32_t count = c.lane[lane].count;
+
+			OK(ranks[to].gpu,
+			   ops->read(ranks[to].gpu, from, (int)(ranks[to].in >> (2 * from) & 3),
+				     cvy_gpu_slot_at(round, lane, count), packets, here * CVY_GPU_PACKET));
+			for (unsigned u = 7; u < here; u += 8)
+				lines += packets[u][1] == CVY_GPU_TAG(epoch, count);
+		}
+	}
+	return lines;
+}
+
+/* The root's link carries a broadcast in two hops once; in one hop, once for each rank. In steps of four lines a warp. */
+static void hops(void)
+{
+	struct job j = { CVY_GPU_BROADCAST,
+			 CVY_GPU_LINE,
+			 COVEY_INT64,
+			 COVEY_SUM,
+			 n - 1,
+			 4,
+			 64,
+			 4,
+			 0,
+			 480 * (size_t)(n - 1),
+			 0,
+			 0,
+			 0,
+			 0,
+			 0 };
+	const unsigned once = (unsigned)(j.count / 15), others = (unsigned)(n - 1);
+
+	for (int hops = 1; hops <= 2; hops++) {
+		unsigned root, passed, want;
+
+		j.kind = hops == 1 ? CVY_GPU_BROADCAST : CVY_GPU_BROADCAST_TWO_HOP;
+		run(&j);
+		root = lines_pushed(&j, j.root, 0);
+		passed = lines_pushed(&j, 0, 1);
+		want = hops == 1 ? once * others : once;
+		checks++;
+		/* Who has a piece passes it on to all others, in the last step to the root, too. */
+		if ((root != want || passed != (hops == 2 && n > 2 ? once : 0)) && ++failures)
+			fprintf(stderr,
+				"broadcast in %d hops: the root pushes %u lines, not %u; another passes on %u\n", hops,
+				root, want, passed);
+		printf("broadcast to %u ranks in %d hops: of %u lines the root pushes %u, another %u\n", others, hops,
+		       once, root, passed);
 	}
 }
 
 /* Large blocks in registered memory: of all ranks, and of all but one. */
 static void registered(void)
 {
-	static const int kinds[] = { CVY_GPU_ALLREDUCE,	     CVY_GPU_ALLREDUCE_TWO_SHOT, CVY_GPU_ALLGATHER,
-				     CVY_GPU_REDUCE_SCATTER, CVY_GPU_ALLTOALL,		 CVY_GPU_BROADCAST };
+	static const int kinds[] = { CVY_GPU_ALLREDUCE,	       CVY_GPU_ALLREDUCE_TWO_SHOT, CVY_GPU_ALLGATHER,
+				     CVY_GPU_REDUCE_SCATTER,   CVY_GPU_ALLTOALL,	   CVY_GPU_BROADCAST,
+				     CVY_GPU_BROADCAST_TWO_HOP };
 	static const int types[] = { COVEY_FLOAT32, COVEY_BFLOAT16, COVEY_INT8, COVEY_FLOAT64 };
 	unsigned k = 0;
 
@@ -98,7 +203,7 @@ static void registered(void)
 				j.lanes = every > 1 ? 4 : k % 2 ? 32 : 8; /* all at a time on one device, too */
 				j.threads = every > 1 ? 64 : 512;
 				j.rows = 2;
-				j.root = j.kind == CVY_GPU_BROADCAST ? (int)(k % (unsigned)n) : -1;
+				j.root = has_root(j.kind) ? (int)(k % (unsigned)n) : -1;
 				j.in_place = in_place;
 				j.registered = all ? (int)mask : (int)(mask & ~2u);
 				run(&j);
@@ -149,7 +254,7 @@ static struct cvy_gpu_status status_of(int r)
 /* The last rank sends the first an element less than that expects: the first says so, and nothing else goes wrong. */
 static void lied_to(size_t count)
 {
-	struct job j = { CVY_GPU_ALLTOALLV, CVY_GPU_LINE, COVEY_INT32, 0, -1, 4, 64, 2, 0, count, 0, 0, n, 0 };
+	struct job j = { CVY_GPU_ALLTOALLV, CVY_GPU_LINE, COVEY_INT32, 0, -1, 4, 64, 2, 0, count, 0, 0, n, 0, 0 };
 
 	while (!pair_count(&j, n - 1, 0))
 		j.count++;
@@ -245,8 +350,9 @@ static void come_back(int by_host)
 static void removed(int kind, size_t count, int packet, int in_place, int lent)
 {
 	uint32_t left = mask & ~(1u << (n - 1));
-	struct job j = { kind,	packet, COVEY_FLOAT32,	      COVEY_SUM, -1, 4, 256, 2, in_place,
-			 count, 0,	lent ? (int)mask : 0, 0,	 0 };
+	struct job j = { kind, packet,	 COVEY_FLOAT32, COVEY_SUM, has_root(kind) - 1,	 4, 256,
+			 2,    in_place, count,		0,	   lent ? (int)mask : 0, 0, 0,
+			 0 };
 	uint64_t base = 0;
 
 	if (getenv("VERBOSE"))
@@ -274,11 +380,12 @@ static void removed(int kind, size_t count, int packet, int in_place, int lent)
  * All launch, and a change comes at whatever moment that is: some have completed the operation, others must still, or all
  * do it again. @leaves: without the last, who may have given its part to some.
  */
-static unsigned interrupted(int kind, size_t count, unsigned us, int leaves)
+static unsigned interrupted(int kind, int root, size_t count, unsigned us, int leaves)
 {
-	struct job j = { kind, CVY_GPU_LINE, COVEY_INT32, COVEY_SUM, -1, 4, 64, 1, 0, count, 0, 0, 0, 0 };
+	struct job j = { kind, CVY_GPU_LINE, COVEY_INT32, COVEY_SUM, root, 4, 64, 1, 0, count, 0, 0, 0, 0, 0 };
 	uint32_t left = leaves ? mask & ~(1u << (n - 1)) : mask;
-	uint64_t base = 0, least = UINT64_MAX;
+	uint64_t base = 0, least = UINT64_MAX, op = finished(0);
+	int rootless;
 
 	for (int r = 0; r < n; r++)
 		prepare(&j, r);
@@ -305,8 +412,11 @@ static unsigned interrupted(int kind, size_t count, unsigned us, int leaves)
 		CUDA(cudaSetDevice(ranks[r].device));
 		CUDA(cudaStreamSynchronize(ranks[r].stream));
 		s = status_of(r);
-		compare(&j, r, (uint32_t)(s.mask & ~s.missing), "interrupted");
-		if (s.status && ++failures)
+		if (!s.status)
+			compare(&j, r, (uint32_t)(s.mask & ~s.missing), "interrupted");
+		/* Nobody has it of a root that left: that is alike for all, by the number of the operation that is first done again. */
+		rootless = root >= 0 && !(left >> root & 1) && base == op;
+		if (s.status != (rootless ? COVEY_ERR_ROOT : 0) && ++failures)
 			fprintf(stderr, "kind %d, interrupted: rank %d ends with %d\n", kind, r, s.status);
 	}
 	if (leaves)
@@ -316,15 +426,15 @@ static unsigned interrupted(int kind, size_t count, unsigned us, int leaves)
 }
 
 /* Until changes have come between some that had completed it and others, in operations of one step and of several. */
-static void interruptions(int kind)
+static void interruptions(int kind, int root)
 {
 	static const size_t counts[] = { 300, 20000 };
 	unsigned between = 0, tries = 0, us = 0, most = every > 1 ? 12 / (unsigned)n : 40;
 
 	for (int i = 0; i < 2; i++)
 		for (tries = 0; tries < most; tries++, us = (us * 7 + 400) % 9000)
-			between += interrupted(kind, counts[i], us, tries % 2);
-	printf("kind %d: of %u changes %u found it completed by some alone\n", kind, 2 * most, between);
+			between += interrupted(kind, root, counts[i], us, tries % 2);
+	printf("kind %d, root %d: of %u changes %u found it completed by some alone\n", kind, root, 2 * most, between);
 }
 
 /* Every rank's counters go on from operation @op, as a newcomer's do that the words count in. */
@@ -345,7 +455,7 @@ static void leap(uint64_t op)
 static void numbers_past_words(void)
 {
 	const uint64_t round = (uint64_t)1 << 32;
-	struct job j = { CVY_GPU_ALLREDUCE, CVY_GPU_PAIR, COVEY_INT32, COVEY_SUM, -1, 1, 32, 1, 0, 40, 0, 0, 0, 0 };
+	struct job j = { CVY_GPU_ALLREDUCE, CVY_GPU_PAIR, COVEY_INT32, COVEY_SUM, -1, 1, 32, 1, 0, 40, 0, 0, 0, 0, 0 };
 
 	leap(round - 2);
 	for (int i = 0; i < 3; i++) {
@@ -377,6 +487,9 @@ int main(int argc, char **argv)
 	open_all();
 	healthy();
 	mixed_ways();
+	parts();
+	grown();
+	hops();
 	registered();
 	uneven();
 	lied_to(10);
@@ -394,9 +507,18 @@ int main(int argc, char **argv)
 	for (int kind = CVY_GPU_ALLTOALLV; kind <= CVY_GPU_ALLGATHERV; kind++) {
 		for (int packet = 0; packet < 2; packet++)
 			removed(kind, 1500, packet, 0, 0);
-		interruptions(kind);
+		interruptions(kind, -1);
 	}
+	for (int packet = 0; packet < 2; packet++)
+		removed(CVY_GPU_BROADCAST_TWO_HOP, 15000, packet, 0, 0);
+	removed(CVY_GPU_BROADCAST_TWO_HOP, every > 1 ? 1 << 12 : 1 << 18, CVY_GPU_LINE, 0, 1);
+	interruptions(CVY_GPU_BROADCAST_TWO_HOP, 0);
+	interruptions(CVY_GPU_BROADCAST_TWO_HOP, n - 1);
 	numbers_past_words();
+	for (int kind = CVY_GPU_ALLREDUCE; kind <= CVY_GPU_ALLREDUCE_TWO_SHOT; kind++)
+		thin_end(kind);
+	if (n > 2)
+		passed_on_by_one();
 	read_by_one(CVY_GPU_ALLGATHER, 0, 0);
 	read_by_one(CVY_GPU_ALLREDUCE, 1, 1);
 	posted_by_one();

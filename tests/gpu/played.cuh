@@ -56,6 +56,33 @@ static inline void played_go_on(int r)
 	}
 }
 
+/* As @from would push @words of its to a lane of @r, in lines. */
+static inline void played_lines(const struct job *j, int r, int from, int round, int lane, uint32_t count,
+				const uint64_t *words)
+{
+	const int packets = j->rows * j->threads;
+	uint64_t *v = (uint64_t *)malloc((size_t)packets * CVY_GPU_PACKET);
+
+	for (int u = 0; u < packets; u++) {
+		const int word = u / 8 * 15 + u % 8 * 2;
+
+		v[2 * u] = words[word];
+		v[2 * u + 1] = u % 8 == 7 ? CVY_GPU_TAG(epoch, count) : words[word + 1];
+	}
+	OK(ranks[r].gpu, ops->write(ranks[r].gpu, from, (int)(ranks[r].in >> (2 * from) & 3),
+				    cvy_gpu_slot_at(round, lane, count), v, (size_t)packets * CVY_GPU_PACKET));
+	free(v);
+}
+
+/* All others have come to step @count of a lane of @r. */
+static inline void played_signals(int r, int lane, uint32_t count)
+{
+	for (int p = 0; p < n; p++)
+		if (p != r)
+			played_word(r, p, cvy_gpu_signal_at(0, lane, count), CVY_GPU_TAG(epoch, count), 0,
+				    sizeof(uint64_t));
+}
+
 /* Does @r complete operation @op of @j? It does, or it says whom it waits for. */
 static inline int played_completes(const struct job *j, int r, uint64_t op)
 {
@@ -114,7 +141,9 @@ static inline void played_queue(int r, int to)
  */
 static void read_by_one(int kind, int in_place, int outrun)
 {
-	struct job j = { kind, CVY_GPU_LINE, COVEY_INT32, COVEY_SUM, -1, 2, 64, 1, in_place, 4096, 0, (int)mask, 0, 0 };
+	struct job j = {
+		kind, CVY_GPU_LINE, COVEY_INT32, COVEY_SUM, -1, 2, 64, 1, in_place, 4096, 0, (int)mask, 0, 0, 0
+	};
 	const int last = n - 1;
 	const uint64_t op = finished(last);
 
@@ -133,10 +162,96 @@ static void read_by_one(int kind, int in_place, int outrun)
 		fprintf(stderr, "kind %d: who was left out is not told\n", kind);
 }
 
+/*
+ * Two steps, of which the second has words in the first of two lanes only, and not for all warps. All that the others push is
+ * here, but nothing says that they have taken the first step everywhere: who went on would write over it.
+ */
+static void thin_end(int kind)
+{
+	struct job j = { kind, CVY_GPU_LINE, COVEY_INT64, COVEY_SUM, -1, 2, 64, 1, 0, 300, 0, 0, 0, 0, 0 };
+	static const uint64_t words[16 * 15] = { 1 };
+	const int last = n - 1;
+	const uint64_t op = finished(last);
+	struct cvy_gpu_counters c;
+
+	if (kind == CVY_GPU_ALLREDUCE_TWO_SHOT && n > 2)
+		j.count *= (size_t)n;
+	for (int r = 0; r < n; r++)
+		prepare(&j, r);
+	OK(ranks[last].gpu, ops->counters(ranks[last].gpu, &c, 1));
+	for (int p = 0; p < last; p++)
+		for (int i = 0; i < 8; i++) /* rounds, lanes, steps */
+			played_lines(&j, last, p, i / 4, i / 2 % 2, c.lane[i / 2 % 2].count + 1 + (uint32_t)i % 2,
+				     words);
+	checks++;
+	if (played_completes(&j, last, op) && ++failures)
+		fprintf(stderr, "kind %d: a slot that others may not have read is free\n", kind);
+	for (int lane = 0; lane < 2; lane++)
+		played_signals(last, lane, c.lane[lane].count + 2);
+	CUDA(cudaSetDevice(ranks[last].device));
+	CUDA(cudaStreamSynchronize(ranks[last].stream));
+}
+
+/*
+ * Rank 1 dies in hop two of a broadcast: the root has its piece, and is done; the last rank has not. What it parks with leads
+ * a holder to that piece, and with it the operation is completed.
+ */
+static void passed_on_by_one(void)
+{
+	struct job j = { CVY_GPU_BROADCAST_TWO_HOP,
+			 CVY_GPU_LINE,
+			 COVEY_INT64,
+			 COVEY_SUM,
+			 0,
+			 1,
+			 64,
+			 1,
+			 0,
+			 120 * (size_t)(n - 1),
+			 0,
+			 0,
+			 0,
+			 0,
+			 0 };
+	const int last = n - 1, gone = 1;
+	const uint64_t op = finished(last);
+	uint64_t *pieces = (uint64_t *)calloc((size_t)n * 120 + 2, sizeof(uint64_t));
+	struct cvy_gpu_counters c;
+	uint32_t count;
+
+	for (int r = 0; r < n; r++)
+		prepare(&j, r);
+	for (size_t i = 0; i < j.count; i++)
+		pieces[i] = (uint64_t)number(j.root, i);
+	OK(ranks[last].gpu, ops->counters(ranks[last].gpu, &c, 1));
+	count = c.lane[0].count + 1;
+	played_lines(&j, last, j.root, 0, 0, count, pieces + (size_t)(last - 1) * 120);
+	for (int p = 2; p < last; p++)
+		played_lines(&j, last, p, 1, 0, count, pieces + (size_t)(p - 1) * 120);
+	played_signals(last, 0, count);
+	checks += 2;
+	if (played_completes(&j, last, op) && ++failures)
+		fprintf(stderr, "a broadcast is complete without a piece of it\n");
+	freeze(last);
+	OK(ranks[last].gpu, ops->counters(ranks[last].gpu, &c, 1));
+	if ((c.parked.op != op || c.parked.rounds != 2 || c.parked.private_parts || c.parked.steps != 1) && ++failures)
+		fprintf(stderr, "what is lacking of a broadcast is asked for in round %u\n", c.parked.rounds);
+	played_lines(&j, last, gone, (int)c.parked.rounds - 1, 0, count, pieces);
+	epoch++;
+	thaw(last, mask & ~(1u << gone), op + 1, 1u << gone);
+	CUDA(cudaSetDevice(ranks[last].device));
+	CUDA(cudaStreamSynchronize(ranks[last].stream));
+	compare(&j, last, mask, "a piece from a holder");
+	freeze(last);
+	epoch++;
+	thaw(last, mask, op + 1, 0);
+	free(pieces);
+}
+
 /* What cannot be posted is told by mapping, so no later process of that rank has to answer for it. */
 static void posted_by_one(void)
 {
-	struct job j = { CVY_GPU_BARRIER, CVY_GPU_PAIR, COVEY_INT32, COVEY_SUM, -1, 1, 64, 1, 0, 0, 0, 0, 0, 0 };
+	struct job j = { CVY_GPU_BARRIER, CVY_GPU_PAIR, COVEY_INT32, COVEY_SUM, -1, 1, 64, 1, 0, 0, 0, 0, 0, 0, 0 };
 	const struct cvy_gpu_mailbox *box = ops->mailbox(ranks[0].gpu);
 	const size_t words = sizeof(box->unsent) / sizeof(box->unsent[0]), generation = ranks[0].outgen >> 2 & 3;
 	size_t at = words;

@@ -123,6 +123,7 @@ struct job {
 	int registered; /* mask of ranks whose buffers are */
 	int lies;	/* plus 1: this rank sends the first an element less than it should; 0: nobody */
 	int shift_of;	/* mask of ranks whose buffers are, 0: all */
+	int grown;	/* the last rank has come since: the buffers of the others know nothing of it */
 };
 
 static inline size_t send_blocks(const struct job *j)
@@ -219,7 +220,7 @@ static inline void launch(const struct job *j, int r)
 	call.dtype = j->dtype;
 	call.redop = j->redop;
 	call.root = j->root;
-	call.size = n;
+	call.size = j->grown && r < n - 1 ? n - 1 : n;
 	call.lanes = j->lanes;
 	call.threads = j->threads;
 	call.rows = j->rows;

@@ -258,6 +258,8 @@ static int fake_launch(struct cvy_gpu *g, struct cvy_gpu_call *call, struct CUst
 		l->call = *call;
 	if (call->kind == CVY_GPU_ALLREDUCE_TWO_SHOT)
 		l->call.kind = CVY_GPU_ALLREDUCE;
+	if (call->kind == CVY_GPU_BROADCAST_TWO_HOP)
+		l->call.kind = CVY_GPU_BROADCAST;
 	l->call.packet = CVY_GPU_PAIR;
 	l->call.threads = 64;
 	l->call.rows = 1;
