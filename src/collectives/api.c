@@ -199,7 +199,8 @@ static int run_on_device(struct covey_group *group, const struct cvy_call *c, st
 		return cvy_call_unsupported(group, c->kind->name, "in place is for host memory only");
 	call.bytes = bytes;
 	call.root = rooted(call.kind) ? c->root : -1;
-	if (!bytes && (call.root < 0 || call.kind == CVY_GPU_REDUCE)) /* no packets, and who runs ahead would write over what others have not read */
+	/* No packets, and who runs ahead would write over what others have not read. (Others of a root have signals.) */
+	if (!bytes && (call.root < 0 || call.kind == CVY_GPU_REDUCE))
 		call.kind = CVY_GPU_BARRIER;
 	call.size = group->engine->size;
 	call.in_place = overwrites(c, call.kind, bytes, group->engine->rank);
