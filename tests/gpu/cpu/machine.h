@@ -2,6 +2,7 @@
 /*
  * The kernels as they are, on a CPU: what the compiler of CUDA gives, for one of C++. A CTA is a thread of the system, its
  * threads are fibers on it that change places where a warp or the CTA waits for itself. Included before everything else.
+ * With CPU_SEEDED all CTAs of all ranks are on one thread, in an order that a seed gives (tests/sim/device).
  */
 #ifndef CPU_MACHINE_H
 #define CPU_MACHINE_H
@@ -50,8 +51,31 @@ struct cpu_index {
 	unsigned x;
 };
 
-extern thread_local cpu_fiber *cpu_now;
-extern thread_local cpu_index cpu_block, cpu_block_dim;
+#ifdef CPU_SEEDED
+#define CPU_LOCAL
+void cpu_look(void);						  /* others may go on here */
+int cpu_sends(uint64_t *at, uint64_t v0, uint64_t v1, int words); /* to a peer: it stores them, some time */
+void cpu_fence(void);						  /* when all that is under way has come */
+#else
+#define CPU_LOCAL thread_local
+
+static inline void cpu_look(void)
+{
+}
+
+static inline int cpu_sends(uint64_t *, uint64_t, uint64_t, int)
+{
+	return 0;
+}
+
+static inline void cpu_fence(void)
+{
+	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
+#endif
+
+extern CPU_LOCAL cpu_fiber *cpu_now;
+extern CPU_LOCAL cpu_index cpu_block, cpu_block_dim;
 
 #define threadIdx (cpu_index{ cpu_now->tid })
 #define blockIdx cpu_block
@@ -184,16 +208,19 @@ static inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned by)
 
 template <typename T, typename U> static inline T atomicAdd(T *at, U v)
 {
+	cpu_look();
 	return __atomic_fetch_add(at, (T)v, __ATOMIC_SEQ_CST);
 }
 
 template <typename T, typename U> static inline T atomicOr(T *at, U v)
 {
+	cpu_look();
 	return __atomic_fetch_or(at, (T)v, __ATOMIC_SEQ_CST);
 }
 
 static inline unsigned long long atomicCAS(unsigned long long *at, unsigned long long was, unsigned long long to)
 {
+	cpu_look();
 	__atomic_compare_exchange_n(at, &was, to, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
 	return was;
 }
@@ -203,12 +230,12 @@ void __nanosleep(unsigned ns);
 
 static inline void __threadfence(void)
 {
-	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+	cpu_fence();
 }
 
 static inline void __threadfence_system(void)
 {
-	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+	cpu_fence();
 }
 
 static inline float __uint_as_float(unsigned v)
@@ -250,6 +277,7 @@ static inline long long __double_as_longlong(double f)
 
 static inline uint64_t cvy_load_word(const uint64_t *at)
 {
+	cpu_look();
 	return __atomic_load_n(at, __ATOMIC_ACQUIRE);
 }
 
@@ -260,23 +288,29 @@ static inline uint64_t cvy_load_place(const uint64_t *at)
 
 static inline uint32_t cvy_load_half(const uint32_t *at)
 {
+	cpu_look();
 	return __atomic_load_n(at, __ATOMIC_ACQUIRE);
 }
 
 static inline void cvy_load_packet(const uint8_t *at, uint64_t v[2])
 {
+	cpu_look();
 	v[1] = __atomic_load_n((const uint64_t *)at + 1, __ATOMIC_ACQUIRE);
 	v[0] = __atomic_load_n((const uint64_t *)at, __ATOMIC_ACQUIRE);
 }
 
 static inline void cvy_store_packet(uint8_t *at, uint64_t v0, uint64_t v1)
 {
+	if (cpu_sends((uint64_t *)at, v0, v1, 2))
+		return;
 	__atomic_store_n((uint64_t *)at, v0, __ATOMIC_RELEASE);
 	__atomic_store_n((uint64_t *)at + 1, v1, __ATOMIC_RELEASE);
 }
 
 static inline void cvy_store_word(uint8_t *at, uint64_t v)
 {
+	if (cpu_sends((uint64_t *)at, v, 0, 1))
+		return;
 	__atomic_store_n((uint64_t *)at, v, __ATOMIC_RELEASE);
 }
 

@@ -1,0 +1,315 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What must hold of every operation when it has ended on a rank: what the status word says is alike on all who are in the
+ * view (G2), it tells the truth about every byte, by the host engine's own functions (G3), and inputs are intact (G6).
+ */
+#include "device.h"
+
+#include <string.h>
+
+#include "ep_oracle.h"
+
+static void same(struct process *p, size_t op, const char *of, const void *got, const void *want, size_t bytes)
+{
+	const uint8_t *g = (const uint8_t *)got, *w = (const uint8_t *)want;
+
+	for (size_t i = 0; i < bytes; i++)
+		if (g[i] != w[i]) {
+			const struct cvy_gpu_status *s = &p->outcome[op].status;
+
+			sim_fail("G3",
+				 "rank %d, operation %zu of kind %d: %s: byte %zu is %02x, not %02x (epoch %u, mask "
+				 "%x, missing %x)",
+				 p->rank, op, plan[op].kind, of, i, g[i], w[i], s->epoch, (unsigned)s->mask,
+				 (unsigned)s->missing);
+			return;
+		}
+}
+
+/* ---- dispatch and combine ---- */
+
+/* What the oracle writes, for one rank. */
+struct room {
+	std::vector<uint16_t> packed, out;
+	std::vector<uint8_t> codes;
+	std::vector<float> scales, named_weights;
+	std::vector<int32_t> count, src, named;
+	std::vector<int64_t> range;
+};
+
+static struct oracle oracle_of(const struct step *s, uint32_t members)
+{
+	struct oracle o = {};
+
+	o.size = setup.size;
+	o.tokens = setup.shape.tokens;
+	o.hidden = setup.shape.hidden;
+	o.top_k = setup.shape.top_k;
+	o.experts = setup.shape.experts;
+	o.owner = setup.owner;
+	o.members = members;
+	o.per_rank = setup.shape.per_rank;
+	o.renormalise = setup.renormalise;
+	o.preset = setup.shape.once ? COVEY_EP_COMPACT : COVEY_EP_LL;
+	for (int r = 0; r < setup.size; r++) {
+		o.rank[r].num_tokens = s->given[r].num_tokens;
+		o.rank[r].x = s->given[r].x.data();
+		o.rank[r].ids = s->given[r].ids.data();
+		o.rank[r].weights = s->given[r].weights.data();
+	}
+	return o;
+}
+
+static void give_room(struct oracle_rank *r, struct room *room, size_t el, size_t bins)
+{
+	size_t rows = bins * (size_t)setup.size * (size_t)setup.shape.tokens, hidden = (size_t)setup.shape.hidden;
+	size_t groups = (size_t)cvy_ep_div(setup.shape.hidden, CVY_EP_GROUP);
+
+	room->packed.assign(rows * hidden + 1, 0);
+	room->scales.assign(rows * groups + 1, 0);
+	room->count.assign(el + 1, 0);
+	room->src.assign(rows + 1, 0);
+	room->range.assign(bins * (size_t)setup.size + 1, 0);
+	room->named.assign(rows * (size_t)setup.shape.top_k + 1, 0);
+	room->named_weights.assign(rows * (size_t)setup.shape.top_k + 1, 0);
+	r->packed = room->packed.data();
+	r->scales = room->scales.data();
+	r->count = room->count.data();
+	r->src_info = room->src.data();
+	r->range = room->range.data();
+	r->recv_experts = room->named.data();
+	r->recv_weights = room->named_weights.data();
+	if (setup.shape.fp8) {
+		room->codes.assign(rows * hidden + 1, 0);
+		r->codes = room->codes.data();
+	}
+}
+
+static void same_rows(struct process *p, size_t op, struct buffers *b, const struct room *room, size_t bin, size_t used)
+{
+	size_t rows = (size_t)setup.size * (size_t)setup.shape.tokens, hidden = (size_t)setup.shape.hidden;
+	size_t groups = (size_t)cvy_ep_div(setup.shape.hidden, CVY_EP_GROUP), row = hidden * (setup.shape.fp8 ? 1 : 2);
+	const uint8_t *want = setup.shape.fp8 ? room->codes.data() : (const uint8_t *)room->packed.data();
+
+	same(p, op, "packed_x", b->at[PACKED] + bin * rows * row, want + bin * rows * row, used * row);
+	same(p, op, "src_info", b->at[SRC] + bin * rows * 4, &room->src[bin * rows], used * 4);
+	for (size_t g = 0; setup.shape.fp8 && g < groups; g++)
+		for (size_t i = 0; i < used; i++) {
+			size_t at = setup.shape.once ? i * groups + g : (bin * groups + g) * rows + i;
+
+			same(p, op, "scales", b->at[SCALES] + at * 4, &room->scales[at], 4);
+		}
+}
+
+static void check_dispatch(struct process *p, size_t op)
+{
+	const struct cvy_gpu_status *s = &p->outcome[op].status;
+	struct step *step = &steps[plan[op].step];
+	struct buffers *b = &p->buffers[plan[op].step];
+	struct oracle o = oracle_of(step, (uint32_t)(s->mask & ~s->missing));
+	int el, bins = app_bins(p->rank, &el);
+	struct room room;
+
+	give_room(&o.rank[p->rank], &room, (size_t)el, (size_t)bins);
+	oracle_dispatch(&o, p->rank);
+	same(p, op, "count", b->at[COUNT], room.count.data(), b->bytes[COUNT]);
+	same(p, op, "range", b->at[RANGE], room.range.data(), b->bytes[RANGE]);
+	for (int bin = 0; bin < bins; bin++) {
+		int64_t end = room.range[(size_t)(bin + 1) * (size_t)setup.size - 1];
+		size_t used = (size_t)(uint32_t)end + (size_t)(end >> 32);
+
+		same_rows(p, op, b, &room, (size_t)bin, used);
+		if (setup.shape.once)
+			for (int i = NAMED; i <= NAMED_WEIGHTS; i++)
+				same(p, op, "recv_experts", b->at[i],
+				     i == NAMED ? (void *)room.named.data() : (void *)room.named_weights.data(),
+				     used * (size_t)setup.shape.top_k * 4);
+	}
+	if (*(uint32_t *)b->at[ROUTE] != s->missing)
+		sim_fail("G3", "rank %d, operation %zu: the route lacks %x, the status says %x", p->rank, op,
+			 *(uint32_t *)b->at[ROUTE], (unsigned)s->missing);
+	step->dispatched[p->rank] = p;
+	b->dispatched = 1;
+}
+
+static void check_combine(struct process *p, size_t op)
+{
+	const struct cvy_gpu_status *s = &p->outcome[op].status;
+	struct step *step = &steps[plan[op].step];
+	struct buffers *b = &p->buffers[plan[op].step];
+	struct oracle o = oracle_of(step, (uint32_t)(s->mask & ~s->missing));
+	size_t bytes = (size_t)step->given[p->rank].num_tokens * (size_t)setup.shape.hidden * 2;
+	std::vector<uint8_t> out(b->bytes[OUT] + 2, POISON);
+
+	for (int r = 0; r < setup.size; r++) {
+		struct process *q = step->dispatched[r];
+		struct buffers *theirs = q ? &q->buffers[plan[op].step] : NULL;
+
+		if (!(o.members >> r & 1))
+			continue;
+		if (!q) {
+			sim_fail("G3", "rank %d, operation %zu: a part of rank %d, which has no dispatch", p->rank, op,
+				 r);
+			return;
+		}
+		o.rank[r].y = (uint16_t *)theirs->at[Y];
+		o.rank[r].count = (int32_t *)theirs->at[COUNT];
+		o.rank[r].src_info = (int32_t *)theirs->at[SRC];
+		o.rank[r].range = (int64_t *)theirs->at[RANGE];
+	}
+	o.rank[p->rank].out = (uint16_t *)out.data();
+	o.rank[p->rank].y = (uint16_t *)b->at[Y];
+	oracle_combine(&o, p->rank);
+	same(p, op, "out", b->at[OUT], out.data(), bytes);
+}
+
+/* ---- collectives ---- */
+
+static int32_t expected(const struct op *o, const struct step *s, int rank, uint32_t members, size_t i)
+{
+	size_t block = i / o->count, at = i % o->count;
+	uint32_t sum = 0;
+
+	if (o->kind == CVY_GPU_ALLGATHER || o->kind == CVY_GPU_ALLTOALL) {
+		size_t from = o->kind == CVY_GPU_ALLTOALL ? (size_t)rank * o->count + at : at;
+
+		return members >> block & 1 ? s->given[block].send[from] : 0;
+	}
+	for (int r = 0; r < setup.size; r++)
+		if (members >> r & 1)
+			sum += (uint32_t)s->given[r]
+				       .send[o->kind == CVY_GPU_REDUCE_SCATTER ? (size_t)rank * o->count + at : at];
+	return (int32_t)sum;
+}
+
+static void check_plain(struct process *p, size_t op)
+{
+	const struct op *o = &plan[op];
+	const struct cvy_gpu_status *s = &p->outcome[op].status;
+	const struct step *step = &steps[o->step];
+	struct buffers *b = &p->buffers[o->step];
+	const int32_t *got = (const int32_t *)b->at[o->call.in_place ? SEND : RECV];
+	int blocks = o->kind == CVY_GPU_ALLGATHER || o->kind == CVY_GPU_ALLTOALL ? setup.size : 1;
+
+	if (s->missing && !cvy_gpu_is_private(o->kind))
+		sim_fail("G3", "rank %d, operation %zu of kind %d is not private and lacks %x", p->rank, op, o->kind,
+			 (unsigned)s->missing);
+	for (size_t i = 0; i < o->count * (size_t)blocks; i++) {
+		int32_t want = expected(o, step, p->rank, (uint32_t)(s->mask & ~s->missing), i);
+
+		if (got[i] != want) {
+			same(p, op, "recv", &got[i], &want, 4);
+			return;
+		}
+	}
+}
+
+/* ---- all ---- */
+
+static void check_buffers(struct process *p, size_t op)
+{
+	const struct op *o = &plan[op];
+	struct buffers *b = &p->buffers[o->step];
+	const struct given *g = &steps[o->step].given[p->rank];
+
+	for (int i = 0; i < PARTS; i++)
+		for (int j = 0; j < CANARY; j++)
+			if (b->at[i][-1 - j] != POISON &&
+			    (i == 0 || b->at[i] - 1 - j >= b->at[i - 1] + b->bytes[i - 1])) {
+				sim_fail("G3", "rank %d, operation %zu of kind %d: a canary before part %d died",
+					 p->rank, op, o->kind, i);
+				return;
+			}
+	if (!g->x.empty() &&
+	    (memcmp(b->at[X], g->x.data(), b->bytes[X]) || memcmp(b->at[IDS], g->ids.data(), b->bytes[IDS])))
+		sim_fail("G6", "rank %d, operation %zu: inputs are changed", p->rank, op);
+	if (!g->send.empty() && !o->call.in_place && memcmp(b->at[SEND], g->send.data(), b->bytes[SEND]))
+		sim_fail("G6", "rank %d, operation %zu: inputs are changed", p->rank, op);
+}
+
+/* What a rank lacks of an operation of which each has a part of its own is its own loss. */
+static int same_status(size_t op, const struct cvy_gpu_status *a, const struct cvy_gpu_status *b)
+{
+	return a->status == b->status || (cvy_gpu_is_private(plan[op].kind) && a->missing != b->missing);
+}
+
+static uint32_t contributors(size_t op, const struct cvy_gpu_status *s)
+{
+	/* Who completes an ADMIT after a change knows by its words who is in, and not who was (README.md: open). */
+	return (uint32_t)s->mask & (plan[op].kind == CVY_GPU_ADMIT ? view.members : ~0u);
+}
+
+/* An ADMIT that takes it in has no outcome for a newcomer but the number. */
+static int comes_with(const struct process *p, size_t op)
+{
+	return plan[op].kind == CVY_GPU_ADMIT && p->first == op;
+}
+
+static void check_alike(struct process *p, size_t op)
+{
+	const struct cvy_gpu_status *mine = &p->outcome[op].status;
+
+	for (struct process *q : processes) {
+		const struct cvy_gpu_status *theirs;
+
+		if (q == p || !same_view(p, q) || q->outcome.size() <= op || !q->outcome[op].done)
+			continue;
+		theirs = &q->outcome[op].status;
+		if ((comes_with(p, op) || comes_with(q, op)) && mine->op == theirs->op)
+			continue;
+		if (!same_status(op, mine, theirs) || mine->epoch != theirs->epoch || mine->op != theirs->op ||
+		    contributors(op, mine) != contributors(op, theirs))
+			sim_fail("G2",
+				 "operation %zu of kind %d: rank %d has status %d epoch %u number %llu mask %x, rank "
+				 "%d has %d, %u, %llu, %x",
+				 op, plan[op].kind, p->rank, mine->status, mine->epoch, (unsigned long long)mine->op,
+				 (unsigned)mine->mask, q->rank, theirs->status, theirs->epoch,
+				 (unsigned long long)theirs->op, (unsigned)theirs->mask);
+	}
+}
+
+/* Nobody is missing for nothing: without deadlines, only who is no member any more. */
+static void check_missing(struct process *p, size_t op)
+{
+	const struct cvy_gpu_status *s = &p->outcome[op].status;
+	int all_here = 1;
+
+	for (const struct process *q : processes)
+		all_here &= q->alive && q->out == OUT_NOT && !q->ever_slow;
+	/* A dispatch of several steps that is completed after a change is empty, and says so. */
+	all_here &= setup.form[0].steps == 1 || view.epoch == 1;
+	for (size_t i = 0; i <= op; i++)
+		all_here &= !plan[i].timeout_ms;
+	if (s->missing && all_here)
+		sim_fail("G3", "rank %d, operation %zu of kind %d: %x are missing, and all are here", p->rank, op,
+			 plan[op].kind, (unsigned)s->missing);
+	if (!(s->mask >> p->rank & 1))
+		sim_fail("G3", "rank %d, operation %zu of kind %d: its mask is %x", p->rank, op, plan[op].kind,
+			 (unsigned)s->mask);
+}
+
+void check_ended(struct process *p, size_t op)
+{
+	struct cvy_gpu_status *s = &p->outcome[op].status;
+	const struct op *o = &plan[op];
+
+	if (p->out != OUT_NOT || p->device->ended || o->phase == CVY_EP_SEND)
+		return;
+	p->device->ops->status_read(p->device->gpu, s);
+	p->outcome[op].done = 1;
+	sim_tell("rank %d.%d has %zu: status %d epoch %u number %llu mask %x missing %x", p->rank, (int)p->inc, op,
+		 s->status, s->epoch, (unsigned long long)s->op, (unsigned)s->mask, (unsigned)s->missing);
+	check_alike(p, op);
+	check_missing(p, op);
+	check_buffers(p, op);
+	if (s->status == COVEY_ERR_LOST)
+		return;
+	if (s->status)
+		sim_fail("G5", "rank %d, operation %zu of kind %d ends with %d", p->rank, op, o->kind, s->status);
+	else if (o->kind == CVY_GPU_DISPATCH)
+		check_dispatch(p, op);
+	else if (o->kind == CVY_GPU_COMBINE)
+		check_combine(p, op);
+	else if (o->kind != CVY_GPU_ADMIT && o->kind != CVY_GPU_BARRIER)
+		check_plain(p, op);
+}

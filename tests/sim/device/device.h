@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The simulator of devices: the kernels as they are, the host's part of a view change as it is, in one thread under a seed.
+ * The one idea: whatever may come next (a turn of a warp, the arrival of a store, a step of an agent, a fault) is an event
+ * in virtual time, and every draw comes from the seed. So a seed is a run, and a run can be told.
+ */
+#ifndef SIM_DEVICE_H
+#define SIM_DEVICE_H
+
+#include <pthread.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <deque>
+#include <functional>
+#include <string>
+#include <vector>
+
+extern "C" {
+#include "device_state.h"
+#include "ep_call.h"
+#include "shape.h"
+}
+
+#define RANKS 4
+#define US 1000ull
+#define MS 1000000ull
+
+typedef std::function<void()> deed;
+
+/* ---- world.cc: time, chance, what is told ---- */
+
+struct world {
+	uint64_t seed, now, events;
+	uint64_t chance; /* state of the generator */
+	int trace, failed;
+	int ragged;	       /* operations whose last step is not full are called, too */
+	std::string off, only; /* checkers that are silent; operations that are called */
+};
+extern struct world sim;
+
+void sim_begin(uint64_t seed);
+uint64_t sim_below(uint64_t n);
+int sim_odds(uint64_t one_in);
+void sim_after(uint64_t ns, deed what);
+struct warp;
+void sim_turn_after(uint64_t ns, struct warp *warp); /* as above, for what happens most */
+int sim_step(void);				     /* 0: nothing is left */
+void sim_tell(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* The seed has failed: @checker is the first word of the report, unless it is switched off. */
+void sim_fail(const char *checker, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* ---- machine.cc: CTAs of all processes ---- */
+
+struct process;
+
+struct launch {
+	struct process *of;
+	std::function<void()> body;
+	unsigned ctas, threads, next, left, resident;
+	size_t room;
+	std::vector<struct cta *> here;
+	deed ended;
+};
+
+void machine_begin(void);
+void machine_tell(void);
+void machine_end(void); /* whatever stands still is forgotten */
+void machine_start(struct launch *l);
+void machine_die(struct process *p);  /* of what it has stored lately some is lost */
+void machine_stir(struct process *p); /* something has changed that its kernels look at */
+
+/* A fiber of the host: it can stand still in the middle of a call, too. */
+struct agent {
+	struct process *of;
+	std::deque<deed> inbox;
+	void *stack_at;
+	uint8_t *stack;
+	int busy, holds; /* holds: a lock, or what else may not be seen in the middle */
+};
+void agent_open(struct agent *a, struct process *of);
+void agent_close(struct agent *a);
+void agent_do(struct agent *a, uint64_t after, deed what);
+int agent_pause(uint64_t ns); /* from its own deeds; 0: this is none */
+
+/* ---- member.cc: processes, and what stands for their membership ---- */
+
+enum { OUT_NOT, OUT_LEFT, OUT_TOLD }; /* left out; and knows it */
+
+struct outcome {
+	int done;
+	struct cvy_gpu_status status;
+};
+
+struct process {
+	int rank;
+	uint64_t inc;
+	int alive, stopped, out, joined, due;
+	int ever_slow; /* others may have passed over it */
+	uint64_t stalled_until;
+	uint64_t stir;
+	std::vector<struct warp *> held; /* turns that came due while it was stopped */
+	std::vector<deed> held_deeds;
+	struct cvy_device *device;
+	uintptr_t far_from, far_to; /* addresses of the others' memory */
+	struct agent agent;
+	struct cvy_view *learned;
+	std::vector<uint64_t> fenced;
+	uint64_t attempt; /* the last change that it was asked to stand still for */
+	std::deque<struct launch *> stream;
+	int running;
+	struct cvy_ep_state *state;
+	size_t next, completed; /* operations: to be launched; the first that has not ended */
+	int launching;
+	size_t first; /* operation, of who came by an ADMIT; NONE */
+	std::vector<struct outcome> outcome;
+	std::deque<struct buffers> buffers; /* by step */
+};
+extern std::vector<struct process *> processes;
+
+struct member_view {
+	uint32_t epoch, members, pending;
+	uint64_t inc[RANKS];
+	int active; /* all have acknowledged it */
+};
+extern struct member_view view;
+
+void members_begin(int n);
+void members_end(void);
+struct process *process_of(int rank); /* of the view; NULL */
+struct process *process_by(uint64_t inc);
+struct process *process_open(int rank, size_t first); /* it joins with operation @first, or later */
+void process_kill(struct process *p);
+void process_stop(struct process *p, int on);
+void process_suspect(struct process *p);			 /* it is to be left out */
+int members_settled(void);					 /* no change is under way, nobody waits to come in */
+int members_join(int rank);					 /* another process of it; 0: not now */
+int process_leaves(const struct process *p);			 /* it is to be left out */
+int same_view(const struct process *a, const struct process *b); /* both are in it, and alive */
+void stream_pump(struct process *p);
+
+/* ---- app.cc: what is called ---- */
+
+#define NONE SIZE_MAX
+
+struct setup {
+	int size, lanes, split, renormalise, owner[CVY_EP_EXPERTS];
+	struct cvy_ep_shape_gpu shape;
+	struct cvy_ep_form form[2];
+	struct cvy_ep_tables tables;
+	int resident; /* CTAs of a launch that run at a time */
+};
+extern struct setup setup;
+
+struct op {
+	int kind, timeout_ms, phase; /* phase: 0, or CVY_EP_SEND, whose outcome nobody has */
+	size_t step;
+	struct cvy_gpu_call call; /* form of a collective */
+	size_t count;		  /* of int32 */
+	uint64_t seed;
+	struct covey_result admit;
+};
+extern std::deque<struct op> plan;
+
+#define PARTS 17
+enum {
+	X,
+	IDS,
+	WEIGHTS,
+	PACKED,
+	SCALES,
+	COUNT,
+	SRC,
+	RANGE,
+	ROUTE,
+	Y,
+	OUT,
+	ACTIVE,
+	NAMED,
+	NAMED_WEIGHTS,
+	SEND,
+	RECV,
+	WAITED
+};
+#define CANARY 64
+#define POISON 0xc5
+
+struct buffers { /* of one step of one process; shared by its operations */
+	std::vector<uint8_t> memory;
+	uint8_t *at[PARTS];
+	size_t bytes[PARTS];
+	int num_tokens;
+	int dispatched; /* its dispatch has ended, and is what it should be */
+};
+
+/* What a rank gives to a step, whoever it is then. */
+struct given {
+	std::vector<uint16_t> x;
+	std::vector<int32_t> ids, send;
+	std::vector<float> weights;
+	int num_tokens;
+};
+
+struct step {
+	size_t first; /* operation */
+	struct given given[RANKS];
+	struct process *dispatched[RANKS]; /* who had the rank */
+};
+
+void app_begin(int n);
+void app_end(void);
+void app_run(struct process *p);			   /* it calls what is next, some time */
+size_t app_safe_point(const struct covey_result *outcome); /* the operation that lets newcomers in */
+int app_over(void);					   /* all have called and completed all */
+extern std::deque<struct step> steps;
+int app_bins(int rank, int *el); /* of rows: its experts, or one */
+
+/* check.cc */
+void check_ended(struct process *p, size_t op);
+void check_end(void);
+
+/* faults.cc */
+void faults_begin(int n);
+void faults_on_progress(struct process *p, size_t op); /* it has called it */
+void faults_on_change(const char *phase);
+int faults_over(void);
+
+#endif

@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What goes wrong: drawn when the seed begins, each at a moment of its own: some time after a rank has called an operation, or
+ * in a phase of a change, where it hurts. And who comes in where a rank is free.
+ */
+#include "device.h"
+
+enum fault_kind { KILL, STOP, STOP_FOR_LONG, STALL, EVICT, KINDS };
+
+struct fault {
+	int kind, rank, fired;
+	size_t at_op;
+	const char *phase; /* instead of an operation */
+	uint64_t delay;
+};
+
+static std::vector<struct fault> faults;
+static int joins, asleep;
+
+static int stay(void)
+{
+	int n = 0;
+
+	for (int r = 0; r < setup.size; r++) {
+		struct process *p = process_of(r);
+
+		n += p && p->alive && !p->stopped && !process_leaves(p);
+	}
+	return n;
+}
+
+static void wake_later(struct process *p, uint64_t ns)
+{
+	asleep++;
+	sim_after(ns, [p] {
+		asleep--;
+		process_stop(p, 0);
+	});
+}
+
+static void strike(const struct fault *f)
+{
+	struct process *p = process_of(f->rank);
+
+	if (!p || !p->alive || p->stopped || stay() < 2)
+		return;
+	switch (f->kind) {
+	case KILL:
+		process_kill(p);
+		break;
+	case STOP:
+		process_stop(p, 1);
+		wake_later(p, sim_below(2 * MS));
+		break;
+	case STOP_FOR_LONG: {
+		uint64_t until = sim_below(3 * MS);
+
+		process_stop(p, 1);
+		sim_after(until, [p] { process_suspect(p); });
+		wake_later(p, until + sim_below(12 * MS));
+		break;
+	}
+	case STALL:
+		p->ever_slow = 1;
+		p->stalled_until = sim.now + sim_below(3 * MS);
+		sim_tell("rank %d.%d is slow", p->rank, (int)p->inc);
+		break;
+	default:
+		process_suspect(p);
+	}
+}
+
+static void fire(struct fault *f)
+{
+	struct fault copy = *f;
+
+	f->fired = 1;
+	sim_after(f->delay, [copy] { strike(&copy); });
+}
+
+void faults_on_progress(struct process *p, size_t op)
+{
+	for (struct fault &f : faults)
+		if (!f.fired && f.rank == p->rank && op >= f.at_op && (!f.phase || op > f.at_op + 12))
+			fire(&f);
+}
+
+void faults_on_change(const char *phase)
+{
+	if (view.epoch < 2 && phase[0] != 't') /* the first view is whole */
+		return;
+	for (struct fault &f : faults)
+		if (!f.fired && f.phase && !std::string(phase).compare(f.phase)) {
+			fire(&f);
+			return;
+		}
+}
+
+static int somebody_missing(void)
+{
+	for (int r = 0; r < setup.size; r++)
+		if (!process_of(r))
+			return 1;
+	return 0;
+}
+
+int faults_over(void)
+{
+	for (const struct fault &f : faults)
+		if (!f.fired && process_of(f.rank))
+			return 0;
+	return !asleep && !(joins && somebody_missing());
+}
+
+static void come(void)
+{
+	for (int r = 0; joins && r < setup.size; r++)
+		if (!process_of(r) && members_join(r)) {
+			joins--;
+			break;
+		}
+	if (joins)
+		sim_after(200 * US + sim_below(MS), come);
+}
+
+void faults_begin(int n)
+{
+	static const char *const phases[] = { "freeze", "decide", "learn", "thaw" };
+	uint64_t many = sim_odds(6) ? 0 : 1 + sim_below(3);
+
+	faults.clear();
+	asleep = 0;
+	for (uint64_t i = 0; i < many; i++) {
+		struct fault f = {};
+
+		f.kind = sim_odds(2) ? KILL : (int)sim_below(KINDS);
+		f.rank = (int)sim_below((uint64_t)n);
+		f.at_op = sim_below(10);
+		f.phase = i && sim_odds(3) ? phases[sim_below(4)] : NULL;
+		f.delay = sim_below(sim_odds(3) ? 2 * US : 100 * US);
+		faults.push_back(f);
+	}
+	joins = sim_odds(2) ? 1 + (int)sim_below(2) : 0;
+	if (joins)
+		sim_after(500 * US + sim_below(4 * MS), come);
+}

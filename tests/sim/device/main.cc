@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* sim-device --seeds A-B | --seed N [--trace] | --list FILE, with [--off CHECKER,...] [--op NAME,...] [--ragged]; see device.h */
+#include "device.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define BOUND (300 * MS) /* of virtual time: all is over then */
+#define EVENTS 3000000ull
+
+static const char usage[] =
+	"sim-device --seeds A-B | --seed N [--trace] | --list FILE [--off CHECKER,...] [--op NAME,...] [--ragged]\n"
+	"  NAME: dispatch (with combine), allreduce, two-shot, allgather, reduce-scatter, alltoall, barrier\n";
+
+static void stuck(void)
+{
+	for (struct process *p : processes)
+		sim_tell("rank %d.%d: alive %d out %d stopped %d called %zu completed %zu epoch %u frozen %d", p->rank,
+			 (int)p->inc, p->alive, p->out, p->stopped, p->next, p->completed, p->device->epoch,
+			 p->device->frozen);
+	machine_tell();
+	sim_fail("G5", "it stands still");
+}
+
+static int run(uint64_t seed)
+{
+	int n, first;
+
+	sim_begin(seed);
+	n = 2 + (int)sim_below(RANKS - 1);
+	first = n > 2 && sim_odds(4) ? n - 1 : n; /* the last comes later */
+	app_begin(n);
+	machine_begin();
+	members_begin(first);
+	faults_begin(n);
+	for (int r = 0; r < first; r++)
+		app_run(processes[(size_t)r]);
+	while (!sim.failed && !app_over())
+		if (sim.now > 1000 * MS + BOUND || sim.events > EVENTS || !sim_step()) {
+			stuck();
+			break;
+		}
+	sim_tell("%llu events", (unsigned long long)sim.events);
+	machine_end();
+	members_end();
+	app_end();
+	return sim.failed;
+}
+
+static int run_list(const char *path)
+{
+	FILE *f = fopen(path, "r");
+	char line[200];
+	int failed = 0;
+
+	if (!f) {
+		perror(path);
+		return 1;
+	}
+	while (fgets(line, sizeof(line), f))
+		if (line[0] >= '0' && line[0] <= '9')
+			failed += run(strtoull(line, NULL, 10));
+	fclose(f);
+	return failed;
+}
+
+int main(int argc, char **argv)
+{
+	uint64_t from = 1, to = 100, failed = 0;
+	const char *list = NULL;
+	char *end;
+
+	setvbuf(stdout, NULL, _IOLBF, 0);
+	for (int i = 1; i < argc; i++) {
+		const char *value = i + 1 < argc ? argv[i + 1] : "";
+
+		if (!strcmp(argv[i], "--trace")) {
+			sim.trace = 1;
+			continue;
+		}
+		if (!strcmp(argv[i], "--ragged")) {
+			sim.ragged = 1;
+			continue;
+		}
+		if (!strcmp(argv[i], "--seed")) {
+			from = to = strtoull(value, NULL, 10);
+		} else if (!strcmp(argv[i], "--seeds")) {
+			from = strtoull(value, &end, 10);
+			to = *end == '-' ? strtoull(end + 1, NULL, 10) : from;
+		} else if (!strcmp(argv[i], "--off")) {
+			sim.off = value;
+		} else if (!strcmp(argv[i], "--op")) {
+			sim.only = value;
+		} else if (!strcmp(argv[i], "--list")) {
+			list = value;
+		} else {
+			fputs(usage, stderr);
+			return 2;
+		}
+		i++;
+	}
+	if (list)
+		return run_list(list) > 0;
+	for (uint64_t seed = from; seed <= to; seed++)
+		failed += (uint64_t)run(seed);
+	printf("%llu seeds, %llu failed\n", (unsigned long long)(to - from + 1), (unsigned long long)failed);
+	return failed > 0;
+}

@@ -1,0 +1,592 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Processes, and what stands for their membership: the steps of a view change as PROTOCOL.md has them (stand still, decide,
+ * learn, acknowledge, go on; section 10 for devices), each told to each member at a time of its own. What a member does in
+ * a step is the library's own (device_change.c, device_chunk.c, device_admit.c), on a fiber that kernels do not wait for.
+ */
+#include "device.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "gpu_state.cuh"
+
+std::vector<struct process *> processes;
+struct member_view view;
+extern "C" const struct cvy_gpu_ops cvy_gpu_ops;
+extern "C" const struct cvy_gpu_ep_ops cvy_gpu_ep_ops;
+
+enum phase { AT_REST, STOPPING, LEARNING };
+
+static struct {
+	enum phase phase;
+	uint64_t attempt; /* names a try at a change */
+	uint64_t leaving; /* incarnations, by bit */
+	uint32_t said;	  /* ranks that stand still, or have acknowledged */
+	std::vector<struct process *> joining;
+	std::vector<uint64_t> when; /* last arrival, by pair of processes */
+} change;
+
+int process_leaves(const struct process *p)
+{
+	return change.leaving >> p->inc & 1;
+}
+
+struct process *process_by(uint64_t inc)
+{
+	return inc && inc <= processes.size() ? processes[inc - 1] : NULL;
+}
+
+struct process *process_of(int rank)
+{
+	return view.members >> rank & 1 ? process_by(view.inc[rank]) : NULL;
+}
+
+int same_view(const struct process *a, const struct process *b)
+{
+	return a->alive && b->alive && process_of(a->rank) == a && process_of(b->rank) == b && !process_leaves(a) &&
+	       !process_leaves(b);
+}
+
+/* ---- what members tell each other ---- */
+
+static int fenced(const struct process *p, uint64_t inc)
+{
+	return std::find(p->fenced.begin(), p->fenced.end(), inc) != p->fenced.end();
+}
+
+struct letter {
+	struct cvy_msg head;
+	std::vector<uint8_t> body;
+};
+
+static std::vector<struct letter *> letters; /* not here yet */
+
+static void drop(struct letter *l)
+{
+	if (l->head.fd >= 0)
+		close(l->head.fd);
+	delete l;
+}
+
+static void hand_over(struct process *from, struct process *to, struct letter *l)
+{
+	struct cvy_event ev = {};
+	struct cvy_sink sink = cvy_device_sink(to->device);
+
+	if (!fenced(to, from->inc)) {
+		ev.kind = CVY_EV_MSG;
+		ev.rank = from->rank;
+		ev.inc = from->inc;
+		ev.msg = l->head;
+		ev.msg.body = l->body.data();
+		cvy_post(&sink, &ev);
+	}
+	letters.erase(std::find(letters.begin(), letters.end(), l));
+	drop(l);
+}
+
+static int send_to(void *ctx, int rank, uint64_t inc, int type, uint32_t epoch, const void *body, uint32_t bytes,
+		   int fd)
+{
+	struct process *p = (struct process *)ctx, *q = process_by(inc);
+	uint64_t *last, at = sim.now + 5 * US + sim_below(sim_odds(8) ? 2 * MS : 100 * US);
+	struct letter *l;
+
+	if (!q || q->rank != rank)
+		return 0;
+	l = new letter();
+	letters.push_back(l);
+	l->head.type = type;
+	l->head.rank = p->rank;
+	l->head.inc = p->inc;
+	l->head.epoch = epoch;
+	l->head.bytes = bytes;
+	l->head.fd = fd < 0 ? -1 : dup(fd);
+	l->body.assign((const uint8_t *)body, (const uint8_t *)body + bytes);
+	if (change.when.size() < 64 * 64)
+		change.when.resize(64 * 64);
+	last = &change.when[p->inc * 64 + q->inc];
+	*last = at = at > *last ? at : *last + 1;
+	agent_do(&q->agent, at - sim.now, [p, q, l] { hand_over(p, q, l); });
+	return 0;
+}
+
+/* ---- a change ---- */
+
+static void begin(void);
+
+static struct cvy_view *view_now(void)
+{
+	struct cvy_view *v = cvy_view_new(RANKS);
+
+	v->epoch = view.epoch;
+	v->vid = view.epoch;
+	v->size = setup.size;
+	for (int r = 0; r < RANKS; r++) {
+		if (!(view.members >> r & 1))
+			continue;
+		cvy_mask_add(&v->members, r);
+		if (view.pending >> r & 1)
+			cvy_mask_add(&v->pending, r);
+		v->member[r].inc = view.inc[r];
+	}
+	return v;
+}
+
+/* Of those whom @p knew as members, who is none any more. */
+static struct covey_mask removed_by(struct process *p, const struct cvy_view *now)
+{
+	struct covey_mask removed = {};
+
+	for (int r = 0; p->learned && r < RANKS; r++) {
+		uint64_t was = covey_mask_has(&p->learned->members, r) ? p->learned->member[r].inc : 0;
+
+		if (was && (!covey_mask_has(&now->members, r) || now->member[r].inc != was)) {
+			cvy_mask_add(&removed, r);
+			p->fenced.push_back(was);
+		}
+	}
+	return removed;
+}
+
+static void post_own(struct process *p, int kind, uint64_t attempt)
+{
+	struct cvy_sink sink = cvy_device_sink(p->device);
+	struct cvy_event ev = {};
+
+	ev.kind = kind;
+	ev.rank = -1;
+	ev.number = attempt;
+	cvy_post(&sink, &ev);
+}
+
+static void learn(struct process *p, struct cvy_view *v, uint64_t attempt)
+{
+	struct covey_mask removed = removed_by(p, v);
+
+	sim_tell("rank %d.%d learns epoch %u, members %x", p->rank, (int)p->inc, v->epoch,
+		 (unsigned)v->members.word[0]);
+	cvy_view_free(p->learned);
+	p->learned = v;
+	cvy_device_learn(p->device, v, &removed);
+	post_own(p, CVY_EV_REPAIRED, attempt);
+	faults_on_change("learn");
+}
+
+static void thaw(struct process *p, uint64_t attempt)
+{
+	if (p->attempt != attempt)
+		return;
+	sim_tell("rank %d.%d goes on in epoch %u", p->rank, (int)p->inc, p->learned->epoch);
+	cvy_device_thaw(p->device);
+	faults_on_change("thaw");
+	app_run(p);
+}
+
+static void activate(void)
+{
+	uint64_t attempt = change.attempt;
+	struct covey_result outcome = {};
+
+	sim_tell("epoch %u is active", view.epoch);
+	view.active = 1;
+	change.phase = AT_REST;
+	for (int r = 0; r < RANKS; r++) {
+		struct process *p = process_of(r);
+
+		if (p)
+			agent_do(&p->agent, sim_below(sim_odds(4) ? MS : 100 * US), [p, attempt] { thaw(p, attempt); });
+	}
+	if (view.pending) {
+		outcome.epoch = view.epoch;
+		outcome.size = setup.size;
+		outcome.mask.word[0] = view.members;
+		view.pending = 0;
+		sim_tell("they come in with operation %zu: %x", app_safe_point(&outcome), view.members);
+	}
+	if (change.leaving)
+		begin();
+}
+
+static void decide(void)
+{
+	uint32_t gone = 0;
+
+	for (int r = 0; r < RANKS; r++) {
+		struct process *p = process_of(r);
+
+		if (!p || !process_leaves(p))
+			continue;
+		gone |= 1u << r;
+		p->out = OUT_LEFT;
+		change.leaving &= ~(1ull << p->inc);
+		if (p->alive && !p->stopped)
+			agent_do(&p->agent, sim_below(3 * MS), [p] {
+				p->out = OUT_TOLD;
+				cvy_device_stop(p->device, COVEY_ERR_FENCED);
+			});
+	}
+	view.epoch++;
+	view.members &= ~gone;
+	view.pending &= ~gone;
+	for (struct process *p : change.joining) {
+		view.members |= 1u << p->rank;
+		view.pending |= 1u << p->rank;
+		view.inc[p->rank] = p->inc;
+	}
+	change.joining.clear();
+	view.active = 0;
+	change.phase = LEARNING;
+	change.said = 0;
+	sim_tell("epoch %u is decided: members %x, without %x", view.epoch, view.members, gone);
+	for (int r = 0; r < RANKS; r++) {
+		struct process *p = process_of(r);
+		struct cvy_view *v = p ? view_now() : NULL;
+		uint64_t attempt = change.attempt;
+
+		if (!p)
+			continue;
+		p->attempt = attempt;
+		agent_do(&p->agent, sim_below(sim_odds(4) ? 2 * MS : 200 * US), [p, v, attempt] {
+			if (p->attempt == attempt)
+				learn(p, v, attempt);
+			else
+				cvy_view_free(v);
+		});
+	}
+	faults_on_change("decide");
+}
+
+static uint32_t whoever_stays(void)
+{
+	uint32_t mask = 0;
+
+	for (int r = 0; r < RANKS; r++)
+		if (process_of(r) && !process_leaves(process_of(r)))
+			mask |= 1u << r;
+	return mask;
+}
+
+/* Once more from the beginning, whatever was under way. */
+static void begin(void)
+{
+	uint64_t attempt = ++change.attempt;
+
+	change.phase = STOPPING;
+	change.said = 0;
+	sim_tell("a change begins");
+	for (int r = 0; r < RANKS; r++) {
+		struct process *p = process_of(r);
+
+		if (!p || process_leaves(p))
+			continue;
+		agent_do(&p->agent, sim_below(200 * US), [p, attempt] {
+			if (p->attempt >= attempt) /* a later one came first */
+				return;
+			p->attempt = attempt;
+			cvy_device_freeze(p->device, view.epoch);
+			post_own(p, CVY_EV_FROZEN, attempt);
+			faults_on_change("freeze");
+		});
+	}
+	if (!whoever_stays())
+		change.phase = AT_REST;
+}
+
+void process_suspect(struct process *p)
+{
+	if (process_of(p->rank) != p || process_leaves(p))
+		return;
+	sim_tell("rank %d.%d is to be left out", p->rank, (int)p->inc);
+	change.leaving |= 1ull << p->inc;
+	begin();
+}
+
+/* From the library, on its way to the agent. */
+static void heard(void *ctx, const struct cvy_event *ev)
+{
+	struct process *p = (struct process *)ctx;
+	uint32_t said = change.said | 1u << p->rank;
+
+	if (ev->kind == CVY_EV_FROZE_NOT && p->out == OUT_NOT)
+		sim_fail("G5", "rank %d gives up: %s", p->rank, ev->text);
+	if (ev->kind == CVY_EV_LATE) {
+		struct process *q = process_by(ev->inc);
+
+		if (q)
+			process_suspect(q);
+	}
+	if (process_of(p->rank) != p || ev->number != change.attempt || p->attempt != change.attempt)
+		return;
+	if (ev->kind == CVY_EV_FROZEN && change.phase == STOPPING) {
+		sim_tell("rank %d.%d stands still", p->rank, (int)p->inc);
+		change.said = said;
+		if ((said & whoever_stays()) == whoever_stays())
+			decide();
+	} else if (ev->kind == CVY_EV_REPAIRED && change.phase == LEARNING) {
+		sim_tell("rank %d.%d acknowledges epoch %u", p->rank, (int)p->inc, view.epoch);
+		change.said = said;
+		if ((said & view.members) == view.members)
+			activate();
+	}
+}
+
+int members_settled(void)
+{
+	return change.phase == AT_REST && !change.leaving && change.joining.empty();
+}
+
+/* ---- processes ---- */
+
+static void link_up(struct process *p, struct process *q)
+{
+	agent_do(&p->agent, sim_below(200 * US), [p, q] {
+		struct cvy_sink sink = cvy_device_sink(p->device);
+		struct cvy_event ev = {};
+
+		ev.kind = CVY_EV_LINK_UP;
+		ev.rank = q->rank;
+		ev.inc = q->inc;
+		cvy_post(&sink, &ev);
+	});
+}
+
+static struct cvy_device *device_open(struct process *p)
+{
+	struct cvy_device *d = (struct cvy_device *)calloc(1, sizeof(*d));
+	struct cvy_gpu_args args = { (int)p->inc - 1, 1000, 60000, COVEY_DEVICE_MEMORY_VMM, RANKS };
+	char why[300];
+
+	d->ops = &cvy_gpu_ops;
+	d->ep = &cvy_gpu_ep_ops;
+	d->loop = (struct cvy_loop *)p;
+	d->send = send_to;
+	d->send_ctx = p;
+	d->agent = { heard, p };
+	d->box = cvy_errbox_new();
+	d->rank = p->rank;
+	d->window_fd = -1;
+	d->join_ms = 10000;
+	pthread_mutex_init(&d->lock, NULL);
+	cvy_device_drain_init(d);
+	for (int r = 0; r < CVY_GPU_RANKS; r++)
+		d->peer[r].fd = d->peer[r].old_fd = -1;
+	if (cvy_gpu_ops.open(&args, &d->gpu, why, sizeof(why))) {
+		fprintf(stderr, "no device: %s\n", why);
+		abort();
+	}
+	p->far_from = d->gpu->out;
+	p->far_to = d->gpu->out + PLACES * CVY_GPU_STRIDE;
+	return d;
+}
+
+/* Each tick of its agent. */
+static void look(struct process *p)
+{
+	agent_do(&p->agent, 5 * MS + sim_below(5 * MS), [p] {
+		if (p->out == OUT_TOLD)
+			return;
+		cvy_device_look(p->device);
+		look(p);
+	});
+}
+
+struct process *process_open(int rank, size_t first)
+{
+	struct process *p = new process();
+
+	p->rank = rank;
+	processes.push_back(p);
+	p->inc = processes.size();
+	p->alive = 1;
+	p->next = p->completed = first;
+	p->first = NONE;
+	agent_open(&p->agent, p);
+	p->device = device_open(p);
+	if (cvy_device_ep_state(p->device, &setup.tables, &p->state))
+		abort();
+	for (struct process *q : processes) {
+		if (q == p || q->rank == rank || process_of(q->rank) != q)
+			continue;
+		link_up(p, q);
+		link_up(q, p);
+	}
+	look(p);
+	return p;
+}
+
+int members_join(int rank)
+{
+	struct process *p;
+
+	if (!members_settled() || !view.active || (view.members >> rank & 1) || processes.size() > 12)
+		return 0;
+	p = process_open(rank, NONE);
+	sim_tell("rank %d.%d comes", rank, (int)p->inc);
+	change.joining.push_back(p);
+	for (struct process *q : processes) /* two that come at a time */
+		if (q != p && std::find(change.joining.begin(), change.joining.end(), q) != change.joining.end()) {
+			link_up(p, q);
+			link_up(q, p);
+		}
+	begin();
+	return 1;
+}
+
+void process_kill(struct process *p)
+{
+	if (!p->alive)
+		return;
+	sim_tell("rank %d.%d dies", p->rank, (int)p->inc);
+	machine_die(p);
+	p->alive = 0;
+	change.joining.erase(std::remove(change.joining.begin(), change.joining.end(), p), change.joining.end());
+	sim_after(20 * US + sim_below(200 * US), [p] { process_suspect(p); });
+}
+
+void process_stop(struct process *p, int on)
+{
+	if (!p->alive || p->stopped == on)
+		return;
+	sim_tell("rank %d.%d %s", p->rank, (int)p->inc, on ? "is stopped" : "goes on");
+	p->stopped = on;
+	p->ever_slow = 1;
+	if (on)
+		return;
+	for (struct warp *w : p->held)
+		sim_turn_after(sim_below(5 * US), w);
+	for (deed &what : p->held_deeds)
+		sim_after(sim_below(5 * US), what);
+	p->held.clear();
+	p->held_deeds.clear();
+	if (p->out == OUT_LEFT)
+		agent_do(&p->agent, sim_below(3 * MS), [p] {
+			p->out = OUT_TOLD;
+			cvy_device_stop(p->device, COVEY_ERR_FENCED);
+		});
+	app_run(p);
+}
+
+void members_begin(int n)
+{
+	change = {};
+	view = {};
+	for (int r = 0; r < n; r++) {
+		struct process *p = process_open(r, 0);
+
+		view.members |= 1u << r;
+		view.inc[r] = p->inc;
+		for (int q = 0; q < r; q++) {
+			link_up(p, processes[(size_t)q]);
+			link_up(processes[(size_t)q], p);
+		}
+	}
+	begin();
+}
+
+void members_end(void)
+{
+	for (struct letter *l : letters)
+		drop(l);
+	letters.clear();
+	for (struct process *p : processes) {
+		p->device->library = NULL;
+		cvy_device_ep_free(p->device, p->state);
+		for (int r = 0; r < CVY_GPU_RANKS; r++) {
+			if (p->device->peer[r].fd >= 0)
+				close(p->device->peer[r].fd);
+			if (p->device->peer[r].old_fd >= 0)
+				close(p->device->peer[r].old_fd);
+		}
+		p->device->ops->close(p->device->gpu);
+		cvy_errbox_free(p->device->box);
+		cvy_view_free(p->device->view);
+		free(p->device);
+		agent_close(&p->agent);
+		cvy_view_free(p->learned);
+		for (struct launch *l : p->stream)
+			delete l;
+		delete p;
+	}
+	processes.clear();
+}
+
+/* ---- the loop of an agent, for who asks it ---- */
+
+struct cvy_timer {
+	int cancelled;
+};
+
+extern "C" {
+
+struct cvy_timer *cvy_loop_timer(struct cvy_loop *loop, uint64_t deadline_ns, void (*fire)(void *ctx), void *ctx)
+{
+	struct process *p = (struct process *)loop;
+	struct cvy_timer *t = new cvy_timer();
+
+	agent_do(&p->agent, deadline_ns > sim.now ? deadline_ns - sim.now : 0, [t, fire, ctx] {
+		if (!t->cancelled)
+			fire(ctx);
+		delete t;
+	});
+	return t;
+}
+
+void cvy_loop_cancel(struct cvy_timer *t)
+{
+	if (t)
+		t->cancelled = 1;
+}
+
+/* Queues and their doors, of which there are none. */
+int cvy_loop_new(struct cvy_loop **)
+{
+	return COVEY_ERR_NOMEM;
+}
+
+void cvy_loop_free(struct cvy_loop *)
+{
+}
+
+void cvy_loop_run(struct cvy_loop *, void (*)(void *, uint64_t), void *, const int *)
+{
+}
+
+void cvy_loop_stop(struct cvy_loop *)
+{
+}
+
+int cvy_loop_watch(struct cvy_loop *, int, uint32_t, void (*)(void *, uint32_t), void *, struct cvy_watch **)
+{
+	return COVEY_ERR_NOMEM;
+}
+
+void cvy_loop_change(struct cvy_watch *, uint32_t)
+{
+}
+
+void cvy_loop_unwatch(struct cvy_watch *)
+{
+}
+
+int cvy_loop_post(struct cvy_loop *, void (*)(void *, void *), void *, void *)
+{
+	return COVEY_ERR_CLOSED;
+}
+
+} /* extern "C" */
+
+void stream_pump(struct process *p)
+{
+	struct launch *l;
+
+	if (p->running || p->stream.empty() || !p->alive)
+		return;
+	l = p->stream.front();
+	p->running = 1;
+	sim_after(sim_below(10 * US), [l] { machine_start(l); });
+}
