@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tool.h by the CUDA runtime. */
+#include <cuda_bf16.h>
 #include <cuda_runtime.h>
 #include <stdio.h>
 
@@ -24,9 +25,73 @@ static int tool_count(void)
 	return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
 }
 
+#define EXPERT_THREADS 256
+#define EXPERT_CTAS 8 /* of an expert: each has every eighth row */
+#define ALL 0xffffffffu
+
+/* Eight threads: the product of @n weights and values. The order of additions is the host's. */
+template <typename VALUE> static __device__ __forceinline__ float dot(const float *weight, VALUE value, int n)
+{
+	int first = (int)(threadIdx.x % 32) / 8 * 8;
+	float sum = 0, own = 0;
+
+	for (int i = (int)(threadIdx.x % 8); i < n / 8 * 8; i += 8)
+		own += weight[i] * value(i);
+	for (int i = n / 8 * 8; i < n; i++)
+		sum += weight[i] * value(i);
+	for (int l = 0; l < 8; l++)
+		sum += __shfl_sync(ALL, own, first + l);
+	return sum;
+}
+
+/* A CTA: one row. */
+static __device__ __forceinline__ void expert_row(const struct cvy_gpu_experts *a, const float *first,
+						  const uint16_t *x, uint16_t *y)
+{
+	__shared__ float inner[CVY_GPU_EXPERT_FFN];
+	const float *second = first + (size_t)a->ffn * (size_t)a->hidden;
+	int group = (int)threadIdx.x / 8, groups = EXPERT_THREADS / 8;
+
+	for (int f = group; f - group < a->ffn; f += groups) {
+		int in = f < a->ffn; /* all threads of a warp go round as often */
+		float sum = dot(
+			first + (size_t)(in ? f : 0) * (size_t)a->hidden,
+			[=](int i) { return __uint_as_float((uint32_t)x[i] << 16); }, a->hidden);
+
+		if (in && threadIdx.x % 8 == 0)
+			inner[f] = sum > 0 ? sum : 0;
+	}
+	__syncthreads();
+	for (int h = group; h - group < a->hidden; h += groups) {
+		int in = h < a->hidden;
+		float sum = dot(
+			second + (size_t)(in ? h : 0) * (size_t)a->ffn, [=](int i) { return inner[i]; }, a->ffn);
+
+		if (in && threadIdx.x % 8 == 0)
+			y[h] = __bfloat16_as_ushort(__float2bfloat16_rn(sum));
+	}
+	__syncthreads();
+}
+
+static __global__ void __launch_bounds__(EXPERT_THREADS) experts(const __grid_constant__ struct cvy_gpu_experts a)
+{
+	size_t e = blockIdx.x / EXPERT_CTAS, hidden = (size_t)a.hidden;
+	const float *weights = a.weights + e * 2 * (size_t)a.ffn * hidden;
+
+	for (int i = (int)(blockIdx.x % EXPERT_CTAS); i < a.count[e] && i < a.rows; i += EXPERT_CTAS) {
+		size_t at = (e * (size_t)a.rows + (size_t)i) * hidden;
+
+		expert_row(&a, weights, a.x + at, a.y + at);
+	}
+}
+
+/* Kernels are loaded here: later the driver may wait for all that runs. */
 static int tool_use(int device)
 {
-	return check(cudaSetDevice(device), "choosing the device");
+	struct cudaFuncAttributes unused;
+	int err = check(cudaSetDevice(device), "choosing the device");
+
+	return err ? err : check(cudaFuncGetAttributes(&unused, (const void *)experts), "loading the kernels");
 }
 
 static const char *tool_why(void)
@@ -81,6 +146,22 @@ static int tool_wait(struct CUstream_st *stream)
 	return check(cudaStreamSynchronize(stream), "waiting for a stream");
 }
 
+static int tool_experts(struct CUstream_st *stream, const struct cvy_gpu_experts *e)
+{
+	cudaLaunchConfig_t config = {
+		dim3((unsigned)e->experts * EXPERT_CTAS), dim3(EXPERT_THREADS), 0, stream, NULL, 0
+	};
+
+	if (e->ffn > CVY_GPU_EXPERT_FFN) {
+		snprintf(why, sizeof(why), "experts of %d inner elements: there is room for %d", e->ffn,
+			 CVY_GPU_EXPERT_FFN);
+		return COVEY_ERR_UNSUPPORTED;
+	}
+	if (!e->experts)
+		return 0;
+	return check(cudaLaunchKernelEx(&config, experts, *e), "launching experts");
+}
+
 static int tool_mark(struct CUstream_st *stream, int which)
 {
 	int err = marks[which] ? 0 : check(cudaEventCreate(&marks[which]), "an event");
@@ -127,7 +208,7 @@ static void tool_graph_end(struct cvy_gpu_graph *graph)
 }
 
 extern "C" __attribute__((visibility("default"))) const struct cvy_gpu_tool cvy_gpu_tool = {
-	CVY_GPU_TOOL_ABI, tool_count,	tool_use,     tool_why,	     tool_alloc,      tool_release,
-	tool_copy,	  tool_fill,	tool_room,    tool_stream,   tool_stream_end, tool_wait,
-	tool_mark,	  tool_between, tool_capture, tool_captured, tool_replay,     tool_graph_end,
+	CVY_GPU_TOOL_ABI, tool_count,	tool_use,      tool_why,	tool_alloc,	tool_release, tool_copy,
+	tool_fill,	  tool_room,	tool_stream,   tool_stream_end, tool_wait,	tool_experts, tool_mark,
+	tool_between,	  tool_capture, tool_captured, tool_replay,	tool_graph_end,
 };

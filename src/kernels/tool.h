@@ -14,12 +14,26 @@
 extern "C" {
 #endif
 
-#define CVY_GPU_TOOL_ABI 1
+#define CVY_GPU_TOOL_ABI 2
 #define CVY_GPU_TOOL_SYMBOL "cvy_gpu_tool"
 #define CVY_GPU_LIBRARY "libcovey_cuda.so.0"
 
 struct CUstream_st;
 struct cvy_gpu_graph;
+
+/*
+ * Experts, each a two-layer net: y = second * relu(first * x) for the first count[e] rows of expert e. bf16 in and out, f32
+ * between; a sum is that of eight, of the elements whose numbers are alike modulo 8, on top of what is left over.
+ */
+struct cvy_gpu_experts {
+	const uint16_t *x;    /* [experts][rows][hidden] */
+	uint16_t *y;	      /* the same */
+	const int32_t *count; /* [experts] */
+	const float *weights; /* [experts], of each [ffn][hidden], then [hidden][ffn] */
+	int experts, rows, hidden, ffn;
+};
+
+#define CVY_GPU_EXPERT_FFN 8192 /* at most */
 
 /* All int: 0 or COVEY_ERR_*, with a line in why(). Of the calling thread's device. */
 struct cvy_gpu_tool {
@@ -38,8 +52,9 @@ struct cvy_gpu_tool {
 	int (*stream)(struct CUstream_st **out); /* does not wait for the legacy default stream */
 	void (*stream_end)(struct CUstream_st *stream);
 	int (*wait)(struct CUstream_st *stream);
-	int (*mark)(struct CUstream_st *stream, int which); /* 0, 1: now, in the stream */
-	int (*between)(double *us);			    /* from mark 0 to mark 1; both are passed */
+	int (*experts)(struct CUstream_st *stream, const struct cvy_gpu_experts *e); /* launched */
+	int (*mark)(struct CUstream_st *stream, int which);			     /* 0, 1: now, in the stream */
+	int (*between)(double *us); /* from mark 0 to mark 1; both are passed */
 
 	int (*capture)(struct CUstream_st *stream);
 	int (*captured)(struct CUstream_st *stream, struct cvy_gpu_graph **out);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Dispatch and combine on device memory: tokens are copied there, two kernels move them, and the experts compute on the
- * host, between copies: what is shown is that rows are whole whoever dies, not how fast. Memory, copies and the stream
- * come from the table of libcovey_cuda (kernels/tool.h), which covey_join() has opened: ep-moe is built without CUDA.
+ * Dispatch, experts and combine on device memory: tokens are copied there, and what came of them back. What is shown is that
+ * rows are whole whoever dies, not how fast. Memory, copies, the stream and the experts' kernel come from the table of
+ * libcovey_cuda (kernels/tool.h), which covey_join() has opened: ep-moe is built without CUDA.
  */
 #include <dlfcn.h>
 #include <stdio.h>
@@ -14,8 +14,8 @@
 struct moe_device {
 	const struct cvy_gpu_tool *tool;
 	struct CUstream_st *stream;
-	void *x, *experts, *weights, *out;		     /* of the own tokens */
-	void *packed, *y, *count, *src_info, *range, *route; /* of the present layout */
+	void *x, *experts, *weights, *out;			    /* of the own tokens */
+	void *packed, *y, *count, *src_info, *range, *route, *nets; /* of the present layout */
 	size_t tokens_bytes, experts_bytes, weights_bytes;
 	size_t row_bytes, rows; /* of an expert */
 	size_t count_bytes, range_bytes;
@@ -88,6 +88,19 @@ int moe_device_open(struct moe_rank *r)
 	return err ? failed(r, "memory", err) : 0;
 }
 
+/* The weights of the experts here, one behind the other. */
+static int load_nets(struct moe_rank *r)
+{
+	struct moe_device *d = r->device;
+	size_t bytes = moe_expert_floats(&r->model) * sizeof(float), n = 0;
+	int err = get(d, &d->nets, (size_t)r->local * bytes);
+
+	for (int e = 0; e < r->model.shape.experts && !err; e++)
+		if (r->owner[e] == r->self)
+			err = d->tool->copy((uint8_t *)d->nets + n++ * bytes, r->model.weights[e], bytes);
+	return err;
+}
+
 int moe_device_room(struct moe_rank *r, int size)
 {
 	struct moe_device *d = r->device;
@@ -111,6 +124,8 @@ int moe_device_room(struct moe_rank *r, int size)
 		err = get(d, &d->range, d->range_bytes);
 	if (!err)
 		err = get(d, &d->route, covey_ep_route_bytes(r->ep));
+	if (!err)
+		err = load_nets(r);
 	return err ? failed(r, "memory for its experts", err) : 0;
 }
 
@@ -120,8 +135,8 @@ void moe_device_close(struct moe_rank *r)
 
 	if (!d)
 		return;
-	void *const all[] = { d->x, d->out,   d->experts,  d->weights, d->packed,
-			      d->y, d->count, d->src_info, d->range,   d->route };
+	void *const all[] = { d->x,	d->out,	     d->experts, d->weights, d->packed, d->y,
+			      d->count, d->src_info, d->range,	 d->route,   d->nets };
 
 	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
 		if (all[i])
@@ -146,23 +161,6 @@ static int outcome(struct moe_rank *r, struct covey_result *result)
 	result->epoch = o.epoch;
 	result->mask.word[0] = o.mask & ~o.missing;
 	return 0;
-}
-
-/* Rows of each expert that there are, to the host or from it. */
-static int copy_rows(struct moe_rank *r, int back)
-{
-	const struct moe_device *d = r->device;
-	int err = 0;
-
-	for (size_t e = 0; e < (size_t)r->local && !err; e++) {
-		size_t at = e * d->rows * d->row_bytes, bytes = (size_t)r->count[e] * d->row_bytes;
-
-		if (!bytes)
-			continue;
-		err = back ? d->tool->copy((uint8_t *)r->packed_x + at, (uint8_t *)d->packed + at, bytes)
-			   : d->tool->copy((uint8_t *)d->y + at, (uint8_t *)r->y + at, bytes);
-	}
-	return err;
 }
 
 int moe_device_dispatch(struct moe_rank *r, struct covey_dispatch_args *args, struct covey_result *result)
@@ -192,18 +190,30 @@ int moe_device_dispatch(struct moe_rank *r, struct covey_dispatch_args *args, st
 	err = d->tool->copy(r->count, d->count, d->count_bytes);
 	if (!err)
 		err = d->tool->copy(r->range, d->range, d->range_bytes);
-	if (!err)
-		err = copy_rows(r, 1);
 	return err ? failed(r, "a copy", err) : 0;
+}
+
+int moe_device_experts(struct moe_rank *r)
+{
+	struct moe_device *d = r->device;
+	const struct cvy_gpu_experts e = { .x = d->packed,
+					   .y = d->y,
+					   .count = d->count,
+					   .weights = d->nets,
+					   .experts = r->local,
+					   .rows = (int)d->rows,
+					   .hidden = r->model.shape.hidden,
+					   .ffn = r->model.ffn };
+	int err = d->tool->experts(d->stream, &e);
+
+	return err ? failed(r, "its experts", err) : 0;
 }
 
 int moe_device_combine(struct moe_rank *r, struct covey_combine_args *args, struct covey_result *result)
 {
 	struct moe_device *d = r->device;
-	int err = copy_rows(r, 0);
+	int err;
 
-	if (err)
-		return failed(r, "a copy", err);
 	args->y = d->y;
 	args->weights = d->weights;
 	args->out = d->out;

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "moe.h"
+#include "tool.h"
 
 const char *argp_program_version = "ep-moe " COVEY_VERSION;
 
@@ -65,10 +66,7 @@ static const struct argp_option options[] = {
 	{ "recover", OPT_RECOVER, NULL, 0, "Replace ranks that die", 0 },
 	{ "extend", OPT_EXTEND, "N@STEP", 0, "Grow to N ranks", 0 },
 	{ "devices", OPT_DEVICES, "D", 0,
-	  "Dispatch and combine on device memory: rank R takes device R % D. Experts compute on the host (0: all on "
-	  "the "
-	  "host)",
-	  0 },
+	  "Dispatch, experts and combine on device memory: rank R takes device R % D (0: on the host)", 0 },
 	{ "transport", OPT_TRANSPORT, "shm|tcp", 0, "How the ranks reach each other (shm)", 0 },
 	{ "demo", OPT_DEMO, NULL, 0,
 	  "Over shm: a death inside a dispatch, its replacement, growth to 6 ranks, a SIGKILL at a random time. Then "
@@ -248,6 +246,8 @@ static void finish(struct argp_state *state)
 		moe_demo_plan(opt, opt->part > 0 ? opt->part : 0);
 		opt->recover = true;
 	}
+	if (opt->devices && opt->ffn > CVY_GPU_EXPERT_FFN)
+		argp_error(state, "--ffn %d: on devices %d at most", opt->ffn, CVY_GPU_EXPERT_FFN);
 	if (opt->shape.hidden % 8)
 		argp_error(state, "--hidden %d: a multiple of 8 is needed", opt->shape.hidden);
 	if (opt->shape.top_k > opt->shape.experts)

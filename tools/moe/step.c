@@ -84,11 +84,13 @@ static int dispatch(struct moe_rank *r)
 	return 0;
 }
 
-static void run_experts(struct moe_rank *r)
+static int run_experts(struct moe_rank *r)
 {
 	size_t hidden = (size_t)r->model.shape.hidden, rows = (size_t)covey_ep_rows(r->ep);
 	size_t le = 0;
 
+	if (r->device)
+		return moe_device_experts(r);
 	for (int e = 0; e < r->model.shape.experts; e++) {
 		if (r->owner[e] != r->self)
 			continue;
@@ -99,6 +101,7 @@ static void run_experts(struct moe_rank *r)
 		}
 		le++;
 	}
+	return 0;
 }
 
 static int combine(struct moe_rank *r)
@@ -189,7 +192,7 @@ int moe_rank_step(struct moe_rank *r)
 	if (!err)
 		err = dispatch(r);
 	if (!err)
-		run_experts(r);
+		err = run_experts(r);
 	if (!err)
 		err = combine(r);
 	if (!err)

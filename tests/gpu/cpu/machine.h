@@ -81,6 +81,10 @@ extern CPU_LOCAL cpu_index cpu_block, cpu_block_dim;
 #define blockIdx cpu_block
 #define blockDim cpu_block_dim
 
+/* As the template of that name, for a kernel of one argument. */
+cudaError_t cpu_launch(const cudaLaunchConfig_t *config, const std::function<void()> &body);
+#define cudaLaunchKernelEx(config, kernel, a) cpu_launch(config, [=, args = a] { kernel(args); })
+
 /* One CTA, on this thread, to its end; or until the device has failed (cpu_failed): then it stops where it stands. */
 void cpu_run(unsigned block, unsigned threads, size_t room, const std::function<void()> &body);
 extern std::atomic<int> cpu_failed;

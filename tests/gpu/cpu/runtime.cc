@@ -109,6 +109,34 @@ static CUstream_st *of(cudaStream_t s)
 
 typedef void (*ep_kernel)(struct cvy_ep_args);
 
+static cudaError_t launch(cudaStream_t stream, dim3 grid, dim3 block, size_t room, unsigned resident,
+			  const std::function<void()> &body)
+{
+	std::lock_guard<std::mutex> context(cpu_context);
+
+	ALIVE();
+	of(stream)->add([=] {
+		std::vector<std::thread> ctas;
+		std::atomic<unsigned> next(0);
+
+		for (unsigned i = 0; i < grid.x && i < resident; i++)
+			ctas.emplace_back([&] {
+				for (unsigned at = next++; at < grid.x; at = next++)
+					cpu_run(at, block.x, room, body);
+			});
+		for (auto &t : ctas)
+			t.join();
+	});
+	return cudaSuccess;
+}
+
+#undef blockDim
+
+cudaError_t cpu_launch(const cudaLaunchConfig_t *config, const std::function<void()> &body)
+{
+	return launch(config->stream, config->gridDim, config->blockDim, config->dynamicSmemBytes, RESIDENT, body);
+}
+
 extern "C" {
 
 cudaError_t cudaLaunchKernel(const void *f, dim3 grid, dim3 block, void **args, size_t room, cudaStream_t stream)
@@ -116,7 +144,6 @@ cudaError_t cudaLaunchKernel(const void *f, dim3 grid, dim3 block, void **args, 
 	const struct cvy_gpu_call *call = (const struct cvy_gpu_call *)args[0];
 	std::function<void()> body;
 	unsigned resident = RESIDENT;
-	std::lock_guard<std::mutex> context(cpu_context);
 
 	if (call->kind == CVY_GPU_DISPATCH || call->kind == CVY_GPU_COMBINE) {
 		struct cvy_ep_args a = *(const struct cvy_ep_args *)args[0];
@@ -136,20 +163,7 @@ cudaError_t cudaLaunchKernel(const void *f, dim3 grid, dim3 block, void **args, 
 
 		body = [f, a] { ((void (*)(struct cvy_gpu_call))f)(a); };
 	}
-	ALIVE();
-	of(stream)->add([=] {
-		std::vector<std::thread> ctas;
-		std::atomic<unsigned> next(0);
-
-		for (unsigned i = 0; i < grid.x && i < resident; i++)
-			ctas.emplace_back([&] {
-				for (unsigned at = next++; at < grid.x; at = next++)
-					cpu_run(at, block.x, room, body);
-			});
-		for (auto &t : ctas)
-			t.join();
-	});
-	return cudaSuccess;
+	return launch(stream, grid, block, room, resident, body);
 }
 
 cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *, const void *)

@@ -39,6 +39,12 @@ static int tool_wait(struct CUstream_st *stream)
 	return fake_poisoned ? COVEY_ERR_IO : fake_synchronise(fake_gpu);
 }
 
+static int tool_experts(struct CUstream_st *stream, const struct cvy_gpu_experts *e)
+{
+	(void)stream, (void)e;
+	return COVEY_ERR_UNSUPPORTED;
+}
+
 static int tool_copy(void *to, const void *from, size_t bytes)
 {
 	int err = tool_wait(NULL);
@@ -147,6 +153,7 @@ const struct cvy_gpu_tool cvy_gpu_tool = {
 	.stream = tool_stream,
 	.stream_end = tool_stream_end,
 	.wait = tool_wait,
+	.experts = tool_experts,
 	.mark = tool_mark,
 	.between = tool_between,
 	.capture = tool_capture,
