@@ -202,7 +202,7 @@ struct covey_config {
 	int rdma_ms;		    /* 0: 500; an RDMA peer that does not answer is lost after this */
 	size_t device_window_bytes; /* 0: none; device memory that covey_device_mem_alloc() gives; alike on all ranks */
 	const char *topology;	    /* HOSTSxRANKS: of which hosts devices pass for, 2x2; NULL: of their own */
-	const char *queues; /* copy,direct,assisted,ring,tcp: how devices reach other hosts; NULL: these, in order */
+	const char *queues; /* copy,direct,assisted,ring,tcp: how devices reach other hosts; NULL: these but copy */
 	int device_memory;  /* enum covey_device_memory: how peers map memory of the device; alike on all ranks */
 };
 

@@ -68,7 +68,7 @@
 	  "how devices reach ranks of other hosts, the first that both have: copy (a proxy copies, where it is one " \
 	  "machine all the same), direct (GPU threads ring an mlx5 adapter), " \
 	  "assisted (a thread copies the doorbell), ring (a proxy posts to the adapter), tcp (a proxy over tcp); " \
-	  "empty: copy,direct,assisted,ring,tcp") \
+	  "empty: direct,assisted,ring,tcp") \
 	X(rdma_device, "COVEY_RDMA_DEVICE", STR, "", \
 	  "RDMA device: NAME, NAME:PORT or NAME:PORT/GID (its index); empty: one behind an address of this machine") \
 	X(rdma_ms, "COVEY_RDMA_MS", INT, 500, \

@@ -20,7 +20,7 @@
 #define RING_DEPTH 8192 /* commands of all queues */
 #define LINGER_MS 1000	/* at the end, for what is under way */
 #define PAGE 4096
-#define EVERY_WAY "copy,direct,assisted,ring,tcp"
+#define EVERY_WAY "direct,assisted,ring,tcp"
 
 struct name { /* body of QUEUE */
 	uint64_t window_bytes;

@@ -235,4 +235,35 @@ cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpy
 	return cudaSuccess;
 }
 
+/* No rank is of another host: nothing is copied for a proxy. */
+cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode *)
+{
+	return cudaErrorNotSupported;
+}
+
+cudaError_t cudaMemcpy2DAsync(void *, size_t, const void *, size_t, size_t, size_t, enum cudaMemcpyKind, cudaStream_t)
+{
+	return cudaErrorNotSupported;
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *, unsigned)
+{
+	return cudaErrorNotSupported;
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t)
+{
+	return cudaErrorNotSupported;
+}
+
+cudaError_t cudaEventQuery(cudaEvent_t)
+{
+	return cudaErrorNotSupported;
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t)
+{
+	return cudaErrorNotSupported;
+}
+
 } /* extern "C" */
