@@ -120,8 +120,13 @@ static void own_have(struct cvy_device *d)
 	if (!h->fresh && h->op < d->begin) /* its kernel has not been told yet */
 		h->op = d->begin;
 	h->spoiled = spoiled(d);
-	for (int i = 0; i < CVY_GPU_LANES; i++)
-		h->count[i] = d->counters.lane[i].count;
+	/* Before that operation: who begins with it takes them over, and a lane without words may have done its part. */
+	for (int i = 0; i < CVY_GPU_LANES; i++) {
+		const struct cvy_gpu_past *past = &d->counters.past[i];
+		int counted = cvy_gpu_counted(past->done, past->counted, h->op);
+
+		h->count[i] = counted ? (uint32_t)past->counted : d->counters.lane[i].count;
+	}
 	p->have_epoch = d->view->epoch;
 }
 
