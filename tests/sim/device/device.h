@@ -109,6 +109,8 @@ struct process {
 	struct agent agent;
 	struct cvy_view *learned;
 	std::vector<uint64_t> fenced;
+	uint64_t linked
+		[64]; /* the newest process of a rank that it is linked to: no older one gets through, as in p2p/handshake.c */
 	uint64_t attempt; /* the last change that it was asked to stand still for */
 	std::deque<struct launch *> stream;
 	int running;

@@ -77,7 +77,7 @@ static void hand_over(struct process *from, struct process *to, struct letter *l
 	struct cvy_event ev = {};
 	struct cvy_sink sink = cvy_device_sink(to->device);
 
-	if (!fenced(to, from->inc)) {
+	if (!fenced(to, from->inc) && to->linked[from->rank] <= from->inc) {
 		ev.kind = CVY_EV_MSG;
 		ev.rank = from->rank;
 		ev.inc = from->inc;
@@ -348,6 +348,9 @@ static void link_up(struct process *p, struct process *q)
 		struct cvy_sink sink = cvy_device_sink(p->device);
 		struct cvy_event ev = {};
 
+		if (p->linked[q->rank] > q->inc)
+			return;
+		p->linked[q->rank] = q->inc;
 		ev.kind = CVY_EV_LINK_UP;
 		ev.rank = q->rank;
 		ev.inc = q->inc;
