@@ -132,35 +132,66 @@ static void check_dispatch(struct process *p, size_t op)
 	b->dispatched = 1;
 }
 
-static void check_combine(struct process *p, size_t op)
+/* What a combine gives @p with the parts of @members; 0: one of them has no dispatch. */
+static int combined(struct process *p, size_t op, uint32_t members, std::vector<uint8_t> *out)
 {
-	const struct cvy_gpu_status *s = &p->outcome[op].status;
 	struct step *step = &steps[plan[op].step];
 	struct buffers *b = &p->buffers[plan[op].step];
-	struct oracle o = oracle_of(step, (uint32_t)(s->mask & ~s->missing));
-	size_t bytes = (size_t)step->given[p->rank].num_tokens * (size_t)setup.shape.hidden * 2;
-	std::vector<uint8_t> out(b->bytes[OUT] + 2, POISON);
+	struct oracle o = oracle_of(step, members);
 
+	out->assign(b->bytes[OUT] + 2, POISON);
 	for (int r = 0; r < setup.size; r++) {
 		struct process *q = step->dispatched[r];
 		struct buffers *theirs = q ? &q->buffers[plan[op].step] : NULL;
 
-		if (!(o.members >> r & 1))
+		if (!(members >> r & 1))
 			continue;
-		if (!q) {
-			sim_fail("G3", "rank %d, operation %zu: a part of rank %d, which has no dispatch", p->rank, op,
-				 r);
-			return;
-		}
+		if (!q)
+			return 0;
 		o.rank[r].y = (uint16_t *)theirs->at[Y];
 		o.rank[r].count = (int32_t *)theirs->at[COUNT];
 		o.rank[r].src_info = (int32_t *)theirs->at[SRC];
 		o.rank[r].range = (int64_t *)theirs->at[RANGE];
 	}
-	o.rank[p->rank].out = (uint16_t *)out.data();
+	o.rank[p->rank].out = (uint16_t *)out->data();
 	o.rank[p->rank].y = (uint16_t *)b->at[Y];
 	oracle_combine(&o, p->rank);
-	same(p, op, "out", b->at[OUT], out.data(), bytes);
+	return 1;
+}
+
+/* Of several steps the earlier keep what they had of who was late in a later one: such a token has some of the missing. */
+static int kept(struct process *p, size_t op, size_t at, size_t bytes)
+{
+	const struct cvy_gpu_status *s = &p->outcome[op].status;
+	const uint8_t *got = (const uint8_t *)p->buffers[plan[op].step].at[OUT] + at;
+	uint32_t missing = (uint32_t)(s->mask & s->missing);
+	std::vector<uint8_t> out;
+
+	if (setup.form[1].steps == 1)
+		return 0;
+	for (uint32_t some = missing; some; some = (some - 1) & missing)
+		if (combined(p, op, (uint32_t)(s->mask & ~s->missing) | some, &out) && !memcmp(got, &out[at], bytes))
+			return 1;
+	return 0;
+}
+
+static void check_combine(struct process *p, size_t op)
+{
+	const struct cvy_gpu_status *s = &p->outcome[op].status;
+	struct buffers *b = &p->buffers[plan[op].step];
+	size_t token = (size_t)setup.shape.hidden * 2;
+	std::vector<uint8_t> out;
+
+	if (!combined(p, op, (uint32_t)(s->mask & ~s->missing), &out)) {
+		sim_fail("G3", "rank %d, operation %zu: a part of a rank which has no dispatch", p->rank, op);
+		return;
+	}
+	for (int t = 0; t < steps[plan[op].step].given[p->rank].num_tokens; t++) {
+		size_t at = (size_t)t * token;
+
+		if (!kept(p, op, at, token))
+			same(p, op, "out", (const uint8_t *)b->at[OUT] + at, &out[at], token);
+	}
 }
 
 /* ---- collectives ---- */
