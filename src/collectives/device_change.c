@@ -350,6 +350,8 @@ void cvy_device_thaw(struct cvy_device *d)
 			d->peer[r].in_named = d->peer[r].out_named = 1;
 	d->frozen = 0;
 	d->lacks = lags(d, d->verdict.base) ? d->verdict.base : 0;
+	if (d->lacks) /* what was not asked for is not lacking, and no holder keeps it any longer */
+		d->removed &= d->whole;
 	d->thaws++;
 	d->epoch = d->view->epoch;
 }
