@@ -71,6 +71,19 @@ static int open_step(struct worker *w)
 	return 0;
 }
 
+/* All weights are 1. */
+static int weigh(const struct chaos_there *t, int tokens)
+{
+	float ones[TOP_K];
+	int err = 0;
+
+	for (int k = 0; k < TOP_K; k++)
+		ones[k] = 1;
+	for (int i = 0; i < tokens && !err; i++)
+		err = t->tool->copy(t->weights + (size_t)i * TOP_K, ones, sizeof(ones));
+	return err;
+}
+
 /* A handle is laid out for the ranks that a joiner has seen: none before its first safe point. */
 static int lay_out(struct worker *w)
 {
@@ -98,7 +111,7 @@ static int lay_out(struct worker *w)
 	    t->tool->alloc(EXPERTS * CHAOS_MAX_RANKS * sizeof(*t->range), (void **)&t->range) ||
 	    t->tool->alloc(covey_ep_route_bytes(t->ep), &t->route))
 		return lacks(w, "memory of a step");
-	return 0;
+	return weigh(t, w->shared->tokens) ? lacks(w, "weights") : 0;
 }
 
 static int open_allreduce(struct worker *w)
@@ -212,19 +225,15 @@ static int route(struct worker *w)
 {
 	struct chaos_there *t = w->there;
 	size_t named = (size_t)w->shared->tokens * TOP_K;
-	float weights[TOP_K];
-	int err = 0;
+	int err;
 
 	for (int i = 0; i < w->shared->tokens; i++) {
 		for (int h = 0; h < HIDDEN; h++)
 			t->own[(size_t)i * HIDDEN + (size_t)h] = bf16(value(w->step, w->rank, i, h));
-		for (int k = 0; k < TOP_K; k++) {
+		for (int k = 0; k < TOP_K; k++)
 			t->ids[i * TOP_K + k] = expert(w->step, w->rank, i, k);
-			weights[k] = 1;
-		}
-		err = err ? err : t->tool->copy(t->weights + (size_t)i * TOP_K, weights, sizeof(weights));
 	}
-	err = err ? err : t->tool->copy(t->x, t->own, (size_t)w->shared->tokens * HIDDEN * sizeof(*t->x));
+	err = t->tool->copy(t->x, t->own, (size_t)w->shared->tokens * HIDDEN * sizeof(*t->x));
 	return err ? err : t->tool->copy(t->experts, t->ids, named * sizeof(*t->experts));
 }
 
