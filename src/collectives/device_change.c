@@ -38,34 +38,43 @@ static uint32_t spoiled(const struct cvy_device *d)
 	return c->entered > op * CVY_GPU_QUANTA && c->parked.spoiled == op + 1;
 }
 
+/* 1: every kernel that has entered has ended or parked. -1: the device is broken. @all: lanes are read, too. */
+static int stands_still(struct cvy_device *d, int all)
+{
+	const struct cvy_gpu_counters *c = &d->counters;
+
+	if (d->ops->counters(d->gpu, &d->counters, all)) {
+		cvy_device_broken(d, "the counters of the device");
+		return -1;
+	}
+	return c->finished + c->stopped == c->entered;
+}
+
+static void do_not_stop(struct cvy_device *d)
+{
+	cvy_device_give_up(d, COVEY_ERR_TIMEOUT, d->rank, d->epoch, "kernels of this rank do not stop");
+}
+
 static void try_freeze(void *ctx)
 {
 	struct cvy_device *d = ctx;
 	uint64_t until = cvy_now_ns() + FREEZE_SPIN_MS * CVY_MS;
+	int still;
 
 	d->timer = NULL;
-	do {
-		if (d->ops->counters(d->gpu, &d->counters, 0)) {
-			cvy_device_broken(d, "the counters of the device");
-			return;
-		}
-		d->frozen = d->counters.finished + d->counters.stopped == d->counters.entered;
-	} while (!d->frozen && cvy_now_ns() < until);
-	if (!d->frozen && cvy_now_ns() - d->freeze_ns < FREEZE_MS * CVY_MS) {
+	do
+		still = stands_still(d, 0);
+	while (!still && cvy_now_ns() < until);
+	if (!still && cvy_now_ns() - d->freeze_ns < FREEZE_MS * CVY_MS) {
 		d->timer = cvy_loop_timer(d->loop, cvy_now_ns() + CVY_MS, try_freeze, d);
 		return;
 	}
 	d->freezing = 0;
-	if (!d->frozen) {
-		cvy_device_give_up(d, COVEY_ERR_TIMEOUT, d->rank, d->epoch, "kernels of this rank do not stop");
+	d->frozen = still > 0;
+	if (!still)
+		do_not_stop(d);
+	if (still <= 0 || gave_up(d) || stands_still(d, 1) < 0)
 		return;
-	}
-	if (gave_up(d))
-		return;
-	if (d->ops->counters(d->gpu, &d->counters, 1)) {
-		cvy_device_broken(d, "the counters of the device");
-		return;
-	}
 	if (d->counters.finished / CVY_GPU_QUANTA >= d->lacks) {
 		d->removed = 0;
 		cvy_device_forget_packets(d);
@@ -88,6 +97,7 @@ void cvy_device_freeze(struct cvy_device *d, uint32_t epoch)
 		return;
 	}
 	d->freezing = 1;
+	d->lags_ns = 0;
 	d->freeze_ns = cvy_now_ns();
 	try_freeze(d);
 }
@@ -280,6 +290,37 @@ static void look_again(void *ctx)
 	cvy_device_reconcile(d);
 }
 
+static void reconcile_soon(struct cvy_device *d)
+{
+	if (!d->queues.timer)
+		d->queues.timer = cvy_loop_timer(d->loop, cvy_now_ns() + CVY_MS / 5, look_again, d);
+}
+
+/*
+ * A kernel that enters behind the gate has pushed before it knows, so others may have completed an operation that had not been
+ * entered here when the device stood still. What this rank lacks of it is read when the kernel has parked; 0: later.
+ */
+static int knows_what_it_lacks(struct cvy_device *d)
+{
+	uint64_t now = cvy_now_ns(), entered;
+	int still = stands_still(d, 1);
+
+	entered = d->counters.entered;
+	if (still > 0) /* nobody has come while that was read */
+		still = stands_still(d, 0);
+	if (still > 0 && d->counters.entered == entered) {
+		d->lags_ns = 0;
+		return 1;
+	}
+	if (!d->lags_ns)
+		d->lags_ns = now;
+	if (now - d->lags_ns > FREEZE_MS * CVY_MS)
+		do_not_stop(d);
+	else if (still >= 0)
+		reconcile_soon(d);
+	return 0;
+}
+
 void cvy_device_reconcile(struct cvy_device *d)
 {
 	uint32_t mask, fail;
@@ -292,11 +333,12 @@ void cvy_device_reconcile(struct cvy_device *d)
 	if (d->peer[r].have_epoch != d->view->epoch || (r != d->rank && !reaches(d, r, d->view->member[r].inc)))
 		return;
 	if (!cvy_device_queues_idle(d)) { /* what is put yet may not be written again */
-		if (!d->queues.timer)
-			d->queues.timer = cvy_loop_timer(d->loop, cvy_now_ns() + CVY_MS / 5, look_again, d);
+		reconcile_soon(d);
 		return;
 	}
 	conclude(d, &mask, &base, &holder, &fail);
+	if (lags(d, base) && !knows_what_it_lacks(d))
+		return;
 	if (cvy_device_any_far(d))
 		fail |= CVY_GPU_FAR;
 	begins = d->peer[d->rank].have.fresh && (mask >> d->rank & 1);
@@ -350,8 +392,6 @@ void cvy_device_thaw(struct cvy_device *d)
 			d->peer[r].in_named = d->peer[r].out_named = 1;
 	d->frozen = 0;
 	d->lacks = lags(d, d->verdict.base) ? d->verdict.base : 0;
-	if (d->lacks) /* what was not asked for is not lacking, and no holder keeps it any longer */
-		d->removed &= d->whole;
 	d->thaws++;
 	d->epoch = d->view->epoch;
 }

@@ -149,7 +149,8 @@ struct cvy_device {
 	pthread_mutex_t lock;  /* of arrivals and contributors */
 	struct cvy_device_drain drain;
 	int frozen, freezing; /* the device stands still; not yet */
-	uint64_t freeze_ns;
+	uint64_t freeze_ns,
+		lags_ns; /* when that began; when kernels were found that had come behind the gate, 0: none */
 	struct cvy_timer *timer;
 	struct cvy_event owed; /* FROZEN of the engine, held until the device is frozen too */
 	int owes_frozen, owes_repaired;

@@ -405,9 +405,9 @@ template <typename BODY> static __device__ __forceinline__ void cvy_operate(cons
 	uint64_t entered = 0;
 	int stopped = 0, touched = 1;
 
-	cvy_begin(c, &r);
-	if (CVY_GUARDED && threadIdx.x == 0)
+	if (CVY_GUARDED && threadIdx.x == 0) /* before the barrier: whoever has pushed is counted */
 		entered = atomicAdd((unsigned long long *)&c->control->entered, (unsigned long long)c->quanta);
+	cvy_begin(c, &r);
 	r.steps = BODY::steps(c, r.lane.mask);
 	if (CVY_GUARDED && cvy_far_behind(&r)) {
 		stopped = cvy_far_again(c, r);

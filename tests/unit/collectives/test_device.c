@@ -30,13 +30,22 @@ static int gate(struct cvy_gpu *gpu, uint8_t value)
 	return 0;
 }
 
+static struct { /* the kernel of operation OP */
+	uint64_t entered, stopped, parked;
+	uint32_t private_parts;
+} kernel = { .parked = OP };
+
 static int counters(struct cvy_gpu *gpu, struct cvy_gpu_counters *c, int all)
 {
 	(void)gpu;
 	memset(c, 0, all ? sizeof(*c) : offsetof(struct cvy_gpu_counters, parked));
 	c->entered = c->finished = (uint64_t)OP * CVY_GPU_QUANTA;
-	if (all) /* its kernel waits */
-		c->parked.op = OP;
+	c->entered += kernel.entered;
+	c->stopped = kernel.stopped;
+	if (all) {
+		c->parked.op = kernel.parked;
+		c->parked.private_parts = kernel.private_parts;
+	}
 	for (int i = 0; all && i < CVY_GPU_LANES; i++)
 		c->lane[i].mask = 7;
 	return 0;
@@ -338,6 +347,60 @@ START_TEST(device_keeps_packets_that_it_lacks_until_they_are_used)
 }
 END_TEST
 
+/* A kernel that entered after the device stood still has pushed, and others have completed what it lacks packets for. */
+START_TEST(device_asks_for_what_a_kernel_behind_the_gate_lacks)
+{
+	struct cvy_device *d = device_new(hear_nothing);
+
+	wants = 0;
+	kernel.parked = OP - 1;
+	meet(d, 1, 2);
+	meet(d, 2, 3);
+	learn(d, 1, 7, 0, 3);
+	cvy_device_thaw(d);
+	cvy_device_freeze(d, 1);
+	learn(d, 2, 3, 4, 3);
+	kernel.entered = CVY_GPU_QUANTA;
+	d->queues.timer = (struct cvy_timer *)d; /* one is set already */
+	hear_have(d, 1, 2, OP + 1);
+	ck_assert_int_eq(d->reconciled, 0);
+	kernel.stopped = CVY_GPU_QUANTA;
+	kernel.parked = OP;
+	cvy_device_reconcile(d);
+	ck_assert_int_eq(d->reconciled, 1);
+	ck_assert_int_eq(wants, 1);
+	device_free(d);
+}
+END_TEST
+
+/* Of private operations nobody is asked; who is gone is known all the same until what lacks is completed, views later. */
+START_TEST(device_knows_who_is_gone_until_it_lacks_nothing)
+{
+	struct cvy_device *d = device_new(hear_nothing);
+
+	wants = 0;
+	kernel.entered = kernel.stopped = CVY_GPU_QUANTA;
+	kernel.private_parts = 1;
+	meet(d, 1, 2);
+	meet(d, 2, 3);
+	learn(d, 1, 7, 0, 3);
+	cvy_device_thaw(d);
+	cvy_device_freeze(d, 1);
+	learn(d, 2, 3, 4, 3);
+	hear_have(d, 1, 2, OP + 1);
+	ck_assert_uint_eq(d->verdict.gone, 4);
+	cvy_device_thaw(d);
+	cvy_device_freeze(d, 2); /* before the kernel went on */
+	meet(d, 2, 9);
+	learn(d, 3, 7, 0, 9);
+	hear_have(d, 1, 2, OP + 1);
+	hear_have(d, 2, 9, 0);
+	ck_assert_uint_eq(d->verdict.gone, 4);
+	ck_assert_int_eq(wants, 0);
+	device_free(d);
+}
+END_TEST
+
 /* Who was registered, left out before it knew of any view, and registered again, is given other memory by all. */
 START_TEST(device_takes_memory_for_each_of_its_names)
 {
@@ -509,6 +572,8 @@ int main(void)
 	tcase_add_test(tests, device_keeps_packets_of_the_removed_while_successors_go);
 	tcase_add_test(tests, device_takes_a_successor_for_no_contributor);
 	tcase_add_test(tests, device_keeps_packets_that_it_lacks_until_they_are_used);
+	tcase_add_test(tests, device_asks_for_what_a_kernel_behind_the_gate_lacks);
+	tcase_add_test(tests, device_knows_who_is_gone_until_it_lacks_nothing);
 	tcase_add_test(tests, device_takes_memory_for_each_of_its_names);
 	tcase_add_test(tests, device_keeps_memory_in_use_after_many_that_came_for_nothing);
 	tcase_add_test(tests, device_suspects_whom_a_kernel_could_not_post_to);
