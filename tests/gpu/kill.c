@@ -11,7 +11,6 @@
  * Plain C over the table for tools (kernels/tool.h), so it runs on devices and on the device that is none.
  */
 #include <covey.h>
-#include <dlfcn.h>
 #include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +19,7 @@
 
 #include "holds.h"
 #include "stroke.h"
-#include "tool.h"
+#include "tool_find.h"
 
 #define RANKS 8
 #define SMALL 64  /* elements; of a large operation: count_large */
@@ -231,11 +230,10 @@ static void start(void)
 {
 	const int device = stroke_device();
 	struct covey_view view;
-	void *library, *at;
+	void *at;
 
 	must(covey_join(NULL, &group), "join");
-	library = dlopen(CVY_GPU_LIBRARY, RTLD_NOW | RTLD_NOLOAD);
-	tool = library ? dlsym(library, CVY_GPU_TOOL_SYMBOL) : NULL;
+	tool = cvy_gpu_tool_find(0);
 	if (!tool)
 		exit(1);
 	must(tool->use(device), "the device");

@@ -8,13 +8,12 @@
  * Every expert gives back ones and the weights of a token add up to one: so does every combined element, or it fails.
  */
 #include <covey.h>
-#include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "tool.h"
+#include "tool_find.h"
 
 #define TOP_K 8
 #define ROUNDS_MOST 100
@@ -121,13 +120,11 @@ static void start(void)
 	const char *device, *local = getenv("LOCAL_RANK");
 	struct covey_result result;
 	struct covey_view view;
-	void *library;
 
 	setenv("COVEY_DEVICE", "local", 0);
 	device = getenv("COVEY_DEVICE");
 	must(covey_join(NULL, &group), "join");
-	library = dlopen(CVY_GPU_LIBRARY, RTLD_NOW | RTLD_NOLOAD);
-	tool = library ? dlsym(library, CVY_GPU_TOOL_SYMBOL) : NULL;
+	tool = cvy_gpu_tool_find(0);
 	if (!tool)
 		exit(1);
 	must(tool->use(device && strcmp(device, "local") ? atoi(device) : local ? atoi(local) : 0), "the device");

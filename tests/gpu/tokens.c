@@ -18,7 +18,6 @@
  * Plain C over the table for tools (kernels/tool.h), so it runs on devices and with the real kernels on a CPU.
  */
 #include <covey.h>
-#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,7 +26,7 @@
 #include "holds.h"
 #include "routed.h"
 #include "stroke.h"
-#include "tool.h"
+#include "tool_find.h"
 
 #define RANKS 8
 #define ROWS (EXPERTS * RANKS * TOKENS)
@@ -485,11 +484,10 @@ static void start(void)
 	struct covey_ep_config config = COVEY_EP_CONFIG_INIT;
 	const int device = stroke_device();
 	struct covey_view view;
-	void *library, *at;
+	void *at;
 
 	must(covey_join(NULL, &group), "join");
-	library = dlopen(CVY_GPU_LIBRARY, RTLD_NOW | RTLD_NOLOAD);
-	tool = library ? dlsym(library, CVY_GPU_TOOL_SYMBOL) : NULL;
+	tool = cvy_gpu_tool_find(0);
 	if (!tool)
 		exit(1);
 	must(tool->use(device), "the device");

@@ -5,11 +5,10 @@
  * the device's own numbers, so these records go to a seat of their own. Memory, streams and graphs come from the table of
  * libcovey_cuda (kernels/tool.h), which covey_join() has opened: ep-chaos is built without CUDA.
  */
-#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "tool.h"
+#include "tool_find.h"
 #include "work.h"
 
 #define TWINS 4
@@ -48,11 +47,11 @@ void chaos_device_choose(int devices, int rank)
 
 const struct cvy_gpu_tool *chaos_tool_open(int device, struct CUstream_st **stream)
 {
-	void *library = dlopen(CVY_GPU_LIBRARY, RTLD_NOW);
-	const struct cvy_gpu_tool *tool = library ? dlsym(library, CVY_GPU_TOOL_SYMBOL) : NULL;
+	const struct cvy_gpu_tool *tool = cvy_gpu_tool_find(1);
+	const char *why = tool ? NULL : dlerror();
 
-	if (!tool || tool->abi != CVY_GPU_TOOL_ABI)
-		fprintf(stderr, "ep-chaos: %s\n", library ? "libcovey_cuda is of another version" : dlerror());
+	if (!tool)
+		fprintf(stderr, "ep-chaos: %s\n", why ? why : "libcovey_cuda is of another version");
 	else if (!tool->use(device) && !tool->stream(stream))
 		return tool;
 	else

@@ -4,12 +4,11 @@
  * rows are whole whoever dies, not how fast. Memory, copies, the stream and the experts' kernel come from the table of
  * libcovey_cuda (kernels/tool.h), which covey_join() has opened: ep-moe is built without CUDA.
  */
-#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "device.h"
-#include "tool.h"
+#include "tool_find.h"
 
 struct moe_device {
 	const struct cvy_gpu_tool *tool;
@@ -57,14 +56,13 @@ static int get(const struct moe_device *d, void **at, size_t bytes)
 int moe_device_open(struct moe_rank *r)
 {
 	const struct moe_shape *s = &r->model.shape;
-	void *library = dlopen(CVY_GPU_LIBRARY, RTLD_NOW | RTLD_NOLOAD);
-	const struct cvy_gpu_tool *tool = library ? dlsym(library, CVY_GPU_TOOL_SYMBOL) : NULL;
+	const struct cvy_gpu_tool *tool = cvy_gpu_tool_find(0);
 	struct moe_device *d;
 	int err;
 
 	if (!r->opt->devices)
 		return 0;
-	if (!tool || tool->abi != CVY_GPU_TOOL_ABI) {
+	if (!tool) {
 		fprintf(stderr, "ep-moe: rank %d: libcovey_cuda is of another version\n", r->self);
 		return COVEY_ERR_UNSUPPORTED;
 	}

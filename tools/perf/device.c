@@ -4,12 +4,11 @@
  * place of a buffer on the device, which is copied as a whole, guards included. Streams, graphs and times come from the
  * table of libcovey_cuda (kernels/tool.h), which covey_join() has opened: ep-perf is built without CUDA.
  */
-#include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "perf.h"
-#include "tool.h"
+#include "tool_find.h"
 
 struct perf_device {
 	const struct cvy_gpu_tool *tool;
@@ -39,11 +38,10 @@ static int number_of(void)
 
 int perf_device_open(struct perf_job *job)
 {
-	void *library = dlopen(CVY_GPU_LIBRARY, RTLD_NOW | RTLD_NOLOAD);
-	const struct cvy_gpu_tool *tool = library ? dlsym(library, CVY_GPU_TOOL_SYMBOL) : NULL;
+	const struct cvy_gpu_tool *tool = cvy_gpu_tool_find(0);
 	int err;
 
-	if (!tool || tool->abi != CVY_GPU_TOOL_ABI) {
+	if (!tool) {
 		fprintf(stderr, "ep-perf: the group has no device, or libcovey_cuda is of another version\n");
 		return COVEY_ERR_UNSUPPORTED;
 	}
