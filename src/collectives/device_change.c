@@ -130,6 +130,7 @@ static void own_have(struct cvy_device *d)
 	if (!h->fresh && h->op < d->begin) /* its kernel has not been told yet */
 		h->op = d->begin;
 	h->spoiled = spoiled(d);
+	h->named = d->counters.status.op + 1 == h->op ? (uint32_t)d->counters.status.mask : h->mask;
 	/* Before that operation: who begins with it takes them over, and a lane without words may have done its part. */
 	for (int i = 0; i < CVY_GPU_LANES; i++) {
 		const struct cvy_gpu_past *past = &d->counters.past[i];
@@ -346,7 +347,8 @@ void cvy_device_reconcile(struct cvy_device *d)
 		d->begin = d->roll.begin = base;
 	if (holder < 0)
 		count_all(d, mask);
-	d->verdict = (struct cvy_gpu_verdict){ d->view->epoch, 0, base, d->removed, 0 };
+	d->verdict = (struct cvy_gpu_verdict){ d->view->epoch, 0, base, d->removed,
+					       holder < 0 ? mask : d->peer[holder].have.named };
 	for (int i = 0; i < CVY_GPU_LANES; i++) {
 		uint32_t count = begins && holder >= 0 ? d->peer[holder].have.count[i] : d->counters.lane[i].count;
 

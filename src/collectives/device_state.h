@@ -19,6 +19,8 @@ struct cvy_device_have {
 	uint32_t fresh;	  /* has taken part in none: takes number and counts from the others */
 	uint32_t spoiled; /* what is under way cannot be done again */
 	uint32_t mask;	  /* contributors until now */
+	uint32_t named;	  /* contributors that the outcome of the last of them names */
+	uint32_t zero;
 	uint32_t count[CVY_GPU_LANES];
 };
 

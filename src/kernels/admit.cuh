@@ -67,8 +67,8 @@ template <> struct cvy_after<cvy_body_admit> {
 		volatile struct cvy_gpu_lane *lane = c->control->lane;
 		uint32_t come = cvy_newcomers(c) & ~r->lane.mask, mask = r->lane.mask | come;
 
-		if (r->mode == CVY_COMPLETE) /* the host's words say who contributes */
-			mask = lane[0].mask;
+		if (r->mode == CVY_COMPLETE) /* lanes have the host's words; others, who may be gone, were counted in before */
+			mask = cvy_load_half(&c->control->verdict.named);
 		cvy_store_packet((uint8_t *)&c->control->status.mask, mask, 0);
 		if (r->mode == CVY_COMPLETE)
 			return;

@@ -107,6 +107,7 @@ static int gpu_counters(struct cvy_gpu *gpu, struct cvy_gpu_counters *out, int a
 	out->stopped = h->stopped;
 	if (all) {
 		out->parked = h->parked;
+		out->status = h->status;
 		memcpy(out->lane, h->lane, sizeof(out->lane));
 		memcpy(out->past, h->past, sizeof(out->past));
 	}

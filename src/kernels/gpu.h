@@ -13,7 +13,7 @@
 extern "C" {
 #endif
 
-#define CVY_GPU_ABI 8
+#define CVY_GPU_ABI 9
 #define CVY_GPU_SYMBOL "cvy_gpu_ops"
 
 struct cvy_gpu;
@@ -33,6 +33,7 @@ struct cvy_gpu_counters {
 	uint8_t gate;
 	uint64_t entered, finished, stopped; /* quanta; finished and stopped were read before entered */
 	struct cvy_gpu_parked parked;
+	struct cvy_gpu_status status;
 	struct cvy_gpu_lane lane[CVY_GPU_LANES];
 	struct cvy_gpu_past past[CVY_GPU_LANES];
 };

@@ -191,7 +191,7 @@ struct cvy_gpu_verdict {
 	int32_t ended;	/* COVEY_ERR_*: every operation ends with it */
 	uint64_t base;	/* operations below are completed under the old stamps, the others done (again) under the new */
 	uint32_t gone;	/* removed: private operations below base do without them */
-	uint32_t zero;
+	uint32_t named; /* contributors that the outcome of the last one below base names; what an ADMIT completed here says */
 };
 
 /* Who is in the view: whom an ADMIT in the stream may still take in. Host writes it while frozen. */

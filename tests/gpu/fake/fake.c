@@ -164,6 +164,7 @@ static int fake_counters(struct cvy_gpu *g, struct cvy_gpu_counters *c, int all)
 	c->entered &= CVY_GPU_COUNT_MASK;
 	if (all) {
 		c->parked = g->control.parked;
+		c->status = g->control.status;
 		memcpy(c->lane, g->control.lane, sizeof(c->lane));
 		memcpy(c->past, g->control.past, sizeof(c->past));
 	}
@@ -179,6 +180,7 @@ static int fake_words(struct cvy_gpu *g, const struct cvy_gpu_lane *lanes, const
 		memcpy(g->control.lane, lanes, sizeof(g->control.lane));
 	g->control.verdict.base = verdict->base;
 	g->control.verdict.gone = verdict->gone;
+	g->control.verdict.named = verdict->named;
 	g->control.verdict.epoch = verdict->epoch;
 	__atomic_store_n(&g->control.verdict.ended, verdict->ended, __ATOMIC_RELEASE);
 	return 0;

@@ -194,7 +194,7 @@ static void take_in(struct run *r, uint64_t op)
 	for (int p = 0; p < CVY_GPU_RANKS; p++)
 		if (has(come, p) && control->roll.since[p] > r->call->admit_epoch)
 			come &= ~(1u << p);
-	mask = r->complete ? control->lane[0].mask : r->lane.mask | come;
+	mask = r->complete ? control->verdict.named : r->lane.mask | come;
 	control->status.mask = mask;
 	for (int p = 0; p < CVY_GPU_RANKS && !r->complete; p++) {
 		uint8_t *chunk = r->gpu->out[place(p, r->lane.out)];

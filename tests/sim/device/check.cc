@@ -264,12 +264,6 @@ static int same_status(size_t op, const struct cvy_gpu_status *a, const struct c
 	return a->status == b->status || (cvy_gpu_is_private(plan[op].kind) && a->missing != b->missing);
 }
 
-static uint32_t contributors(size_t op, const struct cvy_gpu_status *s)
-{
-	/* Who completes an ADMIT after a change knows by its words who is in, and not who was (README.md: open). */
-	return (uint32_t)s->mask & (plan[op].kind == CVY_GPU_ADMIT ? view.members : ~0u);
-}
-
 /* An ADMIT that takes it in has no outcome for a newcomer but the number. */
 static int comes_with(const struct process *p, size_t op)
 {
@@ -289,7 +283,7 @@ static void check_alike(struct process *p, size_t op)
 		if ((comes_with(p, op) || comes_with(q, op)) && mine->op == theirs->op)
 			continue;
 		if (!same_status(op, mine, theirs) || mine->epoch != theirs->epoch || mine->op != theirs->op ||
-		    contributors(op, mine) != contributors(op, theirs))
+		    mine->mask != theirs->mask)
 			sim_fail("G2",
 				 "operation %zu of kind %d: rank %d has status %d epoch %u number %llu mask %x, rank "
 				 "%d has %d, %u, %llu, %x",
