@@ -716,8 +716,8 @@ struct covey_dispatch_args {
  * _send posts and publishes; _recv waits for that one. Between them no other operation of the group
  * completes (later ones queue).
  * With a deadline (timeout_ms, or late_ms of the group) a rank goes on without a source that is not here
- * by then: at most four operations past it, then it waits. (On devices not so yet: two past a rank that is still in an
- * operation without a deadline, and both wait until it is left out, as COVEY_LATE=evict does.) All ranks give
+ * by then: at most four operations past it, then it waits. (On devices it goes on: what a rank has not read, that is
+ * two past and still in an operation without a deadline, is written over, and that rank is FENCED.) All ranks give
  * a deadline or none does, else MISMATCH. Who was late may find an operation decided without it: status 0, mask empty, no rows.
  * Errors: INVAL, STALE (the group grew since create or remap), FENCED, CLOSED, ABORTED
  */

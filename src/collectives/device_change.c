@@ -27,6 +27,22 @@ static int gave_up(struct cvy_device *d)
 	return op != 0;
 }
 
+/*
+ * Others ended an operation by a deadline that this rank missed, and then wrote over what it still waits for in one without: that
+ * never comes, and in the end they would wait for this rank. Who cannot complete what others have completed is no member.
+ */
+static void outrun(struct cvy_device *d, int rank)
+{
+	uint64_t op = __atomic_load_n(&d->ops->mailbox(d->gpu)->outrun[rank], __ATOMIC_ACQUIRE);
+
+	if (op && !d->given_up)
+		cvy_device_give_up(
+			d, COVEY_ERR_FENCED, rank, d->epoch,
+			"device operation %llu has no deadline, and this rank missed those of later ones: rank %d "
+			"went on, and wrote over what it had sent; longer deadlines would leave time",
+			(unsigned long long)(op - 1), rank);
+}
+
 /* ---- freeze ---- */
 
 /* Has the operation under way, if one is, replaced inputs that it would need once more? */
@@ -432,6 +448,7 @@ void cvy_device_look(struct cvy_device *d)
 		uint64_t late = __atomic_load_n(&box->late[r], __ATOMIC_ACQUIRE);
 		uint64_t passed = __atomic_load_n(&box->passed[r], __ATOMIC_ACQUIRE);
 
+		outrun(d, r);
 		if (passed != d->passed_told[r]) {
 			d->passed_told[r] = passed;
 			passed_by(d, r, passed - 1);

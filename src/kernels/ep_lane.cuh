@@ -163,16 +163,16 @@ static __device__ __noinline__ uint32_t cvy_ep_again(const struct cvy_ep_args *a
 	return more;
 }
 
-/* The CTA that ends last: what some lanes lack, none has. */
+/* The CTA that ends last: what some lanes lack, none has. Returns who was late. */
 template <typename BODY>
-static __device__ __noinline__ void cvy_ep_agree(const struct cvy_ep_args *a, struct cvy_lane_run *r,
-						 struct cvy_ep_shared *sh, uint64_t *dynamic, uint64_t op)
+static __device__ __noinline__ uint32_t cvy_ep_agree(const struct cvy_ep_args *a, struct cvy_lane_run *r,
+						     struct cvy_ep_shared *sh, uint64_t *dynamic, uint64_t op)
 {
 	uint32_t late = cvy_ep_all_late(a, r->lane.epoch), gone = r->mode == CVY_COMPLETE ? r->gone : 0;
 	uint32_t before = late, lacking;
 
 	if (!late)
-		return;
+		return 0;
 	r->mode = CVY_COMPLETE;
 	r->gone = gone;
 #pragma unroll 1
@@ -198,6 +198,26 @@ static __device__ __noinline__ void cvy_ep_agree(const struct cvy_ep_args *a, st
 			if (cvy_has(late, p))
 				cvy_store_word((uint8_t *)&a->call.mailbox->passed[p], op + 1);
 	}
+	return late;
+}
+
+/*
+ * Thread p tells rank p, if it is in @whom, that the operation under way ends here without it: what it has not read of those
+ * before will be written over. Who is far is told before that is done (cvy_far_overtake).
+ */
+static __device__ void cvy_ep_pass(const struct cvy_ep_args *a, uint32_t whom)
+{
+	const struct cvy_gpu_call *c = &a->call;
+	const struct cvy_gpu_lane words = cvy_lane_words(c->control, 0);
+	int p = (int)threadIdx.x;
+
+	if (p >= CVY_GPU_RANKS || p == c->rank || !cvy_has(whom & words.mask, p) ||
+	    ((words.failed & CVY_GPU_FAR) && cvy_far_queue(c, words.out, whom, p)))
+		return;
+	__threadfence_system();
+	cvy_store_word(cvy_stands(c, CVY_GPU_OUT, c->out, CVY_GPU_STRIDE, cvy_mapping(words.out, p)) +
+			       cvy_gpu_passed_at(),
+		       cvy_load_word(&c->control->finished) / CVY_GPU_QUANTA + 1);
 }
 
 /* Of all threads: this CTA is the last to end. What the others stored is seen. */
@@ -315,8 +335,12 @@ template <typename BODY>
 static __device__ __noinline__ void cvy_ep_leave(const struct cvy_ep_args *a, struct cvy_lane_run r,
 						 struct cvy_ep_shared *sh, uint64_t *dynamic, uint64_t op)
 {
-	if (cvy_ep_last(a))
-		cvy_ep_agree<BODY>(a, &r, sh, dynamic, op);
+	uint32_t left_out;
+
+	if (!cvy_ep_last(a))
+		return;
+	left_out = sh->left_out;
+	cvy_ep_pass(a, left_out | cvy_ep_agree<BODY>(a, &r, sh, dynamic, op));
 }
 
 /*

@@ -92,9 +92,12 @@ static __device__ __noinline__ int cvy_far_overtake(const struct cvy_gpu_call *c
 	for (uint32_t i = 0; q && i < CVY_GPU_PARITIES && !how; i++)
 		how = cvy_wait_put(q, *cvy_far_ticket(c, r->lane.out, rank, cvy_gpu_slot_at(0, r->index, i)), rank,
 				   &r->watch, until);
-	if (q && !how)
-		cvy_far_tell(c, r->lane.out, to, cvy_gpu_ahead_at(r->index), tag);
-	return how;
+	if (!q || how)
+		return how;
+	cvy_far_tell(c, r->lane.out, to, cvy_gpu_ahead_at(r->index), tag);
+	cvy_far_tell(c, r->lane.out, to, cvy_gpu_passed_at(),
+		     cvy_load_word(&c->control->finished) / CVY_GPU_QUANTA + 1);
+	return 0;
 }
 
 /* Has @rank, of another host, begun to write over what it had pushed here in step @tag? */

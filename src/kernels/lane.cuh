@@ -108,6 +108,15 @@ static __device__ __forceinline__ int cvy_has(uint32_t mask, int rank)
 	return mask >> rank & 1;
 }
 
+/* The last operation, plus 1, that @rank ended without this rank; 0: it never did. */
+static __device__ uint64_t cvy_passed(const struct cvy_gpu_call *c, int rank)
+{
+	uint64_t in = cvy_lane_words(c->control, 0).in;
+	const uint8_t *from = cvy_stands(c, CVY_GPU_IN, c->in, CVY_GPU_STRIDE, cvy_mapping(in, rank));
+
+	return cvy_load_word((const uint64_t *)(from + cvy_gpu_passed_at()));
+}
+
 /* The verdict stands until all that entered under it have finished. */
 static __device__ __forceinline__ int cvy_lane_failed(const struct cvy_gpu_control *control,
 						      const struct cvy_lane_run *r, uint64_t op)
@@ -309,6 +318,7 @@ static __device__ __forceinline__ void cvy_begin_by(const struct cvy_gpu_call *c
 	r->gone = 0;
 	r->watch.control = c->control;
 	r->watch.mailbox = c->mailbox;
+	r->watch.call = c;
 	r->watch.late = c->late_cycles;
 	r->watch.since = 0;
 	r->watch.looks = 0;

@@ -60,6 +60,12 @@ CVY_GPU_BOTH static inline size_t cvy_gpu_ahead_at(int lane)
 	return cvy_gpu_signal_at(CVY_GPU_ROUNDS, lane, 0);
 }
 
+/* The last operation, plus 1, that the source has ended without this rank, by a deadline: it had ended all before. */
+CVY_GPU_BOTH static inline size_t cvy_gpu_passed_at(void)
+{
+	return cvy_gpu_signal_at(CVY_GPU_ROUNDS + 1, 0, 0);
+}
+
 /* Of which lane and parity is what stands at @at of a chunk? One number for both rounds and the signals. */
 #define CVY_GPU_TICKETS (CVY_GPU_LANES * CVY_GPU_PARITIES)
 
@@ -258,6 +264,7 @@ struct cvy_gpu_mailbox {
 	uint64_t late[CVY_GPU_RANKS];	/* operation + 1 that waited longer than late_cycles for this rank */
 	uint64_t gave_up;		/* operation + 1 that was parked longer than park_cycles */
 	uint64_t passed[CVY_GPU_RANKS]; /* operation + 1 that a deadline of its caller ended without this rank */
+	uint64_t outrun[CVY_GPU_RANKS]; /* operation + 1 that waits for what this rank had sent, and has written over */
 	/* By mapping of a chunk there: what its queue answered to a put, as a positive number (enum cvy_queue_error). */
 	uint64_t unsent[CVY_GPU_RANKS * CVY_GPU_GENERATIONS];
 };

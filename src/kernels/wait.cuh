@@ -4,6 +4,9 @@
  * control page, and clock64. A closed gate ends the wait: the CTA parks and the host says what becomes of the
  * operation. A deadline tells the host, in a word of host memory, whom it waits for; it ends nothing but a wait of
  * dispatch and combine that the caller has given one (cvy_wait_lines).
+ * Others may go on by a deadline, twice, while this rank is in an operation that has none: then what it waits for is
+ * written over and never comes. Packets do not show it, since words of lines may look like any tag; so who goes on says
+ * which operation it ended so (cvy_gpu_passed_at), and whoever waits looks there when it looks at the gate.
  * No other file of this directory may loop on memory.
  */
 #ifndef CVY_WAIT_CUH
@@ -22,6 +25,7 @@
 struct cvy_watch {
 	struct cvy_gpu_control *control;
 	struct cvy_gpu_mailbox *mailbox;
+	const struct cvy_gpu_call *call; /* NULL: nobody goes on without this rank */
 	unsigned long long late, since;
 	unsigned looks;
 	unsigned open; /* what the gate is while the words of this attempt hold */
@@ -32,13 +36,37 @@ static __device__ __forceinline__ unsigned cvy_gate(const struct cvy_gpu_control
 	return (unsigned)(cvy_load_word(&control->entered) >> CVY_GPU_GATE_SHIFT);
 }
 
-/* Every CVY_LOOKS looks: is the gate closed, or of another view? Tells the host once per deadline that @rank is late. */
-static __device__ __noinline__ int cvy_look_up(struct cvy_watch *w, int rank)
+static __device__ uint64_t cvy_passed(const struct cvy_gpu_call *c, int rank); /* lane.cuh */
+
+/*
+ * Has @rank gone on, and is @tag, which it had stored before, not at @at? The operation under way is the one after those that
+ * have finished, in every thread that waits with a call. Tells the host, who ends the wait.
+ */
+static __device__ void cvy_look_behind(const struct cvy_watch *w, int rank, const uint64_t *at, uint64_t tag)
+{
+	uint64_t passed = cvy_passed(w->call, rank), op = passed;
+
+	if (passed)
+		op = cvy_load_word(&w->control->finished) / CVY_GPU_QUANTA;
+	if (passed <= op + 1)
+		return;
+	__threadfence_system();
+	if (cvy_load_word(at) != tag)
+		cvy_store_word((uint8_t *)&w->mailbox->outrun[rank], op + 1);
+}
+
+/*
+ * Every CVY_LOOKS looks: is the gate closed, or of another view? Tells the host once per deadline that @rank is late, and
+ * when its tag can not come to @at any more; NULL: it can.
+ */
+static __device__ __noinline__ int cvy_look_up(struct cvy_watch *w, int rank, const uint64_t *at, uint64_t tag)
 {
 	unsigned long long now = clock64();
 
 	if (cvy_gate(w->control) != w->open)
 		return 1;
+	if (w->since && at && w->call)
+		cvy_look_behind(w, rank, at, tag);
 	if (!w->since) {
 		w->since = now;
 	} else if (w->late && now - w->since > w->late) {
@@ -50,17 +78,30 @@ static __device__ __noinline__ int cvy_look_up(struct cvy_watch *w, int rank)
 	return 0;
 }
 
-static __device__ __forceinline__ int cvy_give_up(struct cvy_watch *w, int rank)
+/* A look, of those in @need at one of @at that @whom has not filled; 0: none can be written over before it is read. */
+template <int N>
+static __device__ __forceinline__ int cvy_give_up_at(struct cvy_watch *w, int whom, const uint8_t *const *at,
+						     const int *rank, unsigned need, uint64_t tag)
 {
+	const uint8_t *packet = NULL;
 	struct cvy_watch look;
 	int closed;
 
 	if (!CVY_GUARDED || ++w->looks % CVY_LOOKS)
 		return 0;
+#pragma unroll
+	for (int i = 0; i < N; i++)
+		if ((need >> i & 1) && at[i] && rank[i] == whom && cvy_load_word((const uint64_t *)(at[i] + 8)) != tag)
+			packet = at[i] + 8;
 	look = *w; /* a copy: what has no address stays in registers */
-	closed = cvy_look_up(&look, rank);
+	closed = cvy_look_up(&look, whom, (const uint64_t *)packet, tag);
 	w->since = look.since;
 	return closed;
+}
+
+static __device__ __forceinline__ int cvy_give_up(struct cvy_watch *w, int rank)
+{
+	return cvy_give_up_at<0>(w, rank, NULL, NULL, 0, 0);
 }
 
 /*
@@ -89,14 +130,14 @@ static __device__ __forceinline__ int cvy_wait_packets(const uint8_t *const at[4
 		if (PACKET == CVY_GPU_PAIR) {
 			if (late < 0)
 				return 0;
-			if (cvy_give_up(w, late))
+			if (cvy_give_up_at<4>(w, late, at, rank, need, tag))
 				return 1;
 		} else {
 			int whom = __reduce_max_sync(0xffffffffu, late);
 
 			if (whom < 0)
 				break;
-			if (__any_sync(0xffffffffu, cvy_give_up(w, whom)))
+			if (__any_sync(0xffffffffu, cvy_give_up_at<4>(w, whom, at, rank, bears ? need : 0, tag)))
 				return 1;
 		}
 	}
@@ -111,8 +152,10 @@ static __device__ __forceinline__ int cvy_wait_packets(const uint8_t *const at[4
 /* A signal of @rank; 1: the gate closed first. */
 static __device__ __forceinline__ int cvy_wait_signal(const uint8_t *at, int rank, uint64_t tag, struct cvy_watch *w)
 {
+	const uint8_t *const packet[1] = { at - 8 };
+
 	while (cvy_load_word((const uint64_t *)at) != tag)
-		if (cvy_give_up(w, rank))
+		if (cvy_give_up_at<1>(w, rank, packet, &rank, 1, tag))
 			return 1;
 	return 0;
 }
@@ -156,7 +199,8 @@ static __device__ __forceinline__ int cvy_wait_lines(const uint8_t *const at[N],
 		*whom = __reduce_max_sync(0xffffffffu, late);
 		if (*whom < 0)
 			break;
-		if (__any_sync(0xffffffffu, cvy_give_up(w, *whom)))
+		if (__any_sync(0xffffffffu,
+			       cvy_give_up_at<N>(w, *whom, at, rank, bears && !until->most ? ~0u : 0, tag)))
 			return 1;
 		if (CVY_GUARDED && until->most && w->looks % CVY_LOOKS == 0 &&
 		    __any_sync(0xffffffffu, clock64() - until->began > until->most))

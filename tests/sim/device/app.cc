@@ -331,7 +331,7 @@ static void ended(struct process *p, size_t op)
 	p->stream.pop_front();
 	delete l;
 	p->running = 0;
-	p->completed = op + 1;
+	p->completed = p->stream.empty() ? p->next : op + 1;
 	if (p->outcome.size() <= op)
 		p->outcome.resize(op + 1);
 	check_ended(p, op);
@@ -353,6 +353,11 @@ static void call(struct process *p, size_t op)
 		err = call_ep(p, o, b);
 	else
 		err = call_plain(p, o, b);
+	if (!err && o->kind == CVY_GPU_ADMIT && p->stream.size() == before) { /* it lets nobody in who is not */
+		if (!before)
+			p->completed = p->next;
+		return;
+	}
 	if (err || p->stream.size() != before + 1) {
 		if (p->out == OUT_NOT)
 			sim_fail("G5", "rank %d cannot call operation %zu: %d", p->rank, op, err);
@@ -444,7 +449,7 @@ void app_begin(int n)
 	steps.clear();
 	last = NONE;
 	ahead = 1 + sim_below(5);
-	deadlines = sim_odds(5);
+	deadlines = sim_odds(5) || sim.late;
 	setup = {};
 	setup.size = n;
 	setup.lanes = 1 << sim_below(2);

@@ -313,6 +313,23 @@ static void check_missing(struct process *p, size_t op)
 			 (unsigned)s->mask);
 }
 
+/*
+ * Nobody gives up but who is in an operation without a deadline while another has ended a later one by its deadline, without
+ * it, and has called more.
+ */
+void check_gives_up(const struct process *p, const char *why)
+{
+	size_t at = p->completed;
+
+	sim_tell("rank %d.%d gives up in %zu: %s", p->rank, (int)p->inc, at, why);
+	for (const struct process *q : processes)
+		for (size_t op = at + 1; op < q->outcome.size() && op + 1 < q->next; op++)
+			if (!plan[at].timeout_ms && plan[op].timeout_ms && q->rank != p->rank && q->outcome[op].done &&
+			    (q->outcome[op].status.missing >> p->rank & 1))
+				return;
+	sim_fail("G5", "rank %d gives up: %s", p->rank, why);
+}
+
 void check_ended(struct process *p, size_t op)
 {
 	struct cvy_gpu_status *s = &p->outcome[op].status;

@@ -38,6 +38,7 @@ struct world {
 	uint64_t chance; /* state of the generator */
 	int trace, failed;
 	int ragged;	       /* operations whose last step is not full are called, too */
+	int late;	       /* deadlines are set, and missed by warps that are held up */
 	std::string off, only; /* checkers that are silent; operations that are called */
 };
 extern struct world sim;
@@ -222,6 +223,7 @@ int app_bins(int rank, int *el); /* of rows: its experts, or one */
 
 /* check.cc */
 void check_ended(struct process *p, size_t op);
+void check_gives_up(const struct process *p, const char *why);
 void check_end(void);
 
 /* faults.cc */

@@ -325,6 +325,8 @@ static uint64_t pause_of(struct warp *w)
 {
 	struct process *p = w->cta->of;
 
+	if (sim.late && sim_odds(500)) /* it misses deadlines */
+		return sim_below(10 * MS);
 	if (!w->slept)
 		return sim_odds(2000) ? sim_below(2 * MS) : sim_odds(100) ? sim_below(20 * US) : 20 + sim_below(400);
 	w->idle = w->stirred == p->stir ? w->idle + (w->idle < 7) : 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sim-device --seeds A-B | --seed N [--trace] | --list FILE, with [--off CHECKER,...] [--op NAME,...] [--ragged]; see device.h */
+/* sim-device --seeds A-B | --seed N [--trace] | --list FILE, with [--off CHECKER,...] [--op NAME,...] [--ragged] [--late]; see device.h */
 #include "device.h"
 
 #include <stdio.h>
@@ -10,7 +10,8 @@
 #define EVENTS 3000000ull
 
 static const char usage[] =
-	"sim-device --seeds A-B | --seed N [--trace] | --list FILE [--off CHECKER,...] [--op NAME,...] [--ragged]\n"
+	"sim-device --seeds A-B | --seed N [--trace] | --list FILE [--off CHECKER,...] [--op NAME,...] [--ragged] "
+	"[--late]\n"
 	"  NAME: dispatch (with combine), allreduce, two-shot, allgather, reduce-scatter, alltoall, barrier\n";
 
 static void stuck(void)
@@ -59,8 +60,10 @@ static int run_list(const char *path)
 		return 1;
 	}
 	while (fgets(line, sizeof(line), f))
-		if (line[0] >= '0' && line[0] <= '9')
+		if (line[0] >= '0' && line[0] <= '9') {
+			sim.late = strstr(line, " late") != NULL;
 			failed += run(strtoull(line, NULL, 10));
+		}
 	fclose(f);
 	return failed;
 }
@@ -81,6 +84,10 @@ int main(int argc, char **argv)
 		}
 		if (!strcmp(argv[i], "--ragged")) {
 			sim.ragged = 1;
+			continue;
+		}
+		if (!strcmp(argv[i], "--late")) {
+			sim.late = 1;
 			continue;
 		}
 		if (!strcmp(argv[i], "--seed")) {

@@ -312,8 +312,10 @@ static void heard(void *ctx, const struct cvy_event *ev)
 	struct process *p = (struct process *)ctx;
 	uint32_t said = change.said | 1u << p->rank;
 
-	if (ev->kind == CVY_EV_FROZE_NOT && p->out == OUT_NOT)
-		sim_fail("G5", "rank %d gives up: %s", p->rank, ev->text);
+	if (ev->kind == CVY_EV_FROZE_NOT && p->out == OUT_NOT) {
+		check_gives_up(p, ev->text);
+		process_suspect(p);
+	}
 	if (ev->kind == CVY_EV_LATE) {
 		struct process *q = process_by(ev->inc);
 
