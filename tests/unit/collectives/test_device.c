@@ -562,6 +562,34 @@ START_TEST(device_suspects_who_does_not_answer)
 }
 END_TEST
 
+static int given_up;
+
+static void hear_give_up(void *ctx, const struct cvy_event *event)
+{
+	(void)ctx;
+	given_up += event->kind == CVY_EV_FROZE_NOT;
+}
+
+/* Others went on by deadlines, and wrote over what a kernel here waits for: it can not come any more. */
+START_TEST(device_gives_up_once_when_it_is_outrun)
+{
+	struct cvy_device *d = device_new(hear_give_up);
+
+	memset(&box, 0, sizeof(box));
+	given_up = 0;
+	d->box = cvy_errbox_new();
+	learn(d, 1, 7, 0, 3);
+	cvy_device_look(d);
+	ck_assert_int_eq(given_up, 0);
+	box.outrun[2] = OP + 1;
+	cvy_device_look(d);
+	cvy_device_look(d);
+	ck_assert_int_eq(given_up, 1);
+	cvy_errbox_free(d->box);
+	device_free(d);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("collectives/device");
@@ -578,6 +606,7 @@ int main(void)
 	tcase_add_test(tests, device_keeps_memory_in_use_after_many_that_came_for_nothing);
 	tcase_add_test(tests, device_suspects_whom_a_kernel_could_not_post_to);
 	tcase_add_test(tests, device_suspects_who_does_not_answer);
+	tcase_add_test(tests, device_gives_up_once_when_it_is_outrun);
 	suite_add_tcase(suite, tests);
 	runner = srunner_create(suite);
 	srunner_run_all(runner, CK_ENV);
