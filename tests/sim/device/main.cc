@@ -38,7 +38,7 @@ static int run(uint64_t seed)
 	for (int r = 0; r < first; r++)
 		app_run(processes[(size_t)r]);
 	while (!sim.failed && !app_over())
-		if (sim.now > 1000 * MS + BOUND || sim.events > EVENTS || !sim_step()) {
+		if (sim.now > 1000 * MS + (sim.late ? 4 : 1) * BOUND || sim.events > EVENTS || !sim_step()) {
 			stuck();
 			break;
 		}
