@@ -372,7 +372,7 @@ static void call(struct process *p, size_t op)
 /* Not before the safe point's outcome can be known, nor when all has been called. */
 static int may_call(struct process *p)
 {
-	if (last == NONE && faults_over() && members_settled() && view.active)
+	if (last == NONE && faults_over() && members_settled() && view.active && !view.pending)
 		last = step_after(furthest() + 4);
 	plan_to(p->next);
 	return p->next < last &&

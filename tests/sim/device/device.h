@@ -39,6 +39,7 @@ struct world {
 	int trace, failed;
 	int ragged;	       /* operations whose last step is not full are called, too */
 	int late;	       /* deadlines are set, and missed by warps that are held up */
+	int crowded;	       /* a seed of four: what goes wrong comes close together (faults.cc) */
 	std::string off, only; /* checkers that are silent; operations that are called */
 };
 extern struct world sim;
@@ -90,6 +91,7 @@ int agent_pause(uint64_t ns); /* from its own deeds; 0: this is none */
 /* ---- member.cc: processes, and what stands for their membership ---- */
 
 enum { OUT_NOT, OUT_LEFT, OUT_TOLD }; /* left out; and knows it */
+enum { HELD_NOT, HELD_STREAM, HELD_LANE };
 
 struct outcome {
 	int done;
@@ -98,9 +100,11 @@ struct outcome {
 
 struct process {
 	int rank;
-	uint64_t inc;
+	uint64_t inc, from; /* from: 0, or grows with the safe point that let it in */
 	int alive, stopped, out, joined, due;
 	int ever_slow; /* others may have passed over it */
+	int held_back; /* HELD_*: launches do not begin, or the CTAs of one lane have no turns */
+	unsigned held_lane;
 	uint64_t stalled_until;
 	uint64_t stir;
 	std::vector<struct warp *> held; /* turns that came due while it was stopped */
@@ -230,6 +234,7 @@ void check_end(void);
 void faults_begin(int n);
 void faults_on_progress(struct process *p, size_t op); /* it has called it */
 void faults_on_change(const char *phase);
+void faults_on_gate(struct process *p); /* it is about to stand still */
 int faults_over(void);
 
 #endif

@@ -2,6 +2,11 @@
 /*
  * What goes wrong: drawn when the seed begins, each at a moment of its own: some time after a rank has called an operation, or
  * in a phase of a change, where it hurts. And who comes in where a rank is free.
+ *
+ * In a *crowded* run (a seed of four) they come close together. Before a rank is struck others are held back until about
+ * when their gates close: so it has sent what they have not asked for yet, and they enter behind the gate what others, told
+ * to stand still much later, complete with what these send even so. The next strike follows in a phase of the change, and
+ * newcomers come as soon as a view is active.
  */
 #include "device.h"
 
@@ -12,19 +17,23 @@ struct fault {
 	size_t at_op;
 	const char *phase; /* instead of an operation */
 	uint64_t delay;
+	uint32_t holds; /* ranks */
 };
 
 static std::vector<struct fault> faults;
 static int joins, asleep;
 
-static int stay(void)
+/* Without @but; nobody who is pending decides a view, so in the end somebody else is there. */
+static int stay(int but)
 {
 	int n = 0;
 
 	for (int r = 0; r < setup.size; r++) {
 		struct process *p = process_of(r);
 
-		n += p && p->alive && !p->stopped && !process_leaves(p);
+		if (sim.crowded && (view.pending >> r & 1))
+			continue;
+		n += r != but && p && p->alive && !p->stopped && !process_leaves(p);
 	}
 	return n;
 }
@@ -42,7 +51,7 @@ static void strike(const struct fault *f)
 {
 	struct process *p = process_of(f->rank);
 
-	if (!p || !p->alive || p->stopped || stay() < 2)
+	if (!p || !p->alive || p->stopped || stay(f->rank) < 1)
 		return;
 	switch (f->kind) {
 	case KILL:
@@ -70,11 +79,38 @@ static void strike(const struct fault *f)
 	}
 }
 
+static void let_go(struct process *p)
+{
+	if (!p->held_back)
+		return;
+	p->held_back = HELD_NOT;
+	sim_tell("rank %d.%d is held back no more", p->rank, (int)p->inc);
+	stream_pump(p);
+}
+
+/* Until its gate closes (faults_on_gate), or nothing has come of it. */
+static void hold(struct process *p)
+{
+	p->held_back = sim_odds(3) ? HELD_LANE : HELD_STREAM;
+	p->held_lane = (unsigned)sim_below(2);
+	sim_tell("rank %d.%d is held back", p->rank, (int)p->inc);
+	sim_after(500 * US + sim_below(MS), [p] { let_go(p); });
+}
+
+void faults_on_gate(struct process *p)
+{
+	if (p->held_back)
+		sim_after(sim_below(100 * US), [p] { let_go(p); });
+}
+
 static void fire(struct fault *f)
 {
 	struct fault copy = *f;
 
 	f->fired = 1;
+	for (int r = 0; r < setup.size; r++)
+		if ((f->holds >> r & 1) && r != f->rank && process_of(r) && !process_of(r)->held_back)
+			hold(process_of(r));
 	sim_after(f->delay, [copy] { strike(&copy); });
 }
 
@@ -120,16 +156,47 @@ static void come(void)
 			break;
 		}
 	if (joins)
-		sim_after(200 * US + sim_below(MS), come);
+		sim_after(sim.crowded ? 10 * US + sim_below(100 * US) : 200 * US + sim_below(MS), come);
+}
+
+static struct fault close_fault(int n, int first)
+{
+	static const char *const phases[] = { "freeze", "decide", "learn", "thaw" };
+	struct fault f = {};
+
+	f.kind = sim_odds(4) ? (int)sim_below(KINDS) : sim_odds(2) ? EVICT : KILL;
+	f.rank = (int)sim_below((uint64_t)n);
+	f.at_op = sim_below(12);
+	f.phase = !first && !sim_odds(4) ? phases[sim_below(4)] : NULL;
+	f.delay = sim_below(sim_odds(3) ? 5 * US : 150 * US);
+	f.holds = sim_odds(3) ? 0 : (uint32_t)sim_below(1u << n);
+	return f;
+}
+
+static void begin_crowded(int n)
+{
+	uint64_t many = 1 + sim_below(5);
+
+	for (uint64_t i = 0; i < many; i++)
+		faults.push_back(close_fault(n, !i));
+	joins = sim_odds(3) ? 0 : 1 + (int)sim_below(4);
+	if (joins)
+		sim_after(sim_below(MS), come);
 }
 
 void faults_begin(int n)
 {
 	static const char *const phases[] = { "freeze", "decide", "learn", "thaw" };
-	uint64_t many = sim_odds(6) ? 0 : 1 + sim_below(3);
+	uint64_t many;
 
 	faults.clear();
 	asleep = 0;
+	if (sim.crowded) {
+		begin_crowded(n);
+		return;
+	}
+	many = sim_odds(6) ? 0 : 1 + sim_below(3);
+
 	for (uint64_t i = 0; i < many; i++) {
 		struct fault f = {};
 

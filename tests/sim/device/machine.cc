@@ -351,6 +351,10 @@ void machine_turn(struct warp *w)
 		queue_turn(w, p->stalled_until - sim.now + sim_below(US));
 		return;
 	}
+	if (p->held_back == HELD_LANE && c->block == p->held_lane) {
+		queue_turn(w, US + sim_below(5 * US));
+		return;
+	}
 	here = c;
 	turn = w;
 	cpu_block.x = c->block;

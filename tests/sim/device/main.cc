@@ -29,7 +29,7 @@ static int run(uint64_t seed)
 	int n, first;
 
 	sim_begin(seed);
-	n = 2 + (int)sim_below(RANKS - 1);
+	n = sim.crowded ? RANKS - (int)sim_below(4) / 3 : 2 + (int)sim_below(RANKS - 1);
 	first = n > 2 && sim_odds(4) ? n - 1 : n; /* the last comes later */
 	app_begin(n);
 	machine_begin();

@@ -119,6 +119,14 @@ static int send_to(void *ctx, int rank, uint64_t inc, int type, uint32_t epoch, 
 
 static void begin(void);
 
+/* Until a member is told of a step: now and then longer. In crowded runs soon, or much later than by others. */
+static uint64_t some_time(uint64_t most, uint64_t at_times)
+{
+	if (sim.crowded)
+		return sim_below(sim_odds(2) ? 30 * US : 600 * US);
+	return sim_below(at_times == most || !sim_odds(4) ? most : at_times);
+}
+
 static struct cvy_view *view_now(void)
 {
 	struct cvy_view *v = cvy_view_new(RANKS);
@@ -133,6 +141,7 @@ static struct cvy_view *view_now(void)
 		if (view.pending >> r & 1)
 			cvy_mask_add(&v->pending, r);
 		v->member[r].inc = view.inc[r];
+		v->member[r].from = view.pending >> r & 1 ? CVY_PENDING : process_by(view.inc[r])->from;
 	}
 	return v;
 }
@@ -177,12 +186,42 @@ static void learn(struct process *p, struct cvy_view *v, uint64_t attempt)
 	faults_on_change("learn");
 }
 
+/* The safe point of the host: who has come is no longer pending. */
+static void safe_point(void)
+{
+	struct covey_result outcome = {};
+
+	outcome.epoch = view.epoch;
+	outcome.size = setup.size;
+	outcome.mask.word[0] = view.members;
+	for (int r = 0; r < RANKS; r++)
+		if (view.pending >> r & 1)
+			process_of(r)->from = view.epoch; /* grows, and is alike for all who come in at a time */
+	view.pending = 0;
+	sim_tell("they come in with operation %zu: %x", app_safe_point(&outcome), view.members);
+}
+
+/* It is an operation of the host, too: nobody has an outcome before all have gone on. */
+static int all_go_on(void)
+{
+	for (int r = 0; r < RANKS; r++)
+		if (process_of(r) && process_of(r)->device->epoch != view.epoch)
+			return 0;
+	return view.active;
+}
+
 static void thaw(struct process *p, uint64_t attempt)
 {
 	if (p->attempt != attempt)
 		return;
 	sim_tell("rank %d.%d goes on in epoch %u", p->rank, (int)p->inc, p->learned->epoch);
 	cvy_device_thaw(p->device);
+	if (view.pending && all_go_on()) {
+		safe_point();
+		for (int r = 0; r < RANKS; r++)
+			if (process_of(r))
+				app_run(process_of(r));
+	}
 	faults_on_change("thaw");
 	app_run(p);
 }
@@ -190,7 +229,6 @@ static void thaw(struct process *p, uint64_t attempt)
 static void activate(void)
 {
 	uint64_t attempt = change.attempt;
-	struct covey_result outcome = {};
 
 	sim_tell("epoch %u is active", view.epoch);
 	view.active = 1;
@@ -199,15 +237,10 @@ static void activate(void)
 		struct process *p = process_of(r);
 
 		if (p)
-			agent_do(&p->agent, sim_below(sim_odds(4) ? MS : 100 * US), [p, attempt] { thaw(p, attempt); });
+			agent_do(&p->agent, some_time(100 * US, MS), [p, attempt] { thaw(p, attempt); });
 	}
-	if (view.pending) {
-		outcome.epoch = view.epoch;
-		outcome.size = setup.size;
-		outcome.mask.word[0] = view.members;
-		view.pending = 0;
-		sim_tell("they come in with operation %zu: %x", app_safe_point(&outcome), view.members);
-	}
+	if (view.pending && !sim.crowded) /* sooner than it can be: these runs are kept as they are */
+		safe_point();
 	if (change.leaving)
 		begin();
 }
@@ -251,7 +284,7 @@ static void decide(void)
 		if (!p)
 			continue;
 		p->attempt = attempt;
-		agent_do(&p->agent, sim_below(sim_odds(4) ? 2 * MS : 200 * US), [p, v, attempt] {
+		agent_do(&p->agent, some_time(200 * US, 2 * MS), [p, v, attempt] {
 			if (p->attempt == attempt)
 				learn(p, v, attempt);
 			else
@@ -284,10 +317,11 @@ static void begin(void)
 
 		if (!p || process_leaves(p))
 			continue;
-		agent_do(&p->agent, sim_below(200 * US), [p, attempt] {
+		agent_do(&p->agent, p->held_back ? sim_below(30 * US) : some_time(200 * US, 200 * US), [p, attempt] {
 			if (p->attempt >= attempt) /* a later one came first */
 				return;
 			p->attempt = attempt;
+			faults_on_gate(p);
 			cvy_device_freeze(p->device, view.epoch);
 			post_own(p, CVY_EV_FROZEN, attempt);
 			faults_on_change("freeze");
@@ -520,76 +554,11 @@ void members_end(void)
 	processes.clear();
 }
 
-/* ---- the loop of an agent, for who asks it ---- */
-
-struct cvy_timer {
-	int cancelled;
-};
-
-extern "C" {
-
-struct cvy_timer *cvy_loop_timer(struct cvy_loop *loop, uint64_t deadline_ns, void (*fire)(void *ctx), void *ctx)
-{
-	struct process *p = (struct process *)loop;
-	struct cvy_timer *t = new cvy_timer();
-
-	agent_do(&p->agent, deadline_ns > sim.now ? deadline_ns - sim.now : 0, [t, fire, ctx] {
-		if (!t->cancelled)
-			fire(ctx);
-		delete t;
-	});
-	return t;
-}
-
-void cvy_loop_cancel(struct cvy_timer *t)
-{
-	if (t)
-		t->cancelled = 1;
-}
-
-/* Queues and their doors, of which there are none. */
-int cvy_loop_new(struct cvy_loop **)
-{
-	return COVEY_ERR_NOMEM;
-}
-
-void cvy_loop_free(struct cvy_loop *)
-{
-}
-
-void cvy_loop_run(struct cvy_loop *, void (*)(void *, uint64_t), void *, const int *)
-{
-}
-
-void cvy_loop_stop(struct cvy_loop *)
-{
-}
-
-int cvy_loop_watch(struct cvy_loop *, int, uint32_t, void (*)(void *, uint32_t), void *, struct cvy_watch **)
-{
-	return COVEY_ERR_NOMEM;
-}
-
-void cvy_loop_change(struct cvy_watch *, uint32_t)
-{
-}
-
-void cvy_loop_unwatch(struct cvy_watch *)
-{
-}
-
-int cvy_loop_post(struct cvy_loop *, void (*)(void *, void *), void *, void *)
-{
-	return COVEY_ERR_CLOSED;
-}
-
-} /* extern "C" */
-
 void stream_pump(struct process *p)
 {
 	struct launch *l;
 
-	if (p->running || p->stream.empty() || !p->alive)
+	if (p->running || p->stream.empty() || !p->alive || p->held_back == HELD_STREAM)
 		return;
 	l = p->stream.front();
 	p->running = 1;

@@ -37,6 +37,7 @@ void sim_begin(uint64_t seed)
 	sim.now = 1000 * MS;
 	sim.events = 0;
 	sim.failed = 0;
+	sim.crowded = seed % 4 == 2;
 	sim.chance = seed * 0x9e3779b97f4a7c15ull + 0x2545f4914f6cdd1dull;
 	for (int i = 0; i < 4; i++)
 		sim_below(2);
