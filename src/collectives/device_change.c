@@ -414,14 +414,28 @@ void cvy_device_thaw(struct cvy_device *d)
 	d->epoch = d->view->epoch;
 }
 
+/*
+ * Kernels that were launched before the end come behind it, and push before they look. The operation under way did not end, so
+ * they would begin where it did: their packets would stand in place of its own, with its tag, where others have completed it
+ * and keep them for a laggard. By these words a lane knows of nobody, and is of no view.
+ */
+static void end_lanes(const struct cvy_device *d, struct cvy_gpu_lane *lanes)
+{
+	for (int i = 0; i < CVY_GPU_LANES; i++)
+		lanes[i] = (struct cvy_gpu_lane){ 0, d->epoch + 1,	1u << d->rank,
+						  0, generations(d, 0), generations(d, 1) };
+}
+
 void cvy_device_stop(struct cvy_device *d, int err)
 {
 	struct cvy_gpu_verdict end = { UINT32_MAX, err, 0, 0, 0 };
+	struct cvy_gpu_lane lanes[CVY_GPU_LANES];
 
 	if (__atomic_exchange_n(&d->ended, err, __ATOMIC_ACQ_REL))
 		return;
 	cvy_device_queues_stop(d);
-	if (d->ops->gate(d->gpu, CVY_GPU_GATE_CLOSED(d->epoch)) || d->ops->words(d->gpu, NULL, NULL, &end))
+	end_lanes(d, lanes);
+	if (d->ops->gate(d->gpu, CVY_GPU_GATE_CLOSED(d->epoch)) || d->ops->words(d->gpu, lanes, NULL, &end))
 		cvy_warn("device", "ending the kernels: %s", d->ops->why(d->gpu));
 }
 
