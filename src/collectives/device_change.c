@@ -179,12 +179,12 @@ static void note_arrivals(struct cvy_device *d)
 	pthread_mutex_unlock(&d->lock);
 }
 
-/* Who founds the group needs no ADMIT. */
+/* Who founds the group needs no ADMIT; who begins it anew calls the safe point that let it in, all the same. */
 static void count_all(struct cvy_device *d, uint32_t mask)
 {
 	pthread_mutex_lock(&d->lock);
 	for (int r = 0; r < CVY_GPU_RANKS; r++)
-		if (mask >> r & 1)
+		if ((mask >> r & 1) && !d->view->member[r].from)
 			d->peer[r].arrival[(d->peer[r].arrivals - 1) % CVY_DEVICE_ARRIVALS].counted = 1;
 	d->contributors |= mask;
 	pthread_mutex_unlock(&d->lock);
@@ -251,6 +251,25 @@ static uint32_t taken_part(const struct cvy_device *d, uint32_t members, uint64_
 }
 
 /*
+ * Where nobody has taken part: those who were let in first. Have all who were before them gone, the others' ADMITs still stand
+ * in their streams, behind operations that those who came later do not call.
+ */
+static uint32_t founders(const struct cvy_device *d, uint32_t members)
+{
+	uint32_t first = 0;
+	uint64_t from = CVY_PENDING;
+
+	for (int r = 0; r < CVY_GPU_RANKS; r++) {
+		if (!(members >> r & 1) || d->view->member[r].from > from)
+			continue;
+		first = d->view->member[r].from < from ? 0 : first;
+		from = d->view->member[r].from;
+		first |= 1u << r;
+	}
+	return first;
+}
+
+/*
  * Contributors and base of the next words, from what all have said, so alike on all. Newcomers count where somebody has
  * completed the ADMIT that takes them in: the others complete it too.
  */
@@ -266,7 +285,7 @@ static void conclude(struct cvy_device *d, uint32_t *mask, uint64_t *base, int *
 		if ((old >> r & 1) && h->spoiled && h->op == *base)
 			*fail = CVY_GPU_FAILS;
 	}
-	*mask = old ? d->peer[*holder].have.mask & members : members & ~cvy_device_mask(&d->view->pending);
+	*mask = old ? d->peer[*holder].have.mask & members : founders(d, members & ~cvy_device_mask(&d->view->pending));
 }
 
 static int lags(const struct cvy_device *d, uint64_t base)
