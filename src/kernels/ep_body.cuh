@@ -223,7 +223,7 @@ template <int HOT>
 static __device__ __forceinline__ struct cvy_ep_turn cvy_ep_begin(const struct cvy_ep_args *a, struct cvy_lane_run *r,
 								  struct cvy_ep_shared *sh)
 {
-	struct cvy_ep_turn t = { a, r, sh, CVY_GPU_TAG(r->lane.epoch, r->lane.count), 0, 0, 0, { 0, 0 } };
+	struct cvy_ep_turn t = { a, r, sh, CVY_GPU_STEP(r->lane.epoch, r->lane.count), 0, 0, 0, { 0, 0 } };
 	uint64_t pushed = HOT ? r->pushed : 0;
 
 	if (!HOT && r->mode == CVY_RUN)

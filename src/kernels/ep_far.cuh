@@ -53,7 +53,7 @@ static __device__ __forceinline__ int cvy_ep_far_may_push(struct cvy_ep_turn *t,
 	struct cvy_ep_apart x; /* threads of a warp go on with looks counted alike (cvy_wait_lines), too */
 
 	cvy_ep_set_apart(&x, t);
-	if (!cvy_ep_far_ask(&x, s->tag, step))
+	if (!cvy_ep_far_ask(&x, s->tag ^ CVY_GPU_MARK, step))
 		return 0;
 	t->peers &= ~t->sh->unsent;
 	return 1;
@@ -104,7 +104,7 @@ static __device__ __forceinline__ void cvy_ep_far_look(const struct cvy_ep_turn 
 	struct cvy_ep_apart x;
 
 	cvy_ep_set_apart(&x, t);
-	cvy_ep_far_look_apart(&x, s->tag);
+	cvy_ep_far_look_apart(&x, s->tag ^ CVY_GPU_MARK);
 }
 
 /* An attempt has ended: contributors that it did not hear to the end. */

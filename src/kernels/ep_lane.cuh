@@ -311,7 +311,7 @@ static __device__ __forceinline__ struct cvy_gpu_verdict cvy_ep_standing(const s
 static __device__ void cvy_ep_say_late(const struct cvy_ep_args *a, const struct cvy_lane_run *r, uint32_t late)
 {
 	struct cvy_ep_lane *lane = &a->state->lane[r->index];
-	uint64_t tag = CVY_GPU_TAG(r->lane.epoch, r->lane.count);
+	uint64_t tag = CVY_GPU_STEP(r->lane.epoch, r->lane.count);
 
 	if (cvy_load_word(&lane->late_tag) == tag)
 		late |= (uint32_t)cvy_load_word(&lane->late);

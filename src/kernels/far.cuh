@@ -114,7 +114,7 @@ static __device__ int cvy_far_overtaken(const struct cvy_gpu_call *c, const stru
 static __device__ __noinline__ int cvy_far_again(const struct cvy_gpu_call *c, struct cvy_lane_run r)
 {
 	const struct cvy_until none = { 0, 0 };
-	int how = cvy_far_overtake(c, &r, r.lane.mask, CVY_GPU_TAG(r.lane.epoch, r.lane.count + 1), &none);
+	int how = cvy_far_overtake(c, &r, r.lane.mask, CVY_GPU_STEP(r.lane.epoch, r.lane.count + 1), &none);
 
 	if (__syncthreads_or(how == 1))
 		return 1;

@@ -54,7 +54,7 @@ CVY_GPU_BOTH static inline size_t cvy_gpu_signal_at(int round, int lane, uint32_
 	       (size_t)round * sizeof(uint64_t);
 }
 
-/* The step, as its tag, with which the source begins to write over what it pushed to who has not answered. */
+/* The step (CVY_GPU_STEP) with which the source begins to write over what it pushed to who has not answered. */
 CVY_GPU_BOTH static inline size_t cvy_gpu_ahead_at(int lane)
 {
 	return cvy_gpu_signal_at(CVY_GPU_ROUNDS, lane, 0);
@@ -130,8 +130,14 @@ CVY_GPU_BOTH static inline uint64_t cvy_gpu_pieces(uint64_t bytes)
 	return bytes <= CVY_GPU_CELL_MOST ? 0 : (bytes - 1) / (CVY_GPU_PIECE_WORDS * 8) + 1;
 }
 
-/* Of what a lane sends in step `count`, in every packet. Never 0: epochs begin at 1. */
-#define CVY_GPU_TAG(epoch, count) ((uint64_t)(epoch) << 32 | (uint32_t)(count))
+/*
+ * Of what a lane sends in step `count`, in every packet. Never 0, as epochs are small numbers. Where a pair has its tag a line has
+ * had data, which stay there: with the bits of CVY_GPU_MARK a tag looks like none that people send (as floats a NaN, as halves of
+ * a word two large negative numbers), where epoch and count alone are two small integers.
+ */
+#define CVY_GPU_STEP(epoch, count) ((uint64_t)(epoch) << 32 | (uint32_t)(count))
+#define CVY_GPU_MARK ((uint64_t)0xffc5a1e79b3d6f21)
+#define CVY_GPU_TAG(epoch, count) (CVY_GPU_STEP(epoch, count) ^ CVY_GPU_MARK)
 
 /*
  * The first word of registered memory: the epoch of the owner's words, stored before any kernel that has these may write
