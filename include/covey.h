@@ -375,9 +375,9 @@ enum covey_redop { COVEY_SUM = 0, COVEY_PROD = 1, COVEY_MAX = 2, COVEY_MIN = 3, 
  * COVEY_ERR_PEER on all survivors. */
 COVEY_API int covey_set_on_loss(struct covey_group *group, int on_loss);
 
-/** covey_explain - which algorithm each operation takes at which size in the present view, and why; a table, then one of
- * forms on device memory where the group has a device; cut to @bytes (8192 is enough). Local. Errors: INVAL, and those of
- * the group */
+/** covey_explain - which algorithm each operation takes at which size in the present view, and why; a table, then
+ * one of forms on device memory where the group has a device; cut to @bytes (8192 is enough). Local. Errors: INVAL,
+ * and those of the group */
 COVEY_API int covey_explain(struct covey_group *group, char *text, size_t bytes);
 
 /*
@@ -399,7 +399,8 @@ COVEY_API int covey_explain(struct covey_group *group, char *text, size_t bytes)
  * last covey_admit() or join gave.
  */
 
-/** covey_allreduce - recv[i] = op over contributors of send[i]; in place above undo_bytes a death may end it with LOST, alike on all */
+/** covey_allreduce - recv[i] = op over contributors of send[i]; in place above undo_bytes a death may end it with
+ * LOST, alike on all */
 COVEY_API int covey_allreduce(const void *send, void *recv, size_t count, int dtype, int redop,
 			      struct covey_group *group, struct CUstream_st *stream, struct covey_result *result);
 COVEY_API int covey_allreduce_start(const void *send, void *recv, size_t count, int dtype, int redop,
@@ -500,11 +501,12 @@ struct covey_device_outcome {
 COVEY_API int covey_device_outcome_at(struct covey_group *group, const struct covey_device_outcome **out);
 
 /**
- * covey_device_mem_alloc / covey_device_mem_free - device memory of this member's window, 64-byte aligned, that the devices
- * of all peers read as it is. From 16 MiB a block on, allreduce, reduce_scatter, allgather, alltoall and broadcast copy
- * nothing into library memory where the inputs of all ranks lie there at multiples of 16 (with more than two ranks the
- * outputs of allreduce and broadcast, too; in place only allreduce). Each rank may use any part of its window; where one
- * rank's buffer does not lie there, all go by packets. Such an operation ends when all ranks have read.
+ * covey_device_mem_alloc / covey_device_mem_free - device memory of this member's window, 64-byte aligned, that the
+ * devices of all peers read as it is. From 16 MiB a block on, allreduce, reduce_scatter, allgather, alltoall and
+ * broadcast copy nothing into library memory where the inputs of all ranks lie there at multiples of 16 (with more
+ * than two ranks the outputs of allreduce and broadcast, too; in place only allreduce). Each rank may use any part
+ * of its window; where one rank's buffer does not lie there, all go by packets. Such an operation ends when all
+ * ranks have read.
  * Owner:  covey_device_mem_free(), or covey_close() with all of it; no operation may be using it
  * Errors: INVAL; UNSUPPORTED: no device; NOMEM: device_window_bytes is too small
  */
@@ -523,8 +525,8 @@ struct covey_device_message_outcome {
 };
 
 /**
- * covey_device_message_outcome - what became of the messages on the device that have ended since this was called before: the
- * first that failed is kept until it is told here. Reads what is there now: wait for the stream first
+ * covey_device_message_outcome - what became of the messages on the device that have ended since this was called
+ * before: the first that failed is kept until it is told here. Reads what is there now: wait for the stream first
  * Errors: INVAL; UNSUPPORTED: no device
  */
 COVEY_API int covey_device_message_outcome(struct covey_group *group, struct covey_device_message_outcome *outcome);
@@ -552,15 +554,16 @@ COVEY_API int covey_device_message_outcome(struct covey_group *group, struct cov
  * Threads: any, at any time; then the order is that in which the calls were made.
  * Errors:  INVAL, PEER, TRUNCATED, NOMEM, FENCED, CLOSED, ABORTED
  *
- * With @buf in memory of the group's device (NULL and a stream: no bytes) the call launches a kernel on @stream, which holds
- * up the stream until the message is through, and returns; a group of calls, of one stream, is one launch at its end. Then
- * messages between two ranks match in the order of their calls: a receive whose tag is not that of the next message, or
- * that has too little room for it, writes nothing and ends with MISMATCH, and that message is dropped. Such ends, and PEER, are
- * told by covey_device_message_outcome(), not by @result (bytes and tag there are the call's); a call returns PEER only if
- * it is known then. What a receive that ended with PEER was given may be written in part. In captured graphs a message is
- * for whoever has the rank when the graph is replayed. About 1 MB goes before the receive is there; outside of a group two
- * ranks that first send more to each other wait for ever. To itself: both calls in one group. covey_leave() waits for none.
- * Errors of the launch: INVAL, PEER; UNSUPPORTED: _start, more than 128 in a group, or the peer is on another host
+ * With @buf in memory of the group's device (NULL and a stream: no bytes) the call launches a kernel on @stream,
+ * which holds up the stream until the message is through, and returns; a group of calls, of one stream, is one
+ * launch at its end. Then messages between two ranks match in the order of their calls: a receive whose tag is not
+ * that of the next message, or that has too little room for it, writes nothing and ends with MISMATCH, and that
+ * message is dropped. Such ends, and PEER, are told by covey_device_message_outcome(), not by @result (bytes and tag
+ * there are the call's); a call returns PEER only if it is known then. What a receive that ended with PEER was given
+ * may be written in part. In captured graphs a message is for whoever has the rank when the graph is replayed. About
+ * 1 MB goes before the receive is there; outside of a group two ranks that first send more to each other wait for
+ * ever. To itself: both calls in one group. covey_leave() waits for none. Errors of the launch: INVAL, PEER;
+ * UNSUPPORTED: _start, more than 128 in a group, or the peer is on another host
  */
 COVEY_API int covey_send(const void *buf, size_t count, int dtype, int peer, int tag, struct covey_group *group,
 			 struct CUstream_st *stream, struct covey_result *result);
@@ -573,10 +576,10 @@ COVEY_API int covey_recv_start(void *buf, size_t count, int dtype, int peer, int
 
 /**
  * covey_mem_alloc / covey_mem_free - memory of this member's window, 64-byte aligned, that peers on its host read as it
- * is. allreduce, broadcast, allgather, alltoall, reduce, reduce_scatter and gather copy no input that lies there, whole,
- * not in place, and of half a slot or more (of a block, where there are blocks), where all members are on one host;
- * everywhere else it is memory like any other. Each rank for itself: inputs of some ranks may lie there and those of
- * others not. Such an operation returns when all ranks have read.
+ * is. allreduce, broadcast, allgather, alltoall, reduce, reduce_scatter and gather copy no input that lies there,
+ * whole, not in place, and of half a slot or more (of a block, where there are blocks), where all members are on one
+ * host; everywhere else it is memory like any other. Each rank for itself: inputs of some ranks may lie there and
+ * those of others not. Such an operation returns when all ranks have read.
  * After an error of the handle (-40 and below) what was an input there stays unchanged until covey_close().
  * Owner:  covey_mem_free(), or covey_close() with all of it; no operation may be using it
  * Errors: INVAL; NOMEM: window_bytes is too small
@@ -668,15 +671,15 @@ COVEY_API size_t covey_ep_route_bytes(const struct covey_ep *ep);
  *   range       [El][R] int64: (count << 32) | first row, for each source
  * With COVEY_EP_ROWS_E4M3 packed_x has bytes, and
  *   packed_scales [El][ceil(hidden / 128)][R*T] f32: an element is its code times the scale of its group
- * With COVEY_EP_COMPACT a token that names any experts of this rank has one row here (none is skipped); unlike above are
+ * With COVEY_EP_COMPACT a token that names any experts of this rank has one row here (none is skipped). Unlike above:
  *   weights     [num_tokens][top_k] f32, needed
  *   packed_x    [R*T][hidden]; rows of source 0, 1, ... without gaps, tokens ascending
  *   packed_scales [R*T][ceil(hidden / 128)]
  *   count       [El] int32: rows that name each local expert
  *   src_info    [R*T] int32
  *   range       [R] int64; rows here are count + first of the last
- *   recv_experts, recv_weights [R*T][top_k] int32, f32: of each row the local experts (0..El-1), in the places where its
- *               token names them, and their weights; -1 and 0 elsewhere
+ *   recv_experts, recv_weights [R*T][top_k] int32, f32: of each row the local experts (0..El-1), in the places where
+ *               its token names them, and their weights; -1 and 0 elsewhere
  * A rank without experts needs none of these outputs.
  * On devices (memory of the one that the group was joined with; the call returns at once, the stream has it done):
  *   weights     [num_tokens][top_k] f32, needed with COVEY_EP_PER_RANK
@@ -718,7 +721,8 @@ struct covey_dispatch_args {
  * With a deadline (timeout_ms, or late_ms of the group) a rank goes on without a source that is not here
  * by then: at most four operations past it, then it waits. (On devices it goes on: what a rank has not read, that is
  * two past and still in an operation without a deadline, is written over, and that rank is FENCED.) All ranks give
- * a deadline or none does, else MISMATCH. Who was late may find an operation decided without it: status 0, mask empty, no rows.
+ * a deadline or none does, else MISMATCH. Who was late may find an operation decided without it: status 0, mask
+ * empty, no rows.
  * Errors: INVAL, STALE (the group grew since create or remap), FENCED, CLOSED, ABORTED
  */
 COVEY_API int covey_dispatch(struct covey_ep *ep, const struct covey_dispatch_args *args, struct CUstream_st *stream,
@@ -736,8 +740,8 @@ COVEY_API int covey_dispatch_recv(struct covey_ep *ep, uint64_t deadline_ns, str
  *   renormalise: scale by (sum of all valid weights) / (sum of those whose owner took part)
  * On devices: route is what the dispatch of these tokens left (count, src_info and range are not read), active_ranks
  * and waited as of dispatch. y is read where it stands.
- * With COVEY_EP_COMPACT y is [R*T][hidden]: for each row what the experts here make of it in all, weighted. out[t] is the
- * sum over owners, ascending, in f32; weights may be NULL and are read to renormalise.
+ * With COVEY_EP_COMPACT y is [R*T][hidden]: for each row what the experts here make of it in all, weighted. out[t]
+ * is the sum over owners, ascending, in f32; weights may be NULL and are read to renormalise.
  */
 struct covey_combine_args {
 	size_t size;
