@@ -67,7 +67,7 @@ template <> struct cvy_after<cvy_body_admit> {
 		volatile struct cvy_gpu_lane *lane = c->control->lane;
 		uint32_t come = cvy_newcomers(c) & ~r->lane.mask, mask = r->lane.mask | come;
 
-		if (r->mode == CVY_COMPLETE) /* lanes have the host's words; others, who may be gone, were counted in before */
+		if (r->mode == CVY_COMPLETE) /* lanes have the host's words; who was counted in may be gone */
 			mask = cvy_load_half(&c->control->verdict.named);
 		cvy_store_packet((uint8_t *)&c->control->status.mask, mask, 0);
 		if (r->mode == CVY_COMPLETE)
