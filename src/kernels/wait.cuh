@@ -5,7 +5,7 @@
  * operation. A deadline tells the host, in a word of host memory, whom it waits for; it ends nothing but a wait of
  * dispatch and combine that the caller has given one (cvy_wait_lines).
  * Others may go on by a deadline, twice, while this rank is in an operation that has none: then what it waits for is
- * written over and never comes. Packets do not show it, since words of lines may look like any tag; so who goes on says
+ * written over and never comes. Packets are no proof of it, since words of lines are data; so who goes on says
  * which operation it ended so (cvy_gpu_passed_at), and whoever waits looks there when it looks at the gate.
  * No other file of this directory may loop on memory.
  */
