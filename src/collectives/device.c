@@ -178,6 +178,8 @@ void cvy_device_close(struct cvy_device *d)
 		cvy_device_stop(d, COVEY_ERR_CLOSED);
 	cvy_device_drain_end(d);
 	cvy_device_queues_close(d);
+	if (d->gpu) /* what is launched pushes to nobody from here on */
+		cvy_device_stop(d, COVEY_ERR_CLOSED);
 	cvy_device_window_close(d); /* descriptors go before what they stand for */
 	if (d->gpu)
 		d->ops->close(d->gpu);
