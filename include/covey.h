@@ -720,9 +720,9 @@ struct covey_dispatch_args {
  * completes (later ones queue).
  * With a deadline (timeout_ms, or late_ms of the group) a rank goes on without a source that is not here
  * by then: at most four operations past it, then it waits. (On devices it goes on: what a rank has not read, that is
- * two past and still in an operation without a deadline, is written over, and that rank is FENCED.) All ranks give
- * a deadline or none does, else MISMATCH. Who was late may find an operation decided without it: status 0, mask
- * empty, no rows.
+ * two past and still in an operation without a deadline, is written over, and that rank is FENCED. View changes while
+ * deadlines pass are not yet sure to give all the same epoch and mask there.) All ranks give a deadline or none does,
+ * else MISMATCH. Who was late may find an operation decided without it: status 0, mask empty, no rows.
  * Errors: INVAL, STALE (the group grew since create or remap), FENCED, CLOSED, ABORTED
  */
 COVEY_API int covey_dispatch(struct covey_ep *ep, const struct covey_dispatch_args *args, struct CUstream_st *stream,

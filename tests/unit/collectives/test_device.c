@@ -256,6 +256,17 @@ static void meet(struct cvy_device *d, int rank, uint64_t inc)
 	tell(d, CVY_MSG_CHUNK, rank, inc, &chunk, sizeof(chunk));
 }
 
+/* A view of all three, which this rank has gone on in, then one without rank 2. */
+static void lose_rank_2(struct cvy_device *d)
+{
+	meet(d, 1, 2);
+	meet(d, 2, 3);
+	learn(d, 1, 7, 0, 3);
+	cvy_device_thaw(d);
+	cvy_device_freeze(d, 1);
+	learn(d, 2, 3, 4, 3);
+}
+
 /* A holder has a removed rank's packets where they came, although a successor has come and gone in the same change. */
 START_TEST(device_keeps_packets_of_the_removed_while_successors_go)
 {
@@ -316,12 +327,7 @@ START_TEST(device_keeps_packets_that_it_lacks_until_they_are_used)
 	} slots = { .op = OP, .gone = 2, .last = 1, .bytes = 16 }; /* as device_packets.c has it */
 
 	wants = written = 0;
-	meet(d, 1, 2);
-	meet(d, 2, 3);
-	learn(d, 1, 7, 0, 3);
-	cvy_device_thaw(d);
-	cvy_device_freeze(d, 1);
-	learn(d, 2, 3, 4, 3);
+	lose_rank_2(d);
 	hear_have(d, 1, 2, OP + 1);
 	ck_assert_int_eq(wants, 1);
 	tell(d, CVY_MSG_SLOTS, 1, 2, &slots, sizeof(slots));
@@ -354,12 +360,7 @@ START_TEST(device_asks_for_what_a_kernel_behind_the_gate_lacks)
 
 	wants = 0;
 	kernel.parked = OP - 1;
-	meet(d, 1, 2);
-	meet(d, 2, 3);
-	learn(d, 1, 7, 0, 3);
-	cvy_device_thaw(d);
-	cvy_device_freeze(d, 1);
-	learn(d, 2, 3, 4, 3);
+	lose_rank_2(d);
 	kernel.entered = CVY_GPU_QUANTA;
 	d->queues.timer = (struct cvy_timer *)d; /* one is set already */
 	hear_have(d, 1, 2, OP + 1);
@@ -381,12 +382,7 @@ START_TEST(device_knows_who_is_gone_until_it_lacks_nothing)
 	wants = 0;
 	kernel.entered = kernel.stopped = CVY_GPU_QUANTA;
 	kernel.private_parts = 1;
-	meet(d, 1, 2);
-	meet(d, 2, 3);
-	learn(d, 1, 7, 0, 3);
-	cvy_device_thaw(d);
-	cvy_device_freeze(d, 1);
-	learn(d, 2, 3, 4, 3);
+	lose_rank_2(d);
 	hear_have(d, 1, 2, OP + 1);
 	ck_assert_uint_eq(d->verdict.gone, 4);
 	cvy_device_thaw(d);
@@ -431,12 +427,7 @@ START_TEST(device_keeps_memory_in_use_after_many_that_came_for_nothing)
 	struct cvy_device *d = device_new(hear_nothing);
 
 	memset(stands, 0, sizeof(stands));
-	meet(d, 1, 2);
-	meet(d, 2, 3);
-	learn(d, 1, 7, 0, 3);
-	cvy_device_thaw(d);
-	cvy_device_freeze(d, 1);
-	learn(d, 2, 3, 4, 3);
+	lose_rank_2(d);
 	cvy_device_thaw(d);
 	for (uint64_t inc = 4; inc < 20; inc++)
 		meet(d, 2, inc);
@@ -527,7 +518,7 @@ static int no_error(struct cvy_gpu *gpu)
 /* Who beats and never answers what it was offered would keep a change from ending. */
 START_TEST(device_suspects_who_does_not_answer)
 {
-	struct cvy_device *d = calloc(1, sizeof(*d));
+	struct cvy_device *d = device_new(hear_suspicions);
 	struct cvy_gpu_ops ops = numbers;
 	struct cvy_config config = { .topology = (char[]){ "3x1" }, .queues = (char[]){ "copy" }, .max_ranks = 3 };
 	uint64_t until;
@@ -536,13 +527,7 @@ START_TEST(device_suspects_who_does_not_answer)
 	ops.copies_open = ops.synchronise = no_error;
 	config.interface = config.rdma_device = (char[]){ "" };
 	d->ops = &ops;
-	d->send = say_nothing;
-	d->agent.post = hear_suspicions;
-	d->window_fd = -1;
 	d->join_ms = 20;
-	pthread_mutex_init(&d->lock, NULL);
-	for (int r = 0; r < CVY_GPU_RANKS; r++)
-		d->peer[r].fd = d->peer[r].old_fd = -1;
 	ck_assert_int_eq(cvy_device_queues_open(d, &config), 0);
 	suspected = 0;
 	memset(&box, 0, sizeof(box));
@@ -553,12 +538,7 @@ START_TEST(device_suspects_who_does_not_answer)
 		cvy_device_look(d);
 	ck_assert_uint_eq(suspected, 9);
 	cvy_device_queues_close(d);
-	for (int r = 0; r < CVY_GPU_RANKS; r++)
-		if (d->peer[r].fd >= 0)
-			close(d->peer[r].fd);
-	cvy_view_free(d->view);
-	pthread_mutex_destroy(&d->lock);
-	free(d);
+	device_free(d);
 }
 END_TEST
 
