@@ -92,7 +92,7 @@ static __device__ int cvy_await_welcome(const struct cvy_gpu_call *c, struct cvy
 		const int whom[4] = { rank, CVY_GPU_RANKS, CVY_GPU_RANKS, CVY_GPU_RANKS };
 		uint64_t v[4][2];
 
-		if (cvy_wait_packets<CVY_GPU_PAIR>(at, whom, 1, tag, v, &r->watch))
+		if (cvy_wait_pairs(at, whom, 1, tag, v, &r->watch))
 			return 1;
 		got[i] = v[0][0];
 	}

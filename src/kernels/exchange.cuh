@@ -30,115 +30,122 @@ template <typename T, int PACKET, int ROWS, int PARTS = 0> struct cvy_body_excha
 	}
 
 	/* The words for @rank; of a rank past the buffers there are none. */
-	static __device__ __forceinline__ void block(const struct cvy_gpu_call *c, int rank, uint64_t word,
-						     uint64_t v[2])
+	static __device__ __forceinline__ void block(const struct cvy_gpu_call *c, int rank, const struct cvy_here *h,
+						     uint64_t v[ROWS][2])
 	{
-		if (rank < c->size) {
-			cvy_get<PACKET>(c->send + (size_t)rank * c->send_stride, word, c->bytes, v);
-		} else {
-			v[0] = 0;
-			v[1] = 0;
-		}
+#pragma unroll
+		for (int i = 0; i < ROWS; i++)
+			v[i][0] = v[i][1] = 0;
+		if (rank < c->size)
+			cvy_get_rows<PACKET, ROWS>(c->send + (size_t)rank * c->send_stride, h, c->bytes, v);
 	}
 
+	/* Own words, which those in place keep while they push. */
 	template <int HOT>
 	static __device__ __forceinline__ void own_block(const struct cvy_gpu_call *c, const struct cvy_lane_run *r,
-							 const struct cvy_step *s, int u, uint64_t word, uint64_t v[2])
+							 const struct cvy_step *s, const struct cvy_here *h,
+							 uint64_t own[ROWS][2])
 	{
-		if (FOLDS && cvy_from_saved<HOT>(c, r))
-			cvy_load_packet(cvy_saved(c, r, s, u), v);
-		else
-			block(c, c->rank, word, v);
+		const int saved = FOLDS && cvy_from_saved<HOT>(c, r);
+
+		if (!saved)
+			block(c, c->rank, h, own);
+#pragma unroll
+		for (int i = 0; i < ROWS; i++)
+			if (saved && i < h->rows)
+				cvy_load_packet(cvy_saved(c, r, s, cvy_row(i)), own[i]);
+			else if (CVY_GUARDED && FOLDS && c->in_place && cvy_mode<HOT>(r) != CVY_COMPLETE && i < h->rows)
+				cvy_store_packet(cvy_saved(c, r, s, cvy_row(i)), own[i][0], own[i][1]);
 	}
 
-	template <int HOT>
 	static __device__ __forceinline__ void push(const struct cvy_gpu_call *c, const struct cvy_lane_run *r,
-						    const struct cvy_step *s, uint64_t own[ROWS][2])
+						    const struct cvy_step *s, const struct cvy_here *h,
+						    const uint64_t own[ROWS][2])
 	{
-		uint64_t v[ROWS][2], word;
-		int u, nw;
-
-#pragma unroll
-		for (int row = 0; row < ROWS; row++) {
-			if (row >= cvy_rows<ROWS>(c) || !cvy_packet<PACKET>(s, row, words(c), &u, &word, &nw))
-				break;
-			own_block<HOT>(c, r, s, u, word, own[row]);
-			if (CVY_GUARDED && FOLDS && c->in_place)
-				cvy_store_packet(cvy_saved(c, r, s, u), own[row][0], own[row][1]);
-		}
 		CVY_EACH_PEER(p, r->lane.mask, c->rank)
 		{
+			uint64_t v[ROWS][2];
+
 #pragma unroll
-			for (int row = 0; row < ROWS; row++) {
-				if (row >= cvy_rows<ROWS>(c) || !cvy_packet<PACKET>(s, row, words(c), &u, &word, &nw))
-					break;
-				v[row][0] = own[row][0];
-				v[row][1] = own[row][1];
-				if (c->send_stride)
-					block(c, (int)p, word, v[row]);
+			for (int i = 0; i < ROWS; i++) {
+				v[i][0] = own[i][0];
+				v[i][1] = own[i][1];
 			}
-#pragma unroll
-			for (int row = 0; row < ROWS; row++) {
-				if (row >= cvy_rows<ROWS>(c) || !cvy_packet<PACKET>(s, row, words(c), &u, &word, &nw))
-					break;
-				cvy_push_to<PACKET>(c, r, s, 0, u, (int)p, v[row]);
-			}
+			if (c->send_stride)
+				block(c, (int)p, h, v);
+			cvy_push_rows<PACKET, ROWS>(c, r, s, 0, h, (int)p, v);
 		}
 	}
 
-	/* One packet of everyone: folded or placed. 1: stopped. */
+	/* The packets of everyone: folded or placed. 1: stopped. */
 	static __device__ __forceinline__ int take(const struct cvy_gpu_call *c, struct cvy_lane_run *r,
-						   const struct cvy_step *s, int u, uint64_t word, int nw,
-						   uint32_t sources, const uint64_t own[2])
+						   const struct cvy_step *s, const struct cvy_here *h, uint32_t sources,
+						   const uint64_t own[ROWS][2])
 	{
 		if (FOLDS) {
-			cvy_fold<element, PACKET> fold;
-			uint64_t out[2];
+			const int first = __ffs((int)sources) - 1;
+			cvy_fold<element, PACKET> fold[ROWS];
+			uint64_t out[ROWS][2];
 
-			if (cvy_each_source<PACKET>(c, r, s, 0, u, sources, own,
-						    [&](int, const uint64_t *v) { fold.add(v, c->redop); }))
+			if (cvy_each_source<PACKET, ROWS>(c, r, s, 0, 0, h->rows, sources, own,
+							  [&](int rank, const uint64_t v[ROWS][2]) {
+#pragma unroll
+								  for (int i = 0; i < ROWS; i++)
+									  fold[i].add(v[i], c->redop, rank == first);
+							  }))
 				return 1;
-			fold.result(out, c->redop, __popc(r->lane.mask));
+#pragma unroll
+			for (int i = 0; i < ROWS; i++)
+				fold[i].result(out[i], c->redop, __popc(r->lane.mask));
 			if (c->kind != CVY_GPU_REDUCE || c->root == c->rank)
-				cvy_set<PACKET>(c->recv, word, nw, c->bytes, out);
+				cvy_set_rows<PACKET, ROWS>(c->recv, h, c->bytes, out);
 			return 0;
 		}
-		if (cvy_each_source<PACKET>(c, r, s, 0, u, sources, own, [&](int rank, const uint64_t *v) {
-			    if (rank < c->size)
-				    cvy_set<PACKET>(c->recv + (size_t)rank * c->bytes, word, nw, c->bytes, v);
-		    }))
+		if (cvy_each_source<PACKET, ROWS>(
+			    c, r, s, 0, 0, h->rows, sources, own, [&](int rank, const uint64_t v[ROWS][2]) {
+				    if (rank < c->size)
+					    cvy_set_rows<PACKET, ROWS>(c->recv + (size_t)rank * c->bytes, h, c->bytes,
+								       v);
+			    }))
 			return 1;
 		if (cvy_blocks(c) & ~sources)
-			cvy_zero_blocks<PACKET>(c, ~sources, word, nw);
+			cvy_zero_rows<PACKET>(c, ~sources, *h);
 		return 0;
 	}
 
 	/* The one step of one packet. 1: stopped. */
 	static __device__ __forceinline__ int quick(const struct cvy_gpu_call *c, struct cvy_lane_run *r)
 	{
-		struct cvy_quick q = cvy_quick_of(r);
-		cvy_acc<element> acc;
-		uint64_t own;
+		const struct cvy_quick<PACKET> q = cvy_quick_of<PACKET, PARTS>(c, r);
+		cvy_acc<element> acc[q.WORDS];
+		uint64_t own[q.WORDS];
 
-		if (!cvy_quick_has<PARTS>(c, &q))
+		if (!q.rows)
 			return 0;
-		own = cvy_quick_get<PARTS>(c, &q, c->rank);
+		cvy_quick_get<PACKET, PARTS>(c, &q, c->rank, own);
 		if (CVY_GUARDED && FOLDS && c->in_place)
-			cvy_store_packet(c->saved + q.slot, own, 0);
-		cvy_quick_push<PARTS>(c, r, &q, r->lane.mask & ~(1u << c->rank), own);
-		if (cvy_quick_take(c, r, &q, r->lane.mask, own, [&](int rank, int first, uint64_t v) {
+			cvy_store_packet(c->saved + q.slot, own[0], q.WORDS == 1 ? 0 : own[q.WORDS - 1]);
+		cvy_quick_push<PACKET, PARTS>(c, r, &q, r->lane.mask & ~(1u << c->rank), own);
+		if (cvy_quick_take<PACKET>(c, r, &q, r->lane.mask, own, [&](int rank, int first, const uint64_t *v) {
 			    if (!FOLDS && rank < c->size)
-				    cvy_quick_set<PARTS>(c, c->recv + (uint64_t)(uint32_t)rank * c->bytes, &q, v);
-			    if (FOLDS && first)
-				    acc.first(v);
-			    else if (FOLDS)
-				    acc.template fold_as<COVEY_SUM>(v);
+				    cvy_quick_set<PACKET, PARTS>(c, c->recv + (uint64_t)(uint32_t)rank * c->bytes, &q,
+								 v);
+#pragma unroll
+			    for (int i = 0; FOLDS && i < q.WORDS; i++)
+				    if (first)
+					    acc[i].first(v[i]);
+				    else
+					    acc[i].template fold_as<COVEY_SUM>(v[i]);
 		    }))
 			return 1;
-		if (FOLDS && (c->kind != CVY_GPU_REDUCE || c->root == c->rank))
-			cvy_quick_set<PARTS>(c, c->recv, &q, acc.result());
+		if (FOLDS && (c->kind != CVY_GPU_REDUCE || c->root == c->rank)) {
+#pragma unroll
+			for (int i = 0; i < q.WORDS; i++)
+				own[i] = acc[i].result();
+			cvy_quick_set<PACKET, PARTS>(c, c->recv, &q, own);
+		}
 		if (!FOLDS && (cvy_blocks(c) & ~r->lane.mask))
-			cvy_zero_blocks<PACKET>(c, ~r->lane.mask, q.word, 1);
+			cvy_zero_blocks<PACKET>(c, ~r->lane.mask, q.word, q.n);
 		return 0;
 	}
 
@@ -154,24 +161,19 @@ template <typename T, int PACKET, int ROWS, int PARTS = 0> struct cvy_body_excha
 		for (int step = ONE ? 0 : cvy_first_step<HOT>(r); step < (ONE ? 1 : r->steps); step++) {
 			struct cvy_step s = cvy_step_of(c, r, step, tile);
 			const int says = thin && step + 1 == r->steps;
-			uint64_t own[ROWS][2], word;
-			int u, nw;
+			const struct cvy_here here = cvy_here_of<PACKET, ROWS>(c, &s, words(c));
+			uint64_t own[ROWS][2];
 
 			if (says && cvy_say_thin(c, r, &s, stopped))
 				return 1;
 			if (thin && stopped) /* all threads meet before the last step */
 				continue;
+			own_block<HOT>(c, r, &s, &here, own);
 			if (cvy_mode<HOT>(r) != CVY_COMPLETE) {
-				push<HOT>(c, r, &s, own);
+				push(c, r, &s, &here, own);
 				cvy_pushed<PACKET>(c, r, &s, 0, cvy_rows<ROWS>(c), words(c), r->lane.mask);
 			}
-#pragma unroll 1
-			for (int row = 0; row < cvy_rows<ROWS>(c) && !stopped; row++) {
-				if (!cvy_packet<PACKET>(&s, row, words(c), &u, &word, &nw))
-					break;
-				own_block<HOT>(c, r, &s, u, word, own[0]);
-				stopped = take(c, r, &s, u, word, nw, sources, own[0]);
-			}
+			stopped = take(c, r, &s, &here, sources, own);
 			if (says && !stopped)
 				stopped = cvy_hear(c, r, &s, 0, sources);
 			stopped = cvy_all_stop(r, stopped);
@@ -195,13 +197,8 @@ template <typename T, int PACKET, int ROWS, int PARTS = 0> struct cvy_body_excha
 			other.index = lane;
 			for (int step = 0; step < r.steps; step++) {
 				struct cvy_step s = cvy_step_of(c, &other, step, tile);
-				uint64_t word;
-				int u, nw;
 
-#pragma unroll 1
-				for (int row = 0; row < cvy_rows<ROWS>(c); row++)
-					if (cvy_packet<PACKET>(&s, row, words(c), &u, &word, &nw))
-						cvy_zero_blocks<PACKET>(c, absent, word, nw);
+				cvy_zero_rows<PACKET>(c, absent, cvy_here_of<PACKET, ROWS>(c, &s, words(c)));
 			}
 		}
 	}
@@ -209,8 +206,11 @@ template <typename T, int PACKET, int ROWS, int PARTS = 0> struct cvy_body_excha
 	template <int HOT>
 	static __device__ __forceinline__ int run(const struct cvy_gpu_call *c, struct cvy_lane_run *r)
 	{
+		if constexpr (ROWS == 1 && HOT)
+			if (cvy_quick_does<PARTS>(c, r))
+				return quick(c, r);
 		if constexpr (ONE && HOT)
-			return c->plain && !cvy_far(r) ? quick(c, r) : cvy_long_way<cvy_body_exchange>(c, *r);
+			return cvy_long_way<cvy_body_exchange>(c, *r);
 		else
 			return walk<HOT>(c, r);
 	}

@@ -260,18 +260,19 @@ static __device__ __forceinline__ int cvy_message_take(struct cvy_message_run *m
 {
 	const struct cvy_gpu_message *x = cvy_message_at(m);
 	const struct cvy_gpu_call *c = &m->all->call;
-	const uint8_t *piece = cvy_from(c, &m->r, m->with->peer) + cvy_gpu_piece_at(m->next), *at[CVY_GPU_ROWS];
-	const int whom[4] = { m->with->peer, m->with->peer, m->with->peer, m->with->peer };
+	const uint8_t *piece = cvy_from(c, &m->r, m->with->peer) + cvy_gpu_piece_at(m->next);
 	const unsigned gate = cvy_message_gate(m);
 	uint64_t v[CVY_GPU_ROWS][2], word[CVY_GPU_ROWS];
 	int n[CVY_GPU_ROWS];
 	unsigned need = cvy_message_packets(m, m->bytes, word, n);
 
+	if (cvy_wait_lines_of<CVY_GPU_ROWS>(1u << m->with->peer, __popc(need), 32 * CVY_GPU_PACKET, m->next + 1,
+					    &m->r.watch, [&](int) { return piece; }))
+		return 1;
 #pragma unroll
 	for (int i = 0; i < CVY_GPU_ROWS; i++)
-		at[i] = piece + cvy_message_packet(i);
-	if (cvy_wait_packets<CVY_GPU_LINE>(at, whom, need, m->next + 1, v, &m->r.watch))
-		return 1;
+		if (need >> i & 1)
+			cvy_load_packet(piece + cvy_message_packet(i), v[i]);
 #pragma unroll
 	for (int i = 0; i < CVY_GPU_ROWS; i++)
 		if ((need >> i & 1) && m->keeps)

@@ -53,78 +53,66 @@ template <int PACKET, int ROWS, int PARTS = 0> struct cvy_body_one_way {
 	}
 
 	static __device__ __forceinline__ void push(const struct cvy_gpu_call *c, const struct cvy_lane_run *r,
-						    const struct cvy_step *s, uint64_t words)
+						    const struct cvy_step *s, const struct cvy_here *h)
 	{
 		CVY_EACH_PEER(p, r->lane.mask, c->rank)
 		{
 			const uint8_t *from = source(c, (int)p);
-			uint64_t v[ROWS][2], word;
-			int u, nw;
+			uint64_t v[ROWS][2];
 
 			if (!from)
 				continue;
-#pragma unroll
-			for (int row = 0; row < ROWS; row++) {
-				if (row >= cvy_rows<ROWS>(c) || !cvy_packet<PACKET>(s, row, words, &u, &word, &nw))
-					break;
-				cvy_get<PACKET>(from, word, bytes_for(c, (int)p), v[row]);
-			}
-#pragma unroll
-			for (int row = 0; row < ROWS; row++) {
-				if (row >= cvy_rows<ROWS>(c) || !cvy_packet<PACKET>(s, row, words, &u, &word, &nw))
-					break;
-				cvy_push_to<PACKET>(c, r, s, 0, u, (int)p, v[row]);
-			}
+			cvy_get_rows<PACKET, ROWS>(from, h, bytes_for(c, (int)p), v);
+			cvy_push_rows<PACKET, ROWS>(c, r, s, 0, h, (int)p, v);
 		}
 	}
 
 	static __device__ __forceinline__ int take(const struct cvy_gpu_call *c, struct cvy_lane_run *r,
-						   const struct cvy_step *s, uint64_t words, uint32_t living)
+						   const struct cvy_step *s, const struct cvy_here *h, uint32_t living)
 	{
 		uint32_t sources = c->kind == CVY_GPU_GATHER ? c->rank == c->root ? cvy_blocks(c) : 0 : 1u << c->root;
-		uint64_t own[2] = { 0, 0 }, word;
-		int u, nw;
+		uint64_t own[ROWS][2];
 
 		sources &= living;
-#pragma unroll 1
-		for (int row = 0; row < cvy_rows<ROWS>(c); row++) {
-			if (!cvy_packet<PACKET>(s, row, words, &u, &word, &nw))
-				break;
-			if (cvy_has(sources, c->rank))
-				cvy_get<PACKET>(source(c, c->rank), word, c->bytes, own);
-			if (cvy_each_source<PACKET>(c, r, s, 0, u, sources, own, [&](int rank, const uint64_t *v) {
-				    cvy_set<PACKET>(place(c, rank), word, nw, c->bytes, v);
-			    }))
-				return 1;
-			if (c->kind == CVY_GPU_GATHER && c->rank == c->root && (cvy_blocks(c) & ~sources))
-				cvy_zero_blocks<PACKET>(c, ~sources, word, nw);
-		}
+		if (cvy_has(sources, c->rank))
+			cvy_get_rows<PACKET, ROWS>(source(c, c->rank), h, c->bytes, own);
+		if (cvy_each_source<PACKET, ROWS>(c, r, s, 0, 0, h->rows, sources, own,
+						  [&](int rank, const uint64_t v[ROWS][2]) {
+							  cvy_set_rows<PACKET, ROWS>(place(c, rank), h, c->bytes, v);
+						  }))
+			return 1;
+		if (c->kind == CVY_GPU_GATHER && c->rank == c->root && (cvy_blocks(c) & ~sources))
+			cvy_zero_rows<PACKET>(c, ~sources, *h);
 		return 0;
 	}
 
 	/* The one step of one packet. 1: stopped. */
 	static __device__ __forceinline__ int quick(const struct cvy_gpu_call *c, struct cvy_lane_run *r)
 	{
-		const struct cvy_quick q = cvy_quick_of(r);
+		const struct cvy_quick<PACKET> q = cvy_quick_of<PACKET, PARTS>(c, r);
 		const struct cvy_step s = { q.tag, r->lane.count + 1, 0 };
 		const int gather = c->kind == CVY_GPU_GATHER, root = c->rank == c->root;
 		int stopped = 0;
 
 		cvy_tell<1>(c, r, &s, 0, r->lane.mask);
-		if (rooted(c, r) && cvy_quick_has<PARTS>(c, &q)) {
+		if (rooted(c, r) && q.rows) {
 			uint32_t other = gather ? 1u << c->root : r->lane.mask;
 			uint32_t sources = gather ? r->lane.mask & cvy_blocks(c) : 1u << c->root;
-			uint64_t own = root || gather ? cvy_quick_get<PARTS>(c, &q, c->rank) : 0;
+			uint64_t own[q.WORDS] = {};
 
+			if (root || gather)
+				cvy_quick_get<PACKET, PARTS>(c, &q, c->rank, own);
 			if (root != gather)
-				cvy_quick_push<PARTS>(c, r, &q, other & ~(1u << c->rank), own);
+				cvy_quick_push<PACKET, PARTS>(c, r, &q, other & ~(1u << c->rank), own);
 			if (root || !gather)
-				stopped = cvy_quick_take(c, r, &q, sources, own, [&](int rank, int, uint64_t v) {
-					cvy_quick_set<PARTS>(
-						c, c->recv + (gather ? (uint64_t)(uint32_t)rank * c->bytes : 0), &q, v);
-				});
+				stopped = cvy_quick_take<PACKET>(
+					c, r, &q, sources, own, [&](int rank, int, const uint64_t *v) {
+						cvy_quick_set<PACKET, PARTS>(
+							c, c->recv + (gather ? (uint64_t)(uint32_t)rank * c->bytes : 0),
+							&q, v);
+					});
 			if (root && gather && (cvy_blocks(c) & ~sources))
-				cvy_zero_blocks<PACKET>(c, ~sources, q.word, 1);
+				cvy_zero_blocks<PACKET>(c, ~sources, q.word, q.n);
 		}
 		return stopped || cvy_hear<1>(c, r, &s, 0, r->lane.mask);
 	}
@@ -139,13 +127,14 @@ template <int PACKET, int ROWS, int PARTS = 0> struct cvy_body_one_way {
 #pragma unroll 1
 		for (int step = ONE ? 0 : cvy_first_step<HOT>(r); step < (ONE ? 1 : r->steps); step++) {
 			struct cvy_step s = cvy_step_of(c, r, step, tile);
+			const struct cvy_here here = cvy_here_of<PACKET, ROWS>(c, &s, words);
 
 			cvy_tell(c, r, &s, 0, to); /* crosses beside the data */
 			if (to) {
-				push(c, r, &s, words);
+				push(c, r, &s, &here);
 				cvy_pushed<PACKET>(c, r, &s, 0, cvy_rows<ROWS>(c), words, receivers(c, r));
 			}
-			if (__syncthreads_or(take(c, r, &s, words, sources) || cvy_hear(c, r, &s, 0, sources)))
+			if (__syncthreads_or(take(c, r, &s, &here, sources) || cvy_hear(c, r, &s, 0, sources)))
 				return 1;
 		}
 		return 0;
@@ -154,8 +143,11 @@ template <int PACKET, int ROWS, int PARTS = 0> struct cvy_body_one_way {
 	template <int HOT>
 	static __device__ __forceinline__ int run(const struct cvy_gpu_call *c, struct cvy_lane_run *r)
 	{
+		if constexpr (ROWS == 1 && HOT)
+			if (cvy_quick_does<PARTS>(c, r))
+				return quick(c, r);
 		if constexpr (ONE && HOT)
-			return c->plain && !cvy_far(r) ? quick(c, r) : cvy_long_way<cvy_body_one_way>(c, *r);
+			return cvy_long_way<cvy_body_one_way>(c, *r);
 		else
 			return walk<HOT>(c, r);
 	}

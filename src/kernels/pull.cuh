@@ -76,7 +76,7 @@ template <typename T, typename PACKETS> struct cvy_body_pull {
 			if (cvy_far(r))
 				cvy_far_put(c, r->lane.out, peers, p, cvy_gpu_slot_at(0, r->index, s.count),
 					    2 * CVY_GPU_PACKET);
-			stopped = cvy_wait_packets<CVY_GPU_PAIR>(at, whom, 3, s.tag, v, &r->watch);
+			stopped = cvy_wait_pairs(at, whom, 3, s.tag, v, &r->watch);
 			places->send[p] = window + v[0][0] - 1;
 			places->recv[p] = window + v[1][0] - 1;
 			lent = needed(c, r, p, v[0][0], v[1][0]);
@@ -127,7 +127,7 @@ template <typename T, typename PACKETS> struct cvy_body_pull {
 								v[k]);
 #pragma unroll
 				for (int k = 0; k < CVY_PULL_UNROLL; k++)
-					f[k].add(v[k], c->redop);
+					f[k].add(v[k], c->redop, left == r->lane.mask);
 			}
 #pragma unroll
 			for (int k = 0; k < CVY_PULL_UNROLL; k++) {
@@ -292,8 +292,10 @@ template <typename T, typename PACKETS> struct cvy_body_pull {
 		}
 		r->lane.count++; /* by packets, after the step of hello */
 		r->steps--;
-		stopped =
-			cvy_long_way<PACKETS>(c, *r); /* once for both, out of line: it is not what one registers for */
+		if constexpr (HOT)
+			stopped = PACKETS::template run<1>(c, r);
+		else
+			stopped = cvy_long_way<PACKETS>(c, *r);
 		r->lane.count--;
 		r->steps++;
 		return stopped;

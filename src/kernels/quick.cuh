@@ -1,86 +1,130 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Small operations as most are: one packet a thread, sums. Nothing but what these need, since a launch fetches its
- * instructions anew and each costs about as much as the hop; all else goes the long way (step.cuh), which does the same
- * in the same slots. Most have whole words at even addresses; those that have not (PARTS: blocks of one float stand side
- * by side) have kernels of their own.
+ * Operations of one step and one packet a thread as most are: sums of whole words at even addresses, pairs or lines. Nothing but
+ * what these need, since a launch fetches its instructions anew and each costs about as much as the hop; all else goes
+ * the long way (step.cuh), which does the same in the same slots. Pairs whose words are not whole (PARTS: blocks of one float
+ * stand side by side) have kernels of their own.
  */
 #ifndef CVY_QUICK_CUH
 #define CVY_QUICK_CUH
 
 #include "step.cuh"
 
-/* One packet of one thread. */
-struct cvy_quick {
+/* Does the short way do for this operation? */
+template <int PARTS>
+static __device__ __forceinline__ int cvy_quick_does(const struct cvy_gpu_call *c, const struct cvy_lane_run *r)
+{
+	return c->plain == (PARTS ? CVY_GPU_PARTS : CVY_GPU_WHOLE) && !cvy_far(r);
+}
+
+/* The packet of one thread. */
+template <int PACKET> struct cvy_quick {
+	enum { WORDS = PACKET == CVY_GPU_PAIR ? 1 : 2 };
 	uint64_t tag;
-	uint32_t word; /* of a block */
+	uint32_t word; /* its first, of a block */
 	uint32_t slot; /* of the packet in any chunk */
+	int rows;      /* 0: the thread has none, of lines its warp */
+	int n;	       /* words that it has; of a pair, where it has any */
 };
 
-static __device__ __forceinline__ struct cvy_quick cvy_quick_of(const struct cvy_lane_run *r)
-{
-	struct cvy_quick q;
-	uint32_t count = r->lane.count + 1;
+template <int PACKET, int PARTS>
+static __device__ __forceinline__ struct cvy_quick<PACKET> cvy_quick_of(const struct cvy_gpu_call *c,
+									const struct cvy_lane_run *r) {
+	const uint32_t count = r->lane.count + 1, words = (uint32_t)((PARTS ? c->bytes + 7 : c->bytes) / 8);
+	const uint32_t base = blockIdx.x * (uint32_t)cvy_tile_words<PACKET>((int)blockDim.x);
+	struct cvy_quick<PACKET> q;
+	uint64_t word;
+	int n = cvy_place<PACKET>((int)threadIdx.x, &word);
 
 	q.tag = CVY_GPU_TAG(r->lane.epoch, count);
-	q.word = blockIdx.x * blockDim.x + threadIdx.x;
+	q.word = base + (uint32_t)word;
 	q.slot = (uint32_t)cvy_gpu_slot_at(0, (int)blockIdx.x, count) + threadIdx.x * CVY_GPU_PACKET;
+	q.n = PACKET == CVY_GPU_PAIR || q.word + (uint32_t)n <= words ? n : q.word < words;
+	q.rows = base + (uint32_t)cvy_warp_word<PACKET>((int)threadIdx.x) < words;
 	return q;
 }
 
-/* Has this thread a word? */
-template <int PARTS>
-static __device__ __forceinline__ int cvy_quick_has(const struct cvy_gpu_call *c, const struct cvy_quick *q)
-{
-	return q->word < (uint32_t)((PARTS ? c->bytes + 7 : c->bytes) / 8);
-}
-
-template <int PARTS>
-static __device__ __forceinline__ uint64_t cvy_quick_get(const struct cvy_gpu_call *c, const struct cvy_quick *q,
-							 int block)
+template <int PACKET, int PARTS>
+static __device__ __forceinline__ void cvy_quick_get(const struct cvy_gpu_call *c, const struct cvy_quick<PACKET> *q,
+						     int block, uint64_t *v)
 {
 	const uint8_t *send = c->send + (uint64_t)(uint32_t)block * c->send_stride;
 
-	if (PARTS)
-		return cvy_word_get(send, q->word, c->bytes);
-	return *(const uint64_t *)(send + (uint64_t)q->word * 8);
+#pragma unroll
+	for (int i = 0; i < q->WORDS; i++)
+		if (PARTS)
+			v[i] = cvy_word_get(send, q->word, c->bytes);
+		else
+			v[i] = i < q->n ? *(const uint64_t *)(send + ((uint64_t)q->word + (uint64_t)i) * 8) : 0;
 }
 
-template <int PARTS>
+template <int PACKET, int PARTS>
 static __device__ __forceinline__ void cvy_quick_set(const struct cvy_gpu_call *c, uint8_t *recv,
-						     const struct cvy_quick *q, uint64_t v)
+						     const struct cvy_quick<PACKET> *q, const uint64_t *v)
 {
-	if (PARTS)
-		cvy_word_put(recv, q->word, c->bytes, v);
-	else
-		*(uint64_t *)(recv + (uint64_t)q->word * 8) = v;
+#pragma unroll
+	for (int i = 0; i < q->WORDS; i++)
+		if (PARTS)
+			cvy_word_put(recv, q->word, c->bytes, v[i]);
+		else if (i < q->n)
+			*(uint64_t *)(recv + ((uint64_t)q->word + (uint64_t)i) * 8) = v[i];
 }
 
 /* The words for all of @peers: the same for all, or a block of its own for each that the buffers have one of. */
-template <int PARTS>
+template <int PACKET, int PARTS>
 static __device__ __forceinline__ void cvy_quick_push(const struct cvy_gpu_call *c, const struct cvy_lane_run *r,
-						      const struct cvy_quick *q, uint32_t peers, uint64_t own)
+						      const struct cvy_quick<PACKET> *q, uint32_t peers,
+						      const uint64_t *own)
 {
-	uint64_t v = own;
+	uint64_t v[2] = { own[0], own[q->WORDS - 1] };
 
 #pragma unroll 1
 	for (; peers; peers &= peers - 1) {
 		int p = __ffs((int)peers) - 1;
 
-		if (c->send_stride)
-			v = p < c->size ? cvy_quick_get<PARTS>(c, q, p) : 0;
-		cvy_store_packet(cvy_straight_to(c, r, p) + q->slot, v, q->tag);
+		if (c->send_stride) {
+			v[0] = v[1] = 0;
+			if (p < c->size)
+				cvy_quick_get<PACKET, PARTS>(c, q, p, v);
+		}
+		cvy_push<PACKET>(cvy_straight_to(c, r, p) + (q->slot - threadIdx.x * CVY_GPU_PACKET), (int)threadIdx.x,
+				 v, q->tag);
 	}
 }
 
-/* The packets of all @sources, four at a time, handed to each(rank, first, word) in ascending order. 1: stopped. */
-template <typename EACH>
+/*
+ * Four sources' packets: those of @need are awaited, of others the words are @own. 1: stopped. (All lines are awaited before: their
+ * tags are looked at in another way.)
+ */
+template <int PACKET>
+static __device__ __forceinline__ int cvy_quick_four(const uint8_t *const at[4], const int whom[4], unsigned need,
+						     const struct cvy_quick<PACKET> *q, uint64_t v[4][2],
+						     struct cvy_watch *w)
+{
+	if constexpr (PACKET == CVY_GPU_PAIR) {
+		return cvy_wait_pairs(at, whom, need, q->tag, v, w);
+	} else {
+#pragma unroll
+		for (int i = 0; i < 4; i++)
+			if (need >> i & 1)
+				cvy_load_packet(at[i], v[i]);
+		return 0;
+	}
+}
+
+/* The packets of all @sources, four at a time, handed to each(rank, first, words) in ascending order. 1: stopped. */
+template <int PACKET, typename EACH>
 static __device__ __forceinline__ int cvy_quick_take(const struct cvy_gpu_call *c, struct cvy_lane_run *r,
-						     const struct cvy_quick *q, uint32_t sources, uint64_t own,
-						     EACH each)
+						     const struct cvy_quick<PACKET> *q, uint32_t sources,
+						     const uint64_t *own, EACH each)
 {
 	int first = 1;
 
+	if (PACKET == CVY_GPU_LINE &&
+	    cvy_wait_lines_of<1>(sources & ~(1u << c->rank), q->rows, 0, q->tag, &r->watch, [&](int rank) {
+		    return cvy_straight_from(c, r, rank) + (q->slot - threadIdx.x % 32 * CVY_GPU_PACKET);
+	    }))
+		return 1;
 #pragma unroll 1
 	while (sources) {
 		const uint8_t *at[4];
@@ -92,16 +136,17 @@ static __device__ __forceinline__ int cvy_quick_take(const struct cvy_gpu_call *
 		for (int i = 0; i < 4; i++) {
 			whom[i] = __ffs((int)sources) - 1;
 			sources &= sources - 1;
-			v[i][0] = own;
+			v[i][0] = own[0];
+			v[i][1] = own[q->WORDS - 1];
 			need |= (unsigned)(whom[i] >= 0 && whom[i] != c->rank) << i;
 			at[i] = cvy_straight_from(c, r, whom[i] & (CVY_GPU_RANKS - 1)) + q->slot;
 		}
-		if (cvy_wait_packets<CVY_GPU_PAIR>(at, whom, need, q->tag, v, &r->watch))
+		if (cvy_quick_four(at, whom, need, q, v, &r->watch))
 			return 1;
 #pragma unroll
 		for (int i = 0; i < 4; i++)
 			if (whom[i] >= 0)
-				each(whom[i], first && !i, v[i][0]);
+				each(whom[i], first && !i, v[i]);
 		first = 0;
 	}
 	return 0;

@@ -9,6 +9,8 @@
 #include "covey.h"
 #include "layout.h"
 
+#define CVY_GPU_AT_ONCE 128 /* CTAs that a device has room for at a time, one for each processor: a power of two */
+
 struct cvy_gpu_shape {
 	uint64_t to; /* bytes of a block */
 	int packet, threads, rows;
@@ -17,9 +19,13 @@ struct cvy_gpu_shape {
 CVY_GPU_BOTH static inline struct cvy_gpu_shape cvy_gpu_shape_of(uint64_t bytes)
 {
 	const struct cvy_gpu_shape table[] = {
-		{ 256, CVY_GPU_PAIR, 32, 1 },	     { 64 << 10, CVY_GPU_PAIR, 256, 1 },
-		{ 256 << 10, CVY_GPU_LINE, 256, 1 }, { 1 << 20, CVY_GPU_LINE, 512, 1 },
-		{ 16 << 20, CVY_GPU_LINE, 512, 2 },  { UINT64_MAX, CVY_GPU_LINE, 512, CVY_GPU_ROWS },
+		{ 256, CVY_GPU_PAIR, 32, 1 },
+		{ 128 << 10, CVY_GPU_PAIR, 256, 1 },
+		{ 256 << 10, CVY_GPU_LINE, 256, 1 },
+		{ 960 << 10, CVY_GPU_LINE, 512, 1 },
+		{ 1920 << 10, CVY_GPU_LINE, 512, 2 },
+		{ 2880 << 10, CVY_GPU_LINE, 512, 3 },
+		{ UINT64_MAX, CVY_GPU_LINE, 512, CVY_GPU_ROWS },
 	};
 	int i = 0;
 
@@ -58,8 +64,10 @@ static inline void cvy_gpu_derive(struct cvy_gpu_call *c)
 	c->send_stride = cvy_gpu_has_blocks(c->kind) ? c->bytes : 0;
 	c->pulls = cvy_gpu_pulls(c);
 	c->plain = CVY_GPU_LONG_WAY;
-	if (c->redop == COVEY_SUM && !cvy_gpu_has_rounds(c->kind))
-		c->plain = ((uintptr_t)c->send | (uintptr_t)c->recv | c->bytes) & 7 ? CVY_GPU_PARTS : CVY_GPU_WHOLE;
+	if (c->redop == COVEY_SUM && !(((uintptr_t)c->send | (uintptr_t)c->recv | c->bytes) & 7))
+		c->plain = CVY_GPU_WHOLE;
+	else if (c->redop == COVEY_SUM && !cvy_gpu_has_rounds(c->kind))
+		c->plain = CVY_GPU_PARTS;
 }
 
 /* Fills in the form of a call whose kind, bytes, size and in_place are set. */
@@ -72,7 +80,7 @@ static inline void cvy_gpu_shape(struct cvy_gpu_call *c)
 	c->threads = s.threads;
 	c->rows = s.rows;
 	c->lanes = c->kind == CVY_GPU_ALLTOALLV ? CVY_GPU_UNEVEN_LANES : 1;
-	while (c->kind != CVY_GPU_ALLTOALLV && c->lanes < CVY_GPU_LANES &&
+	while (c->kind != CVY_GPU_ALLTOALLV && c->lanes < CVY_GPU_AT_ONCE &&
 	       cvy_gpu_tile_words(c->packet, c->rows * c->threads) * (uint64_t)c->lanes < words)
 		c->lanes *= 2;
 	/* In place the two-shot form could not be done again. From `size` nothing may follow: it grows under a graph. */

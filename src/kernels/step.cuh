@@ -54,17 +54,34 @@ static __device__ __forceinline__ uint32_t cvy_sources(const struct cvy_gpu_call
 	return cvy_mode<HOT>(r) == CVY_COMPLETE && cvy_gpu_is_private(c->kind) ? r->lane.mask & ~r->gone : r->lane.mask;
 }
 
-/* Packet @row of this thread: its place in the tile. 0: the warp has nothing there. */
-template <int PACKET>
-static __device__ __forceinline__ int cvy_packet(const struct cvy_step *s, int row, uint64_t words, int *u,
-						 uint64_t *word, int *n)
+/* This thread's packets of a step: one in each of the first `rows` rows, in which its warp has something. */
+struct cvy_here {
+	int rows, n;   /* words of each packet */
+	uint64_t word; /* first of the first */
+};
+
+/* From one row to the next: packets, and words. */
+static __device__ __forceinline__ int cvy_row(int i)
 {
-	*u = row * (int)blockDim.x + (int)threadIdx.x;
-	if (s->base + cvy_warp_word<PACKET>(*u) >= words)
-		return 0;
-	*n = cvy_place<PACKET>(*u, word);
-	*word += s->base;
-	return 1;
+	return i * (int)blockDim.x + (int)threadIdx.x;
+}
+
+template <int PACKET> static __device__ __forceinline__ uint64_t cvy_row_words(int i)
+{
+	return (uint64_t)((uint32_t)i * (PACKET == CVY_GPU_PAIR ? blockDim.x : blockDim.x / 8 * CVY_LINE_WORDS));
+}
+
+template <int PACKET, int ROWS>
+static __device__ __forceinline__ struct cvy_here cvy_here_of(const struct cvy_gpu_call *c, const struct cvy_step *s,
+							      uint64_t words)
+{
+	struct cvy_here h = { 0, 0, 0 };
+
+	h.n = cvy_place<PACKET>((int)threadIdx.x, &h.word);
+	h.word += s->base;
+	while (h.rows < cvy_rows<ROWS>(c) && s->base + cvy_warp_word<PACKET>(cvy_row(h.rows)) < words)
+		h.rows++;
+	return h;
 }
 
 /* ---- words of buffers ---- */
@@ -82,6 +99,27 @@ static __device__ __forceinline__ void cvy_set(uint8_t *buf, uint64_t word, int 
 	cvy_word_put(buf, word, bytes, v[0]);
 	if (PACKET != CVY_GPU_PAIR && n == 2)
 		cvy_word_put(buf, word + 1, bytes, v[1]);
+}
+
+/* The same of all rows. */
+template <int PACKET, int ROWS>
+static __device__ __forceinline__ void cvy_get_rows(const uint8_t *buf, const struct cvy_here *h, uint64_t bytes,
+						    uint64_t v[ROWS][2])
+{
+#pragma unroll
+	for (int i = 0; i < ROWS; i++)
+		if (i < h->rows)
+			cvy_get<PACKET>(buf, h->word + cvy_row_words<PACKET>(i), bytes, v[i]);
+}
+
+template <int PACKET, int ROWS>
+static __device__ __forceinline__ void cvy_set_rows(uint8_t *buf, const struct cvy_here *h, uint64_t bytes,
+						    const uint64_t v[ROWS][2])
+{
+#pragma unroll
+	for (int i = 0; i < ROWS; i++)
+		if (i < h->rows)
+			cvy_set<PACKET>(buf, h->word + cvy_row_words<PACKET>(i), h->n, bytes, v[i]);
 }
 
 /* Own words of an operation in place are kept until its outcome is decided: its results overwrite them. */
@@ -106,6 +144,18 @@ static __device__ __forceinline__ void cvy_push_to(const struct cvy_gpu_call *c,
 						   const uint64_t v[2])
 {
 	cvy_push<PACKET>(cvy_to(c, r, rank) + cvy_gpu_slot_at(round, r->index, s->count), u, v, s->tag);
+}
+
+/* All that this thread has of a step, to one rank. */
+template <int PACKET, int ROWS>
+static __device__ __forceinline__ void cvy_push_rows(const struct cvy_gpu_call *c, const struct cvy_lane_run *r,
+						     const struct cvy_step *s, int round, const struct cvy_here *h,
+						     int rank, const uint64_t v[ROWS][2])
+{
+#pragma unroll
+	for (int i = 0; i < ROWS; i++)
+		if (i < h->rows)
+			cvy_push_to<PACKET>(c, r, s, round, cvy_row(i), rank, v[i]);
 }
 
 /* All threads, after a push of what there is of @words to @to: what is for ranks of another host leaves. */
@@ -213,22 +263,21 @@ static __device__ __forceinline__ int cvy_next(uint32_t mask, int rank)
 	return left ? rank + __ffs((int)left) - 1 : CVY_GPU_RANKS;
 }
 
-/*
- * The same packet of all @sources, waited for four at a time, handed to each(rank, v) in ascending order. 1: stopped.
- * Own words come from @own where this rank is among them.
- */
-template <int PACKET, typename EACH>
-static __device__ __forceinline__ int cvy_each_source(const struct cvy_gpu_call *c, struct cvy_lane_run *r,
-						      const struct cvy_step *s, int round, int u, uint32_t sources,
-						      const uint64_t own[2], EACH each)
+/* Ranks whose packets are read together. */
+#define CVY_TOGETHER(rows) ((rows) == 1 ? 4 : 1)
+
+/* A pair of each of @sources, four at a time, handed to each(rank, v) in ascending order. 1: stopped. */
+template <typename EACH>
+static __device__ __forceinline__ int cvy_each_pair(const struct cvy_gpu_call *c, struct cvy_lane_run *r,
+						    const struct cvy_step *s, size_t packet, uint32_t sources,
+						    const uint64_t own[1][2], EACH each)
 {
-	const size_t packet = cvy_gpu_slot_at(round, r->index, s->count) + (size_t)u * CVY_GPU_PACKET;
 	int rank = 0;
 
 #pragma unroll 1
 	while (rank < CVY_GPU_RANKS && sources >> rank) {
 		const uint8_t *at[4];
-		uint64_t v[4][2];
+		uint64_t v[4][1][2];
 		unsigned need = 0;
 		int whom[4];
 
@@ -236,20 +285,19 @@ static __device__ __forceinline__ int cvy_each_source(const struct cvy_gpu_call 
 		for (int i = 0; i < 4; i++) {
 			rank = cvy_next(sources, rank);
 			whom[i] = rank;
-			v[i][0] = own[0];
-			v[i][1] = own[1];
+			v[i][0][0] = own[0][0];
+			v[i][0][1] = own[0][1];
 			need |= (unsigned)(rank < CVY_GPU_RANKS && rank != c->rank) << i;
 			at[i] = cvy_from(c, r, rank % CVY_GPU_RANKS) + packet;
 			rank++;
 		}
-		if (cvy_wait_packets<PACKET>(at, whom, need, s->tag, v, &r->watch))
+		if (cvy_wait_pairs(at, whom, need, s->tag, (uint64_t(*)[2])v, &r->watch))
 			return 1;
-		if (PACKET == CVY_GPU_PAIR &&
-		    cvy_far(r)) { /* from memory of the host: only words of 8 bytes are whole */
+		if (cvy_far(r)) { /* from memory of the host: only words of 8 bytes are whole */
 #pragma unroll
 			for (int i = 0; i < 4; i++)
 				if (need >> i & 1)
-					cvy_load_packet(at[i], v[i]);
+					cvy_load_packet(at[i], v[i][0]);
 		}
 #pragma unroll
 		for (int i = 0; i < 4; i++)
@@ -259,26 +307,74 @@ static __device__ __forceinline__ int cvy_each_source(const struct cvy_gpu_call 
 	return 0;
 }
 
+/*
+ * The same packets of all @sources, row @first of the thread and those of @rows after it, handed to each(rank, v) in ascending
+ * order, v[row][2]. Own words come from @own where this rank is among them. 1: stopped.
+ */
+template <int PACKET, int ROWS, typename EACH>
+static __device__ __forceinline__ int cvy_each_source(const struct cvy_gpu_call *c, struct cvy_lane_run *r,
+						      const struct cvy_step *s, int round, int first, int rows,
+						      uint32_t sources, const uint64_t own[ROWS][2], EACH each)
+{
+	const size_t slot = cvy_gpu_slot_at(round, r->index, s->count), apart = blockDim.x * CVY_GPU_PACKET;
+	const size_t packet = slot + (size_t)cvy_row(first) * CVY_GPU_PACKET;
+	const size_t line = packet - threadIdx.x % 32 * CVY_GPU_PACKET;
+
+	if constexpr (PACKET == CVY_GPU_PAIR && ROWS == 1)
+		return rows ? cvy_each_pair(c, r, s, packet, sources, own, each) : 0;
+	if constexpr (PACKET == CVY_GPU_PAIR) {
+#pragma unroll 1
+		for (int i = 0; i < rows; i++)
+			if (cvy_each_pair(c, r, s, packet + i * apart, sources, own, [](int, const uint64_t[1][2]) {}))
+				return 1;
+	} else if (cvy_wait_lines_of<ROWS>(sources & ~(1u << c->rank), rows, apart, s->tag, &r->watch,
+					   [&](int rank) { return cvy_from(c, r, rank) + line; })) {
+		return 1;
+	}
+#pragma unroll 1
+	while (sources) {
+		uint64_t v[CVY_TOGETHER(ROWS)][ROWS][2];
+		int whom[CVY_TOGETHER(ROWS)];
+
+#pragma unroll
+		for (int k = 0; k < CVY_TOGETHER(ROWS); k++) {
+			whom[k] = __ffs((int)sources) - 1;
+			sources &= sources - 1;
+#pragma unroll
+			for (int i = 0; i < ROWS; i++)
+				if (whom[k] == c->rank) {
+					v[k][i][0] = own[i][0];
+					v[k][i][1] = own[i][1];
+				} else if (whom[k] >= 0 && i < rows) {
+					cvy_load_packet(cvy_from(c, r, whom[k]) + packet + i * apart, v[k][i]);
+				}
+		}
+#pragma unroll
+		for (int k = 0; k < CVY_TOGETHER(ROWS); k++)
+			if (whom[k] >= 0)
+				each(whom[k], v[k]);
+	}
+	return 0;
+}
+
 /* ---- results ---- */
 
-/* The fold of a packet's words, in the order in which sources are handed over. */
+/* The fold of a packet's words, in the order in which sources are handed over; @first: of the first of them. */
 template <typename T, int PACKET> struct cvy_fold {
 	enum { WORDS = PACKET == CVY_GPU_PAIR ? 1 : 2 };
 	cvy_acc<T> acc[WORDS];
-	int begun = 0;
 
-	__device__ __forceinline__ void add(const uint64_t v[2], int redop)
+	__device__ __forceinline__ void add(const uint64_t v[2], int redop, int first)
 	{
 #pragma unroll
 		for (int i = 0; i < WORDS; i++) {
-			if (!begun)
+			if (first)
 				acc[i].first(v[i]);
 			else if (redop == COVEY_SUM || redop == COVEY_AVG)
 				acc[i].template fold_as<COVEY_SUM>(v[i]);
 			else
 				acc[i] = cvy_fold_rare<T>(acc[i], v[i], redop);
 		}
-		begun = 1;
 	}
 
 	__device__ __forceinline__ void result(uint64_t out[2], int redop, int n)
@@ -302,6 +398,14 @@ static __device__ __noinline__ void cvy_zero_blocks(const struct cvy_gpu_call *c
 	for (int p = 0; p < c->size; p++)
 		if (cvy_has(absent, p))
 			cvy_set<PACKET>(c->recv + (size_t)p * c->bytes, word, n, c->bytes, zero);
+}
+
+template <int PACKET>
+static __device__ __noinline__ void cvy_zero_rows(const struct cvy_gpu_call *c, uint32_t absent, struct cvy_here h)
+{
+#pragma unroll 1
+	for (int i = 0; i < h.rows; i++)
+		cvy_zero_blocks<PACKET>(c, absent, h.word + cvy_row_words<PACKET>(i), h.n);
 }
 
 /* Ranks that the buffers have a block of. */

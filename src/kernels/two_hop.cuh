@@ -42,110 +42,83 @@ template <int PACKET, int ROWS> struct cvy_body_two_hop {
 		return by_two(c, mask) ? cvy_gpu_steps(c, piece_words(c, mask)) : c->steps;
 	}
 
-	/* First word of the piece of @rank. *end: bytes of the buffer up to its end, or to that of the buffer. */
+	/* Where the piece of @rank is in a buffer. *bytes: how much of it the buffer has. */
 	static __device__ __forceinline__ uint64_t piece_of(const struct cvy_gpu_call *c, const struct cvy_lane_run *r,
-							    int rank, uint64_t words, uint64_t *end)
+							    int rank, uint64_t words, uint64_t *bytes)
 	{
-		const uint64_t begin = (uint64_t)__popc(owners(c, r->lane.mask) & ((1u << rank) - 1)) * words;
+		const uint64_t at = (uint64_t)__popc(owners(c, r->lane.mask) & ((1u << rank) - 1)) * words * 8;
+		const uint64_t left = at < c->bytes ? c->bytes - at : 0;
 
-		*end = (begin + words) * 8 < c->bytes ? (begin + words) * 8 : c->bytes;
-		return begin;
+		*bytes = left < words * 8 ? left : words * 8;
+		return at;
 	}
 
 	static __device__ __forceinline__ void set(const struct cvy_gpu_call *c, const struct cvy_lane_run *r, int rank,
-						   uint64_t words, uint64_t word, int n, const uint64_t v[2])
+						   uint64_t words, const struct cvy_here *h, const uint64_t v[ROWS][2])
 	{
-		uint64_t end, begin = piece_of(c, r, rank, words, &end);
+		uint64_t bytes, at = piece_of(c, r, rank, words, &bytes);
 
-		cvy_set<PACKET>(c->recv, begin + word, n, end, v);
+		cvy_set_rows<PACKET, ROWS>(c->recv + at, h, bytes, v);
 	}
 
 	/* Hop one: the root sends each its piece, and keeps it. */
 	static __device__ __forceinline__ void scatter(const struct cvy_gpu_call *c, const struct cvy_lane_run *r,
-						       const struct cvy_step *s, uint64_t words)
+						       const struct cvy_step *s, const struct cvy_here *h,
+						       uint64_t words)
 	{
-		uint64_t v[ROWS][2], word;
-		int u, nw;
-
 		CVY_EACH_PEER(p, r->lane.mask, c->rank)
 		{
-			uint64_t end, begin = piece_of(c, r, (int)p, words, &end);
+			uint64_t bytes, at = piece_of(c, r, (int)p, words, &bytes), v[ROWS][2];
 
-#pragma unroll
-			for (int row = 0; row < ROWS; row++) {
-				if (row >= cvy_rows<ROWS>(c) || !cvy_packet<PACKET>(s, row, words, &u, &word, &nw))
-					break;
-				cvy_get<PACKET>(c->send, begin + word, end, v[row]);
-			}
-#pragma unroll
-			for (int row = 0; row < ROWS; row++) {
-				if (row >= cvy_rows<ROWS>(c) || !cvy_packet<PACKET>(s, row, words, &u, &word, &nw))
-					break;
-				cvy_push_to<PACKET>(c, r, s, 0, u, (int)p, v[row]);
-				if (c->recv != c->send)
-					cvy_set<PACKET>(c->recv, begin + word, nw, end, v[row]);
-			}
+			cvy_get_rows<PACKET, ROWS>(c->send + at, h, bytes, v);
+			cvy_push_rows<PACKET, ROWS>(c, r, s, 0, h, (int)p, v);
+			if (c->recv != c->send)
+				cvy_set_rows<PACKET, ROWS>(c->recv + at, h, bytes, v);
 		}
 	}
 
-	/* Hop two: each packet of the own piece goes on to @to as soon as it is here. 1: stopped. */
+	/* Hop two: the own piece goes on to @to as soon as it is here. 1: stopped. */
 	static __device__ __forceinline__ int pass_on(const struct cvy_gpu_call *c, struct cvy_lane_run *r,
-						      const struct cvy_step *s, uint64_t words, uint32_t to)
+						      const struct cvy_step *s, const struct cvy_here *h,
+						      uint64_t words, uint32_t to)
 	{
-		const uint64_t none[2] = { 0, 0 };
-		uint64_t v[2], word;
-		int u, nw;
+		const uint64_t none[ROWS][2] = {};
 
-#pragma unroll 1
-		for (int row = 0; row < cvy_rows<ROWS>(c); row++) {
-			if (!cvy_packet<PACKET>(s, row, words, &u, &word, &nw))
-				break;
-			if (cvy_each_source<PACKET>(c, r, s, 0, u, 1u << c->root, none, [&](int, const uint64_t *got) {
-				    v[0] = got[0];
-				    v[1] = got[1];
-			    }))
-				return 1;
-			set(c, r, c->rank, words, word, nw, v);
-			CVY_EACH_PEER(p, to, c->rank)
-			cvy_push_to<PACKET>(c, r, s, 1, u, (int)p, v);
-		}
-		return 0;
+		return cvy_each_source<PACKET, ROWS>(c, r, s, 0, 0, h->rows, 1u << c->root, none,
+						     [&](int, const uint64_t v[ROWS][2]) {
+							     CVY_EACH_PEER(p, to, c->rank)
+							     cvy_push_rows<PACKET, ROWS>(c, r, s, 1, h, (int)p, v);
+							     set(c, r, c->rank, words, h, v);
+						     });
 	}
 
 	/* The pieces of the others, which they have passed on. The root has them: it only waits. 1: stopped. */
 	static __device__ __forceinline__ int gather(const struct cvy_gpu_call *c, struct cvy_lane_run *r,
-						     const struct cvy_step *s, uint64_t words)
+						     const struct cvy_step *s, const struct cvy_here *h, uint64_t words)
 	{
-		const uint64_t none[2] = { 0, 0 };
 		const uint32_t from = owners(c, r->lane.mask) & ~(1u << c->rank);
-		uint64_t word;
-		int u, nw;
+		const uint64_t none[ROWS][2] = {};
 
-#pragma unroll 1
-		for (int row = 0; row < cvy_rows<ROWS>(c); row++) {
-			if (!cvy_packet<PACKET>(s, row, words, &u, &word, &nw))
-				break;
-			if (cvy_each_source<PACKET>(c, r, s, 1, u, from, none, [&](int rank, const uint64_t *v) {
-				    if (c->rank != c->root)
-					    set(c, r, rank, words, word, nw, v);
-			    }))
-				return 1;
-		}
-		return 0;
+		return cvy_each_source<PACKET, ROWS>(c, r, s, 1, 0, h->rows, from, none,
+						     [&](int rank, const uint64_t v[ROWS][2]) {
+							     if (c->rank != c->root)
+								     set(c, r, rank, words, h, v);
+						     });
 	}
 
 	/* What this rank pushes in a step: its part of one of the hops, before and while the others' come. 1: stopped. */
 	static __device__ __forceinline__ int push(const struct cvy_gpu_call *c, struct cvy_lane_run *r,
-						   const struct cvy_step *s, uint64_t words, int last)
+						   const struct cvy_step *s, const struct cvy_here *h, uint64_t words,
+						   int last)
 	{
 		const uint32_t all = r->lane.mask, to = last ? all : owners(c, all);
 
 		if (c->rank == c->root) {
-			scatter(c, r, s, words);
+			scatter(c, r, s, h, words);
 			cvy_pushed<PACKET>(c, r, s, 0, cvy_rows<ROWS>(c), words, all);
 			return 0;
 		}
-		if (cvy_all_stop(r, pass_on(c, r, s, words, to)))
+		if (cvy_all_stop(r, pass_on(c, r, s, h, words, to)))
 			return 1;
 		cvy_pushed<PACKET>(c, r, s, 1, cvy_rows<ROWS>(c), words, to);
 		return 0;
@@ -159,19 +132,20 @@ template <int PACKET, int ROWS> struct cvy_body_two_hop {
 		uint64_t words;
 
 		if (!by_two(c, r->lane.mask))
-			return one_hop::template walk<HOT>(c, r);
+			return one_hop::template run<HOT>(c, r);
 		words = piece_words(c, r->lane.mask);
 #pragma unroll 1
 		for (int step = cvy_first_step<HOT>(r); step < r->steps; step++) {
 			struct cvy_step s = cvy_step_of(c, r, step, tile);
+			const struct cvy_here here = cvy_here_of<PACKET, ROWS>(c, &s, words);
 			const int last = step + 1 == r->steps;
 			int stopped = 0;
 
 			cvy_tell(c, r, &s, 0, completes ? 0 : r->lane.mask); /* crosses beside the data */
 			if (!completes)
-				stopped = push(c, r, &s, words, last);
+				stopped = push(c, r, &s, &here, words, last);
 			if (!stopped && (root ? last && !completes : 1))
-				stopped = gather(c, r, &s, words);
+				stopped = gather(c, r, &s, &here, words);
 			if (__syncthreads_or(stopped || cvy_hear(c, r, &s, 0, r->lane.mask)))
 				return 1;
 		}

@@ -30,99 +30,92 @@ template <typename T, int PACKET, int ROWS> struct cvy_body_two_shot {
 		return __popc(r->lane.mask & ((1u << rank) - 1));
 	}
 
-	/* Words past the shard belong to the next: they are not taken from there. */
-	static __device__ __forceinline__ void get(const struct cvy_gpu_call *c, int shard, uint64_t words,
-						   uint64_t word, uint64_t v[2])
+	/* What of the buffer shard @i is: bytes up to its end. Words past it belong to the next, and are not taken from there. */
+	static __device__ __forceinline__ uint64_t shard_bytes(const struct cvy_gpu_call *c, int i, uint64_t words)
 	{
-		uint64_t begin = (uint64_t)shard * words;
-		uint64_t end = (begin + words) * 8 < c->bytes ? (begin + words) * 8 : c->bytes;
+		const uint64_t begin = (uint64_t)i * words * 8, left = begin < c->bytes ? c->bytes - begin : 0;
 
-		cvy_get<PACKET>(c->send, begin + word, end, v);
+		return left < words * 8 ? left : words * 8;
+	}
+
+	static __device__ __forceinline__ void get(const struct cvy_gpu_call *c, int shard, uint64_t words,
+						   const struct cvy_here *h, uint64_t v[ROWS][2])
+	{
+		cvy_get_rows<PACKET, ROWS>(c->send + (uint64_t)shard * words * 8, h, shard_bytes(c, shard, words), v);
 	}
 
 	static __device__ __forceinline__ void set(const struct cvy_gpu_call *c, int shard, uint64_t words,
-						   uint64_t word, int n, const uint64_t v[2])
+						   const struct cvy_here *h, const uint64_t v[ROWS][2])
 	{
-		uint64_t begin = (uint64_t)shard * words;
-		uint64_t end = (begin + words) * 8 < c->bytes ? (begin + words) * 8 : c->bytes;
-
-		cvy_set<PACKET>(c->recv, begin + word, n, end, v);
+		cvy_set_rows<PACKET, ROWS>(c->recv + (uint64_t)shard * words * 8, h, shard_bytes(c, shard, words), v);
 	}
 
 	static __device__ __forceinline__ void push(const struct cvy_gpu_call *c, const struct cvy_lane_run *r,
-						    const struct cvy_step *s, uint64_t words)
+						    const struct cvy_step *s, const struct cvy_here *h, uint64_t words)
 	{
-		uint64_t v[ROWS][2], word;
-		int u, nw;
-
 		CVY_EACH_PEER(p, r->lane.mask, c->rank)
 		{
-#pragma unroll
-			for (int row = 0; row < ROWS; row++) {
-				if (row >= cvy_rows<ROWS>(c) || !cvy_packet<PACKET>(s, row, words, &u, &word, &nw))
-					break;
-				get(c, shard_of(r, (int)p), words, word, v[row]);
-			}
-#pragma unroll
-			for (int row = 0; row < ROWS; row++) {
-				if (row >= cvy_rows<ROWS>(c) || !cvy_packet<PACKET>(s, row, words, &u, &word, &nw))
-					break;
-				cvy_push_to<PACKET>(c, r, s, 0, u, (int)p, v[row]);
-			}
+			uint64_t v[ROWS][2];
+
+			get(c, shard_of(r, (int)p), words, h, v);
+			cvy_push_rows<PACKET, ROWS>(c, r, s, 0, h, (int)p, v);
 		}
+	}
+
+	/* Own words of the own shard, which those in place keep. */
+	template <int HOT>
+	static __device__ __forceinline__ void own_shard(const struct cvy_gpu_call *c, const struct cvy_lane_run *r,
+							 const struct cvy_step *s, const struct cvy_here *h,
+							 uint64_t words, uint64_t own[ROWS][2])
+	{
+		const int saved = cvy_from_saved<HOT>(c, r);
+
+		if (!saved)
+			get(c, shard_of(r, c->rank), words, h, own);
+#pragma unroll
+		for (int i = 0; i < ROWS; i++)
+			if (saved && i < h->rows)
+				cvy_load_packet(cvy_saved(c, r, s, cvy_row(i)), own[i]);
+			else if (CVY_GUARDED && c->in_place && i < h->rows)
+				cvy_store_packet(cvy_saved(c, r, s, cvy_row(i)), own[i][0], own[i][1]);
 	}
 
 	/* Folds the own shard; sends it to all. 1: stopped. */
 	template <int HOT>
 	static __device__ __forceinline__ int fold(const struct cvy_gpu_call *c, struct cvy_lane_run *r,
-						   const struct cvy_step *s, uint64_t words)
+						   const struct cvy_step *s, const struct cvy_here *h, uint64_t words)
 	{
-		const int self = shard_of(r, c->rank);
-		uint64_t own[2], out[2], word;
-		int u, nw;
+		const int first = __ffs((int)r->lane.mask) - 1;
+		uint64_t own[ROWS][2], out[ROWS][2];
+		cvy_fold<T, PACKET> fold[ROWS];
 
-#pragma unroll 1
-		for (int row = 0; row < cvy_rows<ROWS>(c); row++) {
-			cvy_fold<T, PACKET> fold;
-
-			if (!cvy_packet<PACKET>(s, row, words, &u, &word, &nw))
-				break;
-			if (cvy_from_saved<HOT>(c, r)) {
-				cvy_load_packet(cvy_saved(c, r, s, u), own);
-			} else {
-				get(c, self, words, word, own);
-				if (CVY_GUARDED && c->in_place)
-					cvy_store_packet(cvy_saved(c, r, s, u), own[0], own[1]);
-			}
-			if (cvy_each_source<PACKET>(c, r, s, 0, u, r->lane.mask, own,
-						    [&](int, const uint64_t *v) { fold.add(v, c->redop); }))
-				return 1;
-			fold.result(out, c->redop, __popc(r->lane.mask));
-			set(c, self, words, word, nw, out);
-			CVY_EACH_PEER(p, r->lane.mask, c->rank)
-			cvy_push_to<PACKET>(c, r, s, 1, u, (int)p, out);
-		}
+		own_shard<HOT>(c, r, s, h, words, own);
+		if (cvy_each_source<PACKET, ROWS>(c, r, s, 0, 0, h->rows, r->lane.mask, own,
+						  [&](int rank, const uint64_t v[ROWS][2]) {
+#pragma unroll
+							  for (int i = 0; i < ROWS; i++)
+								  fold[i].add(v[i], c->redop, rank == first);
+						  }))
+			return 1;
+#pragma unroll
+		for (int i = 0; i < ROWS; i++)
+			fold[i].result(out[i], c->redop, __popc(r->lane.mask));
+		CVY_EACH_PEER(p, r->lane.mask, c->rank)
+		cvy_push_rows<PACKET, ROWS>(c, r, s, 1, h, (int)p, out);
+		set(c, shard_of(r, c->rank), words, h, out);
 		return 0;
 	}
 
 	static __device__ __forceinline__ int gather(const struct cvy_gpu_call *c, struct cvy_lane_run *r,
-						     const struct cvy_step *s, uint64_t words)
+						     const struct cvy_step *s, const struct cvy_here *h, uint64_t words)
 	{
-		const uint64_t none[2] = { 0, 0 };
-		uint64_t word;
-		int u, nw;
+		const uint32_t others = r->lane.mask & ~(1u << c->rank);
+		const uint64_t none[ROWS][2] = {};
 
-#pragma unroll 1
-		for (int row = 0; row < cvy_rows<ROWS>(c); row++) {
-			if (!cvy_packet<PACKET>(s, row, words, &u, &word, &nw))
-				break;
-			if (cvy_each_source<PACKET>(c, r, s, 1, u, r->lane.mask & ~(1u << c->rank), none,
-						    [&](int rank, const uint64_t *v) {
-							    set(c, shard_of(r, rank), words, word, nw, v);
-						    }))
-				return 1;
-		}
-		return 0;
+		return cvy_each_source<PACKET, ROWS>(c, r, s, 1, 0, h->rows, others, none,
+						     [&](int rank, const uint64_t v[ROWS][2]) {
+							     set(c, shard_of(r, rank), words, h, v);
+						     });
 	}
 
 	/* Both rounds of a step. 1: stopped. */
@@ -130,14 +123,16 @@ template <typename T, int PACKET, int ROWS> struct cvy_body_two_shot {
 	static __device__ __forceinline__ int both(const struct cvy_gpu_call *c, struct cvy_lane_run *r,
 						   const struct cvy_step *s, uint64_t words)
 	{
+		const struct cvy_here here = cvy_here_of<PACKET, ROWS>(c, s, words);
+
 		if (cvy_mode<HOT>(r) != CVY_COMPLETE) {
-			push(c, r, s, words);
+			push(c, r, s, &here, words);
 			cvy_pushed<PACKET>(c, r, s, 0, cvy_rows<ROWS>(c), words, r->lane.mask);
-			if (cvy_all_stop(r, fold<HOT>(c, r, s, words)))
+			if (cvy_all_stop(r, fold<HOT>(c, r, s, &here, words)))
 				return 1;
 			cvy_pushed<PACKET>(c, r, s, 1, cvy_rows<ROWS>(c), words, r->lane.mask);
 		}
-		return cvy_all_stop(r, gather(c, r, s, words));
+		return cvy_all_stop(r, gather(c, r, s, &here, words));
 	}
 
 	template <int HOT>
@@ -148,7 +143,7 @@ template <typename T, int PACKET, int ROWS> struct cvy_body_two_shot {
 		int thin, stopped = 0;
 
 		if (__popc(r->lane.mask) <= 2)
-			return one_shot::template walk<HOT>(c, r);
+			return one_shot::template run<HOT>(c, r);
 		thin = cvy_mode<HOT>(r) != CVY_COMPLETE && cvy_ends_thin(c, r, words, tile);
 #pragma unroll 1
 		for (int step = cvy_first_step<HOT>(r); step < r->steps; step++) {

@@ -88,7 +88,7 @@ template <int PACKET, int ROWS> struct cvy_body_uneven {
 		if (p == c->rank || !cvy_has(from, p))
 			return 0;
 		at[1] = at[0] + CVY_GPU_PACKET;
-		stopped = cvy_wait_packets<CVY_GPU_PAIR>(at, whom, 3, s->tag, v, &r->watch);
+		stopped = cvy_wait_pairs(at, whom, 3, s->tag, v, &r->watch);
 		*bytes = v[0][0];
 		*needs = (int)v[1][0];
 		return stopped;
@@ -127,21 +127,11 @@ template <int PACKET, int ROWS> struct cvy_body_uneven {
 		{
 			const uint64_t bytes = blocks(c)->send[p], words = (bytes + 7) / 8; /* past the size: 0 */
 			const uint8_t *from = c->send + blocks(c)->send_at[p];
-			uint64_t v[ROWS][2], word;
-			int u, nw;
+			const struct cvy_here h = cvy_here_of<PACKET, ROWS>(c, s, words);
+			uint64_t v[ROWS][2];
 
-#pragma unroll
-			for (int row = 0; row < ROWS; row++) {
-				if (row >= cvy_rows<ROWS>(c) || !cvy_packet<PACKET>(s, row, words, &u, &word, &nw))
-					break;
-				cvy_get<PACKET>(from, word, bytes, v[row]);
-			}
-#pragma unroll
-			for (int row = 0; row < ROWS; row++) {
-				if (row >= cvy_rows<ROWS>(c) || !cvy_packet<PACKET>(s, row, words, &u, &word, &nw))
-					break;
-				cvy_push_to<PACKET>(c, r, s, 0, u, (int)p, v[row]);
-			}
+			cvy_get_rows<PACKET, ROWS>(from, &h, bytes, v);
+			cvy_push_rows<PACKET, ROWS>(c, r, s, 0, &h, (int)p, v);
 		}
 	}
 
@@ -183,23 +173,24 @@ template <int PACKET, int ROWS> struct cvy_body_uneven {
 
 #pragma unroll 1
 		for (int row = 0; row < cvy_rows<ROWS>(c); row++) {
-			const int u = row * (int)blockDim.x + (int)threadIdx.x;
+			const int u = cvy_row(row);
 			uint32_t some = with_words(sources, s->base + cvy_warp_word<PACKET>(u), told);
-			uint64_t own[2] = { 0, 0 }, word;
+			uint64_t own[1][2] = {}, word;
 			int nw = cvy_place<PACKET>(u, &word);
 
 			if (!some)
 				continue;
 			word += s->base;
 			if (cvy_has(some, c->rank))
-				cvy_get<PACKET>(from, word, b->send[c->rank], own);
-			if (cvy_each_source<PACKET>(c, r, s, 0, u, some, own, [&](int rank, const uint64_t *v) {
-				    uint64_t here =
-					    told->bytes[rank] < b->recv[rank] ? told->bytes[rank] : b->recv[rank];
+				cvy_get<PACKET>(from, word, b->send[c->rank], own[0]);
+			if (cvy_each_source<PACKET, 1>(
+				    c, r, s, 0, row, 1, some, own, [&](int rank, const uint64_t v[1][2]) {
+					    uint64_t here = told->bytes[rank] < b->recv[rank] ? told->bytes[rank]
+											      : b->recv[rank];
 
-				    if (rank != c->rank || from != c->recv + b->recv_at[rank])
-					    cvy_set<PACKET>(c->recv + b->recv_at[rank], word, nw, here, v);
-			    }))
+					    if (rank != c->rank || from != c->recv + b->recv_at[rank])
+						    cvy_set<PACKET>(c->recv + b->recv_at[rank], word, nw, here, v[0]);
+				    }))
 				return 1;
 		}
 		return 0;

@@ -78,25 +78,36 @@ static __device__ __noinline__ int cvy_look_up(struct cvy_watch *w, int rank, co
 	return 0;
 }
 
+/* Counts a look at data. 1: the gate has its turn. */
+static __device__ __forceinline__ int cvy_looked(struct cvy_watch *w)
+{
+	return CVY_GUARDED && ++w->looks % CVY_LOOKS == 0;
+}
+
+/* As cvy_look_up(), of a copy: what has no address stays in registers. */
+static __device__ __forceinline__ int cvy_closed(struct cvy_watch *w, int rank, const uint8_t *at, uint64_t tag)
+{
+	struct cvy_watch look = *w;
+	int closed = cvy_look_up(&look, rank, (const uint64_t *)at, tag);
+
+	w->since = look.since;
+	return closed;
+}
+
 /* A look, of those in @need at one of @at that @whom has not filled; 0: none can be written over before it is read. */
 template <int N>
 static __device__ __forceinline__ int cvy_give_up_at(struct cvy_watch *w, int whom, const uint8_t *const *at,
 						     const int *rank, unsigned need, uint64_t tag)
 {
 	const uint8_t *packet = NULL;
-	struct cvy_watch look;
-	int closed;
 
-	if (!CVY_GUARDED || ++w->looks % CVY_LOOKS)
+	if (!cvy_looked(w))
 		return 0;
 #pragma unroll
 	for (int i = 0; i < N; i++)
 		if ((need >> i & 1) && at[i] && rank[i] == whom && cvy_load_word((const uint64_t *)(at[i] + 8)) != tag)
 			packet = at[i] + 8;
-	look = *w; /* a copy: what has no address stays in registers */
-	closed = cvy_look_up(&look, whom, (const uint64_t *)packet, tag);
-	w->since = look.since;
-	return closed;
+	return cvy_closed(w, whom, packet, tag);
 }
 
 static __device__ __forceinline__ int cvy_give_up(struct cvy_watch *w, int rank)
@@ -104,48 +115,72 @@ static __device__ __forceinline__ int cvy_give_up(struct cvy_watch *w, int rank)
 	return cvy_give_up_at<0>(w, rank, NULL, NULL, 0, 0);
 }
 
-/*
- * The packet of this thread from each of up to four sources, those of the mask @need; 1: the gate closed before.
- * PAIR: the tag is the second word. LINE: the last of eight threads bears it for all, and a warp looks as one.
- */
-template <int PACKET>
-static __device__ __forceinline__ int cvy_wait_packets(const uint8_t *const at[4], const int rank[4], unsigned need,
-						       uint64_t tag, uint64_t v[4][2], struct cvy_watch *w)
+/* The pair of this thread from each of up to four sources, those of the mask @need; 1: the gate closed before. */
+static __device__ __forceinline__ int cvy_wait_pairs(const uint8_t *const at[4], const int rank[4], unsigned need,
+						     uint64_t tag, uint64_t v[4][2], struct cvy_watch *w)
 {
-	int bears = PACKET == CVY_GPU_PAIR || threadIdx.x % 8 == 7;
-
 	for (;;) {
 		int late = -1;
 
-		if (PACKET == CVY_GPU_LINE)
-			__syncwarp();
 #pragma unroll
 		for (int i = 0; i < 4; i++)
 			if (need >> i & 1)
 				cvy_load_packet(at[i], v[i]);
 #pragma unroll
 		for (int i = 0; i < 4; i++)
-			if ((need >> i & 1) && bears && v[i][1] != tag)
+			if ((need >> i & 1) && v[i][1] != tag)
 				late = rank[i];
-		if (PACKET == CVY_GPU_PAIR) {
-			if (late < 0)
-				return 0;
-			if (cvy_give_up_at<4>(w, late, at, rank, need, tag))
-				return 1;
-		} else {
-			int whom = __reduce_max_sync(0xffffffffu, late);
+		if (late < 0)
+			return 0;
+		if (cvy_give_up_at<4>(w, late, at, rank, need, tag))
+			return 1;
+	}
+}
+
+/* Number @i of the ranks in a mask, from 0; -1: there are not so many. */
+static __device__ __forceinline__ int cvy_nth(uint32_t mask, int i)
+{
+	for (; i && mask; i--)
+		mask &= mask - 1;
+	return __ffs((int)mask) - 1;
+}
+
+/*
+ * A warp: until the lines of its @rows rows, @apart bytes from one to the next, are here from all of @sources; at(rank) is
+ * where the first stands. What is read after it is whole: a line is written at once, but read in parts, so what is read
+ * beside its tag may be older. Each thread looks at one line's tag and at nothing else, since what thousands of warps look
+ * at they take from those who move data. 1: the gate closed first.
+ */
+template <int ROWS, typename AT>
+static __device__ __forceinline__ int cvy_wait_lines_of(uint32_t sources, int rows, size_t apart, uint64_t tag,
+							struct cvy_watch *w, AT at)
+{
+	enum { LINES = 4, TOGETHER = 32 / (LINES * ROWS) };
+	const int lane = (int)threadIdx.x % 32, row = lane / LINES % ROWS;
+	const size_t place = (size_t)row * apart + (size_t)(lane % LINES * 128 + 120);
+
+	for (;;) {
+		const int rank = row < rows ? cvy_nth(sources, lane / (LINES * ROWS)) : -1;
+		const uint8_t *const mine = at(rank < 0 ? 0 : rank) + place;
+
+		for (;;) {
+			int late = rank >= 0 && cvy_load_word((const uint64_t *)mine) != tag ? rank : -1;
+			int whom = __reduce_max_sync(0xffffffffu, late), closed = 0;
 
 			if (whom < 0)
 				break;
-			if (__any_sync(0xffffffffu, cvy_give_up_at<4>(w, whom, at, rank, bears ? need : 0, tag)))
+			if (cvy_looked(w))
+				closed = cvy_closed(w, whom, late == whom ? mine : NULL, tag);
+			if (__any_sync(0xffffffffu, closed))
 				return 1;
 		}
-	}
-	/* A line is written whole, but read in parts: the tag may have been read after it came, other words before. */
 #pragma unroll
-	for (int i = 0; i < 4; i++)
-		if (need >> i & 1)
-			cvy_load_packet(at[i], v[i]);
+		for (int i = 0; i < TOGETHER; i++)
+			sources &= sources - 1;
+		if (!sources)
+			break;
+	}
+	__syncwarp();
 	return 0;
 }
 
@@ -174,8 +209,8 @@ struct cvy_until {
 };
 
 /*
- * As cvy_wait_packets<LINE>, for N lines of sources @rank, with a deadline: 2: that has passed, and *whom is one who is
- * not here.
+ * The packets of this thread in N lines of sources @rank, whole, with a deadline: 2: that has passed, and *whom is one who
+ * is not here.
  */
 template <int N>
 static __device__ __forceinline__ int cvy_wait_lines(const uint8_t *const at[N], const int rank[N], uint64_t tag,
@@ -185,16 +220,17 @@ static __device__ __forceinline__ int cvy_wait_lines(const uint8_t *const at[N],
 	int bears = threadIdx.x % 8 == 7;
 
 	for (;;) {
+		uint64_t tags[N];
 		int late = -1;
 
 		__syncwarp();
 #pragma unroll
 		for (int i = 0; i < N; i++)
-			if (at[i])
-				cvy_load_packet(at[i], v[i]);
+			if (at[i] && bears)
+				tags[i] = cvy_load_word((const uint64_t *)(at[i] + 8));
 #pragma unroll
 		for (int i = 0; i < N; i++)
-			if (at[i] && bears && v[i][1] != tag)
+			if (at[i] && bears && tags[i] != tag)
 				late = rank[i];
 		*whom = __reduce_max_sync(0xffffffffu, late);
 		if (*whom < 0)
@@ -206,8 +242,9 @@ static __device__ __forceinline__ int cvy_wait_lines(const uint8_t *const at[N],
 		    __any_sync(0xffffffffu, clock64() - until->began > until->most))
 			return 2;
 	}
+	__syncwarp();
 #pragma unroll
-	for (int i = 0; i < N; i++) /* as above: whole only once the tag is there */
+	for (int i = 0; i < N; i++)
 		if (at[i])
 			cvy_load_packet(at[i], v[i]);
 	return 0;

@@ -15,21 +15,22 @@ static void healthy(void)
 	static const int types[] = { COVEY_INT8,     COVEY_UINT8,   COVEY_INT16,  COVEY_INT32,
 				     COVEY_UINT32,   COVEY_INT64,   COVEY_UINT64, COVEY_FLOAT16,
 				     COVEY_BFLOAT16, COVEY_FLOAT32, COVEY_FLOAT64 };
-	static const int shapes[][3] = { { 1, 32, 1 }, { 1, 256, 4 }, { 4, 256, 2 }, { 8, 512, 1 }, { 16, 64, 4 } };
+	static const int shapes[][3] = { { 1, 32, 1 },	{ 1, 256, 4 }, { 4, 256, 2 },
+					 { 8, 512, 1 }, { 16, 64, 4 }, { 8, 128, 3 } };
 	unsigned k = 0;
 
 	for (int kind = 0; kind <= CVY_GPU_BARRIER; kind++) {
 		for (size_t ci = 0; ci < 7; ci++) {
 			for (size_t ti = 0; ti < 11; ti++, k++) {
 				struct job j = {};
-				const int *shape = shapes[k % 5];
+				const int *shape = shapes[k % 6];
 
 				if (kind == CVY_GPU_BARRIER && (ti || ci))
 					continue;
 				if ((k * 2654435761u >> 16) % every)
 					continue;
 				j.kind = kind;
-				j.packet = k / 3 % 2;
+				j.packet = k / 7 % 2;
 				j.dtype = types[ti];
 				j.redop = (int)(k % 5);
 				if (j.redop == COVEY_AVG && (elem_of(j.dtype) == 2 && j.dtype != COVEY_INT16))
@@ -54,10 +55,11 @@ static void healthy(void)
 /* Buffers of one rank are off alignment: it goes the long way, the others the short one; the last warp is not full. */
 static void mixed_ways(void)
 {
-	for (int kind = 0; kind <= CVY_GPU_BARRIER; kind++) {
+	for (int k = 0; k <= 2 * CVY_GPU_BARRIER + 1; k++) {
 		struct job j = {};
 
-		j.kind = kind;
+		j.kind = k / 2;
+		j.packet = k % 2;
 		j.dtype = COVEY_INT32;
 		j.redop = COVEY_SUM;
 		j.count = 1000;
@@ -66,7 +68,7 @@ static void mixed_ways(void)
 		j.rows = 1;
 		j.shift = 4;
 		j.shift_of = 2;
-		j.root = has_root(kind) ? n - 1 : -1;
+		j.root = has_root(j.kind) ? n - 1 : -1;
 		run(&j);
 	}
 }
