@@ -133,6 +133,21 @@ static void say_have(struct cvy_device *d, int rank)
 	tell(d, rank, CVY_MSG_HAVE, h, sizeof(*h));
 }
 
+/* What the last outcome names. Who was let in by the host has none yet: it passes on what it was told then. */
+static void own_outcome(const struct cvy_device *d, struct cvy_device_have *h)
+{
+	const struct cvy_gpu_status *s = &d->counters.status;
+
+	h->named = h->mask;
+	if (h->op && h->op == d->begin) {
+		h->named = d->verdict.named;
+		h->named_epoch = d->verdict.named_epoch;
+	} else if (s->op + 1 == h->op) {
+		h->named = (uint32_t)s->mask;
+		h->named_epoch = s->epoch;
+	}
+}
+
 static void own_have(struct cvy_device *d)
 {
 	struct cvy_device_peer *p = &d->peer[d->rank];
@@ -146,7 +161,7 @@ static void own_have(struct cvy_device *d)
 	if (!h->fresh && h->op < d->begin) /* its kernel has not been told yet */
 		h->op = d->begin;
 	h->spoiled = spoiled(d);
-	h->named = d->counters.status.op + 1 == h->op ? (uint32_t)d->counters.status.mask : h->mask;
+	own_outcome(d, h);
 	/* Before that operation: who begins with it takes them over, and a lane without words may have done its part. */
 	for (int i = 0; i < CVY_GPU_LANES; i++) {
 		const struct cvy_gpu_past *past = &d->counters.past[i];
@@ -357,6 +372,18 @@ static int knows_what_it_lacks(struct cvy_device *d)
 	return 0;
 }
 
+/* Which operations are decided, and what the outcome of the last of them names. */
+static struct cvy_gpu_verdict verdict_of(const struct cvy_device *d, uint64_t base, uint32_t mask, int holder)
+{
+	const struct cvy_device_have *h = &d->peer[holder < 0 ? d->rank : holder].have;
+
+	return (struct cvy_gpu_verdict){ .epoch = d->view->epoch,
+					 .base = base,
+					 .gone = d->removed,
+					 .named = holder < 0 ? mask : h->named,
+					 .named_epoch = holder < 0 ? 0 : h->named_epoch };
+}
+
 void cvy_device_reconcile(struct cvy_device *d)
 {
 	uint32_t mask, fail;
@@ -382,8 +409,9 @@ void cvy_device_reconcile(struct cvy_device *d)
 		d->begin = d->roll.begin = base;
 	if (holder < 0)
 		count_all(d, mask);
-	d->verdict = (struct cvy_gpu_verdict){ d->view->epoch, 0, base, d->removed,
-					       holder < 0 ? mask : d->peer[holder].have.named };
+	if (lags(d, base))
+		fail |= CVY_GPU_LAGS;
+	d->verdict = verdict_of(d, base, mask, holder);
 	for (int i = 0; i < CVY_GPU_LANES; i++) {
 		uint32_t count = begins && holder >= 0 ? d->peer[holder].have.count[i] : d->counters.lane[i].count;
 
@@ -447,7 +475,7 @@ static void end_lanes(const struct cvy_device *d, struct cvy_gpu_lane *lanes)
 
 void cvy_device_stop(struct cvy_device *d, int err)
 {
-	struct cvy_gpu_verdict end = { UINT32_MAX, err, 0, 0, 0 };
+	struct cvy_gpu_verdict end = { .epoch = UINT32_MAX, .ended = err };
 	struct cvy_gpu_lane lanes[CVY_GPU_LANES];
 
 	if (__atomic_exchange_n(&d->ended, err, __ATOMIC_ACQ_REL))

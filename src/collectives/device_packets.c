@@ -94,8 +94,8 @@ void cvy_device_ask(struct cvy_device *d, int holder)
 
 		want.count[i] = (done ? (uint32_t)past->counted : d->counters.lane[i].count) + p->steps;
 	}
-	/* Of private operations nobody else has the own part. What has not entered is one: of others a kernel
-	 * would be here, but for a lane that had no part of it (open: tests/sim/README.md). */
+	/* Of private operations nobody else has the own part. What has not entered is one: of others a kernel would be here,
+	 * but for lanes that had no part of it, which wait for nothing (CVY_GPU_LAGS). */
 	d->wanted = p->private_parts || p->op != d->peer[d->rank].have.op ? 0 : d->removed & ~d->whole;
 	forget_parts(d);
 	for (const struct cvy_device_packets *x = d->packets; x; x = x->next)

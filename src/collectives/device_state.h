@@ -15,12 +15,12 @@
 #define CVY_DEVICE_QUEUE_WAIT_MS 1000 /* a kernel waits for room; less than cvy_device_freeze() waits for kernels */
 
 struct cvy_device_have {
-	uint64_t op;	  /* operations completed */
-	uint32_t fresh;	  /* has taken part in none: takes number and counts from the others */
-	uint32_t spoiled; /* what is under way cannot be done again */
-	uint32_t mask;	  /* contributors until now */
-	uint32_t named;	  /* contributors that the outcome of the last of them names */
-	uint32_t zero;
+	uint64_t op;	      /* operations completed */
+	uint32_t fresh;	      /* has taken part in none: takes number and counts from the others */
+	uint32_t spoiled;     /* what is under way cannot be done again */
+	uint32_t mask;	      /* contributors until now */
+	uint32_t named;	      /* contributors that the outcome of the last of them names */
+	uint32_t named_epoch; /* and its epoch; 0: not known any more */
 	uint32_t count[CVY_GPU_LANES];
 };
 

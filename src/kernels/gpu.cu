@@ -313,7 +313,7 @@ static int allocate(struct cvy_gpu *gpu)
 
 static void gpu_close(struct cvy_gpu *gpu)
 {
-	struct cvy_gpu_verdict end = { UINT32_MAX, COVEY_ERR_CLOSED, 0, 0, 0 };
+	struct cvy_gpu_verdict end = { UINT32_MAX, COVEY_ERR_CLOSED, 0, 0, 0, 0, 0 };
 
 	if (!gpu)
 		return;

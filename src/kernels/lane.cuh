@@ -130,10 +130,16 @@ static __device__ __forceinline__ int cvy_far(const struct cvy_lane_run *r)
 	return (r->lane.failed & CVY_GPU_FAR) != 0;
 }
 
-/* Must what was pushed before be looked after first? far.cuh */
-static __device__ __forceinline__ int cvy_far_behind(const struct cvy_lane_run *r)
+/* By words of a change that found this rank behind? */
+static __device__ __forceinline__ int cvy_lags(const struct cvy_lane_run *r)
 {
-	return cvy_far(r) && (r->lane.failed & CVY_GPU_LATE);
+	return (r->lane.failed & CVY_GPU_LAGS) != 0;
+}
+
+/* Is there something to look at before anything is pushed? Rare: one test. */
+static __device__ __forceinline__ int cvy_looks_first(const struct cvy_lane_run *r)
+{
+	return (r->lane.failed & (CVY_GPU_LAGS | CVY_GPU_LATE)) != 0;
 }
 
 static __device__ int cvy_far_again(const struct cvy_gpu_call *c, struct cvy_lane_run r);
@@ -262,6 +268,63 @@ static __device__ int cvy_taken_over(const struct cvy_gpu_call *c, const struct 
 	return CVY_GPU_DONE_OP(done) == op + 1 && done != CVY_GPU_DONE(op, r->lane.epoch);
 }
 
+/* Of which operation is a CTA, by what adding to `entered` returned? */
+static __device__ __forceinline__ uint64_t cvy_entered_op(uint64_t entered)
+{
+	return (entered & CVY_GPU_COUNT_MASK) / CVY_GPU_QUANTA;
+}
+
+/* One thread. Is the operation below the base? By the verdict that stands, or the one that is being written. */
+static __device__ __forceinline__ int cvy_is_decided(const struct cvy_gpu_control *control, uint64_t op)
+{
+	return op < cvy_load_word(&control->verdict.base);
+}
+
+/*
+ * All threads of a CTA whose words say that the rank lags, before it pushes. 1: it stops: others have completed the operation, and it
+ * had no part in that (by these words it may have one: words are dealt out anew where fewer contribute), or it is not known yet.
+ * 0: the operation is to be done, and so are those that come to the lane.
+ */
+static __device__ __noinline__ int cvy_comes_late(const struct cvy_gpu_call *c, uint32_t failed, unsigned open,
+						  uint64_t entered)
+{
+	int stops = 0;
+
+	if (threadIdx.x == 0)
+		stops = entered >> CVY_GPU_GATE_SHIFT != open || cvy_is_decided(c->control, cvy_entered_op(entered));
+	if (__syncthreads_or(stops))
+		return 1;
+	if (threadIdx.x == 0)
+		((volatile struct cvy_gpu_lane *)c->control->lane)[blockIdx.x].failed = failed & ~CVY_GPU_LAGS;
+	return 0;
+}
+
+/* All threads, where cvy_looks_first(). 1: the CTA stops, and has pushed nothing. */
+static __device__ __noinline__ int cvy_look_first(const struct cvy_gpu_call *c, struct cvy_lane_run r, uint64_t entered)
+{
+	if (cvy_lags(&r) && cvy_comes_late(c, r.lane.failed, r.watch.open, entered))
+		return 1;
+	r.lane.failed &= ~CVY_GPU_LAGS;
+	return (r.lane.failed & CVY_GPU_LATE) && cvy_far_again(c, r);
+}
+
+/*
+ * All threads. Others have completed the operation, and the lane's CTA had not entered it here: it had no words, and one step, as
+ * those have who have none. Nothing was pushed, and nothing comes.
+ */
+static __device__ void cvy_count_alone(const struct cvy_gpu_call *c, struct cvy_lane_run *r, uint64_t op)
+{
+	const struct cvy_gpu_verdict *v = &c->control->verdict;
+	const uint32_t epoch = cvy_load_half(&v->named_epoch);
+
+	if (threadIdx.x)
+		return;
+	r->steps = 1;
+	r->lane.mask = cvy_load_half(&v->named);
+	r->lane.epoch = epoch ? epoch : r->lane.epoch;
+	cvy_lane_done(c, r, op);
+}
+
 /*
  * The CTA stopped, or entered behind a closed gate: waits for the host's word and sets out what to do then.
  * 1: an attempt is set out; 0: the operation has ended for this CTA.
@@ -274,7 +337,8 @@ static __device__ __noinline__ int cvy_decided(const struct cvy_gpu_call *c, str
 	__shared__ int late;
 
 	if (threadIdx.x == 0) {
-		cvy_say_parked(c, r, op);
+		if (!cvy_lags(r) || !cvy_is_decided(c->control, op)) /* else its steps are another view's */
+			cvy_say_parked(c, r, op);
 		late = cvy_park(c->control, c->quanta, c->park_cycles, &verdict);
 		if (late)
 			cvy_store_word((uint8_t *)&c->mailbox->gave_up, op + 1);
@@ -291,6 +355,10 @@ static __device__ __noinline__ int cvy_decided(const struct cvy_gpu_call *c, str
 		return cvy_next_lane<BODY>(c, r, next, op, verdict.epoch);
 	if (cvy_taken_over(c, r, op))
 		return 0;
+	if (cvy_lags(r)) {
+		cvy_count_alone(c, r, op);
+		return 0;
+	}
 	r->lane.in = cvy_lane_words(c->control, r->index).in; /* holders' copies of what the removed had pushed */
 	r->mode = CVY_COMPLETE;
 	r->gone = verdict.gone;
@@ -419,8 +487,8 @@ template <typename BODY> static __device__ __forceinline__ void cvy_operate(cons
 		entered = atomicAdd((unsigned long long *)&c->control->entered, (unsigned long long)c->quanta);
 	cvy_begin(c, &r);
 	r.steps = BODY::steps(c, r.lane.mask);
-	if (CVY_GUARDED && cvy_far_behind(&r)) {
-		stopped = cvy_far_again(c, r);
+	if (CVY_GUARDED && cvy_looks_first(&r)) {
+		stopped = cvy_look_first(c, r, entered);
 		touched = !stopped;
 	}
 	if (CVY_GUARDED && !BODY::ONE && !stopped && cvy_spoils(c, &r)) {

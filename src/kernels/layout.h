@@ -167,13 +167,21 @@ CVY_GPU_BOTH static inline uint64_t cvy_gpu_pieces(uint64_t bytes)
  * buffers have no place for it. What was pushed there may not have left yet, nor been read.
  */
 #define CVY_GPU_LATE ((uint32_t)1 << 30)
+/*
+ * Of a lane's `failed`, until a CTA of an operation that the verdict leaves to be done has read it: others have completed one below
+ * the base that this rank has not. A CTA that enters such an operation by these words had no part in it, or it would not be complete.
+ */
+#define CVY_GPU_LAGS ((uint32_t)1 << 29)
 
-/* What a lane needs to know, in one sector: read once at its start. Host writes all but count and CVY_GPU_LATE, while frozen. */
+/*
+ * What a lane needs to know, in one sector: read once at its start. Host writes all, while frozen; CTAs add to count, write
+ * CVY_GPU_LATE, and take CVY_GPU_LAGS away.
+ */
 struct cvy_gpu_lane {
 	uint32_t count; /* steps that this lane has done in its life */
 	uint32_t epoch;
 	uint32_t mask;	 /* contributors: admitted ranks of the view */
-	uint32_t failed; /* CVY_GPU_FAILS: the operation at the verdict's base fails for all; CVY_GPU_FAR, CVY_GPU_LATE */
+	uint32_t failed; /* CVY_GPU_FAILS: the operation at the verdict's base fails for all; CVY_GPU_FAR, _LATE, _LAGS */
 	uint64_t in, out; /* generation of each rank's chunk here, of this rank's chunk there: 2 bits each */
 };
 
@@ -204,6 +212,8 @@ struct cvy_gpu_verdict {
 	uint64_t base;	/* operations below are completed under the old stamps, the others done (again) under the new */
 	uint32_t gone;	/* removed: private operations below base do without them */
 	uint32_t named; /* contributors that the outcome of the last one below base names; what an ADMIT completed here says */
+	uint32_t named_epoch; /* and its epoch; 0: not known any more */
+	uint32_t zero;
 };
 
 /* Who is in the view: whom an ADMIT in the stream may still take in. Host writes it while frozen. */

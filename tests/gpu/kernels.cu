@@ -518,6 +518,8 @@ int main(int argc, char **argv)
 	interruptions(CVY_GPU_BROADCAST_TWO_HOP, n - 1);
 	numbers_past_words();
 	for (int kind = CVY_GPU_ALLREDUCE; kind <= CVY_GPU_ALLREDUCE_TWO_SHOT; kind++)
+		completed_without(kind);
+	for (int kind = CVY_GPU_ALLREDUCE; kind <= CVY_GPU_ALLREDUCE_TWO_SHOT; kind++)
 		thin_end(kind);
 	if (n > 2)
 		passed_on_by_one();

@@ -103,7 +103,7 @@ static inline int played_completes(const struct job *j, int r, uint64_t op)
 /* The host ends all that @r has under way, as a member does that was left out. Says how the operation ended. */
 static inline int played_end(int r)
 {
-	struct cvy_gpu_verdict end = { UINT32_MAX, COVEY_ERR_FENCED, 0, 0, 0 };
+	struct cvy_gpu_verdict end = { UINT32_MAX, COVEY_ERR_FENCED, 0, 0, 0, 0, 0 };
 	struct cvy_gpu_counters c;
 	struct cvy_gpu_status s;
 
@@ -246,6 +246,46 @@ static void passed_on_by_one(void)
 	epoch++;
 	thaw(last, mask, op + 1, 0);
 	free(pieces);
+}
+
+/*
+ * A change found that others had completed an operation in which this rank's lanes, as words were dealt out then, had none; by words
+ * of the next view they have. Kernels of it that come only now push nothing and wait for nobody; what comes next is as ever.
+ */
+static void completed_without(int kind)
+{
+	struct job j = { kind, CVY_GPU_LINE, COVEY_INT64, COVEY_SUM, -1, 2, 64, 1, 0, 300, 0, 0, 0, 0, 0 };
+	const uint64_t op = finished(0);
+	struct cvy_gpu_counters before, after;
+	struct cvy_gpu_status s;
+
+	for (int r = 0; r < n; r++) {
+		prepare(&j, r);
+		freeze(r);
+	}
+	epoch++;
+	for (int r = 0; r < n; r++, checks++) {
+		thaw(r, mask, op + 1, 0);
+		OK(ranks[r].gpu, ops->counters(ranks[r].gpu, &before, 1));
+		if (!played_completes(&j, r, op) && ++failures)
+			fprintf(stderr, "kind %d: rank %d waits for what others had completed\n", kind, r);
+	}
+	synchronise();
+	for (int r = 0; r < n; r++, checks++) {
+		OK(ranks[r].gpu, ops->counters(ranks[r].gpu, &after, 1));
+		OK(ranks[r].gpu, ops->status_read(ranks[r].gpu, &s));
+		if ((s.status || s.op != op || s.epoch != epoch - 1 || s.mask != mask ||
+		     after.lane[1].count != before.lane[1].count + 1) &&
+		    ++failures)
+			fprintf(stderr, "kind %d: rank %d ends with %d, epoch %u, mask %llx\n", kind, r, s.status,
+				s.epoch, (unsigned long long)s.mask);
+	}
+	run(&j);
+	for (int r = 0; r < n; r++, checks++) {
+		OK(ranks[r].gpu, ops->counters(ranks[r].gpu, &after, 1));
+		if ((after.lane[0].failed || after.lane[1].failed) && ++failures)
+			fprintf(stderr, "kind %d: rank %d looks first for ever\n", kind, r);
+	}
 }
 
 /* What cannot be posted is told by mapping, so no later process of that rank has to answer for it. */

@@ -374,6 +374,35 @@ START_TEST(device_asks_for_what_a_kernel_behind_the_gate_lacks)
 }
 END_TEST
 
+/* CTAs that come by a view's words look first whether others have completed their operation, and how; only where some may have. */
+START_TEST(device_tells_lanes_that_it_lags)
+{
+	struct cvy_device_have have = { .op = OP + 1, .mask = 7, .named = 7, .named_epoch = 1 };
+
+	for (int ahead = 0; ahead < 2; ahead++) {
+		struct cvy_device *d = device_new(hear_nothing);
+
+		kernel.entered = kernel.stopped = 0;
+		lose_rank_2(d);
+		have.op = OP + (uint64_t)ahead;
+		tell(d, CVY_MSG_HAVE, 1, 2, &have, sizeof(have));
+		ck_assert_int_eq(d->reconciled, 1);
+		for (int i = 0; i < CVY_GPU_LANES; i++)
+			ck_assert_uint_eq(d->lanes[i].failed, ahead ? CVY_GPU_LAGS : 0);
+		if (ahead) {
+			ck_assert_uint_eq(d->verdict.named, 7);
+			ck_assert_uint_eq(d->verdict.named_epoch, 1);
+		}
+		cvy_device_freeze(d, 2);
+		learn(d, 3, 3, 0, 3); /* nothing comes of the change before */
+		have.op = OP;
+		tell(d, CVY_MSG_HAVE, 1, 2, &have, sizeof(have));
+		ck_assert_uint_eq(d->lanes[0].failed, 0);
+		device_free(d);
+	}
+}
+END_TEST
+
 /* Of private operations nobody is asked; who is gone is known all the same until what lacks is completed, views later. */
 START_TEST(device_knows_who_is_gone_until_it_lacks_nothing)
 {
@@ -581,6 +610,7 @@ int main(void)
 	tcase_add_test(tests, device_takes_a_successor_for_no_contributor);
 	tcase_add_test(tests, device_keeps_packets_that_it_lacks_until_they_are_used);
 	tcase_add_test(tests, device_asks_for_what_a_kernel_behind_the_gate_lacks);
+	tcase_add_test(tests, device_tells_lanes_that_it_lags);
 	tcase_add_test(tests, device_knows_who_is_gone_until_it_lacks_nothing);
 	tcase_add_test(tests, device_takes_memory_for_each_of_its_names);
 	tcase_add_test(tests, device_keeps_memory_in_use_after_many_that_came_for_nothing);
