@@ -61,6 +61,27 @@ static __device__ __noinline__ int cvy_ep_claim(const struct cvy_ep_args *a, int
 	return found < a->call.lanes ? found : -1;
 }
 
+/*
+ * All threads. Others have completed the operation, by its deadline, with nothing that this lane sent: its CTA had not come, or slept
+ * while it was done again. What they sent stands where the outcome's view has it, and the record says so as if it were of an attempt.
+ */
+static __device__ __noinline__ void cvy_ep_as_if_sent(const struct cvy_ep_args *a, const struct cvy_lane_run *r,
+						      uint64_t op, uint64_t base)
+{
+	uint64_t *pushed = &a->state->lane[r->index].pushed;
+	const struct cvy_gpu_verdict *v = &a->call.control->verdict;
+
+	if (threadIdx.x == 0) {
+		const uint32_t epoch = cvy_load_half(&v->named_epoch);
+		const uint64_t was = cvy_load_word(pushed),
+			       now = CVY_GPU_STEP(epoch ? epoch : r->lane.epoch, r->lane.count);
+
+		if ((uint32_t)was != r->lane.count || (epoch && op + 1 == base && was != now))
+			cvy_store_packet((uint8_t *)pushed, now, cvy_load_half(&v->named));
+	}
+	__syncthreads();
+}
+
 /* What this CTA does next of an operation that a verdict has decided. 0: nothing is left. */
 static __device__ __noinline__ int cvy_ep_next(const struct cvy_ep_args *a, struct cvy_lane_run *r, int *next,
 					       uint64_t op, const struct cvy_gpu_verdict *verdict)
@@ -75,6 +96,8 @@ static __device__ __noinline__ int cvy_ep_next(const struct cvy_ep_args *a, stru
 	counted = cvy_load_word(&a->call.control->past[lane].counted);
 	if (counted >> 32) /* of this operation: the claim saw to it */
 		r->lane.count = (uint32_t)counted;
+	if (complete)
+		cvy_ep_as_if_sent(a, r, op, verdict->base);
 	r->mode = complete ? CVY_COMPLETE : CVY_AGAIN;
 	r->gone = complete ? verdict->gone : 0;
 	r->watch.open = CVY_GPU_GATE_OPEN(verdict->epoch);
@@ -400,6 +423,8 @@ static __device__ __forceinline__ void cvy_ep_guarded(const struct cvy_ep_args *
 		entered = atomicAdd((unsigned long long *)&control->entered, (unsigned long long)quanta);
 	if (a->phases == CVY_EP_RECV)
 		start = cvy_ep_second(a, r->watch.open, entered);
+	else if (cvy_lags(r) && cvy_comes_late(&a->call, r->lane.failed, r->watch.open, entered))
+		start = CVY_EP_PARK;
 	if (start == CVY_EP_TRY) {
 		stopped = BODY::template run<1>(a, r, sh, dynamic, 0, x);
 		stopped = cvy_ep_ended(a, r, sh, (unsigned)(entered >> CVY_GPU_GATE_SHIFT), stopped);
@@ -456,13 +481,15 @@ static __global__ void __launch_bounds__(CVY_EP_THREADS)
 	unsigned quanta = CVY_GPU_QUANTA / (unsigned)a.call.lanes;
 	typename BODY::ahead x;
 	struct cvy_lane_run r;
+	uint64_t entered = 0;
 	int closed = 0;
 
 	cvy_ep_prepare<BODY>(&a, &r, &sh, dynamic, &x);
-	if (CVY_GUARDED && threadIdx.x == 0)
-		closed = atomicAdd((unsigned long long *)&a.call.control->entered, (unsigned long long)quanta) >>
-				 CVY_GPU_GATE_SHIFT !=
-			 r.watch.open;
+	if (CVY_GUARDED && threadIdx.x == 0) {
+		entered = atomicAdd((unsigned long long *)&a.call.control->entered, (unsigned long long)quanta);
+		closed = entered >> CVY_GPU_GATE_SHIFT != r.watch.open ||
+			 (cvy_lags(&r) && cvy_is_decided(a.call.control, cvy_entered_op(entered)));
+	}
 	if (!__syncthreads_or(closed))
 		BODY::send_first(&a, &r, &sh, dynamic, &x);
 	__syncthreads();
