@@ -407,20 +407,28 @@ static __device__ __noinline__ void cvy_ep_rest(const struct cvy_ep_args *a, str
 		__threadfence_system();
 }
 
+/* All threads, before the barrier that they read words by: whoever has pushed is counted. What thread 0 knows by it. */
+static __device__ __forceinline__ uint64_t cvy_ep_enter(const struct cvy_ep_args *a)
+{
+	const unsigned quanta = CVY_GPU_QUANTA / (unsigned)a->call.lanes;
+
+	if (!CVY_GUARDED || threadIdx.x)
+		return 0;
+	return atomicAdd((unsigned long long *)&a->call.control->entered, (unsigned long long)quanta);
+}
+
 /* From the first attempt on, whatever befalls it. */
 template <typename BODY>
 static __device__ __forceinline__ void cvy_ep_guarded(const struct cvy_ep_args *a, struct cvy_lane_run *r,
 						      struct cvy_ep_shared *sh, uint64_t *dynamic,
-						      typename BODY::ahead *x)
+						      typename BODY::ahead *x, uint64_t entered)
 {
 	struct cvy_gpu_control *control = a->call.control;
 	unsigned quanta = CVY_GPU_QUANTA / (unsigned)a->call.lanes;
 	enum cvy_ep_start start = CVY_EP_TRY;
-	uint64_t entered = 0, op;
 	int stopped = 1;
+	uint64_t op;
 
-	if (threadIdx.x == 0)
-		entered = atomicAdd((unsigned long long *)&control->entered, (unsigned long long)quanta);
 	if (a->phases == CVY_EP_RECV)
 		start = cvy_ep_second(a, r->watch.open, entered);
 	else if (cvy_lags(r) && cvy_comes_late(&a->call, r->lane.failed, r->watch.open, entered))
@@ -460,10 +468,11 @@ static __global__ void __launch_bounds__(CVY_EP_THREADS) cvy_ep_operation(const 
 	__shared__ struct cvy_ep_shared sh;
 	typename BODY::ahead x;
 	struct cvy_lane_run r;
+	const uint64_t entered = cvy_ep_enter(&a);
 
 	cvy_ep_prepare<BODY>(&a, &r, &sh, dynamic, &x);
 	if constexpr (CVY_GUARDED)
-		cvy_ep_guarded<BODY>(&a, &r, &sh, dynamic, &x);
+		cvy_ep_guarded<BODY>(&a, &r, &sh, dynamic, &x, entered);
 	else
 		cvy_ep_bare<BODY>(&a, &r, &sh, dynamic, &x);
 }
@@ -481,12 +490,11 @@ static __global__ void __launch_bounds__(CVY_EP_THREADS)
 	unsigned quanta = CVY_GPU_QUANTA / (unsigned)a.call.lanes;
 	typename BODY::ahead x;
 	struct cvy_lane_run r;
-	uint64_t entered = 0;
+	const uint64_t entered = cvy_ep_enter(&a);
 	int closed = 0;
 
 	cvy_ep_prepare<BODY>(&a, &r, &sh, dynamic, &x);
 	if (CVY_GUARDED && threadIdx.x == 0) {
-		entered = atomicAdd((unsigned long long *)&a.call.control->entered, (unsigned long long)quanta);
 		closed = entered >> CVY_GPU_GATE_SHIFT != r.watch.open ||
 			 (cvy_lags(&r) && cvy_is_decided(a.call.control, cvy_entered_op(entered)));
 	}
