@@ -215,6 +215,7 @@ static void beside(int how, uint64_t *marks)
 		CUDA(cudaGetLastError());
 	}
 	usleep(50000);
+	CUDA(cudaSetDevice(ranks[0].device)); /* as the thread that copies has it */
 	post(1, how);
 	if (!wait_marked(++*marks)) {
 		printf("%s wait for kernels: FAILED\n", how ? "copies one by one" : "rows of one copy");
