@@ -93,8 +93,8 @@ static __device__ __forceinline__ void cvy_quick_push(const struct cvy_gpu_call 
 }
 
 /*
- * Four sources' packets: those of @need are awaited, of others the words are @own. 1: stopped. (All lines are awaited before: their
- * tags are looked at in another way.)
+ * Four sources' packets: those of @need are awaited, of others the words are @own. 1: stopped. All lines are awaited before: their
+ * tags are looked at in another way. 1: one was written over since.
  */
 template <int PACKET>
 static __device__ __forceinline__ int cvy_quick_four(const uint8_t *const at[4], const int whom[4], unsigned need,
@@ -104,11 +104,16 @@ static __device__ __forceinline__ int cvy_quick_four(const uint8_t *const at[4],
 	if constexpr (PACKET == CVY_GPU_PAIR) {
 		return cvy_wait_pairs(at, whom, need, q->tag, v, w);
 	} else {
+		int lost = 0;
+
 #pragma unroll
 		for (int i = 0; i < 4; i++)
 			if (need >> i & 1)
 				cvy_load_packet(at[i], v[i]);
-		return 0;
+#pragma unroll
+		for (int i = 0; i < 4; i++)
+			lost |= (need >> i & 1) && threadIdx.x % 8 == 7 && v[i][1] != q->tag;
+		return CVY_GUARDED && __any_sync(0xffffffffu, lost);
 	}
 }
 
@@ -118,37 +123,43 @@ static __device__ __forceinline__ int cvy_quick_take(const struct cvy_gpu_call *
 						     const struct cvy_quick<PACKET> *q, uint32_t sources,
 						     const uint64_t *own, EACH each)
 {
-	int first = 1;
+	const uint32_t all = sources;
+	int first, lost;
 
-	if (PACKET == CVY_GPU_LINE &&
-	    cvy_wait_lines_of<1>(sources & ~(1u << c->rank), q->rows, 0, q->tag, &r->watch, [&](int rank) {
-		    return cvy_straight_from(c, r, rank) + (q->slot - threadIdx.x % 32 * CVY_GPU_PACKET);
-	    }))
-		return 1;
-#pragma unroll 1
-	while (sources) {
-		const uint8_t *at[4];
-		uint64_t v[4][2];
-		unsigned need = 0;
-		int whom[4];
-
-#pragma unroll
-		for (int i = 0; i < 4; i++) {
-			whom[i] = __ffs((int)sources) - 1;
-			sources &= sources - 1;
-			v[i][0] = own[0];
-			v[i][1] = own[q->WORDS - 1];
-			need |= (unsigned)(whom[i] >= 0 && whom[i] != c->rank) << i;
-			at[i] = cvy_straight_from(c, r, whom[i] & (CVY_GPU_RANKS - 1)) + q->slot;
-		}
-		if (cvy_quick_four(at, whom, need, q, v, &r->watch))
+	do {
+		if (PACKET == CVY_GPU_LINE &&
+		    cvy_wait_lines_of<1>(all & ~(1u << c->rank), q->rows, 0, q->tag, &r->watch, [&](int rank) {
+			    return cvy_straight_from(c, r, rank) + (q->slot - threadIdx.x % 32 * CVY_GPU_PACKET);
+		    }))
 			return 1;
+		first = 1;
+		lost = 0;
+#pragma unroll 1
+		for (sources = all; sources && !lost;) {
+			const uint8_t *at[4];
+			uint64_t v[4][2];
+			unsigned need = 0;
+			int whom[4];
+
 #pragma unroll
-		for (int i = 0; i < 4; i++)
-			if (whom[i] >= 0)
-				each(whom[i], first && !i, v[i]);
-		first = 0;
-	}
+			for (int i = 0; i < 4; i++) {
+				whom[i] = __ffs((int)sources) - 1;
+				sources &= sources - 1;
+				v[i][0] = own[0];
+				v[i][1] = own[q->WORDS - 1];
+				need |= (unsigned)(whom[i] >= 0 && whom[i] != c->rank) << i;
+				at[i] = cvy_straight_from(c, r, whom[i] & (CVY_GPU_RANKS - 1)) + q->slot;
+			}
+			lost = cvy_quick_four(at, whom, need, q, v, &r->watch);
+			if (PACKET == CVY_GPU_PAIR && lost)
+				return 1;
+#pragma unroll
+			for (int i = 0; i < 4; i++)
+				if (whom[i] >= 0 && !lost)
+					each(whom[i], first && !i, v[i]);
+			first = 0;
+		}
+	} while (PACKET == CVY_GPU_LINE && CVY_GUARDED && lost); /* is not here any more: waits, and tells the host */
 	return 0;
 }
 

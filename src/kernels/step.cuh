@@ -308,6 +308,93 @@ static __device__ __forceinline__ int cvy_each_pair(const struct cvy_gpu_call *c
 }
 
 /*
+ * The packets of this thread that one source has sent, which are here, from @at on; NULL: @own instead. 1: a line was written over
+ * meanwhile, by who has gone on by deadlines.
+ */
+template <int PACKET, int ROWS>
+static __device__ __forceinline__ int cvy_read_rows(const uint8_t *at, int rows, size_t apart, uint64_t tag,
+						    const uint64_t own[ROWS][2], uint64_t v[ROWS][2])
+{
+	int lost = 0;
+
+#pragma unroll
+	for (int i = 0; i < ROWS; i++)
+		if (!at) {
+			v[i][0] = own[i][0];
+			v[i][1] = own[i][1];
+		} else if (i < rows) {
+			cvy_load_packet(at + i * apart, v[i]);
+		}
+#pragma unroll
+	for (int i = 0; i < ROWS; i++)
+		if (PACKET == CVY_GPU_LINE && CVY_GUARDED)
+			lost |= at && i < rows && threadIdx.x % 8 == 7 && v[i][1] != tag;
+	return lost;
+}
+
+/* All threads of a warp, or one with pairs: until what all of @sources have sent is here. 1: stopped. */
+template <int PACKET, int ROWS>
+static __device__ __forceinline__ int cvy_wait_rows(const struct cvy_gpu_call *c, struct cvy_lane_run *r,
+						    const struct cvy_step *s, size_t packet, int rows, size_t apart,
+						    uint32_t sources)
+{
+	const uint64_t none[1][2] = {};
+
+	if constexpr (PACKET == CVY_GPU_LINE) {
+		const size_t line = packet - threadIdx.x % 32 * CVY_GPU_PACKET;
+
+		return cvy_wait_lines_of<ROWS>(sources & ~(1u << c->rank), rows, apart, s->tag, &r->watch,
+					       [&](int rank) { return cvy_from(c, r, rank) + line; });
+	} else {
+		int stopped = 0;
+
+#pragma unroll 1
+		for (int i = 0; i < rows && !stopped; i++)
+			stopped = cvy_each_pair(c, r, s, packet + i * apart, sources, none,
+						[](int, const uint64_t[1][2]) {});
+		return stopped;
+	}
+}
+
+/* As cvy_each_source(), from @packet on. Of a line that is not here any more the wait has no end, but tells the host. */
+template <int PACKET, int ROWS, typename EACH>
+static __device__ __forceinline__ int cvy_each_of_rows(const struct cvy_gpu_call *c, struct cvy_lane_run *r,
+						       const struct cvy_step *s, size_t packet, int rows,
+						       uint32_t sources, const uint64_t own[ROWS][2], EACH each)
+{
+	const size_t apart = blockDim.x * CVY_GPU_PACKET;
+	uint32_t left;
+	int lost;
+
+	do {
+		if (cvy_wait_rows<PACKET, ROWS>(c, r, s, packet, rows, apart, sources))
+			return 1;
+		lost = 0;
+#pragma unroll 1
+		for (left = sources; left && !lost;) {
+			uint64_t v[CVY_TOGETHER(ROWS)][ROWS][2];
+			int whom[CVY_TOGETHER(ROWS)];
+
+#pragma unroll
+			for (int k = 0; k < CVY_TOGETHER(ROWS); k++) {
+				whom[k] = __ffs((int)left) - 1;
+				left &= left - 1;
+				lost |= cvy_read_rows<PACKET, ROWS>(
+					whom[k] < 0 || whom[k] == c->rank ? NULL : cvy_from(c, r, whom[k]) + packet,
+					rows, apart, s->tag, own, v[k]);
+			}
+			if (PACKET == CVY_GPU_LINE && CVY_GUARDED)
+				lost = __any_sync(0xffffffffu, lost);
+#pragma unroll
+			for (int k = 0; k < CVY_TOGETHER(ROWS); k++)
+				if (whom[k] >= 0 && !lost)
+					each(whom[k], v[k]);
+		}
+	} while (lost);
+	return 0;
+}
+
+/*
  * The same packets of all @sources, row @first of the thread and those of @rows after it, handed to each(rank, v) in ascending
  * order, v[row][2]. Own words come from @own where this rank is among them. 1: stopped.
  */
@@ -316,45 +403,12 @@ static __device__ __forceinline__ int cvy_each_source(const struct cvy_gpu_call 
 						      const struct cvy_step *s, int round, int first, int rows,
 						      uint32_t sources, const uint64_t own[ROWS][2], EACH each)
 {
-	const size_t slot = cvy_gpu_slot_at(round, r->index, s->count), apart = blockDim.x * CVY_GPU_PACKET;
-	const size_t packet = slot + (size_t)cvy_row(first) * CVY_GPU_PACKET;
-	const size_t line = packet - threadIdx.x % 32 * CVY_GPU_PACKET;
+	const size_t packet = cvy_gpu_slot_at(round, r->index, s->count) + (size_t)cvy_row(first) * CVY_GPU_PACKET;
 
 	if constexpr (PACKET == CVY_GPU_PAIR && ROWS == 1)
 		return rows ? cvy_each_pair(c, r, s, packet, sources, own, each) : 0;
-	if constexpr (PACKET == CVY_GPU_PAIR) {
-#pragma unroll 1
-		for (int i = 0; i < rows; i++)
-			if (cvy_each_pair(c, r, s, packet + i * apart, sources, own, [](int, const uint64_t[1][2]) {}))
-				return 1;
-	} else if (cvy_wait_lines_of<ROWS>(sources & ~(1u << c->rank), rows, apart, s->tag, &r->watch,
-					   [&](int rank) { return cvy_from(c, r, rank) + line; })) {
-		return 1;
-	}
-#pragma unroll 1
-	while (sources) {
-		uint64_t v[CVY_TOGETHER(ROWS)][ROWS][2];
-		int whom[CVY_TOGETHER(ROWS)];
-
-#pragma unroll
-		for (int k = 0; k < CVY_TOGETHER(ROWS); k++) {
-			whom[k] = __ffs((int)sources) - 1;
-			sources &= sources - 1;
-#pragma unroll
-			for (int i = 0; i < ROWS; i++)
-				if (whom[k] == c->rank) {
-					v[k][i][0] = own[i][0];
-					v[k][i][1] = own[i][1];
-				} else if (whom[k] >= 0 && i < rows) {
-					cvy_load_packet(cvy_from(c, r, whom[k]) + packet + i * apart, v[k][i]);
-				}
-		}
-#pragma unroll
-		for (int k = 0; k < CVY_TOGETHER(ROWS); k++)
-			if (whom[k] >= 0)
-				each(whom[k], v[k]);
-	}
-	return 0;
+	else
+		return cvy_each_of_rows<PACKET, ROWS>(c, r, s, packet, rows, sources, own, each);
 }
 
 /* ---- results ---- */

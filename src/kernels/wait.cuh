@@ -209,6 +209,27 @@ struct cvy_until {
 };
 
 /*
+ * A warp, once the tags are there: this thread's packets of N lines. -1, or one of @rank who has written over its line since: it
+ * has gone on by deadlines, and so what was read is not what it had sent.
+ */
+template <int N>
+static __device__ __forceinline__ int cvy_read_lines(const uint8_t *const *at, const int *rank, uint64_t tag,
+						     uint64_t v[N][2])
+{
+	int lost = -1;
+
+#pragma unroll
+	for (int i = 0; i < N; i++)
+		if (at[i])
+			cvy_load_packet(at[i], v[i]);
+#pragma unroll
+	for (int i = 0; i < N; i++)
+		if (at[i] && threadIdx.x % 8 == 7 && v[i][1] != tag)
+			lost = rank[i];
+	return __reduce_max_sync(0xffffffffu, lost);
+}
+
+/*
  * The packets of this thread in N lines of sources @rank, whole, with a deadline: 2: that has passed, and *whom is one who
  * is not here.
  */
@@ -233,8 +254,12 @@ static __device__ __forceinline__ int cvy_wait_lines(const uint8_t *const at[N],
 			if (at[i] && bears && tags[i] != tag)
 				late = rank[i];
 		*whom = __reduce_max_sync(0xffffffffu, late);
-		if (*whom < 0)
-			break;
+		if (*whom < 0) {
+			__syncwarp();
+			*whom = cvy_read_lines<N>(at, rank, tag, v);
+			if (*whom < 0)
+				return 0;
+		}
 		if (__any_sync(0xffffffffu,
 			       cvy_give_up_at<N>(w, *whom, at, rank, bears && !until->most ? ~0u : 0, tag)))
 			return 1;
@@ -242,12 +267,6 @@ static __device__ __forceinline__ int cvy_wait_lines(const uint8_t *const at[N],
 		    __any_sync(0xffffffffu, clock64() - until->began > until->most))
 			return 2;
 	}
-	__syncwarp();
-#pragma unroll
-	for (int i = 0; i < N; i++)
-		if (at[i])
-			cvy_load_packet(at[i], v[i]);
-	return 0;
 }
 
 /*
