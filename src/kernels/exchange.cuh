@@ -15,7 +15,8 @@
 template <typename T, int PACKET, int ROWS, int PARTS = 0> struct cvy_body_exchange {
 	enum {
 		FOLDS = !std::is_void<T>::value,
-		ONE = PACKET == CVY_GPU_PAIR && ROWS == 1 /* one step, one packet a thread */
+		ONE = PACKET == CVY_GPU_PAIR && ROWS == 1, /* one step, one packet a thread */
+		AHEAD = ROWS == 1			   /* own words are read before those of the lane are here */
 	};
 	typedef typename std::conditional<FOLDS, T, uint64_t>::type element;
 
@@ -113,8 +114,14 @@ template <typename T, int PACKET, int ROWS, int PARTS = 0> struct cvy_body_excha
 		return 0;
 	}
 
-	/* The one step of one packet. 1: stopped. */
-	static __device__ __forceinline__ int quick(const struct cvy_gpu_call *c, struct cvy_lane_run *r)
+	static __device__ __forceinline__ void ahead(const struct cvy_gpu_call *c, uint64_t *own)
+	{
+		cvy_quick_ahead<PACKET, PARTS>(c, own);
+	}
+
+	/* The one step of one packet, of own words @mine. 1: stopped. */
+	static __device__ __forceinline__ int quick(const struct cvy_gpu_call *c, struct cvy_lane_run *r,
+						    const uint64_t *mine)
 	{
 		const struct cvy_quick<PACKET> q = cvy_quick_of<PACKET, PARTS>(c, r);
 		cvy_acc<element> acc[q.WORDS];
@@ -122,7 +129,9 @@ template <typename T, int PACKET, int ROWS, int PARTS = 0> struct cvy_body_excha
 
 		if (!q.rows)
 			return 0;
-		cvy_quick_get<PACKET, PARTS>(c, &q, c->rank, own);
+#pragma unroll
+		for (int i = 0; i < q.WORDS; i++)
+			own[i] = mine[i];
 		if (CVY_GUARDED && FOLDS && c->in_place)
 			cvy_store_packet(c->saved + q.slot, own[0], q.WORDS == 1 ? 0 : own[q.WORDS - 1]);
 		cvy_quick_push<PACKET, PARTS>(c, r, &q, r->lane.mask & ~(1u << c->rank), own);
@@ -206,13 +215,16 @@ template <typename T, int PACKET, int ROWS, int PARTS = 0> struct cvy_body_excha
 	template <int HOT>
 	static __device__ __forceinline__ int run(const struct cvy_gpu_call *c, struct cvy_lane_run *r)
 	{
-		if constexpr (ROWS == 1 && HOT)
-			if (cvy_quick_does<PARTS>(c, r))
-				return quick(c, r);
 		if constexpr (ONE && HOT)
 			return cvy_long_way<cvy_body_exchange>(c, *r);
 		else
 			return walk<HOT>(c, r);
+	}
+
+	static __device__ __forceinline__ int first(const struct cvy_gpu_call *c, struct cvy_lane_run *r,
+						    const uint64_t *own)
+	{
+		return cvy_quick_does<PARTS>(c, r) ? quick(c, r, own) : run<1>(c, r);
 	}
 };
 

@@ -477,14 +477,27 @@ static __device__ __forceinline__ void cvy_lane_bare(const struct cvy_gpu_call *
 		((volatile struct cvy_gpu_lane *)c->control->lane)[r->index].count = r->lane.count + (uint32_t)r->steps;
 }
 
+/* The first attempt; AHEAD: @own are words that the body has read before. */
+template <typename BODY>
+static __device__ __forceinline__ int cvy_first(const struct cvy_gpu_call *c, struct cvy_lane_run *r,
+						const uint64_t *own)
+{
+	if constexpr (BODY::AHEAD)
+		return BODY::first(c, r, own);
+	else
+		return BODY::template run<1>(c, r);
+}
+
 template <typename BODY> static __device__ __forceinline__ void cvy_operate(const struct cvy_gpu_call *c)
 {
 	struct cvy_lane_run r;
-	uint64_t entered = 0;
+	uint64_t entered = 0, own[2] = { 0, 0 };
 	int stopped = 0, touched = 1;
 
 	if (CVY_GUARDED && threadIdx.x == 0) /* before the barrier: whoever has pushed is counted */
 		entered = atomicAdd((unsigned long long *)&c->control->entered, (unsigned long long)c->quanta);
+	if constexpr (BODY::AHEAD)
+		BODY::ahead(c, own); /* on its way together with the lane's words */
 	cvy_begin(c, &r);
 	r.steps = BODY::steps(c, r.lane.mask);
 	if (CVY_GUARDED && cvy_looks_first(&r)) {
@@ -496,7 +509,7 @@ template <typename BODY> static __device__ __forceinline__ void cvy_operate(cons
 		touched = !stopped;
 	}
 	if (!stopped)
-		stopped = BODY::template run<1>(c, &r);
+		stopped = cvy_first<BODY>(c, &r, own);
 	if constexpr (CVY_GUARDED)
 		cvy_lane_end<BODY>(c, &r, entered, stopped, touched);
 	else

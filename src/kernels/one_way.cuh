@@ -6,7 +6,7 @@
 #include "quick.cuh"
 
 template <int PACKET, int ROWS, int PARTS = 0> struct cvy_body_one_way {
-	enum { ONE = PACKET == CVY_GPU_PAIR && ROWS == 1 };
+	enum { ONE = PACKET == CVY_GPU_PAIR && ROWS == 1, AHEAD = ROWS == 1 };
 
 	static __device__ __forceinline__ int steps(const struct cvy_gpu_call *c, uint32_t)
 	{
@@ -86,8 +86,15 @@ template <int PACKET, int ROWS, int PARTS = 0> struct cvy_body_one_way {
 		return 0;
 	}
 
-	/* The one step of one packet. 1: stopped. */
-	static __device__ __forceinline__ int quick(const struct cvy_gpu_call *c, struct cvy_lane_run *r)
+	static __device__ __forceinline__ void ahead(const struct cvy_gpu_call *c, uint64_t *own)
+	{
+		if (c->kind == CVY_GPU_GATHER || c->rank == c->root)
+			cvy_quick_ahead<PACKET, PARTS>(c, own);
+	}
+
+	/* The one step of one packet, of own words @mine. 1: stopped. */
+	static __device__ __forceinline__ int quick(const struct cvy_gpu_call *c, struct cvy_lane_run *r,
+						    const uint64_t *mine)
 	{
 		const struct cvy_quick<PACKET> q = cvy_quick_of<PACKET, PARTS>(c, r);
 		const struct cvy_step s = { q.tag, r->lane.count + 1, 0 };
@@ -98,10 +105,11 @@ template <int PACKET, int ROWS, int PARTS = 0> struct cvy_body_one_way {
 		if (rooted(c, r) && q.rows) {
 			uint32_t other = gather ? 1u << c->root : r->lane.mask;
 			uint32_t sources = gather ? r->lane.mask & cvy_blocks(c) : 1u << c->root;
-			uint64_t own[q.WORDS] = {};
+			uint64_t own[q.WORDS];
 
-			if (root || gather)
-				cvy_quick_get<PACKET, PARTS>(c, &q, c->rank, own);
+#pragma unroll
+			for (int i = 0; i < q.WORDS; i++)
+				own[i] = mine[i];
 			if (root != gather)
 				cvy_quick_push<PACKET, PARTS>(c, r, &q, other & ~(1u << c->rank), own);
 			if (root || !gather)
@@ -143,13 +151,16 @@ template <int PACKET, int ROWS, int PARTS = 0> struct cvy_body_one_way {
 	template <int HOT>
 	static __device__ __forceinline__ int run(const struct cvy_gpu_call *c, struct cvy_lane_run *r)
 	{
-		if constexpr (ROWS == 1 && HOT)
-			if (cvy_quick_does<PARTS>(c, r))
-				return quick(c, r);
 		if constexpr (ONE && HOT)
 			return cvy_long_way<cvy_body_one_way>(c, *r);
 		else
 			return walk<HOT>(c, r);
+	}
+
+	static __device__ __forceinline__ int first(const struct cvy_gpu_call *c, struct cvy_lane_run *r,
+						    const uint64_t *own)
+	{
+		return cvy_quick_does<PARTS>(c, r) ? quick(c, r, own) : run<1>(c, r);
 	}
 };
 

@@ -10,11 +10,17 @@
 
 #include "step.cuh"
 
-/* Does the short way do for this operation? */
+/* Does the short way do for such calls? */
+template <int PARTS> static __device__ __forceinline__ int cvy_quick_may(const struct cvy_gpu_call *c)
+{
+	return c->plain == (PARTS ? CVY_GPU_PARTS : CVY_GPU_WHOLE);
+}
+
+/* And for this operation? */
 template <int PARTS>
 static __device__ __forceinline__ int cvy_quick_does(const struct cvy_gpu_call *c, const struct cvy_lane_run *r)
 {
-	return c->plain == (PARTS ? CVY_GPU_PARTS : CVY_GPU_WHOLE) && !cvy_far(r);
+	return cvy_quick_may<PARTS>(c) && !cvy_far(r);
 }
 
 /* The packet of one thread. */
@@ -27,20 +33,29 @@ template <int PACKET> struct cvy_quick {
 	int n;	       /* words that it has; of a pair, where it has any */
 };
 
+/* What follows from the call alone. */
 template <int PACKET, int PARTS>
-static __device__ __forceinline__ struct cvy_quick<PACKET> cvy_quick_of(const struct cvy_gpu_call *c,
-									const struct cvy_lane_run *r) {
-	const uint32_t count = r->lane.count + 1, words = (uint32_t)((PARTS ? c->bytes + 7 : c->bytes) / 8);
+static __device__ __forceinline__ struct cvy_quick<PACKET> cvy_quick_words(const struct cvy_gpu_call *c) {
+	const uint32_t words = (uint32_t)((PARTS ? c->bytes + 7 : c->bytes) / 8);
 	const uint32_t base = blockIdx.x * (uint32_t)cvy_tile_words<PACKET>((int)blockDim.x);
 	struct cvy_quick<PACKET> q;
 	uint64_t word;
 	int n = cvy_place<PACKET>((int)threadIdx.x, &word);
 
-	q.tag = CVY_GPU_TAG(r->lane.epoch, count);
 	q.word = base + (uint32_t)word;
-	q.slot = (uint32_t)cvy_gpu_slot_at(0, (int)blockIdx.x, count) + threadIdx.x * CVY_GPU_PACKET;
 	q.n = PACKET == CVY_GPU_PAIR || q.word + (uint32_t)n <= words ? n : q.word < words;
 	q.rows = base + (uint32_t)cvy_warp_word<PACKET>((int)threadIdx.x) < words;
+	return q;
+}
+
+template <int PACKET, int PARTS>
+static __device__ __forceinline__ struct cvy_quick<PACKET> cvy_quick_of(const struct cvy_gpu_call *c,
+									const struct cvy_lane_run *r) {
+	const uint32_t count = r->lane.count + 1;
+	struct cvy_quick<PACKET> q = cvy_quick_words<PACKET, PARTS>(c);
+
+	q.tag = CVY_GPU_TAG(r->lane.epoch, count);
+	q.slot = (uint32_t)cvy_gpu_slot_at(0, (int)blockIdx.x, count) + threadIdx.x * CVY_GPU_PACKET;
 	return q;
 }
 
@@ -56,6 +71,16 @@ static __device__ __forceinline__ void cvy_quick_get(const struct cvy_gpu_call *
 			v[i] = cvy_word_get(send, q->word, c->bytes);
 		else
 			v[i] = i < q->n ? *(const uint64_t *)(send + ((uint64_t)q->word + (uint64_t)i) * 8) : 0;
+}
+
+/* Own words, before those of the lane are here: what befalls the operation does not change them. */
+template <int PACKET, int PARTS>
+static __device__ __forceinline__ void cvy_quick_ahead(const struct cvy_gpu_call *c, uint64_t *own)
+{
+	const struct cvy_quick<PACKET> q = cvy_quick_words<PACKET, PARTS>(c);
+
+	if (cvy_quick_may<PARTS>(c) && q.rows)
+		cvy_quick_get<PACKET, PARTS>(c, &q, c->rank, own);
 }
 
 template <int PACKET, int PARTS>

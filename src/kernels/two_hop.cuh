@@ -15,8 +15,13 @@
 #include "one_way.cuh"
 
 template <int PACKET, int ROWS> struct cvy_body_two_hop {
-	enum { ONE = 0 };
 	typedef cvy_body_one_way<PACKET, ROWS> one_hop;
+	enum { ONE = 0, AHEAD = one_hop::AHEAD };
+
+	static __device__ __forceinline__ void ahead(const struct cvy_gpu_call *c, uint64_t *own)
+	{
+		one_hop::ahead(c, own);
+	}
 
 	/* Contributors that a piece is for. */
 	static __device__ __forceinline__ uint32_t owners(const struct cvy_gpu_call *c, uint32_t mask)
@@ -131,7 +136,7 @@ template <int PACKET, int ROWS> struct cvy_body_two_hop {
 		const int completes = cvy_mode<HOT>(r) == CVY_COMPLETE, root = c->rank == c->root;
 		uint64_t words;
 
-		if (!by_two(c, r->lane.mask))
+		if (!(HOT && AHEAD) && !by_two(c, r->lane.mask)) /* else first() has seen to it */
 			return one_hop::template run<HOT>(c, r);
 		words = piece_words(c, r->lane.mask);
 #pragma unroll 1
@@ -150,6 +155,12 @@ template <int PACKET, int ROWS> struct cvy_body_two_hop {
 				return 1;
 		}
 		return 0;
+	}
+
+	static __device__ __forceinline__ int first(const struct cvy_gpu_call *c, struct cvy_lane_run *r,
+						    const uint64_t *own)
+	{
+		return by_two(c, r->lane.mask) ? run<1>(c, r) : one_hop::first(c, r, own);
 	}
 };
 

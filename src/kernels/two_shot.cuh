@@ -10,8 +10,13 @@
 #include "exchange.cuh"
 
 template <typename T, int PACKET, int ROWS> struct cvy_body_two_shot {
-	enum { ONE = 0 };
 	typedef cvy_body_exchange<T, PACKET, ROWS> one_shot;
+	enum { ONE = 0, AHEAD = one_shot::AHEAD };
+
+	static __device__ __forceinline__ void ahead(const struct cvy_gpu_call *c, uint64_t *own)
+	{
+		one_shot::ahead(c, own);
+	}
 
 	/* An even number: shards begin at whole packets. */
 	static __device__ __forceinline__ uint64_t shard_words(const struct cvy_gpu_call *c, int n)
@@ -142,7 +147,7 @@ template <typename T, int PACKET, int ROWS> struct cvy_body_two_shot {
 		uint64_t words = shard_words(c, __popc(r->lane.mask));
 		int thin, stopped = 0;
 
-		if (__popc(r->lane.mask) <= 2)
+		if (!(HOT && AHEAD) && __popc(r->lane.mask) <= 2) /* else first() has seen to it */
 			return one_shot::template run<HOT>(c, r);
 		thin = cvy_mode<HOT>(r) != CVY_COMPLETE && cvy_ends_thin(c, r, words, tile);
 #pragma unroll 1
@@ -161,6 +166,12 @@ template <typename T, int PACKET, int ROWS> struct cvy_body_two_shot {
 				return 1;
 		}
 		return stopped;
+	}
+
+	static __device__ __forceinline__ int first(const struct cvy_gpu_call *c, struct cvy_lane_run *r,
+						    const uint64_t *own)
+	{
+		return __popc(r->lane.mask) <= 2 ? one_shot::first(c, r, own) : run<1>(c, r);
 	}
 };
 

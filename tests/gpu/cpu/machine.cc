@@ -7,6 +7,9 @@
 
 #define STACK ((size_t)64 << 10)
 #define MOST_THREADS 512
+#define SHORT_NAP 20000 /* nanoseconds */
+#define LONG_NAP 1000000
+#define BREAK 16 /* rounds without a look at the clock: they are of one wait, whose threads meet in between */
 
 struct cta {
 	cpu_fiber fiber[MOST_THREADS];
@@ -86,13 +89,34 @@ int cpu_cta(int any)
 	return here->any_out[turn % 2];
 }
 
+static uint64_t now_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/*
+ * Whom a CTA waits for may need the core: naps grow with the wait, to a quarter of it, so that many that wait for long leave the cores
+ * to those who work.
+ */
+static void nap(uint64_t since)
+{
+	uint64_t ns = (now_ns() - since) / 4;
+	struct timespec t = { 0, (long)(ns < SHORT_NAP ? SHORT_NAP : ns > LONG_NAP ? LONG_NAP : ns) };
+
+	nanosleep(&t, NULL);
+}
+
 void cpu_run(unsigned block, unsigned threads, size_t room, const std::function<void()> &body)
 {
 	static std::mutex &lock = *new std::mutex; /* never destroyed: CTAs run while a process exits */
 	static std::vector<uint8_t *> &stacks = *new std::vector<uint8_t *>;
 	cta *c = new cta();
-	const struct timespec nap = { 0, 20000 };
 	unsigned left = threads;
+	uint64_t since = 0,
+		 last = 0; /* a wait: when it began, and the last round in which somebody looked at the clock */
 
 	here = c;
 	cpu_block.x = block;
@@ -125,22 +149,18 @@ void cpu_run(unsigned block, unsigned threads, size_t room, const std::function<
 			cpu_switch(&c->home, cpu_now->stack_at);
 			left -= cpu_now->done;
 		}
-		if (c->waits)
-			nanosleep(&nap, NULL); /* whom it waits for may need the core */
+		if (!c->waits)
+			continue;
+		if (!since || c->round - last > BREAK)
+			since = now_ns();
+		last = c->round;
 		c->waits = 0;
+		nap(since);
 	}
 	lock.lock();
 	stacks.push_back(c->stacks);
 	lock.unlock();
 	delete c;
-}
-
-static uint64_t now_ns(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
 /* Whoever waits looks at the clock: the other threads of its CTA go on, as they do on a device. */
