@@ -327,6 +327,7 @@ static int step(char **argv)
 		return 1;
 	}
 	state.calm = 0;
+	stroke_progress(rank, state.cycle, opt.cycles);
 	if (state.cycle++ < opt.cycles) {
 		struck_step(mask);
 		return 1;

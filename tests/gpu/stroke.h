@@ -49,6 +49,15 @@ static inline int stroke_device(void)
 	return local ? atoi(local) : 0;
 }
 
+/* Many cycles: that they go on. */
+static inline void stroke_progress(int rank, long cycle, long cycles)
+{
+	if (rank || !cycle || cycle % 10)
+		return;
+	printf("cycle %ld of %ld\n", cycle, cycles);
+	fflush(stdout);
+}
+
 /* A child wakes the process that it stands beside: who is stopped cannot. Before there is a device or a group. */
 static inline void stroke_stand_by(void)
 {

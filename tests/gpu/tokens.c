@@ -526,6 +526,7 @@ static int step(int whole)
 	holding = holds_look(tool);
 	if (state.cycle == 2)
 		held = holding;
+	stroke_progress(rank, state.cycle, cycles);
 	if (state.cycle == cycles)
 		return 0;
 	striking = (victim < 0 ? (int)(state.cycle % whole) : victim) == rank;
