@@ -24,6 +24,7 @@ struct cvy_ep_shared {
 	uint32_t left_out;		/* contributors that are not waited for: removed, or not active */
 	uint32_t unsent;		/* of other hosts: what was put to them before has not left */
 	int stopped;
+	int nothing; /* completing: others ended steps without this rank, and what they had sent may be gone */
 	/* What one thread reads for all when the CTA begins: others may write it later. */
 	struct cvy_gpu_lane lane;
 	uint64_t pushed;
@@ -106,13 +107,26 @@ static __device__ __forceinline__ const uint8_t *cvy_ep_from(const struct cvy_ep
 	return cvy_from(&t->a->call, t->r, rank) + cvy_ep_line_at(t, s, g) + cvy_ep_packet_at();
 }
 
-/* Word @w of a header that is here. */
+/* Word @i of line @line of a header that is here. */
+static __device__ __forceinline__ uint64_t cvy_ep_header_word_at(const struct cvy_ep_turn *t,
+								 const struct cvy_ep_step *s, int rank, int line, int i)
+{
+	return cvy_load_word(
+		(const uint64_t *)(cvy_from(&t->a->call, t->r, rank) + cvy_ep_line_at(t, s, line) + (size_t)i * 8));
+}
+
+/* Its word @w. */
 static __device__ __forceinline__ uint64_t cvy_ep_header_word(const struct cvy_ep_turn *t, const struct cvy_ep_step *s,
 							      int rank, int w)
 {
-	return cvy_load_word((const uint64_t *)(cvy_from(&t->a->call, t->r, rank) +
-						cvy_ep_line_at(t, s, w / CVY_EP_LINE_WORDS) +
-						(size_t)(w % CVY_EP_LINE_WORDS) * 8));
+	return cvy_ep_header_word_at(t, s, rank, w / CVY_EP_LINE_WORDS, w % CVY_EP_LINE_WORDS);
+}
+
+/* The tag of the line that bears word @w. */
+static __device__ __forceinline__ uint64_t cvy_ep_header_tag(const struct cvy_ep_turn *t, const struct cvy_ep_step *s,
+							     int rank, int w)
+{
+	return cvy_ep_header_word_at(t, s, rank, w / CVY_EP_LINE_WORDS, CVY_EP_LINE_WORDS);
 }
 
 /* A warp's wait that did not end well: for all to see. */
@@ -260,11 +274,12 @@ template <int HOT> static __device__ __forceinline__ int cvy_ep_must_send(const 
 	return cvy_mode<HOT>(t->r) != CVY_COMPLETE && (step > 0 || !t->sent);
 }
 
-/* After a barrier that all who read it have passed. */
-static __device__ __forceinline__ void cvy_ep_say_sent(const struct cvy_ep_turn *t)
+/* After a barrier that all who read it have passed: step @step is sent now, so those before it were taken. */
+static __device__ __forceinline__ void cvy_ep_say_sent(const struct cvy_ep_turn *t, int step)
 {
 	if (threadIdx.x == 0)
-		cvy_store_packet((uint8_t *)&t->a->state->lane[t->r->index].pushed, t->base, t->r->lane.mask);
+		cvy_store_packet((uint8_t *)&t->a->state->lane[t->r->index].pushed, t->base,
+				 (uint64_t)(uint32_t)step << 32 | t->r->lane.mask);
 }
 
 /* After a step: did a warp stop? Those that are late are waited for no more. Alike for all threads. */

@@ -103,7 +103,7 @@ struct cvy_ep_tables {
  */
 struct cvy_ep_lane {
 	uint64_t pushed; /* tag before its first step */
-	uint64_t mask;	 /* contributors then */
+	uint64_t mask;	 /* contributors then; above, from bit 32 on: the step that was sent last */
 	uint64_t late_tag, late;
 } __attribute__((aligned(16)));
 

@@ -483,7 +483,7 @@ template <int ONCE> struct cvy_ep_combine {
 		cvy_ep_who<ONCE>(t, s);
 		if (!cvy_ep_must_send<HOT>(t, step))
 			return;
-		cvy_ep_say_sent(t);
+		cvy_ep_say_sent(t, step);
 		if (far && !cvy_ep_far_may_push(t, s, step))
 			return;
 		cvy_ep_push_header(t, s);
@@ -501,7 +501,22 @@ template <int ONCE> struct cvy_ep_combine {
 		send<1>(&t, &s, 0);
 	}
 
-	/* Of an operation that others have completed, a lane lacks the last step alone. */
+	/* It got nothing, and says so. */
+	static __device__ __noinline__ void nothing(const struct cvy_ep_args *a, const struct cvy_lane_run *r,
+						    struct cvy_ep_shared *sh)
+	{
+		const uint64_t bytes = (uint64_t)a->hidden * 2;
+
+#pragma unroll 1
+		for (int token = r->index; token < a->num_tokens; token += a->form.lanes)
+#pragma unroll 1
+			for (uint64_t i = threadIdx.x; i < (bytes + 7) / 8; i += CVY_EP_THREADS)
+				cvy_word_put(a->out + (size_t)token * bytes, i, bytes, 0);
+		if (threadIdx.x == 0)
+			sh->left_out = r->lane.mask;
+	}
+
+	/* Of an operation that others have completed, a lane lacks the last step alone; or, by deadlines, more, and then all of it. */
 	template <int HOT>
 	static __device__ __forceinline__ int run(const struct cvy_ep_args *a, struct cvy_lane_run *r,
 						  struct cvy_ep_shared *sh, uint64_t *, uint32_t late, const ahead *)
@@ -509,6 +524,10 @@ template <int ONCE> struct cvy_ep_combine {
 		struct cvy_ep_turn t = cvy_ep_begin<HOT>(a, r, sh);
 
 		t.sources &= ~late;
+		if (cvy_mode<HOT>(r) == CVY_COMPLETE && a->form.steps > 1 && sh->nothing) {
+			nothing(a, r, sh);
+			return 0;
+		}
 #pragma unroll 1
 		for (int step = cvy_mode<HOT>(r) == CVY_COMPLETE ? a->form.steps - 1 : 0; step < a->form.steps;
 		     step++) {

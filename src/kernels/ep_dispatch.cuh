@@ -244,6 +244,14 @@ static __device__ __forceinline__ void cvy_ep_write_route(const struct cvy_ep_tu
 	}
 }
 
+/* A warp: a line of the header of @rank is written over, and does not come again. 1, 2: as cvy_wait_lines(). */
+static __device__ __noinline__ int cvy_ep_header_gone(struct cvy_ep_apart *x, struct cvy_ep_step s, int rank)
+{
+	int how = cvy_ep_take_header(&x->t, &s, rank, [](int, uint64_t) {});
+
+	return how ? how : 2;
+}
+
 #define CVY_EP_PAIR 2 /* quads of a row that a warp waits for at a time */
 
 /* A warp: quads @q to @last of token @j of @rank, and its route with the first. Not 0: stopped or late. */
@@ -279,6 +287,13 @@ static __device__ __forceinline__ int cvy_ep_take_row(struct cvy_ep_turn *t, con
 		}
 		if (!self)
 			how = cvy_wait_lines<CVY_EP_PAIR>(at, whose, s->tag, v, &t->r->watch, &t->until, &whom);
+		if (CVY_GUARDED && !how && q == first && __any_sync(CVY_EP_ALL, said.gone)) {
+			struct cvy_ep_apart x;
+
+			cvy_ep_set_apart(&x, t);
+			whom = rank;
+			how = cvy_ep_header_gone(&x, *s, rank);
+		}
 		if (how)
 			cvy_ep_failed(t, how, whom);
 		if (q == first) {
@@ -404,7 +419,7 @@ template <int ONCE> struct cvy_ep_dispatch {
 			push = cvy_ep_far_may_push(t, s, step);
 		if (push)
 			cvy_ep_push_headers<ONCE>(t, s, room);
-		cvy_ep_say_sent(t);
+		cvy_ep_say_sent(t, step);
 		if (push)
 			cvy_ep_push_rows(t, s, room);
 		if (far && push)

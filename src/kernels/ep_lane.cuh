@@ -62,22 +62,59 @@ static __device__ __noinline__ int cvy_ep_claim(const struct cvy_ep_args *a, int
 }
 
 /*
+ * Is @sent, what a lane recorded last, of the attempt that others have completed, by words of the lane that begin with @count? @last: the
+ * operation is the one before the base, whose outcome the verdict names.
+ */
+static __device__ int cvy_ep_was_sent(const struct cvy_gpu_verdict *v, uint64_t sent, uint32_t count, int last)
+{
+	const uint32_t epoch = cvy_load_half(&v->named_epoch);
+
+	return (uint32_t)sent == count && !(epoch && last && sent != CVY_GPU_STEP(epoch, count));
+}
+
+/*
+ * All threads, of an operation of several steps that others have completed: did a lane not come to the last one? Then no lane has
+ * anything of it, since what is here of some tokens would not be what the outcome says of all. Alike while the verdict stands.
+ */
+static __device__ __noinline__ void cvy_ep_look_at_steps(const struct cvy_ep_args *a, struct cvy_ep_shared *sh,
+							 uint64_t op, uint64_t base)
+{
+	const struct cvy_gpu_control *control = a->call.control;
+	int lacks = 0;
+
+#pragma unroll 1
+	for (int i = (int)threadIdx.x; i < a->call.lanes; i += CVY_EP_THREADS) {
+		const uint64_t counted = cvy_load_word(&control->past[i].counted);
+		const uint64_t done = cvy_load_word(&control->past[i].done);
+		const int begun = CVY_GPU_DONE_OP(done) == op + 1 && counted >> 32;
+		const uint32_t count = begun ? (uint32_t)counted : cvy_load_half(&control->lane[i].count);
+		const struct cvy_ep_lane *lane = &a->state->lane[i];
+
+		if (!cvy_ep_was_sent(&control->verdict, cvy_load_word(&lane->pushed), count, op + 1 == base) ||
+		    (int)(cvy_load_word(&lane->mask) >> 32) + 1 < a->form.steps)
+			lacks = 1;
+	}
+	lacks = __syncthreads_or(lacks);
+	if (threadIdx.x == 0)
+		sh->nothing = lacks;
+	__syncthreads();
+}
+
+/*
  * All threads. Others have completed the operation, by its deadline, with nothing that this lane sent: its CTA had not come, or slept
  * while it was done again. What they sent stands where the outcome's view has it, and the record says so as if it were of an attempt.
  */
 static __device__ __noinline__ void cvy_ep_as_if_sent(const struct cvy_ep_args *a, const struct cvy_lane_run *r,
-						      uint64_t op, uint64_t base)
+						      int last)
 {
 	uint64_t *pushed = &a->state->lane[r->index].pushed;
 	const struct cvy_gpu_verdict *v = &a->call.control->verdict;
 
-	if (threadIdx.x == 0) {
+	if (threadIdx.x == 0 && !cvy_ep_was_sent(v, cvy_load_word(pushed), r->lane.count, last)) {
 		const uint32_t epoch = cvy_load_half(&v->named_epoch);
-		const uint64_t was = cvy_load_word(pushed),
-			       now = CVY_GPU_STEP(epoch ? epoch : r->lane.epoch, r->lane.count);
 
-		if ((uint32_t)was != r->lane.count || (epoch && op + 1 == base && was != now))
-			cvy_store_packet((uint8_t *)pushed, now, cvy_load_half(&v->named));
+		cvy_store_packet((uint8_t *)pushed, CVY_GPU_STEP(epoch ? epoch : r->lane.epoch, r->lane.count),
+				 cvy_load_half(&v->named));
 	}
 	__syncthreads();
 }
@@ -97,7 +134,7 @@ static __device__ __noinline__ int cvy_ep_next(const struct cvy_ep_args *a, stru
 	if (counted >> 32) /* of this operation: the claim saw to it */
 		r->lane.count = (uint32_t)counted;
 	if (complete)
-		cvy_ep_as_if_sent(a, r, op, verdict->base);
+		cvy_ep_as_if_sent(a, r, op + 1 == verdict->base);
 	r->mode = complete ? CVY_COMPLETE : CVY_AGAIN;
 	r->gone = complete ? verdict->gone : 0;
 	r->watch.open = CVY_GPU_GATE_OPEN(verdict->epoch);
@@ -395,6 +432,8 @@ static __device__ __noinline__ void cvy_ep_rest(const struct cvy_ep_args *a, str
 			next = 0;
 		if (!cvy_ep_next(a, &r, &next, op, &verdict))
 			break;
+		if (r.mode == CVY_COMPLETE && a->form.steps > 1)
+			cvy_ep_look_at_steps(a, sh, op, verdict.base);
 		stopped = cvy_ep_run_again<BODY>(a, &r, sh, dynamic,
 						 r.mode == CVY_COMPLETE ? cvy_ep_all_late(a, r.lane.epoch) : 0);
 		stopped = cvy_ep_ended(a, &r, sh, cvy_gate(a->call.control), stopped);

@@ -228,6 +228,7 @@ static __device__ __forceinline__ uint64_t cvy_ep_own_word(const struct cvy_ep_t
 /* Entry @k of token @j of @rank, in the thread that bears it: expert | place << 16, and its weight. */
 struct cvy_ep_said {
 	uint64_t entry, weight; /* words that hold them */
+	int gone;		/* their lines are another step's by now: the rank has gone on, by deadlines */
 };
 
 /* Read ahead of when they are looked at. */
@@ -237,7 +238,7 @@ static __device__ __forceinline__ struct cvy_ep_said cvy_ep_said_of(const struct
 								    int k)
 {
 	const struct cvy_ep_form *f = &t->a->form;
-	struct cvy_ep_said x = { ~0ull, 0 };
+	struct cvy_ep_said x = { ~0ull, 0, 0 };
 
 	if (k < t->a->top_k && rank == t->a->call.rank) {
 		const uint64_t *at = (const uint64_t *)room->entry + j * f->entry_words + k / 2;
@@ -245,10 +246,13 @@ static __device__ __forceinline__ struct cvy_ep_said cvy_ep_said_of(const struct
 		x.entry = at[0];
 		x.weight = at[f->entry_words / 2];
 	} else if (k < t->a->top_k) {
-		int w = 1 + f->count_words + j * f->entry_words + k / 2;
+		int w = 1 + f->count_words + j * f->entry_words + k / 2, with = w + f->entry_words / 2;
 
 		x.entry = cvy_ep_header_word(t, s, rank, w);
-		x.weight = cvy_ep_header_word(t, s, rank, w + f->entry_words / 2);
+		x.weight = cvy_ep_header_word(t, s, rank, with);
+		if (CVY_GUARDED)
+			x.gone = cvy_ep_header_tag(t, s, rank, w) != s->tag ||
+				 cvy_ep_header_tag(t, s, rank, with) != s->tag;
 	}
 	return x;
 }

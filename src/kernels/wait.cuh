@@ -169,8 +169,8 @@ static __device__ __forceinline__ int cvy_wait_lines_of(uint32_t sources, int ro
 
 			if (whom < 0)
 				break;
-			if (cvy_looked(w))
-				closed = cvy_closed(w, whom, late == whom ? mine : NULL, tag);
+			if (cvy_looked(w)) /* each at its own: one may have gone on while another is only late */
+				closed = cvy_closed(w, late < 0 ? whom : late, late < 0 ? NULL : mine, tag);
 			if (__any_sync(0xffffffffu, closed))
 				return 1;
 		}

@@ -31,7 +31,7 @@ static int stay(int but)
 	for (int r = 0; r < setup.size; r++) {
 		struct process *p = process_of(r);
 
-		if (sim.crowded && (view.pending >> r & 1))
+		if (view.pending >> r & 1)
 			continue;
 		n += r != but && p && p->alive && !p->stopped && !process_leaves(p);
 	}
