@@ -115,8 +115,8 @@ void cpu_run(unsigned block, unsigned threads, size_t room, const std::function<
 	static std::vector<uint8_t *> &stacks = *new std::vector<uint8_t *>;
 	cta *c = new cta();
 	unsigned left = threads;
-	uint64_t since = 0,
-		 last = 0; /* a wait: when it began, and the last round in which somebody looked at the clock */
+	uint64_t since = 0; /* when the wait began */
+	uint64_t last = 0;  /* round in which somebody looked at the clock */
 
 	here = c;
 	cpu_block.x = block;
