@@ -43,6 +43,12 @@ static void outrun(struct cvy_device *d, int rank)
 			(unsigned long long)(op - 1), rank);
 }
 
+/* It is waited for no more, or by what its holders have. */
+static void forget_outrun(struct cvy_device *d, int rank)
+{
+	__atomic_store_n(&d->ops->mailbox(d->gpu)->outrun[rank], 0, __ATOMIC_RELEASE);
+}
+
 /* ---- freeze ---- */
 
 /* Has the operation under way, if one is, replaced inputs that it would need once more? */
@@ -133,21 +139,6 @@ static void say_have(struct cvy_device *d, int rank)
 	tell(d, rank, CVY_MSG_HAVE, h, sizeof(*h));
 }
 
-/* What the last outcome names. Who was let in by the host has none yet: it passes on what it was told then. */
-static void own_outcome(const struct cvy_device *d, struct cvy_device_have *h)
-{
-	const struct cvy_gpu_status *s = &d->counters.status;
-
-	h->named = h->mask;
-	if (h->op && h->op == d->begin) {
-		h->named = d->verdict.named;
-		h->named_epoch = d->verdict.named_epoch;
-	} else if (s->op + 1 == h->op) {
-		h->named = (uint32_t)s->mask;
-		h->named_epoch = s->epoch;
-	}
-}
-
 static void own_have(struct cvy_device *d)
 {
 	struct cvy_device_peer *p = &d->peer[d->rank];
@@ -161,14 +152,7 @@ static void own_have(struct cvy_device *d)
 	if (!h->fresh && h->op < d->begin) /* its kernel has not been told yet */
 		h->op = d->begin;
 	h->spoiled = spoiled(d);
-	own_outcome(d, h);
-	/* Before that operation: who begins with it takes them over, and a lane without words may have done its part. */
-	for (int i = 0; i < CVY_GPU_LANES; i++) {
-		const struct cvy_gpu_past *past = &d->counters.past[i];
-		int counted = cvy_gpu_counted(past->done, past->counted, h->op);
-
-		h->count[i] = counted ? (uint32_t)past->counted : d->counters.lane[i].count;
-	}
+	cvy_device_tell_eras(d, h);
 	p->have_epoch = d->view->epoch;
 }
 
@@ -228,6 +212,8 @@ void cvy_device_learn(struct cvy_device *d, const struct cvy_view *view, const s
 		/* One that came after it, before the device was thawed, may go too, and with it a chunk with nothing in it. */
 		if ((left & cvy_device_contributors(d) & ~d->removed) >> r & 1)
 			d->peer[r].left = d->peer[r].in;
+		if (left >> r & 1)
+			forget_outrun(d, r);
 		if (left >> r & 1)
 			cvy_device_queue_fence(d, r);
 		if ((left >> r & 1) && d->peer[r].inc && cvy_device_fresh_chunk(d, r))
@@ -303,11 +289,6 @@ static void conclude(struct cvy_device *d, uint32_t *mask, uint64_t *base, int *
 	*mask = old ? d->peer[*holder].have.mask & members : founders(d, members & ~cvy_device_mask(&d->view->pending));
 }
 
-static int lags(const struct cvy_device *d, uint64_t base)
-{
-	return !d->peer[d->rank].have.fresh && d->peer[d->rank].have.op < base;
-}
-
 void cvy_device_tell_repaired(struct cvy_device *d)
 {
 	if (!d->reconciled || d->wanted || !d->owes_repaired)
@@ -372,23 +353,71 @@ static int knows_what_it_lacks(struct cvy_device *d)
 	return 0;
 }
 
-/* Which operations are decided, and what the outcome of the last of them names. */
-static struct cvy_gpu_verdict verdict_of(const struct cvy_device *d, uint64_t base, uint32_t mask, int holder)
+/* Where @begins, the others' number and counts are this rank's. */
+static void set_lanes(struct cvy_device *d, uint32_t mask, uint32_t fail, int begins)
 {
-	const struct cvy_device_have *h = &d->peer[holder < 0 ? d->rank : holder].have;
+	for (int i = 0; i < CVY_GPU_LANES; i++) {
+		const struct cvy_gpu_lane *was = &d->counters.lane[i];
+		uint32_t count = begins ? d->admitted.count[i] : was->count;
+		uint32_t late = was->failed & CVY_GPU_LATE;
 
-	return (struct cvy_gpu_verdict){ .epoch = d->view->epoch,
-					 .base = base,
-					 .gone = d->removed,
-					 .named = holder < 0 ? mask : h->named,
-					 .named_epoch = holder < 0 ? 0 : h->named_epoch };
+		d->lanes[i] = (struct cvy_gpu_lane){ count,	  d->view->epoch,    mask,
+						     fail | late, generations(d, 0), generations(d, 1) };
+	}
+}
+
+/* Its operation @op, which others have completed and this rank has not, is completed as they say. 0: nobody knows any more. */
+static int knows_how_it_ended(struct cvy_device *d, uint64_t op)
+{
+	if (cvy_gpu_era_of(&d->roll, op).epoch)
+		return 1;
+	cvy_device_give_up(d, COVEY_ERR_FENCED, d->rank, d->epoch,
+			   "others completed device operation %llu more than %d changes of the view before this rank",
+			   (unsigned long long)op, CVY_GPU_ERAS);
+	return 0;
+}
+
+/*
+ * CTAs of operation @base have ended, others have not entered it, and none waits to do their lanes again: nobody has completed it, so
+ * by this view's words all of it is done. Those that enter see to it.
+ */
+static int is_partly_done(const struct cvy_device *d, uint64_t base)
+{
+	const struct cvy_gpu_counters *c = &d->counters;
+
+	return c->finished % CVY_GPU_QUANTA && c->finished / CVY_GPU_QUANTA == base && !c->stopped;
+}
+
+/* Own words of the view: contributors, from which operation on, and who has completed what is before. 0: not yet, or never. */
+static int settle(struct cvy_device *d, uint32_t mask, uint64_t base, int holder, uint32_t fail)
+{
+	const struct cvy_device_have *h = &d->peer[d->rank].have;
+	int begins = h->fresh && (mask >> d->rank & 1);
+	uint64_t own = begins ? cvy_device_first_operation(d, holder) : h->op;
+	uint32_t partly = !h->fresh && is_partly_done(d, base), gone = 0;
+
+	d->lags = (begins || !h->fresh) && own < base ? base : 0;
+	if (d->lags && !knows_what_it_lacks(d))
+		return 0;
+	cvy_device_take_eras(d, holder, base, mask, fail & CVY_GPU_FAILS);
+	if (d->lags && !knows_how_it_ended(d, own))
+		return 0;
+	if (d->lags) /* it may have had no words of those who came, and have gone since */
+		gone = cvy_device_named_since(d, own) & ~mask;
+	if (begins)
+		d->begin = d->roll.begin = own;
+	d->verdict = (struct cvy_gpu_verdict){
+		.epoch = d->view->epoch, .base = base, .gone = d->removed | gone, .partly = partly
+	};
+	set_lanes(d, mask, d->lags || partly ? fail | CVY_GPU_LAGS : fail, begins);
+	return 1;
 }
 
 void cvy_device_reconcile(struct cvy_device *d)
 {
 	uint32_t mask, fail;
 	uint64_t base;
-	int holder, begins;
+	int holder;
 
 	if (!d->view || d->reconciled || !d->frozen)
 		return;
@@ -400,28 +429,14 @@ void cvy_device_reconcile(struct cvy_device *d)
 		return;
 	}
 	conclude(d, &mask, &base, &holder, &fail);
-	if (lags(d, base) && !knows_what_it_lacks(d))
-		return;
 	if (cvy_device_any_far(d))
 		fail |= CVY_GPU_FAR;
-	begins = d->peer[d->rank].have.fresh && (mask >> d->rank & 1);
-	if (begins)
-		d->begin = d->roll.begin = base;
+	if (!settle(d, mask, base, holder, fail))
+		return;
 	if (holder < 0)
 		count_all(d, mask);
-	if (lags(d, base))
-		fail |= CVY_GPU_LAGS;
-	d->verdict = verdict_of(d, base, mask, holder);
-	for (int i = 0; i < CVY_GPU_LANES; i++) {
-		uint32_t count = begins && holder >= 0 ? d->peer[holder].have.count[i] : d->counters.lane[i].count;
-
-		uint32_t late = fail & CVY_GPU_FAR ? d->counters.lane[i].failed & CVY_GPU_LATE : 0;
-
-		d->lanes[i] = (struct cvy_gpu_lane){ count,	  d->view->epoch,    mask,
-						     fail | late, generations(d, 0), generations(d, 1) };
-	}
 	d->reconciled = 1;
-	if (lags(d, base))
+	if (d->lags && !d->peer[d->rank].have.fresh) /* who has begun nothing has nothing under way */
 		cvy_device_ask(d, holder);
 	cvy_device_tell_repaired(d);
 }
@@ -436,6 +451,11 @@ static void got_have(struct cvy_device *d, const struct cvy_msg *msg)
 		return;
 	}
 	memcpy(&p->have, msg->body, sizeof(p->have));
+	if (p->have.eras > CVY_GPU_ERAS) {
+		cvy_warn("device", "rank %d tells of %u eras instead of %d at most", msg->rank, p->have.eras,
+			 CVY_GPU_ERAS);
+		p->have.eras = CVY_GPU_ERAS;
+	}
 	p->have_epoch = msg->epoch;
 	cvy_device_reconcile(d);
 }
@@ -456,7 +476,7 @@ void cvy_device_thaw(struct cvy_device *d)
 		if (covey_mask_has(&d->view->members, r))
 			d->peer[r].in_named = d->peer[r].out_named = 1;
 	d->frozen = 0;
-	d->lacks = lags(d, d->verdict.base) ? d->verdict.base : 0;
+	d->lacks = d->lags;
 	d->thaws++;
 	d->epoch = d->view->epoch;
 }
@@ -509,7 +529,8 @@ void cvy_device_look(struct cvy_device *d)
 		uint64_t late = __atomic_load_n(&box->late[r], __ATOMIC_ACQUIRE);
 		uint64_t passed = __atomic_load_n(&box->passed[r], __ATOMIC_ACQUIRE);
 
-		outrun(d, r);
+		if (!d->frozen && !d->freezing) /* else the change may take that rank away */
+			outrun(d, r);
 		if (passed != d->passed_told[r]) {
 			d->passed_told[r] = passed;
 			passed_by(d, r, passed - 1);

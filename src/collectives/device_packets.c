@@ -69,6 +69,27 @@ static void store(struct cvy_device *d, const struct cvy_device_packets *x)
 		cvy_device_broken(d, "packets of a removed rank");
 }
 
+/*
+ * Has @gone ended operations by deadlines without this rank, before it was removed, then it may have written over what holders have
+ * of it, too. The kernel finds out, where what comes is not what it waits for. After all that they give: signals stand beside it.
+ */
+static void store_passed(struct cvy_device *d, int gone)
+{
+	const struct cvy_device_peer *p = &d->peer[gone];
+
+	if (d->ops->write(d->gpu, gone, p->in, cvy_gpu_passed_at(), &p->passed, sizeof(p->passed)))
+		cvy_device_broken(d, "what a removed rank said last");
+}
+
+/* While the chunk that it was said in stands. */
+static void read_passed(struct cvy_device *d, int gone)
+{
+	struct cvy_device_peer *p = &d->peer[gone];
+
+	if (d->ops->read(d->gpu, gone, p->left, cvy_gpu_passed_at(), &p->passed, sizeof(p->passed)))
+		cvy_device_broken(d, "what a removed rank said last");
+}
+
 static int keep(struct cvy_device *d, const struct slots *s, const void *data)
 {
 	struct cvy_device_packets *x = malloc(sizeof(*x) + s->bytes);
@@ -102,6 +123,8 @@ void cvy_device_ask(struct cvy_device *d, int holder)
 		store(d, x);
 	for (int r = 0; r < CVY_GPU_RANKS; r++) {
 		want.gone = r;
+		if (d->whole >> r & 1)
+			store_passed(d, r);
 		if (d->wanted >> r & 1)
 			d->send(d->send_ctx, holder, d->view->member[holder].inc, CVY_MSG_WANT, d->view->epoch, &want,
 				sizeof(want), -1);
@@ -166,7 +189,10 @@ void cvy_device_got_slots(struct cvy_device *d, const struct cvy_msg *msg)
 		return;
 	}
 	store(d, d->packets);
-	if (s.last)
+	if (s.last) {
+		read_passed(d, s.gone);
+		store_passed(d, s.gone);
 		d->wanted &= ~(1u << s.gone);
+	}
 	cvy_device_tell_repaired(d);
 }

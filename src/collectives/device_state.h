@@ -15,13 +15,13 @@
 #define CVY_DEVICE_QUEUE_WAIT_MS 1000 /* a kernel waits for room; less than cvy_device_freeze() waits for kernels */
 
 struct cvy_device_have {
-	uint64_t op;	      /* operations completed */
-	uint32_t fresh;	      /* has taken part in none: takes number and counts from the others */
-	uint32_t spoiled;     /* what is under way cannot be done again */
-	uint32_t mask;	      /* contributors until now */
-	uint32_t named;	      /* contributors that the outcome of the last of them names */
-	uint32_t named_epoch; /* and its epoch; 0: not known any more */
-	uint32_t count[CVY_GPU_LANES];
+	uint64_t op;	  /* operations completed */
+	uint32_t fresh;	  /* has taken part in none: takes number and counts from the others */
+	uint32_t spoiled; /* what is under way cannot be done again */
+	uint32_t mask;	  /* contributors until now */
+	uint32_t eras;
+	struct cvy_gpu_era era[CVY_GPU_ERAS]; /* that operations below `op` ended in */
+	struct cvy_gpu_admitted admitted;     /* era.epoch 0: nobody was let in since the group began */
 };
 
 #define CVY_DEVICE_ARRIVALS 8 /* processes of one rank that may have come since a safe point that is called late */
@@ -91,10 +91,11 @@ struct cvy_device_queues {
 
 struct cvy_device_peer {
 	struct cvy_device_far far;
-	uint64_t inc;		 /* for which the chunk here is */
-	int in, out;		 /* generation in use */
-	int left;		 /* that in which the packets of the last contributor that was removed stand */
-	int here;		 /* there is a chunk here */
+	uint64_t inc;	 /* for which the chunk here is */
+	int in, out;	 /* generation in use */
+	int left;	 /* that in which the packets of the last contributor that was removed stand */
+	uint64_t passed; /* the last operation, plus 1, that this one ended without this rank, as it said there */
+	int here;	 /* there is a chunk here */
 	int in_named, out_named; /* kernels have had words of a view with that rank: they may look there */
 	int fd, old_fd;		 /* of it, and of the one before; -1: none */
 	uint64_t out_inc;	 /* whose chunk there is mapped, 0: none */
@@ -160,7 +161,8 @@ struct cvy_device {
 	struct cvy_gpu_counters counters; /* as of the freeze */
 	struct cvy_view *view;		  /* last learned */
 	uint32_t removed;		  /* since the device last stood still with nothing lacking */
-	uint64_t lacks;			  /* its operations below this are completed once it is thawed */
+	uint64_t lags;	/* operations below this have others completed, and this rank has not; 0: none */
+	uint64_t lacks; /* the same, since the device was thawed */
 	int reconciled;
 	uint32_t wanted; /* removed whose packets have not come yet */
 	uint32_t whole;	 /* removed whose packets are all in `packets`, for the operation that is lacking */
@@ -168,13 +170,22 @@ struct cvy_device {
 	struct cvy_gpu_lane lanes[CVY_GPU_LANES];
 	struct cvy_gpu_verdict verdict;
 	struct cvy_gpu_roll roll;
-	uint64_t begin; /* operation that the host let this rank begin with */
+	struct cvy_gpu_admitted admitted; /* as the others had it at the last change */
+	uint64_t begin;			  /* operation that the host let this rank begin with */
 	struct cvy_device_retired retired[4 * CVY_GPU_RANKS];
 	int retirees;
 	uint64_t thaws;
 	uint64_t late_told[CVY_GPU_RANKS], passed_told[CVY_GPU_RANKS];
 	int late_evict; /* who is masked as late is to leave the group */
 };
+
+/* device_eras.c: how operations have ended that a member may lack */
+void cvy_device_tell_eras(const struct cvy_device *d, struct cvy_device_have *have);
+/* As @holder has it, who has completed all below @base; from there on it is this view's. -1: nobody has taken part. */
+void cvy_device_take_eras(struct cvy_device *d, int holder, uint64_t base, uint32_t mask, uint32_t fails);
+uint64_t cvy_device_first_operation(const struct cvy_device *d, int holder); /* of who is in, and has begun none */
+uint32_t cvy_device_named_since(const struct cvy_device *d,
+				uint64_t op); /* contributors to any operation from @op on */
 
 int cvy_device_window_open(struct cvy_device *d, size_t bytes); /* device_memory.c */
 void cvy_device_window_close(struct cvy_device *d);

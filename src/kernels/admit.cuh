@@ -68,7 +68,7 @@ template <> struct cvy_after<cvy_body_admit> {
 		uint32_t come = cvy_newcomers(c) & ~r->lane.mask, mask = r->lane.mask | come;
 
 		if (r->mode == CVY_COMPLETE) /* lanes have the host's words; who was counted in may be gone */
-			mask = cvy_load_half(&c->control->verdict.named);
+			mask = cvy_gpu_era_of(&c->control->roll, op).mask;
 		cvy_store_packet((uint8_t *)&c->control->status.mask, mask, 0);
 		if (r->mode == CVY_COMPLETE)
 			return;
@@ -77,6 +77,10 @@ template <> struct cvy_after<cvy_body_admit> {
 				cvy_welcome(c, r, p, op + 1, mask);
 		for (int i = 0; i < CVY_GPU_LANES; i++)
 			lane[i].mask = mask;
+		for (int i = 0; i < CVY_GPU_LANES && come; i++)
+			c->control->admitted.count[i] = lane[i].count;
+		if (come)
+			c->control->admitted.era = { op, r->lane.epoch, mask, 0, 0 };
 	}
 };
 
@@ -99,17 +103,34 @@ static __device__ int cvy_await_welcome(const struct cvy_gpu_call *c, struct cvy
 	return 0;
 }
 
-/* All threads: the lanes as a welcome has them. */
-static __device__ void cvy_settle(const struct cvy_gpu_call *c, const uint64_t *got)
+/* All threads: the lanes as a welcome has them, and what stands there of the ADMIT. */
+static __device__ void cvy_settle(const struct cvy_gpu_call *c, uint32_t epoch, const uint64_t *got)
 {
 	volatile struct cvy_gpu_lane *lane = c->control->lane;
+	struct cvy_gpu_admitted *admitted = &c->control->admitted;
 
 	for (int i = (int)threadIdx.x; i < CVY_GPU_LANES / 2; i += (int)blockDim.x) {
-		lane[2 * i].count = (uint32_t)got[i];
-		lane[2 * i + 1].count = (uint32_t)(got[i] >> 32);
+		lane[2 * i].count = admitted->count[2 * i] = (uint32_t)got[i];
+		lane[2 * i + 1].count = admitted->count[2 * i + 1] = (uint32_t)(got[i] >> 32);
 		lane[2 * i].mask = lane[2 * i + 1].mask = (uint32_t)got[CVY_GPU_WELCOME_MASK];
 	}
+	if (threadIdx.x == 0)
+		admitted->era = { got[CVY_GPU_WELCOME_OP] - 1, epoch, (uint32_t)got[CVY_GPU_WELCOME_MASK], 0, 0 };
 	__syncthreads();
+}
+
+/* One thread: the ADMIT has ended, before operation @next, in the era that begins with it. */
+static __device__ void cvy_say_joined(struct cvy_gpu_control *control, const struct cvy_lane_run *r, int in,
+				      uint64_t next)
+{
+	struct cvy_gpu_era era = control->admitted.era;
+
+	if (in)
+		era = cvy_gpu_era_of(&control->roll, next - 1);
+	if (!era.epoch) /* it founds the group */
+		era = { next - 1, r->lane.epoch, r->lane.mask, 0, 0 };
+	cvy_store_packet((uint8_t *)&control->status, (uint64_t)era.epoch << 32, next - 1);
+	cvy_store_packet((uint8_t *)&control->status.mask, era.mask, 0);
 }
 
 /* One thread, when this rank is in: `entered` and `finished` go on from the members' number. */
@@ -173,12 +194,11 @@ static __global__ void __launch_bounds__(CVY_GPU_THREADS) cvy_join(const __grid_
 		r.lane = cvy_lane_words(control, 0);
 	}
 	if (!in)
-		cvy_settle(&call, got);
+		cvy_settle(&call, r.lane.epoch, got);
 	if (threadIdx.x == 0) {
 		uint64_t next = in ? ((volatile struct cvy_gpu_roll *)&control->roll)->begin : got[CVY_GPU_WELCOME_OP];
 
-		cvy_store_packet((uint8_t *)&control->status, (uint64_t)r.lane.epoch << 32, next - 1);
-		cvy_store_packet((uint8_t *)&control->status.mask, in ? r.lane.mask : got[CVY_GPU_WELCOME_MASK], 0);
+		cvy_say_joined(control, &r, in, next);
 		cvy_count_from(control, own, next);
 	}
 }

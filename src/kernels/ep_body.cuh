@@ -254,7 +254,8 @@ static __device__ __forceinline__ struct cvy_ep_turn cvy_ep_begin(const struct c
 	t.sources = cvy_ep_members<HOT>(r, sh);
 	t.peers = t.sources & ~(1u << a->call.rank);
 	t.until.began = clock64();
-	t.until.most = a->timeout_cycles; /* completing, too: who passed over this rank may have written on */
+	t.until.most =
+		HOT ? a->timeout_cycles : r->most; /* completing, too: who passed over this rank may have written on */
 	if (threadIdx.x == 0) {
 		sh->late = sh->lacking = sh->unsent = 0;
 		sh->left_out = r->lane.mask & a->size_mask & ~t.sources;

@@ -31,6 +31,8 @@ static __device__ __forceinline__ void cvy_ep_done(const struct cvy_ep_args *a, 
 	struct cvy_gpu_status *status = &control->status;
 
 	cvy_store_packet((uint8_t *)&control->past[r->index], CVY_GPU_DONE(op, epoch), CVY_GPU_COUNTED(r->lane.count));
+	if (r->mode == CVY_COMPLETE) /* others look at both (cvy_ep_look_at_steps) */
+		__threadfence();
 	((volatile struct cvy_gpu_lane *)control->lane)[r->index].count = r->lane.count + (uint32_t)r->steps;
 	if (cvy_far(r))
 		cvy_ep_far_ended(a, r, cvy_ep_silent(a, r, sh));
@@ -62,35 +64,27 @@ static __device__ __noinline__ int cvy_ep_claim(const struct cvy_ep_args *a, int
 }
 
 /*
- * Is @sent, what a lane recorded last, of the attempt that others have completed, by words of the lane that begin with @count? @last: the
- * operation is the one before the base, whose outcome the verdict names.
- */
-static __device__ int cvy_ep_was_sent(const struct cvy_gpu_verdict *v, uint64_t sent, uint32_t count, int last)
-{
-	const uint32_t epoch = cvy_load_half(&v->named_epoch);
-
-	return (uint32_t)sent == count && !(epoch && last && sent != CVY_GPU_STEP(epoch, count));
-}
-
-/*
  * All threads, of an operation of several steps that others have completed: did a lane not come to the last one? Then no lane has
  * anything of it, since what is here of some tokens would not be what the outcome says of all. Alike while the verdict stands.
  */
 static __device__ __noinline__ void cvy_ep_look_at_steps(const struct cvy_ep_args *a, struct cvy_ep_shared *sh,
-							 uint64_t op, uint64_t base)
+							 uint64_t op)
 {
 	const struct cvy_gpu_control *control = a->call.control;
+	const struct cvy_gpu_era era = cvy_gpu_era_of(&control->roll, op);
 	int lacks = 0;
 
 #pragma unroll 1
 	for (int i = (int)threadIdx.x; i < a->call.lanes; i += CVY_EP_THREADS) {
-		const uint64_t counted = cvy_load_word(&control->past[i].counted);
-		const uint64_t done = cvy_load_word(&control->past[i].done);
-		const int begun = CVY_GPU_DONE_OP(done) == op + 1 && counted >> 32;
-		const uint32_t count = begun ? (uint32_t)counted : cvy_load_half(&control->lane[i].count);
 		const struct cvy_ep_lane *lane = &a->state->lane[i];
+		uint32_t count = cvy_load_half(&control->lane[i].count);
+		uint64_t past[2];
 
-		if (!cvy_ep_was_sent(&control->verdict, cvy_load_word(&lane->pushed), count, op + 1 == base) ||
+		__threadfence(); /* who counts the steps has said before that they are */
+		cvy_load_packet((const uint8_t *)&control->past[i], past);
+		if (cvy_gpu_counted(past[0], past[1], op))
+			count = (uint32_t)past[1];
+		if (cvy_load_word(&lane->pushed) != CVY_GPU_STEP(era.epoch, count) ||
 		    (int)(cvy_load_word(&lane->mask) >> 32) + 1 < a->form.steps)
 			lacks = 1;
 	}
@@ -105,16 +99,16 @@ static __device__ __noinline__ void cvy_ep_look_at_steps(const struct cvy_ep_arg
  * while it was done again. What they sent stands where the outcome's view has it, and the record says so as if it were of an attempt.
  */
 static __device__ __noinline__ void cvy_ep_as_if_sent(const struct cvy_ep_args *a, const struct cvy_lane_run *r,
-						      int last)
+						      uint64_t op)
 {
 	uint64_t *pushed = &a->state->lane[r->index].pushed;
-	const struct cvy_gpu_verdict *v = &a->call.control->verdict;
 
-	if (threadIdx.x == 0 && !cvy_ep_was_sent(v, cvy_load_word(pushed), r->lane.count, last)) {
-		const uint32_t epoch = cvy_load_half(&v->named_epoch);
+	if (threadIdx.x == 0) {
+		const struct cvy_gpu_era era = cvy_gpu_era_of(&a->call.control->roll, op);
+		const uint64_t tag = CVY_GPU_STEP(era.epoch, r->lane.count);
 
-		cvy_store_packet((uint8_t *)pushed, CVY_GPU_STEP(epoch ? epoch : r->lane.epoch, r->lane.count),
-				 cvy_load_half(&v->named));
+		if (era.epoch && cvy_load_word(pushed) != tag)
+			cvy_store_packet((uint8_t *)pushed, tag, era.mask);
 	}
 	__syncthreads();
 }
@@ -134,7 +128,7 @@ static __device__ __noinline__ int cvy_ep_next(const struct cvy_ep_args *a, stru
 	if (counted >> 32) /* of this operation: the claim saw to it */
 		r->lane.count = (uint32_t)counted;
 	if (complete)
-		cvy_ep_as_if_sent(a, r, op + 1 == verdict->base);
+		cvy_ep_as_if_sent(a, r, op);
 	r->mode = complete ? CVY_COMPLETE : CVY_AGAIN;
 	r->gone = complete ? verdict->gone : 0;
 	r->watch.open = CVY_GPU_GATE_OPEN(verdict->epoch);
@@ -210,11 +204,14 @@ static __device__ __noinline__ uint32_t cvy_ep_again(const struct cvy_ep_args *a
 	*lacking = 0;
 	if (!BODY::PLACES && a->form.steps > 1)
 		return late;
+	r->most = 1; /* all of it has come: what is not there now is written over */
 #pragma unroll 1
 	for (int i = 0; i < a->call.lanes; i++) {
 		r->index = i;
-		__syncthreads();
-		cvy_ep_run_again<BODY>(a, r, sh, dynamic, late);
+		do { /* a change may begin meanwhile, and waits for this CTA */
+			__syncthreads();
+			r->watch.open = cvy_gate(a->call.control);
+		} while (cvy_ep_run_again<BODY>(a, r, sh, dynamic, late));
 		__syncthreads();
 		more |= sh->late;
 		*lacking |= sh->lacking;
@@ -226,7 +223,8 @@ static __device__ __noinline__ uint32_t cvy_ep_again(const struct cvy_ep_args *a
 /* The CTA that ends last: what some lanes lack, none has. Returns who was late. */
 template <typename BODY>
 static __device__ __noinline__ uint32_t cvy_ep_agree(const struct cvy_ep_args *a, struct cvy_lane_run *r,
-						     struct cvy_ep_shared *sh, uint64_t *dynamic, uint64_t op)
+						     struct cvy_ep_shared *sh, uint64_t *dynamic, uint64_t op,
+						     uint32_t left_out)
 {
 	uint32_t late = cvy_ep_all_late(a, r->lane.epoch), gone = r->mode == CVY_COMPLETE ? r->gone : 0;
 	uint32_t before = late, lacking;
@@ -241,14 +239,16 @@ static __device__ __noinline__ uint32_t cvy_ep_agree(const struct cvy_ep_args *a
 		late = cvy_ep_again<BODY>(a, r, sh, dynamic, before, &lacking);
 	} while (late != before);
 	if (threadIdx.x == 0) {
-		uint32_t missing = late | gone | sh->left_out | lacking;
+		uint32_t missing = late | gone | left_out | lacking;
 
 		if (a->call.kind == CVY_GPU_DISPATCH && a->form.steps > 1)
 			missing = r->lane.mask;
-		r->index = 0;
+		else if (a->form.steps > 1) /* all of it, where the last step alone was left to be had */
+			missing |= (uint32_t)cvy_load_word(&a->call.control->status.missing);
+		missing &= r->lane.mask;
 		if (a->call.kind == CVY_GPU_DISPATCH)
 			*(volatile uint32_t *)a->lost = missing;
-		cvy_store_packet((uint8_t *)&a->call.control->status.mask, r->lane.mask, missing & r->lane.mask);
+		cvy_store_packet((uint8_t *)&a->call.control->status.mask, r->lane.mask, missing);
 #pragma unroll 1
 		for (int p = 0; p < a->call.size && a->active; p++)
 			if (cvy_has(late, p))
@@ -328,6 +328,7 @@ static __device__ __forceinline__ void cvy_ep_prepare(const struct cvy_ep_args *
 	r->pushed = sh->pushed;
 	r->steps = a->form.steps;
 	r->touched = 0;
+	r->most = a->timeout_cycles;
 }
 
 /* How a CTA begins: with an attempt, behind a closed gate, or in an operation that is decided. */
@@ -345,7 +346,8 @@ static __device__ __noinline__ enum cvy_ep_start cvy_ep_second(const struct cvy_
 
 	if (threadIdx.x == 0) {
 		start = CVY_EP_TRY;
-		if ((unsigned)(entered >> CVY_GPU_GATE_SHIFT) != open)
+		if ((unsigned)(entered >> CVY_GPU_GATE_SHIFT) != open ||
+		    cvy_is_partly_done(a->call.control, cvy_entered_op(entered)))
 			start = CVY_EP_PARK;
 		else if ((entered & CVY_GPU_COUNT_MASK) / CVY_GPU_QUANTA <
 			 cvy_load_word(&a->call.control->verdict.base))
@@ -390,17 +392,38 @@ static __device__ __forceinline__ int cvy_ep_ended(const struct cvy_ep_args *a, 
 	return __syncthreads_or(stopped);
 }
 
+/* All threads: @r as of the attempt that lanes have ended by. What this CTA did last may be of one before. */
+static __device__ __noinline__ void cvy_ep_as_it_ended(const struct cvy_ep_args *a, struct cvy_lane_run *r, uint64_t op)
+{
+	const struct cvy_gpu_verdict *v = &a->call.control->verdict;
+	const struct cvy_ep_lane *lane = &a->state->lane[0];
+
+	r->index = 0;
+	r->lane = cvy_lane_words(a->call.control, 0);
+	r->lane.epoch = (uint32_t)(cvy_load_word(&lane->pushed) >> 32);
+	r->lane.mask = (uint32_t)cvy_load_word(&lane->mask);
+	r->mode = CVY_COMPLETE;
+	r->gone = op < cvy_load_word(&v->base) ? cvy_load_half(&v->gone) : 0;
+}
+
 /* The operation has ended in this CTA, in one way or another: where deadlines are set, the last one looks who was late. */
 template <typename BODY>
 static __device__ __noinline__ void cvy_ep_leave(const struct cvy_ep_args *a, struct cvy_lane_run r,
 						 struct cvy_ep_shared *sh, uint64_t *dynamic, uint64_t op)
 {
-	uint32_t left_out;
+	volatile struct cvy_gpu_lane *lane = a->call.control->lane;
+	uint32_t left_out, whom;
 
 	if (!cvy_ep_last(a))
 		return;
-	left_out = sh->left_out;
-	cvy_ep_pass(a, left_out | cvy_ep_agree<BODY>(a, &r, sh, dynamic, op));
+	if (r.mode != CVY_RUN)
+		cvy_ep_as_it_ended(a, &r, op);
+	left_out = r.lane.mask & a->size_mask & ~cvy_ep_members<0>(&r, sh);
+	whom = left_out | cvy_ep_agree<BODY>(a, &r, sh, dynamic, op, left_out);
+	cvy_ep_pass(a, whom);
+#pragma unroll 1
+	for (int i = (int)threadIdx.x; whom && i < a->call.lanes; i += CVY_EP_THREADS)
+		lane[i].failed = lane[i].failed | CVY_GPU_LATE;
 }
 
 /*
@@ -414,33 +437,37 @@ static __device__ __noinline__ void cvy_ep_rest(const struct cvy_ep_args *a, str
 	__shared__ uint64_t op;
 	struct cvy_gpu_verdict verdict;
 	struct cvy_lane_run r;
-	int next = 0, stopped = start != CVY_EP_DECIDED;
+	int next = 0, stopped = start != CVY_EP_DECIDED, over = 0;
 
 	cvy_begin_by(&a->call, &r, sh->lane);
 	r.pushed = sh->pushed;
 	r.steps = a->form.steps;
 	r.touched = 0;
+	r.most = a->timeout_cycles;
 	verdict = cvy_ep_standing(a, r.lane.epoch);
 	if (threadIdx.x == 0)
 		op = (entered & CVY_GPU_COUNT_MASK) / CVY_GPU_QUANTA;
 	__syncthreads();
 #pragma unroll 1
 	for (;;) {
-		if (stopped && cvy_ep_park(a, &r, op, &verdict))
+		over = stopped && cvy_ep_park(a, &r, op, &verdict);
+		if (over)
 			break;
 		if (stopped)
 			next = 0;
 		if (!cvy_ep_next(a, &r, &next, op, &verdict))
 			break;
 		if (r.mode == CVY_COMPLETE && a->form.steps > 1)
-			cvy_ep_look_at_steps(a, sh, op, verdict.base);
-		stopped = cvy_ep_run_again<BODY>(a, &r, sh, dynamic,
-						 r.mode == CVY_COMPLETE ? cvy_ep_all_late(a, r.lane.epoch) : 0);
+			cvy_ep_look_at_steps(a, sh, op);
+		stopped = cvy_ep_run_again<BODY>(a, &r, sh, dynamic, 0);
 		stopped = cvy_ep_ended(a, &r, sh, cvy_gate(a->call.control), stopped);
 		if (!stopped && threadIdx.x == 0)
 			cvy_ep_done(a, &r, sh, op, verdict.epoch);
 	}
-	if (a->timeout_cycles)
+	r.mode = CVY_COMPLETE; /* or it has found nothing to do */
+	if (a->timeout_cycles && over)
+		cvy_ep_last(a);
+	else if (a->timeout_cycles)
 		cvy_ep_leave<BODY>(a, r, sh, dynamic, op);
 	if (threadIdx.x == 0)
 		__threadfence_system();

@@ -110,6 +110,7 @@ static int gpu_counters(struct cvy_gpu *gpu, struct cvy_gpu_counters *out, int a
 		out->status = h->status;
 		memcpy(out->lane, h->lane, sizeof(out->lane));
 		memcpy(out->past, h->past, sizeof(out->past));
+		out->admitted = h->admitted;
 	}
 	return 0;
 }
@@ -313,7 +314,7 @@ static int allocate(struct cvy_gpu *gpu)
 
 static void gpu_close(struct cvy_gpu *gpu)
 {
-	struct cvy_gpu_verdict end = { UINT32_MAX, COVEY_ERR_CLOSED, 0, 0, 0, 0, 0 };
+	struct cvy_gpu_verdict end = { UINT32_MAX, COVEY_ERR_CLOSED, 0, 0, 0 };
 
 	if (!gpu)
 		return;

@@ -13,7 +13,7 @@
 extern "C" {
 #endif
 
-#define CVY_GPU_ABI 10
+#define CVY_GPU_ABI 11
 #define CVY_GPU_SYMBOL "cvy_gpu_ops"
 
 struct cvy_gpu;
@@ -36,6 +36,7 @@ struct cvy_gpu_counters {
 	struct cvy_gpu_status status;
 	struct cvy_gpu_lane lane[CVY_GPU_LANES];
 	struct cvy_gpu_past past[CVY_GPU_LANES];
+	struct cvy_gpu_admitted admitted;
 };
 
 /* All return 0 or COVEY_ERR_* with a line in @why of cvy_gpu_why(). Agent's thread, but for launch and is_device. */

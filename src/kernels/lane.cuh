@@ -31,9 +31,11 @@ struct cvy_lane_run {
 	int steps;		  /* of this attempt: may depend on how many contribute */
 	int pulled;		  /* inputs were read where they stand, and nothing is in slots */
 	int touched;		  /* results may stand over inputs of which no copy is kept */
+	int saved;		  /* inputs in place of the CTA's own lane have been */
 	enum cvy_mode mode;
 	uint32_t gone;	 /* COMPLETE: sources that nothing more comes of */
 	uint64_t pushed; /* dispatch and combine: tag before the first step of what the lane pushed last */
+	uint64_t most;	 /* and cycles that an attempt which is not the first waits for; 0: until it is done */
 	struct cvy_watch watch;
 };
 
@@ -121,7 +123,12 @@ static __device__ uint64_t cvy_passed(const struct cvy_gpu_call *c, int rank)
 static __device__ __forceinline__ int cvy_lane_failed(const struct cvy_gpu_control *control,
 						      const struct cvy_lane_run *r, uint64_t op)
 {
-	return (r->lane.failed & CVY_GPU_FAILS) && op == cvy_load_word(&control->verdict.base);
+	struct cvy_gpu_era era;
+
+	if (r->mode != CVY_COMPLETE)
+		return (r->lane.failed & CVY_GPU_FAILS) && op == cvy_load_word(&control->verdict.base);
+	era = cvy_gpu_era_of(&control->roll, op);
+	return era.fails && era.op == op;
 }
 
 /* Are there members whose memory is not mapped here? Alike on all of them, and for all threads. */
@@ -142,7 +149,9 @@ static __device__ __forceinline__ int cvy_looks_first(const struct cvy_lane_run 
 	return (r->lane.failed & (CVY_GPU_LAGS | CVY_GPU_LATE)) != 0;
 }
 
-static __device__ int cvy_far_again(const struct cvy_gpu_call *c, struct cvy_lane_run r);
+static __device__ int cvy_far_again(const struct cvy_gpu_call *c, struct cvy_lane_run r);	    /* far.cuh */
+static __device__ void cvy_spoil_lines(const struct cvy_gpu_call *c, const struct cvy_lane_run *r); /* step.cuh */
+static __device__ int cvy_after_late(const struct cvy_gpu_call *c, struct cvy_lane_run r);
 
 /* What later kernels may read of the operation: by lane 0, and by any that knows of a part that is not here. */
 static __device__ __forceinline__ void cvy_lane_status(const struct cvy_gpu_call *c, const struct cvy_lane_run *r,
@@ -203,12 +212,13 @@ static __device__ int cvy_claim(struct cvy_gpu_control *control, int i, uint64_t
 	uint64_t was = cvy_load_word(&control->past[i].done), want = CVY_GPU_DONE(op, epoch);
 	int same = CVY_GPU_DONE_OP(was) == CVY_GPU_DONE_OP(want);
 
-	if (was == want || (i != (int)blockIdx.x && !same) ||
-	    atomicCAS((unsigned long long *)&control->past[i].done, was, want) != was)
+	if (was == want || (i != (int)blockIdx.x && !same))
 		return 0;
-	if (!same) /* what is counted is of an operation before */
+	if (!same) { /* what is counted is of an operation before: who reads both takes it for this one's */
 		cvy_store_word((uint8_t *)&control->past[i].counted, 0);
-	return 1;
+		__threadfence();
+	}
+	return atomicCAS((unsigned long long *)&control->past[i].done, was, want) == was;
 }
 
 /*
@@ -224,16 +234,27 @@ static __device__ __noinline__ int cvy_may_begin(const struct cvy_gpu_call *c, u
 	return !__syncthreads_or(closed);
 }
 
+/* Lane @i is this CTA's to see to, who has claimed it: as it was before the operation, and with a part of that. */
+static __device__ __forceinline__ void cvy_take_lane(const struct cvy_gpu_call *c, struct cvy_lane_run *r, int i)
+{
+	const uint64_t counted = cvy_load_word(&c->control->past[i].counted);
+
+	r->index = i;
+	r->lane = cvy_lane_words(c->control, i);
+	r->lane.failed &= ~CVY_GPU_LAGS;
+	if (counted >> 32) /* of this operation: the claim saw to it */
+		r->lane.count = (uint32_t)counted;
+}
+
 /*
- * What this CTA does next of an operation that is done again: the first lane from *next on that it may claim, from
- * the inputs. 0: none is left.
+ * What this CTA does next of an operation that is done again: the first lane from *next on that it may claim, from the inputs. All
+ * do them in ascending order, since only some may be resident at a time. 0: none is left.
  */
 template <typename BODY>
 static __device__ __noinline__ int cvy_next_lane(const struct cvy_gpu_call *c, struct cvy_lane_run *r, int *next,
 						 uint64_t op, uint32_t epoch)
 {
 	__shared__ int found;
-	uint64_t counted;
 
 	__syncthreads();
 	if (threadIdx.x == 0) {
@@ -244,12 +265,8 @@ static __device__ __noinline__ int cvy_next_lane(const struct cvy_gpu_call *c, s
 	__syncthreads();
 	if (found >= c->lanes)
 		return 0;
-	r->index = found;
 	*next = found + 1;
-	r->lane = cvy_lane_words(c->control, found);
-	counted = cvy_load_word(&c->control->past[found].counted);
-	if (counted >> 32) /* of this operation: the claim saw to it */
-		r->lane.count = (uint32_t)counted;
+	cvy_take_lane(c, r, found);
 	r->pulled = 0;
 	r->steps = BODY::steps(c, r->lane.mask);
 	r->mode = CVY_AGAIN;
@@ -257,6 +274,8 @@ static __device__ __noinline__ int cvy_next_lane(const struct cvy_gpu_call *c, s
 	if (threadIdx.x == 0 && cvy_spoils(c, r))
 		cvy_say_parked(c, r, op);
 	r->watch.open = CVY_GPU_GATE_OPEN(r->lane.epoch);
+	if ((r->lane.failed & CVY_GPU_LATE) && !cvy_far(r))
+		cvy_after_late(c, *r);
 	return 1;
 }
 
@@ -280,10 +299,16 @@ static __device__ __forceinline__ int cvy_is_decided(const struct cvy_gpu_contro
 	return op < cvy_load_word(&control->verdict.base);
 }
 
+/* One thread. Has it to be done again, and who enters it has to see to that? */
+static __device__ __forceinline__ int cvy_is_partly_done(const struct cvy_gpu_control *control, uint64_t op)
+{
+	return op == cvy_load_word(&control->verdict.base) && cvy_load_half(&control->verdict.partly);
+}
+
 /*
  * All threads of a CTA whose words say that the rank lags, before it pushes. 1: it stops: others have completed the operation, and it
- * had no part in that (by these words it may have one: words are dealt out anew where fewer contribute), or it is not known yet.
- * 0: the operation is to be done, and so are those that come to the lane.
+ * had no part in that (by these words it may have one: words are dealt out anew where fewer contribute), or it is not known yet; or
+ * all lanes of it are done again. 0: the operation is to be done, and so are those that come to the lane.
  */
 static __device__ __noinline__ int cvy_comes_late(const struct cvy_gpu_call *c, uint32_t failed, unsigned open,
 						  uint64_t entered)
@@ -291,11 +316,27 @@ static __device__ __noinline__ int cvy_comes_late(const struct cvy_gpu_call *c, 
 	int stops = 0;
 
 	if (threadIdx.x == 0)
-		stops = entered >> CVY_GPU_GATE_SHIFT != open || cvy_is_decided(c->control, cvy_entered_op(entered));
+		stops = entered >> CVY_GPU_GATE_SHIFT != open || cvy_is_decided(c->control, cvy_entered_op(entered)) ||
+			cvy_is_partly_done(c->control, cvy_entered_op(entered));
 	if (__syncthreads_or(stops))
 		return 1;
 	if (threadIdx.x == 0)
 		((volatile struct cvy_gpu_lane *)c->control->lane)[blockIdx.x].failed = failed & ~CVY_GPU_LAGS;
+	return 0;
+}
+
+/*
+ * All threads, before anything is pushed: an operation before ended without some contributor, who may still read what it was sent in
+ * the one before that. 1: stopped.
+ */
+static __device__ __noinline__ int cvy_after_late(const struct cvy_gpu_call *c, struct cvy_lane_run r)
+{
+	if (c->packet == CVY_GPU_PAIR && c->kind != CVY_GPU_BARRIER && c->kind != CVY_GPU_ADMIT)
+		cvy_spoil_lines(c, &r);
+	if (cvy_far(&r))
+		return cvy_far_again(c, r);
+	if (threadIdx.x == 0 && c->root < 0) /* who has done it has heard of everyone */
+		((volatile struct cvy_gpu_lane *)c->control->lane)[r.index].failed = r.lane.failed & ~CVY_GPU_LATE;
 	return 0;
 }
 
@@ -305,24 +346,56 @@ static __device__ __noinline__ int cvy_look_first(const struct cvy_gpu_call *c, 
 	if (cvy_lags(&r) && cvy_comes_late(c, r.lane.failed, r.watch.open, entered))
 		return 1;
 	r.lane.failed &= ~CVY_GPU_LAGS;
-	return (r.lane.failed & CVY_GPU_LATE) && cvy_far_again(c, r);
+	return (r.lane.failed & CVY_GPU_LATE) && cvy_after_late(c, r);
 }
 
 /*
- * All threads. Others have completed the operation, and the lane's CTA had not entered it here: it had no words, and one step, as
- * those have who have none. Nothing was pushed, and nothing comes.
+ * Others have completed the operation. Had the lane's CTA no attempt in its era? It had not entered, or slept through the view in
+ * which it was done again.
+ */
+static __device__ __forceinline__ int cvy_had_no_part(const struct cvy_gpu_call *c, const struct cvy_lane_run *r,
+						      uint64_t op)
+{
+	const uint32_t epoch = cvy_gpu_era_of(&c->control->roll, op).epoch;
+
+	return cvy_lags(r) || (epoch && epoch != r->lane.epoch);
+}
+
+/*
+ * All threads. Such a lane had no words, or the operation would not be complete, and one step, as those have who have none. Nothing
+ * was pushed that counts, and nothing comes.
  */
 static __device__ void cvy_count_alone(const struct cvy_gpu_call *c, struct cvy_lane_run *r, uint64_t op)
 {
-	const struct cvy_gpu_verdict *v = &c->control->verdict;
-	const uint32_t epoch = cvy_load_half(&v->named_epoch);
+	struct cvy_gpu_era era;
 
 	if (threadIdx.x)
 		return;
+	era = cvy_gpu_era_of(&c->control->roll, op);
+	r->mode = CVY_COMPLETE;
+	r->gone = 0;
 	r->steps = 1;
-	r->lane.mask = cvy_load_half(&v->named);
-	r->lane.epoch = epoch ? epoch : r->lane.epoch;
+	r->lane.mask = era.mask;
+	r->lane.epoch = era.epoch;
 	cvy_lane_done(c, r, op);
+}
+
+/*
+ * One thread, of a CTA that has done what it can of an operation that others have completed: lanes that it may claim, and that were
+ * not done in its era, had no part in that either. They may be its own, if it was stopped in another's, and count one step, whatever
+ * they counted in a view before.
+ */
+static __device__ __noinline__ void cvy_count_others(const struct cvy_gpu_call *c, struct cvy_lane_run r, uint64_t op)
+{
+	struct cvy_gpu_control *control = c->control;
+	const uint32_t era = cvy_gpu_era_of(&control->roll, op).epoch, epoch = cvy_load_half(&control->verdict.epoch);
+
+	for (int i = 0; era && i < c->lanes; i++) {
+		if (cvy_load_word(&control->past[i].done) == CVY_GPU_DONE(op, era) || !cvy_claim(control, i, op, epoch))
+			continue;
+		cvy_take_lane(c, &r, i);
+		cvy_count_alone(c, &r, op);
+	}
 }
 
 /*
@@ -355,8 +428,10 @@ static __device__ __noinline__ int cvy_decided(const struct cvy_gpu_call *c, str
 		return cvy_next_lane<BODY>(c, r, next, op, verdict.epoch);
 	if (cvy_taken_over(c, r, op))
 		return 0;
-	if (cvy_lags(r)) {
+	if (cvy_had_no_part(c, r, op)) {
 		cvy_count_alone(c, r, op);
+		if (threadIdx.x == 0)
+			cvy_count_others(c, *r, op);
 		return 0;
 	}
 	r->lane.in = cvy_lane_words(c->control, r->index).in; /* holders' copies of what the removed had pushed */
@@ -429,7 +504,7 @@ static __device__ __noinline__ void cvy_rest(const struct cvy_gpu_call *c, uint6
 	cvy_begin(c, &r);
 	r.steps = steps;
 	r.pulled = pulled;
-	r.touched = touched;
+	r.touched = r.saved = touched;
 	if (threadIdx.x == 0)
 		op = (entered & CVY_GPU_COUNT_MASK) / CVY_GPU_QUANTA;
 	__syncthreads();
@@ -441,11 +516,14 @@ static __device__ __noinline__ void cvy_rest(const struct cvy_gpu_call *c, uint6
 			if (threadIdx.x == 0) {
 				cvy_lane_done(c, &r, op);
 				cvy_after<BODY>::done(c, &r, op);
+				if (r.mode == CVY_COMPLETE)
+					cvy_count_others(c, r, op);
 			}
 			if (r.mode != CVY_AGAIN || !cvy_next_lane<BODY>(c, &r, &next, op, r.lane.epoch))
 				break;
 		}
 		stopped = BODY::template run<0>(c, &r);
+		r.saved |= r.index == (int)blockIdx.x;
 		stopped = __syncthreads_or(stopped || (threadIdx.x == 0 && cvy_gate(c->control) != r.watch.open));
 	}
 	if (threadIdx.x == 0)

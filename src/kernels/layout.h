@@ -163,13 +163,14 @@ CVY_GPU_BOTH static inline uint64_t cvy_gpu_pieces(uint64_t bytes)
 #define CVY_GPU_FAR ((uint32_t)1 << 31)
 #define CVY_GPU_FAILS ((uint32_t)1)
 /*
- * Of a lane's `failed`, written by its CTAs: the last operation did without some contributor, by a deadline or since its
- * buffers have no place for it. What was pushed there may not have left yet, nor been read.
+ * Of a lane's `failed`, written by CTAs: the last operation did without some contributor, by a deadline or since its buffers
+ * have no place for it. What was pushed there may not have been read, nor, to who is far, have left yet.
  */
 #define CVY_GPU_LATE ((uint32_t)1 << 30)
 /*
  * Of a lane's `failed`, until a CTA of an operation that the verdict leaves to be done has read it: others have completed one below
  * the base that this rank has not. A CTA that enters such an operation by these words had no part in it, or it would not be complete.
+ * Or the one at the base is done in part (verdict.partly).
  */
 #define CVY_GPU_LAGS ((uint32_t)1 << 29)
 
@@ -211,18 +212,51 @@ struct cvy_gpu_verdict {
 	int32_t ended;	/* COVEY_ERR_*: every operation ends with it */
 	uint64_t base;	/* operations below are completed under the old stamps, the others done (again) under the new */
 	uint32_t gone;	/* removed: private operations below base do without them */
-	uint32_t named; /* contributors that the outcome of the last one below base names; what an ADMIT completed here says */
-	uint32_t named_epoch; /* and its epoch; 0: not known any more */
-	uint32_t zero;
+	uint32_t partly; /* lanes of operation `base` were done by words of a view before, and no CTA of it waits to do them again */
 };
 
-/* Who is in the view: whom an ADMIT in the stream may still take in. Host writes it while frozen. */
+/* Operations from `op` on, up to those of the next era, name this epoch and these contributors in their outcomes. */
+struct cvy_gpu_era {
+	uint64_t op;
+	uint32_t epoch; /* 0: no era */
+	uint32_t mask;
+	uint32_t fails, zero; /* operation `op` fails for all */
+};
+#define CVY_GPU_ERAS 8 /* that are kept; who lacks operations of more is no member */
+
+/* The last ADMIT that let somebody in: the era that begins with it, and what lanes had counted when it ended. */
+struct cvy_gpu_admitted {
+	struct cvy_gpu_era era;
+	uint32_t count[CVY_GPU_LANES]; /* that newcomers go on from */
+};
+
+/*
+ * Who is in the view: whom an ADMIT in the stream may still take in. And how operations ended that others have completed. Host
+ * writes it while frozen.
+ */
 struct cvy_gpu_roll {
 	uint32_t members; /* admitted or not */
-	uint32_t zero;
-	uint64_t begin; /* where the lanes have this rank and no kernel of it knows: its first operation */
+	uint32_t eras;	  /* the last is that of the verdict's base */
+	uint64_t begin;	  /* where the lanes have this rank and no kernel of it knows: its first operation */
 	uint32_t since[CVY_GPU_RANKS]; /* epoch of the view that first listed the process which has the rank */
+	struct cvy_gpu_era era[CVY_GPU_ERAS];
 };
+
+/* The era of operation @op; its epoch is 0: that is not known any more. */
+CVY_GPU_BOTH static inline struct cvy_gpu_era cvy_gpu_era_of(const volatile struct cvy_gpu_roll *roll, uint64_t op)
+{
+	struct cvy_gpu_era era = { 0, 0, 0, 0, 0 };
+
+	for (uint32_t i = roll->eras; i-- && !era.epoch;) {
+		if (roll->era[i].op > op)
+			continue;
+		era.op = roll->era[i].op;
+		era.epoch = roll->era[i].epoch;
+		era.mask = roll->era[i].mask;
+		era.fails = roll->era[i].fails;
+	}
+	return era;
+}
 
 /* Of the operation that parks: written by each CTA that does, alike. */
 struct cvy_gpu_parked {
@@ -273,6 +307,7 @@ struct cvy_gpu_control {
 	struct cvy_gpu_roll roll CVY_GPU_OWN_LINE;
 	struct cvy_gpu_lane lane[CVY_GPU_LANES] CVY_GPU_OWN_LINE;
 	struct cvy_gpu_past past[CVY_GPU_LANES];
+	struct cvy_gpu_admitted admitted;
 };
 
 /* Host-mapped: what a kernel tells the host. One word per rank where nothing else is said: {operation, 1 + looks}. */

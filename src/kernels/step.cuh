@@ -129,11 +129,16 @@ static __device__ __forceinline__ uint8_t *cvy_saved(const struct cvy_gpu_call *
 	return c->saved + cvy_gpu_slot_at(0, r->index, s->count) + (size_t)u * CVY_GPU_PACKET;
 }
 
-/* The copy is of the last steps alone: where there are more, who does it again has its inputs whole, or all is lost. */
+/*
+ * The copy is of the last steps alone: where there are more, who does it again has its inputs whole, or all is lost. A lane whose CTA
+ * came to no attempt has none; others do a lane again that a CTA has done or begun.
+ */
 template <int HOT>
 static __device__ __forceinline__ int cvy_from_saved(const struct cvy_gpu_call *c, const struct cvy_lane_run *r)
 {
-	return !HOT && c->in_place && (r->mode == CVY_COMPLETE || (r->mode == CVY_AGAIN && !cvy_spoils(c, r)));
+	return !HOT && c->in_place &&
+	       (r->mode == CVY_COMPLETE ||
+		(r->mode == CVY_AGAIN && !cvy_spoils(c, r) && (r->saved || r->index != (int)blockIdx.x)));
 }
 
 /* ---- push ---- */
@@ -183,6 +188,30 @@ static __device__ __forceinline__ int cvy_all_stop(const struct cvy_lane_run *r,
 				 p##_left && \
 				 (p = ((uint32_t)__ffs((int)p##_left) - 1 + (uint32_t)(self)) % CVY_GPU_RANKS, 1); \
 				 p##_left &= p##_left - 1)
+
+/*
+ * All threads. Packets of the first step will stand where others may still read lines, and a pair in place of some of a line's words
+ * leaves its tag as it is: so the tags go first, and who finds none knows (cvy_read_lines).
+ */
+static __device__ __noinline__ void cvy_spoil_lines(const struct cvy_gpu_call *c, const struct cvy_lane_run *r)
+{
+	enum { LINE = 128, LINES = CVY_GPU_SLOT / LINE };
+
+	CVY_EACH_PEER(p, r->lane.mask, c->rank)
+	{
+		uint8_t *to = cvy_to(c, r, (int)p);
+
+		if (cvy_far(r) && cvy_far_queue(c, r->lane.out, r->lane.mask, (int)p))
+			continue;
+#pragma unroll 1
+		for (unsigned i = threadIdx.x; i < CVY_GPU_ROUNDS * LINES; i += blockDim.x)
+			cvy_store_word(to + cvy_gpu_slot_at((int)(i / LINES), r->index, r->lane.count + 1) +
+					       (i % LINES + 1) * LINE - sizeof(uint64_t),
+				       0);
+	}
+	__threadfence_system();
+	__syncthreads();
+}
 
 /* ---- signals, and what they say has come ---- */
 
@@ -308,8 +337,8 @@ static __device__ __forceinline__ int cvy_each_pair(const struct cvy_gpu_call *c
 }
 
 /*
- * The packets of this thread that one source has sent, which are here, from @at on; NULL: @own instead. 1: a line was written over
- * meanwhile, by who has gone on by deadlines.
+ * The packets of this thread that one source has sent, which are here, from @at on; NULL: @own instead. 1: one was written over
+ * meanwhile, by who has gone on by deadlines (of a line, as in cvy_read_lines).
  */
 template <int PACKET, int ROWS>
 static __device__ __forceinline__ int cvy_read_rows(const uint8_t *at, int rows, size_t apart, uint64_t tag,
@@ -325,10 +354,13 @@ static __device__ __forceinline__ int cvy_read_rows(const uint8_t *at, int rows,
 		} else if (i < rows) {
 			cvy_load_packet(at + i * apart, v[i]);
 		}
+	if (PACKET == CVY_GPU_LINE && CVY_GUARDED)
+		__syncwarp();
 #pragma unroll
 	for (int i = 0; i < ROWS; i++)
-		if (PACKET == CVY_GPU_LINE && CVY_GUARDED)
-			lost |= at && i < rows && threadIdx.x % 8 == 7 && v[i][1] != tag;
+		if (CVY_GUARDED && at && i < rows && (PACKET == CVY_GPU_PAIR || threadIdx.x % 8 == 7))
+			lost |= (PACKET == CVY_GPU_PAIR ? v[i][1]
+							: cvy_load_word((const uint64_t *)(at + i * apart + 8))) != tag;
 	return lost;
 }
 
@@ -356,7 +388,7 @@ static __device__ __forceinline__ int cvy_wait_rows(const struct cvy_gpu_call *c
 	}
 }
 
-/* As cvy_each_source(), from @packet on. Of a line that is not here any more the wait has no end, but tells the host. */
+/* As cvy_each_source(), from @packet on. Of what is not here any more the wait has no end, but tells the host. */
 template <int PACKET, int ROWS, typename EACH>
 static __device__ __forceinline__ int cvy_each_of_rows(const struct cvy_gpu_call *c, struct cvy_lane_run *r,
 						       const struct cvy_step *s, size_t packet, int rows,

@@ -210,21 +210,31 @@ struct cvy_until {
 
 /*
  * A warp, once the tags are there: this thread's packets of N lines. -1, or one of @rank who has written over its line since: it
- * has gone on by deadlines, and so what was read is not what it had sent.
+ * has gone on by deadlines, and so what was read is not what it had sent. A line is read in parts, so the tag that is read beside
+ * them does not speak for all; one that is read behind them does, and is on its way together with them.
  */
 template <int N>
 static __device__ __forceinline__ int cvy_read_lines(const uint8_t *const *at, const int *rank, uint64_t tag,
 						     uint64_t v[N][2])
 {
+	const int bears = threadIdx.x % 8 == 7;
+	uint64_t tags[N];
 	int lost = -1;
 
 #pragma unroll
 	for (int i = 0; i < N; i++)
 		if (at[i])
 			cvy_load_packet(at[i], v[i]);
+	__syncwarp();
+#pragma unroll
+	for (int i = 0; i < N; i++) {
+		tags[i] = tag;
+		if (CVY_GUARDED && at[i] && bears)
+			tags[i] = cvy_load_word((const uint64_t *)(at[i] + 8));
+	}
 #pragma unroll
 	for (int i = 0; i < N; i++)
-		if (at[i] && threadIdx.x % 8 == 7 && v[i][1] != tag)
+		if (at[i] && bears && tags[i] != tag)
 			lost = rank[i];
 	return __reduce_max_sync(0xffffffffu, lost);
 }

@@ -103,7 +103,7 @@ static inline int played_completes(const struct job *j, int r, uint64_t op)
 /* The host ends all that @r has under way, as a member does that was left out. Says how the operation ended. */
 static inline int played_end(int r)
 {
-	struct cvy_gpu_verdict end = { UINT32_MAX, COVEY_ERR_FENCED, 0, 0, 0, 0, 0 };
+	struct cvy_gpu_verdict end = { UINT32_MAX, COVEY_ERR_FENCED, 0, 0, 0 };
 	struct cvy_gpu_counters c;
 	struct cvy_gpu_status s;
 

@@ -88,13 +88,16 @@ static inline uint64_t finished(int r)
 static inline void thaw(int r, uint32_t members, uint64_t base, uint32_t gone)
 {
 	struct cvy_gpu_counters c;
-	struct cvy_gpu_verdict v = { epoch, 0, base, gone, mask, epoch - 1, 0 };
+	const struct cvy_gpu_era eras[] = { { 0, epoch - 1, mask, 0, 0 }, { base, epoch, members, 0, 0 } };
+	struct cvy_gpu_verdict v = { epoch, 0, base, gone, 0 };
 	uint32_t lags;
 
 	OK(ranks[r].gpu, ops->counters(ranks[r].gpu, &c, 1));
 	lags = c.finished / CVY_GPU_QUANTA < base ? CVY_GPU_LAGS : 0;
 	for (int i = 0; i < CVY_GPU_LANES; i++)
 		c.lane[i] = { c.lane[i].count, epoch, members, lags, ranks[r].in, ranks[r].outgen };
+	memcpy(ranks[r].roll.era, eras, sizeof(eras));
+	ranks[r].roll.eras = 2;
 	OK(ranks[r].gpu, ops->words(ranks[r].gpu, c.lane, &ranks[r].roll, &v));
 	OK(ranks[r].gpu, ops->gate(ranks[r].gpu, CVY_GPU_GATE_OPEN(epoch)));
 }

@@ -111,7 +111,7 @@ static void close_wire(int from)
 /* A view in which the two are of two hosts. */
 static void part(int r)
 {
-	struct cvy_gpu_verdict v = { epoch, 0, finished(r), 0, 0, 0, 0 };
+	struct cvy_gpu_verdict v = { epoch, 0, finished(r), 0, 0 };
 	struct cvy_gpu_counters c;
 
 	OK(ranks[r].gpu, ops->counters(ranks[r].gpu, &c, 1));

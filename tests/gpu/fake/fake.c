@@ -167,6 +167,7 @@ static int fake_counters(struct cvy_gpu *g, struct cvy_gpu_counters *c, int all)
 		c->status = g->control.status;
 		memcpy(c->lane, g->control.lane, sizeof(c->lane));
 		memcpy(c->past, g->control.past, sizeof(c->past));
+		c->admitted = g->control.admitted;
 	}
 	return 0;
 }
@@ -180,7 +181,7 @@ static int fake_words(struct cvy_gpu *g, const struct cvy_gpu_lane *lanes, const
 		memcpy(g->control.lane, lanes, sizeof(g->control.lane));
 	g->control.verdict.base = verdict->base;
 	g->control.verdict.gone = verdict->gone;
-	g->control.verdict.named = verdict->named;
+	g->control.verdict.partly = verdict->partly;
 	g->control.verdict.epoch = verdict->epoch;
 	__atomic_store_n(&g->control.verdict.ended, verdict->ended, __ATOMIC_RELEASE);
 	return 0;

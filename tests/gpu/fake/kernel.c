@@ -12,6 +12,7 @@ struct run { /* as struct cvy_lane_run */
 	const struct cvy_gpu_call *call;
 	struct cvy_gpu_lane lane;
 	int index, again, complete, touched, steps, wrong;
+	int own, saved; /* lane of the CTA; its inputs in place have been */
 	uint32_t gone;
 	unsigned open;
 };
@@ -124,7 +125,7 @@ static uint64_t own_word(const struct run *r, size_t slot, uint64_t u, const uin
 {
 	const struct cvy_gpu_call *c = r->call;
 
-	if (c->in_place && (r->complete || (r->again && c->steps == 1)))
+	if (c->in_place && (r->complete || (r->again && c->steps == 1 && (r->saved || r->index != r->own))))
 		return *(const uint64_t *)(r->gpu->saved + slot + u * CVY_GPU_PACKET);
 	return from ? word_get(from, word, c->bytes) : 0;
 }
@@ -184,6 +185,13 @@ static uint8_t *welcome(uint8_t *chunk, int i)
 	return chunk + CVY_GPU_WELCOME + (size_t)i * CVY_GPU_PACKET;
 }
 
+static void note_admitted(struct cvy_gpu_control *control, uint64_t op, uint32_t epoch, uint32_t mask)
+{
+	control->admitted.era = (struct cvy_gpu_era){ op, epoch, mask, 0, 0 };
+	for (int i = 0; i < CVY_GPU_LANES; i++)
+		control->admitted.count[i] = control->lane[i].count;
+}
+
 /* As admit.cuh: counts the newcomers in and tells them. */
 static void take_in(struct run *r, uint64_t op)
 {
@@ -194,7 +202,7 @@ static void take_in(struct run *r, uint64_t op)
 	for (int p = 0; p < CVY_GPU_RANKS; p++)
 		if (has(come, p) && control->roll.since[p] > r->call->admit_epoch)
 			come &= ~(1u << p);
-	mask = r->complete ? control->verdict.named : r->lane.mask | come;
+	mask = r->complete ? cvy_gpu_era_of(&control->roll, op).mask : r->lane.mask | come;
 	control->status.mask = mask;
 	for (int p = 0; p < CVY_GPU_RANKS && !r->complete; p++) {
 		uint8_t *chunk = r->gpu->out[place(p, r->lane.out)];
@@ -209,6 +217,8 @@ static void take_in(struct run *r, uint64_t op)
 	}
 	for (int i = 0; i < CVY_GPU_LANES && !r->complete; i++)
 		control->lane[i].mask = mask;
+	if (come && !r->complete)
+		note_admitted(control, op, r->lane.epoch, mask);
 }
 
 /* ---- blocks of different sizes, as uneven.cuh has them ---- */
@@ -342,9 +352,11 @@ static int body(struct run *r)
 
 static int status_of(const struct run *r, uint64_t op, uint32_t missing)
 {
+	const struct cvy_gpu_control *control = &r->gpu->control;
+	const struct cvy_gpu_era era = cvy_gpu_era_of(&control->roll, op);
 	const struct cvy_gpu_call *c = r->call;
 
-	if ((r->lane.failed & CVY_GPU_FAILS) && op == r->gpu->control.verdict.base)
+	if (r->complete ? era.fails && era.op == op : (r->lane.failed & CVY_GPU_FAILS) && op == control->verdict.base)
 		return COVEY_ERR_LOST;
 	if (c->root >= 0 && !has(r->lane.mask, c->root))
 		return COVEY_ERR_ROOT;
@@ -435,8 +447,11 @@ static int do_again(struct run *r, int own, uint64_t op)
 	for (int i = 0; i < r->call->lanes; i++) {
 		if (!claim(r, i, own, op, epoch))
 			continue;
-		if (body(r) || gate(&r->gpu->control) != r->open)
+		if (body(r) || gate(&r->gpu->control) != r->open) {
+			r->saved |= i == own;
 			return 1;
+		}
+		r->saved |= i == own;
 		lane_done(r, op);
 	}
 	return 0;
@@ -459,15 +474,17 @@ static int do_complete(struct run *r, uint64_t op)
 static void cta(struct cvy_gpu *g, const struct cvy_gpu_call *c, int index)
 {
 	uint64_t quanta = CVY_GPU_QUANTA / (uint64_t)c->lanes, entered, op;
-	struct run r = { .gpu = g, .call = c, .lane = g->control.lane[index], .index = index };
+	struct run r = { .gpu = g, .call = c, .lane = g->control.lane[index], .index = index, .own = index };
+	const struct cvy_gpu_verdict *v = &g->control.verdict;
 	int stopped;
 
 	r.steps = first_steps(c);
 	r.open = CVY_GPU_GATE_OPEN(r.lane.epoch);
 	entered = __atomic_fetch_add(&g->control.entered, quanta, __ATOMIC_SEQ_CST);
 	op = (entered & CVY_GPU_COUNT_MASK) / CVY_GPU_QUANTA;
-	stopped = c->in_place && c->steps > 1 && entered >> CVY_GPU_GATE_SHIFT != r.open;
-	r.touched = !stopped;
+	stopped = (c->in_place && c->steps > 1 && entered >> CVY_GPU_GATE_SHIFT != r.open) ||
+		  ((r.lane.failed & CVY_GPU_LAGS) && op == v->base && v->partly);
+	r.touched = r.saved = !stopped;
 	if (!stopped && c->in_place && c->steps > 1) /* who spoils inputs says so before */
 		say_parked(&r, op);
 	stopped = stopped || body(&r) || entered >> CVY_GPU_GATE_SHIFT != r.open;
@@ -510,6 +527,7 @@ static void join_in(struct cvy_gpu *g, const struct cvy_gpu_call *c)
 	struct cvy_gpu_control *control = &g->control;
 	struct run r = { .gpu = g, .call = c, .lane = control->lane[0] };
 	uint64_t got[CVY_GPU_WELCOMES], entered, own, next;
+	struct cvy_gpu_era era;
 	unsigned seen;
 	int in, stopped;
 
@@ -529,10 +547,15 @@ static void join_in(struct cvy_gpu *g, const struct cvy_gpu_call *c)
 		r.again = 1;
 		r.lane = control->lane[0];
 	}
-	if (!in)
-		settle(g, got);
 	next = in ? control->roll.begin : got[CVY_GPU_WELCOME_OP];
-	control->status = (struct cvy_gpu_status){ 0, r.lane.epoch, next - 1, control->lane[0].mask, 0 };
+	if (!in) {
+		settle(g, got);
+		note_admitted(control, next - 1, r.lane.epoch, control->lane[0].mask);
+	}
+	era = in && next ? cvy_gpu_era_of(&control->roll, next - 1) : control->admitted.era;
+	if (!era.epoch)
+		era = (struct cvy_gpu_era){ next - 1, r.lane.epoch, control->lane[0].mask, 0, 0 };
+	control->status = (struct cvy_gpu_status){ 0, era.epoch, next - 1, era.mask, 0 };
 	__atomic_fetch_add(&control->entered, (next - own - 1) * CVY_GPU_QUANTA, __ATOMIC_SEQ_CST);
 	__atomic_fetch_add(&control->finished, (next - own) * CVY_GPU_QUANTA, __ATOMIC_SEQ_CST);
 }

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How operations have ended that a member may lack: each view's are one *era* with its epoch and contributors, and an ADMIT
+ * that lets somebody in begins another. Who has completed most tells all of them (HAVE), so the history is one and the same
+ * on all; what the others have completed is completed here as of its era, however many views ago that was. Agent's thread.
+ */
+#include "device_state.h"
+
+/* Eras of operations from @era's on give way to it, and the oldest where there is no room. */
+static void begin_era(struct cvy_gpu_era *all, uint32_t *n, struct cvy_gpu_era era)
+{
+	while (*n && all[*n - 1].op >= era.op)
+		--*n;
+	if (*n == CVY_GPU_ERAS)
+		memmove(all, all + 1, --*n * sizeof(*all));
+	all[(*n)++] = era;
+}
+
+void cvy_device_tell_eras(const struct cvy_device *d, struct cvy_device_have *have)
+{
+	const struct cvy_gpu_admitted *here = &d->counters.admitted;
+
+	have->eras = d->roll.eras;
+	memcpy(have->era, d->roll.era, sizeof(have->era));
+	have->admitted = d->admitted;
+	/* Of an earlier view it is in the history; of no view yet there is none. */
+	if (!have->eras || have->era[have->eras - 1].epoch != here->era.epoch)
+		return;
+	have->admitted = *here;
+	begin_era(have->era, &have->eras, here->era);
+}
+
+void cvy_device_take_eras(struct cvy_device *d, int holder, uint64_t base, uint32_t mask, uint32_t fails)
+{
+	struct cvy_gpu_roll *roll = &d->roll;
+
+	if (holder < 0) {
+		roll->eras = 0;
+		memset(&d->admitted, 0, sizeof(d->admitted));
+	} else {
+		const struct cvy_device_have *h = &d->peer[holder].have;
+
+		roll->eras = h->eras;
+		memcpy(roll->era, h->era, sizeof(roll->era));
+		d->admitted = h->admitted;
+	}
+	begin_era(roll->era, &roll->eras, (struct cvy_gpu_era){ base, d->view->epoch, mask, fails, 0 });
+}
+
+/* The others complete no ADMIT without those who are in: so it is the last one that let it in, or none. */
+uint64_t cvy_device_first_operation(const struct cvy_device *d, int holder)
+{
+	const struct cvy_gpu_era *era = holder < 0 ? NULL : &d->peer[holder].have.admitted.era;
+
+	return era && era->epoch ? era->op + 1 : 0;
+}
+
+uint32_t cvy_device_named_since(const struct cvy_device *d, uint64_t op)
+{
+	uint32_t mask = 0;
+
+	for (uint32_t i = d->roll.eras; i--;) {
+		mask |= d->roll.era[i].mask;
+		if (d->roll.era[i].op <= op)
+			break;
+	}
+	return mask;
+}
