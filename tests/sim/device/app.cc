@@ -178,7 +178,7 @@ size_t app_safe_point(const struct covey_result *outcome)
 
 	while (plan.size() > at)
 		plan.pop_back();
-	while (steps.back().first >= at)
+	while (!steps.empty() && steps.back().first >= at)
 		steps.pop_back();
 	steps.emplace_back();
 	steps.back().first = at;

@@ -170,7 +170,9 @@ static int kept(struct process *p, size_t op, size_t at, size_t bytes)
 	if (setup.form[1].steps == 1)
 		return 0;
 	for (uint32_t some = missing; some; some = (some - 1) & missing)
-		if (combined(p, op, (uint32_t)(s->mask & ~s->missing) | some, &out) && !memcmp(got, &out[at], bytes))
+		if (!combined(p, op, (uint32_t)(s->mask & ~s->missing) | some, &out)) /* nobody knows yet what it had */
+			return 1;
+		else if (!memcmp(got, &out[at], bytes))
 			return 1;
 	return 0;
 }

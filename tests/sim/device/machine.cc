@@ -28,6 +28,7 @@ struct store {
 	uint64_t *at;
 	uint64_t v[2];
 	int words;
+	unsigned line; /* number of the line that it is a part of, 0: of none */
 };
 
 struct warp {
@@ -48,6 +49,7 @@ struct cta {
 	int any, any_out, draining;
 	std::vector<uint64_t> dynamic;
 	std::vector<store> under_way;
+	unsigned lines;
 	struct words *words;
 };
 
@@ -216,18 +218,45 @@ static void stir_all(void)
 		p->stir++;
 }
 
-/* Some of what is under way arrives, @in_8 of 8 at once; the words of a line in their order. */
+/*
+ * The last packet of a line is @s: those before it are of the same instruction, which stores all of them at once. Pairs have
+ * their tag in each.
+ */
+static void note_line(struct cta *c, store *s)
+{
+	enum { PACKETS = 8, NEAR = 64 };
+	store *part[PACKETS] = { s };
+	int n = 1, alike = 1;
+
+	for (store *o = s; n < PACKETS && o > c->under_way.data() && o > s - NEAR;) {
+		o--;
+		if (o->words != 2 || o->line || (uintptr_t)o->at >> 7 != (uintptr_t)s->at >> 7)
+			continue;
+		alike &= o->v[1] == s->v[1];
+		part[n++] = o;
+	}
+	if (n < PACKETS || alike)
+		return;
+	c->lines++;
+	for (store *o : part)
+		o->line = c->lines;
+}
+
+/* Some of what is under way arrives, @in_8 of 8 at once; lines whole, else the words of a line in their order. */
 static void drain(struct cta *c, uint64_t in_8, int lose)
 {
 	static uint64_t held[LINES], times;
+	unsigned comes[LINES] = {}; /* of a line the first packet has */
 	size_t kept = 0;
 
 	times++;
 	for (size_t i = 0; i < c->under_way.size(); i++) {
 		store s = c->under_way[i];
 		uint64_t *line = &held[((uintptr_t)s.at >> 7) % LINES];
+		unsigned *whole = &comes[s.line % LINES];
 
-		if (*line != times && sim_below(8) < in_8) {
+		if ((s.line && *whole == s.line) || (*line != times && sim_below(8) < in_8)) {
+			*whole = s.line ? s.line : *whole;
 			arrive(&s);
 			continue;
 		}
@@ -254,7 +283,9 @@ int cpu_sends(uint64_t *at, uint64_t v0, uint64_t v1, int words)
 
 	if (!cpu_now || (uintptr_t)at < c->of->far_from || (uintptr_t)at >= c->of->far_to)
 		return 0;
-	c->under_way.push_back({ at, { v0, v1 }, words });
+	c->under_way.push_back({ at, { v0, v1 }, words, 0 });
+	if (words == 2 && ((uintptr_t)at & 127) == 112)
+		note_line(c, &c->under_way.back());
 	if (!c->draining) {
 		c->draining = 1;
 		sim_after(50 + sim_below(1500), [c] { drain_some(c); });
@@ -299,7 +330,10 @@ static void cta_ended(struct cta *c)
 	spare.push_back(c->words);
 	c->words = NULL;
 	l->left--;
-	machine_start(l);
+	if (l->next < l->ctas && sim_odds(8)) /* its place goes to another kernel first */
+		sim_after(sim_below(400 * US), [l] { machine_start(l); });
+	else
+		machine_start(l);
 	if (l->left)
 		return;
 	for (struct cta *one : l->here)

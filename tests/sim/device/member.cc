@@ -304,6 +304,18 @@ static uint32_t whoever_stays(void)
 	return mask;
 }
 
+/* Nobody is left to decide: who gives up leaves by itself. */
+static void end_all(void)
+{
+	change.phase = AT_REST;
+	for (struct process *p : processes)
+		if (p->alive && !p->stopped && p->out == OUT_NOT && process_leaves(p))
+			agent_do(&p->agent, sim_below(3 * MS), [p] {
+				p->out = OUT_TOLD;
+				cvy_device_stop(p->device, COVEY_ERR_FENCED);
+			});
+}
+
 /* Once more from the beginning, whatever was under way. */
 static void begin(void)
 {
@@ -328,7 +340,7 @@ static void begin(void)
 		});
 	}
 	if (!whoever_stays())
-		change.phase = AT_REST;
+		end_all();
 }
 
 void process_suspect(struct process *p)
