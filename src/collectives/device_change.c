@@ -15,40 +15,6 @@
 #define FREEZE_MS 2000	 /* kernels that do not stop by then have lost their way: the rank gives up */
 #define FREEZE_SPIN_MS 2 /* of them the agent waits for at once */
 
-/* A kernel that waited for a verdict in vain has ended without its operation: what the counters say is not true. */
-static int gave_up(struct cvy_device *d)
-{
-	uint64_t op = __atomic_load_n(&d->ops->mailbox(d->gpu)->gave_up, __ATOMIC_ACQUIRE);
-
-	if (op && !d->given_up)
-		cvy_device_give_up(d, COVEY_ERR_TIMEOUT, d->rank, d->epoch,
-				   "device operation %llu was parked and nobody decided what becomes of it",
-				   (unsigned long long)(op - 1));
-	return op != 0;
-}
-
-/*
- * Others ended an operation by a deadline that this rank missed, and then wrote over what it still waits for in one without: that
- * never comes, and in the end they would wait for this rank. Who cannot complete what others have completed is no member.
- */
-static void outrun(struct cvy_device *d, int rank)
-{
-	uint64_t op = __atomic_load_n(&d->ops->mailbox(d->gpu)->outrun[rank], __ATOMIC_ACQUIRE);
-
-	if (op && !d->given_up)
-		cvy_device_give_up(
-			d, COVEY_ERR_FENCED, rank, d->epoch,
-			"device operation %llu has no deadline, and this rank missed those of later ones: rank %d "
-			"went on, and wrote over what it had sent; longer deadlines would leave time",
-			(unsigned long long)(op - 1), rank);
-}
-
-/* It is waited for no more, or by what its holders have. */
-static void forget_outrun(struct cvy_device *d, int rank)
-{
-	__atomic_store_n(&d->ops->mailbox(d->gpu)->outrun[rank], 0, __ATOMIC_RELEASE);
-}
-
 /* ---- freeze ---- */
 
 /* Has the operation under way, if one is, replaced inputs that it would need once more? */
@@ -95,7 +61,7 @@ static void try_freeze(void *ctx)
 	d->frozen = still > 0;
 	if (!still)
 		do_not_stop(d);
-	if (still <= 0 || gave_up(d) || stands_still(d, 1) < 0)
+	if (still <= 0 || cvy_device_gave_up(d) || stands_still(d, 1) < 0)
 		return;
 	if (d->counters.finished / CVY_GPU_QUANTA >= d->lacks) {
 		d->removed = 0;
@@ -213,7 +179,7 @@ void cvy_device_learn(struct cvy_device *d, const struct cvy_view *view, const s
 		if ((left & cvy_device_contributors(d) & ~d->removed) >> r & 1)
 			d->peer[r].left = d->peer[r].in;
 		if (left >> r & 1)
-			forget_outrun(d, r);
+			cvy_device_forget_outrun(d, r);
 		if (left >> r & 1)
 			cvy_device_queue_fence(d, r);
 		if ((left >> r & 1) && d->peer[r].inc && cvy_device_fresh_chunk(d, r))
@@ -504,43 +470,6 @@ void cvy_device_stop(struct cvy_device *d, int err)
 	end_lanes(d, lanes);
 	if (d->ops->gate(d->gpu, CVY_GPU_GATE_CLOSED(d->epoch)) || d->ops->words(d->gpu, lanes, NULL, &end))
 		cvy_warn("device", "ending the kernels: %s", d->ops->why(d->gpu));
-}
-
-/* A deadline of a dispatch or combine ended it without @rank. */
-static void passed_by(struct cvy_device *d, int rank, uint64_t op)
-{
-	struct cvy_event ev = { .kind = CVY_EV_LATE, .rank = rank, .number = op };
-
-	cvy_info("device", "operation %llu: rank %d is late and masked, epoch %u", (unsigned long long)op, rank,
-		 d->epoch);
-	if (!d->late_evict || !d->view || !covey_mask_has(&d->view->members, rank))
-		return;
-	ev.inc = d->view->member[rank].inc;
-	cvy_post(&d->agent, &ev);
-}
-
-void cvy_device_look(struct cvy_device *d)
-{
-	const struct cvy_gpu_mailbox *box = d->ops->mailbox(d->gpu);
-
-	gave_up(d);
-	cvy_device_queues_look(d);
-	for (int r = 0; r < CVY_GPU_RANKS; r++) {
-		uint64_t late = __atomic_load_n(&box->late[r], __ATOMIC_ACQUIRE);
-		uint64_t passed = __atomic_load_n(&box->passed[r], __ATOMIC_ACQUIRE);
-
-		if (!d->frozen && !d->freezing) /* else the change may take that rank away */
-			outrun(d, r);
-		if (passed != d->passed_told[r]) {
-			d->passed_told[r] = passed;
-			passed_by(d, r, passed - 1);
-		}
-		if (late == d->late_told[r])
-			continue;
-		d->late_told[r] = late;
-		cvy_info("device", "operation %llu has waited %d ms for rank %d, epoch %u",
-			 (unsigned long long)(late - 1), CVY_DEVICE_LATE_MS, r, d->epoch);
-	}
 }
 
 /* ---- what passes by on its way to the agent ---- */

@@ -179,6 +179,10 @@ struct cvy_device {
 	int late_evict; /* who is masked as late is to leave the group */
 };
 
+/* device_mailbox.c */
+int cvy_device_gave_up(struct cvy_device *d); /* 1: a kernel has waited for a verdict in vain; said so */
+void cvy_device_forget_outrun(struct cvy_device *d, int rank);
+
 /* device_eras.c: how operations have ended that a member may lack */
 void cvy_device_tell_eras(const struct cvy_device *d, struct cvy_device_have *have);
 /* As @holder has it, who has completed all below @base; from there on it is this view's. -1: nobody has taken part. */

@@ -8,7 +8,7 @@
 #ifndef CVY_ADMIT_CUH
 #define CVY_ADMIT_CUH
 
-#include "step.cuh"
+#include "operate.cuh"
 
 #define CVY_WELCOME_COUNT 1 /* a chunk is of one process, which is welcomed once in an epoch */
 

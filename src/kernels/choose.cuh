@@ -4,6 +4,7 @@
 #define CVY_CHOOSE_CUH
 
 #include "exchange.cuh"
+#include "operate.cuh"
 #include "gpu.h"
 #include "two_hop.cuh"
 #include "two_shot.cuh"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The life of a CTA in dispatch and combine: as lane.cuh has it, with three differences. Who completes an operation that
+ * The life of a CTA in dispatch and combine: as operate.cuh has it, with three differences. Who completes an operation that
  * others have completed does so from what each lane recorded when it pushed. Places of dispatch depend on who is in it, so
  * it is then placed anew in every lane, also in those that were done. And where a deadline passed without a source, the
  * CTA that ends last does the same, for all lanes, without that source.
@@ -10,6 +10,7 @@
 
 #include "ep_combine.cuh"
 #include "ep_dispatch.cuh"
+#include "operate.cuh"
 
 /* An attempt has run in full: what is missing of it. */
 static __device__ __forceinline__ uint32_t cvy_ep_missing(const struct cvy_ep_args *a, const struct cvy_lane_run *r,

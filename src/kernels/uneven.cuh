@@ -12,7 +12,7 @@
 #ifndef CVY_UNEVEN_CUH
 #define CVY_UNEVEN_CUH
 
-#include "step.cuh"
+#include "operate.cuh"
 
 #define CVY_NO_BLOCK UINT64_MAX /* said to a rank past the sender's counts, which has come since a graph was captured */
 

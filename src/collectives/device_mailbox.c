@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What kernels tell the host, in words of its memory: whom they wait for, passed over, or were outrun by. Agent's thread. */
+#include "device_state.h"
+#include "log.h"
+
+/* A kernel that waited for a verdict in vain has ended without its operation: what the counters say is not true. */
+int cvy_device_gave_up(struct cvy_device *d)
+{
+	uint64_t op = __atomic_load_n(&d->ops->mailbox(d->gpu)->gave_up, __ATOMIC_ACQUIRE);
+
+	if (op && !d->given_up)
+		cvy_device_give_up(d, COVEY_ERR_TIMEOUT, d->rank, d->epoch,
+				   "device operation %llu was parked and nobody decided what becomes of it",
+				   (unsigned long long)(op - 1));
+	return op != 0;
+}
+
+/*
+ * Others ended an operation by a deadline that this rank missed, and then wrote over what it still waits for in one without: that
+ * never comes, and in the end they would wait for this rank. Who cannot complete what others have completed is no member.
+ */
+static void outrun(struct cvy_device *d, int rank)
+{
+	uint64_t op = __atomic_load_n(&d->ops->mailbox(d->gpu)->outrun[rank], __ATOMIC_ACQUIRE);
+
+	if (op && !d->given_up)
+		cvy_device_give_up(
+			d, COVEY_ERR_FENCED, rank, d->epoch,
+			"device operation %llu has no deadline, and this rank missed those of later ones: rank %d "
+			"went on, and wrote over what it had sent; longer deadlines would leave time",
+			(unsigned long long)(op - 1), rank);
+}
+
+/* It is waited for no more, or by what its holders have. */
+void cvy_device_forget_outrun(struct cvy_device *d, int rank)
+{
+	__atomic_store_n(&d->ops->mailbox(d->gpu)->outrun[rank], 0, __ATOMIC_RELEASE);
+}
+
+/* A deadline of a dispatch or combine ended it without @rank. */
+static void passed_by(struct cvy_device *d, int rank, uint64_t op)
+{
+	struct cvy_event ev = { .kind = CVY_EV_LATE, .rank = rank, .number = op };
+
+	cvy_info("device", "operation %llu: rank %d is late and masked, epoch %u", (unsigned long long)op, rank,
+		 d->epoch);
+	if (!d->late_evict || !d->view || !covey_mask_has(&d->view->members, rank))
+		return;
+	ev.inc = d->view->member[rank].inc;
+	cvy_post(&d->agent, &ev);
+}
+
+void cvy_device_look(struct cvy_device *d)
+{
+	const struct cvy_gpu_mailbox *box = d->ops->mailbox(d->gpu);
+
+	cvy_device_gave_up(d);
+	cvy_device_queues_look(d);
+	for (int r = 0; r < CVY_GPU_RANKS; r++) {
+		uint64_t late = __atomic_load_n(&box->late[r], __ATOMIC_ACQUIRE);
+		uint64_t passed = __atomic_load_n(&box->passed[r], __ATOMIC_ACQUIRE);
+
+		if (!d->frozen && !d->freezing) /* else the change may take that rank away */
+			outrun(d, r);
+		if (passed != d->passed_told[r]) {
+			d->passed_told[r] = passed;
+			passed_by(d, r, passed - 1);
+		}
+		if (late == d->late_told[r])
+			continue;
+		d->late_told[r] = late;
+		cvy_info("device", "operation %llu has waited %d ms for rank %d, epoch %u",
+			 (unsigned long long)(late - 1), CVY_DEVICE_LATE_MS, r, d->epoch);
+	}
+}
