@@ -15,6 +15,18 @@ int cvy_device_gave_up(struct cvy_device *d)
 	return op != 0;
 }
 
+/* It is waited for no more, or by what its holders have. */
+void cvy_device_forget_outrun(struct cvy_device *d, int rank)
+{
+	__atomic_store_n(&d->ops->mailbox(d->gpu)->outrun[rank], 0, __ATOMIC_RELEASE);
+}
+
+/* A change came between, and it was completed by what holders had, or done again. */
+static int has_completed(struct cvy_device *d, uint64_t op)
+{
+	return !d->ops->counters(d->gpu, &d->counters, 0) && d->counters.finished / CVY_GPU_QUANTA > op;
+}
+
 /*
  * Others ended an operation by a deadline that this rank missed, and then wrote over what it still waits for in one without: that
  * never comes, and in the end they would wait for this rank. Who cannot complete what others have completed is no member.
@@ -23,18 +35,14 @@ static void outrun(struct cvy_device *d, int rank)
 {
 	uint64_t op = __atomic_load_n(&d->ops->mailbox(d->gpu)->outrun[rank], __ATOMIC_ACQUIRE);
 
-	if (op && !d->given_up)
+	if (op && has_completed(d, op - 1))
+		cvy_device_forget_outrun(d, rank);
+	else if (op && !d->given_up)
 		cvy_device_give_up(
 			d, COVEY_ERR_FENCED, rank, d->epoch,
 			"device operation %llu has no deadline, and this rank missed those of later ones: rank %d "
 			"went on, and wrote over what it had sent; longer deadlines would leave time",
 			(unsigned long long)(op - 1), rank);
-}
-
-/* It is waited for no more, or by what its holders have. */
-void cvy_device_forget_outrun(struct cvy_device *d, int rank)
-{
-	__atomic_store_n(&d->ops->mailbox(d->gpu)->outrun[rank], 0, __ATOMIC_RELEASE);
 }
 
 /* A deadline of a dispatch or combine ended it without @rank. */

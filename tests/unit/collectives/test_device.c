@@ -326,6 +326,10 @@ START_TEST(device_gives_up_once_when_it_is_outrun)
 	cvy_device_thaw(d);
 	cvy_device_look(d); /* which has taken that rank away */
 	ck_assert_int_eq(given_up, 0);
+	box.outrun[2] = OP;
+	cvy_device_look(d); /* that operation has been completed since */
+	ck_assert_int_eq(given_up, 0);
+	ck_assert_uint_eq(box.outrun[2], 0);
 	box.outrun[2] = OP + 1;
 	cvy_device_look(d);
 	cvy_device_look(d);
