@@ -24,7 +24,10 @@ void cvy_device_forget_outrun(struct cvy_device *d, int rank)
 /* A change came between, and it was completed by what holders had, or done again. */
 static int has_completed(struct cvy_device *d, uint64_t op)
 {
-	return !d->ops->counters(d->gpu, &d->counters, 0) && d->counters.finished / CVY_GPU_QUANTA > op;
+	if (!d->ops->counters(d->gpu, &d->counters, 0))
+		return d->counters.finished / CVY_GPU_QUANTA > op;
+	cvy_device_broken(d, "the counters of the device");
+	return 1;
 }
 
 /*
@@ -35,9 +38,11 @@ static void outrun(struct cvy_device *d, int rank)
 {
 	uint64_t op = __atomic_load_n(&d->ops->mailbox(d->gpu)->outrun[rank], __ATOMIC_ACQUIRE);
 
-	if (op && has_completed(d, op - 1))
+	if (!op || d->given_up)
+		return;
+	if (has_completed(d, op - 1))
 		cvy_device_forget_outrun(d, rank);
-	else if (op && !d->given_up)
+	else
 		cvy_device_give_up(
 			d, COVEY_ERR_FENCED, rank, d->epoch,
 			"device operation %llu has no deadline, and this rank missed those of later ones: rank %d "

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What runs on the device that is none: operations as lane.cuh and admit.cuh have them, in plain C, on one thread. */
+/* What runs on the device that is none: operations as operate.cuh and admit.cuh have them, in plain C, on one thread. */
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
