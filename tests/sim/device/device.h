@@ -64,6 +64,7 @@ struct launch {
 	std::function<void()> body;
 	unsigned ctas, threads, next, left, resident;
 	size_t room;
+	int starts_later; /* and none before: who calls back expects to find it */
 	std::vector<struct cta *> here;
 	deed ended;
 };

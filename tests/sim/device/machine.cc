@@ -330,10 +330,15 @@ static void cta_ended(struct cta *c)
 	spare.push_back(c->words);
 	c->words = NULL;
 	l->left--;
-	if (l->next < l->ctas && sim_odds(8)) /* its place goes to another kernel first */
-		sim_after(sim_below(400 * US), [l] { machine_start(l); });
-	else
+	if (!l->starts_later && l->next < l->ctas && sim_odds(8)) { /* its place goes to another kernel first */
+		l->starts_later = 1;
+		sim_after(sim_below(400 * US), [l] {
+			l->starts_later = 0;
+			machine_start(l);
+		});
+	} else if (!l->starts_later) {
 		machine_start(l);
+	}
 	if (l->left)
 		return;
 	for (struct cta *one : l->here)
