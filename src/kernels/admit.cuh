@@ -168,6 +168,7 @@ static __global__ void __launch_bounds__(CVY_GPU_THREADS) cvy_join(const __grid_
 	uint64_t entered = 0, own;
 	int in, stopped;
 
+	cvy_wait_for_stream();
 	r.lane = cvy_lane_words(control, 0);
 	if (threadIdx.x == 0)
 		entered = atomicAdd((unsigned long long *)&control->entered, (unsigned long long)CVY_GPU_QUANTA);

@@ -53,7 +53,7 @@ static int ep_launch(struct cvy_gpu *gpu, struct cvy_ep_args *a, struct CUstream
 	if (room > (32 << 10))
 		got = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)room);
 	if (got == cudaSuccess)
-		got = cudaLaunchKernel(kernel, dim3((unsigned)a->call.lanes), dim3(CVY_EP_THREADS), args, room, stream);
+		got = cvy_gpu_launch_kernel(gpu, kernel, a->call.lanes, CVY_EP_THREADS, args, room, stream);
 	return cvy_gpu_end(gpu, got, a->call.kind == CVY_GPU_DISPATCH ? "launching a dispatch" : "launching a combine",
 			   was);
 }

@@ -479,6 +479,7 @@ static __device__ __forceinline__ uint64_t cvy_ep_enter(const struct cvy_ep_args
 {
 	const unsigned quanta = CVY_GPU_QUANTA / (unsigned)a->call.lanes;
 
+	cvy_wait_for_stream();
 	if (!CVY_GUARDED || threadIdx.x)
 		return 0;
 	return atomicAdd((unsigned long long *)&a->call.control->entered, (unsigned long long)quanta);
@@ -508,6 +509,8 @@ static __device__ __forceinline__ void cvy_ep_guarded(const struct cvy_ep_args *
 		cvy_ep_rest<BODY>(a, sh, dynamic, entered, start);
 	} else {
 		op = (entered & CVY_GPU_COUNT_MASK) / CVY_GPU_QUANTA;
+		if (!a->timeout_cycles)
+			cvy_let_next_begin();
 		if (threadIdx.x == 0)
 			cvy_ep_done(a, r, sh, op, r->lane.epoch);
 		if (a->timeout_cycles)

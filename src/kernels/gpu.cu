@@ -211,6 +211,18 @@ uint64_t cvy_gpu_cycles(const struct cvy_gpu *gpu, int ms)
 	return (uint64_t)ms * (uint64_t)gpu->khz;
 }
 
+cudaError_t cvy_gpu_launch_kernel(const struct cvy_gpu *gpu, const void *kernel, int ctas, int threads, void **args,
+				  size_t room, cudaStream_t stream)
+{
+	cudaLaunchAttribute beside = {};
+	const cudaLaunchConfig_t config = { dim3((unsigned)ctas),   dim3((unsigned)threads), room, stream, &beside,
+					    gpu->overlaps ? 1u : 0u };
+
+	beside.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+	beside.val.programmaticStreamSerializationAllowed = 1;
+	return cudaLaunchKernelExC(&config, kernel, args);
+}
+
 static int gpu_launch(struct cvy_gpu *gpu, struct cvy_gpu_call *call, struct CUstream_st *stream)
 {
 	void *args[] = { call };
@@ -220,10 +232,9 @@ static int gpu_launch(struct cvy_gpu *gpu, struct cvy_gpu_call *call, struct CUs
 		return err;
 	if (gpu->window_bytes && call->pulls)
 		lend(gpu, call);
-	return cvy_gpu_end(gpu,
-			   cudaLaunchKernel(cvy_gpu_kernel(call), dim3((unsigned)call->lanes),
-					    dim3((unsigned)call->threads), args, 0, stream),
-			   "launching an operation", was);
+	return cvy_gpu_end(
+		gpu, cvy_gpu_launch_kernel(gpu, cvy_gpu_kernel(call), call->lanes, call->threads, args, 0, stream),
+		"launching an operation", was);
 }
 
 static int gpu_synchronise(struct cvy_gpu *gpu)
@@ -364,6 +375,17 @@ static int describe(struct cvy_gpu *gpu, int late_ms, int park_ms)
 	return 0;
 }
 
+/* A kernel that is launched beside another waits for it (cvy_wait_for_stream), where it was compiled for what has the instruction. */
+static int look_how_compiled(struct cvy_gpu *gpu)
+{
+	struct cudaFuncAttributes how = {};
+	struct cvy_gpu_call any = {};
+	int err = check(gpu, cudaFuncGetAttributes(&how, cvy_gpu_kernel(&any)), "how kernels were compiled");
+
+	gpu->overlaps = how.ptxVersion >= 90;
+	return err;
+}
+
 /* VMM where it is there, and IPC was not asked for. */
 static int choose_memory(struct cvy_gpu *gpu, int asked)
 {
@@ -397,6 +419,8 @@ static int gpu_open(const struct cvy_gpu_args *args, struct cvy_gpu **out, char 
 		err = describe(gpu, args->late_ms, args->park_ms);
 	if (!err)
 		err = check(gpu, cvy_gpu_load_kernels(), "loading the kernels");
+	if (!err)
+		err = look_how_compiled(gpu);
 	if (!err)
 		err = choose_memory(gpu, args->memory);
 	if (!err)

@@ -58,6 +58,7 @@ struct cvy_gpu {
 	int device;
 	uint64_t late_cycles, park_cycles;
 	int khz, processors;
+	int overlaps; /* kernels are compiled so that one may be launched while that before it ends */
 	const struct cvy_gpu_memory *memory;
 	CUdeviceptr at[CVY_GPU_PLACES][PLACES]; /* what is mapped; 0: nothing is */
 	struct driver driver;			/* VMM */
@@ -142,6 +143,12 @@ static inline int cvy_gpu_clear(struct cvy_gpu *gpu, CUdeviceptr at, size_t byte
 	return check(gpu, got == cudaSuccess ? cudaStreamSynchronize(gpu->stream) : got, what);
 }
 
+/*
+ * Launches beside the kernel that is before it in the stream: CTAs may be there when all of that one's say that they wait for
+ * nobody any more (cvy_let_next_begin), or have ended, and begin with cvy_wait_for_stream(). gpu.cu
+ */
+cudaError_t cvy_gpu_launch_kernel(const struct cvy_gpu *gpu, const void *kernel, int ctas, int threads, void **args,
+				  size_t room, cudaStream_t stream);
 /* collectives.cu */
 cudaError_t cvy_gpu_load_kernels(void);
 /* ep.cu: those of dispatch and combine */

@@ -74,9 +74,9 @@ static int message_launch(struct cvy_gpu *gpu, struct cvy_gpu_messages *messages
 		return err;
 	call->kind = CVY_GPU_MESSAGE;
 	return cvy_gpu_end(gpu,
-			   cudaLaunchKernel(cvy_gpu_message_kernel(),
-					    dim3((unsigned)(messages->pairs * CVY_GPU_WAYS * call->lanes)),
-					    dim3((unsigned)call->threads), args, 0, stream),
+			   cvy_gpu_launch_kernel(gpu, cvy_gpu_message_kernel(),
+						 messages->pairs * CVY_GPU_WAYS * call->lanes, call->threads, args, 0,
+						 stream),
 			   "launching messages", was);
 }
 

@@ -239,6 +239,7 @@ static __global__ void __launch_bounds__(CVY_GPU_THREADS, 1)
 	const struct cvy_gpu_with *with = &all.with[way / CVY_GPU_WAYS];
 	struct cvy_message_run m = {};
 
+	cvy_wait_for_stream();
 	m.all = &all;
 	m.with = with;
 	m.way = (int)(way % CVY_GPU_WAYS);

@@ -198,6 +198,7 @@ static __device__ __forceinline__ void cvy_lane_end(const struct cvy_gpu_call *c
 	if (__syncthreads_or(stopped)) {
 		cvy_rest<BODY>(c, entered, r->steps, r->pulled, touched);
 	} else if (threadIdx.x == 0) {
+		cvy_let_next_begin();
 		cvy_lane_done(c, r, (entered & CVY_GPU_COUNT_MASK) / CVY_GPU_QUANTA);
 		cvy_after<BODY>::done(c, r, (entered & CVY_GPU_COUNT_MASK) / CVY_GPU_QUANTA);
 	}
@@ -209,6 +210,7 @@ static __device__ __forceinline__ void cvy_lane_end(const struct cvy_gpu_call *c
 static __device__ __forceinline__ void cvy_lane_bare(const struct cvy_gpu_call *c, const struct cvy_lane_run *r)
 {
 	__syncthreads(); /* all have read the count */
+	cvy_let_next_begin();
 	if (threadIdx.x == 0)
 		((volatile struct cvy_gpu_lane *)c->control->lane)[r->index].count = r->lane.count + (uint32_t)r->steps;
 }
@@ -230,6 +232,7 @@ template <typename BODY> static __device__ __forceinline__ void cvy_operate(cons
 	uint64_t entered = 0, own[2] = { 0, 0 };
 	int stopped = 0, touched = 1;
 
+	cvy_wait_for_stream();
 	if (CVY_GUARDED && threadIdx.x == 0) /* before the barrier: whoever has pushed is counted */
 		entered = atomicAdd((unsigned long long *)&c->control->entered, (unsigned long long)c->quanta);
 	if constexpr (BODY::AHEAD)

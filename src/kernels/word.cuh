@@ -50,4 +50,26 @@ static __device__ __forceinline__ void cvy_store_word(uint8_t *at, uint64_t v)
 	asm volatile("st.volatile.global.u64 [%0], %1;" ::"l"(at), "l"(v) : "memory");
 }
 
+/*
+ * What a kernel begins with (cvy_gpu_launch_kernel): until that before it in the stream has ended, and all that it stored is seen.
+ * It may read what no kernel writes before.
+ */
+static __device__ __forceinline__ void cvy_wait_for_stream(void)
+{
+#if __CUDA_ARCH__ >= 900
+	asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+/*
+ * By one thread of a CTA that waits for nobody any more: when all have said so, the next kernel may take its place beside this one. Not
+ * before: it could take the room of those that this one waits for, where ranks share a device.
+ */
+static __device__ __forceinline__ void cvy_let_next_begin(void)
+{
+#if __CUDA_ARCH__ >= 900
+	asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 #endif

@@ -285,6 +285,14 @@ static inline uint64_t cvy_load_word(const uint64_t *at)
 	return __atomic_load_n(at, __ATOMIC_ACQUIRE);
 }
 
+static inline void cvy_wait_for_stream(void)
+{
+}
+
+static inline void cvy_let_next_begin(void)
+{
+}
+
 static inline uint64_t cvy_load_place(const uint64_t *at)
 {
 	return cvy_load_word(at);

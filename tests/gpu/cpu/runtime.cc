@@ -166,6 +166,11 @@ cudaError_t cudaLaunchKernel(const void *f, dim3 grid, dim3 block, void **args, 
 	return launch(stream, grid, block, room, resident, body);
 }
 
+cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *f, void **args)
+{
+	return cudaLaunchKernel(f, config->gridDim, config->blockDim, args, config->dynamicSmemBytes, config->stream);
+}
+
 cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *, const void *)
 {
 	return cudaSuccess;

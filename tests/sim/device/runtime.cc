@@ -14,6 +14,8 @@ struct process *launching; /* whose call this is; app.cc */
 
 typedef void (*ep_kernel)(struct cvy_ep_args);
 
+#undef blockDim
+
 extern "C" {
 
 cudaError_t cudaLaunchKernel(const void *f, dim3 grid, dim3 threads, void **args, size_t room, cudaStream_t)
@@ -37,6 +39,11 @@ cudaError_t cudaLaunchKernel(const void *f, dim3 grid, dim3 threads, void **args
 	l->room = room;
 	launching->stream.push_back(l);
 	return cudaSuccess;
+}
+
+cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *f, void **args)
+{
+	return cudaLaunchKernel(f, config->gridDim, config->blockDim, args, config->dynamicSmemBytes, config->stream);
 }
 
 /* What the host copies to and from a device takes a moment, in which kernels go on. */
