@@ -80,16 +80,6 @@ static void tables_of(const struct covey_ep *ep, struct cvy_ep_tables *t)
 	}
 }
 
-/* A lane for each token, as far as there are lanes. */
-static int lanes_of(const struct covey_ep *ep)
-{
-	int lanes = 1;
-
-	while (lanes < CVY_GPU_LANES && lanes < ep->shape.tokens)
-		lanes *= 2;
-	return lanes;
-}
-
 static int lay_out(struct covey_ep *ep)
 {
 	struct cvy_ep_device *x = ep->device;
@@ -107,8 +97,8 @@ static int lay_out(struct covey_ep *ep)
 		return fail(ep, COVEY_ERR_NOMEM, "no memory for the handle");
 	}
 	shape = shape_of(ep);
-	if (!cvy_ep_form_of(&shape, lanes_of(ep), 0, &x->form[0]) ||
-	    !cvy_ep_form_of(&shape, lanes_of(ep), 1, &x->form[1]))
+	if (!cvy_ep_form_of(&shape, cvy_ep_lanes_of(shape.tokens), 0, &x->form[0]) ||
+	    !cvy_ep_form_of(&shape, cvy_ep_lanes_of(shape.tokens), 1, &x->form[1]))
 		err = fail(ep, COVEY_ERR_UNSUPPORTED, "on devices a row of this handle is too long");
 	tables_of(ep, tables);
 	if (!err)

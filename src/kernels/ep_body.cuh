@@ -28,7 +28,9 @@ struct cvy_ep_shared {
 	/* What one thread reads for all when the CTA begins: others may write it later. */
 	struct cvy_gpu_lane lane;
 	uint64_t pushed;
-	uint32_t active;	     /* ranks that the caller does not rule out */
+	uint64_t entered; /* what thread 0 found when it counted the CTA, for itself: kept here it takes no register */
+	uint32_t lost;	  /* combine: whose tokens did not come */
+	uint32_t active;  /* ranks that the caller does not rule out */
 	struct cvy_ep_tables tables; /* as in the handle's memory, where a look takes a tenth of that */
 };
 
@@ -37,7 +39,7 @@ struct cvy_ep_step {
 	uint64_t tag;
 	uint32_t count;
 	int first; /* token of the lane */
-	int slice;
+	int slice; /* piece of a row: its lines are `slice_lines` from there */
 };
 
 struct cvy_ep_turn {
@@ -58,15 +60,34 @@ static __device__ __forceinline__ struct cvy_ep_step cvy_ep_step_of(const struct
 
 	s.count = (uint32_t)t->base + 1 + (uint32_t)step;
 	s.tag = CVY_GPU_TAG(t->base >> 32, s.count);
-	s.first = step / f->slices * f->per_step;
-	s.slice = step % f->slices;
+	s.first = step * f->per_step;
+	s.slice = t->r->index & ((1 << f->across) - 1);
+	if (f->slices > 1) {
+		s.first = step / f->slices * f->per_step;
+		s.slice = step % f->slices;
+	}
 	return s;
+}
+
+/* The first token of lane @index. */
+static __device__ __forceinline__ int cvy_ep_first_token(const struct cvy_ep_args *a, int index)
+{
+	return index >> a->form.across;
 }
 
 /* Token @j of the step, as its rank numbers it. */
 static __device__ __forceinline__ int cvy_ep_token(const struct cvy_ep_turn *t, const struct cvy_ep_step *s, int j)
 {
-	return (s->first + j) * t->a->form.lanes + t->r->index;
+	return (s->first + j) * t->a->form.apart + cvy_ep_first_token(t->a, t->r->index);
+}
+
+/* Lines of a row up to which this step moves it, from s->slice * slice_lines on; there may be none. */
+static __device__ __forceinline__ int cvy_ep_last_line(const struct cvy_ep_turn *t, const struct cvy_ep_step *s)
+{
+	const struct cvy_ep_form *f = &t->a->form;
+	int lines = (f->row_words + CVY_EP_LINE_WORDS - 1) / CVY_EP_LINE_WORDS, to = (s->slice + 1) * f->slice_lines;
+
+	return to < lines ? to : lines;
 }
 
 /* Line @g of a step in a chunk. */
@@ -107,28 +128,6 @@ static __device__ __forceinline__ const uint8_t *cvy_ep_from(const struct cvy_ep
 	return cvy_from(&t->a->call, t->r, rank) + cvy_ep_line_at(t, s, g) + cvy_ep_packet_at();
 }
 
-/* Word @i of line @line of a header that is here. */
-static __device__ __forceinline__ uint64_t cvy_ep_header_word_at(const struct cvy_ep_turn *t,
-								 const struct cvy_ep_step *s, int rank, int line, int i)
-{
-	return cvy_load_word(
-		(const uint64_t *)(cvy_from(&t->a->call, t->r, rank) + cvy_ep_line_at(t, s, line) + (size_t)i * 8));
-}
-
-/* Its word @w. */
-static __device__ __forceinline__ uint64_t cvy_ep_header_word(const struct cvy_ep_turn *t, const struct cvy_ep_step *s,
-							      int rank, int w)
-{
-	return cvy_ep_header_word_at(t, s, rank, w / CVY_EP_LINE_WORDS, w % CVY_EP_LINE_WORDS);
-}
-
-/* The tag of the line that bears word @w. */
-static __device__ __forceinline__ uint64_t cvy_ep_header_tag(const struct cvy_ep_turn *t, const struct cvy_ep_step *s,
-							     int rank, int w)
-{
-	return cvy_ep_header_word_at(t, s, rank, w / CVY_EP_LINE_WORDS, CVY_EP_LINE_WORDS);
-}
-
 /* A warp's wait that did not end well: for all to see. */
 static __device__ __forceinline__ void cvy_ep_failed(struct cvy_ep_turn *t, int how, int whom)
 {
@@ -140,6 +139,12 @@ static __device__ __forceinline__ void cvy_ep_failed(struct cvy_ep_turn *t, int 
 		atomicOr(&t->sh->late, 1u << whom);
 }
 
+/* The first rank that this warp hears, and then every CVY_EP_WARPS-th: the first warps push rows, and the last headers. */
+static __device__ __forceinline__ int cvy_ep_hears(void)
+{
+	return (int)(threadIdx.x / 32 + CVY_EP_WARPS / 2) % CVY_EP_WARPS;
+}
+
 /*
  * A warp waits for the whole header of @rank; each(word number, word). Not 0: stopped or late, and said so.
  */
@@ -147,27 +152,39 @@ template <typename EACH>
 static __device__ __forceinline__ int cvy_ep_take_header(struct cvy_ep_turn *t, const struct cvy_ep_step *s, int rank,
 							 EACH each)
 {
-	int lines = t->a->form.header_lines;
+	int lines = t->a->form.header_lines, u = (int)(threadIdx.x % 32);
 
 #pragma unroll 1
-	for (int q = 0; q * 4 < lines; q++) {
-		const uint8_t *at[1];
-		uint64_t v[1][2];
-		int word, line = cvy_ep_place(q, &word), whose[1] = { rank }, whom, how;
+	for (int first = 0; first < lines; first += 4) {
+		int line = first + u / CVY_EP_LINE_PACKETS, how;
+		uint64_t v[2];
 
-		at[0] = line < lines ? cvy_ep_from(t, s, rank, line) : NULL;
-		how = cvy_wait_lines<1>(at, whose, s->tag, v, &t->r->watch, &t->until, &whom);
+		how = cvy_wait_packet(line < lines ? cvy_ep_from(t, s, rank, line) : NULL, rank, s->tag, v,
+				      &t->r->watch, &t->until);
 		if (how) {
-			cvy_ep_failed(t, how, whom);
+			cvy_ep_failed(t, how, rank);
 			return how;
 		}
-		if (line < lines) {
-			each(word, v[0][0]);
-			if (threadIdx.x % 8 != 7)
-				each(word + 1, v[0][1]);
-		}
+		if (line < lines)
+			each(first * CVY_EP_LINE_PACKETS + u, v[0]);
 	}
 	return 0;
+}
+
+/* Number @i of a list of @by in each, and *rest its place there. */
+static __device__ __forceinline__ int cvy_ep_split(int i, int by, int *rest)
+{
+	int whole = 0;
+
+	*rest = i;
+	if (by == 1) {
+		whole = i;
+		*rest = 0;
+	} else if (i >= by) {
+		whole = i / by;
+		*rest = i % by;
+	}
+	return whole;
 }
 
 /* How long lane 0 waited for @rank, in vain or not, for who wants to know. */
@@ -286,12 +303,14 @@ static __device__ __forceinline__ void cvy_ep_say_sent(const struct cvy_ep_turn 
 /* After a step: did a warp stop? Those that are late are waited for no more. Alike for all threads. */
 static __device__ __forceinline__ int cvy_ep_stopped(struct cvy_ep_turn *t)
 {
+	const volatile struct cvy_ep_shared *sh = t->sh;
 	uint32_t late;
 	int stopped;
 
-	__syncthreads();
-	late = t->sh->late;
-	stopped = t->sh->stopped;
+	if (!__syncthreads_or(sh->stopped || sh->late)) /* whoever has said so sees it */
+		return 0;
+	late = sh->late;
+	stopped = sh->stopped;
 	__syncthreads();
 	t->sources &= ~late;
 	return stopped;

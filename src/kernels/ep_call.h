@@ -3,10 +3,11 @@
  * Dispatch and combine on devices: what host and kernels agree on. They are operations like any other: lanes, tags, gate
  * and chunks are those of layout.h, so a pair needs no memory of its own beside two words per lane.
  *
- * Lane l of n has the tokens l, l + n, ... of its rank, `per_step` of them in each step. In a step it sends every rank a
+ * Lane l of n has the tokens l, l + n, ... of its rank, `per_step` of them in each step. Where there are more lanes than tokens,
+ * several lanes have a token: all of them plan it, and each moves a piece of its row. In a step a lane sends every rank a
  * *header* (which of these tokens come; in the first step how many rows each of its experts gets from here; where each
- * token's rows belong) and then the rows, each in lines of its own. Everyone hears of everyone in every step, so two
- * slots suffice. Rows of dispatch go once to each rank that has an expert of the token. Combine brings one row per rank
+ * token's rows belong), each word a packet with its tag, and then the rows, each in lines of its own. Everyone hears of
+ * everyone in every step, so two slots suffice. Rows of dispatch go once to each rank that has an expert of the token. Combine brings one row per rank
  * back, summed by weight there, or one per expert.
  *
  * Rows stand in bins, in each by source, then token: a bin for each expert here, or (`once`) one for the rank, in which a
@@ -18,7 +19,8 @@
 #include "layout.h"
 
 #define CVY_EP_LINE_BYTES 128
-#define CVY_EP_LINE_WORDS 15 /* and the tag */
+#define CVY_EP_LINE_WORDS 15  /* and the tag */
+#define CVY_EP_LINE_PACKETS 8 /* of a header: a word and the tag */
 #define CVY_EP_SLOT_LINES ((int)(CVY_GPU_SLOT / CVY_EP_LINE_BYTES))
 #define CVY_EP_STEP_LINES (CVY_GPU_ROUNDS * CVY_EP_SLOT_LINES)
 #ifndef CVY_EP_THREADS
@@ -30,13 +32,17 @@
 #define CVY_EP_HIDDEN 8192
 #define CVY_EP_STEP_TOKENS 64 /* one word says which of them come */
 #define CVY_EP_STAGE ((int32_t)64 << 10)
-#define CVY_EP_GROUP 128 /* elements of one scale */
+#define CVY_EP_GROUP 128		   /* elements of one scale */
+#define CVY_EP_ENTRIES ((int32_t)16 << 10) /* bytes of shared memory for entries of all sources */
+#define CVY_EP_ACROSS 8			   /* lanes that one token is cut across, at most: a power of two */
 
 enum cvy_ep_phase { CVY_EP_SEND = 1, CVY_EP_RECV = 2 };
 
 /* How rows are cut into steps. From the handle's shape alone, so alike on all ranks. */
 struct cvy_ep_form {
 	int32_t lanes, steps;
+	int32_t apart;	  /* tokens between one of a lane and its next */
+	int32_t across;	  /* 2^across lanes have a token, each a piece of its row */
 	int32_t per_step; /* tokens of a lane in a step */
 	int32_t rows;	  /* of one token from one rank: 1, or top_k */
 	int32_t slices;	  /* steps that one token takes, where one is too small */
@@ -58,7 +64,19 @@ static inline int32_t cvy_ep_div(int32_t a, int32_t b)
 	return (a + b - 1) / b;
 }
 
-/* 0: too large for a step. */
+/* A lane for each token as far as there are lanes, and more as far as they are there at a time. */
+static inline int32_t cvy_ep_lanes_of(int32_t tokens)
+{
+	int32_t lanes = 1;
+
+	while (lanes < CVY_GPU_LANES && lanes < tokens)
+		lanes *= 2;
+	while (lanes < CVY_GPU_AT_ONCE && lanes < CVY_EP_ACROSS * tokens)
+		lanes *= 2;
+	return lanes;
+}
+
+/* @lanes: a power of two. 0: too large for a step. */
 static inline int cvy_ep_form_of(const struct cvy_ep_shape_gpu *s, int32_t lanes, int combine, struct cvy_ep_form *f)
 {
 	int32_t mine = cvy_ep_div(s->tokens, lanes), groups = cvy_ep_div(s->hidden, CVY_EP_GROUP), lines, most;
@@ -74,8 +92,11 @@ static inline int cvy_ep_form_of(const struct cvy_ep_shape_gpu *s, int32_t lanes
 	f->per_step = mine < CVY_EP_STEP_TOKENS ? mine : CVY_EP_STEP_TOKENS;
 	if (f->per_step > most)
 		f->per_step = most > 0 ? most : 1;
+	while (f->per_step > 1 && s->size * f->per_step * f->entry_words * 8 > CVY_EP_ENTRIES)
+		f->per_step--;
 	for (;; f->per_step--) {
-		f->header_lines = cvy_ep_div(1 + f->count_words + f->per_step * f->entry_words, CVY_EP_LINE_WORDS);
+		f->header_lines = cvy_ep_div(combine ? 2 : 1 + f->count_words + f->per_step * f->entry_words,
+					     CVY_EP_LINE_PACKETS);
 		if (f->per_step == 1 || f->header_lines + f->per_step * f->rows * lines <= CVY_EP_STEP_LINES)
 			break;
 	}
@@ -87,6 +108,10 @@ static inline int cvy_ep_form_of(const struct cvy_ep_shape_gpu *s, int32_t lanes
 		f->slices = cvy_ep_div(lines, f->slice_lines);
 	}
 	f->steps = cvy_ep_div(mine, f->per_step) * f->slices;
+	for (f->across = 0; f->steps == 1 && s->tokens << (f->across + 1) <= lanes && 2 << f->across <= CVY_EP_ACROSS;)
+		f->across++;
+	f->apart = lanes >> f->across;
+	f->slice_lines = cvy_ep_div(f->slice_lines, 1 << f->across);
 	return 1;
 }
 

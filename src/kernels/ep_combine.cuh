@@ -116,6 +116,13 @@ static __device__ __forceinline__ struct cvy_ep_place cvy_ep_away(const struct c
 	return p;
 }
 
+/* All threads, before a barrier. */
+static __device__ __forceinline__ void cvy_ep_nobody(struct cvy_ep_shared *sh)
+{
+	if (threadIdx.x < CVY_GPU_RANKS)
+		sh->mine[threadIdx.x] = sh->theirs[threadIdx.x] = sh->got[threadIdx.x] = 0;
+}
+
 /* Which tokens of the step have rows here for each rank, and which of the own have some elsewhere. */
 template <int ONCE>
 static __device__ __forceinline__ void cvy_ep_who(const struct cvy_ep_turn *t, const struct cvy_ep_step *s)
@@ -123,12 +130,9 @@ static __device__ __forceinline__ void cvy_ep_who(const struct cvy_ep_turn *t, c
 	const struct cvy_ep_args *a = t->a;
 	int n = a->call.size * a->form.per_step;
 
-	if (threadIdx.x < CVY_GPU_RANKS)
-		t->sh->mine[threadIdx.x] = t->sh->theirs[threadIdx.x] = t->sh->got[threadIdx.x] = 0;
-	__syncthreads();
 #pragma unroll 1
 	for (int i = (int)(threadIdx.x / 32); i < n; i += CVY_EP_WARPS) {
-		int rank = i / a->form.per_step, j = i % a->form.per_step, token = cvy_ep_token(t, s, j);
+		int j, rank = cvy_ep_split(i, a->form.per_step, &j), token = cvy_ep_token(t, s, j);
 
 		if (rank == a->call.rank) {
 			struct cvy_ep_place p = cvy_ep_away<ONCE>(t, token);
@@ -208,27 +212,17 @@ static __device__ __forceinline__ int cvy_ep_combine_line(const struct cvy_ep_tu
 	return f->header_lines + (j * f->rows + nth) * f->slice_lines + line - s->slice * f->slice_lines;
 }
 
-/* Lines of a row that this step moves. */
-static __device__ __forceinline__ int cvy_ep_last_line(const struct cvy_ep_turn *t, const struct cvy_ep_step *s)
-{
-	const struct cvy_ep_form *f = &t->a->form;
-	int lines = (f->row_words + CVY_EP_LINE_WORDS - 1) / CVY_EP_LINE_WORDS, to = (s->slice + 1) * f->slice_lines;
-
-	return to < lines ? to : lines;
-}
-
 static __device__ __forceinline__ void cvy_ep_push_header(const struct cvy_ep_turn *t, const struct cvy_ep_step *s)
 {
 	int i = 0;
 
 	CVY_EACH_PEER(p, t->peers, t->a->call.rank)
 	{
-		uint64_t v[2] = { threadIdx.x % 8 ? 0 : t->sh->theirs[p], 0 };
+		uint64_t v[2] = { threadIdx.x % 8 ? 0 : t->sh->theirs[p], s->tag };
 
-		if (threadIdx.x % 8 == 0) /* so that lane 0 of each knows, whatever it has sent there */
-			v[1] = cvy_load_half(t->a->lost) >> p & 1;
-
-		if (i++ % CVY_EP_WARPS == (int)(threadIdx.x / 32))
+		if (threadIdx.x % 8 == 1) /* so that lane 0 of each knows, whatever it has sent there */
+			v[0] = t->sh->lost >> p & 1;
+		if (i++ % CVY_EP_WARPS == CVY_EP_WARPS - 1 - (int)(threadIdx.x / 32))
 			cvy_ep_send(t, s, (int)p, 0, threadIdx.x % 32 < 8, v);
 	}
 }
@@ -288,7 +282,7 @@ static __device__ __forceinline__ void cvy_ep_hear(struct cvy_ep_turn *t, const 
 	const struct cvy_ep_args *a = t->a;
 
 #pragma unroll 1
-	for (int p = (int)(threadIdx.x / 32); p < a->call.size; p += CVY_EP_WARPS) {
+	for (int p = cvy_ep_hears(); p < a->call.size; p += CVY_EP_WARPS) {
 		if (p == a->call.rank) {
 			if (threadIdx.x % 32 == 0)
 				t->sh->got[p] = t->sh->mine[p];
@@ -464,15 +458,20 @@ template <int ONCE> struct cvy_ep_combine {
 	}
 
 	struct ahead {
+		uint32_t lost;
 	};
 
-	static __device__ __forceinline__ void read_ahead(const struct cvy_ep_args *, ahead *)
+	static __device__ __forceinline__ void read_ahead(const struct cvy_ep_args *a, ahead *x)
 	{
+		x->lost = threadIdx.x ? 0 : cvy_load_half(a->lost);
 	}
 
-	static __device__ __forceinline__ void bring_near(const struct cvy_ep_args *, struct cvy_ep_shared *,
-							  uint64_t *, const ahead *)
+	static __device__ __forceinline__ void bring_near(const struct cvy_ep_args *, struct cvy_ep_shared *sh,
+							  uint64_t *, const ahead *x)
 	{
+		cvy_ep_nobody(sh);
+		if (threadIdx.x == 0)
+			sh->lost = x->lost;
 	}
 
 	template <int HOT>
@@ -480,6 +479,10 @@ template <int ONCE> struct cvy_ep_combine {
 	{
 		int far = cvy_far(t->r);
 
+		if (!HOT || step) {
+			cvy_ep_nobody(t->sh);
+			__syncthreads();
+		}
 		cvy_ep_who<ONCE>(t, s);
 		if (!cvy_ep_must_send<HOT>(t, step))
 			return;
@@ -508,7 +511,7 @@ template <int ONCE> struct cvy_ep_combine {
 		const uint64_t bytes = (uint64_t)a->hidden * 2;
 
 #pragma unroll 1
-		for (int token = r->index; token < a->num_tokens; token += a->form.lanes)
+		for (int token = cvy_ep_first_token(a, r->index); token < a->num_tokens; token += a->form.apart)
 #pragma unroll 1
 			for (uint64_t i = threadIdx.x; i < (bytes + 7) / 8; i += CVY_EP_THREADS)
 				cvy_word_put(a->out + (size_t)token * bytes, i, bytes, 0);

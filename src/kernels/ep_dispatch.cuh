@@ -9,27 +9,26 @@
 
 #include "ep_stage.cuh"
 
+/* Whole lines: words that are not there are 0. */
 template <int ONCE>
 static __device__ __forceinline__ void cvy_ep_push_headers(const struct cvy_ep_turn *t, const struct cvy_ep_step *s,
 							   const struct cvy_ep_room *room)
 {
-	int quads = (t->a->form.header_lines + 3) / 4, i = 0;
+	int lines = t->a->form.header_lines, u = (int)(threadIdx.x % 32), i = 0;
 
 	CVY_EACH_PEER(p, t->peers, t->a->call.rank)
 	{
 #pragma unroll 1
-		for (int q = 0; q < quads; q++, i++) {
-			int word, line = cvy_ep_place(q, &word), in = line < t->a->form.header_lines;
-			uint64_t v[2] = { 0, 0 };
+		for (int first = 0; first < lines; first += 4, i++) {
+			int line = first + u / CVY_EP_LINE_PACKETS;
+			uint64_t v[2] = { 0, s->tag };
 
-			if (i % CVY_EP_WARPS != (int)(threadIdx.x / 32))
+			if (i % CVY_EP_WARPS !=
+			    CVY_EP_WARPS - 1 - (int)(threadIdx.x / 32)) /* the first ones push rows */
 				continue;
-#pragma unroll 1
-			for (int h = 0; in && h < 2; h++) {
-				v[0] = v[1];
-				v[1] = cvy_ep_own_word<ONCE>(t, room, (int)p, word + h);
-			}
-			cvy_ep_send(t, s, (int)p, line, in, v);
+			if (line < lines)
+				v[0] = cvy_ep_own_word<ONCE>(t, room, (int)p, first * CVY_EP_LINE_PACKETS + u);
+			cvy_ep_send(t, s, (int)p, line, line < lines, v);
 		}
 	}
 }
@@ -38,7 +37,8 @@ static __device__ __forceinline__ void cvy_ep_push_rows(struct cvy_ep_turn *t, c
 							const struct cvy_ep_room *room)
 {
 	const struct cvy_ep_form *f = &t->a->form;
-	int quads = (f->slice_lines + 3) / 4, warp = (int)(threadIdx.x / 32), q = warp;
+	int first = s->slice * f->slice_lines, lines = cvy_ep_last_line(t, s) - first, quads = (lines + 3) / 4;
+	int q = (int)(threadIdx.x / 32);
 
 	CVY_EACH_PEER(p, t->peers, t->a->call.rank)
 	{
@@ -51,9 +51,8 @@ static __device__ __forceinline__ void cvy_ep_push_rows(struct cvy_ep_turn *t, c
 				int word, line = cvy_ep_place(q, &word);
 				uint64_t v[2];
 
-				cvy_ep_staged(t->a, room, j, word, v);
-				cvy_ep_send(t, s, (int)p, f->header_lines + j * f->slice_lines + line,
-					    line < f->slice_lines, v);
+				cvy_ep_staged(t->a, room, j, first * CVY_EP_LINE_WORDS + word, v);
+				cvy_ep_send(t, s, (int)p, f->header_lines + j * f->slice_lines + line, line < lines, v);
 			}
 			q -= quads; /* the next row begins with the warp that has least to do */
 		}
@@ -62,20 +61,24 @@ static __device__ __forceinline__ void cvy_ep_push_rows(struct cvy_ep_turn *t, c
 
 /* ---- rows that come ---- */
 
-/* Everyone's header: which tokens come, and rows per expert. A warp has a rank. */
+/* Everyone's header: which tokens come, rows per expert, and entries: all that is looked at later. A warp has a rank. */
 template <int ONCE>
 static __device__ __forceinline__ void cvy_ep_headers(struct cvy_ep_turn *t, const struct cvy_ep_step *s,
 						      const struct cvy_ep_room *room)
 {
 	const struct cvy_ep_args *a = t->a;
 	int cw = a->form.count_words, self = a->call.rank, columns = a->el + ONCE;
+	int entries = a->form.per_step * a->form.entry_words;
 
 #pragma unroll 1
-	for (int p = (int)(threadIdx.x / 32); p < a->call.size; p += CVY_EP_WARPS) {
+	for (int p = cvy_ep_hears(); p < a->call.size; p += CVY_EP_WARPS) {
 		uint32_t *rows = room->rows + (size_t)p * (size_t)columns;
+		uint64_t *entry = (uint64_t *)(room->entry + (size_t)p * cvy_ep_entries(a));
 		auto take = [&](int w, uint64_t v) {
 			if (w == 0)
 				t->sh->theirs[p] = v;
+			else if (w > cw && w <= cw + entries)
+				entry[w - 1 - cw] = v;
 #pragma unroll
 			for (int i = 0; i < 4; i++) {
 				uint32_t n = (uint32_t)(v >> (16 * i) & 0xffff), e = (uint32_t)(w - 1) * 4 + i;
@@ -186,18 +189,21 @@ static __device__ __forceinline__ void cvy_ep_put_scales(const struct cvy_ep_arg
 	}
 }
 
-/* Token @j of @rank, of which its header says @x. All threads of a warp. */
+/* Token @j of @rank, as its header says. All threads of a warp. */
 template <int ONCE>
 static __device__ __forceinline__ struct cvy_ep_named cvy_ep_rows_of(const struct cvy_ep_turn *t,
-								     const struct cvy_ep_room *room,
-								     struct cvy_ep_said x, int rank, int j)
+								     const struct cvy_ep_room *room, int rank, int j)
 {
 	const struct cvy_ep_args *a = t->a;
+	const uint32_t *said = room->entry + (size_t)rank * cvy_ep_entries(a) + j * 2 * a->form.entry_words;
 	int k = (int)(threadIdx.x % 32), groups = (a->hidden + CVY_EP_GROUP - 1) / CVY_EP_GROUP, e;
 	struct cvy_ep_named n = { -1, -1, 0, 0 };
-	uint32_t entry = (uint32_t)(x.entry >> (k % 2 * 32)), here;
+	uint32_t entry = CVY_EP_ALL, here;
 
-	n.weight = __uint_as_float((uint32_t)(x.weight >> (k % 2 * 32)));
+	if (k < a->top_k) {
+		entry = said[k];
+		n.weight = __uint_as_float(said[a->form.entry_words + k]);
+	}
 	e = (int)(entry & 0xffff);
 	if ((t->sh->theirs[rank] >> j & 1) && entry != CVY_EP_ALL && e < a->experts && (int)(entry >> 16) < a->tokens &&
 	    t->sh->tables.owner[e] == a->call.rank)
@@ -244,26 +250,18 @@ static __device__ __forceinline__ void cvy_ep_write_route(const struct cvy_ep_tu
 	}
 }
 
-/* A warp: a line of the header of @rank is written over, and does not come again. 1, 2: as cvy_wait_lines(). */
-static __device__ __noinline__ int cvy_ep_header_gone(struct cvy_ep_apart *x, struct cvy_ep_step s, int rank)
-{
-	int how = cvy_ep_take_header(&x->t, &s, rank, [](int, uint64_t) {});
-
-	return how ? how : 2;
-}
-
 #define CVY_EP_PAIR 2 /* quads of a row that a warp waits for at a time */
 
-/* A warp: quads @q to @last of token @j of @rank, and its route with the first. Not 0: stopped or late. */
+/* A warp: quads @q to @last of this step's piece of token @j of @rank, and its route with the first. Not 0: stopped or late. */
 template <int ONCE>
 static __device__ __forceinline__ int cvy_ep_take_row(struct cvy_ep_turn *t, const struct cvy_ep_step *s,
 						      const struct cvy_ep_room *room, int rank, int j, int q, int last)
 {
 	const struct cvy_ep_args *a = t->a;
 	const struct cvy_ep_form *f = &a->form;
-	struct cvy_ep_said said = cvy_ep_said_of(t, s, room, rank, j, (int)(threadIdx.x % 32));
 	int self = rank == a->call.rank, whose[CVY_EP_PAIR] = { rank, rank }, how = 0;
 	struct cvy_ep_named named = { -1, -1, 0, 0 };
+	int begin = s->slice * f->slice_lines, lines = cvy_ep_last_line(t, s) - begin;
 	uint32_t rows = 0;
 
 #pragma unroll 1
@@ -278,7 +276,8 @@ static __device__ __forceinline__ int cvy_ep_take_row(struct cvy_ep_turn *t, con
 
 			at[i] = NULL;
 			v[i][0] = v[i][1] = 0;
-			if (q + i >= last || line >= f->slice_lines)
+			word[i] += begin * CVY_EP_LINE_WORDS;
+			if (q + i >= last || line >= lines)
 				word[i] = f->row_words + 1;
 			else if (self)
 				cvy_ep_staged(a, room, j, word[i], v[i]);
@@ -287,25 +286,18 @@ static __device__ __forceinline__ int cvy_ep_take_row(struct cvy_ep_turn *t, con
 		}
 		if (!self)
 			how = cvy_wait_lines<CVY_EP_PAIR>(at, whose, s->tag, v, &t->r->watch, &t->until, &whom);
-		if (CVY_GUARDED && !how && q == first && __any_sync(CVY_EP_ALL, said.gone)) {
-			struct cvy_ep_apart x;
-
-			cvy_ep_set_apart(&x, t);
-			whom = rank;
-			how = cvy_ep_header_gone(&x, *s, rank);
-		}
 		if (how)
 			cvy_ep_failed(t, how, whom);
 		if (q == first) {
-			named = cvy_ep_rows_of<ONCE>(t, room, said, rank, j);
+			named = cvy_ep_rows_of<ONCE>(t, room, rank, j);
 			rows = __ballot_sync(CVY_EP_ALL, named.row >= 0);
-			if (!first)
+			if (!first && !s->slice)
 				cvy_ep_write_route<ONCE>(t, rank, cvy_ep_token(t, s, j), &named);
 		}
 #pragma unroll
 		for (int i = 0; i < CVY_EP_PAIR && !how; i++) {
 			cvy_ep_put(a, &named, rows, word[i], v[i]);
-			if (a->fp8 && (q + i + 1) * 4 * CVY_EP_LINE_WORDS > a->hidden / 8)
+			if (a->fp8 && (begin + (q + i + 1) * 4) * CVY_EP_LINE_WORDS > a->hidden / 8)
 				cvy_ep_put_scales<ONCE>(a, named.scale, rows, word[i], v[i][0], v[i][1]);
 		}
 	}
@@ -322,7 +314,7 @@ static __device__ __forceinline__ void cvy_ep_write_none(const struct cvy_ep_tur
 
 #pragma unroll 1
 	for (int i = (int)(threadIdx.x / 32); i < n; i += CVY_EP_WARPS) {
-		int rank = i / a->form.per_step, j = i % a->form.per_step;
+		int j, rank = cvy_ep_split(i, a->form.per_step, &j);
 
 		if (!(t->sh->theirs[rank] >> j & 1))
 			cvy_ep_write_route<ONCE>(t, rank, cvy_ep_token(t, s, j), &none);
@@ -335,7 +327,7 @@ static __device__ __forceinline__ void cvy_ep_take_rows(struct cvy_ep_turn *t, c
 							const struct cvy_ep_room *room)
 {
 	const struct cvy_ep_args *a = t->a;
-	int quads = (a->form.slice_lines + 3) / 4, rows = 0, share, at, last;
+	int quads = (cvy_ep_last_line(t, s) - s->slice * a->form.slice_lines + 3) / 4, rows = 0, share, at, last;
 
 #pragma unroll 1
 	for (int p = 0; p < a->call.size; p++)
@@ -345,7 +337,7 @@ static __device__ __forceinline__ void cvy_ep_take_rows(struct cvy_ep_turn *t, c
 	last = at + share;
 #pragma unroll 1
 	for (int p = 0; p < a->call.size && last > 0; p++) {
-		int rank = (a->call.rank + p) % a->call.size;
+		int rank = a->call.rank + p < a->call.size ? a->call.rank + p : a->call.rank + p - a->call.size;
 
 #pragma unroll 1
 		for (uint64_t left = t->sh->theirs[rank]; left && last > 0; left &= left - 1) {
@@ -380,7 +372,7 @@ template <int ONCE> struct cvy_ep_dispatch {
 		int i = (int)threadIdx.x;
 
 		x->id = i < a->num_tokens * a->top_k ? a->ids[i] : -1;
-		cvy_ep_ahead_of(a, (int)blockIdx.x, x);
+		cvy_ep_ahead_of(a, cvy_ep_first_token(a, (int)blockIdx.x), x);
 	}
 
 	/* All threads, before the first barrier. */
@@ -452,7 +444,7 @@ template <int ONCE> struct cvy_ep_dispatch {
 #pragma unroll 1
 		for (int p = 0; p < a->call.size; p++)
 #pragma unroll 1
-			for (int i = t->r->index; i < a->tokens; i += a->form.lanes)
+			for (int i = cvy_ep_first_token(a, t->r->index); i < a->tokens; i += a->form.apart)
 				if ((int)threadIdx.x < a->top_k)
 					a->route[((size_t)p * (size_t)a->tokens + (size_t)i) * (size_t)a->top_k +
 						 threadIdx.x] = -1;
@@ -477,7 +469,8 @@ template <int ONCE> struct cvy_ep_dispatch {
 			struct cvy_ep_step s = cvy_ep_step_of(&t, step);
 
 			if (!HOT || step) {
-				cvy_ep_ahead_of(a, cvy_ep_token(&t, &s, 0), x);
+				if (!HOT)
+					cvy_ep_ahead_of(a, cvy_ep_token(&t, &s, 0), x);
 				cvy_ep_clear<ONCE>(a, sh, &room, !step);
 				__syncthreads();
 			}
@@ -494,6 +487,10 @@ template <int ONCE> struct cvy_ep_dispatch {
 				cvy_ep_far_look(&t, &s);
 			if (cvy_ep_stopped(&t))
 				return 1;
+			if (HOT) { /* none is kept over a step: registers */
+				s = cvy_ep_step_of(&t, step + 1);
+				cvy_ep_ahead_of(a, cvy_ep_token(&t, &s, 0), x);
+			}
 		}
 		return 0;
 	}

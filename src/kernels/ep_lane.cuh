@@ -146,7 +146,7 @@ static __device__ __noinline__ int cvy_ep_park(const struct cvy_ep_args *a, cons
 
 	if (threadIdx.x == 0) {
 		cvy_say_parked(c, r, op);
-		late = cvy_park(c->control, CVY_GPU_QUANTA / (unsigned)c->lanes, c->park_cycles, &v);
+		late = cvy_park(c->control, c->quanta, c->park_cycles, &v);
 		if (late)
 			cvy_store_word((uint8_t *)&c->mailbox->gave_up, op + 1);
 		if (late || v.ended) {
@@ -433,7 +433,7 @@ static __device__ __noinline__ void cvy_ep_leave(const struct cvy_ep_args *a, st
  */
 template <typename BODY>
 static __device__ __noinline__ void cvy_ep_rest(const struct cvy_ep_args *a, struct cvy_ep_shared *sh,
-						uint64_t *dynamic, uint64_t entered, enum cvy_ep_start start)
+						uint64_t *dynamic, enum cvy_ep_start start)
 {
 	__shared__ uint64_t op;
 	struct cvy_gpu_verdict verdict;
@@ -447,7 +447,7 @@ static __device__ __noinline__ void cvy_ep_rest(const struct cvy_ep_args *a, str
 	r.most = a->timeout_cycles;
 	verdict = cvy_ep_standing(a, r.lane.epoch);
 	if (threadIdx.x == 0)
-		op = (entered & CVY_GPU_COUNT_MASK) / CVY_GPU_QUANTA;
+		op = (sh->entered & CVY_GPU_COUNT_MASK) / CVY_GPU_QUANTA;
 	__syncthreads();
 #pragma unroll 1
 	for (;;) {
@@ -477,38 +477,35 @@ static __device__ __noinline__ void cvy_ep_rest(const struct cvy_ep_args *a, str
 /* All threads, before the barrier that they read words by: whoever has pushed is counted. What thread 0 knows by it. */
 static __device__ __forceinline__ uint64_t cvy_ep_enter(const struct cvy_ep_args *a)
 {
-	const unsigned quanta = CVY_GPU_QUANTA / (unsigned)a->call.lanes;
-
 	cvy_wait_for_stream();
 	if (!CVY_GUARDED || threadIdx.x)
 		return 0;
-	return atomicAdd((unsigned long long *)&a->call.control->entered, (unsigned long long)quanta);
+	return atomicAdd((unsigned long long *)&a->call.control->entered, (unsigned long long)a->call.quanta);
 }
 
 /* From the first attempt on, whatever befalls it. */
 template <typename BODY>
 static __device__ __forceinline__ void cvy_ep_guarded(const struct cvy_ep_args *a, struct cvy_lane_run *r,
 						      struct cvy_ep_shared *sh, uint64_t *dynamic,
-						      typename BODY::ahead *x, uint64_t entered)
+						      typename BODY::ahead *x)
 {
 	struct cvy_gpu_control *control = a->call.control;
-	unsigned quanta = CVY_GPU_QUANTA / (unsigned)a->call.lanes;
 	enum cvy_ep_start start = CVY_EP_TRY;
 	int stopped = 1;
 	uint64_t op;
 
 	if (a->phases == CVY_EP_RECV)
-		start = cvy_ep_second(a, r->watch.open, entered);
-	else if (cvy_lags(r) && cvy_comes_late(&a->call, r->lane.failed, r->watch.open, entered))
+		start = cvy_ep_second(a, r->watch.open, sh->entered);
+	else if (cvy_lags(r) && cvy_comes_late(&a->call, r->lane.failed, r->watch.open, sh->entered))
 		start = CVY_EP_PARK;
 	if (start == CVY_EP_TRY) {
 		stopped = BODY::template run<1>(a, r, sh, dynamic, 0, x);
-		stopped = cvy_ep_ended(a, r, sh, (unsigned)(entered >> CVY_GPU_GATE_SHIFT), stopped);
+		stopped = cvy_ep_ended(a, r, sh, (unsigned)(sh->entered >> CVY_GPU_GATE_SHIFT), stopped);
 	}
 	if (stopped) {
-		cvy_ep_rest<BODY>(a, sh, dynamic, entered, start);
+		cvy_ep_rest<BODY>(a, sh, dynamic, start);
 	} else {
-		op = (entered & CVY_GPU_COUNT_MASK) / CVY_GPU_QUANTA;
+		op = (sh->entered & CVY_GPU_COUNT_MASK) / CVY_GPU_QUANTA;
 		if (!a->timeout_cycles)
 			cvy_let_next_begin();
 		if (threadIdx.x == 0)
@@ -517,7 +514,7 @@ static __device__ __forceinline__ void cvy_ep_guarded(const struct cvy_ep_args *
 			cvy_ep_leave<BODY>(a, *r, sh, dynamic, op);
 	}
 	if (threadIdx.x == 0)
-		atomicAdd((unsigned long long *)&control->finished, (unsigned long long)quanta);
+		atomicAdd((unsigned long long *)&control->finished, (unsigned long long)a->call.quanta);
 }
 
 /* In a build that measures (guard.h): nothing stops it, and nothing is missing. */
@@ -541,8 +538,10 @@ static __global__ void __launch_bounds__(CVY_EP_THREADS) cvy_ep_operation(const 
 	const uint64_t entered = cvy_ep_enter(&a);
 
 	cvy_ep_prepare<BODY>(&a, &r, &sh, dynamic, &x);
+	if (threadIdx.x == 0)
+		sh.entered = entered;
 	if constexpr (CVY_GUARDED)
-		cvy_ep_guarded<BODY>(&a, &r, &sh, dynamic, &x, entered);
+		cvy_ep_guarded<BODY>(&a, &r, &sh, dynamic, &x);
 	else
 		cvy_ep_bare<BODY>(&a, &r, &sh, dynamic, &x);
 }
@@ -557,7 +556,6 @@ static __global__ void __launch_bounds__(CVY_EP_THREADS)
 {
 	CVY_DYNAMIC_SHARED(dynamic);
 	__shared__ struct cvy_ep_shared sh;
-	unsigned quanta = CVY_GPU_QUANTA / (unsigned)a.call.lanes;
 	typename BODY::ahead x;
 	struct cvy_lane_run r;
 	const uint64_t entered = cvy_ep_enter(&a);
@@ -573,7 +571,7 @@ static __global__ void __launch_bounds__(CVY_EP_THREADS)
 	__syncthreads();
 	if (CVY_GUARDED && threadIdx.x == 0) {
 		__threadfence_system();
-		atomicAdd((unsigned long long *)&a.call.control->entered, 0ull - quanta);
+		atomicAdd((unsigned long long *)&a.call.control->entered, 0ull - a.call.quanta);
 	}
 }
 

@@ -15,10 +15,16 @@ struct cvy_ep_room {
 	const int32_t *ids; /* the copy, or the caller's */
 	int32_t *near;	    /* NULL: there is no room for one */
 	uint64_t *stage;    /* [per_step][row_words] */
-	uint32_t *entry; /* [per_step][2][entry_words]: expert | place << 16, CVY_EP_ALL: none; then weights: as headers have them */
+	uint32_t *entry; /* [size][per_step][2][entry_words] of each source, as its header has them: expert | place << 16,
+			  * CVY_EP_ALL: none; then weights */
 	uint32_t *counted; /* [experts] rows of each, from here, by owner; once: and [size] rows of each rank */
 	uint32_t *rows;	   /* [size][el + once] of each source; of the rank last */
 };
+
+CVY_GPU_BOTH static inline size_t cvy_ep_entries(const struct cvy_ep_args *a)
+{
+	return (size_t)a->form.per_step * (size_t)a->form.entry_words * 2;
+}
 
 CVY_GPU_BOTH static inline size_t cvy_ep_near_ids(const struct cvy_ep_args *a)
 {
@@ -30,7 +36,7 @@ CVY_GPU_BOTH static inline size_t cvy_ep_near_ids(const struct cvy_ep_args *a)
 static inline size_t cvy_ep_dispatch_room(const struct cvy_ep_args *a)
 {
 	size_t size = (size_t)a->call.size, once = (size_t)a->once, step = (size_t)a->form.per_step;
-	size_t halves = cvy_ep_near_ids(a) + 2 * step * (size_t)a->form.entry_words + (size_t)a->experts + once * size +
+	size_t halves = cvy_ep_near_ids(a) + size * cvy_ep_entries(a) + (size_t)a->experts + once * size +
 			size * ((size_t)a->el + once);
 
 	return (halves + 1) / 2 * 8 + step * (size_t)a->form.row_words * 8;
@@ -46,7 +52,7 @@ static __device__ __forceinline__ struct cvy_ep_room cvy_ep_room_of(const struct
 	at.ids = near ? at.near : a->ids;
 	at.stage = room + near / 2;
 	at.entry = (uint32_t *)(at.stage + (size_t)a->form.per_step * (size_t)a->form.row_words);
-	at.counted = at.entry + 2 * a->form.per_step * a->form.entry_words;
+	at.counted = at.entry + (size_t)a->call.size * cvy_ep_entries(a);
 	at.rows = at.counted + a->experts + (ONCE ? a->call.size : 0);
 	return at;
 }
@@ -103,6 +109,7 @@ static __device__ __forceinline__ void cvy_ep_count(const struct cvy_ep_turn *t,
 		if (ONCE && !met)
 			atomicAdd(&room->counted[a->experts + owner[id]], 1u);
 	}
+	__syncwarp(); /* together: what follows takes twice the time otherwise */
 }
 
 /* A warp: how many of the first @n ids are @id. */
@@ -157,18 +164,19 @@ static __device__ __forceinline__ uint32_t cvy_ep_place_of(const struct cvy_ep_a
 	return cvy_ep_before(a, owner, ids + at, k) ? 0 : cvy_ep_earlier_rows(a, owner, ids, token, owner[id]);
 }
 
-/* All threads: where the tokens of this step go. A warp has an entry. */
+/* All threads: where the tokens of this step go. A warp has an entry, from the last on: the first ones count. */
 template <int ONCE>
 static __device__ __forceinline__ void cvy_ep_plan(const struct cvy_ep_turn *t, const struct cvy_ep_step *s,
 						   const struct cvy_ep_room *room)
 {
 	const struct cvy_ep_args *a = t->a;
 	const uint8_t *owner = t->sh->tables.owner;
+	uint32_t *entry = room->entry + (size_t)a->call.rank * cvy_ep_entries(a);
 	int each = a->form.entry_words;
 
 #pragma unroll 1
-	for (int i = (int)(threadIdx.x / 32); i < a->form.per_step * each; i += CVY_EP_WARPS) {
-		int j = i / each, k = i % each, token = cvy_ep_token(t, s, j), at = token * a->top_k + k;
+	for (int i = CVY_EP_WARPS - 1 - (int)(threadIdx.x / 32); i < a->form.per_step * each; i += CVY_EP_WARPS) {
+		int k, j = cvy_ep_split(i, each, &k), token = cvy_ep_token(t, s, j), at = token * a->top_k + k;
 		int in = token < a->num_tokens && k < a->top_k;
 		int32_t id = in ? room->ids[at] : -1;
 		uint32_t place = (uint32_t)a->tokens;
@@ -180,8 +188,8 @@ static __device__ __forceinline__ void cvy_ep_plan(const struct cvy_ep_turn *t, 
 			id = -1;
 		if (threadIdx.x % 32)
 			continue;
-		room->entry[j * 2 * each + k] = id < 0 ? CVY_EP_ALL : (uint32_t)id | place << 16;
-		room->entry[j * 2 * each + each + k] = __float_as_uint(weight);
+		entry[j * 2 * each + k] = id < 0 ? CVY_EP_ALL : (uint32_t)id | place << 16;
+		entry[j * 2 * each + each + k] = __float_as_uint(weight);
 		if (id >= 0)
 			atomicOr((unsigned long long *)&t->sh->mine[owner[id]], 1ull << j);
 		if (token < a->tokens && k < a->top_k)
@@ -216,45 +224,16 @@ static __device__ __forceinline__ uint64_t cvy_ep_own_word(const struct cvy_ep_t
 	if (w == 0)
 		return t->sh->mine[rank];
 	if (w > f->count_words) {
+		const uint64_t *entry =
+			(const uint64_t *)(room->entry + (size_t)t->a->call.rank * cvy_ep_entries(t->a));
+
 		w -= 1 + f->count_words;
-		return w < f->per_step * f->entry_words ? ((const uint64_t *)room->entry)[w] : 0;
+		return w < f->per_step * f->entry_words ? entry[w] : 0;
 	}
 #pragma unroll
 	for (int i = 0; i < 4; i++)
 		v |= (uint64_t)cvy_ep_own_count<ONCE>(t, room, rank, 4 * (w - 1) + i) << (16 * i);
 	return v;
-}
-
-/* Entry @k of token @j of @rank, in the thread that bears it: expert | place << 16, and its weight. */
-struct cvy_ep_said {
-	uint64_t entry, weight; /* words that hold them */
-	int gone;		/* their lines are another step's by now: the rank has gone on, by deadlines */
-};
-
-/* Read ahead of when they are looked at. */
-static __device__ __forceinline__ struct cvy_ep_said cvy_ep_said_of(const struct cvy_ep_turn *t,
-								    const struct cvy_ep_step *s,
-								    const struct cvy_ep_room *room, int rank, int j,
-								    int k)
-{
-	const struct cvy_ep_form *f = &t->a->form;
-	struct cvy_ep_said x = { ~0ull, 0, 0 };
-
-	if (k < t->a->top_k && rank == t->a->call.rank) {
-		const uint64_t *at = (const uint64_t *)room->entry + j * f->entry_words + k / 2;
-
-		x.entry = at[0];
-		x.weight = at[f->entry_words / 2];
-	} else if (k < t->a->top_k) {
-		int w = 1 + f->count_words + j * f->entry_words + k / 2, with = w + f->entry_words / 2;
-
-		x.entry = cvy_ep_header_word(t, s, rank, w);
-		x.weight = cvy_ep_header_word(t, s, rank, with);
-		if (CVY_GUARDED)
-			x.gone = cvy_ep_header_tag(t, s, rank, w) != s->tag ||
-				 cvy_ep_header_tag(t, s, rank, with) != s->tag;
-	}
-	return x;
 }
 
 #endif

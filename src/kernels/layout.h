@@ -22,6 +22,7 @@
 
 #define CVY_GPU_RANKS 32      /* a mask is one 32-bit word; ranks of a group with devices are below */
 #define CVY_GPU_LANES 256     /* at most, of one operation */
+#define CVY_GPU_AT_ONCE 128   /* CTAs that a device has room for at a time, one for each processor: a power of two */
 #define CVY_GPU_QUANTA 256    /* what one operation adds to entered and finished */
 #define CVY_GPU_GENERATIONS 4 /* mappings of a chunk that may exist at a time; 2 bits each in a lane's words */
 #define CVY_GPU_ROWS 4	      /* packets that one thread has under way in a step */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Operations of one step and one packet a thread as most are: sums of whole words at even addresses, pairs or lines. Nothing but
- * what these need, since a launch fetches its instructions anew and each costs about as much as the hop; all else goes
+ * what these need, since a hundred instructions take half as long as the hop; all else goes
  * the long way (step.cuh), which does the same in the same slots. Pairs whose words are not whole (PARTS: blocks of one float
  * stand side by side) have kernels of their own.
  */

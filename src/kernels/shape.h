@@ -9,8 +9,6 @@
 #include "covey.h"
 #include "layout.h"
 
-#define CVY_GPU_AT_ONCE 128 /* CTAs that a device has room for at a time, one for each processor: a power of two */
-
 struct cvy_gpu_shape {
 	uint64_t to; /* bytes of a block */
 	int packet, threads, rows;

@@ -4,7 +4,7 @@
  * In each step a thread first pushes all its packets, then waits for the others' in the same places and stores.
  *
  * Bodies are compiled twice: HOT is the first attempt of an operation that nothing stops, and its code is kept short
- * (instructions are fetched anew in every launch); the other does whatever comes after a change.
+ * (each instruction of a warp is 4 or 5 cycles); the other does whatever comes after a change.
  */
 #ifndef CVY_STEP_CUH
 #define CVY_STEP_CUH

@@ -279,6 +279,27 @@ static __device__ __forceinline__ int cvy_wait_lines(const uint8_t *const at[N],
 	}
 }
 
+/* A warp: this thread's packet of @rank, where it has one (@at is not NULL), with a deadline, as above. */
+static __device__ __forceinline__ int cvy_wait_packet(const uint8_t *at, int rank, uint64_t tag, uint64_t v[2],
+						      struct cvy_watch *w, const struct cvy_until *until)
+{
+	for (;;) {
+		int late = 0;
+
+		if (at) {
+			cvy_load_packet(at, v);
+			late = v[1] != tag;
+		}
+		if (!__any_sync(0xffffffffu, late))
+			return 0;
+		if (__any_sync(0xffffffffu, cvy_give_up_at<1>(w, rank, &at, &rank, late && !until->most, tag)))
+			return 1;
+		if (CVY_GUARDED && until->most && w->looks % CVY_LOOKS == 0 &&
+		    __any_sync(0xffffffffu, clock64() - until->began > until->most))
+			return 2;
+	}
+}
+
 /*
  * One thread: all up to @ticket has left the queue to @rank, and its memory may be written again: 0. 1: the gate closed
  * first; 2: the time is over, or the queue is broken.

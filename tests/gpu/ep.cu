@@ -419,17 +419,25 @@ static double crossing(const struct setup *s)
 	return (double)most;
 }
 
+/* As calls have them; where ranks share a device, as many as find room. */
+static int lanes_of(int tokens)
+{
+	int lanes = cvy_ep_lanes_of(tokens);
+
+	while (lanes * n > 128 * devices)
+		lanes /= 2;
+	return lanes;
+}
+
 static void times(void)
 {
 	static const int tokens[] = { 1, 8, 32, 64, 128 };
 
 	printf("%8s %6s %10s %10s %10s %12s\n", "tokens", "lanes", "dispatch", "combine", "pair", "floor (wire)");
 	for (int i = 0; i < 5; i++) {
-		for (int lanes = 128; lanes >= 8; lanes /= 2) {
+		for (int lanes = lanes_of(tokens[i]); lanes >= 8; lanes = tokens[i] < 128 ? 0 : lanes / 2) {
 			struct setup s = {};
 
-			if (lanes * n > 128 * devices || (lanes != 64 && tokens[i] != 128))
-				continue;
 			s.shape.hidden = 7168;
 			s.shape.tokens = tokens[i];
 			s.shape.top_k = 8;

@@ -437,7 +437,11 @@ static void tables_of(struct cvy_ep_tables *t)
 static void more_steps(struct cvy_ep_form *f)
 {
 	f->per_step = 1;
-	f->header_lines = cvy_ep_div(1 + f->count_words + f->entry_words, CVY_EP_LINE_WORDS);
+	if (f->across)
+		f->slice_lines = cvy_ep_div(f->row_words, CVY_EP_LINE_WORDS);
+	f->across = 0;
+	f->apart = f->lanes;
+	f->header_lines = f->entry_words ? cvy_ep_div(1 + f->count_words + f->entry_words, CVY_EP_LINE_PACKETS) : 1;
 	f->steps = cvy_ep_div(setup.shape.tokens, f->lanes) * f->slices;
 }
 
@@ -452,7 +456,7 @@ void app_begin(int n)
 	deadlines = sim_odds(5) || sim.late;
 	setup = {};
 	setup.size = n;
-	setup.lanes = 1 << sim_below(2);
+	setup.lanes = (sim.wide ? 4 : 1) << sim_below(2);
 	setup.split = sim_odds(4);
 	setup.resident = 1 + (int)sim_below((uint64_t)setup.lanes);
 	h->tokens = 1 + (int32_t)sim_below(4);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sim-device --seeds A-B | --seed N [--trace] | --list FILE, with [--off CHECKER,...] [--op NAME,...] [--ragged] [--late]; see device.h */
+/* sim-device --seeds A-B | --seed N [--trace] | --list FILE, with [--off CHECKER,...] [--op NAME,...] [--ragged] [--wide] [--late]; see device.h */
 #include "device.h"
 
 #include <stdio.h>
@@ -11,6 +11,7 @@
 
 static const char usage[] =
 	"sim-device --seeds A-B | --seed N [--trace] | --list FILE [--off CHECKER,...] [--op NAME,...] [--ragged] "
+	"[--wide] "
 	"[--late]\n"
 	"  NAME: dispatch (with combine), allreduce, two-shot, allgather, reduce-scatter, alltoall, barrier\n";
 
@@ -62,6 +63,7 @@ static int run_list(const char *path)
 	while (fgets(line, sizeof(line), f))
 		if (line[0] >= '0' && line[0] <= '9') {
 			sim.late = strstr(line, " late") != NULL;
+			sim.wide = strstr(line, " wide") != NULL;
 			failed += run(strtoull(line, NULL, 10));
 		}
 	fclose(f);
@@ -84,6 +86,10 @@ int main(int argc, char **argv)
 		}
 		if (!strcmp(argv[i], "--ragged")) {
 			sim.ragged = 1;
+			continue;
+		}
+		if (!strcmp(argv[i], "--wide")) {
+			sim.wide = 1;
 			continue;
 		}
 		if (!strcmp(argv[i], "--late")) {

@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How dispatch and combine on devices cut rows into lanes and steps (ep_call.h): nothing is left out, nothing goes twice, all fits. */
+#include <check.h>
+#include <stdlib.h>
+
+#include "ep_call.h"
+
+static const int tokens[] = { 1, 2, 3, 8, 16, 17, 33, 64, 100, 128, 200, 1000 };
+static const int hidden[] = { 8, 16, 64, 128, 2048, 7168, 8192 };
+static const int top_k[] = { 1, 3, 8, 32 };
+static const int sizes[] = { 2, 4, 8, 32 };
+
+static int lines_of(const struct cvy_ep_form *f)
+{
+	return cvy_ep_div(f->row_words, CVY_EP_LINE_WORDS);
+}
+
+/* Counts what lane @lane moves: of each token, of each line of its row. As cvy_ep_step_of() and cvy_ep_token() have it. */
+static void move(const struct cvy_ep_form *f, int lane, int n, uint8_t *moved)
+{
+	int lines = lines_of(f);
+
+	for (int step = 0; step < f->steps; step++) {
+		int slice = f->slices > 1 ? step % f->slices : lane & ((1 << f->across) - 1);
+
+		for (int j = 0; j < f->per_step; j++) {
+			int token = (step / f->slices * f->per_step + j) * f->apart + (lane >> f->across);
+
+			for (int line = slice * f->slice_lines; line < (slice + 1) * f->slice_lines && line < lines;
+			     line++)
+				if (token < n)
+					moved[token * lines + line]++;
+		}
+	}
+}
+
+static void check_one(const struct cvy_ep_shape_gpu *s, int lanes, int combine)
+{
+	struct cvy_ep_form f;
+	uint8_t *moved;
+
+	if (!cvy_ep_form_of(s, lanes, combine, &f))
+		return;
+	moved = calloc((size_t)s->tokens, (size_t)lines_of(&f));
+	for (int lane = 0; lane < lanes; lane++)
+		move(&f, lane, s->tokens, moved);
+	for (int i = 0; i < s->tokens * lines_of(&f); i++)
+		if (moved[i] != 1) /* each assertion takes a system call */
+			ck_abort_msg("%d tokens of %d, top %d, %d lanes: line %d of token %d moves %d times", s->tokens,
+				     s->hidden, s->top_k, lanes, i % lines_of(&f), i / lines_of(&f), moved[i]);
+	ck_assert_int_le(f.header_lines + f.per_step * f.rows * f.slice_lines, CVY_EP_STEP_LINES);
+	ck_assert_int_le(f.per_step, CVY_EP_STEP_TOKENS);
+	if (f.per_step > 1)
+		ck_assert_int_le(s->size * f.per_step * f.entry_words * 8, CVY_EP_ENTRIES);
+	free(moved);
+}
+
+/* @form: 0, of each expert's row apart; 1, summed per rank; 2, once at a rank. */
+static void check_all(int n, int wide, int form)
+{
+	for (size_t k = 0; k < sizeof(top_k) / sizeof(*top_k); k++)
+		for (size_t z = 0; z < sizeof(sizes) / sizeof(*sizes); z++)
+			for (int combine = 0; combine < 2; combine++) {
+				struct cvy_ep_shape_gpu s = { .tokens = n,
+							      .hidden = wide,
+							      .top_k = top_k[k],
+							      .experts = 256,
+							      .size = sizes[z],
+							      .fp8 = wide % 128 == 0,
+							      .per_rank = form == 1,
+							      .most_local = 256 / sizes[z],
+							      .once = form == 2 };
+
+				for (int lanes = 1; lanes <= CVY_GPU_LANES; lanes *= 4)
+					check_one(&s, lanes, combine);
+				check_one(&s, cvy_ep_lanes_of(n), combine);
+			}
+}
+
+START_TEST(every_line_of_every_token_moves_once)
+{
+	for (size_t w = 0; w < sizeof(hidden) / sizeof(*hidden); w++)
+		for (int form = 0; form < 3; form++)
+			check_all(tokens[_i], hidden[w], form);
+}
+END_TEST
+
+START_TEST(few_tokens_are_cut_across_lanes)
+{
+	struct cvy_ep_shape_gpu s = {
+		.tokens = 1, .hidden = 7168, .top_k = 8, .experts = 256, .size = 4, .per_rank = 1, .most_local = 64
+	};
+	struct cvy_ep_form f;
+
+	ck_assert_int_eq(cvy_ep_lanes_of(1), CVY_EP_ACROSS);
+	ck_assert(cvy_ep_form_of(&s, CVY_EP_ACROSS, 1, &f));
+	ck_assert_int_eq(1 << f.across, CVY_EP_ACROSS);
+	ck_assert_int_eq(f.slice_lines, cvy_ep_div(lines_of(&f), CVY_EP_ACROSS));
+	s.tokens = 128;
+	ck_assert_int_eq(cvy_ep_lanes_of(128), 128);
+	ck_assert(cvy_ep_form_of(&s, 128, 1, &f));
+	ck_assert_int_eq(f.across, 0);
+	ck_assert_int_eq(f.slice_lines, lines_of(&f));
+}
+END_TEST
+
+int main(void)
+{
+	Suite *suite = suite_create("collectives/ep_form");
+	TCase *form = tcase_create("form");
+	SRunner *runner;
+	int failed;
+
+	tcase_add_loop_test(form, every_line_of_every_token_moves_once, 0, sizeof(tokens) / sizeof(*tokens));
+	tcase_add_test(form, few_tokens_are_cut_across_lanes);
+	suite_add_tcase(suite, form);
+	runner = srunner_create(suite);
+	srunner_run_all(runner, CK_ENV);
+	failed = srunner_ntests_failed(runner);
+	srunner_free(runner);
+	return failed ? 1 : 0;
+}
