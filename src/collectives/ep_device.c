@@ -97,8 +97,8 @@ static int lay_out(struct covey_ep *ep)
 		return fail(ep, COVEY_ERR_NOMEM, "no memory for the handle");
 	}
 	shape = shape_of(ep);
-	if (!cvy_ep_form_of(&shape, cvy_ep_lanes_of(shape.tokens), 0, &x->form[0]) ||
-	    !cvy_ep_form_of(&shape, cvy_ep_lanes_of(shape.tokens), 1, &x->form[1]))
+	if (!cvy_ep_form_of(&shape, cvy_ep_lanes_of(&shape), 0, &x->form[0]) ||
+	    !cvy_ep_form_of(&shape, cvy_ep_lanes_of(&shape), 1, &x->form[1]))
 		err = fail(ep, COVEY_ERR_UNSUPPORTED, "on devices a row of this handle is too long");
 	tables_of(ep, tables);
 	if (!err)

@@ -35,6 +35,9 @@
 #define CVY_EP_GROUP 128		   /* elements of one scale */
 #define CVY_EP_ENTRIES ((int32_t)16 << 10) /* bytes of shared memory for entries of all sources */
 #define CVY_EP_ACROSS 8			   /* lanes that one token is cut across, at most: a power of two */
+#ifndef CVY_EP_PIECE
+#define CVY_EP_PIECE 4 /* lines of a row that are worth a lane, at least: what a warp moves at a time */
+#endif
 
 enum cvy_ep_phase { CVY_EP_SEND = 1, CVY_EP_RECV = 2 };
 
@@ -64,14 +67,20 @@ static inline int32_t cvy_ep_div(int32_t a, int32_t b)
 	return (a + b - 1) / b;
 }
 
-/* A lane for each token as far as there are lanes, and more as far as they are there at a time. */
-static inline int32_t cvy_ep_lanes_of(int32_t tokens)
+/* Is a row of @lines lines worth twice as many pieces as 2^@across? */
+static inline int cvy_ep_cuts(int32_t lines, int32_t across)
 {
-	int32_t lanes = 1;
+	return 2 << across <= CVY_EP_ACROSS && lines >> (across + 1) >= CVY_EP_PIECE;
+}
 
-	while (lanes < CVY_GPU_LANES && lanes < tokens)
+/* A lane for each token as far as there are lanes, and more as far as they are there at a time and rows are long. */
+static inline int32_t cvy_ep_lanes_of(const struct cvy_ep_shape_gpu *s)
+{
+	int32_t lanes = 1, lines = cvy_ep_div(s->hidden / 4, CVY_EP_LINE_WORDS);
+
+	while (lanes < CVY_GPU_LANES && lanes < s->tokens)
 		lanes *= 2;
-	while (lanes < CVY_GPU_AT_ONCE && lanes < CVY_EP_ACROSS * tokens)
+	for (int32_t across = 0; lanes < CVY_GPU_AT_ONCE && cvy_ep_cuts(lines, across); across++)
 		lanes *= 2;
 	return lanes;
 }
@@ -108,7 +117,7 @@ static inline int cvy_ep_form_of(const struct cvy_ep_shape_gpu *s, int32_t lanes
 		f->slices = cvy_ep_div(lines, f->slice_lines);
 	}
 	f->steps = cvy_ep_div(mine, f->per_step) * f->slices;
-	for (f->across = 0; f->steps == 1 && s->tokens << (f->across + 1) <= lanes && 2 << f->across <= CVY_EP_ACROSS;)
+	for (f->across = 0; f->steps == 1 && s->tokens << (f->across + 1) <= lanes && cvy_ep_cuts(lines, f->across);)
 		f->across++;
 	f->apart = lanes >> f->across;
 	f->slice_lines = cvy_ep_div(f->slice_lines, 1 << f->across);

@@ -350,8 +350,7 @@ static __device__ __noinline__ enum cvy_ep_start cvy_ep_second(const struct cvy_
 		if ((unsigned)(entered >> CVY_GPU_GATE_SHIFT) != open ||
 		    cvy_is_partly_done(a->call.control, cvy_entered_op(entered)))
 			start = CVY_EP_PARK;
-		else if ((entered & CVY_GPU_COUNT_MASK) / CVY_GPU_QUANTA <
-			 cvy_load_word(&a->call.control->verdict.base))
+		else if (cvy_entered_op(entered) < cvy_load_word(&a->call.control->verdict.base))
 			start = CVY_EP_DECIDED;
 	}
 	__syncthreads();
@@ -447,7 +446,7 @@ static __device__ __noinline__ void cvy_ep_rest(const struct cvy_ep_args *a, str
 	r.most = a->timeout_cycles;
 	verdict = cvy_ep_standing(a, r.lane.epoch);
 	if (threadIdx.x == 0)
-		op = (sh->entered & CVY_GPU_COUNT_MASK) / CVY_GPU_QUANTA;
+		op = cvy_entered_op(sh->entered);
 	__syncthreads();
 #pragma unroll 1
 	for (;;) {
@@ -495,17 +494,17 @@ static __device__ __forceinline__ void cvy_ep_guarded(const struct cvy_ep_args *
 	uint64_t op;
 
 	if (a->phases == CVY_EP_RECV)
-		start = cvy_ep_second(a, r->watch.open, sh->entered);
-	else if (cvy_lags(r) && cvy_comes_late(&a->call, r->lane.failed, r->watch.open, sh->entered))
+		start = cvy_ep_second(a, r->watch.open, cvy_ep_entered(sh));
+	else if (cvy_lags(r) && cvy_comes_late(&a->call, r->lane.failed, r->watch.open, cvy_ep_entered(sh)))
 		start = CVY_EP_PARK;
 	if (start == CVY_EP_TRY) {
 		stopped = BODY::template run<1>(a, r, sh, dynamic, 0, x);
-		stopped = cvy_ep_ended(a, r, sh, (unsigned)(sh->entered >> CVY_GPU_GATE_SHIFT), stopped);
+		stopped = cvy_ep_ended(a, r, sh, (unsigned)(cvy_ep_entered(sh) >> CVY_GPU_GATE_SHIFT), stopped);
 	}
 	if (stopped) {
 		cvy_ep_rest<BODY>(a, sh, dynamic, start);
 	} else {
-		op = (sh->entered & CVY_GPU_COUNT_MASK) / CVY_GPU_QUANTA;
+		op = cvy_entered_op(cvy_ep_entered(sh));
 		if (!a->timeout_cycles)
 			cvy_let_next_begin();
 		if (threadIdx.x == 0)

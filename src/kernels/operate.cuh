@@ -26,7 +26,7 @@ static __device__ __noinline__ int cvy_may_begin(const struct cvy_gpu_call *c, u
 	int closed = threadIdx.x == 0 && entered >> CVY_GPU_GATE_SHIFT != open;
 
 	if (threadIdx.x == 0 && !closed)
-		c->control->parked.spoiled = (entered & CVY_GPU_COUNT_MASK) / CVY_GPU_QUANTA + 1;
+		c->control->parked.spoiled = cvy_entered_op(entered) + 1;
 	return !__syncthreads_or(closed);
 }
 
@@ -164,7 +164,7 @@ static __device__ __noinline__ void cvy_rest(const struct cvy_gpu_call *c, uint6
 	r.pulled = pulled;
 	r.touched = r.saved = touched;
 	if (threadIdx.x == 0)
-		op = (entered & CVY_GPU_COUNT_MASK) / CVY_GPU_QUANTA;
+		op = cvy_entered_op(entered);
 	__syncthreads();
 	for (;;) {
 		if (stopped) {
@@ -199,8 +199,8 @@ static __device__ __forceinline__ void cvy_lane_end(const struct cvy_gpu_call *c
 		cvy_rest<BODY>(c, entered, r->steps, r->pulled, touched);
 	} else if (threadIdx.x == 0) {
 		cvy_let_next_begin();
-		cvy_lane_done(c, r, (entered & CVY_GPU_COUNT_MASK) / CVY_GPU_QUANTA);
-		cvy_after<BODY>::done(c, r, (entered & CVY_GPU_COUNT_MASK) / CVY_GPU_QUANTA);
+		cvy_lane_done(c, r, cvy_entered_op(entered));
+		cvy_after<BODY>::done(c, r, cvy_entered_op(entered));
 	}
 	if (threadIdx.x == 0)
 		atomicAdd((unsigned long long *)&c->control->finished, (unsigned long long)c->quanta);

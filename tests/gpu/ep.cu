@@ -420,13 +420,32 @@ static double crossing(const struct setup *s)
 }
 
 /* As calls have them; where ranks share a device, as many as find room. */
-static int lanes_of(int tokens)
+static int lanes_of(const struct cvy_ep_shape_gpu *s)
 {
-	int lanes = cvy_ep_lanes_of(tokens);
+	int lanes = cvy_ep_lanes_of(s);
 
 	while (lanes * n > 128 * devices)
 		lanes /= 2;
 	return lanes;
+}
+
+static void time_one(int tokens, int lanes)
+{
+	struct setup s = {};
+
+	s.shape.hidden = 7168;
+	s.shape.tokens = tokens;
+	s.shape.top_k = 8;
+	s.shape.experts = 256 / 4 * n; /* a rank has as many as with four */
+	s.shape.fp8 = s.shape.per_rank = 1;
+	s.lanes = lanes ? lanes : lanes_of(&s.shape);
+	owners(&s, 0);
+	prepare(&s);
+	compute(&s, mask);
+	timed(&s, 3);
+	printf("%8d %6d %10.2f %10.2f %10.2f %12.2f\n", tokens, s.lanes, timed(&s, 1), timed(&s, 2), timed(&s, 3),
+	       crossing(&s) * (7408 + 14336) / 370e3);
+	fflush(stdout);
 }
 
 static void times(void)
@@ -434,25 +453,10 @@ static void times(void)
 	static const int tokens[] = { 1, 8, 32, 64, 128 };
 
 	printf("%8s %6s %10s %10s %10s %12s\n", "tokens", "lanes", "dispatch", "combine", "pair", "floor (wire)");
-	for (int i = 0; i < 5; i++) {
-		for (int lanes = lanes_of(tokens[i]); lanes >= 8; lanes = tokens[i] < 128 ? 0 : lanes / 2) {
-			struct setup s = {};
-
-			s.shape.hidden = 7168;
-			s.shape.tokens = tokens[i];
-			s.shape.top_k = 8;
-			s.shape.experts = 256 / 4 * n; /* a rank has as many as with four */
-			s.shape.fp8 = s.shape.per_rank = 1;
-			s.lanes = lanes;
-			owners(&s, 0);
-			prepare(&s);
-			compute(&s, mask);
-			timed(&s, 3);
-			printf("%8d %6d %10.2f %10.2f %10.2f %12.2f\n", tokens[i], lanes, timed(&s, 1), timed(&s, 2),
-			       timed(&s, 3), crossing(&s) * (7408 + 14336) / 370e3);
-			fflush(stdout);
-		}
-	}
+	for (int i = 0; i < 5; i++)
+		time_one(tokens[i], 0);
+	for (int lanes = 64; lanes >= 8; lanes /= 2)
+		time_one(128, lanes);
 }
 
 int main(int argc, char **argv)

@@ -73,7 +73,7 @@ static void check_all(int n, int wide, int form)
 
 				for (int lanes = 1; lanes <= CVY_GPU_LANES; lanes *= 4)
 					check_one(&s, lanes, combine);
-				check_one(&s, cvy_ep_lanes_of(n), combine);
+				check_one(&s, cvy_ep_lanes_of(&s), combine);
 			}
 }
 
@@ -92,15 +92,20 @@ START_TEST(few_tokens_are_cut_across_lanes)
 	};
 	struct cvy_ep_form f;
 
-	ck_assert_int_eq(cvy_ep_lanes_of(1), CVY_EP_ACROSS);
+	ck_assert_int_eq(cvy_ep_lanes_of(&s), CVY_EP_ACROSS);
 	ck_assert(cvy_ep_form_of(&s, CVY_EP_ACROSS, 1, &f));
 	ck_assert_int_eq(1 << f.across, CVY_EP_ACROSS);
 	ck_assert_int_eq(f.slice_lines, cvy_ep_div(lines_of(&f), CVY_EP_ACROSS));
 	s.tokens = 128;
-	ck_assert_int_eq(cvy_ep_lanes_of(128), 128);
+	ck_assert_int_eq(cvy_ep_lanes_of(&s), 128);
 	ck_assert(cvy_ep_form_of(&s, 128, 1, &f));
 	ck_assert_int_eq(f.across, 0);
 	ck_assert_int_eq(f.slice_lines, lines_of(&f));
+	s.tokens = 1;
+	s.hidden = 64; /* two lines: no pieces */
+	ck_assert_int_eq(cvy_ep_lanes_of(&s), 1);
+	ck_assert(cvy_ep_form_of(&s, CVY_EP_ACROSS, 1, &f));
+	ck_assert_int_eq(f.across, 0);
 }
 END_TEST
 
