@@ -478,6 +478,7 @@ COVEY_API int covey_barrier_start(struct covey_group *group, struct CUstream_st 
 /*
  * Of a group that was joined with a device (struct covey_config), buffers may be memory of that device. The call then
  * launches one kernel on @stream (NULL: the legacy default stream) and returns; the outcome is known to the stream.
+ * Kernels of yours in it that let the next one begin early (programmatic dependent launch) wait for those before them.
  * One stream at a time per group. Captured graphs stay valid when ranks die, are replaced or added: contributors are
  * read when the kernel runs. Host and device operations are counted apart; when ranks come in covey_admit() waits for
  * what was launched, covey_admit_async() does not. All ranks have a device. In place as for host memory, but for

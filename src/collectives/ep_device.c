@@ -42,7 +42,8 @@ static struct cvy_ep_shape_gpu shape_of(const struct covey_ep *ep)
 				      ep->rows_as == COVEY_EP_ROWS_E4M3,
 				      ep->combine_as == COVEY_EP_PER_RANK,
 				      0,
-				      cvy_ep_pack_of(ep->shape.preset)->once };
+				      cvy_ep_pack_of(ep->shape.preset)->once,
+				      ep->shape.max_ranks < CVY_GPU_RANKS ? ep->shape.max_ranks : CVY_GPU_RANKS };
 	int of[CVY_GPU_RANKS] = { 0 };
 
 	for (int e = 0; e < ep->shape.experts; e++)

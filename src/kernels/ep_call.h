@@ -60,6 +60,7 @@ struct cvy_ep_shape_gpu {
 	int32_t per_rank;   /* combine sums on the expert's rank */
 	int32_t most_local; /* experts of one rank, at most */
 	int32_t once;	    /* a token has one row at a rank; that rank sends one back */
+	int32_t ranks;	    /* as many as size may come to be: steps do not change then */
 };
 
 static inline int32_t cvy_ep_div(int32_t a, int32_t b)
@@ -88,7 +89,9 @@ static inline int32_t cvy_ep_lanes_of(const struct cvy_ep_shape_gpu *s)
 /* @lanes: a power of two. 0: too large for a step. */
 static inline int cvy_ep_form_of(const struct cvy_ep_shape_gpu *s, int32_t lanes, int combine, struct cvy_ep_form *f)
 {
-	int32_t mine = cvy_ep_div(s->tokens, lanes), groups = cvy_ep_div(s->hidden, CVY_EP_GROUP), lines, most;
+	int32_t ranks = s->ranks > s->size ? s->ranks : s->size;
+	int32_t mine = s->tokens > lanes ? cvy_ep_div(s->tokens, lanes) : 1,
+		groups = cvy_ep_div(s->hidden, CVY_EP_GROUP), lines, most;
 
 	f->lanes = lanes;
 	f->rows = combine && !s->per_rank && !s->once ? s->top_k : 1;
@@ -101,7 +104,7 @@ static inline int cvy_ep_form_of(const struct cvy_ep_shape_gpu *s, int32_t lanes
 	f->per_step = mine < CVY_EP_STEP_TOKENS ? mine : CVY_EP_STEP_TOKENS;
 	if (f->per_step > most)
 		f->per_step = most > 0 ? most : 1;
-	while (f->per_step > 1 && s->size * f->per_step * f->entry_words * 8 > CVY_EP_ENTRIES)
+	while (f->per_step > 1 && ranks * f->per_step * f->entry_words * 8 > CVY_EP_ENTRIES)
 		f->per_step--;
 	for (;; f->per_step--) {
 		f->header_lines = cvy_ep_div(combine ? 2 : 1 + f->count_words + f->per_step * f->entry_words,

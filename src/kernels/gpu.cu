@@ -376,14 +376,17 @@ static int describe(struct cvy_gpu *gpu, int late_ms, int park_ms)
 }
 
 /* A kernel that is launched beside another waits for it (cvy_wait_for_stream), where it was compiled for what has the instruction. */
-static int look_how_compiled(struct cvy_gpu *gpu)
+static int choose_overlap(struct cvy_gpu *gpu)
 {
+	const char *asked = getenv("COVEY_DEVICE_OVERLAP");
 	struct cudaFuncAttributes how = {};
 	struct cvy_gpu_call any = {};
-	int err = check(gpu, cudaFuncGetAttributes(&how, cvy_gpu_kernel(&any)), "how kernels were compiled");
 
-	gpu->overlaps = how.ptxVersion >= 90;
-	return err;
+	if (asked && strcmp(asked, "0") != 0 && strcmp(asked, "1") != 0)
+		return fail(gpu, COVEY_ERR_INVAL, "COVEY_DEVICE_OVERLAP is \"%.40s\": it must be 0 or 1", asked);
+	gpu->overlaps = (!asked || *asked == '1') && cudaFuncGetAttributes(&how, cvy_gpu_kernel(&any)) == cudaSuccess &&
+			how.ptxVersion >= 90;
+	return 0;
 }
 
 /* VMM where it is there, and IPC was not asked for. */
@@ -420,7 +423,7 @@ static int gpu_open(const struct cvy_gpu_args *args, struct cvy_gpu **out, char 
 	if (!err)
 		err = check(gpu, cvy_gpu_load_kernels(), "loading the kernels");
 	if (!err)
-		err = look_how_compiled(gpu);
+		err = choose_overlap(gpu);
 	if (!err)
 		err = choose_memory(gpu, args->memory);
 	if (!err)
