@@ -90,8 +90,7 @@ static inline int32_t cvy_ep_lanes_of(const struct cvy_ep_shape_gpu *s)
 static inline int cvy_ep_form_of(const struct cvy_ep_shape_gpu *s, int32_t lanes, int combine, struct cvy_ep_form *f)
 {
 	int32_t ranks = s->ranks > s->size ? s->ranks : s->size;
-	int32_t mine = s->tokens > lanes ? cvy_ep_div(s->tokens, lanes) : 1,
-		groups = cvy_ep_div(s->hidden, CVY_EP_GROUP), lines, most;
+	int32_t mine = cvy_ep_div(s->tokens, lanes), groups = cvy_ep_div(s->hidden, CVY_EP_GROUP), lines, most;
 
 	f->lanes = lanes;
 	f->rows = combine && !s->per_rank && !s->once ? s->top_k : 1;
@@ -101,11 +100,13 @@ static inline int cvy_ep_form_of(const struct cvy_ep_shape_gpu *s, int32_t lanes
 	f->slices = 1;
 	lines = cvy_ep_div(f->row_words, CVY_EP_LINE_WORDS);
 	most = CVY_EP_STAGE / (f->row_words * 8);
+	if (ranks * f->entry_words * most > CVY_EP_ENTRIES / 8)
+		most = CVY_EP_ENTRIES / 8 / (ranks * f->entry_words);
 	f->per_step = mine < CVY_EP_STEP_TOKENS ? mine : CVY_EP_STEP_TOKENS;
 	if (f->per_step > most)
-		f->per_step = most > 0 ? most : 1;
-	while (f->per_step > 1 && ranks * f->per_step * f->entry_words * 8 > CVY_EP_ENTRIES)
-		f->per_step--;
+		f->per_step = most;
+	if (f->per_step < 1)
+		f->per_step = 1;
 	for (;; f->per_step--) {
 		f->header_lines = cvy_ep_div(combine ? 2 : 1 + f->count_words + f->per_step * f->entry_words,
 					     CVY_EP_LINE_PACKETS);
