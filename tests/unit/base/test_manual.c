@@ -42,7 +42,9 @@ static void expect_in_readme(void (*print)(FILE *))
 	char *page = readme(), *table = printed(print);
 
 	ck_assert_uint_gt(strlen(table), 100);
-	ck_assert_msg(strstr(page, table) != NULL, "README.md lacks this, which the registry prints:\n%s", table);
+	if (!strstr(page, table)) /* too long for a message of check */
+		fprintf(stderr, "README.md lacks this, which the registry prints:\n%s", table);
+	ck_assert_msg(strstr(page, table) != NULL, "README.md lacks what the registry prints");
 	free(page);
 	free(table);
 }
