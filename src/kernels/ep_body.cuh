@@ -34,10 +34,14 @@ struct cvy_ep_shared {
 	struct cvy_ep_tables tables; /* as in the handle's memory, where a look takes a tenth of that */
 };
 
-/* Of thread 0, which alone looks at it: what it found when it counted the CTA. */
+/* Of thread 0, which alone looks at it (others would, and choose then, were it not volatile): what it found when it counted the CTA. */
 static __device__ __forceinline__ uint64_t cvy_ep_entered(const struct cvy_ep_shared *sh)
 {
-	return threadIdx.x ? 0 : sh->entered;
+	uint64_t entered = 0;
+
+	if (threadIdx.x == 0)
+		entered = ((const volatile struct cvy_ep_shared *)sh)->entered;
+	return entered;
 }
 
 /* One step, as all threads see it. */

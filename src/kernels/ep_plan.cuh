@@ -19,7 +19,26 @@ struct cvy_ep_room {
 			  * CVY_EP_ALL: none; then weights */
 	uint32_t *counted; /* [experts] rows of each, from here, by owner; once: and [size] rows of each rank */
 	uint32_t *rows;	   /* [size][el + once] of each source; of the rank last */
+	uint32_t *earlier; /* of several steps: rows of each expert, once: of each rank, that tokens before the window have */
+	uint32_t *goes; /* once: [window / 32][size] tokens of the window that go to each rank, a bit for each */
 };
+
+/* The window of a step: tokens from the first that any lane has in it. */
+static __device__ __forceinline__ int cvy_ep_window(const struct cvy_ep_args *a, const struct cvy_ep_step *s)
+{
+	return s->first * a->form.apart;
+}
+
+/* Words of 32 tokens in it. */
+CVY_GPU_BOTH static inline int cvy_ep_window_words(const struct cvy_ep_args *a)
+{
+	return a->once && a->form.steps > 1 ? (a->form.per_step * a->form.apart + 31) / 32 : 0;
+}
+
+CVY_GPU_BOTH static inline size_t cvy_ep_bins(const struct cvy_ep_args *a)
+{
+	return a->form.steps == 1 ? 0 : a->once ? (size_t)a->call.size : (size_t)a->experts;
+}
 
 CVY_GPU_BOTH static inline size_t cvy_ep_entries(const struct cvy_ep_args *a)
 {
@@ -37,7 +56,7 @@ static inline size_t cvy_ep_dispatch_room(const struct cvy_ep_args *a)
 {
 	size_t size = (size_t)a->call.size, once = (size_t)a->once, step = (size_t)a->form.per_step;
 	size_t halves = cvy_ep_near_ids(a) + size * cvy_ep_entries(a) + (size_t)a->experts + once * size +
-			size * ((size_t)a->el + once);
+			size * ((size_t)a->el + once) + cvy_ep_bins(a) + size * (size_t)cvy_ep_window_words(a);
 
 	return (halves + 1) / 2 * 8 + step * (size_t)a->form.row_words * 8;
 }
@@ -54,6 +73,8 @@ static __device__ __forceinline__ struct cvy_ep_room cvy_ep_room_of(const struct
 	at.entry = (uint32_t *)(at.stage + (size_t)a->form.per_step * (size_t)a->form.row_words);
 	at.counted = at.entry + (size_t)a->call.size * cvy_ep_entries(a);
 	at.rows = at.counted + a->experts + (ONCE ? a->call.size : 0);
+	at.earlier = at.rows + (size_t)a->call.size * (size_t)(a->el + ONCE);
+	at.goes = at.earlier + cvy_ep_bins(a);
 	return at;
 }
 
@@ -75,7 +96,7 @@ static __device__ __forceinline__ unsigned cvy_ep_before(const struct cvy_ep_arg
 	return met;
 }
 
-/* All threads, before a barrier: nothing is counted, and no token goes anywhere yet. */
+/* All threads, before a barrier: nothing is counted if @counted, and no token goes anywhere yet. */
 template <int ONCE>
 static __device__ __forceinline__ void cvy_ep_clear(const struct cvy_ep_args *a, struct cvy_ep_shared *sh,
 						    const struct cvy_ep_room *room, int counted)
@@ -85,6 +106,72 @@ static __device__ __forceinline__ void cvy_ep_clear(const struct cvy_ep_args *a,
 #pragma unroll 1
 	for (int i = (int)threadIdx.x; counted && i < a->experts + (ONCE ? a->call.size : 0); i += CVY_EP_THREADS)
 		room->counted[i] = 0;
+#pragma unroll 1
+	for (int i = (int)threadIdx.x; counted && i < (int)cvy_ep_bins(a); i += CVY_EP_THREADS)
+		room->earlier[i] = 0;
+}
+
+/* All threads, once, before a barrier: which tokens of the window go where. */
+static __device__ __noinline__ void cvy_ep_mark_window(const struct cvy_ep_args *a, const uint8_t *owner,
+						       struct cvy_ep_room room, int from)
+{
+	int words = cvy_ep_window_words(a);
+
+#pragma unroll 1
+	for (int w = (int)(threadIdx.x / 32); w < words; w += CVY_EP_WARPS) {
+		int token = from + w * 32 + (int)(threadIdx.x % 32);
+		uint32_t to = 0;
+
+#pragma unroll 1
+		for (int k = 0; k < a->top_k && token < a->num_tokens; k++) {
+			int32_t id = room.ids[(size_t)token * (size_t)a->top_k + (size_t)k];
+
+			to |= cvy_ep_known(a, id) ? 1u << owner[id] : 0;
+		}
+		__syncwarp();
+#pragma unroll 1
+		for (int r = 0; r < a->call.size; r++) {
+			uint32_t bits = __ballot_sync(CVY_EP_ALL, cvy_has(to, r));
+
+			if (threadIdx.x % 32 == 0)
+				room.goes[w * a->call.size + r] = bits;
+		}
+	}
+}
+
+/* A warp: how many of the first @n tokens of the window go to @rank. */
+static __device__ __forceinline__ uint32_t cvy_ep_marked(const struct cvy_ep_args *a, const struct cvy_ep_room *room,
+							 int n, int rank)
+{
+	uint32_t sum = 0;
+
+#pragma unroll 1
+	for (int w = (int)(threadIdx.x % 32); w * 32 < n; w += 32) {
+		uint32_t all = n - w * 32 < 32 ? (1u << (n - w * 32)) - 1 : CVY_EP_ALL;
+
+		sum += (uint32_t)__popc(room->goes[w * a->call.size + rank] & all);
+	}
+	return __reduce_add_sync(CVY_EP_ALL, sum);
+}
+
+/* All threads, behind a step, of which nobody looks at places any more, and before a barrier: its window is passed. */
+template <int ONCE>
+static __device__ __noinline__ void cvy_ep_pass_window(const struct cvy_ep_args *a, struct cvy_ep_room room, int from,
+						       int to)
+{
+	int last = to < a->num_tokens ? to : a->num_tokens;
+
+#pragma unroll 1
+	for (int r = (int)(threadIdx.x / 32); ONCE && from < to && r < a->call.size; r += CVY_EP_WARPS) {
+		uint32_t rows = cvy_ep_marked(a, &room, to - from, r);
+
+		if (threadIdx.x % 32 == 0)
+			room.earlier[r] += rows;
+	}
+#pragma unroll 1
+	for (int i = from * a->top_k + (int)threadIdx.x; !ONCE && i < last * a->top_k; i += CVY_EP_THREADS)
+		if (cvy_ep_known(a, room.ids[i]))
+			atomicAdd(&room.earlier[room.ids[i]], 1u);
 }
 
 /* All threads: how many rows each expert gets from here, and each rank where a token has one there. */
@@ -155,13 +242,22 @@ static __device__ __forceinline__ uint32_t cvy_ep_earlier_rows(const struct cvy_
  */
 template <int ONCE>
 static __device__ __forceinline__ uint32_t cvy_ep_place_of(const struct cvy_ep_args *a, const uint8_t *owner,
-							   const int32_t *ids, int token, int k, int32_t id)
+							   const struct cvy_ep_room *room, int from, int token, int k,
+							   int32_t id)
 {
-	int at = token * a->top_k;
+	const int32_t *ids = room->ids;
+	int at = token * a->top_k, begin = from * a->top_k;
+	uint32_t before = 0;
 
+	if (a->form.steps > 1)
+		before = room->earlier[ONCE ? owner[id] : id];
 	if constexpr (!ONCE)
-		return cvy_ep_earlier(ids, at + k, id);
-	return cvy_ep_before(a, owner, ids + at, k) ? 0 : cvy_ep_earlier_rows(a, owner, ids, token, owner[id]);
+		return before + cvy_ep_earlier(ids + begin, at + k - begin, id);
+	if (cvy_ep_before(a, owner, ids + at, k))
+		return 0;
+	if (a->form.steps > 1)
+		return before + cvy_ep_marked(a, room, token - from, owner[id]);
+	return cvy_ep_earlier_rows(a, owner, ids, token, owner[id]);
 }
 
 /* All threads: where the tokens of this step go. A warp has an entry, from the last on: the first ones count. */
@@ -183,7 +279,7 @@ static __device__ __forceinline__ void cvy_ep_plan(const struct cvy_ep_turn *t, 
 		float weight = in && a->weights ? a->weights[at] : 0;
 
 		if (cvy_ep_known(a, id))
-			place = cvy_ep_place_of<ONCE>(a, owner, room->ids, token, k, id);
+			place = cvy_ep_place_of<ONCE>(a, owner, room, cvy_ep_window(a, s), token, k, id);
 		if (place >= (uint32_t)a->tokens)
 			id = -1;
 		if (threadIdx.x % 32)

@@ -31,18 +31,19 @@ template <typename T, int PACKET, int ROWS, int PARTS = 0> struct cvy_body_excha
 	}
 
 	/* The words for @rank; of a rank past the buffers there are none. */
+	template <int WORDS>
 	static __device__ __forceinline__ void block(const struct cvy_gpu_call *c, int rank, const struct cvy_here *h,
 						     uint64_t v[ROWS][2])
 	{
 #pragma unroll
 		for (int i = 0; i < ROWS; i++)
 			v[i][0] = v[i][1] = 0;
-		if (rank < c->size)
-			cvy_get_rows<PACKET, ROWS>(c->send + (size_t)rank * c->send_stride, h, c->bytes, v);
+		if (WORDS || rank < c->size)
+			cvy_get_rows<PACKET, ROWS, WORDS>(c->send + (size_t)rank * c->send_stride, h, c->bytes, v);
 	}
 
 	/* Own words, which those in place keep while they push. */
-	template <int HOT>
+	template <int HOT, int WORDS>
 	static __device__ __forceinline__ void own_block(const struct cvy_gpu_call *c, const struct cvy_lane_run *r,
 							 const struct cvy_step *s, const struct cvy_here *h,
 							 uint64_t own[ROWS][2])
@@ -50,7 +51,7 @@ template <typename T, int PACKET, int ROWS, int PARTS = 0> struct cvy_body_excha
 		const int saved = FOLDS && cvy_from_saved<HOT>(c, r);
 
 		if (!saved)
-			block(c, c->rank, h, own);
+			block<WORDS>(c, c->rank, h, own);
 #pragma unroll
 		for (int i = 0; i < ROWS; i++)
 			if (saved && i < h->rows)
@@ -59,6 +60,7 @@ template <typename T, int PACKET, int ROWS, int PARTS = 0> struct cvy_body_excha
 				cvy_store_packet(cvy_saved(c, r, s, cvy_row(i)), own[i][0], own[i][1]);
 	}
 
+	template <int WORDS>
 	static __device__ __forceinline__ void push(const struct cvy_gpu_call *c, const struct cvy_lane_run *r,
 						    const struct cvy_step *s, const struct cvy_here *h,
 						    const uint64_t own[ROWS][2])
@@ -73,43 +75,51 @@ template <typename T, int PACKET, int ROWS, int PARTS = 0> struct cvy_body_excha
 				v[i][1] = own[i][1];
 			}
 			if (c->send_stride)
-				block(c, (int)p, h, v);
-			cvy_push_rows<PACKET, ROWS>(c, r, s, 0, h, (int)p, v);
+				block<WORDS>(c, (int)p, h, v);
+			cvy_push_rows<PACKET, ROWS, WORDS>(c, r, s, 0, h, (int)p, v);
 		}
 	}
 
+	template <int WORDS>
+	static __device__ __forceinline__ void place(const struct cvy_gpu_call *c, int rank, const struct cvy_here *h,
+						     const uint64_t v[ROWS][2])
+	{
+		if (WORDS || rank < c->size)
+			cvy_set_rows<PACKET, ROWS, WORDS>(c->recv + (size_t)rank * c->bytes, h, c->bytes, v);
+	}
+
 	/* The packets of everyone: folded or placed. 1: stopped. */
+	template <int WORDS>
 	static __device__ __forceinline__ int take(const struct cvy_gpu_call *c, struct cvy_lane_run *r,
 						   const struct cvy_step *s, const struct cvy_here *h, uint32_t sources,
 						   const uint64_t own[ROWS][2])
 	{
 		if (FOLDS) {
-			const int first = __ffs((int)sources) - 1;
+			const int redop = WORDS ? COVEY_SUM : c->redop, first = __ffs((int)sources) - 1;
 			cvy_fold<element, PACKET> fold[ROWS];
 			uint64_t out[ROWS][2];
 
-			if (cvy_each_source<PACKET, ROWS>(c, r, s, 0, 0, h->rows, sources, own,
-							  [&](int rank, const uint64_t v[ROWS][2]) {
+			if (cvy_each_source<PACKET, ROWS, WORDS>(
+				    c, r, s, 0, 0, h->rows, sources, own, [&](int rank, const uint64_t v[ROWS][2]) {
 #pragma unroll
-								  for (int i = 0; i < ROWS; i++)
-									  fold[i].add(v[i], c->redop, rank == first);
-							  }))
+					    for (int i = 0; i < ROWS; i++)
+						    fold[i].add(v[i], redop, rank == first);
+				    }))
 				return 1;
 #pragma unroll
 			for (int i = 0; i < ROWS; i++)
-				fold[i].result(out[i], c->redop, __popc(r->lane.mask));
+				fold[i].result(out[i], redop, __popc(r->lane.mask));
 			if (c->kind != CVY_GPU_REDUCE || c->root == c->rank)
-				cvy_set_rows<PACKET, ROWS>(c->recv, h, c->bytes, out);
+				cvy_set_rows<PACKET, ROWS, WORDS>(c->recv, h, c->bytes, out);
 			return 0;
 		}
-		if (cvy_each_source<PACKET, ROWS>(
-			    c, r, s, 0, 0, h->rows, sources, own, [&](int rank, const uint64_t v[ROWS][2]) {
-				    if (rank < c->size)
-					    cvy_set_rows<PACKET, ROWS>(c->recv + (size_t)rank * c->bytes, h, c->bytes,
-								       v);
-			    }))
+		place<WORDS>(c, c->rank, h, own); /* before the wait, over which they would be kept */
+		if (cvy_each_source<PACKET, ROWS, WORDS>(c, r, s, 0, 0, h->rows, sources & ~(1u << c->rank), own,
+							 [&](int rank, const uint64_t v[ROWS][2]) {
+								 place<WORDS>(c, rank, h, v);
+							 }))
 			return 1;
-		if (cvy_blocks(c) & ~sources)
+		if (!WORDS && (cvy_blocks(c) & ~sources))
 			cvy_zero_rows<PACKET>(c, ~sources, *h);
 		return 0;
 	}
@@ -158,67 +168,108 @@ template <typename T, int PACKET, int ROWS, int PARTS = 0> struct cvy_body_excha
 		return 0;
 	}
 
-	template <int HOT>
-	static __device__ __forceinline__ int walk(const struct cvy_gpu_call *c, struct cvy_lane_run *r)
+	/* All steps of a lane, of blocks of @absent. */
+	static __device__ __noinline__ void zero_steps(const struct cvy_gpu_call *c, struct cvy_lane_run r,
+						       uint64_t tile, uint32_t absent)
+	{
+#pragma unroll 1
+		for (int step = 0; step < r.steps; step++) {
+			struct cvy_step s = cvy_step_of(c, &r, step, tile);
+
+			cvy_zero_rows<PACKET>(c, absent, cvy_here_of<PACKET, ROWS>(c, &s, words(c)));
+		}
+	}
+
+	/* What came of a source before it was removed is not kept either: its block is not valid as a whole. */
+	static __device__ __forceinline__ void zero_earlier(const struct cvy_gpu_call *c, struct cvy_lane_run r,
+							    uint64_t tile, uint32_t absent)
+	{
+#pragma unroll 1
+		for (r.index = 0; r.index < c->lanes; r.index++)
+			zero_steps(c, r, tile, absent);
+	}
+
+	/* Have all who contribute a block? */
+	static __device__ __forceinline__ int even(const struct cvy_gpu_call *c, uint32_t mask)
+	{
+		return (FOLDS && !c->send_stride) || !(mask & ~cvy_blocks(c));
+	}
+
+	/* Steps from @from to before @to. @stopped: this thread has, before them. */
+	template <int HOT, int WORDS>
+	static __device__ __forceinline__ int walk(const struct cvy_gpu_call *c, struct cvy_lane_run *r, int from,
+						   int to, int stopped)
 	{
 		uint64_t tile = cvy_tile_words<PACKET>(cvy_rows<ROWS>(c) * (int)blockDim.x);
 		uint32_t sources = cvy_sources<HOT>(c, r);
-		const int thin = !ONE && cvy_mode<HOT>(r) != CVY_COMPLETE && cvy_ends_thin(c, r, words(c), tile);
-		int stopped = 0;
+		const int thin = !ONE && WORDS != CVY_WHOLE && cvy_mode<HOT>(r) != CVY_COMPLETE &&
+				 cvy_ends_thin(c, r, words(c), tile);
 
 #pragma unroll 1
-		for (int step = ONE ? 0 : cvy_first_step<HOT>(r); step < (ONE ? 1 : r->steps); step++) {
+		for (int step = from; step < to; step++) {
 			struct cvy_step s = cvy_step_of(c, r, step, tile);
 			const int says = thin && step + 1 == r->steps;
-			const struct cvy_here here = cvy_here_of<PACKET, ROWS>(c, &s, words(c));
+			const struct cvy_here here = cvy_here_of<PACKET, ROWS, WORDS>(c, &s, words(c));
 			uint64_t own[ROWS][2];
 
 			if (says && cvy_say_thin(c, r, &s, stopped))
 				return 1;
 			if (thin && stopped) /* all threads meet before the last step */
 				continue;
-			own_block<HOT>(c, r, &s, &here, own);
+			if (stopped)
+				return 1;
+			own_block<HOT, WORDS>(c, r, &s, &here, own);
 			if (cvy_mode<HOT>(r) != CVY_COMPLETE) {
-				push(c, r, &s, &here, own);
-				cvy_pushed<PACKET>(c, r, &s, 0, cvy_rows<ROWS>(c), words(c), r->lane.mask);
+				push<WORDS>(c, r, &s, &here, own);
+				if (!WORDS)
+					cvy_pushed<PACKET>(c, r, &s, 0, cvy_rows<ROWS>(c), words(c), r->lane.mask);
 			}
-			stopped = take(c, r, &s, &here, sources, own);
+			stopped = take<WORDS>(c, r, &s, &here, sources, own);
 			if (says && !stopped)
 				stopped = cvy_hear(c, r, &s, 0, sources);
-			stopped = cvy_all_stop(r, stopped);
-			if (stopped && !thin)
-				return 1;
+			if (!WORDS)
+				stopped = cvy_all_stop(r, stopped);
 		}
-		if (stopped)
-			return 1;
-		if (!FOLDS && sources != r->lane.mask)
-			zero_earlier(c, *r, tile, r->lane.mask & ~sources);
-		return 0;
+		return stopped;
 	}
 
-	/* What came of a source before it was removed is not kept either: its block is not valid as a whole. */
-	static __device__ __noinline__ void zero_earlier(const struct cvy_gpu_call *c, struct cvy_lane_run r,
-							 uint64_t tile, uint32_t absent)
+	/* A first attempt at plain words. 1: stopped. */
+	static __device__ __forceinline__ int plain(const struct cvy_gpu_call *c, struct cvy_lane_run *r)
 	{
-		for (int lane = 0; lane < c->lanes; lane++) {
-			struct cvy_lane_run other = r;
+		uint64_t tile = cvy_tile_words<PACKET>(cvy_rows<ROWS>(c) * (int)blockDim.x);
+		const int whole = cvy_whole_steps(c, r, words(c), tile);
+		int stopped = walk<1, CVY_WHOLE>(c, r, 0, whole, 0);
 
-			other.index = lane;
-			for (int step = 0; step < r.steps; step++) {
-				struct cvy_step s = cvy_step_of(c, &other, step, tile);
+		if (whole < r->steps)
+			stopped = walk<1, CVY_PLAIN>(c, r, whole, r->steps, stopped);
+		if (!FOLDS &&
+		    (cvy_blocks(c) & ~r->lane.mask)) /* stopped, too: who completes it sees to the last step alone */
+			zero_steps(c, *r, tile, ~r->lane.mask);
+		return stopped;
+	}
 
-				cvy_zero_rows<PACKET>(c, absent, cvy_here_of<PACKET, ROWS>(c, &s, words(c)));
-			}
-		}
+	/* Any attempt at any words. */
+	static __device__ __forceinline__ int any(const struct cvy_gpu_call *c, struct cvy_lane_run *r)
+	{
+		uint64_t tile = cvy_tile_words<PACKET>(cvy_rows<ROWS>(c) * (int)blockDim.x);
+		uint32_t absent = r->lane.mask & ~cvy_sources<0>(c, r);
+
+		if (walk<0, CVY_ANY>(c, r, ONE ? 0 : cvy_first_step(r), ONE ? 1 : r->steps, 0))
+			return 1;
+		if (!FOLDS && absent)
+			zero_earlier(c, *r, tile, absent);
+		return 0;
 	}
 
 	template <int HOT>
 	static __device__ __forceinline__ int run(const struct cvy_gpu_call *c, struct cvy_lane_run *r)
 	{
-		if constexpr (ONE && HOT)
-			return cvy_long_way<cvy_body_exchange>(c, *r);
+		if constexpr (!HOT)
+			return any(c, r);
+		else if (!ONE && cvy_is_plain(c, r) && even(c, r->lane.mask))
+			return plain(c, r);
 		else
-			return walk<HOT>(c, r);
+			return cvy_long_way<cvy_body_exchange>(c, *r);
 	}
 
 	static __device__ __forceinline__ int first(const struct cvy_gpu_call *c, struct cvy_lane_run *r,

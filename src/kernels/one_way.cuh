@@ -52,6 +52,7 @@ template <int PACKET, int ROWS, int PARTS = 0> struct cvy_body_one_way {
 		return p == c->root ? c->recv : NULL;
 	}
 
+	template <int WORDS>
 	static __device__ __forceinline__ void push(const struct cvy_gpu_call *c, const struct cvy_lane_run *r,
 						    const struct cvy_step *s, const struct cvy_here *h)
 	{
@@ -62,11 +63,12 @@ template <int PACKET, int ROWS, int PARTS = 0> struct cvy_body_one_way {
 
 			if (!from)
 				continue;
-			cvy_get_rows<PACKET, ROWS>(from, h, bytes_for(c, (int)p), v);
-			cvy_push_rows<PACKET, ROWS>(c, r, s, 0, h, (int)p, v);
+			cvy_get_rows<PACKET, ROWS, WORDS>(from, h, bytes_for(c, (int)p), v);
+			cvy_push_rows<PACKET, ROWS, WORDS>(c, r, s, 0, h, (int)p, v);
 		}
 	}
 
+	template <int WORDS>
 	static __device__ __forceinline__ int take(const struct cvy_gpu_call *c, struct cvy_lane_run *r,
 						   const struct cvy_step *s, const struct cvy_here *h, uint32_t living)
 	{
@@ -75,13 +77,13 @@ template <int PACKET, int ROWS, int PARTS = 0> struct cvy_body_one_way {
 
 		sources &= living;
 		if (cvy_has(sources, c->rank))
-			cvy_get_rows<PACKET, ROWS>(source(c, c->rank), h, c->bytes, own);
-		if (cvy_each_source<PACKET, ROWS>(c, r, s, 0, 0, h->rows, sources, own,
-						  [&](int rank, const uint64_t v[ROWS][2]) {
-							  cvy_set_rows<PACKET, ROWS>(place(c, rank), h, c->bytes, v);
-						  }))
+			cvy_get_rows<PACKET, ROWS, WORDS>(source(c, c->rank), h, c->bytes, own);
+		if (cvy_each_source<PACKET, ROWS, WORDS>(
+			    c, r, s, 0, 0, h->rows, sources, own, [&](int rank, const uint64_t v[ROWS][2]) {
+				    cvy_set_rows<PACKET, ROWS, WORDS>(place(c, rank), h, c->bytes, v);
+			    }))
 			return 1;
-		if (c->kind == CVY_GPU_GATHER && c->rank == c->root && (cvy_blocks(c) & ~sources))
+		if (!WORDS && c->kind == CVY_GPU_GATHER && c->rank == c->root && (cvy_blocks(c) & ~sources))
 			cvy_zero_rows<PACKET>(c, ~sources, *h);
 		return 0;
 	}
@@ -97,7 +99,7 @@ template <int PACKET, int ROWS, int PARTS = 0> struct cvy_body_one_way {
 						    const uint64_t *mine)
 	{
 		const struct cvy_quick<PACKET> q = cvy_quick_of<PACKET, PARTS>(c, r);
-		const struct cvy_step s = { q.tag, r->lane.count + 1, 0 };
+		const struct cvy_step s = { q.tag, r->lane.count + 1, 1, 0 };
 		const int gather = c->kind == CVY_GPU_GATHER, root = c->rank == c->root;
 		int stopped = 0;
 
@@ -125,36 +127,58 @@ template <int PACKET, int ROWS, int PARTS = 0> struct cvy_body_one_way {
 		return stopped || cvy_hear<1>(c, r, &s, 0, r->lane.mask);
 	}
 
-	template <int HOT>
-	static __device__ __forceinline__ int walk(const struct cvy_gpu_call *c, struct cvy_lane_run *r)
+	/* Has everybody a block, and every block somebody? */
+	static __device__ __forceinline__ int even(const struct cvy_gpu_call *c, const struct cvy_lane_run *r)
+	{
+		return cvy_gpu_is_broadcast(c->kind) || r->lane.mask == cvy_blocks(c);
+	}
+
+	/* Steps from @from to before @to; all threads meet in each. 1: stopped. */
+	template <int HOT, int WORDS>
+	static __device__ __forceinline__ int walk(const struct cvy_gpu_call *c, struct cvy_lane_run *r, int from,
+						   int to)
 	{
 		uint64_t tile = cvy_tile_words<PACKET>(cvy_rows<ROWS>(c) * (int)blockDim.x);
 		uint64_t words = rooted(c, r) ? (c->bytes + 7) / 8 : 0;
-		uint32_t sources = cvy_sources<HOT>(c, r), to = cvy_mode<HOT>(r) == CVY_COMPLETE ? 0 : r->lane.mask;
+		uint32_t sources = cvy_sources<HOT>(c, r);
+		uint32_t whom = cvy_mode<HOT>(r) == CVY_COMPLETE ? 0 : r->lane.mask;
 
 #pragma unroll 1
-		for (int step = ONE ? 0 : cvy_first_step<HOT>(r); step < (ONE ? 1 : r->steps); step++) {
+		for (int step = from; step < to; step++) {
 			struct cvy_step s = cvy_step_of(c, r, step, tile);
-			const struct cvy_here here = cvy_here_of<PACKET, ROWS>(c, &s, words);
+			const struct cvy_here here = cvy_here_of<PACKET, ROWS, WORDS>(c, &s, words);
 
-			cvy_tell(c, r, &s, 0, to); /* crosses beside the data */
-			if (to) {
-				push(c, r, &s, &here);
-				cvy_pushed<PACKET>(c, r, &s, 0, cvy_rows<ROWS>(c), words, receivers(c, r));
+			cvy_tell<WORDS>(c, r, &s, 0, whom); /* crosses beside the data */
+			if (whom) {
+				push<WORDS>(c, r, &s, &here);
+				if (!WORDS)
+					cvy_pushed<PACKET>(c, r, &s, 0, cvy_rows<ROWS>(c), words, receivers(c, r));
 			}
-			if (__syncthreads_or(take(c, r, &s, &here, sources) || cvy_hear(c, r, &s, 0, sources)))
+			if (__syncthreads_or(take<WORDS>(c, r, &s, &here, sources) ||
+					     cvy_hear<WORDS>(c, r, &s, 0, sources)))
 				return 1;
 		}
 		return 0;
 	}
 
+	/* A first attempt at plain words. */
+	static __device__ __forceinline__ int plain(const struct cvy_gpu_call *c, struct cvy_lane_run *r)
+	{
+		uint64_t tile = cvy_tile_words<PACKET>(cvy_rows<ROWS>(c) * (int)blockDim.x);
+		const int whole = cvy_whole_steps(c, r, rooted(c, r) ? c->bytes / 8 : 0, tile);
+
+		return walk<1, CVY_WHOLE>(c, r, 0, whole) || walk<1, CVY_PLAIN>(c, r, whole, r->steps);
+	}
+
 	template <int HOT>
 	static __device__ __forceinline__ int run(const struct cvy_gpu_call *c, struct cvy_lane_run *r)
 	{
-		if constexpr (ONE && HOT)
-			return cvy_long_way<cvy_body_one_way>(c, *r);
+		if constexpr (!HOT)
+			return walk<0, CVY_ANY>(c, r, ONE ? 0 : cvy_first_step(r), ONE ? 1 : r->steps);
+		else if (!ONE && cvy_is_plain(c, r) && even(c, r))
+			return plain(c, r);
 		else
-			return walk<HOT>(c, r);
+			return cvy_long_way<cvy_body_one_way>(c, *r);
 	}
 
 	static __device__ __forceinline__ int first(const struct cvy_gpu_call *c, struct cvy_lane_run *r,

@@ -119,7 +119,7 @@ static __device__ __forceinline__ void cvy_quick_push(const struct cvy_gpu_call 
 
 /*
  * Four sources' packets: those of @need are awaited, of others the words are @own. 1: stopped. All lines are awaited before: their
- * tags are looked at in another way. 1: one was written over since (as in cvy_read_lines).
+ * tags are looked at in another way. 1: one was written over since (cvy_rows_lost).
  */
 template <int PACKET>
 static __device__ __forceinline__ int cvy_quick_four(const uint8_t *const at[4], const int whom[4], unsigned need,
@@ -129,19 +129,15 @@ static __device__ __forceinline__ int cvy_quick_four(const uint8_t *const at[4],
 	if constexpr (PACKET == CVY_GPU_PAIR) {
 		return cvy_wait_pairs(at, whom, need, q->tag, v, w);
 	} else {
-		int lost = 0;
+		const uint8_t *read[4];
 
 #pragma unroll
-		for (int i = 0; i < 4; i++)
-			if (need >> i & 1)
-				cvy_load_packet(at[i], v[i]);
-		if (CVY_GUARDED)
-			__syncwarp();
-#pragma unroll
-		for (int i = 0; i < 4; i++)
-			if (CVY_GUARDED && (need >> i & 1) && threadIdx.x % 8 == 7)
-				lost |= cvy_load_word((const uint64_t *)(at[i] + 8)) != q->tag;
-		return CVY_GUARDED && __any_sync(0xffffffffu, lost);
+		for (int i = 0; i < 4; i++) {
+			read[i] = need >> i & 1 ? at[i] : NULL;
+			if (read[i])
+				cvy_load_packet(read[i], v[i]);
+		}
+		return CVY_GUARDED && cvy_rows_lost<CVY_GPU_LINE, 1, 4>(read, 1, 0, q->tag, (const uint64_t(*)[1][2])v);
 	}
 }
 

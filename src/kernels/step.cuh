@@ -27,6 +27,7 @@ template <int HOT> static __device__ __forceinline__ enum cvy_mode cvy_mode(cons
 struct cvy_step {
 	uint64_t tag;
 	uint32_t count; /* of the lane, with this step: says which slot */
+	int last;	/* of the operation, here */
 	uint64_t base;	/* first word of the tile */
 };
 
@@ -38,13 +39,38 @@ static __device__ __forceinline__ struct cvy_step cvy_step_of(const struct cvy_g
 
 	s.count = r->lane.count + 1 + (uint32_t)step;
 	s.tag = CVY_GPU_TAG(r->lane.epoch, s.count);
+	s.last = step + 1 == r->steps;
 	s.base = ((uint64_t)step * (uint64_t)c->lanes + (uint64_t)r->index) * tile_words;
 	return s;
 }
 
-template <int HOT> static __device__ __forceinline__ int cvy_first_step(const struct cvy_lane_run *r)
+static __device__ __forceinline__ int cvy_first_step(const struct cvy_lane_run *r)
 {
-	return cvy_mode<HOT>(r) == CVY_COMPLETE ? r->steps - 1 : 0;
+	return r->mode == CVY_COMPLETE ? r->steps - 1 : 0;
+}
+
+/*
+ * What is known of the words of a step, so that no more is asked of each than must be. PLAIN: they are 8 bytes at addresses of their own,
+ * between ranks of one host, and summed if anything is folded: as in most calls. WHOLE: the tile is full of such, too: as in all steps but
+ * the last. The first attempt has code for these alone, and goes the long way where words are not plain.
+ */
+enum cvy_words { CVY_ANY, CVY_PLAIN, CVY_WHOLE };
+
+static __device__ __forceinline__ int cvy_is_plain(const struct cvy_gpu_call *c, const struct cvy_lane_run *r)
+{
+	return c->plain == CVY_GPU_WHOLE && !cvy_far(r);
+}
+
+/* How many steps of the lane are whole, of blocks of @words: the first so many. */
+static __device__ __forceinline__ int cvy_whole_steps(const struct cvy_gpu_call *c, const struct cvy_lane_run *r,
+						      uint64_t words, uint64_t tile)
+{
+	int steps = r->steps;
+
+#pragma unroll 1
+	while (steps && ((uint64_t)(steps - 1) * (uint64_t)c->lanes + (uint64_t)r->index + 1) * tile > words)
+		steps--; /* once, or twice where a shard is short */
+	return steps;
 }
 
 /* Whose data is awaited: of private operations nothing more comes of the removed, of others a holder has it all. */
@@ -71,15 +97,16 @@ template <int PACKET> static __device__ __forceinline__ uint64_t cvy_row_words(i
 	return (uint64_t)((uint32_t)i * (PACKET == CVY_GPU_PAIR ? blockDim.x : blockDim.x / 8 * CVY_LINE_WORDS));
 }
 
-template <int PACKET, int ROWS>
+template <int PACKET, int ROWS, int WORDS = CVY_ANY>
 static __device__ __forceinline__ struct cvy_here cvy_here_of(const struct cvy_gpu_call *c, const struct cvy_step *s,
 							      uint64_t words)
 {
-	struct cvy_here h = { 0, 0, 0 };
+	struct cvy_here h = { WORDS == CVY_WHOLE ? cvy_rows<ROWS>(c) : 0, 0, 0 };
 
 	h.n = cvy_place<PACKET>((int)threadIdx.x, &h.word);
 	h.word += s->base;
-	while (h.rows < cvy_rows<ROWS>(c) && s->base + cvy_warp_word<PACKET>(cvy_row(h.rows)) < words)
+	while (WORDS != CVY_WHOLE && h.rows < cvy_rows<ROWS>(c) &&
+	       s->base + cvy_warp_word<PACKET>(cvy_row(h.rows)) < words)
 		h.rows++;
 	return h;
 }
@@ -101,25 +128,58 @@ static __device__ __forceinline__ void cvy_set(uint8_t *buf, uint64_t word, int 
 		cvy_word_put(buf, word + 1, bytes, v[1]);
 }
 
+/* How many words of a buffer of @bytes the packet of row @i has, where none is a part of one. */
+template <int PACKET, int WORDS>
+static __device__ __forceinline__ int cvy_words_of(const struct cvy_here *h, int i, uint64_t bytes)
+{
+	const uint64_t word = h->word + cvy_row_words<PACKET>(i);
+
+	if (WORDS == CVY_WHOLE)
+		return h->n;
+	return word >= bytes / 8 ? 0 : word + 1 < bytes / 8 ? h->n : 1;
+}
+
 /* The same of all rows. */
-template <int PACKET, int ROWS>
+template <int PACKET, int ROWS, int WORDS = CVY_ANY>
 static __device__ __forceinline__ void cvy_get_rows(const uint8_t *buf, const struct cvy_here *h, uint64_t bytes,
 						    uint64_t v[ROWS][2])
 {
 #pragma unroll
-	for (int i = 0; i < ROWS; i++)
-		if (i < h->rows)
-			cvy_get<PACKET>(buf, h->word + cvy_row_words<PACKET>(i), bytes, v[i]);
+	for (int i = 0; i < ROWS; i++) {
+		const uint64_t word = h->word + cvy_row_words<PACKET>(i);
+		const uint64_t *from = (const uint64_t *)buf + word;
+
+		if (WORDS == CVY_ANY && i < h->rows) {
+			cvy_get<PACKET>(buf, word, bytes, v[i]);
+		} else if (WORDS != CVY_ANY && i < h->rows) {
+			const int n = cvy_words_of<PACKET, WORDS>(h, i, bytes);
+
+			v[i][0] = n ? from[0] : 0;
+			v[i][1] = n == 2 ? from[1] : 0;
+		}
+	}
 }
 
-template <int PACKET, int ROWS>
+template <int PACKET, int ROWS, int WORDS = CVY_ANY>
 static __device__ __forceinline__ void cvy_set_rows(uint8_t *buf, const struct cvy_here *h, uint64_t bytes,
 						    const uint64_t v[ROWS][2])
 {
 #pragma unroll
-	for (int i = 0; i < ROWS; i++)
-		if (i < h->rows)
-			cvy_set<PACKET>(buf, h->word + cvy_row_words<PACKET>(i), h->n, bytes, v[i]);
+	for (int i = 0; i < ROWS; i++) {
+		const uint64_t word = h->word + cvy_row_words<PACKET>(i);
+		uint64_t *to = (uint64_t *)buf + word;
+
+		if (WORDS == CVY_ANY && i < h->rows) {
+			cvy_set<PACKET>(buf, word, h->n, bytes, v[i]);
+		} else if (WORDS != CVY_ANY && i < h->rows) {
+			const int n = cvy_words_of<PACKET, WORDS>(h, i, bytes);
+
+			if (n)
+				to[0] = v[i][0];
+			if (n == 2)
+				to[1] = v[i][1];
+		}
+	}
 }
 
 /* Own words of an operation in place are kept until its outcome is decided: its results overwrite them. */
@@ -143,16 +203,18 @@ static __device__ __forceinline__ int cvy_from_saved(const struct cvy_gpu_call *
 
 /* ---- push ---- */
 
-template <int PACKET>
+template <int PACKET, int WORDS = CVY_ANY>
 static __device__ __forceinline__ void cvy_push_to(const struct cvy_gpu_call *c, const struct cvy_lane_run *r,
 						   const struct cvy_step *s, int round, int u, int rank,
 						   const uint64_t v[2])
 {
-	cvy_push<PACKET>(cvy_to(c, r, rank) + cvy_gpu_slot_at(round, r->index, s->count), u, v, s->tag);
+	uint8_t *chunk = WORDS != CVY_ANY ? cvy_straight_to(c, r, rank) : cvy_to(c, r, rank);
+
+	cvy_push<PACKET>(chunk + cvy_gpu_slot_at(round, r->index, s->count), u, v, s->tag);
 }
 
 /* All that this thread has of a step, to one rank. */
-template <int PACKET, int ROWS>
+template <int PACKET, int ROWS, int WORDS = CVY_ANY>
 static __device__ __forceinline__ void cvy_push_rows(const struct cvy_gpu_call *c, const struct cvy_lane_run *r,
 						     const struct cvy_step *s, int round, const struct cvy_here *h,
 						     int rank, const uint64_t v[ROWS][2])
@@ -160,7 +222,7 @@ static __device__ __forceinline__ void cvy_push_rows(const struct cvy_gpu_call *
 #pragma unroll
 	for (int i = 0; i < ROWS; i++)
 		if (i < h->rows)
-			cvy_push_to<PACKET>(c, r, s, round, cvy_row(i), rank, v[i]);
+			cvy_push_to<PACKET, WORDS>(c, r, s, round, cvy_row(i), rank, v[i]);
 }
 
 /* All threads, after a push of what there is of @words to @to: what is for ranks of another host leaves. */
@@ -336,16 +398,11 @@ static __device__ __forceinline__ int cvy_each_pair(const struct cvy_gpu_call *c
 	return 0;
 }
 
-/*
- * The packets of this thread that one source has sent, which are here, from @at on; NULL: @own instead. 1: one was written over
- * meanwhile, by who has gone on by deadlines (of a line, as in cvy_read_lines).
- */
-template <int PACKET, int ROWS>
-static __device__ __forceinline__ int cvy_read_rows(const uint8_t *at, int rows, size_t apart, uint64_t tag,
-						    const uint64_t own[ROWS][2], uint64_t v[ROWS][2])
+/* The packets of this thread that one source has sent, which are here, from @at on; NULL: @own instead. */
+template <int ROWS>
+static __device__ __forceinline__ void cvy_read_rows(const uint8_t *at, int rows, size_t apart,
+						     const uint64_t own[ROWS][2], uint64_t v[ROWS][2])
 {
-	int lost = 0;
-
 #pragma unroll
 	for (int i = 0; i < ROWS; i++)
 		if (!at) {
@@ -354,18 +411,52 @@ static __device__ __forceinline__ int cvy_read_rows(const uint8_t *at, int rows,
 		} else if (i < rows) {
 			cvy_load_packet(at + i * apart, v[i]);
 		}
-	if (PACKET == CVY_GPU_LINE && CVY_GUARDED)
-		__syncwarp();
+}
+
+/*
+ * All threads of a warp, behind cvy_read_rows() of N sources: was a packet written over meanwhile, by who has gone on by deadlines? Of
+ * lines as in cvy_read_lines(), but each thread looks at one tag for all. Only the last step is asked: who has gone on has completed the
+ * operation, so this rank has pushed all of it, and had read what came before.
+ */
+template <int PACKET, int ROWS, int N>
+static __device__ __forceinline__ int cvy_rows_lost(const uint8_t *const at[N], int rows, size_t apart, uint64_t tag,
+						    const uint64_t v[N][ROWS][2])
+{
+	int lost = 0;
+
+	if constexpr (PACKET == CVY_GPU_LINE) {
+		const int lane = (int)threadIdx.x % 32, row = lane / 4 % ROWS;
+		const uint8_t *whose = NULL;
+
 #pragma unroll
-	for (int i = 0; i < ROWS; i++)
-		if (CVY_GUARDED && at && i < rows && (PACKET == CVY_GPU_PAIR || threadIdx.x % 8 == 7))
-			lost |= (PACKET == CVY_GPU_PAIR ? v[i][1]
-							: cvy_load_word((const uint64_t *)(at + i * apart + 8))) != tag;
-	return lost;
+		for (int k = 0; k < N; k++)
+			if (lane / (4 * ROWS) == k)
+				whose = at[k];
+		__syncwarp();
+		if (whose && row < rows)
+			lost = cvy_load_word((const uint64_t *)(whose - lane * CVY_GPU_PACKET + row * apart +
+								lane % 4 * 128 + 120)) != tag;
+		return __any_sync(0xffffffffu, lost);
+	} else {
+#pragma unroll
+		for (int k = 0; k < N; k++)
+#pragma unroll
+			for (int i = 0; i < ROWS; i++)
+				lost |= at[k] && i < rows && v[k][i][1] != tag;
+		return lost;
+	}
+}
+
+/* Where what @rank pushes stands. */
+template <int WORDS>
+static __device__ __forceinline__ const uint8_t *cvy_chunk_of(const struct cvy_gpu_call *c,
+							      const struct cvy_lane_run *r, int rank)
+{
+	return WORDS != CVY_ANY ? cvy_straight_from(c, r, rank) : cvy_from(c, r, rank);
 }
 
 /* All threads of a warp, or one with pairs: until what all of @sources have sent is here. 1: stopped. */
-template <int PACKET, int ROWS>
+template <int PACKET, int ROWS, int WORDS>
 static __device__ __forceinline__ int cvy_wait_rows(const struct cvy_gpu_call *c, struct cvy_lane_run *r,
 						    const struct cvy_step *s, size_t packet, int rows, size_t apart,
 						    uint32_t sources)
@@ -376,7 +467,7 @@ static __device__ __forceinline__ int cvy_wait_rows(const struct cvy_gpu_call *c
 		const size_t line = packet - threadIdx.x % 32 * CVY_GPU_PACKET;
 
 		return cvy_wait_lines_of<ROWS>(sources & ~(1u << c->rank), rows, apart, s->tag, &r->watch,
-					       [&](int rank) { return cvy_from(c, r, rank) + line; });
+					       [&](int rank) { return cvy_chunk_of<WORDS>(c, r, rank) + line; });
 	} else {
 		int stopped = 0;
 
@@ -389,7 +480,7 @@ static __device__ __forceinline__ int cvy_wait_rows(const struct cvy_gpu_call *c
 }
 
 /* As cvy_each_source(), from @packet on. Of what is not here any more the wait has no end, but tells the host. */
-template <int PACKET, int ROWS, typename EACH>
+template <int PACKET, int ROWS, int WORDS, typename EACH>
 static __device__ __forceinline__ int cvy_each_of_rows(const struct cvy_gpu_call *c, struct cvy_lane_run *r,
 						       const struct cvy_step *s, size_t packet, int rows,
 						       uint32_t sources, const uint64_t own[ROWS][2], EACH each)
@@ -399,24 +490,25 @@ static __device__ __forceinline__ int cvy_each_of_rows(const struct cvy_gpu_call
 	int lost;
 
 	do {
-		if (cvy_wait_rows<PACKET, ROWS>(c, r, s, packet, rows, apart, sources))
+		if (cvy_wait_rows<PACKET, ROWS, WORDS>(c, r, s, packet, rows, apart, sources))
 			return 1;
 		lost = 0;
 #pragma unroll 1
 		for (left = sources; left && !lost;) {
 			uint64_t v[CVY_TOGETHER(ROWS)][ROWS][2];
+			const uint8_t *at[CVY_TOGETHER(ROWS)];
 			int whom[CVY_TOGETHER(ROWS)];
 
 #pragma unroll
 			for (int k = 0; k < CVY_TOGETHER(ROWS); k++) {
 				whom[k] = __ffs((int)left) - 1;
 				left &= left - 1;
-				lost |= cvy_read_rows<PACKET, ROWS>(
-					whom[k] < 0 || whom[k] == c->rank ? NULL : cvy_from(c, r, whom[k]) + packet,
-					rows, apart, s->tag, own, v[k]);
+				at[k] = whom[k] < 0 || whom[k] == c->rank ? NULL
+									  : cvy_chunk_of<WORDS>(c, r, whom[k]) + packet;
+				cvy_read_rows<ROWS>(at[k], rows, apart, own, v[k]);
 			}
-			if (PACKET == CVY_GPU_LINE && CVY_GUARDED)
-				lost = __any_sync(0xffffffffu, lost);
+			if (CVY_GUARDED && s->last)
+				lost = cvy_rows_lost<PACKET, ROWS, CVY_TOGETHER(ROWS)>(at, rows, apart, s->tag, v);
 #pragma unroll
 			for (int k = 0; k < CVY_TOGETHER(ROWS); k++)
 				if (whom[k] >= 0 && !lost)
@@ -430,7 +522,7 @@ static __device__ __forceinline__ int cvy_each_of_rows(const struct cvy_gpu_call
  * The same packets of all @sources, row @first of the thread and those of @rows after it, handed to each(rank, v) in ascending
  * order, v[row][2]. Own words come from @own where this rank is among them. 1: stopped.
  */
-template <int PACKET, int ROWS, typename EACH>
+template <int PACKET, int ROWS, int WORDS = 0, typename EACH>
 static __device__ __forceinline__ int cvy_each_source(const struct cvy_gpu_call *c, struct cvy_lane_run *r,
 						      const struct cvy_step *s, int round, int first, int rows,
 						      uint32_t sources, const uint64_t own[ROWS][2], EACH each)
@@ -440,7 +532,7 @@ static __device__ __forceinline__ int cvy_each_source(const struct cvy_gpu_call 
 	if constexpr (PACKET == CVY_GPU_PAIR && ROWS == 1)
 		return rows ? cvy_each_pair(c, r, s, packet, sources, own, each) : 0;
 	else
-		return cvy_each_of_rows<PACKET, ROWS>(c, r, s, packet, rows, sources, own, each);
+		return cvy_each_of_rows<PACKET, ROWS, WORDS>(c, r, s, packet, rows, sources, own, each);
 }
 
 /* ---- results ---- */

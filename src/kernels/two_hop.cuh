@@ -58,15 +58,17 @@ template <int PACKET, int ROWS> struct cvy_body_two_hop {
 		return at;
 	}
 
+	template <int WORDS>
 	static __device__ __forceinline__ void set(const struct cvy_gpu_call *c, const struct cvy_lane_run *r, int rank,
 						   uint64_t words, const struct cvy_here *h, const uint64_t v[ROWS][2])
 	{
 		uint64_t bytes, at = piece_of(c, r, rank, words, &bytes);
 
-		cvy_set_rows<PACKET, ROWS>(c->recv + at, h, bytes, v);
+		cvy_set_rows<PACKET, ROWS, WORDS>(c->recv + at, h, bytes, v);
 	}
 
 	/* Hop one: the root sends each its piece, and keeps it. */
+	template <int WORDS>
 	static __device__ __forceinline__ void scatter(const struct cvy_gpu_call *c, const struct cvy_lane_run *r,
 						       const struct cvy_step *s, const struct cvy_here *h,
 						       uint64_t words)
@@ -75,43 +77,46 @@ template <int PACKET, int ROWS> struct cvy_body_two_hop {
 		{
 			uint64_t bytes, at = piece_of(c, r, (int)p, words, &bytes), v[ROWS][2];
 
-			cvy_get_rows<PACKET, ROWS>(c->send + at, h, bytes, v);
-			cvy_push_rows<PACKET, ROWS>(c, r, s, 0, h, (int)p, v);
+			cvy_get_rows<PACKET, ROWS, WORDS>(c->send + at, h, bytes, v);
+			cvy_push_rows<PACKET, ROWS, WORDS>(c, r, s, 0, h, (int)p, v);
 			if (c->recv != c->send)
-				cvy_set_rows<PACKET, ROWS>(c->recv + at, h, bytes, v);
+				cvy_set_rows<PACKET, ROWS, WORDS>(c->recv + at, h, bytes, v);
 		}
 	}
 
 	/* Hop two: the own piece goes on to @to as soon as it is here. 1: stopped. */
+	template <int WORDS>
 	static __device__ __forceinline__ int pass_on(const struct cvy_gpu_call *c, struct cvy_lane_run *r,
 						      const struct cvy_step *s, const struct cvy_here *h,
 						      uint64_t words, uint32_t to)
 	{
 		const uint64_t none[ROWS][2] = {};
 
-		return cvy_each_source<PACKET, ROWS>(c, r, s, 0, 0, h->rows, 1u << c->root, none,
-						     [&](int, const uint64_t v[ROWS][2]) {
-							     CVY_EACH_PEER(p, to, c->rank)
-							     cvy_push_rows<PACKET, ROWS>(c, r, s, 1, h, (int)p, v);
-							     set(c, r, c->rank, words, h, v);
-						     });
+		return cvy_each_source<PACKET, ROWS, WORDS>(
+			c, r, s, 0, 0, h->rows, 1u << c->root, none, [&](int, const uint64_t v[ROWS][2]) {
+				CVY_EACH_PEER(p, to, c->rank)
+				cvy_push_rows<PACKET, ROWS, WORDS>(c, r, s, 1, h, (int)p, v);
+				set<WORDS>(c, r, c->rank, words, h, v);
+			});
 	}
 
 	/* The pieces of the others, which they have passed on. The root has them: it only waits. 1: stopped. */
+	template <int WORDS>
 	static __device__ __forceinline__ int gather(const struct cvy_gpu_call *c, struct cvy_lane_run *r,
 						     const struct cvy_step *s, const struct cvy_here *h, uint64_t words)
 	{
 		const uint32_t from = owners(c, r->lane.mask) & ~(1u << c->rank);
 		const uint64_t none[ROWS][2] = {};
 
-		return cvy_each_source<PACKET, ROWS>(c, r, s, 1, 0, h->rows, from, none,
-						     [&](int rank, const uint64_t v[ROWS][2]) {
-							     if (c->rank != c->root)
-								     set(c, r, rank, words, h, v);
-						     });
+		return cvy_each_source<PACKET, ROWS, WORDS>(c, r, s, 1, 0, h->rows, from, none,
+							    [&](int rank, const uint64_t v[ROWS][2]) {
+								    if (c->rank != c->root)
+									    set<WORDS>(c, r, rank, words, h, v);
+							    });
 	}
 
 	/* What this rank pushes in a step: its part of one of the hops, before and while the others' come. 1: stopped. */
+	template <int WORDS>
 	static __device__ __forceinline__ int push(const struct cvy_gpu_call *c, struct cvy_lane_run *r,
 						   const struct cvy_step *s, const struct cvy_here *h, uint64_t words,
 						   int last)
@@ -119,42 +124,65 @@ template <int PACKET, int ROWS> struct cvy_body_two_hop {
 		const uint32_t all = r->lane.mask, to = last ? all : owners(c, all);
 
 		if (c->rank == c->root) {
-			scatter(c, r, s, h, words);
-			cvy_pushed<PACKET>(c, r, s, 0, cvy_rows<ROWS>(c), words, all);
+			scatter<WORDS>(c, r, s, h, words);
+			if (!WORDS)
+				cvy_pushed<PACKET>(c, r, s, 0, cvy_rows<ROWS>(c), words, all);
 			return 0;
 		}
-		if (cvy_all_stop(r, pass_on(c, r, s, h, words, to)))
+		if (WORDS)
+			return pass_on<WORDS>(c, r, s, h, words, to);
+		if (cvy_all_stop(r, pass_on<WORDS>(c, r, s, h, words, to)))
 			return 1;
 		cvy_pushed<PACKET>(c, r, s, 1, cvy_rows<ROWS>(c), words, to);
 		return 0;
 	}
 
-	template <int HOT>
-	static __device__ __forceinline__ int run(const struct cvy_gpu_call *c, struct cvy_lane_run *r)
+	/* Steps from @from to before @to; all threads meet in each. 1: stopped. */
+	template <int HOT, int WORDS>
+	static __device__ __forceinline__ int walk(const struct cvy_gpu_call *c, struct cvy_lane_run *r, int from,
+						   int to)
 	{
 		const uint64_t tile = cvy_tile_words<PACKET>(cvy_rows<ROWS>(c) * (int)blockDim.x);
 		const int completes = cvy_mode<HOT>(r) == CVY_COMPLETE, root = c->rank == c->root;
-		uint64_t words;
+		const uint64_t words = piece_words(c, r->lane.mask);
 
-		if (!(HOT && AHEAD) && !by_two(c, r->lane.mask)) /* else first() has seen to it */
-			return one_hop::template run<HOT>(c, r);
-		words = piece_words(c, r->lane.mask);
 #pragma unroll 1
-		for (int step = cvy_first_step<HOT>(r); step < r->steps; step++) {
+		for (int step = from; step < to; step++) {
 			struct cvy_step s = cvy_step_of(c, r, step, tile);
-			const struct cvy_here here = cvy_here_of<PACKET, ROWS>(c, &s, words);
+			const struct cvy_here here = cvy_here_of<PACKET, ROWS, WORDS>(c, &s, words);
 			const int last = step + 1 == r->steps;
 			int stopped = 0;
 
-			cvy_tell(c, r, &s, 0, completes ? 0 : r->lane.mask); /* crosses beside the data */
+			cvy_tell<WORDS>(c, r, &s, 0, completes ? 0 : r->lane.mask); /* crosses beside the data */
 			if (!completes)
-				stopped = push(c, r, &s, &here, words, last);
+				stopped = push<WORDS>(c, r, &s, &here, words, last);
 			if (!stopped && (root ? last && !completes : 1))
-				stopped = gather(c, r, &s, &here, words);
-			if (__syncthreads_or(stopped || cvy_hear(c, r, &s, 0, r->lane.mask)))
+				stopped = gather<WORDS>(c, r, &s, &here, words);
+			if (__syncthreads_or(stopped || cvy_hear<WORDS>(c, r, &s, 0, r->lane.mask)))
 				return 1;
 		}
 		return 0;
+	}
+
+	/* A first attempt at plain words: steps that are whole in all pieces, of which the last is the shortest, then the others. */
+	static __device__ __forceinline__ int plain(const struct cvy_gpu_call *c, struct cvy_lane_run *r)
+	{
+		const uint64_t tile = cvy_tile_words<PACKET>(cvy_rows<ROWS>(c) * (int)blockDim.x), all = c->bytes / 8;
+		const uint64_t before = (uint64_t)(__popc(owners(c, r->lane.mask)) - 1) * piece_words(c, r->lane.mask);
+		const int whole = cvy_whole_steps(c, r, all > before ? all - before : 0, tile);
+
+		return walk<1, CVY_WHOLE>(c, r, 0, whole) || walk<1, CVY_PLAIN>(c, r, whole, r->steps);
+	}
+
+	template <int HOT>
+	static __device__ __forceinline__ int run(const struct cvy_gpu_call *c, struct cvy_lane_run *r)
+	{
+		if (!(HOT && AHEAD) && !by_two(c, r->lane.mask)) /* else first() has seen to it */
+			return one_hop::template run<HOT>(c, r);
+		if constexpr (!HOT)
+			return walk<0, CVY_ANY>(c, r, cvy_first_step(r), r->steps);
+		else
+			return cvy_is_plain(c, r) ? plain(c, r) : cvy_long_way<cvy_body_two_hop>(c, *r);
 	}
 
 	static __device__ __forceinline__ int first(const struct cvy_gpu_call *c, struct cvy_lane_run *r,

@@ -43,18 +43,23 @@ template <typename T, int PACKET, int ROWS> struct cvy_body_two_shot {
 		return left < words * 8 ? left : words * 8;
 	}
 
+	template <int WORDS>
 	static __device__ __forceinline__ void get(const struct cvy_gpu_call *c, int shard, uint64_t words,
 						   const struct cvy_here *h, uint64_t v[ROWS][2])
 	{
-		cvy_get_rows<PACKET, ROWS>(c->send + (uint64_t)shard * words * 8, h, shard_bytes(c, shard, words), v);
+		cvy_get_rows<PACKET, ROWS, WORDS>(c->send + (uint64_t)shard * words * 8, h,
+						  shard_bytes(c, shard, words), v);
 	}
 
+	template <int WORDS>
 	static __device__ __forceinline__ void set(const struct cvy_gpu_call *c, int shard, uint64_t words,
 						   const struct cvy_here *h, const uint64_t v[ROWS][2])
 	{
-		cvy_set_rows<PACKET, ROWS>(c->recv + (uint64_t)shard * words * 8, h, shard_bytes(c, shard, words), v);
+		cvy_set_rows<PACKET, ROWS, WORDS>(c->recv + (uint64_t)shard * words * 8, h,
+						  shard_bytes(c, shard, words), v);
 	}
 
+	template <int WORDS>
 	static __device__ __forceinline__ void push(const struct cvy_gpu_call *c, const struct cvy_lane_run *r,
 						    const struct cvy_step *s, const struct cvy_here *h, uint64_t words)
 	{
@@ -62,13 +67,13 @@ template <typename T, int PACKET, int ROWS> struct cvy_body_two_shot {
 		{
 			uint64_t v[ROWS][2];
 
-			get(c, shard_of(r, (int)p), words, h, v);
-			cvy_push_rows<PACKET, ROWS>(c, r, s, 0, h, (int)p, v);
+			get<WORDS>(c, shard_of(r, (int)p), words, h, v);
+			cvy_push_rows<PACKET, ROWS, WORDS>(c, r, s, 0, h, (int)p, v);
 		}
 	}
 
 	/* Own words of the own shard, which those in place keep. */
-	template <int HOT>
+	template <int HOT, int WORDS>
 	static __device__ __forceinline__ void own_shard(const struct cvy_gpu_call *c, const struct cvy_lane_run *r,
 							 const struct cvy_step *s, const struct cvy_here *h,
 							 uint64_t words, uint64_t own[ROWS][2])
@@ -76,7 +81,7 @@ template <typename T, int PACKET, int ROWS> struct cvy_body_two_shot {
 		const int saved = cvy_from_saved<HOT>(c, r);
 
 		if (!saved)
-			get(c, shard_of(r, c->rank), words, h, own);
+			get<WORDS>(c, shard_of(r, c->rank), words, h, own);
 #pragma unroll
 		for (int i = 0; i < ROWS; i++)
 			if (saved && i < h->rows)
@@ -86,72 +91,77 @@ template <typename T, int PACKET, int ROWS> struct cvy_body_two_shot {
 	}
 
 	/* Folds the own shard; sends it to all. 1: stopped. */
-	template <int HOT>
+	template <int HOT, int WORDS>
 	static __device__ __forceinline__ int fold(const struct cvy_gpu_call *c, struct cvy_lane_run *r,
 						   const struct cvy_step *s, const struct cvy_here *h, uint64_t words)
 	{
-		const int first = __ffs((int)r->lane.mask) - 1;
+		const int redop = WORDS ? COVEY_SUM : c->redop, first = __ffs((int)r->lane.mask) - 1;
 		uint64_t own[ROWS][2], out[ROWS][2];
 		cvy_fold<T, PACKET> fold[ROWS];
 
-		own_shard<HOT>(c, r, s, h, words, own);
-		if (cvy_each_source<PACKET, ROWS>(c, r, s, 0, 0, h->rows, r->lane.mask, own,
-						  [&](int rank, const uint64_t v[ROWS][2]) {
+		own_shard<HOT, WORDS>(c, r, s, h, words, own);
+		if (cvy_each_source<PACKET, ROWS, WORDS>(c, r, s, 0, 0, h->rows, r->lane.mask, own,
+							 [&](int rank, const uint64_t v[ROWS][2]) {
 #pragma unroll
-							  for (int i = 0; i < ROWS; i++)
-								  fold[i].add(v[i], c->redop, rank == first);
-						  }))
+								 for (int i = 0; i < ROWS; i++)
+									 fold[i].add(v[i], redop, rank == first);
+							 }))
 			return 1;
 #pragma unroll
 		for (int i = 0; i < ROWS; i++)
-			fold[i].result(out[i], c->redop, __popc(r->lane.mask));
+			fold[i].result(out[i], redop, __popc(r->lane.mask));
 		CVY_EACH_PEER(p, r->lane.mask, c->rank)
-		cvy_push_rows<PACKET, ROWS>(c, r, s, 1, h, (int)p, out);
-		set(c, shard_of(r, c->rank), words, h, out);
+		cvy_push_rows<PACKET, ROWS, WORDS>(c, r, s, 1, h, (int)p, out);
+		set<WORDS>(c, shard_of(r, c->rank), words, h, out);
 		return 0;
 	}
 
+	template <int WORDS>
 	static __device__ __forceinline__ int gather(const struct cvy_gpu_call *c, struct cvy_lane_run *r,
 						     const struct cvy_step *s, const struct cvy_here *h, uint64_t words)
 	{
 		const uint32_t others = r->lane.mask & ~(1u << c->rank);
 		const uint64_t none[ROWS][2] = {};
 
-		return cvy_each_source<PACKET, ROWS>(c, r, s, 1, 0, h->rows, others, none,
-						     [&](int rank, const uint64_t v[ROWS][2]) {
-							     set(c, shard_of(r, rank), words, h, v);
-						     });
+		return cvy_each_source<PACKET, ROWS, WORDS>(c, r, s, 1, 0, h->rows, others, none,
+							    [&](int rank, const uint64_t v[ROWS][2]) {
+								    set<WORDS>(c, shard_of(r, rank), words, h, v);
+							    });
 	}
 
 	/* Both rounds of a step. 1: stopped. */
-	template <int HOT>
+	template <int HOT, int WORDS>
 	static __device__ __forceinline__ int both(const struct cvy_gpu_call *c, struct cvy_lane_run *r,
 						   const struct cvy_step *s, uint64_t words)
 	{
-		const struct cvy_here here = cvy_here_of<PACKET, ROWS>(c, s, words);
+		const struct cvy_here here = cvy_here_of<PACKET, ROWS, WORDS>(c, s, words);
 
+		if (WORDS) {
+			push<WORDS>(c, r, s, &here, words);
+			return fold<HOT, WORDS>(c, r, s, &here, words) || gather<WORDS>(c, r, s, &here, words);
+		}
 		if (cvy_mode<HOT>(r) != CVY_COMPLETE) {
-			push(c, r, s, &here, words);
+			push<WORDS>(c, r, s, &here, words);
 			cvy_pushed<PACKET>(c, r, s, 0, cvy_rows<ROWS>(c), words, r->lane.mask);
-			if (cvy_all_stop(r, fold<HOT>(c, r, s, &here, words)))
+			if (cvy_all_stop(r, fold<HOT, WORDS>(c, r, s, &here, words)))
 				return 1;
 			cvy_pushed<PACKET>(c, r, s, 1, cvy_rows<ROWS>(c), words, r->lane.mask);
 		}
-		return cvy_all_stop(r, gather(c, r, s, &here, words));
+		return cvy_all_stop(r, gather<WORDS>(c, r, s, &here, words));
 	}
 
-	template <int HOT>
-	static __device__ __forceinline__ int run(const struct cvy_gpu_call *c, struct cvy_lane_run *r)
+	/* Steps from @from to before @to. @stopped: this thread has, before them. */
+	template <int HOT, int WORDS>
+	static __device__ __forceinline__ int walk(const struct cvy_gpu_call *c, struct cvy_lane_run *r, int from,
+						   int to, int stopped)
 	{
-		uint64_t tile = cvy_tile_words<PACKET>(cvy_rows<ROWS>(c) * (int)blockDim.x);
-		uint64_t words = shard_words(c, __popc(r->lane.mask));
-		int thin, stopped = 0;
+		const uint64_t tile = cvy_tile_words<PACKET>(cvy_rows<ROWS>(c) * (int)blockDim.x);
+		const uint64_t words = shard_words(c, __popc(r->lane.mask));
+		const int thin =
+			WORDS != CVY_WHOLE && cvy_mode<HOT>(r) != CVY_COMPLETE && cvy_ends_thin(c, r, words, tile);
 
-		if (!(HOT && AHEAD) && __popc(r->lane.mask) <= 2) /* else first() has seen to it */
-			return one_shot::template run<HOT>(c, r);
-		thin = cvy_mode<HOT>(r) != CVY_COMPLETE && cvy_ends_thin(c, r, words, tile);
 #pragma unroll 1
-		for (int step = cvy_first_step<HOT>(r); step < r->steps; step++) {
+		for (int step = from; step < to; step++) {
 			struct cvy_step s = cvy_step_of(c, r, step, tile);
 			const int says = thin && step + 1 == r->steps;
 
@@ -159,13 +169,35 @@ template <typename T, int PACKET, int ROWS> struct cvy_body_two_shot {
 				return 1;
 			if (thin && stopped) /* all threads meet before the last step */
 				continue;
-			stopped = both<HOT>(c, r, &s, words);
+			if (stopped)
+				return 1;
+			stopped = both<HOT, WORDS>(c, r, &s, words);
 			if (says && !stopped)
 				stopped = cvy_all_stop(r, cvy_hear(c, r, &s, 0, r->lane.mask));
-			if (stopped && !thin)
-				return 1;
 		}
 		return stopped;
+	}
+
+	/* A first attempt at plain words: steps that are whole in all shards, of which the last is the shortest, then the others. */
+	static __device__ __forceinline__ int plain(const struct cvy_gpu_call *c, struct cvy_lane_run *r)
+	{
+		const uint64_t tile = cvy_tile_words<PACKET>(cvy_rows<ROWS>(c) * (int)blockDim.x);
+		const int last = __popc(r->lane.mask) - 1;
+		const int whole = cvy_whole_steps(c, r, shard_bytes(c, last, shard_words(c, last + 1)) / 8, tile);
+		int stopped = walk<1, CVY_WHOLE>(c, r, 0, whole, 0);
+
+		return whole < r->steps ? walk<1, CVY_PLAIN>(c, r, whole, r->steps, stopped) : stopped;
+	}
+
+	template <int HOT>
+	static __device__ __forceinline__ int run(const struct cvy_gpu_call *c, struct cvy_lane_run *r)
+	{
+		if (!(HOT && AHEAD) && __popc(r->lane.mask) <= 2) /* else first() has seen to it */
+			return one_shot::template run<HOT>(c, r);
+		if constexpr (!HOT)
+			return walk<0, CVY_ANY>(c, r, cvy_first_step(r), r->steps, 0);
+		else
+			return cvy_is_plain(c, r) ? plain(c, r) : cvy_long_way<cvy_body_two_shot>(c, *r);
 	}
 
 	static __device__ __forceinline__ int first(const struct cvy_gpu_call *c, struct cvy_lane_run *r,

@@ -224,9 +224,10 @@ template <int PACKET, int ROWS> struct cvy_body_uneven {
 		uint32_t sources = cvy_sources<HOT>(c, r), absent;
 
 #pragma unroll 1
-		for (int step = cvy_first_step<HOT>(r); step < r->steps; step++) {
+		for (int step = completes ? r->steps - 1 : 0; step < r->steps; step++) {
 			struct cvy_step s = cvy_step_of(c, r, step, tile);
 
+			s.last = 1; /* for all that is known here */
 			if (!completes) {
 				tell(c, r, &s, r->lane.mask);
 				push(c, r, &s);

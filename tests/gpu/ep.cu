@@ -429,7 +429,8 @@ static int lanes_of(const struct cvy_ep_shape_gpu *s)
 	return lanes;
 }
 
-static void time_one(int tokens, int lanes)
+/* @compact_rows: of that preset, else of LL. */
+static void time_one(int tokens, int lanes, int compact_rows)
 {
 	struct setup s = {};
 
@@ -438,13 +439,14 @@ static void time_one(int tokens, int lanes)
 	s.shape.top_k = 8;
 	s.shape.experts = 256 / 4 * n; /* a rank has as many as with four */
 	s.shape.fp8 = s.shape.per_rank = 1;
+	s.shape.once = compact_rows;
 	s.lanes = lanes ? lanes : lanes_of(&s.shape);
 	owners(&s, 0);
 	prepare(&s);
 	compute(&s, mask);
 	timed(&s, 3);
-	printf("%8d %6d %10.2f %10.2f %10.2f %12.2f\n", tokens, s.lanes, timed(&s, 1), timed(&s, 2), timed(&s, 3),
-	       crossing(&s) * (7408 + 14336) / 370e3);
+	printf("%7d%c %6d %10.2f %10.2f %10.2f %12.2f\n", tokens, compact_rows ? 'c' : ' ', s.lanes, timed(&s, 1),
+	       timed(&s, 2), timed(&s, 3), crossing(&s) * (7408 + 14336) / 370e3);
 	fflush(stdout);
 }
 
@@ -454,9 +456,10 @@ static void times(void)
 
 	printf("%8s %6s %10s %10s %10s %12s\n", "tokens", "lanes", "dispatch", "combine", "pair", "floor (wire)");
 	for (int i = 0; i < 5; i++)
-		time_one(tokens[i], 0);
+		time_one(tokens[i], 0, 0);
 	for (int lanes = 64; lanes >= 8; lanes /= 2)
-		time_one(128, lanes);
+		time_one(128, lanes, 0);
+	time_one(4096, 0, 1);
 }
 
 int main(int argc, char **argv)
