@@ -34,7 +34,7 @@ struct cvy_ep_shared {
 	struct cvy_ep_tables tables; /* as in the handle's memory, where a look takes a tenth of that */
 };
 
-/* Of thread 0, which alone looks at it (others would, and choose then, were it not volatile): what it found when it counted the CTA. */
+/* Of thread 0: what it found when it counted the CTA. Volatile, or compilers let all threads read it and choose then. */
 static __device__ __forceinline__ uint64_t cvy_ep_entered(const struct cvy_ep_shared *sh)
 {
 	uint64_t entered = 0;

@@ -194,4 +194,55 @@ struct cvy_ep_args {
 	float *recv_weights;   /* and their weights */
 };
 
+/* ---- dynamic shared memory of dispatch (struct cvy_ep_room), in words of 4 bytes ---- */
+
+#define CVY_EP_NEAR 2048   /* ids at most of which a CTA has a copy: it looks at all of them, and more than once */
+#define CVY_EP_WINDOW 3072 /* what windows may take: alike on all ranks, and little beside the rest */
+#define CVY_EP_ROOM ((size_t)223 << 10) /* bytes in all: what a device has for a CTA, less what is static */
+
+CVY_GPU_BOTH static inline size_t cvy_ep_entries(const struct cvy_ep_args *a)
+{
+	return (size_t)a->form.per_step * (size_t)a->form.entry_words * 2;
+}
+
+CVY_GPU_BOTH static inline size_t cvy_ep_near_ids(const struct cvy_ep_args *a)
+{
+	size_t ids = (size_t)a->num_tokens * (size_t)a->top_k;
+
+	return ids <= CVY_EP_NEAR ? (ids + 3) / 4 * 4 : 0;
+}
+
+/* Words of 32 tokens that a step's window has: what any lane has in it, and what stands between. Of such that have a row at each rank. */
+CVY_GPU_BOTH static inline int cvy_ep_window_words(const struct cvy_ep_args *a)
+{
+	return a->once ? (a->form.per_step * a->form.apart + 31) / 32 : 0;
+}
+
+/* Bins in which rows before the window are counted. */
+CVY_GPU_BOTH static inline int cvy_ep_window_bins(const struct cvy_ep_args *a)
+{
+	return a->once ? a->call.size : a->experts;
+}
+
+/*
+ * Are places counted from windows, one for each step? Else all ids are looked at for each, as where there is one step, or where windows
+ * would take too much.
+ */
+CVY_GPU_BOTH static inline int cvy_ep_windows(const struct cvy_ep_args *a)
+{
+	return a->form.steps > 1 && cvy_ep_window_bins(a) + a->call.size * cvy_ep_window_words(a) <= CVY_EP_WINDOW;
+}
+
+/* In bytes. */
+static inline size_t cvy_ep_dispatch_room(const struct cvy_ep_args *a)
+{
+	size_t size = (size_t)a->call.size, once = (size_t)a->once, step = (size_t)a->form.per_step;
+	size_t halves = cvy_ep_near_ids(a) + size * cvy_ep_entries(a) + (size_t)a->experts + once * size +
+			size * ((size_t)a->el + once);
+
+	if (cvy_ep_windows(a))
+		halves += (size_t)cvy_ep_window_bins(a) + size * (size_t)cvy_ep_window_words(a);
+	return (halves + 1) / 2 * 8 + step * (size_t)a->form.row_words * 8;
+}
+
 #endif

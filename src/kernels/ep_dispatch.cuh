@@ -395,7 +395,7 @@ template <int ONCE> struct cvy_ep_dispatch {
 	{
 		if (!step)
 			cvy_ep_count<ONCE>(t, room);
-		if (ONCE && t->a->form.steps > 1) {
+		if (ONCE && cvy_ep_windows(t->a)) {
 			cvy_ep_mark_window(t->a, t->sh->tables.owner, *room, cvy_ep_window(t->a, s));
 			__syncthreads();
 		}
@@ -491,15 +491,13 @@ template <int ONCE> struct cvy_ep_dispatch {
 				cvy_ep_far_look(&t, &s);
 			if (cvy_ep_stopped(&t))
 				return 1;
-			if (step + 1 < a->form.steps) {
-				struct cvy_ep_step next = cvy_ep_step_of(&t, step + 1);
-
-				cvy_ep_pass_window<ONCE>(a, room, cvy_ep_window(a, &s), cvy_ep_window(a, &next));
-			}
-			if (HOT) { /* none is kept over a step: registers */
-				s = cvy_ep_step_of(&t, step + 1);
+			s = cvy_ep_step_of(&t, step + 1);
+			if (cvy_ep_windows(a) && step + 1 < a->form.steps)
+				cvy_ep_pass_window<ONCE>(a, room,
+							 cvy_ep_window(a, &s) - a->form.per_step * a->form.apart,
+							 cvy_ep_window(a, &s));
+			if (HOT) /* none is kept over a step: registers */
 				cvy_ep_ahead_of(a, cvy_ep_token(&t, &s, 0), x);
-			}
 		}
 		return 0;
 	}

@@ -8,8 +8,6 @@
 
 #include "ep_far.cuh"
 
-#define CVY_EP_NEAR 2048 /* ids at most of which a CTA has a copy: it looks at all of them, and more than once */
-
 /* Dynamic shared memory of dispatch. */
 struct cvy_ep_room {
 	const int32_t *ids; /* the copy, or the caller's */
@@ -19,46 +17,14 @@ struct cvy_ep_room {
 			  * CVY_EP_ALL: none; then weights */
 	uint32_t *counted; /* [experts] rows of each, from here, by owner; once: and [size] rows of each rank */
 	uint32_t *rows;	   /* [size][el + once] of each source; of the rank last */
-	uint32_t *earlier; /* of several steps: rows of each expert, once: of each rank, that tokens before the window have */
-	uint32_t *goes; /* once: [window / 32][size] tokens of the window that go to each rank, a bit for each */
+	uint32_t *earlier; /* with windows: rows of each expert, once: of each rank, that tokens before the window have */
+	uint32_t *goes;	   /* once: [window / 32][size] tokens of the window that go to each rank, a bit for each */
 };
 
-/* The window of a step: tokens from the first that any lane has in it. */
+/* The first token of a step's window; without windows all are in it. */
 static __device__ __forceinline__ int cvy_ep_window(const struct cvy_ep_args *a, const struct cvy_ep_step *s)
 {
-	return s->first * a->form.apart;
-}
-
-/* Words of 32 tokens in it. */
-CVY_GPU_BOTH static inline int cvy_ep_window_words(const struct cvy_ep_args *a)
-{
-	return a->once && a->form.steps > 1 ? (a->form.per_step * a->form.apart + 31) / 32 : 0;
-}
-
-CVY_GPU_BOTH static inline size_t cvy_ep_bins(const struct cvy_ep_args *a)
-{
-	return a->form.steps == 1 ? 0 : a->once ? (size_t)a->call.size : (size_t)a->experts;
-}
-
-CVY_GPU_BOTH static inline size_t cvy_ep_entries(const struct cvy_ep_args *a)
-{
-	return (size_t)a->form.per_step * (size_t)a->form.entry_words * 2;
-}
-
-CVY_GPU_BOTH static inline size_t cvy_ep_near_ids(const struct cvy_ep_args *a)
-{
-	size_t ids = (size_t)a->num_tokens * (size_t)a->top_k;
-
-	return ids <= CVY_EP_NEAR ? (ids + 3) / 4 * 4 : 0;
-}
-
-static inline size_t cvy_ep_dispatch_room(const struct cvy_ep_args *a)
-{
-	size_t size = (size_t)a->call.size, once = (size_t)a->once, step = (size_t)a->form.per_step;
-	size_t halves = cvy_ep_near_ids(a) + size * cvy_ep_entries(a) + (size_t)a->experts + once * size +
-			size * ((size_t)a->el + once) + cvy_ep_bins(a) + size * (size_t)cvy_ep_window_words(a);
-
-	return (halves + 1) / 2 * 8 + step * (size_t)a->form.row_words * 8;
+	return cvy_ep_windows(a) ? s->first * a->form.apart : 0;
 }
 
 template <int ONCE>
@@ -74,7 +40,7 @@ static __device__ __forceinline__ struct cvy_ep_room cvy_ep_room_of(const struct
 	at.counted = at.entry + (size_t)a->call.size * cvy_ep_entries(a);
 	at.rows = at.counted + a->experts + (ONCE ? a->call.size : 0);
 	at.earlier = at.rows + (size_t)a->call.size * (size_t)(a->el + ONCE);
-	at.goes = at.earlier + cvy_ep_bins(a);
+	at.goes = at.earlier + cvy_ep_window_bins(a);
 	return at;
 }
 
@@ -107,7 +73,7 @@ static __device__ __forceinline__ void cvy_ep_clear(const struct cvy_ep_args *a,
 	for (int i = (int)threadIdx.x; counted && i < a->experts + (ONCE ? a->call.size : 0); i += CVY_EP_THREADS)
 		room->counted[i] = 0;
 #pragma unroll 1
-	for (int i = (int)threadIdx.x; counted && i < (int)cvy_ep_bins(a); i += CVY_EP_THREADS)
+	for (int i = (int)threadIdx.x; counted && cvy_ep_windows(a) && i < cvy_ep_window_bins(a); i += CVY_EP_THREADS)
 		room->earlier[i] = 0;
 }
 
@@ -162,7 +128,7 @@ static __device__ __noinline__ void cvy_ep_pass_window(const struct cvy_ep_args 
 	int last = to < a->num_tokens ? to : a->num_tokens;
 
 #pragma unroll 1
-	for (int r = (int)(threadIdx.x / 32); ONCE && from < to && r < a->call.size; r += CVY_EP_WARPS) {
+	for (int r = (int)(threadIdx.x / 32); ONCE && r < a->call.size; r += CVY_EP_WARPS) {
 		uint32_t rows = cvy_ep_marked(a, &room, to - from, r);
 
 		if (threadIdx.x % 32 == 0)
@@ -249,13 +215,13 @@ static __device__ __forceinline__ uint32_t cvy_ep_place_of(const struct cvy_ep_a
 	int at = token * a->top_k, begin = from * a->top_k;
 	uint32_t before = 0;
 
-	if (a->form.steps > 1)
+	if (cvy_ep_windows(a))
 		before = room->earlier[ONCE ? owner[id] : id];
 	if constexpr (!ONCE)
 		return before + cvy_ep_earlier(ids + begin, at + k - begin, id);
 	if (cvy_ep_before(a, owner, ids + at, k))
 		return 0;
-	if (a->form.steps > 1)
+	if (cvy_ep_windows(a))
 		return before + cvy_ep_marked(a, room, token - from, owner[id]);
 	return cvy_ep_earlier_rows(a, owner, ids, token, owner[id]);
 }

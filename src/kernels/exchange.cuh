@@ -266,7 +266,7 @@ template <typename T, int PACKET, int ROWS, int PARTS = 0> struct cvy_body_excha
 	{
 		if constexpr (!HOT)
 			return any(c, r);
-		else if (!ONE && cvy_is_plain(c, r) && even(c, r->lane.mask))
+		else if (!AHEAD && cvy_is_plain(c, r) && even(c, r->lane.mask)) /* else first() has seen to it */
 			return plain(c, r);
 		else
 			return cvy_long_way<cvy_body_exchange>(c, *r);

@@ -127,10 +127,12 @@ template <int PACKET, int ROWS, int PARTS = 0> struct cvy_body_one_way {
 		return stopped || cvy_hear<1>(c, r, &s, 0, r->lane.mask);
 	}
 
-	/* Has everybody a block, and every block somebody? */
+	/* Is nothing asked of ranks: have all who contribute a block, and where blocks come together, every block somebody? */
 	static __device__ __forceinline__ int even(const struct cvy_gpu_call *c, const struct cvy_lane_run *r)
 	{
-		return cvy_gpu_is_broadcast(c->kind) || r->lane.mask == cvy_blocks(c);
+		if (c->kind == CVY_GPU_GATHER)
+			return c->rank != c->root || !(cvy_blocks(c) & ~r->lane.mask);
+		return !c->send_stride || !(r->lane.mask & ~cvy_blocks(c));
 	}
 
 	/* Steps from @from to before @to; all threads meet in each. 1: stopped. */
@@ -175,7 +177,7 @@ template <int PACKET, int ROWS, int PARTS = 0> struct cvy_body_one_way {
 	{
 		if constexpr (!HOT)
 			return walk<0, CVY_ANY>(c, r, ONE ? 0 : cvy_first_step(r), ONE ? 1 : r->steps);
-		else if (!ONE && cvy_is_plain(c, r) && even(c, r))
+		else if (!AHEAD && cvy_is_plain(c, r) && even(c, r)) /* else first() has seen to it */
 			return plain(c, r);
 		else
 			return cvy_long_way<cvy_body_one_way>(c, *r);

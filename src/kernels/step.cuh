@@ -3,8 +3,8 @@
  * What a step of a lane is made of, for all bodies: where its packets stand, own words, push, what others have sent.
  * In each step a thread first pushes all its packets, then waits for the others' in the same places and stores.
  *
- * Bodies are compiled twice: HOT is the first attempt of an operation that nothing stops, and its code is kept short
- * (each instruction of a warp is 4 or 5 cycles); the other does whatever comes after a change.
+ * Bodies are compiled for the first attempt of an operation that nothing stops (HOT), whose code is kept short (each instruction of a
+ * warp is 4 or 5 cycles), and for whatever comes after a change; and of the first attempt for what is known of words (enum cvy_words).
  */
 #ifndef CVY_STEP_CUH
 #define CVY_STEP_CUH
@@ -69,7 +69,7 @@ static __device__ __forceinline__ int cvy_whole_steps(const struct cvy_gpu_call 
 
 #pragma unroll 1
 	while (steps && ((uint64_t)(steps - 1) * (uint64_t)c->lanes + (uint64_t)r->index + 1) * tile > words)
-		steps--; /* once, or twice where a shard is short */
+		steps--; /* once, or twice where a shard is short; all, where there are no words */
 	return steps;
 }
 
@@ -522,7 +522,7 @@ static __device__ __forceinline__ int cvy_each_of_rows(const struct cvy_gpu_call
  * The same packets of all @sources, row @first of the thread and those of @rows after it, handed to each(rank, v) in ascending
  * order, v[row][2]. Own words come from @own where this rank is among them. 1: stopped.
  */
-template <int PACKET, int ROWS, int WORDS = 0, typename EACH>
+template <int PACKET, int ROWS, int WORDS = CVY_ANY, typename EACH>
 static __device__ __forceinline__ int cvy_each_source(const struct cvy_gpu_call *c, struct cvy_lane_run *r,
 						      const struct cvy_step *s, int round, int first, int rows,
 						      uint32_t sources, const uint64_t own[ROWS][2], EACH each)

@@ -109,6 +109,49 @@ START_TEST(few_tokens_are_cut_across_lanes)
 }
 END_TEST
 
+static size_t room_of(const struct cvy_ep_shape_gpu *s)
+{
+	struct cvy_ep_args a = { .tokens = s->tokens,
+				 .hidden = s->hidden,
+				 .top_k = s->top_k,
+				 .experts = s->experts,
+				 .el = s->experts,
+				 .num_tokens = s->tokens,
+				 .once = s->once };
+
+	if (!cvy_ep_form_of(s, cvy_ep_lanes_of(s), 0, &a.form))
+		return 0;
+	a.call.size = s->size;
+	return cvy_ep_dispatch_room(&a);
+}
+
+/* Also where one rank has all experts: else its launch alone would fail, and the others would wait for it. */
+START_TEST(shared_memory_of_a_dispatch_is_there)
+{
+	static const int experts[] = { 8, 256, 1024 };
+
+	for (int tokens_of = 1; tokens_of <= CVY_EP_TOKENS; tokens_of *= 2)
+		for (size_t k = 0; k < sizeof(top_k) / sizeof(*top_k); k++)
+			for (int wide = 8; wide <= CVY_EP_HIDDEN; wide += wide < 1024 ? 8 : 128)
+				for (int way = 0; way < 12; way++) {
+					struct cvy_ep_shape_gpu s = { .tokens = tokens_of,
+								      .hidden = wide,
+								      .top_k = top_k[k],
+								      .experts = experts[way / 4],
+								      .size = sizes[_i],
+								      .fp8 = way % 2 && wide % 128 == 0,
+								      .most_local = experts[way / 4],
+								      .once = way / 2 % 2 };
+
+					if (room_of(&s) > CVY_EP_ROOM)
+						ck_abort_msg(
+							"%d tokens of %d, top %d of %d, %d ranks, once %d: %zu bytes",
+							s.tokens, wide, s.top_k, s.experts, s.size, s.once,
+							room_of(&s));
+				}
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("collectives/ep_form");
@@ -118,6 +161,7 @@ int main(void)
 
 	tcase_add_loop_test(form, every_line_of_every_token_moves_once, 0, sizeof(tokens) / sizeof(*tokens));
 	tcase_add_test(form, few_tokens_are_cut_across_lanes);
+	tcase_add_loop_test(form, shared_memory_of_a_dispatch_is_there, 0, sizeof(sizes) / sizeof(*sizes));
 	suite_add_tcase(suite, form);
 	runner = srunner_create(suite);
 	srunner_run_all(runner, CK_ENV);
