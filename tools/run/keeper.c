@@ -130,6 +130,8 @@ static void rank_ended(struct keeper *k, int r, int status)
 	}
 	for (int i = 1; i < rank->restarts && wait_ms < RETRY_LAST_MS; i++)
 		wait_ms *= 2;
+	if (wait_ms > RETRY_LAST_MS)
+		wait_ms = RETRY_LAST_MS;
 	rank->retry_ns = run_now_ns() + (rank->restarts ? wait_ms * UINT64_C(1000000) : 0);
 }
 
