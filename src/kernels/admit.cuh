@@ -189,7 +189,7 @@ static __global__ void __launch_bounds__(CVY_GPU_THREADS) cvy_join(const __grid_
 			break;
 		if (cvy_join_parks(&call)) {
 			if (threadIdx.x == 0)
-				atomicAdd((unsigned long long *)&control->finished, (unsigned long long)CVY_GPU_QUANTA);
+				cvy_add_word(&control->finished, CVY_GPU_QUANTA);
 			return;
 		}
 		r.lane = cvy_lane_words(control, 0);

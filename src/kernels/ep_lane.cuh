@@ -513,7 +513,7 @@ static __device__ __forceinline__ void cvy_ep_guarded(const struct cvy_ep_args *
 			cvy_ep_leave<BODY>(a, *r, sh, dynamic, op);
 	}
 	if (threadIdx.x == 0)
-		atomicAdd((unsigned long long *)&control->finished, (unsigned long long)a->call.quanta);
+		cvy_add_word(&control->finished, (uint64_t)a->call.quanta);
 }
 
 /* In a build that measures (guard.h): nothing stops it, and nothing is missing. */

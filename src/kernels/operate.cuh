@@ -203,7 +203,7 @@ static __device__ __forceinline__ void cvy_lane_end(const struct cvy_gpu_call *c
 		cvy_after<BODY>::done(c, r, cvy_entered_op(entered));
 	}
 	if (threadIdx.x == 0)
-		atomicAdd((unsigned long long *)&c->control->finished, (unsigned long long)c->quanta);
+		cvy_add_word(&c->control->finished, (uint64_t)c->quanta);
 }
 
 /* All threads, in a build that measures: all that the next operation needs. */

@@ -50,6 +50,12 @@ static __device__ __forceinline__ void cvy_store_word(uint8_t *at, uint64_t v)
 	asm volatile("st.volatile.global.u64 [%0], %1;" ::"l"(at), "l"(v) : "memory");
 }
 
+/* By one thread, and nobody waits for what stood there: of atomicAdd() the compiler makes a sum over the warp first. */
+static __device__ __forceinline__ void cvy_add_word(uint64_t *at, uint64_t v)
+{
+	asm volatile("red.relaxed.gpu.global.add.u64 [%0], %1;" ::"l"(at), "l"(v) : "memory");
+}
+
 /*
  * What a kernel begins with (cvy_gpu_launch_kernel): until that before it in the stream has ended, and all that it stored is seen.
  * It may read what no kernel writes before.

@@ -326,6 +326,11 @@ static inline void cvy_store_word(uint8_t *at, uint64_t v)
 	__atomic_store_n((uint64_t *)at, v, __ATOMIC_RELEASE);
 }
 
+static inline void cvy_add_word(uint64_t *at, uint64_t v)
+{
+	atomicAdd(at, v);
+}
+
 /* ---- what the header of the runtime has for the other compiler alone ---- */
 
 template <typename T> static inline cudaError_t cudaGraphInstantiate(T *exec, cudaGraph_t graph, int)
