@@ -66,18 +66,29 @@ template <typename T, int PACKET, int ROWS, int PARTS = 0> struct cvy_body_excha
 						    const uint64_t own[ROWS][2])
 	{
 		CVY_EACH_PEER(p, r->lane.mask, c->rank)
-		{
+		if (c->send_stride) {
 			uint64_t v[ROWS][2];
 
-#pragma unroll
-			for (int i = 0; i < ROWS; i++) {
-				v[i][0] = own[i][0];
-				v[i][1] = own[i][1];
-			}
-			if (c->send_stride)
-				block<WORDS>(c, (int)p, h, v);
+			block<WORDS>(c, (int)p, h, v);
 			cvy_push_rows<PACKET, ROWS, WORDS>(c, r, s, 0, h, (int)p, v);
+		} else {
+			cvy_push_rows<PACKET, ROWS, WORDS>(c, r, s, 0, h, (int)p, own);
 		}
+	}
+
+	/* Of what is pushed in the next step, which is whole. */
+	static __device__ __forceinline__ void fetch(const struct cvy_gpu_call *c, const struct cvy_lane_run *r,
+						     const struct cvy_here *h, uint64_t tile)
+	{
+		const uint64_t ahead = (uint64_t)c->lanes * tile;
+
+		if (!c->send_stride)
+			cvy_fetch_rows<PACKET, ROWS>(c->send, h, ahead);
+		else
+#pragma unroll 1
+			for (uint32_t left = r->lane.mask; left; left &= left - 1)
+				cvy_fetch_rows<PACKET, ROWS>(c->send + (size_t)(__ffs((int)left) - 1) * c->send_stride,
+							     h, ahead);
 	}
 
 	template <int WORDS>
@@ -95,16 +106,16 @@ template <typename T, int PACKET, int ROWS, int PARTS = 0> struct cvy_body_excha
 						   const uint64_t own[ROWS][2])
 	{
 		if (FOLDS) {
-			const int redop = WORDS ? COVEY_SUM : c->redop, first = __ffs((int)sources) - 1;
+			const int redop = WORDS ? COVEY_SUM : c->redop;
 			cvy_fold<element, PACKET> fold[ROWS];
 			uint64_t out[ROWS][2];
 
-			if (cvy_each_source<PACKET, ROWS, WORDS>(
-				    c, r, s, 0, 0, h->rows, sources, own, [&](int rank, const uint64_t v[ROWS][2]) {
+			if (cvy_each_source<PACKET, ROWS, WORDS>(c, r, s, 0, 0, h->rows, sources, own,
+								 [&](int, int first, const uint64_t v[ROWS][2]) {
 #pragma unroll
-					    for (int i = 0; i < ROWS; i++)
-						    fold[i].add(v[i], redop, rank == first);
-				    }))
+									 for (int i = 0; i < ROWS; i++)
+										 fold[i].add(v[i], redop, first);
+								 }))
 				return 1;
 #pragma unroll
 			for (int i = 0; i < ROWS; i++)
@@ -115,7 +126,7 @@ template <typename T, int PACKET, int ROWS, int PARTS = 0> struct cvy_body_excha
 		}
 		place<WORDS>(c, c->rank, h, own); /* before the wait, over which they would be kept */
 		if (cvy_each_source<PACKET, ROWS, WORDS>(c, r, s, 0, 0, h->rows, sources & ~(1u << c->rank), own,
-							 [&](int rank, const uint64_t v[ROWS][2]) {
+							 [&](int rank, int, const uint64_t v[ROWS][2]) {
 								 place<WORDS>(c, rank, h, v);
 							 }))
 			return 1;
@@ -202,7 +213,7 @@ template <typename T, int PACKET, int ROWS, int PARTS = 0> struct cvy_body_excha
 	{
 		uint64_t tile = cvy_tile_words<PACKET>(cvy_rows<ROWS>(c) * (int)blockDim.x);
 		uint32_t sources = cvy_sources<HOT>(c, r);
-		const int thin = !ONE && WORDS != CVY_WHOLE && cvy_mode<HOT>(r) != CVY_COMPLETE &&
+		const int thin = !ONE && WORDS < CVY_FULL && cvy_mode<HOT>(r) != CVY_COMPLETE &&
 				 cvy_ends_thin(c, r, words(c), tile);
 
 #pragma unroll 1
@@ -224,6 +235,8 @@ template <typename T, int PACKET, int ROWS, int PARTS = 0> struct cvy_body_excha
 				if (!WORDS)
 					cvy_pushed<PACKET>(c, r, &s, 0, cvy_rows<ROWS>(c), words(c), r->lane.mask);
 			}
+			if (WORDS == CVY_WHOLE && step + 1 < to)
+				fetch(c, r, &here, tile);
 			stopped = take<WORDS>(c, r, &s, &here, sources, own);
 			if (says && !stopped)
 				stopped = cvy_hear(c, r, &s, 0, sources);
@@ -237,11 +250,12 @@ template <typename T, int PACKET, int ROWS, int PARTS = 0> struct cvy_body_excha
 	static __device__ __forceinline__ int plain(const struct cvy_gpu_call *c, struct cvy_lane_run *r)
 	{
 		uint64_t tile = cvy_tile_words<PACKET>(cvy_rows<ROWS>(c) * (int)blockDim.x);
-		const int whole = cvy_whole_steps(c, r, words(c), tile);
-		int stopped = walk<1, CVY_WHOLE>(c, r, 0, whole, 0);
+		const int full = cvy_full_steps(c, r, words(c), tile);
+		int stopped = cvy_has_all_rows<ROWS>(c) ? walk<1, CVY_WHOLE>(c, r, 0, full, 0)
+							: walk<1, CVY_FULL>(c, r, 0, full, 0);
 
-		if (whole < r->steps)
-			stopped = walk<1, CVY_PLAIN>(c, r, whole, r->steps, stopped);
+		if (full < r->steps)
+			stopped = walk<1, CVY_PLAIN>(c, r, full, r->steps, stopped);
 		if (!FOLDS &&
 		    (cvy_blocks(c) & ~r->lane.mask)) /* stopped, too: who completes it sees to the last step alone */
 			zero_steps(c, *r, tile, ~r->lane.mask);

@@ -79,7 +79,7 @@ template <int PACKET, int ROWS, int PARTS = 0> struct cvy_body_one_way {
 		if (cvy_has(sources, c->rank))
 			cvy_get_rows<PACKET, ROWS, WORDS>(source(c, c->rank), h, c->bytes, own);
 		if (cvy_each_source<PACKET, ROWS, WORDS>(
-			    c, r, s, 0, 0, h->rows, sources, own, [&](int rank, const uint64_t v[ROWS][2]) {
+			    c, r, s, 0, 0, h->rows, sources, own, [&](int rank, int, const uint64_t v[ROWS][2]) {
 				    cvy_set_rows<PACKET, ROWS, WORDS>(place(c, rank), h, c->bytes, v);
 			    }))
 			return 1;
@@ -167,9 +167,11 @@ template <int PACKET, int ROWS, int PARTS = 0> struct cvy_body_one_way {
 	static __device__ __forceinline__ int plain(const struct cvy_gpu_call *c, struct cvy_lane_run *r)
 	{
 		uint64_t tile = cvy_tile_words<PACKET>(cvy_rows<ROWS>(c) * (int)blockDim.x);
-		const int whole = cvy_whole_steps(c, r, rooted(c, r) ? c->bytes / 8 : 0, tile);
+		const int full = cvy_full_steps(c, r, rooted(c, r) ? c->bytes / 8 : 0, tile);
+		const int stopped = cvy_has_all_rows<ROWS>(c) ? walk<1, CVY_WHOLE>(c, r, 0, full)
+							      : walk<1, CVY_FULL>(c, r, 0, full);
 
-		return walk<1, CVY_WHOLE>(c, r, 0, whole) || walk<1, CVY_PLAIN>(c, r, whole, r->steps);
+		return stopped || walk<1, CVY_PLAIN>(c, r, full, r->steps);
 	}
 
 	template <int HOT>

@@ -51,7 +51,7 @@ template <int PACKET> static __device__ __forceinline__ uint32_t cvy_packets(int
 template <int PACKET>
 static __device__ __forceinline__ void cvy_push(uint8_t *slot, int u, const uint64_t v[2], uint64_t tag)
 {
-	int bears = PACKET == CVY_GPU_PAIR || u % 8 == 7;
+	const int bears = PACKET == CVY_GPU_PAIR || threadIdx.x % 8 == 7; /* @u is of the same place in a line */
 
 	if (PACKET == CVY_GPU_LINE)
 		__syncwarp(); /* a line is stored by one instruction, or the tag may be there before the data */

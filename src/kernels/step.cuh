@@ -51,19 +51,25 @@ static __device__ __forceinline__ int cvy_first_step(const struct cvy_lane_run *
 
 /*
  * What is known of the words of a step, so that no more is asked of each than must be. PLAIN: they are 8 bytes at addresses of their own,
- * between ranks of one host, and summed if anything is folded: as in most calls. WHOLE: the tile is full of such, too: as in all steps but
- * the last. The first attempt has code for these alone, and goes the long way where words are not plain.
+ * between ranks of one host, and summed if anything is folded: as in most calls. FULL: the tile is full of such, too: as in all steps but
+ * the last. WHOLE: and it has all rows, as in calls of many steps. The first attempt has code for these alone, and goes the long way where
+ * words are not plain.
  */
-enum cvy_words { CVY_ANY, CVY_PLAIN, CVY_WHOLE };
+enum cvy_words { CVY_ANY, CVY_PLAIN, CVY_FULL, CVY_WHOLE };
+
+template <int ROWS> static __device__ __forceinline__ int cvy_has_all_rows(const struct cvy_gpu_call *c)
+{
+	return cvy_rows<ROWS>(c) == ROWS;
+}
 
 static __device__ __forceinline__ int cvy_is_plain(const struct cvy_gpu_call *c, const struct cvy_lane_run *r)
 {
 	return c->plain == CVY_GPU_WHOLE && !cvy_far(r);
 }
 
-/* How many steps of the lane are whole, of blocks of @words: the first so many. */
-static __device__ __forceinline__ int cvy_whole_steps(const struct cvy_gpu_call *c, const struct cvy_lane_run *r,
-						      uint64_t words, uint64_t tile)
+/* How many steps of the lane are full, of blocks of @words: the first so many. */
+static __device__ __forceinline__ int cvy_full_steps(const struct cvy_gpu_call *c, const struct cvy_lane_run *r,
+						     uint64_t words, uint64_t tile)
 {
 	int steps = r->steps;
 
@@ -101,11 +107,11 @@ template <int PACKET, int ROWS, int WORDS = CVY_ANY>
 static __device__ __forceinline__ struct cvy_here cvy_here_of(const struct cvy_gpu_call *c, const struct cvy_step *s,
 							      uint64_t words)
 {
-	struct cvy_here h = { WORDS == CVY_WHOLE ? cvy_rows<ROWS>(c) : 0, 0, 0 };
+	struct cvy_here h = { WORDS == CVY_WHOLE ? ROWS : WORDS == CVY_FULL ? cvy_rows<ROWS>(c) : 0, 0, 0 };
 
 	h.n = cvy_place<PACKET>((int)threadIdx.x, &h.word);
 	h.word += s->base;
-	while (WORDS != CVY_WHOLE && h.rows < cvy_rows<ROWS>(c) &&
+	while (WORDS < CVY_FULL && h.rows < cvy_rows<ROWS>(c) &&
 	       s->base + cvy_warp_word<PACKET>(cvy_row(h.rows)) < words)
 		h.rows++;
 	return h;
@@ -134,12 +140,22 @@ static __device__ __forceinline__ int cvy_words_of(const struct cvy_here *h, int
 {
 	const uint64_t word = h->word + cvy_row_words<PACKET>(i);
 
-	if (WORDS == CVY_WHOLE)
+	if (WORDS >= CVY_FULL)
 		return h->n;
 	return word >= bytes / 8 ? 0 : word + 1 < bytes / 8 ? h->n : 1;
 }
 
-/* The same of all rows. */
+/* Lines of a whole step that is still to come, @ahead words from the one at hand: nobody waits for memory then. */
+template <int PACKET, int ROWS>
+static __device__ __forceinline__ void cvy_fetch_rows(const uint8_t *buf, const struct cvy_here *h, uint64_t ahead)
+{
+#pragma unroll
+	for (int i = 0; i < ROWS; i++)
+		if (threadIdx.x % 8 == 0)
+			cvy_fetch(buf + (h->word + ahead + cvy_row_words<PACKET>(i)) * 8);
+}
+
+/* The words of all rows. */
 template <int PACKET, int ROWS, int WORDS = CVY_ANY>
 static __device__ __forceinline__ void cvy_get_rows(const uint8_t *buf, const struct cvy_here *h, uint64_t bytes,
 						    uint64_t v[ROWS][2])
@@ -354,15 +370,13 @@ static __device__ __forceinline__ int cvy_next(uint32_t mask, int rank)
 	return left ? rank + __ffs((int)left) - 1 : CVY_GPU_RANKS;
 }
 
-/* Ranks whose packets are read together. */
-#define CVY_TOGETHER(rows) ((rows) == 1 ? 4 : 1)
-
-/* A pair of each of @sources, four at a time, handed to each(rank, v) in ascending order. 1: stopped. */
+/* A pair of each of @sources, four at a time, handed to each(rank, first, v) in ascending order. 1: stopped. */
 template <typename EACH>
 static __device__ __forceinline__ int cvy_each_pair(const struct cvy_gpu_call *c, struct cvy_lane_run *r,
 						    const struct cvy_step *s, size_t packet, uint32_t sources,
 						    const uint64_t own[1][2], EACH each)
 {
+	const int first = __ffs((int)sources) - 1;
 	int rank = 0;
 
 #pragma unroll 1
@@ -393,28 +407,13 @@ static __device__ __forceinline__ int cvy_each_pair(const struct cvy_gpu_call *c
 #pragma unroll
 		for (int i = 0; i < 4; i++)
 			if (whom[i] < CVY_GPU_RANKS)
-				each(whom[i], v[i]);
+				each(whom[i], whom[i] == first, v[i]);
 	}
 	return 0;
 }
 
-/* The packets of this thread that one source has sent, which are here, from @at on; NULL: @own instead. */
-template <int ROWS>
-static __device__ __forceinline__ void cvy_read_rows(const uint8_t *at, int rows, size_t apart,
-						     const uint64_t own[ROWS][2], uint64_t v[ROWS][2])
-{
-#pragma unroll
-	for (int i = 0; i < ROWS; i++)
-		if (!at) {
-			v[i][0] = own[i][0];
-			v[i][1] = own[i][1];
-		} else if (i < rows) {
-			cvy_load_packet(at + i * apart, v[i]);
-		}
-}
-
 /*
- * All threads of a warp, behind cvy_read_rows() of N sources: was a packet written over meanwhile, by who has gone on by deadlines? Of
+ * All threads of a warp, behind the loads of N sources: was a packet written over meanwhile, by who has gone on by deadlines? Of
  * lines as in cvy_read_lines(), but each thread looks at one tag for all. Only the last step is asked: who has gone on has completed the
  * operation, so this rank has pushed all of it, and had read what came before.
  */
@@ -474,9 +473,91 @@ static __device__ __forceinline__ int cvy_wait_rows(const struct cvy_gpu_call *c
 #pragma unroll 1
 		for (int i = 0; i < rows && !stopped; i++)
 			stopped = cvy_each_pair(c, r, s, packet + i * apart, sources, none,
-						[](int, const uint64_t[1][2]) {});
+						[](int, int, const uint64_t[1][2]) {});
 		return stopped;
 	}
+}
+
+/* A warp: what one source has sent, handed to each(rank, first, v). 1: it was written over meanwhile, and is not. */
+template <int PACKET, int ROWS, int WORDS, typename EACH>
+static __device__ __forceinline__ int cvy_take_rows(const struct cvy_gpu_call *c, const struct cvy_lane_run *r,
+						    const struct cvy_step *s, size_t packet, int rows, int whom,
+						    int first, EACH each)
+{
+	const size_t apart = blockDim.x * CVY_GPU_PACKET;
+	const uint8_t *const at[1] = { cvy_chunk_of<WORDS>(c, r, whom) + packet };
+	uint64_t v[1][ROWS][2];
+
+#pragma unroll
+	for (int i = 0; i < ROWS; i++)
+		if (i < rows)
+			cvy_load_packet(at[0] + i * apart, v[0][i]);
+	if (CVY_GUARDED && s->last && cvy_rows_lost<PACKET, ROWS, 1>(at, rows, apart, s->tag, v))
+		return 1;
+	each(whom, first, v[0]);
+	return 0;
+}
+
+/*
+ * What all sources have sent, one after the other. The first and this rank have code of their own: words that come on two ways are
+ * moved from register to register where the ways meet. 1: as above.
+ */
+template <int PACKET, int ROWS, int WORDS, typename EACH>
+static __device__ __forceinline__ int cvy_take_each(const struct cvy_gpu_call *c, const struct cvy_lane_run *r,
+						    const struct cvy_step *s, size_t packet, int rows, uint32_t sources,
+						    const uint64_t own[ROWS][2], EACH each)
+{
+	const int begins = __ffs((int)sources) - 1;
+
+	if (begins == c->rank)
+		each(begins, 1, own);
+	else if (cvy_take_rows<PACKET, ROWS, WORDS>(c, r, s, packet, rows, begins, 1, each))
+		return 1;
+#pragma unroll 1
+	for (uint32_t left = sources & (sources - 1); left; left &= left - 1) {
+		const int whom = __ffs((int)left) - 1;
+
+		if (whom == c->rank)
+			each(whom, 0, own);
+		else if (cvy_take_rows<PACKET, ROWS, WORDS>(c, r, s, packet, rows, whom, 0, each))
+			return 1;
+	}
+	return 0;
+}
+
+/* The same of one row, of four sources at a time. */
+template <int PACKET, int WORDS, typename EACH>
+static __device__ __forceinline__ int cvy_take_fours(const struct cvy_gpu_call *c, const struct cvy_lane_run *r,
+						     const struct cvy_step *s, size_t packet, int rows,
+						     uint32_t sources, const uint64_t own[1][2], EACH each)
+{
+	const int begins = __ffs((int)sources) - 1;
+	int lost = 0;
+
+#pragma unroll 1
+	for (uint32_t left = sources; left && !lost;) {
+		uint64_t v[4][1][2];
+		const uint8_t *at[4];
+		int whom[4];
+
+#pragma unroll
+		for (int k = 0; k < 4; k++) {
+			whom[k] = __ffs((int)left) - 1;
+			left &= left - 1;
+			at[k] = whom[k] < 0 || whom[k] == c->rank ? NULL : cvy_chunk_of<WORDS>(c, r, whom[k]) + packet;
+			v[k][0][0] = own[0][0];
+			v[k][0][1] = own[0][1];
+			if (at[k] && rows)
+				cvy_load_packet(at[k], v[k][0]);
+		}
+		if (CVY_GUARDED && s->last)
+			lost = cvy_rows_lost<PACKET, 1, 4>(at, rows, 0, s->tag, v);
+#pragma unroll
+		for (int k = 0; k < 4; k++)
+			if (whom[k] >= 0 && !lost)
+				each(whom[k], whom[k] == begins, v[k]);
+	}
+	return lost;
 }
 
 /* As cvy_each_source(), from @packet on. Of what is not here any more the wait has no end, but tells the host. */
@@ -486,48 +567,29 @@ static __device__ __forceinline__ int cvy_each_of_rows(const struct cvy_gpu_call
 						       uint32_t sources, const uint64_t own[ROWS][2], EACH each)
 {
 	const size_t apart = blockDim.x * CVY_GPU_PACKET;
-	uint32_t left;
 	int lost;
 
 	do {
 		if (cvy_wait_rows<PACKET, ROWS, WORDS>(c, r, s, packet, rows, apart, sources))
 			return 1;
-		lost = 0;
-#pragma unroll 1
-		for (left = sources; left && !lost;) {
-			uint64_t v[CVY_TOGETHER(ROWS)][ROWS][2];
-			const uint8_t *at[CVY_TOGETHER(ROWS)];
-			int whom[CVY_TOGETHER(ROWS)];
-
-#pragma unroll
-			for (int k = 0; k < CVY_TOGETHER(ROWS); k++) {
-				whom[k] = __ffs((int)left) - 1;
-				left &= left - 1;
-				at[k] = whom[k] < 0 || whom[k] == c->rank ? NULL
-									  : cvy_chunk_of<WORDS>(c, r, whom[k]) + packet;
-				cvy_read_rows<ROWS>(at[k], rows, apart, own, v[k]);
-			}
-			if (CVY_GUARDED && s->last)
-				lost = cvy_rows_lost<PACKET, ROWS, CVY_TOGETHER(ROWS)>(at, rows, apart, s->tag, v);
-#pragma unroll
-			for (int k = 0; k < CVY_TOGETHER(ROWS); k++)
-				if (whom[k] >= 0 && !lost)
-					each(whom[k], v[k]);
-		}
+		if constexpr (ROWS == 1)
+			lost = cvy_take_fours<PACKET, WORDS>(c, r, s, packet, rows, sources, own, each);
+		else
+			lost = sources && cvy_take_each<PACKET, ROWS, WORDS>(c, r, s, packet, rows, sources, own, each);
 	} while (lost);
 	return 0;
 }
 
 /*
- * The same packets of all @sources, row @first of the thread and those of @rows after it, handed to each(rank, v) in ascending
+ * The same packets of all @sources, row @row of the thread and those of @rows after it, handed to each(rank, first, v) in ascending
  * order, v[row][2]. Own words come from @own where this rank is among them. 1: stopped.
  */
 template <int PACKET, int ROWS, int WORDS = CVY_ANY, typename EACH>
 static __device__ __forceinline__ int cvy_each_source(const struct cvy_gpu_call *c, struct cvy_lane_run *r,
-						      const struct cvy_step *s, int round, int first, int rows,
+						      const struct cvy_step *s, int round, int row, int rows,
 						      uint32_t sources, const uint64_t own[ROWS][2], EACH each)
 {
-	const size_t packet = cvy_gpu_slot_at(round, r->index, s->count) + (size_t)cvy_row(first) * CVY_GPU_PACKET;
+	const size_t packet = cvy_gpu_slot_at(round, r->index, s->count) + (size_t)cvy_row(row) * CVY_GPU_PACKET;
 
 	if constexpr (PACKET == CVY_GPU_PAIR && ROWS == 1)
 		return rows ? cvy_each_pair(c, r, s, packet, sources, own, each) : 0;

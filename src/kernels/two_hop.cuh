@@ -93,7 +93,7 @@ template <int PACKET, int ROWS> struct cvy_body_two_hop {
 		const uint64_t none[ROWS][2] = {};
 
 		return cvy_each_source<PACKET, ROWS, WORDS>(
-			c, r, s, 0, 0, h->rows, 1u << c->root, none, [&](int, const uint64_t v[ROWS][2]) {
+			c, r, s, 0, 0, h->rows, 1u << c->root, none, [&](int, int, const uint64_t v[ROWS][2]) {
 				CVY_EACH_PEER(p, to, c->rank)
 				cvy_push_rows<PACKET, ROWS, WORDS>(c, r, s, 1, h, (int)p, v);
 				set<WORDS>(c, r, c->rank, words, h, v);
@@ -109,7 +109,7 @@ template <int PACKET, int ROWS> struct cvy_body_two_hop {
 		const uint64_t none[ROWS][2] = {};
 
 		return cvy_each_source<PACKET, ROWS, WORDS>(c, r, s, 1, 0, h->rows, from, none,
-							    [&](int rank, const uint64_t v[ROWS][2]) {
+							    [&](int rank, int, const uint64_t v[ROWS][2]) {
 								    if (c->rank != c->root)
 									    set<WORDS>(c, r, rank, words, h, v);
 							    });
@@ -164,14 +164,16 @@ template <int PACKET, int ROWS> struct cvy_body_two_hop {
 		return 0;
 	}
 
-	/* A first attempt at plain words: steps that are whole in all pieces, of which the last is the shortest, then the others. */
+	/* A first attempt at plain words: steps that are full in all pieces, of which the last is the shortest, then the others. */
 	static __device__ __forceinline__ int plain(const struct cvy_gpu_call *c, struct cvy_lane_run *r)
 	{
 		const uint64_t tile = cvy_tile_words<PACKET>(cvy_rows<ROWS>(c) * (int)blockDim.x), all = c->bytes / 8;
 		const uint64_t before = (uint64_t)(__popc(owners(c, r->lane.mask)) - 1) * piece_words(c, r->lane.mask);
-		const int whole = cvy_whole_steps(c, r, all > before ? all - before : 0, tile);
+		const int full = cvy_full_steps(c, r, all > before ? all - before : 0, tile);
+		const int stopped = cvy_has_all_rows<ROWS>(c) ? walk<1, CVY_WHOLE>(c, r, 0, full)
+							      : walk<1, CVY_FULL>(c, r, 0, full);
 
-		return walk<1, CVY_WHOLE>(c, r, 0, whole) || walk<1, CVY_PLAIN>(c, r, whole, r->steps);
+		return stopped || walk<1, CVY_PLAIN>(c, r, full, r->steps);
 	}
 
 	template <int HOT>

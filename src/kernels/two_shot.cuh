@@ -95,16 +95,16 @@ template <typename T, int PACKET, int ROWS> struct cvy_body_two_shot {
 	static __device__ __forceinline__ int fold(const struct cvy_gpu_call *c, struct cvy_lane_run *r,
 						   const struct cvy_step *s, const struct cvy_here *h, uint64_t words)
 	{
-		const int redop = WORDS ? COVEY_SUM : c->redop, first = __ffs((int)r->lane.mask) - 1;
+		const int redop = WORDS ? COVEY_SUM : c->redop;
 		uint64_t own[ROWS][2], out[ROWS][2];
 		cvy_fold<T, PACKET> fold[ROWS];
 
 		own_shard<HOT, WORDS>(c, r, s, h, words, own);
 		if (cvy_each_source<PACKET, ROWS, WORDS>(c, r, s, 0, 0, h->rows, r->lane.mask, own,
-							 [&](int rank, const uint64_t v[ROWS][2]) {
+							 [&](int, int first, const uint64_t v[ROWS][2]) {
 #pragma unroll
 								 for (int i = 0; i < ROWS; i++)
-									 fold[i].add(v[i], redop, rank == first);
+									 fold[i].add(v[i], redop, first);
 							 }))
 			return 1;
 #pragma unroll
@@ -124,7 +124,7 @@ template <typename T, int PACKET, int ROWS> struct cvy_body_two_shot {
 		const uint64_t none[ROWS][2] = {};
 
 		return cvy_each_source<PACKET, ROWS, WORDS>(c, r, s, 1, 0, h->rows, others, none,
-							    [&](int rank, const uint64_t v[ROWS][2]) {
+							    [&](int rank, int, const uint64_t v[ROWS][2]) {
 								    set<WORDS>(c, shard_of(r, rank), words, h, v);
 							    });
 	}
@@ -158,7 +158,7 @@ template <typename T, int PACKET, int ROWS> struct cvy_body_two_shot {
 		const uint64_t tile = cvy_tile_words<PACKET>(cvy_rows<ROWS>(c) * (int)blockDim.x);
 		const uint64_t words = shard_words(c, __popc(r->lane.mask));
 		const int thin =
-			WORDS != CVY_WHOLE && cvy_mode<HOT>(r) != CVY_COMPLETE && cvy_ends_thin(c, r, words, tile);
+			WORDS < CVY_FULL && cvy_mode<HOT>(r) != CVY_COMPLETE && cvy_ends_thin(c, r, words, tile);
 
 #pragma unroll 1
 		for (int step = from; step < to; step++) {
@@ -178,15 +178,16 @@ template <typename T, int PACKET, int ROWS> struct cvy_body_two_shot {
 		return stopped;
 	}
 
-	/* A first attempt at plain words: steps that are whole in all shards, of which the last is the shortest, then the others. */
+	/* A first attempt at plain words: steps that are full in all shards, of which the last is the shortest, then the others. */
 	static __device__ __forceinline__ int plain(const struct cvy_gpu_call *c, struct cvy_lane_run *r)
 	{
 		const uint64_t tile = cvy_tile_words<PACKET>(cvy_rows<ROWS>(c) * (int)blockDim.x);
 		const int last = __popc(r->lane.mask) - 1;
-		const int whole = cvy_whole_steps(c, r, shard_bytes(c, last, shard_words(c, last + 1)) / 8, tile);
-		int stopped = walk<1, CVY_WHOLE>(c, r, 0, whole, 0);
+		const int full = cvy_full_steps(c, r, shard_bytes(c, last, shard_words(c, last + 1)) / 8, tile);
+		int stopped = cvy_has_all_rows<ROWS>(c) ? walk<1, CVY_WHOLE>(c, r, 0, full, 0)
+							: walk<1, CVY_FULL>(c, r, 0, full, 0);
 
-		return whole < r->steps ? walk<1, CVY_PLAIN>(c, r, whole, r->steps, stopped) : stopped;
+		return full < r->steps ? walk<1, CVY_PLAIN>(c, r, full, r->steps, stopped) : stopped;
 	}
 
 	template <int HOT>

@@ -184,7 +184,7 @@ template <int PACKET, int ROWS> struct cvy_body_uneven {
 			if (cvy_has(some, c->rank))
 				cvy_get<PACKET>(from, word, b->send[c->rank], own[0]);
 			if (cvy_each_source<PACKET, 1>(
-				    c, r, s, 0, row, 1, some, own, [&](int rank, const uint64_t v[1][2]) {
+				    c, r, s, 0, row, 1, some, own, [&](int rank, int, const uint64_t v[1][2]) {
 					    uint64_t here = told->bytes[rank] < b->recv[rank] ? told->bytes[rank]
 											      : b->recv[rank];
 

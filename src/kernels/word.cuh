@@ -50,6 +50,12 @@ static __device__ __forceinline__ void cvy_store_word(uint8_t *at, uint64_t v)
 	asm volatile("st.volatile.global.u64 [%0], %1;" ::"l"(at), "l"(v) : "memory");
 }
 
+/* A line of memory that will be read, and is there: it comes near while something else is awaited. */
+static __device__ __forceinline__ void cvy_fetch(const void *at)
+{
+	asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
+}
+
 /* By one thread, and nobody waits for what stood there: of atomicAdd() the compiler makes a sum over the warp first. */
 static __device__ __forceinline__ void cvy_add_word(uint64_t *at, uint64_t v)
 {

@@ -326,6 +326,12 @@ static inline void cvy_store_word(uint8_t *at, uint64_t v)
 	__atomic_store_n((uint64_t *)at, v, __ATOMIC_RELEASE);
 }
 
+/* A read here: what is not there is found. */
+static inline void cvy_fetch(const void *at)
+{
+	(void)*(const volatile uint8_t *)at;
+}
+
 static inline void cvy_add_word(uint64_t *at, uint64_t v)
 {
 	atomicAdd(at, v);

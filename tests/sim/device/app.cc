@@ -117,7 +117,7 @@ static void plan_plain(uint64_t seed, const struct kind *k)
 	o.seed = seed;
 	c->packet = hash(seed, 2) % 2 ? CVY_GPU_LINE : CVY_GPU_PAIR;
 	c->threads = hash(seed, 3) % 2 ? 32 : 64;
-	c->rows = 1 + (int)(hash(seed, 4) % 2);
+	c->rows = sim.tall ? CVY_GPU_ROWS : 1 + (int)(hash(seed, 4) % 2);
 	c->lanes = 1 << hash(seed, 5) % 2;
 	c->size = setup.size;
 	c->root = -1;

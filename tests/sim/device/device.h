@@ -39,6 +39,7 @@ struct world {
 	int trace, failed;
 	int ragged;	       /* operations whose last step is not full are called, too */
 	int wide;	       /* more lanes than tokens, so that several share one */
+	int tall;	       /* operations have all rows, as large ones do */
 	int late;	       /* deadlines are set, and missed by warps that are held up */
 	int crowded;	       /* a seed of four: what goes wrong comes close together (faults.cc) */
 	std::string off, only; /* checkers that are silent; operations that are called */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sim-device --seeds A-B | --seed N [--trace] | --list FILE, with [--off CHECKER,...] [--op NAME,...] [--ragged] [--wide] [--late]; see device.h */
+/* sim-device --seeds A-B | --seed N [--trace] | --list FILE, with [--off CHECKER,...] [--op NAME,...] [--ragged] [--wide] [--tall] [--late]; see device.h */
 #include "device.h"
 
 #include <stdio.h>
@@ -11,8 +11,7 @@
 
 static const char usage[] =
 	"sim-device --seeds A-B | --seed N [--trace] | --list FILE [--off CHECKER,...] [--op NAME,...] [--ragged] "
-	"[--wide] "
-	"[--late]\n"
+	"[--wide] [--tall] [--late]\n"
 	"  NAME: dispatch (with combine), allreduce, two-shot, allgather, reduce-scatter, alltoall, barrier\n";
 
 static void stuck(void)
@@ -70,6 +69,26 @@ static int run_list(const char *path)
 	return failed;
 }
 
+/* One that has no value: 1. */
+static int set_flag(const char *name)
+{
+	static const struct {
+		const char *name;
+		int *flag;
+	} flags[] = { { "--trace", &sim.trace },
+		      { "--ragged", &sim.ragged },
+		      { "--wide", &sim.wide },
+		      { "--tall", &sim.tall },
+		      { "--late", &sim.late } };
+
+	for (auto &f : flags)
+		if (!strcmp(name, f.name)) {
+			*f.flag = 1;
+			return 1;
+		}
+	return 0;
+}
+
 int main(int argc, char **argv)
 {
 	uint64_t from = 1, to = 100, failed = 0;
@@ -80,22 +99,8 @@ int main(int argc, char **argv)
 	for (int i = 1; i < argc; i++) {
 		const char *value = i + 1 < argc ? argv[i + 1] : "";
 
-		if (!strcmp(argv[i], "--trace")) {
-			sim.trace = 1;
+		if (set_flag(argv[i]))
 			continue;
-		}
-		if (!strcmp(argv[i], "--ragged")) {
-			sim.ragged = 1;
-			continue;
-		}
-		if (!strcmp(argv[i], "--wide")) {
-			sim.wide = 1;
-			continue;
-		}
-		if (!strcmp(argv[i], "--late")) {
-			sim.late = 1;
-			continue;
-		}
 		if (!strcmp(argv[i], "--seed")) {
 			from = to = strtoull(value, NULL, 10);
 		} else if (!strcmp(argv[i], "--seeds")) {

@@ -78,6 +78,8 @@ static void hand_over(struct process *from, struct process *to, struct letter *l
 	struct cvy_sink sink = cvy_device_sink(to->device);
 
 	if (!fenced(to, from->inc) && to->linked[from->rank] <= from->inc) {
+		to->linked[from->rank] =
+			from->inc; /* a rank has one link at a time: who is heard has taken that of who was before */
 		ev.kind = CVY_EV_MSG;
 		ev.rank = from->rank;
 		ev.inc = from->inc;
