@@ -9,7 +9,7 @@
 #include "two_hop.cuh"
 #include "two_shot.cuh"
 
-const void *cvy_gpu_small(const struct cvy_gpu_call *call); /* small.cu: packets of a word */
+const void *cvy_gpu_small(const struct cvy_gpu_call *call); /* small.cu: packets of a word, in one step */
 const void *cvy_gpu_parts(const struct cvy_gpu_call *call); /* parts.cu: the same, of words that are not whole */
 const void *cvy_gpu_wide(const struct cvy_gpu_call *call);  /* wide.cu: lines */
 const void *cvy_gpu_large(const struct cvy_gpu_call *call); /* large.cu: registered buffers, or the widest lines */
@@ -21,26 +21,23 @@ template <typename BODY> static const void *cvy_kernel(void)
 	return (const void *)cvy_operation<BODY>;
 }
 
-/* What @of has for an element type. */
+/* What @of has for an element type; integers of a size have one (CVY_GPU_SIGNED). */
 template <typename OF> static const void *cvy_of_type(int dtype, OF of)
 {
 	switch (dtype) {
 	case COVEY_INT32:
-		return of((int32_t)0);
+	case COVEY_UINT32:
+		return of((uint32_t)0);
 #ifdef CVY_INT32_ALONE /* for who folds nothing else, and waits for compilers */
 	default:
 		return NULL;
 #else
 	case COVEY_INT8:
-		return of((int8_t)0);
 	case COVEY_UINT8:
 		return of((uint8_t)0);
 	case COVEY_INT16:
 		return of((int16_t)0);
-	case COVEY_UINT32:
-		return of((uint32_t)0);
 	case COVEY_INT64:
-		return of((int64_t)0);
 	case COVEY_UINT64:
 		return of((uint64_t)0);
 	case COVEY_FLOAT16:
@@ -65,9 +62,9 @@ template <typename T, int PACKET, int ROWS, int PARTS> static const void *cvy_fo
 
 template <int PACKET, int ROWS, int PARTS> static const void *cvy_placing(int kind)
 {
-	if constexpr (!PARTS)
+	if constexpr (PACKET == CVY_GPU_LINE)
 		if (kind == CVY_GPU_BROADCAST_TWO_HOP)
-			return cvy_kernel<cvy_body_two_hop<PACKET, ROWS>>();
+			return cvy_kernel<cvy_body_two_hop<ROWS>>();
 	return cvy_kernel<cvy_body_one_way<PACKET, ROWS, PARTS>>();
 }
 

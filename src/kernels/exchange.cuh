@@ -15,8 +15,8 @@
 template <typename T, int PACKET, int ROWS, int PARTS = 0> struct cvy_body_exchange {
 	enum {
 		FOLDS = !std::is_void<T>::value,
-		ONE = PACKET == CVY_GPU_PAIR && ROWS == 1, /* one step, one packet a thread */
-		AHEAD = ROWS == 1			   /* own words are read before those of the lane are here */
+		ONE = PACKET == CVY_GPU_PAIR, /* one step, one packet a thread */
+		AHEAD = ROWS == 1	      /* own words are read before those of the lane are here */
 	};
 	typedef typename std::conditional<FOLDS, T, uint64_t>::type element;
 
@@ -106,7 +106,7 @@ template <typename T, int PACKET, int ROWS, int PARTS = 0> struct cvy_body_excha
 						   const uint64_t own[ROWS][2])
 	{
 		if (FOLDS) {
-			const int redop = WORDS ? COVEY_SUM : c->redop;
+			const int how = WORDS ? COVEY_SUM : c->fold;
 			cvy_fold<element, PACKET> fold[ROWS];
 			uint64_t out[ROWS][2];
 
@@ -114,12 +114,12 @@ template <typename T, int PACKET, int ROWS, int PARTS = 0> struct cvy_body_excha
 								 [&](int, int first, const uint64_t v[ROWS][2]) {
 #pragma unroll
 									 for (int i = 0; i < ROWS; i++)
-										 fold[i].add(v[i], redop, first);
+										 fold[i].add(v[i], how, first);
 								 }))
 				return 1;
 #pragma unroll
 			for (int i = 0; i < ROWS; i++)
-				fold[i].result(out[i], redop, __popc(r->lane.mask));
+				fold[i].result(out[i], how, __popc(r->lane.mask));
 			if (c->kind != CVY_GPU_REDUCE || c->root == c->rank)
 				cvy_set_rows<PACKET, ROWS, WORDS>(c->recv, h, c->bytes, out);
 			return 0;

@@ -18,7 +18,7 @@ const void *cvy_gpu_large(const struct cvy_gpu_call *call)
 		return cvy_of_type(call->dtype, [&](auto zero) { return pulled<decltype(zero)>(call->kind); });
 	case CVY_GPU_BROADCAST:
 	case CVY_GPU_BROADCAST_TWO_HOP:
-		return cvy_kernel<cvy_body_pull<void, cvy_body_two_hop<CVY_GPU_LINE, CVY_GPU_ROWS>>>();
+		return cvy_kernel<cvy_body_pull<void, cvy_body_two_hop<CVY_GPU_ROWS>>>();
 	default:
 		return cvy_kernel<cvy_body_pull<void, cvy_body_exchange<void, CVY_GPU_LINE, CVY_GPU_ROWS>>>();
 	}

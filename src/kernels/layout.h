@@ -380,9 +380,16 @@ struct cvy_gpu_call {
 	int32_t pulls;		      /* asks whether all buffers are registered */
 	uint32_t quanta;	      /* of a CTA */
 	int32_t plain;		      /* enum cvy_gpu_plain */
+	int32_t fold;		      /* redop, and CVY_GPU_SIGNED */
 	uint32_t admits, admit_epoch; /* ADMIT: who comes in, if its process was listed by then */
 	int32_t joins;		      /* ADMIT: this rank is one of them */
 };
+
+/*
+ * Beside a redop: of integers with a sign. Those of a size have one kernel, for sums and products are the same bits of both; it is told
+ * what to take them for where it matters.
+ */
+#define CVY_GPU_SIGNED 16
 
 /* Blocks of different sizes: bytes, and where they begin; zero past the call's size. */
 struct cvy_gpu_uneven {

@@ -128,11 +128,11 @@ template <typename T, typename PACKETS> struct cvy_body_pull {
 								v[k]);
 #pragma unroll
 				for (int k = 0; k < CVY_PULL_UNROLL; k++)
-					f[k].add(v[k], c->redop, left == r->lane.mask);
+					f[k].add(v[k], c->fold, left == r->lane.mask);
 			}
 #pragma unroll
 			for (int k = 0; k < CVY_PULL_UNROLL; k++) {
-				f[k].result(v[k], c->redop, __popc(r->lane.mask));
+				f[k].result(v[k], c->fold, __popc(r->lane.mask));
 				if (i + (uint64_t)k * lanes < all.end)
 					put(c->recv, i + (uint64_t)k * lanes, v[k]);
 			}

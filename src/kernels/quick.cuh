@@ -119,7 +119,7 @@ static __device__ __forceinline__ void cvy_quick_push(const struct cvy_gpu_call 
 
 /*
  * Four sources' packets: those of @need are awaited, of others the words are @own. 1: stopped. All lines are awaited before: their
- * tags are looked at in another way. 1: one was written over since (cvy_rows_lost).
+ * tags are looked at in another way. 1: one was written over since (cvy_lines_lost).
  */
 template <int PACKET>
 static __device__ __forceinline__ int cvy_quick_four(const uint8_t *const at[4], const int whom[4], unsigned need,
@@ -137,7 +137,7 @@ static __device__ __forceinline__ int cvy_quick_four(const uint8_t *const at[4],
 			if (read[i])
 				cvy_load_packet(read[i], v[i]);
 		}
-		return CVY_GUARDED && cvy_rows_lost<CVY_GPU_LINE, 1, 4>(read, 1, 0, q->tag, (const uint64_t(*)[1][2])v);
+		return CVY_GUARDED && cvy_lines_lost<1, 4>(read, 1, 0, q->tag);
 	}
 }
 

@@ -8,10 +8,12 @@
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <type_traits>
 
 #include "covey.h"
+#include "layout.h"
 
-/* How an element is kept while folding, and how it wraps. */
+/* How an element is kept while folding. */
 template <typename T> struct cvy_wide {
 	typedef T type;
 };
@@ -22,48 +24,17 @@ template <> struct cvy_wide<__nv_bfloat16> {
 	typedef float type;
 };
 
-template <typename T> struct cvy_wrap { /* the unsigned type in which sums and products wrap */
-	typedef T type;
+template <typename T, int = std::is_integral<T>::value> struct cvy_number_of { /* no integer */
+	typedef T wrap, with_sign, via;
 };
-template <> struct cvy_wrap<int8_t> {
-	typedef uint32_t type;
-};
-template <> struct cvy_wrap<uint8_t> {
-	typedef uint32_t type;
-};
-template <> struct cvy_wrap<int16_t> {
-	typedef uint32_t type;
-};
-template <> struct cvy_wrap<int32_t> {
-	typedef uint32_t type;
-};
-template <> struct cvy_wrap<int64_t> {
-	typedef uint64_t type;
-};
-
-template <typename T> struct cvy_via { /* what an average divides in */
-	typedef T type;
-};
-template <> struct cvy_via<int8_t> {
-	typedef float type;
-};
-template <> struct cvy_via<uint8_t> {
-	typedef float type;
-};
-template <> struct cvy_via<int16_t> {
-	typedef float type;
-};
-template <> struct cvy_via<__half> {
-	typedef float type;
-};
-template <> struct cvy_via<__nv_bfloat16> {
-	typedef float type;
-};
-template <> struct cvy_via<int32_t> {
-	typedef double type;
-};
-template <> struct cvy_via<uint32_t> {
-	typedef double type;
+template <typename T> struct cvy_number_of<T, 1> {
+	/* In what sums and products wrap. */
+	typedef typename std::conditional<sizeof(T) == 8, uint64_t, uint32_t>::type wrap;
+	/* What it is taken for where the call says that it has a sign. */
+	typedef typename std::make_signed<T>::type with_sign;
+	/* What an average divides in. */
+	typedef typename std::conditional<sizeof(T) == 8, T,
+					  typename std::conditional<sizeof(T) == 4, double, float>::type>::type via;
 };
 
 static __device__ __forceinline__ float cvy_widen(__half v)
@@ -117,7 +88,7 @@ template <typename T> static __device__ __forceinline__ T cvy_number(T v)
 
 template <typename W> static __device__ __forceinline__ W cvy_fold_one(W a, W b, int redop)
 {
-	typedef typename cvy_wrap<W>::type U;
+	typedef typename cvy_number_of<W>::wrap U;
 
 	if (redop == COVEY_PROD)
 		return cvy_number((W)((U)a * (U)b));
@@ -143,14 +114,15 @@ template <typename T> struct cvy_acc {
 			v[i] = cvy_widen(t[i]);
 	}
 
-	template <int REDOP> __device__ __forceinline__ void fold_as(uint64_t word)
+	/* AS: the same, or with a sign. */
+	template <int REDOP, typename AS = W> __device__ __forceinline__ void fold_as(uint64_t word)
 	{
 		T t[N];
 
 		memcpy(t, &word, 8);
 #pragma unroll
 		for (int i = 0; i < N; i++)
-			v[i] = cvy_fold_one<W>(v[i], cvy_widen(t[i]), REDOP);
+			v[i] = (W)cvy_fold_one<AS>((AS)v[i], (AS)cvy_widen(t[i]), REDOP);
 	}
 
 	__device__ __forceinline__ uint64_t result(void)
@@ -166,26 +138,48 @@ template <typename T> struct cvy_acc {
 	}
 };
 
+static __device__ __forceinline__ int cvy_redop(int how)
+{
+	return how & ~CVY_GPU_SIGNED;
+}
+
 /* What is not a sum, out of line: sums are what most wait for, and their code is short. */
-template <typename T> static __device__ __noinline__ cvy_acc<T> cvy_fold_rare(cvy_acc<T> a, uint64_t word, int redop)
+template <typename T, typename AS>
+static __device__ __forceinline__ void cvy_fold_rare_as(cvy_acc<T> *a, uint64_t word, int redop)
 {
 	if (redop == COVEY_PROD)
-		a.template fold_as<COVEY_PROD>(word);
+		a->template fold_as<COVEY_PROD>(word);
 	else if (redop == COVEY_MAX)
-		a.template fold_as<COVEY_MAX>(word);
+		a->template fold_as<COVEY_MAX, AS>(word);
 	else
-		a.template fold_as<COVEY_MIN>(word);
+		a->template fold_as<COVEY_MIN, AS>(word);
+}
+
+template <typename T> static __device__ __noinline__ cvy_acc<T> cvy_fold_rare(cvy_acc<T> a, uint64_t word, int how)
+{
+	if (how & CVY_GPU_SIGNED)
+		cvy_fold_rare_as<T, typename cvy_number_of<typename cvy_acc<T>::W>::with_sign>(&a, word,
+											       cvy_redop(how));
+	else
+		cvy_fold_rare_as<T, typename cvy_acc<T>::W>(&a, word, how);
 	return a;
 }
 
-template <typename T> static __device__ __noinline__ cvy_acc<T> cvy_average(cvy_acc<T> a, int n)
+template <typename T, typename AS> static __device__ __forceinline__ void cvy_average_as(cvy_acc<T> *a, int n)
 {
-	typedef typename cvy_acc<T>::W W;
-	typedef typename cvy_via<T>::type D;
+	typedef typename cvy_number_of<AS>::via D;
 
 #pragma unroll 1
 	for (int i = 0; i < cvy_acc<T>::N; i++)
-		a.v[i] = (W)((D)a.v[i] / (D)n);
+		a->v[i] = (typename cvy_acc<T>::W)(AS)((D)(AS)a->v[i] / (D)n);
+}
+
+template <typename T> static __device__ __noinline__ cvy_acc<T> cvy_average(cvy_acc<T> a, int how, int n)
+{
+	if (how & CVY_GPU_SIGNED)
+		cvy_average_as<T, typename cvy_number_of<typename cvy_acc<T>::W>::with_sign>(&a, n);
+	else
+		cvy_average_as<T, typename cvy_acc<T>::W>(&a, n);
 	return a;
 }
 

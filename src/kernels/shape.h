@@ -55,12 +55,18 @@ CVY_GPU_BOTH static inline int cvy_gpu_pulls(const struct cvy_gpu_call *c)
 	       c->bytes % CVY_GPU_PACKET == 0;
 }
 
+static inline int cvy_gpu_has_sign(int dtype)
+{
+	return dtype == COVEY_INT8 || dtype == COVEY_INT32 || dtype == COVEY_INT64;
+}
+
 /* What follows from a call whose form is set. */
 static inline void cvy_gpu_derive(struct cvy_gpu_call *c)
 {
 	c->steps = cvy_gpu_steps(c, (c->bytes + 7) / 8);
 	c->send_stride = cvy_gpu_has_blocks(c->kind) ? c->bytes : 0;
 	c->pulls = cvy_gpu_pulls(c);
+	c->fold = c->redop | (cvy_gpu_has_sign(c->dtype) ? CVY_GPU_SIGNED : 0);
 	c->plain = CVY_GPU_LONG_WAY;
 	if (c->redop == COVEY_SUM && !(((uintptr_t)c->send | (uintptr_t)c->recv | c->bytes) & 7))
 		c->plain = CVY_GPU_WHOLE;

@@ -413,37 +413,26 @@ static __device__ __forceinline__ int cvy_each_pair(const struct cvy_gpu_call *c
 }
 
 /*
- * All threads of a warp, behind the loads of N sources: was a packet written over meanwhile, by who has gone on by deadlines? Of
- * lines as in cvy_read_lines(), but each thread looks at one tag for all. Only the last step is asked: who has gone on has completed the
+ * All threads of a warp, behind the loads of N sources: was a line written over meanwhile, by who has gone on by deadlines? Told
+ * as in cvy_read_lines(), but each thread looks at one tag for all. Only the last step is asked: who has gone on has completed the
  * operation, so this rank has pushed all of it, and had read what came before.
  */
-template <int PACKET, int ROWS, int N>
-static __device__ __forceinline__ int cvy_rows_lost(const uint8_t *const at[N], int rows, size_t apart, uint64_t tag,
-						    const uint64_t v[N][ROWS][2])
+template <int ROWS, int N>
+static __device__ __forceinline__ int cvy_lines_lost(const uint8_t *const at[N], int rows, size_t apart, uint64_t tag)
 {
+	const int lane = (int)threadIdx.x % 32, row = lane / 4 % ROWS;
+	const uint8_t *whose = NULL;
 	int lost = 0;
 
-	if constexpr (PACKET == CVY_GPU_LINE) {
-		const int lane = (int)threadIdx.x % 32, row = lane / 4 % ROWS;
-		const uint8_t *whose = NULL;
-
 #pragma unroll
-		for (int k = 0; k < N; k++)
-			if (lane / (4 * ROWS) == k)
-				whose = at[k];
-		__syncwarp();
-		if (whose && row < rows)
-			lost = cvy_load_word((const uint64_t *)(whose - lane * CVY_GPU_PACKET + row * apart +
-								lane % 4 * 128 + 120)) != tag;
-		return __any_sync(0xffffffffu, lost);
-	} else {
-#pragma unroll
-		for (int k = 0; k < N; k++)
-#pragma unroll
-			for (int i = 0; i < ROWS; i++)
-				lost |= at[k] && i < rows && v[k][i][1] != tag;
-		return lost;
-	}
+	for (int k = 0; k < N; k++)
+		if (lane / (4 * ROWS) == k)
+			whose = at[k];
+	__syncwarp();
+	if (whose && row < rows)
+		lost = cvy_load_word((const uint64_t *)(whose - lane * CVY_GPU_PACKET + row * apart + lane % 4 * 128 +
+							120)) != tag;
+	return __any_sync(0xffffffffu, lost);
 }
 
 /* Where what @rank pushes stands. */
@@ -454,45 +443,33 @@ static __device__ __forceinline__ const uint8_t *cvy_chunk_of(const struct cvy_g
 	return WORDS != CVY_ANY ? cvy_straight_from(c, r, rank) : cvy_from(c, r, rank);
 }
 
-/* All threads of a warp, or one with pairs: until what all of @sources have sent is here. 1: stopped. */
-template <int PACKET, int ROWS, int WORDS>
+/* All threads of a warp: until the lines that all of @sources have sent are here. 1: stopped. */
+template <int ROWS, int WORDS>
 static __device__ __forceinline__ int cvy_wait_rows(const struct cvy_gpu_call *c, struct cvy_lane_run *r,
 						    const struct cvy_step *s, size_t packet, int rows, size_t apart,
 						    uint32_t sources)
 {
-	const uint64_t none[1][2] = {};
+	const size_t line = packet - threadIdx.x % 32 * CVY_GPU_PACKET;
 
-	if constexpr (PACKET == CVY_GPU_LINE) {
-		const size_t line = packet - threadIdx.x % 32 * CVY_GPU_PACKET;
-
-		return cvy_wait_lines_of<ROWS>(sources & ~(1u << c->rank), rows, apart, s->tag, &r->watch,
-					       [&](int rank) { return cvy_chunk_of<WORDS>(c, r, rank) + line; });
-	} else {
-		int stopped = 0;
-
-#pragma unroll 1
-		for (int i = 0; i < rows && !stopped; i++)
-			stopped = cvy_each_pair(c, r, s, packet + i * apart, sources, none,
-						[](int, int, const uint64_t[1][2]) {});
-		return stopped;
-	}
+	return cvy_wait_lines_of<ROWS>(sources & ~(1u << c->rank), rows, apart, s->tag, &r->watch,
+				       [&](int rank) { return cvy_chunk_of<WORDS>(c, r, rank) + line; });
 }
 
 /* A warp: what one source has sent, handed to each(rank, first, v). 1: it was written over meanwhile, and is not. */
-template <int PACKET, int ROWS, int WORDS, typename EACH>
+template <int ROWS, int WORDS, typename EACH>
 static __device__ __forceinline__ int cvy_take_rows(const struct cvy_gpu_call *c, const struct cvy_lane_run *r,
 						    const struct cvy_step *s, size_t packet, int rows, int whom,
 						    int first, EACH each)
 {
 	const size_t apart = blockDim.x * CVY_GPU_PACKET;
 	const uint8_t *const at[1] = { cvy_chunk_of<WORDS>(c, r, whom) + packet };
-	uint64_t v[1][ROWS][2];
+	uint64_t v[1][ROWS][2]; /* without the 1 nvcc spills other words: 2 percent slower */
 
 #pragma unroll
 	for (int i = 0; i < ROWS; i++)
 		if (i < rows)
 			cvy_load_packet(at[0] + i * apart, v[0][i]);
-	if (CVY_GUARDED && s->last && cvy_rows_lost<PACKET, ROWS, 1>(at, rows, apart, s->tag, v))
+	if (CVY_GUARDED && s->last && cvy_lines_lost<ROWS, 1>(at, rows, apart, s->tag))
 		return 1;
 	each(whom, first, v[0]);
 	return 0;
@@ -502,7 +479,7 @@ static __device__ __forceinline__ int cvy_take_rows(const struct cvy_gpu_call *c
  * What all sources have sent, one after the other. The first and this rank have code of their own: words that come on two ways are
  * moved from register to register where the ways meet. 1: as above.
  */
-template <int PACKET, int ROWS, int WORDS, typename EACH>
+template <int ROWS, int WORDS, typename EACH>
 static __device__ __forceinline__ int cvy_take_each(const struct cvy_gpu_call *c, const struct cvy_lane_run *r,
 						    const struct cvy_step *s, size_t packet, int rows, uint32_t sources,
 						    const uint64_t own[ROWS][2], EACH each)
@@ -511,7 +488,7 @@ static __device__ __forceinline__ int cvy_take_each(const struct cvy_gpu_call *c
 
 	if (begins == c->rank)
 		each(begins, 1, own);
-	else if (cvy_take_rows<PACKET, ROWS, WORDS>(c, r, s, packet, rows, begins, 1, each))
+	else if (cvy_take_rows<ROWS, WORDS>(c, r, s, packet, rows, begins, 1, each))
 		return 1;
 #pragma unroll 1
 	for (uint32_t left = sources & (sources - 1); left; left &= left - 1) {
@@ -519,14 +496,14 @@ static __device__ __forceinline__ int cvy_take_each(const struct cvy_gpu_call *c
 
 		if (whom == c->rank)
 			each(whom, 0, own);
-		else if (cvy_take_rows<PACKET, ROWS, WORDS>(c, r, s, packet, rows, whom, 0, each))
+		else if (cvy_take_rows<ROWS, WORDS>(c, r, s, packet, rows, whom, 0, each))
 			return 1;
 	}
 	return 0;
 }
 
 /* The same of one row, of four sources at a time. */
-template <int PACKET, int WORDS, typename EACH>
+template <int WORDS, typename EACH>
 static __device__ __forceinline__ int cvy_take_fours(const struct cvy_gpu_call *c, const struct cvy_lane_run *r,
 						     const struct cvy_step *s, size_t packet, int rows,
 						     uint32_t sources, const uint64_t own[1][2], EACH each)
@@ -551,7 +528,7 @@ static __device__ __forceinline__ int cvy_take_fours(const struct cvy_gpu_call *
 				cvy_load_packet(at[k], v[k][0]);
 		}
 		if (CVY_GUARDED && s->last)
-			lost = cvy_rows_lost<PACKET, 1, 4>(at, rows, 0, s->tag, v);
+			lost = cvy_lines_lost<1, 4>(at, rows, 0, s->tag);
 #pragma unroll
 		for (int k = 0; k < 4; k++)
 			if (whom[k] >= 0 && !lost)
@@ -560,8 +537,8 @@ static __device__ __forceinline__ int cvy_take_fours(const struct cvy_gpu_call *
 	return lost;
 }
 
-/* As cvy_each_source(), from @packet on. Of what is not here any more the wait has no end, but tells the host. */
-template <int PACKET, int ROWS, int WORDS, typename EACH>
+/* As cvy_each_source(), from @packet on, of lines. Of what is not here any more the wait has no end, but tells the host. */
+template <int ROWS, int WORDS, typename EACH>
 static __device__ __forceinline__ int cvy_each_of_rows(const struct cvy_gpu_call *c, struct cvy_lane_run *r,
 						       const struct cvy_step *s, size_t packet, int rows,
 						       uint32_t sources, const uint64_t own[ROWS][2], EACH each)
@@ -570,12 +547,12 @@ static __device__ __forceinline__ int cvy_each_of_rows(const struct cvy_gpu_call
 	int lost;
 
 	do {
-		if (cvy_wait_rows<PACKET, ROWS, WORDS>(c, r, s, packet, rows, apart, sources))
+		if (cvy_wait_rows<ROWS, WORDS>(c, r, s, packet, rows, apart, sources))
 			return 1;
 		if constexpr (ROWS == 1)
-			lost = cvy_take_fours<PACKET, WORDS>(c, r, s, packet, rows, sources, own, each);
+			lost = cvy_take_fours<WORDS>(c, r, s, packet, rows, sources, own, each);
 		else
-			lost = sources && cvy_take_each<PACKET, ROWS, WORDS>(c, r, s, packet, rows, sources, own, each);
+			lost = sources && cvy_take_each<ROWS, WORDS>(c, r, s, packet, rows, sources, own, each);
 	} while (lost);
 	return 0;
 }
@@ -591,38 +568,39 @@ static __device__ __forceinline__ int cvy_each_source(const struct cvy_gpu_call 
 {
 	const size_t packet = cvy_gpu_slot_at(round, r->index, s->count) + (size_t)cvy_row(row) * CVY_GPU_PACKET;
 
-	if constexpr (PACKET == CVY_GPU_PAIR && ROWS == 1)
+	static_assert(PACKET == CVY_GPU_LINE || ROWS == 1, "pairs go in one row (shape.h)");
+	if constexpr (PACKET == CVY_GPU_PAIR)
 		return rows ? cvy_each_pair(c, r, s, packet, sources, own, each) : 0;
 	else
-		return cvy_each_of_rows<PACKET, ROWS, WORDS>(c, r, s, packet, rows, sources, own, each);
+		return cvy_each_of_rows<ROWS, WORDS>(c, r, s, packet, rows, sources, own, each);
 }
 
 /* ---- results ---- */
 
-/* The fold of a packet's words, in the order in which sources are handed over; @first: of the first of them. */
+/* The fold of a packet's words, in the order in which sources are handed over; @how: `fold` of the call; @first: of the first. */
 template <typename T, int PACKET> struct cvy_fold {
 	enum { WORDS = PACKET == CVY_GPU_PAIR ? 1 : 2 };
 	cvy_acc<T> acc[WORDS];
 
-	__device__ __forceinline__ void add(const uint64_t v[2], int redop, int first)
+	__device__ __forceinline__ void add(const uint64_t v[2], int how, int first)
 	{
 #pragma unroll
 		for (int i = 0; i < WORDS; i++) {
 			if (first)
 				acc[i].first(v[i]);
-			else if (redop == COVEY_SUM || redop == COVEY_AVG)
+			else if (cvy_redop(how) == COVEY_SUM || cvy_redop(how) == COVEY_AVG)
 				acc[i].template fold_as<COVEY_SUM>(v[i]);
 			else
-				acc[i] = cvy_fold_rare<T>(acc[i], v[i], redop);
+				acc[i] = cvy_fold_rare<T>(acc[i], v[i], how);
 		}
 	}
 
-	__device__ __forceinline__ void result(uint64_t out[2], int redop, int n)
+	__device__ __forceinline__ void result(uint64_t out[2], int how, int n)
 	{
 #pragma unroll
 		for (int i = 0; i < WORDS; i++) {
-			if (redop == COVEY_AVG)
-				acc[i] = cvy_average<T>(acc[i], n);
+			if (cvy_redop(how) == COVEY_AVG)
+				acc[i] = cvy_average<T>(acc[i], how, n);
 			out[i] = acc[i].result();
 		}
 	}

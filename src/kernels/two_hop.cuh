@@ -14,7 +14,9 @@
 
 #include "one_way.cuh"
 
-template <int PACKET, int ROWS> struct cvy_body_two_hop {
+/* In lines: pairs are for blocks that are too small for this (shape.h). */
+template <int ROWS> struct cvy_body_two_hop {
+	enum { PACKET = CVY_GPU_LINE };
 	typedef cvy_body_one_way<PACKET, ROWS> one_hop;
 	enum { ONE = 0, AHEAD = one_hop::AHEAD };
 

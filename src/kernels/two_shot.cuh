@@ -95,7 +95,7 @@ template <typename T, int PACKET, int ROWS> struct cvy_body_two_shot {
 	static __device__ __forceinline__ int fold(const struct cvy_gpu_call *c, struct cvy_lane_run *r,
 						   const struct cvy_step *s, const struct cvy_here *h, uint64_t words)
 	{
-		const int redop = WORDS ? COVEY_SUM : c->redop;
+		const int how = WORDS ? COVEY_SUM : c->fold;
 		uint64_t own[ROWS][2], out[ROWS][2];
 		cvy_fold<T, PACKET> fold[ROWS];
 
@@ -104,12 +104,12 @@ template <typename T, int PACKET, int ROWS> struct cvy_body_two_shot {
 							 [&](int, int first, const uint64_t v[ROWS][2]) {
 #pragma unroll
 								 for (int i = 0; i < ROWS; i++)
-									 fold[i].add(v[i], redop, first);
+									 fold[i].add(v[i], how, first);
 							 }))
 			return 1;
 #pragma unroll
 		for (int i = 0; i < ROWS; i++)
-			fold[i].result(out[i], redop, __popc(r->lane.mask));
+			fold[i].result(out[i], how, __popc(r->lane.mask));
 		CVY_EACH_PEER(p, r->lane.mask, c->rank)
 		cvy_push_rows<PACKET, ROWS, WORDS>(c, r, s, 1, h, (int)p, out);
 		set<WORDS>(c, shard_of(r, c->rank), words, h, out);

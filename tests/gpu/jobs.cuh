@@ -7,10 +7,37 @@
 
 static int failures, checks;
 
-/* Small whole numbers: sums and products of all ranks are exact in every type. */
-static int number(int rank, size_t i)
+static double rounded(int dtype, double v)
 {
-	return (int)((i * 7 + (size_t)rank * 3 + i / 1000) % 4) + 1;
+	return dtype == COVEY_FLOAT32 ? (double)(float)v : v;
+}
+
+/*
+ * Small whole numbers: sums and products of all ranks are exact in every type. Floats of 32 and 64 bits have others, of which every
+ * sum is rounded: they tell the order. Some integers are negative, or so large that they would be with a sign, where the greatest or
+ * least is asked for. Drawn, so that no row of a step is like another.
+ */
+static double number(const struct job *j, int rank, size_t i)
+{
+	uint64_t drawn = (i * 64 + (uint64_t)rank + 1) * 0x9e3779b97f4a7c15ull;
+	double small = (double)(drawn >> 62);
+
+	switch (j->dtype) {
+	case COVEY_FLOAT32:
+	case COVEY_FLOAT64:
+		return rounded(j->dtype, (double)(drawn >> 44) / 7);
+	case COVEY_INT8:
+	case COVEY_INT16:
+	case COVEY_INT32:
+	case COVEY_INT64:
+		return small - 2;
+	case COVEY_UINT8:
+	case COVEY_UINT32:
+	case COVEY_UINT64:
+		if ((j->redop == COVEY_MAX || j->redop == COVEY_MIN) && small == 3)
+			return 3 * (double)(1ull << (8 * elem_of(j->dtype) - 2));
+	}
+	return small + 1;
 }
 
 static void put(uint8_t *at, int dtype, size_t i, double v)
@@ -24,12 +51,16 @@ static void put(uint8_t *at, int dtype, size_t i, double v)
 		((int16_t *)at)[i] = (int16_t)v;
 		break;
 	case COVEY_INT32:
-	case COVEY_UINT32:
 		((int32_t *)at)[i] = (int32_t)v;
 		break;
+	case COVEY_UINT32:
+		((uint32_t *)at)[i] = (uint32_t)v;
+		break;
 	case COVEY_INT64:
-	case COVEY_UINT64:
 		((int64_t *)at)[i] = (int64_t)v;
+		break;
+	case COVEY_UINT64:
+		((uint64_t *)at)[i] = (uint64_t)v;
 		break;
 	case COVEY_FLOAT64:
 		((double *)at)[i] = v;
@@ -63,25 +94,26 @@ static int has_root(int kind)
 	       kind == CVY_GPU_SCATTER;
 }
 
-static double folded(int redop, uint32_t members, size_t i)
+/* As the host folds: ascending, each step rounded. */
+static double folded(const struct job *j, uint32_t members, size_t i)
 {
 	double v = 0;
 	int begun = 0, k = 0;
 
 	for (int r = 0; r < n; r++) {
-		double x = number(r, i);
+		double x = number(j, r, i);
 
 		if (!(members >> r & 1))
 			continue;
-		v = !begun		  ? x
-		    : redop == COVEY_PROD ? v * x
-		    : redop == COVEY_MAX  ? (x > v ? x : v)
-		    : redop == COVEY_MIN  ? (x < v ? x : v)
-					  : v + x;
+		v = rounded(j->dtype, !begun		       ? x
+				      : j->redop == COVEY_PROD ? v * x
+				      : j->redop == COVEY_MAX  ? (x > v ? x : v)
+				      : j->redop == COVEY_MIN  ? (x < v ? x : v)
+							       : v + x);
 		begun = 1;
 		k++;
 	}
-	return redop == COVEY_AVG ? v / k : v;
+	return j->redop == COVEY_AVG ? v / k : v;
 }
 
 static void prepare(const struct job *j, int r)
@@ -90,7 +122,7 @@ static void prepare(const struct job *j, int r)
 
 	place_buffers(r, j->registered >> r & 1);
 	for (size_t i = 0; i < total; i++)
-		put(ranks[r].host, j->dtype, i, number(r, i));
+		put(ranks[r].host, j->dtype, i, number(j, r, i));
 	CUDA(cudaSetDevice(ranks[r].device));
 	CUDA(cudaMemset(ranks[r].recv, 0xc5, MOST));
 	CUDA(cudaMemset(ranks[r].send, 0xc5, MOST));
@@ -107,7 +139,7 @@ static void expect_uneven(const struct job *j, int r, uint32_t members, uint8_t 
 		size_t at = block_at(j, r, p, 1), from = j->kind == CVY_GPU_ALLTOALLV ? block_at(j, p, r, 0) : 0;
 
 		for (size_t i = 0; i < pair_count(j, p, r); i++)
-			put(want, j->dtype, at + i, members >> p & 1 ? number(p, from + i) : 0);
+			put(want, j->dtype, at + i, members >> p & 1 ? number(j, p, from + i) : 0);
 	}
 }
 
@@ -127,32 +159,32 @@ static void expect(const struct job *j, int r, uint32_t members, uint8_t *want)
 			switch (j->kind) {
 			case CVY_GPU_ALLREDUCE:
 			case CVY_GPU_ALLREDUCE_TWO_SHOT:
-				v = folded(j->redop, members, i);
+				v = folded(j, members, i);
 				break;
 			case CVY_GPU_REDUCE:
 				if (r != j->root)
 					return;
-				v = folded(j->redop, members, i);
+				v = folded(j, members, i);
 				break;
 			case CVY_GPU_REDUCE_SCATTER:
-				v = folded(j->redop, members, (size_t)r * j->count + i);
+				v = folded(j, members, (size_t)r * j->count + i);
 				break;
 			case CVY_GPU_ALLGATHER:
-				v = members >> b & 1 ? number((int)b, i) : 0;
+				v = members >> b & 1 ? number(j, (int)b, i) : 0;
 				break;
 			case CVY_GPU_GATHER:
 				if (r != j->root)
 					return;
-				v = members >> b & 1 ? number((int)b, i) : 0;
+				v = members >> b & 1 ? number(j, (int)b, i) : 0;
 				break;
 			case CVY_GPU_ALLTOALL:
-				v = members >> b & 1 ? number((int)b, (size_t)r * j->count + i) : 0;
+				v = members >> b & 1 ? number(j, (int)b, (size_t)r * j->count + i) : 0;
 				break;
 			case CVY_GPU_SCATTER:
-				v = j->grown && r == n - 1 ? 0 : number(j->root, (size_t)r * j->count + i);
+				v = j->grown && r == n - 1 ? 0 : number(j, j->root, (size_t)r * j->count + i);
 				break;
 			default:
-				v = number(j->root, i);
+				v = number(j, j->root, i);
 			}
 			put(want, j->dtype, b * j->count + i, v);
 		}

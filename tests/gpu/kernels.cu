@@ -35,8 +35,6 @@ static void healthy(void)
 				j.redop = (int)(k % 5);
 				if (j.redop == COVEY_AVG && (elem_of(j.dtype) == 2 && j.dtype != COVEY_INT16))
 					j.redop = COVEY_SUM; /* the oracle does not round */
-				if (j.redop == COVEY_AVG && (j.dtype == COVEY_FLOAT32 || j.dtype == COVEY_FLOAT64))
-					j.redop = n == 2 || n == 4 ? COVEY_AVG : COVEY_SUM;
 				j.count = every > 1 ? counts[ci] / 4 : counts[ci];
 				j.lanes = shape[0];
 				j.threads = shape[1];
@@ -46,8 +44,33 @@ static void healthy(void)
 				j.in_place =
 					k % 4 == 3 && (kind == CVY_GPU_ALLREDUCE ||
 						       kind == CVY_GPU_ALLREDUCE_TWO_SHOT || kind == CVY_GPU_REDUCE);
+				fit(&j);
 				run(&j);
 			}
+		}
+	}
+}
+
+/* Steps whose rows are all there and full, more than one of them, and one that is neither: the loops of large operations. */
+static void whole_steps(void)
+{
+	static const int types[] = { COVEY_FLOAT32, COVEY_FLOAT64, COVEY_INT64 };
+
+	for (int kind = 0; kind < CVY_GPU_BARRIER; kind++) {
+		for (int lanes = 1; lanes <= 2; lanes++) {
+			struct job j = {};
+			size_t step, parts = cvy_gpu_has_rounds(kind) ? (size_t)n : 1;
+
+			j.kind = kind;
+			j.packet = CVY_GPU_LINE;
+			j.dtype = types[(kind + lanes) % 3];
+			j.lanes = lanes;
+			j.threads = 64;
+			j.rows = CVY_GPU_ROWS;
+			j.root = has_root(kind) ? (kind + lanes) % n : -1;
+			step = cvy_gpu_tile_words(j.packet, j.rows * j.threads) * 8 * (size_t)lanes;
+			j.count = (3 * step + 1000) * parts / elem_of(j.dtype);
+			run(&j);
 		}
 	}
 }
@@ -69,6 +92,7 @@ static void mixed_ways(void)
 		j.shift = 4;
 		j.shift_of = 2;
 		j.root = has_root(j.kind) ? n - 1 : -1;
+		fit(&j);
 		run(&j);
 	}
 }
@@ -114,6 +138,7 @@ static void grown(void)
 			j.threads = 64;
 			j.rows = 2;
 			j.grown = 1;
+			fit(&j);
 			run(&j);
 		}
 	}
@@ -359,6 +384,7 @@ static void removed(int kind, size_t count, int packet, int in_place, int lent)
 
 	if (getenv("VERBOSE"))
 		fprintf(stderr, "kind %d packet %d in place %d\n", kind, packet, in_place);
+	fit(&j);
 	for (int r = 0; r < n; r++)
 		prepare(&j, r);
 	for (int r = 0; r < n - 1; r++)
@@ -488,6 +514,7 @@ int main(int argc, char **argv)
 	}
 	open_all();
 	healthy();
+	whole_steps();
 	mixed_ways();
 	parts();
 	grown();
@@ -511,8 +538,7 @@ int main(int argc, char **argv)
 			removed(kind, 1500, packet, 0, 0);
 		interruptions(kind, -1);
 	}
-	for (int packet = 0; packet < 2; packet++)
-		removed(CVY_GPU_BROADCAST_TWO_HOP, 15000, packet, 0, 0);
+	removed(CVY_GPU_BROADCAST_TWO_HOP, 15000, CVY_GPU_LINE, 0, 0);
 	removed(CVY_GPU_BROADCAST_TWO_HOP, every > 1 ? 1 << 12 : 1 << 18, CVY_GPU_LINE, 0, 1);
 	interruptions(CVY_GPU_BROADCAST_TWO_HOP, 0);
 	interruptions(CVY_GPU_BROADCAST_TWO_HOP, n - 1);

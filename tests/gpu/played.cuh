@@ -222,7 +222,7 @@ static void passed_on_by_one(void)
 	for (int r = 0; r < n; r++)
 		prepare(&j, r);
 	for (size_t i = 0; i < j.count; i++)
-		pieces[i] = (uint64_t)number(j.root, i);
+		pieces[i] = (uint64_t)(int64_t)number(&j, j.root, i);
 	OK(ranks[last].gpu, ops->counters(ranks[last].gpu, &c, 1));
 	count = c.lane[0].count + 1;
 	played_lines(&j, last, j.root, 0, 0, count, pieces + (size_t)(last - 1) * 120);

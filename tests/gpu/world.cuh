@@ -131,6 +131,20 @@ struct job {
 	int grown;	/* the last rank has come since: the buffers of the others know nothing of it */
 };
 
+/* Pairs go in one step of one row, on as many lanes as that takes: what is too large for that, or goes in two hops, goes in lines. */
+static inline void fit(struct job *j)
+{
+	uint64_t words = ((uint64_t)j->count * elem_of(j->dtype) + 7) / 8;
+
+	if (j->packet == CVY_GPU_LINE || cvy_gpu_is_uneven(j->kind))
+		return;
+	j->rows = 1;
+	while (j->lanes < 16 && (uint64_t)j->lanes * j->threads < words)
+		j->lanes *= 2;
+	if ((uint64_t)j->lanes * j->threads < words || j->kind == CVY_GPU_BROADCAST_TWO_HOP)
+		j->packet = CVY_GPU_LINE;
+}
+
 static inline size_t send_blocks(const struct job *j)
 {
 	return j->kind == CVY_GPU_ALLTOALL || j->kind == CVY_GPU_REDUCE_SCATTER || j->kind == CVY_GPU_SCATTER

@@ -111,13 +111,13 @@ static void plan_plain(uint64_t seed, const struct kind *k)
 {
 	struct op o = {};
 	struct cvy_gpu_call *c = &o.call;
-	uint64_t tile;
+	uint64_t tile, most;
 
 	o.kind = c->kind = k->kind;
 	o.seed = seed;
-	c->packet = hash(seed, 2) % 2 ? CVY_GPU_LINE : CVY_GPU_PAIR;
+	c->packet = hash(seed, 2) % 3 ? CVY_GPU_LINE : CVY_GPU_PAIR; /* which goes in one step of one row (shape.h) */
 	c->threads = hash(seed, 3) % 2 ? 32 : 64;
-	c->rows = sim.tall ? CVY_GPU_ROWS : 1 + (int)(hash(seed, 4) % 2);
+	c->rows = c->packet == CVY_GPU_PAIR ? 1 : sim.tall ? CVY_GPU_ROWS : 1 + (int)(hash(seed, 4) % 2);
 	c->lanes = 1 << hash(seed, 5) % 2;
 	c->size = setup.size;
 	c->root = -1;
@@ -125,7 +125,8 @@ static void plan_plain(uint64_t seed, const struct kind *k)
 	c->redop = COVEY_SUM;
 	c->in_place = k->kind == CVY_GPU_ALLREDUCE && hash(seed, 6) % 3 == 0;
 	tile = cvy_gpu_tile_words(c->packet, c->rows * c->threads) * 2 * (uint64_t)c->lanes;
-	o.count = k->kind == CVY_GPU_BARRIER ? 0 : 1 + hash(seed, 7) % (hash(seed, 8) % 2 ? tile : 3 * tile);
+	most = hash(seed, 8) % 2 || c->packet == CVY_GPU_PAIR ? tile : 3 * tile;
+	o.count = k->kind == CVY_GPU_BARRIER ? 0 : 1 + hash(seed, 7) % most;
 	if (o.count > tile && !sim.ragged) /* README.md: open */
 		o.count = (o.count + tile - 1) / tile * tile;
 	give_plain(&steps.back(), o.count, seed);

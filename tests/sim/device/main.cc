@@ -49,6 +49,15 @@ static int run(uint64_t seed)
 	return sim.failed;
 }
 
+static const struct flag {
+	const char *name;
+	int *set, of_a_run; /* in a list, behind the seed */
+} flags[] = { { "--trace", &sim.trace, 0 },
+	      { "--ragged", &sim.ragged, 1 },
+	      { "--wide", &sim.wide, 1 },
+	      { "--tall", &sim.tall, 1 },
+	      { "--late", &sim.late, 1 } };
+
 static int run_list(const char *path)
 {
 	FILE *f = fopen(path, "r");
@@ -61,8 +70,9 @@ static int run_list(const char *path)
 	}
 	while (fgets(line, sizeof(line), f))
 		if (line[0] >= '0' && line[0] <= '9') {
-			sim.late = strstr(line, " late") != NULL;
-			sim.wide = strstr(line, " wide") != NULL;
+			for (auto &flag : flags)
+				if (flag.of_a_run)
+					*flag.set = strstr(line, flag.name + 2) != NULL;
 			failed += run(strtoull(line, NULL, 10));
 		}
 	fclose(f);
@@ -72,18 +82,9 @@ static int run_list(const char *path)
 /* One that has no value: 1. */
 static int set_flag(const char *name)
 {
-	static const struct {
-		const char *name;
-		int *flag;
-	} flags[] = { { "--trace", &sim.trace },
-		      { "--ragged", &sim.ragged },
-		      { "--wide", &sim.wide },
-		      { "--tall", &sim.tall },
-		      { "--late", &sim.late } };
-
-	for (auto &f : flags)
-		if (!strcmp(name, f.name)) {
-			*f.flag = 1;
+	for (auto &flag : flags)
+		if (!strcmp(name, flag.name)) {
+			*flag.set = 1;
 			return 1;
 		}
 	return 0;
