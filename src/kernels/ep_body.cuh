@@ -16,9 +16,9 @@
 
 /* Of a CTA, in shared memory. */
 struct cvy_ep_shared {
-	uint64_t mine[CVY_GPU_RANKS];	/* tokens of the step that go to each rank; combine: that come from each */
+	uint64_t mine[CVY_GPU_RANKS];	/* dispatch: tokens of the step that go to each rank */
 	uint64_t theirs[CVY_GPU_RANKS]; /* tokens of the step that come from each; combine: rows for each */
-	uint64_t got[CVY_GPU_RANKS];	/* combine: of mine, what each says that it sends */
+	uint64_t got[CVY_GPU_RANKS];	/* combine: of the own tokens of the step, which each says that it sends */
 	uint32_t late;			/* deadline passed without them */
 	uint32_t lacking;		/* owners that had not got what was sent */
 	uint32_t left_out;		/* contributors that are not waited for: removed, or not active */
@@ -259,6 +259,15 @@ static __device__ __forceinline__ uint32_t cvy_ep_members(const struct cvy_lane_
 	return r->lane.mask & sh->active & ~(cvy_mode<HOT>(r) == CVY_COMPLETE ? r->gone : 0);
 }
 
+/* One thread, of an attempt of contributors @mask that waits for @sources: nothing has befallen it yet. */
+static __device__ __forceinline__ void cvy_ep_none_yet(const struct cvy_ep_args *a, struct cvy_ep_shared *sh,
+						       uint32_t mask, uint32_t sources)
+{
+	sh->late = sh->lacking = sh->unsent = 0;
+	sh->left_out = mask & a->size_mask & ~sources;
+	sh->stopped = 0;
+}
+
 /* All threads; what is set in @sh is seen behind the next barrier. */
 template <int HOT>
 static __device__ __forceinline__ struct cvy_ep_turn cvy_ep_begin(const struct cvy_ep_args *a, struct cvy_lane_run *r,
@@ -283,11 +292,8 @@ static __device__ __forceinline__ struct cvy_ep_turn cvy_ep_begin(const struct c
 	t.until.began = clock64();
 	t.until.most =
 		HOT ? a->timeout_cycles : r->most; /* completing, too: who passed over this rank may have written on */
-	if (threadIdx.x == 0) {
-		sh->late = sh->lacking = sh->unsent = 0;
-		sh->left_out = r->lane.mask & a->size_mask & ~t.sources;
-		sh->stopped = 0;
-	}
+	if (!HOT && threadIdx.x == 0)		   /* else it is (cvy_ep_prepare) */
+		cvy_ep_none_yet(a, sh, r->lane.mask, t.sources);
 	return t;
 }
 

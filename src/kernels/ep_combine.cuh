@@ -120,10 +120,18 @@ static __device__ __forceinline__ struct cvy_ep_place cvy_ep_away(const struct c
 static __device__ __forceinline__ void cvy_ep_nobody(struct cvy_ep_shared *sh)
 {
 	if (threadIdx.x < CVY_GPU_RANKS)
-		sh->mine[threadIdx.x] = sh->theirs[threadIdx.x] = sh->got[threadIdx.x] = 0;
+		sh->theirs[threadIdx.x] = sh->got[threadIdx.x] = 0;
 }
 
-/* Which tokens of the step have rows here for each rank, and which of the own have some elsewhere. */
+/* A warp: has token @j of @rank a row here? */
+template <int ONCE>
+static __device__ __forceinline__ int cvy_ep_came(const struct cvy_ep_turn *t, const struct cvy_ep_step *s, int rank,
+						  int j)
+{
+	return __any_sync(CVY_EP_ALL, cvy_ep_here<ONCE>(t->a, rank, cvy_ep_token(t, s, j)).row >= 0);
+}
+
+/* All threads: which tokens of the step have rows here for each of the others. */
 template <int ONCE>
 static __device__ __forceinline__ void cvy_ep_who(const struct cvy_ep_turn *t, const struct cvy_ep_step *s)
 {
@@ -132,17 +140,10 @@ static __device__ __forceinline__ void cvy_ep_who(const struct cvy_ep_turn *t, c
 
 #pragma unroll 1
 	for (int i = (int)(threadIdx.x / 32); i < n; i += CVY_EP_WARPS) {
-		int j, rank = cvy_ep_split(i, a->form.per_step, &j), token = cvy_ep_token(t, s, j);
+		int j, rank = cvy_ep_split(i, a->form.per_step, &j);
 
-		if (rank == a->call.rank) {
-			struct cvy_ep_place p = cvy_ep_away<ONCE>(t, token);
-
-			if (p.owner >= 0)
-				atomicOr((unsigned long long *)&t->sh->mine[p.owner], 1ull << j);
-		} else if (__any_sync(CVY_EP_ALL, cvy_ep_here<ONCE>(a, rank, token).row >= 0)) {
-			if (threadIdx.x % 32 == 0)
-				atomicOr((unsigned long long *)&t->sh->theirs[rank], 1ull << j);
-		}
+		if (rank != a->call.rank && cvy_ep_came<ONCE>(t, s, rank, j) && threadIdx.x % 32 == 0)
+			atomicOr((unsigned long long *)&t->sh->theirs[rank], 1ull << j);
 	}
 	__syncthreads();
 }
@@ -212,18 +213,26 @@ static __device__ __forceinline__ int cvy_ep_combine_line(const struct cvy_ep_tu
 	return f->header_lines + (j * f->rows + nth) * f->slice_lines + line - s->slice * f->slice_lines;
 }
 
-static __device__ __forceinline__ void cvy_ep_push_header(const struct cvy_ep_turn *t, const struct cvy_ep_step *s)
+/*
+ * To each rank, which of its tokens there are results of; by the last warps, since the first push those. @one: the step has one
+ * token of each rank, and nobody has told (cvy_ep_who).
+ */
+template <int ONCE>
+static __device__ __forceinline__ void cvy_ep_push_headers_back(const struct cvy_ep_turn *t,
+								const struct cvy_ep_step *s, int one)
 {
-	int i = 0;
+#pragma unroll 1
+	for (int p = CVY_EP_WARPS - 1 - (int)(threadIdx.x / 32); p < t->a->call.size; p += CVY_EP_WARPS) {
+		uint64_t v[2] = { 0, s->tag };
 
-	CVY_EACH_PEER(p, t->peers, t->a->call.rank)
-	{
-		uint64_t v[2] = { threadIdx.x % 8 ? 0 : t->sh->theirs[p], s->tag };
-
+		if (!cvy_has(t->peers, p))
+			continue;
+		v[0] = one ? (uint64_t)cvy_ep_came<ONCE>(t, s, p, 0) : t->sh->theirs[p];
+		if (threadIdx.x % 8)
+			v[0] = 0;
 		if (threadIdx.x % 8 == 1) /* so that lane 0 of each knows, whatever it has sent there */
 			v[0] = t->sh->lost >> p & 1;
-		if (i++ % CVY_EP_WARPS == CVY_EP_WARPS - 1 - (int)(threadIdx.x / 32))
-			cvy_ep_send(t, s, (int)p, 0, threadIdx.x % 32 < 8, v);
+		cvy_ep_send(t, s, p, 0, threadIdx.x % 32 < 8, v);
 	}
 }
 
@@ -235,7 +244,8 @@ static __device__ __forceinline__ int cvy_ep_push_token(const struct cvy_ep_turn
 	const struct cvy_ep_args *a = t->a;
 	struct cvy_ep_place p = cvy_ep_here<ONCE>(a, rank, cvy_ep_token(t, s, j));
 	uint32_t rows = __ballot_sync(CVY_EP_ALL, p.row >= 0);
-	int first = s->slice * a->form.slice_lines, last = cvy_ep_last_line(t, s), n = a->per_rank ? 1 : __popc(rows);
+	int first = s->slice * a->form.slice_lines, last = cvy_ep_last_line(t, s);
+	int n = a->per_rank ? rows != 0 : __popc(rows);
 	int quads = (last - first + 3) / 4;
 
 #pragma unroll 1
@@ -264,14 +274,15 @@ static __device__ __forceinline__ int cvy_ep_push_token(const struct cvy_ep_turn
 }
 
 template <int ONCE>
-static __device__ __forceinline__ void cvy_ep_push_results(const struct cvy_ep_turn *t, const struct cvy_ep_step *s)
+static __device__ __forceinline__ void cvy_ep_push_results(const struct cvy_ep_turn *t, const struct cvy_ep_step *s,
+							   int one)
 {
 	int q = (int)(threadIdx.x / 32);
 
 	CVY_EACH_PEER(p, t->peers, t->a->call.rank)
 	{
 #pragma unroll 1
-		for (uint64_t left = t->sh->theirs[p]; left; left &= left - 1)
+		for (uint64_t left = one ? 1 : t->sh->theirs[p]; left; left &= left - 1)
 			q = cvy_ep_push_token<ONCE>(t, s, (int)p, __ffsll((long long)left) - 1, q);
 	}
 }
@@ -283,17 +294,16 @@ static __device__ __forceinline__ void cvy_ep_hear(struct cvy_ep_turn *t, const 
 
 #pragma unroll 1
 	for (int p = cvy_ep_hears(); p < a->call.size; p += CVY_EP_WARPS) {
-		if (p == a->call.rank) {
-			if (threadIdx.x % 32 == 0)
-				t->sh->got[p] = t->sh->mine[p];
+		auto take = [&](int w, uint64_t v) {
+			if (w == 0)
+				t->sh->got[p] = v;
+			else if (w == 1 && v)
+				atomicOr(&t->sh->lacking, 1u << p);
+		};
+
+		if (p == a->call.rank || !cvy_has(t->sources, p))
 			continue;
-		}
-		if (cvy_has(t->sources, p) && cvy_ep_take_header(t, s, p, [&](int w, uint64_t v) {
-						      if (w == 0)
-							      t->sh->got[p] = v;
-						      else if (w == 1 && v)
-							      atomicOr(&t->sh->lacking, 1u << p);
-					      }) != 1)
+		if (cvy_ep_take_header(t, s, p, take) != 1)
 			cvy_ep_waited(t, p);
 	}
 }
@@ -311,16 +321,58 @@ static __device__ __forceinline__ struct cvy_ep_sum cvy_ep_own_sum(const struct 
 			       word);
 }
 
-/* The own token @j at @word: everything that comes for it, in order. Not 0: stopped or late. */
+/* The first quad of own token @j of a step that this warp sums: from the last warp on, since the first have results to push. */
+static __device__ __forceinline__ int cvy_ep_sums_from(const struct cvy_ep_turn *t, int j)
+{
+	const int quads = (t->a->form.slice_lines + 3) / 4;
+
+	return (CVY_EP_WARPS - 1 - (int)(threadIdx.x / 32) + j * quads) % CVY_EP_WARPS;
+}
+
+/* What a warp knows of the step's first own token, and has itself at the first quad, before anybody has been heard. */
+struct cvy_ep_begun {
+	int known;
+	struct cvy_ep_place place;
+	struct cvy_ep_sum own;
+};
+
+/*
+ * A warp, while headers and lines are on their way: where sums are made per rank, and there are so few quads that whoever sums has
+ * pushed nothing. With more of them nothing is had sooner, and others are heard later.
+ */
+template <int ONCE>
+static __device__ __forceinline__ struct cvy_ep_begun cvy_ep_begin_sum(const struct cvy_ep_turn *t,
+								       const struct cvy_ep_step *s)
+{
+	const struct cvy_ep_args *a = t->a;
+	const int first = s->slice * a->form.slice_lines, quads = (a->form.slice_lines + 3) / 4;
+	const int q = cvy_ep_sums_from(t, 0), token = cvy_ep_token(t, s, 0);
+	struct cvy_ep_begun b;
+	int word;
+
+	b.known = a->per_rank && a->form.per_step == 1 && quads * a->call.size <= CVY_EP_WARPS && q < quads &&
+		  token < a->num_tokens;
+	if (!b.known)
+		return b;
+	cvy_ep_place(q, &word);
+	b.place = cvy_ep_away<ONCE>(t, token);
+	b.own = cvy_ep_own_sum<ONCE>(a, &b.place, word + first * CVY_EP_LINE_WORDS);
+	return b;
+}
+
+/*
+ * The own token @j at @word: everything that comes for it, in order; @own: what this rank has itself, if it is known. Not 0:
+ * stopped or late.
+ */
 template <int ONCE>
 static __device__ __forceinline__ int cvy_ep_gather(struct cvy_ep_turn *t, const struct cvy_ep_step *s,
 						    const struct cvy_ep_place *p, uint32_t from, int j, int line,
-						    int word, int in, struct cvy_ep_sum *sum)
+						    int word, int in, int known, struct cvy_ep_sum own,
+						    struct cvy_ep_sum *sum)
 {
 	const struct cvy_ep_args *a = t->a;
-	struct cvy_ep_sum own;
 
-	if (a->per_rank && cvy_has(from, a->call.rank)) /* while lines of others are on their way */
+	if (!known && a->per_rank && cvy_has(from, a->call.rank))
 		own = cvy_ep_own_sum<ONCE>(a, p, word);
 #pragma unroll 1
 	while (from) {
@@ -386,22 +438,23 @@ static __device__ __forceinline__ float cvy_ep_scale(const struct cvy_ep_args *a
 
 /* A warp: its quads of the own token @j. Not 0: stopped or late. */
 template <int ONCE>
-static __device__ __forceinline__ int cvy_ep_take_token(struct cvy_ep_turn *t, const struct cvy_ep_step *s, int j,
-							int q)
+static __device__ __forceinline__ int cvy_ep_take_token(struct cvy_ep_turn *t, const struct cvy_ep_step *s,
+							const struct cvy_ep_begun *begun, int j)
 {
 	const struct cvy_ep_args *a = t->a;
 	int token = cvy_ep_token(t, s, j), first = s->slice * a->form.slice_lines, last = cvy_ep_last_line(t, s);
-	struct cvy_ep_place p = cvy_ep_away<ONCE>(t, token);
-	int self = p.owner == a->call.rank,
-	    own = p.row >= 0; /* once: the row stands at the first that names the rank */
+	int q = cvy_ep_sums_from(t, j), known = begun->known, self, own, comes;
+	struct cvy_ep_place p = begun->place;
 	uint32_t valid, here, from;
 	float scale;
-	int comes;
 
+	if (!known)
+		p = cvy_ep_away<ONCE>(t, token);
+	self = p.owner == a->call.rank;
+	own = p.row >= 0; /* once: the row stands at the first that names the rank */
 	if (ONCE)
 		own = __any_sync(CVY_EP_ALL, self && own);
-	comes = p.owner >= 0 && (self || cvy_has(t->sources, p.owner)) && (t->sh->got[p.owner] >> j & 1) &&
-		(!self || own);
+	comes = p.owner >= 0 && (self ? own : cvy_has(t->sources, p.owner) && (t->sh->got[p.owner] >> j & 1));
 	valid = __ballot_sync(CVY_EP_ALL, p.owner >= 0);
 	from = here = __ballot_sync(CVY_EP_ALL, comes);
 	scale = cvy_ep_scale(a, &p, valid, here);
@@ -415,9 +468,10 @@ static __device__ __forceinline__ int cvy_ep_take_token(struct cvy_ep_turn *t, c
 
 		word += first * CVY_EP_LINE_WORDS;
 		sum.clear();
-		how = cvy_ep_gather<ONCE>(t, s, &p, from, j, line, word, line < last, &sum);
+		how = cvy_ep_gather<ONCE>(t, s, &p, from, j, line, word, line < last, known, begun->own, &sum);
 		if (how)
 			return how;
+		known = 0;
 		if (scale != 1)
 			sum.scale(scale);
 		sum.narrow(v);
@@ -432,13 +486,12 @@ static __device__ __forceinline__ int cvy_ep_take_token(struct cvy_ep_turn *t, c
 }
 
 template <int ONCE>
-static __device__ __forceinline__ void cvy_ep_take_results(struct cvy_ep_turn *t, const struct cvy_ep_step *s)
+static __device__ __forceinline__ void cvy_ep_take_results(struct cvy_ep_turn *t, const struct cvy_ep_step *s,
+							   const struct cvy_ep_begun *begun)
 {
-	int quads = (t->a->form.slice_lines + 3) / 4, warp = (int)(threadIdx.x / 32);
-
 #pragma unroll 1
 	for (int j = 0; j < t->a->form.per_step && cvy_ep_token(t, s, j) < t->a->num_tokens; j++)
-		if (cvy_ep_take_token<ONCE>(t, s, j, (warp + j * quads) % CVY_EP_WARPS) == 1)
+		if (cvy_ep_take_token<ONCE>(t, s, begun, j) == 1)
 			return;
 }
 
@@ -477,20 +530,21 @@ template <int ONCE> struct cvy_ep_combine {
 	template <int HOT>
 	static __device__ __forceinline__ void send(struct cvy_ep_turn *t, const struct cvy_ep_step *s, int step)
 	{
-		int far = cvy_far(t->r);
+		const int far = cvy_far(t->r), one = t->a->form.per_step == 1 && !far;
 
 		if (!HOT || step) {
 			cvy_ep_nobody(t->sh);
 			__syncthreads();
 		}
-		cvy_ep_who<ONCE>(t, s);
 		if (!cvy_ep_must_send<HOT>(t, step))
 			return;
+		if (!one)
+			cvy_ep_who<ONCE>(t, s);
 		cvy_ep_say_sent(t, step);
 		if (far && !cvy_ep_far_may_push(t, s, step))
 			return;
-		cvy_ep_push_header(t, s);
-		cvy_ep_push_results<ONCE>(t, s);
+		cvy_ep_push_headers_back<ONCE>(t, s, one);
+		cvy_ep_push_results<ONCE>(t, s, one);
 		if (far)
 			cvy_ep_far_put(t, s, lines(t, s, (int)threadIdx.x));
 	}
@@ -535,9 +589,11 @@ template <int ONCE> struct cvy_ep_combine {
 		for (int step = cvy_mode<HOT>(r) == CVY_COMPLETE ? a->form.steps - 1 : 0; step < a->form.steps;
 		     step++) {
 			struct cvy_ep_step s = cvy_ep_step_of(&t, step);
+			struct cvy_ep_begun begun;
 			int stopped;
 
 			send<HOT>(&t, &s, step);
+			begun = cvy_ep_begin_sum<ONCE>(&t, &s);
 			cvy_ep_hear(&t, &s);
 			if (cvy_ep_stopped(&t))
 				return 1;
@@ -545,7 +601,7 @@ template <int ONCE> struct cvy_ep_combine {
 			for (;;) { /* who is late in the middle of it has no part in any of it */
 				uint32_t with = t.sources;
 
-				cvy_ep_take_results<ONCE>(&t, &s);
+				cvy_ep_take_results<ONCE>(&t, &s, &begun);
 				if (cvy_ep_overtakes(&t))
 					cvy_ep_far_look(&t, &s);
 				stopped = cvy_ep_stopped(&t);

@@ -295,7 +295,7 @@ static __device__ __forceinline__ int cvy_ep_take_row(struct cvy_ep_turn *t, con
 				cvy_ep_write_route<ONCE>(t, rank, cvy_ep_token(t, s, j), &named);
 		}
 #pragma unroll
-		for (int i = 0; i < CVY_EP_PAIR && !how; i++) {
+		for (int i = 0; i < CVY_EP_PAIR && !how && q + i < last; i++) {
 			cvy_ep_put(a, &named, rows, word[i], v[i]);
 			if (a->fp8 && (begin + (q + i + 1) * 4) * CVY_EP_LINE_WORDS > a->hidden / 8)
 				cvy_ep_put_scales<ONCE>(a, named.scale, rows, word[i], v[i][0], v[i][1]);
@@ -491,8 +491,10 @@ template <int ONCE> struct cvy_ep_dispatch {
 				cvy_ep_far_look(&t, &s);
 			if (cvy_ep_stopped(&t))
 				return 1;
+			if (step + 1 == a->form.steps)
+				break;
 			s = cvy_ep_step_of(&t, step + 1);
-			if (cvy_ep_windows(a) && step + 1 < a->form.steps)
+			if (cvy_ep_windows(a))
 				cvy_ep_pass_window<ONCE>(a, room,
 							 cvy_ep_window(a, &s) - a->form.per_step * a->form.apart,
 							 cvy_ep_window(a, &s));

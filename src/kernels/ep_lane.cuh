@@ -323,6 +323,7 @@ static __device__ __forceinline__ void cvy_ep_prepare(const struct cvy_ep_args *
 		sh->lane = words;
 		sh->pushed = pushed;
 		sh->active = active;
+		cvy_ep_none_yet(a, sh, words.mask, words.mask & active);
 	}
 	__syncthreads();
 	cvy_begin_by(&a->call, r, sh->lane);
