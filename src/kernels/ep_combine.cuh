@@ -10,6 +10,7 @@
 #include "ep_far.cuh"
 
 #define CVY_EP_BATCH 2 /* lines that a thread waits for at a time */
+#define CVY_EP_ASKS 8  /* ranks up to which each warp looks itself for what came of them */
 #ifndef CVY_EP_RESULTS
 #define CVY_EP_RESULTS 4 /* rows of results that a thread reads at a time */
 #endif
@@ -61,6 +62,12 @@ struct cvy_ep_place {
 	float weight;
 };
 
+/* Rows that the experts here may have: a route that no dispatch has written may name others. */
+template <int ONCE> static __device__ __forceinline__ int cvy_ep_rows(const struct cvy_ep_args *a)
+{
+	return (ONCE ? 1 : a->el) * a->call.size * a->tokens;
+}
+
 /* Rows here of @token of @rank. What is read does not wait for what was read: weights of no row are not looked at. */
 template <int ONCE>
 static __device__ __forceinline__ struct cvy_ep_place cvy_ep_here(const struct cvy_ep_args *a, int rank, int token)
@@ -73,7 +80,7 @@ static __device__ __forceinline__ struct cvy_ep_place cvy_ep_here(const struct c
 		p.row = a->route[at];
 		p.weight = a->route_weights[at];
 	}
-	if (p.row >= (ONCE ? 1 : a->el) * a->call.size * a->tokens)
+	if (p.row >= cvy_ep_rows<ONCE>(a))
 		p.row = -1;
 	return p;
 }
@@ -87,7 +94,7 @@ static __device__ __noinline__ int cvy_ep_rows_here(const struct cvy_ep_args *a,
 
 #pragma unroll 1
 	for (int k = 0; k < a->top_k && token < a->tokens; k++)
-		n += row[k] >= 0 && row[k] < (ONCE ? 1 : a->el) * a->call.size * a->tokens;
+		n += row[k] >= 0 && row[k] < cvy_ep_rows<ONCE>(a);
 	return n;
 }
 
@@ -107,7 +114,7 @@ static __device__ __forceinline__ struct cvy_ep_place cvy_ep_away(const struct c
 
 		if (id >= 0 && id < a->experts) {
 			p.owner = t->sh->tables.owner[id];
-			p.row = row;
+			p.row = row < cvy_ep_rows<ONCE>(a) ? row : -1;
 			p.weight = weight;
 		}
 	}
@@ -215,7 +222,7 @@ static __device__ __forceinline__ int cvy_ep_combine_line(const struct cvy_ep_tu
 
 /*
  * To each rank, which of its tokens there are results of; by the last warps, since the first push those. @one: the step has one
- * token of each rank, and nobody has told (cvy_ep_who).
+ * token of each of a few ranks, and nobody has told (cvy_ep_who).
  */
 template <int ONCE>
 static __device__ __forceinline__ void cvy_ep_push_headers_back(const struct cvy_ep_turn *t,
@@ -317,8 +324,7 @@ static __device__ __forceinline__ struct cvy_ep_sum cvy_ep_own_sum(const struct 
 
 	if (ONCE)
 		mine.weight = 1;
-	return cvy_ep_sum_here(a, &mine, __ballot_sync(CVY_EP_ALL, p->owner == a->call.rank && (!ONCE || p->row >= 0)),
-			       word);
+	return cvy_ep_sum_here(a, &mine, __ballot_sync(CVY_EP_ALL, p->owner == a->call.rank && p->row >= 0), word);
 }
 
 /* The first quad of own token @j of a step that this warp sums: from the last warp on, since the first have results to push. */
@@ -530,7 +536,8 @@ template <int ONCE> struct cvy_ep_combine {
 	template <int HOT>
 	static __device__ __forceinline__ void send(struct cvy_ep_turn *t, const struct cvy_ep_step *s, int step)
 	{
-		const int far = cvy_far(t->r), one = t->a->form.per_step == 1 && !far;
+		const int far = cvy_far(t->r);
+		const int one = t->a->form.per_step == 1 && t->a->call.size <= CVY_EP_ASKS && !far;
 
 		if (!HOT || step) {
 			cvy_ep_nobody(t->sh);

@@ -152,6 +152,37 @@ static void hiddens(int ways, int step)
 	printf("%d hidden sizes: %d checks, %d failed\n", sizes, checks - before, failures);
 }
 
+/* A route that no dispatch has written, as where one ended without an outcome: nothing is read by it, and nothing comes. */
+static void unrouted(int once)
+{
+	struct setup s = {};
+	int before = checks;
+
+	seed = 1;
+	s.shape.hidden = 264;
+	s.shape.tokens = s.lanes = 4;
+	s.shape.top_k = 4;
+	s.shape.experts = 3 * n;
+	s.shape.per_rank = 1;
+	s.shape.once = once;
+	owners(&s, 0);
+	prepare(&s);
+	for (int r = 0; r < n; r++) {
+		size_t items = cvy_ep_route_items(n, s.shape.tokens, s.shape.top_k);
+
+		memset(host_at(r, ROUTE), 0, 16);
+		memset(host_at(r, ROUTE) + 16, 0x7f, 2 * items * 4);
+		memcpy(host_at(r, ROUTE) + 16 + 2 * items * 4, host_at(r, IDS), side[r].part[IDS].bytes);
+		upload(r, ROUTE);
+		memset(host_at(r, OUT), 0, (size_t)side[r].num_tokens * (size_t)s.shape.hidden * 2);
+	}
+	go(&s, CVY_GPU_COMBINE, mask);
+	synchronise();
+	for (int r = 0; r < n; r++)
+		same(&s, "without a route", r, OUT, "out", side[r].part[OUT].bytes);
+	printf("combined without a route: %d checks, %d failed\n", checks - before, failures);
+}
+
 /* ---- losses: @victim is the last of @mask, and is no member afterwards ---- */
 
 static int compact; /* in that preset */
@@ -480,6 +511,8 @@ int main(int argc, char **argv)
 	make_room();
 	if (n < 4)
 		corners();
+	unrouted(0);
+	unrouted(1);
 	if (argc > 3 && !strcmp(argv[3], "hidden"))
 		hiddens(8, 1);
 	else if (n < 4)
