@@ -7,6 +7,8 @@
  * - copies of all kinds end while kernels hold every processor of both devices.
  *
  * And what they take: as many rows as a dispatch of 128 tokens has, in one call and one by one. With one device both ranks are on it.
+ *
+ *	gpu-copies [NAP_NS]: who has looked in vain naps so long, since what looks take copies lack
  */
 #include "world.cuh"
 
@@ -30,6 +32,7 @@ static struct cvy_copies copies;
 static struct seen *seen, *seen_device;
 static uint64_t *pattern; /* pinned: all lines of a round */
 static int failures;
+static unsigned nap_ns;
 
 static __host__ __device__ uint64_t word_of(uint64_t round, uint64_t line, uint64_t i)
 {
@@ -37,7 +40,7 @@ static __host__ __device__ uint64_t word_of(uint64_t round, uint64_t line, uint6
 }
 
 /* A CTA for each slot, a warp for every so many-th line. */
-static __global__ void watch(const uint8_t *chunk, struct seen *seen, uint64_t rounds)
+static __global__ void watch(const uint8_t *chunk, struct seen *seen, uint64_t rounds, unsigned nap_ns)
 {
 	uint64_t lane = blockIdx.x, warp = threadIdx.x / 32, warps = blockDim.x / 32, i = threadIdx.x % 32 / 2;
 	const uint64_t *slot = (const uint64_t *)(chunk + cvy_gpu_slot_at(0, (int)lane, 0));
@@ -59,6 +62,8 @@ static __global__ void watch(const uint8_t *chunk, struct seen *seen, uint64_t r
 				tag = __shfl_sync(~0u, high, 31);
 				if (++looks % 256 == 0 && __any_sync(~0u, *(volatile int *)&seen->stop))
 					return; /* asked seldom: it is on the host */
+				if (nap_ns && tag != word_of(round, line, 15))
+					__nanosleep(nap_ns);
 			} while (tag != word_of(round, line, 15));
 			w = ((const volatile uint64_t *)from)[i]; /* lines: once more */
 			if (__any_sync(~0u, w != word_of(round, line, i)) && threadIdx.x % 32 == 0)
@@ -76,13 +81,13 @@ static __global__ void watch(const uint8_t *chunk, struct seen *seen, uint64_t r
 }
 
 /* The signal alone: when it is there, all of the round must be. */
-static __global__ void follow(const uint8_t *chunk, struct seen *seen, uint64_t rounds)
+static __global__ void follow(const uint8_t *chunk, struct seen *seen, uint64_t rounds, unsigned nap_ns)
 {
 	const volatile uint64_t *told = (const volatile uint64_t *)(chunk + cvy_gpu_signal_at(0, 0, 0));
 
 	for (uint64_t round = 1; round <= rounds; round++) {
 		while (*told != round && !*(volatile int *)&seen->stop)
-			;
+			__nanosleep(nap_ns);
 		__threadfence_system();
 		for (uint64_t k = threadIdx.x; k < (uint64_t)LANES * LINES * 16; k += blockDim.x) {
 			uint64_t line = k / 16, lane = line / LINES;
@@ -172,7 +177,7 @@ template <typename K> static void play(const char *what, K kernel, int ctas, int
 	memset(seen, 0, sizeof(*seen));
 	CUDA(cudaSetDevice(ranks[1].device));
 	CUDA(cudaMemsetAsync(chunk, 0, CVY_GPU_CHUNK, ranks[1].stream));
-	kernel<<<ctas, threads, 0, ranks[1].stream>>>(chunk, seen_device, ROUNDS);
+	kernel<<<ctas, threads, 0, ranks[1].stream>>>(chunk, seen_device, ROUNDS, nap_ns);
 	CUDA(cudaGetLastError());
 	for (uint64_t round = 1; round <= ROUNDS; round++) {
 		double since, until;
@@ -244,12 +249,13 @@ static void join(void)
 	close(fd);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
 	int devices = 0;
 	uint64_t marks = 0;
 	char why[200];
 
+	nap_ns = argc > 1 ? (unsigned)atoi(argv[1]) : 0;
 	if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) {
 		printf("skipped: no device\n");
 		return 77;
