@@ -13,8 +13,10 @@ template <int ONCE> static const void *kernel_of(const struct cvy_ep_args *a)
 	if (a->call.kind == CVY_GPU_DISPATCH)
 		return first ? (const void *)cvy_ep_first_phase<cvy_ep_dispatch<ONCE>>
 			     : (const void *)cvy_ep_operation<cvy_ep_dispatch<ONCE>>;
-	return first ? (const void *)cvy_ep_first_phase<cvy_ep_combine<ONCE>>
-		     : (const void *)cvy_ep_operation<cvy_ep_combine<ONCE>>;
+	if (first)
+		return (const void *)cvy_ep_first_phase<cvy_ep_combine<ONCE, 0>>;
+	return cvy_ep_begins(a) ? (const void *)cvy_ep_operation<cvy_ep_combine<ONCE, 1>>
+				: (const void *)cvy_ep_operation<cvy_ep_combine<ONCE, 0>>;
 }
 
 cudaError_t cvy_ep_load_kernels(void)
@@ -22,9 +24,10 @@ cudaError_t cvy_ep_load_kernels(void)
 	struct cudaFuncAttributes unused;
 	cudaError_t got = cudaSuccess;
 
-	for (int i = 0; i < 8 && got == cudaSuccess; i++) {
+	for (int i = 0; i < 16 && got == cudaSuccess; i++) {
 		struct cvy_ep_args a = {};
 
+		a.per_rank = a.form.per_step = i >> 3; /* cvy_ep_begins */
 		a.call.kind = i & 1 ? CVY_GPU_DISPATCH : CVY_GPU_COMBINE;
 		a.phases = i & 2 ? CVY_EP_SEND : CVY_EP_RECV;
 		got = cudaFuncGetAttributes(&unused, i & 4 ? kernel_of<1>(&a) : kernel_of<0>(&a));

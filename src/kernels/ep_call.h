@@ -194,6 +194,21 @@ struct cvy_ep_args {
 	float *recv_weights;   /* and their weights */
 };
 
+/* Pieces of a row that a warp moves at a time, in a slice. */
+CVY_GPU_BOTH static inline int cvy_ep_quads(const struct cvy_ep_args *a)
+{
+	return (a->form.slice_lines + 3) / 4;
+}
+
+/*
+ * Are own parts of combine summed before anybody is heard? Where there are sums and so few quads that who sums has pushed nothing;
+ * with more of them others are only heard later.
+ */
+static inline int cvy_ep_begins(const struct cvy_ep_args *a)
+{
+	return a->per_rank && a->form.per_step == 1 && cvy_ep_quads(a) * a->call.size <= CVY_EP_THREADS / 32;
+}
+
 /* ---- dynamic shared memory of dispatch (struct cvy_ep_room), in words of 4 bytes ---- */
 
 #define CVY_EP_NEAR 2048   /* ids at most of which a CTA has a copy: it looks at all of them, and more than once */

@@ -330,39 +330,31 @@ static __device__ __forceinline__ struct cvy_ep_sum cvy_ep_own_sum(const struct 
 /* The first quad of own token @j of a step that this warp sums: from the last warp on, since the first have results to push. */
 static __device__ __forceinline__ int cvy_ep_sums_from(const struct cvy_ep_turn *t, int j)
 {
-	const int quads = (t->a->form.slice_lines + 3) / 4;
-
-	return (CVY_EP_WARPS - 1 - (int)(threadIdx.x / 32) + j * quads) % CVY_EP_WARPS;
+	return (CVY_EP_WARPS - 1 - (int)(threadIdx.x / 32) + j * cvy_ep_quads(t->a)) % CVY_EP_WARPS;
 }
 
-/* What a warp knows of the step's first own token, and has itself at the first quad, before anybody has been heard. */
+/* What a warp knows of the step's first own token before anybody has been heard. */
 struct cvy_ep_begun {
-	int known;
 	struct cvy_ep_place place;
-	struct cvy_ep_sum own;
+	struct cvy_ep_sum own; /* BEGINS: what this rank has itself, at the first quad of the warp */
 };
 
-/*
- * A warp, while headers and lines are on their way: where sums are made per rank, and there are so few quads that whoever sums has
- * pushed nothing. With more of them nothing is had sooner, and others are heard later.
- */
-template <int ONCE>
+/* A warp, while headers and lines are on their way. */
+template <int ONCE, int BEGINS>
 static __device__ __forceinline__ struct cvy_ep_begun cvy_ep_begin_sum(const struct cvy_ep_turn *t,
 								       const struct cvy_ep_step *s)
 {
 	const struct cvy_ep_args *a = t->a;
-	const int first = s->slice * a->form.slice_lines, quads = (a->form.slice_lines + 3) / 4;
 	const int q = cvy_ep_sums_from(t, 0), token = cvy_ep_token(t, s, 0);
 	struct cvy_ep_begun b;
 	int word;
 
-	b.known = a->per_rank && a->form.per_step == 1 && quads * a->call.size <= CVY_EP_WARPS && q < quads &&
-		  token < a->num_tokens;
-	if (!b.known)
-		return b;
-	cvy_ep_place(q, &word);
 	b.place = cvy_ep_away<ONCE>(t, token);
-	b.own = cvy_ep_own_sum<ONCE>(a, &b.place, word + first * CVY_EP_LINE_WORDS);
+	if (BEGINS && q < cvy_ep_quads(a) && token < a->num_tokens) {
+		cvy_ep_place(q, &word);
+		word += s->slice * a->form.slice_lines * CVY_EP_LINE_WORDS;
+		b.own = cvy_ep_own_sum<ONCE>(a, &b.place, word);
+	}
 	return b;
 }
 
@@ -443,18 +435,18 @@ static __device__ __forceinline__ float cvy_ep_scale(const struct cvy_ep_args *a
 }
 
 /* A warp: its quads of the own token @j. Not 0: stopped or late. */
-template <int ONCE>
+template <int ONCE, int BEGINS>
 static __device__ __forceinline__ int cvy_ep_take_token(struct cvy_ep_turn *t, const struct cvy_ep_step *s,
 							const struct cvy_ep_begun *begun, int j)
 {
 	const struct cvy_ep_args *a = t->a;
 	int token = cvy_ep_token(t, s, j), first = s->slice * a->form.slice_lines, last = cvy_ep_last_line(t, s);
-	int q = cvy_ep_sums_from(t, j), known = begun->known, self, own, comes;
+	int q = cvy_ep_sums_from(t, j), known = BEGINS && !j, self, own, comes;
 	struct cvy_ep_place p = begun->place;
 	uint32_t valid, here, from;
 	float scale;
 
-	if (!known)
+	if (j)
 		p = cvy_ep_away<ONCE>(t, token);
 	self = p.owner == a->call.rank;
 	own = p.row >= 0; /* once: the row stands at the first that names the rank */
@@ -491,17 +483,18 @@ static __device__ __forceinline__ int cvy_ep_take_token(struct cvy_ep_turn *t, c
 	return 0;
 }
 
-template <int ONCE>
+template <int ONCE, int BEGINS>
 static __device__ __forceinline__ void cvy_ep_take_results(struct cvy_ep_turn *t, const struct cvy_ep_step *s,
 							   const struct cvy_ep_begun *begun)
 {
 #pragma unroll 1
 	for (int j = 0; j < t->a->form.per_step && cvy_ep_token(t, s, j) < t->a->num_tokens; j++)
-		if (cvy_ep_take_token<ONCE>(t, s, begun, j) == 1)
+		if (cvy_ep_take_token<ONCE, BEGINS>(t, s, begun, j) == 1)
 			return;
 }
 
-template <int ONCE> struct cvy_ep_combine {
+/* BEGINS: own parts are summed before anybody is heard (cvy_ep_begins); kernels of their own, since it takes registers. */
+template <int ONCE, int BEGINS> struct cvy_ep_combine {
 	enum { PLACES = 0 };
 
 	/* Lines of the step that went to @rank, and any before them. */
@@ -600,7 +593,7 @@ template <int ONCE> struct cvy_ep_combine {
 			int stopped;
 
 			send<HOT>(&t, &s, step);
-			begun = cvy_ep_begin_sum<ONCE>(&t, &s);
+			begun = cvy_ep_begin_sum<ONCE, BEGINS>(&t, &s);
 			cvy_ep_hear(&t, &s);
 			if (cvy_ep_stopped(&t))
 				return 1;
@@ -608,7 +601,7 @@ template <int ONCE> struct cvy_ep_combine {
 			for (;;) { /* who is late in the middle of it has no part in any of it */
 				uint32_t with = t.sources;
 
-				cvy_ep_take_results<ONCE>(&t, &s, &begun);
+				cvy_ep_take_results<ONCE, BEGINS>(&t, &s, &begun);
 				if (cvy_ep_overtakes(&t))
 					cvy_ep_far_look(&t, &s);
 				stopped = cvy_ep_stopped(&t);
