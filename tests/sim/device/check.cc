@@ -326,8 +326,8 @@ void check_gives_up(const struct process *p, const char *why)
 	sim_tell("rank %d.%d gives up in %zu: %s", p->rank, (int)p->inc, at, why);
 	for (const struct process *q : processes)
 		for (size_t op = at + 1; op < q->outcome.size() && op + 1 < q->next; op++)
-			if (!plan[at].timeout_ms && plan[op].timeout_ms && q->rank != p->rank && q->outcome[op].done &&
-			    (q->outcome[op].status.missing >> p->rank & 1))
+			if (!plan[at].timeout_ms && plan[op].timeout_ms && q->rank != p->rank &&
+			    (q->outcome[op].without >> p->rank & 1))
 				return;
 	sim_fail("G5", "rank %d gives up: %s", p->rank, why);
 }
@@ -337,9 +337,12 @@ void check_ended(struct process *p, size_t op)
 	struct cvy_gpu_status *s = &p->outcome[op].status;
 	const struct op *o = &plan[op];
 
-	if (p->out != OUT_NOT || p->device->ended || o->phase == CVY_EP_SEND)
+	if (p->device->ended || o->phase == CVY_EP_SEND)
 		return;
 	p->device->ops->status_read(p->device->gpu, s);
+	p->outcome[op].without = s->missing;
+	if (p->out != OUT_NOT)
+		return;
 	p->outcome[op].done = 1;
 	sim_tell("rank %d.%d has %zu: status %d epoch %u number %llu mask %x missing %x", p->rank, (int)p->inc, op,
 		 s->status, s->epoch, (unsigned long long)s->op, (unsigned)s->mask, (unsigned)s->missing);

@@ -98,6 +98,7 @@ enum { HELD_NOT, HELD_STREAM, HELD_LANE };
 
 struct outcome {
 	int done;
+	uint32_t without; /* whom it was ended without, also by a process that is left out and does not know */
 	struct cvy_gpu_status status;
 };
 
