@@ -215,7 +215,7 @@ void cvy_device_explain(const struct cvy_device *d, FILE *to)
 	fprintf(to,
 		"lanes: the least power of two whose step holds the block, %d at most; two shots (of broadcast: hops) "
 		"with three ranks or more, else one\n",
-		CVY_GPU_AT_ONCE);
+		CVY_GPU_LANES);
 	if (d->window_bytes)
 		fprintf(to,
 			"registered memory: %zu bytes a rank; read in place where all buffers are in it and a block is "

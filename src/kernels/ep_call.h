@@ -74,14 +74,14 @@ static inline int cvy_ep_cuts(int32_t lines, int32_t across)
 	return 2 << across <= CVY_EP_ACROSS && lines >> (across + 1) >= CVY_EP_PIECE;
 }
 
-/* A lane for each token as far as there are lanes, and more as far as they are there at a time and rows are long. */
+/* A lane for each token as far as there are lanes, and more of them where rows are long. */
 static inline int32_t cvy_ep_lanes_of(const struct cvy_ep_shape_gpu *s)
 {
 	int32_t lanes = 1, lines = cvy_ep_div(s->hidden / 4, CVY_EP_LINE_WORDS);
 
 	while (lanes < CVY_GPU_LANES && lanes < s->tokens)
 		lanes *= 2;
-	for (int32_t across = 0; lanes < CVY_GPU_AT_ONCE && cvy_ep_cuts(lines, across); across++)
+	for (int32_t across = 0; lanes < CVY_GPU_LANES && cvy_ep_cuts(lines, across); across++)
 		lanes *= 2;
 	return lanes;
 }

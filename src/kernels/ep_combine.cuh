@@ -230,14 +230,14 @@ static __device__ __forceinline__ void cvy_ep_push_headers_back(const struct cvy
 {
 #pragma unroll 1
 	for (int p = CVY_EP_WARPS - 1 - (int)(threadIdx.x / 32); p < t->a->call.size; p += CVY_EP_WARPS) {
-		uint64_t v[2] = { 0, s->tag };
+		uint64_t v[2] = { 0, s->tag }, theirs;
 
 		if (!cvy_has(t->peers, p))
 			continue;
-		v[0] = one ? (uint64_t)cvy_ep_came<ONCE>(t, s, p, 0) : t->sh->theirs[p];
-		if (threadIdx.x % 8)
-			v[0] = 0;
-		if (threadIdx.x % 8 == 1) /* so that lane 0 of each knows, whatever it has sent there */
+		theirs = one ? (uint64_t)cvy_ep_came<ONCE>(t, s, p, 0) : t->sh->theirs[p];
+		if (threadIdx.x % 8 == 0)
+			v[0] = theirs;
+		else if (threadIdx.x % 8 == 1) /* so that lane 0 of each knows, whatever it has sent there */
 			v[0] = t->sh->lost >> p & 1;
 		cvy_ep_send(t, s, p, 0, threadIdx.x % 32 < 8, v);
 	}

@@ -20,10 +20,9 @@
 #define CVY_GPU_BOTH
 #endif
 
-#define CVY_GPU_RANKS 32      /* a mask is one 32-bit word; ranks of a group with devices are below */
-#define CVY_GPU_LANES 256     /* at most, of one operation */
-#define CVY_GPU_AT_ONCE 128   /* CTAs that a device has room for at a time, one for each processor: a power of two */
-#define CVY_GPU_QUANTA 256    /* what one operation adds to entered and finished */
+#define CVY_GPU_RANKS 32  /* a mask is one 32-bit word; ranks of a group with devices are below */
+#define CVY_GPU_LANES 128 /* of an operation, at most: CTAs that find room at a time, one a processor; a power of two */
+#define CVY_GPU_QUANTA 256    /* what one operation adds to entered and finished: as many as lanes, or a multiple */
 #define CVY_GPU_GENERATIONS 4 /* mappings of a chunk that may exist at a time; 2 bits each in a lane's words */
 #define CVY_GPU_ROWS 4	      /* packets that one thread has under way in a step */
 #define CVY_GPU_THREADS 512   /* of a CTA, at most */

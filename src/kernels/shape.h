@@ -84,7 +84,7 @@ static inline void cvy_gpu_shape(struct cvy_gpu_call *c)
 	c->threads = s.threads;
 	c->rows = s.rows;
 	c->lanes = c->kind == CVY_GPU_ALLTOALLV ? CVY_GPU_UNEVEN_LANES : 1;
-	while (c->kind != CVY_GPU_ALLTOALLV && c->lanes < CVY_GPU_AT_ONCE &&
+	while (c->kind != CVY_GPU_ALLTOALLV && c->lanes < CVY_GPU_LANES &&
 	       cvy_gpu_tile_words(c->packet, c->rows * c->threads) * (uint64_t)c->lanes < words)
 		c->lanes *= 2;
 	/* In place the two-shot form could not be done again. From `size` nothing may follow: it grows under a graph. */

@@ -109,6 +109,13 @@ START_TEST(few_tokens_are_cut_across_lanes)
 }
 END_TEST
 
+/* What ranks of a host keep for each other's rows, whatever a handle is like: it has no buffers of its own. */
+START_TEST(slots_of_eight_ranks_take_less_than_150_mb)
+{
+	ck_assert_uint_le(7 * CVY_GPU_SIGNALS, 150000000);
+}
+END_TEST
+
 static size_t room_of(const struct cvy_ep_shape_gpu *s)
 {
 	struct cvy_ep_args a = { .tokens = s->tokens,
@@ -161,6 +168,7 @@ int main(void)
 
 	tcase_add_loop_test(form, every_line_of_every_token_moves_once, 0, sizeof(tokens) / sizeof(*tokens));
 	tcase_add_test(form, few_tokens_are_cut_across_lanes);
+	tcase_add_test(form, slots_of_eight_ranks_take_less_than_150_mb);
 	tcase_add_loop_test(form, shared_memory_of_a_dispatch_is_there, 0, sizeof(sizes) / sizeof(*sizes));
 	suite_add_tcase(suite, form);
 	runner = srunner_create(suite);

@@ -446,7 +446,7 @@ static void check_form(const struct form *f, int kind, int in_place, uint64_t by
 	int lanes = 1, least = atoi(f->lanes), most = strchr(f->lanes, '-') ? atoi(strchr(f->lanes, '-') + 1) : least;
 
 	cvy_gpu_shape(&c);
-	while (lanes < CVY_GPU_AT_ONCE && (uint64_t)lanes * step < (bytes + 7) / 8 * 8)
+	while (lanes < CVY_GPU_LANES && (uint64_t)lanes * step < (bytes + 7) / 8 * 8)
 		lanes *= 2;
 	if (kind == CVY_GPU_ALLTOALLV) /* nobody knows the others' counts */
 		lanes = CVY_GPU_UNEVEN_LANES;
