@@ -7,121 +7,10 @@
 #ifndef CVY_EP_COMBINE_CUH
 #define CVY_EP_COMBINE_CUH
 
-#include "ep_far.cuh"
+#include "ep_result.cuh"
 
 #define CVY_EP_BATCH 2 /* lines that a thread waits for at a time */
 #define CVY_EP_ASKS 8  /* ranks up to which each warp looks itself for what came of them */
-#ifndef CVY_EP_RESULTS
-#define CVY_EP_RESULTS 4 /* rows of results that a thread reads at a time */
-#endif
-
-/* Two words, that is 8 elements, in f32. */
-struct cvy_ep_sum {
-	float v[8];
-
-	__device__ __forceinline__ void clear()
-	{
-#pragma unroll
-		for (int i = 0; i < 8; i++)
-			v[i] = 0;
-	}
-
-	__device__ __forceinline__ void add(const uint64_t x[2], float weight)
-	{
-#pragma unroll
-		for (int i = 0; i < 8; i++)
-			v[i] += weight * cvy_bf16_wide(x[i / 4], i % 4);
-	}
-
-	__device__ __forceinline__ void more(const struct cvy_ep_sum *with)
-	{
-#pragma unroll
-		for (int i = 0; i < 8; i++)
-			v[i] += with->v[i];
-	}
-
-	__device__ __forceinline__ void scale(float by)
-	{
-#pragma unroll
-		for (int i = 0; i < 8; i++)
-			v[i] *= by;
-	}
-
-	__device__ __forceinline__ void narrow(uint64_t x[2]) const
-	{
-		x[0] = cvy_bf16_narrow(v);
-		x[1] = cvy_bf16_narrow(v + 4);
-	}
-};
-
-/* What thread k of a warp knows of the k-th expert of a token. */
-struct cvy_ep_place {
-	int row;   /* of y, -1: not here */
-	int owner; /* of the expert, where the token is of this rank; -1: it goes nowhere */
-	int nth;   /* of the token's rows at that owner */
-	float weight;
-};
-
-/* Rows that the experts here may have: a route that no dispatch has written may name others. */
-template <int ONCE> static __device__ __forceinline__ int cvy_ep_rows(const struct cvy_ep_args *a)
-{
-	return (ONCE ? 1 : a->el) * a->call.size * a->tokens;
-}
-
-/* Rows here of @token of @rank. What is read does not wait for what was read: weights of no row are not looked at. */
-template <int ONCE>
-static __device__ __forceinline__ struct cvy_ep_place cvy_ep_here(const struct cvy_ep_args *a, int rank, int token)
-{
-	int k = (int)(threadIdx.x % 32);
-	size_t at = ((size_t)rank * (size_t)a->tokens + (size_t)token) * (size_t)a->top_k + k;
-	struct cvy_ep_place p = { -1, -1, 0, 0 };
-
-	if (token < a->tokens && k < a->top_k) {
-		p.row = a->route[at];
-		p.weight = a->route_weights[at];
-	}
-	if (p.row >= cvy_ep_rows<ONCE>(a))
-		p.row = -1;
-	return p;
-}
-
-/* One thread: how many rows here @token of @rank has. */
-template <int ONCE>
-static __device__ __noinline__ int cvy_ep_rows_here(const struct cvy_ep_args *a, int rank, int token)
-{
-	const int32_t *row = a->route + ((size_t)rank * (size_t)a->tokens + (size_t)token) * (size_t)a->top_k;
-	int n = 0;
-
-#pragma unroll 1
-	for (int k = 0; k < a->top_k && token < a->tokens; k++)
-		n += row[k] >= 0 && row[k] < cvy_ep_rows<ONCE>(a);
-	return n;
-}
-
-/* Where the experts of the own @token are. All threads of a warp. */
-template <int ONCE>
-static __device__ __forceinline__ struct cvy_ep_place cvy_ep_away(const struct cvy_ep_turn *t, int token)
-{
-	const struct cvy_ep_args *a = t->a;
-	int k = (int)(threadIdx.x % 32);
-	struct cvy_ep_place p = { -1, -1, 0, 0 };
-	uint32_t same;
-
-	if (token < a->num_tokens && k < a->top_k) {
-		size_t at = (size_t)token * (size_t)a->top_k + k;
-		int id = a->sent[at], row = a->route[(size_t)a->call.rank * (size_t)a->tokens * (size_t)a->top_k + at];
-		float weight = ONCE && !a->weights ? 0 : a->weights[at];
-
-		if (id >= 0 && id < a->experts) {
-			p.owner = t->sh->tables.owner[id];
-			p.row = row < cvy_ep_rows<ONCE>(a) ? row : -1;
-			p.weight = weight;
-		}
-	}
-	same = __match_any_sync(CVY_EP_ALL, p.owner);
-	p.nth = __popc(same & ((1u << k) - 1));
-	return p;
-}
 
 /* All threads, before a barrier. */
 static __device__ __forceinline__ void cvy_ep_nobody(struct cvy_ep_shared *sh)
@@ -153,62 +42,6 @@ static __device__ __forceinline__ void cvy_ep_who(const struct cvy_ep_turn *t, c
 			atomicOr((unsigned long long *)&t->sh->theirs[rank], 1ull << j);
 	}
 	__syncthreads();
-}
-
-/* The rare case: rows do not begin at words. */
-static __device__ __noinline__ void cvy_ep_result_part(const uint8_t *row, int hidden, int word, uint64_t v[2])
-{
-	v[0] = cvy_word_get_part(row, (uint64_t)word * 8, (uint64_t)hidden * 2);
-	v[1] = cvy_word_get_part(row, (uint64_t)word * 8 + 8, (uint64_t)hidden * 2);
-}
-
-/* Two words of row @row of the experts' results: rows are whole words (hidden). */
-static __device__ __forceinline__ void cvy_ep_result(const struct cvy_ep_args *a, int row, int word, uint64_t v[2])
-{
-	const uint8_t *at = a->y + (size_t)row * (size_t)a->hidden * 2;
-	const uint64_t *words = (const uint64_t *)at + word;
-
-	if (((uintptr_t)a->y & 7) == 0) {
-		v[0] = word < a->form.row_words ? words[0] : 0;
-		v[1] = word + 1 < a->form.row_words ? words[1] : 0;
-	} else {
-		uint64_t part[2];
-
-		cvy_ep_result_part(at, a->hidden, word, part);
-		v[0] = part[0];
-		v[1] = part[1];
-	}
-}
-
-/* The weighted sum of the rows in @rows, at @word. All threads of a warp. */
-static __device__ __forceinline__ struct cvy_ep_sum cvy_ep_sum_here(const struct cvy_ep_args *a,
-								    const struct cvy_ep_place *p, uint32_t rows,
-								    int word)
-{
-	struct cvy_ep_sum sum;
-
-	sum.clear();
-#pragma unroll 1
-	while (rows) {
-		uint64_t v[CVY_EP_RESULTS][2];
-		float by[CVY_EP_RESULTS];
-		int n = __popc(rows);
-
-#pragma unroll
-		for (int i = 0; i < CVY_EP_RESULTS; i++) {
-			int k = (__ffs((int)rows) - 1) & 31, r = __shfl_sync(CVY_EP_ALL, p->row, k);
-
-			by[i] = __shfl_sync(CVY_EP_ALL, p->weight, k);
-			if (i < n)
-				cvy_ep_result(a, r, word, v[i]);
-			rows &= rows - 1;
-		}
-#pragma unroll
-		for (int i = 0; i < CVY_EP_RESULTS; i++)
-			if (i < n)
-				sum.add(v[i], by[i]);
-	}
-	return sum;
 }
 
 /* Line of word @word of row @nth of token @j in the step, -1: of another slice. */
@@ -313,18 +146,6 @@ static __device__ __forceinline__ void cvy_ep_hear(struct cvy_ep_turn *t, const 
 		if (cvy_ep_take_header(t, s, p, take) != 1)
 			cvy_ep_waited(t, p);
 	}
-}
-
-/* What this rank has itself for the own token, at @word. All threads of a warp. */
-template <int ONCE>
-static __device__ __forceinline__ struct cvy_ep_sum cvy_ep_own_sum(const struct cvy_ep_args *a,
-								   const struct cvy_ep_place *p, int word)
-{
-	struct cvy_ep_place mine = *p;
-
-	if (ONCE)
-		mine.weight = 1;
-	return cvy_ep_sum_here(a, &mine, __ballot_sync(CVY_EP_ALL, p->owner == a->call.rank && p->row >= 0), word);
 }
 
 /* The first quad of own token @j of a step that this warp sums: from the last warp on, since the first have results to push. */
