@@ -14,7 +14,7 @@
 #ifndef CVY_PULL_CUH
 #define CVY_PULL_CUH
 
-#include "step.cuh"
+#include "take.cuh"
 
 #define CVY_PULL_UNROLL 4 /* loads of 16 bytes that a thread has under way */
 

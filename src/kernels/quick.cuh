@@ -8,7 +8,7 @@
 #ifndef CVY_QUICK_CUH
 #define CVY_QUICK_CUH
 
-#include "step.cuh"
+#include "take.cuh"
 
 /* Does the short way do for such calls? */
 template <int PARTS> static __device__ __forceinline__ int cvy_quick_may(const struct cvy_gpu_call *c)

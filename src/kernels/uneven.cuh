@@ -13,6 +13,7 @@
 #define CVY_UNEVEN_CUH
 
 #include "operate.cuh"
+#include "take.cuh"
 
 #define CVY_NO_BLOCK UINT64_MAX /* said to a rank past the sender's counts, which has come since a graph was captured */
 
