@@ -32,7 +32,7 @@ static struct cvy_copies copies;
 static struct seen *seen, *seen_device;
 static uint64_t *pattern; /* pinned: all lines of a round */
 static int failures;
-static unsigned nap_ns;
+static unsigned nap;
 
 static __host__ __device__ uint64_t word_of(uint64_t round, uint64_t line, uint64_t i)
 {
@@ -177,7 +177,7 @@ template <typename K> static void play(const char *what, K kernel, int ctas, int
 	memset(seen, 0, sizeof(*seen));
 	CUDA(cudaSetDevice(ranks[1].device));
 	CUDA(cudaMemsetAsync(chunk, 0, CVY_GPU_CHUNK, ranks[1].stream));
-	kernel<<<ctas, threads, 0, ranks[1].stream>>>(chunk, seen_device, ROUNDS, nap_ns);
+	kernel<<<ctas, threads, 0, ranks[1].stream>>>(chunk, seen_device, ROUNDS, nap);
 	CUDA(cudaGetLastError());
 	for (uint64_t round = 1; round <= ROUNDS; round++) {
 		double since, until;
@@ -255,7 +255,7 @@ int main(int argc, char **argv)
 	uint64_t marks = 0;
 	char why[200];
 
-	nap_ns = argc > 1 ? (unsigned)atoi(argv[1]) : 0;
+	nap = argc > 1 ? (unsigned)atoi(argv[1]) : 0;
 	if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) {
 		printf("skipped: no device\n");
 		return 77;
