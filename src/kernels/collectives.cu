@@ -21,9 +21,8 @@ const void *cvy_gpu_kernel(const struct cvy_gpu_call *call)
  * Loads all of them. Where the driver loads lazily, it does so at a kernel's first launch and may wait until the device is
  * idle: for ever, if that waits for the launch.
  */
-cudaError_t cvy_gpu_load_kernels(void)
+cudaError_t cvy_gpu_load_kernels(size_t *stack)
 {
-	struct cudaFuncAttributes unused;
 	struct cvy_gpu_call c = {};
 	cudaError_t got = cudaSuccess;
 
@@ -33,11 +32,11 @@ cudaError_t cvy_gpu_load_kernels(void)
 		c.rows = way / 2 % 2 ? CVY_GPU_ROWS : 1;
 		c.joins = way / 4 % 3 == 1;
 		c.plain = way / 12 ? CVY_GPU_PARTS : CVY_GPU_WHOLE;
-		c.windows = c.joins ? (uint8_t *)&unused : NULL; /* any */
+		c.windows = c.joins ? (uint8_t *)&c : NULL; /* any */
 		for (c.kind = 0; c.kind <= CVY_GPU_MESSAGE; c.kind++)
 			for (c.dtype = 0; c.dtype < 16 && got == cudaSuccess; c.dtype++)
 				if (c.kind != CVY_GPU_DISPATCH && c.kind != CVY_GPU_COMBINE)
-					got = cudaFuncGetAttributes(&unused, cvy_gpu_kernel(&c));
+					got = cvy_gpu_load_kernel(cvy_gpu_kernel(&c), stack);
 	}
-	return got == cudaSuccess ? cvy_ep_load_kernels() : got;
+	return got == cudaSuccess ? cvy_ep_load_kernels(stack) : got;
 }

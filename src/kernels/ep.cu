@@ -19,9 +19,8 @@ template <int ONCE> static const void *kernel_of(const struct cvy_ep_args *a)
 				: (const void *)cvy_ep_operation<cvy_ep_combine<ONCE, 0>>;
 }
 
-cudaError_t cvy_ep_load_kernels(void)
+cudaError_t cvy_ep_load_kernels(size_t *stack)
 {
-	struct cudaFuncAttributes unused;
 	cudaError_t got = cudaSuccess;
 
 	for (int i = 0; i < 16 && got == cudaSuccess; i++) {
@@ -30,7 +29,7 @@ cudaError_t cvy_ep_load_kernels(void)
 		a.per_rank = a.form.per_step = i >> 3; /* cvy_ep_begins */
 		a.call.kind = i & 1 ? CVY_GPU_DISPATCH : CVY_GPU_COMBINE;
 		a.phases = i & 2 ? CVY_EP_SEND : CVY_EP_RECV;
-		got = cudaFuncGetAttributes(&unused, i & 4 ? kernel_of<1>(&a) : kernel_of<0>(&a));
+		got = cvy_gpu_load_kernel(i & 4 ? kernel_of<1>(&a) : kernel_of<0>(&a), stack);
 	}
 	return got;
 }

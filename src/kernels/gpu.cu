@@ -405,6 +405,22 @@ static int choose_memory(struct cvy_gpu *gpu, int asked)
 	return 0;
 }
 
+/*
+ * Kernels are loaded, and threads have the stacks that they take. To give them larger ones the driver waits until the device is idle:
+ * at the first launch that needs it, while what runs may wait for that launch, or for a copy that waits for it.
+ */
+static int load(struct cvy_gpu *gpu)
+{
+	size_t stack = 0, has = 0;
+	int err = check(gpu, cvy_gpu_load_kernels(&stack), "loading the kernels");
+
+	if (!err)
+		err = check(gpu, cudaDeviceGetLimit(&has, cudaLimitStackSize), "stacks of the kernels");
+	if (!err && stack > has)
+		err = check(gpu, cudaDeviceSetLimit(cudaLimitStackSize, stack), "stacks of the kernels");
+	return err;
+}
+
 static int gpu_open(const struct cvy_gpu_args *args, struct cvy_gpu **out, char *why, size_t why_bytes)
 {
 	struct cvy_gpu *gpu = (struct cvy_gpu *)calloc(1, sizeof(*gpu));
@@ -421,7 +437,7 @@ static int gpu_open(const struct cvy_gpu_args *args, struct cvy_gpu **out, char 
 	if (!err)
 		err = describe(gpu, args->late_ms, args->park_ms);
 	if (!err)
-		err = check(gpu, cvy_gpu_load_kernels(), "loading the kernels");
+		err = load(gpu);
 	if (!err)
 		err = choose_overlap(gpu);
 	if (!err)

@@ -149,10 +149,20 @@ static inline int cvy_gpu_clear(struct cvy_gpu *gpu, CUdeviceptr at, size_t byte
  */
 cudaError_t cvy_gpu_launch_kernel(const struct cvy_gpu *gpu, const void *kernel, int ctas, int threads, void **args,
 				  size_t room, cudaStream_t stream);
+/* A kernel is loaded; *stack is no less than a thread of it needs. */
+static inline cudaError_t cvy_gpu_load_kernel(const void *kernel, size_t *stack)
+{
+	struct cudaFuncAttributes has = {};
+	cudaError_t got = cudaFuncGetAttributes(&has, kernel);
+
+	if (got == cudaSuccess && has.localSizeBytes > *stack)
+		*stack = has.localSizeBytes;
+	return got;
+}
 /* collectives.cu */
-cudaError_t cvy_gpu_load_kernels(void);
+cudaError_t cvy_gpu_load_kernels(size_t *stack);
 /* ep.cu: those of dispatch and combine */
-cudaError_t cvy_ep_load_kernels(void);
+cudaError_t cvy_ep_load_kernels(size_t *stack);
 extern const struct cvy_gpu_memory cvy_gpu_vmm, cvy_gpu_ipc; /* gpu_vmm.cu, gpu_ipc.cu */
 int cvy_gpu_has_vmm(struct cvy_gpu *gpu);		     /* or says what it lacks (why) */
 /* gpu_far.cu: of struct cvy_gpu_ops */

@@ -499,6 +499,21 @@ static void numbers_past_words(void)
 	}
 }
 
+/* What reductions of single bytes take. All threads that find room on a device have it: more would be more of its memory. */
+#define STACK_MOST 2432
+
+static void stacks(void)
+{
+	size_t bytes;
+
+	CUDA(cudaDeviceGetLimit(&bytes, cudaLimitStackSize));
+	checks++;
+	if (bytes <= STACK_MOST)
+		return;
+	printf("kernels take stacks of %zu bytes, %d are meant\n", bytes, STACK_MOST);
+	failures++;
+}
+
 int main(int argc, char **argv)
 {
 	n = argc > 1 ? atoi(argv[1]) : 2;
@@ -513,6 +528,7 @@ int main(int argc, char **argv)
 		return 2;
 	}
 	open_all();
+	stacks();
 	healthy();
 	whole_steps();
 	mixed_ways();

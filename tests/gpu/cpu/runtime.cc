@@ -137,6 +137,9 @@ cudaError_t cpu_launch(const cudaLaunchConfig_t *config, const std::function<voi
 	return launch(config->stream, config->gridDim, config->blockDim, config->dynamicSmemBytes, RESIDENT, body);
 }
 
+#define STACK ((size_t)1000) /* that a kernel takes: more than threads have here, where nobody asks for it */
+static size_t stack = 512;
+
 extern "C" {
 
 cudaError_t cudaLaunchKernel(const void *f, dim3 grid, dim3 block, void **args, size_t room, cudaStream_t stream)
@@ -145,6 +148,11 @@ cudaError_t cudaLaunchKernel(const void *f, dim3 grid, dim3 block, void **args, 
 	std::function<void()> body;
 	unsigned resident = RESIDENT;
 
+	if (stack < STACK) {
+		fprintf(stderr, "a kernel whose stack is larger than threads have: its launch waits until the device "
+				"is idle\n");
+		abort();
+	}
 	if (call->kind == CVY_GPU_DISPATCH || call->kind == CVY_GPU_COMBINE) {
 		struct cvy_ep_args a = *(const struct cvy_ep_args *)args[0];
 
@@ -171,8 +179,21 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *f,
 	return cudaLaunchKernel(f, config->gridDim, config->blockDim, args, config->dynamicSmemBytes, config->stream);
 }
 
-cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *, const void *)
+cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *has, const void *)
 {
+	has->localSizeBytes = STACK;
+	return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetLimit(size_t *bytes, enum cudaLimit)
+{
+	*bytes = stack;
+	return cudaSuccess;
+}
+
+cudaError_t cudaDeviceSetLimit(enum cudaLimit, size_t bytes)
+{
+	stack = bytes;
 	return cudaSuccess;
 }
 

@@ -205,6 +205,17 @@ cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *, const void *)
 	return cudaSuccess;
 }
 
+cudaError_t cudaDeviceGetLimit(size_t *bytes, enum cudaLimit)
+{
+	*bytes = 0;
+	return cudaSuccess;
+}
+
+cudaError_t cudaDeviceSetLimit(enum cudaLimit, size_t)
+{
+	return cudaSuccess;
+}
+
 cudaError_t cudaFuncSetAttribute(const void *, enum cudaFuncAttribute, int)
 {
 	return cudaSuccess;
