@@ -65,7 +65,7 @@ struct cvy_queue_ring {
 	const uint64_t *done; /* of this queue: tickets up to here */
 	const uint64_t *status;
 	uint32_t number;     /* of this queue, with the proxy */
-	uint32_t look_every; /* entry status and abort are looked at; a power of two, 1: each */
+	uint32_t look_every; /* entry the words above and abort are looked at; a power of two, 1: each */
 };
 
 struct cvy_queue {
@@ -78,7 +78,10 @@ struct cvy_queue {
 	struct cvy_queue_ring ring;
 };
 
-/* Of a ring for a device's threads: the host's words are over PCIe, and every so many-th entry asks for them. */
+/*
+ * Of a ring for a device's threads: the host's words are over PCIe, where reads of one word come one after the other (0.5 us each, an
+ * H100, a lane of 128), so every so many-th entry asks for them.
+ */
 #define CVY_QUEUE_LOOK_EVERY 64
 
 /* One wait; since = 0 before it. */
@@ -203,12 +206,13 @@ CVY_Q_BOTH uint64_t cvy_queue_room_from(struct cvy_queue *q, int fresh)
 	return cvy_q_load(&q->words->done);
 }
 
+/* What is done may lie past @end, which is of a head that others have moved since. */
 CVY_Q_BOTH int cvy_queue_crowded(struct cvy_queue *q, uint64_t end, uint64_t most)
 {
-	if (end - cvy_q_peek(&q->words->done) <= most)
+	if ((int64_t)(end - cvy_q_peek(&q->words->done)) <= (int64_t)most)
 		return 0;
 	cvy_queue_raise(&q->words->done, cvy_q_load(q->ring.tail));
-	return end - cvy_q_peek(&q->words->done) > most;
+	return (int64_t)(end - cvy_q_peek(&q->words->done)) > (int64_t)most;
 }
 
 /*
@@ -237,7 +241,8 @@ CVY_Q_BOTH int cvy_queue_wait_for_room(struct cvy_queue *q, uint64_t first, uint
 /*
  * Claims entries of a ring while half of it is free: an addition never fails, as a swap does that many threads try at
  * once, and nothing here waits for the host. 1: done; 0: there may be no room; else why not. Only where the other half
- * was claimed at one moment does somebody wait for room that is his already.
+ * was claimed at one moment does somebody wait for room that is his already. What the host says is looked at behind
+ * (cvy_queue_ask): by the place that an addition gives, which is each poster's own; the head that they see before may be one for all.
  */
 CVY_Q_BOTH int cvy_queue_claim_fast(struct cvy_queue *q, uint64_t n, uint64_t *first)
 {
@@ -248,15 +253,22 @@ CVY_Q_BOTH int cvy_queue_claim_fast(struct cvy_queue *q, uint64_t n, uint64_t *f
 		return CVY_QUEUE_FAILED;
 	if (n > q->depth / 2 || cvy_queue_crowded(q, head + n, q->depth / 2))
 		return 0;
-	if (!(head & (q->ring.look_every - 1))) {
-		if (cvy_queue_status(q))
-			return CVY_QUEUE_FAILED;
-		if (cvy_q_load(q->abort))
-			return CVY_QUEUE_ABORTED;
-	}
 	*first = cvy_q_take(&q->words->head, n);
 	why = cvy_queue_wait_for_room(q, *first, n);
 	return why ? why : 1;
+}
+
+/* Entries from @first on have been posted to a ring: what does the host say, if it is this poster's turn to ask? 0 or why it fails. */
+CVY_Q_BOTH int cvy_queue_ask(struct cvy_queue *q, uint64_t first, uint64_t n)
+{
+	uint64_t below = q->ring.look_every - 1;
+
+	if (((first + below) & ~below) >= first + n)
+		return 0;
+	cvy_queue_raise(&q->words->done, cvy_q_load(q->ring.tail)); /* before anybody finds it crowded */
+	if (cvy_queue_status(q))
+		return CVY_QUEUE_FAILED;
+	return cvy_q_load(q->abort) ? CVY_QUEUE_ABORTED : 0;
 }
 
 /* Claims @n entries; @first: the first of them. 0 or why not: then nothing is claimed. */
@@ -421,10 +433,11 @@ CVY_Q_BOTH int64_t cvy_queue_post(struct cvy_queue *q, struct cvy_queue_job *p)
 		return err;
 	if (q->kind == CVY_QUEUE_RING) {
 		if (p->puts)
-			cvy_q_fence(); /* what is to be put, before the command. The ring keeps commands in order */
+			cvy_q_release(); /* what is to be put, before the command. The ring keeps commands in order */
 		for (i = 0; i < n; i++)
 			cvy_queue_write_ring(q, p, i, first + i);
-		return (int64_t)(first + n);
+		err = cvy_queue_ask(q, first, n);
+		return err ? err : (int64_t)(first + n);
 	}
 	for (i = 0; i < n; i++)
 		cvy_queue_write_mlx5(q, p, i, n, first + i);

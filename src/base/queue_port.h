@@ -127,6 +127,16 @@ CVY_Q_BOTH void cvy_q_fence(void)
 #endif
 }
 
+/* Everything before is seen, by everyone, before any store after: of what other threads of a CTA stored, too, before a barrier. */
+CVY_Q_BOTH void cvy_q_release(void)
+{
+#ifdef __CUDA_ARCH__
+	asm volatile("fence.acq_rel.sys;" ::: "memory");
+#else
+	cvy_q_fence();
+#endif
+}
+
 /* Cycles of a GPU, nanoseconds of a host: cvy_queue.wait_ticks counts in these. */
 CVY_Q_BOTH uint64_t cvy_q_ticks(void)
 {

@@ -37,7 +37,7 @@ struct cvy_ring_command {
 
 CVY_Q_BOTH uint64_t cvy_ring_lap(uint64_t index, uint32_t depth)
 {
-	return (index / depth & 1) ? 0 : CVY_RING_LAP;
+	return index & depth ? 0 : CVY_RING_LAP; /* a power of two */
 }
 
 CVY_Q_BOTH void cvy_ring_pack(const struct cvy_ring_command *c, uint64_t lap, uint64_t w[2])

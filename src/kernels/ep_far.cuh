@@ -30,16 +30,13 @@ static __device__ __forceinline__ void cvy_ep_set_apart(struct cvy_ep_apart *x, 
 	x->t.r = &x->r;
 }
 
-/* All threads: is step @step of @t to be pushed? Not where the gate has closed. Those whose slots are not free get none. */
-static __device__ __noinline__ int cvy_ep_far_ask(struct cvy_ep_apart *x, uint64_t tag, int step)
+/* All threads: is the step to be pushed, though @silent have not answered? Not where the gate has closed. Those whose slots are not free get none. */
+static __device__ __noinline__ int cvy_ep_far_ask(struct cvy_ep_apart *x, uint64_t tag, uint32_t silent)
 {
 	struct cvy_ep_turn *t = &x->t;
 	struct cvy_until until = { t->until.began, t->until.most / CVY_EP_FAR_PATIENCE };
-	uint32_t silent = step ? t->peers & ~t->sources : 0;
 	int how;
 
-	if (!step && (t->r->lane.failed & CVY_GPU_LATE))
-		silent = t->peers;
 	how = cvy_far_overtake(&t->a->call, &x->r, silent, tag, &until);
 	if (how == 2)
 		atomicOr(&t->sh->unsent, 1u << threadIdx.x);
@@ -50,10 +47,13 @@ static __device__ __noinline__ int cvy_ep_far_ask(struct cvy_ep_apart *x, uint64
 
 static __device__ __forceinline__ int cvy_ep_far_may_push(struct cvy_ep_turn *t, const struct cvy_ep_step *s, int step)
 {
+	uint32_t silent = step ? t->peers & ~t->sources : t->r->lane.failed & CVY_GPU_LATE ? t->peers : 0;
 	struct cvy_ep_apart x; /* threads of a warp go on with looks counted alike (cvy_wait_lines), too */
 
+	if (!silent) /* as always, but after a deadline */
+		return 1;
 	cvy_ep_set_apart(&x, t);
-	if (!cvy_ep_far_ask(&x, s->tag ^ CVY_GPU_MARK, step))
+	if (!cvy_ep_far_ask(&x, s->tag ^ CVY_GPU_MARK, silent))
 		return 0;
 	t->peers &= ~t->sh->unsent;
 	return 1;
@@ -65,8 +65,6 @@ static __device__ __noinline__ void cvy_ep_far_put_apart(const struct cvy_ep_apa
 	const struct cvy_gpu_call *c = &x->t.a->call;
 	int rank = (int)threadIdx.x;
 
-	__threadfence_system();
-	__syncthreads();
 #pragma unroll 1
 	for (int at = 0; at < lines; at += CVY_EP_SLOT_LINES) {
 		int here = lines - at < CVY_EP_SLOT_LINES ? lines - at : CVY_EP_SLOT_LINES;
@@ -83,6 +81,9 @@ static __device__ __forceinline__ void cvy_ep_far_put(const struct cvy_ep_turn *
 	struct cvy_ep_apart x;
 	struct cvy_ep_step step = *s;
 
+	__syncthreads(); /* whoever posts fences for all */
+	if (threadIdx.x >= CVY_GPU_RANKS)
+		return;
 	cvy_ep_set_apart(&x, t);
 	cvy_ep_far_put_apart(&x, &step, lines);
 }

@@ -59,11 +59,10 @@ static __device__ __noinline__ void cvy_far_put(const struct cvy_gpu_call *c, ui
 		cvy_far_posted(c, out, q, rank, at, cvy_queue_put(q, at, at, bytes));
 }
 
-/* All threads: what they have pushed to @to, from @at on, goes to those who are far. */
+/* All threads: what they have pushed to @to, from @at on, goes to those who are far. Whoever posts fences for all. */
 static __device__ __noinline__ void cvy_far_push(const struct cvy_gpu_call *c, uint64_t out, uint32_t to, uint64_t at,
 						 uint64_t bytes)
 {
-	__threadfence_system();
 	__syncthreads();
 	cvy_far_put(c, out, to, (int)threadIdx.x, at, bytes);
 }

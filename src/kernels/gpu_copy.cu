@@ -10,7 +10,8 @@
  */
 #include "gpu_state.cuh"
 
-#define STREAMS 8 /* ranks share them: a copy ends whatever its peer does */
+#define STREAMS 8     /* ranks share them: a copy ends whatever its peer does */
+#define QUIET_NS 1000 /* less than it takes to ask for a copy; lanes of a step post within it, one after the other */
 
 struct copier {
 	struct cvy_gpu_copies *all;
@@ -175,6 +176,7 @@ int cvy_gpu_copies(struct cvy_gpu *gpu, int rank, int generation, int fd, struct
 	out->copier.reached = reached;
 	out->from = gpu->at[CVY_GPU_OUT][place(rank, generation)];
 	out->to = gpu->copied[place(rank, generation)];
+	out->quiet_ns = QUIET_NS;
 	return 0;
 }
 

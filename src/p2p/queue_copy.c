@@ -3,14 +3,15 @@
  * Commands of a proxy as copies (base/queue_memory.h): the far end's memory is in reach of this host's copy engines, though
  * no thread that posts may touch it.
  *
- * To ask for a copy takes about as long as the copy of a row, so while CVY_COPIER_MARKS batches are under way commands are
- * held: what a kernel posts from its lanes, one by one, becomes few copies. Puts between two signals are sorted by where
- * they go; those that touch are one, and of one size and at even distances they are rows of one. Where they overlap
- * they are left as they were posted.
+ * To ask for a copy takes longer than to copy what a lane has put. So commands are held until none has come for a while, and
+ * as long as CVY_COPIER_MARKS batches are under way: what a kernel posts from its lanes, one by one, becomes one copy or few.
+ * Puts between two signals are sorted by where they go; those that touch are one, and of one size and at even distances they
+ * are rows of one. Where they overlap they are left as they were posted.
  */
 #include <stdlib.h>
 #include <string.h>
 
+#include "clock.h"
 #include "queues.h"
 
 #define HELD 256 /* commands; with what is under way no more stores than CVY_COPIER_STORES */
@@ -21,6 +22,7 @@ struct cvy_copy_sender {
 	size_t bytes;
 	struct cvy_ring_command held[HELD];
 	unsigned nheld;
+	uint64_t seen, seen_ns;	       /* so many had been posted when last looked, and since when */
 	uint64_t posted, done, status; /* commands */
 	uint64_t marks, reached;
 	uint64_t behind[CVY_COPIER_MARKS]; /* commands posted before that mark */
@@ -51,11 +53,45 @@ void cvy_copy_sender_close(struct cvy_copy_sender *s)
 
 /* ---- what is held becomes copies ---- */
 
-static int by_place(const void *a, const void *b)
+/* One pass of sort_by_place: into to[], by a byte of where they go. */
+static void pass(const struct cvy_ring_command *c, const uint8_t *from, unsigned n, int shift, uint8_t *to)
 {
-	const struct cvy_ring_command *x = a, *y = b;
+	unsigned at[256] = { 0 }, before = 0;
 
-	return x->remote < y->remote ? -1 : x->remote > y->remote;
+	for (unsigned i = 0; i < n; i++)
+		at[c[from[i]].remote >> shift & 0xff]++;
+	for (int b = 0; b < 256; b++) {
+		unsigned here = at[b];
+
+		at[b] = before;
+		before += here;
+	}
+	for (unsigned i = 0; i < n; i++)
+		to[at[c[from[i]].remote >> shift & 0xff]++] = from[i];
+}
+
+/*
+ * Byte by byte, the lowest first, but those that are alike in all: of the slots of a step one differs. A sort that compares takes
+ * longer than the copies, since no processor foresees in which order lanes post.
+ */
+static void sort_by_place(const struct cvy_ring_command *c, unsigned n, struct cvy_ring_command *sorted)
+{
+	uint8_t order[2][HELD];
+	uint64_t differ = 0;
+	int now = 0;
+
+	for (unsigned i = 0; i < n; i++) {
+		order[0][i] = (uint8_t)i;
+		differ |= c[i].remote ^ c[0].remote;
+	}
+	for (int shift = 0; differ >> shift; shift += 8) {
+		if (!(differ >> shift & 0xff))
+			continue;
+		pass(c, order[now], n, shift, order[!now]);
+		now = !now;
+	}
+	for (unsigned i = 0; i < n; i++)
+		sorted[i] = c[order[now][i]];
 }
 
 static int overlap(const struct cvy_ring_command *c, unsigned n)
@@ -100,8 +136,7 @@ static int copy_puts(struct cvy_copy_sender *s, struct cvy_ring_command *c, unsi
 	struct rows r = { 0 };
 	int err = 0, as_posted;
 
-	memcpy(sorted, c, n * sizeof(*c));
-	qsort(sorted, n, sizeof(*c), by_place);
+	sort_by_place(c, n, sorted);
 	as_posted = overlap(sorted, n);
 	if (!as_posted)
 		c = sorted;
@@ -134,11 +169,25 @@ static int copy_held(struct cvy_copy_sender *s)
 
 /* ---- the link ---- */
 
+/* More commands are coming, and find room. */
+static int is_coming(struct cvy_copy_sender *s)
+{
+	uint64_t now;
+
+	if (!s->nheld || s->nheld == HELD)
+		return 0;
+	now = cvy_now_ns();
+	if (s->seen != s->posted)
+		s->seen_ns = now;
+	s->seen = s->posted;
+	return now - s->seen_ns < s->copies.quiet_ns;
+}
+
 static void sender_flush(void *ctx)
 {
 	struct cvy_copy_sender *s = ctx;
 
-	if (!s->nheld || s->status || s->marks - s->reached == CVY_COPIER_MARKS)
+	if (!s->nheld || s->status || s->marks - s->reached == CVY_COPIER_MARKS || is_coming(s))
 		return;
 	if (copy_held(s))
 		s->status = BROKEN;
@@ -177,6 +226,12 @@ static uint64_t sender_done(void *ctx, uint64_t *status)
 	const struct cvy_copier *to = &s->copies.copier;
 	uint64_t reached = s->reached;
 
+	sender_flush(s);
+	*status = s->status;
+	if (is_coming(s)) { /* several for each look: who posts writes where this thread reads */
+		cvy_q_pause();
+		return s->done;
+	}
 	if (!s->status && to->reached(to->ctx, &reached))
 		s->status = BROKEN;
 	if (reached > s->reached)

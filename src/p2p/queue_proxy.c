@@ -14,7 +14,7 @@
 
 #include "queues.h"
 
-#define BATCH 64	/* commands that are read before links are flushed */
+#define BATCH 256	/* commands that are read before links are flushed */
 #define IDLE_LOOKS 2000 /* at the ring, before a nap */
 #define NAP_NS 20000
 #define NO_LINK 0x05 /* the status of a queue that has none */

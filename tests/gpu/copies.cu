@@ -6,9 +6,9 @@
  *   copy is under way; and a stored word is seen behind the copy before it. Kernels look as those of covey do.
  * - copies of all kinds end while kernels hold every processor of both devices.
  *
- * And what they take: as many rows as a dispatch of 128 tokens has, in one call and one by one. With one device both ranks are on it.
+ * And what they take: as many rows as a dispatch of 64 tokens has, in one call and one by one. With one device both ranks are on it.
  *
- *	gpu-copies [NAP_NS]: who has looked in vain naps so long, since what looks take copies lack
+ *	gpu-copies [NAP_NS]: who has looked in vain naps so long
  */
 #include "world.cuh"
 
@@ -21,6 +21,8 @@
 #define LINE 128
 #define ROUNDS 2000
 #define LIMIT_MS 5000
+#define SELDOM \
+	16384 /* looks, for each at a word of the host: what CTAs read there comes to one after the other, 0.5 us each */
 #define GENERATION 1
 
 struct seen {
@@ -33,10 +35,21 @@ static struct seen *seen, *seen_device;
 static uint64_t *pattern; /* pinned: all lines of a round */
 static int failures;
 static unsigned nap;
+static __device__ unsigned arrived; /* CTAs, in all rounds of a play */
 
 static __host__ __device__ uint64_t word_of(uint64_t round, uint64_t line, uint64_t i)
 {
 	return round << 40 | line << 8 | i; /* so each word says of which round it is */
+}
+
+/* One thread of each CTA: the round is read. The last one tells the host. */
+static __device__ void say_read(struct seen *seen)
+{
+	__threadfence();
+	if (atomicAdd(&arrived, 1) % gridDim.x == gridDim.x - 1) {
+		__threadfence_system();
+		atomicAdd_system(&seen->read, gridDim.x);
+	}
 }
 
 /* A CTA for each slot, a warp for every so many-th line. */
@@ -60,8 +73,8 @@ static __global__ void watch(const uint8_t *chunk, struct seen *seen, uint64_t r
 				    low != word_of(round, line, i / 2 * 2))
 					atomicAdd_system(&seen->torn_packets, 1);
 				tag = __shfl_sync(~0u, high, 31);
-				if (++looks % 256 == 0 && __any_sync(~0u, *(volatile int *)&seen->stop))
-					return; /* asked seldom: it is on the host */
+				if (++looks % SELDOM == 0 && __any_sync(~0u, *(volatile int *)&seen->stop))
+					return;
 				if (nap_ns && tag != word_of(round, line, 15))
 					__nanosleep(nap_ns);
 			} while (tag != word_of(round, line, 15));
@@ -71,10 +84,10 @@ static __global__ void watch(const uint8_t *chunk, struct seen *seen, uint64_t r
 		}
 		__syncthreads();
 		if (threadIdx.x == 0) {
-			while (*told != round && !*(volatile int *)&seen->stop)
-				;
-			__threadfence_system();
-			atomicAdd_system(&seen->read, 1);
+			for (unsigned i = 1; *told != round; i++)
+				if (i % SELDOM == 0 && *(volatile int *)&seen->stop)
+					break;
+			say_read(seen);
 		}
 		__syncthreads();
 	}
@@ -173,9 +186,11 @@ template <typename K> static void play(const char *what, K kernel, int ctas, int
 {
 	static double us[ROUNDS];
 	uint8_t *chunk = ranks[1].window;
+	unsigned none = 0;
 
 	memset(seen, 0, sizeof(*seen));
 	CUDA(cudaSetDevice(ranks[1].device));
+	CUDA(cudaMemcpyToSymbol(arrived, &none, sizeof(none)));
 	CUDA(cudaMemsetAsync(chunk, 0, CVY_GPU_CHUNK, ranks[1].stream));
 	kernel<<<ctas, threads, 0, ranks[1].stream>>>(chunk, seen_device, ROUNDS, nap);
 	CUDA(cudaGetLastError());

@@ -7,6 +7,7 @@
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "queues.h"
 
@@ -84,11 +85,12 @@ static void go(void)
 	engine.reached++;
 }
 
-static void open_sender(void)
+static void open_sender(uint64_t quiet_ns)
 {
 	struct cvy_copies copies = { .copier = { NULL, ask_copy, ask_store, ask_mark, how_far },
 				     .from = (uint64_t)(uintptr_t)near_end,
-				     .to = (uint64_t)(uintptr_t)far_end };
+				     .to = (uint64_t)(uintptr_t)far_end,
+				     .quiet_ns = quiet_ns };
 
 	memset(&engine, 0, sizeof(engine));
 	memset(far_end, 0, sizeof(far_end));
@@ -122,7 +124,7 @@ START_TEST(a_batch_is_few_copies_and_all_arrives)
 	static const int order[] = { 5, 0, 3, 1, 4, 2, 6, 7 };
 	uint64_t status;
 
-	open_sender();
+	open_sender(0);
 	for (int i = 0; i < 8; i++) /* one size, evenly apart, in any order */
 		ck_assert_int_eq(put((uint64_t)order[i] * 1024, (uint64_t)order[i] * 1024, 128), 0);
 	for (int i = 0; i < 4; i++) /* these touch */
@@ -150,7 +152,7 @@ START_TEST(a_signal_stands_between_the_puts_around_it)
 {
 	uint64_t status;
 
-	open_sender();
+	open_sender(0);
 	ck_assert_int_eq(put(512, 512, 64), 0);
 	ck_assert_int_eq(put(0, 0, 64), 0);
 	ck_assert_int_eq(tell(8192, 7), 0);
@@ -170,7 +172,7 @@ END_TEST
 
 START_TEST(puts_that_overlap_keep_their_order)
 {
-	open_sender();
+	open_sender(0);
 	ck_assert_int_eq(put(1000, 500, 100), 0);
 	ck_assert_int_eq(put(2000, 450, 100), 0);
 	ck_assert_int_eq(put(3000, 500, 10), 0);
@@ -185,12 +187,42 @@ START_TEST(puts_that_overlap_keep_their_order)
 }
 END_TEST
 
+/* Until then nothing goes (0), but where no more can be held; when it is, all at once (1). */
+START_TEST(commands_are_held_until_it_is_quiet)
+{
+	const uint64_t hour_ns = 3600000000000ull;
+	const struct timespec wait = { 0, 2000000 };
+	uint64_t n = 0, status;
+
+	open_sender(_i ? 1000 : hour_ns);
+	while (!engine.calls) {
+		ck_assert_int_eq(put(n * 16, n * 16, 8), 0);
+		n++;
+		link_.flush(link_.ctx);
+		done(&status);
+		if (_i)
+			nanosleep(&wait, NULL);
+		if (_i)
+			done(&status);
+	}
+	if (_i)
+		ck_assert_uint_eq(n, 1);
+	else
+		ck_assert_uint_gt(n, 100);
+	ck_assert_uint_eq(engine.calls, 1);
+	ck_assert_uint_eq(engine.call[0].rows, n);
+	go();
+	ck_assert_uint_eq(done(&status), n);
+	cvy_copy_sender_close(sender);
+}
+END_TEST
+
 /* Two batches are under way: the rest waits, presses back when there is no room, and goes as one. */
 START_TEST(what_comes_meanwhile_is_held)
 {
 	uint64_t status, n = 0;
 
-	open_sender();
+	open_sender(0);
 	for (int i = 0; i < CVY_COPIER_MARKS; i++, n++) {
 		ck_assert_int_eq(put(n * 16, n * 16, 8), 0);
 		link_.flush(link_.ctx);
@@ -217,7 +249,7 @@ START_TEST(what_cannot_be_is_refused)
 {
 	struct cvy_ring_command add = { .op = CVY_RING_ADD, .remote = 0, .value = 1 };
 
-	open_sender();
+	open_sender(0);
 	ck_assert_int_eq(put(0, BYTES - 8, 16), COVEY_ERR_INVAL);
 	ck_assert_int_eq(put(BYTES, 0, 1), COVEY_ERR_INVAL);
 	ck_assert_int_eq(tell(BYTES, 1), COVEY_ERR_INVAL);
@@ -231,7 +263,7 @@ START_TEST(a_copier_that_fails_fails_the_queue)
 {
 	uint64_t status;
 
-	open_sender();
+	open_sender(0);
 	ck_assert_int_eq(put(0, 0, 8), 0);
 	link_.flush(link_.ctx);
 	go();
@@ -254,7 +286,7 @@ START_TEST(whatever_is_posted_arrives_as_posted)
 	uint64_t x = 88172645463325252ull + (uint64_t)_i, status;
 	int64_t ticket = 0;
 
-	open_sender();
+	open_sender(0);
 	memset(expected, 0, sizeof(expected));
 	for (int i = 0; i < 2000; i++) {
 		uint64_t bytes, local, remote;
@@ -297,6 +329,7 @@ int main(void)
 	tcase_add_test(tcase, a_batch_is_few_copies_and_all_arrives);
 	tcase_add_test(tcase, a_signal_stands_between_the_puts_around_it);
 	tcase_add_test(tcase, puts_that_overlap_keep_their_order);
+	tcase_add_loop_test(tcase, commands_are_held_until_it_is_quiet, 0, 2);
 	tcase_add_test(tcase, what_comes_meanwhile_is_held);
 	tcase_add_test(tcase, what_cannot_be_is_refused);
 	tcase_add_loop_test(tcase, a_copier_that_fails_fails_the_queue, 0, 2);
