@@ -65,7 +65,7 @@ struct cvy_queue_ring {
 	const uint64_t *done; /* of this queue: tickets up to here */
 	const uint64_t *status;
 	uint32_t number;     /* of this queue, with the proxy */
-	uint32_t look_every; /* entry the words above and abort are looked at; a power of two, 1: each */
+	uint32_t look_every; /* entry the host's words are looked at; a power of two, 1: each, status and abort, too */
 };
 
 struct cvy_queue {
@@ -241,8 +241,7 @@ CVY_Q_BOTH int cvy_queue_wait_for_room(struct cvy_queue *q, uint64_t first, uint
 /*
  * Claims entries of a ring while half of it is free: an addition never fails, as a swap does that many threads try at
  * once, and nothing here waits for the host. 1: done; 0: there may be no room; else why not. Only where the other half
- * was claimed at one moment does somebody wait for room that is his already. What the host says is looked at behind
- * (cvy_queue_ask): by the place that an addition gives, which is each poster's own; the head that they see before may be one for all.
+ * was claimed at one moment does somebody wait for room that is his already.
  */
 CVY_Q_BOTH int cvy_queue_claim_fast(struct cvy_queue *q, uint64_t n, uint64_t *first)
 {
@@ -253,22 +252,28 @@ CVY_Q_BOTH int cvy_queue_claim_fast(struct cvy_queue *q, uint64_t n, uint64_t *f
 		return CVY_QUEUE_FAILED;
 	if (n > q->depth / 2 || cvy_queue_crowded(q, head + n, q->depth / 2))
 		return 0;
+	if (q->ring.look_every == 1) {
+		if (cvy_queue_status(q))
+			return CVY_QUEUE_FAILED;
+		if (cvy_q_load(q->abort))
+			return CVY_QUEUE_ABORTED;
+	}
 	*first = cvy_q_take(&q->words->head, n);
 	why = cvy_queue_wait_for_room(q, *first, n);
 	return why ? why : 1;
 }
 
-/* Entries from @first on have been posted to a ring: what does the host say, if it is this poster's turn to ask? 0 or why it fails. */
-CVY_Q_BOTH int cvy_queue_ask(struct cvy_queue *q, uint64_t first, uint64_t n)
+/*
+ * Entries from @first on have been posted to a ring: if it is this poster's turn, it asks how much has been taken, before anybody
+ * finds it crowded. Whose turn it is follows from the place, which is each poster's own; the head that they saw may be one for all.
+ * A queue that has failed, and the abort word, are for who waits, and for the host.
+ */
+CVY_Q_BOTH void cvy_queue_ask(struct cvy_queue *q, uint64_t first, uint64_t n)
 {
 	uint64_t below = q->ring.look_every - 1;
 
-	if (((first + below) & ~below) >= first + n)
-		return 0;
-	cvy_queue_raise(&q->words->done, cvy_q_load(q->ring.tail)); /* before anybody finds it crowded */
-	if (cvy_queue_status(q))
-		return CVY_QUEUE_FAILED;
-	return cvy_q_load(q->abort) ? CVY_QUEUE_ABORTED : 0;
+	if (below && ((first + below) & ~below) < first + n)
+		cvy_queue_raise(&q->words->done, cvy_q_load(q->ring.tail));
 }
 
 /* Claims @n entries; @first: the first of them. 0 or why not: then nothing is claimed. */
@@ -291,7 +296,7 @@ CVY_Q_BOTH int cvy_queue_claim(struct cvy_queue *q, uint64_t n, uint64_t *first)
 		return CVY_QUEUE_ABORTED;
 	for (;;) {
 		head = cvy_q_load(&q->words->head);
-		if (head + n - cvy_queue_room_from(q, fresh) > q->depth) {
+		if ((int64_t)(head + n - cvy_queue_room_from(q, fresh)) > (int64_t)q->depth) {
 			if (fresh) {
 				cvy_queue_flush(q); /* what nobody rang for would never make room */
 				why = cvy_queue_gives_up(q, &wait);
@@ -436,8 +441,8 @@ CVY_Q_BOTH int64_t cvy_queue_post(struct cvy_queue *q, struct cvy_queue_job *p)
 			cvy_q_release(); /* what is to be put, before the command. The ring keeps commands in order */
 		for (i = 0; i < n; i++)
 			cvy_queue_write_ring(q, p, i, first + i);
-		err = cvy_queue_ask(q, first, n);
-		return err ? err : (int64_t)(first + n);
+		cvy_queue_ask(q, first, n);
+		return (int64_t)(first + n);
 	}
 	for (i = 0; i < n; i++)
 		cvy_queue_write_mlx5(q, p, i, n, first + i);

@@ -40,7 +40,7 @@ struct cvy_copier {
 struct cvy_copies {
 	struct cvy_copier copier;
 	uint64_t from, to;
-	uint64_t quiet_ns; /* nothing is copied before no command has come for so long */
+	uint64_t quiet_ns; /* commands are held until none has come for so long, if there is room, and not for many times as long */
 };
 
 #endif

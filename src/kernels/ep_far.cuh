@@ -50,7 +50,7 @@ static __device__ __forceinline__ int cvy_ep_far_may_push(struct cvy_ep_turn *t,
 	uint32_t silent = step ? t->peers & ~t->sources : t->r->lane.failed & CVY_GPU_LATE ? t->peers : 0;
 	struct cvy_ep_apart x; /* threads of a warp go on with looks counted alike (cvy_wait_lines), too */
 
-	if (!silent) /* as always, but after a deadline */
+	if (!silent) /* as always, but after a deadline; alike for all threads: whoever does a lane alone writes its words */
 		return 1;
 	cvy_ep_set_apart(&x, t);
 	if (!cvy_ep_far_ask(&x, s->tag ^ CVY_GPU_MARK, silent))

@@ -143,8 +143,7 @@ template <int PACKET, int ROWS> struct cvy_body_uneven {
 		const int p = (int)threadIdx.x;
 		uint64_t words = p < CVY_GPU_RANKS ? (blocks(c)->send[p] + 7) / 8 : 0;
 
-		__threadfence_system();
-		__syncthreads();
+		__syncthreads(); /* whoever posts fences for all */
 		cvy_far_put(c, out, mask, p, at,
 			    cvy_packets<PACKET>(cvy_rows<ROWS>(c) * (int)blockDim.x, base, words) * CVY_GPU_PACKET);
 	}

@@ -3,8 +3,8 @@
  * Commands of a proxy as copies (base/queue_memory.h): the far end's memory is in reach of this host's copy engines, though
  * no thread that posts may touch it.
  *
- * To ask for a copy takes longer than to copy what a lane has put. So commands are held until none has come for a while, and
- * as long as CVY_COPIER_MARKS batches are under way: what a kernel posts from its lanes, one by one, becomes one copy or few.
+ * To ask for a copy takes longer than to copy what a lane has put. So commands are held until none has come for a while, as far
+ * as there is room for them, and as long as CVY_COPIER_MARKS batches are under way: what a kernel posts from its lanes, one by one, becomes one copy or few.
  * Puts between two signals are sorted by where they go; those that touch are one, and of one size and at even distances they
  * are rows of one. Where they overlap they are left as they were posted.
  */
@@ -16,6 +16,7 @@
 
 #define HELD 256 /* commands; with what is under way no more stores than CVY_COPIER_STORES */
 #define BROKEN 255
+#define PATIENCE 16 /* times quiet_ns, from the first of those held */
 
 struct cvy_copy_sender {
 	struct cvy_copies copies;
@@ -23,6 +24,7 @@ struct cvy_copy_sender {
 	struct cvy_ring_command held[HELD];
 	unsigned nheld;
 	uint64_t seen, seen_ns;	       /* so many had been posted when last looked, and since when */
+	uint64_t first_ns;	       /* when the first of those held was seen; 0: not yet */
 	uint64_t posted, done, status; /* commands */
 	uint64_t marks, reached;
 	uint64_t behind[CVY_COPIER_MARKS]; /* commands posted before that mark */
@@ -180,7 +182,9 @@ static int is_coming(struct cvy_copy_sender *s)
 	if (s->seen != s->posted)
 		s->seen_ns = now;
 	s->seen = s->posted;
-	return now - s->seen_ns < s->copies.quiet_ns;
+	if (!s->first_ns)
+		s->first_ns = now;
+	return now - s->seen_ns < s->copies.quiet_ns && now - s->first_ns < PATIENCE * s->copies.quiet_ns;
 }
 
 static void sender_flush(void *ctx)
@@ -193,6 +197,7 @@ static void sender_flush(void *ctx)
 		s->status = BROKEN;
 	s->behind[s->marks++ % CVY_COPIER_MARKS] = s->posted;
 	s->nheld = 0;
+	s->first_ns = 0;
 }
 
 static int is_within(const struct cvy_copy_sender *s, const struct cvy_ring_command *c)
