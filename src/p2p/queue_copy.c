@@ -78,7 +78,7 @@ static void pass(const struct cvy_ring_command *c, const uint8_t *from, unsigned
  */
 static void sort_by_place(const struct cvy_ring_command *c, unsigned n, struct cvy_ring_command *sorted)
 {
-	uint8_t order[2][HELD];
+	uint8_t order[2][HELD] = { { 0 } };
 	uint64_t differ = 0;
 	int now = 0;
 
