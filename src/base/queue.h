@@ -79,8 +79,8 @@ struct cvy_queue {
 };
 
 /*
- * Of a ring for a device's threads: the host's words are over PCIe, where reads of one word come one after the other (0.5 us each, an
- * H100, a lane of 128), so every so many-th entry asks for them.
+ * Of a ring for a device's threads: the host's words are over PCIe, where reads of one word come one after the other (0.5 us each
+ * on an H100), so every so many-th entry asks how much has been taken.
  */
 #define CVY_QUEUE_LOOK_EVERY 64
 

@@ -30,7 +30,10 @@ static __device__ __forceinline__ void cvy_ep_set_apart(struct cvy_ep_apart *x, 
 	x->t.r = &x->r;
 }
 
-/* All threads: is the step to be pushed, though @silent have not answered? Not where the gate has closed. Those whose slots are not free get none. */
+/*
+ * All threads: is the step to be pushed, though @silent have not answered? Not where the gate has closed. Those whose slots are
+ * not free get none.
+ */
 static __device__ __noinline__ int cvy_ep_far_ask(struct cvy_ep_apart *x, uint64_t tag, uint32_t silent)
 {
 	struct cvy_ep_turn *t = &x->t;

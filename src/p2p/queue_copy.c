@@ -4,8 +4,8 @@
  * no thread that posts may touch it.
  *
  * To ask for a copy takes longer than to copy what a lane has put. So commands are held until none has come for a while, as far
- * as there is room for them, and as long as CVY_COPIER_MARKS batches are under way: what a kernel posts from its lanes, one by one, becomes one copy or few.
- * Puts between two signals are sorted by where they go; those that touch are one, and of one size and at even distances they
+ * as there is room for them, and as long as CVY_COPIER_MARKS batches are under way: what a kernel posts from its lanes, one by
+ * one, becomes one copy or few. Puts between two signals are sorted by where they go; those that touch are one, and of one size and at even distances they
  * are rows of one. Where they overlap they are left as they were posted.
  */
 #include <stdlib.h>
