@@ -508,7 +508,8 @@ COVEY_API int covey_device_outcome_at(struct covey_group *group, const struct co
  * than two ranks the outputs of allreduce and broadcast, too; in place only allreduce). Each rank may use any part
  * of its window; where one rank's buffer does not lie there, all go by packets. Such an operation ends when all
  * ranks have read.
- * Owner:  covey_device_mem_free(), or covey_close() with all of it; no operation may be using it
+ * Owner:  covey_device_mem_free(), or covey_close() with all of it. The stream must have passed every operation on
+ *         it; then all ranks have read, and the memory may be given out again at once
  * Errors: INVAL; UNSUPPORTED: no device; NOMEM: device_window_bytes is too small
  */
 COVEY_API int covey_device_mem_alloc(struct covey_group *group, size_t bytes, void **out);
@@ -582,8 +583,10 @@ COVEY_API int covey_recv_start(void *buf, size_t count, int dtype, int peer, int
  * host; everywhere else it is memory like any other. Each rank for itself: inputs of some ranks may lie there and
  * those of others not. Such an operation returns when all ranks have read.
  * After an error of the handle (-40 and below) what was an input there stays unchanged until covey_close().
- * Owner:  covey_mem_free(), or covey_close() with all of it; no operation may be using it
- * Errors: INVAL; NOMEM: window_bytes is too small
+ * Owner:  covey_mem_free(), or covey_close() with all of it. Memory that an operation under way reads or writes is not
+ *         taken back: INVAL. What was lent is nobody's when its operation has returned, so free memory is free at once
+ * Errors: INVAL; NOMEM: window_bytes is too small, or the space that is free was a handle's and peers may still read
+ *         it (covey_ep_destroy): the cause says which. After a barrier they do not
  */
 COVEY_API int covey_mem_alloc(struct covey_group *group, size_t bytes, void **out);
 COVEY_API int covey_mem_free(struct covey_group *group, void *memory);
@@ -650,7 +653,15 @@ COVEY_API int covey_ep_create(struct covey_group *group, const struct covey_ep_c
  * present size of the group. expert_owner [experts]; NULL: blocks */
 COVEY_API int covey_ep_remap(struct covey_ep *ep, const int *expert_owner);
 
-/** covey_ep_destroy - same order on all ranks; no operation of it may be under way */
+/**
+ * covey_ep_destroy - gives the handle and its space back; local, but called in the same order on all ranks, between
+ * the creates and destroys of other handles, too. It waits for nobody, and no barrier is needed before it.
+ * The space is another handle's at once. Its first operation is published when every member has passed the last
+ * operation of the handle that was destroyed; until then it waits, as it would for a slow rank, inside the call or
+ * _recv, and a deadline (timeout_ms) begins after that.
+ * What was sent and is not received goes on: its buffers stay alive until a later operation of the group has returned.
+ * On devices the stream must have passed all operations of the handle.
+ */
 COVEY_API void covey_ep_destroy(struct covey_ep *ep);
 
 /** covey_ep_local_experts - El: how many experts this rank owns; covey_ep_rows: R * T, rows kept for each */

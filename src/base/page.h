@@ -75,6 +75,10 @@ static inline void cvy_read(void)
  */
 #define CVY_POOL_MAX ((size_t)128 << 20)
 
+struct cvy_extent { /* bytes of a window */
+	size_t offset, bytes;
+};
+
 struct cvy_layout {
 	size_t window_bytes; /* stride between the windows of two ranks */
 	size_t slot_bytes;

@@ -297,6 +297,8 @@ const struct cvy_line *cvy_engine_missing(const struct cvy_engine *e, uint64_t *
 		return NULL;
 	if (op->lent && op->completed == op->ticks)
 		return missing_word(e, op, want);
+	if (op->behind > e->passed && !op->entered)
+		return cvy_space_missing(e, op, want);
 	round = op->rounds == 2 && op->second < op->entered ? 1 : op->rounds;
 	i = round == op->rounds ? op->completed : op->second;
 	k = op->scan[round - 1];

@@ -143,7 +143,8 @@ struct cvy_op {
 	void *priv; /* of the kind */
 	struct cvy_engine *engine;
 	uint64_t posted_ns;
-	int refs;	     /* caller or work; queue, then record */
+	int refs;	 /* caller or work; queue, then record */
+	uint64_t behind; /* its slots stand where others may still read what operations up to this one left, 0: no */
 	uint64_t timeout_ns; /* of one tick, from its publishing: who has not announced it then is masked; 0: never */
 	uint64_t late_ns;    /* that time, once it is published */
 	int late;	     /* a source was masked for it */
@@ -207,6 +208,8 @@ static inline size_t cvy_tick_bytes(const struct cvy_op *op, uint64_t i)
 
 	return op->bytes - at < op->piece ? op->bytes - at : op->piece;
 }
+
+#define CVY_USED_MAX 16 /* pieces of space that are told apart */
 
 struct cvy_engine {
 	pthread_mutex_t lock;
@@ -280,6 +283,13 @@ struct cvy_engine {
 	uint8_t *scratch; /* give buffer */
 	size_t scratch_bytes;
 
+	struct cvy_used { /* space of the heap that was given back, others may read what stands there (space.c) */
+		struct cvy_extent at;
+		uint64_t seq; /* of the last operation that used it */
+	} used[CVY_USED_MAX];
+	int nused;
+	uint64_t passed; /* every member is known to have decided all operations up to here */
+
 	struct {		 /* of a neighbour's core */
 		int asked, rank; /* times; rank -1: there is none */
 		uint64_t ns;	 /* there and back, 0: unsure */
@@ -323,6 +333,13 @@ static inline const struct cvy_line *cvy_source_line(const struct cvy_engine *e,
 	const struct cvy_page *page = e->set.page[k];
 
 	return (round == 1 ? page->first : page->second) + cvy_slot_index(op, i);
+}
+/* A later tick of this epoch stands there: what is waited for comes no more. Only calls that did not match do this. */
+static inline int cvy_line_passed(const struct cvy_line *line, uint64_t tag)
+{
+	uint64_t there = __atomic_load_n(&line->tag, __ATOMIC_ACQUIRE);
+
+	return there >> 32 == tag >> 32 && there > tag;
 }
 /* Is all of the k-th source's window seen here, also what it wrote for others? */
 int cvy_source_open(const struct cvy_engine *e, int k);
@@ -463,6 +480,7 @@ void cvy_repair_forget(struct cvy_engine *e); /* a view is active: nobody will a
 void cvy_admit_message(struct cvy_engine *e, const struct cvy_msg *msg);
 int cvy_admit_send(struct cvy_engine *e, struct cvy_op *op);
 void cvy_say_done(struct cvy_engine *e);		  /* the done line as it is, behind all that was published */
+void cvy_tell_done(struct cvy_engine *e, uint32_t tick);  /* the same with this tick */
 int cvy_op_step(struct cvy_engine *e, struct cvy_op *op); /* the pipeline of one operation; 1: progress */
 int cvy_engine_passed(const struct cvy_engine *e, uint32_t epoch); /* does a source write for a later view? */
 int cvy_engine_outrun(struct cvy_engine *e);			   /* later than the one learned here */
@@ -471,6 +489,19 @@ void cvy_late_from_now(const struct cvy_engine *e, struct cvy_op *op);
 int cvy_late(struct cvy_engine *e, struct cvy_op *op, int rank); /* this source is missing: 1 if it is masked */
 /* Masks sources whose part never comes: 1 if there is one. -1: one called something else. */
 int cvy_late_in_repair(struct cvy_engine *e, const struct cvy_op *op);
+
+/* ---- space.c: heap space that is given back. The lock is not held, but for the last two. ---- */
+
+/* Space for slots of operations, at the same offset on all ranks: 0 there is none. @behind: for op->behind */
+size_t cvy_space_alloc(struct cvy_engine *e, size_t bytes, uint64_t *behind);
+/* Space that the application writes into when it likes; 0: @held says whether others still read what there is. */
+size_t cvy_space_alloc_top(struct cvy_engine *e, size_t bytes, int *held);
+/* @seq: the last operation with slots there, 0: none that others could still read */
+void cvy_space_free(struct cvy_engine *e, size_t offset, size_t bytes, uint64_t seq);
+/* May the operation that begins write into its slots? */
+int cvy_space_clear(struct cvy_engine *e, struct cvy_op *op);
+/* The word that it waits for. */
+const struct cvy_line *cvy_space_missing(const struct cvy_engine *e, const struct cvy_op *op, uint64_t *want);
 
 /* ---- hosts.c: operations in two levels ---- */
 

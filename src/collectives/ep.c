@@ -92,7 +92,7 @@ static int check_config(struct covey_group *group, const struct covey_ep_config 
 static int lay_out(struct covey_ep *ep, const int *expert_owner, int size)
 {
 	int experts = ep->shape.experts, *owner = malloc((size_t)experts * sizeof(*owner));
-	uint64_t h = ep->dispatch;
+	uint64_t h = ep->dispatch * 0x100000001b3ull ^ ep->combine;
 
 	if (!owner)
 		return fail(ep->group, COVEY_ERR_NOMEM, "no memory for the table of owners");
@@ -125,13 +125,13 @@ static int lay_out(struct covey_ep *ep, const int *expert_owner, int size)
 	return 0;
 }
 
-static int take_slots(struct covey_ep *ep, const struct cvy_engine *e)
+static int take_slots(struct covey_ep *ep, struct cvy_engine *e)
 {
 	size_t dispatch = CVY_SLOTS * ep->dispatch_bytes, combine = CVY_SLOTS * ep->combine_bytes;
 	size_t need = e->layout.heap + dispatch + combine;
 
-	ep->dispatch = cvy_mesh_heap_alloc(e->mesh, dispatch);
-	ep->combine = ep->dispatch ? cvy_mesh_heap_alloc(e->mesh, combine) : 0;
+	ep->dispatch = cvy_space_alloc(e, dispatch, &ep->behind);
+	ep->combine = ep->dispatch ? cvy_space_alloc(e, combine, &ep->behind) : 0;
 	if (ep->combine)
 		return 0;
 	if (need <= e->layout.pool)
@@ -169,6 +169,7 @@ COVEY_API int covey_ep_create(struct covey_group *group, const struct covey_ep_c
 	if (!ep)
 		return fail(group, COVEY_ERR_NOMEM, "no memory for the handle");
 	ep->group = group;
+	ep->refs = 1;
 	ep->shape = (struct cvy_ep_shape){ c.max_tokens, c.hidden, c.top_k, c.experts, view.max_ranks, c.preset };
 	ep->dispatch_bytes = cvy_ep_dispatch_bytes(&ep->shape);
 	ep->combine_bytes = cvy_ep_combine_bytes(&ep->shape);
@@ -211,14 +212,21 @@ COVEY_API void covey_ep_destroy(struct covey_ep *ep)
 		if (ep->sent[which])
 			cvy_op_put(ep->sent[which]);
 	if (cvy_handle_check(ep->group) != COVEY_ERR_FORKED) {
-		struct cvy_mesh *mesh = cvy_handle_engine(ep->group)->mesh;
+		struct cvy_engine *e = cvy_handle_engine(ep->group);
 
 		cvy_ep_device_free(ep);
 		if (ep->combine)
-			cvy_mesh_heap_free(mesh, ep->combine, CVY_SLOTS * ep->combine_bytes);
+			cvy_space_free(e, ep->combine, CVY_SLOTS * ep->combine_bytes, ep->last);
 		if (ep->dispatch)
-			cvy_mesh_heap_free(mesh, ep->dispatch, CVY_SLOTS * ep->dispatch_bytes);
+			cvy_space_free(e, ep->dispatch, CVY_SLOTS * ep->dispatch_bytes, ep->last);
 	}
+	cvy_ep_put(ep);
+}
+
+void cvy_ep_put(struct covey_ep *ep)
+{
+	if (__atomic_sub_fetch(&ep->refs, 1, __ATOMIC_ACQ_REL))
+		return;
 	free(ep->owner);
 	free(ep->local);
 	free(ep);
@@ -324,6 +332,8 @@ static int post(struct covey_ep *ep, int which, struct cvy_ep_call *call, int ti
 		return fail(ep->group, COVEY_ERR_NOMEM, "no memory for the operation");
 	}
 	op->priv = call;
+	__atomic_add_fetch(&ep->refs, 1, __ATOMIC_RELAXED);
+	op->behind = ep->behind;
 	op->rounds = 1;
 	op->ticks = 1;
 	op->dtype = COVEY_BFLOAT16;
@@ -339,11 +349,13 @@ static int post(struct covey_ep *ep, int which, struct cvy_ep_call *call, int ti
 	pthread_mutex_unlock(&e->lock);
 	cvy_op_sign(op, on_loss);
 	err = cvy_engine_post(e, op);
-	if (err)
+	if (err) {
 		cvy_op_put(op);
-	else
-		ep->sent[which] = op;
-	return err;
+		return err;
+	}
+	ep->sent[which] = op;
+	ep->last = op->seq;
+	return 0;
 }
 
 static int receive(struct covey_ep *ep, int which, uint64_t deadline_ns, struct covey_result *result)

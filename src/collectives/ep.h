@@ -16,6 +16,9 @@ struct covey_ep {
 	int *local;			      /* [experts] index among the own experts, -1: another's */
 	uint64_t sign;			      /* hash of config, owners and place: alike on all ranks */
 	size_t dispatch, combine;	      /* offsets of CVY_SLOTS slots each in every window */
+	uint64_t behind;		      /* the operation up to which others may read there what was before */
+	uint64_t last;			      /* operation posted last, 0: none */
+	int refs;			      /* the handle, and calls that are not over */
 	size_t dispatch_bytes, combine_bytes; /* of one slot */
 	struct cvy_op *sent[2];		      /* posted and not received: dispatch, combine */
 	int rows_as, combine_as;
@@ -108,6 +111,8 @@ int cvy_ep_device_sent(const struct covey_ep *ep);
 void cvy_ep_device_stale(struct covey_ep *ep); /* owners or size have changed */
 void cvy_ep_device_free(struct covey_ep *ep);
 
+void cvy_ep_put(struct covey_ep *ep);	/* drops a reference */
+void cvy_ep_release(struct cvy_op *op); /* what both kinds do in the end */
 /* call with what a combine needs beside its arguments; NULL: no memory */
 struct cvy_ep_call *cvy_ep_call_new(struct covey_ep *ep, int combine);
 void cvy_ep_call_free(struct cvy_ep_call *call);

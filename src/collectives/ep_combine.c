@@ -279,9 +279,13 @@ static void combine_finish(struct cvy_engine *e, struct cvy_op *op)
 	cvy_mask_sub(&op->result.mask, &call->missing);
 }
 
-static void combine_release(struct cvy_op *op)
+void cvy_ep_release(struct cvy_op *op)
 {
-	cvy_ep_call_free(op->priv);
+	struct cvy_ep_call *call = op->priv;
+	struct covey_ep *ep = call->ep;
+
+	cvy_ep_call_free(call);
+	cvy_ep_put(ep);
 	op->priv = NULL;
 }
 
@@ -291,5 +295,5 @@ const struct cvy_op_kind cvy_op_combine = {
 	.publish = combine_publish,
 	.consume = combine_consume,
 	.finish = combine_finish,
-	.release = combine_release,
+	.release = cvy_ep_release,
 };

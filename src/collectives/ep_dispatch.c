@@ -245,17 +245,11 @@ static void dispatch_finish(struct cvy_engine *e, struct cvy_op *op)
 	cvy_mask_sub(&op->result.mask, &call->missing);
 }
 
-static void dispatch_release(struct cvy_op *op)
-{
-	cvy_ep_call_free(op->priv);
-	op->priv = NULL;
-}
-
 const struct cvy_op_kind cvy_op_dispatch = {
 	.name = "dispatch",
 	.op_class = CVY_OP_PRIVATE,
 	.publish = dispatch_publish,
 	.consume = dispatch_consume,
 	.finish = dispatch_finish,
-	.release = dispatch_release,
+	.release = cvy_ep_release,
 };

@@ -140,7 +140,7 @@ static void publish(struct cvy_engine *e, struct cvy_op *op, uint64_t i, int rou
 }
 
 /* Done words: an operation of a root shows nothing about the others, so its ranks tell what they completed. */
-static void tell_done(struct cvy_engine *e, uint32_t tick)
+void cvy_tell_done(struct cvy_engine *e, uint32_t tick)
 {
 	struct cvy_line *line = &e->own->done;
 
@@ -188,20 +188,12 @@ static int may_enter(struct cvy_engine *e, uint32_t tick)
 
 /* ---- one operation ---- */
 
-/* A later tick of this epoch stands there: what is waited for comes no more. Only calls that did not match do this. */
-static int passed(const struct cvy_line *line, uint64_t tag)
-{
-	uint64_t there = __atomic_load_n(&line->tag, __ATOMIC_ACQUIRE);
-
-	return there >> 32 == tag >> 32 && there > tag;
-}
-
 /* The root has no second line for this tick: does its first one say that it called something else? */
 static int root_differs(struct cvy_engine *e, struct cvy_op *op, uint64_t i, int k, uint64_t tag)
 {
 	const struct cvy_line *line = cvy_source_line(e, op, i, k, 1);
 
-	if (passed(line, tag))
+	if (cvy_line_passed(line, tag))
 		return 1;
 	return __atomic_load_n(&line->tag, __ATOMIC_ACQUIRE) == tag && line->sig != op->mark;
 }
@@ -245,7 +237,7 @@ static int arrived(struct cvy_engine *e, struct cvy_op *op, uint64_t i, int roun
 		}
 		line = cvy_source_line(e, op, i, *k, round);
 		if (__atomic_load_n(&line->tag, __ATOMIC_ACQUIRE) != tag) {
-			if (CVY_GUARDED && passed(line, tag))
+			if (CVY_GUARDED && cvy_line_passed(line, tag))
 				cvy_engine_mismatch(e, op, *k, line);
 			else if (CVY_GUARDED && op->kind->op_class == CVY_OP_TO_ROOT && round == 2 &&
 				 root_differs(e, op, i, *k, tag))
@@ -369,7 +361,7 @@ static int begin(struct cvy_engine *e, struct cvy_op *op)
 		op->ticks = 1;
 		publish(e, op, 0, 1); /* who calls something else here shall see it */
 		cvy_engine_decide(e, op, COVEY_ERR_ROOT, e->epoch, &e->mask, e->size);
-		tell_done(e, e->tick);
+		cvy_tell_done(e, e->tick);
 		return 0;
 	}
 	cvy_lend_begin(e, op);
@@ -409,9 +401,11 @@ static void complete_tick(struct cvy_engine *e, struct cvy_op *op)
 	if (waits && !op->late) {
 		if (tick > CVY_DEPTH && e->floor < tick - CVY_DEPTH)
 			__atomic_store_n(&e->floor, tick - CVY_DEPTH, __ATOMIC_RELAXED);
+		if (e->active && e->passed < op->seq - 1) /* who has entered it has decided all before */
+			e->passed = op->seq - 1;
 	}
 	if (!waits || (op->timeout_ns && e->active) || (op->lent && op->completed == op->ticks))
-		tell_done(e, tick);
+		cvy_tell_done(e, tick);
 }
 
 /* Has everyone read what was lent? */
@@ -483,7 +477,8 @@ int cvy_op_step(struct cvy_engine *e, struct cvy_op *op)
 		return 0;
 	if (op->state == CVY_OP_QUEUED && !begin(e, op))
 		return op->state == CVY_OP_DECIDED;
-	if (op->entered < (op->ticks ? op->ticks : 1) && may_enter(e, op->first + (uint32_t)op->entered)) {
+	if (op->entered < (op->ticks ? op->ticks : 1) && may_enter(e, op->first + (uint32_t)op->entered) &&
+	    (!op->behind || cvy_space_clear(e, op))) {
 		if (op->kind->op_class != CVY_OP_ROOT || op->root == e->rank || !op->entered)
 			publish(e, op, op->entered, 1);
 		if (op->timeout_ns)

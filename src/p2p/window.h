@@ -39,15 +39,14 @@ int cvy_window_fresh(uint8_t *at, size_t bytes);		 /* private zeroes: a mirror *
 
 /* First fit over extents in address order: what it gives depends on the calls alone, not on addresses or time. */
 struct cvy_heap {
-	struct cvy_extent {
-		size_t offset, bytes;
-	} * free; /* sorted, never adjacent */
+	struct cvy_extent *free; /* sorted, never adjacent */
 	int count, room;
 };
 
 int cvy_heap_init(struct cvy_heap *heap, size_t offset, size_t bytes);
 size_t cvy_heap_alloc(struct cvy_heap *heap, size_t bytes);
-size_t cvy_heap_alloc_top(struct cvy_heap *heap, size_t bytes); /* last fit, from its end */
+/* Last fit, from its end, clear of the @n extents of @avoid. */
+size_t cvy_heap_alloc_top(struct cvy_heap *heap, size_t bytes, const struct cvy_extent *avoid, int n);
 void cvy_heap_free(struct cvy_heap *heap, size_t offset, size_t bytes);
 void cvy_heap_clear(struct cvy_heap *heap);
 

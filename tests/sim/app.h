@@ -15,6 +15,7 @@
 #define STATE_BYTES 40	 /* that a joiner gets */
 #define SIM_MESSAGES 200 /* from one incarnation to another */
 #define EP_TOKENS 5	 /* of one rank and dispatch */
+#define EP_ROOM 180	 /* tokens that there is room for in the largest handle */
 #define EP_HIDDEN 8
 #define EP_TOP_K 2
 #define EP_EXPERTS 8
@@ -94,6 +95,8 @@ int app_odd(const struct sim *s, uint64_t seq); /* rank that calls something els
 size_t app_vcount(const struct sim *s, const struct shape *shape, uint64_t seq, int from, int to);
 /* Do some ranks have some of their inputs in registered buffers? */
 int app_lends(const struct sim *s);
+/* Do handles of dispatch and combine go at every safe point, and others of other sizes come? */
+int app_swaps(const struct sim *s);
 size_t app_vat(const struct sim *s, const struct shape *shape, uint64_t seq, int rank, int block, int receive);
 void app_buffers(struct proc *p, struct call *c);
 int app_private(int kind);

@@ -11,11 +11,12 @@
 #include "ep.h"
 #include "sim.h"
 
-#define ROWS (SIM_RANKS * EP_TOKENS) /* kept for each expert */
+#define ROWS (SIM_RANKS * EP_ROOM) /* kept for each expert at most */
 #define UNTOUCHED 0x5a
 
 struct app_layer {
 	struct covey_ep *ep;
+	uint64_t made; /* at this safe point, 0: before the first */
 	int owner[EP_EXPERTS];
 	uint64_t dispatched; /* number of the last dispatch taken, 0: it failed */
 	int tokens, renormalise;
@@ -83,22 +84,28 @@ static const int *owners(const struct proc *p, struct app_layer *l, int which, u
 	return l->owner;
 }
 
-void app_ep_open(struct proc *p)
+static void make(struct proc *p, int which, int tokens, uint64_t seq)
 {
 	struct covey_ep_config config = COVEY_EP_CONFIG_INIT;
+	struct app_layer *l = p->app.layer[which];
 
-	config.max_tokens = EP_TOKENS;
+	config.max_tokens = tokens;
 	config.hidden = EP_HIDDEN;
 	config.top_k = EP_TOP_K;
 	config.experts = EP_EXPERTS;
-	for (int i = 0; i < SIM_LAYERS; i++) {
-		struct app_layer *l = p->app.layer[i] = calloc(1, sizeof(*l));
+	config.expert_owner = owners(p, l, which, seq);
+	l->made = seq;
+	if (covey_ep_create(p->app.group, &config, &l->ep))
+		sim_fail(p->sim, "G8: process %d has no room for the buffers of layer %d", p->id, which);
+}
 
-		if (!l)
+void app_ep_open(struct proc *p)
+{
+	for (int i = 0; i < SIM_LAYERS; i++) {
+		p->app.layer[i] = calloc(1, sizeof(*p->app.layer[i]));
+		if (!p->app.layer[i])
 			abort();
-		config.expert_owner = owners(p, l, i, 0);
-		if (covey_ep_create(p->app.group, &config, &l->ep))
-			sim_fail(p->sim, "G8: process %d has no room for the buffers of layer %d", p->id, i);
+		make(p, i, EP_TOKENS, 0);
 	}
 }
 
@@ -112,13 +119,31 @@ void app_ep_close(struct proc *p)
 	}
 }
 
+/* The handles go, and others of other sizes stand where they stood: what was a slot is parts of several now. */
+static void swap(struct proc *p, uint64_t seq)
+{
+	static const int rooms[] = { EP_TOKENS, 20, 40, EP_ROOM };
+	uint64_t h = sim_hash(p->sim->seed * 19 + 5, seq);
+
+	for (int i = 0; i < SIM_LAYERS; i++)
+		covey_ep_destroy(p->app.layer[i]->ep);
+	for (int i = 0; i < SIM_LAYERS; i++) {
+		int which = h & 1 ? SIM_LAYERS - 1 - i : i;
+
+		make(p, which, rooms[h >> (4 + 2 * which) & 3], seq);
+	}
+}
+
 /* At every safe point; a joiner laid out for a group that it did not know. */
 void app_ep_remap(struct proc *p, uint64_t seq)
 {
+	if (app_swaps(p->sim))
+		swap(p, seq);
 	for (int i = 0; i < SIM_LAYERS; i++) {
-		int err = covey_ep_remap(p->app.layer[i]->ep, owners(p, p->app.layer[i], i, seq));
+		struct app_layer *l = p->app.layer[i];
+		int err = app_swaps(p->sim) ? 0 : covey_ep_remap(l->ep, owners(p, l, i, seq));
 
-		p->app.layer[i]->dispatched = 0;
+		l->dispatched = 0;
 		if (err)
 			sim_fail(p->sim, "G5: process %d cannot lay out layer %d anew: %d", p->id, i, err);
 	}
@@ -127,7 +152,7 @@ void app_ep_remap(struct proc *p, uint64_t seq)
 int app_ep_same(const struct proc *p, const struct proc *q)
 {
 	for (int i = 0; i < SIM_LAYERS; i++)
-		if (p->app.layer[i] && q->app.layer[i] &&
+		if (p->app.layer[i] && q->app.layer[i] && p->app.layer[i]->made == q->app.layer[i]->made &&
 		    (p->app.layer[i]->ep->dispatch != q->app.layer[i]->ep->dispatch ||
 		     p->app.layer[i]->ep->combine != q->app.layer[i]->ep->combine))
 			return 0;
@@ -145,6 +170,7 @@ static int timeout_of(const struct proc *p, const struct call *c)
 static int call_dispatch(struct proc *p, struct app_layer *l, const struct call *c)
 {
 	struct covey_dispatch_args args = COVEY_DISPATCH_INIT;
+	size_t rows = (size_t)(l->ep->el * l->ep->size * l->ep->shape.tokens);
 	uint64_t seq = c->seq;
 
 	l->tokens = tokens_of(p->inc, seq);
@@ -152,8 +178,8 @@ static int call_dispatch(struct proc *p, struct app_layer *l, const struct call 
 		row_of(p->inc, seq, t, l->x[t]);
 	for (int i = 0; i < l->tokens * EP_TOP_K; i++)
 		l->ids[i] = id_of(p->inc, seq, i);
-	memset(l->packed, UNTOUCHED, sizeof(l->packed));
-	memset(l->src, UNTOUCHED, sizeof(l->src));
+	memset(l->packed, UNTOUCHED, rows * sizeof(l->packed[0]));
+	memset(l->src, UNTOUCHED, rows * sizeof(l->src[0]));
 	l->dispatched = 0;
 	args.num_tokens = l->tokens;
 	args.x = l->x;
@@ -180,7 +206,7 @@ static void work(struct proc *p, struct app_layer *l)
 		if (l->ep->local[x] < 0)
 			continue;
 		for (int row = 0; row < l->count[l->ep->local[x]]; row++) {
-			int at = l->ep->local[x] * l->ep->size * EP_TOKENS + row;
+			int at = l->ep->local[x] * l->ep->size * l->ep->shape.tokens + row;
 
 			for (int h = 0; h < EP_HIDDEN; h++)
 				l->y[at][h] = result_of(l->packed[at][h], p->inc, x, h);
@@ -248,14 +274,14 @@ struct reader { /* of one expert's rows */
 	int expert, le, row;
 };
 
-/* All rows that one source sent to one expert, tokens ascending, at most EP_TOKENS: 0 when one is not as it was sent. */
+/* All rows that one source sent to one expert, tokens ascending, at most max_tokens: 0 when one is not as it was sent. */
 static int check_source(struct reader *r, uint64_t inc, int src)
 {
 	const struct app_layer *l = r->l;
-	int at = r->le * l->ep->size * EP_TOKENS, first = r->row, n = inc ? tokens_of(inc, r->seq) : 0;
+	int at = r->le * l->ep->size * l->ep->shape.tokens, first = r->row, n = inc ? tokens_of(inc, r->seq) : 0;
 	uint16_t want[EP_HIDDEN];
 
-	for (int i = 0; i < n * EP_TOP_K && r->row - first < EP_TOKENS; i++) {
+	for (int i = 0; i < n * EP_TOP_K && r->row - first < l->ep->shape.tokens; i++) {
 		if (id_of(inc, r->seq, i) != r->expert)
 			continue;
 		row_of(inc, r->seq, i / EP_TOP_K, want);
@@ -268,9 +294,10 @@ static int check_source(struct reader *r, uint64_t inc, int src)
 
 static int untouched(const struct app_layer *l, int le, int from)
 {
-	const uint8_t *row = (const uint8_t *)l->packed[le * l->ep->size * EP_TOKENS + from];
+	int rows = l->ep->size * l->ep->shape.tokens;
+	const uint8_t *row = (const uint8_t *)l->packed[le * rows + from];
 
-	for (size_t i = 0; i < (size_t)(l->ep->size * EP_TOKENS - from) * sizeof(l->packed[0]); i++)
+	for (size_t i = 0; i < (size_t)(rows - from) * sizeof(l->packed[0]); i++)
 		if (row[i] != UNTOUCHED)
 			return 0;
 	return 1;
@@ -342,7 +369,7 @@ static void check_combine(struct proc *p, const struct app_layer *l, const struc
 	uint16_t want[EP_HIDDEN];
 
 	for (int i = 0; i < l->tokens * EP_TOP_K; i++)
-		taken[i] = l->ids[i] >= 0 && l->ids[i] < EP_EXPERTS && rows[l->ids[i]]++ < EP_TOKENS;
+		taken[i] = l->ids[i] >= 0 && l->ids[i] < EP_EXPERTS && rows[l->ids[i]]++ < l->ep->shape.tokens;
 	for (int t = 0; t < l->tokens; t++) {
 		true_sum(l, res, v, t, taken, want);
 		if (memcmp(want, l->out[t], sizeof(want)) != 0)

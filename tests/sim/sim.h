@@ -13,6 +13,7 @@
 #include "driver.h"
 #include "engine.h"
 #include "store_memory.h"
+#include "window.h"
 
 #define SIM_PROCS 32 /* processes of one run, dead ones too */
 #define SIM_RANKS 6
@@ -54,8 +55,8 @@ struct cvy_mesh {
 	struct cvy_layout layout;
 	int fd; /* memory of the own window */
 	uint8_t *own;
-	uint8_t *base;				  /* SIM_RANKS windows: addresses that peers are mapped at */
-	size_t heap;				  /* offset that is given out next */
+	uint8_t *base; /* SIM_RANKS windows: addresses that peers are mapped at */
+	struct cvy_heap heap;
 	size_t cells, cell_bytes;		  /* registered buffers: offset of the first, bytes of each */
 	uint8_t cell[SIM_CELLS];		  /* in use */
 	int mapped[SIM_RANKS], mirror[SIM_RANKS]; /* mirror: memory of this process, which puts fill */

@@ -12,6 +12,7 @@
 #include "sim.h"
 
 #define HEAP_BYTES (128u << 10) /* for the buffers of dispatch and combine */
+#define HEAP_SWAPS (512u << 10) /* the same where handles change their sizes */
 #define CELL_SLOTS 6		/* of each registered buffer */
 #define POOL_BYTES (16u << 10)	/* rings of 2 KiB for messages, so that they wrap soon */
 
@@ -40,9 +41,11 @@ void sim_mesh_open(struct proc *p)
 {
 	struct cvy_mesh *mesh = &p->mesh;
 	struct cvy_layout l = cvy_layout(0, p->sim->slot_bytes);
+	size_t heap = app_swaps(p->sim) ? HEAP_SWAPS : HEAP_BYTES;
 
-	mesh->heap = (l.heap + 4095) & ~(size_t)4095;
-	mesh->cells = mesh->heap + HEAP_BYTES;
+	mesh->cells = ((l.heap + 4095) & ~(size_t)4095) + heap;
+	if (cvy_heap_init(&mesh->heap, mesh->cells - heap, heap))
+		abort();
 	mesh->cell_bytes = (CELL_SLOTS * l.slot_bytes + 4095) & ~(size_t)4095;
 	l.pool = mesh->cells + SIM_CELLS * mesh->cell_bytes;
 	l.window_bytes = l.pool + POOL_BYTES;
@@ -95,6 +98,7 @@ void sim_mesh_close(struct proc *p)
 		mesh->in = f->next;
 		frame_free(f);
 	}
+	cvy_heap_clear(&mesh->heap);
 	munmap(mesh->own, mesh->layout.window_bytes);
 	munmap(mesh->base, mesh->layout.window_bytes * SIM_RANKS);
 	close(mesh->fd);
@@ -351,20 +355,16 @@ struct cvy_layout cvy_mesh_layout(const struct cvy_mesh *mesh)
 	return mesh->layout;
 }
 
-/* The same calls in the same order give the same offsets; nothing is given back before the end. */
 size_t cvy_mesh_heap_alloc(struct cvy_mesh *mesh, size_t bytes)
 {
-	size_t at = mesh->heap;
-
-	if (bytes > mesh->cells - at)
-		return 0;
-	mesh->heap += bytes;
-	return at;
+	return cvy_heap_alloc(&mesh->heap, bytes);
 }
 
 /* Registered buffers: cells past the heap. */
-size_t cvy_mesh_heap_alloc_top(struct cvy_mesh *mesh, size_t bytes)
+size_t cvy_mesh_heap_alloc_top(struct cvy_mesh *mesh, size_t bytes, const struct cvy_extent *avoid, int n)
 {
+	(void)avoid;
+	(void)n;
 	for (int i = 0; bytes <= mesh->cell_bytes && i < SIM_CELLS; i++) {
 		if (mesh->cell[i])
 			continue;
@@ -376,9 +376,10 @@ size_t cvy_mesh_heap_alloc_top(struct cvy_mesh *mesh, size_t bytes)
 
 void cvy_mesh_heap_free(struct cvy_mesh *mesh, size_t offset, size_t bytes)
 {
-	(void)bytes;
 	if (offset >= mesh->cells)
 		mesh->cell[(offset - mesh->cells) / mesh->cell_bytes] = 0;
+	else
+		cvy_heap_free(&mesh->heap, offset, bytes);
 }
 
 uint8_t *cvy_mesh_own(const struct cvy_mesh *mesh)

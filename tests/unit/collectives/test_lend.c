@@ -194,6 +194,41 @@ START_TEST(memory_is_given_and_taken_back)
 }
 END_TEST
 
+/* Rank 0 cannot be done: rank 1 calls when rank 0 has tried to give back what it lends. */
+static void run_too_soon(struct member *m)
+{
+	size_t count = 2 * SLOT / 4;
+	float *recv = malloc(count * 4);
+	struct covey_error_info why;
+	struct covey_work *work;
+	void *memory = NULL;
+
+	must(recv && !covey_mem_alloc(m->group, count * 4, &memory), "memory");
+	memset(memory, 0, count * 4);
+	if (m->rank)
+		harness_until(m->arg, 1, "rank 0");
+	must(!covey_allreduce_start(memory, recv, count, COVEY_FLOAT32, COVEY_SUM, m->group, NULL, &work), "start");
+	if (!m->rank) {
+		must(covey_mem_free(m->group, memory) == COVEY_ERR_INVAL, "it is read");
+		covey_last_error(m->group, &why);
+		must(strstr(why.cause, "operation 1"), "%s", why.cause);
+		__atomic_store_n((uint64_t *)m->arg, 1, __ATOMIC_SEQ_CST);
+	}
+	must(!covey_work_wait(work, harness_deadline(WATCHDOG_MS), NULL), "wait");
+	covey_work_free(work);
+	must(!covey_mem_free(m->group, memory), "it is not read");
+	free(recv);
+}
+
+START_TEST(what_is_read_is_not_taken_back)
+{
+	struct covey_config config = small("lend-soon", 2);
+	uint64_t tried = 0;
+
+	harness_threads(&config, run_too_soon, &tried);
+}
+END_TEST
+
 /* ---- the same call in a larger group ---- */
 
 #define EACH 5
@@ -269,6 +304,7 @@ int main(void)
 	tcase_add_test(tc, results_in_place_do_not_stand_over_what_others_read);
 	tcase_add_test(tc, the_same_call_waits_for_closing_words_only_where_somebody_lends);
 	tcase_add_test(tc, memory_is_given_and_taken_back);
+	tcase_add_test(tc, what_is_read_is_not_taken_back);
 	tcase_add_test(tc, the_same_call_is_planned_anew_when_the_group_has_grown);
 	suite_add_tcase(suite, tc);
 	return harness_main(suite);

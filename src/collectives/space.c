@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Space of the heap that is given back while other ranks may still read what stands there.
+ *
+ * Giving back and taking again are local and wait for nobody: offsets follow from the order of the calls alone. What
+ * waits is the first operation that would write into such space: it is not published before every member has decided
+ * the last operation that used the space (op->behind). A member shows it by its done word, which who waits here tells
+ * too, or by its line of this very operation, since a rank that has entered it has decided all before. So a rank that
+ * need not wait, as its own space is fresh, keeps nobody waiting. A view that is active shows it of everything below
+ * its base, so nothing is left to wait for when the operation is done again.
+ *
+ * The application writes into its memory (lend.c) when it likes, so none is taken where others may still read. Space
+ * that was lent needs no word: an operation with lent inputs ends when all have read them.
+ */
+#include "engine.h"
+
+static int overlaps(const struct cvy_extent *a, size_t offset, size_t bytes)
+{
+	return a->offset < offset + bytes && offset < a->offset + a->bytes;
+}
+
+/* Has the k-th source decided operation @seq? */
+static int source_passed(const struct cvy_engine *e, int k, uint64_t seq)
+{
+	const struct cvy_page *page = e->set.page[k];
+
+	if (k == e->set.self || !page)
+		return 1;
+	return __atomic_load_n(&page->done.aux, __ATOMIC_ACQUIRE) >= seq ||
+	       (e->peer_done && __atomic_load_n(&e->peer_done[e->set.rank[k]], __ATOMIC_ACQUIRE) >= seq);
+}
+
+/* Has everyone, without a question? Lock held. */
+static int all_passed(struct cvy_engine *e, uint64_t seq)
+{
+	if (seq <= e->passed)
+		return 1;
+	if (!e->active || seq > e->done)
+		return 0;
+	for (int k = 0; seq >= e->view->base && k < e->set.n; k++)
+		if (!source_passed(e, k, seq))
+			return 0;
+	e->passed = seq;
+	return 1;
+}
+
+static void forget_passed(struct cvy_engine *e)
+{
+	int n = 0;
+
+	for (int i = 0; i < e->nused; i++)
+		if (!all_passed(e, e->used[i].seq))
+			e->used[n++] = e->used[i];
+	e->nused = n;
+}
+
+/* Where there are too many to tell them apart, the first two become one that covers both. */
+static void make_room(struct cvy_engine *e)
+{
+	struct cvy_used *a = &e->used[0], *b = &e->used[1];
+	size_t from = a->at.offset < b->at.offset ? a->at.offset : b->at.offset;
+	size_t end_a = a->at.offset + a->at.bytes, end_b = b->at.offset + b->at.bytes;
+
+	b->at = (struct cvy_extent){ from, (end_a > end_b ? end_a : end_b) - from };
+	b->seq = a->seq > b->seq ? a->seq : b->seq;
+	e->nused--;
+	for (int i = 0; i < e->nused; i++)
+		e->used[i] = e->used[i + 1];
+}
+
+void cvy_space_free(struct cvy_engine *e, size_t offset, size_t bytes, uint64_t seq)
+{
+	pthread_mutex_lock(&e->lock);
+	forget_passed(e);
+	if (seq && !all_passed(e, seq)) {
+		if (e->nused == CVY_USED_MAX)
+			make_room(e);
+		e->used[e->nused++] = (struct cvy_used){ { offset, bytes }, seq };
+	}
+	cvy_mesh_heap_free(e->mesh, offset, bytes);
+	pthread_mutex_unlock(&e->lock);
+}
+
+size_t cvy_space_alloc(struct cvy_engine *e, size_t bytes, uint64_t *behind)
+{
+	size_t offset;
+
+	pthread_mutex_lock(&e->lock);
+	offset = cvy_mesh_heap_alloc(e->mesh, bytes);
+	for (int i = 0; offset && i < e->nused; i++)
+		if (overlaps(&e->used[i].at, offset, bytes) && e->used[i].seq > *behind)
+			*behind = e->used[i].seq;
+	pthread_mutex_unlock(&e->lock);
+	return offset;
+}
+
+size_t cvy_space_alloc_top(struct cvy_engine *e, size_t bytes, int *held)
+{
+	struct cvy_extent avoid[CVY_USED_MAX];
+	size_t offset;
+
+	pthread_mutex_lock(&e->lock);
+	forget_passed(e);
+	for (int i = 0; i < e->nused; i++)
+		avoid[i] = e->used[i].at;
+	offset = cvy_mesh_heap_alloc_top(e->mesh, bytes, avoid, e->nused);
+	*held = 0;
+	if (!offset && e->nused) {
+		size_t there = cvy_mesh_heap_alloc_top(e->mesh, bytes, NULL, 0);
+
+		*held = there != 0;
+		if (there)
+			cvy_mesh_heap_free(e->mesh, there, bytes);
+	}
+	pthread_mutex_unlock(&e->lock);
+	return offset;
+}
+
+/* Is the k-th source past all that it may still read? One that called something else here never says so. */
+static int source_clear(struct cvy_engine *e, struct cvy_op *op, int k)
+{
+	uint64_t tag = cvy_tag(e->epoch, op->first);
+	const struct cvy_line *line;
+	int here;
+
+	if (source_passed(e, k, op->behind))
+		return 1;
+	line = cvy_source_line(e, op, 0, k, 1);
+	here = __atomic_load_n(&line->tag, __ATOMIC_ACQUIRE) == tag;
+	if (here && line->sig == op->mark)
+		return 1;
+	if (here || cvy_line_passed(line, tag))
+		cvy_engine_mismatch(e, op, k, line);
+	return 0;
+}
+
+int cvy_space_clear(struct cvy_engine *e, struct cvy_op *op)
+{
+	if (all_passed(e, op->behind))
+		return 1;
+	if (e->own->done.tag != cvy_tag(e->epoch, op->first - 1))
+		cvy_tell_done(e, op->first - 1);
+	for (int k = 0; k < e->set.n; k++)
+		if (!source_clear(e, op, k))
+			return 0;
+	e->passed = op->behind;
+	return 1;
+}
+
+const struct cvy_line *cvy_space_missing(const struct cvy_engine *e, const struct cvy_op *op, uint64_t *want)
+{
+	*want = cvy_tag(e->epoch, op->first - 1);
+	for (int k = 0; k < e->set.n; k++)
+		if (!source_passed(e, k, op->behind))
+			return &e->set.page[k]->done;
+	return NULL;
+}
