@@ -258,7 +258,7 @@ struct covey_view {
 	struct covey_mask pending; /* joiners that wait for covey_admit() */
 };
 
-/** covey_view - copies the last view learned here */
+/** covey_view - copies the last view learned here; of a joiner that no view lists yet, the one that it is connected to */
 COVEY_API int covey_view(const struct covey_group *group, struct covey_view *view);
 
 enum covey_event_kind {
@@ -643,9 +643,13 @@ struct covey_ep_config {
 
 /**
  * covey_ep_create - lay out one dispatch/combine pair; local, but called in the same order with
- * the same config on all ranks. A joiner does so before its first covey_admit(), for the size the
- * group has then, and calls covey_ep_remap() like all others after a covey_admit() that changed it
- * Errors: INVAL; NOMEM: window_bytes is too small, the cause says what it takes
+ * the same config on all ranks. A joiner does so before its first covey_admit(). When that has returned the handle
+ * is laid out for the size that the group has then, without a remap of its own: take covey_ep_rows() and
+ * covey_ep_local_experts() after it. After a covey_admit() that changed the size all ranks call covey_ep_remap(),
+ * the joiner too if the owners are not those of its config. Offsets in the window follow from the order of the calls:
+ * a joiner makes and destroys handles as the members did, or they do so together after it was let in
+ * Errors: INVAL; of the first call after a joiner's covey_admit(), too: an owner is no rank of the group; NOMEM:
+ *         window_bytes is too small, the cause says what it takes
  */
 COVEY_API int covey_ep_create(struct covey_group *group, const struct covey_ep_config *config, struct covey_ep **out);
 

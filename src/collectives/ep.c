@@ -35,17 +35,6 @@ static int group_size(struct cvy_engine *e)
 	return size;
 }
 
-/* A joiner that was not admitted yet has no size of its own: the view's, and covey_admit() will tell if it is another. */
-static int layout_size(struct covey_ep *ep)
-{
-	int size = group_size(cvy_handle_engine(ep->group));
-	struct covey_view view;
-
-	if (size < 1 && !covey_view(ep->group, &view))
-		size = view.size;
-	return size < 1 ? ep->shape.max_ranks : size;
-}
-
 /* An argument struct of another age: shorter reads as zero-filled, longer must be zero past what we know. */
 static int take_struct(struct covey_group *group, void *to, size_t known, const void *from, const char *name)
 {
@@ -125,6 +114,70 @@ static int lay_out(struct covey_ep *ep, const int *expert_owner, int size)
 	return 0;
 }
 
+/*
+ * Of a joiner that no safe point has let in: the size of the view that it sees, with itself, or more where the owners
+ * that it is given ask for more. The first call behind the safe point lays out anew.
+ */
+static int expected_size(struct covey_ep *ep, const int *expert_owner)
+{
+	int size = 0, rank = cvy_handle_engine(ep->group)->rank;
+	struct covey_view view;
+
+	if (!covey_view(ep->group, &view))
+		size = view.size;
+	if (size <= rank)
+		size = rank + 1;
+	for (int x = 0; expert_owner && x < ep->shape.experts; x++)
+		if (expert_owner[x] >= size)
+			size = expert_owner[x] + 1;
+	return size < ep->shape.max_ranks ? size : ep->shape.max_ranks;
+}
+
+/* For the size of the last safe point, if there was one. */
+static int lay_out_now(struct covey_ep *ep, const int *expert_owner)
+{
+	int size = group_size(cvy_handle_engine(ep->group)), waits = size < 1, *given = NULL, err;
+	size_t bytes = (size_t)ep->shape.experts * sizeof(*given);
+
+	if (waits && expert_owner) {
+		given = malloc(bytes);
+		if (!given)
+			return fail(ep->group, COVEY_ERR_NOMEM, "no memory for the table of owners");
+		memcpy(given, expert_owner, bytes);
+	}
+	err = lay_out(ep, expert_owner, waits ? expected_size(ep, expert_owner) : size);
+	if (err) {
+		free(given);
+		return err;
+	}
+	free(ep->given);
+	ep->given = given;
+	ep->waits = waits;
+	return 0;
+}
+
+/* A joiner's handle, once it is let in. */
+static int settle(struct covey_ep *ep)
+{
+	int size = ep->waits ? group_size(cvy_handle_engine(ep->group)) : 0, err;
+
+	if (size < 1)
+		return 0;
+	err = lay_out(ep, ep->given, size);
+	if (err)
+		return err;
+	free(ep->given);
+	ep->given = NULL;
+	ep->waits = 0;
+	return 0;
+}
+
+/* These only look, but a joiner's handle may be laid out by it: nobody else calls meanwhile. */
+int cvy_ep_settled(const struct covey_ep *ep)
+{
+	return ep ? settle((struct covey_ep *)(uintptr_t)ep) : COVEY_ERR_INVAL;
+}
+
 static int take_slots(struct covey_ep *ep, struct cvy_engine *e)
 {
 	size_t dispatch = CVY_SLOTS * ep->dispatch_bytes, combine = CVY_SLOTS * ep->combine_bytes;
@@ -182,7 +235,7 @@ COVEY_API int covey_ep_create(struct covey_group *group, const struct covey_ep_c
 	if (!err)
 		err = take_slots(ep, e);
 	if (!err)
-		err = lay_out(ep, c.expert_owner, layout_size(ep));
+		err = lay_out_now(ep, c.expert_owner);
 	if (!err)
 		*out = ep;
 	else
@@ -201,7 +254,7 @@ COVEY_API int covey_ep_remap(struct covey_ep *ep, const int *expert_owner)
 		return err;
 	if (ep->sent[DISPATCH] || ep->sent[COMBINE] || cvy_ep_device_sent(ep))
 		return fail(ep->group, COVEY_ERR_INVAL, "an operation of this handle was sent and not received");
-	return lay_out(ep, expert_owner, layout_size(ep));
+	return lay_out_now(ep, expert_owner);
 }
 
 COVEY_API void covey_ep_destroy(struct covey_ep *ep)
@@ -228,18 +281,23 @@ void cvy_ep_put(struct covey_ep *ep)
 	if (__atomic_sub_fetch(&ep->refs, 1, __ATOMIC_ACQ_REL))
 		return;
 	free(ep->owner);
+	free(ep->given);
 	free(ep->local);
 	free(ep);
 }
 
 COVEY_API int covey_ep_local_experts(const struct covey_ep *ep)
 {
-	return ep ? ep->el : COVEY_ERR_INVAL;
+	int err = cvy_ep_settled(ep);
+
+	return err ? err : ep->el;
 }
 
 COVEY_API int covey_ep_rows(const struct covey_ep *ep)
 {
-	return ep ? ep->size * ep->shape.tokens : COVEY_ERR_INVAL;
+	int err = cvy_ep_settled(ep);
+
+	return err ? err : ep->size * ep->shape.tokens;
 }
 
 /* ---- Split phases ---- */
@@ -252,6 +310,9 @@ static int check_call(struct covey_ep *ep, int which)
 		return err;
 	if (ep->sent[which])
 		return fail(ep->group, COVEY_ERR_INVAL, "the one sent before was not received");
+	err = settle(ep);
+	if (err)
+		return err;
 	size = group_size(cvy_handle_engine(ep->group));
 	if (size != ep->size)
 		return cvy_fail(cvy_handle_box(ep->group), COVEY_ERR_STALE, -1, 0,

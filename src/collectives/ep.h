@@ -13,6 +13,8 @@ struct covey_ep {
 	int size;			      /* R of the present layout */
 	int el;				      /* local experts */
 	int *owner;			      /* [experts] */
+	int waits;			      /* for the size of this joiner's first safe point */
+	int *given;			      /* [experts] owners that are laid out then, NULL: blocks */
 	int *local;			      /* [experts] index among the own experts, -1: another's */
 	uint64_t sign;			      /* hash of config, owners and place: alike on all ranks */
 	size_t dispatch, combine;	      /* offsets of CVY_SLOTS slots each in every window */
@@ -107,6 +109,7 @@ int cvy_ep_device_combine(struct covey_ep *ep, const struct covey_combine_args *
 /* The second phase of what was sent there. */
 #define CVY_EP_NOT_SENT 1 /* nothing was */
 int cvy_ep_device_receive(struct covey_ep *ep, int combine, struct covey_result *result);
+int cvy_ep_settled(const struct covey_ep *ep); /* 0, or why the layout of a joiner's handle does not fit its group */
 int cvy_ep_device_sent(const struct covey_ep *ep);
 void cvy_ep_device_stale(struct covey_ep *ep); /* owners or size have changed */
 void cvy_ep_device_free(struct covey_ep *ep);

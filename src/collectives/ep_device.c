@@ -130,7 +130,7 @@ int cvy_ep_device_sent(const struct covey_ep *ep)
 
 COVEY_API size_t covey_ep_route_bytes(const struct covey_ep *ep)
 {
-	if (!ep || !ep->group->device)
+	if (!ep || !ep->group->device || cvy_ep_settled(ep))
 		return 0;
 	return cvy_ep_route_bytes(ep->size, ep->shape.tokens, ep->shape.top_k);
 }

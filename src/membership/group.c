@@ -140,6 +140,15 @@ void cvy_group_tell_view(struct cvy_group_state *g, int active)
 	a->number = (uint64_t)active;
 }
 
+/* A joiner learns no view before one lists it: its application is shown the one that it is connected to. */
+void cvy_group_show_view(struct cvy_group_state *g)
+{
+	struct cvy_action *a = cvy_do(g, CVY_DO_VIEW, -1);
+
+	a->view = g->heard_view;
+	a->number = 0;
+}
+
 void cvy_group_event(struct cvy_group_state *g, int kind, int rank, const char *cause)
 {
 	struct covey_event *e = &cvy_do(g, CVY_DO_PUBLISH, rank)->event;

@@ -211,6 +211,8 @@ static void say_ready(struct cvy_group_state *g)
 			return;
 		if (covey_mask_has(&v->members, g->rank) || !cvy_link_all(g, v))
 			return;
+		if (!g->joined)
+			cvy_group_show_view(g);
 		cvy_join_done(g, 0, NULL);
 		if (!g->ready_wanted)
 			return;

@@ -80,6 +80,8 @@ static void follow(struct cvy_group_state *g)
 	if (!g->view) {
 		if (listed)
 			learn(g);
+		else if (g->joined && v->epoch)
+			cvy_group_show_view(g);
 		return;
 	}
 	if (!listed && g->leaving)

@@ -167,6 +167,7 @@ uint64_t cvy_group_random(struct cvy_group_state *g);
 void cvy_group_wake(struct cvy_group_state *g, uint64_t at_ns);
 void cvy_group_stop(struct cvy_group_state *g, int err, const char *why);
 void cvy_group_tell_view(struct cvy_group_state *g, int active);
+void cvy_group_show_view(struct cvy_group_state *g);
 void cvy_group_event(struct cvy_group_state *g, int kind, int rank, const char *cause);
 uint64_t cvy_group_pace_ms(const struct cvy_group_state *g); /* of calls that every member makes in a change */
 int cvy_group_grow(struct cvy_group_state *g, int max_ranks);
