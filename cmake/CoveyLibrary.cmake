@@ -14,7 +14,8 @@ set_target_properties(covey PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PR
 target_include_directories(covey PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
 	$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
 target_link_libraries(covey PRIVATE ${libraries})
-target_link_options(covey PRIVATE LINKER:--version-script=${map})
+# nodelete: threads of the library run in it after its last group is closed, so dlclose() must not unmap it.
+target_link_options(covey PRIVATE LINKER:--version-script=${map} LINKER:-z,nodelete)
 if(NOT COVEY_SANITIZE)
 	# A sanitizer's runtime comes with the program, so its symbols are open in the library.
 	target_link_options(covey PRIVATE LINKER:-z,defs)
@@ -56,4 +57,4 @@ install(FILES ${PROJECT_SOURCE_DIR}/include/covey.h DESTINATION ${CMAKE_INSTALL_
 install(FILES ${PROJECT_BINARY_DIR}/covey.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE ${PROJECT_SOURCE_DIR}/CHANGELOG.md ${PROJECT_SOURCE_DIR}/docs/tuning.md
 	${PROJECT_SOURCE_DIR}/docs/metrics.md ${PROJECT_SOURCE_DIR}/docs/environment.md ${PROJECT_SOURCE_DIR}/docs/errors.md
-	${PROJECT_SOURCE_DIR}/docs/losses.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
+	${PROJECT_SOURCE_DIR}/docs/losses.md ${PROJECT_SOURCE_DIR}/docs/process.md DESTINATION ${CMAKE_INSTALL_DOCDIR})

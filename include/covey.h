@@ -24,7 +24,8 @@
  *                                                  call covey_abort first to make waits return
  *
  * Groups are independent of each other. In a child made by fork() every handle is poisoned: calls
- * return COVEY_ERR_FORKED and covey_close() only frees memory.
+ * return COVEY_ERR_FORKED and covey_close() only frees memory. docs/process.md says what the library
+ * takes from a process: threads, signals, descriptors, limits, cores. dlclose() leaves it mapped.
  */
 #ifndef COVEY_H
 #define COVEY_H

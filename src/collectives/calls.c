@@ -21,20 +21,24 @@ struct call {
 	struct covey_result *result;
 };
 
+/* No tls_model: variables of the initial-exec model would make the library too large to be loaded late, behind others. */
 static __thread struct {
 	int depth, err, engines; /* of different engines */
 	struct call *call, few[FEW];
 	size_t n, room;
-} open_calls __attribute__((tls_model("initial-exec")));
+} open_calls;
+
+/* Threads that have a group open. Every operation asks: while it is 0, it need not look up a variable of its thread. */
+static int threads_open;
 
 int cvy_calls_open(void)
 {
-	return open_calls.depth > 0;
+	return __atomic_load_n(&threads_open, __ATOMIC_RELAXED) && open_calls.depth > 0;
 }
 
 int cvy_calls_failed(int err)
 {
-	if (open_calls.depth && !open_calls.err)
+	if (cvy_calls_open() && !open_calls.err)
 		open_calls.err = err;
 	return err;
 }
@@ -76,7 +80,8 @@ int covey_group_start(void)
 {
 	if (open_calls.depth == NESTED_MAX)
 		return cvy_fail(NULL, COVEY_ERR_INVAL, -1, 0, "covey_group_start: %d are open already", NESTED_MAX);
-	open_calls.depth++;
+	if (!open_calls.depth++)
+		__atomic_add_fetch(&threads_open, 1, __ATOMIC_RELAXED);
 	return 0;
 }
 
@@ -88,6 +93,7 @@ int covey_group_end(void)
 		return cvy_fail(NULL, COVEY_ERR_INVAL, -1, 0, "covey_group_end without covey_group_start");
 	if (--open_calls.depth)
 		return 0;
+	__atomic_sub_fetch(&threads_open, 1, __ATOMIC_RELAXED);
 	err = cvy_device_messages_end(); /* launched: nobody waits for them here */
 	if (open_calls.err)
 		err = open_calls.err;

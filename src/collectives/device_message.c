@@ -23,7 +23,7 @@ struct batch {
 };
 
 /* Those of the open group, in the order in which they were begun. */
-static __thread struct batch *kept __attribute__((tls_model("initial-exec")));
+static __thread struct batch *kept;
 
 static int refuse(struct cvy_device *d, int err, const struct cvy_device_message *m, const char *why)
 {
