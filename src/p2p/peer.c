@@ -316,6 +316,7 @@ static int view_mirror(struct cvy_peer *peer, int fd)
 	page = mmap(NULL, page_bytes(mesh), PROT_READ, MAP_SHARED, fd, 0);
 	if (page == MAP_FAILED)
 		return COVEY_ERR_NOMEM;
+	cvy_window_hide(page, page_bytes(mesh));
 	peer->page = page;
 	peer->page_mapped = 1;
 	return 0;

@@ -95,6 +95,8 @@ static int window_create(struct cvy_window *window, int max_ranks, struct cvy_er
 		return cvy_fail(box, COVEY_ERR_NOMEM, -1, 0, "mapping a window of %zu bytes: %s", l->window_bytes,
 				strerror(errno));
 	}
+	/* The page, 4 KiB of signals, is what a core dump is worth reading for. */
+	cvy_window_hide(window->own + l->slots, l->window_bytes - l->slots);
 	/* After the own mapping: FUTURE_WRITE leaves it writable and refuses every later one. */
 	if (fcntl(window->fd, F_ADD_SEALS, SEALS))
 		return cvy_fail(box, COVEY_ERR_UNSUPPORTED, -1, 0, "sealing the window: %s", strerror(errno));
@@ -198,10 +200,18 @@ int cvy_window_check(int fd, const struct cvy_layout *layout, const char **why)
 	return *why ? COVEY_ERR_INVAL : 0;
 }
 
+void cvy_window_hide(void *at, size_t bytes)
+{
+	if (madvise(at, bytes, MADV_DONTDUMP))
+		cvy_debug("p2p", "a core dump would hold %zu bytes of windows: %s", bytes, strerror(errno));
+}
+
 static int map_fixed(uint8_t *at, size_t bytes, int prot, int flags, int fd)
 {
-	if (mmap(at, bytes, prot, flags | MAP_FIXED | MAP_NORESERVE, fd, 0) != MAP_FAILED)
+	if (mmap(at, bytes, prot, flags | MAP_FIXED | MAP_NORESERVE, fd, 0) != MAP_FAILED) {
+		cvy_window_hide(at, bytes); /* a new mapping does not keep what the old one was told */
 		return 0;
+	}
 	cvy_error("p2p", "mapping %zu bytes: %s", bytes, strerror(errno));
 	return COVEY_ERR_NOMEM;
 }
@@ -214,7 +224,10 @@ uint8_t *cvy_window_reserve(size_t window_bytes, int max_ranks)
 		return NULL;
 	at = mmap(NULL, window_bytes * (size_t)max_ranks, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1,
 		  0);
-	return at == MAP_FAILED ? NULL : at;
+	if (at == MAP_FAILED)
+		return NULL;
+	cvy_window_hide(at, window_bytes * (size_t)max_ranks);
+	return at;
 }
 
 int cvy_window_map(uint8_t *at, int fd, size_t bytes)

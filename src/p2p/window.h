@@ -37,6 +37,9 @@ int cvy_window_map(uint8_t *at, int fd, size_t bytes);		 /* a peer's window, rea
 int cvy_window_void(uint8_t *at, size_t bytes);			 /* inaccessible again */
 int cvy_window_fresh(uint8_t *at, size_t bytes);		 /* private zeroes: a mirror */
 
+/* Keeps windows out of core dumps: a dump reads all of a mapping, and shared memory that is read becomes memory. */
+void cvy_window_hide(void *at, size_t bytes);
+
 /* First fit over extents in address order: what it gives depends on the calls alone, not on addresses or time. */
 struct cvy_heap {
 	struct cvy_extent *free; /* sorted, never adjacent */

@@ -3,6 +3,9 @@
 #include "rig.h"
 
 #include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
 #include <sys/mman.h>
 
 static const struct cvy_layout *layout(void)
@@ -107,6 +110,50 @@ START_TEST(what_is_to_be_avoided_is_not_taken_from_the_top)
 }
 END_TEST
 
+/* Does a core dump leave out the mapping that holds @at? -1: nothing is mapped there. */
+static int is_hidden(const void *at)
+{
+	FILE *file = fopen("/proc/self/smaps", "re");
+	int here = 0, hidden = -1;
+	uintptr_t begin, end;
+	char line[4096];
+
+	ck_assert_ptr_nonnull(file);
+	while (fgets(line, sizeof(line), file)) {
+		if (sscanf(line, "%" SCNxPTR "-%" SCNxPTR " ", &begin, &end) == 2)
+			here = (uintptr_t)at >= begin && (uintptr_t)at < end;
+		else if (here && !strncmp(line, "VmFlags:", 8))
+			hidden = strstr(line, " dd") != NULL;
+	}
+	fclose(file);
+	return hidden;
+}
+
+START_TEST(a_core_dump_leaves_windows_out)
+{
+	const size_t bytes = layout()->window_bytes;
+	struct cvy_window *w;
+	uint8_t *all;
+
+	ck_assert_int_eq(cvy_window_new(layout(), 4, NULL, &w), 0);
+	ck_assert_int_eq(is_hidden(w->own), 0);
+	ck_assert_int_eq(is_hidden(w->own + layout()->slots), 1);
+	ck_assert_int_eq(is_hidden(w->own + bytes - 1), 1);
+	all = cvy_window_reserve(bytes, 4);
+	ck_assert_ptr_nonnull(all);
+	ck_assert_int_eq(is_hidden(all + bytes), 1);
+	ck_assert_int_eq(cvy_window_map(all + bytes, w->fd, bytes), 0);
+	ck_assert_int_eq(is_hidden(all + bytes), 1);
+	ck_assert_int_eq(is_hidden(all + 2 * bytes - 1), 1);
+	ck_assert_int_eq(cvy_window_fresh(all + bytes, bytes), 0);
+	ck_assert_int_eq(is_hidden(all + bytes), 1);
+	ck_assert_int_eq(cvy_window_void(all + bytes, bytes), 0);
+	ck_assert_int_eq(is_hidden(all + bytes), 1);
+	munmap(all, 4 * bytes);
+	cvy_window_put(w);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = suite_create("p2p/window");
@@ -117,6 +164,7 @@ int main(void)
 	tcase_set_timeout(t, 60);
 	tcase_add_test(t, nobody_but_the_owner_maps_it_writable);
 	tcase_add_test(t, a_receiver_takes_sealed_memory_of_the_right_size_only);
+	tcase_add_test(t, a_core_dump_leaves_windows_out);
 	tcase_add_test(t, the_same_calls_give_the_same_offsets);
 	tcase_add_test(t, what_is_to_be_avoided_is_not_taken_from_the_top);
 	suite_add_tcase(s, t);
