@@ -168,12 +168,11 @@ static void on_socket(void *ctx, uint32_t events)
 static void conn_open(struct conn *k)
 {
 	struct redis *r = k->redis;
-	char why[600];
+	char cause[128], why[600];
 
-	k->c = r->url.path[0] ? redisConnectUnixNonBlock(r->url.path) : redisConnectNonBlock(r->ip, r->port);
-	if (!k->c || k->c->err) {
-		snprintf(why, sizeof(why), "cannot reach the store: %s%s", k->c ? k->c->errstr : "out of memory",
-			 r->named);
+	k->c = cvy_redis_connect(r->url.path, r->ip, r->port, cause, sizeof(cause));
+	if (!k->c) {
+		snprintf(why, sizeof(why), "cannot reach the store: %s%s", cause, r->named);
 		cvy_redis_break(k, COVEY_ERR_STORE, 0, why);
 	} else if (cvy_loop_watch(r->loop, k->c->fd, EPOLLIN | EPOLLOUT, on_socket, k, &k->watch)) {
 		cvy_redis_break(k, COVEY_ERR_STORE, 0, "the loop cannot watch the store's socket");

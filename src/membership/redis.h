@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Inside of the store client, shared by redis*.c alone; hiredis is known to them only. redis.c: connections
- * and their ends; redis_tls.c: TLS; redis_call.c: requests and replies; redis_resolve.c: names; redis_sentinel.c: who is master.
+ * and their ends; redis_tls.c: TLS; redis_call.c: requests and replies; redis_resolve.c: names; redis_dial.c: sockets; redis_sentinel.c: who is master.
  */
 #ifndef CVY_REDIS_H
 #define CVY_REDIS_H
@@ -92,6 +92,12 @@ void cvy_redis_soon(struct redis *r);
 void cvy_redis_ready(struct conn *k); /* its greeting went well */
 
 void cvy_redis_dial(struct redis *r, const char *ip, int port);
+
+/*
+ * redis_dial.c. A connection that is under way: to the socket @path, or if that is empty to the literal address @ip.
+ * NULL: @why says why not.
+ */
+redisContext *cvy_redis_connect(const char *path, const char *ip, int port, char *why, size_t bytes);
 
 /* redis_call.c */
 void cvy_redis_greet(struct conn *k);

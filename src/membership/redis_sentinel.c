@@ -141,9 +141,8 @@ static void resolved(struct redis *r, const char *ip, const char *why)
 		useless(r, why);
 		return;
 	}
-	a->c = redisConnectNonBlock(ip, r->url.sentinel[a->at].port);
-	if (!a->c || a->c->err) {
-		snprintf(text, sizeof(text), "%s", a->c ? a->c->errstr : "out of memory");
+	a->c = cvy_redis_connect("", ip, r->url.sentinel[a->at].port, text, sizeof(text));
+	if (!a->c) {
 		useless(r, text);
 	} else if (cvy_loop_watch(r->loop, a->c->fd, EPOLLIN | EPOLLOUT, on_socket, r, &a->watch)) {
 		useless(r, "the loop cannot watch its socket");

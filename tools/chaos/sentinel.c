@@ -204,7 +204,7 @@ static void start(struct server *server, const char *config, const char *mode)
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	/* A sentinel that is starved for 2 s rests for 30 s. It is not what is tested; without the right to, so be it. */
 	setpriority(PRIO_PROCESS, 0, PRIORITY);
-	null = open("/dev/null", O_RDWR);
+	null = open("/dev/null", O_RDWR | O_CLOEXEC);
 	if (getppid() != parent || null < 0 || dup2(null, 0) < 0 || dup2(null, 1) < 0)
 		_exit(125);
 	for (int i = 0; programs[i]; i++)

@@ -63,7 +63,7 @@ static int set_clock(const struct chaos_server *s, int seconds)
 static void __attribute__((noreturn)) exec_server(const struct chaos_server *s, pid_t parent)
 {
 	char socket_path[96], log[96], clock[96], module[256];
-	int null = open("/dev/null", O_RDWR);
+	int null = open("/dev/null", O_RDWR | O_CLOEXEC);
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	if (getppid() != parent || null < 0 || dup2(null, 0) < 0 || dup2(null, 1) < 0)

@@ -234,7 +234,7 @@ static void finish_plan(struct argp_state *state)
 static void finish(struct argp_state *state)
 {
 	struct moe_options *opt = state->input;
-	FILE *text = fopen(opt->text, "rb");
+	FILE *text = fopen(opt->text, "rbe");
 
 	if (opt->demo && opt->plans)
 		argp_error(state, "--demo has a plan of its own: no --kill, --fault, --extend");

@@ -20,7 +20,7 @@ static float noise(uint64_t seed, uint64_t a, uint64_t b)
 
 static int read_text(struct moe_model *m, const char *path)
 {
-	FILE *file = fopen(path, "rb");
+	FILE *file = fopen(path, "rbe");
 	uint8_t *text = NULL;
 	long bytes = -1;
 

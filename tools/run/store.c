@@ -126,7 +126,7 @@ static int write_config(const struct run_options *opt, const struct run_store *s
 static void __attribute__((noreturn)) exec_server(int config)
 {
 	char name[] = "redis-server", from_stdin[] = "-", *argv[] = { name, from_stdin, NULL };
-	int null = open("/dev/null", O_WRONLY);
+	int null = open("/dev/null", O_WRONLY | O_CLOEXEC);
 
 	if (null < 0 || dup2(config, STDIN_FILENO) < 0 || dup2(null, STDOUT_FILENO) < 0)
 		_exit(RUN_EXIT_SELF);
