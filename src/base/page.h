@@ -41,6 +41,8 @@ struct cvy_page {
 	int32_t max_ranks;
 	uint64_t pid_start; /* field 22 of /proc/PID/stat: tells a reused pid */
 	uint64_t window_bytes, slot_bytes;
+	uint64_t cores_id, quota_id; /* what its owner may use when it joined (cores.h); 0: not known, no quota */
+	uint32_t cores, quota;
 	uint64_t beat __attribute__((aligned(64)));	/* counts up while the agent lives */
 	uint32_t beat_ms;				/* how often at present: idle agents beat slower */
 	uint32_t sleepers __attribute__((aligned(64))); /* threads of this rank that sleep on a peer's line */

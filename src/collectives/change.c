@@ -73,14 +73,31 @@ static void set_add(struct cvy_engine *e, struct cvy_set *set, int rank)
 		set->local[set->nlocal++] = set->page[k];
 }
 
-/* Is there a core for every rank of this host? */
-static int cores_suffice(const struct cvy_set *set)
+static int cores_of_machine(void)
 {
 	static int cores; /* asked once: the answer is read from a file, and survivors of a change wait for it */
 
 	if (!__atomic_load_n(&cores, __ATOMIC_RELAXED))
 		__atomic_store_n(&cores, (int)sysconf(_SC_NPROCESSORS_ONLN), __ATOMIC_RELAXED);
-	return set->nlocal + 1 <= __atomic_load_n(&cores, __ATOMIC_RELAXED);
+	return __atomic_load_n(&cores, __ATOMIC_RELAXED);
+}
+
+/*
+ * Is there a core for this rank and for each that shares its cores? Those are the ranks of this host with the same mask,
+ * and those under the same quota; a rank with another mask has been given other cores, by a launcher that binds.
+ */
+static int cores_suffice(const struct cvy_page *own, const struct cvy_set *set)
+{
+	uint32_t with_mask = 1, with_quota = 1;
+
+	for (int i = 0; i < set->nlocal; i++) {
+		const struct cvy_page *peer = set->local[i];
+
+		with_mask += peer->cores_id == own->cores_id || !peer->cores_id || !own->cores_id;
+		with_quota += peer->quota_id == own->quota_id;
+	}
+	return set->nlocal + 1 <= cores_of_machine() && with_mask <= own->cores &&
+	       (!own->quota_id || with_quota <= own->quota);
 }
 
 void cvy_set_build(struct cvy_engine *e)
@@ -103,7 +120,7 @@ void cvy_set_build(struct cvy_engine *e)
 	cvy_set_clear(&e->set);
 	e->set = set;
 	__atomic_store_n(&e->plans, e->plans + 1, __ATOMIC_RELAXED);
-	e->spin = cores_suffice(&e->set);
+	e->spin = cores_suffice(e->own, &e->set);
 	__atomic_store_n(&e->sockets, e->set.npush > 0, __ATOMIC_RELAXED);
 	return;
 fail:

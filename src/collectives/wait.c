@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * All waits of the host, in one file. A waiter looks, then yields, then after 1 ms sleeps on the line
- * it misses. With a core for every rank of the host it spins for a while before it yields; else four
- * looks are enough, since the peer needs this core.
+ * it misses. With a core for every rank that shares its cores it spins for a while before it yields; else
+ * four looks are enough, since the peer needs this core.
  *
  * Who stores a line does not fence: it would cost every operation 30 ns. The sleeper pays instead:
  * it says that it sleeps, makes every process of covey pass a barrier (membarrier), and looks again.

@@ -15,6 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "cores.h"
 #include "log.h"
 
 #ifndef F_SEAL_FUTURE_WRITE
@@ -49,6 +50,7 @@ static uint64_t own_start(void)
 static int page_fill(struct cvy_page *page, const struct cvy_layout *layout, int max_ranks)
 {
 	pthread_mutexattr_t attr;
+	struct cvy_cores cores;
 	int err;
 
 	if (pthread_mutexattr_init(&attr))
@@ -66,6 +68,11 @@ static int page_fill(struct cvy_page *page, const struct cvy_layout *layout, int
 	page->max_ranks = max_ranks;
 	page->window_bytes = layout->window_bytes;
 	page->slot_bytes = layout->slot_bytes;
+	cvy_cores_get(&cores);
+	page->cores_id = cores.mask_id;
+	page->cores = cores.cores;
+	page->quota_id = cores.quota_id;
+	page->quota = cores.quota;
 	return 0;
 }
 

@@ -27,6 +27,7 @@
 #include <unistd.h>
 
 #include "admin.h"
+#include "cores.h"
 
 enum verdict { GOOD, LOOK, BAD };
 
@@ -175,12 +176,23 @@ static void check_signs(struct doctor *d)
 	     "stopped peers are told from slow ones by it");
 }
 
+/* Not those of the machine: a mask or a quota may leave fewer. */
 static void check_cores(struct doctor *d)
 {
-	long cores = sysconf(_SC_NPROCESSORS_ONLN);
+	struct cvy_cores c;
+	char quota[80] = "";
+	uint32_t most;
 
-	find(d, d->ranks <= cores ? GOOD : LOOK, "cores", "fewer ranks on this host, or accept slower small operations",
-	     "%ld for %d ranks%s", cores, d->ranks, d->ranks <= cores ? "" : ", if all of them are to run here");
+	cvy_cores_get(&c);
+	most = c.quota && c.quota < c.cores ? c.quota : c.cores;
+	if (c.quota)
+		snprintf(quota, sizeof(quota), ", a cgroup's quota is worth %u", c.quota);
+	find(d, d->ranks <= (int)most ? GOOD : LOOK, "cores",
+	     "fewer ranks on this host, more cores (taskset, cpuset, the quota of the container), or accept slower "
+	     "small "
+	     "operations",
+	     "%u of %ld may be used%s; %d ranks%s", c.cores, sysconf(_SC_NPROCESSORS_ONLN), quota, d->ranks,
+	     d->ranks <= (int)most ? "" : ", if all of them are to run here");
 }
 
 static void check_interfaces(struct doctor *d)

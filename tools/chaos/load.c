@@ -3,6 +3,7 @@
  * Groups under load: four ranks more join while the others work, again and again; and many ranks with busy
  * loops beside them on few cores, where nobody may be suspected.
  */
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -65,9 +66,17 @@ int chaos_extend(struct chaos *c)
 	return 0;
 }
 
+/* Those that this process, and so the ranks and loops that it starts, may use. */
+static int own_cores(void)
+{
+	cpu_set_t set;
+
+	return sched_getaffinity(0, sizeof(set), &set) ? (int)sysconf(_SC_NPROCESSORS_ONLN) : CPU_COUNT(&set);
+}
+
 static int start_loops(pid_t loop[LOOPS_MAX])
 {
-	int n = (int)sysconf(_SC_NPROCESSORS_ONLN) * LOOPS_PER_CORE;
+	int n = own_cores() * LOOPS_PER_CORE;
 
 	if (n > LOOPS_MAX)
 		n = LOOPS_MAX;
@@ -108,10 +117,9 @@ int chaos_overload(struct chaos *c)
 		       c->opt->overload_s, (unsigned long long)suspects, c->unplanned,
 		       (unsigned long long)(operations / (uint64_t)c->opt->ranks));
 	else
-		printf("%d ranks and %d busy loops on %ld cores for %d s: %llu suspicions, %d ranks lost, %llu "
+		printf("%d ranks and %d busy loops on %d cores for %d s: %llu suspicions, %d ranks lost, %llu "
 		       "operations: %s\n",
-		       c->opt->ranks, n, sysconf(_SC_NPROCESSORS_ONLN), c->opt->overload_s,
-		       (unsigned long long)suspects, c->unplanned,
+		       c->opt->ranks, n, own_cores(), c->opt->overload_s, (unsigned long long)suspects, c->unplanned,
 		       (unsigned long long)(operations / (uint64_t)c->opt->ranks),
 		       suspects || c->unplanned ? "MISS" : "pass");
 	return suspects || c->unplanned;
