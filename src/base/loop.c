@@ -18,6 +18,7 @@
 #include "clock.h"
 #include "covey.h"
 #include "log.h"
+#include "process.h"
 #include "loop.h"
 
 #define BATCH 32 /* descriptors per round */
@@ -71,6 +72,7 @@ static int watch_wake(struct cvy_loop *loop)
 int cvy_loop_new(struct cvy_loop **out)
 {
 	struct cvy_loop *loop = calloc(1, sizeof(*loop));
+	char why[CVY_HINT];
 
 	if (!loop)
 		return COVEY_ERR_NOMEM;
@@ -79,7 +81,8 @@ int cvy_loop_new(struct cvy_loop **out)
 	loop->epfd = epoll_create1(EPOLL_CLOEXEC);
 	loop->wakefd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (loop->epfd < 0 || loop->wakefd < 0 || watch_wake(loop)) {
-		cvy_warn("base", "cannot open an event loop: %s", strerror(errno));
+		cvy_warn("base", "cannot open an event loop: %s%s", strerror(errno),
+			 cvy_process_hint(errno, why, sizeof(why)));
 		cvy_loop_free(loop);
 		return COVEY_ERR_IO;
 	}

@@ -6,11 +6,11 @@
  * same places of their streams, and the device does the rest (kernels/admit.cuh).
  */
 #include <errno.h>
-#include <signal.h>
 #include <string.h>
 
 #include "clock.h"
 #include "device_state.h"
+#include "process.h"
 #include "shape.h"
 
 int cvy_device_capturing(struct cvy_device *d, struct CUstream_st *stream)
@@ -171,17 +171,13 @@ int cvy_device_admit_drain(struct cvy_device *d, const struct covey_result *outc
 {
 	struct cvy_device_drain *w = &d->drain;
 	struct covey_result same;
-	sigset_t all, old;
 	int failed_to, launch, err = prepare(d, outcome, &w->call, &launch);
 
 	if (!launch)
 		return err;
 	w->result = *outcome;
 	w->ended = w->err = 0;
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &old);
-	failed_to = pthread_create(&w->thread, NULL, drain_main, d);
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	failed_to = cvy_thread_start(&w->thread, drain_main, d);
 	if (failed_to) {
 		cvy_device_give_up(d, COVEY_ERR_NOMEM, d->rank, d->epoch, "no thread to wait for the device");
 		return COVEY_ERR_NOMEM;

@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <sched.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -16,6 +17,7 @@
 #include "guard.h"
 #include "log.h"
 #include "pair.h"
+#include "process.h"
 #include "recorder.h"
 
 #define LOOKS 64	 /* of a blocking call before it waits in earnest; about 5 us with a core of one's own */
@@ -40,7 +42,9 @@ int cvy_engine_open(struct cvy_engine **out, struct cvy_mesh *mesh, struct cvy_e
 	e->plans = 1;
 	e->idle_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (e->idle_fd < 0) {
-		int err = cvy_fail(box, COVEY_ERR_IO, -1, 0, "eventfd: %s", strerror(errno));
+		char why[CVY_HINT];
+		int err = cvy_fail(box, COVEY_ERR_IO, -1, 0, "eventfd: %s%s", strerror(errno),
+				   cvy_process_hint(errno, why, sizeof(why)));
 
 		cvy_engine_close(e);
 		return err;

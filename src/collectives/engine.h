@@ -392,7 +392,7 @@ static inline int cvy_op_decided(const struct cvy_op *op)
 }
 
 /* Progress thread of the process. */
-void cvy_progress_add(struct cvy_engine *e);
+int cvy_progress_add(struct cvy_engine *e);
 void cvy_progress_remove(struct cvy_engine *e);
 void cvy_progress_kick(void);
 void cvy_engine_kick(struct cvy_engine *engine); /* the same, unless a caller waits, who steps it himself */

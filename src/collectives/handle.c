@@ -14,6 +14,7 @@
 #include "pair.h"
 #include "metrics.h"
 #include "plan.h"
+#include "process.h"
 
 #define LEAVE_MS 10000 /* drain_ms of the protocol */
 
@@ -79,7 +80,11 @@ static int start_parts(struct covey_group *group)
 	struct cvy_device_args device = {
 		.config = &group->config, .box = group->box, .send = cvy_handle_send, .send_ctx = group
 	};
-	int err = cvy_loop_new(&group->loop);
+	int err = cvy_process_check(&group->config, group->box);
+
+	if (err)
+		return err;
+	err = cvy_loop_new(&group->loop);
 
 	if (err)
 		return cvy_fail(group->box, err, -1, 0, "no event loop");
@@ -111,7 +116,9 @@ static int start_parts(struct covey_group *group)
 	if (err)
 		return cvy_fail(group->box, err, -1, 0, "no memory for metrics");
 	cvy_handle_seam(group);
-	cvy_progress_add(group->engine);
+	err = cvy_progress_add(group->engine);
+	if (err)
+		return err;
 	agent.addr = cvy_mesh_addr(group->mesh);
 	agent.host = cvy_mesh_host(group->mesh);
 	agent.own_page = (struct cvy_page *)cvy_mesh_own(group->mesh);
@@ -123,10 +130,12 @@ int covey_join_start(const struct covey_config *config, struct covey_group **out
 {
 	struct covey_group *group;
 	pthread_condattr_t attr;
+	char why[CVY_HINT];
 	int err;
 
 	if (!out)
 		return cvy_fail(NULL, COVEY_ERR_INVAL, -1, 0, "join: out is NULL");
+	cvy_process_standard();
 	group = calloc(1, sizeof(*group));
 	if (!group) {
 		cvy_fail(NULL, COVEY_ERR_NOMEM, -1, 0, "no memory for a group");
@@ -143,7 +152,8 @@ int covey_join_start(const struct covey_config *config, struct covey_group **out
 	group->box = cvy_errbox_new();
 	err = group->box && group->event_fd >= 0
 		      ? cvy_config_resolve(config, &group->config, group->box)
-		      : cvy_fail(group->box, COVEY_ERR_NOMEM, -1, 0, "no memory or no descriptor for a group");
+		      : cvy_fail(group->box, COVEY_ERR_NOMEM, -1, 0, "no memory or no descriptor for a group%s",
+				 cvy_process_hint(group->event_fd < 0 ? EMFILE : ENOMEM, why, sizeof(why)));
 	if (!err)
 		list_add(group);
 	if (!err)

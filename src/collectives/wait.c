@@ -14,7 +14,7 @@
 #include <linux/membarrier.h>
 #include <poll.h>
 #include <sched.h>
-#include <signal.h>
+#include <string.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -22,6 +22,7 @@
 #include "clock.h"
 #include "engine.h"
 #include "pair.h"
+#include "process.h"
 
 #define LOOKS_SHARED 4	 /* before the first yield when ranks share cores */
 #define LOOKS_OWN 2000	 /* about 50 us with a core of one's own */
@@ -481,25 +482,29 @@ void cvy_engine_kick(struct cvy_engine *e)
 		cvy_progress_kick();
 }
 
-void cvy_progress_add(struct cvy_engine *e)
+int cvy_progress_add(struct cvy_engine *e)
 {
+	char why[CVY_HINT];
 	pthread_t thread;
-	sigset_t all, old;
+	int err = 0;
 
 	barrier_all(); /* registers this process */
 	pthread_mutex_lock(&progress.lock);
 	e->next_engine = progress.first;
 	progress.first = e;
 	if (!progress.running) {
-		sigfillset(&all);
-		pthread_sigmask(SIG_SETMASK, &all, &old);
-		if (!pthread_create(&thread, NULL, progress_main, NULL)) {
+		err = cvy_thread_start(&thread, progress_main, NULL);
+		if (err) {
+			progress.first = e->next_engine;
+		} else {
 			pthread_detach(thread);
 			progress.running = 1;
 		}
-		pthread_sigmask(SIG_SETMASK, &old, NULL);
 	}
 	pthread_mutex_unlock(&progress.lock);
+	return err ? cvy_fail(e->box, COVEY_ERR_IO, -1, 0, "cannot start the progress thread: %s%s", strerror(err),
+			      cvy_process_hint(err, why, sizeof(why)))
+		   : 0;
 }
 
 void cvy_progress_remove(struct cvy_engine *e)

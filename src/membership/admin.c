@@ -13,6 +13,7 @@
 #include "clock.h"
 #include "config.h"
 #include "membership.h"
+#include "process.h"
 
 #define CALL_MS 2000 /* bound of one try: a slow store is still a store */
 #define TRIES 2
@@ -180,6 +181,7 @@ int covey_admin_call(const char *store, const char *group, int argc, const char 
 	struct cvy_config config;
 	int err;
 
+	cvy_process_standard();
 	a.deadline_ns = deadline_ns ? deadline_ns : cvy_now_ns() + DEFAULT_MS * CVY_MS;
 	err = fill(&a, argc, argv);
 	if (err)

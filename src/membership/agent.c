@@ -9,7 +9,6 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <semaphore.h>
-#include <signal.h>
 #include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +22,7 @@
 #include "guard.h"
 #include "log.h"
 #include "ping.h"
+#include "process.h"
 #include "slice.h"
 
 #define STORE_CALL_MS 200
@@ -330,16 +330,12 @@ static void *run(void *arg)
 
 static int start_thread(struct cvy_agent *agent)
 {
-	sigset_t all, old;
-	int err;
+	int err = cvy_thread_start(&agent->thread, run, agent);
+	char why[CVY_HINT];
 
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &old);
-	err = pthread_create(&agent->thread, NULL, run, agent);
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	if (err)
-		return cvy_fail(agent->args.box, COVEY_ERR_IO, -1, 0, "cannot start the agent's thread: %s",
-				strerror(err));
+		return cvy_fail(agent->args.box, COVEY_ERR_IO, -1, 0, "cannot start the agent's thread: %s%s",
+				strerror(err), cvy_process_hint(err, why, sizeof(why)));
 	agent->has_thread = 1;
 	pthread_setname_np(agent->thread, "covey-agent");
 	while (sem_wait(&agent->ready) && errno == EINTR)

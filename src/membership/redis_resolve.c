@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
+#include "process.h"
 #include "redis.h"
 
 struct resolve { /* shared with the helper thread; the last of both frees it */
@@ -86,7 +87,7 @@ static int resolve_start(struct redis *r, const char *host,
 	job->then = then;
 	snprintf(job->host, sizeof(job->host), "%s", host);
 	r->resolve = job;
-	if (pthread_create(&thread, NULL, resolver, job)) {
+	if (cvy_thread_start(&thread, resolver, job)) {
 		r->resolve = NULL;
 		resolve_free(job);
 		return COVEY_ERR_NOMEM;

@@ -8,7 +8,6 @@
 #include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -16,6 +15,7 @@
 
 #include "covey.h"
 #include "log.h"
+#include "process.h"
 #include "slice.h"
 #include "watcher.h"
 
@@ -103,7 +103,7 @@ static int supported(void)
 int cvy_watcher_new(void (*kick)(void *ctx), void *ctx, struct cvy_watcher **out)
 {
 	struct cvy_watcher *watcher;
-	sigset_t all, old;
+	char why[CVY_HINT];
 	int err;
 
 	if (!supported())
@@ -114,12 +114,10 @@ int cvy_watcher_new(void (*kick)(void *ctx), void *ctx, struct cvy_watcher **out
 	watcher->kick = kick;
 	watcher->ctx = ctx;
 	pthread_mutex_init(&watcher->lock, NULL);
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &old);
-	err = pthread_create(&watcher->thread, NULL, watch, watcher);
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	err = cvy_thread_start(&watcher->thread, watch, watcher);
 	if (err) {
-		cvy_warn("membership", "cannot start the watcher: %s", strerror(err));
+		cvy_warn("membership", "cannot start the watcher: %s%s", strerror(err),
+			 cvy_process_hint(err, why, sizeof(why)));
 		pthread_mutex_destroy(&watcher->lock);
 		free(watcher);
 		return COVEY_ERR_IO;

@@ -13,14 +13,19 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "process.h"
+
 #define ACCEPTS_AT_ONCE 16
 
 /* Without a free descriptor a listener would be ready for ever: the spare one takes the caller and lets it go. */
 static void accept_none(struct cvy_mesh *mesh, int listener)
 {
+	char text[CVY_HINT + 80], why[CVY_HINT];
 	int fd;
 
-	cvy_shake_complain(mesh, "no descriptor left for a connection: it was closed");
+	snprintf(text, sizeof(text), "no descriptor left for a connection: it was closed%s",
+		 cvy_process_hint(EMFILE, why, sizeof(why)));
+	cvy_shake_complain(mesh, text);
 	close(mesh->spare_fd);
 	fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
 	if (fd >= 0)

@@ -4,6 +4,7 @@
  */
 #include "mesh.h"
 
+#include <errno.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,6 +15,7 @@
 #include "clock.h"
 #include "fault.h"
 #include "log.h"
+#include "process.h"
 #include "rdma.h"
 
 void cvy_mesh_expect(void *ctx, int rank, uint64_t inc)
@@ -149,12 +151,13 @@ void cvy_mesh_fence(struct cvy_mesh *mesh, int rank)
 static int views_reserve(struct cvy_mesh *mesh, int max_ranks)
 {
 	uint8_t *base = cvy_window_reserve(mesh->layout.window_bytes, max_ranks);
+	char why[CVY_HINT];
 
 	if (!base)
-		return cvy_fail(
-			mesh->box, COVEY_ERR_NOMEM, -1,
-			0, "no room for the addresses of %d windows of %zu bytes: a smaller window_bytes or max_ranks fits",
-			max_ranks, mesh->layout.window_bytes);
+		return cvy_fail(mesh->box, COVEY_ERR_NOMEM, -1, 0,
+				"no room for the addresses of %d windows of %zu bytes%s: a smaller window_bytes or "
+				"max_ranks fits",
+				max_ranks, mesh->layout.window_bytes, cvy_process_hint(ENOMEM, why, sizeof(why)));
 	if (mesh->base)
 		munmap(mesh->base, mesh->layout.window_bytes * (size_t)mesh->reserved);
 	mesh->base = base;

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "process.h"
 #include "queues.h"
 
 #define IDLE_LOOKS 2000 /* at all words, before a nap */
@@ -89,7 +90,7 @@ int cvy_bells_open(const struct cvy_queue_memory *memory, unsigned max, struct c
 		b->mapped = 1;
 		b->seen = at;
 	}
-	if (pthread_create(&b->thread, NULL, bells_main, b))
+	if (cvy_thread_start(&b->thread, bells_main, b))
 		goto fail;
 	b->started = 1;
 	*out = b;

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "process.h"
 #include "queues.h"
 
 #define BATCH 256	/* commands that are read before links are flushed */
@@ -210,7 +211,7 @@ int cvy_proxy_open(const struct cvy_proxy_args *args, struct cvy_proxy **out)
 	p->args = *args;
 	pthread_mutex_init(&p->lock, NULL);
 	err = proxy_memory(p);
-	if (!err && pthread_create(&p->thread, NULL, proxy_main, p))
+	if (!err && cvy_thread_start(&p->thread, proxy_main, p))
 		err = COVEY_ERR_NOMEM;
 	p->started = !err;
 	if (err) {

@@ -14,6 +14,7 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
+#include "process.h"
 #include "queues.h"
 
 #define FRAMES CVY_PROXY_UNDER_WAY /* under way to the system; power of two */
@@ -294,7 +295,7 @@ int cvy_tcp_receiver_open(int fd, void *window, size_t bytes, struct cvy_tcp_rec
 	r->fd = fd;
 	r->window = window;
 	r->bytes = bytes;
-	if (pthread_create(&r->thread, NULL, receiver_main, r)) {
+	if (cvy_thread_start(&r->thread, receiver_main, r)) {
 		free(r);
 		return COVEY_ERR_NOMEM;
 	}

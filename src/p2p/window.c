@@ -17,6 +17,7 @@
 
 #include "cores.h"
 #include "log.h"
+#include "process.h"
 
 #ifndef F_SEAL_FUTURE_WRITE
 #define F_SEAL_FUTURE_WRITE 0x0010
@@ -79,15 +80,17 @@ static int page_fill(struct cvy_page *page, const struct cvy_layout *layout, int
 static int window_create(struct cvy_window *window, int max_ranks, struct cvy_errbox *box)
 {
 	const struct cvy_layout *l = &window->layout;
+	char why[CVY_HINT];
 	struct stat st;
 	int err;
 
 	window->fd = memfd_create("covey-window", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	if (window->fd < 0)
-		return cvy_fail(box, COVEY_ERR_IO, -1, 0, "memfd_create: %s", strerror(errno));
+		return cvy_fail(box, COVEY_ERR_IO, -1, 0, "memfd_create: %s%s", strerror(errno),
+				cvy_process_hint(errno, why, sizeof(why)));
 	if (ftruncate(window->fd, (off_t)l->window_bytes))
-		return cvy_fail(box, COVEY_ERR_NOMEM, -1, 0, "window of %zu bytes: %s", l->window_bytes,
-				strerror(errno));
+		return cvy_fail(box, COVEY_ERR_NOMEM, -1, 0, "window of %zu bytes: %s%s", l->window_bytes,
+				strerror(errno), cvy_process_hint(errno, why, sizeof(why)));
 	/* Page and slots are used for certain: better no room now than SIGBUS later. The heap is touched as used. */
 	err = posix_fallocate(window->fd, 0, (off_t)l->heap);
 	if (err)
@@ -99,8 +102,8 @@ static int window_create(struct cvy_window *window, int max_ranks, struct cvy_er
 	window->own = mmap(NULL, l->window_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, window->fd, 0);
 	if (window->own == MAP_FAILED) {
 		window->own = NULL;
-		return cvy_fail(box, COVEY_ERR_NOMEM, -1, 0, "mapping a window of %zu bytes: %s", l->window_bytes,
-				strerror(errno));
+		return cvy_fail(box, COVEY_ERR_NOMEM, -1, 0, "mapping a window of %zu bytes: %s%s", l->window_bytes,
+				strerror(errno), cvy_process_hint(errno, why, sizeof(why)));
 	}
 	/* The page, 4 KiB of signals, is what a core dump is worth reading for. */
 	cvy_window_hide(window->own + l->slots, l->window_bytes - l->slots);
@@ -215,11 +218,13 @@ void cvy_window_hide(void *at, size_t bytes)
 
 static int map_fixed(uint8_t *at, size_t bytes, int prot, int flags, int fd)
 {
+	char why[CVY_HINT];
+
 	if (mmap(at, bytes, prot, flags | MAP_FIXED | MAP_NORESERVE, fd, 0) != MAP_FAILED) {
 		cvy_window_hide(at, bytes); /* a new mapping does not keep what the old one was told */
 		return 0;
 	}
-	cvy_error("p2p", "mapping %zu bytes: %s", bytes, strerror(errno));
+	cvy_error("p2p", "mapping %zu bytes: %s%s", bytes, strerror(errno), cvy_process_hint(errno, why, sizeof(why)));
 	return COVEY_ERR_NOMEM;
 }
 
