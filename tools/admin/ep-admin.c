@@ -14,6 +14,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "../inherit.h"
 #include "admin.h"
 
 #define CALL_MS 5000  /* one call */
@@ -369,6 +370,7 @@ int main(int argc, char **argv)
 	static struct admin a = { .looks = -1 };
 	int code;
 
+	tool_settle();
 	argp_err_exit_status = EXIT_USAGE;
 	argp_parse(&argp, argc, argv, 0, NULL, &a);
 	if (!a.group)

@@ -14,6 +14,7 @@
 
 #include "plan.h"
 #include "covey.h"
+#include "../inherit.h"
 
 #define DEFAULT_KILLS 20
 #define BENCH_KILLS 100
@@ -369,6 +370,7 @@ int main(int argc, char **argv)
 	const struct argp argp = { options, parse, NULL, doc, NULL, NULL, NULL };
 	int missed = -1, started;
 
+	tool_settle();
 	opt.seed = chaos_now_ns() % (1 << 30) | 1;
 	argp_err_exit_status = 64;
 	argp_parse(&argp, argc, argv, 0, NULL, &opt);

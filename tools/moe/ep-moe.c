@@ -14,6 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "../inherit.h"
 #include "moe.h"
 #include "tool.h"
 
@@ -335,6 +336,7 @@ int main(int argc, char **argv)
 	char path[4096];
 	ssize_t n;
 
+	tool_settle();
 	opt.text = find_text();
 	opt.argc = argc;
 	opt.argv = argv;

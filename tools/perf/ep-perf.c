@@ -15,6 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "../inherit.h"
 #include "perf.h"
 
 #define MOST_BYTES ((size_t)1 << 46)
@@ -464,8 +465,10 @@ int main(int argc, char **argv)
 {
 	struct perf_job job = { 0 };
 	struct sigaction late = { .sa_handler = too_late };
-	int err = perf_parse(argc, argv, &job.opt);
+	int err;
 
+	tool_settle();
+	err = perf_parse(argc, argv, &job.opt);
 	if (err)
 		return err;
 	if (job.opt.timeout_s) {

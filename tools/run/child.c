@@ -87,13 +87,24 @@ void run_kill_all(pid_t spare_session)
 
 int run_make_dir(struct run_options *opt)
 {
-	const char *base = getenv("TMPDIR");
+	const char *base = getenv("TMPDIR"), *from = "TMPDIR is";
+	const size_t most = sizeof(opt->dir) - sizeof("/covey-XXXXXX"); /* the socket's path must fit sun_path */
 
-	/* The socket's path must fit sun_path. */
-	if (!base || !*base || strlen(base) > sizeof(opt->dir) - sizeof("/covey-XXXXXX"))
+	if (base && strlen(base) > most)
+		run_say("TMPDIR is longer than %zu bytes: the directory of the store is made in /tmp", most);
+	if (!base || !*base || strlen(base) > most) {
 		base = "/tmp";
+		from = "TMPDIR is not used:";
+	}
 	snprintf(opt->dir, sizeof(opt->dir), "%s/covey-XXXXXX", base);
-	return mkdtemp(opt->dir) ? 0 : -1;
+	if (mkdtemp(opt->dir) && !chmod(opt->dir, 0700)) /* whatever the umask */
+		return 0;
+	run_say("no directory can be made in %s (%s %s): %s; set TMPDIR to one that can be written, or name a store "
+		"with "
+		"--store, which needs none",
+		base, from, base, strerror(errno));
+	opt->dir[0] = '\0';
+	return -1;
 }
 
 static int remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
@@ -105,6 +116,8 @@ static int remove_one(const char *path, const struct stat *st, int type, struct 
 
 void run_remove_dir(const char *dir)
 {
+	if (!dir[0])
+		return;
 	nftw(dir, remove_one, 8, FTW_DEPTH | FTW_PHYS | FTW_MOUNT);
 }
 
@@ -250,6 +263,7 @@ pid_t run_spawn(const struct run_options *opt, const char *url, int rank, bool r
 		in = open("/dev/null", O_RDONLY | O_CLOEXEC);
 	if (in < 0 || dup2(in, STDIN_FILENO) < 0 || dup2(out[0], STDOUT_FILENO) < 0 || dup2(out[1], STDERR_FILENO) < 0)
 		_exit(RUN_EXIT_SELF);
+	run_give_back();
 	if (opt->ssh_count)
 		run_exec_remote(opt, rank, bytes);
 	set_environment(opt, url, rank, replacement);

@@ -35,7 +35,9 @@ static const char doc[] =
 	"Without either a redis-server of its own serves the run: on a unix socket, or for several hosts on one "
 	"address "
 	"with a password made for this run. If it dies it is started again, and the members fill it anew.\n\n"
-	"SIGINT, SIGTERM and SIGHUP are handed to all ranks; the second one kills them. When the process of a rank "
+	"SIGINT, SIGTERM and SIGHUP are handed to all ranks; the second one kills them. One that is ignored when "
+	"ep-run "
+	"starts (nohup) stays ignored. When the process of a rank "
 	"ends, what is left of its process group is killed. Nothing outlives ep-run, however it ends.\n\n"
 	"A rank that dies is reported to a private store as proven dead, so that the others need not wait; with "
 	"--launch "
@@ -272,10 +274,12 @@ static void fill_from_environment(struct run_options *opt)
 
 static void watch_signals(sigset_t *set)
 {
+	static const int ours[] = { SIGINT, SIGTERM, SIGHUP };
+
 	sigemptyset(set);
-	sigaddset(set, SIGINT);
-	sigaddset(set, SIGTERM);
-	sigaddset(set, SIGHUP);
+	for (size_t i = 0; i < sizeof(ours) / sizeof(ours[0]); i++)
+		if (!run_ignored(ours[i])) /* a signal that is blocked is not ignored */
+			sigaddset(set, ours[i]);
 	sigaddset(set, SIGCHLD);
 	sigprocmask(SIG_BLOCK, set, NULL);
 	signal(SIGPIPE, SIG_IGN);
@@ -317,18 +321,23 @@ int main(int argc, char **argv)
 	sigset_t set;
 	pid_t keeper;
 
+	run_inherit();
 	argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, &opt);
 	check_options(&argp, argv, &opt);
 	fill_from_environment(&opt);
 	watch_signals(&set);
 	signals = signalfd(-1, &set, SFD_CLOEXEC);
-	if (signals < 0 || prctl(PR_SET_CHILD_SUBREAPER, 1) || run_make_dir(&opt) || pipe2(ends, O_CLOEXEC)) {
-		run_say("cannot start: %s", strerror(errno));
+	if (!run_limits(&opt))
+		return RUN_EXIT_SELF;
+	if (signals < 0 || prctl(PR_SET_CHILD_SUBREAPER, 1) || pipe2(ends, O_CLOEXEC)) {
+		run_say("cannot start: %s%s", strerror(errno), run_why(errno));
 		return RUN_EXIT_SELF;
 	}
+	if (!opt.store && run_make_dir(&opt))
+		return RUN_EXIT_SELF;
 	keeper = fork();
 	if (keeper < 0) {
-		run_say("cannot start: %s", strerror(errno));
+		run_say("cannot start the keeper: %s%s", strerror(errno), run_why(errno));
 		run_remove_dir(opt.dir);
 		return RUN_EXIT_SELF;
 	}

@@ -12,7 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -306,7 +305,6 @@ static void front_died(int sig)
 static int settle_down(struct keeper *k)
 {
 	struct sigaction action = { .sa_handler = front_died };
-	struct rlimit files;
 	sigset_t set;
 
 	setsid();
@@ -323,10 +321,6 @@ static int settle_down(struct keeper *k)
 	sigdelset(&set, SIGTERM);
 	sigdelset(&set, SIGHUP);
 	k->children = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
-	if (!getrlimit(RLIMIT_NOFILE, &files) && files.rlim_cur < (rlim_t)k->opt->ranks * 3 + 64) {
-		files.rlim_cur = files.rlim_max;
-		setrlimit(RLIMIT_NOFILE, &files);
-	}
 	k->rank = calloc((size_t)k->opt->ranks, sizeof(*k->rank));
 	k->stream = calloc((size_t)k->opt->ranks * 2, sizeof(*k->stream));
 	k->wait = calloc((size_t)k->opt->ranks * 2 + 2, sizeof(*k->wait));
@@ -357,7 +351,7 @@ static bool start_all(struct keeper *k)
 		k->prover = run_prover_start(k->url, k->opt->group, k->opt->ranks, &k->to_prover);
 	for (int r = 0; r < k->opt->ranks; r++) {
 		if (!start_rank(k, r, false)) {
-			run_say("rank %d cannot be started: %s", r, strerror(errno));
+			run_say("rank %d cannot be started: %s%s", r, strerror(errno), run_why(errno));
 			return false;
 		}
 	}

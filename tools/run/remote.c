@@ -70,6 +70,9 @@ static void write_script(FILE *to, const struct run_options *opt, const char *ur
 		fputs("cd ", to);
 		quote(to, here);
 		fputs(" || exit 125\n", to);
+	} else if (!rank) {
+		run_say("the working directory has no name (%s): ranks on other hosts start in the home directory",
+			strerror(errno));
 	}
 	pass_environment(to);
 	rank_environment(to, opt, url, rank, replacement);

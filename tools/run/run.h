@@ -31,14 +31,14 @@ struct run_options {
 	int launch_count;
 	const char *address; /* where a private store listens for other hosts; NULL: found */
 	char **argv;	     /* PROG ARGS NULL */
-	char dir[64];	     /* private directory, removed at the end */
+	char dir[90];	     /* private directory of the store, removed at the end; empty: none is needed */
 };
 
 /* The private store: see store.c. */
 struct run_store {
 	pid_t pid;
-	char url[256]; /* has the password: environment only */
-	char socket[96];
+	char url[256];	  /* has the password: environment only */
+	char socket[100]; /* fits sun_path */
 	char address[64], password[65];
 	int port; /* 0: unix socket */
 	int starts;
@@ -71,7 +71,14 @@ void run_say(const char *format, ...) __attribute__((format(printf, 1, 2))); /* 
 int run_keeper(const struct run_options *opt, int front); /* the keeper's life; its exit code */
 void run_kill_all(pid_t spare_session);
 void run_remove_dir(const char *dir);
-int run_make_dir(struct run_options *opt);
+int run_make_dir(struct run_options *opt); /* 0, or -1: it has been said why not */
+
+/* What ep-run inherits: see inherit.c. */
+void run_inherit(void);
+bool run_ignored(int sig);			/* on purpose, by whoever started ep-run */
+void run_give_back(void);			/* in a rank's process: signals and limits as they were */
+bool run_limits(const struct run_options *opt); /* false: it has been said which one is too small */
+const char *run_why(int err);			/* for the end of a message: the limit that may be behind it, or "" */
 
 /* Both return with a child that dies with its parent, in its own process group; < 0: no child. */
 pid_t run_fork(void);

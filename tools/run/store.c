@@ -222,7 +222,7 @@ static int start_once(const struct run_options *opt, struct run_store *store)
 	if (choose_place(opt, store))
 		return -1;
 	if (run_store_restart(opt, store)) {
-		run_say("redis-server cannot be started: %s", strerror(errno));
+		run_say("redis-server cannot be started: %s%s", strerror(errno), run_why(errno));
 		return -1;
 	}
 	return wait_for_pong(store);
