@@ -29,6 +29,8 @@
 #include "admin.h"
 #include "cores.h"
 
+#define NO_BOUND (1ll << 60) /* version 1 of cgroups writes "none" as a number that is larger */
+
 enum verdict { GOOD, LOOK, BAD };
 
 struct doctor {
@@ -99,48 +101,166 @@ static void check_descriptors(struct doctor *d)
 	     (unsigned long long)files.rlim_cur, d->ranks, (unsigned long long)need);
 }
 
+/* The smallest bound of a file of this process's cgroups and of those above; -1: none. */
+static long long group_bound(const char *controller, const char *file_v1, const char *file_v2)
+{
+	FILE *groups = fopen("/proc/self/cgroup", "re");
+	long long least = -1;
+	char line[4096], path[4300];
+
+	while (groups && fgets(line, sizeof(line), groups)) {
+		char *list = strchr(line, ':'), *group = list ? strchr(list + 1, ':') : NULL, *slash;
+
+		if (!group)
+			continue;
+		*group++ = '\0';
+		group[strcspn(group, "\n")] = '\0';
+		if (list[1] && strcmp(list + 1, controller))
+			continue;
+		do {
+			long long value;
+
+			snprintf(path, sizeof(path), "/sys/fs/cgroup%s%s%s/%s", list[1] ? "/" : "", list + 1, group,
+				 list[1] ? file_v1 : file_v2);
+			value = number_in(path); /* "max" is none */
+			if (value >= 0 && value < NO_BOUND && (least < 0 || value < least))
+				least = value;
+			slash = strrchr(group, '/');
+			if (slash)
+				*slash = '\0';
+		} while (slash);
+	}
+	if (groups)
+		fclose(groups);
+	return least;
+}
+
 static void check_processes(struct doctor *d)
 {
+	const long long need = (long long)d->ranks * 5, pids = group_bound("pids", "pids.max", "pids.max");
 	struct rlimit limit;
 
 	getrlimit(RLIMIT_NPROC, &limit);
-	find(d, limit.rlim_cur == RLIM_INFINITY || limit.rlim_cur >= (rlim_t)d->ranks * 5 ? GOOD : BAD, "threads",
+	find(d, limit.rlim_cur == RLIM_INFINITY || limit.rlim_cur >= (rlim_t)need ? GOOD : BAD, "threads",
 	     "ulimit -u N", "%lld may run at a time; each rank has 4 of its own",
 	     limit.rlim_cur == RLIM_INFINITY ? -1LL : (long long)limit.rlim_cur);
+	if (pids >= 0 && pids < need)
+		find(d, BAD, "pids.max", "a larger pids.max (--pids-limit of a container, TasksMax= of a service)",
+		     "%lld processes and threads may be in this cgroup; %d ranks take %lld", pids, d->ranks, need);
 }
 
 static void check_memlock(struct doctor *d)
 {
+	const char *transport = getenv("COVEY_TRANSPORT");
+	const bool rdma = transport && !strncmp(transport, "verbs", 5);
 	struct rlimit limit;
 
 	getrlimit(RLIMIT_MEMLOCK, &limit);
 	if (limit.rlim_cur == RLIM_INFINITY)
 		find(d, GOOD, "memlock", "", "unlimited");
 	else
-		find(d, GOOD, "memlock", "", "%llu KiB; nothing is locked over shared memory and tcp",
-		     (unsigned long long)limit.rlim_cur / 1024);
+		find(d, rdma ? LOOK : GOOD, "memlock", "ulimit -l unlimited, or LimitMEMLOCK= of the service",
+		     "%llu KiB; %s", (unsigned long long)limit.rlim_cur / 1024,
+		     rdma ? "windows are locked as they are used over RDMA"
+			  : "nothing is locked over shared memory and tcp");
+}
+
+/* As the library reads it; what is wrong there is for join to say. */
+static unsigned long long setting(const char *name, unsigned long long fallback)
+{
+	const char *text = getenv(name);
+	char *end = NULL;
+	unsigned long long value = text ? strtoull(text, &end, 10) : 0;
+
+	if (end && (*end == 'K' || *end == 'k'))
+		value <<= 10;
+	else if (end && (*end == 'M' || *end == 'm'))
+		value <<= 20;
+	else if (end && (*end == 'G' || *end == 'g'))
+		value <<= 30;
+	return value ? value : fallback;
+}
+
+/* A window is a file without a name, and mirrors of peers on other hosts are private memory. */
+static void check_windows(struct doctor *d)
+{
+	const unsigned long long bytes = setting("COVEY_WINDOW_BYTES", 4294967296);
+	struct rlimit limit;
+
+	getrlimit(RLIMIT_FSIZE, &limit);
+	find(d, limit.rlim_cur >= bytes ? GOOD : BAD, "file size",
+	     "ulimit -f unlimited, or a smaller COVEY_WINDOW_BYTES",
+	     limit.rlim_cur == RLIM_INFINITY ? "unlimited" : "a file may have %llu bytes, and a window has %llu",
+	     (unsigned long long)limit.rlim_cur, bytes);
+	getrlimit(RLIMIT_DATA, &limit);
+	find(d, limit.rlim_cur >= bytes * (unsigned)d->ranks ? GOOD : LOOK, "private memory",
+	     "ulimit -d unlimited, or a smaller COVEY_WINDOW_BYTES",
+	     limit.rlim_cur == RLIM_INFINITY ? "unlimited"
+					     : "%llu KiB; with peers on other hosts a mirror of each is %llu KiB of it",
+	     (unsigned long long)limit.rlim_cur / 1024, bytes / 1024);
 }
 
 /* Windows are reserved as addresses: a limit of them, or a kernel that counts them, would refuse. */
 static void check_addresses(struct doctor *d)
 {
-	const char *text = getenv("COVEY_WINDOW_BYTES");
-	size_t bytes = (size_t)4294967296 * (size_t)(d->ranks > 64 ? d->ranks : 64);
+	const unsigned long long most = setting("COVEY_MAX_RANKS", 64);
+	const unsigned long long windows = (most > (unsigned)d->ranks ? most : (unsigned)d->ranks) + 1;
+	size_t bytes = (size_t)(setting("COVEY_WINDOW_BYTES", 4294967296) * windows);
 	struct rlimit limit;
+	char bound[60] = "";
 	void *at;
 
-	if (text && *text)
-		return; /* not the default: plan says what it takes */
 	at = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	getrlimit(RLIMIT_AS, &limit);
-	find(d, at != MAP_FAILED ? GOOD : BAD, "addresses", "ulimit -v unlimited, or a smaller COVEY_WINDOW_BYTES",
-	     "%zu GiB can%s be reserved; vm.overcommit_memory is %lld", bytes >> 30, at != MAP_FAILED ? "" : "not",
-	     number_in("/proc/sys/vm/overcommit_memory"));
+	if (limit.rlim_cur != RLIM_INFINITY)
+		snprintf(bound, sizeof(bound), ", ulimit -v is %llu KiB", (unsigned long long)limit.rlim_cur / 1024);
+	find(d, at != MAP_FAILED ? GOOD : BAD, "addresses",
+	     "ulimit -v unlimited, or a smaller COVEY_WINDOW_BYTES or COVEY_MAX_RANKS",
+	     "%zu MiB for %llu windows can%s be reserved; vm.overcommit_memory is %lld%s", bytes >> 20, windows,
+	     at != MAP_FAILED ? "" : "not", number_in("/proc/sys/vm/overcommit_memory"), bound);
 	if (at != MAP_FAILED)
 		munmap(at, bytes);
 	if (number_in("/proc/sys/vm/overcommit_memory") == 2)
 		find(d, LOOK, "overcommit", "sysctl vm.overcommit_memory=0, or room in vm.overcommit_ratio",
 		     "the kernel refuses memory that it may not have: windows grow while a group works");
+}
+
+static void check_stack(struct doctor *d)
+{
+	struct rlimit limit;
+
+	getrlimit(RLIMIT_STACK, &limit);
+	if (limit.rlim_cur == RLIM_INFINITY)
+		find(d, GOOD, "stack", "", "unlimited; threads of the library have 2 MiB");
+	else
+		find(d, GOOD, "stack", "", "%llu KiB; threads of the library have 2 MiB",
+		     (unsigned long long)limit.rlim_cur / 1024);
+}
+
+/* Slots are memory of each rank: 8 and a page. */
+static void check_group_memory(struct doctor *d)
+{
+	const unsigned long long need = (4096 + 8 * setting("COVEY_SLOT_BYTES", 131072)) * (unsigned)d->ranks;
+	const long long most = group_bound("memory", "memory.limit_in_bytes", "memory.max");
+
+	if (most >= 0)
+		find(d, (unsigned long long)most > need ? GOOD : BAD, "cgroup memory",
+		     "more memory for this container or service, or a smaller COVEY_SLOT_BYTES",
+		     "%lld MiB; windows of %d ranks take %llu, and buffers of experts more", most >> 20, d->ranks,
+		     need >> 20);
+}
+
+static void check_directory(struct doctor *d)
+{
+	const char *dir = getenv("TMPDIR");
+
+	if (!dir || !*dir)
+		dir = "/tmp";
+	if (access(dir, W_OK | X_OK))
+		find(d, LOOK, "directory", "TMPDIR=DIRECTORY that can be written; with a named store none is needed",
+		     "%.100s: %s; the private store of ep-run stands there", dir, strerror(errno));
+	else
+		find(d, GOOD, "directory", "", "%.100s can be written; the private store of ep-run stands there", dir);
 }
 
 static void check_shared_memory(struct doctor *d)
@@ -332,7 +452,11 @@ int admin_doctor(struct admin *a)
 	check_descriptors(&d);
 	check_processes(&d);
 	check_memlock(&d);
+	check_windows(&d);
 	check_addresses(&d);
+	check_stack(&d);
+	check_group_memory(&d);
+	check_directory(&d);
 	check_shared_memory(&d);
 	check_signs(&d);
 	check_interfaces(&d);

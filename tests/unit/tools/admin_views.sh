@@ -123,6 +123,24 @@ grep -q '^good  store  *answers' "$where/seen" || wrong "doctor does not speak o
 [ $? = 2 ] || wrong "doctor with few descriptors: not code 2"
 grep -q '^bad   descriptors' "$where/seen" || wrong "doctor does not see few descriptors"
 grep -q -e '-> ulimit -n' "$where/seen" || wrong "doctor does not say what to change"
+# limit NAME VALUE VERDICT CHECK TEXT: what doctor says under `prlimit --NAME=VALUE`
+limit()
+{
+	prlimit "--$1=$2" "$admin" doctor >"$where/seen"
+	code=$?
+	[ "$3" != bad ] || [ $code = 2 ] || wrong "doctor under $1 $2: code $code"
+	grep -q "^$3  *$4  *.*$5" "$where/seen" || wrong "$1 $2: no $4 in: $(cat "$where/seen")"
+}
+
+limit fsize 2097152 bad 'file size' '2097152 bytes, and a window has 4294967296'
+limit as 4096000000 bad addresses 'ulimit -v is 4000000 KiB'
+limit data 1024000000 look 'private memory' '1000000 KiB'
+limit nproc 20 bad threads '20 may run'
+limit stack 524288 good stack '512 KiB'
+TMPDIR=/nowhere "$admin" doctor >"$where/seen"
+grep -q '^look  directory  */nowhere: No such' "$where/seen" || wrong "doctor does not see TMPDIR"
+COVEY_WORLD=2 taskset -c "$(taskset -pc $$ | sed 's/.*: *\([0-9]*\).*/\1/')" "$admin" doctor >"$where/seen"
+grep -q '^look  cores  *1 of' "$where/seen" || wrong "doctor counts the cores of the machine: $(cat "$where/seen")"
 COVEY_STORE="redis+unix://$where/none" "$admin" doctor --json >"$where/seen"
 [ $? = 2 ] || wrong "doctor without a store: not code 2"
 grep -q '"verdict": "bad"' "$where/seen" || wrong "doctor --json: $(cat "$where/seen")"
