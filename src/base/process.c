@@ -55,6 +55,7 @@ static int check_descriptors(const struct cvy_config *config, struct cvy_errbox 
 {
 	const rlim_t limit = limit_of(RLIMIT_NOFILE), used = open_descriptors();
 	const rlim_t others = config->world > 0 ? (rlim_t)config->world - 1 : 0;
+	const rlim_t each = CVY_PEER_DESCRIPTORS + (config->transport == COVEY_TRANSPORT_TCP);
 
 	if (limit == RLIM_INFINITY)
 		return 0;
@@ -65,13 +66,13 @@ static int check_descriptors(const struct cvy_config *config, struct cvy_errbox 
 			"least: raise ulimit -n (LimitNOFILE of a service)",
 			(unsigned long long)limit, (unsigned long long)used, config->world,
 			(unsigned long long)(CVY_OWN_DESCRIPTORS + others));
-	if (used + CVY_OWN_DESCRIPTORS + CVY_PEER_DESCRIPTORS * others > limit)
+	if (used + CVY_OWN_DESCRIPTORS + each * others > limit)
 		cvy_warn("base",
 			 "%llu descriptors may be open in this process and %llu are; a group of %d takes %llu more "
 			 "where all "
 			 "ranks share this host: raise ulimit -n",
 			 (unsigned long long)limit, (unsigned long long)used, config->world,
-			 (unsigned long long)(CVY_OWN_DESCRIPTORS + CVY_PEER_DESCRIPTORS * others));
+			 (unsigned long long)(CVY_OWN_DESCRIPTORS + each * others));
 	return 0;
 }
 

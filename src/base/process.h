@@ -10,9 +10,9 @@
 
 #include "config.h"
 
-/* Descriptors of a member without peers, and of each peer on its host. */
+/* Descriptors of a member without peers, and of each peer on its host: with tcp one more. */
 #define CVY_OWN_DESCRIPTORS 11
-#define CVY_PEER_DESCRIPTORS 5
+#define CVY_PEER_DESCRIPTORS 4
 
 /* /dev/null where 0, 1 or 2 is closed: else a socket or a window would be what the program takes for its output. */
 void cvy_process_standard(void);

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "clock.h"
@@ -23,7 +24,7 @@ static unsigned handles;
 
 static int open_file(struct cvy_recorder *r, const struct cvy_config *config)
 {
-	int n;
+	int n, fd;
 
 	if (!*config->flight)
 		return memfd_create(CVY_FLIGHT_NAME, MFD_CLOEXEC);
@@ -34,7 +35,10 @@ static int open_file(struct cvy_recorder *r, const struct cvy_config *config)
 		errno = ENAMETOOLONG;
 		return -1;
 	}
-	return open(r->path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+	fd = open(r->path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+	if (fd >= 0)
+		fchmod(fd, 0600); /* whatever the umask: who runs the job reads it after the death */
+	return fd;
 }
 
 static void fill(struct cvy_flight *page, const struct cvy_config *config, const char *host)

@@ -145,6 +145,29 @@ START_TEST(a_limit_that_is_too_small_is_named)
 }
 END_TEST
 
+/* ---- umask ---- */
+
+START_TEST(a_umask_does_not_close_the_record)
+{
+	struct covey_config config = harness_config("umask", 1);
+	char place[] = "/tmp/covey-flight-XXXXXX", path[400];
+	struct covey_group *group;
+	struct stat st;
+
+	must(mkdtemp(place), "no directory");
+	config.flight = place;
+	umask(0777);
+	group = harness_join(&config, 0);
+	snprintf(path, sizeof(path), "%s/%s.%d.1.flight", place, config.group, (int)getpid());
+	must(!stat(path, &st), "there is no %s", path);
+	must((st.st_mode & 0777) == 0600, "its mode is %o", st.st_mode & 0777);
+	must(!covey_leave(group, harness_deadline(WATCHDOG_MS)), "cannot leave");
+	covey_close(group);
+	unlink(path);
+	rmdir(place);
+}
+END_TEST
+
 /* ---- a program that is started with it ---- */
 
 /* The program: a group of one. Descriptors below @closed were closed, and may be /dev/null and nothing else. */
@@ -242,6 +265,7 @@ int main(int argc, char **argv)
 	tcase_add_loop_test(limits, a_limit_that_is_too_small_is_named, 0, LACKS);
 	suite_add_tcase(suite, limits);
 	tcase_add_test(starts, stacks_of_threads_do_not_follow_the_limit);
+	tcase_add_test(starts, a_umask_does_not_close_the_record);
 	tcase_add_test(starts, nothing_comes_to_stand_as_a_standard_descriptor);
 	suite_add_tcase(suite, starts);
 	return harness_main(suite);
