@@ -47,6 +47,7 @@
  * m:R = `inc from addr host` (from `-`: pending); o:R = inc; u:E = `rank:inc,...` admitted of doubtful view E;
  * l:E = `vid removed added lag` each `rank,...` or `-`, of the last 16 epochs; j:R = `inc nonce addr host epoch`
  * (epoch 0: not ready); e:R = `inc evict|retire`; w:R = `recover|extend`; x:R = `inc by reason`; d:R = `inc by kind`;
+ * q:R = `inc left|retired ms`;
  * t:R = `ms stat`, stat = `phase;done seq;links` (links: `1:shm,2:tcp,...`); r:R = `inc done ent adm stamp flags`; b:R = `rank:inc,...`; k:R, c:R = inc.
  * Notices on the channel: `epoch phase`; when a view became active also the pairs that every reply has, at a commit (of at
  * most 64 members) the record but `secret` too: each field and value on a line of its own.

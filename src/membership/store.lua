@@ -29,7 +29,7 @@ local LEASES = 16            -- following ranks whose last beat a beat tells
 -- Fields without a colon: what every call looks at, and what is read when one of them is asked for.
 local HOT = { 'proto', 'gid', 'srv', 'gen', 'ph', 'epoch', 'vid', 'act', 'rev', 'max', 'late', 'deaf', 'unack' }
 local COLD = { 'secret', 'policy', 'world', 'incs', 'base', 'fail', 'stamp', 'size', 'moved', 'log' }
-local KINDS = 'jmouelwxdbrkct' -- letters of the fields with a rank or an epoch
+local KINDS = 'jmouelwxdbrkctq' -- letters of the fields with a rank or an epoch
 local OWN = { report = 'cmjrbdx', ack = 'cmjk', beat = 'cmj', peek = 'cmj', open = 'cmj', decide = 'cmj', ready = 'cmjw' } -- read by these calls
 
 local call = redis.call
@@ -788,13 +788,22 @@ local function failed_at(mem, T, base)
 	return fail
 end
 
+-- Who left of its own will or was retired, and when: for who looks from outside, and for nothing that is decided.
+local function note_left(r, inc)
+	local why = same_inc('e', r, inc) and word(g.e[r], 2) == 'retire' and 'retired' or 'left'
+	put('q', r, inc .. ' ' .. why .. ' ' .. str(server_ms()))
+end
+
 local function write_view(mem, T, J)
 	local removed, added, other = {}, {}, {} -- other: kept, with another `from`
 	for r, m in pairs(mem) do
 		if not T[r] then
 			removed[r] = true
 			-- A vow to leave outlives the report: whoever gave it never decides again.
-			if has_flag(m.rep, 'l') then put('d', r, m.inc .. ' ' .. str(r) .. ' left') end
+			if has_flag(m.rep, 'l') then
+				put('d', r, m.inc .. ' ' .. str(r) .. ' left')
+				note_left(r, m.inc)
+			end
 			put('m', r, nil)
 		else
 			local was = g.m[r]
@@ -807,6 +816,7 @@ local function write_view(mem, T, J)
 		local inc, _, addr, host = g.j[r]:match('^(%S+) (%S+) (%S+) (%S+)')
 		put('m', r, inc .. ' - ' .. addr .. ' ' .. host)
 		note('j', r, nil)
+		put('q', r, nil)
 		added[r], other[r] = true, true
 	end
 	set('moved', str(num(h.epoch) + 1) .. ' ' .. ranks(other))
@@ -840,6 +850,9 @@ local function commit(mem, T)
 	if done < 0 or num(h.epoch) >= EPOCH_MAX then -- nobody admitted is left, or no number for another view
 		set('ph', 'closed')
 		tell = true
+		for r, m in pairs(mem) do
+			if has_flag(m.rep, 'l') then note_left(r, m.inc) end
+		end
 		return 'CLOSED'
 	end
 	local base, lag, J = done + 1, {}, {}
@@ -1124,7 +1137,7 @@ outside = function()
 	out[#out + 1] = h.gen or '-'
 	out[#out + 1] = 'now' -- what t: is compared with
 	out[#out + 1] = str(server_ms())
-	return add_fields(out, 'bcdejklmortuwx')
+	return add_fields(out, 'bcdejklmoqrtuwx')
 end
 
 -- ---- prove, ask ----------------------------------------------------------------------------------
