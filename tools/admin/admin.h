@@ -14,7 +14,10 @@ struct admin_member {
 	uint64_t inc, joiner_inc, from;
 	char host[128], joiner_host[128];
 	uint64_t beat_ms; /* server's clock; 0: none */
-	uint64_t done;
+	uint64_t done;	  /* beats tell it: false, it is not known yet */
+	bool done_told;
+	char left[12];	  /* left or retired: the last one that held the rank; or empty */
+	char flags[8];	  /* of the report in the change that is under way */
 	char *links;	  /* `0:shm,1:tcp`; NULL: not told */
 	char mark[8];	  /* evict, retire or empty */
 	char wanted[8];	  /* recover, extend or empty */
@@ -31,12 +34,13 @@ struct admin_group {
 	struct admin_member rank[COVEY_MAX_RANKS];
 };
 
-enum { EXIT_DONE, EXIT_USAGE, EXIT_REFUSED, EXIT_TIMEOUT, EXIT_STORE };
+enum { EXIT_DONE, EXIT_USAGE, EXIT_REFUSED, EXIT_TIMEOUT, EXIT_STORE, EXIT_OUTPUT };
 
 #define ADMIN_MAX_WORDS 4096 /* ranks in one request */
 
 struct admin {
 	char *store; /* NULL: the environment */
+	long run;    /* process of ep-run whose store it is; 0: none named */
 	const char *group;
 	bool json, dead;
 	long wait_ms;	  /* 0: do not wait */
@@ -50,8 +54,9 @@ struct admin {
 };
 
 uint64_t admin_now_ns(void);
-int admin_look(struct admin *a); /* fills a->now; the exit code, after saying why not */
-int admin_try(struct admin *a);	 /* the same without words: COVEY_ERR_* */
+int admin_look(struct admin *a);		/* fills a->now; the exit code, after saying why not */
+int admin_try(struct admin *a);			/* the same without words: COVEY_ERR_* */
+int admin_code(const struct admin *a, int err); /* the exit code for a call that failed */
 
 int admin_watch(struct admin *a);
 int admin_events(struct admin *a);
@@ -76,5 +81,7 @@ void admin_print_status(const struct admin_group *group, const char *name);
 void admin_print_links(const struct admin_group *group);
 void admin_json_status(const struct admin_group *group, const char *name);
 void admin_json_links(const struct admin_group *group, const char *name);
+void admin_json_look(const struct admin_group *group, const char *name, const char *time); /* status, on one line */
+void admin_json_failure(const char *name, const char *time, const char *why);		   /* the same of no status */
 
 #endif

@@ -469,7 +469,5 @@ int admin_doctor(struct admin *a)
 			putchar('\n');
 		json_decref(d.json);
 	}
-	if (fflush(stdout))
-		return EXIT_STORE;
 	return d.bad ? EXIT_REFUSED : EXIT_DONE;
 }

@@ -7,6 +7,7 @@
  */
 #include <argp.h>
 #include <errno.h>
+#include <limits.h>
 #include <inttypes.h>
 #include <poll.h>
 #include <stdio.h>
@@ -15,6 +16,8 @@
 #include <time.h>
 
 #include "../inherit.h"
+#include "../local/local.h"
+#include "../local/output.h"
 #include "admin.h"
 
 #define CALL_MS 5000  /* one call */
@@ -46,16 +49,19 @@ static const char doc[] =
 	"  forget           delete a group of which nobody is alive from the store\n\n"
 	"The names of what --json prints stay as they are; new ones may come.\n\n"
 	"Put a password into COVEY_STORE (redis://user:password@host/db) or COVEY_STORE_PASSWORD.\n\n"
-	"Exit status: 0 done, 1 usage, 2 refused (doctor: something must be changed), 3 not done in time, 4 the store "
-	"cannot "
-	"be used.";
+	"Exit status: 0 done, 1 usage, 2 refused, or there is no such group (doctor: something must be changed; "
+	"events: "
+	"nothing is recorded), 3 not done in time, 4 the store cannot be used, 5 the output cannot be written.";
 
-enum { OPT_JSON = 256, OPT_WAIT, OPT_DEAD, OPT_INTERVAL, OPT_LOOKS, OPT_FLIGHT };
+enum { OPT_JSON = 256, OPT_WAIT, OPT_DEAD, OPT_INTERVAL, OPT_LOOKS, OPT_FLIGHT, OPT_RUN };
 
 static const struct argp_option options[] = {
-	{ "store", 's', "URL", 0, "Store of the group (default COVEY_STORE)", 0 },
+	{ "store", 's', "URL", 0, "Store of the group (default COVEY_STORE, else that of an ep-run on this host)", 0 },
+	{ "run", OPT_RUN, "PID", 0, "The group of this ep-run on this host, in its private store", 0 },
 	{ "group", 'g', "NAME", 0, "Name of the group (default COVEY_GROUP, else covey)", 0 },
-	{ "json", OPT_JSON, NULL, 0, "status, links, plan, doctor, events: print JSON (events: the operations alone)",
+	{ "json", OPT_JSON, NULL, 0,
+	  "status, links, plan, doctor, watch, events: print JSON (watch: a line for each look; events: the operations "
+	  "alone)",
 	  0 },
 	{ "interval", OPT_INTERVAL, "MS", 0, "watch, events: time between two looks (1000, 100)", 0 },
 	{ "looks", OPT_LOOKS, "N", 0, "watch, events: end after N looks; events 0: the operations alone", 0 },
@@ -151,6 +157,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	case 'g':
 		a->group = arg;
 		return 0;
+	case OPT_RUN:
+		a->run = number(state, arg, 1, INT_MAX);
+		return 0;
 	case OPT_JSON:
 		a->json = true;
 		return 0;
@@ -179,6 +188,24 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	return ARGP_ERR_UNKNOWN;
 }
 
+/* The exit code for a call that failed. */
+int admin_code(const struct admin *a, int err)
+{
+	if (!strcmp(a->now.status, "GONE") || !strcmp(a->now.status, "CLOSED") || !strcmp(a->now.status, "REFUSED"))
+		return EXIT_REFUSED;
+	switch (err) {
+	case COVEY_ERR_CLOSED:
+	case COVEY_ERR_REFUSED:
+		return EXIT_REFUSED;
+	case COVEY_ERR_TIMEOUT:
+		return EXIT_TIMEOUT;
+	case COVEY_ERR_INVAL:
+		return EXIT_USAGE;
+	default:
+		return EXIT_STORE;
+	}
+}
+
 /* Says why a call failed; the exit code for it. */
 static int explain(const struct admin *a, int err)
 {
@@ -186,18 +213,16 @@ static int explain(const struct admin *a, int err)
 
 	if (!strcmp(a->now.status, "GONE") || !strcmp(a->now.status, "CLOSED") || err == COVEY_ERR_CLOSED) {
 		fprintf(stderr, "ep-admin: there is no group %s in this store\n", a->group);
-		return EXIT_REFUSED;
+		return admin_code(a, err);
 	}
 	if (err == COVEY_ERR_REFUSED || !strcmp(a->now.status, "REFUSED")) {
 		fprintf(stderr, "ep-admin: refused: %s\n", a->now.why[0] ? a->now.why : "the store does not say why");
-		return EXIT_REFUSED;
+		return admin_code(a, err);
 	}
 	covey_last_error(NULL, &info);
 	fprintf(stderr, "ep-admin: %s%s%s\n", covey_strerror(err ? err : COVEY_ERR_STORE), info.cause[0] ? ": " : "",
 		info.cause);
-	if (err == COVEY_ERR_TIMEOUT)
-		return EXIT_TIMEOUT;
-	return err == COVEY_ERR_INVAL ? EXIT_USAGE : EXIT_STORE;
+	return admin_code(a, err);
 }
 
 /* One request; the group as the reply shows it is in a->now. */
@@ -346,7 +371,7 @@ static int show(struct admin *a)
 		admin_print_links(&a->now);
 	else
 		admin_print_status(&a->now, a->group);
-	return fflush(stdout) ? EXIT_STORE : EXIT_DONE;
+	return EXIT_DONE;
 }
 
 static int run(struct admin *a)
@@ -364,6 +389,33 @@ static int run(struct admin *a)
 	return !strcmp(a->command, "forget") ? forget(a) : ask(a);
 }
 
+static bool needs_store(const struct admin *a)
+{
+	if (!strcmp(a->command, "events"))
+		return !a->json && a->looks;
+	return strcmp(a->command, "plan") && strcmp(a->command, "doctor");
+}
+
+/* Where none is named and one is needed, that of a run on this host. */
+static int choose_store(struct admin *a)
+{
+	static struct local_run run;
+	const char *store = getenv("COVEY_STORE"), *group = a->group ? a->group : getenv("COVEY_GROUP");
+
+	if (group && !*group)
+		group = NULL;
+	a->group = group ? group : "covey";
+	if (!a->run && (a->store || (store && *store) || !needs_store(a)))
+		return EXIT_DONE;
+	if (local_choose("ep-admin", group, (pid_t)a->run, &run))
+		return EXIT_USAGE;
+	free(a->store);
+	a->store = strdup(run.url);
+	if (!group)
+		a->group = run.group;
+	return EXIT_DONE;
+}
+
 int main(int argc, char **argv)
 {
 	static const struct argp argp = { options, parse, "COMMAND [RANK...]", doc, NULL, NULL, NULL };
@@ -371,13 +423,12 @@ int main(int argc, char **argv)
 	int code;
 
 	tool_settle();
+	tool_output_checked("ep-admin", EXIT_OUTPUT);
 	argp_err_exit_status = EXIT_USAGE;
 	argp_parse(&argp, argc, argv, 0, NULL, &a);
-	if (!a.group)
-		a.group = getenv("COVEY_GROUP");
-	if (!a.group || !*a.group)
-		a.group = "covey";
-	code = a.command ? run(&a) : EXIT_USAGE; /* without one argp has ended this */
+	code = a.command ? choose_store(&a) : EXIT_USAGE; /* without one argp has ended this */
+	if (!code)
+		code = run(&a);
 	admin_group_clear(&a.now);
 	free(a.store);
 	return code;

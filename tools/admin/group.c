@@ -58,6 +58,7 @@ static void read_beat(struct admin_member *m, const char *value)
 	if (!done)
 		return;
 	m->done = strtoull(done + 1, NULL, 10);
+	m->done_told = true;
 	links = strchr(done + 1, ';');
 	if (links && links[1] && !m->links)
 		m->links = strdup(links + 1);
@@ -86,6 +87,12 @@ static void read_rank(struct admin_member *m, char kind, const char *value)
 		break;
 	case 'd':
 		sscanf(value, "%*s %*s %31s", m->proven);
+		break;
+	case 'q':
+		sscanf(value, "%*s %11s", m->left);
+		break;
+	case 'r':
+		sscanf(value, "%*s %*s %*s %*s %*s %7s", m->flags);
 		break;
 	default:
 		break;

@@ -81,7 +81,7 @@ int admin_plan(const struct admin *a)
 
 	if (a->json) {
 		print_json(&n);
-		return fflush(stdout) ? EXIT_STORE : EXIT_DONE;
+		return EXIT_DONE;
 	}
 	printf("%d ranks, at most %d\n\n", n.ranks, n.max_ranks);
 	printf("each rank\n");
@@ -100,5 +100,5 @@ int admin_plan(const struct admin *a)
 	printf("a host with all of them\n");
 	printf("  shared memory    %10.1f MiB  counted against memory, and /dev/shm's limits do not apply to it\n",
 	       (double)n.shm * n.ranks / (1 << 20));
-	return fflush(stdout) ? EXIT_STORE : EXIT_DONE;
+	return EXIT_DONE;
 }

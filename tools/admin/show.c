@@ -8,15 +8,29 @@
 
 #include "admin.h"
 
+/* A group is closed by the last one that leaves it: who is in its last view then has left too, or died. */
 static const char *state_name(const struct admin_group *g, int r)
 {
 	const struct admin_member *m = &g->rank[r];
 
+	if (m->member && !strcmp(g->phase, "closed"))
+		return m->left[0] ? m->left : "dead";
 	if (m->member)
 		return m->pending ? "pending" : "active";
 	if (m->joiner)
 		return "joiner";
 	return r < g->size ? "hole" : NULL;
+}
+
+/* What it has completed: an active view begins behind what all admitted members have, which a beat tells only later. */
+static bool done_seq(const struct admin_group *g, const struct admin_member *m, uint64_t *done)
+{
+	*done = m->done;
+	if (!m->member || m->pending || !m->beat_ms)
+		return false;
+	if (!strcmp(g->phase, "run") && g->base && *done < g->base - 1)
+		*done = g->base - 1;
+	return m->done_told || *done;
 }
 
 static uint64_t beat_age(const struct admin_group *g, const struct admin_member *m)
@@ -32,7 +46,7 @@ static void print_notes(const struct admin_member *m)
 		printf("  %s asked", m->wanted);
 	if (m->accused[0])
 		printf("  accused: %s", m->accused);
-	if (m->proven[0])
+	if (m->proven[0] && strcmp(m->proven, "left"))
 		printf("  proven dead: %s", m->proven);
 	if (m->member && m->joiner)
 		printf("  a joiner waits");
@@ -43,13 +57,16 @@ static void print_rank(const struct admin_group *g, int r, const char *state)
 {
 	const struct admin_member *m = &g->rank[r];
 	char inc[24] = "-", beat[24] = "-", done[24] = "-";
+	uint64_t seq;
 
 	if (m->member || m->joiner)
 		snprintf(inc, sizeof(inc), "%" PRIu64, m->member ? m->inc : m->joiner_inc);
-	if (m->member && m->beat_ms) {
+	if (m->member && m->beat_ms)
 		snprintf(beat, sizeof(beat), "%.1f s", (double)beat_age(g, m) / 1000.0);
-		snprintf(done, sizeof(done), "%" PRIu64, m->done);
-	}
+	if (done_seq(g, m, &seq))
+		snprintf(done, sizeof(done), "%" PRIu64, seq);
+	if (!strcmp(state, "hole") && m->left[0])
+		state = m->left;
 	printf("%-5d %-8s %-10s %-8s %-10s %s", r, state, inc, beat, done,
 	       m->member   ? m->host
 	       : m->joiner ? m->joiner_host
@@ -142,23 +159,27 @@ static json_t *json_rank(const struct admin_group *g, int r, const char *state)
 {
 	const struct admin_member *m = &g->rank[r];
 	json_t *to = json_pack("{s:i, s:s}", "rank", r, "state", state);
+	uint64_t seq;
 
 	if (m->member || m->joiner) {
 		json_object_set_new(to, "inc", json_integer((json_int_t)(m->member ? m->inc : m->joiner_inc)));
 		set_text(to, "host", m->member ? m->host : m->joiner_host);
 	}
-	if (m->member && m->beat_ms) {
+	if (m->member && m->beat_ms)
 		json_object_set_new(to, "beat_age_ms", json_integer((json_int_t)beat_age(g, m)));
-		json_object_set_new(to, "done_seq", json_integer((json_int_t)m->done));
-	}
+	if (done_seq(g, m, &seq))
+		json_object_set_new(to, "done_seq", json_integer((json_int_t)seq));
 	set_text(to, "mark", m->mark);
 	set_text(to, "wanted", m->wanted);
 	set_text(to, "accused", m->accused);
-	set_text(to, "proven_dead", m->proven);
+	if (strcmp(m->proven, "left"))
+		set_text(to, "proven_dead", m->proven);
+	if (!m->member)
+		set_text(to, "gone", m->left);
 	return to;
 }
 
-void admin_json_status(const struct admin_group *g, const char *name)
+static json_t *json_status(const struct admin_group *g, const char *name)
 {
 	json_t *json = json_head(g, name), *ranks = json_array();
 
@@ -169,7 +190,30 @@ void admin_json_status(const struct admin_group *g, const char *name)
 			json_array_append_new(ranks, json_rank(g, r, state));
 	}
 	json_object_set_new(json, "ranks", ranks);
-	print_json(json);
+	return json;
+}
+
+void admin_json_status(const struct admin_group *g, const char *name)
+{
+	print_json(json_status(g, name));
+}
+
+static void print_line(json_t *json, const char *time)
+{
+	json_object_set_new(json, "time", json_string(time));
+	if (json && !json_dumpf(json, stdout, JSON_COMPACT))
+		putchar('\n');
+	json_decref(json);
+}
+
+void admin_json_look(const struct admin_group *g, const char *name, const char *time)
+{
+	print_line(json_status(g, name), time);
+}
+
+void admin_json_failure(const char *name, const char *time, const char *why)
+{
+	print_line(json_pack("{s:s, s:s}", "group", name, "error", why), time);
 }
 
 void admin_json_links(const struct admin_group *g, const char *name)

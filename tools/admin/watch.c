@@ -29,11 +29,31 @@ static const char *clock_text(char text[16])
 	return text;
 }
 
+static void show_look(const struct admin *a, int err)
+{
+	struct covey_error_info info;
+	char now[16], why[256];
+
+	covey_last_error(NULL, &info);
+	snprintf(why, sizeof(why), "%s: %s", covey_strerror(err), info.cause);
+	clock_text(now);
+	if (a->json) {
+		if (err)
+			admin_json_failure(a->group, now, why);
+		else
+			admin_json_look(&a->now, a->group, now);
+		return;
+	}
+	printf("%s\n", now);
+	if (err)
+		printf("%s\n", why);
+	else
+		admin_print_status(&a->now, a->group);
+}
+
 int admin_watch(struct admin *a)
 {
-	bool screen = isatty(STDOUT_FILENO);
-	struct covey_error_info info;
-	char now[16];
+	bool screen = isatty(STDOUT_FILENO) && !a->json;
 	int err = 0;
 
 	for (long look = 0; a->looks < 0 || look < a->looks; look++) {
@@ -42,16 +62,11 @@ int admin_watch(struct admin *a)
 		err = admin_try(a);
 		if (screen)
 			fputs("\033[H\033[2J", stdout);
-		printf("%s\n", clock_text(now));
-		covey_last_error(NULL, &info);
-		if (err)
-			printf("%s: %s\n", covey_strerror(err), info.cause);
-		else
-			admin_print_status(&a->now, a->group);
+		show_look(a, err);
 		if (fflush(stdout))
-			return EXIT_STORE;
+			return EXIT_OUTPUT;
 	}
-	return err ? EXIT_STORE : EXIT_DONE;
+	return err ? admin_code(a, err) : EXIT_DONE;
 }
 
 static void __attribute__((format(printf, 1, 2))) say(const char *format, ...)
@@ -66,13 +81,23 @@ static void __attribute__((format(printf, 1, 2))) say(const char *format, ...)
 	putchar('\n');
 }
 
+/* Of its own will, at an operator's wish, or not. */
+static void say_gone(const struct admin_member *was, const struct admin_member *is, int r)
+{
+	const char *proven = was->proven[0] ? was->proven : is->proven;
+
+	if (is->left[0])
+		say("rank %d left: inc %" PRIu64 "%s", r, was->inc, strcmp(is->left, "retired") ? "" : ", retired");
+	else
+		say("rank %d left: inc %" PRIu64 "%s%s", r, was->inc, proven[0] ? ", proven dead: " : "", proven);
+}
+
 static void compare_rank(const struct admin_group *was, const struct admin_group *is, int r)
 {
 	const struct admin_member *a = &was->rank[r], *b = &is->rank[r];
 
 	if (a->member && (!b->member || b->inc != a->inc))
-		say("rank %d left: inc %" PRIu64 "%s%s", r, a->inc,
-		    a->proven[0] || b->proven[0] ? ", proven dead: " : "", a->proven[0] ? a->proven : b->proven);
+		say_gone(a, b, r);
 	if (b->member && (!a->member || a->inc != b->inc))
 		say("rank %d came: inc %" PRIu64 " on %s%s", r, b->inc, b->host,
 		    b->pending ? ", waits for a safe point" : "");
@@ -84,7 +109,7 @@ static void compare_rank(const struct admin_group *was, const struct admin_group
 		say("rank %d has no joiner any more", r);
 	if (b->accused[0] && strcmp(a->accused, b->accused))
 		say("rank %d is suspected: %s", r, b->accused);
-	if (b->proven[0] && strcmp(a->proven, b->proven))
+	if (b->proven[0] && strcmp(a->proven, b->proven) && strcmp(b->proven, "left"))
 		say("rank %d is proven dead: %s", r, b->proven);
 	if (b->mark[0] && strcmp(a->mark, b->mark))
 		say("rank %d: %s was asked for", r, b->mark);
@@ -120,15 +145,14 @@ static void keep(struct admin_group *was, struct admin_group *is)
 	memcpy(was, is, sizeof(*was));
 }
 
-static void follow(struct admin *a)
+static int follow(struct admin *a)
 {
 	struct admin_group *was = calloc(1, sizeof(*was));
 	struct covey_error_info info;
 	bool down = false;
+	int err = 0;
 
 	for (long look = 0; was && (a->looks < 0 || look < a->looks); look++) {
-		int err;
-
 		if (look)
 			poll(NULL, 0, (int)(a->interval_ms ? a->interval_ms : EVENTS_MS));
 		err = admin_try(a);
@@ -148,6 +172,7 @@ static void follow(struct admin *a)
 			break;
 	}
 	free(was);
+	return err ? admin_code(a, err) : EXIT_DONE;
 }
 
 int admin_events(struct admin *a)
@@ -161,9 +186,8 @@ int admin_events(struct admin *a)
 		admin_flight_print(list, count);
 	admin_flight_drop(list, count);
 	if (fflush(stdout))
-		return EXIT_STORE;
+		return EXIT_OUTPUT;
 	if (a->json || !a->looks)
 		return count ? EXIT_DONE : EXIT_REFUSED;
-	follow(a);
-	return EXIT_DONE;
+	return follow(a);
 }

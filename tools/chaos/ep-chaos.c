@@ -12,6 +12,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "../local/output.h"
 #include "plan.h"
 #include "covey.h"
 #include "../inherit.h"
@@ -47,7 +48,7 @@ static const char doc[] =
 	"survivor meanwhile, less the median.\n\n"
 	"Exit status: 0 if all outcomes were uniform and nothing leaked; 1 if not, or with --strict if a bar was "
 	"missed; 2 if "
-	"the run could not start; 64: usage.";
+	"the run could not start or the output cannot be written; 64: usage.";
 
 enum {
 	OPT_BENCH = 256,
@@ -371,6 +372,7 @@ int main(int argc, char **argv)
 	int missed = -1, started;
 
 	tool_settle();
+	tool_output_checked("ep-chaos", 2);
 	opt.seed = chaos_now_ns() % (1 << 30) | 1;
 	argp_err_exit_status = 64;
 	argp_parse(&argp, argc, argv, 0, NULL, &opt);

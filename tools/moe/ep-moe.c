@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "../inherit.h"
+#include "../local/output.h"
 #include "moe.h"
 #include "tool.h"
 
@@ -30,7 +31,9 @@ static const char doc[] =
 	"When the group grows the experts are laid out anew and weights are sent by their old owners; what no living "
 	"rank "
 	"holds is made from the seed, which stands for a checkpoint.\n\n"
-	"Exit status: 0 if all rows matched and every planned death hit an operation, 1 if not, 64 usage.";
+	"Exit status: 0 if all rows matched and every planned death hit an operation, 1 if not or if the output cannot "
+	"be "
+	"written, 64 usage.";
 
 enum {
 	OPT_HIDDEN = 256,
@@ -337,6 +340,7 @@ int main(int argc, char **argv)
 	ssize_t n;
 
 	tool_settle();
+	tool_output_checked("ep-moe", 1);
 	opt.text = find_text();
 	opt.argc = argc;
 	opt.argv = argv;

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "../inherit.h"
+#include "../local/output.h"
 #include "perf.h"
 
 #define MOST_BYTES ((size_t)1 << 46)
@@ -52,8 +53,7 @@ static const char doc[] =
 	"returned with the agreed result. The rows below are those of the survivors.\n\n"
 	"dispatch measures expert parallelism, dispatch and combine, beside a memcpy of the same bytes.\n\n"
 	"Exit status: 0 all is right, 1 wrong data (or less than 0.9 x NCCL_TESTS_MIN_BW), 2 an operation or the group "
-	"failed, "
-	"64 usage.";
+	"failed, or the output cannot be written, 64 usage.";
 
 enum {
 	OPT_JSON = 256,
@@ -468,6 +468,7 @@ int main(int argc, char **argv)
 	int err;
 
 	tool_settle();
+	tool_output_checked("ep-perf", 2);
 	err = perf_parse(argc, argv, &job.opt);
 	if (err)
 		return err;

@@ -179,11 +179,11 @@ int run_variables(const struct run_options *opt, const char *url, int rank, bool
 	run_place(opt, rank, &host, &local);
 	set_text(&list[n++], "COVEY_STORE", url);
 	set_text(&list[n++], "COVEY_GROUP", opt->group);
-	set_number(&list[n++], "COVEY_RANK", rank);
-	set_number(&list[n++], "RANK", rank);
+	set_number(&list[n++], "COVEY_RANK", opt->first + rank);
+	set_number(&list[n++], "RANK", opt->first + rank);
 	set_number(&list[n++], "LOCAL_RANK", local);
-	set_number(&list[n++], "COVEY_WORLD", opt->ranks);
-	set_number(&list[n++], "WORLD_SIZE", opt->ranks);
+	set_number(&list[n++], "COVEY_WORLD", opt->world);
+	set_number(&list[n++], "WORLD_SIZE", opt->world);
 	set_number(&list[n++], "COVEY_MAX_RANKS", opt->max_ranks);
 	if (opt->host_count)
 		set_text(&list[n++], "COVEY_HOST", opt->hosts[host]);

@@ -22,6 +22,7 @@
 #include <unistd.h>
 
 #include "covey.h"
+#include "../local/output.h"
 #include "run.h"
 
 const char *argp_program_version = "ep-run " COVEY_VERSION;
@@ -47,19 +48,33 @@ static const char doc[] =
 	"variables and LD_LIBRARY_PATH of here. ssh must not ask for anything. Addresses and passwords go through the "
 	"connection, never into a list of processes; a rank is killed when its connection ends.\n\n"
 	"Exit status:\n"
-	"  0        all is well\n"
+	"  0        the work is done\n"
 	"  1..124   code of the rank that failed first\n"
-	"  125      ep-run itself failed; 126, 127: PROG cannot be run, was not found; 64: usage\n"
-	"  128+N    the rank that failed first was killed by signal N\n"
-	"A rank fails that ends with another code than 0 or by a signal. A rank that a signal killed does not count "
-	"when any other rank ended with 0: the group lived on without it. The same is true of a replacement that fails "
-	"after another rank ended with 0: it came too late. With --strict, or after a signal to ep-run, every failure "
-	"counts. With --restart on-failure only the last process of a rank counts.";
+	"  125      ep-run itself failed, or could not write the output; 126, 127: PROG cannot be run, was not found; "
+	"64: usage\n"
+	"  128+N    the rank that failed first was killed by signal N\n\n"
+	"Which end of a rank counts, with --restart on-failure the end of its last process:\n"
+	"  code 0                          no failure\n"
+	"  another code                    a failure\n"
+	"  signal, first process           a failure, unless another rank ended with 0: the group lived on without it\n"
+	"  signal, replacement             a failure\n"
+	"  a replacement that fails after  not counted: it came too late. The process that it replaced counts\n"
+	"    another rank ended with 0     instead; of a joiner of --grow nothing\n"
+	"  retired (ep-admin retire)       finished: no failure and no replacement, whatever its code\n"
+	"  left the group, then failed     its code or signal counts as above; there is no replacement\n"
+	"With --strict, or after a signal to ep-run, every failure counts. A program that ends with 0 says that the "
+	"work "
+	"is done: from then on nobody is replaced.";
 
-enum { OPT_MAX = 256, OPT_RESTART, OPT_HOSTS, OPT_LAUNCH, OPT_STRICT, OPT_ADDRESS, OPT_SSH, OPT_LOCAL };
+enum { OPT_MAX = 256, OPT_GROW, OPT_RESTART, OPT_HOSTS, OPT_LAUNCH, OPT_STRICT, OPT_ADDRESS, OPT_SSH, OPT_LOCAL };
 
 static const struct argp_option options[] = {
 	{ "ranks", 'n', "N", 0, "Number of ranks to start (1 to 4096; default: what --hosts adds up to)", 0 },
+	{ "grow", OPT_GROW, "N", 0,
+	  "Start N joiners (COVEY_CREATE=never) of the ranks behind those of -n; without -n, joiners alone, of the "
+	  "ranks "
+	  "behind those of the group in --store, or in the store of another ep-run on this host",
+	  0 },
 	{ "store", 's', "URL", 0,
 	  "Store to use: redis://host:port/db, redis+unix:///path or redis+sentinel://host:port,.../MASTER (a "
 	  "password: by COVEY_STORE)",
@@ -79,7 +94,7 @@ static const struct argp_option options[] = {
 	  0 },
 	{ "address", OPT_ADDRESS, "ADDR", 0, "Address of this machine where other hosts reach a private store", 0 },
 	{ "strict", OPT_STRICT, NULL, 0, "Every failure counts for the exit status", 0 },
-	{ "verbose", 'v', NULL, 0, "Say at the end what became of each rank", 0 },
+	{ "verbose", 'v', NULL, 0, "Say where a private store is, and at the end what became of each rank", 0 },
 	{ 0 },
 };
 
@@ -100,6 +115,15 @@ void run_say(const char *format, ...)
 	vsnprintf(text, sizeof(text), format, args);
 	va_end(args);
 	dprintf(STDERR_FILENO, "ep-run: %s\n", text);
+}
+
+const char *run_status_text(int status, char text[64])
+{
+	if (WIFSIGNALED(status))
+		snprintf(text, 64, "was killed by signal %d (%s)", WTERMSIG(status), strsignal(WTERMSIG(status)));
+	else
+		snprintf(text, 64, "ended with code %d", WEXITSTATUS(status));
+	return text;
 }
 
 static int number(struct argp_state *state, const char *what, const char *text, int max)
@@ -188,6 +212,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	case 'v':
 		opt->verbose = true;
 		return 0;
+	case OPT_GROW:
+		opt->joiners = number(state, "--grow", arg, COVEY_MAX_RANKS);
+		return 0;
 	case OPT_MAX:
 		opt->max_ranks = number(state, "--max-ranks", arg, COVEY_MAX_RANKS);
 		return 0;
@@ -227,20 +254,23 @@ static void check_options(const struct argp *argp, char **argv, struct run_optio
 {
 	const char *why = NULL;
 
-	if (!opt->ranks)
-		opt->ranks = all_slots(opt);
+	if (!opt->ranks && all_slots(opt) > opt->joiners)
+		opt->ranks = all_slots(opt) - opt->joiners;
+	opt->forming = opt->ranks;
+	opt->world = opt->ranks;
+	opt->ranks += opt->joiners;
 	if (!opt->ranks || opt->ranks > COVEY_MAX_RANKS)
 		why = "-n N is needed";
 	else if (!opt->argv)
 		why = "a program is needed: ep-run -n N -- PROG ARGS";
 	else if (opt->max_ranks && opt->max_ranks < opt->ranks)
-		why = "--max-ranks is smaller than -n";
+		why = "--max-ranks is smaller than -n and --grow";
 	else if ((opt->launch_count || opt->ssh_count || opt->local) && !opt->host_count)
 		why = "--launch, --ssh and --local need --hosts";
 	else if (!!opt->launch_count + !!opt->ssh_count + opt->local > 1)
 		why = "only one of --launch, --ssh and --local";
 	else if (opt->slots[0] && all_slots(opt) < opt->ranks)
-		why = "-n is more than the numbers of --hosts add up to";
+		why = "-n and --grow are more than the numbers of --hosts add up to";
 	else if (!opt->slots[0] && opt->host_count > opt->ranks)
 		why = "more --hosts than ranks";
 	if (!why)
@@ -263,6 +293,7 @@ static void fill_from_environment(struct run_options *opt)
 	if (!opt->store && text && *text)
 		opt->store = text;
 	text = getenv("COVEY_GROUP");
+	opt->group_named = opt->group || (text && *text);
 	if (!opt->group)
 		opt->group = text && *text ? text : "covey";
 	text = getenv("COVEY_MAX_RANKS");
@@ -322,9 +353,12 @@ int main(int argc, char **argv)
 	pid_t keeper;
 
 	run_inherit();
+	tool_output_checked("ep-run", RUN_EXIT_SELF);
 	argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, &opt);
 	check_options(&argp, argv, &opt);
 	fill_from_environment(&opt);
+	if (!opt.forming && run_find_group(&opt))
+		return RUN_EXIT_SELF;
 	watch_signals(&set);
 	signals = signalfd(-1, &set, SFD_CLOEXEC);
 	if (!run_limits(&opt))

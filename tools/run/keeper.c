@@ -21,6 +21,7 @@
 #define RETRY_FIRST_MS 50 /* before the second replacement of a rank, then doubled, up to */
 #define RETRY_LAST_MS 2000
 #define GONE_POLL_MS 5 /* while a process group of a dead rank is not quite gone */
+#define ANSWER_MS 1500 /* for the store's word on a rank that has ended; without it, it counts as dead */
 
 struct keeper {
 	const struct run_options *opt;
@@ -28,9 +29,9 @@ struct keeper {
 	const char *url;
 	struct run_rank *rank;
 	struct run_stream *stream; /* 2 per rank: out, err */
-	struct pollfd *wait;	   /* front, children, streams */
-	pid_t prover;
-	int front, children, to_prover;
+	struct pollfd *wait;	   /* front, children, prover, streams */
+	struct run_prover prover;
+	int front, children, shown;
 	int signalled; /* signals the front has handed on */
 	int restarts, succeeded;
 	int code;    /* of the first failure that counts in any case; 0: none */
@@ -38,7 +39,21 @@ struct keeper {
 	bool over;   /* the front is gone, or ep-run failed */
 };
 
-static bool start_rank(struct keeper *k, int r, bool replacement)
+#define FIXED_WAITS 3
+
+/* What the rank at place @r is called. */
+static int name_of(const struct keeper *k, int r)
+{
+	return k->opt->first + r;
+}
+
+/* Its process is one that joins a group which is there: a replacement, or of --grow. */
+static bool joins(const struct keeper *k, int r)
+{
+	return r >= k->opt->forming || k->rank[r].restarts;
+}
+
+static bool start_rank(struct keeper *k, int r)
 {
 	struct run_rank *rank = &k->rank[r];
 	int out[2], err[2], ends[2];
@@ -54,22 +69,23 @@ static bool start_rank(struct keeper *k, int r, bool replacement)
 	ends[1] = err[1];
 	if (rank->lifeline >= 0)
 		close(rank->lifeline);
-	rank->pid = run_spawn(k->opt, k->url, r, replacement, ends, &rank->lifeline);
+	rank->pid = run_spawn(k->opt, k->url, r, joins(k, r), ends, &rank->lifeline);
 	close(out[1]);
 	close(err[1]);
 	fcntl(out[0], F_SETFL, O_NONBLOCK);
 	fcntl(err[0], F_SETFL, O_NONBLOCK);
 	run_stream_close(&k->stream[2 * r]);
 	run_stream_close(&k->stream[2 * r + 1]);
-	if (run_stream_open(&k->stream[2 * r], out[0], STDOUT_FILENO, r) ||
-	    run_stream_open(&k->stream[2 * r + 1], err[0], STDERR_FILENO, r) || rank->pid < 0) {
+	if (run_stream_open(&k->stream[2 * r], out[0], STDOUT_FILENO, name_of(k, r)) ||
+	    run_stream_open(&k->stream[2 * r + 1], err[0], STDERR_FILENO, name_of(k, r)) || rank->pid < 0) {
 		rank->pid = 0;
 		return false;
 	}
 	rank->group = rank->pid;
 	rank->start_ns = run_now_ns();
 	rank->retry_ns = 0;
-	run_prover_spawned(k->to_prover, r, rank->pid);
+	rank->fate = RUN_UNKNOWN;
+	run_prover_spawned(&k->prover, r, rank->pid);
 	return true;
 }
 
@@ -87,43 +103,51 @@ static int exit_code(int status)
 	return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
-/* The last process of a rank has ended: does its failure count? See --help. */
+/*
+ * The rank is over: does it count as failed? The table in --help says the same. What came too late to take part says
+ * nothing of the work: then the process before it counts. A signal is forgiven to the first process of a rank alone:
+ * where replacements die too, the group did not live on without a rank, it was kept from being whole.
+ */
 static void conclude(struct keeper *k, int r)
 {
 	struct run_rank *rank = &k->rank[r];
-	int code = exit_code(rank->status);
-	bool lived_on = WIFSIGNALED(rank->status) || rank->restarts;
+	bool late = rank->late && k->succeeded && joins(k, r);
+	int status = late && rank->restarts ? rank->before : rank->status, code = exit_code(status);
+	bool first = rank->restarts - (late && rank->restarts) == 0;
+	bool forgiven = first && (WIFSIGNALED(status) || (late && !rank->restarts));
 
 	rank->ended = true;
-	rank->failed = code != 0;
-	if (!code)
-		k->succeeded++;
-	else if (lived_on && !k->opt->strict && !k->signalled && !k->excused)
+	if (!exit_code(rank->status))
+		k->succeeded += rank->fate != RUN_RETIRED;
+	else if (rank->fate == RUN_RETIRED)
+		return;
+	else if (forgiven && !k->opt->strict && !k->signalled && !k->excused)
 		k->excused = code;
-	else if ((!lived_on || k->opt->strict || k->signalled) && !k->code)
+	else if ((!forgiven || k->opt->strict || k->signalled) && !k->code)
 		k->code = code;
 }
 
 /* A replacement makes sense only while others run and none has finished: later it would find no group. */
-static bool may_replace(const struct keeper *k)
+static bool may_replace(const struct keeper *k, int r)
 {
-	return k->opt->restart && !k->signalled && !k->succeeded && k->restarts < RUN_MAX_RESTARTS && running(k) > 0;
+	return k->opt->restart && k->rank[r].fate != RUN_LEFT && k->rank[r].fate != RUN_RETIRED && !k->signalled &&
+	       !k->succeeded && k->restarts < RUN_MAX_RESTARTS && running(k) > 0;
 }
 
-static void rank_ended(struct keeper *k, int r, int status)
+/* The store's word on the last process of a rank is there, or will not come. */
+static void judge(struct keeper *k, int r)
 {
 	struct run_rank *rank = &k->rank[r];
 	uint64_t wait_ms = RETRY_FIRST_MS;
 
-	rank->pid = 0;
-	if (k->opt->ssh_count)
-		status = run_remote_status(status);
-	rank->status = status;
-	if (WIFSIGNALED(status))
-		run_say("rank %d was killed by signal %d (%s)", r, WTERMSIG(status), strsignal(WTERMSIG(status)));
-	else if (WEXITSTATUS(status))
-		run_say("rank %d ended with code %d", r, WEXITSTATUS(status));
-	if (!exit_code(status) || !may_replace(k)) {
+	rank->answer_ns = 0;
+	if (rank->ended) { /* with 0; it is no sign that the work is done if the rank was retired */
+		k->succeeded -= rank->fate == RUN_RETIRED;
+		return;
+	}
+	if (rank->fate == RUN_RETIRED)
+		run_say("rank %d was retired: it is finished", name_of(k, r));
+	if (!may_replace(k, r)) {
 		conclude(k, r);
 		return;
 	}
@@ -134,9 +158,89 @@ static void rank_ended(struct keeper *k, int r, int status)
 	rank->retry_ns = run_now_ns() + (rank->restarts ? wait_ms * UINT64_C(1000000) : 0);
 }
 
+static void ask(struct keeper *k, int r)
+{
+	if (run_prover_ended(&k->prover, r, &k->rank[r]))
+		k->rank[r].answer_ns = run_now_ns() + ANSWER_MS * UINT64_C(1000000);
+	else
+		judge(k, r);
+}
+
+/* Of those that ended with 0 it is asked only when another one failed, so that a run that ends well asks nothing. */
+static void ask_of_finished(struct keeper *k)
+{
+	for (int r = 0; r < k->opt->ranks; r++)
+		if (k->rank[r].ended && !k->rank[r].status && k->rank[r].fate == RUN_UNKNOWN && !k->rank[r].answer_ns)
+			ask(k, r);
+}
+
+static bool answers_missing(const struct keeper *k)
+{
+	for (int r = 0; r < k->opt->ranks; r++)
+		if (k->rank[r].answer_ns)
+			return true;
+	return false;
+}
+
+static void hear_prover(struct keeper *k)
+{
+	struct run_answer answer;
+	uint64_t now = run_now_ns();
+
+	while (k->prover.from >= 0) {
+		ssize_t n = read(k->prover.from, &answer, sizeof(answer));
+
+		if (n == sizeof(answer) && k->rank[answer.rank].answer_ns) {
+			k->rank[answer.rank].fate = answer.fate == RUN_UNKNOWN ? RUN_DIED : answer.fate;
+			if (k->rank[answer.rank].ended)
+				judge(k, answer.rank);
+			else
+				k->rank[answer.rank].answer_ns = now; /* judged below */
+		} else if (n == 0) {
+			close(k->prover.from);
+			close(k->prover.to);
+			k->prover.from = k->prover.to = -1;
+		} else if (n < 0 && errno != EINTR) {
+			break;
+		}
+	}
+	/* Those that ended with 0 are settled first, as what is said of the others depends on them. */
+	for (int r = 0; r < k->opt->ranks; r++)
+		if (k->rank[r].answer_ns && k->rank[r].ended && (k->rank[r].answer_ns <= now || k->prover.from < 0))
+			judge(k, r);
+	for (int r = 0; r < k->opt->ranks; r++)
+		if (k->rank[r].ended && k->rank[r].answer_ns)
+			return;
+	for (int r = 0; r < k->opt->ranks; r++)
+		if (k->rank[r].answer_ns && (k->rank[r].answer_ns <= now || k->prover.from < 0))
+			judge(k, r);
+}
+
+static void rank_ended(struct keeper *k, int r, int status)
+{
+	struct run_rank *rank = &k->rank[r];
+	char text[64];
+
+	rank->pid = 0;
+	if (k->opt->ssh_count)
+		status = run_remote_status(status);
+	rank->status = status;
+	rank->end_ns = run_now_ns();
+	rank->late = k->succeeded > 0;
+	if (!exit_code(status)) {
+		conclude(k, r);
+		return;
+	}
+	run_say("rank %d %s", name_of(k, r), run_status_text(status, text));
+	if (k->signalled)
+		conclude(k, r); /* whoever ends the run does not wait for a store */
+}
+
 static void store_ended(struct keeper *k, int status)
 {
-	run_say("the store ended, status 0x%x: starting it again, empty", (unsigned)status);
+	char text[64];
+
+	run_say("the store %s: starting it again, empty", run_status_text(status, text));
 	if (run_store_restart(k->opt, &k->store)) {
 		run_say("the store cannot be started again");
 		k->store.pid = 0;
@@ -147,8 +251,8 @@ static void child_ended(struct keeper *k, pid_t pid, int status)
 {
 	if (pid == k->store.pid)
 		store_ended(k, status);
-	else if (pid == k->prover)
-		k->prover = 0;
+	else if (pid == k->prover.pid)
+		k->prover.pid = 0;
 	for (int r = 0; r < k->opt->ranks; r++) {
 		if (k->rank[r].pid != pid)
 			continue;
@@ -196,8 +300,10 @@ static bool settle(struct keeper *k)
 			continue;
 		}
 		rank->group = 0;
-		if (exit_code(rank->status))
-			run_prover_dead(k->to_prover, r);
+		if (exit_code(rank->status) && !rank->ended) {
+			ask_of_finished(k);
+			ask(k, r);
+		}
 	}
 	return all;
 }
@@ -207,15 +313,16 @@ static void replace(struct keeper *k)
 	for (int r = 0; r < k->opt->ranks; r++) {
 		struct run_rank *rank = &k->rank[r];
 
-		if (rank->pid || rank->ended || rank->group || rank->retry_ns > run_now_ns())
+		if (rank->pid || rank->ended || rank->group || rank->answer_ns || rank->retry_ns > run_now_ns())
 			continue;
-		if (!may_replace(k)) {
+		if (!may_replace(k, r)) {
 			conclude(k, r);
 			continue;
 		}
 		k->restarts++;
 		rank->restarts++;
-		if (!start_rank(k, r, true))
+		rank->before = rank->status;
+		if (!start_rank(k, r))
 			conclude(k, r);
 	}
 }
@@ -262,23 +369,25 @@ static void loop(struct keeper *k)
 	int streams = 2 * k->opt->ranks;
 
 	while (!k->over && undecided(k)) {
-		int timeout = settle(k) ? (k->opt->restart ? RETRY_FIRST_MS : -1) : GONE_POLL_MS;
+		int timeout = settle(k) ? (k->opt->restart || answers_missing(k) ? RETRY_FIRST_MS : -1) : GONE_POLL_MS;
 
 		replace(k);
 		if (!undecided(k))
 			return;
 		k->wait[0] = (struct pollfd){ .fd = k->front, .events = POLLIN };
 		k->wait[1] = (struct pollfd){ .fd = k->children, .events = POLLIN };
+		k->wait[2] = (struct pollfd){ .fd = k->prover.from, .events = POLLIN };
 		for (int i = 0; i < streams; i++)
-			k->wait[2 + i] = (struct pollfd){ .fd = k->stream[i].fd, .events = POLLIN };
-		if (poll(k->wait, (nfds_t)streams + 2, timeout) < 0 && errno != EINTR)
+			k->wait[FIXED_WAITS + i] = (struct pollfd){ .fd = k->stream[i].fd, .events = POLLIN };
+		if (poll(k->wait, (nfds_t)streams + FIXED_WAITS, timeout) < 0 && errno != EINTR)
 			return;
 		if (k->wait[0].revents)
 			hear_front(k);
 		for (int i = 0; i < streams; i++)
-			if (k->wait[2 + i].revents)
+			if (k->wait[FIXED_WAITS + i].revents)
 				run_stream_read(&k->stream[i]);
 		reap(k);
+		hear_prover(k);
 	}
 }
 
@@ -288,10 +397,13 @@ static void summary(const struct keeper *k)
 		run_say("the store was started %d times", k->store.starts);
 	for (int r = 0; r < k->opt->ranks; r++) {
 		const struct run_rank *rank = &k->rank[r];
+		char text[64];
 
-		run_say("rank %d: %s %d, %d replacements", r,
-			WIFSIGNALED(rank->status) ? "killed by signal" : "ended with",
-			WIFSIGNALED(rank->status) ? WTERMSIG(rank->status) : WEXITSTATUS(rank->status), rank->restarts);
+		run_say("rank %d %s%s, %d replacements", name_of(k, r), run_status_text(rank->status, text),
+			rank->fate == RUN_RETIRED ? " after it was retired"
+			: rank->fate == RUN_LEFT  ? " after it had left the group"
+						  : "",
+			rank->restarts);
 	}
 }
 
@@ -323,7 +435,7 @@ static int settle_down(struct keeper *k)
 	k->children = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
 	k->rank = calloc((size_t)k->opt->ranks, sizeof(*k->rank));
 	k->stream = calloc((size_t)k->opt->ranks * 2, sizeof(*k->stream));
-	k->wait = calloc((size_t)k->opt->ranks * 2 + 2, sizeof(*k->wait));
+	k->wait = calloc((size_t)k->opt->ranks * 2 + FIXED_WAITS, sizeof(*k->wait));
 	if (k->children < 0 || !k->rank || !k->stream || !k->wait)
 		return -1;
 	for (int i = 0; i < 2 * k->opt->ranks; i++)
@@ -346,12 +458,13 @@ static bool start_all(struct keeper *k)
 		if (run_store_start(k->opt, &k->store))
 			return false;
 		k->url = k->store.url;
+		k->shown = run_show_store(k->opt, k->url);
 	}
-	if (can_prove(k->opt))
-		k->prover = run_prover_start(k->url, k->opt->group, k->opt->ranks, &k->to_prover);
+	if (run_prover_start(k->opt, k->url, can_prove(k->opt), &k->prover))
+		k->prover.to = k->prover.from = -1;
 	for (int r = 0; r < k->opt->ranks; r++) {
-		if (!start_rank(k, r, false)) {
-			run_say("rank %d cannot be started: %s%s", r, strerror(errno), run_why(errno));
+		if (!start_rank(k, r)) {
+			run_say("rank %d cannot be started: %s%s", name_of(k, r), strerror(errno), run_why(errno));
 			return false;
 		}
 	}
@@ -360,7 +473,7 @@ static bool start_all(struct keeper *k)
 
 int run_keeper(const struct run_options *opt, int front)
 {
-	struct keeper k = { .opt = opt, .front = front, .to_prover = -1 };
+	struct keeper k = { .opt = opt, .front = front, .prover = { .to = -1, .from = -1 }, .shown = -1 };
 	int code = RUN_EXIT_SELF;
 
 	if (!settle_down(&k) && start_all(&k)) {
@@ -377,6 +490,8 @@ int run_keeper(const struct run_options *opt, int front)
 	}
 	if (opt->verbose && !k.over)
 		summary(&k);
+	if (!code && run_output_lost)
+		code = RUN_EXIT_SELF;
 	run_remove_dir(opt->dir);
 	free(k.rank);
 	free(k.stream);

@@ -5,6 +5,7 @@
  * pieces, each labelled.
  */
 #include <errno.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +17,17 @@
 #define LINE_BYTES 16384
 
 volatile int run_output_gone;
+int run_output_lost;
+
+/* A reader that is gone, as in `ep-run ... | head`, has what it wanted. Anything else is a loss, said once. */
+static void lost(int fd, int err)
+{
+	if (err == EPIPE || run_output_lost)
+		return;
+	run_output_lost = err;
+	run_say("output of the ranks is lost: standard %s: %s", fd == STDOUT_FILENO ? "output" : "error",
+		strerror(err));
+}
 
 static void put_all(int fd, struct iovec *part, int count)
 {
@@ -24,8 +36,16 @@ static void put_all(int fd, struct iovec *part, int count)
 
 		if (n < 0 && errno == EINTR)
 			continue; /* the front may have died: the flag was set by then */
-		if (n < 0)
-			return; /* closed by the reader: this stream is lost, the ranks go on */
+		if (n < 0 && errno == EAGAIN) {
+			struct pollfd room = { .fd = fd, .events = POLLOUT };
+
+			poll(&room, 1, -1); /* as long as a descriptor that blocks would take */
+			continue;
+		}
+		if (n < 0) {
+			lost(fd, errno);
+			return; /* this stream is lost, the ranks go on */
+		}
 		while (count && (size_t)n >= part->iov_len) {
 			n -= (ssize_t)part->iov_len;
 			part++;

@@ -17,7 +17,12 @@
 #define RUN_EXIT_SELF 125     /* ep-run itself failed; 126, 127 as in sh; 64: usage */
 
 struct run_options {
-	int ranks, max_ranks;
+	int ranks;   /* that are started: those that form the group, then joiners */
+	int forming; /* how many form the group */
+	int joiners; /* --grow */
+	int first;   /* number of the first: of joiners alone not 0 */
+	int world;   /* ranks that formed the group, for the environment */
+	int max_ranks;
 	const char *store; /* NULL: a private one is started */
 	const char *group;
 	bool restart, strict, verbose;
@@ -32,6 +37,9 @@ struct run_options {
 	const char *address; /* where a private store listens for other hosts; NULL: found */
 	char **argv;	     /* PROG ARGS NULL */
 	char dir[90];	     /* private directory of the store, removed at the end; empty: none is needed */
+	bool group_named;    /* by option or environment */
+	char found[512];     /* URL of the store of another run, for joiners alone */
+	char found_group[80];
 };
 
 /* The private store: see store.c. */
@@ -44,16 +52,23 @@ struct run_store {
 	int starts;
 };
 
+/* What the store says of a process that has ended. */
+enum run_fate { RUN_UNKNOWN, RUN_DIED, RUN_LEFT, RUN_RETIRED };
+
 /* One process of a rank, and what became of it. */
 struct run_rank {
-	pid_t pid;		     /* 0: none */
-	pid_t group;		     /* process group that is not known to be gone; 0: none */
-	int lifeline;		     /* of a rank on another host: see remote.c; -1: none */
-	uint64_t start_ns, retry_ns; /* retry: when to start a replacement; 0: not due */
-	int status;		     /* of wait(), of the last process */
+	pid_t pid;		   /* 0: none */
+	pid_t group;		   /* process group that is not known to be gone; 0: none */
+	int lifeline;		   /* of a rank on another host: see remote.c; -1: none */
+	uint64_t start_ns, end_ns; /* of the last process */
+	uint64_t retry_ns;	   /* when to start a replacement; 0: not due */
+	uint64_t answer_ns;	   /* until when the store's word on it is waited for; 0: it is not */
+	int status;		   /* of wait(), of the last process */
+	int before;		   /* of the process before that */
 	int restarts;
-	bool ended;  /* the rank is over: no process, none to come */
-	bool failed; /* the last process failed */
+	enum run_fate fate; /* of the last process, as the store has it */
+	bool late;	    /* another rank had ended with 0 when the last process ended */
+	bool ended;	    /* the rank is over: no process, none to come */
 };
 
 /* Text of one stream of one rank, put out by whole lines: see output.c. */
@@ -66,6 +81,7 @@ struct run_stream {
 };
 
 uint64_t run_now_ns(void);
+const char *run_status_text(int status, char text[64]);			     /* of wait(): "ended with code 1" */
 void run_say(const char *format, ...) __attribute__((format(printf, 1, 2))); /* one line on stderr */
 
 int run_keeper(const struct run_options *opt, int front); /* the keeper's life; its exit code */
@@ -108,10 +124,24 @@ int run_stream_open(struct run_stream *stream, int fd, int to, int rank);
 void run_stream_read(struct run_stream *stream); /* what is there, without waiting */
 void run_stream_close(struct run_stream *stream);
 extern volatile int run_output_gone; /* set: nobody reads any more, drop everything */
+extern int run_output_lost;	     /* errno of the first line that could not be written; 0: none */
 
-/* The prover tells the store about ranks whose death is certain: see prove.c. */
-pid_t run_prover_start(const char *url, const char *group, int ranks, int *to);
-void run_prover_spawned(int to, int rank, pid_t pid);
-void run_prover_dead(int to, int rank);
+/* The prover tells the store about ranks whose death is certain, and us what it says of them: see prove.c. */
+struct run_prover {
+	pid_t pid;
+	int to, from; /* -1: there is none */
+};
+struct run_answer {
+	int rank;
+	enum run_fate fate;
+};
+int run_prover_start(const struct run_options *opt, const char *url, bool proofs, struct run_prover *prover);
+void run_prover_spawned(const struct run_prover *prover, int rank, pid_t pid);
+bool run_prover_ended(const struct run_prover *prover, int rank, const struct run_rank *what); /* false: no answer */
+
+/* A private store can be found by ep-admin and by ep-run --grow: see tools/local. The descriptor that shows it. */
+int run_show_store(const struct run_options *opt, const char *url);
+/* Options of joiners alone, from the group as the store has it; 0, or -1 after saying why not. */
+int run_find_group(struct run_options *opt);
 
 #endif

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -21,7 +22,8 @@
 #include "run.h"
 
 #define PONG_MS 5000
-#define STORE_STARTS 6 /* the first and five more */
+#define STORE_FILES 128 /* descriptors that a redis-server needs: 32 of its own, the others for clients */
+#define STORE_STARTS 6	/* the first and five more */
 
 /* The server's names. redis-check-rdb is the same program and serves when it is called redis-server. */
 static const char *const servers[] = { "redis-server", "valkey-server", "redis-check-rdb", NULL };
@@ -195,7 +197,45 @@ static int ping(const struct run_store *store, int timeout_ms)
 	return pong;
 }
 
-static int wait_for_pong(struct run_store *store)
+/* The last line that the server logged, without its stamp; empty: there is none. */
+static void last_words(const struct run_options *opt, char *text, size_t bytes)
+{
+	char path[96], line[300], *message;
+	FILE *file;
+
+	text[0] = '\0';
+	snprintf(path, sizeof(path), "%s/log", opt->dir);
+	file = fopen(path, "re");
+	while (file && fgets(line, sizeof(line), file)) {
+		line[strcspn(line, "\n")] = '\0';
+		message = strstr(line, " # "); /* PID:ROLE DATE # MESSAGE */
+		if (line[0])
+			snprintf(text, bytes, "%s", message ? message + 3 : line);
+	}
+	if (file)
+		fclose(file);
+}
+
+/* What it said, and the limit that it most often needs. Under too few descriptors some versions end without a word. */
+static void say_why_ended(const struct run_options *opt, int status)
+{
+	struct rlimit files = { 0 };
+	char text[64], words[300];
+
+	if (WIFEXITED(status) && WEXITSTATUS(status) == 127) {
+		run_say("no redis-server found: install redis-tools, or name a store with --store");
+		return;
+	}
+	last_words(opt, words, sizeof(words));
+	getrlimit(RLIMIT_NOFILE, &files);
+	run_say("redis-server %s at its start%s%s", run_status_text(status, text), words[0] ? ": " : "", words);
+	if (files.rlim_max < STORE_FILES)
+		run_say("the limit of open files is %lu, and redis-server needs %d: raise it with ulimit -n, or name a "
+			"store with --store",
+			(unsigned long)files.rlim_max, STORE_FILES);
+}
+
+static int wait_for_pong(const struct run_options *opt, struct run_store *store)
 {
 	uint64_t end = run_now_ns() + PONG_MS * UINT64_C(1000000);
 	int status;
@@ -203,10 +243,7 @@ static int wait_for_pong(struct run_store *store)
 	while (run_now_ns() < end) {
 		if (waitpid(store->pid, &status, WNOHANG) == store->pid) {
 			store->pid = 0;
-			if (WIFEXITED(status) && WEXITSTATUS(status) == 127)
-				run_say("no redis-server found: install redis-tools, or name a store with --store");
-			else
-				run_say("redis-server ended at its start, status 0x%x", (unsigned)status);
+			say_why_ended(opt, status);
 			return -1;
 		}
 		if (ping(store, 1000))
@@ -225,7 +262,7 @@ static int start_once(const struct run_options *opt, struct run_store *store)
 		run_say("redis-server cannot be started: %s%s", strerror(errno), run_why(errno));
 		return -1;
 	}
-	return wait_for_pong(store);
+	return wait_for_pong(opt, store);
 }
 
 int run_store_start(const struct run_options *opt, struct run_store *store)

@@ -102,7 +102,9 @@ static void assert_nothing_left(void)
 	ck_assert_int_eq(entries(), 0);
 }
 
-static void start(struct run *run, const char *const *argv)
+static int out_to = -1; /* what its standard output is; -1: what we read */
+
+static void start_program(struct run *run, const char *program, const char *const *argv)
 {
 	int ends[2];
 
@@ -114,12 +116,17 @@ static void start(struct run *run, const char *const *argv)
 	ck_assert_int_ge(run->pid, 0);
 	if (!run->pid) {
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		dup2(ends[1], STDOUT_FILENO);
+		dup2(out_to < 0 ? ends[1] : out_to, STDOUT_FILENO);
 		dup2(ends[1], STDERR_FILENO);
-		execv(EP_RUN, (char *const *)argv);
+		execv(program, (char *const *)argv);
 		_exit(99);
 	}
 	close(ends[1]);
+}
+
+static void start(struct run *run, const char *const *argv)
+{
+	start_program(run, EP_RUN, argv);
 }
 
 /* Reads until @text was printed, NULL: until the end of the output. */
@@ -261,6 +268,108 @@ START_TEST(run_replaces_a_rank_on_failure)
 }
 END_TEST
 
+/* Nobody lives on without a rank that is replaced again and again: what its program says is said. */
+START_TEST(run_gives_the_code_of_a_crash_loop)
+{
+	ck_assert_int_eq(
+		shell(&run, "--restart", "on-failure",
+		      "if [ $RANK != 1 ]; then until [ -e $TMPDIR/third ]; do sleep 0.02; done; exit 0; fi; "
+		      "[ ! -e $TMPDIR/second ] || : > $TMPDIR/third; [ ! -e $TMPDIR/first ] || : > $TMPDIR/second; "
+		      ": > $TMPDIR/first; exit 7"),
+		7);
+	ck_assert_int_eq(system("rm $TMPDIR/first $TMPDIR/second $TMPDIR/third"), 0);
+	assert_nothing_left();
+}
+END_TEST
+
+START_TEST(run_gives_the_signal_of_a_crash_loop)
+{
+	ck_assert_int_eq(
+		shell(&run, "--restart", "on-failure",
+		      "if [ $RANK != 1 ]; then until [ -e $TMPDIR/third ]; do sleep 0.02; done; exit 0; fi; "
+		      "[ ! -e $TMPDIR/second ] || : > $TMPDIR/third; [ ! -e $TMPDIR/first ] || : > $TMPDIR/second; "
+		      ": > $TMPDIR/first; kill -SEGV $$"),
+		139);
+	ck_assert_int_eq(system("rm $TMPDIR/first $TMPDIR/second $TMPDIR/third"), 0);
+}
+END_TEST
+
+/* Rank 0 is reaped, so ep-run knows that the work is done, before the replacement fails. */
+static const char late[] =
+	"case $RANK in 1) ;; 0) echo $$ > $TMPDIR/pid.new; mv $TMPDIR/pid.new $TMPDIR/pid; until [ -e "
+	"$TMPDIR/back ]; do sleep 0.02; done; exit 0;; *) sleep 1000 & wait;; esac; "
+	"[ \"$COVEY_CREATE\" = never ] || eval \"$FIRST_END\"; until [ -e $TMPDIR/pid ]; do sleep 0.02; done; : > "
+	"$TMPDIR/back; while [ -d /proc/$(cat $TMPDIR/pid) ]; do sleep 0.02; done; exit 3";
+
+static int late_replacement(const char *first_end)
+{
+	const char *argv[] = { "ep-run", "-n", "2", "--restart", "on-failure", "--", "sh", "-c", late, NULL };
+	int code;
+
+	setenv("FIRST_END", first_end, 1);
+	start(&run, argv);
+	code = finish(&run);
+	ck_assert_int_eq(system("rm $TMPDIR/pid $TMPDIR/back"), 0);
+	return code;
+}
+
+START_TEST(run_counts_what_a_late_replacement_replaced)
+{
+	ck_assert_int_eq(late_replacement("kill -KILL $$"), 0);
+	ck_assert_int_eq(late_replacement("exit 9"), 9);
+}
+END_TEST
+
+START_TEST(run_starts_joiners)
+{
+	const char *argv[] = { "ep-run", "-n", "2",
+			       "--grow", "2",  "--",
+			       "sh",	 "-c", "echo r$RANK w$WORLD_SIZE $COVEY_RANK ${COVEY_CREATE-first}",
+			       NULL };
+
+	start(&run, argv);
+	ck_assert_int_eq(finish(&run), 0);
+	assert_has(&run, "[1] r1 w2 1 first\n");
+	assert_has(&run, "[2] r2 w2 2 never\n");
+	assert_has(&run, "[3] r3 w2 3 never\n");
+}
+END_TEST
+
+START_TEST(run_says_that_its_output_is_lost)
+{
+	const char *argv[] = { "sh", "-c", "exec \"$0\" -n 2 -- sh -c 'echo lost' >/dev/full", EP_RUN, NULL };
+	const char *read_on[] = { "sh", "-c", "\"$0\" -n 2 -- sh -c 'echo lost; echo more'; echo code $? >&2", EP_RUN,
+				  NULL };
+	int ends[2];
+
+	start_program(&run, "/bin/sh", argv);
+	ck_assert_int_eq(finish(&run), 125);
+	assert_has(&run, "output of the ranks is lost: standard output: No space left on device");
+	/* A reader that has seen enough is no loss. */
+	ck_assert_int_eq(pipe2(ends, O_CLOEXEC), 0);
+	close(ends[0]);
+	out_to = ends[1];
+	start_program(&run, "/bin/sh", read_on);
+	out_to = -1;
+	close(ends[1]);
+	ck_assert_int_eq(finish(&run), 0);
+	assert_has(&run, "code 0");
+}
+END_TEST
+
+START_TEST(run_says_why_its_store_does_not_start)
+{
+	const char *argv[] = { "sh", "-c", "ulimit -n 30; exec \"$0\" -n 2 -- true", EP_RUN, NULL };
+
+	start_program(&run, "/bin/sh", argv);
+	ck_assert_int_eq(finish(&run), 125);
+	assert_has(&run, "redis-server ended with code 1 at its start: ");
+	assert_has(&run, "the limit of open files is 30");
+	assert_has(&run, "ulimit -n");
+	assert_lacks(&run, "0x");
+}
+END_TEST
+
 START_TEST(run_starts_its_store_again)
 {
 	ck_assert_int_eq(shell(&run, "--verbose", NULL,
@@ -396,6 +505,12 @@ int main(void)
 	tcase_add_test(tcase, run_says_what_cannot_be_run);
 	tcase_add_test(tcase, run_refuses_a_password_in_its_arguments);
 	tcase_add_test(tcase, run_replaces_a_rank_on_failure);
+	tcase_add_test(tcase, run_gives_the_code_of_a_crash_loop);
+	tcase_add_test(tcase, run_gives_the_signal_of_a_crash_loop);
+	tcase_add_test(tcase, run_counts_what_a_late_replacement_replaced);
+	tcase_add_test(tcase, run_starts_joiners);
+	tcase_add_test(tcase, run_says_that_its_output_is_lost);
+	tcase_add_test(tcase, run_says_why_its_store_does_not_start);
 	tcase_add_test(tcase, run_starts_its_store_again);
 	tcase_add_test(tcase, run_hands_signals_on);
 	tcase_add_test(tcase, run_kills_at_the_second_signal);

@@ -1,0 +1,37 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# A tool that cannot write what it prints says so, and does not end with 0. output.sh EP-RUN TOOL...
+set -u
+run=$1 failed=0
+shift
+[ -c /dev/full ] || { echo "skipped: no /dev/full"; exit 77; }
+unset COVEY_STORE COVEY_GROUP
+
+# loses CODE ARGS...: ends with the code, and names what was lost
+loses()
+{
+	wanted=$1
+	shift
+	said=$("$@" 2>&1 >/dev/full)
+	code=$?
+	[ $code = "$wanted" ] || { echo "$* >/dev/full: code $code, not $wanted; it said: $said"; failed=1; }
+	case $said in
+	*"the output is lost: standard output: "*) ;;
+	*) echo "$* >/dev/full: it only said: $said"; failed=1 ;;
+	esac
+}
+
+for tool in "$run" "$@"; do
+	case $tool in
+	*ep-run) code=125 ;;
+	*ep-admin) code=5 ;;
+	*ep-moe) code=1 ;;
+	*) code=2 ;;
+	esac
+	loses $code "$tool" --help
+	loses $code "$tool" --version
+	case $tool in
+	*ep-admin) loses 5 "$tool" plan 4 && loses 5 "$tool" plan 4 --json ;;
+	esac
+done
+exit $failed

@@ -1,0 +1,73 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# ep-run with a real group: its private store is found, a retired rank is finished, --grow starts joiners.
+# run_group.sh EP-ADMIN EP-RUN WAITER
+set -u
+admin=$1 run=$2 waiter=$3 failed=0
+command -v redis-server >/dev/null || { echo "skipped: no redis-server"; exit 77; }
+where=$(mktemp -d)
+first='' second=''
+trap 'kill $first $second 2>/dev/null; wait $first $second 2>/dev/null; rm -rf "$where"' EXIT
+trap 'exit 1' INT TERM
+unset COVEY_STORE COVEY_GROUP COVEY_MAX_RANKS COVEY_HOST COVEY_TRANSPORT COVEY_WORLD COVEY_STORE_PASSWORD
+group=run-group-$$ # other tests may run at once
+
+wrong()
+{
+	echo "$*"
+	failed=1
+}
+
+# until_has FILE PATTERN: the file has it, within half a minute
+until_has()
+{
+	tries=0
+	until grep -q -e "$2" "$1" 2>/dev/null; do
+		tries=$((tries + 1))
+		[ $tries -lt 600 ] || { wrong "never \"$2\" in $1:"; cat "$1"; exit 1; }
+		sleep 0.05
+	done
+}
+
+# until_says PATTERN COMMAND...: it prints that, within half a minute
+until_says()
+{
+	pattern=$1 tries=0
+	shift
+	until "$@" 2>&1 | grep -q -e "$pattern"; do
+		tries=$((tries + 1))
+		[ $tries -lt 600 ] || { wrong "never \"$pattern\" from $*:"; "$@"; exit 1; }
+		sleep 0.05
+	done
+}
+
+"$run" -v -g $group -n 3 --restart on-failure -- "$waiter" "$where/stop" >"$where/out" 2>&1 &
+first=$!
+for rank in 0 1 2; do
+	until_has "$where/out" "^\[$rank\] sum 3"
+done
+grep -q "private store redis+unix://.*, group $group: .*--run $first" "$where/out" || wrong "-v does not say where the store is"
+
+# Found by the group's name, by the process, and with JSON.
+"$admin" -g $group status >"$where/seen" || wrong "ep-admin does not find the run of its group: code $?"
+"$admin" --run $first status >"$where/seen" || wrong "ep-admin does not find the run by its process: code $?"
+grep -q "^group $group " "$where/seen" || wrong "--run: not its group: $(cat "$where/seen")"
+"$admin" -g no-$group status 2>"$where/seen" && wrong "ep-admin finds a run of another group"
+grep -q COVEY_STORE "$where/seen" || wrong "nothing says how to name a store: $(cat "$where/seen")"
+
+# Joiners of the ranks behind those of the group, into the store of that run.
+"$run" -g $group --grow 2 -- "$waiter" "$where/stop" >"$where/grown" 2>&1 &
+second=$!
+until_says '^4 *\(joiner\|pending\)' "$admin" -g $group status
+until_says '^3 *\(joiner\|pending\)' "$admin" -g $group status
+
+# The sums of a retired rank end with an error, and its program with code 1: neither a failure nor a reason to replace it.
+"$admin" -g $group retire 1 --wait || wrong "retire: code $?"
+until_has "$where/out" 'rank 1 was retired: it is finished'
+: >"$where/stop"
+wait $first
+code=$?
+[ $code = 0 ] || { wrong "a run of which one rank was retired ends with $code:"; cat "$where/out"; }
+grep -q 'rank 1 ended with code 1 after it was retired, 0 replacements' "$where/out" || wrong "rank 1 was replaced: $(cat "$where/out")"
+wait $second
+exit $failed
