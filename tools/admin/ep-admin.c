@@ -24,6 +24,7 @@
 #define WAIT_MS 30000 /* --wait without a number */
 #define LOOK_MS 50    /* between two looks while waiting */
 #define MAX_WORDS ADMIN_MAX_WORDS
+#define MAX_LISTED 16 /* ranks that a line names */
 
 const char *argp_program_version = "ep-admin " COVEY_VERSION;
 
@@ -266,6 +267,17 @@ static bool admitted(const struct admin_group *g, int r)
 	return g->rank[r].member && !g->rank[r].pending;
 }
 
+/* Is rank @r one that recover or extend wants in the group? Those that left or were retired below its size are not. */
+static bool wanted(const struct admin *a, int first, int r)
+{
+	if (!strcmp(a->command, "extend"))
+		return r < a->ranks[0] && (r >= first || !a->now.rank[r].left[0]);
+	for (int i = 0; !strcmp(a->command, "recover") && i < a->count; i++)
+		if (a->ranks[i] == r)
+			return true;
+	return false;
+}
+
 /* Is what was asked true in the group that we see? @first: size before; @inc: of the rank to remove. */
 static bool done(const struct admin *a, int first, uint64_t inc)
 {
@@ -276,30 +288,66 @@ static bool done(const struct admin *a, int first, uint64_t inc)
 		return true; /* it was the last */
 	if (strcmp(g->phase, "run"))
 		return false;
-	if (!strcmp(a->command, "recover")) {
-		for (int i = 0; i < a->count; i++)
-			if (!admitted(g, a->ranks[i]))
-				return false;
-		return true;
-	}
-	if (!strcmp(a->command, "extend")) {
-		for (int r = first; r < a->ranks[0]; r++)
-			if (!admitted(g, r))
-				return false;
-		return g->size >= a->ranks[0];
-	}
 	if (removes)
 		return !g->rank[a->ranks[0]].member || g->rank[a->ranks[0]].inc != inc;
 	for (int r = 0; r < COVEY_MAX_RANKS; r++)
-		if (g->rank[r].member && g->rank[r].pending)
+		if (a->count ? wanted(a, first, r) && !admitted(g, r) : g->rank[r].member && g->rank[r].pending)
 			return false;
 	return true;
+}
+
+enum lack { LACK_NOTHING, LACK_JOINER, LACK_LINKS, LACK_ADMISSION, LACK_POINT, LACKS };
+
+static enum lack lack_of(const struct admin *a, int first, int r)
+{
+	const struct admin_member *m = &a->now.rank[r];
+
+	if (m->member)
+		return m->pending ? LACK_POINT : LACK_NOTHING;
+	if (!wanted(a, first, r))
+		return LACK_NOTHING;
+	if (!m->joiner)
+		return LACK_JOINER;
+	return m->joiner_ready ? LACK_ADMISSION : LACK_LINKS;
+}
+
+/* What ranks lack that were asked for, up to @last: `ranks 4, 5 have no joiner`; empty: nothing that can be seen. */
+static void say_lacks(const struct admin *a, int first, enum lack last, char *text, size_t bytes)
+{
+	static const char *const one[LACKS] = { "", "has no joiner",
+						"has a joiner that is not connected to all members yet",
+						"has a joiner that is ready", "waits for a safe point, covey_admit()" };
+	static const char *const many[LACKS] = { "", "have no joiner",
+						 "have joiners that are not connected to all members yet",
+						 "have joiners that are ready",
+						 "wait for a safe point, covey_admit()" };
+	size_t used = 0;
+
+	text[0] = '\0';
+	for (enum lack lack = LACK_JOINER; lack <= last; lack++) {
+		char list[128] = "";
+		size_t listed = 0;
+		int count = 0;
+
+		for (int r = 0; r < COVEY_MAX_RANKS; r++) {
+			if (lack_of(a, first, r) != lack)
+				continue;
+			if (count++ < MAX_LISTED)
+				listed += (size_t)snprintf(list + listed, sizeof(list) - listed, "%s%d",
+							   count > 1 ? ", " : "", r);
+			else if (count == MAX_LISTED + 1)
+				listed += (size_t)snprintf(list + listed, sizeof(list) - listed, ", ...");
+		}
+		if (count && used < bytes)
+			used += (size_t)snprintf(text + used, bytes - used, "%srank%s %s %s", used ? "; " : "",
+						 count > 1 ? "s" : "", list, (count > 1 ? many : one)[lack]);
+	}
 }
 
 static int wait_done(struct admin *a, int first, uint64_t inc)
 {
 	uint64_t end = admin_now_ns() + (uint64_t)a->wait_ms * 1000000;
-	char said[64] = "", line[64];
+	char said[640] = "", line[640], lacks[512];
 	int code;
 
 	for (;;) {
@@ -308,13 +356,15 @@ static int wait_done(struct admin *a, int first, uint64_t inc)
 			return code;
 		if (done(a, first, inc))
 			return EXIT_DONE;
-		snprintf(line, sizeof(line), "phase %s, epoch %" PRIu64 ", size %d", a->now.phase, a->now.epoch,
-			 a->now.size);
+		say_lacks(a, first, LACK_POINT, lacks, sizeof(lacks));
+		snprintf(line, sizeof(line), "phase %s, epoch %" PRIu64 ", size %d%s%s", a->now.phase, a->now.epoch,
+			 a->now.size, lacks[0] ? ": " : "", lacks);
 		if (strcmp(line, said))
 			fprintf(stderr, "ep-admin: waiting for %s: %s\n", a->command, line);
 		memcpy(said, line, sizeof(said));
 		if (admin_now_ns() >= end) {
-			fprintf(stderr, "ep-admin: %s is not done after %ld ms\n", a->command, a->wait_ms);
+			fprintf(stderr, "ep-admin: %s is not done after %ld ms%s%s\n", a->command, a->wait_ms,
+				lacks[0] ? ": " : "", lacks);
 			return EXIT_TIMEOUT;
 		}
 		poll(NULL, 0, LOOK_MS);
@@ -339,10 +389,12 @@ static int ask(struct admin *a)
 	bool removes = !strcmp(a->command, "retire") || !strcmp(a->command, "evict");
 	int code = admin_look(a), first = a->now.size;
 	uint64_t inc = removes ? a->now.rank[a->ranks[0]].inc : 0;
+	char lacks[512];
 	size_t used = 0;
 
 	if (code)
 		return code;
+	say_lacks(a, first, LACK_JOINER, lacks, sizeof(lacks));
 	if (removes && !a->now.rank[a->ranks[0]].member) {
 		fprintf(stderr, "ep-admin: refused: rank %d is not in the view\n", a->ranks[0]);
 		return EXIT_REFUSED;
@@ -353,6 +405,12 @@ static int ask(struct admin *a)
 		code = vouch(a, a->ranks[0], inc);
 	if (!code)
 		code = call(a, 3, argv);
+	if (!code && !a->wait_ms && lacks[0])
+		fprintf(stderr,
+			"ep-admin: %s stands, but %s: processes that join with COVEY_CREATE=never are needed (ep-run "
+			"--grow "
+			"starts some)\n",
+			a->command, lacks);
 	return code || !a->wait_ms ? code : wait_done(a, first, inc);
 }
 

@@ -103,6 +103,42 @@ wait $watcher 2>/dev/null
 "$admin" -g one status 2>/dev/null
 [ $? = 2 ] || wrong "status of the forgotten: not code 2"
 
+# What was asked for and cannot come true is said; who left is not dead; a closed group has nobody active.
+begin states
+"$admin" -g states extend 5 2>"$where/seen" || wrong "extend: code $?"
+grep -q 'ranks 3, 4 have no joiner' "$where/seen" || wrong "extend without joiners is silent: $(cat "$where/seen")"
+"$admin" -g states extend 5 --wait=1 2>"$where/seen"
+[ $? = 3 ] || wrong "extend --wait without joiners: not code 3"
+grep -q 'extend is not done after 1 ms: ranks 3, 4 have no joiner' "$where/seen" || wrong "extend --wait: $(cat "$where/seen")"
+"$admin" -g states events --interval 20 >"$where/stream" 2>&1 &
+watcher=$!
+until_has "$where/stream" 'view 1: active'
+"$admin" -g states retire 1 --wait 2>"$where/seen" || wrong "retire: code $?: $(cat "$where/seen")"
+until_has "$where/stream" 'rank 1 left: inc [0-9]*, retired'
+until_has "$where/stream" 'view 2: active'
+kill $watcher
+wait $watcher 2>/dev/null
+grep -q dead "$where/stream" && wrong "who was retired is called dead: $(cat "$where/stream")"
+"$admin" -g states recover 1 2>"$where/seen" || wrong "recover: code $?"
+grep -q 'rank 1 has no joiner' "$where/seen" || wrong "recover without a joiner is silent: $(cat "$where/seen")"
+"$admin" -g states status >"$where/seen"
+grep -q '^1  *retired ' "$where/seen" || wrong "status of the retired: $(cat "$where/seen")"
+"$admin" -g states --json watch --looks 2 --interval 10 >"$where/seen" || wrong "watch --json: code $?"
+[ "$(grep -c '^{"group":"states".*"ranks":\[.*}$' "$where/seen")" = 2 ] || wrong "watch --json: $(cat "$where/seen")"
+end
+"$admin" -g states status >"$where/seen" || wrong "status of the closed: code $?"
+grep -q 'phase closed' "$where/seen" || wrong "not closed: $(cat "$where/seen")"
+grep -q 'active\|dead' "$where/seen" && wrong "a closed group has active ranks: $(cat "$where/seen")"
+
+# A group that is not there is the same to all commands.
+for command in status links 'watch --looks 1' 'watch --looks 1 --json' 'events --looks 1' 'retire 1' 'extend 2' forget; do
+	# shellcheck disable=SC2086
+	"$admin" -g none $command >"$where/seen" 2>&1
+	code=$?
+	[ $code = 2 ] || wrong "$command of no group: code $code, not 2"
+	grep -q none "$where/seen" || wrong "$command of no group: $(cat "$where/seen")"
+done
+
 # What a member leaves in a directory when it is killed.
 mkdir "$where/flight"
 export COVEY_FLIGHT="$where/flight"
