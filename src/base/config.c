@@ -83,7 +83,7 @@ static const struct bound {
 	[SET_device_window_bytes] = { 0, 1ll << 40, "a multiple of 2M, at most 1024G", { NULL } },
 	[SET_device_memory] = { 0, 2, "auto, vmm or ipc", { "auto", "vmm", "ipc" } },
 	[SET_topology] = { .right = "HOSTSxRANKS, two whole numbers from 1 to 4096, as 2x2" },
-	[SET_queues] = { .right = "direct, assisted, ring or tcp, each once, with commas between" },
+	[SET_queues] = { .right = "copy, direct, assisted, ring or tcp, each once, with commas between" },
 	[SET_algo] = { .right = "OPERATION[:FROM-TO]=ALGORITHM,... without spaces" },
 	[SET_late_ms] = { 0, 3600000, "milliseconds from 1 to 3600000, or 0 (none)", { NULL } },
 	[SET_late] = { 0, 1, "wait or evict", { "wait", "evict" } },
@@ -505,6 +505,7 @@ int cvy_config_resolve(const struct covey_config *from, struct cvy_config *to, s
 	struct cvy_config config = { 0 };
 	int err = copy_code(&sources, from);
 
+	cvy_environment_check();
 	/* The store comes first: its URL is a source of the others. */
 	for (int s = SET_store; s < SETTINGS && !err; s++) {
 		err = take(&sources, &config, (enum setting)s);
@@ -553,6 +554,14 @@ void cvy_config_manual(FILE *file)
 	fputs("\n| variable | meaning |\n|---|---|\n", file);
 #define ENV_ROW(env, meaning) fputs("| `" env "` | " meaning " |\n", file);
 	CVY_ENV_LIST(ENV_ROW)
+#undef ENV_ROW
+}
+
+void cvy_tool_manual(FILE *file)
+{
+	fputs("| variable | meaning |\n|---|---|\n", file);
+#define ENV_ROW(env, meaning) fputs("| `" env "` | " meaning " |\n", file);
+	CVY_TOOL_ENV_LIST(ENV_ROW)
 #undef ENV_ROW
 }
 

@@ -87,6 +87,21 @@
 	X("COVEY_STORE_KEY", "with rediss://: file of its key")
 
 /*
+ * Variables of scripts and tests, which the library does not read: a process that has one is not warned of it. Those
+ * of tests begin with COVEY_TEST_. X(ENV, "meaning")
+ */
+#define CVY_TOOL_ENV_LIST(X) \
+	X("COVEY_BUILD", "build folder that tests/chaos/run, tests/hwcheck and tests/rdma-vm/run take") \
+	X("COVEY_TREE", "checkout for programs that are built against one") \
+	X("COVEY_FUZZ_BUILD", "build folder of tests/fuzz/run") \
+	X("COVEY_MODELS_KEEP", "folder where tests/models/run keeps what failed") \
+	X("COVEY_VM_CACHE", "folder of the machine that tests/rdma-vm/run starts") \
+	X("COVEY_TEST_ALL", "1: tests run their whole product, not a choice from it") \
+	X("COVEY_TEST_ALLOC", "MOMENT:N: the one failing allocation that test-collectives-alloc runs again") \
+	X("COVEY_TEST_BUILD", "build folder of tests/run and tests/sim/run") \
+	X("COVEY_TEST_SEED", "seed of tests that draw")
+
+/*
  * Variables of launchers, which stand in for COVEY_RANK and COVEY_WORLD where those are not set: the first row that
  * applies. Who stands higher was started by who stands lower, if by any: mpirun inside a job of Slurm. A row needs both
  * variables, or a shell inside an allocation would pass for its rank 0; ours and torchrun's count alone as ever.
@@ -129,5 +144,10 @@ const char *cvy_queues_word(int way);
 /* The manual's tables of settings and variables, in Markdown. */
 void cvy_config_manual(FILE *file);
 void cvy_launcher_manual(FILE *file); /* and that of the launchers */
+void cvy_tool_manual(FILE *file);     /* of the variables of scripts and tests */
+
+/* Warns, once a process, of names in the environment that look like ours and are not: see environment.c. */
+void cvy_environment_check(void);
+const char *cvy_environment_nearest(const char *name); /* NULL: none is near */
 
 #endif

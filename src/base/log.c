@@ -22,14 +22,20 @@ static int level_now; /* 0: not yet asked COVEY_LOG */
 
 static const char *const level_names[] = { "", "error", "warn", "info", "debug" };
 
+int cvy_log_level(const char *name)
+{
+	for (int level = COVEY_LOG_ERROR; level <= COVEY_LOG_DEBUG; level++)
+		if (!strcmp(name, level_names[level]))
+			return level;
+	return 0;
+}
+
 static int level_of_environment(void)
 {
 	const char *text = getenv("COVEY_LOG");
+	int level = text ? cvy_log_level(text) : 0;
 
-	for (int level = COVEY_LOG_ERROR; text && level <= COVEY_LOG_DEBUG; level++)
-		if (!strcmp(text, level_names[level]))
-			return level;
-	return COVEY_LOG_WARN;
+	return level ? level : COVEY_LOG_WARN;
 }
 
 static int level_get(void)

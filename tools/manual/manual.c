@@ -30,6 +30,12 @@ static void environment(FILE *file)
 	      "Replacements that it did not start need `COVEY_CREATE=never`.\n\n",
 	      file);
 	cvy_launcher_manual(file);
+	fputs("\n## Scripts and tests\n\n"
+	      "The library does not read these. It warns once of any other variable that begins with `COVEY_`, with "
+	      "the "
+	      "name that comes nearest.\n\n",
+	      file);
+	cvy_tool_manual(file);
 }
 
 static void errors(FILE *file)

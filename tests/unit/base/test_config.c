@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "config.h"
+#include "log.h"
 
 static struct cvy_config out;
 static struct covey_error_info info;
@@ -281,6 +282,67 @@ START_TEST(config_refuses_a_newer_struct_that_uses_its_new_fields)
 }
 END_TEST
 
+static char warned[1024];
+static int warnings;
+
+static void keep_warning(void *ctx, int level, const char *line)
+{
+	(void)ctx;
+	ck_assert_int_eq(level, COVEY_LOG_WARN);
+	warnings++;
+	strncat(warned, line, sizeof(warned) - strlen(warned) - 1);
+}
+
+START_TEST(config_warns_once_of_what_nobody_reads)
+{
+	covey_log_set(keep_warning, NULL, COVEY_LOG_WARN);
+	setenv("COVEY_LOG", "loud", 1);
+	setenv("COVEY_GRUOP", "x", 1);
+	setenv("COVEY_ENTIRELY_OTHER", "y", 1);
+	setenv("COVEY_EMPTY", "", 1);
+	setenv("COVEY_TEST_WHATEVER", "1", 1);
+	setenv("COVEY_BUILD", "/", 1);
+	ck_assert_int_eq(resolve_url("redis://h"), 0);
+	cvy_config_clear(&out);
+	ck_assert_int_eq(warnings, 2);
+	ck_assert_ptr_nonnull(
+		strstr(warned, "COVEY_LOG is \"loud\": it must be error, warn, info or debug; warn is taken"));
+	ck_assert_ptr_nonnull(strstr(warned, "COVEY_GRUOP (do you mean COVEY_GROUP?)"));
+	ck_assert_ptr_nonnull(strstr(warned, "COVEY_ENTIRELY_OTHER"));
+	ck_assert_ptr_null(strstr(warned, "COVEY_ENTIRELY_OTHER (do"));
+	ck_assert_ptr_null(strstr(warned, "COVEY_EMPTY"));
+	ck_assert_ptr_null(strstr(warned, "COVEY_TEST_WHATEVER"));
+	ck_assert_ptr_null(strstr(warned, "COVEY_BUILD"));
+	ck_assert_int_eq(resolve_url("redis://h"), 0);
+	ck_assert_int_eq(warnings, 2);
+}
+END_TEST
+
+START_TEST(config_finds_the_nearest_name)
+{
+	ck_assert_str_eq(cvy_environment_nearest("COVEY_GRUOP"), "COVEY_GROUP");
+	ck_assert_str_eq(cvy_environment_nearest("COVEY_STOR"), "COVEY_STORE");
+	ck_assert_str_eq(cvy_environment_nearest("COVEY_TRANSPROT"), "COVEY_TRANSPORT");
+	ck_assert_str_eq(cvy_environment_nearest("COVEY_MAXRANKS"), "COVEY_MAX_RANKS");
+	ck_assert_str_eq(cvy_environment_nearest("COVEY_JOIN_MS"), "COVEY_JOIN_MS");
+	ck_assert_ptr_null(cvy_environment_nearest("COVEY_ENTIRELY_OTHER"));
+	ck_assert_ptr_null(cvy_environment_nearest(
+		"COVEY_ABCDEFGHIJKLMNOPQRSTUVWXYZ_ABCDEFGHIJKLMNOPQRSTUVWXYZ_ABCDEFGHIJKLMNOPQRSTUVWXYZ"));
+}
+END_TEST
+
+START_TEST(config_lists_every_way_of_queues_in_its_refusal)
+{
+	struct covey_config config = COVEY_CONFIG_INIT;
+
+	config.store = "redis://h";
+	config.queues = "none-of-them";
+	ck_assert_int_eq(resolve(&config), COVEY_ERR_INVAL);
+	for (int way = CVY_QUEUES_COPY; way < CVY_QUEUES_WAYS; way++)
+		ck_assert_ptr_nonnull(strstr(info.cause, cvy_queues_word(way)));
+}
+END_TEST
+
 START_TEST(manual_has_a_row_for_every_setting)
 {
 	char *text = NULL;
@@ -320,6 +382,9 @@ int main(void)
 	tcase_add_test(tc, config_never_prints_a_password);
 	tcase_add_test(tc, config_reads_an_older_struct_as_zero_filled);
 	tcase_add_test(tc, config_refuses_a_newer_struct_that_uses_its_new_fields);
+	tcase_add_test(tc, config_warns_once_of_what_nobody_reads);
+	tcase_add_test(tc, config_finds_the_nearest_name);
+	tcase_add_test(tc, config_lists_every_way_of_queues_in_its_refusal);
 	tcase_add_test(tc, manual_has_a_row_for_every_setting);
 	srunner_run_all(runner, CK_NORMAL);
 	failed = srunner_ntests_failed(runner);

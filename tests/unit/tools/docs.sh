@@ -29,6 +29,13 @@ missing()
 	failed=1
 }
 
+# The registry has every variable that is read anywhere: who sets one must not be told that there is none.
+for name in $(grep -rhoE 'getenv\("COVEY_[A-Z_]+"|\$\{?COVEY_[A-Z_]+' "$source/src" "$source/tools" "$source/tests" \
+	--include='*.c' --include='*.cu' --include='*.cuh' --include='*.h' --include='*.sh' --include=run --include=vm \
+	--include=ci --include=hwcheck --include=demo | grep -oE 'COVEY_[A-Z_]+' | sort -u); do
+	grep -q "^|.* \`$name\` |" "$where/environment.md" || missing "$name" "docs/environment.md (src/base/config.h)"
+done
+
 for tool in "$@"; do
 	name=$(basename "$tool")
 	page=$man/man1/$name.1
