@@ -16,9 +16,11 @@
 int moe_rank_fail(struct moe_rank *r, const char *what, int err)
 {
 	struct covey_error_info info = { 0 };
+	const char *launched = getenv("COVEY_RANK"); /* before the group has said which it is */
 
 	covey_last_error(r->group, &info);
-	fprintf(stderr, "ep-moe: rank %d: step %llu: %s: %s%s%s\n", r->self, (unsigned long long)r->state.step, what,
+	fprintf(stderr, "ep-moe: rank %d: step %llu: %s: %s%s%s\n",
+		r->self >= 0 || !launched ? r->self : atoi(launched), (unsigned long long)r->state.step, what,
 		covey_strerror(err), info.err ? ": " : "", info.err ? info.cause : "");
 	return err;
 }

@@ -144,13 +144,17 @@ int perf_fail(const struct perf_job *job, const char *what, int err)
 {
 	struct covey_error_info info = { 0 };
 
+	char rank[32] = "";
+
 	covey_last_error(job->group, &info);
-	fprintf(stderr, "ep-perf: rank %d: %s: %s%s%s\n", job->rank, what, covey_strerror(err),
-		info.cause[0] ? ": " : "", info.cause);
+	if (job->rank >= 0)
+		snprintf(rank, sizeof(rank), "rank %d: ", job->rank);
+	fprintf(stderr, "ep-perf: %s%s: %s%s%s\n", rank, what, covey_strerror(err), info.cause[0] ? ": " : "",
+		info.cause);
 	return err;
 }
 
-/* As a launcher numbers it, before the group does; 0 where none did. */
+/* As a launcher numbers it, before the group does; -1 where none did. */
 static int launched_as(void)
 {
 	static const char *const names[] = { "COVEY_RANK", "RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID" };
@@ -161,7 +165,7 @@ static int launched_as(void)
 		if (text)
 			return atoi(text);
 	}
-	return 0;
+	return -1;
 }
 
 /* Says what is wrong once, not once a rank, and ends. */
@@ -463,7 +467,7 @@ static void too_late(int number_of_signal)
 
 int main(int argc, char **argv)
 {
-	struct perf_job job = { 0 };
+	struct perf_job job = { .rank = launched_as() };
 	struct sigaction late = { .sa_handler = too_late };
 	int err;
 

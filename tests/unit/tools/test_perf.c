@@ -303,6 +303,17 @@ START_TEST(without_a_store_it_fails_with_a_cause)
 }
 END_TEST
 
+/* Each under the number that it was started as, where the group has not said one. */
+START_TEST(who_cannot_join_says_which_rank_it_is)
+{
+	setenv("COVEY_QUEUES", "nothing", 1);
+	ck_assert_int_eq(perf(2, "barrier", NULL), 2);
+	unsetenv("COVEY_QUEUES");
+	ck_assert_ptr_nonnull(strstr(text, "[0] ep-perf: rank 0: joining the group: "));
+	ck_assert_ptr_nonnull(strstr(text, "[1] ep-perf: rank 1: joining the group: "));
+}
+END_TEST
+
 START_TEST(it_gives_up_when_the_time_is_over)
 {
 	ck_assert_int_eq(perf(2, "allreduce", "-b", "8", "-e", "8", "-T", "1", "-n", "100000000", NULL), 2);
@@ -516,6 +527,7 @@ static Suite *perf_suite(void)
 	tcase_add_loop_test(tcase, what_makes_no_sense_is_said_once, 0, sizeof(bad) / sizeof(bad[0]));
 	tcase_add_test(tcase, without_a_store_it_fails_with_a_cause);
 	tcase_add_test(tcase, it_gives_up_when_the_time_is_over);
+	tcase_add_test(tcase, who_cannot_join_says_which_rank_it_is);
 	suite_add_tcase(suite, tcase);
 	tcase = tcase_create("strokes");
 	tcase_add_loop_test(tcase, a_death_has_its_columns, 0, all);
