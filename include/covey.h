@@ -624,10 +624,20 @@ enum covey_ep_combine_as {
 		1 /* on devices one row for each rank, summed and rounded there: dispatch takes the weights */
 };
 
+/*
+ * What devices take at most; host memory takes what stands at the fields below. In a group with a device
+ * covey_ep_create() warns of a handle that is above, and calls of it on device memory end with UNSUPPORTED. All other
+ * limits: docs/limits.md
+ */
+#define COVEY_DEVICE_MAX_RANKS 32 /* of the group: ranks 0..31, for all operations */
+#define COVEY_DEVICE_MAX_TOKENS 16384
+#define COVEY_DEVICE_MAX_HIDDEN 8192
+#define COVEY_DEVICE_MAX_EXPERTS 1024
+
 struct covey_ep_config {
 	size_t size;
-	int max_tokens;		 /* T: per rank and dispatch, alike on all */
-	int hidden;		 /* H: elements of a token, H * element size a multiple of 16 */
+	int max_tokens;		 /* T: per rank and dispatch, alike on all: 1..1048576 */
+	int hidden;		 /* H: elements of a token: 8..1048576, H * element size a multiple of 16 */
 	int top_k;		 /* K: 1..32 */
 	int experts;		 /* E: 1..65536, ids 0..E-1 */
 	int dtype;		 /* COVEY_BFLOAT16 */

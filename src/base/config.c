@@ -557,6 +557,17 @@ void cvy_config_manual(FILE *file)
 #undef ENV_ROW
 }
 
+void cvy_config_limits(FILE *file)
+{
+	fputs("| setting | must be |\n|---|---|\n", file);
+	for (int s = 0; s < SETTINGS; s++)
+		fprintf(file, "| `%s` | %s |\n", rows[s].name, bounds[s].right);
+	fprintf(file,
+		"\nBesides, `world` and `rank` are within `max_ranks`; `hang_ms` is at least twice `heartbeat_ms`; and "
+		"`window_bytes` x `max_ranks` is at most %llu bytes of addresses.\n",
+		RESERVE_MAX);
+}
+
 void cvy_tool_manual(FILE *file)
 {
 	fputs("| variable | meaning |\n|---|---|\n", file);

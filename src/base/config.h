@@ -144,6 +144,7 @@ const char *cvy_queues_word(int way);
 /* The manual's tables of settings and variables, in Markdown. */
 void cvy_config_manual(FILE *file);
 void cvy_launcher_manual(FILE *file); /* and that of the launchers */
+void cvy_config_limits(FILE *file);   /* what each setting may be, for the page of limits */
 void cvy_tool_manual(FILE *file);     /* of the variables of scripts and tests */
 
 /* Warns, once a process, of names in the environment that look like ours and are not: see environment.c. */

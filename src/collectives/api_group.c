@@ -133,9 +133,9 @@ static int admit(struct covey_group *group, void *state, size_t bytes, struct co
 
 	if (err)
 		return err;
-	if (bytes > 4096 || (bytes && !state))
+	if (bytes > CVY_STATE_MAX || (bytes && !state))
 		return cvy_fail(group->box, COVEY_ERR_INVAL, -1, 0,
-				"admit: state has %zu bytes; 0 to 4096 are allowed, not NULL", bytes);
+				"admit: state has %zu bytes; 0 to %d are allowed, not NULL", bytes, CVY_STATE_MAX);
 	if (!__atomic_load_n(&group->join_done, __ATOMIC_ACQUIRE) || group->join_err)
 		return cvy_fail(group->box, COVEY_ERR_INVAL, -1, 0, "admit: the group is not joined yet");
 	if (group->admit_op && bytes != group->admit_op->bytes)

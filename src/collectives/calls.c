@@ -12,7 +12,6 @@
 #include "clock.h"
 #include "device_message.h"
 
-#define NESTED_MAX 64
 #define FEW 8 /* calls of a group that need no memory */
 
 struct call {
@@ -78,8 +77,8 @@ int cvy_calls_add(struct cvy_engine *e, struct cvy_op *op, struct covey_result *
 
 int covey_group_start(void)
 {
-	if (open_calls.depth == NESTED_MAX)
-		return cvy_fail(NULL, COVEY_ERR_INVAL, -1, 0, "covey_group_start: %d are open already", NESTED_MAX);
+	if (open_calls.depth == CVY_NESTED_MAX)
+		return cvy_fail(NULL, COVEY_ERR_INVAL, -1, 0, "covey_group_start: %d are open already", CVY_NESTED_MAX);
 	if (!open_calls.depth++)
 		__atomic_add_fetch(&threads_open, 1, __ATOMIC_RELAXED);
 	return 0;

@@ -5,6 +5,8 @@
 
 #include "engine.h"
 
+#define CVY_NESTED_MAX 64 /* covey_group_start() inside one another */
+
 int cvy_calls_open(void); /* this thread is between covey_group_start() and covey_group_end() */
 /* Posts by @post instead of waiting. Takes over the caller's reference. 0, or why it is not posted. */
 int cvy_calls_add(struct cvy_engine *e, struct cvy_op *op, struct covey_result *result,

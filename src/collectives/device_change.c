@@ -168,8 +168,10 @@ void cvy_device_learn(struct cvy_device *d, const struct cvy_view *view, const s
 		return;
 	}
 	if (cvy_mask_next(&view->members, CVY_GPU_RANKS) >= 0) {
-		cvy_device_give_up(d, COVEY_ERR_UNSUPPORTED, cvy_mask_next(&view->members, CVY_GPU_RANKS), view->epoch,
-				   "device: ranks of a group with devices are 0 to %d", CVY_GPU_RANKS - 1);
+		cvy_device_give_up(
+			d, COVEY_ERR_UNSUPPORTED, cvy_mask_next(&view->members, CVY_GPU_RANKS), view->epoch,
+			"device: a group with devices has at most %d ranks, 0 to %d: more need COVEY_DEVICE=none",
+			CVY_GPU_RANKS, CVY_GPU_RANKS - 1);
 		return;
 	}
 	if (!d->frozen && !d->freezing) /* a first view: nothing runs, and the gate was never open */

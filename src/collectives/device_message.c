@@ -90,7 +90,8 @@ static int add(struct batch *b, const struct cvy_device_message *m, uint32_t sin
 	int at, way;
 
 	if (b->n == CVY_GPU_MESSAGES)
-		return refuse(b->d, COVEY_ERR_UNSUPPORTED, m, "a group of calls has room for 128 on a device");
+		return refuse(b->d, COVEY_ERR_UNSUPPORTED, m,
+			      "covey_group_start: on a device at most 128 messages are one group of calls");
 	if (b->stream != m->stream)
 		return refuse(b->d, COVEY_ERR_INVAL, m, "the calls of a group are for one stream");
 	with = with_peer(b, m->peer, since);

@@ -163,6 +163,9 @@ static inline uint8_t cvy_lap(uint64_t call)
 	return (uint8_t)call;
 }
 
+#define CVY_HOSTS_MAX 1024 /* more are not looked at: then all is flat */
+#define CVY_STATE_MAX 4096 /* bytes that covey_admit() hands to joiners */
+
 /* Who lives with whom, of a set; indices are those of the set. */
 struct cvy_hosts {
 	int n;	    /* hosts; 1: what follows is not filled in; 0: more than are looked at */

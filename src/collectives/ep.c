@@ -15,11 +15,6 @@
 
 enum { DISPATCH, COMBINE };
 
-#define EP_MAX_EXPERTS 65536
-#define EP_MAX_TOKENS (1 << 20)
-#define EP_MAX_HIDDEN (1 << 20)
-#define EP_MAX_ROWS INT32_MAX /* a row's number is an int32 */
-
 static int fail(struct covey_group *group, int err, const char *cause)
 {
 	return cvy_fail(cvy_handle_box(group), err, -1, 0, "%s", cause);
@@ -55,17 +50,29 @@ static int take_struct(struct covey_group *group, void *to, size_t known, const 
 	return 0;
 }
 
+static int in_range(struct covey_group *group, const char *name, int value, int least, int most)
+{
+	if (value >= least && value <= most)
+		return 0;
+	return cvy_fail(cvy_handle_box(group), COVEY_ERR_INVAL, -1, 0, "%s is %d: it must be from %d to %d", name,
+			value, least, most);
+}
+
 static int check_config(struct covey_group *group, const struct covey_ep_config *c)
 {
-	if (c->max_tokens < 1 || c->max_tokens > EP_MAX_TOKENS)
-		return fail(group, COVEY_ERR_INVAL, "max_tokens must be from 1 to 1048576");
-	if (c->hidden < 8 || c->hidden > EP_MAX_HIDDEN || c->hidden % 8)
-		return fail(group, COVEY_ERR_INVAL,
-			    "hidden must be a multiple of 8 (16 bytes of bf16), from 8 to 1048576");
-	if (c->top_k < 1 || c->top_k > CVY_EP_MAX_TOP_K)
-		return fail(group, COVEY_ERR_INVAL, "top_k must be from 1 to 32");
-	if (c->experts < 1 || c->experts > EP_MAX_EXPERTS)
-		return fail(group, COVEY_ERR_INVAL, "experts must be from 1 to 65536");
+	int err = in_range(group, "max_tokens", c->max_tokens, 1, CVY_EP_MAX_TOKENS);
+
+	if (!err)
+		err = in_range(group, "hidden", c->hidden, 8, CVY_EP_MAX_HIDDEN);
+	if (!err && c->hidden % 8)
+		err = cvy_fail(cvy_handle_box(group), COVEY_ERR_INVAL, -1, 0,
+			       "hidden is %d: it must be a multiple of 8 (16 bytes of bf16)", c->hidden);
+	if (!err)
+		err = in_range(group, "top_k", c->top_k, 1, CVY_EP_MAX_TOP_K);
+	if (!err)
+		err = in_range(group, "experts", c->experts, 1, CVY_EP_MAX_EXPERTS);
+	if (err)
+		return err;
 	if (c->dtype != COVEY_BFLOAT16)
 		return fail(group, COVEY_ERR_INVAL, "dtype must be COVEY_BFLOAT16");
 	if (!cvy_ep_pack_of(c->preset))
@@ -230,16 +237,18 @@ COVEY_API int covey_ep_create(struct covey_group *group, const struct covey_ep_c
 	ep->combine_as = c.combine;
 	ep->local = malloc((size_t)c.experts * sizeof(*ep->local));
 	err = ep->local ? 0 : fail(group, COVEY_ERR_NOMEM, "no memory for the handle");
-	if (!err && (uint64_t)ep->shape.max_ranks * (uint64_t)c.max_tokens > EP_MAX_ROWS)
+	if (!err && (uint64_t)ep->shape.max_ranks * (uint64_t)c.max_tokens > CVY_EP_MAX_ROWS)
 		err = fail(group, COVEY_ERR_INVAL, "max_ranks * max_tokens must be below 2^31");
 	if (!err)
 		err = take_slots(ep, e);
 	if (!err)
 		err = lay_out_now(ep, c.expert_owner);
-	if (!err)
+	if (!err) {
+		cvy_ep_device_warn(ep);
 		*out = ep;
-	else
+	} else {
 		covey_ep_destroy(ep);
+	}
 	return err;
 }
 

@@ -113,6 +113,9 @@ int cvy_ep_settled(const struct covey_ep *ep); /* 0, or why the layout of a join
 int cvy_ep_device_sent(const struct covey_ep *ep);
 void cvy_ep_device_stale(struct covey_ep *ep); /* owners or size have changed */
 void cvy_ep_device_free(struct covey_ep *ep);
+/* Is the shape one for devices, in a group of @size ranks? Else @why names each field that is above its limit. */
+int cvy_ep_device_takes(const struct cvy_ep_shape *shape, int size, char *why, size_t bytes);
+void cvy_ep_device_warn(const struct covey_ep *ep); /* in a group with a device, if it is none */
 
 void cvy_ep_put(struct covey_ep *ep);	/* drops a reference */
 void cvy_ep_release(struct cvy_op *op); /* what both kinds do in the end */

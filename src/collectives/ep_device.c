@@ -4,6 +4,7 @@
  * of owners, a few words per lane) is made with its first call and follows its layout; rows travel through the chunks
  * that all operations use.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,6 +12,7 @@
 #include "ep.h"
 #include "ep_call.h"
 #include "handle.h"
+#include "log.h"
 
 struct cvy_ep_device {
 	struct cvy_ep_state *state;
@@ -52,16 +54,46 @@ static struct cvy_ep_shape_gpu shape_of(const struct covey_ep *ep)
 	return s;
 }
 
+_Static_assert(COVEY_DEVICE_MAX_RANKS == CVY_GPU_RANKS && COVEY_DEVICE_MAX_TOKENS == CVY_EP_TOKENS &&
+		       COVEY_DEVICE_MAX_HIDDEN == CVY_EP_HIDDEN && COVEY_DEVICE_MAX_EXPERTS == CVY_EP_EXPERTS,
+	       "covey.h says what kernels take");
+
+int cvy_ep_device_takes(const struct cvy_ep_shape *s, int size, char *why, size_t bytes)
+{
+	const struct {
+		const char *name;
+		int value, most;
+	} limits[] = { { "the ranks of the group", size, CVY_GPU_RANKS },
+		       { "max_tokens", s->tokens, CVY_EP_TOKENS },
+		       { "hidden", s->hidden, CVY_EP_HIDDEN },
+		       { "experts", s->experts, CVY_EP_EXPERTS } };
+	size_t used = 0;
+
+	why[0] = '\0';
+	for (size_t i = 0; i < sizeof(limits) / sizeof(limits[0]); i++)
+		if (limits[i].value > limits[i].most && used < bytes)
+			used += (size_t)snprintf(why + used, bytes - used, "%s%s: %d, at most %d", used ? "; " : "",
+						 limits[i].name, limits[i].value, limits[i].most);
+	return !used;
+}
+
+/* Said early, and no error: the handle may be meant for host memory. */
+void cvy_ep_device_warn(const struct covey_ep *ep)
+{
+	char why[160];
+
+	if (ep->group->device && !cvy_ep_device_takes(&ep->shape, ep->size, why, sizeof(why)))
+		cvy_warn("ep", "covey_ep_create: calls on device memory will be refused, as devices do not take %s",
+			 why);
+}
+
 static int check_shape(const struct covey_ep *ep)
 {
-	const struct cvy_ep_shape *s = &ep->shape;
+	char why[160];
 
-	if (ep->size > CVY_GPU_RANKS)
-		return fail(ep, COVEY_ERR_UNSUPPORTED, "on devices a group has at most 32 ranks");
-	if (s->tokens > CVY_EP_TOKENS || s->hidden > CVY_EP_HIDDEN || s->experts > CVY_EP_EXPERTS)
-		return fail(ep, COVEY_ERR_UNSUPPORTED,
-			    "on devices max_tokens is at most 16384, hidden 8192, experts 1024");
-	return 0;
+	if (cvy_ep_device_takes(&ep->shape, ep->size, why, sizeof(why)))
+		return 0;
+	return cvy_fail(cvy_handle_box(ep->group), COVEY_ERR_UNSUPPORTED, -1, 0, "devices do not take %s", why);
 }
 
 static void tables_of(const struct covey_ep *ep, struct cvy_ep_tables *t)
@@ -100,7 +132,9 @@ static int lay_out(struct covey_ep *ep)
 	shape = shape_of(ep);
 	if (!cvy_ep_form_of(&shape, cvy_ep_lanes_of(&shape), 0, &x->form[0]) ||
 	    !cvy_ep_form_of(&shape, cvy_ep_lanes_of(&shape), 1, &x->form[1]))
-		err = fail(ep, COVEY_ERR_UNSUPPORTED, "on devices a row of this handle is too long");
+		err = cvy_fail(cvy_handle_box(ep->group), COVEY_ERR_UNSUPPORTED, -1, 0,
+			       "devices do not take rows of hidden %d for top_k %d, with %d experts on one rank",
+			       shape.hidden, shape.top_k, shape.most_local);
 	tables_of(ep, tables);
 	if (!err)
 		err = cvy_device_ep_state(ep->group->device, tables, &x->state);

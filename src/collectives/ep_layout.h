@@ -14,6 +14,10 @@
 #include <stdint.h>
 
 #define CVY_EP_MAX_TOP_K 32
+#define CVY_EP_MAX_EXPERTS 65536
+#define CVY_EP_MAX_TOKENS (1 << 20)
+#define CVY_EP_MAX_HIDDEN (1 << 20)
+#define CVY_EP_MAX_ROWS INT32_MAX /* a row's number is an int32 */
 
 struct cvy_ep_shape {
 	int tokens; /* T */

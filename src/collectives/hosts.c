@@ -16,8 +16,6 @@
 
 #include <string.h>
 
-#define HOSTS_MAX 1024 /* more are not looked at: then all is flat */
-
 void cvy_hosts_clear(struct cvy_hosts *hosts)
 {
 	free(hosts->of); /* the others lie behind it */
@@ -27,7 +25,7 @@ void cvy_hosts_clear(struct cvy_hosts *hosts)
 /* The host of each source, numbered as they come. */
 static void find_hosts(const struct cvy_set *set, struct cvy_hosts *h, int *count)
 {
-	int at = 0, *first = count + HOSTS_MAX; /* a source of each */
+	int at = 0, *first = count + CVY_HOSTS_MAX; /* a source of each */
 
 	for (int k = 0; k < set->n; k++) {
 		uint64_t name = set->host[k];
@@ -35,7 +33,7 @@ static void find_hosts(const struct cvy_set *set, struct cvy_hosts *h, int *coun
 		if (!h->n || set->host[first[at]] != name) /* neighbours have neighbouring ranks, mostly */
 			for (at = 0; at < h->n && set->host[first[at]] != name;)
 				at++;
-		if (at == HOSTS_MAX) {
+		if (at == CVY_HOSTS_MAX) {
 			h->n = 0;
 			return;
 		}
@@ -119,7 +117,7 @@ int cvy_hosts_build(struct cvy_set *set)
 {
 	struct cvy_hosts h = { .n = 0 };
 	size_t n = (size_t)set->n;
-	int *room, *work = malloc((2 * HOSTS_MAX + n) * sizeof(*work));
+	int *room, *work = malloc((2 * CVY_HOSTS_MAX + n) * sizeof(*work));
 
 	room = work ? calloc(8 * n + 1, sizeof(*room)) : NULL;
 	cvy_hosts_clear(&set->hosts);
@@ -139,7 +137,7 @@ int cvy_hosts_build(struct cvy_set *set)
 		h.n = 0;
 	if (h.n > 1) {
 		weigh(set, &h, work);
-		pair_up(set, &h, work, work + HOSTS_MAX, work + (size_t)2 * HOSTS_MAX);
+		pair_up(set, &h, work, work + CVY_HOSTS_MAX, work + (size_t)2 * CVY_HOSTS_MAX);
 		list_out(set, &h);
 	}
 	free(work);

@@ -22,7 +22,7 @@ struct admit_head {
 
 int cvy_admit_send(struct cvy_engine *e, struct cvy_op *op)
 {
-	uint8_t msg[sizeof(struct admit_head) + 4096];
+	uint8_t msg[sizeof(struct admit_head) + CVY_STATE_MAX];
 	struct admit_head head = { op->seq, e->tick + 1, (uint32_t)op->bytes };
 
 	memcpy(msg, &head, sizeof(head));
@@ -43,7 +43,7 @@ void cvy_admit_message(struct cvy_engine *e, const struct cvy_msg *msg)
 	if (!e->view || !e->pending || msg->bytes < sizeof(head) || msg->epoch != e->view->epoch)
 		return;
 	memcpy(&head, msg->body, sizeof(head));
-	if (!head.seq || !head.tick || head.bytes > 4096 || msg->bytes != sizeof(head) + head.bytes) {
+	if (!head.seq || !head.tick || head.bytes > CVY_STATE_MAX || msg->bytes != sizeof(head) + head.bytes) {
 		cvy_warn("engine", "rank %d sent an admission of %u bytes that cannot be read, epoch %u", msg->rank,
 			 msg->bytes, msg->epoch);
 		return;

@@ -23,7 +23,6 @@
 #define MEMORY_PS 40	/* a byte copied or folded */
 
 #define MANY SIZE_MAX
-#define RULES_MAX 32
 
 static uint64_t cost(const struct cvy_shape *s, int hops, int messages, uint64_t wire, uint64_t memory)
 {
@@ -217,7 +216,7 @@ int cvy_plan_rules(struct cvy_engine *e, const char *text)
 	e->rules = 0;
 	if (!*text)
 		return 0;
-	e->rule = calloc(RULES_MAX, sizeof(*e->rule));
+	e->rule = calloc(CVY_RULES_MAX, sizeof(*e->rule));
 	if (!e->rule)
 		return cvy_fail(e->box, COVEY_ERR_NOMEM, -1, 0, "no memory for the rules of algo");
 	for (;; at++) {
@@ -227,7 +226,7 @@ int cvy_plan_rules(struct cvy_engine *e, const char *text)
 
 		if (!any)
 			return wrong(e, text, op, "an operation is needed, of ", NULL);
-		if (e->rules == RULES_MAX)
+		if (e->rules == CVY_RULES_MAX)
 			return wrong(e, text, op, "no more than 32 rules; operations are ", NULL);
 		at += word_at(at);
 		if (!range_of(&at, rule))

@@ -35,6 +35,8 @@ struct cvy_algorithm {
 	const char *why;
 };
 
+#define CVY_RULES_MAX 32 /* of COVEY_ALGO */
+
 struct cvy_plan_rule { /* of COVEY_ALGO */
 	const struct cvy_algorithm *algorithm;
 	size_t from, to;

@@ -10,6 +10,7 @@
 
 #include "config.h"
 #include "error.h"
+#include "limits.h"
 #include "losses.h"
 #include "metrics.h"
 
@@ -80,15 +81,17 @@ int main(int argc, char **argv)
 	static const struct {
 		const char *name;
 		void (*print)(FILE *file);
-	} pages[] = {
-		{ "environment", environment }, { "errors", errors }, { "losses", losses }, { "metrics", metrics }
-	};
+	} pages[] = { { "environment", environment },
+		      { "errors", errors },
+		      { "limits", limits_manual },
+		      { "losses", losses },
+		      { "metrics", metrics } };
 
 	for (size_t i = 0; argc == 2 && i < sizeof(pages) / sizeof(pages[0]); i++)
 		if (!strcmp(argv[1], pages[i].name)) {
 			pages[i].print(stdout);
 			return fflush(stdout) != 0;
 		}
-	fputs("usage: covey-manual environment|errors|losses|metrics\n", stderr);
+	fputs("usage: covey-manual environment|errors|limits|losses|metrics\n", stderr);
 	return 2;
 }

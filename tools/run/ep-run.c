@@ -66,6 +66,9 @@ static const char doc[] =
 	"work "
 	"is done: from then on nobody is replaced.";
 
+#define TEXT_OF(number) #number
+#define TEXT(macro) TEXT_OF(macro)
+
 enum { OPT_MAX = 256, OPT_GROW, OPT_RESTART, OPT_HOSTS, OPT_LAUNCH, OPT_STRICT, OPT_ADDRESS, OPT_SSH, OPT_LOCAL };
 
 static const struct argp_option options[] = {
@@ -82,7 +85,10 @@ static const struct argp_option options[] = {
 	{ "group", 'g', "NAME", 0, "Name of the group (COVEY_GROUP, else covey)", 0 },
 	{ "max-ranks", OPT_MAX, "M", 0, "Ranks the group can ever have (COVEY_MAX_RANKS, else 64 or N)", 0 },
 	{ "restart", OPT_RESTART, "never|on-failure", 0,
-	  "Start a replacement for a rank that failed while others run (at most 100 in all; default never)", 0 },
+	  "Start a replacement for a rank that failed while others run (at most " TEXT(
+		  RUN_MAX_RESTARTS) " in all; default "
+				    "never)",
+	  0 },
 	{ "hosts", OPT_HOSTS, "A,B:N,...",
 	  0, "Hosts to start the ranks on, by ssh: N ranks on each (1 where others have a number), or else in equal blocks",
 	  0 },

@@ -22,7 +22,7 @@
 #define AHEAD 12 /* sums under way, before a safe point and after it */
 
 static struct covey_group *group;
-static int rank, size, replacement, kill_rank = -1, again_rank = -1, shy, failures;
+static int rank, size, replacement, kill_rank = -1, again_rank = -1, shy, above, failures;
 static long kill_step = -1, steps = 30;
 static struct {
 	long step, whole, again; /* what joiners get: all end at the same step */
@@ -281,6 +281,34 @@ static void start(const char *program)
 	must(covey_join(NULL, &group), "join");
 }
 
+/* A handle for more than devices take is one for host memory: its first call on the device says why. */
+static void above_the_limits(void)
+{
+	struct covey_ep_config config = COVEY_EP_CONFIG_INIT;
+	struct covey_dispatch_args args = COVEY_DISPATCH_INIT;
+	struct covey_error_info info;
+	struct covey_ep *ep;
+
+	config.max_tokens = COVEY_DEVICE_MAX_TOKENS + 1;
+	config.hidden = 8;
+	config.top_k = 1;
+	config.experts = 2;
+	must(covey_ep_create(group, &config, &ep), "covey_ep_create above the limits");
+	args.num_tokens = 1;
+	args.route = fake_alloc(covey_ep_route_bytes(ep));
+	args.x = args.packed_x = fake_alloc(4096);
+	args.experts = args.count = args.src_info = args.packed_x;
+	args.range = args.packed_x;
+	checks++;
+	if (covey_dispatch(ep, &args, NULL, NULL) != COVEY_ERR_UNSUPPORTED) {
+		fprintf(stderr, "dispatch above the limits is not refused\n");
+		failures++;
+	}
+	covey_last_error(group, &info);
+	printf("refused: %s\n", info.cause);
+	covey_ep_destroy(ep);
+}
+
 int main(int argc, char **argv)
 {
 	int whole = atoi(getenv("WORLD_SIZE") ? getenv("WORLD_SIZE") : "1");
@@ -299,8 +327,12 @@ int main(int argc, char **argv)
 			shy = atoi(argv[i + 1]);
 		else if (!strcmp(argv[i], "--steps"))
 			steps = atol(argv[i + 1]);
+		else if (!strcmp(argv[i], "--above"))
+			above = atoi(argv[i + 1]);
 	}
 	start(argv[0]);
+	if (above)
+		above_the_limits();
 	covey_view(group, &view);
 	rank = view.rank;
 	if (replacement && view.incarnation <= (uint64_t)(whole + shy))

@@ -3,6 +3,7 @@
 #include <check.h>
 #include <stdlib.h>
 
+#include "ep.h"
 #include "ep_call.h"
 
 static const int tokens[] = { 1, 2, 3, 8, 16, 17, 33, 64, 100, 128, 200, 1000 };
@@ -159,6 +160,28 @@ START_TEST(shared_memory_of_a_dispatch_is_there)
 }
 END_TEST
 
+START_TEST(shapes_above_what_devices_take_are_named)
+{
+	struct cvy_ep_shape s = { .tokens = COVEY_DEVICE_MAX_TOKENS,
+				  .hidden = COVEY_DEVICE_MAX_HIDDEN,
+				  .top_k = CVY_EP_MAX_TOP_K,
+				  .experts = COVEY_DEVICE_MAX_EXPERTS };
+	char why[160];
+
+	ck_assert(cvy_ep_device_takes(&s, COVEY_DEVICE_MAX_RANKS, why, sizeof(why)));
+	ck_assert_str_eq(why, "");
+	ck_assert(!cvy_ep_device_takes(&s, 33, why, sizeof(why)));
+	ck_assert_str_eq(why, "the ranks of the group: 33, at most 32");
+	s.tokens = 16385;
+	s.hidden = 8200;
+	s.experts = 1025;
+	ck_assert(!cvy_ep_device_takes(&s, 4000, why, sizeof(why)));
+	ck_assert_str_eq(why,
+			 "the ranks of the group: 4000, at most 32; max_tokens: 16385, at most 16384; hidden: 8200, at "
+			 "most 8192; experts: 1025, at most 1024");
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("collectives/ep_form");
@@ -170,6 +193,7 @@ int main(void)
 	tcase_add_test(form, few_tokens_are_cut_across_lanes);
 	tcase_add_test(form, slots_of_eight_ranks_take_less_than_150_mb);
 	tcase_add_loop_test(form, shared_memory_of_a_dispatch_is_there, 0, sizeof(sizes) / sizeof(*sizes));
+	tcase_add_test(form, shapes_above_what_devices_take_are_named);
 	suite_add_tcase(suite, form);
 	runner = srunner_create(suite);
 	srunner_run_all(runner, CK_ENV);

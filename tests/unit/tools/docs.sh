@@ -10,7 +10,7 @@ failed=0
 where=$(mktemp -d)
 trap 'rm -rf "$where"' EXIT INT TERM
 
-for page in environment errors losses metrics; do
+for page in environment errors limits losses metrics; do
 	"$manual" "$page" >"$where/$page.md"
 	if [ "$man" = --update ]; then
 		cp "$where/$page.md" "$source/docs/$page.md"
@@ -55,7 +55,7 @@ for call in $(grep '^COVEY_API ' "$source/include/covey.h" | grep -oE 'covey_[a-
 	[ -e "$man/man3/$call.3" ] || missing "$call.3" "$man/man3"
 	grep -q "^\.B .*$call(" "$man/man3/covey.3" || missing "$call" "$man/man3/covey.3"
 done
-for word in COVEY_STORE COVEY_ERR_FENCED allgather; do
+for word in COVEY_STORE COVEY_ERR_FENCED allgather 16384; do
 	grep -q "$word" "$man/man7/covey.7" || missing "$word" "$man/man7/covey.7"
 done
 
