@@ -12,6 +12,7 @@
 
 #include "config.h"
 #include "page.h"
+#include "url.h"
 
 #define GROUP_NAME_MAX 64
 #define NAMES 5			 /* words of an ENUM, at most */
@@ -58,7 +59,8 @@ static const struct bound {
 	const char *right;
 	const char *names[NAMES]; /* ENUM: the words of the values min, min + 1, ... */
 } bounds[SETTINGS] = {
-	[SET_store] = { .right = "a URL that begins with redis://, rediss://, redis+unix:// or redis+sentinel://" },
+	[SET_store] = { .right = "redis://[user:password@]host[:port][/db], or a URL of rediss://, redis+unix:// or "
+				 "redis+sentinel://" },
 	[SET_group] = { .right = "1 to 64 letters, digits, '.', '_' or '-'" },
 	[SET_rank] = { -1, COVEY_MAX_RANKS - 1, "a whole number from -1 (any) to 4095", { NULL } },
 	[SET_world] = { 0, COVEY_MAX_RANKS, "a whole number from 1 to 4096", { NULL } },
@@ -99,25 +101,13 @@ struct sources {
 	struct cvy_errbox *box;
 };
 
-/* The store URL fit to print: everything from the scheme to the last @ is a user and a password. */
-static const char *printable(enum setting s, const char *value, char *text, size_t bytes)
-{
-	const char *at = s == SET_store ? strrchr(value, '@') : NULL;
-	const char *scheme = at ? strstr(value, "://") : NULL;
-	int keep = scheme && scheme < at ? (int)(scheme + 3 - value) : 0;
-
-	if (!at)
-		return value;
-	snprintf(text, bytes, "%.*s***%s", keep, value, at);
-	return text;
-}
-
 static int wrong(const struct sources *from, enum setting s, const char *where, const char *value)
 {
-	char text[128];
-
+	if (s == SET_store) /* the value may hold a password */
+		return cvy_fail(from->box, COVEY_ERR_INVAL, -1, 0, "store (%s) is wrong: %s; it must be %s", where,
+				cvy_url_wrong(value), bounds[s].right);
 	return cvy_fail(from->box, COVEY_ERR_INVAL, -1, 0, "%s \"%.80s\" (%s) is wrong: it must be %s", rows[s].name,
-			printable(s, value, text, sizeof(text)), where, bounds[s].right);
+			value, where, bounds[s].right);
 }
 
 static int only_of(const char *text, const char *others, size_t max)
@@ -174,7 +164,7 @@ static int text_is_right(enum setting s, const char *value)
 
 	switch (s) {
 	case SET_store:
-		return !strncmp(value, "redis", 5) && strstr(value, "://") && !strpbrk(value, " \t\r\n");
+		return !cvy_url_wrong(value);
 	case SET_group:
 		return only_of(value, "._-", GROUP_NAME_MAX) && *value;
 	case SET_host:
@@ -379,7 +369,8 @@ static void decode(char *text)
 	*to = 0;
 }
 
-static int url_parameter(struct sources *from, char *name)
+/* Neither name nor value of an unknown one is shown: they may be the rest of a password that has a ? in it. */
+static int url_parameter(struct sources *from, char *name, int number)
 {
 	char *value = strchr(name, '=');
 
@@ -392,11 +383,11 @@ static int url_parameter(struct sources *from, char *name)
 			from->url[s] = *value ? strdup(value) : NULL;
 			return *value && !from->url[s] ? COVEY_ERR_NOMEM : 0;
 		}
-	/* The value is not shown: somebody may have thought that password= works. */
 	return cvy_fail(
 		from->box, COVEY_ERR_INVAL, -1, 0,
-		"parameter \"%.40s\" of the store URL is wrong: it must be db=N or one of the settings, as name=value",
-		name);
+		"parameter %d of the store URL is wrong: it must be db=N or one of the settings, as name=value; "
+		"in a password a ? is written %%3F",
+		number);
 }
 
 static int of_the_store(const char *part)
@@ -410,7 +401,7 @@ static int url_split(struct sources *from, char *url)
 {
 	char *query = strchr(url, '?'), *copy, *rest = NULL;
 	char joint = '?';
-	int err = 0;
+	int err = 0, number = 0;
 
 	if (!query)
 		return 0;
@@ -419,8 +410,9 @@ static int url_split(struct sources *from, char *url)
 		return COVEY_ERR_NOMEM;
 	*query = 0;
 	for (char *part = strtok_r(copy, "&", &rest); part && !err; part = strtok_r(NULL, "&", &rest)) {
+		number++;
 		if (!of_the_store(part)) {
-			err = url_parameter(from, part);
+			err = url_parameter(from, part, number);
 			continue;
 		}
 		/* what is kept is never longer than what was there */

@@ -10,6 +10,7 @@
 #include <sys/epoll.h>
 
 #include "redis.h"
+#include "url.h"
 
 #define ARGS_MAX 200000	 /* strings of one call: a record of 4096 ranks has fewer */
 #define DEAD_CALLS 10	 /* call bounds without any reply: the connection is taken for dead */
@@ -156,12 +157,22 @@ static const struct excuse *find_excuse(const char *text)
 	return NULL;
 }
 
+/* A server may name the user in its texts, and nothing of a URL before its @ is shown. */
+static void hide(const struct redis *r, char *text, size_t bytes)
+{
+	cvy_url_hide(text, bytes, r->url.password);
+	cvy_url_hide(text, bytes, r->url.user);
+}
+
 /* @text of the server with what it means in front; into @why. */
-static void explain(const char *text, char *why, size_t bytes)
+static void explain(const struct redis *r, const char *text, char *why, size_t bytes)
 {
 	const struct excuse *excuse = find_excuse(text);
+	char said[240];
 
-	snprintf(why, bytes, "%s%s%.200s", excuse ? excuse->why : "", excuse ? ": " : "", text);
+	snprintf(said, sizeof(said), "%.200s", text);
+	hide(r, said, sizeof(said));
+	snprintf(why, bytes, "%s%s%s", excuse ? excuse->why : "", excuse ? ": " : "", said);
 }
 
 /* Errors that are about the connection and not about one call; 1 if it was one. */
@@ -243,7 +254,7 @@ static void call_reply(struct redis *r, struct expect *e, const redisReply *repl
 	char why[400] = "a reply that is no array";
 
 	if (excuse || reply->type == REDIS_REPLY_ERROR)
-		explain(reply->type == REDIS_REPLY_ERROR ? reply->str : reply->element[2]->str, why, sizeof(why));
+		explain(r, reply->type == REDIS_REPLY_ERROR ? reply->str : reply->element[2]->str, why, sizeof(why));
 	refusal[2] = why;
 	if (excuse && excuse->elsewhere)
 		cvy_redis_break(&r->calls, COVEY_ERR_STORE, 0, why);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* URLs of the store. What is wrong is named by its part, because the whole may hold a password. */
 #include "redis_url.h"
+#include "url.h"
 
 #include <ctype.h>
 #include <stdlib.h>
@@ -221,16 +222,16 @@ int cvy_redis_url_parse(const char *url, struct cvy_redis_url *u, struct cvy_err
 	memset(u, 0, sizeof(*u));
 	if (!url || !*url)
 		return bad(box, "it is empty");
+	if (cvy_url_wrong(url))
+		return bad(box, cvy_url_wrong(url));
 	if (strncmp(url, "redis+sentinel://", 17) == 0)
 		err = parse_sentinel(url + 17, u, box);
 	else if (strncmp(url, "redis+unix://", 13) == 0)
 		err = parse_unix(url + 13, u, box);
 	else if (strncmp(url, "rediss://", 9) == 0)
 		err = parse_tls(url + 9, u, box);
-	else if (strncmp(url, "redis://", 8) == 0)
-		err = parse_tcp(url + 8, u, box);
 	else
-		return bad(box, "it does not begin with redis://, rediss://, redis+unix:// or redis+sentinel://");
+		err = parse_tcp(url + 8, u, box);
 	if (!err && !u->password[0] && secret && strlen(secret) < sizeof(u->password))
 		strcpy(u->password, secret);
 	return err;

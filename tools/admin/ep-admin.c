@@ -80,16 +80,20 @@ uint64_t admin_now_ns(void)
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* What follows the user's name up to @ becomes ***, so that a list of processes does not show it. */
+/* What stands between the scheme and the last @ becomes *, so that a list of processes does not show it. */
 static void hide_password(char *url)
 {
-	char *scheme = strstr(url, "://"), *at = strrchr(url, '@'), *colon;
+	char *scheme = strstr(url, "://"), *at = strrchr(url, '@');
+	char *user = scheme && at && scheme < at ? scheme + 3 : url;
 
-	if (!scheme || !at || at < scheme + 3)
-		return;
-	colon = memchr(scheme + 3, ':', (size_t)(at - scheme - 3));
-	if (colon)
-		memset(colon + 1, '*', (size_t)(at - colon - 1));
+	if (at)
+		memset(user, '*', (size_t)(at - user));
+}
+
+/* A word out of place, fit to print: it may be a URL whose --store was forgotten. */
+static const char *shown(const char *word)
+{
+	return strchr(word, '@') ? "a word with an @, which is not shown," : word;
 }
 
 static long number(struct argp_state *state, const char *text, long min, long max)
@@ -100,7 +104,7 @@ static long number(struct argp_state *state, const char *text, long min, long ma
 	errno = 0;
 	value = strtol(text, &end, 10);
 	if (errno || end == text || *end || value < min || value > max)
-		argp_error(state, "%s: a number from %ld to %ld is needed", text, min, max);
+		argp_error(state, "%s: a number from %ld to %ld is needed", shown(text), min, max);
 	return value;
 }
 
@@ -142,7 +146,7 @@ static void check_words(const struct admin *a, struct argp_state *state)
 			argp_error(state, "--dead belongs to evict");
 		return;
 	}
-	argp_error(state, "unknown command %s", a->command);
+	argp_error(state, "unknown command: %s", shown(a->command));
 }
 
 static error_t parse(int key, char *arg, struct argp_state *state)

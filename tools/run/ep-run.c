@@ -194,8 +194,9 @@ static int all_slots(const struct run_options *opt)
 static void no_password(struct argp_state *state, const char *url)
 {
 	const char *at = strrchr(url, '@'), *scheme = strstr(url, "://");
+	const char *user = scheme && at && scheme < at ? scheme + 3 : url;
 
-	if (at && scheme && at > scheme && memchr(scheme + 3, ':', (size_t)(at - scheme - 3)))
+	if (at && memchr(user, ':', (size_t)(at - user)))
 		argp_error(state,
 			   "a password in --store can be read by everyone on this machine: set COVEY_STORE instead");
 }

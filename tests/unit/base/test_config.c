@@ -185,7 +185,10 @@ START_TEST(config_refuses_what_is_wrong_and_says_what_is_right)
 	static const struct {
 		const char *url, *cause;
 	} wrong[] = {
-		{ "http://h", "store \"http://h\" (covey_config) is wrong: it must be a URL" },
+		{ "http://h", "store (covey_config) is wrong: it does not begin with redis://, rediss://" },
+		{ "redis://h:x", "a port is not a number" },
+		{ "redis://u:p?w@h", "in a user or a password write ? as %3F" },
+		{ "redis://u:p/w@h", "in a user or a password write / as %2F" },
 		{ "redis://h?rank=x", "rank \"x\" (parameter of the store URL) is wrong: it must be a whole number" },
 		{ "redis://h?rank=64", "rank 64 is wrong: it must be below max_ranks 64" },
 		{ "redis://h?world=65", "world 65 is wrong: it must be at most max_ranks 64" },
@@ -199,7 +202,7 @@ START_TEST(config_refuses_what_is_wrong_and_says_what_is_right)
 		{ "redis://h?window_bytes=4096G", "it must be at most" },
 		{ "redis://h?hang_ms=0", "or -1 (never)" },
 		{ "redis://h?hang_ms=12", "at least twice heartbeat_ms" },
-		{ "redis://h?gruop=a", "parameter \"gruop\"" },
+		{ "redis://h?rank=1&gruop=a", "parameter 2 of the store URL is wrong" },
 		{ "redis://h?device_memory=fd", "auto, vmm or ipc" },
 		{ "redis://h?topology=2", "two whole numbers from 1 to 4096" },
 		{ "redis://h?topology=0x2", "topology \"0x2\"" },
@@ -216,6 +219,48 @@ START_TEST(config_refuses_what_is_wrong_and_says_what_is_right)
 		ck_assert_int_eq(resolve_url(wrong[i].url), COVEY_ERR_INVAL);
 		ck_assert_msg(strstr(info.cause, wrong[i].cause) != NULL, "%s: %s", wrong[i].url, info.cause);
 		ck_assert_ptr_null(out.store);
+	}
+}
+END_TEST
+
+/* A secret stands before the last @ of a URL that is damaged at each place in turn. */
+START_TEST(config_never_shows_what_stands_before_an_at)
+{
+	static const char *const urls[] = {
+		"redis://moe:S3CR3T@h:7411",
+		"redis://S3CR3T:abc@h:7411/1",
+		"redis://moe:abcS3CR3T@h?rank=1",
+		"redis+unix://moe:S3CR3T@/s",
+		"redis+sentinel://a,b:S3CR3T@h/m",
+		"rediss://moe:S3CR3T@h?ca=/f",
+		"redis://moe:?rank=S3CR3T@h",
+		"redis://moe:?group=S3CR3T&x@h",
+		"redis://moe:1/S3CR3T@h",
+		"redis://moe:abc?S3CR3T@h:7411",
+		"S3CR3T://moe:x@h",
+		"redis//moe:S3CR3T@h",
+	};
+	static const char damage[] = "?/#@:&=%,[] \t\\+";
+	char url[80];
+
+	for (size_t i = 0; i < sizeof(urls) / sizeof(*urls); i++) {
+		size_t secret = (size_t)(strstr(urls[i], "S3CR3T") - urls[i]), last;
+
+		last = (size_t)(strrchr(urls[i], '@') - urls[i]);
+		for (size_t at = 0; at <= last; at++)
+			for (size_t d = 0; d < sizeof(damage); d++) { /* at the end of it nothing is put in */
+				if (at > secret && at < secret + 6)
+					continue;
+				snprintf(url, sizeof(url), "%.*s%.1s%s", (int)at, urls[i], &damage[d], urls[i] + at);
+				info.cause[0] = '\0';
+				if (!resolve_url(url)) {
+					ck_assert_msg(!strstr(out.group, "S3CR3T") && !strstr(out.host, "S3CR3T"), "%s",
+						      url);
+					cvy_config_clear(&out);
+					continue;
+				}
+				ck_assert_msg(!strstr(info.cause, "S3CR3T"), "%s: %s", url, info.cause);
+			}
 	}
 }
 END_TEST
@@ -377,6 +422,7 @@ int main(void)
 	tcase_add_test(tc, config_takes_its_parameters_from_the_url_and_leaves_db);
 	tcase_add_test(tc, config_reads_everything_from_the_environment);
 	tcase_add_test(tc, config_takes_queues_in_the_order_given);
+	tcase_add_test(tc, config_never_shows_what_stands_before_an_at);
 	tcase_add_test(tc, config_refuses_what_is_wrong_and_says_what_is_right);
 	tcase_add_test(tc, config_names_the_variable_that_is_wrong);
 	tcase_add_test(tc, config_never_prints_a_password);
