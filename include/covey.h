@@ -63,7 +63,7 @@ struct covey_ep;    /* buffers and layout of one expert-parallel dispatch/combin
 #define COVEY_ERROR_LIST(X) \
 	X(INVAL, -1, "invalid argument") \
 	X(NOMEM, -2, "out of memory") \
-	X(TIMEOUT, -3, "the deadline passed; the operation goes on and may be waited for again") \
+	X(TIMEOUT, -3, "the deadline passed") \
 	X(AGAIN, -4, "not finished yet") \
 	X(STALE, -5, "laid out for another size of the group") \
 	X(MISMATCH, -6, "ranks called different operations at one sequence number") \
@@ -216,8 +216,9 @@ struct covey_config {
  * covey_join - become a member; returns when the group is formed, or, for a joiner, when it is
  * connected to all members (its first operation is then covey_admit())
  * @config: NULL: everything from the environment
- * Errors:  INVAL, TIMEOUT (names the missing ranks), STORE, AUTH, BUSY, FULL, CLOSED, VERSION;
- *          covey_last_error(NULL, ...) has the cause
+ * @out:    NULL after an error
+ * Errors:  INVAL, TIMEOUT after join_ms (names the missing ranks), STORE, AUTH, BUSY, FULL, CLOSED, VERSION;
+ *          covey_last_error(NULL, ...) has the cause, which is also logged at level error. Nothing goes on then
  * Owner:   the caller; covey_close() frees @out
  */
 COVEY_API int covey_join(const struct covey_config *config, struct covey_group **out);
@@ -228,7 +229,8 @@ COVEY_API int covey_join(const struct covey_config *config, struct covey_group *
  */
 COVEY_API int covey_join_start(const struct covey_config *config, struct covey_group **out);
 
-/** covey_join_wait - 0 when joined, TIMEOUT at @deadline_ns (may be waited for again), else the error */
+/** covey_join_wait - 0 when joined, TIMEOUT at @deadline_ns (the join goes on and may be waited for again), else the
+ * error. After join_ms the join itself ends with TIMEOUT, and so does every later wait */
 COVEY_API int covey_join_wait(struct covey_group *group, uint64_t deadline_ns);
 
 /**

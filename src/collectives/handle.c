@@ -4,6 +4,7 @@
 #include "handle.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <time.h>
@@ -126,21 +127,39 @@ static int start_parts(struct covey_group *group)
 	return cvy_agent_start(group->agent, &agent);
 }
 
-int covey_join_start(const struct covey_config *config, struct covey_group **out)
+/*
+ * A join that failed is told once, with its cause, also to a program that does not look at what covey_join() returned;
+ * and to covey_last_error(NULL) of this thread, since the handle goes. @group: NULL, or with the cause in its box.
+ */
+static int join_failed(struct covey_group *group, int err)
 {
-	struct covey_group *group;
-	pthread_condattr_t attr;
-	char why[CVY_HINT];
-	int err;
+	struct covey_error_info info = { .err = 0, .rank = -1 };
+	int told = 0;
 
-	if (!out)
-		return cvy_fail(NULL, COVEY_ERR_INVAL, -1, 0, "join: out is NULL");
-	cvy_process_standard();
-	group = calloc(1, sizeof(*group));
-	if (!group) {
-		cvy_fail(NULL, COVEY_ERR_NOMEM, -1, 0, "no memory for a group");
-		return COVEY_ERR_NOMEM;
+	cvy_errbox_get(group ? group->box : NULL, &info);
+	if (!info.err)
+		snprintf(info.cause, sizeof(info.cause), "%s", covey_strerror(err));
+	if (group && group->box)
+		cvy_fail(NULL, err, info.rank, info.epoch, "%s", info.cause);
+	if (group) {
+		pthread_mutex_lock(&group->lock);
+		told = group->join_told;
+		group->join_told = 1;
+		pthread_mutex_unlock(&group->lock);
 	}
+	if (!told)
+		cvy_error("join", "group %s: %s: %s", group && group->config.group ? group->config.group : "not known",
+			  covey_strerror(err), info.cause);
+	return err;
+}
+
+static struct covey_group *group_new(void)
+{
+	struct covey_group *group = calloc(1, sizeof(*group));
+	pthread_condattr_t attr;
+
+	if (!group)
+		return NULL;
 	pthread_mutex_init(&group->lock, NULL);
 	pthread_condattr_init(&attr);
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
@@ -150,6 +169,22 @@ int covey_join_start(const struct covey_config *config, struct covey_group **out
 		((volatile struct covey_event *)group->event)[i].kind = 0;
 	group->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	group->box = cvy_errbox_new();
+	return group;
+}
+
+int covey_join_start(const struct covey_config *config, struct covey_group **out)
+{
+	struct covey_group *group;
+	char why[CVY_HINT];
+	int err;
+
+	if (!out)
+		return join_failed(NULL, cvy_fail(NULL, COVEY_ERR_INVAL, -1, 0, "join: out is NULL"));
+	*out = NULL;
+	cvy_process_standard();
+	group = group_new();
+	if (!group)
+		return join_failed(NULL, cvy_fail(NULL, COVEY_ERR_NOMEM, -1, 0, "no memory for a group"));
 	err = group->box && group->event_fd >= 0
 		      ? cvy_config_resolve(config, &group->config, group->box)
 		      : cvy_fail(group->box, COVEY_ERR_NOMEM, -1, 0, "no memory or no descriptor for a group%s",
@@ -162,12 +197,7 @@ int covey_join_start(const struct covey_config *config, struct covey_group **out
 		*out = group;
 		return 0;
 	}
-	if (group->box) {
-		struct covey_error_info info;
-
-		cvy_errbox_get(group->box, &info);
-		cvy_fail(NULL, err, info.rank, info.epoch, "%s", info.err ? info.cause : covey_strerror(err));
-	}
+	join_failed(group, err);
 	covey_close(group);
 	return err;
 }
@@ -193,7 +223,7 @@ static int await(struct covey_group *group, uint64_t deadline_ns)
 
 int covey_join_wait(struct covey_group *group, uint64_t deadline_ns)
 {
-	int err = 0;
+	int err = 0, final;
 
 	if (!group)
 		return COVEY_ERR_INVAL;
@@ -207,25 +237,26 @@ int covey_join_wait(struct covey_group *group, uint64_t deadline_ns)
 	}
 	if (group->join_done)
 		err = group->join_err;
+	final = group->join_done && err;
 	pthread_mutex_unlock(&group->lock);
-	return err;
+	return final ? join_failed(group, err) : err;
 }
 
 int covey_join(const struct covey_config *config, struct covey_group **out)
 {
 	struct covey_group *group;
-	struct covey_error_info info;
-	int err = covey_join_start(config, &group);
+	int err = covey_join_start(config, out);
 
 	if (err)
 		return err;
+	group = *out;
+	*out = NULL;
 	err = covey_join_wait(group, cvy_deadline_ns(cvy_now_ns(), group->config.join_ms + group->config.join_ms / 4));
 	if (!err) {
 		*out = group;
 		return 0;
 	}
-	cvy_errbox_get(group->box, &info);
-	cvy_fail(NULL, err, info.rank, info.epoch, "%s", info.err ? info.cause : covey_strerror(err));
+	join_failed(group, err);
 	covey_close(group);
 	return err;
 }

@@ -37,6 +37,7 @@ struct covey_group {
 	pthread_mutex_t lock; /* of all below */
 	pthread_cond_t changed;
 	int join_done, join_err;
+	int join_told; /* that it failed stands in the log */
 	int joiner; /* joined as a replacement or extension: covey_admit comes first */
 	int ready_asked;
 	struct cvy_identity identity;

@@ -131,8 +131,11 @@ static int fill(struct admin *a, int argc, const char *const *argv)
 	static const char *const outside[] = { "-", "-", "-", "-", "-" };
 	uint64_t random[2];
 
-	if (argc < 1 || argc > ARGS_MAX || !argv ||
-	    (strcmp(argv[0], "peek") != 0 && strcmp(argv[0], "ask") != 0 && strcmp(argv[0], "prove") != 0) ||
+	int given = argv && argc >= 1 && argc <= ARGS_MAX;
+
+	for (int i = 0; given && i < argc; i++)
+		given = argv[i] != NULL;
+	if (!given || (strcmp(argv[0], "peek") != 0 && strcmp(argv[0], "ask") != 0 && strcmp(argv[0], "prove") != 0) ||
 	    (strcmp(argv[0], "ask") == 0 && argc < 2) || (strcmp(argv[0], "prove") == 0 && argc != 4))
 		return cvy_fail(a->box, COVEY_ERR_INVAL, -1, 0,
 				"a request is peek, ask KIND ARGS or prove RANK INC KIND");

@@ -1,0 +1,352 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Every public function with every set of its pointers NULL, first without a group and then with one that works. The
+ * calls are made from covey.h when the test is built (null_calls.awk), so that no function can be forgotten: nothing
+ * faults, what cannot do without a pointer says so, and the group is as good as before.
+ *
+ * labels: redis real
+ */
+#include "harness.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#define ROOM 4096
+
+/* What stands in each place where a pointer is not NULL. */
+struct values {
+	struct covey_config *config;
+	struct covey_group *group, **group_out;
+	struct covey_work *work, **work_out;
+	struct covey_ep *ep, **ep_out;
+	struct covey_result *result;
+	struct covey_error_info *error_info;
+	struct covey_view *view;
+	struct covey_event *event;
+	struct covey_ep_config *ep_config;
+	struct covey_dispatch_args *dispatch_args;
+	struct covey_combine_args *combine_args;
+	const struct covey_device_outcome **device_outcome_out;
+	struct covey_device_outcome *device_outcome;
+	struct covey_device_message_outcome *device_message_outcome;
+	void *bytes, *ctx, **memory_out;
+	const size_t *sizes;
+	const int *ints;
+	char *text;
+	const char *store_name, *group_name;
+	const char *const *words;
+	covey_log_fn log;
+	void (*pair)(void *ctx, const char *key, const char *value);
+};
+
+enum kind { INT, OTHER };
+
+#define P(bit, value) (null >> (bit)&1 ? NULL : v->value)
+/* Functions whose result is no status give nothing to compare. */
+#define CALL(name, pointers, needed, kind, call) \
+	static long run_##name(const struct values *v, unsigned null) \
+	{ \
+		(void)v, (void)null; \
+		return STATUS_##kind(call); \
+	}
+#define STATUS_INT(call) (call)
+#define STATUS_OTHER(call) ((void)(call), 0)
+#define FIELD(args, field)
+#include "null_calls.h"
+#undef CALL
+#undef FIELD
+
+static const struct row {
+	const char *name;
+	int pointers;
+	unsigned needed;
+	enum kind kind;
+	long (*run)(const struct values *v, unsigned null);
+} rows[] = {
+#define CALL(name, pointers, needed, kind, call) { #name, pointers, needed, kind, run_##name },
+#define FIELD(args, field)
+#include "null_calls.h"
+#undef CALL
+#undef FIELD
+};
+
+/* These end what they are given, or make another: with NULL only. */
+static int ends_its_handle(const char *name)
+{
+	static const char *const list[] = { "covey_leave",     "covey_abort",	   "covey_close",
+					    "covey_work_free", "covey_ep_destroy", "covey_join_start",
+					    "covey_join_wait", "covey_join" };
+
+	for (size_t i = 0; i < sizeof(list) / sizeof(*list); i++)
+		if (!strcmp(list[i], name))
+			return 1;
+	return 0;
+}
+
+static void clean_up(const struct values *v)
+{
+	if (*v->work_out)
+		covey_work_free(*v->work_out);
+	if (*v->ep_out)
+		covey_ep_destroy(*v->ep_out);
+	*v->work_out = NULL;
+	*v->ep_out = NULL;
+}
+
+static void run_row(const struct row *row, const struct values *v, unsigned null)
+{
+	int needs = (null & row->needed) != 0, joins = !strncmp(row->name, "covey_join", 10);
+	long status;
+
+	if (!needs && (!v->group || (ends_its_handle(row->name) && !(joins && null))))
+		return;
+	*v->group_out = (struct covey_group *)8;
+	fprintf(stderr, "%s, NULL %x\n", row->name, null); /* the last one named is the one that faults */
+	status = row->run(v, null);
+	must(row->kind != INT || !needs || status < 0, "%s with %x NULL: %ld", row->name, null, status);
+	if (joins && row->pointers == 2 && !(null & 2))
+		must(status < 0 && !*v->group_out, "%s with %x NULL: %ld", row->name, null, status);
+	clean_up(v);
+}
+
+static void run_all(const struct values *v)
+{
+	for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++)
+		for (unsigned null = 0; null < 1u << rows[i].pointers; null++)
+			run_row(&rows[i], v, null);
+	covey_log_set(NULL, NULL, 0);
+}
+
+/* ---- what the pointers point to ---- */
+
+static struct {
+	struct covey_config config;
+	struct covey_group *group_out;
+	struct covey_work *work_out;
+	struct covey_ep *ep_out;
+	struct covey_result result;
+	struct covey_error_info error_info;
+	struct covey_view view;
+	struct covey_event event;
+	struct covey_ep_config ep_config;
+	struct covey_dispatch_args dispatch_args;
+	struct covey_combine_args combine_args;
+	const struct covey_device_outcome *device_outcome_out;
+	struct covey_device_outcome device_outcome;
+	struct covey_device_message_outcome device_message_outcome;
+	void *memory_out;
+	size_t sizes[COVEY_MAX_RANKS];
+	int ints[COVEY_MAX_RANKS];
+	char text[8192];
+	const char *words[1];
+	uint8_t bytes[ROOM];
+} room;
+
+static void no_line(void *ctx, int level, const char *line)
+{
+	(void)ctx, (void)level, (void)line;
+}
+
+static void no_pair(void *ctx, const char *key, const char *value)
+{
+	(void)ctx, (void)key, (void)value;
+}
+
+static void fill_args(void)
+{
+	static uint16_t x[64], y[64], out[64];
+	static int32_t experts[4], count[4], source[64], recv_experts[64];
+	static int64_t range[64];
+	static float scales[64], weights[4], recv_weights[64];
+
+	room.ep_config = (struct covey_ep_config)COVEY_EP_CONFIG_INIT;
+	room.ep_config.max_tokens = 4;
+	room.ep_config.hidden = 8;
+	room.ep_config.top_k = room.ep_config.experts = 1;
+	room.ep_config.expert_owner = room.ints;
+	room.dispatch_args = (struct covey_dispatch_args){ .size = sizeof(struct covey_dispatch_args),
+							   .num_tokens = 4,
+							   .x = x,
+							   .experts = experts,
+							   .packed_x = y,
+							   .count = count,
+							   .src_info = source,
+							   .range = range,
+							   .packed_scales = scales,
+							   .weights = weights,
+							   .recv_experts = recv_experts,
+							   .recv_weights = recv_weights };
+	room.combine_args = (struct covey_combine_args){ .size = sizeof(struct covey_combine_args),
+							 .num_tokens = 4,
+							 .y = y,
+							 .count = count,
+							 .src_info = source,
+							 .range = range,
+							 .experts = experts,
+							 .weights = weights,
+							 .out = out };
+}
+
+static struct values fill(const struct covey_config *config)
+{
+	struct values v = { 0 };
+
+	room.config = *config;
+	room.words[0] = "peek";
+	room.sizes[0] = 1;
+	fill_args();
+	v.config = &room.config;
+	v.group_out = &room.group_out;
+	v.work_out = &room.work_out;
+	v.ep_out = &room.ep_out;
+	v.result = &room.result;
+	v.error_info = &room.error_info;
+	v.view = &room.view;
+	v.event = &room.event;
+	v.ep_config = &room.ep_config;
+	v.dispatch_args = &room.dispatch_args;
+	v.combine_args = &room.combine_args;
+	v.device_outcome_out = &room.device_outcome_out;
+	v.device_outcome = &room.device_outcome;
+	v.device_message_outcome = &room.device_message_outcome;
+	v.bytes = v.ctx = room.bytes;
+	v.memory_out = &room.memory_out;
+	v.sizes = room.sizes;
+	v.ints = room.ints;
+	v.text = room.text;
+	v.store_name = harness_store();
+	v.group_name = "null";
+	v.words = room.words;
+	v.log = no_line;
+	v.pair = no_pair;
+	return v;
+}
+
+START_TEST(null_instead_of_any_pointer_is_refused_or_welcome)
+{
+	struct covey_config config = harness_config("null", 1);
+	struct values v = fill(&config);
+	int64_t value = 5;
+
+	unsetenv("COVEY_STORE");
+	run_all(&v);
+	v.group = harness_join(&config, 0);
+	must(!covey_allreduce_start(&value, &value, 1, COVEY_INT64, COVEY_SUM, v.group, NULL, &v.work), "no work");
+	must(!covey_work_wait(v.work, harness_deadline(WATCHDOG_MS), NULL), "the work");
+	must(!covey_ep_create(v.group, &room.ep_config, &v.ep), "no handle");
+	run_all(&v);
+	must(!covey_allreduce(&value, &value, 1, COVEY_INT64, COVEY_SUM, v.group, NULL, NULL) && value == 5, "%ld",
+	     (long)value);
+	covey_ep_destroy(v.ep);
+	covey_work_free(v.work);
+	covey_close(v.group);
+}
+END_TEST
+
+/* ---- pointers in structs of arguments ---- */
+
+static void run_ep_config(const struct values *v)
+{
+	(void)covey_ep_create(v->group, &room.ep_config, v->ep_out);
+	clean_up(v);
+}
+
+static void run_dispatch_args(const struct values *v)
+{
+	(void)covey_dispatch(v->ep, &room.dispatch_args, NULL, NULL);
+}
+
+static void run_combine_args(const struct values *v)
+{
+	(void)covey_combine(v->ep, &room.combine_args, NULL, NULL);
+}
+
+#define CALL(name, pointers, needed, kind, call)
+#define FIELD(args, field) \
+	static void null_##args##_##field(const struct values *v) \
+	{ \
+		fill_args(); \
+		room.args.field = NULL; \
+		run_##args(v); \
+	}
+#include "null_calls.h"
+#undef FIELD
+
+static const struct {
+	const char *name;
+	void (*run)(const struct values *v);
+} fields[] = {
+#define FIELD(args, field) { #args "." #field, null_##args##_##field },
+#include "null_calls.h"
+#undef FIELD
+#undef CALL
+};
+
+START_TEST(null_in_a_struct_of_arguments_faults_nowhere)
+{
+	struct covey_config config = harness_config("fields", 1);
+	struct values v = fill(&config);
+	int combine;
+
+	v.group = harness_join(&config, 0);
+	for (combine = COVEY_EP_LL; combine <= COVEY_EP_COMPACT; combine++) {
+		room.ep_config.preset = combine;
+		must(!covey_ep_create(v.group, &room.ep_config, &v.ep), "no handle");
+		for (size_t i = 0; i < sizeof(fields) / sizeof(*fields); i++) {
+			fprintf(stderr, "%s is NULL\n", fields[i].name);
+			fields[i].run(&v);
+		}
+		fill_args();
+		covey_ep_destroy(v.ep);
+	}
+	must(!covey_barrier(v.group, NULL, NULL), "the group");
+	covey_close(v.group);
+}
+END_TEST
+
+/* ---- a join that fails ---- */
+
+static char lines[4096];
+
+static void keep_line(void *ctx, int level, const char *line)
+{
+	size_t used = strlen(lines);
+
+	(void)ctx;
+	if (level == COVEY_LOG_ERROR)
+		snprintf(lines + used, sizeof(lines) - used, "%s\n", line);
+}
+
+START_TEST(a_failed_join_says_why_at_level_error_and_gives_no_handle)
+{
+	struct covey_config config = harness_config("why", 2);
+	struct covey_group *group = (struct covey_group *)8;
+	struct covey_error_info info;
+	int err;
+
+	covey_log_set(keep_line, NULL, COVEY_LOG_ERROR);
+	config.join_ms = 300;
+	config.rank = 0;
+	err = covey_join(&config, &group); /* the other one does not come */
+	covey_last_error(NULL, &info);
+	covey_log_set(NULL, NULL, 0);
+	ck_assert_int_eq(err, COVEY_ERR_TIMEOUT);
+	ck_assert_ptr_null(group);
+	ck_assert(*info.cause && !strstr(info.cause, "again"));
+	ck_assert_ptr_null(strstr(covey_strerror(err), "again"));
+	ck_assert_msg(strstr(lines, info.cause) && strstr(lines, "error: join: group"), "%s", lines);
+	ck_assert_ptr_null(strstr(strstr(lines, "error: join") + 1, "error: join")); /* once */
+}
+END_TEST
+
+int main(void)
+{
+	Suite *suite = suite_create("collectives/null");
+	TCase *tc = tcase_create("null");
+
+	suite_add_tcase(suite, tc);
+	tcase_add_test(tc, null_instead_of_any_pointer_is_refused_or_welcome);
+	tcase_add_test(tc, null_in_a_struct_of_arguments_faults_nowhere);
+	tcase_add_test(tc, a_failed_join_says_why_at_level_error_and_gives_no_handle);
+	return harness_main(suite);
+}
