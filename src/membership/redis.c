@@ -17,6 +17,7 @@
 
 static void start(struct redis *r);
 static void look_around(struct redis *r);
+static void dial_at(struct redis *r);
 
 /* ---- Ends ---- */
 
@@ -72,6 +73,62 @@ void cvy_redis_break(struct conn *k, int err, int fatal, const char *cause)
 	cvy_redis_soon(r);
 }
 
+void cvy_redis_unreached(struct conn *k, const char *why)
+{
+	if (!k->broken)
+		k->redis->unreached = 1;
+	cvy_redis_break(k, COVEY_ERR_STORE, 0, why);
+}
+
+/* The address that is tried, as people write it; of a unix socket the file. */
+static void place_name(const struct redis *r, char *text, size_t bytes)
+{
+	const char *ip = r->to.count ? r->to.ip[r->to.at] : "";
+
+	if (r->url.path[0])
+		snprintf(text, bytes, "the unix socket %s", strchr(r->url.path, '@') ? "of the URL" : r->url.path);
+	else
+		snprintf(text, bytes, "%s%s%s:%d", strchr(ip, ':') ? "[" : "", ip, strchr(ip, ':') ? "]" : "", r->port);
+}
+
+/* The cause of what is over now, with its address and with those that were tried before it. */
+static void complete_cause(struct redis *r)
+{
+	char place[160], last[sizeof(r->cause)];
+
+	snprintf(last, sizeof(last), "%s", r->cause);
+	place_name(r, place, sizeof(place));
+	if (r->tried[0])
+		snprintf(r->cause, sizeof(r->cause), "cannot reach the store at %.60s%s%.300s; %s: %.100s%.200s",
+			 r->url.server.host, r->url.server.host[0] ? ": " : "", r->tried, place, last, r->named);
+	else if (r->unreached)
+		snprintf(r->cause, sizeof(r->cause), "cannot reach the store at %s: %.200s%s", place, last, r->named);
+	r->unreached = 0;
+	r->tried[0] = '\0';
+}
+
+/* A connection that could not be made, or was of no use before anything came of it: the next address, if there is one. */
+static int dial_next(struct redis *r)
+{
+	size_t used = strlen(r->tried);
+	char place[160];
+
+	if (r->dying || r->up || r->fatal || r->to.at + 1 >= r->to.count)
+		return 0;
+	place_name(r, place, sizeof(place));
+	snprintf(r->tried + used, sizeof(r->tried) - used, "%s%s: %.120s", used ? "; " : "", place, r->cause);
+	r->unreached = 0;
+	cvy_loop_cancel(r->bound);
+	r->bound = NULL;
+	conn_close(&r->calls);
+	conn_close(&r->notices);
+	if (r->dying)
+		return 1;
+	r->to.at++;
+	dial_at(r);
+	return 1;
+}
+
 static void retry_fire(void *ctx)
 {
 	struct redis *r = ctx;
@@ -94,6 +151,8 @@ static void fall(struct redis *r)
 	conn_close(&r->calls);
 	conn_close(&r->notices);
 	cvy_redis_sentinel_next(r);
+	complete_cause(r);
+	r->to.count = 0;
 	if (!r->dying && tell) {
 		r->told_down = 1;
 		cvy_warn("store", "%s%s", r->cause, r->fatal ? "" : "; trying again");
@@ -109,7 +168,7 @@ static void look_around(struct redis *r)
 {
 	cvy_redis_enter(r);
 	cvy_redis_tell_refused(r);
-	if (!r->dying && (r->calls.broken || r->notices.broken))
+	if (!r->dying && (r->calls.broken || r->notices.broken) && !dial_next(r))
 		fall(r);
 	cvy_redis_leave(r);
 }
@@ -123,8 +182,11 @@ void cvy_redis_ready(struct conn *k)
 	k->ready = 1;
 	if (r->up || !r->calls.ready || (r->sink.notice && !r->notices.ready))
 		return;
+	if (r->told_down)
+		cvy_warn("store", "the store is back");
 	r->up = r->served = 1;
 	r->told_down = 0;
+	r->tried[0] = '\0';
 	cvy_loop_cancel(r->bound);
 	r->bound = NULL;
 	r->sink.up(r->sink.ctx);
@@ -136,7 +198,6 @@ static void on_socket(void *ctx, uint32_t events)
 	struct redis *r = k->redis;
 	int err = 0;
 	socklen_t bytes = sizeof(err);
-	char why[600];
 
 	if (k->broken)
 		return;
@@ -144,8 +205,7 @@ static void on_socket(void *ctx, uint32_t events)
 	if (!k->connected) {
 		getsockopt(k->c->fd, SOL_SOCKET, SO_ERROR, &err, &bytes);
 		if (err) {
-			snprintf(why, sizeof(why), "cannot reach the store: %s%s", strerror(err), r->named);
-			cvy_redis_break(k, COVEY_ERR_STORE, 0, why);
+			cvy_redis_unreached(k, strerror(err));
 		} else {
 			k->connected = 1;
 			if (r->tls)
@@ -168,41 +228,49 @@ static void on_socket(void *ctx, uint32_t events)
 static void conn_open(struct conn *k)
 {
 	struct redis *r = k->redis;
-	char cause[128], why[600];
+	char cause[128];
 
-	k->c = cvy_redis_connect(r->url.path, r->ip, r->port, cause, sizeof(cause));
-	if (!k->c) {
-		snprintf(why, sizeof(why), "cannot reach the store: %s%s", cause, r->named);
-		cvy_redis_break(k, COVEY_ERR_STORE, 0, why);
-	} else if (cvy_loop_watch(r->loop, k->c->fd, EPOLLIN | EPOLLOUT, on_socket, k, &k->watch)) {
+	k->c = cvy_redis_connect(r->url.path, r->to.count ? r->to.ip[r->to.at] : "", r->port, cause, sizeof(cause));
+	if (!k->c)
+		cvy_redis_unreached(k, cause);
+	else if (cvy_loop_watch(r->loop, k->c->fd, EPOLLIN | EPOLLOUT, on_socket, k, &k->watch))
 		cvy_redis_break(k, COVEY_ERR_STORE, 0, "the loop cannot watch the store's socket");
-	}
 }
 
-void cvy_redis_dial(struct redis *r, const char *ip, int port)
+/* Each address has its own bound: one that swallows everything leaves time for the others. */
+static void dial_at(struct redis *r)
 {
 	uint64_t end = cvy_now_ns() + (uint64_t)(CONNECT_MS + r->call_ms) * CVY_MS;
 
-	snprintf(r->ip, sizeof(r->ip), "%s", ip);
-	r->port = port;
 	r->bound = cvy_loop_timer(r->loop, end, cvy_redis_bound, r);
 	conn_open(&r->calls);
 	if (r->sink.notice)
 		conn_open(&r->notices);
 }
 
-static void resolved(struct redis *r, const char *ip, const char *why)
+void cvy_redis_dial(struct redis *r, const struct cvy_redis_addresses *to, int port)
+{
+	memset(&r->to, 0, sizeof(r->to));
+	if (to)
+		r->to = *to;
+	r->to.at = 0;
+	r->port = port;
+	r->tried[0] = '\0';
+	dial_at(r);
+}
+
+static void resolved(struct redis *r, const struct cvy_redis_addresses *to, const char *why)
 {
 	if (why)
 		cvy_redis_break(&r->calls, COVEY_ERR_STORE, 0, why);
 	else
-		cvy_redis_dial(r, ip, r->url.server.port);
+		cvy_redis_dial(r, to, r->url.server.port);
 }
 
 static void start(struct redis *r)
 {
 	if (r->url.path[0])
-		cvy_redis_dial(r, "", 0);
+		cvy_redis_dial(r, NULL, 0);
 	else if (r->url.sentinels)
 		cvy_redis_find_master(r);
 	else

@@ -17,6 +17,13 @@
 
 #define CVY_REDIS_BACKOFF_MIN_MS 10 /* before the first new dial, then doubled; anew after a reply to a call */
 #define CVY_REDIS_QUEUE 64	    /* calls without a reply */
+#define CVY_REDIS_ADDRESSES 8	    /* of one name: those after them are not tried */
+
+/* What a name stands for, in the order in which the system's resolver gives it. */
+struct cvy_redis_addresses {
+	char ip[CVY_REDIS_ADDRESSES][64];
+	int count, at; /* at: the one that is tried */
+};
 
 enum kind { GREET_AUTH, GREET_SELECT, GREET_ROLE, GREET_INFO, GREET_SUBSCRIBE, CALL_SHA, CALL_TEXT };
 
@@ -47,8 +54,9 @@ struct ask { /* redis_sentinel.c: the sentinel that is being asked */
 	struct cvy_watch *watch;
 	struct cvy_timer *bound;
 	int sent;
-	int at;		/* which one of the URL */
-	int tried;	/* in this round */
+	int at;	   /* which one of the URL */
+	int tried; /* in this round */
+	struct cvy_redis_addresses to;
 	char said[400]; /* what those said that were of no use */
 };
 
@@ -63,21 +71,24 @@ struct redis {
 	struct cvy_loop *loop;
 	struct cvy_store_sink sink;
 	struct cvy_redis_url url;
-	char key[128], channel[128], ip[64];
-	int port;	 /* with ip: the server that is dialled */
+	char key[128], channel[128];
+	struct cvy_redis_addresses to; /* of the server that is dialled; none with a unix socket */
+	int port;
+	char tried[400]; /* addresses of it that were of no use, and why */
 	char named[400]; /* who says that it is the master; empty without sentinels */
 	struct ask ask;
 	int call_ms, backoff_ms;
 	int wait_ms; /* bound of a call: call_ms, more while the store answers later than that */
 	int up, told_down, fatal, depth, dying;
-	int served; /* it has been up */
+	int unreached; /* cause: why a connection could not be made */
+	int served;    /* it has been up */
 	struct cvy_redis_tls *tls;
 	struct conn calls, notices;
 	struct cvy_timer *retry, *bound, *soon;
 	uint64_t bound_ns; /* when `bound` fires */
 	struct resolve *resolve;
 	struct refusal *refused;
-	char cause[600];
+	char cause[900];
 	int cause_err;
 };
 
@@ -91,7 +102,10 @@ void cvy_redis_break(struct conn *k, int err, int fatal, const char *cause);
 void cvy_redis_soon(struct redis *r);
 void cvy_redis_ready(struct conn *k); /* its greeting went well */
 
-void cvy_redis_dial(struct redis *r, const char *ip, int port);
+/* All addresses in order, until one serves. NULL: the unix socket of the URL. */
+void cvy_redis_dial(struct redis *r, const struct cvy_redis_addresses *to, int port);
+/* The connection is not made: @why becomes a part of the cause, with the address. */
+void cvy_redis_unreached(struct conn *k, const char *why);
 
 /*
  * redis_dial.c. A connection that is under way: to the socket @path, or if that is empty to the literal address @ip.
@@ -110,10 +124,11 @@ void cvy_redis_call(struct cvy_store *store, uint64_t id, int argc, const char *
 
 /*
  * redis_resolve.c. A literal address at once, a name by a helper thread; one at a time. @then has the
- * address, or why there is none.
+ * addresses, or why there are none.
  */
-void cvy_redis_resolve(struct redis *r, const char *host,
-		       void (*then)(struct redis *r, const char *ip, const char *why));
+typedef void cvy_redis_resolved(struct redis *r, const struct cvy_redis_addresses *to, const char *why);
+
+void cvy_redis_resolve(struct redis *r, const char *host, cvy_redis_resolved *then);
 void cvy_redis_resolve_drop(struct redis *r); /* @then is not called any more */
 
 /*

@@ -402,6 +402,10 @@ void cvy_redis_bound(void *ctx)
 	uint64_t now = cvy_now_ns(), wait = (uint64_t)r->wait_ms * CVY_MS, call = (uint64_t)r->call_ms * CVY_MS;
 
 	r->bound = NULL;
+	if (!r->up && !k->connected) {
+		cvy_redis_unreached(k, "no answer in time");
+		return;
+	}
 	if (!r->up) {
 		cvy_redis_break(k, COVEY_ERR_STORE, 0,
 				cvy_redis_tls_hangs(k)

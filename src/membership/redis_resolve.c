@@ -17,8 +17,9 @@ struct resolve { /* shared with the helper thread; the last of both frees it */
 	pthread_mutex_t lock;
 	struct cvy_loop *loop; /* NULL: nobody waits any more */
 	struct redis *redis;   /* loop's thread only */
-	void (*then)(struct redis *r, const char *ip, const char *why);
-	char host[256], ip[64];
+	cvy_redis_resolved *then;
+	char host[256];
+	struct cvy_redis_addresses to;
 	int err;
 };
 
@@ -40,21 +41,26 @@ static void resolved(void *ctx, void *arg)
 	if (r) {
 		r->resolve = NULL;
 		snprintf(why, sizeof(why), "cannot resolve %.100s: %s", job->host, gai_strerror(job->err));
-		job->then(r, job->ip, job->err ? why : NULL);
+		job->then(r, &job->to, job->err ? why : NULL);
 	}
 	resolve_free(job);
 }
 
-static int look_up(const char *host, int flags, char *ip, size_t bytes)
+static int look_up(const char *host, int flags, struct cvy_redis_addresses *to)
 {
 	struct addrinfo hint = { .ai_socktype = SOCK_STREAM, .ai_flags = flags }, *list;
 	int err = getaddrinfo(host, NULL, &hint, &list);
 
+	memset(to, 0, sizeof(*to));
 	if (err)
 		return err;
-	err = getnameinfo(list->ai_addr, list->ai_addrlen, ip, (socklen_t)bytes, NULL, 0, NI_NUMERICHOST);
+	for (struct addrinfo *a = list; a && to->count < CVY_REDIS_ADDRESSES; a = a->ai_next) {
+		err = getnameinfo(a->ai_addr, a->ai_addrlen, to->ip[to->count], sizeof(to->ip[0]), NULL, 0,
+				  NI_NUMERICHOST);
+		to->count += !err;
+	}
 	freeaddrinfo(list);
-	return err;
+	return to->count ? 0 : err;
 }
 
 static void *resolver(void *arg)
@@ -62,7 +68,7 @@ static void *resolver(void *arg)
 	struct resolve *job = arg;
 	int alone;
 
-	job->err = look_up(job->host, 0, job->ip, sizeof(job->ip));
+	job->err = look_up(job->host, 0, &job->to);
 	pthread_mutex_lock(&job->lock);
 	alone = !job->loop || cvy_loop_post(job->loop, resolved, NULL, job);
 	if (alone)
@@ -73,8 +79,7 @@ static void *resolver(void *arg)
 	return NULL;
 }
 
-static int resolve_start(struct redis *r, const char *host,
-			 void (*then)(struct redis *r, const char *ip, const char *why))
+static int resolve_start(struct redis *r, const char *host, cvy_redis_resolved *then)
 {
 	struct resolve *job = calloc(1, sizeof(*job));
 	pthread_t thread;
@@ -96,13 +101,12 @@ static int resolve_start(struct redis *r, const char *host,
 	return 0;
 }
 
-void cvy_redis_resolve(struct redis *r, const char *host,
-		       void (*then)(struct redis *r, const char *ip, const char *why))
+void cvy_redis_resolve(struct redis *r, const char *host, cvy_redis_resolved *then)
 {
-	char ip[64];
+	struct cvy_redis_addresses to;
 
-	if (look_up(host, AI_NUMERICHOST, ip, sizeof(ip)) == 0)
-		then(r, ip, NULL);
+	if (look_up(host, AI_NUMERICHOST, &to) == 0)
+		then(r, &to, NULL);
 	else if (resolve_start(r, host, then))
 		then(r, NULL, "no thread to resolve the store's host");
 }

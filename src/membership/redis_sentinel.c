@@ -15,6 +15,7 @@
 #define ASK_MS 500 /* of one sentinel, from its name to its answer */
 
 static void ask_next(struct redis *r);
+static void ask_at(struct redis *r);
 
 static void ask_close(struct ask *a)
 {
@@ -39,17 +40,40 @@ void cvy_redis_sentinel_next(struct redis *r)
 		r->ask.at = (r->ask.at + 1) % r->url.sentinels;
 }
 
+static void note(struct ask *a, const struct cvy_redis_place *s, const char *why)
+{
+	size_t used = strlen(a->said);
+	const char *ip = a->to.count ? a->to.ip[a->to.at] : s->host;
+	int same = strcmp(ip, s->host) == 0; /* no name, or none that stands for an address */
+
+	snprintf(a->said + used, sizeof(a->said) - used, "%s%.60s:%d%s%s%s: %s", used ? "; " : "", s->host, s->port,
+		 same ? "" : " (", same ? "" : ip, same ? "" : ")", why);
+}
+
 /* The sentinel being asked is of no use, @why in its own words or ours. */
 static void useless(struct redis *r, const char *why)
 {
 	struct ask *a = &r->ask;
-	const struct cvy_redis_place *s = &r->url.sentinel[a->at];
-	size_t used = strlen(a->said);
 
 	ask_close(a);
-	snprintf(a->said + used, sizeof(a->said) - used, "%s%.60s:%d: %s", used ? "; " : "", s->host, s->port, why);
+	note(a, &r->url.sentinel[a->at], why);
 	cvy_redis_sentinel_next(r);
 	ask_next(r);
+}
+
+/* This address of it is: the next one may be that at which it listens. */
+static void unreached(struct redis *r, const char *why)
+{
+	struct ask *a = &r->ask;
+
+	if (a->to.at + 1 >= a->to.count) {
+		useless(r, why);
+		return;
+	}
+	ask_close(a);
+	note(a, &r->url.sentinel[a->at], why);
+	a->to.at++;
+	ask_at(r);
 }
 
 static void bound_fire(void *ctx)
@@ -58,15 +82,15 @@ static void bound_fire(void *ctx)
 
 	r->ask.bound = NULL;
 	cvy_redis_resolve_drop(r);
-	useless(r, "no answer in time");
+	unreached(r, "no answer in time");
 }
 
-static void master_resolved(struct redis *r, const char *ip, const char *why)
+static void master_resolved(struct redis *r, const struct cvy_redis_addresses *to, const char *why)
 {
 	if (why)
 		cvy_redis_break(&r->calls, COVEY_ERR_STORE, 0, why);
 	else
-		cvy_redis_dial(r, ip, r->port);
+		cvy_redis_dial(r, to, r->port);
 }
 
 static void answered(struct redis *r, const redisReply *reply)
@@ -118,7 +142,7 @@ static void on_socket(void *ctx, uint32_t events)
 
 	getsockopt(c->fd, SOL_SOCKET, SO_ERROR, &err, &bytes);
 	if (err) {
-		useless(r, strerror(err));
+		unreached(r, strerror(err));
 		return;
 	}
 	if (((events & EPOLLOUT) && send_question(r)) ||
@@ -132,21 +156,30 @@ static void on_socket(void *ctx, uint32_t events)
 	}
 }
 
-static void resolved(struct redis *r, const char *ip, const char *why)
+/* The address in turn. Each has its own bound: one that swallows everything leaves time for the others. */
+static void ask_at(struct redis *r)
 {
 	struct ask *a = &r->ask;
 	char text[160];
 
+	if (!a->bound)
+		a->bound = cvy_loop_timer(r->loop, cvy_now_ns() + ASK_MS * CVY_MS, bound_fire, r);
+	a->c = cvy_redis_connect("", a->to.ip[a->to.at], r->url.sentinel[a->at].port, text, sizeof(text));
+	if (!a->c) {
+		unreached(r, text);
+	} else if (cvy_loop_watch(r->loop, a->c->fd, EPOLLIN | EPOLLOUT, on_socket, r, &a->watch)) {
+		useless(r, "the loop cannot watch its socket");
+	}
+}
+
+static void resolved(struct redis *r, const struct cvy_redis_addresses *to, const char *why)
+{
 	if (why) {
 		useless(r, why);
 		return;
 	}
-	a->c = cvy_redis_connect("", ip, r->url.sentinel[a->at].port, text, sizeof(text));
-	if (!a->c) {
-		useless(r, text);
-	} else if (cvy_loop_watch(r->loop, a->c->fd, EPOLLIN | EPOLLOUT, on_socket, r, &a->watch)) {
-		useless(r, "the loop cannot watch its socket");
-	}
+	r->ask.to = *to;
+	ask_at(r);
 }
 
 static void ask_next(struct redis *r)
@@ -159,6 +192,7 @@ static void ask_next(struct redis *r)
 		cvy_redis_break(&r->calls, COVEY_ERR_STORE, 0, why);
 		return;
 	}
+	a->to.count = a->to.at = 0;
 	a->bound = cvy_loop_timer(r->loop, cvy_now_ns() + ASK_MS * CVY_MS, bound_fire, r);
 	cvy_redis_resolve(r, r->url.sentinel[a->at].host, resolved);
 }

@@ -49,9 +49,8 @@ for url in 'redis://moe:abc?geheim@127.0.0.1:1' 'redis://moe:abc/geheim@127.0.0.
 	'redis://geheim:x@127.0.0.1:1' 'redis:/moe:geheim@127.0.0.1:1' 'moe:geheim@127.0.0.1:1' 'redis://moe geheim@127.0.0.1:1' \
 	'redis+unix://moe:geheim@/s' 'redis+sentinel://127.0.0.1:1,moe:geheim@127.0.0.1:1/m' 'rediss://geheim@127.0.0.1:1?ca=/nowhere' \
 	'redis+sentinel://127.0.0.1:1/geheim@m' 'geheim://x@127.0.0.1:1'; do
-	for command in status doctor 'events --looks 1'; do
-		# shellcheck disable=SC2086 # two words
-		said=$(COVEY_LOG=debug COVEY_STORE=$url "$admin" $command 2>&1)
+	for command in status doctor; do
+		said=$(COVEY_LOG=debug COVEY_STORE=$url "$admin" "$command" 2>&1)
 		case $said in
 		*geheim*) echo "ep-admin $command with COVEY_STORE=$url shows the secret: $said"; failed=1 ;;
 		esac

@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A name that stands for several addresses, as localhost often does: the store, and a Sentinel, are looked for at each
+ * of them in order, and an error names each with its cause. The resolver here knows one more name. Skipped (77) where
+ * there is no server.
+ */
+#include <arpa/inet.h>
+#include <check.h>
+#include <dlfcn.h>
+#include <netdb.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "covey.h"
+
+#define WATCHDOG_MS 20000
+
+/* For the resolver's own program, the library and hiredis: `three.test` is 127.0.0.3, then .2, then .1. */
+int getaddrinfo(const char *host, const char *port, const struct addrinfo *hint, struct addrinfo **list)
+{
+	static const char *const ip[] = { "127.0.0.3", "127.0.0.2", "127.0.0.1" };
+	int (*real)(const char *, const char *, const struct addrinfo *, struct addrinfo **);
+	struct addrinfo **at = list;
+	int err = 0;
+
+	*(void **)&real = dlsym(RTLD_NEXT, "getaddrinfo");
+	if (!host || strcmp(host, "three.test") != 0 || (hint && (hint->ai_flags & AI_NUMERICHOST)))
+		return real(host, port, hint, list);
+	for (int i = 0; i < 3 && !err; i++) {
+		err = real(ip[i], port, hint, at);
+		while (!err && *at)
+			at = &(*at)->ai_next;
+	}
+	return err;
+}
+
+/* A socket at @ip and @port (0: any), listening or not; its port into *@port. */
+static int place(const char *ip, int *port, int listening)
+{
+	struct sockaddr_in at = { .sin_family = AF_INET, .sin_port = htons((uint16_t)*port) };
+	socklen_t length = sizeof(at);
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), one = 1;
+
+	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+	ck_assert_int_eq(inet_pton(AF_INET, ip, &at.sin_addr), 1);
+	ck_assert_int_eq(bind(fd, (struct sockaddr *)&at, sizeof(at)), 0);
+	ck_assert_int_eq(getsockname(fd, (struct sockaddr *)&at, &length), 0);
+	*port = ntohs(at.sin_port);
+	if (listening)
+		ck_assert_int_eq(listen(fd, 8), 0);
+	return fd;
+}
+
+static pid_t server;
+static int port;
+
+/* Until it takes a connection. */
+static void server_wait(void)
+{
+	struct sockaddr_in at = { .sin_family = AF_INET, .sin_port = htons((uint16_t)port) };
+	uint64_t end = cvy_now_ns() + WATCHDOG_MS * CVY_MS;
+	int fd = -1, err = 1;
+
+	at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	while (err && cvy_now_ns() < end) {
+		fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+		err = connect(fd, (struct sockaddr *)&at, sizeof(at));
+		close(fd);
+		poll(NULL, 0, err ? 5 : 0);
+	}
+	ck_assert(!err);
+}
+
+static void server_start(void)
+{
+	char text[8];
+
+	port = 0;
+	close(place("127.0.0.1", &port, 0));
+	snprintf(text, sizeof(text), "%d", port);
+	server = fork();
+	ck_assert_int_ge(server, 0);
+	if (server) {
+		server_wait();
+		return;
+	}
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	if (!freopen("/dev/null", "w", stdout))
+		_exit(1);
+	execlp("redis-server", "redis-server", "--port", text, "--bind", "127.0.0.1", "--save", "", "--dir", "/tmp",
+	       (char *)NULL);
+	_exit(127);
+}
+
+static void server_stop(void)
+{
+	kill(server, SIGKILL);
+	waitpid(server, NULL, 0);
+}
+
+/* What a request to @url ends with; the cause into @cause. */
+static int ask(const char *url, int ms, char *cause, size_t bytes)
+{
+	const char *argv[] = { "peek" };
+	struct covey_error_info info;
+	int err = covey_admin_call(url, "g", 1, argv, cvy_now_ns() + (uint64_t)ms * CVY_MS, NULL, NULL);
+
+	covey_last_error(NULL, &info);
+	snprintf(cause, bytes, "%s", info.cause);
+	return err;
+}
+
+START_TEST(a_store_is_found_at_the_last_address_of_its_name)
+{
+	char url[80], cause[240];
+
+	snprintf(url, sizeof(url), "redis://three.test:%d", port);
+	ck_assert_msg(ask(url, WATCHDOG_MS, cause, sizeof(cause)) == COVEY_ERR_REFUSED, "%s", cause);
+	ck_assert_msg(strstr(cause, "no group named g") != NULL, "%s", cause);
+}
+END_TEST
+
+/* What is at the first address takes the connection and says nothing. */
+START_TEST(an_address_that_is_silent_leaves_time_for_the_next)
+{
+	int silent = place("127.0.0.3", &port, 1);
+	char url[80], cause[240];
+
+	snprintf(url, sizeof(url), "redis://three.test:%d", port);
+	ck_assert_msg(ask(url, WATCHDOG_MS, cause, sizeof(cause)) == COVEY_ERR_REFUSED, "%s", cause);
+	close(silent);
+}
+END_TEST
+
+START_TEST(a_store_that_is_nowhere_is_named_with_each_address)
+{
+	char url[80], cause[240], want[3][60];
+	int nobody = 0, fd = place("127.0.0.1", &nobody, 0);
+
+	snprintf(url, sizeof(url), "redis://three.test:%d", nobody);
+	ck_assert_int_eq(ask(url, 300, cause, sizeof(cause)), COVEY_ERR_STORE);
+	for (int i = 0; i < 3; i++) {
+		snprintf(want[i], sizeof(want[i]), "127.0.0.%d:%d: Connection refused", 3 - i, nobody);
+		ck_assert_msg(strstr(cause, want[i]) != NULL, "no %s in: %s", want[i], cause);
+	}
+	ck_assert(strstr(cause, want[0]) < strstr(cause, want[1]) && strstr(cause, want[1]) < strstr(cause, want[2]));
+	ck_assert_ptr_nonnull(strstr(cause, "three.test"));
+	close(fd);
+}
+END_TEST
+
+static void *sentinel(void *arg)
+{
+	int listener = *(int *)arg, fd = accept(listener, NULL, NULL);
+	char question[400], answer[80], text[8];
+	ssize_t n;
+
+	snprintf(text, sizeof(text), "%d", port);
+	snprintf(answer, sizeof(answer), "*2\r\n$10\r\nthree.test\r\n$%zu\r\n%s\r\n", strlen(text), text);
+	n = fd < 0 ? -1 : read(fd, question, sizeof(question));
+	if (n > 0)
+		n = write(fd, answer, strlen(answer));
+	return (void *)(intptr_t)(n > 0 ? fd : -1);
+}
+
+/* The name of the Sentinel has three addresses, and so has that of the master that it names. */
+START_TEST(a_sentinel_and_its_master_are_found_at_their_last_address)
+{
+	char url[80], cause[240];
+	int at = 0, listener = place("127.0.0.1", &at, 1);
+	pthread_t thread;
+	void *end;
+
+	ck_assert_int_eq(pthread_create(&thread, NULL, sentinel, &listener), 0);
+	snprintf(url, sizeof(url), "redis+sentinel://three.test:%d/m", at);
+	ck_assert_msg(ask(url, WATCHDOG_MS, cause, sizeof(cause)) == COVEY_ERR_REFUSED, "%s", cause);
+	pthread_join(thread, &end);
+	ck_assert_int_ge((int)(intptr_t)end, 0);
+	close((int)(intptr_t)end);
+	close(listener);
+	/* Nobody listens there any longer. */
+	ck_assert_int_eq(ask(url, 300, cause, sizeof(cause)), COVEY_ERR_STORE);
+	ck_assert_msg(strstr(cause, "(127.0.0.3): Connection refused") &&
+			      strstr(cause, "(127.0.0.1): Connection refused"),
+		      "%s", cause);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *suite = suite_create("membership/redis_names");
+	TCase *tc = tcase_create("names");
+	SRunner *runner;
+	int failed;
+
+	if (system("command -v redis-server > /dev/null") != 0) {
+		puts("skipped: there is no redis-server on PATH");
+		return 77;
+	}
+	tcase_add_checked_fixture(tc, server_start, server_stop);
+	tcase_set_timeout(tc, 60);
+	tcase_add_test(tc, a_store_is_found_at_the_last_address_of_its_name);
+	tcase_add_test(tc, an_address_that_is_silent_leaves_time_for_the_next);
+	tcase_add_test(tc, a_store_that_is_nowhere_is_named_with_each_address);
+	tcase_add_test(tc, a_sentinel_and_its_master_are_found_at_their_last_address);
+	suite_add_tcase(suite, tc);
+	runner = srunner_create(suite);
+	srunner_run_all(runner, CK_ENV);
+	failed = srunner_ntests_failed(runner);
+	srunner_free(runner);
+	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
