@@ -182,7 +182,7 @@ struct covey_config {
 	int admission;		    /* enum covey_admission, set by the creator; 0: auto */
 	int transport;		    /* enum covey_transport */
 	const char *host;	    /* overrides the identity of this host */
-	const char *interface;	    /* address or interface name that peers on other hosts dial */
+	const char *interface;	    /* what peers on other hosts dial: eth0, eth, =eth0, 10.0.0.0/8, ^docker,lo */
 	const char *secret_file;    /* file with the group secret; NULL: the store holds it */
 	int join_ms;		    /* 0: 60000 */
 	int heartbeat_ms;	    /* 0: 10; idle beat on one host */

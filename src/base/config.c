@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "config.h"
+#include "interface.h"
 #include "page.h"
 #include "url.h"
 
@@ -69,7 +70,8 @@ static const struct bound {
 	[SET_admission] = { 1, 2, "auto or manual", { "auto", "manual" } },
 	[SET_transport] = { 0, 4, "auto, shm, tcp, verbs or verbs,tcp", { "auto", "shm", "tcp", "verbs", "verbs,tcp" } },
 	[SET_host] = { .right = "at most 64 letters, digits, '.', '_', ':' or '-'" },
-	[SET_interface] = { .right = "an address or the name of a network interface, without spaces" },
+	[SET_interface] = { .right = "interfaces (eth0, eth, =eth0), addresses or networks (10.0.0.0/8) with commas "
+				     "between, or ^ and all that are left out" },
 	[SET_secret_file] = { .right = "the path of a file" },
 	[SET_join_ms] = { 1, INT_MAX, "milliseconds, at least 1", { NULL } },
 	[SET_heartbeat_ms] = { 1, 1000, "milliseconds from 1 to 1000", { NULL } },
@@ -170,6 +172,7 @@ static int text_is_right(enum setting s, const char *value)
 	case SET_host:
 		return only_of(value, "._:-", GROUP_NAME_MAX);
 	case SET_interface:
+		return !cvy_interface_wrong(value);
 	case SET_rdma_device:
 	case SET_algo:
 		return !strpbrk(value, " \t\r\n");

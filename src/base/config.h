@@ -30,7 +30,9 @@
 	  "verbs,tcp: tcp where RDMA is not to be had") \
 	X(host, "COVEY_HOST", STR, "", "identity of this host, to make one host act as several") \
 	X(interface, "COVEY_INTERFACE", STR, "", \
-	  "address or interface that peers on other hosts dial, and are dialled from") \
+	  "interfaces that peers on other hosts dial, in order: names (eth0), their beginnings (eth), just that name " \
+	  "(=eth0), addresses, networks (10.0.0.0/8), or ^ and all that are left out (^docker,lo); empty: all, those " \
+	  "without carrier, bridges and networks of containers last") \
 	X(secret_file, "COVEY_SECRET_FILE", STR, "", "file with the group secret; empty: the store holds it") \
 	X(join_ms, "COVEY_JOIN_MS", INT, 60000, "bound on joining") \
 	X(heartbeat_ms, "COVEY_HEARTBEAT_MS", INT, 10, "beat on one host while idle (1 ms while an operation waits)") \

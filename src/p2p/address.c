@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Names: which host this is, where peers dial it, how to dial them. An address as it stands in the
- * store is `unix:@name,tcp:ADDR:PORT`: peers of the same host take the first part, others the second.
+ * Names: which host this is, where peers dial it, how to dial them. An address as it stands in the store is
+ * `unix:@name,tcp:ADDR:PORT[,tcp:ADDR:PORT...]`: peers of the same host take the first part, others try the rest in order.
  *
  * Two processes are on one host when memory, pids and abstract sockets of one mean the same to the
  * other: same boot, same network namespace, same pid namespace; COVEY_HOST can only tell them apart.
@@ -10,8 +10,6 @@
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <ifaddrs.h>
-#include <net/if.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sodium.h>
@@ -23,6 +21,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "interface.h"
 #include "log.h"
 #include "mesh.h"
 
@@ -92,40 +91,6 @@ static int literal(const char *text, struct sockaddr_storage *to)
 	return 0;
 }
 
-/* How much we like an address of an interface, 0: not at all. A link-local one means nothing on another host. */
-static int liking(const struct ifaddrs *i, const char *interface)
-{
-	int family = i->ifa_addr ? i->ifa_addr->sa_family : AF_UNSPEC;
-
-	if (!(i->ifa_flags & IFF_UP) || (family != AF_INET && family != AF_INET6))
-		return 0;
-	if (family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&((struct sockaddr_in6 *)i->ifa_addr)->sin6_addr))
-		return 0;
-	if (*interface ? strcmp(i->ifa_name, interface) != 0 : (i->ifa_flags & IFF_LOOPBACK) != 0)
-		return 0;
-	return family == AF_INET ? 2 : 1;
-}
-
-static int choose(const char *interface, struct sockaddr_storage *to)
-{
-	struct ifaddrs *all = NULL, *best = NULL;
-
-	if (*interface && literal(interface, to))
-		return 0;
-	if (getifaddrs(&all))
-		all = NULL;
-	for (struct ifaddrs *i = all; i; i = i->ifa_next)
-		if (liking(i, interface) > (best ? liking(best, interface) : 0))
-			best = i;
-	if (best)
-		memcpy(to, best->ifa_addr,
-		       best->ifa_addr->sa_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6));
-	freeifaddrs(all);
-	if (best)
-		return 0;
-	return *interface ? COVEY_ERR_INVAL : (literal("127.0.0.1", to), 0);
-}
-
 static socklen_t length(const struct sockaddr_storage *addr)
 {
 	return addr->ss_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
@@ -156,40 +121,76 @@ static void print(const struct sockaddr_storage *addr, char *name, size_t bytes)
 	}
 }
 
-int cvy_address_listen_tcp(const char *interface, char *name, size_t bytes, struct cvy_errbox *box)
+static int listen_at(struct sockaddr_storage *addr, char *name, size_t bytes)
 {
-	struct sockaddr_storage addr = { 0 };
-	socklen_t len;
-	int fd;
+	socklen_t len = length(addr);
+	int fd, err;
 
-	if (choose(interface, &addr))
-		return cvy_fail(box, COVEY_ERR_INVAL, -1, 0,
-				"interface '%s': no such address or interface with an address", interface);
-	set_port(&addr, 0);
-	len = length(&addr);
-	fd = socket(addr.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	if (fd < 0 || bind(fd, (struct sockaddr *)&addr, len) || listen(fd, BACKLOG) ||
-	    getsockname(fd, (struct sockaddr *)&addr, &len)) {
-		int err = errno;
-
-		print(&addr, name, bytes);
-		if (fd >= 0)
-			close(fd);
-		return cvy_fail(box, COVEY_ERR_IO, -1, 0, "listening on %s: %s", name, strerror(err));
+	set_port(addr, 0);
+	fd = socket(addr->ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (fd >= 0 && !bind(fd, (struct sockaddr *)addr, len) && !listen(fd, BACKLOG) &&
+	    !getsockname(fd, (struct sockaddr *)addr, &len)) {
+		print(addr, name, bytes);
+		return fd;
 	}
-	print(&addr, name, bytes);
-	return fd;
+	err = errno;
+	print(addr, name, bytes);
+	if (fd >= 0)
+		close(fd);
+	errno = err;
+	return -1;
 }
 
-/* The part of @addr that begins with @scheme, without it. */
-static int part(const char *addr, const char *scheme, char *to, size_t bytes)
+/* Where peers may dial, best first; more than 0, or an error that says what there is. */
+static int candidates(const char *interface, struct cvy_interface *list, struct cvy_errbox *box)
+{
+	char there[150];
+	int taken, count = cvy_interface_list(interface, list, CVY_INTERFACES, &taken);
+
+	if (taken)
+		return taken;
+	if (!*interface) { /* no interface is up: peers of this host need none */
+		memset(list, 0, sizeof(*list));
+		literal("127.0.0.1", &list->addr);
+		return 1;
+	}
+	cvy_interface_print(list, count, there, sizeof(there));
+	return cvy_fail(box, COVEY_ERR_INVAL, -1, 0, "interface \"%.60s\" fits no address of this host; there are: %s",
+			interface, count ? there : "none");
+}
+
+int cvy_address_listen(const char *interface, struct cvy_listener *to, int max, struct cvy_errbox *box)
+{
+	struct cvy_interface *list = malloc(CVY_INTERFACES * sizeof(*list));
+	int n = list ? candidates(interface, list, box) : COVEY_ERR_NOMEM, count = 0, err = 0;
+	char name[CVY_LISTENER_NAME] = "";
+
+	for (int i = 0; i < n && count < max; i++) {
+		to[count].fd = listen_at(&list[i].addr, to[count].name, sizeof(to[count].name));
+		if (to[count].fd >= 0) {
+			count++;
+			continue;
+		}
+		if (!err)
+			memcpy(name, to[count].name, sizeof(name));
+		err = err ? err : errno;
+		cvy_info("p2p", "cannot listen on %s: %s", to[count].name, strerror(errno));
+	}
+	free(list);
+	if (n < 0 || count)
+		return n < 0 ? n : count;
+	return cvy_fail(box, COVEY_ERR_IO, -1, 0, "listening on %s: %s", name, strerror(err));
+}
+
+/* The part number @at of @addr that begins with @scheme, without it. */
+static int part(const char *addr, const char *scheme, int at, char *to, size_t bytes)
 {
 	size_t n = strlen(scheme);
 
 	while (addr && *addr) {
 		size_t len = strcspn(addr, ",");
 
-		if (len > n && len - n < bytes && !strncmp(addr, scheme, n)) {
+		if (len > n && len - n < bytes && !strncmp(addr, scheme, n) && !at--) {
 			memcpy(to, addr + n, len - n);
 			to[len - n] = '\0';
 			return 0;
@@ -200,13 +201,13 @@ static int part(const char *addr, const char *scheme, char *to, size_t bytes)
 	return COVEY_ERR_INVAL;
 }
 
-static int parse_tcp(const char *addr, struct sockaddr_storage *to)
+static int parse_tcp(const char *addr, int at, struct sockaddr_storage *to)
 {
 	char text[128], *port, *host = text;
 	long number;
 	char *end;
 
-	if (part(addr, "tcp:", text, sizeof(text)))
+	if (part(addr, "tcp:", at, text, sizeof(text)))
 		return COVEY_ERR_INVAL;
 	port = strrchr(text, ':');
 	if (!port)
@@ -227,7 +228,7 @@ static int parse_unix(const char *addr, struct sockaddr_un *to, socklen_t *len)
 {
 	char text[sizeof(to->sun_path)];
 
-	if (part(addr, "unix:@", text, sizeof(text)))
+	if (part(addr, "unix:@", 0, text, sizeof(text)))
 		return COVEY_ERR_INVAL;
 	memset(to, 0, sizeof(*to));
 	to->sun_family = AF_UNIX;
@@ -243,13 +244,28 @@ static int is_loopback(const struct sockaddr_storage *addr)
 	return IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)addr)->sin6_addr);
 }
 
+/* The own address of @family in @from; 0: there is none, or there are several, and the system knows better. */
+static int own_address(const char *from, int family, struct sockaddr_storage *own)
+{
+	struct sockaddr_storage one;
+	int found = 0;
+
+	for (int i = 0; !parse_tcp(from, i, &one); i++) {
+		if (one.ss_family != family)
+			continue;
+		*own = one;
+		found++;
+	}
+	return found == 1;
+}
+
 /* On a host with several networks the way back is the way there. Where that cannot be, any address will do. */
 static void call_from(int fd, const char *from, const struct sockaddr_storage *to)
 {
 	struct sockaddr_storage own;
 	int one = 1;
 
-	if (parse_tcp(from, &own) || own.ss_family != to->ss_family || (is_loopback(&own) && !is_loopback(to)))
+	if (!own_address(from, to->ss_family, &own) || (is_loopback(&own) && !is_loopback(to)))
 		return;
 	set_port(&own, 0);
 	setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &one, sizeof(one));
@@ -257,17 +273,33 @@ static void call_from(int fd, const char *from, const struct sockaddr_storage *t
 		cvy_warn("p2p", "calling from %s: %s", from, strerror(errno));
 }
 
-int cvy_address_connect(const char *addr, int by_unix, const char *from, const char **why)
+int cvy_address_count(const char *addr)
 {
+	struct sockaddr_storage to;
+	int n = 0;
+
+	while (n < CVY_LISTENERS && !parse_tcp(addr, n, &to))
+		n++;
+	return n;
+}
+
+void cvy_address_name(const char *addr, int at, char *text, size_t bytes)
+{
+	if (part(addr, "tcp:", at, text, bytes))
+		snprintf(text, bytes, "its address");
+}
+
+int cvy_address_connect(const char *addr, int at, const char *from, const char **why)
+{
+	int by_unix = at == CVY_BY_UNIX, fd, one = 1;
 	union {
 		struct sockaddr_storage in;
 		struct sockaddr_un un;
 	} to;
 	socklen_t len = 0;
-	int fd, one = 1;
 
 	memset(&to, 0, sizeof(to));
-	if (by_unix ? parse_unix(addr, &to.un, &len) : parse_tcp(addr, &to.in)) {
+	if (by_unix ? parse_unix(addr, &to.un, &len) : parse_tcp(addr, at, &to.in)) {
 		*why = "its address cannot be read";
 		return COVEY_ERR_INVAL;
 	}

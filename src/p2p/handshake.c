@@ -114,7 +114,10 @@ static void refuse(struct cvy_conn *conn, int err, const char *text)
 
 static void shake_broken(struct cvy_conn *conn, int err, const char *cause)
 {
-	if (conn->peer) {
+	if (conn->peer && conn == conn->peer->control && conn->peer->dialling) {
+		if (!cvy_peer_dial_next(conn->peer, cause))
+			cvy_peer_fail(conn->peer, err, conn->peer->said);
+	} else if (conn->peer) {
 		cvy_peer_fail(conn->peer, err, cause);
 	} else if (err == COVEY_ERR_VERSION || err == COVEY_ERR_INVAL) {
 		if (err == COVEY_ERR_VERSION &&
@@ -381,6 +384,8 @@ static int same_user(const struct cvy_conn *conn)
 
 static void shake_opened(struct cvy_conn *conn)
 {
+	if (conn == conn->peer->control)
+		cvy_peer_dialled(conn->peer);
 	if (!same_user(conn))
 		cvy_peer_fail(conn->peer, COVEY_ERR_AUTH, "its unix socket belongs to another user");
 }

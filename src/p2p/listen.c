@@ -9,6 +9,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -45,7 +46,7 @@ static void accept_all(struct cvy_mesh *mesh, int listener)
 			accept_none(mesh, listener);
 		if (fd < 0)
 			return;
-		if (listener == mesh->listen_tcp)
+		if (listener != mesh->listen_unix)
 			setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
 		conn = cvy_conn_new(mesh->loop, fd, 0);
 		if (!conn)
@@ -64,30 +65,49 @@ static void accept_unix(void *ctx, uint32_t events)
 	accept_all(mesh, mesh->listen_unix);
 }
 
+/* At any of them: the others have nobody, and say so at once. */
 static void accept_tcp(void *ctx, uint32_t events)
 {
 	struct cvy_mesh *mesh = ctx;
 
 	(void)events;
-	accept_all(mesh, mesh->listen_tcp);
+	for (int i = 0; i < CVY_LISTENERS && mesh->listen_tcp[i] >= 0; i++)
+		accept_all(mesh, mesh->listen_tcp[i]);
+}
+
+static int listen_tcp(struct cvy_mesh *mesh, const char *interface)
+{
+	struct cvy_listener at[CVY_LISTENERS];
+	int n = cvy_address_listen(interface, at, CVY_LISTENERS, mesh->box);
+	size_t used = strlen(mesh->addr), from = 0;
+
+	for (int i = 0; i < n; i++) {
+		mesh->listen_tcp[i] = at[i].fd;
+		if (used + 1 + strlen(at[i].name) > CVY_ADDR_MAX)
+			continue; /* it stands nowhere: nobody calls */
+		used += (size_t)snprintf(mesh->addr + used, sizeof(mesh->addr) - used, ",%s", at[i].name);
+		if (*interface)
+			from += (size_t)snprintf(mesh->from + from, sizeof(mesh->from) - from, "%s%s", from ? "," : "",
+						 at[i].name);
+	}
+	return n < 0 ? n : 0;
 }
 
 int cvy_mesh_listen(struct cvy_mesh *mesh, const char *interface)
 {
-	char name[2][120];
+	int err;
 
 	mesh->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
-	mesh->listen_unix = cvy_address_listen_unix(name[0], sizeof(name[0]), mesh->box);
+	mesh->listen_unix = cvy_address_listen_unix(mesh->addr, sizeof(mesh->addr), mesh->box);
 	if (mesh->listen_unix < 0)
 		return mesh->listen_unix;
-	mesh->listen_tcp = cvy_address_listen_tcp(interface, name[1], sizeof(name[1]), mesh->box);
-	if (mesh->listen_tcp < 0)
-		return mesh->listen_tcp;
-	if (*interface)
-		memcpy(mesh->from, name[1], sizeof(mesh->from));
-	snprintf(mesh->addr, sizeof(mesh->addr), "%s,%s", name[0], name[1]);
-	if (cvy_loop_watch(mesh->loop, mesh->listen_unix, EPOLLIN, accept_unix, mesh, &mesh->watch_unix) ||
-	    cvy_loop_watch(mesh->loop, mesh->listen_tcp, EPOLLIN, accept_tcp, mesh, &mesh->watch_tcp))
+	err = listen_tcp(mesh, interface);
+	if (err)
+		return err;
+	if (cvy_loop_watch(mesh->loop, mesh->listen_unix, EPOLLIN, accept_unix, mesh, &mesh->watch_unix))
 		return COVEY_ERR_IO;
+	for (int i = 0; i < CVY_LISTENERS && mesh->listen_tcp[i] >= 0; i++)
+		if (cvy_loop_watch(mesh->loop, mesh->listen_tcp[i], EPOLLIN, accept_tcp, mesh, &mesh->watch_tcp[i]))
+			return COVEY_ERR_IO;
 	return 0;
 }

@@ -31,27 +31,13 @@ void cvy_mesh_dial(void *ctx, int rank, uint64_t inc, const char *addr, const ch
 	struct cvy_mesh *mesh = ctx;
 	struct cvy_peer *peer = cvy_peer_get(mesh, rank);
 	int by_unix = cvy_mesh_same_host(mesh, host);
-	const char *why = "no memory";
-	int fd;
 
 	if (!cvy_peer_begin(peer, inc, CVY_WANT_DIAL))
 		return;
-	if (!by_unix && mesh->transport == COVEY_TRANSPORT_SHM) {
+	if (!by_unix && mesh->transport == COVEY_TRANSPORT_SHM)
 		cvy_peer_fail_soon(peer, "transport shm cannot reach it: it is on another host");
-		return;
-	}
-	free(peer->addr);
-	peer->addr = strdup(addr);
-	fd = peer->addr ? cvy_address_connect(addr, by_unix, mesh->from, &why) : -1;
-	peer->control = fd < 0 ? NULL : cvy_conn_new(mesh->loop, fd, 1);
-	if (!peer->control) {
-		cvy_peer_fail_soon(peer, why);
-		return;
-	}
-	peer->control->is_unix = by_unix;
-	cvy_shake_dial(peer->control, peer, 0);
-	if (peer->early)
-		cvy_peer_fail_soon(peer, peer->early);
+	else
+		cvy_peer_dial(peer, addr, by_unix);
 }
 
 void cvy_mesh_drop(void *ctx, int rank, uint64_t inc)
@@ -259,7 +245,9 @@ int cvy_mesh_open(const struct cvy_mesh_args *args, struct cvy_mesh **out)
 	mesh->sink = args->sink;
 	mesh->box = args->box;
 	mesh->id.rank = -1;
-	mesh->listen_unix = mesh->listen_tcp = mesh->spare_fd = -1;
+	mesh->listen_unix = mesh->spare_fd = -1;
+	for (int i = 0; i < CVY_LISTENERS; i++)
+		mesh->listen_tcp[i] = -1;
 	pthread_mutex_init(&mesh->own_lock, NULL);
 	mesh->lock = &mesh->own_lock;
 	mesh->transport = args->config->transport;
@@ -298,14 +286,16 @@ void cvy_mesh_close(struct cvy_mesh *mesh)
 		cvy_rdma_close(mesh);
 		cvy_mesh_unlock(mesh);
 		cvy_loop_unwatch(mesh->watch_unix);
-		cvy_loop_unwatch(mesh->watch_tcp);
+		for (int i = 0; i < CVY_LISTENERS; i++)
+			cvy_loop_unwatch(mesh->watch_tcp[i]);
 		cvy_window_put(mesh->window);
 		if (mesh->base)
 			munmap(mesh->base, mesh->layout.window_bytes * (size_t)mesh->reserved);
 		cvy_fault_close(mesh->fault);
 	}
 	close_fd(&mesh->listen_unix);
-	close_fd(&mesh->listen_tcp);
+	for (int i = 0; i < CVY_LISTENERS; i++)
+		close_fd(&mesh->listen_tcp[i]);
 	close_fd(&mesh->spare_fd);
 	for (int r = 0; r < COVEY_MAX_RANKS; r++) {
 		if (mesh->peer[r])
@@ -324,7 +314,8 @@ void cvy_mesh_forget(struct cvy_mesh *mesh)
 
 	mesh->forgotten = 1;
 	close_fd(&mesh->listen_unix);
-	close_fd(&mesh->listen_tcp);
+	for (int i = 0; i < CVY_LISTENERS; i++)
+		close_fd(&mesh->listen_tcp[i]);
 	close_fd(&mesh->spare_fd);
 	close_fd(&mesh->window->fd);
 	cvy_rdma_forget(mesh);

@@ -24,6 +24,10 @@
 #define CVY_SHAKE_MAX 1024	   /* bytes of a message of a stranger */
 #define CVY_CAUSE 200
 #define CVY_TCP_CONNECTIONS_MAX 8
+#define CVY_LISTENERS 4	     /* addresses of one rank that peers on other hosts may dial */
+#define CVY_LISTENER_NAME 64 /* tcp:[ADDRESS]:PORT */
+#define CVY_ADDR_MAX 255     /* of all that stands in the store for them: the bound of its readers */
+#define CVY_CONNECT_MS 1000  /* of one address of several, until its connection stands */
 
 /* Types past those of enum cvy_msg_type: the handshake; for RDMA, a key of a region is asked for and told. */
 enum { CVY_WIRE_HELLO = 100, CVY_WIRE_PROOF, CVY_WIRE_WELCOME, CVY_WIRE_REFUSE, CVY_WIRE_ASK, CVY_WIRE_KEY };
@@ -119,9 +123,14 @@ struct cvy_peer {
 	struct cvy_mesh *mesh;
 	int rank;
 	uint64_t inc, nonce;
-	enum cvy_want want; /* a LINK_UP or LINK_DOWN is owed */
-	int up;		    /* LINK_UP was said, LINK_DOWN was not */
-	char *addr;	    /* dialled */
+	enum cvy_want want;	   /* a LINK_UP or LINK_DOWN is owed */
+	int up;			   /* LINK_UP was said, LINK_DOWN was not */
+	char *addr;		   /* dialled */
+	int at;			   /* which of its addresses for other hosts is tried, or was taken; CVY_BY_UNIX */
+	int left;		   /* addresses after this one in this cycle */
+	int dialling;		   /* control is being opened */
+	struct cvy_timer *connect; /* bound of this one, where others are left */
+	char said[CVY_CAUSE];	   /* why those before it were of no use */
 	struct cvy_conn *control, *data;
 	enum cvy_path path;
 	int may_tcp;	   /* instead of verbs */
@@ -163,10 +172,10 @@ struct cvy_mesh {
 	struct cvy_identity id;
 	int known; /* id is set */
 	char host[256];
-	char addr[320];
-	char from[120]; /* where an interface is named: its address, which calls others too; else empty */
-	int listen_unix, listen_tcp, spare_fd;
-	struct cvy_watch *watch_unix, *watch_tcp;
+	char addr[CVY_ADDR_MAX + 1];
+	char from[CVY_ADDR_MAX + 1]; /* where an interface is named: its addresses, which call others too; else empty */
+	int listen_unix, listen_tcp[CVY_LISTENERS], spare_fd;
+	struct cvy_watch *watch_unix, *watch_tcp[CVY_LISTENERS];
 	struct cvy_conn *strangers;
 	int stranger_count;
 	uint64_t lines_ns; /* since when `lines` were logged about strangers, and `unlogged` were not */
@@ -199,6 +208,11 @@ static inline uint8_t *cvy_mesh_place(const struct cvy_mesh *mesh, int rank)
 struct cvy_peer *cvy_peer_get(struct cvy_mesh *mesh, int rank); /* made on first use; NULL: no memory or no such rank */
 /* A new cycle with @inc. 0: there is one already. */
 int cvy_peer_begin(struct cvy_peer *peer, uint64_t inc, enum cvy_want want);
+/* dial.c. Dials in the cycle that has begun: the addresses of @addr in order, until a connection stands. */
+void cvy_peer_dial(struct cvy_peer *peer, const char *addr, int by_unix);
+/* A connection that was dialled could not be made: 1 if the next address is dialled instead. */
+int cvy_peer_dial_next(struct cvy_peer *peer, const char *why);
+void cvy_peer_dialled(struct cvy_peer *peer); /* it stands */
 /* Closes what belongs to the link, in silence. keep_shm: a view of shared memory outlives a broken connection. */
 void cvy_peer_hang_up(struct cvy_peer *peer, int keep_shm);
 void cvy_peer_fail(struct cvy_peer *peer, int err, const char *cause);
@@ -227,12 +241,21 @@ int cvy_mesh_listen(struct cvy_mesh *mesh, const char *interface);
 
 void cvy_address_host(const char *override, char *text, size_t bytes);
 int cvy_address_listen_unix(char *name, size_t bytes, struct cvy_errbox *box); /* descriptor or error */
-int cvy_address_listen_tcp(const char *interface, char *name, size_t bytes, struct cvy_errbox *box);
+struct cvy_listener {
+	int fd;
+	char name[CVY_LISTENER_NAME];
+};
+
+/* Listens at the addresses that @interface gives (base/interface.h), best first, @max at most: how many, or an error. */
+int cvy_address_listen(const char *interface, struct cvy_listener *to, int max, struct cvy_errbox *box);
+int cvy_address_count(const char *addr); /* of its `tcp:` parts */
+void cvy_address_name(const char *addr, int at, char *text, size_t bytes);
 /*
- * Begins to connect to the `unix:` or `tcp:` part of an address: descriptor, or an error with @why. @from: the own `tcp:`
- * address to call from, empty: any.
+ * Begins to connect to the `tcp:` part number @at of an address, or to its `unix:` part: descriptor, or an error with
+ * @why. @from: the own `tcp:` addresses to call from, empty: any.
  */
-int cvy_address_connect(const char *addr, int by_unix, const char *from, const char **why);
+#define CVY_BY_UNIX (-1)
+int cvy_address_connect(const char *addr, int at, const char *from, const char **why);
 
 /* ---- transports ---- */
 

@@ -112,6 +112,9 @@ void cvy_peer_hang_up(struct cvy_peer *peer, int keep_shm)
 {
 	struct cvy_conn *control = peer->control, *data = peer->data;
 
+	if (peer->want == CVY_WANT_DIAL && control && !peer->up && peer->at >= 0)
+		peer->at++; /* nothing came of it: the next cycle begins with the next address */
+	cvy_peer_dialled(peer);
 	peer->control = peer->data = NULL;
 	while (peer->fds)
 		close(peer->fd[--peer->fds]);
@@ -373,7 +376,7 @@ static int view_make(struct cvy_peer *peer, int fd, const char **why)
 static void dial_data(struct cvy_peer *peer)
 {
 	const char *why = "no memory";
-	int fd = cvy_address_connect(peer->addr, 0, peer->mesh->from, &why);
+	int fd = cvy_address_connect(peer->addr, peer->at < 0 ? 0 : peer->at, peer->mesh->from, &why);
 
 	peer->data = fd < 0 ? NULL : cvy_conn_new(peer->mesh->loop, fd, 1);
 	if (peer->data)
@@ -536,12 +539,14 @@ struct cvy_peer *cvy_peer_get(struct cvy_mesh *mesh, int rank)
 static void peer_late(void *ctx)
 {
 	struct cvy_peer *peer = ctx;
+	char why[CVY_CAUSE];
 
 	peer->timer = NULL; /* it fired */
+	snprintf(why, sizeof(why), "%.150s%sno handshake within 5 seconds", peer->said, peer->said[0] ? "; " : "");
 	if (peer->early)
 		cvy_peer_fail(peer, COVEY_ERR_IO, peer->early);
 	else if (peer->want == CVY_WANT_DIAL || peer->control)
-		cvy_peer_fail(peer, COVEY_ERR_TIMEOUT, "no handshake within 5 seconds");
+		cvy_peer_fail(peer, COVEY_ERR_TIMEOUT, why);
 	else
 		cvy_peer_fail(peer, COVEY_ERR_TIMEOUT, "it did not dial within 5 seconds");
 }

@@ -10,6 +10,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sodium.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -203,17 +204,20 @@ int cvy_door_open(struct cvy_loop *loop, const char *interface, void *ctx, cvy_d
 		  struct cvy_errbox *box, struct cvy_door **out)
 {
 	struct cvy_door *door = calloc(1, sizeof(*door));
-	int err = 0;
+	struct cvy_listener at;
+	int err;
 
 	if (!door)
 		return COVEY_ERR_NOMEM;
 	door->loop = loop;
 	door->ctx = ctx;
 	door->come = come;
-	door->fd = cvy_address_listen_tcp(interface, door->name, sizeof(door->name), box);
-	if (door->fd < 0)
-		err = door->fd;
-	else if (cvy_loop_watch(loop, door->fd, EPOLLIN, callers, door, &door->watch))
+	err = cvy_address_listen(interface, &at, 1, box);
+	door->fd = err < 0 ? -1 : at.fd;
+	err = err < 0 ? err : 0;
+	if (!err)
+		snprintf(door->name, sizeof(door->name), "%s", at.name);
+	if (!err && cvy_loop_watch(loop, door->fd, EPOLLIN, callers, door, &door->watch))
 		err = COVEY_ERR_IO;
 	if (err) {
 		cvy_door_close(door);

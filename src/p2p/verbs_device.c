@@ -15,6 +15,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "interface.h"
 #include "log.h"
 #include "verbs.h"
 
@@ -36,17 +37,6 @@ static int near_us(const char *device)
 	if (file)
 		fclose(file);
 	return its >= 0 && !getcpu(&cpu, &node) && (unsigned int)its == node;
-}
-
-static int is_named(const struct ifaddrs *i, const char *interface)
-{
-	char text[INET6_ADDRSTRLEN] = "";
-	const void *at = i->ifa_addr->sa_family == AF_INET
-				 ? (const void *)&((struct sockaddr_in *)(void *)i->ifa_addr)->sin_addr
-				 : (const void *)&((struct sockaddr_in6 *)(void *)i->ifa_addr)->sin6_addr;
-
-	inet_ntop(i->ifa_addr->sa_family, at, text, sizeof(text));
-	return *interface && (!strcmp(i->ifa_name, interface) || !strcmp(text, interface));
 }
 
 /* 0: of no use. The device of the address that peers dial anyhow, then one near this processor, then IPv4. */
@@ -71,7 +61,8 @@ static int liking(struct cvy_rdma *rdma, const struct cvy_rdma_wish *wish, const
 	cvy_rdma_map(i->ifa_addr, ip);
 	if (wish->gid >= 0 && (!cvy_rdma_gid(SYS_DEVICES, name, id->port_num, wish->gid, gid) || memcmp(gid, ip, 16)))
 		goto out;
-	much = 1 + (family == AF_INET) + 2 * near_us(name) + 4 * is_named(i, wish->interface);
+	much = 1 + (family == AF_INET) + 2 * near_us(name) +
+	       4 * cvy_interface_fits(wish->interface, i->ifa_name, i->ifa_addr);
 out:
 	rdma->api->rdma_destroy_id(id);
 	return much;

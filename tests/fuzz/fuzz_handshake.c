@@ -107,7 +107,7 @@ static void call(int by_unix)
 
 	if (c->fd >= 0)
 		return;
-	c->fd = cvy_address_connect(cvy_mesh_addr(f.mesh), by_unix, "", &why);
+	c->fd = cvy_address_connect(cvy_mesh_addr(f.mesh), by_unix ? CVY_BY_UNIX : 0, "", &why);
 	c->rank = 1;
 }
 

@@ -7,10 +7,8 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <ifaddrs.h>
 #include <inttypes.h>
 #include <jansson.h>
-#include <net/if.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -28,6 +26,7 @@
 
 #include "admin.h"
 #include "cores.h"
+#include "interface.h"
 
 #define NO_BOUND (1ll << 60) /* version 1 of cgroups writes "none" as a number that is larger */
 
@@ -317,28 +316,34 @@ static void check_cores(struct doctor *d)
 
 static void check_interfaces(struct doctor *d)
 {
-	const char *wanted = getenv("COVEY_INTERFACE");
-	struct ifaddrs *list = NULL;
-	char text[INET6_ADDRSTRLEN], all[300] = "";
-	int found = 0, match = 0;
+	static struct cvy_interface list[CVY_INTERFACES];
+	const char *setting = getenv("COVEY_INTERFACE"), *wrong;
+	char all[300], first[100];
+	int taken, count;
 
-	getifaddrs(&list);
-	for (struct ifaddrs *it = list; it; it = it->ifa_next) {
-		size_t used = strlen(all);
-
-		if (!it->ifa_addr || it->ifa_addr->sa_family != AF_INET || !(it->ifa_flags & IFF_UP) ||
-		    (it->ifa_flags & IFF_LOOPBACK))
-			continue;
-		inet_ntop(AF_INET, &((struct sockaddr_in *)(void *)it->ifa_addr)->sin_addr, text, sizeof(text));
-		snprintf(all + used, sizeof(all) - used, "%s%s %s", found++ ? ", " : "", it->ifa_name, text);
-		match |= wanted && (!strcmp(wanted, it->ifa_name) || !strcmp(wanted, text));
+	setting = setting ? setting : "";
+	wrong = cvy_interface_wrong(setting);
+	count = cvy_interface_list(wrong ? "" : setting, list, CVY_INTERFACES, &taken);
+	if (wrong || !taken) {
+		cvy_interface_print(list, count, all, sizeof(all));
+		find(d, *setting ? BAD : LOOK, "interface",
+		     *setting ? "COVEY_INTERFACE=NAME, ADDRESS or NETWORK of this host, or ^NAME,..."
+			      : "an interface that is up",
+		     "COVEY_INTERFACE=%.60s: %s; there are: %s", setting,
+		     wrong ? wrong : "fits no address of this host", count ? all : "none");
+		return;
 	}
-	freeifaddrs(list);
-	find(d, found ? GOOD : LOOK, "interfaces", "an interface that is up, for peers on other hosts", "%s",
-	     found ? all : "none but the loopback: a group can be on this host only");
-	if (wanted && *wanted && !match && !strchr(wanted, ':'))
-		find(d, BAD, "interface", "COVEY_INTERFACE=NAME or ADDRESS of this host",
-		     "COVEY_INTERFACE=%.60s is not there", wanted);
+	snprintf(first, sizeof(first), "%s%s%s", list[0].name, list[0].name[0] ? " " : "", list[0].text);
+	cvy_interface_print(list + 1, count - 1, all, sizeof(all));
+	if (list[0].kind == CVY_INTERFACE_LOOPBACK && !*setting)
+		find(d, LOOK, "interfaces", "an interface that is up, for peers on other hosts",
+		     "none but the loopback: a group can be on this host only");
+	else
+		find(d, list[0].kind == CVY_INTERFACE_PLAIN || *setting ? GOOD : LOOK, "interfaces",
+		     "COVEY_INTERFACE, or an interface that other hosts reach",
+		     "%s is told first to peers on other hosts%s%s%s%s%s", first,
+		     list[0].kind == CVY_INTERFACE_PLAIN ? "" : ", though: ", cvy_interface_why(list[0].kind),
+		     *setting ? ", by COVEY_INTERFACE" : "", count > 1 ? "; then " : "", all);
 }
 
 static void check_ports(struct doctor *d)

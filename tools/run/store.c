@@ -6,11 +6,10 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <ifaddrs.h>
-#include <net/if.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <sys/resource.h>
@@ -19,6 +18,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "interface.h"
 #include "run.h"
 
 #define PONG_MS 5000
@@ -28,23 +28,24 @@
 /* The server's names. redis-check-rdb is the same program and serves when it is called redis-server. */
 static const char *const servers[] = { "redis-server", "valkey-server", "redis-check-rdb", NULL };
 
-/* An IPv4 address of this machine that others can reach: the first that is up and not loopback. */
+/* The IPv4 address that ranks on this machine would tell their peers first. */
 static int find_address(char *text, size_t bytes)
 {
-	struct ifaddrs *list, *it;
-	int found = -1;
+	static struct cvy_interface list[CVY_INTERFACES];
+	const char *setting = getenv("COVEY_INTERFACE");
+	char there[300];
+	int taken, count = cvy_interface_list(setting ? setting : "", list, CVY_INTERFACES, &taken);
 
-	if (getifaddrs(&list))
-		return -1;
-	for (it = list; it && found; it = it->ifa_next) {
-		if (!it->ifa_addr || it->ifa_addr->sa_family != AF_INET || !(it->ifa_flags & IFF_UP) ||
-		    (it->ifa_flags & IFF_LOOPBACK))
+	for (int i = 0; i < taken; i++) {
+		if (list[i].addr.ss_family != AF_INET || list[i].kind == CVY_INTERFACE_LOOPBACK)
 			continue;
-		if (inet_ntop(AF_INET, &((struct sockaddr_in *)(void *)it->ifa_addr)->sin_addr, text, (socklen_t)bytes))
-			found = 0;
+		snprintf(text, bytes, "%s", list[i].text);
+		return 0;
 	}
-	freeifaddrs(list);
-	return found;
+	cvy_interface_print(list, count, there, sizeof(there));
+	run_say("no IPv4 address for the store, with COVEY_INTERFACE=%.60s: name one with --address; there are: %s",
+		setting ? setting : "", count ? there : "none");
+	return -1;
 }
 
 static int tcp_address(const char *text, int port, struct sockaddr_in *to)
@@ -93,10 +94,8 @@ static int choose_place(const struct run_options *opt, struct run_store *store)
 	}
 	if (opt->address)
 		snprintf(store->address, sizeof(store->address), "%s", opt->address);
-	else if (find_address(store->address, sizeof(store->address))) {
-		run_say("no address for the store: name one with --address");
+	else if (find_address(store->address, sizeof(store->address)))
 		return -1;
-	}
 	store->port = find_port(store->address);
 	if (store->port <= 0) {
 		run_say("the store cannot listen at %s: it is no IPv4 address of this machine", store->address);

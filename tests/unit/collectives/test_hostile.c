@@ -206,7 +206,7 @@ static void job_end(struct job *job)
 static int call(const struct job *job, int rank, int by_unix)
 {
 	const char *why = "";
-	int fd = cvy_address_connect(job->addr[rank], by_unix, "", &why);
+	int fd = cvy_address_connect(job->addr[rank], by_unix ? CVY_BY_UNIX : 0, "", &why);
 	struct pollfd p = { fd, POLLOUT, 0 };
 
 	must(fd >= 0, "calling %s: %s", job->addr[rank], why);

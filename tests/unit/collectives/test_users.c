@@ -125,7 +125,7 @@ static int is_answered(const struct job *job)
 				 .bytes = sizeof(struct cvy_hello) };
 	const char *why = "";
 	char bytes[512];
-	int fd = cvy_address_connect(job->addr, 1, "", &why), heard;
+	int fd = cvy_address_connect(job->addr, CVY_BY_UNIX, "", &why), heard;
 	struct pollfd p = { fd, POLLIN, 0 };
 
 	if (fd < 0)

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Records of the store: what is read from them, and what is refused. */
 #include <check.h>
+#include <stdio.h>
+#include <string.h>
 #include <stdlib.h>
 
 #include "record.h"
@@ -74,6 +76,33 @@ START_TEST(joiners_are_news_and_no_part_of_a_record)
 }
 END_TEST
 
+/* Four addresses of the longest kind that fit: they come through whole, and what is longer is refused. */
+START_TEST(a_member_may_have_several_addresses)
+{
+	static const char list[] =
+		"unix:@covey-00112233445566778899aabbccddeeff,tcp:[2001:db8:1111:2222:3333:4444:5555:6666]:65535,"
+		"tcp:192.168.100.100:65535,tcp:[2001:db8:1111:2222:3333:4444:5555:6667]:65535,"
+		"tcp:10.100.100.100:65535";
+	char text[700], addr[256], host[128], longer[300];
+	struct cvy_joiner j;
+
+	snprintf(text, sizeof(text), "7 9 %s h 3", list);
+	ck_assert_int_eq(cvy_joiner_parse(text, &j), 0);
+	ck_assert_str_eq(j.addr, list);
+	snprintf(text, sizeof(text), "7 2 %s h", list);
+	ck_assert_int_eq(cvy_member_place(text, addr, sizeof(addr), host, sizeof(host)), 0);
+	ck_assert_str_eq(addr, list);
+	ck_assert_str_eq(host, "h");
+	memset(longer, 'x', sizeof(longer));
+	longer[256] = '\0';
+	snprintf(text, sizeof(text), "7 9 %s h 3", longer);
+	ck_assert_int_ne(cvy_joiner_parse(text, &j), 0);
+	longer[255] = '\0';
+	snprintf(text, sizeof(text), "7 9 %s h 3", longer);
+	ck_assert_int_eq(cvy_joiner_parse(text, &j), 0);
+}
+END_TEST
+
 START_TEST(an_active_view_has_its_admitted_as_voters)
 {
 	struct cvy_record r = { 0 };
@@ -99,6 +128,7 @@ int main(void)
 	tcase_add_test(t, a_record_becomes_a_view);
 	tcase_add_test(t, nonsense_is_refused);
 	tcase_add_test(t, joiners_are_news_and_no_part_of_a_record);
+	tcase_add_test(t, a_member_may_have_several_addresses);
 	tcase_add_test(t, an_active_view_has_its_admitted_as_voters);
 	suite_add_tcase(s, t);
 	srunner_run_all(runner, CK_ENV);

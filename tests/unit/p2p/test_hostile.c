@@ -55,7 +55,7 @@ static void call(void)
 {
 	const char *why;
 
-	client = cvy_address_connect(cvy_mesh_addr(rig.rank[0].mesh), 1, "", &why);
+	client = cvy_address_connect(cvy_mesh_addr(rig.rank[0].mesh), CVY_BY_UNIX, "", &why);
 	ck_assert_int_ge(client, 0);
 	cvy_mesh_expect(rig.rank[0].mesh, 1, 101);
 }

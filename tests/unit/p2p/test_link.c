@@ -326,7 +326,7 @@ START_TEST(another_version_is_named)
 	int fd;
 
 	pair(0, 0, "", "");
-	fd = cvy_address_connect(cvy_mesh_addr(rig.rank[0].mesh), 1, "", &why);
+	fd = cvy_address_connect(cvy_mesh_addr(rig.rank[0].mesh), CVY_BY_UNIX, "", &why);
 	ck_assert_int_ge(fd, 0);
 	ck_assert_int_eq(send(fd, &head, sizeof(head), 0), sizeof(head));
 	rig_run(&rig, a_version);
@@ -415,7 +415,7 @@ static void child_runs(const struct cvy_config *c, int to)
 START_TEST(a_window_of_another_process_is_read_only_and_outlives_it)
 {
 	struct cvy_config c;
-	char addr[320] = "";
+	char addr[CVY_ADDR_MAX + 1] = "";
 	struct cvy_layout l;
 	uint8_t *view;
 	pid_t child;
