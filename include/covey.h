@@ -290,7 +290,11 @@ COVEY_API int covey_event_next(struct covey_group *group, struct covey_event *ev
 
 /* ---- Outcomes and works ------------------------------------------------------------------- */
 
-/** struct covey_result - the outcome of one operation */
+/**
+ * struct covey_result - the outcome of one operation
+ * It is written when the operation is decided, with an error too: then status says which, and mask names no valid data.
+ * A call that returns an error before its operation has a number leaves it as it was.
+ */
 struct covey_result {
 	int status;	/* 0 or COVEY_ERR_* */
 	uint32_t epoch; /* view it completed in; alike on all survivors */

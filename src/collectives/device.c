@@ -124,7 +124,7 @@ int cvy_device_open(const struct cvy_device_args *args, struct cvy_device **out)
 		return err;
 	d = calloc(1, sizeof(*d));
 	if (!d)
-		return COVEY_ERR_NOMEM;
+		return cvy_fail(args->box, COVEY_ERR_NOMEM, -1, 0, "no memory for a device");
 	d->loop = args->loop;
 	d->box = args->box;
 	d->send = args->send;
@@ -292,6 +292,8 @@ int cvy_device_status_read(struct cvy_device *d, void *to, size_t bytes)
 	struct cvy_gpu_status status;
 	int err = d->ops->status_read(d->gpu, &status);
 
+	if (err)
+		return cvy_fail(d->box, err, d->rank, d->epoch, "%s", d->ops->why(d->gpu));
 	memcpy(to, &status, bytes < sizeof(status) ? bytes : sizeof(status));
-	return err ? cvy_fail(d->box, err, d->rank, d->epoch, "%s", d->ops->why(d->gpu)) : 0;
+	return 0;
 }

@@ -161,10 +161,12 @@ int cvy_device_drained(struct cvy_device *d, struct covey_result *outcome)
 			d->join_ms);
 	pthread_join(w->thread, NULL);
 	w->begun = 0;
-	*outcome = w->result;
 	if (w->err)
 		return failed(d, w->err);
-	return __atomic_load_n(&d->ended, __ATOMIC_ACQUIRE);
+	ended = __atomic_load_n(&d->ended, __ATOMIC_ACQUIRE);
+	if (!ended)
+		*outcome = w->result;
+	return ended;
 }
 
 int cvy_device_admit_drain(struct cvy_device *d, const struct covey_result *outcome)

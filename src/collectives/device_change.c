@@ -164,7 +164,7 @@ void cvy_device_learn(struct cvy_device *d, const struct cvy_view *view, const s
 	else
 		cvy_view_copy(d->view, view);
 	if (!d->view) {
-		cvy_device_broken(d, "no memory for a view");
+		cvy_device_give_up(d, COVEY_ERR_NOMEM, d->rank, view->epoch, "no memory for a view of the device");
 		return;
 	}
 	if (cvy_mask_next(&view->members, CVY_GPU_RANKS) >= 0) {

@@ -48,7 +48,7 @@ int cvy_device_mem_alloc(struct cvy_device *d, size_t bytes, void **out)
 	struct cvy_device_memory *m = malloc(sizeof(*m));
 
 	if (!m)
-		return COVEY_ERR_NOMEM;
+		return cvy_fail(d->box, COVEY_ERR_NOMEM, -1, 0, "no memory for registered device memory");
 	m->bytes = bytes;
 	m->offset = d->window_bytes ? cvy_heap_alloc(&d->heap, bytes) : 0; /* 0: none, since the heap begins later */
 	if (!m->offset) {

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "clock.h"
+#include "device_message.h"
 #include "numbers.h"
 
 /* A holder has a removed rank's packets where they came, although a successor has come and gone in the same change. */
@@ -339,6 +340,97 @@ START_TEST(device_gives_up_once_when_it_is_outrun)
 }
 END_TEST
 
+/* What a failed read leaves behind is no outcome. */
+static int status_not_read(struct cvy_gpu *gpu, struct cvy_gpu_status *to)
+{
+	(void)gpu;
+	memset(to, 0x11, sizeof(*to) / 2); /* a copy that broke off */
+	return COVEY_ERR_IO;
+}
+
+static int failure_not_read(struct cvy_gpu *gpu, uint64_t *failure)
+{
+	(void)gpu;
+	*failure = 0x1111;
+	return COVEY_ERR_IO;
+}
+
+static int synchronised_in_vain(struct cvy_gpu *gpu)
+{
+	(void)gpu;
+	return COVEY_ERR_IO;
+}
+
+static void *nothing_to_do(void *arg)
+{
+	return arg;
+}
+
+static int untouched(const void *at, size_t bytes)
+{
+	const uint8_t *byte = at;
+
+	for (size_t i = 0; i < bytes; i++)
+		if (byte[i] != 0x5a)
+			return 0;
+	return 1;
+}
+
+/* An error leaves the caller's outcome as it was, and has a cause. */
+START_TEST(device_writes_no_outcome_that_it_could_not_read)
+{
+	struct cvy_device *d = device_new(hear_nothing);
+	struct cvy_gpu_ops ops = numbers;
+	const struct cvy_gpu_message_ops messages = { .failure = failure_not_read };
+	struct covey_device_message_outcome message;
+	struct covey_device_outcome outcome;
+	struct covey_error_info info;
+
+	ops.status_read = status_not_read;
+	d->ops = &ops;
+	d->message = &messages;
+	d->box = cvy_errbox_new();
+	memset(&outcome, 0x5a, sizeof(outcome));
+	ck_assert_int_eq(cvy_device_status_read(d, &outcome, sizeof(outcome)), COVEY_ERR_IO);
+	ck_assert_int_eq(untouched(&outcome, sizeof(outcome)), 1);
+	cvy_errbox_get(d->box, &info);
+	ck_assert_str_eq(info.cause, "a device of numbers");
+	memset(&message, 0x5a, sizeof(message));
+	ck_assert_int_eq(cvy_device_message_outcome(d, &message), COVEY_ERR_IO);
+	ck_assert_int_eq(untouched(&message, sizeof(message)), 1);
+	cvy_errbox_free(d->box);
+	device_free(d);
+}
+END_TEST
+
+/* The safe point of a device that failed has none either. */
+START_TEST(device_gives_no_outcome_of_a_safe_point_that_failed)
+{
+	struct cvy_device *d = device_new(hear_nothing);
+	struct covey_result let_in = { .epoch = 1, .size = 3, .mask = { { 7 } } }, outcome;
+	struct cvy_gpu_ops ops = numbers;
+
+	ops.synchronise = synchronised_in_vain;
+	d->ops = &ops;
+	d->join_ms = 10000;
+	d->box = cvy_errbox_new();
+	cvy_device_drain_init(d);
+	learn(d, 1, 7, 0, 3);
+	ck_assert_int_eq(cvy_device_admit_drain(d, &let_in), COVEY_ERR_IO);
+	ck_assert_int_eq(cvy_device_draining(d), 0);
+	d->drain.begun = 1; /* once more, for the call that waits again */
+	d->drain.ended = 1;
+	d->drain.err = COVEY_ERR_IO;
+	ck_assert_int_eq(pthread_create(&d->drain.thread, NULL, nothing_to_do, NULL), 0);
+	memset(&outcome, 0x5a, sizeof(outcome));
+	ck_assert_int_eq(cvy_device_drained(d, &outcome), COVEY_ERR_IO);
+	ck_assert_int_eq(untouched(&outcome, sizeof(outcome)), 1);
+	cvy_device_drain_end(d);
+	cvy_errbox_free(d->box);
+	device_free(d);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("collectives/device");
@@ -357,6 +449,8 @@ int main(void)
 	tcase_add_test(tests, device_suspects_whom_a_kernel_could_not_post_to);
 	tcase_add_test(tests, device_suspects_who_does_not_answer);
 	tcase_add_test(tests, device_gives_up_once_when_it_is_outrun);
+	tcase_add_test(tests, device_writes_no_outcome_that_it_could_not_read);
+	tcase_add_test(tests, device_gives_no_outcome_of_a_safe_point_that_failed);
 	suite_add_tcase(suite, tests);
 	runner = srunner_create(suite);
 	srunner_run_all(runner, CK_ENV);
