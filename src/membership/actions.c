@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #define ROOM 32 /* actions that a step gives out without asking for memory */
+#define LAST 8	/* of the room; for those that come once, and are waited for */
 
 static void release(struct cvy_action *a)
 {
@@ -53,12 +54,24 @@ void cvy_do_spare(struct cvy_group_state *g)
 	release(&g->spare);
 }
 
+/* Is it done again, or by others, should it be lost? */
+static int comes_again(int kind)
+{
+	return kind != CVY_DO_FREEZE && kind != CVY_DO_LEARN && kind != CVY_DO_REPAIR && kind != CVY_DO_THAW &&
+	       kind != CVY_DO_STOP && kind != CVY_DO_JOINED && kind != CVY_DO_IDENTITY && kind != CVY_DO_ANSWER;
+}
+
+static int full(const struct cvy_actions *list, int kind)
+{
+	return list->count >= list->room - (comes_again(kind) ? LAST : 0);
+}
+
 struct cvy_action *cvy_do(struct cvy_group_state *g, int kind, int rank)
 {
 	struct cvy_actions *list = g->out;
 	struct cvy_action *a;
 
-	if (list->count == list->room && grow(list)) {
+	if (full(list, kind) && grow(list) && full(list, kind)) {
 		/* a lost action is repaired by a later step or by the members who see us silent */
 		release(&g->spare);
 		return &g->spare;

@@ -10,6 +10,7 @@
 #include <pthread.h>
 #include <semaphore.h>
 #include <sodium.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -31,10 +32,20 @@
 #define IDLE_MS 1000		 /* without an operation: then beats come ... */
 #define IDLE_TIMES 4		 /* ... this many times slower: an idle group shall cost nothing */
 #define LOOK_MIN_NS (CVY_MS / 2) /* a flood of events must not become a flood of looks */
+#define KEPT 16			 /* events that wait for the tick for want of memory */
 #define SECRET_MIN 16		 /* bytes of a secret file */
 #define SECRET_MAX 65536
 
+/* An event that another thread posted, and for which there was no memory: none of those that say something once is lost. */
+struct kept {
+	struct cvy_event event;
+	char text[160];
+};
+
 struct cvy_agent {
+	pthread_mutex_t kept_lock;
+	struct kept kept[KEPT];
+	int kept_count; /* written under the lock */
 	struct cvy_loop *loop;
 	struct cvy_agent_args args;
 	struct cvy_driver driver;
@@ -141,6 +152,45 @@ static int post_copy(struct cvy_agent *agent, const struct cvy_event *event)
 	return err;
 }
 
+static int keep(struct cvy_agent *agent, const struct cvy_event *event)
+{
+	int err = event->argc || event->msg.body ? COVEY_ERR_NOMEM : 0;
+
+	pthread_mutex_lock(&agent->kept_lock);
+	if (!err && agent->kept_count < KEPT) {
+		struct kept *k = &agent->kept[agent->kept_count];
+
+		k->event = *event;
+		snprintf(k->text, sizeof(k->text), "%s", event->text ? event->text : "");
+		k->event.text = event->text ? k->text : NULL;
+		__atomic_store_n(&agent->kept_count, agent->kept_count + 1, __ATOMIC_RELEASE);
+	} else {
+		err = COVEY_ERR_NOMEM;
+	}
+	pthread_mutex_unlock(&agent->kept_lock);
+	return err;
+}
+
+/* Agent's thread. */
+static void handle_kept(struct cvy_agent *agent)
+{
+	while (__atomic_load_n(&agent->kept_count, __ATOMIC_ACQUIRE)) {
+		struct kept first;
+
+		pthread_mutex_lock(&agent->kept_lock);
+		first = agent->kept[0];
+		memmove(agent->kept, agent->kept + 1, sizeof(agent->kept) - sizeof(agent->kept[0]));
+		for (int i = 0; i < KEPT; i++)
+			if (agent->kept[i].event.text)
+				agent->kept[i].event.text = agent->kept[i].text;
+		__atomic_store_n(&agent->kept_count, agent->kept_count - 1, __ATOMIC_RELEASE);
+		pthread_mutex_unlock(&agent->kept_lock);
+		if (first.event.text)
+			first.event.text = first.text;
+		handle(agent, &first.event);
+	}
+}
+
 static void post(void *ctx, const struct cvy_event *event)
 {
 	struct cvy_agent *agent = ctx;
@@ -150,6 +200,8 @@ static void post(void *ctx, const struct cvy_event *event)
 		handle(agent, event);
 	else
 		err = post_copy(agent, event);
+	if (err == COVEY_ERR_NOMEM)
+		err = keep(agent, event);
 	if (err == COVEY_ERR_NOMEM)
 		cvy_error("membership", "no memory for event %d of rank %d", event->kind, event->rank);
 }
@@ -251,7 +303,8 @@ static void look_for_life(struct cvy_agent *agent, uint64_t now_ns)
 		/* before the calls below, which may lead to the next view */
 		agent->watch_dirty = 0;
 		cvy_ping_view(agent->ping, view, cvy_group_rank(agent->driver.group));
-		cvy_detect_view(agent->detect, view, cvy_group_rank(agent->driver.group));
+		if (cvy_detect_view(agent->detect, view, cvy_group_rank(agent->driver.group)))
+			agent->watch_dirty = 1; /* not all are watched: once more at the next look */
 	}
 	if (now_ns - agent->look_ns < LOOK_MIN_NS)
 		return;
@@ -300,6 +353,7 @@ static void tick(void *ctx, uint64_t now_ns)
 	uint64_t *beat = &agent->args.own_page->beat;
 
 	__atomic_store_n(beat, *beat + 1, __ATOMIC_RELAXED);
+	handle_kept(agent);
 	look_for_life(agent, now_ns);
 	if (!agent->driver.ended && now_ns >= cvy_driver_timer(&agent->driver))
 		cvy_driver_post(&agent->driver, &time_passed, now_ns);
@@ -428,6 +482,7 @@ int cvy_agent_new(struct cvy_loop *loop, struct cvy_agent **out)
 	if (!agent)
 		return COVEY_ERR_NOMEM;
 	agent->loop = loop;
+	pthread_mutex_init(&agent->kept_lock, NULL);
 	sem_init(&agent->ready, 0, 0);
 	*out = agent;
 	return 0;
@@ -475,5 +530,6 @@ void cvy_agent_stop(struct cvy_agent *agent)
 	if (agent->has_driver)
 		cvy_driver_clear(&agent->driver);
 	sem_destroy(&agent->ready);
+	pthread_mutex_destroy(&agent->kept_lock);
 	free(agent);
 }

@@ -359,7 +359,7 @@ static struct peer *take_old(struct peer **old, int n, int rank, uint64_t inc)
 	return NULL;
 }
 
-void cvy_detect_view(struct cvy_detect *d, const struct cvy_view *view, int own_rank)
+int cvy_detect_view(struct cvy_detect *d, const struct cvy_view *view, int own_rank)
 {
 	struct peer *old[CVY_LOCAL_ALL];
 	int ranks[CVY_LOCAL_ALL], n = choose(d, view, own_rank, ranks), olds = d->peers;
@@ -383,4 +383,5 @@ void cvy_detect_view(struct cvy_detect *d, const struct cvy_view *view, int own_
 		if (d->peer[i]->proven)
 			suspect(d->peer[i], d->peer[i]->proven);
 	look_at_words(d, 1);
+	return d->peers < n ? COVEY_ERR_NOMEM : 0;
 }

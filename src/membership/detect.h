@@ -28,8 +28,9 @@ int cvy_life_take(struct cvy_page *own);
 int cvy_detect_new(const struct cvy_detect_args *args, struct cvy_detect **out);
 void cvy_detect_free(struct cvy_detect *detect);
 
-/* Whom to monitor: members of @view whose page is mapped. Also when a page came later. A peer already proven dead is told again. */
-void cvy_detect_view(struct cvy_detect *detect, const struct cvy_view *view, int own_rank);
+/* Whom to monitor: members of @view whose page is mapped. Also when a page came later. A peer already proven dead is
+ * told again. 0, or NOMEM: not all of them are watched. */
+int cvy_detect_view(struct cvy_detect *detect, const struct cvy_view *view, int own_rank);
 
 /* Looks at every peer. Costs a load or two each, and no system call unless somebody is late. */
 void cvy_detect_tick(struct cvy_detect *detect, uint64_t now_ns);

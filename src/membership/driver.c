@@ -60,18 +60,30 @@ static struct cvy_driver_item *copy(const struct cvy_event *e)
 	return item;
 }
 
-/* An engine that froze or fenced says so once: for want of memory the whole group would wait for it. */
+/*
+ * An engine that froze or fenced says so once: for want of memory the whole group would wait for it. A reply that cannot be
+ * kept is none, and its call is made again; of a notice its first line is enough.
+ */
 static struct cvy_driver_item *spare(struct cvy_driver *d, const struct cvy_event *e)
 {
-	struct cvy_driver_item *item = e->argc || e->msg.body ? NULL : d->spare;
+	struct cvy_driver_item *item = e->msg.body ? NULL : d->spare;
+	const char *text = e->text;
 
 	if (!item)
 		return NULL;
 	d->spare = item->next;
 	item->next = NULL;
 	item->event = *e;
-	if (e->text) {
-		snprintf(item->text, sizeof(item->text), "%s", e->text);
+	if (e->argc) {
+		item->event.argc = 0;
+		item->event.argv = NULL;
+		item->event.err = COVEY_ERR_TIMEOUT;
+		text = "no memory for the reply of the store";
+	}
+	if (text) {
+		int line = e->kind == CVY_EV_NOTICE ? (int)strcspn(text, "\n") : (int)strlen(text);
+
+		snprintf(item->text, sizeof(item->text), "%.*s", line, text);
 		item->event.text = item->text;
 	}
 	return item;
@@ -170,7 +182,7 @@ static void ended(struct cvy_driver *d, int err)
 static void joined(struct cvy_driver *d, const struct cvy_action *a)
 {
 	if (a->err)
-		cvy_fail(d->box, a->err, a->rank, epoch_of(d), "%s", a->text ? a->text : "");
+		cvy_fail(d->box, a->err, a->rank, epoch_of(d), "%s", a->text ? a->text : covey_strerror(a->err));
 	if (d->observer.joined)
 		d->observer.joined(d->observer.ctx, a->err);
 	if (a->err)
@@ -228,7 +240,7 @@ static void apply(struct cvy_driver *d, const struct cvy_action *a)
 		s->thaw(s->ctx);
 		break;
 	case CVY_DO_STOP:
-		cvy_fail(d->box, a->err, -1, epoch_of(d), "%s", a->text ? a->text : "");
+		cvy_fail(d->box, a->err, -1, epoch_of(d), "%s", a->text ? a->text : covey_strerror(a->err));
 		s->stop(s->ctx, a->err);
 		ended(d, a->err);
 		break;
@@ -244,7 +256,7 @@ static void apply(struct cvy_driver *d, const struct cvy_action *a)
 		break;
 	case CVY_DO_ANSWER:
 		if (a->err)
-			cvy_fail(d->box, a->err, -1, epoch_of(d), "%s", a->text ? a->text : "");
+			cvy_fail(d->box, a->err, -1, epoch_of(d), "%s", a->text ? a->text : covey_strerror(a->err));
 		if (d->observer.answer)
 			d->observer.answer(d->observer.ctx, a->id, a->err, a->text);
 		break;

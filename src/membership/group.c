@@ -180,6 +180,14 @@ void cvy_group_stop(struct cvy_group_state *g, int err, const char *why)
 	a->text = strdup(why);
 }
 
+void cvy_group_no_memory(struct cvy_group_state *g)
+{
+	if (g->joined) /* the others go on without it: it is this handle that is lost, and not a call */
+		cvy_group_stop(g, COVEY_ERR_FENCED, "no memory for a view: this rank gives up its place");
+	else
+		cvy_group_stop(g, COVEY_ERR_NOMEM, "no memory for a view");
+}
+
 static void note(struct cvy_group_state *g, const struct cvy_event *e)
 {
 	switch (e->kind) {

@@ -51,7 +51,7 @@ static void learn(struct cvy_group_state *g)
 
 	if (!view || cvy_record_copy(&g->learned, &g->heard)) {
 		cvy_view_free(view);
-		cvy_group_stop(g, COVEY_ERR_NOMEM, "no memory for a view");
+		cvy_group_no_memory(g);
 		return;
 	}
 	removed_ranks(g->view, view, &removed);
@@ -129,7 +129,7 @@ static void activate(struct cvy_group_state *g)
 
 	if (!was || cvy_record_activate(&g->learned)) {
 		cvy_view_free(was);
-		cvy_group_stop(g, COVEY_ERR_NOMEM, "no memory for a view");
+		cvy_group_no_memory(g);
 		return;
 	}
 	g->phase = CVY_PHASE_RUN;

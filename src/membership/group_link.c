@@ -90,7 +90,10 @@ static void reach(struct cvy_group_state *g, int rank)
 	a->inc = p->inc;
 	a->text = strdup(p->addr ? p->addr : "-");
 	a->host = strdup(p->host ? p->host : "-");
-	if (!a->text || !a->host) { /* not now: it is tried again like one that failed */
+	if (!p->addr || !p->host)
+		g->links_dirty = 1; /* where it is must be read again */
+	if (a == &g->spare || !p->addr || !p->host || !a->text ||
+	    !a->host) { /* not now: it is tried again like one that failed */
 		a->kind = 0;
 		p->due_ns = g->now + CVY_CALL_RETRY_MS * CVY_MS;
 		cvy_group_wake(g, p->due_ns);
