@@ -4,6 +4,8 @@
  * thaw, stop. Between freeze and thaw the gate is closed: nobody but repair.c touches an operation.
  */
 #include <sched.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -33,7 +35,7 @@ void cvy_set_clear(struct cvy_set *set)
 	memset(set, 0, sizeof(*set));
 }
 
-static int set_alloc(struct cvy_set *set, int n)
+static int set_alloc(struct cvy_set *set, int n, int max_ranks)
 {
 	set->rank = calloc((size_t)n + 1, sizeof(*set->rank));
 	set->page = calloc((size_t)n + 1, sizeof(*set->page));
@@ -41,7 +43,7 @@ static int set_alloc(struct cvy_set *set, int n)
 	set->src = calloc((size_t)n + 1, sizeof(*set->src));
 	set->gone = calloc((size_t)n + 1, sizeof(*set->gone));
 	set->link = calloc((size_t)n + 1, sizeof(*set->link));
-	set->push = calloc((size_t)n + 1, sizeof(*set->push));
+	set->push = calloc((size_t)max_ranks, sizeof(*set->push)); /* and for those of the next view */
 	set->local = calloc((size_t)n + 1, sizeof(*set->local));
 	set->host = calloc((size_t)n + 1, sizeof(*set->host));
 	return set->rank && set->page && set->base && set->src && set->gone && set->link && set->push && set->local &&
@@ -108,7 +110,7 @@ void cvy_set_build(struct cvy_engine *e)
 	cvy_mask_sub(&e->mask, &e->view->pending);
 	if (e->head && e->head->kind->op_class == CVY_OP_ADMIT && e->head->state == CVY_OP_QUEUED)
 		cvy_mask_or(&e->mask, &e->view->pending); /* an ADMIT that begins takes them in */
-	if (!set_alloc(&set, covey_mask_count(&e->mask)))
+	if (!set_alloc(&set, covey_mask_count(&e->mask), e->view->max_ranks))
 		goto fail;
 	CVY_MASK_EACH(r, &e->mask)
 	set_add(e, &set, r);
@@ -125,8 +127,7 @@ void cvy_set_build(struct cvy_engine *e)
 	return;
 fail:
 	cvy_set_clear(&set);
-	cvy_fail(e->box, COVEY_ERR_NOMEM, -1, e->epoch, "no memory for the members of a view");
-	__atomic_store_n(&e->ended, COVEY_ERR_NOMEM, __ATOMIC_RELEASE);
+	cvy_engine_give_up(e, "no memory for the members of a view");
 }
 
 static uint32_t stamp_used(const struct cvy_engine *e)
@@ -175,7 +176,7 @@ static void without_pending(struct cvy_engine *e)
 		return;
 	set->n = n;
 	if (cvy_hosts_build(set))
-		__atomic_store_n(&e->ended, COVEY_ERR_NOMEM, __ATOMIC_RELEASE);
+		cvy_engine_give_up(e, "no memory for the hosts of a view");
 }
 
 /*
@@ -204,6 +205,7 @@ static void try_freeze(struct cvy_engine *e)
 	without_pending(e);
 	cvy_repair_drop(e); /* what it reports stays true: a GIVE that comes now is too late */
 	report(e, &ev.report);
+	cvy_engine_look_for_end(e);
 	pthread_mutex_unlock(&e->lock);
 	cvy_post(&e->sink, &ev);
 }
@@ -308,15 +310,14 @@ static void fence(struct cvy_engine *e, const struct covey_mask *removed, int ke
 	e->set.nlocal = 0; /* the set is used by repair only, which nobody sleeps for */
 }
 
-/* Repair says something to whoever is a member now, be it one that this set lacks, since its ADMIT was cut here. */
+/*
+ * Repair says something to whoever is a member now, be it one that this set lacks, since its ADMIT was cut here. There is
+ * room for all, but before the first view.
+ */
 static void push_to_members(struct cvy_engine *e)
 {
-	int *push = calloc((size_t)covey_mask_count(&e->view->members) + 1, sizeof(*push));
-
-	if (!push) /* those of before, then: of the removed there is no link */
+	if (!e->set.push)
 		return;
-	free(e->set.push);
-	e->set.push = push;
 	e->set.npush = 0;
 	CVY_MASK_EACH(r, &e->view->members)
 	if (r != e->rank && !covey_mask_has(&e->view->pending, r))
@@ -356,10 +357,12 @@ void cvy_engine_learn(void *ctx, const struct cvy_view *view, const struct covey
 	pthread_mutex_lock(&e->lock);
 	if (!e->view) /* there was no memory for it when this rank was named */
 		e->view = cvy_view_new(view->max_ranks);
-	if (!e->view) {
+	if (!e->peer_done)
+		e->peer_done = calloc((size_t)view->max_ranks, sizeof(*e->peer_done));
+	if (!e->view || !e->peer_done) {
+		cvy_engine_give_up(e, "no memory for a view");
+		cvy_engine_look_for_end(e);
 		pthread_mutex_unlock(&e->lock);
-		cvy_fail(e->box, COVEY_ERR_NOMEM, -1, view->epoch, "no memory for a view");
-		cvy_engine_stop(e, COVEY_ERR_NOMEM);
 		return;
 	}
 	was_pending = e->pending;
@@ -413,7 +416,7 @@ void cvy_engine_thaw(void *ctx)
 	__atomic_store_n(&e->floor, 0, __ATOMIC_RELAXED);
 	e->ent = e->done;
 	cvy_repair_drop(e);
-	cvy_repair_forget(e);
+	cvy_outcome_forget_given(e);
 	e->failed.seq = 0;
 	for (int i = 0; i < 8; i++) {
 		if (e->record[i])
@@ -424,7 +427,9 @@ void cvy_engine_thaw(void *ctx)
 		rewind_op(e->head);
 	cvy_set_build(e);
 	cvy_engine_drop_aside(e);
-	__atomic_store_n(&e->gate, 0, __ATOMIC_SEQ_CST);
+	cvy_engine_look_for_end(e);
+	if (!__atomic_load_n(&e->ended, __ATOMIC_RELAXED))
+		__atomic_store_n(&e->gate, 0, __ATOMIC_SEQ_CST);
 	pthread_mutex_unlock(&e->lock);
 	cvy_engine_wake(e);
 	cvy_engine_kick(e);
@@ -443,13 +448,51 @@ void cvy_engine_end_all(struct cvy_engine *e, int err)
 	}
 }
 
+void cvy_engine_give_up(struct cvy_engine *e, const char *format, ...)
+{
+	char what[120];
+	int none = 0;
+	va_list ap;
+
+	if (!__atomic_compare_exchange_n(&e->ended, &none, COVEY_ERR_FENCED, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+		return;
+	__atomic_store_n(&e->gate, 1, __ATOMIC_SEQ_CST);
+	e->active = 0;
+	va_start(ap, format);
+	vsnprintf(what, sizeof(what), format, ap);
+	va_end(ap);
+	snprintf(e->end_cause, sizeof(e->end_cause), "%s: this rank gives up its place", what);
+	cvy_fail(e->box, COVEY_ERR_FENCED, e->rank, e->view ? e->view->epoch : 0, "%s", e->end_cause);
+	__atomic_store_n(&e->gave_up, 1, __ATOMIC_RELEASE);
+	cvy_engine_wake(e);
+}
+
+/* Not when it gives up: the lock is held then, and the agent stops the engine at once. */
+static void tell_that_it_gave_up(struct cvy_engine *e)
+{
+	struct cvy_event ev = { .kind = CVY_EV_FROZE_NOT, .rank = -1, .err = COVEY_ERR_FENCED, .text = e->end_cause };
+
+	__atomic_store_n(&e->gave_up, 0, __ATOMIC_RELAXED);
+	cvy_post(&e->sink, &ev);
+}
+
+void cvy_engine_look_for_end(struct cvy_engine *e)
+{
+	int err = __atomic_load_n(&e->ended, __ATOMIC_RELAXED);
+
+	if (!err)
+		return;
+	cvy_repair_drop(e);
+	cvy_engine_end_all(e, err);
+}
+
 void cvy_engine_stop(void *ctx, int err)
 {
 	struct cvy_engine *e = ctx;
 	int none = 0;
 
 	if (!__atomic_compare_exchange_n(&e->ended, &none, err, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
-		return;
+		err = none; /* it had ended from inside */
 	__atomic_store_n(&e->gate, 1, __ATOMIC_SEQ_CST);
 	cvy_engine_wake(e);
 	pthread_mutex_lock(&e->lock);
@@ -521,6 +564,8 @@ uint64_t cvy_engine_progress(void *ctx, uint64_t *floor_tick, int *waiting)
 
 	if (e->freezing)
 		try_freeze(e);
+	if (__atomic_load_n(&e->gave_up, __ATOMIC_ACQUIRE))
+		tell_that_it_gave_up(e);
 	cvy_pairs_look(e);
 	for (int r = e->view ? cvy_mask_next(&e->view->members, 0) : -1; r >= 0;
 	     r = cvy_mask_next(&e->view->members, r + 1)) {

@@ -26,6 +26,8 @@
 int cvy_engine_open(struct cvy_engine **out, struct cvy_mesh *mesh, struct cvy_errbox *box, size_t undo_bytes)
 {
 	struct cvy_engine *e = calloc(1, sizeof(*e));
+	char why[CVY_HINT];
+	int err = 0;
 
 	if (!e)
 		return cvy_fail(box, COVEY_ERR_NOMEM, -1, 0, "no memory for an engine");
@@ -41,16 +43,16 @@ int cvy_engine_open(struct cvy_engine **out, struct cvy_mesh *mesh, struct cvy_e
 	e->gate = 1;
 	e->plans = 1;
 	e->idle_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	if (e->idle_fd < 0) {
-		char why[CVY_HINT];
-		int err = cvy_fail(box, COVEY_ERR_IO, -1, 0, "eventfd: %s%s", strerror(errno),
-				   cvy_process_hint(errno, why, sizeof(why)));
-
+	if (e->idle_fd < 0)
+		err = cvy_fail(box, COVEY_ERR_IO, -1, 0, "eventfd: %s%s", strerror(errno),
+			       cvy_process_hint(errno, why, sizeof(why)));
+	else if (cvy_repair_open(e))
+		err = cvy_fail(box, COVEY_ERR_NOMEM, -1, 0, "no memory for an engine");
+	if (err)
 		cvy_engine_close(e);
-		return err;
-	}
-	*out = e;
-	return 0;
+	else
+		*out = e;
+	return err;
 }
 
 void cvy_engine_identity(struct cvy_engine *e, int rank, int max_ranks)
@@ -86,18 +88,12 @@ void cvy_engine_close(struct cvy_engine *e)
 		e->head = op->next;
 		cvy_op_put(op);
 	}
-	while (e->outcomes) {
-		struct cvy_outcome *o = e->outcomes;
-
-		e->outcomes = o->next;
-		free(o->bytes);
-		free(o);
-	}
 	for (int i = 0; i < 2; i++)
 		free(e->spare[i]);
 	free(e->rule);
 	cvy_repair_drop(e);
-	cvy_repair_forget(e);
+	free(e->repair_room);
+	cvy_outcome_forget(e);
 	cvy_engine_drop_aside(e);
 	cvy_set_clear(&e->set);
 	cvy_view_free(e->view);
@@ -214,30 +210,25 @@ void cvy_engine_decide(struct cvy_engine *e, struct cvy_op *op, int status, uint
 /* An operation whose outcome a repair brought before the application called it. */
 static int claim_outcome(struct cvy_engine *e, struct cvy_op *op)
 {
-	struct cvy_outcome **at = &e->outcomes, *o;
+	struct cvy_outcome *o = cvy_outcome_claim(e, op->seq);
 	uint64_t done = e->done;
 	size_t pos = 0;
+	int status;
 
-	while (*at && (*at)->result.seq != op->seq)
-		at = &(*at)->next;
-	o = *at;
 	if (!o)
 		return 0;
-	*at = o->next;
-	if (!cvy_outcome_fits(o, op))
-		o->result.status = COVEY_ERR_MISMATCH;
-	cvy_engine_explain(e, op, o->result.status);
-	for (uint64_t i = 0; !o->result.status && op->kind->take && pos < o->n; i++) {
+	status = cvy_outcome_fits(o, op) ? o->result.status : COVEY_ERR_MISMATCH;
+	cvy_engine_explain(e, op, status);
+	for (uint64_t i = 0; !status && op->kind->take && pos < o->n; i++) {
 		uint32_t n;
 
 		memcpy(&n, o->bytes + pos, sizeof(n));
 		op->kind->take(e, op, i, o->bytes + pos + sizeof(n), n);
 		pos += sizeof(n) + n;
 	}
-	cvy_engine_decide(e, op, o->result.status, o->result.epoch, cvy_outcome_mask(o, op), o->result.size);
+	cvy_engine_decide(e, op, status, o->result.epoch, cvy_outcome_mask(o, op), o->result.size);
 	cvy_engine_reach(e, done); /* it was counted when it was repaired */
-	free(o->bytes);
-	free(o);
+	cvy_outcome_put(o);
 	return 1;
 }
 
@@ -416,6 +407,7 @@ void cvy_engine_message(void *ctx, const struct cvy_msg *msg)
 		cvy_admit_message(e, msg);
 	else if (msg->type == CVY_MSG_PULL || msg->type == CVY_MSG_GIVE)
 		cvy_repair_message(e, msg);
+	cvy_engine_look_for_end(e);
 	pthread_mutex_unlock(&e->lock);
 	cvy_engine_wake(e);
 	cvy_engine_kick(e);

@@ -275,12 +275,13 @@ struct cvy_engine {
 	struct covey_result failed;	 /* view.fail of a view learned since one was active; seq 0: none */
 	struct cvy_outcome *given;	 /* all that were repaired since a view was active: to be given to others */
 	uint8_t *aside[COVEY_MAX_RANKS]; /* page and slots of a removed rank, until the view is active */
-	struct cvy_repair *repair;
-	void *admit_state; /* of the present ADMIT: bytes a joiner got */
+	struct cvy_repair *repair, *repair_room; /* under way, NULL: none; where it stands */
+	void *admit_state;			 /* of the present ADMIT: bytes a joiner got */
 	size_t admit_bytes;
 	uint64_t admit_seq;
 	uint32_t admit_tick, admit_epoch;
 	uint64_t late_seq, late_ns; /* ADMIT that waits for pending ranks alone, and since when; agent's thread */
+	uint64_t told_ns;	    /* when these were told to begin */
 	uint32_t late_epoch;
 	int asker;	  /* who asks for what give() makes */
 	uint8_t *scratch; /* give buffer */
@@ -310,6 +311,8 @@ struct cvy_engine {
 	int spin;			/* every rank of the host has a core of its own */
 	struct cvy_flight *flight;	/* what is recorded for others to see (recorder.h); NULL: nothing */
 	int idle_fd;			/* eventfd: wakes a stepper that polls sockets */
+	int gave_up;			/* it ended by itself, and the agent is not told yet; and why */
+	char end_cause[160];
 };
 
 /* ---- For operation kinds ---- */
@@ -425,8 +428,10 @@ void cvy_engine_look_for_mismatch(struct cvy_engine *e);
 
 /* ---- Inside the engine ---- */
 
-struct cvy_outcome { /* of an operation that the application has not called yet */
-	struct cvy_outcome *next;
+struct cvy_outcome {		  /* that a repair brought */
+	struct cvy_outcome *next; /* of those that the application has not called yet */
+	struct cvy_outcome *next_given;
+	int shared; /* it stands in both lists */
 	struct covey_result result;
 	uint32_t sig;
 	int root;	      /* given: whose slots have the parts of all ranks, -1: all got the same */
@@ -454,11 +459,27 @@ static inline const struct covey_mask *cvy_outcome_mask(const struct cvy_outcome
 	return op->kind->op_class == CVY_OP_PRIVATE ? &nobody : &o->result.mask;
 }
 
+void *cvy_calloc_twice(size_t bytes); /* where one failure more would cost the rank its place */
+void cvy_outcome_put(struct cvy_outcome *o);
+int cvy_outcome_add_tick(struct cvy_outcome *o, const uint8_t *bytes, uint32_t n); /* 0 or NOMEM */
+/* Of tick @i, which is among them. */
+const uint8_t *cvy_outcome_tick(const struct cvy_outcome *o, uint64_t i, uint32_t *bytes);
+/* For members that ask for it, and (unless @called) for the application. */
+void cvy_outcome_hold(struct cvy_engine *e, struct cvy_outcome *o, int called);
+/* The one that the application calls now, NULL: none; the caller puts it. */
+struct cvy_outcome *cvy_outcome_claim(struct cvy_engine *e, uint64_t seq);
+void cvy_outcome_forget_given(struct cvy_engine *e);
+void cvy_outcome_forget(struct cvy_engine *e);
+
 #define CVY_RARE __attribute__((cold, noinline)) /* out of the way of what runs every time */
 
 /* The line that the head of the queue misses and its tag, NULL: it waits for something else. */
 const struct cvy_line *cvy_engine_missing(const struct cvy_engine *e, uint64_t *tag);
 void cvy_engine_end_all(struct cvy_engine *e, int err);
+/* This rank cannot answer for itself, for want of memory: it ends as FENCED, and its agent gives up its place. Lock held. */
+void cvy_engine_give_up(struct cvy_engine *e, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Has that happened? Then its operations and messages end, too: where nobody has one of them in hand. Lock held. */
+void cvy_engine_look_for_end(struct cvy_engine *e);
 void cvy_engine_reach(struct cvy_engine *e, uint64_t seq); /* done = ent = seq; done is read without the lock */
 void cvy_engine_decide(struct cvy_engine *e, struct cvy_op *op, int status, uint32_t epoch,
 		       const struct covey_mask *mask, int size);
@@ -478,15 +499,17 @@ void cvy_engine_announce_to(struct cvy_engine *e, int rank, const struct cvy_lin
 void cvy_repair_message(struct cvy_engine *e, const struct cvy_msg *msg);
 void cvy_repair_step(struct cvy_engine *e);
 int cvy_repair_go_on(struct cvy_engine *e); /* as far as it goes; 1: it waits for more */
+int cvy_repair_open(struct cvy_engine *e);  /* 0 or NOMEM; freed with the engine */
 void cvy_repair_drop(struct cvy_engine *e);
-void cvy_repair_forget(struct cvy_engine *e); /* a view is active: nobody will ask for what was given */
 void cvy_admit_message(struct cvy_engine *e, const struct cvy_msg *msg);
-int cvy_admit_send(struct cvy_engine *e, struct cvy_op *op);
+void cvy_admit_send(struct cvy_engine *e, struct cvy_op *op);
+int cvy_lowest_admitted(const struct cvy_engine *e);	  /* who tells joiners where to begin */
 void cvy_say_done(struct cvy_engine *e);		  /* the done line as it is, behind all that was published */
 void cvy_tell_done(struct cvy_engine *e, uint32_t tick);  /* the same with this tick */
 int cvy_op_step(struct cvy_engine *e, struct cvy_op *op); /* the pipeline of one operation; 1: progress */
 int cvy_engine_passed(const struct cvy_engine *e, uint32_t epoch); /* does a source write for a later view? */
 int cvy_engine_outrun(struct cvy_engine *e);			   /* later than the one learned here */
+uint64_t cvy_engine_now(const struct cvy_engine *e);
 /* late.c: operations with a deadline, which begins when their tick is published. */
 void cvy_late_from_now(const struct cvy_engine *e, struct cvy_op *op);
 int cvy_late(struct cvy_engine *e, struct cvy_op *op, int rank); /* this source is missing: 1 if it is masked */

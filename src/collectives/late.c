@@ -8,14 +8,14 @@
 #include "engine.h"
 #include "log.h"
 
-static uint64_t now_ns(const struct cvy_engine *e)
+uint64_t cvy_engine_now(const struct cvy_engine *e)
 {
 	return e->clock_ns ? e->clock_ns : cvy_now_ns();
 }
 
 void cvy_late_from_now(const struct cvy_engine *e, struct cvy_op *op)
 {
-	op->late_ns = now_ns(e) + op->timeout_ns;
+	op->late_ns = cvy_engine_now(e) + op->timeout_ns;
 }
 
 static void tell_late(struct cvy_engine *e, const struct cvy_op *op, int rank)
@@ -37,7 +37,7 @@ int cvy_late(struct cvy_engine *e, struct cvy_op *op, int rank)
 {
 	if (covey_mask_has(&e->lost, rank))
 		return 1;
-	if (!e->active || now_ns(e) < op->late_ns)
+	if (!e->active || cvy_engine_now(e) < op->late_ns)
 		return 0;
 	cvy_mask_add(&e->lost, rank);
 	e->some_lost = 1;

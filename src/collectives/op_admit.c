@@ -10,6 +10,8 @@
 #include "engine.h"
 #include "log.h"
 
+#define TELL_AGAIN_MS 500 /* joiners that do not enter an ADMIT: memory may have failed for what they were told */
+
 const struct cvy_op_kind cvy_op_barrier = {
 	.name = "barrier",
 	.op_class = CVY_OP_ALL,
@@ -20,18 +22,22 @@ struct admit_head {
 	uint32_t tick, bytes; /* bytes of state follow */
 };
 
-int cvy_admit_send(struct cvy_engine *e, struct cvy_op *op)
+static void tell_joiners(struct cvy_engine *e, const struct cvy_op *op, const struct covey_mask *whom, uint32_t tick)
 {
 	uint8_t msg[sizeof(struct admit_head) + CVY_STATE_MAX];
-	struct admit_head head = { op->seq, e->tick + 1, (uint32_t)op->bytes };
+	struct admit_head head = { op->seq, tick, (uint32_t)op->bytes };
 
 	memcpy(msg, &head, sizeof(head));
 	if (op->bytes)
 		memcpy(msg + sizeof(head), op->send, op->bytes);
-	CVY_MASK_EACH(r, &e->view->pending)
+	CVY_MASK_EACH(r, whom)
 	e->send(e->send_ctx, r, e->view->member[r].inc, CVY_MSG_ADMIT, e->epoch, msg,
 		(uint32_t)(sizeof(head) + op->bytes));
-	return 0;
+}
+
+void cvy_admit_send(struct cvy_engine *e, struct cvy_op *op)
+{
+	tell_joiners(e, op, &e->view->pending, e->tick + 1);
 }
 
 /* Kept while its epoch lasts: it may come before the view is active here. */
@@ -49,7 +55,7 @@ void cvy_admit_message(struct cvy_engine *e, const struct cvy_msg *msg)
 		return;
 	}
 	state = malloc(head.bytes + 1);
-	if (!state)
+	if (!state) /* it comes again (cvy_engine_admit_late) */
 		return;
 	memcpy(state, (const uint8_t *)msg->body + sizeof(head), head.bytes);
 	free(e->admit_state);
@@ -99,7 +105,11 @@ void cvy_engine_admit_late(struct cvy_engine *e, uint64_t now_ns)
 	} else if (e->late_seq != e->head->seq || e->late_epoch != e->epoch) {
 		e->late_seq = e->head->seq;
 		e->late_epoch = e->epoch;
-		e->late_ns = now_ns;
+		e->late_ns = e->told_ns = now_ns;
+	} else if (now_ns - e->told_ns >= TELL_AGAIN_MS * CVY_MS && now_ns - e->late_ns < CVY_ADMIT_MS * CVY_MS) {
+		e->told_ns = now_ns;
+		if (cvy_lowest_admitted(e) == e->rank)
+			tell_joiners(e, e->head, &missing, (uint32_t)e->head->first);
 	} else if (now_ns - e->late_ns >= CVY_ADMIT_MS * CVY_MS) {
 		CVY_MASK_EACH(r, &missing)
 		{

@@ -11,18 +11,24 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
+#include "clock.h"
 #include "engine.h"
 #include "log.h"
+
+#define ASK_AGAIN_MS 200 /* a holder that gives nothing for so long, or another */
 
 struct cvy_repair {
 	struct covey_mask holders;
 	uint64_t asked;		     /* seq of the PULL under way, 0: none */
 	uint64_t sent_on;	     /* seq of which a holder named another, once */
-	int holder;		     /* who was asked */
+	int holder;		     /* who was asked last */
 	uint64_t next;		     /* tick of the operation that comes next */
 	int told;		     /* REPAIRED was posted */
 	int lags;		     /* somebody does: each says how far it is */
 	uint64_t said;		     /* what was said last, plus 1 */
+	uint64_t asked_ns;	     /* when the holder was asked, or gave the last tick */
+	struct covey_mask asked_of;  /* all that were asked for that */
+	struct covey_mask without;   /* of these, who cannot give it */
 	struct cvy_outcome *partial; /* what came of it so far */
 };
 
@@ -39,56 +45,18 @@ struct give {			   /* followed by `words` mask words and `bytes` bytes */
 	uint32_t zero;
 };
 
-static void outcome_free(struct cvy_outcome *o)
+int cvy_repair_open(struct cvy_engine *e)
 {
-	if (o)
-		free(o->bytes);
-	free(o);
+	e->repair_room = calloc(1, sizeof(*e->repair_room));
+	return e->repair_room ? 0 : COVEY_ERR_NOMEM;
 }
 
 void cvy_repair_drop(struct cvy_engine *e)
 {
 	if (!e->repair)
 		return;
-	outcome_free(e->repair->partial);
-	free(e->repair);
+	cvy_outcome_put(e->repair->partial);
 	e->repair = NULL;
-}
-
-void cvy_repair_forget(struct cvy_engine *e)
-{
-	while (e->given) {
-		struct cvy_outcome *o = e->given;
-
-		e->given = o->next;
-		outcome_free(o);
-	}
-}
-
-/* Who was repaired holds the outcome like all others, but not in slots: the next view may send somebody here for it. */
-static void hold(struct cvy_engine *e, struct cvy_outcome *o)
-{
-	o->next = e->given;
-	e->given = o;
-}
-
-/* For the application, which calls it later. */
-static void keep(struct cvy_engine *e, const struct cvy_outcome *from)
-{
-	struct cvy_outcome *o = malloc(sizeof(*o));
-
-	if (!o)
-		return;
-	*o = *from;
-	o->bytes = from->n ? malloc(from->n) : NULL;
-	if (from->n && !o->bytes) {
-		free(o);
-		return;
-	}
-	if (from->n)
-		memcpy(o->bytes, from->bytes, from->n);
-	o->next = e->outcomes;
-	e->outcomes = o;
 }
 
 static void tell_repaired(struct cvy_engine *e)
@@ -101,11 +69,22 @@ static void tell_repaired(struct cvy_engine *e)
 	cvy_post(&e->sink, &ev);
 }
 
+static void begin_asking(struct cvy_repair *rep, uint64_t seq)
+{
+	if (rep->asked == seq)
+		return;
+	rep->asked = seq;
+	memset(&rep->asked_of, 0, sizeof(rep->asked_of));
+	memset(&rep->without, 0, sizeof(rep->without));
+}
+
 static void ask(struct cvy_engine *e, uint64_t seq, uint64_t from_tick, int whom)
 {
 	struct pull pull = { seq, from_tick };
 
-	e->repair->asked = seq;
+	begin_asking(e->repair, seq);
+	cvy_mask_add(&e->repair->asked_of, whom);
+	e->repair->asked_ns = cvy_engine_now(e);
 	e->repair->holder = whom;
 	e->repair->next = from_tick;
 	cvy_debug("engine", "pull operation %llu from rank %d, epoch %u", (unsigned long long)seq, whom,
@@ -113,21 +92,52 @@ static void ask(struct cvy_engine *e, uint64_t seq, uint64_t from_tick, int whom
 	e->send(e->send_ctx, whom, e->view->member[whom].inc, CVY_MSG_PULL, e->view->epoch, &pull, sizeof(pull));
 }
 
-static void send_pull(struct cvy_engine *e, uint64_t seq, uint64_t from_tick)
+/* The first holder of it from @rank on, -1: none. */
+static int holder_from(const struct cvy_engine *e, uint64_t seq, int rank)
 {
-	int h = cvy_mask_next(&e->repair->holders, 0);
+	int h = cvy_mask_next(&e->repair->holders, rank);
 
-	while (h >= 0 && (h == e->rank || e->view->member[h].from > seq))
+	while (h >= 0 && (h == e->rank || e->view->member[h].from > seq || covey_mask_has(&e->repair->without, h)))
 		h = cvy_mask_next(&e->repair->holders, h + 1);
-	if (h < 0) {
-		cvy_warn("engine", "no holder of operation %llu, epoch %u", (unsigned long long)seq, e->view->epoch);
-		return;
-	}
-	ask(e, seq, from_tick, h);
+	return h;
 }
 
-/* An outcome that needs no bytes, for an operation called here or not. */
-static void settle(struct cvy_engine *e, const struct covey_result *res)
+static void send_pull(struct cvy_engine *e, uint64_t seq, uint64_t from_tick)
+{
+	int h;
+
+	begin_asking(e->repair, seq);
+	h = holder_from(e, seq, 0);
+	if (h >= 0) {
+		ask(e, seq, from_tick, h);
+		return;
+	}
+	cvy_warn("engine", "no holder of operation %llu, epoch %u", (unsigned long long)seq, e->view->epoch);
+	if (!cvy_mask_empty(&e->repair->without))
+		cvy_engine_give_up(e, "operation %llu: nobody has memory for what removed ranks left of it",
+				   (unsigned long long)seq);
+}
+
+/*
+ * Where memory fails a question or its answer may be lost, which links do not do. The next holder is asked for the rest,
+ * or the same one again.
+ */
+static void ask_again(struct cvy_engine *e)
+{
+	struct cvy_repair *rep = e->repair;
+	int h;
+
+	if (cvy_engine_now(e) - rep->asked_ns < ASK_AGAIN_MS * CVY_MS)
+		return;
+	h = rep->sent_on == rep->asked ? rep->holder : holder_from(e, rep->asked, rep->holder + 1);
+	if (h < 0)
+		h = holder_from(e, rep->asked, 0);
+	if (h >= 0)
+		ask(e, rep->asked, rep->next, h);
+}
+
+/* An outcome that needs no bytes, for an operation called here or not. 0: this rank gives up. */
+static int settle(struct cvy_engine *e, const struct covey_result *res)
 {
 	uint64_t seq = res->seq;
 	struct cvy_op *op = e->head && e->head->seq == seq ? e->head : NULL;
@@ -136,17 +146,19 @@ static void settle(struct cvy_engine *e, const struct covey_result *res)
 	if (op) {
 		cvy_engine_explain(e, op, res->status);
 		cvy_engine_decide(e, op, res->status, res->epoch, &res->mask, e->size);
-		return;
+		return 1;
 	}
-	o = calloc(1, sizeof(*o));
-	if (o) {
-		o->result = *res;
-		o->result.size = e->size;
-		o->root = -1;
-		keep(e, o);
-		hold(e, o);
+	o = cvy_calloc_twice(sizeof(*o));
+	if (!o) {
+		cvy_engine_give_up(e, "no memory for the outcome of operation %llu", (unsigned long long)seq);
+		return 0;
 	}
+	o->result = *res;
+	o->result.size = e->size;
+	o->root = -1;
+	cvy_outcome_hold(e, o, 0);
 	cvy_engine_reach(e, seq);
+	return 1;
 }
 
 /* Sources whose puts came by a link that is another one now: 1 if there is one more. */
@@ -212,8 +224,7 @@ static int settle_private(struct cvy_engine *e, struct cvy_op *op)
 		return e->head != op;
 	if (cvy_engine_outrun(e)) /* what it finds is of a view without this rank */
 		return 0;
-	settle(e, &other);
-	return 1;
+	return settle(e, &other);
 }
 
 /* Others may have completed it without this rank: they masked it as late, and a holder can say so. */
@@ -251,13 +262,16 @@ void cvy_repair_step(struct cvy_engine *e)
 			return;
 		}
 		if (s == e->failed.seq) {
-			settle(e, &e->failed);
+			if (!settle(e, &e->failed))
+				return;
 		} else if (op && op->kind->op_class == CVY_OP_PRIVATE && !masked_elsewhere(op)) {
 			if (!settle_private(e, op))
 				return;
 		} else if (!op || !fold_what_all_saw(e, op)) {
 			if (rep->asked != s)
 				send_pull(e, s, op && op->state == CVY_OP_ENTERED ? op->completed : 0);
+			else
+				ask_again(e);
 			return;
 		}
 	}
@@ -283,12 +297,12 @@ void cvy_engine_repair(void *ctx, const struct covey_mask *holders)
 
 	pthread_mutex_lock(&e->lock);
 	cvy_repair_drop(e);
-	e->repair = calloc(1, sizeof(*e->repair));
-	if (e->repair) {
-		e->repair->holders = *holders;
-		e->repair->lags = somebody_lags(e, holders);
-		cvy_repair_step(e);
-	}
+	e->repair = e->repair_room;
+	memset(e->repair, 0, sizeof(*e->repair));
+	e->repair->holders = *holders;
+	e->repair->lags = somebody_lags(e, holders);
+	cvy_repair_step(e);
+	cvy_engine_look_for_end(e);
 	pthread_mutex_unlock(&e->lock);
 	cvy_engine_kick(e);
 }
@@ -306,7 +320,7 @@ static void send_give(struct cvy_engine *e, const struct cvy_msg *to, struct giv
 	head->words = (uint32_t)words;
 	total = sizeof(*head) + words * 8 + head->bytes;
 	msg = malloc(total);
-	if (!msg)
+	if (!msg) /* it asks again, or another */
 		return;
 	memcpy(msg, head, sizeof(*head));
 	memcpy(msg + sizeof(*head), mask->word, words * 8);
@@ -327,20 +341,6 @@ static uint8_t *scratch(struct cvy_engine *e, size_t bytes)
 		e->scratch_bytes = bytes;
 	}
 	return e->scratch;
-}
-
-/* Bytes of tick i of an outcome that was given here. */
-static const uint8_t *given_tick(const struct cvy_outcome *o, uint64_t i, uint32_t *bytes)
-{
-	const uint8_t *at = o->bytes;
-
-	for (uint64_t t = o->from;; t++) {
-		memcpy(bytes, at, sizeof(*bytes));
-		at += sizeof(*bytes);
-		if (t == i)
-			return at;
-		at += *bytes;
-	}
 }
 
 /*
@@ -415,9 +415,10 @@ static int give_tick(struct cvy_engine *e, const struct cvy_msg *msg, struct cvy
 	} else if (res->status || (!o && !op->kind->give)) {
 		head.ticks = 0;
 	} else if (o && i >= o->from && i < o->ticks) {
-		bytes = given_tick(o, i, &head.bytes);
-	} else if (i < head.ticks && op && !sources_here(e)) {
-		return 0;
+		bytes = cvy_outcome_tick(o, i, &head.bytes);
+	} else if (i < head.ticks && op && !sources_here(e)) { /* others may have it */
+		head.status = COVEY_ERR_NOMEM;
+		head.ticks = 0;
 	} else if (i < head.ticks && op && !stands(e, op, i)) {
 		head.status = COVEY_ERR_MISMATCH;
 		head.ticks = 0;
@@ -446,7 +447,7 @@ static void answer_pull(struct cvy_engine *e, const struct cvy_msg *msg)
 		return;
 	op = cvy_engine_record(e, pull->seq);
 	for (o = e->given; o && o->result.seq != pull->seq;)
-		o = o->next;
+		o = o->next_given;
 	e->asker = msg->rank;
 	if (!op && !o) {
 		cvy_warn("engine", "rank %d asks for operation %llu, which is not held, epoch %u", msg->rank,
@@ -459,31 +460,16 @@ static void answer_pull(struct cvy_engine *e, const struct cvy_msg *msg)
 
 /* ---- laggard ---- */
 
-static int keep_bytes(struct cvy_outcome *o, const uint8_t *bytes, uint32_t n)
-{
-	uint8_t *grown = realloc(o->bytes, o->n + sizeof(n) + n);
-
-	if (!grown)
-		return COVEY_ERR_NOMEM;
-	o->bytes = grown;
-	memcpy(o->bytes + o->n, &n, sizeof(n));
-	if (n)
-		memcpy(o->bytes + o->n + sizeof(n), bytes, n);
-	o->n += sizeof(n) + n;
-	return 0;
-}
-
 /* All of it is here. Not called by the application yet: it stays in private memory until it is. */
 static void take(struct cvy_engine *e, struct cvy_outcome *o)
 {
 	struct cvy_op *op = e->head && e->head->seq == o->result.seq ? e->head : NULL;
 	int status = o->result.status;
 
-	hold(e, o);
+	cvy_outcome_hold(e, o, op != NULL);
 	if (op && o->root >= 0 && o->sig != op->sig) /* it was no part of what was called here */
 		status = COVEY_ERR_MISMATCH;
 	if (!op) {
-		keep(e, o);
 		cvy_engine_reach(e, o->result.seq);
 		return;
 	}
@@ -493,7 +479,7 @@ static void take(struct cvy_engine *e, struct cvy_outcome *o)
 		status = COVEY_ERR_LOST; /* of what a removed rank left there was no memory for a copy */
 	for (uint64_t i = o->from; !status && op->kind->take && i < o->ticks; i++) {
 		uint32_t n;
-		const uint8_t *bytes = given_tick(o, i, &n);
+		const uint8_t *bytes = cvy_outcome_tick(o, i, &n);
 
 		op->kind->take(e, op, i, bytes, n);
 	}
@@ -522,8 +508,16 @@ static void be_sent_on(struct cvy_engine *e, const struct cvy_msg *msg, const st
 		ask(e, head->seq, e->repair->next, root);
 		return;
 	}
-	settle(e, &res);
-	cvy_repair_step(e);
+	if (settle(e, &res))
+		cvy_repair_step(e);
+}
+
+/* It has no copy of what removed ranks left: another may. */
+static void be_refused(struct cvy_engine *e, const struct cvy_msg *msg, const struct give *head)
+{
+	cvy_mask_add(&e->repair->without, msg->rank);
+	if (msg->rank == e->repair->holder)
+		send_pull(e, head->seq, e->repair->next);
 }
 
 static void take_give(struct cvy_engine *e, const struct cvy_msg *msg)
@@ -541,20 +535,31 @@ static void take_give(struct cvy_engine *e, const struct cvy_msg *msg)
 		be_sent_on(e, msg, head);
 		return;
 	}
+	if (head->status == COVEY_ERR_NOMEM) {
+		be_refused(e, msg, head);
+		return;
+	}
+	if (head->tick < e->repair->next && covey_mask_has(&e->repair->asked_of, msg->rank)) /* it was asked twice */
+		return;
 	o = e->repair->partial;
-	if (msg->rank != e->repair->holder || head->tick != e->repair->next || (o && o->ticks != head->ticks) ||
-	    head->size < 0 || head->size > e->view->max_ranks || head->root < -1 || head->root >= e->view->max_ranks) {
+	if (!covey_mask_has(&e->repair->asked_of, msg->rank) || head->tick != e->repair->next ||
+	    (o && o->ticks != head->ticks) || head->size < 0 || head->size > e->view->max_ranks || head->root < -1 ||
+	    head->root >= e->view->max_ranks) {
 		cvy_warn("engine", "rank %d gives tick %llu of operation %llu out of place, epoch %u", msg->rank,
 			 (unsigned long long)head->tick, (unsigned long long)head->seq, msg->epoch);
 		return;
 	}
 	if (!o) {
-		o = e->repair->partial = calloc(1, sizeof(*o));
-		if (!o)
+		o = e->repair->partial = cvy_calloc_twice(sizeof(*o));
+		if (!o) {
+			cvy_engine_give_up(e, "no memory for the outcome of operation %llu",
+					   (unsigned long long)head->seq);
 			return;
+		}
 		o->from = head->tick;
 	}
 	e->repair->next++;
+	e->repair->asked_ns = cvy_engine_now(e);
 	words = (const uint8_t *)msg->body + sizeof(*head);
 	o->result = (struct covey_result){
 		.status = head->status, .epoch = head->epoch, .seq = head->seq, .size = head->size
@@ -563,12 +568,9 @@ static void take_give(struct cvy_engine *e, const struct cvy_msg *msg)
 	o->sig = head->sig;
 	o->root = head->root;
 	o->ticks = head->ticks;
-	if (head->ticks && keep_bytes(o, words + head->words * 8ull, head->bytes)) { /* all of it is asked for again */
-		uint64_t from = o->from;
-
-		outcome_free(o);
-		e->repair->partial = NULL;
-		send_pull(e, head->seq, from);
+	if (head->ticks && cvy_outcome_add_tick(o, words + head->words * 8ull, head->bytes)) {
+		cvy_engine_give_up(e, "no memory for %u bytes of operation %llu", head->bytes,
+				   (unsigned long long)head->seq);
 		return;
 	}
 	if (head->tick + 1 < head->ticks)

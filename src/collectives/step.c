@@ -279,7 +279,7 @@ static void save_input(struct cvy_engine *e, struct cvy_op *op)
 }
 
 /* Who tells joiners where to begin: not index 0 of the set, which may be one of them. */
-static int lowest_admitted(const struct cvy_engine *e)
+int cvy_lowest_admitted(const struct cvy_engine *e)
 {
 	CVY_MASK_EACH(r, &e->view->members)
 	if (!covey_mask_has(&e->view->pending, r))
@@ -302,10 +302,10 @@ static int begin_admit(struct cvy_engine *e, struct cvy_op *op)
 		cvy_set_build(e);
 	} else if (!cvy_mask_empty(&e->view->pending)) {
 		cvy_set_build(e);
-		if (lowest_admitted(e) == e->rank)
+		if (cvy_lowest_admitted(e) == e->rank)
 			cvy_admit_send(e, op);
 	}
-	return 1;
+	return !__atomic_load_n(&e->ended, __ATOMIC_RELAXED); /* for want of memory for that set */
 }
 
 /*
@@ -526,14 +526,10 @@ static int poll_links(struct cvy_engine *e)
 	return progress;
 }
 
-int cvy_engine_step(struct cvy_engine *e)
+static int step(struct cvy_engine *e)
 {
-	int progress, ended = __atomic_load_n(&e->ended, __ATOMIC_RELAXED);
+	int progress;
 
-	if (ended) { /* also when it came from inside: no memory for a set of members */
-		cvy_engine_end_all(e, ended);
-		return 0;
-	}
 	if (__atomic_load_n(&e->gate, __ATOMIC_ACQUIRE)) {
 		if (e->repair)
 			cvy_repair_step(e);
@@ -545,4 +541,14 @@ int cvy_engine_step(struct cvy_engine *e)
 	if (e->head)
 		progress |= cvy_op_step(e, e->head);
 	return progress;
+}
+
+int cvy_engine_step(struct cvy_engine *e)
+{
+	int progress = __atomic_load_n(&e->ended, __ATOMIC_RELAXED) ? 0 : step(e);
+
+	if (__builtin_expect(!__atomic_load_n(&e->ended, __ATOMIC_RELAXED), 1))
+		return progress;
+	cvy_engine_look_for_end(e); /* it may have come from inside: no memory for a set of members */
+	return 0;
 }

@@ -358,6 +358,7 @@ int cvy_engine_wait(struct cvy_engine *e, struct cvy_op *op, uint64_t deadline_n
 			/* the progress thread leaves both to who waits */
 			int brief = cvy_repair_go_on(e) | cvy_pairs_busy(e);
 
+			cvy_engine_look_for_end(e);
 			pthread_mutex_unlock(&e->lock);
 			if (moved)
 				sched_yield(); /* the agent wants the lock */

@@ -141,8 +141,11 @@ void app_ep_remap(struct proc *p, uint64_t seq)
 		swap(p, seq);
 	for (int i = 0; i < SIM_LAYERS; i++) {
 		struct app_layer *l = p->app.layer[i];
-		int err = app_swaps(p->sim) ? 0 : covey_ep_remap(l->ep, owners(p, l, i, seq));
+		int err;
 
+		do
+			err = app_swaps(p->sim) ? 0 : covey_ep_remap(l->ep, owners(p, l, i, seq));
+		while (err == COVEY_ERR_NOMEM && sim_scarce_hit(p));
 		l->dispatched = 0;
 		if (err)
 			sim_fail(p->sim, "G5: process %d cannot lay out layer %d anew: %d", p->id, i, err);

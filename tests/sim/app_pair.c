@@ -93,9 +93,12 @@ static struct app_talk *talk_with(struct proc *p, int rank)
 static void post(struct proc *p, struct app_talk *t, struct app_message *m, int tag)
 {
 	struct covey_group *g = p->app.group;
-	int err = m->sending ? covey_send_start(m->buffer, m->room, COVEY_UINT8, t->rank, tag, g, NULL, &m->work)
-			     : covey_recv_start(m->buffer, m->room, COVEY_UINT8, t->rank, tag, g, NULL, &m->work);
+	int err;
 
+	do
+		err = m->sending ? covey_send_start(m->buffer, m->room, COVEY_UINT8, t->rank, tag, g, NULL, &m->work)
+				 : covey_recv_start(m->buffer, m->room, COVEY_UINT8, t->rank, tag, g, NULL, &m->work);
+	while (err == COVEY_ERR_NOMEM && sim_scarce_hit(p));
 	if (err && !p->engine->ended)
 		sim_fail(p->sim, "G5: process %d: a message is refused with %d", p->id, err);
 	if (err) {

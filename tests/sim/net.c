@@ -148,6 +148,8 @@ int sim_send(void *ctx, int rank, uint64_t inc, int type, uint32_t epoch, const 
 	if (!q || q->rank != rank || !p->mesh.link[rank] || p->mesh.link[rank]->link.inc != inc ||
 	    s->link[p->id][q->id] != p->mesh.link[rank]->id)
 		return COVEY_ERR_PEER;
+	if (sim_scarce_fails(p, "a message")) /* engine_send(), or the mesh */
+		return COVEY_ERR_NOMEM;
 	copy = malloc(bytes + 1);
 	if (!copy)
 		abort();

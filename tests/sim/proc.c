@@ -32,8 +32,11 @@ static void arm(struct proc *p)
 
 void sim_post(struct proc *p, const struct cvy_event *e)
 {
+	struct proc *was = sim_scarce_enter(p);
+
 	if (p->alive && !p->paused && !p->driver.ended)
 		cvy_driver_post(&p->driver, e, p->sim->now);
+	sim_scarce_leave(was);
 	arm(p);
 }
 
@@ -221,7 +224,9 @@ static void joined(void *ctx, int err)
 	}
 	if (!p->engine->active)
 		p->engine->pending = 1; /* connected, not in a view yet: a joiner */
+	sim_scarce_pause(1);
 	app_start(p);
+	sim_scarce_pause(0);
 	p->stuck = sim_hash(p->sim->seed, (uint64_t)p->id) % 8 == 0;
 	if (p->engine->pending)
 		cvy_driver_post(&p->driver, &ready, p->sim->now); /* as its first covey_admit does */
@@ -326,10 +331,12 @@ static void look_for_mismatch(struct proc *p)
 void sim_step(struct sim *s, struct proc *p)
 {
 	int steps = 1 + (int)sim_draw(s, SIM_STEPS, 3), moved = 1;
+	struct proc *was;
 
 	if (!p->alive)
 		return;
 	p->engine->clock_ns = s->now;
+	was = sim_scarce_enter(p);
 	app_step(p);
 	cvy_engine_admit_late(p->engine, s->now); /* as the agent does at every tick */
 	if (p->stuck && p->engine->pending)
@@ -343,6 +350,7 @@ void sim_step(struct sim *s, struct proc *p)
 	look_for_mismatch(p);
 	pthread_mutex_unlock(&p->engine->lock);
 	app_step(p);
+	sim_scarce_leave(was);
 	if (!p->driver.ended)
 		sim_at(s, US * (20 + sim_draw(s, SIM_STEPS, (moved ? 60 : 1200) * (1 + (uint64_t)p->slow))), STEP,
 		       p->id);

@@ -55,6 +55,8 @@ int main(int argc, char **argv)
 	for (int i = 1; i < argc; i++) {
 		if (strcmp(argv[i], "--trace") == 0) {
 			trace = 1;
+		} else if (strcmp(argv[i], "--scarce") == 0) {
+			sim_scarce = 1;
 		} else if (strcmp(argv[i], "--stop") == 0) {
 			stop = 1;
 		} else if (strcmp(argv[i], "--off") == 0 && i + 1 < argc) {
@@ -67,8 +69,8 @@ int main(int argc, char **argv)
 			   sscanf(argv[i + 1], "%" SCNu64 "-%" SCNu64, &from, &to) == 2) {
 			i++;
 		} else {
-			fprintf(stderr,
-				"usage: sim [--off NAMES] [--stop] --seed N [--trace] | --seeds A-B | --list FILE\n");
+			fprintf(stderr, "usage: sim [--off NAMES] [--scarce] [--stop] --seed N [--trace] | --seeds A-B "
+					"| --list FILE\n");
 			return 2;
 		}
 	}

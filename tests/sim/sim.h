@@ -105,6 +105,8 @@ struct proc {
 	int stuck;			     /* as a joiner it never enters its ADMIT, though its agent answers */
 	uint64_t waits_for, waits_since;     /* number of its operation, and since when */
 	struct sim_event *held, **held_last; /* what happened to it while it was stopped */
+	uint64_t allocations;		     /* scarce.c: that count */
+	int failed_allocations;
 };
 
 struct sim_view { /* every view that was active anywhere */
@@ -176,6 +178,14 @@ void sim_mesh_abandon(struct proc *p);
 void sim_mesh_up(struct proc *p, struct proc *other, int rank, uint64_t inc, uint64_t id);
 int sim_mesh_down(struct proc *p, uint64_t id, int *rank, uint64_t *inc); /* 1: that link stood here, to them */
 void sim_mesh_drop(struct proc *p, int rank, uint64_t inc);
+
+/* scarce.c */
+extern int sim_scarce;			       /* --scarce */
+struct proc *sim_scarce_enter(struct proc *p); /* what the library does from here on is this process's; whose it was */
+void sim_scarce_leave(struct proc *was);
+void sim_scarce_pause(int on);
+int sim_scarce_hit(const struct proc *p);		/* an allocation of it has failed */
+int sim_scarce_fails(struct proc *p, const char *what); /* one that is made up fails */
 
 /* app.c */
 void app_start(struct proc *p);
