@@ -73,6 +73,15 @@ static void try_freeze(void *ctx)
 	d->owes_frozen = 0;
 }
 
+/* Where there was no memory for a timer, the next tick is one. */
+void cvy_device_go_on(struct cvy_device *d)
+{
+	if (d->freezing && !d->timer)
+		try_freeze(d);
+	else if (d->frozen && !d->queues.timer)
+		cvy_device_reconcile(d);
+}
+
 void cvy_device_freeze(struct cvy_device *d, uint32_t epoch)
 {
 	(void)epoch;

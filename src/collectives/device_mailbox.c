@@ -68,6 +68,7 @@ void cvy_device_look(struct cvy_device *d)
 	const struct cvy_gpu_mailbox *box = d->ops->mailbox(d->gpu);
 
 	cvy_device_gave_up(d);
+	cvy_device_go_on(d);
 	cvy_device_queues_look(d);
 	for (int r = 0; r < CVY_GPU_RANKS; r++) {
 		uint64_t late = __atomic_load_n(&box->late[r], __ATOMIC_ACQUIRE);

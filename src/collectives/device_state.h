@@ -223,6 +223,7 @@ void cvy_device_attached(struct cvy_device *d, int rank, int generation, uint64_
 int cvy_device_same_window(struct cvy_device *d, int rank, uint64_t theirs);		/* or says that they differ */
 
 void cvy_device_reconcile(struct cvy_device *d); /* device_change.c: what it waits for may have come */
+void cvy_device_go_on(struct cvy_device *d);	 /* each tick */
 void cvy_device_tell_repaired(struct cvy_device *d);
 
 void cvy_device_ask(struct cvy_device *d, int holder); /* device_packets.c */

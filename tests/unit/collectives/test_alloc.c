@@ -8,6 +8,7 @@
  *
  * labels: redis real
  */
+#include "failing.h"
 #include "harness.h"
 
 #include <dirent.h>
@@ -31,7 +32,6 @@
 #define COUNT 500
 #define SHORT 100
 #define LONG 300000 /* more than a ring holds: it is offered, and comes in parts */
-#define LIVE 16384  /* allocations at one time that are told apart */
 #define UNHIT 2	    /* runs in a row without a failure: nothing is left */
 #ifdef __SANITIZE_ADDRESS__
 #define SAMPLED 20 /* every run takes seconds there */
@@ -41,124 +41,6 @@
 #define STRIDE 7
 #endif
 #define JOIN_MS 3000
-
-/* ---- the calls that fail ---- */
-
-static struct {
-	int armed; /* 1: calls count */
-	long calls, fails_at;
-	long *hit; /* shared: the call failed */
-	char *what;
-	pthread_mutex_t lock;
-	void *live[LIVE];
-	long count;
-} w = { .lock = PTHREAD_MUTEX_INITIALIZER };
-
-static int fails(const char *what)
-{
-	if (!__atomic_load_n(&w.armed, __ATOMIC_ACQUIRE) ||
-	    __atomic_add_fetch(&w.calls, 1, __ATOMIC_RELAXED) != w.fails_at)
-		return 0;
-	snprintf(w.what, 32, "%s", what);
-	__atomic_store_n(w.hit, 1, __ATOMIC_RELEASE);
-	return 1;
-}
-
-static size_t slot_of(const void *p)
-{
-	return ((uintptr_t)p >> 4) * 0x9e3779b97f4a7c15ull >> 50;
-}
-
-static void *born(void *p)
-{
-	pthread_mutex_lock(&w.lock);
-	for (size_t i = slot_of(p), n = 0; p && n < LIVE; i++, n++)
-		if (!w.live[i % LIVE]) {
-			w.live[i % LIVE] = p;
-			w.count++;
-			break;
-		}
-	pthread_mutex_unlock(&w.lock);
-	return p;
-}
-
-/* Only what the library allocated itself counts: other libraries may hand over memory of theirs. */
-static void died(const void *p)
-{
-	pthread_mutex_lock(&w.lock);
-	for (size_t i = 0; p && i < LIVE; i++) /* a hole may stand before it: all are looked at */
-		if (w.live[(slot_of(p) + i) % LIVE] == p) {
-			w.live[(slot_of(p) + i) % LIVE] = NULL;
-			w.count--;
-			break;
-		}
-	pthread_mutex_unlock(&w.lock);
-}
-
-#define WRAP(type, name, params, args, failure, error) \
-	type __real_##name params; \
-	type __wrap_##name params; \
-	type __wrap_##name params \
-	{ \
-		if (fails(#name)) { \
-			errno = error; \
-			return failure; \
-		} \
-		return __real_##name args; \
-	}
-
-#define WRAP_MEMORY(name, params, args) \
-	void *__real_##name params; \
-	void *__wrap_##name params; \
-	void *__wrap_##name params \
-	{ \
-		if (fails(#name)) { \
-			errno = ENOMEM; \
-			return NULL; \
-		} \
-		return born(__real_##name args); \
-	}
-
-WRAP_MEMORY(malloc, (size_t n), (n))
-WRAP_MEMORY(calloc, (size_t n, size_t each), (n, each))
-WRAP_MEMORY(aligned_alloc, (size_t align, size_t n), (align, n))
-WRAP(void *, mmap, (void *at, size_t n, int prot, int flags, int fd, off_t from), (at, n, prot, flags, fd, from),
-     MAP_FAILED, ENOMEM)
-WRAP(int, memfd_create, (const char *name, unsigned int flags), (name, flags), -1, EMFILE)
-WRAP(int, socket, (int domain, int type, int protocol), (domain, type, protocol), -1, EMFILE)
-WRAP(int, epoll_create1, (int flags), (flags), -1, EMFILE)
-WRAP(int, eventfd, (unsigned int start, int flags), (start, flags), -1, EMFILE)
-WRAP(int, posix_fallocate, (int fd, off_t from, off_t n), (fd, from, n), ENOSPC, ENOSPC)
-WRAP(int, pthread_create, (pthread_t * to, const pthread_attr_t *attr, void *(*fn)(void *), void *arg),
-     (to, attr, fn, arg), EAGAIN, EAGAIN)
-
-char *__real_strdup(const char *text);
-char *__wrap_strdup(const char *text);
-char *__wrap_strdup(const char *text)
-{
-	return fails("strdup") ? NULL : born(__real_strdup(text));
-}
-
-void *__real_realloc(void *old, size_t n);
-void *__wrap_realloc(void *old, size_t n);
-void *__wrap_realloc(void *old, size_t n)
-{
-	void *p;
-
-	if (fails("realloc"))
-		return NULL;
-	died(old); /* before: its address may be given to another thread at once */
-	p = __real_realloc(old, n);
-	return born(p);
-}
-
-void __real_free(void *p);
-void __wrap_free(void *p);
-void __wrap_free(void *p)
-{
-	died(p);
-	__real_free(p);
-}
 
 /* ---- what a rank has ---- */
 
@@ -192,7 +74,7 @@ static int mappings(void)
 
 static struct has look(void)
 {
-	return (struct has){ w.count, descriptors(), mappings() };
+	return (struct has){ failing.count, descriptors(), mappings() };
 }
 
 /* Threads that end may still be at it. */
@@ -205,23 +87,36 @@ static void same(const struct has *before)
 		usleep(1000);
 		now = look();
 	}
-	must(now.memory <= before->memory, "%s number %ld failed: %ld allocations are left", w.what, w.fails_at,
-	     now.memory - before->memory);
-	must(now.descriptors <= before->descriptors, "%s number %ld failed: %d descriptors are left", w.what,
-	     w.fails_at, now.descriptors - before->descriptors);
+	must(now.memory <= before->memory, "%s number %ld failed: %ld allocations are left", failing.what,
+	     failing.fails_at, now.memory - before->memory);
+	must(now.descriptors <= before->descriptors, "%s number %ld failed: %d descriptors are left", failing.what,
+	     failing.fails_at, now.descriptors - before->descriptors);
 }
 
 /* ---- a rank's life, in which one call fails ---- */
 
-enum moment { JOIN, EP, MESSAGES, ALLREDUCE, RECOVER, MOMENTS };
+enum moment {
+	JOIN,
+	EP,
+	MESSAGES,
+	ALLREDUCE,
+	RECOVER,
+	LEAVE,	/* another rank leaves */
+	GROW,	/* another rank comes */
+	JOINER, /* it comes itself */
+	FAR,	/* LEAVE, where ranks are linked by sockets */
+	MOMENTS
+};
 
-static const char *const moments[] = { "join", "ep", "messages", "allreduce", "recover" };
+static const char *const moments[] = { "join",	"ep",	"messages", "allreduce",   "recover",
+				       "leave", "grow", "joiner",   "leave by tcp" };
 
 struct shared {
 	uint64_t at[RANKS]; /* operations done */
+	int joiner_over;    /* it is a member, or never will be */
 	long hit;
 	char what[32];
-	pid_t victim; /* RECOVER: killed when rank 0 is armed */
+	pid_t victim; /* killed when rank 0 is armed */
 };
 
 struct job {
@@ -231,10 +126,34 @@ struct job {
 	long n;
 };
 
+/* Whose calls fail. */
+static int victim(const struct job *job)
+{
+	return job->moment == JOINER ? RANKS - 1 : 0;
+}
+
+static int loses_one(const struct job *job)
+{
+	return job->moment == RECOVER;
+}
+
+static int grows(const struct job *job)
+{
+	return job->moment == GROW || job->moment == JOINER;
+}
+
 static void arm(const struct job *job, int rank, int moment, int on)
 {
-	if (rank == 0 && moment == job->moment)
-		__atomic_store_n(&w.armed, on, __ATOMIC_RELEASE);
+	if (rank == victim(job) && moment == job->moment)
+		__atomic_store_n(&failing.armed, on, __ATOMIC_RELEASE);
+}
+
+static uint64_t next_seq(const struct covey_group *group)
+{
+	struct covey_view view = { 0 };
+
+	covey_view(group, &view);
+	return view.done_seq + 1;
 }
 
 /* An error has a number and a sentence. */
@@ -243,9 +162,9 @@ static void explained(const struct job *job, const struct covey_group *group, in
 	struct covey_error_info info;
 
 	covey_last_error(group, &info);
-	must(err < 0 && strcmp(covey_strerror(err), "unknown error"), "%s number %ld failed: error %d", w.what, job->n,
-	     err);
-	must(info.cause[0], "%s number %ld failed: %s, without a cause", w.what, job->n, covey_strerror(err));
+	must(err < 0 && strcmp(covey_strerror(err), "unknown error"), "%s number %ld failed: error %d", failing.what,
+	     job->n, err);
+	must(info.cause[0], "%s number %ld failed: %s, without a cause", failing.what, job->n, covey_strerror(err));
 }
 
 static int allreduce(struct job *job, struct covey_group *group, int me, uint64_t seq)
@@ -327,6 +246,67 @@ static int messages(struct job *job, struct covey_group *group, int me)
 	return err;
 }
 
+/* Members come by until a newcomer is in, or will not come: what they decide on is alike on all. */
+static int let_in(struct job *job, struct covey_group *group)
+{
+	struct covey_result res = { 0 };
+	int32_t over = 0;
+	int err = 0;
+
+	while (!err && !over && !covey_mask_has(&res.mask, RANKS - 1)) {
+		int32_t mine = __atomic_load_n(&job->shared->joiner_over, __ATOMIC_ACQUIRE);
+
+		usleep(500);
+		err = covey_allreduce(&mine, &over, 1, COVEY_INT32, COVEY_MAX, group, NULL, NULL);
+		if (!err)
+			err = covey_admit(group, NULL, 0, &res);
+	}
+	return err;
+}
+
+static int come_in(struct job *job, struct covey_group *group)
+{
+	uint64_t end = harness_deadline(WATCHDOG_MS / 4);
+	int err;
+
+	do
+		err = covey_admit(group, NULL, 0, NULL);
+	while ((err == COVEY_ERR_TIMEOUT || err == COVEY_ERR_NOMEM) && harness_now_ns() < end);
+	(void)job;
+	return err;
+}
+
+static int several(struct job *job, struct covey_group *group, int me)
+{
+	int err = 0;
+
+	for (int i = 0; !err && i < 5; i++)
+		err = allreduce(job, group, me, next_seq(group));
+	return err;
+}
+
+/* The group changes: a rank comes, goes, or dies. */
+static int change(struct job *job, struct covey_group *group, int me)
+{
+	int err = 0;
+
+	if ((job->moment == LEAVE || job->moment == FAR) && me)
+		return 0;
+	if (loses_one(job) && me == RANKS - 1) {
+		__atomic_store_n(&job->shared->victim, getpid(), __ATOMIC_RELEASE);
+		for (;;)
+			pause();
+	}
+	if (loses_one(job) && me == 0) {
+		while (!__atomic_load_n(&job->shared->victim, __ATOMIC_ACQUIRE))
+			usleep(1000);
+		kill(job->shared->victim, SIGKILL);
+	}
+	if (grows(job))
+		err = let_in(job, group);
+	return err ? err : several(job, group, me);
+}
+
 /* A rank that met an error leaves the group to the others. */
 static int part(struct job *job, struct covey_group *group, int me)
 {
@@ -353,20 +333,24 @@ static int part(struct job *job, struct covey_group *group, int me)
 	if (!err)
 		err = allreduce(job, group, me, seq + 2);
 	arm(job, me, ALLREDUCE, 0);
-	arm(job, me, RECOVER, 1);
-	if (job->moment == RECOVER && me == RANKS - 1) {
-		__atomic_store_n(&job->shared->victim, getpid(), __ATOMIC_RELEASE);
-		for (;;)
-			pause();
-	}
-	if (job->moment == RECOVER && me == 0 && !err) {
-		while (!__atomic_load_n(&job->shared->victim, __ATOMIC_ACQUIRE))
-			usleep(1000);
-		kill(job->shared->victim, SIGKILL);
-	}
-	for (int i = 0; !err && i < 5; i++) /* from here on some may be missing */
-		err = allreduce(job, group, me, seq + 3 + (uint64_t)i);
-	arm(job, me, RECOVER, 0);
+	if (job->moment < RECOVER)
+		return err ? err : several(job, group, me);
+	if (job->moment != JOINER)
+		arm(job, me, job->moment, 1);
+	if (!err) /* from here on some may be missing */
+		err = change(job, group, me);
+	__atomic_store_n(&failing.armed, 0, __ATOMIC_RELEASE);
+	return err;
+}
+
+/* One that comes to a group of the others. */
+static int newcomer(struct job *job, struct covey_group *group, int me)
+{
+	int err = come_in(job, group);
+
+	arm(job, me, JOINER, 0);
+	if (!err)
+		err = several(job, group, me);
 	return err;
 }
 
@@ -377,16 +361,24 @@ static void life(struct job *job, int me)
 	int err;
 
 	config.rank = me;
+	if (job->moment == FAR)
+		config.host = me ? "host-b" : "host-a";
+	if (grows(job) && me == RANKS - 1)
+		config.create = COVEY_CREATE_NEVER;
 	arm(job, me, JOIN, 1);
+	arm(job, me, JOINER, 1);
 	err = covey_join(&config, &group);
 	arm(job, me, JOIN, 0);
 	if (err) {
-		must(me == 0 && job->moment == JOIN, "rank %d cannot join: %s", me, covey_strerror(err));
+		must(me == victim(job) && (job->moment == JOIN || job->moment == JOINER), "rank %d cannot join: %s", me,
+		     covey_strerror(err));
+		arm(job, me, JOINER, 0);
 		explained(job, NULL, err);
 		return;
 	}
-	err = part(job, group, me);
-	must(!err || me == 0, "rank %d is harmed: %s", me, covey_strerror(err));
+	err = grows(job) && me == RANKS - 1 ? newcomer(job, group, me) : part(job, group, me);
+	__atomic_store_n(&failing.armed, 0, __ATOMIC_RELEASE);
+	must(!err || me == victim(job), "rank %d is harmed: %s", me, covey_strerror(err));
 	if (err)
 		explained(job, group, err);
 	else
@@ -398,7 +390,7 @@ static void life(struct job *job, int me)
 static void no_leaks(void)
 {
 #ifdef __SANITIZE_ADDRESS__
-	must(!__lsan_do_recoverable_leak_check(), "%s number %ld failed: a leak", w.what, w.fails_at);
+	must(!__lsan_do_recoverable_leak_check(), "%s number %ld failed: a leak", failing.what, failing.fails_at);
 #endif
 }
 
@@ -408,13 +400,15 @@ static int rank_main(void *arg, int me)
 	struct has before;
 
 	covey_log_set(NULL, NULL, COVEY_LOG_ERROR);
-	w.fails_at = job->n;
-	w.hit = &job->shared->hit;
-	w.what = job->shared->what;
+	failing.fails_at = job->n;
+	failing.hit = &job->shared->hit;
+	failing.what = job->shared->what;
 	before = look();
 	life(job, me);
+	if (grows(job) && me == RANKS - 1)
+		__atomic_store_n(&job->shared->joiner_over, 1, __ATOMIC_RELEASE);
 	same(&before);
-	if (me == 0)
+	if (me == victim(job))
 		no_leaks();
 	return 0;
 }
@@ -437,12 +431,13 @@ static int reap(pid_t pid, const char *doing)
 /* 1: the call was made, and failed. */
 static int run(int moment, long n)
 {
-	int ranks = moment == JOIN ? 1 : moment == RECOVER ? RANKS : 2, status;
-	struct job job = { .config = harness_config("alloc", ranks), .moment = moment, .n = n };
+	struct job job = { .moment = moment, .n = n };
+	int world = moment == JOIN ? 1 : loses_one(&job) ? RANKS : 2, ranks = world + grows(&job), status;
 	pid_t pid[RANKS];
 	char doing[64];
 	int hit;
 
+	job.config = harness_config("alloc", world);
 	job.shared = harness_shared(sizeof(*job.shared));
 	job.config.join_ms = JOIN_MS;
 	job.config.max_ranks = 4;
@@ -452,7 +447,7 @@ static int run(int moment, long n)
 	for (int r = 0; r < ranks; r++) {
 		snprintf(doing, sizeof(doing), "COVEY_TEST_ALLOC=%d:%ld", moment, n); /* said if it hangs */
 		status = reap(pid[r], doing);
-		if (moment == RECOVER && r == RANKS - 1) /* by rank 0 */
+		if (loses_one(&job) && r == RANKS - 1) /* by rank 0 */
 			continue;
 		must(WIFEXITED(status) && !WEXITSTATUS(status), "%s: %s number %ld failed: rank %d ended with %x",
 		     moments[moment], job.shared->what, n, r, (unsigned int)status);
@@ -494,6 +489,7 @@ int main(void)
 	Suite *suite = suite_create("collectives/alloc");
 	TCase *tcase = tcase_create("alloc");
 
+	tcase_set_timeout(tcase, 500); /* hundreds of groups; what hangs is found sooner (reap) */
 	tcase_add_loop_test(tcase, every_allocation_fails_once, 0, MOMENTS);
 	suite_add_tcase(suite, tcase);
 	return harness_main(suite);
