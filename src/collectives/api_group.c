@@ -87,18 +87,24 @@ static struct cvy_op *admit_op(struct cvy_engine *e, void *state, size_t bytes)
 	return op;
 }
 
-/* A joiner's: asks to be let in, then waits for the members. At its deadline the operation stays posted for the next call. */
+/* A joiner asks to be let in, once; nothing has changed where there is no memory for that. */
+static int ask_to_come_in(struct covey_group *group)
+{
+	int err = 0;
+
+	if (!group->ready_asked)
+		err = cvy_agent_ask(group->agent, CVY_API_READY, 0, group->identity.rank, 0, NULL);
+	if (!err)
+		group->ready_asked = 1;
+	return err;
+}
+
+/* Then it waits for the members. At its deadline the operation stays posted for the next call. */
 static int admit_joiner(struct covey_group *group, struct cvy_op *op)
 {
 	struct cvy_engine *e = group->engine;
-	int err = 0;
+	int err = cvy_engine_wait(e, op, cvy_deadline_ns(cvy_now_ns(), group->config.join_ms));
 
-	if (!group->ready_asked) {
-		group->ready_asked = 1;
-		err = cvy_agent_ask(group->agent, CVY_API_READY, 0, group->identity.rank, 0, NULL);
-	}
-	if (!err)
-		err = cvy_engine_wait(e, op, cvy_deadline_ns(cvy_now_ns(), group->config.join_ms));
 	if (err != COVEY_ERR_TIMEOUT)
 		return err ? err : op->result.status;
 	pthread_mutex_lock(&e->lock);
@@ -151,8 +157,13 @@ static int admit(struct covey_group *group, void *state, size_t bytes, struct co
 		return cvy_fail(group->box, COVEY_ERR_NOMEM, -1, 0, "no memory for an operation");
 	if (!joiner)
 		return cvy_engine_run(group->engine, op, result);
-	if (!group->admit_op)
+	err = ask_to_come_in(group);
+	if (!err && !group->admit_op)
 		err = cvy_engine_post(group->engine, op);
+	if (err && !group->admit_op) {
+		cvy_op_put(op);
+		return err;
+	}
 	group->admit_op = op;
 	if (!err)
 		err = admit_joiner(group, op);

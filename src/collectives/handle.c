@@ -345,11 +345,11 @@ void covey_close(struct covey_group *group)
 	cvy_metrics_close(group->metrics);
 	cvy_device_close(group->device);
 	cvy_mesh_close(group->mesh);
+	if (group->admit_op) /* it goes back to the engine */
+		cvy_op_put(group->admit_op);
 	cvy_engine_close(group->engine);
 	cvy_recorder_close(group->recorder);
 	cvy_loop_free(group->loop);
-	if (group->admit_op)
-		cvy_op_put(group->admit_op);
 	cvy_memory_forget(group);
 	cvy_view_free(group->view);
 	cvy_config_clear(&group->config);

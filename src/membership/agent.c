@@ -216,9 +216,14 @@ int cvy_agent_ask(struct cvy_agent *agent, int api, uint64_t id, int rank, uint6
 {
 	struct cvy_event event = { .kind = CVY_EV_API, .api = api, .id = id, .rank = rank, .number = number };
 
+	int err;
+
 	if (ranks)
 		event.ranks = *ranks;
-	return post_copy(agent, &event);
+	err = post_copy(agent, &event);
+	if (err == COVEY_ERR_NOMEM)
+		cvy_fail(agent->args.box, err, rank, 0, "no memory for a request");
+	return err;
 }
 
 /* ---- The store, agent's thread ------------------------------------------------------------------ */
