@@ -502,7 +502,8 @@ struct covey_device_outcome {
 	uint32_t epoch;
 	uint64_t seq;	  /* of the device's operations, from 0 */
 	uint64_t mask;	  /* contributors: rank r is bit r */
-	uint64_t missing; /* of these, ranks whose part is not here (alltoall, reduce_scatter, gather, scatter) */
+	uint64_t missing; /* of these, ranks whose part is not here (alltoall, reduce_scatter, gather, scatter,
+			   * dispatch, combine): of this rank alone */
 };
 
 /** covey_device_outcome_at - address of it in device memory, valid until covey_close() */
@@ -752,10 +753,13 @@ struct covey_dispatch_args {
  * _send posts and publishes; _recv waits for that one. Between them no other operation of the group
  * completes (later ones queue).
  * With a deadline (timeout_ms, or late_ms of the group) a rank goes on without a source that is not here
- * by then: at most four operations past it, then it waits. (On devices it goes on: what a rank has not read, that is
- * two past and still in an operation without a deadline, is written over, and that rank is FENCED. View changes while
- * deadlines pass are not yet sure to give all the same epoch and mask there.) All ranks give a deadline or none does,
+ * by then: at most four operations past it, then it waits. All ranks give a deadline or none does,
  * else MISMATCH. Who was late may find an operation decided without it: status 0, mask empty, no rows.
+ * On devices a rank does not wait there: where others end two operations by deadlines while a rank is still in one
+ * without, what it has not read is written over, and that rank is FENCED. struct covey_device_outcome tells two things.
+ * `epoch` and `mask`, a view and its contributors, are alike on all members, also when views change while deadlines
+ * pass. `missing` is of this rank alone: contributors whose rows are not here, for a deadline or a removal. The rows of
+ * all other contributors are here, whole.
  * Errors: INVAL, STALE (the group grew since create or remap), FENCED, CLOSED, ABORTED
  */
 COVEY_API int covey_dispatch(struct covey_ep *ep, const struct covey_dispatch_args *args, struct CUstream_st *stream,

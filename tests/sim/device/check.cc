@@ -295,6 +295,71 @@ static void check_alike(struct process *p, size_t op)
 	}
 }
 
+/* ---- views ---- */
+
+struct words { /* with which the members of a view go on */
+	int known;
+	uint64_t base;
+	uint32_t mask;
+	uint32_t members;
+};
+static std::vector<struct words> words; /* by epoch */
+
+void check_begin(void)
+{
+	words.clear();
+}
+
+static const struct member_view *view_of(uint32_t epoch)
+{
+	return epoch && epoch <= committed.size() ? &committed[epoch - 1] : NULL;
+}
+
+/*
+ * G1: an outcome names a committed view that this rank has learned and was a member of, and none before that of the operation
+ * before. Contributors are members of that view, and who is missing is one of them.
+ */
+static void check_view(struct process *p, size_t op)
+{
+	const struct cvy_gpu_status *s = &p->outcome[op].status;
+	const struct member_view *v = view_of(s->epoch);
+	uint32_t before = 0;
+
+	for (size_t i = 0; i < op; i++)
+		if (p->outcome[i].done && p->outcome[i].status.epoch > before)
+			before = p->outcome[i].status.epoch;
+	if (!v || s->epoch > p->learned->epoch || s->epoch < before || !(v->members >> p->rank & 1) ||
+	    v->inc[p->rank] != p->inc)
+		sim_fail("G1",
+			 "rank %d.%d, operation %zu of kind %d: epoch %u is of no view of this rank, which has learned "
+			 "%u and had an outcome of %u",
+			 p->rank, (int)p->inc, op, plan[op].kind, s->epoch, p->learned->epoch, before);
+	else if (s->mask & ~(uint64_t)v->members || s->missing & ~s->mask)
+		sim_fail("G1", "rank %d, operation %zu of kind %d: epoch %u has members %x, mask %x, missing %x",
+			 p->rank, op, plan[op].kind, s->epoch, v->members, (unsigned)s->mask, (unsigned)s->missing);
+}
+
+/* G1: all members of a view go on from the same operation, and with the same contributors. */
+void check_words(const struct process *p)
+{
+	const struct cvy_device *d = p->device;
+	struct words *w;
+
+	if (words.size() <= p->learned->epoch)
+		words.resize(p->learned->epoch + 1);
+	w = &words[p->learned->epoch];
+	if (!w->known) {
+		*w = { 1, d->verdict.base, d->lanes[0].mask, d->roll.members };
+		return;
+	}
+	if (w->base != d->verdict.base || w->mask != d->lanes[0].mask || w->members != d->roll.members)
+		sim_fail("G1",
+			 "rank %d.%d goes on in epoch %u from operation %llu with contributors %x of %x, another from "
+			 "%llu with %x of %x",
+			 p->rank, (int)p->inc, p->learned->epoch, (unsigned long long)d->verdict.base, d->lanes[0].mask,
+			 d->roll.members, (unsigned long long)w->base, w->mask, w->members);
+}
+
 /* Nobody is missing for nothing: without deadlines, only who is no member any more. */
 static void check_missing(struct process *p, size_t op)
 {
@@ -347,6 +412,7 @@ void check_ended(struct process *p, size_t op)
 	sim_tell("rank %d.%d has %zu: status %d epoch %u number %llu mask %x missing %x", p->rank, (int)p->inc, op,
 		 s->status, s->epoch, (unsigned long long)s->op, (unsigned)s->mask, (unsigned)s->missing);
 	check_alike(p, op);
+	check_view(p, op);
 	check_missing(p, op);
 	check_buffers(p, op);
 	if (s->status == COVEY_ERR_LOST)

@@ -138,6 +138,7 @@ struct member_view {
 	int active; /* all have acknowledged it */
 };
 extern struct member_view view;
+extern std::vector<struct member_view> committed; /* all that were decided, by epoch from 1 */
 
 void members_begin(int n);
 void members_end(void);
@@ -230,7 +231,9 @@ extern std::deque<struct step> steps;
 int app_bins(int rank, int *el); /* of rows: its experts, or one */
 
 /* check.cc */
+void check_begin(void);
 void check_ended(struct process *p, size_t op);
+void check_words(const struct process *p); /* it is about to go on */
 void check_gives_up(const struct process *p, const char *why);
 void check_end(void);
 

@@ -16,6 +16,7 @@
 
 std::vector<struct process *> processes;
 struct member_view view;
+std::vector<struct member_view> committed;
 extern "C" const struct cvy_gpu_ops cvy_gpu_ops;
 extern "C" const struct cvy_gpu_ep_ops cvy_gpu_ep_ops;
 
@@ -217,6 +218,7 @@ static void thaw(struct process *p, uint64_t attempt)
 	if (p->attempt != attempt)
 		return;
 	sim_tell("rank %d.%d goes on in epoch %u", p->rank, (int)p->inc, p->learned->epoch);
+	check_words(p);
 	cvy_device_thaw(p->device);
 	if (view.pending && all_go_on()) {
 		safe_point();
@@ -274,6 +276,7 @@ static void decide(void)
 		view.inc[p->rank] = p->inc;
 	}
 	change.joining.clear();
+	committed.push_back(view);
 	view.active = 0;
 	change.phase = LEARNING;
 	change.said = 0;
@@ -528,6 +531,8 @@ void members_begin(int n)
 {
 	change = {};
 	view = {};
+	committed.clear();
+	check_begin();
 	for (int r = 0; r < n; r++) {
 		struct process *p = process_open(r, 0);
 
