@@ -88,6 +88,7 @@ static void make(struct proc *p, int which, int tokens, uint64_t seq)
 {
 	struct covey_ep_config config = COVEY_EP_CONFIG_INIT;
 	struct app_layer *l = p->app.layer[which];
+	int err;
 
 	config.max_tokens = tokens;
 	config.hidden = EP_HIDDEN;
@@ -95,7 +96,10 @@ static void make(struct proc *p, int which, int tokens, uint64_t seq)
 	config.experts = EP_EXPERTS;
 	config.expert_owner = owners(p, l, which, seq);
 	l->made = seq;
-	if (covey_ep_create(p->app.group, &config, &l->ep))
+	do
+		err = covey_ep_create(p->app.group, &config, &l->ep);
+	while (err == COVEY_ERR_NOMEM && sim_scarce_hit(p));
+	if (err)
 		sim_fail(p->sim, "G8: process %d has no room for the buffers of layer %d", p->id, which);
 }
 
