@@ -55,6 +55,26 @@ int cvy_call_buffers(struct covey_group *group, const struct cvy_call *c, int se
 	return 0;
 }
 
+/*
+ * Does what this rank receives stand over what it sends, in another way than in place? It would be overwritten before
+ * it is read, or before an operation that is executed again reads it.
+ */
+static int stands_over(const struct covey_group *group, const struct cvy_call *c, size_t bytes)
+{
+	size_t all = bytes * (size_t)group->engine->size, own = bytes * (size_t)group->engine->rank;
+	int to_one = c->kind == &cvy_op_reduce_scatter || c->kind == &cvy_op_scatter;
+	int from_one = c->kind == &cvy_op_allgather || c->kind == &cvy_op_gather;
+	uintptr_t send = (uintptr_t)c->send, recv = (uintptr_t)c->recv;
+
+	if (!bytes || !send || !recv || !sends(c, group->engine->rank) || !receives(c, group->engine->rank))
+		return 0;
+	if (to_one ? recv == send + own : from_one ? send == recv + own : send == recv)
+		return 0;
+	if (c->kind == &cvy_op_alltoall)
+		to_one = from_one = 1;
+	return send < recv + (from_one ? all : bytes) && recv < send + (to_one ? all : bytes);
+}
+
 int cvy_call_check(struct covey_group *group, const struct cvy_call *c, size_t *bytes)
 {
 	size_t elem = cvy_dtype_bytes(c->dtype), most;
@@ -72,8 +92,10 @@ int cvy_call_check(struct covey_group *group, const struct cvy_call *c, size_t *
 		return cvy_call_refuse(group, c->kind->name, "unknown operation; see enum covey_redop");
 	if (__builtin_mul_overflow(c->count, elem * (size_t)(group->engine->size + 1), &most))
 		return cvy_call_refuse(group, c->kind->name, "count is too large");
-	if (c->root < 0 || c->root >= group->config.max_ranks)
-		return cvy_call_refuse(group, c->kind->name, "root is not a rank of the group");
+	if (c->root < 0 || c->root >= group->engine->size)
+		return cvy_fail(group->box, COVEY_ERR_INVAL, group->engine->rank, group->engine->epoch,
+				"%s: root %d is no rank of the group, which has size %d", c->kind->name, c->root,
+				group->engine->size);
 	if (cvy_in_parts(c->kind) && group->engine->layout.stride / (size_t)group->engine->size < CVY_PART_MIN)
 		return cvy_fail(group->box, COVEY_ERR_INVAL, -1, 0,
 				"%s: slot_bytes %zu is too small for %d ranks: at least %zu is needed", c->kind->name,
@@ -82,6 +104,10 @@ int cvy_call_check(struct covey_group *group, const struct cvy_call *c, size_t *
 	*bytes = c->count * elem;
 	if (*bytes && ((!c->recv && receives(c, group->engine->rank)) || (!c->send && sends(c, group->engine->rank))))
 		return cvy_call_refuse(group, c->kind->name, "a buffer is NULL");
+	if (stands_over(group, c, *bytes))
+		return cvy_call_refuse(group, c->kind->name,
+				       "send and recv overlap and are not in place: covey.h says where each operation "
+				       "has its input then");
 	return 0;
 }
 

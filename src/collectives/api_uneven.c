@@ -69,6 +69,68 @@ static int countable(const struct callv *v, int size)
 	return 1;
 }
 
+struct block { /* in elements */
+	size_t at, n;
+	int rank;
+};
+
+static int by_place(const void *a, const void *b)
+{
+	const struct block *x = a, *y = b;
+
+	return (x->at > y->at) - (x->at < y->at);
+}
+
+/* Blocks of a receive buffer that stand over each other: what is there afterwards would be a matter of chance. */
+static int check_apart(struct covey_group *group, const char *what, const size_t *counts, const size_t *displs)
+{
+	int size = group->engine->size, n = 0, sorted = 1;
+	struct block *b, few[16];
+
+	for (int r = 1; sorted && r < size; r++)
+		sorted = displs[r] >= displs[r - 1] + counts[r - 1];
+	if (sorted)
+		return 0;
+	b = size > (int)(sizeof(few) / sizeof(few[0])) ? malloc((size_t)size * sizeof(*b)) : few;
+	if (!b)
+		return cvy_fail(group->box, COVEY_ERR_NOMEM, -1, 0, "%s: no memory to compare %d blocks", what, size);
+	for (int r = 0; r < size; r++)
+		if (counts[r])
+			b[n++] = (struct block){ displs[r], counts[r], r };
+	qsort(b, (size_t)n, sizeof(*b), by_place);
+	for (int i = 1; i < n; i++) {
+		if (b[i].at >= b[i - 1].at + b[i - 1].n)
+			continue;
+		cvy_fail(group->box, COVEY_ERR_INVAL, group->engine->rank, group->engine->epoch,
+			 "%s: the block of rank %d in recv, elements %zu to %zu, stands over that of rank %d, which "
+			 "begins at %zu",
+			 what, b[i - 1].rank, b[i - 1].at, b[i - 1].at + b[i - 1].n - 1, b[i].rank, b[i].at);
+		sorted = -1;
+		break;
+	}
+	if (b != few)
+		free(b);
+	return sorted < 0 ? COVEY_ERR_INVAL : 0;
+}
+
+/* What this rank sends to itself is what it expects of itself; in place every block is replaced where it stands. */
+static int check_blocks(struct covey_group *group, const struct callv *v)
+{
+	int own = group->engine->rank;
+
+	if (v->sendcounts[own] != v->recvcounts[own])
+		return cvy_fail(group->box, COVEY_ERR_INVAL, own, group->engine->epoch,
+				"alltoallv: rank %d sends %zu elements to itself and expects %zu of itself", own,
+				v->sendcounts[own], v->recvcounts[own]);
+	for (int r = 0; v->c.send == v->c.recv && r < group->engine->size; r++)
+		if (v->sendcounts[r] && v->recvcounts[r] && v->senddispls[r] != v->recvdispls[r])
+			return cvy_fail(group->box, COVEY_ERR_INVAL, own, group->engine->epoch,
+					"alltoallv: in place, and the block for rank %d stands at element %zu but that "
+					"of rank %d at %zu",
+					r, v->senddispls[r], r, v->recvdispls[r]);
+	return check_apart(group, "alltoallv", v->recvcounts, v->recvdispls);
+}
+
 static int checkv(struct covey_group *group, const struct callv *v)
 {
 	int err = cvy_handle_check_op(group), size;
@@ -83,7 +145,7 @@ static int checkv(struct covey_group *group, const struct callv *v)
 			return cvy_call_refuse(group, "alltoallv", "a buffer is NULL");
 	if (!countable(v, size))
 		return cvy_call_refuse(group, "alltoallv", "a count or displacement is too large");
-	return 0;
+	return check_blocks(group, v);
 }
 
 static int makev(struct covey_group *group, const struct callv *v, struct cvy_op **out)
@@ -172,6 +234,17 @@ struct callg {
 	const size_t *counts, *displs;
 };
 
+/* Does the block of rank @r in recv stand over the input? The own one may be where the input is. */
+static int stands_over(const struct callg *g, int r, int own)
+{
+	size_t elem = cvy_dtype_bytes(g->c.dtype);
+	uintptr_t send = (uintptr_t)g->c.send, recv = (uintptr_t)g->c.recv + g->displs[r] * elem;
+
+	if (!g->c.count || !g->counts[r] || (own && send == recv))
+		return 0;
+	return send < recv + g->counts[r] * elem && recv < send + g->c.count * elem;
+}
+
 /* What is wrong with the counts, NULL: nothing. Their sum is what the signature shows as count. */
 static const char *check_counts(const struct callg *g, const struct cvy_engine *e, size_t *sum)
 {
@@ -189,6 +262,9 @@ static const char *check_counts(const struct callg *g, const struct cvy_engine *
 		return "sendcount is not recvcounts[own rank]";
 	if ((*sum && !g->c.recv) || (g->c.count && !g->c.send))
 		return "a buffer is NULL";
+	for (int r = 0; r < e->size; r++)
+		if (stands_over(g, r, r == e->rank))
+			return "send and recv overlap: in place is send == recv + recvdispls[own rank]";
 	return NULL;
 }
 
@@ -205,6 +281,9 @@ static int makeg(struct covey_group *group, const struct callg *g, struct cvy_op
 	wrong = check_counts(g, group->engine, &sum);
 	if (wrong)
 		return cvy_call_refuse(group, "allgatherv", wrong);
+	err = check_apart(group, "allgatherv", g->counts, g->displs);
+	if (err)
+		return err;
 	call.c.send = g->c.send ? g->c.send : nothing;
 	call.c.recv = g->c.recv ? g->c.recv : nothing;
 	call.c.count = 0;
@@ -235,6 +314,9 @@ static int launchg(struct covey_group *group, const struct callg *g, struct cove
 	wrong = check_counts(g, group->engine, &sum);
 	if (wrong)
 		return cvy_call_refuse(group, "allgatherv", wrong);
+	err = check_apart(group, "allgatherv", g->counts, g->displs);
+	if (err)
+		return err;
 	c.count = 0; /* of buffers it was asked here already */
 	err = cvy_call_check(group, &c, &none);
 	if (err)

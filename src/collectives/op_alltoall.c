@@ -122,7 +122,7 @@ static void copy_part(struct cvy_engine *e, struct cvy_op *op, uint64_t i, int k
 	uint64_t total;
 
 	if (k == e->set.self) {
-		if (n)
+		if (n) /* as many are sent to oneself: the call was refused else */
 			memmove(to, op->input + b->send_at[r] + i * op->piece, n);
 		return;
 	}
