@@ -400,6 +400,10 @@ COVEY_API int covey_explain(struct covey_group *group, char *text, size_t bytes)
  * sum or product that is no number is the quiet NaN without payload. Missing blocks of allgather(v),
  * gather and alltoall(v) are zero. @stream is for device memory, below; NULL for host memory.
  * Errors: INVAL, STALE, FENCED, CLOSED, ABORTED, ROOT, PEER, LOST, MISMATCH.
+ * Ranks that make different calls: MISMATCH on all, naming both calls. A broadcast or scatter ends on some ranks
+ * without a word of the others: there the next operation that waits for anybody says so, on all (for a root that goes
+ * on to broadcast or scatter alone: within 4 slots). What this rank can see is INVAL at once: a root that was never
+ * admitted, buffers that overlap but not in place, blocks of recv that stand over each other.
  * A root that is dead: ROOT for all. Of reduce_scatter and scatter a rank may lose its part when
  * another dies: LOST on that rank alone, and recv is not to be used.
  * allgather, alltoall, reduce_scatter, gather, scatter: buffers hold size blocks, size being what the
@@ -432,7 +436,8 @@ COVEY_API int covey_alltoall_start(const void *send, void *recv, size_t count, i
 				   struct CUstream_st *stream, struct covey_work **work);
 
 /** covey_alltoallv - counts and displacements [size] in elements, copied at the call; what rank r sends
- * here must equal recvcounts[r], else MISMATCH on this rank's result */
+ * here must equal recvcounts[r], else MISMATCH on this rank's result, and of the own rank INVAL. In place: block r is
+ * replaced where it stands (senddispls == recvdispls) */
 COVEY_API int covey_alltoallv(const void *send, const size_t *sendcounts, const size_t *senddispls, void *recv,
 			      const size_t *recvcounts, const size_t *recvdispls, int dtype, struct covey_group *group,
 			      struct CUstream_st *stream, struct covey_result *result);

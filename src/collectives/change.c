@@ -341,6 +341,7 @@ static void adopt_own(struct cvy_engine *e, int was_pending)
 		}
 	} else if (was_pending && from) {
 		cvy_engine_reach(e, from - 1);
+		e->newcomer = 1;
 		e->posted = from;
 		if (op)
 			op->seq = from;
@@ -387,7 +388,7 @@ void cvy_engine_learn(void *ctx, const struct cvy_view *view, const struct covey
 		e->acked = e->view->members;
 		e->size = e->view->size;
 	}
-	e->mismatch = 0;
+	e->mismatch = e->apart = 0;
 	e->adm = 0;
 	e->wanted = 0;
 	pthread_mutex_unlock(&e->lock);
@@ -412,12 +413,14 @@ void cvy_engine_thaw(void *ctx)
 	e->active = 1;
 	e->epoch = e->view->epoch;
 	e->tick = 0;
+	e->tick_seq = e->done;
 	__atomic_store_n(&e->complete, 0, __ATOMIC_RELAXED);
 	__atomic_store_n(&e->floor, 0, __ATOMIC_RELAXED);
 	e->ent = e->done;
 	cvy_repair_drop(e);
 	cvy_outcome_forget_given(e);
 	e->failed.seq = 0;
+	memset(e->told, 0, sizeof(e->told)); /* ticks begin anew */
 	for (int i = 0; i < 8; i++) {
 		if (e->record[i])
 			cvy_op_put(e->record[i]);

@@ -195,6 +195,8 @@ void cvy_engine_decide(struct cvy_engine *e, struct cvy_op *op, int status, uint
 		free(op->undo);
 	op->undo = NULL;
 	e->mismatch = 0; /* a report speaks of what is entered */
+	if (op->seq)
+		cvy_engine_count_call(e, op);
 	unlink_op(e, op);
 	__atomic_store_n(&op->state, CVY_OP_DECIDED, __ATOMIC_RELEASE);
 	if (__atomic_load_n(&e->asleep, __ATOMIC_RELAXED))

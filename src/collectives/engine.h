@@ -115,7 +115,8 @@ struct cvy_op {
 	const struct cvy_op_kind *kind;
 	uint64_t seq;	 /* 0: a joiner's first covey_admit, not known yet */
 	uint32_t sig;	 /* hash of the call: alike on all ranks */
-	uint32_t mark;	 /* what stands in its lines: sig, number and first tick */
+	uint32_t mark;	 /* what stands in its lines: sig, number and first tick, and the calls before it */
+	uint32_t past;	 /* e->past when it began */
 	uint64_t detail; /* hash of arguments that must be alike and are in no other field, 0: none */
 	uint64_t call;	 /* kind, type, op, root and count in short: named when calls do not match; and the lap */
 	int state;	 /* enum cvy_op_state; DECIDED is stored with release */
@@ -214,6 +215,10 @@ static inline size_t cvy_tick_bytes(const struct cvy_op *op, uint64_t i)
 
 #define CVY_USED_MAX 16 /* pieces of space that are told apart */
 
+struct cvy_told {	     /* what the own done line said at a tick */
+	uint32_t tick, mark; /* tick 0: nothing */
+};
+
 struct cvy_engine {
 	pthread_mutex_t lock;
 	struct cvy_mesh *mesh;
@@ -256,11 +261,25 @@ struct cvy_engine {
 	uint64_t done, ent; /* PROTOCOL section 2 */
 	uint64_t adm;
 	int mismatch;
-	uint32_t tick;		 /* last tick that belongs to a begun operation */
-	uint32_t complete;	 /* last tick completed here */
-	uint32_t floor;		 /* every admitted rank has completed ticks up to here */
-	uint32_t done_word;	 /* last tick written to the own done line */
-	uint64_t wanted;	 /* seq for which a change was asked, not to ask twice */
+	uint32_t tick;	    /* last tick that belongs to a begun operation */
+	uint64_t tick_seq;  /* that operation; those that a repair decided leave tick as it is */
+	uint32_t complete;  /* last tick completed here */
+	uint32_t floor;	    /* every admitted rank has completed ticks up to here */
+	uint32_t done_word; /* last tick written to the own done line */
+	uint64_t wanted;    /* seq for which a change was asked, not to ask twice */
+
+	/* Calls of which nobody may have been heard when they ended (mismatch.c). */
+	uint32_t past;			     /* hash of all calls after `since`, each with its number */
+	uint64_t since;			     /* last operation that failed for all: what was called before is settled */
+	int newcomer;			     /* let in by a change: it is told past and since with its ADMIT */
+	int unheard;			     /* the last operation waited for nobody */
+	int apart;			     /* index of a source whose done line shows other calls, plus 1 */
+	struct cvy_told told[2 * CVY_SLOTS]; /* of the last ticks of this epoch */
+	struct {			     /* of an operation that failed for all and is not called yet */
+		uint64_t seq, call[2];
+		int rank, by[2]; /* by: ranks that made those calls at its number, -1: none is known */
+		char text[256];	 /* of a call before it, from here and from `rank`; may be empty */
+	} why;
 	uint64_t asked_ns;	 /* when members were last asked for their progress */
 	uint64_t *peer_done;	 /* [max_ranks] last operation decided there, as its PING told; agent's thread */
 	struct covey_mask acked; /* contributors of the last safe point: what on_loss = fail demands */
@@ -278,8 +297,8 @@ struct cvy_engine {
 	struct cvy_repair *repair, *repair_room; /* under way, NULL: none; where it stands */
 	void *admit_state;			 /* of the present ADMIT: bytes a joiner got */
 	size_t admit_bytes;
-	uint64_t admit_seq;
-	uint32_t admit_tick, admit_epoch;
+	uint64_t admit_seq, admit_since;
+	uint32_t admit_tick, admit_epoch, admit_past;
 	uint64_t late_seq, late_ns; /* ADMIT that waits for pending ranks alone, and since when; agent's thread */
 	uint64_t told_ns;	    /* when these were told to begin */
 	uint32_t late_epoch;
@@ -433,7 +452,7 @@ struct cvy_outcome {		  /* that a repair brought */
 	struct cvy_outcome *next_given;
 	int shared; /* it stands in both lists */
 	struct covey_result result;
-	uint32_t sig;
+	uint32_t sig, past;   /* past: as of its struct cvy_op */
 	int root;	      /* given: whose slots have the parts of all ranks, -1: all got the same */
 	uint64_t ticks, from; /* given: ticks in all, first one in bytes */
 	uint8_t *bytes;	      /* ticks one after the other, each {u32 n, bytes} */
@@ -489,6 +508,20 @@ void cvy_engine_explain(struct cvy_engine *e, const struct cvy_op *op, int statu
 /* Calls at one number that differ: says so, and asks for the change that fails the operation for all. */
 void cvy_engine_mismatch(struct cvy_engine *e, struct cvy_op *op, int k, const struct cvy_line *line);
 void cvy_engine_want_change(struct cvy_engine *e, struct cvy_op *op, const char *why); /* once per operation */
+/* A decided operation is one of the calls that later ones are marked with. */
+void cvy_engine_count_call(struct cvy_engine *e, const struct cvy_op *op);
+/* @seq failed for all: what was called up to there is settled. */
+void cvy_engine_forget_calls(struct cvy_engine *e, uint64_t seq);
+/* A holder's words, with an outcome: past of one that comes in, and what failed for all in a view that was skipped here. */
+void cvy_engine_told_calls(struct cvy_engine *e, uint32_t past, uint64_t since);
+/* The own done line at @tick of @op: what was called up to there. */
+void cvy_engine_tell_calls(struct cvy_engine *e, const struct cvy_op *op, uint32_t tick);
+/* Does the done line of the k-th source, whose tag was @tag, show other calls? */
+int cvy_engine_calls_differ(const struct cvy_engine *e, int k, uint64_t tag);
+/* e->apart: says so, and asks for the change. */
+void cvy_engine_apart(struct cvy_engine *e, struct cvy_op *op);
+/* The words for @seq, which failed for all and is not called here yet, while the lines stand. */
+void cvy_engine_keep_words(struct cvy_engine *e, uint64_t seq);
 void cvy_engine_drop_aside(struct cvy_engine *e); /* and the scratch memory of repair */
 void cvy_set_build(struct cvy_engine *e);	  /* from view and done */
 void cvy_set_clear(struct cvy_set *set);
@@ -505,7 +538,8 @@ void cvy_admit_message(struct cvy_engine *e, const struct cvy_msg *msg);
 void cvy_admit_send(struct cvy_engine *e, struct cvy_op *op);
 int cvy_lowest_admitted(const struct cvy_engine *e);	  /* who tells joiners where to begin */
 void cvy_say_done(struct cvy_engine *e);		  /* the done line as it is, behind all that was published */
-void cvy_tell_done(struct cvy_engine *e, uint32_t tick);  /* the same with this tick */
+/* The same with this tick, and the word of the call that ends with it; NULL: without. */
+void cvy_tell_done(struct cvy_engine *e, const struct cvy_op *op, uint32_t tick);
 int cvy_op_step(struct cvy_engine *e, struct cvy_op *op); /* the pipeline of one operation; 1: progress */
 int cvy_engine_passed(const struct cvy_engine *e, uint32_t epoch); /* does a source write for a later view? */
 int cvy_engine_outrun(struct cvy_engine *e);			   /* later than the one learned here */

@@ -2,9 +2,16 @@
 /*
  * Ranks that make different calls at one number: seen by the signature in each line, put into words, and
  * failed for all by a change of view.
+ *
+ * The root of a broadcast or scatter hears of nobody before it is done, and the others hear of the root alone. So every
+ * mark in a line also covers all calls before it (e->past): what went by unseen is seen at the next operation that
+ * hears of anybody. Roots of one broadcast after the other look at done lines, which bear the mark of their tick, and
+ * which a root must read every CVY_SLOTS ticks anyway. What was called is the caller's own word: an operation counts
+ * with the call made here, whatever outcome it got, and not at all where it failed for all.
  */
 #include "engine.h"
 
+#include <stdio.h>
 #include <string.h>
 
 void cvy_engine_want_change(struct cvy_engine *e, struct cvy_op *op, const char *why)
@@ -17,15 +24,232 @@ void cvy_engine_want_change(struct cvy_engine *e, struct cvy_op *op, const char 
 	cvy_post(&e->sink, &ev);
 }
 
-static void name_calls(struct cvy_engine *e, const struct cvy_op *op, int k, const struct cvy_line *line)
+/* ---- the calls before ---- */
+
+void cvy_engine_count_call(struct cvy_engine *e, const struct cvy_op *op)
+{
+	uint64_t h = (op->sig ^ op->seq * 0x9e3779b97f4a7c15ull) * 0xd6e8feb86659fd93ull;
+
+	if (op->seq > e->since)
+		e->past ^= (uint32_t)(h >> 32);
+	if (op->kind->op_class == CVY_OP_ROOT)
+		e->unheard = 1;
+	else if (op->kind->op_class != CVY_OP_ADMIT && !op->late)
+		e->unheard = 0;
+}
+
+void cvy_engine_forget_calls(struct cvy_engine *e, uint64_t seq)
+{
+	e->past = 0;
+	e->since = seq;
+}
+
+void cvy_engine_told_calls(struct cvy_engine *e, uint32_t past, uint64_t since)
+{
+	if (e->newcomer) {
+		e->past = past;
+		e->since = since;
+		e->newcomer = 0;
+	} else if (since > e->since) {
+		cvy_engine_forget_calls(e, since);
+	}
+}
+
+/* Which operation a done line speaks of: in its data, for causes alone. */
+static uint64_t *spoken_of(const struct cvy_line *line)
+{
+	return (uint64_t *)(uintptr_t)line->data;
+}
+
+/* The tick stands first, and is looked at last: a mark of a later one does not count for this one. */
+void cvy_engine_tell_calls(struct cvy_engine *e, const struct cvy_op *op, uint32_t tick)
+{
+	struct cvy_line *line = &e->own->done;
+
+	e->told[tick % (2 * CVY_SLOTS)] = (struct cvy_told){ tick, op->mark };
+	__atomic_store_n(&line->bytes, tick, __ATOMIC_RELAXED);
+	cvy_named();
+	__atomic_store_n(&line->sig, op->mark, __ATOMIC_RELAXED);
+	__atomic_store_n(&line->call, op->call, __ATOMIC_RELAXED);
+	__atomic_store_n(spoken_of(line), op->seq, __ATOMIC_RELAXED);
+}
+
+int cvy_engine_calls_differ(const struct cvy_engine *e, int k, uint64_t tag)
+{
+	const struct cvy_line *line = &e->set.page[k]->done;
+	uint32_t tick = (uint32_t)tag, mark;
+	const struct cvy_told *own = &e->told[tick % (2 * CVY_SLOTS)];
+
+	if (!tick || own->tick != tick)
+		return 0;
+	mark = __atomic_load_n(&line->sig, __ATOMIC_RELAXED);
+	cvy_read();
+	return mark != own->mark && __atomic_load_n(&line->bytes, __ATOMIC_RELAXED) == tick;
+}
+
+struct words {
+	char *text;
+	size_t bytes;
+	uint64_t seq;	     /* of the operation that failed */
+	const char *current; /* its call here, NULL: it is not called yet */
+};
+
+static void name_earlier(const struct cvy_engine *e, const struct words *w, uint64_t seq, uint64_t own, int k,
+			 uint64_t other)
 {
 	char mine[72], theirs[72];
 
-	cvy_fail(e->box, COVEY_ERR_MISMATCH, e->set.rank[k], e->epoch,
-		 "operation %llu: rank %d calls %s, rank %d calls %s%s", (unsigned long long)op->seq, e->rank,
-		 cvy_call_text(op->call, mine, sizeof(mine)), e->set.rank[k],
-		 cvy_call_text(line->call, theirs, sizeof(theirs)),
-		 op->call == line->call ? " with other details" : "");
+	snprintf(w->text, w->bytes,
+		 "operation %llu%s%s: operation %llu had not matched: rank %d called %s, rank %d called %s",
+		 (unsigned long long)w->seq, w->current ? ", " : "", w->current ? w->current : "",
+		 (unsigned long long)seq, e->rank, cvy_call_text(own, mine, sizeof(mine)), e->set.rank[k],
+		 cvy_call_text(other, theirs, sizeof(theirs)));
+}
+
+static int same_call(uint64_t a, uint64_t b)
+{
+	return a >> CVY_LAP_BITS == b >> CVY_LAP_BITS;
+}
+
+/*
+ * A decided operation, the first of those that still stand, at which the k-th source had called something else. Of a
+ * view before, the last that done lines speak of.
+ */
+static int earlier_call(struct cvy_engine *e, int k, const struct words *w)
+{
+	const struct cvy_line *done = e->set.page[k] ? &e->set.page[k]->done : NULL;
+	const struct cvy_op *first = NULL;
+	uint64_t seq, own, call;
+
+	for (int i = 0; done && i < 8; i++) {
+		const struct cvy_op *op = e->record[i];
+		const struct cvy_line *line = op && op->first ? cvy_source_line(e, op, 0, k, 1) : NULL;
+
+		if (line && __atomic_load_n(&line->tag, __ATOMIC_ACQUIRE) == cvy_tag(e->epoch, op->first) &&
+		    line->sig != op->mark && !same_call(line->call, op->call) && (!first || op->seq < first->seq))
+			first = op;
+	}
+	if (first) {
+		name_earlier(e, w, first->seq, first->call, k, cvy_source_line(e, first, 0, k, 1)->call);
+		return 1;
+	}
+	if (!done)
+		return 0;
+	seq = __atomic_load_n(spoken_of(done), __ATOMIC_RELAXED);
+	own = __atomic_load_n(&e->own->done.call, __ATOMIC_RELAXED);
+	call = __atomic_load_n(&done->call, __ATOMIC_RELAXED);
+	if (!seq || seq <= e->since || seq != __atomic_load_n(spoken_of(&e->own->done), __ATOMIC_RELAXED) ||
+	    same_call(own, call))
+		return 0;
+	name_earlier(e, w, seq, own, k, call);
+	return 1;
+}
+
+/* ---- words ---- */
+
+static void name_calls(struct cvy_engine *e, const struct cvy_op *op, int k, const struct cvy_line *line)
+{
+	char text[256], mine[72], theirs[72];
+	struct words w = { text, sizeof(text), op->seq, cvy_call_text(op->call, mine, sizeof(mine)) };
+
+	if (!same_call(op->call, line->call) || !earlier_call(e, k, &w))
+		snprintf(text, sizeof(text), "operation %llu: rank %d calls %s, rank %d calls %s%s",
+			 (unsigned long long)op->seq, e->rank, mine, e->set.rank[k],
+			 cvy_call_text(line->call, theirs, sizeof(theirs)),
+			 same_call(op->call, line->call) ? " with other details, or after other calls" : "");
+	cvy_fail(e->box, COVEY_ERR_MISMATCH, e->set.rank[k], e->epoch, "%s", text);
+}
+
+void cvy_engine_apart(struct cvy_engine *e, struct cvy_op *op)
+{
+	char text[256], mine[72];
+	struct words w = { text, sizeof(text), op->seq, cvy_call_text(op->call, mine, sizeof(mine)) };
+	int k = e->apart - 1;
+
+	if (cvy_engine_outrun(e))
+		return;
+	if (e->mismatch)
+		return;
+	e->mismatch = 1;
+	if (!earlier_call(e, k, &w))
+		snprintf(text, sizeof(text),
+			 "operation %llu: rank %d calls %s, after other calls than those of rank %d",
+			 (unsigned long long)op->seq, e->rank, mine, e->set.rank[k]);
+	cvy_fail(e->box, COVEY_ERR_MISMATCH, e->set.rank[k], e->epoch, "%s", text);
+	cvy_engine_want_change(e, op, "mismatch");
+}
+
+/* The first tick that @seq would have, was it begun; 0: nobody knows. */
+static uint32_t tick_of(const struct cvy_engine *e, uint64_t seq)
+{
+	return e->tick_seq + 1 == seq ? e->tick + 1 : 0;
+}
+
+/* Lines that are still on their way say what was called. */
+static void hear(struct cvy_engine *e)
+{
+	for (int i = 0; !e->active && i < e->set.npush; i++) {
+		struct cvy_link *link = cvy_push_link(e, i);
+
+		if (link && link->ops->poll)
+			link->ops->poll(link);
+	}
+}
+
+/* The k-th source's line of an operation that is not begun here. NULL: it is not there. */
+static const struct cvy_line *line_at(const struct cvy_engine *e, uint32_t tick, int k)
+{
+	const struct cvy_line *line;
+
+	if (!tick || k == e->set.self || e->set.gone[k] || !e->set.page[k])
+		return NULL;
+	line = &e->set.page[k]->first[tick % CVY_SLOTS];
+	return __atomic_load_n(&line->tag, __ATOMIC_ACQUIRE) == cvy_tag(e->epoch, tick) ? line : NULL;
+}
+
+void cvy_engine_keep_words(struct cvy_engine *e, uint64_t seq)
+{
+	struct words w = { e->why.text, sizeof(e->why.text), seq, NULL };
+	int n = 0;
+
+	hear(e);
+	e->why.seq = seq;
+	e->why.text[0] = 0;
+	e->why.by[0] = e->why.by[1] = -1;
+	for (int k = 0; n < 2 && k < e->set.n; k++) {
+		const struct cvy_line *line = line_at(e, tick_of(e, seq), k);
+
+		if (!line || (n && same_call(line->call, e->why.call[0])))
+			continue;
+		e->why.call[n] = line->call;
+		e->why.by[n++] = e->set.rank[k];
+	}
+	for (int k = 0; !e->why.text[0] && k < e->set.n; k++)
+		if (k != e->set.self && !e->set.gone[k] && earlier_call(e, k, &w))
+			e->why.rank = e->set.rank[k];
+}
+
+static void say(struct cvy_engine *e, const struct cvy_op *op, int rank, uint64_t call)
+{
+	char mine[72], theirs[72];
+
+	cvy_fail(e->box, COVEY_ERR_MISMATCH, rank, e->epoch, "operation %llu: rank %d calls %s, rank %d calls %s",
+		 (unsigned long long)op->seq, e->rank, cvy_call_text(op->call, mine, sizeof(mine)), rank,
+		 cvy_call_text(call, theirs, sizeof(theirs)));
+}
+
+/* By words that were kept when it failed for all. */
+static int named_before(struct cvy_engine *e, const struct cvy_op *op)
+{
+	for (int i = 0; e->why.seq == op->seq && i < 2; i++)
+		if (e->why.by[i] >= 0 && !same_call(e->why.call[i], op->call)) {
+			say(e, op, e->why.by[i], e->why.call[i]);
+			return 1;
+		}
+	if (e->why.seq != op->seq || !e->why.text[0])
+		return 0;
+	cvy_fail(e->box, COVEY_ERR_MISMATCH, e->why.rank, e->epoch, "%s", e->why.text);
+	return 1;
 }
 
 /*
@@ -46,6 +270,38 @@ void cvy_engine_mismatch(struct cvy_engine *e, struct cvy_op *op, int k, const s
 	cvy_engine_want_change(e, op, "mismatch");
 }
 
+/* By a line of this operation, by one of an operation before it, or by words that were kept. */
+static int named(struct cvy_engine *e, const struct cvy_op *op)
+{
+	int entered = op->state == CVY_OP_ENTERED;
+	uint32_t tick = entered ? op->first : tick_of(e, op->seq);
+	char text[256], mine[72];
+	struct words w = { text, sizeof(text), op->seq, cvy_call_text(op->call, mine, sizeof(mine)) };
+
+	if (named_before(e, op))
+		return 1;
+	hear(e);
+	for (int k = 0; !e->active && k < e->set.n; k++) {
+		const struct cvy_line *line = line_at(e, tick, k);
+
+		if (!line || (entered ? line->sig == op->mark || cvy_lap(line->call) != cvy_lap(op->call)
+				      : same_call(line->call, op->call)))
+			continue;
+		if (entered)
+			name_calls(e, op, k, line);
+		else
+			say(e, op, e->set.rank[k], line->call);
+		return 1;
+	}
+	for (int k = 0; !e->active && k < e->set.n; k++) {
+		if (k == e->set.self || e->set.gone[k] || !earlier_call(e, k, &w))
+			continue;
+		cvy_fail(e->box, COVEY_ERR_MISMATCH, e->set.rank[k], e->epoch, "%s", text);
+		return 1;
+	}
+	return 0;
+}
+
 /* A change may have come before this rank looked: the lines still stand until the next view is active. */
 void cvy_engine_explain(struct cvy_engine *e, const struct cvy_op *op, int status)
 {
@@ -58,18 +314,8 @@ void cvy_engine_explain(struct cvy_engine *e, const struct cvy_op *op, int statu
 				 : "operation %llu: results had overwritten inputs when a rank died; in place above "
 				   "undo_bytes",
 			 (unsigned long long)op->seq);
-	if (status != COVEY_ERR_MISMATCH)
+	if (status != COVEY_ERR_MISMATCH || named(e, op))
 		return;
-	for (int k = 0; op->state == CVY_OP_ENTERED && k < e->set.n; k++) {
-		const struct cvy_line *line =
-			k == e->set.self || e->set.gone[k] ? NULL : cvy_source_line(e, op, 0, k, 1);
-
-		if (!line || __atomic_load_n(&line->tag, __ATOMIC_ACQUIRE) != cvy_tag(e->epoch, op->first) ||
-		    line->sig == op->mark || cvy_lap(line->call) != cvy_lap(op->call))
-			continue;
-		name_calls(e, op, k, line);
-		return;
-	}
 	cvy_fail(e->box, status, -1, e->epoch, "operation %llu: rank %d calls %s, others call something else",
 		 (unsigned long long)op->seq, e->rank, cvy_call_text(op->call, mine, sizeof(mine)));
 }

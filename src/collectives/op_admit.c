@@ -18,14 +18,17 @@ const struct cvy_op_kind cvy_op_barrier = {
 };
 
 struct admit_head {
-	uint64_t seq;
-	uint32_t tick, bytes; /* bytes of state follow */
+	uint64_t seq, since;	    /* the calls before it, as of struct cvy_engine */
+	uint32_t past, tick, bytes; /* bytes of state follow */
+	uint32_t zero;
 };
 
 static void tell_joiners(struct cvy_engine *e, const struct cvy_op *op, const struct covey_mask *whom, uint32_t tick)
 {
 	uint8_t msg[sizeof(struct admit_head) + CVY_STATE_MAX];
-	struct admit_head head = { op->seq, tick, (uint32_t)op->bytes };
+	struct admit_head head = {
+		.seq = op->seq, .since = e->since, .past = e->past, .tick = tick, .bytes = (uint32_t)op->bytes
+	};
 
 	memcpy(msg, &head, sizeof(head));
 	if (op->bytes)
@@ -63,6 +66,8 @@ void cvy_admit_message(struct cvy_engine *e, const struct cvy_msg *msg)
 	e->admit_bytes = head.bytes;
 	e->admit_seq = head.seq;
 	e->admit_tick = head.tick;
+	e->admit_since = head.since;
+	e->admit_past = head.past;
 	e->admit_epoch = msg->epoch;
 }
 

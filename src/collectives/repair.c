@@ -39,10 +39,11 @@ struct pull {
 
 struct give {			   /* followed by `words` mask words and `bytes` bytes */
 	uint64_t seq, ticks, tick; /* ticks 0: no data */
+	uint64_t since;		   /* of struct cvy_engine, as the holder has it */
 	int32_t status, size;
 	uint32_t epoch, sig, bytes, words;
-	int32_t root; /* of an operation whose ranks get parts of their own, -1: all get the same */
-	uint32_t zero;
+	int32_t root;  /* of an operation whose ranks get parts of their own, -1: all get the same */
+	uint32_t past; /* the calls before it */
 };
 
 int cvy_repair_open(struct cvy_engine *e)
@@ -145,8 +146,15 @@ static int settle(struct cvy_engine *e, const struct covey_result *res)
 
 	if (op) {
 		cvy_engine_explain(e, op, res->status);
+		if (seq == e->failed.seq)
+			cvy_engine_forget_calls(e, seq);
 		cvy_engine_decide(e, op, res->status, res->epoch, &res->mask, e->size);
 		return 1;
+	}
+	if (seq == e->failed.seq) {
+		if (res->status == COVEY_ERR_MISMATCH)
+			cvy_engine_keep_words(e, seq);
+		cvy_engine_forget_calls(e, seq);
 	}
 	o = cvy_calloc_twice(sizeof(*o));
 	if (!o) {
@@ -403,6 +411,8 @@ static int give_tick(struct cvy_engine *e, const struct cvy_msg *msg, struct cvy
 			     .size = res->size,
 			     .epoch = res->epoch,
 			     .sig = o ? o->sig : op->sig,
+			     .past = o ? o->past : op->past,
+			     .since = e->since,
 			     .root = o		     ? o->root
 				     : op->kind->own ? op->root
 						     : -1 };
@@ -566,6 +576,8 @@ static void take_give(struct cvy_engine *e, const struct cvy_msg *msg)
 	};
 	memcpy(o->result.mask.word, words, head->words * 8ull);
 	o->sig = head->sig;
+	o->past = head->past;
+	cvy_engine_told_calls(e, head->past, head->since);
 	o->root = head->root;
 	o->ticks = head->ticks;
 	if (head->ticks && cvy_outcome_add_tick(o, words + head->words * 8ull, head->bytes)) {

@@ -139,7 +139,7 @@ int cvy_space_clear(struct cvy_engine *e, struct cvy_op *op)
 	if (all_passed(e, op->behind))
 		return 1;
 	if (e->own->done.tag != cvy_tag(e->epoch, op->first - 1))
-		cvy_tell_done(e, op->first - 1);
+		cvy_tell_done(e, NULL, op->first - 1);
 	for (int k = 0; k < e->set.n; k++)
 		if (!source_clear(e, op, k))
 			return 0;

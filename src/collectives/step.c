@@ -140,11 +140,13 @@ static void publish(struct cvy_engine *e, struct cvy_op *op, uint64_t i, int rou
 }
 
 /* Done words: an operation of a root shows nothing about the others, so its ranks tell what they completed. */
-void cvy_tell_done(struct cvy_engine *e, uint32_t tick)
+void cvy_tell_done(struct cvy_engine *e, const struct cvy_op *op, uint32_t tick)
 {
 	struct cvy_line *line = &e->own->done;
 
 	e->done_word = tick;
+	if (CVY_GUARDED && op)
+		cvy_engine_tell_calls(e, op, tick);
 	__atomic_store_n(&line->tag, cvy_tag(e->epoch, tick), __ATOMIC_RELEASE);
 	signal_all(e, line);
 }
@@ -168,6 +170,8 @@ static void refresh_floor(struct cvy_engine *e)
 		tag = __atomic_load_n(&e->set.page[k]->done.tag, __ATOMIC_ACQUIRE);
 		if ((uint32_t)(tag >> 32) != e->epoch)
 			return;
+		if (CVY_GUARDED && !e->set.gone[k] && cvy_engine_calls_differ(e, k, tag))
+			e->apart = k + 1;
 		if ((uint32_t)tag < least)
 			least = (uint32_t)tag;
 	}
@@ -299,6 +303,8 @@ static int begin_admit(struct cvy_engine *e, struct cvy_op *op)
 		__atomic_store_n(&e->floor, e->admit_tick > CVY_DEPTH ? e->admit_tick - CVY_DEPTH : 0,
 				 __ATOMIC_RELAXED);
 		op->seq = e->admit_seq;
+		e->past = e->admit_past;
+		e->since = e->admit_since;
 		cvy_set_build(e);
 	} else if (!cvy_mask_empty(&e->view->pending)) {
 		cvy_set_build(e);
@@ -310,11 +316,13 @@ static int begin_admit(struct cvy_engine *e, struct cvy_op *op)
 
 /*
  * After calls that did not match the ticks of two ranks may be of different operations, or parts of one. Then these do
- * not match either: bytes of such ticks must not mix.
+ * not match either: bytes of such ticks must not mix. And an operation that waited for nobody is found not to have
+ * matched at the next one (mismatch.c).
  */
 static uint32_t mark(const struct cvy_op *op)
 {
-	return op->sig ^ (uint32_t)((op->seq * 0x9e3779b97f4a7c15ull + op->first * 0xd6e8feb86659fd93ull) >> 32);
+	return op->sig ^ op->past ^
+	       (uint32_t)((op->seq * 0x9e3779b97f4a7c15ull + op->first * 0xd6e8feb86659fd93ull) >> 32);
 }
 
 /* Gives the operation its tick numbers. 0: it cannot begin yet. */
@@ -337,6 +345,7 @@ static int begin(struct cvy_engine *e, struct cvy_op *op)
 	e->ent = op->seq;
 	__atomic_store_n(&op->state, CVY_OP_ENTERED, __ATOMIC_RELAXED);
 	op->first = e->tick + 1;
+	op->past = e->past;
 	op->mark = mark(op);
 	op->call = op->call >> CVY_LAP_BITS << CVY_LAP_BITS | (uint8_t)(op->seq * 16 + op->first);
 	if (op->flat_rounds || e->set.hosts.n > 1 || e->rules)
@@ -355,13 +364,14 @@ static int begin(struct cvy_engine *e, struct cvy_op *op)
 	op->result.status = 0;
 	if (rootless) {
 		e->tick = op->first;
+		e->tick_seq = op->seq;
 		__atomic_store_n(&e->complete, e->tick, __ATOMIC_RELAXED);
 		cvy_fail(e->box, COVEY_ERR_ROOT, op->root, e->epoch, "operation %llu: the root is not a member",
 			 (unsigned long long)op->seq);
 		op->ticks = 1;
 		publish(e, op, 0, 1); /* who calls something else here shall see it */
 		cvy_engine_decide(e, op, COVEY_ERR_ROOT, e->epoch, &e->mask, e->size);
-		cvy_tell_done(e, e->tick);
+		cvy_tell_done(e, op, e->tick);
 		return 0;
 	}
 	cvy_lend_begin(e, op);
@@ -405,7 +415,7 @@ static void complete_tick(struct cvy_engine *e, struct cvy_op *op)
 			e->passed = op->seq - 1;
 	}
 	if (!waits || (op->timeout_ns && e->active) || (op->lent && op->completed == op->ticks))
-		cvy_tell_done(e, tick);
+		cvy_tell_done(e, op, tick);
 }
 
 /* Has everyone read what was lent? */
@@ -448,6 +458,7 @@ static void decide(struct cvy_engine *e, struct cvy_op *op)
 	int size = e->size;
 
 	e->tick = op->first + (uint32_t)op->ticks - 1;
+	e->tick_seq = op->seq;
 	if (took)
 		admitted(e, op);
 	if (op->kind->op_class == CVY_OP_ADMIT)
@@ -477,14 +488,20 @@ int cvy_op_step(struct cvy_engine *e, struct cvy_op *op)
 		return 0;
 	if (op->state == CVY_OP_QUEUED && !begin(e, op))
 		return op->state == CVY_OP_DECIDED;
+	if (CVY_GUARDED && e->unheard && !op->entered && op->kind->op_class == CVY_OP_ROOT && op->root == e->rank)
+		refresh_floor(e); /* it waits for nobody again: what the others say of the calls before is looked at */
 	if (op->entered < (op->ticks ? op->ticks : 1) && may_enter(e, op->first + (uint32_t)op->entered) &&
-	    (!op->behind || cvy_space_clear(e, op))) {
+	    !(CVY_GUARDED && e->apart) && (!op->behind || cvy_space_clear(e, op))) {
 		if (op->kind->op_class != CVY_OP_ROOT || op->root == e->rank || !op->entered)
 			publish(e, op, op->entered, 1);
 		if (op->timeout_ns)
 			cvy_late_from_now(e, op);
 		op->entered++;
 		progress = 1;
+	}
+	if (CVY_GUARDED && e->apart && !e->repair) {
+		cvy_engine_apart(e, op);
+		return 0;
 	}
 	if (op->rounds == 2 && op->second < op->entered && op->kind->op_class == CVY_OP_TO_ROOT && op->root != e->rank)
 		op->second = op->entered;

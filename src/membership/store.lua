@@ -780,9 +780,10 @@ local function failed_at(mem, T, base)
 	local fail
 	for r in pairs(T) do
 		local m = mem[r]
-		if m.from ~= '-' and m.rep.ent == base then
-			if has_flag(m.rep, 'm') then return 'MISMATCH' end -- the cause, if both are there
-			if has_flag(m.rep, 's') then fail = 'LOST' end
+		if m.from ~= '-' then
+			-- The cause, if both are there. Others may be past the call that did not match: then it is said of base.
+			if has_flag(m.rep, 'm') then return 'MISMATCH' end
+			if m.rep.ent == base and has_flag(m.rep, 's') then fail = 'LOST' end
 		end
 	end
 	return fail

@@ -51,7 +51,8 @@ struct shape { /* of operation seq */
 };
 
 struct outcome {
-	int have, status, size, kind, odd;
+	int have, status, size, kind, root, odd;
+	size_t count;
 	uint32_t epoch;
 	uint64_t mask; /* ranks */
 	uint64_t hash; /* of the bytes of a replicated one */
@@ -91,7 +92,8 @@ struct app {
 
 /* app_shape.c */
 struct shape app_shape(const struct sim *s, uint64_t seq, int rank);
-int app_odd(const struct sim *s, uint64_t seq); /* rank that calls something else at seq, -1: none does */
+int app_odd(const struct sim *s, uint64_t seq);	 /* rank that calls something else at seq, -1: none does */
+int app_errs(const struct sim *s, uint64_t seq); /* somebody does, or each calls itself the root */
 size_t app_vcount(const struct sim *s, const struct shape *shape, uint64_t seq, int from, int to);
 /* Do some ranks have some of their inputs in registered buffers? */
 int app_lends(const struct sim *s);

@@ -11,6 +11,7 @@
 
 #define TIMED(s) ((s)->seed % 16 >= 14) /* runs in which most dispatches and combines have a deadline */
 #define ODD_ONE_IN 71			/* operations at which one rank calls something else */
+#define EACH_ONE_IN 83			/* broadcasts and scatters at which each rank calls itself the root */
 
 const char *const app_names[] = { "allreduce",	    "broadcast",  "allgather", "alltoall", "alltoallv",
 				  "barrier",	    "admit",	  "dispatch",  "combine",  "reduce",
@@ -52,6 +53,11 @@ int app_odd(const struct sim *s, uint64_t seq)
 	if (h % ODD_ONE_IN || (seq % SIM_BLOCK == 0 && s->seed % 2)) /* then safe points say who must contribute */
 		return -1;
 	return (int)(h / ODD_ONE_IN % (uint64_t)s->world);
+}
+
+static int each_is_root(const struct sim *s, uint64_t seq, int kind)
+{
+	return (kind == BROADCAST || kind == SCATTER) && !(sim_hash(s->seed * 13 + 5, seq) % EACH_ONE_IN);
 }
 
 /* Another kind, count, root or, where the kind has none of these, simply a barrier. */
@@ -107,9 +113,23 @@ struct shape app_shape(const struct sim *s, uint64_t seq, int rank)
 		if (s->seed % 2 && sim_hash(s->seed * 7 + 3, seq) % 8 == 0)
 			shape.on_loss = COVEY_ON_LOSS_FAIL;
 	}
-	if (app_odd(s, seq) == rank)
+	if (app_odd(s, seq) == rank) {
 		err(s, &shape, rank);
+	} else if (each_is_root(s, seq, shape.kind)) {
+		shape.root = rank;
+		shape.odd = 1;
+	}
 	return shape;
+}
+
+int app_errs(const struct sim *s, uint64_t seq)
+{
+	struct shape shape;
+
+	if (app_odd(s, seq) >= 0)
+		return 1;
+	shape = app_shape(s, seq, 0);
+	return each_is_root(s, seq, shape.kind);
 }
 
 /* Elements that rank @from sends to rank @to: none, few, some ticks, or all for one. In place: as many back. */

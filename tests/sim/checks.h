@@ -10,6 +10,9 @@ void check_outcome(struct proc *p, const struct call *c, const struct covey_resu
 void check_input(struct proc *p, const struct call *c, int status);
 int check_left_out(const struct proc *p); /* others went on without it */
 
+/* check_calls.c: p has an outcome of seq */
+void check_calls(struct proc *p, uint64_t seq);
+
 /* check_step.c: after every event of a process */
 void check_step(struct proc *p);
 void check_poison(struct sim *s);
