@@ -5,6 +5,7 @@
  */
 #include "engine.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <sched.h>
 #include <stdlib.h>
@@ -173,6 +174,9 @@ void cvy_engine_decide(struct cvy_engine *e, struct cvy_op *op, int status, uint
 {
 	struct covey_result *res = &op->result;
 
+	/* A number is given to one call and ends once, in order; one at or below done was counted by a repair. */
+	assert(op->state != CVY_OP_DECIDED);
+	assert(__atomic_load_n(&e->ended, __ATOMIC_RELAXED) || op->seq <= e->done + 1);
 	res->status = status;
 	res->epoch = epoch;
 	res->seq = op->seq;
@@ -244,6 +248,7 @@ static int post_locked(struct cvy_engine *e, struct cvy_op *op)
 		op->seq = 0;
 	else
 		op->seq = ++e->posted;
+	assert(!e->tail || e->tail->seq + 1 == op->seq); /* no number is left out, none is given twice */
 	op->input = op->send;
 	cvy_flight_posted(e->flight, op);
 	if (e->tail)
@@ -395,6 +400,7 @@ int cvy_engine_again(struct cvy_engine *e, const struct cvy_asked *asked, struct
 	op->state = CVY_OP_QUEUED;
 	op->spoiled = 0;
 	op->posted_ns = 0;
+	op->first = 0;
 	op->next = NULL;
 	*status = run_locked(e, op, result);
 	return 1;

@@ -224,7 +224,7 @@ static void dispatch_consume(struct cvy_engine *e, struct cvy_op *op, uint64_t i
 	}
 }
 
-/* Decided by a repair before this rank entered it: no source's part is here, and the outputs say so. */
+/* Nothing of it was read here: no source's part is here, and the outputs say so. */
 static void dispatch_nothing(struct cvy_ep_call *call)
 {
 	dispatch_begin(call);
@@ -237,11 +237,15 @@ static void dispatch_finish(struct cvy_engine *e, struct cvy_op *op)
 {
 	struct cvy_ep_call *call = op->priv;
 
-	(void)e;
+	/*
+	 * One that failed has taken its place as well, and the combine behind it has to take its own on all ranks: were
+	 * the ranges left as they are, it would be refused on those alone where they are no ranges. (Where the handle
+	 * has ended the caller's buffers may be gone.)
+	 */
+	if (!call->consumed && !__atomic_load_n(&e->ended, __ATOMIC_RELAXED))
+		dispatch_nothing(call);
 	if (op->result.status)
 		return;
-	if (!call->consumed)
-		dispatch_nothing(call);
 	cvy_mask_sub(&op->result.mask, &call->missing);
 }
 

@@ -18,7 +18,8 @@ struct app_layer {
 	struct covey_ep *ep;
 	uint64_t made; /* at this safe point, 0: before the first */
 	int owner[EP_EXPERTS];
-	uint64_t dispatched; /* number of the last dispatch taken, 0: it failed */
+	uint64_t dispatched; /* number of the last dispatch taken, 0: it failed, or none was called since */
+	int failed;
 	int tokens, renormalise;
 	uint16_t x[EP_TOKENS][EP_HIDDEN], out[EP_TOKENS][EP_HIDDEN];
 	int32_t ids[EP_IDS];
@@ -151,6 +152,7 @@ void app_ep_remap(struct proc *p, uint64_t seq)
 			err = app_swaps(p->sim) ? 0 : covey_ep_remap(l->ep, owners(p, l, i, seq));
 		while (err == COVEY_ERR_NOMEM && sim_scarce_hit(p));
 		l->dispatched = 0;
+		l->failed = 0; /* its ranges are of another layout */
 		if (err)
 			sim_fail(p->sim, "G5: process %d cannot lay out layer %d anew: %d", p->id, i, err);
 	}
@@ -187,7 +189,10 @@ static int call_dispatch(struct proc *p, struct app_layer *l, const struct call 
 		l->ids[i] = id_of(p->inc, seq, i);
 	memset(l->packed, UNTOUCHED, rows * sizeof(l->packed[0]));
 	memset(l->src, UNTOUCHED, rows * sizeof(l->src[0]));
+	memset(l->range, UNTOUCHED, sizeof(l->range));
+	memset(l->count, UNTOUCHED, sizeof(l->count));
 	l->dispatched = 0;
+	l->failed = 0;
 	args.num_tokens = l->tokens;
 	args.x = l->x;
 	args.experts = l->ids;
@@ -199,13 +204,17 @@ static int call_dispatch(struct proc *p, struct app_layer *l, const struct call 
 	return covey_dispatch_send(l->ep, &args, NULL);
 }
 
-/* The experts' work between the phases. Without a dispatch there is nothing to give back, and nothing is asked for. */
+/*
+ * The experts' work between the phases. Without a dispatch there is nothing to give back, and nothing is asked for; one
+ * that failed has left its ranges empty, or with the rows that came, and these go back as ever.
+ */
 static void work(struct proc *p, struct app_layer *l)
 {
 	int el = l->ep->el, n = 0;
 
-	if (!l->dispatched) {
+	if (!l->dispatched)
 		l->tokens = 0;
+	if (!l->dispatched && !l->failed) {
 		memset(l->range, 0, sizeof(l->range));
 		return;
 	}
@@ -270,6 +279,7 @@ int app_ep_take(struct proc *p, struct call *c, struct covey_result *result)
 	err = covey_dispatch_recv(l->ep, 0, result);
 	if (!err)
 		l->dispatched = c->seq;
+	l->failed = err && !p->engine->ended;
 	return err;
 }
 

@@ -618,6 +618,40 @@ START_TEST(owners_that_do_not_fit_are_found_when_the_joiner_is_let_in)
 }
 END_TEST
 
+/* Whatever a dispatch ends with, the combine behind it takes its place: on all ranks, or none would know how far it is. */
+static void without_rows(struct member *m)
+{
+	struct covey_dispatch_args d = COVEY_DISPATCH_INIT;
+	struct covey_combine_args c = COVEY_COMBINE_INIT;
+	struct covey_result res;
+	struct job j;
+	int err;
+
+	job_open(&j, m->group);
+	job_fill(&j, RANDOM, 1);
+	dispatch_args(&j, &d);
+	memset(j.range, 0x5a, (size_t)j.local * 2 * sizeof(*j.range));
+	memset(j.count, 0x5a, (size_t)j.local * sizeof(*j.count));
+	d.timeout_ms = m->rank ? WATCHDOG_MS : 0;
+	must(covey_dispatch(j.ep, &d, NULL, &res) == COVEY_ERR_MISMATCH && res.seq == 1,
+	     "a deadline on one rank alone");
+	for (int e = 0; e < j.local; e++)
+		must(!j.count[e] && !(j.range[2 * e] >> 32) && !(j.range[2 * e + 1] >> 32), "expert %d has rows", e);
+	combine_args(&j, &c);
+	err = covey_combine(j.ep, &c, NULL, &res);
+	must(!err && res.seq == 2, "rank %d: its combine: %s", m->rank, covey_strerror(err));
+	must(!covey_barrier(m->group, NULL, &res) && res.seq == 3, "numbers are in step");
+	job_close(&j);
+}
+
+START_TEST(a_dispatch_that_failed_has_no_rows)
+{
+	struct covey_config config = harness_config("norows", 2);
+
+	harness_threads(&config, without_rows, NULL);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("collectives/ep");
@@ -633,6 +667,7 @@ int main(void)
 	tcase_add_test(tc, deadlines_are_of_all_ranks_or_none);
 	tcase_add_loop_test(tc, a_joiner_is_laid_out_for_the_group_that_lets_it_in, 0, 2);
 	tcase_add_test(tc, owners_that_do_not_fit_are_found_when_the_joiner_is_let_in);
+	tcase_add_test(tc, a_dispatch_that_failed_has_no_rows);
 	suite_add_tcase(suite, tc);
 	return harness_main(suite);
 }
