@@ -400,6 +400,9 @@ COVEY_API int covey_explain(struct covey_group *group, char *text, size_t bytes)
  * sum or product that is no number is the quiet NaN without payload. Missing blocks of allgather(v),
  * gather and alltoall(v) are zero. @stream is for device memory, below; NULL for host memory.
  * Errors: INVAL, STALE, FENCED, CLOSED, ABORTED, ROOT, PEER, LOST, MISMATCH.
+ * INVAL, NOMEM, STALE, UNSUPPORTED from the call itself: it has no number, the others wait for it, @result is as it was.
+ * All others: it has its number, and the next call is the next operation (table in docs/errors.md). PEER is alike on all
+ * ranks only where masks are.
  * Ranks that make different calls: MISMATCH on all, naming both calls. A broadcast or scatter ends on some ranks
  * without a word of the others: there the next operation that waits for anybody says so, on all (for a root that goes
  * on to broadcast or scatter alone: within 4 slots). What this rank can see is INVAL at once: a root that was never
@@ -496,7 +499,8 @@ COVEY_API int covey_barrier_start(struct covey_group *group, struct CUstream_st 
  * what was launched, covey_admit_async() does not. All ranks have a device. In place as for host memory, but for
  * alltoall(v), which is UNSUPPORTED; so are the _start forms. Counts of alltoallv and allgatherv are part of a
  * captured graph: a rank that has come since gets no block there. A rank without bytes passes buffers of the device all
- * the same, or NULL for both and a stream. That all name the same counts in allgatherv is not checked on a device.
+ * the same, or NULL for both and a stream. On a device calls are not compared: ranks that make different ones, or name
+ * different roots or counts, are not found.
  * A survivor of a death completes each operation with the same contributors and bytes as all others; in place, an
  * operation above 256 KiB may end with LOST, alike on all.
  */
@@ -759,7 +763,8 @@ struct covey_dispatch_args {
  * completes (later ones queue).
  * With a deadline (timeout_ms, or late_ms of the group) a rank goes on without a source that is not here
  * by then: at most four operations past it, then it waits. All ranks give a deadline or none does,
- * else MISMATCH. Who was late may find an operation decided without it: status 0, mask empty, no rows.
+ * else MISMATCH. A dispatch that fails but is not refused has its place, and so has its combine: without rows, unless
+ * some had come. Who was late may find an operation decided without it: status 0, mask empty, no rows.
  * On devices a rank does not wait there: where others end two operations by deadlines while a rank is still in one
  * without, what it has not read is written over, and that rank is FENCED. struct covey_device_outcome tells two things.
  * `epoch` and `mask`, a view and its contributors, are alike on all members, also when views change while deadlines

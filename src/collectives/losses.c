@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Prints the table of losses. */
+/* Prints the tables of losses, and of who took a place. */
 #include "losses.h"
 
+#include "covey.h"
 #include "engine.h"
 
 static const struct loss {
@@ -11,6 +12,15 @@ static const struct loss {
 #define LOSS_ROW(kind, dies, mask, else_ends) { &cvy_op_##kind, dies, mask, else_ends },
 	CVY_LOSS_LIST(LOSS_ROW)
 #undef LOSS_ROW
+};
+
+static const struct turn {
+	int err; /* that it is one the compiler sees */
+	const char *name, *when, *place, *ranks, *cure;
+} turns[] = {
+#define TURN_ROW(name, when, place, ranks, cure) { COVEY_ERR_##name, "COVEY_ERR_" #name, when, place, ranks, cure },
+	CVY_TURN_LIST(TURN_ROW)
+#undef TURN_ROW
 };
 
 static const char *needs(int op_class)
@@ -38,4 +48,14 @@ void cvy_losses_manual(FILE *file)
 	for (size_t i = 0; i < sizeof(losses) / sizeof(losses[0]); i++)
 		fprintf(file, "| `%s` | %s | %s | %s | %s |\n", losses[i].kind->name, needs(losses[i].kind->op_class),
 			losses[i].dies, losses[i].mask, losses[i].else_ends[0] ? losses[i].else_ends : "-");
+}
+
+void cvy_turns_manual(FILE *file)
+{
+	fputs("| what an operation returned | when | its place | ranks that get it | what the caller does |\n"
+	      "|---|---|---|---|---|\n",
+	      file);
+	for (size_t i = 0; i < sizeof(turns) / sizeof(turns[0]); i++)
+		fprintf(file, "| `%s` | %s | %s | %s | %s |\n", turns[i].name, turns[i].when, turns[i].place,
+			turns[i].ranks, turns[i].cure);
 }

@@ -47,6 +47,43 @@
 	X(combine, "its rows take no part; the weights are scaled up if renormalise is set", \
 	  "the owners whose rows took part; may differ between ranks; none here: this rank was late", "")
 
+/*
+ * X(error, "when", "its place in the order of operations", "which ranks get it", "what the caller does")
+ * What an operation returned: did the call take its place? All ranks call the same operations in one order, so one that
+ * takes a call for made that was refused, or makes one again that was not, is a number off the others from then on.
+ */
+#define CVY_TURN_LIST(X) \
+	X(INVAL, "the call was refused", "not taken", "this one", \
+	  "Correct the argument and make the call: the other ranks wait for it at this number.") \
+	X(UNSUPPORTED, "the call was refused", "not taken", "this one", "As INVAL: make a call that is supported.") \
+	X(NOMEM, "there was no memory to make the call", "not taken", "this one", \
+	  "Free memory and make the call again, or close the handle. If covey_view() returns it too, the handle has " \
+	  "ended.") \
+	X(STALE, "dispatch, combine: the handle is laid out for another size of the group", "not taken", \
+	  "all, where all of them called covey_ep_remap() at the same safe points", \
+	  "Call covey_ep_remap(), then make the call.") \
+	X(MISMATCH, "ranks made different calls here, or before where the operation went by", "taken", \
+	  "all; alltoallv whose counts differ: the rank that expected another count", \
+	  "Go on with the next operation. Do not use the output.") \
+	X(PEER, "on_loss is fail, and a rank of the last safe point did not contribute", "taken", \
+	  "all; of alltoall(v), dispatch and combine each by its own mask, so maybe some", \
+	  "Go on with the next operation, or to the next safe point, on all ranks. A dispatch has its combine also " \
+	  "when " \
+	  "it ended so.") \
+	X(LOST, "inputs were overwritten, or a part died with its rank (docs/losses.md)", "taken", \
+	  "all; of reduce_scatter and scatter maybe some", "Go on with the next operation. Do not use the output.") \
+	X(ROOT, "the root is no member", "taken", "all", "Go on with the next operation, with another root.") \
+	X(TIMEOUT, "covey_work_wait(), covey_dispatch_recv(), covey_combine_recv(); a joiner's covey_admit()", \
+	  "taken: the operation goes on", "this one", \
+	  "Wait for it again; a joiner calls covey_admit() again. Do not make the call anew.") \
+	X(AGAIN, "covey_work_test()", "taken: the operation goes on", "this one", "Ask or wait again.") \
+	X(FENCED, "the handle has ended", "none any more", "this one; the others go on without it", \
+	  "Close the handle, join again.") \
+	X(CLOSED, "the group has ended", "none any more", "all", "Close the handle.") \
+	X(ABORTED, "covey_abort() was called here", "none any more", "this one", "Close the handle.") \
+	X(FORKED, "the handle is the parent's", "not taken", "this one", "Join in the child.")
+
 void cvy_losses_manual(FILE *file); /* the manual's table, in Markdown */
+void cvy_turns_manual(FILE *file);
 
 #endif

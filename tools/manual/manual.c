@@ -47,6 +47,14 @@ static void errors(FILE *file)
 	      "it, join again), -60..-79 this process. `covey_last_error()` names rank, epoch and cause.\n\n",
 	      file);
 	cvy_error_manual(file);
+	fputs("\n## Has the call taken its place?\n\n"
+	      "All ranks make the same calls in one order, and every operation has a number. A call that is refused "
+	      "gets no "
+	      "number: nothing is sent, `*result` stays as it is, and the other ranks wait for the call. A call whose "
+	      "operation failed has its number, also in `result->seq`: the next call is the next operation. Messages "
+	      "(covey_send, covey_recv) are not numbered.\n\n",
+	      file);
+	cvy_turns_manual(file);
 }
 
 static void losses(FILE *file)
