@@ -173,8 +173,11 @@ static void sleep_on_spots(struct cvy_engine *e, const struct spots *s, uint32_t
 	}
 }
 
-/* Lock held; let go of while asleep. */
-static void sleep_on_line(struct cvy_engine *e, const struct cvy_op *op, uint64_t ns)
+/*
+ * Lock held; let go of while asleep. Returns whether the line is here. @again: it was here before the last step, too, and
+ * the step made no use of it, as of a call that does not match: then only the agent can go on, and it may need the lock.
+ */
+static int sleep_on_line(struct cvy_engine *e, const struct cvy_op *op, int again, uint64_t ns)
 {
 	struct spots s = spots_of(e, op);
 	uint32_t seen = __atomic_load_n(&e->change, __ATOMIC_SEQ_CST);
@@ -183,19 +186,23 @@ static void sleep_on_line(struct cvy_engine *e, const struct cvy_op *op, uint64_
 		pthread_mutex_unlock(&e->lock);
 		sleep_on_change(e, seen, ns < CVY_MS ? ns : CVY_MS);
 		pthread_mutex_lock(&e->lock);
-		return;
+		return 0;
 	}
 	__atomic_add_fetch(&e->own->sleepers, 1, __ATOMIC_SEQ_CST);
 	__atomic_add_fetch(&e->asleep, 1, __ATOMIC_SEQ_CST);
 	barrier_all();
 	s = spots_of(e, op); /* who stored after the barrier sees that somebody sleeps */
-	if (s.n && !__atomic_load_n(&e->gate, __ATOMIC_SEQ_CST)) {
+	if ((s.n || again) && !__atomic_load_n(&e->gate, __ATOMIC_SEQ_CST)) {
 		pthread_mutex_unlock(&e->lock);
-		sleep_on_spots(e, &s, seen, ns);
+		if (s.n)
+			sleep_on_spots(e, &s, seen, ns);
+		else
+			sleep_on_change(e, seen, ns < CVY_MS ? ns : CVY_MS);
 		pthread_mutex_lock(&e->lock);
 	}
 	__atomic_sub_fetch(&e->asleep, 1, __ATOMIC_SEQ_CST);
 	__atomic_sub_fetch(&e->own->sleepers, 1, __ATOMIC_SEQ_CST);
+	return !s.n;
 }
 
 /* Sockets of all links, as many as there is room for; how many there are. */
@@ -252,6 +259,7 @@ static void sleep_on_sockets(struct cvy_engine *e, uint64_t ns)
 struct patience {
 	int looks;
 	uint64_t since_ns; /* first clock reading of this wait, 0: none */
+	int here;	   /* the line that was waited for is here, and no step has used it yet */
 };
 
 static void pause_cpu(void)
@@ -302,7 +310,7 @@ static void be_patient(struct cvy_engine *e, const struct cvy_op *op, struct pat
 	if (e->set.npush)
 		sleep_on_sockets(e, ns);
 	else
-		sleep_on_line(e, op, ns);
+		p->here = sleep_on_line(e, op, p->here, ns);
 }
 
 /* The gate is closed: a view change is under way and the agent needs the lock. Lock not held. @brief: messages or a
@@ -340,7 +348,7 @@ int cvy_engine_unsent(struct cvy_engine *e)
 
 int cvy_engine_wait(struct cvy_engine *e, struct cvy_op *op, uint64_t deadline_ns)
 {
-	struct patience p = { 0, 0 };
+	struct patience p = { 0, 0, 0 };
 	int err = 0, more;
 
 	if (cvy_op_decided(op))
@@ -365,9 +373,9 @@ int cvy_engine_wait(struct cvy_engine *e, struct cvy_op *op, uint64_t deadline_n
 			else
 				wait_for_gate(e, op, brief, deadline_ns);
 			pthread_mutex_lock(&e->lock);
-			p = (struct patience){ 0, 0 };
+			p = (struct patience){ 0, 0, 0 };
 		} else if (cvy_engine_step(e)) {
-			p = (struct patience){ 0, 0 };
+			p = (struct patience){ 0, 0, 0 };
 		} else {
 			be_patient(e, op, &p, deadline_ns);
 			if (!op->posted_ns)

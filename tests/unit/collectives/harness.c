@@ -137,6 +137,11 @@ const char *harness_store(void)
 	return server.url;
 }
 
+void harness_store_signal(int number)
+{
+	must(!kill(server.pid, number), "store: %s", strerror(errno));
+}
+
 /* One inline command and everything that comes back within one read; enough for KEYS of a few groups. */
 int harness_keys(const char *part, char *text, size_t bytes)
 {

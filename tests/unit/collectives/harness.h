@@ -41,6 +41,7 @@ void harness_fail(const char *file, int line, const char *cond, const char *form
 int harness_main(Suite *suite);
 
 const char *harness_store(void); /* URL */
+void harness_store_signal(int number);
 /* Keys of the store that contain @part, number of them; the names into @text. */
 int harness_keys(const char *part, char *text, size_t bytes);
 

@@ -6,7 +6,9 @@
  * labels: redis real
  */
 #include "harness.h"
+#include "handle.h"
 
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <linux/membarrier.h>
@@ -219,6 +221,54 @@ START_TEST(calls_that_do_not_match_fail_for_all_and_are_named)
 	config.transport = _i % 2 ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
 	harness_threads(&config, run_mismatch, &mis);
 	ck_assert_int_ge(mis.both, 1);
+}
+END_TEST
+
+/* The view that ends the mismatch cannot come, as the store stands still; other calls of the group go on. */
+static void *send_beside_mismatch(void *arg)
+{
+	struct member *m = arg;
+	struct covey_work *work = NULL;
+	int32_t x = 0;
+	int err;
+
+	while (!__atomic_load_n(&cvy_handle_engine(m->group)->waiting, __ATOMIC_RELAXED))
+		sched_yield();
+	err = covey_send_start(&x, 1, COVEY_INT32, 1 - m->rank, 0, m->group, NULL, &work);
+	harness_store_signal(SIGCONT);
+	must(!err && !covey_work_wait(work, 0, NULL), "rank %d: send: %s", m->rank, covey_strerror(err));
+	covey_work_free(work);
+	return NULL;
+}
+
+static void run_calls_beside_mismatch(struct member *m)
+{
+	int32_t x[8] = { 0 }, got;
+	pthread_t beside;
+	int err;
+
+	err = covey_barrier(m->group, NULL, NULL);
+	must(!err, "rank %d: %s", m->rank, covey_strerror(err));
+	if (!m->rank) {
+		harness_store_signal(SIGSTOP);
+		must(!pthread_create(&beside, NULL, send_beside_mismatch, m), "no thread");
+	}
+	err = m->rank ? covey_allreduce(x, x, 7, COVEY_INT32, COVEY_SUM, m->group, NULL, NULL)
+		      : covey_allreduce(x, x, 8, COVEY_INT32, COVEY_SUM, m->group, NULL, NULL);
+	must(err == COVEY_ERR_MISMATCH, "rank %d: %s", m->rank, covey_strerror(err));
+	if (m->rank)
+		err = covey_recv(&got, 1, COVEY_INT32, 0, 0, m->group, NULL, NULL);
+	else
+		pthread_join(beside, NULL);
+	must(!m->rank || !err, "rank %d: recv: %s", m->rank, covey_strerror(err));
+}
+
+START_TEST(calls_that_do_not_match_hold_up_no_other_call)
+{
+	struct covey_config config = harness_config("beside", 2);
+
+	config.transport = _i ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
+	harness_threads(&config, run_calls_beside_mismatch, NULL);
 }
 END_TEST
 
@@ -518,6 +568,7 @@ int main(void)
 	tcase_add_test(tc, a_view_says_who_is_there);
 	tcase_add_loop_test(tc, calls_that_do_not_match_fail_for_all_and_are_named, 0, 6);
 	tcase_add_test(tc, barriers_of_sleepers_reach_a_process_from_the_start);
+	tcase_add_loop_test(tc, calls_that_do_not_match_hold_up_no_other_call, 0, 2);
 	tcase_add_loop_test(tc, two_roots_find_out_at_their_next_operation, 0, 2);
 	tcase_add_test(tc, a_forked_handle_is_poisoned);
 	tcase_add_test(tc, a_forked_child_may_join_a_group_of_its_own);
