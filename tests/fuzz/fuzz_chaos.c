@@ -43,6 +43,8 @@ static void check(const struct chaos_plan *plan)
 	fuzz_check(plan->groups >= 0 && plan->groups <= CHAOS_GROUPS && plan->members <= CHAOS_MAX_RANKS);
 	fuzz_check(plan->sizes >= 0 && plan->sizes <= CHAOS_SIZES && plan->settings <= CHAOS_SETTINGS);
 	fuzz_check(!(plan->work >> CHAOS_W_COUNT));
+	fuzz_check(plan->mix.mistakes >= 0 && !(plan->mix.slips >> CHAOS_L_COUNTED));
+	fuzz_check(!plan->mix.mistakes || plan->mix.slips);
 	for (int i = 0; i < plan->sizes; i++)
 		fuzz_check(plan->bytes[i] >= 4 && plan->bytes[i] <= CHAOS_BYTES_MAX);
 	for (int i = 0; i < plan->settings; i++)

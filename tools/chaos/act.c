@@ -305,13 +305,20 @@ static void take_why(void *ctx, const char *key, const char *value)
 		snprintf(ctx, WHY_BYTES, "%s", value);
 }
 
-static int ask(const struct chaos_run *run, const char *what, int rank, char *why)
+/* A store that lost its memory refuses until the members have told it of the group. */
+static int ask(struct chaos_run *run, const char *what, int rank, char *why)
 {
 	char text[16], name[16] = "crew0";
 	const char *argv[] = { "ask", what, text };
+	uint64_t end = ms_from_now(ASK_MS);
+	int err;
 
 	snprintf(text, sizeof(text), "%d", rank);
-	return covey_admin_call(run->crew->store, name, 3, argv, ms_from_now(ASK_MS), take_why, why);
+	do {
+		err = covey_admin_call(run->crew->store, name, 3, argv, end, take_why, why);
+		chaos_run_poll(run);
+	} while (err == COVEY_ERR_REFUSED && chaos_now_ns() < end);
+	return err;
 }
 
 static int act_retire(struct chaos_run *run, const struct chaos_step *step)
@@ -329,6 +336,42 @@ static int act_retire(struct chaos_run *run, const struct chaos_step *step)
 		else
 			err = await_end(run, w[i], CHAOS_OUTCOME_MS, "it was asked to retire");
 	}
+	return err;
+}
+
+/* One of several groups would be enough to end a process: so the plan has one. */
+static int act_evict(struct chaos_run *run, const struct chaos_step *step)
+{
+	struct chaos_worker *w[CHAOS_MAX_RANKS];
+	int n = pick(run, step, w), err = 0;
+	char why[WHY_BYTES] = "";
+
+	chaos_event_open(run, step->kind);
+	for (int i = 0; i < n && !err; i++) {
+		w[i]->state = CHAOS_P_LIMBO;
+		w[i]->doubt = true;
+		err = ask(run, "evict", w[i]->rank, why);
+		if (err)
+			chaos_wrong(&run->base, "evict %d: %s: %s", w[i]->rank, covey_strerror(err), why);
+		else
+			err = await_end(run, w[i], FENCED_MS, "it was evicted");
+	}
+	return err;
+}
+
+/* Of its own accord, between two operations of its own; the others are in the middle of theirs. */
+static int act_leave(struct chaos_run *run, const struct chaos_step *step)
+{
+	struct chaos_worker *w[CHAOS_MAX_RANKS];
+	int n = pick(run, step, w), err = 0;
+
+	chaos_event_open(run, step->kind);
+	for (int i = 0; i < n; i++) {
+		w[i]->retiring = true;
+		kill(w[i]->pid, SIGTERM);
+	}
+	for (int i = 0; i < n && !err; i++)
+		err = await_end(run, w[i], CHAOS_OUTCOME_MS, "it was told to leave");
 	return err;
 }
 
@@ -426,6 +469,10 @@ int chaos_act(struct chaos_run *run, const struct chaos_step *step)
 		return act_start(run, step);
 	case CHAOS_RETIRE:
 		return act_retire(run, step);
+	case CHAOS_EVICT:
+		return act_evict(run, step);
+	case CHAOS_LEAVE:
+		return act_leave(run, step);
 	case CHAOS_ARM:
 		for (int r = 0; r < CHAOS_MAX_RANKS; r++)
 			if (step->ranks >> r & 1)

@@ -50,6 +50,9 @@ struct chaos_record {
 	uint32_t op;	 /* enum chaos_op */
 	uint32_t own;	 /* 1: mask, status and part are this rank's alone, though not of every such operation */
 	uint32_t stream; /* enum chaos_numbers */
+	uint8_t slip;	 /* 1 + enum chaos_slip: some rank called something else here; 0: none */
+	uint8_t wrong;	 /* this rank did */
+	uint8_t found;	 /* this rank was told */
 };
 
 struct chaos_view {

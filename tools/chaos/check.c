@@ -60,7 +60,7 @@ static void in_order(struct chaos_run *run, const struct chaos_worker *w, int gr
 		chaos_wrong(&run->base, "group %d rank %d: after seq %llu in epoch %u came seq %llu in epoch %u", group,
 			    member, (unsigned long long)last->seq, last->epoch, (unsigned long long)record->seq,
 			    record->epoch);
-	if (!record->status && !(record->mask >> member & 1) && !came_too_late(run, record))
+	if (!record->status && !(record->mask >> member & 1) && !came_too_late(run, record) && !record->slip)
 		chaos_wrong(&run->base, "group %d rank %d: seq %llu has mask %#llx, without the rank itself", group,
 			    member, (unsigned long long)record->seq, (unsigned long long)record->mask);
 	if (last->seq && last->epoch == record->epoch && !record->status && !last->status && !chaos_private(record) &&
@@ -124,6 +124,17 @@ void chaos_check_disputes(struct chaos_run *run, bool last)
 	run->disputes = kept;
 }
 
+/* A wrong call counts once for all who made it at one number, and as found when the first rank is told. */
+static void count_slip(struct chaos_run *run, struct chaos_entry *entry, const struct chaos_record *record)
+{
+	if (!record->slip)
+		return;
+	run->slips[record->slip - 1] += !entry->wrong && (record->wrong || record->found);
+	entry->wrong |= record->wrong || record->found;
+	run->found[record->slip - 1] += !entry->found && record->found;
+	entry->found |= record->found;
+}
+
 void chaos_check(struct chaos_run *run, int desk, int group, const struct chaos_record *record)
 {
 	struct chaos_entry *entry = &run->ledger[group][record->seq % CHAOS_LEDGER];
@@ -132,13 +143,15 @@ void chaos_check(struct chaos_run *run, int desk, int group, const struct chaos_
 	in_order(run, &run->worker[desk], group, record);
 	run->checked++;
 	run->on_device += group >= run->crew->groups;
-	run->failed += record->status != 0;
+	run->failed += record->status && !record->slip;
 	if (run->worker[desk].scribbles)
 		return;
 	if (entry->record.seq > record->seq)
 		return; /* overwritten: this rank was read much later than the others */
-	if (entry->record.seq < record->seq) {
-		entry->record = *record;
+	if (entry->record.seq < record->seq)
+		*entry = (struct chaos_entry){ .record = *record };
+	count_slip(run, entry, record);
+	if (!entry->owners) {
 		entry->owners = own;
 	} else if (alike(record, &entry->record)) {
 		entry->owners |= own;

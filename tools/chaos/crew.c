@@ -55,6 +55,7 @@ int chaos_crew_open(struct chaos_run *run)
 	crew->seed = run->base.opt->seed;
 	crew->work = plan->work;
 	crew->sizes = plan->sizes;
+	crew->mix = plan->mix;
 	memcpy(crew->bytes, plan->bytes, sizeof(crew->bytes));
 	for (int g = 0; g < chaos_sequences(crew); g++) {
 		run->ledger[g] = calloc(CHAOS_LEDGER, sizeof(*run->ledger[g]));
@@ -148,6 +149,7 @@ int chaos_crew_spawn(struct chaos_run *run, int rank, bool joiner, const char *l
 			0;
 	run->crew->desk[d].trap = CHAOS_T_NONE;
 	run->crew->desk[d].cause[0] = '\0';
+	run->crew->desk[d].handles = run->crew->desk[d].blocks = 0;
 	w->rank = rank;
 	w->state = CHAOS_P_LIVE;
 	w->starved = lack != NULL;
@@ -275,6 +277,8 @@ static void reap(struct chaos_run *run, int d)
 		return;
 	w->doubt = !ended_with(status, 0) && !ended_with(status, CHAOS_EXIT_RETIRED);
 	drain(run, d);
+	run->handles += run->crew->desk[d].handles;
+	run->blocks += run->crew->desk[d].blocks;
 	judge(run, d, status);
 	w->pid = 0;
 	w->state = CHAOS_P_NONE;

@@ -207,7 +207,7 @@ static int run_dispatch(struct chaos_member *m)
 		err = covey_dispatch_recv(m->ep, 0, &result);
 	err = on_device(m, err, &result);
 	code = chaos_end(m, err, &result);
-	if (!code)
+	if (!code && !m->record.status)
 		code = check_dispatch(m);
 	if (!code)
 		chaos_put(m);
@@ -237,7 +237,7 @@ static int run_combine(struct chaos_member *m)
 		err = covey_combine_recv(m->ep, 0, &result);
 	err = on_device(m, err, &result);
 	code = chaos_end(m, err, &result);
-	if (!code)
+	if (!code && !m->record.status)
 		code = check_combine(m);
 	if (!code)
 		chaos_put(m);

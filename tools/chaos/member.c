@@ -16,7 +16,6 @@
 #include "work.h"
 
 #define ADMIT_EVERY 16 /* steps from one safe point to the next */
-#define ROOM_SLACK 4096
 
 const char *const chaos_work_names[CHAOS_W_COUNT] = { "allreduce",  "broadcast", "allgather", "alltoall",
 						      "alltoallv",  "barrier",	 "reduce",    "reduce_scatter",
@@ -25,13 +24,21 @@ const char *const chaos_work_names[CHAOS_W_COUNT] = { "allreduce",  "broadcast",
 const char *const chaos_trap_names[CHAOS_T_COUNT] = { "",	 "before-dispatch", "in-dispatch",
 						      "between", "in-combine",	    "after-combine" };
 
+static volatile sig_atomic_t leaving;
+
+static void leave_soon(int number)
+{
+	(void)number;
+	leaving = 1;
+}
+
 int chaos_member_fail(struct chaos_member *m, const char *what, int err)
 {
 	struct covey_error_info info = { 0 };
 
 	covey_last_error(m->group, &info);
-	snprintf(m->desk->cause, sizeof(m->desk->cause), "group %d: %s: %s: %.160s", m->number, what,
-		 covey_strerror(err), info.cause);
+	snprintf(m->desk->cause, sizeof(m->desk->cause), "group %d: step %llu: %s: %s: %.200s", m->number,
+		 (unsigned long long)m->step, what, covey_strerror(err), info.cause);
 	if (err == COVEY_ERR_FENCED)
 		return CHAOS_EXIT_FENCED;
 	return err == COVEY_ERR_CLOSED ? CHAOS_EXIT_RETIRED : 1;
@@ -60,7 +67,8 @@ int chaos_end(struct chaos_member *m, int err, const struct covey_result *result
 {
 	m->record.done_ns = chaos_now_ns();
 	__atomic_store_n(&m->seat->inside, 0, __ATOMIC_RELEASE);
-	if (err && err != COVEY_ERR_ROOT && err != COVEY_ERR_LOST)
+	if (err && err != COVEY_ERR_ROOT && err != COVEY_ERR_LOST && !(err == COVEY_ERR_MISMATCH && m->mistake) &&
+	    !(err == COVEY_ERR_PEER && m->crew->mix.fails))
 		return chaos_member_fail(m, chaos_work_names[m->record.op], err);
 	m->record.seq = result->seq;
 	m->record.epoch = result->epoch;
@@ -92,6 +100,7 @@ static int safe_point(struct chaos_member *m)
 	struct covey_result result = { 0 };
 	int err, code;
 
+	chaos_handles_close(m); /* joiners have none of them */
 	chaos_begin(m, CHAOS_W_ADMIT);
 	if (m->device && m->crew->seed % 2)
 		err = covey_admit_async(m->group, &m->step, sizeof(m->step), chaos_stream(m), &result);
@@ -121,16 +130,23 @@ static int agree(struct chaos_member *m, int32_t *command)
 	code = chaos_end(m, err, &result);
 	if (code)
 		return code;
+	if (m->record.status) /* a rank is lost, and that is acknowledged at the next safe point */
+		*command = CHAOS_RUN;
 	m->record.checksum = (uint64_t)*command;
 	chaos_put(m);
 	return 0;
 }
 
-static uint64_t scramble(uint64_t x)
+uint64_t chaos_scramble(uint64_t x)
 {
 	x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
 	x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
 	return x ^ x >> 31;
+}
+
+uint64_t chaos_draw(const struct chaos_member *m, unsigned what, uint64_t below)
+{
+	return chaos_scramble(m->random + what * UINT64_C(15485863)) % below;
 }
 
 static int work(struct chaos_member *m)
@@ -138,7 +154,7 @@ static int work(struct chaos_member *m)
 	int32_t command = CHAOS_RUN;
 	int code = 0;
 
-	for (bool first = true;; m->step++, first = false) {
+	for (bool first = true; !leaving; m->step++, first = false) {
 		if (first || m->step % ADMIT_EVERY == 0) {
 			code = safe_point(m);
 			if (!code)
@@ -146,11 +162,12 @@ static int work(struct chaos_member *m)
 			if (code || command == CHAOS_STOP)
 				return code;
 		}
-		m->random = scramble(m->crew->seed + (uint64_t)m->number * 1000003 + m->step * 7919);
+		m->random = chaos_scramble(m->crew->seed + (uint64_t)m->number * 1000003 + m->step * 7919);
 		code = chaos_work(m);
 		if (code)
 			return code;
 	}
+	return 0;
 }
 
 static int join(struct chaos_member *m)
@@ -167,6 +184,8 @@ static int join(struct chaos_member *m)
 	config.max_ranks = CHAOS_MAX_RANKS;
 	config.create = m->joiner ? COVEY_CREATE_NEVER : COVEY_CREATE_FIRST;
 	err = covey_join(&config, &m->group);
+	if (!err && m->crew->mix.fails)
+		err = covey_set_on_loss(m->group, COVEY_ON_LOSS_FAIL);
 	return err ? chaos_member_fail(m, "join", err) : 0;
 }
 
@@ -178,13 +197,15 @@ static int prepare(struct chaos_member *m)
 	for (int i = 0; i < m->crew->sizes; i++)
 		most = m->crew->bytes[i] > most ? m->crew->bytes[i] : most;
 	/* Every second rank sends from a registered buffer, where its window has room. */
-	if ((m->rank + m->number) % 2 && !covey_mem_alloc(m->group, most + ROOM_SLACK, &memory))
+	if ((m->rank + m->number) % 2 && !covey_mem_alloc(m->group, most + CHAOS_ROOM_SLACK, &memory))
 		m->lends = true;
-	m->send = m->lends ? memory : calloc(1, most + ROOM_SLACK);
-	m->recv = calloc(1, most + ROOM_SLACK);
+	m->send = m->lends ? memory : calloc(1, most + CHAOS_ROOM_SLACK);
+	m->home = m->send;
+	m->recv = calloc(1, most + CHAOS_ROOM_SLACK);
 	if (!m->send || !m->recv)
 		return chaos_member_fail(m, "no memory", COVEY_ERR_NOMEM);
-	return chaos_device_twin(m, m->send, most + ROOM_SLACK) || chaos_device_twin(m, m->recv, most + ROOM_SLACK);
+	return chaos_device_twin(m, m->send, most + CHAOS_ROOM_SLACK) ||
+	       chaos_device_twin(m, m->recv, most + CHAOS_ROOM_SLACK);
 }
 
 static void *seat_main(void *arg)
@@ -209,7 +230,7 @@ static void *seat_main(void *arg)
 		_exit(chaos_member_fail(m, "leave", COVEY_ERR_TIMEOUT));
 	covey_close(m->group);
 	if (!m->lends) /* that went with the group */
-		free(m->send);
+		free(m->home);
 	free(m->recv);
 	return NULL;
 }
@@ -226,6 +247,7 @@ int chaos_member_main(const struct chaos_options *opt)
 	if (crew == MAP_FAILED)
 		return 1;
 	close(opt->shared_fd);
+	signal(SIGTERM, leave_soon);
 	signal(SIGXFSZ, SIG_IGN); /* out of shared memory is an error, not a death */
 	for (int g = 0; g < crew->groups; g++) {
 		struct chaos_member *m = &member[threads];

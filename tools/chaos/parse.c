@@ -158,6 +158,19 @@ static int set_bytes(struct reader *r)
 	return r->plan->sizes ? 0 : wrong(r, "bytes has no size: bytes 8 65536");
 }
 
+static int set_mistakes(const struct reader *r)
+{
+	int slip = 0;
+
+	r->plan->mix.slips = r->words > 2 ? 0 : (1u << CHAOS_L_COUNTED) - 1;
+	for (int i = 2; i < r->words; i++) {
+		if (choice(r, i, "what is wrong", chaos_slip_names, CHAOS_L_COUNTED, &slip))
+			return -1;
+		r->plan->mix.slips |= 1u << slip;
+	}
+	return number(r, 1, "one step in how many is called wrongly", 2, 1000000, &r->plan->mix.mistakes);
+}
+
 static int set_variable(struct reader *r)
 {
 	struct chaos_plan *plan = r->plan;
@@ -184,6 +197,24 @@ static int set_groups(struct reader *r)
 }
 
 /* 1: it was none. */
+static int mix(const struct reader *r)
+{
+	struct chaos_mix *mix = &r->plan->mix;
+
+	if (!strcmp(r->word[0], "mistakes"))
+		return set_mistakes(r);
+	if (!strcmp(r->word[0], "handles")) {
+		mix->handles = true;
+		return r->words == 1 ? 0 : wrong(r, "%s: nothing may follow handles", r->word[1]);
+	}
+	if (!strcmp(r->word[0], "losses")) {
+		mix->fails = r->words == 2 && !strcmp(r->word[1], "fail");
+		return mix->fails ? 0 : wrong(r, "losses fail is needed");
+	}
+	return 1;
+}
+
+/* 1: it was none. */
 static int setting(struct reader *r)
 {
 	const char *word = r->word[0];
@@ -207,7 +238,7 @@ static int setting(struct reader *r)
 		plan->logs_full = r->words == 2 && !strcmp(r->word[1], "full");
 		return plan->logs_full ? 0 : wrong(r, "logs full is needed");
 	}
-	return 1;
+	return mix(r);
 }
 
 /* ---- Steps ---- */
@@ -318,6 +349,8 @@ static int step_rest(struct reader *r, struct chaos_step *step)
 		return step_rank_text(r, step);
 	case CHAOS_HALT:
 	case CHAOS_RETIRE:
+	case CHAOS_EVICT:
+	case CHAOS_LEAVE:
 	case CHAOS_UNLIMIT:
 	case CHAOS_GONE:
 		return who(r, &at, step);
@@ -334,9 +367,10 @@ static int step_rest(struct reader *r, struct chaos_step *step)
 
 static int step(struct reader *r)
 {
-	static const char *const verbs[] = { "kill", "stop",  "resume",	 "start",  "replace", "extend", "retire",
-					     "arm",  "wait",  "settle",	 "flow",   "store",   "cut",	"heal",
-					     "slow", "limit", "unlimit", "starve", "gone",    "quiet" };
+	static const char *const verbs[] = { "kill",	"stop",	  "resume", "start", "replace", "extend",
+					     "retire",	"evict",  "leave",  "arm",   "wait",	"settle",
+					     "flow",	"store",  "cut",    "heal",  "slow",	"limit",
+					     "unlimit", "starve", "gone",   "quiet" };
 	struct chaos_plan *plan = r->plan;
 	struct chaos_step *step = &plan->step[plan->steps];
 	int verb = 0;

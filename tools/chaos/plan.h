@@ -59,6 +59,30 @@ enum chaos_trap {
 
 extern const char *const chaos_trap_names[CHAOS_T_COUNT];
 
+/* What a rank does wrong in a call, on purpose. */
+enum chaos_slip {
+	CHAOS_L_ROOT,
+	CHAOS_L_COUNT,
+	CHAOS_L_TYPE,
+	CHAOS_L_REDUCTION,
+	CHAOS_L_OPERATION,
+	CHAOS_L_BLOCK,	  /* alltoallv: the counts of a sender and a receiver differ */
+	CHAOS_L_OWN,	  /* alltoallv: those of the own block */
+	CHAOS_L_ARGUMENT, /* one that can be seen to be wrong by itself */
+	CHAOS_L_HANDLE,	  /* dispatch and combine: another handle, owners, rows, deadline or order */
+	CHAOS_L_COUNTED
+};
+
+extern const char *const chaos_slip_names[CHAOS_L_COUNTED];
+
+/* What is mixed into the operations. */
+struct chaos_mix {
+	bool handles;	/* of dispatch and combine, and registered buffers, of changing sizes */
+	bool fails;	/* COVEY_ON_LOSS_FAIL */
+	int mistakes;	/* one step in so many is called wrongly; 0: none */
+	uint32_t slips; /* bits of enum chaos_slip */
+};
+
 /* ---- Shared memory ---- */
 
 struct chaos_seat {
@@ -69,8 +93,9 @@ struct chaos_seat {
 };
 
 struct chaos_desk {
-	char cause[240];
-	uint32_t trap; /* enum chaos_trap; the parent writes it */
+	char cause[800];
+	uint64_t handles, blocks; /* made: dispatch/combine handles, registered buffers */
+	uint32_t trap;		  /* enum chaos_trap; the parent writes it */
 	struct chaos_seat seat[CHAOS_GROUPS];
 };
 
@@ -82,6 +107,7 @@ struct chaos_crew {
 	uint32_t work; /* bits of enum chaos_work */
 	int sizes;
 	uint32_t bytes[CHAOS_SIZES];
+	struct chaos_mix mix;
 	char store[256];
 	uint32_t command;  /* enum chaos_command */
 	uint32_t proxy_us; /* what the slow proxy holds everything back */
@@ -98,6 +124,8 @@ enum chaos_verb {
 	CHAOS_REPLACE,
 	CHAOS_EXTEND,
 	CHAOS_RETIRE,
+	CHAOS_EVICT,
+	CHAOS_LEAVE,
 	CHAOS_ARM,
 	CHAOS_WAIT,
 	CHAOS_SETTLE,
@@ -150,6 +178,7 @@ struct chaos_plan {
 	uint32_t bytes[CHAOS_SIZES];
 	int settings;
 	char setting[CHAOS_SETTINGS][2][64];
+	struct chaos_mix mix;
 	bool logs_full, needs_data, needs_proxy, needs_clock, needs_sentinel, needs_single;
 	int steps;
 	struct chaos_step step[CHAOS_STEPS];
@@ -186,7 +215,8 @@ struct chaos_event {
 
 struct chaos_entry {
 	struct chaos_record record;
-	uint64_t owners; /* bits of desks */
+	uint64_t owners;   /* bits of desks */
+	bool wrong, found; /* a call of it was wrong; some rank was told */
 };
 
 /* Two ranks told different outcomes: a fault, unless one side turns out to be fenced. */
@@ -227,6 +257,9 @@ struct chaos_run {
 	uint64_t alarms_seen; /* of these, when all took part last */
 	uint64_t failed;      /* outcomes that are an error, alike on all: LOST, ROOT */
 	uint64_t on_device;
+	uint64_t slips[CHAOS_L_COUNTED]; /* wrong calls that were made */
+	uint64_t found[CHAOS_L_COUNTED]; /* those that some rank was told of */
+	uint64_t handles, blocks;	 /* made */
 	int rounds, kinds, events;
 	char kind[CHAOS_KINDS][40];
 	struct chaos_event event[CHAOS_EVENTS];

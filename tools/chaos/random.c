@@ -11,6 +11,10 @@
 
 #define PIECES 40
 
+struct shape {
+	int ranks, groups;
+};
+
 static uint64_t draw(uint64_t *random, uint64_t below)
 {
 	*random ^= *random << 13;
@@ -62,11 +66,23 @@ static void halt(FILE *f, uint64_t *random)
 	fprintf(f, "stop any\nwait %dms\nresume\nsettle\nreplace\n", ms);
 }
 
-static void piece(FILE *f, uint64_t *random)
+/* Ranks that go in order, or are sent away, or are added. */
+static void change_size(FILE *f, uint64_t *random, struct shape *shape)
+{
+	int what = (int)draw(random, shape->groups > 1 ? 1 : 3);
+
+	if (what == 2 && shape->ranks < CHAOS_MAX_RANKS) {
+		fprintf(f, "extend %d\n", ++shape->ranks);
+		return;
+	}
+	fprintf(f, "%s any\nwait 0ms..%dms\nsettle\nreplace\n", what ? "evict" : "leave", 1 + (int)draw(random, 20));
+}
+
+static void piece(FILE *f, uint64_t *random, struct shape *shape)
 {
 	static const char *const armed[] = { "report", "COMMIT", "learn", "learned", "ack", "ACTIVE", "freeze" };
 
-	switch (draw(random, 6)) {
+	switch (draw(random, 7)) {
 	case 0:
 		store_fault(f, random);
 		break;
@@ -80,6 +96,9 @@ static void piece(FILE *f, uint64_t *random)
 	case 3:
 		fprintf(f, "kill any\nwait 0ms..40ms\nstart\nsettle\nreplace\n");
 		break;
+	case 4:
+		change_size(f, random, shape);
+		break;
 	default:
 		death(f, random, false);
 		fprintf(f, "settle\nreplace\n");
@@ -87,21 +106,27 @@ static void piece(FILE *f, uint64_t *random)
 	fprintf(f, "wait 0ms..50ms\n");
 }
 
-static void settings(FILE *f, uint64_t *random)
+static struct shape settings(FILE *f, uint64_t *random)
 {
-	fprintf(f, "ranks %d\n", 4 + (int)draw(random, 3));
+	struct shape shape = { 4 + (int)draw(random, 3), 1 };
+
+	fprintf(f, "ranks %d\n", shape.ranks);
 	if (draw(random, 3) == 0)
 		fprintf(f, "set COVEY_TRANSPORT tcp\n");
-	if (draw(random, 4) == 0)
+	if (draw(random, 4) == 0) {
+		shape.groups = 2;
 		fprintf(f, "groups 2 of 3\n");
+	}
 	if (draw(random, 4) == 0)
 		fprintf(f, "bytes 8 65536 1000000\n");
+	return shape;
 }
 
 char *chaos_plan_random(uint64_t seed)
 {
 	uint64_t random = seed * UINT64_C(0x9e3779b97f4a7c15) | 1;
 	char *text = NULL;
+	struct shape shape;
 	size_t bytes;
 	FILE *f = open_memstream(&text, &bytes);
 
@@ -109,9 +134,9 @@ char *chaos_plan_random(uint64_t seed)
 		return NULL;
 	for (int i = 0; i < 8; i++) /* a small seed has few bits to begin with */
 		draw(&random, 2);
-	settings(f, &random);
+	shape = settings(f, &random);
 	for (int i = 0; i < PIECES; i++)
-		piece(f, &random);
+		piece(f, &random, &shape);
 	fclose(f);
 	return text;
 }

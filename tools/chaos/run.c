@@ -250,7 +250,7 @@ static bool ranks_fit(const struct chaos_plan *plan)
 	return !(named >> plan->ranks);
 }
 
-/* Messages are not for devices; of a plan that has them beside others the others are left. */
+/* Messages, mistakes and handles of changing sizes are not for devices; of a plan that has them the rest is left. */
 static bool devices_fit(struct chaos_plan *plan, int devices)
 {
 	const char *lack = NULL;
@@ -258,6 +258,8 @@ static bool devices_fit(struct chaos_plan *plan, int devices)
 	if (!devices)
 		return true;
 	plan->work &= ~(1u << CHAOS_W_MESSAGES);
+	plan->mix.handles = false;
+	plan->mix.mistakes = 0;
 	if (plan->groups > 1)
 		lack = "one group";
 	else if (plan->hosts)

@@ -26,6 +26,29 @@ static void row(const struct chaos_run *run, int kind, uint64_t *wait)
 	       (double)wait[most] / 1e6, (double)wait[n - 1] / 1e6);
 }
 
+static void made(const struct chaos_run *run)
+{
+	printf("%llu handles of changing sizes made, %llu registered buffers\n", (unsigned long long)run->handles,
+	       (unsigned long long)run->blocks);
+}
+
+/* Those that were not found were made where nobody was left who called anything else: all else is a fault. */
+static void mistakes(const struct chaos_run *run)
+{
+	uint64_t made = 0, found = 0;
+
+	printf("%-28s %6s %6s\n", "wrong call", "made", "found");
+	for (int s = 0; s < CHAOS_L_COUNTED; s++) {
+		made += run->slips[s];
+		found += run->found[s];
+		if (run->slips[s])
+			printf("%-28s %6llu %6llu\n", chaos_slip_names[s], (unsigned long long)run->slips[s],
+			       (unsigned long long)run->found[s]);
+	}
+	printf("%llu wrong calls made, %llu found, the others where nobody was left who called anything else\n",
+	       (unsigned long long)made, (unsigned long long)found);
+}
+
 void chaos_table(struct chaos_run *run)
 {
 	uint64_t *wait = malloc((size_t)(run->events + 1) * sizeof(*wait));
@@ -39,6 +62,10 @@ void chaos_table(struct chaos_run *run)
 	       run->events, run->rounds, (unsigned long long)run->checked, (unsigned long long)run->failed,
 	       (unsigned long long)run->fenced, (unsigned long long)run->alarms, run->base.wrong,
 	       (double)(run->end_ns - run->start_ns) / 1e9);
+	if (run->crew->mix.handles)
+		made(run);
+	if (run->crew->mix.mistakes)
+		mistakes(run);
 	if (run->crew->devices)
 		printf("%llu of the operations were on device memory\n", (unsigned long long)run->on_device);
 	printf("plan %s seed %llu: %s\n", run->plan.name, (unsigned long long)run->base.opt->seed,

@@ -12,7 +12,7 @@
 
 #define BLOCKS CHAOS_MAX_RANKS
 
-static float value(const struct chaos_member *m, int rank, int to, size_t i)
+float chaos_value(const struct chaos_member *m, int rank, int to, size_t i)
 {
 	return (float)(rank + 1) * (float)((i * 7 + m->step * 3 + (uint64_t)to * 5) % 61 + 1);
 }
@@ -20,7 +20,7 @@ static float value(const struct chaos_member *m, int rank, int to, size_t i)
 static void fill(const struct chaos_member *m, float *at, int to, size_t count)
 {
 	for (size_t i = 0; i < count; i++)
-		at[i] = value(m, m->rank, to, i);
+		at[i] = chaos_value(m, m->rank, to, i);
 }
 
 static uint64_t checksum(const float *data, size_t count)
@@ -35,7 +35,7 @@ static uint64_t checksum(const float *data, size_t count)
 	return sum;
 }
 
-static size_t elements(const struct chaos_member *m)
+size_t chaos_elements(const struct chaos_member *m)
 {
 	return m->crew->bytes[m->random % (uint64_t)m->crew->sizes] / sizeof(float);
 }
@@ -46,17 +46,17 @@ static bool in_place(const struct chaos_member *m)
 }
 
 /* Started and waited for, or in one call: drawn for each rank, so that both meet in one operation. */
-static bool in_two(const struct chaos_member *m)
+bool chaos_in_two(const struct chaos_member *m)
 {
 	return ((m->random >> 44) + (uint64_t)m->rank) % 4 == 0;
 }
 
-static int await(int err, struct covey_work **work, struct covey_result *result)
+int chaos_started(struct chaos_member *m, int err, struct covey_result *result)
 {
 	if (!err)
-		err = covey_work_wait(*work, 0, result);
-	covey_work_free(*work);
-	*work = NULL;
+		err = covey_work_wait(m->work, 0, result);
+	covey_work_free(m->work);
+	m->work = NULL;
 	return err;
 }
 
@@ -68,13 +68,14 @@ static int await(int err, struct covey_work **work, struct covey_result *result)
 /* The call, with the arguments before the stream; the outcome in `result`. */
 #define CALL(m, name, ...) \
 	((m)->device ? LAUNCH(m, name(__VA_ARGS__, (m)->group, chaos_stream(m), &result)) \
-	 : in_two(m) ? await(covey_##name##_start(__VA_ARGS__, (m)->group, NULL, &(m)->work), &(m)->work, &result) \
-		     : covey_##name(__VA_ARGS__, (m)->group, NULL, &result))
+	 : chaos_in_two(m) \
+		 ? chaos_started(m, covey_##name##_start(__VA_ARGS__, (m)->group, NULL, &(m)->work), &result) \
+		 : covey_##name(__VA_ARGS__, (m)->group, NULL, &result))
 
 static int run_allreduce(struct chaos_member *m)
 {
 	struct covey_result result = { 0 };
-	size_t count = elements(m);
+	size_t count = chaos_elements(m);
 	float *from = in_place(m) ? m->recv : m->send, weight = 0;
 	int err, code;
 
@@ -84,14 +85,16 @@ static int run_allreduce(struct chaos_member *m)
 	code = chaos_end(m, err, &result);
 	if (code || m->record.status) {
 		/* LOST is for inputs that were overwritten: elsewhere it would be a fault of the library. */
-		return code ? code : from == m->send ? chaos_member_fail(m, "allreduce not in place", err) : 0;
+		return code || err != COVEY_ERR_LOST || from == m->recv
+			       ? code
+			       : chaos_member_fail(m, "allreduce not in place", err);
 	}
 	for (int r = 0; r < BLOCKS; r++)
 		weight += (float)(m->record.mask >> r & 1) * (float)(r + 1);
 	m->record.checksum = checksum(m->recv, count);
 	for (size_t i = 0; i < count; i++)
-		if (m->recv[i] != weight * value(m, 0, 0, i))
-			return chaos_bad_bytes(m, "allreduce", i, m->recv[i], weight * value(m, 0, 0, i));
+		if (m->recv[i] != weight * chaos_value(m, 0, 0, i))
+			return chaos_bad_bytes(m, "allreduce", i, m->recv[i], weight * chaos_value(m, 0, 0, i));
 	return 0;
 }
 
@@ -99,7 +102,7 @@ static int run_broadcast(struct chaos_member *m)
 {
 	struct covey_result result = { 0 };
 	int root = (int)((m->random >> 24) % (uint64_t)m->size), err, code;
-	size_t count = elements(m);
+	size_t count = chaos_elements(m);
 	float *from = in_place(m) ? m->recv : m->send;
 
 	fill(m, from, 0, count);
@@ -110,18 +113,18 @@ static int run_broadcast(struct chaos_member *m)
 		return code;
 	m->record.checksum = checksum(m->recv, count);
 	for (size_t i = 0; i < count; i++)
-		if (m->recv[i] != value(m, root, 0, i))
-			return chaos_bad_bytes(m, "broadcast", i, m->recv[i], value(m, root, 0, i));
+		if (m->recv[i] != chaos_value(m, root, 0, i))
+			return chaos_bad_bytes(m, "broadcast", i, m->recv[i], chaos_value(m, root, 0, i));
 	return 0;
 }
 
 /* Block r of @count elements is what rank r sent to @to, or zero where it did not take part. */
-static int expect_block(struct chaos_member *m, const char *what, const float *got, int r, int to, size_t count)
+int chaos_expect_block(struct chaos_member *m, const char *what, const float *got, int r, int to, size_t count)
 {
 	bool there = m->record.mask >> r & 1;
 
 	for (size_t i = 0; i < count; i++) {
-		float want = there ? value(m, r, to, i) : 0;
+		float want = there ? chaos_value(m, r, to, i) : 0;
 
 		if (got[i] != want)
 			return chaos_bad_bytes(m, what, i, got[i], want);
@@ -132,7 +135,7 @@ static int expect_block(struct chaos_member *m, const char *what, const float *g
 static int run_allgather(struct chaos_member *m)
 {
 	struct covey_result result = { 0 };
-	size_t block = elements(m) / BLOCKS + 1;
+	size_t block = chaos_elements(m) / BLOCKS + 1;
 	float *own = in_place(m) ? m->recv + (size_t)m->rank * block : m->send;
 	int err, code;
 
@@ -145,14 +148,14 @@ static int run_allgather(struct chaos_member *m)
 		return code;
 	m->record.checksum = checksum(m->recv, (size_t)m->size * block);
 	for (int r = 0; r < m->size && !code; r++)
-		code = expect_block(m, "allgather", m->recv + (size_t)r * block, r, 0, block);
+		code = chaos_expect_block(m, "allgather", m->recv + (size_t)r * block, r, 0, block);
 	return code;
 }
 
 static int run_alltoall(struct chaos_member *m)
 {
 	struct covey_result result = { 0 };
-	size_t block = elements(m) / BLOCKS + 1;
+	size_t block = chaos_elements(m) / BLOCKS + 1;
 	float *from = in_place(m) && !m->device ? m->recv : m->send; /* a device has no alltoall in place */
 	int err, code;
 
@@ -163,7 +166,7 @@ static int run_alltoall(struct chaos_member *m)
 	err = CALL(m, alltoall, AT(from), AT(m->recv), block, COVEY_FLOAT32);
 	code = chaos_end(m, err, &result);
 	for (int r = 0; r < m->size && !code && !m->record.status; r++)
-		code = expect_block(m, "alltoall", m->recv + (size_t)r * block, r, m->rank, block);
+		code = chaos_expect_block(m, "alltoall", m->recv + (size_t)r * block, r, m->rank, block);
 	return code;
 }
 
@@ -175,7 +178,7 @@ static size_t part(const struct chaos_member *m, int from, int to, size_t most)
 
 static int run_alltoallv(struct chaos_member *m)
 {
-	size_t most = elements(m) / BLOCKS + 1, sends[BLOCKS] = { 0 }, recvs[BLOCKS] = { 0 };
+	size_t most = chaos_elements(m) / BLOCKS + 1, sends[BLOCKS] = { 0 }, recvs[BLOCKS] = { 0 };
 	size_t send_at[BLOCKS] = { 0 }, recv_at[BLOCKS] = { 0 };
 	struct covey_result result = { 0 };
 	size_t out = 0, in = 0;
@@ -195,7 +198,7 @@ static int run_alltoallv(struct chaos_member *m)
 	err = CALL(m, alltoallv, AT(m->send), sends, send_at, AT(m->recv), recvs, recv_at, COVEY_FLOAT32);
 	code = chaos_end(m, err, &result);
 	for (int r = 0; r < m->size && !code && !m->record.status; r++)
-		code = expect_block(m, "alltoallv", m->recv + recv_at[r], r, m->rank, recvs[r]);
+		code = chaos_expect_block(m, "alltoallv", m->recv + recv_at[r], r, m->rank, recvs[r]);
 	return code;
 }
 
@@ -224,8 +227,8 @@ static int expect_sum(struct chaos_member *m, const char *what, const float *got
 	float weight = weight_of(m);
 
 	for (size_t i = 0; i < count; i++)
-		if (got[i] != weight * value(m, 0, to, i))
-			return chaos_bad_bytes(m, what, i, got[i], weight * value(m, 0, to, i));
+		if (got[i] != weight * chaos_value(m, 0, to, i))
+			return chaos_bad_bytes(m, what, i, got[i], weight * chaos_value(m, 0, to, i));
 	return 0;
 }
 
@@ -247,7 +250,7 @@ static int run_reduce(struct chaos_member *m)
 {
 	struct covey_result result = { 0 };
 	int root = root_of(m), err, code;
-	size_t count = elements(m);
+	size_t count = chaos_elements(m);
 	float *from = in_place(m) ? m->recv : m->send;
 
 	memset(m->recv, 0, count * sizeof(float));
@@ -256,7 +259,7 @@ static int run_reduce(struct chaos_member *m)
 	err = CALL(m, reduce, AT(from), AT(m->recv), count, COVEY_FLOAT32, COVEY_SUM, root);
 	code = chaos_end(m, err, &result);
 	if (code || m->record.status)
-		return code || err == COVEY_ERR_ROOT || from == m->recv
+		return code || err != COVEY_ERR_LOST || from == m->recv
 			       ? code
 			       : chaos_member_fail(m, "reduce not in place", err);
 	if (m->rank == root)
@@ -266,7 +269,7 @@ static int run_reduce(struct chaos_member *m)
 
 static int run_reduce_scatter(struct chaos_member *m)
 {
-	size_t block = elements(m) / BLOCKS + 1;
+	size_t block = chaos_elements(m) / BLOCKS + 1;
 	float *to = in_place(m) ? m->send + (size_t)m->rank * block : m->recv;
 	struct covey_result result = { 0 };
 	int err, code;
@@ -281,7 +284,7 @@ static int run_reduce_scatter(struct chaos_member *m)
 
 static int run_allgatherv(struct chaos_member *m)
 {
-	size_t most = elements(m) / BLOCKS + 1, counts[BLOCKS] = { 0 }, at[BLOCKS] = { 0 }, end = 0;
+	size_t most = chaos_elements(m) / BLOCKS + 1, counts[BLOCKS] = { 0 }, at[BLOCKS] = { 0 }, end = 0;
 	struct covey_result result = { 0 };
 	float *own;
 	int err, code;
@@ -301,13 +304,13 @@ static int run_allgatherv(struct chaos_member *m)
 		return code;
 	m->record.checksum = checksum(m->recv, end);
 	for (int r = 0; r < m->size && !code; r++)
-		code = expect_block(m, "allgatherv", m->recv + at[r], r, 0, counts[r]);
+		code = chaos_expect_block(m, "allgatherv", m->recv + at[r], r, 0, counts[r]);
 	return code;
 }
 
 static int run_gather(struct chaos_member *m)
 {
-	size_t block = elements(m) / BLOCKS + 1;
+	size_t block = chaos_elements(m) / BLOCKS + 1;
 	struct covey_result result = { 0 };
 	int root = root_of(m), err, code;
 
@@ -321,13 +324,13 @@ static int run_gather(struct chaos_member *m)
 	if (m->rank != root)
 		return expect_untouched(m, "gather", (size_t)m->size * block);
 	for (int r = 0; r < m->size && !code; r++)
-		code = expect_block(m, "gather", m->recv + (size_t)r * block, r, 0, block);
+		code = chaos_expect_block(m, "gather", m->recv + (size_t)r * block, r, 0, block);
 	return code;
 }
 
 static int run_scatter(struct chaos_member *m)
 {
-	size_t block = elements(m) / BLOCKS + 1;
+	size_t block = chaos_elements(m) / BLOCKS + 1;
 	struct covey_result result = { 0 };
 	int root = root_of(m), err, code;
 
@@ -336,7 +339,7 @@ static int run_scatter(struct chaos_member *m)
 	chaos_begin(m, CHAOS_W_SCATTER);
 	err = CALL(m, scatter, m->rank == root ? AT(m->send) : NULL, AT(m->recv), block, COVEY_FLOAT32, root);
 	code = chaos_end(m, err, &result);
-	return code || m->record.status ? code : expect_block(m, "scatter", m->recv, root, m->rank, block);
+	return code || m->record.status ? code : chaos_expect_block(m, "scatter", m->recv, root, m->rank, block);
 }
 
 /*
@@ -348,7 +351,7 @@ static int run_messages(struct chaos_member *m)
 	int right = (m->rank + 1) % m->size, left = (m->rank + m->size - 1) % m->size;
 	struct covey_result result = { 0 }, sent = { 0 }, got = { 0 };
 	int tag = (int)(m->step % INT32_MAX), err, code;
-	size_t count = elements(m);
+	size_t count = chaos_elements(m);
 
 	fill(m, m->send, right, count);
 	memset(m->recv, 1, count * sizeof(float));
@@ -364,8 +367,8 @@ static int run_messages(struct chaos_member *m)
 	if (code || m->record.status || got.status)
 		return code;
 	for (size_t i = 0; i < count; i++)
-		if (m->recv[i] != value(m, left, m->rank, i))
-			return chaos_bad_bytes(m, "message", i, m->recv[i], value(m, left, m->rank, i));
+		if (m->recv[i] != chaos_value(m, left, m->rank, i))
+			return chaos_bad_bytes(m, "message", i, m->recv[i], chaos_value(m, left, m->rank, i));
 	return 0;
 }
 
@@ -379,49 +382,51 @@ static enum chaos_work choose(const struct chaos_member *m)
 			return op;
 }
 
+static int run(struct chaos_member *m, enum chaos_work op)
+{
+	switch (op) {
+	case CHAOS_W_BROADCAST:
+		return run_broadcast(m);
+	case CHAOS_W_ALLGATHER:
+		return run_allgather(m);
+	case CHAOS_W_ALLTOALL:
+		return run_alltoall(m);
+	case CHAOS_W_ALLTOALLV:
+		return run_alltoallv(m);
+	case CHAOS_W_BARRIER:
+		return run_barrier(m);
+	case CHAOS_W_REDUCE:
+		return run_reduce(m);
+	case CHAOS_W_REDUCE_SCATTER:
+		return run_reduce_scatter(m);
+	case CHAOS_W_ALLGATHERV:
+		return run_allgatherv(m);
+	case CHAOS_W_GATHER:
+		return run_gather(m);
+	case CHAOS_W_SCATTER:
+		return run_scatter(m);
+	case CHAOS_W_MESSAGES:
+		return run_messages(m);
+	default:
+		return run_allreduce(m);
+	}
+}
+
 int chaos_work(struct chaos_member *m)
 {
+	enum chaos_work op = choose(m);
+	struct chaos_mistake mistake;
 	int code;
 
-	switch (choose(m)) {
-	case CHAOS_W_BROADCAST:
-		code = run_broadcast(m);
-		break;
-	case CHAOS_W_ALLGATHER:
-		code = run_allgather(m);
-		break;
-	case CHAOS_W_ALLTOALL:
-		code = run_alltoall(m);
-		break;
-	case CHAOS_W_ALLTOALLV:
-		code = run_alltoallv(m);
-		break;
-	case CHAOS_W_BARRIER:
-		code = run_barrier(m);
-		break;
-	case CHAOS_W_REDUCE:
-		code = run_reduce(m);
-		break;
-	case CHAOS_W_REDUCE_SCATTER:
-		code = run_reduce_scatter(m);
-		break;
-	case CHAOS_W_ALLGATHERV:
-		code = run_allgatherv(m);
-		break;
-	case CHAOS_W_GATHER:
-		code = run_gather(m);
-		break;
-	case CHAOS_W_SCATTER:
-		code = run_scatter(m);
-		break;
-	case CHAOS_W_MESSAGES:
-		code = run_messages(m);
-		break;
-	case CHAOS_W_DISPATCH:
-		return chaos_ep_work(m);
-	default:
-		code = run_allreduce(m);
-	}
+	if (chaos_mistake_draw(m, &mistake))
+		return chaos_mistake_work(m, &mistake);
+	if (op == CHAOS_W_DISPATCH)
+		return m->crew->mix.handles && chaos_draw(m, 3, 4) ? chaos_handles_work(m) : chaos_ep_work(m);
+	code = chaos_block_take(m, chaos_elements(m) * sizeof(float));
+	if (!code)
+		code = run(m, op);
+	if (!code)
+		code = chaos_block_give(m);
 	if (!code)
 		chaos_put(m);
 	return code;

@@ -10,6 +10,18 @@
 #define CHAOS_EP_HIDDEN 128
 #define CHAOS_EP_TOP_K 2
 #define CHAOS_EP_EXPERTS 16
+#define CHAOS_ROOM_SLACK 4096 /* bytes of send and recv past the largest size of the plan */
+#define CHAOS_HANDLES 3	      /* dispatch/combine handles at a time */
+#define CHAOS_BLOCKS 3	      /* and registered buffers */
+
+/* A step in which ranks call something else than the others. All draw the same one. */
+struct chaos_mistake {
+	enum chaos_slip slip;
+	enum chaos_work op; /* that is right */
+	uint64_t ranks;	    /* who is wrong; a rank that is not there makes no mistake */
+	bool apart;	    /* each in another way */
+	uint64_t random;
+};
 
 struct chaos_member {
 	struct chaos_crew *crew;
@@ -29,6 +41,11 @@ struct chaos_member {
 	struct chaos_ep_room *room;
 	struct chaos_device *device; /* NULL: on host memory */
 	struct chaos_record record;
+	struct chaos_handle *handle[CHAOS_HANDLES]; /* of changing sizes; NULL: not there */
+	void *block[CHAOS_BLOCKS];		    /* registered buffers that come and go */
+	size_t sent;				    /* bytes of send when it is one of those, else 0 */
+	float *home;				    /* send when it is none of those */
+	const struct chaos_mistake *mistake;	    /* of this step, NULL: none */
 };
 
 void chaos_begin(struct chaos_member *m, enum chaos_work op);
@@ -39,7 +56,35 @@ int chaos_bad_bytes(struct chaos_member *m, const char *what, size_t at, double 
 int chaos_member_fail(struct chaos_member *m, const char *what, int err);
 void chaos_trap_at(struct chaos_member *m, enum chaos_trap trap);
 
+uint64_t chaos_draw(const struct chaos_member *m, unsigned what, uint64_t below); /* the same on all ranks */
+uint64_t chaos_scramble(uint64_t x);
+
 int chaos_work(struct chaos_member *m); /* one operation; 0 or the exit code */
+/* A form of call drawn for each rank: true: started and waited for. */
+bool chaos_in_two(const struct chaos_member *m);
+int chaos_started(struct chaos_member *m, int err, struct covey_result *result);
+size_t chaos_elements(const struct chaos_member *m); /* of this step */
+/* What rank @rank gives for @to: a small integer, another in every step. */
+float chaos_value(const struct chaos_member *m, int rank, int to, size_t i);
+
+/* Block @r of @count elements is what rank r gave for @to, or zero where it took no part. */
+int chaos_expect_block(struct chaos_member *m, const char *what, const float *got, int r, int to, size_t count);
+
+/* mistake.c. settle, refused: what became of this rank's call of a step with a mistake, the record is logged or ready for it */
+bool chaos_mistake_draw(const struct chaos_member *m, struct chaos_mistake *out); /* false: none in this step */
+int chaos_mistake_work(struct chaos_member *m, const struct chaos_mistake *mistake);
+int chaos_mistake_unlike(const struct chaos_member *m, uint64_t mask);
+int chaos_mistake_settle(struct chaos_member *m, bool strict, const char *mine);
+int chaos_mistake_refused(struct chaos_member *m, bool refused);
+
+/* handles.c */
+int chaos_handles_work(struct chaos_member *m);
+int chaos_handles_mistake(struct chaos_member *m);
+void chaos_handles_close(struct chaos_member *m);
+
+/* block.c: send becomes a registered buffer of this step's size, or not; what is given back is overwritten first */
+int chaos_block_take(struct chaos_member *m, size_t bytes);
+int chaos_block_give(struct chaos_member *m);
 
 int chaos_ep_open(struct chaos_member *m);
 int chaos_ep_resize(struct chaos_member *m);

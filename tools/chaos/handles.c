@@ -1,0 +1,539 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Dispatch and combine by handles that come and go: of other numbers of tokens, elements, experts and owners each time,
+ * of both presets and both forms of rows. No call of the group stands between the last operation of a handle, its end
+ * and the next handle, so a rank that is through makes the next one while others still read what it gave them. All of
+ * them end before a safe point: whoever comes in there begins without.
+ *
+ * Tokens are small integers, with 448 in front of each 128: so 8-bit rows have the scale 1 and are exact.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "work.h"
+
+#define TOKENS 32 /* the most of each */
+#define HIDDEN 320
+#define TOP_K 4
+#define EXPERTS 16
+#define GROUP 128  /* elements with one scale */
+#define PEAK 448   /* the largest 8-bit number */
+#define VALUES 15U /* that all have one 8-bit form: 1 to 15 */
+#define DEADLINE_MS 5000
+#define BEHIND 16 /* elements of a block of an alltoall behind a combine */
+
+/* What only some ranks do in a step with a mistake. */
+enum slip { OWNERS, ROWS, LATE, ORDER, OTHER, TOO_MANY, SLIPS };
+
+struct chaos_handle {
+	struct covey_ep *ep;
+	int tokens, hidden, top_k, experts, preset, rows, size;
+	int owner[EXPERTS];
+	uint16_t *x, *y, *out;
+	void *packed; /* uint16_t or, of 8-bit rows, uint8_t */
+	float *scales, *weights, *recv_weights;
+	int32_t *ids, *count, *src_info, *recv_ids;
+	int64_t *range;
+};
+
+static uint16_t bf16(float f)
+{
+	uint32_t bits;
+
+	memcpy(&bits, &f, sizeof(bits));
+	return (uint16_t)(bits >> 16);
+}
+
+static float from_bf16(uint16_t half)
+{
+	uint32_t bits = (uint32_t)half << 16;
+	float f;
+
+	memcpy(&f, &bits, sizeof(f));
+	return f;
+}
+
+static float from_e4m3(uint8_t code)
+{
+	int e = code >> 3 & 15, fraction = code & 7;
+	float f = e ? ldexpf((float)(8 + fraction), e - 10) : ldexpf((float)fraction, -9);
+
+	return code & 0x80 ? -f : f;
+}
+
+/* ---- What is sent ---- */
+
+static float element(const struct chaos_member *m, int source, int t, int i)
+{
+	if (i % GROUP == 0)
+		return PEAK;
+	return (float)(((uint64_t)source * 4 + (uint64_t)t * 5 + (uint64_t)i + m->step * 7) % VALUES + 1);
+}
+
+static int tokens(const struct chaos_member *m, const struct chaos_handle *h, int source)
+{
+	return (int)(((uint64_t)source * 5 + m->step * 3) % (uint64_t)(h->tokens + 1));
+}
+
+/* A token names no expert twice. */
+static int expert(const struct chaos_member *m, const struct chaos_handle *h, int source, int t, int k)
+{
+	if (k >= h->experts || ((uint64_t)(t + k) + m->step) % 11 == 0)
+		return -1;
+	return (int)(((uint64_t)source * 3 + (uint64_t)t * 7 + m->step + (uint64_t)k) % (uint64_t)h->experts);
+}
+
+static void fill(const struct chaos_member *m, struct chaos_handle *h)
+{
+	for (int t = 0; t < tokens(m, h, m->rank); t++) {
+		for (int i = 0; i < h->hidden; i++)
+			h->x[t * h->hidden + i] = bf16(element(m, m->rank, t, i));
+		for (int k = 0; k < h->top_k; k++) {
+			h->ids[t * h->top_k + k] = expert(m, h, m->rank, t, k);
+			h->weights[t * h->top_k + k] = (float)(k + 1);
+		}
+	}
+	memset(h->out, 0xee, (size_t)h->tokens * (size_t)h->hidden * sizeof(*h->out));
+}
+
+/* ---- A handle ---- */
+
+static void end(struct chaos_handle *h)
+{
+	if (!h)
+		return;
+	covey_ep_destroy(h->ep);
+	free(h->x), free(h->y), free(h->out), free(h->packed), free(h->scales), free(h->weights);
+	free(h->recv_weights), free(h->ids), free(h->count), free(h->src_info), free(h->recv_ids), free(h->range);
+	free(h);
+}
+
+static void draw_owners(const struct chaos_member *m, struct chaos_handle *h, unsigned what)
+{
+	uint64_t first = chaos_draw(m, what, (uint64_t)h->size), step = 1 + chaos_draw(m, what + 1, 3);
+
+	for (int e = 0; e < h->experts; e++)
+		h->owner[e] = (int)((first + (uint64_t)e * step) % (uint64_t)h->size);
+}
+
+static bool rooms(struct chaos_handle *h)
+{
+	size_t source = (size_t)h->size * (size_t)h->tokens, row = (size_t)h->hidden, all = source;
+	size_t names = (size_t)h->tokens * (size_t)h->top_k, bins = (size_t)h->experts;
+
+	if (h->preset == COVEY_EP_LL)
+		all *= bins;
+	h->x = calloc((size_t)h->tokens * row, sizeof(*h->x));
+	h->out = calloc((size_t)h->tokens * row, sizeof(*h->out));
+	h->packed = calloc(all * row, sizeof(uint16_t));
+	h->y = calloc(all * row, sizeof(*h->y));
+	h->scales = calloc(all * (row / GROUP + 1), sizeof(*h->scales));
+	h->weights = calloc(names, sizeof(*h->weights));
+	h->ids = calloc(names, sizeof(*h->ids));
+	h->recv_weights = calloc(source * (size_t)h->top_k, sizeof(*h->recv_weights));
+	h->recv_ids = calloc(source * (size_t)h->top_k, sizeof(*h->recv_ids));
+	h->count = calloc(bins, sizeof(*h->count));
+	h->src_info = calloc(all, sizeof(*h->src_info));
+	h->range = calloc(bins * (size_t)h->size, sizeof(*h->range));
+	return h->x && h->out && h->packed && h->y && h->scales && h->weights && h->ids && h->recv_weights &&
+	       h->recv_ids && h->count && h->src_info && h->range;
+}
+
+/* @slip: a difference from what the other ranks make; SLIPS: none */
+static int begin(struct chaos_member *m, int at, unsigned what, enum slip slip)
+{
+	struct covey_ep_config config = COVEY_EP_CONFIG_INIT;
+	struct chaos_handle *h = calloc(1, sizeof(*h));
+	int err;
+
+	if (!h)
+		return chaos_member_fail(m, "no memory", COVEY_ERR_NOMEM);
+	h->size = m->size;
+	config.max_tokens = h->tokens = 1 + (int)chaos_draw(m, what, TOKENS);
+	config.hidden = h->hidden = 8 * (1 + (int)chaos_draw(m, what + 1, HIDDEN / 8));
+	config.top_k = h->top_k = 1 + (int)chaos_draw(m, what + 2, TOP_K);
+	config.experts = h->experts = 1 + (int)chaos_draw(m, what + 3, EXPERTS);
+	config.preset = h->preset = chaos_draw(m, what + 4, 2) ? COVEY_EP_COMPACT : COVEY_EP_LL;
+	config.rows = h->rows = (int)chaos_draw(m, what + 5, 2) ^ (slip == ROWS);
+	draw_owners(m, h, what + 6);
+	if (slip == OWNERS)
+		h->owner[0] = (h->owner[0] + 1) % h->size;
+	config.expert_owner = h->owner;
+	err = rooms(h) ? covey_ep_create(m->group, &config, &h->ep) : COVEY_ERR_NOMEM;
+	if (err) {
+		end(h);
+		return chaos_member_fail(m, "ep_create", err);
+	}
+	m->handle[at] = h;
+	__atomic_fetch_add(&m->desk->handles, 1, __ATOMIC_RELAXED);
+	return 0;
+}
+
+static int remap(struct chaos_member *m, struct chaos_handle *h)
+{
+	int err;
+
+	draw_owners(m, h, 50);
+	err = covey_ep_remap(h->ep, h->owner);
+	return err ? chaos_member_fail(m, "ep_remap", err) : 0;
+}
+
+static void drop(struct chaos_member *m, int at)
+{
+	end(m->handle[at]);
+	m->handle[at] = NULL;
+}
+
+void chaos_handles_close(struct chaos_member *m)
+{
+	for (int i = 0; i < CHAOS_HANDLES; i++)
+		drop(m, i);
+}
+
+/* ---- What arrives ---- */
+
+static float value(const struct chaos_handle *h, int bin, int row, int i)
+{
+	size_t all = (size_t)h->size * (size_t)h->tokens, groups = (size_t)(h->hidden + GROUP - 1) / GROUP;
+	size_t at = (size_t)bin * all + (size_t)row, scale = at * groups + (size_t)(i / GROUP);
+
+	if (h->rows == COVEY_EP_ROWS_BF16)
+		return from_bf16(((const uint16_t *)h->packed)[at * (size_t)h->hidden + (size_t)i]);
+	if (h->preset == COVEY_EP_LL)
+		scale = ((size_t)bin * groups + (size_t)(i / GROUP)) * all + (size_t)row;
+	return from_e4m3(((const uint8_t *)h->packed)[at * (size_t)h->hidden + (size_t)i]) * h->scales[scale];
+}
+
+/* One row of @source's token @t; and what the experts make of it: itself, weighted where that is theirs to do. */
+static int check_row(struct chaos_member *m, struct chaos_handle *h, int bin, int row, int source, int t)
+{
+	size_t at = (size_t)bin * (size_t)(h->size * h->tokens) + (size_t)row;
+	float weight = 1;
+
+	if (h->src_info[at] != t)
+		return chaos_bad_bytes(m, "src_info of a handle", at, h->src_info[at], t);
+	if (h->preset == COVEY_EP_COMPACT)
+		weight = 0;
+	for (int k = 0; k < h->top_k && h->preset == COVEY_EP_COMPACT; k++)
+		weight += h->recv_weights[row * h->top_k + k];
+	for (int i = 0; i < h->hidden; i++) {
+		float got = value(h, bin, row, i), want = element(m, source, t, i);
+
+		if (got != want)
+			return chaos_bad_bytes(m, "dispatch of a handle", at * (size_t)h->hidden + (size_t)i,
+					       (double)got, (double)want);
+		h->y[at * (size_t)h->hidden + (size_t)i] = bf16(want * weight);
+	}
+	return 0;
+}
+
+static int check_run(struct chaos_member *m, const struct chaos_handle *h, int at, int first, int want)
+{
+	if (h->range[at] >> 32 != want || (want && (int32_t)h->range[at] != first))
+		return chaos_bad_bytes(m, "range of a handle", (size_t)at, (double)(h->range[at] >> 32), want);
+	return 0;
+}
+
+/* A bin for each local expert. */
+static int check_ll(struct chaos_member *m, struct chaos_handle *h)
+{
+	int bin = 0, code = 0;
+
+	for (int e = 0; e < h->experts; e++) {
+		int row = 0;
+
+		if (h->owner[e] != m->rank)
+			continue;
+		for (int s = 0; s < h->size && !code; s++) {
+			int first = row;
+
+			for (int t = 0; t < (m->record.mask >> s & 1 ? tokens(m, h, s) : 0); t++)
+				for (int k = 0; k < h->top_k && !code; k++)
+					if (expert(m, h, s, t, k) == e)
+						code = check_row(m, h, bin, row++, s, t);
+			if (!code)
+				code = check_run(m, h, bin * h->size + s, first, row - first);
+		}
+		if (!code && h->count[bin] != row)
+			code = chaos_bad_bytes(m, "count of a handle", (size_t)bin, h->count[bin], row);
+		if (code)
+			return code;
+		bin++;
+	}
+	return 0;
+}
+
+/* What stands beside a row: the local experts in the places where the token names them. 0: it names none here. */
+static int check_beside(struct chaos_member *m, const struct chaos_handle *h, const int *local, int row, int s, int t,
+			int *named)
+{
+	int here = 0;
+
+	for (int k = 0; k < h->top_k; k++) {
+		int e = expert(m, h, s, t, k);
+
+		here += e >= 0 && local[e] >= 0;
+	}
+	for (int k = 0; k < h->top_k && here; k++) {
+		int e = expert(m, h, s, t, k), at = row * h->top_k + k, want = e >= 0 ? local[e] : -1;
+
+		if (h->recv_ids[at] != want || h->recv_weights[at] != (float)(want >= 0 ? k + 1 : 0))
+			return chaos_bad_bytes(m, "experts beside a row", (size_t)at, h->recv_ids[at], want) ? -1 : 0;
+		if (want >= 0)
+			named[want]++;
+	}
+	return here;
+}
+
+/* One bin for all. */
+static int check_compact(struct chaos_member *m, struct chaos_handle *h)
+{
+	int local[EXPERTS], named[EXPERTS] = { 0 }, locals = 0, row = 0, code = 0;
+
+	for (int e = 0; e < h->experts; e++)
+		local[e] = h->owner[e] == m->rank ? locals++ : -1;
+	for (int s = 0; s < h->size && locals; s++) {
+		int first = row;
+
+		for (int t = 0; t < (m->record.mask >> s & 1 ? tokens(m, h, s) : 0); t++) {
+			int here = check_beside(m, h, local, row, s, t, named);
+
+			if (here > 0)
+				code = check_row(m, h, 0, row++, s, t);
+			if (here < 0 || code)
+				return 1;
+		}
+		code = check_run(m, h, s, first, row - first);
+		if (code)
+			return code;
+	}
+	for (int e = 0; e < locals; e++)
+		if (h->count[e] != named[e])
+			return chaos_bad_bytes(m, "count of a handle", (size_t)e, h->count[e], named[e]);
+	return 0;
+}
+
+static int check_combine(struct chaos_member *m, const struct chaos_handle *h)
+{
+	for (int t = 0; t < tokens(m, h, m->rank); t++) {
+		float weight = 0;
+
+		for (int k = 0; k < h->top_k; k++) {
+			int e = expert(m, h, m->rank, t, k);
+
+			if (e >= 0 && m->record.mask >> h->owner[e] & 1)
+				weight += (float)(k + 1);
+		}
+		for (int i = 0; i < h->hidden; i++) {
+			float got = from_bf16(h->out[t * h->hidden + i]), want = weight * element(m, m->rank, t, i);
+
+			if (got != want)
+				return chaos_bad_bytes(m, "combine of a handle", (size_t)(t * h->hidden + i),
+						       (double)got, (double)want);
+		}
+	}
+	return 0;
+}
+
+/* ---- The pair ---- */
+
+/* In two halves, or in one call. */
+static int dispatch(struct chaos_member *m, struct chaos_handle *h, int more, int timeout_ms,
+		    struct covey_result *result)
+{
+	struct covey_dispatch_args args = COVEY_DISPATCH_INIT;
+	int err;
+
+	args.num_tokens = more ? h->tokens + more : tokens(m, h, m->rank);
+	args.x = h->x;
+	args.experts = h->ids;
+	args.weights = h->weights;
+	args.packed_x = h->packed;
+	args.packed_scales = h->scales;
+	args.count = h->count;
+	args.src_info = h->src_info;
+	args.range = h->range;
+	args.recv_experts = h->recv_ids;
+	args.recv_weights = h->recv_weights;
+	args.timeout_ms = timeout_ms;
+	if (!chaos_in_two(m))
+		return covey_dispatch(h->ep, &args, NULL, result);
+	err = covey_dispatch_send(h->ep, &args, NULL);
+	chaos_trap_at(m, CHAOS_T_IN_DISPATCH);
+	return err ? err : covey_dispatch_recv(h->ep, 0, result);
+}
+
+/* Started while a combine is under way; its outcome comes behind that one. */
+static int start_alltoall(struct chaos_member *m)
+{
+	for (int r = 0; r < m->size; r++)
+		for (size_t i = 0; i < BEHIND; i++)
+			m->send[(size_t)r * BEHIND + i] = chaos_value(m, m->rank, r, i);
+	memset(m->recv, 1, (size_t)m->size * BEHIND * sizeof(float));
+	return covey_alltoall_start(m->send, m->recv, BEHIND, COVEY_FLOAT32, m->group, NULL, &m->work);
+}
+
+/* @started: with an alltoall behind it, and how that was posted; or NULL */
+static int combine(struct chaos_member *m, struct chaos_handle *h, int *started, struct covey_result *result)
+{
+	struct covey_combine_args args = COVEY_COMBINE_INIT;
+	int err;
+
+	args.num_tokens = tokens(m, h, m->rank);
+	args.y = h->y;
+	args.count = h->count;
+	args.src_info = h->src_info;
+	args.range = h->range;
+	args.experts = h->ids;
+	args.weights = h->weights;
+	args.out = h->out;
+	if (!started && !chaos_in_two(m))
+		return covey_combine(h->ep, &args, NULL, result);
+	err = covey_combine_send(h->ep, &args, NULL);
+	if (!err && started)
+		*started = start_alltoall(m);
+	chaos_trap_at(m, CHAOS_T_IN_COMBINE);
+	return err ? err : covey_combine_recv(h->ep, 0, result);
+}
+
+static int check_dispatch(struct chaos_member *m, struct chaos_handle *h)
+{
+	return h->preset == COVEY_EP_COMPACT ? check_compact(m, h) : check_ll(m, h);
+}
+
+static int end_alltoall(struct chaos_member *m, int err)
+{
+	struct covey_result result = { 0 };
+	int code;
+
+	chaos_begin(m, CHAOS_W_ALLTOALL);
+	err = chaos_started(m, err, &result);
+	code = chaos_end(m, err, &result);
+	for (int r = 0; r < m->size && !code && !m->record.status; r++)
+		code = chaos_expect_block(m, "alltoall behind combine", m->recv + (size_t)r * BEHIND, r, m->rank,
+					  BEHIND);
+	if (!code)
+		chaos_put(m);
+	return code;
+}
+
+static int run_combine(struct chaos_member *m, struct chaos_handle *h)
+{
+	bool behind = chaos_draw(m, 26, 4) == 0;
+	struct covey_result result = { 0 };
+	int err, started = 0, code;
+
+	chaos_begin(m, CHAOS_W_COMBINE);
+	err = combine(m, h, behind ? &started : NULL, &result);
+	code = chaos_end(m, err, &result);
+	if (!code && !m->record.status)
+		code = check_combine(m, h);
+	if (!code)
+		chaos_put(m);
+	/* What was read from here is not needed when that has ended. */
+	memset(h->y, 0x77, (size_t)h->size * (size_t)h->hidden * sizeof(*h->y));
+	return code || !behind ? code : end_alltoall(m, started);
+}
+
+static int run_pair(struct chaos_member *m, struct chaos_handle *h)
+{
+	struct covey_result result = { 0 };
+	int err, code;
+
+	fill(m, h);
+	chaos_trap_at(m, CHAOS_T_BEFORE_DISPATCH);
+	chaos_begin(m, CHAOS_W_DISPATCH);
+	err = dispatch(m, h, 0, 0, &result);
+	code = chaos_end(m, err, &result);
+	if (!code && !m->record.status)
+		code = check_dispatch(m, h);
+	if (code)
+		return code;
+	chaos_put(m);
+	chaos_trap_at(m, CHAOS_T_BETWEEN);
+	code = run_combine(m, h);
+	chaos_trap_at(m, CHAOS_T_AFTER_COMBINE);
+	return code;
+}
+
+int chaos_handles_work(struct chaos_member *m)
+{
+	int at = (int)chaos_draw(m, 20, CHAOS_HANDLES), pairs = 1 + (int)chaos_draw(m, 21, 2), code = 0;
+
+	if (chaos_draw(m, 22, 3) == 0)
+		drop(m, at);
+	if (chaos_draw(m, 23, 4) == 0)
+		drop(m, (at + 1) % CHAOS_HANDLES);
+	if (!m->handle[at])
+		code = begin(m, at, 30, SLIPS);
+	else if (chaos_draw(m, 24, 3) == 0)
+		code = remap(m, m->handle[at]);
+	for (int i = 0; i < pairs && !code; i++)
+		code = run_pair(m, m->handle[at]);
+	if (!code && chaos_draw(m, 25, 2) == 0)
+		drop(m, at);
+	return code;
+}
+
+/* ---- Mistakes ---- */
+
+static int call_wrongly(struct chaos_member *m, struct chaos_handle *h, enum slip slip, bool *refused,
+			struct covey_result *result)
+{
+	int err;
+
+	switch (slip) {
+	case LATE:
+		return dispatch(m, h, 0, DEADLINE_MS, result);
+	case ORDER:
+		return combine(m, h, NULL, result);
+	case TOO_MANY:
+		err = dispatch(m, h, 1, 0, result);
+		*refused = err == COVEY_ERR_INVAL;
+		return *refused ? dispatch(m, h, 0, 0, result) : err;
+	default:
+		return dispatch(m, h, 0, 0, result);
+	}
+}
+
+/* A fresh handle in the first place, and for OTHER one in the second, which the wrong ranks take. They end with the step. */
+int chaos_handles_mistake(struct chaos_member *m)
+{
+	static const char *const names[SLIPS] = { "dispatch by a handle with other owners",
+						  "dispatch by a handle with other rows",
+						  "dispatch with a deadline",
+						  "combine",
+						  "dispatch by another handle",
+						  "dispatch of too many tokens" };
+	enum slip slip = (enum slip)chaos_draw(m, 60, SLIPS);
+	bool wrong = m->mistake->ranks >> m->rank & 1, refused = false;
+	struct covey_result result = { 0 };
+	struct chaos_handle *h;
+	int err, code;
+
+	drop(m, 0);
+	drop(m, 1);
+	code = begin(m, 0, 30, wrong ? slip : SLIPS);
+	if (!code && slip == OTHER)
+		code = begin(m, 1, 70, SLIPS);
+	if (code)
+		return code;
+	h = m->handle[wrong && slip == OTHER];
+	fill(m, h);
+	chaos_begin(m, CHAOS_W_DISPATCH);
+	err = call_wrongly(m, h, wrong ? slip : SLIPS, &refused, &result);
+	code = chaos_end(m, err, &result);
+	if (!code && slip == TOO_MANY)
+		code = chaos_mistake_refused(m, refused);
+	if (!code && !m->record.status && !(wrong && slip == ORDER) && chaos_mistake_unlike(m, m->record.mask) < 0)
+		code = check_dispatch(m, h);
+	if (!code && slip != TOO_MANY)
+		code = chaos_mistake_settle(m, true, wrong ? names[slip] : "dispatch");
+	else if (!code)
+		chaos_put(m);
+	drop(m, 1);
+	drop(m, 0);
+	return code;
+}
