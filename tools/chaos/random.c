@@ -119,6 +119,11 @@ static struct shape settings(FILE *f, uint64_t *random)
 	}
 	if (draw(random, 4) == 0)
 		fprintf(f, "bytes 8 65536 1000000\n");
+	if (draw(random, 4) == 0)
+		fprintf(f, "losses fail\n");
+	if (draw(random, 4) == 0)
+		fprintf(f, "set COVEY_UNDO_BYTES 100000\n");
+	fprintf(f, "handles\nmistakes %d\n", 20 << draw(random, 4));
 	return shape;
 }
 
