@@ -78,7 +78,7 @@ struct covey_ep;    /* buffers and layout of one expert-parallel dispatch/combin
 	X(CLOSED, -41, "the group is closed") \
 	X(ABORTED, -42, "the handle was aborted") \
 	X(STORE, -43, "the store cannot be used") \
-	X(BUSY, -44, "the rank is held by a live member") \
+	X(BUSY, -44, "the rank, or the name of the group, is in use") \
 	X(FULL, -45, "no free rank") \
 	X(VERSION, -46, "protocol or schema versions differ") \
 	X(AUTH, -47, "a proof of membership or a password was refused") \
@@ -205,6 +205,7 @@ struct covey_config {
 	const char *topology;	    /* HOSTSxRANKS: of which hosts devices pass for, 2x2; NULL: of their own */
 	const char *queues; /* copy,direct,assisted,ring,tcp: how devices reach other hosts; NULL: these but copy */
 	int device_memory;  /* enum covey_device_memory: how peers map memory of the device; alike on all ranks */
+	const char *job;    /* identity of the job that forms the group; NULL: the launcher's, or none */
 };
 
 #define COVEY_CONFIG_INIT \
@@ -217,9 +218,14 @@ struct covey_config {
  * connected to all members (its first operation is then covey_admit())
  * @config: NULL: everything from the environment
  * @out:    NULL after an error
- * Errors:  INVAL, TIMEOUT after join_ms (names the missing ranks), STORE, AUTH, BUSY, FULL, CLOSED, VERSION;
- *          covey_last_error(NULL, ...) has the cause, which is also logged at level error. Nothing goes on then
+ * Errors:  INVAL (also: world, or a setting that must be alike, differs from that of another process), TIMEOUT after
+ *          join_ms (names the missing ranks), STORE, AUTH, BUSY (the rank was given to another process too, or others
+ *          use the name of the group), FULL, CLOSED, VERSION; covey_last_error(NULL, ...) has the cause, which is also
+ *          logged at level error. Nothing goes on then
  * Owner:   the caller; covey_close() frees @out
+ *
+ * COVEY_CREATE_FIRST forms a group with world - 1 others and never joins one that others have formed: where those live
+ * it is BUSY, where they have left or are gone the name is taken over. See docs/environment.md, "Jobs".
  */
 COVEY_API int covey_join(const struct covey_config *config, struct covey_group **out);
 

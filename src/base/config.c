@@ -94,6 +94,7 @@ static const struct bound {
 	[SET_rdma_device] = { .right = "NAME, NAME:PORT or NAME:PORT/GID, without spaces" },
 	[SET_rdma_ms] = { 8, 60000, "milliseconds from 8 to 60000", { NULL } },
 	[SET_undo_bytes] = { 0, 1ll << 46, "bytes, at most 65536G", { NULL } },
+	[SET_job] = { .right = "printable characters without spaces" },
 };
 
 /* The sources of a resolve: URL parameters are decoded copies, NULL where the URL has none. */
@@ -120,6 +121,15 @@ static int only_of(const char *text, const char *others, size_t max)
 		if (!isalnum((unsigned char)text[n]) && !strchr(others, text[n]))
 			return 0;
 	return n <= max;
+}
+
+static size_t graph(const char *text)
+{
+	size_t n = 0;
+
+	while (isgraph((unsigned char)text[n]))
+		n++;
+	return n;
 }
 
 int cvy_topology_parse(const char *text, int *hosts, int *ranks)
@@ -176,6 +186,8 @@ static int text_is_right(enum setting s, const char *value)
 	case SET_rdma_device:
 	case SET_algo:
 		return !strpbrk(value, " \t\r\n");
+	case SET_job:
+		return !value[graph(value)];
 	case SET_queues:
 		return cvy_queues_parse(value, ways);
 	case SET_topology:
@@ -348,6 +360,64 @@ static int take(const struct sources *from, struct cvy_config *to, enum setting 
 	return 0;
 }
 
+/* Where the value of @s came from, as take() found it. */
+static const char *origin(const struct sources *from, enum setting s)
+{
+	const char *text = NULL, *where;
+	long long value;
+
+	if (code_has(from, s, &value, &text))
+		return "covey_config";
+	if (from->url[s])
+		return "parameter of the store URL";
+	return environment(s, &where) ? where : "default";
+}
+
+/* The launcher's identity of the job, "" where it gives none. */
+static const char *launched_job(const struct sources *from, char *text, size_t bytes)
+{
+	static const char *const list[][3] = {
+#define JOB_ROW(world, first, second, meaning) { world, first, second },
+		CVY_JOB_LIST(JOB_ROW)
+#undef JOB_ROW
+	};
+	const char *where = origin(from, SET_world);
+
+	for (size_t i = 0; i < sizeof(list) / sizeof(list[0]); i++) {
+		const char *first = getenv(list[i][1]), *second = *list[i][2] ? getenv(list[i][2]) : "";
+
+		if (strcmp(where, list[i][0]) || !first || !*first || !strcmp(first, "none") || !second)
+			continue;
+		snprintf(text, bytes, "%s%s%s", first, *second ? "." : "", second);
+		return text;
+	}
+	return "";
+}
+
+/* A job's identity stands in error texts, so a long one is shortened; the hash keeps two of them apart. */
+static int settle_job(const struct sources *from, struct cvy_config *to)
+{
+	char text[256], *job;
+	const char *name = *to->job ? to->job : launched_job(from, text, sizeof(text));
+	uint64_t hash = 0xcbf29ce484222325ull;
+
+	job = malloc(CVY_JOB_MAX + 1);
+	if (!job)
+		return cvy_fail(from->box, COVEY_ERR_NOMEM, -1, 0, "no memory for the settings");
+	for (const char *c = name; *c; c++)
+		hash = (hash ^ (uint8_t)*c) * 0x100000001b3ull;
+	if (strlen(name) <= CVY_JOB_MAX)
+		snprintf(job, CVY_JOB_MAX + 1, "%s", name);
+	else
+		snprintf(job, CVY_JOB_MAX + 1, "%.*s~%016llx", CVY_JOB_MAX - 17, name, (unsigned long long)hash);
+	for (char *c = job; *c; c++)
+		if (!isgraph((unsigned char)*c))
+			*c = '_';
+	free(to->job);
+	to->job = job;
+	return 0;
+}
+
 static int hex_digit(char c)
 {
 	if (c >= '0' && c <= '9')
@@ -454,6 +524,16 @@ static int copy_code(struct sources *from, const struct covey_config *code)
 	return 0;
 }
 
+/* Ranks counted from 1 would wait for a rank 0 that nobody has. */
+static int rank_past_world(const struct sources *from, const struct cvy_config *c)
+{
+	return cvy_fail(
+		from->box, COVEY_ERR_INVAL, c->rank, 0,
+		"rank %d (%s) is wrong: with world %d (%s) it must be from 0 to %d; only a joiner (create = never) may "
+		"have a higher one",
+		c->rank, origin(from, SET_rank), c->world, origin(from, SET_world), c->world - 1);
+}
+
 /* What no setting can tell alone. */
 static int check_together(const struct sources *from, const struct cvy_config *c)
 {
@@ -476,6 +556,8 @@ static int check_together(const struct sources *from, const struct cvy_config *c
 		return cvy_fail(from->box, COVEY_ERR_INVAL, -1, 0,
 				"topology %s is wrong: it is for %d ranks, and the group is formed by %d", c->topology,
 				hosts * ranks, c->world);
+	if (c->create == COVEY_CREATE_FIRST && c->rank >= c->world)
+		return rank_past_world(from, c);
 	if (c->rank >= c->max_ranks)
 		return cvy_fail(from->box, COVEY_ERR_INVAL, c->rank, 0,
 				"rank %d is wrong: it must be below max_ranks %d", c->rank, c->max_ranks);
@@ -508,6 +590,8 @@ int cvy_config_resolve(const struct covey_config *from, struct cvy_config *to, s
 			err = url_split(&sources, config.store);
 	}
 	if (!err)
+		err = settle_job(&sources, &config);
+	if (!err)
 		err = check_together(&sources, &config);
 	for (int s = 0; s < SETTINGS; s++)
 		free(sources.url[s]);
@@ -525,6 +609,48 @@ void cvy_config_clear(struct cvy_config *config)
 		if (rows[s].type == TYPE_STR)
 			free(*(char **)((char *)config + rows[s].to));
 	memset(config, 0, sizeof(*config));
+}
+
+static void print_alike(FILE *file, const struct cvy_config *c, enum setting s)
+{
+	const char *value = (const char *)c + rows[s].to;
+
+	fprintf(file, "%s=", rows[s].name);
+	if (rows[s].type == TYPE_STR)
+		fprintf(file, "%s", **(char *const *)value ? *(char *const *)value : "none");
+	else if (rows[s].type == TYPE_SIZE)
+		fprintf(file, "%zu", *(const size_t *)value);
+	else if (rows[s].type == TYPE_ENUM)
+		fprintf(file, "%s", bounds[s].names[*(const int *)value - bounds[s].min]);
+	else
+		fprintf(file, "%d", *(const int *)value);
+}
+
+char *cvy_config_alike(const struct cvy_config *c, int founder)
+{
+	char *text = NULL;
+	size_t bytes = 0;
+	FILE *file = open_memstream(&text, &bytes);
+	int bad;
+
+	if (!file)
+		return NULL;
+#define PRINT(field) \
+	print_alike(file, c, SET_##field); \
+	fputc(' ', file);
+	CVY_ALIKE_LIST(PRINT)
+#undef PRINT
+	fprintf(file, "secret_file=%s", *c->secret_file ? "set" : "none");
+	if (founder) {
+		fputc(' ', file);
+		print_alike(file, c, SET_max_ranks);
+	}
+	bad = ferror(file);
+	if (fclose(file) || bad) {
+		free(text);
+		return NULL;
+	}
+	return text;
 }
 
 static void manual_row(FILE *file, enum setting s)
@@ -577,4 +703,20 @@ void cvy_launcher_manual(FILE *file)
 #define LAUNCHER_ROW(rank, world, both, meaning) fputs("| " meaning " | `" rank "` | `" world "` |\n", file);
 	CVY_LAUNCHER_LIST(LAUNCHER_ROW)
 #undef LAUNCHER_ROW
+}
+
+void cvy_job_manual(FILE *file)
+{
+	fputs("| launcher | identity of the job |\n|---|---|\n| ep-run | `COVEY_JOB`, made for every run |\n", file);
+#define JOB_ROW(world, first, second, meaning) \
+	fprintf(file, "| " meaning " | `" first "`%s%s%s |\n", *second ? " and `" : "", second, *second ? "`" : "");
+	CVY_JOB_LIST(JOB_ROW)
+#undef JOB_ROW
+	fputs("\nCompared when a process joins: `world`, `job`, `max_ranks` (of those that form the group), "
+	      "`secret_file` (set or not)",
+	      file);
+#define ALIKE_ROW(field) fputs(", `" #field "`", file);
+	CVY_ALIKE_LIST(ALIKE_ROW)
+#undef ALIKE_ROW
+	fputs(".\n", file);
 }

@@ -75,7 +75,19 @@
 	  "RDMA device: NAME, NAME:PORT or NAME:PORT/GID (its index); empty: one behind an address of this machine") \
 	X(rdma_ms, "COVEY_RDMA_MS", INT, 500, \
 	  "an RDMA peer that does not answer what was sent is lost after this, rounded down to a power of two of 29 " \
-	  "us")
+	  "us") \
+	X(job, "COVEY_JOB", STR, "", \
+	  "identity of the job whose processes form the group: processes of two jobs never form one group (a " \
+	  "launcher's is read too); empty: not known")
+
+/* Settings that must be alike on all ranks of a group: the store compares them when a rank joins. */
+#define CVY_ALIKE_LIST(X) \
+	X(slot_bytes) \
+	X(window_bytes) \
+	X(device_window_bytes) \
+	X(device_memory) \
+	X(topology) \
+	X(algo)
 
 /* Variables that are read elsewhere, for the same table: X(ENV, "meaning") */
 #define CVY_ENV_LIST(X) \
@@ -115,9 +127,23 @@
 	X("PMI_RANK", "PMI_SIZE", 1, "launchers with PMI: MPICH (mpiexec), Intel MPI, Cray") \
 	X("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", 1, "Slurm (srun)")
 
+/*
+ * What names the job, where COVEY_JOB does not: variables of the launcher whose number of ranks is taken, the first row
+ * whose variables are set. Only what is the same for all processes that this launcher counts, and for no others: an
+ * allocation of Slurm is not, because it may run several jobs, and each of its steps counts its own processes.
+ * X(world, first, second or "", "meaning")
+ */
+#define CVY_JOB_LIST(X) \
+	X("WORLD_SIZE", "TORCHELASTIC_RUN_ID", "", "torchrun, with a run id other than none") \
+	X("OMPI_COMM_WORLD_SIZE", "PMIX_NAMESPACE", "", "Open MPI 5") \
+	X("OMPI_COMM_WORLD_SIZE", "OMPI_MCA_ess_base_jobid", "", "Open MPI 4") \
+	X("SLURM_STEP_NUM_TASKS", "SLURM_JOB_ID", "SLURM_STEP_ID", "Slurm (srun): job and step")
+
+#define CVY_JOB_MAX 32 /* characters of an identity; of a longer one the last 17 are `~` and its hash */
+
 struct cvy_config { /* resolved: every field set, strings owned */
 	char *store, *group, *host, *interface, *secret_file, *metrics, *flight, *algo, *device, *rdma_device,
-		*topology, *queues;
+		*topology, *queues, *job;
 	int rank, world, max_ranks, create, admission, transport, tcp_connections;
 	int join_ms, heartbeat_ms, hang_ms, link_ms, lease_ms, late_ms, late, rdma_ms, device_memory;
 	size_t slot_bytes, window_bytes, undo_bytes, device_window_bytes;
@@ -127,6 +153,9 @@ struct cvy_config { /* resolved: every field set, strings owned */
  * COVEY_ERR_INVAL with a cause in @box that says which value of which setting is wrong and what would be right. */
 int cvy_config_resolve(const struct covey_config *from, struct cvy_config *to, struct cvy_errbox *box);
 void cvy_config_clear(struct cvy_config *config);
+
+/* `name=value ...` of what must be alike, without spaces in a value; with max_ranks where it is @founder's. NULL: no memory. */
+char *cvy_config_alike(const struct cvy_config *config, int founder);
 
 /* "2x2": 1, and both numbers; 0: it is none. */
 int cvy_topology_parse(const char *text, int *hosts, int *ranks);
@@ -146,6 +175,7 @@ const char *cvy_queues_word(int way);
 /* The manual's tables of settings and variables, in Markdown. */
 void cvy_config_manual(FILE *file);
 void cvy_launcher_manual(FILE *file); /* and that of the launchers */
+void cvy_job_manual(FILE *file);      /* of what names a job, and of what is compared */
 void cvy_config_limits(FILE *file);   /* what each setting may be, for the page of limits */
 void cvy_tool_manual(FILE *file);     /* of the variables of scripts and tests */
 

@@ -14,6 +14,41 @@
 #include "losses.h"
 #include "metrics.h"
 
+static void jobs(FILE *file)
+{
+	fputs("\n## Jobs\n\n"
+	      "A group belongs to the job whose processes have formed it. A process with `create = first` forms a "
+	      "group "
+	      "together with `world` - 1 others; it never joins a group that others have formed. A process with "
+	      "`create = never` is a replacement or a joiner; it never forms a group. ep-run sets it for those that it "
+	      "starts again.\n\n"
+	      "The same job means: the same `world`, and the same `job` where both sides know theirs. `job` is "
+	      "`COVEY_JOB`, or else the identity that the launcher gives to all processes of one launch:\n\n",
+	      file);
+	cvy_job_manual(file);
+	fputs("\n| what a process with `create = first` meets under its name | what follows |\n|---|---|\n"
+	      "| nothing, or a group that was closed by its last member | a new group is formed at once |\n"
+	      "| a group that is being formed, of the same job | it is one of the founders |\n"
+	      "| the same, but `world`, a setting or a rank does not fit | INVAL or BUSY, at once and for all "
+	      "founders; "
+	      "both values are named |\n"
+	      "| a group that is being formed by another job | BUSY |\n"
+	      "| a group with a process that lives | BUSY; the group is not touched |\n"
+	      "| a group whose processes are all gone | a new group is formed at once |\n"
+	      "| a group of which it cannot be known | it waits, until a beat is heard, or until `lease_ms` (at least "
+	      "5000) without any; at the end of `join_ms` BUSY, with the age of the beats and the line of `ep-admin` "
+	      "that forgets the group |\n\n"
+	      "A process is gone when it was started on this machine, in this PID namespace, and is not there (its "
+	      "number, "
+	      "the number and the start time of its thread are compared), when its launcher has proven it dead, or "
+	      "when "
+	      "the store has not heard of it for `lease_ms`. A process of the old group that wakes later is fenced: "
+	      "the "
+	      "new group has another identity. `COVEY_JOB` is worth setting where a launcher gives no identity and one "
+	      "store serves several jobs.\n",
+	      file);
+}
+
 static void environment(FILE *file)
 {
 	fputs("# Environment\n\n"
@@ -31,6 +66,7 @@ static void environment(FILE *file)
 	      "Replacements that it did not start need `COVEY_CREATE=never`.\n\n",
 	      file);
 	cvy_launcher_manual(file);
+	jobs(file);
 	fputs("\n## Scripts and tests\n\n"
 	      "The library does not read these. It warns once of any other variable that begins with `COVEY_`, with "
 	      "the "

@@ -22,6 +22,12 @@ static void setup(void)
 					     "COVEY_CREATE",
 					     "COVEY_SLOT_BYTES",
 					     "COVEY_HANG_MS",
+					     "COVEY_JOB",
+					     "TORCHELASTIC_RUN_ID",
+					     "PMIX_NAMESPACE",
+					     "OMPI_MCA_ess_base_jobid",
+					     "SLURM_JOB_ID",
+					     "SLURM_STEP_ID",
 #define LAUNCHER_NAMES(rank, world, both, meaning) rank, world,
 					     CVY_LAUNCHER_LIST(LAUNCHER_NAMES)
 #undef LAUNCHER_NAMES
@@ -138,6 +144,63 @@ START_TEST(config_takes_no_half_of_a_launcher)
 }
 END_TEST
 
+START_TEST(config_takes_the_job_of_the_launcher_whose_world_it_takes)
+{
+	static const char *const names[] = { "TORCHELASTIC_RUN_ID", "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid",
+					     "SLURM_JOB_ID", "SLURM_STEP_ID" };
+	static const char *const want[] = { "TORCHELASTIC_RUN_ID", "PMIX_NAMESPACE", "", "SLURM_JOB_ID.SLURM_STEP_ID" };
+
+	for (int i = 0; i < 5; i++)
+		setenv(names[i], names[i], 1);
+	ck_assert_int_eq(resolve_url("redis://h"), 0); /* COVEY_WORLD is nobody's */
+	ck_assert_str_eq(out.job, "");
+	teardown();
+	unsetenv("COVEY_WORLD");
+	for (int i = 0; i < 4; i++) {
+		launched_by(i);
+		ck_assert_int_eq(resolve_url("redis://h?create=never"), 0);
+		ck_assert_str_eq(out.job, want[i]);
+		teardown();
+	}
+	launched_by(1);
+	unsetenv("PMIX_NAMESPACE");
+	ck_assert_int_eq(resolve_url("redis://h"), 0);
+	ck_assert_str_eq(out.job, "OMPI_MCA_ess_base_jobid");
+	teardown();
+	setenv("COVEY_JOB", "mine", 1);
+	ck_assert_int_eq(resolve_url("redis://h"), 0);
+	ck_assert_str_eq(out.job, "mine");
+	teardown();
+	unsetenv("COVEY_JOB");
+	launched_by(0);
+	setenv("TORCHELASTIC_RUN_ID", "none", 1); /* torchrun's default says nothing */
+	ck_assert_int_eq(resolve_url("redis://h"), 0);
+	ck_assert_str_eq(out.job, "");
+	teardown();
+	ck_assert_int_eq(resolve_url("redis://h?job=0123456789012345678901234567890123456789"), 0);
+	ck_assert_uint_eq(strlen(out.job), CVY_JOB_MAX);
+	ck_assert(strncmp(out.job, "012345678901234~", 16) == 0);
+}
+END_TEST
+
+/* Every rank has to have these, so they are told to the store in words without spaces. */
+START_TEST(config_tells_what_must_be_alike)
+{
+	char *text;
+
+	ck_assert_int_eq(resolve_url("redis://h?slot_bytes=64K&device_memory=ipc&max_ranks=8"), 0);
+	text = cvy_config_alike(&out, 1);
+	ck_assert_ptr_nonnull(strstr(text,
+				     "slot_bytes=65536 window_bytes=4294967296 device_window_bytes=0 device_memory=ipc "
+				     "topology=none algo=none"));
+	ck_assert_ptr_nonnull(strstr(text, "max_ranks=8"));
+	free(text);
+	text = cvy_config_alike(&out, 0);
+	ck_assert_ptr_null(strstr(text, "max_ranks")); /* a joiner takes the group's */
+	free(text);
+}
+END_TEST
+
 START_TEST(config_takes_its_parameters_from_the_url_and_leaves_db)
 {
 	ck_assert_int_eq(resolve_url("redis+unix:///s?group=a.b&db=3&world=8&slot_bytes=64K&host=a%2Db&create=never"),
@@ -190,7 +253,10 @@ START_TEST(config_refuses_what_is_wrong_and_says_what_is_right)
 		{ "redis://u:p?w@h", "in a user or a password write ? as %3F" },
 		{ "redis://u:p/w@h", "in a user or a password write / as %2F" },
 		{ "redis://h?rank=x", "rank \"x\" (parameter of the store URL) is wrong: it must be a whole number" },
-		{ "redis://h?rank=64", "rank 64 is wrong: it must be below max_ranks 64" },
+		{ "redis://h?rank=64&create=never", "rank 64 is wrong: it must be below max_ranks 64" },
+		{ "redis://h?rank=4",
+		  "rank 4 (parameter of the store URL) is wrong: with world 4 (COVEY_WORLD) it must be from 0 to 3" },
+		{ "redis://h?job=a%20b", "job \"a b\"" },
 		{ "redis://h?world=65", "world 65 is wrong: it must be at most max_ranks 64" },
 		{ "redis://h?max_ranks=4097", "max_ranks \"4097\"" },
 		{ "redis://h?group=a/b", "group \"a/b\"" },
@@ -419,6 +485,8 @@ int main(void)
 	tcase_add_test(tc, config_sources_have_an_order);
 	tcase_add_test(tc, config_takes_rank_and_world_of_the_innermost_launcher);
 	tcase_add_test(tc, config_takes_no_half_of_a_launcher);
+	tcase_add_test(tc, config_takes_the_job_of_the_launcher_whose_world_it_takes);
+	tcase_add_test(tc, config_tells_what_must_be_alike);
 	tcase_add_test(tc, config_takes_its_parameters_from_the_url_and_leaves_db);
 	tcase_add_test(tc, config_reads_everything_from_the_environment);
 	tcase_add_test(tc, config_takes_queues_in_the_order_given);
