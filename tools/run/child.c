@@ -185,6 +185,8 @@ int run_variables(const struct run_options *opt, const char *url, int rank, bool
 	set_number(&list[n++], "COVEY_WORLD", opt->world);
 	set_number(&list[n++], "WORLD_SIZE", opt->world);
 	set_number(&list[n++], "COVEY_MAX_RANKS", opt->max_ranks);
+	if (opt->job[0])
+		set_text(&list[n++], "COVEY_JOB", opt->job);
 	if (opt->host_count)
 		set_text(&list[n++], "COVEY_HOST", opt->hosts[host]);
 	if (replacement)

@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/random.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -31,7 +32,8 @@ static const char doc[] =
 	"Start the ranks of a covey group and label their output, `[rank] line`."
 	"\v"
 	"Each rank gets COVEY_STORE, COVEY_GROUP, COVEY_RANK, COVEY_WORLD, COVEY_MAX_RANKS, RANK, WORLD_SIZE, "
-	"LOCAL_RANK "
+	"LOCAL_RANK, "
+	"COVEY_JOB (made for this run, unless it is set) "
 	"and, with --hosts, COVEY_HOST; its standard input is empty. COVEY_STORE in the environment counts as --store. "
 	"Without either a redis-server of its own serves the run: on a unix socket, or for several hosts on one "
 	"address "
@@ -291,6 +293,7 @@ static void fill_from_environment(struct run_options *opt)
 {
 	static const char *const ssh[] = { "ssh", "-o", "BatchMode=yes" };
 	const char *text;
+	uint64_t job;
 
 	if (opt->host_count && !opt->launch_count && !opt->local && !opt->ssh_count) {
 		opt->ssh_count = 3;
@@ -303,6 +306,9 @@ static void fill_from_environment(struct run_options *opt)
 	opt->group_named = opt->group || (text && *text);
 	if (!opt->group)
 		opt->group = text && *text ? text : "covey";
+	text = getenv("COVEY_JOB");
+	if ((!text || !*text) && getrandom(&job, sizeof(job), 0) == sizeof(job))
+		snprintf(opt->job, sizeof(opt->job), "run.%016llx", (unsigned long long)job);
 	text = getenv("COVEY_MAX_RANKS");
 	if (!opt->max_ranks && text)
 		opt->max_ranks = atoi(text); /* the ranks check what they inherit; here only its size matters */

@@ -25,6 +25,7 @@ struct run_options {
 	int max_ranks;
 	const char *store; /* NULL: a private one is started */
 	const char *group;
+	char job[24]; /* identity of this run, for COVEY_JOB; empty: the environment has one */
 	bool restart, strict, verbose;
 	const char *hosts[RUN_MAX_HOSTS];
 	int slots[RUN_MAX_HOSTS]; /* ranks of each host; all 0: equal blocks */
@@ -103,7 +104,7 @@ pid_t run_spawn(const struct run_options *opt, const char *url, int rank, bool r
 void run_place(const struct run_options *opt, int rank, int *host, int *local);
 
 /* What a rank finds in its environment. */
-#define RUN_VARIABLES 10
+#define RUN_VARIABLES 11
 struct run_variable {
 	const char *name;
 	char value[320];
