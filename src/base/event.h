@@ -80,7 +80,8 @@ enum cvy_event_kind {
 	CVY_EV_REPAIRED,    /* done == base - 1 */
 	CVY_EV_ADMITTED,    /* ADMIT seq completed and took the pending in */
 	CVY_EV_WANT_CHANGE, /* engine: mismatch or spoiled or stamps run out: text */
-	CVY_EV_API	    /* the application asks */
+	CVY_EV_LOOKED, /* what became of a process: rank, argv[0] = `rank:inc`, source = enum cvy_proc_found, text = addr */
+	CVY_EV_API     /* the application asks */
 };
 
 enum cvy_api_kind {
@@ -105,7 +106,8 @@ struct cvy_event {
 	int err;		 /* REPLY: 0, or COVEY_ERR_STORE / COVEY_ERR_TIMEOUT: no answer came */
 	int argc;		 /* REPLY: fields */
 	const char *const *argv; /* valid during the step */
-	const char *text; /* NOTICE: the message; LINK_DOWN, WANT_CHANGE, FROZE_NOT: cause; valid during the step */
+	const char *text; /* NOTICE: the message; LINK_DOWN, WANT_CHANGE, FROZE_NOT: cause; JOIN: this process, for
+			   * the store; valid during the step */
 	struct cvy_report report; /* FROZEN */
 	struct covey_mask ranks;  /* API recover */
 	struct cvy_msg msg;	  /* MSG */

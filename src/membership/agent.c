@@ -15,6 +15,7 @@
 #include <string.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "clock.h"
@@ -23,6 +24,7 @@
 #include "guard.h"
 #include "log.h"
 #include "ping.h"
+#include "proc.h"
 #include "process.h"
 #include "slice.h"
 
@@ -370,10 +372,13 @@ static void tick(void *ctx, uint64_t now_ns)
 
 static void *run(void *arg)
 {
-	const struct cvy_event join = { .kind = CVY_EV_API, .api = CVY_API_JOIN, .rank = -1 };
+	struct cvy_event join = { .kind = CVY_EV_API, .api = CVY_API_JOIN, .rank = -1 };
 	struct cvy_agent *agent = arg;
 	int err = cvy_life_take(agent->args.own_page);
+	char word[CVY_PROC_WORD];
 
+	cvy_proc_word(word, sizeof(word));
+	join.text = word;
 	cvy_slice_short();
 	current = agent;
 	agent->life_err = err;
@@ -443,6 +448,26 @@ static int read_secret(const struct cvy_agent *agent, uint8_t secret[32])
 	return err;
 }
 
+/* Since when this process is one of its launch: from its start the first time, for a later handle from now on. */
+static uint64_t age_ms(void)
+{
+	static int handles;
+	uint64_t start = cvy_proc_start(getpid()), ticks = (uint64_t)sysconf(_SC_CLK_TCK);
+	struct timespec up;
+
+	if (__atomic_fetch_add(&handles, 1, __ATOMIC_RELAXED) || !start || !ticks || clock_gettime(CLOCK_BOOTTIME, &up))
+		return 0;
+	start = start * 1000 / ticks;
+	return (uint64_t)up.tv_sec * 1000 + (uint64_t)up.tv_nsec / 1000000 - start;
+}
+
+static int find_process(void *ctx, const char *host, const char *addr)
+{
+	struct cvy_agent *agent = ctx;
+
+	return cvy_proc_find(host, agent->args.host, addr);
+}
+
 static int start_driver(struct cvy_agent *agent)
 {
 	const struct cvy_observer observer = { agent, on_joined, on_event, on_view, on_answer, on_ended };
@@ -457,12 +482,19 @@ static int start_driver(struct cvy_agent *agent)
 		.admission = config->admission,
 		.addr = agent->args.addr,
 		.host = agent->args.host,
+		.name = config->group,
+		.job = config->job,
+		.age_ms = age_ms(),
 		.join_ms = config->join_ms,
 		.lease_ms = config->lease_ms,
 		.relink_ms = config->link_ms > 0 ? (config->link_ms + 9) / 10 : 0,
 	};
+	char *alike = cvy_config_alike(config, config->create == COVEY_CREATE_FIRST);
 	int err = 0;
 
+	args.alike = alike;
+	if (!alike)
+		return cvy_fail(agent->args.box, COVEY_ERR_NOMEM, -1, 0, "no memory for a member");
 	if (*config->secret_file) {
 		err = read_secret(agent, secret);
 		args.secret = secret;
@@ -476,6 +508,9 @@ static int start_driver(struct cvy_agent *agent)
 		err = cvy_driver_init(&agent->driver, &args, agent->args.seam, &observer, agent->args.box,
 				      cvy_now_ns());
 	sodium_memzero(secret, sizeof(secret));
+	free(alike);
+	agent->driver.find = find_process;
+	agent->driver.find_ctx = agent;
 	agent->has_driver = !err;
 	return err;
 }

@@ -197,6 +197,18 @@ static void publish(struct cvy_driver *d, const struct cvy_action *a)
 		d->observer.event(d->observer.ctx, &a->event);
 }
 
+/* Its answer waits in the queue until the other actions are applied. */
+static void look_up(struct cvy_driver *d, const struct cvy_action *a)
+{
+	struct cvy_event e = { .kind = CVY_EV_LOOKED, .rank = a->rank, .argc = a->argc, .text = a->text };
+
+	if (!d->find || !a->argc || !a->text || !a->host)
+		return;
+	e.argv = (const char *const *)a->argv;
+	e.source = d->find(d->find_ctx, a->host, a->text);
+	push(d, &e, d->now_ns);
+}
+
 static void apply(struct cvy_driver *d, const struct cvy_action *a)
 {
 	const struct cvy_seam *s = d->seam;
@@ -220,6 +232,9 @@ static void apply(struct cvy_driver *d, const struct cvy_action *a)
 		break;
 	case CVY_DO_DROP:
 		s->drop(s->ctx, a->rank, a->inc);
+		break;
+	case CVY_DO_LOOK:
+		look_up(d, a);
 		break;
 	case CVY_DO_FREEZE:
 		point(d, "freeze");

@@ -34,6 +34,9 @@ struct cvy_driver {
 	struct cvy_store *store; /* the owner's, NULL while there is none */
 	struct cvy_observer observer;
 	struct cvy_errbox *box;
+	/* enum cvy_proc_found of the process at @host and @addr, set by the owner; NULL: none is seen from here */
+	int (*find)(void *ctx, const char *host, const char *addr);
+	void *find_ctx;
 	int ended;				     /* COVEY_ERR_* once over */
 	uint64_t dropped;			     /* events that found the queue full, messages of strangers */
 	uint64_t now_ns;			     /* of the event being handled */

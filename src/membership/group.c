@@ -42,18 +42,25 @@ struct cvy_group_state *cvy_group_new(const struct cvy_group_args *args, uint64_
 	g->timer = CVY_NEVER;
 	g->rank = -1;
 	g->helper = -1;
+	g->born_ns = args->age_ms < now_ns / CVY_MS ? now_ns - args->age_ms * CVY_MS : 0;
 	g->addr = strdup(args->addr ? args->addr : "-");
 	g->host = strdup(args->host ? args->host : "-");
+	g->name = strdup(args->name ? args->name : "-");
+	g->job = strdup(args->job && *args->job ? args->job : "-");
+	g->alike = strdup(args->alike ? args->alike : "");
 	if (args->secret) {
 		memcpy(g->secret, args->secret, sizeof(g->secret));
 		g->have_secret = 1;
 	}
-	if (!g->addr || !g->host || cvy_group_grow(g, g->args.max_ranks)) {
+	if (!g->addr || !g->host || !g->name || !g->job || !g->alike || cvy_group_grow(g, g->args.max_ranks)) {
 		cvy_group_free(g);
 		return NULL;
 	}
 	g->args.addr = g->addr;
 	g->args.host = g->host;
+	g->args.name = g->name;
+	g->args.job = g->job;
+	g->args.alike = g->alike;
 	g->args.secret = NULL; /* not kept: copied above */
 	return g;
 }
@@ -76,6 +83,10 @@ void cvy_group_free(struct cvy_group_state *g)
 	free(g->peer);
 	free(g->addr);
 	free(g->host);
+	free(g->name);
+	free(g->job);
+	free(g->alike);
+	free(g->place);
 	free(g);
 }
 
@@ -234,6 +245,9 @@ static void note(struct cvy_group_state *g, const struct cvy_event *e)
 		break;
 	case CVY_EV_WANT_CHANGE:
 		cvy_change_want(g, e->text ? e->text : "engine");
+		break;
+	case CVY_EV_LOOKED:
+		cvy_taken_looked(g, e);
 		break;
 	case CVY_EV_API:
 		cvy_ask_api(g, e);

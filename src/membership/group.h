@@ -26,6 +26,7 @@ enum cvy_action_kind {
 	CVY_DO_EXPECT,	 /* rank, inc */
 	CVY_DO_DIAL,	 /* rank, inc, text = addr, host */
 	CVY_DO_DROP,	 /* rank, inc */
+	CVY_DO_LOOK, /* does the process live that has rank, text = addr, host, argv[0] = `rank:inc`? LOOKED follows */
 	CVY_DO_FREEZE,
 	CVY_DO_LEARN,	/* view, removed, lag: fence the removed, adopt; FENCED follows */
 	CVY_DO_REPAIR,	/* ranks = holders; REPAIRED follows */
@@ -67,8 +68,11 @@ struct cvy_group_args {
 	int rank; /* COVEY_RANK_ANY or wanted */
 	int world, max_ranks, create, admission;
 	const char *addr, *host;
-	uint64_t nonce, seed;  /* seed of every random name it makes up */
-	const uint8_t *secret; /* [32] from a file; NULL: made up by the creator, read from the store by others */
+	const char *name, *job; /* of the group, for messages; identity of the job, NULL: not known */
+	const char *alike;	/* settings that must be alike, `name=value ...`; NULL: none are compared */
+	uint64_t age_ms;	/* of this process: it was started with others */
+	uint64_t nonce, seed;	/* seed of every random name it makes up */
+	const uint8_t *secret;	/* [32] from a file; NULL: made up by the creator, read from the store by others */
 	int grace_ms, flush_ms, ack_ms, relink_ms, join_ms, peek_ms, lease_ms; /* 0: PROTOCOL's defaults */
 };
 

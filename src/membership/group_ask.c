@@ -81,9 +81,7 @@ void cvy_ask_api(struct cvy_group_state *g, const struct cvy_event *e)
 	}
 	switch (e->api) {
 	case CVY_API_JOIN:
-		if (!g->started)
-			g->join_deadline = g->now + (uint64_t)g->args.join_ms * CVY_MS;
-		g->started = 1;
+		cvy_join_begin(g, e);
 		break;
 	case CVY_API_READY:
 		g->ready_wanted = 1;

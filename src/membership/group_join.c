@@ -45,6 +45,10 @@ void cvy_join_anew(struct cvy_group_state *g)
 	g->ready_mark = 0;
 	g->retire_marked = 0;
 	g->links_dirty = 1;
+	memset(&g->taken, 0, sizeof(g->taken));
+	g->join_err = COVEY_ERR_STORE;
+	cvy_text_set(g->join_why, sizeof(g->join_why),
+		     "the store lost this process, or gave its rank to another one, while it joined");
 	for (int s = 0; s < CALLS; s++)
 		cvy_call_reset(g, s);
 	/* Two processes that want one rank take it from each other: the longer either waits, the surer the other gets in. */
@@ -62,10 +66,16 @@ static void hex(uint8_t *to, const char *from)
 	}
 }
 
-static void refused(struct cvy_group_state *g, const char *status, const char *why)
+void cvy_join_refused(struct cvy_group_state *g, const struct cvy_event *e)
 {
+	const char *why = cvy_reply_get(e->argc, e->argv, "why"), *err = cvy_reply_get(e->argc, e->argv, "err");
+	const char *status = e->argv[0];
 	struct call *c = &g->call[CALL_REGISTER];
 
+	if (strcmp(status, "TAKEN") == 0) {
+		cvy_taken_told(g, e);
+		return;
+	}
 	if (strcmp(status, "BUSY") == 0) { /* the one before us may be dead and about to be left out */
 		g->join_err = COVEY_ERR_BUSY;
 		cvy_text_set(g->join_why, sizeof(g->join_why), why);
@@ -74,10 +84,28 @@ static void refused(struct cvy_group_state *g, const char *status, const char *w
 	}
 	/* One that had joined and lost its place before a view listed it ends here too. */
 	cvy_group_stop(g,
-		       strcmp(status, "FULL") == 0     ? COVEY_ERR_FULL
-		       : strcmp(status, "CLOSED") == 0 ? COVEY_ERR_CLOSED
-						       : COVEY_ERR_REFUSED,
-		       why);
+		       strcmp(status, "FULL") == 0	  ? COVEY_ERR_FULL
+		       : strcmp(status, "CLOSED") == 0	  ? COVEY_ERR_CLOSED
+		       : err && strcmp(err, "INVAL") == 0 ? COVEY_ERR_INVAL
+		       : err && strcmp(err, "BUSY") == 0  ? COVEY_ERR_BUSY
+							  : COVEY_ERR_REFUSED,
+		       why ? why : status);
+}
+
+/* The store tells a group that lost this process from one that never knew it. */
+static void remember_gid(struct cvy_group_state *g)
+{
+	size_t n = strlen(g->gids);
+	char *comma;
+
+	if (strstr(g->gids, g->gid))
+		return;
+	while (n + strlen(g->gid) + 2 > sizeof(g->gids) && (comma = strchr(g->gids, ','))) {
+		memmove(g->gids, comma + 1, strlen(comma));
+		n = strlen(g->gids);
+	}
+	if (n + strlen(g->gid) + 2 <= sizeof(g->gids))
+		snprintf(g->gids + n, sizeof(g->gids) - n, "%s%s", n ? "," : "", g->gid);
 }
 
 void cvy_join_registered(struct cvy_group_state *g, const struct cvy_event *e)
@@ -89,7 +117,7 @@ void cvy_join_registered(struct cvy_group_state *g, const struct cvy_event *e)
 	int r;
 
 	if (strcmp(e->argv[0], "OK") != 0) {
-		refused(g, e->argv[0], cvy_reply_get(e->argc, e->argv, "why"));
+		cvy_join_refused(g, e);
 		return;
 	}
 	r = rank ? atoi(rank) : -1;
@@ -104,33 +132,62 @@ void cvy_join_registered(struct cvy_group_state *g, const struct cvy_event *e)
 	cvy_text_set(g->gid, sizeof(g->gid), gid);
 	if (!g->have_secret && secret && strlen(secret) == 64)
 		hex(g->secret, secret);
+	remember_gid(g);
+	memset(&g->taken, 0, sizeof(g->taken));
 	g->join_err = 0;
 	g->peek_due = g->now;
 	g->links_dirty = 1;
 	cvy_do(g, CVY_DO_IDENTITY, g->rank)->inc = g->inc;
 }
 
+#define REGISTER_FIXED 14
+#define REGISTER_MAX (REGISTER_FIXED + 16) /* with the settings that must be alike */
+
+/* The words of @text, which is split in place. */
+static int split(char *text, const char **to, int max)
+{
+	char *rest = NULL;
+	int n = 0;
+
+	for (char *w = strtok_r(text, " ", &rest); w && n < max; w = strtok_r(NULL, " ", &rest))
+		to[n++] = w;
+	return n;
+}
+
 static void do_register(struct cvy_group_state *g)
 {
-	char rank[16], world[16], max[16], secret[65] = "-";
-	const char *argv[] = { rank,
-			       g->addr,
-			       g->host,
-			       g->args.create == COVEY_CREATE_FIRST ? "1" : "0",
-			       world,
-			       max,
-			       g->args.admission == COVEY_ADMISSION_MANUAL ? "manual" : "auto",
-			       secret };
+	char rank[16], world[16], max[16], age[24], lapse[16], secret[65] = "-", *alike = strdup(g->alike);
+	const char *argv[REGISTER_MAX] = { rank,
+					   g->place ? g->place : g->addr,
+					   g->host,
+					   g->args.create == COVEY_CREATE_FIRST ? "1" : "0",
+					   world,
+					   max,
+					   g->args.admission == COVEY_ADMISSION_MANUAL ? "manual" : "auto",
+					   secret,
+					   g->job,
+					   age,
+					   lapse,
+					   g->taken.gone[0] ? g->taken.gone : "-",
+					   g->gids[0] ? g->gids : "-",
+					   g->taken.tell ? "1" : "0" };
+	int n = REGISTER_FIXED;
 
 	snprintf(rank, sizeof(rank), "%d", g->args.rank);
 	snprintf(world, sizeof(world), "%d", g->args.world);
 	snprintf(max, sizeof(max), "%d", g->args.max_ranks);
+	snprintf(age, sizeof(age), "%" PRIu64, (uint64_t)((g->now - g->born_ns) / CVY_MS));
+	snprintf(lapse, sizeof(lapse), "%d", cvy_taken_lapse(g));
 	if (g->args.rank < 0)
 		snprintf(rank, sizeof(rank), "any");
 	if (!g->have_secret) /* made up by the creator; the store hands it to the others */
 		for (int i = 0; i < 4; i++)
 			snprintf(secret + 16 * i, sizeof(secret) - 16 * (size_t)i, "%016" PRIx64, cvy_group_random(g));
-	cvy_call(g, CALL_REGISTER, 0, 8, argv);
+	if (alike)
+		n += split(alike, argv + n, REGISTER_MAX - n);
+	cvy_call(g, CALL_REGISTER, 0, n, argv);
+	g->taken.gone[0] = '\0'; /* who is still in the way is looked up again */
+	free(alike);
 }
 
 /* How many joiners of the store are linked (this one counts); *mark names them. */
@@ -163,27 +220,38 @@ static int formed(struct cvy_group_state *g, uint64_t *mark)
 	return n;
 }
 
+/* Ranks that nobody has registered, and ranks that have no link. */
 static void missing(struct cvy_group_state *g, char *text, size_t bytes)
 {
 	const struct cvy_view *v = g->heard_view;
-	struct covey_mask mask;
+	struct covey_mask absent, apart;
 	char list[100];
+	int n;
 
-	memset(&mask, 0, sizeof(mask));
+	memset(&absent, 0, sizeof(absent));
+	memset(&apart, 0, sizeof(apart));
 	for (int r = 0; r < g->max_ranks; r++) {
-		int wanted = v && v->epoch ? r < v->max_ranks && covey_mask_has(&v->members, r) : r < g->world;
+		int formed = v && v->epoch;
+		int wanted = formed ? r < v->max_ranks && covey_mask_has(&v->members, r) : r < g->world;
 
-		if (wanted && r != g->rank && !g->peer[r].up)
-			cvy_mask_add(&mask, r);
+		if (!wanted || r == g->rank || g->peer[r].up)
+			continue;
+		cvy_mask_add(formed || cvy_record_at(&g->news, 'j', (uint64_t)r) ? &apart : &absent, r);
 	}
-	snprintf(text, bytes, "no connection to rank %s%s", cvy_mask_text(&mask, list, sizeof(list)), g->link_why);
-	if (cvy_mask_empty(&mask))
+	n = snprintf(text, bytes, "%s", "");
+	if (!cvy_mask_empty(&absent))
+		n = snprintf(text, bytes, "rank %s has not come, world is %d%s",
+			     cvy_mask_text(&absent, list, sizeof(list)), g->world, cvy_mask_empty(&apart) ? "" : "; ");
+	if (!cvy_mask_empty(&apart) && (size_t)n < bytes)
+		snprintf(text + n, bytes - (size_t)n, "no connection to rank %s%s",
+			 cvy_mask_text(&apart, list, sizeof(list)), g->link_why);
+	if (!text[0])
 		snprintf(text, bytes, "all are here, but the store has not begun the view");
 }
 
 static void expired(struct cvy_group_state *g)
 {
-	char text[160 + CVY_LINK_WHY];
+	char text[2 * CVY_CAUSE];
 
 	if (g->rank >= 0) {
 		missing(g, text, sizeof(text));
@@ -221,6 +289,20 @@ static void say_ready(struct cvy_group_state *g)
 		return;
 	snprintf(epoch, sizeof(epoch), "%u", v ? v->epoch : 0);
 	cvy_call(g, CALL_READY, mark, 1, argv);
+}
+
+void cvy_join_begin(struct cvy_group_state *g, const struct cvy_event *e)
+{
+	size_t bytes = strlen(g->addr) + (e->text ? strlen(e->text) : 0) + 2;
+
+	if (!g->started)
+		g->join_deadline = g->now + (uint64_t)g->args.join_ms * CVY_MS;
+	g->started = 1;
+	if (!e->text || g->place)
+		return;
+	g->place = malloc(bytes); /* without it others cannot look this process up, which costs them time alone */
+	if (g->place)
+		snprintf(g->place, bytes, "%s,%s", e->text, g->addr);
 }
 
 void cvy_join_advance(struct cvy_group_state *g)

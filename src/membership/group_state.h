@@ -20,7 +20,10 @@
 #define CVY_DIAL_RETRY_MS 20 /* back-off of a dial: first and longest wait */
 #define CVY_DIAL_RETRY_MAX_MS 320
 #define CVY_LINK_WHY 160 /* bytes */
+#define CVY_CAUSE sizeof(((struct covey_error_info *)0)->cause)
+#define CVY_GIDS 4 /* groups in which this process was registered, as it remembers them */
 #define CVY_BEAT_MS 1000
+#define CVY_HELLO_AGAIN_MS 100
 #define CVY_STAGGER_MS 50 /* all but the three lowest ranks call decide this much later */
 
 enum script { /* one call of each is under way at a time */
@@ -82,9 +85,26 @@ struct ask {
 	struct covey_mask ranks;
 };
 
+struct taken {			      /* others have the name of the group, or the rank */
+	char kind[8], why[CVY_CAUSE]; /* of the store: run, job, value or rank */
+	uint64_t since_ns;	      /* told first; 0: they do not */
+	int count;		      /* processes that may be alive */
+	uint64_t young_ms;	      /* their youngest beat, server time */
+	uint64_t young_age_ms, old_age_ms;
+	int young_rank, moved; /* moved: a beat came while we listened */
+	int alive_rank, alive_pid;
+	uint64_t alive_ns; /* a process was found alive, since; 0: none */
+	char gone[1024];   /* `rank:inc,...` to be told with the next call */
+	int tell;	   /* all founders are to know */
+};
+
 struct cvy_group_state {
 	struct cvy_group_args args;
-	char *addr, *host;
+	char *addr, *host, *name, *job, *alike;
+	char *place; /* addr with the word of this process before it, for the store */
+	char gids[CVY_GIDS * 40];
+	struct taken taken;
+	uint64_t born_ns; /* when this process was started */
 	uint64_t rng, now;
 	uint64_t timer;
 	struct cvy_actions *out; /* of this step */
@@ -96,7 +116,7 @@ struct cvy_group_state {
 	int leave_asked; /* by the application: wants an answer */
 	uint64_t join_deadline;
 	int join_err;
-	char join_why[160];
+	char join_why[CVY_CAUSE];
 	char link_why[CVY_LINK_WHY]; /* while joining: which link failed last, and why */
 	int displaced;		     /* how often it lost its place before a view listed it: longer waits */
 	char gid[40], life[80], stat[96];
@@ -107,8 +127,8 @@ struct cvy_group_state {
 
 	int store_up, lost; /* lost: the application was told */
 	int store_err;
-	char store_why[160];	  /* why it went down last */
-	int need_hello, failures; /* calls in a row that got no answer */
+	char store_why[CVY_CAUSE]; /* why it went down last */
+	int need_hello, failures;  /* calls in a row that got no answer */
 	uint64_t next_id;
 	struct call call[CALLS];
 	struct relay relay[CVY_RELAYS_MAX];
@@ -204,6 +224,13 @@ void cvy_join_registered(struct cvy_group_state *g, const struct cvy_event *repl
 void cvy_join_anew(struct cvy_group_state *g);
 void cvy_join_advance(struct cvy_group_state *g);
 void cvy_join_done(struct cvy_group_state *g, int err, const char *why);
+void cvy_join_refused(struct cvy_group_state *g, const struct cvy_event *reply);
+void cvy_join_begin(struct cvy_group_state *g, const struct cvy_event *event);
+
+/* group_taken.c: the name of the group, or the rank, is in use */
+void cvy_taken_told(struct cvy_group_state *g, const struct cvy_event *reply);
+void cvy_taken_looked(struct cvy_group_state *g, const struct cvy_event *event);
+int cvy_taken_lapse(const struct cvy_group_state *g);
 
 /* group_link.c */
 void cvy_link_event(struct cvy_group_state *g, const struct cvy_event *event);

@@ -201,6 +201,14 @@ static void fenced(struct cvy_group_state *g, int script, int argc, const char *
 	}
 }
 
+/* A server that has an older group of the name wants to be asked again. */
+static void say_hello(struct cvy_group_state *g, int script)
+{
+	g->need_hello = 1;
+	if (script == CALL_HELLO)
+		g->call[CALL_HELLO].due_ns = g->now + CVY_HELLO_AGAIN_MS * CVY_MS;
+}
+
 static void hello_said(struct cvy_group_state *g, const struct cvy_event *e)
 {
 	const char *life = cvy_reply_get(e->argc, e->argv, "life");
@@ -286,9 +294,11 @@ void cvy_store_reply(struct cvy_group_state *g, const struct cvy_event *e)
 	else if (strcmp(status, "FENCED") == 0)
 		fenced(g, script, e->argc, e->argv);
 	else if (strcmp(status, "LIFE") == 0)
-		g->need_hello = 1;
+		say_hello(g, script);
 	else if (strcmp(status, "VERSION") == 0)
 		cvy_group_stop(g, COVEY_ERR_VERSION, cvy_reply_get(e->argc, e->argv, "why"));
+	else if (strcmp(status, "REFUSED") == 0 && !g->view && script != CALL_ASK && script != CALL_REGISTER)
+		cvy_join_refused(g, e);
 	else if (script == CALL_REGISTER) {
 		const char *inc = cvy_reply_get(e->argc, e->argv, "inc");
 

@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "proc.h"
@@ -80,6 +81,62 @@ void cvy_proc_close(struct cvy_proc *proc)
 	if (proc->thread >= 0)
 		close(proc->thread);
 	proc->leader = proc->thread = -1;
+}
+
+static int read_thread(pid_t pid, pid_t tid, struct stat_line *line)
+{
+	int fd = open_stat(pid, tid), err = read_line(fd, line);
+
+	if (fd >= 0)
+		close(fd);
+	return err;
+}
+
+void cvy_proc_word(char *text, size_t bytes)
+{
+	pid_t pid = getpid(), tid = (pid_t)syscall(SYS_gettid);
+	struct stat_line line;
+
+	snprintf(text, bytes, "proc:%d.%d.%llu", (int)pid, (int)tid, read_thread(pid, tid, &line) ? 0 : line.start);
+}
+
+/*
+ * BOOT.NETWORK.PIDS[.NAME], see cvy_address_host(): one number means one process where all are the same, and known. NAME
+ * too: it is given where the others do not tell two machines apart.
+ */
+static int same_processes(const char *host, const char *own)
+{
+	char boot[40], pids[24];
+	unsigned long net;
+
+	return !strcmp(host, own) && sscanf(host, "%39[^.].%lu.%23[^.]", boot, &net, pids) == 3 &&
+	       strcmp(boot, "unknown") && strcmp(pids, "0");
+}
+
+int cvy_proc_find(const char *host, const char *own, const char *addr)
+{
+	const char *word = strstr(addr, "proc:");
+	struct stat_line line;
+	unsigned long long start;
+	int pid, tid;
+
+	if (!word || sscanf(word, "proc:%d.%d.%llu", &pid, &tid, &start) != 3 || pid <= 0 || tid <= 0 ||
+	    !same_processes(host, own))
+		return CVY_PROC_NOT_SEEN;
+	/* The system call first: /proc may hide the processes of other users. */
+	if (syscall(SYS_tgkill, pid, tid, 0) && errno == ESRCH)
+		return CVY_PROC_GONE;
+	if (!start || read_thread(pid, tid, &line) || (line.start == start && line.flags & PF_EXITING))
+		return CVY_PROC_NOT_SEEN; /* exiting: it will be gone at the next look */
+	return line.start == start ? CVY_PROC_LIVES : CVY_PROC_GONE;
+}
+
+int cvy_proc_pid(const char *addr)
+{
+	const char *word = strstr(addr, "proc:");
+	int pid = 0;
+
+	return word && sscanf(word, "proc:%d.", &pid) == 1 ? pid : 0;
 }
 
 static int task_state(int fd)

@@ -3,6 +3,7 @@
 #ifndef CVY_PROC_H
 #define CVY_PROC_H
 
+#include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
 
@@ -26,5 +27,22 @@ uint64_t cvy_proc_start(pid_t pid);
 void cvy_proc_open(struct cvy_proc *proc, pid_t pid, pid_t tid, uint64_t start);
 void cvy_proc_close(struct cvy_proc *proc);
 int cvy_proc_state(const struct cvy_proc *proc);
+
+/*
+ * The calling thread as a word that stands in the store, before the address of its rank: `proc:PID.TID.START`, the last
+ * in ticks since the machine started. It is the agent's thread, which lives as long as the handle and no longer.
+ */
+#define CVY_PROC_WORD 64 /* bytes that it needs */
+void cvy_proc_word(char *text, size_t bytes);
+
+enum cvy_proc_found {
+	CVY_PROC_NOT_SEEN, /* it may live: on another machine or in another PID namespace */
+	CVY_PROC_LIVES,
+	CVY_PROC_GONE /* for certain */
+};
+
+/* The process whose word stands in @addr and that runs on @host; @own: this host, as the store knows it. */
+int cvy_proc_find(const char *host, const char *own, const char *addr);
+int cvy_proc_pid(const char *addr); /* for messages; 0: the address has no such word */
 
 #endif

@@ -7,7 +7,11 @@
  *   name gid rank inc nonce life rnd  then the arguments of the call
  * rnd: 32 fresh random hex digits, from which the script takes every random name it needs.
  *
- *   register  rank|any addr host create(0|1) world max policy(auto|manual) secret
+ *   register  rank|any addr host create(0|1) world max policy(auto|manual) secret job age lapse gone gids tell(0|1) setting...
+ *             age: ms since this process was started, or `-`; lapse: ms of silence that count as death, 0: none do;
+ *             gone: `rank:inc,...` of processes that are surely dead; gids: `gid,...` of groups of this name in which
+ *             the caller was registered; tell: the founders do not fit together, and all are to know; each setting
+ *             `name=value`, without spaces. What is missing at the end is `-`
  *   ready     epoch
  *   hello     npairs field value ...          the member's record (see below) and `ph` = run if it saw the view
  *                                              active, else inst; npairs 0: none
@@ -23,7 +27,7 @@
  *   prove     rank inc kind                    (common rank, inc are `-`: from outside, or a member's own)
  *   ask       kind args                        evict R[,R] | retire R[,R] | recover R[,R] | extend N | policy auto|manual | forget
  *
- * Reply: status, then pairs `field value`. Statuses: OK, WAIT, COMMIT, ACTIVE, NOQUORUM, REFUSED,
+ * Reply: status, then pairs `field value`. Statuses: OK, WAIT, COMMIT, ACTIVE, NOQUORUM, REFUSED, TAKEN,
  * BUSY, FULL, CLOSED, GONE, FENCED, LIFE, VERSION, ERROR. Pairs that every reply but GONE and ERROR has:
  * gid life ph epoch vid rev. Others:
  *
@@ -37,12 +41,15 @@
  *   beat OK         + now (server ms) and t: of the 16 ranks that follow, for leases
  *   WAIT to an ack that was made before    wait = `rank,...` still missing
  *   NOQUORUM        need = voters that are missing
- *   REFUSED, BUSY, FULL, CLOSED, VERSION, ERROR    why = one line for people
+ *   REFUSED, BUSY, FULL, CLOSED, VERSION, ERROR    why = one line for people; REFUSED to a process that joins also
+ *                   err = INVAL|BUSY
+ *   TAKEN to register    kind = run|job|value|rank, why, now (server ms), count = processes in the way, and of 64 of
+ *                   them t: and m: or j:
  *
  * Record, to peek, beat, report and decide of a caller whose view was the last one and became active: what changed since. It
  * has on = `epoch vid` of that view, the scalars that change, one l: and the m: that are new or have another `from`; o: are the
  * admitted of the caller's view, there is no u:.
- * Record, whole: the fields proto gid secret max policy world incs epoch vid base fail stamp size, act (epoch
+ * Record, whole: the fields proto gid secret max policy world job alike old incs epoch vid base fail stamp size, act (epoch
  * of the last view known active here: whether the view is) and all m: o: u: l: e: w:, as they stand in the hash. Formats: fail = `seq LOST|MISMATCH` or `0`;
  * m:R = `inc from addr host` (from `-`: pending); o:R = inc; u:E = `rank:inc,...` admitted of doubtful view E;
  * l:E = `vid removed added lag` each `rank,...` or `-`, of the last 16 epochs; j:R = `inc nonce addr host epoch`
@@ -55,7 +62,7 @@
 #ifndef CVY_STORE_H
 #define CVY_STORE_H
 
-#define CVY_STORE_PROTO "1" /* schema version of the hash */
+#define CVY_STORE_PROTO "2" /* schema version of the hash */
 
 extern const char cvy_store_lua[];  /* text of store.lua, built into the library */
 extern const char cvy_store_sha1[]; /* its SHA-1 in hex, computed at build time */

@@ -10,7 +10,7 @@ local KEY, CHANNEL = KEYS[1], KEYS[2]
 local NAME, GID, RANK, INC, NONCE, LIFE, RND =
 	ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
 local COMMON = 7
-local PROTO = '1'
+local PROTO = '2'
 local TTL_MS, TTL_CLOSED_MS = 600000, 60000
 local STAMP_STEP = 5         -- 1 + 2D: no stamp of the old view is used again
 local STAMP_MAX = 2147483648 -- stamps begin anew above it: members have 32 bits for them
@@ -25,10 +25,13 @@ local LOG_BYTES = 2048       -- of the last changes of j: e: w:, so that members
 local HUGE = 2^63            -- numbers are below it
 local MAX_RANKS = 4096
 local LEASES = 16            -- following ranks whose last beat a beat tells
+local OLD_LIVES = 16         -- groups of this name that have ended, as they are remembered
+local TAKEN_RANKS = 64       -- of who is in the way so many are told at once
+local SHOWN = 48             -- characters of a value in an error text
 
 -- Fields without a colon: what every call looks at, and what is read when one of them is asked for.
 local HOT = { 'proto', 'gid', 'srv', 'gen', 'ph', 'epoch', 'vid', 'act', 'rev', 'max', 'late', 'deaf', 'unack' }
-local COLD = { 'secret', 'policy', 'world', 'incs', 'base', 'fail', 'stamp', 'size', 'moved', 'log' }
+local COLD = { 'secret', 'policy', 'world', 'incs', 'base', 'fail', 'stamp', 'size', 'moved', 'log', 'job', 'alike', 'old', 'fault' }
 local KINDS = 'jmouelwxdbrkctq' -- letters of the fields with a rank or an epoch
 local OWN = { report = 'cmjrbdx', ack = 'cmjk', beat = 'cmj', peek = 'cmj', open = 'cmj', decide = 'cmj', ready = 'cmjw' } -- read by these calls
 
@@ -213,7 +216,7 @@ local function add_fields(out, prefixes)
 end
 
 local function add_record(out) -- epoch, vid, gid: every reply has them
-	for _, f in ipairs({ 'proto', 'secret', 'max', 'policy', 'world', 'incs', 'base', 'fail', 'stamp', 'size', 'act' }) do
+	for _, f in ipairs({ 'proto', 'secret', 'max', 'policy', 'world', 'job', 'alike', 'old', 'incs', 'base', 'fail', 'stamp', 'size', 'act' }) do
 		if h[f] then
 			out[#out + 1] = f
 			out[#out + 1] = h[f]
@@ -431,7 +434,7 @@ end
 
 local script = {}
 local more = false
-local count, activate, outside, form
+local count, activate, outside, form, bury
 
 local decide = function(force)
 	if force < 2 and num(force == 0 and h.late or h.deaf) > 0 then return 'WAIT' end
@@ -439,11 +442,17 @@ local decide = function(force)
 	return 'WAIT'
 end
 
+-- The founders do not fit together, and one of them has said so: all are told, and whoever comes late.
+local function called_off()
+	local err, why = (h.fault or ''):match('^%d+ (%S+) (.*)$')
+	return err and reply('REFUSED', 'err', err, 'why', why)
+end
+
 script.ready = function()
 	local r, epoch = num(RANK), arg(1)
 	local inc, nonce, addr, host = (g.j[r] or ''):match('^(%S+) (%S+) (%S+) (%S+)')
 	local function note_ready(for_epoch) note('j', r, inc .. ' ' .. nonce .. ' ' .. addr .. ' ' .. host .. ' ' .. for_epoch) end
-	if h.ph == 'closed' then return reply('CLOSED', 'why', 'no member is left in the group') end
+	if h.ph == 'closed' then return called_off() or reply('CLOSED', 'why', 'no member is left in the group') end
 	if inc == INC and h.ph == 'form' then -- ready for the first view
 		more = true
 		note_ready('1')
@@ -550,6 +559,7 @@ end
 
 script.peek = function()
 	if RANK == '-' then return outside() end
+	if h.ph == 'closed' and h.epoch == '0' and h.fault then return called_off() end
 	local out, all_told = reply('OK'), false
 	if h.epoch ~= arg(1) then out, all_told = add_view(out, arg(1)) end
 	return h.rev ~= arg(2) and not all_told and add_news(out, arg(2)) or out
@@ -632,6 +642,7 @@ local function new_life(number)
 	set('srv', L)
 	set('gen', str(number + 1) .. '.' .. RND:sub(1, 16))
 	set('incs', leap(h.incs))
+	set('since', str(server_ms()))
 	-- a rev of another life is never taken for one of this
 	set('rev', str((number + 1) % 1024 * INC_STEP + num(tonumber(RND:sub(17, 20), 16))))
 	drop('crbk')
@@ -906,13 +917,37 @@ end
 
 -- ---- register, ready -----------------------------------------------------------------------------
 
-local function create(world, max, policy, secret)
+local function lists(text, w) -- is @w a word of @text?
+	return text and (' ' .. text .. ' '):find(' ' .. w .. ' ', 1, true) ~= nil
+end
+
+-- Groups of this name that came before. `old`: they have ended for certain, their members know no other end, and this
+-- group's members may say so to any server; `quiet`: nothing was heard of them here.
+local function is_old(gid) return lists(h.old, gid) or lists(h.quiet, gid) end
+
+local function remember(field, gid)
+	local list = {}
+	for w in (h[field] or ''):gmatch('%S+') do list[#list + 1] = w end
+	list[#list + 1] = gid
+	set(field, table.concat(list, ' ', math.max(1, #list - OLD_LIVES + 1)))
+end
+
+local function wipe()
+	erased = erased or h.gid ~= nil
+	h, whole, news = {}, true, nil
+	for field in pairs(changes) do changes[field] = nil end
+	for p in pairs(g) do clear(p) end
+end
+
+local function create(a)
 	set('proto', PROTO)
 	set('gid', RND)
-	set('secret', secret)
-	set('max', max)
-	set('policy', policy == 'manual' and 'manual' or 'auto')
-	set('world', world)
+	set('secret', a.secret)
+	set('max', str(a.max))
+	set('policy', a.policy == 'manual' and 'manual' or 'auto')
+	set('world', str(a.world))
+	set('job', a.job)
+	set('alike', #a.alike > 0 and table.concat(a.alike, ' ') or '-')
 	set('incs', '0')
 	set('ph', 'form')
 	set('epoch', '0')
@@ -926,6 +961,233 @@ local function create(world, max, policy, secret)
 	new_life(0)
 	set('incs', '0') -- a new group: no server can have given out any
 end
+
+-- Who asks for a rank, and what it has found out about those in its way.
+local function applicant()
+	local a = { want = arg(1), addr = one_word(arg(2)), host = one_word(arg(3)), first = arg(4) == '1',
+		    world = num(arg(5)), max = num(arg(6)), policy = arg(7), secret = arg(8), job = one_word(arg(9)),
+		    age = tonumber(arg(10)), lapse = num(arg(11)), gone = arg(12), gids = arg(13), tell = arg(14) == '1',
+		    alike = {} }
+	for i = 15, #ARGV - COMMON do a.alike[#a.alike + 1] = one_word(arg(i)) end
+	if a.lapse > 0 then a.lapse = math.max(a.lapse, FORGET_MS) end
+	return a
+end
+
+-- Nothing was heard of rank r for @lapse ms (0: whatever it is, it is not long enough); a server that was away heard nobody.
+local function silent(r, lapse, now)
+	return lapse > 0 and now - math.max(num(word(g.t[r], 1)), num(h.since)) > lapse
+end
+
+-- rank -> inc of members, voters and joiners that may be alive.
+local function living(lapse)
+	local list, now = {}, server_ms()
+	local function add(r, inc)
+		if not same_inc('d', r, inc) and not silent(r, lapse, now) then list[r] = inc end
+	end
+	if num(h.epoch) == 0 and h.ph ~= 'form' then -- the view was dropped: whoever beat may be in it
+		for r in pairs(g.t) do add(r, '?') end
+	end
+	for r, inc in pairs(g.o) do add(r, inc) end
+	for r in pairs(g.m) do add(r, member_inc(r)) end
+	for r in pairs(g.j) do add(r, joiner_inc(r)) end
+	return list
+end
+
+-- The hash becomes a new group. One of the name that was here has ended: its processes are dead, or left. Where they
+-- are only silent, one of them may still take the name back, until the new group is formed.
+local function begin(a)
+	if a.max < 1 or a.max > MAX_RANKS or a.world < 1 or a.world > a.max then
+		return { 'ERROR', 'why', 'a new group needs 1 <= world <= max_ranks <= 4096, not ' .. arg(5) .. ' and ' .. arg(6) }
+	end
+	local gid, old, quiet, incs = h.gid, h.old, h.quiet, h.incs
+	local unsure = gid and h.ph ~= 'closed' and h.ph ~= 'form' and next(living(0)) ~= nil
+	if gid then wipe() end
+	create(a)
+	if not gid then return nil end
+	set('incs', incs) -- what is said late of an incarnation of the old group is true of none of this one
+	if old then set('old', old) end
+	if quiet then set('quiet', quiet) end
+	if unsure then
+		set('prev', gid)
+	else
+		remember('old', gid)
+	end
+	return nil
+end
+
+-- ---- What does not fit together ----
+
+local function shown(value, other) -- long values from where they differ
+	if #value <= SHOWN then return value end
+	local at = 1
+	while at < #value and value:byte(at) == other:byte(at) do at = at + 1 end
+	at = math.max(1, math.min(at - 10, #value - SHOWN + 7))
+	return (at > 1 and '...' or '') .. value:sub(at, at + SHOWN - 7) .. (at + SHOWN - 7 < #value and '...' or '')
+end
+
+local function pid_of(addr) return addr and addr:match('proc:(%d+)') end
+
+local function process(r, addr) -- `rank 3 (process 1234)`
+	local pid = pid_of(addr)
+	return (r == 'any' and 'a process without a rank' or 'rank ' .. r) .. (pid and ' (process ' .. pid .. ')' or '')
+end
+
+local function founder() -- the one that has waited longest
+	local first
+	for r in pairs(g.j) do
+		if not first or num(joiner_inc(r)) < num(joiner_inc(first)) then first = r end
+	end
+	return first and process(str(first), word(g.j[first], 3)) or 'the group'
+end
+
+local function name_of_group() return KEY:match('{(.*)}') or KEY end
+
+-- The first setting that must be alike and is not: its name, the value of the group, that of the applicant.
+local function unlike(a)
+	local theirs = {}
+	for w in (h.alike or ''):gmatch('%S+') do
+		local name, value = w:match('^([^=]+)=(.*)$')
+		if name then theirs[name] = value end
+	end
+	for _, w in ipairs(a.alike) do
+		local name, value = w:match('^([^=]+)=(.*)$')
+		if name and theirs[name] and theirs[name] ~= value then return name, theirs[name], value end
+	end
+end
+
+local function both_known(x, y) return x and y and x ~= '-' and y ~= '-' end
+
+local function other_job(a) return both_known(h.job, a.job) and h.job ~= a.job end
+
+-- Why a founder cannot be one of this forming group: kind, error, text; and whose death would change that.
+local function conflict(a)
+	if other_job(a) then return 'job', 'BUSY', 'it is being formed by job ' .. h.job .. ', this process is of job ' .. a.job end
+	local name, theirs, ours = 'world', h.world, str(a.world)
+	if theirs == ours then name, theirs, ours = unlike(a) end
+	if name then
+		return 'value', 'INVAL', name .. ' is ' .. shown(theirs, ours) .. ' in ' .. founder() .. ' and ' .. shown(ours, theirs) ..
+			' in ' .. process(a.want, a.addr) .. ': all that form a group need the same'
+	end
+	local r = a.want ~= 'any' and num(a.want)
+	if r and g.j[r] then
+		local theirs, ours = pid_of(word(g.j[r], 3)), pid_of(a.addr)
+		local both = theirs and ours and ': process ' .. theirs .. ' has it, process ' .. ours .. ' asks for it' or ''
+		return 'rank', 'BUSY', 'rank ' .. a.want .. ' of ' .. h.world .. ' was given to two processes' .. both .. ' (RANK, COVEY_RANK)',
+			{ [r] = joiner_inc(r) }
+	end
+	local members = 0
+	for q in pairs(g.j) do
+		if q < num(h.world) then members = members + 1 end
+	end
+	if not r and members >= num(h.world) then
+		return 'rank', 'BUSY', 'world is ' .. h.world .. ', and so many processes have come: ' .. process(a.want, a.addr) ..
+			' is one too many'
+	end
+end
+
+-- Not now: who is in the way, for the caller to look at. Those that it finds gone it names when it asks again.
+local function taken(kind, why, list)
+	local out, n = reply('TAKEN', 'kind', kind, 'why', why, 'now', str(server_ms())), 0
+	for _, r in ipairs(sorted(list)) do
+		n = n + 1
+		if n <= TAKEN_RANKS then
+			out[#out + 1] = 't:' .. str(r)
+			out[#out + 1] = g.t[r] or '-'
+			local p = g.m[r] and 'm' or 'j'
+			if g[p][r] then
+				out[#out + 1] = p .. ':' .. str(r)
+				out[#out + 1] = g[p][r]
+			end
+		end
+	end
+	out[#out + 1] = 'count'
+	out[#out + 1] = str(n)
+	return out
+end
+
+local function formed_by_others(a)
+	local text = 'world is ' .. h.world .. ' there'
+	if str(a.world) ~= h.world then text = text .. ' and ' .. str(a.world) .. ' here' end
+	local theirs, ours = pid_of(a.want ~= 'any' and word(g.m[num(a.want)], 3)), pid_of(a.addr)
+	if other_job(a) then
+		text = text .. ', job ' .. h.job .. ' there and ' .. a.job .. ' here'
+	elseif theirs and ours then
+		text = text .. ', rank ' .. a.want .. ' is process ' .. theirs .. ' there and process ' .. ours .. ' here'
+	end
+	return text
+end
+
+local function call_off(err, why)
+	set('ph', 'closed')
+	set('fault', str(server_ms()) .. ' ' .. err .. ' ' .. why)
+	tell = true
+	return called_off()
+end
+
+-- A process that forms a group, and the name is in use: nil, and it may have a rank, or why not.
+local function compete(a)
+	if h.ph ~= 'form' then
+		local list = living(a.lapse)
+		if next(list) then return taken('run', formed_by_others(a), list) end
+		return begin(a)
+	end
+	local kind, err, why, list = conflict(a)
+	if not kind then return nil end
+	local alive = living(a.lapse)
+	if kind == 'rank' then
+		for r in pairs(list or g.j) do
+			if not alive[r] then note('j', r, nil) end
+		end
+		kind, err, why, list = conflict(a)
+		if not kind then return nil end
+	elseif not next(alive) then
+		return begin(a)
+	end
+	if a.tell and kind ~= 'job' then return call_off(err, why) end
+	return taken(kind, why, list or alive)
+end
+
+local function gids_of(a) return a.gids:gmatch('[^,]+') end
+
+-- It has been in this group already, which lost it.
+local function came_back(a)
+	for gid in gids_of(a) do
+		if gid == h.gid then return true end
+	end
+	return false
+end
+
+-- It was started before the fault was found, so it is one of those who do not fit together.
+local function shares_fault(a)
+	local at = (h.fault or ''):match('^(%d+)')
+	return at and a.age and server_ms() - a.age < num(at) and not other_job(a)
+end
+
+local function enter(a) -- nil: the hash is a group that it may have a rank of
+	if not h.gid then
+		if not a.first then return { 'GONE' } end
+		return begin(a)
+	end
+	for gid in gids_of(a) do
+		if is_old(gid) then
+			return reply('CLOSED', 'why', 'the group that this process was to join has ended, and another one has its name now')
+		end
+	end
+	if h.ph == 'closed' then
+		if shares_fault(a) then return called_off() end
+		if a.first and not came_back(a) then return begin(a) end
+		return reply('CLOSED', 'why', 'the group was closed by its last member')
+	end
+	if a.first and not came_back(a) then return compete(a) end
+	local name, theirs, ours = unlike(a)
+	if name then
+		return reply('REFUSED', 'err', 'INVAL', 'why', name .. ' is ' .. shown(theirs, ours) .. ' in the group and ' ..
+			shown(ours, theirs) .. ' in ' .. process(a.want, a.addr) .. ': all ranks need the same')
+	end
+	return nil
+end
+
+-- ---- A rank for it ----
 
 local function any_rank()
 	local size, max, now = num(h.size), num(h.max), nil
@@ -955,7 +1217,11 @@ local function wanted_rank(want)
 		if r < 0 or r >= num(h.max) then
 			return nil, reply('REFUSED', 'why', 'rank ' .. want .. ' is not below max_ranks ' .. h.max)
 		end
-		if g.m[r] then return nil, reply('BUSY', 'why', 'rank ' .. want .. ' is held by incarnation ' .. member_inc(r)) end
+		if g.m[r] then
+			local beat = word(g.t[r], 1)
+			return nil, reply('BUSY', 'why', process(want, word(g.m[r], 3)) .. ' is a member, incarnation ' .. member_inc(r) ..
+				(beat and ', whose last beat is ' .. str(server_ms() - num(beat)) .. ' ms old' or ''))
+		end
 		return r
 	end
 	local r = any_rank()
@@ -963,27 +1229,25 @@ local function wanted_rank(want)
 	return r
 end
 
+local function registered()
+	for _, r in ipairs(sorted(g.j)) do
+		if word(g.j[r], 2) == NONCE then return r end
+	end
+	return nil
+end
+
 script.register = function()
-	local want, addr, host, world, max = arg(1), one_word(arg(2)), one_word(arg(3)), num(arg(5)), num(arg(6))
-	if not h.gid then
-		if arg(4) ~= '1' then return { 'GONE' } end
-		if max < 1 or max > MAX_RANKS or world < 1 or world > max then
-			return { 'ERROR', 'why', 'a new group needs 1 <= world <= max_ranks <= 4096, not ' .. arg(5) .. ' and ' .. arg(6) }
-		end
-		create(str(world), str(max), arg(7), arg(8))
-	end
-	if h.ph == 'closed' then return reply('CLOSED', 'why', 'the group was closed by its last member') end
-	local r
-	for _, other in ipairs(sorted(g.j)) do
-		if word(g.j[other], 2) == NONCE then r = other end
-	end
-	if not r then
-		local refusal
-		r, refusal = wanted_rank(want)
+	local a, refusal = applicant(), nil
+	local r = registered()
+	for rank, inc in each_pair(h.gid and a.gone or '') do bury(num(rank), inc, 'process') end
+	if not r or h.ph == 'closed' then
+		refusal = enter(a)
+		if refusal then return refusal end
+		r, refusal = wanted_rank(a.want)
 		if not r then return refusal end
 		if num(h.incs) >= INC_MAX then return reply('REFUSED', 'why', 'incarnation numbers have run out: form a new group') end
 		set('incs', str(num(h.incs) + 1))
-		note('j', r, h.incs .. ' ' .. NONCE .. ' ' .. addr .. ' ' .. host .. ' 0')
+		note('j', r, h.incs .. ' ' .. NONCE .. ' ' .. a.addr .. ' ' .. a.host .. ' 0')
 		put('t', r, str(server_ms()) .. ' -')
 		RANK = str(r) -- so that the key is kept alive
 	end
@@ -1010,6 +1274,10 @@ form = function()
 	end
 	set('stamp', str(STAMP_STEP))
 	set('size', h.world)
+	if h.prev then -- nobody of it came back until here
+		remember('quiet', h.prev)
+		h.prev, changes.prev = nil, false
+	end
 	new_epoch({}, list, {})
 end
 
@@ -1038,7 +1306,7 @@ local function take(rec)
 	local kin = num(h.epoch) == 0 or in_line(rec.l, num(h.epoch), h.vid)
 	local incs = math.max(num(rec.s.incs), num(INC))
 	drop(kin and 'moulewrkb' or 'moulewrkbc')
-	for _, f in ipairs({ 'proto', 'gid', 'secret', 'max', 'policy', 'world', 'epoch', 'vid', 'base', 'fail', 'stamp', 'size' }) do
+	for _, f in ipairs({ 'proto', 'gid', 'secret', 'max', 'policy', 'world', 'job', 'alike', 'old', 'epoch', 'vid', 'base', 'fail', 'stamp', 'size' }) do
 		if rec.s[f] then set(f, rec.s[f]) end
 	end
 	for p in ('moulew'):gmatch('.') do
@@ -1063,6 +1331,7 @@ end
 
 local function hello_joiner()
 	if not h.gid then return { 'GONE' } end
+	if h.ph == 'closed' and h.fault then return called_off() end
 	if h.ph == 'form' and LIFE ~= h.gen and life_number(h.gen) <= life_number(LIFE) then new_life(life_number(LIFE)) end
 	local r = num(RANK)
 	if joiner_inc(r) ~= INC or word(g.j[r], 2) ~= NONCE or g.m[r] then return reply('GONE') end
@@ -1071,21 +1340,30 @@ local function hello_joiner()
 end
 
 local function start_over(rec) -- an emptied server, or a name that was taken while we lived
-	erased = h.gid ~= nil
 	local number = math.max(life_number(LIFE), life_number(h.gen or '-'))
-	h, whole = {}, true
-	for field in pairs(changes) do changes[field] = nil end
-	for p in pairs(g) do clear(p) end
+	wipe()
 	L = server_name()
 	new_life(number)
 	take(rec)
+end
+
+-- The caller's group came after the one that is here, which is of an older copy: unless somebody of that speaks.
+local function succeeds(rec)
+	if GID == h.gid or is_old(GID) or not lists(rec.s.old, h.gid) then return 'no' end
+	for _, v in pairs(g.t) do
+		if num(word(v, 1)) > num(h.since) then return 'no' end
+	end
+	return (h.ph == 'closed' or server_ms() - num(h.since) > FORGET_MS) and 'yes' or 'later'
 end
 
 script.hello = function()
 	local rec = read_record(num(arg(1)))
 	if rec.epoch == 0 then return hello_joiner() end
 	if not lists_me(rec.m) then return reply('FENCED', 'why', 'the caller is not in its own view') end
-	if not h.gid or (GID ~= h.gid and h.ph == 'form' and rec.active) then
+	local takes_back = GID ~= h.gid and h.ph == 'form' and rec.active and not is_old(GID)
+	local later = h.gid and not takes_back and succeeds(rec) or 'no'
+	if later == 'later' then return reply('LIFE', 'why', 'the name is that of a group before, and somebody of it may speak yet') end
+	if not h.gid or takes_back or later == 'yes' then
 		start_over(rec)
 	elseif GID ~= h.gid then
 		return reply('FENCED', 'why', 'the name belongs to another group now')
@@ -1143,15 +1421,18 @@ end
 
 -- ---- prove, ask ----------------------------------------------------------------------------------
 
-script.prove = function()
-	local r, inc = num(arg(1)), arg(2)
+bury = function(r, inc, kind)
 	tell = true
 	if joiner_inc(r) == inc then note('j', r, nil) end
 	if member_inc(r) == inc or g.o[r] == inc or in_doubt(r, inc) then
-		prove(r, inc, RANK, arg(3))
+		prove(r, inc, RANK, kind)
 		if member_inc(r) == inc then start_change() end -- a repeat after the commit opens nothing
 		if h.ph == 'open' and num(h.epoch) > 0 then decide(0) end -- it may be the last thing that was waited for
 	end
+end
+
+script.prove = function()
+	bury(num(arg(1)), arg(2), arg(3))
 	return reply('OK')
 end
 
@@ -1270,7 +1551,8 @@ local function prologue()
 	if h.proto ~= PROTO then
 		local proto = h.proto or 'unknown'
 		h = { ph = 'closed' } -- not ours: neither changed nor kept alive
-		return { 'VERSION', 'why', 'the store holds the group in schema ' .. proto .. ', this library speaks ' .. PROTO }
+		return { 'VERSION', 'why', 'the store holds the group in schema ' .. proto .. ', this library speaks ' .. PROTO ..
+			 ': all processes of a group need the same version of covey' }
 	end
 	if GID ~= '-' and GID ~= h.gid and NAME ~= 'register' and NAME ~= 'hello' then
 		return reply('FENCED', 'why', 'the name belongs to another group now')

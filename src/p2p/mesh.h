@@ -26,7 +26,7 @@
 #define CVY_TCP_CONNECTIONS_MAX 8
 #define CVY_LISTENERS 4	     /* addresses of one rank that peers on other hosts may dial */
 #define CVY_LISTENER_NAME 64 /* tcp:[ADDRESS]:PORT */
-#define CVY_ADDR_MAX 255     /* of all that stands in the store for them: the bound of its readers */
+#define CVY_ADDR_MAX 207     /* of them all: readers of the store take 255 bytes, and the name of the process is before */
 #define CVY_CONNECT_MS 1000  /* of one address of several, until its connection stands */
 
 /* Types past those of enum cvy_msg_type: the handshake; for RDMA, a key of a region is asked for and told. */

@@ -70,7 +70,7 @@ void leaver_is_gone_and_last_one_closes(struct bench *b)
 	acks(b, 0, 1);
 	SAYS(b, 0, "open 3 leave 0", "OK");
 	ck_assert_str_eq(report(b, 0, "0 0 0 5 l - -"), "CLOSED");
-	SAYS(b, 9, "register any a h 1 2 8 auto s", "CLOSED");
+	SAYS(b, 9, "register any a h 0 2 8 auto s", "CLOSED");
 }
 
 /*

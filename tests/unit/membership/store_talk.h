@@ -58,7 +58,20 @@ const char *hello(struct bench *b, int who, const char *record);
 	X(an_older_copy_counts_what_it_holds) \
 	X(who_asks_again_is_told_whose_ack_is_missing) \
 	X(what_changed_makes_up_the_record) \
-	X(what_changed_long_ago_is_told_in_full)
+	X(what_changed_long_ago_is_told_in_full) \
+	X(a_second_set_does_not_join_a_running_group) \
+	X(a_closed_group_is_followed_by_the_next) \
+	X(the_dead_make_room_for_a_new_set) \
+	X(a_proof_of_others_makes_no_room) \
+	X(a_joiner_of_the_old_group_is_none_of_the_next) \
+	X(the_later_group_wins_over_an_older_copy) \
+	X(founders_with_another_world_are_told) \
+	X(a_rank_given_twice_is_told) \
+	X(a_dead_founder_makes_room) \
+	X(settings_that_must_be_alike_are_compared) \
+	X(long_values_are_shown_where_they_differ) \
+	X(two_jobs_do_not_form_one_group) \
+	X(a_founder_that_comes_back_is_no_stranger)
 
 #define STORE_CASE(name) void name(struct bench *b);
 STORE_CASES(STORE_CASE)

@@ -16,6 +16,7 @@
 #include "clock.h"
 #include "loop.h"
 #include "redis_url.h"
+#include "store.h"
 #include "store_cases.h"
 
 #define WATCHDOG_MS 20000
@@ -481,7 +482,8 @@ START_TEST(what_is_wrong_with_a_store_is_named)
 	cli("hset covey:{g}:g proto nonsense epoch alien");
 	assert_cause(COVEY_ERR_VERSION, "nonsense");
 	cli("del covey:{g}:g");
-	cli("hset covey:{g}:g proto 1 gid x ph form max 4 incs 0"); /* so that the script has something to write */
+	cli("hset covey:{g}:g proto " CVY_STORE_PROTO
+	    " gid x ph form max 4 incs 0"); /* so that the script has something to write */
 	cli("config set maxmemory 1");
 	assert_cause(COVEY_ERR_STORE, "the store is full");
 	cli("config set maxmemory 0");

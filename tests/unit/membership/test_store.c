@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "store_cases.h"
+#include "store_talk.h"
 
 struct memory {
 	struct memory_server *server;
@@ -102,6 +102,109 @@ START_TEST(key_expires_without_members)
 }
 END_TEST
 
+/* Members on other machines, of which nothing is known but that they are silent. */
+START_TEST(silence_makes_room_until_somebody_speaks)
+{
+	static char record[8192];
+	struct bench *b = &bench;
+	const char *ask = "register 0 a h 1 2 8 auto s - 0 5000 - - 0";
+	char gid[40], line[100];
+
+	group(b, 2, "auto");
+	tell(b, record, sizeof(record), "run");
+	memcpy(gid, b->gid, sizeof(gid));
+	memory_server_time(memory.server, 1000000 + 4000);
+	SAYS(b, 1, "beat 1 -1 -", "OK");
+	memory_server_time(memory.server, 1000000 + 8000);
+	SAYS(b, 8, ask, "TAKEN");
+	GOT(b, "count", "1");
+	memory_server_time(memory.server, 1000000 + 9001);
+	SAYS(b, 8, "register 0 a h 1 2 8 auto s - 0 0 - - 0", "TAKEN"); /* it has not listened */
+	SAYS(b, 8, "register 0 a h 1 2 8 auto s - 0 1 - - 0", "OK");	/* never after less than 5 s */
+	ck_assert_str_ne(got(b, "gid"), gid);
+	ck_assert_str_eq(hello(b, 0, record), "OK"); /* they were cut off, and nobody has taken their place yet */
+	GOT(b, "gid", gid);
+	memory_server_time(memory.server, 1000000 + 15000);
+	for (int i = 0; i < 2; i++) {
+		snprintf(line, sizeof(line), "register %d a h 1 2 8 auto s - 0 5000 - - 0", i);
+		SAYS(b, i + 8, line, "OK");
+		snprintf(b->inc[i + 8], sizeof(b->inc[0]), "%.20s", got(b, "inc"));
+		snprintf(b->life[i + 8], sizeof(b->life[0]), "%.60s", got(b, "life"));
+		snprintf(b->gid, sizeof(b->gid), "%.36s", got(b, "gid"));
+	}
+	SAYS(b, 8, "ready 0", "OK");
+	SAYS(b, 9, "ready 0", "OK");
+	GOT(b, "epoch", "1");
+	memcpy(b->gid, gid, sizeof(gid));
+	ck_assert_str_eq(hello(b, 0, record), "FENCED");
+	ck_assert_str_ne(field(b, "gid"), gid);
+}
+END_TEST
+
+/* A server that was away heard nobody, and that is no silence. */
+START_TEST(silence_begins_with_the_server)
+{
+	struct bench *b = &bench;
+
+	group(b, 2, "auto");
+	memory_server_time(memory.server, 1000000 + 60000);
+	restart(&memory);
+	SAYS(b, 8, "register 0 a h 1 2 8 auto s - 0 5000 - - 0", "TAKEN");
+	memory_server_time(memory.server, 1000000 + 65001);
+	SAYS(b, 8, "register 0 a h 1 2 8 auto s - 0 5000 - - 0", "OK");
+}
+END_TEST
+
+/* The store is a copy from before; the members of the later group say so. @speaks: somebody of the older one is there. */
+static void an_older_copy(int speaks, const char *want)
+{
+	static char record[8192], old[8192];
+	struct bench *b = &bench;
+	char gid[40], line[100];
+
+	group(b, 2, "auto");
+	tell(b, old, sizeof(old), "run");
+	memcpy(gid, b->gid, sizeof(gid));
+	save(&memory);
+	for (int i = 0; i < 2; i++) {
+		snprintf(line, sizeof(line), "prove %d %.20s pidfd", i, b->inc[i]);
+		SAYS(b, NOBODY, line, "OK");
+	}
+	for (int i = 8; i < 10; i++)
+		enlist(b, i, 1, 2, "auto");
+	SAYS(b, 8, "ready 0", "OK");
+	SAYS(b, 9, "ready 0", "OK");
+	acks(b, 8, 10);
+	tell(b, record, sizeof(record), "run");
+	restore(&memory);
+	ck_assert_str_eq(hello(b, 8, record), "LIFE");
+	memory_server_time(memory.server, 1000000 + 3000);
+	if (speaks) {
+		char later[40];
+
+		memcpy(later, b->gid, sizeof(later));
+		memcpy(b->gid, gid, sizeof(gid));
+		ck_assert_str_eq(hello(b, 1, old), "OK");
+		SAYS(b, 1, "beat 1 -1 -", "OK");
+		memcpy(b->gid, later, sizeof(later));
+	}
+	memory_server_time(memory.server, 1000000 + 5001);
+	ck_assert_str_eq(hello(b, 8, record), want);
+}
+
+START_TEST(the_later_group_takes_its_name_from_an_older_copy)
+{
+	an_older_copy(0, "OK");
+	ck_assert_str_eq(got(&bench, "gid"), bench.gid);
+}
+END_TEST
+
+START_TEST(the_later_group_takes_nothing_from_the_living)
+{
+	an_older_copy(1, "FENCED");
+}
+END_TEST
+
 START_TEST(wrong_type_and_schema_are_named)
 {
 	memory_server_retype(memory.server, "g", "list");
@@ -125,6 +228,10 @@ int main(void)
 	tcase_add_checked_fixture(tc, setup, teardown);
 	tcase_add_loop_test(tc, case_holds_in_memory, 0, store_case_count);
 	tcase_add_test(tc, key_expires_without_members);
+	tcase_add_test(tc, silence_makes_room_until_somebody_speaks);
+	tcase_add_test(tc, silence_begins_with_the_server);
+	tcase_add_test(tc, the_later_group_takes_its_name_from_an_older_copy);
+	tcase_add_test(tc, the_later_group_takes_nothing_from_the_living);
 	tcase_add_test(tc, wrong_type_and_schema_are_named);
 	suite_add_tcase(suite, tc);
 	runner = srunner_create(suite);
