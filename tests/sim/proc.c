@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "plan.h"
+#include "proc.h"
 #include "world.h"
 
 #define LONG_NS (1000 * CVY_MS) /* virtual: an operation that takes longer may be a call that others do not make */
@@ -218,6 +219,8 @@ static void joined(void *ctx, int err)
 	p->joined = !err;
 	p->join_err = err;
 	sim_trace(p->sim, "process %d joined %d", p->id, err);
+	if (p->stray && !err)
+		sim_fail(p->sim, "G1: process %d is a member of a group that another job has formed", p->id);
 	if (err) { /* covey_join closes its handle, which the others see as a death */
 		sim_at(p->sim, sim_lag(p->sim, 8000), EXIT, p->id);
 		return;
@@ -257,11 +260,28 @@ int sim_by_tcp(const struct proc *p, const struct proc *q)
 	return p->sim->tcp && (!p->sim->hosts || p->host != q->host);
 }
 
+/* All are on one machine: the agent's thread is there, or it is not. The address is `pID`. */
+static int find_process(void *ctx, const char *host, const char *addr)
+{
+	const struct proc *p = ctx;
+	const struct sim *s = p->sim;
+	int id = atoi(addr + 1);
+
+	(void)host;
+	if (id < 0 || id >= s->procs)
+		return CVY_PROC_NOT_SEEN;
+	return s->proc[id]->alive ? CVY_PROC_LIVES : CVY_PROC_GONE;
+}
+
 struct proc *sim_spawn(struct sim *s, int rank, int create)
 {
-	struct cvy_group_args args = {
-		.rank = rank, .world = s->world, .max_ranks = SIM_RANKS, .create = create, .join_ms = 10000
-	};
+	struct cvy_group_args args = { .rank = rank,
+				       .world = s->world,
+				       .max_ranks = SIM_RANKS,
+				       .create = create,
+				       .name = "sim",
+				       .job = "sim",
+				       .join_ms = 10000 };
 	struct cvy_observer observer = { .joined = joined, .view = viewed, .ended = over };
 	struct cvy_event join = { .kind = CVY_EV_API, .api = CVY_API_JOIN, .rank = -1 },
 			 up = { .kind = CVY_EV_STORE_UP };
@@ -278,7 +298,14 @@ struct proc *sim_spawn(struct sim *s, int rank, int create)
 	p->alive = 1;
 	p->rank = -1;
 	p->want_rank = rank;
-	p->host = s->hosts ? (rank >= 0 ? rank : p->id) / s->hosts % 2 : 0;
+	if (rank == SIM_STRAY) {
+		p->stray = 1;
+		p->want_rank = args.rank = 0;
+		args.world++;
+		args.job = "another";
+		sim_trace(s, "process %d is of another job", p->id);
+	}
+	p->host = s->hosts ? (p->want_rank >= 0 ? p->want_rank : p->id) / s->hosts % 2 : 0;
 	p->sees_old = s->two && sim_draw(s, SIM_STORE, 2);
 	s->proc[s->procs++] = p;
 	snprintf(addr, sizeof(addr), "p%d", p->id);
@@ -292,6 +319,8 @@ struct proc *sim_spawn(struct sim *s, int rank, int create)
 	observer.ctx = p;
 	if (cvy_driver_init(&p->driver, &args, &p->seam, &observer, s->box, s->now))
 		abort();
+	p->driver.find = find_process;
+	p->driver.find_ctx = p;
 	sim_store_open(p);
 	sim_post(p, &up);
 	sim_post(p, &join);

@@ -13,6 +13,7 @@
 
 #define CALL_MS 200 /* bound of a call, as in the real client */
 #define COMMON 7    /* name gid rank inc nonce life rnd */
+#define REGISTER_GONE 11
 
 /* ---- the servers ---- */
 
@@ -203,6 +204,10 @@ static void judge(struct sim *s, const struct sim_request *r, const struct state
 		return;
 	if (r->proc < 0 || !strcmp(name, "hello") || !strcmp(name, "ask"))
 		return;
+	/* Who is in its way and dead it says with its own call, as a launcher would: check_proofs. */
+	if (!strcmp(name, "register") && r->argc > COMMON + REGISTER_GONE &&
+	    strcmp(r->argv[COMMON + REGISTER_GONE], "-"))
+		return;
 	for (int i = 0; i < 4; i++)
 		if (!strcmp(name, of_epoch[i]) && strtoull(r->argv[COMMON], NULL, 10) != was->epoch)
 			by_rule = 0;
@@ -211,6 +216,28 @@ static void judge(struct sim *s, const struct sim_request *r, const struct state
 	if (!by_rule)
 		sim_fail(s, "I13: %s of process %d changes epoch %" PRIu64 " %s to %" PRIu64 " %s", name, r->proc,
 			 was->epoch, was->ph, is->epoch, is->ph);
+}
+
+/* An admitted member that lives, of the group whose name this call may take; NULL: none. Pending ones have no group then. */
+static const struct proc *lives_in(const struct sim *s, struct memory_server *server, const struct sim_request *r)
+{
+	for (int i = 0; i < s->procs && !strcmp(r->argv[0], "register"); i++) {
+		const struct proc *p = s->proc[i];
+
+		if (p->alive && !p->driver.ended && cvy_group_view(p->driver.group) &&
+		    !covey_mask_has(&cvy_group_view(p->driver.group)->pending, p->rank) && lists(server, p))
+			return p;
+	}
+	return NULL;
+}
+
+/* I13: a new group takes the name of the dead, and of those who left. */
+static void check_name(struct sim *s, const struct sim_request *r, const struct state *was, const struct state *is,
+		       const struct proc *member)
+{
+	if (member && was->here && is->here && strcmp(was->gid, is->gid))
+		sim_fail(s, "I13: process %d takes the name of the group of process %d, which lives", r->proc,
+			 member->id);
 }
 
 /* ---- counters that begin near their end ---- */
@@ -382,6 +409,7 @@ void sim_asked(struct sim *s, struct sim_event *e)
 	struct sim_request *r = e->request;
 	struct proc *p = r->proc < 0 ? NULL : s->proc[r->proc];
 	struct memory_server *server = s->two && p && p->sees_old ? s->old : s->server;
+	const struct proc *member;
 	struct state was, is;
 	int lose;
 
@@ -393,8 +421,10 @@ void sim_asked(struct sim *s, struct sim_event *e)
 	sim_store_time(s);
 	memory_reply_clear(&r->reply);
 	look(server, r, &was);
+	member = lives_in(s, server, r);
 	r->err = memory_server_call(server, "sim", r->argc, (const char *const *)r->argv, &r->reply);
 	look(server, r, &is);
+	check_name(s, r, &was, &is, member);
 	if (r->err)
 		sim_fail(s, "I13: %s of process %d fails: %s", r->argv[0], r->proc, r->reply.argv[0]);
 	judge(s, r, &was, &is);

@@ -84,6 +84,7 @@ struct sim_line { /* a view and the one that it was decided in */
 struct proc {
 	struct sim *sim;
 	int id, alive, paused, want_rank;
+	int stray; /* of another job, which takes the name for its own */
 	int host;
 	int rank;
 	uint64_t inc;
