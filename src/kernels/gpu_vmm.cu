@@ -6,6 +6,8 @@
  */
 #include "gpu_state.cuh"
 
+#include <fcntl.h>
+
 static int find(struct cvy_gpu *gpu, const char *name, void **at)
 {
 	cudaDriverEntryPointQueryResult result;
@@ -144,14 +146,22 @@ static int vmm_chunk(struct cvy_gpu *gpu, int rank, int generation)
 	return err;
 }
 
+/* A descriptor that programs started later are not given, whatever the driver makes of it. */
+static int export_handle(struct cvy_gpu *gpu, CUmemGenericAllocationHandle handle, int *fd, const char *what)
+{
+	int err = check_driver(gpu, gpu->driver.to_fd(fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0), what);
+
+	if (!err)
+		fcntl(*fd, F_SETFD, FD_CLOEXEC);
+	return err;
+}
+
 static int vmm_chunk_fd(struct cvy_gpu *gpu, int rank, int generation, int *fd)
 {
 	CUmemGenericAllocationHandle handle = gpu->in_handle[place(rank, generation)];
 	int err = handle ? use(gpu) : fail(gpu, COVEY_ERR_INVAL, "no chunk of rank %d", rank);
 
-	return err ? err
-		   : check_driver(gpu, gpu->driver.to_fd(fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
-				  "a descriptor of a chunk");
+	return err ? err : export_handle(gpu, handle, fd, "a descriptor of a chunk");
 }
 
 /* Maps what a peer exports. */
@@ -223,8 +233,7 @@ static int vmm_window(struct cvy_gpu *gpu, size_t bytes, int *fd)
 	if (!err)
 		err = map_at(gpu, gpu->window, all, handle);
 	if (!err)
-		err = check_driver(gpu, gpu->driver.to_fd(fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
-				   "a descriptor of a window");
+		err = export_handle(gpu, handle, fd, "a descriptor of a window");
 	if (!err)
 		err = check_driver(gpu, gpu->driver.reserve(&gpu->windows, all * PLACES, 0, 0, 0),
 				   "addresses for windows");
