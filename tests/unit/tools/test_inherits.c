@@ -19,6 +19,7 @@
 
 #define WATCHDOG_MS 40000 /* 20 times and more of what anything here takes */
 #define EP_RUN COVEY_BUILD_DIR "/tools/ep-run"
+#define EP_PERF COVEY_BUILD_DIR "/tools/ep-perf"
 
 static char dir[] = "/tmp/covey-test-XXXXXX";
 
@@ -264,6 +265,21 @@ START_TEST(run_does_not_depend_on_umask_home_or_directory)
 }
 END_TEST
 
+/* A store that is not there is waited for longer than this test waits. */
+START_TEST(perf_ends_in_time_though_its_alarm_was_blocked)
+{
+	const char *argv[] = { "ep-perf", "allreduce", "-b", "8", "-e", "8", "-T", "1", NULL };
+
+	setenv("COVEY_STORE", "redis://127.0.0.1:1", 1);
+	setenv("COVEY_RANK", "0", 1);
+	setenv("COVEY_WORLD", "2", 1);
+	blocked_in_child = SIGALRM;
+	start(EP_PERF, argv);
+	ck_assert_int_ne(finish(), 0);
+	assert_has("the time of -T is over");
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("tools/inherits");
@@ -284,6 +300,8 @@ int main(void)
 	tcase_add_test(tcase, run_names_the_directory_that_it_cannot_make);
 	tcase_add_test(tcase, run_needs_no_directory_with_a_named_store);
 	tcase_add_test(tcase, run_does_not_depend_on_umask_home_or_directory);
+	if (!access(EP_PERF, X_OK))
+		tcase_add_test(tcase, perf_ends_in_time_though_its_alarm_was_blocked);
 	suite_add_tcase(suite, tcase);
 	srunner_run_all(runner, CK_ENV);
 	failed = srunner_ntests_failed(runner) || !srunner_ntests_run(runner);
