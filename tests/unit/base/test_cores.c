@@ -14,7 +14,7 @@ static char root[] = "/tmp/covey-cores-XXXXXX";
 
 static void make_root(void)
 {
-	memcpy(root + sizeof(root) - 7, "XXXXXX", 6);
+	snprintf(root, sizeof(root), "/tmp/covey-cores-XXXXXX");
 	ck_assert_ptr_nonnull(mkdtemp(root));
 }
 

@@ -23,8 +23,6 @@
 #define OPERATIONS 20
 #define YIELDS 64 /* between two programs, at most */
 
-extern char **environ;
-
 struct job {
 	struct covey_config config[ROUNDS];
 	uint64_t seed;
@@ -42,7 +40,9 @@ static int count_descriptors(void)
 	char path[300], what[128];
 	int given = 0;
 
-	for (struct dirent *d = dir ? readdir(dir) : NULL; d; d = readdir(dir)) {
+	if (!dir)
+		return 100;
+	for (struct dirent *d = readdir(dir); d; d = readdir(dir)) {
 		int fd = atoi(d->d_name);
 		ssize_t n;
 
@@ -53,7 +53,8 @@ static int count_descriptors(void)
 		fprintf(stderr, "a program was given descriptor %d: %.*s\n", fd, (int)n, what);
 		given++;
 	}
-	return dir ? given : 100;
+	closedir(dir);
+	return given;
 }
 
 /* What the test itself has open is not the library's. */
@@ -126,12 +127,14 @@ END_TEST
 
 int main(int argc, char **argv)
 {
-	Suite *suite = suite_create("collectives/exec");
-	TCase *tcase = tcase_create("exec");
+	Suite *suite;
+	TCase *tcase;
 
 	(void)argv;
 	if (argc > 1)
 		return count_descriptors();
+	suite = suite_create("collectives/exec");
+	tcase = tcase_create("exec");
 	tcase_add_loop_test(tcase, programs_are_given_no_descriptor, 0, 2);
 	suite_add_tcase(suite, tcase);
 	return harness_main(suite);

@@ -34,7 +34,7 @@ static struct run run;
 
 static void make_place(void)
 {
-	memcpy(dir + sizeof(dir) - 7, "XXXXXX", 6);
+	snprintf(dir, sizeof(dir), "/tmp/covey-test-XXXXXX");
 	ck_assert_ptr_nonnull(mkdtemp(dir));
 	setenv("TMPDIR", dir, 1);
 	unsetenv("COVEY_STORE");
