@@ -18,8 +18,8 @@
 #include "clock.h"
 #include "covey.h"
 #include "log.h"
-#include "process.h"
 #include "loop.h"
+#include "process.h"
 
 #define BATCH 32 /* descriptors per round */
 #define TICK_MS_MAX 10000

@@ -12,7 +12,7 @@
 
 #include "log.h"
 
-#define STACK_BYTES ((size_t)2 << 20)
+#define STACK_BYTES ((size_t)8 << 20) /* the usual default; a program's static TLS is in it, too */
 
 void cvy_process_standard(void)
 {
@@ -69,8 +69,7 @@ static int check_descriptors(const struct cvy_config *config, struct cvy_errbox 
 	if (used + CVY_OWN_DESCRIPTORS + each * others > limit)
 		cvy_warn("base",
 			 "%llu descriptors may be open in this process and %llu are; a group of %d takes %llu more "
-			 "where all "
-			 "ranks share this host: raise ulimit -n",
+			 "where all ranks share this host: raise ulimit -n",
 			 (unsigned long long)limit, (unsigned long long)used, config->world,
 			 (unsigned long long)(CVY_OWN_DESCRIPTORS + each * others));
 	return 0;
@@ -85,8 +84,7 @@ static int check_windows(const struct cvy_config *config, struct cvy_errbox *box
 	if (file != RLIM_INFINITY && bytes > file)
 		return cvy_fail(box, COVEY_ERR_NOMEM, -1, 0,
 				"a window is a file of %llu bytes in memory and files may have %llu here: ulimit -f "
-				"unlimited, or a "
-				"smaller window_bytes (COVEY_WINDOW_BYTES)",
+				"unlimited, or a smaller window_bytes (COVEY_WINDOW_BYTES)",
 				bytes, (unsigned long long)file);
 	if (addresses != RLIM_INFINITY && windows > addresses / (bytes ? bytes : 1))
 		return cvy_fail(
@@ -148,6 +146,8 @@ int cvy_thread_start(pthread_t *thread, void *(*fn)(void *arg), void *arg)
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &old);
 	err = pthread_create(thread, &attr, fn, arg);
+	if (err == EINVAL) /* static TLS is larger still: the program's own limit suits it */
+		err = pthread_create(thread, NULL, fn, arg);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	pthread_attr_destroy(&attr);
 	return err;

@@ -14,8 +14,8 @@
 #include <linux/membarrier.h>
 #include <poll.h>
 #include <sched.h>
-#include <string.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 

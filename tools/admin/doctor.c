@@ -230,9 +230,9 @@ static void check_stack(struct doctor *d)
 
 	getrlimit(RLIMIT_STACK, &limit);
 	if (limit.rlim_cur == RLIM_INFINITY)
-		find(d, GOOD, "stack", "", "unlimited; threads of the library have 2 MiB");
+		find(d, GOOD, "stack", "", "unlimited; threads of the library have 8 MiB of addresses");
 	else
-		find(d, GOOD, "stack", "", "%llu KiB; threads of the library have 2 MiB",
+		find(d, GOOD, "stack", "", "%llu KiB; threads of the library have 8 MiB of addresses",
 		     (unsigned long long)limit.rlim_cur / 1024);
 }
 
@@ -308,8 +308,7 @@ static void check_cores(struct doctor *d)
 		snprintf(quota, sizeof(quota), ", a cgroup's quota is worth %u", c.quota);
 	find(d, d->ranks <= (int)most ? GOOD : LOOK, "cores",
 	     "fewer ranks on this host, more cores (taskset, cpuset, the quota of the container), or accept slower "
-	     "small "
-	     "operations",
+	     "small operations",
 	     "%u of %ld may be used%s; %d ranks%s", c.cores, sysconf(_SC_NPROCESSORS_ONLN), quota, d->ranks,
 	     d->ranks <= (int)most ? "" : ", if all of them are to run here");
 }

@@ -105,8 +105,8 @@ exec_member(const struct chaos_run *run, int desk, bool joiner, const char *lack
 	chaos_device_choose(run->crew->devices, rank);
 	if (run->net && chaos_net_enter(rank * run->plan.hosts / run->plan.ranks % run->plan.hosts))
 		_exit(125);
-	full = run->plan.logs_full ? open("/dev/full", O_WRONLY | O_CLOEXEC)
-				   : -1; /* every write: no space left on device */
+	/* Every write: no space left on device. */
+	full = run->plan.logs_full ? open("/dev/full", O_WRONLY | O_CLOEXEC) : -1;
 	if (full >= 0)
 		dup2(full, STDERR_FILENO);
 	if (lack)
