@@ -100,8 +100,7 @@ int run_make_dir(struct run_options *opt)
 	if (mkdtemp(opt->dir) && !chmod(opt->dir, 0700)) /* whatever the umask */
 		return 0;
 	run_say("no directory can be made in %s (%s %s): %s; set TMPDIR to one that can be written, or name a store "
-		"with "
-		"--store, which needs none",
+		"with --store, which needs none",
 		base, from, base, strerror(errno));
 	opt->dir[0] = '\0';
 	return -1;
