@@ -642,8 +642,12 @@ enum covey_ep_rows_as {
 
 enum covey_ep_combine_as {
 	COVEY_EP_PER_EXPERT = 0, /* a row for each expert comes back, and is summed in the order of the experts */
-	COVEY_EP_PER_RANK =
-		1 /* on devices one row for each rank, summed and rounded there: dispatch takes the weights */
+	/*
+	 * Each rank's rows are summed, k ascending, and rounded, then ranks are added, ascending; the own are not rounded.
+	 * On devices one row comes from each rank, and dispatch takes the weights; on host memory the experts' rows come
+	 * and are summed in that order: the same bits.
+	 */
+	COVEY_EP_PER_RANK = 1
 };
 
 /*
@@ -666,7 +670,7 @@ struct covey_ep_config {
 	int preset;		 /* enum covey_ep_preset */
 	const int *expert_owner; /* [experts] rank of each, alike on all; NULL: blocks of ceil(E / size) */
 	int rows;		 /* enum covey_ep_rows_as */
-	int combine; /* enum covey_ep_combine_as; on host memory always per expert; nothing to COVEY_EP_COMPACT */
+	int combine;		 /* enum covey_ep_combine_as; nothing to COVEY_EP_COMPACT, which has one row a rank */
 };
 
 #define COVEY_EP_CONFIG_INIT \
@@ -733,9 +737,15 @@ COVEY_API size_t covey_ep_route_bytes(const struct covey_ep *ep);
  * On devices (memory of the one that the group was joined with; the call returns at once, the stream has it done):
  *   weights     [num_tokens][top_k] f32, needed with COVEY_EP_PER_RANK
  *   route       covey_ep_route_bytes(), 16-byte aligned, for the combine of these tokens
- *   active_ranks [R] int32 or NULL: ranks with 0 are neither waited for nor sent to; becomes 0 where a deadline passed
- *   waited      [R] uint64 or NULL: device cycles that were waited for each source, also in vain, are added
- * A part that is lost while others have it may leave rows past count[e] overwritten.
+ * On devices a part that is lost while others have it may leave rows past count[e] overwritten.
+ * Where the tokens are, host memory or device:
+ *   active_ranks [R] int32 or NULL: ranks with 0 are neither waited for nor sent to; becomes 0 where a deadline passed.
+ *               The own entry is not read. On host memory all ranks give it or none does, else MISMATCH; it is read
+ *               when the operation is published. A rank that is not sent to is told so, and that source is missing
+ *               there. Four operations past a rank that was left out and does not come a rank waits for it, as after
+ *               a deadline
+ *   waited      [R] uint64 or NULL: what was waited for each source, also in vain, is added: device cycles, on host
+ *               memory nanoseconds from the publishing until its part was seen
  */
 struct covey_dispatch_args {
 	size_t size;
@@ -791,8 +801,8 @@ COVEY_API int covey_dispatch_recv(struct covey_ep *ep, uint64_t deadline_ns, str
  *   experts, weights [num_tokens][top_k]: of this rank's tokens; weights f32
  *   out         [num_tokens][hidden]
  *   renormalise: scale by (sum of all valid weights) / (sum of those whose owner took part)
- * On devices: route is what the dispatch of these tokens left (count, src_info and range are not read), active_ranks
- * and waited as of dispatch. y is read where it stands.
+ * active_ranks and waited as of dispatch. On devices: route is what the dispatch of these tokens left (count, src_info
+ * and range are not read). y is read where it stands.
  * With COVEY_EP_COMPACT y is [R*T][hidden]: for each row what the experts here make of it in all, weighted. out[t]
  * is the sum over owners, ascending, in f32; weights may be NULL and are read to renormalise.
  */

@@ -62,6 +62,8 @@ struct cvy_op_kind {
 	void (*publish2)(struct cvy_engine *e, struct cvy_op *op, uint64_t i, struct cvy_line *line);
 	/* all lines of the last round are here (or their source is gone): write outputs. May set op->ticks in tick 0. */
 	void (*consume)(struct cvy_engine *e, struct cvy_op *op, uint64_t i);
+	/* the lines of tick i are awaited, or all here: notes who has come; may be NULL */
+	void (*look)(struct cvy_engine *e, struct cvy_op *op, uint64_t i);
 	/* replicated kinds: the bytes that tick i's outcome consists of (at most cvy_op_give_bytes), and their placing */
 	size_t (*give)(struct cvy_engine *e, struct cvy_op *op, uint64_t i, uint8_t *out);
 	void (*take)(struct cvy_engine *e, struct cvy_op *op, uint64_t i, const uint8_t *bytes, size_t n);
@@ -146,6 +148,7 @@ struct cvy_op {
 	uint64_t posted_ns;
 	int refs;	 /* caller or work; queue, then record */
 	uint64_t behind; /* its slots stand where others may still read what operations up to this one left, 0: no */
+	int partial;	 /* some may decide it without a rank that has not published: a deadline, or one left out */
 	uint64_t timeout_ns; /* of one tick, from its publishing: who has not announced it then is masked; 0: never */
 	uint64_t late_ns;    /* that time, once it is published */
 	int late;	     /* a source was masked for it */
@@ -461,13 +464,13 @@ struct cvy_outcome {		  /* that a repair brought */
 
 /*
  * Is it of the call made here? sig is 0 where nobody completed any. A private operation that others completed without
- * this rank's part was none that all had called, unless it has a deadline.
+ * this rank's part was none that all had called, unless it may be decided without.
  */
 static inline int cvy_outcome_fits(const struct cvy_outcome *o, const struct cvy_op *op)
 {
 	if (o->sig && (o->sig != op->sig || (o->ticks && o->ticks != op->ticks)))
 		return 0;
-	return o->result.status || op->kind->op_class != CVY_OP_PRIVATE || op->timeout_ns;
+	return o->result.status || op->kind->op_class != CVY_OP_PRIVATE || op->partial;
 }
 
 /* Contributors of an outcome that is given: of a private one nothing comes with it, not even the own part. */
@@ -543,8 +546,10 @@ void cvy_tell_done(struct cvy_engine *e, const struct cvy_op *op, uint32_t tick)
 int cvy_op_step(struct cvy_engine *e, struct cvy_op *op); /* the pipeline of one operation; 1: progress */
 int cvy_engine_passed(const struct cvy_engine *e, uint32_t epoch); /* does a source write for a later view? */
 int cvy_engine_outrun(struct cvy_engine *e);			   /* later than the one learned here */
+/* late.c: operations with a deadline, which begins when their tick is published, or that leave ranks out. */
 uint64_t cvy_engine_now(const struct cvy_engine *e);
-/* late.c: operations with a deadline, which begins when their tick is published. */
+/* From its publishing on this source counts as missing. */
+void cvy_leave_out(struct cvy_engine *e, struct cvy_op *op, int rank);
 void cvy_late_from_now(const struct cvy_engine *e, struct cvy_op *op);
 int cvy_late(struct cvy_engine *e, struct cvy_op *op, int rank); /* this source is missing: 1 if it is masked */
 /* Masks sources whose part never comes: 1 if there is one. -1: one called something else. */

@@ -410,10 +410,11 @@ static int post(struct covey_ep *ep, int which, struct cvy_ep_call *call, int ti
 	op->count = (size_t)ep->sign;
 	if (!timeout_ms)
 		timeout_ms = e->late_ms;
-	if (timeout_ms > 0) {
+	if (timeout_ms > 0)
 		op->timeout_ns = (uint64_t)timeout_ms * CVY_MS;
-		op->detail = 1; /* with a deadline on all ranks, or on none */
-	}
+	/* with a deadline on all ranks, or on none; and the same of ranks that may be left out */
+	op->detail = (uint64_t)(timeout_ms > 0) | (uint64_t)(call->active != NULL) << 1;
+	op->partial = op->detail != 0;
 	pthread_mutex_lock(&e->lock);
 	on_loss = e->on_loss;
 	pthread_mutex_unlock(&e->lock);
@@ -453,6 +454,22 @@ static int receive(struct covey_ep *ep, int which, uint64_t deadline_ns, struct 
 	return err;
 }
 
+/* Frees @call where it fails. */
+static int take_active(struct covey_ep *ep, struct cvy_ep_call *call, int32_t *active, uint64_t *waited)
+{
+	int err;
+
+	if (cvy_ep_on_device(ep, active, waited, NULL))
+		err = fail(ep->group, COVEY_ERR_INVAL,
+			   "active_ranks and waited are in memory of the device, the tokens are not");
+	else if (cvy_ep_active_open(call, active, waited))
+		err = fail(ep->group, COVEY_ERR_NOMEM, "no memory for the operation");
+	else
+		return 0;
+	cvy_ep_call_free(call);
+	return err;
+}
+
 static int check_dispatch_call(struct covey_ep *ep, const struct covey_dispatch_args *args,
 			       struct covey_dispatch_args *copy)
 {
@@ -475,7 +492,8 @@ static int dispatch_on_host(struct covey_ep *ep, const struct covey_dispatch_arg
 	if (!call)
 		return fail(ep->group, COVEY_ERR_NOMEM, "no memory for the operation");
 	call->dispatch = *args;
-	return post(ep, DISPATCH, call, args->timeout_ms);
+	err = take_active(ep, call, args->active_ranks, args->waited);
+	return err ? err : post(ep, DISPATCH, call, args->timeout_ms);
 }
 
 COVEY_API int covey_dispatch_send(struct covey_ep *ep, const struct covey_dispatch_args *args,
@@ -550,7 +568,8 @@ static int combine_on_host(struct covey_ep *ep, const struct covey_combine_args 
 	if (!call)
 		return fail(ep->group, COVEY_ERR_NOMEM, "no memory for the operation");
 	call->combine = *args;
-	return post(ep, COMBINE, call, args->timeout_ms);
+	err = take_active(ep, call, args->active_ranks, args->waited);
+	return err ? err : post(ep, COMBINE, call, args->timeout_ms);
 }
 
 COVEY_API int covey_combine_send(struct covey_ep *ep, const struct covey_combine_args *args, struct CUstream_st *stream)

@@ -34,13 +34,19 @@ struct cvy_ep_call {
 		struct covey_dispatch_args dispatch;
 		struct covey_combine_args combine;
 	};
+	int32_t *active;   /* [size] of the caller, NULL: all are; 0: not waited for, and told that nothing comes */
+	uint64_t *waited;  /* [size] of the caller, NULL: not asked for */
+	uint64_t *ns;	   /* [size] what is added there in the end */
+	uint64_t since_ns; /* it was published */
+	struct covey_mask seen;	   /* sources that have come, or are not waited for */
 	struct covey_mask missing; /* sources or owners whose part is not here; made anew by every consume */
 	int consumed;		   /* outputs are written; else a repair decided before this rank entered */
 	uint32_t *place;	   /* combine [bins of all]: next row of each in its owner's run for this rank */
 	uint32_t *rows;		   /* combine [bins of all]: rows of each */
 	struct cvy_ep_run *run;	   /* combine [size]: run in each owner's slot; count: rows expected of it */
 	const uint8_t **from;	   /* combine [size]: first row of the run, NULL: owner is missing */
-	float *sum;		   /* combine [hidden] */
+	float *sum, *part;	   /* combine [hidden], part: of one owner */
+	uint16_t *row;		   /* combine [hidden]: part as it would have travelled */
 };
 
 /*
@@ -87,6 +93,11 @@ static inline int cvy_ep_source_missing(const struct cvy_engine *e, int k)
 
 /* Copies ids (others than 0..experts-1 become -1) and rows of @args into a slot. */
 void cvy_ep_dispatch_write(const struct covey_ep *ep, const struct covey_dispatch_args *args, uint8_t *slot);
+/* The word of a slot that says, of 64 ranks, to which of them nothing goes. */
+static inline uint64_t *cvy_ep_dispatch_skips(const struct covey_ep *ep, uint8_t *slot, int rank)
+{
+	return (uint64_t *)(void *)(slot + cvy_ep_dispatch_skips_at(&ep->shape)) + rank / 64;
+}
 /* Appends the rows of source @src to the outputs; NULL slot or num_tokens out of bounds: none, returns -1. */
 int cvy_ep_dispatch_read(const struct covey_ep *ep, const struct covey_dispatch_args *args, int src,
 			 const uint8_t *slot, uint64_t num_tokens);
@@ -116,6 +127,13 @@ void cvy_ep_device_free(struct covey_ep *ep);
 /* Is the shape one for devices, in a group of @size ranks? Else @why names each field that is above its limit. */
 int cvy_ep_device_takes(const struct cvy_ep_shape *shape, int size, char *why, size_t bytes);
 void cvy_ep_device_warn(const struct covey_ep *ep); /* in a group with a device, if it is none */
+
+/* ep_active.c: who takes part, and how long each was waited for. */
+int cvy_ep_active_open(struct cvy_ep_call *call, int32_t *active, uint64_t *waited); /* 0 or NOMEM */
+void cvy_ep_active_begin(struct cvy_engine *e, struct cvy_op *op);		     /* when it is published */
+int cvy_ep_left_out(const struct cvy_ep_call *call, int rank);
+void cvy_ep_active_look(struct cvy_engine *e, struct cvy_op *op, uint64_t i);
+void cvy_ep_active_finish(struct cvy_engine *e, struct cvy_ep_call *call);
 
 void cvy_ep_put(struct covey_ep *ep);	/* drops a reference */
 void cvy_ep_release(struct cvy_op *op); /* what both kinds do in the end */

@@ -27,7 +27,9 @@ struct cvy_ep_call *cvy_ep_call_new(struct covey_ep *ep, int combine)
 	call->run = calloc(size, sizeof(*call->run));
 	call->from = calloc(size, sizeof(*call->from));
 	call->sum = calloc((size_t)ep->shape.hidden, sizeof(*call->sum));
-	if (call->place && call->rows && call->run && call->from && call->sum)
+	call->part = calloc((size_t)ep->shape.hidden, sizeof(*call->part));
+	call->row = calloc((size_t)ep->shape.hidden, sizeof(*call->row));
+	if (call->place && call->rows && call->run && call->from && call->sum && call->part && call->row)
 		return call;
 	cvy_ep_call_free(call);
 	return NULL;
@@ -42,6 +44,9 @@ void cvy_ep_call_free(struct cvy_ep_call *call)
 	free(call->run);
 	free((void *)call->from);
 	free(call->sum);
+	free(call->part);
+	free(call->row);
+	free(call->ns);
 	free(call);
 }
 
@@ -78,8 +83,12 @@ static void combine_publish(struct cvy_engine *e, struct cvy_op *op, uint64_t i,
 	uint32_t next = 0;
 
 	(void)i;
-	for (int src = 0; src < ep->size; src++)
+	cvy_ep_active_begin(e, op);
+	for (int src = 0; src < ep->size; src++) {
 		next = cvy_ep_combine_write(ep, &call->combine, src, next, slot);
+		if (cvy_ep_left_out(call, src))
+			run[src].count = CVY_EP_NO_RUN;
+	}
 	line->aux = next;
 	line->bytes = 0;
 	for (int p = 0; p < e->set.npush; p++) {
@@ -88,7 +97,7 @@ static void combine_publish(struct cvy_engine *e, struct cvy_op *op, uint64_t i,
 		if (to >= ep->size)
 			continue;
 		cvy_put(e, to, &run[to], sizeof(*run));
-		if (run[to].count)
+		if (run[to].count && run[to].count != CVY_EP_NO_RUN)
 			cvy_put(e, to, slot + rows_at + run[to].first * row, run[to].count * row);
 	}
 }
@@ -155,7 +164,8 @@ struct terms {
 	int n;
 	const uint8_t *row[CVY_EP_MAX_TOP_K];
 	float weight[CVY_EP_MAX_TOP_K];
-	float all, here; /* weights of the experts it names, and of those whose owner takes part */
+	int owner[CVY_EP_MAX_TOP_K]; /* of a row of an expert */
+	float all, here;	     /* weights of the experts it names, and of those whose owner takes part */
 };
 
 /* The next row of @bin, whose owner's run begins at @from. */
@@ -180,6 +190,7 @@ static void terms_by_expert(struct cvy_ep_call *call, const int32_t *ids, const 
 			continue;
 		to->here += weights[k];
 		to->row[to->n] = next_row(call, ids[k], from);
+		to->owner[to->n] = ep->owner[ids[k]];
 		to->weight[to->n++] = weights[k];
 	}
 }
@@ -217,21 +228,48 @@ static void terms_by_rank(struct cvy_ep_call *call, const int32_t *ids, const fl
 	}
 }
 
+/*
+ * COVEY_EP_PER_RANK: what each owner would have summed and rounded, owners ascending; the own part is not rounded. Here
+ * the rows of experts have come, and are summed in that order: the same bits as on devices, where one row comes.
+ */
+static void sum_parts(const struct cvy_reduce_table *loops, struct cvy_ep_call *call, const int32_t *ids,
+		      const struct terms *terms)
+{
+	const struct covey_ep *ep = call->ep;
+	size_t hidden = (size_t)ep->shape.hidden;
+
+	for (int o = owner_after(ep, ids, -1); o >= 0; o = owner_after(ep, ids, o)) {
+		memset(call->part, 0, hidden * sizeof(*call->part));
+		for (int i = 0; i < terms->n; i++)
+			if (terms->owner[i] == o)
+				loops->weigh_bf16(call->part, terms->row[i], terms->weight[i], hidden);
+		if (o != ep->rank) {
+			loops->narrow[COVEY_BFLOAT16]((uint8_t *)call->row, call->part, hidden);
+			loops->weigh_bf16(call->sum, (const uint8_t *)call->row, 1, hidden);
+		}
+		for (size_t h = 0; o == ep->rank && h < hidden; h++)
+			call->sum[h] += call->part[h];
+	}
+}
+
 static void sum_token(const struct cvy_reduce_table *loops, struct cvy_ep_call *call, size_t t)
 {
 	const struct cvy_ep_shape *s = &call->ep->shape;
 	const int32_t *ids = call->combine.experts + t * (size_t)s->top_k;
 	static const float none[CVY_EP_MAX_TOP_K]; /* where nobody asks what is left of them */
 	const float *weights = call->combine.weights ? call->combine.weights + t * (size_t)s->top_k : none;
+	int once = cvy_ep_pack_of(s->preset)->once, parts = !once && call->ep->combine_as == COVEY_EP_PER_RANK;
 	struct terms terms = { .n = 0 };
 	float scale;
 
-	if (cvy_ep_pack_of(s->preset)->once)
+	if (once)
 		terms_by_rank(call, ids, weights, &terms);
 	else
 		terms_by_expert(call, ids, weights, &terms);
 	memset(call->sum, 0, (size_t)s->hidden * sizeof(*call->sum));
-	for (int i = 0; i < terms.n; i++)
+	if (parts)
+		sum_parts(loops, call, ids, &terms);
+	for (int i = 0; !parts && i < terms.n; i++)
 		loops->weigh_bf16(call->sum, terms.row[i], terms.weight[i], (size_t)s->hidden);
 	scale = call->combine.renormalise && terms.here != terms.all && terms.here != 0 ? terms.all / terms.here : 1;
 	for (int h = 0; scale != 1 && h < s->hidden; h++)
@@ -271,11 +309,11 @@ static void combine_finish(struct cvy_engine *e, struct cvy_op *op)
 	struct cvy_ep_call *call = op->priv;
 	const uint8_t *none[COVEY_MAX_RANKS] = { NULL };
 
-	(void)e;
 	if (op->result.status)
 		return;
 	if (!call->consumed) /* decided by a repair before this rank entered it: no owner's rows are here */
 		cvy_ep_combine_read(call, none);
+	cvy_ep_active_finish(e, call);
 	cvy_mask_sub(&op->result.mask, &call->missing);
 }
 
@@ -294,6 +332,7 @@ const struct cvy_op_kind cvy_op_combine = {
 	.op_class = CVY_OP_PRIVATE,
 	.publish = combine_publish,
 	.consume = combine_consume,
+	.look = cvy_ep_active_look,
 	.finish = combine_finish,
 	.release = cvy_ep_release,
 };

@@ -59,17 +59,51 @@ static void push_to(struct cvy_engine *e, const struct covey_ep *ep, const uint8
 	}
 }
 
+/* Those that get nothing are told so; 1: there are some. */
+static int note_skips(const struct cvy_ep_call *call, uint8_t *slot)
+{
+	int some = 0;
+
+	for (int r = 0; call->active && r < call->ep->size; r++) {
+		uint64_t *word = cvy_ep_dispatch_skips(call->ep, slot, r), bit = (uint64_t)1 << r % 64;
+
+		if (r % 64 == 0)
+			*word = 0;
+		if (cvy_ep_left_out(call, r)) {
+			*word |= bit;
+			some = 1;
+		}
+	}
+	return some;
+}
+
+/* Has the k-th source left this rank out? */
+static int skipped(const struct cvy_engine *e, const struct cvy_op *op, const struct covey_ep *ep, int k)
+{
+	uint8_t *slot = (uint8_t *)(uintptr_t)e->set.base[k] + cvy_ep_dispatch_slot(ep, op);
+
+	return cvy_source_line(e, op, 0, k, 1)->bytes &&
+	       *cvy_ep_dispatch_skips(ep, slot, ep->rank) >> ep->rank % 64 & 1;
+}
+
 static void dispatch_publish(struct cvy_engine *e, struct cvy_op *op, uint64_t i, struct cvy_line *line)
 {
 	const struct cvy_ep_call *call = op->priv;
 	uint8_t *slot = e->own_base + cvy_ep_dispatch_slot(call->ep, op);
 
 	(void)i;
+	cvy_ep_active_begin(e, op);
 	cvy_ep_dispatch_write(call->ep, &call->dispatch, slot);
 	line->aux = (uint64_t)call->dispatch.num_tokens;
-	line->bytes = 0;
-	for (int p = 0; p < e->set.npush; p++)
-		push_to(e, call->ep, slot, call->dispatch.num_tokens, e->set.push[p]);
+	line->bytes = (uint32_t)note_skips(call, slot);
+	for (int p = 0; p < e->set.npush; p++) {
+		int to = e->set.push[p];
+
+		if (line->bytes)
+			cvy_put(e, to, cvy_ep_dispatch_skips(call->ep, slot, to), sizeof(uint64_t));
+		if (!cvy_ep_left_out(call, to))
+			push_to(e, call->ep, slot, call->dispatch.num_tokens, to);
+	}
 }
 
 /* The next row of @src in @bin, or -1: it has used up its T rows there. */
@@ -215,7 +249,7 @@ static void dispatch_consume(struct cvy_engine *e, struct cvy_op *op, uint64_t i
 
 		while (k < e->set.n && e->set.rank[k] < r)
 			k++;
-		if (k < e->set.n && e->set.rank[k] == r && !cvy_ep_source_missing(e, k)) {
+		if (k < e->set.n && e->set.rank[k] == r && !cvy_ep_source_missing(e, k) && !skipped(e, op, ep, k)) {
 			slot = e->set.base[k] + at;
 			tokens = cvy_source_line(e, op, i, k, 1)->aux;
 		}
@@ -246,6 +280,7 @@ static void dispatch_finish(struct cvy_engine *e, struct cvy_op *op)
 		dispatch_nothing(call);
 	if (op->result.status)
 		return;
+	cvy_ep_active_finish(e, call);
 	cvy_mask_sub(&op->result.mask, &call->missing);
 }
 
@@ -254,6 +289,7 @@ const struct cvy_op_kind cvy_op_dispatch = {
 	.op_class = CVY_OP_PRIVATE,
 	.publish = dispatch_publish,
 	.consume = dispatch_consume,
+	.look = cvy_ep_active_look,
 	.finish = dispatch_finish,
 	.release = cvy_ep_release,
 };

@@ -32,9 +32,14 @@ size_t cvy_ep_dispatch_rows_at(const struct cvy_ep_shape *s)
 	return cvy_ep_dispatch_weights_at(s) * (cvy_ep_pack_of(s->preset)->beside ? 2 : 1);
 }
 
+size_t cvy_ep_dispatch_skips_at(const struct cvy_ep_shape *s)
+{
+	return cvy_ep_dispatch_rows_at(s) + (size_t)s->tokens * cvy_ep_row_bytes(s); /* rows are of 16 bytes */
+}
+
 size_t cvy_ep_dispatch_bytes(const struct cvy_ep_shape *s)
 {
-	return round_up(cvy_ep_dispatch_rows_at(s) + (size_t)s->tokens * cvy_ep_row_bytes(s), CVY_EP_ALIGN);
+	return round_up(cvy_ep_dispatch_skips_at(s) + ((size_t)s->max_ranks + 63) / 64 * 8, CVY_EP_ALIGN);
 }
 
 size_t cvy_ep_combine_rows_at(const struct cvy_ep_shape *s)

@@ -42,6 +42,8 @@ struct cvy_ep_run {
 	uint32_t first, count;
 };
 
+#define CVY_EP_NO_RUN UINT32_MAX /* the source is left out: more rows than there can be */
+
 #define CVY_EP_ALIGN 4096
 
 static inline size_t cvy_ep_row_bytes(const struct cvy_ep_shape *s)
@@ -49,9 +51,10 @@ static inline size_t cvy_ep_row_bytes(const struct cvy_ep_shape *s)
 	return 2 * (size_t)s->hidden;
 }
 
-/* Dispatch slot: ids [T][K] at 0, weights [T][K] where they travel, rows [T] after them. */
+/* Dispatch slot: ids [T][K] at 0, weights [T][K] where they travel, rows [T] after them, then a bit for each rank. */
 size_t cvy_ep_dispatch_weights_at(const struct cvy_ep_shape *s);
 size_t cvy_ep_dispatch_rows_at(const struct cvy_ep_shape *s);
+size_t cvy_ep_dispatch_skips_at(const struct cvy_ep_shape *s);
 size_t cvy_ep_dispatch_bytes(const struct cvy_ep_shape *s);
 
 /* Combine slot: runs [max_ranks] at 0, rows after them. */

@@ -18,6 +18,13 @@ void cvy_late_from_now(const struct cvy_engine *e, struct cvy_op *op)
 	op->late_ns = cvy_engine_now(e) + op->timeout_ns;
 }
 
+void cvy_leave_out(struct cvy_engine *e, struct cvy_op *op, int rank)
+{
+	cvy_mask_add(&e->lost, rank);
+	e->some_lost = 1;
+	op->late = 1; /* its tick shows nothing of that rank */
+}
+
 static void tell_late(struct cvy_engine *e, const struct cvy_op *op, int rank)
 {
 	struct cvy_event ev = { .kind = CVY_EV_LATE, .rank = rank, .inc = e->view->member[rank].inc, .number = op->seq };
@@ -37,11 +44,9 @@ int cvy_late(struct cvy_engine *e, struct cvy_op *op, int rank)
 {
 	if (covey_mask_has(&e->lost, rank))
 		return 1;
-	if (!e->active || cvy_engine_now(e) < op->late_ns)
+	if (!op->timeout_ns || !e->active || cvy_engine_now(e) < op->late_ns)
 		return 0;
-	cvy_mask_add(&e->lost, rank);
-	e->some_lost = 1;
-	op->late = 1;
+	cvy_leave_out(e, op, rank);
 	tell_late(e, op, rank);
 	return 1;
 }
@@ -51,7 +56,7 @@ enum fate { COMES, LATE, DIFFERS };
 /*
  * Some source never publishes the tick that is waited for: it called something else there, its ticks are past it, or
  * it has an outcome of the operation. (That is read before the line: who publishes does it before it is past.) The
- * last may be of a rank that others masked as late, where the operation has a deadline.
+ * last may be of a rank that others masked as late or left out, where the operation says that they may.
  */
 static enum fate fate_of(struct cvy_engine *e, const struct cvy_op *op, int k)
 {
@@ -68,7 +73,7 @@ static enum fate fate_of(struct cvy_engine *e, const struct cvy_op *op, int k)
 		return DIFFERS;
 	if (done < op->seq)
 		return COMES;
-	return op->timeout_ns ? LATE : DIFFERS;
+	return op->partial ? LATE : DIFFERS;
 }
 
 /* Sources whose part never comes are masked: 1 if there is one. -1: one called something else. */

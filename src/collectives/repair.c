@@ -235,10 +235,10 @@ static int settle_private(struct cvy_engine *e, struct cvy_op *op)
 	return settle(e, &other);
 }
 
-/* Others may have completed it without this rank: they masked it as late, and a holder can say so. */
+/* Others may have completed it without this rank: they masked it as late or left it out, and a holder can say so. */
 static int masked_elsewhere(const struct cvy_op *op)
 {
-	return op->timeout_ns && !published(op);
+	return op->partial && !published(op);
 }
 
 /*

@@ -246,7 +246,7 @@ static int arrived(struct cvy_engine *e, struct cvy_op *op, uint64_t i, int roun
 			else if (CVY_GUARDED && op->kind->op_class == CVY_OP_TO_ROOT && round == 2 &&
 				 root_differs(e, op, i, *k, tag))
 				cvy_engine_mismatch(e, op, *k, cvy_source_line(e, op, i, *k, 1));
-			else if (CVY_GUARDED && op->timeout_ns && cvy_late(e, op, e->set.rank[*k]))
+			else if (CVY_GUARDED && op->partial && cvy_late(e, op, e->set.rank[*k]))
 				continue;
 			return 0;
 		}
@@ -396,6 +396,8 @@ static void complete_tick(struct cvy_engine *e, struct cvy_op *op)
 		if (!op->completed)
 			save_input(e, op);
 	}
+	if (op->kind->look)
+		op->kind->look(e, op, op->completed);
 	if (e->fault)
 		cvy_fault_read(e->fault);
 	if (op->kind->consume)
@@ -414,7 +416,7 @@ static void complete_tick(struct cvy_engine *e, struct cvy_op *op)
 		if (e->active && e->passed < op->seq - 1) /* who has entered it has decided all before */
 			e->passed = op->seq - 1;
 	}
-	if (!waits || (op->timeout_ns && e->active) || (op->lent && op->completed == op->ticks))
+	if (!waits || (op->partial && e->active) || (op->lent && op->completed == op->ticks))
 		cvy_tell_done(e, op, tick);
 }
 
@@ -515,6 +517,8 @@ int cvy_op_step(struct cvy_engine *e, struct cvy_op *op)
 		progress = 1;
 	}
 	limit = op->rounds == 2 ? op->second : op->entered;
+	if (op->kind->look && op->completed < limit)
+		op->kind->look(e, op, op->completed);
 	if (op->completed < limit && ((op->kind->op_class == CVY_OP_ADMIT && cvy_mask_empty(&e->view->pending)) ||
 				      arrived(e, op, op->completed, op->rounds))) {
 		complete_tick(e, op);

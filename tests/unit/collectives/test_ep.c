@@ -8,7 +8,6 @@
  */
 #include "harness.h"
 
-#include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -53,7 +52,7 @@ static int32_t route(enum routing routing, uint64_t *state)
 	}
 }
 
-static void job_create(struct job *j, struct covey_group *group, const int *owners)
+static void job_open(struct job *j, struct covey_group *group)
 {
 	struct covey_ep_config c = COVEY_EP_CONFIG_INIT;
 	struct covey_view view;
@@ -63,15 +62,10 @@ static void job_create(struct job *j, struct covey_group *group, const int *owne
 	c.hidden = HIDDEN;
 	c.top_k = TOP_K;
 	c.experts = EXPERTS;
-	c.expert_owner = owners;
 	must(!covey_view(group, &view), "view");
 	j->group = group;
 	j->rank = view.rank;
 	must(!covey_ep_create(group, &c, &j->ep), "create");
-}
-
-static void job_buffers(struct job *j)
-{
 	j->rows = covey_ep_rows(j->ep);
 	j->local = covey_ep_local_experts(j->ep);
 	j->packed = calloc((size_t)(j->local + 1) * (size_t)j->rows * HIDDEN, 2);
@@ -79,12 +73,6 @@ static void job_buffers(struct job *j)
 	j->src = calloc((size_t)(j->local + 1) * (size_t)j->rows, sizeof(*j->src));
 	j->range = calloc((size_t)(j->local + 1) * COVEY_MAX_RANKS, sizeof(*j->range));
 	must(j->packed && j->count && j->src && j->range, "memory");
-}
-
-static void job_open(struct job *j, struct covey_group *group)
-{
-	job_create(j, group, NULL);
-	job_buffers(j);
 }
 
 static void job_close(struct job *j)
@@ -478,146 +466,6 @@ START_TEST(deadlines_are_of_all_ranks_or_none)
 }
 END_TEST
 
-/* ---- a joiner makes its handle before it is let in ---- */
-
-enum { GROWN = 3, ROOM = 8 };
-
-static void layers(struct job *j, int size)
-{
-	struct covey_result res;
-
-	for (uint64_t i = 0; i < 10; i++) {
-		struct covey_combine_args a = COVEY_COMBINE_INIT;
-
-		job_fill(j, RANDOM, i);
-		must(!dispatch(j, &res) && covey_mask_count(&res.mask) == size, "dispatch %d", (int)i);
-		experts(j, size);
-		combine_args(j, &a);
-		must(!covey_combine(j->ep, &a, NULL, &res) && covey_mask_count(&res.mask) == size, "combine");
-		check_out(j, size, &res.mask);
-	}
-}
-
-struct growth {
-	struct covey_config config;
-	int own; /* the joiner's config names owners: they are those of blocks */
-};
-
-static void *joiner(void *arg)
-{
-	const struct growth *growth = arg;
-	struct covey_config config = growth->config;
-	struct covey_group *group;
-	struct covey_result res;
-	struct covey_view view;
-	int owners[EXPERTS];
-	struct job j;
-
-	config.create = COVEY_CREATE_NEVER;
-	config.world = 0;
-	group = harness_join(&config, GROWN - 1);
-	must(!covey_view(group, &view) && view.size == GROWN - 1 && view.epoch && !view.active, "size %d, epoch %u",
-	     view.size, view.epoch);
-	must(covey_mask_count(&view.members) == GROWN - 1 && !covey_mask_has(&view.members, GROWN - 1), "members");
-	for (int x = 0; x < EXPERTS; x++)
-		owners[x] = owner_of(x, GROWN);
-	job_create(&j, group, growth->own ? owners : NULL);
-	must(!covey_admit(group, NULL, 0, &res) && res.size == GROWN, "admit: size %d", res.size);
-	must(covey_ep_rows(j.ep) == GROWN * TOKENS, "%d rows", covey_ep_rows(j.ep));
-	job_buffers(&j);
-	layers(&j, GROWN);
-	job_close(&j);
-	must(!covey_leave(group, 0), "leave");
-	covey_close(group);
-	return NULL;
-}
-
-static void elder(struct member *m)
-{
-	struct covey_result res = { .size = 0 };
-	pthread_t late;
-	struct job j;
-
-	job_open(&j, m->group);
-	layers(&j, GROWN - 1);
-	job_close(&j);
-	if (m->rank == 0)
-		must(!pthread_create(&late, NULL, joiner, m->arg), "a thread");
-	job_create(&j, m->group, NULL);
-	for (;;) {
-		must(!covey_admit(m->group, NULL, 0, &res), "admit");
-		if (res.size == GROWN)
-			break;
-		must(!covey_barrier(m->group, NULL, NULL), "barrier");
-	}
-	must(!covey_ep_remap(j.ep, NULL), "remap");
-	job_buffers(&j);
-	layers(&j, GROWN);
-	job_close(&j);
-	if (m->rank == 0)
-		pthread_join(late, NULL);
-}
-
-START_TEST(a_joiner_is_laid_out_for_the_group_that_lets_it_in)
-{
-	struct growth growth = { harness_config("epjoin", GROWN - 1), _i };
-
-	growth.config.max_ranks = ROOM;
-	harness_threads(&growth.config, elder, &growth);
-}
-END_TEST
-
-/* An owner that is no rank of the group is found when its size is known. */
-static void *stray(void *arg)
-{
-	struct covey_config config = *(const struct covey_config *)arg;
-	int owners[EXPERTS] = { ROOM - 1 };
-	struct covey_group *group;
-	struct covey_ep_config c = COVEY_EP_CONFIG_INIT;
-	struct covey_error_info why;
-	struct covey_ep *ep = NULL;
-
-	config.create = COVEY_CREATE_NEVER;
-	config.world = 0;
-	group = harness_join(&config, 1);
-	c.max_tokens = c.top_k = 1;
-	c.hidden = 8;
-	c.experts = EXPERTS;
-	c.expert_owner = owners;
-	must(!covey_ep_create(group, &c, &ep), "create");
-	must(!covey_admit(group, NULL, 0, NULL), "admit");
-	must(covey_ep_rows(ep) == COVEY_ERR_INVAL && covey_ep_local_experts(ep) == COVEY_ERR_INVAL, "rows");
-	covey_last_error(group, &why);
-	must(strstr(why.cause, "expert_owner[0] is 7") && strstr(why.cause, "0 to 1"), "%s", why.cause);
-	must(!covey_ep_remap(ep, NULL) && covey_ep_rows(ep) == 2, "remap");
-	owners[1] = ROOM;
-	must(covey_ep_create(group, &c, &ep) == COVEY_ERR_INVAL, "create");
-	covey_ep_destroy(ep);
-	must(!covey_leave(group, 0), "leave");
-	covey_close(group);
-	return NULL;
-}
-
-static void with_a_stray(struct member *m)
-{
-	struct covey_result res = { .size = 0 };
-	pthread_t late;
-
-	must(!pthread_create(&late, NULL, stray, m->arg), "a thread");
-	while (res.size < 2)
-		must(!covey_admit(m->group, NULL, 0, &res), "admit");
-	pthread_join(late, NULL);
-}
-
-START_TEST(owners_that_do_not_fit_are_found_when_the_joiner_is_let_in)
-{
-	struct covey_config config = harness_config("epstray", 1);
-
-	config.max_ranks = ROOM;
-	harness_threads(&config, with_a_stray, &config);
-}
-END_TEST
-
 /* Whatever a dispatch ends with, the combine behind it takes its place: on all ranks, or none would know how far it is. */
 static void without_rows(struct member *m)
 {
@@ -665,8 +513,6 @@ int main(void)
 		tcase_add_test(tc, who_is_late_leaves_where_the_policy_says_so);
 	}
 	tcase_add_test(tc, deadlines_are_of_all_ranks_or_none);
-	tcase_add_loop_test(tc, a_joiner_is_laid_out_for_the_group_that_lets_it_in, 0, 2);
-	tcase_add_test(tc, owners_that_do_not_fit_are_found_when_the_joiner_is_let_in);
 	tcase_add_test(tc, a_dispatch_that_failed_has_no_rows);
 	suite_add_tcase(suite, tc);
 	return harness_main(suite);

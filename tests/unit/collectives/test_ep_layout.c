@@ -346,7 +346,7 @@ START_TEST(sizes_are_by_max_ranks_and_owners_by_blocks)
 	int owner[10], local[10];
 
 	ck_assert_uint_eq(cvy_ep_dispatch_rows_at(&s), 4096);
-	ck_assert_uint_eq(cvy_ep_dispatch_bytes(&s), 1839104);
+	ck_assert_uint_eq(cvy_ep_dispatch_bytes(&s), 1843200);
 	ck_assert_uint_eq(cvy_ep_combine_rows_at(&s), 512);
 	ck_assert_uint_eq(cvy_ep_combine_rows(&s), 65536);
 	ck_assert_uint_eq(cvy_ep_combine_bytes(&s), 939528192);

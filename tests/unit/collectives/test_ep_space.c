@@ -5,31 +5,17 @@
  *
  * labels: redis tsan
  */
-#include "harness.h"
+#include "ep_layer.h"
 
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/wait.h>
-
-#include "ep.h"
-#include "reduce.h"
 
 enum {
 	RANKS = 3,
 	SOON_MS = 100,
 	WINDOW = 8 << 20,
 	MOST = 6200000, /* bytes of its heap: no room for them beside a handle */
-};
-
-/* Every token goes to one expert on each rank, which gives it back as it is: so it comes back R times as large. */
-struct layer {
-	struct covey_ep *ep;
-	int tokens, hidden, salt;
-	uint16_t *x, *packed, *out;
-	int32_t *ids, *src, *experts, count[RANKS];
-	int64_t range[RANKS * RANKS];
-	float *weights, *beside;
-	struct cvy_extent place;
 };
 
 /* The slot of an operation that is tick @tick. */
@@ -43,115 +29,12 @@ static int overlap(const struct cvy_extent *a, const struct cvy_extent *b)
 	return a->offset < b->offset + b->bytes && b->offset < a->offset + a->bytes;
 }
 
-static uint16_t element(const struct layer *l, int token)
-{
-	return cvy_f32_bf16((float)((token + l->salt) % 50 + 1));
-}
-
-static void layer_open(struct layer *l, struct covey_group *group, int preset, int tokens, int hidden)
-{
-	struct covey_ep_config c = COVEY_EP_CONFIG_INIT;
-	size_t t = (size_t)tokens, h = (size_t)hidden;
-	struct covey_error_info why;
-	int err;
-
-	*l = (struct layer){ .tokens = tokens, .hidden = hidden };
-	c.max_tokens = tokens;
-	c.hidden = hidden;
-	c.top_k = c.experts = RANKS;
-	c.preset = preset;
-	err = covey_ep_create(group, &c, &l->ep);
-	covey_last_error(group, &why);
-	must(!err, "create: %s", why.cause);
-	l->x = calloc(t * h, 2);
-	l->out = calloc(t * h, 2);
-	l->packed = calloc(RANKS * t * h, 2);
-	l->ids = calloc(t * RANKS, 4);
-	l->src = calloc(RANKS * t, 4);
-	l->weights = calloc(t * RANKS, 4);
-	l->experts = calloc(RANKS * t * RANKS, 4);
-	l->beside = calloc(RANKS * t * RANKS, 4);
-	must(l->x && l->out && l->packed && l->ids && l->src && l->weights && l->experts && l->beside, "memory");
-	for (size_t i = 0; i < t * RANKS; i++) {
-		l->ids[i] = (int32_t)(i % RANKS);
-		l->weights[i] = 1;
-	}
-}
-
-static void layer_close(struct layer *l)
-{
-	covey_ep_destroy(l->ep);
-	free(l->x);
-	free(l->out);
-	free(l->packed);
-	free(l->ids);
-	free(l->src);
-	free(l->weights);
-	free(l->experts);
-	free(l->beside);
-}
-
-static int send_tokens(struct layer *l, int salt)
-{
-	struct covey_dispatch_args d = COVEY_DISPATCH_INIT;
-
-	l->salt = salt;
-	for (int t = 0; t < l->tokens; t++)
-		for (int h = 0; h < l->hidden; h++)
-			l->x[t * l->hidden + h] = element(l, t);
-	d.num_tokens = l->tokens;
-	d.x = l->x;
-	d.experts = l->ids;
-	d.weights = l->weights;
-	d.packed_x = l->packed;
-	d.count = l->count;
-	d.src_info = l->src;
-	d.range = l->range;
-	d.recv_experts = l->experts;
-	d.recv_weights = l->beside;
-	return covey_dispatch_send(l->ep, &d, NULL);
-}
-
-static void combine(struct layer *l, int rank)
-{
-	struct covey_combine_args c = COVEY_COMBINE_INIT;
-	struct covey_result res;
-
-	c.num_tokens = l->tokens;
-	c.y = l->packed;
-	c.count = l->count;
-	c.src_info = l->src;
-	c.range = l->range;
-	c.experts = l->ids;
-	c.weights = l->weights;
-	c.out = l->out;
-	must(!covey_combine(l->ep, &c, NULL, &res) && covey_mask_count(&res.mask) == RANKS, "combine: mask %llx",
-	     (unsigned long long)res.mask.word[0]);
-	for (int t = 0; t < l->tokens; t++)
-		for (int h = 0; h < l->hidden; h++) {
-			float got = cvy_bf16_f32(l->out[t * l->hidden + h]);
-
-			must(got == RANKS * cvy_bf16_f32(element(l, t)), "rank %d, %d x %d: token %d [%d] is %g", rank,
-			     l->tokens, l->hidden, t, h, (double)got);
-		}
-}
-
-static void pair(struct layer *l, int rank, int salt)
-{
-	struct covey_result res;
-
-	must(!send_tokens(l, salt), "dispatch");
-	must(!covey_dispatch_recv(l->ep, 0, &res) && covey_mask_count(&res.mask) == RANKS, "dispatch: mask %llx",
-	     (unsigned long long)res.mask.word[0]);
-	combine(l, rank);
-}
-
 /* ---- a rank is held still while it reads ---- */
 
 struct slow_plan {
 	struct covey_config config;
-	int tcp, preset, ahead; /* ranks that go on without the slow one */
-	uint64_t *ready;
+	int tcp, preset;
+	uint64_t *ready; /* ranks that go on without the slow one */
 };
 
 /*
@@ -163,6 +46,7 @@ static int slow(void *arg, int rank)
 	struct slow_plan *plan = arg;
 	struct covey_error_info why;
 	struct covey_group *group;
+	struct cvy_extent was, is;
 	struct covey_result res;
 	struct layer a, b;
 	void *memory = NULL;
@@ -172,8 +56,8 @@ static int slow(void *arg, int rank)
 		setenv("COVEY_FAULT", plan->tcp ? "stop@op:combine:1.signal:2" : "stop@op:combine:1.read:1", 1);
 	group = harness_join(&plan->config, rank);
 	layer_open(&a, group, plan->preset, 16, 264);
-	pair(&a, rank, 0);
-	a.place = place_of(a.ep->combine, a.ep->combine_bytes, 2);
+	layer_pair(&a, 0, RANKS);
+	was = place_of(a.ep->combine, a.ep->combine_bytes, 2);
 	layer_close(&a);
 	if (ahead) { /* what nobody can hold back: the application writes there when it likes */
 		must(covey_mem_alloc(group, MOST, &memory) == COVEY_ERR_NOMEM, "it is read");
@@ -182,15 +66,16 @@ static int slow(void *arg, int rank)
 	}
 	/* Its dispatch, the third tick, stands where the combine before it did, the second tick of a smaller handle. */
 	layer_open(&b, group, plan->preset, plan->preset == COVEY_EP_LL ? 60 : 30, 528);
-	b.place = place_of(b.ep->dispatch, b.ep->dispatch_bytes, 3);
-	must(overlap(&b.place, &a.place), "they do not overlap: the test shows nothing");
-	must(!send_tokens(&b, 17), "dispatch");
+	is = place_of(b.ep->dispatch, b.ep->dispatch_bytes, 3);
+	must(overlap(&is, &was), "they do not overlap: the test shows nothing");
+	must(!layer_send(&b, 17), "dispatch");
 	if (ahead) {
 		must(covey_dispatch_recv(b.ep, harness_deadline(SOON_MS), &res) == COVEY_ERR_TIMEOUT, "without all");
 		__atomic_add_fetch(plan->ready, 1, __ATOMIC_SEQ_CST);
 	}
 	must(!covey_dispatch_recv(b.ep, 0, &res), "dispatch");
-	combine(&b, rank);
+	must(!layer_combine(&b, &res) && covey_mask_count(&res.mask) == RANKS, "combine");
+	layer_check(&b, &res.mask);
 	layer_close(&b);
 	must(!covey_barrier(group, NULL, NULL) && !covey_barrier(group, NULL, NULL), "barrier");
 	must(!covey_mem_alloc(group, MOST, &memory), "all have read");
@@ -236,9 +121,9 @@ static void changing(struct member *m)
 		layer_open(&l[0], m->group, *(int *)m->arg, tokens[i % 4], hidden[i % 4]);
 		if (i % 3 == 1) { /* two at a time, the first to come goes first */
 			layer_open(&l[1], m->group, *(int *)m->arg, tokens[i % 2], hidden[i % 2]);
-			pair(&l[1], m->rank, 3 * i);
+			layer_pair(&l[1], 3 * i, RANKS);
 		}
-		pair(&l[0], m->rank, i);
+		layer_pair(&l[0], i, RANKS);
 		layer_close(&l[0]);
 		if (i % 3 == 1)
 			layer_close(&l[1]);
@@ -262,13 +147,13 @@ static void unreceived(struct member *m)
 
 	for (int i = 0; i < 20; i++) {
 		layer_open(&a, m->group, COVEY_EP_LL, 16, 64 + 8 * i);
-		must(!send_tokens(&a, i), "dispatch");
+		must(!layer_send(&a, i), "dispatch");
 		covey_ep_destroy(a.ep);
 		layer_open(&b, m->group, COVEY_EP_LL, 8, 128);
-		pair(&b, m->rank, i);
+		layer_pair(&b, i, RANKS);
 		must(a.count[0] == RANKS * a.tokens, "%d rows", a.count[0]);
 		for (int t = 0; t < a.count[0]; t++)
-			must(a.packed[t * a.hidden] == element(&a, t % a.tokens), "row %d", t);
+			must(a.packed[t * a.hidden] == layer_element(&a, t % a.tokens), "row %d", t);
 		layer_close(&b);
 		a.ep = NULL;
 		layer_close(&a);

@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * active_ranks and waited of dispatch and combine on host memory, and rows that are summed rank by rank.
+ *
+ * labels: redis tsan
+ */
+#include "ep_layer.h"
+
+#include <stdlib.h>
+
+#include "reduce.h"
+
+enum { RANKS = 3, TOKENS = 12, HIDDEN = 64, SHORT_MS = 50, LONG_MS = 40000 };
+
+struct turn {
+	int preset;
+	uint64_t done; /* ranks that are through */
+};
+
+static int recv_dispatch(struct layer *l, struct covey_result *res)
+{
+	return covey_dispatch_recv(l->ep, harness_deadline(WATCHDOG_MS), res);
+}
+
+static void expect_mask(const struct covey_result *res, uint64_t mask, const char *what, int rank)
+{
+	must(res->mask.word[0] == mask, "rank %d: %s has %llx, not %llx", rank, what,
+	     (unsigned long long)res->mask.word[0], (unsigned long long)mask);
+}
+
+/* A dispatch and a combine of the ranks in @mask, no matter what the others do. */
+static void pair_of(struct layer *l, int salt, uint64_t mask, int rank)
+{
+	struct covey_result res;
+
+	must(!layer_send(l, salt) && !recv_dispatch(l, &res), "dispatch");
+	expect_mask(&res, mask, "dispatch", rank);
+	for (int s = 0; s < RANKS; s++)
+		must((l->range[s] >> 32 > 0) == (mask >> s & 1), "rank %d: rows of %d", rank, s);
+	must(!layer_combine(l, &res), "combine");
+	expect_mask(&res, mask, "combine", rank);
+	layer_check(l, &res.mask);
+}
+
+/* Rank 2 calls when the others are through: who would wait for it would wait for ever. Then all take part again. */
+static void left_out(struct member *m)
+{
+	struct turn *turn = m->arg;
+	int32_t active[RANKS] = { 1, 1, 1 };
+	uint64_t waited[RANKS] = { 0 };
+	struct layer l;
+
+	layer_open(&l, m->group, turn->preset, TOKENS, HIDDEN);
+	l.active = active;
+	l.waited = waited;
+	for (int i = 0; i < 6; i++) {
+		pair_of(&l, 10 * i, 7, m->rank);
+		active[2] = 0; /* of rank 2 it is the own entry, which is not read */
+		if (m->rank == 2)
+			harness_until(&turn->done, (uint64_t)(2 * i + 2), "the others");
+		waited[2] = 0;
+		pair_of(&l, 10 * i + 5, m->rank == 2 ? 4 : 3, m->rank);
+		must(m->rank == 2 || !waited[2], "%llu ns for who is left out", (unsigned long long)waited[2]);
+		must(active[0] && active[1] && !active[2], "active ranks");
+		if (m->rank != 2)
+			__atomic_add_fetch(&turn->done, 1, __ATOMIC_SEQ_CST);
+		active[2] = 1;
+	}
+	layer_close(&l);
+}
+
+START_TEST(who_is_left_out_is_not_waited_for_and_hears_so)
+{
+	struct covey_config config = harness_config("epout", RANKS);
+	struct turn turn = { .preset = _i / 2 };
+
+	config.transport = _i % 2 ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
+	harness_threads(&config, left_out, &turn);
+}
+END_TEST
+
+/* Rank 2 is late once: the deadline takes it out of active_ranks, so the next pair waits for no deadline. */
+static void late_once(struct member *m)
+{
+	struct turn *turn = m->arg;
+	int32_t active[RANKS] = { 1, 1, 1 };
+	uint64_t waited[RANKS] = { 0 };
+	struct covey_result res;
+	struct layer l;
+
+	layer_open(&l, m->group, turn->preset, TOKENS, HIDDEN);
+	l.active = active;
+	l.waited = waited;
+	l.timeout_ms = m->rank == 2 ? LONG_MS : SHORT_MS;
+	if (m->rank == 2)
+		harness_until(&turn->done, 2, "the others");
+	must(!layer_send(&l, 1) && !recv_dispatch(&l, &res), "dispatch");
+	expect_mask(&res, m->rank == 2 ? 7 : 3, "dispatch", m->rank);
+	must(active[2] == (m->rank == 2) && active[0] && active[1], "active ranks");
+	must(m->rank == 2 || waited[2] >= (uint64_t)SHORT_MS * 1000000, "waited %llu ns for who was late",
+	     (unsigned long long)waited[2]);
+	must(!waited[m->rank], "waited for itself");
+	l.timeout_ms = LONG_MS;
+	waited[2] = 0;
+	must(!layer_combine(&l, &res), "combine");
+	expect_mask(&res, m->rank == 2 ? 4 : 3, "combine", m->rank);
+	must(!waited[2], "waited for who is left out");
+	if (m->rank != 2)
+		__atomic_add_fetch(&turn->done, 1, __ATOMIC_SEQ_CST);
+	layer_close(&l);
+}
+
+START_TEST(a_deadline_leaves_out_who_was_late)
+{
+	struct covey_config config = harness_config("eplateout", RANKS);
+	struct turn turn = { .preset = _i / 2 };
+
+	config.transport = _i % 2 ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
+	harness_threads(&config, late_once, &turn);
+}
+END_TEST
+
+struct stamps {
+	uint64_t sent_ns, sent;
+};
+
+/* Rank 1 calls some time after rank 0 has published: that much at least rank 0 has waited, and it says so once. */
+static void timed(struct member *m)
+{
+	struct stamps *at = m->arg;
+	uint64_t waited[2] = { 5, 5 }, late_ns = 0;
+	struct covey_result res;
+	struct layer l;
+
+	layer_open(&l, m->group, COVEY_EP_LL, TOKENS, HIDDEN);
+	if (m->rank == 0)
+		l.waited = waited;
+	if (m->rank == 1) {
+		harness_until(&at->sent, 1, "rank 0");
+		at->sent_ns = harness_now_ns() - at->sent_ns;
+	}
+	must(!layer_send(&l, 1), "dispatch");
+	if (m->rank == 0) {
+		at->sent_ns = harness_now_ns();
+		__atomic_store_n(&at->sent, 1, __ATOMIC_SEQ_CST);
+	}
+	must(!recv_dispatch(&l, &res), "dispatch");
+	late_ns = at->sent_ns;
+	must(m->rank == 1 || (waited[1] - 5 >= late_ns && waited[0] == 5), "waited %llu and %llu of %llu ns",
+	     (unsigned long long)waited[0], (unsigned long long)waited[1], (unsigned long long)late_ns);
+	must(!layer_combine(&l, &res), "combine");
+	layer_check(&l, &res.mask);
+	layer_close(&l);
+}
+
+START_TEST(what_was_waited_is_told_for_each_source)
+{
+	struct covey_config config = harness_config("epwaited", 2);
+	struct stamps at = { 0 };
+
+	harness_threads(&config, timed, &at);
+}
+END_TEST
+
+static void some_give_it(struct member *m)
+{
+	int32_t active[RANKS] = { 1, 1, 1 };
+	struct covey_result res;
+	struct layer l;
+
+	layer_open(&l, m->group, COVEY_EP_LL, TOKENS, HIDDEN);
+	l.active = m->rank ? active : NULL;
+	must(!layer_send(&l, 1) && recv_dispatch(&l, &res) == COVEY_ERR_MISMATCH, "active_ranks on some ranks alone");
+	layer_close(&l);
+}
+
+START_TEST(active_ranks_are_given_by_all_or_none)
+{
+	struct covey_config config = harness_config("epsome", RANKS);
+
+	harness_threads(&config, some_give_it, NULL);
+}
+END_TEST
+
+/* ---- rows that are summed rank by rank ---- */
+
+enum { EXPERTS = 8, TOP_K = 5 };
+
+struct sums {
+	uint16_t x[TOKENS * HIDDEN], out[TOKENS * HIDDEN], packed[EXPERTS * 2 * TOKENS * HIDDEN];
+	int32_t ids[TOKENS * TOP_K], count[EXPERTS], src[EXPERTS * 2 * TOKENS];
+	int64_t range[EXPERTS * 2];
+	float weights[TOKENS * TOP_K];
+};
+
+/* Expert e multiplies by e + 1; k ascending on each rank, rounded there, ranks ascending. */
+static uint16_t rank_by_rank(const struct sums *s, int rank, int token, int h)
+{
+	float x = cvy_bf16_f32(s->x[token * HIDDEN + h]), all = 0;
+
+	for (int p = 0; p < 2; p++) {
+		float part = 0;
+
+		for (int k = 0; k < TOP_K; k++) {
+			int e = s->ids[token * TOP_K + k];
+
+			if (e / (EXPERTS / 2) == p)
+				part += s->weights[token * TOP_K + k] * cvy_bf16_f32(cvy_f32_bf16(x * (float)(e + 1)));
+		}
+		all += p == rank ? part : cvy_bf16_f32(cvy_f32_bf16(part));
+	}
+	return cvy_f32_bf16(all);
+}
+
+static void fill(struct sums *s, int rank)
+{
+	uint64_t state = (uint64_t)rank + 1;
+
+	for (int i = 0; i < TOKENS * HIDDEN; i++)
+		s->x[i] = cvy_f32_bf16((float)(harness_random(&state) % 1000) / 77);
+	for (int i = 0; i < TOKENS * TOP_K; i++) {
+		s->ids[i] = (int32_t)(harness_random(&state) % EXPERTS);
+		s->weights[i] = (float)(harness_random(&state) % 1000) / 999;
+	}
+}
+
+static void sum_by_rank(struct member *m)
+{
+	struct covey_ep_config c = COVEY_EP_CONFIG_INIT;
+	struct covey_dispatch_args d = COVEY_DISPATCH_INIT;
+	struct covey_combine_args a = COVEY_COMBINE_INIT;
+	struct sums *s = calloc(1, sizeof(*s));
+	struct covey_ep *ep;
+
+	must(s, "memory");
+	fill(s, m->rank);
+	c.max_tokens = TOKENS;
+	c.hidden = HIDDEN;
+	c.top_k = TOP_K;
+	c.experts = EXPERTS;
+	c.combine = COVEY_EP_PER_RANK;
+	must(!covey_ep_create(m->group, &c, &ep), "create");
+	d.num_tokens = a.num_tokens = TOKENS;
+	d.x = s->x;
+	d.experts = a.experts = s->ids;
+	d.packed_x = s->packed;
+	a.y = s->packed;
+	d.count = s->count;
+	d.src_info = s->src;
+	d.range = s->range;
+	a.range = s->range;
+	a.weights = s->weights;
+	a.out = s->out;
+	must(!covey_dispatch(ep, &d, NULL, NULL), "dispatch");
+	for (int e = 0; e < EXPERTS / 2; e++)
+		for (int i = 0; i < s->count[e] * HIDDEN; i++) {
+			uint16_t *v = &s->packed[e * 2 * TOKENS * HIDDEN + i];
+
+			*v = cvy_f32_bf16(cvy_bf16_f32(*v) * (float)(m->rank * EXPERTS / 2 + e + 1));
+		}
+	must(!covey_combine(ep, &a, NULL, NULL), "combine");
+	for (int i = 0; i < TOKENS * HIDDEN; i++)
+		must(s->out[i] == rank_by_rank(s, m->rank, i / HIDDEN, i % HIDDEN), "element %d: %g, not %g", i,
+		     (double)cvy_bf16_f32(s->out[i]),
+		     (double)cvy_bf16_f32(rank_by_rank(s, m->rank, i / HIDDEN, i % HIDDEN)));
+	covey_ep_destroy(ep);
+	free(s);
+}
+
+START_TEST(rows_are_summed_and_rounded_rank_by_rank)
+{
+	struct covey_config config = harness_config("epperrank", 2);
+
+	config.transport = _i ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
+	harness_threads(&config, sum_by_rank, NULL);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *suite = suite_create("collectives/ep_active");
+	TCase *tc = tcase_create("ep_active");
+
+	tcase_add_loop_test(tc, who_is_left_out_is_not_waited_for_and_hears_so, 0, 4);
+	tcase_add_loop_test(tc, a_deadline_leaves_out_who_was_late, 0, 4);
+	tcase_add_test(tc, what_was_waited_is_told_for_each_source);
+	tcase_add_test(tc, active_ranks_are_given_by_all_or_none);
+	tcase_add_loop_test(tc, rows_are_summed_and_rounded_rank_by_rank, 0, 2);
+	suite_add_tcase(suite, tc);
+	return harness_main(suite);
+}
