@@ -681,9 +681,10 @@ struct covey_ep_config {
 /**
  * covey_ep_create - lay out one dispatch/combine pair; local, but called in the same order with
  * the same config on all ranks. A joiner does so before its first covey_admit(). When that has returned the handle
- * is laid out for the size that the group has then, without a remap of its own: take covey_ep_rows() and
- * covey_ep_local_experts() after it. After a covey_admit() that changed the size all ranks call covey_ep_remap(),
- * the joiner too if the owners are not those of its config. Offsets in the window follow from the order of the calls:
+ * is laid out for the size that the group has then, without a remap of its own: take covey_ep_local_experts() after
+ * it, and covey_ep_rows() and covey_ep_route_bytes(), which before it are those of max_ranks. After a covey_admit()
+ * that changed the size all ranks call covey_ep_remap(), the joiner too if the owners are not those of its config.
+ * Offsets in the window follow from the order of the calls:
  * a joiner makes and destroys handles as the members did, or they do so together after it was let in
  * Errors: INVAL; of the first call after a joiner's covey_admit(), too: an owner is no rank of the group; NOMEM:
  *         window_bytes is too small, the cause says what it takes
@@ -691,7 +692,8 @@ struct covey_ep_config {
 COVEY_API int covey_ep_create(struct covey_group *group, const struct covey_ep_config *config, struct covey_ep **out);
 
 /** covey_ep_remap - new owners of the experts, at a safe point, alike on all; also lays out for the
- * present size of the group. expert_owner [experts]; NULL: blocks */
+ * present size of the group. expert_owner [experts]; NULL: blocks. On devices the stream must have passed all
+ * operations of the handle, as after covey_admit(): the tables that they read are written with the next call */
 COVEY_API int covey_ep_remap(struct covey_ep *ep, const int *expert_owner);
 
 /**

@@ -122,25 +122,9 @@ static int lay_out(struct covey_ep *ep, const int *expert_owner, int size)
 }
 
 /*
- * Of a joiner that no safe point has let in: the size of the view that it sees, with itself, or more where the owners
- * that it is given ask for more. The first call behind the safe point lays out anew.
+ * For the size of the last safe point. A joiner that none has let in does not know it: for as many ranks as there may
+ * be, which is the most that buffers come to take, and anew with the first call behind its safe point.
  */
-static int expected_size(struct covey_ep *ep, const int *expert_owner)
-{
-	int size = 0, rank = cvy_handle_engine(ep->group)->rank;
-	struct covey_view view;
-
-	if (!covey_view(ep->group, &view))
-		size = view.size;
-	if (size <= rank)
-		size = rank + 1;
-	for (int x = 0; expert_owner && x < ep->shape.experts; x++)
-		if (expert_owner[x] >= size)
-			size = expert_owner[x] + 1;
-	return size < ep->shape.max_ranks ? size : ep->shape.max_ranks;
-}
-
-/* For the size of the last safe point, if there was one. */
 static int lay_out_now(struct covey_ep *ep, const int *expert_owner)
 {
 	int size = group_size(cvy_handle_engine(ep->group)), waits = size < 1, *given = NULL, err;
@@ -152,7 +136,7 @@ static int lay_out_now(struct covey_ep *ep, const int *expert_owner)
 			return fail(ep->group, COVEY_ERR_NOMEM, "no memory for the table of owners");
 		memcpy(given, expert_owner, bytes);
 	}
-	err = lay_out(ep, expert_owner, waits ? expected_size(ep, expert_owner) : size);
+	err = lay_out(ep, expert_owner, waits ? ep->shape.max_ranks : size);
 	if (err) {
 		free(given);
 		return err;
