@@ -4,11 +4,14 @@
  * the first dial to the last end. It never blocks: sockets are non-blocking, names are resolved elsewhere.
  * Sinks may call or close from within.
  */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "redis.h"
 
@@ -154,8 +157,9 @@ static void fall(struct redis *r)
 	complete_cause(r);
 	r->to.count = 0;
 	if (!r->dying && tell) {
+		if (!r->told_down || r->fatal)
+			cvy_warn("store", "%s%s", r->cause, r->fatal ? "" : "; trying again");
 		r->told_down = 1;
-		cvy_warn("store", "%s%s", r->cause, r->fatal ? "" : "; trying again");
 		r->sink.down(r->sink.ctx, r->cause_err, r->cause);
 	}
 	if (!r->dying && !r->fatal && !r->retry) {
@@ -182,10 +186,7 @@ void cvy_redis_ready(struct conn *k)
 	k->ready = 1;
 	if (r->up || !r->calls.ready || (r->sink.notice && !r->notices.ready))
 		return;
-	if (r->told_down)
-		cvy_warn("store", "the store is back");
 	r->up = r->served = 1;
-	r->told_down = 0;
 	r->tried[0] = '\0';
 	cvy_loop_cancel(r->bound);
 	r->bound = NULL;
@@ -225,16 +226,35 @@ static void on_socket(void *ctx, uint32_t events)
 	cvy_redis_leave(r);
 }
 
+/* Two users on one host: a refusal alone does not say whose the socket is. */
+static void unix_why(const char *path, const char *said, char *why, size_t bytes)
+{
+	struct stat st;
+
+	if (!stat(path, &st) && access(path, W_OK))
+		snprintf(why, bytes, "%.60s: it belongs to uid %u and has mode %04o, this process runs as uid %u", said,
+			 (unsigned)st.st_uid, (unsigned)st.st_mode & 07777, (unsigned)geteuid());
+	else if (access(path, F_OK) && errno == EACCES)
+		snprintf(why, bytes, "%.60s: this process, which runs as uid %u, may not enter a directory above it",
+			 said, (unsigned)geteuid());
+	else
+		snprintf(why, bytes, "%.60s", said);
+}
+
 static void conn_open(struct conn *k)
 {
 	struct redis *r = k->redis;
-	char cause[128];
+	char cause[128], why[200];
 
 	k->c = cvy_redis_connect(r->url.path, r->to.count ? r->to.ip[r->to.at] : "", r->port, cause, sizeof(cause));
-	if (!k->c)
-		cvy_redis_unreached(k, cause);
-	else if (cvy_loop_watch(r->loop, k->c->fd, EPOLLIN | EPOLLOUT, on_socket, k, &k->watch))
+	if (!k->c) {
+		snprintf(why, sizeof(why), "%s", cause);
+		if (r->url.path[0])
+			unix_why(r->url.path, cause, why, sizeof(why));
+		cvy_redis_unreached(k, why);
+	} else if (cvy_loop_watch(r->loop, k->c->fd, EPOLLIN | EPOLLOUT, on_socket, k, &k->watch)) {
 		cvy_redis_break(k, COVEY_ERR_STORE, 0, "the loop cannot watch the store's socket");
+	}
 }
 
 /* Each address has its own bound: one that swallows everything leaves time for the others. */

@@ -4,6 +4,7 @@
  * stays in it, already answered, until its late reply arrives and is thrown away; what is learned from it is how
  * long to wait for the next ones, or a store far away would never answer in time.
  */
+#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -151,6 +152,8 @@ static const struct excuse {
 
 static const struct excuse *find_excuse(const char *text)
 {
+	if (begins(text, "ERR ")) /* an error that a script passes on */
+		text += strlen("ERR ");
 	for (size_t i = 0; i < sizeof(excuses) / sizeof(excuses[0]); i++)
 		if (begins(text, excuses[i].prefix))
 			return &excuses[i];
@@ -175,26 +178,99 @@ static void explain(const struct redis *r, const char *text, char *why, size_t b
 	snprintf(why, bytes, "%s%s%s", excuse ? excuse->why : "", excuse ? ": " : "", said);
 }
 
+/* The word of @text that begins at @at, in capitals. */
+static void word_of(const char *at, char *word, size_t bytes)
+{
+	size_t n = 0;
+
+	while (n + 1 < bytes && (isalnum((unsigned char)at[n]) || at[n] == '_')) {
+		word[n] = (char)toupper((unsigned char)at[n]);
+		n++;
+	}
+	word[n] = '\0';
+}
+
+/*
+ * What the store's user may not do, and what to grant. Servers name the command or say that it is about a key or a
+ * channel, of old in one way and newer ones in another; the script names the command that it was about to give (NOPERM X:).
+ */
+static void explain_permission(const struct redis *r, const char *text, char *why, size_t bytes)
+{
+	static const char rest[] = "(ACL SETUSER; all that covey needs stands in docs/store.md)";
+	const char *run = strstr(text, "run the '");
+	char command[40] = "", small[40] = "";
+
+	if (run)
+		word_of(run + strlen("run the '"), command, sizeof(command));
+	else if (begins(text, "NOPERM "))
+		word_of(text + strlen("NOPERM "), command, sizeof(command));
+	for (size_t i = 0; command[i]; i++)
+		small[i] = (char)tolower((unsigned char)command[i]);
+	if (!run && strstr(text, "channel"))
+		snprintf(why, bytes, "the store's user may not use the channel %s: grant &covey:* %s", r->channel,
+			 rest);
+	else if (!run && strstr(text, "key"))
+		snprintf(why, bytes, "the store's user may not use the key %s: grant ~covey:* %s", r->key, rest);
+	else if (command[0])
+		snprintf(why, bytes, "the store's user may not run the command %s: grant +%s %s", command, small, rest);
+	else
+		snprintf(why, bytes, "the store's user lacks a permission %s", rest);
+}
+
+static void explain_missing(const char *text, char *why, size_t bytes)
+{
+	const char *quoted = strchr(text, '\'');
+	char command[40] = "";
+
+	if (begins(text, "NOCOMMAND "))
+		word_of(text + strlen("NOCOMMAND "), command, sizeof(command));
+	else if (quoted)
+		word_of(quoted + 1, command, sizeof(command));
+	snprintf(why, bytes,
+		 "the store has no command %s, which covey needs: it is renamed or disabled there (rename-command), or "
+		 "the server is no Redis",
+		 command[0] ? command : "of those");
+}
+
+/* What the server refuses whatever is asked: 1, and the connection is given up; for good where it has never served, else
+ * until whoever took the permission gives it back. */
+static int refuses(struct conn *k, const char *text)
+{
+	char why[400];
+
+	if (begins(text, "NOPERM")) {
+		explain_permission(k->redis, text, why, sizeof(why));
+		cvy_redis_break(k, COVEY_ERR_AUTH, !k->redis->worked, why);
+	} else if (begins(text, "NOCOMMAND") || begins(text, "ERR unknown command")) {
+		explain_missing(text, why, sizeof(why));
+		cvy_redis_break(k, COVEY_ERR_INVAL, !k->redis->worked, why);
+	} else {
+		return 0;
+	}
+	return 1;
+}
+
 /* Errors that are about the connection and not about one call; 1 if it was one. */
 static int connection_error(struct conn *k, enum kind kind, const char *text)
 {
 	const struct excuse *excuse = find_excuse(text);
-	char why[400];
+	char why[400], said[240];
 
+	snprintf(said, sizeof(said), "%.200s", text);
+	hide(k->redis, said, sizeof(said));
 	if (begins(text, "MOVED") || begins(text, "ASK ") || begins(text, "CLUSTERDOWN") || begins(text, "CROSSSLOT"))
 		cvy_redis_break(k, COVEY_ERR_INVAL, 1,
 				"the store is a Redis Cluster, which is not supported: name a single server");
-	else if (kind == GREET_INFO && (begins(text, "NOPERM") || strstr(text, "permission")))
-		cvy_redis_break(k, COVEY_ERR_AUTH, 1,
-				"the store's user may not run INFO, which covey needs: grant +info");
-	else if (begins(text, "NOAUTH") || begins(text, "WRONGPASS") || begins(text, "NOPERM") || kind == GREET_AUTH) {
-		snprintf(why, sizeof(why), "the store refused user or password: %s", text);
+	else if (refuses(k, text))
+		return 1;
+	else if (begins(text, "NOAUTH") || begins(text, "WRONGPASS") || kind == GREET_AUTH) {
+		snprintf(why, sizeof(why), "the store refused user or password: %s", said);
 		cvy_redis_break(k, COVEY_ERR_AUTH, 1, why);
 	} else if (kind == GREET_SELECT) {
-		snprintf(why, sizeof(why), "the store refused database %d: %s", k->redis->url.db, text);
+		snprintf(why, sizeof(why), "the store refused database %d: %s", k->redis->url.db, said);
 		cvy_redis_break(k, COVEY_ERR_INVAL, 1, why);
 	} else if ((excuse && excuse->elsewhere) || kind < CALL_SHA) {
-		snprintf(why, sizeof(why), "%s: %.200s", excuse ? excuse->why : "the store cannot serve", text);
+		snprintf(why, sizeof(why), "%s: %s", excuse ? excuse->why : "the store cannot serve", said);
 		cvy_redis_break(k, COVEY_ERR_STORE, 0, why);
 	} else {
 		return 0;
@@ -236,27 +312,40 @@ static void check_info(struct conn *k, const redisReply *reply)
 }
 
 /* A script that the server stopped at its first write says so in its own reply: {ERROR, why, text}. One that it did
- * not begin gets the same form here. */
-static const struct excuse *stopped(const redisReply *reply)
+ * not begin gets the same form here. NULL: it ran. */
+static const char *stopped(const redisReply *reply)
 {
 	if (reply->type == REDIS_REPLY_ERROR)
-		return find_excuse(reply->str);
+		return reply->str;
 	if (reply->type != REDIS_REPLY_ARRAY || reply->elements < 3 || !reply->element[0]->str ||
 	    !reply->element[2]->str || strcmp(reply->element[0]->str, "ERROR") != 0)
 		return NULL;
-	return find_excuse(reply->element[2]->str);
+	return reply->element[2]->str;
+}
+
+/* Greetings alone show nothing. */
+static void serves(struct redis *r)
+{
+	r->backoff_ms = CVY_REDIS_BACKOFF_MIN_MS;
+	r->worked = 1;
+	if (r->told_down)
+		cvy_warn("store", "the store is back");
+	r->told_down = 0;
 }
 
 static void call_reply(struct redis *r, struct expect *e, const redisReply *reply)
 {
-	const struct excuse *excuse = stopped(reply);
+	const char *text = stopped(reply);
+	const struct excuse *excuse = text ? find_excuse(text) : NULL;
 	const char **argv = NULL, *refusal[] = { "ERROR", "why", NULL };
 	char why[400] = "a reply that is no array";
 
-	if (excuse || reply->type == REDIS_REPLY_ERROR)
-		explain(r, reply->type == REDIS_REPLY_ERROR ? reply->str : reply->element[2]->str, why, sizeof(why));
+	if (text && (excuse || reply->type == REDIS_REPLY_ERROR))
+		explain(r, text, why, sizeof(why));
 	refusal[2] = why;
-	if (excuse && excuse->elsewhere)
+	if (text && refuses(&r->calls, text))
+		snprintf(why, sizeof(why), "%.390s", r->cause);
+	else if (excuse && excuse->elsewhere)
 		cvy_redis_break(&r->calls, COVEY_ERR_STORE, 0, why);
 	else if (excuse)
 		answer(r, e, 0, 3, refusal, NULL);
@@ -268,7 +357,7 @@ static void call_reply(struct redis *r, struct expect *e, const redisReply *repl
 		argv[i] = item->type == REDIS_REPLY_STRING || item->type == REDIS_REPLY_STATUS ? item->str : "";
 	}
 	if (argv) {
-		r->backoff_ms = CVY_REDIS_BACKOFF_MIN_MS; /* it serves: greetings alone show nothing */
+		serves(r);
 		answer(r, e, 0, (int)reply->elements, argv, NULL);
 	}
 	answer(r, e, COVEY_ERR_STORE, 0, NULL, why); /* unless it was answered */

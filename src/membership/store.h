@@ -43,6 +43,8 @@
  *   NOQUORUM        need = voters that are missing
  *   REFUSED, BUSY, FULL, CLOSED, VERSION, ERROR    why = one line for people; REFUSED to a process that joins also
  *                   err = INVAL|BUSY
+ *   ERROR           why also `NOPERM COMMAND: ...` (what the user of the connection may not do) and `NOCOMMAND COMMAND`
+ *                   (what the server does not have)
  *   TAKEN to register    kind = run|job|value|rank, why, now (server ms), count = processes in the way, and of 64 of
  *                   them t: and m: or j:
  *

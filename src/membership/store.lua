@@ -35,7 +35,11 @@ local COLD = { 'secret', 'policy', 'world', 'incs', 'base', 'fail', 'stamp', 'si
 local KINDS = 'jmouelwxdbrkctq' -- letters of the fields with a rank or an epoch
 local OWN = { report = 'cmjrbdx', ack = 'cmjk', beat = 'cmj', peek = 'cmj', open = 'cmj', decide = 'cmj', ready = 'cmjw' } -- read by these calls
 
-local call = redis.call
+local running                -- the command that the server was given last: its refusal does not always name it
+local function call(command, ...)
+	running = command
+	return redis.call(command, ...)
+end
 local whole = false          -- the hash was read: a field that is not here does not exist
 local changes = {}           -- field -> value, false: deleted
 local tell, moved, erased = false, false, false
@@ -165,6 +169,23 @@ local function all()
 	end
 end
 
+-- What the server refuses whatever the hash holds: a permission that its user lacks, a command that it does not have.
+local function denied(err)
+	local text = tostring(type(err) == 'table' and err.err or err)
+	if text:find('NOPERM', 1, true) or text:find('executing the script can', 1, true) or text:find('ACL failure', 1, true) then
+		return { 'ERROR', 'why', 'NOPERM ' .. tostring(running) .. ': ' .. text }
+	end
+	if text:find('nknown Redis command', 1, true) then return { 'ERROR', 'why', 'NOCOMMAND ' .. tostring(running) } end
+	return nil
+end
+
+-- The reply of @work, or what the server denied it.
+local function guarded(work)
+	local good, out = pcall(work)
+	if good or denied(out) then return good and out or denied(out) end
+	error(out, 0) -- full, read-only, ...: the server's own words reach the client
+end
+
 -- nil: the key is of another type
 local function load_hot()
 	local own = OWN[NAME] or 'cmj'
@@ -172,7 +193,9 @@ local function load_hot()
 	if r ~= r then r = nil end -- "nan" reads as a number, but names no field
 	for i = 1, r and #own or 0 do fields[i] = own:sub(i, i) .. ':' .. RANK end
 	for i = 1, #HOT do fields[#fields + 1] = HOT[i] end
+	running = 'HMGET'
 	local v = redis.pcall('HMGET', KEY, unpack(fields))
+	if v.err and denied(v) then error(v.err, 0) end
 	if v.err then return nil end
 	local skip = #fields - #HOT
 	for i = 1, skip do g[own:sub(i, i)][r] = v[i] or nil end
@@ -581,6 +604,7 @@ end
 local function attempt(work)
 	local good, out = pcall(work)
 	if good then return out, true end
+	if denied(out) then return denied(out), false end
 	return { 'ERROR', 'why', KEY .. ' cannot be understood: ' .. tostring(type(out) == 'table' and out.err or out) }, false
 end
 
@@ -590,13 +614,20 @@ local function well_known()
 	       (member_inc(RANK) == INC or joiner_inc(RANK) == INC)
 end
 
-local is_hash = load_hot()
-L = server_name()
-if #ARGV >= COMMON and OWN[NAME] and #RND == 32 and is_hash and well_known() then
-	local out, good = attempt(script[NAME])
-	if not good then return out end
-	if not more then return finish(out) end
+local is_hash
+local function at_once()
+	is_hash = load_hot()
+	L = server_name()
+	if #ARGV >= COMMON and OWN[NAME] and #RND == 32 and is_hash and well_known() then
+		local out, good = attempt(script[NAME])
+		if not good then return out end
+		if not more then return finish(out) end
+	end
+	return false
 end
+
+local early = guarded(at_once)
+if early then return early end
 
 -- ---- Lives and views -----------------------------------------------------------------------------
 
@@ -1581,4 +1612,4 @@ local function main()
 	return good and finish(out) or out
 end
 
-return main()
+return guarded(main)

@@ -10,8 +10,10 @@
 #include <string.h>
 
 #include "admin.h"
+#include "interface.h"
 
-#define FD_SELF 11	/* loop, store, window, recorder, watcher, listeners */
+#define FD_SELF 10	/* loop, store, window, recorder, watcher, listener of this host */
+#define LISTENERS 4	/* addresses that peers on other hosts are told, at most */
 #define FD_LOCAL 4	/* a peer of this host: control link, pidfd, two files of /proc */
 #define FD_LOCAL_TCP 5	/* the same with COVEY_TRANSPORT=tcp */
 #define FD_FAR 2	/* a peer of another host: control link and data */
@@ -43,8 +45,20 @@ struct need {
 	int fd_one_host, fd_one_host_tcp, fd_far;
 };
 
+/* One for each address that is told; one also where there is none. */
+static int listeners(void)
+{
+	static struct cvy_interface list[CVY_INTERFACES];
+	const char *text = getenv("COVEY_INTERFACE");
+	int taken;
+
+	cvy_interface_list(text ? text : "", list, CVY_INTERFACES, &taken);
+	return taken < 1 ? 1 : taken < LISTENERS ? taken : LISTENERS;
+}
+
 static struct need work_out(int ranks)
 {
+	int fd_self = FD_SELF + listeners();
 	uint64_t slots = PAGE_BYTES + SLOTS * setting("COVEY_SLOT_BYTES", 131072);
 	uint64_t most = setting("COVEY_MAX_RANKS", 64);
 	struct need n = { .ranks = ranks };
@@ -54,9 +68,9 @@ static struct need work_out(int ranks)
 	n.shm = slots;
 	n.mirrors_per_far = slots;
 	n.undo = setting("COVEY_UNDO_BYTES", 67108864);
-	n.fd_one_host = FD_SELF + FD_LOCAL * (ranks - 1);
-	n.fd_one_host_tcp = FD_SELF + FD_LOCAL_TCP * (ranks - 1);
-	n.fd_far = FD_SELF + FD_FAR * (ranks - 1);
+	n.fd_one_host = fd_self + FD_LOCAL * (ranks - 1);
+	n.fd_one_host_tcp = fd_self + FD_LOCAL_TCP * (ranks - 1);
+	n.fd_far = fd_self + FD_FAR * (ranks - 1);
 	return n;
 }
 

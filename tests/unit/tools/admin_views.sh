@@ -155,6 +155,24 @@ unset COVEY_FLIGHT
 "$admin" doctor >"$where/seen" || wrong "doctor: code $?: $(cat "$where/seen")"
 grep -q '^good  store  *answers' "$where/seen" || wrong "doctor does not speak of the store: $(cat "$where/seen")"
 # shellcheck disable=SC3045
+grep -q '^good  store use' "$where/seen" || wrong "doctor does not use the store: $(cat "$where/seen")"
+redis-cli -s "$where/store" keys 'covey:{doctor*' | grep -q doctor && wrong "doctor left something in the store"
+# A user without a permission that only a part of a group's calls needs; the socket of another user.
+redis-cli -s "$where/store" acl setuser default -pexpire >/dev/null
+"$admin" doctor >"$where/seen"
+[ $? = 2 ] || wrong "doctor without PEXPIRE: not code 2"
+grep -q '^bad   store use .*may not run the command PEXPIRE: grant +pexpire' "$where/seen" || wrong "doctor does not name PEXPIRE: $(cat "$where/seen")"
+redis-cli -s "$where/store" acl setuser default +pexpire >/dev/null
+if [ "$(id -u)" = 0 ] && command -v setpriv >/dev/null; then
+	chmod 755 "$where"
+	chmod 700 "$where/store"
+	said=$(setpriv --reuid 65534 --clear-groups "$admin" status 2>&1)
+	case $said in
+	*"belongs to uid 0 and has mode 0700, this process runs as uid 65534"*) ;;
+	*) wrong "another user's socket: $said" ;;
+	esac
+	chmod 777 "$where/store"
+fi
 (ulimit -n 60 && "$admin" doctor >"$where/seen")
 [ $? = 2 ] || wrong "doctor with few descriptors: not code 2"
 grep -q '^bad   descriptors' "$where/seen" || wrong "doctor does not see few descriptors"
