@@ -373,21 +373,33 @@ static void shake_frame(struct cvy_conn *conn, const struct cvy_wire *head, cons
 		shake_broken(conn, COVEY_ERR_INVAL, "a message out of place in the handshake");
 }
 
-/* SO_PEERCRED: who held the socket when it connected. Another user has no business in our memory. */
-static int same_user(const struct cvy_conn *conn)
+/*
+ * SO_PEERCRED: who held the socket when it connected. Another user has no business in our memory: 0, and why in @text.
+ * The users are named, since the two processes see nothing else of each other.
+ */
+static int same_user(const struct cvy_conn *conn, char *text, size_t bytes)
 {
-	struct ucred cred;
+	struct ucred cred = { .uid = (uid_t)-1 };
 	socklen_t len = sizeof(cred);
 
-	return !conn->is_unix || (!getsockopt(conn->fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) && cred.uid == geteuid());
+	if (!conn->is_unix || (!getsockopt(conn->fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) && cred.uid == geteuid()))
+		return 1;
+	snprintf(text, bytes,
+		 "it runs as uid %d, this process as uid %d: members of one host run as one user, or have each a "
+		 "COVEY_HOST "
+		 "of their own",
+		 (int)cred.uid, (int)geteuid());
+	return 0;
 }
 
 static void shake_opened(struct cvy_conn *conn)
 {
+	char why[CVY_CAUSE];
+
 	if (conn == conn->peer->control)
 		cvy_peer_dialled(conn->peer);
-	if (!same_user(conn))
-		cvy_peer_fail(conn->peer, COVEY_ERR_AUTH, "its unix socket belongs to another user");
+	if (!same_user(conn, why, sizeof(why)))
+		cvy_peer_fail(conn->peer, COVEY_ERR_AUTH, why);
 }
 
 void cvy_shake_dial(struct cvy_conn *conn, struct cvy_peer *peer, int data)
@@ -430,14 +442,20 @@ static int stranger_make_room(struct cvy_mesh *mesh)
 void cvy_shake_accept(struct cvy_conn *conn)
 {
 	struct cvy_mesh *mesh = conn->mesh;
+	char why[CVY_CAUSE];
 
 	conn->frame = shake_frame;
 	conn->broken = shake_broken;
 	conn->state = CVY_SHAKE_HELLO;
-	if (!same_user(conn) || !stranger_make_room(mesh)) {
-		cvy_shake_complain(mesh, "a connection was closed: %s",
-				   same_user(conn) ? "64 others have not proven themselves yet"
-						   : "it comes from another user");
+	if (!same_user(conn, why, sizeof(why))) {
+		if (strcmp(mesh->other_user, why) != 0) /* once: it will call again and again */
+			cvy_shake_complain(mesh, "a connection was closed: %s", why);
+		snprintf(mesh->other_user, sizeof(mesh->other_user), "%s", why);
+		cvy_conn_close(conn);
+		return;
+	}
+	if (!stranger_make_room(mesh)) {
+		cvy_shake_complain(mesh, "a connection was closed: 64 others have not proven themselves yet");
 		cvy_conn_close(conn);
 		return;
 	}

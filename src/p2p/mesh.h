@@ -131,6 +131,7 @@ struct cvy_peer {
 	int dialling;		   /* control is being opened */
 	struct cvy_timer *connect; /* bound of this one, where others are left */
 	char said[CVY_CAUSE];	   /* why those before it were of no use */
+	char warned[CVY_CAUSE];	   /* what the log has about this incarnation: the same is not said again */
 	struct cvy_conn *control, *data;
 	enum cvy_path path;
 	int may_tcp;	   /* instead of verbs */
@@ -178,7 +179,8 @@ struct cvy_mesh {
 	struct cvy_watch *watch_unix, *watch_tcp[CVY_LISTENERS];
 	struct cvy_conn *strangers;
 	int stranger_count;
-	uint64_t lines_ns; /* since when `lines` were logged about strangers, and `unlogged` were not */
+	char other_user[CVY_CAUSE]; /* why a caller of this host was refused; empty: none was */
+	uint64_t lines_ns;	    /* since when `lines` were logged about strangers, and `unlogged` were not */
 	int lines, unlogged;
 	uint64_t dropped; /* control messages to or from somebody else */
 	uint64_t link_seq;

@@ -134,9 +134,10 @@ void cvy_peer_fail(struct cvy_peer *peer, int err, const char *cause)
 {
 	struct cvy_event event = { .kind = CVY_EV_LINK_DOWN, .rank = peer->rank, .inc = peer->inc };
 	int owed = peer->want != CVY_WANT_NOTHING || peer->up;
-	char text[CVY_CAUSE + 40];
+	char text[CVY_CAUSE + 1], told[2 * CVY_CAUSE + 40];
 
 	snprintf(text, sizeof(text), "%s", cause); /* the connection that holds it may go */
+	snprintf(told, sizeof(told), "%s", text);
 	cvy_mesh_lock(peer->mesh);
 	cvy_peer_hang_up(peer, 1);
 	cvy_mesh_unlock(peer->mesh);
@@ -145,11 +146,15 @@ void cvy_peer_fail(struct cvy_peer *peer, int err, const char *cause)
 	if (err == COVEY_ERR_AUTH || err == COVEY_ERR_VERSION || err == COVEY_ERR_INVAL ||
 	    err == COVEY_ERR_UNSUPPORTED) {
 		cvy_fail(peer->mesh->box, err, peer->rank, 0, "link to rank %d: %s", peer->rank, text);
-		cvy_warn("p2p", "link to rank %d: %s", peer->rank, text);
+		if (strncmp(peer->warned, text, sizeof(peer->warned) - 1) != 0)
+			cvy_warn("p2p", "link to rank %d: %s", peer->rank, text);
+		snprintf(peer->warned, sizeof(peer->warned), "%.199s", text);
 	} else {
 		cvy_info("p2p", "link to rank %d inc %llu down: %s", peer->rank, (unsigned long long)peer->inc, text);
+		if (peer->warned[0]) /* what cannot mend itself says more than that it has gone meanwhile */
+			snprintf(told, sizeof(told), "%s; at last: %s", peer->warned, text);
 	}
-	event.text = text;
+	event.text = told;
 	cvy_post(&peer->mesh->sink, &event);
 }
 
@@ -182,6 +187,7 @@ static void peer_up(struct cvy_peer *peer)
 	peer->timer = NULL;
 	peer->want = CVY_WANT_NOTHING;
 	peer->up = 1;
+	peer->warned[0] = '\0';
 	cvy_post(&peer->mesh->sink, &event);
 }
 
@@ -547,6 +553,9 @@ static void peer_late(void *ctx)
 		cvy_peer_fail(peer, COVEY_ERR_IO, peer->early);
 	else if (peer->want == CVY_WANT_DIAL || peer->control)
 		cvy_peer_fail(peer, COVEY_ERR_TIMEOUT, why);
+	else if (peer->mesh->other_user[0])
+		cvy_peer_fail(peer, COVEY_ERR_TIMEOUT,
+			      peer->mesh->other_user); /* the caller did not say which rank it is */
 	else
 		cvy_peer_fail(peer, COVEY_ERR_TIMEOUT, "it did not dial within 5 seconds");
 }
@@ -558,8 +567,10 @@ int cvy_peer_begin(struct cvy_peer *peer, uint64_t inc, enum cvy_want want)
 		return 0;
 	cvy_mesh_lock(peer->mesh);
 	cvy_peer_hang_up(peer, peer->inc == inc);
-	if (peer->inc != inc)
+	if (peer->inc != inc) {
 		cvy_mesh_unview(peer->mesh, peer->rank);
+		peer->warned[0] = '\0';
+	}
 	peer->inc = inc;
 	cvy_mesh_unlock(peer->mesh);
 	peer->want = want;

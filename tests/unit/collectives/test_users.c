@@ -333,6 +333,69 @@ START_TEST(ep_run_keeps_its_store_its_log_and_its_ranks_to_itself)
 }
 END_TEST
 
+/* ---- members of two users ---- */
+
+static struct heard {
+	int told; /* lines at level warn or above that name both users */
+	struct covey_error_info info;
+	int err;
+} * heard;
+
+static void count_line(void *ctx, int level, const char *line)
+{
+	int *told = ctx;
+
+	if (level <= COVEY_LOG_WARN && strstr(line, "as uid 0") && strstr(line, "uid 65534") &&
+	    !strstr(line, "error: join"))
+		__atomic_add_fetch(told, 1, __ATOMIC_RELAXED);
+}
+
+static int joins_in_vain(void *arg, int rank)
+{
+	struct covey_config config = *(const struct covey_config *)arg;
+	struct covey_group *group;
+
+	if (rank && (setgroups(0, NULL) || setgid(NOBODY) || setuid(NOBODY)))
+		return 1;
+	covey_log_set(count_line, &heard[rank].told, COVEY_LOG_WARN);
+	config.rank = rank;
+	heard[rank].err = covey_join(&config, &group);
+	covey_last_error(NULL, &heard[rank].info);
+	return 0;
+}
+
+/* The store's socket, which the test opens to everybody: while it is closed, and when it is open. */
+START_TEST(a_member_of_another_user_is_told_why_and_once)
+{
+	struct covey_config config = harness_config("twousers", RANKS);
+	char path[96], *slash;
+	pid_t pid[RANKS];
+
+	snprintf(path, sizeof(path), "%s", strstr(harness_store(), "://") + 3);
+	heard = harness_shared(RANKS * sizeof(*heard));
+	config.join_ms = 400;
+	must(harness_reap(harness_fork(joins_in_vain, &config, 1)) == 0, "nobody");
+	must(heard[1].err == COVEY_ERR_STORE && strstr(heard[1].info.cause, "as uid 65534"), "nobody: %d: %s",
+	     heard[1].err, heard[1].info.cause);
+	memset(heard, 0, RANKS * sizeof(*heard));
+	must(!chmod(path, 0777), "%s", path);
+	slash = strrchr(path, '/');
+	*slash = '\0';
+	must(!chmod(path, 0711), "%s", path);
+	config.join_ms = 7000; /* who waits to be dialled says so after 5 seconds */
+	for (int r = 0; r < RANKS; r++)
+		pid[r] = harness_fork(joins_in_vain, &config, r);
+	for (int r = 0; r < RANKS; r++)
+		must(harness_reap(pid[r]) == 0, "rank %d", r);
+	must(!chmod(path, 0700), "%s", path);
+	for (int r = 0; r < RANKS; r++) {
+		must(heard[r].err < 0 && strstr(heard[r].info.cause, "one user"), "rank %d: %d: %s", r, heard[r].err,
+		     heard[r].info.cause);
+		must(heard[r].told == 1, "rank %d: %d lines say why", r, heard[r].told);
+	}
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("collectives/users");
@@ -343,6 +406,7 @@ int main(void)
 		return 77;
 	}
 	tcase_add_loop_test(tcase, members_are_closed_to_other_users, 0, 2);
+	tcase_add_test(tcase, a_member_of_another_user_is_told_why_and_once);
 	if (!access(EP_RUN, X_OK))
 		tcase_add_test(tcase, ep_run_keeps_its_store_its_log_and_its_ranks_to_itself);
 	else

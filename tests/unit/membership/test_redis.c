@@ -252,23 +252,54 @@ END_TEST
 
 static int phase;
 
+/* A call is answered, the server is killed, and the one that takes its place answers a call. */
 static int restarted(struct real *r)
 {
-	if (phase == 0 && r->up) {
-		phase = 1;
-		server_stop(r, SIGKILL);
-	} else if (phase == 1 && r->down_count) {
+	if (r->up && phase % 2 == 0) {
+		phase++;
+		r->replied = 0;
+		r->store->ops->call(r->store, (uint64_t)phase, 9, peek);
+	} else if (phase == 1 && r->replied) {
 		phase = 2;
+		r->up = 0;
+		server_stop(r, SIGKILL);
 		server_start(r, "--loglevel", "warning");
 	}
-	return phase == 2 && r->up;
+	if (phase == 3 && r->replied && r->err)
+		phase = 2; /* it was given to the connection that fell */
+	return phase == 3 && r->replied && !r->err;
+}
+
+static char said[4000]; /* lines at level warn or above */
+
+static void keep_line(void *ctx, int level, const char *line)
+{
+	size_t used = strlen(said);
+
+	(void)ctx, (void)level;
+	snprintf(said + used, sizeof(said) - used, "%s\n", line);
+}
+
+static int times(const char *text)
+{
+	int n = 0;
+
+	for (const char *at = said; (at = strstr(at, text)); at++)
+		n++;
+	return n;
 }
 
 START_TEST(client_comes_back_after_a_kill)
 {
+	covey_log_set(keep_line, NULL, COVEY_LOG_WARN);
 	client_open(&real, 200);
 	client_run(&real, restarted);
 	client_close(&real);
+	covey_log_set(NULL, NULL, 0);
+	/* One line for each loss (it may not have been there at the beginning), and one for each return. */
+	ck_assert_msg(times("trying again") == times("the store is back") && times("the store is back") >= 1 &&
+			      times("\n") <= 4,
+		      "%s", said);
 }
 END_TEST
 
