@@ -34,6 +34,9 @@
 #include <stdint.h>
 
 #ifdef __cplusplus
+/* A call and what it fills have one name, as covey_view: in C++ the one hides the constructor of the other. */
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wshadow"
 extern "C" {
 #endif
 
@@ -164,6 +167,17 @@ enum covey_create { COVEY_CREATE_FIRST, COVEY_CREATE_NEVER }; /* NEVER: replacem
 
 #define COVEY_RANK_ANY (-1)
 
+#ifdef __cplusplus
+/* What the initialisers below are in C++, which has no designated ones before C++20: all zero, then size, then @set. */
+#define COVEY_INIT_(type, set) \
+	([] { \
+		struct type covey_init_ = {}; \
+		covey_init_.size = sizeof(covey_init_); \
+		set; \
+		return covey_init_; \
+	}())
+#endif
+
 /**
  * struct covey_config - how to join. A field left at its default is taken from the environment
  * (COVEY_*, then RANK, WORLD_SIZE or those of another launcher), then from the built-in default. Strings are copied.
@@ -208,10 +222,14 @@ struct covey_config {
 	const char *job;    /* identity of the job that forms the group; NULL: the launcher's, or none */
 };
 
+#ifdef __cplusplus
+#define COVEY_CONFIG_INIT COVEY_INIT_(covey_config, covey_init_.rank = COVEY_RANK_ANY)
+#else
 #define COVEY_CONFIG_INIT \
 	{ \
 		.size = sizeof(struct covey_config), .rank = COVEY_RANK_ANY \
 	}
+#endif
 
 /**
  * covey_join - become a member; returns when the group is formed, or, for a joiner, when it is
@@ -673,10 +691,14 @@ struct covey_ep_config {
 	int combine;		 /* enum covey_ep_combine_as; nothing to COVEY_EP_COMPACT, which has one row a rank */
 };
 
+#ifdef __cplusplus
+#define COVEY_EP_CONFIG_INIT COVEY_INIT_(covey_ep_config, covey_init_.dtype = COVEY_BFLOAT16)
+#else
 #define COVEY_EP_CONFIG_INIT \
 	{ \
 		.size = sizeof(struct covey_ep_config), .dtype = COVEY_BFLOAT16 \
 	}
+#endif
 
 /**
  * covey_ep_create - lay out one dispatch/combine pair; local, but called in the same order with
@@ -768,10 +790,14 @@ struct covey_dispatch_args {
 	float *recv_weights;
 };
 
+#ifdef __cplusplus
+#define COVEY_DISPATCH_INIT COVEY_INIT_(covey_dispatch_args, (void)0)
+#else
 #define COVEY_DISPATCH_INIT \
 	{ \
 		.size = sizeof(struct covey_dispatch_args) \
 	}
+#endif
 
 /**
  * covey_dispatch - send each token to the ranks that hold its experts
@@ -825,10 +851,14 @@ struct covey_combine_args {
 	uint64_t *waited;
 };
 
+#ifdef __cplusplus
+#define COVEY_COMBINE_INIT COVEY_INIT_(covey_combine_args, (void)0)
+#else
 #define COVEY_COMBINE_INIT \
 	{ \
 		.size = sizeof(struct covey_combine_args) \
 	}
+#endif
 
 /** covey_combine - bring the experts' results back; result->mask: owners whose rows took part */
 COVEY_API int covey_combine(struct covey_ep *ep, const struct covey_combine_args *args, struct CUstream_st *stream,
@@ -853,6 +883,7 @@ COVEY_API int covey_admin_call(const char *store, const char *group, int argc, c
 
 #ifdef __cplusplus
 }
+#pragma GCC diagnostic pop
 #endif
 
 #endif /* COVEY_H */

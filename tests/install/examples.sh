@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The programs of examples/ do what they say: examples.sh EP-RUN FOLDER, where they were built
+# The programs of examples/ do what they say: examples.sh EP-RUN FOLDER [PREFIX], where they were built, as PREFIX-NAME
 set -u
-run=$1 folder=$2 failed=0
+run=$1 folder=$2 prefix=${3-example-} failed=0
 command -v redis-server >/dev/null || { echo "skipped: no redis-server"; exit 77; }
 unset COVEY_STORE COVEY_GROUP COVEY_RANK COVEY_WORLD COVEY_MAX_RANKS COVEY_HOST COVEY_CREATE
 
@@ -11,7 +11,7 @@ runs()
 {
 	name=$1 times=$2 pattern=$3
 	shift 3
-	out=$(timeout 100 "$run" "$@" -- "$folder/example-$name" 2>&1) || { echo "$name: code $?"; failed=1; }
+	out=$(timeout 100 "$run" "$@" -- "$folder/$prefix$name" 2>&1) || { echo "$name: code $?"; failed=1; }
 	seen=$(echo "$out" | grep -c -e "$pattern")
 	[ "$seen" = "$times" ] || { echo "$name: $seen lines with \"$pattern\", not $times, in:"; echo "$out"; failed=1; }
 }

@@ -36,7 +36,7 @@ static const char doc[] =
 	"Without --bench, --idle, --leak or --steps: 20 kills, by SIGKILL and SIGSTOP in turn, one or two ranks at a "
 	"time, all "
 	"kinds of operations.\n\n"
-	"With --plan: faults by a plan, which is a text (tests/chaos/plans has the usual ones and the grammar), the "
+	"With --plan: faults by a plan, which is a text (share/covey/chaos has the usual ones and the grammar, in its README), the "
 	"name "
 	"of one of those, or `random`. The ranks do all kinds and sizes of operations, in one group or in several, and "
 	"check every element; ep-chaos injects, compares all outcomes, and ends with a table and a verdict. With "

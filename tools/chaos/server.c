@@ -33,15 +33,25 @@
 /* redis-check-rdb is the same program and serves when it is called redis-server. */
 static const char *const servers[] = { "redis-server", "valkey-server", "redis-check-rdb", NULL };
 
+#ifndef COVEY_MODULES
+#define COVEY_MODULES "../lib/covey" /* from the folder of this program, once installed */
+#endif
+
 /* A clock that only this server sees (tests/chaos/clock.c), built beside this program. */
 static int clock_module(char *path, size_t bytes)
 {
+	static const char *const places[] = { ".", COVEY_MODULES };
 	char self[PATH_MAX] = "";
 
 	if (readlink("/proc/self/exe", self, sizeof(self) - 1) < 0)
 		return -1;
-	snprintf(path, bytes, "%.200s/libchaos-clock.so", dirname(self));
-	return access(path, R_OK);
+	dirname(self);
+	for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
+		snprintf(path, bytes, "%.180s/%s/libchaos-clock.so", self, places[i]);
+		if (!access(path, R_OK))
+			return 0;
+	}
+	return -1;
 }
 
 static int set_clock(const struct chaos_server *s, int seconds)

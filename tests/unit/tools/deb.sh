@@ -21,7 +21,8 @@ for library in libc6 libhiredis libsodium; do
 done
 dpkg-deb -c "$package" >"$where/list"
 for file in /bin/ep-run /bin/ep-admin /libcovey.so.0 /libcovey.a /include/covey.h /pkgconfig/covey.pc \
-	/cmake/covey/coveyConfig.cmake /man1/ep-run.1 /man3/covey_join.3 /man7/covey.7 /completions/ep-run /LICENSE; do
+	/cmake/covey/coveyConfig.cmake /man1/ep-run.1 /man3/covey_join.3 /man7/covey.7 /completions/ep-run /LICENSE \
+	/doc/covey/porting-from-nccl.md /doc/covey/examples/hello.c /share/covey/chaos/kill-one; do
 	grep -q "$file" "$where/list" || { echo "the package lacks $file"; failed=1; }
 done
 if grep -E -q '^[^ ]+ +(root/root|0/0)' "$where/list"; then :; else echo "files do not belong to root"; failed=1; fi

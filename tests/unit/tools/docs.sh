@@ -30,6 +30,7 @@ missing()
 }
 
 # The registry has every variable that is read anywhere: who sets one must not be told that there is none.
+# shellcheck disable=SC2013 # words without blanks
 for name in $(grep -rhoE 'getenv\("COVEY_[A-Z_]+"|\$\{?COVEY_[A-Z_]+' "$source/src" "$source/tools" "$source/tests" \
 	--include='*.c' --include='*.cu' --include='*.cuh' --include='*.h' --include='*.sh' --include=run --include=vm \
 	--include=ci --include=hwcheck --include=demo | grep -oE 'COVEY_[A-Z_]+' | sort -u); do

@@ -19,14 +19,33 @@ for header in "$source"/include/*.h "$source"/src/*/*.h; do
 		{ echo "not alone as C17: $header"; failed=1; }
 done
 
-printf '#include "covey.h"\nint main(void) { struct covey_view view; return (int)sizeof(view) == 0; }\n' |
+printf '%s\n' '#include "covey.h"' 'int main(void) { struct covey_view view; struct covey_config config = COVEY_CONFIG_INIT;' \
+	'struct covey_ep_config pair = COVEY_EP_CONFIG_INIT; return (int)sizeof(view) + config.rank + pair.dtype == 0; }' |
 	$cc -std=c17 -Wall -Wextra -Wpedantic -Werror -I"$source/include" -x c -fsyntax-only - ||
 	{ echo "covey.h needs more than C17"; failed=1; }
 if [ "$cxx" = - ]; then
 	echo "no C++ compiler: C++17 not checked"
 else
-	printf '#include "covey.h"\nint main() { covey_result result = {}; return result.status; }\n' |
-		$cxx -std=c++17 -Wall -Wextra -Wpedantic -Werror -I"$source/include" -x c++ -fsyntax-only - ||
-		{ echo "covey.h is not C++17"; failed=1; }
+	# The initialisers too, as a variable, an assignment and a member.
+	for std in c++11 c++17 c++20; do
+		$cxx -std=$std -Wall -Wextra -Wpedantic -Wshadow -Wmissing-field-initializers -Werror -I"$source/include" \
+			-x c++ -fsyntax-only - <<'END' || { echo "covey.h is not $std"; failed=1; }
+#include "covey.h"
+struct job {
+	covey_config config = COVEY_CONFIG_INIT;
+};
+static const covey_ep_config pair = COVEY_EP_CONFIG_INIT;
+int main()
+{
+	struct covey_config config = COVEY_CONFIG_INIT;
+	struct covey_dispatch_args dispatch = COVEY_DISPATCH_INIT;
+	struct covey_combine_args combine = COVEY_COMBINE_INIT;
+	covey_result result = {};
+	job j;
+	config = COVEY_CONFIG_INIT;
+	return result.status + config.rank + j.config.rank + pair.dtype + (dispatch.size > combine.size);
+}
+END
+	done
 fi
 exit $failed

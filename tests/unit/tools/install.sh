@@ -6,7 +6,16 @@
 set -eu
 source=$1 build=$2 cc=$3 libdir=$4 cmake=$5
 where=$(mktemp -d)
-trap 'rm -rf "$where"' EXIT INT TERM
+# What this installs is no installation that `uninstall` should know of.
+[ ! -e "$build/installed.txt" ] || cp "$build/installed.txt" "$where/installed.txt"
+# shellcheck disable=SC2317 # the trap calls it
+put_back()
+{
+	rm -f "$build/installed.txt"
+	[ ! -e "$where/installed.txt" ] || mv "$where/installed.txt" "$build/installed.txt"
+	rm -rf "$where"
+}
+trap put_back EXIT INT TERM
 
 "$cmake" --install "$build" --prefix "$where/first" >"$where/log" || { cat "$where/log"; exit 1; }
 mv "$where/first" "$where/usr"
