@@ -47,6 +47,7 @@ struct cvy_page {
 	uint32_t beat_ms;				/* how often at present: idle agents beat slower */
 	uint32_t sleepers __attribute__((aligned(64))); /* threads of this rank that sleep on a peer's line */
 	uint32_t epoch; /* of the last view learned: its slots are written for that one, or will be */
+	uint32_t left;	/* 1: a view is without it because it left, so the end of its process is no death to tell of */
 	uint64_t ping __attribute__((aligned(64))); /* turns of a ping-pong with a neighbour (distance.c) */
 	struct cvy_line first[CVY_SLOTS];	    /* signal of slot i, first round */
 	struct cvy_line second[CVY_SLOTS];	    /* second round (reduced shards) */

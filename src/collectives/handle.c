@@ -312,6 +312,8 @@ int covey_leave(struct covey_group *group, uint64_t deadline_ns)
 	if (work.answered)
 		err = work.err;
 	pthread_mutex_unlock(&group->lock);
+	if (!err)
+		cvy_handle_left(group);
 	if (err == COVEY_ERR_TIMEOUT)
 		cvy_fail(group->box, err, -1, 0, "leave: the view without this rank was not decided in time");
 	return err;

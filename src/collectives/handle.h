@@ -68,6 +68,7 @@ void cvy_handle_seam(struct covey_group *group); /* fills group->seam and the en
 int cvy_handle_send(void *ctx, int rank, uint64_t inc, int type, uint32_t epoch, const void *body, uint32_t bytes,
 		    int fd);
 struct cvy_observer cvy_handle_observer(struct covey_group *group);
+void cvy_handle_left(struct covey_group *group);   /* its process may end: that is no death */
 void cvy_memory_forget(struct covey_group *group); /* it goes with the window */
 struct covey_work *cvy_work_of(struct covey_group *group, struct cvy_op *op);
 

@@ -288,12 +288,21 @@ static void observe_answer(void *ctx, uint64_t id, int err, const char *cause)
 			 cause ? cause : covey_strerror(err));
 }
 
+/* For peers that see the process end before they learn the view that is without it. */
+void cvy_handle_left(struct covey_group *group)
+{
+	if (group->engine && group->engine->own)
+		__atomic_store_n(&group->engine->own->left, 1, __ATOMIC_RELEASE);
+}
+
 static void observe_ended(void *ctx, int err)
 {
 	struct covey_group *group = ctx;
 
 	if (group->flight)
 		group->flight->ended = 1;
+	if (err == COVEY_ERR_CLOSED)
+		cvy_handle_left(group);
 	pthread_mutex_lock(&group->lock);
 	if (!group->join_done) {
 		group->join_err = err;

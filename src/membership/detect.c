@@ -74,15 +74,6 @@ int cvy_life_take(struct cvy_page *own)
 	return 0;
 }
 
-static void suspect(const struct peer *peer, int source)
-{
-	const struct cvy_event event = {
-		.kind = CVY_EV_SUSPECT, .rank = peer->rank, .inc = peer->inc, .source = source
-	};
-
-	cvy_post(&peer->detect->args.sink, &event);
-}
-
 /* The page of exactly this incarnation, or NULL: not mapped, or already another one's. */
 static const struct cvy_page *page_of(const struct cvy_detect *d, int rank, uint64_t inc)
 {
@@ -91,13 +82,38 @@ static const struct cvy_page *page_of(const struct cvy_detect *d, int rank, uint
 	return page && (!page->inc || page->inc == inc) ? page : NULL;
 }
 
+static const char has_left[] = "has left and ended";
+
+/* What its page says last, which a process that was killed has not written. Only what is said of it depends on this. */
+static const char *end_of(const struct peer *peer)
+{
+	const struct cvy_page *page = page_of(peer->detect, peer->rank, peer->inc);
+
+	if (!page || page->inc != peer->inc)
+		return "has ended"; /* a view without it took the page away */
+	return __atomic_load_n(&page->left, __ATOMIC_ACQUIRE) ? has_left : "is dead";
+}
+
+static void suspect(const struct peer *peer, int source)
+{
+	const struct cvy_event event = {
+		.kind = CVY_EV_SUSPECT,
+		.rank = peer->rank,
+		.inc = peer->inc,
+		.source = source,
+		.text = end_of(peer) == has_left ? "the rank has left" : NULL,
+	};
+
+	cvy_post(&peer->detect->args.sink, &event);
+}
+
 static void proven(struct peer *peer, int source)
 {
 	if (peer->proven)
 		return;
 	peer->proven = source;
-	cvy_info("membership", "rank %d incarnation %llu is dead: %s", peer->rank, (unsigned long long)peer->inc,
-		 cvy_source_name(source));
+	cvy_info("membership", "rank %d incarnation %llu %s: %s", peer->rank, (unsigned long long)peer->inc,
+		 end_of(peer), cvy_source_name(source));
 	suspect(peer, source);
 }
 

@@ -104,7 +104,9 @@ wait $watcher 2>/dev/null
 [ $? = 2 ] || wrong "status of the forgotten: not code 2"
 
 # What was asked for and cannot come true is said; who left is not dead; a closed group has nobody active.
+export COVEY_LOG=info
 begin states
+unset COVEY_LOG
 "$admin" -g states extend 5 2>"$where/seen" || wrong "extend: code $?"
 grep -q 'ranks 3, 4 have no joiner' "$where/seen" || wrong "extend without joiners is silent: $(cat "$where/seen")"
 "$admin" -g states extend 5 --wait=1 2>"$where/seen"
@@ -129,6 +131,17 @@ end
 "$admin" -g states status >"$where/seen" || wrong "status of the closed: code $?"
 grep -q 'phase closed' "$where/seen" || wrong "not closed: $(cat "$where/seen")"
 grep -q 'active\|dead' "$where/seen" && wrong "a closed group has active ranks: $(cat "$where/seen")"
+grep 'is dead' "$where/out" && wrong "who left is called dead"
+
+# A member whose first beat is still to come has done what its view begins behind; of a pending one nothing is known.
+beat=$(date +%s)000
+redis-cli -s "$where/store" hset 'covey:{young}:g' proto 1 gid 0123 secret 00 max 8 policy auto world 2 incs 3 ph run epoch 2 \
+	vid 45 act 2 base 100 fail 0 stamp 5 size 2 m:0 '1 0 - h' m:1 '2 50 - h' m:2 '3 - - h' t:0 "$beat run;120;1:shm" \
+	t:1 "$beat joining" t:2 "$beat -" >"$where/log"
+"$admin" -g young status >"$where/seen" || wrong "status of a hand-made group: code $?: $(cat "$where/seen")"
+for line in '0 *active *1 *[0-9.]* s *120 ' '1 *active *2 *[0-9.]* s *99 ' '2 *pending *3 *[0-9.]* s *- '; do
+	grep -q "^$line" "$where/seen" || wrong "no line \"$line\": $(cat "$where/seen")"
+done
 
 # A group that is not there is the same to all commands.
 for command in status links 'watch --looks 1' 'watch --looks 1 --json' 'events --looks 1' 'retire 1' 'extend 2' forget; do
