@@ -97,6 +97,8 @@ static void check_names(void)
 		nearest = cvy_environment_nearest(name);
 		used += (size_t)snprintf(text + used, sizeof(text) - used, "%s%s%s%s%s", used ? ", " : "", name,
 					 nearest ? " (do you mean " : "", nearest ? nearest : "", nearest ? "?)" : "");
+		if (used >= sizeof(text))
+			used = sizeof(text) - 1; /* it was cut */
 	}
 	if (count > MAX_SAID)
 		snprintf(text + used, sizeof(text) - used, " and %d more", count - MAX_SAID);

@@ -469,7 +469,7 @@ static int choose_store(struct admin *a)
 	a->group = group ? group : "covey";
 	if (!a->run && (a->store || (store && *store) || !needs_store(a)))
 		return EXIT_DONE;
-	if (local_choose("ep-admin", group, (pid_t)a->run, &run))
+	if (local_choose("ep-admin", "--run PID", group, (pid_t)a->run, &run))
 		return EXIT_USAGE;
 	free(a->store);
 	a->store = strdup(run.url);

@@ -131,7 +131,7 @@ void local_printable(const char *url, char *text, size_t bytes)
 		snprintf(text, bytes, "%s", url);
 }
 
-int local_choose(const char *tool, const char *group, pid_t pid, struct local_run *run)
+int local_choose(const char *tool, const char *how, const char *group, pid_t pid, struct local_run *run)
 {
 	static struct local_run list[MAX_RUNS];
 	int count = local_find(pid ? NULL : group, list, MAX_RUNS);
@@ -154,10 +154,10 @@ int local_choose(const char *tool, const char *group, pid_t pid, struct local_ru
 			tool, group ? " for group " : "", group ? group : "");
 		return -1;
 	}
-	fprintf(stderr, "%s: %d runs of ep-run are on this host: name one with --run PID\n", tool, count);
+	fprintf(stderr, "%s: %d runs of ep-run are on this host: name one with %s\n", tool, count, how);
 	for (int i = 0; i < count; i++) {
 		local_printable(list[i].url, url, sizeof(url));
-		fprintf(stderr, "  --run %d  group %s  %s  %s\n", (int)list[i].pid, list[i].group, list[i].program,
+		fprintf(stderr, "  process %d  group %s  %s  %s\n", (int)list[i].pid, list[i].group, list[i].program,
 			url);
 	}
 	return -1;

@@ -22,7 +22,10 @@ int local_find(const char *group, struct local_run *list, int max);
 /* The URL without what may be secret, for people. */
 void local_printable(const char *url, char *text, size_t bytes);
 
-/* One run for a tool that was given no store: of @pid (0: any) and @group (NULL: any). 0, or -1 after saying why. */
-int local_choose(const char *tool, const char *group, pid_t pid, struct local_run *run);
+/*
+ * One run for a tool that was given no store: of @pid (0: any) and @group (NULL: any). 0, or -1 after saying why.
+ * @how: the option of the tool that tells one of several from the others.
+ */
+int local_choose(const char *tool, const char *how, const char *group, pid_t pid, struct local_run *run);
 
 #endif

@@ -58,7 +58,7 @@ int run_find_group(struct run_options *opt)
 	int err;
 
 	if (!opt->store) {
-		if (local_choose("ep-run", opt->group_named ? opt->group : NULL, 0, &run))
+		if (local_choose("ep-run", "--group or --store", opt->group_named ? opt->group : NULL, 0, &run))
 			return -1;
 		snprintf(opt->found_group, sizeof(opt->found_group), "%s", run.group);
 		opt->group = opt->found_group;

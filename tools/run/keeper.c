@@ -190,12 +190,13 @@ static void hear_prover(struct keeper *k)
 	while (k->prover.from >= 0) {
 		ssize_t n = read(k->prover.from, &answer, sizeof(answer));
 
-		if (n == sizeof(answer) && k->rank[answer.rank].answer_ns) {
-			k->rank[answer.rank].fate = answer.fate == RUN_UNKNOWN ? RUN_DIED : answer.fate;
-			if (k->rank[answer.rank].ended)
-				judge(k, answer.rank);
-			else
-				k->rank[answer.rank].answer_ns = now; /* judged below */
+		if (n == sizeof(answer)) {
+			struct run_rank *rank = &k->rank[answer.rank];
+
+			if (!rank->answer_ns || rank->end_ns != answer.end_ns)
+				continue; /* it came too late, or is about the process before */
+			rank->fate = answer.fate == RUN_UNKNOWN ? RUN_DIED : answer.fate;
+			rank->answer_ns = now; /* judged below */
 		} else if (n == 0) {
 			close(k->prover.from);
 			close(k->prover.to);
@@ -300,10 +301,14 @@ static bool settle(struct keeper *k)
 			continue;
 		}
 		rank->group = 0;
-		if (exit_code(rank->status) && !rank->ended) {
-			ask_of_finished(k);
-			ask(k, r);
+		if (!exit_code(rank->status))
+			continue;
+		if (rank->ended) { /* no word on it is needed, but others may wait for the proof of its death */
+			run_prover_ended(&k->prover, r, rank);
+			continue;
 		}
+		ask_of_finished(k);
+		ask(k, r);
 	}
 	return all;
 }

@@ -160,7 +160,7 @@ static enum run_fate fate(const struct prover *p, const struct note *note)
 /* A process of a rank has ended: the proof goes first, since others wait for it. */
 static void ended(struct prover *p, const struct note *note)
 {
-	struct run_answer answer = { .rank = note->rank };
+	struct run_answer answer = { .rank = note->rank, .end_ns = note->end_ns };
 
 	if (p->proofs && note->dead)
 		prove(p, note->rank);

@@ -135,6 +135,7 @@ struct run_prover {
 struct run_answer {
 	int rank;
 	enum run_fate fate;
+	uint64_t end_ns; /* of the process that it is about */
 };
 int run_prover_start(const struct run_options *opt, const char *url, bool proofs, struct run_prover *prover);
 void run_prover_spawned(const struct run_prover *prover, int rank, pid_t pid);

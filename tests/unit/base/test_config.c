@@ -429,6 +429,25 @@ START_TEST(config_warns_once_of_what_nobody_reads)
 }
 END_TEST
 
+/* Many and long ones: cut, and no more than the line has room for. */
+START_TEST(config_warns_of_many_in_one_line)
+{
+	char name[80];
+
+	covey_log_set(keep_warning, NULL, COVEY_LOG_WARN);
+	for (int i = 0; i < 9; i++) {
+		snprintf(name, sizeof(name), "COVEY_%d_%.*s", i, 70,
+			 "ABCDEFGHIJKLMNOPQRSTUVWXYZABCDEFGHIJKLMNOPQRSTUVWXYZABCDEFGHIJKLMNOPQRSTUV");
+		setenv(name, "x", 1);
+		snprintf(name, sizeof(name), "COVEY_DEVICE_WINDOW_BYTE%d", i);
+		setenv(name, "x", 1);
+	}
+	ck_assert_int_eq(resolve_url("redis://h"), 0);
+	ck_assert_int_eq(warnings, 1);
+	ck_assert_ptr_nonnull(strstr(warned, "COVEY_0_ABC"));
+}
+END_TEST
+
 START_TEST(config_finds_the_nearest_name)
 {
 	ck_assert_str_eq(cvy_environment_nearest("COVEY_GRUOP"), "COVEY_GROUP");
@@ -497,6 +516,7 @@ int main(void)
 	tcase_add_test(tc, config_reads_an_older_struct_as_zero_filled);
 	tcase_add_test(tc, config_refuses_a_newer_struct_that_uses_its_new_fields);
 	tcase_add_test(tc, config_warns_once_of_what_nobody_reads);
+	tcase_add_test(tc, config_warns_of_many_in_one_line);
 	tcase_add_test(tc, config_finds_the_nearest_name);
 	tcase_add_test(tc, config_lists_every_way_of_queues_in_its_refusal);
 	tcase_add_test(tc, manual_has_a_row_for_every_setting);
