@@ -135,7 +135,7 @@ grep 'is dead' "$where/out" && wrong "who left is called dead"
 
 # A member whose first beat is still to come has done what its view begins behind; of a pending one nothing is known.
 beat=$(date +%s)000
-redis-cli -s "$where/store" hset 'covey:{young}:g' proto 1 gid 0123 secret 00 max 8 policy auto world 2 incs 3 ph run epoch 2 \
+redis-cli -s "$where/store" hset 'covey:{young}:g' proto 2 gid 0123 secret 00 max 8 policy auto world 2 incs 3 ph run epoch 2 \
 	vid 45 act 2 base 100 fail 0 stamp 5 size 2 m:0 '1 0 - h' m:1 '2 50 - h' m:2 '3 - - h' t:0 "$beat run;120;1:shm" \
 	t:1 "$beat joining" t:2 "$beat -" >"$where/log"
 "$admin" -g young status >"$where/seen" || wrong "status of a hand-made group: code $?: $(cat "$where/seen")"
