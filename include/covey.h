@@ -725,7 +725,8 @@ COVEY_API int covey_ep_remap(struct covey_ep *ep, const int *expert_owner);
  * operation of the handle that was destroyed; until then it waits, as it would for a slow rank, inside the call or
  * _recv, and a deadline (timeout_ms) begins after that.
  * What was sent and is not received goes on: its buffers stay alive until a later operation of the group has returned.
- * On devices the stream must have passed all operations of the handle.
+ * On devices the stream must have passed all operations of the handle; its memory there is freed, which waits for what
+ * else runs on the device.
  */
 COVEY_API void covey_ep_destroy(struct covey_ep *ep);
 
