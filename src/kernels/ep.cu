@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What launches dispatch and combine, and the memory that a handle has on its device: tables and words per lane. */
 #include <cuda_runtime.h>
+#include <stdlib.h>
 
 #include "covey.h"
 #include "ep_lane.cuh"
@@ -60,6 +61,29 @@ static int ep_launch(struct cvy_gpu *gpu, struct cvy_ep_args *a, struct CUstream
 			   was);
 }
 
+/* Memory of a handle that is gone. To free it would wait for all that runs on the device, which may wait for a peer. */
+struct cvy_ep_spare {
+	struct cvy_ep_spare *next;
+	struct cvy_ep_state *state;
+};
+
+static struct cvy_ep_state *take_spare(struct cvy_gpu *gpu)
+{
+	struct cvy_ep_spare *spare = gpu->spares;
+	struct cvy_ep_state *state = spare ? spare->state : NULL;
+
+	if (spare)
+		gpu->spares = spare->next;
+	free(spare);
+	return state;
+}
+
+void cvy_ep_free_spares(struct cvy_gpu *gpu)
+{
+	while (gpu->spares)
+		cudaFree(take_spare(gpu));
+}
+
 /* Operations may be under way on the device, and wait for this rank: so nothing here is a kernel. */
 static int ep_state(struct cvy_gpu *gpu, const struct cvy_ep_tables *tables, struct cvy_ep_state **state)
 {
@@ -68,6 +92,8 @@ static int ep_state(struct cvy_gpu *gpu, const struct cvy_ep_tables *tables, str
 
 	if (err)
 		return err;
+	if (!*state)
+		*state = take_spare(gpu);
 	if (!*state)
 		err = check(gpu, cudaMalloc((void **)state, sizeof(**state)), "memory for a handle");
 	if (!err)
@@ -80,11 +106,13 @@ static int ep_state(struct cvy_gpu *gpu, const struct cvy_ep_tables *tables, str
 
 static void ep_state_free(struct cvy_gpu *gpu, struct cvy_ep_state *state)
 {
-	struct cvy_gpu_call call = {};
-	int was;
+	struct cvy_ep_spare *spare = state ? (struct cvy_ep_spare *)malloc(sizeof(*spare)) : NULL;
 
-	if (state && !cvy_gpu_begin(gpu, &call, &was))
-		cvy_gpu_end(gpu, cudaFree(state), "freeing a handle", was);
+	if (!spare) /* without memory for a note of it it is lost until the process ends */
+		return;
+	spare->state = state;
+	spare->next = gpu->spares;
+	gpu->spares = spare;
 }
 
 extern "C" __attribute__((visibility("default")))

@@ -337,6 +337,7 @@ static void gpu_close(struct cvy_gpu *gpu)
 	cvy_gpu_copies_close(gpu);
 	if (gpu->memory)
 		gpu->memory->close(gpu);
+	cvy_ep_free_spares(gpu);
 	cudaFree(gpu->control);
 	if (gpu->reach.ctx)
 		cvy_gpu_queue_memory_close(&gpu->reach);

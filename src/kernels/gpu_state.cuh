@@ -80,6 +80,7 @@ struct cvy_gpu {
 	uint8_t *stage;		/* pinned: what is copied to and from the device */
 	uint8_t *zeros;		/* pinned: what memory is cleared with */
 	cudaStream_t stream;
+	struct cvy_ep_spare *spares; /* memory of handles that are gone (ep.cu) */
 	char why[240], name[300];
 };
 
@@ -163,6 +164,7 @@ static inline cudaError_t cvy_gpu_load_kernel(const void *kernel, size_t *stack)
 cudaError_t cvy_gpu_load_kernels(size_t *stack);
 /* ep.cu: those of dispatch and combine */
 cudaError_t cvy_ep_load_kernels(size_t *stack);
+void cvy_ep_free_spares(struct cvy_gpu *gpu);		     /* when nothing runs */
 extern const struct cvy_gpu_memory cvy_gpu_vmm, cvy_gpu_ipc; /* gpu_vmm.cu, gpu_ipc.cu */
 int cvy_gpu_has_vmm(struct cvy_gpu *gpu);		     /* or says what it lacks (why) */
 /* gpu_far.cu: of struct cvy_gpu_ops */
