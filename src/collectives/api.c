@@ -87,11 +87,15 @@ int cvy_call_check(struct covey_group *group, const struct cvy_call *c, size_t *
 					    "a stream needs buffers in memory of the device that the group was joined "
 					    "with (device, COVEY_DEVICE), and the form that does not start a work");
 	if (!elem)
-		return cvy_call_refuse(group, c->kind->name, "unknown datatype; see enum covey_dtype");
+		return cvy_fail(group->box, COVEY_ERR_INVAL, group->engine->rank, group->engine->epoch,
+				"%s: unknown datatype %d; see enum covey_dtype", c->kind->name, c->dtype);
 	if (reduces(c->kind) && !cvy_redop_known(c->redop))
-		return cvy_call_refuse(group, c->kind->name, "unknown operation; see enum covey_redop");
+		return cvy_fail(group->box, COVEY_ERR_INVAL, group->engine->rank, group->engine->epoch,
+				"%s: unknown operation %d; see enum covey_redop", c->kind->name, c->redop);
 	if (__builtin_mul_overflow(c->count, elem * (size_t)(group->engine->size + 1), &most))
-		return cvy_call_refuse(group, c->kind->name, "count is too large");
+		return cvy_fail(group->box, COVEY_ERR_INVAL, group->engine->rank, group->engine->epoch,
+				"%s: count %zu is too large: %d blocks of so many elements have more than 2^64 bytes",
+				c->kind->name, c->count, group->engine->size);
 	if (c->root < 0 || c->root >= group->engine->size)
 		return cvy_fail(group->box, COVEY_ERR_INVAL, group->engine->rank, group->engine->epoch,
 				"%s: root %d is no rank of the group, which has size %d", c->kind->name, c->root,
