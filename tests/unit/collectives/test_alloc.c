@@ -38,9 +38,10 @@
 #define STRIDE 23
 #else
 #define SAMPLED 400 /* calls are failed one by one up to here, then every STRIDE-th */
-#define STRIDE 7
+#define STRIDE 7    /* of a joiner's from the start: most are those of JOIN */
 #endif
 #define JOIN_MS 3000
+#define JOIN_LONG_MS 10000 /* where nothing shall fail by it */
 
 /* ---- what a rank has ---- */
 
@@ -438,7 +439,7 @@ static int run(int moment, long n)
 
 	job.config = harness_config("alloc", world);
 	job.shared = harness_shared(sizeof(*job.shared));
-	job.config.join_ms = JOIN_MS;
+	job.config.join_ms = moment == JOIN || moment == ABSENT ? JOIN_MS : JOIN_LONG_MS;
 	job.config.max_ranks = 4;
 	job.config.window_bytes = 32u << 20;
 	for (int r = 0; r < ranks; r++)
@@ -466,7 +467,7 @@ static void run_all(int moment)
 			run(moment, strchr(one, ':') ? atol(strchr(one, ':') + 1) : 1);
 		return;
 	}
-	for (long n = 1, unhit = 0; unhit < UNHIT; n += n < SAMPLED ? 1 : STRIDE, runs++) {
+	for (long n = 1, unhit = 0; unhit < UNHIT; n += n < SAMPLED && moment != JOINER ? 1 : STRIDE, runs++) {
 		unhit = run(moment, n) ? 0 : unhit + 1;
 		if (!unhit)
 			last = n;
