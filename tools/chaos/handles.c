@@ -339,7 +339,12 @@ static int check_combine(struct chaos_member *m, const struct chaos_handle *h)
 
 /* ---- The pair ---- */
 
-/* In two halves, or in one call. */
+/* Drawn; and where this process is to kill itself, which may be between the halves. */
+static bool in_halves(const struct chaos_member *m)
+{
+	return chaos_in_two(m) || __atomic_load_n(&m->desk->trap, __ATOMIC_ACQUIRE) != CHAOS_T_NONE;
+}
+
 static int dispatch(struct chaos_member *m, struct chaos_handle *h, int more, int timeout_ms,
 		    struct covey_result *result)
 {
@@ -358,7 +363,7 @@ static int dispatch(struct chaos_member *m, struct chaos_handle *h, int more, in
 	args.recv_experts = h->recv_ids;
 	args.recv_weights = h->recv_weights;
 	args.timeout_ms = timeout_ms;
-	if (!chaos_in_two(m))
+	if (!in_halves(m))
 		return covey_dispatch(h->ep, &args, NULL, result);
 	err = covey_dispatch_send(h->ep, &args, NULL);
 	chaos_trap_at(m, CHAOS_T_IN_DISPATCH);
@@ -389,7 +394,7 @@ static int combine(struct chaos_member *m, struct chaos_handle *h, int *started,
 	args.experts = h->ids;
 	args.weights = h->weights;
 	args.out = h->out;
-	if (!started && !chaos_in_two(m))
+	if (!started && !in_halves(m))
 		return covey_combine(h->ep, &args, NULL, result);
 	err = covey_combine_send(h->ep, &args, NULL);
 	if (!err && started)
