@@ -77,10 +77,10 @@
 	  "taken: the operation goes on", "this one", \
 	  "Wait for it again; a joiner calls covey_admit() again. Do not make the call anew.") \
 	X(AGAIN, "covey_work_test()", "taken: the operation goes on", "this one", "Ask or wait again.") \
-	X(FENCED, "the handle has ended", "none any more", "this one; the others go on without it", \
+	X(FENCED, "the handle has ended", "none", "this one; the others go on without it", \
 	  "Close the handle, join again.") \
-	X(CLOSED, "the group has ended", "none any more", "all", "Close the handle.") \
-	X(ABORTED, "covey_abort() was called here", "none any more", "this one", "Close the handle.") \
+	X(CLOSED, "the group has ended", "none", "all", "Close the handle.") \
+	X(ABORTED, "covey_abort() was called here", "none", "this one", "Close the handle.") \
 	X(FORKED, "the handle is the parent's", "not taken", "this one", "Join in the child.")
 
 void cvy_losses_manual(FILE *file); /* the manual's table, in Markdown */

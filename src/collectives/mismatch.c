@@ -166,9 +166,7 @@ void cvy_engine_apart(struct cvy_engine *e, struct cvy_op *op)
 	struct words w = { text, sizeof(text), op->seq, cvy_call_text(op->call, mine, sizeof(mine)) };
 	int k = e->apart - 1;
 
-	if (cvy_engine_outrun(e))
-		return;
-	if (e->mismatch)
+	if (e->repair || cvy_engine_outrun(e) || e->mismatch)
 		return;
 	e->mismatch = 1;
 	if (!earlier_call(e, k, &w))
@@ -259,7 +257,8 @@ static int named_before(struct cvy_engine *e, const struct cvy_op *op)
  */
 void cvy_engine_mismatch(struct cvy_engine *e, struct cvy_op *op, int k, const struct cvy_line *line)
 {
-	if (cvy_engine_outrun(e)) /* these are lines of a view without this rank */
+	/* In a repair it was said before, and of the operation that fails for all. Else: lines of a view without this rank. */
+	if (e->repair || cvy_engine_outrun(e))
 		return;
 	if (cvy_lap(line->call) != cvy_lap(op->call)) {
 		cvy_engine_want_change(e, op, "ticks counted apart");
