@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ranks come in, in the stream: an operation that takes a number like any other. Those who contribute pass a barrier;
- * whoever has it counts the newcomers in, in the words that the next kernel reads, and tells them number and counts.
- * A newcomer's kernel waits for that. Where a view change is faster, the host has written both: lanes that have this
- * rank, and the operation that it begins with.
+ * Ranks come in by an operation of the stream, which takes a number like any other. Contributors pass a barrier. A rank
+ * that has passed it adds the newcomers to the words that its next kernel reads, and sends them number and counts. A
+ * newcomer's kernel waits for these. If a view change is faster, the host has written both: lanes with this rank, and the
+ * operation that it begins with.
  */
 #ifndef CVY_ADMIT_CUH
 #define CVY_ADMIT_CUH
@@ -67,7 +67,7 @@ template <> struct cvy_after<cvy_body_admit> {
 		volatile struct cvy_gpu_lane *lane = c->control->lane;
 		uint32_t come = cvy_newcomers(c) & ~r->lane.mask, mask = r->lane.mask | come;
 
-		if (r->mode == CVY_COMPLETE) /* lanes have the host's words; who was counted in may be gone */
+		if (r->mode == CVY_COMPLETE) /* lanes have the host's words; a newcomer may be gone */
 			mask = cvy_gpu_era_of(&c->control->roll, op).mask;
 		cvy_store_packet((uint8_t *)&c->control->status.mask, mask, 0);
 		if (r->mode == CVY_COMPLETE)
@@ -84,7 +84,7 @@ template <> struct cvy_after<cvy_body_admit> {
 	}
 };
 
-/* The words of a welcome, from the lowest of those who contribute, into @got. 1: the gate closed first. */
+/* The words of a welcome, from the lowest contributor, into @got. 1: the gate closed first. */
 static __device__ int cvy_await_welcome(const struct cvy_gpu_call *c, struct cvy_lane_run *r, uint64_t *got)
 {
 	int rank = __ffs((int)r->lane.mask) - 1;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What launches dispatch and combine, and the memory that a handle has on its device: tables and words per lane. */
+/* Launches of dispatch and combine, and the memory of a handle on its device: tables and words per lane. */
 #include <cuda_runtime.h>
 #include <stdlib.h>
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What dispatch and combine share: where words and lines of a step stand, who takes part, how a warp sends and takes
- * lines. A warp stores and loads four lines at a time: thread u of it has packet u % 8 of line u / 8.
+ * Shared by dispatch and combine: places of words and lines of a step, the ranks that take part, and how a warp sends and
+ * takes lines. A warp stores and loads four lines at a time: its thread u has packet u % 8 of line u / 8.
  */
 #ifndef CVY_EP_BODY_CUH
 #define CVY_EP_BODY_CUH
@@ -25,7 +25,7 @@ struct cvy_ep_shared {
 	uint32_t unsent;		/* of other hosts: what was put to them before has not left */
 	int stopped;
 	int nothing; /* completing: others ended steps without this rank, and what they had sent may be gone */
-	/* What one thread reads for all when the CTA begins: others may write it later. */
+	/* One thread reads these for all when the CTA begins: others may write them later. */
 	struct cvy_gpu_lane lane;
 	uint64_t pushed;
 	uint64_t entered; /* what thread 0 found when it counted the CTA, for itself: kept here it takes no register */
@@ -57,8 +57,8 @@ struct cvy_ep_turn {
 	struct cvy_lane_run *r;
 	struct cvy_ep_shared *sh;
 	uint64_t base;	  /* tag before the first step of this attempt */
-	uint32_t sources; /* whom it hears, and itself */
-	uint32_t peers;	  /* whom it sends to */
+	uint32_t sources; /* ranks that it hears, and itself */
+	uint32_t peers;	  /* ranks that it sends to */
 	int sent;	  /* the first step was, by the send phase of this operation in this view */
 	struct cvy_until until;
 };
@@ -197,7 +197,7 @@ static __device__ __forceinline__ int cvy_ep_split(int i, int by, int *rest)
 	return whole;
 }
 
-/* How long lane 0 waited for @rank, in vain or not, for who wants to know. */
+/* Adds how long lane 0 waited for @rank, in vain or not, to the caller's `waited`. */
 static __device__ __forceinline__ void cvy_ep_waited(const struct cvy_ep_turn *t, int rank)
 {
 	if (t->a->waited && !t->r->index && threadIdx.x % 32 == 0)
@@ -252,7 +252,7 @@ static __device__ __forceinline__ uint32_t cvy_ep_active(const struct cvy_ep_arg
 							      ((volatile int32_t *)a->active)[p]));
 }
 
-/* Who takes part: admitted, known to the buffers, not gone, and active where the caller says who is. */
+/* The ranks that take part: admitted, known to the buffers, not gone, and active if the caller gives active_ranks. */
 template <int HOT>
 static __device__ __forceinline__ uint32_t cvy_ep_members(const struct cvy_lane_run *r, const struct cvy_ep_shared *sh)
 {
@@ -290,9 +290,8 @@ static __device__ __forceinline__ struct cvy_ep_turn cvy_ep_begin(const struct c
 	t.sources = cvy_ep_members<HOT>(r, sh);
 	t.peers = t.sources & ~(1u << a->call.rank);
 	t.until.began = clock64();
-	t.until.most =
-		HOT ? a->timeout_cycles : r->most; /* completing, too: who passed over this rank may have written on */
-	if (!HOT && threadIdx.x == 0)		   /* else it is (cvy_ep_prepare) */
+	t.until.most = HOT ? a->timeout_cycles : r->most; /* completing, too: others may have written on */
+	if (!HOT && threadIdx.x == 0)			  /* else it is (cvy_ep_prepare) */
 		cvy_ep_none_yet(a, sh, r->lane.mask, t.sources);
 	return t;
 }
@@ -308,7 +307,7 @@ template <int HOT> static __device__ __forceinline__ int cvy_ep_must_send(const 
 	return cvy_mode<HOT>(t->r) != CVY_COMPLETE && (step > 0 || !t->sent);
 }
 
-/* After a barrier that all who read it have passed: step @step is sent now, so those before it were taken. */
+/* After a barrier that all readers have passed: step @step is sent, so the steps before it were taken. */
 static __device__ __forceinline__ void cvy_ep_say_sent(const struct cvy_ep_turn *t, int step)
 {
 	if (threadIdx.x == 0)
@@ -323,7 +322,7 @@ static __device__ __forceinline__ int cvy_ep_stopped(struct cvy_ep_turn *t)
 	uint32_t late;
 	int stopped;
 
-	if (!__syncthreads_or(sh->stopped || sh->late)) /* whoever has said so sees it */
+	if (!__syncthreads_or(sh->stopped || sh->late)) /* a rank that has said so sees it */
 		return 0;
 	late = sh->late;
 	stopped = sh->stopped;

@@ -128,7 +128,7 @@ static inline int cvy_ep_form_of(const struct cvy_ep_shape_gpu *s, int32_t lanes
 	return 1;
 }
 
-/* Who has which expert, in device memory: written when the handle is laid out. */
+/* The owner of each expert, in device memory: written when the handle is laid out. */
 struct cvy_ep_tables {
 	uint8_t owner[CVY_EP_EXPERTS];
 	uint16_t local[CVY_EP_EXPERTS];	   /* index among its owner's */
@@ -136,8 +136,8 @@ struct cvy_ep_tables {
 };
 
 /*
- * Of a handle's last operation, for each lane: what it pushed under, so that one who completes it later knows, and whom
- * it did not wait for.
+ * Of a handle's last operation, for each lane: the tag that it pushed under, for a CTA that completes it later, and the
+ * ranks that it did not wait for.
  */
 struct cvy_ep_lane {
 	uint64_t pushed; /* tag before its first step */
@@ -151,7 +151,7 @@ struct cvy_ep_state {
 	struct cvy_ep_lane lane[CVY_GPU_LANES];
 };
 
-/* What dispatch leaves for combine, in memory of the caller: rows here of all tokens of all, the own tokens' experts. */
+/* Dispatch leaves this for combine, in memory of the caller: rows here of all ranks' tokens, experts of the own tokens. */
 static inline size_t cvy_ep_route_items(int size, int tokens, int top_k)
 {
 	return (size_t)size * (size_t)tokens * (size_t)top_k;
@@ -201,8 +201,8 @@ CVY_GPU_BOTH static inline int cvy_ep_quads(const struct cvy_ep_args *a)
 }
 
 /*
- * Are own parts of combine summed before anybody is heard? Where there are sums and so few quads that who sums has pushed nothing;
- * with more of them others are only heard later.
+ * Does combine sum own parts before it hears anybody? Yes if there are sums and so few quads that the summing warps have
+ * pushed nothing. With more quads it would only hear others later.
  */
 static inline int cvy_ep_begins(const struct cvy_ep_args *a)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Combine in a lane. The owner of experts reads their results where they stand and sends, for each token that came to it,
- * their sum by weight, or each result as it is. The source adds what comes in ascending rank, or in the order of its
- * experts, in f32, and rounds once. What is whose follows from the route that dispatch wrote; no index travels.
+ * Combine in a lane. The owner of experts reads their results in place. For each token that came to it, it sends their
+ * weighted sum, or each result as it is. The source adds in ascending rank, or in the order of its experts, in f32, and
+ * rounds once. The route that dispatch wrote says which result belongs to which token; no index travels.
  */
 #ifndef CVY_EP_COMBINE_CUH
 #define CVY_EP_COMBINE_CUH
@@ -76,7 +76,7 @@ static __device__ __forceinline__ void cvy_ep_push_headers_back(const struct cvy
 	}
 }
 
-/* What came of token @j of @rank: its quads from @q on, summed or one by one; returns where the next begins. */
+/* The results for token @j of @rank: its quads from @q on, summed or one by one; returns where the next begin. */
 template <int ONCE>
 static __device__ __forceinline__ int cvy_ep_push_token(const struct cvy_ep_turn *t, const struct cvy_ep_step *s,
 							int rank, int j, int q)
@@ -127,7 +127,7 @@ static __device__ __forceinline__ void cvy_ep_push_results(const struct cvy_ep_t
 	}
 }
 
-/* What each owner says that it sends. */
+/* Each owner's announcement of what it sends. */
 static __device__ __forceinline__ void cvy_ep_hear(struct cvy_ep_turn *t, const struct cvy_ep_step *s)
 {
 	const struct cvy_ep_args *a = t->a;
@@ -154,7 +154,7 @@ static __device__ __forceinline__ int cvy_ep_sums_from(const struct cvy_ep_turn 
 	return (CVY_EP_WARPS - 1 - (int)(threadIdx.x / 32) + j * cvy_ep_quads(t->a)) % CVY_EP_WARPS;
 }
 
-/* What a warp knows of the step's first own token before anybody has been heard. */
+/* Known to a warp of the step's first own token before it hears anybody. */
 struct cvy_ep_begun {
 	struct cvy_ep_place place;
 	struct cvy_ep_sum own; /* BEGINS: what this rank has itself, at the first quad of the warp */
@@ -235,7 +235,7 @@ static __device__ __forceinline__ int cvy_ep_gather(struct cvy_ep_turn *t, const
 	return 0;
 }
 
-/* What is left of the weights, where some owners have no part in it: k ascending, as the host adds. */
+/* The sum of the weights whose owners take part: k ascending, as the host adds. */
 static __device__ __forceinline__ float cvy_ep_scale(const struct cvy_ep_args *a, const struct cvy_ep_place *p,
 						     uint32_t valid, uint32_t here)
 {
@@ -419,7 +419,7 @@ template <int ONCE, int BEGINS> struct cvy_ep_combine {
 			if (cvy_ep_stopped(&t))
 				return 1;
 #pragma unroll 1
-			for (;;) { /* who is late in the middle of it has no part in any of it */
+			for (;;) { /* a rank that is late in the middle has no part in any of it */
 				uint32_t with = t.sources;
 
 				cvy_ep_take_results<ONCE, BEGINS>(&t, &s, &begun);

@@ -141,7 +141,7 @@ static __device__ __forceinline__ void cvy_ep_tell(const struct cvy_ep_args *a, 
 	}
 }
 
-/* What thread k of a warp knows of the k-th expert of a token that comes. */
+/* Known to thread k of a warp of the k-th expert of an arriving token. */
 struct cvy_ep_named {
 	int local; /* which of the experts here, -1: none */
 	int row;   /* -1: none, or (once) that of an earlier k */
@@ -223,7 +223,7 @@ static __device__ __forceinline__ struct cvy_ep_named cvy_ep_rows_of(const struc
 	return n;
 }
 
-/* What combine needs, and the caller may read. One warp. */
+/* Needed by combine, and readable by the caller. One warp. */
 template <int ONCE>
 static __device__ __forceinline__ void cvy_ep_write_route(const struct cvy_ep_turn *t, int rank, int token,
 							  const struct cvy_ep_named *n)
@@ -353,7 +353,7 @@ static __device__ __forceinline__ void cvy_ep_take_rows(struct cvy_ep_turn *t, c
 }
 
 template <int ONCE> struct cvy_ep_dispatch {
-	enum { PLACES = 1 }; /* of rows depend on who takes part */
+	enum { PLACES = 1 }; /* of rows depend on the contributors */
 
 	/* Lines of the step that went to @rank, and any before them. */
 	static __device__ __forceinline__ int lines(const struct cvy_ep_turn *t, int rank)
@@ -434,7 +434,7 @@ template <int ONCE> struct cvy_ep_dispatch {
 		send<1>(&t, &room, &s, 0);
 	}
 
-	/* Not all of its last steps can be had any more: it got nothing, and says so. */
+	/* Not all of its steps can be had: it got nothing, and says so. */
 	static __device__ void nothing(const struct cvy_ep_turn *t)
 	{
 		const struct cvy_ep_args *a = t->a;

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Dispatch and combine with ranks of other hosts (far.cuh): a step is pushed where memory of this host stands for their
- * chunks, and then put, header and rows as one range of each slot.
+ * Dispatch and combine with ranks of other hosts (far.cuh): a step is pushed into memory of this host that stands in for
+ * their chunks, and then put, header and rows as one range of each slot.
  *
- * A deadline passes over ranks that have not answered. So who was not heard in the step before is pushed to only once
- * what was put has left, and is not sent this step where that takes long; and who reads looks, at the end of a step,
- * whether its source has gone on without it and writes there already: then it is late, too, and nothing of it counts.
+ * A deadline passes over ranks that have not answered. A rank that was not heard in the step before is pushed to only
+ * after the earlier put has left; if that takes long, this step is not sent to it. A reader looks, at the end of a step,
+ * whether its source has gone on without it and writes there already. If so, the source is late too, and nothing of it
+ * counts.
  */
 #ifndef CVY_EP_FAR_CUH
 #define CVY_EP_FAR_CUH
@@ -15,8 +16,8 @@
 #define CVY_EP_FAR_PATIENCE 4 /* of the deadline, that part is for puts of before */
 
 /*
- * For functions that are called: a copy of @t, and of what it refers to. What has no address stays in registers, and the
- * launch's arguments are read where they are.
+ * For functions that are called: a copy of @t, and of what it refers to. Variables without an address stay in registers,
+ * and the launch's arguments are read in place.
  */
 struct cvy_ep_apart {
 	struct cvy_ep_turn t;
@@ -53,7 +54,7 @@ static __device__ __forceinline__ int cvy_ep_far_may_push(struct cvy_ep_turn *t,
 	uint32_t silent = step ? t->peers & ~t->sources : t->r->lane.failed & CVY_GPU_LATE ? t->peers : 0;
 	struct cvy_ep_apart x; /* threads of a warp go on with looks counted alike (cvy_wait_lines), too */
 
-	if (!silent) /* as always, but after a deadline; alike for all threads: whoever does a lane alone writes its words */
+	if (!silent) /* always so, except after a deadline; the same for all threads: a CTA that does a lane alone writes its words */
 		return 1;
 	cvy_ep_set_apart(&x, t);
 	if (!cvy_ep_far_ask(&x, s->tag ^ CVY_GPU_MARK, silent))
@@ -84,7 +85,7 @@ static __device__ __forceinline__ void cvy_ep_far_put(const struct cvy_ep_turn *
 	struct cvy_ep_apart x;
 	struct cvy_ep_step step = *s;
 
-	__syncthreads(); /* whoever posts fences for all */
+	__syncthreads(); /* the posting thread fences for all */
 	if (threadIdx.x >= CVY_GPU_RANKS)
 		return;
 	cvy_ep_set_apart(&x, t);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The life of a CTA in dispatch and combine: as operate.cuh has it, with three differences. Who completes an operation that
- * others have completed does so from what each lane recorded when it pushed. Places of dispatch depend on who is in it, so
- * it is then placed anew in every lane, also in those that were done. And where a deadline passed without a source, the
- * CTA that ends last does the same, for all lanes, without that source.
+ * The life of a CTA in dispatch and combine: as in operate.cuh, with three differences. An operation that others have
+ * completed is completed from what each lane recorded when it pushed. Places of dispatch depend on the contributors, so
+ * rows are then placed anew in every lane, also in lanes that were done. If a deadline passed without a source, the CTA
+ * that ends last does the same, for all lanes, without that source.
  */
 #ifndef CVY_EP_LANE_CUH
 #define CVY_EP_LANE_CUH
@@ -81,7 +81,7 @@ static __device__ __noinline__ void cvy_ep_look_at_steps(const struct cvy_ep_arg
 		uint32_t count = cvy_load_half(&control->lane[i].count);
 		uint64_t past[2];
 
-		__threadfence(); /* who counts the steps has said before that they are */
+		__threadfence(); /* the thread that counts the steps has said so before */
 		cvy_load_packet((const uint8_t *)&control->past[i], past);
 		if (cvy_gpu_counted(past[0], past[1], op))
 			count = (uint32_t)past[1];
@@ -96,8 +96,9 @@ static __device__ __noinline__ void cvy_ep_look_at_steps(const struct cvy_ep_arg
 }
 
 /*
- * All threads. Others have completed the operation, by its deadline, with nothing that this lane sent: its CTA had not come, or slept
- * while it was done again. What they sent stands where the outcome's view has it, and the record says so as if it were of an attempt.
+ * All threads. Others have completed the operation, by its deadline, without this lane's part: its CTA had not come, or was
+ * not running while the operation was done again. Their data are where the outcome's view puts them, and the record says so
+ * as if it were of an attempt.
  */
 static __device__ __noinline__ void cvy_ep_as_if_sent(const struct cvy_ep_args *a, const struct cvy_lane_run *r,
 						      uint64_t op)
@@ -114,7 +115,7 @@ static __device__ __noinline__ void cvy_ep_as_if_sent(const struct cvy_ep_args *
 	__syncthreads();
 }
 
-/* What this CTA does next of an operation that a verdict has decided. 0: nothing is left. */
+/* The next work of this CTA in an operation that a verdict has decided. 0: nothing is left. */
 static __device__ __noinline__ int cvy_ep_next(const struct cvy_ep_args *a, struct cvy_lane_run *r, int *next,
 					       uint64_t op, const struct cvy_gpu_verdict *verdict)
 {
@@ -191,9 +192,9 @@ static __device__ __noinline__ int cvy_ep_run_again(const struct cvy_ep_args *a,
 }
 
 /*
- * Completes all lanes once more without @late, as long as what is to be read stands: places of dispatch depend on it, and a
- * sum that has a part of who is missing is not true. Who goes on meanwhile is late, too. Returns those; *lacking: owners
- * that had not got what was sent.
+ * Completes all lanes once more without @late, while their data are still in the slots: places of dispatch depend on the
+ * contributors, and a sum with a part of a missing rank would be wrong. A rank that goes on meanwhile is late, too. Returns
+ * these ranks; *lacking: owners that had not got what was sent.
  */
 template <typename BODY>
 static __device__ __noinline__ uint32_t cvy_ep_again(const struct cvy_ep_args *a, struct cvy_lane_run *r,
@@ -221,7 +222,7 @@ static __device__ __noinline__ uint32_t cvy_ep_again(const struct cvy_ep_args *a
 	return more;
 }
 
-/* The CTA that ends last: what some lanes lack, none has. Returns who was late. */
+/* The CTA that ends last: what one lane lacks, no lane keeps. Returns the late ranks. */
 template <typename BODY>
 static __device__ __noinline__ uint32_t cvy_ep_agree(const struct cvy_ep_args *a, struct cvy_lane_run *r,
 						     struct cvy_ep_shared *sh, uint64_t *dynamic, uint64_t op,
@@ -263,8 +264,8 @@ static __device__ __noinline__ uint32_t cvy_ep_agree(const struct cvy_ep_args *a
 }
 
 /*
- * Thread p tells rank p, if it is in @whom, that the operation under way ends here without it: what it has not read of those
- * before will be written over. Who is far is told before that is done (cvy_far_overtake).
+ * Thread p tells rank p, if it is in @whom, that the operation under way ends here without it: data of earlier operations
+ * that it has not read will be written over. Far ranks are told before that happens (cvy_far_overtake).
  */
 static __device__ void cvy_ep_pass(const struct cvy_ep_args *a, uint32_t whom)
 {
@@ -281,7 +282,7 @@ static __device__ void cvy_ep_pass(const struct cvy_ep_args *a, uint32_t whom)
 		       cvy_load_word(&c->control->finished) / CVY_GPU_QUANTA + 1);
 }
 
-/* Of all threads: this CTA is the last to end. What the others stored is seen. */
+/* All threads: is this CTA the last to end? Stores of the others are visible then. */
 static __device__ int cvy_ep_last(const struct cvy_ep_args *a)
 {
 	__shared__ int last;
@@ -370,7 +371,7 @@ static __device__ __forceinline__ struct cvy_gpu_verdict cvy_ep_standing(const s
 	return verdict;
 }
 
-/* One thread: who was late in this lane, and in an attempt before that was pushed under the same tag. */
+/* One thread: the ranks that were late in this lane, and in an earlier attempt under the same tag. */
 static __device__ void cvy_ep_say_late(const struct cvy_ep_args *a, const struct cvy_lane_run *r, uint32_t late)
 {
 	struct cvy_ep_lane *lane = &a->state->lane[r->index];
@@ -393,7 +394,7 @@ static __device__ __forceinline__ int cvy_ep_ended(const struct cvy_ep_args *a, 
 	return __syncthreads_or(stopped);
 }
 
-/* All threads: @r as of the attempt that lanes have ended by. What this CTA did last may be of one before. */
+/* All threads: @r of the attempt by which lanes have ended. This CTA's last one may be an earlier one. */
 static __device__ __noinline__ void cvy_ep_as_it_ended(const struct cvy_ep_args *a, struct cvy_lane_run *r, uint64_t op)
 {
 	const struct cvy_gpu_verdict *v = &a->call.control->verdict;
@@ -407,7 +408,7 @@ static __device__ __noinline__ void cvy_ep_as_it_ended(const struct cvy_ep_args 
 	r->gone = op < cvy_load_word(&v->base) ? cvy_load_half(&v->gone) : 0;
 }
 
-/* The operation has ended in this CTA, in one way or another: where deadlines are set, the last one looks who was late. */
+/* The operation has ended in this CTA. If deadlines are set, the last CTA looks which ranks were late. */
 template <typename BODY>
 static __device__ __noinline__ void cvy_ep_leave(const struct cvy_ep_args *a, struct cvy_lane_run r,
 						 struct cvy_ep_shared *sh, uint64_t *dynamic, uint64_t op)
@@ -474,7 +475,7 @@ static __device__ __noinline__ void cvy_ep_rest(const struct cvy_ep_args *a, str
 		__threadfence_system();
 }
 
-/* All threads, before the barrier that they read words by: whoever has pushed is counted. What thread 0 knows by it. */
+/* All threads, before the barrier behind which they read words: a CTA that has pushed is counted. Thread 0 gets the count. */
 static __device__ __forceinline__ uint64_t cvy_ep_enter(const struct cvy_ep_args *a)
 {
 	cvy_wait_for_stream();

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Before a row moves: who gets which of the own tokens, and at which place, from the ids alone; and the words of a header,
- * which say so to each rank.
+ * Before a row moves: which rank gets which of the own tokens, and at which place, from the ids alone; and the words of
+ * the header that tells each rank.
  */
 #ifndef CVY_EP_PLAN_CUH
 #define CVY_EP_PLAN_CUH
@@ -120,7 +120,7 @@ static __device__ __forceinline__ uint32_t cvy_ep_marked(const struct cvy_ep_arg
 	return __reduce_add_sync(CVY_EP_ALL, sum);
 }
 
-/* All threads, behind a step, of which nobody looks at places any more, and before a barrier: its window is passed. */
+/* All threads, behind a step whose places nobody needs, and before a barrier: its window is passed. */
 template <int ONCE>
 static __device__ __noinline__ void cvy_ep_pass_window(const struct cvy_ep_args *a, struct cvy_ep_room room, int from,
 						       int to)

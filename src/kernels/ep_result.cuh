@@ -51,7 +51,7 @@ struct cvy_ep_sum {
 	}
 };
 
-/* What thread k of a warp knows of the k-th expert of a token. */
+/* Known to thread k of a warp of the k-th expert of a token. */
 struct cvy_ep_place {
 	int row;   /* of y, -1: not here */
 	int owner; /* of the expert, where the token is of this rank; -1: it goes nowhere */
@@ -65,7 +65,7 @@ template <int ONCE> static __device__ __forceinline__ int cvy_ep_rows(const stru
 	return (ONCE ? 1 : a->el) * a->call.size * a->tokens;
 }
 
-/* Rows here of @token of @rank. What is read does not wait for what was read: weights of no row are not looked at. */
+/* Rows here of @token of @rank. No load waits for another: weights without a row are not used. */
 template <int ONCE>
 static __device__ __forceinline__ struct cvy_ep_place cvy_ep_here(const struct cvy_ep_args *a, int rank, int token)
 {
@@ -176,7 +176,7 @@ static __device__ __forceinline__ struct cvy_ep_sum cvy_ep_sum_here(const struct
 	return sum;
 }
 
-/* What this rank has itself for the own token, at @word. All threads of a warp. */
+/* This rank's own part of the own token, at @word. All threads of a warp. */
 template <int ONCE>
 static __device__ __forceinline__ struct cvy_ep_sum cvy_ep_own_sum(const struct cvy_ep_args *a,
 								   const struct cvy_ep_place *p, int word)

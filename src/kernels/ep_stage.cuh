@@ -28,7 +28,7 @@ static __device__ __forceinline__ void cvy_ep_eight(const struct cvy_ep_args *a,
 
 #define CVY_EP_PARTS ((CVY_EP_HIDDEN / 8 + CVY_EP_THREADS - 1) / CVY_EP_THREADS)
 
-/* What this thread has of a token, eight elements a part, read ahead of when it is needed. */
+/* This thread's part of a token, eight elements a part, read ahead. */
 struct cvy_ep_ahead {
 	uint64_t v[CVY_EP_PARTS][2];
 	int32_t id; /* the first of all that this thread brings near; with the first token of the first step alone */

@@ -191,7 +191,7 @@ template <typename T, int PACKET, int ROWS, int PARTS = 0> struct cvy_body_excha
 		}
 	}
 
-	/* What came of a source before it was removed is not kept either: its block is not valid as a whole. */
+	/* Data that came from a source before it was removed are not kept either: its block as a whole is not valid. */
 	static __device__ __forceinline__ void zero_earlier(const struct cvy_gpu_call *c, struct cvy_lane_run r,
 							    uint64_t tile, uint32_t absent)
 	{
@@ -200,7 +200,7 @@ template <typename T, int PACKET, int ROWS, int PARTS = 0> struct cvy_body_excha
 			zero_steps(c, r, tile, absent);
 	}
 
-	/* Have all who contribute a block? */
+	/* Have all contributors a block? */
 	static __device__ __forceinline__ int even(const struct cvy_gpu_call *c, uint32_t mask)
 	{
 		return (FOLDS && !c->send_stride) || !(mask & ~cvy_blocks(c));
@@ -257,7 +257,7 @@ template <typename T, int PACKET, int ROWS, int PARTS = 0> struct cvy_body_excha
 		if (full < r->steps)
 			stopped = walk<1, CVY_PLAIN>(c, r, full, r->steps, stopped);
 		if (!FOLDS &&
-		    (cvy_blocks(c) & ~r->lane.mask)) /* stopped, too: who completes it sees to the last step alone */
+		    (cvy_blocks(c) & ~r->lane.mask)) /* stopped, too: completing handles the last step alone */
 			zero_steps(c, *r, tile, ~r->lane.mask);
 		return stopped;
 	}

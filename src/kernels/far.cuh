@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ranks of other hosts. Their chunks are not mapped: a CTA pushes into memory of its own that stands in their place, and
- * what it has pushed is put to the same offsets of the chunk there, one range a rank and push (base/queue.h). All of it is
- * out of line: who has no such rank looks at one bit of its lane's words.
+ * Ranks of other hosts. Their chunks are not mapped: a CTA pushes into memory of its own host that stands in for them, and
+ * then puts it to the same offsets of the chunk there, one range a rank and push (base/queue.h). All of it is out of line:
+ * a CTA without such ranks looks at one bit of its lane's words.
  *
- * A put is part of the push: it is not given up because the gate closes, since others may complete the operation by what was
- * pushed to them. Where a queue fails, the host is told, and the rank is suspect; the CTA goes on as if it had not.
+ * A put is part of the push: it is not given up because the gate closes, since others may complete the operation by the
+ * data pushed to them. If a queue fails, the CTA tells the host, which suspects the rank, and goes on.
  *
- * Who has answered has read what was put to it. Who was not waited for may not have: before it is pushed to again, what was
- * put must have left, and a word says that it is written over (cvy_gpu_ahead_at), which whoever reads late looks at.
+ * A rank that has answered has read what was put to it. A rank that was not waited for may not have read it. Before it is
+ * pushed to again, the earlier put must have left, and a word says that it is written over (cvy_gpu_ahead_at). A late
+ * reader looks at that word.
  */
 #ifndef CVY_FAR_CUH
 #define CVY_FAR_CUH
@@ -59,7 +60,7 @@ static __device__ __noinline__ void cvy_far_put(const struct cvy_gpu_call *c, ui
 		cvy_far_posted(c, out, q, rank, at, cvy_queue_put(q, at, at, bytes));
 }
 
-/* All threads: what they have pushed to @to, from @at on, goes to those who are far. Whoever posts fences for all. */
+/* All threads: data pushed to @to, from @at on, go to the far ranks. The posting thread fences for all. */
 static __device__ __noinline__ void cvy_far_push(const struct cvy_gpu_call *c, uint64_t out, uint32_t to, uint64_t at,
 						 uint64_t bytes)
 {

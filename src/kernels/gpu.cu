@@ -165,7 +165,7 @@ static int gpu_write(struct cvy_gpu *gpu, int rank, int generation, size_t at, c
 
 /* ---- launches ---- */
 
-/* After a kernel has failed nothing can be asked any more: then it is left to the launch to say so. */
+/* After a kernel has failed no question is answered: the launch then returns the error. */
 static int gpu_is_device(const void *at)
 {
 	struct cudaPointerAttributes a;
@@ -330,7 +330,7 @@ static void gpu_close(struct cvy_gpu *gpu)
 	if (!gpu)
 		return;
 	if (!use(gpu) && gpu->control && gpu->stage && gpu->stream) {
-		gpu_words(gpu, NULL, NULL, &end); /* whoever is parked leaves */
+		gpu_words(gpu, NULL, NULL, &end); /* parked CTAs leave */
 		gpu_gate(gpu, CVY_GPU_GATE_CLOSED(0));
 		cudaDeviceSynchronize();
 	}

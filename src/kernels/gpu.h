@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the host side of covey asks of a device: memory that peers can map, the words of the control page, launches.
+ * The device as the host side of covey uses it: memory that peers can map, the words of the control page, launches.
  * The table is in a library of its own (libcovey_cuda), opened when a device is asked for, so the rest of covey needs
  * no CUDA. It knows nothing of views: collectives/device.c decides, this does.
  */
@@ -65,7 +65,7 @@ struct cvy_gpu_ops {
 	int (*gate)(struct cvy_gpu *gpu, uint8_t gate);
 	int (*counters)(struct cvy_gpu *gpu, struct cvy_gpu_counters *counters, int all); /* all: lanes too */
 	/* Words for the next attempt, written while the gate is closed: lanes, roll (NULL: as they were), then the verdict. Before
-	 * them its epoch, for who reads this rank's registered memory. */
+	 * them its epoch, for readers of this rank's registered memory. */
 	int (*words)(struct cvy_gpu *gpu, const struct cvy_gpu_lane *lanes, const struct cvy_gpu_roll *roll,
 		     const struct cvy_gpu_verdict *verdict);
 	/* Bytes of an inbound chunk, for repair. */
@@ -85,10 +85,10 @@ struct cvy_gpu_ops {
 	/* For ranks of other hosts; a library without these has none. */
 	/* How threads of the device reach queues; the library's, until close. */
 	int (*reach)(struct cvy_gpu *gpu, struct cvy_queue_memory *out);
-	/* Memory of the host in the place of a chunk, *host its address here: that which @rank pushes into, for who stores what
-	 * comes; or (out) that which this rank pushes into at @rank, for who takes it from there. unchunk, detach end it. */
+	/* Memory of the host in place of a chunk, *host its address here: the chunk that @rank pushes into, for the receiver of
+	 * its puts; or (out) the one that this rank pushes into for @rank, for the sender. unchunk, detach end it. */
 	int (*far_chunk)(struct cvy_gpu *gpu, int rank, int generation, int out, void **host);
-	/* What is pushed there is put to @queue, whose waits are wait_ms long; NULL: nothing is. No kernel uses it now. */
+	/* Data pushed there are put to @queue, whose waits are wait_ms long; NULL: none are. No kernel uses it meanwhile. */
 	int (*queue)(struct cvy_gpu *gpu, int rank, int generation, const struct cvy_queue *queue, int wait_ms);
 
 	/* For those of them whose chunks this device reaches by copies; a library without these copies none. The first once, before

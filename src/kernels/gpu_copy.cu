@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Copies for a proxy (base/queue_memory.h), made by the device's copy engines: from memory of this device to a chunk of a
- * peer that is mapped beyond all that kernels name. Plain asynchronous copies on streams that carry nothing else: no kernel and no
- * memset, which would want a processor while all hold CTAs that wait for these very copies. All that must be
- * allocated is there before the first copy.
+ * peer, mapped where no kernel looks. They are plain asynchronous copies on streams that carry nothing else. A kernel or a
+ * memset would want a processor while all hold CTAs that wait for these very copies. Everything is allocated before the
+ * first copy.
  *
- * What is stored is copied from a word of pinned memory, which stands until a mark behind it is reached. A mark is an event; the
- * thread that looks at it says first that it does not mind captures: else its looks would end the application's.
+ * A stored word is copied from pinned memory, which keeps it until a mark behind it is reached. A mark is an event. The
+ * thread that looks at it first exempts itself from captures: else its looks would end the application's.
  */
 #include "gpu_state.cuh"
 

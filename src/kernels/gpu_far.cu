@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Ranks of other hosts, as a device sees them: memory of the host where a chunk would be mapped, at one address for device
- * and host, and a table of queues. Who moves bytes between hosts is not known here.
+ * and host, and a table of queues. This file does not know how bytes move between hosts.
  */
 #include "gpu_state.cuh"
 

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Memory that peers map where a device has no VMM: CUDA IPC. A *block* is memory of cudaMalloc, of whole pages of 2 MiB, so
- * that nothing else stands on what is exported; its handle opens it in other processes, at addresses that nobody chooses:
+ * that exported pages hold nothing else; its handle opens it in other processes, at addresses that nobody chooses:
  * kernels look them up in a table (cvy_gpu_call.places). Three rules of CUDA shape the rest:
  *
  * - Exported memory may be freed only when no other process has it open. So a handle does not travel bare: it waits in a
  *   socket, whose end is the descriptor that the peer is given, and which it closes after cudaIpcCloseMemHandle, or by dying.
  *   The other end, here, shows when the last of them is closed. Nobody waits for that: a block is set aside until then, and
  *   stays with the process when the group is closed before. A peer that is stopped keeps one block from being used, no more.
- * - What frees or closes memory waits for kernels of the device, and holds up copies and launches of all threads meanwhile
- *   (tests/gpu/waits.cu), while parked CTAs wait for a copy. So blocks are used again instead of freed, and what was opened
- *   is closed when the device has been waited for and nothing is launched: in covey_admit without a stream, or at the end.
- *   Until then this process holds on to memory of a dead one. What allocates and opens was not seen to wait; nobody promises
- *   that, so blocks for all peers and a few more are there from the beginning.
+ * - A call that frees or closes memory waits for kernels of the device, and holds up copies and launches of all threads
+ *   meanwhile (tests/gpu/waits.cu), while parked CTAs wait for a copy. So blocks are reused instead of freed, and mappings
+ *   are closed when the device is idle and nothing is launched: in covey_admit without a stream, or at the end. Until then
+ *   this process keeps memory of a dead one. Calls that allocate and open were not seen to wait. No document promises it, so
+ *   blocks for all peers and a few more are allocated at the beginning.
  * - A process cannot open what it has exported itself, so two ranks of one process need VMM.
  */
 #include "gpu_state.cuh"
@@ -28,7 +28,7 @@
 
 #define PAGE ((size_t)2 << 20)
 #define TABLE_BYTES (CVY_GPU_PLACES * PLACES * sizeof(uint64_t))
-#define SPARES 2    /* for who is replaced */
+#define SPARES 2    /* for replacements */
 #define REST_MS 500 /* stores of a process that was killed were seen 30 ms after its descriptors had been closed */
 
 struct block {
@@ -37,11 +37,11 @@ struct block {
 	size_t bytes;
 	cudaIpcMemHandle_t handle;
 	int device;
-	int door;	  /* shows when nobody has it open any more; -1: it was given to nobody */
+	int door;	  /* shows when nobody has it open; -1: it was given to nobody */
 	uint64_t shut_ns; /* when that was seen, 0: it was not */
 };
 
-/* What is open here of another process. */
+/* A block of another process that is open here. */
 struct opened {
 	struct opened *next;
 	void *at;
@@ -70,7 +70,7 @@ static void push_block(struct block **list, struct block *b)
 	*list = b;
 }
 
-/* Has nobody else it open any more? */
+/* Is it open in no other process? */
 static int is_shut(struct block *b)
 {
 	struct pollfd p = { b->door, 0, 0 };
@@ -153,7 +153,7 @@ static void leave_block(struct block *b)
 	pthread_mutex_unlock(&left_lock);
 }
 
-/* What groups before have left, and nobody has open any more: chunks are used again, windows freed. */
+/* Blocks that earlier groups left and nobody has open: chunks are reused, windows freed. */
 static void look_behind(struct cvy_gpu *gpu, struct block **chunks)
 {
 	struct block *b, **at = &left_behind;
@@ -172,7 +172,7 @@ static void look_behind(struct cvy_gpu *gpu, struct block **chunks)
 	pthread_mutex_unlock(&left_lock);
 }
 
-/* A descriptor in which the handle waits for who may open it. */
+/* A descriptor in which the handle waits for the peer that may open it. */
 static int export_block(struct cvy_gpu *gpu, struct block *b, int *fd)
 {
 	int ends[2];
@@ -191,7 +191,7 @@ static int export_block(struct cvy_gpu *gpu, struct block *b, int *fd)
 
 /* ---- what kernels look up ---- */
 
-/* No kernel has words yet, or any more, that name this mapping. */
+/* No kernel has words that name this mapping. */
 static int stands_at(struct cvy_gpu *gpu, int kind, size_t i, void *at)
 {
 	gpu->at[kind][i] = (CUdeviceptr)(uintptr_t)at;

@@ -145,8 +145,8 @@ static inline int cvy_gpu_clear(struct cvy_gpu *gpu, CUdeviceptr at, size_t byte
 }
 
 /*
- * Launches beside the kernel that is before it in the stream: CTAs may be there when all of that one's say that they wait for
- * nobody any more (cvy_let_next_begin), or have ended, and begin with cvy_wait_for_stream(). gpu.cu
+ * Launches beside the kernel that is before it in the stream: CTAs may start when all CTAs of that one have said that they
+ * wait for nobody (cvy_let_next_begin), or have ended, and begin with cvy_wait_for_stream(). gpu.cu
  */
 cudaError_t cvy_gpu_launch_kernel(const struct cvy_gpu *gpu, const void *kernel, int ctas, int threads, void **args,
 				  size_t room, cudaStream_t stream);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a CTA looks at before it pushes, where words say that there is something to look at, and what becomes of an operation that
- * others have completed, or that was done in part, by words of views that the CTA had no part in.
+ * A lagging CTA's checks before it pushes, and its work in an operation that others have completed, or done in part, in
+ * views in which the CTA had no part.
  */
 #ifndef CVY_LAGGARD_CUH
 #define CVY_LAGGARD_CUH
@@ -28,7 +28,7 @@ static __device__ __forceinline__ int cvy_is_decided(const struct cvy_gpu_contro
 	return op < cvy_load_word(&control->verdict.base);
 }
 
-/* One thread. Has it to be done again, and who enters it has to see to that? */
+/* One thread. Must it be done again, by the CTA that enters it? */
 static __device__ __forceinline__ int cvy_is_partly_done(const struct cvy_gpu_control *control, uint64_t op)
 {
 	return op == cvy_load_word(&control->verdict.base) && cvy_load_half(&control->verdict.partly);
@@ -55,8 +55,8 @@ static __device__ __noinline__ int cvy_comes_late(const struct cvy_gpu_call *c, 
 }
 
 /*
- * All threads, before anything is pushed: an operation before ended without some contributor, who may still read what it was sent in
- * the one before that. 1: stopped.
+ * All threads, before anything is pushed: the operation before ended without some contributor. That rank may still read
+ * data of the one before that. 1: stopped.
  */
 static __device__ __noinline__ int cvy_after_late(const struct cvy_gpu_call *c, struct cvy_lane_run r)
 {
@@ -64,7 +64,7 @@ static __device__ __noinline__ int cvy_after_late(const struct cvy_gpu_call *c, 
 		cvy_spoil_lines(c, &r);
 	if (cvy_far(&r))
 		return cvy_far_again(c, r);
-	if (threadIdx.x == 0 && c->root < 0) /* who has done it has heard of everyone */
+	if (threadIdx.x == 0 && c->root < 0) /* a rank that has done it has heard everyone */
 		((volatile struct cvy_gpu_lane *)c->control->lane)[r.index].failed = r.lane.failed & ~CVY_GPU_LATE;
 	return 0;
 }
@@ -91,7 +91,7 @@ static __device__ __forceinline__ int cvy_had_no_part(const struct cvy_gpu_call 
 }
 
 /*
- * All threads. Such a lane had no words, or the operation would not be complete, and one step, as those have who have none. Nothing
+ * All threads. Such a lane had no words, or the operation would not be complete; a lane without words has one step. Nothing
  * was pushed that counts, and nothing comes.
  */
 static __device__ void cvy_count_alone(const struct cvy_gpu_call *c, struct cvy_lane_run *r, uint64_t op)

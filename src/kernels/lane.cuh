@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A lane as its CTA has it: the words, where packets come from and go to by them, what it leaves for the next operation and the
- * host, and who may do it again (the life of a CTA is in operate.cuh).
+ * A lane as its CTA has it: the words, the places of packets by them, what it leaves for the next operation and the host,
+ * and the claim of a CTA that does it again (the life of a CTA is in operate.cuh).
  */
 #ifndef CVY_LANE_CUH
 #define CVY_LANE_CUH
@@ -15,7 +15,7 @@ enum cvy_mode {
 	CVY_COMPLETE /* all was pushed by everyone: only the last step's results are awaited */
 };
 
-/* What a body works with, beside the call: the call is never reached through memory that may change. */
+/* A body works with this and the call. The call is never reached through memory that may change. */
 struct cvy_lane_run {
 	struct cvy_gpu_lane lane; /* words as they were when the attempt began */
 	int index;		  /* of the lane */
@@ -140,7 +140,7 @@ static __device__ __forceinline__ int cvy_looks_first(const struct cvy_lane_run 
 	return (r->lane.failed & (CVY_GPU_LAGS | CVY_GPU_LATE)) != 0;
 }
 
-/* What later kernels may read of the operation: by lane 0, and by any that knows of a part that is not here. */
+/* Stores the outcome for later kernels: by lane 0, and by any lane that knows of a missing part. */
 static __device__ __forceinline__ void cvy_lane_status(const struct cvy_gpu_call *c, const struct cvy_lane_run *r,
 						       uint64_t op)
 {
@@ -201,14 +201,14 @@ static __device__ int cvy_claim(struct cvy_gpu_control *control, int i, uint64_t
 
 	if (was == want || (i != (int)blockIdx.x && !same))
 		return 0;
-	if (!same) { /* what is counted is of an operation before: who reads both takes it for this one's */
+	if (!same) { /* the count is of an earlier operation: a reader of both words would take it for this one's */
 		cvy_store_word((uint8_t *)&control->past[i].counted, 0);
 		__threadfence();
 	}
 	return atomicCAS((unsigned long long *)&control->past[i].done, was, want) == was;
 }
 
-/* Lane @i is this CTA's to see to, who has claimed it: as it was before the operation, and with a part of that. */
+/* This CTA has claimed lane @i: its words as before the operation, with the steps counted so far. */
 static __device__ __forceinline__ void cvy_take_lane(const struct cvy_gpu_call *c, struct cvy_lane_run *r, int i)
 {
 	const uint64_t counted = cvy_load_word(&c->control->past[i].counted);
@@ -220,7 +220,7 @@ static __device__ __forceinline__ void cvy_take_lane(const struct cvy_gpu_call *
 		r->lane.count = (uint32_t)counted;
 }
 
-/* A body where the short way is not for it. What it changes of @r is not needed afterwards. */
+/* A body by the long way. Its changes of @r are not needed afterwards. */
 template <typename BODY>
 static __device__ __noinline__ int cvy_long_way(const struct cvy_gpu_call *c, struct cvy_lane_run r)
 {

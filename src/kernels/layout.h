@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What host and device agree on: the words of the control page, the places in a chunk, the arguments of a launch.
+ * Shared by host and device: the words of the control page, the places in a chunk, the arguments of a launch.
  * Plain C that nvcc takes too: no atomics of the language, no bit fields.
  *
  * A *lane* is one CTA's share of an operation, and its own flow of packets: lane l of a rank talks to lane l of the
@@ -54,7 +54,7 @@ CVY_GPU_BOTH static inline size_t cvy_gpu_signal_at(int round, int lane, uint32_
 	       (size_t)round * sizeof(uint64_t);
 }
 
-/* The step (CVY_GPU_STEP) with which the source begins to write over what it pushed to who has not answered. */
+/* The step (CVY_GPU_STEP) with which the source begins to write over data that it pushed to a rank without an answer. */
 CVY_GPU_BOTH static inline size_t cvy_gpu_ahead_at(int lane)
 {
 	return cvy_gpu_signal_at(CVY_GPU_ROUNDS, lane, 0);
@@ -75,8 +75,8 @@ CVY_GPU_BOTH static inline size_t cvy_gpu_ticket_of(uint64_t at)
 	       CVY_GPU_TICKETS;
 }
 
-/* Told to a rank that comes in, at the end of a chunk: packets of two lanes' counts, then its first operation, then who
- * contributes from there on. */
+/* Sent to a rank that comes in, at the end of a chunk: packets of two lanes' counts, then its first operation, then the
+ * contributors from there on. */
 #define CVY_GPU_WELCOME (CVY_GPU_CHUNK - 4096)
 #define CVY_GPU_WELCOME_OP (CVY_GPU_LANES / 2)
 #define CVY_GPU_WELCOME_MASK (CVY_GPU_LANES / 2 + 1)
@@ -141,7 +141,7 @@ CVY_GPU_BOTH static inline uint64_t cvy_gpu_pieces(uint64_t bytes)
 
 /*
  * The first word of registered memory: the epoch of the owner's words, stored before any kernel that has these may write
- * there. Who has read finds a later one where its own rank is out of that view. Memory of the application begins behind.
+ * there. A reader that finds a later epoch is out of that view. Memory of the application begins behind.
  */
 #define CVY_GPU_WINDOW_EPOCH 0
 #define CVY_GPU_WINDOW_FIRST ((size_t)4096)
@@ -164,7 +164,7 @@ CVY_GPU_BOTH static inline uint64_t cvy_gpu_pieces(uint64_t bytes)
 #define CVY_GPU_FAILS ((uint32_t)1)
 /*
  * Of a lane's `failed`, written by CTAs: the last operation did without some contributor, by a deadline or since its buffers
- * have no place for it. What was pushed there may not have been read, nor, to who is far, have left yet.
+ * have no place for it. Data pushed to it may not have been read, nor, if it is far, have left.
  */
 #define CVY_GPU_LATE ((uint32_t)1 << 30)
 /*
@@ -175,8 +175,8 @@ CVY_GPU_BOTH static inline uint64_t cvy_gpu_pieces(uint64_t bytes)
 #define CVY_GPU_LAGS ((uint32_t)1 << 29)
 
 /*
- * What a lane needs to know, in one sector: read once at its start. Host writes all, while frozen; CTAs add to count, write
- * CVY_GPU_LATE, and take CVY_GPU_LAGS away.
+ * The words of a lane, in one sector: read once at its start. The host writes all, while frozen; CTAs add to count, write
+ * CVY_GPU_LATE, and clear CVY_GPU_LAGS.
  */
 struct cvy_gpu_lane {
 	uint32_t count; /* steps that this lane has done in its life */
@@ -195,7 +195,7 @@ struct cvy_gpu_lane {
 #define CVY_GPU_DONE_OP(done) ((done) & (((uint64_t)1 << CVY_GPU_DONE_BITS) - 1))
 #define CVY_GPU_COUNTED(count) ((uint64_t)1 << 32 | (uint32_t)(count))
 
-/* What a lane did last. */
+/* The last work of a lane. */
 struct cvy_gpu_past {
 	uint64_t done; /* CVY_GPU_DONE */
 	uint64_t counted; /* CVY_GPU_COUNTED: that operation's steps are in lane.count, and this it was before; 0: they are not */
@@ -222,7 +222,7 @@ struct cvy_gpu_era {
 	uint32_t mask;
 	uint32_t fails, zero; /* operation `op` fails for all */
 };
-#define CVY_GPU_ERAS 8 /* that are kept; who lacks operations of more is no member */
+#define CVY_GPU_ERAS 8 /* that are kept; a rank that lacks operations of more gives up */
 
 /* The last ADMIT that let somebody in: the era that begins with it, and what lanes had counted when it ended. */
 struct cvy_gpu_admitted {
@@ -231,8 +231,8 @@ struct cvy_gpu_admitted {
 };
 
 /*
- * Who is in the view: whom an ADMIT in the stream may still take in. And how operations ended that others have completed. Host
- * writes it while frozen.
+ * The members of the view, which an ADMIT in the stream may still take in; and how operations ended that others have
+ * completed. The host writes it while frozen.
  */
 struct cvy_gpu_roll {
 	uint32_t members; /* admitted or not */
@@ -242,7 +242,7 @@ struct cvy_gpu_roll {
 	struct cvy_gpu_era era[CVY_GPU_ERAS];
 };
 
-/* The era of operation @op; its epoch is 0: that is not known any more. */
+/* The era of operation @op; its epoch is 0: it is not known. */
 CVY_GPU_BOTH static inline struct cvy_gpu_era cvy_gpu_era_of(const volatile struct cvy_gpu_roll *roll, uint64_t op)
 {
 	struct cvy_gpu_era era = { 0, 0, 0, 0, 0 };
@@ -352,7 +352,7 @@ enum cvy_gpu_plain {
 
 struct cvy_queue; /* base/queue.h */
 
-/* What is mapped: chunks that are pushed into here, chunks there, windows of the others. */
+/* Mappings: chunks that peers push into here, chunks at the peers, windows of the peers. */
 enum cvy_gpu_place { CVY_GPU_IN, CVY_GPU_OUT, CVY_GPU_WINDOW, CVY_GPU_PLACES };
 
 /* Arguments of a launch. Only what the caller gave and what follows from it: nothing that a view changes. */
@@ -374,13 +374,13 @@ struct cvy_gpu_call {
 	uint64_t late_cycles, park_cycles;
 	int32_t kind, packet, dtype, redop, root, rank, size;
 	int32_t lanes, threads, rows;
-	int32_t steps; /* of each lane; forms of two rounds count their own, which depend on who contributes */
+	int32_t steps; /* of each lane; forms of two rounds count their own, which depend on the contributors */
 	int32_t in_place;
 	int32_t pulls;		      /* asks whether all buffers are registered */
 	uint32_t quanta;	      /* of a CTA */
 	int32_t plain;		      /* enum cvy_gpu_plain */
 	int32_t fold;		      /* redop, and CVY_GPU_SIGNED */
-	uint32_t admits, admit_epoch; /* ADMIT: who comes in, if its process was listed by then */
+	uint32_t admits, admit_epoch; /* ADMIT: ranks that come in, if their process was listed by then */
 	int32_t joins;		      /* ADMIT: this rank is one of them */
 };
 
@@ -407,7 +407,7 @@ struct cvy_gpu_message {
 /* Those with one rank. */
 struct cvy_gpu_with {
 	int32_t peer;
-	uint32_t since; /* of which process of it, by roll.since; 0: whoever has the rank when the kernel begins */
+	uint32_t since; /* of which process of it, by roll.since; 0: the process that has the rank when the kernel begins */
 	int16_t first[CVY_GPU_WAYS];  /* message, -1: none */
 	uint16_t lanes[CVY_GPU_WAYS]; /* CTAs, a power of two; 0: none */
 };
@@ -432,7 +432,7 @@ CVY_GPU_BOTH static inline int cvy_gpu_is_broadcast(int kind)
 	return kind == CVY_GPU_BROADCAST || kind == CVY_GPU_BROADCAST_TWO_HOP;
 }
 
-/* What comes in the second round are parts that others have made, or had before; with two contributors there is none. */
+/* The second round carries parts that others have made, or had before; with two contributors there is none. */
 CVY_GPU_BOTH static inline int cvy_gpu_has_rounds(int kind)
 {
 	return kind == CVY_GPU_ALLREDUCE_TWO_SHOT || kind == CVY_GPU_BROADCAST_TWO_HOP;

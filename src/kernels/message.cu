@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What launches sends and receives (message.cuh), and says which of them failed. */
+/* Launches sends and receives (message.cuh), and reports which of them failed. */
 #include "gpu_state.cuh"
 #include "message.cuh"
 

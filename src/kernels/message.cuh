@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Sends and receives. A message concerns two ranks, so it is no operation, and adds nothing to their number: its CTAs count in
- * `entered` while they work, so that no change takes memory from under them, and leave when the gate closes. Then they wait, come
- * in again by the words of the next view, and go on where they were: if the peer is the process that it was. Nothing of a message
- * bears a view. The memory of a pair is of two processes, and is fresh where one of them is; so a tag is a number in their
- * life, from 1 on, and what was left of another process is not there.
+ * `entered` while they work, so that no change takes memory from under them, and leave when the gate closes. Then they wait,
+ * enter again by the words of the next view, and go on where they were, if the peer is the same process. Nothing of a message
+ * carries a view. The memory between two ranks belongs to two processes and is fresh if one of them is new. So a tag is a
+ * number in their life, from 1 on, and nothing of another process is left there.
  *
- * What goes to a rank and what comes from it has CTAs of its own, so a group of sends and receives ends, however they form a
- * ring, if all CTAs of a launch run. What a CTA does between coming and leaving is in message_flow.cuh.
+ * Each direction to and from a rank has CTAs of its own, so a group of sends and receives that forms a ring ends if all CTAs
+ * of a launch run. The work of a CTA between entering and leaving is in message_flow.cuh.
  */
 #ifndef CVY_MESSAGE_CUH
 #define CVY_MESSAGE_CUH
@@ -15,7 +15,7 @@
 #include "message_flow.cuh"
 #include "queue.h"
 
-/* What a CTA reads of the control page, by one thread for all. */
+/* A CTA's copy of words of the control page, read by one thread for all. */
 struct cvy_message_words {
 	struct cvy_gpu_lane lane;
 	struct cvy_gpu_flow flow;
@@ -64,7 +64,7 @@ static __device__ __forceinline__ void cvy_message_read(struct cvy_message_run *
 	m->r.watch.open = CVY_GPU_GATE_OPEN(words->lane.epoch);
 }
 
-/* All threads, by words of a view: is the peer who it was? 0, or why nothing more comes of it. */
+/* All threads, by words of a view: is the peer the same process? 0, or the reason why the message cannot go on. */
 static __device__ __forceinline__ int cvy_message_peer(struct cvy_message_run *m, const struct cvy_message_words *words)
 {
 	const struct cvy_gpu_call *c = &m->all->call;
@@ -123,14 +123,14 @@ static __device__ __forceinline__ int cvy_message_count(struct cvy_message_run *
 
 /* How a CTA ends. */
 enum cvy_message_how {
-	CVY_MESSAGE_OUT,   /* it is not let in any more, and counts not */
+	CVY_MESSAGE_OUT,   /* it may not enter again, and is not counted */
 	CVY_MESSAGE_ALONE, /* it counts, and its peer is not there */
 	CVY_MESSAGE_WHOLE
 };
 
 /*
- * All threads have come here. What was stored elsewhere lands before the CTA counts no more. The number of those that have left
- * is asked for first and looked at last.
+ * All threads have come here. Stores to peers land before the CTA's count is taken away. The number of CTAs that have left is
+ * requested first and used last.
  */
 static __device__ __forceinline__ void cvy_message_end(struct cvy_message_run *m, enum cvy_message_how how)
 {
@@ -150,7 +150,7 @@ static __device__ __forceinline__ void cvy_message_end(struct cvy_message_run *m
 		atomicAdd((unsigned long long *)&m->all->call.control->entered, 0ull - 1ull);
 }
 
-/* All threads: counted in where the gate is open, after a wait if it is not. 0, or why it is not let in any more. */
+/* All threads: counted in if the gate is open, else after a wait. 0, or the reason why it may not enter. */
 static __device__ int cvy_message_enter(const struct cvy_gpu_call *c)
 {
 	__shared__ int err;
@@ -209,7 +209,7 @@ static __device__ __forceinline__ void cvy_message_pair(struct cvy_message_run *
 		cvy_message_end(m, CVY_MESSAGE_WHOLE);
 }
 
-/* What a rank sends to itself: the host has seen to it that there are as many receives. */
+/* Messages of a rank to itself: the host has checked that there are as many receives. */
 static __device__ __noinline__ void cvy_message_own(const struct cvy_gpu_messages *all, const struct cvy_gpu_with *with,
 						    unsigned index)
 {

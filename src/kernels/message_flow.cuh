@@ -2,11 +2,11 @@
 /*
  * One way of a pair, as a CTA works on it. A message is its *cell* (bytes, tag, and all of it if it is short) and, if it is
  * not, *pieces* of a few lines each, which one warp moves at a time. Cells and pieces are numbered in the life of the pair, and
- * a number says which warp's the piece is: of the sender's warps, however many these are, and of the receiver's. So neither
- * side knows nor asks how many CTAs the other has, and no warp waits for another but at the end of what is received.
+ * a number says which warp has the piece, on the sender and on the receiver. So neither side knows nor asks how many CTAs
+ * the other has, and no warp waits for another except at the end of a receive.
  *
- * A place of the ring is given back by the warp that has read it, with one word; cells, which all CTAs read, by the launch.
- * What a thread has stored elsewhere it has read: loads that are used have ended. So no fence is needed before that word.
+ * The warp that has read a place of the ring gives it back with one word; the launch gives back cells, which all CTAs read.
+ * A thread has stored what it read, so its loads have ended. No fence is needed before that word.
  */
 #ifndef CVY_MESSAGE_FLOW_CUH
 #define CVY_MESSAGE_FLOW_CUH
@@ -107,7 +107,7 @@ static __device__ __forceinline__ unsigned cvy_message_gate(const struct cvy_mes
 
 /* ---- what is sent ---- */
 
-/* What a short message begins with, while nothing is known of the view yet: an operation's time is loads that wait for loads. */
+/* First loads of a short message, before the view's words are here: loads that wait for loads would be its time. */
 static __device__ __forceinline__ void cvy_message_read_ahead(struct cvy_message_run *m)
 {
 	const struct cvy_gpu_message *x = cvy_message_at(m);
@@ -196,7 +196,7 @@ static __device__ __forceinline__ int cvy_message_send(struct cvy_message_run *m
 
 /* ---- what is received ---- */
 
-/* What a cell has beside its head. */
+/* The packets of a cell beside its head. */
 struct cvy_message_rest_of {
 	const uint8_t *cell;
 	uint8_t *to; /* NULL: nowhere, since nobody asked for it */

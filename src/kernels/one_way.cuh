@@ -14,8 +14,8 @@ template <int PACKET, int ROWS, int PARTS = 0> struct cvy_body_one_way {
 	}
 
 	/*
-	 * Does the root take part? Without it no data go anywhere, but ranks meet as ever: who ran ahead would write over slots
-	 * that others have not read yet.
+	 * Does the root take part? Without it no data move, but ranks still meet: a rank that ran ahead would write over slots
+	 * that others have not read.
 	 */
 	static __device__ __forceinline__ int rooted(const struct cvy_gpu_call *c, const struct cvy_lane_run *r)
 	{
@@ -36,7 +36,7 @@ template <int PACKET, int ROWS, int PARTS = 0> struct cvy_body_one_way {
 		return p < c->size || !c->send_stride ? c->bytes : 0;
 	}
 
-	/* To whom this rank sends. */
+	/* The ranks that this rank sends to. */
 	static __device__ __forceinline__ uint32_t receivers(const struct cvy_gpu_call *c, const struct cvy_lane_run *r)
 	{
 		if (c->kind == CVY_GPU_GATHER)
@@ -127,7 +127,7 @@ template <int PACKET, int ROWS, int PARTS = 0> struct cvy_body_one_way {
 		return stopped || cvy_hear<1>(c, r, &s, 0, r->lane.mask);
 	}
 
-	/* Is nothing asked of ranks: have all who contribute a block, and where blocks come together, every block somebody? */
+	/* Has every contributor a block and, where blocks are gathered, every block a contributor? */
 	static __device__ __forceinline__ int even(const struct cvy_gpu_call *c, const struct cvy_lane_run *r)
 	{
 		if (c->kind == CVY_GPU_GATHER)

@@ -18,8 +18,8 @@
 #include "laggard.cuh"
 
 /*
- * Whoever spoils inputs waits until it knows that the gate was open when it entered, and says so before: a change that
- * found it standing still has told others that its inputs are whole.
+ * A CTA that spoils inputs first waits until it knows that the gate was open when it entered, and then says that it spoils
+ * them. A change that found it stopped has told others that its inputs are whole.
  */
 static __device__ __noinline__ int cvy_may_begin(const struct cvy_gpu_call *c, unsigned open, uint64_t entered)
 {
@@ -31,8 +31,8 @@ static __device__ __noinline__ int cvy_may_begin(const struct cvy_gpu_call *c, u
 }
 
 /*
- * What this CTA does next of an operation that is done again: the first lane from *next on that it may claim, from the inputs. All
- * do them in ascending order, since only some may be resident at a time. 0: none is left.
+ * The next work of this CTA in an operation that is done again: the first lane from *next on that it may claim, from the
+ * inputs. All CTAs take lanes in ascending order, since only some may be resident at a time. 0: none is left.
  */
 template <typename BODY>
 static __device__ __noinline__ int cvy_next_lane(const struct cvy_gpu_call *c, struct cvy_lane_run *r, int *next,
@@ -107,7 +107,7 @@ static __device__ __noinline__ int cvy_decided(const struct cvy_gpu_call *c, str
 	return 1;
 }
 
-/* What one thread does when the steps of a lane are done, before the operation counts as finished. */
+/* One thread's work when the steps of a lane are done, before the operation counts as finished. */
 template <typename BODY> struct cvy_after {
 	static __device__ __forceinline__ void done(const struct cvy_gpu_call *, const struct cvy_lane_run *, uint64_t)
 	{
@@ -148,8 +148,8 @@ static __device__ __forceinline__ void cvy_begin(const struct cvy_gpu_call *c, s
 }
 
 /*
- * What comes after a change: the operation is completed, or done again lane by lane. All threads. The lane's words are
- * read again: where it is to be completed they are as they were, since the host waits for this CTA to stop.
+ * After a change: the operation is completed, or done again lane by lane. All threads. The lane's words are read again: if
+ * the operation is to be completed they are unchanged, since the host waits for this CTA to stop.
  */
 template <typename BODY>
 static __device__ __noinline__ void cvy_rest(const struct cvy_gpu_call *c, uint64_t entered, int steps, int pulled,
@@ -233,7 +233,7 @@ template <typename BODY> static __device__ __forceinline__ void cvy_operate(cons
 	int stopped = 0, touched = 1;
 
 	cvy_wait_for_stream();
-	if (CVY_GUARDED && threadIdx.x == 0) /* before the barrier: whoever has pushed is counted */
+	if (CVY_GUARDED && threadIdx.x == 0) /* before the barrier: a CTA that has pushed is counted */
 		entered = atomicAdd((unsigned long long *)&c->control->entered, (unsigned long long)c->quanta);
 	if constexpr (BODY::AHEAD)
 		BODY::ahead(c, own); /* on its way together with the lane's words */

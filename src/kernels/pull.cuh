@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Large operations whose buffers stand in registered windows: nobody pushes, everyone reads the inputs of others where
- * they stand. In the first step all tell each other where that is, so each rank may use any buffer; where one has none
- * registered, all do it by packets (PACKETS), a step later: so where members are of several hosts. In the second all tell
+ * Large operations whose buffers are in registered windows: nobody pushes, everyone reads the inputs of others in place. In
+ * the first step all ranks tell each other where their buffers are, so each rank may use any buffer. If one rank has none
+ * registered, or members are on several hosts, all use packets (PACKETS), a step later. In the second step all ranks tell
  * that they have read.
  *
- * What is lent is not overwritten before all have read it, and nobody completes before: so after a change either nothing
- * is lacking, or nobody was done and all do it again.
+ * Lent memory is not overwritten before all have read it, and nobody completes before that. So after a change either no data
+ * are lacking, or nobody was done and all do it again.
  *
- * allreduce (in place, or with more than two ranks) and broadcast (with more than two) go by shards: each rank makes the
- * shard that it owns, then all read the shards of the others from their results.
+ * allreduce (in place, or with more than two ranks) and broadcast (with more than two) use shards: each rank makes the shard
+ * that it owns, then all read the shards of the others from their results.
  */
 #ifndef CVY_PULL_CUH
 #define CVY_PULL_CUH

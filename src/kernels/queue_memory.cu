@@ -28,7 +28,7 @@ struct gpu_reach {
 	cudaStream_t stream; /* of its own: it waits for no kernel */
 	uint64_t *stage;     /* pinned */
 	pthread_mutex_t lock;
-	uint8_t *slots; /* taken once: who allocates or frees later would wait for kernels, and these for queues */
+	uint8_t *slots; /* taken once: a later allocation or free would wait for kernels, and these wait for queues */
 	uint8_t taken[SLOTS];
 	struct page *page;
 	size_t npages, room;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What libcovey_cuda gives to whoever makes queues for a GPU's threads. */
+/* Functions of libcovey_cuda for the code that makes queues for a GPU's threads. */
 #ifndef CVY_QUEUES_GPU_H
 #define CVY_QUEUES_GPU_H
 

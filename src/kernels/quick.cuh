@@ -33,7 +33,7 @@ template <int PACKET> struct cvy_quick {
 	int n;	       /* words that it has; of a pair, where it has any */
 };
 
-/* What follows from the call alone. */
+/* Follows from the call alone. */
 template <int PACKET, int PARTS>
 static __device__ __forceinline__ struct cvy_quick<PACKET> cvy_quick_words(const struct cvy_gpu_call *c) {
 	const uint32_t words = (uint32_t)((PARTS ? c->bytes + 7 : c->bytes) / 8);
@@ -183,7 +183,7 @@ static __device__ __forceinline__ int cvy_quick_take(const struct cvy_gpu_call *
 					each(whom[i], first && !i, v[i]);
 			first = 0;
 		}
-	} while (PACKET == CVY_GPU_LINE && CVY_GUARDED && lost); /* is not here any more: waits, and tells the host */
+	} while (PACKET == CVY_GPU_LINE && CVY_GUARDED && lost); /* was written over: waits, and tells the host */
 	return 0;
 }
 

@@ -30,9 +30,9 @@ template <typename T, int = std::is_integral<T>::value> struct cvy_number_of { /
 template <typename T> struct cvy_number_of<T, 1> {
 	/* In what sums and products wrap. */
 	typedef typename std::conditional<sizeof(T) == 8, uint64_t, uint32_t>::type wrap;
-	/* What it is taken for where the call says that it has a sign. */
+	/* The type that it is taken for if the call says that it has a sign. */
 	typedef typename std::make_signed<T>::type with_sign;
-	/* What an average divides in. */
+	/* The type in which an average divides. */
 	typedef typename std::conditional<sizeof(T) == 8, T,
 					  typename std::conditional<sizeof(T) == 4, double, float>::type>::type via;
 };
@@ -143,7 +143,7 @@ static __device__ __forceinline__ int cvy_redop(int how)
 	return how & ~CVY_GPU_SIGNED;
 }
 
-/* What is not a sum, out of line: sums are what most wait for, and their code is short. */
+/* Everything but sums, out of line: most calls are sums, and their code is short. */
 template <typename T, typename AS>
 static __device__ __forceinline__ void cvy_fold_rare_as(cvy_acc<T> *a, uint64_t word, int redop)
 {

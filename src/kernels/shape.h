@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which form a call takes: packets, lanes, threads, rows, one shot or two. From the call alone, so alike on all ranks, and
- * whoever contributes. The bounds are what was fastest on H200s (BENCHMARKS.md); each is a row here and nowhere else.
+ * The form of a call: packets, lanes, threads, rows, one shot or two. It follows from the call alone, so it is the same on
+ * all ranks and for any contributors. The bounds were fastest on H200s (BENCHMARKS.md); each is a row here and nowhere else.
  */
 #ifndef CVY_GPU_SHAPE_H
 #define CVY_GPU_SHAPE_H
@@ -60,7 +60,7 @@ static inline int cvy_gpu_has_sign(int dtype)
 	return dtype == COVEY_INT8 || dtype == COVEY_INT32 || dtype == COVEY_INT64;
 }
 
-/* What follows from a call whose form is set. */
+/* Derives the other fields of a call whose form is set. */
 static inline void cvy_gpu_derive(struct cvy_gpu_call *c)
 {
 	c->steps = cvy_gpu_steps(c, (c->bytes + 7) / 8);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a step of a lane is made of, for all bodies: where its packets stand, own words, push, signals; what others have sent is
- * taken as take.cuh has it.
- * In each step a thread first pushes all its packets, then waits for the others' in the same places and stores.
+ * The parts of a lane's step, for all bodies: places of its packets, own words, push, signals. take.cuh takes the data of
+ * others. In each step a thread first pushes all its packets, then waits for the others' in the same places and stores.
  *
- * Bodies are compiled for the first attempt of an operation that nothing stops (HOT), whose code is kept short (each instruction of a
- * warp is 4 or 5 cycles), and for whatever comes after a change; and of the first attempt for what is known of words (enum cvy_words).
+ * Bodies are compiled for the first attempt of an operation that nothing stops (HOT), and for every attempt after a change.
+ * Code of the first attempt is kept short (each instruction of a warp is 4 or 5 cycles) and compiled for what is known of
+ * the words (enum cvy_words).
  */
 #ifndef CVY_STEP_CUH
 #define CVY_STEP_CUH
@@ -51,10 +51,10 @@ static __device__ __forceinline__ int cvy_first_step(const struct cvy_lane_run *
 }
 
 /*
- * What is known of the words of a step, so that no more is asked of each than must be. PLAIN: they are 8 bytes at addresses of their own,
- * between ranks of one host, and summed if anything is folded: as in most calls. FULL: the tile is full of such, too: as in all steps but
- * the last. WHOLE: and it has all rows, as in calls of many steps. The first attempt has code for these alone, and goes the long way where
- * words are not plain.
+ * Knowledge about the words of a step, so that no question is asked of each word in vain. PLAIN: words of 8 bytes at
+ * multiples of 8, between ranks of one host, and summed if anything is folded: most calls. FULL: the tile is also full: all
+ * steps but the last. WHOLE: it also has all rows: calls of many steps. The first attempt has code for these alone; other
+ * words go the long way.
  */
 enum cvy_words { CVY_ANY, CVY_PLAIN, CVY_FULL, CVY_WHOLE };
 
@@ -207,8 +207,9 @@ static __device__ __forceinline__ uint8_t *cvy_saved(const struct cvy_gpu_call *
 }
 
 /*
- * The copy is of the last steps alone: where there are more, who does it again has its inputs whole, or all is lost. A lane whose CTA
- * came to no attempt has none; others do a lane again that a CTA has done or begun.
+ * The copy is of the last steps alone. In operations of more steps a CTA that does it again has its inputs whole, or
+ * everything is lost. A lane whose CTA came to no attempt has no copy; a lane that a CTA has done or begun is done again by
+ * others.
  */
 template <int HOT>
 static __device__ __forceinline__ int cvy_from_saved(const struct cvy_gpu_call *c, const struct cvy_lane_run *r)
@@ -269,8 +270,9 @@ static __device__ __forceinline__ int cvy_all_stop(const struct cvy_lane_run *r,
 				 p##_left &= p##_left - 1)
 
 /*
- * All threads. Packets of the first step will stand where others may still read lines, and a pair in place of some of a line's words
- * leaves its tag as it is: so the tags go first, and who finds none knows (cvy_read_lines).
+ * All threads. Packets of the first step will be written where others may still read lines, and a packet in place of some
+ * words of a line leaves the line's tag as it is. So the tags are cleared first, and a reader that finds none knows
+ * (cvy_read_lines).
  */
 static __device__ __noinline__ void cvy_spoil_lines(const struct cvy_gpu_call *c, const struct cvy_lane_run *r)
 {
@@ -340,10 +342,10 @@ static __device__ __forceinline__ int cvy_meet(const struct cvy_gpu_call *c, str
 }
 
 /*
- * Whoever has all of a step knows that the others have taken the step before: what the next writes over. But in the last of several
- * steps some warps of the lane may have no words, or all of them, and nothing comes there that shows it of the same warps; then the
- * next operation would begin in slots that a rank which is held up between its push and its look has not read. So where the last
- * tile is not full, ranks say that they have come to it. (An operation of one step is shown by the next: that begins behind it.)
+ * A warp that has all of a step knows that the others have taken the step before, whose slots the next step writes. But in
+ * the last of several steps some warps of the lane, or all, may have no words, so nothing shows this for them. The next
+ * operation would then begin in slots that a slow rank has not read. So if the last tile is not full, ranks say that they
+ * have come to it. (An operation of one step is shown by the next operation, which begins behind it.)
  */
 static __device__ __forceinline__ int cvy_ends_thin(const struct cvy_gpu_call *c, const struct cvy_lane_run *r,
 						    uint64_t words, uint64_t tile)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What others have sent in a step, for all bodies: the same packets of all sources, awaited, and handed over in ascending rank; and
- * what becomes of them, a fold or blocks.
+ * The data of others in a step, for all bodies: the same packets of all sources, awaited, and handed over in ascending rank;
+ * and their results, a fold or blocks.
  */
 #ifndef CVY_TAKE_CUH
 #define CVY_TAKE_CUH
@@ -59,9 +59,9 @@ static __device__ __forceinline__ int cvy_each_pair(const struct cvy_gpu_call *c
 }
 
 /*
- * All threads of a warp, behind the loads of N sources: was a line written over meanwhile, by who has gone on by deadlines? Told
- * as in cvy_read_lines(), but each thread looks at one tag for all. Only the last step is asked: who has gone on has completed the
- * operation, so this rank has pushed all of it, and had read what came before.
+ * All threads of a warp, behind the loads of N sources: was a line written over meanwhile by a source that has gone on by
+ * deadlines? As in cvy_read_lines(), but each thread looks at one tag for all. Only the last step is asked: such a source has
+ * completed the operation, so this rank has pushed all of it and has read the earlier steps.
  */
 template <int ROWS, int N>
 static __device__ __forceinline__ int cvy_lines_lost(const uint8_t *const at[N], int rows, size_t apart, uint64_t tag)
@@ -122,8 +122,8 @@ static __device__ __forceinline__ int cvy_take_rows(const struct cvy_gpu_call *c
 }
 
 /*
- * What all sources have sent, one after the other. The first and this rank have code of their own: words that come on two ways are
- * moved from register to register where the ways meet. 1: as above.
+ * The data of all sources, one after the other. The first source and this rank have code of their own: words that come on two
+ * paths would be moved from register to register where the paths meet. 1: as above.
  */
 template <int ROWS, int WORDS, typename EACH>
 static __device__ __forceinline__ int cvy_take_each(const struct cvy_gpu_call *c, const struct cvy_lane_run *r,
@@ -183,7 +183,7 @@ static __device__ __forceinline__ int cvy_take_fours(const struct cvy_gpu_call *
 	return lost;
 }
 
-/* As cvy_each_source(), from @packet on, of lines. Of what is not here any more the wait has no end, but tells the host. */
+/* As cvy_each_source(), from @packet on, of lines. A wait for data that were written over has no end, but tells the host. */
 template <int ROWS, int WORDS, typename EACH>
 static __device__ __forceinline__ int cvy_each_of_rows(const struct cvy_gpu_call *c, struct cvy_lane_run *r,
 						       const struct cvy_step *s, size_t packet, int rows,

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a program in plain C needs of a device to try the operations there: memory, a stream, graphs, times. For our tools
- * and tests, in libcovey_cuda beside the table that covey itself uses (gpu.h): they are built without CUDA, and find
- * both after covey_join() has opened the library.
+ * A device for programs in plain C that try the operations there: memory, a stream, graphs, times. Our tools and tests are
+ * built without CUDA; they find this table, beside covey's own (gpu.h), in libcovey_cuda after covey_join() has opened it.
  */
 #ifndef CVY_GPU_TOOL_H
 #define CVY_GPU_TOOL_H

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Broadcast in two hops: the words are split into a piece for each contributor but the root. The root sends each its own
- * piece (hop one), and who has it passes it on to the others (hop two): the root's link carries every byte once, not once
+ * piece (hop one), and that rank passes it on to the others (hop two). The root's link carries every byte once, not once
  * for each rank. With two contributors, or without the root, it is one hop (one_way.cuh).
  *
  * Ranks signal each other once a step, as there: so the root pushes step k + 1 while the others pass step k on, and no slot
- * is written before it was read. In the last step pieces are passed on to the root, too. That makes it a holder: whoever
- * completes the operation has, in its slots, the last step of all pieces as each rank passed it on, so that rank had it.
- * What is lacking of a rank that died in hop two is thus with any holder, and of one that died in hop one nobody is done.
+ * is written before it was read. In the last step pieces are passed on to the root, too, which makes it a holder. A rank
+ * that completes the operation has, in its slots, the last step of all pieces as each rank passed it on. If a rank dies in
+ * hop two, any holder has what is lacking of it; if it dies in hop one, nobody is done.
  */
 #ifndef CVY_TWO_HOP_CUH
 #define CVY_TWO_HOP_CUH
@@ -117,7 +117,7 @@ template <int ROWS> struct cvy_body_two_hop {
 							    });
 	}
 
-	/* What this rank pushes in a step: its part of one of the hops, before and while the others' come. 1: stopped. */
+	/* Pushes this rank's part of one of the hops, before and while the others' parts come. 1: stopped. */
 	template <int WORDS>
 	static __device__ __forceinline__ int push(const struct cvy_gpu_call *c, struct cvy_lane_run *r,
 						   const struct cvy_step *s, const struct cvy_here *h, uint64_t words,

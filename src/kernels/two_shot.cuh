@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Two-shot allreduce: the words of a step are split into a shard for each contributor. Each sends every shard to its
- * owner, the owner folds and sends the result to all. With two contributors one shot moves as much in one hop; who they
- * are is known when the kernel runs, so that graphs captured by two and by three ranks take the same way.
+ * owner, the owner folds and sends the result to all. With two contributors one shot moves as much in one hop. The
+ * contributors are known when the kernel runs, so graphs captured by two and by three ranks take the same way.
  */
 #ifndef CVY_TWO_SHOT_CUH
 #define CVY_TWO_SHOT_CUH
@@ -35,7 +35,7 @@ template <typename T, int PACKET, int ROWS> struct cvy_body_two_shot {
 		return __popc(r->lane.mask & ((1u << rank) - 1));
 	}
 
-	/* What of the buffer shard @i is: bytes up to its end. Words past it belong to the next, and are not taken from there. */
+	/* Bytes of shard @i, up to the end of the buffer. Words past it belong to the next shard. */
 	static __device__ __forceinline__ uint64_t shard_bytes(const struct cvy_gpu_call *c, int i, uint64_t words)
 	{
 		const uint64_t begin = (uint64_t)i * words * 8, left = begin < c->bytes ? c->bytes - begin : 0;

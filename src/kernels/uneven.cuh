@@ -4,9 +4,9 @@
  * tells every other that it has come to the step, beside what it sends: having heard all of step k shows that all have
  * done step k - 1, and two slots suffice as in exchange.cuh.
  *
- * Of alltoallv nobody knows the others' counts. A rank's word in each step, two packets in the slots of the second round,
- * says how many bytes it has for the receiver and how many steps it needs; the largest number is everyone's. Who does
- * not know the number when a change comes has not done its first step. Is the operation to be completed then, somebody
+ * In alltoallv nobody knows the others' counts. A rank's word in each step, two packets in the slots of the second round,
+ * says how many bytes it has for the receiver and how many steps it needs; the largest number is everyone's. A CTA that does
+ * not know the number when a change comes has not done its first step. If the operation is to be completed then, somebody
  * had everything, so there is one step.
  */
 #ifndef CVY_UNEVEN_CUH
@@ -17,7 +17,7 @@
 
 #define CVY_NO_BLOCK UINT64_MAX /* said to a rank past the sender's counts, which has come since a graph was captured */
 
-/* What one step has told the CTA. */
+/* The words that a CTA received in one step. */
 struct cvy_told {
 	uint64_t bytes[CVY_GPU_RANKS]; /* that come from each */
 	uint32_t none;		       /* sources that have no block for this rank */
@@ -143,7 +143,7 @@ template <int PACKET, int ROWS> struct cvy_body_uneven {
 		const int p = (int)threadIdx.x;
 		uint64_t words = p < CVY_GPU_RANKS ? (blocks(c)->send[p] + 7) / 8 : 0;
 
-		__syncthreads(); /* whoever posts fences for all */
+		__syncthreads(); /* the posting thread fences for all */
 		cvy_far_put(c, out, mask, p, at,
 			    cvy_packets<PACKET>(cvy_rows<ROWS>(c) * (int)blockDim.x, base, words) * CVY_GPU_PACKET);
 	}
@@ -237,7 +237,7 @@ template <int PACKET, int ROWS> struct cvy_body_uneven {
 			}
 			if (hear(c, r, &s, sources, told))
 				return 1;
-			if (!completes) /* of those who are left it may be less than it was */
+			if (!completes) /* the remaining ranks may need fewer than before */
 				r->steps = told->steps;
 			if (__syncthreads_or(take(c, r, &s, sources, told)))
 				return 1;

@@ -2,11 +2,11 @@
 /*
  * All waits of the device. A thread that waits for a packet looks at three things: the data, the gate of the
  * control page, and clock64. A closed gate ends the wait: the CTA parks and the host says what becomes of the
- * operation. A deadline tells the host, in a word of host memory, whom it waits for; it ends nothing but a wait of
- * dispatch and combine that the caller has given one (cvy_wait_lines).
- * Others may go on by a deadline, twice, while this rank is in an operation that has none: then what it waits for is
- * written over and never comes. Packets are no proof of it, since words of lines are data; so who goes on says
- * which operation it ended so (cvy_gpu_passed_at), and whoever waits looks there when it looks at the gate.
+ * operation. A deadline tells the host, in a word of host memory, which rank is late. It ends only waits of dispatch and
+ * combine, if the caller has given one (cvy_wait_lines).
+ * Others may go on by a deadline, twice, while this rank is in an operation without one: the data that it waits for are then
+ * written over and never come. Packets are no proof of it, since words of lines are data. So a rank that goes on stores
+ * which operation it ended so (cvy_gpu_passed_at), and a waiting thread looks there when it looks at the gate.
  * No other file of this directory may loop on memory.
  */
 #ifndef CVY_WAIT_CUH
@@ -40,7 +40,7 @@ static __device__ uint64_t cvy_passed(const struct cvy_gpu_call *c, int rank); /
 
 /*
  * Has @rank gone on, and is @tag, which it had stored before, not at @at? The operation under way is the one after those that
- * have finished, in every thread that waits with a call. Tells the host, who ends the wait.
+ * have finished, in every thread that waits with a call. Tells the host, which ends the wait.
  */
 static __device__ void cvy_look_behind(const struct cvy_watch *w, int rank, const uint64_t *at, uint64_t tag)
 {
@@ -94,7 +94,7 @@ static __device__ __forceinline__ int cvy_closed(struct cvy_watch *w, int rank, 
 	return closed;
 }
 
-/* A look, of those in @need at one of @at that @whom has not filled; 0: none can be written over before it is read. */
+/* A look of the threads in @need at a place @at that @whom has not filled; 0: none can be written over before it is read. */
 template <int N>
 static __device__ __forceinline__ int cvy_give_up_at(struct cvy_watch *w, int whom, const uint8_t *const *at,
 						     const int *rank, unsigned need, uint64_t tag)
@@ -147,9 +147,9 @@ static __device__ __forceinline__ int cvy_nth(uint32_t mask, int i)
 
 /*
  * A warp: until the lines of its @rows rows, @apart bytes from one to the next, are here from all of @sources; at(rank) is
- * where the first stands. What is read after it is whole: a line is written at once, but read in parts, so what is read
- * beside its tag may be older. Each thread looks at one line's tag and at nothing else, since what thousands of warps look
- * at they take from those who move data. 1: the gate closed first.
+ * the place of the first. Data read after it are whole: a line is written at once, but read in parts, so data read beside
+ * its tag may be older. Each thread looks at one line's tag and at nothing else, since looks of thousands of warps take
+ * bandwidth from the data. 1: the gate closed first.
  */
 template <int ROWS, typename AT>
 static __device__ __forceinline__ int cvy_wait_lines_of(uint32_t sources, int rows, size_t apart, uint64_t tag,
@@ -195,7 +195,7 @@ static __device__ __forceinline__ int cvy_wait_signal(const uint8_t *at, int ran
 	return 0;
 }
 
-/* @rank will not answer any more: until the gate closes, as if it had not said that it has come. */
+/* @rank will not answer: waits until the gate closes, as if it had not said that it has come. */
 static __device__ __noinline__ int cvy_wait_closed(int rank, struct cvy_watch *w)
 {
 	while (!cvy_give_up(w, rank))
@@ -209,9 +209,9 @@ struct cvy_until {
 };
 
 /*
- * A warp, once the tags are there: this thread's packets of N lines. -1, or one of @rank who has written over its line since: it
- * has gone on by deadlines, and so what was read is not what it had sent. A line is read in parts, so the tag that is read beside
- * them does not speak for all; one that is read behind them does, and is on its way together with them.
+ * A warp, once the tags are there: this thread's packets of N lines. -1, or one of @rank that has written over its line
+ * since: it has gone on by deadlines, so the data read are not those it had sent. A line is read in parts, so a tag that is
+ * read beside them does not cover all; a tag that is read behind them does, and its load overlaps theirs.
  */
 template <int N>
 static __device__ __forceinline__ int cvy_read_lines(const uint8_t *const *at, const int *rank, uint64_t tag,
@@ -240,7 +240,7 @@ static __device__ __forceinline__ int cvy_read_lines(const uint8_t *const *at, c
 }
 
 /*
- * The packets of this thread in N lines of sources @rank, whole, with a deadline: 2: that has passed, and *whom is one who
+ * The packets of this thread in N lines of sources @rank, whole, with a deadline. 2: it has passed, and *whom is a rank that
  * is not here.
  */
 template <int N>
@@ -321,8 +321,8 @@ static __device__ __noinline__ int cvy_wait_put(struct cvy_queue *q, uint64_t ti
 }
 
 /*
- * One thread of a CTA that stopped: counts it as stopped and waits until the gate is open again. What the CTA stored
- * is seen by everyone before it is counted. 0: @verdict is the latest; 1: nobody decided for park_cycles.
+ * One thread of a CTA that stopped: counts it as stopped and waits until the gate is open again. The CTA's stores are
+ * visible to everyone before it is counted. 0: @verdict is the latest; 1: nobody decided for park_cycles.
  */
 static __device__ __noinline__ int cvy_park(struct cvy_gpu_control *control, unsigned quanta,
 					    unsigned long long park_cycles, struct cvy_gpu_verdict *verdict)
@@ -354,9 +354,8 @@ static __device__ __noinline__ int cvy_park(struct cvy_gpu_control *control, uns
 }
 
 /*
- * One thread of a CTA that is no operation's: counts it in `entered`, where the gate is open; else it waits, counted nowhere,
- * and tries again. What it reads of the control page from here on is of one view. 0: *open is the gate; COVEY_ERR_*: it is not
- * let in any more.
+ * One thread of a CTA of no operation: counts it in `entered` if the gate is open; else it waits, counted nowhere, and tries
+ * again. From here on the words of the control page are of one view. 0: *open is the gate; COVEY_ERR_*: it may not enter.
  */
 static __device__ __noinline__ int cvy_enter(struct cvy_gpu_control *control, unsigned long long park_cycles,
 					     unsigned *open)

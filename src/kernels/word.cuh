@@ -63,8 +63,8 @@ static __device__ __forceinline__ void cvy_add_word(uint64_t *at, uint64_t v)
 }
 
 /*
- * What a kernel begins with (cvy_gpu_launch_kernel): until that before it in the stream has ended, and all that it stored is seen.
- * It may read what no kernel writes before.
+ * The beginning of a kernel (cvy_gpu_launch_kernel): waits until the kernel before it in the stream has ended and its stores
+ * are visible. Before that it may read memory that no kernel writes.
  */
 static __device__ __forceinline__ void cvy_wait_for_stream(void)
 {
@@ -74,8 +74,8 @@ static __device__ __forceinline__ void cvy_wait_for_stream(void)
 }
 
 /*
- * By one thread of a CTA that waits for nobody any more: when all have said so, the next kernel may take its place beside this one. Not
- * before: it could take the room of those that this one waits for, where ranks share a device.
+ * By one thread of a CTA that waits for nobody: when all CTAs have said so, the next kernel may start beside this one. Not
+ * earlier: if ranks share a device it could take the room of CTAs that this one waits for.
  */
 static __device__ __forceinline__ void cvy_let_next_begin(void)
 {
