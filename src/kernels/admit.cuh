@@ -13,7 +13,7 @@
 #define CVY_WELCOME_COUNT 1 /* a chunk is of one process, which is welcomed once in an epoch */
 
 struct cvy_body_admit {
-	enum { ONE = 1, AHEAD = 0 };
+	enum { ONE = 1, AHEAD = 0, APART = 0 };
 
 	static __device__ __forceinline__ int steps(const struct cvy_gpu_call *c, uint32_t)
 	{

@@ -4,6 +4,28 @@
 #include "choose.cuh"
 #include "gpu_state.cuh"
 
+static const void *folding(const struct cvy_gpu_call *call)
+{
+	switch (call->dtype) {
+	case COVEY_INT32:
+	case COVEY_UINT32:
+		return cvy_gpu_fold_int32(call);
+#ifdef CVY_INT32_ALONE /* simulators fold nothing else, and compile faster so */
+	default:
+		return NULL;
+#else
+	case COVEY_FLOAT32:
+		return cvy_gpu_fold_float32(call);
+	case COVEY_FLOAT16:
+		return cvy_gpu_fold_float16(call);
+	case COVEY_BFLOAT16:
+		return cvy_gpu_fold_bfloat16(call);
+	default:
+		return cvy_gpu_fold_other(call);
+#endif
+	}
+}
+
 const void *cvy_gpu_kernel(const struct cvy_gpu_call *call)
 {
 	if (call->kind == CVY_GPU_ADMIT)
@@ -12,9 +34,7 @@ const void *cvy_gpu_kernel(const struct cvy_gpu_call *call)
 		return cvy_gpu_message_kernel();
 	if (cvy_gpu_is_uneven(call->kind))
 		return cvy_gpu_uneven_kernel(call);
-	if (call->windows)
-		return cvy_gpu_large(call);
-	return call->packet == CVY_GPU_PAIR ? cvy_gpu_small(call) : cvy_gpu_wide(call);
+	return cvy_gpu_folds(call->kind) ? folding(call) : cvy_gpu_place(call);
 }
 
 /*

@@ -15,8 +15,10 @@
 template <typename T, int PACKET, int ROWS, int PARTS = 0> struct cvy_body_exchange {
 	enum {
 		FOLDS = !std::is_void<T>::value,
+		OTHER = std::is_same<T, cvy_other>::value,
 		ONE = PACKET == CVY_GPU_PAIR, /* one step, one packet a thread */
-		AHEAD = ROWS == 1	      /* own words are read before those of the lane are here */
+		AHEAD = ROWS == 1 && !OTHER,  /* own words are read before those of the lane are here */
+		APART = 1
 	};
 	typedef typename std::conditional<FOLDS, T, uint64_t>::type element;
 
@@ -280,6 +282,8 @@ template <typename T, int PACKET, int ROWS, int PARTS = 0> struct cvy_body_excha
 	{
 		if constexpr (!HOT)
 			return any(c, r);
+		else if constexpr (OTHER)
+			return cvy_long_way<cvy_body_exchange>(c, *r);
 		else if (!AHEAD && cvy_is_plain(c, r) && even(c, r->lane.mask)) /* else first() has seen to it */
 			return plain(c, r);
 		else

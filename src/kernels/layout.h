@@ -376,10 +376,10 @@ struct cvy_gpu_call {
 	int32_t lanes, threads, rows;
 	int32_t steps; /* of each lane; forms of two rounds count their own, which depend on the contributors */
 	int32_t in_place;
-	int32_t pulls;		      /* asks whether all buffers are registered */
-	uint32_t quanta;	      /* of a CTA */
-	int32_t plain;		      /* enum cvy_gpu_plain */
-	int32_t fold;		      /* redop, and CVY_GPU_SIGNED */
+	int32_t pulls;	 /* asks whether all buffers are registered */
+	uint32_t quanta; /* of a CTA */
+	int32_t plain;	 /* enum cvy_gpu_plain */
+	int32_t fold;	 /* redop, CVY_GPU_SIGNED, and of types that share a kernel dtype << CVY_GPU_OTHER_SHIFT */
 	uint32_t admits, admit_epoch; /* ADMIT: ranks that come in, if their process was listed by then */
 	int32_t joins;		      /* ADMIT: this rank is one of them */
 };
@@ -389,6 +389,7 @@ struct cvy_gpu_call {
  * what to take them for where it matters.
  */
 #define CVY_GPU_SIGNED 16
+#define CVY_GPU_OTHER_SHIFT 8
 
 /* Blocks of different sizes: bytes, and where they begin; zero past the call's size. */
 struct cvy_gpu_uneven {
@@ -436,6 +437,12 @@ CVY_GPU_BOTH static inline int cvy_gpu_is_broadcast(int kind)
 CVY_GPU_BOTH static inline int cvy_gpu_has_rounds(int kind)
 {
 	return kind == CVY_GPU_ALLREDUCE_TWO_SHOT || kind == CVY_GPU_BROADCAST_TWO_HOP;
+}
+
+CVY_GPU_BOTH static inline int cvy_gpu_folds(int kind)
+{
+	return kind == CVY_GPU_ALLREDUCE || kind == CVY_GPU_ALLREDUCE_TWO_SHOT || kind == CVY_GPU_REDUCE_SCATTER ||
+	       kind == CVY_GPU_REDUCE;
 }
 
 CVY_GPU_BOTH static inline int cvy_gpu_is_private(int kind)

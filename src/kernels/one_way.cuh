@@ -6,7 +6,7 @@
 #include "quick.cuh"
 
 template <int PACKET, int ROWS, int PARTS = 0> struct cvy_body_one_way {
-	enum { ONE = PACKET == CVY_GPU_PAIR, AHEAD = ROWS == 1 };
+	enum { ONE = PACKET == CVY_GPU_PAIR, AHEAD = ROWS == 1, APART = 1 };
 
 	static __device__ __forceinline__ int steps(const struct cvy_gpu_call *c, uint32_t)
 	{

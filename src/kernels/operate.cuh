@@ -147,6 +147,16 @@ static __device__ __forceinline__ void cvy_begin(const struct cvy_gpu_call *c, s
 	cvy_begin_by(c, r, words);
 }
 
+/* An attempt that is not the first. APART: the long way changes nothing of @r that is needed, and is compiled once. */
+template <typename BODY>
+static __device__ __forceinline__ int cvy_again(const struct cvy_gpu_call *c, struct cvy_lane_run *r)
+{
+	if constexpr (BODY::APART)
+		return cvy_long_way<BODY>(c, *r);
+	else
+		return BODY::template run<0>(c, r);
+}
+
 /*
  * After a change: the operation is completed, or done again lane by lane. All threads. The lane's words are read again: if
  * the operation is to be completed they are unchanged, since the host waits for this CTA to stop.
@@ -180,7 +190,7 @@ static __device__ __noinline__ void cvy_rest(const struct cvy_gpu_call *c, uint6
 			if (r.mode != CVY_AGAIN || !cvy_next_lane<BODY>(c, &r, &next, op, r.lane.epoch))
 				break;
 		}
-		stopped = BODY::template run<0>(c, &r);
+		stopped = cvy_again<BODY>(c, &r);
 		r.saved |= r.index == (int)blockIdx.x;
 		stopped = __syncthreads_or(stopped || (threadIdx.x == 0 && cvy_gate(c->control) != r.watch.open));
 	}

@@ -19,7 +19,7 @@
 #define CVY_PULL_UNROLL 4 /* loads of 16 bytes that a thread has under way */
 
 template <typename T, typename PACKETS> struct cvy_body_pull {
-	enum { ONE = 0, AHEAD = 0, FOLDS = !std::is_void<T>::value };
+	enum { ONE = 0, AHEAD = 0, APART = 0, FOLDS = !std::is_void<T>::value };
 	static_assert(!PACKETS::AHEAD, "it says hello first");
 	typedef typename std::conditional<FOLDS, T, uint64_t>::type element;
 

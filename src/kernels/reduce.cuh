@@ -140,7 +140,7 @@ template <typename T> struct cvy_acc {
 
 static __device__ __forceinline__ int cvy_redop(int how)
 {
-	return how & ~CVY_GPU_SIGNED;
+	return how & (CVY_GPU_SIGNED - 1);
 }
 
 /* Everything but sums, out of line: most calls are sums, and their code is short. */
@@ -181,6 +181,58 @@ template <typename T> static __device__ __noinline__ cvy_acc<T> cvy_average(cvy_
 	else
 		cvy_average_as<T, typename cvy_acc<T>::W>(&a, n);
 	return a;
+}
+
+/*
+ * The types that are seldom reduced on devices (cvy_gpu_is_other) share one kernel, which looks the type up at every word.
+ * None of them is widened, so a word holds all that is kept between two folds.
+ */
+struct cvy_other {
+};
+
+template <> struct cvy_acc<cvy_other> {
+	uint64_t word;
+
+	__device__ __forceinline__ void first(uint64_t w)
+	{
+		word = w;
+	}
+
+	__device__ __forceinline__ uint64_t result(void)
+	{
+		return word;
+	}
+};
+
+/* @n: 0: folds @word in; else divides by it. */
+template <typename T>
+static __device__ __forceinline__ uint64_t cvy_other_of(uint64_t kept, uint64_t word, int how, int n)
+{
+	cvy_acc<T> a;
+
+	a.first(kept);
+	if (n)
+		a = cvy_average<T>(a, how, n);
+	else if (cvy_redop(how) == COVEY_SUM || cvy_redop(how) == COVEY_AVG)
+		a.template fold_as<COVEY_SUM>(word);
+	else
+		a = cvy_fold_rare<T>(a, word, how & (CVY_GPU_SIGNED * 2 - 1));
+	return a.result();
+}
+
+static __device__ __noinline__ uint64_t cvy_fold_other(uint64_t kept, uint64_t word, int how, int n)
+{
+	switch (how >> CVY_GPU_OTHER_SHIFT) {
+	case COVEY_INT8:
+	case COVEY_UINT8:
+		return cvy_other_of<uint8_t>(kept, word, how, n);
+	case COVEY_INT16:
+		return cvy_other_of<int16_t>(kept, word, how, n);
+	case COVEY_FLOAT64:
+		return cvy_other_of<double>(kept, word, how, n);
+	default:
+		return cvy_other_of<uint64_t>(kept, word, how, n);
+	}
 }
 
 #endif

@@ -60,6 +60,13 @@ static inline int cvy_gpu_has_sign(int dtype)
 	return dtype == COVEY_INT8 || dtype == COVEY_INT32 || dtype == COVEY_INT64;
 }
 
+/* Types that are seldom reduced on devices: they share one kernel (reduce.cuh), which goes the long way. */
+static inline int cvy_gpu_is_other(int dtype)
+{
+	return dtype == COVEY_INT8 || dtype == COVEY_UINT8 || dtype == COVEY_INT16 || dtype == COVEY_INT64 ||
+	       dtype == COVEY_UINT64 || dtype == COVEY_FLOAT64;
+}
+
 /* Derives the other fields of a call whose form is set. */
 static inline void cvy_gpu_derive(struct cvy_gpu_call *c)
 {
@@ -68,7 +75,9 @@ static inline void cvy_gpu_derive(struct cvy_gpu_call *c)
 	c->pulls = cvy_gpu_pulls(c);
 	c->fold = c->redop | (cvy_gpu_has_sign(c->dtype) ? CVY_GPU_SIGNED : 0);
 	c->plain = CVY_GPU_LONG_WAY;
-	if (c->redop == COVEY_SUM && !(((uintptr_t)c->send | (uintptr_t)c->recv | c->bytes) & 7))
+	if (cvy_gpu_folds(c->kind) && cvy_gpu_is_other(c->dtype))
+		c->fold |= c->dtype << CVY_GPU_OTHER_SHIFT;
+	else if (c->redop == COVEY_SUM && !(((uintptr_t)c->send | (uintptr_t)c->recv | c->bytes) & 7))
 		c->plain = CVY_GPU_WHOLE;
 	else if (c->redop == COVEY_SUM && !cvy_gpu_has_rounds(c->kind))
 		c->plain = CVY_GPU_PARTS;

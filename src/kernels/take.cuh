@@ -234,6 +234,8 @@ template <typename T, int PACKET> struct cvy_fold {
 		for (int i = 0; i < WORDS; i++) {
 			if (first)
 				acc[i].first(v[i]);
+			else if constexpr (std::is_same<T, cvy_other>::value)
+				acc[i].word = cvy_fold_other(acc[i].word, v[i], how, 0);
 			else if (cvy_redop(how) == COVEY_SUM || cvy_redop(how) == COVEY_AVG)
 				acc[i].template fold_as<COVEY_SUM>(v[i]);
 			else
@@ -245,8 +247,12 @@ template <typename T, int PACKET> struct cvy_fold {
 	{
 #pragma unroll
 		for (int i = 0; i < WORDS; i++) {
-			if (cvy_redop(how) == COVEY_AVG)
-				acc[i] = cvy_average<T>(acc[i], how, n);
+			if (cvy_redop(how) == COVEY_AVG) {
+				if constexpr (std::is_same<T, cvy_other>::value)
+					acc[i].word = cvy_fold_other(acc[i].word, 0, how, n);
+				else
+					acc[i] = cvy_average<T>(acc[i], how, n);
+			}
 			out[i] = acc[i].result();
 		}
 	}

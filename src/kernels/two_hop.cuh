@@ -18,7 +18,7 @@
 template <int ROWS> struct cvy_body_two_hop {
 	enum { PACKET = CVY_GPU_LINE };
 	typedef cvy_body_one_way<PACKET, ROWS> one_hop;
-	enum { ONE = 0, AHEAD = one_hop::AHEAD };
+	enum { ONE = 0, AHEAD = one_hop::AHEAD, APART = 1 };
 
 	static __device__ __forceinline__ void ahead(const struct cvy_gpu_call *c, uint64_t *own)
 	{
@@ -181,8 +181,12 @@ template <int ROWS> struct cvy_body_two_hop {
 	template <int HOT>
 	static __device__ __forceinline__ int run(const struct cvy_gpu_call *c, struct cvy_lane_run *r)
 	{
-		if (!(HOT && AHEAD) && !by_two(c, r->lane.mask)) /* else first() has seen to it */
-			return one_hop::template run<HOT>(c, r);
+		if (!(HOT && AHEAD) && !by_two(c, r->lane.mask)) { /* else first() has seen to it */
+			if constexpr (HOT)
+				return one_hop::template run<1>(c, r);
+			else
+				return cvy_long_way<one_hop>(c, *r);
+		}
 		if constexpr (!HOT)
 			return walk<0, CVY_ANY>(c, r, cvy_first_step(r), r->steps);
 		else

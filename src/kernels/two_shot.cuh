@@ -11,7 +11,7 @@
 
 template <typename T, int PACKET, int ROWS> struct cvy_body_two_shot {
 	typedef cvy_body_exchange<T, PACKET, ROWS> one_shot;
-	enum { ONE = 0, AHEAD = one_shot::AHEAD };
+	enum { ONE = 0, AHEAD = one_shot::AHEAD, APART = 1 };
 
 	static __device__ __forceinline__ void ahead(const struct cvy_gpu_call *c, uint64_t *own)
 	{
@@ -193,10 +193,16 @@ template <typename T, int PACKET, int ROWS> struct cvy_body_two_shot {
 	template <int HOT>
 	static __device__ __forceinline__ int run(const struct cvy_gpu_call *c, struct cvy_lane_run *r)
 	{
-		if (!(HOT && AHEAD) && __popc(r->lane.mask) <= 2) /* else first() has seen to it */
-			return one_shot::template run<HOT>(c, r);
+		if (!(HOT && AHEAD) && __popc(r->lane.mask) <= 2) { /* else first() has seen to it */
+			if constexpr (HOT)
+				return one_shot::template run<1>(c, r);
+			else
+				return cvy_long_way<one_shot>(c, *r);
+		}
 		if constexpr (!HOT)
 			return walk<0, CVY_ANY>(c, r, cvy_first_step(r), r->steps, 0);
+		else if constexpr (one_shot::OTHER)
+			return cvy_long_way<cvy_body_two_shot>(c, *r);
 		else
 			return cvy_is_plain(c, r) ? plain(c, r) : cvy_long_way<cvy_body_two_shot>(c, *r);
 	}

@@ -32,7 +32,7 @@ static __device__ __forceinline__ struct cvy_told *cvy_told(void)
 }
 
 template <int PACKET, int ROWS> struct cvy_body_uneven {
-	enum { ONE = 0, AHEAD = 0 };
+	enum { ONE = 0, AHEAD = 0, APART = 0 };
 
 	static __device__ __forceinline__ const struct cvy_gpu_uneven *blocks(const struct cvy_gpu_call *c)
 	{

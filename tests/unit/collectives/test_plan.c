@@ -455,7 +455,7 @@ static void check_form(const struct form *f, int kind, int in_place, uint64_t by
 	ck_assert_int_eq(cvy_gpu_has_rounds(c.kind), !strcmp(f->shots, "two"));
 	ck_assert_int_eq(c.threads, f->threads);
 	ck_assert_int_eq(c.rows, f->rows);
-	ck_assert(c.packet != CVY_GPU_PAIR || (c.rows == 1 && c.steps == 1)); /* small.cu has no other */
+	ck_assert(c.packet != CVY_GPU_PAIR || (c.rows == 1 && c.steps == 1)); /* there is no kernel for others */
 	ck_assert_msg(c.lanes == lanes && lanes >= least && lanes <= most, "%llu bytes: %d lanes, %d by the step, %s",
 		      (unsigned long long)bytes, c.lanes, lanes, f->lanes);
 	if (bytes % CVY_GPU_PACKET == 0)
