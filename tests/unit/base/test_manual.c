@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The manual is printed from the registries: README.md must hold what they say now. */
+/* The manual is printed from the registries: its pages must hold what they say now. */
 #include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,9 +19,13 @@ static char *slurp(FILE *file)
 	return text;
 }
 
-static char *readme(void)
+static char *page_of(const char *name)
 {
-	FILE *file = fopen(COVEY_SOURCE_DIR "/README.md", "r");
+	char path[512];
+	FILE *file;
+
+	snprintf(path, sizeof(path), COVEY_SOURCE_DIR "/docs/%s", name);
+	file = fopen(path, "r");
 
 	ck_assert_ptr_nonnull(file);
 	return slurp(file);
@@ -37,27 +41,27 @@ static char *printed(void (*print)(FILE *))
 	return slurp(file);
 }
 
-static void expect_in_readme(void (*print)(FILE *))
+static void expect_in(const char *name, void (*print)(FILE *))
 {
-	char *page = readme(), *table = printed(print);
+	char *page = page_of(name), *table = printed(print);
 
 	ck_assert_uint_gt(strlen(table), 100);
 	if (!strstr(page, table)) /* too long for a message of check */
-		fprintf(stderr, "README.md lacks this, which the registry prints:\n%s", table);
-	ck_assert_msg(strstr(page, table) != NULL, "README.md lacks what the registry prints");
+		fprintf(stderr, "docs/%s lacks this, which the registry prints:\n%s", name, table);
+	ck_assert_msg(strstr(page, table) != NULL, "docs/%s lacks what the registry prints", name);
 	free(page);
 	free(table);
 }
 
-START_TEST(readme_has_the_settings)
+START_TEST(the_manual_has_the_settings)
 {
-	expect_in_readme(cvy_config_manual);
+	expect_in("environment.md", cvy_config_manual);
 }
 END_TEST
 
-START_TEST(readme_has_the_errors)
+START_TEST(the_manual_has_the_errors)
 {
-	expect_in_readme(cvy_error_manual);
+	expect_in("errors.md", cvy_error_manual);
 }
 END_TEST
 
@@ -68,8 +72,8 @@ int main(void)
 	SRunner *runner;
 	int failed;
 
-	tcase_add_test(tests, readme_has_the_settings);
-	tcase_add_test(tests, readme_has_the_errors);
+	tcase_add_test(tests, the_manual_has_the_settings);
+	tcase_add_test(tests, the_manual_has_the_errors);
 	suite_add_tcase(suite, tests);
 	runner = srunner_create(suite);
 	srunner_run_all(runner, CK_ENV);
