@@ -96,6 +96,8 @@ static void reach(struct cvy_group_state *g, int rank)
 	    !a->host) { /* not now: it is tried again like one that failed */
 		a->kind = 0;
 		p->due_ns = g->now + CVY_CALL_RETRY_MS * CVY_MS;
+		if (p->due_ns < g->link_due)
+			g->link_due = p->due_ns;
 		cvy_group_wake(g, p->due_ns);
 		return;
 	}

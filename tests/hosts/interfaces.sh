@@ -35,6 +35,7 @@ for host in alpha beta; do
 	ip -n $host link add gone type veth peer name other
 	ip -n $host link set gone master docker0 up
 	ip -n $host link del gone
+	until ip -n $host link show docker0 | grep -q NO-CARRIER; do :; done # the kernel says so later
 	ip link add $host type veth peer name eth0 netns $host
 	ip link set $host master hosts up
 	ip -n $host address add 10.78.0.$n/24 dev eth0
