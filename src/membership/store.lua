@@ -1,10 +1,10 @@
 -- SPDX-License-Identifier: Apache-2.0
 --
--- Every call of the store, one script: KEYS[1] is the hash of the group, KEYS[2] its channel. The wire is
--- in store.h, the rules in PROTOCOL.md sections 3 and 4. The idea: the call works on a copy of the hash, and
--- what it changed is written at the end, so a call that fails writes nothing. The calls of a change come from
--- every member, so they read the fields that they ask for and no others; who walks all ranks reads the whole
--- hash first (all()). Nothing depends on the order of a table: ranks are always walked in ascending order.
+-- All calls of the store, in one script. KEYS[1] is the hash of the group, KEYS[2] its channel. store.h has the wire
+-- format, PROTOCOL.md sections 3 and 4 the rules. A call works on a copy of the hash and writes its changes at the end,
+-- so a call that fails writes nothing. Every member makes the calls of a view change, so these read only the fields
+-- that they need. Code that walks all ranks reads the whole hash first (all()). Ranks are always walked in ascending
+-- order: nothing depends on the order of a table.
 
 local KEY, CHANNEL = KEYS[1], KEYS[2]
 local NAME, GID, RANK, INC, NONCE, LIFE, RND =
@@ -13,38 +13,39 @@ local COMMON = 7
 local PROTO = '2'
 local TTL_MS, TTL_CLOSED_MS = 600000, 60000
 local STAMP_STEP = 5         -- 1 + 2D: no stamp of the old view is used again
-local STAMP_MAX = 2147483648 -- stamps begin anew above it: members have 32 bits for them
-local EPOCH_MAX = 4294967294 -- and for epochs, which never begin anew
-local INC_MAX = 9007199254740991 -- a number of Lua counts no further
-local KEEP_EPOCHS = 16       -- l: of so many epochs
-local INC_STEP = 1048576     -- a store that forgot may have given out so many
-local STALE_MS = 10000       -- a joiner without a beat for so long gives its rank to `any`
-local FORGET_MS = 5000       -- a group with a beat this young is not forgotten
-local NOTICE_MEMBERS = 64    -- a view of more members is fetched by peek: a record for each of them would be their square
-local LOG_BYTES = 2048       -- of the last changes of j: e: w:, so that members are told these alone
+local STAMP_MAX = 2147483648 -- stamps restart above it: members have 32 bits for them
+local EPOCH_MAX = 4294967294 -- members have 32 bits for epochs, too; epochs never restart
+local INC_MAX = 9007199254740991 -- the largest integer of a Lua number
+local KEEP_EPOCHS = 16       -- epochs with an l: field
+local INC_STEP = 1048576     -- upper bound of incarnations given out and forgotten
+local STALE_MS = 10000       -- a joiner without a beat for this long loses its rank to `any`
+local FORGET_MS = 5000       -- a group with a younger beat is not forgotten
+local NOTICE_MEMBERS = 64    -- members of larger views peek: a notice with the record would cost members squared
+local LOG_BYTES = 2048       -- of the log of changes of j: e: w:, so that replies carry only changes
 local HUGE = 2^63            -- numbers are below it
 local MAX_RANKS = 4096
-local LEASES = 16            -- following ranks whose last beat a beat tells
-local OLD_LIVES = 16         -- groups of this name that have ended, as they are remembered
-local TAKEN_RANKS = 64       -- of who is in the way so many are told at once
+local LEASES = 16            -- following ranks whose last beats the reply to a beat carries
+local OLD_LIVES = 16         -- ended groups of this name that are remembered
+local TAKEN_RANKS = 64       -- ranks in the way that one reply names
 local SHOWN = 48             -- characters of a value in an error text
 
--- Fields without a colon: what every call looks at, and what is read when one of them is asked for.
+-- Fields without a colon. Every call reads HOT; COLD is read as a whole when one of its fields is needed.
 local HOT = { 'proto', 'gid', 'srv', 'gen', 'ph', 'epoch', 'vid', 'act', 'rev', 'max', 'late', 'deaf', 'unack' }
 local COLD = { 'secret', 'policy', 'world', 'incs', 'base', 'fail', 'stamp', 'size', 'moved', 'log', 'job', 'alike', 'old', 'fault' }
 local KINDS = 'jmouelwxdbrkctq' -- letters of the fields with a rank or an epoch
-local OWN = { report = 'cmjrbdx', ack = 'cmjk', beat = 'cmj', peek = 'cmj', open = 'cmj', decide = 'cmj', ready = 'cmjw' } -- read by these calls
+-- Kinds whose field of the caller's rank a call reads at once.
+local OWN = { report = 'cmjrbdx', ack = 'cmjk', beat = 'cmj', peek = 'cmj', open = 'cmj', decide = 'cmj', ready = 'cmjw' }
 
-local running                -- the command that the server was given last: its refusal does not always name it
+local running                -- the last command given to the server: its refusal does not always name it
 local function call(command, ...)
 	running = command
 	return redis.call(command, ...)
 end
-local whole = false          -- the hash was read: a field that is not here does not exist
+local whole = false          -- the whole hash was read: a field that is missing here does not exist
 local changes = {}           -- field -> value, false: deleted
 local tell, moved, erased = false, false, false
-local news = nil             -- `record` or `state`: what goes with the notice, so that members need not ask
-local L                      -- what this server calls itself
+local news = nil             -- `record` or `state`: the content of the notice, so that members need not ask
+local L                      -- the name of this server
 
 local cold = {
 	__index = function(t, field)
@@ -77,7 +78,7 @@ local g = setmetatable({}, { -- g.m[3]: field `m:3`; false or nil: there is none
 })
 
 local function arg(i) return ARGV[COMMON + i] or '-' end
-local function num(text) -- what is no number, or none to count with, is 0
+local function num(text) -- 0 for a text that is no number, or one that does not count
 	local n = tonumber(text)
 	return n and n > -HUGE and n < HUGE and math.floor(n) or 0
 end
@@ -91,7 +92,7 @@ local function word(text, i)
 	end
 	return nil
 end
-local function one_word(text) -- a value that stands between spaces
+local function one_word(text) -- the value without spaces
 	text = text:gsub('%s', '_')
 	return text == '' and '-' or text
 end
@@ -122,7 +123,7 @@ local function drop(prefixes) -- after all()
 	end
 end
 
-local function note(p, r, value) -- a change of what `rev` counts
+local function note(p, r, value) -- a change that `rev` counts
 	if (g[p][num(r)] or nil) ~= value then
 		put(p, r, value)
 		moved = true
@@ -160,7 +161,7 @@ local function all()
 	for i = 1, #flat, 2 do
 		local field, value = flat[i], flat[i + 1]
 		local p = field:sub(1, 1)
-		if changes[field] ~= nil then -- newer than what the hash says
+		if changes[field] ~= nil then -- newer than the hash
 		elseif field:byte(2) == 58 and KINDS:find(p, 1, true) then
 			g[p][num(field:sub(3))] = value
 		else
@@ -169,7 +170,7 @@ local function all()
 	end
 end
 
--- What the server refuses whatever the hash holds: a permission that its user lacks, a command that it does not have.
+-- The reply to a refusal that does not depend on the hash: a permission that the user lacks, a command that is missing.
 local function denied(err)
 	local text = tostring(type(err) == 'table' and err.err or err)
 	if text:find('NOPERM', 1, true) or text:find('executing the script can', 1, true) or text:find('ACL failure', 1, true) then
@@ -179,14 +180,14 @@ local function denied(err)
 	return nil
 end
 
--- The reply of @work, or what the server denied it.
+-- The reply of @work, or the server's refusal.
 local function guarded(work)
 	local good, out = pcall(work)
 	if good or denied(out) then return good and out or denied(out) end
-	error(out, 0) -- full, read-only, ...: the server's own words reach the client
+	error(out, 0) -- full, read-only, ...: the client gets the server's own words
 end
 
--- nil: the key is of another type
+-- Returns nil if the key is of another type.
 local function load_hot()
 	local own = OWN[NAME] or 'cmj'
 	local fields, r = {}, tonumber(RANK)
@@ -257,7 +258,7 @@ local function fetch(p, list)
 	end
 end
 
--- j: e: w: that changed since @rev; all of them where the log does not reach so far back.
+-- Adds j: e: w: that changed since @rev; all of them if the log does not reach back to @rev.
 local function add_news(out, rev)
 	local last, line = (h.log or ''):match('^(%d+)(.*)$')
 	local words, seen, gone, gap = {}, {}, {}, num(h.rev) - (tonumber(rev) or -1)
@@ -285,7 +286,7 @@ local function add_news(out, rev)
 	return out
 end
 
--- The record for one who knows view @known: where that was the last view and became active, what changed since.
+-- Adds the record for a caller that knows view @known: only the changes if that was the last view and became active.
 local function add_view(out, known)
 	local epoch = num(h.epoch)
 	local on = num(known) > 0 and num(known) == epoch - 1 and h.act == known and word(g.l[epoch - 1], 1)
@@ -318,7 +319,7 @@ end
 
 -- ---- Writing ------------------------------------------------------------------------------------
 
--- The state after this call, for who is told of it; a commit carries its record, without the secret.
+-- The text of the notice: the state after this call. A commit carries its record, without the secret.
 local function notice()
 	local text = (h.epoch or '0') .. ' ' .. (h.ph or 'form')
 	if not news or not h.gid then return text end
@@ -338,7 +339,7 @@ local function notice()
 	return table.concat(kept, '\n')
 end
 
--- One word a revision: `log` is the last one and its words.
+-- `log` is the last revision, followed by one word for each revision.
 local function log_news()
 	local names = {}
 	for field in pairs(changes) do
@@ -370,13 +371,13 @@ local function flush()
 	in_batches('HSET', put_list)
 	if h.ph == 'closed' then
 		if changes.ph then call('PEXPIRE', KEY, TTL_CLOSED_MS) end
-	elseif RANK ~= '-' or #put_list > 0 then -- a look from outside keeps nothing alive
+	elseif RANK ~= '-' or #put_list > 0 then -- a call from outside that only reads keeps nothing alive
 		call('PEXPIRE', KEY, TTL_MS)
 	end
 	if tell then call('PUBLISH', CHANNEL, notice()) end
 end
 
--- ---- What the calls of a change share ------------------------------------------------------------
+-- ---- Shared by the calls of a view change ---------------------------------------------------------
 
 local function same_inc(p, r, inc) return inc and word(g[p][r], 1) == inc end
 
@@ -386,7 +387,7 @@ end
 
 local function awaited(r, inc) return not same_inc('r', r, inc) and not same_inc('d', r, inc) end
 
--- Member r has reported or is proven dead; called before that is noted.
+-- Member r has reported or is proven dead. Call this before that fact is noted.
 local function not_awaited(r, inc)
 	if not awaited(r, inc) then return end
 	less('late')
@@ -401,7 +402,7 @@ local function joiner_inc(r) return word(g.j[num(r)], 1) end
 
 local function start_change()
 	if h.ph ~= 'run' and h.ph ~= 'inst' then return end
-	set('ph', 'open') -- no r: or b: stands: they are noted in `open` alone, and who leaves it drops them
+	set('ph', 'open') -- there is no r: or b:; they are noted in `open` alone and dropped when that phase ends
 	tell, news = true, nil
 end
 
@@ -422,14 +423,14 @@ local function decided(status, ...) -- the reply of report and decide
 	return reply(status, ...)
 end
 
--- The state for a call that came too late or too early: nothing of it was stored.
+-- The reply to a call that came too late or too early and stored nothing.
 local function current(epoch)
 	if h.ph == 'closed' then return decided('CLOSED') end
 	if num(h.epoch) > num(epoch) then return decided('COMMIT') end
 	return reply('WAIT')
 end
 
--- A voter of a view that may be active elsewhere: who decides counts it, though it is in no view any more.
+-- Is (r, inc) a voter of a view that may be active elsewhere? decide counts it, although the current view lacks it.
 local function in_doubt(r, inc)
 	all()
 	for _, list in pairs(g.u) do
@@ -440,7 +441,7 @@ local function in_doubt(r, inc)
 	return false
 end
 
--- One proof a rank: a voter's outlives that of a later joiner, because only voters are counted.
+-- A rank has one proof. A voter's proof is kept over that of a later joiner, because only voters are counted.
 local function prove(r, inc, by, kind)
 	r = num(r)
 	local old = word(g.d[r], 1)
@@ -452,8 +453,8 @@ end
 
 -- ---- open, report, decide, ack, peek, beat -------------------------------------------------------
 --
--- They come from every member. Nearly always they need few fields and none of the rules below, so the rules are
--- not even defined then. Where they are needed `more` is set, and the call is begun again: it can be repeated.
+-- Every member makes these calls. Nearly always they need few fields and none of the rules below, so this part runs
+-- first, before the rules are defined. A call that needs them sets `more` and is run again: it can be repeated.
 
 local script = {}
 local more = false
@@ -465,7 +466,7 @@ local decide = function(force)
 	return 'WAIT'
 end
 
--- The founders do not fit together, and one of them has said so: all are told, and whoever comes late.
+-- The reply after a founder reported that settings of the founders conflict. Late founders get it, too.
 local function called_off()
 	local err, why = (h.fault or ''):match('^%d+ (%S+) (.*)$')
 	return err and reply('REFUSED', 'err', err, 'why', why)
@@ -516,7 +517,7 @@ script.report = function()
 	local epoch, vid, bad = arg(1), arg(2), arg(9)
 	if not lists_me(g.m) then return reply('ERROR', 'why', 'only a member of the view reports') end
 	if is_current(epoch) and vid == h.vid and h.act ~= epoch and arg(7):find('a', 1, true) then
-		if not activate then -- its members went on by themselves: their votes count, and those of the removed no more
+		if not activate then -- the members went on by themselves: only their votes count, not those of the removed
 			more = true
 			return nil
 		end
@@ -548,7 +549,7 @@ script.ack = function()
 		less('unack')
 	end
 	if not again and num(h.unack) > 0 then return reply('WAIT') end
-	if not activate then -- perhaps it is the last one; who asks again wants to know whom it waits for
+	if not activate then -- perhaps the last one; a caller that repeats its ack gets the missing ranks
 		more = true
 		return nil
 	end
@@ -592,15 +593,15 @@ script.beat = function() return beats(script.peek()) end
 
 local function finish(out)
 	if next(h) or erased then flush() end
-	if h.gid then -- as it stands after this call
+	if h.gid then -- the value after this call
 		out[#out + 1] = 'rev'
 		out[#out + 1] = h.rev or '0'
 	end
 	return out
 end
 
--- A hash that others damaged is no reason to raise an error, which members take for a store that is away. The
--- reply, and whether it stands: of a call that failed nothing is written.
+-- Returns the reply, and whether changes are written: those of a call that failed are not. A damaged hash does not
+-- raise an error, which members would take for a store that cannot be reached.
 local function attempt(work)
 	local good, out = pcall(work)
 	if good then return out, true end
@@ -608,7 +609,7 @@ local function attempt(work)
 	return { 'ERROR', 'why', KEY .. ' cannot be understood: ' .. tostring(type(out) == 'table' and out.err or out) }, false
 end
 
--- A member or joiner that this life knows.
+-- Is the caller a member or joiner that this life knows?
 local function well_known()
 	return h.proto == PROTO and h.gid == GID and h.srv == L and said_hello() and
 	       (member_inc(RANK) == INC or joiner_inc(RANK) == INC)
@@ -633,9 +634,9 @@ if early then return early end
 
 local function active() return num(h.epoch) > 0 and h.act == h.epoch end
 
--- How many members are waited for, so that a report or an acknowledgement need not look at all of them: `late`
--- in a change, `deaf` of these not accused, `unack` in a view that is not active yet. The numbers only say when
--- it is worth looking: who finds 0, or none, looks at the fields themselves.
+-- Counts the members that are waited for, so that a report or an acknowledgement need not read all fields. `late`:
+-- without a report in a change. `deaf`: late and not accused. `unack`: without an acknowledgement of a view that is not
+-- active. The counts only say when to look: code that finds 0, or no count, reads the fields themselves.
 count = function()
 	local late, deaf, unack = 0, 0, 0
 	for r, v in pairs(g.m) do
@@ -659,12 +660,12 @@ local function drop_view()
 	set('ph', 'open') -- nothing can be decided until a member says hello
 end
 
--- Two servers may begin a life from the same copy, or from the same record: they give out other numbers.
+-- Two servers may begin a life from the same copy or the same record. A random leap gives them different incarnations.
 local function leap(incs)
 	return str(math.min(num(incs) + INC_STEP + num(tonumber(RND:sub(21, 24), 16)), INC_MAX))
 end
 
--- What a member tells of another server's numbers: that one may be giving out the next at this moment.
+-- A member's record shows another server's incarnations. That server may be giving out the next one at this moment.
 local function pass(incs)
 	if num(incs) > num(h.incs) then set('incs', leap(incs)) end
 end
@@ -674,7 +675,7 @@ local function new_life(number)
 	set('gen', str(number + 1) .. '.' .. RND:sub(1, 16))
 	set('incs', leap(h.incs))
 	set('since', str(server_ms()))
-	-- a rev of another life is never taken for one of this
+	-- a rev of another life must differ from all of this one
 	set('rev', str((number + 1) % 1024 * INC_STEP + num(tonumber(RND:sub(17, 20), 16))))
 	drop('crbk')
 	if num(h.epoch) > 0 and not active() and h.ph ~= 'closed' then drop_view() end
@@ -725,7 +726,8 @@ local function read_members()
 	return mem
 end
 
--- Kept ranks that cannot reach each other: the one with more complaints goes, of equals the higher rank. Were there any?
+-- Of kept ranks that cannot reach each other, removes the one with more complaints; of equals the higher rank. Returns
+-- whether there were complaints.
 local function settle_complaints(mem, T)
 	local bad, any = {}, false
 	for a in pairs(T) do
@@ -766,7 +768,8 @@ local function reporters_kept(mem, with_evicted)
 	return T, settle_complaints(mem, T)
 end
 
--- Either the ADMIT that someone kept completed takes all of P in, or accused joiners go though they report.
+-- If a kept member completed the ADMIT, it admits all pending ranks. If none did, accused joiners are removed although
+-- they reported.
 local function admit(mem, T)
 	local a = 0
 	for r in pairs(T) do a = math.max(a, mem[r].rep.adm) end
@@ -780,7 +783,7 @@ local function admit(mem, T)
 	end
 end
 
--- One set of voters: nil if it agrees, else those who are missing.
+-- One set of voters: nil if it agrees, else the missing voters.
 local function missing_voters(W, mem, T)
 	local size, kept, gone, sure, need = 0, 0, 0, true, {}
 	for r, inc in pairs(W) do
@@ -823,7 +826,7 @@ local function failed_at(mem, T, base)
 	for r in pairs(T) do
 		local m = mem[r]
 		if m.from ~= '-' then
-			-- The cause, if both are there. Others may be past the call that did not match: then it is said of base.
+			-- MISMATCH wins over LOST: it is the cause. Others may be past that call: then base fails with it.
 			if has_flag(m.rep, 'm') then return 'MISMATCH' end
 			if m.rep.ent == base and has_flag(m.rep, 's') then fail = 'LOST' end
 		end
@@ -831,7 +834,7 @@ local function failed_at(mem, T, base)
 	return fail
 end
 
--- Who left of its own will or was retired, and when: for who looks from outside, and for nothing that is decided.
+-- Notes that a rank left or was retired, and when. Only readers from outside use it; no decision depends on it.
 local function note_left(r, inc)
 	local why = same_inc('e', r, inc) and word(g.e[r], 2) == 'retire' and 'retired' or 'left'
 	put('q', r, inc .. ' ' .. why .. ' ' .. str(server_ms()))
@@ -842,7 +845,7 @@ local function write_view(mem, T, J)
 	for r, m in pairs(mem) do
 		if not T[r] then
 			removed[r] = true
-			-- A vow to leave outlives the report: whoever gave it never decides again.
+			-- A vow to leave outlives the report: the member that gave it never decides again.
 			if has_flag(m.rep, 'l') then
 				put('d', r, m.inc .. ' ' .. str(r) .. ' left')
 				note_left(r, m.inc)
@@ -934,10 +937,10 @@ decide = function(force)
 		return 'WAIT'
 	end
 	local T, complaints = reporters_kept(mem)
-	-- The first complaint is seldom the last: of a partition that is half noticed both halves would keep somebody.
+	-- More complaints usually follow the first. A decision on a half-noticed partition would keep members of both halves.
 	if complaints and force < 2 then return 'WAIT' end
 	local need = no_quorum(mem, T)
-	if need and next(g.e) then -- others died since the evict was asked for: who is marked stays while it is needed
+	if need and next(g.e) then -- others died since the evict request: evicted members stay while they are needed
 		local all = reporters_kept(mem, true)
 		if not no_quorum(mem, all) then T, need = all, nil end
 	end
@@ -952,8 +955,8 @@ local function lists(text, w) -- is @w a word of @text?
 	return text and (' ' .. text .. ' '):find(' ' .. w .. ' ', 1, true) ~= nil
 end
 
--- Groups of this name that came before. `old`: they have ended for certain, their members know no other end, and this
--- group's members may say so to any server; `quiet`: nothing was heard of them here.
+-- Earlier groups of this name. `old`: they have ended for certain, and this group's members may tell any server so.
+-- `quiet`: this server heard nothing of them.
 local function is_old(gid) return lists(h.old, gid) or lists(h.quiet, gid) end
 
 local function remember(field, gid)
@@ -993,7 +996,7 @@ local function create(a)
 	set('incs', '0') -- a new group: no server can have given out any
 end
 
--- Who asks for a rank, and what it has found out about those in its way.
+-- The arguments of register: the process that asks for a rank, and its findings about processes in its way.
 local function applicant()
 	local a = { want = arg(1), addr = one_word(arg(2)), host = one_word(arg(3)), first = arg(4) == '1',
 		    world = num(arg(5)), max = num(arg(6)), policy = arg(7), secret = arg(8), job = one_word(arg(9)),
@@ -1004,7 +1007,7 @@ local function applicant()
 	return a
 end
 
--- Nothing was heard of rank r for @lapse ms (0: whatever it is, it is not long enough); a server that was away heard nobody.
+-- Was rank r silent for @lapse ms? Never if @lapse is 0. Silence before this life does not count: the server was away.
 local function silent(r, lapse, now)
 	return lapse > 0 and now - math.max(num(word(g.t[r], 1)), num(h.since)) > lapse
 end
@@ -1015,7 +1018,7 @@ local function living(lapse)
 	local function add(r, inc)
 		if not same_inc('d', r, inc) and not silent(r, lapse, now) then list[r] = inc end
 	end
-	if num(h.epoch) == 0 and h.ph ~= 'form' then -- the view was dropped: whoever beat may be in it
+	if num(h.epoch) == 0 and h.ph ~= 'form' then -- the view was dropped: every rank with a beat may be in it
 		for r in pairs(g.t) do add(r, '?') end
 	end
 	for r, inc in pairs(g.o) do add(r, inc) end
@@ -1024,8 +1027,8 @@ local function living(lapse)
 	return list
 end
 
--- The hash becomes a new group. One of the name that was here has ended: its processes are dead, or left. Where they
--- are only silent, one of them may still take the name back, until the new group is formed.
+-- Makes the hash a new group. The earlier group of this name has ended: its processes are dead or have left. If they
+-- are only silent, one of them may still take the name back until the new group is formed.
 local function begin(a)
 	if a.max < 1 or a.max > MAX_RANKS or a.world < 1 or a.world > a.max then
 		return { 'ERROR', 'why', 'a new group needs 1 <= world <= max_ranks <= 4096, not ' .. arg(5) .. ' and ' .. arg(6) }
@@ -1035,7 +1038,7 @@ local function begin(a)
 	if gid then wipe() end
 	create(a)
 	if not gid then return nil end
-	set('incs', incs) -- what is said late of an incarnation of the old group is true of none of this one
+	set('incs', incs) -- a late message about an incarnation of the old group must match none of this one
 	if old then set('old', old) end
 	if quiet then set('quiet', quiet) end
 	if unsure then
@@ -1046,9 +1049,9 @@ local function begin(a)
 	return nil
 end
 
--- ---- What does not fit together ----
+-- ---- Conflicts between founders ----
 
-local function shown(value, other) -- long values from where they differ
+local function shown(value, other) -- shortens a long value to the part where it differs
 	if #value <= SHOWN then return value end
 	local at = 1
 	while at < #value and value:byte(at) == other:byte(at) do at = at + 1 end
@@ -1073,7 +1076,7 @@ end
 
 local function name_of_group() return KEY:match('{(.*)}') or KEY end
 
--- The first setting that must be alike and is not: its name, the value of the group, that of the applicant.
+-- The first setting that must be the same and is not: its name, the group's value, the applicant's value.
 local function unlike(a)
 	local theirs = {}
 	for w in (h.alike or ''):gmatch('%S+') do
@@ -1090,7 +1093,7 @@ local function both_known(x, y) return x and y and x ~= '-' and y ~= '-' end
 
 local function other_job(a) return both_known(h.job, a.job) and h.job ~= a.job end
 
--- Why a founder cannot be one of this forming group: kind, error, text; and whose death would change that.
+-- Why the applicant cannot be a founder of this group: kind, error, text; then the ranks whose death would change that.
 local function conflict(a)
 	if other_job(a) then return 'job', 'BUSY', 'it is being formed by job ' .. h.job .. ', this process is of job ' .. a.job end
 	local name, theirs, ours = 'world', h.world, str(a.world)
@@ -1116,7 +1119,7 @@ local function conflict(a)
 	end
 end
 
--- Not now: who is in the way, for the caller to look at. Those that it finds gone it names when it asks again.
+-- The reply TAKEN with the ranks in the way. The caller checks them and names the dead ones when it asks again.
 local function taken(kind, why, list)
 	local out, n = reply('TAKEN', 'kind', kind, 'why', why, 'now', str(server_ms())), 0
 	for _, r in ipairs(sorted(list)) do
@@ -1155,7 +1158,7 @@ local function call_off(err, why)
 	return called_off()
 end
 
--- A process that forms a group, and the name is in use: nil, and it may have a rank, or why not.
+-- A process forms a group and the name is in use: nil if it may have a rank, else the reply.
 local function compete(a)
 	if h.ph ~= 'form' then
 		local list = living(a.lapse)
@@ -1180,7 +1183,7 @@ end
 
 local function gids_of(a) return a.gids:gmatch('[^,]+') end
 
--- It has been in this group already, which lost it.
+-- Was the process in this group before, and did the group lose it?
 local function came_back(a)
 	for gid in gids_of(a) do
 		if gid == h.gid then return true end
@@ -1188,13 +1191,13 @@ local function came_back(a)
 	return false
 end
 
--- It was started before the fault was found, so it is one of those who do not fit together.
+-- Was the process started before the fault was found? Then it is one of the founders in conflict.
 local function shares_fault(a)
 	local at = (h.fault or ''):match('^(%d+)')
 	return at and a.age and server_ms() - a.age < num(at) and not other_job(a)
 end
 
-local function enter(a) -- nil: the hash is a group that it may have a rank of
+local function enter(a) -- nil: the applicant may have a rank of the group in the hash
 	if not h.gid then
 		if not a.first then return { 'GONE' } end
 		return begin(a)
@@ -1305,7 +1308,7 @@ form = function()
 	end
 	set('stamp', str(STAMP_STEP))
 	set('size', h.world)
-	if h.prev then -- nobody of it came back until here
+	if h.prev then -- no process of the earlier group came back
 		remember('quiet', h.prev)
 		h.prev, changes.prev = nil, false
 	end
@@ -1330,7 +1333,7 @@ local function read_record(n)
 	return rec
 end
 
--- Is view (epoch, vid) the one that these l: end in, or an ancestor of it?
+-- Is view (epoch, vid) the last view of @l, or an ancestor of that?
 local function in_line(l, epoch, vid) return epoch > 0 and word(l[epoch], 1) == vid end
 
 local function take(rec)
@@ -1345,7 +1348,7 @@ local function take(rec)
 	end
 	for r, v in pairs(g.m) do
 		incs = math.max(incs, num(word(v, 1)))
-		put('j', r, nil) -- the rank is held: whoever asked for it is told BUSY
+		put('j', r, nil) -- the rank is held: a process that asks for it gets BUSY
 	end
 	pass(incs)
 	set('ph', rec.active and 'run' or 'inst')
@@ -1370,7 +1373,7 @@ local function hello_joiner()
 	return full('OK')
 end
 
-local function start_over(rec) -- an emptied server, or a name that was taken while we lived
+local function start_over(rec) -- the server was emptied, or another group took the name while this one was alive
 	local number = math.max(life_number(LIFE), life_number(h.gen or '-'))
 	wipe()
 	L = server_name()
@@ -1378,7 +1381,8 @@ local function start_over(rec) -- an emptied server, or a name that was taken wh
 	take(rec)
 end
 
--- The caller's group came after the one that is here, which is of an older copy: unless somebody of that speaks.
+-- Did the caller's group succeed the group in this hash, an older copy? `yes`, `no`, or `later`: a process of the older
+-- group may still call.
 local function succeeds(rec)
 	if GID == h.gid or is_old(GID) or not lists(rec.s.old, h.gid) then return 'no' end
 	for _, v in pairs(g.t) do
@@ -1419,7 +1423,7 @@ end
 
 -- ---- open, report, decide, ack -------------------------------------------------------------------
 
--- All have acknowledged, or a member knows that they have: then a change may be open, and what was reported for it stands.
+-- All members have acknowledged. If a member's report says so, a change may be open: its reports are kept.
 activate = function()
 	voters_are_admitted()
 	drop('k')
@@ -1445,7 +1449,7 @@ outside = function()
 	end
 	out[#out + 1] = 'life'
 	out[#out + 1] = h.gen or '-'
-	out[#out + 1] = 'now' -- what t: is compared with
+	out[#out + 1] = 'now' -- to compare t: with
 	out[#out + 1] = str(server_ms())
 	return add_fields(out, 'bcdejklmoqrtuwx')
 end
@@ -1566,7 +1570,7 @@ script.ask = function()
 	return ask[kind](list)
 end
 
--- ---- What every call must pass first -------------------------------------------------------------
+-- ---- Checks before every call ---------------------------------------------------------------------
 
 local function lost_life()
 	if NAME == 'register' or NAME == 'hello' or NAME == 'prove' or NAME == 'ask' then return nil end
@@ -1581,7 +1585,7 @@ end
 local function prologue()
 	if h.proto ~= PROTO then
 		local proto = h.proto or 'unknown'
-		h = { ph = 'closed' } -- not ours: neither changed nor kept alive
+		h = { ph = 'closed' } -- another version's hash is neither changed nor kept alive
 		return { 'VERSION', 'why', 'the store holds the group in schema ' .. proto .. ', this library speaks ' .. PROTO ..
 			 ': all processes of a group need the same version of covey' }
 	end
