@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The list of actions that a step gives out: growth and release. */
+/* The list of actions of a step: growth and release. */
 #include "group_state.h"
 
 #include <stdlib.h>
 
-#define ROOM 32 /* actions that a step gives out without asking for memory */
-#define LAST 8	/* of the room; for those that come once, and are waited for */
+#define ROOM 32 /* actions of a step that need no memory */
+#define LAST 8	/* of the room, for actions that come only once and are waited for */
 
 static void release(struct cvy_action *a)
 {
@@ -54,7 +54,7 @@ void cvy_do_spare(struct cvy_group_state *g)
 	release(&g->spare);
 }
 
-/* Is it done again, or by others, should it be lost? */
+/* Will a lost action be repeated, or done by others? */
 static int comes_again(int kind)
 {
 	return kind != CVY_DO_FREEZE && kind != CVY_DO_LEARN && kind != CVY_DO_REPAIR && kind != CVY_DO_THAW &&
@@ -72,7 +72,7 @@ struct cvy_action *cvy_do(struct cvy_group_state *g, int kind, int rank)
 	struct cvy_action *a;
 
 	if (full(list, kind) && grow(list) && full(list, kind)) {
-		/* a lost action is repaired by a later step or by the members who see us silent */
+		/* a later step repeats a lost action, or members that see this one silent act */
 		release(&g->spare);
 		return &g->spare;
 	}
@@ -83,7 +83,7 @@ struct cvy_action *cvy_do(struct cvy_group_state *g, int kind, int rank)
 	return a;
 }
 
-/* A call is made with all its words or not at all. */
+/* A call is made with all its strings or not at all. */
 int cvy_do_call(struct cvy_group_state *g, uint64_t id, int argc, const char *const *argv)
 {
 	struct cvy_action call = { .kind = CVY_DO_CALL, .rank = -1, .id = id }, *a;

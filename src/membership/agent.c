@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The agent of a group: one thread that runs the loop, beats, looks for signs of life, and feeds the
- * driver. The one idea: everything that happens becomes an event on this thread, in the order in which
- * it was posted; what other threads post is copied whole first. The thread holds the robust word of its
- * page until it ends, so that its end, however it comes, is the proof of death that peers see.
+ * The agent of a group: one thread that runs the loop, beats, looks for signs of life and feeds the driver. Every
+ * occurrence becomes an event on this thread, in the order of posting; events of other threads are copied first. The
+ * thread holds the robust word of its page until it ends. Its end, for any reason, is the proof of death that peers
+ * see.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -31,14 +31,14 @@
 #define STORE_CALL_MS 200
 #define TICK_BUSY_MS 1		 /* while an operation waits or a change is under way */
 #define TICK_LATE_MS 2		 /* while a peer's beat is late */
-#define IDLE_MS 1000		 /* without an operation: then beats come ... */
-#define IDLE_TIMES 4		 /* ... this many times slower: an idle group shall cost nothing */
-#define LOOK_MIN_NS (CVY_MS / 2) /* a flood of events must not become a flood of looks */
-#define KEPT 16			 /* events that wait for the tick for want of memory */
+#define IDLE_MS 1000		 /* time without an operation after which beats come ... */
+#define IDLE_TIMES 4		 /* ... this many times slower, so that an idle group costs little */
+#define LOOK_MIN_NS (CVY_MS / 2) /* least time between looks: a flood of events must not become one of looks */
+#define KEPT 16			 /* events that wait for the tick because there is no memory */
 #define SECRET_MIN 16		 /* bytes of a secret file */
 #define SECRET_MAX 65536
 
-/* An event that another thread posted, and for which there was no memory: none of those that say something once is lost. */
+/* An event from another thread, for which there was no memory. Events that come only once must not be lost. */
 struct kept {
 	struct cvy_event event;
 	char text[160];
@@ -58,13 +58,13 @@ struct cvy_agent {
 	sem_t ready; /* posted when `life_err` is known */
 	int life_err;
 	int has_driver, has_thread;
-	int watch_dirty; /* view or links moved: choose anew whom to monitor */
+	int watch_dirty; /* view or links changed: choose again the peers to monitor */
 	int tick_ms;
 	uint64_t look_ns;	/* time of the last look */
-	uint64_t done, done_ns; /* last operation decided here, and since when it is the last */
+	uint64_t done, done_ns; /* last operation decided here, and the time at which it was */
 };
 
-/* Which agent's thread this is. */
+/* The agent whose thread this is. */
 static _Thread_local struct cvy_agent *current;
 
 /* ---- Events ---------------------------------------------------------------------------------- */
@@ -101,7 +101,7 @@ static void handle(struct cvy_agent *agent, const struct cvy_event *event)
 	cvy_driver_post(&agent->driver, event, cvy_now_ns());
 }
 
-/* Events from other threads: one block that holds the event and all it points to. */
+/* Events from other threads: one block holds the event and all data that it points to. */
 static void *put_bytes(char **at, const void *from, size_t bytes)
 {
 	char *to = *at;
@@ -260,7 +260,7 @@ static void store_down(void *ctx, int err, const char *cause)
 	post(ctx, &event);
 }
 
-/* ---- What the driver tells, on its way to the handle ---------------------------------------------- */
+/* ---- From the driver to the handle ---------------------------------------------------------------- */
 
 static void on_joined(void *ctx, int err)
 {
@@ -311,7 +311,7 @@ static void look_for_life(struct cvy_agent *agent, uint64_t now_ns)
 		agent->watch_dirty = 0;
 		cvy_ping_view(agent->ping, view, cvy_group_rank(agent->driver.group));
 		if (cvy_detect_view(agent->detect, view, cvy_group_rank(agent->driver.group)))
-			agent->watch_dirty = 1; /* not all are watched: once more at the next look */
+			agent->watch_dirty = 1; /* not all are watched: try again at the next look */
 	}
 	if (now_ns - agent->look_ns < LOOK_MIN_NS)
 		return;
@@ -409,7 +409,7 @@ static int start_thread(struct cvy_agent *agent)
 	return 0;
 }
 
-/* It may be meant so, as on a machine with one user: said, and not refused. */
+/* Only a warning: on a machine with one user the mode may be intended. */
 static void look_at_mode(int fd, const char *path)
 {
 	struct stat st;
@@ -419,7 +419,7 @@ static void look_at_mode(int fd, const char *path)
 			 (unsigned int)st.st_mode & 0777);
 }
 
-/* The group's key from a file of any form: its hash. */
+/* The group's key is the hash of a file of any format. */
 static int read_secret(const struct cvy_agent *agent, uint8_t secret[32])
 {
 	const char *path = agent->args.config->secret_file;
@@ -448,7 +448,7 @@ static int read_secret(const struct cvy_agent *agent, uint8_t secret[32])
 	return err;
 }
 
-/* Since when this process is one of its launch: from its start the first time, for a later handle from now on. */
+/* Time since the launch that a handle belongs to: for the first, since the start of this process; for later ones 0. */
 static uint64_t age_ms(void)
 {
 	static int handles;
@@ -561,7 +561,7 @@ void cvy_agent_stop(struct cvy_agent *agent)
 		cvy_loop_stop(agent->loop);
 		pthread_join(agent->thread, NULL);
 	}
-	/* Only where the thread did not get as far as running the loop. */
+	/* Only if the thread did not get as far as running the loop. */
 	if (agent->store)
 		agent->store->ops->close(agent->store);
 	agent->driver.store = NULL;

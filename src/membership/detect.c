@@ -128,7 +128,10 @@ static void pidfd_ready(void *ctx, uint32_t events)
 	proven(peer, CVY_SOURCE_PIDFD);
 }
 
-/* The descriptors that are worth keeping. Ranks that are threads of this very process have no pidfd: it could only tell of us. */
+/*
+ * The descriptors that are worth keeping. Ranks that are threads of this very process have no pidfd: it could only
+ * tell of us.
+ */
 static void get_to_know(struct peer *peer, const struct cvy_page *page, uint32_t word)
 {
 	pid_t pid = page->pid;

@@ -22,7 +22,10 @@ struct cvy_detect_args {
 	int heartbeat_ms, hang_ms;   /* hang_ms -1: silence is never suspect */
 };
 
-/* Takes the robust word of the own page for the calling thread, until that thread ends: then, and only then, peers see it die. */
+/*
+ * Takes the robust word of the own page for the calling thread, until that thread ends: then, and only then, peers see
+ * it die.
+ */
 int cvy_life_take(struct cvy_page *own);
 
 int cvy_detect_new(const struct cvy_detect_args *args, struct cvy_detect **out);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The driver: a queue of events, one step of the group state machine for each, its actions applied in
- * order. What seam and store post from inside a call waits in the queue until the actions are applied.
+ * The driver: a queue of events. For each it makes one step of the group state machine and applies the actions in
+ * order. Events that seam and store post from inside a call wait in the queue until the actions are applied.
  */
 #include "driver.h"
 
@@ -12,14 +12,14 @@
 #include "clock.h"
 #include "log.h"
 
-#define RETIRE_LOOK_MS 1 /* how often a retired rank looks whether it is still needed */
-#define STAT_MS 1000	 /* how often the kinds of the links are looked up for the beat */
+#define RETIRE_LOOK_MS 1 /* period at which a retired rank checks whether it is still needed */
+#define STAT_MS 1000	 /* period at which the kinds of the links are read for the beat */
 
 struct cvy_driver_item {
 	struct cvy_driver_item *next;
 	struct cvy_event event; /* its pointers point into the bytes behind this struct, or to `text` */
 	uint64_t now_ns;
-	char text[160]; /* of a spare one: may be cut */
+	char text[160]; /* of a spare item: may be cut */
 };
 
 /* ---- The queue ---- */
@@ -61,8 +61,9 @@ static struct cvy_driver_item *copy(const struct cvy_event *e)
 }
 
 /*
- * An engine that froze or fenced says so once: for want of memory the whole group would wait for it. A reply that cannot be
- * kept is none, and its call is made again; of a notice its first line is enough.
+ * For events when there is no memory. An engine says only once that it froze or fenced: if that were lost, the whole
+ * group would wait. A reply that cannot be kept counts as lost and its call is repeated; of a notice the first line is
+ * enough.
  */
 static struct cvy_driver_item *spare(struct cvy_driver *d, const struct cvy_event *e)
 {
@@ -197,7 +198,7 @@ static void publish(struct cvy_driver *d, const struct cvy_action *a)
 		d->observer.event(d->observer.ctx, &a->event);
 }
 
-/* Its answer waits in the queue until the other actions are applied. */
+/* The answer waits in the queue until the other actions are applied. */
 static void look_up(struct cvy_driver *d, const struct cvy_action *a)
 {
 	struct cvy_event e = { .kind = CVY_EV_LOOKED, .rank = a->rank, .argc = a->argc, .text = a->text };
@@ -329,7 +330,7 @@ static int message(struct cvy_driver *d, const struct cvy_event *e)
 	}
 }
 
-/* A rank that is to retire goes when nobody needs it: everybody has what it completed. */
+/* A rank marked `retire` leaves when every member has what it completed. */
 static void retire(struct cvy_driver *d)
 {
 	struct cvy_event leave = { .kind = CVY_EV_API, .api = CVY_API_LEAVE, .rank = -1 };
@@ -345,7 +346,7 @@ static void retire(struct cvy_driver *d)
 	d->retire_look_ns = d->now_ns + RETIRE_LOOK_MS * CVY_MS;
 }
 
-/* What happens, for COVEY_LOG=debug: every event but beats, every action, with the phase. */
+/* For COVEY_LOG=debug: logs every event but beats, and every action, with the phase. */
 static void trace_event(const struct cvy_driver *d, const struct cvy_event *e)
 {
 	static const char *const names[] = { [CVY_EV_NOTICE] = "notice",

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The driver turns the actions of the pure group state machine into calls of the seam, the store and
- * the observer. It owns a queue, so that those may post events from inside a call. It reads no clock:
+ * the observer. It owns a queue, so that these may post events from inside a call. It reads no clock:
  * the agent's thread drives it with real time, the simulator with virtual time.
  *
  * Life: cvy_driver_init, set `store` when it is open (calls made before fail with COVEY_ERR_STORE),
- * then cvy_driver_post for everything that happens. Post an API JOIN to begin. Post a TICK when
- * cvy_driver_timer() is reached. When `ended` is set nothing more is done.
+ * then cvy_driver_post for each event. Post an API JOIN to begin. Post a TICK when
+ * cvy_driver_timer() is reached. After `ended` is set the driver does nothing.
  *
  * The owner turns a reply of the store into CVY_EV_REPLY, a notice into CVY_EV_NOTICE (text: the message),
  * up and down into CVY_EV_STORE_UP and CVY_EV_STORE_DOWN (text: cause; err AUTH, VERSION or INVAL when
  * it will not be retried).
  *
- * Retire: while this rank is marked `retire` (cvy_group_retiring) the driver asks seam->retire at every
- * event: the engine enters no further operation and says when everybody has what this rank completed.
+ * Retire: while this rank is marked `retire` (cvy_group_retiring) the driver calls seam->retire at every
+ * event: the engine enters no further operation and reports when every member has what this rank completed.
  * Then, or after CVY_DRAIN_MS, the driver posts API LEAVE (id 0) for itself.
  */
 #ifndef CVY_DRIVER_H
@@ -23,10 +23,10 @@
 #include "membership.h"
 
 #define CVY_DRAIN_MS 10000	   /* longest wait of a retired rank for the others */
-#define CVY_DRIVER_QUEUE_MAX 65536 /* events that wait; more are dropped and counted */
-#define CVY_DRIVER_SPARES 16	   /* events without fields or body that wait though there is no memory for them */
+#define CVY_DRIVER_QUEUE_MAX 65536 /* waiting events; more are dropped and counted */
+#define CVY_DRIVER_SPARES 16	   /* events without fields or body that can wait without memory */
 
-struct cvy_driver_item; /* an event with what it points to */
+struct cvy_driver_item; /* an event and the data that it points to */
 
 struct cvy_driver {
 	struct cvy_group_state *group; /* owned */
@@ -34,14 +34,14 @@ struct cvy_driver {
 	struct cvy_store *store; /* the owner's, NULL while there is none */
 	struct cvy_observer observer;
 	struct cvy_errbox *box;
-	/* enum cvy_proc_found of the process at @host and @addr, set by the owner; NULL: none is seen from here */
+	/* enum cvy_proc_found of the process at @host and @addr, set by the owner; NULL: no process can be looked up */
 	int (*find)(void *ctx, const char *host, const char *addr);
 	void *find_ctx;
 	int ended;				     /* COVEY_ERR_* once over */
 	uint64_t dropped;			     /* events that found the queue full, messages of strangers */
 	uint64_t now_ns;			     /* of the event being handled */
-	uint64_t retire_deadline_ns, retire_look_ns; /* 0: not asked to retire */
-	uint64_t stat_ns;			     /* when the kinds of the links are looked up again */
+	uint64_t retire_deadline_ns, retire_look_ns; /* 0: not retiring */
+	uint64_t stat_ns;			     /* when the kinds of the links are read again */
 	struct cvy_driver_item *first, *last;
 	struct cvy_driver_item *spare; /* [CVY_DRIVER_SPARES] linked by next; the block starts at `spares` */
 	struct cvy_driver_item *spares;
@@ -54,10 +54,10 @@ int cvy_driver_init(struct cvy_driver *driver, const struct cvy_group_args *args
 		    const struct cvy_observer *observer, struct cvy_errbox *box, uint64_t now_ns);
 void cvy_driver_clear(struct cvy_driver *driver);
 
-/* Copies the event, and what it points to, into the queue and drains it, unless already draining. */
+/* Copies the event, with the data it points to, into the queue and drains that, unless it is being drained. */
 void cvy_driver_post(struct cvy_driver *driver, const struct cvy_event *event, uint64_t now_ns);
 
-/* When it wants a TICK at the latest, CVY_NEVER: not at all. */
+/* Latest time for the next TICK; CVY_NEVER: none is needed. */
 uint64_t cvy_driver_timer(const struct cvy_driver *driver);
 
 #endif

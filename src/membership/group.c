@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The step of the group state machine: an event is noted as a fact, then advance() does whatever the
- * facts allow, round after round, until a round gives no action. See group_state.h.
+ * The step of the group state machine. An event is noted as a fact. Then advance() does what the facts allow, in
+ * rounds, until a round gives no action. See group_state.h.
  */
 #include "group_state.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-#define PACE_MEMBERS 128 /* that ask the store every peek_ms */
-#define ROUNDS_MAX 16	 /* of advance() in one step; each acts on what the round before changed */
+#define PACE_MEMBERS 128 /* up to this many, each asks the store every peek_ms */
+#define ROUNDS_MAX 16	 /* of advance() in one step; each acts on the changes of the one before */
 
 static int value(int given, int otherwise)
 {
@@ -90,7 +90,7 @@ void cvy_group_free(struct cvy_group_state *g)
 	free(g);
 }
 
-/* The store knows the group's max_ranks; it may differ from what this process was told. */
+/* max_ranks comes from the store; it may differ from this process's setting. */
 int cvy_group_grow(struct cvy_group_state *g, int max_ranks)
 {
 	struct peer *peer;
@@ -122,7 +122,7 @@ void cvy_group_wake(struct cvy_group_state *g, uint64_t at_ns)
 		g->timer = at_ns;
 }
 
-/* With very many members each asks the less often: the store does not answer more in a second. */
+/* With very many members each asks less often: the store can answer only so many calls a second. */
 uint64_t cvy_group_pace_ms(const struct cvy_group_state *g)
 {
 	int members = 0;
@@ -151,7 +151,7 @@ void cvy_group_tell_view(struct cvy_group_state *g, int active)
 	a->number = (uint64_t)active;
 }
 
-/* A joiner learns no view before one lists it: its application is shown the one that it is connected to. */
+/* A joiner learns no view before one lists it. Until then its application sees the view that it is connected to. */
 void cvy_group_show_view(struct cvy_group_state *g)
 {
 	struct cvy_action *a = cvy_do(g, CVY_DO_VIEW, -1);
@@ -193,7 +193,7 @@ void cvy_group_stop(struct cvy_group_state *g, int err, const char *why)
 
 void cvy_group_no_memory(struct cvy_group_state *g)
 {
-	if (g->joined) /* the others go on without it: it is this handle that is lost, and not a call */
+	if (g->joined) /* the others go on without it: the handle is lost, not one call */
 		cvy_group_stop(g, COVEY_ERR_FENCED, "no memory for a view: this rank gives up its place");
 	else
 		cvy_group_stop(g, COVEY_ERR_NOMEM, "no memory for a view");

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The group state machine: state, event and time in, actions out. It reads no clock, socket, thread
- * or random source; ARCHITECTURE.md says how it is driven. PROTOCOL: phases, rules, invariants.
+ * The group state machine: state, event and time in, actions out. It reads no clock, socket, thread or random source.
+ * ARCHITECTURE.md describes its driver; PROTOCOL.md its phases, rules and invariants.
  */
 #ifndef CVY_GROUP_H
 #define CVY_GROUP_H
@@ -16,7 +16,7 @@ enum cvy_phase {
 	CVY_PHASE_FROZEN,
 	CVY_PHASE_LEARNED,
 	CVY_PHASE_ACKED,
-	CVY_PHASE_FENCED, /* and closed, left: `ended` says which */
+	CVY_PHASE_FENCED, /* also closed or left: `ended` has the reason */
 };
 
 enum cvy_action_kind {
@@ -26,7 +26,7 @@ enum cvy_action_kind {
 	CVY_DO_EXPECT,	 /* rank, inc */
 	CVY_DO_DIAL,	 /* rank, inc, text = addr, host */
 	CVY_DO_DROP,	 /* rank, inc */
-	CVY_DO_LOOK, /* does the process live that has rank, text = addr, host, argv[0] = `rank:inc`? LOOKED follows */
+	CVY_DO_LOOK,	 /* rank, text = addr, host, argv[0] = `rank:inc`: does this process live? LOOKED follows */
 	CVY_DO_FREEZE,
 	CVY_DO_LEARN,	/* view, removed, lag: fence the removed, adopt; FENCED follows */
 	CVY_DO_REPAIR,	/* ranks = holders; REPAIRED follows */
@@ -34,7 +34,7 @@ enum cvy_action_kind {
 	CVY_DO_STOP,	/* err: FENCED, CLOSED; ends */
 	CVY_DO_JOINED,	/* err (0: member, or connected joiner), text */
 	CVY_DO_PUBLISH, /* public event: `event` */
-	CVY_DO_VIEW,	/* tell the observer: view, active = number */
+	CVY_DO_VIEW,	/* for the observer: view, active = number */
 	CVY_DO_ANSWER	/* API request id: err, text */
 };
 
@@ -60,7 +60,7 @@ struct cvy_actions {
 	int count, room;
 };
 
-int cvy_actions_init(struct cvy_actions *actions);   /* with room for most steps; all zeroes will do, too */
+int cvy_actions_init(struct cvy_actions *actions);   /* with room for most steps; a zeroed struct works, too */
 void cvy_actions_clear(struct cvy_actions *actions); /* frees what the items own; the room is kept */
 void cvy_actions_free(struct cvy_actions *actions);
 
@@ -69,10 +69,10 @@ struct cvy_group_args {
 	int world, max_ranks, create, admission;
 	const char *addr, *host;
 	const char *name, *job; /* of the group, for messages; identity of the job, NULL: not known */
-	const char *alike;	/* settings that must be alike, `name=value ...`; NULL: none are compared */
-	uint64_t age_ms;	/* of this process: it was started with others */
+	const char *alike;	/* settings that must be the same, `name=value ...`; NULL: none are compared */
+	uint64_t age_ms;	/* since the launch of this process, with others */
 	uint64_t nonce, seed;	/* seed of every random name it makes up */
-	const uint8_t *secret;	/* [32] from a file; NULL: made up by the creator, read from the store by others */
+	const uint8_t *secret;	/* [32] from a file; NULL: the creator makes it up, others get it from the store */
 	int grace_ms, flush_ms, ack_ms, relink_ms, join_ms, peek_ms, lease_ms; /* 0: PROTOCOL's defaults */
 };
 
@@ -84,10 +84,10 @@ void cvy_group_free(struct cvy_group_state *g);
 /* The pure step. @out is appended to. */
 void cvy_group_step(struct cvy_group_state *g, const struct cvy_event *event, uint64_t now_ns, struct cvy_actions *out);
 
-/* When it wants the next TICK at the latest, CVY_NEVER if it does not. */
+/* Latest time for the next TICK; CVY_NEVER: none is needed. */
 uint64_t cvy_group_timer(const struct cvy_group_state *g);
 
-/* Looks, for the driver, the public view, tests and invariants. */
+/* Queries for the driver, the public view, tests and invariants. */
 int cvy_group_phase(const struct cvy_group_state *g);
 const struct cvy_view *cvy_group_view(const struct cvy_group_state *g); /* last learned; NULL before */
 int cvy_group_active(const struct cvy_group_state *g);			/* the learned view is active, phase RUN */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Requests of the application: join, ready, leave, and changes of the members, which are answered when done. */
+/* Requests of the application: join, ready, leave and changes of the members. Each is answered when it is done. */
 #include "group_state.h"
 
 #include <stdio.h>
@@ -7,7 +7,7 @@
 
 static void answer(struct cvy_group_state *g, uint64_t id, int err, const char *why)
 {
-	struct cvy_action *a = id ? cvy_do(g, CVY_DO_ANSWER, -1) : NULL; /* without id nobody waits */
+	struct cvy_action *a = id ? cvy_do(g, CVY_DO_ANSWER, -1) : NULL; /* without an id nobody waits for the answer */
 
 	if (!a)
 		return;
@@ -44,7 +44,7 @@ static void add(struct cvy_group_state *g, const struct cvy_event *e)
 		ask->size = g->view->size;
 }
 
-/* A rank that was masked as late, and the policy is that it leaves: asked for once, and anew after a refusal. */
+/* Evicts a rank that was masked as late and must leave for that. Asks once, and again after a refusal. */
 void cvy_ask_late(struct cvy_group_state *g, const struct cvy_event *e)
 {
 	struct cvy_event evict = { .kind = CVY_EV_API, .api = CVY_API_EVICT, .rank = e->rank };
@@ -67,7 +67,7 @@ static void leave(struct cvy_group_state *g, const struct cvy_event *e)
 	g->leaving = 1;
 	g->leave_id = e->id;
 	g->leave_asked = e->id != 0;
-	g->version++; /* the vow belongs into a report that was made already */
+	g->version++; /* an earlier report lacks the vow: a new one is due */
 	if (!g->view)
 		cvy_group_stop(g, COVEY_ERR_CLOSED, "left before a view");
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Calls of the store: at most one of each script is under way, a failed one is repeated with back-off,
- * and goes through another member while the store cannot be reached from here.
+ * Calls of the store. At most one call of each script is under way. A failed call is repeated with back-off. While this
+ * member cannot reach the store, another member relays its calls.
  */
 #include "group_state.h"
 
@@ -19,7 +19,7 @@ int cvy_call_path(struct cvy_group_state *g)
 	return g->store_up || cvy_relay_helper(g) >= 0;
 }
 
-/* May this call be made now? If only time is missing, the timer is set. */
+/* May this call be made? If it only has to wait for its time, sets the timer. */
 int cvy_call_free(struct cvy_group_state *g, int script)
 {
 	struct call *c = &g->call[script];
@@ -49,8 +49,9 @@ static void number(char *text, size_t bytes, uint64_t n, int known)
 }
 
 /*
- * While the store does not answer, it and the helper are tried in turn. A beat begins with the store, to see whether it
- * is back; all else begins with the helper: a change does not wait for those who lose a bound at every call.
+ * While the store does not answer, the store and the helper are tried in turn. A beat tries the store first, to find
+ * out whether it is back. Other calls try the helper first: else each step of a view change would first wait for a
+ * timeout.
  */
 static int relayed(struct cvy_group_state *g, int script, const struct call *c)
 {
@@ -101,7 +102,7 @@ void cvy_call(struct cvy_group_state *g, int script, uint64_t mark, int argc, co
 	free(all);
 }
 
-/* Relayed calls have no client that ends them for us. A helper that is gone will not answer any more. */
+/* Ends relayed calls whose time is over or whose helper is gone: no store client does that for them. */
 void cvy_call_timers(struct cvy_group_state *g)
 {
 	for (int s = 0; s < CALLS; s++) {
@@ -112,7 +113,7 @@ void cvy_call_timers(struct cvy_group_state *g)
 		if (g->now >= c->until_ns || !cvy_relay_can(g, c->helper)) {
 			struct cvy_event lost = { .kind = CVY_EV_REPLY, .id = c->id, .err = COVEY_ERR_TIMEOUT };
 
-			g->helper = -1 - c->helper; /* another one next time, see cvy_relay_helper */
+			g->helper = -1 - c->helper; /* names the one that failed, see cvy_relay_helper */
 			cvy_store_reply(g, &lost);
 		} else {
 			cvy_group_wake(g, c->until_ns);

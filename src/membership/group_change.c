@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A change of the view, up to its commit: suspicion opens it, the engine freezes, this rank reports, and
- * calls decide when the others take too long. A frozen member never thaws by itself.
+ * A view change up to its commit. A suspicion opens it, the engine freezes, this rank reports. If the others take too
+ * long, it calls decide. A frozen member never thaws by itself.
  */
 #include "group_state.h"
 
@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define FREEZE_SOON_MS 1 /* that a proof waits for the engine before an `open` tells of it */
+#define FREEZE_SOON_MS 1 /* a proof waits this long for the engine before an `open` carries it */
 
 static int is_proof(int source)
 {
@@ -24,7 +24,7 @@ void cvy_change_suspect(struct cvy_group_state *g, int rank, uint64_t inc, int s
 	if (rank < 0 || rank >= g->max_ranks || rank == g->rank || !inc)
 		return;
 	p = &g->peer[rank];
-	if (is_proof(source) && p->proven != inc) { /* kept also for one that no view here has listed yet */
+	if (is_proof(source) && p->proven != inc) { /* kept even if no view here lists the process yet */
 		p->proven = inc;
 		g->version++;
 		g->look_again = 1;
@@ -47,7 +47,7 @@ void cvy_change_want(struct cvy_group_state *g, const char *reason)
 	cvy_text_set(g->open_reason, sizeof(g->open_reason), reason);
 }
 
-/* A commit clears all accusations; a store that forgot must be told them again. */
+/* A commit clears all accusations. A store that forgot must get them again. */
 void cvy_change_clear(struct cvy_group_state *g, int life)
 {
 	for (int r = 0; r < g->max_ranks; r++) {
@@ -66,7 +66,7 @@ void cvy_change_clear(struct cvy_group_state *g, int life)
 
 void cvy_change_frozen(struct cvy_group_state *g, const struct cvy_event *e)
 {
-	if (e->kind == CVY_EV_FROZE_NOT && e->err) { /* in any phase: it can answer for nothing more */
+	if (e->kind == CVY_EV_FROZE_NOT && e->err) { /* in any phase: the engine can do nothing further */
 		cvy_group_stop(g, COVEY_ERR_FENCED,
 			       e->text ? e->text : "the device of this rank failed: this rank gives up its place");
 		return;
@@ -95,7 +95,7 @@ static int ahead(const struct cvy_group_state *g)
 	return g->heard_view && g->heard_view->epoch > g->view->epoch;
 }
 
-/* Text without spaces, for a script's argument. */
+/* Copies @from without spaces, for a script's argument. */
 static void word(char *to, size_t bytes, const char *from)
 {
 	cvy_text_set(to, bytes, from[0] ? from : "-");
@@ -148,7 +148,9 @@ static int movable(const struct cvy_group_state *g)
 	       (g->phase == CVY_PHASE_LEARNED && g->stage != STAGE_FENCE);
 }
 
-/* The engine stands still at once, mostly; while a stepper keeps it the others must hear of the change by an `open`. */
+/*
+ * Will a report follow soon? The engine mostly freezes at once; while a stepper holds it, the change needs an `open`.
+ */
 static int report_is_near(struct cvy_group_state *g)
 {
 	if (changing(g) || movable(g) || g->phase == CVY_PHASE_FROZEN)
@@ -168,7 +170,7 @@ static void bad_are(struct cvy_group_state *g, const struct covey_mask *bad)
 	g->version++;
 }
 
-/* Whether a proof or a broken link accuses this member, and the store was told of it. */
+/* Does a proof or a broken link accuse rank @r, and does the store know? */
 static void look_at(struct cvy_group_state *g, int r, struct covey_mask *bad)
 {
 	struct peer *p = &g->peer[r];
@@ -189,7 +191,7 @@ static void look_at(struct cvy_group_state *g, int r, struct covey_mask *bad)
 	}
 }
 
-/* All members, where an event or time may have changed what was found; with thousands of them not at every event. */
+/* Looks at all members if an event or time may have changed a result; with thousands of members not at every event. */
 static void look(struct cvy_group_state *g)
 {
 	struct covey_mask bad;
@@ -252,7 +254,7 @@ static void pair_list(char *text, size_t bytes, int rank, uint64_t inc)
 	snprintf(text + at, bytes - at, "%s%d:%" PRIu64, at ? "," : "", rank, inc);
 }
 
-/* The proven dead and the unreachable; a change of either calls for a new report. */
+/* Lists the proven dead and the unreachable. A change of either list needs a new report. */
 static void complaints(struct cvy_group_state *g, char *proven, char *bad, size_t bytes)
 {
 	proven[0] = bad[0] = 0;
@@ -265,7 +267,7 @@ static void complaints(struct cvy_group_state *g, char *proven, char *bad, size_
 		if (covey_mask_has(&g->bad_told, r))
 			pair_list(bad, bytes, r, g->view->member[r].inc);
 	}
-	for (int r = 0; r < g->max_ranks; r++) /* voters that are in no view any more count too */
+	for (int r = 0; r < g->max_ranks; r++) /* voters that the view lacks count, too */
 		if (g->peer[r].proven && g->peer[r].proven != g->view->member[r < g->view->max_ranks ? r : 0].inc &&
 		    !covey_mask_has(&g->view->members, r))
 			pair_list(proven, bytes, r, g->peer[r].proven);
@@ -358,7 +360,9 @@ void cvy_change_decided(struct cvy_group_state *g, int script, uint64_t mark, co
 		g->look_again = 1;
 		return;
 	}
-	/* A report was stored only if the change is still open; else COMMIT brings the record, `run` or `inst` says it forgot. */
+	/*
+	 * The report was stored only if the change is still open. Else COMMIT brings the record, or the store forgot.
+	 */
 	if (script == CALL_REPORT && changing(g) && g->phase == CVY_PHASE_FROZEN &&
 	    (strcmp(status, "WAIT") == 0 || strcmp(status, "NOQUORUM") == 0)) {
 		if (!g->told_version) {
@@ -385,7 +389,7 @@ void cvy_change_advance(struct cvy_group_state *g)
 	if (!g->view || g->need_hello)
 		return;
 	look(g);
-	/* With a dead member in it the view has no future: no need to wait for the store to say so. */
+	/* A view with a dead member will be replaced: there is no need to wait for the store's word. */
 	dead = g->dead && cvy_call_path(g);
 	open_if_due(g);
 	if (movable(g) && (changing(g) || ahead(g) || dead)) {

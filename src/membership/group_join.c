@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Becoming a member: register, connect, say ready. Founders are members when the first view is active,
- * joiners have joined when they are connected to all members; these take them in at an ADMIT.
+ * How a process becomes a member: it registers, connects and says ready. Founders are members when the first view is
+ * active. Joiners have joined when they are connected to all members, which admit them at an ADMIT.
  */
 #include "group_state.h"
 
@@ -27,7 +27,7 @@ void cvy_join_done(struct cvy_group_state *g, int err, const char *why)
 	}
 }
 
-/* The store forgot or replaced the group before we were in a view of it: nothing was promised. */
+/* Registers again: the store forgot or replaced the group before a view listed this process. Nothing was promised. */
 void cvy_join_anew(struct cvy_group_state *g)
 {
 	cvy_record_clear(&g->heard);
@@ -51,7 +51,7 @@ void cvy_join_anew(struct cvy_group_state *g)
 		     "the store lost this process, or gave its rank to another one, while it joined");
 	for (int s = 0; s < CALLS; s++)
 		cvy_call_reset(g, s);
-	/* Two processes that want one rank take it from each other: the longer either waits, the surer the other gets in. */
+	/* Two processes that want one rank take it from each other: longer waits let one of them get in. */
 	g->call[CALL_REGISTER].due_ns = g->now + (CVY_CALL_RETRY_MS << g->displaced) * CVY_MS;
 	if (CVY_CALL_RETRY_MS << g->displaced < CVY_CALL_RETRY_MAX_MS)
 		g->displaced++;
@@ -76,13 +76,13 @@ void cvy_join_refused(struct cvy_group_state *g, const struct cvy_event *e)
 		cvy_taken_told(g, e);
 		return;
 	}
-	if (strcmp(status, "BUSY") == 0) { /* the one before us may be dead and about to be left out */
+	if (strcmp(status, "BUSY") == 0) { /* the holder may be dead and about to be removed */
 		g->join_err = COVEY_ERR_BUSY;
 		cvy_text_set(g->join_why, sizeof(g->join_why), why);
 		c->due_ns = g->now + CVY_CALL_RETRY_MS * CVY_MS;
 		return;
 	}
-	/* One that had joined and lost its place before a view listed it ends here too. */
+	/* A joiner that lost its place before a view listed it ends here, too. */
 	cvy_group_stop(g,
 		       strcmp(status, "FULL") == 0	  ? COVEY_ERR_FULL
 		       : strcmp(status, "CLOSED") == 0	  ? COVEY_ERR_CLOSED
@@ -92,7 +92,7 @@ void cvy_join_refused(struct cvy_group_state *g, const struct cvy_event *e)
 		       why ? why : status);
 }
 
-/* The store tells a group that lost this process from one that never knew it. */
+/* By the gids the store distinguishes a group that lost this process from one that never knew it. */
 static void remember_gid(struct cvy_group_state *g)
 {
 	size_t n = strlen(g->gids);
@@ -141,9 +141,9 @@ void cvy_join_registered(struct cvy_group_state *g, const struct cvy_event *e)
 }
 
 #define REGISTER_FIXED 14
-#define REGISTER_MAX (REGISTER_FIXED + 16) /* with the settings that must be alike */
+#define REGISTER_MAX (REGISTER_FIXED + 16) /* with the settings that must be the same */
 
-/* The words of @text, which is split in place. */
+/* Splits @text in place into its words. */
 static int split(char *text, const char **to, int max)
 {
 	char *rest = NULL;
@@ -180,13 +180,13 @@ static void do_register(struct cvy_group_state *g)
 	snprintf(lapse, sizeof(lapse), "%d", cvy_taken_lapse(g));
 	if (g->args.rank < 0)
 		snprintf(rank, sizeof(rank), "any");
-	if (!g->have_secret) /* made up by the creator; the store hands it to the others */
+	if (!g->have_secret) /* the creator makes it up; the store gives it to the others */
 		for (int i = 0; i < 4; i++)
 			snprintf(secret + 16 * i, sizeof(secret) - 16 * (size_t)i, "%016" PRIx64, cvy_group_random(g));
 	if (alike)
 		n += split(alike, argv + n, REGISTER_MAX - n);
 	cvy_call(g, CALL_REGISTER, 0, n, argv);
-	g->taken.gone[0] = '\0'; /* who is still in the way is looked up again */
+	g->taken.gone[0] = '\0'; /* processes still in the way are looked up again */
 	free(alike);
 }
 
@@ -300,7 +300,7 @@ void cvy_join_begin(struct cvy_group_state *g, const struct cvy_event *e)
 	g->started = 1;
 	if (!e->text || g->place)
 		return;
-	g->place = malloc(bytes); /* without it others cannot look this process up, which costs them time alone */
+	g->place = malloc(bytes); /* without it others cannot look up this process; that costs only time */
 	if (g->place)
 		snprintf(g->place, bytes, "%s,%s", e->text, g->addr);
 }

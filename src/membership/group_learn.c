@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * From a commit to traffic: learn (which is a promise), fence the removed, connect what is missing,
- * repair, acknowledge, and go on when everybody has acknowledged. Always in this order.
+ * From a commit to traffic, always in this order: learn (a promise), fence the removed, connect missing links, repair,
+ * acknowledge, go on when all members have acknowledged.
  */
 #include "group_state.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-#define DIRECT_MEMBERS 64 /* everyone tells everyone: with more, the store does */
-#define DIRECT_ACK_MS 3	  /* then the store hears of it too; before, it would be in the way of those who go on */
+#define DIRECT_MEMBERS 64 /* up to here members send ACKED to each other; with more only the store knows */
+#define DIRECT_ACK_MS 3	  /* delay of `ack`: an earlier one would slow down members that go on */
 
-/* The record must go on from what this member has promised. Older than the store remembers: its word is taken. */
+/* Does the record lack the view that this member promised? If the view is older than all l: fields, no. */
 static int rival(const struct cvy_group_state *g, const struct cvy_record *record)
 {
 	const char *line = cvy_record_at(record, 'l', g->view->epoch);
@@ -71,7 +71,7 @@ static void learn(struct cvy_group_state *g)
 	a->lag = g->lag;
 }
 
-/* A newer view that was heard: ours to follow, or the end. */
+/* Follows a newer view that the store sent, or ends: the view may be without this rank, or a rival. */
 static void follow(struct cvy_group_state *g)
 {
 	const struct cvy_view *v = g->heard_view;
@@ -141,7 +141,7 @@ static void activate(struct cvy_group_state *g)
 	cvy_join_done(g, 0, NULL);
 }
 
-/* Also when the members went on by themselves: the store must know, too. */
+/* Is an ack due? Also after the members went on by themselves: the store must know. */
 static int acknowledging(const struct cvy_group_state *g)
 {
 	return g->phase == CVY_PHASE_ACKED || (g->phase == CVY_PHASE_RUN && g->direct);
@@ -151,7 +151,7 @@ void cvy_learn_acked(struct cvy_group_state *g, uint64_t epoch, const struct cvy
 {
 	struct covey_mask wait;
 
-	/* The answer may be to what was said of the view before: this one is not acknowledged by it. */
+	/* The reply may be to the ack of an earlier view, which does not acknowledge this one. */
 	if (!acknowledging(g) || epoch != g->view->epoch || g->seen_epoch != g->view->epoch || g->seen_ph != PH_INST)
 		return;
 	if (g->acked && !cvy_ranks_parse(cvy_reply_get(reply->argc, reply->argv, "wait"), &wait))
@@ -163,15 +163,15 @@ void cvy_learn_acked(struct cvy_group_state *g, uint64_t epoch, const struct cvy
 }
 
 /*
- * Members may tell each other that they have acknowledged, and go on when they know it of all: the store would say
- * no more than that. Only of a view whose members all had a vote on it: then whoever decides the next one by the votes
- * of the last view that the store knows active needs as many of these members, or more, as by their own votes.
+ * May members go on when each has ACKED from all others, without the store? Only if all members of the view are voters
+ * of its record. A decision by the votes of the last view that the store knows active then needs at least as many of
+ * these members as a decision by their own votes.
  */
 static int goes_on_by_itself(const struct cvy_group_state *g)
 {
 	if (!cvy_mask_empty(&g->view->pending) || covey_mask_count(&g->view->members) > DIRECT_MEMBERS)
 		return 0;
-	if (!g->view->vid) /* a damaged name, and what who said nothing has said */
+	if (!g->view->vid) /* 0: a damaged name, or that of a member that sent no ACKED */
 		return 0;
 	for (int i = 0; i < g->learned.count; i++)
 		if (strncmp(g->learned.pair[i].field, "u:", 2) == 0)
@@ -205,7 +205,7 @@ static void tell_acked(struct cvy_group_state *g)
 	}
 }
 
-/* What a member says of itself; it may have learned a view that we have not. */
+/* ACKED from a member, which may have learned a view that this one has not. */
 void cvy_learn_msg(struct cvy_group_state *g, const struct cvy_msg *msg)
 {
 	uint64_t vid;

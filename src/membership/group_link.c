@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Whom this rank should be linked to, and whom it is: members of the learned view, members of the heard
- * one that take places free in the learned one, and registered joiners. The greater inc dials.
+ * Links of this rank, wanted and present. It wants links to members of the learned view, to members of the heard view
+ * whose ranks are free in the learned one, and to registered joiners. The greater inc dials.
  */
 #include "group_state.h"
 
@@ -91,9 +91,8 @@ static void reach(struct cvy_group_state *g, int rank)
 	a->text = strdup(p->addr ? p->addr : "-");
 	a->host = strdup(p->host ? p->host : "-");
 	if (!p->addr || !p->host)
-		g->links_dirty = 1; /* where it is must be read again */
-	if (a == &g->spare || !p->addr || !p->host || !a->text ||
-	    !a->host) { /* not now: it is tried again like one that failed */
+		g->links_dirty = 1;					      /* its address must be read again */
+	if (a == &g->spare || !p->addr || !p->host || !a->text || !a->host) { /* retried like a failed dial */
 		a->kind = 0;
 		p->due_ns = g->now + CVY_CALL_RETRY_MS * CVY_MS;
 		if (p->due_ns < g->link_due)
@@ -133,7 +132,7 @@ void cvy_link_advance(struct cvy_group_state *g)
 	if (g->rank < 0 && !g->links_dirty)
 		return;
 	if (g->phase == CVY_PHASE_LEARNED && g->stage == STAGE_FENCE)
-		return; /* the next incarnation is mapped only where the last one is fenced */
+		return; /* the next incarnation is mapped only after the last one is fenced */
 	if (g->link_one)
 		tend(g, g->link_one - 1);
 	g->link_one = 0;
@@ -211,9 +210,9 @@ int cvy_link_all(const struct cvy_group_state *g, const struct cvy_view *view)
 }
 
 /*
- * Down twice in this view, or not back in relink_ms; a first connection may take as long as an acknowledgement.
- * A link that has stood for ack_ms is good again: two who complain for ever would leave a change without quorum.
- * When that may change by time alone goes into @due.
+ * Is the link bad? Yes if it was down twice in this view, or is not back within relink_ms (a first connection: ack_ms).
+ * A link that was up for ack_ms is good again: else two members that complain for ever would leave a change without
+ * quorum. Lowers @due to the time at which the answer may change by itself.
  */
 int cvy_link_bad(struct cvy_group_state *g, int rank, uint64_t *due)
 {
@@ -239,7 +238,7 @@ int cvy_link_bad(struct cvy_group_state *g, int rank, uint64_t *due)
 	return 0;
 }
 
-/* Who is in both views and not connected gets no new patience: else it could hold up one view after the other. */
+/* A member of both views that is not connected gets no new time: else it could hold up one view after the other. */
 void cvy_link_epoch(struct cvy_group_state *g, const struct cvy_view *next)
 {
 	for (int r = 0; r < g->max_ranks; r++) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the store's channel says. A notice may be lost or come late, so nothing ever waits for one: it makes
- * a member ask. But what it carries was true in the life that it names, as a reply would be; then there is
- * nothing left to ask, and a view change saves two calls of every member but one.
+ * Notices on the store's channel. A notice may be lost or late, so nothing waits for one: it makes a member ask. If it
+ * carries state or a record, these were true in the life that it names, like a reply, and nobody needs to ask. That
+ * saves two calls of every member but one in a view change.
  */
 #include "group_state.h"
 
@@ -30,7 +30,7 @@ static const char **lines(char *text, int *argc)
 	return argv;
 }
 
-/* 1: it told all that a peek would. */
+/* Takes in the contents; 1: they were all that a peek would bring. */
 static int told(struct cvy_group_state *g, const char *notice, uint32_t epoch)
 {
 	char *text = strchr(notice, '\n') && g->view && !g->need_hello ? strdup(notice) : NULL;
@@ -49,7 +49,7 @@ static int told(struct cvy_group_state *g, const char *notice, uint32_t epoch)
 	return whole;
 }
 
-/* A report about this view is on its way or will be soon, and its reply says what a peek would. */
+/* Is a report on this view under way, or due soon? Its reply says what a peek would. */
 static int reporting(const struct cvy_group_state *g, uint32_t epoch)
 {
 	return g->view && epoch == g->view->epoch && epoch == g->seen_epoch &&
@@ -65,14 +65,14 @@ void cvy_notice(struct cvy_group_state *g, const struct cvy_event *e)
 	if (!e->text || sscanf(e->text, "%" SCNu32 " %15s", &epoch, word) != 2)
 		return;
 	ph = cvy_store_ph(word);
-	/* A hint about what a reply has told already; the store has better things to do during a change. */
+	/* A reply has brought this already; a needless peek would slow the store down during a change. */
 	if (epoch < g->seen_epoch || ((ph == PH_OPEN || ph == PH_INST) && ph == g->seen_ph && epoch == g->seen_epoch))
 		return;
 	if (told(g, e->text, epoch))
 		return;
 	/*
-	 * Freezing on a hint is safe and saves a round trip: were it wrong, the answer to the report says so
-	 * and this member opens a change itself. What was asked before says less than the hint.
+	 * Freezing on a hint is safe and saves a round trip. If the hint is wrong, the reply to the report says so and
+	 * this member opens a change itself. Replies to earlier calls are older than the hint and ignored.
 	 */
 	if (ph == PH_OPEN && g->phase == CVY_PHASE_RUN && g->view && epoch == g->view->epoch &&
 	    g->seen_epoch == epoch && !g->need_hello) {

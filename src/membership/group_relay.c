@@ -69,7 +69,7 @@ static void send(struct cvy_group_state *g, int type, int rank, uint64_t inc, ui
 	a->bytes = (uint32_t)b.at;
 }
 
-/* Its link stands and it is not known to be dead; the link of a dead member stands for some milliseconds. */
+/* Is its link up, and the member not known to be dead? The link of a dead member stays up for some milliseconds. */
 int cvy_relay_can(const struct cvy_group_state *g, int rank)
 {
 	const struct cvy_view *v = g->view;
@@ -79,7 +79,7 @@ int cvy_relay_can(const struct cvy_group_state *g, int rank)
 	       g->peer[rank].proven != inc;
 }
 
-/* Members whose link stands, in turn: the last helper as long as it answers (a negative value names one that did not). */
+/* Members with a link, in turn; the last helper as long as it answers. A negative `helper` names one that did not. */
 int cvy_relay_helper(struct cvy_group_state *g)
 {
 	const struct cvy_view *v = g->view;
@@ -103,7 +103,7 @@ void cvy_relay_send(struct cvy_group_state *g, int rank, uint64_t id, int argc, 
 	send(g, CVY_MSG_RELAY, rank, g->peer[rank].inc, id, 0, argc, argv);
 }
 
-/* Strings of a body as argv, in one block with their bytes; NULL: the body makes no sense. */
+/* Strings of a body as argv, in one block with their bytes; NULL: the body is malformed. */
 static char **strings(struct body *b, uint32_t *count)
 {
 	size_t start, total = 0;
@@ -186,7 +186,7 @@ void cvy_relay_msg(struct cvy_group_state *g, const struct cvy_msg *msg)
 
 		if (err)
 			g->helper = -1 - msg->rank;
-		for (int s = 0; s < CALLS; s++) /* only answers to what was really asked this way */
+		for (int s = 0; s < CALLS; s++) /* only replies to calls that were relayed */
 			if (g->call[s].id == id && g->call[s].until_ns != CVY_NEVER) {
 				cvy_store_reply(g, &reply);
 				break;

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Inside of the group state machine, shared by group*.c alone. The idea: an event only notes facts
- * (what the store said, which links stand, whom we suspect, what the engine reached); then advance()
- * looks at all facts and does whatever is due. So a lost reply, a repeated event or an event in an
- * unexpected order needs no case of its own: the fact stands, and the next advance() acts on it.
+ * Inside of the group state machine, shared by group*.c alone. An event only notes facts: the store's word, links that
+ * are up, suspicions, the engine's progress. Then advance() looks at all facts and does what is due. A lost reply, a
+ * repeated event or an event in an unexpected order therefore needs no case of its own.
  */
 #ifndef CVY_GROUP_STATE_H
 #define CVY_GROUP_STATE_H
@@ -14,14 +13,14 @@
 
 #define CVY_CALL_RETRY_MS 20 /* back-off of a store call: first and longest wait */
 #define CVY_CALL_RETRY_MAX_MS 1000
-#define CVY_RELAY_MS 600     /* a relayed call is given up after this */
+#define CVY_RELAY_MS 600     /* after this a relayed call has failed */
 #define CVY_RELAYS_MAX 64    /* calls of others under way here */
 #define CVY_ASKS_MAX 64	     /* requests of the application under way */
 #define CVY_DIAL_RETRY_MS 20 /* back-off of a dial: first and longest wait */
 #define CVY_DIAL_RETRY_MAX_MS 320
 #define CVY_LINK_WHY 160 /* bytes */
 #define CVY_CAUSE sizeof(((struct covey_error_info *)0)->cause)
-#define CVY_GIDS 4 /* groups in which this process was registered, as it remembers them */
+#define CVY_GIDS 4 /* groups in which this process was registered, remembered by gid */
 #define CVY_BEAT_MS 1000
 #define CVY_HELLO_AGAIN_MS 100
 #define CVY_STAGGER_MS 50 /* all but the three lowest ranks call decide this much later */
@@ -48,26 +47,26 @@ enum stage { STAGE_FENCE, STAGE_CONNECT, STAGE_REPAIR, STAGE_ACK }; /* of LEARNE
 struct call {
 	uint64_t id;	   /* under way, 0: none */
 	uint64_t due_ns;   /* not before */
-	uint64_t until_ns; /* relayed: given up then */
-	int helper;	   /* relayed: who does it */
+	uint64_t until_ns; /* relayed: fails then */
+	int helper;	   /* relayed: the rank that makes it */
 	int tries;	   /* failures in a row */
-	int again;	   /* peek: asked for while under way */
-	uint64_t mark;	   /* what the call was about: version of a report, request of an ask */
+	int again;	   /* peek: needed again while one is under way */
+	uint64_t mark;	   /* subject of the call: version of a report, request of an ask */
 };
 
 struct peer {
-	uint64_t inc;	       /* connected to, dialled or expected; 0: none */
+	uint64_t inc;	       /* connected, dialled or expected; 0: none */
 	uint64_t want;	       /* should be connected to; 0: none */
 	char *addr, *host;     /* of `want` */
 	int up, was_up, downs; /* downs: in this epoch */
 	int dials;	       /* in a row */
 	uint64_t due_ns;       /* dial again; CVY_NEVER: under way */
-	uint64_t since_ns;     /* it is up, or not up, since */
+	uint64_t since_ns;     /* the link is up, or down, since then */
 	uint64_t proven, accused, telling,
-		told;	    /* incs: surely dead, suspected, suspicion on its way, told to the store */
+		told;	    /* incs: surely dead, suspected, suspicion on its way to the store, known to the store */
 	int source;	    /* of the suspicion */
-	uint64_t acked_vid; /* of the view that it told us to have acknowledged last */
-	uint64_t seen_join; /* inc of the joiner that the application was told of */
+	uint64_t acked_vid; /* of the last view for which it sent ACKED */
+	uint64_t seen_join; /* inc of the joiner that the application has seen */
 };
 
 struct relay {
@@ -85,30 +84,30 @@ struct ask {
 	struct covey_mask ranks;
 };
 
-struct taken {			      /* others have the name of the group, or the rank */
+struct taken {			      /* others hold the name of the group, or the rank */
 	char kind[8], why[CVY_CAUSE]; /* of the store: run, job, value or rank */
-	uint64_t since_ns;	      /* told first; 0: they do not */
+	uint64_t since_ns;	      /* of the first TAKEN; 0: none */
 	int count;		      /* processes that may be alive */
 	uint64_t young_ms;	      /* their youngest beat, server time */
 	uint64_t young_age_ms, old_age_ms;
-	int young_rank, moved; /* moved: a beat came while we listened */
+	int young_rank, moved; /* moved: a beat came since since_ns */
 	int alive_rank, alive_pid;
 	uint64_t alive_ns; /* a process was found alive, since; 0: none */
-	char gone[1024];   /* `rank:inc,...` to be told with the next call */
-	int tell;	   /* all founders are to know */
+	char gone[1024];   /* `rank:inc,...` for the next call */
+	int tell;	   /* all founders shall get the error */
 };
 
 struct cvy_group_state {
 	struct cvy_group_args args;
 	char *addr, *host, *name, *job, *alike;
-	char *place; /* addr with the word of this process before it, for the store */
+	char *place; /* word of this process and addr, for the store */
 	char gids[CVY_GIDS * 40];
 	struct taken taken;
 	uint64_t born_ns; /* when this process was started */
 	uint64_t rng, now;
 	uint64_t timer;
 	struct cvy_actions *out; /* of this step */
-	struct cvy_action spare; /* taken when there is no memory */
+	struct cvy_action spare; /* used if there is no memory */
 
 	int phase, ended;
 	int started, joined, ready_wanted, leaving;
@@ -118,44 +117,44 @@ struct cvy_group_state {
 	int join_err;
 	char join_why[CVY_CAUSE];
 	char link_why[CVY_LINK_WHY]; /* while joining: which link failed last, and why */
-	int displaced;		     /* how often it lost its place before a view listed it: longer waits */
+	int displaced;		     /* times that it lost its place before a view listed it: lengthens waits */
 	char gid[40], life[80], stat[96];
 	uint8_t secret[32];
 	int have_secret, rank, max_ranks, manual;
 	uint64_t inc;
 	int world; /* of the store: processes that form the group */
 
-	int store_up, lost; /* lost: the application was told */
+	int store_up, lost; /* lost: the application knows */
 	int store_err;
 	char store_why[CVY_CAUSE]; /* why it went down last */
 	int need_hello, failures;  /* calls in a row that got no answer */
 	uint64_t next_id;
 	struct call call[CALLS];
 	struct relay relay[CVY_RELAYS_MAX];
-	int helper;	       /* last rank that relayed for us, -1 - rank when it did not answer */
-	int links_dirty;       /* `want` is to be computed again */
-	int ups;	       /* links that stand */
-	uint64_t link_changes; /* up or down */
-	int formed;	       /* founders that are linked */
-	uint64_t formed_rev, formed_links, formed_mark; /* as counted then */
-	uint64_t link_due;				/* not before then is there anything to dial */
-	int link_one;					/* but this rank, plus one */
-	/* What a look at all peers found; it stands until `look_again` or that time. An event looks at its own peer only. */
+	int helper;					/* last rank that relayed calls; -1 - rank: it did not answer */
+	int links_dirty;				/* `want` is to be computed again */
+	int ups;					/* links that are up */
+	uint64_t link_changes;				/* up or down */
+	int formed;					/* founders that are linked */
+	uint64_t formed_rev, formed_links, formed_mark; /* at that count */
+	uint64_t link_due;				/* before then there is nothing to dial ... */
+	int link_one;					/* ... but this rank, plus one */
+	/* Result of a look at all peers, valid until `look_again` or bad_due. An event looks at its own peer only. */
 	int look_again, untold, untold_proven,
-		dead; /* accused members that the store was not told of; a member proven dead */
+		dead; /* accused members that the store does not know of; a member proven dead */
 	uint64_t bad_due;
 	int retire_marked; /* in the news */
 
-	/* What the store said last, in this life. */
+	/* The store's last word, in this life. */
 	uint64_t seen_epoch, seen_id, seen_rev;
 	int seen_ph, have_rev;
 	uint64_t seen_vid;
 	struct cvy_record heard; /* newest record; may be ahead of the learned one */
 	struct cvy_view *heard_view;
-	int whole_wanted;	/* what changed does not fit to `heard`: a peek asks for the whole record */
+	int whole_wanted;	/* changes did not fit to `heard`: a peek asks for the whole record */
 	struct cvy_record news; /* j: e: w: x: d: */
 
-	/* What this member promised. */
+	/* The promise of this member. */
 	struct cvy_record learned;
 	struct cvy_view *view; /* NULL before the first */
 	struct cvy_view *was;  /* last active view here, for the VIEW event */
@@ -165,14 +164,14 @@ struct cvy_group_state {
 	uint64_t acked_ns, ack_due; /* of the store's ack; not before */
 
 	struct cvy_report report;
-	uint64_t version;      /* of what a report would say now */
-	uint64_t told_version; /* that the store has, 0: none in this life and epoch */
+	uint64_t version;      /* of the content of a report */
+	uint64_t told_version; /* in the store; 0: none in this life and epoch */
 	uint64_t told_ns, decide_due, freeze_ns;
 	int noquorum_told;
 	struct covey_mask bad_told;
 	int open_wanted; /* for no rank in particular */
 	char open_reason[24];
-	uint64_t ready_mark; /* mark of the readiness the store knows */
+	uint64_t ready_mark; /* mark of the readiness that the store knows */
 	uint64_t peek_due, beat_due, look_due;
 	struct ask ask[CVY_ASKS_MAX];
 	struct peer *peer; /* [max_ranks] */
@@ -207,7 +206,8 @@ int cvy_relay_helper(struct cvy_group_state *g); /* rank, -1: none */
 int cvy_relay_can(const struct cvy_group_state *g, int rank);
 void cvy_relay_send(struct cvy_group_state *g, int rank, uint64_t id, int argc, const char *const *argv);
 void cvy_relay_msg(struct cvy_group_state *g, const struct cvy_msg *msg);
-int cvy_relay_reply(struct cvy_group_state *g, const struct cvy_event *event); /* 1: it was for another */
+int cvy_relay_reply(struct cvy_group_state *g,
+		    const struct cvy_event *event); /* 1: it was for a relayed call of another member */
 
 /* group_store.c: replies, life, hello, peek */
 void cvy_store_reply(struct cvy_group_state *g, const struct cvy_event *event);
@@ -236,7 +236,7 @@ int cvy_taken_lapse(const struct cvy_group_state *g);
 void cvy_link_event(struct cvy_group_state *g, const struct cvy_event *event);
 void cvy_link_joiner(struct cvy_group_state *g, const char *field, const char *value); /* j:R is new */
 void cvy_link_advance(struct cvy_group_state *g);
-int cvy_link_all(const struct cvy_group_state *g, const struct cvy_view *view); /* links to all its members stand */
+int cvy_link_all(const struct cvy_group_state *g, const struct cvy_view *view); /* links to all its members are up */
 int cvy_link_bad(struct cvy_group_state *g, int rank, uint64_t *due);		/* cannot be reached */
 void cvy_link_epoch(struct cvy_group_state *g, const struct cvy_view *next);	/* before `next` is taken */
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the store says: one life is obeyed at a time, replies of another are dropped unless they ask
- * for hello. Epoch and phase are taken from every reply of that life, a newer record is kept as heard.
+ * Replies of the store. A member obeys one life at a time; it drops replies of another one unless they ask for hello.
+ * It takes epoch and phase from every reply of its life, and keeps a newer record as `heard`.
  */
 #include "group_state.h"
 
@@ -24,7 +24,9 @@ int cvy_store_ph(const char *text)
 	return PH_NONE;
 }
 
-/* A reply that only says what changed is for who knows the view before; the next peek asks for all. */
+/*
+ * A reply with changes fits only on the view before. If that is not `heard`, the next peek asks for the whole record.
+ */
 static int step_record(struct cvy_group_state *g, struct cvy_record *record, const char *on, int argc,
 		       const char *const *argv)
 {
@@ -52,7 +54,7 @@ static void take_record(struct cvy_group_state *g, int argc, const char *const *
 			g->whole_wanted = 1;
 			g->peek_due = g->now;
 		}
-		return; /* the next peek asks again: the epoch that we know has not moved */
+		return; /* the next peek asks again, since the known epoch has not moved */
 	}
 	g->whole_wanted = 0;
 	cvy_record_clear(&g->heard);
@@ -70,7 +72,7 @@ static void take_news(struct cvy_group_state *g, int argc, const char *const *ar
 
 	cvy_record_news(&g->news, argc, argv);
 	mark = cvy_record_at(&g->news, 'e', (uint64_t)g->rank);
-	/* Its engine enters nothing from now on: a store that forgets the mark does not bring it back. */
+	/* From here on the engine enters nothing, even if the store forgets the mark. */
 	if (mark && sscanf(mark, "%llu %15s", &inc, what) == 2 && inc == g->inc && strcmp(what, "retire") == 0)
 		g->retire_marked = 1;
 	if (!gone || strcmp(gone, "-") != 0)
@@ -79,7 +81,7 @@ static void take_news(struct cvy_group_state *g, int argc, const char *const *ar
 		cvy_link_joiner(g, argv[i], argv[i + 1]);
 }
 
-/* A new life forgot reports, acknowledgements, complaints and who said hello. */
+/* A new life forgot reports, acknowledgements, complaints and hellos. */
 static void adopt_life(struct cvy_group_state *g, const char *life)
 {
 	cvy_text_set(g->life, sizeof(g->life), life);
@@ -100,7 +102,7 @@ static void note_state(struct cvy_group_state *g, uint64_t id, int argc, const c
 
 	if (!epoch || !ph || e < g->seen_epoch || (e == g->seen_epoch && id < g->seen_id))
 		return;
-	/* A view that was active in this life, as a notice told, does not wait for acknowledgements again: a late reply. */
+	/* A late reply: a notice has said that the view is active, so it does not wait for acknowledgements again. */
 	if (e == g->seen_epoch && cvy_vid(vid) == g->seen_vid && ph == PH_INST && g->seen_ph == PH_RUN)
 		return;
 	if (e > g->seen_epoch && (!g->heard_view || g->heard_view->epoch < e) && !cvy_reply_get(argc, argv, "size"))
@@ -129,7 +131,7 @@ static void note_news(struct cvy_group_state *g, int script, uint64_t mark, int 
 		take_record(g, argc, argv);
 }
 
-/* What a notice carried. It does not stand in the order of calls: of one view only a later phase is believed. */
+/* The contents of a notice. It has no place in the order of calls: of one view only a later phase is believed. */
 void cvy_store_told(struct cvy_group_state *g, int argc, const char *const *argv)
 {
 	const char *epoch = cvy_reply_get(argc, argv, "epoch"), *ph = cvy_reply_get(argc, argv, "ph");
@@ -170,7 +172,7 @@ static void failed(struct cvy_group_state *g, struct call *c)
 	c->due_ns = g->now + (uint64_t)ms * CVY_MS;
 }
 
-/* The store knows nothing of this group (any more). */
+/* The store does not know this group. */
 static void gone(struct cvy_group_state *g, int script)
 {
 	if (g->view) {
@@ -201,7 +203,7 @@ static void fenced(struct cvy_group_state *g, int script, int argc, const char *
 	}
 }
 
-/* A server that has an older group of the name wants to be asked again. */
+/* A server that holds an older group of the name must get hello again, later. */
 static void say_hello(struct cvy_group_state *g, int script)
 {
 	g->need_hello = 1;
@@ -217,14 +219,14 @@ static void hello_said(struct cvy_group_state *g, const struct cvy_event *e)
 		return;
 	if (strcmp(life, g->life) != 0) {
 		if (life_number(life) <= life_number(g->life)) {
-			if (!g->view) /* nothing was promised, and a joiner's hello begins no life: register there */
+			if (!g->view) /* nothing was promised, and a joiner's hello begins no life: register */
 				cvy_join_anew(g);
-			return; /* a rival of what we promised: say hello again, it begins a new life */
+			return; /* a rival of the promised view: the next hello begins a new life */
 		}
 		adopt_life(g, life);
 	}
 	g->need_hello = 0;
-	g->seen_epoch = 0; /* the record it holds now may be smaller than one that was heard */
+	g->seen_epoch = 0; /* its record may be older than one that was heard */
 	note_state(g, e->id, e->argc, e->argv);
 	note_news(g, CALL_HELLO, 0, e->argc, e->argv);
 	g->peek_due = g->now;
@@ -277,7 +279,7 @@ void cvy_store_reply(struct cvy_group_state *g, const struct cvy_event *e)
 		failed(g, c);
 		return;
 	}
-	if (c->until_ns == CVY_NEVER) /* what a helper brings says nothing about our own way to the store */
+	if (c->until_ns == CVY_NEVER) /* a helper's reply shows nothing about our own way to the store */
 		g->failures = 0;
 	status = e->argv[0];
 	life = cvy_reply_get(e->argc, e->argv, "life");
@@ -323,7 +325,7 @@ void cvy_store_state(struct cvy_group_state *g, const struct cvy_event *e)
 		g->store_up = 1;
 		g->failures = 0;
 		for (int s = 0; s < CALLS; s++) {
-			if (g->call[s].until_ns != CVY_NEVER) /* relayed: it is made anew, without the detour */
+			if (g->call[s].until_ns != CVY_NEVER) /* relayed: it is made again, directly */
 				g->call[s].id = 0;
 			g->call[s].due_ns = 0;
 		}
@@ -398,7 +400,7 @@ void cvy_store_advance(struct cvy_group_state *g)
 		if (cvy_call_free(g, CALL_BEAT)) {
 			peek(g, CALL_BEAT);
 			g->beat_due = g->now + CVY_BEAT_MS * CVY_MS;
-			if (quiet) /* a beat tells what a peek would */
+			if (quiet) /* a beat brings what a peek would */
 				g->peek_due = g->beat_due + CVY_BEAT_MS * CVY_MS / 2;
 		}
 	} else {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Others hold the name of the group, or the rank, that this process asks for. The idea: the store says who they are,
- * this process finds out whether they live, and asks again with what it has found. A process of this machine is looked
- * up. Of others the beats tell: one that moves is a proof of life, and silence counts as death after lease_ms, if this
- * process has heard it too. Nothing is taken from the living.
+ * Others hold the name of the group, or the rank, that this process asks for. The store names them, this process finds
+ * out whether they live, and asks again with its findings. It looks up processes of its own machine in /proc. For
+ * others it watches the beats: a beat that moves proves life. Silence counts as death after lease_ms, if this process
+ * has observed it, too. Nothing is taken from the living.
  */
 #include "group_state.h"
 
@@ -15,11 +15,11 @@
 #include "proc.h"
 
 #define LOOK_MS 100    /* between two looks */
-#define HELD_MS 300    /* alive for so long: it is not about to be reaped after a kill */
+#define HELD_MS 300    /* a process alive for this long is not about to be reaped after a kill */
 #define LISTEN_MS 2500 /* two beats and a half are missing */
 #define FORGET_MS 5000 /* as in store.lua: younger beats are never overlooked */
 
-/* Appends a sentence if all of it fits: what is cut in the middle misleads. */
+/* Appends a sentence if all of it fits: a cut one misleads. */
 static void add(char *text, size_t bytes, const char *format, ...) __attribute__((format(printf, 3, 4)));
 static void add(char *text, size_t bytes, const char *format, ...)
 {
@@ -39,7 +39,7 @@ static int is(const struct cvy_group_state *g, const char *kind)
 	return strcmp(g->taken.kind, kind) == 0;
 }
 
-/* Why it ends: somebody is alive. */
+/* Why the join ends: a holder is alive. */
 static void say_in_use(const struct cvy_group_state *g, char *text, size_t bytes)
 {
 	const struct taken *t = &g->taken;
@@ -55,12 +55,12 @@ static void say_in_use(const struct cvy_group_state *g, char *text, size_t bytes
 	else
 		snprintf(alive, sizeof(alive), "rank %d is alive, it has sent a beat", t->young_rank);
 	add(text, bytes, "group \"%s\" is in use: %s; %s", g->name, alive, t->why);
-	if (!text[0]) /* the name is the one part that the reader knows */
+	if (!text[0]) /* too long: without the name, which the reader knows */
 		add(text, bytes, "the name of the group is in use: %s; %s", alive, t->why);
 	add(text, bytes, ". A new job needs another name (COVEY_GROUP), a replacement create = never");
 }
 
-/* Why it ends, or would if there were no time left: nobody knows whether they live. */
+/* Why the join ends, or would at its deadline: it is unknown whether the holders live. */
 static void say_unknown(const struct cvy_group_state *g, char *text, size_t bytes)
 {
 	const struct taken *t = &g->taken;
@@ -78,7 +78,7 @@ static int error_of(const struct cvy_group_state *g)
 	return is(g, "value") ? COVEY_ERR_INVAL : COVEY_ERR_BUSY;
 }
 
-/* What follows from all that is known by now. */
+/* Decides from all findings. */
 static void judge(struct cvy_group_state *g)
 {
 	struct taken *t = &g->taken;
@@ -90,7 +90,7 @@ static void judge(struct cvy_group_state *g)
 	if (alive) {
 		say_in_use(g, g->join_why, sizeof(g->join_why));
 		g->join_err = error_of(g);
-		/* The founders do not fit together: those who wait are told through the store. */
+		/* The founders conflict: the store passes that on to all that wait. */
 		if (!is(g, "run") && !is(g, "job") && !g->gids[0] && !t->tell) {
 			t->tell = 1;
 			g->call[CALL_REGISTER].due_ns = g->now;
@@ -98,7 +98,7 @@ static void judge(struct cvy_group_state *g)
 		}
 		cvy_group_stop(g, g->join_err, g->join_why);
 	} else if (g->args.lease_ms < 0 && heard >= LISTEN_MS * CVY_MS && t->young_age_ms > FORGET_MS) {
-		cvy_group_stop(g, g->join_err, g->join_why); /* silence is never enough here */
+		cvy_group_stop(g, g->join_err, g->join_why); /* without leases silence is never enough */
 	}
 }
 

@@ -41,7 +41,10 @@ int cvy_agent_start(struct cvy_agent *agent, const struct cvy_agent_args *args);
  * Not 0: nothing was asked, no answer comes. */
 int cvy_agent_ask(struct cvy_agent *agent, int api, uint64_t id, int rank, uint64_t number,
 		  const struct covey_mask *ranks);
-/* Ends the loop and frees; waits for its thread, for nothing else. Peers see this rank die if it has not left. NULL is fine. */
+/*
+ * Ends the loop and frees; waits for its thread, for nothing else. Peers see this rank die if it has not left. NULL is
+ * fine.
+ */
 void cvy_agent_stop(struct cvy_agent *agent);
 
 /* ---- Store: string arrays in, string arrays out, so that a relay and a simulator can carry them ---- */
@@ -56,7 +59,10 @@ struct cvy_store_sink {
 
 struct cvy_store;
 struct cvy_store_ops {
-	/* argv[0] names the script of store.lua. Never blocks; exactly one reply follows, err 0 or TIMEOUT/STORE (it may have run). */
+	/*
+	 * argv[0] names the script of store.lua. Never blocks; exactly one reply follows, err 0 or TIMEOUT/STORE (it
+	 * may have run).
+	 */
 	void (*call)(struct cvy_store *store, uint64_t id, int argc, const char *const *argv);
 	void (*close)(struct cvy_store *store);
 };

@@ -101,8 +101,8 @@ void cvy_proc_word(char *text, size_t bytes)
 }
 
 /*
- * BOOT.NETWORK.PIDS[.NAME], see cvy_address_host(): one number means one process where all are the same, and known. NAME
- * too: it is given where the others do not tell two machines apart.
+ * BOOT.NETWORK.PIDS[.NAME], see cvy_address_host(): one number means one process where all are the same, and known.
+ * NAME too: it is given where the others do not tell two machines apart.
  */
 static int same_processes(const char *host, const char *own)
 {

@@ -260,7 +260,9 @@ int cvy_ranks_parse(const char *text, struct covey_mask *mask)
 	return 0;
 }
 
-/* The next of the words between spaces, moved past; 0: none, or it does not fit. Large groups parse thousands of them. */
+/*
+ * The next of the words between spaces, moved past; 0: none, or it does not fit. Large groups parse thousands of them.
+ */
 static int word(const char **at, char *to, size_t bytes)
 {
 	size_t n;

@@ -81,8 +81,8 @@ struct redis {
 	int wait_ms; /* bound of a call: call_ms, more while the store answers later than that */
 	int up, told_down, fatal, depth, dying;
 	int unreached; /* cause: why a connection could not be made */
-	int served; /* it has been up */
-	int worked; /* it has answered a call */
+	int served;    /* it has been up */
+	int worked;    /* it has answered a call */
 	struct cvy_redis_tls *tls;
 	struct conn calls, notices;
 	struct cvy_timer *retry, *bound, *soon;

@@ -79,7 +79,10 @@ static void *watch(void *arg)
 	while ((n = fill(watcher, waiters)) != 0) {
 		uint32_t seen = (uint32_t)waiters[0].value;
 
-		/* 0: the control word. Else a peer's word was woken, had changed, or is mapped no more: the agent looks. */
+		/*
+		 * 0: the control word. Else a peer's word was woken, had changed, or is mapped no more: the agent
+		 * looks.
+		 */
 		if (sleep_on(waiters, n) == 0 || errno == EINTR)
 			continue;
 		if (__atomic_load_n(&watcher->control, __ATOMIC_ACQUIRE) != seen)
