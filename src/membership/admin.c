@@ -15,7 +15,7 @@
 #include "membership.h"
 #include "process.h"
 
-#define CALL_MS 2000 /* bound of one try: a slow store is still a store */
+#define CALL_MS 2000 /* bound of one try, long enough for a slow store */
 #define TRIES 2
 #define DEFAULT_MS 5000 /* deadline 0 */
 #define TICK_MS 50
@@ -30,7 +30,7 @@ struct admin {
 	const char *argv[COMMON + ARGS_MAX];
 	int argc, tries, ended, err;
 	uint64_t deadline_ns;
-	char rnd[40], last[200]; /* last: why the store did not answer so far */
+	char rnd[40], last[200]; /* last: why the store has not answered */
 	void (*pair)(void *ctx, const char *key, const char *value);
 	void *ctx;
 };
@@ -83,7 +83,7 @@ static void on_reply(void *ctx, uint64_t id, int err, int argc, const char *cons
 		if (a->tries >= TRIES)
 			end(a, cvy_fail(a->box, err ? err : COVEY_ERR_STORE, -1, 0, "%s", a->last));
 		else if (err == COVEY_ERR_TIMEOUT)
-			send_call(a); /* a broken connection comes up again by itself and calls then */
+			send_call(a); /* a broken connection comes up by itself, and then calls again */
 		return;
 	}
 	if (a->pair)
@@ -191,7 +191,7 @@ int covey_admin_call(const char *store, const char *group, int argc, const char 
 		return err;
 	from.store = store;
 	from.group = group;
-	/* Who asks may be no member of any job: neither a world nor a rank of the environment must stand in the way. */
+	/* The caller need not be of any job: a world or a rank in the environment must not matter. */
 	from.create = COVEY_CREATE_NEVER;
 	from.max_ranks = COVEY_MAX_RANKS;
 	err = cvy_config_resolve(&from, &config, NULL);

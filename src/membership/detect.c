@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Detection on one host. The one idea: silence is measured in the observer's own attention. Each look
- * adds the time since the last look, but never more than a quarter of the bound, so an observer that was
- * itself starved or stopped needs several looks before it may call a peer silent, and a peer that was
- * paused together with it has time to beat first.
+ * Detection on one host. Silence is measured in the observer's own attention. Each look adds the time since the last
+ * look, but at most a quarter of the bound. So an observer that was itself starved or stopped needs several looks
+ * before it may call a peer silent, and a peer that was paused together with it has time to beat first.
  *
- * Pages are asked for anew at every look: a view change takes mappings away.
+ * Every look asks for the pages again: a view change unmaps some.
  */
 #include <errno.h>
 #include <linux/futex.h>
@@ -23,8 +22,8 @@
 
 #define LATE_BEATS 5
 #define LATE_MIN_NS (30 * CVY_MS)
-#define BEAT_MAX_MS 1000      /* a page that names a slower beat is not believed */
-#define STARVED_TIMES 4	      /* hang bounds that a runnable peer may stay silent */
+#define BEAT_MAX_MS 1000      /* a page with a slower beat is not believed */
+#define STARVED_TIMES 4	      /* hang bounds for which a runnable peer may stay silent */
 #define LOOK_NS (10 * CVY_MS) /* at least between two looks into /proc */
 
 struct peer {
@@ -33,9 +32,9 @@ struct peer {
 	uint64_t inc;
 	int known;     /* the fields of its page were read and its descriptors opened */
 	int proven;    /* dead for sure */
-	uint32_t word; /* as the watcher was told */
+	uint32_t word; /* as the watcher knows it */
 	uint64_t beat;
-	uint64_t silent_ns; /* attention paid since the beat moved */
+	uint64_t silent_ns; /* attention since the beat moved */
 	uint64_t look_ns;   /* silence at which /proc is read next */
 	struct cvy_proc proc;
 	int pidfd;
@@ -44,7 +43,7 @@ struct peer {
 
 struct cvy_detect {
 	struct cvy_detect_args args;
-	struct cvy_watcher *watcher; /* NULL: words are looked at in every tick only */
+	struct cvy_watcher *watcher; /* NULL: words are read in ticks only */
 	struct peer *peer[CVY_LOCAL_ALL];
 	int peers;
 	uint64_t hang_ns; /* CVY_NEVER: silence is never suspect */
@@ -74,7 +73,7 @@ int cvy_life_take(struct cvy_page *own)
 	return 0;
 }
 
-/* The page of exactly this incarnation, or NULL: not mapped, or already another one's. */
+/* The page of exactly this incarnation; NULL: not mapped, or another incarnation's. */
 static const struct cvy_page *page_of(const struct cvy_detect *d, int rank, uint64_t inc)
 {
 	const struct cvy_page *page = d->args.seam->page(d->args.seam->ctx, rank);
@@ -84,13 +83,13 @@ static const struct cvy_page *page_of(const struct cvy_detect *d, int rank, uint
 
 static const char has_left[] = "has left and ended";
 
-/* What its page says last, which a process that was killed has not written. Only what is said of it depends on this. */
+/* How the peer ended, by its page; a killed process writes nothing. Only texts depend on it. */
 static const char *end_of(const struct peer *peer)
 {
 	const struct cvy_page *page = page_of(peer->detect, peer->rank, peer->inc);
 
 	if (!page || page->inc != peer->inc)
-		return "has ended"; /* a view without it took the page away */
+		return "has ended"; /* a view without it unmapped the page */
 	return __atomic_load_n(&page->left, __ATOMIC_ACQUIRE) ? has_left : "is dead";
 }
 
@@ -117,7 +116,7 @@ static void proven(struct peer *peer, int source)
 	suspect(peer, source);
 }
 
-/* Readable: every thread of the process is gone. */
+/* Readable: no thread of the process is left. */
 static void pidfd_ready(void *ctx, uint32_t events)
 {
 	struct peer *peer = ctx;
@@ -129,8 +128,7 @@ static void pidfd_ready(void *ctx, uint32_t events)
 }
 
 /*
- * The descriptors that are worth keeping. Ranks that are threads of this very process have no pidfd: it could only
- * tell of us.
+ * Opens the descriptors to keep. Ranks that are threads of this very process get no pidfd: it would show our own death.
  */
 static void get_to_know(struct peer *peer, const struct cvy_page *page, uint32_t word)
 {
@@ -139,7 +137,7 @@ static void get_to_know(struct peer *peer, const struct cvy_page *page, uint32_t
 	peer->known = 1;
 	if (pid > 0 && pid != getpid())
 		peer->pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
-	/* After the pidfd: a process that is still the right one now was so when that was opened. */
+	/* After the pidfd: if the process is the right one here, it was so when the pidfd was opened. */
 	cvy_proc_open(&peer->proc, pid, (pid_t)(word & FUTEX_TID_MASK), page->pid_start);
 	if (peer->pidfd >= 0 && peer->proc.leader >= 0)
 		cvy_loop_watch(peer->detect->args.loop, peer->pidfd, EPOLLIN, pidfd_ready, peer, &peer->watch);
@@ -179,7 +177,7 @@ static void kick(void *ctx)
 {
 	struct cvy_detect *d = ctx;
 
-	/* Should this fail the next tick looks at the words all the same. */
+	/* If this fails, the next tick reads the words. */
 	cvy_loop_post(d->args.loop, kick_on_loop, d, NULL);
 }
 
@@ -222,14 +220,14 @@ static void rewatch(struct cvy_detect *d)
 		const struct peer *peer = d->peer[i];
 		const struct cvy_page *page = page_of(d, peer->rank, peer->inc);
 
-		/* A word that nobody holds yet is left to the ticks. */
+		/* A word without a holder is left to the ticks. */
 		if (page && !peer->proven && (peer->word & FUTEX_TID_MASK))
 			words[n++] = (struct cvy_watcher_word){ cvy_life_word(page), peer->word };
 	}
 	cvy_watcher_set(d->watcher, words, n);
 }
 
-/* 1: the word is not what the watcher was told */
+/* 1: the word differs from the watcher's copy */
 static int look_at_word(struct peer *peer, const struct cvy_page *page)
 {
 	const uint32_t *at = cvy_life_word(page);
@@ -264,7 +262,7 @@ void cvy_detect_kicked(struct cvy_detect *d)
 	look_at_words(d, 1);
 }
 
-/* The source to accuse @peer by after its present silence, 0: none */
+/* Source of a suspicion of @peer after its present silence; 0: none. */
 static int judge(const struct cvy_detect *d, const struct peer *peer)
 {
 	uint64_t silent = peer->silent_ns;
@@ -281,7 +279,7 @@ static int judge(const struct cvy_detect *d, const struct peer *peer)
 	}
 }
 
-/* Looks into /proc grow rarer with the silence, but none of the bounds is missed. */
+/* Looks into /proc get rarer as the silence grows, but meet each bound. */
 static uint64_t next_look(const struct cvy_detect *d, uint64_t silent)
 {
 	uint64_t next = silent + (silent / 8 > LOOK_NS ? silent / 8 : LOOK_NS);
@@ -364,7 +362,7 @@ static int choose(const struct cvy_detect *d, const struct cvy_view *view, int o
 	return local > CVY_LOCAL_ALL - 1 ? CVY_LOCAL_RING : n;
 }
 
-/* Moves the peer (rank, inc) out of the old list, NULL: it was not there. */
+/* Takes the peer (rank, inc) out of the old list; NULL: it is not there. */
 static struct peer *take_old(struct peer **old, int n, int rank, uint64_t inc)
 {
 	for (int i = 0; i < n; i++) {
@@ -397,7 +395,7 @@ int cvy_detect_view(struct cvy_detect *d, const struct cvy_view *view, int own_r
 	for (int i = 0; i < olds; i++)
 		if (old[i])
 			peer_free(old[i]);
-	/* A view forgets accusations. A member of it that is known to be dead must not live on in it. */
+	/* A new view forgets accusations: accuse its members that are known to be dead again. */
 	for (int i = 0; i < d->peers; i++)
 		if (d->peer[i]->proven)
 			suspect(d->peer[i], d->peer[i]->proven);

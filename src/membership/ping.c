@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Heartbeat between hosts. A host or a cable that fails silences all its links, so each member asks only
- * three others; where a member begins in the ring depends on its rank, so that together they ask all.
- * Silence is counted as in detect.c: in the observer's own attention, at most a quarter of the bound a look.
+ * Heartbeat between hosts. A host or a cable that fails silences all its links, so each member pings only three others.
+ * Its first peer in the ring depends on its rank, so that together the members ping all. Silence is counted as in
+ * detect.c: in the observer's own attention, at most a quarter of the bound a look.
  */
 #include <stdlib.h>
 
@@ -11,10 +11,10 @@
 #include "ping.h"
 
 #define PINGS_PER_BOUND 4
-#define PING_MS_UNBOUND 1000 /* between two PINGs where silence is never suspect */
+#define PING_MS_UNBOUND 1000 /* between two PINGs if silence is never suspect */
 
 struct peer {
-	uint64_t inc; /* of the link that stands, 0: none */
+	uint64_t inc; /* of the link that is up, 0: none */
 	uint64_t silent_ns;
 	int asked;
 };
@@ -71,7 +71,7 @@ void cvy_ping_view(struct cvy_ping *ping, const struct cvy_view *view, int own_r
 	if (view->max_ranks < max)
 		max = view->max_ranks;
 	for (int rank = 0; rank < max; rank++) {
-		/* asked 2: was asked before, and its silence goes on counting */
+		/* asked 2: it was pinged before, so its silence is kept */
 		ping->peer[rank].asked = ping->peer[rank].asked ? 2 : 0;
 		if (rank != own_rank && remote(ping, view, rank))
 			ranks[n++] = rank;
@@ -95,7 +95,7 @@ static void send_beat(struct cvy_ping *ping, int rank)
 	int waiting;
 
 	body[0] = seam->progress(seam->ctx, &body[1], &waiting);
-	/* A link that does not take it is about to be reported, or its silence will be. */
+	/* If the link does not take it, its break or its silence is reported. */
 	seam->send(seam->ctx, rank, ping->peer[rank].inc, CVY_MSG_PING, ping->epoch, body, sizeof(body));
 }
 
@@ -117,7 +117,7 @@ static void look(struct cvy_ping *ping, int rank, uint64_t step_ns)
 		return;
 	cvy_info("membership", "rank %d incarnation %llu is silent on its link for %d ms", rank,
 		 (unsigned long long)peer->inc, ping->args.link_ms);
-	peer->silent_ns = 0; /* told again after another such silence */
+	peer->silent_ns = 0; /* posted again after another such silence */
 	cvy_post(&ping->args.sink, &event);
 }
 

@@ -20,7 +20,7 @@ int cvy_ping_new(const struct cvy_ping_args *args, struct cvy_ping **out);
 void cvy_ping_free(struct cvy_ping *ping);
 
 void cvy_ping_link(struct cvy_ping *ping, int rank, uint64_t inc, int up);
-/* Chooses whom to ping: members of @view with a link and without a page here. Also after cvy_ping_link. */
+/* Chooses the peers to ping: members of @view with a link and without a page here. Also after cvy_ping_link. */
 void cvy_ping_view(struct cvy_ping *ping, const struct cvy_view *view, int own_rank);
 /* Any message of a peer is a sign of life. PINGs are answered by the driver. */
 void cvy_ping_heard(struct cvy_ping *ping, int rank, uint64_t inc);

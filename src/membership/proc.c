@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * /proc/PID/stat. A number says little about a process: it is used again. So the files are opened while
- * the start time proves who is meant, and kept: an open file stays with its process, and reads of it
- * fail once that is gone.
+ * /proc/PID/stat. Process numbers are reused. So the files are opened while the start time proves that it is the right
+ * process, and are kept open: an open file stays with its process, and reads fail after that has ended.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -21,7 +20,7 @@ struct stat_line {
 	unsigned long long start;
 };
 
-/* 0, -1: not readable, -ESRCH: the task is gone */
+/* 0; -1: not readable; -ESRCH: the task has ended */
 static int read_line(int fd, struct stat_line *line)
 {
 	char text[1024];
@@ -31,7 +30,7 @@ static int read_line(int fd, struct stat_line *line)
 	if (n <= 0)
 		return fd >= 0 && (n == 0 || errno == ESRCH) ? -ESRCH : -1;
 	text[n] = 0;
-	/* The name stands in parentheses and may hold anything, parentheses too. */
+	/* The name is in parentheses and may hold any character, also parentheses. */
 	name_end = strrchr(text, ')');
 	if (!name_end ||
 	    sscanf(name_end + 1, " %c %*d %*d %*d %*d %*d %u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu",
@@ -67,7 +66,7 @@ void cvy_proc_open(struct cvy_proc *proc, pid_t pid, pid_t tid, uint64_t start)
 {
 	struct stat_line line;
 
-	/* The thread first: if the process is the right one after that, it was so before. */
+	/* The thread first: if the process is the right one afterwards, it was so before. */
 	proc->thread = pid > 0 && tid > 0 ? open_stat(pid, tid) : -1;
 	proc->leader = pid > 0 ? open_stat(pid, 0) : -1;
 	if (!start || read_line(proc->leader, &line) || line.start != start)
@@ -101,8 +100,8 @@ void cvy_proc_word(char *text, size_t bytes)
 }
 
 /*
- * BOOT.NETWORK.PIDS[.NAME], see cvy_address_host(): one number means one process where all are the same, and known.
- * NAME too: it is given where the others do not tell two machines apart.
+ * BOOT.NETWORK.PIDS[.NAME], see cvy_address_host(). If all parts are the same, and known, a number means one process on
+ * both. NAME, too: it is there if the other parts cannot distinguish two machines.
  */
 static int same_processes(const char *host, const char *own)
 {
@@ -123,11 +122,11 @@ int cvy_proc_find(const char *host, const char *own, const char *addr)
 	if (!word || sscanf(word, "proc:%d.%d.%llu", &pid, &tid, &start) != 3 || pid <= 0 || tid <= 0 ||
 	    !same_processes(host, own))
 		return CVY_PROC_NOT_SEEN;
-	/* The system call first: /proc may hide the processes of other users. */
+	/* The system call first, since /proc may hide the processes of other users. */
 	if (syscall(SYS_tgkill, pid, tid, 0) && errno == ESRCH)
 		return CVY_PROC_GONE;
 	if (!start || read_thread(pid, tid, &line) || (line.start == start && line.flags & PF_EXITING))
-		return CVY_PROC_NOT_SEEN; /* exiting: it will be gone at the next look */
+		return CVY_PROC_NOT_SEEN; /* exiting: it will have ended at the next look */
 	return line.start == start ? CVY_PROC_LIVES : CVY_PROC_GONE;
 }
 

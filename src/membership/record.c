@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Records of the store: strings in, views out. Nothing that a store says is trusted: every number is
- * parsed to its end, every rank is checked against `max`.
+ * Records of the store: strings in, views out. No data of a store is trusted: every number is parsed to its end, every
+ * rank is checked against `max`.
  */
 #include "record.h"
 
@@ -31,7 +31,7 @@ static int belongs(const char *field)
 	return 0;
 }
 
-/* Both strings of a pair, in one piece that copies of a record share: a group of thousands has thousands of them. */
+/* Both strings of a pair, in one block that copies of a record share: large groups have thousands of pairs. */
 struct text {
 	int refs;
 	char bytes[];
@@ -175,7 +175,7 @@ int cvy_record_news(struct cvy_record *record, int argc, const char *const *argv
 
 	if (!gone)
 		cvy_record_clear(record);
-	for (int i = record->count - 1; gone && i >= 0; i--) /* the last takes its place: it was looked at already */
+	for (int i = record->count - 1; gone && i >= 0; i--) /* the last pair, already checked, fills the place */
 		if (listed(gone, record->pair[i].field)) {
 			pair_put(&record->pair[i]);
 			record->pair[i] = record->pair[--record->count];
@@ -261,7 +261,8 @@ int cvy_ranks_parse(const char *text, struct covey_mask *mask)
 }
 
 /*
- * The next of the words between spaces, moved past; 0: none, or it does not fit. Large groups parse thousands of them.
+ * Copies the next word and moves past it; 0: none, or it does not fit. Fast, since large groups parse thousands of
+ * them.
  */
 static int word(const char **at, char *to, size_t bytes)
 {
@@ -393,9 +394,9 @@ static int append_voter(struct cvy_record *record, const char *field, const char
 	return append(record, voter, inc);
 }
 
-#define KEEP_EPOCHS 16 /* l: of so many, as in store.lua */
+#define KEEP_EPOCHS 16 /* epochs with an l: field, as in store.lua */
 
-/* What of the old record goes on as it is. */
+/* Is pair @p of the old record part of the new one? */
 static int stays(const struct cvy_record *to, const struct cvy_pair *p, const struct covey_mask *other, uint64_t epoch)
 {
 	uint64_t n = 0;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The record of a group as the store keeps it: field and value strings, in the order they came. It is
- * kept as strings so that a member can tell a store that forgot exactly what it was told. Copies share the strings;
- * a record and its copies belong to one thread.
+ * The record of a group as the store keeps it: field and value strings, in order of arrival. Strings let a member give
+ * a store that forgot exactly the record that it got. Copies share the strings; a record and its copies belong to one
+ * thread.
  */
 #ifndef CVY_RECORD_H
 #define CVY_RECORD_H
@@ -10,7 +10,7 @@
 #include "view.h"
 
 struct cvy_pair {
-	const char *field, *value; /* of record.c: not changed, not freed by anyone else */
+	const char *field, *value; /* only record.c changes or frees them */
 };
 
 struct cvy_record {
@@ -26,17 +26,17 @@ struct cvy_joiner { /* of j:R */
 
 void cvy_record_clear(struct cvy_record *record);
 int cvy_record_set(struct cvy_record *record, const char *field, const char *value); /* 0 or NOMEM */
-void cvy_record_drop(struct cvy_record *record, const char *prefix);		     /* every field that begins so */
+void cvy_record_drop(struct cvy_record *record, const char *prefix); /* every field that begins with it */
 int cvy_record_copy(struct cvy_record *to, const struct cvy_record *from);
 /* Appends the pairs of a reply (argv[0] is its status) that belong to a record. */
 int cvy_record_take(struct cvy_record *record, int argc, const char *const *argv);
 /*
- * The record that follows @from, which was active, by what a reply says has changed (`on` in store.h); e: and w: are
- * those of @news.
+ * The record that follows @from, which was active: @from with the changes of a reply (`on` in store.h), e: and w: of
+ * @news.
  */
 int cvy_record_step(struct cvy_record *to, const struct cvy_record *from, int argc, const char *const *argv,
 		    const struct cvy_record *news);
-/* Replaces the fields j: e: w: by those of a reply, or those that it names if it has `gone`. */
+/* Replaces j: e: w: by those of a reply; if the reply has `gone`, only the fields that it names. */
 int cvy_record_news(struct cvy_record *record, int argc, const char *const *argv);
 
 const char *cvy_record_get(const struct cvy_record *record, const char *field); /* NULL: not there */
@@ -49,14 +49,14 @@ int cvy_record_rank(const struct cvy_record *record, int i, char letter, int max
 /* Value of @field in a reply, NULL: not there. */
 const char *cvy_reply_get(int argc, const char *const *argv, const char *field);
 
-/* The view that the record names; COVEY_ERR_INVAL when a field is missing or makes no sense. */
+/* The view of the record; COVEY_ERR_INVAL if a field is missing or malformed. */
 int cvy_record_view(const struct cvy_record *record, struct cvy_view **out);
 uint64_t cvy_vid(const char *text);				/* a vid as a number */
 int cvy_ranks_parse(const char *text, struct covey_mask *mask); /* `rank,...` or `-` */
 int cvy_joiner_parse(const char *text, struct cvy_joiner *joiner);
 /* addr and host of a member's m: field */
 int cvy_member_place(const char *text, char *addr, size_t addr_bytes, char *host, size_t host_bytes);
-/* An active view: its admitted members are the voters, no view is doubtful. */
+/* Turns the record into that of an active view: its admitted members are the voters, no view is doubtful. */
 int cvy_record_activate(struct cvy_record *record);
 
 #endif

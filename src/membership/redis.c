@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The store client on hiredis, in the agent's loop: its connections, one for calls and one for notices, from
- * the first dial to the last end. It never blocks: sockets are non-blocking, names are resolved elsewhere.
- * Sinks may call or close from within.
+ * The store client on hiredis, in the agent's loop: its connections, one for calls and one for notices, from the first
+ * dial to the last end. It never blocks: sockets are non-blocking, a helper thread resolves names. Sinks may call or
+ * close it from inside a callback.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -83,7 +83,7 @@ void cvy_redis_unreached(struct conn *k, const char *why)
 	cvy_redis_break(k, COVEY_ERR_STORE, 0, why);
 }
 
-/* The address that is tried, as people write it; of a unix socket the file. */
+/* The address that is being tried, for people; the file of a unix socket. */
 static void place_name(const struct redis *r, char *text, size_t bytes)
 {
 	const char *ip = r->to.count ? r->to.ip[r->to.at] : "";
@@ -94,7 +94,7 @@ static void place_name(const struct redis *r, char *text, size_t bytes)
 		snprintf(text, bytes, "%s%s%s:%d", strchr(ip, ':') ? "[" : "", ip, strchr(ip, ':') ? "]" : "", r->port);
 }
 
-/* The cause of what is over now, with its address and with those that were tried before it. */
+/* Adds to the cause of an end its address and the addresses tried before it. */
 static void complete_cause(struct redis *r)
 {
 	char place[160], last[sizeof(r->cause)];
@@ -110,7 +110,7 @@ static void complete_cause(struct redis *r)
 	r->tried[0] = '\0';
 }
 
-/* A connection that could not be made, or was of no use before anything came of it: the next address, if there is one. */
+/* A connection that could not be made, or failed before it was up: tries the next address. 0: there is none. */
 static int dial_next(struct redis *r)
 {
 	size_t used = strlen(r->tried);
@@ -141,7 +141,7 @@ static void retry_fire(void *ctx)
 }
 
 /*
- * Both connections fall together: a notice that is missed must be followed by `up`, that is by a peek.
+ * Ends both connections: after a missed notice `up` must follow, which makes the sink peek.
  * Called between enter and leave.
  */
 static void fall(struct redis *r)
@@ -219,14 +219,17 @@ static void on_socket(void *ctx, uint32_t events)
 			cvy_redis_push(k);
 		if (!k->broken && (events & ~(uint32_t)EPOLLOUT))
 			cvy_redis_read(k);
-		/* With TLS afterwards: a handshake goes on with what was read, and why a server closes is read first. */
+		/*
+		 * With TLS after reading: a handshake continues by bytes read, and the cause of a server's close is
+		 * read first.
+		 */
 		if (k->ssl && !r->dying && !k->broken)
 			cvy_redis_push(k);
 	}
 	cvy_redis_leave(r);
 }
 
-/* Two users on one host: a refusal alone does not say whose the socket is. */
+/* If two users share a host, a refusal alone does not show whose socket it is. */
 static void unix_why(const char *path, const char *said, char *why, size_t bytes)
 {
 	struct stat st;
@@ -257,7 +260,7 @@ static void conn_open(struct conn *k)
 	}
 }
 
-/* Each address has its own bound: one that swallows everything leaves time for the others. */
+/* Each address has its own bound: one that drops all packets leaves time for the others. */
 static void dial_at(struct redis *r)
 {
 	uint64_t end = cvy_now_ns() + (uint64_t)(CONNECT_MS + r->call_ms) * CVY_MS;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Inside of the store client, shared by redis*.c alone; hiredis is known to them only. redis.c: connections
- * and their ends; redis_tls.c: TLS; redis_call.c: requests and replies; redis_resolve.c: names; redis_dial.c: sockets; redis_sentinel.c: who is master.
+ * Inside of the store client, shared by redis*.c alone; only these know hiredis. redis.c: connections and their ends;
+ * redis_tls.c: TLS; redis_call.c: requests and replies; redis_resolve.c: names; redis_dial.c: sockets;
+ * redis_sentinel.c: search for the master.
  */
 #ifndef CVY_REDIS_H
 #define CVY_REDIS_H
@@ -15,14 +16,14 @@
 #include "redis_url.h"
 #include "store.h"
 
-#define CVY_REDIS_BACKOFF_MIN_MS 10 /* before the first new dial, then doubled; anew after a reply to a call */
+#define CVY_REDIS_BACKOFF_MIN_MS 10 /* before the first new dial, then doubled; reset by a reply to a call */
 #define CVY_REDIS_QUEUE 64	    /* calls without a reply */
-#define CVY_REDIS_ADDRESSES 8	    /* of one name: those after them are not tried */
+#define CVY_REDIS_ADDRESSES 8	    /* of one name; further ones are not tried */
 
-/* What a name stands for, in the order in which the system's resolver gives it. */
+/* Addresses of a name, in the order of the system's resolver. */
 struct cvy_redis_addresses {
 	char ip[CVY_REDIS_ADDRESSES][64];
-	int count, at; /* at: the one that is tried */
+	int count, at; /* at: the one being tried */
 };
 
 enum kind { GREET_AUTH, GREET_SELECT, GREET_ROLE, GREET_INFO, GREET_SUBSCRIBE, CALL_SHA, CALL_TEXT };
@@ -32,7 +33,7 @@ struct expect {
 	int open; /* the sink still waits for it */
 	uint64_t id, sent_ns;
 	int argc;
-	char **argv; /* kept for EVAL, should Redis not know the script */
+	char **argv; /* kept for EVAL, in case Redis does not know the script */
 };
 
 struct redis;
@@ -54,10 +55,10 @@ struct ask { /* redis_sentinel.c: the sentinel that is being asked */
 	struct cvy_watch *watch;
 	struct cvy_timer *bound;
 	int sent;
-	int at;	   /* which one of the URL */
+	int at;	   /* index in the URL */
 	int tried; /* in this round */
 	struct cvy_redis_addresses to;
-	char said[400]; /* what those said that were of no use */
+	char said[400]; /* answers of sentinels that were of no use */
 };
 
 struct refusal {
@@ -74,15 +75,15 @@ struct redis {
 	char key[128], channel[128];
 	struct cvy_redis_addresses to; /* of the server that is dialled; none with a unix socket */
 	int port;
-	char tried[400]; /* addresses of it that were of no use, and why */
-	char named[400]; /* who says that it is the master; empty without sentinels */
+	char tried[400]; /* its addresses that failed, and why */
+	char named[400]; /* the sentinel that named it as master; empty without sentinels */
 	struct ask ask;
 	int call_ms, backoff_ms;
-	int wait_ms; /* bound of a call: call_ms, more while the store answers later than that */
+	int wait_ms; /* bound of a call: call_ms, more while the store answers later */
 	int up, told_down, fatal, depth, dying;
 	int unreached; /* cause: why a connection could not be made */
-	int served;    /* it has been up */
-	int worked;    /* it has answered a call */
+	int served;    /* the store has been up */
+	int worked;    /* the store has answered a call */
 	struct cvy_redis_tls *tls;
 	struct conn calls, notices;
 	struct cvy_timer *retry, *bound, *soon;
@@ -94,23 +95,23 @@ struct redis {
 };
 
 /*
- * redis.c. Between enter and leave a sink may close the client, and it may still be touched. Ends are never made inside
- * hiredis or a caller's frame: break notes one, and soon has the loop see to it.
+ * redis.c. Between enter and leave the client stays valid even if a sink closes it. A connection is never ended inside
+ * hiredis or a caller's frame: break notes the end, and soon makes the loop carry it out.
  */
 void cvy_redis_enter(struct redis *r);
 void cvy_redis_leave(struct redis *r);
 void cvy_redis_break(struct conn *k, int err, int fatal, const char *cause);
 void cvy_redis_soon(struct redis *r);
-void cvy_redis_ready(struct conn *k); /* its greeting went well */
+void cvy_redis_ready(struct conn *k); /* its greeting succeeded */
 
-/* All addresses in order, until one serves. NULL: the unix socket of the URL. */
+/* Tries all addresses in order until one serves. NULL: the unix socket of the URL. */
 void cvy_redis_dial(struct redis *r, const struct cvy_redis_addresses *to, int port);
-/* The connection is not made: @why becomes a part of the cause, with the address. */
+/* The connection could not be made: @why becomes a part of the cause, with the address. */
 void cvy_redis_unreached(struct conn *k, const char *why);
 
 /*
- * redis_dial.c. A connection that is under way: to the socket @path, or if that is empty to the literal address @ip.
- * NULL: @why says why not.
+ * redis_dial.c. Begins a connection to the socket @path, or if that is empty to the literal address @ip.
+ * NULL: @why has the cause.
  */
 redisContext *cvy_redis_connect(const char *path, const char *ip, int port, char *why, size_t bytes);
 
@@ -118,26 +119,26 @@ redisContext *cvy_redis_connect(const char *path, const char *ip, int port, char
 void cvy_redis_greet(struct conn *k);
 void cvy_redis_push(struct conn *k); /* sends what the socket takes */
 void cvy_redis_read(struct conn *k);
-void cvy_redis_end_calls(struct conn *k, const char *cause); /* all that have no reply yet */
+void cvy_redis_end_calls(struct conn *k, const char *cause); /* all calls without a reply */
 void cvy_redis_tell_refused(struct redis *r);
-void cvy_redis_bound(void *redis); /* the timer of what has no reply yet */
+void cvy_redis_bound(void *redis); /* timer of requests without a reply */
 void cvy_redis_call(struct cvy_store *store, uint64_t id, int argc, const char *const *argv);
 
 /*
- * redis_resolve.c. A literal address at once, a name by a helper thread; one at a time. @then has the
- * addresses, or why there are none.
+ * redis_resolve.c. Resolves a literal address at once, a name in a helper thread; one at a time. @then gets the
+ * addresses, or the cause if there are none.
  */
 typedef void cvy_redis_resolved(struct redis *r, const struct cvy_redis_addresses *to, const char *why);
 
 void cvy_redis_resolve(struct redis *r, const char *host, cvy_redis_resolved *then);
-void cvy_redis_resolve_drop(struct redis *r); /* @then is not called any more */
+void cvy_redis_resolve_drop(struct redis *r); /* @then will not be called */
 
 /*
- * redis_sentinel.c: asks one sentinel after the other for the master until one knows, then dials it. When all were
- * asked in vain the connection is broken with what each of them said; the back-off then leads to the next round.
+ * redis_sentinel.c: asks one sentinel after the other for the master until one knows, then dials the master. If none
+ * knows, the connection breaks with the answers of all; the back-off then leads to the next round.
  */
 void cvy_redis_find_master(struct redis *r);
-void cvy_redis_sentinel_next(struct redis *r); /* the one that answered last was wrong: the next round begins after it */
+void cvy_redis_sentinel_next(struct redis *r); /* the last answer was wrong: begin after that sentinel */
 void cvy_redis_sentinel_drop(struct redis *r);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Requests and replies. Redis answers in order, so what is outstanding is one queue; a call that met its deadline
- * stays in it, already answered, until its late reply arrives and is thrown away; what is learned from it is how
- * long to wait for the next ones, or a store far away would never answer in time.
+ * Requests and replies. Redis answers in order, so requests without a reply are one queue. A call that met its
+ * deadline has been answered but stays in the queue until its late reply arrives and is dropped. Its time sets the
+ * bound of later calls: else a store far away would never answer in time.
  */
 #include <ctype.h>
 #include <stdio.h>
@@ -14,8 +14,8 @@
 #include "url.h"
 
 #define ARGS_MAX 200000	 /* strings of one call: a record of 4096 ranks has fewer */
-#define DEAD_CALLS 10	 /* call bounds without any reply: the connection is taken for dead */
-#define WAIT_MAX_MS 1000 /* for one call, however slow the store */
+#define DEAD_CALLS 10	 /* call bounds without any reply until the connection counts as dead */
+#define WAIT_MAX_MS 1000 /* longest bound of one call, for a slow store */
 #define OLDEST_MAJOR 6
 #define OLDEST_MINOR 2
 
@@ -74,7 +74,7 @@ void cvy_redis_push(struct conn *k)
 {
 	int done = 0;
 
-	/* What the socket does not take now goes when it is writable. */
+	/* The rest is sent when the socket is writable. */
 	if (redisBufferWrite(k->c, &done) != REDIS_OK) {
 		if (!cvy_redis_tls_broke(k))
 			cvy_redis_break(k, COVEY_ERR_STORE, 0, k->c->errstr);
@@ -136,10 +136,10 @@ static int begins(const char *text, const char *prefix)
 	return strncmp(text, prefix, strlen(prefix)) == 0;
 }
 
-/* What a server says that cannot serve now but may later, and what to do about it. */
+/* Errors of a server that may serve later, and the remedies. */
 static const struct excuse {
 	const char *prefix, *why;
-	int elsewhere; /* another server may serve: the connection is given up */
+	int elsewhere; /* another server may serve: end the connection */
 } excuses[] = {
 	{ "READONLY", "the store is a read-only replica: name its master, or its sentinels (redis+sentinel://)", 1 },
 	{ "MASTERDOWN", "the store is a replica that has lost its master: name the master, or its sentinels", 1 },
@@ -160,14 +160,14 @@ static const struct excuse *find_excuse(const char *text)
 	return NULL;
 }
 
-/* A server may name the user in its texts, and nothing of a URL before its @ is shown. */
+/* A server may name the user in its texts. No part of a URL before its @ may be shown. */
 static void hide(const struct redis *r, char *text, size_t bytes)
 {
 	cvy_url_hide(text, bytes, r->url.password);
 	cvy_url_hide(text, bytes, r->url.user);
 }
 
-/* @text of the server with what it means in front; into @why. */
+/* Writes the meaning of the server's @text, then the text, to @why. */
 static void explain(const struct redis *r, const char *text, char *why, size_t bytes)
 {
 	const struct excuse *excuse = find_excuse(text);
@@ -178,7 +178,7 @@ static void explain(const struct redis *r, const char *text, char *why, size_t b
 	snprintf(why, bytes, "%s%s%s", excuse ? excuse->why : "", excuse ? ": " : "", said);
 }
 
-/* The word of @text that begins at @at, in capitals. */
+/* Copies the word that begins at @at, in capitals. */
 static void word_of(const char *at, char *word, size_t bytes)
 {
 	size_t n = 0;
@@ -191,8 +191,8 @@ static void word_of(const char *at, char *word, size_t bytes)
 }
 
 /*
- * What the store's user may not do, and what to grant. Servers name the command or say that it is about a key or a
- * channel, of old in one way and newer ones in another; the script names the command that it was about to give (NOPERM X:).
+ * Names the permission that the store's user lacks, and the grant. The text names the command, or a key or a channel;
+ * its form depends on the server's version. The script names the command that it gave last (NOPERM X:).
  */
 static void explain_permission(const struct redis *r, const char *text, char *why, size_t bytes)
 {
@@ -232,8 +232,8 @@ static void explain_missing(const char *text, char *why, size_t bytes)
 		 command[0] ? command : "of those");
 }
 
-/* What the server refuses whatever is asked: 1, and the connection is given up; for good where it has never served, else
- * until whoever took the permission gives it back. */
+/* Does the server refuse every call? Then ends the connection: for good if the store never worked, else until the
+ * permission or command is back. */
 static int refuses(struct conn *k, const char *text)
 {
 	char why[400];
@@ -250,7 +250,7 @@ static int refuses(struct conn *k, const char *text)
 	return 1;
 }
 
-/* Errors that are about the connection and not about one call; 1 if it was one. */
+/* 1: the error concerned the connection, not one call, and was handled. */
 static int connection_error(struct conn *k, enum kind kind, const char *text)
 {
 	const struct excuse *excuse = find_excuse(text);
@@ -278,7 +278,7 @@ static int connection_error(struct conn *k, enum kind kind, const char *text)
 	return 1;
 }
 
-/* A sentinel may be behind, or a server that comes back may not have been told yet that it is a replica now. */
+/* A sentinel may be late, and a server that restarted may not know yet that it has become a replica. */
 static void check_role(struct conn *k, const redisReply *reply)
 {
 	const char *role = reply->type == REDIS_REPLY_ARRAY && reply->elements ? reply->element[0]->str : NULL;
@@ -311,8 +311,8 @@ static void check_info(struct conn *k, const redisReply *reply)
 	}
 }
 
-/* A script that the server stopped at its first write says so in its own reply: {ERROR, why, text}. One that it did
- * not begin gets the same form here. NULL: it ran. */
+/* The server's text if it stopped the script at its first write, which replies {ERROR, why, text}, or did not begin it.
+ * NULL: the script ran. */
 static const char *stopped(const redisReply *reply)
 {
 	if (reply->type == REDIS_REPLY_ERROR)
@@ -323,7 +323,7 @@ static const char *stopped(const redisReply *reply)
 	return reply->element[2]->str;
 }
 
-/* Greetings alone show nothing. */
+/* A reply to a call shows that the store works; greetings alone do not. */
 static void serves(struct redis *r)
 {
 	r->backoff_ms = CVY_REDIS_BACKOFF_MIN_MS;
@@ -360,7 +360,7 @@ static void call_reply(struct redis *r, struct expect *e, const redisReply *repl
 		serves(r);
 		answer(r, e, 0, (int)reply->elements, argv, NULL);
 	}
-	answer(r, e, COVEY_ERR_STORE, 0, NULL, why); /* unless it was answered */
+	answer(r, e, COVEY_ERR_STORE, 0, NULL, why); /* no effect if it was answered */
 	free(argv);
 }
 
@@ -394,7 +394,7 @@ static void on_notice(struct redis *r, const redisReply *reply)
 		r->sink.notice(r->sink.ctx, reply->element[2]->str);
 }
 
-/* Twice the time that the last call took, within bounds. */
+/* Sets wait_ms to twice the time of the last call, within bounds. */
 static void learn_pace(struct redis *r, const struct expect *e)
 {
 	uint64_t twice = 2 * (cvy_now_ns() - e->sent_ns) / CVY_MS;
@@ -447,7 +447,7 @@ void cvy_redis_read(struct conn *k)
 			cvy_redis_break(k, COVEY_ERR_STORE, 0,
 					k->c->errstr[0] ? k->c->errstr : "the store closed the connection");
 		return;
-	} while (cvy_redis_tls_pending(k)); /* no event would tell of these */
+	} while (cvy_redis_tls_pending(k)); /* no event reports these bytes */
 	while (!r->dying && !k->broken) {
 		void *reply = NULL;
 
@@ -464,7 +464,7 @@ void cvy_redis_read(struct conn *k)
 
 /* ---- Calls ---- */
 
-/* To the first bound that ends: of a call that is waited for, or of the connection, which is the oldest call's. */
+/* Sets the timer to the first bound that ends: of an open call, or of the connection, counted from its oldest call. */
 static void arm(struct redis *r)
 {
 	struct conn *k = &r->calls;

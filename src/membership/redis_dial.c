@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sockets to the store. They are made here and handed to hiredis: a socket of its own is not close-on-exec, and a
- * program that another thread starts would have the connection, which has given its password.
+ * Sockets to the store. They are made here and handed to hiredis. hiredis' own sockets are not close-on-exec: a program
+ * that another thread starts would inherit an authenticated connection.
  */
 #include <errno.h>
 #include <netdb.h>
@@ -15,7 +15,7 @@
 
 #include "redis.h"
 
-/* Where a path or a literal address is; -1: it is none. */
+/* Socket address of a path or a literal address; -1: it is neither. */
 static int place(const char *path, const char *ip, int port, struct sockaddr_storage *to, socklen_t *bytes)
 {
 	struct addrinfo hint = { .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICHOST | AI_NUMERICSERV }, *list;
@@ -37,7 +37,7 @@ static int place(const char *path, const char *ip, int port, struct sockaddr_sto
 	return 0;
 }
 
-/* A connection that is under way; -1: errno says why there is none. */
+/* Begins a connection; -1: errno has the cause. */
 static int dial(const char *path, const char *ip, int port)
 {
 	struct sockaddr_storage to;
@@ -80,6 +80,6 @@ redisContext *cvy_redis_connect(const char *path, const char *ip, int port, char
 		}
 		return NULL;
 	}
-	c->flags &= ~REDIS_BLOCK; /* it takes a descriptor of somebody else for a blocking one */
+	c->flags &= ~REDIS_BLOCK; /* hiredis takes a foreign descriptor for a blocking one */
 	return c;
 }

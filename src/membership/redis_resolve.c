@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Names of hosts. getaddrinfo() may take as long as it likes, so a thread of its own waits for it; who asked may be
- * gone before it is through.
+ * Names of hosts. getaddrinfo() has no bound, so a helper thread waits for it. The client that asked may be closed
+ * before it returns.
  */
 #include <netdb.h>
 #include <pthread.h>
@@ -13,9 +13,9 @@
 #include "process.h"
 #include "redis.h"
 
-struct resolve { /* shared with the helper thread; the last of both frees it */
+struct resolve { /* shared with the helper thread; the last user frees it */
 	pthread_mutex_t lock;
-	struct cvy_loop *loop; /* NULL: nobody waits any more */
+	struct cvy_loop *loop; /* NULL: nobody waits for the result */
 	struct redis *redis;   /* loop's thread only */
 	cvy_redis_resolved *then;
 	char host[256];
@@ -36,7 +36,7 @@ static void resolved(void *ctx, void *arg)
 	char why[200];
 
 	(void)ctx;
-	pthread_mutex_lock(&job->lock); /* the helper may still be about to let go of it */
+	pthread_mutex_lock(&job->lock); /* the helper may still hold it */
 	pthread_mutex_unlock(&job->lock);
 	if (r) {
 		r->resolve = NULL;

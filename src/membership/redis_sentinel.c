@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sentinels: who is master? They are asked whenever a connection is to be made, and only then. A failover closes
- * the clients' connections (a demoted master throws them out, a dead one is noticed), so that every
- * end leads to a new question; between two ends there is nothing to ask. What a sentinel names is checked by ROLE.
+ * Sentinels name the master. They are asked before each connection, and only then. A failover ends the connections (a
+ * demoted master closes them, a dead one does not answer), and each end leads to a new question. ROLE checks the server
+ * that a sentinel names.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 
 #include "redis.h"
 
-#define ASK_MS 500 /* of one sentinel, from its name to its answer */
+#define ASK_MS 500 /* bound of one sentinel, from resolving its name to its answer */
 
 static void ask_next(struct redis *r);
 static void ask_at(struct redis *r);
@@ -44,13 +44,13 @@ static void note(struct ask *a, const struct cvy_redis_place *s, const char *why
 {
 	size_t used = strlen(a->said);
 	const char *ip = a->to.count ? a->to.ip[a->to.at] : s->host;
-	int same = strcmp(ip, s->host) == 0; /* no name, or none that stands for an address */
+	int same = strcmp(ip, s->host) == 0; /* a literal address, or a name without an address */
 
 	snprintf(a->said + used, sizeof(a->said) - used, "%s%.60s:%d%s%s%s: %s", used ? "; " : "", s->host, s->port,
 		 same ? "" : " (", same ? "" : ip, same ? "" : ")", why);
 }
 
-/* The sentinel being asked is of no use, @why in its own words or ours. */
+/* The sentinel being asked is of no use: notes @why and asks the next one. */
 static void useless(struct redis *r, const char *why)
 {
 	struct ask *a = &r->ask;
@@ -61,7 +61,7 @@ static void useless(struct redis *r, const char *why)
 	ask_next(r);
 }
 
-/* This address of it is: the next one may be that at which it listens. */
+/* This address of the sentinel failed: it may listen at the next one. */
 static void unreached(struct redis *r, const char *why)
 {
 	struct ask *a = &r->ask;
@@ -156,7 +156,7 @@ static void on_socket(void *ctx, uint32_t events)
 	}
 }
 
-/* The address in turn. Each has its own bound: one that swallows everything leaves time for the others. */
+/* Dials the address in turn. Each has its own bound: one that drops all packets leaves time for the others. */
 static void ask_at(struct redis *r)
 {
 	struct ask *a = &r->ask;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * TLS of the store client. hiredis moves the bytes; what is trusted is decided here, with OpenSSL itself, because
- * hiredis checks neither the name in a certificate nor tells why one was refused. A refusal is final for a client that
- * has not been served yet, so that a join ends with the cause; later it is tried again: certificates are renewed.
+ * TLS of the store client. hiredis moves the bytes. This file decides on trust with OpenSSL itself, because hiredis
+ * does not check the name in a certificate and does not report why one was refused. A refusal is final for a client
+ * that was never served, so that a join ends with the cause. Later the client retries: certificates are renewed.
  */
 #include "redis_tls.h"
 
@@ -72,7 +72,7 @@ void cvy_redis_tls_close(struct cvy_redis_tls *tls)
 	free(tls);
 }
 
-/* Whose name the certificate must bear: that of the URL, be it a name or an address. */
+/* The certificate must bear the host of the URL, a name or an address. */
 static int expect_host(SSL *ssl, const char *host)
 {
 	struct in6_addr six;
@@ -95,7 +95,7 @@ void cvy_redis_tls_start(struct conn *k)
 		cvy_redis_break(k, COVEY_ERR_STORE, 0, "out of memory in the store client");
 		return;
 	}
-	k->ssl = ssl; /* hiredis frees it with its context, or here when it does not take it */
+	k->ssl = ssl; /* hiredis frees it with its context; freed here if hiredis refuses it */
 	if (redisInitiateSSL(k->c, ssl) == REDIS_OK)
 		return;
 	if (!cvy_redis_tls_broke(k))
@@ -130,7 +130,7 @@ int cvy_redis_tls_broke(struct conn *k)
 
 	if (!k->ssl)
 		return 0;
-	if (!error) { /* a write failed: why the server has closed may have come */
+	if (!error) { /* a write failed: an alert with the cause may have arrived */
 		SSL_peek(k->ssl, &byte, 1);
 		error = ERR_peek_last_error();
 	}
@@ -145,7 +145,7 @@ int cvy_redis_tls_broke(struct conn *k)
 		cvy_redis_break(k, COVEY_ERR_INVAL, !served,
 				"the store does not speak TLS on this port: name its tls-port, or use redis://");
 	} else if (error) {
-		/* A server that wants a certificate of ours says so in an alert, after the handshake of TLS 1.3. */
+		/* With TLS 1.3 a server that wants our certificate sends an alert after the handshake. */
 		snprintf(cause, sizeof(cause), "the store ends the TLS connection: %s", why ? why : "unknown error");
 		cvy_redis_break(k, reason >= SSL_AD_REASON_OFFSET ? COVEY_ERR_AUTH : COVEY_ERR_STORE,
 				reason >= SSL_AD_REASON_OFFSET && !served, cause);

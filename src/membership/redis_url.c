@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* URLs of the store. What is wrong is named by its part, because the whole may hold a password. */
+/* URLs of the store. An error names the wrong part and not the URL, which may hold a password. */
 #include "redis_url.h"
 #include "url.h"
 
@@ -112,7 +112,7 @@ static int parse_place(const char *at, size_t bytes, int port, struct cvy_redis_
 	return 0;
 }
 
-/* What stands before the hosts: @rest and @bytes move past it. */
+/* Parses user and password before the hosts; @rest and @bytes move past them. */
 static int skip_user(const char **rest, size_t *bytes, struct cvy_redis_url *u, struct cvy_errbox *box)
 {
 	const char *at = memrchr(*rest, '@', *bytes);
@@ -156,7 +156,7 @@ static int tls_file(const char *name, const char *env, const char *query, char *
 	return 0;
 }
 
-/* ca, cert and key, and nothing else, may stand behind the ?. */
+/* Only ca, cert and key may follow the ?. */
 static int parse_tls(const char *rest, struct cvy_redis_url *u, struct cvy_errbox *box)
 {
 	char head[600];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * redis://[user:password@]host[:port][/db], the same with rediss:// for TLS and ?ca=FILE&cert=FILE&key=FILE,
- * redis+unix:///path[?db=N] and redis+sentinel://[user:password@]host[:port][,host[:port]...]/MASTER[/db], taken apart.
+ * redis+unix:///path[?db=N] and redis+sentinel://[user:password@]host[:port][,host[:port]...]/MASTER[/db], parsed.
  */
 #ifndef CVY_REDIS_URL_H
 #define CVY_REDIS_URL_H
@@ -24,11 +24,11 @@ struct cvy_redis_url {
 	int tls;
 	char ca[256], cert[256], key[256]; /* of TLS: files; empty: the system's authorities, no own certificate */
 	int db;
-	char user[128],	       /* of the server; sentinels are asked without */
+	char user[128],	       /* of the server; sentinels get neither */
 		password[256]; /* empty: none; the password comes from COVEY_STORE_PASSWORD if the URL has none */
 };
 
-/* INVAL or UNSUPPORTED with a cause that never repeats the URL, which may hold a password. */
+/* INVAL or UNSUPPORTED; the cause never repeats the URL, which may hold a password. */
 int cvy_redis_url_parse(const char *url, struct cvy_redis_url *out, struct cvy_errbox *box);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The sleep of the watcher. Its own control word stands first in every futex_waitv: the agent counts it
- * up when the list changes or the thread shall end. After a kick the thread sleeps on the control word
- * alone, so that a word which already says "dead" cannot make it spin.
+ * The sleep of the watcher. Its own control word is the first in every futex_waitv: the agent counts it up when the
+ * list changes or the thread must end. After a kick the thread sleeps on the control word alone, so that a word that
+ * is already "dead" cannot make it spin.
  */
 #include <errno.h>
 #include <limits.h>
@@ -54,7 +54,7 @@ static struct waiter waiter_of(const uint32_t *word, uint32_t value, uint32_t fl
 	return (struct waiter){ .value = value, .address = (uint64_t)(uintptr_t)word, .flags = flags };
 }
 
-/* Copies the list into @waiters; 0: time to end, else how many. */
+/* Copies the list into @waiters and returns its length; 0: the thread must end. */
 static unsigned int fill(struct cvy_watcher *watcher, struct waiter *waiters)
 {
 	unsigned int n = 0;
@@ -80,8 +80,7 @@ static void *watch(void *arg)
 		uint32_t seen = (uint32_t)waiters[0].value;
 
 		/*
-		 * 0: the control word. Else a peer's word was woken, had changed, or is mapped no more: the agent
-		 * looks.
+		 * 0: the control word. Else a peer's word was woken, had changed or was unmapped: the agent looks.
 		 */
 		if (sleep_on(waiters, n) == 0 || errno == EINTR)
 			continue;
@@ -99,7 +98,7 @@ static int supported(void)
 	uint32_t word = 1;
 	struct waiter one = waiter_of(&word, 0, FLAG_32 | FUTEX_PRIVATE_FLAG);
 
-	/* The word has another value, so a kernel that knows the call says EAGAIN. */
+	/* The word has another value, so a kernel with the call returns EAGAIN. */
 	return sleep_on(&one, 1) < 0 && errno == EAGAIN;
 }
 
@@ -130,7 +129,7 @@ int cvy_watcher_new(void (*kick)(void *ctx), void *ctx, struct cvy_watcher **out
 	return 0;
 }
 
-/* With the lock held, as the last act under it. */
+/* Called with the lock held, last before the unlock. */
 static void bump(struct cvy_watcher *watcher)
 {
 	__atomic_add_fetch(&watcher->control, 1, __ATOMIC_RELEASE);
