@@ -17,7 +17,7 @@ static inline uint64_t cvy_now_ns(void)
 	return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
 }
 
-/* A duration of the public edge becomes a deadline; <= 0 ms: never. */
+/* The deadline of a public timeout; <= 0 ms: never. */
 static inline uint64_t cvy_deadline_ns(uint64_t now_ns, int timeout_ms)
 {
 	return timeout_ms > 0 ? now_ns + (uint64_t)timeout_ms * CVY_MS : CVY_NEVER;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Settings. The list in config.h becomes one table; every source (code, URL, environment, default) is
- * a way to find a value for a row of it, and every value passes the same check, so that a mistake is
- * reported alike wherever it was made. A store URL may hold a password: no message prints one.
+ * Settings. The list in config.h becomes one table. Each source (code, URL, environment, default) gives values for its
+ * rows, and every value passes the same check, so that a mistake is reported in the same way for all sources. A store
+ * URL may hold a password: no message prints one.
  */
 #include <ctype.h>
 #include <errno.h>
@@ -16,7 +16,7 @@
 #include "url.h"
 
 #define GROUP_NAME_MAX 64
-#define NAMES 5			 /* words of an ENUM, at most */
+#define NAMES 5			 /* most words of an ENUM */
 #define RESERVE_MAX (1ull << 46) /* addresses for the windows of all ranks: 64 TiB are known to work */
 
 enum type { TYPE_INT, TYPE_SIZE, TYPE_STR, TYPE_ENUM };
@@ -54,7 +54,7 @@ static const struct row rows[SETTINGS] = {
 #undef SETTING_ROW
 };
 
-/* What may stand in each setting; `right` finishes the sentence "<value> is wrong: it must be ...". */
+/* The valid values of each setting; `right` ends the sentence "<value> is wrong: it must be ...". */
 static const struct bound {
 	long long min, max;
 	const char *right;
@@ -97,7 +97,7 @@ static const struct bound {
 	[SET_job] = { .right = "printable characters without spaces" },
 };
 
-/* The sources of a resolve: URL parameters are decoded copies, NULL where the URL has none. */
+/* The sources of a resolve. URL parameters are decoded copies; NULL: the URL has none. */
 struct sources {
 	struct covey_config code; /* of our size, zero-filled */
 	char *url[SETTINGS];
@@ -220,7 +220,7 @@ static int number_is_right(enum setting s, long long value)
 	}
 }
 
-/* A whole number, for sizes with K, M or G behind it; or the word of an ENUM. 0: not one. */
+/* Parses a whole number (sizes: with K, M or G), or the word of an ENUM. 0: it is neither. */
 static int parse_number(enum setting s, const char *value, long long *out)
 {
 	const char *suffix;
@@ -289,7 +289,7 @@ static int take_number(const struct sources *from, struct cvy_config *to, enum s
 	return wrong(from, s, "covey_config", text);
 }
 
-/* 1: the application has set the field (a string is left to the caller), and *value is it */
+/* 1: the application has set the field, and *value holds it; a string is in *text */
 static int code_has(const struct sources *from, enum setting s, long long *value, const char **text)
 {
 	const char *field = (const char *)&from->code + rows[s].from;
@@ -309,7 +309,7 @@ static int code_has(const struct sources *from, enum setting s, long long *value
 	}
 }
 
-/* 1 with the launcher's variable for @s in *where, if a launcher started this process. */
+/* 1, and the launcher's variable for @s in *where, if a launcher started this process. */
 static int launcher(enum setting s, const char **where)
 {
 	static const struct {
@@ -373,7 +373,7 @@ static const char *origin(const struct sources *from, enum setting s)
 	return environment(s, &where) ? where : "default";
 }
 
-/* The launcher's identity of the job, "" where it gives none. */
+/* The launcher's identity of the job; "": it gives none. */
 static const char *launched_job(const struct sources *from, char *text, size_t bytes)
 {
 	static const char *const list[][3] = {
@@ -394,7 +394,7 @@ static const char *launched_job(const struct sources *from, char *text, size_t b
 	return "";
 }
 
-/* A job's identity stands in error texts, so a long one is shortened; the hash keeps two of them apart. */
+/* A job's identity is part of error texts, so a long one is shortened; a hash keeps two of them distinct. */
 static int settle_job(const struct sources *from, struct cvy_config *to)
 {
 	char text[256], *job;
@@ -426,7 +426,7 @@ static int hex_digit(char c)
 	return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-/* %2F and the like, in place */
+/* Decodes %2F and the like in place. */
 static void decode(char *text)
 {
 	char *to = text;
@@ -442,7 +442,7 @@ static void decode(char *text)
 	*to = 0;
 }
 
-/* Neither name nor value of an unknown one is shown: they may be the rest of a password that has a ? in it. */
+/* An error shows neither name nor value of an unknown parameter: they may be the rest of a password with a ? in it. */
 static int url_parameter(struct sources *from, char *name, int number)
 {
 	char *value = strchr(name, '=');
@@ -469,7 +469,7 @@ static int of_the_store(const char *part)
 	       !strncmp(part, "key=", 4);
 }
 
-/* Takes our parameters out of @url, in place; those of the store stay. */
+/* Takes covey's parameters out of @url, in place; those of the store stay. */
 static int url_split(struct sources *from, char *url)
 {
 	char *query = strchr(url, '?'), *copy, *rest = NULL;
@@ -488,7 +488,7 @@ static int url_split(struct sources *from, char *url)
 			err = url_parameter(from, part, number);
 			continue;
 		}
-		/* what is kept is never longer than what was there */
+		/* the kept text is never longer than the old one */
 		*query++ = joint;
 		memmove(query, part, strlen(part) + 1);
 		query += strlen(part);
@@ -524,7 +524,7 @@ static int copy_code(struct sources *from, const struct covey_config *code)
 	return 0;
 }
 
-/* Ranks counted from 1 would wait for a rank 0 that nobody has. */
+/* Ranks counted from 1 would wait for a rank 0 that does not exist. */
 static int rank_past_world(const struct sources *from, const struct cvy_config *c)
 {
 	return cvy_fail(
@@ -534,7 +534,7 @@ static int rank_past_world(const struct sources *from, const struct cvy_config *
 		c->rank, origin(from, SET_rank), c->world, origin(from, SET_world), c->world - 1);
 }
 
-/* What no setting can tell alone. */
+/* Checks that concern more than one setting. */
 static int check_together(const struct sources *from, const struct cvy_config *c)
 {
 	struct cvy_layout layout = cvy_layout(c->window_bytes, c->slot_bytes);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One registry of every setting: name, environment variable, default, meaning. covey_config, the
+ * One registry of all settings: name, environment variable, default, meaning. covey_config, the
  * URL's parameters and the environment are read through it; the manual's table is printed from it.
  */
 #ifndef CVY_CONFIG_H
@@ -80,7 +80,7 @@
 	  "identity of the job whose processes form the group: processes of two jobs never form one group (a " \
 	  "launcher's is read too); empty: not known")
 
-/* Settings that must be alike on all ranks of a group: the store compares them when a rank joins. */
+/* Settings that must be the same on all ranks of a group: the store compares them when a rank joins. */
 #define CVY_ALIKE_LIST(X) \
 	X(slot_bytes) \
 	X(window_bytes) \
@@ -101,8 +101,8 @@
 	X("COVEY_STORE_KEY", "with rediss://: file of its key")
 
 /*
- * Variables of scripts and tests, which the library does not read: a process that has one is not warned of it. Those
- * of tests begin with COVEY_TEST_. X(ENV, "meaning")
+ * Variables of scripts and tests. The library does not read them and does not warn of them. Those of tests begin with
+ * COVEY_TEST_. X(ENV, "meaning")
  */
 #define CVY_TOOL_ENV_LIST(X) \
 	X("COVEY_BUILD", "build folder that tests/chaos/run, tests/hwcheck and tests/rdma-vm/run take") \
@@ -116,9 +116,9 @@
 	X("COVEY_TEST_SEED", "seed of tests that draw")
 
 /*
- * Variables of launchers, which stand in for COVEY_RANK and COVEY_WORLD where those are not set: the first row that
- * applies. Who stands higher was started by who stands lower, if by any: mpirun inside a job of Slurm. A row needs both
- * variables, or a shell inside an allocation would pass for its rank 0; ours and torchrun's count alone as ever.
+ * Variables of launchers, used if COVEY_RANK and COVEY_WORLD are not set: the first row that applies. A launcher of a
+ * lower row may have started one of a higher row, as Slurm does with mpirun. A row with `both` needs both variables:
+ * else a shell inside an allocation would pass for its rank 0. Those of ep-run and torchrun also count alone.
  * X(rank, world, both, "meaning")
  */
 #define CVY_LAUNCHER_LIST(X) \
@@ -128,9 +128,9 @@
 	X("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", 1, "Slurm (srun)")
 
 /*
- * What names the job, where COVEY_JOB does not: variables of the launcher whose number of ranks is taken, the first row
- * whose variables are set. Only what is the same for all processes that this launcher counts, and for no others: an
- * allocation of Slurm is not, because it may run several jobs, and each of its steps counts its own processes.
+ * Variables that name the job if COVEY_JOB does not: those of the launcher whose number of ranks is taken, the first
+ * row whose variables are set. The value must be the same for all processes that this launcher counts, and for no
+ * others. An allocation of Slurm is no such value: it may run several jobs, and each step counts its own processes.
  * X(world, first, second or "", "meaning")
  */
 #define CVY_JOB_LIST(X) \
@@ -139,7 +139,7 @@
 	X("OMPI_COMM_WORLD_SIZE", "OMPI_MCA_ess_base_jobid", "", "Open MPI 4") \
 	X("SLURM_STEP_NUM_TASKS", "SLURM_JOB_ID", "SLURM_STEP_ID", "Slurm (srun): job and step")
 
-#define CVY_JOB_MAX 32 /* characters of an identity; of a longer one the last 17 are `~` and its hash */
+#define CVY_JOB_MAX 32 /* characters of an identity; a longer one ends in `~` and its hash, 17 characters */
 
 struct cvy_config { /* resolved: every field set, strings owned */
 	char *store, *group, *host, *interface, *secret_file, *metrics, *flight, *algo, *device, *rdma_device,
@@ -150,17 +150,17 @@ struct cvy_config { /* resolved: every field set, strings owned */
 };
 
 /* Explicit fields first, then the URL's parameters (stripped from @store), then environment, then defaults.
- * COVEY_ERR_INVAL with a cause in @box that says which value of which setting is wrong and what would be right. */
+ * COVEY_ERR_INVAL: @box has a cause with the setting, its wrong value and a right one. */
 int cvy_config_resolve(const struct covey_config *from, struct cvy_config *to, struct cvy_errbox *box);
 void cvy_config_clear(struct cvy_config *config);
 
-/* `name=value ...` of what must be alike, without spaces in a value; with max_ranks where it is @founder's. NULL: no memory. */
+/* `name=value ...` of settings that must be the same, no spaces in values; max_ranks if @founder. NULL: no memory. */
 char *cvy_config_alike(const struct cvy_config *config, int founder);
 
-/* "2x2": 1, and both numbers; 0: it is none. */
+/* Parses "2x2": 1, and both numbers; 0: malformed. */
 int cvy_topology_parse(const char *text, int *hosts, int *ranks);
 
-/* "direct,tcp": 1, and enum cvy_queues_way in that order, each once, 0 behind the last; 0: it is none. */
+/* Parses "direct,tcp": 1, and enum cvy_queues_way in that order, each once, then 0; returns 0 if malformed. */
 enum cvy_queues_way {
 	CVY_QUEUES_COPY = 1,
 	CVY_QUEUES_DIRECT,
@@ -174,12 +174,12 @@ const char *cvy_queues_word(int way);
 
 /* The manual's tables of settings and variables, in Markdown. */
 void cvy_config_manual(FILE *file);
-void cvy_launcher_manual(FILE *file); /* and that of the launchers */
-void cvy_job_manual(FILE *file);      /* of what names a job, and of what is compared */
-void cvy_config_limits(FILE *file);   /* what each setting may be, for the page of limits */
-void cvy_tool_manual(FILE *file);     /* of the variables of scripts and tests */
+void cvy_launcher_manual(FILE *file); /* the table of the launchers */
+void cvy_job_manual(FILE *file);      /* variables that name a job, settings that are compared */
+void cvy_config_limits(FILE *file);   /* valid values of each setting, for the page of limits */
+void cvy_tool_manual(FILE *file);     /* the variables of scripts and tests */
 
-/* Warns, once a process, of names in the environment that look like ours and are not: see environment.c. */
+/* Warns, once a process, of names in the environment that look like covey's and are not: see environment.c. */
 void cvy_environment_check(void);
 const char *cvy_environment_nearest(const char *name); /* NULL: none is near */
 

@@ -17,7 +17,7 @@ static uint64_t hash(const uint8_t *bytes, size_t n)
 {
 	uint64_t h = 0xcbf29ce484222325ull;
 
-	while (n && !bytes[n - 1]) /* a longer mask of the same cores */
+	while (n && !bytes[n - 1]) /* a longer mask of the same cores must give the same id */
 		n--;
 	for (size_t i = 0; i < n; i++)
 		h = (h ^ bytes[i]) * 0x100000001b3ull;
@@ -46,7 +46,7 @@ static void get_mask(struct cvy_cores *cores)
 	}
 }
 
-/* Quota and period of a group; 0: it is there and bounds. */
+/* Reads quota and period of a cgroup; 0: it has a bound. */
 static int read_quota(const char *dir, int version, long long *quota, long long *period)
 {
 	const char *names[2] = { version == 2 ? "cpu.max" : "cpu.cfs_quota_us", "cpu.cfs_period_us" };
@@ -86,7 +86,7 @@ static void look(const char *dir, int version, struct least *least)
 	least->id = ((uint64_t)st.st_dev << 48 ^ (uint64_t)st.st_ino) | 1ull << 63;
 }
 
-/* A group and all above it, up to the mount. */
+/* Looks at a cgroup and all above it, up to the mount. */
 static void climb(const char *mount, const char *group, int version, struct least *least)
 {
 	char dir[PATH_BYTES];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The environment is read by name, so a name with a slip of the pen is one that nobody reads. Every name that
- * begins with COVEY_ is compared with the registry in config.h, once a process, and what is not there is said.
+ * The environment is read by name, so a misspelt name is ignored. Once a process, every name that begins with COVEY_ is
+ * compared with the registry in config.h, and the unknown ones are logged.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +13,7 @@
 #define MAX_SAID 4  /* names in the warning */
 #define MAX_SLIPS 3 /* letters by which a name may differ to be taken for another one */
 #define NAME_BYTES 64
-#define TESTS "COVEY_TEST_" /* whatever follows is of the tests */
+#define TESTS "COVEY_TEST_" /* all such names are of the tests */
 
 static const char *const names[] = {
 #define SETTING_NAME(field, env, type, fallback, meaning) env,
@@ -31,7 +31,7 @@ static int least(int a, int b)
 	return a < b ? a : b;
 }
 
-/* Letters that are missing, too many, wrong or exchanged with their neighbour, from @a to @b. */
+/* Counts letters that are missing, too many, wrong or exchanged with their neighbour, from @a to @b. */
 static int slips(const char *a, const char *b)
 {
 	int row[3][NAME_BYTES + 1], n = (int)strlen(b), *before = row[0], *last = row[1], *now = row[2];

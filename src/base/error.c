@@ -15,7 +15,7 @@ struct cvy_errbox {
 	struct covey_error_info info;
 };
 
-/* Where there is no group yet, or no longer: errors of this thread. */
+/* Errors of this thread, for calls without a group. */
 static _Thread_local struct covey_error_info thread_info = { .rank = -1 };
 
 const char *covey_strerror(int err)

@@ -13,7 +13,10 @@ struct cvy_errbox; /* holds the last error; threads may set and read it at once 
 struct cvy_errbox *cvy_errbox_new(void);
 void cvy_errbox_free(struct cvy_errbox *box);
 
-/* Formats the cause, stores it and returns @err, so that callers write `return cvy_fail(...)`. NULL box: this thread's box. */
+/*
+ * Formats the cause, stores it and returns @err, so that callers write `return cvy_fail(...)`. NULL box: this thread's
+ * box.
+ */
 int cvy_fail(struct cvy_errbox *box, int err, int rank, uint32_t epoch, const char *format, ...)
 	__attribute__((format(printf, 5, 6)));
 void cvy_errbox_get(const struct cvy_errbox *box, struct covey_error_info *info);

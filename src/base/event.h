@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What can happen to a member of a group: the events of the group state machine, as plain data.
- * Links and engine post them to the agent; the simulator makes them up.
+ * The events of the group state machine, as plain data. Links and engine post them to the agent; the simulator makes
+ * them up.
  */
 #ifndef CVY_EVENT_H
 #define CVY_EVENT_H
@@ -13,7 +13,7 @@ enum cvy_msg_type {
 	CVY_MSG_PING = 1, /* beat; body: done seq, floor tick */
 	CVY_MSG_PONG,
 	CVY_MSG_BYE,	 /* orderly end of the link */
-	CVY_MSG_RELAY,	 /* body: id, argv: make this store call for me */
+	CVY_MSG_RELAY,	 /* body: id, argv: a request to make this store call */
 	CVY_MSG_RELAYED, /* body: id, error, argv of the reply */
 	CVY_MSG_ADMIT,	 /* engine: seq, tick, state */
 	CVY_MSG_PULL,	 /* engine: seq, first missing tick */
@@ -21,9 +21,9 @@ enum cvy_msg_type {
 	CVY_MSG_ACKED,	 /* group: the sender has acknowledged the view whose vid is the body */
 	CVY_MSG_CHUNK,	 /* device: the descriptor of memory that the receiver pushes into */
 	CVY_MSG_HAVE,	 /* device: operations completed, in a view that is being learned */
-	CVY_MSG_WANT,	 /* device: packets of a removed rank are lacking */
+	CVY_MSG_WANT,	 /* device: packets of a removed rank are missing */
 	CVY_MSG_SLOTS,	 /* device: such packets */
-	CVY_MSG_QUEUE	 /* device: where to call, instead of CHUNK to a rank of another host */
+	CVY_MSG_QUEUE	 /* device: the address of a queue, instead of CHUNK to a rank of another host */
 };
 
 #define CVY_MSG_MAX (4u << 20) /* bytes of one control message */
@@ -35,10 +35,10 @@ struct cvy_msg {
 	uint32_t epoch; /* of the sender */
 	uint32_t bytes;
 	const void *body; /* valid during the call that carries the message */
-	int fd;		  /* CHUNK: the descriptor that came along, -1: none; closed after the call */
+	int fd;		  /* CHUNK: the descriptor with the message, -1: none; closed after the call */
 };
 
-/* Where a suspicion comes from. Proof: this process can never report again. */
+/* Source of a suspicion. Proof: this process can never report again. */
 enum cvy_source {
 	CVY_SOURCE_ROBUST = 1, /* proof */
 	CVY_SOURCE_PIDFD,      /* proof */
@@ -54,7 +54,7 @@ enum cvy_source {
 
 const char *cvy_source_name(int source);
 
-/* What a member tells the store when its engine is frozen. */
+/* The report of a member to the store when its engine is frozen. */
 struct cvy_report {
 	uint64_t done, ent; /* last operation decided here; last entered: done or done + 1 */
 	uint64_t adm;	    /* ADMIT of this view's pending ranks, if completed here, else 0 */
@@ -70,24 +70,24 @@ enum cvy_event_kind {
 	CVY_EV_STORE_UP,
 	CVY_EV_STORE_DOWN,
 	CVY_EV_MSG,	    /* RELAY, RELAYED; the driver gives PULL, GIVE, ADMIT to the engine */
-	CVY_EV_LINK_UP,	    /* control and data links to (rank, inc) stand */
+	CVY_EV_LINK_UP,	    /* control and data links to (rank, inc) are up */
 	CVY_EV_LINK_DOWN,   /* one of them broke: text */
 	CVY_EV_SUSPECT,	    /* rank, inc, source */
-	CVY_EV_LATE,	    /* rank, inc: an operation went on without it, and it is to leave for that; number */
-	CVY_EV_FROZEN,	    /* engine stands still: report */
-	CVY_EV_FROZE_NOT,   /* it does not after freeze_ms; err: nor ever will, in whatever phase */
+	CVY_EV_LATE,	    /* rank, inc: an operation went on without it, and it must leave for that; number */
+	CVY_EV_FROZEN,	    /* the engine is frozen: report */
+	CVY_EV_FROZE_NOT,   /* it did not freeze in freeze_ms; err: it never will, in any phase */
 	CVY_EV_FENCED,	    /* the removed are fenced, the view is learned by the engine */
 	CVY_EV_REPAIRED,    /* done == base - 1 */
-	CVY_EV_ADMITTED,    /* ADMIT seq completed and took the pending in */
+	CVY_EV_ADMITTED,    /* ADMIT seq completed and admitted the pending ranks */
 	CVY_EV_WANT_CHANGE, /* engine: mismatch or spoiled or stamps run out: text */
-	CVY_EV_LOOKED, /* what became of a process: rank, argv[0] = `rank:inc`, source = enum cvy_proc_found, text = addr */
-	CVY_EV_API     /* the application asks */
+	CVY_EV_LOOKED, /* state of a process: rank, argv[0] = `rank:inc`, source = enum cvy_proc_found, text = addr */
+	CVY_EV_API     /* a request of the application */
 };
 
 enum cvy_api_kind {
 	CVY_API_JOIN = 1,
 	CVY_API_READY,	 /* a joiner called covey_admit */
-	CVY_API_LEAVE,	 /* drained: take me out */
+	CVY_API_LEAVE,	 /* drained: remove this rank */
 	CVY_API_RECOVER, /* ranks */
 	CVY_API_EXTEND,	 /* number: new size */
 	CVY_API_RETIRE,	 /* rank */
@@ -113,7 +113,7 @@ struct cvy_event {
 	struct cvy_msg msg;	  /* MSG */
 };
 
-/* How rooms tell the agent: copies the event (and what it points to) when called from another thread. */
+/* Posts events to the agent. Called from another thread, it copies the event and the data that it points to. */
 struct cvy_sink {
 	void (*post)(void *ctx, const struct cvy_event *event);
 	void *ctx;

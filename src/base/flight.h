@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The flight recorder: what a member did last, in memory that others can read while it hangs or is stopped.
+ * The flight recorder: the last actions of a member, in memory that others can read while it hangs or is stopped.
  *
- * Each handle has one such page, a memfd named covey-flight: who may look into the process finds it in /proc/PID/fd,
- * and nothing is left behind. With COVEY_FLIGHT it is a file of that directory instead, which outlives a process
- * that dies. Only the owner writes; readers take what they see for what it is, and look at seq before and after.
+ * Each handle has one such page, a memfd named covey-flight. Users that may inspect the process find it in
+ * /proc/PID/fd; it ends with the process. With COVEY_FLIGHT it is a file of that directory instead, which remains
+ * after a death. Only the owner writes. Readers may see a page in the middle of a change: they compare seq before and
+ * after.
  */
 #ifndef CVY_FLIGHT_H
 #define CVY_FLIGHT_H
@@ -19,10 +20,10 @@
 
 enum cvy_flight_state { CVY_FLIGHT_NONE, CVY_FLIGHT_POSTED, CVY_FLIGHT_DECIDED };
 
-struct cvy_flight_op { /* one cache line; the operation seq stands at seq % CVY_FLIGHT_OPS */
+struct cvy_flight_op { /* one cache line; operation seq is at seq % CVY_FLIGHT_OPS */
 	uint64_t seq;
 	uint64_t bytes;
-	uint64_t posted_ns; /* CLOCK_MONOTONIC, as the agent last looked at it: up to a beat early */
+	uint64_t posted_ns; /* CLOCK_MONOTONIC at the agent's last beat: up to a beat early */
 	uint64_t wait_ns;   /* 0: it never waited */
 	uint32_t kind;	    /* into cvy_flight.kind */
 	uint32_t epoch;
@@ -47,20 +48,20 @@ struct cvy_flight {
 	char group[72], host[128];
 	char kind[CVY_FLIGHT_KINDS][16]; /* names of operations */
 
-	/* by the agent */
+	/* written by the agent */
 	uint64_t clock_ns __attribute__((aligned(64))); /* CLOCK_MONOTONIC at its last beat */
 	uint32_t epoch;
-	uint32_t active; /* the view of epoch */
+	uint32_t active; /* 1: the view of epoch is active */
 	uint32_t members, pending;
-	uint64_t events; /* counts up; the last stand at n % CVY_FLIGHT_EVENTS */
+	uint64_t events; /* counts up; event n is at n % CVY_FLIGHT_EVENTS */
 	uint64_t views, suspicions, store_lost;
 	uint32_t store_up, ended;
 
-	/* by whoever steps operations */
+	/* written by the thread that steps operations */
 	uint64_t posted __attribute__((aligned(64))); /* last seq posted */
 	uint64_t decided;			      /* last seq decided */
 	uint64_t failed, waited, waited_ns;
-	uint64_t ping_ns; /* there and back to a neighbour's core, as found once; 0: unsure */
+	uint64_t ping_ns; /* round trip to a neighbour's core, measured once; 0: unsure */
 	uint64_t count[CVY_FLIGHT_KINDS], bytes[CVY_FLIGHT_KINDS]; /* decided operations */
 
 	struct cvy_flight_op op[CVY_FLIGHT_OPS] __attribute__((aligned(64)));

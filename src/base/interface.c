@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The order of a host's addresses: pure but for one look at /sys, so that a test can make up hosts. */
+/* The order of a host's addresses. It is pure but for one look at /sys, so that tests can make up hosts. */
 #include <arpa/inet.h>
 #include <ctype.h>
 #include <ifaddrs.h>
@@ -180,7 +180,7 @@ static void fill(struct cvy_interface *to, const char *name, const struct sockad
 	inet_ntop(addr->sa_family, bytes_of(addr), to->text, sizeof(to->text));
 }
 
-/* What is not taken is last, then the order of the setting, of kinds, IPv4 before IPv6. */
+/* Order: taken addresses first, then by the setting, by kind, IPv4 before IPv6. */
 static int before(const struct cvy_interface *a, const struct cvy_interface *b)
 {
 	int a_out = a->kind >= CVY_INTERFACE_NOT_NAMED, b_out = b->kind >= CVY_INTERFACE_NOT_NAMED;
@@ -194,7 +194,7 @@ static int before(const struct cvy_interface *a, const struct cvy_interface *b)
 	return a->addr.ss_family == AF_INET && b->addr.ss_family != AF_INET;
 }
 
-/* Keeps the list in order; of equals the earlier stays in front. */
+/* Inserts in order; of equals the earlier stays first. */
 static void insert(struct cvy_interface *list, int *count, int max, const struct cvy_interface *one)
 {
 	int at = *count;
@@ -207,7 +207,7 @@ static void insert(struct cvy_interface *list, int *count, int max, const struct
 	++*count;
 }
 
-/* Addresses that the setting names and that stand at no interface: 127.0.0.2, or one that is about to come. */
+/* Addresses of the setting that no interface has: 127.0.0.2, or one that is not configured yet. */
 static void add_literals(const struct setting *s, struct cvy_interface *list, int *count, int max)
 {
 	for (int i = 0; i < s->count && !s->except; i++) {

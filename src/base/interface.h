@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which addresses of this host peers on other hosts are told, in which order. Used by the library, by ep-run for its
- * store and by ep-admin doctor, so that all three choose alike; needs libc alone.
+ * The addresses of this host that peers on other hosts get, and their order. The library, ep-run (for its store) and
+ * ep-admin doctor use it, so that all three choose the same; needs libc alone.
  *
  * The setting (COVEY_INTERFACE) is a list with commas between:
  *	eth0		the interface of that name; if there is none, those whose names begin so
  *	=eth0		the interface of just that name
  *	10.0.0.0/8	addresses of that network
  *	10.1.2.3	that address
- *	^docker,lo	all but these, where ^ stands before the whole list
+ *	^docker,lo	all but these; ^ precedes the whole list
  */
 #ifndef CVY_INTERFACE_H
 #define CVY_INTERFACE_H
@@ -16,34 +16,34 @@
 #include <stddef.h>
 #include <sys/socket.h>
 
-#define CVY_INTERFACES 64 /* addresses of one host that are looked at */
+#define CVY_INTERFACES 64 /* addresses of one host that are considered */
 
 struct ifaddrs;
 
-/* How an address is liked; the lesser first. */
+/* Preference of an address; the lesser first. */
 enum cvy_interface_kind {
 	CVY_INTERFACE_PLAIN,
 	CVY_INTERFACE_VIRTUAL, /* a bridge, or a network of containers or virtual machines: often only of this host */
-	CVY_INTERFACE_CARRIER, /* no carrier: nobody is at the other end */
+	CVY_INTERFACE_CARRIER, /* no carrier: the other end is not connected */
 	CVY_INTERFACE_LOOPBACK,
-	CVY_INTERFACE_NOT_NAMED, /* from here on: not taken */
+	CVY_INTERFACE_NOT_NAMED, /* this and all below: not taken */
 	CVY_INTERFACE_EXCLUDED
 };
 
 struct cvy_interface {
-	char name[32]; /* empty: an address that the setting names and no interface here has */
+	char name[32]; /* empty: an address of the setting that no interface has */
 	char text[64]; /* the address */
 	struct sockaddr_storage addr;
 	enum cvy_interface_kind kind;
-	int item; /* of the setting, which it fits */
+	int item; /* item of the setting that it fits */
 };
 
-/* What is wrong with the setting; NULL: nothing. */
+/* The error in the setting; NULL: none. */
 const char *cvy_interface_wrong(const char *setting);
 
 /*
- * All addresses in @all but link-local ones, best first; returns how many, *taken of them are to be used. Without a
- * setting the loopback is taken only where there is nothing else.
+ * All addresses in @all but link-local ones, best first. Returns their number; the first *taken are to be used. Without
+ * a setting, loopback is taken only if there is nothing else.
  */
 int cvy_interface_order(const char *setting, const struct ifaddrs *all, struct cvy_interface *list, int max,
 			int *taken);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Log lines. A line is formatted whole and handed over in one call, so that lines of many threads and
- * processes on one standard error do not mix. The level is one atomic word: a dropped line costs a load.
+ * Log lines. A line is formatted whole and written by one call, so that lines of threads and processes that share
+ * standard error do not mix. The level is one atomic word: a dropped line costs a load.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -18,7 +18,7 @@
 static pthread_mutex_t sink_lock = PTHREAD_MUTEX_INITIALIZER; /* of the two below */
 static covey_log_fn sink_fn;
 static void *sink_ctx;
-static int level_now; /* 0: not yet asked COVEY_LOG */
+static int level_now; /* 0: COVEY_LOG was not read yet */
 
 static const char *const level_names[] = { "", "error", "warn", "info", "debug" };
 
@@ -72,7 +72,7 @@ static void write_line(const char *line)
 
 	/* One write, not stdio: its lock may be held by a thread that a fork left behind. */
 	if (write(STDERR_FILENO, text, (size_t)n) < 0)
-		return; /* nobody to tell */
+		return; /* an error here cannot be logged */
 }
 
 void cvy_log(int level, const char *room, const char *format, ...)

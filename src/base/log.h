@@ -7,7 +7,7 @@
 
 void cvy_log(int level, const char *room, const char *format, ...) __attribute__((format(printf, 3, 4)));
 int cvy_log_enabled(int level);
-int cvy_log_level(const char *name); /* COVEY_LOG_*; 0: no level is called so */
+int cvy_log_level(const char *name); /* COVEY_LOG_*; 0: no such level */
 
 #define cvy_error(room, ...) cvy_log(COVEY_LOG_ERROR, room, __VA_ARGS__)
 #define cvy_warn(room, ...) cvy_log(COVEY_LOG_WARN, room, __VA_ARGS__)

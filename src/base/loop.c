@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The event loop of an agent. One round is one epoll wait, then the ready descriptors, the posted
- * calls, the timers that are due and the tick. An idle round makes no other system call: the clock is
- * in the vDSO, and the eventfd behind posts is edge-triggered, so that it is never read.
+ * calls, the due timers and the tick. An idle round makes no other system call: the clock is
+ * in the vDSO, and the eventfd for posts is edge-triggered, so that it is never read.
  *
- * The hazard of such loops is a callback that removes what the same batch still holds. A watch that
- * is removed is only marked, and freed when its round is over.
+ * A callback may remove a watch that the same batch still holds. So a removed watch is only marked, and freed when its
+ * round is over.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -51,17 +51,17 @@ struct cvy_loop {
 	int millis_only; /* the kernel has no epoll_pwait2 */
 	struct cvy_watch *dead;
 	struct cvy_timer **heap; /* the earliest first */
-	uint64_t round_ns;	 /* those due then are fired in the present round */
+	uint64_t round_ns;	 /* timers due by then fire in this round */
 	size_t timers, room;
 
 	pthread_mutex_t lock; /* of the three below */
 	struct post *first, **last;
-	int ended; /* run has returned: nobody takes posts any more */
+	int ended; /* run has returned: posts are refused */
 
 	int stop; /* any thread */
 };
 
-/* The wake descriptor is told from a watch by its null pointer. */
+/* The null pointer distinguishes the wake descriptor from a watch. */
 static int watch_wake(struct cvy_loop *loop)
 {
 	struct epoll_event ev = { .events = EPOLLIN | EPOLLET };
@@ -104,7 +104,7 @@ void cvy_loop_free(struct cvy_loop *loop)
 {
 	if (!loop)
 		return;
-	/* Posts that no run took are dropped with what they carry: their contexts may be gone. */
+	/* Posts that no run took are dropped with their arguments: their contexts may be freed. */
 	while (loop->first) {
 		struct post *post = loop->first;
 
@@ -199,7 +199,7 @@ int cvy_loop_post(struct cvy_loop *loop, void (*fn)(void *ctx, void *arg), void 
 	return 0;
 }
 
-/* Runs what was posted up to now; what these calls post themselves waits for the next round. */
+/* Runs the calls posted so far. Calls that these post wait for the next round. */
 static void run_posts(struct cvy_loop *loop)
 {
 	struct post *list;
@@ -218,7 +218,7 @@ static void run_posts(struct cvy_loop *loop)
 	}
 }
 
-/* After the last round: whoever posted was told that its argument is taken, so every one still runs. */
+/* After the last round: each successful post has taken its argument, so every call still runs. */
 static void end_posts(struct cvy_loop *loop)
 {
 	pthread_mutex_lock(&loop->lock);
@@ -233,7 +233,7 @@ static void place(struct cvy_loop *loop, struct cvy_timer *timer, size_t at)
 	timer->at = at;
 }
 
-/* Moves @timer from the hole @at to where the heap order holds. */
+/* Moves @timer from the hole @at to its place in the heap. */
 static void settle(struct cvy_loop *loop, struct cvy_timer *timer, size_t at)
 {
 	while (at > 0 && loop->heap[(at - 1) / 2]->deadline_ns > timer->deadline_ns) {
@@ -271,7 +271,7 @@ struct cvy_timer *cvy_loop_timer(struct cvy_loop *loop, uint64_t deadline_ns, vo
 	}
 	if (!timer)
 		return NULL;
-	if (deadline_ns <= loop->round_ns) /* set for the past by a call of this round: behind all that are due in it */
+	if (deadline_ns <= loop->round_ns) /* set for the past by a call of this round: waits for the next */
 		deadline_ns = loop->round_ns + 1;
 	*timer = (struct cvy_timer){ .loop = loop, .deadline_ns = deadline_ns, .fire = fire, .ctx = ctx };
 	loop->timers++;
@@ -279,7 +279,7 @@ struct cvy_timer *cvy_loop_timer(struct cvy_loop *loop, uint64_t deadline_ns, vo
 	return timer;
 }
 
-/* The last one takes the place of the one at @at. */
+/* The last timer takes the place @at. */
 static void take_out(struct cvy_loop *loop, size_t at)
 {
 	if (at < --loop->timers)
@@ -294,7 +294,10 @@ void cvy_loop_cancel(struct cvy_timer *timer)
 	free(timer);
 }
 
-/* Those due at @now_ns; one that is set again by its own call for the past waits for the next round, and holds up nobody. */
+/*
+ * Those due at @now_ns; one that is set again by its own call for the past waits for the next round, and holds up
+ * nobody.
+ */
 static void run_timers(struct cvy_loop *loop, uint64_t now_ns)
 {
 	loop->round_ns = now_ns;
@@ -349,7 +352,7 @@ void cvy_loop_run(struct cvy_loop *loop, void (*tick)(void *ctx, uint64_t now_ns
 		int ms = __atomic_load_n(tick_ms, __ATOMIC_RELAXED);
 		uint64_t step = (uint64_t)(ms < 1 ? 1 : ms > TICK_MS_MAX ? TICK_MS_MAX : ms) * CVY_MS;
 		uint64_t until =
-			now + step - now % step; /* on the beat of all loops: one waking of the machine serves them */
+			now + step - now % step; /* a multiple of the step: all loops of a machine wake together */
 		int n;
 
 		if (loop->timers && loop->heap[0]->deadline_ns < until)

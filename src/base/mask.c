@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sets of ranks as text for people: runs are shortened, and what does not fit ends in "..". */
+/* Sets of ranks as text for people: runs are shortened; a text that does not fit ends in "..". */
 #include <stdio.h>
 
 #include "mask.h"

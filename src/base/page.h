@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The first bytes of every window, written by its owner alone, mapped read-only by the peers on its
- * host: signs of life, and the signals of its slots. One cache line per idea.
+ * host: signs of life, and the signals of its slots. Each group of fields has its own cache line.
  */
 #ifndef CVY_PAGE_H
 #define CVY_PAGE_H
@@ -20,11 +20,14 @@ static inline uint64_t cvy_tag(uint32_t epoch, uint32_t tick)
 
 #define CVY_LINE_DATA 32 /* bytes of payload in a line */
 
-/* One cache line: the signal of a slot, with a small payload. All is written before tag, which is stored last with release. */
+/*
+ * One cache line: the signal of a slot, with a small payload. All is written before tag, which is stored last with
+ * release.
+ */
 struct cvy_line {
 	uint8_t data[CVY_LINE_DATA];
-	uint64_t aux; /* per kind: ticks needed, token counts */
-	uint64_t call; /* the call in short, to name it when it does not match; low byte: hash of number and first tick */
+	uint64_t aux;	/* per kind: ticks needed, token counts */
+	uint64_t call;	/* the call in short, for the text of a mismatch; low byte: hash of number and first tick */
 	uint32_t sig;	/* hash of the call, its number and its first tick */
 	uint32_t bytes; /* valid bytes of the slot or of data */
 	uint64_t tag;
@@ -39,15 +42,15 @@ struct cvy_page {
 	uint64_t inc, nonce;
 	int32_t pid;
 	int32_t max_ranks;
-	uint64_t pid_start; /* field 22 of /proc/PID/stat: tells a reused pid */
+	uint64_t pid_start; /* field 22 of /proc/PID/stat: reveals a reused pid */
 	uint64_t window_bytes, slot_bytes;
-	uint64_t cores_id, quota_id; /* what its owner may use when it joined (cores.h); 0: not known, no quota */
+	uint64_t cores_id, quota_id; /* cores of the owner when it joined (cores.h); 0: not known, no quota */
 	uint32_t cores, quota;
 	uint64_t beat __attribute__((aligned(64)));	/* counts up while the agent lives */
-	uint32_t beat_ms;				/* how often at present: idle agents beat slower */
+	uint32_t beat_ms;				/* period of the beat: idle agents beat slower */
 	uint32_t sleepers __attribute__((aligned(64))); /* threads of this rank that sleep on a peer's line */
-	uint32_t epoch; /* of the last view learned: its slots are written for that one, or will be */
-	uint32_t left;	/* 1: a view is without it because it left, so the end of its process is no death to tell of */
+	uint32_t epoch; /* of the last view learned: slots are, or will be, written for that view */
+	uint32_t left;	/* 1: a view is without it because it left: the end of its process is no death */
 	uint64_t ping __attribute__((aligned(64))); /* turns of a ping-pong with a neighbour (distance.c) */
 	struct cvy_line first[CVY_SLOTS];	    /* signal of slot i, first round */
 	struct cvy_line second[CVY_SLOTS];	    /* second round (reduced shards) */
@@ -55,8 +58,8 @@ struct cvy_page {
 };
 
 /*
- * Between a name of what is in a window and the bytes themselves: who writes stores the name first, who has read looks
- * at it last. ThreadSanitizer knows no fences, and sees one process alone.
+ * Fences between the name of data in a window and the data. The writer stores the name first; a reader checks it last.
+ * ThreadSanitizer knows no fences and sees only one process.
  */
 static inline void cvy_named(void)
 {
@@ -73,8 +76,8 @@ static inline void cvy_read(void)
 }
 
 /*
- * Offsets in a window: page, slots, heap (buffers of EP handles), pool (rings of messages, p2p/channel.h: addresses of
- * which only what is used becomes memory). A slot holds slot_bytes of input and as much again for shards.
+ * Offsets in a window: page, slots, heap (buffers of EP handles), pool (rings of messages, p2p/channel.h; only used
+ * addresses become memory). A slot holds slot_bytes of input and the same again for shards.
  */
 #define CVY_POOL_MAX ((size_t)128 << 20)
 

@@ -12,7 +12,7 @@
 
 #include "log.h"
 
-#define STACK_BYTES ((size_t)8 << 20) /* the usual default; a program's static TLS is in it, too */
+#define STACK_BYTES ((size_t)8 << 20) /* the usual default; a program's static TLS is part of it */
 
 void cvy_process_standard(void)
 {
@@ -21,17 +21,17 @@ void cvy_process_standard(void)
 	for (int i = STDIN_FILENO; i <= STDERR_FILENO; i++) {
 		if (fcntl(i, F_GETFD) >= 0 || errno != EBADF)
 			continue;
-		fd = open("/dev/null", O_RDWR | O_CLOEXEC); /* the lowest that is free: this one */
+		fd = open("/dev/null", O_RDWR | O_CLOEXEC); /* gets the lowest free number: this one */
 		if (fd > STDERR_FILENO) {
 			close(fd); /* another thread was faster */
 		} else if (fd >= 0) {
-			fcntl(fd, F_SETFD, 0); /* programs that are started want it, too */
+			fcntl(fd, F_SETFD, 0); /* programs that this one starts need it, too */
 			cvy_info("base", "descriptor %d was closed and is /dev/null now", fd);
 		}
 	}
 }
 
-/* RLIM_INFINITY where there is no bound, or it cannot be read. */
+/* RLIM_INFINITY: there is no bound, or it cannot be read. */
 static rlim_t limit_of(int resource)
 {
 	struct rlimit limit;
@@ -48,7 +48,7 @@ static rlim_t open_descriptors(void)
 		n++;
 	if (dir)
 		closedir(dir);
-	return n > 3 ? n - 3 : 0; /* . and .., and that of the directory */
+	return n > 3 ? n - 3 : 0; /* less ., .. and the directory's own descriptor */
 }
 
 static int check_descriptors(const struct cvy_config *config, struct cvy_errbox *box)
@@ -75,7 +75,7 @@ static int check_descriptors(const struct cvy_config *config, struct cvy_errbox 
 	return 0;
 }
 
-/* Windows are files without a name, and their addresses are reserved for all ranks that may ever be. */
+/* Windows are files without a name; addresses are reserved for all max_ranks of them. */
 static int check_windows(const struct cvy_config *config, struct cvy_errbox *box)
 {
 	const rlim_t file = limit_of(RLIMIT_FSIZE), addresses = limit_of(RLIMIT_AS);
@@ -146,7 +146,7 @@ int cvy_thread_start(pthread_t *thread, void *(*fn)(void *arg), void *arg)
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &old);
 	err = pthread_create(thread, &attr, fn, arg);
-	if (err == EINVAL) /* static TLS is larger still: the program's own limit suits it */
+	if (err == EINVAL) /* static TLS is larger still: use the program's own limit */
 		err = pthread_create(thread, NULL, fn, arg);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	pthread_attr_destroy(&attr);

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One way for threads of a GPU, or of a host, to write into another rank's memory across a network: post entries to a
- * queue, ring, test tickets. Behind it stand an mlx5 send queue whose doorbell the poster rings itself (direct) or a
- * thread of the host copies (assisted: the poster cannot tell), and a ring of commands to a proxy thread.
+ * By a queue threads of a GPU, or of a host, write into another rank's memory across a network: they post entries,
+ * ring, test tickets. A queue is an mlx5 send queue, or a ring of commands to a proxy thread. The doorbell of a send
+ * queue is rung by the poster (direct) or copied by a thread of the host (assisted); the poster sees no difference.
  *
- * The one idea: a slot is claimed only where there is room, so nobody waits for room while others wait for what he
- * claimed. Entries become visible in the order of their claims; whoever rings does it for all that are visible. A
- * ticket counts entries in 64 bits, and the adapter's 16 stay in here. Every wait ends by its event, by
+ * A slot is claimed only if there is room, so no poster waits for room while others wait for the entries that it
+ * claimed. Entries become visible in the order of their claims; one ring shows the adapter all visible entries. A
+ * ticket counts entries in 64 bits; the adapter's 16 bits are hidden here. Every wait ends by its event, by
  * wait_ticks, by a failure of the queue or by the abort word; nothing traps.
  *
- * Offsets, no addresses: bases and keys are the queue's, so the host can point it at another incarnation while no
- * kernel runs. Puts and signals of one queue arrive in order; of two queues, in none.
+ * Posters use offsets, not addresses. Bases and keys belong to the queue, so the host can point it at another
+ * incarnation while no kernel runs. Puts and signals of one queue arrive in order; those of two queues in no order.
  */
 #ifndef CVY_QUEUE_H
 #define CVY_QUEUE_H
@@ -22,26 +22,26 @@ enum cvy_queue_kind { CVY_QUEUE_MLX5 = 1, CVY_QUEUE_RING };
 
 /* Instead of a ticket. */
 enum cvy_queue_error {
-	CVY_QUEUE_FULL = -1,	/* no room within wait_ticks: who should make room may be dead */
+	CVY_QUEUE_FULL = -1,	/* no room within wait_ticks: the thread that makes room may be dead */
 	CVY_QUEUE_FAILED = -2,	/* the queue is broken, the far end suspect; words->status says how */
-	CVY_QUEUE_ABORTED = -3, /* the host wants everyone to stop */
+	CVY_QUEUE_ABORTED = -3, /* the host wants all to stop */
 	CVY_QUEUE_RANGE = -4,	/* not within the two memories, misaligned, or more than the queue ever holds */
 	CVY_QUEUE_KIND = -5	/* this kind of queue cannot do that */
 };
 
 /* Why a queue failed: words->status. 1..255: syndrome of the adapter or a proxy's word for it. */
-#define CVY_QUEUE_STATUS_ORDER 256 /* a poster gave up what it had claimed: nothing behind it will be shown */
+#define CVY_QUEUE_STATUS_ORDER 256 /* a poster gave up its claim: no entry behind it will be shown */
 
 #define CVY_Q_OWN_LINE __attribute__((aligned(64)))
 
-/* Written by posters; memory of their own. Counts of entries since the beginning. */
+/* Written by posters, in their own memory. Counts of entries since the beginning. */
 struct cvy_queue_words {
 	uint64_t head CVY_Q_OWN_LINE;  /* claimed */
 	uint64_t ready CVY_Q_OWN_LINE; /* written, in order */
-	uint64_t rung;		       /* shown to the adapter; of who holds bell */
-	uint64_t bell;		       /* 1: somebody rings */
-	uint64_t done CVY_Q_OWN_LINE;  /* mlx5: completed. ring: taken, as last seen */
-	uint64_t seen;		       /* completions looked at */
+	uint64_t rung;		       /* shown to the adapter; written by the holder of bell */
+	uint64_t bell;		       /* 1: a poster rings */
+	uint64_t done CVY_Q_OWN_LINE;  /* mlx5: completed. ring: taken, when last read */
+	uint64_t seen;		       /* completions that were read */
 	uint64_t status CVY_Q_OWN_LINE;
 };
 
@@ -53,7 +53,7 @@ struct cvy_queue_mlx5 {
 	uint32_t qpn;
 	uint32_t cqe_shift;    /* log2 of their number; no less than depth */
 	uint32_t collapsed;    /* one completion that is always the newest */
-	uint32_t sink_lkey_be; /* the answer of an add, which nobody reads */
+	uint32_t sink_lkey_be; /* for the answer of an add, which is never read */
 	uint64_t sink;
 	uint32_t lkey_be, rkey_be;
 	uint64_t local, remote; /* addresses of offset 0 */
@@ -65,7 +65,7 @@ struct cvy_queue_ring {
 	const uint64_t *done; /* of this queue: tickets up to here */
 	const uint64_t *status;
 	uint32_t number;     /* of this queue, with the proxy */
-	uint32_t look_every; /* entry the host's words are looked at; a power of two, 1: each, status and abort, too */
+	uint32_t look_every; /* entries between reads of the host's words, a power of two; 1: also of status, abort */
 };
 
 struct cvy_queue {
@@ -79,8 +79,8 @@ struct cvy_queue {
 };
 
 /*
- * Of a ring for a device's threads: the host's words are over PCIe, where reads of one word come one after the other (0.5 us each
- * on an H100), so every so many-th entry asks how much has been taken.
+ * For a ring of a device's threads. The host's words are across PCIe, where reads of one word are serialised (0.5 us
+ * each on an H100). So only one in so many entries reads how much has been taken.
  */
 #define CVY_QUEUE_LOOK_EVERY 64
 
@@ -90,9 +90,9 @@ struct cvy_queue_wait {
 	uint32_t looks;
 };
 
-#define CVY_QUEUE_LOOKS 32 /* at what is waited for, for each at the clock */
+#define CVY_QUEUE_LOOKS 32 /* checks of the awaited word for each read of the clock */
 
-/* Where posters look: those of a ring have found out themselves that it stands still, all else the host tells them. */
+/* The status for posters. Posters of a ring note themselves that it is stuck; the host reports all other failures. */
 CVY_Q_BOTH uint64_t cvy_queue_status(const struct cvy_queue *q)
 {
 	uint64_t own = cvy_q_load(&q->words->status);
@@ -100,7 +100,7 @@ CVY_Q_BOTH uint64_t cvy_queue_status(const struct cvy_queue *q)
 	return own || q->kind != CVY_QUEUE_RING ? own : cvy_q_load(q->ring.status);
 }
 
-/* 0: go on waiting, else why not. */
+/* 0: go on waiting, else the error. */
 CVY_Q_BOTH int cvy_queue_gives_up(const struct cvy_queue *q, struct cvy_queue_wait *w)
 {
 	uint64_t now;
@@ -137,7 +137,7 @@ CVY_Q_BOTH void cvy_queue_fail(struct cvy_queue *q, uint64_t status)
 	cvy_q_swap_if(&q->words->status, 0, status); /* the first cause stays */
 }
 
-/* An entry before @counter + 1 is done. What lies further ahead than the queue is deep was seen before. */
+/* All entries before @counter + 1 are done. A counter further ahead than the queue's depth was seen before. */
 CVY_Q_BOTH void cvy_queue_completed(struct cvy_queue *q, uint16_t counter)
 {
 	uint64_t done = cvy_q_load(&q->words->done);
@@ -147,7 +147,7 @@ CVY_Q_BOTH void cvy_queue_completed(struct cvy_queue *q, uint16_t counter)
 		cvy_queue_raise(&q->words->done, done + ahead);
 }
 
-/* One completion, if there is a new one: 1. */
+/* Takes one completion; 1: there was a new one. */
 CVY_Q_BOTH int cvy_queue_look(struct cvy_queue *q)
 {
 	uint64_t seen = cvy_q_load(&q->words->seen);
@@ -168,12 +168,12 @@ CVY_Q_BOTH int cvy_queue_look(struct cvy_queue *q)
 	}
 	done = cvy_q_load(&q->words->done);
 	if (!q->mlx5.collapsed && cvy_q_swap_if(&q->words->seen, seen, seen + 1) != seen)
-		return 1; /* somebody else took it */
+		return 1; /* another thread took it */
 	cvy_queue_completed(q, CVY_MLX5_CQE_COUNTER(tail));
 	return cvy_q_load(&q->words->done) != done;
 }
 
-/* Shows the adapter all entries that are ready. Never waits: who holds the bell looks again after he gave it back. */
+/* Shows the adapter all entries that are ready. Never waits: the holder of the bell checks again after releasing it. */
 CVY_Q_BOTH void cvy_queue_flush(struct cvy_queue *q)
 {
 	struct cvy_queue_words *w = q->words;
@@ -191,11 +191,11 @@ CVY_Q_BOTH void cvy_queue_flush(struct cvy_queue *q)
 			cvy_q_store(q->mlx5.bell, cvy_mlx5_doorbell(q->mlx5.qpn, ready));
 		}
 		cvy_q_store(&w->bell, 0);
-		cvy_q_fence(); /* pairs with the swap of who found the bell taken, after he made his entry ready */
+		cvy_q_fence(); /* pairs with the swap of a poster that made its entry ready and found the bell taken */
 	}
 }
 
-/* Entries that are done, or commands that are taken. */
+/* Number of entries that are done, or of commands that are taken. */
 CVY_Q_BOTH uint64_t cvy_queue_room_from(struct cvy_queue *q, int fresh)
 {
 	if (fresh && q->kind == CVY_QUEUE_RING)
@@ -206,7 +206,7 @@ CVY_Q_BOTH uint64_t cvy_queue_room_from(struct cvy_queue *q, int fresh)
 	return cvy_q_load(&q->words->done);
 }
 
-/* What is done may lie past @end, which is of a head that others have moved since. */
+/* `done` may be past @end: others may have moved the head since. */
 CVY_Q_BOTH int cvy_queue_crowded(struct cvy_queue *q, uint64_t end, uint64_t most)
 {
 	if ((int64_t)(end - cvy_q_peek(&q->words->done)) <= (int64_t)most)
@@ -216,9 +216,9 @@ CVY_Q_BOTH int cvy_queue_crowded(struct cvy_queue *q, uint64_t end, uint64_t mos
 }
 
 /*
- * Entries of a ring from @first on are this poster's: waits until they may be written. Who gives up leaves a hole, behind
- * which the proxy takes nothing, and which nobody may fill, for it may not have read what stood there a lap ago. So all
- * queues of the ring have failed, and whoever posts or waits sees it.
+ * Waits until this poster may write the entries of a ring that it claimed, from @first on. A poster that gives up
+ * leaves a hole: the proxy takes nothing behind it, and nobody may fill it, since the proxy may not have read the lap
+ * before. So all queues of the ring have failed, and all posters and waiters see that.
  */
 CVY_Q_BOTH int cvy_queue_wait_for_room(struct cvy_queue *q, uint64_t first, uint64_t n)
 {
@@ -239,9 +239,9 @@ CVY_Q_BOTH int cvy_queue_wait_for_room(struct cvy_queue *q, uint64_t first, uint
 }
 
 /*
- * Claims entries of a ring while half of it is free: an addition never fails, as a swap does that many threads try at
- * once, and nothing here waits for the host. 1: done; 0: there may be no room; else why not. Only where the other half
- * was claimed at one moment does somebody wait for room that is his already.
+ * Claims entries of a ring while half of it is free. An addition never fails; a swap fails if many threads try at
+ * once. Nothing here waits for the host, unless the other half was claimed at the same moment: then a poster waits for
+ * room that it has claimed. 1: done; 0: there may be no room; else the error.
  */
 CVY_Q_BOTH int cvy_queue_claim_fast(struct cvy_queue *q, uint64_t n, uint64_t *first)
 {
@@ -264,9 +264,10 @@ CVY_Q_BOTH int cvy_queue_claim_fast(struct cvy_queue *q, uint64_t n, uint64_t *f
 }
 
 /*
- * Entries from @first on have been posted to a ring: if it is this poster's turn, it asks how much has been taken, before anybody
- * finds it crowded. Whose turn it is follows from the place, which is each poster's own; the head that they saw may be one for all.
- * A queue that has failed, and the abort word, are for who waits, and for the host.
+ * After entries from @first on were posted to a ring: if it is this poster's turn, it reads how much has been taken,
+ * before any poster finds the ring crowded. The turn follows from the place of the entries, which is each poster's
+ * own, not from the head, which many may have seen. Waiting posters and the host check for a failed queue and the
+ * abort word.
  */
 CVY_Q_BOTH void cvy_queue_ask(struct cvy_queue *q, uint64_t first, uint64_t n)
 {
@@ -276,7 +277,7 @@ CVY_Q_BOTH void cvy_queue_ask(struct cvy_queue *q, uint64_t first, uint64_t n)
 		cvy_queue_raise(&q->words->done, cvy_q_load(q->ring.tail));
 }
 
-/* Claims @n entries; @first: the first of them. 0 or why not: then nothing is claimed. */
+/* Claims @n entries; @first: the first of them. 0, or the error: then nothing is claimed. */
 CVY_Q_BOTH int cvy_queue_claim(struct cvy_queue *q, uint64_t n, uint64_t *first)
 {
 	struct cvy_queue_wait wait = { 0, 0 };
@@ -298,7 +299,7 @@ CVY_Q_BOTH int cvy_queue_claim(struct cvy_queue *q, uint64_t n, uint64_t *first)
 		head = cvy_q_load(&q->words->head);
 		if ((int64_t)(head + n - cvy_queue_room_from(q, fresh)) > (int64_t)q->depth) {
 			if (fresh) {
-				cvy_queue_flush(q); /* what nobody rang for would never make room */
+				cvy_queue_flush(q); /* entries that were not shown would never make room */
 				why = cvy_queue_gives_up(q, &wait);
 				if (why)
 					return why;
@@ -311,7 +312,7 @@ CVY_Q_BOTH int cvy_queue_claim(struct cvy_queue *q, uint64_t n, uint64_t *first)
 	}
 }
 
-/* Entries [first, first + n) are written. Who claimed before is between the same two calls, and waits for nobody. */
+/* Entries [first, first + n) are written. Posters of earlier entries are between claim and publish, and do not wait. */
 CVY_Q_BOTH int64_t cvy_queue_publish(struct cvy_queue *q, uint64_t first, uint64_t n)
 {
 	struct cvy_queue_wait wait = { 0, 0 };
@@ -320,7 +321,7 @@ CVY_Q_BOTH int64_t cvy_queue_publish(struct cvy_queue *q, uint64_t first, uint64
 	while (cvy_q_load(&q->words->ready) != first) {
 		why = cvy_queue_gives_up(q, &wait);
 		if (why == CVY_QUEUE_FULL || why == CVY_QUEUE_ABORTED)
-			cvy_queue_fail(q, CVY_QUEUE_STATUS_ORDER); /* our entries will never be shown */
+			cvy_queue_fail(q, CVY_QUEUE_STATUS_ORDER); /* these entries will never be shown */
 		if (why)
 			return why == CVY_QUEUE_FULL ? CVY_QUEUE_FAILED : why;
 	}
@@ -354,7 +355,7 @@ CVY_Q_BOTH void cvy_queue_command(struct cvy_queue *q, uint64_t index, const str
 	cvy_q_store_pair(q->ring.slots + 2 * (index & (q->depth - 1)), w[0], w[1]);
 }
 
-/* What a call posts: a put of any length, then a signal or an add; the last entry gives a completion. */
+/* The post of one call: a put of any length, then a signal or an add. The last entry gives a completion. */
 struct cvy_queue_job {
 	uint64_t local, remote, bytes; /* put */
 	int puts;		       /* 0: none; an empty put is one */
@@ -438,7 +439,7 @@ CVY_Q_BOTH int64_t cvy_queue_post(struct cvy_queue *q, struct cvy_queue_job *p)
 		return err;
 	if (q->kind == CVY_QUEUE_RING) {
 		if (p->puts)
-			cvy_q_release(); /* what is to be put, before the command. The ring keeps commands in order */
+			cvy_q_release(); /* data of the put before the command. The ring keeps commands in order */
 		for (i = 0; i < n; i++)
 			cvy_queue_write_ring(q, p, i, first + i);
 		cvy_queue_ask(q, first, n);
@@ -452,7 +453,7 @@ CVY_Q_BOTH int64_t cvy_queue_post(struct cvy_queue *q, struct cvy_queue_job *p)
 /**
  * cvy_queue_put - post a copy of @bytes from @local of this rank's memory to @remote of the far end's
  *
- * The adapter learns of it by cvy_queue_flush(). Returns a ticket (> 0), or enum cvy_queue_error.
+ * cvy_queue_flush() shows it to the adapter. Returns a ticket (> 0), or enum cvy_queue_error.
  */
 CVY_Q_BOTH int64_t cvy_queue_put(struct cvy_queue *q, uint64_t local, uint64_t remote, uint64_t bytes)
 {
@@ -461,7 +462,7 @@ CVY_Q_BOTH int64_t cvy_queue_put(struct cvy_queue *q, uint64_t local, uint64_t r
 	return cvy_queue_post(q, &p);
 }
 
-/* The same, and @value stored at @at of the far end's memory, whole, after the copy has arrived. */
+/* The same, and then @value is stored at @at of the far end's memory, whole, after the copy has arrived. */
 CVY_Q_BOTH int64_t cvy_queue_put_signal(struct cvy_queue *q, uint64_t local, uint64_t remote, uint64_t bytes,
 					uint64_t at, uint64_t value)
 {
@@ -477,7 +478,7 @@ CVY_Q_BOTH int64_t cvy_queue_signal(struct cvy_queue *q, uint64_t at, uint64_t v
 	return cvy_queue_post(q, &p);
 }
 
-/* Atomic with other adds that come through the far end's adapter (or its proxy), and with nothing else. */
+/* Atomic only with other adds through the far end's adapter, or its proxy. */
 CVY_Q_BOTH int64_t cvy_queue_add64(struct cvy_queue *q, uint64_t at, uint64_t value)
 {
 	struct cvy_queue_job p = { 0, 0, 0, 0, CVY_RING_ADD, 0, at, value };
@@ -494,7 +495,10 @@ CVY_Q_BOTH int64_t cvy_queue_add32(struct cvy_queue *q, uint64_t at, uint32_t va
 	return cvy_queue_post(q, &p);
 }
 
-/* 1: everything up to @ticket is done, its memory may be used again; 0: not yet; else it never will be. Waits for nothing. */
+/*
+ * 1: everything up to @ticket is done, its memory may be used again; 0: not yet; else it never will be. Waits for
+ * nothing.
+ */
 CVY_Q_BOTH int cvy_queue_test(struct cvy_queue *q, int64_t ticket)
 {
 	if (ticket <= 0)
@@ -514,7 +518,7 @@ CVY_Q_BOTH int cvy_queue_test(struct cvy_queue *q, int64_t ticket)
 	return cvy_q_load(q->abort) ? CVY_QUEUE_ABORTED : 0;
 }
 
-/* Waits for it: 1, or why not; FULL: not within wait_ticks. */
+/* Waits for @ticket: 1, or the error; FULL: not within wait_ticks. */
 CVY_Q_BOTH int cvy_queue_await(struct cvy_queue *q, int64_t ticket)
 {
 	struct cvy_queue_wait wait = { 0, 0 };

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Entries of an mlx5 send queue, as stores of 4-byte words: what the adapter reads, byte for byte what its own library
- * writes (tests/softmlx5 compares). Everything is big-endian; keys come here swapped already. Each entry that we use
- * fits into one block of 64 bytes, so an index of blocks counts entries, too.
+ * Entries of an mlx5 send queue, as stores of 4-byte words. They equal those of the adapter's own library, byte for
+ * byte (tests/softmlx5 compares). All fields are big-endian; keys are swapped before. Each entry used here fits into
+ * one block of 64 bytes, so an index of blocks also counts entries.
  *
  *	write	control, remote address, data      3 segments of 16 bytes; empty: 2
  *	signal	control, remote address, inline    3: 4 bytes of length, 8 of value
@@ -14,7 +14,7 @@
 #include "queue_port.h"
 
 #define CVY_MLX5_BLOCK 64
-#define CVY_MLX5_DEPTH_MAX 32768 /* half the range of a 16-bit index, so that far ahead and done are told apart */
+#define CVY_MLX5_DEPTH_MAX 32768 /* half the range of a 16-bit index, so that far ahead differs from done */
 #define CVY_MLX5_PUT_MAX ((uint64_t)1 << 30)
 
 #define CVY_MLX5_NOP 0x00
@@ -24,7 +24,7 @@
 #define CVY_MLX5_SIGNALLED 0x08u   /* a completion; else one only if it fails */
 #define CVY_MLX5_INLINE 0x80000000u
 
-/* What stands in a completion's last word, as a little-endian load sees it. */
+/* The last word of a completion, as a little-endian load sees it. */
 #define CVY_MLX5_CQE_TAIL 60
 #define CVY_MLX5_CQE_SYNDROME 55
 #define CVY_MLX5_CQE_OPCODE(tail) ((tail) >> 28)
@@ -91,7 +91,9 @@ CVY_Q_BOTH void cvy_mlx5_add64(uint32_t *w, const struct cvy_mlx5_entry *e, uint
 	cvy_mlx5_data(w + 12, 8, lkey_be, response);
 }
 
-/* For the wire format of others alone: no verbs call makes it, and an add whose fate is unknown cannot be repeated. */
+/*
+ * Only for other libraries' wire formats: no verbs call makes it, and an add with unknown outcome cannot be repeated.
+ */
 CVY_Q_BOTH void cvy_mlx5_add32(uint32_t *w, const struct cvy_mlx5_entry *e, uint32_t value, uint32_t lkey_be,
 			       uint64_t response)
 {
@@ -103,7 +105,7 @@ CVY_Q_BOTH void cvy_mlx5_add32(uint32_t *w, const struct cvy_mlx5_entry *e, uint
 	cvy_mlx5_data(w + 12, 4, lkey_be, response);
 }
 
-/* What the register takes. The adapter looks at the number of the queue and reads the index in its record. */
+/* The value for the register. The adapter takes the queue's number from it and reads the index from the record. */
 CVY_Q_BOTH uint64_t cvy_mlx5_doorbell(uint32_t qpn, uint64_t next)
 {
 	uint32_t first = cvy_q_be32(((uint32_t)next & 0xffff) << 8), second = cvy_q_be32(qpn << 8);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What posting to a queue needs of a processor, for threads of a GPU and of a host: words that an adapter or a proxy
- * thread reads and writes too, so order is that of the system and not of one device. No other header of queues has
- * a line that differs between the two. Only words of 4 and 8 bytes are whole across PCIe.
+ * Operations of the processor for queues, for threads of a GPU and of a host. An adapter or a proxy thread reads and
+ * writes the same words, so the order is that of the system, not of one device. No other header of queues differs
+ * between GPU and host. Only words of 4 and 8 bytes are whole across PCIe.
  */
 #ifndef CVY_QUEUE_PORT_H
 #define CVY_QUEUE_PORT_H
@@ -70,7 +70,7 @@ CVY_Q_BOTH void cvy_q_store_pair(uint64_t *at, uint64_t v0, uint64_t v1)
 #endif
 }
 
-/* Returns what stood there. */
+/* Returns the old value. */
 CVY_Q_BOTH uint64_t cvy_q_swap_if(uint64_t *at, uint64_t expected, uint64_t v)
 {
 #ifdef __CUDA_ARCH__
@@ -87,7 +87,7 @@ CVY_Q_BOTH uint64_t cvy_q_swap_if(uint64_t *at, uint64_t expected, uint64_t v)
 #endif
 }
 
-/* The same two for words that only posters of one device touch: no order with anything else, so nothing is waited for. */
+/* The same two for words that only posters of one device touch: unordered, so they do not wait. */
 CVY_Q_BOTH uint64_t cvy_q_peek(const uint64_t *at)
 {
 #ifdef __CUDA_ARCH__
@@ -100,7 +100,7 @@ CVY_Q_BOTH uint64_t cvy_q_peek(const uint64_t *at)
 #endif
 }
 
-/* Returns what stood there before @n was added. */
+/* Returns the value before @n was added. */
 CVY_Q_BOTH uint64_t cvy_q_take(uint64_t *at, uint64_t n)
 {
 #ifdef __CUDA_ARCH__
@@ -113,13 +113,13 @@ CVY_Q_BOTH uint64_t cvy_q_take(uint64_t *at, uint64_t n)
 #endif
 }
 
-/* Everything before is seen, by everyone, before anything after; also empties buffers that combine stores to a device. */
+/* All accesses before are seen, by all, before any after; also flushes buffers that combine stores to a device. */
 CVY_Q_BOTH void cvy_q_fence(void)
 {
 #ifdef __CUDA_ARCH__
 	asm volatile("fence.sc.sys;" ::: "memory");
 #elif defined(__SANITIZE_THREAD__)
-	uint64_t word = 0; /* it knows no fences; on hosts an exchange is one */
+	uint64_t word = 0; /* ThreadSanitizer knows no fences; on hosts an exchange is one */
 
 	__atomic_exchange_n(&word, 1, __ATOMIC_SEQ_CST);
 #else
@@ -127,7 +127,9 @@ CVY_Q_BOTH void cvy_q_fence(void)
 #endif
 }
 
-/* Everything before is seen, by everyone, before any store after: of what other threads of a CTA stored, too, before a barrier. */
+/*
+ * All accesses before, also those of other threads of a CTA before a barrier, are seen by all before any store after.
+ */
 CVY_Q_BOTH void cvy_q_release(void)
 {
 #ifdef __CUDA_ARCH__
@@ -155,7 +157,7 @@ CVY_Q_BOTH void cvy_q_pause(void)
 #ifdef __CUDA_ARCH__
 	__nanosleep(40);
 #else
-	sched_yield();		     /* whom we wait for may need this core */
+	sched_yield();		     /* the awaited thread may need this core */
 #endif
 }
 
@@ -164,7 +166,7 @@ CVY_Q_BOTH uint32_t cvy_q_be32(uint32_t v)
 #ifdef __CUDA_ARCH__
 	return __byte_perm(v, 0, 0x0123);
 #else
-	return __builtin_bswap32(v); /* as the GPU: little-endian hosts alone */
+	return __builtin_bswap32(v); /* like the GPU: little-endian hosts only */
 #endif
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Commands of 16 bytes to a thread of the host that posts them on any network. Only 8 bytes are whole across PCIe, so
- * each half bears the *lap* bit, which turns over each time round the ring, and a command is there when both halves
- * bear that of this lap. Memory begins as zeros, so the first lap's bit is 1.
+ * each half has a *lap* bit, which flips on each lap of the ring. A command is there when both halves have the bit of
+ * this lap. Memory begins as zeros, so the first lap's bit is 1.
  *
  *	first	lap:1 op:3 queue:14 remote:46	offset at the far end
  *	second	lap:1 bytes:27 local:36		put
@@ -14,7 +14,7 @@
 #include "queue_port.h"
 
 #define CVY_RING_QUEUES (1 << 14)
-#define CVY_RING_PUT_MAX (((uint64_t)1 << 27) - 64) /* of one command; longer puts are several. Whole lines */
+#define CVY_RING_PUT_MAX (((uint64_t)1 << 27) - 64) /* of one command, whole lines; longer puts are several commands */
 #define CVY_RING_LOCAL_MAX ((uint64_t)1 << 36)
 #define CVY_RING_REMOTE_MAX ((uint64_t)1 << 46)
 #define CVY_RING_LAP ((uint64_t)1 << 63)

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The seam between membership and the rest: what the agent of a group may do to links and engine.
- * collectives fills it in when a group is opened; the simulator fills in its own links. All calls
- * come from the agent's thread.
+ * The seam between membership and the rest: calls of a group's agent to links and engine. collectives fills it in when
+ * a group is opened; the simulator fills in its own links. All calls come from the agent's thread.
  */
 #ifndef CVY_SEAM_H
 #define CVY_SEAM_H
@@ -23,7 +22,7 @@ struct cvy_seam {
 
 	/* Links. The member with the greater inc dials; the other expects. LINK_UP or LINK_DOWN follows. */
 	void (*identity)(void *ctx, const struct cvy_identity *id);
-	void (*expect)(void *ctx, int rank, uint64_t inc); /* prepare a chunk, let it dial in */
+	void (*expect)(void *ctx, int rank, uint64_t inc); /* prepare a chunk, accept its dial */
 	void (*dial)(void *ctx, int rank, uint64_t inc, const char *addr, const char *host);
 	void (*drop)(void *ctx, int rank, uint64_t inc); /* close a link that no view needs */
 	int (*send)(void *ctx, int rank, uint64_t inc, int type, uint32_t epoch, const void *body, uint32_t bytes);
@@ -34,15 +33,15 @@ struct cvy_seam {
 	/* Engine. */
 	void (*freeze)(void *ctx, uint32_t epoch); /* FROZEN (with a report) or FROZE_NOT is posted, maybe at once */
 	void (*learn)(void *ctx, const struct cvy_view *view, const struct covey_mask *removed,
-		      const struct covey_mask *lag); /* sets aside, fences the removed, adopts; posts FENCED */
+		      const struct covey_mask *lag); /* saves data of the removed, fences them, adopts; posts FENCED */
 	void (*repair)(void *ctx,
 		       const struct covey_mask *holders);      /* done+1 .. base-1; posts REPAIRED, maybe at once */
 	void (*thaw)(void *ctx);			       /* the learned view is active */
 	void (*message)(void *ctx, const struct cvy_msg *msg); /* ADMIT, PULL, GIVE */
-	void (*stop)(void *ctx, int err); /* FENCED, CLOSED, ABORTED: everything ends with this error */
+	void (*stop)(void *ctx, int err); /* FENCED, CLOSED, ABORTED: all operations end with this error */
 	uint64_t (*progress)(void *ctx, uint64_t *floor_tick,
 			     int *waiting); /* done seq; is an operation waiting > 1 ms? */
-	int (*retire)(void *ctx); /* enters no further operation; 1 when every member has decided what is decided here */
+	int (*retire)(void *ctx); /* stop entering operations; 1: every member has decided all that this rank has */
 	void (*peer_progress)(void *ctx, int rank, uint64_t done, uint64_t floor_tick); /* from PING */
 	void (*point)(void *ctx, const char *name); /* a point in the agent's life, for fault plans; may be NULL */
 };

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where user and password of a store URL end. The parser of the store client takes apart what passes here. */
+/* Finds where user and password of a store URL end. A URL that passes here goes to the parser of the store client. */
 #include <ctype.h>
 #include <string.h>
 
 #include "url.h"
 
-/* What follows the scheme; NULL: it is none of ours. */
+/* The part after the scheme; NULL: not a scheme of a store. */
 static const char *behind_scheme(const char *url)
 {
 	static const char *const scheme[] = { "redis://", "rediss://", "redis+unix://", "redis+sentinel://" };
@@ -95,7 +95,7 @@ void cvy_url_hide(char *text, size_t bytes, const char *secret)
 			at++;
 			continue;
 		}
-		if (room < 3 + left) { /* ends here, rather than with half of it */
+		if (room < 3 + left) { /* no room: end the text here, without half of the *** */
 			*at = '\0';
 			return;
 		}

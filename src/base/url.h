@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The store URL before anything is taken out of it. The one idea: no text of a URL is printed before this has shown where
- * its user and password end. A character that they may not have (?, /) would let a part of a password pass for a
- * parameter, a database or a host, and each of these is named in messages.
+ * Checks the store URL before it is parsed. No part of a URL is printed before this has found where its user and
+ * password end. With a character that they may not have (?, /) a part of a password would pass for a parameter, a
+ * database or a host, which messages name.
  */
 #ifndef CVY_URL_H
 #define CVY_URL_H
@@ -11,10 +11,10 @@
 
 #define CVY_URL_RIGHT "redis://, rediss://, redis+unix:// or redis+sentinel://"
 
-/* What is wrong with @url, in a text that repeats none of it; NULL: nothing here. */
+/* The error in @url, in a text that repeats no part of it; NULL: none found here. */
 const char *cvy_url_wrong(const char *url);
 
-/* Each word of @text that is @secret becomes ***; for texts that a server made. An empty secret hides nothing. */
+/* Replaces each word of @text that is @secret by ***; for texts of a server. An empty secret hides nothing. */
 void cvy_url_hide(char *text, size_t bytes, const char *secret);
 
 #endif

@@ -10,7 +10,7 @@
 struct cvy_member {
 	uint64_t inc;  /* incarnation, 0: no member */
 	uint64_t from; /* seq of the ADMIT that took it in; 0: founder; CVY_PENDING */
-	uint64_t host; /* hash of its host's identity, as the store has it: alike on all ranks */
+	uint64_t host; /* hash of its host's identity in the store: the same on all ranks */
 };
 
 struct cvy_view {

@@ -517,7 +517,7 @@ script.report = function()
 	local epoch, vid, bad = arg(1), arg(2), arg(9)
 	if not lists_me(g.m) then return reply('ERROR', 'why', 'only a member of the view reports') end
 	if is_current(epoch) and vid == h.vid and h.act ~= epoch and arg(7):find('a', 1, true) then
-		if not activate then -- the members went on by themselves: only their votes count, not those of the removed
+		if not activate then -- the members went on by themselves: votes of the removed no longer count
 			more = true
 			return nil
 		end
@@ -826,7 +826,7 @@ local function failed_at(mem, T, base)
 	for r in pairs(T) do
 		local m = mem[r]
 		if m.from ~= '-' then
-			-- MISMATCH wins over LOST: it is the cause. Others may be past that call: then base fails with it.
+			-- MISMATCH wins over LOST: it is the cause. If others are past that call, base fails with it.
 			if has_flag(m.rep, 'm') then return 'MISMATCH' end
 			if m.rep.ent == base and has_flag(m.rep, 's') then fail = 'LOST' end
 		end
@@ -937,7 +937,7 @@ decide = function(force)
 		return 'WAIT'
 	end
 	local T, complaints = reporters_kept(mem)
-	-- More complaints usually follow the first. A decision on a half-noticed partition would keep members of both halves.
+	-- More complaints usually follow the first. Deciding on a half-noticed partition keeps members of both halves.
 	if complaints and force < 2 then return 'WAIT' end
 	local need = no_quorum(mem, T)
 	if need and next(g.e) then -- others died since the evict request: evicted members stay while they are needed
