@@ -360,7 +360,7 @@ static int take(const struct sources *from, struct cvy_config *to, enum setting 
 	return 0;
 }
 
-/* Where the value of @s came from, as take() found it. */
+/* The source of the value of @s, as take() found it. */
 static const char *origin(const struct sources *from, enum setting s)
 {
 	const char *text = NULL, *where;

@@ -294,10 +294,7 @@ void cvy_loop_cancel(struct cvy_timer *timer)
 	free(timer);
 }
 
-/*
- * Those due at @now_ns; one that is set again by its own call for the past waits for the next round, and holds up
- * nobody.
- */
+/* Fires timers due at @now_ns. A timer that its own call sets again for the past waits for the next round. */
 static void run_timers(struct cvy_loop *loop, uint64_t now_ns)
 {
 	loop->round_ns = now_ns;

@@ -80,7 +80,7 @@ struct cvy_queue {
 
 /*
  * For a ring of a device's threads. The host's words are across PCIe, where reads of one word are serialised (0.5 us
- * each on an H100). So only one in so many entries reads how much has been taken.
+ * each on an H100). So only one in CVY_QUEUE_LOOK_EVERY entries reads how much has been taken.
  */
 #define CVY_QUEUE_LOOK_EVERY 64
 

@@ -127,9 +127,7 @@ CVY_Q_BOTH void cvy_q_fence(void)
 #endif
 }
 
-/*
- * All accesses before, also those of other threads of a CTA before a barrier, are seen by all before any store after.
- */
+/* All accesses before, also those of a CTA's other threads before a barrier, are seen by all before any store after. */
 CVY_Q_BOTH void cvy_q_release(void)
 {
 #ifdef __CUDA_ARCH__

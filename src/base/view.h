@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A view as plain data: what the store decided, shared by membership, links and engine. */
+/* A view as plain data: a decision of the store, shared by membership, links and engine. */
 #ifndef CVY_VIEW_H
 #define CVY_VIEW_H
 

@@ -127,9 +127,7 @@ static void pidfd_ready(void *ctx, uint32_t events)
 	proven(peer, CVY_SOURCE_PIDFD);
 }
 
-/*
- * Opens the descriptors to keep. Ranks that are threads of this very process get no pidfd: it would show our own death.
- */
+/* Opens the descriptors to keep. Ranks that are threads of this process get no pidfd: it would show our own death. */
 static void get_to_know(struct peer *peer, const struct cvy_page *page, uint32_t word)
 {
 	pid_t pid = page->pid;

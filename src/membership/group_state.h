@@ -185,7 +185,7 @@ void cvy_do_spare(struct cvy_group_state *g); /* frees what the spare action own
 uint64_t cvy_group_random(struct cvy_group_state *g);
 void cvy_group_wake(struct cvy_group_state *g, uint64_t at_ns);
 void cvy_group_stop(struct cvy_group_state *g, int err, const char *why);
-void cvy_group_no_memory(struct cvy_group_state *g); /* for what it must know: it stops */
+void cvy_group_no_memory(struct cvy_group_state *g); /* no memory for data that it needs: it stops */
 void cvy_group_tell_view(struct cvy_group_state *g, int active);
 void cvy_group_show_view(struct cvy_group_state *g);
 void cvy_group_event(struct cvy_group_state *g, int kind, int rank, const char *cause);

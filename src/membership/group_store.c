@@ -24,9 +24,7 @@ int cvy_store_ph(const char *text)
 	return PH_NONE;
 }
 
-/*
- * A reply with changes fits only on the view before. If that is not `heard`, the next peek asks for the whole record.
- */
+/* A reply with changes fits only on the view before. If `heard` is another, the next peek asks for the whole record. */
 static int step_record(struct cvy_group_state *g, struct cvy_record *record, const char *on, int argc,
 		       const char *const *argv)
 {
