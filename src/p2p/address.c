@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Names: which host this is, where peers dial it, how to dial them. An address as it stands in the store is
- * `unix:@name,tcp:ADDR:PORT[,tcp:ADDR:PORT...]`: peers of the same host take the first part, others try the rest in order.
+ * Identity of this host, addresses at which peers dial it, dialling. An address in the store is
+ * `unix:@name,tcp:ADDR:PORT[,tcp:ADDR:PORT...]`: peers of this host take the first part, others try the rest in order.
  *
- * Two processes are on one host when memory, pids and abstract sockets of one mean the same to the
- * other: same boot, same network namespace, same pid namespace; COVEY_HOST can only tell them apart.
+ * Two processes are on one host if memory, pids and abstract sockets mean the same to both: same boot, same network
+ * namespace, same pid namespace. COVEY_HOST can only separate them.
  */
 #include <arpa/inet.h>
 #include <ctype.h>
@@ -141,7 +141,7 @@ static int listen_at(struct sockaddr_storage *addr, char *name, size_t bytes)
 	return -1;
 }
 
-/* Where peers may dial, best first; more than 0, or an error that says what there is. */
+/* Addresses that peers may dial, best first: their number, or an error that lists the interfaces. */
 static int candidates(const char *interface, struct cvy_interface *list, struct cvy_errbox *box)
 {
 	char there[150];
@@ -182,7 +182,7 @@ int cvy_address_listen(const char *interface, struct cvy_listener *to, int max, 
 	return cvy_fail(box, COVEY_ERR_IO, -1, 0, "listening on %s: %s", name, strerror(err));
 }
 
-/* The part number @at of @addr that begins with @scheme, without it. */
+/* Part number @at of the parts of @addr that begin with @scheme, without the scheme. */
 static int part(const char *addr, const char *scheme, int at, char *to, size_t bytes)
 {
 	size_t n = strlen(scheme);
@@ -244,7 +244,7 @@ static int is_loopback(const struct sockaddr_storage *addr)
 	return IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)addr)->sin6_addr);
 }
 
-/* The own address of @family in @from; 0: there is none, or there are several, and the system knows better. */
+/* The own address of @family in @from. 0: there is none, or there are several and the system chooses better. */
 static int own_address(const char *from, int family, struct sockaddr_storage *own)
 {
 	struct sockaddr_storage one;
@@ -259,7 +259,7 @@ static int own_address(const char *from, int family, struct sockaddr_storage *ow
 	return found == 1;
 }
 
-/* On a host with several networks the way back is the way there. Where that cannot be, any address will do. */
+/* On a host with several networks, calls leave from the address that peers dial. If that fails, any address will do. */
 static void call_from(int fd, const char *from, const struct sockaddr_storage *to)
 {
 	struct sockaddr_storage own;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Streams of bytes over windows. The far end's window is touched only while there is a link to the very
- * incarnation that the channel was opened for: then what is mapped or mirrored there is its own.
+ * Streams of bytes over windows. The far end's window is touched only while there is a link to the incarnation that the
+ * channel was opened for: only then do the mapped or mirrored bytes belong to it.
  */
 #include "channel.h"
 
 #include <string.h>
 
-#define LAZY_PART 4 /* of a ring: credit that sockets may let come together */
+#define LAZY_PART 4 /* of a ring: sockets send credit only when this much has collected */
 
 static size_t round_down(size_t n)
 {
@@ -42,7 +42,7 @@ int cvy_channel_open(struct cvy_channel *ch, const struct cvy_channel_args *args
 				    .own_ring = l.pool + ports + (size_t)args->rank * ring,
 				    .far_ring = l.pool + ports + (size_t)args->own_rank * ring };
 	port = cvy_channel_port(ch);
-	/* What stands there was for an earlier incarnation: the count goes first, then who it is for. */
+	/* The port still describes an earlier incarnation: clear the counts first, then write the new name. */
 	__atomic_store_n(&port->out.tag, 0, __ATOMIC_RELAXED);
 	__atomic_store_n(&port->credit.tag, 0, __ATOMIC_RELAXED);
 	__atomic_store_n((uint64_t *)(void *)port->credit.data, 0, __ATOMIC_RELAXED);
@@ -78,7 +78,7 @@ const struct cvy_port *cvy_channel_far_port(const struct cvy_channel *ch)
 	return far ? (const struct cvy_port *)(const void *)(far + ch->far_port) : NULL;
 }
 
-/* A link of another life may have lost what was on its way: all that the far end has not consumed is put again. */
+/* A new link may have lost bytes on their way: everything that the far end has not consumed is put again. */
 static void meet_link(struct cvy_channel *ch, const struct cvy_link *link)
 {
 	if (link->id == ch->link)
@@ -90,7 +90,7 @@ static void meet_link(struct cvy_channel *ch, const struct cvy_link *link)
 	ch->link = link->id;
 }
 
-/* A count of the far end: never back (words that come late), never past @most. */
+/* A count of the far end: it never falls (words may come late) and never passes @most. */
 static int advance(uint64_t *count, uint64_t to, uint64_t most)
 {
 	if (to > most)
@@ -113,7 +113,7 @@ int cvy_channel_look(struct cvy_channel *ch, int poll)
 	if (link)
 		meet_link(ch, link);
 	if (link && poll && link->ops->poll)
-		link->ops->poll(link); /* one that is lost is the agent's to replace */
+		link->ops->poll(link); /* the agent replaces a lost one */
 	if (!ch->far)
 		return 0;
 	port = (const struct cvy_port *)(const void *)(ch->far + ch->far_port);
@@ -150,14 +150,14 @@ static int put(struct cvy_channel *ch, struct cvy_link *link)
 
 static int tell(struct cvy_channel *ch, struct cvy_link *link, struct cvy_line *line, uint64_t count)
 {
-	/* pairs with the load of tag in look(): who sees the count sees the bytes, or is done with them */
+	/* pairs with the load of tag in look(): a reader that sees the count sees the bytes, or is done with them */
 	__atomic_store_n(&line->tag, count, __ATOMIC_RELEASE);
 	if (!link || !link->ops->signal)
 		return 0;
 	return link->ops->signal(link, (size_t)((uint8_t *)line - ch->own));
 }
 
-/* All before the count, which says that it is there; and first that the old one is not. */
+/* The note is written before the count that announces it. First the old note is made invalid. */
 static void write_note(struct cvy_channel *ch, struct cvy_line *line)
 {
 	const struct cvy_note *note = &ch->brief;
@@ -169,7 +169,7 @@ static void write_note(struct cvy_channel *ch, struct cvy_line *line)
 		return;
 	}
 	__atomic_store_n(&line->call, note->end, __ATOMIC_RELAXED);
-	/* each pairs with its load in cvy_channel_note: who sees a word of it sees that it is newer */
+	/* each pairs with its load in cvy_channel_note: a reader of one of these words sees that the note is newer */
 	for (size_t i = 0; i < CVY_NOTE_DATA / 8; i++)
 		__atomic_store_n(&data[i], note->data[i], __ATOMIC_RELEASE);
 	__atomic_store_n(&line->sig, note->word, __ATOMIC_RELEASE);
@@ -206,7 +206,7 @@ int cvy_channel_flush(struct cvy_channel *ch, int lazy)
 	if (!ch->self && (!link || link->id != ch->link))
 		return 0;
 	if (link && link->ops->unsent && link->ops->unsent(link) >= CVY_LINK_SHARE)
-		return 0; /* what comes together meanwhile leaves with one put */
+		return 0; /* bytes that collect meanwhile leave with one put */
 	if (ch->pushed < ch->written && !put(ch, link)) {
 		write_note(ch, &port->out);
 		if (!tell(ch, link, &port->out, ch->written)) /* else the next flush puts it again: the same bytes */
@@ -230,7 +230,7 @@ int cvy_channel_behind(const struct cvy_channel *ch)
 	const struct cvy_link *link = cvy_channel_link(ch);
 
 	if (!ch->self && !link)
-		return 0; /* until there is one */
+		return 0; /* until there is a link */
 	if (link && link->id != ch->link && ch->link && (ch->written > ch->freed || ch->read))
 		return 1;
 	return ch->pushed < ch->written || credit_due(ch, link, 0);

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Framed messages over a stream socket, never blocking: a frame is read as it comes, a message that
- * the socket does not take waits in a bounded queue.
+ * Framed messages over a stream socket, never blocking: a frame is read as it comes; a message that the socket does not
+ * take waits in a bounded queue.
  *
- * The one idea: a connection breaks in one place. Whatever goes wrong while sending only shuts the
- * socket down; the loop then sees it, and broken() is called from the loop and never from inside a
- * call of the agent.
+ * A connection breaks in one place. A failed send only shuts the socket down. The loop then sees that, and calls
+ * broken(): never from inside a call of the agent.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -78,7 +77,7 @@ static void conn_watch(struct cvy_conn *conn)
 	conn->events = events;
 }
 
-/* From this side: the loop will see the end of the stream and call broken() with this cause. */
+/* Shuts down from this side: the loop sees the end of the stream and calls broken() with this cause. */
 static void conn_cut(struct cvy_conn *conn, const char *cause)
 {
 	if (!conn->cause)
@@ -125,7 +124,7 @@ static void conn_flush(struct cvy_conn *conn)
 			conn_cut(conn, "the peer closed the connection");
 			break;
 		}
-		if (out->fd >= 0) { /* a descriptor goes with the first byte, once */
+		if (out->fd >= 0) { /* the descriptor travels with the first byte, once */
 			close(out->fd);
 			out->fd = -1;
 		}
@@ -174,7 +173,7 @@ int cvy_conn_send(struct cvy_conn *conn, const struct cvy_wire *head, const void
 	return 0;
 }
 
-/* Keeps the last one. The padding of room for one has room for two: all that came are ours to close. */
+/* Keeps the last descriptor. The padding of room for one has room for two: all that came are ours to close. */
 static void take_descriptors(struct cvy_conn *conn, struct msghdr *msg)
 {
 	for (struct cmsghdr *c = CMSG_FIRSTHDR(msg); c; c = CMSG_NXTHDR(msg, c)) {
@@ -190,7 +189,7 @@ static void take_descriptors(struct cvy_conn *conn, struct msghdr *msg)
 	}
 }
 
-/* Reads up to @bytes: > 0, 0 for nothing now, < 0 for broken with *cause. */
+/* Reads up to @bytes: > 0, 0 if nothing is there, < 0 if broken, with *cause. */
 static ssize_t conn_recv(struct cvy_conn *conn, void *to, size_t bytes, const char **cause)
 {
 	union {
@@ -238,7 +237,7 @@ static int head_check(struct cvy_conn *conn, const char **cause)
 	return 0;
 }
 
-/* 1: a whole frame is here, 0: not yet, < 0: broken, *cause says why. */
+/* 1: a whole frame is here, 0: not yet, < 0: broken, with *cause. */
 static int frame_read(struct cvy_conn *conn, const char **cause)
 {
 	while (conn->got < HEAD) {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which of a peer's addresses is dialled. They are tried in the order in which the peer gives them, until a connection
- * stands; one that swallows everything is given up after CVY_CONNECT_MS. The one that was taken is the first of the next
- * cycle, unless nothing came of it: then somebody else may be at that address (networks of containers have the same
- * addresses on many hosts), and the next one is.
+ * Chooses the address at which a peer is dialled. They are tried in the peer's order until a connection is made. An
+ * address that swallows everything is given up after CVY_CONNECT_MS. The next cycle begins with the address that
+ * worked, unless the handshake failed there: then another process may have that address (networks of containers use the
+ * same addresses on many hosts), and the next one is tried.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,7 +24,7 @@ static void note(struct cvy_peer *peer, const char *why)
 	snprintf(peer->said + used, sizeof(peer->said) - used, "%s%s: %s", used ? "; " : "", name, why);
 }
 
-/* The address that is tried is of no use: 1 when there is another. */
+/* The tried address is of no use. 1: there is another. */
 static int advance(struct cvy_peer *peer, const char *why)
 {
 	note(peer, why);

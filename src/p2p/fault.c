@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The fault transport: wraps any link, counts what passes, and lets the plan strike. All links of a
- * mesh share one plan and its counters, under the engine's lock.
+ * The fault transport: wraps any link, counts operations on it, and applies the plan. All links of a mesh share one
+ * plan and its counters, under the engine's lock.
  *
- * Reordering keeps each link's own order: a put never passes its signal, and that is all a transport
- * promises. Only the order between peers is permuted, by a fixed generator, the same in every run.
+ * Reordering keeps each link's own order: a put never passes its signal, as a transport promises. Only the order
+ * between peers is permuted, by a fixed generator, the same in every run.
  */
 #include "fault.h"
 
@@ -250,7 +250,7 @@ void cvy_fault_op(struct cvy_fault *fault, uint64_t seq, const char *name)
 			fault->rule[i].seen++;
 }
 
-/* ---- what strikes ---- */
+/* ---- strikes ---- */
 
 static int due(const struct cvy_fault *fault, const struct rule *rule, enum what what)
 {
@@ -270,7 +270,7 @@ static void cut(struct cvy_fault *fault, int rank)
 			cvy_mesh_lost(w->inner, "cut by the fault plan");
 }
 
-/* The own window as a late writer leaves it: garbage in the slots, and lines that say it is data of a later view. */
+/* Leaves the own window as a late writer would: garbage in the slots, and lines with the stamps of a later view. */
 static void smear(uint8_t *own, const struct cvy_layout *layout, uint32_t later)
 {
 	struct cvy_page *page = (struct cvy_page *)own;
@@ -284,7 +284,7 @@ static void smear(uint8_t *own, const struct cvy_layout *layout, uint32_t later)
 	}
 }
 
-/* Stops, and goes on as a zombie that knows nothing of what was decided meanwhile. */
+/* Stops, and continues as a zombie that knows no later decision. */
 static void scribble(struct cvy_fault *fault)
 {
 	struct cvy_layout layout;
@@ -344,7 +344,7 @@ void cvy_fault_point(struct cvy_fault *fault, const char *name)
 	}
 }
 
-/* Counts one put, signal or read; the time a LATE rule holds it, else 0. */
+/* Counts one put, signal or read; returns the time for which a LATE rule holds it, else 0. */
 static uint64_t pass(struct cvy_fault *fault, enum what what, int peer)
 {
 	uint64_t late_ns = 0;
@@ -374,7 +374,7 @@ static int forward(struct cvy_link *inner, const struct held *h)
 {
 	if (h->what == PUT)
 		return inner->ops->put ? inner->ops->put(inner, h->offset, h->bytes) : 0;
-	if (inner->ops == &cvy_transport_tcp) /* as it was when it was given, not as it is now */
+	if (inner->ops == &cvy_transport_tcp) /* the line as it was when the signal was given */
 		return cvy_tcp_signal_line(inner, h->offset, &h->line);
 	if (inner->ops == &cvy_transport_verbs)
 		return cvy_verbs_signal_line(inner, h->offset, &h->line);
@@ -492,7 +492,7 @@ static int fault_poll(struct cvy_link *link)
 	return w->inner->ops->poll ? w->inner->ops->poll(w->inner) : 0;
 }
 
-/* A late signal does not count: it stands for a write of a process that was stopped. */
+/* A late signal does not count: it represents a write of a stopped process. */
 static int fault_unsent(struct cvy_link *link)
 {
 	struct wrapped *w = link->state;

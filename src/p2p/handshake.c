@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who is at the other end. Dialer and listener exchange HELLO (who I am, whom I want, a random
- * challenge), then each proves with a keyed hash over both HELLOs that it knows the group's secret,
- * then they exchange WELCOME: sizes, and on one host the window.
+ * The handshake. Dialer and listener exchange HELLO (own identity, wanted identity, a random challenge). Then each
+ * proves, with a keyed hash over both HELLOs, that it knows the group's secret. Then they exchange WELCOME: sizes, and
+ * on one host the window.
  *
- * Until its proof a connection that came in is a stranger: it can take nothing from anybody, breaks no
- * link, and waits at most 5 seconds. The direction is part of what is hashed, so that nobody can
- * send a proof back to its maker.
+ * Until its proof an incoming connection is a stranger: it can take nothing from anybody, breaks no link, and waits at
+ * most 5 seconds. The direction is part of the hash, so that nobody can send a proof back to its maker.
  */
 #include <fcntl.h>
 #include <sodium.h>
@@ -99,7 +98,7 @@ static int shake_send(struct cvy_conn *conn, int type, const void *body, size_t 
 	return cvy_conn_send(conn, &head, body, pass_fd);
 }
 
-/* Says why and hangs up. Only one side can know; the other should not have to guess. */
+/* Sends the reason and hangs up. The reason may be known on this side only, and the other should not have to guess. */
 static void refuse(struct cvy_conn *conn, int err, const char *text)
 {
 	struct refusal r = { .err = err };
@@ -120,8 +119,7 @@ static void shake_broken(struct cvy_conn *conn, int err, const char *cause)
 	} else if (conn->peer) {
 		cvy_peer_fail(conn->peer, err, cause);
 	} else if (err == COVEY_ERR_VERSION || err == COVEY_ERR_INVAL) {
-		if (err == COVEY_ERR_VERSION &&
-		    conn->head.magic == CVY_WIRE_MAGIC) /* a covey process, not just anybody */
+		if (err == COVEY_ERR_VERSION && conn->head.magic == CVY_WIRE_MAGIC) /* a covey process, not any other */
 			cvy_fail(conn->mesh->box, err, -1, 0, "a connection was refused: %s", cause);
 		cvy_shake_complain(conn->mesh, "a connection was refused: %s", cause);
 		refuse(conn, err, cause);
@@ -203,7 +201,7 @@ static int stranger_judge(const struct cvy_conn *conn, const char **why)
 		return !peer->control;
 	if (peer->control && peer->control->state == CVY_SHAKE_UP && peer->nonce == h->nonce &&
 	    h->data > (uint32_t)peer->fds && h->data <= (uint32_t)peer->streams)
-		return h->data == (uint32_t)peer->fds + 1; /* a later one may be heard before the proof of this one */
+		return h->data == (uint32_t)peer->fds + 1; /* a later one may arrive before the proof of this one */
 	*why = "a data connection out of turn";
 	return COVEY_ERR_PEER;
 }
@@ -256,7 +254,7 @@ static void got_hello(struct cvy_conn *conn, const struct cvy_hello *hello)
 	conn->state = CVY_SHAKE_PROOF;
 }
 
-/* The socket of a proven data connection changes hands: from frames to the tcp transport. */
+/* Passes the socket of a proven data connection from frames to the tcp transport. */
 static void hand_over(struct cvy_conn *conn, struct cvy_peer *peer)
 {
 	int fd = conn->first ? -1 : fcntl(conn->fd, F_DUPFD_CLOEXEC, 0);
@@ -290,7 +288,7 @@ static void proven_stranger(struct cvy_conn *conn)
 	struct cvy_peer *peer = conn->mesh->peer[conn->theirs.src];
 	const char *why;
 
-	if (stranger_judge(conn, &why) <= 0) { /* what was expected may have changed meanwhile */
+	if (stranger_judge(conn, &why) <= 0) { /* the expected incarnation may have changed meanwhile */
 		refuse(conn, COVEY_ERR_PEER, why);
 		return;
 	}
@@ -331,7 +329,7 @@ static void got_welcome(struct cvy_conn *conn, const struct cvy_welcome *from)
 	int fd = conn->in_fd;
 
 	welcome.host[sizeof(welcome.host) - 1] = '\0';
-	/* Before the link can stand here: whatever is sent on it comes after this. */
+	/* Before the link is usable here: everything sent on it comes after this. */
 	if (!conn->dialer && welcome_send(conn)) {
 		cvy_peer_fail(peer, COVEY_ERR_IO, "the connection closed during the handshake");
 		return;
@@ -374,8 +372,8 @@ static void shake_frame(struct cvy_conn *conn, const struct cvy_wire *head, cons
 }
 
 /*
- * SO_PEERCRED: who held the socket when it connected. Another user has no business in our memory: 0, and why in @text.
- * The users are named, since the two processes see nothing else of each other.
+ * SO_PEERCRED: the user that held the socket when it connected. Another user has no business in our memory: 0, and the
+ * reason in @text. It names both users, since the two processes see nothing else of each other.
  */
 static int same_user(const struct cvy_conn *conn, char *text, size_t bytes)
 {
@@ -413,7 +411,7 @@ void cvy_shake_dial(struct cvy_conn *conn, struct cvy_peer *peer, int data)
 	conn->state = CVY_SHAKE_HELLO;
 	hello_fill(conn, peer->rank, peer->inc, (uint32_t)data);
 	if (shake_send(conn, CVY_WIRE_HELLO, &conn->mine, sizeof(conn->mine), -1))
-		peer->early = "no memory for a message"; /* the timer of the handshake tells it */
+		peer->early = "no memory for a message"; /* the timer of the handshake reports it */
 }
 
 static void stranger_late(void *ctx)
@@ -424,7 +422,7 @@ static void stranger_late(void *ctx)
 	refuse(conn, COVEY_ERR_TIMEOUT, "not expected here");
 }
 
-/* Who has said nothing yet gives way to a newcomer: a port scanner that holds all places keeps nobody out. */
+/* A silent stranger gives way to a newcomer: a port scanner that holds all places keeps nobody out. */
 static int stranger_make_room(struct cvy_mesh *mesh)
 {
 	struct cvy_conn *oldest = NULL;
@@ -448,7 +446,7 @@ void cvy_shake_accept(struct cvy_conn *conn)
 	conn->broken = shake_broken;
 	conn->state = CVY_SHAKE_HELLO;
 	if (!same_user(conn, why, sizeof(why))) {
-		if (strcmp(mesh->other_user, why) != 0) /* once: it will call again and again */
+		if (strcmp(mesh->other_user, why) != 0) /* once: it will call again */
 			cvy_shake_complain(mesh, "a connection was closed: %s", why);
 		snprintf(mesh->other_user, sizeof(mesh->other_user), "%s", why);
 		cvy_conn_close(conn);

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The two listening sockets of a member: who calls is a stranger until the handshake has shown who it is.
- */
+/* The listening sockets of a member. Each caller is a stranger until the handshake has proven its identity. */
 #include "mesh.h"
 
 #include <errno.h>
@@ -18,7 +16,7 @@
 
 #define ACCEPTS_AT_ONCE 16
 
-/* Without a free descriptor a listener would be ready for ever: the spare one takes the caller and lets it go. */
+/* Without a free descriptor a listener would be ready for ever: the spare one accepts the caller and closes it. */
 static void accept_none(struct cvy_mesh *mesh, int listener)
 {
 	char text[CVY_HINT + 80], why[CVY_HINT];
@@ -65,7 +63,7 @@ static void accept_unix(void *ctx, uint32_t events)
 	accept_all(mesh, mesh->listen_unix);
 }
 
-/* At any of them: the others have nobody, and say so at once. */
+/* Accepts at every listener: those without a caller return at once. */
 static void accept_tcp(void *ctx, uint32_t events)
 {
 	struct cvy_mesh *mesh = ctx;
@@ -84,7 +82,7 @@ static int listen_tcp(struct cvy_mesh *mesh, const char *interface)
 	for (int i = 0; i < n; i++) {
 		mesh->listen_tcp[i] = at[i].fd;
 		if (used + 1 + strlen(at[i].name) > CVY_ADDR_MAX)
-			continue; /* it stands nowhere: nobody calls */
+			continue; /* it listens nowhere: nobody calls */
 		used += (size_t)snprintf(mesh->addr + used, sizeof(mesh->addr) - used, ",%s", at[i].name);
 		if (*interface)
 			from += (size_t)snprintf(mesh->from + from, sizeof(mesh->from) - from, "%s%s", from ? "," : "",

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The mesh: own window, the windows of the peers, one link per peer; what the agent and the engine may ask of them.
- */
+/* The mesh: own window, the windows of the peers, one link per peer, and the calls of the agent and the engine. */
 #include "mesh.h"
 
 #include <errno.h>
@@ -52,7 +50,7 @@ void cvy_mesh_drop(void *ctx, int rank, uint64_t inc)
 	cvy_mesh_lock(mesh);
 	cvy_peer_hang_up(peer, 0);
 	cvy_mesh_unlock(mesh);
-	/* The view stays until the fence: the engine may set aside what a removed member left. */
+	/* The view stays until the fence: the engine may set aside data of a removed member. */
 }
 
 static int mesh_send(struct cvy_mesh *mesh, int rank, uint64_t inc, int type, uint32_t epoch, const void *body,
@@ -167,11 +165,12 @@ void cvy_mesh_identity(void *ctx, const struct cvy_identity *id)
 	if (mesh->known && same_identity(&mesh->id, id))
 		return;
 	cvy_mesh_lock(mesh);
-	for (int r = 0; r < mesh->max_ranks; r++) /* a group whose store forgot it while it formed: all begins anew */
+	for (int r = 0; r < mesh->max_ranks;
+	     r++) /* the store forgot a group that was forming: everything begins anew */
 		cvy_mesh_fence(mesh, r);
 	if (mesh->known)
 		mesh->view[mesh->id.rank] = cvy_mesh_place(mesh, mesh->id.rank);
-	/* max_ranks is the creator's word. Only without a peer yet can the addresses still move. */
+	/* The creator decides max_ranks. Addresses can move only while there is no peer. */
 	if (id->max_ranks > mesh->reserved)
 		views_reserve(mesh, id->max_ranks);
 	else
@@ -191,7 +190,7 @@ void cvy_mesh_identity(void *ctx, const struct cvy_identity *id)
 
 /* ---- open and close ---- */
 
-/* Where RDMA is not to be had: an error, or the next transport where the settings allow it. */
+/* If RDMA is not available: an error, or the next transport if the settings allow it. */
 static int open_rdma(struct cvy_mesh *mesh, const struct cvy_config *config)
 {
 	int err;
@@ -277,7 +276,7 @@ void cvy_mesh_close(struct cvy_mesh *mesh)
 {
 	if (!mesh)
 		return;
-	if (!mesh->forgotten) { /* in a forked child loop and memory are the parent's: nothing is touched */
+	if (!mesh->forgotten) { /* in a forked child, loop and memory are the parent's: touch nothing */
 		cvy_shake_close_strangers(mesh);
 		cvy_mesh_lock(mesh);
 		for (int r = 0; r < COVEY_MAX_RANKS; r++)

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Private to p2p: what mesh.c, peer.c, listen.c, handshake.c, control.c and the transports share.
+ * Private to p2p: shared by mesh.c, peer.c, listen.c, handshake.c, control.c and the transports.
  *
- * Two threads of control meet here. Sockets, handshakes and peers belong to the agent's thread. The
- * data path (peer->link, the table of views, what they point to) is changed by the agent's thread
- * under the engine's lock and used by anybody under the engine's lock.
+ * Sockets, handshakes and peers belong to the agent's thread. The data path (peer->link, the table of views, and the
+ * memory that they point to) is changed by the agent's thread under the engine's lock, and used by any thread under the
+ * engine's lock.
  */
 #ifndef CVY_MESH_H
 #define CVY_MESH_H
@@ -17,7 +17,7 @@
 #define CVY_WIRE_MAGIC 0x59564f43u /* "COVY" on a little-endian machine: also tells the byte order */
 #define CVY_WIRE_VERSION 2
 #define CVY_HANDSHAKE_MS 5000 /* from the first byte to LINK_UP, and how long a stranger may wait to be expected */
-#define CVY_STRANGERS 64      /* connections that have not proven who they are */
+#define CVY_STRANGERS 64      /* connections that have not proven their identity */
 #define CVY_STRANGER_LINES 4  /* of the log about them in CVY_STRANGER_LINES_MS: the rest is counted */
 #define CVY_STRANGER_LINES_MS 10000
 #define CVY_QUEUE_BYTES (8u << 20) /* unsent control messages of one link; more: the link is bad */
@@ -26,13 +26,13 @@
 #define CVY_TCP_CONNECTIONS_MAX 8
 #define CVY_LISTENERS 4	     /* addresses of one rank that peers on other hosts may dial */
 #define CVY_LISTENER_NAME 64 /* tcp:[ADDRESS]:PORT */
-#define CVY_ADDR_MAX 207     /* of them all: readers of the store take 255 bytes, and the name of the process is before */
-#define CVY_CONNECT_MS 1000  /* of one address of several, until its connection stands */
+#define CVY_ADDR_MAX 207 /* of all of them: readers of the store take 255 bytes, the name of the process comes first */
+#define CVY_CONNECT_MS 1000 /* of one address of several, until it is connected */
 
-/* Types past those of enum cvy_msg_type: the handshake; for RDMA, a key of a region is asked for and told. */
+/* Types past those of enum cvy_msg_type: the handshake; for RDMA, a request for the key of a region, and the key. */
 enum { CVY_WIRE_HELLO = 100, CVY_WIRE_PROOF, CVY_WIRE_WELCOME, CVY_WIRE_REFUSE, CVY_WIRE_ASK, CVY_WIRE_KEY };
 
-/* Every control message begins with it. magic and version keep their place in all versions. */
+/* The start of every control message. magic and version keep their place in all versions. */
 struct cvy_wire {
 	uint32_t magic;
 	uint16_t version, type;
@@ -59,8 +59,8 @@ struct cvy_welcome {
 	int32_t transport;		      /* enum covey_transport that the sender wants */
 	uint32_t has_fd;		      /* the descriptor of its window comes with this message */
 	uint32_t streams;		      /* data connections that the sender wants; the smaller number counts */
-	uint64_t algo;			      /* hash of the algorithms that it was asked to take */
-	uint8_t rdma_cookie[16], rdma_ip[16]; /* what a request must show, and where it goes to */
+	uint64_t algo;			      /* hash of the sender's algo setting */
+	uint8_t rdma_cookie[16], rdma_ip[16]; /* cookie that a request must show, address to send it to */
 	uint16_t rdma_port;		      /* 0: there is no RDMA device */
 	uint16_t reserved[3];
 };
@@ -76,7 +76,7 @@ struct cvy_conn {
 	struct cvy_timer *timer;
 	int fd;
 	int is_unix, connecting, stopped, busy, closed;
-	uint32_t events; /* watched now */
+	uint32_t events; /* watched */
 	void (*frame)(struct cvy_conn *conn, const struct cvy_wire *head, const uint8_t *body);
 	void (*opened)(struct cvy_conn *conn);
 	void (*broken)(struct cvy_conn *conn, int err, const char *cause);
@@ -85,22 +85,22 @@ struct cvy_conn {
 	uint32_t got;	      /* bytes of head and body that are here */
 	uint32_t bound;	      /* of one body */
 	uint8_t *body;
-	int in_fd; /* descriptor that came along, -1: none */
+	int in_fd; /* descriptor that came with it, -1: none */
 	struct cvy_out *first, **last;
 	size_t queued;
 	const char *cause; /* why it was cut from this side */
 
 	/* handshake.c */
 	int state, dialer;
-	struct cvy_peer *peer; /* NULL until a stranger has proven who it is */
+	struct cvy_peer *peer; /* NULL until a stranger has proven its identity */
 	struct cvy_hello mine, theirs;
 };
 
 struct cvy_conn *cvy_conn_new(struct cvy_loop *loop, int fd, int connecting); /* takes fd, also when it fails */
 void cvy_conn_close(struct cvy_conn *conn); /* safe inside its callbacks; they are not called again. NULL is fine */
-/* Queues and sends what the socket takes. @pass_fd: -1 or a descriptor to go along. A failure shows later as broken(). */
+/* Queues, and sends as much as the socket takes. @pass_fd: -1 or a descriptor to send. Failures appear as broken(). */
 int cvy_conn_send(struct cvy_conn *conn, const struct cvy_wire *head, const void *body, int pass_fd);
-void cvy_conn_pause(struct cvy_conn *conn, int stopped); /* 1: reads nothing for now */
+void cvy_conn_pause(struct cvy_conn *conn, int stopped); /* 1: reads nothing for a while */
 
 /* ---- handshake.c ---- */
 
@@ -108,8 +108,8 @@ enum { CVY_SHAKE_HELLO = 1, CVY_SHAKE_PARKED, CVY_SHAKE_PROOF, CVY_SHAKE_WELCOME
 
 void cvy_shake_dial(struct cvy_conn *conn, struct cvy_peer *peer, int data); /* on a connection that is being opened */
 void cvy_shake_accept(struct cvy_conn *conn);
-void cvy_shake_retry(struct cvy_mesh *mesh); /* strangers that wait: is one of them expected now? */
-/* One line about a stranger, unless there were many: anybody can make them appear. */
+void cvy_shake_retry(struct cvy_mesh *mesh); /* is one of the waiting strangers expected by this time? */
+/* One log line about a stranger, unless there were many: anybody can cause them. */
 void cvy_shake_complain(struct cvy_mesh *mesh, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void cvy_shake_close_strangers(struct cvy_mesh *mesh);
 
@@ -124,23 +124,23 @@ struct cvy_peer {
 	int rank;
 	uint64_t inc, nonce;
 	enum cvy_want want;	   /* a LINK_UP or LINK_DOWN is owed */
-	int up;			   /* LINK_UP was said, LINK_DOWN was not */
+	int up;			   /* LINK_UP was posted, LINK_DOWN was not */
 	char *addr;		   /* dialled */
-	int at;			   /* which of its addresses for other hosts is tried, or was taken; CVY_BY_UNIX */
+	int at;			   /* index of the address for other hosts that is tried, or was taken; CVY_BY_UNIX */
 	int left;		   /* addresses after this one in this cycle */
 	int dialling;		   /* control is being opened */
-	struct cvy_timer *connect; /* bound of this one, where others are left */
-	char said[CVY_CAUSE];	   /* why those before it were of no use */
-	char warned[CVY_CAUSE];	   /* what the log has about this incarnation: the same is not said again */
+	struct cvy_timer *connect; /* bound of this one, if others are left */
+	char said[CVY_CAUSE];	   /* why the addresses before it were of no use */
+	char warned[CVY_CAUSE];	   /* the last warning about this incarnation: it is not repeated */
 	struct cvy_conn *control, *data;
 	enum cvy_path path;
 	int may_tcp;	   /* instead of verbs */
-	uint64_t rdma_off; /* an incarnation for which this machine has not enough for RDMA */
+	uint64_t rdma_off; /* an incarnation for which this machine lacks a resource for RDMA */
 	uint8_t rdma_cookie[16];
 	struct cvy_verbs *verbs;		       /* RDMA connection, NULL: none */
 	int fd[CVY_TCP_CONNECTIONS_MAX], fds, streams; /* proven data connections; how many there will be */
 	struct cvy_timer *timer;		       /* bound of the handshake */
-	const char *early;			       /* why dialling failed at once: told from the loop */
+	const char *early;			       /* why dialling failed at once: reported from the loop */
 
 	/* under the engine's lock */
 	struct cvy_link *link;
@@ -150,7 +150,7 @@ struct cvy_peer {
 	uint64_t memory_inc;
 	struct cvy_window *local; /* LOCAL, and the page of a MIRROR in this process */
 	struct cvy_page *page;	  /* on this host, NULL: none */
-	int page_mapped;	  /* a mapping of its own: data goes by tcp */
+	int page_mapped;	  /* a mapping of its own: data travel by tcp */
 };
 
 struct cvy_mesh {
@@ -174,19 +174,19 @@ struct cvy_mesh {
 	int known; /* id is set */
 	char host[256];
 	char addr[CVY_ADDR_MAX + 1];
-	char from[CVY_ADDR_MAX + 1]; /* where an interface is named: its addresses, which call others too; else empty */
+	char from[CVY_ADDR_MAX + 1]; /* if an interface is named: its addresses, also as sources of calls; else empty */
 	int listen_unix, listen_tcp[CVY_LISTENERS], spare_fd;
 	struct cvy_watch *watch_unix, *watch_tcp[CVY_LISTENERS];
 	struct cvy_conn *strangers;
 	int stranger_count;
 	char other_user[CVY_CAUSE]; /* why a caller of this host was refused; empty: none was */
-	uint64_t lines_ns;	    /* since when `lines` were logged about strangers, and `unlogged` were not */
+	uint64_t lines_ns;	    /* since when `lines` were logged about strangers and `unlogged` were not */
 	int lines, unlogged;
-	uint64_t dropped; /* control messages to or from somebody else */
+	uint64_t dropped; /* control messages with other ends, or of unknown types */
 	uint64_t link_seq;
 	struct cvy_fault *fault;
 	struct cvy_rdma *rdma; /* NULL: no device */
-	char rdma_why[160];    /* that there is none */
+	char rdma_why[160];    /* why there is none */
 	struct cvy_peer *peer[COVEY_MAX_RANKS];
 	uint8_t *view[COVEY_MAX_RANKS];
 };
@@ -201,38 +201,38 @@ static inline void cvy_mesh_unlock(struct cvy_mesh *mesh)
 	pthread_mutex_unlock(mesh->lock);
 }
 
-/* Where the window of a rank is mapped. */
+/* The address at which the window of a rank is mapped. */
 static inline uint8_t *cvy_mesh_place(const struct cvy_mesh *mesh, int rank)
 {
 	return mesh->base + (size_t)rank * mesh->layout.window_bytes;
 }
 
 struct cvy_peer *cvy_peer_get(struct cvy_mesh *mesh, int rank); /* made on first use; NULL: no memory or no such rank */
-/* A new cycle with @inc. 0: there is one already. */
+/* Begins a new cycle with @inc. 0: there is one already. */
 int cvy_peer_begin(struct cvy_peer *peer, uint64_t inc, enum cvy_want want);
-/* dial.c. Dials in the cycle that has begun: the addresses of @addr in order, until a connection stands. */
+/* dial.c. Dials in the cycle that has begun: the addresses of @addr in order, until a connection is made. */
 void cvy_peer_dial(struct cvy_peer *peer, const char *addr, int by_unix);
-/* A connection that was dialled could not be made: 1 if the next address is dialled instead. */
+/* A dialled connection could not be made. 1: the next address is dialled instead. */
 int cvy_peer_dial_next(struct cvy_peer *peer, const char *why);
-void cvy_peer_dialled(struct cvy_peer *peer); /* it stands */
-/* Closes what belongs to the link, in silence. keep_shm: a view of shared memory outlives a broken connection. */
+void cvy_peer_dialled(struct cvy_peer *peer); /* it is connected */
+/* Closes the parts of the link without an event. keep_shm: a view of shared memory outlives a broken connection. */
 void cvy_peer_hang_up(struct cvy_peer *peer, int keep_shm);
 void cvy_peer_fail(struct cvy_peer *peer, int err, const char *cause);
-/* The event follows from the loop, never from inside a call of the agent. */
+/* Posts the event from the loop, never from inside a call of the agent. */
 void cvy_peer_fail_soon(struct cvy_peer *peer, const char *why);
-/* The far end of peer->control has proven itself and said its sizes. @fd: its window, or -1; stays the caller's. */
+/* The far end of peer->control has proven itself and sent its sizes. @fd: its window, or -1; stays the caller's. */
 int cvy_peer_welcome(struct cvy_peer *peer, const struct cvy_welcome *welcome, int fd);
 void cvy_peer_welcome_self(const struct cvy_mesh *mesh, struct cvy_peer *peer, struct cvy_welcome *welcome);
-/* A proven data connection: @fd is taken; with the last one the link stands. */
+/* A proven data connection: @fd is taken; the last one completes the link. */
 void cvy_peer_data(struct cvy_peer *peer, int fd);
-/* The RDMA connection that was to be made stands, or will not. */
+/* The RDMA connection is made, or will not be. */
 void cvy_peer_rdma_up(struct cvy_peer *peer);
 void cvy_peer_rdma_failed(struct cvy_peer *peer, const char *cause);
 void cvy_peer_frame(struct cvy_conn *conn, const struct cvy_wire *head, const uint8_t *body);
 
-/* Any thread, engine's lock held: the path of this link is gone; the loop's thread ends the link and says LINK_DOWN. */
+/* Any thread, engine's lock held: the path of this link is lost. The loop ends the link and posts LINK_DOWN. */
 void cvy_mesh_lost(struct cvy_link *link, const char *cause);
-/* Engine's lock held: ends what is visible of a rank at its view. */
+/* Engine's lock held: removes everything visible of a rank from its view. */
 void cvy_mesh_unview(struct cvy_mesh *mesh, int rank);
 
 /* ---- listen.c ---- */
@@ -248,7 +248,7 @@ struct cvy_listener {
 	char name[CVY_LISTENER_NAME];
 };
 
-/* Listens at the addresses that @interface gives (base/interface.h), best first, @max at most: how many, or an error. */
+/* Listens at the addresses of @interface (base/interface.h), best first, at most @max. Their number or an error. */
 int cvy_address_listen(const char *interface, struct cvy_listener *to, int max, struct cvy_errbox *box);
 int cvy_address_count(const char *addr); /* of its `tcp:` parts */
 void cvy_address_name(const char *addr, int at, char *text, size_t bytes);
@@ -264,7 +264,7 @@ int cvy_address_connect(const char *addr, int at, const char *from, const char *
 /* Fills link->ops and link->state; tcp takes the descriptors on success. */
 void cvy_shm_open(struct cvy_link *link);
 int cvy_tcp_open(struct cvy_link *link, const int *fds, int n);
-/* Like signal, but with a line kept from earlier (fault plans: a write that comes late). */
+/* Like signal, but with a line kept from earlier (fault plans: a late write). */
 int cvy_tcp_signal_line(struct cvy_link *link, size_t offset, const struct cvy_line *line);
 int cvy_verbs_signal_line(struct cvy_link *link, size_t offset, const struct cvy_line *line);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files about mlx5 pairs share. */
+/* Shared by the files about mlx5 pairs. */
 #ifndef CVY_MLX5_H
 #define CVY_MLX5_H
 
@@ -26,7 +26,7 @@ struct cvy_nic {
 	uint32_t pdn, lid, psn;
 	int port, ethernet, gid_index, mtu;
 	uint8_t gid[16];
-	int devx; /* 0: not asked, 1: works, else why not */
+	int devx; /* 0: not tried, 1: works, else the error */
 	char name[64];
 	const struct cvy_queue_memory *memory;
 	struct cvy_errbox *box;
@@ -54,7 +54,7 @@ struct cvy_pair {
 	struct cvy_pair_name far;
 	uint32_t psn;
 	struct cvy_queue queue; /* as posters see it */
-	uint8_t *ring, *cqes;	/* as this process does */
+	uint8_t *ring, *cqes;	/* as this process sees them */
 	uint32_t *record;
 	uint64_t *reg;
 	size_t ring_bytes, cqes_bytes;
@@ -82,7 +82,7 @@ int cvy_devx_open(struct cvy_pair *pair);
 int cvy_devx_connect(struct cvy_pair *pair, const struct cvy_pair_name *far);
 int cvy_devx_stop(struct cvy_pair *pair);
 void cvy_devx_close(struct cvy_pair *pair);
-void cvy_devx_free(struct cvy_pair *pair); /* its memory, when nobody sees it any more */
+void cvy_devx_free(struct cvy_pair *pair); /* its memory, when no poster sees it */
 
 #endif
 

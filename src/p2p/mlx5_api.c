@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Two libraries and their calls; nothing is opened twice, and nothing is ever closed: threads of theirs may live on. */
+/* Opens two libraries and finds their calls. Each is opened once and never closed: threads of theirs may live on. */
 #include <dlfcn.h>
 #include <pthread.h>
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A send queue made by commands to the adapter (DEVX), for what verbs cannot give: completions *collapsed* into one
- * place that always holds the newest, and a queue whose memory is where we want it. One registered piece of memory
- * holds ring, completion and record. The commands' fields are numbered as in the adapter's manual: bits from the
- * start, most significant first; the software adapter has a table of its own that was written apart.
+ * A send queue made by commands to the adapter (DEVX), for two things that verbs cannot give: completions *collapsed*
+ * into one place that always holds the newest, and a queue in memory that we choose. One registered piece of memory
+ * holds ring, completion and record. The fields of commands are numbered as in the adapter's manual: bits from the
+ * start, most significant first. The software adapter has its own table, written independently.
  */
 #include "queues.h"
 
@@ -115,13 +115,13 @@ static int query(struct cvy_nic *nic, unsigned group, uint8_t *caps)
 
 	memset(caps, 0, CAPS_BYTES);
 	set(command, OPCODE, QUERY_CAPS);
-	set(command, MODIFIER, group << 1 | 1); /* as they are now, not as they could be */
+	set(command, MODIFIER, group << 1 | 1); /* the current values, not the possible ones */
 	if (nic->api->mlx5dv_devx_general_cmd_(nic->context, command, sizeof(command), caps, CAPS_BYTES))
 		return refused(nic, "tell what it can do", caps);
 	return 0;
 }
 
-/* May this process send commands, and are completions and adds as we know them? Asked once. */
+/* May this process send commands, and do completions and adds behave as expected? Tried once. */
 int cvy_devx_probe(struct cvy_nic *nic)
 {
 	uint8_t caps[CAPS_BYTES];
@@ -186,7 +186,7 @@ static size_t memory_bytes(uint32_t depth)
 	return ((size_t)depth * 2 * CVY_MLX5_BLOCK + CVY_MLX5_BLOCK + CVY_PAGE - 1) & ~(size_t)(CVY_PAGE - 1);
 }
 
-/* A slot of what was reserved, the one that was given back longest ago; else memory of its own. */
+/* The slot of the reserved memory that has been free longest; else new memory. */
 static uint8_t *find_memory(struct cvy_pair *p)
 {
 	struct cvy_nic *nic = p->nic;
@@ -227,7 +227,7 @@ static int take_memory(struct cvy_pair *p)
 	return 0;
 }
 
-/* As many places as entries, though one completion overwrites the other in the first: adapters may count on the rest. */
+/* As many places as entries, though each completion overwrites the last in the first: adapters may use the rest. */
 static int create_completions(struct cvy_pair *p, uint32_t *number)
 {
 	uint8_t in[COMMAND_BYTES] = { 0 }, out[ANSWER_BYTES] = { 0 };
@@ -313,7 +313,7 @@ static int step(struct cvy_pair *p, int op, uint8_t *in)
 	return 0;
 }
 
-/* The kernel finds the far end's hardware address; an address handle is how one asks it. */
+/* The kernel finds the far end's hardware address; an address handle is the way to ask it. */
 static int find_mac(struct cvy_pair *p, const struct cvy_pair_name *far, uint8_t mac[6])
 {
 	struct ibv_ah_attr attr = { .is_global = 1, .port_num = (uint8_t)p->nic->port };
@@ -416,7 +416,7 @@ void cvy_devx_close(struct cvy_pair *p)
 		p->uar->used = 0;
 }
 
-/* After cvy_devx_close(), and when no poster sees it any more. */
+/* After cvy_devx_close(), and when no poster sees it. */
 void cvy_devx_free(struct cvy_pair *p)
 {
 	struct cvy_nic *nic = p->nic;

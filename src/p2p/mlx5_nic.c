@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An opened adapter and the memory that it may touch. Whatever is missing is said in words, with what would help. */
+/* An opened adapter and the memory that it may touch. If something is missing, the error names it and a remedy. */
 #include "queues.h"
 
 #include <errno.h>
@@ -108,7 +108,7 @@ int cvy_nic_open(const struct cvy_nic_args *args, struct cvy_nic **out)
 	nic->memory = args->memory;
 	nic->port = args->port ? args->port : 1;
 	nic->gid_index = args->gid_index;
-	nic->psn = (uint32_t)cvy_q_ticks() & 0xffffff; /* packets of another life are told from ours */
+	nic->psn = (uint32_t)cvy_q_ticks() & 0xffffff; /* distinguishes packets of an earlier life from ours */
 	err = nic_open_device(nic, args->device);
 	if (!err)
 		err = nic_ask_port(nic);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A build without the headers of libibverbs and libmlx5: who asks for a NIC hears that there is none, and why. Without
- * one there is nothing that the other calls could be given.
+ * A build without the headers of libibverbs and libmlx5: to open a NIC fails, and the error says why. The other calls
+ * are never reached, since they take a NIC.
  */
 #include "queues.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A send queue that posters write themselves. Made by verbs, so the kernel does addresses and states, and then taken
- * over: libmlx5 says where ring, record, register and completions are and is not asked to post or poll again. Each
- * completion has a place of its own (as many as entries), hence nobody tells the adapter which were seen.
+ * A send queue that posters write themselves. Verbs make it, so the kernel handles addresses and states. Then it is
+ * taken over: libmlx5 says where ring, record, register and completions are, and neither posts nor polls afterwards.
+ * Each completion has its own place (as many as entries), so the adapter need not know which were seen.
  */
 #include "queues.h"
 
@@ -18,7 +18,7 @@ static int pair_fails(const struct cvy_pair *p, const char *what)
 	return cvy_fail(p->nic->box, COVEY_ERR_UNSUPPORTED, -1, 0, "%s: %s: %s", p->nic->name, what, strerror(errno));
 }
 
-/* NULL: they are threads of this process. */
+/* NULL: posters are threads of this process. */
 static const struct cvy_queue_memory *posters(const struct cvy_pair *p)
 {
 	return p->args.hosted ? NULL : p->nic->memory;
@@ -39,7 +39,7 @@ static int verbs_create(struct cvy_pair *p, uint32_t cqes)
 	struct ibv_cq_init_attr_ex cq = { .cqe = cqes - 1,
 					  .comp_mask = IBV_CQ_INIT_ATTR_MASK_FLAGS,
 					  .flags = IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN };
-	/* The operations are named, or libmlx5 makes room for entries four times as long as ours. */
+	/* The operations are named: else libmlx5 makes room for entries four times as long as ours. */
 	struct ibv_qp_init_attr_ex qp = {
 		.cap = { .max_send_wr = p->args.depth, .max_send_sge = 1, .max_inline_data = 12 },
 		.qp_type = IBV_QPT_RC,
@@ -47,7 +47,7 @@ static int verbs_create(struct cvy_pair *p, uint32_t cqes)
 		.send_ops_flags = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD,
 		.pd = p->nic->pd
 	};
-	/* Answers of adds go to memory, not into completions. */
+	/* Answers of adds are written to memory, not into completions. */
 	struct mlx5dv_qp_init_attr mlx5 = { .comp_mask = MLX5DV_QP_INIT_ATTR_MASK_QP_CREATE_FLAGS,
 					    .create_flags = MLX5DV_QP_CREATE_DISABLE_SCATTER_TO_CQE };
 	struct ibv_cq_ex *ex = ibv_create_cq_ex(p->nic->context, &cq);
@@ -80,7 +80,7 @@ static int verbs_take_over(struct cvy_pair *p, struct mlx5dv_qp *qp, struct mlx5
 	return 0;
 }
 
-/* Each entry has a completion's place; how many entries libmlx5 makes is known afterwards. */
+/* Each entry has a place for its completion; libmlx5 decides the number of entries. */
 static int verbs_open(struct cvy_pair *p)
 {
 	struct mlx5dv_qp qp;
@@ -109,7 +109,7 @@ static int verbs_open(struct cvy_pair *p)
 	return 0;
 }
 
-/* Where posters see @host; whole pages around it. */
+/* The posters' address of @host; whole pages around it are mapped. */
 static int pair_map(struct cvy_pair *p, void *host, size_t bytes, int io, void *to)
 {
 	const struct cvy_queue_memory *m = posters(p);
@@ -299,7 +299,7 @@ int cvy_pair_stop(struct cvy_pair *p)
 	return p->nic->api->ibv_modify_qp_(p->qp, &a, IBV_QP_STATE) ? pair_fails(p, "the queue does not stop") : 0;
 }
 
-/* First the adapter lets go, then what it wrote into is given back. */
+/* The adapter releases the queue first, then the memory that it wrote into is freed. */
 void cvy_pair_close(struct cvy_pair *p)
 {
 	const struct cvy_queue_memory *m;
@@ -334,7 +334,7 @@ uint64_t cvy_pair_status(const struct cvy_pair *p)
 	return p->cqes[CVY_MLX5_CQE_SYNDROME] ? p->cqes[CVY_MLX5_CQE_SYNDROME] : 255;
 }
 
-/* The last entry of each call asks for a completion, and who posted has rung for it. */
+/* The last entry of each call asks for a completion, and the poster has rung for it. */
 int cvy_pair_idle(const struct cvy_pair *p)
 {
 	uint16_t rung = (uint16_t)cvy_q_be32(cvy_q_load32(&p->record[1]));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Why a queue failed, in words. An error never says who is to blame: a dead peer shows as each of several. */
+/* Texts of queue errors. No error tells which side is at fault: a dead peer shows as any of several. */
 #include "queues.h"
 
 const char *cvy_syndrome(uint64_t status)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A peer: cycles of its link (expect or dial, handshake, LINK_UP, LINK_DOWN) and what is visible of its window.
+ * A peer: cycles of its link (expect or dial, handshake, LINK_UP, LINK_DOWN) and the visible part of its window.
  *
- * What is visible lives longer than the link: a dead peer's window stays readable (its last contribution is there
- * for all or for none) until the engine fences it or the next incarnation takes the place.
+ * The view lives longer than the link: a dead peer's window stays readable (all or none of its last contribution is
+ * there) until the engine fences it or the next incarnation takes the place.
  */
 #include "mesh.h"
 
@@ -22,9 +22,9 @@
 #include "rdma.h"
 
 #define RANK_BITS 12   /* of a link id: COVEY_MAX_RANKS */
-#define IDLE_BOUNDS 10 /* an idle link is probed when nothing came for so many link_ms */
+#define IDLE_BOUNDS 10 /* an idle link is probed after this many link_ms without data */
 
-/* ---- what is visible of a peer (engine's lock held) ---- */
+/* ---- views of peers (engine's lock held) ---- */
 
 static size_t page_bytes(const struct cvy_mesh *mesh)
 {
@@ -70,7 +70,7 @@ static void link_remove(struct cvy_peer *peer)
 	}
 }
 
-/* By the data connections that it has, by RDMA, or by shared memory. */
+/* Makes the link of its data connections, of RDMA, or of shared memory. */
 static int link_make(struct cvy_peer *peer)
 {
 	struct cvy_mesh *mesh = peer->mesh;
@@ -95,7 +95,7 @@ static int link_make(struct cvy_peer *peer)
 	peer->fds = 0;
 	outer = mesh->fault ? cvy_fault_wrap(mesh->fault, link) : link;
 	if (!outer) {
-		link->ops->close(link); /* descriptors, too */
+		link->ops->close(link); /* closes the descriptors too */
 		free(link);
 		return COVEY_ERR_NOMEM;
 	}
@@ -107,13 +107,13 @@ static int link_make(struct cvy_peer *peer)
 
 /* ---- ends ---- */
 
-/* Closes what belongs to the link, in silence. keep_shm: a view of shared memory outlives a broken connection. */
+/* Closes the parts of the link without an event. keep_shm: a view of shared memory outlives a broken connection. */
 void cvy_peer_hang_up(struct cvy_peer *peer, int keep_shm)
 {
 	struct cvy_conn *control = peer->control, *data = peer->data;
 
 	if (peer->want == CVY_WANT_DIAL && control && !peer->up && peer->at >= 0)
-		peer->at++; /* nothing came of it: the next cycle begins with the next address */
+		peer->at++; /* the handshake failed: the next cycle begins with the next address */
 	cvy_peer_dialled(peer);
 	peer->control = peer->data = NULL;
 	while (peer->fds)
@@ -136,7 +136,7 @@ void cvy_peer_fail(struct cvy_peer *peer, int err, const char *cause)
 	int owed = peer->want != CVY_WANT_NOTHING || peer->up;
 	char text[CVY_CAUSE + 1], told[2 * CVY_CAUSE + 40];
 
-	snprintf(text, sizeof(text), "%s", cause); /* the connection that holds it may go */
+	snprintf(text, sizeof(text), "%s", cause); /* the connection that holds it may be freed */
 	snprintf(told, sizeof(told), "%s", text);
 	cvy_mesh_lock(peer->mesh);
 	cvy_peer_hang_up(peer, 1);
@@ -151,7 +151,7 @@ void cvy_peer_fail(struct cvy_peer *peer, int err, const char *cause)
 		snprintf(peer->warned, sizeof(peer->warned), "%.199s", text);
 	} else {
 		cvy_info("p2p", "link to rank %d inc %llu down: %s", peer->rank, (unsigned long long)peer->inc, text);
-		if (peer->warned[0]) /* what cannot mend itself says more than that it has gone meanwhile */
+		if (peer->warned[0]) /* the earlier warning says more: a cause that cannot mend itself */
 			snprintf(told, sizeof(told), "%s; at last: %s", peer->warned, text);
 	}
 	event.text = told;
@@ -159,9 +159,9 @@ void cvy_peer_fail(struct cvy_peer *peer, int err, const char *cause)
 }
 
 /*
- * A path that drops everything breaks no connection by itself for many minutes, and then nobody could report whom
- * it cannot reach. So what the peer's kernel does not acknowledge for link_ms breaks it (PINGs are sent on the way),
- * and where nobody sends, a probe asks. Data has no such bound: a full window only says that the peer is late.
+ * A path that drops everything breaks no connection by itself for many minutes, and meanwhile nobody could report which
+ * peer it cannot reach. So data that the peer's kernel does not acknowledge for link_ms break it: PINGs, or a probe on
+ * an idle link. Data connections have no such bound: a full window only says that the peer is late.
  */
 static void bound_silence(const struct cvy_peer *peer)
 {
@@ -246,7 +246,7 @@ static int wants_verbs(int transport)
 	return transport == COVEY_TRANSPORT_VERBS || transport == COVEY_TRANSPORT_VERBS_TCP;
 }
 
-/* Between two hosts, or where one of the two wants tcp on one host as well. */
+/* For two hosts, or for one host if either side wants tcp. */
 static int judge_far(struct cvy_peer *peer, const struct cvy_welcome *w, int same, char *why, size_t bytes)
 {
 	const struct cvy_mesh *mesh = peer->mesh;
@@ -271,7 +271,7 @@ static int judge_far(struct cvy_peer *peer, const struct cvy_welcome *w, int sam
 	return 0;
 }
 
-/* Both sides come to the same answer from the same two messages. */
+/* Both sides reach the same verdict from the same two messages. */
 static int judge(struct cvy_peer *peer, const struct cvy_welcome *w, char *why, size_t bytes)
 {
 	const struct cvy_mesh *mesh = peer->mesh;
@@ -306,7 +306,7 @@ static int page_believed(const struct cvy_peer *peer, const struct cvy_page *pag
 	       page->window_bytes == mesh->layout.window_bytes && page->slot_bytes == mesh->layout.slot_bytes;
 }
 
-/* Data by tcp: a mirror, and of a peer on this host its page, for its signs of life. */
+/* Data by tcp: a mirror. Of a peer on this host also its page, for its signs of life. */
 static int view_mirror(struct cvy_peer *peer, int fd)
 {
 	struct cvy_mesh *mesh = peer->mesh;
@@ -336,7 +336,7 @@ static int view_shared(struct cvy_peer *peer, int fd)
 	struct cvy_mesh *mesh = peer->mesh;
 
 	peer->local = cvy_window_local(fd, peer->nonce);
-	if (peer->local) { /* a rank of this process: one address for both, so that race detectors see it */
+	if (peer->local) { /* a rank of this process: both use one address, so that race detectors see the accesses */
 		peer->memory = CVY_MEMORY_LOCAL;
 		mesh->view[peer->rank] = peer->local->own;
 	} else {
@@ -359,7 +359,7 @@ static int view_make(struct cvy_peer *peer, int fd, const char **why)
 		*why = "its window did not come along";
 		return COVEY_ERR_INVAL;
 	}
-	/* The same incarnation again, after a broken connection: what is here stays. */
+	/* The same incarnation again, after a broken connection: its memory stays. */
 	if (peer->memory_inc == peer->inc && (peer->memory == CVY_MEMORY_MIRROR) == mirrored)
 		return mirrored || peer->link ? 0 : link_make(peer);
 	link_remove(peer);
@@ -391,7 +391,7 @@ static void dial_data(struct cvy_peer *peer)
 		cvy_peer_fail(peer, COVEY_ERR_IO, why);
 }
 
-/* Who dials decides: the other side takes what comes. */
+/* The dialler decides: the other side follows. */
 void cvy_peer_rdma_failed(struct cvy_peer *peer, const char *cause)
 {
 	if (!peer || peer->want == CVY_WANT_NOTHING)
@@ -410,7 +410,7 @@ static void dial_rdma(struct cvy_peer *peer, const struct cvy_welcome *welcome)
 	const char *why;
 
 	cvy_conn_pause(peer->control,
-		       1); /* over iWARP its end may stand before ours: its messages come after LINK_UP */
+		       1); /* over iWARP the peer may be connected first: its messages come after LINK_UP */
 	if (cvy_rdma_dial(peer, welcome, &why))
 		cvy_peer_rdma_failed(peer, why);
 }
@@ -443,7 +443,7 @@ int cvy_peer_welcome(struct cvy_peer *peer, const struct cvy_welcome *welcome, i
 	return err;
 }
 
-/* What the data path needs is there. */
+/* The data path has all its parts. */
 static void data_up(struct cvy_peer *peer)
 {
 	int err;
@@ -462,7 +462,7 @@ static void data_up(struct cvy_peer *peer)
 
 void cvy_peer_rdma_up(struct cvy_peer *peer)
 {
-	while (peer->fds) /* it had begun to dial tcp in its place */
+	while (peer->fds) /* it had begun to dial tcp instead */
 		close(peer->fd[--peer->fds]);
 	peer->path = CVY_PATH_VERBS;
 	data_up(peer);
@@ -482,7 +482,7 @@ void cvy_peer_data(struct cvy_peer *peer, int fd)
 		return;
 	}
 	cvy_mesh_lock(peer->mesh);
-	cvy_rdma_hang_up(peer); /* its side has given that up */
+	cvy_rdma_hang_up(peer); /* the peer has given RDMA up */
 	cvy_mesh_unlock(peer->mesh);
 	peer->path = CVY_PATH_TCP;
 	data_up(peer);
@@ -560,7 +560,7 @@ static void peer_late(void *ctx)
 		cvy_peer_fail(peer, COVEY_ERR_TIMEOUT, "it did not dial within 5 seconds");
 }
 
-/* A new cycle with @inc. 0: there is one already. */
+/* Begins a new cycle with @inc. 0: there is one already. */
 int cvy_peer_begin(struct cvy_peer *peer, uint64_t inc, enum cvy_want want)
 {
 	if (!peer || (peer->inc == inc && (peer->up || peer->want == want)))
@@ -578,7 +578,7 @@ int cvy_peer_begin(struct cvy_peer *peer, uint64_t inc, enum cvy_want want)
 	return 1;
 }
 
-/* The event follows from the loop, never from inside a call of the agent. */
+/* Posts the event from the loop, never from inside a call of the agent. */
 void cvy_peer_fail_soon(struct cvy_peer *peer, const char *why)
 {
 	peer->early = why;

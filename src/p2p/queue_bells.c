@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A thread that copies doorbells from words that posters can write to registers that they cannot. Words only grow, so
- * to copy the newest is enough: the record, written before, says how far the adapter goes. Comparing with what was
- * copied last needs no swap across PCIe; a word cannot come round to an old value between two looks of a queue whose
- * depth is half its 16 bits.
+ * copying the newest is enough: the record, written before, says how far the adapter may read. The comparison with the
+ * last copied value needs no swap across PCIe. A word cannot return to an old value between two looks, since the depth
+ * of a queue is half its 16 bits.
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -28,7 +28,7 @@ struct cvy_bells {
 	int stop, started, mapped;
 	unsigned max, top;
 	struct bell *bell;
-	uint64_t *word, *seen; /* words as this thread sees them, as posters do */
+	uint64_t *word, *seen; /* words as this thread sees them, and as posters do */
 };
 
 static int copy_all(struct cvy_bells *b)

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Commands of a proxy as copies (base/queue_memory.h): the far end's memory is in reach of this host's copy engines, though
- * no thread that posts may touch it.
+ * Commands of a proxy as copies (base/queue_memory.h): the copy engines of this host reach the far end's memory, but no
+ * posting thread may touch it.
  *
- * To ask for a copy takes longer than to copy what a lane has put. So commands are held until none has come for a while, as far
- * as there is room for them, and as long as CVY_COPIER_MARKS batches are under way: what a kernel posts from its lanes, one by
- * one, becomes one copy or few. Puts between two signals are sorted by where they go; those that touch are one, and of one size and at even distances they
- * are rows of one. Where they overlap they are left as they were posted.
+ * To start a copy takes longer than to copy a lane's bytes. So commands are held until none has come for a while or
+ * there is no room for more, and also while CVY_COPIER_MARKS batches are under way. A kernel's commands, posted lane by
+ * lane, become one copy or few. Puts between two signals are sorted by destination. Puts that touch become one; puts of
+ * one size at even distances become rows of one copy. Overlapping puts keep the order in which they were posted.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -14,17 +14,17 @@
 #include "clock.h"
 #include "queues.h"
 
-#define HELD 256 /* commands; with what is under way no more stores than CVY_COPIER_STORES */
+#define HELD 256 /* commands; these and those under way have at most CVY_COPIER_STORES stores */
 #define BROKEN 255
-#define PATIENCE 16 /* times quiet_ns, from the first of those held */
+#define PATIENCE 16 /* times quiet_ns, counted from the first held command */
 
 struct cvy_copy_sender {
 	struct cvy_copies copies;
 	size_t bytes;
 	struct cvy_ring_command held[HELD];
 	unsigned nheld;
-	uint64_t seen, seen_ns;	       /* so many had been posted when last looked, and since when */
-	uint64_t first_ns;	       /* when the first of those held was seen; 0: not yet */
+	uint64_t seen, seen_ns;	       /* commands posted at the last look, and since when */
+	uint64_t first_ns;	       /* when the first held command was seen; 0: not yet */
 	uint64_t posted, done, status; /* commands */
 	uint64_t marks, reached;
 	uint64_t behind[CVY_COPIER_MARKS]; /* commands posted before that mark */
@@ -53,9 +53,9 @@ void cvy_copy_sender_close(struct cvy_copy_sender *s)
 	free(s);
 }
 
-/* ---- what is held becomes copies ---- */
+/* ---- held commands become copies ---- */
 
-/* One pass of sort_by_place: into to[], by a byte of where they go. */
+/* One pass of sort_by_place: into to[], by one byte of the destination. */
 static void pass(const struct cvy_ring_command *c, const uint8_t *from, unsigned n, int shift, uint8_t *to)
 {
 	unsigned at[256] = { 0 }, before = 0;
@@ -73,8 +73,8 @@ static void pass(const struct cvy_ring_command *c, const uint8_t *from, unsigned
 }
 
 /*
- * Byte by byte, the lowest first, but those that are alike in all: of the slots of a step one differs. A sort that compares takes
- * longer than the copies, since no processor foresees in which order lanes post.
+ * Sorts byte by byte, the lowest first, and skips bytes that are the same in all commands: for the slots of a step, one
+ * byte differs. A comparing sort takes longer than the copies, since no processor predicts how lanes post.
  */
 static void sort_by_place(const struct cvy_ring_command *c, unsigned n, struct cvy_ring_command *sorted)
 {
@@ -113,7 +113,7 @@ static int copy(struct cvy_copy_sender *s, const struct rows *r)
 			: 0;
 }
 
-/* 1: @c, which goes behind all of @r, is part of it now. */
+/* 1: @c, whose destination is behind all of @r, has become part of it. */
 static int joins(struct rows *r, const struct cvy_ring_command *c)
 {
 	uint64_t last = r->remote + (r->rows - 1) * r->stride;
@@ -131,7 +131,7 @@ static int joins(struct rows *r, const struct cvy_ring_command *c)
 	return 1;
 }
 
-/* Puts without a signal between them. */
+/* Copies puts without a signal between them. */
 static int copy_puts(struct cvy_copy_sender *s, struct cvy_ring_command *c, unsigned n)
 {
 	struct cvy_ring_command sorted[HELD];
@@ -171,7 +171,7 @@ static int copy_held(struct cvy_copy_sender *s)
 
 /* ---- the link ---- */
 
-/* More commands are coming, and find room. */
+/* More commands are coming, and there is room for them. */
 static int is_coming(struct cvy_copy_sender *s)
 {
 	uint64_t now;
@@ -233,7 +233,7 @@ static uint64_t sender_done(void *ctx, uint64_t *status)
 
 	sender_flush(s);
 	*status = s->status;
-	if (is_coming(s)) { /* several for each look: who posts writes where this thread reads */
+	if (is_coming(s)) { /* several for each look: this thread reads where posters write */
 		cvy_q_pause();
 		return s->done;
 	}

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The door of queues (queue_door.h). A *knock* is one connection that is not anybody's yet: a stranger who has not shown
- * its cookie, or a call of our own that has not been taken. Both are bounded, in number and in time.
+ * The door of queues (queue_door.h). A *knock* is a connection without an owner yet: a stranger that has not shown its
+ * cookie, or a call of our own that has not been taken. Both are bounded in number and in time.
  */
 #include "queue_door.h"
 
@@ -59,7 +59,7 @@ static int knock_free(struct cvy_knock *k)
 	return fd;
 }
 
-/* Ends as a knock; its descriptor is the caller's. */
+/* Frees the knock; its descriptor passes to the caller. */
 static int knock_end(struct cvy_knock *k)
 {
 	struct cvy_knock **at = &k->door->knocks;
@@ -105,7 +105,7 @@ static int blocking(int fd)
 	return fd;
 }
 
-/* Which rank the cookie of @k is; -1: none. It is used up. */
+/* The rank of the cookie of @k; -1: none. The cookie is used up. */
 static int who(struct cvy_knock *k)
 {
 	for (struct expected **at = &k->door->expected; *at; at = &(*at)->next) {
@@ -143,7 +143,7 @@ static void stranger_ready(void *ctx, uint32_t events)
 	door->come(door->ctx, rank, blocking(knock_end(k)), NULL);
 }
 
-/* The call was taken: shows the cookie, which a fresh connection has room for. */
+/* The call was taken: sends the cookie, for which a fresh connection has room. */
 static void dialled_ready(void *ctx, uint32_t events)
 {
 	struct cvy_knock *k = ctx;
@@ -164,7 +164,7 @@ static void dialled_ready(void *ctx, uint32_t events)
 	opened(door->ctx, rank, blocking(knock_end(k)), NULL);
 }
 
-/* Takes @fd, whatever becomes of it. */
+/* Takes @fd, also on failure. */
 static struct cvy_knock *knock(struct cvy_door *door, int fd, int rank, cvy_door_opened *opened)
 {
 	struct cvy_knock *k = calloc(1, sizeof(*k));

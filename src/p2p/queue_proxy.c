@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A thread that takes commands of 16 bytes from a ring and posts them on links: for networks whose queues no GPU can
- * write. Commands of one queue are posted in the order of the ring; a queue's `done` is the ring's index behind the
- * last of its commands that is done, so a ticket of the ring is a ticket of each of its queues, and one peer that is
- * dead holds up no other's completions.
+ * write. Commands of one queue are posted in the order of the ring. A queue's `done` is the ring's index behind the
+ * last of its completed commands. So a ticket of the ring is a ticket of each of its queues, and a dead peer delays no
+ * other queue's completions.
  *
- * The thread publishes `tail` once it has read commands, not when they are done: room in the ring comes back early.
+ * The thread publishes `tail` once it has read commands, not when they are done: room in the ring is free early.
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -18,10 +18,10 @@
 #define BATCH 256	/* commands that are read before links are flushed */
 #define IDLE_LOOKS 2000 /* at the ring, before a nap */
 #define NAP_NS 20000
-#define NO_LINK 0x05 /* the status of a queue that has none */
+#define NO_LINK 0x05 /* the status of a queue without a link */
 #define BROKEN 255
 
-/* A queue's link, and the tickets of what is under way there. */
+/* A queue's link, and the tickets of the commands under way there. */
 struct lane {
 	struct cvy_proxy_link link;
 	int attached, listed, dirty;
@@ -50,7 +50,7 @@ static void break_lane(struct cvy_proxy *p, uint32_t number, uint64_t status)
 		cvy_q_store(&p->status[number], status);
 }
 
-/* Where the two halves are of this lap: 1. */
+/* 1: both halves of the command are of this lap. */
 static int command_at(const struct cvy_proxy *p, uint64_t index, struct cvy_ring_command *c)
 {
 	const uint64_t *slot = p->slots + 2 * (index & (p->args.depth - 1));
@@ -62,7 +62,7 @@ static int command_at(const struct cvy_proxy *p, uint64_t index, struct cvy_ring
 	return 1;
 }
 
-/* 0: taken, whatever became of it; AGAIN: later */
+/* 0: taken, even if it failed; AGAIN: later */
 static int post(struct cvy_proxy *p, const struct cvy_ring_command *c, uint64_t ticket)
 {
 	struct lane *l = c->queue < p->args.queues ? p->lane[c->queue] : NULL;
@@ -110,7 +110,7 @@ static int take(struct cvy_proxy *p)
 	return n;
 }
 
-/* Posts of this lane that are done become the queue's `done`. 1: something is under way still. */
+/* Completed posts of this lane advance the queue's `done`. 1: something is under way still. */
 static int complete(struct cvy_proxy *p, uint32_t number, int *any)
 {
 	struct lane *l = p->lane[number];
@@ -222,7 +222,7 @@ int cvy_proxy_open(const struct cvy_proxy_args *args, struct cvy_proxy **out)
 	return 0;
 }
 
-/* Another incarnation at the far end: its status begins anew, and tickets go on, for the ring does. */
+/* Attaches another incarnation at the far end: its status begins anew; tickets continue, since those of the ring do. */
 int cvy_proxy_attach(struct cvy_proxy *p, uint32_t number, const struct cvy_proxy_link *link)
 {
 	struct lane *l;
@@ -312,7 +312,7 @@ void cvy_proxy_close(struct cvy_proxy *p)
 	free(p);
 }
 
-/* One command is one entry, so entries that are done are posts that are done. */
+/* One command is one entry, so completed entries count completed posts. */
 static int pair_post(void *ctx, const struct cvy_ring_command *c)
 {
 	struct cvy_queue *q = ctx;

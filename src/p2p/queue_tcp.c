@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Commands of a proxy over a socket. A frame is a head of 24 bytes and, for a put, its bytes, sent from where they
- * stand: a ticket is done, and the memory free, when the far end has said so. The receiver believes nothing: a frame
- * that does not fit into the window, or has no meaning, ends the connection before a byte of it is stored.
+ * Commands of a proxy over a socket. A frame is a head of 24 bytes and, for a put, its bytes, sent in place: a ticket
+ * is done, and the memory free, when the far end has acknowledged it. The receiver trusts nothing: a frame that does
+ * not fit into the window, or has no meaning, ends the connection before a byte of it is stored.
  *
- * What stands in the window is read while it comes: words of 8 bytes are stored whole and in ascending order, so whoever
- * sees the last word of a packet or a line sees what was sent before it. So nothing is received in its place.
+ * The window is read while bytes arrive. Words of 8 bytes are stored whole and in ascending order, so a reader that
+ * sees the last word of a packet or a line sees everything sent before it. Hence nothing is received in place.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -20,7 +20,7 @@
 #define FRAMES CVY_PROXY_UNDER_WAY /* under way to the system; power of two */
 #define PIECES 64		   /* of one call of the system */
 #define BUFFER 65536		   /* of the receiver, for heads and short puts */
-#define ACK_EVERY 64		   /* frames, while more stand in the buffer */
+#define ACK_EVERY 64		   /* frames, while more are in the buffer */
 #define NO_ANSWER 0x15		   /* status of a queue whose connection ended */
 
 struct head {
@@ -33,7 +33,7 @@ struct cvy_tcp_sender {
 	int fd;
 	const uint8_t *local;
 	size_t local_bytes, remote_bytes;
-	uint64_t posted, gone, sent; /* frames: posted, handed to the system; bytes of the first that is not gone */
+	uint64_t posted, gone, sent; /* frames: posted, handed to the system; bytes of the next one that are sent */
 	uint64_t done, status;
 	struct head head[FRAMES];
 	const uint8_t *data[FRAMES];
@@ -62,7 +62,7 @@ static size_t frame_bytes(const struct cvy_tcp_sender *s, uint64_t i)
 	return sizeof(*h) + (h->op == CVY_RING_PUT ? h->value : 0);
 }
 
-/* Hands the system what it takes now. */
+/* Hands the system as much as it takes. */
 static void sender_flush(void *ctx)
 {
 	struct cvy_tcp_sender *s = ctx;
@@ -138,7 +138,7 @@ static uint64_t sender_done(void *ctx, uint64_t *status)
 		s->ack_bytes = 0;
 		memcpy(&count, s->ack, sizeof(count));
 		if (count < s->done || count > s->gone)
-			s->status = NO_ANSWER; /* that cannot be */
+			s->status = NO_ANSWER; /* an impossible count */
 		else
 			s->done = count;
 	}
@@ -173,7 +173,7 @@ struct cvy_tcp_receiver {
 	uint8_t buffer[BUFFER];
 };
 
-/* Tells how many frames are stored; the sender reads these whenever it looks, so this waits for it at most as TCP does. */
+/* Sends the number of stored frames. The sender reads it at every look, so this waits at most as long as TCP does. */
 static int tell(struct cvy_tcp_receiver *r)
 {
 	ssize_t n;
@@ -187,7 +187,7 @@ static int tell(struct cvy_tcp_receiver *r)
 	return n == sizeof(r->frames) ? 0 : -1;
 }
 
-/* More from the socket, behind what is left in the buffer; before it sleeps the sender is told how far we are. */
+/* Reads more from the socket, behind the rest of the buffer. Before it sleeps, it tells the sender how far it is. */
 static int fill(struct cvy_tcp_receiver *r)
 {
 	ssize_t got;
@@ -282,7 +282,7 @@ static void *receiver_main(void *arg)
 			break;
 	}
 	__atomic_store_n(&r->ended, 1, __ATOMIC_RELEASE);
-	shutdown(r->fd, SHUT_RDWR); /* the sender learns of it */
+	shutdown(r->fd, SHUT_RDWR); /* the sender sees it */
 	return NULL;
 }
 

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * A build without the headers of libibverbs and librdmacm: the mesh asks, and hears that there is nothing.
- */
+/* A build without the headers of libibverbs and librdmacm: every request of the mesh is refused. */
 #include <stdio.h>
 
 #include "rdma.h"

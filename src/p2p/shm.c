@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Shared memory: a store into the own window reaches every peer of this host, so there is nothing to
- * put, signal or poll. What is left is to end it: the view becomes inaccessible addresses.
+ * Shared memory: a store into the own window reaches every peer of this host, so there is nothing to put, signal or
+ * poll. Only its end needs code: the view becomes inaccessible addresses.
  */
 #include "mesh.h"
 

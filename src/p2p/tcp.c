@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Puts over connections: the peer's window is mirrored here, its puts land at the same offsets.
+ * Puts over connections: the peer's window is mirrored here; its puts arrive at the same offsets.
  *
- * A link has one stream or several. The first carries everything that is small, and the order: a large put is cut into
- * a part for each stream, and the next line is preceded by a *fence*, which says how many bytes the others have
- * carried. Who reads it takes nothing more from the first stream until these are in the mirror.
+ * A link has one stream or several. The first carries everything small, and the order. A large put is cut into a part
+ * for each stream, and the next line is preceded by a *fence*, which says how many bytes the others have carried. A
+ * reader of the fence takes nothing more from the first stream until these bytes are in the mirror.
  */
 #include <poll.h>
 #include <stdlib.h>
@@ -56,7 +56,7 @@ static int flush(struct cvy_link *link)
 	return moved;
 }
 
-/* Room for @n entries on each stream, after sending what goes. */
+/* Room for @n entries on each stream, after a flush. */
 static int room(struct cvy_link *link, size_t n, int streams)
 {
 	struct tcp *tcp = link->state;
@@ -162,7 +162,7 @@ static int read_all(struct cvy_link *link)
 	const char *why = "";
 	int moved = 0;
 
-	for (int i = tcp->streams - 1; i >= 0; i--) { /* the first last: its fences are met by the others */
+	for (int i = tcp->streams - 1; i >= 0; i--) { /* the first one last: the others complete its fences */
 		int r = cvy_stream_read(link, tcp->stream[i], &why);
 
 		if (r < 0)
@@ -206,7 +206,7 @@ static int tcp_fd(struct cvy_link *link, int i, short *events)
 	return s->fd;
 }
 
-/* Neither side's bytes move any more, and the mirror is fresh memory. */
+/* No byte of either side moves afterwards, and the mirror is fresh memory. */
 static void tcp_fence(struct cvy_link *link)
 {
 	hang_up(link->state);

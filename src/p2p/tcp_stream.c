@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Frames over one connection. A put is queued by reference, because the slot that it names keeps its bytes until
- * everybody has them (PROTOCOL section 7); a line is queued by value, because it is used again sooner. Both leave in
- * order, and the reader stores a line's tag last, so who sees the tag sees the put.
+ * Frames over one connection. A put is queued by reference: its slot keeps the bytes until all peers have them
+ * (PROTOCOL section 7). A line is queued by value, because it is used again sooner. Both leave in order, and the reader
+ * stores a line's tag last, so a reader of the tag sees the put.
  */
 #include "tcp_stream.h"
 
@@ -34,7 +34,7 @@ void cvy_stream_free(struct cvy_stream *s)
 {
 	if (!s)
 		return;
-	shutdown(s->fd, SHUT_RDWR); /* wakes who sleeps on it */
+	shutdown(s->fd, SHUT_RDWR); /* wakes a thread that sleeps on it */
 	close(s->fd);
 	free(s);
 }
@@ -52,7 +52,7 @@ void cvy_stream_queue(struct cvy_stream *s, uint32_t kind, size_t offset, size_t
 
 /* ---- out ---- */
 
-/* The parts of the entries that are not sent yet. */
+/* The unsent parts of the entries. */
 static int gather(const struct cvy_link *link, struct cvy_stream *s, struct iovec *iov)
 {
 	size_t skip = s->sent;
@@ -135,11 +135,11 @@ static void store_line(uint8_t *to, const uint8_t *from)
 
 	memcpy(line, from, offsetof(struct cvy_line, tag));
 	memcpy(&tag, from + offsetof(struct cvy_line, tag), sizeof(tag));
-	/* pairs with the acquire load of who waits for this line: then it sees the line and all earlier puts */
+	/* pairs with the acquire load of the line's reader: then it sees the line and all earlier puts */
 	__atomic_store_n(&line->tag, tag, __ATOMIC_RELEASE);
 }
 
-/* Some of the present put, from the stage. 0: the stage is empty. */
+/* Stores bytes of the present put from the stage. 0: the stage is empty. */
 static int digest_put(const struct cvy_link *link, struct cvy_stream *s)
 {
 	size_t have = s->staged - s->eaten, n = have < s->left ? have : s->left;
@@ -182,7 +182,7 @@ static int digest_frame(const struct cvy_link *link, struct cvy_stream *s)
 	return 1;
 }
 
-/* Uses what is staged, up to a fence. */
+/* Consumes the stage, up to a fence. */
 static int digest(const struct cvy_link *link, struct cvy_stream *s)
 {
 	int more = 1;
@@ -197,7 +197,7 @@ static int digest(const struct cvy_link *link, struct cvy_stream *s)
 	return 0;
 }
 
-/* One read: the rest of a put straight into the mirror, what follows it into the stage. */
+/* One read: the rest of a put directly into the mirror, following bytes into the stage. */
 static ssize_t receive(const struct cvy_link *link, struct cvy_stream *s)
 {
 	struct iovec iov[2] = { { link->view + s->at, s->left },

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Connections. The control link has proven who is there and carried a cookie; the request shows it, and request and
- * answer bring address and key of the mirror. Whoever comes without the cookie is refused.
+ * Connections. The control link has authenticated the peer and carried a cookie. The request shows it; request and
+ * answer bring address and key of the mirror. A request without the cookie is refused.
  *
- * Everything runs on the agent's thread, from events that are acknowledged before they are looked at: then no call
- * that ends a connection can wait for one that is looking at it.
+ * All of this runs on the agent's thread, from events that are acknowledged before they are handled: so no call that
+ * ends a connection waits for an event of it.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -27,7 +27,7 @@
 #define HELLO_MAGIC 0x52564f43u /* "COVR" */
 #define EVENTS_AT_ONCE 64
 #define RESOLVE_MS \
-	100 /* one try: the kernel may look at a neighbour that it has just learned only when the time is up */
+	100 /* one try: the kernel may look at a neighbour that it has just learned only when this time is up */
 
 /* In request and answer; 56 bytes are what every kind of device can carry. */
 struct hello {
@@ -62,7 +62,7 @@ static void count_out(const struct cvy_verbs *v)
 		 (unsigned long long)c->sleeps, (unsigned long long)c->wakes);
 }
 
-/* Queue pair first: what the peer still has on its way must find no key, and our memory no writer. */
+/* Queue pair first: writes of the peer on their way must find no key, and our memory no writer. */
 static void objects_free(struct cvy_verbs *v)
 {
 	const struct cvy_verbs_api *api = v->rdma->api;
@@ -78,7 +78,7 @@ static void objects_free(struct cvy_verbs *v)
 	if (v->events)
 		api->ibv_destroy_comp_channel(v->events);
 	if (v->id)
-		api->rdma_destroy_id(v->id); /* tells the peer, too */
+		api->rdma_destroy_id(v->id); /* notifies the peer, too */
 }
 
 void cvy_verbs_free(struct cvy_verbs *v)
@@ -114,7 +114,7 @@ struct cvy_verbs *cvy_verbs_find(const struct cvy_rdma *rdma, uint64_t number)
 	return v;
 }
 
-/* While it is made: the peer may try another way. Afterwards: the path is lost. */
+/* While the connection is made: the peer may try another transport. Afterwards: the path is lost. */
 static void failed(struct cvy_verbs *v, const char *cause)
 {
 	struct cvy_mesh *mesh = v->rdma->mesh;
@@ -213,7 +213,7 @@ static int make_memory(struct cvy_verbs *v, char *why, size_t bytes)
 	return v->stage_mr ? 0 : COVEY_ERR_UNSUPPORTED;
 }
 
-/* Everything that the connection needs on this side. */
+/* Makes everything that the connection needs on this side. */
 static int equip(struct cvy_verbs *v, char *why, size_t bytes)
 {
 	int err;
@@ -222,7 +222,7 @@ static int equip(struct cvy_verbs *v, char *why, size_t bytes)
 		snprintf(why, bytes, "the way to its address is over another RDMA device than %.140s", v->rdma->what);
 		return COVEY_ERR_UNSUPPORTED;
 	}
-	/* Without it a peer whose port is cut is noticed after seconds. An old kernel has no such option. */
+	/* Without it a cut port of a peer is noticed after seconds. An old kernel has no such option. */
 	if (v->rdma->api->rdma_set_option(v->id, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &v->rdma->ack_timeout,
 					  sizeof(v->rdma->ack_timeout)))
 		cvy_debug("p2p", "rdma_cm takes no ACK timeout: %s", strerror(errno));
@@ -437,7 +437,7 @@ static void progress(struct cvy_verbs *v, const struct news *n)
 	}
 }
 
-/* 0: none is there. What it says is copied before it is acknowledged. */
+/* 0: there is none. Its contents are copied before it is acknowledged. */
 static int next_news(struct cvy_rdma *rdma, struct news *n)
 {
 	struct rdma_cm_event *e;

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Opening libibverbs and librdmacm when a group wants them, not before: a machine without them runs everything else.
- */
+/* Opens libibverbs and librdmacm when a group first needs them: a machine without them runs everything else. */
 #include "verbs_api.h"
 
 #include <dlfcn.h>

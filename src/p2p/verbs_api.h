@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The calls of libibverbs and librdmacm that we make, as one table: filled by dlopen, so that one package runs on
- * machines without these libraries, or by a test with calls of its own.
+ * The calls of libibverbs and librdmacm that we make, as one table. It is filled by dlopen, so that one package runs on
+ * machines without these libraries, or by a test with its own calls.
  */
 #ifndef CVY_VERBS_API_H
 #define CVY_VERBS_API_H
@@ -57,7 +57,7 @@ struct cvy_verbs_api {
 	int (*notify_cq)(struct ibv_cq *cq, int solicited_only);
 };
 
-/* The table of the libraries on this machine, kept for the life of the process. NULL: @why says which is missing. */
+/* The table of the libraries on this machine, kept for the life of the process. NULL: @why names the missing one. */
 const struct cvy_verbs_api *cvy_verbs_load(char *why, size_t bytes);
 
 #endif

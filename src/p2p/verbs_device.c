@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which device, and under which address. Connections are made by rdma_cm, which knows devices by their addresses: so
- * every address of this machine is bound once to see which device it leads to, and the one we like best is kept.
+ * Chooses the device and its address. Connections are made by rdma_cm, which knows devices by their addresses. So every
+ * address of this machine is bound once to see which device it belongs to, and the best one is kept.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -39,7 +39,7 @@ static int near_us(const char *device)
 	return its >= 0 && !getcpu(&cpu, &node) && (unsigned int)its == node;
 }
 
-/* 0: of no use. The device of the address that peers dial anyhow, then one near this processor, then IPv4. */
+/* 0: of no use. Preferred: the device of the address that peers dial, then one near this processor, then IPv4. */
 static int liking(struct cvy_rdma *rdma, const struct cvy_rdma_wish *wish, const struct ifaddrs *i)
 {
 	int family = i->ifa_addr ? i->ifa_addr->sa_family : AF_UNSPEC, much = 0;
@@ -115,7 +115,7 @@ static int listen_at(struct cvy_rdma *rdma, char *why, size_t bytes)
 	return 0;
 }
 
-/* As the header does it, but for the symbol that we have in the table. */
+/* As the header does it, but with the symbol of our table. */
 static int query_port(const struct cvy_rdma *rdma, uint8_t port, struct ibv_port_attr *attr)
 {
 	struct verbs_context *more = verbs_get_ctx(rdma->context);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The data path over one queue pair. Entries wait in a ring of our own and are posted as far as there are credits, many
- * with one doorbell; the last of each batch is signalled, and its completion gives all their credits back.
+ * The data path over one queue pair. Entries wait in a ring and are posted as credits allow, many with one doorbell.
+ * The last of each batch is signalled, and its completion returns the credits of all.
  *
- * Nobody hears a write that comes in. Who goes to sleep tells the peer (a write into its box) and hears, through the
- * completion, when that has arrived; the peer answers the next line, or lines that it may have missed, with one empty
- * send, which wakes. Both look after they wrote, so one of the two always sees the other.
+ * An incoming write wakes nobody. A rank that goes to sleep writes into the peer's box and learns from the completion
+ * when that has arrived. The peer answers the next line, or lines that the sleeper may have missed, with one empty
+ * send, which wakes it. Both look after they wrote, so at least one sees the other.
  */
 #include <poll.h>
 #include <stdio.h>
@@ -19,7 +19,7 @@
 #define POLLS 16
 #define TAG offsetof(struct cvy_line, tag)
 
-/* Work requests of one doorbell, with what they point to. */
+/* Work requests of one doorbell, with the data that they point to. */
 struct batch {
 	int n;
 	int lines;
@@ -37,7 +37,7 @@ int cvy_verbs_lost(struct cvy_verbs *v, const char *cause)
 		return COVEY_ERR_PEER;
 	v->dead = 1;
 	if (v->qp)
-		v->rdma->api->ibv_modify_qp(v->qp, &attr, IBV_QP_STATE); /* nothing of either side moves any more */
+		v->rdma->api->ibv_modify_qp(v->qp, &attr, IBV_QP_STATE); /* no byte of either side moves afterwards */
 	if (v->link)
 		cvy_mesh_lost(v->link, cause);
 	return COVEY_ERR_PEER;
@@ -48,13 +48,13 @@ int cvy_verbs_unfit(struct cvy_verbs *v, const char *cause)
 	struct cvy_peer *peer = v->rdma->mesh->peer[v->rank];
 
 	if (peer)
-		peer->rdma_off = v->inc; /* tcp is next, where it may */
+		peer->rdma_off = v->inc; /* tcp is next, if it is allowed */
 	return cvy_verbs_lost(v, cause);
 }
 
 int cvy_verbs_recv(struct cvy_verbs *v, int n)
 {
-	/* What wakes is empty, but siw takes no receive that has nowhere to put something. */
+	/* A wake-up is empty, but siw takes no receive without a buffer. */
 	struct ibv_sge to = { (uint64_t)(uintptr_t)&v->box->spare, sizeof(v->box->spare), v->box_mr->lkey };
 	struct ibv_recv_wr wr = { .wr_id = RECEIVED, .sg_list = &to, .num_sge = 1 }, *bad;
 
@@ -95,7 +95,7 @@ static void batch_write(struct cvy_verbs *v, struct batch *b, struct ibv_sge fro
 	b->bytes += from.length;
 }
 
-/* A few bytes that are used again at once: inside the request, or beside it where the device cannot. */
+/* A few bytes that are reused at once: inside the request, or beside it if the device cannot. */
 static void batch_value(struct cvy_verbs *v, struct batch *b, const void *value, uint32_t bytes, uint64_t to,
 			uint32_t key)
 {
@@ -215,7 +215,7 @@ static int add_put(struct cvy_verbs *v, struct batch *b, struct cvy_verbs_entry 
 	return 1;
 }
 
-/* All of a line but the tag, then the tag: of one write nobody promises in which order its bytes become visible. */
+/* All of a line but the tag, then the tag: the order in which bytes of one write become visible is not defined. */
 static void add_line(struct cvy_verbs *v, struct batch *b, const struct cvy_verbs_entry *e)
 {
 	int i = cvy_region_of(&v->rdma->mesh->layout, e->at);
@@ -226,7 +226,7 @@ static void add_line(struct cvy_verbs *v, struct batch *b, const struct cvy_verb
 	b->lines++;
 }
 
-/* A line of a channel lies past the slots: its region may not be known yet, as with a put. */
+/* A line of a channel is past the slots: its region may not be known yet, as with a put. */
 static int line_ready(struct cvy_verbs *v, const struct cvy_verbs_entry *e)
 {
 	int i = cvy_region_of(&v->rdma->mesh->layout, e->at);
@@ -376,7 +376,7 @@ static int verbs_poll(struct cvy_link *link)
 	return link->state ? cvy_verbs_poll(link->state) : COVEY_ERR_PEER;
 }
 
-/* What is posted leaves though nobody looks; failed completions are found by the mesh's tick. */
+/* Posted requests leave without a look; the mesh's tick finds failed completions. */
 static int verbs_unsent(struct cvy_link *link)
 {
 	const struct cvy_verbs *v = link->state;
@@ -397,7 +397,7 @@ static int arm(struct cvy_verbs *v)
 	return !reap(v);
 }
 
-/* Called before a sleep: the peer is told, and the completion queue gives an event with whatever comes next. */
+/* Called before a sleep: announces it to the peer, and arms the completion queue for the next completion. */
 static int verbs_fd(struct cvy_link *link, int i, short *events)
 {
 	struct cvy_verbs *v = link->state;
@@ -417,7 +417,7 @@ static void verbs_fence(struct cvy_link *link)
 {
 	struct cvy_verbs *v = link->state;
 
-	v->link = NULL; /* in silence */
+	v->link = NULL; /* without an event */
 	cvy_verbs_free(v);
 	link->state = NULL;
 	cvy_mesh_unview(link->mesh, link->rank);

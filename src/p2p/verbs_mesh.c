@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * RDMA of a mesh: the device opened and closed, what a welcome says of it, keys of regions asked for and given over the
- * control link, and the tick that finds failed completions where nobody waits. Agent's thread.
+ * RDMA of a mesh: opens and closes the device, fills in its part of a welcome, exchanges keys of regions over the
+ * control link, and finds failed completions, by a tick, on links that nobody polls. Agent's thread.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -26,7 +26,7 @@ struct ask {
 	char text[CVY_CAUSE];
 };
 
-/* Who waits polls; this is for connections that nobody waits on, and never waits for who does. */
+/* A waiting thread polls; the tick is for connections without one, and never waits for the lock. */
 static void tick(void *ctx)
 {
 	struct cvy_mesh *mesh = ctx;
@@ -43,7 +43,7 @@ static void tick(void *ctx)
 
 /* ---- keys of regions ---- */
 
-/* What waits behind a key that is neither asked for nor given waits for ever: then rather no path. */
+/* Entries behind a key that is neither requested nor given would wait for ever: then the path is given up. */
 static void tell(struct cvy_verbs *v, int type, const struct ask *ask)
 {
 	struct cvy_mesh *mesh = v->rdma->mesh;
@@ -70,7 +70,7 @@ static void ask_on_loop(void *ctx, void *arg)
 		v->far.state[i] = CVY_KEY_ASKED;
 		region[n++] = i;
 	}
-	v->wanted = 0; /* who wants one from here on posts again */
+	v->wanted = 0; /* a later request posts again */
 	cvy_mesh_unlock(mesh);
 	for (int i = 0; i < n; i++) {
 		struct ask ask = { .region = region[i] };

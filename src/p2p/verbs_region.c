@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a window is cut into for registration, and what the files of the kernel say about a device. Arithmetic and
- * text alone: no adapter is needed for it.
+ * The pieces of a window for registration, and facts about a device from the kernel's files. Only arithmetic and text:
+ * no adapter is needed.
  */
 #include <arpa/inet.h>
 #include <dirent.h>
@@ -45,7 +45,7 @@ struct cvy_region cvy_region_get(const struct cvy_layout *l, int i)
 
 /* ---- the wish ---- */
 
-/* Up to @end, or to the end of the text. -1: it is no number. */
+/* Parses up to @end, or to the end of the text. -1: not a number. */
 static long number(const char *text, const char *end)
 {
 	char *stop;
@@ -72,7 +72,7 @@ int cvy_rdma_parse(const char *text, struct cvy_rdma_wish *wish)
 
 /* ---- files ---- */
 
-/* Names in a directory, as `a, b`; how many there are. */
+/* Names in a directory, as `a, b`; returns their number. */
 static int list_names(const char *path, char *text, size_t bytes)
 {
 	DIR *dir = opendir(path);

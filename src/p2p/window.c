@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The window of a rank: memory that it alone writes and everybody on its host may read. The seals
- * are the idea: a receiver trusts the descriptor, not the sender, because the kernel refuses to
- * shrink it (no SIGBUS for readers) and to map it writable (nobody writes another's memory).
+ * The window of a rank: memory that it alone writes and every process on its host may read. The seals make this safe: a
+ * receiver trusts the descriptor, not the sender, because the kernel refuses to shrink it (no SIGBUS for readers) and
+ * to map it writable (nobody writes another's memory).
  */
 #include "window.h"
 
@@ -91,7 +91,7 @@ static int window_create(struct cvy_window *window, int max_ranks, struct cvy_er
 	if (ftruncate(window->fd, (off_t)l->window_bytes))
 		return cvy_fail(box, COVEY_ERR_NOMEM, -1, 0, "window of %zu bytes: %s%s", l->window_bytes,
 				strerror(errno), cvy_process_hint(errno, why, sizeof(why)));
-	/* Page and slots are used for certain: better no room now than SIGBUS later. The heap is touched as used. */
+	/* Page and slots will be used: better no room at once than SIGBUS later. The heap is touched as used. */
 	err = posix_fallocate(window->fd, 0, (off_t)l->heap);
 	if (err)
 		return cvy_fail(box, COVEY_ERR_NOMEM, -1, 0, "%zu bytes of shared memory for slots: %s", l->heap,
@@ -105,7 +105,7 @@ static int window_create(struct cvy_window *window, int max_ranks, struct cvy_er
 		return cvy_fail(box, COVEY_ERR_NOMEM, -1, 0, "mapping a window of %zu bytes: %s%s", l->window_bytes,
 				strerror(errno), cvy_process_hint(errno, why, sizeof(why)));
 	}
-	/* The page, 4 KiB of signals, is what a core dump is worth reading for. */
+	/* A core dump keeps the page, 4 KiB of signals, and leaves out the rest. */
 	cvy_window_hide(window->own + l->slots, l->window_bytes - l->slots);
 	/* After the own mapping: FUTURE_WRITE leaves it writable and refuses every later one. */
 	if (fcntl(window->fd, F_ADD_SEALS, SEALS))
@@ -143,7 +143,7 @@ void cvy_window_name(struct cvy_window *window, uint64_t inc, uint64_t nonce, in
 	page->max_ranks = max_ranks;
 	__atomic_store_n(&page->inc, inc, __ATOMIC_RELAXED);
 	__atomic_store_n(&page->nonce, nonce, __ATOMIC_RELAXED);
-	/* pairs with the look at magic before a peer's page is believed */
+	/* pairs with the check of magic before a peer's page is used */
 	__atomic_store_n(&page->magic, CVY_PAGE_MAGIC, __ATOMIC_RELEASE);
 }
 
@@ -221,7 +221,7 @@ static int map_fixed(uint8_t *at, size_t bytes, int prot, int flags, int fd)
 	char why[CVY_HINT];
 
 	if (mmap(at, bytes, prot, flags | MAP_FIXED | MAP_NORESERVE, fd, 0) != MAP_FAILED) {
-		cvy_window_hide(at, bytes); /* a new mapping does not keep what the old one was told */
+		cvy_window_hide(at, bytes); /* a new mapping does not inherit the advice */
 		return 0;
 	}
 	cvy_error("p2p", "mapping %zu bytes: %s%s", bytes, strerror(errno), cvy_process_hint(errno, why, sizeof(why)));
@@ -311,7 +311,7 @@ size_t cvy_heap_alloc(struct cvy_heap *heap, size_t bytes)
 	return 0;
 }
 
-/* The last place of @bytes in @in that is clear of what is to be avoided; 0: there is none. */
+/* The last place of @bytes in @in that is clear of @avoid; 0: there is none. */
 static size_t last_place(const struct cvy_extent *in, size_t bytes, const struct cvy_extent *avoid, int n)
 {
 	size_t end = in->offset + in->bytes;
@@ -319,7 +319,7 @@ static size_t last_place(const struct cvy_extent *in, size_t bytes, const struct
 	for (int i = 0; end >= bytes && end - bytes >= in->offset && i < n; i++) {
 		if (avoid[i].offset < end && avoid[i].offset + avoid[i].bytes > end - bytes) {
 			end = avoid[i].offset;
-			i = -1; /* lower down another one may be in the way */
+			i = -1; /* another one may be in the way lower down */
 		}
 	}
 	return end >= bytes && end - bytes >= in->offset ? end - bytes : 0;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Windows as memory: the own one (a sealed memfd that only its owner can write), the addresses
- * reserved for everybody's, and the heap in the own one.
+ * Windows as memory: the own one (a sealed memfd that only its owner can write), the addresses reserved for all
+ * windows, and the heap in the own one.
  *
- * The own window is mapped writable once and never moves. A window is counted, because another rank
- * in the same process (tests, ranks as threads) reads it at its owner's address and may outlive it.
+ * The own window is mapped writable once and never moves. It has a reference count, because another rank in the same
+ * process (tests, ranks as threads) reads it at its owner's address and may outlive it.
  */
 #ifndef CVY_WINDOW_H
 #define CVY_WINDOW_H
@@ -23,13 +23,13 @@ struct cvy_window {
 
 /* Creates, fills and seals a window; max_ranks goes into its page. */
 int cvy_window_new(const struct cvy_layout *layout, int max_ranks, struct cvy_errbox *box, struct cvy_window **out);
-void cvy_window_put(struct cvy_window *window); /* the last one unmaps; NULL is fine */
+void cvy_window_put(struct cvy_window *window); /* the last reference unmaps; NULL is fine */
 /* The identity of the owner becomes readable to peers. */
 void cvy_window_name(struct cvy_window *window, uint64_t inc, uint64_t nonce, int max_ranks);
 
 /* The window of this process behind @fd, with a reference taken; NULL: it belongs to another process. */
 struct cvy_window *cvy_window_local(int fd, uint64_t nonce);
-/* 0 when @fd is a window that nobody but its owner can write, shrink or grow, of the right size; else why not in @why. */
+/* 0 if only the owner of @fd can write, shrink or grow it, and its size is right; else the reason in @why. */
 int cvy_window_check(int fd, const struct cvy_layout *layout, const char **why);
 
 uint8_t *cvy_window_reserve(size_t window_bytes, int max_ranks); /* addresses only; NULL: none left */
@@ -37,10 +37,10 @@ int cvy_window_map(uint8_t *at, int fd, size_t bytes);		 /* a peer's window, rea
 int cvy_window_void(uint8_t *at, size_t bytes);			 /* inaccessible again */
 int cvy_window_fresh(uint8_t *at, size_t bytes);		 /* private zeroes: a mirror */
 
-/* Keeps windows out of core dumps: a dump reads all of a mapping, and shared memory that is read becomes memory. */
+/* Keeps windows out of core dumps: a dump reads all of a mapping, and shared memory that is read takes memory. */
 void cvy_window_hide(void *at, size_t bytes);
 
-/* First fit over extents in address order: what it gives depends on the calls alone, not on addresses or time. */
+/* First fit over extents in address order: the result depends on the calls alone, not on addresses or time. */
 struct cvy_heap {
 	struct cvy_extent *free; /* sorted, never adjacent */
 	int count, room;
