@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a tool must not leave to whoever starts it, called first in main(): closed standard descriptors, into whose
- * places its sockets and files would come; and an ignored SIGCHLD, with which no child can be waited for.
+ * Undoes inherited state that breaks a tool; called first in main(). If standard descriptors are closed, the tool's
+ * sockets and files would take their places. If SIGCHLD is ignored, no child can be waited for.
  */
 #ifndef TOOLS_INHERIT_H
 #define TOOLS_INHERIT_H

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The parts of ep-admin: what a store said about a group, and how people and programs read it. */
+/* The parts of ep-admin: a group as the store shows it, and its forms for people and programs. */
 #ifndef ADMIN_H
 #define ADMIN_H
 
@@ -14,11 +14,11 @@ struct admin_member {
 	uint64_t inc, joiner_inc, from;
 	char host[128], joiner_host[128];
 	uint64_t beat_ms; /* server's clock; 0: none */
-	uint64_t done;	  /* beats tell it: false, it is not known yet */
+	uint64_t done;	  /* from beats; false: not known yet */
 	bool done_told;
-	char left[12];	  /* left or retired: the last one that held the rank; or empty */
-	char flags[8];	  /* of the report in the change that is under way */
-	char *links;	  /* `0:shm,1:tcp`; NULL: not told */
+	char left[12];	  /* left or retired: the end of the last process with this rank; or empty */
+	char flags[8];	  /* of its report in the present change */
+	char *links;	  /* `0:shm,1:tcp`; NULL: unknown */
 	char mark[8];	  /* evict, retire or empty */
 	char wanted[8];	  /* recover, extend or empty */
 	char accused[64]; /* reason or empty */
@@ -40,7 +40,7 @@ enum { EXIT_DONE, EXIT_USAGE, EXIT_REFUSED, EXIT_TIMEOUT, EXIT_STORE, EXIT_OUTPU
 
 struct admin {
 	char *store; /* NULL: the environment */
-	long run;    /* process of ep-run whose store it is; 0: none named */
+	long run;    /* process of ep-run that has the store; 0: none named */
 	const char *group;
 	bool json, dead;
 	long wait_ms;	  /* 0: do not wait */
@@ -54,8 +54,8 @@ struct admin {
 };
 
 uint64_t admin_now_ns(void);
-int admin_look(struct admin *a);		/* fills a->now; the exit code, after saying why not */
-int admin_try(struct admin *a);			/* the same without words: COVEY_ERR_* */
+int admin_look(struct admin *a);		/* fills a->now; returns the exit code, after printing any cause */
+int admin_try(struct admin *a);			/* the same without a message: COVEY_ERR_* */
 int admin_code(const struct admin *a, int err); /* the exit code for a call that failed */
 
 int admin_watch(struct admin *a);
@@ -63,11 +63,11 @@ int admin_events(struct admin *a);
 int admin_plan(const struct admin *a);
 int admin_doctor(struct admin *a);
 
-/* What the members of this host recorded: see flight.c. */
+/* Flight recorders of members on this host: see flight.c. */
 struct cvy_flight;
 struct admin_flight {
 	const struct cvy_flight *page;
-	bool alive; /* its process is there */
+	bool alive; /* its process exists */
 };
 int admin_flight_find(const char *group, const char *directory, struct admin_flight *list, int max); /* by rank */
 void admin_flight_drop(struct admin_flight *list, int count);
@@ -82,6 +82,6 @@ void admin_print_links(const struct admin_group *group);
 void admin_json_status(const struct admin_group *group, const char *name);
 void admin_json_links(const struct admin_group *group, const char *name);
 void admin_json_look(const struct admin_group *group, const char *name, const char *time); /* status, on one line */
-void admin_json_failure(const char *name, const char *time, const char *why);		   /* the same of no status */
+void admin_json_failure(const char *name, const char *time, const char *why); /* the same for a failed look */
 
 #endif

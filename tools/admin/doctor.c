@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Looks for what would keep a group from working on this machine. Each check says what it saw, and if that is not
- * right what to change; nothing is changed here, but that a group of doctor's own comes and goes in the store. `bad` would stop a group of the size that is asked for, `look`
- * may hurt it.
+ * Looks for conditions that would keep a group from working on this machine. Each check prints the value it saw and, if
+ * that is not right, the change that helps. It changes nothing, except that a group of its own is made and closed in
+ * the store. `bad` would stop a group of the given size, `look` may hurt it.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -34,7 +34,7 @@ enum verdict { GOOD, LOOK, BAD };
 
 struct doctor {
 	struct admin *a;
-	int ranks; /* of the group to be */
+	int ranks; /* of the planned group */
 	int bad;
 	json_t *json; /* NULL: print */
 };
@@ -100,7 +100,7 @@ static void check_descriptors(struct doctor *d)
 	     (unsigned long long)files.rlim_cur, d->ranks, (unsigned long long)need);
 }
 
-/* The smallest bound of a file of this process's cgroups and of those above; -1: none. */
+/* The smallest limit in a file of this process's cgroups and of their parents; -1: none. */
 static long long group_bound(const char *controller, const char *file_v1, const char *file_v2)
 {
 	FILE *groups = fopen("/proc/self/cgroup", "re");
@@ -164,7 +164,7 @@ static void check_memlock(struct doctor *d)
 			  : "nothing is locked over shared memory and tcp");
 }
 
-/* As the library reads it; what is wrong there is for join to say. */
+/* Read as the library does; join reports wrong values. */
 static unsigned long long setting(const char *name, unsigned long long fallback)
 {
 	const char *text = getenv(name);
@@ -199,7 +199,7 @@ static void check_windows(struct doctor *d)
 	     (unsigned long long)limit.rlim_cur / 1024, bytes / 1024);
 }
 
-/* Windows are reserved as addresses: a limit of them, or a kernel that counts them, would refuse. */
+/* Windows are reserved as addresses: a limit of addresses, or a kernel that counts them as memory, would refuse. */
 static void check_addresses(struct doctor *d)
 {
 	const unsigned long long most = setting("COVEY_MAX_RANKS", 64);
@@ -282,7 +282,7 @@ static void check_shared_memory(struct doctor *d)
 		     (unsigned long long)fs.f_bavail * fs.f_frsize >> 20);
 }
 
-/* What others may look into: members of one host open each other's windows by handing descriptors over. */
+/* Permission to inspect processes: members of one host open each other's windows by passing descriptors. */
 static void check_signs(struct doctor *d)
 {
 	int fd = (int)syscall(SYS_pidfd_open, getpid(), 0);
@@ -295,7 +295,7 @@ static void check_signs(struct doctor *d)
 	     "stopped peers are told from slow ones by it");
 }
 
-/* Not those of the machine: a mask or a quota may leave fewer. */
+/* Cores of this process, not of the machine: a mask or a quota may leave fewer. */
 static void check_cores(struct doctor *d)
 {
 	struct cvy_cores c;
@@ -380,7 +380,7 @@ static bool store_named(const struct doctor *d)
 	return url && *url;
 }
 
-/* What helps against an error of the store. */
+/* The remedy for an error of the store. */
 static const char *store_change(int err, const char *cause)
 {
 	if (strstr(cause, "grant "))
@@ -391,7 +391,7 @@ static const char *store_change(int err, const char *cause)
 					  : "the address, the server, or the network between";
 }
 
-/* A group that is not there, a group that is: both mean that scripts run. */
+/* A group that is missing and one that exists: either answer means that scripts run. */
 static bool check_store(struct doctor *d)
 {
 	uint64_t begin = admin_now_ns();
@@ -442,7 +442,7 @@ static int live_once(const char *store, const char *name)
 	struct covey_group *group;
 	int err;
 
-	for (size_t i = 0; i < sizeof(own) / sizeof(own[0]); i++) /* what is about the job, and not about the store */
+	for (size_t i = 0; i < sizeof(own) / sizeof(own[0]); i++) /* settings of the job, not of the store */
 		unsetenv(own[i]);
 	config.store = store;
 	config.group = name;

@@ -2,8 +2,7 @@
 /*
  * ep-admin - look at a group and ask for changes of its members, from outside
  *
- * It talks to the store alone. Asking is one call; whether it came true is seen by looking again,
- * which is what --wait does.
+ * It talks to the store alone. A request is one call. Its result is seen by another look, which --wait repeats.
  */
 #include <argp.h>
 #include <errno.h>
@@ -80,7 +79,7 @@ uint64_t admin_now_ns(void)
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* What stands between the scheme and the last @ becomes *, so that a list of processes does not show it. */
+/* Replaces the text between the scheme and the last @ by *, so that a list of processes does not show it. */
 static void hide_password(char *url)
 {
 	char *scheme = strstr(url, "://"), *at = strrchr(url, '@');
@@ -90,7 +89,7 @@ static void hide_password(char *url)
 		memset(user, '*', (size_t)(at - user));
 }
 
-/* A word out of place, fit to print: it may be a URL whose --store was forgotten. */
+/* A misplaced word, fit to print: it may be a URL whose --store was forgotten. */
 static const char *shown(const char *word)
 {
 	return strchr(word, '@') ? "a word with an @, which is not shown," : word;
@@ -211,7 +210,7 @@ int admin_code(const struct admin *a, int err)
 	}
 }
 
-/* Says why a call failed; the exit code for it. */
+/* Prints why a call failed; returns the exit code for it. */
 static int explain(const struct admin *a, int err)
 {
 	struct covey_error_info info;
@@ -230,7 +229,7 @@ static int explain(const struct admin *a, int err)
 	return admin_code(a, err);
 }
 
-/* One request; the group as the reply shows it is in a->now. */
+/* One request; the group from the reply is in a->now. */
 static int call(struct admin *a, int argc, const char *const *argv)
 {
 	int err;
@@ -271,7 +270,7 @@ static bool admitted(const struct admin_group *g, int r)
 	return g->rank[r].member && !g->rank[r].pending;
 }
 
-/* Is rank @r one that recover or extend wants in the group? Those that left or were retired below its size are not. */
+/* Do recover or extend want rank @r in the group? Ranks below its size that left or were retired are not wanted. */
 static bool wanted(const struct admin *a, int first, int r)
 {
 	if (!strcmp(a->command, "extend"))
@@ -282,14 +281,14 @@ static bool wanted(const struct admin *a, int first, int r)
 	return false;
 }
 
-/* Is what was asked true in the group that we see? @first: size before; @inc: of the rank to remove. */
+/* Does the group that we see satisfy the request? @first: size before; @inc: of the rank to remove. */
 static bool done(const struct admin *a, int first, uint64_t inc)
 {
 	const struct admin_group *g = &a->now;
 	bool removes = !strcmp(a->command, "retire") || !strcmp(a->command, "evict");
 
 	if (removes && !strcmp(g->phase, "closed"))
-		return true; /* it was the last */
+		return true; /* it was the last rank */
 	if (strcmp(g->phase, "run"))
 		return false;
 	if (removes)
@@ -315,7 +314,7 @@ static enum lack lack_of(const struct admin *a, int first, int r)
 	return m->joiner_ready ? LACK_ADMISSION : LACK_LINKS;
 }
 
-/* What ranks lack that were asked for, up to @last: `ranks 4, 5 have no joiner`; empty: nothing that can be seen. */
+/* The reason why requested ranks are missing, up to @last: `ranks 4, 5 have no joiner`; empty: none is visible. */
 static void say_lacks(const struct admin *a, int first, enum lack last, char *text, size_t bytes)
 {
 	static const char *const one[LACKS] = { "", "has no joiner",
@@ -375,7 +374,7 @@ static int wait_done(struct admin *a, int first, uint64_t inc)
 	}
 }
 
-/* The operator's word that a process is dead goes before the request, so that the change need not wait. */
+/* The operator's proof that a process is dead is sent before the request, so that the change need not wait. */
 static int vouch(struct admin *a, int rank, uint64_t inc)
 {
 	char number_text[16], inc_text[24];
@@ -458,7 +457,7 @@ static bool needs_store(const struct admin *a)
 	return strcmp(a->command, "plan") && strcmp(a->command, "doctor");
 }
 
-/* Where none is named and one is needed, that of a run on this host. */
+/* If a store is needed and none is named: the store of a run on this host. */
 static int choose_store(struct admin *a)
 {
 	static struct local_run run;
@@ -488,7 +487,7 @@ int main(int argc, char **argv)
 	tool_output_checked("ep-admin", EXIT_OUTPUT);
 	argp_err_exit_status = EXIT_USAGE;
 	argp_parse(&argp, argc, argv, 0, NULL, &a);
-	code = a.command ? choose_store(&a) : EXIT_USAGE; /* without one argp has ended this */
+	code = a.command ? choose_store(&a) : EXIT_USAGE; /* without a command argp has ended this */
 	if (!code)
 		code = run(&a);
 	admin_group_clear(&a.now);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reads the flight recorders of members on this host (src/base/flight.h): those of living processes from
- * /proc/PID/fd, where they stand as memfds, and those that lie in a directory. The pages are looked at while they are
- * written, so an operation is shown only if its number is the same before and after.
+ * Reads the flight recorders of members on this host (src/base/flight.h): those of living processes from /proc/PID/fd,
+ * where they are memfds, and files in a directory. Pages are read while they are written, so an operation is shown only
+ * if its number is the same before and after.
  */
 #include <ctype.h>
 #include <dirent.h>
@@ -125,7 +125,7 @@ void admin_flight_drop(struct admin_flight *list, int count)
 		munmap((void *)list[i].page, sizeof(*list[i].page));
 }
 
-/* false: the operation is not recorded there (any more) */
+/* false: the operation is not recorded there */
 static bool read_op(const struct cvy_flight *page, uint64_t seq, struct cvy_flight_op *op)
 {
 	const struct cvy_flight_op *from = &page->op[seq % CVY_FLIGHT_OPS];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads the fields of a group's hash, as a peek from outside shows them. Unknown fields are skipped. */
+/* Reads the fields of a group's hash, as a peek from outside returns them. Unknown fields are skipped. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -47,7 +47,7 @@ static void read_joiner(struct admin_member *m, const char *value)
 	m->joiner_ready = epoch != 0;
 }
 
-/* `ms phase;done;links`, the links as `0:shm,1:tcp`; young members tell less */
+/* `ms phase;done;links`, the links as `0:shm,1:tcp`; new members report less */
 static void read_beat(struct admin_member *m, const char *value)
 {
 	const char *done, *links;

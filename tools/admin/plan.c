@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What N ranks take. Descriptors and addresses follow from how a member is built: tests/unit/tools/plan.sh compares
- * them with a real group. Memory is what the slots can come to; a window's pages are touched as they are used.
+ * The resources of N ranks. Descriptors and addresses follow from how a member is built: tests/unit/tools/plan.sh
+ * compares them with a real group. Memory is the most that slots take; a window's pages are touched as they are used.
  */
 #include <inttypes.h>
 #include <jansson.h>
@@ -13,14 +13,14 @@
 #include "interface.h"
 
 #define FD_SELF 10	/* loop, store, window, recorder, watcher, listener of this host */
-#define LISTENERS 4	/* addresses that peers on other hosts are told, at most */
+#define LISTENERS 4	/* addresses in the store for peers on other hosts, at most */
 #define FD_LOCAL 4	/* a peer of this host: control link, pidfd, two files of /proc */
 #define FD_LOCAL_TCP 5	/* the same with COVEY_TRANSPORT=tcp */
 #define FD_FAR 2	/* a peer of another host: control link and data */
 #define PAGE_BYTES 4096 /* signals, in front of the slots */
 #define SLOTS 8		/* two halves of 4 */
 
-/* A size of the environment, as the library reads it; what is wrong there is for doctor and join to say. */
+/* A size from the environment, read as the library does; doctor and join report wrong values. */
 static uint64_t setting(const char *name, uint64_t fallback)
 {
 	const char *text = getenv(name);
@@ -45,7 +45,7 @@ struct need {
 	int fd_one_host, fd_one_host_tcp, fd_far;
 };
 
-/* One for each address that is told; one also where there is none. */
+/* One for each address in the store; one also if there is none. */
 static int listeners(void)
 {
 	static struct cvy_interface list[CVY_INTERFACES];

@@ -8,7 +8,7 @@
 
 #include "admin.h"
 
-/* A group is closed by the last one that leaves it: who is in its last view then has left too, or died. */
+/* The last member that leaves closes a group: then the other members of its last view have left too, or died. */
 static const char *state_name(const struct admin_group *g, int r)
 {
 	const struct admin_member *m = &g->rank[r];
@@ -22,7 +22,7 @@ static const char *state_name(const struct admin_group *g, int r)
 	return r < g->size ? "hole" : NULL;
 }
 
-/* What it has completed: an active view begins behind what all admitted members have, which a beat tells only later. */
+/* The operations that it has completed: at least those before the active view, which a beat reports only later. */
 static bool done_seq(const struct admin_group *g, const struct admin_member *m, uint64_t *done)
 {
 	*done = m->done;
@@ -87,7 +87,7 @@ void admin_print_status(const struct admin_group *g, const char *name)
 	}
 }
 
-/* The kind of the link from a member to @peer, into @kind; false: not told. */
+/* The kind of the link from a member to @peer, into @kind; false: unknown. */
 static bool link_kind(const struct admin_member *m, int peer, char *kind, size_t bytes)
 {
 	const char *at = m->links;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What changes in a group, as it comes: the whole picture again and again (watch), or a line for each difference
- * between two looks at the store (events). A store that does not answer is a line too, and looked at again.
+ * Changes in a group as they occur: the whole picture again and again (watch), or a line for each difference between
+ * two looks at the store (events). A store that does not answer is a line too, and is asked again.
  */
 #include <inttypes.h>
 #include <poll.h>
@@ -81,7 +81,7 @@ static void __attribute__((format(printf, 1, 2))) say(const char *format, ...)
 	putchar('\n');
 }
 
-/* Of its own will, at an operator's wish, or not. */
+/* Prints why a member is gone: it left, an operator removed it, or neither. */
 static void say_gone(const struct admin_member *was, const struct admin_member *is, int r)
 {
 	const char *proven = was->proven[0] ? was->proven : is->proven;

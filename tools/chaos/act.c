@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The steps of a plan that strike processes, limits and links. Every strike opens an event, which the next settle closes. */
+/* Steps of a plan that strike processes, limits and links. Each strike opens an event; the next settle closes it. */
 #include <dirent.h>
 #include <errno.h>
 #include <signal.h>
@@ -13,8 +13,8 @@
 #include "covey.h"
 
 #define INSIDE_MS 2000	/* how long to look for a victim inside an operation */
-#define TRAP_MS 10000	/* until a process comes by the place where it is to die */
-#define FENCED_MS 10000 /* a process that wakes learns within this that it is out */
+#define TRAP_MS 10000	/* until a process reaches the place where it is to die */
+#define FENCED_MS 10000 /* a process that wakes learns within this that it was removed */
 #define ASK_MS 10000
 #define WHY_BYTES 200
 
@@ -57,7 +57,7 @@ static void wait_ms(struct chaos_run *run, uint64_t from, uint64_t to)
 		chaos_run_poll(run);
 }
 
-/* The processes meant: those named that are there, or so many of the live ones. */
+/* The chosen processes: the named ones that exist, or the given number of live ones. */
 static int pick(struct chaos_run *run, const struct chaos_step *step, struct chaos_worker **out)
 {
 	int n = 0, live = 0;
@@ -74,7 +74,7 @@ static int pick(struct chaos_run *run, const struct chaos_step *step, struct cha
 	}
 	if (step->ranks)
 		return n;
-	for (; n < step->count && n < live - 1; n++) { /* one is left to tell */
+	for (; n < step->count && n < live - 1; n++) { /* one is left to report */
 		int other = n + (int)chaos_random(&run->base, (uint64_t)(live - n));
 		struct chaos_worker *w = out[n];
 
@@ -163,7 +163,7 @@ static bool left_out(struct chaos_run *run, const struct chaos_worker *w)
 	return false;
 }
 
-/* A stopped process that its group goes on without is a zombie: its rank is free, and waking it must be fenced. */
+/* A stopped process that was removed from its group is a zombie: its rank is free, and it must find itself fenced. */
 static bool bury_if_out(struct chaos_run *run, struct chaos_worker *w)
 {
 	if (w->state != CHAOS_P_LIMBO && !left_out(run, w))
@@ -213,7 +213,7 @@ int chaos_resume(struct chaos_run *run)
 	return err;
 }
 
-/* Until the others are without @ranks, killed by their own rule or stopped by it. */
+/* Waits until the others are without @ranks, which their own rule kills or stops. */
 static int act_gone(struct chaos_run *run, const struct chaos_step *step)
 {
 	uint64_t end = ms_from_now(CHAOS_OUTCOME_MS);
@@ -275,7 +275,7 @@ static int present(struct chaos_run *run, int group)
 	return n;
 }
 
-/* Until no change is under way in any group, and all who were admitted have their vote. */
+/* Waits until no change is under way in any group and all admitted ranks have a vote. */
 static int act_quiet(struct chaos_run *run)
 {
 	uint64_t end = ms_from_now(CHAOS_OUTCOME_MS);
@@ -305,7 +305,7 @@ static void take_why(void *ctx, const char *key, const char *value)
 		snprintf(ctx, WHY_BYTES, "%s", value);
 }
 
-/* A store that lost its memory refuses until the members have told it of the group. */
+/* A store that lost its memory refuses until the members have written the group to it again. */
 static int ask(struct chaos_run *run, const char *what, int rank, char *why)
 {
 	char text[16], name[16] = "crew0";
@@ -339,7 +339,7 @@ static int act_retire(struct chaos_run *run, const struct chaos_step *step)
 	return err;
 }
 
-/* One of several groups would be enough to end a process: so the plan has one. */
+/* An eviction from one of several groups would end the process: so the plan has one group. */
 static int act_evict(struct chaos_run *run, const struct chaos_step *step)
 {
 	struct chaos_worker *w[CHAOS_MAX_RANKS];
@@ -359,7 +359,7 @@ static int act_evict(struct chaos_run *run, const struct chaos_step *step)
 	return err;
 }
 
-/* Of its own accord, between two operations of its own; the others are in the middle of theirs. */
+/* It leaves by itself, between two of its operations; the others are in the middle of theirs. */
 static int act_leave(struct chaos_run *run, const struct chaos_step *step)
 {
 	struct chaos_worker *w[CHAOS_MAX_RANKS];
@@ -392,7 +392,7 @@ static int highest_file(pid_t pid)
 	return highest;
 }
 
-/* No further descriptor for a process that works; undone by raising the soft limit again. */
+/* A working process gets no further descriptor; undone by raising the soft limit again. */
 static int act_limit(struct chaos_run *run, const struct chaos_step *step)
 {
 	struct chaos_worker *w[CHAOS_MAX_RANKS];
@@ -411,7 +411,7 @@ static int act_limit(struct chaos_run *run, const struct chaos_step *step)
 	return 0;
 }
 
-/* A joiner that cannot get what it needs ends with an error that says so. */
+/* A joiner that lacks a resource ends with an error that names it. */
 static int act_starve(struct chaos_run *run, const struct chaos_step *step)
 {
 	int r = step->ranks ? __builtin_ctz(step->ranks) : 0;
@@ -437,7 +437,7 @@ static int act_network(struct chaos_run *run, const struct chaos_step *step)
 	return step->verb == CHAOS_CUT ? chaos_net_cut(step->a, step->b) : chaos_net_slow(step->a, step->b);
 }
 
-/* Whoever was cut off and is out of the view learns it now, or is in it. */
+/* A rank that was cut off learns here that it is out of the view, or is in it. */
 static int act_heal(struct chaos_run *run, const struct chaos_step *step)
 {
 	int err = act_network(run, step);
@@ -506,7 +506,7 @@ int chaos_act(struct chaos_run *run, const struct chaos_step *step)
 	return -1;
 }
 
-/* Whatever a plan left behind, so that the last look is at a whole group. */
+/* Undoes everything that a plan left behind, so that the last look is at a whole group. */
 int chaos_heal_all(struct chaos_run *run)
 {
 	const struct chaos_step replace = { .verb = CHAOS_REPLACE, .kind = "replace" };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Registered buffers that come and go: each rank for itself, of changing sizes, and overwritten as soon as an operation
- * has ended. So a peer that still reads one then, or reads one that took its place, gets wrong bytes.
+ * Registered buffers that come and go: of changing sizes, for each rank alone, and overwritten as soon as an operation
+ * has ended. So a peer that still reads one then, or reads its successor, gets wrong bytes.
  */
 #include <string.h>
 
@@ -9,7 +9,7 @@
 
 #define OVERWRITTEN 0x77
 
-/* Another draw on every rank. */
+/* A different draw on every rank. */
 static uint64_t draw(const struct chaos_member *m, unsigned what, uint64_t below)
 {
 	return chaos_scramble(m->random + (uint64_t)(m->rank + 1) * 104729 + what * UINT64_C(15485863)) % below;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A call as it is described: its input, the call itself, and what it must give to this rank by its own terms. */
+/* A call from its description: its input, the call itself, and the right result for this rank. */
 #include <stdio.h>
 #include <string.h>
 
@@ -34,13 +34,13 @@ static double get(const void *at, int dtype, size_t i)
 				      : ((const float *)at)[i];
 }
 
-/* What @from sends to @to, of the uneven ones. */
+/* The elements that @from sends to @to, of the uneven operations. */
 static size_t part(const struct chaos_member *m, const struct chaos_call *c, int from, int to)
 {
 	return (size_t)((uint64_t)from * 5 + (uint64_t)to * 3 + m->step) % c->count;
 }
 
-/* Blocks stand apart, so that one with more has room. */
+/* Blocks have gaps between them, so that one with more elements has room. */
 struct chaos_blocks chaos_call_lay_out(const struct chaos_member *m, const struct chaos_call *c)
 {
 	bool gathers = c->op == CHAOS_W_ALLGATHERV;
@@ -105,7 +105,7 @@ int chaos_call_make(struct chaos_member *m, const struct chaos_call *c, const st
 	}
 }
 
-/* ---- What it gives ---- */
+/* ---- Results ---- */
 
 static double folded(const struct chaos_member *m, const struct chaos_call *c, int to, size_t i)
 {

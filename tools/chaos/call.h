@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One call of an operation with all that it names, right or wrong. */
+/* One call of an operation with all its arguments, right or wrong. */
 #ifndef CHAOS_CALL_H
 #define CHAOS_CALL_H
 
@@ -9,7 +9,7 @@ struct chaos_call {
 	enum chaos_work op;
 	size_t count; /* elements, of a block where there are blocks */
 	int dtype, redop, root;
-	int more_at, more; /* of the uneven ones: so many elements more in block `more_at` */
+	int more_at, more; /* of the uneven operations: this many elements more in block `more_at` */
 	bool bare;	   /* send is NULL */
 };
 
@@ -17,7 +17,7 @@ struct chaos_blocks {
 	size_t send[CHAOS_MAX_RANKS], recv[CHAOS_MAX_RANKS], at[CHAOS_MAX_RANKS];
 };
 
-/* Started and waited for, or in one call. */
+/* Started and waited for, or as one call. */
 #define CHAOS_CALL_INTO(result, name, ...) \
 	(chaos_in_two(m) ? chaos_started(m, covey_##name##_start(__VA_ARGS__, m->group, NULL, &m->work), result) \
 			 : covey_##name(__VA_ARGS__, m->group, NULL, result))
@@ -29,7 +29,7 @@ struct chaos_blocks chaos_call_lay_out(const struct chaos_member *m, const struc
 void chaos_call_fill(struct chaos_member *m, const struct chaos_call *call, const struct chaos_blocks *blocks);
 int chaos_call_make(struct chaos_member *m, const struct chaos_call *call, const struct chaos_blocks *blocks,
 		    struct covey_result *result); /* COVEY_ERR_* */
-/* Of one that succeeded with the mask of m->record: 0 or the exit code */
+/* For a call that succeeded with the mask of m->record: 0 or the exit code */
 int chaos_call_check(struct chaos_member *m, const struct chaos_call *call, const struct chaos_blocks *blocks);
 
 #endif

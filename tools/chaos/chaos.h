@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The parts of ep-chaos. The parent owns the store, the ranks (this program again, with --rank) and
- * a shared memory in which every rank logs each operation. The parent alone kills, reads the logs,
- * compares them and does the sums; a rank only works and writes down what it saw.
+ * The parts of ep-chaos. The parent owns the store, the ranks (this program again, with --rank) and a shared memory in
+ * which every rank logs each operation. The parent alone kills, reads the logs, compares them and computes the figures.
+ * A rank only works and logs its results.
  */
 #ifndef CHAOS_H
 #define CHAOS_H
@@ -18,7 +18,7 @@
 #define CHAOS_SEQS (1u << 18)  /* outcomes kept to compare ranks with */
 #define CHAOS_SAMPLES 4096     /* measurements of one kind */
 #define CHAOS_GAPS (1u << 20)  /* operations looked at around one admission */
-#define CHAOS_OUTCOME_MS 20000 /* bound on any outcome: past it the group hangs */
+#define CHAOS_OUTCOME_MS 20000 /* bound on any outcome: past it the group counts as hung */
 #define CHAOS_EXIT_FENCED 3
 
 enum chaos_command { CHAOS_RUN, CHAOS_IDLE, CHAOS_STOP }; /* the highest that any rank saw counts */
@@ -48,11 +48,11 @@ struct chaos_record {
 	uint32_t epoch;
 	int32_t status;
 	uint32_t op;	 /* enum chaos_op */
-	uint32_t own;	 /* 1: mask, status and part are this rank's alone, though not of every such operation */
+	uint32_t own;	 /* 1: mask, status and part are this rank's alone; set only for some operations */
 	uint32_t stream; /* enum chaos_numbers */
 	uint8_t slip;	 /* 1 + enum chaos_slip: some rank called something else here; 0: none */
 	uint8_t wrong;	 /* this rank did */
-	uint8_t found;	 /* this rank was told */
+	uint8_t found;	 /* this rank got the error */
 };
 
 struct chaos_view {
@@ -60,7 +60,7 @@ struct chaos_view {
 	uint64_t epoch; /* written last */
 };
 
-/* What one rank tells: written by its process, @tail by the parent. */
+/* The log of one rank: written by its process, @tail by the parent. */
 struct chaos_slot {
 	uint64_t head __attribute__((aligned(64)));
 	uint64_t inside; /* 1: in an operation */
@@ -90,7 +90,7 @@ struct chaos_samples {
 	double ms[CHAOS_SAMPLES];
 };
 
-/* Outcome of one sequence number as the first rank told it, and who told the same. */
+/* Outcome of one sequence number from the first rank that logged it, and the ranks that agree. */
 struct chaos_outcome {
 	struct chaos_record record;
 	uint32_t owners;
@@ -103,12 +103,12 @@ struct chaos_process {
 	struct chaos_record last[CHAOS_STREAMS];
 	uint64_t done_ns;	   /* of its last operation; 0: none yet */
 	struct chaos_record after; /* first operation without the victims; seq 0: not yet */
-	uint64_t first_ns;	   /* first operation completed; 0: not yet */
+	uint64_t first_ns;	   /* first completed operation; 0: not yet */
 };
 
 struct chaos_options {
 	int ranks, kills, burst, idle_s, steps, extends, overload_s;
-	int world; /* founders: the ranks without those that join later */
+	int world; /* founders: ranks without later joiners */
 	bool bench, leak, mix, json, strict, stop, both, signal_named, verbose;
 	uint64_t bytes, touch_mib, seed;
 	int rank, shared_fd; /* of a rank's process; -1: the parent */
@@ -131,21 +131,21 @@ struct chaos {
 	uint32_t victims; /* ranks killed last */
 	struct chaos_outcome *outcome;
 	uint64_t compared;
-	int wrong;     /* outcomes that differ or are not what they must be */
+	int wrong;     /* wrong outcomes: different ones, or not the right result */
 	int unplanned; /* ranks that ended and were not killed */
-	int spared;    /* kills that no operation needed a view change for */
+	int spared;    /* kills after which no operation needed a view change */
 	int inside;    /* kills inside an operation */
 	int done;      /* kills */
 	bool watch;    /* collect gaps */
 	double *gap_ms;
 	uint32_t gaps;
-	struct chaos_samples calm; /* operations that nothing disturbed */
+	struct chaos_samples calm; /* undisturbed operations */
 	struct chaos_samples killed, stopped, replaced, pause, extended;
 	uint32_t calls;	   /* operations seen, to take some as samples */
 	double longest_ms; /* operation of a founder, while `watch` is on */
 };
 
-/* What a process holds: must not grow. */
+/* Resources of a process: they must not grow. */
 struct chaos_usage {
 	long rss_kib, fds, maps, threads;
 };
@@ -158,8 +158,8 @@ void chaos_sleep_us(unsigned us);
 int chaos_rank_main(const struct chaos_options *opt);
 
 /* device.c */
-void chaos_device_choose(int devices, int rank); /* that of @rank, before covey_join() */
-const struct cvy_gpu_tool *chaos_tool_open(int device, struct CUstream_st **stream); /* NULL: and why, on stderr */
+void chaos_device_choose(int devices, int rank); /* the device of @rank, before covey_join() */
+const struct cvy_gpu_tool *chaos_tool_open(int device, struct CUstream_st **stream); /* NULL, after a message */
 
 int chaos_store_start(struct chaos *c);
 long chaos_store_ask(const struct chaos *c, const char *command); /* an integer reply; -1: none */
@@ -167,7 +167,7 @@ long chaos_store_ask(const struct chaos *c, const char *command); /* an integer 
 int chaos_fleet_open(struct chaos *c);
 int chaos_fleet_start(struct chaos *c); /* all ranks, until each has done an operation */
 void chaos_fleet_spawn(struct chaos *c, int rank, bool joiner);
-void chaos_fleet_poll(struct chaos *c); /* reads the logs, notes who ended, sleeps a moment */
+void chaos_fleet_poll(struct chaos *c); /* reads the logs, notes which ranks ended, sleeps a moment */
 void chaos_fleet_command(struct chaos *c, enum chaos_command command);
 int chaos_fleet_stop(struct chaos *c);
 void chaos_fleet_close(struct chaos *c);

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The judge: what the members of a group tell about one sequence number must be alike. Only who was left out of the
- * group may have seen another outcome, of an earlier view, that no survivor has, so that the others did the operation
- * again in a newer one. Whether somebody is out may be known later than what he said: until then it is a dispute. Who
- * says anything in the newer view was not left out of it.
+ * The judge: all members of a group must log the same for one sequence number. Only a removed rank may have seen
+ * another outcome, of an earlier view, if no survivor has it: then the others ran the operation again in a newer view.
+ * The removal may be known later than the log entry: until then there is a dispute. A rank that logs anything in the
+ * newer view was not removed.
  */
 #include <stdio.h>
 #include <string.h>
 
 #include "plan.h"
 
-/* These promise each rank its own mask, or its own part, only; everything else is alike on all. */
+/* These promise each rank its own mask, or its own part, only; all other fields are the same on all ranks. */
 bool chaos_private(const struct chaos_record *record)
 {
 	uint32_t op = record->op;
@@ -38,7 +38,7 @@ static uint64_t doubted(const struct chaos_run *run)
 	return desks;
 }
 
-/* With a deadline others may complete a dispatch before this rank begins it: then nothing of it is here, nor of its combine. */
+/* With a deadline, others may complete a dispatch before this rank begins: then it has no part of it or its combine. */
 static int came_too_late(const struct chaos_run *run, const struct chaos_record *record)
 {
 	int timed = 0;
@@ -48,7 +48,7 @@ static int came_too_late(const struct chaos_run *run, const struct chaos_record 
 	return timed && ((record->op == CHAOS_W_DISPATCH && !record->mask) || record->op == CHAOS_W_COMBINE);
 }
 
-/* A member's own story: one number after the other, epochs that never fall, itself among the contributors. */
+/* A member's own log: consecutive numbers, epochs that never fall, itself among the contributors. */
 static void in_order(struct chaos_run *run, const struct chaos_worker *w, int group, const struct chaos_record *record)
 {
 	const struct chaos_record *last = &w->last[group];
@@ -95,7 +95,7 @@ static void dispute(struct chaos_run *run, int desk, int group, const struct cha
 		 (unsigned long long)b->checksum);
 }
 
-/* Did one of the older side go on in the newer view? */
+/* Did a rank of the older side continue in the newer view? */
 static bool went_on(const struct chaos_run *run, const struct chaos_dispute *d)
 {
 	for (int desk = 0; desk < CHAOS_DESKS; desk++)
@@ -104,7 +104,7 @@ static bool went_on(const struct chaos_run *run, const struct chaos_dispute *d)
 	return d->never;
 }
 
-/* Those whose older side is out of the group were no fault. */
+/* A dispute whose older side was removed from the group is no fault. */
 void chaos_check_disputes(struct chaos_run *run, bool last)
 {
 	uint64_t out = doubted(run);
@@ -124,7 +124,7 @@ void chaos_check_disputes(struct chaos_run *run, bool last)
 	run->disputes = kept;
 }
 
-/* A wrong call counts once for all who made it at one number, and as found when the first rank is told. */
+/* A wrong call counts once for all ranks that made it at one number, and as found with the first error. */
 static void count_slip(struct chaos_run *run, struct chaos_entry *entry, const struct chaos_record *record)
 {
 	if (!record->slip)

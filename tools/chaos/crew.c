@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The processes of a run: started at a desk, read, and buried. An end that nobody planned is judged
- * here: left out of the view without cause is a false alarm and counted, anything else is wrong.
+ * The processes of a run: started at a desk, read, and buried. An unplanned end is judged here: to be removed from the
+ * view without cause is a false alarm and counted; anything else is a fault.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -84,7 +84,7 @@ static void environment(const struct chaos_run *run, int rank)
 
 	for (int i = 0; i < plan->settings; i++)
 		setenv(plan->setting[i][0], plan->setting[i][1], 1);
-	/* The deaths are ours: what the library says about each is noise, unless it is asked for. */
+	/* We cause these deaths: the library's messages about them are hidden unless requested. */
 	setenv("COVEY_LOG", plan->logs_full ? "debug" : "error", plan->logs_full);
 	if (*run->rule[rank])
 		setenv("COVEY_FAULT", run->rule[rank], 1);
@@ -105,7 +105,7 @@ exec_member(const struct chaos_run *run, int desk, bool joiner, const char *lack
 	chaos_device_choose(run->crew->devices, rank);
 	if (run->net && chaos_net_enter(rank * run->plan.hosts / run->plan.ranks % run->plan.hosts))
 		_exit(125);
-	/* Every write: no space left on device. */
+	/* Every write fails: no space left on device. */
 	full = run->plan.logs_full ? open("/dev/full", O_WRONLY | O_CLOEXEC) : -1;
 	if (full >= 0)
 		dup2(full, STDERR_FILENO);
@@ -119,7 +119,7 @@ exec_member(const struct chaos_run *run, int desk, bool joiner, const char *lack
 	_exit(127);
 }
 
-/* The desk that was left longest ago; -1: all are taken. */
+/* The desk that has been free longest; -1: all are taken. */
 static int free_desk(struct chaos_run *run)
 {
 	for (int i = 0; i < CHAOS_DESKS; i++) {
@@ -180,7 +180,7 @@ struct chaos_worker *chaos_crew_at(struct chaos_run *run, int rank)
 	return NULL;
 }
 
-/* In every slice of time that the operation was under way in. */
+/* Adds the wait to every slice of time that the operation was under way in. */
 static void draw(struct chaos_run *run, const struct chaos_record *record, uint64_t wait)
 {
 	uint64_t enter = record->enter_ns < run->start_ns ? run->start_ns : record->enter_ns;
@@ -192,7 +192,7 @@ static void draw(struct chaos_run *run, const struct chaos_record *record, uint6
 			run->longest[from] = wait;
 }
 
-/* What a record means for the waits shown and for the faults under way. */
+/* Updates the waits shown and the faults under way from a record. */
 static void note(struct chaos_run *run, struct chaos_worker *w, int group, const struct chaos_record *record)
 {
 	uint64_t wait = record->done_ns - record->enter_ns;
@@ -253,7 +253,7 @@ static void judge(struct chaos_run *run, int d, int status)
 		return;
 	}
 	if (killed_itself(w, status) || (w->state == CHAOS_P_KILLED && !ended_with(status, 1)))
-		return; /* what it found wrong before the signal came counts */
+		return; /* a fault that it found before the signal counts */
 	if (w->starved && ended_with(status, 1) && *cause) {
 		if (run->base.opt->verbose)
 			fprintf(stderr, "ep-chaos: starved as it should: %s\n", cause);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Operations of a member on device memory. Inputs are made and results are checked in host memory; a buffer that a
- * device shall know has a *twin* there, which is copied before and after. The outcome is what the device says of it, under
- * the device's own numbers, so these records go to a seat of their own. Memory, streams and graphs come from the table of
- * libcovey_cuda (kernels/tool.h), which covey_join() has opened: ep-chaos is built without CUDA.
+ * Operations of a member on device memory. Inputs are made and results are checked in host memory. Each buffer for a
+ * device has a *twin* there, which is copied before and after. The device reports the outcome under its own numbers, so
+ * these records have a seat of their own. Memory, streams and graphs come from the table of libcovey_cuda
+ * (kernels/tool.h), which covey_join() has opened: ep-chaos is built without CUDA.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,7 +35,7 @@ static int failed(struct chaos_member *m, const char *what, int err)
 	return err;
 }
 
-/* Ranks share devices where there are fewer. */
+/* Ranks share devices if there are fewer. */
 void chaos_device_choose(int devices, int rank)
 {
 	char text[16];
@@ -142,7 +142,7 @@ int chaos_device_begin(struct chaos_member *m)
 	return err ? failed(m, "before an operation", err) : 0;
 }
 
-/* A graph is launched also where the call was refused: it is empty then. */
+/* A graph is launched even if the call was refused: then it is empty. */
 static int replay(struct chaos_device *d)
 {
 	struct cvy_gpu_graph *graph = NULL;
@@ -192,7 +192,7 @@ int chaos_device_end(struct chaos_member *m, int err, struct covey_result *resul
 	return err ? err : chaos_device_copy(m, m->recv, true);
 }
 
-/* A safe point at which ranks came in was an operation of the device. */
+/* A safe point that admitted ranks was an operation of the device. */
 int chaos_device_admitted(struct chaos_member *m)
 {
 	struct chaos_device *d = m->device;

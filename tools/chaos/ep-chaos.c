@@ -19,7 +19,7 @@
 
 #define DEFAULT_KILLS 20
 #define BENCH_KILLS 100
-#define STOPS_PER_KILL 5 /* the bench stops one rank for so many that it kills */
+#define STOPS_PER_KILL 5 /* the bench stops one rank for this many that it kills */
 #define STOP_SLACK_MS 10
 #define DEFAULT_HANG_MS 100
 
@@ -207,7 +207,7 @@ static error_t parse_number(int key, const char *arg, struct argp_state *state)
 	return ARGP_ERR_UNKNOWN;
 }
 
-/* Options that need others. */
+/* Checks options that need others. */
 static void check_together(struct argp_state *state, const struct chaos_options *opt)
 {
 	bool measured = opt->bench && opt->devices;
@@ -270,7 +270,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	return parse_number(key, arg, state);
 }
 
-/* Whatever the options left open. */
+/* Defaults for options that are not set. */
 static void fill_defaults(struct chaos_options *opt)
 {
 	bool measures = opt->bench || opt->idle_s || opt->leak || opt->steps || opt->extends || opt->overload_s;
@@ -321,7 +321,7 @@ static int cycles(struct chaos *c, int n, bool stop)
 	return 0;
 }
 
-/* Figures that are too high; < 0: the run could not go on. */
+/* Number of figures over their bar; < 0: the run could not continue. */
 static int run(struct chaos *c)
 {
 	const struct chaos_options *opt = c->opt;

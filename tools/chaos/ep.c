@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Dispatch and combine of the crew: routing and tokens are functions of source, token and step, so that
- * every row that arrives has one right place and value. Experts give back what they got and weights are
- * 1 and 2, so a combined token is itself times the sum of the weights whose owners took part.
+ * Dispatch and combine of the crew. Routing and tokens are functions of source, token and step, so that every row that
+ * arrives has one right place and value. Experts return their input and weights are 1 and 2, so a combined token is
+ * itself times the sum of the weights whose owners took part.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -104,7 +104,7 @@ static void route(struct chaos_member *m)
 	}
 }
 
-/* The rows that local expert @e has of @source, from row @first on; how many, or -1: not what they must be. */
+/* Checks the rows that local expert @e has of @source, from row @first on: their number, or -1 if one is wrong. */
 static int check_rows(struct chaos_member *m, int e, int source, int first)
 {
 	const struct chaos_ep_room *room = m->room;
@@ -173,7 +173,7 @@ static int check_combine(struct chaos_member *m)
 	return 0;
 }
 
-/* What the device says of it; its results to the host. */
+/* Reads the device's outcome, and copies its results to the host. */
 static int on_device(struct chaos_member *m, int err, struct covey_result *result)
 {
 	if (!m->device)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The ranks as processes: started, watched, told what to do, and read. All die with this process.
- * A rank that ends without having been killed is an unplanned death: it is counted and said.
+ * The ranks as processes: started, watched, given commands, and read. All die with this process. A rank that ends
+ * without being killed is an unplanned death: it is counted and reported.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -22,7 +22,7 @@
 #include "covey.h"
 
 #define POLL_US 1000
-#define CALM_EVERY 97 /* operations that nothing disturbs, of which one is a sample */
+#define CALM_EVERY 97 /* one in this many undisturbed operations is a sample */
 
 int chaos_fleet_open(struct chaos *c)
 {
@@ -61,7 +61,7 @@ static void __attribute__((noreturn)) exec_rank(const struct chaos *c, int rank,
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	if (getppid() != parent || fcntl(c->shared_fd, F_SETFD, 0))
 		_exit(125);
-	/* The deaths are ours: what the library says about each is noise, unless it is asked for. */
+	/* We cause these deaths: the library's messages about them are hidden unless requested. */
 	setenv("COVEY_LOG", "error", 0);
 	snprintf(rank_text, sizeof(rank_text), "--rank=%d", rank);
 	snprintf(shared_text, sizeof(shared_text), "--shared=%d", c->shared_fd);
@@ -99,13 +99,13 @@ uint32_t chaos_fleet_alive(const struct chaos *c)
 	return alive;
 }
 
-/* What is measured: an operation, or a step of two. */
+/* A measured unit: an operation, or a step of two. */
 static bool whole(const struct chaos_record *record)
 {
 	return record->op < CHAOS_MIXED || record->op == CHAOS_COMBINE;
 }
 
-/* What a new record means for the measurements under way. */
+/* Updates the measurements under way from a new record. */
 static void note(struct chaos *c, int rank, const struct chaos_record *record)
 {
 	struct chaos_process *p = &c->process[rank];
@@ -139,7 +139,7 @@ static void drain(struct chaos *c, int rank)
 	__atomic_store_n(&slot->tail, tail, __ATOMIC_RELEASE);
 }
 
-/* A death that we did not cause. Exit 0 is one too, unless the ranks were told to stop. */
+/* A death that we did not cause. Exit 0 is one too, unless the ranks have the command to stop. */
 static void reap(struct chaos *c, int rank)
 {
 	struct chaos_process *p = &c->process[rank];
@@ -155,7 +155,7 @@ static void reap(struct chaos *c, int rank)
 	c->unplanned++;
 	fprintf(stderr, "ep-chaos: rank %d ended by itself, status 0x%x: %s\n", rank, (unsigned)status,
 		c->shared->slot[rank].cause);
-	/* To be fenced while starved of time is a false alarm; any other end breaks a promise. */
+	/* To be fenced while starved of processor time is a false alarm; any other end breaks a promise. */
 	if (!WIFEXITED(status) || WEXITSTATUS(status) != CHAOS_EXIT_FENCED)
 		chaos_wrong(c, "rank %d failed", rank);
 }

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Dispatch and combine by handles that come and go: of other numbers of tokens, elements, experts and owners each time,
- * of both presets and both forms of rows. No call of the group stands between the last operation of a handle, its end
- * and the next handle, so a rank that is through makes the next one while others still read what it gave them. All of
- * them end before a safe point: whoever comes in there begins without.
+ * Dispatch and combine by handles that come and go. Numbers of tokens, elements, experts and owners change each time;
+ * both presets and both forms of rows occur. No call of the group comes between the last operation of a handle, its end
+ * and the next handle, so a fast rank makes the next one while others still read its data. All handles end before a
+ * safe point: a rank that joins there begins without any.
  *
- * Tokens are small integers, with 448 in front of each 128: so 8-bit rows have the scale 1 and are exact.
+ * Tokens are small integers, with 448 at the start of each 128: so 8-bit rows have the scale 1 and are exact.
  */
 #include <math.h>
 #include <stdio.h>
@@ -20,11 +20,11 @@
 #define EXPERTS 16
 #define GROUP 128  /* elements with one scale */
 #define PEAK 448   /* the largest 8-bit number */
-#define VALUES 15U /* that all have one 8-bit form: 1 to 15 */
+#define VALUES 15U /* exact as 8-bit numbers: 1 to 15 */
 #define DEADLINE_MS 5000
 #define BEHIND 16 /* elements of a block of an alltoall behind a combine */
 
-/* What only some ranks do in a step with a mistake. */
+/* Mistakes of some ranks in a step. */
 enum slip { OWNERS, ROWS, LATE, ORDER, OTHER, TOO_MANY, SLIPS };
 
 struct chaos_handle {
@@ -63,7 +63,7 @@ static float from_e4m3(uint8_t code)
 	return code & 0x80 ? -f : f;
 }
 
-/* ---- What is sent ---- */
+/* ---- Inputs ---- */
 
 static float element(const struct chaos_member *m, int source, int t, int i)
 {
@@ -141,7 +141,7 @@ static bool rooms(struct chaos_handle *h)
 	       h->recv_ids && h->count && h->src_info && h->range;
 }
 
-/* @slip: a difference from what the other ranks make; SLIPS: none */
+/* @slip: the difference from the handles of other ranks; SLIPS: none */
 static int begin(struct chaos_member *m, int at, unsigned what, enum slip slip)
 {
 	struct covey_ep_config config = COVEY_EP_CONFIG_INIT;
@@ -192,7 +192,7 @@ void chaos_handles_close(struct chaos_member *m)
 		drop(m, i);
 }
 
-/* ---- What arrives ---- */
+/* ---- Checks ---- */
 
 static float value(const struct chaos_handle *h, int bin, int row, int i)
 {
@@ -206,7 +206,7 @@ static float value(const struct chaos_handle *h, int bin, int row, int i)
 	return from_e4m3(((const uint8_t *)h->packed)[at * (size_t)h->hidden + (size_t)i]) * h->scales[scale];
 }
 
-/* One row of @source's token @t; and what the experts make of it: itself, weighted where that is theirs to do. */
+/* One row of @source's token @t. Makes the experts' result of it: itself, weighted if the experts apply weights. */
 static int check_row(struct chaos_member *m, struct chaos_handle *h, int bin, int row, int source, int t)
 {
 	size_t at = (size_t)bin * (size_t)(h->size * h->tokens) + (size_t)row;
@@ -265,7 +265,7 @@ static int check_ll(struct chaos_member *m, struct chaos_handle *h)
 	return 0;
 }
 
-/* What stands beside a row: the local experts in the places where the token names them. 0: it names none here. */
+/* Data beside a row: the local experts in the places where the token names them. 0: it names none here. */
 static int check_beside(struct chaos_member *m, const struct chaos_handle *h, const int *local, int row, int s, int t,
 			int *named)
 {
@@ -339,7 +339,7 @@ static int check_combine(struct chaos_member *m, const struct chaos_handle *h)
 
 /* ---- The pair ---- */
 
-/* Drawn; and where this process is to kill itself, which may be between the halves. */
+/* Drawn; always if this process is to kill itself, which may be between the halves. */
 static bool in_halves(const struct chaos_member *m)
 {
 	return chaos_in_two(m) || __atomic_load_n(&m->desk->trap, __ATOMIC_ACQUIRE) != CHAOS_T_NONE;
@@ -370,7 +370,7 @@ static int dispatch(struct chaos_member *m, struct chaos_handle *h, int more, in
 	return err ? err : covey_dispatch_recv(h->ep, 0, result);
 }
 
-/* Started while a combine is under way; its outcome comes behind that one. */
+/* Started while a combine is under way; its outcome comes behind the combine's. */
 static int start_alltoall(struct chaos_member *m)
 {
 	for (int r = 0; r < m->size; r++)
@@ -380,7 +380,7 @@ static int start_alltoall(struct chaos_member *m)
 	return covey_alltoall_start(m->send, m->recv, BEHIND, COVEY_FLOAT32, m->group, NULL, &m->work);
 }
 
-/* @started: with an alltoall behind it, and how that was posted; or NULL */
+/* @started: starts an alltoall behind it, and gets the result of that call; or NULL */
 static int combine(struct chaos_member *m, struct chaos_handle *h, int *started, struct covey_result *result)
 {
 	struct covey_combine_args args = COVEY_COMBINE_INIT;
@@ -437,7 +437,7 @@ static int run_combine(struct chaos_member *m, struct chaos_handle *h)
 		code = check_combine(m, h);
 	if (!code)
 		chaos_put(m);
-	/* What was read from here is not needed when that has ended. */
+	/* Its contents are not needed when the combine has ended. */
 	memset(h->y, 0x77, (size_t)h->size * (size_t)h->hidden * sizeof(*h->y));
 	return code || !behind ? code : end_alltoall(m, started);
 }
@@ -503,7 +503,7 @@ static int call_wrongly(struct chaos_member *m, struct chaos_handle *h, enum sli
 	}
 }
 
-/* A fresh handle in the first place, and for OTHER one in the second, which the wrong ranks take. They end with the step. */
+/* A new handle in the first place; for OTHER one in the second, which wrong ranks use. They end with the step. */
 int chaos_handles_mistake(struct chaos_member *m)
 {
 	static const char *const names[SLIPS] = { "dispatch by a handle with other owners",

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One cycle: kill ranks inside an operation, wait until the survivors have agreed, start the
- * replacements, wait until they work. Times are those of the ranks' logs, not of our looking.
+ * One cycle: kill ranks inside an operation, wait until the survivors have agreed, start the replacements, wait until
+ * they work. Times come from the ranks' logs, not from the parent's looks.
  */
 #include <signal.h>
 #include <stdio.h>
@@ -12,7 +12,7 @@
 
 #define QUIET_MS 20	/* of undisturbed work on both sides of a kill and of an admission */
 #define INSIDE_MS 20	/* how long to look for a moment inside an operation */
-#define FENCED_MS 10000 /* a stopped rank that goes on learns within this that it is out */
+#define FENCED_MS 10000 /* a stopped rank that continues learns within this that it was removed */
 
 uint64_t chaos_random(struct chaos *c, uint64_t below)
 {
@@ -36,7 +36,7 @@ static uint64_t deadline(void)
 	return chaos_now_ns() + CHAOS_OUTCOME_MS * UINT64_C(1000000);
 }
 
-/* Kills @victims when one of them is seen inside an operation; when that was. */
+/* Kills @victims when one of them is seen inside an operation; returns the time. */
 static uint64_t strike(struct chaos *c, uint32_t victims, int number)
 {
 	uint64_t end = chaos_now_ns() + INSIDE_MS * UINT64_C(1000000), at;
@@ -61,7 +61,7 @@ static uint64_t strike(struct chaos *c, uint32_t victims, int number)
 	return at;
 }
 
-/* Until every survivor has done an operation without the victims. */
+/* Waits until every survivor has done an operation without the victims. */
 static int await_outcome(struct chaos *c)
 {
 	uint64_t end = deadline();
@@ -90,7 +90,7 @@ static bool needed(const struct chaos *c, int rank)
 	return __atomic_load_n(&view->epoch, __ATOMIC_ACQUIRE) != after->epoch || after->enter_ns < view->time_ns;
 }
 
-/* Until the last survivor had the result, where at least one could not do without the change. */
+/* The time until the last survivor had the result, if at least one needed the change. */
 static void measure(struct chaos *c, uint64_t at, struct chaos_samples *samples)
 {
 	uint64_t last = 0;
@@ -110,7 +110,7 @@ static void measure(struct chaos *c, uint64_t at, struct chaos_samples *samples)
 	c->spared += !any;
 }
 
-/* The killed are gone; the stopped go on, must find that they are out, and end for that reason. */
+/* Killed ranks are reaped. Stopped ranks continue, must find that they were removed, and end for that reason. */
 static void bury(struct chaos *c, int number)
 {
 	for (int r = 0; r < c->opt->ranks; r++) {
@@ -151,7 +151,7 @@ static void measure_pause(struct chaos *c)
 	chaos_sample(&c->pause, c->gap_ms[c->gaps - 1] - c->gap_ms[c->gaps / 2]);
 }
 
-/* Replaces all ranks that are not there, those too that ended by themselves. */
+/* Replaces all missing ranks, also those that ended by themselves. */
 static int replace(struct chaos *c)
 {
 	uint32_t all = (1u << c->opt->ranks) - 1, missing = all & ~chaos_fleet_alive(c), left;
@@ -189,7 +189,7 @@ static int replace(struct chaos *c)
 	return 0;
 }
 
-/* Whoever may be a victim has touched its memory. */
+/* Waits until every possible victim has touched its memory. */
 static void await_ballast(struct chaos *c)
 {
 	uint64_t end = deadline();
@@ -223,7 +223,7 @@ int chaos_cycle(struct chaos *c, uint32_t victims, int number)
 {
 	await_ballast(c);
 	chaos_run_for(c, QUIET_MS + (unsigned)chaos_random(c, QUIET_MS));
-	chaos_sleep_us((unsigned)chaos_random(c, 1000)); /* not in step with our reading */
+	chaos_sleep_us((unsigned)chaos_random(c, 1000)); /* not in step with the parent's looks */
 	if (chaos_strike(c, victims, number))
 		return -1;
 	chaos_run_for(c, 1 + (unsigned)chaos_random(c, QUIET_MS));

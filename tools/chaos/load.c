@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Groups under load: four ranks more join while the others work, again and again; and many ranks with busy
- * loops beside them on few cores, where nobody may be suspected.
+ * Groups under load: four ranks more join while the others work, again and again; and many ranks beside busy loops on
+ * few cores, where no rank may be suspected.
  */
 #include <sched.h>
 #include <signal.h>
@@ -23,7 +23,7 @@ static uint32_t joiners(const struct chaos *c)
 	return ((1u << c->opt->ranks) - 1) & ~((1u << c->opt->world) - 1);
 }
 
-/* Until all of them have done an operation; the longest one of a founder meanwhile is the sample. */
+/* Waits until all ranks have done an operation; the longest one of a founder meanwhile is the sample. */
 static int grow(struct chaos *c)
 {
 	uint64_t end = chaos_now_ns() + CHAOS_OUTCOME_MS * UINT64_C(1000000);
@@ -66,7 +66,7 @@ int chaos_extend(struct chaos *c)
 	return 0;
 }
 
-/* Those that this process, and so the ranks and loops that it starts, may use. */
+/* Cores that this process may use, and so the ranks and loops that it starts. */
 static int own_cores(void)
 {
 	cpu_set_t set;

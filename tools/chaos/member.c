@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A process of the crew: one thread for every group that its rank is in, so that a group that waits
- * holds up no other. Each goes on without end, agrees with its group at safe points when to stop, and
- * ends the whole process at the first thing that is not as promised.
+ * A process of the crew: one thread for every group of its rank, so that a waiting group delays no other. Each works
+ * without end, agrees with its group at safe points when to stop, and ends the whole process at the first broken
+ * promise.
  */
 #include <pthread.h>
 #include <sched.h>
@@ -77,7 +77,7 @@ int chaos_end(struct chaos_member *m, int err, const struct covey_result *result
 	return 0;
 }
 
-/* The parent reads every millisecond; that it lives is seen to by our death signal. */
+/* The parent reads every millisecond; our death signal ensures that it lives. */
 void chaos_put(struct chaos_member *m)
 {
 	struct chaos_seat *log = m->log;
@@ -130,7 +130,7 @@ static int agree(struct chaos_member *m, int32_t *command)
 	code = chaos_end(m, err, &result);
 	if (code)
 		return code;
-	if (m->record.status) /* a rank is lost, and that is acknowledged at the next safe point */
+	if (m->record.status) /* a rank is lost, which the next safe point acknowledges */
 		*command = CHAOS_RUN;
 	m->record.checksum = (uint64_t)*command;
 	chaos_put(m);
@@ -196,7 +196,7 @@ static int prepare(struct chaos_member *m)
 
 	for (int i = 0; i < m->crew->sizes; i++)
 		most = m->crew->bytes[i] > most ? m->crew->bytes[i] : most;
-	/* Every second rank sends from a registered buffer, where its window has room. */
+	/* Every second rank sends from a registered buffer, if its window has room. */
 	if ((m->rank + m->number) % 2 && !covey_mem_alloc(m->group, most + CHAOS_ROOM_SLACK, &memory))
 		m->lends = true;
 	m->send = m->lends ? memory : calloc(1, most + CHAOS_ROOM_SLACK);
@@ -222,14 +222,14 @@ static void *seat_main(void *arg)
 		code = chaos_ep_open(m);
 	if (!code)
 		code = work(m);
-	if (code) /* what the other groups of this process see is a death */
+	if (code) /* the other groups of this process see a death */
 		_exit(code);
 	chaos_ep_close(m);
 	chaos_device_close(m);
 	if (covey_leave(m->group, 0))
 		_exit(chaos_member_fail(m, "leave", COVEY_ERR_TIMEOUT));
 	covey_close(m->group);
-	if (!m->lends) /* that went with the group */
+	if (!m->lends) /* a registered buffer is freed with the group */
 		free(m->home);
 	free(m->recv);
 	return NULL;

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Wrong calls, made on purpose. In a step that is drawn for it some ranks call something else than the others: another
+ * Wrong calls, made on purpose. In a step drawn for it, some ranks call something else than the others: another
  * root, count, type, reduction, operation or block, or an argument that no call may have. All ranks draw the same
- * mistake, so each knows what every rank calls, and what it must be told:
+ * mistake, so each knows every rank's call, and the error that it must get:
  *
- *	an argument that can be checked by itself	INVAL at that rank, which then makes the right call; all succeed
+ *	an argument that can be checked by itself	INVAL at that rank, then the right call; all succeed
  *	a block that its receiver does not expect	MISMATCH at the receiver
- *	everything else					MISMATCH at every rank that called something else than a rank
- *							that is still there: by this operation, or by the next one that
- *							waits for all ranks
+ *	everything else					MISMATCH at every rank whose call differs from that of a rank
+ *							that is still a member: by this operation, or by the next
+ *							one that waits for all ranks
  *
- * Whatever succeeds has the right bytes. Some operations follow: one or two that may bring a MISMATCH late, and one that
- * must succeed everywhere, as the group goes on.
+ * A call that succeeds has the right bytes. Some operations follow: one or two that may bring a MISMATCH late, and one
+ * that must succeed everywhere, as the group continues.
  */
 #include <stdio.h>
 #include <string.h>
@@ -25,7 +25,7 @@
 const char *const chaos_slip_names[CHAOS_L_COUNTED] = { "root",	 "count",     "type",	  "reduction", "operation",
 							"block", "own-block", "argument", "handle" };
 
-/* What can be called wrongly about an operation. */
+/* The parts of each operation's call that can be wrong. */
 static const uint32_t slips[CHAOS_W_COMBINE] = {
 	[CHAOS_W_ALLREDUCE] = BIT(CHAOS_L_COUNT) | BIT(CHAOS_L_TYPE) | BIT(CHAOS_L_REDUCTION) | BIT(CHAOS_L_OPERATION) |
 			      BIT(CHAOS_L_ARGUMENT),
@@ -48,7 +48,7 @@ static const uint32_t slips[CHAOS_W_COMBINE] = {
 	[CHAOS_W_DISPATCH] = BIT(CHAOS_L_HANDLE),
 };
 
-/* ---- What is called ---- */
+/* ---- Calls ---- */
 
 static uint64_t draw(const struct chaos_mistake *x, unsigned what, uint64_t below)
 {
@@ -88,7 +88,7 @@ bool chaos_mistake_draw(const struct chaos_member *m, struct chaos_mistake *x)
 	return true;
 }
 
-/* Elements of 8 bytes, and some more of them, fit whatever the call. */
+/* Elements of 8 bytes, and some more of them, fit in any call. */
 static struct chaos_call right_call(const struct chaos_member *m)
 {
 	const struct chaos_mistake *x = m->mistake;
@@ -113,7 +113,7 @@ static void spoil_argument(const struct chaos_member *m, struct chaos_call *c)
 		if (rooted)
 			c->root = draw(m->mistake, 11, 2) ? -1 : CHAOS_MAX_RANKS;
 		else if (c->op == CHAOS_W_ALLGATHERV)
-			c->more = 1; /* of what is sent alone */
+			c->more = 1; /* of the data sent only */
 		else
 			c->bare = true;
 		break;
@@ -206,7 +206,7 @@ static bool is_wrong(const struct chaos_member *m, int rank)
 	return !same(&c, &right);
 }
 
-/* Must this rank be told of what @rank calls? */
+/* Must this rank get an error about the call of @rank? */
 static bool differs(const struct chaos_member *m, int rank)
 {
 	enum chaos_slip slip = m->mistake->slip;
@@ -221,9 +221,9 @@ static bool differs(const struct chaos_member *m, int rank)
 	return slip == CHAOS_L_BLOCK ? theirs.more_at == m->rank : !same(&theirs, &mine);
 }
 
-/* ---- What must be told ---- */
+/* ---- Errors ---- */
 
-/* The first of @mask that called something else, of which this rank must be told; -1: none. */
+/* The first rank of @mask with a different call, for which this rank must get an error; -1: none. */
 int chaos_mistake_unlike(const struct chaos_member *m, uint64_t mask)
 {
 	for (int r = 0; r < m->size; r++)
@@ -248,7 +248,7 @@ static int untold(struct chaos_member *m, const struct chaos_record *held, const
 	return 1;
 }
 
-/* One that may tell this rank what it has not heard yet: the root of a broadcast again hears of nobody. */
+/* An operation that may bring a late error to this rank: the root of a second broadcast hears no other rank. */
 static int probe_once(struct chaos_member *m, struct covey_result *result)
 {
 	int root = right_call(m).root;
@@ -269,7 +269,7 @@ static int probe_once(struct chaos_member *m, struct covey_result *result)
 	}
 }
 
-/* The last one waits for all. Their records in @out, how many in @n. */
+/* The last one waits for all. Their records in @out, their number in @n. */
 static int probe(struct chaos_member *m, const struct chaos_record *held, struct chaos_record out[PROBES], int *n)
 {
 	struct covey_result result = { 0 };
@@ -288,7 +288,7 @@ static int probe(struct chaos_member *m, const struct chaos_record *held, struct
 	return code;
 }
 
-/* And one that must succeed on all. @told: no rank can be told so late. */
+/* Then one that must succeed on all. @told: no rank can get an error this late. */
 static int go_on(struct chaos_member *m, bool told)
 {
 	int32_t mine = m->rank + 1, sum = 0, want = 0;
@@ -311,7 +311,7 @@ static int go_on(struct chaos_member *m, bool told)
 	return 0;
 }
 
-/* What came before a failure, behind its cause. */
+/* Appends the records before a failure to its cause. */
 static int after(struct chaos_member *m, int code, const struct chaos_record *held, const struct chaos_record *next,
 		 int n)
 {
@@ -336,7 +336,7 @@ int chaos_mistake_settle(struct chaos_member *m, bool strict, const char *mine)
 	m->record.wrong = is_wrong(m, m->rank);
 	m->record.found = m->record.status == COVEY_ERR_MISMATCH;
 	held = m->record;
-	strict &= held.mask >> m->rank & 1; /* a rank that was late has nothing of it */
+	strict &= held.mask >> m->rank & 1; /* a rank that was late has no data of it */
 	other = chaos_mistake_unlike(m, held.mask);
 	if (!held.status && strict && other >= 0)
 		return untold(m, &held, mine, other, "");
@@ -357,7 +357,7 @@ int chaos_mistake_settle(struct chaos_member *m, bool strict, const char *mine)
 	return code ? after(m, code, &held, next, n) : 0;
 }
 
-/* It was refused here, and the right call made in its place: for the others nothing has happened. */
+/* The call was refused here, and the right call made instead: for the others nothing has happened. */
 int chaos_mistake_refused(struct chaos_member *m, bool refused)
 {
 	bool wrong = is_wrong(m, m->rank);
@@ -404,13 +404,13 @@ static int run(struct chaos_member *m, struct chaos_call *c)
 	if (!code && local)
 		code = chaos_mistake_refused(m, refused);
 	if (!code && !m->record.status &&
-	    !(strict && chaos_mistake_unlike(m, m->record.mask) >= 0)) /* else that is said first */
+	    !(strict && chaos_mistake_unlike(m, m->record.mask) >= 0)) /* else that is reported first */
 		code = chaos_call_check(m, c, &u);
 	if (code)
 		return code;
 	if (!local)
 		return chaos_mistake_settle(m, strict, chaos_call_text(c, mine, sizeof(mine)));
-	m->record.own = 1; /* no checksum is told */
+	m->record.own = 1; /* no checksum is logged */
 	chaos_put(m);
 	return 0;
 }

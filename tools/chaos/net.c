@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Hosts out of network namespaces. None of them has a name: each is held by a descriptor and by the
- * processes in it, and the bridge stands in a namespace of our own too. So runs beside each other cannot meet,
- * the addresses can be fixed, and the kernel removes everything with the last process, also
- * after a SIGKILL. `ip`, `nft` and `tc` do the work, started from within the namespace that they are to change.
+ * Hosts as network namespaces. None has a name: a descriptor and its processes hold each one, and the bridge has a
+ * namespace of our own too. So simultaneous runs cannot meet, addresses can be fixed, and the kernel removes everything
+ * with the last process, also after a SIGKILL. `ip`, `nft` and `tc` do the work, started in the namespace that they
+ * change.
  */
 #include "net.h"
 
@@ -19,8 +19,8 @@
 #include <unistd.h>
 
 #define WORDS 24      /* of one command */
-#define BURST "32kb"  /* what tbf lets through at once: some frames, and a tick of the kernel at 100 Mbit/s */
-#define QUEUE "200ms" /* what waits longer in tbf is dropped */
+#define BURST "32kb"  /* sent by tbf at once: some frames, and a tick of the kernel at 100 Mbit/s */
+#define QUEUE "200ms" /* tbf drops packets that wait longer */
 
 static struct {
 	int hosts, home, side[1 + CHAOS_NET_HOSTS]; /* descriptors; side[0]: the store's */
@@ -38,7 +38,7 @@ static int known(int host)
 	return net.home >= 0 && host >= CHAOS_NET_STORE && host < net.hosts;
 }
 
-/* Words parted by single blanks; no word of ours holds one. */
+/* Words separated by single blanks; no word contains one. */
 static int run(const char *command)
 {
 	char text[256], *argv[WORDS + 1], *save = NULL;
@@ -77,7 +77,7 @@ static int __attribute__((format(printf, 2, 3))) run_at(int host, const char *fo
 	return err;
 }
 
-/* A new namespace, which the calling thread is in then; its descriptor. */
+/* Makes a namespace and enters it with the calling thread; returns its descriptor. */
 static int make_side(void)
 {
 	int fd;
@@ -105,7 +105,7 @@ static int add_bridge(void)
 	       run_at(CHAOS_NET_STORE, "ip link set hosts up");
 }
 
-/* The far end of the cable goes into the bridge's namespace, which needs no name: a descriptor of ours names it. */
+/* The far end of the cable is put into the bridge's namespace, named by a descriptor of ours. */
 static int add_host(int host)
 {
 	net.side[1 + host] = make_side();
@@ -133,7 +133,7 @@ static int __attribute__((format(printf, 1, 2))) run_here(const char *format, ..
 	return run(command);
 }
 
-/* One device for all: there is no cable. */
+/* One device for all hosts: there is no cable. */
 static const char *one_device(void)
 {
 	return net.cables && net.cables[0] == '=' ? net.cables + 1 : NULL;
@@ -165,7 +165,7 @@ static int cables_enter(int host)
 	return setenv("COVEY_INTERFACE", chaos_net_address(host), 1);
 }
 
-/* Where it comes into the bridge: whoever is not cut goes on. */
+/* Dropped where it enters the bridge: other traffic continues. */
 static int cables_cut(int from, int to)
 {
 	if (one_device())
@@ -226,7 +226,7 @@ const char *chaos_net_address(int host)
 	return host >= CHAOS_NET_STORE && host < CHAOS_NET_HOSTS ? address[1 + host] : NULL;
 }
 
-/* Dropped where it arrives: where it leaves the sender would be told. */
+/* Dropped at the receiver: a drop at the sender would be reported to it. */
 int chaos_net_cut(int from, int to)
 {
 	if (!known(from) || !known(to) || from == to)
@@ -277,7 +277,7 @@ void chaos_net_close(void)
 {
 	if (net.home < 0)
 		return;
-	if (!net.cables && net.side[0] >= 0 && setns(net.home, CLONE_NEWNET)) /* else we never left it */
+	if (!net.cables && net.side[0] >= 0 && setns(net.home, CLONE_NEWNET)) /* else the thread never left it */
 		say("setns home", strerror(errno));
 	close(net.home);
 	net.home = -1;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Plans: lines of words, settings first, then steps. A line that cannot be read is named with its file
- * and number, what is wrong and what would be right. tests/chaos/plans/README has the grammar.
+ * Plans: lines of words, settings first, then steps. An error names file and line of the bad word, and the right form.
+ * tests/chaos/plans/README has the grammar.
  */
 #include <ctype.h>
 #include <errno.h>
@@ -89,7 +89,7 @@ static int times(const struct reader *r, int at, struct chaos_step *step)
 	return 0;
 }
 
-/* One of @names, all of them told where it is none. */
+/* One of @names; the error lists them all. */
 static int choice(const struct reader *r, int at, const char *what, const char *const *names, int count, int *to)
 {
 	const char *text = at < r->words ? r->word[at] : NULL;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Runs by plan: ep-chaos --plan. The idea: a *crew* is the processes of a run, each at a *desk* of a
- * shared memory where it logs its operations, one *seat* for every group that it is in. A desk is
- * not used again for long, so that a zombie and its replacement never share one. The plan is a list of
- * steps; the parent alone injects, reads the logs and judges them.
+ * Runs by plan: ep-chaos --plan. A *crew* is the processes of a run. Each sits at a *desk* of a shared memory, where it
+ * logs its operations, in one *seat* for each of its groups. A desk is not used again for long, so that a zombie and
+ * its replacement never share one. The plan is a list of steps; the parent alone injects, reads the logs and judges
+ * them.
  */
 #ifndef CHAOS_PLAN_H
 #define CHAOS_PLAN_H
@@ -17,7 +17,7 @@
 #define CHAOS_LEDGER (1u << 13)	   /* outcomes of a group kept to compare with */
 #define CHAOS_STEPS 512
 #define CHAOS_SETTINGS 8   /* environment variables of a plan */
-#define CHAOS_EVENTS 8192  /* faults that are told apart in the plot */
+#define CHAOS_EVENTS 8192  /* faults that the plot distinguishes */
 #define CHAOS_KINDS 48	   /* different faults of one run */
 #define CHAOS_BUCKETS 2000 /* columns of the plot */
 #define CHAOS_BYTES_MAX (16u << 20)
@@ -40,13 +40,13 @@ enum chaos_work {
 	CHAOS_W_DISPATCH,
 	CHAOS_W_COMBINE,
 	CHAOS_W_ADMIT,
-	CHAOS_W_COME, /* of a device: ranks come in */
+	CHAOS_W_COME, /* of a device: ranks are admitted */
 	CHAOS_W_COUNT
 };
 
 extern const char *const chaos_work_names[CHAOS_W_COUNT];
 
-/* Points where a process that was told so kills itself. */
+/* Points at which a process kills itself on command. */
 enum chaos_trap {
 	CHAOS_T_NONE,
 	CHAOS_T_BEFORE_DISPATCH,
@@ -59,7 +59,7 @@ enum chaos_trap {
 
 extern const char *const chaos_trap_names[CHAOS_T_COUNT];
 
-/* What a rank does wrong in a call, on purpose. */
+/* Mistakes of a rank in a call, on purpose. */
 enum chaos_slip {
 	CHAOS_L_ROOT,
 	CHAOS_L_COUNT,
@@ -68,18 +68,18 @@ enum chaos_slip {
 	CHAOS_L_OPERATION,
 	CHAOS_L_BLOCK,	  /* alltoallv: the counts of a sender and a receiver differ */
 	CHAOS_L_OWN,	  /* alltoallv: those of the own block */
-	CHAOS_L_ARGUMENT, /* one that can be seen to be wrong by itself */
+	CHAOS_L_ARGUMENT, /* one that is wrong by itself */
 	CHAOS_L_HANDLE,	  /* dispatch and combine: another handle, owners, rows, deadline or order */
 	CHAOS_L_COUNTED
 };
 
 extern const char *const chaos_slip_names[CHAOS_L_COUNTED];
 
-/* What is mixed into the operations. */
+/* Special kinds of operations in the mix. */
 struct chaos_mix {
 	bool handles;	/* of dispatch and combine, and registered buffers, of changing sizes */
 	bool fails;	/* COVEY_ON_LOSS_FAIL */
-	int mistakes;	/* one step in so many is called wrongly; 0: none */
+	int mistakes;	/* one step in this many is called wrongly; 0: none */
 	uint32_t slips; /* bits of enum chaos_slip */
 };
 
@@ -110,7 +110,7 @@ struct chaos_crew {
 	struct chaos_mix mix;
 	char store[256];
 	uint32_t command;  /* enum chaos_command */
-	uint32_t proxy_us; /* what the slow proxy holds everything back */
+	uint32_t proxy_us; /* delay of the slow proxy */
 	struct chaos_desk desk[CHAOS_DESKS];
 };
 
@@ -166,8 +166,8 @@ struct chaos_step {
 	int what; /* enum chaos_server_act; kill: 1 + enum chaos_work, or -enum chaos_trap, 0: anywhere */
 	int a, b; /* hosts, kbit, new size */
 	uint64_t from_ms, to_ms;
-	char text[96]; /* rule of arm; starve: what lacks */
-	char kind[40]; /* as it is counted and shown */
+	char text[96]; /* rule of arm; starve: the missing resource */
+	char kind[40]; /* name in counts and tables */
 };
 
 struct chaos_plan {
@@ -186,7 +186,7 @@ struct chaos_plan {
 
 /* ---- The run ---- */
 
-/* What is waited for: every group goes on without who is gone; the groups that nobody is gone from go on; all are there. */
+/* Conditions: every group continues without missing ranks; groups with all their ranks continue; all are there. */
 enum chaos_until { CHAOS_SETTLED, CHAOS_FLOWING, CHAOS_WHOLE };
 
 enum chaos_state { CHAOS_P_NONE, CHAOS_P_LIVE, CHAOS_P_HALTED, CHAOS_P_KILLED, CHAOS_P_LIMBO };
@@ -199,12 +199,12 @@ struct chaos_worker {
 	bool doubt;	/* may know outcomes that no survivor knows */
 	bool cut_off;	/* by us: may be left out of a view */
 	bool armed;	/* may kill itself */
-	bool scribbles; /* spoils its own window: its outcomes are nobody's */
-	bool starved;	/* must fail, and say why */
+	bool scribbles; /* spoils its own window: its outcomes do not count */
+	bool starved;	/* must fail, and name the cause */
 	bool retiring;	/* may end */
 	uint64_t exec_ns;
 	struct chaos_record last[CHAOS_GROUPS];
-	struct chaos_record seen[CHAOS_GROUPS]; /* last outcome that is alike on all */
+	struct chaos_record seen[CHAOS_GROUPS]; /* last outcome that is the same on all */
 };
 
 struct chaos_event {
@@ -216,15 +216,15 @@ struct chaos_event {
 struct chaos_entry {
 	struct chaos_record record;
 	uint64_t owners;   /* bits of desks */
-	bool wrong, found; /* a call of it was wrong; some rank was told */
+	bool wrong, found; /* a call of it was wrong; some rank got the error */
 };
 
-/* Two ranks told different outcomes: a fault, unless one side turns out to be fenced. */
+/* Two ranks logged different outcomes: a fault, unless one side turns out to be fenced. */
 struct chaos_dispute {
 	uint64_t owners; /* desks of the older side */
 	uint32_t epoch;	 /* of the newer one */
 	int group;
-	bool never; /* both are of one view: nothing excuses that */
+	bool never; /* both are of one view: always a fault */
 	char text[400];
 };
 
@@ -235,14 +235,14 @@ struct chaos_server {
 	pid_t pid;
 	bool data;	  /* keeps its data over a restart */
 	const char *bind; /* address to listen at too; NULL: the socket alone */
-	bool clock;	  /* under a clock of ours */
+	bool clock;	  /* under a clock that we control */
 };
 
 struct chaos_run {
 	struct chaos base; /* the counters and the seed */
 	struct chaos_plan plan;
 	struct chaos_crew *crew;
-	int crew_fd, target; /* ranks that the group shall have */
+	int crew_fd, target; /* target: the planned size of the group */
 	struct chaos_worker worker[CHAOS_DESKS];
 	int next_desk;
 	char rule[CHAOS_MAX_RANKS][96]; /* COVEY_FAULT of the next process of a rank */
@@ -254,11 +254,11 @@ struct chaos_run {
 	pid_t proxy;
 	bool net, sentinel, lags;
 	uint64_t start_ns, end_ns, settle_ns, checked, alarms, fenced;
-	uint64_t alarms_seen; /* of these, when all took part last */
-	uint64_t failed;      /* outcomes that are an error, alike on all: LOST, ROOT */
+	uint64_t alarms_seen; /* of these, when all ranks last took part */
+	uint64_t failed;      /* outcomes that are an error, the same on all: LOST, ROOT */
 	uint64_t on_device;
 	uint64_t slips[CHAOS_L_COUNTED]; /* wrong calls that were made */
-	uint64_t found[CHAOS_L_COUNTED]; /* those that some rank was told of */
+	uint64_t found[CHAOS_L_COUNTED]; /* those for which some rank got an error */
 	uint64_t handles, blocks;	 /* made */
 	int rounds, kinds, events;
 	char kind[CHAOS_KINDS][40];
@@ -280,7 +280,7 @@ void chaos_run_poll(struct chaos_run *run);
 
 /* act.c */
 int chaos_act(struct chaos_run *run, const struct chaos_step *step);
-int chaos_resume(struct chaos_run *run); /* all that are stopped; who was left out must end fenced */
+int chaos_resume(struct chaos_run *run); /* all stopped processes; a removed one must end fenced */
 void chaos_event_open(struct chaos_run *run, const char *kind);
 void chaos_event_close(struct chaos_run *run, uint64_t now);
 int chaos_heal_all(struct chaos_run *run);

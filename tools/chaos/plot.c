@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The waiting times of a run as SVG: a column for every slice of time, as high as the longest wait of an
- * operation that was under way in it (logarithmic, from 0.1 ms), and a line with its name for every fault.
+ * The waiting times of a run as SVG: a column for every slice of time, as high as the longest wait of an operation that
+ * was under way in it (logarithmic, from 0.1 ms), and a line with its name for every fault.
  */
 #include <math.h>
 #include <stdio.h>
@@ -18,9 +18,9 @@
 #define BOTTOM 50
 #define DECADES 6 /* from 0.1 ms, at most; at least up to 100 ms */
 #define DECADES_MIN 3
-#define LABEL_GAP 13 /* between the names of two faults: those that are closer share a line of text */
+#define LABEL_GAP 13 /* between the names of two faults: closer ones share a line of text */
 #define LABEL_BYTES 40
-#define LABEL_SAME 3 /* names that share one */
+#define LABEL_SAME 3 /* names in one line of text */
 #define MORE_BYTES 32
 
 static double x_of(const struct chaos_run *run, uint64_t at_ns)
@@ -89,7 +89,7 @@ static void waits(const struct chaos_run *run, FILE *f)
 	}
 }
 
-/* Every fault has its line; the names of those that are close together stand in one text, and how many more there are. */
+/* Every fault has its line. The names of faults that are close together share one text, which also counts the rest. */
 static void faults(const struct chaos_run *run, FILE *f)
 {
 	int n;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A slow way to the store: a process that passes bytes between the ranks' connections and the server, each
- * piece held back for as long as the shared memory says. Nothing is lost or reordered: the store is just far.
+ * A slow path to the store: a process that passes bytes between the ranks' connections and the server, each piece
+ * delayed by the time in the shared memory. Nothing is lost or reordered.
  */
 #include <errno.h>
 #include <poll.h>

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A plan from a seed: pieces that each begin and end with a whole group, in random order with random
- * parameters. It is a text like those that people write, so that --show can print it and a part of it
- * can be tried alone.
+ * A plan from a seed: pieces that each begin and end with a whole group, in random order with random parameters. It is
+ * text in the same form as written plans, so that --show can print it and a part of it can be run alone.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,7 +22,7 @@ static uint64_t draw(uint64_t *random, uint64_t below)
 	return (*random >> 24) % below; /* the upper bits are the better ones */
 }
 
-/* @stands: the group may stand still, so that nobody comes by a place; an operation is looked for and not waited for. */
+/* @stands: the group may be blocked, so that no process reaches a place: an operation is looked for without a wait. */
 static void death(FILE *f, uint64_t *random, bool stands)
 {
 	static const char *const places[] = { "",
@@ -66,7 +65,7 @@ static void halt(FILE *f, uint64_t *random)
 	fprintf(f, "stop any\nwait %dms\nresume\nsettle\nreplace\n", ms);
 }
 
-/* Ranks that go in order, or are sent away, or are added. */
+/* Ranks that leave by themselves, are removed, or are added. */
 static void change_size(FILE *f, uint64_t *random, struct shape *shape)
 {
 	int what = (int)draw(random, shape->groups > 1 ? 1 : 3);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A rank of ep-chaos: operations without end, each checked against what its contributors must give
- * and then logged. Values are small integers, so that sums have one right value: rank r gives
- * (r + 1) * (i % 61 + 1) at element i, and (r + 1) * step at element 0.
+ * A rank of ep-chaos: operations without end, each checked against the right result of its contributors, then logged.
+ * Values are small integers, so that sums are exact: rank r gives (r + 1) * (i % 61 + 1) at element i, and (r + 1) *
+ * step at element 0.
  */
 #include <errno.h>
 #include <limits.h>
@@ -39,7 +39,7 @@ static float step_value(const struct worker *w)
 	return (float)(w->step % STEP_VALUES);
 }
 
-/* The view events up to now: from them the parent knows when a view was agreed. */
+/* The view events so far: from them the parent knows when a view was agreed. */
 static void note_views(struct worker *w, uint32_t epoch)
 {
 	struct covey_event event;
@@ -73,7 +73,7 @@ void chaos_record_done(struct worker *w, const struct covey_result *result)
 	w->record.mask = result->mask.word[0];
 }
 
-/* The parent reads every millisecond; that it lives is seen to by our death signal. */
+/* The parent reads every millisecond; our death signal ensures that it lives. */
 void chaos_record_put(struct worker *w)
 {
 	uint64_t head = w->slot->head;
@@ -97,7 +97,7 @@ static uint64_t checksum(const float *data, size_t count)
 	return sum;
 }
 
-/* A wrong value is a result like another: it is logged, and the parent says so. */
+/* A wrong value is a result like another: it is logged, and the parent reports it. */
 int chaos_rank_wrong(struct worker *w, const char *what)
 {
 	snprintf(w->slot->cause, sizeof(w->slot->cause), "%s: wrong bytes at step %llu, seq %llu, epoch %u, mask %llx",
@@ -171,7 +171,7 @@ static int run_broadcast(struct worker *w, struct covey_result *result)
 	return expect(w, w->recv, w->count, (float)(root + 1)) ? chaos_rank_wrong(w, "broadcast") : 0;
 }
 
-/* Blocks of the sources in the mask are there, the others zero. Every block of a source's send is alike in alltoall. */
+/* Blocks of the sources in the mask are there, the others zero. In alltoall all blocks of a source are the same. */
 static int run_blocks(struct worker *w, enum chaos_op op, struct covey_result *result)
 {
 	size_t block = w->count / (size_t)w->shared->ranks;
@@ -235,7 +235,7 @@ static int run_op(struct worker *w)
 	}
 }
 
-/* A joiner begins where the members are: the step is the state of the group. */
+/* A joiner begins at the members' step: the step is the state of the group. */
 static int safe_point(struct worker *w)
 {
 	struct covey_result result = { 0 };
@@ -269,7 +269,7 @@ static int agree_command(struct worker *w, int32_t *command)
 	return 0;
 }
 
-/* Sleeps until the parent takes CHAOS_IDLE back; whoever has not seen it yet does not stop at all. */
+/* Sleeps until the parent withdraws CHAOS_IDLE; a rank that has not seen the command does not stop at all. */
 static void stay_idle(struct worker *w)
 {
 	while (__atomic_load_n(&w->shared->command, __ATOMIC_ACQUIRE) == CHAOS_IDLE)
@@ -307,8 +307,8 @@ static int work(struct worker *w, bool joiner)
 }
 
 /*
- * Memory that the kernel must take down when this process dies. A replacement touches it beside its
- * first operations: it is ballast for its own death later, not work of a joiner.
+ * Memory that the kernel must free when this process dies. A replacement touches it beside its first operations: it is
+ * ballast for its own death later, not work of a joiner.
  */
 static void *touch(void *arg)
 {

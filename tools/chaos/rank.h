@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A rank of ep-chaos without a plan: what its parts share. */
+/* A rank of ep-chaos without a plan: shared by its parts. */
 #ifndef CHAOS_RANK_H
 #define CHAOS_RANK_H
 
@@ -17,14 +17,14 @@ struct worker {
 	int rank;
 	size_t count; /* elements of an allreduce: a multiple of the ranks */
 	float *send, *recv, *want;
-	float want_weight; /* that @want was made for */
+	float want_weight; /* for which @want was made */
 	uint64_t step;
 	uint32_t epoch;
 	struct chaos_there *there; /* NULL: on host memory */
 	struct chaos_record record;
 };
 
-/* rank.c. Codes are those that the process ends with; 0: go on. */
+/* rank.c. Codes are exit codes of the process; 0: continue. */
 int chaos_rank_fail(struct worker *w, const char *what, int err);
 int chaos_rank_wrong(struct worker *w, const char *what);
 void chaos_record_begin(struct worker *w, enum chaos_op op);
@@ -33,7 +33,7 @@ void chaos_record_put(struct worker *w);
 
 /* rank_device.c */
 int chaos_there_open(struct worker *w);	   /* before covey_join() */
-int chaos_there_prepare(struct worker *w); /* behind it */
+int chaos_there_prepare(struct worker *w); /* after it */
 void chaos_there_close(struct worker *w);
 int chaos_there_admitted(struct worker *w);
 int chaos_there_allreduce(struct worker *w, struct covey_result *result); /* COVEY_ERR_* */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a measured rank does on device memory: an allreduce, or a step of an MoE layer, dispatch and combine of --tokens
- * tokens, whose experts give back what they got. Each is launched and waited for, as its time is to be known. Inputs are made
- * and results checked on the host, out of that time.
+ * Measured operations on device memory: an allreduce, or a step of an MoE layer, dispatch and combine of --tokens
+ * tokens, whose experts return their input. Each is launched and waited for, since its time is measured. Inputs are
+ * made and results checked on the host, outside that time.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,7 +22,7 @@ struct chaos_there {
 	uint64_t next;	    /* number of the next operation of the device */
 	float *send, *recv; /* of the allreduce */
 	struct covey_ep *ep;
-	uint16_t *own; /* [tokens][HIDDEN]: on the host, what is sent, and what came back */
+	uint16_t *own; /* [tokens][HIDDEN] on the host: the tokens sent, and the tokens that came back */
 	int32_t *ids;  /* [tokens][TOP_K] on the host */
 	/* On the device, as struct covey_dispatch_args has them. */
 	uint16_t *x, *packed, *out;
@@ -84,7 +84,7 @@ static int weigh(const struct chaos_there *t, int tokens)
 	return err;
 }
 
-/* A handle is laid out for the ranks that a joiner has seen: none before its first safe point. */
+/* A handle is laid out for the ranks that a joiner knows: none before its first safe point. */
 static int lay_out(struct worker *w)
 {
 	struct chaos_there *t = w->there;
@@ -139,13 +139,13 @@ void chaos_there_close(struct worker *w)
 	if (!t)
 		return;
 	covey_ep_destroy(t->ep);
-	t->tool->stream_end(t->stream); /* memory goes with the process */
+	t->tool->stream_end(t->stream); /* memory is freed with the process */
 	free(t->own);
 	free(t->ids);
 	free(t);
 }
 
-/* The device's word of its last operation. */
+/* The device's outcome of its last operation. */
 static int outcome(struct worker *w, int err, struct covey_result *result)
 {
 	struct chaos_there *t = w->there;
@@ -166,7 +166,7 @@ static int outcome(struct worker *w, int err, struct covey_result *result)
 	return o.status;
 }
 
-/* A safe point at which ranks came in was an operation of the device. */
+/* A safe point that admitted ranks was an operation of the device. */
 int chaos_there_admitted(struct worker *w)
 {
 	struct chaos_there *t = w->there;
@@ -237,7 +237,7 @@ static int route(struct worker *w)
 	return err ? err : t->tool->copy(t->experts, t->ids, named * sizeof(*t->experts));
 }
 
-/* A token comes back as often as it had experts among those that took part, in both halves. */
+/* The weight of a token that came back is the number of its experts whose owners took part in both halves. */
 static int check(struct worker *w, uint64_t took)
 {
 	struct chaos_there *t = w->there;

@@ -5,7 +5,7 @@
 
 #include "chaos.h"
 
-/* Bars of the p50 after SIGKILL for operations up to a size, and for larger ones what their redo may add; p99: the samples'. */
+/* Bars of the p50 after SIGKILL, for operations up to a size; larger ones add their redo; p99: of the samples. */
 #define SMALL_BYTES 65536
 #define SMALL_BAR_MS 1.5
 #define MIDDLE_BYTES (1u << 20)
@@ -71,7 +71,7 @@ static int row(const struct chaos *c, struct chaos_samples *samples, double p50_
 	return miss;
 }
 
-/* Of the p50. A large operation is executed again from its beginning, so its own time counts. */
+/* Of the p50. A large operation is executed again from its beginning, so its own time is added. */
 static double killed_bar(struct chaos *c)
 {
 	if (c->opt->devices)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A run by plan: the crew works, the steps are done one after the other and over again until the time is
- * up, and the last word is a whole group that works and stops in order.
+ * A run by plan: the crew works; the steps are done one after the other and repeated until the time is up; at the end a
+ * whole group must work and stop in order.
  */
 #include <ftw.h>
 #include <signal.h>
@@ -24,7 +24,7 @@ void chaos_run_poll(struct chaos_run *run)
 	chaos_crew_poll(run);
 }
 
-/* Ranks of a group that have no process at work. */
+/* Ranks of a group without a working process. */
 static uint64_t absent(struct chaos_run *run, int group)
 {
 	uint64_t mask = 0;
@@ -46,13 +46,13 @@ static uint64_t everybody(const struct chaos_run *run)
 	return (UINT64_C(1) << n) - 1;
 }
 
-/* Out of the view because links were cut: it waits for them to heal. */
+/* Out of the view because of cut links: it waits for them to heal. */
 static bool beyond(const struct chaos_run *run, const struct chaos_worker *w, int group, int member)
 {
 	return w->cut_off && run->uniform[group].seq > w->last[group].seq && !(run->uniform[group].mask >> member & 1);
 }
 
-/* Has group @g done what is waited for? */
+/* Has group @g reached the condition? */
 static bool group_there(struct chaos_run *run, int g, enum chaos_until until)
 {
 	uint64_t gone = absent(run, g);
@@ -100,8 +100,8 @@ static void say_who_hangs(struct chaos_run *run, enum chaos_until until)
 }
 
 /*
- * A false alarm beside ranks that are stopped may leave too few voters to decide anything: then the group waits for one
- * of them, as it must. They go on, and the alarm is counted.
+ * A false alarm beside stopped ranks may leave too few voters to decide anything: then the group waits for a stopped
+ * rank, as it must. The stopped ranks continue, and the alarm is counted.
  */
 static void mend_majority(struct chaos_run *run)
 {
@@ -162,7 +162,7 @@ static int rounds(struct chaos_run *run)
 
 		if (round && run->rounds == plan->rounds && plan->rounds)
 			return 0;
-		/* A round of the random plan is long; the others are whole. */
+		/* A round of the random plan is long; rounds of other plans are completed. */
 		if (late && (round || (!strcmp(plan->name, "random") && plan->step[i - 1].verb == CHAOS_REPLACE)))
 			return 0;
 		run->rounds += round;
@@ -250,7 +250,7 @@ static bool ranks_fit(const struct chaos_plan *plan)
 	return !(named >> plan->ranks);
 }
 
-/* Messages, mistakes and handles of changing sizes are not for devices; of a plan that has them the rest is left. */
+/* Messages, mistakes and handles of changing sizes are not for devices; the rest of such a plan runs. */
 static bool devices_fit(struct chaos_plan *plan, int devices)
 {
 	const char *lack = NULL;
@@ -271,7 +271,7 @@ static bool devices_fit(struct chaos_plan *plan, int devices)
 	return !lack;
 }
 
-/* 0, CHAOS_SKIPPED where this machine cannot, or -1. */
+/* 0, CHAOS_SKIPPED if this machine lacks something, or -1. */
 static int open_run(struct chaos_run *run)
 {
 	const char *tmp = getenv("TMPDIR");
@@ -299,7 +299,7 @@ static int judge(struct chaos_run *run)
 	run->end_ns = run->start_ns + (uint64_t)(opt->seconds ? opt->seconds : DEFAULT_SECONDS) * UINT64_C(1000000000);
 	if (run->plan.rounds && !opt->seconds)
 		run->end_ns = UINT64_MAX;
-	/* A plan of rounds ends by itself: then columns are as for a minute, and what is later is not drawn. */
+	/* A plan of rounds ends by itself: then columns are as for a minute, and later ones are not drawn. */
 	run->bucket_ns = (run->end_ns == UINT64_MAX ? UINT64_C(60000000000) : (run->end_ns - run->start_ns) * 3 / 2) /
 			 CHAOS_BUCKETS;
 	if (!err)

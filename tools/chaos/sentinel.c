@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sentinels keep what they learn in their own files, so that files and ports are made here and the rest is theirs. We
- * only look, by questions in a loop with a deadline, until they agree on what we wait for.
+ * Sentinels keep their state in their own files: files and ports are made here, and the rest is the sentinels'. This
+ * file only asks, in a loop with a deadline, until they agree on the expected state.
  */
 #include "sentinel.h"
 
@@ -26,7 +26,7 @@
 #define DOWN_MS 500	  /* silence after which a sentinel takes a server for dead */
 #define FAILOVER_MS 2000  /* of a sentinel; twice this between two attempts */
 #define REPLY_MS 2000	  /* of one question */
-#define WATCHDOG_MS 55000 /* of anything that we wait for: some seconds, and 30 s more after a starved sentinel */
+#define WATCHDOG_MS 55000 /* of any wait: some seconds, and 30 s more after a starved sentinel */
 #define LOOK_MS 20
 #define PRIORITY -10
 #define PONG "+PONG\r\n"
@@ -39,13 +39,13 @@ struct server {
 static struct {
 	char dir[80];
 	struct server server[SERVERS], sentinel[SENTINELS];
-	int master, lags; /* index of server; the other one is stopped */
+	int master, lags; /* index of server; lags: the other one is stopped */
 } set;
 
 static void (*meanwhile)(void *ctx); /* called while we wait */
 static void *meanwhile_ctx;
 
-/* The server's names. redis-check-rdb is the same program and serves when it is called redis-server. */
+/* The server's names. redis-check-rdb is the same program, and serves when it is called redis-server. */
 static const char *const programs[] = { "redis-server", "valkey-server", "redis-check-rdb", NULL };
 
 static int __attribute__((format(printf, 1, 2))) say(const char *format, ...)
@@ -78,7 +78,7 @@ static struct sockaddr_in loopback(int port)
 	return at;
 }
 
-/* One inline command and what comes back up to the answer of a PING after it. Empty: no answer. */
+/* One inline command and its reply up to the answer of a PING after it. Empty: no answer. */
 static const char *ask(const struct server *server, const char *command)
 {
 	static char reply[16384];
@@ -134,7 +134,7 @@ static int replica_known(void)
 	return servers_linked() && all_sentinels("SENTINEL REPLICAS " NAME, "\r\nflags\r\n$5\r\nslave\r\n");
 }
 
-/* Every sentinel names the other server, and it says so itself. */
+/* Every sentinel names the other server, and that server confirms it. */
 static int other_is_master(void)
 {
 	const struct server *other = &set.server[1 - set.master];
@@ -171,7 +171,7 @@ static int wait_for(int (*true_now)(void), const char *what)
 
 /* ---- processes ---- */
 
-/* All at once, so that no two are the same; somebody else may still be quicker, which start says. */
+/* All at once, so that no two are the same. Another process may still take one; then start reports it. */
 static int find_ports(void)
 {
 	int fd[SERVERS + SENTINELS], err = 0;
@@ -192,7 +192,7 @@ static int find_ports(void)
 	return err ? say("no free ports") : 0;
 }
 
-/* @mode: --sentinel, or nothing that matters. */
+/* @mode: --sentinel, or a word without effect. */
 static void start(struct server *server, const char *config, const char *mode)
 {
 	pid_t parent = getpid(), pid = fork();
@@ -202,7 +202,7 @@ static void start(struct server *server, const char *config, const char *mode)
 	if (pid)
 		return;
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	/* A sentinel that is starved for 2 s rests for 30 s. It is not what is tested; without the right to, so be it. */
+	/* A sentinel that is starved for 2 s pauses for 30 s, which is not under test. This may fail. */
 	setpriority(PRIO_PROCESS, 0, PRIORITY);
 	null = open("/dev/null", O_RDWR | O_CLOEXEC);
 	if (getppid() != parent || null < 0 || dup2(null, 0) < 0 || dup2(null, 1) < 0)
@@ -297,7 +297,7 @@ int chaos_sentinel_ask(void)
 {
 	uint64_t end = now_ms() + WATCHDOG_MS;
 
-	/* NOGOODSLAVE and INPROG pass: what it looked at last may be some seconds old. */
+	/* NOGOODSLAVE and INPROG pass: its last look may be some seconds old. */
 	while (!answers(&set.sentinel[0], "SENTINEL FAILOVER " NAME, "+OK\r\n" PONG)) {
 		if (now_ms() > end)
 			return say("no sentinel starts a failover: %s",
@@ -328,7 +328,7 @@ int chaos_sentinel_lag(void)
 	if (!replica->pid || set.lags || kill(replica->pid, SIGSTOP))
 		return say("there is no replica to stop");
 	set.lags = 1;
-	/* What stood in its socket would still reach it: the master closes that. */
+	/* Bytes in its socket would still reach it: the master closes that. */
 	return answers(&set.server[set.master], "CLIENT KILL TYPE replica", ":1") ? 0
 										  : say("the replica was not cut off");
 }

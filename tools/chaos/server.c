@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The redis-server of a run, and what a plan does to it. It listens on a unix socket in the private
- * directory, through which this process always reaches it, and on an address where ranks have networks of
- * their own. It keeps data only where the plan starts it again with them.
+ * The redis-server of a run, and the steps of a plan that act on it. It listens on a unix socket in the private
+ * directory, through which this process always reaches it, and on an address if ranks have networks of their own. It
+ * keeps data only if the plan restarts it with them.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -30,7 +30,7 @@
 #define PORT "6379"
 #define PROXY_NOTHING_US 0
 
-/* redis-check-rdb is the same program and serves when it is called redis-server. */
+/* redis-check-rdb is the same program, and serves when it is called redis-server. */
 static const char *const servers[] = { "redis-server", "valkey-server", "redis-check-rdb", NULL };
 
 #ifndef COVEY_MODULES
@@ -190,7 +190,7 @@ static long epoch_at(int replica)
 	return chaos_sentinel_number(replica, "covey:{crew0}:g", "epoch");
 }
 
-/* A replica that lags takes over without some views: that it lacks them is looked at, or the plan would show nothing. */
+/* A lagging replica takes over without some views. This checks that it lacks them, or the plan would show nothing. */
 static int strike_master(struct chaos_run *run)
 {
 	long knew = run->lags ? epoch_at(0) : 0, has;
@@ -242,7 +242,7 @@ int chaos_server_act(struct chaos_run *run, const struct chaos_step *step)
 	switch ((enum chaos_server_act)step->what) {
 	case CHAOS_S_STOP:
 		return s->pid > 0 ? kill(s->pid, SIGSTOP) : 0;
-	case CHAOS_S_CONTINUE: /* whatever was done to it */
+	case CHAOS_S_CONTINUE: /* undoes any other step */
 		__atomic_store_n(&run->crew->proxy_us, PROXY_NOTHING_US, __ATOMIC_RELAXED);
 		return s->pid > 0 ? kill(s->pid, SIGCONT) : restart(run, false);
 	case CHAOS_S_KILL:

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a run by plan was: a row for every kind of fault, and the verdict. */
+/* The table of a run by plan: a row for every kind of fault, and the verdict. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -32,7 +32,7 @@ static void made(const struct chaos_run *run)
 	       (unsigned long long)run->blocks);
 }
 
-/* Those that were not found were made where nobody was left who called anything else: all else is a fault. */
+/* A mistake that was not found had no member with another call left: the judge counts any other as a fault. */
 static void mistakes(const struct chaos_run *run)
 {
 	uint64_t made = 0, found = 0;

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Uniform outcomes: what the ranks tell about one sequence number must be alike. Only a rank that
- * was killed may have seen another, earlier outcome: one that no survivor has, so that the others
- * did the operation again in a newer epoch.
+ * Uniform outcomes: the ranks must log the same for one sequence number. Only a killed rank may have seen another,
+ * earlier outcome: one that no survivor has, so that the others ran the operation again in a newer epoch.
  */
 #include <stdarg.h>
 #include <stdio.h>
@@ -10,7 +9,7 @@
 
 #include "chaos.h"
 
-#define SAID_MAX 10 /* faults that are told; all are counted */
+#define SAID_MAX 10 /* faults that are printed; all are counted */
 
 void chaos_wrong(struct chaos *c, const char *format, ...)
 {
@@ -25,7 +24,7 @@ void chaos_wrong(struct chaos *c, const char *format, ...)
 	fputc('\n', stderr);
 }
 
-/* These promise each rank its own mask only, as who comes in at a safe point may be told of it in the next epoch. */
+/* These promise each rank its own mask only: a rank admitted at a safe point may have its outcome in the next epoch. */
 static bool own(const struct chaos_record *a)
 {
 	return a->op == CHAOS_ALLTOALL || a->op == CHAOS_DISPATCH || a->op == CHAOS_COMBINE ||

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the ranks use: time while idle; memory, descriptors, mappings and threads over many cycles or steps. */
+/* Resources of the ranks: time while idle; memory, descriptors, mappings and threads over many cycles or steps. */
 #include <ctype.h>
 #include <dirent.h>
 #include <signal.h>
@@ -16,7 +16,7 @@
 #define LEAK_EARLY_CYCLE 20
 #define STEP_MS 600000 /* bound on all steps */
 
-/* User and system time of a process, in seconds; < 0: it is gone. */
+/* User and system time of a process, in seconds; < 0: it has ended. */
 static double cpu_seconds(pid_t pid)
 {
 	char path[64], line[1024], *after;
@@ -53,7 +53,7 @@ int chaos_idle(struct chaos *c)
 	used = group_seconds(c);
 	start = chaos_now_ns();
 	for (int i = 0; i < c->opt->idle_s; i++)
-		sleep(1); /* our own looking would disturb */
+		sleep(1); /* a look would disturb */
 	used = group_seconds(c) - used;
 	percent = 100 * used / ((double)(chaos_now_ns() - start) / 1e9);
 	chaos_fleet_command(c, CHAOS_RUN);
@@ -112,7 +112,7 @@ static struct chaos_usage usage_of(pid_t pid)
 	};
 }
 
-/* The group as it is: one row for each of the ranks that live through all of it, then the store. */
+/* The group at one time: one row for each rank that lives throughout, then the store. */
 struct look {
 	struct chaos_usage rank[CHAOS_MAX_RANKS];
 	long keys, fields;

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One operation of a member, chosen by the step alone, and checked element by element against what its
- * contributors must give. Element i of rank r for destination d is (r + 1) * (1 to 61, from i, d and the
- * step): small integers, so that sums have one right value, and another in every step, so that no
- * left-over bytes pass.
+ * One operation of a member, chosen by the step alone, and checked element by element against the right result of its
+ * contributors. Element i of rank r for destination d is (r + 1) * (1 to 61, from i, d and the step): small integers,
+ * so that sums are exact, and different in every step, so that no left-over bytes pass.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -45,7 +44,7 @@ static bool in_place(const struct chaos_member *m)
 	return (m->random >> 20) % 3 == 0;
 }
 
-/* Started and waited for, or in one call: drawn for each rank, so that both meet in one operation. */
+/* Started and waited for, or as one call: drawn for each rank, so that both meet in one operation. */
 bool chaos_in_two(const struct chaos_member *m)
 {
 	return ((m->random >> 44) + (uint64_t)m->rank) % 4 == 0;
@@ -84,7 +83,7 @@ static int run_allreduce(struct chaos_member *m)
 	err = CALL(m, allreduce, AT(from), AT(m->recv), count, COVEY_FLOAT32, COVEY_SUM);
 	code = chaos_end(m, err, &result);
 	if (code || m->record.status) {
-		/* LOST is for inputs that were overwritten: elsewhere it would be a fault of the library. */
+		/* LOST is for overwritten inputs: elsewhere it would be a fault of the library. */
 		return code || err != COVEY_ERR_LOST || from == m->recv
 			       ? code
 			       : chaos_member_fail(m, "allreduce not in place", err);
@@ -118,7 +117,7 @@ static int run_broadcast(struct chaos_member *m)
 	return 0;
 }
 
-/* Block r of @count elements is what rank r sent to @to, or zero where it did not take part. */
+/* Block r of @count elements must be rank r's input for @to, or zero if it did not take part. */
 int chaos_expect_block(struct chaos_member *m, const char *what, const float *got, int r, int to, size_t count)
 {
 	bool there = m->record.mask >> r & 1;
@@ -170,7 +169,7 @@ static int run_alltoall(struct chaos_member *m)
 	return code;
 }
 
-/* What @from sends to @to: nothing at times. */
+/* Elements that @from sends to @to: at times none. */
 static size_t part(const struct chaos_member *m, int from, int to, size_t most)
 {
 	return (size_t)((uint64_t)from * 5 + (uint64_t)to * 3 + m->step) % (most + 1);
@@ -221,7 +220,7 @@ static float weight_of(const struct chaos_member *m)
 	return weight;
 }
 
-/* @count sums over the contributors of what they gave for @to */
+/* Checks @count sums of the contributors' inputs for @to */
 static int expect_sum(struct chaos_member *m, const char *what, const float *got, int to, size_t count)
 {
 	float weight = weight_of(m);
@@ -232,7 +231,7 @@ static int expect_sum(struct chaos_member *m, const char *what, const float *got
 	return 0;
 }
 
-/* The result of the root alone: elsewhere not a byte is touched. */
+/* The result is for the root alone: elsewhere not a byte is touched. */
 static int expect_untouched(struct chaos_member *m, const char *what, size_t count)
 {
 	for (size_t i = 0; i < count; i++)
@@ -343,8 +342,8 @@ static int run_scatter(struct chaos_member *m)
 }
 
 /*
- * To the right and from the left, beside a barrier whose outcome is what is logged. Who is removed meanwhile, or is not
- * there, fails its messages; what came is whole and of this step.
+ * Sends to the right and receives from the left, beside a barrier whose outcome is logged. Messages with a removed or
+ * missing rank fail; received ones are whole and of this step.
  */
 static int run_messages(struct chaos_member *m)
 {
@@ -356,7 +355,7 @@ static int run_messages(struct chaos_member *m)
 	fill(m, m->send, right, count);
 	memset(m->recv, 1, count * sizeof(float));
 	chaos_begin(m, CHAOS_W_MESSAGES);
-	covey_group_start(); /* what the calls refuse, the end says */
+	covey_group_start(); /* the end returns any refusal of the calls */
 	covey_send(m->send, count, COVEY_FLOAT32, right, tag, m->group, NULL, &sent);
 	covey_recv(m->recv, count, COVEY_FLOAT32, left, tag, m->group, NULL, &got);
 	covey_barrier(m->group, NULL, &result);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One seat of a process of the crew: its group, its buffers and the operation under way. */
+/* One seat of a process of the crew: its group, its buffers and the current operation. */
 #ifndef CHAOS_WORK_H
 #define CHAOS_WORK_H
 
@@ -17,8 +17,8 @@
 /* A step in which ranks call something else than the others. All draw the same one. */
 struct chaos_mistake {
 	enum chaos_slip slip;
-	enum chaos_work op; /* that is right */
-	uint64_t ranks;	    /* who is wrong; a rank that is not there makes no mistake */
+	enum chaos_work op; /* of the right call */
+	uint64_t ranks;	    /* the wrong ranks; a missing rank makes no mistake */
 	bool apart;	    /* each in another way */
 	uint64_t random;
 };
@@ -26,14 +26,14 @@ struct chaos_mistake {
 struct chaos_member {
 	struct chaos_crew *crew;
 	struct chaos_desk *desk;
-	struct chaos_seat *seat, *log; /* log: where the record of this operation goes */
+	struct chaos_seat *seat, *log; /* log: for the record of this operation */
 	struct covey_group *group;
-	struct covey_work *work; /* of a call that was started */
+	struct covey_work *work; /* of a started call */
 	int number;		 /* of the group */
 	int rank;		 /* in the group */
 	int size;		 /* of the group, since the last safe point */
 	bool joiner;
-	bool scribbles;	       /* spoils its own window by a rule: its own results are nobody's */
+	bool scribbles;	       /* spoils its own window by a rule: its own results do not count */
 	uint64_t step, random; /* of this step, the same on all ranks */
 	float *send, *recv;
 	bool lends; /* send is a registered buffer */
@@ -43,8 +43,8 @@ struct chaos_member {
 	struct chaos_record record;
 	struct chaos_handle *handle[CHAOS_HANDLES]; /* of changing sizes; NULL: not there */
 	void *block[CHAOS_BLOCKS];		    /* registered buffers that come and go */
-	size_t sent;				    /* bytes of send when it is one of those, else 0 */
-	float *home;				    /* send when it is none of those */
+	size_t sent;				    /* bytes of send if it is registered, else 0 */
+	float *home;				    /* send if it is not registered */
 	const struct chaos_mistake *mistake;	    /* of this step, NULL: none */
 };
 
@@ -64,13 +64,13 @@ int chaos_work(struct chaos_member *m); /* one operation; 0 or the exit code */
 bool chaos_in_two(const struct chaos_member *m);
 int chaos_started(struct chaos_member *m, int err, struct covey_result *result);
 size_t chaos_elements(const struct chaos_member *m); /* of this step */
-/* What rank @rank gives for @to: a small integer, another in every step. */
+/* The input of rank @rank for @to: a small integer, different in every step. */
 float chaos_value(const struct chaos_member *m, int rank, int to, size_t i);
 
-/* Block @r of @count elements is what rank r gave for @to, or zero where it took no part. */
+/* Block @r of @count elements must be rank r's input for @to, or zero if it took no part. */
 int chaos_expect_block(struct chaos_member *m, const char *what, const float *got, int r, int to, size_t count);
 
-/* mistake.c. settle, refused: what became of this rank's call of a step with a mistake, the record is logged or ready for it */
+/* mistake.c. settle, refused: judge this rank's call in a step with a mistake; the record is logged or ready for it */
 bool chaos_mistake_draw(const struct chaos_member *m, struct chaos_mistake *out); /* false: none in this step */
 int chaos_mistake_work(struct chaos_member *m, const struct chaos_mistake *mistake);
 int chaos_mistake_unlike(const struct chaos_member *m, uint64_t mask);
@@ -82,7 +82,7 @@ int chaos_handles_work(struct chaos_member *m);
 int chaos_handles_mistake(struct chaos_member *m);
 void chaos_handles_close(struct chaos_member *m);
 
-/* block.c: send becomes a registered buffer of this step's size, or not; what is given back is overwritten first */
+/* block.c: send becomes a registered buffer of this step's size, or not; a freed one is overwritten first */
 int chaos_block_take(struct chaos_member *m, size_t bytes);
 int chaos_block_give(struct chaos_member *m);
 

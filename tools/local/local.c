@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A run is shown by a file in memory that its keeper holds open: four lines, a name that is found in /proc, and no
- * trace of it once the keeper is gone, however that ended. Only this user (and root) can read descriptors of the
- * keeper, so the file may hold what its processes have in their environment.
+ * A run is shown by a file in memory that its keeper holds open: four lines, and a name that is found in /proc. No
+ * trace of it is left once the keeper has ended in any way. Only this user (and root) can read descriptors of the
+ * keeper, so the file may hold secrets from its processes' environment.
  */
 #include "local.h"
 
@@ -76,7 +76,7 @@ static int run_of(const char *pid, struct local_run *run)
 	return found;
 }
 
-/* Whether the process is an ep-run: nobody else's descriptors are looked at. */
+/* Is the process an ep-run? Descriptors of other programs are not looked at. */
 static int is_run(const char *pid)
 {
 	char path[64], name[32] = "";

@@ -10,21 +10,21 @@ struct local_run {
 	pid_t pid;     /* of the ep-run that a user sees */
 	char url[512]; /* of its store; may hold a password: for the program, not to be printed */
 	char group[80];
-	char program[80]; /* what it runs */
+	char program[80]; /* the name of its program */
 };
 
-/* The descriptor under which others of this user find the run, as long as it is open; -1: they will not. */
+/* The descriptor by which others of this user find the run while it is open; -1: they will not. */
 int local_show(const struct local_run *run);
 
-/* Those that this user may see, by pid; @group: only of this name, NULL: of any. How many, at most @max. */
+/* Runs that this user may see, by pid; @group: only of this name, NULL: of any. Their number, at most @max. */
 int local_find(const char *group, struct local_run *list, int max);
 
-/* The URL without what may be secret, for people. */
+/* The URL without secrets, for people. */
 void local_printable(const char *url, char *text, size_t bytes);
 
 /*
- * One run for a tool that was given no store: of @pid (0: any) and @group (NULL: any). 0, or -1 after saying why.
- * @how: the option of the tool that tells one of several from the others.
+ * One run for a tool without a given store: of @pid (0: any) and @group (NULL: any). 0, or -1 after a message. @how:
+ * the tool's option that chooses one of several.
  */
 int local_choose(const char *tool, const char *how, const char *group, pid_t pid, struct local_run *run);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* At exit, since --help and --version end by it too. The code of another failure stands. */
+/* Checked at exit, since --help and --version end there too. The exit code of another failure stays. */
 #include "output.h"
 
 #include <errno.h>
@@ -18,7 +18,7 @@ static void check(int code, void *unused)
 
 	(void)unused;
 	if (getpid() != process)
-		return; /* what was buffered is the parent's to write */
+		return; /* the parent writes the buffered bytes */
 	errno = 0;
 	if (fflush(stdout)) {
 		lost = 1;

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# What `ep-X --help` prints, as a completion of bash: long and short options, commands if it has some, words
-# that stand in an option's argument (--restart=never|on-failure), files otherwise.
+# The output of `ep-X --help` as a completion of bash: long and short options, commands if there are any, words
+# of an option's argument (--restart=never|on-failure), files otherwise.
 # awk -v name=ep-X -f complete.awk HELP
 
 /^Commands:/ { commands = 1; next }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The page of limits. Each number is the constant that the code compares with, wherever that stands, so that the page
- * cannot say another: the test build/docs prints it anew. The limits of settings are those that refuse them.
+ * The page of limits. Each number is the constant that the code compares with, so that the page cannot differ: the test
+ * build/docs prints it anew. The limits of settings come from their table, which refuses larger values.
  */
 #include "limits.h"
 

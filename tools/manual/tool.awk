@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# What `ep-X --help` prints, as a page of section 1. awk -v name=ep-X -v version=V -f tool.awk HELP
+# The output of `ep-X --help` as a page of section 1. awk -v name=ep-X -v version=V -f tool.awk HELP
 # argp's layout is the grammar: two blanks before an option or an entry of a list. The margin is so wide that no line of
-# the text after the options is broken, only what stands beside an option.
+# the text after the options is broken, only text beside an option.
 
 function escape(s)
 {

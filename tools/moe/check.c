@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The checker: makes a reported step anew from text and seed, under the masks that the rank was given, and compares.
- * Counts and ranges must be exact. Rows may differ by 2^-7 of the largest magnitude in the row: one rounding to bf16.
+ * The checker: computes a reported step again from text and seed, under the rank's masks, and compares. Counts and
+ * ranges must be exact. Rows may differ by 2^-7 of the largest magnitude in the row: one rounding to bf16.
  */
 #include <errno.h>
 #include <math.h>
@@ -60,7 +60,7 @@ static void *need(size_t bytes)
 	void *p = calloc(1, bytes ? bytes : 1);
 
 	if (!p)
-		abort(); /* a checker that cannot check must not say that all is well */
+		abort(); /* a checker that cannot check must not report success */
 	return p;
 }
 
@@ -113,7 +113,7 @@ static float row_error(const uint16_t *got, const uint16_t *want, int hidden)
 		float g = moe_from_bf16(got[h]), x = moe_from_bf16(want[h]);
 
 		if (!(fabsf(g - x) <= error))
-			error = fabsf(g - x); /* a NaN is taken too */
+			error = fabsf(g - x); /* also when x or g is a NaN */
 		if (fabsf(x) > largest)
 			largest = fabsf(x);
 	}

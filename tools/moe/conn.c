@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The ranks' connections: each report is read whole, without ever waiting for one rank. */
+/* The ranks' connections: each report is read whole, without waiting for any one rank. */
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
@@ -77,7 +77,7 @@ static void take_report(struct moe_director *d, struct moe_conn *c)
 	}
 }
 
-/* One read of what is there; a report is taken when it is whole. */
+/* One read of the available bytes; a report is taken when it is whole. */
 static void read_conn(struct moe_director *d, struct moe_conn *c)
 {
 	size_t head = sizeof(c->head), want = c->got < head ? head - c->got : head + c->head.body - c->got;

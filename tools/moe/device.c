@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Dispatch, experts and combine on device memory: tokens are copied there, and what came of them back. What is shown is that
- * rows are whole whoever dies, not how fast. Memory, copies, the stream and the experts' kernel come from the table of
+ * Dispatch, experts and combine on device memory: tokens are copied there, and results back. It shows that rows stay
+ * whole when ranks die, not speed. Memory, copies, the stream and the experts' kernel come from the table of
  * libcovey_cuda (kernels/tool.h), which covey_join() has opened: ep-moe is built without CUDA.
  */
 #include <stdio.h>
@@ -26,7 +26,7 @@ static int failed(struct moe_rank *r, const char *what, int err)
 	return err;
 }
 
-/* Ranks share devices where there are fewer. */
+/* Ranks share devices if there are fewer. */
 static int number_of(const struct moe_options *opt)
 {
 	const char *rank = getenv("COVEY_RANK");
@@ -145,7 +145,7 @@ void moe_device_close(struct moe_rank *r)
 	r->device = NULL;
 }
 
-/* Who took part is known to the device: a call only says who would, when it was launched. */
+/* The device knows the contributors: a call only returns the expected ones, at the launch. */
 static int outcome(struct moe_rank *r, struct covey_result *result)
 {
 	struct covey_device_outcome o;

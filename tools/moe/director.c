@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The director's life, once for each part of a run: see director.h. Every wait of it ends: see the bounds below. */
+/* The director's life, once for each part of a run: see director.h. The bounds below end its waits. */
 #include <poll.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -12,11 +12,11 @@
 #include "director.h"
 
 #define POLL_MS 5
-#define SILENCE_NS 20000000000u /* no report for so long: the run failed */
-#define CHECK_NS 60000000000u	/* no verdict for so long: the checker failed */
+#define SILENCE_NS 20000000000u /* without a report for this long the run has failed */
+#define CHECK_NS 60000000000u	/* without a verdict for this long the checker has failed */
 #define END_NS 15000000000u	/* from the stop to the end of the last process */
 #define SETTLE_STEPS 30		/* after the last event, so that there is a rate to print */
-#define WAIT_STEPS 20		/* times --steps without an event: what is planned will not happen */
+#define WAIT_STEPS 20		/* times --steps without an event: the rest of the plan will not happen */
 
 void moe_say(const struct moe_director *d, const char *format, ...)
 {
@@ -83,7 +83,7 @@ static void run(struct moe_director *d)
 	}
 }
 
-/* Lets the ranks go and waits for every process; whoever stays is killed. */
+/* Releases the ranks and waits for every process; a process that stays is killed. */
 static void let_go(struct moe_director *d)
 {
 	uint64_t end = moe_now_ns() + (d->failed ? 0 : END_NS);
@@ -98,7 +98,7 @@ static void let_go(struct moe_director *d)
 		moe_plan_reap(d);
 		poll(NULL, 0, POLL_MS);
 	}
-	if (!d->group_ended) { /* its keeper ends all ranks when the front is gone */
+	if (!d->group_ended) { /* its keeper ends all ranks when the front has ended */
 		kill(d->group, SIGKILL);
 		waitpid(d->group, NULL, 0);
 	}
@@ -111,7 +111,7 @@ static void let_go(struct moe_director *d)
 	rmdir(d->dir);
 }
 
-/* The checker is behind: the ranks are gone, it has the machine to itself. */
+/* The checker is behind: the ranks have ended, so it has the machine to itself. */
 static void catch_up(struct moe_director *d)
 {
 	uint64_t checked = d->story.checked, since = moe_now_ns();

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The director starts the ranks and the checker, hands every report on to be checked, learns from the masks in them
- * who died and who came, does what the plan says, and replaces the dead if asked to. It believes reports only: a
- * death is what survivors say of it. director.c is its life, conn.c reads the ranks, queue.c feeds the
- * checker, plan.c acts, watch.c reads the masks.
+ * The director starts the ranks and the checker, passes every report on to be checked, learns deaths and arrivals from
+ * the masks in them, executes the plan, and replaces dead ranks if asked to. It trusts reports only: a death is a
+ * statement of survivors. director.c is its life, conn.c reads the ranks, queue.c feeds the checker, plan.c acts,
+ * watch.c reads the masks.
  */
 #ifndef MOE_DIRECTOR_H
 #define MOE_DIRECTOR_H
@@ -35,7 +35,7 @@ struct moe_queue {
 	size_t bytes;
 };
 
-struct moe_heard { /* the word of the newest epoch about a rank */
+struct moe_heard { /* the report of the newest epoch about a rank */
 	uint32_t epoch;
 	uint64_t time_ns;
 };
@@ -48,7 +48,7 @@ struct moe_seat { /* a rank as the director knows it */
 	uint64_t asked_ns, exec_ns, kill_ns;
 	uint64_t asked_step;
 	struct moe_heard suspect, left;
-	int zombie; /* went on after its replacement: must say that it is fenced */
+	int zombie; /* continued after its replacement: must report that it is fenced */
 	uint64_t woken_ns;
 };
 
@@ -64,7 +64,7 @@ struct moe_director {
 	struct moe_child child[MOE_MAX_CHILDREN];
 	int children;
 	struct moe_seat seat[MOE_MAX_RANKS];
-	uint64_t present, want; /* who is in as far as reports say; who is to be in */
+	uint64_t present, want; /* members according to reports; planned members */
 	uint64_t step, whole_step, event_step;
 	uint64_t last_ns, stop_ns;
 	uint32_t epoch;
@@ -75,7 +75,7 @@ struct moe_director {
 
 void __attribute__((format(printf, 2, 3))) moe_say(const struct moe_director *d, const char *format, ...);
 
-/* Reports come in: at most @timeout_ms of waiting, and the checker's verdicts on the way. */
+/* Reads reports: waits at most @timeout_ms, and reads the checker's verdicts meanwhile. */
 int moe_conn_listen(struct moe_director *d);
 void moe_conn_wait(struct moe_director *d, int timeout_ms);
 void moe_conn_close(struct moe_conn *c);
@@ -91,7 +91,7 @@ void moe_plan_run(struct moe_director *d);
 void moe_plan_hit(struct moe_director *d, struct moe_event *e); /* was this death planned? */
 void moe_plan_replace(struct moe_director *d, int rank);
 void moe_plan_reap(struct moe_director *d);
-void moe_plan_wake(struct moe_director *d); /* lets stopped ranks go on when the others have gone on without them */
+void moe_plan_wake(struct moe_director *d); /* wakes stopped ranks when the others have continued without them */
 bool moe_plan_done(const struct moe_director *d);
 
 void moe_watch_step(struct moe_director *d, const struct moe_report *report);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * When the group has grown the experts are laid out anew and their weights move by covey_alltoallv() from owners that
- * live; what no living rank holds is made from the seed, the job's checkpoint.
+ * When the group has grown, the experts are laid out anew. Their weights move by covey_alltoallv() from living owners;
+ * weights that no living rank holds are made from the seed, the job's checkpoint.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -29,7 +29,7 @@ struct move { /* weights on their way to new owners, by rank */
 	size_t to[MOE_MAX_RANKS], to_at[MOE_MAX_RANKS], from[MOE_MAX_RANKS], from_at[MOE_MAX_RANKS];
 };
 
-/* Does expert e go from rank a to rank b? Only between holders that live and others. */
+/* Does expert e move from rank a to rank b? Only from living holders to other ranks. */
 static int goes(const int *old, const int *new, uint64_t holders, int e, int a, int b)
 {
 	return old[e] == a && new[e] == b &&a != b && (holders >> a & 1);

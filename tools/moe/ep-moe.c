@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ep-moe - a Mixture-of-Experts job that goes on while its ranks die, come back and are added
+ * ep-moe - a Mixture-of-Experts job that continues while its ranks die, come back and are added
  *
  * Without RANK or COVEY_RANK in the environment this process is the director, which starts itself under ep-run as
  * ranks; with one of them it is a rank.
@@ -110,7 +110,7 @@ static struct moe_plan *plan(struct moe_options *opt, int kind, int rank)
 	return p;
 }
 
-/* Only what ends or stops a process: of any other signal no survivor would tell. */
+/* Only signals that end or stop a process: survivors report no other. */
 static int signal_number(struct argp_state *state, const char *name)
 {
 	static const int takes[] = { SIGKILL, SIGSTOP, SIGTERM, SIGINT, SIGQUIT, SIGABRT, SIGSEGV, SIGBUS };
@@ -347,7 +347,7 @@ int main(int argc, char **argv)
 	argp_err_exit_status = 64;
 	argp_parse(&argp, argc, argv, 0, NULL, &opt);
 	if (getenv("RANK") || getenv("COVEY_RANK")) {
-		opt.seed = opt.seeded ? opt.seed : 1; /* alike on all ranks */
+		opt.seed = opt.seeded ? opt.seed : 1; /* the same on all ranks */
 		return moe_rank_main(&opt);
 	}
 	if (!opt.seeded)

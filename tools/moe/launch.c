@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The processes that the director starts: ep-run with the ranks, later ranks, ep-admin. All die with it. */
+/* Processes that the director starts: ep-run with the ranks, later ranks, ep-admin. All die with it. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,7 +32,7 @@ static void set_number(const char *name, int value)
 	setenv(name, text, 1);
 }
 
-/* This program's own command line, with what the ranks must share, behind @head (@n words). */
+/* This program's own command line, with the options that ranks share, behind @head (@n words). */
 static void exec_self(const struct moe_options *opt, const char *socket, char **head, int n)
 {
 	char report[160], seed[40], part[24], *argv[MOE_MAX_ARGS];

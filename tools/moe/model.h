@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The model of the job: text to token vectors, a fixed router, experts that are two-layer ReLU nets. All of it follows
- * from one seed, so that the checker can make every weight anew and needs nobody's word for it. The seed is the
- * job's checkpoint too: weights whose owners died are made from it.
+ * from one seed, so that the checker can make every weight itself. The seed is the job's checkpoint too: weights of
+ * dead owners are made from it.
  */
 #ifndef MOE_MODEL_H
 #define MOE_MODEL_H

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The parts of ep-moe. A *rank* (rank.h) does the work and reports every step: what it was told (masks, epochs),
- * what it got (counts, ranges) and what it made (rows). The *director* (director.h) starts everything, breaks it
- * on purpose and keeps the story; the *checker* (check.c), its child, has all weights and makes every step anew.
+ * The parts of ep-moe. A *rank* (rank.h) does the work and reports every step: masks and epochs, counts and ranges that
+ * it received, rows that it made. The *director* (director.h) starts everything, breaks it on purpose and keeps the
+ * story. The *checker* (check.c), its child, has all weights and computes every step again.
  */
 #ifndef MOE_H
 #define MOE_H
@@ -27,17 +27,17 @@ struct moe_plan {
 	int kind;      /* enum moe_plan_kind */
 	int rank;      /* -1: a random one; extend: the new size */
 	uint64_t step; /* from this step on */
-	bool whole;    /* step counts from the moment when nobody is missing or on the way */
+	bool whole;    /* step counts from the moment when no rank is missing or on the way */
 	int signal;
 	const char *fault; /* plan for COVEY_FAULT */
 	uint64_t due_ns;   /* when it is to be done, 0: not due yet */
-	bool done;	   /* the death was seen, or the growth asked for */
+	bool done;	   /* the death was seen, or the growth requested */
 	bool sent;	   /* a signal is on its way */
 };
 
 struct moe_options {
 	int ranks, max_ranks, steps, ffn;
-	int devices; /* of this host, that ranks share; 0: tokens are in host memory */
+	int devices; /* of this host, shared by the ranks; 0: tokens are in host memory */
 	struct moe_shape shape;
 	uint64_t seed;
 	const char *text, *transport;
@@ -54,7 +54,7 @@ struct moe_options {
 enum moe_op { MOE_ADMIT, MOE_DISPATCH, MOE_COMBINE, MOE_SUM, MOE_OPS };
 enum moe_report_kind { MOE_HELLO = 1, MOE_STEP, MOE_END, MOE_FAILED };
 
-/* What a rank heard from its group: it suspects @rank, or a view without it became active. */
+/* News of a rank from its group: it suspects @rank, or a view without it became active. */
 struct moe_note {
 	int32_t left; /* 0: suspected */
 	int32_t rank;
@@ -81,7 +81,7 @@ struct moe_verdict {
 	int32_t rank;
 	int32_t counts_bad;    /* 1: counts or ranges are not those of the reference */
 	int32_t wrong;	       /* tokens out of tolerance */
-	int32_t lost, partial; /* tokens all, some of whose owners are missing */
+	int32_t lost, partial; /* tokens without any owner, or without some of their owners */
 	float worst;	       /* error over the largest magnitude of its row */
 };
 
@@ -89,10 +89,10 @@ int moe_rank_main(struct moe_options *opt);
 int moe_director_main(struct moe_options *opt);
 void moe_demo_plan(struct moe_options *opt, int part);
 
-/* A step under the masks of its report. @ref holds all weights, made as they are needed. */
+/* A step under the masks of its report. @ref holds all weights, made as needed. */
 void moe_check(struct moe_model *ref, const struct moe_report *report, const uint8_t *body,
 	       struct moe_verdict *verdict);
-/* The checker's life: reports come in, verdicts go out on @fd until it ends. */
+/* The checker's life: reads reports and writes verdicts on @fd until it ends. */
 int moe_check_main(const struct moe_options *opt, int fd);
 size_t moe_body_bytes(const struct moe_shape *s, int local, int size, int tokens);
 

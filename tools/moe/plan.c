@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the director does on purpose: signals, growth, new processes for the dead, and waking the stopped. */
+/* Planned acts of the director: signals, growth, new processes for dead ranks, and waking stopped ones. */
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,9 +9,9 @@
 #include "director.h"
 
 #define MAX_STARTS 8	      /* of one rank */
-#define RANDOM_US 50000	      /* a kill at a random time comes within so long of its step */
-#define WAKE_STEPS 20	      /* the others do these without a stopped rank before it goes on */
-#define FENCE_NS 10000000000u /* from SIGCONT to its word that it is fenced */
+#define RANDOM_US 50000	      /* a kill at a random time comes within this time of its step */
+#define WAKE_STEPS 20	      /* the others do these without a stopped rank before it continues */
+#define FENCE_NS 10000000000u /* from SIGCONT to its report that it is fenced */
 
 static uint32_t draw(struct moe_director *d, uint32_t below)
 {
@@ -71,7 +71,7 @@ static void extend(struct moe_director *d, int size)
 
 static int victim(struct moe_director *d)
 {
-	uint64_t from = d->present; /* those that did not die yet, if there are any */
+	uint64_t from = d->present; /* ranks that have not died yet, if there are any */
 	int n, at;
 
 	for (int r = 0; r < MOE_MAX_RANKS; r++)
@@ -164,7 +164,7 @@ void moe_plan_reap(struct moe_director *d)
 		if (c->rank < 0 && status)
 			moe_say(d, "ep-admin failed, status %d", WEXITSTATUS(status));
 		else if (c->rank >= 0 && !d->stopping && !(d->present >> c->rank & 1) && (d->want >> c->rank & 1))
-			start_rank(d, c->rank); /* it never came in: another one takes its place */
+			start_rank(d, c->rank); /* it never joined: another one takes its place */
 		*c = d->child[--d->children];
 		i--;
 	}

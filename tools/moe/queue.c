@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The way to the checker and back. The checker works behind the ranks: reports wait here, and its process yields the
- * cores to the ranks, so that checking holds nobody back. Only past MAX_BEHIND bytes are the ranks left to wait.
+ * Reports to the checker, verdicts back. The checker works behind the ranks: reports wait here, and its process yields
+ * the cores to the ranks, so that checking delays no rank. Only past MAX_BEHIND bytes do the ranks wait.
  */
 #include <errno.h>
 #include <signal.h>

@@ -16,7 +16,7 @@
 int moe_rank_fail(struct moe_rank *r, const char *what, int err)
 {
 	struct covey_error_info info = { 0 };
-	const char *launched = getenv("COVEY_RANK"); /* before the group has said which it is */
+	const char *launched = getenv("COVEY_RANK"); /* before the group has assigned the rank */
 
 	covey_last_error(r->group, &info);
 	fprintf(stderr, "ep-moe: rank %d: step %llu: %s: %s%s%s\n",
@@ -83,7 +83,7 @@ static int join(struct moe_rank *r)
 	return err ? moe_rank_fail(r, "ep_create", err) : moe_device_open(r);
 }
 
-/* The store may be a child of the launcher, which ends with its last rank: so ranks stay until the director lets go. */
+/* The store may be a child of the launcher, which ends with its last rank: so ranks wait for the director. */
 static void say_goodbye(struct moe_rank *r, int err)
 {
 	struct timeval bound = { .tv_sec = GOODBYE_MS / 1000 };

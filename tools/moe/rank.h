@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A rank of the job. Its loop has no code for deaths: covey_admit() says who is in, the operations say whose part
- * they hold, and the step goes on. rank.c is its life, step.c one step, elastic.c moves the experts, device.c does the
- * operations on device memory.
+ * A rank of the job. Its loop has no code for deaths: covey_admit() returns the members, the operations return the
+ * contributors, and the step continues. rank.c is its life, step.c one step, elastic.c moves the experts, device.c does
+ * the operations on device memory.
  */
 #ifndef MOE_RANK_H
 #define MOE_RANK_H
 
 #include "moe.h"
 
-struct moe_state { /* what a joiner must know: the members' copy at covey_admit() */
+struct moe_state { /* state for a joiner: the members' copy at covey_admit() */
 	uint64_t step, holders;
 	int64_t size;
 };
@@ -37,7 +37,7 @@ struct moe_rank {
 };
 
 int moe_rank_step(struct moe_rank *r);
-int moe_rank_fail(struct moe_rank *r, const char *what, int err); /* says so on standard error; @err */
+int moe_rank_fail(struct moe_rank *r, const char *what, int err); /* prints the cause; returns @err */
 
 /* Lays out for the size of the group; from the layout for @old_size, held by @holders. */
 int moe_elastic_move(struct moe_rank *r, int old_size, uint64_t holders, int size);

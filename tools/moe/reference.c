@@ -38,7 +38,7 @@ static int named_before(const struct moe_batch *b, size_t at, int e)
 	return n;
 }
 
-/* Of one source at most `tokens` rows go to one expert; only a repeated id in one token can ask for more. */
+/* Of one source at most `tokens` rows are sent to one expert; only a repeated id in one token can ask for more. */
 static int entry_counts(const struct moe_shape *s, const struct moe_batch *b, size_t at)
 {
 	int e = b->experts[at];
@@ -86,7 +86,7 @@ void moe_ref_combine(const struct moe_shape *s, const struct moe_batch *b, const
 	float *sum = malloc(sizeof(*sum) * hidden);
 
 	if (!y || !sum)
-		abort(); /* a checker that cannot check must not say that all is well */
+		abort(); /* a checker that cannot check must not report success */
 	for (int t = 0; t < b->tokens; t++) {
 		float all = 0, part = 0, scale = 1;
 

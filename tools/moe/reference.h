@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What dispatch, experts and combine must give, in one process and in the plainest way: no slots, no packing
+ * The right results of dispatch, experts and combine, in one process and in the plainest way: no slots, no packing
  * tricks, one loop per sentence of covey.h. The job's checker and the unit tests compare with it.
  */
 #ifndef MOE_REFERENCE_H
@@ -35,7 +35,7 @@ typedef void (*moe_expert_fn)(void *ctx, int expert, const uint16_t *x, uint16_t
 float moe_from_bf16(uint16_t v);
 uint16_t moe_to_bf16(float f); /* nearest, ties to even */
 
-/* What rank @rank holds after a dispatch of batch[size]. packed_x and src_info may be NULL. */
+/* Output of a dispatch of batch[size] at rank @rank. packed_x and src_info may be NULL. */
 void moe_ref_dispatch(const struct moe_shape *s, const struct moe_batch *batch, const int *owner, int rank,
 		      const struct moe_packed *to);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One step of a rank: admit, dispatch, experts, combine, allreduce, and the report of what came of it. */
+/* One step of a rank: admit, dispatch, experts, combine, allreduce, and the report of the results. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -21,7 +21,7 @@ static void write_down(struct moe_report *report, const struct covey_event *e, i
 			(struct moe_note){ e->kind == COVEY_EVENT_VIEW, rank, e->epoch, e->time_ns };
 }
 
-/* What the group said since the last step of who is suspected and who has left. */
+/* Events of the group since the last step: suspected and departed ranks. */
 static void listen_in(struct moe_rank *r)
 {
 	struct covey_event e;
@@ -48,7 +48,7 @@ static int admit(struct moe_rank *r)
 	r->report.moved = r->report.made = 0;
 	if (r->owner && size == r->state.size && (result.mask.word[0] & ~r->state.holders) == 0)
 		return 0;
-	if (r->state.size == 0) { /* the first step of all: everybody makes its own */
+	if (r->state.size == 0) { /* the first step of all: every rank makes its own */
 		r->state.size = size;
 		r->state.holders = 0;
 	}
@@ -125,7 +125,7 @@ static int combine(struct moe_rank *r)
 	return 0;
 }
 
-/* Sums what the ranks made, and their wishes to stop: so all stop after the same step. */
+/* Sums the ranks' results, and their wishes to stop: so all stop after the same step. */
 static int sum(struct moe_rank *r)
 {
 	size_t n = (size_t)r->model.shape.tokens * (size_t)r->model.shape.hidden;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Taking notes of a run. The checks that need all reports are here: a rank that reported a step was alive in its
- * dispatch and combine, so whoever lacked it there was told wrong; and ranks that lived on have one and the same
- * outcome of every allreduce.
+ * Notes of a run, and the checks that need all reports. A rank that reported a step was alive in its dispatch and
+ * combine, so a rank that lacked it there had a wrong mask. Ranks that lived on have the same outcome of every
+ * allreduce.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -64,8 +64,8 @@ static void differs(struct moe_story *s, const struct moe_report *r)
 }
 
 /*
- * The outcome of an allreduce counts when its rank lived on: what only the dead had completed the others do again,
- * without them. So a report is compared with others once the same process has reported the next step or its end.
+ * The outcome of an allreduce counts if its rank lived on: one that only dead ranks had completed is repeated by the
+ * others without them. So a report is compared with others once the same process has reported the next step or its end.
  */
 static void survived(struct moe_story *s, const struct moe_report *r)
 {
@@ -88,7 +88,7 @@ void moe_story_survived(struct moe_story *s, int rank)
 	s->last[rank].kind = 0;
 }
 
-/* Of a process that has gone: kept apart, to be compared when all is known. */
+/* The report of a process that has ended: kept apart, and compared when all is known. */
 static void gone(struct moe_story *s, int rank)
 {
 	struct moe_report *r = &s->last[rank];
@@ -98,13 +98,13 @@ static void gone(struct moe_story *s, int rank)
 	r->kind = 0;
 }
 
-/* A process of the rank reports one step after the other, none is left out. */
+/* A process of the rank reports one step after the other without a gap. */
 static void follow(struct moe_story *s, const struct moe_report *r)
 {
 	struct moe_report *last = &s->last[r->rank];
 
 	if (last->kind && last->incarnation > r->incarnation)
-		return; /* the last word of one that was stopped and replaced */
+		return; /* the last report of a rank that was stopped and replaced */
 	if (last->kind && last->incarnation == r->incarnation) {
 		struct moe_step *t = &s->step[r->step];
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The story of a run: what each step was told and by whom, what died, came back or grew, and when. Notes are taken
- * while it runs (story.c), timeline and table are printed at its end (table.c).
+ * The story of a run: each step's reports and their senders, deaths, returns and growth, with times. Notes are taken
+ * while it runs (story.c); timeline and table are printed at its end (table.c).
  */
 #ifndef MOE_STORY_H
 #define MOE_STORY_H
@@ -20,20 +20,20 @@ struct moe_event {
 	int op;		     /* died: the first operation that lacked it */
 	uint32_t epoch_before, epoch;
 	uint64_t mask;	  /* of the survivors, or of all */
-	uint64_t time_ns; /* when the director read of it */
+	uint64_t time_ns; /* when the director read the report */
 	/* died: */
 	uint64_t death_ns, view_ns, done_ns; /* death, the last survivor's new view, its outcome without the rank */
-	uint64_t woken_ns, fenced_ns;	     /* a stopped one went on, and said that it is fenced */
+	uint64_t woken_ns, fenced_ns;	     /* a stopped one continued, and reported that it is fenced */
 	/* back, grew: */
 	uint64_t asked_ns, exec_ns, first_ns; /* asked for, process started, its first operation was done */
 	int moved, made;
 };
 
-struct moe_step {			      /* what all ranks said of it */
-	uint64_t reported, missing, admitted; /* who reported it, whom others lacked, who was to take part */
+struct moe_step {			      /* from the reports of all ranks */
+	uint64_t reported, missing, admitted; /* ranks that reported it, that others lacked, that were to take part */
 	uint64_t end_ns, longest_ns, tokens;  /* last end of a rank, longest time of a rank from end to end */
-	int64_t sum;			      /* of the allreduce, said by ranks that lived on */
-	uint64_t sum_mask, survivors, lacked; /* its contributors, who said it, whom it lacked */
+	int64_t sum;			      /* of the allreduce, from ranks that lived on */
+	uint64_t sum_mask, survivors, lacked; /* its contributors, the ranks that report it, the ranks that it lacked */
 };
 
 struct moe_last { /* report of a rank that did not live on */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is printed of a run: its timeline, its speed between the events, and the table over all parts. Speed is
- * taken from the ranks' clocks, in steps that no event touched, neither the event nor the start of new processes.
+ * The output of a run: its timeline, its speed between the events, and the table over all parts. Speed is taken from
+ * the ranks' clocks, in steps that no event and no start of processes touched.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -17,7 +17,7 @@ static double ms(uint64_t from, uint64_t to)
 	return from && to > from ? (double)(to - from) / 1e6 : 0;
 }
 
-/* Longest step of a rank while the event went on. */
+/* Longest step of a rank during the event. */
 static double longest(const struct moe_story *s, const struct moe_event *e, uint64_t from)
 {
 	uint64_t most = 0;

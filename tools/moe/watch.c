@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading the masks: who died, in which operation, how long the survivors went without an outcome, who came. */
+/* Reads the masks: which ranks died, in which operation, how long the survivors had no outcome, which ranks came. */
 #include <stdio.h>
 
 #include "director.h"
@@ -21,7 +21,7 @@ static void somebody_died(struct moe_director *d, const struct moe_report *r, in
 	moe_plan_replace(d, q);
 }
 
-/* What survivors heard; the word of a newer epoch replaces older ones. */
+/* Notes from survivors; a newer epoch replaces older ones. */
 static void hear(struct moe_director *d, const struct moe_report *r)
 {
 	for (int i = 0; i < r->notes; i++) {
@@ -38,7 +38,7 @@ static void hear(struct moe_director *d, const struct moe_report *r)
 	}
 }
 
-/* Others tell more about the death that is not over. */
+/* More reports about a death that is not complete. */
 static void read_more(struct moe_director *d, const struct moe_report *r, struct moe_event *e)
 {
 	const struct moe_seat *seat = &d->seat[e->rank];
@@ -142,7 +142,7 @@ void moe_watch_step(struct moe_director *d, const struct moe_report *r)
 	moe_story_progress(&d->story, &d->latest, false);
 }
 
-/* Being fenced is what a rank must say that went on after the others had left it out; all else is a failure. */
+/* A rank that continued after its removal must report that it is fenced; all else is a failure. */
 void moe_watch_failed(struct moe_director *d, const struct moe_report *r)
 {
 	struct moe_seat *seat = &d->seat[r->rank];

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What every byte must be. A rank's input is a function of rank and position, scattered so that a block at the wrong
- * place shows; a result is compared byte by byte, so all ranks hold the same bits. Both buffers lie between guards,
- * and a byte written there counts as one that is wrong. Who was lost contributes nothing: the blocks of the dead are
- * zero, and reductions are of those whom the outcome names.
+ * The right value of every byte. A rank's input is a function of rank and position, scattered so that a block at the
+ * wrong place shows. A result is compared byte by byte, so all ranks hold the same bits. Both buffers lie between
+ * guards, and a byte written there counts as wrong. A lost rank contributes nothing: its blocks are zero, and
+ * reductions are of the contributors in the outcome.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +12,7 @@
 
 #define GUARD ((size_t)4096)
 #define GUARD_BYTE 0xa5
-#define UNTOUCHED 0x5a /* of a result that nobody wrote */
+#define UNTOUCHED 0x5a /* of a result that was not written */
 #define SUM_MOST 127
 #define PROD_MOST 2
 
@@ -44,7 +44,7 @@ int perf_buffers_open(struct perf_job *job, size_t bytes)
 
 void perf_buffers_close(struct perf_job *job)
 {
-	if (job->send && (!job->opt.registered || job->opt.device)) /* that went with the group */
+	if (job->send && (!job->opt.registered || job->opt.device)) /* a registered buffer is freed with the group */
 		free(job->send - GUARD);
 	if (job->recv)
 		free(job->recv - GUARD);
@@ -80,12 +80,12 @@ void perf_fill(struct perf_job *job, const struct perf_row *row, const struct pe
 	memset(call->recv, UNTOUCHED, out);
 	for (size_t i = 0; i < n; i++)
 		perf_put(type, send + i * type->bytes, value_of(job, row, job->rank, i));
-	/* What lies behind must stay as it is. */
+	/* Bytes behind the result must be unchanged. */
 	if (call->recv == job->recv)
 		memset((char *)call->recv + out, GUARD_BYTE, GUARD);
 }
 
-/* False: nothing is promised there. */
+/* False: any value is right there. */
 static bool expected(const struct perf_job *job, const struct perf_row *row, const struct perf_call *call, size_t block,
 		     size_t i, void *want)
 {
@@ -124,7 +124,7 @@ int64_t perf_wrong(struct perf_job *job, const struct perf_row *row, const struc
 				wrong += memcmp(recv + (b * call->count + i) * bytes, want, bytes) != 0;
 		}
 	}
-	if (recv == job->recv) /* else it lies within what is sent */
+	if (recv == job->recv) /* else it lies within the data sent */
 		for (size_t i = 0; i < GUARD; i++)
 			wrong += (unsigned char)recv[all * call->count * bytes + i] != GUARD_BYTE;
 	for (size_t i = 0; i < GUARD; i++)
@@ -133,7 +133,7 @@ int64_t perf_wrong(struct perf_job *job, const struct perf_row *row, const struc
 	return wrong;
 }
 
-/* One bit, where something is received at all. */
+/* Changes one bit, if something is received at all. */
 void perf_spoil(const struct perf_job *job, const struct perf_row *row, const struct perf_call *call)
 {
 	size_t bytes = call->count * blocks(job, job->opt.op->recv) * perf_types[row->type].bytes;

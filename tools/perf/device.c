@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory of a device. Inputs are made and results are checked in host memory; what an operation gets lies at the same
- * place of a buffer on the device, which is copied as a whole, guards included. Streams, graphs and times come from the
+ * Memory of a device. Inputs are made and results are checked in host memory. The data of an operation have the same
+ * place in a buffer on the device, which is copied as a whole, guards included. Streams, graphs and times come from the
  * table of libcovey_cuda (kernels/tool.h), which covey_join() has opened: ep-perf is built without CUDA.
  */
 #include <stdlib.h>
@@ -15,7 +15,7 @@ struct perf_device {
 	struct CUstream_st *stream;
 	struct cvy_gpu_graph *graph[2]; /* of iters operations, ours and NCCL's; NULL: none */
 	struct perf_nccl *nccl;
-	char *at[2];	   /* of what is sent, of what is received */
+	char *at[2];	   /* of the sent, of the received data */
 	const char *of[2]; /* the same on the host */
 	size_t bytes;	   /* of each */
 };
@@ -92,7 +92,7 @@ void perf_device_close(struct perf_job *job)
 	job->device = NULL;
 }
 
-/* Where on the device what the host has at @at is. */
+/* The place on the device of host data at @at. */
 static void *there(const struct perf_device *d, const void *at)
 {
 	for (int i = 0; i < 2; i++)
@@ -120,7 +120,7 @@ int perf_device_copy(struct perf_job *job, bool back)
 	return err ? failed(job, "a copy", err) : 0;
 }
 
-/* With graphs, what is checked is a replay too. */
+/* With graphs, the checked operation is a replay too. */
 int perf_device_once(struct perf_job *job, const struct perf_call *call)
 {
 	struct perf_device *d = job->device;
@@ -183,7 +183,7 @@ static int capture(struct perf_job *job, const struct perf_call *call, bool thei
 	return err ? err : ended ? failed(job, "a graph", ended) : 0;
 }
 
-/* Of one operation, on the device's clock; ranks begin together. */
+/* The time of one operation, by the device's clock; ranks begin together. */
 static int turn(struct perf_job *job, const struct perf_call *call, bool theirs, double *us)
 {
 	struct perf_device *d = job->device;
@@ -210,7 +210,7 @@ static int ascending(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-/* By turns, ours and theirs: what else goes on meets both. */
+/* Ours and theirs alternate: disturbances affect both. */
 static int turns(struct perf_job *job, const struct perf_call *call, int sides, double *us)
 {
 	int n = job->opt.turns, err = 0;
@@ -223,7 +223,7 @@ static int turns(struct perf_job *job, const struct perf_call *call, int sides, 
 	return err;
 }
 
-/* Medians: what a disturbed turn took shows in the quantiles alone. */
+/* Medians: a disturbed turn shows in the quantiles alone. */
 static int sum_up(struct perf_job *job, struct perf_side *side, double *us, int sides)
 {
 	int n = job->opt.turns, err;

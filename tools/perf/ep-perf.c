@@ -2,7 +2,7 @@
 /*
  * ep-perf - how fast the operations are, with the options, columns and exit codes of nccl-tests
  *
- * This file reads the options; perf.h says what the others do. Every rank reads the same words, and only the first one
+ * This file reads the options; perf.h lists the other files. Every rank reads the same words, and only the first one
  * complains.
  */
 #include <argp.h>
@@ -114,7 +114,7 @@ static const struct argp_option options[] = {
 	{ 0 },
 };
 
-/* What nccl-tests has and host memory has not. */
+/* Options of nccl-tests that host memory does not have. */
 static const struct {
 	int key;
 	const char *why;
@@ -154,7 +154,7 @@ int perf_fail(const struct perf_job *job, const char *what, int err)
 	return err;
 }
 
-/* As a launcher numbers it, before the group does; -1 where none did. */
+/* The launcher's number of this rank, before the group assigns one; -1: none. */
 static int launched_as(void)
 {
 	static const char *const names[] = { "COVEY_RANK", "RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID" };
@@ -168,7 +168,7 @@ static int launched_as(void)
 	return -1;
 }
 
-/* Says what is wrong once, not once a rank, and ends. */
+/* Prints the error once, not once a rank, and ends. */
 static void __attribute__((format(printf, 1, 2), noreturn)) usage(const char *format, ...)
 {
 	va_list args;
@@ -409,7 +409,7 @@ static void check_options(const struct reading *in)
 		usage("-F strikes the root, and no result is left to agree on: choose another by -r");
 }
 
-/* Room for both buffers, unless somebody has said how much there is. */
+/* Room for both buffers, unless a setting says how much there is. */
 static void make_window(const struct perf_options *opt)
 {
 	char bytes[32];

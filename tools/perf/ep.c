@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Expert parallelism: dispatch and combine of made-up tokens beside a memcpy of the same bytes in the same process. The
- * copy is what a rank cannot do without: as many bytes as the rows that it received, from one buffer to another, by all
- * ranks at once. Experts give back what they got and every weight is 1, so a combined token is top-k times itself:
- * exact, since tokens are small integers.
+ * copy is the least work of a rank: the bytes of its received rows, from one buffer to another, by all ranks at once.
+ * Experts return their input and every weight is 1, so a combined token is top-k times itself: exact, since tokens are
+ * small integers.
  */
 #include <inttypes.h>
 #include <stdlib.h>

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * -F kill:RANK@ITER. After the first row was measured, iterations run once more. Before number ITER all agree on a time
- * a little ahead; the victim enters no more, waits for it and strikes itself, while the others wait
- * inside the operation. From then on: detect, until the first survivor's first event says SUSPECT; recover, until the
- * last survivor returned from the first operation of the next view. Epochs are alike on all survivors, so all
- * end that loop at the same operation. Times of different processes are compared: the ranks are on one host.
+ * shortly ahead. The victim waits for it outside, the others inside the operation; then the victim strikes itself. Two
+ * times count from the stroke: detect, until the first survivor's first event says SUSPECT; recover, until the last
+ * survivor returned from the first operation of the next view. Epochs are the same on all survivors, so all end that
+ * loop at the same operation. Times of different processes are compared: the ranks are on one host.
  *
- * A stopped rank is woken when the others are through, or by a timer, must find that it was left out, and ends.
+ * A stopped rank is woken by the others at their end, or by a timer. It must find that it was removed, and ends.
  */
 #include <signal.h>
 #include <stdlib.h>
@@ -15,10 +15,10 @@
 
 #include "perf.h"
 
-#define AHEAD_NS 5e7 /* all are back from the agreement by then */
-#define STOPPED_S 20 /* should nobody wake it */
+#define AHEAD_NS 5e7 /* by then all are back from the agreement */
+#define STOPPED_S 20 /* if no rank wakes it */
 #define NEVER_US 1e12
-#define MOST_OPERATIONS 2000 /* alike on all ranks; many more than are done without one that does not enter */
+#define MOST_OPERATIONS 2000 /* the same on all ranks; far more than complete before a missing rank is noticed */
 
 struct stroke {
 	double at_ns, pid; /* of the victim, by its clock */
@@ -36,7 +36,7 @@ static int agree_on(struct perf_job *job, struct stroke *stroke)
 	return err ? err : perf_agree(job, &stroke->at_ns, COVEY_MAX);
 }
 
-/* Until an operation belongs to another view, or fails as it does on who was left out. */
+/* Runs until an operation belongs to another view, or fails as it does on a removed rank. */
 static int survive(struct perf_job *job, const struct perf_call *call, uint32_t epoch)
 {
 	int err = 0;
@@ -49,7 +49,7 @@ static int survive(struct perf_job *job, const struct perf_call *call, uint32_t 
 	return err;
 }
 
-/* Ends the process, unless it was not left out: then it goes on as the others do. */
+/* Ends the process, unless it was not removed: then it continues as the others do. */
 static int be_struck(struct perf_job *job, const struct perf_call *call, const struct stroke *stroke)
 {
 	struct sigevent event = { .sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGCONT };

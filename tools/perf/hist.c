@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A histogram of times: powers of two, each in PERF_SUB steps, so a quantile is off by less than two per cent. Taking a
- * time costs two looks at the clock, so it is filled in a loop of its own, and the mean comes from one without.
+ * A histogram of times: powers of two, each in PERF_SUB steps, so a quantile is off by less than two per cent. Each
+ * time needs two readings of the clock, so a loop of its own fills it, and the mean comes from a loop without.
  */
 #include <string.h>
 
@@ -43,7 +43,7 @@ void perf_hist_add(struct perf_hist *hist, uint64_t ns)
 	hist->max_ns = ns > hist->max_ns ? ns : hist->max_ns;
 }
 
-/* The time that @part of all do not exceed, in us; never outside what was seen. */
+/* The time that @part of all do not exceed, in us; never outside the measured range. */
 double perf_hist_us(const struct perf_hist *hist, double part)
 {
 	int64_t all = 0, seen = 0, rank;

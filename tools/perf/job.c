@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Joins the group, walks types, reductions, roots and sizes as the options say, one row each, and sums up. */
+/* Joins the group, walks types, reductions, roots and sizes of the options, one row each, and sums up. */
 #include <stdlib.h>
 
 #include "perf.h"
@@ -35,7 +35,7 @@ static struct perf_row *new_row(struct perf_job *job)
 	return &job->rows[job->row_count++];
 }
 
-/* The stroke comes once, beside the first row. */
+/* The stroke happens once, beside the first row. */
 static int one_row(struct perf_job *job, size_t bytes, int type, int redop, int root)
 {
 	const struct perf_op *op = job->opt.op;
@@ -122,7 +122,7 @@ static int table(struct perf_job *job)
 	return walk(job) ? PERF_FAILED : PERF_OK;
 }
 
-/* Rank by rank the same: what is wrong was summed over all. */
+/* The same on every rank: wrong bytes were summed over all. */
 static int sum_up(struct perf_job *job)
 {
 	double busbw = job->busbw_count ? job->busbw_sum / job->busbw_count : 0;
@@ -142,7 +142,7 @@ static int explain(struct perf_job *job)
 	double nothing = 0;
 	int err = 0;
 
-	for (int i = 0; i < 4 && !err; i++) /* operations after which ranks look how near they are */
+	for (int i = 0; i < 4 && !err; i++) /* operations after which ranks check how near they are */
 		err = perf_agree(job, &nothing, COVEY_MAX);
 	if (!err)
 		err = covey_explain(job->group, text, sizeof(text));
@@ -162,7 +162,7 @@ int perf_run(struct perf_job *job)
 
 	if (!err)
 		err = covey_view(job->group, &view);
-	/* All are here at once, before the first may find a reason to leave; and this says who. */
+	/* All ranks arrive before the first may find a reason to leave; the result also lists them. */
 	if (!err)
 		err = perf_agree(job, &nothing, COVEY_MAX);
 	if (err)

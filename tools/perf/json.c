@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* --json FILE: the table for other programs. Times are microseconds, bandwidths GB/s; what was not measured is null. */
+/* --json FILE: the table for other programs. Times are microseconds, bandwidths GB/s; a missing measurement is null. */
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One row: out of place, then in place. Each warms up, takes the time of all iterations back to back (throughput time, as
- * nccl-tests has it, with buffers that stay where they are and in the caches), takes single times in a second loop,
- * and checks a fresh operation byte by byte.
+ * One row: out of place, then in place. Each warms up, times all iterations back to back (throughput time, as in
+ * nccl-tests, with buffers that stay in the caches), takes single times in a second loop, and checks a fresh operation
+ * byte by byte.
  */
 #include "perf.h"
 
@@ -47,7 +47,7 @@ static int together(struct perf_job *job)
 	return covey_barrier(job->group, NULL, NULL);
 }
 
-/* Of the rank, or over the ranks, that -a says. */
+/* Of the rank, or over the ranks, as -a says. */
 int perf_combined(struct perf_job *job, double *us)
 {
 	static const int redop[] = { COVEY_SUM, COVEY_SUM, COVEY_MIN, COVEY_MAX };
@@ -94,7 +94,7 @@ static int quantiles(struct perf_job *job, const struct perf_call *call, struct 
 	return err;
 }
 
-/* One operation on what was filled in, and its results where they are looked at. */
+/* One operation on the filled buffers; copies its results to where they are checked. */
 static int once(struct perf_job *job, const struct perf_call *call)
 {
 	int err;
@@ -114,7 +114,7 @@ static int check(struct perf_job *job, const struct perf_row *row, const struct 
 	*wrong = 0;
 	for (int i = 0; i < job->opt.checks && !err; i++) {
 		perf_fill(job, row, call);
-		err = together(job); /* whoever is late may still read what we have just filled */
+		err = together(job); /* a slow rank may still read the filled buffer */
 		if (!err)
 			err = once(job, call);
 		if (!err && job->opt.spoil && perf_speaks(job))

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * NCCL beside us: the same operation of the same group by the library that this machine has, if it has one
- * (libnccl.so.2, opened when it runs). Types and reductions have its numbers. Its results are not checked.
- * -R 0: it works on our buffers. 1, 2: on its own memory, registered, or as windows that all ranks registered (the
- * symmetric kernels of 2.27 and later).
+ * NCCL beside us: the same operation of the same group by the library of this machine, if there is one (libnccl.so.2,
+ * opened at run time). Types and reductions have its numbers. Its results are not checked. -R 0: it works on our
+ * buffers. 1, 2: on its own memory, registered, or as windows that all ranks registered (the symmetric kernels of 2.27
+ * and later).
  */
 #include <dlfcn.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 
 #define LIBRARY "libnccl.so.2"
 #define WINDOW_SYMMETRIC 1
-#define TYPES 10 /* of NCCL: those from here on are ours alone */
+#define TYPES 10 /* of NCCL: types from here on are ours alone */
 
 struct id {
 	char bytes[128];
@@ -39,7 +39,7 @@ struct perf_nccl {
 	int (*recv)(void *, size_t, int, int, void *comm, stream_t);
 	int (*begin)(void);
 	int (*end)(void);
-	char *own[2]; /* -R: memory of its own, for what is sent and received */
+	char *own[2]; /* -R: memory of its own, for sent and received data */
 	size_t bytes;
 	char text[64];
 };
@@ -79,7 +79,7 @@ static int find(struct perf_nccl *n)
 	return n->library != NULL;
 }
 
-/* The least of all ranks' words, so that all take the same way. */
+/* The least of all ranks' answers, so that all branch the same way. */
 static int all_say(struct perf_job *job, int yes)
 {
 	double value = yes;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The table of operations: name, call, factor of the bus bandwidth, and for each element of a result where it must come
- * from. A new operation of covey.h is one entry here and its two functions.
+ * The table of operations: name, call, factor of the bus bandwidth, and the origin of each element of a result. A new
+ * operation of covey.h is one entry here and its two functions.
  */
 #include "perf.h"
 
@@ -43,7 +43,7 @@ static bool from_root(const struct perf_call *c, size_t block, size_t i, struct 
 	return true;
 }
 
-/* Block r is what rank r sent. */
+/* Block r is the input of rank r. */
 static bool gathered(const struct perf_call *c, size_t block, size_t i, struct perf_origin *out)
 {
 	(void)c;
@@ -51,7 +51,7 @@ static bool gathered(const struct perf_call *c, size_t block, size_t i, struct p
 	return true;
 }
 
-/* Block r is the own block of what rank r sent. */
+/* Block r is the own block of the input of rank r. */
 static bool exchanged(const struct perf_call *c, size_t block, size_t i, struct perf_origin *out)
 {
 	*out = (struct perf_origin){ (int)block, (size_t)c->rank * c->count + i };
@@ -129,7 +129,7 @@ static int reduce_scatter(const struct perf_call *c)
 	return covey_reduce_scatter(c->send, c->recv, c->count, c->dtype, c->redop, c->group, c->stream, c->result);
 }
 
-/* Blocks alike; what a call must be given is made again only when they are others. */
+/* Equal blocks; the arguments are made again only when the blocks change. */
 static size_t counts[COVEY_MAX_RANKS], displs[COVEY_MAX_RANKS];
 
 static void lay_out(const struct perf_call *c)
@@ -165,7 +165,7 @@ static int scatter(const struct perf_call *c)
 	return covey_scatter(c->send, c->recv, c->count, c->dtype, c->root, c->group, c->stream, c->result);
 }
 
-/* Round the ring, as nccl-tests does: to the next rank, from the one before. */
+/* Around the ring, as nccl-tests does: to the next rank, from the one before. */
 static int sendrecv(const struct perf_call *c)
 {
 	int next = (c->rank + 1) % c->size, before = (c->rank + c->size - 1) % c->size, err, ended;

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The table in nccl-tests' format, so that what reads theirs reads this: the columns that we have more follow behind
- * theirs.
- */
+/* The table in nccl-tests' format, so that its readers read this one: our additional columns follow behind theirs. */
 #include <inttypes.h>
 #include <unistd.h>
 
@@ -34,7 +31,7 @@ void perf_print_head(const struct perf_job *job)
 	fflush(stdout);
 }
 
-/* As many digits as seven places hold. */
+/* As many digits as fit in seven places. */
 static void put_us(double us, int width)
 {
 	printf(" %*.*f", width, us < 1000 ? 2 : us < 100000 ? 1 : 0, us);
@@ -65,7 +62,7 @@ static void put_quantiles(const struct perf_side *side)
 	put_us(side->p99_us, 8);
 }
 
-/* And how many times ours it is. */
+/* NCCL's time, and its ratio to ours. */
 static void put_nccl(const struct perf_side *side)
 {
 	if (!side->measured || side->nccl_us <= 0) {

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the parts of ep-perf share. ep-perf.c reads the options; job.c joins the group and walks sizes, types, reductions
+ * Shared by the parts of ep-perf. ep-perf.c reads the options; job.c joins the group and walks sizes, types, reductions
  * and roots; measure.c times one row of the table; ops.c is the table of operations, types.c that of types and
- * reductions; device.c has memory, graphs and times of a device, nccl.c NCCL beside us; data.c knows what every byte must be; fault.c strikes a rank; ep.c measures dispatch and combine; out.c,
- * json.c and plot.c tell.
+ * reductions; device.c has memory, graphs and times of a device, nccl.c NCCL beside us; data.c knows the right value of
+ * every byte; fault.c strikes a rank; ep.c measures dispatch and combine; out.c, json.c and plot.c print.
  *
- * Every rank runs the same calls in the same order, decisions included: what decides a loop is agreed on first. Rank 0,
- * or the lowest that is left, prints.
+ * Every rank runs the same calls in the same order, decisions included: values that decide a loop are agreed on first.
+ * Rank 0, or the lowest remaining rank, prints.
  */
 #ifndef PERF_H
 #define PERF_H
@@ -53,13 +53,13 @@ struct perf_call {
 	struct CUstream_st *stream; /* NULL: host memory */
 };
 
-/* Where an element of the result comes from: element @at of what @rank sent; PERF_ALL: of what all sent, reduced. */
+/* Origin of an element of the result: element @at of the input of @rank; PERF_ALL: of all inputs, reduced. */
 struct perf_origin {
 	int rank;
 	size_t at;
 };
 
-/* Elements in a buffer: a block, or one for each rank; and who has that buffer at all. */
+/* Elements in a buffer: a block, or one for each rank; and the ranks that have that buffer at all. */
 enum perf_blocks { PERF_BLOCK, PERF_BLOCKS };
 
 struct perf_op {
@@ -70,10 +70,10 @@ struct perf_op {
 	double (*factor)(int n); /* of algbw, for busbw */
 	enum perf_blocks send, recv;
 	bool reduces, rooted, total; /* total: the size is that of all blocks together */
-	/* In place, the block of the larger buffer that the smaller one lies in is the own; not: it has no such form. */
+	/* In place, the smaller buffer is the own block of the larger one; false: there is no in-place form. */
 	bool in_place;
 	bool no_data;					  /* a barrier */
-	bool messages;					  /* no result that all agree on: nothing to strike */
+	bool messages;					  /* no result that all agree on: a fault cannot be measured */
 	enum { PERF_ANYWHERE, PERF_OUT_ON_DEVICE } where; /* in place on hosts alone */
 };
 
@@ -85,8 +85,8 @@ struct perf_options {
 	size_t min_bytes, max_bytes, step_bytes;
 	double factor; /* 0: steps */
 	int iters, warmup, checks, average;
-	int registered; /* 1: in the own window (on a device both buffers, and NCCL's too); 2: those as symmetric windows */
-	bool device, alone; /* memory of a device; NCCL is not looked for */
+	int registered; /* 1: in the own window (on a device both buffers, NCCL's too); 2: these as symmetric windows */
+	bool device, alone; /* memory of a device; NCCL is not loaded */
 	int graphs, turns;  /* replays of a graph of iters operations, 0: none; turns whose median counts */
 	int type, redop;    /* index into the table, PERF_ALL */
 	int root;	    /* PERF_ALL */
@@ -94,7 +94,7 @@ struct perf_options {
 	int fault, fault_rank, fault_iter;
 	int tokens, hidden, experts, topk;
 	const char *json, *plot;
-	bool explain; /* print what is taken, and leave */
+	bool explain; /* print the chosen options, and leave */
 	bool spoil;   /* one bit before each check: it must be found */
 	double least_busbw;
 	uint64_t seed; /* of inputs */
@@ -143,7 +143,7 @@ struct perf_job {
 	struct perf_options opt;
 	struct covey_group *group;
 	int rank, size;		    /* own; of the group when it was joined */
-	struct covey_mask mask;	    /* who took part in the last operation */
+	struct covey_mask mask;	    /* contributors of the last operation */
 	char *send, *recv;	    /* inside guarded buffers */
 	size_t room;		    /* bytes of each, without guards */
 	struct perf_device *device; /* NULL: host memory */
@@ -161,7 +161,7 @@ static inline int perf_live(const struct perf_job *job)
 	return covey_mask_count(&job->mask);
 }
 
-/* The lowest rank that is left. */
+/* The lowest remaining rank. */
 static inline bool perf_speaks(const struct perf_job *job)
 {
 	for (int r = 0; r < job->rank; r++)
@@ -173,7 +173,7 @@ static inline bool perf_speaks(const struct perf_job *job)
 /* ep-perf.c */
 int perf_parse(int argc, char **argv, struct perf_options *opt);
 uint64_t perf_now_ns(void);
-int perf_fail(const struct perf_job *job, const char *what, int err); /* says the cause; @err */
+int perf_fail(const struct perf_job *job, const char *what, int err); /* prints the cause; returns @err */
 
 /* job.c: PERF_OK, PERF_WRONG or PERF_FAILED */
 int perf_run(struct perf_job *job);
@@ -189,7 +189,7 @@ void perf_spoil(const struct perf_job *job, const struct perf_row *row, const st
 
 /* types.c */
 void perf_put(const struct perf_type *type, void *to, int value);
-/* What the reduction of @n small @values gives, stored at @to. */
+/* The reduction of @n small @values, stored at @to. */
 void perf_fold(const struct perf_type *type, const struct perf_redop *op, const int *values, int n, void *to);
 
 /* measure.c */
@@ -205,7 +205,7 @@ void perf_device_close(struct perf_job *job);
 void perf_device_call(const struct perf_job *job, const struct perf_call *call, struct perf_call *out);
 int perf_device_copy(struct perf_job *job, bool back);
 int perf_device_wait(struct perf_job *job);
-int perf_device_once(struct perf_job *job, const struct perf_call *call); /* on what was copied there */
+int perf_device_once(struct perf_job *job, const struct perf_call *call); /* on the copied buffers */
 int perf_device_measure(struct perf_job *job, const struct perf_call *call, struct perf_side *side);
 
 /* nccl.c */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * --plot FILE: time by size, both logarithmic: the means out of place and in place, and the p99 out of place, a line each
- * for the first type, reduction and root of the table.
+ * --plot FILE: time by size, both logarithmic: a line each for the means out of place and in place, and for the p99 out
+ * of place, of the first type, reduction and root of the table.
  */
 #include <math.h>
 

@@ -34,7 +34,7 @@ static uint16_t bf16(float f)
 	return (uint16_t)(bits >> 16);
 }
 
-/* Of finite numbers that are normal in half precision, or zero: all that come up here. */
+/* Of finite numbers that are normal in half precision, or zero: no others occur here. */
 static uint16_t half(float f)
 {
 	uint32_t bits, rounded;
@@ -98,7 +98,7 @@ void perf_put(const struct perf_type *type, void *to, int value)
 		put_float(type, to, value);
 }
 
-/* The quotient is rounded in the type that the fold is done in: f32 for 16-bit floats. */
+/* The quotient is rounded in the type of the fold: f32 for 16-bit floats. */
 static double average(const struct perf_type *type, double sum, int n)
 {
 	if (type->kind == PERF_FLOAT && type->bytes == sizeof(double))

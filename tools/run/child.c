@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Processes and the private directory: how they begin, and how all of them end. Only direct
- * children are killed here: until we reap it a child's number cannot be given to anyone else, and
- * as a subreaper we become the parent of whatever a killed child leaves.
+ * Processes and the private directory: how they begin, and how all of them end. Only direct children are killed here:
+ * until we reap a child, its number cannot be reused, and as a subreaper we become the parent of a killed child's
+ * children.
  */
 #include <ctype.h>
 #include <dirent.h>
@@ -23,7 +23,7 @@
 
 #define KILL_MS 10000 /* a process in an uninterruptible call may take as long to die */
 
-/* Parent and session of a process, from its stat line; -1: it is gone. */
+/* Parent and session of a process, from its stat line; -1: it has ended. */
 static int read_stat(const char *pid, int *parent, int *session)
 {
 	char path[64], line[512], *after;
@@ -45,7 +45,7 @@ static int read_stat(const char *pid, int *parent, int *session)
 	return 0;
 }
 
-/* Kills and reaps the children that are there now; how many are left. */
+/* Kills and reaps the present children; returns how many are left. */
 static int kill_children(pid_t spare_session)
 {
 	int parent, session, left = 0;
@@ -70,7 +70,7 @@ static int kill_children(pid_t spare_session)
 	return left;
 }
 
-/* Ends every child, and theirs as they fall to us. @spare_session: children of it were there before us; 0: none. */
+/* Ends every child, and theirs as we inherit them. @spare_session: children of it are older than this run; 0: none. */
 void run_kill_all(pid_t spare_session)
 {
 	uint64_t end = run_now_ns() + KILL_MS * UINT64_C(1000000);
@@ -97,7 +97,7 @@ int run_make_dir(struct run_options *opt)
 		from = "TMPDIR is not used:";
 	}
 	snprintf(opt->dir, sizeof(opt->dir), "%s/covey-XXXXXX", base);
-	if (mkdtemp(opt->dir) && !chmod(opt->dir, 0700)) /* whatever the umask */
+	if (mkdtemp(opt->dir) && !chmod(opt->dir, 0700)) /* with any umask */
 		return 0;
 	run_say("no directory can be made in %s (%s %s): %s; set TMPDIR to one that can be written, or name a store "
 		"with --store, which needs none",
@@ -128,7 +128,7 @@ pid_t run_fork(void)
 
 	if (pid) {
 		if (pid > 0)
-			setpgid(pid, pid); /* here too: whoever comes first */
+			setpgid(pid, pid); /* here too: parent and child race */
 		return pid;
 	}
 	setpgid(0, 0);
@@ -142,7 +142,7 @@ pid_t run_fork(void)
 	return 0;
 }
 
-/* Ranks go to hosts in equal blocks, the first hosts taking one more; or as many to each as it has slots. */
+/* Ranks are placed on hosts in equal blocks, the first hosts taking one more; or as many on each as it has slots. */
 void run_place(const struct run_options *opt, int rank, int *host, int *local)
 {
 	int hosts = opt->host_count ? opt->host_count : 1;

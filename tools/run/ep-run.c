@@ -2,10 +2,9 @@
 /*
  * ep-run - start the ranks of a group, here or on other hosts, and a private store if none is named
  *
- * This file is the front: it reads the options, starts the keeper (keeper.c), hands signals on
- * to it, and ends with its exit code. If the keeper is killed, all that descended from it falls to
- * the front, which is a subreaper too, and is killed here. If the front is killed, the keeper sees
- * the end of their pipe and does the same.
+ * This file is the front: it reads the options, starts the keeper (keeper.c), passes signals on to it, and ends with
+ * its exit code. If the keeper is killed, the front, which is a subreaper too, inherits the keeper's descendants and
+ * kills them. If the front is killed, the keeper sees the end of their pipe and does the same.
  */
 #include <argp.h>
 #include <errno.h>
@@ -161,7 +160,7 @@ static int split(struct argp_state *state, const char *what, char *text, const c
 	return count;
 }
 
-/* Takes the numbers off `A,B:4`. */
+/* Removes the numbers from `A,B:4`. */
 static void take_slots(struct argp_state *state, struct run_options *opt)
 {
 	bool any = false;
@@ -321,14 +320,14 @@ static void watch_signals(sigset_t *set)
 
 	sigemptyset(set);
 	for (size_t i = 0; i < sizeof(ours) / sizeof(ours[0]); i++)
-		if (!run_ignored(ours[i])) /* a signal that is blocked is not ignored */
+		if (!run_ignored(ours[i])) /* a blocked signal is not ignored */
 			sigaddset(set, ours[i]);
 	sigaddset(set, SIGCHLD);
 	sigprocmask(SIG_BLOCK, set, NULL);
 	signal(SIGPIPE, SIG_IGN);
 }
 
-/* Hands signals on until the keeper has ended; its exit code. */
+/* Passes signals on until the keeper has ended; returns its exit code. */
 static int front(pid_t keeper, int signals, int to_keeper)
 {
 	struct signalfd_siginfo info;

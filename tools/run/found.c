@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A private store is shown to the tools of this host; and the group that joiners of --grow alone are to join is found. */
+/* Shows a private store to the tools of this host, and finds the group for a run of --grow that has joiners alone. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

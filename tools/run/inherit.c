@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What ep-run inherits. For itself it takes what it needs; its ranks are given what it was given: signals that were
+ * State that ep-run inherits. For itself it changes that as needed. Its ranks get the original: signals that were
  * ignored or blocked on purpose (nohup, a shell's background), and the limit of descriptors.
  */
 #include <errno.h>
@@ -49,7 +49,7 @@ void run_give_back(void)
 	setrlimit(RLIMIT_NOFILE, &given.files);
 }
 
-/* A limit that is too low is raised as far as it may be; that of the ranks is given back. */
+/* A limit that is too low is raised as far as allowed; the ranks get the original limit. */
 static bool have_files(rlim_t need, const char *who, const char *else_what)
 {
 	struct rlimit files = given.files;

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The keeper: parent of the private store and of every rank. One loop over the front's pipe, the
- * children's deaths and their output; at its end, whatever brought it there, no process and no file
- * of this run is left.
+ * The keeper: parent of the private store and of every rank. It runs one loop over the front's pipe, the children's
+ * deaths and their output. At any end of it, no process and no file of this run is left.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -20,8 +19,8 @@
 
 #define RETRY_FIRST_MS 50 /* before the second replacement of a rank, then doubled, up to */
 #define RETRY_LAST_MS 2000
-#define GONE_POLL_MS 5 /* while a process group of a dead rank is not quite gone */
-#define ANSWER_MS 1500 /* for the store's word on a rank that has ended; without it, it counts as dead */
+#define GONE_POLL_MS 5 /* until the process group of a dead rank has ended */
+#define ANSWER_MS 1500 /* for the store's answer about an ended rank; without it, the rank counts as dead */
 
 struct keeper {
 	const struct run_options *opt;
@@ -32,22 +31,22 @@ struct keeper {
 	struct pollfd *wait;	   /* front, children, prover, streams */
 	struct run_prover prover;
 	int front, children, shown;
-	int signalled; /* signals the front has handed on */
+	int signalled; /* signals that the front has passed on */
 	int restarts, succeeded;
 	int code;    /* of the first failure that counts in any case; 0: none */
 	int excused; /* of the first failure that counts unless another rank ended with 0 */
-	bool over;   /* the front is gone, or ep-run failed */
+	bool over;   /* the front has ended, or ep-run failed */
 };
 
 #define FIXED_WAITS 3
 
-/* What the rank at place @r is called. */
+/* The number of the rank at place @r. */
 static int name_of(const struct keeper *k, int r)
 {
 	return k->opt->first + r;
 }
 
-/* Its process is one that joins a group which is there: a replacement, or of --grow. */
+/* Its process joins an existing group: a replacement, or of --grow. */
 static bool joins(const struct keeper *k, int r)
 {
 	return r >= k->opt->forming || k->rank[r].restarts;
@@ -104,9 +103,9 @@ static int exit_code(int status)
 }
 
 /*
- * The rank is over: does it count as failed? The table in --help says the same. What came too late to take part says
- * nothing of the work: then the process before it counts. A signal is forgiven to the first process of a rank alone:
- * where replacements die too, the group did not live on without a rank, it was kept from being whole.
+ * The rank is over: has it failed? The table in --help says the same. A process that came too late to take part says
+ * nothing of the work: then the process before it counts. A signal is forgiven to the first process of a rank alone. If
+ * replacements die too, the group did not live on without a rank, but was kept from being whole.
  */
 static void conclude(struct keeper *k, int r)
 {
@@ -134,14 +133,14 @@ static bool may_replace(const struct keeper *k, int r)
 	       !k->succeeded && k->restarts < RUN_MAX_RESTARTS && running(k) > 0;
 }
 
-/* The store's word on the last process of a rank is there, or will not come. */
+/* The store's answer about the last process of a rank has come, or will not come. */
 static void judge(struct keeper *k, int r)
 {
 	struct run_rank *rank = &k->rank[r];
 	uint64_t wait_ms = RETRY_FIRST_MS;
 
 	rank->answer_ns = 0;
-	if (rank->ended) { /* with 0; it is no sign that the work is done if the rank was retired */
+	if (rank->ended) { /* with 0; if the rank was retired, that does not show that the work is done */
 		k->succeeded -= rank->fate == RUN_RETIRED;
 		return;
 	}
@@ -166,7 +165,7 @@ static void ask(struct keeper *k, int r)
 		judge(k, r);
 }
 
-/* Of those that ended with 0 it is asked only when another one failed, so that a run that ends well asks nothing. */
+/* Ranks that ended with 0 are asked about only when another one failed, so that a run that ends well asks nothing. */
 static void ask_of_finished(struct keeper *k)
 {
 	for (int r = 0; r < k->opt->ranks; r++)
@@ -205,7 +204,7 @@ static void hear_prover(struct keeper *k)
 			break;
 		}
 	}
-	/* Those that ended with 0 are settled first, as what is said of the others depends on them. */
+	/* Ranks that ended with 0 are settled first: the verdict on others depends on them. */
 	for (int r = 0; r < k->opt->ranks; r++)
 		if (k->rank[r].answer_ns && k->rank[r].ended && (k->rank[r].answer_ns <= now || k->prover.from < 0))
 			judge(k, r);
@@ -234,7 +233,7 @@ static void rank_ended(struct keeper *k, int r, int status)
 	}
 	run_say("rank %d %s", name_of(k, r), run_status_text(status, text));
 	if (k->signalled)
-		conclude(k, r); /* whoever ends the run does not wait for a store */
+		conclude(k, r); /* the one that ends the run does not wait for a store */
 }
 
 static void store_ended(struct keeper *k, int status)
@@ -257,7 +256,7 @@ static void child_ended(struct keeper *k, pid_t pid, int status)
 	for (int r = 0; r < k->opt->ranks; r++) {
 		if (k->rank[r].pid != pid)
 			continue;
-		/* Their last words come before what we say about them. */
+		/* Their last output is printed before our messages about them. */
 		run_stream_read(&k->stream[2 * r]);
 		run_stream_read(&k->stream[2 * r + 1]);
 		rank_ended(k, r, status);
@@ -286,7 +285,7 @@ static void reap(struct keeper *k)
 	}
 }
 
-/* A rank is surely dead when its whole process group is gone; only then is it proven, and replaced. */
+/* A rank is surely dead when its whole process group has ended; only then is it proven, and replaced. */
 static bool settle(struct keeper *k)
 {
 	bool all = true;
@@ -303,7 +302,7 @@ static bool settle(struct keeper *k)
 		rank->group = 0;
 		if (!exit_code(rank->status))
 			continue;
-		if (rank->ended) { /* no word on it is needed, but others may wait for the proof of its death */
+		if (rank->ended) { /* no answer about it is needed, but others may wait for the proof of its death */
 			run_prover_ended(&k->prover, r, rank);
 			continue;
 		}
@@ -332,7 +331,7 @@ static void replace(struct keeper *k)
 	}
 }
 
-/* To the rank on its host. A line that cannot be written is no signal: then the connection goes, which kills it. */
+/* Sends a signal to the rank on its host. If that fails, the connection is closed, which kills the rank. */
 static bool signal_far(const struct run_rank *rank, int sig)
 {
 	char line[8];
@@ -418,7 +417,7 @@ static void front_died(int sig)
 	run_output_gone = 1;
 }
 
-/* Own session, heir of all orphans, told at once when the front dies: a write that hangs is then cut short. */
+/* Own session, subreaper, and a signal at the front's death, which interrupts a hanging write. */
 static int settle_down(struct keeper *k)
 {
 	struct sigaction action = { .sa_handler = front_died };
@@ -450,7 +449,7 @@ static int settle_down(struct keeper *k)
 	return 0;
 }
 
-/* With a launcher between us and the rank, the death of our child says nothing, unless it is one that becomes the rank. */
+/* With a launcher between us and the rank, our child's death proves nothing, unless the launcher becomes the rank. */
 static bool can_prove(const struct run_options *opt)
 {
 	return !opt->store && !opt->ssh_count && (!opt->launch_count || !strcmp(opt->launch[0], "ip"));

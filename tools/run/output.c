@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Output of the ranks: each stream is collected to whole lines, and a line goes out with its label
- * in one write, so that lines of several ranks never mix. A line longer than the buffer comes out in
- * pieces, each labelled.
+ * Output of the ranks: each stream is collected to whole lines, and each line is written with its label in one write,
+ * so that lines of several ranks never mix. A line longer than the buffer is written in labelled pieces.
  */
 #include <errno.h>
 #include <poll.h>
@@ -19,7 +18,7 @@
 volatile int run_output_gone;
 int run_output_lost;
 
-/* A reader that is gone, as in `ep-run ... | head`, has what it wanted. Anything else is a loss, said once. */
+/* A reader that closed, as in `ep-run ... | head`, wants no more. Any other failure is a loss, reported once. */
 static void lost(int fd, int err)
 {
 	if (err == EPIPE || run_output_lost)
@@ -44,7 +43,7 @@ static void put_all(int fd, struct iovec *part, int count)
 		}
 		if (n < 0) {
 			lost(fd, errno);
-			return; /* this stream is lost, the ranks go on */
+			return; /* this stream is lost, the ranks continue */
 		}
 		while (count && (size_t)n >= part->iov_len) {
 			n -= (ssize_t)part->iov_len;
@@ -67,7 +66,7 @@ static void put_line(const struct run_stream *stream, char *text, size_t bytes)
 	put_all(stream->to, part, 3);
 }
 
-/* Puts out every whole line, keeps the rest at the front of the buffer. */
+/* Writes every whole line, keeps the rest at the front of the buffer. */
 static void put_lines(struct run_stream *stream)
 {
 	char *start = stream->line, *end = stream->line + stream->used, *newline;

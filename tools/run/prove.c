@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The prover: a process beside the keeper that talks to the store, so that a store which does not answer
- * never holds up the keeper. It tells the store which ranks are surely dead, so that survivors need not
- * wait for them, and the keeper which ranks had left the group or were retired when they ended.
+ * The prover: a process beside the keeper that talks to the store, so that a silent store never delays the keeper. It
+ * tells the store which ranks are surely dead, so that survivors need not wait for them. It tells the keeper which
+ * ranks had left the group or were retired when they ended.
  *
- * A wrong proof could split the group, so it is careful about whom it names: an incarnation counts as
- * ours only if the store showed it as the holder of the rank and our process was still alive after that
- * answer. What it does not know it does not say.
+ * A wrong proof could split the group. So an incarnation counts as ours only if the store showed it as the holder of
+ * the rank and our process was still alive after that answer. Without that knowledge it proves nothing.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -36,7 +35,7 @@ struct note {
 struct holder {
 	pid_t pid;
 	uint64_t inc;	   /* its incarnation, 0: not known */
-	uint64_t seen;	   /* who holds the rank, as the look under way shows it */
+	uint64_t seen;	   /* the holder of the rank in the present look */
 	uint64_t left;	   /* the last incarnation that left the rank, as the last look shows it; 0: none */
 	uint64_t left_ms;  /* when, by the store's clock */
 	enum run_fate why; /* RUN_LEFT or RUN_RETIRED */
@@ -48,7 +47,7 @@ struct prover {
 	int ranks, first;
 	bool proofs;
 	int to;		    /* the keeper */
-	uint64_t looked_ns; /* when the last look that was answered began; 0: none */
+	uint64_t looked_ns; /* when the last answered look began; 0: none */
 	uint64_t store_ms;  /* the store's clock at its answer, */
 	uint64_t answer_ns; /* and ours */
 };
@@ -121,7 +120,7 @@ static void look(struct prover *p)
 	p->looked_ns = begin;
 	p->answer_ns = run_now_ns();
 	for (int r = 0; r < p->ranks; r++)
-		/* The first that is seen while the process runs is its own. A later one is a replacement's: a stopped
+		/* The first one seen while the process runs is its own. A later one is a replacement's: a stopped
 		 * process may have lost its rank, and its end must not prove the wrong one dead. */
 		if (!p->holder[r].inc && p->holder[r].seen && p->holder[r].pid && running(p->holder[r].pid))
 			p->holder[r].inc = p->holder[r].seen;
@@ -140,8 +139,8 @@ static void prove(struct prover *p, int rank)
 }
 
 /*
- * Had the process left when it ended? Its incarnation tells, where it is known. Otherwise when the last one left
- * tells: while this process ran, no other one of ours could hold the rank. Ages are compared, not the two clocks.
+ * Had the process left when it ended? If its incarnation is known, that decides. Otherwise the time of the last leave
+ * decides: while this process ran, no other one of ours could hold the rank. Ages are compared, not the two clocks.
  */
 static enum run_fate fate(const struct prover *p, const struct note *note)
 {
@@ -157,7 +156,7 @@ static enum run_fate fate(const struct prover *p, const struct note *note)
 	return h->why;
 }
 
-/* A process of a rank has ended: the proof goes first, since others wait for it. */
+/* A process of a rank has ended: the proof is sent first, since others wait for it. */
 static void ended(struct prover *p, const struct note *note)
 {
 	struct run_answer answer = { .rank = note->rank, .end_ns = note->end_ns };
@@ -186,7 +185,7 @@ static void __attribute__((noreturn)) live(struct prover *p, int from)
 			continue;
 		}
 		if (read(from, &note, sizeof(note)) != sizeof(note))
-			_exit(0); /* the keeper is gone */
+			_exit(0); /* the keeper has ended */
 		if (!note.pid)
 			ended(p, &note);
 		p->holder[note.rank].pid = note.pid;
@@ -233,7 +232,7 @@ int run_prover_start(const struct run_options *opt, const char *url, bool proofs
 	}
 	fcntl(there[1], F_SETPIPE_SZ,
 	      (int)(2 * (size_t)opt->ranks * sizeof(struct note))); /* of many ranks, or as it is */
-	fcntl(there[1], F_SETFL, O_NONBLOCK); /* a stuck store must not stop the keeper: then it is not told */
+	fcntl(there[1], F_SETFL, O_NONBLOCK); /* a stuck store must not stop the keeper: then the note is dropped */
 	fcntl(back[0], F_SETFL, O_NONBLOCK);
 	prover->to = there[1];
 	prover->from = back[0];

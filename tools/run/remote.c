@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ranks on other hosts, started by ssh or what takes its place.
+ * Ranks on other hosts, started by ssh or its replacement.
  *
  * The remote shell gets a fixed command: read so many bytes of a script from standard input, and run them. So neither
- * environment nor password stands in a list of processes, here or there. The pipe behind standard input then is the
- * rank's lifeline: a line is a signal for its process group, the end of file kills it. It ends with the connection too,
- * so a rank dies when ep-run, the ssh client or (once its server sees it) the connection does.
+ * environment nor password shows in a list of processes, here or there. The pipe behind standard input is then the
+ * rank's lifeline: a line is a signal for its process group, the end of file kills it. The pipe ends with the
+ * connection too, so a rank dies with ep-run, with the ssh client or (once its server sees it) with the connection.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -38,7 +38,7 @@ static void export(FILE *to, const char *name, const char *value)
 	fputc('\n', to);
 }
 
-/* Our settings, and what programs need to be found and linked; the rest of a host's environment is its own. */
+/* Our settings, and variables by which programs are found and linked; the rest of a host's environment is its own. */
 static void pass_environment(FILE *to)
 {
 	for (char **at = environ; *at; at++) {
@@ -76,7 +76,7 @@ static void write_script(FILE *to, const struct run_options *opt, const char *ur
 	}
 	pass_environment(to);
 	rank_environment(to, opt, url, rank, replacement);
-	/* A group of its own, so that what the rank started dies with it; its input is empty. */
+	/* A group of its own, so that the rank's children die with it; its input is empty. */
 	fputs("exec 3<&0 </dev/null\ngroup=\n! command -v setsid >/dev/null || group=-\n${group:+setsid}", to);
 	for (int i = 0; opt->argv[i]; i++) {
 		fputc(' ', to);
@@ -152,7 +152,7 @@ void run_exec_remote(const struct run_options *opt, int rank, size_t bytes)
 	_exit(errno == ENOENT ? 127 : 126);
 }
 
-/* The far shell says 128 + N of a rank that signal N killed: as if it had died here. */
+/* The far shell returns 128 + N for a rank that signal N killed: treated as a death by that signal here. */
 int run_remote_status(int status)
 {
 	int code = (status >> 8) & 0xff;

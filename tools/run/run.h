@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The parts of ep-run. Two processes share the work: the *front*, which the user sees and signals,
- * and the *keeper*, its child in a session of its own, from which the store and all ranks descend.
- * Each watches the other, so that killing either of them leaves nothing behind.
+ * The parts of ep-run. Two processes share the work: the *front*, which the user sees and signals, and the *keeper*,
+ * its child in a session of its own, the ancestor of the store and all ranks. Each watches the other, so that killing
+ * either of them leaves nothing behind.
  */
 #ifndef RUN_H
 #define RUN_H
@@ -17,8 +17,8 @@
 #define RUN_EXIT_SELF 125     /* ep-run itself failed; 126, 127 as in sh; 64: usage */
 
 struct run_options {
-	int ranks;   /* that are started: those that form the group, then joiners */
-	int forming; /* how many form the group */
+	int ranks;   /* started ranks: those that form the group, then joiners */
+	int forming; /* ranks that form the group */
 	int joiners; /* --grow */
 	int first;   /* number of the first: of joiners alone not 0 */
 	int world;   /* ranks that formed the group, for the environment */
@@ -35,7 +35,7 @@ struct run_options {
 	int ssh_count;			/* 0: ranks are started here */
 	const char *launch[RUN_MAX_WORDS];
 	int launch_count;
-	const char *address; /* where a private store listens for other hosts; NULL: found */
+	const char *address; /* where a private store listens for other hosts; NULL: chosen by us */
 	char **argv;	     /* PROG ARGS NULL */
 	char dir[90];	     /* private directory of the store, removed at the end; empty: none is needed */
 	bool group_named;    /* by option or environment */
@@ -53,26 +53,26 @@ struct run_store {
 	int starts;
 };
 
-/* What the store says of a process that has ended. */
+/* The store's answer about an ended process. */
 enum run_fate { RUN_UNKNOWN, RUN_DIED, RUN_LEFT, RUN_RETIRED };
 
-/* One process of a rank, and what became of it. */
+/* One process of a rank, and its end. */
 struct run_rank {
 	pid_t pid;		   /* 0: none */
-	pid_t group;		   /* process group that is not known to be gone; 0: none */
+	pid_t group;		   /* process group that may still exist; 0: none */
 	int lifeline;		   /* of a rank on another host: see remote.c; -1: none */
 	uint64_t start_ns, end_ns; /* of the last process */
 	uint64_t retry_ns;	   /* when to start a replacement; 0: not due */
-	uint64_t answer_ns;	   /* until when the store's word on it is waited for; 0: it is not */
+	uint64_t answer_ns;	   /* deadline of the store's answer about it; 0: none is awaited */
 	int status;		   /* of wait(), of the last process */
 	int before;		   /* of the process before that */
 	int restarts;
-	enum run_fate fate; /* of the last process, as the store has it */
+	enum run_fate fate; /* of the last process, from the store */
 	bool late;	    /* another rank had ended with 0 when the last process ended */
 	bool ended;	    /* the rank is over: no process, none to come */
 };
 
-/* Text of one stream of one rank, put out by whole lines: see output.c. */
+/* Text of one stream of one rank, written by whole lines: see output.c. */
 struct run_stream {
 	int fd; /* -1: closed */
 	int to; /* 1 or 2 */
@@ -88,13 +88,13 @@ void run_say(const char *format, ...) __attribute__((format(printf, 1, 2))); /* 
 int run_keeper(const struct run_options *opt, int front); /* the keeper's life; its exit code */
 void run_kill_all(pid_t spare_session);
 void run_remove_dir(const char *dir);
-int run_make_dir(struct run_options *opt); /* 0, or -1: it has been said why not */
+int run_make_dir(struct run_options *opt); /* 0, or -1 after a message */
 
-/* What ep-run inherits: see inherit.c. */
+/* State that ep-run inherits: see inherit.c. */
 void run_inherit(void);
-bool run_ignored(int sig);			/* on purpose, by whoever started ep-run */
+bool run_ignored(int sig);			/* on purpose, by the process that started ep-run */
 void run_give_back(void);			/* in a rank's process: signals and limits as they were */
-bool run_limits(const struct run_options *opt); /* false: it has been said which one is too small */
+bool run_limits(const struct run_options *opt); /* false: a message has named the one that is too small */
 const char *run_why(int err);			/* for the end of a message: the limit that may be behind it, or "" */
 
 /* Both return with a child that dies with its parent, in its own process group; < 0: no child. */
@@ -103,7 +103,7 @@ pid_t run_spawn(const struct run_options *opt, const char *url, int rank, bool r
 		int *lifeline);
 void run_place(const struct run_options *opt, int rank, int *host, int *local);
 
-/* What a rank finds in its environment. */
+/* Variables in the environment of a rank. */
 #define RUN_VARIABLES 11
 struct run_variable {
 	const char *name;
@@ -122,12 +122,12 @@ int run_store_start(const struct run_options *opt, struct run_store *store);   /
 int run_store_restart(const struct run_options *opt, struct run_store *store); /* does not wait */
 
 int run_stream_open(struct run_stream *stream, int fd, int to, int rank);
-void run_stream_read(struct run_stream *stream); /* what is there, without waiting */
+void run_stream_read(struct run_stream *stream); /* the available bytes, without waiting */
 void run_stream_close(struct run_stream *stream);
-extern volatile int run_output_gone; /* set: nobody reads any more, drop everything */
+extern volatile int run_output_gone; /* set: there is no reader, drop everything */
 extern int run_output_lost;	     /* errno of the first line that could not be written; 0: none */
 
-/* The prover tells the store about ranks whose death is certain, and us what it says of them: see prove.c. */
+/* The prover tells the store which ranks are surely dead, and passes on its answers: see prove.c. */
 struct run_prover {
 	pid_t pid;
 	int to, from; /* -1: there is none */
@@ -135,7 +135,7 @@ struct run_prover {
 struct run_answer {
 	int rank;
 	enum run_fate fate;
-	uint64_t end_ns; /* of the process that it is about */
+	uint64_t end_ns; /* of the process in question */
 };
 int run_prover_start(const struct run_options *opt, const char *url, bool proofs, struct run_prover *prover);
 void run_prover_spawned(const struct run_prover *prover, int rank, pid_t pid);
@@ -143,7 +143,7 @@ bool run_prover_ended(const struct run_prover *prover, int rank, const struct ru
 
 /* A private store can be found by ep-admin and by ep-run --grow: see tools/local. The descriptor that shows it. */
 int run_show_store(const struct run_options *opt, const char *url);
-/* Options of joiners alone, from the group as the store has it; 0, or -1 after saying why not. */
+/* Fills the options of a run of joiners alone from the group in the store; 0, or -1 after a message. */
 int run_find_group(struct run_options *opt);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A redis-server for one run. Its configuration goes in through standard input, so that a password
- * never stands in an argument list; it keeps nothing on disk, and lives in the private directory.
+ * A redis-server for one run. Its configuration is sent to standard input, so that a password never appears in an
+ * argument list. It keeps nothing on disk, and lives in the private directory.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -25,10 +25,10 @@
 #define STORE_FILES 128 /* descriptors that a redis-server needs: 32 of its own, the others for clients */
 #define STORE_STARTS 6	/* the first and five more */
 
-/* The server's names. redis-check-rdb is the same program and serves when it is called redis-server. */
+/* The server's names. redis-check-rdb is the same program, and serves when it is called redis-server. */
 static const char *const servers[] = { "redis-server", "valkey-server", "redis-check-rdb", NULL };
 
-/* The IPv4 address that ranks on this machine would tell their peers first. */
+/* The IPv4 address that ranks on this machine would offer their peers first. */
 static int find_address(char *text, size_t bytes)
 {
 	static struct cvy_interface list[CVY_INTERFACES];
@@ -56,7 +56,7 @@ static int tcp_address(const char *text, int port, struct sockaddr_in *to)
 	return inet_pton(AF_INET, text, &to->sin_addr) == 1 ? 0 : -1;
 }
 
-/* A port that is free now. Somebody may take it before the server does: then it ends, and another is tried. */
+/* A free port. If another process takes it before the server does, the server ends, and another port is tried. */
 static int find_port(const char *address)
 {
 	struct sockaddr_in at;
@@ -171,7 +171,7 @@ static int connect_store(const struct run_store *store)
 	return -1;
 }
 
-/* 1: it answers PONG. Anything else, another server's word too, is no. */
+/* 1: it answers PONG. Anything else, another server's answer too, means no. */
 static int ping(const struct run_store *store, int timeout_ms)
 {
 	struct pollfd wait = { .fd = connect_store(store), .events = POLLIN };
@@ -215,7 +215,7 @@ static void last_words(const struct run_options *opt, char *text, size_t bytes)
 		fclose(file);
 }
 
-/* What it said, and the limit that it most often needs. Under too few descriptors some versions end without a word. */
+/* Prints its last message, and the limit that is often too low: with too few descriptors some versions end silently. */
 static void say_why_ended(const struct run_options *opt, int status)
 {
 	struct rlimit files = { 0 };
@@ -268,7 +268,7 @@ int run_store_start(const struct run_options *opt, struct run_store *store)
 {
 	if (!start_once(opt, store))
 		return 0;
-	/* Only a port can be taken by another: everything else would fail again. */
+	/* Only a port can be taken by another process: every other failure would repeat. */
 	if (!store->port || store->pid)
 		return -1;
 	run_say("trying another port");

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The little SVG that the tools draw: a white page, lines and words, in pixels. */
+/* The little SVG that the tools need: a white page, lines and words, in pixels. */
 #ifndef SVG_H
 #define SVG_H
 
