@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the kinds of operations share: bytes of parts and pieces, and how these are published. */
+/* Shared by the kinds of operations: bytes of parts and pieces, and how these are published. */
 #ifndef CVY_ALGO_H
 #define CVY_ALGO_H
 
@@ -8,15 +8,15 @@
 #include "copy.h"
 #include "engine.h"
 
-#define CVY_GIVE_BYTES (2u << 20) /* of one tick, from all sources: what a repair message carries */
+#define CVY_GIVE_BYTES (2u << 20) /* of one tick, from all sources: the most that a repair message carries */
 
 #define CVY_ONE_SHOT_BYTES (32u << 10) /* up to here each rank folds all of an allreduce */
 
 #define CVY_PART_MIN 128 /* bytes of a slot that alltoall needs for each rank: header and one line */
 
-#define CVY_STREAM_BYTES (8u << 20) /* outputs that no cache holds */
+#define CVY_STREAM_BYTES (8u << 20) /* outputs larger than any cache */
 
-/* counts and displacements in elements, [size] each, counts alike on all ranks; 0 or NOMEM */
+/* counts and displacements in elements, [size] each, counts the same on all ranks; 0 or NOMEM */
 int cvy_allgatherv_plan(struct cvy_engine *e, struct cvy_op *op, int size, const size_t *counts, const size_t *displs);
 /* counts and displacements in elements, [size] each; 0 or NOMEM */
 int cvy_alltoallv_plan(struct cvy_engine *e, struct cvy_op *op, int size, const size_t *sendcounts,
@@ -25,16 +25,16 @@ int cvy_alltoallv_plan(struct cvy_engine *e, struct cvy_op *op, int size, const 
 /* As an allgather of op->bytes from each. */
 void cvy_allgather_plan(struct cvy_engine *e, struct cvy_op *op, int size);
 
-/* What broadcast and allgather publish of tick i, and where the k-th source's stands. */
+/* Publishes tick i of broadcast and allgather, and finds that of the k-th source. */
 void cvy_publish_piece(struct cvy_engine *e, struct cvy_op *op, uint64_t i, struct cvy_line *line);
 const uint8_t *cvy_piece_of(struct cvy_engine *e, const struct cvy_op *op, uint64_t i, int k);
 
-/* What reduce and gather publish: a piece of the input, which the root alone reads. */
+/* For reduce and gather: publishes a piece of the input, which only the root reads. */
 void cvy_publish_to_root(struct cvy_engine *e, struct cvy_op *op, uint64_t i, struct cvy_line *line);
-/* What reduce_scatter and scatter publish: a piece of each rank's part; a piece of CVY_LINE_DATA stands in the line. */
+/* For reduce_scatter and scatter: publishes a piece of each rank's part; up to CVY_LINE_DATA bytes are in the line. */
 void cvy_publish_parts(struct cvy_engine *e, struct cvy_op *op, uint64_t i, struct cvy_line *line);
 
-/* Bytes of tick i of a block of @total bytes: none when the block has ended. */
+/* Bytes of tick i of a block of @total bytes: 0 when the block has ended. */
 static inline size_t cvy_part_of_tick(size_t total, size_t piece, uint64_t i)
 {
 	size_t at = (size_t)i * piece;
@@ -51,7 +51,7 @@ static inline void cvy_plan_ticks(struct cvy_op *op, size_t piece)
 	op->ticks = op->bytes ? (op->bytes + piece - 1) / piece : 1;
 }
 
-/* Bytes of an input that results overwrite where send is recv. */
+/* Bytes of an input that results overwrite if send is recv. */
 static inline size_t cvy_plan_in_place(const struct cvy_op *op, size_t bytes)
 {
 	return op->send == op->recv ? bytes : 0;
@@ -78,7 +78,7 @@ static inline size_t cvy_hosts_part(const struct cvy_op *op)
 	return ((op->bytes < op->piece ? op->bytes : op->piece) + 63) / 64 * 64;
 }
 
-/* Where that of the k-th source stands among them; of a root there is one alone. */
+/* Offset of the k-th source's part among them; of a root there is only one. */
 static inline size_t cvy_hosts_place(const struct cvy_engine *e, const struct cvy_op *op, int k)
 {
 	return op->kind->op_class == CVY_OP_ROOT ? 0 : (size_t)e->set.hosts.place[k] * cvy_hosts_part(op);

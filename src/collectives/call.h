@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Private to api*.c: a call of a collective, before it is an operation. */
+/* Private to api*.c: a call of a collective, before it becomes an operation. */
 #ifndef CVY_CALL_H
 #define CVY_CALL_H
 
@@ -17,10 +17,10 @@ struct cvy_call {
 int cvy_call_refuse(struct covey_group *group, const char *what, const char *why); /* INVAL */
 int cvy_call_unsupported(struct covey_group *group, const char *what, const char *why);
 int cvy_call_on_device(struct covey_group *group, const struct cvy_call *c);
-/* 0, or INVAL: of a call on the device, a buffer that is needed is not there */
+/* 0, or INVAL: a call on the device lacks a buffer */
 int cvy_call_buffers(struct covey_group *group, const struct cvy_call *c, int sends, int receives);
 int cvy_call_check(struct covey_group *group, const struct cvy_call *c, size_t *bytes);
-/* An operation of it: planned, signed, not posted. */
+/* Makes an operation of it: planned, signed, not posted. */
 int cvy_call_make(struct covey_group *group, const struct cvy_call *c, struct cvy_op **out);
 /* Posts it as a work; takes over the caller's reference. */
 int cvy_call_start(struct covey_group *group, struct cvy_op *op, struct covey_work **out);

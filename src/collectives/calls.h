@@ -11,7 +11,7 @@ int cvy_calls_open(void); /* this thread is between covey_group_start() and cove
 /* Posts by @post instead of waiting. Takes over the caller's reference. 0, or why it is not posted. */
 int cvy_calls_add(struct cvy_engine *e, struct cvy_op *op, struct covey_result *result,
 		  int (*post)(struct cvy_engine *e, struct cvy_op *op));
-/* A call that was refused: covey_group_end() says so too. Returns @err. */
+/* A call was refused: covey_group_end() returns that error too. Returns @err. */
 int cvy_calls_failed(int err);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What hosts.c and allreduce need of chain.c. */
+/* The functions of chain.c for hosts.c and allreduce. */
 #ifndef CVY_CHAIN_H
 #define CVY_CHAIN_H
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Copies of operations, each by what becomes of the bytes. Into a slot: the owner's lines are still in a peer's cache.
- * Copies of a few pages by vector stores pass them on sooner than the string instructions that memcpy takes there;
- * above COPY_VECTOR (copy.c) these win, since they do not fetch the old lines. Out: past the caches where nobody reads soon.
+ * Copies of operations, by the use of the bytes. Into a slot: the owner's lines are still in a peer's cache. Vector
+ * stores pass a few pages on sooner than the string instructions that memcpy uses at such sizes; above COPY_VECTOR
+ * (copy.c) memcpy is faster, since it does not fetch the old lines. Out: past the caches if nobody reads soon.
  */
 #ifndef CVY_COPY_H
 #define CVY_COPY_H

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The device of a member, and its part in a view change. Operations on device memory are counted by the device, which
- * replays captured graphs without asking; they are no operations of the engine's queue. What the store decides about a
- * view holds for them too: the change freezes both, and members that have learned a view tell each other how many
- * device operations they have completed (HAVE). Everybody's number is known to everybody before anyone acknowledges, and
- * none moves while frozen, so all draw the same conclusion: operations below the largest number are completed under the
- * old stamps, with packets of the removed from a holder (WANT, SLOTS); those above are done again by the new view.
+ * The device of a member, and its part in a view change. The device counts operations on device memory, since captured
+ * graphs replay without a call; they are no operations of the engine's queue. A view that the store decides holds for
+ * them too. The change freezes both, and members that have learned a view send each other the number of device
+ * operations that they completed (HAVE). Every member knows all numbers before any acknowledges, and no number changes
+ * while frozen, so all come to the same result: operations below the largest number are completed under the old stamps,
+ * with packets of removed ranks from a holder (WANT, SLOTS); those from it on are done again by the new view.
  */
 #ifndef CVY_DEVICE_H
 #define CVY_DEVICE_H
@@ -24,8 +24,8 @@ struct cvy_device_args {
 	const struct cvy_config *config;
 	struct cvy_loop *loop;
 	struct cvy_errbox *box;
-	struct cvy_sink sink; /* of the agent: what is not for the device goes on there */
-	/* A message to a member; @fd: -1 or a descriptor that goes along (UNSUPPORTED: the member is on another host). */
+	struct cvy_sink sink; /* of the agent: gets everything that is not for the device */
+	/* A message to a member; @fd: -1 or a descriptor to send along (UNSUPPORTED: the member is on another host). */
 	int (*send)(void *ctx, int rank, uint64_t inc, int type, uint32_t epoch, const void *body, uint32_t bytes,
 		    int fd);
 	void *send_ctx;
@@ -33,8 +33,8 @@ struct cvy_device_args {
 
 /* The device that the configuration names, if any: *out is NULL otherwise. Before the loop runs. */
 int cvy_device_open(const struct cvy_device_args *args, struct cvy_device **out);
-void cvy_device_close(struct cvy_device *d); /* after the loop ended; ends what is parked */
-/* Stands before the agent's sink: links, messages and the engine's news pass here. */
+void cvy_device_close(struct cvy_device *d); /* after the loop ended; ends parked kernels */
+/* Called before the agent's sink: links, messages and the engine's news pass here. */
 struct cvy_sink cvy_device_sink(struct cvy_device *d);
 
 /* From the seam; agent's thread. */
@@ -43,7 +43,7 @@ void cvy_device_freeze(struct cvy_device *d, uint32_t epoch);
 void cvy_device_learn(struct cvy_device *d, const struct cvy_view *view, const struct covey_mask *removed);
 void cvy_device_thaw(struct cvy_device *d);
 void cvy_device_stop(struct cvy_device *d, int err);
-void cvy_device_look(struct cvy_device *d); /* each tick: what kernels have written to the host */
+void cvy_device_look(struct cvy_device *d); /* each tick: the words that kernels have written to the host */
 
 /* From calls; any thread. */
 int cvy_device_holds(struct cvy_device *d, const void *at); /* is it memory of a device? */
@@ -51,8 +51,8 @@ int cvy_device_run(struct cvy_device *d, struct cvy_gpu_call *call, struct CUstr
 		   struct covey_result *result);
 int cvy_device_capturing(struct cvy_device *d, struct CUstream_st *stream);
 /*
- * After a safe point with @outcome: if it let somebody in, launches the ADMIT that says so to the device, on @stream. Or
- * (drain), whatever streams there are, when all that was launched has ended, and waits until it has too; TIMEOUT after
+ * After a safe point with @outcome: if it let a rank in, launches the ADMIT that reports it to the device, on @stream.
+ * With drain, for any streams: launches it after all launched work has ended, and waits for its end; TIMEOUT after
  * join_ms, and cvy_device_draining() until a call of cvy_device_drained() has waited for the rest.
  */
 int cvy_device_admit(struct cvy_device *d, const struct covey_result *outcome, struct CUstream_st *stream);
@@ -62,7 +62,7 @@ int cvy_device_drained(struct cvy_device *d, struct covey_result *outcome);
 /* Registered memory; under the handle's lock. */
 int cvy_device_mem_alloc(struct cvy_device *d, size_t bytes, void **out);
 int cvy_device_mem_free(struct cvy_device *d, void *memory);
-/* The memory of a handle for dispatch and combine, with its tables; *state: NULL, or what it was before. */
+/* The memory of a handle for dispatch and combine, with its tables; *state: NULL, or the state before. */
 int cvy_device_ep_state(struct cvy_device *d, const struct cvy_ep_tables *tables, struct cvy_ep_state **state);
 void cvy_device_ep_free(struct cvy_device *d, struct cvy_ep_state *state);
 int cvy_device_ep_run(struct cvy_device *d, struct cvy_ep_args *args, struct CUstream_st *stream,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table of forms of operations on device memory, as text: what covey_explain adds where a group has a device. */
+/* The table of forms of operations on device memory, as text: added by covey_explain if a group has a device. */
 #ifndef CVY_DEVICE_EXPLAIN_H
 #define CVY_DEVICE_EXPLAIN_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Private to device*.c: what a member knows of its device and of the others'. */
+/* Private to device*.c: a member's knowledge of its device and of the other devices. */
 #ifndef CVY_DEVICE_STATE_H
 #define CVY_DEVICE_STATE_H
 
@@ -11,20 +11,20 @@
 #include "queues.h"
 #include "window.h"
 
-#define CVY_DEVICE_LATE_MS 1000	      /* a kernel says whom it waits for */
+#define CVY_DEVICE_LATE_MS 1000	      /* after that a kernel reports the rank that it waits for */
 #define CVY_DEVICE_QUEUE_WAIT_MS 1000 /* a kernel waits for room; less than cvy_device_freeze() waits for kernels */
 
 struct cvy_device_have {
 	uint64_t op;	  /* operations completed */
 	uint32_t fresh;	  /* has taken part in none: takes number and counts from the others */
-	uint32_t spoiled; /* what is under way cannot be done again */
+	uint32_t spoiled; /* the operation under way cannot be done again */
 	uint32_t mask;	  /* contributors until now */
 	uint32_t eras;
-	struct cvy_gpu_era era[CVY_GPU_ERAS]; /* that operations below `op` ended in */
-	struct cvy_gpu_admitted admitted;     /* era.epoch 0: nobody was let in since the group began */
+	struct cvy_gpu_era era[CVY_GPU_ERAS]; /* eras in which operations below `op` ended */
+	struct cvy_gpu_admitted admitted;     /* era.epoch 0: no rank was let in since the group began */
 };
 
-#define CVY_DEVICE_ARRIVALS 8 /* processes of one rank that may have come since a safe point that is called late */
+#define CVY_DEVICE_ARRIVALS 8 /* most processes of one rank that may come before a late safe point is called */
 
 /* A process that a view listed first in @epoch; counted: the safe point that let it in has been called here. */
 struct cvy_device_arrival {
@@ -33,73 +33,73 @@ struct cvy_device_arrival {
 	int counted;
 };
 
-/* A queue pair of an adapter to one (device_pair.c). */
+/* A queue pair of an adapter to one rank (device_pair.c). */
 struct cvy_device_pair {
-	int way, generation; /* enum cvy_queues_way, 0: there is none; of the memory that it takes from */
-	int connected, used; /* it may be heard; kernels post */
+	int way, generation; /* enum cvy_queues_way, 0: none; generation of the memory that it takes from */
+	int connected, used; /* the peer may be told that it is heard; kernels post */
 	struct cvy_pair *pair;
 	struct cvy_region *local, *window;
 	struct cvy_queue queue; /* the proxy's */
 };
 
-/* Copies to one, and its copies to here (device_copy.c). */
+/* Copies to one rank, and its copies to here (device_copy.c). */
 struct cvy_device_copy {
-	int here;	  /* the chunk here is for them */
-	int refused;	  /* there are none between these two processes */
-	int mapped, used; /* its chunk is; kernels post */
+	int here;	  /* the chunk here is for copies */
+	int refused;	  /* no copies are possible between these two processes */
+	int mapped, used; /* its chunk is mapped; kernels post */
 	int generation;	  /* of the memory that is copied from */
 	struct cvy_copies copies;
 	struct cvy_copy_sender *sender;
 };
 
-/* A rank of another host: what comes from it, and what goes (device_queue.c). */
+/* A rank of another host, with its data paths in both directions (device_queue.c). */
 struct cvy_device_far {
-	int is, named; /* it is one, whatever the topology says; cookie is for who has the chunk here */
-	int tried;     /* a pair was, for that process */
-	int way;       /* enum cvy_queues_way that kernels go, 0: none; also read by calls */
+	int is, named; /* it is far, whatever the topology says; cookie is for the process with the chunk here */
+	int tried;     /* a pair was tried for that process */
+	int way;       /* enum cvy_queues_way that kernels use, 0: none; also read by calls */
 	struct cvy_device_pair pair;
 	struct cvy_device_copy copy;
 	struct cvy_cookie cookie;
 	void *in; /* the chunk here */
 	struct cvy_tcp_receiver *receiver;
 	int in_fd, out_fd;
-	struct cvy_knock *call; /* to it, under way */
+	struct cvy_knock *call; /* a connection to it, under way */
 	uint64_t call_inc;
-	struct cvy_tcp_sender *sender; /* of the mapping in use there */
-	uint64_t asked_inc, asked_ns;  /* who was sent a QUEUE, and when first */
-	uint64_t lost_inc;	       /* who was said to be lost, in which epoch */
+	struct cvy_tcp_sender *sender; /* to the mapping in use there */
+	uint64_t asked_inc, asked_ns;  /* the process that was sent a QUEUE, and the time of the first */
+	uint64_t lost_inc;	       /* the process that was reported lost, and the epoch */
 	uint32_t lost_epoch;
 };
 
-/* What the queues to all of them share; opened with the first. */
+/* Shared by the queues to all of them; opened with the first. */
 struct cvy_device_queues {
-	int ranks; /* of a host, by the topology; 0: there is none */
+	int ranks; /* of a host, by the topology; 0: no topology */
 	char *interface, *adapter;
-	int way[CVY_QUEUES_WAYS], wished; /* as they are tried; they were asked for */
+	int way[CVY_QUEUES_WAYS], wished; /* in the order of trial; they were asked for */
 	unsigned lacks, opened;		  /* bits of enum cvy_queues_way */
-	unsigned pairs;			  /* at most, at a time */
-	int copy_refused;		  /* why, was said */
-	struct cvy_errbox *box;		  /* what an adapter is said to lack */
+	unsigned pairs;			  /* the most at a time */
+	int copy_refused;		  /* the cause was logged */
+	struct cvy_errbox *box;		  /* the cause why an adapter lacks a way */
 	struct cvy_nic *nic;
 	struct cvy_bells *bells;
 	struct cvy_queue_memory reach;
 	struct cvy_proxy *proxy;
 	struct cvy_door *door;
-	uint64_t *abort, *abort_seen; /* a page; as kernels see it */
-	struct cvy_timer *timer;      /* what is under way is looked at again */
+	uint64_t *abort, *abort_seen; /* a page; the same as kernels see it */
+	struct cvy_timer *timer;      /* for another look at work under way */
 };
 
 struct cvy_device_peer {
 	struct cvy_device_far far;
-	uint64_t inc;	 /* for which the chunk here is */
-	int in, out;	 /* generation in use */
-	int left;	 /* that in which the packets of the last contributor that was removed stand */
-	uint64_t passed; /* the last operation, plus 1, that this one ended without this rank, as it said there */
-	int here;	 /* there is a chunk here */
+	uint64_t inc;		 /* process for which the chunk here is */
+	int in, out;		 /* generation in use */
+	int left;		 /* generation with the packets of the last contributor that was removed */
+	uint64_t passed;	 /* the last operation, plus 1, that it ended without this rank, as it wrote there */
+	int here;		 /* a chunk is here */
 	int in_named, out_named; /* kernels have had words of a view with that rank: they may look there */
-	int fd, old_fd;		 /* of it, and of the one before; -1: none */
-	uint64_t out_inc;	 /* whose chunk there is mapped, 0: none */
-	uint64_t window_inc;	 /* whose registered memory is */
+	int fd, old_fd;		 /* of the chunk, and of the one before; -1: none */
+	uint64_t out_inc;	 /* process whose chunk is mapped, 0: none */
+	uint64_t window_inc;	 /* process whose registered memory is mapped */
 	uint32_t have_epoch;
 	struct cvy_device_have have;
 	struct cvy_device_arrival arrival[CVY_DEVICE_ARRIVALS];
@@ -118,12 +118,12 @@ struct cvy_device_drain {
 
 struct cvy_device_retired {
 	int rank, generation, out;
-	uint64_t thaws; /* how many there had been */
+	uint64_t thaws; /* number of thaws before */
 };
 
 struct cvy_device {
 	const struct cvy_gpu_ops *ops;
-	const struct cvy_gpu_ep_ops *ep;	   /* NULL: this library has none */
+	const struct cvy_gpu_ep_ops *ep;	   /* NULL: this library has no dispatch and combine */
 	const struct cvy_gpu_message_ops *message; /* NULL: it has no messages */
 	int sending;				   /* a first phase was launched, and its second was not */
 	void *library;
@@ -141,59 +141,59 @@ struct cvy_device {
 	struct cvy_sink agent;
 	int rank;
 	uint64_t inc;
-	int given_up; /* the membership */
+	int given_up; /* the membership was given up */
 	struct cvy_device_peer peer[CVY_GPU_RANKS];
 	struct cvy_device_queues queues;
 
 	uint32_t epoch;	       /* of the words that the device has */
-	uint32_t contributors; /* to what is launched next, as far as is known here; read by calls */
+	uint32_t contributors; /* to the next launch, as far as is known here; read by calls */
 	int ended;	       /* read by calls */
-	int join_ms;	       /* also: for an answer to what a queue needs */
+	int join_ms;	       /* also the limit for an answer to a queue's message */
 	pthread_mutex_t lock;  /* of arrivals and contributors */
 	struct cvy_device_drain drain;
-	int frozen, freezing; /* the device stands still; not yet */
+	int frozen, freezing; /* all kernels have stopped; not yet */
 	uint64_t freeze_ns,
-		lags_ns; /* when that began; when kernels were found that had come behind the gate, 0: none */
+		lags_ns; /* start of the freeze; time when kernels were found that entered behind the gate, 0: none */
 	struct cvy_timer *timer;
 	struct cvy_event owed; /* FROZEN of the engine, held until the device is frozen too */
 	int owes_frozen, owes_repaired;
 	struct cvy_event repaired;
 	struct cvy_gpu_counters counters; /* as of the freeze */
 	struct cvy_view *view;		  /* last learned */
-	uint32_t removed;		  /* since the device last stood still with nothing lacking */
-	uint64_t lags;	/* operations below this have others completed, and this rank has not; 0: none */
-	uint64_t lacks; /* the same, since the device was thawed */
+	uint32_t removed;		  /* since the device was last frozen with nothing lacking */
+	uint64_t lags;			  /* others have completed operations below this, this rank has not; 0: none */
+	uint64_t lacks;			  /* the same, since the device was thawed */
 	int reconciled;
-	uint32_t wanted; /* removed whose packets have not come yet */
-	uint32_t whole;	 /* removed whose packets are all in `packets`, for the operation that is lacking */
+	uint32_t wanted; /* removed ranks whose packets have not come yet */
+	uint32_t whole;	 /* removed ranks whose packets are all in `packets`, for the lacking operation */
 	struct cvy_device_packets *packets;
 	struct cvy_gpu_lane lanes[CVY_GPU_LANES];
 	struct cvy_gpu_verdict verdict;
 	struct cvy_gpu_roll roll;
-	struct cvy_gpu_admitted admitted; /* as the others had it at the last change */
-	uint64_t begin;			  /* operation that the host let this rank begin with */
+	struct cvy_gpu_admitted admitted; /* from the others at the last change */
+	uint64_t begin;			  /* first operation of this rank, set by the host */
 	struct cvy_device_retired retired[4 * CVY_GPU_RANKS];
 	int retirees;
 	uint64_t thaws;
 	uint64_t late_told[CVY_GPU_RANKS], passed_told[CVY_GPU_RANKS];
-	int late_evict; /* who is masked as late is to leave the group */
+	int late_evict; /* a rank that is masked as late is asked to leave the group */
 };
 
 /* device_mailbox.c */
-int cvy_device_gave_up(struct cvy_device *d); /* 1: a kernel has waited for a verdict in vain; said so */
+int cvy_device_gave_up(struct cvy_device *d); /* 1: a kernel has waited for a verdict in vain; logged */
 void cvy_device_forget_outrun(struct cvy_device *d, int rank);
 
-/* device_eras.c: how operations have ended that a member may lack */
+/* device_eras.c: how operations ended that a member may lack */
 void cvy_device_tell_eras(const struct cvy_device *d, struct cvy_device_have *have);
-/* As @holder has it, who has completed all below @base; from there on it is this view's. -1: nobody has taken part. */
+/* From @holder, which completed all below @base; from @base on the era is this view's. -1: nobody has taken part. */
 void cvy_device_take_eras(struct cvy_device *d, int holder, uint64_t base, uint32_t mask, uint32_t fails);
-uint64_t cvy_device_first_operation(const struct cvy_device *d, int holder); /* of who is in, and has begun none */
+uint64_t cvy_device_first_operation(const struct cvy_device *d, int holder); /* of an admitted rank without any */
 uint32_t cvy_device_named_since(const struct cvy_device *d,
 				uint64_t op); /* contributors to any operation from @op on */
 
 int cvy_device_window_open(struct cvy_device *d, size_t bytes); /* device_memory.c */
 void cvy_device_window_close(struct cvy_device *d);
-/* Contributors as the device had them when it was frozen; 0: this rank is none of them yet. */
+/* Contributors in the device's words at the freeze; 0: this rank is not yet one of them. */
 static inline uint32_t cvy_device_contributors(const struct cvy_device *d)
 {
 	uint32_t mask = d->counters.lane[0].mask;
@@ -206,23 +206,23 @@ static inline uint32_t cvy_device_mask(const struct covey_mask *mask)
 	return (uint32_t)mask->word[0];
 }
 
-/* This rank gives up its membership for the cause formatted here: it cannot answer for its device. Any thread. */
+/* Gives up this rank's membership with the formatted cause: it cannot answer for its device. Any thread. */
 void cvy_device_give_up(struct cvy_device *d, int err, int rank, uint32_t epoch, const char *format, ...)
 	__attribute__((format(printf, 5, 6)));
-void cvy_device_broken(struct cvy_device *d, const char *what); /* the device library failed: gives up for its words */
+void cvy_device_broken(struct cvy_device *d, const char *what); /* the device library failed: gives up with its text */
 
 /* device_chunk.c */
-int cvy_device_fresh_chunk(struct cvy_device *d, int rank); /* what its predecessor writes stays where it was */
+int cvy_device_fresh_chunk(struct cvy_device *d, int rank); /* the predecessor's writes stay where they were */
 void cvy_device_send_chunk(struct cvy_device *d, int rank, uint64_t inc);
 void cvy_device_got_chunk(struct cvy_device *d, const struct cvy_msg *msg);
 void cvy_device_begin_anew(struct cvy_device *d);     /* this process has another name */
-void cvy_device_forget_retired(struct cvy_device *d); /* frozen: nobody looks at it any more */
+void cvy_device_forget_retired(struct cvy_device *d); /* frozen: nobody looks at it */
 
-int cvy_device_next_out(const struct cvy_device *d, int rank); /* the generation of what it gives next */
-void cvy_device_attached(struct cvy_device *d, int rank, int generation, uint64_t inc); /* its chunk is in reach */
-int cvy_device_same_window(struct cvy_device *d, int rank, uint64_t theirs);		/* or says that they differ */
+int cvy_device_next_out(const struct cvy_device *d, int rank); /* the generation of the next chunk from it */
+void cvy_device_attached(struct cvy_device *d, int rank, int generation, uint64_t inc); /* its chunk is mapped */
+int cvy_device_same_window(struct cvy_device *d, int rank, uint64_t theirs); /* 0: they differ, which is logged */
 
-void cvy_device_reconcile(struct cvy_device *d); /* device_change.c: what it waits for may have come */
+void cvy_device_reconcile(struct cvy_device *d); /* device_change.c: something that it waits for may have come */
 void cvy_device_go_on(struct cvy_device *d);	 /* each tick */
 void cvy_device_tell_repaired(struct cvy_device *d);
 
@@ -234,15 +234,15 @@ void cvy_device_forget_packets(struct cvy_device *d);
 /* device_queue.c */
 int cvy_device_queues_open(struct cvy_device *d, const struct cvy_config *config);
 void cvy_device_queues_close(struct cvy_device *d); /* before the device */
-void cvy_device_queues_stop(struct cvy_device *d);  /* no kernel waits for one any more */
+void cvy_device_queues_stop(struct cvy_device *d);  /* no kernel waits for a queue */
 int cvy_device_is_far(const struct cvy_device *d, int rank);
-int cvy_device_any_far(const struct cvy_device *d);			  /* a member is */
-int cvy_device_far_chunk(struct cvy_device *d, int rank, int generation); /* what came until now stays as it is */
+int cvy_device_any_far(const struct cvy_device *d);			  /* is a member far? */
+int cvy_device_far_chunk(struct cvy_device *d, int rank, int generation); /* data received before are kept */
 int cvy_device_chunk_fd(struct cvy_device *d,
-			int rank); /* device_chunk.c: of the chunk here, kept; < 0: the device is broken */
+			int rank); /* device_chunk.c: of the chunk here, not given away; < 0: the device is broken */
 int cvy_device_send_queue(struct cvy_device *d, int rank, uint64_t inc); /* after that */
 void cvy_device_got_queue(struct cvy_device *d, const struct cvy_msg *msg);
-void cvy_device_queue_fence(struct cvy_device *d, int rank); /* nothing comes or goes any more */
+void cvy_device_queue_fence(struct cvy_device *d, int rank); /* nothing is received or sent after it */
 int cvy_device_queues_idle(struct cvy_device *d);	     /* frozen: nothing is under way */
 void cvy_device_queues_look(struct cvy_device *d);	     /* each tick: suspicions */
 
@@ -253,20 +253,21 @@ static inline uint32_t cvy_device_queue_number(int rank, int generation)
 
 /* device_copy.c */
 int cvy_device_copy_wanted(struct cvy_device *d, int rank); /* the next chunk for it is to be for copies */
-void cvy_device_copy_refuse(struct cvy_device *d, int rank, const char *why); /* none any more with that process */
-int cvy_device_copy_map(struct cvy_device *d, int rank, int fd);	      /* its chunk; else it is refused */
-int cvy_device_copy_use(struct cvy_device *d, int rank);		      /* kernels post there from now on */
-void cvy_device_copy_end(struct cvy_device *d, int rank);		      /* what was posted has landed */
+void cvy_device_copy_refuse(struct cvy_device *d, int rank, const char *why); /* no copies with that process */
+int cvy_device_copy_map(struct cvy_device *d, int rank, int fd);	      /* maps its chunk, or refuses copies */
+int cvy_device_copy_use(struct cvy_device *d, int rank);		      /* kernels post there from here on */
+void cvy_device_copy_end(struct cvy_device *d, int rank);		      /* everything posted has landed */
 const char *cvy_device_copy_wrong(const struct cvy_device *d, int rank);      /* NULL: nothing */
 
 /* device_pair.c */
-/* For the cause in queues.box there are none by these ways (bits): said, and not tried again. */
+/* These ways (bits) lack something, with the cause in queues.box: logged, and not tried again. */
 void cvy_device_lacks(struct cvy_device *d, unsigned ways, const char *which);
 int cvy_device_pair_have(struct cvy_device *d, int way); /* 1: a pair may be made that way */
 void cvy_device_pairs_close(struct cvy_device *d);
-void cvy_device_pair_open(struct cvy_device *d, int rank); /* far.pair.way says whether there is one now */
-int cvy_device_pair_connect(struct cvy_device *d, int rank, const struct cvy_pair_name *far); /* else it has ended */
-int cvy_device_pair_use(struct cvy_device *d, int rank); /* kernels post there from now on */
+void cvy_device_pair_open(struct cvy_device *d, int rank); /* far.pair.way shows whether there is one */
+int cvy_device_pair_connect(struct cvy_device *d, int rank,
+			    const struct cvy_pair_name *far); /* if it fails, the pair has ended */
+int cvy_device_pair_use(struct cvy_device *d, int rank);      /* kernels post there from here on */
 void cvy_device_pair_end(struct cvy_device *d, int rank);
 int cvy_device_pairs_idle(const struct cvy_device *d);
 const char *cvy_device_pair_wrong(const struct cvy_device *d, int rank); /* NULL: nothing */

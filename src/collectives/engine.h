@@ -2,19 +2,17 @@
 /*
  * The engine of a group: a queue of operations, run in order, one at a time, tick by tick.
  *
- * A *tick* is the part of an operation that fits one slot. Every source has CVY_SLOTS slots in its
- * own window; tick t stands in slot t % CVY_SLOTS and is announced by the tag {epoch, t} in the
- * slot's line. An operation of one *round* is done when the lines of all sources are here; one of
- * two rounds (two-shot) publishes again, in the second line, what it made of the first.
+ * A *tick* is the part of an operation that fits one slot. Every source has CVY_SLOTS slots in its own window. Tick t
+ * uses slot t % CVY_SLOTS; the tag {epoch, t} in the slot's line announces it. An operation of one *round* is done when
+ * the lines of all sources are here. One of two rounds (two-shot) then publishes the result in its second line.
  *
- * Every operation is resumable: cvy_engine_step() goes as far as it can and never waits. A blocking
- * call steps it on the caller's thread, the progress thread what nobody waits for, the simulator
- * everything. All waiting is in wait.c. The lock is held while stepping; a closed gate (a view
- * change) makes steppers let go of it.
+ * Every operation is resumable: cvy_engine_step() does all that it can and never waits. A blocking call steps it on the
+ * caller's thread; the progress thread steps operations that nobody waits for; the simulator steps all of them. All
+ * waiting is in wait.c. The lock is held while stepping; a closed gate (a view change) makes steppers release it.
  *
- * Retention (PROTOCOL section 7): tick t is entered when every rank has completed t - 2D (floor) and
- * this one t - D. So slots of the last 2D ticks stand until a view is active, and a survivor that
- * completed an operation can give its missing ticks to one that did not (repair.c).
+ * Retention (PROTOCOL section 7): tick t is entered when every rank has completed t - 2D (floor) and this one t - D. So
+ * slots of the last 2D ticks keep their data until a view is active, and a survivor that completed an operation can
+ * give its missing ticks to one that did not (repair.c).
  */
 #ifndef CVY_ENGINE_H
 #define CVY_ENGINE_H
@@ -37,8 +35,8 @@ enum cvy_op_class {
 	CVY_OP_PRIVATE, /* needs everyone, each rank gets its own part; missing sources are masked */
 	CVY_OP_ROOT,	/* needs the root */
 	/*
-	 * The root needs everyone. The others need to know that it will have everyone's: the root's second line says so,
-	 * or, where each sees all windows themselves as the root does (set.open), the lines of all.
+	 * The root needs everyone. The others need to know that it will have all inputs. The root's second line says so;
+	 * or, if each sees all windows itself as the root does (set.open), the lines of all.
 	 */
 	CVY_OP_TO_ROOT,
 	CVY_OP_ADMIT,
@@ -46,36 +44,35 @@ enum cvy_op_class {
 };
 
 /*
- * What an operation does in a tick. i counts ticks of the operation from 0. Functions run under the
- * engine's lock, never wait, and touch: own slot (cvy_own_slot), sources' slots (cvy_source_slot),
- * the operation's buffers.
+ * The steps of an operation in a tick. i counts ticks of the operation from 0. Functions run under the engine's lock,
+ * never wait, and touch: own slot (cvy_own_slot), sources' slots (cvy_source_slot), the operation's buffers.
  */
 struct cvy_op_kind {
 	const char *name;
 	int op_class;
-	/* rounds, piece and ticks, and what results overwrite: from the call, size and layout alone, so alike on all ranks;
-	 * NULL: one tick, or planned where the call is made */
+	/* rounds, piece and ticks, and the input that results overwrite: from call, size and layout alone, so the
+	 * same on all ranks; NULL: one tick, or planned where the call is made */
 	void (*plan)(struct cvy_engine *e, struct cvy_op *op, int size);
 	/* own contribution of tick i into the own slot or line->data, and cvy_put*() for peers that need it */
 	void (*publish)(struct cvy_engine *e, struct cvy_op *op, uint64_t i, struct cvy_line *line);
-	/* two rounds: all first lines are here; make and put the second part; may be NULL */
+	/* two rounds: all first lines are here; makes and puts the second part; may be NULL */
 	void (*publish2)(struct cvy_engine *e, struct cvy_op *op, uint64_t i, struct cvy_line *line);
-	/* all lines of the last round are here (or their source is gone): write outputs. May set op->ticks in tick 0. */
+	/* all lines of the last round are here (or the source is gone): writes outputs. May set op->ticks in tick 0. */
 	void (*consume)(struct cvy_engine *e, struct cvy_op *op, uint64_t i);
-	/* the lines of tick i are awaited, or all here: notes who has come; may be NULL */
+	/* the lines of tick i are awaited, or all here: notes which have come; may be NULL */
 	void (*look)(struct cvy_engine *e, struct cvy_op *op, uint64_t i);
-	/* replicated kinds: the bytes that tick i's outcome consists of (at most cvy_op_give_bytes), and their placing */
+	/* replicated kinds: the bytes of tick i's outcome (at most cvy_op_give_bytes), and their placing */
 	size_t (*give)(struct cvy_engine *e, struct cvy_op *op, uint64_t i, uint8_t *out);
 	void (*take)(struct cvy_engine *e, struct cvy_op *op, uint64_t i, const uint8_t *bytes, size_t n);
-	/* the operation is decided with op->result set: last touches (zero missing blocks, report counts); may be NULL */
+	/* the operation is decided and op->result set: last touches (zero missing blocks, counts); may be NULL */
 	void (*finish)(struct cvy_engine *e, struct cvy_op *op);
 	/* frees op->priv; may be NULL */
 	void (*release)(struct cvy_op *op);
-	int counted; /* op->ticks follows from what the sources say in tick 0, in every attempt anew */
-	int parts;   /* parts for single ranks stand all over the slot */
-	int whole;   /* private: of no use if a source is missing; LOST then */
-	int own;     /* what give() makes is for e->asker alone */
-	int lends;   /* inputs in registered buffers are read where they stand (lend.h) */
+	int counted; /* op->ticks follows from the sources' words in tick 0, in every attempt again */
+	int parts;   /* a slot has parts for single ranks */
+	int whole;   /* private: of no use if a source is missing; ends with LOST then */
+	int own;     /* the bytes of give() are for e->asker alone */
+	int lends;   /* inputs in registered buffers are read in place (lend.h) */
 	int folds;   /* results may be written over the own input */
 };
 
@@ -87,12 +84,12 @@ static inline int cvy_in_parts(const struct cvy_op_kind *kind)
 
 /* How the bytes of an operation travel (hosts.c). */
 enum cvy_way {
-	CVY_WAY_FLAT,  /* each rank tells each */
+	CVY_WAY_FLAT,  /* each rank signals each */
 	CVY_WAY_HOSTS, /* one rank of a host receives, and passes on in its window */
 	CVY_WAY_CHAIN  /* a running fold goes from host to host */
 };
 
-/* What a blocking call asked for, as it came: who asks for the same again gets the operation of then. */
+/* The arguments of a blocking call: the same call again gets the same operation. */
 struct cvy_asked {
 	const struct cvy_op_kind *kind;
 	const void *send;
@@ -103,27 +100,27 @@ struct cvy_asked {
 
 enum cvy_op_state { CVY_OP_QUEUED, CVY_OP_ENTERED, CVY_OP_DECIDED };
 
-/* One send or receive: what an operation of class PAIR has for itself (op->priv, pair.h). */
+/* One send or receive: the private part of an operation of class PAIR (op->priv, pair.h). */
 struct cvy_parcel {
 	struct cvy_parcel *next;
 	struct cvy_op *op;
 	uint64_t number; /* of the message, once it is known */
-	int tag;	 /* asked for; of the message, once it is known */
-	size_t total;	 /* bytes of the message (receive), that are wanted (send) */
+	int tag;	 /* asked for; that of the message, once it is known */
+	size_t total;	 /* bytes of the message (receive), bytes that are wanted (send) */
 	size_t at;	 /* bytes of these that were moved */
 };
 
 struct cvy_op {
 	const struct cvy_op_kind *kind;
 	uint64_t seq;	 /* 0: a joiner's first covey_admit, not known yet */
-	uint32_t sig;	 /* hash of the call: alike on all ranks */
-	uint32_t mark;	 /* what stands in its lines: sig, number and first tick, and the calls before it */
+	uint32_t sig;	 /* hash of the call: the same on all ranks */
+	uint32_t mark;	 /* in its lines: hash of sig, number and first tick, and of the calls before it */
 	uint32_t past;	 /* e->past when it began */
-	uint64_t detail; /* hash of arguments that must be alike and are in no other field, 0: none */
-	uint64_t call;	 /* kind, type, op, root and count in short: named when calls do not match; and the lap */
+	uint64_t detail; /* hash of arguments that must be the same and are in no other field, 0: none */
+	uint64_t call;	 /* kind, type, op, root, count in short, for reports of mismatches; and the lap */
 	int state;	 /* enum cvy_op_state; DECIDED is stored with release */
 	int rounds;	 /* 1 or 2 */
-	int way;	 /* enum cvy_way, chosen when it begins, from the view: alike on all ranks */
+	int way;	 /* enum cvy_way, chosen from the view when it begins: the same on all ranks */
 	int flat_rounds; /* rounds of CVY_WAY_FLAT */
 	uint64_t ticks;	 /* of the whole operation; 0: not known before tick 0 is complete */
 	uint32_t first;	 /* tick number of i = 0 */
@@ -131,7 +128,7 @@ struct cvy_op {
 	uint64_t handed;		     /* ticks of which a chain has passed on its fold */
 	int scan[3];			     /* per round: index in the set of the first source not seen yet */
 	int on_loss;
-	size_t lends; /* offset of the own input in the own window, 0: it goes through slots */
+	size_t lends; /* offset of the own input in the own window, 0: it is copied through slots */
 	int lent;     /* some source of it lends: it ends with everyone's done word */
 	int spoiled;  /* results were written over inputs that a redo would need */
 
@@ -141,51 +138,51 @@ struct cvy_op {
 	size_t piece;		   /* bytes of the operation per tick */
 	int dtype, redop, root;
 	const uint8_t *input; /* send, or the undo copy of an in-place input */
-	size_t input_bytes;   /* of an input that results overwrite (in place), 0: none does */
+	size_t input_bytes;   /* of an input that results overwrite (in place), 0: none */
 	uint8_t *undo;
 	void *priv; /* of the kind */
 	struct cvy_engine *engine;
 	uint64_t posted_ns;
-	int refs;	 /* caller or work; queue, then record */
-	uint64_t behind; /* its slots stand where others may still read what operations up to this one left, 0: no */
-	int partial;	 /* some may decide it without a rank that has not published: a deadline, or one left out */
-	uint64_t timeout_ns; /* of one tick, from its publishing: who has not announced it then is masked; 0: never */
-	uint64_t late_ns;    /* that time, once it is published */
+	int refs;	     /* caller or work; queue, then record */
+	uint64_t behind;     /* last operation whose data others may still read where its slots are, 0: none */
+	int partial;	     /* it may be decided without a rank that has not published: a deadline, or one left out */
+	uint64_t timeout_ns; /* of one tick, from its publishing: then missing sources are masked; 0: never */
+	uint64_t late_ns;    /* the time when that ends, once the tick is published */
 	int late;	     /* a source was masked for it */
 	struct cvy_op *next;
 	struct cvy_parcel parcel;
 	struct cvy_asked asked;
-	uint32_t planned;	    /* e->plans when it was planned, 0: not to be used again */
+	uint32_t planned;	    /* e->plans when it was planned, 0: the plan is not reused */
 	struct covey_result result; /* last: its mask is not cleared in advance */
 };
 
 #define CVY_LAP_BITS 8
 
-/* Of number and first tick: alike on all ranks, unless calls that did not match make them count their ticks apart. */
+/* Of number and first tick: the same on all ranks, unless mismatched calls make them count ticks differently. */
 static inline uint8_t cvy_lap(uint64_t call)
 {
 	return (uint8_t)call;
 }
 
-#define CVY_HOSTS_MAX 1024 /* more are not looked at: then all is flat */
+#define CVY_HOSTS_MAX 1024 /* with more than these, all operations are flat */
 #define CVY_STATE_MAX 4096 /* bytes that covey_admit() hands to joiners */
 
-/* Who lives with whom, of a set; indices are those of the set. */
+/* The hosts of a set's ranks; indices are those of the set. */
 struct cvy_hosts {
-	int n;	    /* hosts; 1: what follows is not filled in; 0: more than are looked at */
+	int n;	    /* hosts; 1: the fields below are not filled in; 0: more than CVY_HOSTS_MAX */
 	int own;    /* host of this rank */
 	int nth;    /* this rank among those of its host */
 	int local;  /* ranks of this host */
 	int widest; /* ranks of the host that has most */
-	int most;   /* parts that one window holds for its host at most, on any host */
-	int even;   /* every host has as many ranks, and they are neighbours: a fold may go from host to host */
+	int most;   /* the most parts that one window holds for its host, on any host */
+	int even;   /* each host has the same number of adjacent ranks: a fold may travel from host to host */
 	int *of;    /* [n of the set] host of each source */
-	int *via;   /* [n of the set] whose window has its part for this host: its own, if it lives here */
-	int *place; /* [n of the set] how many parts stand before it there */
-	int *like;  /* [n] of each host, the rank that is its nth, modulo */
-	int *out;   /* [nout] ranks told of the first round: one of each other host, and those here with a socket */
-	int *mate;  /* [nmate] ranks of this host with a socket */
-	int *near;  /* [nnear] ranks on other hosts that this one hears of in operations of two levels, and out */
+	int *via;   /* [n of the set] the rank whose window has its part for this host: itself, if it is on this host */
+	int *place; /* [n of the set] number of parts before its part there */
+	int *like;  /* [n] the rank of each host with the same index as this rank, modulo its ranks */
+	int *out;  /* [nout] ranks to signal in the first round: one of each other host, and those here with a socket */
+	int *mate; /* [nmate] ranks of this host with a socket */
+	int *near; /* [nnear] ranks on other hosts whose lines this one awaits in operations of two levels, and out */
 	int nout, nmate, nnear;
 };
 
@@ -193,18 +190,18 @@ struct cvy_hosts {
 struct cvy_set {
 	int n;
 	int self; /* index of the own rank, -1: not among them */
-	int open; /* the windows of all are seen here as they are, also what others wrote for others: one host */
+	int open; /* the windows of all are mapped here, with everything that each wrote for others: one host */
 	int *rank;
 	struct cvy_page **page; /* page of each source as seen here */
 	const uint8_t **base;	/* its window as seen here, or its copy set aside */
 	const void **src;	/* [n] room for a list of inputs */
-	uint8_t *gone;		/* removed since: nothing more will come */
-	uint64_t *link;		/* id of the link that its puts come by, 0: none is needed */
-	int *push;		/* [npush] ranks that must be told (cvy_push_link): links come and go within a view */
+	uint8_t *gone;		/* removed since: nothing more comes from it */
+	uint64_t *link;		/* id of the link of its puts, 0: none is needed */
+	int *push;		/* [npush] ranks that need signals (cvy_push_link): links change within a view */
 	int npush;
 	int nlocal; /* peers on this host that sleep on our lines */
 	struct cvy_page **local;
-	uint64_t *host; /* name of each source's host in the view that the set was made of */
+	uint64_t *host; /* name of each source's host in the view that the set was made from */
 	struct cvy_hosts hosts;
 };
 
@@ -216,9 +213,9 @@ static inline size_t cvy_tick_bytes(const struct cvy_op *op, uint64_t i)
 	return op->bytes - at < op->piece ? op->bytes - at : op->piece;
 }
 
-#define CVY_USED_MAX 16 /* pieces of space that are told apart */
+#define CVY_USED_MAX 16 /* pieces of returned space that are recorded */
 
-struct cvy_told {	     /* what the own done line said at a tick */
+struct cvy_told {	     /* the own done line at a tick */
 	uint32_t tick, mark; /* tick 0: nothing */
 };
 
@@ -234,22 +231,22 @@ struct cvy_engine {
 	struct cvy_errbox *box;
 	size_t undo_bytes;
 	int late_ms;	   /* of dispatch and combine calls that give no time of their own, 0: none */
-	int late_evict;	   /* who is masked as late is to leave the group */
+	int late_evict;	   /* a rank that is masked as late is asked to leave the group */
 	uint64_t clock_ns; /* of the simulator; 0: the real one */
 	int rank;
 	int mask_words;		 /* of 64 ranks, for max_ranks */
 	struct cvy_op *spare[2]; /* freed operations, for the next: a send and a receive */
-	uint32_t plans;		 /* counts what plans follow from: views, safe points; from 1 */
+	uint32_t plans;		 /* counts views and safe points, on which plans depend; from 1 */
 	struct cvy_page *own;	 /* own window */
 	uint8_t *own_base;
 
 	/* Set by the agent, read by steppers without the lock. */
-	uint32_t gate;	 /* closed: let go of the lock */
+	uint32_t gate;	 /* closed: release the lock */
 	uint32_t asleep; /* threads asleep on change */
 	uint32_t change; /* futex: counts thaws, ends, decided operations */
 	int ended;	 /* COVEY_ERR_*: every operation ends with it */
 	int retiring;	 /* operations that are not entered yet wait */
-	int waiting;	 /* someone has waited for more than 1 ms */
+	int waiting;	 /* a thread has waited for more than 1 ms */
 	int waiters;	 /* threads that step this engine while they wait */
 
 	/* Below: under the lock. */
@@ -259,81 +256,81 @@ struct cvy_engine {
 	uint32_t epoch;	       /* of the view that `set` and ticks belong to (active) */
 	struct cvy_set set;    /* MASK of the next operation */
 	struct covey_mask mask;
-	int size;	    /* layouts: as the last safe point returned */
+	int size;	    /* for layouts: as the last safe point returned */
 	uint64_t posted;    /* seq of the last operation posted */
 	uint64_t done, ent; /* PROTOCOL section 2 */
 	uint64_t adm;
 	int mismatch;
 	uint32_t tick;	    /* last tick that belongs to a begun operation */
-	uint64_t tick_seq;  /* that operation; those that a repair decided leave tick as it is */
+	uint64_t tick_seq;  /* that operation; operations decided by a repair do not change tick */
 	uint32_t complete;  /* last tick completed here */
 	uint32_t floor;	    /* every admitted rank has completed ticks up to here */
 	uint32_t done_word; /* last tick written to the own done line */
-	uint64_t wanted;    /* seq for which a change was asked, not to ask twice */
+	uint64_t wanted;    /* seq for which a change was asked, to ask once */
 
-	/* Calls of which nobody may have been heard when they ended (mismatch.c). */
+	/* Calls that may have ended before anybody was heard (mismatch.c). */
 	uint32_t past;			     /* hash of all calls after `since`, each with its number */
-	uint64_t since;			     /* last operation that failed for all: what was called before is settled */
-	int newcomer;			     /* let in by a change: it is told past and since with its ADMIT */
+	uint64_t since;			     /* last operation that failed for all: the calls before it are settled */
+	int newcomer;			     /* let in by a change: it gets past and since with its ADMIT */
 	int unheard;			     /* the last operation waited for nobody */
 	int apart;			     /* index of a source whose done line shows other calls, plus 1 */
 	struct cvy_told told[2 * CVY_SLOTS]; /* of the last ticks of this epoch */
 	struct {			     /* of an operation that failed for all and is not called yet */
 		uint64_t seq, call[2];
-		int rank, by[2]; /* by: ranks that made those calls at its number, -1: none is known */
+		int rank, by[2]; /* by: ranks that made those calls at its number, -1: unknown */
 		char text[256];	 /* of a call before it, from here and from `rank`; may be empty */
 	} why;
 	uint64_t asked_ns;	 /* when members were last asked for their progress */
-	uint64_t *peer_done;	 /* [max_ranks] last operation decided there, as its PING told; agent's thread */
-	struct covey_mask acked; /* contributors of the last safe point: what on_loss = fail demands */
+	uint64_t *peer_done;	 /* [max_ranks] last operation decided there, from its PING; agent's thread */
+	struct covey_mask acked; /* contributors of the last safe point: required by on_loss = fail */
 	int on_loss;
 
 	struct covey_mask lost;		 /* private operation under way: sources that count as missing */
-	int some_lost;			 /* there are such */
-	int outrun;			 /* the others write in a view without this rank: nothing is read any more */
+	int some_lost;			 /* lost is not empty */
+	int outrun;			 /* the others write in a view without this rank: nothing more is read */
 	struct cvy_op *head, *tail;	 /* posted, not decided */
 	struct cvy_op *record[8];	 /* last decided operations with their tick numbers, for repair */
 	struct cvy_outcome *outcomes;	 /* repaired before the application called them */
 	struct covey_result failed;	 /* view.fail of a view learned since one was active; seq 0: none */
 	struct cvy_outcome *given;	 /* all that were repaired since a view was active: to be given to others */
 	uint8_t *aside[COVEY_MAX_RANKS]; /* page and slots of a removed rank, until the view is active */
-	struct cvy_repair *repair, *repair_room; /* under way, NULL: none; where it stands */
-	void *admit_state;			 /* of the present ADMIT: bytes a joiner got */
+	struct cvy_repair *repair, *repair_room; /* under way, NULL: none; its memory */
+	void *admit_state;			 /* of the present ADMIT: bytes that a joiner got */
 	size_t admit_bytes;
 	uint64_t admit_seq, admit_since;
 	uint32_t admit_tick, admit_epoch, admit_past;
 	uint64_t late_seq, late_ns; /* ADMIT that waits for pending ranks alone, and since when; agent's thread */
-	uint64_t told_ns;	    /* when these were told to begin */
+	uint64_t told_ns;	    /* when these were asked to begin */
 	uint32_t late_epoch;
-	int asker;	  /* who asks for what give() makes */
+	int asker;	  /* rank that asks for the bytes of give() */
 	uint8_t *scratch; /* give buffer */
 	size_t scratch_bytes;
 
-	struct cvy_used { /* space of the heap that was given back, others may read what stands there (space.c) */
+	struct cvy_used { /* space of the heap that was given back; others may read its old data (space.c) */
 		struct cvy_extent at;
 		uint64_t seq; /* of the last operation that used it */
 	} used[CVY_USED_MAX];
 	int nused;
 	uint64_t passed; /* every member is known to have decided all operations up to here */
 
-	struct {		 /* of a neighbour's core */
-		int asked, rank; /* times; rank -1: there is none */
-		uint64_t ns;	 /* there and back, 0: unsure */
+	struct {		 /* to a neighbour's core */
+		int asked, rank; /* times; rank -1: there is no neighbour */
+		uint64_t ns;	 /* round trip, 0: unsure */
 	} distance;
 	struct cvy_plan_rule *rule; /* [rules] of COVEY_ALGO (plan.h) */
 	int rules;
-	unsigned looks; /* at links, while an operation in two levels is under way */
+	unsigned looks; /* counts looks at links, while an operation in two levels is under way */
 
 	struct cvy_pairs *pairs; /* messages, NULL: none yet */
 
 	struct cvy_engine *next_engine; /* list of the progress thread */
 	uint32_t freezing;		/* epoch + 1 for which FROZEN is owed, 0: none; agent's thread */
-	uint64_t freeze_ns;		/* since when */
+	uint64_t freeze_ns;		/* since then */
 	int sockets;			/* some peers are reached through sockets: waiters may sleep on them */
 	int spin;			/* every rank of the host has a core of its own */
-	struct cvy_flight *flight;	/* what is recorded for others to see (recorder.h); NULL: nothing */
+	struct cvy_flight *flight;	/* the recorded page (recorder.h); NULL: none */
 	int idle_fd;			/* eventfd: wakes a stepper that polls sockets */
-	int gave_up;			/* it ended by itself, and the agent is not told yet; and why */
+	int gave_up;			/* it ended by itself, and the agent does not know yet; and why */
 	char end_cause[160];
 };
 
@@ -362,24 +359,24 @@ static inline const struct cvy_line *cvy_source_line(const struct cvy_engine *e,
 
 	return (round == 1 ? page->first : page->second) + cvy_slot_index(op, i);
 }
-/* A later tick of this epoch stands there: what is waited for comes no more. Only calls that did not match do this. */
+/* A later tick of this epoch is there: the awaited one never comes. Only calls that did not match cause this. */
 static inline int cvy_line_passed(const struct cvy_line *line, uint64_t tag)
 {
 	uint64_t there = __atomic_load_n(&line->tag, __ATOMIC_ACQUIRE);
 
 	return there >> 32 == tag >> 32 && there > tag;
 }
-/* Is all of the k-th source's window seen here, also what it wrote for others? */
+/* Is all of the k-th source's window mapped here, with everything that it wrote for others? */
 int cvy_source_open(const struct cvy_engine *e, int k);
-/* Index of the operation's root in the set, set.n: it is not there. */
+/* Index of the operation's root in the set, set.n: it is not in it. */
 int cvy_root_index(const struct cvy_engine *e, const struct cvy_op *op);
-/* link of the i-th rank to push to, NULL while it is down; good while the lock is held */
+/* link of the i-th rank to push to, NULL while it is down; valid while the lock is held */
 static inline struct cvy_link *cvy_push_link(const struct cvy_engine *e, int i)
 {
 	return cvy_mesh_link(e->mesh, e->set.push[i]);
 }
 
-/* bytes [at, at + n) of the own window to one member / all members, where the transport needs telling */
+/* bytes [at, at + n) of the own window to one member / all members, where the transport needs a put */
 void cvy_put(struct cvy_engine *e, int rank, const void *at, size_t n);
 void cvy_put_all(struct cvy_engine *e, const void *at, size_t n);
 /* to the members that the operation's first round reaches */
@@ -398,17 +395,17 @@ char *cvy_call_text(uint64_t call, char *text, size_t bytes); /* the call in wor
 
 /* Gives the operation its number and queues it. Takes a reference for the queue. 0, or the engine's end. */
 int cvy_engine_post(struct cvy_engine *e, struct cvy_op *op);
-/* The same for who waits for it soon on this thread: does not wake the progress thread. */
+/* The same for a caller that waits for it soon on this thread: does not wake the progress thread. */
 int cvy_engine_post_quietly(struct cvy_engine *e, struct cvy_op *op);
-/* Post and wait on the caller's thread, without letting go of the lock between: status of the operation. Takes over
+/* Post and wait on the caller's thread, without releasing the lock between: status of the operation. Takes over
  * the caller's reference; result may be NULL. */
 int cvy_engine_run(struct cvy_engine *e, struct cvy_op *op, struct covey_result *result);
 /*
- * The same for a call that was made before: its operation still stands in the record, with plan and signature, where
- * the next one goes. 1: done, with its status; 0: it must be made.
+ * The same for a call that was made before: its operation is still in the record, with plan and signature, in the place
+ * of the next one. 1: done, with its status; 0: it must be made.
  */
 int cvy_engine_again(struct cvy_engine *e, const struct cvy_asked *asked, struct covey_result *result, int *status);
-/* As far as it goes without waiting: 1 progress was made, 0 blocked, nothing to do or gate closed. Lock held. */
+/* All that it can do without waiting: 1 progress was made, 0 blocked, nothing to do or gate closed. Lock held. */
 int cvy_engine_step(struct cvy_engine *e);
 /* Steps or waits until op is decided or the deadline: 0 or TIMEOUT. Lock not held. */
 int cvy_engine_wait(struct cvy_engine *e, struct cvy_op *op, uint64_t deadline_ns);
@@ -423,7 +420,7 @@ static inline int cvy_op_decided(const struct cvy_op *op)
 int cvy_progress_add(struct cvy_engine *e);
 void cvy_progress_remove(struct cvy_engine *e);
 void cvy_progress_kick(void);
-void cvy_engine_kick(struct cvy_engine *engine); /* the same, unless a caller waits, who steps it himself */
+void cvy_engine_kick(struct cvy_engine *engine); /* the same, unless a caller waits and steps it itself */
 void cvy_progress_forget(void);			 /* in a forked child */
 
 /* ---- For the agent (struct cvy_seam); ctx is the engine ---- */
@@ -439,32 +436,32 @@ uint64_t cvy_engine_progress(void *ctx, uint64_t *floor_tick, int *waiting);
 /* Suspects the pending ranks that an ADMIT has waited for alone for CVY_ADMIT_MS. Agent's thread. */
 void cvy_engine_admit_late(struct cvy_engine *e, uint64_t now_ns);
 void cvy_engine_peer_progress(void *ctx, int rank, uint64_t done, uint64_t floor_tick);
-/* 1 when every member has decided what is decided here: this rank may go. Agent's thread or simulator. */
+/* 1 when every member has decided everything that is decided here: this rank may leave. Agent's thread or simulator. */
 int cvy_engine_drained(struct cvy_engine *e);
-/* The same for a rank whose application goes on calling: operations that it has not entered wait from here on. */
+/* The same for a rank whose application goes on calling: from here on, operations that it has not entered wait. */
 int cvy_engine_retire(void *ctx);
-/* Asks the members whose progress is not known here; often is fine. Any thread. */
+/* Asks the members whose progress is not known here; may be called often. Any thread. */
 void cvy_engine_ask_progress(struct cvy_engine *e, uint64_t now_ns);
-/* A waiter that waits long looks for other calls at this number where nobody would announce (root operations). */
+/* For a waiter that waits long: looks for other calls at this number that no line would announce (root operations). */
 void cvy_engine_look_for_mismatch(struct cvy_engine *e);
 
 /* ---- Inside the engine ---- */
 
-struct cvy_outcome {		  /* that a repair brought */
+struct cvy_outcome {		  /* brought by a repair */
 	struct cvy_outcome *next; /* of those that the application has not called yet */
 	struct cvy_outcome *next_given;
-	int shared; /* it stands in both lists */
+	int shared; /* it is in both lists */
 	struct covey_result result;
 	uint32_t sig, past;   /* past: as of its struct cvy_op */
-	int root;	      /* given: whose slots have the parts of all ranks, -1: all got the same */
+	int root;	      /* given: rank whose slots have the parts of all ranks, -1: all got the same */
 	uint64_t ticks, from; /* given: ticks in all, first one in bytes */
 	uint8_t *bytes;	      /* ticks one after the other, each {u32 n, bytes} */
 	size_t n;
 };
 
 /*
- * Is it of the call made here? sig is 0 where nobody completed any. A private operation that others completed without
- * this rank's part was none that all had called, unless it may be decided without.
+ * Is it of the call made here? sig is 0 if nobody completed it. If others completed a private operation without this
+ * rank's part, then not all had made the call, unless it may be decided without a part.
  */
 static inline int cvy_outcome_fits(const struct cvy_outcome *o, const struct cvy_op *op)
 {
@@ -473,7 +470,7 @@ static inline int cvy_outcome_fits(const struct cvy_outcome *o, const struct cvy
 	return o->result.status || op->kind->op_class != CVY_OP_PRIVATE || op->partial;
 }
 
-/* Contributors of an outcome that is given: of a private one nothing comes with it, not even the own part. */
+/* Contributors of a given outcome: of a private one nothing comes with it, not even the own part. */
 static inline const struct covey_mask *cvy_outcome_mask(const struct cvy_outcome *o, const struct cvy_op *op)
 {
 	static const struct covey_mask nobody;
@@ -481,91 +478,91 @@ static inline const struct covey_mask *cvy_outcome_mask(const struct cvy_outcome
 	return op->kind->op_class == CVY_OP_PRIVATE ? &nobody : &o->result.mask;
 }
 
-void *cvy_calloc_twice(size_t bytes); /* where one failure more would cost the rank its place */
+void *cvy_calloc_twice(size_t bytes); /* where a failure would end this rank's membership: tries twice */
 void cvy_outcome_put(struct cvy_outcome *o);
 int cvy_outcome_add_tick(struct cvy_outcome *o, const uint8_t *bytes, uint32_t n); /* 0 or NOMEM */
-/* Of tick @i, which is among them. */
+/* Of tick @i, which must be among them. */
 const uint8_t *cvy_outcome_tick(const struct cvy_outcome *o, uint64_t i, uint32_t *bytes);
-/* For members that ask for it, and (unless @called) for the application. */
+/* Keeps it for members that ask for it, and (unless @called) for the application. */
 void cvy_outcome_hold(struct cvy_engine *e, struct cvy_outcome *o, int called);
-/* The one that the application calls now, NULL: none; the caller puts it. */
+/* The outcome of the call that the application makes, NULL: none; the caller puts it. */
 struct cvy_outcome *cvy_outcome_claim(struct cvy_engine *e, uint64_t seq);
 void cvy_outcome_forget_given(struct cvy_engine *e);
 void cvy_outcome_forget(struct cvy_engine *e);
 
-#define CVY_RARE __attribute__((cold, noinline)) /* out of the way of what runs every time */
+#define CVY_RARE __attribute__((cold, noinline)) /* kept apart from code that runs every time */
 
 /* The line that the head of the queue misses and its tag, NULL: it waits for something else. */
 const struct cvy_line *cvy_engine_missing(const struct cvy_engine *e, uint64_t *tag);
 void cvy_engine_end_all(struct cvy_engine *e, int err);
-/* This rank cannot answer for itself, for want of memory: it ends as FENCED, and its agent gives up its place. Lock held. */
+/* Out of memory, this rank cannot answer for itself: it ends as FENCED, and its agent gives up its place. Lock held. */
 void cvy_engine_give_up(struct cvy_engine *e, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* Has that happened? Then its operations and messages end, too: where nobody has one of them in hand. Lock held. */
+/* Has that happened? Then ends its operations and messages, at a place that handles none of them. Lock held. */
 void cvy_engine_look_for_end(struct cvy_engine *e);
 void cvy_engine_reach(struct cvy_engine *e, uint64_t seq); /* done = ent = seq; done is read without the lock */
 void cvy_engine_decide(struct cvy_engine *e, struct cvy_op *op, int status, uint32_t epoch,
 		       const struct covey_mask *mask, int size);
 struct cvy_op *cvy_engine_record(struct cvy_engine *e, uint64_t seq);
-/* Puts into words why an operation failed for all: the calls seen at its number, or the lost input. */
+/* Reports in words why an operation failed for all: the calls seen at its number, or the lost input. */
 void cvy_engine_explain(struct cvy_engine *e, const struct cvy_op *op, int status);
-/* Calls at one number that differ: says so, and asks for the change that fails the operation for all. */
+/* Calls at one number differ: reports it, and asks for the change that fails the operation for all. */
 void cvy_engine_mismatch(struct cvy_engine *e, struct cvy_op *op, int k, const struct cvy_line *line);
 void cvy_engine_want_change(struct cvy_engine *e, struct cvy_op *op, const char *why); /* once per operation */
-/* A decided operation is one of the calls that later ones are marked with. */
+/* Adds a decided operation to the calls that mark later ones. */
 void cvy_engine_count_call(struct cvy_engine *e, const struct cvy_op *op);
-/* @seq failed for all: what was called up to there is settled. */
+/* @seq failed for all: the calls up to there are settled. */
 void cvy_engine_forget_calls(struct cvy_engine *e, uint64_t seq);
-/* A holder's words, with an outcome: past of one that comes in, and what failed for all in a view that was skipped here. */
+/* From a holder, with an outcome: past for one that comes in, and the last failure for all in a view skipped here. */
 void cvy_engine_told_calls(struct cvy_engine *e, uint32_t past, uint64_t since);
-/* The own done line at @tick of @op: what was called up to there. */
+/* Writes the calls up to @tick of @op into the own done line. */
 void cvy_engine_tell_calls(struct cvy_engine *e, const struct cvy_op *op, uint32_t tick);
 /* Does the done line of the k-th source, whose tag was @tag, show other calls? */
 int cvy_engine_calls_differ(const struct cvy_engine *e, int k, uint64_t tag);
-/* e->apart: says so, and asks for the change. */
+/* Reports e->apart, and asks for the change. */
 void cvy_engine_apart(struct cvy_engine *e, struct cvy_op *op);
-/* The words for @seq, which failed for all and is not called here yet, while the lines stand. */
+/* Keeps the words for @seq, which failed for all and is not called here yet, while the lines are unchanged. */
 void cvy_engine_keep_words(struct cvy_engine *e, uint64_t seq);
 void cvy_engine_drop_aside(struct cvy_engine *e); /* and the scratch memory of repair */
 void cvy_set_build(struct cvy_engine *e);	  /* from view and done */
 void cvy_set_clear(struct cvy_set *set);
 void cvy_engine_wake(struct cvy_engine *e);				     /* steppers and waiters look again */
-void cvy_engine_announce(struct cvy_engine *e, const struct cvy_line *line); /* wake peers asleep on it */
+void cvy_engine_announce(struct cvy_engine *e, const struct cvy_line *line); /* wakes peers asleep on it */
 /* The same for one peer. */
 void cvy_engine_announce_to(struct cvy_engine *e, int rank, const struct cvy_line *line);
 void cvy_repair_message(struct cvy_engine *e, const struct cvy_msg *msg);
 void cvy_repair_step(struct cvy_engine *e);
-int cvy_repair_go_on(struct cvy_engine *e); /* as far as it goes; 1: it waits for more */
+int cvy_repair_go_on(struct cvy_engine *e); /* all that it can do; 1: it waits for more */
 int cvy_repair_open(struct cvy_engine *e);  /* 0 or NOMEM; freed with the engine */
 void cvy_repair_drop(struct cvy_engine *e);
 void cvy_admit_message(struct cvy_engine *e, const struct cvy_msg *msg);
 void cvy_admit_send(struct cvy_engine *e, struct cvy_op *op);
-int cvy_lowest_admitted(const struct cvy_engine *e);	  /* who tells joiners where to begin */
-void cvy_say_done(struct cvy_engine *e);		  /* the done line as it is, behind all that was published */
-/* The same with this tick, and the word of the call that ends with it; NULL: without. */
+int cvy_lowest_admitted(const struct cvy_engine *e); /* the rank that sends joiners their first seq */
+void cvy_say_done(struct cvy_engine *e);	     /* sends the done line as it is, after everything published */
+/* The same with this tick, and the word of the call that ends with it; NULL: without a word. */
 void cvy_tell_done(struct cvy_engine *e, const struct cvy_op *op, uint32_t tick);
-int cvy_op_step(struct cvy_engine *e, struct cvy_op *op); /* the pipeline of one operation; 1: progress */
+int cvy_op_step(struct cvy_engine *e, struct cvy_op *op);	   /* the pipeline of one operation; 1: progress */
 int cvy_engine_passed(const struct cvy_engine *e, uint32_t epoch); /* does a source write for a later view? */
 int cvy_engine_outrun(struct cvy_engine *e);			   /* later than the one learned here */
 /* late.c: operations with a deadline, which begins when their tick is published, or that leave ranks out. */
 uint64_t cvy_engine_now(const struct cvy_engine *e);
-/* From its publishing on this source counts as missing. */
+/* From its publishing on, the operation counts this source as missing. */
 void cvy_leave_out(struct cvy_engine *e, struct cvy_op *op, int rank);
 void cvy_late_from_now(const struct cvy_engine *e, struct cvy_op *op);
 int cvy_late(struct cvy_engine *e, struct cvy_op *op, int rank); /* this source is missing: 1 if it is masked */
-/* Masks sources whose part never comes: 1 if there is one. -1: one called something else. */
+/* Masks sources whose part never comes: 1 if there is one. -1: one made another call. */
 int cvy_late_in_repair(struct cvy_engine *e, const struct cvy_op *op);
 
-/* ---- space.c: heap space that is given back. The lock is not held, but for the last two. ---- */
+/* ---- space.c: heap space that is given back. The lock is not held, except by the last two. ---- */
 
-/* Space for slots of operations, at the same offset on all ranks: 0 there is none. @behind: for op->behind */
+/* Space for slots of operations, at the same offset on all ranks; 0: none is left. @behind: for op->behind */
 size_t cvy_space_alloc(struct cvy_engine *e, size_t bytes, uint64_t *behind);
-/* Space that the application writes into when it likes; 0: @held says whether others still read what there is. */
+/* Space that the application may write at any time; 0: @held says whether others still read the space there is. */
 size_t cvy_space_alloc_top(struct cvy_engine *e, size_t bytes, int *held);
 /* @seq: the last operation with slots there, 0: none that others could still read */
 void cvy_space_free(struct cvy_engine *e, size_t offset, size_t bytes, uint64_t seq);
 /* May the operation that begins write into its slots? */
 int cvy_space_clear(struct cvy_engine *e, struct cvy_op *op);
-/* The word that it waits for. */
+/* The line that it waits for. */
 const struct cvy_line *cvy_space_missing(const struct cvy_engine *e, const struct cvy_op *op, uint64_t *want);
 
 /* ---- hosts.c: operations in two levels ---- */

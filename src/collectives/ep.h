@@ -14,51 +14,51 @@ struct covey_ep {
 	int el;				      /* local experts */
 	int *owner;			      /* [experts] */
 	int waits;			      /* for the size of this joiner's first safe point */
-	int *given;			      /* [experts] owners that are laid out then, NULL: blocks */
-	int *local;			      /* [experts] index among the own experts, -1: another's */
-	uint64_t sign;			      /* hash of config, owners and place: alike on all ranks */
+	int *given;			      /* [experts] owners to lay out then, NULL: blocks */
+	int *local;			      /* [experts] index among the own experts, -1: of another rank */
+	uint64_t sign;			      /* hash of config, owners and place: the same on all ranks */
 	size_t dispatch, combine;	      /* offsets of CVY_SLOTS slots each in every window */
-	uint64_t behind;		      /* the operation up to which others may read there what was before */
+	uint64_t behind;		      /* the last operation whose old data others may still read there */
 	uint64_t last;			      /* operation posted last, 0: none */
-	int refs;			      /* the handle, and calls that are not over */
+	int refs;			      /* the handle, and calls that have not ended */
 	size_t dispatch_bytes, combine_bytes; /* of one slot */
 	struct cvy_op *sent[2];		      /* posted and not received: dispatch, combine */
 	int rows_as, combine_as;
-	struct cvy_ep_device *device; /* what it has on the group's device, made with the first call there */
+	struct cvy_ep_device *device; /* its state on the group's device, made with the first call there */
 };
 
-/* priv of an operation. Arguments are copied at the call, buffers are the caller's. */
+/* priv of an operation. Arguments are copied at the call; buffers belong to the caller. */
 struct cvy_ep_call {
 	struct covey_ep *ep;
 	union {
 		struct covey_dispatch_args dispatch;
 		struct covey_combine_args combine;
 	};
-	int32_t *active;   /* [size] of the caller, NULL: all are; 0: not waited for, and told that nothing comes */
-	uint64_t *waited;  /* [size] of the caller, NULL: not asked for */
-	uint64_t *ns;	   /* [size] what is added there in the end */
-	uint64_t since_ns; /* it was published */
+	int32_t *active; /* [size] of the caller, NULL: all are active; 0: not waited for, and hears that nothing comes */
+	uint64_t *waited;	   /* [size] of the caller, NULL: none */
+	uint64_t *ns;		   /* [size] time to add to `waited` at the end */
+	uint64_t since_ns;	   /* when it was published */
 	struct covey_mask seen;	   /* sources that have come, or are not waited for */
-	struct covey_mask missing; /* sources or owners whose part is not here; made anew by every consume */
+	struct covey_mask missing; /* sources or owners whose part is not here; computed by every consume */
 	int consumed;		   /* outputs are written; else a repair decided before this rank entered */
 	uint32_t *place;	   /* combine [bins of all]: next row of each in its owner's run for this rank */
 	uint32_t *rows;		   /* combine [bins of all]: rows of each */
-	struct cvy_ep_run *run;	   /* combine [size]: run in each owner's slot; count: rows expected of it */
+	struct cvy_ep_run *run;	   /* combine [size]: run in each owner's slot; count: rows expected from it */
 	const uint8_t **from;	   /* combine [size]: first row of the run, NULL: owner is missing */
 	float *sum, *part;	   /* combine [hidden], part: of one owner */
-	uint16_t *row;		   /* combine [hidden]: part as it would have travelled */
+	uint16_t *row;		   /* combine [hidden]: part, rounded for travel */
 };
 
 /*
- * The routing rule that both ends follow: ids outside 0..experts-1 are skipped, and of one source at most T rows
- * go to one bin. Only an expert that is named twice by one token can pass that bound.
+ * The routing rule that both ends follow: ids outside 0..experts-1 are skipped, and at most T rows of one source enter
+ * one bin. Only an expert that one token names twice can exceed that bound.
  */
 static inline int cvy_ep_valid(const struct cvy_ep_shape *s, int32_t id)
 {
 	return id >= 0 && id < s->experts;
 }
 
-/* How many bins rows here stand in, and how many all ranks have together; in which of those the rows of an expert are. */
+/* Bins of the rows here; bins of all ranks; the bin of an expert's rows among these. */
 static inline int cvy_ep_bins(const struct covey_ep *ep)
 {
 	return cvy_ep_pack_of(ep->shape.preset)->once ? ep->el > 0 : ep->el;
@@ -89,11 +89,11 @@ static inline int cvy_ep_source_missing(const struct cvy_engine *e, int k)
 	return e->set.gone[k] || covey_mask_has(&e->lost, e->set.rank[k]);
 }
 
-/* Parts of the operations that need no engine: tested alone. */
+/* Parts of the operations that need no engine, and have unit tests. */
 
 /* Copies ids (others than 0..experts-1 become -1) and rows of @args into a slot. */
 void cvy_ep_dispatch_write(const struct covey_ep *ep, const struct covey_dispatch_args *args, uint8_t *slot);
-/* The word of a slot that says, of 64 ranks, to which of them nothing goes. */
+/* The word of a slot with a bit, for 64 ranks, for each rank that gets nothing. */
 static inline uint64_t *cvy_ep_dispatch_skips(const struct covey_ep *ep, uint8_t *slot, int rank)
 {
 	return (uint64_t *)(void *)(slot + cvy_ep_dispatch_skips_at(&ep->shape)) + rank / 64;
@@ -117,18 +117,18 @@ int cvy_ep_device_dispatch(struct covey_ep *ep, const struct covey_dispatch_args
 			   int phases, struct covey_result *result);
 int cvy_ep_device_combine(struct covey_ep *ep, const struct covey_combine_args *args, struct CUstream_st *stream,
 			  int phases, struct covey_result *result);
-/* The second phase of what was sent there. */
-#define CVY_EP_NOT_SENT 1 /* nothing was */
+/* The second phase of a send phase on the device. */
+#define CVY_EP_NOT_SENT 1 /* there was no send phase */
 int cvy_ep_device_receive(struct covey_ep *ep, int combine, struct covey_result *result);
 int cvy_ep_settled(const struct covey_ep *ep); /* 0, or why the layout of a joiner's handle does not fit its group */
 int cvy_ep_device_sent(const struct covey_ep *ep);
 void cvy_ep_device_stale(struct covey_ep *ep); /* owners or size have changed */
 void cvy_ep_device_free(struct covey_ep *ep);
-/* Is the shape one for devices, in a group of @size ranks? Else @why names each field that is above its limit. */
+/* Does the shape fit devices, in a group of @size ranks? If not, @why names each field that is above its limit. */
 int cvy_ep_device_takes(const struct cvy_ep_shape *shape, int size, char *why, size_t bytes);
-void cvy_ep_device_warn(const struct covey_ep *ep); /* in a group with a device, if it is none */
+void cvy_ep_device_warn(const struct covey_ep *ep); /* in a group with a device, if the shape does not fit it */
 
-/* ep_active.c: who takes part, and how long each was waited for. */
+/* ep_active.c: which ranks take part, and how long each was waited for. */
 int cvy_ep_active_open(struct cvy_ep_call *call, int32_t *active, uint64_t *waited); /* 0 or NOMEM */
 void cvy_ep_active_begin(struct cvy_engine *e, struct cvy_op *op);		     /* when it is published */
 int cvy_ep_left_out(const struct cvy_ep_call *call, int rank);
@@ -136,8 +136,8 @@ void cvy_ep_active_look(struct cvy_engine *e, struct cvy_op *op, uint64_t i);
 void cvy_ep_active_finish(struct cvy_engine *e, struct cvy_ep_call *call);
 
 void cvy_ep_put(struct covey_ep *ep);	/* drops a reference */
-void cvy_ep_release(struct cvy_op *op); /* what both kinds do in the end */
-/* call with what a combine needs beside its arguments; NULL: no memory */
+void cvy_ep_release(struct cvy_op *op); /* the release of both kinds */
+/* A call with the arrays of a combine beside its arguments; NULL: no memory */
 struct cvy_ep_call *cvy_ep_call_new(struct covey_ep *ep, int combine);
 void cvy_ep_call_free(struct cvy_ep_call *call);
 

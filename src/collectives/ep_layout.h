@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Where things stand in the buffers of expert parallelism: pure arithmetic, no state.
+ * Places in the buffers of expert parallelism: pure arithmetic, no state.
  *
- * On host memory a source publishes a token once (struct cvy_ep_shape: ids, weights where they travel, then rows) and an
- * owner publishes its results packed by source. Rows stand in *bins*, in each by source, then token: what a bin is and
- * what else differs between presets is struct cvy_ep_pack, and nothing else knows presets. cvy_ep_ll_* is the
- * low-latency wire format that adapters use: one message per (local expert, source, slot).
+ * On host memory a source publishes a token once (struct cvy_ep_shape: ids, weights if they travel, then rows) and an
+ * owner publishes its results packed by source. Rows are in *bins*, in each by source, then token. struct cvy_ep_pack
+ * defines a bin and all other differences between presets; no other code knows presets. cvy_ep_ll_* is the low-latency
+ * wire format that adapters use: one message per (local expert, source, slot).
  */
 #ifndef CVY_EP_LAYOUT_H
 #define CVY_EP_LAYOUT_H
@@ -31,13 +31,13 @@ struct cvy_ep_shape {
 /* A preset: a row of a table. */
 struct cvy_ep_pack {
 	int once;   /* a bin is a rank and a token has one row there; else it is an expert, and each naming is a row */
-	int beside; /* weights travel, and stand beside the rows with the experts that they name */
-	int scale_by_row; /* scales of a row are neighbours; else those of a group are */
+	int beside; /* weights travel, beside the rows, with the experts that they name */
+	int scale_by_row; /* scales of a row are adjacent; else those of a group are */
 };
 
 const struct cvy_ep_pack *cvy_ep_pack_of(int preset); /* NULL: none */
 
-/* One entry per source in an owner's combine slot: where the rows for that source begin and how many there are. */
+/* One entry per source in an owner's combine slot: first row for that source, and number of rows. */
 struct cvy_ep_run {
 	uint32_t first, count;
 };
@@ -51,7 +51,7 @@ static inline size_t cvy_ep_row_bytes(const struct cvy_ep_shape *s)
 	return 2 * (size_t)s->hidden;
 }
 
-/* Dispatch slot: ids [T][K] at 0, weights [T][K] where they travel, rows [T] after them, then a bit for each rank. */
+/* Dispatch slot: ids [T][K] at 0, weights [T][K] if they travel, rows [T] after them, then a bit for each rank. */
 size_t cvy_ep_dispatch_weights_at(const struct cvy_ep_shape *s);
 size_t cvy_ep_dispatch_rows_at(const struct cvy_ep_shape *s);
 size_t cvy_ep_dispatch_skips_at(const struct cvy_ep_shape *s);
@@ -64,7 +64,7 @@ size_t cvy_ep_combine_bytes(const struct cvy_ep_shape *s);
 
 /* owner[e]: blocks of ceil(experts / size) */
 void cvy_ep_blocks(int experts, int size, int *owner);
-/* local[e]: index of expert e among those of @rank, ascending; -1: not its. Returns how many it has. */
+/* local[e]: index of expert e among those of @rank, ascending; -1: of another. Returns how many @rank has. */
 int cvy_ep_locals(int experts, const int *owner, int rank, int *local);
 
 /* A run of rows as the API packs it. */
@@ -101,7 +101,7 @@ static inline size_t cvy_ep_ll_signal_at(int local_expert, int size, int src)
 	return (size_t)local_expert * (size_t)size + (size_t)src;
 }
 
-/* Count words: 0 has not arrived, -1 says zero tokens. */
+/* Count words: 0 has not arrived, -1 means zero tokens. */
 static inline int32_t cvy_ep_ll_count_encode(int32_t count)
 {
 	return -count - 1;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Rows of 8-bit floats: e4m3 with one f32 scale for each 128 elements. The same bits as the kernels give, which use the
- * conversions of the hardware.
+ * Rows of 8-bit floats: e4m3 with one f32 scale for each 128 elements. The bits are the same as those of the kernels,
+ * which use the conversions of the hardware.
  */
 #ifndef CVY_EP_QUANT_H
 #define CVY_EP_QUANT_H
@@ -11,7 +11,7 @@
 
 #define CVY_EP_QUANT_GROUP 128
 
-/* Nearest, ties to even; what is larger than 448 becomes 448, a NaN 0x7f. */
+/* Nearest, ties to even; values above 448 become 448, a NaN 0x7f. */
 uint8_t cvy_f32_e4m3(float v);
 float cvy_e4m3_f32(uint8_t v);
 
@@ -20,7 +20,7 @@ static inline size_t cvy_ep_groups(size_t hidden)
 	return (hidden + CVY_EP_QUANT_GROUP - 1) / CVY_EP_QUANT_GROUP;
 }
 
-/* @hidden elements of bf16 into as many of e4m3, and the scale of each group, @stride apart: an element is code * scale. */
+/* bf16 to e4m3, @hidden elements, and each group's scale, @stride apart: an element is code * scale. */
 void cvy_ep_quantise(const uint16_t *row, size_t hidden, uint8_t *codes, float *scales, size_t stride);
 
 #endif

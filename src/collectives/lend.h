@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Registered buffers: memory that covey_mem_alloc() took from the own window, which peers of the host read as it is.
+ * Registered buffers: memory that covey_mem_alloc() took from the own window, which peers of the host read in place.
  *
- * An operation whose input lies there *lends* it: the line of a tick says where the input stands (aux, an offset in
- * the window, 0: in the slot), and nothing is copied. That is the source's own affair: ticks are the same
- * either way, and sources that lend and that do not may meet in one operation.
+ * An operation whose input is there *lends* it: the line of a tick has the input's place (aux, an offset in the window,
+ * 0: in the slot), and nothing is copied. Each source decides this alone: ticks are the same either way, and sources
+ * that lend and that do not may meet in one operation.
  *
- * What is lent must stand until all have read it, so an operation in which anybody lends ends with a closing word from
- * everyone: the done words of its last tick (PROTOCOL section 7, without slots). Then, if a survivor of a change is
- * done, whoever lags has read everything and lacks the word alone; else all redo from inputs that are intact: in
- * place nobody lends, and whose results are written before the word is out keeps a copy of what they stand over.
- * So nothing lent is ever read after a change, and needs no copy set aside.
+ * A lent input must not change until all have read it. So an operation in which any rank lends ends with a closing word
+ * from everyone: the done words of its last tick (PROTOCOL section 7, without slots). After a change there are two
+ * cases. If a survivor is done, every laggard has read everything and lacks only the word. Else all redo from intact
+ * inputs: in place nobody lends, and a rank that writes results over an input before the word keeps a copy of it. So
+ * nothing lent is ever read after a change, and needs no copy set aside.
  */
 #ifndef CVY_LEND_H
 #define CVY_LEND_H
@@ -18,8 +18,8 @@
 #include "engine.h"
 
 /*
- * Smaller inputs are not lent: a closing word costs more than the copy. In two levels nobody lends, and a rank does not
- * see the lines of all: in the others stands what earlier operations wrote.
+ * Smaller inputs are not lent: a closing word costs more than the copy. In two levels nobody lends, because a rank does
+ * not see the lines of all: the others hold data of earlier operations.
  */
 static inline int cvy_lendable(const struct cvy_engine *e, const struct cvy_op *op)
 {
@@ -28,7 +28,7 @@ static inline int cvy_lendable(const struct cvy_engine *e, const struct cvy_op *
 
 void cvy_lend_begin(struct cvy_engine *e, struct cvy_op *op);			    /* sets op->lends */
 int cvy_lend_seen(const struct cvy_engine *e, const struct cvy_op *op, uint64_t i); /* does a source of tick i lend? */
-/* Where a source lends tick i of it from; @at: what its line says. */
+/* Address of tick i of a source that lends; @at: the offset in its line. */
 const uint8_t *cvy_lent_piece(const struct cvy_engine *e, const struct cvy_op *op, uint64_t i, int k, uint64_t at);
 
 /* Tick i of the k-th source: lent, or in its slot. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What every operation does when a rank dies in the middle of it, for the manual. A row belongs to an operation kind;
- * its name and class are the kind's own, so that the table cannot tell another story than the engine.
+ * The result of every operation when a rank dies during it, for the manual. A row belongs to an operation kind; its
+ * name and class are the kind's own, so that the table cannot differ from the engine.
  */
 #ifndef CVY_LOSSES_H
 #define CVY_LOSSES_H
@@ -10,7 +10,7 @@
 
 /*
  * X(kind, "a contributor dies", "result->mask is", "how else it may end")
- * Said of operations under COVEY_ON_LOSS_CONTINUE; FAIL turns a missing contributor into COVEY_ERR_PEER for all.
+ * For operations under COVEY_ON_LOSS_CONTINUE; FAIL turns a missing contributor into COVEY_ERR_PEER for all.
  */
 #define CVY_LOSS_LIST(X) \
 	X(allreduce, \
@@ -49,8 +49,8 @@
 
 /*
  * X(error, "when", "its place in the order of operations", "which ranks get it", "what the caller does")
- * What an operation returned: did the call take its place? All ranks call the same operations in one order, so one that
- * takes a call for made that was refused, or makes one again that was not, is a number off the others from then on.
+ * Did a call that returned this error take its place? All ranks call the same operations in one order. A rank that
+ * counts a refused call, or repeats one that was counted, is one number off the others afterwards.
  */
 #define CVY_TURN_LIST(X) \
 	X(INVAL, "the call was refused", "not taken", "this one", \

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Metrics of one handle in Prometheus' text form, served from the agent's loop to who asks at a socket. The numbers
- * are those of the flight recorder. The list is the registry: what is served and docs/metrics.md are made from it.
+ * Metrics of one handle in Prometheus' text form, served from the agent's loop to askers at a socket. The numbers are
+ * those of the flight recorder. The list is the registry: the answers and docs/metrics.md are made from it.
  */
 #ifndef CVY_METRICS_H
 #define CVY_METRICS_H
@@ -43,12 +43,12 @@
 
 struct cvy_metrics;
 
-/* NULL in *out where none are wanted or there is no page. Before the loop runs. */
+/* NULL in *out if none are wanted or there is no page. Before the loop runs. */
 int cvy_metrics_open(const struct cvy_config *config, struct cvy_loop *loop, const struct cvy_flight *page,
 		     struct cvy_metrics **out);
 void cvy_metrics_serve(struct cvy_metrics *metrics,
 		       int rank);		     /* the rank is known; a failure is logged; NULL is fine */
-void cvy_metrics_close(struct cvy_metrics *metrics); /* the loop does not run any more */
+void cvy_metrics_close(struct cvy_metrics *metrics); /* the loop has stopped */
 
 void cvy_metrics_print(const struct cvy_flight *page, FILE *to);
 void cvy_metrics_manual(FILE *file); /* the manual's table, in Markdown */

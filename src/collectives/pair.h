@@ -2,20 +2,20 @@
 /*
  * Messages between two incarnations (PROTOCOL section 9), over a channel (p2p/channel.h).
  *
- * The stream of a channel is a row of whole records, each told only when all of it is in the ring:
+ * The stream of a channel is a sequence of whole records; each is published only when all of it is in the ring:
  *
  *   WHOLE  a short message: number, tag, bytes; the bytes follow
  *   OFFER  a long message: number, tag, bytes; nothing follows
  *   WANT   the receiver has a buffer for the offered message `number` and takes so many bytes of it
  *   PART   bytes of the offered message `number`
  *
- * So headers arrive in the order of the calls whatever the sizes, which is the order per tag, and the
- * receiver never has to leave anything in the ring: what nobody asked for yet is kept aside, and that is
- * at most a ring of bytes per peer, since a sender whose short messages were not claimed (`note` of the
- * channel counts what was) offers the next ones instead. Numbers begin at 0 with every incarnation.
+ * So headers arrive in the order of the calls whatever the sizes, which is the order per tag. The receiver never has to
+ * leave anything in the ring: it keeps messages aside that nobody asked for yet. These are at most a ring of bytes per
+ * peer, since a sender whose short messages were not claimed (counted by `note` of the channel) offers the next ones
+ * instead. Numbers begin at 0 with every incarnation.
  *
- * Views do not matter here but for one thing: when one is learned, what belongs to an incarnation that it
- * does not list fails. Everything is under the engine's lock; nothing waits, wait.c does.
+ * Views matter in one way: when one is learned, messages of an incarnation that it does not list fail. Everything is
+ * under the engine's lock; nothing here waits, wait.c does.
  */
 #ifndef CVY_PAIR_H
 #define CVY_PAIR_H
@@ -35,7 +35,7 @@ struct cvy_parcels {
 	struct cvy_parcel *first, **last;
 };
 
-/* A message that nobody asked for yet. */
+/* A message that nobody has asked for yet. */
 struct cvy_arrival {
 	struct cvy_arrival *next;
 	uint64_t number, bytes;
@@ -46,7 +46,7 @@ struct cvy_arrival {
 
 struct cvy_pair {
 	struct cvy_pair *next, *next_active;
-	int active; /* in the list of those that are stepped */
+	int active; /* in the list of stepped pairs */
 	int rank;
 	uint64_t inc;
 	struct cvy_channel ch;
@@ -62,7 +62,7 @@ struct cvy_pair {
 	struct cvy_arrival **arrived_last;
 };
 
-/* What an engine has once it was asked for a message. */
+/* An engine's pairs, once it was asked for a message. */
 struct cvy_pairs {
 	struct cvy_pair *all, *active;
 	struct cvy_pair *of[]; /* [max_ranks] */
@@ -72,8 +72,8 @@ extern const struct cvy_op_kind cvy_op_send, cvy_op_recv;
 
 /* An operation for @count elements; count, elem, bytes, root (the peer) and buffers are set. NULL: no memory. */
 struct cvy_op *cvy_pair_op(struct cvy_engine *e, int sending, int tag);
-/* Queues it. Takes a reference for the queue. 0, or the engine's end. Who does not wait for it soon kicks the progress
- * thread. Lock not held. */
+/* Queues it. Takes a reference for the queue. 0, or the engine's end. A caller that does not wait for it soon kicks the
+ * progress thread. Lock not held. */
 int cvy_pair_post(struct cvy_engine *e, struct cvy_op *op);
 
 /* ---- lock held ---- */
@@ -85,14 +85,14 @@ static inline int cvy_pairs_busy(const struct cvy_engine *e)
 }
 int cvy_pairs_alone(const struct cvy_engine *e, const struct cvy_op *op); /* no other message is under way */
 struct cvy_pair *cvy_pair_of(const struct cvy_op *op);			  /* NULL: decided */
-void cvy_pairs_learn(struct cvy_engine *e);				  /* the engine's view is another one */
+void cvy_pairs_learn(struct cvy_engine *e);				  /* the engine's view is a different one */
 void cvy_pairs_end(struct cvy_engine *e, int err);			  /* everything ends */
 void cvy_pairs_close(struct cvy_engine *e);
 
 /* ---- any thread, lock not held ---- */
 
-void cvy_pairs_look(struct cvy_engine *e); /* agent's tick: credit that was kept back, links that came again */
-/* 1 when every live peer has taken what was sent to it. */
+void cvy_pairs_look(struct cvy_engine *e); /* agent's tick: credit that was kept back, links that came up again */
+/* 1 when every live peer has taken everything sent to it. */
 int cvy_pairs_drained(struct cvy_engine *e);
 
 /* pair_step.c */

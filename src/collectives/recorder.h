@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the engine and the handle write into the flight recorder (flight.h). All take a NULL page for "not recorded". */
+/* Writes of engine and handle into the flight recorder (flight.h). All take a NULL page for "not recorded". */
 #ifndef CVY_RECORDER_H
 #define CVY_RECORDER_H
 
@@ -8,7 +8,7 @@
 
 struct cvy_recorder; /* the page and the file behind it */
 
-/* NULL: it cannot be had, which is logged; the group works without. */
+/* NULL: it cannot be made, which is logged; the group works without it. */
 struct cvy_recorder *cvy_recorder_open(const struct cvy_config *config, const char *host);
 void cvy_recorder_close(struct cvy_recorder *recorder); /* removes its file; NULL is fine */
 struct cvy_flight *cvy_recorder_page(struct cvy_recorder *recorder);

@@ -8,7 +8,7 @@
 
 #include "covey.h"
 
-#define CVY_DTYPES 16 /* numbers of types are below */
+#define CVY_DTYPES 16 /* numbers of types are below this */
 
 size_t cvy_dtype_bytes(int dtype); /* 0: no such type */
 const char *cvy_dtype_name(int dtype);
@@ -21,7 +21,7 @@ int cvy_redop_known(int redop);
  */
 void cvy_reduce(void *dst, const void *const *src, int n, size_t count, int dtype, int redop, int stream);
 
-/* What a sum of @by inputs becomes for avg, in place; not of 16-bit floats, which are rounded once. */
+/* Turns a sum of @by inputs into avg, in place; not for 16-bit floats, which are rounded once. */
 void cvy_reduce_average(void *at, size_t count, int dtype, int by);
 
 /* ---- One table of loops per instruction set; all give the same bits ---- */
@@ -43,7 +43,7 @@ extern const struct cvy_reduce_table cvy_reduce_avx2, cvy_reduce_avx512;
 
 /* The table in use; tests set another. NULL: the best that the CPU has. */
 const struct cvy_reduce_table *cvy_reduce_use(const struct cvy_reduce_table *table);
-const struct cvy_reduce_table *cvy_reduce_loops(void); /* that in use */
+const struct cvy_reduce_table *cvy_reduce_loops(void); /* the table in use */
 /* A table by its name, NULL if this CPU does not have it. */
 const struct cvy_reduce_table *cvy_reduce_find(const char *name);
 
@@ -70,14 +70,14 @@ static inline uint16_t cvy_f32_bf16(float f)
 }
 
 /*
- * As the instructions of F16C do: a NaN becomes quiet and keeps its upper bits. All cases are computed and one
- * is taken, so that a compiler can do many numbers at once.
+ * The same as the instructions of F16C: a NaN becomes quiet and keeps its upper bits. All cases are computed and one
+ * is taken, so that a compiler can convert many numbers at once.
  */
 static inline float cvy_f16_f32(uint16_t h)
 {
 	uint32_t rest = h & 0x7fff, quiet = rest > 0x7c00 ? 0x400000u : 0, bits;
 	uint32_t normal = (rest << 13) + (112u << 23), endless = 0x7f800000u | (rest & 0x3ff) << 13 | quiet;
-	float f = (float)(int32_t)rest * 0x1p-24f; /* of the small, exact */
+	float f = (float)(int32_t)rest * 0x1p-24f; /* of small numbers, exact */
 
 	__builtin_memcpy(&bits, &f, sizeof(f));
 	bits = rest < 0x400 ? bits : normal;
@@ -101,7 +101,7 @@ static inline uint16_t cvy_f32_f16(float f)
 	f += 0.5f;
 	__builtin_memcpy(&small, &f, sizeof(f));
 	out = rest < 0x38800000u ? small - 0x3f000000u : normal;
-	out = rest >= 0x477ff000u ? 0x7c00 : out; /* 65520: halfway to what has no place */
+	out = rest >= 0x477ff000u ? 0x7c00 : out; /* 65520: halfway to the first number that does not fit */
 	out = rest > 0x7f800000u ? nan : out;
 	return (uint16_t)(out | (bits >> 16 & 0x8000));
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The loops of the reductions, written once: a file that defines TARGET (how its functions are compiled) and
- * TABLE (the name of its table) includes this; without these it makes the table for any CPU. Plain loops for the
- * compiler to vectorise; nothing in them depends on the order in which a CPU names its operands: a sum that is no
- * number becomes one fixed NaN, so all tables give the same bits.
+ * The loops of the reductions, written once. A file that defines TARGET (how its functions are compiled) and TABLE (the
+ * name of its table) includes this; without these it makes the table for any CPU. Plain loops for the compiler to
+ * vectorise. Nothing in them depends on the order in which a CPU names its operands: a sum that is NaN becomes one
+ * fixed NaN, so all tables give the same bits.
  */
 #ifndef CVY_REDUCE_BODY_H
 #define CVY_REDUCE_BODY_H
@@ -25,7 +25,7 @@
 #define CVY_MIN_NUMBER(a, b) ((b) < (a) || (a) != (a) ? (b) : (a))
 #define CVY_MAX_NUMBER(a, b) ((b) > (a) || (a) != (a) ? (b) : (a))
 
-/* packed types may stand at any address */
+/* packed types may be at any address */
 #define CVY_ANY __attribute__((aligned(1), may_alias))
 typedef int8_t cvy_i8_any __attribute__((may_alias));
 typedef uint8_t cvy_u8_any __attribute__((may_alias));
@@ -40,7 +40,7 @@ typedef double cvy_f64_any CVY_ANY;
 
 /* `to` may be `a` or `b`, element for element, and overlaps neither otherwise: no check at run time is needed. */
 #if defined(__clang__)
-#pragma clang diagnostic ignored "-Wpass-failed" /* where a sanitizer looks at every element */
+#pragma clang diagnostic ignored "-Wpass-failed" /* a sanitizer checks every element */
 #define CVY_VECTORISE _Pragma("clang loop vectorize(assume_safety)")
 #else
 #define CVY_VECTORISE _Pragma("GCC ivdep")
@@ -81,7 +81,7 @@ typedef double cvy_f64_any CVY_ANY;
 	FOLD(max_##name, type, value, CVY_MAX_OF) \
 	FOLD(min_##name, type, value, CVY_MIN_OF)
 
-/* Divided as @via, which has room for every quotient of the type: the nearest one never rounds up to a whole number. */
+/* Divides as @via, which has room for every quotient of the type: the nearest one never rounds up to a whole number. */
 #define AVERAGE(name, type, value, via) \
 	TARGET static void avg_##name(void *at, size_t n, int by) \
 	{ \
@@ -136,7 +136,7 @@ TARGET static void narrow_bf16(void *to, const float *from, size_t n)
 		h[i] = cvy_f32_bf16(from[i]);
 }
 
-/* What combine does with a row; the row overlaps nothing. */
+/* Combine adds a row with its weight; the row overlaps nothing. */
 TARGET static void weigh_bf16(float *sum, const void *from, float weight, size_t n)
 {
 	const cvy_u16_any *h = from;
