@@ -35,7 +35,7 @@ enum cvy_op_class {
 	CVY_OP_PRIVATE, /* needs everyone, each rank gets its own part; missing sources are masked */
 	CVY_OP_ROOT,	/* needs the root */
 	/*
-	 * The root needs everyone. The others need to know that it will have all inputs. The root's second line says so;
+	 * The root needs everyone. The others need to know that it will have all inputs: its second line says so;
 	 * or, if each sees all windows itself as the root does (set.open), the lines of all.
 	 */
 	CVY_OP_TO_ROOT,

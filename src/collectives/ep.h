@@ -34,7 +34,7 @@ struct cvy_ep_call {
 		struct covey_dispatch_args dispatch;
 		struct covey_combine_args combine;
 	};
-	int32_t *active; /* [size] of the caller, NULL: all are active; 0: not waited for, and hears that nothing comes */
+	int32_t *active;	   /* [size] of the caller, NULL: all are active; 0: not waited for, and sent nothing */
 	uint64_t *waited;	   /* [size] of the caller, NULL: none */
 	uint64_t *ns;		   /* [size] time to add to `waited` at the end */
 	uint64_t since_ns;	   /* when it was published */
