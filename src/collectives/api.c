@@ -38,7 +38,7 @@ static int receives(const struct cvy_call *c, int rank)
 	return c->root == rank || (c->kind != &cvy_op_reduce && c->kind != &cvy_op_gather);
 }
 
-/* On the device: the buffers are there. A barrier has none, its stream says so. */
+/* Is the call on the device? Its buffers are there; a barrier has none, its stream decides. */
 int cvy_call_on_device(struct covey_group *group, const struct cvy_call *c)
 {
 	if (!group->device)
@@ -56,8 +56,8 @@ int cvy_call_buffers(struct covey_group *group, const struct cvy_call *c, int se
 }
 
 /*
- * Does what this rank receives stand over what it sends, in another way than in place? It would be overwritten before
- * it is read, or before an operation that is executed again reads it.
+ * Do the received bytes overlap the sent ones, other than in place? The input would be overwritten before it is read,
+ * or before an operation that is executed again reads it.
  */
 static int stands_over(const struct covey_group *group, const struct cvy_call *c, size_t bytes)
 {
@@ -117,7 +117,7 @@ int cvy_call_check(struct covey_group *group, const struct cvy_call *c, size_t *
 
 int cvy_call_make(struct covey_group *group, const struct cvy_call *c, struct cvy_op **out)
 {
-	static uint8_t nothing[1]; /* NULL is welcome where no bytes move, but not to memcpy */
+	static uint8_t nothing[1]; /* NULL is allowed if no bytes move, but not for memcpy */
 	struct cvy_op *op;
 	size_t bytes = 0;
 	int err = cvy_call_check(group, c, &bytes);
@@ -167,7 +167,7 @@ int cvy_call_start(struct covey_group *group, struct cvy_op *op, struct covey_wo
 	return 0;
 }
 
-/* The first operations are followed by a look at how near the cores are: all come out of it together. */
+/* The first operations measure how near the cores are: all ranks leave such an operation together. */
 static int measured(struct covey_group *group, const struct cvy_call *c, int err)
 {
 	if (__atomic_load_n(&group->engine->distance.asked, __ATOMIC_RELAXED) < CVY_DISTANCE_TRIES &&
@@ -204,7 +204,7 @@ static int rooted(int kind)
 	return kind == CVY_GPU_BROADCAST || kind == CVY_GPU_REDUCE || kind == CVY_GPU_GATHER || kind == CVY_GPU_SCATTER;
 }
 
-/* Do results overwrite inputs that the operation would need once more? */
+/* Do results overwrite inputs that the operation would need again? */
 static int overwrites(const struct cvy_call *c, int kind, size_t bytes, int rank)
 {
 	if (kind == CVY_GPU_REDUCE_SCATTER)
@@ -229,7 +229,7 @@ static int run_on_device(struct covey_group *group, const struct cvy_call *c, st
 		return cvy_call_unsupported(group, c->kind->name, "in place is for host memory only");
 	call.bytes = bytes;
 	call.root = rooted(call.kind) ? c->root : -1;
-	/* No packets, and who runs ahead would write over what others have not read. (Others of a root have signals.) */
+	/* No packets: a rank that runs ahead would overwrite unread data. (Others of a root have signals.) */
 	if (!bytes && (call.root < 0 || call.kind == CVY_GPU_REDUCE))
 		call.kind = CVY_GPU_BARRIER;
 	call.size = group->engine->size;

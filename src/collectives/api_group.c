@@ -87,7 +87,7 @@ static struct cvy_op *admit_op(struct cvy_engine *e, void *state, size_t bytes)
 	return op;
 }
 
-/* A joiner asks to be let in, once; nothing has changed where there is no memory for that. */
+/* A joiner asks to be let in, once; if there is no memory for that, nothing has changed. */
 static int ask_to_come_in(struct covey_group *group)
 {
 	int err = 0;
@@ -149,7 +149,7 @@ static int admit(struct covey_group *group, void *state, size_t bytes, struct co
 				"admit: state has %zu bytes; the call that this one resumes gave %zu", bytes,
 				group->admit_op->bytes);
 	joiner = group->admit_op || __atomic_load_n(&group->engine->pending, __ATOMIC_RELAXED);
-	if (cvy_calls_open()) /* what comes after it may depend on whom it let in */
+	if (cvy_calls_open()) /* calls after it may depend on the ranks that it lets in */
 		return cvy_calls_failed(cvy_fail(group->box, COVEY_ERR_INVAL, -1, 0,
 						 "admit: not between covey_group_start and covey_group_end"));
 	op = group->admit_op ? resume_admit(group, state) : admit_op(group->engine, state, bytes);
@@ -364,7 +364,7 @@ static int wait_request(struct covey_work *work, uint64_t deadline_ns, struct co
 	pthread_mutex_lock(&group->lock);
 	while (!work->answered && !err) {
 		if (__atomic_load_n(&group->engine->ended, __ATOMIC_ACQUIRE) == COVEY_ERR_ABORTED)
-			err = COVEY_ERR_ABORTED; /* other ends answer what was asked */
+			err = COVEY_ERR_ABORTED; /* other ends answer the request */
 		else if (!deadline_ns)
 			pthread_cond_wait(&group->changed, &group->lock);
 		else if (pthread_cond_timedwait(&group->changed, &group->lock, &until))
@@ -406,7 +406,7 @@ static int message_progress(struct cvy_engine *e, const struct cvy_op *op, char 
 	return pthread_mutex_unlock(&e->lock);
 }
 
-/* How far the present operation is, if its stepper lets us look. */
+/* Progress of the present operation, if its stepper releases the lock. */
 static int op_progress(const struct covey_work *work, char *text, size_t bytes)
 {
 	struct cvy_engine *e = work->group->engine;

@@ -29,7 +29,7 @@ static int unsupported(struct covey_group *group, const struct message *m, const
 			m->sending ? "send" : "recv", why);
 }
 
-/* Its buffer is there; where there is none, its stream says so. */
+/* Is its buffer on the device? Without a buffer, its stream decides. */
 static int on_device(struct covey_group *group, const struct message *m)
 {
 	const void *at = m->sending ? m->send : m->recv;
@@ -65,7 +65,7 @@ static int check(struct covey_group *group, const struct message *m, size_t *byt
 
 static int make(struct covey_group *group, const struct message *m, struct cvy_op **out)
 {
-	static uint8_t nothing[1]; /* NULL is welcome where no bytes move, but not to memcpy */
+	static uint8_t nothing[1]; /* NULL is allowed if no bytes move, but not for memcpy */
 	size_t bytes = 0;
 	int err = check(group, m, &bytes);
 	struct cvy_op *op;

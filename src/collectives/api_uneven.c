@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The collectives of covey.h whose blocks differ in size: counts are checked, then as in api.c. A device gets them as bytes
- * in the arguments of its launch, so that a captured graph has them too.
+ * The collectives of covey.h whose blocks differ in size: counts are checked, then as in api.c. A device gets the
+ * counts as bytes in the arguments of its launch, so that a captured graph has them too.
  */
 #include "algo.h"
 #include "call.h"
@@ -23,7 +23,7 @@ static int launch(struct covey_group *group, const struct cvy_call *c, struct cv
 	return cvy_device_run(group->device, &u->call, c->stream, result);
 }
 
-/* Of a group with devices: it has no ranks past these. */
+/* Of a group with devices: it has no ranks above these. */
 static int size_of(const struct covey_group *group)
 {
 	return group->engine->size < CVY_GPU_RANKS ? group->engine->size : CVY_GPU_RANKS;
@@ -57,7 +57,7 @@ static size_t extent(const struct callv *v, int size, size_t elem)
 	return end * elem;
 }
 
-/* Bytes of all blocks and where they begin can be counted. */
+/* Do the bytes and offsets of all blocks fit a size_t? */
 static int countable(const struct callv *v, int size)
 {
 	size_t most = SIZE_MAX / 16 / (size_t)size;
@@ -81,7 +81,7 @@ static int by_place(const void *a, const void *b)
 	return (x->at > y->at) - (x->at < y->at);
 }
 
-/* Blocks of a receive buffer that stand over each other: what is there afterwards would be a matter of chance. */
+/* Refuses overlapping blocks of a receive buffer: the result there would depend on chance. */
 static int check_apart(struct covey_group *group, const char *what, const size_t *counts, const size_t *displs)
 {
 	int size = group->engine->size, n = 0, sorted = 1;
@@ -113,7 +113,7 @@ static int check_apart(struct covey_group *group, const char *what, const size_t
 	return sorted < 0 ? COVEY_ERR_INVAL : 0;
 }
 
-/* What this rank sends to itself is what it expects of itself; in place every block is replaced where it stands. */
+/* This rank must send itself as much as it expects from itself; in place every block is replaced where it is. */
 static int check_blocks(struct covey_group *group, const struct callv *v)
 {
 	int own = group->engine->rank;
@@ -234,7 +234,7 @@ struct callg {
 	const size_t *counts, *displs;
 };
 
-/* Does the block of rank @r in recv stand over the input? The own one may be where the input is. */
+/* Does the block of rank @r in recv overlap the input? The own one may be where the input is. */
 static int stands_over(const struct callg *g, int r, int own)
 {
 	size_t elem = cvy_dtype_bytes(g->c.dtype);
@@ -245,7 +245,7 @@ static int stands_over(const struct callg *g, int r, int own)
 	return send < recv + g->counts[r] * elem && recv < send + g->c.count * elem;
 }
 
-/* What is wrong with the counts, NULL: nothing. Their sum is what the signature shows as count. */
+/* The fault of the counts, NULL: none. The signature shows their sum as count. */
 static const char *check_counts(const struct callg *g, const struct cvy_engine *e, size_t *sum)
 {
 	size_t most = SIZE_MAX / 16 / (size_t)e->size;
@@ -317,7 +317,7 @@ static int launchg(struct covey_group *group, const struct callg *g, struct cove
 	err = check_apart(group, "allgatherv", g->counts, g->displs);
 	if (err)
 		return err;
-	c.count = 0; /* of buffers it was asked here already */
+	c.count = 0; /* the buffers were checked here already */
 	err = cvy_call_check(group, &c, &none);
 	if (err)
 		return err;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Grouped calls: between start and end the blocking forms of this thread post and return; end waits for all of
- * them, of whatever groups. What was posted goes on while an earlier one is waited for, so that the order of
- * the calls does not matter to the peers.
+ * Grouped calls: between start and end the blocking forms of this thread post and return; end waits for all of them, of
+ * whatever groups. Posted operations continue while an earlier one is waited for, so the order of the calls does not
+ * matter to the peers.
  */
 #include "calls.h"
 
@@ -20,14 +20,14 @@ struct call {
 	struct covey_result *result;
 };
 
-/* No tls_model: variables of the initial-exec model would make the library too large to be loaded late, behind others. */
+/* No tls_model: variables of the initial-exec model would make the library too large to be loaded late. */
 static __thread struct {
-	int depth, err, engines; /* of different engines */
+	int depth, err, engines; /* engines: number of different ones */
 	struct call *call, few[FEW];
 	size_t n, room;
 } open_calls;
 
-/* Threads that have a group open. Every operation asks: while it is 0, it need not look up a variable of its thread. */
+/* Threads that have a group open. Every operation reads it: while it is 0, no variable of the thread is looked up. */
 static int threads_open;
 
 int cvy_calls_open(void)
@@ -93,15 +93,16 @@ int covey_group_end(void)
 	if (--open_calls.depth)
 		return 0;
 	__atomic_sub_fetch(&threads_open, 1, __ATOMIC_RELAXED);
-	err = cvy_device_messages_end(); /* launched: nobody waits for them here */
+	err = cvy_device_messages_end(); /* launches them; nobody waits for them here */
 	if (open_calls.err)
 		err = open_calls.err;
-	if (open_calls.engines) /* who waits for one engine does not step the others */
+	if (open_calls.engines) /* a wait for one engine does not step the others */
 		cvy_progress_kick();
 	for (size_t i = 0; i < open_calls.n; i++) {
 		struct call *c = &open_calls.call[i];
 
-		cvy_engine_wait(c->engine, c->op, CVY_NEVER); /* as the blocking form: ends with the handle */
+		cvy_engine_wait(c->engine, c->op,
+				CVY_NEVER); /* the same as in the blocking form: ends with the handle */
 		if (c->result)
 			*c->result = c->op->result;
 		if (!err)

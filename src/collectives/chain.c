@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * allreduce as a chain of hosts: so that a fold, not every input, goes from host to host.
+ * allreduce as a chain of hosts: one fold, not every input, travels from host to host.
  *
- * Hosts have neighbouring ranks and as many of them, so the fold over host 0, continued by host 1, and so on, is the
- * fold in ascending rank. The j-th rank of each host cares for shard j: it waits for its neighbours' inputs and for the
- * fold of the host before, folds on, and sends that to its like on the next host with its first line, which only the
- * neighbours had seen until then. The last host's is the result: the others get it with the second line, and pass it on
- * to their neighbours with their own. A tick is complete when the neighbours' second lines are here; each of them says
- * that every rank has entered it.
+ * Every host has the same number of adjacent ranks. So the fold over host 0, continued by host 1, and so on, is the
+ * fold in ascending rank. The j-th rank of each host handles shard j: it waits for its neighbours' inputs and for the
+ * fold of the host before, and folds on. It sends that with its first line, which only the neighbours had seen until
+ * then, to the j-th rank of the next host. The last host's fold is the result. The other hosts get it with the second
+ * line, and pass it on to their neighbours with their own. A tick is complete when the neighbours' second lines are
+ * here; each of them shows that every rank has entered it.
  */
 #include "algo.h"
 #include "chain.h"

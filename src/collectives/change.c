@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The engine's part of a view change, called by the agent: freeze, learn (set aside, fence, adopt),
- * thaw, stop. Between freeze and thaw the gate is closed: nobody but repair.c touches an operation.
+ * The engine's part of a view change, called by the agent: freeze, learn (set aside, fence, adopt), thaw, stop. Between
+ * freeze and thaw the gate is closed: only repair.c touches an operation.
  */
 #include <sched.h>
 #include <stdarg.h>
@@ -15,10 +15,10 @@
 #include "log.h"
 #include "pair.h"
 
-#define FREEZE_MS 2000	   /* a stepper that keeps the lock longer has lost its way: the rank gives up */
-#define ASK_MS 10	   /* from one question for the progress of others to the next */
+#define FREEZE_MS 2000	   /* if a stepper keeps the lock longer, the rank gives up */
+#define ASK_MS 10	   /* between two questions for the progress of others */
 #define NO_LINK UINT64_MAX /* id of no link */
-#define FREEZE_LOOKS 20	   /* at the lock, before the agent goes on with its other work */
+#define FREEZE_LOOKS 20	   /* at the lock, before the agent continues its other work */
 
 void cvy_set_clear(struct cvy_set *set)
 {
@@ -43,7 +43,7 @@ static int set_alloc(struct cvy_set *set, int n, int max_ranks)
 	set->src = calloc((size_t)n + 1, sizeof(*set->src));
 	set->gone = calloc((size_t)n + 1, sizeof(*set->gone));
 	set->link = calloc((size_t)n + 1, sizeof(*set->link));
-	set->push = calloc((size_t)max_ranks, sizeof(*set->push)); /* and for those of the next view */
+	set->push = calloc((size_t)max_ranks, sizeof(*set->push)); /* also for the members of the next view */
 	set->local = calloc((size_t)n + 1, sizeof(*set->local));
 	set->host = calloc((size_t)n + 1, sizeof(*set->host));
 	return set->rank && set->page && set->base && set->src && set->gone && set->link && set->push && set->local &&
@@ -61,7 +61,8 @@ static void set_add(struct cvy_engine *e, struct cvy_set *set, int rank)
 	set->page[k] = (struct cvy_page *)(uintptr_t)set->base[k];
 	if (rank == e->rank)
 		set->self = k;
-	if (!link && rank != e->rank && !cvy_mesh_page(e->mesh, rank)) { /* down just now: what comes needs another */
+	if (!link && rank != e->rank &&
+	    !cvy_mesh_page(e->mesh, rank)) { /* down at this time: its puts need another link */
 		set->push[set->npush++] = rank;
 		set->link[k] = NO_LINK;
 	}
@@ -77,7 +78,7 @@ static void set_add(struct cvy_engine *e, struct cvy_set *set, int rank)
 
 static int cores_of_machine(void)
 {
-	static int cores; /* asked once: the answer is read from a file, and survivors of a change wait for it */
+	static int cores; /* read once: the answer comes from a file, and survivors of a change wait for it */
 
 	if (!__atomic_load_n(&cores, __ATOMIC_RELAXED))
 		__atomic_store_n(&cores, (int)sysconf(_SC_NPROCESSORS_ONLN), __ATOMIC_RELAXED);
@@ -85,8 +86,8 @@ static int cores_of_machine(void)
 }
 
 /*
- * Is there a core for this rank and for each that shares its cores? Those are the ranks of this host with the same mask,
- * and those under the same quota; a rank with another mask has been given other cores, by a launcher that binds.
+ * Is there a core for this rank and for each that shares its cores? Those are the ranks of this host with the same
+ * mask, and those under the same quota. A rank with another mask has other cores, from a launcher that binds.
  */
 static int cores_suffice(const struct cvy_page *own, const struct cvy_set *set)
 {
@@ -109,7 +110,7 @@ void cvy_set_build(struct cvy_engine *e)
 	e->mask = e->view->members;
 	cvy_mask_sub(&e->mask, &e->view->pending);
 	if (e->head && e->head->kind->op_class == CVY_OP_ADMIT && e->head->state == CVY_OP_QUEUED)
-		cvy_mask_or(&e->mask, &e->view->pending); /* an ADMIT that begins takes them in */
+		cvy_mask_or(&e->mask, &e->view->pending); /* an ADMIT that begins includes them */
 	if (!set_alloc(&set, covey_mask_count(&e->mask), e->view->max_ranks))
 		goto fail;
 	CVY_MASK_EACH(r, &e->mask)
@@ -151,7 +152,7 @@ static void report(struct cvy_engine *e, struct cvy_report *r)
 	r->mismatch = e->mismatch;
 }
 
-/* An ADMIT that was begun is cut: the operations before it, which others may lack, had the admitted members alone. */
+/* Cuts an ADMIT that has begun: the operations before it, which others may lack, had the admitted members alone. */
 static void without_pending(struct cvy_engine *e)
 {
 	struct cvy_set *set = &e->set;
@@ -180,8 +181,8 @@ static void without_pending(struct cvy_engine *e)
 }
 
 /*
- * A stepper lets go of the lock at its next look at the gate, but it may have to be scheduled for
- * that. The agent must not wait for it: its own beats would stop. It tries again at its next tick.
+ * A stepper releases the lock at its next look at the gate, but it may have to be scheduled for that. The agent must
+ * not wait for it: its own beats would stop. It tries again at its next tick.
  */
 static void try_freeze(struct cvy_engine *e)
 {
@@ -203,7 +204,7 @@ static void try_freeze(struct cvy_engine *e)
 	e->active = 0;
 	e->freezing = 0;
 	without_pending(e);
-	cvy_repair_drop(e); /* what it reports stays true: a GIVE that comes now is too late */
+	cvy_repair_drop(e); /* the report must stay true: a GIVE that comes later is too late */
 	report(e, &ev.report);
 	cvy_engine_look_for_end(e);
 	pthread_mutex_unlock(&e->lock);
@@ -221,7 +222,7 @@ void cvy_engine_freeze(void *ctx, uint32_t epoch)
 	try_freeze(e);
 }
 
-/* Bytes that an operation fills in each half of a source's slot; parts for single ranks stand all over it. */
+/* Bytes that an operation fills in each half of a source's slot; parts for single ranks may be anywhere in it. */
 static size_t slot_used(const struct cvy_engine *e, const struct cvy_op *op)
 {
 	if (cvy_in_parts(op->kind))
@@ -231,7 +232,7 @@ static size_t slot_used(const struct cvy_engine *e, const struct cvy_op *op)
 	return op->bytes < op->piece ? op->bytes : op->piece;
 }
 
-/* The same of all operations that somebody may still lack. */
+/* The same of all operations that a member may still lack. */
 static size_t slots_used(const struct cvy_engine *e)
 {
 	size_t most = e->head && e->head->state == CVY_OP_ENTERED ? slot_used(e, e->head) : 0;
@@ -243,8 +244,8 @@ static size_t slots_used(const struct cvy_engine *e)
 }
 
 /*
- * What the removed had published of the last ticks, for those that lag: page and slots, and of these only what is
- * in use, because survivors wait for it.
+ * Copies the removed rank's last ticks for laggards: page and slots, and of these only the used part, because survivors
+ * wait for it.
  */
 static void set_aside(struct cvy_engine *e, int k)
 {
@@ -255,13 +256,13 @@ static void set_aside(struct cvy_engine *e, int k)
 	if (e->aside[r] || e->set.gone[k])
 		return;
 	copy = MAP_FAILED;
-	for (int i = 0; i < 2 && copy == MAP_FAILED; i++) /* who lags has nobody else to ask, perhaps */
+	for (int i = 0; i < 2 && copy == MAP_FAILED; i++) /* a laggard may have no other source */
 		copy = mmap(NULL, e->layout.heap, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (copy == MAP_FAILED) {
 		cvy_warn("engine", "no memory for what rank %d left: who lags cannot have it from here", r);
 		return;
 	}
-	/* The lines; its signs of life may still change, and nobody asks them any more. */
+	/* The lines only; its signs of life may still change, and are not read from here on. */
 	memcpy(copy + lines, e->set.base[k] + lines, e->layout.slots - lines);
 	for (size_t half = 0; used && half < (size_t)2 * CVY_SLOTS; half++) {
 		size_t at = e->layout.slots + half * e->layout.slot_bytes;
@@ -271,7 +272,7 @@ static void set_aside(struct cvy_engine *e, int k)
 	e->aside[r] = copy;
 }
 
-/* Pages that come and go whole: a change shall not leave the heap larger than it found it. */
+/* Unmapped as whole pages: a change must not leave the heap larger than before. */
 void cvy_engine_drop_aside(struct cvy_engine *e)
 {
 	for (int r = 0; r < COVEY_MAX_RANKS; r++) {
@@ -302,17 +303,17 @@ static void fence(struct cvy_engine *e, const struct covey_mask *removed, int ke
 	{
 		cvy_mesh_fence(e->mesh, r);
 		if (e->peer_done)
-			e->peer_done[r] = 0; /* the next incarnation begins anew */
+			e->peer_done[r] = 0; /* the next incarnation begins from 0 */
 	}
-	/* A source that had announced a tick may be gone now: what was looked at counts no more. */
+	/* A source that had announced a tick may have been removed: earlier looks count no more. */
 	if (e->head)
 		e->head->scan[0] = e->head->scan[1] = e->head->scan[2] = 0;
-	e->set.nlocal = 0; /* the set is used by repair only, which nobody sleeps for */
+	e->set.nlocal = 0; /* the set is used by repair only, and nobody sleeps for that */
 }
 
 /*
- * Repair says something to whoever is a member now, be it one that this set lacks, since its ADMIT was cut here. There is
- * room for all, but before the first view.
+ * Repair sends words to every member of the new view, including one that this set lacks since its ADMIT was cut here.
+ * There is room for all, except before the first view.
  */
 static void push_to_members(struct cvy_engine *e)
 {
@@ -356,7 +357,7 @@ void cvy_engine_learn(void *ctx, const struct cvy_view *view, const struct covey
 	int was_pending;
 
 	pthread_mutex_lock(&e->lock);
-	if (!e->view) /* there was no memory for it when this rank was named */
+	if (!e->view) /* no memory for it when this rank got its number */
 		e->view = cvy_view_new(view->max_ranks);
 	if (!e->peer_done)
 		e->peer_done = calloc((size_t)view->max_ranks, sizeof(*e->peer_done));
@@ -368,23 +369,25 @@ void cvy_engine_learn(void *ctx, const struct cvy_view *view, const struct covey
 	}
 	was_pending = e->pending;
 	cvy_repair_drop(e);
-	/* A laggard too: should the holder die during the repair, it is asked for what it has completed. */
+	/*
+	 * Laggards copy too: if the holder dies during the repair, they are asked for operations that they completed.
+	 */
 	fence(e, removed, !cvy_mask_empty(lag));
 	cvy_view_copy(e->view, view);
-	/* Before slots are written for it, and before calls end whose buffers are lent: pairs with cvy_engine_passed(). */
+	/* Before slots are written for it, and before calls with lent buffers end: pairs with cvy_engine_passed(). */
 	__atomic_store_n(&e->own->epoch, view->epoch, __ATOMIC_RELAXED);
 	cvy_named();
 	e->outrun = 0;
 	push_to_members(e);
 	cvy_pairs_learn(e);
-	if (view->fail_seq) { /* stands though the next view does not repeat it: some may have taken it already */
+	if (view->fail_seq) { /* holds even if the next view does not repeat it: some may have acted on it */
 		e->failed =
 			(struct covey_result){ .status = view->fail_err, .epoch = view->epoch, .seq = view->fail_seq };
 		cvy_view_mask(view, view->fail_seq, &e->failed.mask);
 	}
 	adopt_own(e, was_pending);
 	if (cvy_mask_empty(&e->acked) &&
-	    !e->view->member[e->rank].from) { /* a founder: the view that it was formed in */
+	    !e->view->member[e->rank].from) { /* a founder: the view that formed the group */
 		e->acked = e->view->members;
 		e->size = e->view->size;
 	}
@@ -420,7 +423,7 @@ void cvy_engine_thaw(void *ctx)
 	cvy_repair_drop(e);
 	cvy_outcome_forget_given(e);
 	e->failed.seq = 0;
-	memset(e->told, 0, sizeof(e->told)); /* ticks begin anew */
+	memset(e->told, 0, sizeof(e->told)); /* ticks restart */
 	for (int i = 0; i < 8; i++) {
 		if (e->record[i])
 			cvy_op_put(e->record[i]);
@@ -438,7 +441,7 @@ void cvy_engine_thaw(void *ctx)
 	cvy_engine_kick(e);
 }
 
-/* Every queued operation, and every message, ends with @err; what was decided before stays decided. Lock held. */
+/* Every queued operation and every message ends with @err; decided operations stay decided. Lock held. */
 void cvy_engine_end_all(struct cvy_engine *e, int err)
 {
 	cvy_pairs_end(e, err);
@@ -495,7 +498,7 @@ void cvy_engine_stop(void *ctx, int err)
 	int none = 0;
 
 	if (!__atomic_compare_exchange_n(&e->ended, &none, err, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
-		err = none; /* it had ended from inside */
+		err = none; /* it had ended by itself */
 	__atomic_store_n(&e->gate, 1, __ATOMIC_SEQ_CST);
 	cvy_engine_wake(e);
 	pthread_mutex_lock(&e->lock);
@@ -506,7 +509,7 @@ void cvy_engine_stop(void *ctx, int err)
 	cvy_engine_wake(e);
 }
 
-/* Has every member decided what is decided here? Lock held. */
+/* Has every member decided all operations that are decided here? Lock held. */
 static int all_have(struct cvy_engine *e)
 {
 	for (int k = 0; k < e->set.n; k++)
@@ -516,7 +519,7 @@ static int all_have(struct cvy_engine *e)
 	return 1;
 }
 
-/* Between hosts each member asks a few others by itself (ping.c). Who wants to go needs to know of all. */
+/* Between hosts each member asks only a few others by itself (ping.c). A rank that leaves needs to know of all. */
 void cvy_engine_ask_progress(struct cvy_engine *e, uint64_t now_ns)
 {
 	uint64_t body[2];

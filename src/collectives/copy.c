@@ -6,7 +6,7 @@
 #include <emmintrin.h>
 #endif
 
-#define COPY_VECTOR (16u << 10) /* bytes: longer copies into a slot are memcpy's */
+#define COPY_VECTOR (16u << 10) /* bytes: longer copies into a slot use memcpy */
 
 void cvy_copy_in(void *slot, const void *from, size_t bytes)
 {

@@ -12,8 +12,8 @@
 #include "log.h"
 #include "shape.h"
 
-#define PARK_MS 60000 /* a kernel waits for a verdict */
-#define PEERS 7	      /* for whom memory is set aside (IPC), where nobody says how many will come */
+#define PARK_MS 60000 /* that a kernel waits for a verdict */
+#define PEERS 7	      /* chunks that are set aside (IPC), if the number of peers is not given */
 
 /* ---- giving up ---- */
 
@@ -40,7 +40,7 @@ void cvy_device_broken(struct cvy_device *d, const char *what)
 
 /* ---- open ---- */
 
-/* The library stands beside this one, or where the loader finds it. */
+/* The library is beside this one, or on the loader's path. */
 static void *open_library(char *why, size_t bytes)
 {
 	char path[4096];
@@ -61,7 +61,7 @@ static void *open_library(char *why, size_t bytes)
 	return library;
 }
 
-/* The launchers' word for "the n-th process of this host". */
+/* The launchers' variable for "the n-th process of this host". */
 static const char *local_rank(void)
 {
 	static const char *const names[] = { "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID",
@@ -96,7 +96,7 @@ static int device_number(const struct cvy_device_args *args, int *number)
 	return 0;
 }
 
-/* The device itself. What it is, and how others map its memory, is said; aloud where it is not the usual way. */
+/* The device itself. Logs it and how others map its memory, as a warning if that is not the usual way. */
 static int open_gpu(struct cvy_device *d, const struct cvy_config *config, int number)
 {
 	int peers = config->world > 0 && config->world <= CVY_GPU_RANKS ? config->world - 1 : PEERS;
@@ -174,13 +174,13 @@ void cvy_device_close(struct cvy_device *d)
 		if (d->peer[r].old_fd >= 0)
 			close(d->peer[r].old_fd);
 	}
-	if (d->drain.begun) /* it waits for kernels that nothing ends but this */
+	if (d->drain.begun) /* it waits for kernels that nothing else ends */
 		cvy_device_stop(d, COVEY_ERR_CLOSED);
 	cvy_device_drain_end(d);
 	cvy_device_queues_close(d);
-	if (d->gpu) /* what is launched pushes to nobody from here on */
+	if (d->gpu) /* launched kernels push to nobody from here on */
 		cvy_device_stop(d, COVEY_ERR_CLOSED);
-	cvy_device_window_close(d); /* descriptors go before what they stand for */
+	cvy_device_window_close(d); /* descriptors are closed before their memory */
 	if (d->gpu)
 		d->ops->close(d->gpu);
 	pthread_mutex_destroy(&d->lock);
@@ -206,7 +206,7 @@ int cvy_device_holds(struct cvy_device *d, const void *at)
 	return d && at && d->ops->is_device(at);
 }
 
-/* The call is launched: what can be said of it now. */
+/* The call is launched: fills in the known part of the result. */
 static void launched(struct cvy_device *d, int size, struct covey_result *result)
 {
 	if (!result)
@@ -220,7 +220,7 @@ static void launched(struct cvy_device *d, int size, struct covey_result *result
 	pthread_mutex_unlock(&d->lock);
 }
 
-/* Its slots hold what the first phase sent. */
+/* Between the two phases, slots hold the data of the first. */
 static int between_phases(struct cvy_device *d)
 {
 	if (!d->sending)

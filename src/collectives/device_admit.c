@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ranks come in, as the device sees it. The safe point of the host says who: its outcome is alike on all members, however
- * late one of them calls it. Whether that outcome let a process in is told by the views: the last one of a rank that was
- * listed by the outcome's epoch, if no earlier safe point counted it. So all members launch the same ADMITs at the
- * same places of their streams, and the device does the rest (kernels/admit.cuh).
+ * The device's part in letting ranks in. The host's safe point decides which ranks: its outcome is the same on
+ * all members, however late one of them calls it. The views show whether that outcome let a process in. It is the last
+ * process of a rank that was listed by the outcome's epoch, if no earlier safe point counted it. So all members launch
+ * the same ADMITs at the same places of their streams, and the device does the rest (kernels/admit.cuh).
  */
 #include <errno.h>
 #include <string.h>
@@ -30,7 +30,7 @@ static struct cvy_device_arrival *arrival_at(struct cvy_device_peer *p, uint32_t
 	return NULL;
 }
 
-/* Whom @outcome let in; they count from here on. */
+/* The ranks that @outcome let in; they count from here on. */
 static int newcomers(struct cvy_device *d, const struct covey_result *outcome, uint32_t *come)
 {
 	uint32_t mask = cvy_device_mask(&outcome->mask), latest = 0;
@@ -56,7 +56,7 @@ static int newcomers(struct cvy_device *d, const struct covey_result *outcome, u
 	return known ? 0 : COVEY_ERR_FENCED;
 }
 
-/* The call of an ADMIT; not @launch: nobody comes in. */
+/* The call of an ADMIT; *launch 0: no rank comes in. */
 static int prepare(struct cvy_device *d, const struct covey_result *outcome, struct cvy_gpu_call *call, int *launch)
 {
 	int err = __atomic_load_n(&d->ended, __ATOMIC_ACQUIRE);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A view change as the device sees it (device.h): freeze, fences, everybody's number, thaw. Packets of the removed are
- * device_packets.c's. Agent's thread.
+ * A view change as the device sees it (device.h): freeze, fences, exchange of numbers, thaw. Packets of removed ranks
+ * are in device_packets.c. Agent's thread.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,12 +12,12 @@
 #include "device_state.h"
 #include "log.h"
 
-#define FREEZE_MS 2000	 /* kernels that do not stop by then have lost their way: the rank gives up */
-#define FREEZE_SPIN_MS 2 /* of them the agent waits for at once */
+#define FREEZE_MS 2000	 /* if kernels do not stop by then, the rank gives up */
+#define FREEZE_SPIN_MS 2 /* of these the agent waits without a break */
 
 /* ---- freeze ---- */
 
-/* Has the operation under way, if one is, replaced inputs that it would need once more? */
+/* Has the operation under way, if one is, replaced inputs that it would need again? */
 static uint32_t spoiled(const struct cvy_device *d)
 {
 	const struct cvy_gpu_counters *c = &d->counters;
@@ -73,7 +73,7 @@ static void try_freeze(void *ctx)
 	d->owes_frozen = 0;
 }
 
-/* Where there was no memory for a timer, the next tick is one. */
+/* If there was no memory for a timer, the next tick serves as one. */
 void cvy_device_go_on(struct cvy_device *d)
 {
 	if (d->freezing && !d->timer)
@@ -99,9 +99,9 @@ void cvy_device_freeze(struct cvy_device *d, uint32_t epoch)
 	try_freeze(d);
 }
 
-/* ---- a view is learned: fences, then everybody's number ---- */
+/* ---- a view is learned: fences, then the exchange of numbers ---- */
 
-/* A message that is lost with its link is sent again when that is up, or another view follows. */
+/* A message that is lost with its link is sent again when the link is up, or another view follows. */
 static void tell(struct cvy_device *d, int rank, int type, const void *body, uint32_t bytes)
 {
 	d->send(d->send_ctx, rank, d->view->member[rank].inc, type, d->view->epoch, body, bytes, -1);
@@ -121,17 +121,17 @@ static void own_have(struct cvy_device *d)
 
 	memset(h, 0, sizeof(*h));
 	h->op = d->counters.finished / CVY_GPU_QUANTA;
-	/* Words are of the last view that was active here: a removed rank may have a successor, who is no contributor. */
+	/* Words are of the last view that was active here: a removed rank's successor is no contributor. */
 	h->mask = cvy_device_contributors(d) & ~d->removed;
 	h->fresh = !h->mask;
-	if (!h->fresh && h->op < d->begin) /* its kernel has not been told yet */
+	if (!h->fresh && h->op < d->begin) /* its kernel does not know it yet */
 		h->op = d->begin;
 	h->spoiled = spoiled(d);
 	cvy_device_tell_eras(d, h);
 	p->have_epoch = d->view->epoch;
 }
 
-/* Whose process a view lists for the first time, and who is in it: what an ADMIT that is called later may count in. */
+/* Notes ranks whose process a view lists for the first time: an ADMIT that is called later may count them in. */
 static void note_arrivals(struct cvy_device *d)
 {
 	uint32_t members = cvy_device_mask(&d->view->members);
@@ -153,7 +153,7 @@ static void note_arrivals(struct cvy_device *d)
 	pthread_mutex_unlock(&d->lock);
 }
 
-/* Who founds the group needs no ADMIT; who begins it anew calls the safe point that let it in, all the same. */
+/* A founder needs no ADMIT. A rank that begins the group again still calls the safe point that let it in. */
 static void count_all(struct cvy_device *d, uint32_t mask)
 {
 	pthread_mutex_lock(&d->lock);
@@ -186,7 +186,7 @@ void cvy_device_learn(struct cvy_device *d, const struct cvy_view *view, const s
 	if (!d->frozen && !d->freezing) /* a first view: nothing runs, and the gate was never open */
 		cvy_device_freeze(d, view->epoch);
 	for (int r = 0; r < CVY_GPU_RANKS; r++) {
-		/* One that came after it, before the device was thawed, may go too, and with it a chunk with nothing in it. */
+		/* A later rank that came before the device was thawed may leave too, with an empty chunk. */
 		if ((left & cvy_device_contributors(d) & ~d->removed) >> r & 1)
 			d->peer[r].left = d->peer[r].in;
 		if (left >> r & 1)
@@ -229,8 +229,8 @@ static uint32_t taken_part(const struct cvy_device *d, uint32_t members, uint64_
 }
 
 /*
- * Where nobody has taken part: those who were let in first. Have all who were before them gone, the others' ADMITs still stand
- * in their streams, behind operations that those who came later do not call.
+ * If no member has taken part: the ranks that were let in first. If all earlier ranks are gone, the others' ADMITs are
+ * still in their streams, behind operations that later ranks do not call.
  */
 static uint32_t founders(const struct cvy_device *d, uint32_t members)
 {
@@ -248,8 +248,8 @@ static uint32_t founders(const struct cvy_device *d, uint32_t members)
 }
 
 /*
- * Contributors and base of the next words, from what all have said, so alike on all. Newcomers count where somebody has
- * completed the ADMIT that takes them in: the others complete it too.
+ * Contributors and base of the next words, from all members' numbers, so the same on all. Newcomers count if a member
+ * has completed the ADMIT that lets them in: the others complete it too.
  */
 static void conclude(struct cvy_device *d, uint32_t *mask, uint64_t *base, int *holder, uint32_t *fail)
 {
@@ -283,7 +283,7 @@ static uint64_t generations(const struct cvy_device *d, int out)
 	return all;
 }
 
-/* Is all mapped that kernels use of @rank's memory? */
+/* Is all memory of @rank mapped that kernels use? */
 static int reaches(const struct cvy_device *d, int rank, uint64_t inc)
 {
 	const struct cvy_device_peer *p = &d->peer[rank];
@@ -306,8 +306,8 @@ static void reconcile_soon(struct cvy_device *d)
 }
 
 /*
- * A kernel that enters behind the gate has pushed before it knows, so others may have completed an operation that had not been
- * entered here when the device stood still. What this rank lacks of it is read when the kernel has parked; 0: later.
+ * A kernel that enters behind the gate pushes before it knows. So others may have completed an operation that had not
+ * been entered here when the device froze. The lacking steps are read when the kernel has parked; 0: later.
  */
 static int knows_what_it_lacks(struct cvy_device *d)
 {
@@ -315,7 +315,7 @@ static int knows_what_it_lacks(struct cvy_device *d)
 	int still = stands_still(d, 1);
 
 	entered = d->counters.entered;
-	if (still > 0) /* nobody has come while that was read */
+	if (still > 0) /* no kernel entered while that was read */
 		still = stands_still(d, 0);
 	if (still > 0 && d->counters.entered == entered) {
 		d->lags_ns = 0;
@@ -330,7 +330,7 @@ static int knows_what_it_lacks(struct cvy_device *d)
 	return 0;
 }
 
-/* Where @begins, the others' number and counts are this rank's. */
+/* @begins: takes the others' number and counts for this rank. */
 static void set_lanes(struct cvy_device *d, uint32_t mask, uint32_t fail, int begins)
 {
 	for (int i = 0; i < CVY_GPU_LANES; i++) {
@@ -343,7 +343,7 @@ static void set_lanes(struct cvy_device *d, uint32_t mask, uint32_t fail, int be
 	}
 }
 
-/* Its operation @op, which others have completed and this rank has not, is completed as they say. 0: nobody knows any more. */
+/* This rank lacks @op, which others have completed: is its era known? 0: no, and this rank gives up. */
 static int knows_how_it_ended(struct cvy_device *d, uint64_t op)
 {
 	if (cvy_gpu_era_of(&d->roll, op).epoch)
@@ -355,8 +355,8 @@ static int knows_how_it_ended(struct cvy_device *d, uint64_t op)
 }
 
 /*
- * CTAs of operation @base have ended, others have not entered it, and none waits to do their lanes again: nobody has completed it, so
- * by this view's words all of it is done. Those that enter see to it.
+ * CTAs of operation @base have ended here, others have not entered it, and none waits to do their lanes again. So
+ * nobody has completed it, and all of it is done by this view's words; CTAs that enter do this.
  */
 static int is_partly_done(const struct cvy_device *d, uint64_t base)
 {
@@ -365,7 +365,7 @@ static int is_partly_done(const struct cvy_device *d, uint64_t base)
 	return c->finished % CVY_GPU_QUANTA && c->finished / CVY_GPU_QUANTA == base && !c->stopped;
 }
 
-/* Own words of the view: contributors, from which operation on, and who has completed what is before. 0: not yet, or never. */
+/* Own words of the view: contributors, first operation, and the holder of earlier ones. 0: not yet, or never. */
 static int settle(struct cvy_device *d, uint32_t mask, uint64_t base, int holder, uint32_t fail)
 {
 	const struct cvy_device_have *h = &d->peer[d->rank].have;
@@ -379,7 +379,7 @@ static int settle(struct cvy_device *d, uint32_t mask, uint64_t base, int holder
 	cvy_device_take_eras(d, holder, base, mask, fail & CVY_GPU_FAILS);
 	if (d->lags && !knows_how_it_ended(d, own))
 		return 0;
-	if (d->lags) /* it may have had no words of those who came, and have gone since */
+	if (d->lags) /* it may have had no words of ranks that came and left since */
 		gone = cvy_device_named_since(d, own) & ~mask;
 	if (begins)
 		d->begin = d->roll.begin = own;
@@ -401,7 +401,7 @@ void cvy_device_reconcile(struct cvy_device *d)
 	CVY_MASK_EACH(r, &d->view->members)
 	if (d->peer[r].have_epoch != d->view->epoch || (r != d->rank && !reaches(d, r, d->view->member[r].inc)))
 		return;
-	if (!cvy_device_queues_idle(d)) { /* what is put yet may not be written again */
+	if (!cvy_device_queues_idle(d)) { /* memory that is still being put must not be written again */
 		reconcile_soon(d);
 		return;
 	}
@@ -413,7 +413,7 @@ void cvy_device_reconcile(struct cvy_device *d)
 	if (holder < 0)
 		count_all(d, mask);
 	d->reconciled = 1;
-	if (d->lags && !d->peer[d->rank].have.fresh) /* who has begun nothing has nothing under way */
+	if (d->lags && !d->peer[d->rank].have.fresh) /* a rank that has begun nothing has nothing under way */
 		cvy_device_ask(d, holder);
 	cvy_device_tell_repaired(d);
 }
@@ -459,9 +459,9 @@ void cvy_device_thaw(struct cvy_device *d)
 }
 
 /*
- * Kernels that were launched before the end come behind it, and push before they look. The operation under way did not end, so
- * they would begin where it did: their packets would stand in place of its own, with its tag, where others have completed it
- * and keep them for a laggard. By these words a lane knows of nobody, and is of no view.
+ * Kernels that were launched before the end enter after it, and push before they look. The operation under way did not
+ * end, so they would begin it. Their packets would replace its packets, under its tag, where others have completed it
+ * and keep them for a laggard. By these words a lane has no peers and belongs to no view.
  */
 static void end_lanes(const struct cvy_device *d, struct cvy_gpu_lane *lanes)
 {
@@ -483,7 +483,7 @@ void cvy_device_stop(struct cvy_device *d, int err)
 		cvy_warn("device", "ending the kernels: %s", d->ops->why(d->gpu));
 }
 
-/* ---- what passes by on its way to the agent ---- */
+/* ---- messages and news that pass by on their way to the agent ---- */
 
 static int for_device(const struct cvy_event *ev)
 {

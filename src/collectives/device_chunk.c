@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory that devices write to each other's: a chunk per peer, another for each process of it, forgotten when nobody
- * can look at it any more. Their descriptors travel in messages CHUNK. Agent's thread.
+ * Memory into which devices write for each other: a chunk per peer, another for each process of it, freed when no
+ * kernel can look at it. Their descriptors travel in messages CHUNK. Agent's thread.
  */
 #include <stdio.h>
 #include <string.h>
@@ -10,13 +10,13 @@
 #include "device_state.h"
 #include "log.h"
 
-struct chunk {		       /* a descriptor goes along */
+struct chunk {		       /* comes with a descriptor */
 	uint64_t window_bytes; /* the sender's device_window_bytes */
 	uint32_t window;       /* the descriptor is of its window, not of a chunk */
-	uint32_t ipc;	       /* a handle of CUDA IPC waits in the descriptor; 0: it is the memory (VMM) */
+	uint32_t ipc;	       /* the descriptor holds a handle of CUDA IPC; 0: it is the memory (VMM) */
 };
 
-/* What replaces a mapping stands in its place where no kernel has had words that name that; else at another address. */
+/* A new mapping takes the place of the old one if no kernel has had words that name that; else another address. */
 static int generation_after(int generation, int named)
 {
 	return named ? (generation + 1) % CVY_GPU_GENERATIONS : generation;
@@ -33,7 +33,7 @@ static void retire(struct cvy_device *d, int rank, int generation, int out)
 		d->retired[d->retirees++] = (struct cvy_device_retired){ rank, generation, out, d->thaws };
 }
 
-/* Frozen: whoever may still look at what was retired before the last thaw has left it since. */
+/* Frozen: kernels that could look at memory retired before the last thaw have ended since. */
 void cvy_device_forget_retired(struct cvy_device *d)
 {
 	int n = 0;
@@ -59,7 +59,7 @@ static void close_old(struct cvy_device_peer *p)
 	p->old_fd = -1;
 }
 
-/* Fresh memory for what @rank pushes here: what its predecessor wrote, or writes, stays where it was. */
+/* Fresh memory for packets of @rank: its predecessor's writes, past or late, stay in the old one. */
 int cvy_device_fresh_chunk(struct cvy_device *d, int rank)
 {
 	struct cvy_device_peer *p = &d->peer[rank];
@@ -80,7 +80,7 @@ int cvy_device_fresh_chunk(struct cvy_device *d, int rank)
 	return 0;
 }
 
-/* No view had this process, which comes anew: what it was given, and what it gave, was for who it was. */
+/* No view had this process, which joins again: chunks that it got and gave were for its earlier name. */
 void cvy_device_begin_anew(struct cvy_device *d)
 {
 	for (int r = 0; r < CVY_GPU_RANKS; r++) {
@@ -149,7 +149,7 @@ void cvy_device_send_chunk(struct cvy_device *d, int rank, uint64_t inc)
 		err = send_memory(d, rank, inc);
 		if (err != COVEY_ERR_UNSUPPORTED)
 			return;
-		p->far.is = 1; /* no descriptor goes there: another chunk, and a queue */
+		p->far.is = 1; /* no descriptor reaches it: another chunk, and a queue */
 		if (cvy_device_copy_wanted(d, rank))
 			cvy_device_copy_refuse(d, rank, "it is on another host");
 		if (!d->ops->reach) {
@@ -167,7 +167,7 @@ void cvy_device_send_chunk(struct cvy_device *d, int rank, uint64_t inc)
 		cvy_device_broken(d, "a queue from a rank of another host");
 }
 
-/* Comes after the chunk, and stands where that does. */
+/* The window comes after the chunk, and is mapped in the same generation. */
 static void got_window(struct cvy_device *d, const struct cvy_msg *msg)
 {
 	struct cvy_device_peer *p = &d->peer[msg->rank];
@@ -181,7 +181,7 @@ static void got_window(struct cvy_device *d, const struct cvy_msg *msg)
 		p->window_inc = msg->inc;
 }
 
-/* Who comes to those that agree already is the one to leave. */
+/* A rank that joins others that agree already is the one to leave. */
 static void differs(struct cvy_device *d, int rank, const char *text)
 {
 	if (d->epoch)

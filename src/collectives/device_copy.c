@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ranks that pass for ranks of another host, though their memory can be had on this one: no kernel maps their chunks, but the
- * proxy does, and copies there what kernels have pushed into memory that stands in their place. The chunk here is then memory of
- * the device, as for a neighbour, and its descriptor goes along with message QUEUE.
+ * Ranks that pass for ranks of another host, though this host can map their memory. No kernel maps their chunks. The
+ * proxy does, and copies packets there that kernels have pushed into memory that stands in for them. The chunk here is
+ * then memory of the device, the same as for a neighbour, and its descriptor travels with message QUEUE.
  *
- * Whether that works is found out, not supposed: a descriptor must pass, and both sides must map what they got. Each says when it has
- * mapped the other's, and nobody posts before he has heard that. Who cannot says why, once, and takes a chunk of another
- * kind; that its next message brings no descriptor tells the other to do so, too. What is copied after a rank was
- * left out lands in memory that was set aside, as what a neighbour pushes does. Agent's thread.
+ * Each pair tries whether that works: a descriptor must pass, and both sides must map what they got. Each reports when
+ * it has mapped the other's, and no rank posts before it has that report. A rank that cannot map logs the cause once
+ * and takes a chunk of another kind; its next message has no descriptor, so the other does the same. Bytes that are
+ * copied after a rank was left out land in memory that was set aside, the same as a neighbour's packets. Agent's
+ * thread.
  */
 #include <string.h>
 
 #include "device_state.h"
 #include "log.h"
 
-/* In the order of COVEY_QUEUES: before what an adapter here could do. */
+/* Does COVEY_QUEUES name copies before any way that an adapter here offers? */
 static int comes_first(struct cvy_device *d)
 {
 	for (const int *way = d->queues.way; *way && *way != CVY_QUEUES_TCP; way++) {
@@ -26,7 +27,7 @@ static int comes_first(struct cvy_device *d)
 	return 0;
 }
 
-/* 1: copies may be tried. All that they need is opened with the first. */
+/* 1: copies may be tried. Everything that they need is opened with the first. */
 static int have(struct cvy_device *d)
 {
 	struct cvy_device_queues *q = &d->queues;

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How operations have ended that a member may lack: each view's are one *era* with its epoch and contributors, and an ADMIT
- * that lets somebody in begins another. Who has completed most tells all of them (HAVE), so the history is one and the same
- * on all; what the others have completed is completed here as of its era, however many views ago that was. Agent's thread.
+ * How operations ended that a member may lack: those of each view are one *era* with its epoch and contributors, and an
+ * ADMIT that lets a rank in begins another. The member that completed most sends all eras (HAVE), so all members have
+ * one history. Operations that others have completed are completed here by their era, however many views ago. Agent's
+ * thread.
  */
 #include "device_state.h"
 
-/* Eras of operations from @era's on give way to it, and the oldest where there is no room. */
+/* @era replaces eras of operations from its own on, and the oldest if there is no room. */
 static void begin_era(struct cvy_gpu_era *all, uint32_t *n, struct cvy_gpu_era era)
 {
 	while (*n && all[*n - 1].op >= era.op)
@@ -23,7 +24,7 @@ void cvy_device_tell_eras(const struct cvy_device *d, struct cvy_device_have *ha
 	have->eras = d->roll.eras;
 	memcpy(have->era, d->roll.era, sizeof(have->era));
 	have->admitted = d->admitted;
-	/* Of an earlier view it is in the history; of no view yet there is none. */
+	/* An admission of an earlier view is in the history; before any view there is none. */
 	if (!have->eras || have->era[have->eras - 1].epoch != here->era.epoch)
 		return;
 	have->admitted = *here;
@@ -47,7 +48,7 @@ void cvy_device_take_eras(struct cvy_device *d, int holder, uint64_t base, uint3
 	begin_era(roll->era, &roll->eras, (struct cvy_gpu_era){ base, d->view->epoch, mask, fails, 0 });
 }
 
-/* The others complete no ADMIT without those who are in: so it is the last one that let it in, or none. */
+/* The others complete no ADMIT without the admitted ranks: so the last one let this rank in, or none did. */
 uint64_t cvy_device_first_operation(const struct cvy_device *d, int holder)
 {
 	const struct cvy_gpu_era *era = holder < 0 ? NULL : &d->peer[holder].have.admitted.era;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What covey_explain says of device memory: which form an operation takes from which size on. Asked of shape.h size by
- * size, so it is what launches do. Forms were chosen by times measured on H200s, not by a model of costs: there are no
- * costs to print, and COVEY_ALGO has no say.
+ * The part of covey_explain for device memory: the form of an operation from each size on. It asks shape.h size by
+ * size, so it shows the forms of real launches. Forms were chosen by times measured on H200s, not by a model of costs:
+ * there are no costs to print, and COVEY_ALGO has no effect.
  */
 #include "device_explain.h"
 
@@ -18,12 +18,12 @@
 
 struct band {
 	uint64_t from, to;
-	struct cvy_gpu_call form; /* at from */
-	int lanes;		  /* at to */
+	struct cvy_gpu_call form; /* of the size `from` */
+	int lanes;		  /* of the size `to` */
 };
 
 struct table {
-	char names[NAMES]; /* of the operations that it holds for */
+	char names[NAMES]; /* of the operations in this row */
 	struct band band[BANDS];
 	int bands;
 };
@@ -57,13 +57,13 @@ static struct cvy_gpu_call form_at(int i, uint64_t bytes)
 				  .size = 3 };
 
 	cvy_gpu_shape(&c);
-	/* Registered buffers are read in whole packets: a size in between is pushed, and its row says so of all. */
+	/* Registered buffers are read in whole packets: a size in between is pushed, and its row says this for all. */
 	c.bytes = bytes / CVY_GPU_PACKET * CVY_GPU_PACKET;
 	c.pulls = cvy_gpu_pulls(&c);
 	return c;
 }
 
-/* But for the number of lanes, which the size of a step says. */
+/* The same form, apart from the number of lanes, which depends on the size of a step? */
 static int alike(const struct cvy_gpu_call *a, const struct cvy_gpu_call *b)
 {
 	return a->kind == b->kind && a->packet == b->packet && a->threads == b->threads && a->rows == b->rows &&
@@ -192,7 +192,7 @@ void cvy_device_forms(FILE *to)
 		CVY_GPU_LANES, CVY_EP_THREADS);
 }
 
-/* How ranks of other hosts are reached; nothing where there are none. */
+/* How ranks of other hosts are reached; nothing if there are none. */
 static void print_queues(const struct cvy_device *d, FILE *to)
 {
 	int any = 0;

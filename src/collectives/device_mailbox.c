@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What kernels tell the host, in words of its memory: whom they wait for, passed over, or were outrun by. Agent's thread. */
+/* Kernels' reports in host memory: ranks that they wait for, passed over, or were outrun by. Agent's thread. */
 #include "device_state.h"
 #include "log.h"
 
-/* A kernel that waited for a verdict in vain has ended without its operation: what the counters say is not true. */
+/* A kernel that waited for a verdict in vain has ended without its operation: the counters are wrong. */
 int cvy_device_gave_up(struct cvy_device *d)
 {
 	uint64_t op = __atomic_load_n(&d->ops->mailbox(d->gpu)->gave_up, __ATOMIC_ACQUIRE);
@@ -15,13 +15,13 @@ int cvy_device_gave_up(struct cvy_device *d)
 	return op != 0;
 }
 
-/* It is waited for no more, or by what its holders have. */
+/* Nothing is awaited from it, or a holder's packets replace its own. */
 void cvy_device_forget_outrun(struct cvy_device *d, int rank)
 {
 	__atomic_store_n(&d->ops->mailbox(d->gpu)->outrun[rank], 0, __ATOMIC_RELEASE);
 }
 
-/* A change came between, and it was completed by what holders had, or done again. */
+/* A change completed it with a holder's packets, or did it again. */
 static int has_completed(struct cvy_device *d, uint64_t op)
 {
 	if (!d->ops->counters(d->gpu, &d->counters, 0))
@@ -31,8 +31,9 @@ static int has_completed(struct cvy_device *d, uint64_t op)
 }
 
 /*
- * Others ended an operation by a deadline that this rank missed, and then wrote over what it still waits for in one without: that
- * never comes, and in the end they would wait for this rank. Who cannot complete what others have completed is no member.
+ * Others ended an operation by a deadline that this rank missed. Then they wrote over packets that this rank awaits in
+ * an operation without a deadline: these never come, and the others would wait for this rank in the end. A rank that
+ * cannot complete what others have completed gives up its membership.
  */
 static void outrun(struct cvy_device *d, int rank)
 {
@@ -74,7 +75,7 @@ void cvy_device_look(struct cvy_device *d)
 		uint64_t late = __atomic_load_n(&box->late[r], __ATOMIC_ACQUIRE);
 		uint64_t passed = __atomic_load_n(&box->passed[r], __ATOMIC_ACQUIRE);
 
-		if (!d->frozen && !d->freezing) /* else the change may take that rank away */
+		if (!d->frozen && !d->freezing) /* else the change may remove that rank */
 			outrun(d, r);
 		if (passed != d->passed_told[r]) {
 			d->passed_told[r] = passed;

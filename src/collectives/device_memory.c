@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Registered memory of a device: each rank has one window of device_window_bytes, mapped by all others, and gives parts of
- * it to the application. Large operations read buffers that lie there where they stand (kernels/pull.cuh).
+ * Registered memory of a device: each rank has one window of device_window_bytes, mapped by all others, and gives parts
+ * of it to the application. Large operations read such buffers in place (kernels/pull.cuh).
  */
 #include <stdlib.h>
 #include <unistd.h>
@@ -50,7 +50,7 @@ int cvy_device_mem_alloc(struct cvy_device *d, size_t bytes, void **out)
 	if (!m)
 		return cvy_fail(d->box, COVEY_ERR_NOMEM, -1, 0, "no memory for registered device memory");
 	m->bytes = bytes;
-	m->offset = d->window_bytes ? cvy_heap_alloc(&d->heap, bytes) : 0; /* 0: none, since the heap begins later */
+	m->offset = d->window_bytes ? cvy_heap_alloc(&d->heap, bytes) : 0; /* 0: no room, since the heap begins later */
 	if (!m->offset) {
 		free(m);
 		return cvy_fail(d->box, COVEY_ERR_NOMEM, -1, 0,

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Calls become the arguments of a launch (kernels/message.cuh): a list of sends and one of receives for each peer, in the order
- * of the calls. A call is for the process that has the rank now, so it says since when; a captured one is for whoever has
- * the rank when it is replayed.
+ * Turns calls into the arguments of a launch (kernels/message.cuh): for each peer a list of sends and one of receives,
+ * in the order of the calls. A call is for the process that has the rank at that time, and carries its epoch; a
+ * captured one is for the process that has the rank when it is replayed.
  */
 #include "device_message.h"
 
@@ -12,7 +12,7 @@
 #include "calls.h"
 #include "device_state.h"
 
-/* What a launch will have. */
+/* The messages of one launch. */
 struct batch {
 	struct batch *next;
 	struct cvy_device *d;
@@ -22,7 +22,7 @@ struct batch {
 	struct covey_result *result[CVY_GPU_MESSAGES];
 };
 
-/* Those of the open group, in the order in which they were begun. */
+/* The batches of the open group, in the order in which they were begun. */
 static __thread struct batch *kept;
 
 static int refuse(struct cvy_device *d, int err, const struct cvy_device_message *m, const char *why)
@@ -30,7 +30,7 @@ static int refuse(struct cvy_device *d, int err, const struct cvy_device_message
 	return cvy_fail(d->box, err, m->peer, d->epoch, "%s: %s", m->sending ? "send" : "recv", why);
 }
 
-/* Since when the peer has its rank; 0: it is captured, and for whoever has it then. */
+/* Epoch from which the peer has its rank; 0: captured, for any process that has the rank at replay. */
 static int since_of(struct cvy_device *d, const struct cvy_device_message *m, uint32_t *since)
 {
 	const uint32_t both = 1u << m->peer | 1u << d->rank;
@@ -109,7 +109,7 @@ static int add(struct batch *b, const struct cvy_device_message *m, uint32_t sin
 	return 0;
 }
 
-/* Nobody else comes to serve what a rank sends to itself. */
+/* A rank's messages to itself must match within the launch: no other launch serves them. */
 static int own_are_even(const struct batch *b)
 {
 	for (int i = 0; i < b->all.pairs; i++) {
@@ -127,7 +127,7 @@ static int own_are_even(const struct batch *b)
 	return 1;
 }
 
-/* What can be said of a message that is launched. */
+/* Fills in the known part of the result of a launched message. */
 static void tell(const struct batch *b, int peer, int at)
 {
 	for (; at >= 0; at = b->all.message[at].next) {

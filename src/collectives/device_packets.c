@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Packets of the removed: who lacks an operation that others have completed asks a holder for what the removed had pushed
- * there (WANT), and stores it (SLOTS) where it would have come. Agent's thread; everybody's device stands still.
- * The operation is completed when the gate opens, and that may be several views later than elsewhere: holders have gone on by
- * then, and a successor of the removed may have come, and gone with its chunk. So what has come is kept until the operation
- * is complete, and stored anew after each view.
+ * Packets of removed ranks. A rank that lacks an operation that others have completed asks a holder for the removed
+ * rank's packets there (WANT), and stores them (SLOTS) at their place. Agent's thread; all devices are frozen.
+ *
+ * The operation is completed when the gate opens, which may be several views later than elsewhere. Holders have
+ * continued by then, and a successor of the removed rank may have come, and left with its chunk. So received packets
+ * are kept until the operation is complete, and are stored again after each view.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -14,20 +15,20 @@
 
 struct want {
 	uint64_t op;
-	int32_t gone; /* whose packets */
+	int32_t gone; /* owner of the packets */
 	uint32_t lanes, slot_bytes, rounds;
-	uint32_t count[CVY_GPU_LANES]; /* of the step that is lacking, per lane */
+	uint32_t count[CVY_GPU_LANES]; /* of the lacking step, per lane */
 };
 
 struct slots { /* `bytes` bytes follow */
 	uint64_t op;
 	int32_t gone;
-	uint32_t last; /* nothing more of this rank follows */
+	uint32_t last; /* the last one for this rank */
 	uint64_t at;
 	uint32_t bytes, zero;
 };
 
-struct cvy_device_packets { /* as a SLOTS said */
+struct cvy_device_packets { /* from a SLOTS */
 	struct cvy_device_packets *next;
 	int gone;
 	uint64_t at;
@@ -46,7 +47,7 @@ void cvy_device_forget_packets(struct cvy_device *d)
 	d->whole = 0;
 }
 
-/* Of whom not all has come, it is asked for again. */
+/* Forgets incomplete packets of a rank: they are asked for again. */
 static void forget_parts(struct cvy_device *d)
 {
 	struct cvy_device_packets **at = &d->packets;
@@ -70,8 +71,9 @@ static void store(struct cvy_device *d, const struct cvy_device_packets *x)
 }
 
 /*
- * Has @gone ended operations by deadlines without this rank, before it was removed, then it may have written over what holders have
- * of it, too. The kernel finds out, where what comes is not what it waits for. After all that they give: signals stand beside it.
+ * If @gone ended operations by deadlines without this rank before it was removed, it may have written over the holders'
+ * packets, too. The kernel finds this out when a packet is not the awaited one. Stored after all packets: signals are
+ * beside it.
  */
 static void store_passed(struct cvy_device *d, int gone)
 {
@@ -81,7 +83,7 @@ static void store_passed(struct cvy_device *d, int gone)
 		cvy_device_broken(d, "what a removed rank said last");
 }
 
-/* While the chunk that it was said in stands. */
+/* While the chunk with that word is unchanged. */
 static void read_passed(struct cvy_device *d, int gone)
 {
 	struct cvy_device_peer *p = &d->peer[gone];
@@ -115,8 +117,10 @@ void cvy_device_ask(struct cvy_device *d, int holder)
 
 		want.count[i] = (done ? (uint32_t)past->counted : d->counters.lane[i].count) + p->steps;
 	}
-	/* Of private operations nobody else has the own part. What has not entered is one: of others a kernel would be here,
-	 * but for lanes that had no part of it, which wait for nothing (CVY_GPU_LAGS). */
+	/*
+	 * Nobody else has the own part of a private operation. An operation that has not entered is one: for others a
+	 * kernel would be here, except for lanes that had no part of it, which wait for nothing (CVY_GPU_LAGS).
+	 */
 	d->wanted = p->private_parts || p->op != d->peer[d->rank].have.op ? 0 : d->removed & ~d->whole;
 	forget_parts(d);
 	for (const struct cvy_device_packets *x = d->packets; x; x = x->next)
@@ -163,7 +167,7 @@ void cvy_device_got_want(struct cvy_device *d, const struct cvy_msg *msg)
 		cvy_warn("device", "rank %d asks for packets that nobody has", msg->rank);
 		return;
 	}
-	for (uint32_t i = 0; !err && i < w.lanes; i++) /* the last round is what a laggard lacks; then its signals */
+	for (uint32_t i = 0; !err && i < w.lanes; i++) /* a laggard lacks the last round; then its signals */
 		err = send_slot(d, msg, &w, cvy_gpu_slot_at((int)w.rounds - 1, (int)i, w.count[i]), 0);
 	w.slot_bytes = CVY_GPU_SIGNAL_BYTES;
 	for (uint32_t i = 0; !err && i < w.lanes; i++)

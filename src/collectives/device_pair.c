@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Queue pairs of an mlx5 adapter to ranks of other hosts. Threads of the device ring its doorbells themselves (direct),
- * or a thread of the host copies them (assisted), or the proxy posts for them (ring). A pair is of two processes and
- * serves both ways: what comes is stored by the adapter in the chunk here, what goes is taken from the memory that stands
- * for the chunk there. It ends, with its keys, before that memory is set aside.
+ * or a thread of the host copies them (assisted), or the proxy posts for them (ring). A pair belongs to two processes
+ * and serves both directions: the adapter stores received bytes in the chunk here, and sends from the memory that
+ * stands in for the chunk there. It ends, with its keys, before that memory is set aside.
  *
- * What cannot be had here is said once, with its cause, and not tried again: the next word of COVEY_QUEUES is. All that a GPU
- * must reach is in its reach before there are pairs, since to map more may wait for kernels. Agent's thread.
+ * A way that does not work here is logged once, with its cause, and not tried again; the next word of COVEY_QUEUES is
+ * tried. Everything that a GPU must reach is mapped before there are pairs, since mapping more may wait for kernels.
+ * Agent's thread.
  */
 #include <stdio.h>
 #include <string.h>
@@ -18,9 +19,9 @@
 #define WAIT_MS CVY_DEVICE_QUEUE_WAIT_MS
 #define OF_THE_ADAPTER (1u << CVY_QUEUES_DIRECT | 1u << CVY_QUEUES_ASSISTED | 1u << CVY_QUEUES_RING)
 
-/* ---- what all pairs share ---- */
+/* ---- shared by all pairs ---- */
 
-/* A wish that cannot be granted is a warning; that a default finds no adapter is none. */
+/* A wish that cannot be granted is a warning; a default without an adapter is none. */
 void cvy_device_lacks(struct cvy_device *d, unsigned ways, const char *which)
 {
 	struct cvy_device_queues *q = &d->queues;
@@ -32,7 +33,7 @@ void cvy_device_lacks(struct cvy_device *d, unsigned ways, const char *which)
 		info.cause);
 }
 
-/* NAME:PORT/GID of rdma_device; what it does not say is the adapter's first. */
+/* Reads rdma_device, NAME:PORT/GID; parts that it leaves out are the adapter's first. */
 static int open_nic(struct cvy_device *d)
 {
 	struct cvy_device_queues *q = &d->queues;
@@ -176,7 +177,7 @@ int cvy_device_pair_use(struct cvy_device *d, int rank)
 	return err ? err : d->ops->queue(d->gpu, rank, x->generation, &queue, WAIT_MS);
 }
 
-/* Nobody posts any more: who goes by the table of queues finds none. */
+/* Nobody posts from here on: a kernel finds no queue in the table. */
 void cvy_device_pair_end(struct cvy_device *d, int rank)
 {
 	struct cvy_device_pair *x = &d->peer[rank].far.pair;
@@ -193,7 +194,7 @@ void cvy_device_pair_end(struct cvy_device *d, int rank)
 
 /* ---- watching ---- */
 
-/* The proxy knows of its own. */
+/* The proxy counts its own pairs. */
 int cvy_device_pairs_idle(const struct cvy_device *d)
 {
 	for (int r = 0; r < CVY_GPU_RANKS; r++) {

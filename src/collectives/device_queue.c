@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ranks of other hosts, whose memory no device maps: what is pushed to one goes by a queue. Each side makes the chunk
- * that the other's packets are stored in, here, and says by messages QUEUE how it is reached: by copies (device_copy.c), or,
- * in memory of the host, by the name of a pair of an adapter (device_pair.c), and where to call. Where both have mapped the other's
- * chunk, or have a pair and connect, a rank posts once the other has said that it hears; else each calls the other, and a
- * proxy posts on the socket. What is between
- * two processes ends with the first of them that leaves: what comes is stored until then and not after, so a removed
- * rank's packets stand still. Agent's thread.
+ * Ranks of other hosts, whose memory no device maps: packets to one travel by a queue. Each side makes the chunk for
+ * the other's packets here, and sends how to reach it in messages QUEUE: by copies (device_copy.c), or, for memory of
+ * the host, the name of a pair of an adapter (device_pair.c) and an address to call. If both have mapped the other's
+ * chunk, or have a pair and connect, a rank posts once the other has reported that it hears. Else each calls the other,
+ * and a proxy posts on the socket. A connection between two processes ends with the first of them that leaves: bytes
+ * are stored until then and not after, so a removed rank's packets do not change. Agent's thread.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +17,7 @@
 #include "log.h"
 
 #define RING_DEPTH 8192 /* commands of all queues */
-#define LINGER_MS 1000	/* at the end, for what is under way */
+#define LINGER_MS 1000	/* at the end, for work under way */
 #define PAGE 4096
 #define EVERY_WAY "direct,assisted,ring,tcp"
 
@@ -27,7 +26,7 @@ struct name { /* body of QUEUE */
 	struct cvy_cookie cookie;
 	char door[CVY_DOOR_NAME];
 	uint32_t state; /* enum pair_state of the sender's pair */
-	uint32_t copy; /* the same of copies: the descriptor of its chunk goes along, and the rest of this says nothing */
+	uint32_t copy;	/* the same of copies: its chunk's descriptor comes along, other fields are unused */
 	struct cvy_pair_name pair;
 };
 
@@ -49,7 +48,7 @@ int cvy_device_any_far(const struct cvy_device *d)
 	return any;
 }
 
-/* ---- what all queues share ---- */
+/* ---- shared by all queues ---- */
 
 static int open_proxy(struct cvy_device *d)
 {
@@ -97,7 +96,7 @@ static int open_all(struct cvy_device *d)
 	return err;
 }
 
-/* ---- what comes ---- */
+/* ---- receiving ---- */
 
 static void end_receiver(struct cvy_device *d, int rank)
 {
@@ -119,7 +118,7 @@ int cvy_device_far_chunk(struct cvy_device *d, int rank, int generation)
 {
 	int err = have_proxy(d);
 
-	end_sender(d, rank); /* to a process before, which no view may have had */
+	end_sender(d, rank); /* to an earlier process, which no view may have had */
 	end_receiver(d, rank);
 	if (!err && cvy_device_copy_wanted(d, rank)) {
 		d->peer[rank].far.copy.here = 1;
@@ -130,7 +129,7 @@ int cvy_device_far_chunk(struct cvy_device *d, int rank, int generation)
 	return err ? err : d->ops->far_chunk(d->gpu, rank, generation, 0, &d->peer[rank].far.in);
 }
 
-/* Somebody has shown the cookie of @rank. */
+/* A caller has shown the cookie of @rank. */
 static void come(void *ctx, int rank, int fd, const char *why)
 {
 	struct cvy_device *d = ctx;
@@ -144,7 +143,7 @@ static void come(void *ctx, int rank, int fd, const char *why)
 	f->in_fd = fd;
 }
 
-/* Of a chunk for copies. */
+/* For a chunk that is for copies. */
 static int send_copy(struct cvy_device *d, int rank, uint64_t inc)
 {
 	struct name name = { .window_bytes = d->window_bytes,
@@ -175,7 +174,7 @@ static int send_name(struct cvy_device *d, int rank, uint64_t inc)
 	return d->send(d->send_ctx, rank, inc, CVY_MSG_QUEUE, 0, &name, sizeof(name), -1);
 }
 
-/* There are no copies between the two, which was said: another chunk, and its name. */
+/* Copies between the two do not work, which is logged: another chunk, and its name. */
 static int instead_of_copies(struct cvy_device *d, int rank, uint64_t inc)
 {
 	if (cvy_device_fresh_chunk(d, rank)) {
@@ -203,9 +202,9 @@ int cvy_device_send_queue(struct cvy_device *d, int rank, uint64_t inc)
 	return instead_of_copies(d, rank, inc);
 }
 
-/* ---- what goes ---- */
+/* ---- sending ---- */
 
-/* Said once in @epoch: first as a suspicion; whom a change has kept all the same is to leave. */
+/* Reported once in @epoch: first as a suspicion; a rank that a change has kept all the same is asked to leave. */
 static void lost_in(struct cvy_device *d, int rank, uint64_t inc, uint32_t epoch, const char *why)
 {
 	struct cvy_device_far *f = &d->peer[rank].far;
@@ -246,12 +245,12 @@ void cvy_device_queue_fence(struct cvy_device *d, int rank)
 {
 	end_sender(d, rank);
 	end_receiver(d, rank);
-	d->peer[rank].far.is = 0; /* its next process may be of this one */
+	d->peer[rank].far.is = 0; /* its next process may be on this host */
 	d->peer[rank].far.copy.refused = 0;
 	__atomic_store_n(&d->peer[rank].far.way, 0, __ATOMIC_RELAXED);
 }
 
-/* Takes @fd, whatever becomes of it. */
+/* Takes @fd over, also if it fails. */
 static int open_queue(struct cvy_device *d, int rank, int generation, int fd, struct cvy_tcp_sender **sender)
 {
 	struct cvy_proxy_link link;
@@ -297,7 +296,7 @@ static void reached(struct cvy_device *d, int rank, int generation, uint64_t inc
 	cvy_device_reconcile(d);
 }
 
-/* A call was taken. */
+/* The peer has taken a call. */
 static void taken(void *ctx, int rank, int fd, const char *why)
 {
 	struct cvy_device *d = ctx;
@@ -348,14 +347,14 @@ static void call(struct cvy_device *d, int rank, uint64_t inc, const struct name
 		lost(d, rank, inc, "it cannot be called");
 }
 
-/* Both have a pair: they connect, and each says so. What says that the other does not hear is its silence. */
+/* Both have a pair: they connect, and each reports it. A rank that does not hear sends no report. */
 static void pair_up(struct cvy_device *d, int rank, uint64_t inc, const struct name *name)
 {
 	struct cvy_device_pair *x = &d->peer[rank].far.pair;
 	int fresh = !x->connected;
 
 	if (fresh && cvy_device_pair_connect(d, rank, &name->pair)) {
-		cvy_device_send_queue(d, rank, inc); /* that there is none */
+		cvy_device_send_queue(d, rank, inc); /* reports that there is no pair */
 		call(d, rank, inc, name);
 		return;
 	}
@@ -369,7 +368,7 @@ static void pair_up(struct cvy_device *d, int rank, uint64_t inc, const struct n
 		reached(d, rank, x->generation, inc, x->way);
 }
 
-/* Both have a chunk for copies: they map it, and each says so. */
+/* Both have a chunk for copies: they map it, and each reports it. */
 static void copy_to(struct cvy_device *d, const struct cvy_msg *msg, uint32_t state)
 {
 	struct cvy_device_copy *x = &d->peer[msg->rank].far.copy;
@@ -410,7 +409,7 @@ void cvy_device_got_queue(struct cvy_device *d, const struct cvy_msg *msg)
 		return;
 	}
 	f->is = 1;
-	if (name.copy) { /* else what it was sent tells it that there are none */
+	if (name.copy) { /* else the message sent to it shows that there are none */
 		if (f->copy.here && p->inc == msg->inc)
 			copy_to(d, msg, name.copy);
 		return;
@@ -451,7 +450,7 @@ static const char *whats_wrong(const struct cvy_device *d, int rank)
 	return why ? why : cvy_device_pair_wrong(d, rank);
 }
 
-/* Whoever is not reached yet holds up the change that let it in, and the device stands still: so that has a bound. */
+/* A rank that is not reached yet holds up the change that let it in, while the device is frozen: this has a limit. */
 static int unanswered(const struct cvy_device *d, int rank, uint64_t inc)
 {
 	const struct cvy_device_far *f = &d->peer[rank].far;
@@ -501,7 +500,7 @@ void cvy_device_queues_stop(struct cvy_device *d)
 		cvy_q_store(d->queues.abort, 1);
 }
 
-/* No kernel posts any more. What the last ones have posted is given time to leave. */
+/* No kernel posts. The entries of the last ones get some time to leave. */
 void cvy_device_queues_close(struct cvy_device *d)
 {
 	struct cvy_device_queues *q = &d->queues;

@@ -36,7 +36,7 @@ struct cvy_device_arrival {
 /* A queue pair of an adapter to one rank (device_pair.c). */
 struct cvy_device_pair {
 	int way, generation; /* enum cvy_queues_way, 0: none; generation of the memory that it takes from */
-	int connected, used; /* the peer may be told that it is heard; kernels post */
+	int connected, used; /* QUEUE may report that the peer is heard; kernels post */
 	struct cvy_pair *pair;
 	struct cvy_region *local, *window;
 	struct cvy_queue queue; /* the proxy's */
