@@ -101,8 +101,7 @@ int covey_group_end(void)
 	for (size_t i = 0; i < open_calls.n; i++) {
 		struct call *c = &open_calls.call[i];
 
-		cvy_engine_wait(c->engine, c->op,
-				CVY_NEVER); /* the same as in the blocking form: ends with the handle */
+		cvy_engine_wait(c->engine, c->op, CVY_NEVER); /* as the blocking form: ends with the handle */
 		if (c->result)
 			*c->result = c->op->result;
 		if (!err)

@@ -61,8 +61,7 @@ static void set_add(struct cvy_engine *e, struct cvy_set *set, int rank)
 	set->page[k] = (struct cvy_page *)(uintptr_t)set->base[k];
 	if (rank == e->rank)
 		set->self = k;
-	if (!link && rank != e->rank &&
-	    !cvy_mesh_page(e->mesh, rank)) { /* down at this time: its puts need another link */
+	if (!link && rank != e->rank && !cvy_mesh_page(e->mesh, rank)) { /* down: its puts need another link */
 		set->push[set->npush++] = rank;
 		set->link[k] = NO_LINK;
 	}
@@ -369,9 +368,7 @@ void cvy_engine_learn(void *ctx, const struct cvy_view *view, const struct covey
 	}
 	was_pending = e->pending;
 	cvy_repair_drop(e);
-	/*
-	 * Laggards copy too: if the holder dies during the repair, they are asked for operations that they completed.
-	 */
+	/* Laggards copy too: if the holder dies during the repair, they are asked for completed operations. */
 	fence(e, removed, !cvy_mask_empty(lag));
 	cvy_view_copy(e->view, view);
 	/* Before slots are written for it, and before calls with lent buffers end: pairs with cvy_engine_passed(). */

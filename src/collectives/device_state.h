@@ -188,8 +188,7 @@ void cvy_device_tell_eras(const struct cvy_device *d, struct cvy_device_have *ha
 /* From @holder, which completed all below @base; from @base on the era is this view's. -1: nobody has taken part. */
 void cvy_device_take_eras(struct cvy_device *d, int holder, uint64_t base, uint32_t mask, uint32_t fails);
 uint64_t cvy_device_first_operation(const struct cvy_device *d, int holder); /* of an admitted rank without any */
-uint32_t cvy_device_named_since(const struct cvy_device *d,
-				uint64_t op); /* contributors to any operation from @op on */
+uint32_t cvy_device_named_since(const struct cvy_device *d, uint64_t op);    /* contributors from @op on */
 
 int cvy_device_window_open(struct cvy_device *d, size_t bytes); /* device_memory.c */
 void cvy_device_window_close(struct cvy_device *d);
@@ -238,8 +237,7 @@ void cvy_device_queues_stop(struct cvy_device *d);  /* no kernel waits for a que
 int cvy_device_is_far(const struct cvy_device *d, int rank);
 int cvy_device_any_far(const struct cvy_device *d);			  /* is a member far? */
 int cvy_device_far_chunk(struct cvy_device *d, int rank, int generation); /* data received before are kept */
-int cvy_device_chunk_fd(struct cvy_device *d,
-			int rank); /* device_chunk.c: of the chunk here, not given away; < 0: the device is broken */
+int cvy_device_chunk_fd(struct cvy_device *d, int rank); /* of the chunk here, which keeps it; < 0: broken */
 int cvy_device_send_queue(struct cvy_device *d, int rank, uint64_t inc); /* after that */
 void cvy_device_got_queue(struct cvy_device *d, const struct cvy_msg *msg);
 void cvy_device_queue_fence(struct cvy_device *d, int rank); /* nothing is received or sent after it */
@@ -265,9 +263,8 @@ void cvy_device_lacks(struct cvy_device *d, unsigned ways, const char *which);
 int cvy_device_pair_have(struct cvy_device *d, int way); /* 1: a pair may be made that way */
 void cvy_device_pairs_close(struct cvy_device *d);
 void cvy_device_pair_open(struct cvy_device *d, int rank); /* far.pair.way shows whether there is one */
-int cvy_device_pair_connect(struct cvy_device *d, int rank,
-			    const struct cvy_pair_name *far); /* if it fails, the pair has ended */
-int cvy_device_pair_use(struct cvy_device *d, int rank);      /* kernels post there from here on */
+int cvy_device_pair_connect(struct cvy_device *d, int rank, const struct cvy_pair_name *far); /* or ends the pair */
+int cvy_device_pair_use(struct cvy_device *d, int rank); /* kernels post there from here on */
 void cvy_device_pair_end(struct cvy_device *d, int rank);
 int cvy_device_pairs_idle(const struct cvy_device *d);
 const char *cvy_device_pair_wrong(const struct cvy_device *d, int rank); /* NULL: nothing */

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How far apart the cores of two neighbours are, by a short ping-pong.
+ * The distance between the cores of two neighbours, by a short ping-pong.
  *
- * The ranks of a host come out of an operation that all wait for together: then two by two they count up in turns, each
- * in its own window. Who meets nobody tries again after the next such operation, CVY_DISTANCE_TRIES times; who shares
- * its core, or has no neighbour, is unsure. No try waits for an answer longer than LATE_NS, or in all longer than MOST_NS. Cores of virtual machines
- * move, so this is what was found once: it is shown, and changes no result.
+ * The ranks of a host leave an operation that all wait for together. Then each pair of them counts up in turns, each in
+ * its own window. A rank that meets nobody tries again after the next such operation, CVY_DISTANCE_TRIES times. A rank
+ * that shares its core, or has no neighbour, is unsure. No try waits for an answer longer than LATE_NS, or in all
+ * longer than MOST_NS. Cores of virtual machines move, so this is a single measurement: it is shown, and changes no
+ * result.
  */
 #include "distance.h"
 
@@ -15,11 +16,11 @@
 #define MOST_NS CVY_MS
 #define LATE_NS (CVY_MS / 4)
 #define BATCH 16    /* turns between two looks at the clock */
-#define BATCHES 48  /* that make a measurement */
-#define ENOUGH 4    /* batches below which nothing is said */
-#define NEAR_NS 250 /* there and back: 100 or so where the cores share a cache, 500 where they do not */
+#define BATCHES 48  /* of one measurement */
+#define ENOUGH 4    /* with fewer batches there is no result */
+#define NEAR_NS 250 /* round trip: about 100 if the cores share a cache, 500 if they do not */
 
-/* The neighbour to play with: of the ranks of this host that share memory with this one, two by two. */
+/* The other rank of this one's pair: pairs are ranks of this host that share memory with this one, in order. */
 static int partner_of(const struct cvy_engine *e, struct cvy_page **page)
 {
 	int nth = 0, before = -1, wanted = -1;
@@ -41,7 +42,7 @@ static int partner_of(const struct cvy_engine *e, struct cvy_page **page)
 	return *page ? e->set.rank[wanted] : -1;
 }
 
-/* ns there and back, 0: it did not answer often enough. @first: this side begins. */
+/* Round trip in ns, 0: it did not answer often enough. @first: this side begins. */
 static uint64_t play(uint64_t *own, const uint64_t *other, int first)
 {
 	uint64_t start = cvy_now_ns(), heard = start, since = 0, best = 0,
@@ -83,7 +84,7 @@ void cvy_distance_measure(struct cvy_engine *e)
 {
 	struct cvy_page *page;
 
-	pthread_mutex_lock(&e->lock); /* what is seen of the other stays mapped */
+	pthread_mutex_lock(&e->lock); /* keeps the other's window mapped */
 	if (!e->distance.ns && !__atomic_load_n(&e->gate, __ATOMIC_RELAXED)) {
 		int rank = e->spin ? partner_of(e, &page) : -1;
 

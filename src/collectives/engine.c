@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The queue of a group: operations are posted, decided in order, and recorded for repair. What happens
- * between is in step.c. Nothing here waits; wait.c does.
+ * The queue of a group: operations are posted, decided in order, and recorded for repair. Their steps are in step.c.
+ * Nothing here waits; wait.c does.
  */
 #include "engine.h"
 
@@ -21,7 +21,7 @@
 #include "process.h"
 #include "recorder.h"
 
-#define LOOKS 64	 /* of a blocking call before it waits in earnest; about 5 us with a core of one's own */
+#define LOOKS 64	 /* of a blocking call before it really waits; about 5 us with a core of its own */
 #define LOOKS_AT_LINE 16 /* of each of these */
 
 int cvy_engine_open(struct cvy_engine **out, struct cvy_mesh *mesh, struct cvy_errbox *box, size_t undo_bytes)
@@ -127,8 +127,8 @@ static void unlink_op(struct cvy_engine *e, struct cvy_op *op)
 }
 
 /*
- * Keeps a decided operation: its tick numbers are what repair needs until the next view is active, and the same call
- * finds it here. Takes over a reference.
+ * Keeps a decided operation: repair needs its tick numbers until the next view is active, and the same call finds it
+ * here. Takes over a reference.
  */
 static void record_op(struct cvy_engine *e, struct cvy_op *op)
 {
@@ -181,7 +181,7 @@ void cvy_engine_decide(struct cvy_engine *e, struct cvy_op *op, int status, uint
 	res->epoch = epoch;
 	res->seq = op->seq;
 	res->size = size;
-	for (int w = 0; w < e->mask_words; w++) /* the others are never set */
+	for (int w = 0; w < e->mask_words; w++) /* the other words are never set */
 		res->mask.word[w] = mask->word[w];
 	res->wait_ns = op->posted_ns ? cvy_now_ns() - op->posted_ns : 0;
 	if (CVY_GUARDED && !status && op->on_loss == COVEY_ON_LOSS_FAIL && op->kind->op_class != CVY_OP_ADMIT &&
@@ -198,7 +198,7 @@ void cvy_engine_decide(struct cvy_engine *e, struct cvy_op *op, int status, uint
 	if (op->undo)
 		free(op->undo);
 	op->undo = NULL;
-	e->mismatch = 0; /* a report speaks of what is entered */
+	e->mismatch = 0; /* a report is about the entered operation */
 	if (op->seq)
 		cvy_engine_count_call(e, op);
 	unlink_op(e, op);
@@ -248,7 +248,7 @@ static int post_locked(struct cvy_engine *e, struct cvy_op *op)
 		op->seq = 0;
 	else
 		op->seq = ++e->posted;
-	assert(!e->tail || e->tail->seq + 1 == op->seq); /* no number is left out, none is given twice */
+	assert(!e->tail || e->tail->seq + 1 == op->seq); /* no number is left out or given twice */
 	op->input = op->send;
 	cvy_flight_posted(e->flight, op);
 	if (e->tail)
@@ -265,7 +265,7 @@ int cvy_engine_post_quietly(struct cvy_engine *e, struct cvy_op *op)
 {
 	int err;
 
-	__atomic_store_n(&op->refs, 2, __ATOMIC_RELAXED); /* nobody knows it yet but the caller */
+	__atomic_store_n(&op->refs, 2, __ATOMIC_RELAXED); /* only the caller knows it yet */
 	pthread_mutex_lock(&e->lock);
 	err = post_locked(e, op);
 	if (err)
@@ -320,7 +320,7 @@ int cvy_engine_post(struct cvy_engine *e, struct cvy_op *op)
 	return err;
 }
 
-/* Looks at the line that is missing, and nothing else: sooner seen than by whole steps. Uses up one look. */
+/* Looks only at the missing line, which is faster than whole steps. Uses up one look. */
 static void look_at_line(const struct cvy_engine *e)
 {
 	uint64_t tag;
@@ -331,10 +331,10 @@ static void look_at_line(const struct cvy_engine *e)
 			return;
 }
 
-/* Lock held; let go of. Takes over the caller's reference. */
+/* Lock held; releases it. Takes over the caller's reference. */
 static int run_locked(struct cvy_engine *e, struct cvy_op *op, struct covey_result *result)
 {
-	int status = post_locked(e, op), looks = 1, more; /* the caller's reference is the queue's from here on */
+	int status = post_locked(e, op), looks = 1, more; /* from here on the queue holds the caller's reference */
 
 	if (__builtin_expect(status, 0)) {
 		pthread_mutex_unlock(&e->lock);
@@ -343,7 +343,7 @@ static int run_locked(struct cvy_engine *e, struct cvy_op *op, struct covey_resu
 	}
 	if (e->spin && !e->set.npush)
 		looks = LOOKS;
-	while (!cvy_op_decided(op) && (cvy_engine_step(e) || --looks)) /* a short operation, mostly */
+	while (!cvy_op_decided(op) && (cvy_engine_step(e) || --looks)) /* most operations are short */
 		if (looks > 1 && !cvy_op_decided(op))
 			look_at_line(e);
 	if (!cvy_op_decided(op)) {
@@ -396,7 +396,7 @@ int cvy_engine_again(struct cvy_engine *e, const struct cvy_asked *asked, struct
 		pthread_mutex_unlock(&e->lock);
 		return 0;
 	}
-	*at = NULL; /* that was eight operations ago: everybody has it (PROTOCOL section 7, rule 1) */
+	*at = NULL; /* that was eight operations ago: everybody has completed it (PROTOCOL section 7, rule 1) */
 	op->state = CVY_OP_QUEUED;
 	op->spoiled = 0;
 	op->posted_ns = 0;

@@ -57,7 +57,7 @@ struct cvy_op_kind {
 	void (*publish)(struct cvy_engine *e, struct cvy_op *op, uint64_t i, struct cvy_line *line);
 	/* two rounds: all first lines are here; makes and puts the second part; may be NULL */
 	void (*publish2)(struct cvy_engine *e, struct cvy_op *op, uint64_t i, struct cvy_line *line);
-	/* all lines of the last round are here (or the source is gone): writes outputs. May set op->ticks in tick 0. */
+	/* all lines of the last round are here (or the source is removed): writes outputs. Tick 0 may set op->ticks. */
 	void (*consume)(struct cvy_engine *e, struct cvy_op *op, uint64_t i);
 	/* the lines of tick i are awaited, or all here: notes which have come; may be NULL */
 	void (*look)(struct cvy_engine *e, struct cvy_op *op, uint64_t i);
@@ -86,7 +86,7 @@ static inline int cvy_in_parts(const struct cvy_op_kind *kind)
 enum cvy_way {
 	CVY_WAY_FLAT,  /* each rank signals each */
 	CVY_WAY_HOSTS, /* one rank of a host receives, and passes on in its window */
-	CVY_WAY_CHAIN  /* a running fold goes from host to host */
+	CVY_WAY_CHAIN  /* a running fold travels from host to host */
 };
 
 /* The arguments of a blocking call: the same call again gets the same operation. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * covey_ep_*, covey_dispatch* and covey_combine*: argument checks, slots in the heap of the window, and the split
- * phases. A handle keeps no state of an operation beside the posted operation itself, so a redo in a new view needs
- * nothing from here. Sizes follow from max_ranks, offsets from the order of the calls: both are alike on all ranks.
+ * phases. A handle keeps no state of an operation besides the posted operation itself, so a redo in a new view needs
+ * nothing from here. Sizes follow from max_ranks, offsets from the order of the calls: both are the same on all ranks.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -30,7 +30,9 @@ static int group_size(struct cvy_engine *e)
 	return size;
 }
 
-/* An argument struct of another age: shorter reads as zero-filled, longer must be zero past what we know. */
+/*
+ * An argument struct of another version: a shorter one reads as zero-filled, a longer one must be zero past our fields.
+ */
 static int take_struct(struct covey_group *group, void *to, size_t known, const void *from, const char *name)
 {
 	size_t size;
@@ -84,7 +86,7 @@ static int check_config(struct covey_group *group, const struct covey_ep_config 
 	return 0;
 }
 
-/* New owners of the experts for a group of @size ranks; the handle changes only if all is well. */
+/* New owners of the experts for a group of @size ranks; the handle changes only on success. */
 static int lay_out(struct covey_ep *ep, const int *expert_owner, int size)
 {
 	int experts = ep->shape.experts, *owner = malloc((size_t)experts * sizeof(*owner));
@@ -115,15 +117,15 @@ static int lay_out(struct covey_ep *ep, const int *expert_owner, int size)
 	ep->owner = owner;
 	ep->sign = h;
 	ep->size = size;
-	ep->rank = cvy_handle_engine(ep->group)->rank; /* a joiner may be given another before it is let in */
+	ep->rank = cvy_handle_engine(ep->group)->rank; /* a joiner's rank may change before it is let in */
 	ep->el = cvy_ep_locals(experts, owner, ep->rank, ep->local);
 	cvy_ep_device_stale(ep);
 	return 0;
 }
 
 /*
- * For the size of the last safe point. A joiner that none has let in does not know it: for as many ranks as there may
- * be, which is the most that buffers come to take, and anew with the first call behind its safe point.
+ * Lays out for the size of the last safe point. A joiner before its safe point does not know it. It lays out for
+ * max_ranks, the most that its buffers will hold, and again with the first call after its safe point.
  */
 static int lay_out_now(struct covey_ep *ep, const int *expert_owner)
 {
@@ -147,7 +149,7 @@ static int lay_out_now(struct covey_ep *ep, const int *expert_owner)
 	return 0;
 }
 
-/* A joiner's handle, once it is let in. */
+/* Lays out a joiner's handle again, once it is let in. */
 static int settle(struct covey_ep *ep)
 {
 	int size = ep->waits ? group_size(cvy_handle_engine(ep->group)) : 0, err;
@@ -163,7 +165,7 @@ static int settle(struct covey_ep *ep)
 	return 0;
 }
 
-/* These only look, but a joiner's handle may be laid out by it: nobody else calls meanwhile. */
+/* A read in name, but it may lay out a joiner's handle: no other thread calls at the same time. */
 int cvy_ep_settled(const struct covey_ep *ep)
 {
 	return ep ? settle((struct covey_ep *)(uintptr_t)ep) : COVEY_ERR_INVAL;
@@ -179,7 +181,7 @@ static int take_slots(struct covey_ep *ep, struct cvy_engine *e)
 	if (ep->combine)
 		return 0;
 	if (need <= e->layout.pool)
-		need = e->layout.pool + dispatch + combine;	      /* other handles have the room */
+		need = e->layout.pool + dispatch + combine;	      /* other handles use the room */
 	need += ((need - e->layout.heap) / 3 + 8191) & ~(size_t)4095; /* the rest of a window is for messages */
 	return cvy_fail(
 		cvy_handle_box(ep->group), COVEY_ERR_NOMEM, -1,
@@ -374,7 +376,7 @@ static int check_combine(struct covey_ep *ep, const struct covey_combine_args *a
 	return 0;
 }
 
-/* Takes @call over, whatever happens. */
+/* Takes @call over, also if it fails. */
 static int post(struct covey_ep *ep, int which, struct cvy_ep_call *call, int timeout_ms)
 {
 	struct cvy_engine *e = cvy_handle_engine(ep->group);
@@ -396,7 +398,7 @@ static int post(struct covey_ep *ep, int which, struct cvy_ep_call *call, int ti
 		timeout_ms = e->late_ms;
 	if (timeout_ms > 0)
 		op->timeout_ns = (uint64_t)timeout_ms * CVY_MS;
-	/* with a deadline on all ranks, or on none; and the same of ranks that may be left out */
+	/* a deadline on all ranks or on none; the same for active_ranks */
 	op->detail = (uint64_t)(timeout_ms > 0) | (uint64_t)(call->active != NULL) << 1;
 	op->partial = op->detail != 0;
 	pthread_mutex_lock(&e->lock);
@@ -438,7 +440,7 @@ static int receive(struct covey_ep *ep, int which, uint64_t deadline_ns, struct 
 	return err;
 }
 
-/* Frees @call where it fails. */
+/* Frees @call if it fails. */
 static int take_active(struct covey_ep *ep, struct cvy_ep_call *call, int32_t *active, uint64_t *waited)
 {
 	int err;
@@ -503,7 +505,7 @@ COVEY_API int covey_dispatch_recv(struct covey_ep *ep, uint64_t deadline_ns, str
 	return err == CVY_EP_NOT_SENT ? receive(ep, DISPATCH, deadline_ns, result) : err;
 }
 
-/* The halves say when to wait; a group would have it wait last, after the combine that needs what it brings. */
+/* The halves say when to wait; a group would wait last, after the combine that needs the dispatched rows. */
 static int refuse_grouped(struct covey_ep *ep)
 {
 	if (!ep || !cvy_calls_open())

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * active_ranks and waited on host memory. A rank that is left out counts as missing from the publishing on, as one that
- * is late does from its deadline on. It is told that nothing comes (a bit in the dispatch slot, the length of its run in
- * the combine slot), so it does not wait for that. All ranks of such a call give active_ranks, so each knows that others
- * may have decided it without.
+ * active_ranks and waited on host memory. A rank that is left out counts as missing from the publishing on, the same as
+ * a late rank from its deadline on. It learns that nothing comes (from a bit in the dispatch slot, or the length of its
+ * run in the combine slot), so it does not wait. All ranks of such a call give active_ranks, so each knows that others
+ * may have decided it without a part from it.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -62,7 +62,7 @@ void cvy_ep_active_look(struct cvy_engine *e, struct cvy_op *op, uint64_t i)
 	}
 }
 
-/* It is decided, with success. Of those who are masked as late nothing more is waited for by the next call. */
+/* For an operation decided with success. The next call does not wait for ranks that are masked as late. */
 void cvy_ep_active_finish(struct cvy_engine *e, struct cvy_ep_call *call)
 {
 	for (int r = 0; call->waited && r < call->ep->size; r++)

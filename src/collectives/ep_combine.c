@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Combine on host memory. An owner publishes its results packed by source: for each source one run of rows, ordered
- * by bin, then token, then k. A source knows its own routing, so it computes where each of its rows stands in that run;
- * no index travels. An owner that did not get this rank's tokens (it lost them in the dispatch) says so
- * by the length of the run, and counts as missing here.
+ * Combine on host memory. An owner publishes its results packed by source: for each source one run of rows, ordered by
+ * bin, then token, then k. A source knows its own routing, so it computes the place of each of its rows in that run; no
+ * index travels. An owner that did not get this rank's tokens (it lost them in the dispatch) shows this by the length
+ * of the run, and counts as missing here.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -63,7 +63,7 @@ uint32_t cvy_ep_combine_write(const struct covey_ep *ep, const struct covey_comb
 		size_t n = cvy_ep_range_count(range), from = cvy_ep_range_first(range);
 
 		if (n > (size_t)ep->shape.tokens || from + n > per_bin || next + n > cvy_ep_combine_rows(&ep->shape))
-			continue; /* not what a dispatch fills in; the run's length will tell the source */
+			continue; /* a dispatch never writes this; the run's length shows it to the source */
 		if (n)
 			memcpy(to + next * row, (const uint8_t *)args->y + ((size_t)bin * per_bin + from) * row,
 			       n * row);
@@ -102,7 +102,7 @@ static void combine_publish(struct cvy_engine *e, struct cvy_op *op, uint64_t i,
 	}
 }
 
-/* Where a bin is a rank: does one of the ids before @k stand there, too? */
+/* If a bin is a rank: is one of the ids before @k in it, too? */
 static int owner_before(const struct covey_ep *ep, const int32_t *ids, int k)
 {
 	for (int j = 0; j < k; j++)
@@ -111,7 +111,7 @@ static int owner_before(const struct covey_ep *ep, const int32_t *ids, int k)
 	return 0;
 }
 
-/* Rows of each bin from this rank's own routing, and with them the place of each bin in its owner's run. */
+/* Rows of each bin from this rank's own routing, and thus the place of each bin in its owner's run. */
 static void count_rows(struct cvy_ep_call *call)
 {
 	const struct covey_ep *ep = call->ep;
@@ -138,7 +138,7 @@ static void count_rows(struct cvy_ep_call *call)
 	}
 }
 
-/* Where each owner's run for this rank begins. What stands in a peer's window is checked before use. */
+/* First row of each owner's run for this rank. Words in a peer's window are checked before use. */
 static void find_runs(struct cvy_ep_call *call, const uint8_t *const *slot)
 {
 	const struct covey_ep *ep = call->ep;
@@ -159,13 +159,13 @@ static void find_runs(struct cvy_ep_call *call, const uint8_t *const *slot)
 	}
 }
 
-/* What is added up for a token: rows in their order, with their weights. */
+/* The terms of a token's sum: rows in their order, with their weights. */
 struct terms {
 	int n;
 	const uint8_t *row[CVY_EP_MAX_TOP_K];
 	float weight[CVY_EP_MAX_TOP_K];
-	int owner[CVY_EP_MAX_TOP_K]; /* of a row of an expert */
-	float all, here;	     /* weights of the experts it names, and of those whose owner takes part */
+	int owner[CVY_EP_MAX_TOP_K]; /* if a row belongs to an expert */
+	float all, here;	     /* weights of the experts that it names, and of those whose owner takes part */
 };
 
 /* The next row of @bin, whose owner's run begins at @from. */
@@ -195,7 +195,7 @@ static void terms_by_expert(struct cvy_ep_call *call, const int32_t *ids, const 
 	}
 }
 
-/* Owners ascending: the lowest that a token names of those past @after, -1: there are no more. */
+/* Owners ascending: the lowest that a token names past @after, -1: no more. */
 static int owner_after(const struct covey_ep *ep, const int32_t *ids, int after)
 {
 	int next = -1;
@@ -229,8 +229,8 @@ static void terms_by_rank(struct cvy_ep_call *call, const int32_t *ids, const fl
 }
 
 /*
- * COVEY_EP_PER_RANK: what each owner would have summed and rounded, owners ascending; the own part is not rounded. Here
- * the rows of experts have come, and are summed in that order: the same bits as on devices, where one row comes.
+ * COVEY_EP_PER_RANK: the sum that each owner would round, owners ascending; the own part is not rounded. Here the rows
+ * of experts have come, and are summed in that order: the same bits as on devices, where one row comes.
  */
 static void sum_parts(const struct cvy_reduce_table *loops, struct cvy_ep_call *call, const int32_t *ids,
 		      const struct terms *terms)
@@ -256,7 +256,7 @@ static void sum_token(const struct cvy_reduce_table *loops, struct cvy_ep_call *
 {
 	const struct cvy_ep_shape *s = &call->ep->shape;
 	const int32_t *ids = call->combine.experts + t * (size_t)s->top_k;
-	static const float none[CVY_EP_MAX_TOP_K]; /* where nobody asks what is left of them */
+	static const float none[CVY_EP_MAX_TOP_K]; /* for outputs without weights */
 	const float *weights = call->combine.weights ? call->combine.weights + t * (size_t)s->top_k : none;
 	int once = cvy_ep_pack_of(s->preset)->once, parts = !once && call->ep->combine_as == COVEY_EP_PER_RANK;
 	struct terms terms = { .n = 0 };

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Dispatch and combine on the group's device: arguments of a launch from those of a call. What a handle has there (tables
- * of owners, a few words per lane) is made with its first call and follows its layout; rows travel through the chunks
- * that all operations use.
+ * Dispatch and combine on the group's device: turns the arguments of a call into those of a launch. A handle's state
+ * there (tables of owners, a few words per lane) is made with its first call and follows its layout; rows travel
+ * through the chunks that all operations use.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +18,7 @@ struct cvy_ep_device {
 	struct cvy_ep_state *state;
 	int laid_out; /* state follows the present owners */
 	struct cvy_ep_form form[2];
-	struct cvy_ep_args sent; /* phases: 0, or that of what was sent and not received */
+	struct cvy_ep_args sent; /* the send phase that was not received; phases 0: none */
 	struct CUstream_st *stream;
 };
 
@@ -77,7 +77,7 @@ int cvy_ep_device_takes(const struct cvy_ep_shape *s, int size, char *why, size_
 	return !used;
 }
 
-/* Said early, and no error: the handle may be meant for host memory. */
+/* Logged early, and no error: the handle may be meant for host memory. */
 void cvy_ep_device_warn(const struct covey_ep *ep)
 {
 	char why[160];
@@ -169,7 +169,7 @@ COVEY_API size_t covey_ep_route_bytes(const struct covey_ep *ep)
 	return cvy_ep_route_bytes(ep->size, ep->shape.tokens, ep->shape.top_k);
 }
 
-/* What both have. The route: a head of 16 bytes, rows, their weights, the own tokens' experts. */
+/* Fills the fields of both kinds. The route: a head of 16 bytes, rows, their weights, the own tokens' experts. */
 static void fill(const struct covey_ep *ep, struct cvy_ep_args *a, int combine, uint8_t *route, int num_tokens)
 {
 	size_t items = cvy_ep_route_items(ep->size, ep->shape.tokens, ep->shape.top_k);
@@ -206,7 +206,7 @@ static int ready(struct covey_ep *ep, const void *route, int timeout_ms)
 	return lay_out(ep);
 }
 
-/* A kernel that is given memory of the host dies, and its rank with it. NULL is for what is not wanted. */
+/* A kernel that gets memory of the host dies, and its rank with it. NULL means not wanted. */
 static int all_held(const struct covey_ep *ep, const void *const *at, int n)
 {
 	for (int i = 0; i < n; i++)

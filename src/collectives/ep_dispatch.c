@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Dispatch on host memory. A source publishes its routing ids and each token's row once; every owner scans the ids
- * of all sources and gathers the rows that its experts want, as the preset packs them. So a token crosses to a rank once however many of the
- * rank's experts it goes to, no rank plans for another, and places follow from the ids alone: they are alike on every
- * run and after every redo. The number of tokens travels in the signal's line.
+ * Dispatch on host memory. A source publishes its routing ids and each token's row once. Every owner scans the ids of
+ * all sources and gathers the rows for its experts, as the preset packs them. So a token crosses to a rank once,
+ * whatever number of the rank's experts it names, and no rank plans for another. Places follow from the ids alone: they
+ * are the same in every run and after every redo. The number of tokens travels in the signal's line.
  */
 #include <string.h>
 
@@ -33,9 +33,9 @@ static int token_goes_to(const struct covey_ep *ep, const int32_t *ids, int rank
 	return 0;
 }
 
-#define RUNS_MAX 256 /* of one dispatch to one rank: a transport queues no put without end */
+#define RUNS_MAX 256 /* of one dispatch to one rank, since a transport's queue has a bound */
 
-/* To a rank that does not see our window: all ids, and runs of the tokens that it needs; the last may hold more. */
+/* To a rank that does not see our window: all ids, and runs of its tokens; the last run may hold more. */
 static void push_to(struct cvy_engine *e, const struct covey_ep *ep, const uint8_t *slot, int n, int rank)
 {
 	const int32_t *ids = (const int32_t *)(const void *)slot;
@@ -59,7 +59,7 @@ static void push_to(struct cvy_engine *e, const struct covey_ep *ep, const uint8
 	}
 }
 
-/* Those that get nothing are told so; 1: there are some. */
+/* Marks the ranks that get nothing; 1: there are some. */
 static int note_skips(const struct cvy_ep_call *call, uint8_t *slot)
 {
 	int some = 0;
@@ -106,7 +106,7 @@ static void dispatch_publish(struct cvy_engine *e, struct cvy_op *op, uint64_t i
 	}
 }
 
-/* The next row of @src in @bin, or -1: it has used up its T rows there. */
+/* The next row of @src in @bin, or -1: its T rows there are used up. */
 static int place_row(const struct covey_dispatch_args *args, const struct covey_ep *ep, int bin, int src)
 {
 	int64_t *range = &args->range[(size_t)bin * (size_t)ep->size + (size_t)src];
@@ -118,7 +118,7 @@ static int place_row(const struct covey_dispatch_args *args, const struct covey_
 	return (int)(first + n);
 }
 
-/* A source publishes its rows as they are, also where each receiver wants them in 8 bits: the same numbers, once a row. */
+/* A source publishes its rows as they are, even if receivers want 8 bits: the numbers are the same, once per row. */
 static void put_row(const struct covey_ep *ep, const struct covey_dispatch_args *args, int bin, int at,
 		    const uint8_t *row)
 {
@@ -134,10 +134,10 @@ static void put_row(const struct covey_ep *ep, const struct covey_dispatch_args 
 		memcpy((uint8_t *)args->packed_x + to * 2 * hidden, row, 2 * hidden);
 }
 
-/* A token of a source, as it stands in a slot: ids are read once, since a peer may still write. */
+/* A token of a source in a slot: ids are read once, since a peer may still write. */
 struct token {
 	int src, number;
-	int local[CVY_EP_MAX_TOP_K]; /* of each id: which of the experts here, -1: none */
+	int local[CVY_EP_MAX_TOP_K]; /* of each id: index among the experts here, -1: none */
 	const float *weights;
 	const uint8_t *row;
 };
@@ -258,7 +258,7 @@ static void dispatch_consume(struct cvy_engine *e, struct cvy_op *op, uint64_t i
 	}
 }
 
-/* Nothing of it was read here: no source's part is here, and the outputs say so. */
+/* Nothing was read here: no source's part is here, and the outputs show this. */
 static void dispatch_nothing(struct cvy_ep_call *call)
 {
 	dispatch_begin(call);
@@ -272,9 +272,9 @@ static void dispatch_finish(struct cvy_engine *e, struct cvy_op *op)
 	struct cvy_ep_call *call = op->priv;
 
 	/*
-	 * One that failed has taken its place as well, and the combine behind it has to take its own on all ranks: were
-	 * the ranges left as they are, it would be refused on those alone where they are no ranges. (Where the handle
-	 * has ended the caller's buffers may be gone.)
+	 * A failed dispatch has taken its place too, and its combine has to take its own on all ranks. Without this,
+	 * ranks whose old `range` is invalid would refuse that combine alone. (If the handle has ended, the caller's
+	 * buffers may be gone.)
 	 */
 	if (!call->consumed && !__atomic_load_n(&e->ended, __ATOMIC_RELAXED))
 		dispatch_nothing(call);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sizes and offsets of expert-parallel buffers. Everything is sized by max_ranks once: a joiner that lays out
- * later, for a larger group, must arrive at the same offsets as the founders did.
+ * Sizes and offsets of expert-parallel buffers. All are sized by max_ranks once: a joiner that lays out later, for a
+ * larger group, must arrive at the same offsets as the founders.
  */
 #include "ep_layout.h"
 
@@ -34,7 +34,7 @@ size_t cvy_ep_dispatch_rows_at(const struct cvy_ep_shape *s)
 
 size_t cvy_ep_dispatch_skips_at(const struct cvy_ep_shape *s)
 {
-	return cvy_ep_dispatch_rows_at(s) + (size_t)s->tokens * cvy_ep_row_bytes(s); /* rows are of 16 bytes */
+	return cvy_ep_dispatch_rows_at(s) + (size_t)s->tokens * cvy_ep_row_bytes(s); /* rows are multiples of 16 */
 }
 
 size_t cvy_ep_dispatch_bytes(const struct cvy_ep_shape *s)
@@ -47,7 +47,7 @@ size_t cvy_ep_combine_rows_at(const struct cvy_ep_shape *s)
 	return round_up((size_t)s->max_ranks * sizeof(struct cvy_ep_run), 64);
 }
 
-/* Owners may change, so one rank may come to hold all experts: a token has at most K rows there, or one. */
+/* Owners may change, so one rank may get all experts: a token has at most K rows there, or one. */
 size_t cvy_ep_combine_rows(const struct cvy_ep_shape *s)
 {
 	size_t most = (size_t)(s->top_k < s->experts ? s->top_k : s->experts);
@@ -104,7 +104,7 @@ size_t cvy_ep_ll_combine_at(int expert, int tokens, int token, int hidden)
 	return ((size_t)expert * (size_t)tokens + (size_t)token) * cvy_ep_ll_message_combine(hidden);
 }
 
-/* The regions hold the larger of the dispatch and combine messages, with two headers' worth of room. */
+/* A region holds the larger of the dispatch and combine messages, plus two headers. */
 size_t cvy_ep_ll_data_bytes(int experts, int tokens, int hidden)
 {
 	return (size_t)experts * (size_t)tokens * (2 * CVY_EP_LL_HEADER + 2 * (size_t)hidden);

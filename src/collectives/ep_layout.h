@@ -112,9 +112,8 @@ static inline int32_t cvy_ep_ll_count_decode(int32_t word)
 	return -word - 1;
 }
 
-size_t cvy_ep_ll_data_bytes(int experts, int tokens, int hidden); /* of one of the four data regions */
-size_t cvy_ep_ll_total_bytes(int experts, int tokens,
-			     int hidden); /* two halves of signals and data, send and receive */
+size_t cvy_ep_ll_data_bytes(int experts, int tokens, int hidden);  /* of one of the four data regions */
+size_t cvy_ep_ll_total_bytes(int experts, int tokens, int hidden); /* two halves: signals, data, send, receive */
 
 struct cvy_ep_ll_outputs { /* elements */
 	size_t packed_x, count, src_info, range, scales;

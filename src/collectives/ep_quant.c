@@ -8,7 +8,7 @@
 #include "reduce.h"
 
 #define MOST 448.0f  /* the largest e4m3 */
-#define LEAST 1e-4f  /* a group of zeros has a scale too */
+#define LEAST 1e-4f  /* the scale of a group of zeros comes from this */
 #define E_SMALL (-6) /* exponent of the smallest normal number */
 
 uint8_t cvy_f32_e4m3(float v)
@@ -29,7 +29,7 @@ uint8_t cvy_f32_e4m3(float v)
 	e = (int)(bits >> 23) - 127;
 	if (e < E_SMALL)
 		e = E_SMALL;
-	/* In units of the last place, 8 to 16 of a normal number: a carry goes into the exponent by itself. */
+	/* In units of the last place, 8 to 16 of a normal number: a carry enters the exponent by itself. */
 	return (uint8_t)(sign | (((e - E_SMALL + 1) << 3) + (int)rintf(ldexpf(a, 3 - e)) - 8));
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The life of a handle: join, leave, abort, close, and what fork does to it. */
+/* The life of a handle: join, leave, abort, close, and the effect of fork. */
 #include "device.h"
 #include "handle.h"
 
@@ -128,8 +128,9 @@ static int start_parts(struct covey_group *group)
 }
 
 /*
- * A join that failed is told once, with its cause, also to a program that does not look at what covey_join() returned;
- * and to covey_last_error(NULL) of this thread, since the handle goes. @group: NULL, or with the cause in its box.
+ * A failed join is logged once, with its cause, for programs that ignore the return value of covey_join(). It is also
+ * stored for covey_last_error(NULL) of this thread, since the handle is freed. @group: NULL, or with the cause in its
+ * box.
  */
 static int join_failed(struct covey_group *group, int err)
 {
@@ -165,7 +166,7 @@ static struct covey_group *group_new(void)
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
 	pthread_cond_init(&group->changed, &attr);
 	pthread_condattr_destroy(&attr);
-	for (int i = 0; i < CVY_EVENTS_KEPT; i++) /* touched now: events must not make the process grow later */
+	for (int i = 0; i < CVY_EVENTS_KEPT; i++) /* touched here: events must not make the process grow later */
 		((volatile struct covey_event *)group->event)[i].kind = 0;
 	group->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	group->box = cvy_errbox_new();
@@ -261,7 +262,7 @@ int covey_join(const struct covey_config *config, struct covey_group **out)
 	return err;
 }
 
-/* Queue empty and nobody behind, or the deadline. */
+/* Waits until the queue is empty and no member is behind, or for the deadline. */
 static int drain(struct covey_group *group, uint64_t deadline_ns)
 {
 	while (!__atomic_load_n(&group->engine->ended, __ATOMIC_ACQUIRE)) {
@@ -347,7 +348,7 @@ void covey_close(struct covey_group *group)
 	cvy_metrics_close(group->metrics);
 	cvy_device_close(group->device);
 	cvy_mesh_close(group->mesh);
-	if (group->admit_op) /* it goes back to the engine */
+	if (group->admit_op) /* the engine frees it */
 		cvy_op_put(group->admit_op);
 	cvy_engine_close(group->engine);
 	cvy_recorder_close(group->recorder);

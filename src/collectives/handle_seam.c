@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What stands between the rooms in one process: the agent's calls go to mesh and engine, its news to the application. */
+/* The calls between layers in one process: the agent's calls to mesh and engine, its news to the application. */
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -17,7 +17,7 @@ static void seam_identity(void *ctx, const struct cvy_identity *id)
 
 	pthread_mutex_lock(&group->lock);
 	group->identity = *id;
-	group->config.max_ranks = id->max_ranks; /* the creator's word */
+	group->config.max_ranks = id->max_ranks; /* as the creator set it */
 	pthread_mutex_unlock(&group->lock);
 	cvy_mesh_identity(group->mesh, id);
 	cvy_engine_identity(group->engine, id->rank, id->max_ranks);
@@ -75,7 +75,7 @@ static void seam_freeze(void *ctx, uint32_t epoch)
 {
 	struct covey_group *group = ctx;
 
-	if (group->device) /* kernels stop while the steppers do */
+	if (group->device) /* kernels and steppers stop at the same time */
 		cvy_device_freeze(group->device, epoch);
 	cvy_engine_freeze(group->engine, epoch);
 }
@@ -288,7 +288,7 @@ static void observe_answer(void *ctx, uint64_t id, int err, const char *cause)
 			 cause ? cause : covey_strerror(err));
 }
 
-/* For peers that see the process end before they learn the view that is without it. */
+/* For peers that see the process end before they learn the view without it. */
 void cvy_handle_left(struct covey_group *group)
 {
 	if (group->engine && group->engine->own)

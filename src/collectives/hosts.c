@@ -2,14 +2,14 @@
 /*
  * Operations in two levels: between hosts every input travels once to each host, not once to each rank there.
  *
- * Of each other host one rank, the *like* of the source, receives what the source publishes, copies it into the second
+ * On each other host one rank, the *like* of the source, receives what the source publishes, copies it into the second
  * half of its own slot and stores its second line; its neighbours read it there. So both rounds are those of any
- * operation: first the own input, for the neighbours and for one rank of each other host; second what came from other
- * hosts, for the neighbours. A tick is complete when the second lines of all ranks of this host are here: together
- * they say that every rank of the set has entered it, which is what retention and repair build on.
+ * operation. First comes the own input, for the neighbours and for one rank of each other host. Second come the inputs
+ * of other hosts, for the neighbours. A tick is complete when the second lines of all ranks of this host are here:
+ * together they show that every rank of the set has entered it. Retention and repair rely on this.
  *
- * Neighbours are those whose host has one name in the store, so all ranks choose alike; two of them that are linked by
- * sockets all the same are told by puts. Everything that is read stands in slots under tags of the epoch, as ever.
+ * Neighbours are ranks whose host has one name in the store, so all ranks choose the same. Two neighbours that are
+ * linked by sockets get puts. Everything that is read is in slots, under tags of the epoch, as in other operations.
  */
 #include "algo.h"
 #include "chain.h"
@@ -18,19 +18,19 @@
 
 void cvy_hosts_clear(struct cvy_hosts *hosts)
 {
-	free(hosts->of); /* the others lie behind it */
+	free(hosts->of); /* the other arrays are in the same memory */
 	memset(hosts, 0, sizeof(*hosts));
 }
 
-/* The host of each source, numbered as they come. */
+/* The host of each source, numbered in order of appearance. */
 static void find_hosts(const struct cvy_set *set, struct cvy_hosts *h, int *count)
 {
-	int at = 0, *first = count + CVY_HOSTS_MAX; /* a source of each */
+	int at = 0, *first = count + CVY_HOSTS_MAX; /* a source of each host */
 
 	for (int k = 0; k < set->n; k++) {
 		uint64_t name = set->host[k];
 
-		if (!h->n || set->host[first[at]] != name) /* neighbours have neighbouring ranks, mostly */
+		if (!h->n || set->host[first[at]] != name) /* neighbours mostly have adjacent ranks */
 			for (at = 0; at < h->n && set->host[first[at]] != name;)
 				at++;
 		if (at == CVY_HOSTS_MAX) {
@@ -46,7 +46,7 @@ static void find_hosts(const struct cvy_set *set, struct cvy_hosts *h, int *coun
 	}
 }
 
-/* The most parts that a window of any host holds: what the first of its ranks receives. And are all hosts alike? */
+/* The most parts in a window of any host: those that the first of its ranks receives. And are all hosts the same? */
 static void weigh(const struct cvy_set *set, struct cvy_hosts *h, const int *count)
 {
 	h->even = 1;
@@ -65,10 +65,13 @@ static void weigh(const struct cvy_set *set, struct cvy_hosts *h, const int *cou
 	}
 }
 
-/* Who receives what for this host, and whom this rank sends to. @seen: [hosts], @parts: [n] */
+/*
+ * The ranks of this host that receive each source's input, and the ranks that this one sends to. @seen: [hosts],
+ * @parts: [n]
+ */
 static void pair_up(const struct cvy_set *set, struct cvy_hosts *h, const int *count, int *seen, int *parts)
 {
-	int *here = h->like + h->n; /* the sources of this host, for the time being */
+	int *here = h->like + h->n; /* the sources of this host, temporarily */
 
 	h->own = h->of[set->self];
 	h->local = count[h->own];
@@ -181,7 +184,7 @@ void cvy_hosts_signal(struct cvy_engine *e, const struct cvy_op *op, const struc
 	cvy_engine_announce(e, line);
 }
 
-/* What came for this host from others, where the neighbours read it. */
+/* Copies inputs from other hosts to where the neighbours read them. */
 void cvy_hosts_pass_on(struct cvy_engine *e, struct cvy_op *op, uint64_t i, struct cvy_line *line)
 {
 	const struct cvy_hosts *h = &e->set.hosts;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who is late, in an operation with a deadline: it is masked, and the others go on. A rank that is masked counts as
- * missing for good, so what it says later cannot mix with what was returned. In a repair there is no deadline: what
- * was published before it is taken, and who had not published is told by its done line.
+ * Late ranks, in an operation with a deadline: they are masked, and the others continue. A masked rank counts as
+ * missing for good, so its later words cannot mix with the returned result. In a repair there is no deadline: data
+ * published before it are taken, and a done line shows whether its rank had published.
  */
 #include "clock.h"
 #include "engine.h"
@@ -22,7 +22,7 @@ void cvy_leave_out(struct cvy_engine *e, struct cvy_op *op, int rank)
 {
 	cvy_mask_add(&e->lost, rank);
 	e->some_lost = 1;
-	op->late = 1; /* its tick shows nothing of that rank */
+	op->late = 1; /* its tick shows nothing about that rank */
 }
 
 static void tell_late(struct cvy_engine *e, const struct cvy_op *op, int rank)
@@ -37,8 +37,8 @@ static void tell_late(struct cvy_engine *e, const struct cvy_op *op, int rank)
 
 /*
  * The deadline of the call has passed without this source, or a repair has found that its part never comes: it is
- * masked. What it announces later is not looked at, so it counts as missing for good. No deadline runs in a repair:
- * what was published before it is taken.
+ * masked. Its later lines are not read, so it counts as missing for good. No deadline runs in a repair: data published
+ * before it are taken.
  */
 int cvy_late(struct cvy_engine *e, struct cvy_op *op, int rank)
 {
@@ -54,9 +54,9 @@ int cvy_late(struct cvy_engine *e, struct cvy_op *op, int rank)
 enum fate { COMES, LATE, DIFFERS };
 
 /*
- * Some source never publishes the tick that is waited for: it called something else there, its ticks are past it, or
- * it has an outcome of the operation. (That is read before the line: who publishes does it before it is past.) The
- * last may be of a rank that others masked as late or left out, where the operation says that they may.
+ * A source never publishes the awaited tick in three cases: it made another call there, its ticks are past it, or it
+ * has an outcome of the operation. (That word is read before the line, since a source publishes before it is past.) The
+ * last case is also that of a rank that others masked as late or left out, if the operation allows it.
  */
 static enum fate fate_of(struct cvy_engine *e, const struct cvy_op *op, int k)
 {
@@ -76,7 +76,7 @@ static enum fate fate_of(struct cvy_engine *e, const struct cvy_op *op, int k)
 	return op->partial ? LATE : DIFFERS;
 }
 
-/* Sources whose part never comes are masked: 1 if there is one. -1: one called something else. */
+/* Masks sources whose part never comes: 1 if there is one. -1: one made another call. */
 int cvy_late_in_repair(struct cvy_engine *e, const struct cvy_op *op)
 {
 	int found = 0;

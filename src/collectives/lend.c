@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which inputs are lent, where peers read them, and the calls that give memory of the own window to the application. */
+/*
+ * Inputs that are lent, places where peers read them, and the calls that give memory of the own window to applications.
+ */
 #include "lend.h"
 
 #include <stdlib.h>
@@ -13,7 +15,7 @@ static int overlap(const void *a, const void *b, size_t bytes)
 	return x < y ? y - x < bytes : x - y < bytes;
 }
 
-/* Do the bytes that some source lends lie between heap and pool? What a rank of ours says does. */
+/* Are the lent bytes of a source between heap and pool? Those of a rank with our call are. */
 static int inside(const struct cvy_engine *e, const struct cvy_op *op, size_t at)
 {
 	size_t blocks = cvy_in_parts(op->kind) ? (size_t)e->set.rank[e->set.n - 1] + 1 : 1;
@@ -28,7 +30,7 @@ void cvy_lend_begin(struct cvy_engine *e, struct cvy_op *op)
 	op->lends = 0;
 	if (!cvy_lendable(e, op) || !e->set.open || !inside(e, op, at))
 		return;
-	/* In place of a block that is copied as it is, nothing overwrites it; where results do, it is not lent. */
+	/* In place of a block that is copied unchanged, nothing overwrites it; if results do, it is not lent. */
 	if (op->input_bytes || (op->kind->folds && overlap(op->input, op->recv, op->bytes)))
 		return;
 	op->lends = at;
@@ -37,8 +39,7 @@ void cvy_lend_begin(struct cvy_engine *e, struct cvy_op *op)
 int cvy_lend_seen(const struct cvy_engine *e, const struct cvy_op *op, uint64_t i)
 {
 	if (op->kind->op_class == CVY_OP_TO_ROOT && op->rounds == 2 && op->root != e->rank)
-		return cvy_source_line(e, op, i, cvy_root_index(e, op), 2)->aux !=
-		       0; /* other lines were not waited for */
+		return cvy_source_line(e, op, i, cvy_root_index(e, op), 2)->aux != 0; /* others were not awaited */
 	for (int k = 0; k < e->set.n; k++) {
 		if (op->kind->op_class == CVY_OP_ROOT && e->set.rank[k] != op->root)
 			continue;
@@ -101,7 +102,7 @@ int covey_mem_alloc(struct covey_group *group, size_t bytes, void **out)
 	return 0;
 }
 
-/* An operation under way whose buffers begin in @m: peers may read there. Its number, 0: there is none. */
+/* An operation under way whose buffers begin in @m: peers may read there. Its number, 0: none. */
 static uint64_t is_lent(struct cvy_engine *e, const struct cvy_memory *m)
 {
 	const uint8_t *from = e->own_base + m->offset;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Prints the tables of losses, and of who took a place. */
+/* Prints the tables of losses, and of calls that took their place. */
 #include "losses.h"
 
 #include "covey.h"
@@ -15,7 +15,7 @@ static const struct loss {
 };
 
 static const struct turn {
-	int err; /* that it is one the compiler sees */
+	int err; /* for the compiler: it must be a known error */
 	const char *name, *when, *place, *ranks, *cure;
 } turns[] = {
 #define TURN_ROW(name, when, place, ranks, cure) { COVEY_ERR_##name, "COVEY_ERR_" #name, when, place, ranks, cure },

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A server of one answer. Nobody can hold up the agent with it: sockets do not block, an asker has one read and one
- * write and is gone after them or after ASK_MS, and there are at most ASKERS at a time.
+ * A server with one answer. Nobody can hold up the agent with it: sockets do not block; a client has one read and one
+ * write and is closed after them or after ASK_MS; and there are at most ASKERS at a time.
  */
 #include "metrics.h"
 
@@ -39,7 +39,7 @@ struct cvy_metrics {
 	struct asker asker[ASKERS];
 };
 
-/* ---- What is told ---- */
+/* ---- the answer ---- */
 
 /* A label's value: quotes, backslashes and newlines need an escape. */
 static void label(FILE *to, const char *name, const char *value)
@@ -77,12 +77,12 @@ static void head(FILE *to, const char *name, const char *type, const char *help)
 	fprintf(to, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
 }
 
-/* Each number alone is whole; that they are of one moment is not promised. */
+/* Each single number is consistent; the numbers may be of different moments. */
 static struct cvy_flight *snapshot(const struct cvy_flight *page)
 {
 	size_t bytes = offsetof(struct cvy_flight, op);
 	struct cvy_flight *copy =
-		aligned_alloc(64, sizeof(*copy)); /* a whole one, of which only the numbers are filled */
+		aligned_alloc(64, sizeof(*copy)); /* a whole page, of which only the numbers are filled in */
 
 	for (size_t i = 0; copy && i < bytes / sizeof(uint64_t); i++)
 		((uint64_t *)copy)[i] = __atomic_load_n((const uint64_t *)page + i, __ATOMIC_RELAXED);
@@ -121,7 +121,7 @@ void cvy_metrics_manual(FILE *file)
 #undef ROW
 }
 
-/* ---- Who asks ---- */
+/* ---- clients ---- */
 
 static void dismiss(struct asker *a)
 {
@@ -160,14 +160,14 @@ static void reply(const struct asker *a)
 			bytes);
 		fwrite(body, 1, bytes, to);
 		fclose(to);
-		/* It fits an empty socket's buffer; who has a smaller one gets less than Content-Length. */
+		/* It fits an empty socket's buffer; a client with a smaller one gets less than Content-Length. */
 		(void)!send(a->fd, text, all, MSG_DONTWAIT | MSG_NOSIGNAL);
 	}
 	free(text);
 	free(body);
 }
 
-/* Whatever is asked for, the answer is the same. */
+/* The answer is the same for every request. */
 static void on_request(void *ctx, uint32_t events)
 {
 	struct asker *a = ctx;
@@ -202,10 +202,10 @@ static void on_asker(void *ctx, uint32_t events)
 			dismiss(a);
 	}
 	if (fd >= 0)
-		close(fd); /* too many: come again */
+		close(fd); /* too many: the client must try again */
 }
 
-/* ---- Where ---- */
+/* ---- addresses ---- */
 
 /* PATH with {rank}, {pid} and {group} filled in; -1: too long. */
 static int fill_path(struct cvy_metrics *m, const char *place, int rank, char *to, size_t room)
@@ -233,7 +233,7 @@ static int fill_path(struct cvy_metrics *m, const char *place, int rank, char *t
 	return 0;
 }
 
-/* A socket that a dead process left is replaced; one that somebody answers at is not. */
+/* A socket that a dead process left is replaced; one that a live process serves is not. */
 static int take_path(int fd, const struct sockaddr_un *at)
 {
 	struct stat st;

@@ -46,9 +46,8 @@ struct cvy_metrics;
 /* NULL in *out if none are wanted or there is no page. Before the loop runs. */
 int cvy_metrics_open(const struct cvy_config *config, struct cvy_loop *loop, const struct cvy_flight *page,
 		     struct cvy_metrics **out);
-void cvy_metrics_serve(struct cvy_metrics *metrics,
-		       int rank);		     /* the rank is known; a failure is logged; NULL is fine */
-void cvy_metrics_close(struct cvy_metrics *metrics); /* the loop has stopped */
+void cvy_metrics_serve(struct cvy_metrics *metrics, int rank); /* a failure is logged; NULL is fine */
+void cvy_metrics_close(struct cvy_metrics *metrics);	       /* the loop has stopped */
 
 void cvy_metrics_print(const struct cvy_flight *page, FILE *to);
 void cvy_metrics_manual(FILE *file); /* the manual's table, in Markdown */

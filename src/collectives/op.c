@@ -11,7 +11,7 @@
 
 #include "reduce.h"
 
-/* A freed operation is kept for the next. Its mask has never had more than the words of max_ranks set. */
+/* A freed operation is kept for the next. Only the words of max_ranks were ever set in its mask. */
 struct cvy_op *cvy_op_new(struct cvy_engine *e, const struct cvy_op_kind *kind)
 {
 	struct cvy_op *op = NULL;
@@ -41,7 +41,7 @@ void cvy_op_put(struct cvy_op *op)
 	struct cvy_op **spare = op->engine->spare;
 
 	if (__atomic_load_n(&op->refs, __ATOMIC_ACQUIRE) != 1 && __atomic_sub_fetch(&op->refs, 1, __ATOMIC_ACQ_REL))
-		return; /* who holds the only reference need not count */
+		return; /* the holder of the only reference need not count */
 	if (op->kind->release)
 		op->kind->release(op);
 	if (op->undo)
@@ -58,7 +58,10 @@ static const struct cvy_op_kind *const kinds[] = { &cvy_op_allreduce, &cvy_op_br
 						   &cvy_op_reduce,    &cvy_op_reduce_scatter, &cvy_op_allgatherv,
 						   &cvy_op_gather,    &cvy_op_scatter };
 
-/* call: kind 4 bits, type 4, op 4, root 12, count 32 (more reads as the most), lap 8; sig: a hash of all but the lap */
+/*
+ * call: kind 4 bits, type 4, op 4, root 12, count 32 (a larger one reads as the most), lap 8; sig: a hash of all but
+ * the lap
+ */
 void cvy_op_sign(struct cvy_op *op, int on_loss)
 {
 	uint64_t kind = 0, h;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * barrier, and admit: the safe point. With nobody pending, admit is a store: no wait. With pending
- * ranks it is a barrier of members and pending; the lowest member sends the pending ranks number,
- * tick and state over the control link, and they begin with it.
+ * barrier, and admit: the safe point. If no rank is pending, admit is a store without a wait. With pending ranks it is
+ * a barrier of members and pending ranks. The lowest member sends the pending ranks number, tick and state over the
+ * control link, and they begin with it.
  */
 #include <stdlib.h>
 
@@ -10,7 +10,7 @@
 #include "engine.h"
 #include "log.h"
 
-#define TELL_AGAIN_MS 500 /* joiners that do not enter an ADMIT: memory may have failed for what they were told */
+#define TELL_AGAIN_MS 500 /* to joiners that do not enter an ADMIT: they may have had no memory for the message */
 
 const struct cvy_op_kind cvy_op_barrier = {
 	.name = "barrier",
@@ -18,7 +18,7 @@ const struct cvy_op_kind cvy_op_barrier = {
 };
 
 struct admit_head {
-	uint64_t seq, since;	    /* the calls before it, as of struct cvy_engine */
+	uint64_t seq, since;	    /* the calls before it, as in struct cvy_engine */
 	uint32_t past, tick, bytes; /* bytes of state follow */
 	uint32_t zero;
 };
@@ -58,7 +58,7 @@ void cvy_admit_message(struct cvy_engine *e, const struct cvy_msg *msg)
 		return;
 	}
 	state = malloc(head.bytes + 1);
-	if (!state) /* it comes again (cvy_engine_admit_late) */
+	if (!state) /* the message is sent again (cvy_engine_admit_late) */
 		return;
 	memcpy(state, (const uint8_t *)msg->body + sizeof(head), head.bytes);
 	free(e->admit_state);
@@ -71,7 +71,7 @@ void cvy_admit_message(struct cvy_engine *e, const struct cvy_msg *msg)
 	e->admit_epoch = msg->epoch;
 }
 
-/* Pending ranks of which an entered ADMIT has no signal; none while it waits for an admitted rank too. */
+/* Pending ranks of which an entered ADMIT has no signal; none while it awaits an admitted rank too. */
 static void missing_joiners(struct cvy_engine *e, struct cvy_op *op, struct covey_mask *missing)
 {
 	memset(missing, 0, sizeof(*missing));
@@ -84,7 +84,7 @@ static void missing_joiners(struct cvy_engine *e, struct cvy_op *op, struct cove
 		if (k == e->set.self || __atomic_load_n(&cvy_source_line(e, op, 0, k, 1)->tag, __ATOMIC_ACQUIRE) ==
 						cvy_tag(e->epoch, op->first))
 			continue;
-		if (!covey_mask_has(&e->view->pending, r)) { /* it may be the one that tells the joiners to begin */
+		if (!covey_mask_has(&e->view->pending, r)) { /* it may be the one that sends joiners their number */
 			memset(missing, 0, sizeof(*missing));
 			return;
 		}
@@ -92,14 +92,14 @@ static void missing_joiners(struct cvy_engine *e, struct cvy_op *op, struct cove
 	}
 }
 
-/* PROTOCOL section 6: the change that follows leaves them out though they report. */
+/* PROTOCOL section 6: the following change leaves them out even if they report. */
 void cvy_engine_admit_late(struct cvy_engine *e, uint64_t now_ns)
 {
 	struct cvy_event ev = { .kind = CVY_EV_SUSPECT, .source = CVY_SOURCE_ADMIT };
 	struct covey_mask missing;
 
 	if (__atomic_load_n(&e->gate, __ATOMIC_ACQUIRE) || pthread_mutex_trylock(&e->lock))
-		return; /* whoever holds the lock is stepping: the next tick looks again */
+		return; /* a stepper holds the lock: the next tick looks again */
 	if (!e->active || !e->view) {
 		pthread_mutex_unlock(&e->lock);
 		return;
@@ -122,12 +122,12 @@ void cvy_engine_admit_late(struct cvy_engine *e, uint64_t now_ns)
 			ev.inc = e->view->member[r].inc;
 			cvy_post(&e->sink, &ev);
 		}
-		e->late_ns = now_ns; /* told once; again if nothing comes of it */
+		e->late_ns = now_ns; /* sent once; again if they do not enter */
 	}
 	pthread_mutex_unlock(&e->lock);
 }
 
-/* A joiner hands the members' state to its caller. */
+/* A joiner gives the members' state to its caller. */
 static void admit_finish(struct cvy_engine *e, struct cvy_op *op)
 {
 	if (op->result.status || !op->recv || !e->admit_state || e->admit_seq != op->seq)

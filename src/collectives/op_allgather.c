@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* allgather: each rank publishes its block piece by piece, everyone copies all blocks. Blocks of missing ranks are zero. */
+/*
+ * allgather: each rank publishes its block piece by piece, everyone copies all blocks. Missing ranks' blocks are zero.
+ */
 #include "algo.h"
 
 void cvy_allgather_plan(struct cvy_engine *e, struct cvy_op *op, int size)
@@ -22,7 +24,7 @@ static void allgather_consume(struct cvy_engine *e, struct cvy_op *op, uint64_t 
 	}
 }
 
-/* the pieces of all sources, ascending; the outcome's mask says whose */
+/* the pieces of all sources, ascending; the outcome's mask names the sources */
 static size_t allgather_give(struct cvy_engine *e, struct cvy_op *op, uint64_t i, uint8_t *out)
 {
 	size_t n = cvy_tick_bytes(op, i);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * allgatherv: an allgather of blocks of different sizes. All ranks name all counts, and the signature covers them: so
- * everybody knows the number of ticks, that of the largest block. Blocks of missing ranks are zero.
+ * allgatherv: an allgather of blocks of different sizes. All ranks name all counts, and the signature covers them. So
+ * all ranks know the number of ticks, that of the largest block. Blocks of missing ranks are zero.
  */
 #include "algo.h"
 

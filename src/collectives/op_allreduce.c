@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * allreduce. Small: the payload stands in the line of the slot. To CVY_ONE_SHOT_BYTES, and with two
- * ranks always: each rank publishes its input and reduces everyone's. Above: two rounds in a tick;
- * rank k reduces shard k of the piece and publishes it, and everyone gathers the shards.
- * All of them fold in ascending rank.
+ * allreduce. Small: the payload is in the line of the slot. Up to CVY_ONE_SHOT_BYTES, and with two ranks always: each
+ * rank publishes its input and reduces everyone's. Above: two rounds in a tick; rank k reduces shard k of the piece and
+ * publishes it, and everyone gathers the shards. All of them fold in ascending rank.
  */
 #include "algo.h"
 #include "chain.h"
@@ -56,8 +55,8 @@ static void allreduce_publish(struct cvy_engine *e, struct cvy_op *op, uint64_t 
 }
 
 /*
- * @mine: the own contribution where it stands, NULL: as published. A slot that was just written is not in the
- * own caches any more, the input is; who gives a tick later has the slot alone.
+ * @mine: the own contribution in the input, NULL: as published. A slot that was just written is no longer in the own
+ * caches, the input is; a rank that gives a tick later has only the slot.
  */
 static void reduce_range(struct cvy_engine *e, struct cvy_op *op, uint64_t i, size_t at, size_t len, uint8_t *out,
 			 const uint8_t *mine)

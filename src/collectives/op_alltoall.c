@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * alltoall and alltoallv: the slot holds one part per destination, a piece of it in every tick. With
- * v each part begins with a header that says how many bytes there are in all for this destination,
- * and the first line how many ticks the source needs; the largest is everyone's number. Parts of
- * missing sources are zero.
+ * alltoall and alltoallv: the slot holds one part per destination, a piece of it in every tick. With v each part begins
+ * with a header that has the number of bytes in all for this destination, and the first line has the number of ticks
+ * that the source needs; the largest is everyone's number. Parts of missing sources are zero.
  */
 #include "algo.h"
 #include "lend.h"
@@ -122,7 +121,7 @@ static void copy_part(struct cvy_engine *e, struct cvy_op *op, uint64_t i, int k
 	uint64_t total;
 
 	if (k == e->set.self) {
-		if (n) /* as many are sent to oneself: the call was refused else */
+		if (n) /* the call checked that it sends itself as much */
 			memmove(to, op->input + b->send_at[r] + i * op->piece, n);
 		return;
 	}

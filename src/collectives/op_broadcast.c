@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * broadcast: the root publishes piece after piece; a piece in its slot reaches everyone at once. The
- * root may run ahead as far as the slots allow: done words of the others (engine.c) hold it back.
+ * broadcast: the root publishes piece after piece; a piece in its slot reaches everyone at once. The root may run ahead
+ * as far as the slots allow: done words of the others (step.c) hold it back.
  */
 #include "algo.h"
 #include "lend.h"

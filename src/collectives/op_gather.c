@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * gather: as reduce (op_reduce.c), with copies where that folds. All blocks of the outcome's mask are on the root, or
- * nobody is done.
+ * gather: as reduce (op_reduce.c), with copies instead of folds. All blocks of the outcome's mask are on the root, or
+ * no rank is done.
  *
- * scatter: the root's slot holds one part for each rank. The root may run ahead as far as the slots allow. Who
- * lags asks for its part: the root has it, and on its host everyone sees it; if both are gone, it is lost.
+ * scatter: the root's slot holds one part for each rank. The root may run ahead as far as the slots allow. A laggard
+ * asks for its part: the root has it, and every rank of its host sees it. If all of these are gone, it is lost.
  */
 #include "algo.h"
 
@@ -60,7 +60,7 @@ static void scatter_plan(struct cvy_engine *e, struct cvy_op *op, int size)
 	cvy_plan_ticks(op, op->bytes * (size_t)size <= CVY_LINE_DATA ? CVY_LINE_DATA : part);
 }
 
-/* tick i of the part for @rank, where it stands in the root's window */
+/* tick i of the part for @rank, in the root's window */
 static const uint8_t *part_for(struct cvy_engine *e, const struct cvy_op *op, uint64_t i, int rank)
 {
 	int k = cvy_root_index(e, op);
@@ -82,7 +82,7 @@ static void scatter_consume(struct cvy_engine *e, struct cvy_op *op, uint64_t i)
 		memcpy(to, from, bytes);
 }
 
-/* of the root's own part nothing stands in its slot, and it never asks */
+/* the root's own part is not in its slot, and the root never asks */
 static size_t scatter_give(struct cvy_engine *e, struct cvy_op *op, uint64_t i, uint8_t *out)
 {
 	memcpy(out, part_for(e, op, i, e->asker), cvy_tick_bytes(op, i));

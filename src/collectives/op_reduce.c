@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * reduce: every rank publishes its input for the root alone, which folds all of them as they stand in the slots. The
- * others wait for the root's second line, stored when all inputs are there: so nobody is done before the root
- * is sure to be, and who lags needs no bytes from anyone. On one host the lines of all tell the same, without the way
- * back: a root that lags then folds in repair what they saw.
+ * reduce: every rank publishes its input for the root alone, which folds all of them in the slots. The others wait for
+ * the root's second line, stored when all inputs are there: so no rank is done before the root is sure to be, and a
+ * laggard needs no bytes from anyone. On one host the lines of all show the same, without the way back: a root that
+ * lags then folds in repair what they saw.
  *
- * reduce_scatter: a slot holds one part for each rank, and each folds its own. What a rank that died had published
- * counts; who lacks some of it has no sum at all (LOST), since others may have one with all contributors.
+ * reduce_scatter: a slot holds one part for each rank, and each folds its own. Data that a dead rank had published
+ * count. A rank that lacks some of them has no sum at all (LOST), since others may have one with all contributors.
  */
 #include "algo.h"
 #include "lend.h"

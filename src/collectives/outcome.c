@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Outcomes that repairs brought. One may be wanted twice: by the application, which has not called the operation yet, and by
- * members that lag behind this one. It stands in both lists, and goes with the last. So what is counted as done needs no
- * memory any more when it is.
+ * Outcomes that repairs brought. One may be wanted twice: by the application, which has not called the operation yet,
+ * and by members that lag behind this one. It is in both lists, and freed with the last. So an operation needs no
+ * further memory when it is counted as done.
  */
 #include <stdlib.h>
 
@@ -79,7 +79,7 @@ struct cvy_outcome *cvy_outcome_claim(struct cvy_engine *e, uint64_t seq)
 	return o;
 }
 
-/* A view is active: nobody asks for what was given before. */
+/* A view is active: nobody asks for outcomes given before. */
 void cvy_outcome_forget_given(struct cvy_engine *e)
 {
 	while (e->given) {

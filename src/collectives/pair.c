@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The pairs of an engine: made when a message to or from a rank is asked for, stepped while something is
- * under way, failed when a view does not list their incarnation, ended with the engine.
+ * The pairs of an engine: made when a message to or from a rank is asked for, stepped while one is under way, failed
+ * when a view does not list their incarnation, ended with the engine.
  */
 #include "pair.h"
 
@@ -75,8 +75,8 @@ static int pair_new(struct cvy_engine *e, int rank, uint64_t inc, struct cvy_pai
 	return 0;
 }
 
-/* The pair of an admitted member of the view. NULL in @out: it is none. One that waits for its ADMIT has sent nothing
- * yet, and who has not come by that safe point would wait for it, and it for him. */
+/* The pair of an admitted member of the view. NULL in @out: not one. A rank that waits for its ADMIT has sent nothing
+ * yet, and a member before that safe point would wait for it, while it waits for the member. */
 static int pair_get(struct cvy_engine *e, int rank, struct cvy_pair **out)
 {
 	const struct cvy_view *v = e->view;
@@ -84,7 +84,7 @@ static int pair_get(struct cvy_engine *e, int rank, struct cvy_pair **out)
 	*out = NULL;
 	if (!v || !covey_mask_has(&v->members, rank) || covey_mask_has(&v->pending, rank))
 		return 0;
-	if (!e->pairs) /* cvy_pairs_look looks without the lock whether there are any */
+	if (!e->pairs) /* cvy_pairs_look reads this without the lock */
 		__atomic_store_n(&e->pairs,
 				 calloc(1, sizeof(*e->pairs) + (size_t)v->max_ranks * sizeof(struct cvy_pair *)),
 				 __ATOMIC_RELEASE);
@@ -103,7 +103,7 @@ static void activate(struct cvy_engine *e, struct cvy_pair *p)
 	e->pairs->active = p;
 }
 
-/* Everything of it that is not complete ends with @err; what arrived is dropped. */
+/* All its incomplete messages end with @err; arrived ones are dropped. */
 static void pair_fail(struct cvy_engine *e, struct cvy_pair *p, int err)
 {
 	for (int i = 0; list_of(p, i); i++)
@@ -147,7 +147,7 @@ static int post_locked(struct cvy_engine *e, struct cvy_op *op)
 		err = pair_get(e, op->root, &p);
 	if (err)
 		return err;
-	__atomic_store_n(&op->refs, 2, __ATOMIC_RELAXED); /* nobody knows it yet but the caller */
+	__atomic_store_n(&op->refs, 2, __ATOMIC_RELAXED); /* only the caller knows it yet */
 	if (!p || p->ch.broken) {
 		cvy_fail(e->box, COVEY_ERR_PEER, op->root, e->view ? e->view->epoch : 0,
 			 p ? "rank %d wrote what no rank writes" : "rank %d is not a member of the view", op->root);
@@ -160,7 +160,7 @@ static int post_locked(struct cvy_engine *e, struct cvy_op *op)
 		cvy_parcel_add(&p->queued, x);
 	else
 		cvy_pair_claim(e, p, x);
-	if (op->kind == &cvy_op_send) /* a receive is stepped by who waits for it */
+	if (op->kind == &cvy_op_send) /* the waiter steps a receive */
 		cvy_pairs_step(e);
 	return 0;
 }
@@ -255,7 +255,7 @@ int cvy_pairs_drained(struct cvy_engine *e)
 	for (struct cvy_pair *p = e->pairs ? e->pairs->all : NULL; p; p = p->next) {
 		if (p->ch.broken || p->ch.self)
 			continue;
-		p->ch.looks = CVY_CREDIT_LOOKS - 1; /* the next look is a whole one */
+		p->ch.looks = CVY_CREDIT_LOOKS - 1; /* the next look reads everything */
 		if (p->queued.first || p->offered.first || p->parting.first || p->ch.far_note < p->ch.unasked ||
 		    p->ch.freed < p->ch.written) {
 			activate(e, p);
@@ -291,7 +291,7 @@ void cvy_pairs_end(struct cvy_engine *e, int err)
 	for (struct cvy_pair *p = e->pairs ? e->pairs->all : NULL; p; p = p->next)
 		pair_fail(e, p, err);
 	if (e->pairs)
-		e->pairs->active = NULL; /* nothing is posted any more */
+		e->pairs->active = NULL; /* nothing is posted from here on */
 }
 
 void cvy_pairs_close(struct cvy_engine *e)

@@ -99,7 +99,7 @@ int cvy_pairs_drained(struct cvy_engine *e);
 int cvy_pair_step(struct cvy_engine *e, struct cvy_pair *p, int poll); /* 1: it moved, 0, < 0: the far end lies */
 void cvy_pair_done(struct cvy_engine *e, struct cvy_parcel *x, int status);
 void cvy_pair_claim(struct cvy_engine *e, struct cvy_pair *p,
-		    struct cvy_parcel *x); /* a receive; looks at what arrived */
+		    struct cvy_parcel *x); /* a receive; looks at arrived messages */
 struct cvy_parcel *cvy_parcel_take(struct cvy_parcels *list, struct cvy_parcel **at);
 void cvy_parcel_add(struct cvy_parcels *list, struct cvy_parcel *x);
 

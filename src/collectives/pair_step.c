@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The steps of a pair: records in, matching, records out. As far as it goes without waiting. */
+/* The steps of a pair: records in, matching, records out. They do all that they can without waiting. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,7 +7,7 @@
 #include "copy.h"
 #include "pair.h"
 
-#define WHOLE_PART 4 /* of a ring: the longest message that is sent as a whole, and the longest part */
+#define WHOLE_PART 4 /* of a ring: the longest message that is sent whole, and the longest part */
 
 /* ---- lists ---- */
 
@@ -44,7 +44,7 @@ static int is_send(const struct cvy_parcel *x)
 	return x->op->kind == &cvy_op_send;
 }
 
-/* @x is in no list any more. */
+/* @x must be in no list. */
 void cvy_pair_done(struct cvy_engine *e, struct cvy_parcel *x, int status)
 {
 	struct cvy_op *op = x->op;
@@ -92,7 +92,7 @@ static size_t taken(const struct cvy_parcel *x)
 	return x->total < x->op->bytes ? x->total : x->op->bytes;
 }
 
-/* Of a whole message that nobody asked for, at the receiver: empty ones are not free either. */
+/* Of a whole message without a receive, at the receiver: empty ones cost something too. */
 static uint64_t cost(uint64_t bytes)
 {
 	return bytes + sizeof(struct cvy_record);
@@ -132,7 +132,7 @@ void cvy_pair_claim(struct cvy_engine *e, struct cvy_pair *p, struct cvy_parcel 
 	free(a);
 }
 
-/* The body of the record that is taken: from its note, or the ring. */
+/* The body of the record that is taken, from its note or the ring. */
 static void body_of(const struct cvy_pair *p, const struct cvy_note *note, void *to, size_t n)
 {
 	if (note && n <= CVY_NOTE_DATA)
@@ -141,7 +141,7 @@ static void body_of(const struct cvy_pair *p, const struct cvy_note *note, void 
 		cvy_channel_peek(&p->ch, sizeof(struct cvy_record), to, n);
 }
 
-/* Nobody asked for it yet. 0: no memory now, or it is not ours. */
+/* Keeps a message that has no receive yet. 0: no memory at present, or it is not ours. */
 static int keep(struct cvy_pair *p, const struct cvy_record *r, const struct cvy_note *note)
 {
 	int whole = r->kind == CVY_RECORD_WHOLE;
@@ -161,7 +161,7 @@ static int keep(struct cvy_pair *p, const struct cvy_record *r, const struct cvy
 	return 1;
 }
 
-/* A header: 1 it was used, 0 no memory for it now, or what follows is not ours. */
+/* A header: 1 it was used, 0 no memory for it at present, or the bytes after it are not ours. */
 static int arrive(struct cvy_engine *e, struct cvy_pair *p, const struct cvy_record *r, const struct cvy_note *note)
 {
 	struct cvy_parcel **at = &p->posted.first, *x;
@@ -219,7 +219,7 @@ static int part(struct cvy_engine *e, struct cvy_pair *p, const struct cvy_recor
 	return 1;
 }
 
-/* What no honest peer writes is told from the record alone, before anything is done with it. */
+/* Detects from the record alone, before any use of it, a record that no honest peer writes. */
 static int believed(const struct cvy_pair *p, const struct cvy_record *r)
 {
 	switch (r->kind) {
@@ -236,7 +236,7 @@ static int believed(const struct cvy_pair *p, const struct cvy_record *r)
 	}
 }
 
-/* One record: 1, 0: there is none, no memory for it, or it is not ours; < 0: it cannot be. */
+/* One record: 1, 0: there is none, no memory for it, or it is not ours; < 0: it is invalid. */
 static int take_record(struct cvy_engine *e, struct cvy_pair *p)
 {
 	struct cvy_record r;
@@ -257,7 +257,7 @@ static int take_record(struct cvy_engine *e, struct cvy_pair *p)
 		return COVEY_ERR_IO;
 	body = r.kind == CVY_RECORD_WHOLE || r.kind == CVY_RECORD_PART ? (size_t)r.bytes : 0;
 	if (cvy_channel_ready(&p->ch) < sizeof(r) + body)
-		return COVEY_ERR_IO; /* records are told as a whole */
+		return COVEY_ERR_IO; /* records are published as a whole */
 	if (r.kind == CVY_RECORD_WANT)
 		used = wanted(e, p, &r);
 	else if (r.kind == CVY_RECORD_PART)
@@ -290,7 +290,7 @@ static void write_record(struct cvy_pair *p, uint32_t kind, const struct cvy_par
 	cvy_copy_few(p->ch.brief.data, body, bytes);
 }
 
-/* WANTs: the far end waits for them. */
+/* WANTs first: the far end waits for them. */
 static int write_wants(struct cvy_engine *e, struct cvy_pair *p)
 {
 	int moved = 0;
@@ -325,7 +325,7 @@ static int write_part(struct cvy_engine *e, struct cvy_pair *p)
 	return 1;
 }
 
-/* The next message in order: as a whole, or offered. */
+/* The next message in order: whole, or offered. */
 static int write_header(struct cvy_engine *e, struct cvy_pair *p)
 {
 	struct cvy_parcel *x = p->queued.first;
@@ -351,8 +351,8 @@ static int write_header(struct cvy_engine *e, struct cvy_pair *p)
 }
 
 /*
- * What nobody has asked for may stand in the ring a while: the receive that comes takes it from there, without a copy
- * kept aside. Not when a record of another kind is waited for, nor when the ring fills up.
+ * A message without a receive may stay in the ring for a while: its receive takes it from there, without a copy kept
+ * aside. But not if a record of another kind is awaited, or the ring fills up.
  */
 static int worth_taking(const struct cvy_pair *p)
 {
@@ -365,7 +365,7 @@ int cvy_pair_step(struct cvy_engine *e, struct cvy_pair *p, int poll)
 
 	if (moved < 0 || p->ch.far_note > p->ch.unasked)
 		return COVEY_ERR_IO;
-	if (p->ch.far && worth_taking(p)) /* out of sight: nothing comes now, and nothing leaves */
+	if (p->ch.far && worth_taking(p)) /* without a far end, nothing is received or sent */
 		while ((got = take_record(e, p)) > 0)
 			moved = 1;
 	if (got < 0)

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The table of algorithms, what each costs, and what COVEY_ALGO asks for instead.
+ * The table of algorithms, their costs, and the choices of COVEY_ALGO.
  *
  * Costs are those of a rank that waits for the last byte: ways between hosts, messages that its host's busiest rank
  * handles, bytes that leave the busiest host, bytes that a rank copies and folds. Their constants are of one machine
- * (two cores, sockets over loopback), and only the order of two costs matters. Where all ranks live on one host the
- * bounds in the table decide alone.
+ * (two cores, sockets over loopback), and only the order of two costs matters. If all ranks are on one host, the bounds
+ * in the table decide alone.
  */
 #include "plan.h"
 
@@ -30,7 +30,7 @@ static uint64_t cost(const struct cvy_shape *s, int hops, int messages, uint64_t
 	       wire * NET_PS / 1000 + memory * MEMORY_PS / 1000;
 }
 
-/* ranks on other hosts, as the widest host sees them */
+/* ranks on other hosts, seen from the widest host */
 static int remote(const struct cvy_shape *s)
 {
 	return s->ranks - s->widest;
@@ -41,7 +41,7 @@ static uint64_t all(const struct cvy_shape *s, int blocks)
 	return (uint64_t)blocks * s->bytes;
 }
 
-/* Everyone's input goes to everyone. */
+/* Every rank's input travels to every rank. */
 static uint64_t cost_flat(const struct cvy_shape *s)
 {
 	return cost(s, 1, remote(s), all(s, s->widest * remote(s)), all(s, s->ranks + 1));
@@ -57,7 +57,7 @@ static uint64_t cost_twolevel(const struct cvy_shape *s)
 	return FLAG_NS + cost(s, 1, s->hosts - 1, all(s, s->widest * (s->hosts - 1)), all(s, s->ranks + 1 + s->parts));
 }
 
-/* A fold of everything leaves each host once, and the last host sends the result to each. */
+/* A fold of all inputs leaves each host once, and the last host sends the result to each. */
 static uint64_t cost_chain(const struct cvy_shape *s)
 {
 	return 2 * FLAG_NS + cost(s, s->hosts, s->hosts, all(s, s->hosts - 1), all(s, 4));
@@ -78,7 +78,7 @@ static size_t part(const struct cvy_shape *s)
 	return ((s->bytes < s->piece ? s->bytes : s->piece) + 63) / 64 * 64;
 }
 
-/* What comes from other hosts must fit half a slot. */
+/* The parts from other hosts must fit half a slot. */
 static int can_twolevel(const struct cvy_algorithm *a, const struct cvy_shape *s)
 {
 	size_t parts = a->kind->op_class == CVY_OP_ROOT ? 1 : (size_t)s->parts;
@@ -86,7 +86,7 @@ static int can_twolevel(const struct cvy_algorithm *a, const struct cvy_shape *s
 	return s->hosts > 1 && s->hosts < s->ranks && parts * part(s) <= s->slot_bytes;
 }
 
-/* A fold that is passed on must be what the next host would have: 16-bit floats are folded in more bits than they have. */
+/* A fold that is passed on must be exact for the next host: 16-bit floats are folded in more bits than they have. */
 static int can_chain(const struct cvy_algorithm *a, const struct cvy_shape *s)
 {
 	(void)a;
@@ -139,7 +139,7 @@ static int bytes_of(const char **at, size_t *out)
 	return 1;
 }
 
-/* ":FROM-TO", either end may be left out; none of it: all sizes */
+/* ":FROM-TO", either end may be left out; without it: all sizes */
 static int range_of(const char **at, struct cvy_plan_rule *rule)
 {
 	int from, to;
@@ -308,7 +308,7 @@ void cvy_plan_choose(struct cvy_engine *e, struct cvy_op *op)
 
 	if (!op->flat_rounds)
 		op->flat_rounds = op->rounds;
-	if (e->set.hosts.n <= 1 && !e->rules) { /* as for who begins it in this view: ranks must not differ in rounds */
+	if (e->set.hosts.n <= 1 && !e->rules) { /* as in ranks that begin it: the same rounds */
 		op->way = CVY_WAY_FLAT;
 		op->rounds = op->flat_rounds;
 		return;
@@ -319,7 +319,7 @@ void cvy_plan_choose(struct cvy_engine *e, struct cvy_op *op)
 	op->rounds = a && a->rounds ? a->rounds : op->flat_rounds;
 }
 
-/* ---- what is taken, in words ---- */
+/* ---- the choices in words ---- */
 
 static const struct cvy_algorithm *at_size(struct cvy_engine *e, const struct cvy_op_kind *kind, size_t bytes,
 					   struct cvy_shape *s, int *asked)
@@ -358,7 +358,7 @@ static const char *size_text(size_t bytes, char *text, size_t room)
 
 #define MOST_BYTES ((size_t)1 << 30)
 
-/* The largest size that is served as @from is; alike in between, since costs grow evenly. */
+/* The largest size with the algorithm of @from; sizes between have it too, since costs grow evenly. */
 static size_t band_end(struct cvy_engine *e, const struct cvy_op_kind *kind, size_t from)
 {
 	struct cvy_shape s;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The flight recorder's page, and what the agent writes into it. */
+/* The flight recorder's page, and the agent's writes into it. */
 #include "recorder.h"
 
 #include <errno.h>
@@ -19,7 +19,7 @@ struct cvy_recorder {
 	char path[256]; /* of the file, removed at an orderly end; empty: a memfd */
 };
 
-/* The n-th handle of this process. */
+/* Number of handles of this process. */
 static unsigned handles;
 
 static int open_file(struct cvy_recorder *r, const struct cvy_config *config)
@@ -37,7 +37,7 @@ static int open_file(struct cvy_recorder *r, const struct cvy_config *config)
 	}
 	fd = open(r->path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
 	if (fd >= 0)
-		fchmod(fd, 0600); /* whatever the umask: who runs the job reads it after the death */
+		fchmod(fd, 0600); /* whatever the umask: the user of the job reads it after the process's death */
 	return fd;
 }
 
@@ -55,7 +55,7 @@ static void fill(struct cvy_flight *page, const struct cvy_config *config, const
 		snprintf(page->kind[kind], sizeof(page->kind[kind]), "%.15s", strcmp(text, "an") ? text : "");
 	}
 	page->clock_ns = cvy_now_ns();
-	page->store_up = 1; /* who is identified has spoken to it */
+	page->store_up = 1; /* a member with an identity has spoken to it */
 	__atomic_store_n(&page->magic, CVY_FLIGHT_MAGIC, __ATOMIC_RELEASE);
 }
 
@@ -70,7 +70,7 @@ struct cvy_recorder *cvy_recorder_open(const struct cvy_config *config, const ch
 	r->fd = open_file(r, config);
 	if (r->fd < 0)
 		goto fail;
-	/* All of it now: a write into a hole of a full file system would kill this process. */
+	/* All of it at once: a write into a hole of a full file system would kill this process. */
 	what = "no room";
 	errno = posix_fallocate(r->fd, 0, sizeof(*r->page));
 	if (errno)

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The reductions. Work goes in blocks that stay in the first cache: the accumulator of a block takes
- * one source after the other, so every path folds in the same order and gives the same bits. The
- * loops stand in reduce_body.h, once for each instruction set; which one runs is chosen at the first use.
- * -ffp-contract=off keeps them alike.
+ * The reductions. Work is done in blocks that stay in the first cache: the accumulator of a block takes one source
+ * after the other, so every path folds in the same order and gives the same bits. The loops are in reduce_body.h, once
+ * for each instruction set; the first use chooses one. -ffp-contract=off keeps their results the same.
  */
 #include "reduce.h"
 
@@ -50,7 +49,7 @@ int cvy_redop_known(int redop)
 static const struct cvy_reduce_table *in_use;
 
 #if defined(__x86_64__)
-/* Conversions of f16: not every compiler has a name for the feature. */
+/* Conversions of f16: some compilers have no name for the feature. */
 static int has_f16c(void)
 {
 	unsigned a, b, c, d;
@@ -114,8 +113,8 @@ static void reduce_halves(uint8_t *dst, const void *const *src, int n, size_t co
 }
 
 /*
- * One block. The last fold stores where the result belongs, unless something is still to be done with it or a
- * source that is read later stands there.
+ * One block. The last fold stores into the result, unless another step follows or a source that is read later is in the
+ * same place.
  */
 static void reduce_block(uint8_t *dst, const void *const *src, int n, size_t at, size_t m, int dtype, int redop,
 			 int stream)
@@ -154,7 +153,7 @@ void cvy_reduce(void *dst, const void *const *src, int n, size_t count, int dtyp
 		reduce_halves(dst, src, n, count, dtype, redop);
 		return;
 	}
-	if (n == 2 && redop != COVEY_AVG && !stream) { /* nothing comes after the only fold */
+	if (n == 2 && redop != COVEY_AVG && !stream) { /* nothing follows the only fold */
 		cvy_reduce_loops()->fold[dtype][redop](dst, src[0], src[1], count);
 		return;
 	}

@@ -30,7 +30,7 @@ typedef void (*cvy_fold_fn)(void *to, const void *a, const void *b, size_t n);
 
 struct cvy_reduce_table {
 	cvy_fold_fn fold[CVY_DTYPES][COVEY_AVG];		 /* [dtype][redop] */
-	void (*average[CVY_DTYPES])(void *at, size_t n, int by); /* what a sum becomes for avg */
+	void (*average[CVY_DTYPES])(void *at, size_t n, int by); /* turns a sum into avg */
 	void (*widen[CVY_DTYPES])(float *to, const void *from, size_t n);
 	void (*narrow[CVY_DTYPES])(void *to, const float *from, size_t n);
 	void (*weigh_bf16)(float *sum, const void *from, float weight, size_t n); /* sum += weight * from */

@@ -13,5 +13,5 @@
 
 #include "reduce_body.h"
 #else
-typedef int cvy_no_avx2; /* a file holds something */
+typedef int cvy_no_avx2; /* a file must not be empty */
 #endif

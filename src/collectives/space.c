@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Space of the heap that is given back while other ranks may still read what stands there.
+ * Space of the heap that is given back while other ranks may still read its data.
  *
- * Giving back and taking again are local and wait for nobody: offsets follow from the order of the calls alone. What
- * waits is the first operation that would write into such space: it is not published before every member has decided
- * the last operation that used the space (op->behind). A member shows it by its done word, which who waits here tells
- * too, or by its line of this very operation, since a rank that has entered it has decided all before. So a rank that
- * need not wait, as its own space is fresh, keeps nobody waiting. A view that is active shows it of everything below
- * its base, so nothing is left to wait for when the operation is done again.
+ * Giving back and taking again are local and wait for nobody: offsets follow from the order of the calls alone. Only
+ * the first operation that would write into such space waits: it is not published before every member has decided the
+ * last operation that used the space (op->behind). A member shows this by its done word, which a waiting rank sends
+ * too, or by its line of this very operation, since a rank that has entered it has decided all before. So a rank with
+ * fresh space need not wait, and keeps nobody waiting. An active view shows it of everything below its base, so nothing
+ * is left to wait for when the operation is done again.
  *
- * The application writes into its memory (lend.c) when it likes, so none is taken where others may still read. Space
- * that was lent needs no word: an operation with lent inputs ends when all have read them.
+ * The application may write into its memory (lend.c) at any time, so none is taken where others may still read. Lent
+ * space needs no word: an operation with lent inputs ends when all have read them.
  */
 #include "engine.h"
 
@@ -30,7 +30,7 @@ static int source_passed(const struct cvy_engine *e, int k, uint64_t seq)
 	       (e->peer_done && __atomic_load_n(&e->peer_done[e->set.rank[k]], __ATOMIC_ACQUIRE) >= seq);
 }
 
-/* Has everyone, without a question? Lock held. */
+/* Has every member, without a question to any? Lock held. */
 static int all_passed(struct cvy_engine *e, uint64_t seq)
 {
 	if (seq <= e->passed)
@@ -54,7 +54,7 @@ static void forget_passed(struct cvy_engine *e)
 	e->nused = n;
 }
 
-/* Where there are too many to tell them apart, the first two become one that covers both. */
+/* If there are too many records, merges the first two into one that covers both. */
 static void make_room(struct cvy_engine *e)
 {
 	struct cvy_used *a = &e->used[0], *b = &e->used[1];
@@ -116,7 +116,7 @@ size_t cvy_space_alloc_top(struct cvy_engine *e, size_t bytes, int *held)
 	return offset;
 }
 
-/* Is the k-th source past all that it may still read? One that called something else here never says so. */
+/* Is the k-th source past everything that it may still read? A source that made another call here never shows this. */
 static int source_clear(struct cvy_engine *e, struct cvy_op *op, int k)
 {
 	uint64_t tag = cvy_tag(e->epoch, op->first);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * All waits of the host, in one file. A waiter looks, then yields, then after 1 ms sleeps on the line
- * it misses. With a core for every rank that shares its cores it spins for a while before it yields; else
- * four looks are enough, since the peer needs this core.
+ * All waits of the host, in one file. A waiter looks, then yields, then after 1 ms sleeps on the line that it misses.
+ * If every rank that shares its cores has a core, it spins for a while before it yields; else four looks are enough,
+ * since the peer needs this core.
  *
- * Who stores a line does not fence: it would cost every operation 30 ns. The sleeper pays instead:
- * it says that it sleeps, makes every process of covey pass a barrier (membarrier), and looks again.
- * Every sleep is bounded all the same, and ends when the gate closes or the handle ends.
+ * A rank that stores a line executes no fence: it would cost every operation 30 ns. The sleeper pays instead. It
+ * announces its sleep, makes every process of covey pass a barrier (membarrier), and looks again. Every sleep has a
+ * bound even so, and ends when the gate closes or the handle ends.
  */
 #include <errno.h>
 #include <limits.h>
@@ -25,11 +25,11 @@
 #include "process.h"
 
 #define LOOKS_SHARED 4	 /* before the first yield when ranks share cores */
-#define LOOKS_OWN 2000	 /* about 50 us with a core of one's own */
+#define LOOKS_OWN 2000	 /* about 50 us with a core of its own */
 #define YIELD_NS CVY_MS	 /* yields until then, sleeps afterwards */
 #define SLEEP_MS 10	 /* longest sleep on a line */
 #define SLEEP_MIXED_MS 1 /* while sockets and lines both matter, and while a repair waits for either */
-#define FDS_FEW 64	 /* sockets that one waiter polls without asking for memory */
+#define FDS_FEW 64	 /* sockets that one waiter polls without allocating memory */
 
 #ifndef SYS_futex_waitv
 #define SYS_futex_waitv 449
@@ -45,11 +45,12 @@ static long futex(const void *addr, int op, uint32_t val, const struct timespec 
 	return syscall(SYS_futex, addr, op, val, timeout, NULL, 0);
 }
 
-static int barriers; /* registered; else sleeps are bounded anyway */
+static int barriers; /* registered; otherwise only the bound of sleeps helps */
 
 /*
- * At load, before there are threads: with them the kernel waits for a grace period, which on a loaded machine takes
- * seconds. And a process that never sleeps publishes to others that do: it must be reached by their barriers too.
+ * Registers at load, before there are threads: with threads the kernel waits for a grace period, which takes seconds on
+ * a loaded machine. A process that never sleeps registers too, because it publishes to others that sleep and must pass
+ * their barriers.
  */
 __attribute__((constructor)) static void register_barrier(void)
 {
@@ -105,14 +106,14 @@ static void sleep_on_change(struct cvy_engine *e, uint32_t seen, uint64_t ns)
 	__atomic_sub_fetch(&e->asleep, 1, __ATOMIC_SEQ_CST);
 }
 
-/* Lines that a sleeper misses, at most two, and the tags with which it still does. */
+/* Lines that a sleeper misses, at most two, and the tags that they had when it looked. */
 struct spots {
 	const struct cvy_line *line[2];
 	uint64_t tag[2];
 	int n;
 };
 
-/* What the queue waits for; nothing where its line is here by now. */
+/* The line that the queue waits for; n is 0 if it is already here. */
 static struct spots spots_of_queue(struct cvy_engine *e)
 {
 	uint64_t want = 0;
@@ -125,7 +126,7 @@ static struct spots spots_of_queue(struct cvy_engine *e)
 	return s;
 }
 
-/* What a message waits for: bytes from the far end, or room in the ring. */
+/* A message waits for bytes from the far end, or for room in the ring. */
 static struct spots spots_of_pair(const struct cvy_pair *p)
 {
 	const struct cvy_port *port = cvy_channel_far_port(&p->ch);
@@ -139,7 +140,7 @@ static struct spots spots_of_pair(const struct cvy_pair *p)
 		s.tag[0] = __atomic_load_n(&port->out.tag, __ATOMIC_ACQUIRE); /* of an earlier incarnation */
 	if (__atomic_load_n(&port->credit.aux, __ATOMIC_ACQUIRE) != p->ch.own_inc)
 		s.tag[1] = __atomic_load_n(&port->credit.tag, __ATOMIC_ACQUIRE);
-	else if (!cvy_channel_awaits_credit(&p->ch)) /* not looked at lately, and not waited for */
+	else if (!cvy_channel_awaits_credit(&p->ch)) /* not read lately, and not awaited */
 		s.tag[1] = __atomic_load_n(&port->credit.tag, __ATOMIC_ACQUIRE);
 	s.n = 2;
 	return s;
@@ -174,8 +175,9 @@ static void sleep_on_spots(struct cvy_engine *e, const struct spots *s, uint32_t
 }
 
 /*
- * Lock held; let go of while asleep. Returns whether the line is here. @again: it was here before the last step, too, and
- * the step made no use of it, as of a call that does not match: then only the agent can go on, and it may need the lock.
+ * Lock held; released while asleep. Returns whether the line is here. @again: it was here before the last step, too,
+ * and the step did not use it, for example because of a mismatch. Then only the agent can continue, and it may need the
+ * lock.
  */
 static int sleep_on_line(struct cvy_engine *e, const struct cvy_op *op, int again, uint64_t ns)
 {
@@ -191,7 +193,7 @@ static int sleep_on_line(struct cvy_engine *e, const struct cvy_op *op, int agai
 	__atomic_add_fetch(&e->own->sleepers, 1, __ATOMIC_SEQ_CST);
 	__atomic_add_fetch(&e->asleep, 1, __ATOMIC_SEQ_CST);
 	barrier_all();
-	s = spots_of(e, op); /* who stored after the barrier sees that somebody sleeps */
+	s = spots_of(e, op); /* a rank that stores after the barrier sees the sleeper */
 	if ((s.n || again) && !__atomic_load_n(&e->gate, __ATOMIC_SEQ_CST)) {
 		pthread_mutex_unlock(&e->lock);
 		if (s.n)
@@ -205,7 +207,7 @@ static int sleep_on_line(struct cvy_engine *e, const struct cvy_op *op, int agai
 	return !s.n;
 }
 
-/* Sockets of all links, as many as there is room for; how many there are. */
+/* Sockets of all links, up to @room; returns how many there are. */
 static int sockets(struct cvy_engine *e, struct pollfd *fds, int room)
 {
 	int n = 0;
@@ -226,7 +228,7 @@ static int sockets(struct cvy_engine *e, struct pollfd *fds, int room)
 	return n;
 }
 
-/* Lock held; let go of while asleep. */
+/* Lock held; released while asleep. */
 static void sleep_on_sockets(struct cvy_engine *e, uint64_t ns)
 {
 	struct pollfd few[FDS_FEW + 1], *fds = few;
@@ -240,7 +242,7 @@ static void sleep_on_sockets(struct cvy_engine *e, uint64_t ns)
 	}
 	if ((!fds || e->set.nlocal) && ns > SLEEP_MIXED_MS * CVY_MS)
 		ns = SLEEP_MIXED_MS * CVY_MS;
-	if (!fds) { /* no memory: what comes on the other sockets is looked for soon */
+	if (!fds) { /* no memory: the other sockets are looked at soon */
 		fds = few;
 		n = FDS_FEW;
 	}
@@ -259,7 +261,7 @@ static void sleep_on_sockets(struct cvy_engine *e, uint64_t ns)
 struct patience {
 	int looks;
 	uint64_t since_ns; /* first clock reading of this wait, 0: none */
-	int here;	   /* the line that was waited for is here, and no step has used it yet */
+	int here;	   /* the awaited line is here, and no step has used it yet */
 };
 
 static void pause_cpu(void)
@@ -269,7 +271,7 @@ static void pause_cpu(void)
 #endif
 }
 
-/* The head of the queue masks who is late then: no sleep goes on past it. */
+/* At that time the head of the queue masks late ranks: no sleep is longer. */
 static uint64_t until_late(const struct cvy_engine *e, uint64_t now, uint64_t ns)
 {
 	const struct cvy_op *op = e->head;
@@ -293,8 +295,7 @@ static void be_patient(struct cvy_engine *e, const struct cvy_op *op, struct pat
 	if (!p->since_ns)
 		p->since_ns = now;
 	if (now - p->since_ns < YIELD_NS) {
-		pthread_mutex_unlock(
-			&e->lock); /* it may be long until this thread runs again, and the agent may want to freeze */
+		pthread_mutex_unlock(&e->lock); /* it may not run for a while, and the agent may want to freeze */
 		sched_yield();
 		pthread_mutex_lock(&e->lock);
 		return;
@@ -306,7 +307,7 @@ static void be_patient(struct cvy_engine *e, const struct cvy_op *op, struct pat
 		ns = deadline_ns > now ? deadline_ns - now : 1;
 	ns = until_late(e, now, ns);
 	if (cvy_pairs_busy(e) && !cvy_pairs_alone(e, op) && ns > SLEEP_MIXED_MS * CVY_MS)
-		ns = SLEEP_MIXED_MS * CVY_MS; /* several things to look for */
+		ns = SLEEP_MIXED_MS * CVY_MS; /* several things are awaited */
 	if (e->set.npush)
 		sleep_on_sockets(e, ns);
 	else
@@ -314,7 +315,7 @@ static void be_patient(struct cvy_engine *e, const struct cvy_op *op, struct pat
 }
 
 /* The gate is closed: a view change is under way and the agent needs the lock. Lock not held. @brief: messages or a
- * repair go on. */
+ * repair continue. */
 static void wait_for_gate(struct cvy_engine *e, const struct cvy_op *op, int brief, uint64_t deadline_ns)
 {
 	uint32_t seen = __atomic_load_n(&e->change, __ATOMIC_SEQ_CST);
@@ -329,7 +330,7 @@ static void wait_for_gate(struct cvy_engine *e, const struct cvy_op *op, int bri
 		sleep_on_change(e, seen, ns);
 }
 
-/* Bytes that a transport still holds after their operation was decided: it is given a chance to send them. */
+/* Bytes that a transport still holds after their operation was decided: lets it send them. */
 int cvy_engine_unsent(struct cvy_engine *e)
 {
 	int n = 0;
@@ -363,7 +364,7 @@ int cvy_engine_wait(struct cvy_engine *e, struct cvy_op *op, uint64_t deadline_n
 		}
 		if (__atomic_load_n(&e->gate, __ATOMIC_SEQ_CST)) {
 			int moved = cvy_pairs_step(e);
-			/* the progress thread leaves both to who waits */
+			/* the progress thread leaves both to the waiter */
 			int brief = cvy_repair_go_on(e) | cvy_pairs_busy(e);
 
 			cvy_engine_look_for_end(e);
@@ -390,11 +391,11 @@ int cvy_engine_wait(struct cvy_engine *e, struct cvy_op *op, uint64_t deadline_n
 	return err;
 }
 
-/* ---- the progress thread: steps what nobody waits for ---- */
+/* ---- the progress thread: steps operations that nobody waits for ---- */
 
 static struct {
 	pthread_mutex_t lock;
-	pthread_cond_t left; /* an engine was let go of */
+	pthread_cond_t left; /* an engine was released */
 	struct cvy_engine *first, *stepping;
 	uint32_t kick; /* futex */
 	int running;
@@ -407,8 +408,7 @@ static int step_one(struct cvy_engine *e)
 
 	if (__atomic_load_n(&e->waiters, __ATOMIC_SEQ_CST))
 		return 0;
-	if (pthread_mutex_trylock(
-		    &e->lock)) /* agent or application look at it for a moment: nobody kicks when they let go */
+	if (pthread_mutex_trylock(&e->lock)) /* held for a moment, and released without a kick */
 		return 1;
 	if (e->head || e->repair || cvy_pairs_busy(e))
 		r = cvy_engine_step(e) ? 2 : 1;
@@ -425,7 +425,7 @@ static struct cvy_engine *claim_next(struct cvy_engine *after)
 	pthread_mutex_lock(&progress.lock);
 	for (e = progress.first; after && e && e != after;)
 		e = e->next_engine;
-	if (after) /* who was removed while it was stepped does not know any more who comes next: from the start */
+	if (after) /* an engine that was removed meanwhile has no next: starts from the first */
 		e = e ? e->next_engine : progress.first;
 	progress.stepping = e;
 	pthread_cond_broadcast(&progress.left);
@@ -484,7 +484,7 @@ void cvy_progress_kick(void)
 	futex(&progress.kick, FUTEX_WAKE_PRIVATE, 1, NULL);
 }
 
-/* Who stops waiting kicks, too. An agent that woke the thread for nothing would lose its core to it. */
+/* A thread that stops waiting kicks, too. An agent that woke the thread for nothing would lose its core to it. */
 void cvy_engine_kick(struct cvy_engine *e)
 {
 	if (!__atomic_load_n(&e->waiters, __ATOMIC_SEQ_CST))
@@ -530,7 +530,7 @@ void cvy_progress_remove(struct cvy_engine *e)
 	pthread_mutex_unlock(&progress.lock);
 }
 
-/* In a forked child there is no such thread any more. */
+/* A forked child has no such thread. */
 void cvy_progress_forget(void)
 {
 	pthread_mutex_init(&progress.lock, NULL);
