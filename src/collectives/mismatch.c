@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ranks that make different calls at one number: seen by the signature in each line, put into words, and
- * failed for all by a change of view.
+ * Ranks that make different calls at one number: the signature in each line shows it, causes name the calls, and a view
+ * change fails the operation for all.
  *
  * The root of a broadcast or scatter hears of nobody before it is done, and the others hear of the root alone. So every
- * mark in a line also covers all calls before it (e->past): what went by unseen is seen at the next operation that
- * hears of anybody. Roots of one broadcast after the other look at done lines, which bear the mark of their tick, and
- * which a root must read every CVY_SLOTS ticks anyway. What was called is the caller's own word: an operation counts
- * with the call made here, whatever outcome it got, and not at all where it failed for all.
+ * mark in a line also covers all calls before it (e->past): the next operation that hears of anybody shows an unseen
+ * mismatch. A root of consecutive broadcasts looks at done lines, which have the mark of their tick, and which it must
+ * read every CVY_SLOTS ticks anyway. A call counts as its caller made it: an operation counts with the call made here,
+ * whatever outcome it got, and not at all if it failed for all.
  */
 #include "engine.h"
 
@@ -55,13 +55,13 @@ void cvy_engine_told_calls(struct cvy_engine *e, uint32_t past, uint64_t since)
 	}
 }
 
-/* Which operation a done line speaks of: in its data, for causes alone. */
+/* The operation that a done line is about: in its data, for causes alone. */
 static uint64_t *spoken_of(const struct cvy_line *line)
 {
 	return (uint64_t *)(uintptr_t)line->data;
 }
 
-/* The tick stands first, and is looked at last: a mark of a later one does not count for this one. */
+/* The tick is written first, and read last: a mark of a later one does not count for this one. */
 void cvy_engine_tell_calls(struct cvy_engine *e, const struct cvy_op *op, uint32_t tick)
 {
 	struct cvy_line *line = &e->own->done;
@@ -112,8 +112,8 @@ static int same_call(uint64_t a, uint64_t b)
 }
 
 /*
- * A decided operation, the first of those that still stand, at which the k-th source had called something else. Of a
- * view before, the last that done lines speak of.
+ * The first recorded operation at which the k-th source made another call. If none of this view did, the last operation
+ * in done lines.
  */
 static int earlier_call(struct cvy_engine *e, int k, const struct words *w)
 {
@@ -145,7 +145,7 @@ static int earlier_call(struct cvy_engine *e, int k, const struct words *w)
 	return 1;
 }
 
-/* ---- words ---- */
+/* ---- causes ---- */
 
 static void name_calls(struct cvy_engine *e, const struct cvy_op *op, int k, const struct cvy_line *line)
 {
@@ -177,13 +177,13 @@ void cvy_engine_apart(struct cvy_engine *e, struct cvy_op *op)
 	cvy_engine_want_change(e, op, "mismatch");
 }
 
-/* The first tick that @seq would have, was it begun; 0: nobody knows. */
+/* The first tick that @seq would have if it had begun; 0: unknown. */
 static uint32_t tick_of(const struct cvy_engine *e, uint64_t seq)
 {
 	return e->tick_seq + 1 == seq ? e->tick + 1 : 0;
 }
 
-/* Lines that are still on their way say what was called. */
+/* Reads lines that are still on their way, since they name the calls. */
 static void hear(struct cvy_engine *e)
 {
 	for (int i = 0; !e->active && i < e->set.npush; i++) {
@@ -194,7 +194,7 @@ static void hear(struct cvy_engine *e)
 	}
 }
 
-/* The k-th source's line of an operation that is not begun here. NULL: it is not there. */
+/* The k-th source's line of an operation that has not begun here. NULL: it is not there. */
 static const struct cvy_line *line_at(const struct cvy_engine *e, uint32_t tick, int k)
 {
 	const struct cvy_line *line;
@@ -236,7 +236,7 @@ static void say(struct cvy_engine *e, const struct cvy_op *op, int rank, uint64_
 		 cvy_call_text(call, theirs, sizeof(theirs)));
 }
 
-/* By words that were kept when it failed for all. */
+/* Names the calls by words that were kept when it failed for all. */
 static int named_before(struct cvy_engine *e, const struct cvy_op *op)
 {
 	for (int i = 0; e->why.seq == op->seq && i < 2; i++)
@@ -251,13 +251,16 @@ static int named_before(struct cvy_engine *e, const struct cvy_op *op)
 }
 
 /*
- * An operation of a root waits for nobody, so calls that did not match may have gone by unseen, with more ticks here
- * than there: then what stands at this tick is of another operation or another part of it. In the next view all
- * count alike, and this operation is executed again.
+ * An operation of a root waits for nobody. So calls that did not match may have passed unseen, with more ticks here
+ * than there; then this tick has data of another operation or another part of it. In the next view all count the same,
+ * and this operation is executed again.
  */
 void cvy_engine_mismatch(struct cvy_engine *e, struct cvy_op *op, int k, const struct cvy_line *line)
 {
-	/* In a repair it was said before, and of the operation that fails for all. Else: lines of a view without this rank. */
+	/*
+	 * In a repair it was reported before, for the operation that fails for all. Outrun: lines of a view without
+	 * this rank.
+	 */
 	if (e->repair || cvy_engine_outrun(e))
 		return;
 	if (cvy_lap(line->call) != cvy_lap(op->call)) {
@@ -269,7 +272,7 @@ void cvy_engine_mismatch(struct cvy_engine *e, struct cvy_op *op, int k, const s
 	cvy_engine_want_change(e, op, "mismatch");
 }
 
-/* By a line of this operation, by one of an operation before it, or by words that were kept. */
+/* Names the calls by a line of this operation, by one of an operation before it, or by kept words. */
 static int named(struct cvy_engine *e, const struct cvy_op *op)
 {
 	int entered = op->state == CVY_OP_ENTERED;
@@ -301,7 +304,7 @@ static int named(struct cvy_engine *e, const struct cvy_op *op)
 	return 0;
 }
 
-/* A change may have come before this rank looked: the lines still stand until the next view is active. */
+/* A change may have come before this rank looked: the lines are unchanged until the next view is active. */
 void cvy_engine_explain(struct cvy_engine *e, const struct cvy_op *op, int status)
 {
 	char mine[72];

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Repair (PROTOCOL section 8): a member that lacks operations which others completed pulls their
- * missing ticks from a holder before it acknowledges the view; private operations go on with what the
- * sources had published, under the old stamps. Runs while the gate is closed, lock held.
+ * Repair (PROTOCOL section 8): a member that lacks operations which others completed pulls their missing ticks from a
+ * holder before it acknowledges the view; private operations continue with the sources' published data, under the old
+ * stamps. Runs while the gate is closed, lock held.
  *
- * Nothing is published here: somebody completed what is repaired, so all had published all of it. Where that is
- * not so, ranks called different things. To know it of another, every member says in its done line, behind its
- * ticks on every link, which operation it is past: a tick of it that is not here then never comes.
+ * Nothing is published here: a member completed each repaired operation, so all had published all of it. If not, ranks
+ * made different calls. To show this, every member writes into its done line, after its ticks on every link, the
+ * operation that it is past: a tick of it that is not here then never comes.
  */
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -15,21 +15,21 @@
 #include "engine.h"
 #include "log.h"
 
-#define ASK_AGAIN_MS 200 /* a holder that gives nothing for so long, or another */
+#define ASK_AGAIN_MS 200 /* if a holder gives nothing for so long, asks it or another again */
 
 struct cvy_repair {
 	struct covey_mask holders;
 	uint64_t asked;		     /* seq of the PULL under way, 0: none */
-	uint64_t sent_on;	     /* seq of which a holder named another, once */
-	int holder;		     /* who was asked last */
-	uint64_t next;		     /* tick of the operation that comes next */
+	uint64_t sent_on;	     /* seq for which a holder named the root, once */
+	int holder;		     /* rank that was asked last */
+	uint64_t next;		     /* next expected tick of the operation */
 	int told;		     /* REPAIRED was posted */
-	int lags;		     /* somebody does: each says how far it is */
-	uint64_t said;		     /* what was said last, plus 1 */
+	int lags;		     /* a member lags: each reports its progress */
+	uint64_t said;		     /* last reported seq, plus 1 */
 	uint64_t asked_ns;	     /* when the holder was asked, or gave the last tick */
-	struct covey_mask asked_of;  /* all that were asked for that */
-	struct covey_mask without;   /* of these, who cannot give it */
-	struct cvy_outcome *partial; /* what came of it so far */
+	struct covey_mask asked_of;  /* all that were asked for that operation */
+	struct covey_mask without;   /* of these, ranks that cannot give it */
+	struct cvy_outcome *partial; /* the part that has come */
 };
 
 struct pull {
@@ -39,7 +39,7 @@ struct pull {
 
 struct give {			   /* followed by `words` mask words and `bytes` bytes */
 	uint64_t seq, ticks, tick; /* ticks 0: no data */
-	uint64_t since;		   /* of struct cvy_engine, as the holder has it */
+	uint64_t since;		   /* of struct cvy_engine, on the holder */
 	int32_t status, size;
 	uint32_t epoch, sig, bytes, words;
 	int32_t root;  /* of an operation whose ranks get parts of their own, -1: all get the same */
@@ -120,7 +120,7 @@ static void send_pull(struct cvy_engine *e, uint64_t seq, uint64_t from_tick)
 }
 
 /*
- * Where memory fails a question or its answer may be lost, which links do not do. The next holder is asked for the rest,
+ * Links lose nothing, but if memory fails, a question or its answer may be lost. The next holder is asked for the rest,
  * or the same one again.
  */
 static void ask_again(struct cvy_engine *e)
@@ -169,7 +169,7 @@ static int settle(struct cvy_engine *e, const struct covey_result *res)
 	return 1;
 }
 
-/* Sources whose puts came by a link that is another one now: 1 if there is one more. */
+/* Masks sources whose puts came by a link that was replaced: 1 if there is one more. */
 static int links_renewed(struct cvy_engine *e)
 {
 	int found = 0;
@@ -197,7 +197,7 @@ static void go_on(struct cvy_engine *e, struct cvy_op *op)
 		;
 }
 
-/* A private operation of which all sources had published: goes on under the old stamps. */
+/* A private operation of which all sources had published: continues under the old stamps. */
 static int resume(struct cvy_engine *e, struct cvy_op *op)
 {
 	for (int i = 0; i < e->set.npush; i++) {
@@ -207,14 +207,14 @@ static int resume(struct cvy_engine *e, struct cvy_op *op)
 			link->ops->poll(link);
 	}
 	go_on(e, op);
-	if (e->head == op && links_renewed(e)) /* what was on its way there comes no more: those sources are masked */
+	if (e->head == op && links_renewed(e)) /* puts on a replaced link never come: those sources are masked */
 		go_on(e, op);
 	return e->head != op;
 }
 
 /*
  * A private operation needs every rank that called it. If others are past its number and this rank had not published
- * all of it, or a source does not, then some rank called something else there.
+ * all of it, or a source never does, then a rank made another call there.
  */
 static int settle_private(struct cvy_engine *e, struct cvy_op *op)
 {
@@ -230,20 +230,20 @@ static int settle_private(struct cvy_engine *e, struct cvy_op *op)
 		go_on(e, op);
 	if (found >= 0)
 		return e->head != op;
-	if (cvy_engine_outrun(e)) /* what it finds is of a view without this rank */
+	if (cvy_engine_outrun(e)) /* its findings are of a view without this rank */
 		return 0;
 	return settle(e, &other);
 }
 
-/* Others may have completed it without this rank: they masked it as late or left it out, and a holder can say so. */
+/* Others may have completed it without this rank: they masked it as late or left it out, and a holder knows. */
 static int masked_elsewhere(const struct cvy_op *op)
 {
 	return op->partial && !published(op);
 }
 
 /*
- * The root of a reduce or gather that others completed without its word: who did saw the lines of all, and the root
- * sees what they saw, in windows or copies set aside.
+ * For the root of a reduce or gather that others completed without its word: they saw the lines of all, and the root
+ * sees the same, in windows or copies set aside.
  */
 static int fold_what_all_saw(struct cvy_engine *e, struct cvy_op *op)
 {
@@ -328,7 +328,7 @@ static void send_give(struct cvy_engine *e, const struct cvy_msg *to, struct giv
 	head->words = (uint32_t)words;
 	total = sizeof(*head) + words * 8 + head->bytes;
 	msg = malloc(total);
-	if (!msg) /* it asks again, or another */
+	if (!msg) /* the laggard asks again, or another rank */
 		return;
 	memcpy(msg, head, sizeof(*head));
 	memcpy(msg + sizeof(*head), mask->word, words * 8);
@@ -340,7 +340,7 @@ static void send_give(struct cvy_engine *e, const struct cvy_msg *to, struct giv
 
 static uint8_t *scratch(struct cvy_engine *e, size_t bytes)
 {
-	if (!e->scratch) { /* always asked for the same; goes when the view is active */
+	if (!e->scratch) { /* the size is always the same; freed when the view is active */
 		void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
 		if (memory == MAP_FAILED)
@@ -352,8 +352,8 @@ static uint8_t *scratch(struct cvy_engine *e, size_t bytes)
 }
 
 /*
- * Do the slots still hold this tick? Nobody lags so far that they do not, unless calls that did not match have made
- * two ranks count their ticks apart.
+ * Do the slots still hold this tick? No rank lags so far that they do not, unless mismatched calls made two ranks count
+ * their ticks differently.
  */
 static int stands(struct cvy_engine *e, const struct cvy_op *op, uint64_t i)
 {
@@ -371,8 +371,8 @@ static int stands(struct cvy_engine *e, const struct cvy_op *op, uint64_t i)
 }
 
 /*
- * Of an operation whose ranks get parts of their own: the root can give every part, and so can who sees all of the
- * root's window. Others name the root, or that the part is lost. 1: nothing is to be given from here.
+ * For an operation whose ranks get parts of their own: the root, and any rank that sees all of its window, can give
+ * every part. Others name the root, or report that the part is lost. 1: nothing is to be given from here.
  */
 static int elsewhere(struct cvy_engine *e, const struct cvy_msg *msg, const struct cvy_op *op, struct give *head)
 {
@@ -390,7 +390,7 @@ static int elsewhere(struct cvy_engine *e, const struct cvy_msg *msg, const stru
 	return 1;
 }
 
-/* What the removed left was set aside, if there was memory for it. */
+/* Are all sources' data here? Those of removed ranks were set aside, if there was memory. */
 static int sources_here(const struct cvy_engine *e)
 {
 	for (int k = 0; k < e->set.n; k++)
@@ -399,7 +399,7 @@ static int sources_here(const struct cvy_engine *e)
 	return 1;
 }
 
-/* One tick, from what was given here or from the slots. 1: there are more. */
+/* Gives one tick, from an outcome that was given here or from the slots. 1: there are more. */
 static int give_tick(struct cvy_engine *e, const struct cvy_msg *msg, struct cvy_op *op, const struct cvy_outcome *o,
 		     uint64_t seq, uint64_t i)
 {
@@ -419,7 +419,7 @@ static int give_tick(struct cvy_engine *e, const struct cvy_msg *msg, struct cvy
 	const uint8_t *bytes = NULL;
 
 	if (res->status == COVEY_ERR_ROOT && head.root < 0)
-		head.sig = 0; /* who has no root is done at once, whatever others call: that goes for all */
+		head.sig = 0; /* without a root it is done at once, whatever others call: this holds for all */
 	if (elsewhere(e, msg, o ? NULL : op, &head)) {
 		;
 	} else if (res->status || (!o && !op->kind->give)) {
@@ -439,7 +439,7 @@ static int give_tick(struct cvy_engine *e, const struct cvy_msg *msg, struct cvy
 			return 0;
 		head.bytes = (uint32_t)op->kind->give(e, op, i, out);
 		bytes = out;
-		if (cvy_engine_passed(e, msg->epoch)) /* who asks is left out too, or asks again in a later view */
+		if (cvy_engine_passed(e, msg->epoch)) /* the asker is left out too, or asks again in a later view */
 			return 0;
 	}
 	send_give(e, msg, &head, &res->mask, bytes);
@@ -452,7 +452,7 @@ static void answer_pull(struct cvy_engine *e, const struct cvy_msg *msg)
 	const struct cvy_outcome *o;
 	struct cvy_op *op;
 
-	/* Who asks may have learned the view before this holder did; both stand still. */
+	/* The asker may have learned the view before this holder did; both are frozen. */
 	if (msg->bytes != sizeof(*pull) || !e->view || msg->epoch < e->view->epoch || e->active)
 		return;
 	op = cvy_engine_record(e, pull->seq);
@@ -470,14 +470,14 @@ static void answer_pull(struct cvy_engine *e, const struct cvy_msg *msg)
 
 /* ---- laggard ---- */
 
-/* All of it is here. Not called by the application yet: it stays in private memory until it is. */
+/* All of it is here. If the application has not called it yet, it stays in private memory until then. */
 static void take(struct cvy_engine *e, struct cvy_outcome *o)
 {
 	struct cvy_op *op = e->head && e->head->seq == o->result.seq ? e->head : NULL;
 	int status = o->result.status;
 
 	cvy_outcome_hold(e, o, op != NULL);
-	if (op && o->root >= 0 && o->sig != op->sig) /* it was no part of what was called here */
+	if (op && o->root >= 0 && o->sig != op->sig) /* the call made here had no such part */
 		status = COVEY_ERR_MISMATCH;
 	if (!op) {
 		cvy_engine_reach(e, o->result.seq);
@@ -486,7 +486,7 @@ static void take(struct cvy_engine *e, struct cvy_outcome *o)
 	if (!cvy_outcome_fits(o, op))
 		status = COVEY_ERR_MISMATCH;
 	if (!status && op->kind->op_class == CVY_OP_TO_ROOT && op->root == e->rank && op->completed < op->ticks)
-		status = COVEY_ERR_LOST; /* of what a removed rank left there was no memory for a copy */
+		status = COVEY_ERR_LOST; /* there was no memory for a copy of a removed rank's data */
 	for (uint64_t i = o->from; !status && op->kind->take && i < o->ticks; i++) {
 		uint32_t n;
 		const uint8_t *bytes = cvy_outcome_tick(o, i, &n);
@@ -499,8 +499,8 @@ static void take(struct cvy_engine *e, struct cvy_outcome *o)
 }
 
 /*
- * The root has this rank's part: it has decided all that others have, though it may lag behind them by now, and it
- * stands still like everybody until this rank acknowledges the view.
+ * The root has this rank's part. It has decided everything that others have, even if it lags behind them since, and it
+ * is frozen like all members until this rank acknowledges the view.
  */
 static void be_sent_on(struct cvy_engine *e, const struct cvy_msg *msg, const struct give *head)
 {
@@ -522,7 +522,7 @@ static void be_sent_on(struct cvy_engine *e, const struct cvy_msg *msg, const st
 		cvy_repair_step(e);
 }
 
-/* It has no copy of what removed ranks left: another may. */
+/* It has no copy of removed ranks' data: another may. */
 static void be_refused(struct cvy_engine *e, const struct cvy_msg *msg, const struct give *head)
 {
 	cvy_mask_add(&e->repair->without, msg->rank);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The steps of an operation: begin, the tick pipeline (publish, second round, complete), decide. Every step
- * goes as far as it can and returns.
+ * The steps of an operation: begin, the tick pipeline (publish, second round, complete), decide. Every step does all
+ * that it can and returns.
  */
 #include "engine.h"
 
@@ -14,8 +14,8 @@
 #include "pair.h"
 #include "plan.h"
 
-#define FAR_LOOKS 8	      /* how many times as often the near links are looked at */
-#define TICKS_MAX 0xc0000000u /* of a view: then a new one is asked for, so that no number comes twice */
+#define FAR_LOOKS 8	      /* near links are looked at so many times as often */
+#define TICKS_MAX 0xc0000000u /* of a view: then a new view is requested, so that no number is used twice */
 
 /* ---- slots ---- */
 
@@ -33,7 +33,7 @@ int cvy_root_index(const struct cvy_engine *e, const struct cvy_op *op)
 	return k;
 }
 
-/* Nobody waits for room here: a put that is left out, and the line behind it that is not, would be a wrong result. */
+/* Nobody waits for room here: a put that is left out, with a line after it that is not, would be a wrong result. */
 static void push(const struct cvy_engine *e, struct cvy_link *link, const void *at, size_t n)
 {
 	if (link && link->ops->put && !link->choked &&
@@ -85,8 +85,8 @@ static void signal_all(struct cvy_engine *e, const struct cvy_line *line)
 }
 
 /*
- * Does a source write for a view past @epoch? It says so before it does. (In mirrors it is 0: who left us out puts
- * nothing there any more.)
+ * Does a source write for a view past @epoch? Its page shows this before it writes. (In mirrors the epoch is 0: a rank
+ * that left us out puts nothing there.)
  */
 int cvy_engine_passed(const struct cvy_engine *e, uint32_t epoch)
 {
@@ -102,8 +102,8 @@ int cvy_engine_passed(const struct cvy_engine *e, uint32_t epoch)
 }
 
 /*
- * A process that is stopped while it reads may wake when the others have left it out and write over their slots: nothing
- * that was read counts then, or goes on to others, and the membership ends the call.
+ * A process that is stopped while it reads may wake when the others have left it out and write over their slots. Then
+ * nothing that was read counts or is passed on, and the membership ends the call.
  */
 int cvy_engine_outrun(struct cvy_engine *e)
 {
@@ -139,7 +139,7 @@ static void publish(struct cvy_engine *e, struct cvy_op *op, uint64_t i, int rou
 		signal_all(e, line);
 }
 
-/* Done words: an operation of a root shows nothing about the others, so its ranks tell what they completed. */
+/* Done words: an operation of a root shows nothing about the others, so its ranks report the completed tick. */
 void cvy_tell_done(struct cvy_engine *e, const struct cvy_op *op, uint32_t tick)
 {
 	struct cvy_line *line = &e->own->done;
@@ -165,7 +165,7 @@ static void refresh_floor(struct cvy_engine *e)
 
 		if (k == e->set.self || covey_mask_has(&e->view->pending, e->set.rank[k])) /* of the admitted alone */
 			continue;
-		if (CVY_GUARDED && e->set.gone[k]) /* in repair: what a survivor decided was entered by all */
+		if (CVY_GUARDED && e->set.gone[k]) /* in repair: all entered an operation that a survivor decided */
 			return;
 		tag = __atomic_load_n(&e->set.page[k]->done.tag, __ATOMIC_ACQUIRE);
 		if ((uint32_t)(tag >> 32) != e->epoch)
@@ -192,7 +192,7 @@ static int may_enter(struct cvy_engine *e, uint32_t tick)
 
 /* ---- one operation ---- */
 
-/* The root has no second line for this tick: does its first one say that it called something else? */
+/* The root has no second line for this tick: does its first one show another call? */
 static int root_differs(struct cvy_engine *e, struct cvy_op *op, uint64_t i, int k, uint64_t tag)
 {
 	const struct cvy_line *line = cvy_source_line(e, op, i, k, 1);
@@ -213,14 +213,14 @@ static int only_root(const struct cvy_op *op, int round)
 	return op->kind->op_class == CVY_OP_ROOT || (op->kind->op_class == CVY_OP_TO_ROOT && round == 2);
 }
 
-/* Had a source that is gone announced the tick before? */
+/* Had a removed source announced the tick before? */
 static int left(struct cvy_engine *e, struct cvy_op *op, uint64_t i, int k, uint64_t tag)
 {
 	return (op->kind->whole || op->kind->op_class == CVY_OP_TO_ROOT) && e->set.page[k] &&
 	       __atomic_load_n(&cvy_source_line(e, op, i, k, 1)->tag, __ATOMIC_ACQUIRE) == tag;
 }
 
-/* Have all sources that the tick needs announced it? Remembers how far it looked. */
+/* Have all sources that the tick needs announced it? The next look continues at the first that has not. */
 static int arrived(struct cvy_engine *e, struct cvy_op *op, uint64_t i, int round)
 {
 	uint64_t tag = cvy_tag(e->epoch, op->first + (uint32_t)i);
@@ -233,7 +233,7 @@ static int arrived(struct cvy_engine *e, struct cvy_op *op, uint64_t i, int roun
 						  : only_root(op, round) && e->set.rank[*k] != op->root))
 			continue;
 		if (CVY_GUARDED && e->set.gone[*k] && !left(e, op, i, *k, tag)) {
-			if (op->kind->op_class == CVY_OP_TO_ROOT) /* all that somebody lacks is here, or it is lost */
+			if (op->kind->op_class == CVY_OP_TO_ROOT) /* all that a rank lacks is here, or it is lost */
 				return 0;
 			cvy_mask_add(&e->lost, e->set.rank[*k]);
 			e->some_lost = 1;
@@ -260,8 +260,8 @@ static int arrived(struct cvy_engine *e, struct cvy_op *op, uint64_t i, int roun
 }
 
 /*
- * Do results stand over inputs before the operation is decided? Of many ticks (0: it may be so, they are not counted
- * yet); or there is a closing word to wait for.
+ * Are results written over inputs before the operation is decided? Yes with many ticks (0: possibly, they are not
+ * counted yet), or with a closing word to wait for.
  */
 static int stands_over(const struct cvy_op *op)
 {
@@ -282,7 +282,7 @@ static void save_input(struct cvy_engine *e, struct cvy_op *op)
 	}
 }
 
-/* Who tells joiners where to begin: not index 0 of the set, which may be one of them. */
+/* The rank that sends joiners their number: not index 0 of the set, which may be a joiner. */
 int cvy_lowest_admitted(const struct cvy_engine *e)
 {
 	CVY_MASK_EACH(r, &e->view->members)
@@ -293,7 +293,7 @@ int cvy_lowest_admitted(const struct cvy_engine *e)
 
 static int begin_admit(struct cvy_engine *e, struct cvy_op *op)
 {
-	if (e->pending) { /* a joiner: it is told number and tick */
+	if (e->pending) { /* a joiner: it receives number and tick */
 		if (!e->admit_seq || e->admit_epoch != e->epoch)
 			return 0;
 		cvy_engine_reach(e, e->admit_seq - 1);
@@ -311,13 +311,13 @@ static int begin_admit(struct cvy_engine *e, struct cvy_op *op)
 		if (cvy_lowest_admitted(e) == e->rank)
 			cvy_admit_send(e, op);
 	}
-	return !__atomic_load_n(&e->ended, __ATOMIC_RELAXED); /* for want of memory for that set */
+	return !__atomic_load_n(&e->ended, __ATOMIC_RELAXED); /* 0: no memory for that set */
 }
 
 /*
- * After calls that did not match the ticks of two ranks may be of different operations, or parts of one. Then these do
- * not match either: bytes of such ticks must not mix. And an operation that waited for nobody is found not to have
- * matched at the next one (mismatch.c).
+ * After calls that did not match, a tick may belong to different operations, or parts of one, on two ranks. Then the
+ * marks do not match either, so bytes of such ticks never mix. An operation that waited for nobody shows its mismatch
+ * at the next one (mismatch.c).
  */
 static uint32_t mark(const struct cvy_op *op)
 {
@@ -355,7 +355,7 @@ static int begin(struct cvy_engine *e, struct cvy_op *op)
 	op->entered = op->second = op->completed = op->handed = 0;
 	op->scan[0] = op->scan[1] = op->scan[2] = 0;
 	op->late = op->lent = 0;
-	if (op->kind->counted) /* one that is gone may have needed more */
+	if (op->kind->counted) /* a removed source may have needed more */
 		op->ticks = 0;
 	if (op->kind->op_class == CVY_OP_PRIVATE && e->some_lost) {
 		memset(&e->lost, 0, sizeof(e->lost));
@@ -369,7 +369,7 @@ static int begin(struct cvy_engine *e, struct cvy_op *op)
 		cvy_fail(e->box, COVEY_ERR_ROOT, op->root, e->epoch, "operation %llu: the root is not a member",
 			 (unsigned long long)op->seq);
 		op->ticks = 1;
-		publish(e, op, 0, 1); /* who calls something else here shall see it */
+		publish(e, op, 0, 1); /* ranks with another call must see it */
 		cvy_engine_decide(e, op, COVEY_ERR_ROOT, e->epoch, &e->mask, e->size);
 		cvy_tell_done(e, op, e->tick);
 		return 0;
@@ -382,8 +382,8 @@ static int begin(struct cvy_engine *e, struct cvy_op *op)
 }
 
 /*
- * Publishing ends here; what the tick showed about the others is drawn: nothing where one was masked as late. So that
- * the next ticks need not guess, ranks of an operation with a deadline tell what they completed.
+ * The tick's lines show what the others completed, unless one was masked as late. So ranks of an operation with a
+ * deadline send done words.
  */
 static void complete_tick(struct cvy_engine *e, struct cvy_op *op)
 {
@@ -403,7 +403,7 @@ static void complete_tick(struct cvy_engine *e, struct cvy_op *op)
 	if (op->kind->consume)
 		op->kind->consume(e, op, op->completed);
 	if (CVY_GUARDED && cvy_engine_outrun(e)) {
-		op->spoiled |= op->input_bytes && !op->undo; /* of one tick, too: it is not decided */
+		op->spoiled |= op->input_bytes && !op->undo; /* even of one tick: it is not decided */
 		return;
 	}
 	if (stands_over(op) && !op->undo)
@@ -413,19 +413,19 @@ static void complete_tick(struct cvy_engine *e, struct cvy_op *op)
 	if (waits && !op->late) {
 		if (tick > CVY_DEPTH && e->floor < tick - CVY_DEPTH)
 			__atomic_store_n(&e->floor, tick - CVY_DEPTH, __ATOMIC_RELAXED);
-		if (e->active && e->passed < op->seq - 1) /* who has entered it has decided all before */
+		if (e->active && e->passed < op->seq - 1) /* a rank that has entered it has decided all before */
 			e->passed = op->seq - 1;
 	}
 	if (!waits || (op->partial && e->active) || (op->lent && op->completed == op->ticks))
 		cvy_tell_done(e, op, tick);
 }
 
-/* Has everyone read what was lent? */
+/* Has everyone read the lent inputs? */
 static int returned(struct cvy_engine *e, const struct cvy_op *op)
 {
 	uint32_t last = op->first + (uint32_t)op->ticks - 1;
 
-	if (e->repair) /* below base: somebody is done with it */
+	if (e->repair) /* below base: a member is done with it */
 		return 1;
 	if (e->floor < last)
 		refresh_floor(e);
@@ -439,7 +439,7 @@ static void tell_admitted(struct cvy_engine *e, uint64_t seq)
 	cvy_post(&e->sink, &ev);
 }
 
-/* An ADMIT that took pending ranks in: they are members from here on. */
+/* After an ADMIT with pending ranks: they are members from here on. */
 static void admitted(struct cvy_engine *e, struct cvy_op *op)
 {
 	struct cvy_view *v = e->view;
@@ -491,7 +491,7 @@ int cvy_op_step(struct cvy_engine *e, struct cvy_op *op)
 	if (op->state == CVY_OP_QUEUED && !begin(e, op))
 		return op->state == CVY_OP_DECIDED;
 	if (CVY_GUARDED && e->unheard && !op->entered && op->kind->op_class == CVY_OP_ROOT && op->root == e->rank)
-		refresh_floor(e); /* it waits for nobody again: what the others say of the calls before is looked at */
+		refresh_floor(e); /* it waits for nobody again: looks at the others' words about earlier calls */
 	if (op->entered < (op->ticks ? op->ticks : 1) && may_enter(e, op->first + (uint32_t)op->entered) &&
 	    !(CVY_GUARDED && e->apart) && (!op->behind || cvy_space_clear(e, op))) {
 		if (op->kind->op_class != CVY_OP_ROOT || op->root == e->rank || !op->entered)
@@ -530,8 +530,8 @@ int cvy_op_step(struct cvy_engine *e, struct cvy_op *op)
 }
 
 /*
- * A look at a socket is a call of the system. An operation in two levels hears of one rank of each host, mostly: the
- * other links are looked at now and then, for done lines and the end of a link.
+ * A look at a socket is a system call. An operation in two levels mostly hears of one rank of each host: the other
+ * links are looked at now and then, for done lines and the end of a link.
  */
 static int poll_links(struct cvy_engine *e)
 {
@@ -570,6 +570,6 @@ int cvy_engine_step(struct cvy_engine *e)
 
 	if (__builtin_expect(!__atomic_load_n(&e->ended, __ATOMIC_RELAXED), 1))
 		return progress;
-	cvy_engine_look_for_end(e); /* it may have come from inside: no memory for a set of members */
+	cvy_engine_look_for_end(e); /* it may have ended by itself: no memory for a set of members */
 	return 0;
 }
