@@ -23,7 +23,7 @@ static int launch(struct covey_group *group, const struct cvy_call *c, struct cv
 	return cvy_device_run(group->device, &u->call, c->stream, result);
 }
 
-/* Of a group with devices: it has no ranks above these. */
+/* The size of a group with devices: it has no ranks above these. */
 static int size_of(const struct covey_group *group)
 {
 	return group->engine->size < CVY_GPU_RANKS ? group->engine->size : CVY_GPU_RANKS;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Grouped calls: between start and end the blocking forms of this thread post and return; end waits for all of them, of
- * whatever groups. Posted operations continue while an earlier one is waited for, so the order of the calls does not
- * matter to the peers.
+ * Grouped calls: between start and end the blocking forms of this thread post and return; end waits for all of them, in
+ * all groups. Posted operations continue while an earlier one is waited for, so the order of the calls does not matter
+ * to the peers.
  */
 #include "calls.h"
 

@@ -15,7 +15,7 @@ void cvy_copy_in(void *slot, const void *from, size_t bytes);
 /* memcpy; `stream`: past the caches */
 void cvy_copy_out(uint8_t *dst, const uint8_t *src, size_t bytes, int stream);
 
-/* Of at most 32 bytes, by two moves that may overlap: a payload in a line. */
+/* Copies at most 32 bytes, by two moves that may overlap: a payload in a line. */
 static inline void cvy_copy_few(void *to, const void *from, size_t n)
 {
 	uint8_t *t = to;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The device of a member, and its part in a view change. The device counts operations on device memory, since captured
- * graphs replay without a call; they are no operations of the engine's queue. A view that the store decides holds for
- * them too. The change freezes both, and members that have learned a view send each other the number of device
- * operations that they completed (HAVE). Every member knows all numbers before any acknowledges, and no number changes
- * while frozen, so all come to the same result: operations below the largest number are completed under the old stamps,
- * with packets of removed ranks from a holder (WANT, SLOTS); those from it on are done again by the new view.
+ * graphs replay without a call. They are not in the engine's queue. A view that the store decides holds for them too.
+ * The change freezes both, and members that have learned a view send each other the number of device operations that
+ * they completed (HAVE). Every member knows all numbers before any acknowledges, and no number changes while frozen, so
+ * all come to the same result. Operations below the largest number are completed under the old stamps, with packets of
+ * removed ranks from a holder (WANT, SLOTS). Operations from it on are done again by the new view.
  */
 #ifndef CVY_DEVICE_H
 #define CVY_DEVICE_H

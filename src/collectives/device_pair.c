@@ -2,7 +2,7 @@
 /*
  * Queue pairs of an mlx5 adapter to ranks of other hosts. Threads of the device ring its doorbells themselves (direct),
  * or a thread of the host copies them (assisted), or the proxy posts for them (ring). A pair belongs to two processes
- * and serves both directions: the adapter stores received bytes in the chunk here, and sends from the memory that
+ * and serves both directions. The adapter stores received bytes in the chunk here, and sends from the memory that
  * stands in for the chunk there. It ends, with its keys, before that memory is set aside.
  *
  * A way that does not work here is logged once, with its cause, and not tried again; the next word of COVEY_QUEUES is

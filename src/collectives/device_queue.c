@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Ranks of other hosts, whose memory no device maps: packets to one travel by a queue. Each side makes the chunk for
- * the other's packets here, and sends how to reach it in messages QUEUE: by copies (device_copy.c), or, for memory of
- * the host, the name of a pair of an adapter (device_pair.c) and an address to call. If both have mapped the other's
- * chunk, or have a pair and connect, a rank posts once the other has reported that it hears. Else each calls the other,
- * and a proxy posts on the socket. A connection between two processes ends with the first of them that leaves: bytes
- * are stored until then and not after, so a removed rank's packets do not change. Agent's thread.
+ * the other's packets, and sends the way to it in messages QUEUE: copies (device_copy.c), or, to memory of the host,
+ * the name of an adapter's pair (device_pair.c) and an address to call. If both have mapped the other's chunk, or have
+ * a pair and connect, a rank posts once the other has reported that it hears. Else each calls the other, and a proxy
+ * posts on the socket. A connection between two processes ends with the first of them that leaves: bytes are stored
+ * until then and not after, so a removed rank's packets do not change. Agent's thread.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -204,7 +204,7 @@ int cvy_device_send_queue(struct cvy_device *d, int rank, uint64_t inc)
 
 /* ---- sending ---- */
 
-/* Reported once in @epoch: first as a suspicion; a rank that a change has kept all the same is asked to leave. */
+/* Reported once in @epoch: first as a suspicion; a rank that a change has kept is then asked to leave. */
 static void lost_in(struct cvy_device *d, int rank, uint64_t inc, uint32_t epoch, const char *why)
 {
 	struct cvy_device_far *f = &d->peer[rank].far;

@@ -11,8 +11,8 @@
  * waiting is in wait.c. The lock is held while stepping; a closed gate (a view change) makes steppers release it.
  *
  * Retention (PROTOCOL section 7): tick t is entered when every rank has completed t - 2D (floor) and this one t - D. So
- * slots of the last 2D ticks keep their data until a view is active, and a survivor that completed an operation can
- * give its missing ticks to one that did not (repair.c).
+ * slots of the last 2D ticks keep their data until a view is active. A survivor that completed an operation can give
+ * its missing ticks to one that did not (repair.c).
  */
 #ifndef CVY_ENGINE_H
 #define CVY_ENGINE_H
@@ -158,7 +158,7 @@ struct cvy_op {
 
 #define CVY_LAP_BITS 8
 
-/* Of number and first tick: the same on all ranks, unless mismatched calls make them count ticks differently. */
+/* A hash of number and first tick. Ranks differ in it only if mismatched calls made them count ticks differently. */
 static inline uint8_t cvy_lap(uint64_t call)
 {
 	return (uint8_t)call;
@@ -481,7 +481,7 @@ static inline const struct covey_mask *cvy_outcome_mask(const struct cvy_outcome
 void *cvy_calloc_twice(size_t bytes); /* where a failure would end this rank's membership: tries twice */
 void cvy_outcome_put(struct cvy_outcome *o);
 int cvy_outcome_add_tick(struct cvy_outcome *o, const uint8_t *bytes, uint32_t n); /* 0 or NOMEM */
-/* Of tick @i, which must be among them. */
+/* The bytes of tick @i, which must be among them. */
 const uint8_t *cvy_outcome_tick(const struct cvy_outcome *o, uint64_t i, uint32_t *bytes);
 /* Keeps it for members that ask for it, and (unless @called) for the application. */
 void cvy_outcome_hold(struct cvy_engine *e, struct cvy_outcome *o, int called);
@@ -556,7 +556,7 @@ int cvy_late_in_repair(struct cvy_engine *e, const struct cvy_op *op);
 
 /* Space for slots of operations, at the same offset on all ranks; 0: none is left. @behind: for op->behind */
 size_t cvy_space_alloc(struct cvy_engine *e, size_t bytes, uint64_t *behind);
-/* Space that the application may write at any time; 0: @held says whether others still read the space there is. */
+/* Space that the application may write at any time; 0: @held says whether others still read the free space. */
 size_t cvy_space_alloc_top(struct cvy_engine *e, size_t bytes, int *held);
 /* @seq: the last operation with slots there, 0: none that others could still read */
 void cvy_space_free(struct cvy_engine *e, size_t offset, size_t bytes, uint64_t seq);
@@ -569,7 +569,7 @@ const struct cvy_line *cvy_space_missing(const struct cvy_engine *e, const struc
 
 int cvy_hosts_build(struct cvy_set *set); /* from set->host: 0 or NOMEM */
 void cvy_hosts_clear(struct cvy_hosts *hosts);
-/* Of an operation that is not flat: does @round (3: the end of a chain) wait for the k-th source? */
+/* In an operation that is not flat, does @round (3: the end of a chain) wait for the k-th source? */
 int cvy_hosts_needs(const struct cvy_engine *e, const struct cvy_op *op, int k, int round);
 void cvy_hosts_signal(struct cvy_engine *e, const struct cvy_op *op, const struct cvy_line *line, int round);
 void cvy_hosts_pass_on(struct cvy_engine *e, struct cvy_op *op, uint64_t i, struct cvy_line *line); /* second round */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Dispatch on host memory. A source publishes its routing ids and each token's row once. Every owner scans the ids of
- * all sources and gathers the rows for its experts, as the preset packs them. So a token crosses to a rank once,
- * whatever number of the rank's experts it names, and no rank plans for another. Places follow from the ids alone: they
- * are the same in every run and after every redo. The number of tokens travels in the signal's line.
+ * all sources and gathers the rows for its experts, as the preset packs them. So a token crosses to a rank once, even
+ * if it names several of the rank's experts, and no rank plans for another. Places follow from the ids alone: they are
+ * the same in every run and after every redo. The number of tokens travels in the signal's line.
  */
 #include <string.h>
 

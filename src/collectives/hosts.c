@@ -2,8 +2,8 @@
 /*
  * Operations in two levels: between hosts every input travels once to each host, not once to each rank there.
  *
- * On each other host one rank, the *like* of the source, receives what the source publishes, copies it into the second
- * half of its own slot and stores its second line; its neighbours read it there. So both rounds are those of any
+ * On each other host one rank, the *like* of the source, receives the source's data, copies them into the second half
+ * of its own slot and stores its second line. Its neighbours read them there. So both rounds are those of any
  * operation. First comes the own input, for the neighbours and for one rank of each other host. Second come the inputs
  * of other hosts, for the neighbours. A tick is complete when the second lines of all ranks of this host are here:
  * together they show that every rank of the set has entered it. Retention and repair rely on this.

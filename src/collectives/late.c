@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Late ranks, in an operation with a deadline: they are masked, and the others continue. A masked rank counts as
- * missing for good, so its later words cannot mix with the returned result. In a repair there is no deadline: data
+ * missing from then on, so its later words cannot mix with the returned result. In a repair there is no deadline: data
  * published before it are taken, and a done line shows whether its rank had published.
  */
 #include "clock.h"
@@ -37,8 +37,8 @@ static void tell_late(struct cvy_engine *e, const struct cvy_op *op, int rank)
 
 /*
  * The deadline of the call has passed without this source, or a repair has found that its part never comes: it is
- * masked. Its later lines are not read, so it counts as missing for good. No deadline runs in a repair: data published
- * before it are taken.
+ * masked. Its later lines are not read, so it counts as missing from then on. No deadline runs in a repair: data
+ * published before it are taken.
  */
 int cvy_late(struct cvy_engine *e, struct cvy_op *op, int rank)
 {

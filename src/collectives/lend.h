@@ -2,7 +2,7 @@
 /*
  * Registered buffers: memory that covey_mem_alloc() took from the own window, which peers of the host read in place.
  *
- * An operation whose input is there *lends* it: the line of a tick has the input's place (aux, an offset in the window,
+ * An operation whose input is there *lends* it. The line of a tick has the input's place (aux, an offset in the window,
  * 0: in the slot), and nothing is copied. Each source decides this alone: ticks are the same either way, and sources
  * that lend and that do not may meet in one operation.
  *

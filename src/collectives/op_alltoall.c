@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * alltoall and alltoallv: the slot holds one part per destination, a piece of it in every tick. With v each part begins
- * with a header that has the number of bytes in all for this destination, and the first line has the number of ticks
- * that the source needs; the largest is everyone's number. Parts of missing sources are zero.
+ * with a header: the bytes in all for this destination. The first line has the number of ticks that the source needs;
+ * the largest is everyone's number. Parts of missing sources are zero.
  */
 #include "algo.h"
 #include "lend.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * reduce: every rank publishes its input for the root alone, which folds all of them in the slots. The others wait for
- * the root's second line, stored when all inputs are there: so no rank is done before the root is sure to be, and a
+ * the root's second line, stored when all inputs are there. So no rank is done before the root is sure to be, and a
  * laggard needs no bytes from anyone. On one host the lines of all show the same, without the way back: a root that
  * lags then folds in repair what they saw.
  *

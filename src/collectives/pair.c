@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The pairs of an engine: made when a message to or from a rank is asked for, stepped while one is under way, failed
- * when a view does not list their incarnation, ended with the engine.
+ * The pairs of an engine: made with the first message to or from a rank, stepped while one is under way, failed by a
+ * view that does not list their incarnation, ended with the engine.
  */
 #include "pair.h"
 

@@ -92,7 +92,7 @@ static size_t taken(const struct cvy_parcel *x)
 	return x->total < x->op->bytes ? x->total : x->op->bytes;
 }
 
-/* Of a whole message without a receive, at the receiver: empty ones cost something too. */
+/* Room that a whole message without a receive takes at the receiver: empty ones count too. */
 static uint64_t cost(uint64_t bytes)
 {
 	return bytes + sizeof(struct cvy_record);

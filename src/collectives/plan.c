@@ -2,10 +2,10 @@
 /*
  * The table of algorithms, their costs, and the choices of COVEY_ALGO.
  *
- * Costs are those of a rank that waits for the last byte: ways between hosts, messages that its host's busiest rank
- * handles, bytes that leave the busiest host, bytes that a rank copies and folds. Their constants are of one machine
- * (two cores, sockets over loopback), and only the order of two costs matters. If all ranks are on one host, the bounds
- * in the table decide alone.
+ * Costs are those of a rank that waits for the last byte: ways between hosts, messages of its host's busiest rank,
+ * bytes that leave the busiest host, bytes that a rank copies and folds. Their constants are of one machine (two cores,
+ * sockets over loopback), and only the order of two costs matters. If all ranks are on one host, the bounds in the
+ * table decide alone.
  */
 #include "plan.h"
 

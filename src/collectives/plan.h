@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The algorithm of an operation: one table, one place to choose, from facts that are the same on all ranks: the call,
- * the view, the names of hosts in it, COVEY_ALGO. The choice is made when an operation begins. Its ticks are planned
- * before, since a rank that is repaired may never begin it.
+ * The algorithm of an operation: one table, and one place to choose. The choice depends on facts that are the same on
+ * all ranks: the call, the view, the names of hosts in it, COVEY_ALGO. It is made when an operation begins. Ticks are
+ * planned before, since a rank that is repaired may never begin it.
  */
 #ifndef CVY_PLAN_H
 #define CVY_PLAN_H

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The reductions. Work is done in blocks that stay in the first cache: the accumulator of a block takes one source
+ * The reductions. Work is done in blocks that stay in the first cache. The accumulator of a block takes one source
  * after the other, so every path folds in the same order and gives the same bits. The loops are in reduce_body.h, once
  * for each instruction set; the first use chooses one. -ffp-contract=off keeps their results the same.
  */

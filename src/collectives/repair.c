@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Repair (PROTOCOL section 8): a member that lacks operations which others completed pulls their missing ticks from a
- * holder before it acknowledges the view; private operations continue with the sources' published data, under the old
- * stamps. Runs while the gate is closed, lock held.
+ * Repair (PROTOCOL section 8): a member that lacks operations of others pulls their missing ticks from a holder before
+ * it acknowledges the view. Private operations continue with the sources' published data, under the old stamps. Runs
+ * while the gate is closed, lock held.
  *
  * Nothing is published here: a member completed each repaired operation, so all had published all of it. If not, ranks
- * made different calls. To show this, every member writes into its done line, after its ticks on every link, the
- * operation that it is past: a tick of it that is not here then never comes.
+ * made different calls. To show this, every member writes the operation that it is past into its done line, after its
+ * ticks on every link. A tick of that operation that is not here then never comes.
  */
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -242,8 +242,8 @@ static int masked_elsewhere(const struct cvy_op *op)
 }
 
 /*
- * For the root of a reduce or gather that others completed without its word: they saw the lines of all, and the root
- * sees the same, in windows or copies set aside.
+ * For the root of a reduce or gather that others completed without its word. They saw the lines of all; the root sees
+ * the same, in windows or copies set aside.
  */
 static int fold_what_all_saw(struct cvy_engine *e, struct cvy_op *op)
 {

@@ -5,8 +5,8 @@
  * Giving back and taking again are local and wait for nobody: offsets follow from the order of the calls alone. Only
  * the first operation that would write into such space waits: it is not published before every member has decided the
  * last operation that used the space (op->behind). A member shows this by its done word, which a waiting rank sends
- * too, or by its line of this very operation, since a rank that has entered it has decided all before. So a rank with
- * fresh space need not wait, and keeps nobody waiting. An active view shows it of everything below its base, so nothing
+ * too, or by its line of this very operation: a rank that has entered it has decided all before. So a rank with fresh
+ * space need not wait, and keeps nobody waiting. An active view shows it for all operations below its base, so nothing
  * is left to wait for when the operation is done again.
  *
  * The application may write into its memory (lend.c) at any time, so none is taken where others may still read. Lent

@@ -530,8 +530,8 @@ int cvy_op_step(struct cvy_engine *e, struct cvy_op *op)
 }
 
 /*
- * A look at a socket is a system call. An operation in two levels mostly hears of one rank of each host: the other
- * links are looked at now and then, for done lines and the end of a link.
+ * A look at a socket is a system call. An operation in two levels mostly hears of one rank of each host. The other
+ * links are looked at less often, for done lines and the end of a link.
  */
 static int poll_links(struct cvy_engine *e)
 {

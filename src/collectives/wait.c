@@ -6,7 +6,7 @@
  *
  * A rank that stores a line executes no fence: it would cost every operation 30 ns. The sleeper pays instead. It
  * announces its sleep, makes every process of covey pass a barrier (membarrier), and looks again. Every sleep has a
- * bound even so, and ends when the gate closes or the handle ends.
+ * bound, and ends when the gate closes or the handle ends.
  */
 #include <errno.h>
 #include <limits.h>
