@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Repair (PROTOCOL section 8): a member that lacks operations of others pulls their missing ticks from a holder before
- * it acknowledges the view. Private operations continue with the sources' published data, under the old stamps. Runs
- * while the gate is closed, lock held.
+ * Repair (PROTOCOL section 8): a member that lacks operations that others completed pulls their missing ticks from a
+ * holder before it acknowledges the view. Private operations continue with the sources' published data, under the old
+ * stamps. Runs while the gate is closed, lock held.
  *
  * Nothing is published here: a member completed each repaired operation, so all had published all of it. If not, ranks
  * made different calls. To show this, every member writes the operation that it is past into its done line, after its
