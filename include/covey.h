@@ -2,30 +2,56 @@
 /*
  * covey - elastic, fault-tolerant collective communication
  *
- * The whole public interface. A process joins a group and takes a *rank*; the ranks run
- * collective operations, numbered by `seq`, in one order. When a rank dies, in the middle of an
- * operation too, the survivors agree on the next *view* (a set of ranks with an `epoch`) and every
- * one of them ends the operation with the same outcome. Dead ranks are replaced, and the group
- * grows, at safe points: covey_admit().
+ * The whole public interface. Processes join a *group*, and each takes a *rank*. All ranks call the same operations in
+ * the same order; `seq` is the number of an operation. When a rank dies, also in the middle of an operation, the
+ * survivors agree on the next *view*: a set of ranks with an `epoch`. Every survivor then ends the operation with the
+ * same outcome. Dead ranks are replaced, and the group grows, at safe points: covey_admit().
  *
- * Functions return 0 or a negative COVEY_ERR_* code and write outputs only on success unless they
- * say otherwise. Sizes are in elements where a datatype is given, else in bytes; times are in
- * milliseconds for durations and in nanoseconds on CLOCK_MONOTONIC for absolute deadlines
- * (0: no deadline). Argument structs begin with `size` and are set by their *_INIT initialiser.
+ *   NCCL                             here
+ *   communicator, ncclCommInitRank   struct covey_group, covey_join()
+ *   collectives                      the same arguments; `group` for the communicator, then `stream` and `result`
+ *   ncclGroupStart, ncclGroupEnd     covey_group_start(), covey_group_end()
+ *   ncclMemAlloc, ncclCommRegister   covey_device_mem_alloc(), covey_mem_alloc()
+ *   ncclCommShrink, ncclCommGrow     by itself; covey_admit()
  *
- * Threads. Which calls may run at once on one group:
+ *   DeepEP                           here
+ *   Buffer                           struct covey_ep
+ *   low-latency mode, normal mode    COVEY_EP_LL, COVEY_EP_COMPACT: presets of covey_dispatch() and covey_combine()
+ *   handle of a dispatch             `route` on a device; `count`, `src_info` and `range` on host memory
+ *   hook, mask buffer                covey_dispatch_recv() and covey_combine_recv(); `active_ranks`
  *
- *   collectives, covey_admit, covey_ep_*, dispatch, combine  one thread at a time per group (an
- *       operation takes its number when it is called); a waiting thread does not count
- *   covey_send, covey_recv                         any thread at any time; on device memory as collectives
- *   covey_work_*                                   any thread, one at a time per work
- *   view, events, last_error, recover/extend/retire/evict, abort   any thread at any time
- *   covey_leave, covey_close                       one thread, after all other calls returned;
- *                                                  call covey_abort first to make waits return
+ * Functions return 0 or a negative COVEY_ERR_* code. They write outputs only on success, unless they say otherwise.
+ * Argument structs begin with `size`, which their *_INIT initialiser sets.
  *
- * Groups are independent of each other. In a child made by fork() every handle is poisoned: calls
- * return COVEY_ERR_FORKED and covey_close() only frees memory. docs/process.md says what the library
- * takes from a process: threads, signals, descriptors, limits, cores. dlclose() leaves it mapped.
+ *   quantity            unit
+ *   counts and sizes    elements where a datatype is given, else bytes
+ *   *_ms                milliseconds
+ *   deadline_ns         nanoseconds on CLOCK_MONOTONIC, absolute; 0 (default): no deadline
+ *
+ * A call runs where its buffers are. Device memory is memory of the device with which the group was joined; pinned and
+ * managed memory count as host memory.
+ *
+ *   argument                                           memory
+ *   handles, structs, strings, `result`, `state`       host
+ *   arrays of ranks, counts, displacements, owners     host
+ *   buffers of a collective or a message               host, `stream` NULL; or device ("Device memory")
+ *   buffers of a dispatch or a combine                 all host, `stream` NULL; or all device
+ *   `route`, covey_device_outcome_at()                 device
+ *
+ * Calls on one group, by threads:
+ *
+ *   collectives, covey_admit*, covey_ep_*,             one thread at a time per group, since an operation takes its
+ *   dispatch, combine                                  number when it is called; a waiting thread does not count
+ *   covey_send*, covey_recv*                           any thread at any time; on device memory as collectives
+ *   covey_work_*                                       any thread, one at a time per work
+ *   covey_view, events, covey_last_error, covey_abort, any thread at any time
+ *   recover, extend, retire, evict
+ *   covey_leave, covey_close                           one thread, after all other calls have returned; covey_abort()
+ *                                                      makes waiting calls return
+ *
+ * Groups are independent of each other. In a child made by fork() all calls on a handle return COVEY_ERR_FORKED, and
+ * covey_close() only frees memory. docs/process.md says what the library takes from a process: threads, signals,
+ * descriptors, limits, cores. dlclose() leaves the library mapped.
  */
 #ifndef COVEY_H
 #define COVEY_H
@@ -34,7 +60,7 @@
 #include <stdint.h>
 
 #ifdef __cplusplus
-/* A call and what it fills have one name, as covey_view: in C++ the one hides the constructor of the other. */
+/* A call and the struct that it fills have one name, as covey_view: in C++ the function hides the constructor. */
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wshadow"
 extern "C" {
@@ -50,18 +76,22 @@ extern "C" {
 #define COVEY_API
 #endif
 
-/* A stream of the CUDA runtime (cudaStream_t). NULL: the buffers are host memory. */
+/* A stream of the CUDA runtime (cudaStream_t). NULL: host memory; with device memory the legacy default stream. */
 struct CUstream_st;
 
-struct covey_group; /* a joined (or joining) member of a group */
-struct covey_work;  /* an operation or an elastic request under way */
-struct covey_ep;    /* buffers and layout of one expert-parallel dispatch/combine pair */
+struct covey_group; /* a member of a group, or a process that is joining one */
+struct covey_work;  /* an operation or a request under way */
+struct covey_ep;    /* buffers and layout of one pair of dispatch and combine */
 
 /* ---- Errors ------------------------------------------------------------------------------- */
 
 /*
- * X(name, code, text). Codes are grouped by what is lost: -1..-19 this call, -20..-39 one peer,
- * -40..-59 this group handle, -60..-79 this process. Numbers are never reused.
+ * X(name, code, text). The range of a code says what is lost. Numbers are never reused.
+ *
+ *   -1..-19    this call
+ *   -20..-39   one peer
+ *   -40..-59   this group handle
+ *   -60..-79   this process
  */
 #define COVEY_ERROR_LIST(X) \
 	X(INVAL, -1, "invalid argument") \
@@ -95,31 +125,33 @@ enum covey_error {
 #undef COVEY_ERROR_ENUM
 };
 
-/** covey_strerror - one line of English for an error code; never NULL, static */
+/** covey_strerror - returns one line of English for an error code: static, never NULL */
 COVEY_API const char *covey_strerror(int err);
 
-/** struct covey_error_info - what went wrong last on a group */
+/** struct covey_error_info - the last error of a group */
 struct covey_error_info {
-	int err;	 /* COVEY_ERR_*, 0 if nothing did */
-	int rank;	 /* the rank concerned, -1: none */
-	uint32_t epoch;	 /* epoch known here at that time */
-	uint64_t seq;	 /* operation concerned, 0: none */
-	char cause[240]; /* one line: what was seen */
+	int err;	 /* COVEY_ERR_*; 0: none */
+	int rank;	 /* the rank concerned; -1: none */
+	uint32_t epoch;	 /* the epoch that this rank knew then */
+	uint64_t seq;	 /* the operation concerned; 0: none */
+	char cause[240]; /* one line: the cause that was seen */
 };
 
-/** covey_last_error - copies the last error seen on @group; a NULL group: the last failed join of this thread */
+/** covey_last_error - copies the last error of @group; of a NULL group: the last failed join of this thread */
 COVEY_API int covey_last_error(const struct covey_group *group, struct covey_error_info *info);
 
 /* ---- Log ---------------------------------------------------------------------------------- */
 
 enum covey_log_level { COVEY_LOG_ERROR = 1, COVEY_LOG_WARN, COVEY_LOG_INFO, COVEY_LOG_DEBUG };
 
+/* @level is of enum covey_log_level. */
 typedef void (*covey_log_fn)(void *ctx, int level, const char *line);
 
 /**
- * covey_log_set - where log lines go and from which level on
- * @fn:    receives whole lines without newline, from any thread; NULL: standard error
- * @level: lines above it are dropped; 0: as COVEY_LOG says (default warn)
+ * covey_log_set - sets the receiver of log lines and their highest level
+ * @fn:    receives whole lines without newline, from any thread; NULL (default): standard error
+ * @ctx:   given to @fn
+ * @level: enum covey_log_level; lines above it are dropped; 0 (default): as COVEY_LOG says, else warn
  */
 COVEY_API void covey_log_set(covey_log_fn fn, void *ctx, int level);
 
@@ -148,27 +180,33 @@ static inline int covey_mask_count(const struct covey_mask *mask)
 
 /* ---- Life --------------------------------------------------------------------------------- */
 
+/* Data paths between members. */
 enum covey_transport {
-	COVEY_TRANSPORT_AUTO, /* shm on one host, tcp between hosts */
+	COVEY_TRANSPORT_AUTO, /* default: shm on one host, tcp between hosts */
 	COVEY_TRANSPORT_SHM,
-	COVEY_TRANSPORT_TCP,
-	COVEY_TRANSPORT_VERBS,	  /* shm on one host, RDMA between hosts; an error where that is not to be had */
-	COVEY_TRANSPORT_VERBS_TCP /* tcp there instead */
+	COVEY_TRANSPORT_TCP,	  /* also on one host */
+	COVEY_TRANSPORT_VERBS,	  /* shm on one host, RDMA between hosts; without RDMA an error */
+	COVEY_TRANSPORT_VERBS_TCP /* the same, but tcp where there is no RDMA */
 };
+/* Joiners come in at the next safe point. AUTO (default): all; MANUAL: those that a member asked for. */
 enum covey_admission { COVEY_ADMISSION_AUTO = 1, COVEY_ADMISSION_MANUAL };
+/* How peers map memory of a device. */
 enum covey_device_memory {
-	COVEY_DEVICE_MEMORY_AUTO, /* VMM where the device has it, else IPC */
-	COVEY_DEVICE_MEMORY_VMM,  /* cuMemCreate, exported as descriptors; an error where that is not to be had */
-	COVEY_DEVICE_MEMORY_IPC	  /* CUDA IPC: ranks of one host and of different processes only */
+	COVEY_DEVICE_MEMORY_AUTO, /* default: VMM if the device has it, else IPC */
+	COVEY_DEVICE_MEMORY_VMM,  /* cuMemCreate, exported as descriptors; without VMM an error */
+	COVEY_DEVICE_MEMORY_IPC	  /* CUDA IPC: only for ranks of one host and of different processes */
 };
+/* An operation lacks a rank of the last safe point. CONTINUE (default): it has fewer contributors; FAIL: it is PEER. */
 enum covey_on_loss { COVEY_ON_LOSS_CONTINUE, COVEY_ON_LOSS_FAIL };
+/* A rank was masked as late. WAIT (default): it stays a member; EVICT: the others ask for its removal. */
 enum covey_late { COVEY_LATE_WAIT, COVEY_LATE_EVICT };
-enum covey_create { COVEY_CREATE_FIRST, COVEY_CREATE_NEVER }; /* NEVER: replacements and joiners */
+/* FIRST (default) forms a group. NEVER is for replacements and joiners. */
+enum covey_create { COVEY_CREATE_FIRST, COVEY_CREATE_NEVER };
 
 #define COVEY_RANK_ANY (-1)
 
 #ifdef __cplusplus
-/* What the initialisers below are in C++, which has no designated ones before C++20: all zero, then size, then @set. */
+/* The initialisers below in C++, which has designated ones only since C++20: all zero, then size, then @set. */
 #define COVEY_INIT_(type, set) \
 	([] { \
 		struct type covey_init_ = {}; \
@@ -179,8 +217,9 @@ enum covey_create { COVEY_CREATE_FIRST, COVEY_CREATE_NEVER }; /* NEVER: replacem
 #endif
 
 /**
- * struct covey_config - how to join. A field left at its default is taken from the environment
- * (COVEY_*, then RANK, WORLD_SIZE or those of another launcher), then from the built-in default. Strings are copied.
+ * struct covey_config - how to join
+ * A field at its default (0, NULL, COVEY_RANK_ANY) is taken from the environment: COVEY_*, then RANK and WORLD_SIZE or
+ * those of another launcher. If these are not set either, the value named below holds. Strings are copied.
  */
 struct covey_config {
 	size_t size;
@@ -188,37 +227,37 @@ struct covey_config {
 			    * rediss:// with TLS, then also ?ca=FILE&cert=FILE&key=FILE,
 			    * redis+sentinel://[user:password@]host[:port][,host[:port]...]/MASTER[/db];
 			    * parameters of the fields below may follow as ?group=..&world=.. */
-	const char *group;	    /* name; default "covey" */
-	int rank;		    /* 0..max_ranks-1; COVEY_RANK_ANY (default): the environment, else any */
-	int world;		    /* processes that form the group; 0: the environment */
+	const char *group;	    /* name; NULL: "covey" */
+	int rank;		    /* 0..max_ranks-1; COVEY_RANK_ANY (default): any */
+	int world;		    /* processes that form the group; 0: the environment says */
 	int max_ranks;		    /* fixed by the creator; 0: 64 */
-	int create;		    /* enum covey_create */
-	int admission;		    /* enum covey_admission, set by the creator; 0: auto */
-	int transport;		    /* enum covey_transport */
+	int create;		    /* enum covey_create; 0: COVEY_CREATE_FIRST */
+	int admission;		    /* enum covey_admission, set by the creator; 0: COVEY_ADMISSION_AUTO */
+	int transport;		    /* enum covey_transport; 0: COVEY_TRANSPORT_AUTO */
 	const char *host;	    /* overrides the identity of this host */
-	const char *interface;	    /* what peers on other hosts dial: eth0, eth, =eth0, 10.0.0.0/8, ^docker,lo */
+	const char *interface;	    /* peers on other hosts dial it: eth0, eth, =eth0, 10.0.0.0/8, ^docker,lo */
 	const char *secret_file;    /* file with the group secret; NULL: the store holds it */
 	int join_ms;		    /* 0: 60000 */
-	int heartbeat_ms;	    /* 0: 10; idle beat on one host */
+	int heartbeat_ms;	    /* 0: 10; beat on one host while idle */
 	int hang_ms;		    /* 0: 100; silence on one host; -1: never */
 	int link_ms;		    /* 0: 1000; silence between hosts; -1: never */
 	int lease_ms;		    /* 0: 5000; silence in the store; -1: never */
-	size_t slot_bytes;	    /* 0: 128 KiB; alike on all ranks */
-	size_t window_bytes;	    /* 0: 4 GiB of addresses, touched as used; alike on all ranks */
-	size_t undo_bytes;	    /* 0: 64 MiB; in-place inputs up to here are kept until decided */
-	int tcp_connections;	    /* 0: 1; of a link between hosts, for large messages; at most 8 */
-	const char *metrics;	    /* where to serve metrics: unix:PATH or tcp:[HOST:]PORT; NULL: nowhere */
+	size_t slot_bytes;	    /* 0: 128 KiB; the same on all ranks */
+	size_t window_bytes;	    /* 0: 4 GiB of addresses, touched as used; the same on all ranks */
+	size_t undo_bytes;	    /* 0: 64 MiB; in-place inputs of up to this are kept until decided */
+	int tcp_connections;	    /* 0: 1, at most 8; connections of a link between hosts, for large messages */
+	const char *metrics;	    /* address that serves metrics: unix:PATH or tcp:[HOST:]PORT; NULL: none */
 	const char *flight;	    /* directory for the record of the last operations; NULL: memory of this process */
-	const char *algo;	    /* algorithms to take, OPERATION[:FROM-TO]=ALGORITHM,...; alike on all ranks */
-	int late_ms;		    /* 0: none; deadline of dispatch and combine calls that give no timeout_ms */
-	int late;		    /* enum covey_late: what becomes of a rank that was masked as late */
-	const char *device;	    /* CUDA device: a number, "local" or "none" (default) */
+	const char *algo;	    /* algorithms, OPERATION[:FROM-TO]=ALGORITHM,...; the same on all ranks */
+	int late_ms;		    /* 0: none; deadline of dispatch and combine calls without timeout_ms */
+	int late;		    /* enum covey_late; 0: COVEY_LATE_WAIT */
+	const char *device;	    /* CUDA device: a number, "local" or "none"; NULL: "none" */
 	const char *rdma_device;    /* NAME, NAME:PORT or NAME:PORT/GID; NULL: any with an address */
-	int rdma_ms;		    /* 0: 500; an RDMA peer that does not answer is lost after this */
-	size_t device_window_bytes; /* 0: none; device memory that covey_device_mem_alloc() gives; alike on all ranks */
-	const char *topology;	    /* HOSTSxRANKS: of which hosts devices pass for, 2x2; NULL: of their own */
-	const char *queues; /* copy,direct,assisted,ring,tcp: how devices reach other hosts; NULL: these but copy */
-	int device_memory;  /* enum covey_device_memory: how peers map memory of the device; alike on all ranks */
+	int rdma_ms;		    /* 0: 500; an RDMA peer that does not answer for so long is lost */
+	size_t device_window_bytes; /* 0: none; memory for covey_device_mem_alloc(); the same on all ranks */
+	const char *topology;	    /* HOSTSxRANKS, as 2x2: hosts that devices act as if they had; NULL: their own */
+	const char *queues; /* copy,direct,assisted,ring,tcp: ways of devices to other hosts; NULL: all but copy */
+	int device_memory;  /* enum covey_device_memory; 0: COVEY_DEVICE_MEMORY_AUTO; the same on all ranks */
 	const char *job;    /* identity of the job that forms the group; NULL: the launcher's, or none */
 };
 
@@ -232,66 +271,83 @@ struct covey_config {
 #endif
 
 /**
- * covey_join - become a member; returns when the group is formed, or, for a joiner, when it is
- * connected to all members (its first operation is then covey_admit())
- * @config: NULL: everything from the environment
+ * covey_join - become a member
+ * @config: NULL: everything is taken from the environment
  * @out:    NULL after an error
- * Errors:  INVAL (also: world, or a setting that must be alike, differs from that of another process), TIMEOUT after
- *          join_ms (names the missing ranks), STORE, AUTH, BUSY (the rank was given to another process too, or others
- *          use the name of the group), FULL, CLOSED, VERSION; covey_last_error(NULL, ...) has the cause, which is also
- *          logged at level error. Nothing goes on then
- * Owner:   the caller; covey_close() frees @out
  *
- * COVEY_CREATE_FIRST forms a group with world - 1 others and never joins one that others have formed: where those live
- * it is BUSY, where they have left or are gone the name is taken over. See docs/environment.md, "Jobs".
+ * A founder's call returns when the group is formed. A joiner's call returns when it is connected to all members; its
+ * first operation is then covey_admit().
+ *
+ *   create               a group of that name      the call
+ *   COVEY_CREATE_FIRST   does not exist            forms it with world - 1 others
+ *                        has living processes      BUSY; it never joins a group that others have formed
+ *                        has left, or has died     takes the name over
+ *   COVEY_CREATE_NEVER                             never forms a group
+ *
+ * All cases: docs/environment.md, "Jobs".
+ * Errors: INVAL    also: `world`, or a setting that must be the same, differs from that of another process
+ *         TIMEOUT  after join_ms; the cause names the missing ranks
+ *         BUSY     also: the rank was given to another process too
+ *         NOMEM, STORE, AUTH, FULL, CLOSED, VERSION
+ *         The cause is in covey_last_error(NULL, ...), and is logged at level error. Nothing continues after an error.
+ * Owner:  the caller; covey_close() frees @out
  */
 COVEY_API int covey_join(const struct covey_config *config, struct covey_group **out);
 
 /**
- * covey_join_start - the same without waiting; finish with covey_join_wait()
+ * covey_join_start - covey_join() that does not wait; covey_join_wait() finishes it
  * Errors: INVAL, NOMEM at once; the others from covey_join_wait()
  */
 COVEY_API int covey_join_start(const struct covey_config *config, struct covey_group **out);
 
-/** covey_join_wait - 0 when joined, TIMEOUT at @deadline_ns (the join goes on and may be waited for again), else the
- * error. After join_ms the join itself ends with TIMEOUT, and so does every later wait */
+/**
+ * covey_join_wait - waits for a join; returns 0 when joined, else the error of the join
+ * TIMEOUT at @deadline_ns: the join continues and may be waited for again. After join_ms the join itself ends with
+ * TIMEOUT, and so does every later wait.
+ */
 COVEY_API int covey_join_wait(struct covey_group *group, uint64_t deadline_ns);
 
 /**
- * covey_leave - finish what is queued, wait until nobody needs this rank, leave the view
- * Errors: TIMEOUT at @deadline_ns (0: 10 s): the rank is left to be found dead
+ * covey_leave - finish what is queued, wait until no rank needs this one, leave the view
+ * Errors: TIMEOUT at @deadline_ns (0: after 10 s): the others have to find this rank dead
  */
 COVEY_API int covey_leave(struct covey_group *group, uint64_t deadline_ns);
 
-/** covey_abort - every call under way and to come on @group returns COVEY_ERR_ABORTED; any thread */
+/** covey_abort - ends every present and later call on @group with COVEY_ERR_ABORTED; from any thread */
 COVEY_API void covey_abort(struct covey_group *group);
 
-/** covey_close - frees the handle; never waits for a peer or the store. Peers see a death unless
- * covey_leave() came first. Free the works of the group before. NULL is fine. */
+/**
+ * covey_close - frees the handle; NULL is allowed
+ * It never waits for a peer or the store. Peers see a death, unless covey_leave() came first. Free the works of the
+ * group before.
+ */
 COVEY_API void covey_close(struct covey_group *group);
 
 /* ---- View and events ---------------------------------------------------------------------- */
 
 struct covey_view {
 	uint32_t epoch;
-	int size; /* 1 + highest rank ever admitted */
+	int size; /* 1 + the highest rank that was ever admitted */
 	int max_ranks;
 	int rank;		   /* own */
 	uint64_t incarnation;	   /* own */
-	uint64_t base_seq;	   /* operation this view began with */
-	uint64_t done_seq;	   /* last operation decided here */
+	uint64_t base_seq;	   /* the first operation of this view */
+	uint64_t done_seq;	   /* the last operation that was decided here */
 	int active;		   /* 0 while a change is under way */
 	struct covey_mask members; /* admitted ranks */
 	struct covey_mask pending; /* joiners that wait for covey_admit() */
 };
 
-/** covey_view - copies the last view learned here; of a joiner that no view lists yet, the one that it is connected to */
+/**
+ * covey_view - copies the last view that this rank has learned
+ * A joiner that no view lists yet gets the view to which it is connected.
+ */
 COVEY_API int covey_view(const struct covey_group *group, struct covey_view *view);
 
 enum covey_event_kind {
-	COVEY_EVENT_VIEW = 1,	    /* a view became active: left, came */
-	COVEY_EVENT_SUSPECT,	    /* rank is suspected: cause */
-	COVEY_EVENT_JOIN_REQUESTED, /* rank has a joiner that waits to be asked for */
+	COVEY_EVENT_VIEW = 1,	    /* a view became active: see left and came */
+	COVEY_EVENT_SUSPECT,	    /* rank is suspected: see cause */
+	COVEY_EVENT_JOIN_REQUESTED, /* rank has a joiner, which waits for covey_recover() or covey_extend() */
 	COVEY_EVENT_FENCED,	    /* this process was left out */
 	COVEY_EVENT_STORE_LOST,
 	COVEY_EVENT_STORE_BACK
@@ -306,65 +362,104 @@ struct covey_event {
 	char cause[120];
 };
 
-/** covey_event_fd - readable while an event waits; owned by the group */
+/** covey_event_fd - returns a descriptor, owned by the group, that is readable while an event waits */
 COVEY_API int covey_event_fd(const struct covey_group *group);
 
-/** covey_event_next - takes the oldest event; COVEY_ERR_AGAIN if there is none. 256 are kept, the oldest are dropped */
+/**
+ * covey_event_next - takes the oldest event
+ * 256 events are kept; beyond these the oldest are dropped.
+ * Errors: INVAL; AGAIN: there is none
+ */
 COVEY_API int covey_event_next(struct covey_group *group, struct covey_event *event);
 
 /* ---- Outcomes and works ------------------------------------------------------------------- */
 
+/*
+ * Outcomes on host memory. An operation is decided when this rank has its outcome: status, epoch, mask and bytes.
+ * Outcomes on devices: "Device memory". The cure of each error: docs/errors.md; deaths by operation: docs/losses.md.
+ *
+ *   a call returned                    its number   then                                  @result
+ *   INVAL, NOMEM, STALE, UNSUPPORTED   not taken    the other ranks wait for it           unchanged
+ *   FENCED, CLOSED, ABORTED, FORKED    -            the handle has ended                  -
+ *   any other error                    taken        the next call is the next operation   written
+ *
+ *   status     cause                                                         on
+ *   ROOT       the root is dead                                              all ranks
+ *   PEER       COVEY_ON_LOSS_FAIL, and a rank is missing                     all ranks whose masks are the same
+ *   LOST       allreduce, reduce, alltoall(v): a death, in place above       all ranks
+ *              undo_bytes
+ *   LOST       reduce_scatter, scatter: the part was lost with a dead rank   this rank alone; do not use recv
+ *   MISMATCH   ranks made different calls; the cause names both              all ranks
+ *
+ * A broadcast or scatter may end on some ranks before they hear from the others. On these the next operation that waits
+ * for a rank finds the mismatch, and it is MISMATCH on all. If a root calls only broadcast or scatter, that is within 4
+ * slots.
+ *
+ * INVAL at once, since this rank sees it: a root that was never admitted; buffers that overlap but are not in place;
+ * blocks of recv that overlap each other.
+ *
+ * The life of a work:
+ *   begins      with a _start form, or a request: covey_recover(), covey_extend(), covey_retire(), covey_evict()
+ *   under way   covey_work_test() and covey_work_progress() look, and do not wait
+ *               covey_work_wait() waits, any number of times; a TIMEOUT does not end the operation
+ *   decided     covey_work_test() and covey_work_wait() give the outcome, each time
+ *   ends        with covey_work_free(), before covey_close(); an operation that is not decided continues
+ */
+
 /**
  * struct covey_result - the outcome of one operation
- * It is written when the operation is decided, with an error too: then status says which, and mask names no valid data.
- * A call that returns an error before its operation has a number leaves it as it was.
+ * It is written when the operation is decided, also if `status` is an error; `mask` then names no valid data.
  */
 struct covey_result {
 	int status;	/* 0 or COVEY_ERR_* */
-	uint32_t epoch; /* view it completed in; alike on all survivors */
+	uint32_t epoch; /* the view in which it completed; the same on all survivors */
 	uint64_t seq;
 	int size;		/* size of the group for this operation */
-	struct covey_mask mask; /* contributors; for alltoall(v), dispatch and combine the
-				 * sources whose part is valid here */
-	uint64_t wait_ns;	/* from call to outcome on this rank */
-	size_t bytes;		/* send and recv: what was moved; else 0 */
-	int peer, tag;		/* send and recv: the other rank, and the tag of the message; else -1, 0 */
+	struct covey_mask mask; /* contributors; of alltoall(v), dispatch and combine the
+				 * sources whose part is valid on this rank */
+	uint64_t wait_ns;	/* from the call to the outcome on this rank */
+	size_t bytes;		/* send, recv: bytes moved; else 0 */
+	int peer, tag;		/* send, recv: the other rank, and the tag of the message; else -1, 0 */
 };
 
-/** covey_work_test - 0 when decided (@result may be NULL), COVEY_ERR_AGAIN before */
+/** covey_work_test - 0 when decided, also with an error in @result, which may be NULL; else COVEY_ERR_AGAIN */
 COVEY_API int covey_work_test(struct covey_work *work, struct covey_result *result);
 
-/** covey_work_wait - as test, after waiting until @deadline_ns (0: none); TIMEOUT ends the wait,
- * not the operation. Returns result->status once decided. */
+/**
+ * covey_work_wait - waits until the outcome is decided, and returns its status
+ * Errors: TIMEOUT at @deadline_ns (0: none): the wait ends, the operation does not
+ */
 COVEY_API int covey_work_wait(struct covey_work *work, uint64_t deadline_ns, struct covey_result *result);
 
-/** covey_work_progress - one line on what it waits for, into @text */
+/** covey_work_progress - writes one line into @text: what the work waits for */
 COVEY_API int covey_work_progress(const struct covey_work *work, char *text, size_t bytes);
 
-/** covey_work_free - the operation goes on if it is not decided; its buffers must stay alive until it is */
+/** covey_work_free - frees a work; if it is not decided, its buffers must stay alive until it is */
 COVEY_API void covey_work_free(struct covey_work *work);
 
 /* ---- Growth and repair of the group ------------------------------------------------------- */
 
 /**
  * covey_admit - the safe point: the only place where ranks are added
- * @state: [bytes] in for members, out for joiners (the lowest member's); alike sized on all, <= 4096
+ * @state:  [bytes], host memory: input on members; a joiner gets that of the lowest member
+ * @bytes:  0..4096, the same on all ranks
  * @result: mask and size from here to the next covey_admit(); may be NULL
  *
- * Every rank calls it at the same place of its sequence; when nobody waits to come in it costs a
- * store per peer. A joiner's first operation; it blocks until the members come by. It also
- * acknowledges losses under COVEY_ON_LOSS_FAIL.
- * Errors: INVAL, TIMEOUT (joiner, after join_ms), FENCED, CLOSED
+ * Every rank calls it at the same place of its sequence. If no joiner waits, it costs one memory store per peer. It is
+ * a joiner's first operation, and there blocks until the members call it. Under COVEY_ON_LOSS_FAIL it also
+ * acknowledges losses.
+ * Errors: INVAL; TIMEOUT: a joiner, after join_ms; FENCED, CLOSED
  */
 COVEY_API int covey_admit(struct covey_group *group, void *state, size_t bytes, struct covey_result *result);
 
 /**
- * covey_admit_async - covey_admit() of a group with a device, that waits for no stream
- * @stream: where operations on device memory are launched; those before this call are done without the newcomers, those
- *          after it with them. A newcomer's stream waits until the others' come by. Not while it is captured
+ * covey_admit_async - covey_admit() of a group with a device, which waits for no stream
+ * @stream: stream of the operations on device memory; it is not being captured
  *
- * Members and newcomers may mix the two. covey_admit() first waits until all that was launched on any stream has ended:
- * TIMEOUT after join_ms, and the next call goes on with that.
+ * Operations that were launched on @stream before this call run without the newcomers, later ones with them. A
+ * newcomer's stream waits until the others' streams come to this place. Members and newcomers may mix the two forms.
+ * covey_admit() first waits until all launches on all streams have ended. If it returns TIMEOUT there, after join_ms,
+ * the next covey_admit() continues that wait.
  * Errors: as covey_admit(); UNSUPPORTED: a stream, and the group has no device
  */
 COVEY_API int covey_admit_async(struct covey_group *group, void *state, size_t bytes, struct CUstream_st *stream,
@@ -372,11 +467,16 @@ COVEY_API int covey_admit_async(struct covey_group *group, void *state, size_t b
 
 /**
  * covey_recover / covey_extend / covey_retire / covey_evict - ask for a change of the members
- * recover: joiners of @ranks (count @n) may come in; done when all are admitted
- * extend:  joiners of the ranks size..@size-1 may come in; done when all are admitted
- * retire:  a healthy rank leaves once nobody needs its data; evict: a sick one is fenced at once
- * @out:    a work; wait with a deadline; idempotent, any member may ask
- * Errors:  INVAL; REFUSED with a cause in covey_last_error()
+ * @out: a work; wait for it with a deadline
+ *
+ *   request   what it asks                                               decided when
+ *   recover   joiners of @ranks ([n]) may come in                        all are admitted
+ *   extend    joiners of ranks from the present size to @size-1 may      all are admitted
+ *   retire    a healthy rank leaves once no rank needs its data          its process is no member
+ *   evict     a sick rank is fenced at once                              its process is no member
+ *
+ * A request is idempotent, and any member may make it.
+ * Errors: INVAL; REFUSED: the cause is in covey_last_error()
  */
 COVEY_API int covey_recover(struct covey_group *group, const int *ranks, int n, struct covey_work **out);
 COVEY_API int covey_extend(struct covey_group *group, int size, struct covey_work **out);
@@ -385,66 +485,83 @@ COVEY_API int covey_evict(struct covey_group *group, int rank, struct covey_work
 
 /* ---- Collectives -------------------------------------------------------------------------- */
 
-enum covey_dtype { /* NCCL's numbers; those that NCCL does not have begin at 12 */
-		   COVEY_INT8 = 0,
-		   COVEY_UINT8 = 1,
-		   COVEY_INT32 = 2,
-		   COVEY_UINT32 = 3,
-		   COVEY_INT64 = 4,
-		   COVEY_UINT64 = 5,
-		   COVEY_FLOAT16 = 6,
-		   COVEY_FLOAT32 = 7,
-		   COVEY_FLOAT64 = 8,
-		   COVEY_BFLOAT16 = 9,
-		   COVEY_INT16 = 12
+/* NCCL's numbers; types that NCCL does not have begin at 12. */
+enum covey_dtype {
+	COVEY_INT8 = 0,
+	COVEY_UINT8 = 1,
+	COVEY_INT32 = 2,
+	COVEY_UINT32 = 3,
+	COVEY_INT64 = 4,
+	COVEY_UINT64 = 5,
+	COVEY_FLOAT16 = 6,
+	COVEY_FLOAT32 = 7,
+	COVEY_FLOAT64 = 8,
+	COVEY_BFLOAT16 = 9,
+	COVEY_INT16 = 12
 };
 
+/* NCCL's numbers. */
 enum covey_redop { COVEY_SUM = 0, COVEY_PROD = 1, COVEY_MAX = 2, COVEY_MIN = 3, COVEY_AVG = 4 };
 
-/** covey_set_on_loss - for the operations posted from now on; alike on all ranks at the same place.
- * FAIL: an operation whose contributors lack a rank of the last covey_admit() (or join) ends with
- * COVEY_ERR_PEER on all survivors. */
+/**
+ * covey_set_on_loss - sets the choice for the operations that are posted from here on
+ * @on_loss: enum covey_on_loss; all ranks give the same value at the same place of their sequence
+ *
+ * COVEY_ON_LOSS_FAIL: an operation whose contributors lack a rank of the last covey_admit(), or of the join, ends with
+ * COVEY_ERR_PEER on all survivors.
+ */
 COVEY_API int covey_set_on_loss(struct covey_group *group, int on_loss);
 
-/** covey_explain - which algorithm each operation takes at which size in the present view, and why; a table, then
- * one of forms on device memory where the group has a device; cut to @bytes (8192 is enough). Local. Errors: INVAL,
- * and those of the group */
+/**
+ * covey_explain - says which algorithm each operation takes at which size in the present view, and why
+ * @text: [bytes], host memory: a table, then one of forms on device memory if the group has a device
+ *
+ * The text is cut to @bytes; 8192 are enough. The call is local.
+ * Errors: INVAL, and those of the group
+ */
 COVEY_API int covey_explain(struct covey_group *group, char *text, size_t bytes);
 
 /*
- * Argument order and counts are NCCL's. Blocking forms return the status; @result may be NULL.
- * *_start forms return a work. Buffers: any alignment; in place as in NCCL (allreduce,
- * broadcast, reduce: send == recv; allgather, gather: send == recv + rank * count; allgatherv:
- * send == recv + recvdispls[rank]; reduce_scatter, scatter: recv == send + rank * count;
- * alltoall(v): send == recv).
- * Owner: the caller keeps buffers alive and inputs unchanged until the outcome is decided.
- * Floating sums are a left fold in ascending rank, f16 and bf16 accumulated in f32, so bits are
- * alike on all ranks and from run to run. Integers wrap. avg divides the sum by the number of
- * contributors (integers truncate towards zero). min and max of a NaN and a number are the number; a
- * sum or product that is no number is the quiet NaN without payload. Missing blocks of allgather(v),
- * gather and alltoall(v) are zero. @stream is for device memory, below; NULL for host memory.
- * Errors: INVAL, STALE, FENCED, CLOSED, ABORTED, ROOT, PEER, LOST, MISMATCH.
- * INVAL, NOMEM, STALE, UNSUPPORTED from the call itself: it has no number, the others wait for it, @result is as it was.
- * All others: it has its number, and the next call is the next operation (table in docs/errors.md). PEER is alike on all
- * ranks only where masks are.
- * Ranks that make different calls: MISMATCH on all, naming both calls. A broadcast or scatter ends on some ranks
- * without a word of the others: there the next operation that waits for anybody says so, on all (for a root that goes
- * on to broadcast or scatter alone: within 4 slots). What this rank can see is INVAL at once: a root that was never
- * admitted, buffers that overlap but not in place, blocks of recv that stand over each other.
- * A root that is dead: ROOT for all. Of reduce_scatter and scatter a rank may lose its part when
- * another dies: LOST on that rank alone, and recv is not to be used.
- * allgather, alltoall, reduce_scatter, gather, scatter: buffers hold size blocks, size being what the
- * last covey_admit() or join gave.
+ * Argument order, counts and places in place are NCCL's. @dtype is of enum covey_dtype, @redop of enum covey_redop.
+ *
+ *   form      returns                     @result
+ *   plain     the status of the outcome   may be NULL
+ *   _start    0, and a work               from covey_work_test() or covey_work_wait()
+ *
+ * Memory: send and recv are host memory, and @stream is NULL; or both are device memory. Any alignment will do. Arrays
+ *         of counts and displacements are host memory.
+ * Owner:  the caller keeps buffers alive, and inputs unchanged, until the outcome is decided.
+ * Blocks: allgather, alltoall, reduce_scatter, gather and scatter have `size` blocks: the size that the last
+ *         covey_admit() or join gave.
+ * Errors: INVAL, NOMEM, STALE, UNSUPPORTED, FENCED, CLOSED, ABORTED, ROOT, PEER, LOST, MISMATCH ("Outcomes")
+ *
+ *   operation                      in place
+ *   allreduce, broadcast, reduce   send == recv
+ *   allgather, gather              send == recv + rank * count
+ *   allgatherv                     send == recv + recvdispls[rank]
+ *   reduce_scatter, scatter        recv == send + rank * count
+ *   alltoall, alltoallv            send == recv
+ *
+ *   what           promised
+ *   reduction      a left fold in ascending rank, so bits are the same on all ranks and from run to run
+ *   f16, bf16      accumulated in f32
+ *   integers       wrap
+ *   avg            the sum divided by the number of contributors; integers truncate towards zero
+ *   min, max       of a NaN and a number: the number
+ *   sum, prod      that are no number: the quiet NaN without payload
+ *   a lost block   of allgather(v), gather, alltoall(v): zero
  */
 
-/** covey_allreduce - recv[i] = op over contributors of send[i]; in place above undo_bytes a death may end it with
- * LOST, alike on all */
+/**
+ * covey_allreduce - recv[i] = op over contributors of send[i]
+ * In place above undo_bytes a death may end it with LOST, the same on all ranks.
+ */
 COVEY_API int covey_allreduce(const void *send, void *recv, size_t count, int dtype, int redop,
 			      struct covey_group *group, struct CUstream_st *stream, struct covey_result *result);
 COVEY_API int covey_allreduce_start(const void *send, void *recv, size_t count, int dtype, int redop,
 				    struct covey_group *group, struct CUstream_st *stream, struct covey_work **work);
 
-/** covey_broadcast - recv = root's send; send is read on @root only */
+/** covey_broadcast - recv = the root's send; send is read only on @root */
 COVEY_API int covey_broadcast(const void *send, void *recv, size_t count, int dtype, int root,
 			      struct covey_group *group, struct CUstream_st *stream, struct covey_result *result);
 COVEY_API int covey_broadcast_start(const void *send, void *recv, size_t count, int dtype, int root,
@@ -456,15 +573,19 @@ COVEY_API int covey_allgather(const void *send, void *recv, size_t count, int dt
 COVEY_API int covey_allgather_start(const void *send, void *recv, size_t count, int dtype, struct covey_group *group,
 				    struct CUstream_st *stream, struct covey_work **work);
 
-/** covey_alltoall - send, recv [size][count]: recv block r is block `own rank` of rank r's send */
+/** covey_alltoall - send, recv [size][count]: block r of recv is block `own rank` of rank r's send */
 COVEY_API int covey_alltoall(const void *send, void *recv, size_t count, int dtype, struct covey_group *group,
 			     struct CUstream_st *stream, struct covey_result *result);
 COVEY_API int covey_alltoall_start(const void *send, void *recv, size_t count, int dtype, struct covey_group *group,
 				   struct CUstream_st *stream, struct covey_work **work);
 
-/** covey_alltoallv - counts and displacements [size] in elements, copied at the call; what rank r sends
- * here must equal recvcounts[r], else MISMATCH on this rank's result, and of the own rank INVAL. In place: block r is
- * replaced where it stands (senddispls == recvdispls) */
+/**
+ * covey_alltoallv - covey_alltoall() with a count and a displacement for each block
+ * @sendcounts, @senddispls, @recvcounts, @recvdispls: [size] in elements, host memory, copied at the call
+ *
+ * Rank r must send as many elements as recvcounts[r] says here; else the result on this rank is MISMATCH. For the own
+ * block it is INVAL. In place each block is replaced where it is: senddispls == recvdispls.
+ */
 COVEY_API int covey_alltoallv(const void *send, const size_t *sendcounts, const size_t *senddispls, void *recv,
 			      const size_t *recvcounts, const size_t *recvdispls, int dtype, struct covey_group *group,
 			      struct CUstream_st *stream, struct covey_result *result);
@@ -472,23 +593,29 @@ COVEY_API int covey_alltoallv_start(const void *send, const size_t *sendcounts, 
 				    const size_t *recvcounts, const size_t *recvdispls, int dtype,
 				    struct covey_group *group, struct CUstream_st *stream, struct covey_work **work);
 
-/** covey_reduce - recv on @root = op over contributors of send; elsewhere recv is not touched, may be NULL.
- * Who is done knows that the root has all contributions. In place (on the root) as allreduce */
+/**
+ * covey_reduce - recv on @root = op over contributors of send
+ * On other ranks recv is not touched and may be NULL. When the call returns 0, the root has every contribution of
+ * result->mask. In place, on the root, as covey_allreduce().
+ */
 COVEY_API int covey_reduce(const void *send, void *recv, size_t count, int dtype, int redop, int root,
 			   struct covey_group *group, struct CUstream_st *stream, struct covey_result *result);
 COVEY_API int covey_reduce_start(const void *send, void *recv, size_t count, int dtype, int redop, int root,
 				 struct covey_group *group, struct CUstream_st *stream, struct covey_work **work);
 
-/** covey_reduce_scatter - send [size][recvcount], recv [recvcount]: op over contributors of their block `own rank` */
+/** covey_reduce_scatter - send [size][recvcount], recv [recvcount]: op over contributors of block `own rank` */
 COVEY_API int covey_reduce_scatter(const void *send, void *recv, size_t recvcount, int dtype, int redop,
 				   struct covey_group *group, struct CUstream_st *stream, struct covey_result *result);
 COVEY_API int covey_reduce_scatter_start(const void *send, void *recv, size_t recvcount, int dtype, int redop,
 					 struct covey_group *group, struct CUstream_st *stream,
 					 struct covey_work **work);
 
-/** covey_allgatherv - recv + recvdispls[r] = rank r's send [recvcounts[r]]; recvcounts [size] in elements, alike on all
- * ranks (else MISMATCH), recvdispls [size] in elements, each rank's own; both copied at the call;
- * sendcount == recvcounts[own rank] */
+/**
+ * covey_allgatherv - recv + recvdispls[r] = rank r's send [recvcounts[r]]
+ * @sendcount:  recvcounts[own rank]
+ * @recvcounts: [size] in elements, host memory, copied at the call; the same on all ranks, else MISMATCH
+ * @recvdispls: [size] in elements, host memory, copied at the call; each rank has its own
+ */
 COVEY_API int covey_allgatherv(const void *send, size_t sendcount, void *recv, const size_t *recvcounts,
 			       const size_t *recvdispls, int dtype, struct covey_group *group,
 			       struct CUstream_st *stream, struct covey_result *result);
@@ -496,13 +623,13 @@ COVEY_API int covey_allgatherv_start(const void *send, size_t sendcount, void *r
 				     const size_t *recvdispls, int dtype, struct covey_group *group,
 				     struct CUstream_st *stream, struct covey_work **work);
 
-/** covey_gather - recv on @root [size][count]: block r is rank r's send [count]; recv may be NULL elsewhere */
+/** covey_gather - recv [size][count] on @root: block r is rank r's send [count]; recv may be NULL on other ranks */
 COVEY_API int covey_gather(const void *send, void *recv, size_t count, int dtype, int root, struct covey_group *group,
 			   struct CUstream_st *stream, struct covey_result *result);
 COVEY_API int covey_gather_start(const void *send, void *recv, size_t count, int dtype, int root,
 				 struct covey_group *group, struct CUstream_st *stream, struct covey_work **work);
 
-/** covey_scatter - recv [count] = block `own rank` of send [size][count] on @root; send may be NULL elsewhere */
+/** covey_scatter - recv [count] = block `own rank` of @root's send [size][count]; send may be NULL on other ranks */
 COVEY_API int covey_scatter(const void *send, void *recv, size_t count, int dtype, int root, struct covey_group *group,
 			    struct CUstream_st *stream, struct covey_result *result);
 COVEY_API int covey_scatter_start(const void *send, void *recv, size_t count, int dtype, int root,
@@ -515,98 +642,140 @@ COVEY_API int covey_barrier_start(struct covey_group *group, struct CUstream_st 
 /* ---- Device memory ------------------------------------------------------------------------ */
 
 /*
- * Of a group that was joined with a device (struct covey_config), buffers may be memory of that device. The call then
- * launches one kernel on @stream (NULL: the legacy default stream) and returns; the outcome is known to the stream.
- * Kernels of yours in it that let the next one begin early (programmatic dependent launch) wait for those before them.
- * One stream at a time per group. Captured graphs stay valid when ranks die, are replaced or added: contributors are
- * read when the kernel runs. Host and device operations are counted apart; when ranks come in covey_admit() waits for
- * what was launched, covey_admit_async() does not. All ranks have a device. In place as for host memory, but for
- * alltoall(v), which is UNSUPPORTED; so are the _start forms. Counts of alltoallv and allgatherv are part of a
- * captured graph: a rank that has come since gets no block there. A rank without bytes passes buffers of the device all
- * the same, or NULL for both and a stream. On a device calls are not compared: ranks that make different ones, or name
- * different roots or counts, are not found.
- * A survivor of a death completes each operation with the same contributors and bytes as all others; in place, an
- * operation above 256 KiB may end with LOST, alike on all.
+ * Device memory. If the group was joined with a device (struct covey_config), buffers may be memory of that device.
+ * Then all ranks have a device. A call launches one kernel on @stream (NULL: the legacy default stream) and returns.
+ *
+ *   what                       on devices
+ *   streams                    one at a time per group
+ *   kernels of the caller      if one lets the next begin early (programmatic dependent launch), it must wait for
+ *                              those before it
+ *   captured graphs            stay valid when ranks die, are replaced or are added: a kernel reads the contributors
+ *                              when it runs
+ *   counts of alltoallv and    are part of a captured graph: a rank that has come since then gets no block there
+ *   allgatherv
+ *   in place                   as on host memory; alltoall(v): UNSUPPORTED
+ *   _start forms               UNSUPPORTED
+ *   no bytes                   the rank gives device buffers all the same, or NULL for both and a stream
+ *   seq                        device operations are counted apart from host operations
+ *   covey_admit()              waits for all launches when ranks come in; covey_admit_async() does not
+ *   different calls, roots     are not found, but for counts of alltoallv: MISMATCH on the rank that receives
+ *   or counts
+ *
+ * Outcomes on devices:
+ *
+ *   where                                 written by    content
+ *   return value                          the call      0: launched; else there was no launch
+ *   @result                               the call      status 0; epoch, size and contributors as known then
+ *   struct covey_device_outcome           the kernel    the outcome of the last collective, dispatch or combine
+ *   struct covey_device_message_outcome   the kernel    the first message that failed
+ *
+ * After a death each survivor completes an operation with the same contributors and bytes as all others. In place, an
+ * operation above 256 KiB may end with LOST, the same on all.
  */
 
-/** struct covey_device_outcome - of the last operation on the device, as later kernels may read it */
+/** struct covey_device_outcome - the outcome of the last operation on the device */
 struct covey_device_outcome {
 	int32_t status; /* 0 or COVEY_ERR_* */
 	uint32_t epoch;
 	uint64_t seq;	  /* of the device's operations, from 0 */
 	uint64_t mask;	  /* contributors: rank r is bit r */
-	uint64_t missing; /* of these, ranks whose part is not here (alltoall, reduce_scatter, gather, scatter,
+	uint64_t missing; /* contributors whose part is not here (alltoall, reduce_scatter, gather, scatter,
 			   * dispatch, combine): of this rank alone */
 };
 
-/** covey_device_outcome_at - address of it in device memory, valid until covey_close() */
+/**
+ * covey_device_outcome_at - gives the address of the last outcome in device memory, for kernels that run later
+ * Owner:  the group; valid until covey_close()
+ * Errors: INVAL; UNSUPPORTED: no device
+ */
 COVEY_API int covey_device_outcome_at(struct covey_group *group, const struct covey_device_outcome **out);
 
 /**
- * covey_device_mem_alloc / covey_device_mem_free - device memory of this member's window, 64-byte aligned, that the
- * devices of all peers read as it is. From 16 MiB a block on, allreduce, reduce_scatter, allgather, alltoall and
- * broadcast copy nothing into library memory where the inputs of all ranks lie there at multiples of 16 (with more
- * than two ranks the outputs of allreduce and broadcast, too; in place only allreduce). Each rank may use any part
- * of its window; where one rank's buffer does not lie there, all go by packets. Such an operation ends when all
- * ranks have read.
- * Owner:  covey_device_mem_free(), or covey_close() with all of it. The stream must have passed every operation on
- *         it; then all ranks have read, and the memory may be given out again at once
+ * covey_device_mem_alloc / covey_device_mem_free - device memory of this member's window, which all peers read in place
+ * @out: device memory, 64-byte aligned
+ *
+ * A large operation copies nothing into library memory if the buffers of all ranks are there:
+ *
+ *   reduce_scatter, allgather, alltoall   inputs
+ *   allreduce, broadcast                  inputs; with more than two ranks outputs too
+ *   size and place                        from 16 MiB a block on, at multiples of 16 bytes, in any part of the window
+ *   in place                              allreduce only
+ *   a buffer of one rank is elsewhere     all ranks use packets
+ *
+ * Such an operation ends when all ranks have read.
+ * Owner:  covey_device_mem_free(), or covey_close() with all of it. Before covey_device_mem_free() the stream must
+ *         have passed every operation on the memory. Then all ranks have read, and it may be given out again at once.
  * Errors: INVAL; UNSUPPORTED: no device; NOMEM: device_window_bytes is too small
  */
 COVEY_API int covey_device_mem_alloc(struct covey_group *group, size_t bytes, void **out);
 COVEY_API int covey_device_mem_free(struct covey_group *group, void *memory);
 
-/** covey_device_outcome - copies it to the host, without waiting for the stream */
+/**
+ * covey_device_outcome - copies the last outcome to host memory, without waiting for the stream
+ * Errors: INVAL; UNSUPPORTED: no device
+ */
 COVEY_API int covey_device_outcome(struct covey_group *group, struct covey_device_outcome *outcome);
 
-/** struct covey_device_message_outcome - of the first message on the device that failed */
+/** struct covey_device_message_outcome - the first message on the device that failed */
 struct covey_device_message_outcome {
-	int32_t status; /* 0: none has, or COVEY_ERR_* */
+	int32_t status; /* 0: none failed; or COVEY_ERR_* */
 	int32_t peer;	/* -1: none */
-	int32_t tag;	/* that its call had */
+	int32_t tag;	/* of its call */
 	int32_t sending;
 };
 
 /**
- * covey_device_message_outcome - what became of the messages on the device that have ended since this was called
- * before: the first that failed is kept until it is told here. Reads what is there now: wait for the stream first
+ * covey_device_message_outcome - copies the outcome of messages on the device, and clears it.
+ * The first message that has failed since the last call is kept until this call. The call does not wait: wait for the
+ * stream first.
  * Errors: INVAL; UNSUPPORTED: no device
  */
 COVEY_API int covey_device_message_outcome(struct covey_group *group, struct covey_device_message_outcome *outcome);
 
 /* ---- Messages ----------------------------------------------------------------------------- */
 
-#define COVEY_TAG_ANY (-1) /* of a receive: the next message of that peer, whatever its tag */
+#define COVEY_TAG_ANY (-1) /* of a receive: the next message of that peer, with any tag */
 
 /**
  * covey_send / covey_recv - one message from this rank to @peer, or from @peer to this rank
- * @tag:    0 or more; a receive takes the oldest message of @peer with its tag
- * @result: bytes, peer and tag of the message; seq is its number between the two, from 0;
- *          mask: the two ranks
+ * @buf:    host memory, @stream NULL; or device memory
+ * @count:  any, also 0
+ * @peer:   any rank, also this one
+ * @tag:    0 or more; a receive may give COVEY_TAG_ANY
+ * @result: bytes, peer and tag of the message; seq: its number between the two, from 0; mask: the two ranks
  *
- * Messages of one pair and tag are received in the order in which they were sent. They are not numbered
- * with the collectives and are not part of views: a change of the members is not seen between two
- * survivors, and nothing is lost, doubled or reordered when their connection breaks and comes again.
- * When @peer is removed, what is not complete ends with COVEY_ERR_PEER on this side, messages of it that
- * nobody received are dropped, and the next process with that rank begins anew. A rank that is no member,
- * or has not been admitted at a safe point of this rank yet: COVEY_ERR_PEER at once (of _start: in the work).
- * Any size, zero too; to itself, too. A send that succeeded says that its buffer is free, not that @peer
- * took the message; short ones may be sent before @peer receives, none need to be. A receive for more than
- * was sent succeeds and says how much came; one for less takes what fits, drops the rest and ends with
- * COVEY_ERR_TRUNCATED, the send with success. covey_leave() waits until its messages were received.
- * Threads: any, at any time; then the order is that in which the calls were made.
- * Errors:  INVAL, PEER, TRUNCATED, NOMEM, FENCED, CLOSED, ABORTED
+ * Messages have no number among the collectives and are no part of views: two survivors do not see a change of the
+ * members. If their connection breaks and comes back, nothing is lost, doubled or reordered.
  *
- * With @buf in memory of the group's device (NULL and a stream: no bytes) the call launches a kernel on @stream,
- * which holds up the stream until the message is through, and returns; a group of calls, of one stream, is one
- * launch at its end. Then messages between two ranks match in the order of their calls: a receive whose tag is not
- * that of the next message, or that has too little room for it, writes nothing and ends with MISMATCH, and that
- * message is dropped. Such ends, and PEER, are told by covey_device_message_outcome(), not by @result (bytes and tag
- * there are the call's); a call returns PEER only if it is known then. What a receive that ended with PEER was given
- * may be written in part. In captured graphs a message is for whoever has the rank when the graph is replayed. About
- * 1 MB goes before the receive is there; outside of a group two ranks that first send more to each other wait for
- * ever. To itself: both calls in one group. covey_leave() waits for none. Errors of the launch: INVAL, PEER;
- * UNSUPPORTED: _start, more than 128 in a group, or the peer is on another host
+ *   case                           host memory                            device memory
+ *   a receive matches              the oldest message with its tag        the next message
+ *   order                          that of the sends, per pair and tag    that of the calls, per pair
+ *   another tag comes next         it waits for its own                   MISMATCH; nothing is written, message dropped
+ *   a longer message               takes what fits, drops the rest:       MISMATCH; nothing is written, message
+ *                                  TRUNCATED; the send succeeds           dropped
+ *   a shorter message              succeeds; `bytes` says how much        succeeds
+ *   @peer is no member, or not     PEER at once; _start: in the work      PEER from the call if known then
+ *   admitted at a safe point here
+ *   @peer is removed               what is not complete ends with PEER;   the same; part of the buffer of such a
+ *                                  messages not received are dropped      receive may have been written
+ *   the rank has a new process     begins anew                            captured graphs: messages are for the process
+ *                                                                         that has the rank at the replay
+ *   a send succeeded               @buf is free; the message may not have been received
+ *   sent before the receive        short messages may be, none must be    about 1 MB
+ *   to itself                      yes                                    both calls in one group of calls
+ *   _start forms                   yes                                    UNSUPPORTED
+ *   @peer on another host          yes                                    UNSUPPORTED
+ *   one group of calls             any number                             one launch at its end: at most 128 (else
+ *                                                                         UNSUPPORTED), of one stream
+ *   covey_leave()                  waits until they are received          does not wait
+ *   outcome                        @result                                covey_device_message_outcome()
+ *
+ * On a device a call launches a kernel on @stream and returns; @buf NULL and a stream: no bytes. The kernel holds the
+ * stream until the message is through. In @result `bytes` and `tag` are the call's. Two ranks that each first send more
+ * than about 1 MB to the other deadlock, unless the calls are in one group of calls.
+ *
+ * Threads: any, at any time; the order of messages is then that of the calls. On a device as collectives.
+ * Errors:  INVAL, PEER, TRUNCATED, NOMEM, FENCED, CLOSED, ABORTED; of a launch INVAL, PEER, UNSUPPORTED
  */
 COVEY_API int covey_send(const void *buf, size_t count, int dtype, int peer, int tag, struct covey_group *group,
 			 struct CUstream_st *stream, struct covey_result *result);
@@ -618,77 +787,91 @@ COVEY_API int covey_recv_start(void *buf, size_t count, int dtype, int peer, int
 			       struct CUstream_st *stream, struct covey_work **work);
 
 /**
- * covey_mem_alloc / covey_mem_free - memory of this member's window, 64-byte aligned, that peers on its host read as it
- * is. allreduce, broadcast, allgather, alltoall, reduce, reduce_scatter and gather copy no input that lies there,
- * whole, not in place, and of half a slot or more (of a block, where there are blocks), where all members are on one
- * host; everywhere else it is memory like any other. Each rank for itself: inputs of some ranks may lie there and
- * those of others not. Such an operation returns when all ranks have read.
- * After an error of the handle (-40 and below) what was an input there stays unchanged until covey_close().
- * Owner:  covey_mem_free(), or covey_close() with all of it. Memory that an operation under way reads or writes is not
- *         taken back: INVAL. What was lent is nobody's when its operation has returned, so free memory is free at once
- * Errors: INVAL; NOMEM: window_bytes is too small, or the space that is free was a handle's and peers may still read
- *         it (covey_ep_destroy): the cause says which. After a barrier they do not
+ * covey_mem_alloc / covey_mem_free - host memory of this member's window, read in place by peers on its host
+ * @out: 64-byte aligned
+ *
+ *   an input there is not copied   in allreduce, broadcast, allgather, alltoall, reduce, reduce_scatter and gather
+ *   if                             all members are on one host, the whole input is there, it is not in place, and it
+ *                                  (or a block of it) has half a slot or more; else it is memory like any other
+ *   other ranks                    each rank chooses for itself
+ *   the operation returns          when all ranks have read
+ *
+ * After an error of the handle (-40 and below) an input there stays unchanged until covey_close().
+ * Owner:  covey_mem_free(), or covey_close() with all of it. When an operation has returned, no peer reads its
+ *         inputs, so freed memory is free at once.
+ * Errors: INVAL    also: an operation under way reads or writes the memory that is to be freed
+ *         NOMEM    window_bytes is too small, or the free space was a handle's and peers may still read it
+ *                  (covey_ep_destroy()); the cause says which. After a barrier they do not
  */
 COVEY_API int covey_mem_alloc(struct covey_group *group, size_t bytes, void **out);
 COVEY_API int covey_mem_free(struct covey_group *group, void *memory);
 
 /**
- * covey_group_start / covey_group_end - calls between them are one step of this thread
- * Blocking collectives and messages return when they are posted and write @result in covey_group_end(),
- * which waits for all of them, of all groups, and returns the first error, also of a call that was refused. Messages on
- * devices are launched there instead; collectives on devices are when they are called.
- * Buffers and results stay alive until then. They nest. covey_admit(), covey_dispatch() and covey_combine()
- * are refused (dispatch and combine have _send and _recv).
- * Errors:  INVAL: end without start, or start nested more than 64 times; else of the calls
+ * covey_group_start / covey_group_end - the calls between them are one step of this thread
+ *
+ *   call in between                     at the call   in covey_group_end()
+ *   collective, message on host memory  posted        waited for; @result is written
+ *   message on a device                 noted         launched
+ *   collective on a device              launched
+ *   covey_admit()                       refused
+ *   covey_dispatch(), covey_combine()   refused; they have _send and _recv
+ *
+ * covey_group_end() waits for the calls of all groups and returns the first error, also that of a refused call.
+ * Buffers and results stay alive until then. Pairs of start and end may be nested.
+ * Errors: INVAL: an end without a start, or starts nested more than 64 deep; else those of the calls
  */
 COVEY_API int covey_group_start(void);
 COVEY_API int covey_group_end(void);
 
 /* ---- Expert parallelism ------------------------------------------------------------------- */
 
-/* How tokens stand where they arrive, and come back. */
+/*
+ * Dispatch sends tokens to the ranks that own their experts; combine brings the results back and sums them.
+ * T = max_tokens, K = top_k, H = hidden, E = experts, R = size of the group, El = experts of this rank.
+ */
+
+/* The layout of tokens where they arrive, and on the way back. */
 enum covey_ep_preset {
-	COVEY_EP_LL = 0, /* rows per (local expert, source), DeepEP's low-latency layout */
-	COVEY_EP_COMPACT =
-		1 /* a row per (source, token), whatever experts of the rank it names, as DeepEP's normal mode */
+	COVEY_EP_LL = 0,     /* default: rows per (local expert, source), DeepEP's low-latency layout */
+	COVEY_EP_COMPACT = 1 /* one row per (source, token) for all experts of a rank, as DeepEP's normal mode */
 };
 
 enum covey_ep_rows_as {
-	COVEY_EP_ROWS_BF16 = 0,
-	COVEY_EP_ROWS_E4M3 = 1 /* dispatch gives 8-bit floats, with one f32 scale for each 128 elements */
+	COVEY_EP_ROWS_BF16 = 0, /* default */
+	COVEY_EP_ROWS_E4M3 = 1	/* dispatch gives 8-bit floats, with one f32 scale for each 128 elements */
 };
 
 enum covey_ep_combine_as {
-	COVEY_EP_PER_EXPERT = 0, /* a row for each expert comes back, and is summed in the order of the experts */
+	COVEY_EP_PER_EXPERT = 0, /* default: a row for each expert comes back; the sum is in the order of experts */
 	/*
-	 * Each rank's rows are summed, k ascending, and rounded, then ranks are added, ascending; the own are not rounded.
-	 * On devices one row comes from each rank, and dispatch takes the weights; on host memory the experts' rows come
-	 * and are summed in that order: the same bits.
+	 * The rows of each rank are summed, k ascending, and rounded; the own rows are not rounded. Then ranks are added,
+	 * ascending. On devices one row comes from each rank, and dispatch takes the weights. On host memory the experts'
+	 * rows come and are summed in that order: the same bits.
 	 */
 	COVEY_EP_PER_RANK = 1
 };
 
 /*
- * What devices take at most; host memory takes what stands at the fields below. In a group with a device
- * covey_ep_create() warns of a handle that is above, and calls of it on device memory end with UNSUPPORTED. All other
- * limits: docs/limits.md
+ * The most that devices take; limits of host memory: struct covey_ep_config. In a group with a device covey_ep_create()
+ * warns of a handle above them, and its calls on device memory end with UNSUPPORTED. All limits: docs/limits.md.
  */
 #define COVEY_DEVICE_MAX_RANKS 32 /* of the group: ranks 0..31, for all operations */
 #define COVEY_DEVICE_MAX_TOKENS 16384
 #define COVEY_DEVICE_MAX_HIDDEN 8192
 #define COVEY_DEVICE_MAX_EXPERTS 1024
 
+/** struct covey_ep_config - one pair of dispatch and combine; the same on all ranks */
 struct covey_ep_config {
 	size_t size;
-	int max_tokens;		 /* T: per rank and dispatch, alike on all: 1..1048576 */
+	int max_tokens;		 /* T: of a rank in one dispatch: 1..1048576 */
 	int hidden;		 /* H: elements of a token: 8..1048576, H * element size a multiple of 16 */
 	int top_k;		 /* K: 1..32 */
-	int experts;		 /* E: 1..65536, ids 0..E-1 */
-	int dtype;		 /* COVEY_BFLOAT16 */
-	int preset;		 /* enum covey_ep_preset */
-	const int *expert_owner; /* [experts] rank of each, alike on all; NULL: blocks of ceil(E / size) */
-	int rows;		 /* enum covey_ep_rows_as */
-	int combine;		 /* enum covey_ep_combine_as; nothing to COVEY_EP_COMPACT, which has one row a rank */
+	int experts;		 /* E: 1..65536, with ids 0..E-1 */
+	int dtype;		 /* enum covey_dtype: COVEY_BFLOAT16 (default) */
+	int preset;		 /* enum covey_ep_preset; 0: COVEY_EP_LL */
+	const int *expert_owner; /* [E] host memory: rank of each; NULL: blocks of ceil(E / size) */
+	int rows;		 /* enum covey_ep_rows_as; 0: COVEY_EP_ROWS_BF16 */
+	int combine;		 /* LL: enum covey_ep_combine_as; 0: COVEY_EP_PER_EXPERT. COMPACT has one row a rank */
 };
 
 #ifdef __cplusplus
@@ -701,76 +884,97 @@ struct covey_ep_config {
 #endif
 
 /**
- * covey_ep_create - lay out one dispatch/combine pair; local, but called in the same order with
- * the same config on all ranks. A joiner does so before its first covey_admit(). When that has returned the handle
- * is laid out for the size that the group has then, without a remap of its own: take covey_ep_local_experts() after
- * it, and covey_ep_rows() and covey_ep_route_bytes(), which before it are those of max_ranks. After a covey_admit()
- * that changed the size all ranks call covey_ep_remap(), the joiner too if the owners are not those of its config.
- * Offsets in the window follow from the order of the calls:
- * a joiner makes and destroys handles as the members did, or they do so together after it was let in
- * Errors: INVAL; of the first call after a joiner's covey_admit(), too: an owner is no rank of the group; NOMEM:
- *         window_bytes is too small, the cause says what it takes
+ * covey_ep_create - lay out one pair of dispatch and combine
+ * @config: the same on all ranks
+ *
+ * The call is local, but all ranks make their calls of covey_ep_create() in the same order. The order decides offsets
+ * in the window. So a joiner creates and destroys handles as the members did, or all ranks do so together after it is
+ * admitted.
+ *
+ *   moment                         what to call
+ *   a joiner, before its first     covey_ep_create(). covey_ep_rows() and covey_ep_route_bytes() are then those of
+ *   covey_admit()                  max_ranks
+ *   the joiner, after it           covey_ep_local_experts(), covey_ep_rows(), covey_ep_route_bytes() again: the handle
+ *                                  is laid out for the group's size, without a remap of its own
+ *   after a covey_admit() that     covey_ep_remap() on all ranks; on the joiner if the owners differ from its config
+ *   changed the size
+ *
+ * Errors: INVAL    of the first call after a joiner's covey_admit(), too: an owner is no rank of the group
+ *         NOMEM    window_bytes is too small; the cause says how much is needed
  */
 COVEY_API int covey_ep_create(struct covey_group *group, const struct covey_ep_config *config, struct covey_ep **out);
 
-/** covey_ep_remap - new owners of the experts, at a safe point, alike on all; also lays out for the
- * present size of the group. expert_owner [experts]; NULL: blocks. On devices the stream must have passed all
- * operations of the handle, as after covey_admit(): the tables that they read are written with the next call */
+/**
+ * covey_ep_remap - lay out for new owners of the experts and the present size of the group; at a safe point
+ * @expert_owner: [E] host memory, the same on all ranks; NULL: blocks
+ *
+ * On devices the stream must have passed all operations of the handle, as after covey_admit(). The next call writes
+ * the tables that they read.
+ */
 COVEY_API int covey_ep_remap(struct covey_ep *ep, const int *expert_owner);
 
 /**
- * covey_ep_destroy - gives the handle and its space back; local, but called in the same order on all ranks, between
- * the creates and destroys of other handles, too. It waits for nobody, and no barrier is needed before it.
- * The space is another handle's at once. Its first operation is published when every member has passed the last
- * operation of the handle that was destroyed; until then it waits, as it would for a slow rank, inside the call or
- * _recv, and a deadline (timeout_ms) begins after that.
- * What was sent and is not received goes on: its buffers stay alive until a later operation of the group has returned.
- * On devices the stream must have passed all operations of the handle; its memory there is freed, which waits for what
- * else runs on the device.
+ * covey_ep_destroy - gives a handle and its space back
+ * The call is local and waits for no rank, and no barrier is needed before it. All ranks make it in the same order,
+ * also between calls of covey_ep_create() and covey_ep_destroy() for other handles.
+ *
+ * Another handle may have the space at once. The first operation of that handle is published when every member has
+ * passed the last operation of the destroyed one. Until then the call or its _recv waits, as for a slow rank; a
+ * deadline (timeout_ms) begins after that.
+ * An operation that was sent and not received continues. Its buffers must stay alive until a later operation of the
+ * group has returned.
+ * On devices the stream must have passed all operations of the handle. Its device memory is freed, which waits for all
+ * other work on the device.
  */
 COVEY_API void covey_ep_destroy(struct covey_ep *ep);
 
-/** covey_ep_local_experts - El: how many experts this rank owns; covey_ep_rows: R * T, rows kept for each */
+/** covey_ep_local_experts - El, the experts that this rank owns; covey_ep_rows: R * T, the rows kept for each */
 COVEY_API int covey_ep_local_experts(const struct covey_ep *ep);
 COVEY_API int covey_ep_rows(const struct covey_ep *ep);
 
-/** covey_ep_route_bytes - what `route` takes on a device, for the present size of the group; 0: not on devices */
+/** covey_ep_route_bytes - bytes of `route` on a device, for the present size of the group; 0: not on devices */
 COVEY_API size_t covey_ep_route_bytes(const struct covey_ep *ep);
 
 /**
- * struct covey_dispatch_args - Shapes (T = max_tokens, R = size of the group, El = local experts):
- *   x           [num_tokens][hidden], 16-byte aligned or not
- *   experts     [num_tokens][top_k] int32; < 0 or >= experts: skipped. A token that names an expert
- *               twice takes two rows there; past T rows of one source for one expert the rest is skipped
- *   packed_x    [El][R*T][hidden]; rows of expert e are those of source 0, 1, ... without gaps,
- *               tokens ascending; rows past count[e] are untouched
- *   count       [El] int32: rows of each local expert
- *   src_info    [El][R*T] int32: token index on its source
- *   range       [El][R] int64: (count << 32) | first row, for each source
- * With COVEY_EP_ROWS_E4M3 packed_x has bytes, and
- *   packed_scales [El][ceil(hidden / 128)][R*T] f32: an element is its code times the scale of its group
- * With COVEY_EP_COMPACT a token that names any experts of this rank has one row here (none is skipped). Unlike above:
- *   weights     [num_tokens][top_k] f32, needed
- *   packed_x    [R*T][hidden]; rows of source 0, 1, ... without gaps, tokens ascending
- *   packed_scales [R*T][ceil(hidden / 128)]
- *   count       [El] int32: rows that name each local expert
- *   src_info    [R*T] int32
- *   range       [R] int64; rows here are count + first of the last
- *   recv_experts, recv_weights [R*T][top_k] int32, f32: of each row the local experts (0..El-1), in the places where
- *               its token names them, and their weights; -1 and 0 elsewhere
- * A rank without experts needs none of these outputs.
- * On devices (memory of the one that the group was joined with; the call returns at once, the stream has it done):
- *   weights     [num_tokens][top_k] f32, needed with COVEY_EP_PER_RANK
- *   route       covey_ep_route_bytes(), 16-byte aligned, for the combine of these tokens
- * On devices a part that is lost while others have it may leave rows past count[e] overwritten.
- * Where the tokens are, host memory or device:
- *   active_ranks [R] int32 or NULL: ranks with 0 are neither waited for nor sent to; becomes 0 where a deadline passed.
- *               The own entry is not read. On host memory all ranks give it or none does, else MISMATCH; it is read
- *               when the operation is published. A rank that is not sent to is told so, and that source is missing
- *               there. Four operations past a rank that was left out and does not come a rank waits for it, as after
- *               a deadline
- *   waited      [R] uint64 or NULL: what was waited for each source, also in vain, is added: device cycles, on host
- *               memory nanoseconds from the publishing until its part was seen
+ * struct covey_dispatch_args - buffers of covey_dispatch(), all of one kind of memory; only `route` is always device
+ * An argument, or a part of its line, that begins with LL or COMPACT belongs to that preset only.
+ *
+ * Inputs:
+ *   x              [num_tokens][H], any alignment
+ *   experts        [num_tokens][K] int32; an id < 0 or >= E is skipped
+ *   weights        [num_tokens][K] f32. COMPACT: needed. LL: only for COVEY_EP_PER_RANK on devices, and needed there
+ *
+ * Outputs; a rank without experts needs none:
+ *   packed_x       LL: [El][R*T][H]. Rows of an expert are those of source 0, 1, ... without gaps, tokens ascending;
+ *                  rows past count[e] are untouched. COMPACT: [R*T][H], with one such sequence of rows
+ *   packed_scales  f32, only with COVEY_EP_ROWS_E4M3: packed_x then has bytes, and an element is its code times the
+ *                  scale of its group. LL: [El][ceil(H / 128)][R*T]. COMPACT: [R*T][ceil(H / 128)]
+ *   count          [El] int32. LL: rows of each local expert. COMPACT: rows that name each local expert
+ *   src_info       int32, index of the token on its source. LL: [El][R*T]. COMPACT: [R*T]
+ *   range          int64, (count << 32) | first row, for each source. LL: [El][R]. COMPACT: [R]; all rows here are
+ *                  count + first of the last source
+ *   recv_experts   COMPACT: [R*T][K] int32: for each row the local experts (0..El-1), at the places where its token
+ *                  names them; -1 elsewhere
+ *   recv_weights   COMPACT: [R*T][K] f32: their weights; 0 elsewhere
+ *
+ * Output on devices only:
+ *   route          covey_ep_route_bytes() of device memory, 16-byte aligned: for the combine of these tokens
+ *
+ * Input and output, may be NULL:
+ *   active_ranks   [R] int32: a rank with 0 is neither waited for nor sent to. A passed deadline writes 0. The own
+ *                  entry is not read
+ *   waited         [R] uint64: the wait for each source, also in vain, is added: device cycles; on host memory
+ *                  nanoseconds from the publishing until its part was seen
+ *
+ *   case                                               rows
+ *   LL: a token names an expert twice                  two
+ *   LL: past T rows of one source for one expert       the rest is skipped
+ *   COMPACT: a token names any experts of this rank    one; none is skipped
+ *   devices: a part is lost here that others have      rows past count[e] may have been overwritten
+ *
+ * active_ranks on host memory: all ranks give it or none does, else MISMATCH. It is read when the operation is
+ * published. A rank that is not sent to learns so, and misses that source. If a rank was left out and does not come,
+ * others wait for it four operations later, as after a deadline.
  */
 struct covey_dispatch_args {
 	size_t size;
@@ -781,14 +985,14 @@ struct covey_dispatch_args {
 	int32_t *count;
 	int32_t *src_info;
 	int64_t *range;
-	int timeout_ms; /* after it was published, sources that are not here are masked; 0: late_ms; -1: never */
+	int timeout_ms; /* after the publishing; then missing sources are masked; 0 (default): late_ms; -1: never */
 	float *packed_scales;
 	const float *weights;
-	void *route;
+	void *route; /* devices */
 	int32_t *active_ranks;
 	uint64_t *waited;
-	int32_t *recv_experts;
-	float *recv_weights;
+	int32_t *recv_experts; /* COMPACT */
+	float *recv_weights;   /* COMPACT */
 };
 
 #ifdef __cplusplus
@@ -801,21 +1005,33 @@ struct covey_dispatch_args {
 #endif
 
 /**
- * covey_dispatch - send each token to the ranks that hold its experts
- * @args:   read before return; the buffers it names stay alive, inputs unchanged, until the outcome
- * @result: mask = sources whose tokens are here; a missing source has zero rows
- * _send posts and publishes; _recv waits for that one. Between them no other operation of the group
- * completes (later ones queue).
- * With a deadline (timeout_ms, or late_ms of the group) a rank goes on without a source that is not here
- * by then: at most four operations past it, then it waits. All ranks give a deadline or none does,
- * else MISMATCH. A dispatch that fails but is not refused has its place, and so has its combine: without rows, unless
- * some had come. Who was late may find an operation decided without it: status 0, mask empty, no rows.
- * On devices a rank does not wait there: where others end two operations by deadlines while a rank is still in one
- * without, what it has not read is written over, and that rank is FENCED. struct covey_device_outcome tells two things.
- * `epoch` and `mask`, a view and its contributors, are alike on all members, also when views change while deadlines
- * pass. `missing` is of this rank alone: contributors whose rows are not here, for a deadline or a removal. The rows of
- * all other contributors are here, whole.
- * Errors: INVAL, STALE (the group grew since create or remap), FENCED, CLOSED, ABORTED
+ * covey_dispatch - send each token to the ranks that own its experts
+ * @args:   read before return; its buffers stay alive, inputs unchanged, until the outcome
+ * @result: mask: sources whose tokens are here; a missing source has no rows
+ *
+ * _send posts and publishes, _recv waits for that one. Between them no other operation of the group completes; later
+ * ones queue.
+ *
+ * With a deadline (timeout_ms, or late_ms of the group) a rank continues without a source that is not here by then. It
+ * does so for at most four operations past that source, then it waits. All ranks give a deadline or none does, else
+ * MISMATCH.
+ *
+ *   a dispatch                        its number   its combine                                      outcome
+ *   is refused                        not taken    is not called                                    none
+ *   fails                             taken        is called: without rows, unless some had come    an error
+ *   was decided without this late     taken        is called                                        0, mask empty,
+ *   rank                                                                                            no rows
+ *
+ * On devices a rank does not wait there. Others may end two operations by deadlines while a rank is still in one
+ * without a deadline. Then data that this rank has not read are overwritten, and it is FENCED.
+ *
+ *   in struct covey_device_outcome   meaning
+ *   epoch, mask                      a view and its contributors: the same on all members, also if views change
+ *                                    while deadlines pass
+ *   missing                          contributors whose rows are not here, for a deadline or a removal: of this rank
+ *                                    alone. The rows of all other contributors are here, whole
+ *
+ * Errors: INVAL; STALE: the group grew since create or remap; FENCED, CLOSED, ABORTED
  */
 COVEY_API int covey_dispatch(struct covey_ep *ep, const struct covey_dispatch_args *args, struct CUstream_st *stream,
 			     struct covey_result *result);
@@ -824,16 +1040,22 @@ COVEY_API int covey_dispatch_send(struct covey_ep *ep, const struct covey_dispat
 COVEY_API int covey_dispatch_recv(struct covey_ep *ep, uint64_t deadline_ns, struct covey_result *result);
 
 /**
- * struct covey_combine_args - out[t] = sum over k of weights[t][k] * y(t, k), in f32, k ascending
- *   y           [El][R*T][hidden]: the experts' results in the rows of packed_x
- *   count, src_info, range: as the dispatch filled them
- *   experts, weights [num_tokens][top_k]: of this rank's tokens; weights f32
- *   out         [num_tokens][hidden]
- *   renormalise: scale by (sum of all valid weights) / (sum of those whose owner took part)
- * active_ranks and waited as of dispatch. On devices: route is what the dispatch of these tokens left (count, src_info
- * and range are not read). y is read where it stands.
- * With COVEY_EP_COMPACT y is [R*T][hidden]: for each row what the experts here make of it in all, weighted. out[t]
- * is the sum over owners, ascending, in f32; weights may be NULL and are read to renormalise.
+ * struct covey_combine_args - buffers of covey_combine(), all of one kind of memory; only `route` is always device
+ *
+ * Inputs:
+ *   y              the experts' results in the rows of packed_x; devices read them in place. LL: [El][R*T][H]. COMPACT:
+ *                  [R*T][H]: for each row the weighted sum of the experts here
+ *   experts        [num_tokens][K] int32, of this rank's tokens; on devices not read, but not NULL
+ *   weights        [num_tokens][K] f32, of this rank's tokens. COMPACT: may be NULL, is read only to renormalise
+ *   renormalise    not 0: scale by (sum of all valid weights) / (sum of those whose owner took part); 0: default
+ *   count, src_info, range   on host memory: as the dispatch wrote them; on devices not read
+ *   route          on devices only: as the dispatch of these tokens wrote it
+ *
+ * Output:
+ *   out            [num_tokens][H]. LL: out[t] = sum over k of weights[t][k] * y(t, k), in f32, k ascending. COMPACT:
+ *                  out[t] = sum over owners, ascending, in f32
+ *
+ * active_ranks, waited: as of dispatch.
  */
 struct covey_combine_args {
 	size_t size;
@@ -846,8 +1068,8 @@ struct covey_combine_args {
 	const int32_t *experts;
 	const float *weights;
 	void *out;
-	int timeout_ms; /* as of dispatch: owners that are not here take no part */
-	const void *route;
+	int timeout_ms;	   /* as of dispatch: owners that are not here take no part */
+	const void *route; /* devices */
 	int32_t *active_ranks;
 	uint64_t *waited;
 };
@@ -861,7 +1083,12 @@ struct covey_combine_args {
 	}
 #endif
 
-/** covey_combine - bring the experts' results back; result->mask: owners whose rows took part */
+/**
+ * covey_combine - bring the experts' results back
+ * @args:   read before return; its buffers stay alive, inputs unchanged, until the outcome
+ * @result: mask: owners whose rows took part
+ * Errors:  as of covey_dispatch()
+ */
 COVEY_API int covey_combine(struct covey_ep *ep, const struct covey_combine_args *args, struct CUstream_st *stream,
 			    struct covey_result *result);
 COVEY_API int covey_combine_send(struct covey_ep *ep, const struct covey_combine_args *args,
@@ -871,12 +1098,24 @@ COVEY_API int covey_combine_recv(struct covey_ep *ep, uint64_t deadline_ns, stru
 /* ---- Operators ---------------------------------------------------------------------------- */
 
 /**
- * covey_admin_call - one request to a group's store from outside (what ep-admin and launchers do)
+ * covey_admin_call - one request to a group's store from outside, as ep-admin and launchers make it
  * @store, @group: as in covey_config; NULL: the environment
- * @argv:  [argc] `peek`, `ask KIND ARGS`, `prove RANK INC KIND`; see src/membership/store.h
- * @pair:  called for each field of the reply, first with key "status"; on the caller's thread
- * Errors: INVAL, TIMEOUT at @deadline_ns, STORE, AUTH, VERSION; REFUSED: pair "why" says why;
- *         the cause is in covey_last_error(NULL, ...)
+ * @argv:  [argc] words of a request, host memory
+ * @pair:  called on the caller's thread for each field of the reply, first with key "status"; may be NULL
+ * @ctx:   given to @pair
+ *
+ *   request                       what it does
+ *   peek                          reads all fields of the group but its secret
+ *   ask evict R[,R]               as covey_evict()
+ *   ask retire R[,R]              as covey_retire()
+ *   ask recover R[,R]             as covey_recover()
+ *   ask extend N                  as covey_extend()
+ *   ask policy auto|manual        sets enum covey_admission
+ *   ask forget                    removes a group whose processes are gone
+ *   prove RANK INC KIND           says that incarnation INC of RANK is dead; KIND names the evidence
+ *
+ * Errors: INVAL, TIMEOUT at @deadline_ns, STORE, AUTH, VERSION; REFUSED: the pair "why" says why.
+ *         The cause is in covey_last_error(NULL, ...).
  */
 COVEY_API int covey_admin_call(const char *store, const char *group, int argc, const char *const *argv,
 			       uint64_t deadline_ns, void (*pair)(void *ctx, const char *key, const char *value),
