@@ -16,18 +16,29 @@
 #include "process.h"
 #include "rdma.h"
 
+/* A link that cannot even be begun is one that failed: membership tries again later. */
+static struct cvy_peer *peer_or_down(struct cvy_mesh *mesh, int rank, uint64_t inc)
+{
+	struct cvy_event event = { .kind = CVY_EV_LINK_DOWN, .rank = rank, .inc = inc, .text = "no memory for a link" };
+	struct cvy_peer *peer = cvy_peer_get(mesh, rank);
+
+	if (!peer)
+		cvy_post(&mesh->sink, &event);
+	return peer;
+}
+
 void cvy_mesh_expect(void *ctx, int rank, uint64_t inc)
 {
 	struct cvy_mesh *mesh = ctx;
 
-	if (cvy_peer_begin(cvy_peer_get(mesh, rank), inc, CVY_WANT_EXPECT))
+	if (cvy_peer_begin(peer_or_down(mesh, rank, inc), inc, CVY_WANT_EXPECT))
 		cvy_shake_retry(mesh);
 }
 
 void cvy_mesh_dial(void *ctx, int rank, uint64_t inc, const char *addr, const char *host)
 {
 	struct cvy_mesh *mesh = ctx;
-	struct cvy_peer *peer = cvy_peer_get(mesh, rank);
+	struct cvy_peer *peer = peer_or_down(mesh, rank, inc);
 	int by_unix = cvy_mesh_same_host(mesh, host);
 
 	if (!cvy_peer_begin(peer, inc, CVY_WANT_DIAL))
