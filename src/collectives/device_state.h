@@ -37,7 +37,7 @@ struct cvy_device_arrival {
 struct cvy_device_pair {
 	int way, generation; /* enum cvy_queues_way, 0: none; generation of the memory that it takes from */
 	int connected, used; /* QUEUE may report that the peer is heard; kernels post */
-	struct cvy_pair *pair;
+	struct cvy_queue_pair *pair;
 	struct cvy_region *local, *window;
 	struct cvy_queue queue; /* the proxy's */
 };

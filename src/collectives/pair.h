@@ -25,7 +25,7 @@
 
 enum cvy_record_kind { CVY_RECORD_WHOLE = 0x57, CVY_RECORD_OFFER, CVY_RECORD_WANT, CVY_RECORD_PART };
 
-struct cvy_record {
+struct cvy_pair_record {
 	uint32_t kind;
 	int32_t tag;
 	uint64_t number, bytes;

@@ -95,7 +95,7 @@ static size_t taken(const struct cvy_parcel *x)
 /* Room that a whole message without a receive takes at the receiver: empty ones count too. */
 static uint64_t cost(uint64_t bytes)
 {
-	return bytes + sizeof(struct cvy_record);
+	return bytes + sizeof(struct cvy_pair_record);
 }
 
 static void meet(struct cvy_parcel *x, uint64_t number, int tag, uint64_t bytes)
@@ -138,11 +138,11 @@ static void body_of(const struct cvy_pair *p, const struct cvy_note *note, void 
 	if (note && n <= CVY_NOTE_DATA)
 		cvy_copy_few(to, note->data, n);
 	else
-		cvy_channel_peek(&p->ch, sizeof(struct cvy_record), to, n);
+		cvy_channel_peek(&p->ch, sizeof(struct cvy_pair_record), to, n);
 }
 
 /* Keeps a message that has no receive yet. 0: no memory at present, or it is not ours. */
-static int keep(struct cvy_pair *p, const struct cvy_record *r, const struct cvy_note *note)
+static int keep(struct cvy_pair *p, const struct cvy_pair_record *r, const struct cvy_note *note)
 {
 	int whole = r->kind == CVY_RECORD_WHOLE;
 	struct cvy_arrival *a = malloc(sizeof(*a) + (whole ? (size_t)r->bytes : 0));
@@ -162,7 +162,8 @@ static int keep(struct cvy_pair *p, const struct cvy_record *r, const struct cvy
 }
 
 /* A header: 1 it was used, 0 no memory for it at present, or the bytes after it are not ours. */
-static int arrive(struct cvy_engine *e, struct cvy_pair *p, const struct cvy_record *r, const struct cvy_note *note)
+static int arrive(struct cvy_engine *e, struct cvy_pair *p, const struct cvy_pair_record *r,
+		  const struct cvy_note *note)
 {
 	struct cvy_parcel **at = &p->posted.first, *x;
 
@@ -189,7 +190,7 @@ static int arrive(struct cvy_engine *e, struct cvy_pair *p, const struct cvy_rec
 
 /* ---- in ---- */
 
-static int wanted(struct cvy_engine *e, struct cvy_pair *p, const struct cvy_record *r)
+static int wanted(struct cvy_engine *e, struct cvy_pair *p, const struct cvy_pair_record *r)
 {
 	struct cvy_parcel **at = find_number(&p->offered, r->number), *x;
 
@@ -204,7 +205,7 @@ static int wanted(struct cvy_engine *e, struct cvy_pair *p, const struct cvy_rec
 	return 1;
 }
 
-static int part(struct cvy_engine *e, struct cvy_pair *p, const struct cvy_record *r)
+static int part(struct cvy_engine *e, struct cvy_pair *p, const struct cvy_pair_record *r)
 {
 	struct cvy_parcel **at = find_number(&p->coming, r->number), *x = *at;
 
@@ -220,7 +221,7 @@ static int part(struct cvy_engine *e, struct cvy_pair *p, const struct cvy_recor
 }
 
 /* Detects from the record alone, before any use of it, a record that no honest peer writes. */
-static int believed(const struct cvy_pair *p, const struct cvy_record *r)
+static int believed(const struct cvy_pair *p, const struct cvy_pair_record *r)
 {
 	switch (r->kind) {
 	case CVY_RECORD_WHOLE:
@@ -239,7 +240,7 @@ static int believed(const struct cvy_pair *p, const struct cvy_record *r)
 /* One record: 1, 0: there is none, no memory for it, or it is not ours; < 0: it is invalid. */
 static int take_record(struct cvy_engine *e, struct cvy_pair *p)
 {
-	struct cvy_record r;
+	struct cvy_pair_record r;
 	struct cvy_note note;
 	size_t body;
 	int used, noted;
@@ -248,7 +249,7 @@ static int take_record(struct cvy_engine *e, struct cvy_pair *p)
 		return cvy_channel_ready(&p->ch) ? COVEY_ERR_IO : 0;
 	noted = cvy_channel_note(&p->ch, sizeof(r), &note);
 	if (noted)
-		r = (struct cvy_record){ CVY_RECORD_WHOLE, (int32_t)note.word, p->expect, note.n };
+		r = (struct cvy_pair_record){ CVY_RECORD_WHOLE, (int32_t)note.word, p->expect, note.n };
 	else
 		cvy_channel_peek(&p->ch, 0, &r, sizeof(r));
 	if (!cvy_channel_held(&p->ch))
@@ -276,7 +277,7 @@ static int take_record(struct cvy_engine *e, struct cvy_pair *p)
 
 static void write_record(struct cvy_pair *p, uint32_t kind, const struct cvy_parcel *x, const void *body, size_t bytes)
 {
-	struct cvy_record r = { .kind = kind, .tag = x->tag, .number = x->number, .bytes = bytes };
+	struct cvy_pair_record r = { .kind = kind, .tag = x->tag, .number = x->number, .bytes = bytes };
 
 	cvy_channel_write(&p->ch, &r, sizeof(r));
 	if (body)
@@ -295,7 +296,7 @@ static int write_wants(struct cvy_engine *e, struct cvy_pair *p)
 {
 	int moved = 0;
 
-	while (p->wanting.first && cvy_channel_room(&p->ch) >= sizeof(struct cvy_record)) {
+	while (p->wanting.first && cvy_channel_room(&p->ch) >= sizeof(struct cvy_pair_record)) {
 		struct cvy_parcel *x = cvy_parcel_take(&p->wanting, &p->wanting.first);
 
 		write_record(p, CVY_RECORD_WANT, x, NULL, taken(x));
@@ -316,7 +317,7 @@ static int write_part(struct cvy_engine *e, struct cvy_pair *p)
 	if (!x)
 		return 0;
 	n = x->total - x->at < most ? x->total - x->at : most;
-	if (cvy_channel_room(&p->ch) < sizeof(struct cvy_record) + n)
+	if (cvy_channel_room(&p->ch) < sizeof(struct cvy_pair_record) + n)
 		return 0;
 	write_record(p, CVY_RECORD_PART, x, (const uint8_t *)x->op->send + x->at, n);
 	x->at += n;
@@ -335,7 +336,7 @@ static int write_header(struct cvy_engine *e, struct cvy_pair *p)
 		return 0;
 	whole = x->op->bytes <= p->ch.ring / WHOLE_PART &&
 		p->ch.unasked - p->ch.far_note + cost(x->op->bytes) <= p->ch.ring;
-	if (cvy_channel_room(&p->ch) < sizeof(struct cvy_record) + (whole ? x->op->bytes : 0))
+	if (cvy_channel_room(&p->ch) < sizeof(struct cvy_pair_record) + (whole ? x->op->bytes : 0))
 		return 0;
 	x = cvy_parcel_take(&p->queued, &p->queued.first);
 	x->number = p->number++;

@@ -27,7 +27,7 @@ struct cvy_lane_run {
 	uint32_t gone;	 /* COMPLETE: sources that nothing more comes of */
 	uint64_t pushed; /* dispatch and combine: tag before the first step of what the lane pushed last */
 	uint64_t most;	 /* and cycles that an attempt which is not the first waits for; 0: until it is done */
-	struct cvy_watch watch;
+	struct cvy_waiting watch;
 };
 
 static __device__ __forceinline__ struct cvy_gpu_lane cvy_lane_words(const struct cvy_gpu_control *control, int i)

@@ -205,7 +205,7 @@ struct cvy_message_rest_of {
 };
 
 /* All threads: packets @i and on of a cell to where they belong. 1: stopped. */
-static __device__ __noinline__ int cvy_message_take_cell(struct cvy_message_rest_of c, unsigned i, struct cvy_watch w)
+static __device__ __noinline__ int cvy_message_take_cell(struct cvy_message_rest_of c, unsigned i, struct cvy_waiting w)
 {
 	for (; cvy_gpu_cell_has(c.bytes, i); i += blockDim.x) {
 		uint64_t head[2], word;

@@ -124,7 +124,7 @@ static __device__ __forceinline__ void cvy_quick_push(const struct cvy_gpu_call 
 template <int PACKET>
 static __device__ __forceinline__ int cvy_quick_four(const uint8_t *const at[4], const int whom[4], unsigned need,
 						     const struct cvy_quick<PACKET> *q, uint64_t v[4][2],
-						     struct cvy_watch *w)
+						     struct cvy_waiting *w)
 {
 	if constexpr (PACKET == CVY_GPU_PAIR) {
 		return cvy_wait_pairs(at, whom, need, q->tag, v, w);

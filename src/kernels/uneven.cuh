@@ -18,15 +18,15 @@
 #define CVY_NO_BLOCK UINT64_MAX /* said to a rank past the sender's counts, which has come since a graph was captured */
 
 /* The words that a CTA received in one step. */
-struct cvy_told {
+struct cvy_uneven_told {
 	uint64_t bytes[CVY_GPU_RANKS]; /* that come from each */
 	uint32_t none;		       /* sources that have no block for this rank */
 	int steps, wrong;
 };
 
-static __device__ __forceinline__ struct cvy_told *cvy_told(void)
+static __device__ __forceinline__ struct cvy_uneven_told *cvy_uneven_told(void)
 {
-	__shared__ struct cvy_told told;
+	__shared__ struct cvy_uneven_told told;
 
 	return &told;
 }
@@ -97,7 +97,8 @@ template <int PACKET, int ROWS> struct cvy_body_uneven {
 
 	/* All threads. 1: stopped. */
 	static __device__ __forceinline__ int hear(const struct cvy_gpu_call *c, struct cvy_lane_run *r,
-						   const struct cvy_step *s, uint32_t from, struct cvy_told *told)
+						   const struct cvy_step *s, uint32_t from,
+						   struct cvy_uneven_told *told)
 	{
 		int p = (int)threadIdx.x, stopped = 0, needs, none, wrong;
 		uint64_t bytes;
@@ -150,7 +151,7 @@ template <int PACKET, int ROWS> struct cvy_body_uneven {
 
 	/* Sources of which something comes in the places of this warp, from @first on. */
 	static __device__ __forceinline__ uint32_t with_words(uint32_t sources, uint64_t first,
-							      const struct cvy_told *told)
+							      const struct cvy_uneven_told *told)
 	{
 		uint32_t some = 0;
 
@@ -166,7 +167,7 @@ template <int PACKET, int ROWS> struct cvy_body_uneven {
 	/* 1: stopped. */
 	static __device__ __forceinline__ int take(const struct cvy_gpu_call *c, struct cvy_lane_run *r,
 						   const struct cvy_step *s, uint32_t sources,
-						   const struct cvy_told *told)
+						   const struct cvy_uneven_told *told)
 	{
 		const struct cvy_gpu_uneven *b = blocks(c);
 		const uint8_t *from = c->send + b->send_at[c->rank];
@@ -218,7 +219,7 @@ template <int PACKET, int ROWS> struct cvy_body_uneven {
 	template <int HOT>
 	static __device__ __forceinline__ int run(const struct cvy_gpu_call *c, struct cvy_lane_run *r)
 	{
-		struct cvy_told *told = cvy_told();
+		struct cvy_uneven_told *told = cvy_uneven_told();
 		const int completes = cvy_mode<HOT>(r) == CVY_COMPLETE;
 		uint64_t tile = cvy_tile_words<PACKET>(cvy_rows<ROWS>(c) * (int)blockDim.x);
 		uint32_t sources = cvy_sources<HOT>(c, r), absent;
@@ -256,7 +257,7 @@ template <int PACKET, int ROWS> struct cvy_after<cvy_body_uneven<PACKET, ROWS>> 
 	static __device__ __forceinline__ void done(const struct cvy_gpu_call *c, const struct cvy_lane_run *r,
 						    uint64_t op)
 	{
-		int wrong = cvy_told()->wrong;
+		int wrong = cvy_uneven_told()->wrong;
 
 		if (wrong)
 			cvy_store_packet((uint8_t *)&c->control->status,

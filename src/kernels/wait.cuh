@@ -22,7 +22,7 @@
 #define CVY_LOOKS 32 /* at data, for each at the gate */
 #endif
 
-struct cvy_watch {
+struct cvy_waiting {
 	struct cvy_gpu_control *control;
 	struct cvy_gpu_mailbox *mailbox;
 	const struct cvy_gpu_call *call; /* NULL: nobody goes on without this rank */
@@ -42,7 +42,7 @@ static __device__ uint64_t cvy_passed(const struct cvy_gpu_call *c, int rank); /
  * Has @rank gone on, and is @tag, which it had stored before, not at @at? The operation under way is the one after those that
  * have finished, in every thread that waits with a call. Tells the host, which ends the wait.
  */
-static __device__ void cvy_look_behind(const struct cvy_watch *w, int rank, const uint64_t *at, uint64_t tag)
+static __device__ void cvy_look_behind(const struct cvy_waiting *w, int rank, const uint64_t *at, uint64_t tag)
 {
 	uint64_t passed = cvy_passed(w->call, rank), op = passed;
 
@@ -59,7 +59,7 @@ static __device__ void cvy_look_behind(const struct cvy_watch *w, int rank, cons
  * Every CVY_LOOKS looks: is the gate closed, or of another view? Tells the host once per deadline that @rank is late, and
  * when its tag can not come to @at any more; NULL: it can.
  */
-static __device__ __noinline__ int cvy_look_up(struct cvy_watch *w, int rank, const uint64_t *at, uint64_t tag)
+static __device__ __noinline__ int cvy_look_up(struct cvy_waiting *w, int rank, const uint64_t *at, uint64_t tag)
 {
 	unsigned long long now = clock64();
 
@@ -79,15 +79,15 @@ static __device__ __noinline__ int cvy_look_up(struct cvy_watch *w, int rank, co
 }
 
 /* Counts a look at data. 1: the gate has its turn. */
-static __device__ __forceinline__ int cvy_looked(struct cvy_watch *w)
+static __device__ __forceinline__ int cvy_looked(struct cvy_waiting *w)
 {
 	return CVY_GUARDED && ++w->looks % CVY_LOOKS == 0;
 }
 
 /* As cvy_look_up(), of a copy: what has no address stays in registers. */
-static __device__ __forceinline__ int cvy_closed(struct cvy_watch *w, int rank, const uint8_t *at, uint64_t tag)
+static __device__ __forceinline__ int cvy_closed(struct cvy_waiting *w, int rank, const uint8_t *at, uint64_t tag)
 {
-	struct cvy_watch look = *w;
+	struct cvy_waiting look = *w;
 	int closed = cvy_look_up(&look, rank, (const uint64_t *)at, tag);
 
 	w->since = look.since;
@@ -96,7 +96,7 @@ static __device__ __forceinline__ int cvy_closed(struct cvy_watch *w, int rank, 
 
 /* A look of the threads in @need at a place @at that @whom has not filled; 0: none can be written over before it is read. */
 template <int N>
-static __device__ __forceinline__ int cvy_give_up_at(struct cvy_watch *w, int whom, const uint8_t *const *at,
+static __device__ __forceinline__ int cvy_give_up_at(struct cvy_waiting *w, int whom, const uint8_t *const *at,
 						     const int *rank, unsigned need, uint64_t tag)
 {
 	const uint8_t *packet = NULL;
@@ -110,14 +110,14 @@ static __device__ __forceinline__ int cvy_give_up_at(struct cvy_watch *w, int wh
 	return cvy_closed(w, whom, packet, tag);
 }
 
-static __device__ __forceinline__ int cvy_give_up(struct cvy_watch *w, int rank)
+static __device__ __forceinline__ int cvy_give_up(struct cvy_waiting *w, int rank)
 {
 	return cvy_give_up_at<0>(w, rank, NULL, NULL, 0, 0);
 }
 
 /* The pair of this thread from each of up to four sources, those of the mask @need; 1: the gate closed before. */
 static __device__ __forceinline__ int cvy_wait_pairs(const uint8_t *const at[4], const int rank[4], unsigned need,
-						     uint64_t tag, uint64_t v[4][2], struct cvy_watch *w)
+						     uint64_t tag, uint64_t v[4][2], struct cvy_waiting *w)
 {
 	for (;;) {
 		int late = -1;
@@ -153,7 +153,7 @@ static __device__ __forceinline__ int cvy_nth(uint32_t mask, int i)
  */
 template <int ROWS, typename AT>
 static __device__ __forceinline__ int cvy_wait_lines_of(uint32_t sources, int rows, size_t apart, uint64_t tag,
-							struct cvy_watch *w, AT at)
+							struct cvy_waiting *w, AT at)
 {
 	enum { LINES = 4, TOGETHER = 32 / (LINES * ROWS) };
 	const int lane = (int)threadIdx.x % 32, row = lane / LINES % ROWS;
@@ -185,7 +185,7 @@ static __device__ __forceinline__ int cvy_wait_lines_of(uint32_t sources, int ro
 }
 
 /* A signal of @rank; 1: the gate closed first. */
-static __device__ __forceinline__ int cvy_wait_signal(const uint8_t *at, int rank, uint64_t tag, struct cvy_watch *w)
+static __device__ __forceinline__ int cvy_wait_signal(const uint8_t *at, int rank, uint64_t tag, struct cvy_waiting *w)
 {
 	const uint8_t *const packet[1] = { at - 8 };
 
@@ -196,7 +196,7 @@ static __device__ __forceinline__ int cvy_wait_signal(const uint8_t *at, int ran
 }
 
 /* @rank will not answer: waits until the gate closes, as if it had not said that it has come. */
-static __device__ __noinline__ int cvy_wait_closed(int rank, struct cvy_watch *w)
+static __device__ __noinline__ int cvy_wait_closed(int rank, struct cvy_waiting *w)
 {
 	while (!cvy_give_up(w, rank))
 		;
@@ -245,7 +245,7 @@ static __device__ __forceinline__ int cvy_read_lines(const uint8_t *const *at, c
  */
 template <int N>
 static __device__ __forceinline__ int cvy_wait_lines(const uint8_t *const at[N], const int rank[N], uint64_t tag,
-						     uint64_t v[N][2], struct cvy_watch *w,
+						     uint64_t v[N][2], struct cvy_waiting *w,
 						     const struct cvy_until *until, int *whom)
 {
 	int bears = threadIdx.x % 8 == 7;
@@ -281,7 +281,7 @@ static __device__ __forceinline__ int cvy_wait_lines(const uint8_t *const at[N],
 
 /* A warp: this thread's packet of @rank, where it has one (@at is not NULL), with a deadline, as above. */
 static __device__ __forceinline__ int cvy_wait_packet(const uint8_t *at, int rank, uint64_t tag, uint64_t v[2],
-						      struct cvy_watch *w, const struct cvy_until *until)
+						      struct cvy_waiting *w, const struct cvy_until *until)
 {
 	for (;;) {
 		int late = 0;
@@ -304,7 +304,7 @@ static __device__ __forceinline__ int cvy_wait_packet(const uint8_t *at, int ran
  * One thread: all up to @ticket has left the queue to @rank, and its memory may be written again: 0. 1: the gate closed
  * first; 2: the time is over, or the queue is broken.
  */
-static __device__ __noinline__ int cvy_wait_put(struct cvy_queue *q, uint64_t ticket, int rank, struct cvy_watch *w,
+static __device__ __noinline__ int cvy_wait_put(struct cvy_queue *q, uint64_t ticket, int rank, struct cvy_waiting *w,
 						const struct cvy_until *until)
 {
 	while (ticket) {
@@ -393,7 +393,7 @@ static __device__ __forceinline__ void cvy_leave(struct cvy_gpu_control *control
  * first.
  */
 static __device__ __forceinline__ int cvy_wait_cell(const uint8_t *cell, unsigned i, uint64_t tag, int rank,
-						    uint64_t head[2], uint64_t *word, struct cvy_watch *w)
+						    uint64_t head[2], uint64_t *word, struct cvy_waiting *w)
 {
 	for (;;) {
 		uint64_t v[2];
@@ -409,7 +409,7 @@ static __device__ __forceinline__ int cvy_wait_cell(const uint8_t *cell, unsigne
 }
 
 /* All threads of a warp: until @least or more stands at @at. *got: what stood there. 1: the gate is closed. */
-static __device__ __forceinline__ int cvy_wait_room(const uint64_t *at, uint64_t least, int rank, struct cvy_watch *w,
+static __device__ __forceinline__ int cvy_wait_room(const uint64_t *at, uint64_t least, int rank, struct cvy_waiting *w,
 						    uint64_t *got)
 {
 	for (;;) {

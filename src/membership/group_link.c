@@ -44,7 +44,7 @@ static void joiner_seen(struct cvy_group_state *g, int rank, uint64_t inc)
 
 void cvy_link_joiner(struct cvy_group_state *g, const char *field, const char *value)
 {
-	struct cvy_pair pair = { (char *)(uintptr_t)field, (char *)(uintptr_t)value };
+	struct cvy_field pair = { (char *)(uintptr_t)field, (char *)(uintptr_t)value };
 	struct cvy_record one = { &pair, 1, 1 };
 	int r = cvy_record_rank(&one, 0, 'j', g->max_ranks);
 	struct cvy_joiner j;

@@ -37,12 +37,12 @@ struct text {
 	char bytes[];
 };
 
-static struct text *text_of(const struct cvy_pair *p)
+static struct text *text_of(const struct cvy_field *p)
 {
 	return (struct text *)(void *)(p->field - offsetof(struct text, bytes));
 }
 
-static int pair_make(struct cvy_pair *p, const char *field, const char *value)
+static int pair_make(struct cvy_field *p, const char *field, const char *value)
 {
 	size_t n = strlen(field) + 1, m = strlen(value) + 1;
 	struct text *text = malloc(sizeof(*text) + n + m);
@@ -55,7 +55,7 @@ static int pair_make(struct cvy_pair *p, const char *field, const char *value)
 	return 0;
 }
 
-static void pair_put(const struct cvy_pair *p)
+static void pair_put(const struct cvy_field *p)
 {
 	struct text *text = text_of(p);
 
@@ -71,7 +71,7 @@ void cvy_record_clear(struct cvy_record *record)
 	memset(record, 0, sizeof(*record));
 }
 
-static struct cvy_pair *find(const struct cvy_record *record, const char *field)
+static struct cvy_field *find(const struct cvy_record *record, const char *field)
 {
 	for (int i = 0; i < record->count; i++)
 		if (strcmp(record->pair[i].field, field) == 0)
@@ -86,7 +86,7 @@ static int make_room(struct cvy_record *record)
 		return COVEY_ERR_NOMEM;
 	if (record->count == record->room) {
 		int room = record->room ? 2 * record->room : 32;
-		struct cvy_pair *pair = realloc(record->pair, (size_t)room * sizeof(*pair));
+		struct cvy_field *pair = realloc(record->pair, (size_t)room * sizeof(*pair));
 
 		if (!pair)
 			return COVEY_ERR_NOMEM;
@@ -106,7 +106,7 @@ static int append(struct cvy_record *record, const char *field, const char *valu
 
 int cvy_record_set(struct cvy_record *record, const char *field, const char *value)
 {
-	struct cvy_pair *p = find(record, field), made;
+	struct cvy_field *p = find(record, field), made;
 
 	if (!p)
 		return append(record, field, value);
@@ -122,7 +122,7 @@ void cvy_record_drop(struct cvy_record *record, const char *prefix)
 	int kept = 0;
 
 	for (int i = 0; i < record->count; i++) {
-		struct cvy_pair p = record->pair[i];
+		struct cvy_field p = record->pair[i];
 
 		if (!begins(p.field, prefix)) {
 			record->pair[i] = record->pair[kept];
@@ -189,7 +189,7 @@ int cvy_record_news(struct cvy_record *record, int argc, const char *const *argv
 
 const char *cvy_record_get(const struct cvy_record *record, const char *field)
 {
-	const struct cvy_pair *p = find(record, field);
+	const struct cvy_field *p = find(record, field);
 
 	return p ? p->value : NULL;
 }
@@ -397,7 +397,7 @@ static int append_voter(struct cvy_record *record, const char *field, const char
 #define KEEP_EPOCHS 16 /* epochs with an l: field, as in store.lua */
 
 /* Is pair @p of the old record part of the new one? */
-static int stays(const struct cvy_record *to, const struct cvy_pair *p, const struct covey_mask *other, uint64_t epoch)
+static int stays(const struct cvy_record *to, const struct cvy_field *p, const struct covey_mask *other, uint64_t epoch)
 {
 	uint64_t n = 0;
 
@@ -431,7 +431,7 @@ int cvy_record_step(struct cvy_record *to, const struct cvy_record *from, int ar
 			cvy_mask_add(&other, rank);
 	}
 	for (int i = 0; i < from->count && !err; i++) {
-		const struct cvy_pair *p = &from->pair[i];
+		const struct cvy_field *p = &from->pair[i];
 
 		if (stays(to, p, &other, epoch))
 			err = append(to, p->field, p->value);

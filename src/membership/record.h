@@ -9,12 +9,12 @@
 
 #include "view.h"
 
-struct cvy_pair {
+struct cvy_field {
 	const char *field, *value; /* only record.c changes or frees them */
 };
 
 struct cvy_record {
-	struct cvy_pair *pair;
+	struct cvy_field *pair;
 	int count, room;
 };
 

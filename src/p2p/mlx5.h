@@ -48,7 +48,7 @@ struct cvy_region {
 	uint64_t address, bytes;
 };
 
-struct cvy_pair {
+struct cvy_queue_pair {
 	struct cvy_nic *nic;
 	struct cvy_pair_args args;
 	struct cvy_pair_name far;
@@ -78,11 +78,11 @@ struct cvy_pair {
 /* mlx5_devx.c: each 0 or COVEY_ERR_*; open fills ring, cqes, record, reg and the queue's number */
 int cvy_devx_probe(struct cvy_nic *nic);
 void cvy_devx_unreserve(struct cvy_nic *nic);
-int cvy_devx_open(struct cvy_pair *pair);
-int cvy_devx_connect(struct cvy_pair *pair, const struct cvy_pair_name *far);
-int cvy_devx_stop(struct cvy_pair *pair);
-void cvy_devx_close(struct cvy_pair *pair);
-void cvy_devx_free(struct cvy_pair *pair); /* its memory, when no poster sees it */
+int cvy_devx_open(struct cvy_queue_pair *pair);
+int cvy_devx_connect(struct cvy_queue_pair *pair, const struct cvy_pair_name *far);
+int cvy_devx_stop(struct cvy_queue_pair *pair);
+void cvy_devx_close(struct cvy_queue_pair *pair);
+void cvy_devx_free(struct cvy_queue_pair *pair); /* its memory, when no poster sees it */
 
 #endif
 

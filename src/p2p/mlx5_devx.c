@@ -161,7 +161,7 @@ static int new_register(struct cvy_nic *nic)
 	return 0;
 }
 
-static int take_register(struct cvy_pair *p)
+static int take_register(struct cvy_queue_pair *p)
 {
 	struct cvy_nic *nic = p->nic;
 	struct cvy_uar *u = nic->uars;
@@ -187,7 +187,7 @@ static size_t memory_bytes(uint32_t depth)
 }
 
 /* The slot of the reserved memory that has been free longest; else new memory. */
-static uint8_t *find_memory(struct cvy_pair *p)
+static uint8_t *find_memory(struct cvy_queue_pair *p)
 {
 	struct cvy_nic *nic = p->nic;
 
@@ -205,7 +205,7 @@ static uint8_t *find_memory(struct cvy_pair *p)
 }
 
 /* Ring, completion, record; completions begin as ff before the adapter knows of them. */
-static int take_memory(struct cvy_pair *p)
+static int take_memory(struct cvy_queue_pair *p)
 {
 	struct cvy_nic *nic = p->nic;
 
@@ -228,7 +228,7 @@ static int take_memory(struct cvy_pair *p)
 }
 
 /* As many places as entries, though each completion overwrites the last in the first: adapters may use the rest. */
-static int create_completions(struct cvy_pair *p, uint32_t *number)
+static int create_completions(struct cvy_queue_pair *p, uint32_t *number)
 {
 	uint8_t in[COMMAND_BYTES] = { 0 }, out[ANSWER_BYTES] = { 0 };
 	uint32_t events = 0;
@@ -254,7 +254,7 @@ static int create_completions(struct cvy_pair *p, uint32_t *number)
 	return 0;
 }
 
-static int create_queue(struct cvy_pair *p, uint32_t cq)
+static int create_queue(struct cvy_queue_pair *p, uint32_t cq)
 {
 	uint8_t in[COMMAND_BYTES] = { 0 }, out[ANSWER_BYTES] = { 0 };
 
@@ -279,7 +279,7 @@ static int create_queue(struct cvy_pair *p, uint32_t cq)
 	return 0;
 }
 
-int cvy_devx_open(struct cvy_pair *p)
+int cvy_devx_open(struct cvy_queue_pair *p)
 {
 	uint32_t cq = 0;
 	int err = cvy_devx_probe(p->nic);
@@ -296,7 +296,7 @@ int cvy_devx_open(struct cvy_pair *p)
 	return err;
 }
 
-static int step(struct cvy_pair *p, int op, uint8_t *in)
+static int step(struct cvy_queue_pair *p, int op, uint8_t *in)
 {
 	uint8_t out[ANSWER_BYTES] = { 0 };
 
@@ -314,7 +314,7 @@ static int step(struct cvy_pair *p, int op, uint8_t *in)
 }
 
 /* The kernel finds the far end's hardware address; an address handle is the way to ask it. */
-static int find_mac(struct cvy_pair *p, const struct cvy_pair_name *far, uint8_t mac[6])
+static int find_mac(struct cvy_queue_pair *p, const struct cvy_pair_name *far, uint8_t mac[6])
 {
 	struct ibv_ah_attr attr = { .is_global = 1, .port_num = (uint8_t)p->nic->port };
 	struct mlx5dv_ah dv = { 0 };
@@ -340,7 +340,7 @@ static int find_mac(struct cvy_pair *p, const struct cvy_pair_name *far, uint8_t
 	return err;
 }
 
-static int set_path(struct cvy_pair *p, const struct cvy_pair_name *far, uint8_t *in)
+static int set_path(struct cvy_queue_pair *p, const struct cvy_pair_name *far, uint8_t *in)
 {
 	uint8_t mac[6] = { 0 };
 	int err;
@@ -361,7 +361,7 @@ static int set_path(struct cvy_pair *p, const struct cvy_pair_name *far, uint8_t
 	return 0;
 }
 
-int cvy_devx_connect(struct cvy_pair *p, const struct cvy_pair_name *far)
+int cvy_devx_connect(struct cvy_queue_pair *p, const struct cvy_pair_name *far)
 {
 	uint8_t init[COMMAND_BYTES] = { 0 }, rtr[COMMAND_BYTES] = { 0 }, rts[COMMAND_BYTES] = { 0 };
 	int err;
@@ -395,14 +395,14 @@ int cvy_devx_connect(struct cvy_pair *p, const struct cvy_pair_name *far)
 	return step(p, TO_RTS, rts);
 }
 
-int cvy_devx_stop(struct cvy_pair *p)
+int cvy_devx_stop(struct cvy_queue_pair *p)
 {
 	uint8_t in[COMMAND_BYTES] = { 0 };
 
 	return step(p, TO_ERROR, in);
 }
 
-void cvy_devx_close(struct cvy_pair *p)
+void cvy_devx_close(struct cvy_queue_pair *p)
 {
 	const struct cvy_mlx5_api *api = p->nic->api;
 
@@ -417,7 +417,7 @@ void cvy_devx_close(struct cvy_pair *p)
 }
 
 /* After cvy_devx_close(), and when no poster sees it. */
-void cvy_devx_free(struct cvy_pair *p)
+void cvy_devx_free(struct cvy_queue_pair *p)
 {
 	struct cvy_nic *nic = p->nic;
 

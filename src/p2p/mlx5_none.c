@@ -49,7 +49,7 @@ void cvy_region_close(struct cvy_region *region)
 	(void)region;
 }
 
-int cvy_pair_open(struct cvy_nic *nic, const struct cvy_pair_args *args, struct cvy_pair **out)
+int cvy_pair_open(struct cvy_nic *nic, const struct cvy_pair_args *args, struct cvy_queue_pair **out)
 {
 	(void)nic;
 	(void)args;
@@ -57,56 +57,56 @@ int cvy_pair_open(struct cvy_nic *nic, const struct cvy_pair_args *args, struct 
 	return NONE;
 }
 
-void cvy_pair_name(const struct cvy_pair *pair, struct cvy_pair_name *name)
+void cvy_pair_name(const struct cvy_queue_pair *pair, struct cvy_pair_name *name)
 {
 	(void)pair;
 	*name = (struct cvy_pair_name){ 0 };
 }
 
-int cvy_pair_connect(struct cvy_pair *pair, const struct cvy_pair_name *far)
+int cvy_pair_connect(struct cvy_queue_pair *pair, const struct cvy_pair_name *far)
 {
 	(void)pair;
 	(void)far;
 	return NONE;
 }
 
-void cvy_pair_queue(const struct cvy_pair *pair, struct cvy_queue *queue)
+void cvy_pair_queue(const struct cvy_queue_pair *pair, struct cvy_queue *queue)
 {
 	(void)pair;
 	*queue = (struct cvy_queue){ 0 };
 }
 
-int cvy_pair_check(struct cvy_pair *pair, int rank)
+int cvy_pair_check(struct cvy_queue_pair *pair, int rank)
 {
 	(void)pair;
 	(void)rank;
 	return NONE;
 }
 
-uint64_t cvy_pair_status(const struct cvy_pair *pair)
+uint64_t cvy_pair_status(const struct cvy_queue_pair *pair)
 {
 	(void)pair;
 	return 0;
 }
 
-int cvy_pair_idle(const struct cvy_pair *pair)
+int cvy_pair_idle(const struct cvy_queue_pair *pair)
 {
 	(void)pair;
 	return 1;
 }
 
-int cvy_pair_stop(struct cvy_pair *pair)
+int cvy_pair_stop(struct cvy_queue_pair *pair)
 {
 	(void)pair;
 	return NONE;
 }
 
-void cvy_pair_close(struct cvy_pair *pair)
+void cvy_pair_close(struct cvy_queue_pair *pair)
 {
 	(void)pair;
 }
 
-size_t cvy_pair_bytes(const struct cvy_pair *pair)
+size_t cvy_pair_bytes(const struct cvy_queue_pair *pair)
 {
 	(void)pair;
 	return 0;

@@ -13,18 +13,18 @@
 #include "log.h"
 #include "mlx5.h"
 
-static int pair_fails(const struct cvy_pair *p, const char *what)
+static int pair_fails(const struct cvy_queue_pair *p, const char *what)
 {
 	return cvy_fail(p->nic->box, COVEY_ERR_UNSUPPORTED, -1, 0, "%s: %s: %s", p->nic->name, what, strerror(errno));
 }
 
 /* NULL: posters are threads of this process. */
-static const struct cvy_queue_memory *posters(const struct cvy_pair *p)
+static const struct cvy_queue_memory *posters(const struct cvy_queue_pair *p)
 {
 	return p->args.hosted ? NULL : p->nic->memory;
 }
 
-static void verbs_destroy(struct cvy_pair *p)
+static void verbs_destroy(struct cvy_queue_pair *p)
 {
 	if (p->qp && p->nic->api->ibv_destroy_qp_(p->qp))
 		cvy_warn("p2p", "%s: queue %x does not end", p->nic->name, p->queue.mlx5.qpn);
@@ -34,7 +34,7 @@ static void verbs_destroy(struct cvy_pair *p)
 	p->cq = NULL;
 }
 
-static int verbs_create(struct cvy_pair *p, uint32_t cqes)
+static int verbs_create(struct cvy_queue_pair *p, uint32_t cqes)
 {
 	struct ibv_cq_init_attr_ex cq = { .cqe = cqes - 1,
 					  .comp_mask = IBV_CQ_INIT_ATTR_MASK_FLAGS,
@@ -60,7 +60,7 @@ static int verbs_create(struct cvy_pair *p, uint32_t cqes)
 	return p->qp ? 0 : pair_fails(p, "no queue pair");
 }
 
-static int verbs_take_over(struct cvy_pair *p, struct mlx5dv_qp *qp, struct mlx5dv_cq *cq)
+static int verbs_take_over(struct cvy_queue_pair *p, struct mlx5dv_qp *qp, struct mlx5dv_cq *cq)
 {
 	struct mlx5dv_obj obj = { 0 };
 
@@ -81,7 +81,7 @@ static int verbs_take_over(struct cvy_pair *p, struct mlx5dv_qp *qp, struct mlx5
 }
 
 /* Each entry has a place for its completion; libmlx5 decides the number of entries. */
-static int verbs_open(struct cvy_pair *p)
+static int verbs_open(struct cvy_queue_pair *p)
 {
 	struct mlx5dv_qp qp;
 	struct mlx5dv_cq cq;
@@ -110,7 +110,7 @@ static int verbs_open(struct cvy_pair *p)
 }
 
 /* The posters' address of @host; whole pages around it are mapped. */
-static int pair_map(struct cvy_pair *p, void *host, size_t bytes, int io, void *to)
+static int pair_map(struct cvy_queue_pair *p, void *host, size_t bytes, int io, void *to)
 {
 	const struct cvy_queue_memory *m = posters(p);
 	uint8_t *first = (uint8_t *)((uintptr_t)host & ~(uintptr_t)(CVY_PAGE - 1));
@@ -134,7 +134,7 @@ static int pair_map(struct cvy_pair *p, void *host, size_t bytes, int io, void *
 	return 0;
 }
 
-static int pair_words(struct cvy_pair *p)
+static int pair_words(struct cvy_queue_pair *p)
 {
 	const struct cvy_queue_memory *m = posters(p);
 
@@ -147,7 +147,7 @@ static int pair_words(struct cvy_pair *p)
 	return 0;
 }
 
-static int pair_show(struct cvy_pair *p)
+static int pair_show(struct cvy_queue_pair *p)
 {
 	struct cvy_queue_mlx5 *m = &p->queue.mlx5;
 	int err = pair_words(p);
@@ -165,9 +165,9 @@ static int pair_show(struct cvy_pair *p)
 	return pair_map(p, p->reg, 8, 1, &m->bell);
 }
 
-int cvy_pair_open(struct cvy_nic *nic, const struct cvy_pair_args *args, struct cvy_pair **out)
+int cvy_pair_open(struct cvy_nic *nic, const struct cvy_pair_args *args, struct cvy_queue_pair **out)
 {
-	struct cvy_pair *p;
+	struct cvy_queue_pair *p;
 	int err;
 
 	if (args->depth > CVY_MLX5_DEPTH_MAX || (args->depth & (args->depth - 1)) || !args->abort)
@@ -202,7 +202,7 @@ int cvy_pair_open(struct cvy_nic *nic, const struct cvy_pair_args *args, struct 
 	return 0;
 }
 
-void cvy_pair_name(const struct cvy_pair *p, struct cvy_pair_name *name)
+void cvy_pair_name(const struct cvy_queue_pair *p, struct cvy_pair_name *name)
 {
 	*name = (struct cvy_pair_name){ .qpn = p->queue.mlx5.qpn,
 					.psn = p->psn,
@@ -214,7 +214,7 @@ void cvy_pair_name(const struct cvy_pair *p, struct cvy_pair_name *name)
 	memcpy(name->gid, p->nic->gid, sizeof(name->gid));
 }
 
-static int verbs_connect(struct cvy_pair *p, const struct cvy_pair_name *far)
+static int verbs_connect(struct cvy_queue_pair *p, const struct cvy_pair_name *far)
 {
 	struct ibv_qp_attr a = { .qp_state = IBV_QPS_INIT,
 				 .port_num = (uint8_t)p->nic->port,
@@ -252,7 +252,7 @@ static int verbs_connect(struct cvy_pair *p, const struct cvy_pair_name *far)
 	return 0;
 }
 
-int cvy_pair_connect(struct cvy_pair *p, const struct cvy_pair_name *far)
+int cvy_pair_connect(struct cvy_queue_pair *p, const struct cvy_pair_name *far)
 {
 	int err = p->args.mode == CVY_PAIR_DEVX ? cvy_devx_connect(p, far) : verbs_connect(p, far);
 
@@ -265,12 +265,12 @@ int cvy_pair_connect(struct cvy_pair *p, const struct cvy_pair_name *far)
 	return 0;
 }
 
-void cvy_pair_queue(const struct cvy_pair *p, struct cvy_queue *queue)
+void cvy_pair_queue(const struct cvy_queue_pair *p, struct cvy_queue *queue)
 {
 	*queue = p->queue;
 }
 
-int cvy_pair_check(struct cvy_pair *p, int rank)
+int cvy_pair_check(struct cvy_queue_pair *p, int rank)
 {
 	const struct cvy_queue_memory *m = posters(p);
 	uint64_t status = 0;
@@ -290,7 +290,7 @@ int cvy_pair_check(struct cvy_pair *p, int rank)
 			rank, cvy_syndrome(status), (unsigned)status);
 }
 
-int cvy_pair_stop(struct cvy_pair *p)
+int cvy_pair_stop(struct cvy_queue_pair *p)
 {
 	struct ibv_qp_attr a = { .qp_state = IBV_QPS_ERR };
 
@@ -300,7 +300,7 @@ int cvy_pair_stop(struct cvy_pair *p)
 }
 
 /* The adapter releases the queue first, then the memory that it wrote into is freed. */
-void cvy_pair_close(struct cvy_pair *p)
+void cvy_pair_close(struct cvy_queue_pair *p)
 {
 	const struct cvy_queue_memory *m;
 
@@ -322,12 +322,12 @@ void cvy_pair_close(struct cvy_pair *p)
 	free(p);
 }
 
-static uint32_t newest(const struct cvy_pair *p)
+static uint32_t newest(const struct cvy_queue_pair *p)
 {
 	return cvy_q_load32((const uint32_t *)(void *)(p->cqes + CVY_MLX5_CQE_TAIL));
 }
 
-uint64_t cvy_pair_status(const struct cvy_pair *p)
+uint64_t cvy_pair_status(const struct cvy_queue_pair *p)
 {
 	if (CVY_MLX5_CQE_OPCODE(newest(p)) != CVY_MLX5_CQE_FAILED)
 		return 0;
@@ -335,7 +335,7 @@ uint64_t cvy_pair_status(const struct cvy_pair *p)
 }
 
 /* The last entry of each call asks for a completion, and the poster has rung for it. */
-int cvy_pair_idle(const struct cvy_pair *p)
+int cvy_pair_idle(const struct cvy_queue_pair *p)
 {
 	uint16_t rung = (uint16_t)cvy_q_be32(cvy_q_load32(&p->record[1]));
 	uint32_t tail = newest(p);
@@ -349,7 +349,7 @@ int cvy_pair_idle(const struct cvy_pair *p)
 	return 1;
 }
 
-size_t cvy_pair_bytes(const struct cvy_pair *p)
+size_t cvy_pair_bytes(const struct cvy_queue_pair *p)
 {
 	return p->memory_bytes ? p->memory_bytes : p->ring_bytes + p->cqes_bytes + CVY_MLX5_BLOCK;
 }

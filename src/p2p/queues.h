@@ -21,7 +21,7 @@ extern "C" {
 
 struct cvy_nic;
 struct cvy_region;
-struct cvy_pair;
+struct cvy_queue_pair;
 struct cvy_bells;
 struct cvy_proxy;
 
@@ -73,24 +73,24 @@ struct cvy_pair_name {
 	uint8_t gid[16], ethernet, reserved[7];
 };
 
-int cvy_pair_open(struct cvy_nic *nic, const struct cvy_pair_args *args, struct cvy_pair **out);
-void cvy_pair_name(const struct cvy_pair *pair, struct cvy_pair_name *name);
-int cvy_pair_connect(struct cvy_pair *pair, const struct cvy_pair_name *far);
+int cvy_pair_open(struct cvy_nic *nic, const struct cvy_pair_args *args, struct cvy_queue_pair **out);
+void cvy_pair_name(const struct cvy_queue_pair *pair, struct cvy_pair_name *name);
+int cvy_pair_connect(struct cvy_queue_pair *pair, const struct cvy_pair_name *far);
 /* The queue for posters, valid until the pair is closed. */
-void cvy_pair_queue(const struct cvy_pair *pair, struct cvy_queue *queue);
+void cvy_pair_queue(const struct cvy_queue_pair *pair, struct cvy_queue *queue);
 /* 0, or COVEY_ERR_PEER: an entry failed; the cause is the adapter's, if it still answers. The rank is suspect. */
-int cvy_pair_check(struct cvy_pair *pair, int rank);
+int cvy_pair_check(struct cvy_queue_pair *pair, int rank);
 /*
  * State of a pair made by commands, for an occasional look. Status: of the newest completion, 0: no error. Idle: no
  * poster runs, and all that was rung for is done, or never will be.
  */
-uint64_t cvy_pair_status(const struct cvy_pair *pair);
-int cvy_pair_idle(const struct cvy_pair *pair);
-int cvy_pair_stop(struct cvy_pair *pair); /* every entry under way ends with an error */
+uint64_t cvy_pair_status(const struct cvy_queue_pair *pair);
+int cvy_pair_idle(const struct cvy_queue_pair *pair);
+int cvy_pair_stop(struct cvy_queue_pair *pair); /* every entry under way ends with an error */
 /* After posters have left. When it returns, the adapter has released the queue's memory. */
-void cvy_pair_close(struct cvy_pair *pair);
-size_t cvy_pair_bytes(const struct cvy_pair *pair); /* ring, completions, record */
-const char *cvy_syndrome(uint64_t status);	    /* in words; never NULL */
+void cvy_pair_close(struct cvy_queue_pair *pair);
+size_t cvy_pair_bytes(const struct cvy_queue_pair *pair); /* ring, completions, record */
+const char *cvy_syndrome(uint64_t status);		  /* in words; never NULL */
 
 int cvy_bells_open(const struct cvy_queue_memory *memory, unsigned max, struct cvy_bells **out);
 int cvy_bells_add(struct cvy_bells *bells, uint64_t *reg, uint64_t **word); /* the word that posters write instead */

@@ -30,14 +30,14 @@
 
 /* ---- regions of a window ---- */
 
-struct cvy_region {
+struct cvy_verbs_region {
 	size_t at, bytes;
 };
 
 size_t cvy_region_bytes(const struct cvy_layout *l); /* of those past the slots */
 int cvy_region_count(const struct cvy_layout *l);
 int cvy_region_of(const struct cvy_layout *l, size_t offset);
-struct cvy_region cvy_region_get(const struct cvy_layout *l, int i);
+struct cvy_verbs_region cvy_region_get(const struct cvy_layout *l, int i);
 
 /* ---- the device (verbs_device.c) ---- */
 

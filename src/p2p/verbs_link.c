@@ -176,7 +176,7 @@ static void announce_sleep(struct cvy_verbs *v)
 static struct ibv_mr *own_region(struct cvy_verbs *v, int i, char *why, size_t room)
 {
 	struct cvy_rdma *rdma = v->rdma;
-	struct cvy_region r = cvy_region_get(&rdma->mesh->layout, i);
+	struct cvy_verbs_region r = cvy_region_get(&rdma->mesh->layout, i);
 
 	if (!rdma->own[i])
 		rdma->own[i] = cvy_rdma_register(rdma, rdma->mesh->window->own + r.at, r.bytes, 0, why, room);
@@ -188,7 +188,7 @@ static int add_put(struct cvy_verbs *v, struct batch *b, struct cvy_verbs_entry 
 {
 	const struct cvy_layout *l = &v->rdma->mesh->layout;
 	int i = cvy_region_of(l, e->at);
-	struct cvy_region r = cvy_region_get(l, i);
+	struct cvy_verbs_region r = cvy_region_get(l, i);
 	size_t n = r.at + r.bytes - e->at, max = CVY_RDMA_WRITE_MAX;
 	struct ibv_mr *mr;
 	char why[CVY_CAUSE];

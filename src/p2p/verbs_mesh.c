@@ -90,7 +90,7 @@ static void give(struct cvy_verbs *v, const struct ask *asked)
 	const struct cvy_layout *l = &v->rdma->mesh->layout;
 	struct ask answer_ = { .region = asked->region };
 	int i = asked->region;
-	struct cvy_region r;
+	struct cvy_verbs_region r;
 
 	if (i < 0 || i >= cvy_region_count(l))
 		return;

@@ -34,13 +34,13 @@ int cvy_region_of(const struct cvy_layout *l, size_t offset)
 	return offset < l->heap ? 0 : 1 + (int)((offset - l->heap) / cvy_region_bytes(l));
 }
 
-struct cvy_region cvy_region_get(const struct cvy_layout *l, int i)
+struct cvy_verbs_region cvy_region_get(const struct cvy_layout *l, int i)
 {
 	size_t each = cvy_region_bytes(l), at = l->heap + (size_t)(i - 1) * each;
 
 	if (!i)
-		return (struct cvy_region){ 0, l->heap };
-	return (struct cvy_region){ at, l->window_bytes - at < each ? l->window_bytes - at : each };
+		return (struct cvy_verbs_region){ 0, l->heap };
+	return (struct cvy_verbs_region){ at, l->window_bytes - at < each ? l->window_bytes - at : each };
 }
 
 /* ---- the wish ---- */

@@ -109,7 +109,7 @@ static void peer_writes(void)
 	static const uint32_t kinds[] = { CVY_RECORD_WHOLE, CVY_RECORD_OFFER, CVY_RECORD_WANT, CVY_RECORD_PART };
 	struct cvy_channel *ch = channel();
 	uint8_t what = fuzz_byte(&f.in), lie = fuzz_byte(&f.in);
-	struct cvy_record r = { .kind = kinds[what % 4], .tag = what / 4 % 3, .bytes = fuzz_byte(&f.in) };
+	struct cvy_pair_record r = { .kind = kinds[what % 4], .tag = what / 4 % 3, .bytes = fuzz_byte(&f.in) };
 	uint8_t *ring, *bytes = (uint8_t *)&r;
 	struct cvy_port *port;
 	size_t body;

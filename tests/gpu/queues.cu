@@ -215,7 +215,7 @@ static void run_pair(int mode, int assisted, double ghz)
 	struct cvy_bells *bells = NULL;
 	struct cvy_region *region;
 	struct cvy_pair_name name[2];
-	struct cvy_pair *pair[2];
+	struct cvy_queue_pair *pair[2];
 	struct cvy_queue q;
 	const char *what = mode == CVY_PAIR_DEVX ? assisted ? "DEVX, assisted" : "DEVX, direct"
 			   : assisted		 ? "verbs, assisted"

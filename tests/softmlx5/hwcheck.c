@@ -23,7 +23,7 @@ struct loop {
 	struct cvy_nic *nic;
 	struct cvy_bells *bells;
 	struct cvy_region *region;
-	struct cvy_pair *pair[2];
+	struct cvy_queue_pair *pair[2];
 	struct cvy_queue q;
 	uint8_t *memory; /* first half: from; second half: the far end */
 	uint64_t abort;

@@ -18,7 +18,7 @@ struct pairs {
 	struct cvy_nic *nic;
 	struct cvy_bells *bells;
 	struct cvy_region *region[2];
-	struct cvy_pair *pair[2];
+	struct cvy_queue_pair *pair[2];
 	struct cvy_queue q; /* of end 0 */
 	uint8_t *memory[2];
 	uint64_t abort;

@@ -299,7 +299,7 @@ START_TEST(each_refusal_is_told)
 		struct cvy_pair_args args = { .mode = (enum cvy_pair_mode)_i, .depth = 16, .abort = &p.abort };
 		struct softmlx5_plan plan = { .refuse = n };
 		struct cvy_region *region = NULL;
-		struct cvy_pair *pair = NULL;
+		struct cvy_queue_pair *pair = NULL;
 		struct cvy_nic *nic = NULL;
 		struct cvy_pair_name name;
 		static uint8_t memory[4096] __attribute__((aligned(4096)));
@@ -346,7 +346,7 @@ END_TEST
 START_TEST(queues_for_1024_peers_are_small)
 {
 	struct cvy_pair_args args = { .mode = CVY_PAIR_DEVX, .abort = &p.abort, .wait_ticks = 1 };
-	struct cvy_pair *pair[1024];
+	struct cvy_queue_pair *pair[1024];
 	struct softmlx5_stats stats;
 	size_t bytes = 0;
 

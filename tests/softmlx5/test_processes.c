@@ -29,7 +29,7 @@ struct end {
 	struct cvy_errbox *box;
 	struct cvy_nic *nic;
 	struct cvy_region *region;
-	struct cvy_pair *pair;
+	struct cvy_queue_pair *pair;
 	struct cvy_queue q;
 	uint8_t *window;
 	uint64_t abort;

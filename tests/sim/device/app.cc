@@ -103,7 +103,7 @@ static const struct kind {
 	int kind;
 } kinds[] = {
 	{ "allreduce", CVY_GPU_ALLREDUCE }, { "two-shot", CVY_GPU_ALLREDUCE_TWO_SHOT },
-	{ "allgather", CVY_GPU_ALLGATHER }, { "reduce-scatter", CVY_GPU_REDUCE_SCATTER },
+	{ "allgather", CVY_GPU_ALLGATHER }, { "reduce_scatter", CVY_GPU_REDUCE_SCATTER },
 	{ "alltoall", CVY_GPU_ALLTOALL },   { "barrier", CVY_GPU_BARRIER },
 };
 

@@ -12,7 +12,7 @@
 static const char usage[] =
 	"sim-device --seeds A-B | --seed N [--trace] | --list FILE [--off CHECKER,...] [--op NAME,...] [--ragged] "
 	"[--wide] [--tall] [--late]\n"
-	"  NAME: dispatch (with combine), allreduce, two-shot, allgather, reduce-scatter, alltoall, barrier\n";
+	"  NAME: dispatch (with combine), allreduce, two-shot, allgather, reduce_scatter, alltoall, barrier\n";
 
 static void stuck(void)
 {

@@ -28,7 +28,7 @@ enum lie {
 
 static void put_record(struct cvy_channel *ch, uint32_t kind, int tag, uint64_t number, uint64_t bytes)
 {
-	struct cvy_record r = { kind, tag, number, bytes };
+	struct cvy_pair_record r = { kind, tag, number, bytes };
 
 	cvy_channel_write(ch, &r, sizeof(r));
 }
@@ -50,7 +50,7 @@ static void lie(struct covey_group *group, int what)
 		ch.written = ch.ring + 1;
 		break;
 	case HALF_A_RECORD:
-		cvy_channel_write(&ch, body, sizeof(struct cvy_record) / 2);
+		cvy_channel_write(&ch, body, sizeof(struct cvy_pair_record) / 2);
 		break;
 	case NO_SUCH_KIND:
 		put_record(&ch, 0x1234, 1, 0, 0);

@@ -234,7 +234,7 @@ static void open_far_end(int inc_of_reader)
 
 static void write_message(uint32_t value)
 {
-	struct cvy_record r = { .kind = CVY_RECORD_WHOLE, .bytes = sizeof(value) };
+	struct cvy_pair_record r = { .kind = CVY_RECORD_WHOLE, .bytes = sizeof(value) };
 
 	cvy_channel_write(&far_end, &r, sizeof(r));
 	cvy_channel_write(&far_end, &value, sizeof(value));

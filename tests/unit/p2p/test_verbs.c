@@ -342,7 +342,7 @@ END_TEST
 
 START_TEST(a_put_across_regions_is_split_and_waits_for_keys_in_order)
 {
-	struct cvy_region one = cvy_region_get(&t.mesh.layout, 1);
+	struct cvy_verbs_region one = cvy_region_get(&t.mesh.layout, 1);
 	size_t at = one.at + one.bytes - 100;
 
 	memset(t.window.own + at, 3, 300);

@@ -22,7 +22,7 @@ START_TEST(regions_cover_the_window_once)
 
 	ck_assert_int_le(n, CVY_RDMA_REGIONS);
 	for (int i = 0; i < n; i++) {
-		struct cvy_region r = cvy_region_get(&l, i);
+		struct cvy_verbs_region r = cvy_region_get(&l, i);
 
 		ck_assert_uint_eq(r.at, end);
 		ck_assert_uint_gt(r.bytes, 0);
