@@ -387,7 +387,7 @@ static void run_refused(struct member *m)
 	struct covey_group *g = m->group;
 	static int32_t a[MOST][64], b[MOST][64];
 	int32_t *x = a[m->rank], *y = b[m->rank], one = 1, sum = 0;
-	size_t s[2] = { 1, 1 }, d[2] = { 0, 8 }, r[2] = { 1, 1 }, q[2] = { 0, 0 }, huge = SIZE_MAX / 4;
+	size_t s[2] = { 1, 1 }, d[2] = { 0, 8 }, r[2] = { 1, 1 }, q[2] = { 0, 0 }, huge[2] = { SIZE_MAX / 4, 1 };
 	struct covey_result res = { 0 };
 	struct covey_work *work = NULL;
 
@@ -395,8 +395,8 @@ static void run_refused(struct member *m)
 	REFUSED("root -1", covey_scatter(x, y, 1, COVEY_INT32, -1, g, NULL, &res));
 	REFUSED("root 9", covey_reduce(x, y, 1, COVEY_INT32, COVEY_SUM, 9, g, NULL, &res));
 	REFUSED("root 2", covey_gather_start(x, y, 1, COVEY_INT32, 2, g, NULL, &work));
-	REFUSED("too large", covey_allreduce(x, y, huge, COVEY_INT32, COVEY_SUM, g, NULL, &res));
-	REFUSED("too large", covey_alltoall(x, y, huge / 2, COVEY_INT32, g, NULL, &res));
+	REFUSED("too large", covey_allreduce(x, y, huge[0], COVEY_INT32, COVEY_SUM, g, NULL, &res));
+	REFUSED("too large", covey_alltoall(x, y, huge[0] / 2, COVEY_INT32, g, NULL, &res));
 	REFUSED("NULL", covey_allgather(NULL, y, 1, COVEY_INT32, g, NULL, &res));
 	REFUSED("NULL", covey_broadcast(m->rank ? x : NULL, m->rank ? NULL : y, 1, COVEY_INT32, 0, g, NULL, &res));
 	REFUSED("datatype", covey_allreduce(x, y, 1, 77, COVEY_SUM, g, NULL, &res));
@@ -413,7 +413,7 @@ static void run_refused(struct member *m)
 	REFUSED("stands over", covey_alltoallv(x, s, d, y, r, q, COVEY_INT32, g, NULL, &res));
 	q[0] = 8;
 	REFUSED("in place", covey_alltoallv(x, s, d, x, r, q, COVEY_INT32, g, NULL, &res));
-	REFUSED("too large", covey_alltoallv(x, s, d, y, &huge, d, COVEY_INT32, g, NULL, &res));
+	REFUSED("too large", covey_alltoallv(x, s, d, y, huge, d, COVEY_INT32, g, NULL, &res));
 	REFUSED("NULL", covey_alltoallv(x, s, NULL, y, r, d, COVEY_INT32, g, NULL, &res));
 	q[0] = 0;
 	REFUSED("stands over", covey_allgatherv(x, 1, y, r, q, COVEY_INT32, g, NULL, &res));
