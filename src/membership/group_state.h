@@ -86,14 +86,16 @@ struct ask {
 
 struct taken {			      /* others hold the name of the group, or the rank */
 	char kind[8], why[CVY_CAUSE]; /* of the store: run, job, value or rank */
+	char gid[40];		      /* whose processes they are */
 	uint64_t since_ns;	      /* of the first TAKEN; 0: none */
+	uint64_t since_ms;	      /* the same in server time */
 	int count;		      /* processes that may be alive */
 	uint64_t young_ms;	      /* their youngest beat, server time */
 	uint64_t young_age_ms, old_age_ms;
 	int young_rank, moved; /* moved: a beat came since since_ns */
 	int alive_rank, alive_pid;
 	uint64_t alive_ns; /* a process was found alive, since; 0: none */
-	char gone[1024];   /* `rank:inc,...` for the next call */
+	char gone[1024];   /* `gid,rank:inc,...` for the next call */
 	int tell;	   /* all founders shall get the error */
 };
 

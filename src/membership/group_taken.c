@@ -50,7 +50,7 @@ static void say_in_use(const struct cvy_group_state *g, char *text, size_t bytes
 		add(text, bytes, "%s", t->why);
 		return;
 	}
-	if (t->alive_pid)
+	if (t->alive_ns && t->alive_pid)
 		snprintf(alive, sizeof(alive), "rank %d (process %d) is alive", t->alive_rank, t->alive_pid);
 	else
 		snprintf(alive, sizeof(alive), "rank %d is alive, it has sent a beat", t->young_rank);
@@ -79,11 +79,11 @@ static int error_of(const struct cvy_group_state *g)
 }
 
 /* Decides from all findings. */
-static void judge(struct cvy_group_state *g)
+static void judge(struct cvy_group_state *g, int found_alive)
 {
 	struct taken *t = &g->taken;
 	uint64_t heard = g->now - t->since_ns;
-	int alive = t->moved || (t->alive_ns && g->now - t->alive_ns >= HELD_MS * CVY_MS);
+	int alive = t->moved || (found_alive && g->now - t->alive_ns >= HELD_MS * CVY_MS);
 
 	say_unknown(g, g->join_why, sizeof(g->join_why));
 	g->join_err = COVEY_ERR_BUSY;
@@ -143,12 +143,18 @@ void cvy_taken_told(struct cvy_group_state *g, const struct cvy_event *e)
 {
 	const char *kind = cvy_reply_get(e->argc, e->argv, "kind"), *why = cvy_reply_get(e->argc, e->argv, "why");
 	const char *now = cvy_reply_get(e->argc, e->argv, "now"), *count = cvy_reply_get(e->argc, e->argv, "count");
+	const char *gid = cvy_reply_get(e->argc, e->argv, "gid");
 	struct taken *t = &g->taken;
-	uint64_t before = t->young_ms, server = now ? strtoull(now, NULL, 10) : 0;
-	int first = !t->since_ns;
+	uint64_t server = now ? strtoull(now, NULL, 10) : 0;
+	int held = 0;
 
-	if (first)
+	if (!t->since_ns) {
 		t->since_ns = g->now;
+		t->since_ms = server;
+	}
+	if (strcmp(t->gid, gid ? gid : "") != 0)
+		t->gone[0] = '\0';
+	cvy_text_set(t->gid, sizeof(t->gid), gid);
 	cvy_text_set(t->kind, sizeof(t->kind), kind);
 	cvy_text_set(t->why, sizeof(t->why), why);
 	t->count = count ? atoi(count) : 0;
@@ -163,15 +169,19 @@ void cvy_taken_told(struct cvy_group_state *g, const struct cvy_event *e)
 			continue;
 		if (letter == 't' && sscanf(e->argv[i + 1], "%" SCNu64, &beat) == 1)
 			note_beat(t, (int)rank, beat, server);
-		else if (letter == 'm' || letter == 'j')
+		else if (letter == 'm' || letter == 'j') {
+			held |= (int)rank == t->alive_rank;
 			ask_for_process(g, (int)rank, e->argv[i + 1], letter == 'm');
+		}
 	}
+	if (!held)
+		t->alive_ns = 0;
 	if (t->young_age_ms == UINT64_MAX)
 		t->young_age_ms = 0;
-	if (!first && before && t->young_ms > before)
+	if (t->young_ms > t->since_ms)
 		t->moved = 1;
 	g->call[CALL_REGISTER].due_ns = g->now + LOOK_MS * CVY_MS;
-	judge(g);
+	judge(g, 0);
 }
 
 void cvy_taken_looked(struct cvy_group_state *g, const struct cvy_event *e)
@@ -182,19 +192,23 @@ void cvy_taken_looked(struct cvy_group_state *g, const struct cvy_event *e)
 	if (!t->since_ns || g->rank >= 0 || e->argc < 1)
 		return;
 	if (e->source == CVY_PROC_GONE) {
-		if (used + strlen(e->argv[0]) + 2 > sizeof(t->gone))
+		if (used + sizeof(t->gid) + strlen(e->argv[0]) + 2 > sizeof(t->gone))
 			return; /* the next time */
-		snprintf(t->gone + used, sizeof(t->gone) - used, "%s%s", used ? "," : "", e->argv[0]);
+		snprintf(t->gone + used, sizeof(t->gone) - used, "%s,%s", used ? "" : t->gid, e->argv[0]);
 		g->call[CALL_REGISTER].due_ns = g->now;
+	}
+	if (e->source != CVY_PROC_LIVES) {
 		if (e->rank == t->alive_rank)
 			t->alive_ns = 0;
-	} else if (e->source == CVY_PROC_LIVES) {
-		if (!t->alive_ns)
-			t->alive_ns = g->now;
+		return;
+	}
+	if (!t->alive_ns) { /* one process is followed, not whichever was seen last */
+		t->alive_ns = g->now;
 		t->alive_rank = e->rank;
 		t->alive_pid = e->text ? cvy_proc_pid(e->text) : 0;
-		judge(g);
 	}
+	if (e->rank == t->alive_rank)
+		judge(g, 1);
 }
 
 /* How long silence is enough, in ms; 0: it is not. */

@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -91,12 +92,21 @@ static int read_thread(pid_t pid, pid_t tid, struct stat_line *line)
 	return err;
 }
 
+/* Start times are those of the reader's time namespace; 0: not known. */
+static unsigned long time_namespace(void)
+{
+	struct stat st;
+
+	return stat("/proc/self/ns/time", &st) ? 0 : (unsigned long)st.st_ino;
+}
+
 void cvy_proc_word(char *text, size_t bytes)
 {
 	pid_t pid = getpid(), tid = (pid_t)syscall(SYS_gettid);
 	struct stat_line line;
 
-	snprintf(text, bytes, "proc:%d.%d.%llu", (int)pid, (int)tid, read_thread(pid, tid, &line) ? 0 : line.start);
+	snprintf(text, bytes, "proc:%d.%d.%llu.%lu", (int)pid, (int)tid, read_thread(pid, tid, &line) ? 0 : line.start,
+		 time_namespace());
 }
 
 /*
@@ -116,10 +126,11 @@ int cvy_proc_find(const char *host, const char *own, const char *addr)
 {
 	const char *word = strstr(addr, "proc:");
 	struct stat_line line;
+	unsigned long own_time = time_namespace(), time = own_time;
 	unsigned long long start;
 	int pid, tid;
 
-	if (!word || sscanf(word, "proc:%d.%d.%llu", &pid, &tid, &start) != 3 || pid <= 0 || tid <= 0 ||
+	if (!word || sscanf(word, "proc:%d.%d.%llu.%lu", &pid, &tid, &start, &time) < 3 || pid <= 0 || tid <= 0 ||
 	    !same_processes(host, own))
 		return CVY_PROC_NOT_SEEN;
 	/* The system call first, since /proc may hide the processes of other users. */
@@ -127,7 +138,9 @@ int cvy_proc_find(const char *host, const char *own, const char *addr)
 		return CVY_PROC_GONE;
 	if (!start || read_thread(pid, tid, &line) || (line.start == start && line.flags & PF_EXITING))
 		return CVY_PROC_NOT_SEEN; /* exiting: it will have ended at the next look */
-	return line.start == start ? CVY_PROC_LIVES : CVY_PROC_GONE;
+	if (line.start == start)
+		return CVY_PROC_LIVES;
+	return time == own_time ? CVY_PROC_GONE : CVY_PROC_NOT_SEEN;
 }
 
 int cvy_proc_pid(const char *addr)

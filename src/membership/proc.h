@@ -29,8 +29,8 @@ void cvy_proc_close(struct cvy_proc *proc);
 int cvy_proc_state(const struct cvy_proc *proc);
 
 /*
- * The calling thread as a word for the store, before the address of its rank: `proc:PID.TID.START`, the last in ticks
- * since the machine started. It is the agent's thread, which lives exactly as long as the handle.
+ * The calling thread as a word for the store, before the address of its rank: `proc:PID.TID.START.TIMENS`: START in ticks
+ * since the machine started, as that time namespace sees it. It is the agent's thread, which lives exactly as long as the handle.
  */
 #define CVY_PROC_WORD 64 /* its bytes */
 void cvy_proc_word(char *text, size_t bytes);

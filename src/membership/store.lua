@@ -1021,6 +1021,9 @@ local function living(lapse)
 	if num(h.epoch) == 0 and h.ph ~= 'form' then -- the view was dropped: every rank with a beat may be in it
 		for r in pairs(g.t) do add(r, '?') end
 	end
+	for _, voters in pairs(g.u) do
+		for r, inc in each_pair(voters) do add(num(r), inc) end
+	end
 	for r, inc in pairs(g.o) do add(r, inc) end
 	for r in pairs(g.m) do add(r, member_inc(r)) end
 	for r in pairs(g.j) do add(r, joiner_inc(r)) end
@@ -1033,7 +1036,7 @@ local function begin(a)
 	if a.max < 1 or a.max > MAX_RANKS or a.world < 1 or a.world > a.max then
 		return { 'ERROR', 'why', 'a new group needs 1 <= world <= max_ranks <= 4096, not ' .. arg(5) .. ' and ' .. arg(6) }
 	end
-	local gid, old, quiet, incs = h.gid, h.old, h.quiet, h.incs
+	local gid, old, quiet, incs, prev = h.gid, h.old, h.quiet, h.incs, h.prev
 	local unsure = gid and h.ph ~= 'closed' and h.ph ~= 'form' and next(living(0)) ~= nil
 	if gid then wipe() end
 	create(a)
@@ -1045,6 +1048,7 @@ local function begin(a)
 		set('prev', gid)
 	else
 		remember('old', gid)
+		if prev then set('prev', prev) end -- never formed in between
 	end
 	return nil
 end
@@ -1194,7 +1198,16 @@ end
 -- Was the process started before the fault was found? Then it is one of the founders in conflict.
 local function shares_fault(a)
 	local at = (h.fault or ''):match('^(%d+)')
-	return at and a.age and server_ms() - a.age < num(at) and not other_job(a)
+	local now = server_ms()
+	return at and a.age and now >= num(at) and now - a.age < num(at) and not other_job(a)
+end
+
+-- A process that forms no group, while one is being formed: it may only stand in for a founder that is dead.
+local function stand_in(a)
+	if other_job(a) then return reply('BUSY', 'why', 'job ' .. h.job .. ' is forming the group, this process is of job ' .. a.job) end
+	local r = a.want ~= 'any' and num(a.want)
+	if not r or not living(a.lapse)[r] then return nil end
+	return taken('rank', 'rank ' .. a.want .. ' is a founder, ' .. process(a.want, word(g.j[r], 3)), { [r] = joiner_inc(r) })
 end
 
 local function enter(a) -- nil: the applicant may have a rank of the group in the hash
@@ -1203,6 +1216,7 @@ local function enter(a) -- nil: the applicant may have a rank of the group in th
 		return begin(a)
 	end
 	for gid in gids_of(a) do
+		if gid == h.prev and not a.first then return reply('BUSY', 'why', 'its group is silent, and another one forms under the name') end
 		if is_old(gid) then
 			return reply('CLOSED', 'why', 'the group that this process was to join has ended, and another one has its name now')
 		end
@@ -1212,27 +1226,30 @@ local function enter(a) -- nil: the applicant may have a rank of the group in th
 		if a.first and not came_back(a) then return begin(a) end
 		return reply('CLOSED', 'why', 'the group was closed by its last member')
 	end
-	if a.first and not came_back(a) then return compete(a) end
+	if a.first and (h.ph == 'form' or not came_back(a)) then return compete(a) end
 	local name, theirs, ours = unlike(a)
 	if name then
 		return reply('REFUSED', 'err', 'INVAL', 'why', name .. ' is ' .. shown(theirs, ours) .. ' in the group and ' ..
 			shown(ours, theirs) .. ' in ' .. process(a.want, a.addr) .. ': all ranks need the same')
 	end
-	return nil
+	return h.ph == 'form' and stand_in(a) or nil
 end
 
 -- ---- A rank for it ----
 
-local function any_rank()
-	local size, max, now = num(h.size), num(h.max), nil
-	if h.ph == 'form' then size = num(h.world) end
+local function any_rank(first)
+	local size, max, low, now = num(h.size), num(h.max), 0, nil
+	if h.ph == 'form' then
+		size = num(h.world)
+		low = first and 0 or size -- the places of founders are not for joiners
+	end
 	local function free(r, patience)
 		if g.m[r] or not g.j[r] then return not g.m[r] end
 		now = now or server_ms()
 		return patience and now - num(word(g.t[r], 1)) > STALE_MS
 	end
 	for _, patience in ipairs({ false, true }) do
-		for r = 0, size - 1 do
+		for r = low, size - 1 do
 			if free(r, patience) then return r end
 		end
 		for _, r in ipairs(sorted(g.w)) do
@@ -1245,7 +1262,7 @@ local function any_rank()
 	return nil
 end
 
-local function wanted_rank(want)
+local function wanted_rank(want, first)
 	if want ~= 'any' then
 		local r = num(want)
 		if r < 0 or r >= num(h.max) then
@@ -1258,7 +1275,8 @@ local function wanted_rank(want)
 		end
 		return r
 	end
-	local r = any_rank()
+	local r = any_rank(first)
+	if not r and h.ph == 'form' then return nil, reply('BUSY', 'why', 'the group is being formed') end
 	if not r then return nil, reply('FULL', 'why', 'no rank below ' .. h.max .. ' is free (policy ' .. h.policy .. ')') end
 	return r
 end
@@ -1273,11 +1291,12 @@ end
 script.register = function()
 	local a, refusal = applicant(), nil
 	local r = registered()
-	for rank, inc in each_pair(h.gid and a.gone or '') do bury(num(rank), inc, 'process') end
+	local found_here = h.gid and a.gone:find(h.gid, 1, true) == 1 -- incs of another group name other processes
+	for rank, inc in each_pair(found_here and a.gone or '') do bury(num(rank), inc, 'process') end
 	if not r or h.ph == 'closed' then
 		refusal = enter(a)
 		if refusal then return refusal end
-		r, refusal = wanted_rank(a.want)
+		r, refusal = wanted_rank(a.want, a.first)
 		if not r then return refusal end
 		if num(h.incs) >= INC_MAX then return reply('REFUSED', 'why', 'incarnation numbers have run out: form a new group') end
 		set('incs', str(num(h.incs) + 1))
@@ -1385,8 +1404,8 @@ end
 -- group may still call.
 local function succeeds(rec)
 	if GID == h.gid or is_old(GID) or not lists(rec.s.old, h.gid) then return 'no' end
-	for _, v in pairs(g.t) do
-		if num(word(v, 1)) > num(h.since) then return 'no' end
+	for r, v in pairs(g.t) do -- a joiner is no sign of the older group: it asks whoever has the name
+		if not g.j[r] and num(word(v, 1)) > num(h.since) then return 'no' end
 	end
 	return (h.ph == 'closed' or server_ms() - num(h.since) > FORGET_MS) and 'yes' or 'later'
 end

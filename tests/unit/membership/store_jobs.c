@@ -83,13 +83,13 @@ void a_closed_group_is_followed_by_the_next(struct bench *b)
 void the_dead_make_room_for_a_new_set(struct bench *b)
 {
 	static char record[8192];
-	char gid[40], both[64], one[64];
+	char gid[40], both[128], one[128];
 
 	group(b, 2, "auto");
 	tell(b, record, sizeof(record), "run");
 	snprintf(gid, sizeof(gid), "%s", b->gid);
-	snprintf(one, sizeof(one), "0:%s", b->inc[0]);
-	snprintf(both, sizeof(both), "0:%s,1:%s", b->inc[0], b->inc[1]);
+	snprintf(one, sizeof(one), "%s,0:%s", gid, b->inc[0]);
+	snprintf(both, sizeof(both), "%s,0:%s,1:%s", gid, b->inc[0], b->inc[1]);
 	says(b, 8, "TAKEN", "register 0 a h 1 2 8 auto s - 0 0 %s - 0%s", one, "");
 	GOT(b, "count", "1");
 	GOT(b, "m:0", "");
@@ -109,7 +109,7 @@ void the_dead_make_room_for_a_new_set(struct bench *b)
 void a_proof_of_others_makes_no_room(struct bench *b)
 {
 	group(b, 2, "auto");
-	says(b, 8, "TAKEN", "register 0 a h 1 2 8 auto s - 0 0 0:77,1:78 - 0%s%s", "", "");
+	says(b, 8, "TAKEN", "register 0 a h 1 2 8 auto s - 0 0 %s,0:77,1:78 - 0%s", b->gid, "");
 	GOT(b, "count", "2");
 	ck_assert_str_eq(field(b, "ph"), "run");
 }
@@ -191,13 +191,13 @@ void a_rank_given_twice_is_told(struct bench *b)
 void a_dead_founder_makes_room(struct bench *b)
 {
 	enlist(b, 0, 1, 2, "auto");
-	says(b, 8, "OK", "register 0 a h 1 2 8 auto s - 0 0 0:%s - 0%s", b->inc[0], "");
+	says(b, 8, "OK", "register 0 a h 1 2 8 auto s - 0 0 %s,0:%s - 0", b->gid, b->inc[0]);
 	SAYS(b, 0, "beat 0 -1 -", "LIFE"); /* its place is another's */
 	enlist(b, 1, 1, 2, "auto");
 	says(b, 2, "TAKEN", "register any a h 1 2 8 auto s %s%s", FRESH, "");
 	GOT(b, "kind", "rank");
 	why_has(b, "one too many");
-	says(b, 2, "OK", "register any a h 1 2 8 auto s - 0 0 1:%s - 0%s", b->inc[1], "");
+	says(b, 2, "OK", "register any a h 1 2 8 auto s - 0 0 %s,1:%s - 0", b->gid, b->inc[1]);
 	GOT(b, "rank", "1");
 }
 
@@ -211,7 +211,7 @@ void settings_that_must_be_alike_are_compared(struct bench *b)
 	GOT(b, "err", "INVAL");
 	why_has(b, "algo is none in the group and allreduce=chain in rank 1");
 	SAYS(b, 1, "register 1 a h 1 2 8 auto s " FRESH " algo=none slot_bytes=8192 later=3", "OK");
-	says(b, 8, "OK", "register 0 a h 1 2 8 auto s - 0 0 0:%s - 0 slot_bytes=8192%s", b->inc[0], "");
+	says(b, 8, "OK", "register 0 a h 1 2 8 auto s - 0 0 %s,0:%s - 0 slot_bytes=8192", got(b, "gid"), b->inc[0]);
 }
 
 void long_values_are_shown_where_they_differ(struct bench *b)
@@ -254,4 +254,64 @@ void a_founder_that_comes_back_is_no_stranger(struct bench *b)
 	why_has(b, "rank 1 is a member, incarnation");
 	says(b, 2, "OK", "register any a h 1 2 8 auto s - 0 0 - %s 0%s", gid, "");
 	GOT(b, "rank", "2");
+}
+
+void x_late_gone(struct bench *b)
+{
+	char line[200];
+
+	group(b, 2, "auto");
+	snprintf(line, sizeof(line), "register 2 a h 1 4 8 auto s - 0 0 %s,0:%s,1:%s - 0", b->gid, b->inc[0],
+		 b->inc[1]);
+	b->flush(b->ctx);
+	for (int i = 8; i < 10; i++)
+		enlist(b, i, 1, 2, "auto");
+	for (int i = 8; i < 10; i++)
+		SAYS(b, i, "ready 0", "OK");
+	acks(b, 8, 10);
+	SAYS(b, 2, line, "TAKEN");
+}
+
+void x_any_joiner_in_form(struct bench *b)
+{
+	enlist(b, 0, 1, 2, "auto");
+	SAYS(b, 10, "register any proc:7.7.7,a h 0 2 8 auto s", "OK");
+	GOT(b, "rank", "2");
+	SAYS(b, 1, "register 1 proc:8.8.8,a h 1 2 8 auto s - 0 0 - - 1", "OK");
+}
+
+void x_never_takes_founder(struct bench *b)
+{
+	enlist(b, 0, 1, 2, "auto");
+	enlist(b, 1, 1, 2, "auto");
+	(void)say(b, 9, "register 1 a h 0 2 8 auto s OTHERJOB 0 0 - - 0");
+	SAYS(b, 1, "beat 0 -1 -", "OK");
+}
+
+void x_u_voter(struct bench *b)
+{
+	static char record[8192];
+
+	group(b, 2, "auto");
+	enlist(b, 2, 0, 2, "auto");
+	SAYS(b, 2, "ready 1", "OK");
+	GOT(b, "ph", "open");
+	for (int i = 0; i < 2; i++)
+		(void)report(b, i, "0 0 0 5 - - -");
+	acks(b, 0, 3);
+	SAYS(b, 0, "open 2 admitted 0", "OK");
+	for (int i = 0; i < 3; i++)
+		(void)report(b, i, "1 1 1 5 - - -");
+	ck_assert_str_eq(field(b, "epoch"), "3");
+	tell(b, record, sizeof(record), "inst");
+	b->restart(b->ctx);
+	ck_assert_str_eq(hello(b, 0, record), "OK");
+	ck_assert_str_eq(hello(b, 1, record), "OK");
+	accuse(b, 0, 2);
+	for (int i = 0; i < 2; i++)
+		(void)report(b, i, "1 1 0 5 - - -");
+	SAYS(b, 0, "decide 3 1", "COMMIT");
+	for (int i = 0; i < 2; i++)
+		prove(b, i);
+	SAYS(b, 9, "register 1 a h 1 2 8 auto s " FRESH, "TAKEN");
 }

@@ -71,7 +71,11 @@ const char *hello(struct bench *b, int who, const char *record);
 	X(settings_that_must_be_alike_are_compared) \
 	X(long_values_are_shown_where_they_differ) \
 	X(two_jobs_do_not_form_one_group) \
-	X(a_founder_that_comes_back_is_no_stranger)
+	X(a_founder_that_comes_back_is_no_stranger) \
+	X(x_late_gone) \
+	X(x_any_joiner_in_form) \
+	X(x_never_takes_founder) \
+	X(x_u_voter)
 
 #define STORE_CASE(name) void name(struct bench *b);
 STORE_CASES(STORE_CASE)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* store.lua in the in-memory server: the common cases, and those that need its clock or its pokes. */
 #include <check.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -179,7 +180,7 @@ static void an_older_copy(int speaks, const char *want)
 	restore(&memory);
 	ck_assert_str_eq(hello(b, 8, record), "LIFE");
 	memory_server_time(memory.server, 1000000 + 3000);
-	if (speaks) {
+	if (speaks > 0) {
 		char later[40];
 
 		memcpy(later, b->gid, sizeof(later));
@@ -188,9 +189,81 @@ static void an_older_copy(int speaks, const char *want)
 		SAYS(b, 1, "beat 1 -1 -", "OK");
 		memcpy(b->gid, later, sizeof(later));
 	}
+	if (speaks < 0)
+		SAYS(b, 2, "register 2 a h 0 2 8 auto s", "OK");
 	memory_server_time(memory.server, 1000000 + 5001);
 	ck_assert_str_eq(hello(b, 8, record), want);
 }
+
+START_TEST(x_a_joiner_on_an_older_copy)
+{
+	an_older_copy(-1, "OK");
+}
+END_TEST
+
+static void seat(struct bench *b, int who, int world, const char *rest)
+{
+	char line[200];
+
+	snprintf(line, sizeof(line), "register %d a h 1 %d 8 auto s %s", who % 8, world, rest);
+	SAYS(b, who, line, "OK");
+	snprintf(b->inc[who], sizeof(b->inc[0]), "%.20s", got(b, "inc"));
+	snprintf(b->life[who], sizeof(b->life[0]), "%.60s", got(b, "life"));
+	snprintf(b->gid, sizeof(b->gid), "%.36s", got(b, "gid"));
+}
+
+START_TEST(x_prev_is_lost)
+{
+	static char record[8192];
+	struct bench *b = &bench;
+	char gid[40];
+
+	group(b, 2, "auto");
+	tell(b, record, sizeof(record), "run");
+	memcpy(gid, b->gid, sizeof(gid));
+	memory_server_time(memory.server, 1000000 + 9000);
+	seat(b, 1, 2, "- 0 5000 - - 0"); /* B */
+	memory_server_time(memory.server, 1000000 + 18000);
+	for (int i = 8; i < 11; i++)
+		seat(b, i, 3, "- 0 5000 - - 0"); /* C: world 3 */
+	for (int i = 8; i < 11; i++)
+		SAYS(b, i, "ready 0", "OK");
+	acks(b, 8, 11);
+	for (int i = 8; i < 11; i++)
+		prove(b, i);
+	ck_assert_str_eq(field(b, "ph"), "closed");
+	SAYS(b, 2, "register 0 a h 1 2 8 auto s - 0 0 - - 0", "OK"); /* D */
+	memcpy(b->gid, gid, sizeof(gid));
+	ck_assert_str_eq(hello(b, 0, record), "FENCED");
+}
+END_TEST
+
+START_TEST(x_orphan_joiner)
+{
+	struct bench *b = &bench;
+
+	group(b, 2, "auto");
+	enlist(b, 2, 0, 2, "auto");
+	memory_server_time(memory.server, 1000000 + 9000);
+	SAYS(b, 2, "beat 1 -1 -", "OK");
+	SAYS(b, 8, "register 0 a h 1 2 8 auto s - 0 5000 - - 0", "TAKEN"); /* as it is: doubt 1 */
+	GOT(b, "count", "1");
+}
+END_TEST
+
+START_TEST(x_came_back_steals)
+{
+	struct bench *b = &bench;
+	char line[200];
+
+	seat(b, 0, 2, "- 0 0 - - 0");
+	snprintf(line, sizeof(line), "register 0 a h 1 2 8 auto s - 0 0 - %.36s 0", b->gid);
+	memory_server_time(memory.server, 1000000 + 6000);
+	seat(b, 8, 2, "- 0 5000 - - 0");
+	SAYS(b, 0, line, "TAKEN");
+	SAYS(b, 8, "beat 0 -1 -", "OK");
+}
+END_TEST
 
 START_TEST(the_later_group_takes_its_name_from_an_older_copy)
 {
@@ -232,6 +305,10 @@ int main(void)
 	tcase_add_test(tc, silence_begins_with_the_server);
 	tcase_add_test(tc, the_later_group_takes_its_name_from_an_older_copy);
 	tcase_add_test(tc, the_later_group_takes_nothing_from_the_living);
+	tcase_add_test(tc, x_a_joiner_on_an_older_copy);
+	tcase_add_test(tc, x_prev_is_lost);
+	tcase_add_test(tc, x_orphan_joiner);
+	tcase_add_test(tc, x_came_back_steals);
 	tcase_add_test(tc, wrong_type_and_schema_are_named);
 	suite_add_tcase(suite, tc);
 	runner = srunner_create(suite);

@@ -150,11 +150,11 @@ START_TEST(those_in_the_way_are_looked_up_and_the_dead_named)
 	ck_assert_str_eq(did(CVY_DO_LOOK)->host, "h");
 	ck_assert_uint_eq(id, 0);
 	found(0, "0:1", "proc:5.6.7,a", CVY_PROC_GONE);
-	ck_assert_str_eq(sent[18], "0:1"); /* at once */
+	ck_assert_str_eq(sent[18], "g,0:1"); /* at once */
 	told("run", "world is 2 there and 4 here", 300, 400, TWO);
 	found(0, "0:1", "proc:5.6.7,a", CVY_PROC_GONE);
 	found(1, "1:2", "proc:8.9.7,b", CVY_PROC_NOT_SEEN);
-	ck_assert_str_eq(sent[18], "0:1");
+	ck_assert_str_eq(sent[18], "g,0:1");
 	ck_assert_ptr_null(did(CVY_DO_JOINED));
 }
 END_TEST
@@ -168,9 +168,9 @@ START_TEST(a_process_that_lives_ends_the_join)
 	for (int i = 0; i < 4; i++) {
 		pass(100);
 		told("run", "world is 2 there and 4 here, job A there and B here", 300, 400, TWO);
+		found(0, "0:1", "proc:5.6.7,a", CVY_PROC_LIVES);
 		if (did(CVY_DO_JOINED))
 			break;
-		found(0, "0:1", "proc:5.6.7,a", CVY_PROC_LIVES);
 	}
 	ended(COVEY_ERR_BUSY,
 	      "is in use: rank 0 (process 5) is alive; world is 2 there and 4 here, job A there and B here");
@@ -184,8 +184,46 @@ START_TEST(a_beat_ends_the_join)
 	pass(100);
 	told("run", "world is 4 there", 900, 1000, TWO);
 	pass(100);
-	told("run", "world is 4 there", 50, 1200, TWO);
+	told("run", "world is 4 there", -50, 1200, TWO); /* after the first answer */
 	ended(COVEY_ERR_BUSY, "rank 0 is alive, it has sent a beat; world is 4 there");
+}
+END_TEST
+
+START_TEST(x_another_list_is_no_beat)
+{
+	begin(5000);
+	told("run", "-", 300, 400, TWO);
+	pass(100);
+	told("run", "-", 300, 400, TWO "|t:70|49950 -|m:70|9 0 proc:8.9.7,b far"); /* 64 a reply: now seen */
+	ck_assert_ptr_null(did(CVY_DO_JOINED));
+}
+END_TEST
+
+START_TEST(x_proven_by_another)
+{
+	begin(5000);
+	told("run", "-", 300, 400, TWO);
+	found(0, "0:1", "proc:5.6.7,a", CVY_PROC_LIVES); /* being killed */
+	for (int i = 0; i < 4; i++) {
+		pass(100);
+		told("run", "-", 300, 400, "|m:1|2 0 proc:8.9.7,b far"); /* a sibling has named it */
+		ck_assert_ptr_null(did(CVY_DO_JOINED));
+		found(1, "1:2", "proc:8.9.7,b", CVY_PROC_NOT_SEEN);
+	}
+}
+END_TEST
+
+START_TEST(x_exiting_is_not_alive)
+{
+	begin(5000);
+	told("run", "-", 300, 400, TWO);
+	found(0, "0:1", "proc:5.6.7,a", CVY_PROC_LIVES);
+	for (int i = 0; i < 5; i++) {
+		pass(100);
+		told("run", "-", 300, 400, TWO);
+		ck_assert_ptr_null(did(CVY_DO_JOINED));
+		found(0, "0:1", "proc:5.6.7,a", CVY_PROC_NOT_SEEN);
+	}
 }
 END_TEST
 
@@ -281,6 +319,8 @@ START_TEST(a_process_is_found_by_its_thread_and_start)
 	snprintf(other, sizeof(other), "proc:%d.%d.%llu", pid, tid,
 		 start + 1); /* its number was given to another one */
 	ck_assert_int_eq(cvy_proc_find(HOST, HOST, other), CVY_PROC_GONE);
+	snprintf(other, sizeof(other), "proc:%d.%d.%llu.1", pid, tid, start + 100000); /* unshare --time */
+	ck_assert_int_eq(cvy_proc_find(HOST, HOST, other), CVY_PROC_NOT_SEEN);
 }
 END_TEST
 
@@ -323,6 +363,9 @@ int main(void)
 	tcase_add_test(t, those_in_the_way_are_looked_up_and_the_dead_named);
 	tcase_add_test(t, a_process_that_lives_ends_the_join);
 	tcase_add_test(t, a_beat_ends_the_join);
+	tcase_add_test(t, x_another_list_is_no_beat);
+	tcase_add_test(t, x_proven_by_another);
+	tcase_add_test(t, x_exiting_is_not_alive);
 	tcase_add_test(t, silence_counts_once_it_was_heard);
 	tcase_add_test(t, what_cannot_be_known_is_said_with_the_cure);
 	tcase_add_test(t, where_silence_never_counts_it_does_not_wait);
