@@ -512,8 +512,8 @@ void cvy_engine_want_change(struct cvy_engine *e, struct cvy_op *op, const char 
 void cvy_engine_count_call(struct cvy_engine *e, const struct cvy_op *op);
 /* @seq failed for all: the calls up to there are settled. */
 void cvy_engine_forget_calls(struct cvy_engine *e, uint64_t seq);
-/* From a holder, with an outcome: past for one that comes in, and the last failure for all in a view skipped here. */
-void cvy_engine_told_calls(struct cvy_engine *e, uint32_t past, uint64_t since);
+/* From a holder, with the outcome of @seq: `past` for a newcomer, and the last failure for all in a view skipped here. */
+void cvy_engine_told_calls(struct cvy_engine *e, uint64_t seq, uint32_t past, uint64_t since);
 /* Writes the calls up to @tick of @op into the own done line. */
 void cvy_engine_tell_calls(struct cvy_engine *e, const struct cvy_op *op, uint32_t tick);
 /* Does the done line of the k-th source, whose tag was @tag, show other calls? */

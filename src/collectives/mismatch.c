@@ -44,15 +44,16 @@ void cvy_engine_forget_calls(struct cvy_engine *e, uint64_t seq)
 	e->since = seq;
 }
 
-void cvy_engine_told_calls(struct cvy_engine *e, uint32_t past, uint64_t since)
+void cvy_engine_told_calls(struct cvy_engine *e, uint64_t seq, uint32_t past, uint64_t since)
 {
+	/* A holder that is past a later failure counts from there: this rank does so when it gets there itself. */
 	if (e->newcomer) {
 		e->past = past;
-		e->since = since;
+		e->since = since < seq ? since : 0;
 		e->newcomer = 0;
-	} else if (since > e->since) {
-		cvy_engine_forget_calls(e, since);
 	}
+	if (since > e->since && since <= seq)
+		cvy_engine_forget_calls(e, since);
 }
 
 /* The operation that a done line is about: in its data, for causes alone. */

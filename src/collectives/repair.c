@@ -577,7 +577,7 @@ static void take_give(struct cvy_engine *e, const struct cvy_msg *msg)
 	memcpy(o->result.mask.word, words, head->words * 8ull);
 	o->sig = head->sig;
 	o->past = head->past;
-	cvy_engine_told_calls(e, head->past, head->since);
+	cvy_engine_told_calls(e, head->seq, head->past, head->since);
 	o->root = head->root;
 	o->ticks = head->ticks;
 	if (head->ticks && cvy_outcome_add_tick(o, words + head->words * 8ull, head->bytes)) {

@@ -94,23 +94,20 @@ size_t cvy_space_alloc(struct cvy_engine *e, size_t bytes, uint64_t *behind)
 	return offset;
 }
 
+/* The place follows from the calls alone, as all in the heap: it is never another one because somebody is slow. */
 size_t cvy_space_alloc_top(struct cvy_engine *e, size_t bytes, int *held)
 {
-	struct cvy_extent avoid[CVY_USED_MAX];
 	size_t offset;
 
 	pthread_mutex_lock(&e->lock);
 	forget_passed(e);
-	for (int i = 0; i < e->nused; i++)
-		avoid[i] = e->used[i].at;
-	offset = cvy_mesh_heap_alloc_top(e->mesh, bytes, avoid, e->nused);
+	offset = cvy_mesh_heap_alloc_top(e->mesh, bytes, NULL, 0);
 	*held = 0;
-	if (!offset && e->nused) {
-		size_t there = cvy_mesh_heap_alloc_top(e->mesh, bytes, NULL, 0);
-
-		*held = there != 0;
-		if (there)
-			cvy_mesh_heap_free(e->mesh, there, bytes);
+	for (int i = 0; offset && i < e->nused; i++)
+		*held |= overlaps(&e->used[i].at, offset, bytes);
+	if (*held) {
+		cvy_mesh_heap_free(e->mesh, offset, bytes);
+		offset = 0;
 	}
 	pthread_mutex_unlock(&e->lock);
 	return offset;

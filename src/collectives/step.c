@@ -305,6 +305,7 @@ static int begin_admit(struct cvy_engine *e, struct cvy_op *op)
 		op->seq = e->admit_seq;
 		e->past = e->admit_past;
 		e->since = e->admit_since;
+		e->newcomer = 0; /* a change that let it in may have been undone */
 		cvy_set_build(e);
 	} else if (!cvy_mask_empty(&e->view->pending)) {
 		cvy_set_build(e);

@@ -109,6 +109,64 @@ START_TEST(nobody_writes_where_a_slow_rank_reads)
 }
 END_TEST
 
+/* Memory of the application leaves the offsets of handles as they are, wherever the others are by then. */
+static int with_memory(void *arg, int rank)
+{
+	struct slow_plan *plan = arg;
+	struct covey_group *group;
+	struct covey_result res;
+	struct layer a, b, c;
+	void *memory = NULL;
+	int err;
+
+	if (rank == 2)
+		setenv("COVEY_FAULT", "stop@op:combine:1.read:1", 1);
+	group = harness_join(&plan->config, rank);
+	layer_open(&a, group, COVEY_EP_LL, 60, 528);
+	layer_open(&b, group, COVEY_EP_LL, 60, 528);
+	layer_pair(&b, 0, RANKS);
+	layer_close(&a);
+	layer_close(&b);
+	err = covey_mem_alloc(group, 1500000, &memory);
+	must(!err || err == COVEY_ERR_NOMEM, "memory: %d", err); /* a slow rank may still read there */
+	layer_open(&c, group, COVEY_EP_LL, 60, 528);
+	if (rank != 2)
+		__atomic_add_fetch(plan->ready, 1, __ATOMIC_SEQ_CST);
+	err = layer_send(&c, 17);
+	if (!err)
+		err = covey_dispatch_recv(c.ep, 0, &res);
+	must(!err, "dispatch: %d", err);
+	layer_close(&c);
+	must(!covey_leave(group, harness_deadline(WATCHDOG_MS)), "leave");
+	covey_close(group);
+	return 0;
+}
+
+START_TEST(memory_moves_no_handle)
+{
+	struct slow_plan plan = { .config = harness_config("epmem", RANKS) };
+	pid_t pid[RANKS];
+	int status;
+
+	plan.ready = harness_shared(sizeof(*plan.ready));
+	plan.config.transport = COVEY_TRANSPORT_SHM;
+	plan.config.max_ranks = RANKS;
+	plan.config.slot_bytes = 4096;
+	plan.config.window_bytes = WINDOW;
+	plan.config.hang_ms = plan.config.link_ms = plan.config.lease_ms = -1; /* slow is not dead */
+	for (int r = 0; r < RANKS; r++)
+		pid[r] = harness_fork(with_memory, &plan, r);
+	ck_assert_int_eq(waitpid(pid[2], &status, WUNTRACED), pid[2]);
+	ck_assert_msg(WIFSTOPPED(status), "status %#x", status);
+	harness_until(plan.ready, 2, "those ahead");
+	kill(pid[2], SIGCONT);
+	for (int r = 0; r < RANKS; r++) {
+		status = harness_reap(pid[r]);
+		ck_assert_msg(WIFEXITED(status) && !WEXITSTATUS(status), "rank %d: status %#x", r, status);
+	}
+}
+END_TEST
+
 /* ---- sizes that change, as fast as it goes ---- */
 
 static void changing(struct member *m)
@@ -175,6 +233,8 @@ int main(void)
 
 	if (!UNDER_TSAN)
 		tcase_add_loop_test(tc, nobody_writes_where_a_slow_rank_reads, 0, 4);
+	if (!UNDER_TSAN)
+		tcase_add_test(tc, memory_moves_no_handle);
 	tcase_add_loop_test(tc, handles_of_changing_sizes_come_and_go, 0, 4);
 	tcase_add_test(tc, a_handle_may_go_before_what_it_sent);
 	suite_add_tcase(suite, tc);
