@@ -224,6 +224,7 @@ static void *seat_main(void *arg)
 		code = work(m);
 	if (code) /* the other groups of this process see a death */
 		_exit(code);
+	chaos_handles_close(m);
 	chaos_ep_close(m);
 	chaos_device_close(m);
 	if (covey_leave(m->group, 0))
