@@ -248,7 +248,7 @@ int covey_join(const struct covey_config *config, struct covey_group **out)
 	struct covey_group *group;
 	int err = covey_join_start(config, out);
 
-	if (err)
+	if (err || !*out)
 		return err;
 	group = *out;
 	*out = NULL;

@@ -19,12 +19,11 @@
 /* Without a free descriptor a listener would be ready for ever: the spare one accepts the caller and closes it. */
 static void accept_none(struct cvy_mesh *mesh, int listener)
 {
-	char text[CVY_HINT + 80], why[CVY_HINT];
+	char why[CVY_HINT];
 	int fd;
 
-	snprintf(text, sizeof(text), "no descriptor left for a connection: it was closed%s",
-		 cvy_process_hint(EMFILE, why, sizeof(why)));
-	cvy_shake_complain(mesh, text);
+	cvy_shake_complain(mesh, "no descriptor left for a connection: it was closed%s",
+			   cvy_process_hint(EMFILE, why, sizeof(why)));
 	close(mesh->spare_fd);
 	fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
 	if (fd >= 0)
