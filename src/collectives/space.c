@@ -101,7 +101,7 @@ size_t cvy_space_alloc_top(struct cvy_engine *e, size_t bytes, int *held)
 
 	pthread_mutex_lock(&e->lock);
 	forget_passed(e);
-	offset = cvy_mesh_heap_alloc_top(e->mesh, bytes, NULL, 0);
+	offset = cvy_mesh_heap_alloc_top(e->mesh, bytes);
 	*held = 0;
 	for (int i = 0; offset && i < e->nused; i++)
 		*held |= overlaps(&e->used[i].at, offset, bytes);

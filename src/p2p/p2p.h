@@ -96,11 +96,8 @@ void cvy_mesh_fence(struct cvy_mesh *mesh, int rank);
 
 /* Heap of the own window: the same calls in the same order give the same offsets on every rank. 0: no room. */
 size_t cvy_mesh_heap_alloc(struct cvy_mesh *mesh, size_t bytes);
-/*
- * The same from the other end, for this rank alone: the allocation moves nothing on other ranks. It keeps clear of the
- * @n extents of @avoid.
- */
-size_t cvy_mesh_heap_alloc_top(struct cvy_mesh *mesh, size_t bytes, const struct cvy_extent *avoid, int n);
+/* The same from the other end, for this rank alone: the allocation moves nothing on other ranks. */
+size_t cvy_mesh_heap_alloc_top(struct cvy_mesh *mesh, size_t bytes);
 void cvy_mesh_heap_free(struct cvy_mesh *mesh, size_t offset, size_t bytes);
 
 /* Fault plan of this process (COVEY_FAULT), NULL: none. op names the current operation for the plan and for reports. */

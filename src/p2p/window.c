@@ -311,39 +311,21 @@ size_t cvy_heap_alloc(struct cvy_heap *heap, size_t bytes)
 	return 0;
 }
 
-/* The last place of @bytes in @in that is clear of @avoid; 0: there is none. */
-static size_t last_place(const struct cvy_extent *in, size_t bytes, const struct cvy_extent *avoid, int n)
-{
-	size_t end = in->offset + in->bytes;
-
-	for (int i = 0; end >= bytes && end - bytes >= in->offset && i < n; i++) {
-		if (avoid[i].offset < end && avoid[i].offset + avoid[i].bytes > end - bytes) {
-			end = avoid[i].offset;
-			i = -1; /* another one may be in the way lower down */
-		}
-	}
-	return end >= bytes && end - bytes >= in->offset ? end - bytes : 0;
-}
-
-size_t cvy_heap_alloc_top(struct cvy_heap *heap, size_t bytes, const struct cvy_extent *avoid, int n)
+size_t cvy_heap_alloc_top(struct cvy_heap *heap, size_t bytes)
 {
 	size_t need = heap_round(bytes);
 
 	if (need < bytes)
 		return 0;
 	for (int i = heap->count - 1; i >= 0; i--) {
-		struct cvy_extent *f = &heap->free[i];
-		size_t at = last_place(f, need, avoid, n), end = f->offset + f->bytes;
+		size_t end = heap->free[i].offset + heap->free[i].bytes;
 
-		if (!at)
+		if (heap->free[i].bytes < need)
 			continue;
-		if (at + need < end && heap_insert(heap, i + 1, at + need, end - at - need))
-			return 0;
-		f = &heap->free[i]; /* the list may have moved */
-		f->bytes = at - f->offset;
-		if (!f->bytes)
+		heap->free[i].bytes -= need;
+		if (!heap->free[i].bytes)
 			heap_remove(heap, i);
-		return at;
+		return end - need;
 	}
 	return 0;
 }

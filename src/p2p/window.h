@@ -48,8 +48,8 @@ struct cvy_heap {
 
 int cvy_heap_init(struct cvy_heap *heap, size_t offset, size_t bytes);
 size_t cvy_heap_alloc(struct cvy_heap *heap, size_t bytes);
-/* Last fit, from its end, clear of the @n extents of @avoid. */
-size_t cvy_heap_alloc_top(struct cvy_heap *heap, size_t bytes, const struct cvy_extent *avoid, int n);
+/* Last fit, from its end. */
+size_t cvy_heap_alloc_top(struct cvy_heap *heap, size_t bytes);
 void cvy_heap_free(struct cvy_heap *heap, size_t offset, size_t bytes);
 void cvy_heap_clear(struct cvy_heap *heap);
 

@@ -361,10 +361,8 @@ size_t cvy_mesh_heap_alloc(struct cvy_mesh *mesh, size_t bytes)
 }
 
 /* Registered buffers: cells past the heap. */
-size_t cvy_mesh_heap_alloc_top(struct cvy_mesh *mesh, size_t bytes, const struct cvy_extent *avoid, int n)
+size_t cvy_mesh_heap_alloc_top(struct cvy_mesh *mesh, size_t bytes)
 {
-	(void)avoid;
-	(void)n;
 	for (int i = 0; bytes <= mesh->cell_bytes && i < SIM_CELLS; i++) {
 		if (mesh->cell[i])
 			continue;

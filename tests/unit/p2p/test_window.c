@@ -84,32 +84,6 @@ START_TEST(the_same_calls_give_the_same_offsets)
 }
 END_TEST
 
-START_TEST(what_is_to_be_avoided_is_not_taken_from_the_top)
-{
-	const struct cvy_extent read[] = { { 20480, 8192 }, { 36864, 4096 } }; /* of 4096 to 45056 */
-	struct cvy_heap h;
-	size_t low;
-
-	ck_assert_int_eq(cvy_heap_init(&h, 4096, 40960), 0);
-	ck_assert_uint_eq(cvy_heap_alloc_top(&h, 8192, read, 2), 28672); /* between the two */
-	ck_assert_uint_eq(cvy_heap_alloc_top(&h, 4096, read, 2), 40960); /* above both */
-	ck_assert_uint_eq(cvy_heap_alloc_top(&h, 16384, read, 2), 4096);
-	ck_assert_uint_eq(cvy_heap_alloc_top(&h, 4096, read, 2), 0);
-	ck_assert_uint_eq(cvy_heap_alloc_top(&h, 4096, read, 1), 36864);
-	ck_assert_uint_eq(cvy_heap_alloc_top(&h, SIZE_MAX, read, 2), 0);
-	low = cvy_heap_alloc(&h, 8192);
-	ck_assert_uint_eq(low, 20480);
-	ck_assert_uint_eq(cvy_heap_alloc_top(&h, 1, NULL, 0), 0);
-	cvy_heap_free(&h, 4096, 16384);
-	cvy_heap_free(&h, low, 8192);
-	cvy_heap_free(&h, 28672, 8192);
-	cvy_heap_free(&h, 36864, 4096);
-	cvy_heap_free(&h, 40960, 4096);
-	ck_assert_uint_eq(cvy_heap_alloc_top(&h, 40960, NULL, 0), 4096); /* it is one piece again */
-	cvy_heap_clear(&h);
-}
-END_TEST
-
 /* Does a core dump leave out the mapping that holds @at? -1: nothing is mapped there. */
 static int is_hidden(const void *at)
 {
@@ -166,7 +140,6 @@ int main(void)
 	tcase_add_test(t, a_receiver_takes_sealed_memory_of_the_right_size_only);
 	tcase_add_test(t, a_core_dump_leaves_windows_out);
 	tcase_add_test(t, the_same_calls_give_the_same_offsets);
-	tcase_add_test(t, what_is_to_be_avoided_is_not_taken_from_the_top);
 	suite_add_tcase(s, t);
 	runner = srunner_create(s);
 	srunner_run_all(runner, CK_ENV);
