@@ -16,13 +16,13 @@
 #include "process.h"
 #include "rdma.h"
 
-/* A link that cannot even be begun is one that failed: membership tries again later. */
+/* A link that lacks memory is one that failed: membership tries again later. No link to a rank that is none, or ours. */
 static struct cvy_peer *peer_or_down(struct cvy_mesh *mesh, int rank, uint64_t inc)
 {
 	struct cvy_event event = { .kind = CVY_EV_LINK_DOWN, .rank = rank, .inc = inc, .text = "no memory for a link" };
 	struct cvy_peer *peer = cvy_peer_get(mesh, rank);
 
-	if (!peer)
+	if (!peer && rank >= 0 && rank < mesh->max_ranks && rank != mesh->id.rank)
 		cvy_post(&mesh->sink, &event);
 	return peer;
 }
