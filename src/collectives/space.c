@@ -113,8 +113,8 @@ size_t cvy_space_alloc_top(struct cvy_engine *e, size_t bytes, int *held)
 	return offset;
 }
 
-/* Is the k-th source past everything that it may still read? A source that made another call here never shows this. */
-static int source_clear(struct cvy_engine *e, struct cvy_op *op, int k)
+/* Is the k-th source past everything that it may still read? 0: not that we know; -1: it made another call here. */
+static int source_clear(const struct cvy_engine *e, const struct cvy_op *op, int k)
 {
 	uint64_t tag = cvy_tag(e->epoch, op->first);
 	const struct cvy_line *line;
@@ -126,9 +126,7 @@ static int source_clear(struct cvy_engine *e, struct cvy_op *op, int k)
 	here = __atomic_load_n(&line->tag, __ATOMIC_ACQUIRE) == tag;
 	if (here && line->sig == op->mark)
 		return 1;
-	if (here || cvy_line_passed(line, tag))
-		cvy_engine_mismatch(e, op, k, line);
-	return 0;
+	return here || cvy_line_passed(line, tag) ? -1 : 0;
 }
 
 int cvy_space_clear(struct cvy_engine *e, struct cvy_op *op)
@@ -137,9 +135,14 @@ int cvy_space_clear(struct cvy_engine *e, struct cvy_op *op)
 		return 1;
 	if (e->own->done.tag != cvy_tag(e->epoch, op->first - 1))
 		cvy_tell_done(e, NULL, op->first - 1);
-	for (int k = 0; k < e->set.n; k++)
-		if (!source_clear(e, op, k))
+	for (int k = 0; k < e->set.n; k++) {
+		int clear = source_clear(e, op, k);
+
+		if (clear < 0)
+			cvy_engine_mismatch(e, op, k, cvy_source_line(e, op, 0, k, 1));
+		if (clear <= 0)
 			return 0;
+	}
 	e->passed = op->behind;
 	return 1;
 }
@@ -148,7 +151,7 @@ const struct cvy_line *cvy_space_missing(const struct cvy_engine *e, const struc
 {
 	*want = cvy_tag(e->epoch, op->first - 1);
 	for (int k = 0; k < e->set.n; k++)
-		if (!source_passed(e, k, op->behind))
+		if (source_clear(e, op, k) <= 0)
 			return &e->set.page[k]->done;
 	return NULL;
 }
