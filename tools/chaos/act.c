@@ -20,7 +20,7 @@
 
 static uint64_t ms_from_now(unsigned ms)
 {
-	return chaos_now_ns() + ms * UINT64_C(1000000);
+	return chaos_awake_ns() + ms * UINT64_C(1000000);
 }
 
 static int kind_of(struct chaos_run *run, const char *name)
@@ -93,7 +93,7 @@ static void await_inside(struct chaos_run *run, const struct chaos_worker *w, ui
 {
 	uint64_t end = ms_from_now(INSIDE_MS);
 
-	while (__atomic_load_n(&desk_of(run, w)->seat[0].inside, __ATOMIC_ACQUIRE) != op && chaos_now_ns() < end)
+	while (__atomic_load_n(&desk_of(run, w)->seat[0].inside, __ATOMIC_ACQUIRE) != op && chaos_awake_ns() < end)
 		;
 }
 
@@ -107,7 +107,7 @@ static int await_end(struct chaos_run *run, const struct chaos_worker *w, unsign
 {
 	uint64_t end = ms_from_now(ms);
 
-	while (w->pid && chaos_now_ns() < end)
+	while (w->pid && chaos_awake_ns() < end)
 		chaos_run_poll(run);
 	if (!w->pid)
 		return 0;
@@ -220,7 +220,7 @@ static int act_gone(struct chaos_run *run, const struct chaos_step *step)
 	struct chaos_worker *w;
 
 	for (int r = 0; r < CHAOS_MAX_RANKS; r++) {
-		while (step->ranks >> r & 1 && (w = chaos_crew_at(run, r)) && chaos_now_ns() < end) {
+		while (step->ranks >> r & 1 && (w = chaos_crew_at(run, r)) && chaos_awake_ns() < end) {
 			w->halted |= stopped_itself(w);
 			if (!w->halted || !bury_if_out(run, w))
 				chaos_run_poll(run);
@@ -282,7 +282,7 @@ static int act_quiet(struct chaos_run *run)
 	const char *argv[] = { "peek" };
 	int g = 0;
 
-	while (g < run->crew->groups && chaos_now_ns() < end) {
+	while (g < run->crew->groups && chaos_awake_ns() < end) {
 		struct peeked seen = { 0 };
 		char name[16];
 
@@ -310,7 +310,7 @@ static int ask(struct chaos_run *run, const char *what, int rank, char *why)
 {
 	char text[16], name[16] = "crew0";
 	const char *argv[] = { "ask", what, text };
-	uint64_t end = ms_from_now(ASK_MS);
+	uint64_t end = chaos_now_ns() + ASK_MS * UINT64_C(1000000); /* an answer may take seconds */
 	int err;
 
 	snprintf(text, sizeof(text), "%d", rank);

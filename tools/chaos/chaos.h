@@ -154,6 +154,10 @@ struct CUstream_st;
 struct cvy_gpu_tool;
 
 uint64_t chaos_now_ns(void);
+/* For deadlines: time in which this process stood still, and so perhaps the whole machine, does not count. */
+uint64_t chaos_awake_ns(void);
+/* The deadline of any outcome, in the time of chaos_awake_ns. */
+uint64_t chaos_outcome_end(void);
 void chaos_sleep_us(unsigned us);
 int chaos_rank_main(const struct chaos_options *opt);
 

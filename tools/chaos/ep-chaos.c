@@ -21,6 +21,7 @@
 #define BENCH_KILLS 100
 #define STOPS_PER_KILL 5 /* the bench stops one rank for this many that it kills */
 #define STOP_SLACK_MS 10
+#define STOOD_STILL_NS 1000000000u
 #define DEFAULT_HANG_MS 100
 
 const char *argp_program_version = "ep-chaos " COVEY_VERSION;
@@ -118,6 +119,22 @@ uint64_t chaos_now_ns(void)
 
 	clock_gettime(CLOCK_MONOTONIC, &t);
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+uint64_t chaos_awake_ns(void)
+{
+	static uint64_t last, stood;
+	uint64_t now = chaos_now_ns();
+
+	if (last && now - last > STOOD_STILL_NS)
+		stood += now - last;
+	last = now;
+	return now - stood;
+}
+
+uint64_t chaos_outcome_end(void)
+{
+	return chaos_awake_ns() + CHAOS_OUTCOME_MS * UINT64_C(1000000);
 }
 
 void chaos_sleep_us(unsigned us)

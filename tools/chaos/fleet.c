@@ -171,7 +171,7 @@ void chaos_fleet_poll(struct chaos *c)
 
 int chaos_fleet_start(struct chaos *c)
 {
-	uint64_t end = chaos_now_ns() + CHAOS_OUTCOME_MS * UINT64_C(1000000);
+	uint64_t end = chaos_outcome_end();
 	int ready;
 
 	for (int r = 0; r < c->opt->world; r++)
@@ -183,7 +183,7 @@ int chaos_fleet_start(struct chaos *c)
 			ready += c->process[r].first_ns != 0;
 		if (ready == c->opt->world)
 			return 0;
-	} while (chaos_now_ns() < end && !c->unplanned);
+	} while (chaos_awake_ns() < end && !c->unplanned);
 	chaos_wrong(c, "%d of %d ranks came to an operation within %d ms", ready, c->opt->world, CHAOS_OUTCOME_MS);
 	return -1;
 }
@@ -197,10 +197,10 @@ void chaos_fleet_command(struct chaos *c, enum chaos_command command)
 /* All ranks leave and end with 0. */
 int chaos_fleet_stop(struct chaos *c)
 {
-	uint64_t end = chaos_now_ns() + CHAOS_OUTCOME_MS * UINT64_C(1000000);
+	uint64_t end = chaos_outcome_end();
 
 	chaos_fleet_command(c, CHAOS_STOP);
-	while (chaos_fleet_alive(c) && chaos_now_ns() < end)
+	while (chaos_fleet_alive(c) && chaos_awake_ns() < end)
 		chaos_fleet_poll(c);
 	if (!chaos_fleet_alive(c))
 		return 0;

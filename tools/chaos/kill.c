@@ -31,11 +31,6 @@ void chaos_run_for(struct chaos *c, unsigned ms)
 	while (chaos_now_ns() < end);
 }
 
-static uint64_t deadline(void)
-{
-	return chaos_now_ns() + CHAOS_OUTCOME_MS * UINT64_C(1000000);
-}
-
 /* Kills @victims when one of them is seen inside an operation; returns the time. */
 static uint64_t strike(struct chaos *c, uint32_t victims, int number)
 {
@@ -64,7 +59,7 @@ static uint64_t strike(struct chaos *c, uint32_t victims, int number)
 /* Waits until every survivor has done an operation without the victims. */
 static int await_outcome(struct chaos *c)
 {
-	uint64_t end = deadline();
+	uint64_t end = chaos_outcome_end();
 	uint32_t missing;
 
 	do {
@@ -75,7 +70,7 @@ static int await_outcome(struct chaos *c)
 				missing &= ~(1u << r);
 		if (!missing)
 			return 0;
-	} while (chaos_now_ns() < end);
+	} while (chaos_awake_ns() < end);
 	chaos_wrong(c, "ranks %#x have no outcome %d ms after ranks %#x were killed", missing, CHAOS_OUTCOME_MS,
 		    c->victims);
 	return -1;
@@ -115,14 +110,14 @@ static void bury(struct chaos *c, int number)
 {
 	for (int r = 0; r < c->opt->ranks; r++) {
 		struct chaos_process *p = &c->process[r];
-		uint64_t end = chaos_now_ns() + FENCED_MS * UINT64_C(1000000);
+		uint64_t end = chaos_awake_ns() + FENCED_MS * UINT64_C(1000000);
 		int status = 0;
 
 		if (!(c->victims >> r & 1) || !p->pid)
 			continue;
 		kill(p->pid, SIGCONT);
 		while (waitpid(p->pid, &status, WNOHANG) != p->pid) {
-			if (chaos_now_ns() > end) {
+			if (chaos_awake_ns() > end) {
 				chaos_wrong(c, "rank %d, stopped and continued, lives on after %d ms", r, FENCED_MS);
 				kill(p->pid, SIGKILL);
 			}
@@ -163,14 +158,14 @@ static int replace(struct chaos *c)
 	for (int r = 0; r < c->opt->ranks; r++)
 		if (missing >> r & 1)
 			chaos_fleet_spawn(c, r, true);
-	end = deadline();
+	end = chaos_outcome_end();
 	do {
 		chaos_fleet_poll(c);
 		left = missing;
 		for (int r = 0; r < c->opt->ranks; r++)
 			if (c->process[r].first_ns)
 				left &= ~(1u << r);
-	} while (left && chaos_now_ns() < end);
+	} while (left && chaos_awake_ns() < end);
 	chaos_run_for(c, QUIET_MS);
 	c->watch = false;
 	c->victims = 0;
@@ -192,10 +187,10 @@ static int replace(struct chaos *c)
 /* Waits until every possible victim has touched its memory. */
 static void await_ballast(struct chaos *c)
 {
-	uint64_t end = deadline();
+	uint64_t end = chaos_outcome_end();
 	bool all = !c->shared->touch_bytes;
 
-	while (!all && chaos_now_ns() < end) {
+	while (!all && chaos_awake_ns() < end) {
 		chaos_run_for(c, 1);
 		all = true;
 		for (int r = 0; r < c->opt->ranks; r++)

@@ -26,14 +26,14 @@ static uint32_t joiners(const struct chaos *c)
 /* Waits until all ranks have done an operation; the longest one of a founder meanwhile is the sample. */
 static int grow(struct chaos *c)
 {
-	uint64_t end = chaos_now_ns() + CHAOS_OUTCOME_MS * UINT64_C(1000000);
+	uint64_t end = chaos_outcome_end();
 	uint32_t left = joiners(c);
 
 	c->longest_ms = 0;
 	c->watch = true;
 	for (int r = c->opt->world; r < c->opt->ranks; r++)
 		chaos_fleet_spawn(c, r, true);
-	while (left && chaos_now_ns() < end) {
+	while (left && chaos_awake_ns() < end) {
 		chaos_fleet_poll(c);
 		for (int r = c->opt->world; r < c->opt->ranks; r++)
 			if (c->process[r].first_ns)

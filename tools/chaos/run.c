@@ -115,7 +115,7 @@ static void mend_majority(struct chaos_run *run)
 
 int chaos_await(struct chaos_run *run, enum chaos_until until)
 {
-	uint64_t end = chaos_now_ns() + CHAOS_OUTCOME_MS * UINT64_C(1000000);
+	uint64_t end = chaos_outcome_end();
 	bool all;
 
 	run->settle_ns = chaos_now_ns();
@@ -126,7 +126,7 @@ int chaos_await(struct chaos_run *run, enum chaos_until until)
 			all = group_there(run, g, until);
 		if (!all)
 			mend_majority(run);
-	} while (!all && chaos_now_ns() < end && !run->base.wrong);
+	} while (!all && chaos_awake_ns() < end && !run->base.wrong);
 	if (all) {
 		if (until == CHAOS_WHOLE)
 			run->alarms_seen = run->alarms;
@@ -180,7 +180,7 @@ static int rounds(struct chaos_run *run)
 
 static int stop(struct chaos_run *run)
 {
-	uint64_t end = chaos_now_ns() + CHAOS_OUTCOME_MS * UINT64_C(1000000);
+	uint64_t end = chaos_outcome_end();
 	int left;
 
 	__atomic_store_n(&run->crew->command, CHAOS_STOP, __ATOMIC_RELEASE);
@@ -189,7 +189,7 @@ static int stop(struct chaos_run *run)
 		left = 0;
 		for (int d = 0; d < CHAOS_DESKS; d++)
 			left += run->worker[d].pid != 0;
-	} while (left && chaos_now_ns() < end);
+	} while (left && chaos_awake_ns() < end);
 	chaos_check_disputes(run, true);
 	if (left)
 		chaos_wrong(&run->base, "%d processes did not stop within %d ms", left, CHAOS_OUTCOME_MS);

@@ -12,11 +12,12 @@
 #include "director.h"
 
 #define POLL_MS 5
-#define SILENCE_NS 20000000000u /* without a report for this long the run has failed */
-#define CHECK_NS 60000000000u	/* without a verdict for this long the checker has failed */
-#define END_NS 15000000000u	/* from the stop to the end of the last process */
-#define SETTLE_STEPS 30		/* after the last event, so that there is a rate to print */
-#define WAIT_STEPS 20		/* times --steps without an event: the rest of the plan will not happen */
+#define STOOD_STILL_NS 1000000000u /* longer rounds of our loop are time that nobody had */
+#define SILENCE_NS 20000000000u	   /* without a report for this long the run has failed */
+#define CHECK_NS 60000000000u	   /* without a verdict for this long the checker has failed */
+#define END_NS 15000000000u	   /* from the stop to the end of the last process */
+#define SETTLE_STEPS 30		   /* after the last event, so that there is a rate to print */
+#define WAIT_STEPS 20		   /* times --steps without an event: the rest of the plan will not happen */
 
 void moe_say(const struct moe_director *d, const char *format, ...)
 {
@@ -62,8 +63,10 @@ static void fail(struct moe_director *d, const char *why)
 
 static void run(struct moe_director *d)
 {
+	uint64_t now = moe_now_ns(), before;
+
 	while (!d->failed && !(d->stopping && all_ended(d))) {
-		uint64_t now;
+		before = now;
 
 		moe_conn_wait(d, POLL_MS);
 		moe_plan_reap(d);
@@ -72,6 +75,10 @@ static void run(struct moe_director *d)
 			moe_plan_wake(d);
 		}
 		now = moe_now_ns();
+		if (now > before + STOOD_STILL_NS) {
+			d->last_ns += now - before;
+			d->stop_ns += now - before;
+		}
 		if (!d->stopping && all_done(d))
 			stop_ranks(d);
 		if (!d->stopping && d->step > d->event_step + WAIT_STEPS * (uint64_t)d->opt->steps)
