@@ -13,22 +13,7 @@ trap 'exit 1' INT TERM
 unset COVEY_GROUP COVEY_MAX_RANKS COVEY_HOST COVEY_TRANSPORT COVEY_WORLD COVEY_STORE_PASSWORD
 export COVEY_STORE="redis+unix://$where/store"
 
-wrong()
-{
-	echo "$*"
-	failed=1
-}
-
-# until FILE PATTERN: the file has it, within half a minute
-until_has()
-{
-	tries=0
-	until grep -q -e "$2" "$1" 2>/dev/null; do
-		tries=$((tries + 1))
-		[ $tries -lt 600 ] || { wrong "never \"$2\" in $1:"; cat "$1"; exit 1; }
-		sleep 0.05
-	done
-}
+. "$(dirname "$0")/await.sh"
 
 until_has "$where/log" "Ready to accept\|ready to accept"
 
