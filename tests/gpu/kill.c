@@ -49,6 +49,7 @@ static size_t count_large;
 static uint64_t checks;
 static uint32_t before; /* contributors of the last operation, by its result */
 static struct holds first, last;
+static char **arguments;
 
 static void wrong(const char *what, int i, uint32_t got, uint32_t other)
 {
@@ -75,6 +76,8 @@ static void must(int err, const char *what)
 	}
 	fprintf(stderr, "rank %d, step %ld: %s: %s: %s %s\n", rank, state.step, what, covey_strerror(err), info.cause,
 		tool ? tool->why() : "");
+	if (err == COVEY_ERR_FENCED && rank >= whole) /* ep-run replaces the others when the machine stood still */
+		execv("/proc/self/exe", arguments);
 	exit(1);
 }
 
@@ -267,7 +270,7 @@ static void capture(void)
 }
 
 /* One more process than ep-run knows of. */
-static void extend(char **argv)
+static void extend(void)
 {
 	extern char **environ;
 	char number[16];
@@ -279,7 +282,7 @@ static void extend(char **argv)
 	setenv("COVEY_CREATE", "never", 1);
 	setenv("LOCAL_RANK", number, 1);
 	unsetenv("COVEY_DEVICE");
-	if (posix_spawn(&pid, "/proc/self/exe", NULL, NULL, argv, environ))
+	if (posix_spawn(&pid, "/proc/self/exe", NULL, NULL, arguments, environ))
 		exit(1);
 }
 
@@ -304,7 +307,7 @@ static void parse(int argc, char **argv)
 }
 
 /* One step; 0: that was the last. */
-static int step(char **argv)
+static int step(void)
 {
 	struct covey_result result;
 	uint32_t mask;
@@ -337,7 +340,7 @@ static int step(char **argv)
 		return 0;
 	state.extended = 1;
 	if (rank == __builtin_ctz(mask))
-		extend(argv);
+		extend();
 	return 1;
 }
 
@@ -345,11 +348,12 @@ int main(int argc, char **argv)
 {
 	const char *world = getenv("WORLD_SIZE");
 
+	arguments = argv;
 	parse(argc, argv);
 	whole = world ? atoi(world) : 1;
 	stroke_stand_by();
 	start();
-	while (step(argv) && !failures)
+	while (step() && !failures)
 		state.step++;
 	compare_holds();
 	printf("rank %d: %s %s: %llu checks, %d failed, %ld cycles\n", rank, hows[stroke.how], wheres[opt.where],
