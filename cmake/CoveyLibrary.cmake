@@ -9,7 +9,7 @@ set(libraries ${COVEY_TLS_LIBRARIES} PkgConfig::HIREDIS PkgConfig::SODIUM Thread
 set(map ${PROJECT_SOURCE_DIR}/cmake/covey.map)
 
 add_library(covey SHARED ${objects})
-set_target_properties(covey PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}
+set_target_properties(covey PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${COVEY_SOVERSION}
 	LINKER_LANGUAGE C LINK_DEPENDS ${map})
 target_include_directories(covey PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
 	$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)

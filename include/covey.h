@@ -28,15 +28,15 @@
  *   *_ms                milliseconds
  *   deadline_ns         nanoseconds on CLOCK_MONOTONIC, absolute; 0 (default): no deadline
  *
- * A call runs where its buffers are. Device memory is memory of the device with which the group was joined; pinned and
- * managed memory count as host memory.
+ * The stream of a call says where its buffers are. Device memory is memory of the device with which the group was joined;
+ * pinned and managed memory count as host memory.
  *
- *   argument                                           memory
- *   handles, structs, strings, `result`, `state`       host
- *   arrays of ranks, counts, displacements, owners     host
- *   buffers of a collective or a message               host, `stream` NULL; or device ("Device memory")
- *   buffers of a dispatch or a combine                 all host, `stream` NULL; or all device
- *   `route`, covey_device_outcome_at()                 device
+ *   argument                                            memory
+ *   handles, structs, strings, `result`, `state`        host
+ *   arrays of ranks, counts, displacements, owners      host
+ *   buffers of a collective, a message, a dispatch or   `stream` NULL: all host; else all device. The other kind of
+ *   a combine                                           memory is INVAL; buffers that the call does not use may be NULL
+ *   `route`, covey_device_outcome_at()                  device
  *
  * Calls on one group, by threads:
  *
@@ -67,7 +67,7 @@ extern "C" {
 #endif
 
 #define COVEY_VERSION_MAJOR 0
-#define COVEY_VERSION_MINOR 1
+#define COVEY_VERSION_MINOR 2
 #define COVEY_VERSION_PATCH 0
 
 #if defined(__GNUC__)
@@ -76,8 +76,10 @@ extern "C" {
 #define COVEY_API
 #endif
 
-/* A stream of the CUDA runtime (cudaStream_t). NULL: host memory; with device memory the legacy default stream. */
+/* A stream of the CUDA runtime (cudaStream_t). NULL: the buffers of the call are host memory. */
 struct CUstream_st;
+#define COVEY_STREAM_DEFAULT ((struct CUstream_st *)1)	  /* cudaStreamLegacy: what CUDA means by stream 0 */
+#define COVEY_STREAM_PER_THREAD ((struct CUstream_st *)2) /* cudaStreamPerThread */
 
 struct covey_group; /* a member of a group, or a process that is joining one */
 struct covey_work;  /* an operation or a request under way */
@@ -189,7 +191,7 @@ enum covey_transport {
 	COVEY_TRANSPORT_VERBS_TCP /* the same, but tcp where there is no RDMA */
 };
 /* Joiners come in at the next safe point. AUTO (default): all; MANUAL: those that a member asked for. */
-enum covey_admission { COVEY_ADMISSION_AUTO = 1, COVEY_ADMISSION_MANUAL };
+enum covey_admission { COVEY_ADMISSION_AUTO, COVEY_ADMISSION_MANUAL };
 /* How peers map memory of a device. */
 enum covey_device_memory {
 	COVEY_DEVICE_MEMORY_AUTO, /* default: VMM if the device has it, else IPC */
@@ -255,10 +257,9 @@ struct covey_config {
 	const char *rdma_device;    /* NAME, NAME:PORT or NAME:PORT/GID; NULL: any with an address */
 	int rdma_ms;		    /* 0: 500; an RDMA peer that does not answer for so long is lost */
 	size_t device_window_bytes; /* 0: none; memory for covey_device_mem_alloc(); the same on all ranks */
-	const char *topology;	    /* HOSTSxRANKS, as 2x2: hosts that devices act as if they had; NULL: their own */
-	const char *queues; /* copy,direct,assisted,ring,tcp: ways of devices to other hosts; NULL: all but copy */
-	int device_memory;  /* enum covey_device_memory; 0: COVEY_DEVICE_MEMORY_AUTO; the same on all ranks */
-	const char *job;    /* identity of the job that forms the group; NULL: the launcher's, or none */
+	const char *queues;	    /* direct,assisted,ring,tcp: ways of devices to other hosts; NULL: all */
+	int device_memory;	    /* enum covey_device_memory; 0: COVEY_DEVICE_MEMORY_AUTO; the same on all ranks */
+	const char *job;	    /* identity of the job that forms the group; NULL: the launcher's, or none */
 };
 
 #ifdef __cplusplus
@@ -418,7 +419,7 @@ struct covey_result {
 	struct covey_mask mask; /* contributors; of alltoall(v), dispatch and combine the
 				 * sources whose part is valid on this rank */
 	uint64_t wait_ns;	/* from the call to the outcome on this rank */
-	size_t bytes;		/* send, recv: bytes moved; else 0 */
+	size_t bytes;		/* send, recv on host memory: bytes moved; else 0 */
 	int peer, tag;		/* send, recv: the other rank, and the tag of the message; else -1, 0 */
 };
 
@@ -454,7 +455,7 @@ COVEY_API int covey_admit(struct covey_group *group, void *state, size_t bytes, 
 
 /**
  * covey_admit_async - covey_admit() of a group with a device, which waits for no stream
- * @stream: stream of the operations on device memory; it is not being captured
+ * @stream: stream of the operations on device memory; it is not being captured. NULL if the group has no device
  *
  * Operations that were launched on @stream before this call run without the newcomers, later ones with them. A
  * newcomer's stream waits until the others' streams come to this place. Members and newcomers may mix the two forms.
@@ -528,8 +529,8 @@ COVEY_API int covey_explain(struct covey_group *group, char *text, size_t bytes)
  *   plain     the status of the outcome   may be NULL
  *   _start    0, and a work               from covey_work_test() or covey_work_wait()
  *
- * Memory: send and recv are host memory, and @stream is NULL; or both are device memory. Any alignment will do. Arrays
- *         of counts and displacements are host memory.
+ * Memory: @stream NULL: send and recv are host memory; else both are device memory. Any alignment will do. Arrays of
+ *         counts and displacements are host memory.
  * Owner:  the caller keeps buffers alive, and inputs unchanged, until the outcome is decided.
  * Blocks: allgather, alltoall, reduce_scatter, gather and scatter have `size` blocks: the size that the last
  *         covey_admit() or join gave.
@@ -642,8 +643,8 @@ COVEY_API int covey_barrier_start(struct covey_group *group, struct CUstream_st 
 /* ---- Device memory ------------------------------------------------------------------------ */
 
 /*
- * Device memory. If the group was joined with a device (struct covey_config), buffers may be memory of that device.
- * Then all ranks have a device. A call launches one kernel on @stream (NULL: the legacy default stream) and returns.
+ * Device memory. If the group was joined with a device (struct covey_config), a call with a stream has its buffers in
+ * memory of that device. Then all ranks have a device. The call launches one kernel on @stream and returns.
  *
  *   what                       on devices
  *   streams                    one at a time per group
@@ -655,7 +656,7 @@ COVEY_API int covey_barrier_start(struct covey_group *group, struct CUstream_st 
  *   allgatherv
  *   in place                   as on host memory; alltoall(v): UNSUPPORTED
  *   _start forms               UNSUPPORTED
- *   no bytes                   the rank gives device buffers all the same, or NULL for both and a stream
+ *   no bytes                   the buffers may be NULL
  *   seq                        device operations are counted apart from host operations
  *   covey_admit()              waits for all launches when ranks come in; covey_admit_async() does not
  *   different calls, roots     are not found, but for counts of alltoallv: MISMATCH on the rank that receives
@@ -663,24 +664,35 @@ COVEY_API int covey_barrier_start(struct covey_group *group, struct CUstream_st 
  *
  * Outcomes on devices:
  *
- *   where                                 written by    content
- *   return value                          the call      0: launched; else there was no launch
- *   @result                               the call      status 0; epoch, size and contributors as known then
- *   struct covey_device_outcome           the kernel    the outcome of the last collective, dispatch or combine
- *   struct covey_device_message_outcome   the kernel    the first message that failed
+ *   where                       written by   content
+ *   return value                the call     0: launched; else there was no launch
+ *   @result                     the call     status 0; epoch, size and contributors as known then
+ *   covey_device_result()       the kernel   the first message that failed, else the outcome of the last collective,
+ *                                            dispatch or combine
+ *   covey_device_outcome_at()   the kernel   the same outcome, for kernels that run later
  *
  * After a death each survivor completes an operation with the same contributors and bytes as all others. In place, an
  * operation above 256 KiB may end with LOST, the same on all.
  */
 
-/** struct covey_device_outcome - the outcome of the last operation on the device */
+/**
+ * covey_device_result - copies the last outcome on the device to host memory, without waiting for the stream
+ * @result: status, epoch and seq of the device's operations; mask: contributors, and of alltoall(v), reduce_scatter,
+ *          gather, scatter, dispatch and combine those of them whose part is here
+ *
+ * The first message that failed since the last call comes first, once: status, peer and tag are its own. `peer` is -1
+ * otherwise. Wait for the stream first.
+ * Errors: INVAL; UNSUPPORTED: no device; IO
+ */
+COVEY_API int covey_device_result(struct covey_group *group, struct covey_result *result);
+
+/** struct covey_device_outcome - the outcome of the last operation, in device memory */
 struct covey_device_outcome {
 	int32_t status; /* 0 or COVEY_ERR_* */
 	uint32_t epoch;
 	uint64_t seq;	  /* of the device's operations, from 0 */
-	uint64_t mask;	  /* contributors: rank r is bit r */
-	uint64_t missing; /* contributors whose part is not here (alltoall, reduce_scatter, gather, scatter,
-			   * dispatch, combine): of this rank alone */
+	uint64_t mask;	  /* contributors: rank r is bit r; the same on all survivors */
+	uint64_t missing; /* contributors whose part is not here: of this rank alone */
 };
 
 /**
@@ -710,35 +722,13 @@ COVEY_API int covey_device_outcome_at(struct covey_group *group, const struct co
 COVEY_API int covey_device_mem_alloc(struct covey_group *group, size_t bytes, void **out);
 COVEY_API int covey_device_mem_free(struct covey_group *group, void *memory);
 
-/**
- * covey_device_outcome - copies the last outcome to host memory, without waiting for the stream
- * Errors: INVAL; UNSUPPORTED: no device
- */
-COVEY_API int covey_device_outcome(struct covey_group *group, struct covey_device_outcome *outcome);
-
-/** struct covey_device_message_outcome - the first message on the device that failed */
-struct covey_device_message_outcome {
-	int32_t status; /* 0: none failed; or COVEY_ERR_* */
-	int32_t peer;	/* -1: none */
-	int32_t tag;	/* of its call */
-	int32_t sending;
-};
-
-/**
- * covey_device_message_outcome - copies the outcome of messages on the device, and clears it.
- * The first message that has failed since the last call is kept until this call. The call does not wait: wait for the
- * stream first.
- * Errors: INVAL; UNSUPPORTED: no device
- */
-COVEY_API int covey_device_message_outcome(struct covey_group *group, struct covey_device_message_outcome *outcome);
-
 /* ---- Messages ----------------------------------------------------------------------------- */
 
 #define COVEY_TAG_ANY (-1) /* of a receive: the next message of that peer, with any tag */
 
 /**
  * covey_send / covey_recv - one message from this rank to @peer, or from @peer to this rank
- * @buf:    host memory, @stream NULL; or device memory
+ * @buf:    @stream NULL: host memory; else device memory
  * @count:  any, also 0
  * @peer:   any rank, also this one
  * @tag:    0 or more; a receive may give COVEY_TAG_ANY
@@ -768,10 +758,9 @@ COVEY_API int covey_device_message_outcome(struct covey_group *group, struct cov
  *   one group of calls             any number                             one launch at its end: at most 128 (else
  *                                                                         UNSUPPORTED), of one stream
  *   covey_leave()                  waits until they are received          does not wait
- *   outcome                        @result                                covey_device_message_outcome()
+ *   outcome                        @result                                covey_device_result()
  *
- * On a device a call launches a kernel on @stream and returns; @buf NULL and a stream: no bytes. The kernel holds the
- * stream until the message is through. In @result `bytes` and `tag` are the call's. Two ranks that each first send more
+ * On a device a call launches a kernel on @stream and returns. The kernel holds the stream until the message is through. In @result `bytes` and `tag` are the call's. Two ranks that each first send more
  * than about 1 MB to the other deadlock, unless the calls are in one group of calls.
  *
  * Threads: any, at any time; the order of messages is then that of the calls. On a device as collectives.
@@ -936,8 +925,8 @@ COVEY_API int covey_ep_rows(const struct covey_ep *ep);
 COVEY_API size_t covey_ep_route_bytes(const struct covey_ep *ep);
 
 /**
- * struct covey_dispatch_args - buffers of covey_dispatch(), all of one kind of memory; only `route` is always device
- * An argument, or a part of its line, that begins with LL or COMPACT belongs to that preset only.
+ * struct covey_dispatch_args - arguments of covey_dispatch(); all buffers are of the kind of memory that the stream says
+ * What begins with LL or COMPACT belongs to that preset only.
  *
  * Inputs:
  *   x              [num_tokens][H], any alignment
@@ -979,20 +968,23 @@ COVEY_API size_t covey_ep_route_bytes(const struct covey_ep *ep);
 struct covey_dispatch_args {
 	size_t size;
 	int num_tokens; /* 0..max_tokens, may differ per rank */
+	int timeout_ms; /* after the publishing; then missing sources are masked; 0 (default): late_ms; -1: never */
+	/* inputs */
 	const void *x;
 	const int32_t *experts;
+	const float *weights;
+	/* outputs */
 	void *packed_x;
+	float *packed_scales;
 	int32_t *count;
 	int32_t *src_info;
 	int64_t *range;
-	int timeout_ms; /* after the publishing; then missing sources are masked; 0 (default): late_ms; -1: never */
-	float *packed_scales;
-	const float *weights;
-	void *route; /* devices */
-	int32_t *active_ranks;
-	uint64_t *waited;
 	int32_t *recv_experts; /* COMPACT */
 	float *recv_weights;   /* COMPACT */
+	void *route;	       /* devices */
+	/* input and output */
+	int32_t *active_ranks;
+	uint64_t *waited;
 };
 
 #ifdef __cplusplus
@@ -1025,11 +1017,12 @@ struct covey_dispatch_args {
  * On devices a rank does not wait there. Others may end two operations by deadlines while a rank is still in one
  * without a deadline. Then data that this rank has not read are overwritten, and it is FENCED.
  *
- *   in struct covey_device_outcome   meaning
- *   epoch, mask                      a view and its contributors: the same on all members, also if views change
- *                                    while deadlines pass
- *   missing                          contributors whose rows are not here, for a deadline or a removal: of this rank
- *                                    alone. The rows of all other contributors are here, whole
+ *   on devices                          meaning
+ *   mask of covey_device_result()       sources whose rows are here, whole
+ *   epoch, mask of                      a view and its contributors: the same on all members, also if views change
+ *   struct covey_device_outcome         while deadlines pass
+ *   missing of that struct              contributors whose rows are not here, for a deadline or a removal: of this rank
+ *                                       alone
  *
  * Errors: INVAL; STALE: the group grew since create or remap; FENCED, CLOSED, ABORTED
  */
@@ -1040,12 +1033,12 @@ COVEY_API int covey_dispatch_send(struct covey_ep *ep, const struct covey_dispat
 COVEY_API int covey_dispatch_recv(struct covey_ep *ep, uint64_t deadline_ns, struct covey_result *result);
 
 /**
- * struct covey_combine_args - buffers of covey_combine(), all of one kind of memory; only `route` is always device
+ * struct covey_combine_args - arguments of covey_combine(); all buffers are of the kind of memory that the stream says
  *
  * Inputs:
  *   y              the experts' results in the rows of packed_x; devices read them in place. LL: [El][R*T][H]. COMPACT:
  *                  [R*T][H]: for each row the weighted sum of the experts here
- *   experts        [num_tokens][K] int32, of this rank's tokens; on devices not read, but not NULL
+ *   experts        [num_tokens][K] int32, of this rank's tokens; on devices not read
  *   weights        [num_tokens][K] f32, of this rank's tokens. COMPACT: may be NULL, is read only to renormalise
  *   renormalise    not 0: scale by (sum of all valid weights) / (sum of those whose owner took part); 0: default
  *   count, src_info, range   on host memory: as the dispatch wrote them; on devices not read
@@ -1060,16 +1053,20 @@ COVEY_API int covey_dispatch_recv(struct covey_ep *ep, uint64_t deadline_ns, str
 struct covey_combine_args {
 	size_t size;
 	int num_tokens;
+	int timeout_ms; /* as of dispatch: owners that are not here take no part */
 	int renormalise;
+	/* inputs */
 	const void *y;
+	const int32_t *experts;
+	const float *weights;
+	/* inputs that the dispatch wrote: the first three on host memory, the last on devices */
 	const int32_t *count;
 	const int32_t *src_info;
 	const int64_t *range;
-	const int32_t *experts;
-	const float *weights;
+	const void *route;
+	/* output */
 	void *out;
-	int timeout_ms;	   /* as of dispatch: owners that are not here take no part */
-	const void *route; /* devices */
+	/* input and output */
 	int32_t *active_ranks;
 	uint64_t *waited;
 };

@@ -16,14 +16,17 @@
 #include "url.h"
 
 #define GROUP_NAME_MAX 64
-#define NAMES 5			 /* most words of an ENUM */
+#define NAMES 5 /* most words of an ENUM */
+#define NO_FIELD SIZE_MAX
 #define RESERVE_MAX (1ull << 46) /* addresses for the windows of all ranks: 64 TiB are known to work */
 
 enum type { TYPE_INT, TYPE_SIZE, TYPE_STR, TYPE_ENUM };
 
 enum setting {
 #define SETTING_ENUM(field, env, type, fallback, meaning) SET_##field,
-	CVY_CONFIG_LIST(SETTING_ENUM)
+	CVY_CONFIG_LIST(SETTING_ENUM) SETTINGS_PUBLIC,
+	SETTINGS_BEFORE_TESTS = SETTINGS_PUBLIC - 1, /* the next is SETTINGS_PUBLIC again */
+	CVY_TEST_CONFIG_LIST(SETTING_ENUM)
 #undef SETTING_ENUM
 		SETTINGS
 };
@@ -31,7 +34,7 @@ enum setting {
 struct row {
 	const char *name, *env, *meaning;
 	enum type type;
-	size_t from, to;  /* offsets in covey_config and cvy_config */
+	size_t from, to;  /* offsets in covey_config (NO_FIELD: not there) and cvy_config */
 	const char *text; /* default of a STR */
 	long long number; /* default of the others */
 };
@@ -52,6 +55,16 @@ static const struct row rows[SETTINGS] = {
 			  FALLBACK_##type(fallback) },
 	CVY_CONFIG_LIST(SETTING_ROW)
 #undef SETTING_ROW
+#define SETTING_ROW(field, env, type, fallback, meaning) \
+	[SET_##field] = { #field, \
+			  env, \
+			  meaning, \
+			  TYPE_##type, \
+			  NO_FIELD, \
+			  offsetof(struct cvy_config, field), \
+			  FALLBACK_##type(fallback) },
+		CVY_TEST_CONFIG_LIST(SETTING_ROW)
+#undef SETTING_ROW
 };
 
 /* The valid values of each setting; `right` ends the sentence "<value> is wrong: it must be ...". */
@@ -67,7 +80,7 @@ static const struct bound {
 	[SET_world] = { 0, COVEY_MAX_RANKS, "a whole number from 1 to 4096", { NULL } },
 	[SET_max_ranks] = { 1, COVEY_MAX_RANKS, "a whole number from 1 to 4096", { NULL } },
 	[SET_create] = { 0, 1, "first or never", { "first", "never" } },
-	[SET_admission] = { 1, 2, "auto or manual", { "auto", "manual" } },
+	[SET_admission] = { 0, 1, "auto or manual", { "auto", "manual" } },
 	[SET_transport] = { 0, 4, "auto, shm, tcp, verbs or verbs,tcp", { "auto", "shm", "tcp", "verbs", "verbs,tcp" } },
 	[SET_host] = { .right = "at most 64 letters, digits, '.', '_', ':' or '-'" },
 	[SET_interface] = { .right = "interfaces (eth0, eth, =eth0), addresses or networks (10.0.0.0/8) with commas "
@@ -87,7 +100,7 @@ static const struct bound {
 	[SET_device_window_bytes] = { 0, 1ll << 40, "a multiple of 2M, at most 1024G", { NULL } },
 	[SET_device_memory] = { 0, 2, "auto, vmm or ipc", { "auto", "vmm", "ipc" } },
 	[SET_topology] = { .right = "HOSTSxRANKS, two whole numbers from 1 to 4096, as 2x2" },
-	[SET_queues] = { .right = "copy, direct, assisted, ring or tcp, each once, with commas between" },
+	[SET_queues] = { .right = "direct, assisted, ring or tcp, each once, with commas between" },
 	[SET_algo] = { .right = "OPERATION[:FROM-TO]=ALGORITHM,... without spaces" },
 	[SET_late_ms] = { 0, 3600000, "milliseconds from 1 to 3600000, or 0 (none)", { NULL } },
 	[SET_late] = { 0, 1, "wait or evict", { "wait", "evict" } },
@@ -292,9 +305,12 @@ static int take_number(const struct sources *from, struct cvy_config *to, enum s
 /* 1: the application has set the field, and *value holds it; a string is in *text */
 static int code_has(const struct sources *from, enum setting s, long long *value, const char **text)
 {
-	const char *field = (const char *)&from->code + rows[s].from;
+	const char *field;
 
 	*value = 0;
+	if (rows[s].from == NO_FIELD)
+		return 0;
+	field = (const char *)&from->code + rows[s].from;
 	switch (rows[s].type) {
 	case TYPE_STR:
 		*text = *(const char *const *)field;
@@ -670,7 +686,7 @@ static void manual_row(FILE *file, enum setting s)
 void cvy_config_manual(FILE *file)
 {
 	fputs("| setting | variable | default | meaning |\n|---|---|---|---|\n", file);
-	for (int s = 0; s < SETTINGS; s++)
+	for (int s = 0; s < SETTINGS_PUBLIC; s++)
 		manual_row(file, (enum setting)s);
 	fputs("\n| variable | meaning |\n|---|---|\n", file);
 #define ENV_ROW(env, meaning) fputs("| `" env "` | " meaning " |\n", file);
@@ -681,7 +697,7 @@ void cvy_config_manual(FILE *file)
 void cvy_config_limits(FILE *file)
 {
 	fputs("| setting | must be |\n|---|---|\n", file);
-	for (int s = 0; s < SETTINGS; s++)
+	for (int s = 0; s < SETTINGS_PUBLIC; s++)
 		fprintf(file, "| `%s` | %s |\n", rows[s].name, bounds[s].right);
 	fprintf(file,
 		"\nBesides, `world` and `rank` are within `max_ranks`; `hang_ms` is at least twice `heartbeat_ms`; and "
@@ -715,7 +731,9 @@ void cvy_job_manual(FILE *file)
 	fputs("\nCompared when a process joins: `world`, `job`, `max_ranks` (of those that form the group), "
 	      "`secret_file` (set or not)",
 	      file);
-#define ALIKE_ROW(field) fputs(", `" #field "`", file);
+#define ALIKE_ROW(field) \
+	if (SET_##field < SETTINGS_PUBLIC) \
+		fputs(", `" #field "`", file);
 	CVY_ALIKE_LIST(ALIKE_ROW)
 #undef ALIKE_ROW
 	fputs(".\n", file);

@@ -22,7 +22,7 @@
 	X(max_ranks, "COVEY_MAX_RANKS", INT, 64, "ranks the group can ever have, at most 4096") \
 	X(create, "COVEY_CREATE", ENUM, 0, \
 	  "first: form the group if it is not there; never: replacements and joiners") \
-	X(admission, "COVEY_ADMISSION", ENUM, 1, \
+	X(admission, "COVEY_ADMISSION", ENUM, 0, \
 	  "auto: joiners come in at the next safe point; manual: when asked for") \
 	X(transport, "COVEY_TRANSPORT", ENUM, 0, \
 	  "auto (shm on one host, tcp between), shm, tcp (on one host, too), verbs (shm on one host, RDMA between), " \
@@ -63,14 +63,10 @@
 	  "how peers map memory of the device, alike on all ranks: auto (vmm where the device has it, else ipc), vmm " \
 	  "or " \
 	  "ipc") \
-	X(topology, "COVEY_TOPOLOGY", STR, "", \
-	  "HOSTSxRANKS, as 2x2: devices act as if so many hosts had so many ranks each, in ascending order; what " \
-	  "crosses goes by queues. For tests, alike on all ranks") \
 	X(queues, "COVEY_QUEUES", STR, "", \
-	  "how devices reach ranks of other hosts, the first that both have: copy (a proxy copies, where it is one " \
-	  "machine all the same), direct (GPU threads ring an mlx5 adapter), " \
-	  "assisted (a thread copies the doorbell), ring (a proxy posts to the adapter), tcp (a proxy over tcp); " \
-	  "empty: direct,assisted,ring,tcp") \
+	  "how devices reach ranks of other hosts, the first that both have: direct (GPU threads ring an mlx5 " \
+	  "adapter), assisted (a thread copies the doorbell), ring (a proxy posts to the adapter), tcp (a proxy over " \
+	  "tcp); empty: in this order") \
 	X(rdma_device, "COVEY_RDMA_DEVICE", STR, "", \
 	  "RDMA device: NAME, NAME:PORT or NAME:PORT/GID (its index); empty: one behind an address of this machine") \
 	X(rdma_ms, "COVEY_RDMA_MS", INT, 500, \
@@ -79,6 +75,9 @@
 	X(job, "COVEY_JOB", STR, "", \
 	  "identity of the job whose processes form the group: processes of two jobs never form one group (a " \
 	  "launcher's is read too); empty: not known")
+
+/* Settings of tests: no field of covey_config, no line of the manual but that of CVY_TOOL_ENV_LIST. As CVY_CONFIG_LIST. */
+#define CVY_TEST_CONFIG_LIST(X) X(topology, "COVEY_TEST_TOPOLOGY", STR, "", "")
 
 /* Settings that must be the same on all ranks of a group: the store compares them when a rank joins. */
 #define CVY_ALIKE_LIST(X) \
@@ -113,7 +112,11 @@
 	X("COVEY_TEST_ALL", "1: tests run their whole product, not a choice from it") \
 	X("COVEY_TEST_ALLOC", "MOMENT:N: the one failing allocation that test-collectives-alloc runs again") \
 	X("COVEY_TEST_BUILD", "build folder of tests/run and tests/sim/run") \
-	X("COVEY_TEST_SEED", "seed of tests that draw")
+	X("COVEY_TEST_SEED", "seed of tests that draw") \
+	X("COVEY_TEST_TOPOLOGY", \
+	  "HOSTSxRANKS, as 2x2: devices act as if so many hosts had so many ranks each, in " \
+	  "ascending order; what crosses goes by queues. With COVEY_QUEUES=copy a proxy copies " \
+	  "it within the machine. Alike on all ranks")
 
 /*
  * Variables of launchers, used if COVEY_RANK and COVEY_WORLD are not set: the first row that applies. A launcher of a

@@ -38,21 +38,23 @@ static int receives(const struct cvy_call *c, int rank)
 	return c->root == rank || (c->kind != &cvy_op_reduce && c->kind != &cvy_op_gather);
 }
 
-/* Is the call on the device? Its buffers are there; a barrier has none, its stream decides. */
-int cvy_call_on_device(struct covey_group *group, const struct cvy_call *c)
+int cvy_call_memory(struct covey_group *group, const char *what, const struct CUstream_st *stream, const void *send,
+		    const void *recv)
 {
-	if (!group->device)
-		return 0;
-	return cvy_device_holds(group->device, c->recv) || cvy_device_holds(group->device, c->send) ||
-	       (c->stream && !c->send && !c->recv);
-}
+	const int on_device = stream != NULL;
 
-int cvy_call_buffers(struct covey_group *group, const struct cvy_call *c, int sends, int receives)
-{
-	if ((sends && !cvy_device_holds(group->device, c->send)) ||
-	    (receives && !cvy_device_holds(group->device, c->recv)))
-		return cvy_call_refuse(group, c->kind->name, "one buffer is in device memory and the other is not");
-	return 0;
+	if (!group->device)
+		return !on_device ? 0
+				  : cvy_call_unsupported(group, what,
+							 "a stream needs a group that was joined with a device "
+							 "(device, COVEY_DEVICE)");
+	if ((!send || cvy_device_holds(group->device, send) == on_device) &&
+	    (!recv || cvy_device_holds(group->device, recv) == on_device))
+		return 0;
+	return cvy_call_refuse(group, what,
+			       on_device ? "with a stream all buffers are memory of the device"
+					 : "a buffer is memory of the device: give a stream; the default stream is "
+					   "COVEY_STREAM_DEFAULT");
 }
 
 /*
@@ -78,14 +80,10 @@ static int stands_over(const struct covey_group *group, const struct cvy_call *c
 int cvy_call_check(struct covey_group *group, const struct cvy_call *c, size_t *bytes)
 {
 	size_t elem = cvy_dtype_bytes(c->dtype), most;
-	int err = cvy_handle_check_op(group);
+	int err = cvy_handle_check_op(group), sending, receiving;
 
 	if (err || !group)
 		return err;
-	if (c->stream && !cvy_call_on_device(group, c))
-		return cvy_call_unsupported(group, c->kind->name,
-					    "a stream needs buffers in memory of the device that the group was joined "
-					    "with (device, COVEY_DEVICE), and the form that does not start a work");
 	if (!elem)
 		return cvy_fail(group->box, COVEY_ERR_INVAL, group->engine->rank, group->engine->epoch,
 				"%s: unknown datatype %d; see enum covey_dtype", c->kind->name, c->dtype);
@@ -106,8 +104,13 @@ int cvy_call_check(struct covey_group *group, const struct cvy_call *c, size_t *
 				group->engine->layout.slot_bytes, group->engine->size,
 				(size_t)group->engine->size * CVY_PART_MIN / 2);
 	*bytes = c->count * elem;
-	if (*bytes && ((!c->recv && receives(c, group->engine->rank)) || (!c->send && sends(c, group->engine->rank))))
+	sending = *bytes && sends(c, group->engine->rank);
+	receiving = *bytes && receives(c, group->engine->rank);
+	if ((receiving && !c->recv) || (sending && !c->send))
 		return cvy_call_refuse(group, c->kind->name, "a buffer is NULL");
+	err = cvy_call_memory(group, c->kind->name, c->stream, sending ? c->send : NULL, receiving ? c->recv : NULL);
+	if (err)
+		return err;
 	if (stands_over(group, c, *bytes))
 		return cvy_call_refuse(group, c->kind->name,
 				       "send and recv overlap and are not in place: covey.h says where each operation "
@@ -124,9 +127,9 @@ int cvy_call_make(struct covey_group *group, const struct cvy_call *c, struct cv
 
 	if (err || !group)
 		return err;
-	if (cvy_call_on_device(group, c))
+	if (c->stream)
 		return cvy_call_unsupported(group, c->kind->name,
-					    "buffers on a device are for the form that does not start a work");
+					    "with a stream only the form that does not start a work is there");
 	op = cvy_op_new(group->engine, c->kind);
 	if (!op) {
 		cvy_fail(group->box, COVEY_ERR_NOMEM, -1, 0, "no memory for an operation");
@@ -215,13 +218,9 @@ static int overwrites(const struct cvy_call *c, int kind, size_t bytes, int rank
 static int run_on_device(struct covey_group *group, const struct cvy_call *c, struct covey_result *result)
 {
 	struct cvy_gpu_call call = { .send = c->send, .recv = c->recv, .dtype = c->dtype, .redop = c->redop };
-	int rank = group->engine->rank;
 	size_t bytes = 0;
 	int err = cvy_call_check(group, c, &bytes);
 
-	if (err)
-		return err;
-	err = bytes ? cvy_call_buffers(group, c, sends(c, rank), receives(c, rank)) : 0;
 	if (err)
 		return err;
 	call.kind = gpu_kind(c->kind);
@@ -244,7 +243,7 @@ static int run(struct covey_group *group, const struct cvy_call *c, struct covey
 	uint32_t plans = 0;
 	int err;
 
-	if (group && !group->forked && cvy_call_on_device(group, c))
+	if (group && !group->forked && c->stream && group->device)
 		return run_on_device(group, c, result);
 	if (group && !group->forked && !c->stream) {
 		if (cvy_engine_again(group->engine, &asked, result, &err))

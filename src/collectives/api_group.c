@@ -207,6 +207,10 @@ static int check_stream(struct covey_group *group, struct CUstream_st *stream)
 	if (cvy_device_draining(group->device))
 		return cvy_fail(group->box, COVEY_ERR_INVAL, -1, 0,
 				"admit: a call of covey_admit met its deadline; it is to be called again first");
+	if (!stream)
+		return cvy_fail(group->box, COVEY_ERR_INVAL, -1, 0,
+				"admit: stream is NULL: give that of the operations on device memory; the default "
+				"stream is COVEY_STREAM_DEFAULT");
 	return !cvy_device_capturing(group->device, stream)
 		       ? 0
 		       : cvy_fail(group->box, COVEY_ERR_INVAL, -1, 0, "admit: the stream is being captured");
@@ -254,26 +258,15 @@ int covey_device_outcome_at(struct covey_group *group, const struct covey_device
 	return 0;
 }
 
-int covey_device_outcome(struct covey_group *group, struct covey_device_outcome *outcome)
+int covey_device_result(struct covey_group *group, struct covey_result *result)
 {
 	int err = check_device(group);
 
 	if (err)
 		return err;
-	if (!outcome)
-		return cvy_fail(group->box, COVEY_ERR_INVAL, -1, 0, "outcome is NULL");
-	return cvy_device_status_read(group->device, outcome, sizeof(*outcome));
-}
-
-int covey_device_message_outcome(struct covey_group *group, struct covey_device_message_outcome *outcome)
-{
-	int err = check_device(group);
-
-	if (err)
-		return err;
-	if (!outcome)
-		return cvy_fail(group->box, COVEY_ERR_INVAL, -1, 0, "outcome is NULL");
-	return cvy_device_message_outcome(group->device, outcome);
+	if (!result)
+		return cvy_fail(group->box, COVEY_ERR_INVAL, -1, 0, "result is NULL");
+	return cvy_device_result(group->device, group->engine->size, result);
 }
 
 int covey_device_mem_alloc(struct covey_group *group, size_t bytes, void **out)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* covey_send and covey_recv: arguments are checked, an operation is made, then posted or waited for. */
 #include "algo.h"
+#include "call.h"
 #include "calls.h"
 #include "clock.h"
 #include "device_message.h"
@@ -23,22 +24,6 @@ static int refuse(struct covey_group *group, const struct message *m, const char
 			m->sending ? "send" : "recv", why);
 }
 
-static int unsupported(struct covey_group *group, const struct message *m, const char *why)
-{
-	return cvy_fail(group->box, COVEY_ERR_UNSUPPORTED, m->peer, group->engine->epoch, "%s: %s",
-			m->sending ? "send" : "recv", why);
-}
-
-/* Is its buffer on the device? Without a buffer, its stream decides. */
-static int on_device(struct covey_group *group, const struct message *m)
-{
-	const void *at = m->sending ? m->send : m->recv;
-
-	if (!group || !group->device)
-		return 0;
-	return at ? cvy_device_holds(group->device, at) : m->stream != NULL;
-}
-
 static int check(struct covey_group *group, const struct message *m, size_t *bytes)
 {
 	size_t elem = cvy_dtype_bytes(m->dtype);
@@ -46,10 +31,6 @@ static int check(struct covey_group *group, const struct message *m, size_t *byt
 
 	if (err)
 		return err;
-	if (m->stream && !on_device(group, m))
-		return unsupported(group, m,
-				   "a stream needs a buffer in memory of the device that the group was joined with "
-				   "(device, COVEY_DEVICE), and the form that does not start a work");
 	if (!elem)
 		return refuse(group, m, "unknown datatype; see enum covey_dtype");
 	if (__builtin_mul_overflow(m->count, elem, bytes) || *bytes > SIZE_MAX / 2)
@@ -60,7 +41,8 @@ static int check(struct covey_group *group, const struct message *m, size_t *byt
 		return refuse(group, m, "tag must be 0 or more; a receive may say COVEY_TAG_ANY");
 	if (*bytes && !(m->sending ? m->send : m->recv))
 		return refuse(group, m, "the buffer is NULL");
-	return 0;
+	return cvy_call_memory(group, m->sending ? "send" : "recv", m->stream, *bytes ? m->send : NULL,
+			       *bytes ? m->recv : NULL);
 }
 
 static int make(struct covey_group *group, const struct message *m, struct cvy_op **out)
@@ -106,7 +88,7 @@ static int run(struct covey_group *group, const struct message *m, struct covey_
 	struct cvy_op *op = NULL;
 	int err;
 
-	if (on_device(group, m))
+	if (group && !group->forked && m->stream && group->device)
 		return run_on_device(group, m, result);
 	err = make(group, m, &op);
 	if (!op)
@@ -130,9 +112,10 @@ static int start(struct covey_group *group, const struct message *m, struct cove
 	struct cvy_op *op = NULL;
 	int err = make(group, m, &op);
 
-	if (!err && on_device(group, m)) {
+	if (!err && m->stream) {
 		cvy_op_put(op);
-		return unsupported(group, m, "a buffer on a device is for the form that does not start a work");
+		return cvy_call_unsupported(group, m->sending ? "send" : "recv",
+					    "with a stream only the form that does not start a work is there");
 	}
 	if (err || !op)
 		return err;

@@ -133,6 +133,7 @@ static int check_blocks(struct covey_group *group, const struct callv *v)
 
 static int checkv(struct covey_group *group, const struct callv *v)
 {
+	const void *send = NULL, *recv = NULL; /* those that are used */
 	int err = cvy_handle_check_op(group), size;
 
 	if (err || !group)
@@ -140,9 +141,15 @@ static int checkv(struct covey_group *group, const struct callv *v)
 	size = group->engine->size;
 	if (!v->sendcounts || !v->senddispls || !v->recvcounts || !v->recvdispls)
 		return cvy_call_refuse(group, "alltoallv", "counts or displacements are NULL");
-	for (int r = 0; r < size; r++)
+	for (int r = 0; r < size; r++) {
 		if ((v->sendcounts[r] && !v->c.send) || (v->recvcounts[r] && !v->c.recv))
 			return cvy_call_refuse(group, "alltoallv", "a buffer is NULL");
+		send = v->sendcounts[r] ? v->c.send : send;
+		recv = v->recvcounts[r] ? v->c.recv : recv;
+	}
+	err = cvy_call_memory(group, "alltoallv", v->c.stream, send, recv);
+	if (err)
+		return err;
 	if (!countable(v, size))
 		return cvy_call_refuse(group, "alltoallv", "a count or displacement is too large");
 	return check_blocks(group, v);
@@ -188,10 +195,9 @@ static int launchv(struct covey_group *group, const struct callv *v, struct cove
 		u.recv_at[r] = v->recvdispls[r] * elem;
 	}
 	u.call.bytes = most_of(u.send, size);
-	err = cvy_call_buffers(group, &v->c, u.call.bytes != 0, most_of(u.recv, size) != 0);
-	if (!err && v->c.send == v->c.recv && v->c.send)
-		err = cvy_call_unsupported(group, "alltoallv", "in place is for host memory only");
-	return err ? err : launch(group, &v->c, &u, result);
+	if (v->c.send == v->c.recv && v->c.send)
+		return cvy_call_unsupported(group, "alltoallv", "in place is for host memory only");
+	return launch(group, &v->c, &u, result);
 }
 
 int covey_alltoallv(const void *send, const size_t *sendcounts, const size_t *senddispls, void *recv,
@@ -206,7 +212,7 @@ int covey_alltoallv(const void *send, const size_t *sendcounts, const size_t *se
 	struct cvy_op *op = NULL;
 	int err;
 
-	if (group && !group->forked && cvy_call_on_device(group, &v.c))
+	if (group && !group->forked && v.c.stream && group->device)
 		return launchv(group, &v, result);
 	err = makev(group, &v, &op);
 	return err || !group ? cvy_calls_failed(err) : cvy_engine_run(group->engine, op, result);
@@ -268,21 +274,28 @@ static const char *check_counts(const struct callg *g, const struct cvy_engine *
 	return NULL;
 }
 
-static int makeg(struct covey_group *group, const struct callg *g, struct cvy_op **out)
+static int checkg(struct covey_group *group, const struct callg *g, size_t *sum)
 {
-	static uint8_t nothing[1];
-	struct callg call = *g;
 	const char *wrong;
-	size_t sum = 0;
 	int err = cvy_handle_check_op(group);
 
 	if (err || !group)
 		return err;
-	wrong = check_counts(g, group->engine, &sum);
+	wrong = check_counts(g, group->engine, sum);
 	if (wrong)
 		return cvy_call_refuse(group, "allgatherv", wrong);
-	err = check_apart(group, "allgatherv", g->counts, g->displs);
-	if (err)
+	err = cvy_call_memory(group, "allgatherv", g->c.stream, g->c.count ? g->c.send : NULL, *sum ? g->c.recv : NULL);
+	return err ? err : check_apart(group, "allgatherv", g->counts, g->displs);
+}
+
+static int makeg(struct covey_group *group, const struct callg *g, struct cvy_op **out)
+{
+	static uint8_t nothing[1];
+	struct callg call = *g;
+	size_t sum = 0;
+	int err = checkg(group, g, &sum);
+
+	if (err || !group)
 		return err;
 	call.c.send = g->c.send ? g->c.send : nothing;
 	call.c.recv = g->c.recv ? g->c.recv : nothing;
@@ -306,16 +319,9 @@ static int launchg(struct covey_group *group, const struct callg *g, struct cove
 	const size_t elem = cvy_dtype_bytes(g->c.dtype);
 	struct cvy_call c = g->c;
 	size_t sum = 0, none;
-	const char *wrong;
-	int err = cvy_handle_check_op(group);
+	int err = checkg(group, g, &sum);
 
 	if (err || !group)
-		return err;
-	wrong = check_counts(g, group->engine, &sum);
-	if (wrong)
-		return cvy_call_refuse(group, "allgatherv", wrong);
-	err = check_apart(group, "allgatherv", g->counts, g->displs);
-	if (err)
 		return err;
 	c.count = 0; /* the buffers were checked here already */
 	err = cvy_call_check(group, &c, &none);
@@ -327,8 +333,7 @@ static int launchg(struct covey_group *group, const struct callg *g, struct cove
 		u.recv_at[r] = g->displs[r] * elem;
 	}
 	u.call.bytes = most_of(u.recv, size_of(group));
-	err = cvy_call_buffers(group, &c, g->c.count != 0, sum != 0);
-	return err ? err : launch(group, &c, &u, result);
+	return launch(group, &c, &u, result);
 }
 
 int covey_allgatherv(const void *send, size_t sendcount, void *recv, const size_t *recvcounts, const size_t *recvdispls,
@@ -338,7 +343,7 @@ int covey_allgatherv(const void *send, size_t sendcount, void *recv, const size_
 	struct cvy_op *op = NULL;
 	int err;
 
-	if (group && !group->forked && cvy_call_on_device(group, &g.c))
+	if (group && !group->forked && g.c.stream && group->device)
 		return launchg(group, &g, result);
 	err = makeg(group, &g, &op);
 	return err || !group ? cvy_calls_failed(err) : cvy_engine_run(group->engine, op, result);

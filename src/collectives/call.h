@@ -16,9 +16,12 @@ struct cvy_call {
 
 int cvy_call_refuse(struct covey_group *group, const char *what, const char *why); /* INVAL */
 int cvy_call_unsupported(struct covey_group *group, const char *what, const char *why);
-int cvy_call_on_device(struct covey_group *group, const struct cvy_call *c);
-/* 0, or INVAL: a call on the device lacks a buffer */
-int cvy_call_buffers(struct covey_group *group, const struct cvy_call *c, int sends, int receives);
+/*
+ * The stream says where a call runs; NULL: on host memory. 0, or an error: the group has no device, or @send or @recv
+ * (NULL: not used) is in the other kind of memory.
+ */
+int cvy_call_memory(struct covey_group *group, const char *what, const struct CUstream_st *stream, const void *send,
+		    const void *recv);
 int cvy_call_check(struct covey_group *group, const struct cvy_call *c, size_t *bytes);
 /* Makes an operation of it: planned, signed, not posted. */
 int cvy_call_make(struct covey_group *group, const struct cvy_call *c, struct cvy_op **out);

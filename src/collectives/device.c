@@ -9,6 +9,7 @@
 
 #include "device_state.h"
 #include "ep_call.h"
+#include "library.h"
 #include "log.h"
 #include "shape.h"
 
@@ -51,11 +52,11 @@ static void *open_library(char *why, size_t bytes)
 		const char *slash = strrchr(self.dli_fname, '/');
 		int n = slash ? (int)(slash - self.dli_fname) + 1 : 0;
 
-		snprintf(path, sizeof(path), "%.*slibcovey_cuda.so.0", n, self.dli_fname);
+		snprintf(path, sizeof(path), "%.*s" CVY_GPU_LIBRARY, n, self.dli_fname);
 		library = n ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
 	}
 	if (!library)
-		library = dlopen("libcovey_cuda.so.0", RTLD_NOW | RTLD_LOCAL);
+		library = dlopen(CVY_GPU_LIBRARY, RTLD_NOW | RTLD_LOCAL);
 	if (!library)
 		snprintf(why, bytes, "%s", dlerror());
 	return library;
@@ -287,13 +288,28 @@ const void *cvy_device_status(struct cvy_device *d)
 	return d->ops->status(d->gpu);
 }
 
-int cvy_device_status_read(struct cvy_device *d, void *to, size_t bytes)
+int cvy_device_result(struct cvy_device *d, int size, struct covey_result *result)
 {
-	struct cvy_gpu_status status;
-	int err = d->ops->status_read(d->gpu, &status);
+	struct cvy_gpu_status last;
+	uint64_t failure = 0; /* of a message: its code, peer and tag */
+	int err = d->ops->status_read(d->gpu, &last);
 
+	if (!err && d->message)
+		err = d->message->failure(d->gpu, &failure);
 	if (err)
 		return cvy_fail(d->box, err, d->rank, d->epoch, "%s", d->ops->why(d->gpu));
-	memcpy(to, &status, bytes < sizeof(status) ? bytes : sizeof(status));
+	memset(result, 0, sizeof(*result));
+	result->epoch = last.epoch;
+	result->size = size;
+	result->peer = -1;
+	if (failure) {
+		result->status = -(int)(failure & 0xff);
+		result->peer = (int)(failure >> 16 & 0xff);
+		result->tag = (int)(int32_t)(failure >> 32);
+		return 0;
+	}
+	result->status = last.status;
+	result->seq = last.op;
+	result->mask.word[0] = last.mask & ~last.missing;
 	return 0;
 }

@@ -68,6 +68,7 @@ void cvy_device_ep_free(struct cvy_device *d, struct cvy_ep_state *state);
 int cvy_device_ep_run(struct cvy_device *d, struct cvy_ep_args *args, struct CUstream_st *stream,
 		      struct covey_result *result);
 const void *cvy_device_status(struct cvy_device *d); /* device address of the status word */
-int cvy_device_status_read(struct cvy_device *d, void *to, size_t bytes);
+/* The last outcome there, or the first failure of a message, which is then forgotten. Written only if this returns 0. */
+int cvy_device_result(struct cvy_device *d, int size, struct covey_result *result);
 
 #endif

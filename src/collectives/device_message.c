@@ -212,17 +212,3 @@ int cvy_device_messages_end(void)
 	}
 	return first;
 }
-
-int cvy_device_message_outcome(struct cvy_device *d, struct covey_device_message_outcome *out)
-{
-	uint64_t failure = 0;
-	int err = d->message ? d->message->failure(d->gpu, &failure) : 0;
-
-	if (err)
-		return cvy_fail(d->box, err, d->rank, d->epoch, "%s", d->ops->why(d->gpu));
-	*out = (struct covey_device_message_outcome){ -(int32_t)(failure & 0xff), (int32_t)(failure >> 16 & 0xff),
-						      (int32_t)(failure >> 32), (int32_t)(failure >> 8 & 1) };
-	if (!failure)
-		out->peer = -1;
-	return 0;
-}

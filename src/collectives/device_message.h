@@ -20,7 +20,5 @@ struct cvy_device_message {
 /* Launches it, or keeps it for the end of the group that is open on this thread. Called by the handle's caller. */
 int cvy_device_message(struct cvy_device *d, const struct cvy_device_message *m);
 int cvy_device_messages_end(void); /* of the group: launches the kept messages. 0, or the first error */
-/* The first message that failed since the last call of this; status 0: none. */
-int cvy_device_message_outcome(struct cvy_device *d, struct covey_device_message_outcome *out);
 
 #endif

@@ -320,13 +320,22 @@ static int check_call(struct covey_ep *ep, int which)
 	return 0;
 }
 
-static int check_stream(struct covey_ep *ep, const struct CUstream_st *stream)
+/*
+ * The stream says where a call runs; NULL: on host memory. A kernel that gets memory of the host dies, and its rank with
+ * it. A buffer that is NULL is not used.
+ */
+static int check_memory(struct covey_ep *ep, const struct CUstream_st *stream, const void *const *at, size_t n)
 {
-	if (!stream)
-		return 0;
-	return fail(
-		ep->group, COVEY_ERR_UNSUPPORTED,
-		"a stream needs buffers in memory of the device that the group was joined with (device, COVEY_DEVICE)");
+	if (stream && !ep->group->device)
+		return fail(ep->group, COVEY_ERR_UNSUPPORTED,
+			    "a stream needs a group that was joined with a device (device, COVEY_DEVICE)");
+	for (size_t i = 0; i < n && ep->group->device; i++)
+		if (at[i] && cvy_ep_on_device(ep, at[i]) != (stream != NULL))
+			return fail(ep->group, COVEY_ERR_INVAL,
+				    stream ? "with a stream all buffers are memory of the device"
+					   : "a buffer is memory of the device: give a stream; the default stream is "
+					     "COVEY_STREAM_DEFAULT");
+	return 0;
 }
 
 static int check_outputs(struct covey_ep *ep, const struct covey_dispatch_args *a)
@@ -360,7 +369,7 @@ static int check_combine(struct covey_ep *ep, const struct covey_combine_args *a
 	if (a->num_tokens < 0 || a->num_tokens > ep->shape.tokens)
 		return cvy_fail(cvy_handle_box(ep->group), COVEY_ERR_INVAL, -1, 0, "num_tokens is %d, max_tokens %d",
 				a->num_tokens, ep->shape.tokens);
-	if (a->num_tokens && (!a->experts || !a->out))
+	if (a->num_tokens && ((!a->experts && !on_device) || !a->out))
 		return fail(ep->group, COVEY_ERR_INVAL, "experts and out must not be NULL when there are tokens");
 	if (a->num_tokens && !a->weights && (a->renormalise || !cvy_ep_pack_of(ep->shape.preset)->once))
 		return fail(ep->group, COVEY_ERR_INVAL, "weights must not be NULL when there are tokens");
@@ -443,38 +452,34 @@ static int receive(struct covey_ep *ep, int which, uint64_t deadline_ns, struct 
 /* Frees @call if it fails. */
 static int take_active(struct covey_ep *ep, struct cvy_ep_call *call, int32_t *active, uint64_t *waited)
 {
-	int err;
-
-	if (cvy_ep_on_device(ep, active, waited, NULL))
-		err = fail(ep->group, COVEY_ERR_INVAL,
-			   "active_ranks and waited are in memory of the device, the tokens are not");
-	else if (cvy_ep_active_open(call, active, waited))
-		err = fail(ep->group, COVEY_ERR_NOMEM, "no memory for the operation");
-	else
+	if (!cvy_ep_active_open(call, active, waited))
 		return 0;
 	cvy_ep_call_free(call);
-	return err;
+	return fail(ep->group, COVEY_ERR_NOMEM, "no memory for the operation");
 }
 
 static int check_dispatch_call(struct covey_ep *ep, const struct covey_dispatch_args *args,
-			       struct covey_dispatch_args *copy)
+			       const struct CUstream_st *stream, struct covey_dispatch_args *copy)
 {
 	int err = check_call(ep, DISPATCH);
 
 	if (!err)
 		err = take_struct(ep->group, copy, sizeof(*copy), args, "args");
+	if (!err) {
+		const void *const at[] = { copy->x,	 copy->experts,	      copy->weights,	  copy->packed_x,
+					   copy->count,	 copy->packed_scales, copy->src_info,	  copy->range,
+					   copy->waited, copy->active_ranks,  copy->recv_experts, copy->recv_weights };
+
+		err = check_memory(ep, stream, at, sizeof(at) / sizeof(at[0]));
+	}
 	return err ? err : check_dispatch(ep, copy);
 }
 
-static int dispatch_on_host(struct covey_ep *ep, const struct covey_dispatch_args *args,
-			    const struct CUstream_st *stream)
+static int dispatch_on_host(struct covey_ep *ep, const struct covey_dispatch_args *args)
 {
-	int err = check_stream(ep, stream);
-	struct cvy_ep_call *call;
+	struct cvy_ep_call *call = cvy_ep_call_new(ep, 0);
+	int err;
 
-	if (err)
-		return err;
-	call = cvy_ep_call_new(ep, 0);
 	if (!call)
 		return fail(ep->group, COVEY_ERR_NOMEM, "no memory for the operation");
 	call->dispatch = *args;
@@ -490,12 +495,11 @@ COVEY_API int covey_dispatch_send(struct covey_ep *ep, const struct covey_dispat
 
 	if (!ep)
 		return COVEY_ERR_INVAL;
-	err = check_dispatch_call(ep, args, &copy);
+	err = check_dispatch_call(ep, args, stream, &copy);
 	if (err)
 		return err;
-	if (cvy_ep_on_device(ep, copy.x, copy.packed_x, copy.route))
-		return cvy_ep_device_dispatch(ep, &copy, stream, CVY_EP_SEND_PHASE, NULL);
-	return dispatch_on_host(ep, &copy, stream);
+	return stream ? cvy_ep_device_dispatch(ep, &copy, stream, CVY_EP_SEND_PHASE, NULL)
+		      : dispatch_on_host(ep, &copy);
 }
 
 COVEY_API int covey_dispatch_recv(struct covey_ep *ep, uint64_t deadline_ns, struct covey_result *result)
@@ -521,36 +525,38 @@ COVEY_API int covey_dispatch(struct covey_ep *ep, const struct covey_dispatch_ar
 
 	if (err || !ep)
 		return err ? err : COVEY_ERR_INVAL;
-	err = check_dispatch_call(ep, args, &copy);
+	err = check_dispatch_call(ep, args, stream, &copy);
 	if (err)
 		return err;
-	if (cvy_ep_on_device(ep, copy.x, copy.packed_x, copy.route))
+	if (stream)
 		return cvy_ep_device_dispatch(ep, &copy, stream, CVY_EP_BOTH_PHASES, result);
-	err = dispatch_on_host(ep, &copy, stream);
+	err = dispatch_on_host(ep, &copy);
 	return err ? err : receive(ep, DISPATCH, 0, result);
 }
 
 static int check_combine_call(struct covey_ep *ep, const struct covey_combine_args *args,
-			      struct covey_combine_args *copy, int *on_device)
+			      const struct CUstream_st *stream, struct covey_combine_args *copy)
 {
 	int err = check_call(ep, COMBINE);
 
 	if (!err)
 		err = take_struct(ep->group, copy, sizeof(*copy), args, "args");
-	if (err)
-		return err;
-	*on_device = cvy_ep_on_device(ep, copy->y, copy->out, copy->route);
-	return check_combine(ep, copy, *on_device);
+	if (!err) {
+		const void *const at[] = { copy->y, copy->out, copy->weights, copy->active_ranks, copy->waited };
+		const void *const of_host[] = { copy->experts, copy->count, copy->src_info, copy->range };
+
+		err = check_memory(ep, stream, at, sizeof(at) / sizeof(at[0]));
+		if (!err && !stream) /* devices do not read these: the route has them */
+			err = check_memory(ep, stream, of_host, sizeof(of_host) / sizeof(of_host[0]));
+	}
+	return err ? err : check_combine(ep, copy, stream != NULL);
 }
 
-static int combine_on_host(struct covey_ep *ep, const struct covey_combine_args *args, const struct CUstream_st *stream)
+static int combine_on_host(struct covey_ep *ep, const struct covey_combine_args *args)
 {
-	int err = check_stream(ep, stream);
-	struct cvy_ep_call *call;
+	struct cvy_ep_call *call = cvy_ep_call_new(ep, 1);
+	int err;
 
-	if (err)
-		return err;
-	call = cvy_ep_call_new(ep, 1);
 	if (!call)
 		return fail(ep->group, COVEY_ERR_NOMEM, "no memory for the operation");
 	call->combine = *args;
@@ -561,16 +567,14 @@ static int combine_on_host(struct covey_ep *ep, const struct covey_combine_args 
 COVEY_API int covey_combine_send(struct covey_ep *ep, const struct covey_combine_args *args, struct CUstream_st *stream)
 {
 	struct covey_combine_args copy;
-	int err, on_device = 0;
+	int err;
 
 	if (!ep)
 		return COVEY_ERR_INVAL;
-	err = check_combine_call(ep, args, &copy, &on_device);
+	err = check_combine_call(ep, args, stream, &copy);
 	if (err)
 		return err;
-	if (on_device)
-		return cvy_ep_device_combine(ep, &copy, stream, CVY_EP_SEND_PHASE, NULL);
-	return combine_on_host(ep, &copy, stream);
+	return stream ? cvy_ep_device_combine(ep, &copy, stream, CVY_EP_SEND_PHASE, NULL) : combine_on_host(ep, &copy);
 }
 
 COVEY_API int covey_combine_recv(struct covey_ep *ep, uint64_t deadline_ns, struct covey_result *result)
@@ -584,15 +588,15 @@ COVEY_API int covey_combine(struct covey_ep *ep, const struct covey_combine_args
 			    struct covey_result *result)
 {
 	struct covey_combine_args copy;
-	int err = refuse_grouped(ep), on_device = 0;
+	int err = refuse_grouped(ep);
 
 	if (err || !ep)
 		return err ? err : COVEY_ERR_INVAL;
-	err = check_combine_call(ep, args, &copy, &on_device);
+	err = check_combine_call(ep, args, stream, &copy);
 	if (err)
 		return err;
-	if (on_device)
+	if (stream)
 		return cvy_ep_device_combine(ep, &copy, stream, CVY_EP_BOTH_PHASES, result);
-	err = combine_on_host(ep, &copy, stream);
+	err = combine_on_host(ep, &copy);
 	return err ? err : receive(ep, COMBINE, 0, result);
 }

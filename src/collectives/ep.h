@@ -111,8 +111,8 @@ void cvy_ep_combine_read(struct cvy_ep_call *call, const uint8_t *const *slot);
 
 enum { CVY_EP_SEND_PHASE = 1, CVY_EP_BOTH_PHASES = 3 };
 
-/* Are the buffers of a call on the group's device? */
-int cvy_ep_on_device(const struct covey_ep *ep, const void *a, const void *b, const void *c);
+/* Is memory of a device, which only a group with one can know? */
+int cvy_ep_on_device(const struct covey_ep *ep, const void *at);
 int cvy_ep_device_dispatch(struct covey_ep *ep, const struct covey_dispatch_args *args, struct CUstream_st *stream,
 			   int phases, struct covey_result *result);
 int cvy_ep_device_combine(struct covey_ep *ep, const struct covey_combine_args *args, struct CUstream_st *stream,

@@ -15,7 +15,6 @@ extern "C" {
 
 #define CVY_GPU_TOOL_ABI 2
 #define CVY_GPU_TOOL_SYMBOL "cvy_gpu_tool"
-#define CVY_GPU_LIBRARY "libcovey_cuda.so.0"
 
 struct CUstream_st;
 struct cvy_gpu_graph;

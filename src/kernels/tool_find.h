@@ -5,6 +5,7 @@
 
 #include <dlfcn.h>
 
+#include "library.h"
 #include "tool.h"
 
 /* In the library that covey_join() has opened (@load: or that is opened now); NULL: there is none, or it is of another version. */

@@ -12,6 +12,7 @@
 #include <time.h>
 
 #include "driver.cuh"
+#include "outcome.h"
 
 #define ROOM ((size_t)8 << 20)
 #define SMALL 1000
@@ -46,6 +47,11 @@ static void fill(size_t count)
 	CUDA(cudaMemsetAsync(recv, 0xc5, ROOM, stream));
 }
 
+static int copy(void *to, const void *from, size_t bytes)
+{
+	return cudaMemcpy(to, from, bytes, cudaMemcpyDefault) == cudaSuccess ? 0 : COVEY_ERR_IO;
+}
+
 /* Waits for the stream; the outcome of the last operation, alike on all ranks: where each gets a part of its own
  * (@parts), one may lack it and say LOST. */
 static struct covey_device_outcome outcome(const char *what, int parts)
@@ -57,7 +63,7 @@ static struct covey_device_outcome outcome(const char *what, int parts)
 	CUDA(cudaStreamSynchronize(stream));
 	if (now_ms() - since > worst_ms)
 		worst_ms = now_ms() - since;
-	must(covey_device_outcome(group, &o), "outcome");
+	must(device_outcome(group, copy, &o), "outcome");
 	memset(all, 0, sizeof(all));
 	must(covey_allgather(&o, all, sizeof(o), COVEY_UINT8, group, NULL, &result), "allgather of outcomes");
 	for (int r = 0; r < size; r++) {

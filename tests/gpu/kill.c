@@ -109,9 +109,9 @@ static uint32_t contributors(int i, size_t count)
 
 static void outcome_is_good(void)
 {
-	struct covey_device_outcome o;
+	struct covey_result o;
 
-	must(covey_device_outcome(group, &o), "outcome");
+	must(covey_device_result(group, &o), "outcome");
 	must(o.status, "the outcome");
 }
 
@@ -147,7 +147,7 @@ static void check(int n, size_t count, uint32_t start)
  */
 static void rootless(void)
 {
-	struct covey_device_outcome o;
+	struct covey_result o;
 
 	for (int i = 0; i < FLIGHT; i++) {
 		int *to = recv + (size_t)i * SMALL;
@@ -160,7 +160,7 @@ static void rootless(void)
 	must(covey_scatter(send, recv + (size_t)FLIGHT * SMALL, 1, COVEY_INT32, opt.victim, group, stream, NULL),
 	     "scatter");
 	must(tool->wait(stream), "waiting");
-	must(covey_device_outcome(group, &o), "outcome");
+	must(covey_device_result(group, &o), "outcome");
 	if (o.status != COVEY_ERR_ROOT)
 		wrong("a root that is gone", 0, (uint32_t)o.status, (uint32_t)COVEY_ERR_ROOT);
 	launch(FLIGHT - 1, SMALL);

@@ -102,10 +102,12 @@ static int recv(int peer, size_t bytes, int tag)
 /* Waits for the stream. The failure that is known of the messages until here: @want, of @peer if that is not -1. */
 static void outcome(const char *name, int want, int peer)
 {
-	struct covey_device_message_outcome o;
+	struct covey_result o;
 
 	CUDA(cudaStreamSynchronize(stream));
-	must(covey_device_message_outcome(group, &o), "message outcome");
+	must(covey_device_result(group, &o), "message outcome");
+	if (o.peer < 0)
+		o.status = 0; /* that of a collective */
 	if (o.status != want && !(died && o.status == COVEY_ERR_PEER && o.peer == kill_rank))
 		wrong(name, o.peer, 0, o.status, want);
 	if (o.status && want == o.status && peer >= 0 && o.peer != peer)
@@ -131,18 +133,18 @@ static void ended(int err, const char *name)
 
 static void sum(void)
 {
-	struct covey_device_outcome o;
+	struct covey_result o;
 	int own = 1 << rank, got = -1, want;
 
 	CUDA(cudaMemcpyAsync(sums, &own, sizeof(int), cudaMemcpyHostToDevice, stream));
 	CUDA(cudaStreamSynchronize(stream));
 	must(covey_allreduce(sums, sums + 1, 1, COVEY_INT32, COVEY_SUM, group, STREAM, NULL), "allreduce");
 	CUDA(cudaStreamSynchronize(stream));
-	must(covey_device_outcome(group, &o), "outcome");
+	must(covey_device_result(group, &o), "outcome");
 	must(o.status, "allreduce");
 	CUDA(cudaMemcpy(&got, sums + 1, sizeof(int), cudaMemcpyDeviceToHost));
-	want = (int)o.mask;
-	if (got != want || (members & ~o.mask & ~(died ? 1ull << kill_rank : 0)))
+	want = (int)o.mask.word[0];
+	if (got != want || (members & ~o.mask.word[0] & ~(died ? 1ull << kill_rank : 0)))
 		wrong("allreduce", -1, 0, got, want);
 }
 

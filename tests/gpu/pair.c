@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What a dispatch, a combine and the pair of both take as operations of a group, under ep-run: so also between ranks that
- * COVEY_TOPOLOGY makes hosts of their own, by whatever way COVEY_QUEUES has. Graphs of as many operations as --ops says are
+ * COVEY_TEST_TOPOLOGY makes hosts of their own, by whatever way COVEY_QUEUES has. Graphs of as many operations as --ops says are
  * replayed; rank 0 prints the median over --rounds of the time of one. Rows are e4m3
  * with scales, sums are made per rank, the experts of a token are spread over all ranks.
  *
@@ -153,11 +153,11 @@ static void launch(int kinds)
 
 static void check(void)
 {
-	struct covey_device_outcome o;
+	struct covey_result o;
 	size_t n = (size_t)tokens * (size_t)hidden;
 
 	must(tool->wait(stream), "waiting");
-	must(covey_device_outcome(group, &o), "outcome");
+	must(covey_device_result(group, &o), "outcome");
 	must(o.status, "the outcome");
 	must(tool->copy(out, back.out, n * sizeof(*out)), "a copy");
 	for (size_t i = 0; i < n; i++)
@@ -222,7 +222,7 @@ int main(int argc, char **argv)
 	check();
 	if (rank == 0)
 		printf("%d ranks, topology %s, queues %s, %d tokens of %d: dispatch %.2f us, combine %.2f, pair %.2f\n",
-		       size, getenv("COVEY_TOPOLOGY") ? getenv("COVEY_TOPOLOGY") : "-",
+		       size, getenv("COVEY_TEST_TOPOLOGY") ? getenv("COVEY_TEST_TOPOLOGY") : "-",
 		       getenv("COVEY_QUEUES") ? getenv("COVEY_QUEUES") : "-", tokens, hidden, us[1], us[2], us[3]);
 	printf("rank %d: %d failed\n", rank, failures);
 	fflush(stdout);

@@ -24,6 +24,7 @@
 #include <unistd.h>
 
 #include "holds.h"
+#include "outcome.h"
 #include "routed.h"
 #include "stroke.h"
 #include "tool_find.h"
@@ -296,7 +297,7 @@ static struct covey_device_outcome outcome(void)
 	struct covey_result result;
 
 	must(tool->wait(stream), "waiting");
-	must(covey_device_outcome(group, &o), "outcome");
+	must(device_outcome(group, tool->copy, &o), "outcome");
 	must(o.status, "the outcome");
 	must(tool->copy(&host, there, sizeof(host)), "a copy");
 	memset(all, 0, sizeof(all));
@@ -410,13 +411,12 @@ static int evicts(void)
 /* The others have passed the victim by; or it hears that it was left out, and this is its end. */
 static void meet(void)
 {
-	struct covey_device_outcome o;
 	struct covey_result result;
 	int32_t all[RANKS];
 
 	stroke.here = evicts() && rank == victim;
 	for (; stroke.here; usleep(1000))
-		must(covey_device_outcome(group, &o), "outcome");
+		must(covey_device_result(group, &result), "outcome");
 	if (!evicts())
 		must(covey_allgather(&rank, all, 1, COVEY_INT32, group, NULL, &result), "allgather");
 }

@@ -433,7 +433,7 @@ static int live_once(const char *store, const char *name)
 	static const char *const own[] = { "COVEY_METRICS",
 					   "COVEY_FLIGHT",
 					   "COVEY_FAULT",
-					   "COVEY_TOPOLOGY",
+					   "COVEY_TEST_TOPOLOGY",
 					   "COVEY_CREATE",
 					   "COVEY_TRANSPORT",
 					   "COVEY_DEVICE_WINDOW_BYTES" };

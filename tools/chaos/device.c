@@ -160,22 +160,18 @@ static int replay(struct chaos_device *d)
 int chaos_device_outcome(struct chaos_member *m, int err, struct covey_result *result)
 {
 	struct chaos_device *d = m->device;
-	struct covey_device_outcome o = { 0 };
 	int ended = err ? 0 : d->tool->wait(d->stream);
 
 	if (ended)
 		return failed(m, "an operation", ended);
 	if (!err)
-		err = covey_device_outcome(m->group, &o);
+		err = covey_device_result(m->group, result);
 	if (err)
 		return err;
 	m->log = d->seat;
 	m->record.own = m->record.op == CHAOS_W_GATHER; /* uniform on hosts alone */
-	d->next = o.seq + 1;
-	result->seq = o.seq + 1; /* records count from 1 */
-	result->epoch = o.epoch;
-	result->mask.word[0] = o.mask & ~o.missing;
-	return o.status;
+	d->next = ++result->seq;			/* records count from 1 */
+	return result->status;
 }
 
 int chaos_device_end(struct chaos_member *m, int err, struct covey_result *result)
@@ -196,23 +192,23 @@ int chaos_device_end(struct chaos_member *m, int err, struct covey_result *resul
 int chaos_device_admitted(struct chaos_member *m)
 {
 	struct chaos_device *d = m->device;
-	struct covey_device_outcome o;
+	struct covey_result last;
 	int err;
 
 	if (!d)
 		return 0;
 	if (d->tool->wait(d->stream))
 		return failed(m, "a safe point", 1);
-	err = covey_device_outcome(m->group, &o);
+	err = covey_device_result(m->group, &last);
 	if (err)
 		return chaos_member_fail(m, "a safe point", err);
-	if (!o.mask || o.seq < d->next)
+	if (!last.mask.word[0] || last.seq < d->next)
 		return 0;
-	m->record.seq = o.seq + 1;
-	m->record.epoch = o.epoch;
-	m->record.mask = o.mask;
+	d->next = last.seq + 1;
+	m->record.seq = d->next;
+	m->record.epoch = last.epoch;
+	m->record.mask = last.mask.word[0];
 	m->record.op = CHAOS_W_COME;
-	d->next = o.seq + 1;
 	m->log = d->seat;
 	chaos_put(m);
 	return 0;

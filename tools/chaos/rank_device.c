@@ -149,40 +149,35 @@ void chaos_there_close(struct worker *w)
 static int outcome(struct worker *w, int err, struct covey_result *result)
 {
 	struct chaos_there *t = w->there;
-	struct covey_device_outcome o = { 0 };
 
 	if (!err && t->tool->wait(t->stream))
 		err = COVEY_ERR_IO;
 	if (!err)
-		err = covey_device_outcome(w->group, &o);
+		err = covey_device_result(w->group, result);
 	if (err)
 		return err;
-	t->next = o.seq + 1;
-	result->seq = o.seq + 1; /* records count from 1 */
-	result->epoch = o.epoch;
-	result->mask.word[0] = o.mask & ~o.missing;
-	result->status = o.status;
+	t->next = ++result->seq; /* records count from 1 */
 	w->record.stream = CHAOS_DEVICE;
-	return o.status;
+	return result->status;
 }
 
 /* A safe point that admitted ranks was an operation of the device. */
 int chaos_there_admitted(struct worker *w)
 {
 	struct chaos_there *t = w->there;
-	struct covey_device_outcome o = { 0 };
+	struct covey_result last;
 
 	if (!t)
 		return 0;
 	if (t->tool->wait(t->stream))
 		return lacks(w, "a safe point");
-	if (covey_device_outcome(w->group, &o) || !o.mask || o.seq < t->next)
+	if (covey_device_result(w->group, &last) || !last.mask.word[0] || last.seq < t->next)
 		return lay_out(w);
-	t->next = o.seq + 1;
+	t->next = last.seq + 1;
 	w->record.stream = CHAOS_DEVICE;
-	w->record.seq = o.seq + 1;
-	w->record.epoch = o.epoch;
-	w->record.mask = o.mask;
+	w->record.seq = t->next;
+	w->record.epoch = last.epoch;
+	w->record.mask = last.mask.word[0];
 	chaos_record_put(w);
 	return lay_out(w);
 }

@@ -148,17 +148,12 @@ void moe_device_close(struct moe_rank *r)
 /* The device knows the contributors: a call only returns the expected ones, at the launch. */
 static int outcome(struct moe_rank *r, struct covey_result *result)
 {
-	struct covey_device_outcome o;
 	int err = r->device->tool->wait(r->device->stream);
 
 	if (err)
 		return failed(r, "an operation", err);
-	err = covey_device_outcome(r->group, &o);
-	if (err || o.status)
-		return err ? err : o.status;
-	result->epoch = o.epoch;
-	result->mask.word[0] = o.mask & ~o.missing;
-	return 0;
+	err = covey_device_result(r->group, result);
+	return err ? err : result->status;
 }
 
 int moe_device_dispatch(struct moe_rank *r, struct covey_dispatch_args *args, struct covey_result *result)

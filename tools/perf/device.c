@@ -149,12 +149,12 @@ int perf_device_once(struct perf_job *job, const struct perf_call *call)
 int perf_device_wait(struct perf_job *job)
 {
 	int err = job->device->tool->wait(job->device->stream);
-	struct covey_device_outcome outcome;
+	struct covey_result result;
 
 	if (err)
 		return failed(job, "waiting", err);
-	err = covey_device_outcome(job->group, &outcome);
-	return err ? err : outcome.status;
+	err = covey_device_result(job->group, &result);
+	return err ? err : result.status;
 }
 
 /* ---- times ---- */

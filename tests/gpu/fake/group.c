@@ -17,6 +17,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "../outcome.h"
+#include "library.h"
+
+#define STREAM COVEY_STREAM_DEFAULT
 #define COUNT 1500 /* of a block: two steps of four lanes */
 #define RANKS 8
 #define AHEAD 12 /* sums under way, before a safe point and after it */
@@ -48,13 +52,20 @@ static int number(int r, size_t i)
 	return (int)(i * 31 + (size_t)r * 7 + (size_t)state.step * 3) % 1000;
 }
 
+/* The device's memory is the host's. */
+static int copy(void *to, const void *from, size_t bytes)
+{
+	memcpy(to, from, bytes);
+	return 0;
+}
+
 static struct covey_device_outcome outcome(const char *what)
 {
 	struct covey_device_outcome o, all[RANKS];
 	struct covey_result result;
 
 	fake_wait();
-	must(covey_device_outcome(group, &o), "outcome");
+	must(device_outcome(group, copy, &o), "outcome");
 	memset(all, 0, sizeof(all));
 	must(covey_allgather(&o, all, sizeof(o), COVEY_UINT8, group, NULL, &result), "allgather of outcomes");
 	for (int r = 0; r < size; r++) {
@@ -94,7 +105,7 @@ static void allreduce(int in_place)
 	int *to = in_place ? send : recv;
 
 	fill(COUNT);
-	must(covey_allreduce(send, to, COUNT, COVEY_INT32, COVEY_SUM, group, NULL, NULL), "allreduce");
+	must(covey_allreduce(send, to, COUNT, COVEY_INT32, COVEY_SUM, group, STREAM, NULL), "allreduce");
 	o = outcome("allreduce");
 	checks++;
 	if (o.status && !in_place && failures++ < 5)
@@ -115,8 +126,8 @@ static void blocks(int all)
 	struct covey_device_outcome o;
 
 	fill((size_t)(all ? size : 1) * COUNT);
-	must(all ? covey_alltoall(send, recv, COUNT, COVEY_INT32, group, NULL, NULL)
-		 : covey_allgather(send, recv, COUNT, COVEY_INT32, group, NULL, NULL),
+	must(all ? covey_alltoall(send, recv, COUNT, COVEY_INT32, group, STREAM, NULL)
+		 : covey_allgather(send, recv, COUNT, COVEY_INT32, group, STREAM, NULL),
 	     what);
 	o = outcome(what);
 	checks++;
@@ -148,8 +159,8 @@ static void uneven(int all)
 		at[r] = (size_t)r * COUNT;
 	}
 	fill((size_t)size * COUNT);
-	must(all ? covey_alltoallv(send, out, at, recv, in, at, COVEY_INT32, group, NULL, NULL)
-		 : covey_allgatherv(send, out[0], recv, in, at, COVEY_INT32, group, NULL, NULL),
+	must(all ? covey_alltoallv(send, out, at, recv, in, at, COVEY_INT32, group, STREAM, NULL)
+		 : covey_allgatherv(send, out[0], recv, in, at, COVEY_INT32, group, STREAM, NULL),
 	     what);
 	o = outcome(what);
 	checks++;
@@ -167,11 +178,12 @@ static void refused(void)
 	size_t none[RANKS] = { 0 };
 	struct covey_work *work;
 
-	if (covey_send(send, 1, COVEY_INT32, (rank + 1) % size, 0, group, NULL, NULL) == COVEY_ERR_UNSUPPORTED &&
-	    covey_allreduce_start(send, recv, 1, COVEY_INT32, COVEY_SUM, group, NULL, &work) == COVEY_ERR_UNSUPPORTED &&
-	    covey_allgatherv_start(send, 0, recv, none, none, COVEY_INT32, group, NULL, &work) ==
+	if (covey_send(send, 1, COVEY_INT32, (rank + 1) % size, 0, group, STREAM, NULL) == COVEY_ERR_UNSUPPORTED &&
+	    covey_allreduce_start(send, recv, 1, COVEY_INT32, COVEY_SUM, group, STREAM, &work) ==
 		    COVEY_ERR_UNSUPPORTED &&
-	    covey_alltoallv(send, none, none, send, none, none, COVEY_INT32, group, NULL, NULL) ==
+	    covey_allgatherv_start(send, 0, recv, none, none, COVEY_INT32, group, STREAM, &work) ==
+		    COVEY_ERR_UNSUPPORTED &&
+	    covey_alltoallv(send, none, none, send, none, none, COVEY_INT32, group, STREAM, NULL) ==
 		    COVEY_ERR_UNSUPPORTED)
 		return;
 	fprintf(stderr, "rank %d: what devices cannot do was not refused\n", rank);
@@ -184,7 +196,7 @@ static void launch_ahead(int half)
 	bit[0] = 1 << rank;
 	for (int i = half * AHEAD; i < (half + 1) * AHEAD; i++) {
 		ahead[i] = 0;
-		must(covey_allreduce(bit, &ahead[i], 1, COVEY_INT32, COVEY_SUM, group, NULL, NULL), "a sum ahead");
+		must(covey_allreduce(bit, &ahead[i], 1, COVEY_INT32, COVEY_SUM, group, STREAM, NULL), "a sum ahead");
 	}
 }
 
@@ -207,11 +219,18 @@ static void check_ahead(uint32_t before, uint32_t after)
 	struct covey_result result;
 	int all[RANKS * 2 * AHEAD], own[2 * AHEAD];
 
-	must(covey_device_outcome(group, &o), "outcome");
+	must(device_outcome(group, copy, &o), "outcome");
 	memset(all, 0, sizeof(all));
 	memcpy(own, ahead, sizeof(own));
 	if (covey_allgather(ahead, all, 2 * AHEAD, COVEY_INT32, group, NULL, &result) != COVEY_ERR_INVAL) {
 		fprintf(stderr, "rank %d: one buffer on the device and one on the host were taken\n", rank);
+		failures++;
+	}
+	if (covey_allgather(own, own, 1, COVEY_INT32, group, STREAM, NULL) != COVEY_ERR_INVAL ||
+	    covey_allgather(bit, recv, 1, COVEY_INT32, group, NULL, NULL) != COVEY_ERR_INVAL) {
+		fprintf(stderr,
+			"rank %d: a stream with memory of the host, or none with that of the device, was taken\n",
+			rank);
 		failures++;
 	}
 	must(covey_allgather(own, all, 2 * AHEAD, COVEY_INT32, group, NULL, &result), "allgather of sums");
@@ -264,7 +283,7 @@ static void start(const char *program)
 	char path[4096];
 	void *library;
 
-	snprintf(path, sizeof(path), "%.*slibcovey_cuda.so.0", slash ? (int)(slash - program) + 1 : 0, program);
+	snprintf(path, sizeof(path), "%.*s" CVY_GPU_LIBRARY, slash ? (int)(slash - program) + 1 : 0, program);
 	library = dlopen(path, RTLD_NOW);
 	if (!library) {
 		fprintf(stderr, "%s\n", dlerror());
@@ -300,7 +319,7 @@ static void above_the_limits(void)
 	args.experts = args.count = args.src_info = args.packed_x;
 	args.range = args.packed_x;
 	checks++;
-	if (covey_dispatch(ep, &args, NULL, NULL) != COVEY_ERR_UNSUPPORTED) {
+	if (covey_dispatch(ep, &args, STREAM, NULL) != COVEY_ERR_UNSUPPORTED) {
 		fprintf(stderr, "dispatch above the limits is not refused\n");
 		failures++;
 	}
@@ -338,7 +357,7 @@ int main(int argc, char **argv)
 	if (replacement && view.incarnation <= (uint64_t)(whole + shy))
 		_exit(1);
 	for (;; state.step++) {
-		must(async ? covey_admit_async(group, &state, sizeof(state), NULL, &result)
+		must(async ? covey_admit_async(group, &state, sizeof(state), STREAM, &result)
 			   : covey_admit(group, &state, sizeof(state), &result),
 		     "admit");
 		size = result.size;

@@ -376,28 +376,69 @@ static int untouched(const void *at, size_t bytes)
 	return 1;
 }
 
-/* An error leaves the caller's outcome as it was, and has a cause. */
+static int status_is_read(struct cvy_gpu *gpu, struct cvy_gpu_status *to)
+{
+	(void)gpu;
+	*to = (struct cvy_gpu_status){ .status = COVEY_ERR_LOST, .epoch = 4, .op = 9, .mask = 7, .missing = 2 };
+	return 0;
+}
+
+static int failed_once(struct cvy_gpu *gpu, uint64_t *failure)
+{
+	static int asked;
+
+	(void)gpu;
+	*failure = asked++ ? 0 : CVY_GPU_FAILURE(COVEY_ERR_MISMATCH, 5, 1, 77);
+	return 0;
+}
+
+/* A message's failure comes first, once; then it is the last operation's outcome again. */
+START_TEST(device_has_one_result)
+{
+	struct cvy_device *d = device_new(hear_nothing);
+	struct cvy_gpu_ops ops = numbers;
+	const struct cvy_gpu_message_ops messages = { .failure = failed_once };
+	struct covey_result result;
+
+	ops.status_read = status_is_read;
+	d->ops = &ops;
+	d->message = &messages;
+	ck_assert_int_eq(cvy_device_result(d, 3, &result), 0);
+	ck_assert_int_eq(result.status, COVEY_ERR_MISMATCH);
+	ck_assert_int_eq(result.peer, 5);
+	ck_assert_int_eq(result.tag, 77);
+	ck_assert_int_eq(cvy_device_result(d, 3, &result), 0);
+	ck_assert_int_eq(result.status, COVEY_ERR_LOST);
+	ck_assert_int_eq(result.peer, -1);
+	ck_assert_uint_eq(result.epoch, 4);
+	ck_assert_uint_eq(result.seq, 9);
+	ck_assert_uint_eq(result.mask.word[0], 5);
+	ck_assert_int_eq(result.size, 3);
+	device_free(d);
+}
+END_TEST
+
+/* An error leaves the caller's result as it was, and has a cause. */
 START_TEST(device_writes_no_outcome_that_it_could_not_read)
 {
 	struct cvy_device *d = device_new(hear_nothing);
 	struct cvy_gpu_ops ops = numbers;
 	const struct cvy_gpu_message_ops messages = { .failure = failure_not_read };
-	struct covey_device_message_outcome message;
-	struct covey_device_outcome outcome;
+	struct covey_result result;
 	struct covey_error_info info;
 
 	ops.status_read = status_not_read;
 	d->ops = &ops;
 	d->message = &messages;
 	d->box = cvy_errbox_new();
-	memset(&outcome, 0x5a, sizeof(outcome));
-	ck_assert_int_eq(cvy_device_status_read(d, &outcome, sizeof(outcome)), COVEY_ERR_IO);
-	ck_assert_int_eq(untouched(&outcome, sizeof(outcome)), 1);
+	memset(&result, 0x5a, sizeof(result));
+	ck_assert_int_eq(cvy_device_result(d, 3, &result), COVEY_ERR_IO);
+	ck_assert_int_eq(untouched(&result, sizeof(result)), 1);
 	cvy_errbox_get(d->box, &info);
 	ck_assert_str_eq(info.cause, "a device of numbers");
-	memset(&message, 0x5a, sizeof(message));
-	ck_assert_int_eq(cvy_device_message_outcome(d, &message), COVEY_ERR_IO);
-	ck_assert_int_eq(untouched(&message, sizeof(message)), 1);
+	ops.status_read = status_is_read;
+	ck_assert_int_eq(cvy_device_result(d, 3, &result), COVEY_ERR_IO);
+	ck_assert_int_eq(untouched(&result, sizeof(result)), 1);
 	cvy_errbox_free(d->box);
 	device_free(d);
 }
@@ -438,6 +479,7 @@ int main(void)
 	SRunner *runner;
 	int failed;
 
+	tcase_add_test(tests, device_has_one_result);
 	tcase_add_test(tests, device_keeps_packets_of_the_removed_while_successors_go);
 	tcase_add_test(tests, device_takes_a_successor_for_no_contributor);
 	tcase_add_test(tests, device_keeps_packets_that_it_lacks_until_they_are_used);

@@ -437,9 +437,10 @@ START_TEST(who_is_late_leaves_where_the_policy_says_so)
 }
 END_TEST
 
-/* A program built before there were deadlines: what stands behind its struct is not ours. */
+/* A program built before there were active_ranks: what stands behind its struct is not ours. */
 static void of_another_age(struct member *m)
 {
+	int32_t active[2] = { 1, 1 };
 	struct covey_dispatch_args d = COVEY_DISPATCH_INIT;
 	struct covey_result res;
 	struct job j;
@@ -448,12 +449,15 @@ static void of_another_age(struct member *m)
 	job_fill(&j, RANDOM, 1);
 	dispatch_args(&j, &d);
 	if (m->rank == 0) {
-		d.size = offsetof(struct covey_dispatch_args, timeout_ms);
-		d.timeout_ms = WATCHDOG_MS; /* read, it would make this another call than rank 1's */
+		d.size = offsetof(struct covey_dispatch_args, active_ranks);
+		d.active_ranks = active; /* read, it would make this another call than rank 1's */
 	}
 	must(!covey_dispatch(j.ep, &d, NULL, &res) && covey_mask_count(&res.mask) == 2, "an older struct");
-	if (m->rank == 0)
+	d.active_ranks = NULL;
+	if (m->rank == 0) {
 		d.size = sizeof(d);
+		d.timeout_ms = WATCHDOG_MS;
+	}
 	must(covey_dispatch(j.ep, &d, NULL, &res) == COVEY_ERR_MISMATCH, "a deadline on one rank alone");
 	job_close(&j);
 }

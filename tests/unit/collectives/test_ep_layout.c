@@ -106,22 +106,14 @@ static void fill(int skew)
 
 static struct covey_dispatch_args dispatch_args(struct rank *k)
 {
-	return (struct covey_dispatch_args){ sizeof(struct covey_dispatch_args),
-					     k->tokens,
-					     k->x,
-					     k->experts,
-					     k->packed_x,
-					     k->count,
-					     k->src_info,
-					     k->range,
-					     0,
-					     NULL,
-					     NULL,
-					     NULL,
-					     NULL,
-					     NULL,
-					     NULL,
-					     NULL };
+	return (struct covey_dispatch_args){ .size = sizeof(struct covey_dispatch_args),
+					     .num_tokens = k->tokens,
+					     .x = k->x,
+					     .experts = k->experts,
+					     .packed_x = k->packed_x,
+					     .count = k->count,
+					     .src_info = k->src_info,
+					     .range = k->range };
 }
 
 static void dispatch(const unsigned char *here)
@@ -199,20 +191,16 @@ static void combine(const unsigned char *here, int renormalise)
 		struct rank *k = &ranks[r];
 		uint32_t next = 0;
 
-		k->call->combine = (struct covey_combine_args){ sizeof(struct covey_combine_args),
-								k->tokens,
-								renormalise,
-								k->y,
-								k->count,
-								k->src_info,
-								k->range,
-								k->experts,
-								k->weights,
-								k->out,
-								0,
-								NULL,
-								NULL,
-								NULL };
+		k->call->combine = (struct covey_combine_args){ .size = sizeof(struct covey_combine_args),
+								.num_tokens = k->tokens,
+								.renormalise = renormalise,
+								.y = k->y,
+								.count = k->count,
+								.src_info = k->src_info,
+								.range = k->range,
+								.experts = k->experts,
+								.weights = k->weights,
+								.out = k->out };
 		for (int s = 0; s < RANKS; s++)
 			next = cvy_ep_combine_write(&k->ep, &k->call->combine, s, next, k->combine);
 		slot[r] = here[r] ? k->combine : NULL;

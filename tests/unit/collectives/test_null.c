@@ -27,8 +27,6 @@ struct values {
 	struct covey_dispatch_args *dispatch_args;
 	struct covey_combine_args *combine_args;
 	const struct covey_device_outcome **device_outcome_out;
-	struct covey_device_outcome *device_outcome;
-	struct covey_device_message_outcome *device_message_outcome;
 	void *bytes, *ctx, **memory_out;
 	const size_t *sizes;
 	const int *ints;
@@ -132,8 +130,6 @@ static struct {
 	struct covey_dispatch_args dispatch_args;
 	struct covey_combine_args combine_args;
 	const struct covey_device_outcome *device_outcome_out;
-	struct covey_device_outcome device_outcome;
-	struct covey_device_message_outcome device_message_outcome;
 	void *memory_out;
 	size_t sizes[COVEY_MAX_RANKS];
 	int ints[COVEY_MAX_RANKS];
@@ -207,8 +203,6 @@ static struct values fill(const struct covey_config *config)
 	v.dispatch_args = &room.dispatch_args;
 	v.combine_args = &room.combine_args;
 	v.device_outcome_out = &room.device_outcome_out;
-	v.device_outcome = &room.device_outcome;
-	v.device_message_outcome = &room.device_message_outcome;
 	v.bytes = v.ctx = room.bytes;
 	v.memory_out = &room.memory_out;
 	v.sizes = room.sizes;

@@ -16,8 +16,6 @@ static struct {
 	struct covey_event event;
 	struct covey_work *work;
 	struct covey_ep *ep;
-	struct covey_device_outcome outcome;
-	struct covey_device_message_outcome message;
 	const struct covey_device_outcome *at;
 	void *memory;
 	char text[64];
@@ -89,9 +87,8 @@ static void others_fail(struct covey_group *g)
 	FAILS(covey_evict(g, rank, &out.work));
 	FAILS(covey_mem_alloc(g, (size_t)1 << 50, &out.memory));
 	FAILS(covey_device_mem_alloc(g, 1, &out.memory));
-	FAILS(covey_device_outcome(g, &out.outcome));
+	FAILS(covey_device_result(g, &out.result));
 	FAILS(covey_device_outcome_at(g, &out.at));
-	FAILS(covey_device_message_outcome(g, &out.message));
 	FAILS(covey_ep_create(g, &config, &out.ep));
 	FAILS(covey_ep_create(g, NULL, &out.ep));
 }

@@ -20,7 +20,7 @@ for library in libc6 libhiredis libsodium; do
 	esac
 done
 dpkg-deb -c "$package" >"$where/list"
-for file in /bin/ep-run /bin/ep-admin /libcovey.so.0 /libcovey.a /include/covey.h /pkgconfig/covey.pc \
+for file in /bin/ep-run /bin/ep-admin /libcovey.so.0.2 /libcovey.a /include/covey.h /pkgconfig/covey.pc \
 	/cmake/covey/coveyConfig.cmake /man1/ep-run.1 /man3/covey_join.3 /man7/covey.7 /completions/ep-run /LICENSE \
 	/doc/covey/porting-from-nccl.md /doc/covey/examples/hello.c /share/covey/chaos/kill-one; do
 	grep -q "$file" "$where/list" || { echo "the package lacks $file"; failed=1; }

@@ -33,8 +33,8 @@ for program in "$where"/by-*/example-shared "$where"/by-*/example-static; do
 	*static) want=0 ;;
 	*) want=1 ;;
 	esac
-	needs=$(readelf -d "$program" | grep -c 'NEEDED.*libcovey\.so\.0' || true)
-	[ "$needs" = $want ] || { echo "$program names libcovey.so.0 $needs times"; exit 1; }
+	needs=$(readelf -d "$program" | grep -c 'NEEDED.*libcovey\.so\.0\.2' || true)
+	[ "$needs" = $want ] || { echo "$program names libcovey.so.0.2 $needs times"; exit 1; }
 	[ "$("$program")" = "$version" ] || { echo "$program does not say $version"; exit 1; }
 	if command -v redis-server >/dev/null; then
 		sums=$("$where/usr/bin/ep-run" -n 2 -- "$program" | grep -c 'sum 2$' || true)
