@@ -14,7 +14,7 @@ set(folders
 	${CMAKE_INSTALL_LIBDIR}/pkgconfig
 	${CMAKE_INSTALL_LIBDIR}/cmake/covey
 	${CMAKE_INSTALL_LIBDIR}/covey
-	${CMAKE_INSTALL_DOCDIR}/examples
+	${CMAKE_INSTALL_DOCDIR}/examples/python
 	${CMAKE_INSTALL_MANDIR}/man1
 	${CMAKE_INSTALL_MANDIR}/man3
 	${CMAKE_INSTALL_MANDIR}/man7

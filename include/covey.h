@@ -85,6 +85,11 @@ struct covey_group; /* a member of a group, or a process that is joining one */
 struct covey_work;  /* an operation or a request under way */
 struct covey_ep;    /* buffers and layout of one pair of dispatch and combine */
 
+/* ---- Version ------------------------------------------------------------------------------ */
+
+/** covey_version - returns the version of the library, as "0.2.0": static. The numbers above are those of this header */
+COVEY_API const char *covey_version(void);
+
 /* ---- Errors ------------------------------------------------------------------------------- */
 
 /*

@@ -106,6 +106,7 @@
 #define CVY_TOOL_ENV_LIST(X) \
 	X("COVEY_BUILD", "build folder that tests/chaos/run, tests/hwcheck and tests/rdma-vm/run take") \
 	X("COVEY_TREE", "checkout for programs that are built against one") \
+	X("COVEY_LIBRARY", "path of libcovey.so for the Python package; unset: its own, or that of the loader") \
 	X("COVEY_FUZZ_BUILD", "build folder of tests/fuzz/run") \
 	X("COVEY_MODELS_KEEP", "folder where tests/models/run keeps what failed") \
 	X("COVEY_VM_CACHE", "folder of the machine that tests/rdma-vm/run starts") \
@@ -113,6 +114,7 @@
 	X("COVEY_TEST_ALLOC", "MOMENT:N: the one failing allocation that test-collectives-alloc runs again") \
 	X("COVEY_TEST_BUILD", "build folder of tests/run and tests/sim/run") \
 	X("COVEY_TEST_SEED", "seed of tests that draw") \
+	X("COVEY_TEST_VENV", "virtual environment of tests/python/run; unset: in the user's cache") \
 	X("COVEY_TEST_TOPOLOGY", \
 	  "HOSTSxRANKS, as 2x2: devices act as if so many hosts had so many ranks each, in " \
 	  "ascending order; what crosses goes by queues. With COVEY_QUEUES=copy a proxy copies " \

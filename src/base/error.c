@@ -18,6 +18,14 @@ struct cvy_errbox {
 /* Errors of this thread, for calls without a group. */
 static _Thread_local struct covey_error_info thread_info = { .rank = -1 };
 
+#define TEXT_OF(number) #number
+#define TEXT(number) TEXT_OF(number)
+
+const char *covey_version(void)
+{
+	return TEXT(COVEY_VERSION_MAJOR) "." TEXT(COVEY_VERSION_MINOR) "." TEXT(COVEY_VERSION_PATCH);
+}
+
 const char *covey_strerror(int err)
 {
 	switch (err) {
@@ -70,6 +78,14 @@ int cvy_fail(struct cvy_errbox *box, int err, int rank, uint32_t epoch, const ch
 	box->info = info;
 	pthread_mutex_unlock(&box->lock);
 	return err;
+}
+
+void cvy_errbox_seq(struct cvy_errbox *box, int err, uint64_t seq)
+{
+	pthread_mutex_lock(&box->lock);
+	if (box->info.err == err)
+		box->info.seq = seq;
+	pthread_mutex_unlock(&box->lock);
 }
 
 void cvy_errbox_get(const struct cvy_errbox *box, struct covey_error_info *info)

@@ -19,6 +19,7 @@ void cvy_errbox_free(struct cvy_errbox *box);
  */
 int cvy_fail(struct cvy_errbox *box, int err, int rank, uint32_t epoch, const char *format, ...)
 	__attribute__((format(printf, 5, 6)));
+void cvy_errbox_seq(struct cvy_errbox *box, int err, uint64_t seq); /* if the last error is @err: its operation */
 void cvy_errbox_get(const struct cvy_errbox *box, struct covey_error_info *info);
 void cvy_error_manual(FILE *file); /* the manual's table of errors, in Markdown */
 

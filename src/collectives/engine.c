@@ -153,26 +153,27 @@ void cvy_engine_reach(struct cvy_engine *e, uint64_t seq)
 	__atomic_store_n(&e->own->done.aux, seq, __ATOMIC_RELEASE);
 }
 
-/* Did all ranks of the last safe point contribute? */
-static int contributed(const struct cvy_engine *e, const struct covey_mask *mask)
+/* The first rank of the last safe point that did not contribute; -1: all did. */
+static int absent(const struct cvy_engine *e, const struct covey_mask *mask)
 {
 	for (int w = 0; w < e->mask_words; w++)
 		if (e->acked.word[w] & ~mask->word[w])
-			return 0;
-	return 1;
+			return 64 * w + __builtin_ctzll(e->acked.word[w] & ~mask->word[w]);
+	return -1;
 }
 
-CVY_RARE static int refuse_loss(struct cvy_engine *e, const struct cvy_op *op, uint32_t epoch)
+CVY_RARE static int refuse_loss(struct cvy_engine *e, const struct cvy_op *op, uint32_t epoch, int rank)
 {
-	return cvy_fail(e->box, COVEY_ERR_PEER, -1, epoch,
-			"operation %llu: a rank of the last safe point did not contribute",
-			(unsigned long long)op->seq);
+	return cvy_fail(e->box, COVEY_ERR_PEER, rank, epoch,
+			"operation %llu: rank %d, of the last safe point, did not contribute",
+			(unsigned long long)op->seq, rank);
 }
 
 void cvy_engine_decide(struct cvy_engine *e, struct cvy_op *op, int status, uint32_t epoch,
 		       const struct covey_mask *mask, int size)
 {
 	struct covey_result *res = &op->result;
+	int rank;
 
 	/* A number is given to one call and ends once, in order; one at or below done was counted by a repair. */
 	assert(op->state != CVY_OP_DECIDED);
@@ -185,8 +186,10 @@ void cvy_engine_decide(struct cvy_engine *e, struct cvy_op *op, int status, uint
 		res->mask.word[w] = mask->word[w];
 	res->wait_ns = op->posted_ns ? cvy_now_ns() - op->posted_ns : 0;
 	if (CVY_GUARDED && !status && op->on_loss == COVEY_ON_LOSS_FAIL && op->kind->op_class != CVY_OP_ADMIT &&
-	    !contributed(e, mask))
-		res->status = refuse_loss(e, op, epoch);
+	    (rank = absent(e, mask)) >= 0)
+		res->status = refuse_loss(e, op, epoch, rank);
+	if (res->status && e->box)
+		cvy_errbox_seq(e->box, res->status, op->seq);
 	if (op->kind->finish)
 		op->kind->finish(e, op);
 	if (op->kind->op_class == CVY_OP_ADMIT) {

@@ -34,6 +34,11 @@ START_TEST(box_keeps_the_last_failure)
 	ck_assert_int_eq(info.rank, 3);
 	ck_assert_uint_eq(info.epoch, 17);
 	ck_assert_str_eq(info.cause, "rank 3 is gone");
+	ck_assert_uint_eq(info.seq, 0);
+	cvy_errbox_seq(box, COVEY_ERR_PEER, 8);
+	cvy_errbox_seq(box, COVEY_ERR_LOST, 9);
+	cvy_errbox_get(box, &info);
+	ck_assert_uint_eq(info.seq, 8);
 	cvy_errbox_free(box);
 }
 END_TEST

@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Dispatch and combine for Mixture of Experts: tokens go to the ranks that own their experts, results come back.
+
+T = max_tokens, K = top_k, H = hidden, R = size of the group, El = experts of this rank.
+"""
+
+import ctypes
+from typing import Any, Optional, Sequence, Union
+
+from . import _abi
+from ._abi import Dtype, EpCombineAs, EpPreset, EpRowsAs
+from ._library import lib
+from .buffers import Buffer, buffer, stream_of
+from .errors import check
+from .group import Group, _enum
+from .outcome import Outcome, wait_in_slices
+
+
+class Routed:
+    """What a dispatch gave: the rows here, and what the combine of these tokens needs.
+
+    Attributes:
+        x: LL: [El, R * T, H] the rows of each expert, from source 0, 1, ... without gaps; COMPACT: [R * T, H]
+        scales: with rows in e4m3: their scales
+        count: [El] int32: rows of each local expert
+        src_info, range, recv_experts, recv_weights, route: as in struct covey_dispatch_args
+        outcome: its `ranks` are the sources whose tokens are here
+    """
+
+    def __init__(self, outcome: Outcome, arrays: dict):
+        self.outcome = outcome
+        self._arrays = arrays
+        self.x, self.scales, self.count = arrays["packed_x"], arrays.get("packed_scales"), arrays["count"]
+        self.src_info, self.range, self.route = arrays["src_info"], arrays["range"], arrays.get("route")
+        self.recv_experts, self.recv_weights = arrays.get("recv_experts"), arrays.get("recv_weights")
+
+
+class Ep:
+    """Buffers and layout of one pair of dispatch and combine. All ranks make and close theirs in the same order.
+
+    Args:
+        group: the group
+        max_tokens, hidden, top_k, experts: shapes; the same on all ranks
+        preset: "ll" or "compact"
+        rows: "bf16" or "e4m3": what dispatch gives
+        combine: "expert" or "rank": which rows come back (LL)
+        owners: [experts] the rank of each; None: blocks
+    """
+
+    def __init__(self, group: Group, *, max_tokens: int, hidden: int, top_k: int, experts: int,
+                 preset: Union[EpPreset, str] = "ll", rows: Union[EpRowsAs, str] = "bf16",
+                 combine: Union[EpCombineAs, str] = "expert", owners: Optional[Sequence[int]] = None):
+        self.group, self.preset = group, EpPreset(_enum(preset, EpPreset))
+        self.max_tokens, self.hidden, self.top_k, self.experts = max_tokens, hidden, top_k, experts
+        self.rows_as = EpRowsAs(_enum(rows, EpRowsAs))
+        config = _abi.covey_ep_config(size=ctypes.sizeof(_abi.covey_ep_config), dtype=Dtype.BFLOAT16)
+        config.max_tokens, config.hidden, config.top_k, config.experts = max_tokens, hidden, top_k, experts
+        config.preset, config.rows, config.combine = self.preset, self.rows_as, _enum(combine, EpCombineAs)
+        config.expert_owner = self._owners(owners)
+        self._handle: Optional[ctypes.c_void_p] = ctypes.c_void_p()
+        check(lib.covey_ep_create(group._handle, ctypes.byref(config), ctypes.byref(self._handle)), group._handle)
+
+    def _owners(self, owners):
+        if owners is None:
+            return None
+        if len(owners) != self.experts:
+            raise ValueError(f"owners has {len(owners)} entries: it needs one for each of the {self.experts} experts")
+        return (ctypes.c_int * self.experts)(*owners)
+
+    def remap(self, owners: Optional[Sequence[int]] = None) -> None:
+        """Lays out for new owners and the group's present size; on all ranks, after admit()."""
+        check(lib.covey_ep_remap(self._handle, self._owners(owners)), self.group._handle)
+
+    def close(self) -> None:
+        """Gives the space back; all ranks do so in the same order."""
+        handle, self._handle = self._handle, None
+        if handle and self.group._handle:
+            lib.covey_ep_destroy(handle)
+
+    def __enter__(self) -> "Ep":
+        return self
+
+    def __exit__(self, *error) -> None:
+        self.close()
+
+    @property
+    def local_experts(self) -> int:
+        """El: the experts that this rank owns."""
+        return lib.covey_ep_local_experts(self._handle)
+
+    @property
+    def rows(self) -> int:
+        """R * T: the rows kept for each local expert."""
+        return lib.covey_ep_rows(self._handle)
+
+    @property
+    def route_bytes(self) -> int:
+        """Bytes of `route` on a device."""
+        return lib.covey_ep_route_bytes(self._handle)
+
+    def _rooms(self) -> dict:
+        """Outputs of a dispatch in host memory: bf16 stands in uint16, e4m3 in uint8."""
+        import numpy as np
+
+        el, rows, size, groups = self.local_experts, self.rows, self.group.size, -(-self.hidden // 128)
+        compact, narrow = self.preset == EpPreset.COMPACT, self.rows_as == EpRowsAs.E4M3
+        bins = () if compact else (el,)
+        arrays = {"packed_x": np.empty((*bins, rows, self.hidden), np.uint8 if narrow else np.uint16),
+                  "count": np.zeros(el, np.int32), "src_info": np.empty((*bins, rows), np.int32),
+                  "range": np.zeros((*bins, size), np.int64)}
+        if narrow:
+            arrays["packed_scales"] = np.empty((rows, groups) if compact else (el, groups, rows), np.float32)
+        if compact:
+            arrays["recv_experts"] = np.empty((rows, self.top_k), np.int32)
+            arrays["recv_weights"] = np.empty((rows, self.top_k), np.float32)
+        return arrays
+
+    def dispatch(self, x, experts, weights=None, *, out: Optional[dict] = None, active_ranks=None, waited=None,
+                 timeout_ms: int = 0, stream: Any = None) -> Routed:
+        """Sends each token to the ranks that own its experts, and waits (on a device: launches).
+
+        Args:
+            x: [n, H] bfloat16, or uint16 with its bits
+            experts: [n, K] int32; an id below 0 or above the experts is skipped
+            weights: [n, K] float32; COMPACT needs them
+            out: arrays by the names of struct covey_dispatch_args; None: made here, in numpy
+            active_ranks: [R] int32, input and output: a rank with 0 is neither waited for nor sent to
+            waited: [R] uint64: the wait for each source is added
+            timeout_ms: then missing sources are masked; 0: the group's late_ms; -1: never
+        """
+        on_device, args, kept, arrays = self._dispatch_args(x, experts, weights, out, active_ranks, waited, timeout_ms)
+        outcome = Outcome()
+        if on_device:
+            check(lib.covey_dispatch(self._handle, ctypes.byref(args), stream_of(stream, True),
+                                     ctypes.byref(outcome._raw)), self.group._handle)
+        else:
+            check(lib.covey_dispatch_send(self._handle, ctypes.byref(args), None), self.group._handle)
+            self._receive(lib.covey_dispatch_recv, outcome, kept)
+        return Routed(outcome, arrays)
+
+    def _dispatch_args(self, x, experts, weights, out, active_ranks, waited, timeout_ms):
+        arrays = self._rooms() if out is None else dict(out)
+        inputs = {"x": x, "experts": experts, "weights": weights, "active_ranks": active_ranks, "waited": waited}
+        args = _abi.covey_dispatch_args(size=ctypes.sizeof(_abi.covey_dispatch_args), timeout_ms=timeout_ms)
+        kept = _fill(args, {**arrays, **inputs})
+        args.num_tokens = self._tokens(kept["x"], kept["experts"])
+        return kept["x"].on_device, args, kept, arrays
+
+    def _tokens(self, x: Optional[Buffer], ids: Buffer) -> int:
+        n, rest = divmod(ids.count, self.top_k)
+        if rest or (x is not None and x.count != n * self.hidden):
+            raise ValueError(f"x must be [n, {self.hidden}] and experts [n, {self.top_k}]: they have "
+                             f"{x.count if x else 0} and {ids.count} elements")
+        return n
+
+    def _receive(self, call, outcome: Outcome, kept: dict) -> None:
+        """Waits in slices; the buffers stay alive for as long as the operation may use them."""
+        self._sent = kept
+        pointer = ctypes.byref(outcome._raw)
+        err = wait_in_slices(lambda until: call(self._handle, until, pointer), None)
+        self._sent = None
+        check(err, self.group._handle)
+
+    def combine(self, y, routed: Routed, experts, weights, *, out=None, renormalise: bool = False, active_ranks=None,
+                waited=None, timeout_ms: int = 0, stream: Any = None):
+        """Brings the experts' results back and sums them.
+
+        Args:
+            y: the results in the rows of routed.x
+            routed: what the dispatch of these tokens gave
+            experts, weights: [n, K], as given to the dispatch
+            out: [n, H] bfloat16, or uint16 with its bits; None: made here, in numpy
+            renormalise: scale by what is missing where an owner took no part
+
+        Returns:
+            (out, outcome); outcome.ranks are the owners whose rows took part
+        """
+        if out is None:
+            import numpy as np
+
+            out = np.empty((buffer(experts).count // self.top_k, self.hidden), np.uint16)
+        args = _abi.covey_combine_args(size=ctypes.sizeof(_abi.covey_combine_args), timeout_ms=timeout_ms,
+                                       renormalise=int(renormalise))
+        kept = _fill(args, {"y": y, "experts": experts, "weights": weights, "out": out, "count": routed.count,
+                            "src_info": routed.src_info, "range": routed.range, "route": routed.route,
+                            "active_ranks": active_ranks, "waited": waited})
+        args.num_tokens = self._tokens(None, kept["experts"])
+        outcome = Outcome()
+        if kept["y"].on_device:
+            check(lib.covey_combine(self._handle, ctypes.byref(args), stream_of(stream, True),
+                                    ctypes.byref(outcome._raw)), self.group._handle)
+        else:
+            check(lib.covey_combine_send(self._handle, ctypes.byref(args), None), self.group._handle)
+            self._receive(lib.covey_combine_recv, outcome, kept)
+        return out, outcome
+
+
+_ITEMS = {"x": 2, "experts": 4, "weights": 4, "count": 4, "src_info": 4, "range": 8, "packed_scales": 4,
+          "active_ranks": 4, "waited": 8, "recv_experts": 4, "recv_weights": 4, "y": 2, "out": 2}
+
+
+def _fill(args, arrays: dict) -> dict:
+    """Puts the addresses of @arrays into the fields of @args; returns their buffers."""
+    kept = {}
+    for name, array in arrays.items():
+        if array is None:
+            continue
+        b = buffer(array, writable=name not in ("x", "experts", "weights", "y"), bits=True)
+        if b.itemsize != _ITEMS.get(name, b.itemsize):
+            raise TypeError(f"{name} has elements of {b.itemsize} bytes, it needs {_ITEMS[name]}")
+        kept[name] = b
+        setattr(args, name, b.address)
+    return kept
+
+
+def to_bf16(values):
+    """float32 numpy values as bfloat16 bits in uint16, rounded to nearest even; a NaN stays one."""
+    import numpy as np
+
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+    return np.where(np.isnan(values), (bits >> 16) | 0x40, rounded).astype(np.uint16)
+
+
+def from_bf16(bits):
+    """bfloat16 bits in uint16 as float32."""
+    import numpy as np
+
+    return (np.ascontiguousarray(bits, np.uint16).astype(np.uint32) << 16).view(np.float32)

@@ -1,0 +1,540 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A member of a group: its life, its operations, and its requests."""
+
+import ctypes
+import threading
+import time
+from contextlib import contextmanager
+from typing import Any, Iterable, Iterator, Optional, Union
+
+from . import _abi
+from ._abi import Dtype, OnLoss, Redop
+from ._library import lib
+from .buffers import Buffer, buffer, stream_of
+from .errors import Error, check, error_of
+from .outcome import SLICE_NS, Event, Outcome, View, Work, deadline_of
+
+_calls = threading.local()  # .open: depth of grouped(); .kept: what their calls use
+
+_TEXTS = frozenset(name for name, kind in _abi.covey_config._fields_ if kind is ctypes.c_char_p)
+_ENUMS = {"create": _abi.Create, "admission": _abi.Admission, "transport": _abi.Transport, "late": _abi.Late,
+          "device_memory": _abi.DeviceMemory}
+
+
+def _enum(value: Any, enum) -> int:
+    """A member of @enum by value or name, in any case."""
+    if isinstance(value, str):
+        try:
+            return enum[value.upper().replace(",", "_")]
+        except KeyError:
+            raise ValueError(f"{value!r} is none of {', '.join(m.name.lower() for m in enum)}") from None
+    return enum(value)
+
+
+def _config(settings: dict) -> "_abi.covey_config":
+    config = _abi.covey_config(size=ctypes.sizeof(_abi.covey_config), rank=_abi.COVEY_RANK_ANY)
+    known = [name for name, _ in _abi.covey_config._fields_ if name != "size"]
+    for name, value in settings.items():
+        if name not in known:
+            raise TypeError(f"join() has no setting {name!r}; there are {', '.join(known)}")
+        if value is None:
+            continue
+        if name in _TEXTS:
+            value = str(value).encode()
+        elif name in _ENUMS:
+            value = _enum(value, _ENUMS[name])
+        setattr(config, name, value)
+    return config
+
+
+def join(**settings: Any) -> "Group":
+    """Becomes a member of a group, and returns when it is formed (founders) or connected (joiners).
+
+    Args:
+        settings: the fields of struct covey_config by name: store (a URL), group (a name), rank, world, create
+            ("first" or "never"), transport, device, ... What is not given comes from the environment: COVEY_*, then
+            the launcher's.
+
+    A joiner's first operation is Group.admit().
+
+    Raises:
+        Error: the join failed; the cause names what was wrong and the missing ranks
+        KeyboardInterrupt: the join is given up
+    """
+    config, handle = _config(settings), ctypes.c_void_p()
+    check(lib.covey_join_start(ctypes.byref(config), ctypes.byref(handle)))
+    try:
+        err = -3
+        while err == -3:
+            err = lib.covey_join_wait(handle, time.monotonic_ns() + SLICE_NS)
+            if err and not (err == -3 and _last(handle) != -3):  # else the wait has timed out, and not the join
+                raise error_of(err, handle)
+    except BaseException:
+        lib.covey_close(handle)
+        raise
+    return Group(handle)
+
+
+def _last(handle) -> int:
+    """The code of the last error of @handle."""
+    info = _abi.covey_error_info()
+    lib.covey_last_error(handle, ctypes.byref(info))
+    return info.err
+
+
+class Group:
+    """A member of a group. Use it as a context: `with covey.join() as group:` leaves the group at the end.
+
+    Arrays are numpy's, or have `__dlpack__` or `__cuda_array_interface__`. Arrays on a device need a group that was
+    joined with a device; their calls launch kernels on @stream and return at once.
+
+    Every collective raises an exception of covey.errors when its outcome is an error. `*_start` forms return a Work.
+    """
+
+    def __init__(self, handle: ctypes.c_void_p):
+        self._handle: Optional[ctypes.c_void_p] = handle
+        self._works: set = set()
+        view = self.view()
+        self.rank: int = view.rank
+        self.size: int = view.size  # of the last admit(): blocks of a collective
+        self.max_ranks: int = view.max_ranks
+
+    # ---- life ----
+
+    def __enter__(self) -> "Group":
+        return self
+
+    def __exit__(self, kind, value, trace) -> None:
+        try:
+            if kind is None and self._handle:
+                self.leave()
+        finally:
+            self.close()
+
+    def __del__(self):
+        self.close()
+
+    def leave(self, timeout: Optional[float] = None) -> None:
+        """Finishes what is queued, waits until no rank needs this one, and leaves the view.
+
+        Args:
+            timeout: seconds; None: 10
+        """
+        check(lib.covey_leave(self._handle, deadline_of(timeout) or 0), self._handle)
+
+    def abort(self) -> None:
+        """Ends every present and later call with AbortedError; from any thread."""
+        if self._handle:
+            lib.covey_abort(self._handle)
+
+    def close(self) -> None:
+        """Frees the handle; never waits. Peers see a death unless leave() came first."""
+        handle, self._handle = getattr(self, "_handle", None), None
+        if not handle:
+            return
+        if self._works:
+            lib.covey_abort(handle)  # decides them, so their buffers are free
+        for work in list(self._works):
+            work.test()
+        lib.covey_close(handle)
+
+    def view(self) -> View:
+        """The last view that this rank has learned."""
+        raw = _abi.covey_view()
+        check(lib.covey_view(self._handle, ctypes.byref(raw)), self._handle)
+        return View(raw)
+
+    def fileno(self) -> int:
+        """A descriptor that is readable while an event waits: for select, poll, asyncio."""
+        return lib.covey_event_fd(self._handle)
+
+    def events(self) -> Iterator[Event]:
+        """Takes the events that wait, oldest first; never waits for one."""
+        raw = _abi.covey_event()
+        while True:
+            err = lib.covey_event_next(self._handle, ctypes.byref(raw))
+            if err == -4:
+                return
+            check(err, self._handle)
+            yield Event(raw)
+
+    # ---- growth and repair ----
+
+    def admit(self, state: Optional[bytes] = None) -> Outcome:
+        """The safe point: the only place where ranks are added. All ranks call it at the same place.
+
+        Args:
+            state: [0..4096] bytes, as many on all ranks: what a joiner gets. A joiner gives any bytes of that length.
+
+        Returns:
+            the outcome; its `state` has the bytes of the lowest member. `size` and `ranks` hold until the next admit().
+        """
+        room = ctypes.create_string_buffer(bytes(state or b""), max(len(state or b""), 1))
+        outcome = Outcome()
+        length = len(state or b"")
+        err = self._interruptible(lambda: lib.covey_admit(self._handle, room if length else None, length,
+                                                          ctypes.byref(outcome._raw)))
+        check(err, self._handle)
+        outcome.state = room.raw[:length]
+        self.size = outcome.size
+        return outcome
+
+    def admit_async(self, state: Optional[bytes] = None, stream: Any = None) -> Outcome:
+        """admit() of a group with a device, which waits for no stream: launches before it run without the newcomers."""
+        length = len(state or b"")
+        room = ctypes.create_string_buffer(bytes(state or b""), max(length, 1))
+        outcome = Outcome()
+        err = self._interruptible(lambda: lib.covey_admit_async(self._handle, room if length else None, length,
+                                                                stream_of(stream, True), ctypes.byref(outcome._raw)))
+        check(err, self._handle)
+        outcome.state = room.raw[:length]
+        self.size = outcome.size
+        return outcome
+
+    def _interruptible(self, call) -> int:
+        """Runs a call that cannot wait in slices. In the main thread Ctrl-C aborts the handle, which ends the call."""
+        if threading.current_thread() is not threading.main_thread():
+            return call()
+        result: list = []
+        thread = threading.Thread(target=lambda: result.append(call()), daemon=True)
+        thread.start()
+        try:
+            thread.join()
+        except BaseException:
+            lib.covey_abort(self._handle)
+            thread.join()
+            raise
+        return result[0]
+
+    def _request(self, name: str, *arguments) -> Work:
+        handle = ctypes.c_void_p()
+        check(getattr(lib, name)(self._handle, *arguments, ctypes.byref(handle)), self._handle)
+        return Work(handle.value, self)
+
+    def recover(self, ranks: Iterable[int]) -> Work:
+        """Asks that joiners of @ranks may come in; decided when all are admitted."""
+        ranks = list(ranks)
+        return self._request("covey_recover", (ctypes.c_int * len(ranks))(*ranks), len(ranks))
+
+    def extend(self, size: int) -> Work:
+        """Asks that joiners of ranks from the present size to @size - 1 may come in."""
+        return self._request("covey_extend", size)
+
+    def retire(self, rank: int) -> Work:
+        """Asks that a healthy rank leaves once no rank needs its data."""
+        return self._request("covey_retire", rank)
+
+    def evict(self, rank: int) -> Work:
+        """Asks that a sick rank is left out at once."""
+        return self._request("covey_evict", rank)
+
+    def set_on_loss(self, on_loss: Union[OnLoss, str]) -> None:
+        """"continue" (default): operations have fewer contributors after a death; "fail": they raise PeerError."""
+        check(lib.covey_set_on_loss(self._handle, _enum(on_loss, OnLoss)), self._handle)
+
+    def explain(self) -> str:
+        """A table: which algorithm each operation takes at which size in the present view, and why."""
+        text = ctypes.create_string_buffer(16384)
+        check(lib.covey_explain(self._handle, text, len(text)), self._handle)
+        return text.value.decode()
+
+    # ---- how operations are called ----
+
+    def _start(self, name: str, arguments: tuple, kept: Any, value: Any) -> Work:
+        handle = ctypes.c_void_p()
+        check(getattr(lib, name + "_start")(*arguments, self._handle, None, ctypes.byref(handle)), self._handle)
+        work = Work(handle.value, self, kept)
+        work.value = value
+        return work
+
+    def _run(self, name: str, arguments: tuple, kept: Any, on_device: bool, stream: Any) -> Outcome:
+        """On a device: a launch. Within grouped(): a call whose outcome is filled in at the end. Else: a wait."""
+        if not on_device and not getattr(_calls, "open", 0):
+            if stream is not None:
+                stream_of(stream, False)  # raises
+            return self._start(name, arguments, kept, None).wait()
+        outcome = Outcome()
+        if getattr(_calls, "open", 0):
+            _calls.kept.append((kept, outcome))
+        check(getattr(lib, name)(*arguments, self._handle, stream_of(stream, on_device), ctypes.byref(outcome._raw)),
+              self._handle)
+        return outcome
+
+    def _pair(self, send: Any, recv: Any):
+        """Buffers of a call, None for None: alike in type and kind of memory."""
+        s = buffer(send) if send is not None else None
+        r = buffer(recv, writable=True) if recv is not None else None
+        if s and r and (s.dtype != r.dtype or s.on_device != r.on_device):
+            raise TypeError(f"send has {s.dtype.name.lower()}{' on a device' if s.on_device else ''}, recv has "
+                            f"{r.dtype.name.lower()}{' on a device' if r.on_device else ''}: both must be alike")
+        return s, r, recv
+
+    def _collective(self, start: bool, name: str, s: Optional[Buffer], r: Optional[Buffer], recv: Any, arguments: tuple,
+                    stream: Any):
+        one = s or r
+        arguments = (s.address if s else None, r.address if r else None, *arguments)
+        if start:
+            return self._start(name, arguments, (s, r), recv)
+        return self._run(name, arguments, (s, r), one.on_device, stream)
+
+    # ---- collectives ----
+
+    def allreduce(self, send, recv=None, op: Union[Redop, str] = "sum", *, stream=None) -> Outcome:
+        """recv[i] = @op over contributors of send[i].
+
+        Args:
+            send: [...]
+            recv: [...] as many elements; None: in place, send
+            op: "sum", "prod", "max", "min" or "avg" (over contributors)
+        """
+        return self._allreduce(False, send, recv, op, stream)
+
+    def allreduce_start(self, send, recv=None, op: Union[Redop, str] = "sum") -> Work:
+        """allreduce() as a Work; its `value` is the array received into."""
+        return self._allreduce(True, send, recv, op, None)
+
+    def _allreduce(self, start, send, recv, op, stream):
+        s, r, recv = self._pair(send, send if recv is None else recv)
+        _counts_alike(s, r)
+        return self._collective(start, "covey_allreduce", s, r, recv, (s.count, s.dtype, _enum(op, Redop)), stream)
+
+    def broadcast(self, array, root: int, *, stream=None) -> Outcome:
+        """array = the root's array, [...] of as many elements on all ranks."""
+        return self._broadcast(False, array, root, stream)
+
+    def broadcast_start(self, array, root: int) -> Work:
+        """broadcast() as a Work."""
+        return self._broadcast(True, array, root, None)
+
+    def _broadcast(self, start, array, root, stream):
+        b = buffer(array, writable=True)
+        return self._collective(start, "covey_broadcast", b, b, array, (b.count, b.dtype, root), stream)
+
+    def reduce(self, send, recv=None, op: Union[Redop, str] = "sum", root: int = 0, *, stream=None) -> Outcome:
+        """recv on @root = @op over contributors of send; recv None on the root: in place."""
+        return self._reduce(False, send, recv, op, root, stream)
+
+    def reduce_start(self, send, recv=None, op: Union[Redop, str] = "sum", root: int = 0) -> Work:
+        """reduce() as a Work."""
+        return self._reduce(True, send, recv, op, root, None)
+
+    def _reduce(self, start, send, recv, op, root, stream):
+        if self.rank == root:
+            s, r, recv = self._pair(send, send if recv is None else recv)
+            _counts_alike(s, r)
+        else:
+            s, r, recv = buffer(send), None, None
+        return self._collective(start, "covey_reduce", s, r, recv, (s.count, s.dtype, _enum(op, Redop), root), stream)
+
+    def allgather(self, send, recv, *, stream=None) -> Outcome:
+        """recv [size, ...]: block r is rank r's send [...]; that of a lost rank is zero."""
+        return self._allgather(False, send, recv, stream)
+
+    def allgather_start(self, send, recv) -> Work:
+        """allgather() as a Work."""
+        return self._allgather(True, send, recv, None)
+
+    def _allgather(self, start, send, recv, stream):
+        s, r, recv = self._pair(send, recv)
+        self._blocks(r, s.count, "recv")
+        return self._collective(start, "covey_allgather", s, r, recv, (s.count, s.dtype), stream)
+
+    def reduce_scatter(self, send, recv, op: Union[Redop, str] = "sum", *, stream=None) -> Outcome:
+        """send [size, ...], recv [...]: @op over contributors of block `own rank`."""
+        return self._reduce_scatter(False, send, recv, op, stream)
+
+    def reduce_scatter_start(self, send, recv, op: Union[Redop, str] = "sum") -> Work:
+        """reduce_scatter() as a Work."""
+        return self._reduce_scatter(True, send, recv, op, None)
+
+    def _reduce_scatter(self, start, send, recv, op, stream):
+        s, r, recv = self._pair(send, recv)
+        self._blocks(s, r.count, "send")
+        return self._collective(start, "covey_reduce_scatter", s, r, recv, (r.count, r.dtype, _enum(op, Redop)), stream)
+
+    def alltoall(self, send, recv=None, *, stream=None) -> Outcome:
+        """send, recv [size, ...]: block r of recv is block `own rank` of rank r's send. recv None: in place."""
+        return self._alltoall(False, send, recv, stream)
+
+    def alltoall_start(self, send, recv=None) -> Work:
+        """alltoall() as a Work."""
+        return self._alltoall(True, send, recv, None)
+
+    def _alltoall(self, start, send, recv, stream):
+        s, r, recv = self._pair(send, send if recv is None else recv)
+        _counts_alike(s, r)
+        count, rest = divmod(s.count, self.size)
+        if rest:
+            raise ValueError(f"send has {s.count} elements, which is no multiple of the group's size {self.size}")
+        return self._collective(start, "covey_alltoall", s, r, recv, (count, s.dtype), stream)
+
+    def gather(self, send, recv=None, root: int = 0, *, stream=None) -> Outcome:
+        """recv [size, ...] on @root: block r is rank r's send [...]; other ranks give None."""
+        return self._gather(False, send, recv, root, stream)
+
+    def gather_start(self, send, recv=None, root: int = 0) -> Work:
+        """gather() as a Work."""
+        return self._gather(True, send, recv, root, None)
+
+    def _gather(self, start, send, recv, root, stream):
+        s, r, recv = self._pair(send, recv if self.rank == root else None)
+        if self.rank == root:
+            self._blocks(r, s.count, "recv")
+        return self._collective(start, "covey_gather", s, r, recv, (s.count, s.dtype, root), stream)
+
+    def scatter(self, send, recv, root: int = 0, *, stream=None) -> Outcome:
+        """recv [...] = block `own rank` of @root's send [size, ...]; other ranks give None for send."""
+        return self._scatter(False, send, recv, root, stream)
+
+    def scatter_start(self, send, recv, root: int = 0) -> Work:
+        """scatter() as a Work."""
+        return self._scatter(True, send, recv, root, None)
+
+    def _scatter(self, start, send, recv, root, stream):
+        s, r, recv = self._pair(send if self.rank == root else None, recv)
+        if self.rank == root:
+            self._blocks(s, r.count, "send")
+        return self._collective(start, "covey_scatter", s, r, recv, (r.count, r.dtype, root), stream)
+
+    def alltoallv(self, send, sendcounts, recv, recvcounts, senddispls=None, recvdispls=None, *, stream=None) -> Outcome:
+        """alltoall() with counts: rank r gets sendcounts[r] elements, and sends recvcounts[r].
+
+        Args:
+            sendcounts, recvcounts: [size], elements
+            senddispls, recvdispls: [size], elements; None: blocks without gaps
+        """
+        return self._alltoallv(False, send, sendcounts, recv, recvcounts, senddispls, recvdispls, stream)
+
+    def alltoallv_start(self, send, sendcounts, recv, recvcounts, senddispls=None, recvdispls=None) -> Work:
+        """alltoallv() as a Work."""
+        return self._alltoallv(True, send, sendcounts, recv, recvcounts, senddispls, recvdispls, None)
+
+    def _alltoallv(self, start, send, sendcounts, recv, recvcounts, senddispls, recvdispls, stream):
+        s, r, recv = self._pair(send, recv)
+        sn, sd = self._counts(s, sendcounts, senddispls, "send")
+        rn, rd = self._counts(r, recvcounts, recvdispls, "recv")
+        arguments = (s.address, sn, sd, r.address, rn, rd, s.dtype)
+        if start:
+            return self._start("covey_alltoallv", arguments, (s, r), recv)
+        return self._run("covey_alltoallv", arguments, (s, r), s.on_device, stream)
+
+    def allgatherv(self, send, recv, recvcounts, recvdispls=None, *, stream=None) -> Outcome:
+        """recv at recvdispls[r] = rank r's send, recvcounts[r] elements; None: blocks without gaps."""
+        return self._allgatherv(False, send, recv, recvcounts, recvdispls, stream)
+
+    def allgatherv_start(self, send, recv, recvcounts, recvdispls=None) -> Work:
+        """allgatherv() as a Work."""
+        return self._allgatherv(True, send, recv, recvcounts, recvdispls, None)
+
+    def _allgatherv(self, start, send, recv, recvcounts, recvdispls, stream):
+        s, r, recv = self._pair(send, recv)
+        n, d = self._counts(r, recvcounts, recvdispls, "recv")
+        arguments = (s.address, s.count, r.address, n, d, s.dtype)
+        if start:
+            return self._start("covey_allgatherv", arguments, (s, r), recv)
+        return self._run("covey_allgatherv", arguments, (s, r), s.on_device, stream)
+
+    def barrier(self, *, stream=None) -> Outcome:
+        """Completes when every member of the view has called it. @stream: on the device, behind what is there."""
+        return self._run("covey_barrier", (), None, stream is not None, stream)
+
+    def barrier_start(self) -> Work:
+        """barrier() as a Work."""
+        return self._start("covey_barrier", (), None, None)
+
+    # ---- messages ----
+
+    def send(self, array, peer: int, tag: int = 0, *, stream=None) -> Outcome:
+        """One message to @peer: [...]. Returns when @array is free again, which may be before it is received."""
+        b = buffer(array)
+        return self._run("covey_send", (b.address, b.count, b.dtype, peer, tag), b, b.on_device, stream)
+
+    def send_start(self, array, peer: int, tag: int = 0) -> Work:
+        """send() as a Work."""
+        b = buffer(array)
+        return self._start("covey_send", (b.address, b.count, b.dtype, peer, tag), b, array)
+
+    def recv(self, array, peer: int, tag: int = _abi.COVEY_TAG_ANY, *, stream=None) -> Outcome:
+        """The next message of @peer with @tag (default: any) into array [...]; outcome.bytes says how much came."""
+        b = buffer(array, writable=True)
+        return self._run("covey_recv", (b.address, b.count, b.dtype, peer, tag), b, b.on_device, stream)
+
+    def recv_start(self, array, peer: int, tag: int = _abi.COVEY_TAG_ANY) -> Work:
+        """recv() as a Work."""
+        b = buffer(array, writable=True)
+        return self._start("covey_recv", (b.address, b.count, b.dtype, peer, tag), b, array)
+
+    # ---- devices and registered memory ----
+
+    def device_result(self) -> Outcome:
+        """The outcome of the last operation on the device, or of the first message that failed; wait for the stream first.
+
+        It raises nothing of the operation: look at its `status`.
+        """
+        outcome = Outcome()
+        check(lib.covey_device_result(self._handle, ctypes.byref(outcome._raw)), self._handle)
+        return outcome
+
+    def empty(self, shape, dtype="float32"):
+        """A numpy array in this member's window, which peers on this host read in place. Free it by free()."""
+        import numpy as np
+
+        count, at = int(np.prod(shape)), ctypes.c_void_p()
+        size = np.dtype(dtype).itemsize
+        check(lib.covey_mem_alloc(self._handle, max(count * size, 1), ctypes.byref(at)), self._handle)
+        room = (ctypes.c_uint8 * (count * size)).from_address(at.value)
+        return np.frombuffer(room, dtype=dtype).reshape(shape)
+
+    def free(self, array) -> None:
+        """Gives memory of empty() back; the array and its views are not to be used any more."""
+        check(lib.covey_mem_free(self._handle, buffer(array).address), self._handle)
+
+    # ---- arguments ----
+
+    def _blocks(self, b: Buffer, count: int, what: str) -> None:
+        if b.count != count * self.size:
+            raise ValueError(f"{what} has {b.count} elements: it needs {self.size} blocks of {count}, one for each rank "
+                             f"below the group's size, {count * self.size} in all")
+
+    def _counts(self, b: Buffer, counts, displs, what: str):
+        counts = [int(n) for n in counts]
+        if len(counts) != self.size:
+            raise ValueError(f"{what}counts has {len(counts)} entries, the group's size is {self.size}")
+        if displs is None:
+            displs = [sum(counts[:r]) for r in range(self.size)]
+        displs = [int(n) for n in displs]
+        if len(displs) != self.size or min(counts + displs) < 0:
+            raise ValueError(f"{what}displs needs {self.size} entries, and none is negative")
+        end = max(n and d + n for n, d in zip(counts, displs))
+        if end > b.count:
+            raise ValueError(f"the blocks of {what} end at element {end}, and it has {b.count}")
+        kind = ctypes.c_size_t * self.size
+        return kind(*counts), kind(*displs)
+
+
+def _counts_alike(s: Buffer, r: Buffer) -> None:
+    if s.count != r.count:
+        raise ValueError(f"send has {s.count} elements and recv {r.count}: as many are needed")
+
+
+@contextmanager
+def grouped():
+    """Calls of this thread in the context are one step: they are posted at once, and waited for at its end.
+
+    Outcomes of the calls are filled in at the end. Ctrl-C is heard after it.
+    """
+    _calls.open = getattr(_calls, "open", 0) + 1
+    if _calls.open == 1:
+        _calls.kept = []
+    check(lib.covey_group_start())
+    try:
+        yield
+    finally:
+        err = lib.covey_group_end()
+        _calls.open -= 1
+        if not _calls.open:
+            _calls.kept = []
+    check(err)
+
+
+__all__ = ["Dtype", "Error", "Group", "OnLoss", "Redop", "grouped", "join"]

