@@ -11,7 +11,7 @@
 #include "tool_find.h"
 #include "work.h"
 
-#define TWINS 4
+#define TWINS 10 /* send, recv and 8 of dispatch and combine */
 
 struct twin {
 	char *host, *there;
@@ -45,7 +45,7 @@ void chaos_device_choose(int devices, int rank)
 		setenv("COVEY_DEVICE", text, 1);
 }
 
-const struct cvy_gpu_tool *chaos_tool_open(int device, struct CUstream_st **stream)
+static const struct cvy_gpu_tool *open_tool(int device, struct CUstream_st **stream)
 {
 	const struct cvy_gpu_tool *tool = cvy_gpu_tool_find(1);
 	const char *why = tool ? NULL : dlerror();
@@ -66,7 +66,7 @@ int chaos_device_open(struct chaos_member *m)
 	m->device = calloc(1, sizeof(*m->device));
 	if (!m->device)
 		return 1;
-	m->device->tool = chaos_tool_open(m->rank % m->crew->devices, &m->device->stream);
+	m->device->tool = open_tool(m->rank % m->crew->devices, &m->device->stream);
 	m->device->seat = &m->desk->seat[m->number + 1];
 	return m->device->tool ? 0 : 1;
 }
@@ -136,7 +136,8 @@ int chaos_device_begin(struct chaos_member *m)
 
 	if (!err)
 		err = chaos_device_copy(m, m->recv, false);
-	d->captures = ((m->random >> 40) + (uint64_t)m->rank) % 3 == 0;
+	d->captures = !m->crew->plain && ((m->random >> 40) + (uint64_t)m->rank) % 3 == 0;
+	m->record.enter_ns = chaos_now_ns();
 	if (!err && d->captures)
 		err = d->tool->capture(d->stream);
 	return err ? failed(m, "before an operation", err) : 0;
@@ -169,6 +170,7 @@ int chaos_device_outcome(struct chaos_member *m, int err, struct covey_result *r
 		err = covey_device_outcome(m->group, &o);
 	if (err)
 		return err;
+	m->record.done_ns = chaos_now_ns();
 	m->log = d->seat;
 	m->record.own = m->record.op == CHAOS_W_GATHER; /* uniform on hosts alone */
 	d->next = o.seq + 1;

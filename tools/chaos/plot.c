@@ -126,8 +126,8 @@ int chaos_plot(const struct chaos_run *run, const char *file)
 		"%d faults, %llu operations checked, %s</text>\n"
 		"<text x=\"%d\" y=\"%d\">blue: the longest wait among the operations under way; "
 		"red: a fault or a replacement</text>\n",
-		LEFT, run->plan.name, (unsigned long long)run->base.opt->seed, run->events,
-		(unsigned long long)run->checked, run->base.wrong ? "NOT HELD" : "held", LEFT, HEIGHT - 12);
+		LEFT, run->plan.name, (unsigned long long)run->opt->seed, run->events, (unsigned long long)run->checked,
+		run->wrong ? "NOT HELD" : "held", LEFT, HEIGHT - 12);
 	axes(run, f);
 	fprintf(f, "<g fill=\"#69d\">\n");
 	waits(run, f);

@@ -180,7 +180,7 @@ static int command(struct chaos_run *run, const char *format, unsigned long long
 	snprintf(text, sizeof(text), format, number);
 	if (!chaos_server_say(&run->server, text, reply, sizeof(reply)) && *reply == '+')
 		return 0;
-	chaos_wrong(&run->base, "the store does not take `%s`", text);
+	chaos_wrong(run, "the store does not take `%s`", text);
 	return -1;
 }
 
@@ -198,10 +198,10 @@ static int strike_master(struct chaos_run *run)
 	chaos_sentinel_strike();
 	has = run->lags ? epoch_at(1) : -1;
 	run->lags = false;
-	if (knew > has && run->base.opt->verbose)
+	if (knew > has && run->opt->verbose)
 		fprintf(stderr, "ep-chaos: the master had epoch %ld, the replica that takes over has %ld\n", knew, has);
 	if (knew <= has)
-		chaos_wrong(&run->base, "the replica was to lag, and has epoch %ld like the master", has);
+		chaos_wrong(run, "the replica was to lag, and has epoch %ld like the master", has);
 	return knew > has ? 0 : -1;
 }
 
@@ -229,7 +229,7 @@ static int sentinel_act(struct chaos_run *run, enum chaos_server_act what)
 		break;
 	}
 	if (err)
-		chaos_wrong(&run->base, "the sentinels do not do what they are asked for");
+		chaos_wrong(run, "the sentinels do not do what they are asked for");
 	return err;
 }
 

@@ -10,16 +10,74 @@
 #include "work.h"
 
 #define BLOCKS CHAOS_MAX_RANKS
+#define VALUES 61 /* a prime */
+#define STRIDE 7
+#define INVERSE 35 /* of STRIDE modulo VALUES */
+
+static size_t shift(const struct chaos_member *m, int to)
+{
+	return (size_t)((m->step * 3 + (uint64_t)to * 5) % VALUES * INVERSE % VALUES);
+}
+
+const float *chaos_inputs(const struct chaos_member *m, int to)
+{
+	return m->inputs + shift(m, to);
+}
 
 float chaos_value(const struct chaos_member *m, int rank, int to, size_t i)
 {
-	return (float)(rank + 1) * (float)((i * 7 + m->step * 3 + (uint64_t)to * 5) % 61 + 1);
+	return (float)(rank + 1) * (float)((i + shift(m, to)) % VALUES * STRIDE % VALUES + 1);
+}
+
+/* One sequence for all: from another beginning it is that of another step and destination. */
+int chaos_inputs_make(struct chaos_member *m, size_t bytes)
+{
+	size_t count = bytes / sizeof(float) + VALUES;
+
+	m->inputs = malloc(count * sizeof(float));
+	for (size_t i = 0; i < count && m->inputs; i++)
+		m->inputs[i] = (float)(i % VALUES * STRIDE % VALUES + 1);
+	return m->inputs ? 0 : -1;
 }
 
 static void fill(const struct chaos_member *m, float *at, int to, size_t count)
 {
+	const float *in = chaos_inputs(m, to);
+
 	for (size_t i = 0; i < count; i++)
-		at[i] = chaos_value(m, m->rank, to, i);
+		at[i] = (float)(m->rank + 1) * in[i];
+}
+
+/* @count elements must be @weight times what all ranks' inputs for @to are a multiple of. */
+static int expect(struct chaos_member *m, const char *what, const float *got, float weight, int to, size_t count)
+{
+	const float *in = chaos_inputs(m, to);
+
+	for (size_t i = 0; i < count; i++)
+		if (got[i] != weight * in[i])
+			return chaos_bad_bytes(m, what, i, got[i], weight * in[i]);
+	return 0;
+}
+
+/* Sums of the contributors. */
+static int expect_sum(struct chaos_member *m, const char *what, const float *got, int to, size_t count)
+{
+	float weight = 0;
+
+	for (int r = 0; r < BLOCKS; r++)
+		weight += (float)(m->record.mask >> r & 1) * (float)(r + 1);
+	return expect(m, what, got, weight, to, count);
+}
+
+int chaos_expect_block(struct chaos_member *m, const char *what, const float *got, int r, int to, size_t count)
+{
+	return expect(m, what, got, m->record.mask >> r & 1 ? (float)(r + 1) : 0, to, count);
+}
+
+/* The result is for the root alone: elsewhere not a byte is touched. */
+static int expect_untouched(struct chaos_member *m, const char *what, size_t count)
+{
+	return expect(m, what, m->recv, 0, 0, count);
 }
 
 static uint64_t checksum(const float *data, size_t count)
@@ -41,13 +99,13 @@ size_t chaos_elements(const struct chaos_member *m)
 
 static bool in_place(const struct chaos_member *m)
 {
-	return (m->random >> 20) % 3 == 0;
+	return !m->crew->plain && (m->random >> 20) % 3 == 0;
 }
 
 /* Started and waited for, or as one call: drawn for each rank, so that both meet in one operation. */
 bool chaos_in_two(const struct chaos_member *m)
 {
-	return ((m->random >> 44) + (uint64_t)m->rank) % 4 == 0;
+	return !m->crew->plain && ((m->random >> 44) + (uint64_t)m->rank) % 4 == 0;
 }
 
 int chaos_started(struct chaos_member *m, int err, struct covey_result *result)
@@ -75,7 +133,7 @@ static int run_allreduce(struct chaos_member *m)
 {
 	struct covey_result result = { 0 };
 	size_t count = chaos_elements(m);
-	float *from = in_place(m) ? m->recv : m->send, weight = 0;
+	float *from = in_place(m) ? m->recv : m->send;
 	int err, code;
 
 	fill(m, from, 0, count);
@@ -88,13 +146,8 @@ static int run_allreduce(struct chaos_member *m)
 			       ? code
 			       : chaos_member_fail(m, "allreduce not in place", err);
 	}
-	for (int r = 0; r < BLOCKS; r++)
-		weight += (float)(m->record.mask >> r & 1) * (float)(r + 1);
 	m->record.checksum = checksum(m->recv, count);
-	for (size_t i = 0; i < count; i++)
-		if (m->recv[i] != weight * chaos_value(m, 0, 0, i))
-			return chaos_bad_bytes(m, "allreduce", i, m->recv[i], weight * chaos_value(m, 0, 0, i));
-	return 0;
+	return expect_sum(m, "allreduce", m->recv, 0, count);
 }
 
 static int run_broadcast(struct chaos_member *m)
@@ -111,24 +164,7 @@ static int run_broadcast(struct chaos_member *m)
 	if (code || m->record.status)
 		return code;
 	m->record.checksum = checksum(m->recv, count);
-	for (size_t i = 0; i < count; i++)
-		if (m->recv[i] != chaos_value(m, root, 0, i))
-			return chaos_bad_bytes(m, "broadcast", i, m->recv[i], chaos_value(m, root, 0, i));
-	return 0;
-}
-
-/* Block r of @count elements must be rank r's input for @to, or zero if it did not take part. */
-int chaos_expect_block(struct chaos_member *m, const char *what, const float *got, int r, int to, size_t count)
-{
-	bool there = m->record.mask >> r & 1;
-
-	for (size_t i = 0; i < count; i++) {
-		float want = there ? chaos_value(m, r, to, i) : 0;
-
-		if (got[i] != want)
-			return chaos_bad_bytes(m, what, i, got[i], want);
-	}
-	return 0;
+	return expect(m, "broadcast", m->recv, (float)(root + 1), 0, count);
 }
 
 static int run_allgather(struct chaos_member *m)
@@ -209,35 +245,6 @@ static int run_barrier(struct chaos_member *m)
 	if (m->device)
 		return chaos_end(m, LAUNCH(m, barrier(m->group, chaos_stream(m), &result)), &result);
 	return chaos_end(m, covey_barrier(m->group, NULL, &result), &result);
-}
-
-static float weight_of(const struct chaos_member *m)
-{
-	float weight = 0;
-
-	for (int r = 0; r < BLOCKS; r++)
-		weight += (float)(m->record.mask >> r & 1) * (float)(r + 1);
-	return weight;
-}
-
-/* Checks @count sums of the contributors' inputs for @to */
-static int expect_sum(struct chaos_member *m, const char *what, const float *got, int to, size_t count)
-{
-	float weight = weight_of(m);
-
-	for (size_t i = 0; i < count; i++)
-		if (got[i] != weight * chaos_value(m, 0, to, i))
-			return chaos_bad_bytes(m, what, i, got[i], weight * chaos_value(m, 0, to, i));
-	return 0;
-}
-
-/* The result is for the root alone: elsewhere not a byte is touched. */
-static int expect_untouched(struct chaos_member *m, const char *what, size_t count)
-{
-	for (size_t i = 0; i < count; i++)
-		if (m->recv[i] != 0)
-			return chaos_bad_bytes(m, what, i, m->recv[i], 0);
-	return 0;
 }
 
 static int root_of(const struct chaos_member *m)
@@ -365,10 +372,7 @@ static int run_messages(struct chaos_member *m)
 	code = chaos_end(m, err, &result);
 	if (code || m->record.status || got.status)
 		return code;
-	for (size_t i = 0; i < count; i++)
-		if (m->recv[i] != chaos_value(m, left, m->rank, i))
-			return chaos_bad_bytes(m, "message", i, m->recv[i], chaos_value(m, left, m->rank, i));
-	return 0;
+	return expect(m, "message", m->recv, (float)(left + 1), m->rank, count);
 }
 
 static enum chaos_work choose(const struct chaos_member *m)
