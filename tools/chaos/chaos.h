@@ -40,9 +40,6 @@ uint64_t chaos_outcome_end(void);
 void chaos_sleep_us(unsigned us);
 int chaos_ascending(const void *a, const void *b); /* double, for qsort */
 
-/* device.c */
-void chaos_device_choose(int devices, int rank); /* the device of @rank, before covey_join() */
-
 int chaos_plan_run(const struct chaos_options *opt);  /* run.c; the exit code */
 int chaos_bench_run(const struct chaos_options *opt); /* bench.c */
 

@@ -15,6 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "../local/twin.h"
 #include "bench.h"
 #include "net.h"
 
@@ -106,7 +107,7 @@ exec_member(const struct chaos_run *run, int desk, bool joiner, const char *lack
 	if (getppid() != parent || fcntl(run->crew_fd, F_SETFD, 0))
 		_exit(125);
 	environment(run, rank);
-	chaos_device_choose(run->crew->devices, rank);
+	tool_device_choose(run->crew->devices, rank);
 	if (run->net && chaos_net_enter(rank * run->plan.hosts / run->plan.ranks % run->plan.hosts))
 		_exit(125);
 	/* Every write fails: no space left on device. */
