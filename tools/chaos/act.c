@@ -40,7 +40,7 @@ void chaos_event_open(struct chaos_run *run, const char *kind)
 {
 	if (run->events == CHAOS_EVENTS)
 		return;
-	run->event[run->events++] = (struct chaos_event){ .kind = kind_of(run, kind), .begin_ns = chaos_now_ns() };
+	run->event[run->events++] = (struct chaos_event){ .kind = kind_of(run, kind), .begin_ns = tool_now_ns() };
 }
 
 void chaos_event_close(struct chaos_run *run, uint64_t now)
@@ -307,14 +307,14 @@ static int ask(struct chaos_run *run, const char *what, int rank, char *why)
 {
 	char text[16], name[16] = "crew0";
 	const char *argv[] = { "ask", what, text };
-	uint64_t end = chaos_now_ns() + ASK_MS * UINT64_C(1000000); /* an answer may take seconds */
+	uint64_t end = tool_now_ns() + ASK_MS * UINT64_C(1000000); /* an answer may take seconds */
 	int err;
 
 	snprintf(text, sizeof(text), "%d", rank);
 	do {
 		err = covey_admin_call(run->crew->store, name, 3, argv, end, take_why, why);
 		chaos_run_poll(run);
-	} while (err == COVEY_ERR_REFUSED && chaos_now_ns() < end);
+	} while (err == COVEY_ERR_REFUSED && tool_now_ns() < end);
 	return err;
 }
 

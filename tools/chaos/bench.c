@@ -314,7 +314,7 @@ static void fill_defaults(struct chaos_options *opt)
 		opt->burst = opt->ranks / 2;
 	if (!opt->kills)
 		opt->kills = opt->bench || opt->leak ? BENCH_KILLS : DEFAULT_KILLS;
-	if (opt->touch_mib == UINT64_MAX)
+	if (opt->touch_mib < 0)
 		opt->touch_mib = opt->devices ? 0 : opt->bench ? 256 : 16;
 	if (opt->extends || opt->overload_s)
 		opt->ranks = CHAOS_MAX_RANKS;

@@ -11,6 +11,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "../local/small.h"
+
 #define CHAOS_MAX_RANKS 8
 #define CHAOS_SAMPLES 4096     /* measurements of one kind */
 #define CHAOS_OUTCOME_MS 20000 /* bound on any outcome: past it the group counts as hung */
@@ -22,7 +24,7 @@ struct chaos_options {
 	int ranks, kills, burst, idle_s, steps, extends, overload_s;
 	int world; /* founders: ranks without later joiners */
 	bool bench, leak, mix, json, strict, stop, both, signal_named, verbose;
-	uint64_t bytes, touch_mib, seed;
+	int bytes, touch_mib, seed;
 	int rank, shared_fd; /* of a rank's process */
 	bool joiner;
 	int desk; /* of a rank's process; -1: the parent */
@@ -32,7 +34,6 @@ struct chaos_options {
 	const char *plan, *plot;
 };
 
-uint64_t chaos_now_ns(void);
 /* For deadlines: time in which this process stood still, and so perhaps the whole machine, does not count. */
 uint64_t chaos_awake_ns(void);
 /* The deadline of any outcome, in the time of chaos_awake_ns. */

@@ -55,9 +55,9 @@ int chaos_crew_open(struct chaos_run *run)
 	crew->bench = run->bench != NULL;
 	crew->plain = run->bench && !run->opt->mix;
 	crew->tokens = run->opt->tokens;
-	crew->touch_bytes = run->bench ? run->opt->touch_mib << 20 : 0;
+	crew->touch_bytes = run->bench ? (uint64_t)run->opt->touch_mib << 20 : 0;
 	crew->members = plan->groups > 1 ? plan->members : plan->ranks;
-	crew->seed = run->opt->seed;
+	crew->seed = (uint64_t)run->opt->seed;
 	crew->work = plan->work;
 	crew->sizes = plan->sizes;
 	crew->mix = plan->mix;
@@ -162,7 +162,7 @@ int chaos_crew_spawn(struct chaos_run *run, int rank, bool joiner, const char *l
 	w->starved = lack != NULL;
 	w->armed = run->rule[rank][0] != '\0';
 	w->scribbles = strstr(run->rule[rank], "scribble") != NULL;
-	w->exec_ns = chaos_now_ns();
+	w->exec_ns = tool_now_ns();
 	w->pid = fork();
 	if (!w->pid)
 		exec_member(run, d, joiner, lack, parent);

@@ -79,7 +79,7 @@ int chaos_device_begin(struct chaos_member *m)
 	if (!err)
 		err = chaos_device_copy(m, m->recv, false);
 	d->captures = !m->crew->plain && ((m->random >> 40) + (uint64_t)m->rank) % 3 == 0;
-	m->record.enter_ns = chaos_now_ns();
+	m->record.enter_ns = tool_now_ns();
 	if (!err && d->captures)
 		err = d->on.tool->capture(d->on.stream);
 	return err ? failed(m, "before an operation", err) : 0;
@@ -112,7 +112,7 @@ int chaos_device_outcome(struct chaos_member *m, int err, struct covey_result *r
 		err = covey_device_outcome(m->group, &o);
 	if (err)
 		return err;
-	m->record.done_ns = chaos_now_ns();
+	m->record.done_ns = tool_now_ns();
 	m->log = d->seat;
 	m->record.own = m->record.op == CHAOS_W_GATHER; /* uniform on hosts alone */
 	d->next = o.seq + 1;

@@ -107,18 +107,10 @@ static const struct argp_option options[] = {
 	{ 0 },
 };
 
-uint64_t chaos_now_ns(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
 uint64_t chaos_awake_ns(void)
 {
 	static uint64_t last, stood;
-	uint64_t now = chaos_now_ns();
+	uint64_t now = tool_now_ns();
 
 	if (last && now - last > STOOD_STILL_NS)
 		stood += now - last;
@@ -146,18 +138,6 @@ int chaos_ascending(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-static int number(struct argp_state *state, const char *what, const char *text, int min, int max)
-{
-	char *end;
-	long value;
-
-	errno = 0;
-	value = strtol(text, &end, 10);
-	if (errno || end == text || *end || value < min || value > max)
-		argp_error(state, "%s is %s: a number from %d to %d is needed", what, text, min, max);
-	return (int)value;
-}
-
 static void set_signal(struct argp_state *state, struct chaos_options *opt, const char *text)
 {
 	if (strcmp(text, "kill") && strcmp(text, "stop") && strcmp(text, "both"))
@@ -170,59 +150,35 @@ static void set_signal(struct argp_state *state, struct chaos_options *opt, cons
 static error_t parse_number(int key, const char *arg, struct argp_state *state)
 {
 	struct chaos_options *opt = state->input;
+	const struct tool_option numbers[] = {
+		{ 'n', "-n", &opt->ranks, 2, CHAOS_MAX_RANKS },
+		{ OPT_IDLE, "--idle", &opt->idle_s, 1, 86400 },
+		{ OPT_STEPS, "--steps", &opt->steps, 100, 1000000000 },
+		{ OPT_EXTEND, "--extend", &opt->extends, 1, CHAOS_SAMPLES },
+		{ OPT_OVERLOAD, "--overload", &opt->overload_s, 1, 86400 },
+		{ OPT_KILLS, "--kills", &opt->kills, 1, 1000000 },
+		{ OPT_BURST, "--burst", &opt->burst, 1, CHAOS_MAX_RANKS / 2 },
+		{ OPT_TOUCH, "--touch", &opt->touch_mib, 0, 1 << 20 },
+		{ OPT_BYTES, "--bytes", &opt->bytes, 8, 1 << 30 },
+		{ OPT_SEED, "--seed", &opt->seed, 1, 1 << 30 },
+		{ OPT_SECONDS, "--seconds", &opt->seconds, 1, 86400 },
+		{ OPT_DEVICES, "--devices", &opt->devices, 1, 64 },
+		{ OPT_TOKENS, "--tokens", &opt->tokens, 1, 4096 },
+		{ OPT_DESK, "--desk", &opt->desk, 0, CHAOS_DESKS - 1 },
+		{ OPT_RANK, "--rank", &opt->rank, 0, CHAOS_MAX_RANKS - 1 },
+		{ OPT_SHARED, "--shared", &opt->shared_fd, 3, 1 << 20 },
+		{ 0 },
+	};
+	const struct tool_option *o = tool_option(numbers, key);
+	long value;
 
-	switch (key) {
-	case 'n':
-		opt->ranks = number(state, "-n", arg, 2, CHAOS_MAX_RANKS);
-		opt->ranks_named = true;
-		return 0;
-	case OPT_IDLE:
-		opt->idle_s = number(state, "--idle", arg, 1, 86400);
-		return 0;
-	case OPT_STEPS:
-		opt->steps = number(state, "--steps", arg, 100, 1000000000);
-		return 0;
-	case OPT_EXTEND:
-		opt->extends = number(state, "--extend", arg, 1, CHAOS_SAMPLES);
-		return 0;
-	case OPT_OVERLOAD:
-		opt->overload_s = number(state, "--overload", arg, 1, 86400);
-		return 0;
-	case OPT_KILLS:
-		opt->kills = number(state, "--kills", arg, 1, 1000000);
-		return 0;
-	case OPT_BURST:
-		opt->burst = number(state, "--burst", arg, 1, CHAOS_MAX_RANKS / 2);
-		return 0;
-	case OPT_TOUCH:
-		opt->touch_mib = (uint64_t)number(state, "--touch", arg, 0, 1 << 20);
-		return 0;
-	case OPT_BYTES:
-		opt->bytes = (uint64_t)number(state, "--bytes", arg, 8, 1 << 30);
-		return 0;
-	case OPT_SEED:
-		opt->seed = (uint64_t)number(state, "--seed", arg, 1, 1 << 30);
-		return 0;
-	case OPT_SECONDS:
-		opt->seconds = number(state, "--seconds", arg, 1, 86400);
-		return 0;
-	case OPT_DEVICES:
-		opt->devices = number(state, "--devices", arg, 1, 64);
-		return 0;
-	case OPT_TOKENS:
-		opt->tokens = number(state, "--tokens", arg, 1, 4096);
-		return 0;
-	case OPT_DESK:
-		opt->desk = number(state, "--desk", arg, 0, CHAOS_DESKS - 1);
-		return 0;
-	case OPT_RANK:
-		opt->rank = number(state, "--rank", arg, 0, CHAOS_MAX_RANKS - 1);
-		return 0;
-	case OPT_SHARED:
-		opt->shared_fd = number(state, "--shared", arg, 3, 1 << 20);
-		return 0;
-	}
-	return ARGP_ERR_UNKNOWN;
+	if (!o)
+		return ARGP_ERR_UNKNOWN;
+	if (!tool_number(arg, o->min, o->max, &value, NULL))
+		argp_error(state, "%s is %s: a number from %ld to %ld is needed", o->name, arg, o->min, o->max);
+	*o->to = (int)value;
+	opt->ranks_named |= key == 'n';
+	return 0;
 }
 
 /* Checks options that need others. */
@@ -290,12 +246,12 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 
 int main(int argc, char **argv)
 {
-	struct chaos_options opt = { .ranks = 4, .desk = -1, .shared_fd = -1, .touch_mib = UINT64_MAX, .bytes = 65536 };
+	struct chaos_options opt = { .ranks = 4, .desk = -1, .shared_fd = -1, .touch_mib = -1, .bytes = 65536 };
 	const struct argp argp = { options, parse, NULL, doc, NULL, NULL, NULL };
 
 	tool_settle();
 	tool_output_checked("ep-chaos", 2);
-	opt.seed = chaos_now_ns() % (1 << 30) | 1;
+	opt.seed = (int)(tool_now_ns() % (1 << 30) | 1);
 	argp_err_exit_status = 64;
 	argp_parse(&argp, argc, argv, 0, NULL, &opt);
 	if (opt.desk >= 0)

@@ -61,7 +61,7 @@ int chaos_bad_bytes(struct chaos_member *m, const char *what, size_t at, double 
 
 void chaos_begin(struct chaos_member *m, enum chaos_work op)
 {
-	m->record = (struct chaos_record){ .step = m->step, .op = op, .enter_ns = chaos_now_ns() };
+	m->record = (struct chaos_record){ .step = m->step, .op = op, .enter_ns = tool_now_ns() };
 	m->log = m->seat;
 	__atomic_store_n(&m->seat->inside, 1u + op, __ATOMIC_RELEASE);
 }
@@ -69,7 +69,7 @@ void chaos_begin(struct chaos_member *m, enum chaos_work op)
 int chaos_end(struct chaos_member *m, int err, const struct covey_result *result)
 {
 	if (!m->record.done_ns) /* of a device: at its outcome */
-		m->record.done_ns = chaos_now_ns();
+		m->record.done_ns = tool_now_ns();
 	__atomic_store_n(&m->seat->inside, 0, __ATOMIC_RELEASE);
 	if (err && err != COVEY_ERR_ROOT && err != COVEY_ERR_LOST && !(err == COVEY_ERR_MISMATCH && m->mistake) &&
 	    !(err == COVEY_ERR_PEER && m->crew->mix.fails))
@@ -183,7 +183,7 @@ static void *touch(void *arg)
 	madvise(memory, bytes, MADV_NOHUGEPAGE);
 	for (uint64_t i = 0; i < bytes; i += 4096)
 		memory[i] = 1;
-	__atomic_store_n(&m->desk->touch_ns, chaos_now_ns(), __ATOMIC_RELEASE);
+	__atomic_store_n(&m->desk->touch_ns, tool_now_ns(), __ATOMIC_RELEASE);
 	return NULL;
 }
 
@@ -281,7 +281,7 @@ static void *seat_main(void *arg)
 	if (!m->joiner && m->crew->touch_bytes)
 		touch(m);
 	code = chaos_device_open(m);
-	m->desk->ready_ns = chaos_now_ns();
+	m->desk->ready_ns = tool_now_ns();
 	if (!code)
 		code = join(m);
 	if (!code)

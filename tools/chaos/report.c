@@ -11,7 +11,7 @@
 /* Bars of the p50 after SIGKILL, for operations up to a size; larger ones add their redo; p99: of the samples. */
 #define SMALL_BYTES 65536
 #define SMALL_BAR_MS 1.5
-#define MIDDLE_BYTES (1u << 20)
+#define MIDDLE_BYTES (1 << 20)
 #define MIDDLE_BAR_MS 3.0
 #define LARGE_FACTOR 1.3
 #define LARGE_BAR_MS 5.0

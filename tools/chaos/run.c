@@ -3,7 +3,6 @@
  * A run by plan: the crew works; the steps are done one after the other and repeated until the time is up; at the end a
  * whole group must work and stop in order.
  */
-#include <ftw.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <signal.h>
@@ -11,7 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -52,9 +50,9 @@ void chaos_run_poll(struct chaos_run *run)
 
 void chaos_run_for(struct chaos_run *run, uint64_t ms)
 {
-	uint64_t end = chaos_now_ns() + ms * UINT64_C(1000000);
+	uint64_t end = tool_now_ns() + ms * UINT64_C(1000000);
 
-	while (chaos_now_ns() < end)
+	while (tool_now_ns() < end)
 		chaos_run_poll(run);
 }
 
@@ -133,7 +131,7 @@ static void say_who_hangs(struct chaos_run *run, enum chaos_until until)
 					"%.1f ms ago, inside %u %s\n",
 					w->rank, (int)w->pid, (int)w->state, (unsigned long long)w->last[g].seq,
 					w->last[g].epoch, (unsigned long long)w->last[g].mask,
-					(double)(chaos_now_ns() - w->last[g].done_ns) / 1e6,
+					(double)(tool_now_ns() - w->last[g].done_ns) / 1e6,
 					run->crew->desk[d].seat[g].inside, run->crew->desk[d].cause);
 		}
 	}
@@ -145,7 +143,7 @@ static void say_who_hangs(struct chaos_run *run, enum chaos_until until)
  */
 static void mend_majority(struct chaos_run *run)
 {
-	if (run->alarms == run->alarms_seen || chaos_now_ns() < run->settle_ns + MAJORITY_MS * UINT64_C(1000000))
+	if (run->alarms == run->alarms_seen || tool_now_ns() < run->settle_ns + MAJORITY_MS * UINT64_C(1000000))
 		return;
 	run->alarms_seen = run->alarms;
 	fprintf(stderr, "ep-chaos: after a false alarm nothing moves for %d ms: those that are stopped go on\n",
@@ -158,7 +156,7 @@ int chaos_await(struct chaos_run *run, enum chaos_until until)
 	uint64_t end = chaos_outcome_end();
 	bool all;
 
-	run->settle_ns = chaos_now_ns();
+	run->settle_ns = tool_now_ns();
 	do {
 		chaos_run_poll(run);
 		all = true;
@@ -170,7 +168,7 @@ int chaos_await(struct chaos_run *run, enum chaos_until until)
 	if (all) {
 		if (until == CHAOS_WHOLE)
 			run->alarms_seen = run->alarms;
-		chaos_event_close(run, chaos_now_ns());
+		chaos_event_close(run, tool_now_ns());
 		return 0;
 	}
 	if (!run->wrong)
@@ -182,12 +180,12 @@ int chaos_run_start(struct chaos_run *run)
 {
 	int err = 0;
 
-	run->start_ns = chaos_now_ns();
+	run->start_ns = tool_now_ns();
 	for (int r = 0; r < run->target && !err; r++)
 		err = chaos_crew_spawn(run, r, false, NULL);
 	if (!err)
 		err = chaos_await(run, CHAOS_WHOLE);
-	run->start_ns = chaos_now_ns();
+	run->start_ns = tool_now_ns();
 	return err;
 }
 
@@ -198,7 +196,7 @@ static int rounds(struct chaos_run *run)
 
 	for (int i = 0; run->wrong == 0; i = (i + 1) % plan->steps) {
 		const struct chaos_step *step = &plan->step[i];
-		bool round = i == 0, late = chaos_now_ns() >= run->end_ns;
+		bool round = i == 0, late = tool_now_ns() >= run->end_ns;
 
 		if (round && run->rounds == plan->rounds && plan->rounds)
 			return 0;
@@ -208,7 +206,7 @@ static int rounds(struct chaos_run *run)
 		run->rounds += round;
 		if (opt->verbose)
 			fprintf(stderr, "ep-chaos: %8.1f ms: line %d: %s\n",
-				(double)(chaos_now_ns() - run->start_ns) / 1e6, step->line, step->kind);
+				(double)(tool_now_ns() - run->start_ns) / 1e6, step->line, step->kind);
 		if (!chaos_act(run, step))
 			continue;
 		if (!run->wrong)
@@ -236,20 +234,13 @@ int chaos_run_stop(struct chaos_run *run)
 	return left ? -1 : 0;
 }
 
-static int remove_one(const char *path, const struct stat *st, int type, struct FTW *at)
-{
-	(void)st, (void)type, (void)at;
-	return remove(path);
-}
-
 void chaos_run_close(struct chaos_run *run)
 {
 	chaos_crew_close(run);
 	chaos_server_close(run);
 	if (run->net)
 		chaos_net_close();
-	if (*run->server.dir)
-		nftw(run->server.dir, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+	tool_remove_dir(run->server.dir);
 	free(run);
 }
 
@@ -314,7 +305,7 @@ static bool devices_fit(struct chaos_plan *plan, int devices)
 void chaos_run_init(struct chaos_run *run, const struct chaos_options *opt)
 {
 	run->opt = opt;
-	run->random = opt->seed * UINT64_C(0x9e3779b97f4a7c15) | 1;
+	run->random = (uint64_t)opt->seed * UINT64_C(0x9e3779b97f4a7c15) | 1;
 	run->crew_fd = -1;
 	run->bucket_ns = UINT64_C(60000000000) / CHAOS_BUCKETS;
 }
@@ -355,7 +346,7 @@ static int judge(struct chaos_run *run)
 		err = chaos_heal_all(run);
 	if (!err)
 		err = chaos_run_stop(run);
-	run->end_ns = chaos_now_ns();
+	run->end_ns = tool_now_ns();
 	chaos_table(run);
 	if (opt->plot && chaos_plot(run, opt->plot))
 		err = -1;
@@ -369,13 +360,13 @@ int chaos_plan_run(const struct chaos_options *opt)
 	int err;
 
 	if (opt->show) {
-		text = chaos_plan_random(opt->seed);
+		text = chaos_plan_random((uint64_t)opt->seed);
 		printf("# ep-chaos --plan random --seed %llu\n%s", (unsigned long long)opt->seed, text ? text : "");
 		free(text);
 		free(run);
 		return 0;
 	}
-	if (!run || chaos_plan_read(&run->plan, opt->plan, opt->seed)) {
+	if (!run || chaos_plan_read(&run->plan, opt->plan, (uint64_t)opt->seed)) {
 		free(run);
 		return 64;
 	}

@@ -6,7 +6,6 @@
  */
 #include <errno.h>
 #include <fcntl.h>
-#include <ftw.h>
 #include <libgen.h>
 #include <limits.h>
 #include <poll.h>
@@ -16,7 +15,6 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -126,14 +124,14 @@ int chaos_server_say(const struct chaos_server *s, const char *command, char *re
 
 int chaos_server_start(struct chaos_server *s)
 {
-	uint64_t end = chaos_now_ns() + START_MS * UINT64_C(1000000);
+	uint64_t end = tool_now_ns() + START_MS * UINT64_C(1000000);
 	pid_t parent = getpid();
 	char reply[128];
 
 	s->pid = fork();
 	if (!s->pid)
 		exec_server(s, parent);
-	while (s->pid > 0 && chaos_now_ns() < end) {
+	while (s->pid > 0 && tool_now_ns() < end) {
 		if (!chaos_server_say(s, "PING", reply, sizeof(reply)) && !strncmp(reply, "+PONG", 5))
 			return 0;
 		if (waitpid(s->pid, NULL, WNOHANG) == s->pid) {
@@ -155,12 +153,6 @@ static void end_server(struct chaos_server *s)
 	s->pid = 0;
 }
 
-static int remove_one(const char *path, const struct stat *st, int type, struct FTW *at)
-{
-	(void)st, (void)type, (void)at;
-	return remove(path);
-}
-
 static int restart(struct chaos_run *run, bool empty)
 {
 	struct chaos_server *s = &run->server;
@@ -169,7 +161,7 @@ static int restart(struct chaos_run *run, bool empty)
 	end_server(s);
 	snprintf(data, sizeof(data), "%s/appendonlydir", s->dir);
 	if (empty && s->data)
-		nftw(data, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+		tool_remove_dir(data);
 	return chaos_server_start(s);
 }
 

@@ -58,11 +58,11 @@ int chaos_idle(struct chaos_run *run)
 	chaos_command(run, CHAOS_IDLE);
 	chaos_run_for(run, SETTLE_MS);
 	used = group_seconds(run);
-	start = chaos_now_ns();
+	start = tool_now_ns();
 	for (int i = 0; i < run->opt->idle_s; i++)
 		sleep(1); /* a look would disturb */
 	used = group_seconds(run) - used;
-	percent = 100 * used / ((double)(chaos_now_ns() - start) / 1e9);
+	percent = 100 * used / ((double)(tool_now_ns() - start) / 1e9);
 	chaos_command(run, CHAOS_RUN);
 	chaos_run_for(run, SETTLE_MS);
 	if (run->opt->json)
@@ -209,11 +209,11 @@ static uint64_t least_steps(struct chaos_run *run)
 
 static int reach(struct chaos_run *run, uint64_t steps)
 {
-	uint64_t end = chaos_now_ns() + STEP_MS * UINT64_C(1000000);
+	uint64_t end = tool_now_ns() + STEP_MS * UINT64_C(1000000);
 
 	while (least_steps(run) < steps) {
 		chaos_run_poll(run);
-		if (run->alarms || run->wrong || chaos_now_ns() > end) {
+		if (run->alarms || run->wrong || tool_now_ns() > end) {
 			chaos_wrong(run, "%llu steps of %llu came to pass", (unsigned long long)least_steps(run),
 				    (unsigned long long)steps);
 			return -1;

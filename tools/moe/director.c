@@ -47,7 +47,7 @@ static void somebody_died(struct moe_director *d, const struct moe_report *r, in
 
 	d->present &= ~(UINT64_C(1) << q);
 	d->seat[q].died = d->event_step = r->step + 1;
-	d->seat[q].asked_ns = moe_now_ns();
+	d->seat[q].asked_ns = tool_now_ns();
 	d->seat[q].asked_step = d->step;
 	if (!d->opt->recover)
 		d->want &= ~(UINT64_C(1) << q);
@@ -190,7 +190,7 @@ static void close_conn(struct moe_director *d, int i)
 
 static void take_report(struct moe_director *d, int i, const struct moe_report *r)
 {
-	d->last_ns = moe_now_ns();
+	d->last_ns = tool_now_ns();
 	if (r->kind == MOE_HELLO) {
 		if (!d->hello.kind)
 			d->hello = *r;
@@ -253,7 +253,7 @@ static bool ranks_ended(const struct moe_director *d)
 static void stop_ranks(struct moe_director *d)
 {
 	d->stopping = true;
-	d->stop_ns = moe_now_ns();
+	d->stop_ns = tool_now_ns();
 	for (int i = 1; i < d->conns; i++)
 		if (d->conn[i].fd >= 0)
 			send(d->conn[i].fd, "s", 1, MSG_NOSIGNAL);
@@ -267,7 +267,7 @@ static bool all_done(const struct moe_director *d)
 
 static void run(struct moe_director *d)
 {
-	uint64_t now = moe_now_ns(), before;
+	uint64_t now = tool_now_ns(), before;
 
 	while (!d->failed && !(d->stopping && ranks_ended(d))) {
 		bool runs_ended = moe_reap(d);
@@ -276,7 +276,7 @@ static void run(struct moe_director *d)
 		read_reports(d);
 		if (!d->stopping)
 			moe_plan_run(d);
-		now = moe_now_ns();
+		now = tool_now_ns();
 		if (now > before + STOOD_STILL_NS) {
 			d->last_ns += now - before;
 			d->stop_ns += now - before;
@@ -295,11 +295,11 @@ static void run(struct moe_director *d)
 /* Releases the ranks and waits for every process; a process that stays is killed. */
 static void let_go(struct moe_director *d)
 {
-	uint64_t end = moe_now_ns() + (d->failed ? 0 : END_NS);
+	uint64_t end = tool_now_ns() + (d->failed ? 0 : END_NS);
 
 	for (int i = 0; i < d->conns; i++)
 		close_conn(d, i);
-	while (!moe_reap(d) && moe_now_ns() < end)
+	while (!moe_reap(d) && tool_now_ns() < end)
 		poll(NULL, 0, POLL_MS);
 	for (int i = 0; i < d->runs; i++) {
 		if (!d->run[i])
@@ -320,7 +320,7 @@ static int run_part(struct moe_options *opt, struct moe_total *total)
 	d.opt = opt;
 	d.random = (uint32_t)opt->seed * 2654435761u + 1;
 	d.want = opt->ranks == 64 ? UINT64_MAX : (UINT64_C(1) << opt->ranks) - 1;
-	d.last_ns = moe_now_ns();
+	d.last_ns = tool_now_ns();
 	for (int i = 0; i < opt->plans; i++)
 		deaths += opt->plan[i].kind != MOE_EXTEND;
 	printf("ep-moe: %d ranks over %s%s, %d experts, top %d, %d tokens of %d a rank and step, text %s, seed %llu\n",

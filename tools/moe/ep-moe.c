@@ -85,15 +85,10 @@ static const struct argp_option options[] = {
 /* @name: of the option, for errors */
 static long number(struct argp_state *state, const char *name, const char *text, long min, long max, char **rest)
 {
-	char *end;
 	long value;
 
-	errno = 0;
-	value = strtol(text, &end, 10);
-	if (errno || end == text || value < min || value > max || (*end && !rest))
+	if (!tool_number(text, min, max, &value, rest))
 		argp_error(state, "--%s %s: a number from %ld to %ld is needed", name, text, min, max);
-	if (rest)
-		*rest = end;
 	return value;
 }
 
@@ -161,12 +156,7 @@ void moe_demo_plan(struct moe_options *opt, int part)
 static error_t parse_size(int key, char *arg, struct argp_state *state)
 {
 	struct moe_options *opt = state->input;
-	const struct {
-		int key;
-		const char *name;
-		int *to;
-		long min, max;
-	} sizes[] = {
+	const struct tool_option sizes[] = {
 		{ 'n', "ranks", &opt->ranks, 1, MOE_MAX_RANKS },
 		{ OPT_TOKENS, "tokens", &opt->shape.tokens, 1, 65536 },
 		{ OPT_HIDDEN, "hidden", &opt->shape.hidden, 8, 65536 },
@@ -176,15 +166,13 @@ static error_t parse_size(int key, char *arg, struct argp_state *state)
 		{ OPT_DEVICES, "devices", &opt->devices, 0, MOE_MAX_RANKS },
 		{ OPT_STEPS, "steps", &opt->steps, 1, 1000000 },
 		{ OPT_PART, "part", &opt->part, 0, MOE_PARTS - 1 },
+		{ 0 },
 	};
+	const struct tool_option *o = tool_option(sizes, key);
 
-	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
-		if (sizes[i].key != key)
-			continue;
-		*sizes[i].to = (int)number(state, sizes[i].name, arg, sizes[i].min, sizes[i].max, NULL);
-		return 0;
-	}
-	return ARGP_ERR_UNKNOWN;
+	if (o)
+		*o->to = (int)number(state, o->name, arg, o->min, o->max, NULL);
+	return o ? 0 : ARGP_ERR_UNKNOWN;
 }
 
 static void finish_plan(struct argp_state *state)
@@ -321,6 +309,6 @@ int main(int argc, char **argv)
 		return moe_rank_main(&opt);
 	}
 	if (!opt.seeded)
-		opt.seed = moe_now_ns() % 1000000;
+		opt.seed = tool_now_ns() % 1000000;
 	return moe_director_main(&opt);
 }

@@ -12,6 +12,7 @@
 #include <sys/types.h>
 #include <time.h>
 
+#include "../local/small.h"
 #include "covey.h"
 #include "model.h"
 
@@ -139,13 +140,5 @@ void moe_story_progress(const struct moe_story *s, const struct moe_report *repo
 /* Timeline and speed of one part, added up into @total; all reports are in. */
 void moe_story_part(struct moe_story *s, const struct moe_options *opt, int planned, struct moe_total *total);
 int moe_story_end(const struct moe_total *total); /* 0 if all matched and every planned death hit an operation */
-
-static inline uint64_t moe_now_ns(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 #endif

@@ -89,7 +89,7 @@ static void extend(struct moe_director *d, int size)
 		if (d->want >> r & 1)
 			continue;
 		d->want |= UINT64_C(1) << r;
-		d->seat[r].asked_ns = moe_now_ns();
+		d->seat[r].asked_ns = tool_now_ns();
 		d->seat[r].asked_step = d->step;
 		grow++;
 	}
@@ -133,13 +133,13 @@ static void carry_out(struct moe_director *d, struct moe_plan *p)
 	}
 	seat->killed = p->sent = true;
 	moe_say(d, "a signal to rank %d from outside: Killed", p->rank);
-	seat->kill_ns = moe_now_ns();
+	seat->kill_ns = tool_now_ns();
 	kill(seat->pid, SIGKILL);
 }
 
 void moe_plan_run(struct moe_director *d)
 {
-	uint64_t now = moe_now_ns();
+	uint64_t now = tool_now_ns();
 	bool earlier = true; /* all entries before this one are done */
 
 	for (int i = 0; i < d->opt->plans; i++) {

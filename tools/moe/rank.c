@@ -134,7 +134,7 @@ int moe_rank_main(struct moe_options *opt)
 	struct moe_rank r = { .opt = opt, .fd = -1, .self = -1, .fresh = create && !strcmp(create, "never") };
 	int err;
 
-	r.report.start_ns = moe_now_ns();
+	r.report.start_ns = tool_now_ns();
 	if (!r.fresh)
 		set_fault(opt);
 	if (opt->report && (r.fd = dial(opt->report)) < 0)
@@ -151,7 +151,7 @@ int moe_rank_main(struct moe_options *opt)
 	err = join(&r);
 	while (!err && !r.stop)
 		err = moe_rank_step(&r);
-	if (!err && (err = covey_leave(r.group, moe_now_ns() + LEAVE_MS * UINT64_C(1000000))))
+	if (!err && (err = covey_leave(r.group, tool_now_ns() + LEAVE_MS * UINT64_C(1000000))))
 		err = err == COVEY_ERR_TIMEOUT || err == COVEY_ERR_CLOSED ? 0 : moe_rank_fail(&r, "leave", err);
 	close_group(&r);
 	say_goodbye(&r, err);

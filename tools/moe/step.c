@@ -14,7 +14,7 @@ static void note(struct moe_rank *r, int op, const struct covey_result *result)
 	r->report.epoch[op] = result->epoch;
 	r->report.mask[op] = result->mask.word[0];
 	r->report.wait_ns = op == MOE_DISPATCH ? result->wait_ns : r->report.wait_ns;
-	r->report.done_ns[op] = moe_now_ns();
+	r->report.done_ns[op] = tool_now_ns();
 }
 
 /* Events of the group since the last step: when a rank was suspected, and when a view without one became active. */
@@ -180,7 +180,7 @@ static int report(struct moe_rank *r)
 	r->report.local = r->local;
 	r->report.fresh = r->fresh;
 	listen_in(r);
-	r->report.end_ns = moe_now_ns();
+	r->report.end_ns = tool_now_ns();
 	moe_check(&r->ref, &r->report, r->range, r->count, r->out, v);
 	r->bad.wrong += v->wrong;
 	r->bad.counts_bad += v->counts_bad;

@@ -157,7 +157,7 @@ struct moe_event *moe_story_add(struct moe_story *s, int kind, int rank)
 	if (s->events == MOE_MAX_EVENTS)
 		return NULL;
 	e = &s->event[s->events++];
-	*e = (struct moe_event){ .kind = kind, .rank = rank, .time_ns = moe_now_ns() };
+	*e = (struct moe_event){ .kind = kind, .rank = rank, .time_ns = tool_now_ns() };
 	return e;
 }
 
@@ -172,7 +172,7 @@ struct moe_event *moe_story_last(struct moe_story *s, int kind, int rank)
 void moe_story_progress(const struct moe_story *s, const struct moe_report *r, bool last)
 {
 	static uint64_t next_ns;
-	uint64_t now = moe_now_ns();
+	uint64_t now = tool_now_ns();
 	bool tty = isatty(STDOUT_FILENO);
 	char mask[80];
 
