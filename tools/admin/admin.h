@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "../local/small.h"
 #include "covey.h"
 
 struct admin_member {
@@ -53,7 +54,6 @@ struct admin {
 	struct admin_group now;
 };
 
-uint64_t admin_now_ns(void);
 int admin_look(struct admin *a);		/* fills a->now; returns the exit code, after printing any cause */
 int admin_try(struct admin *a);			/* the same without a message: COVEY_ERR_* */
 int admin_code(const struct admin *a, int err); /* the exit code for a call that failed */

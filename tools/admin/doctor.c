@@ -394,7 +394,7 @@ static const char *store_change(int err, const char *cause)
 /* A group that is missing and one that exists: either answer means that scripts run. */
 static bool check_store(struct doctor *d)
 {
-	uint64_t begin = admin_now_ns();
+	uint64_t begin = tool_now_ns();
 	struct covey_error_info info;
 	int err;
 
@@ -410,10 +410,10 @@ static bool check_store(struct doctor *d)
 	}
 	if (err)
 		find(d, GOOD, "store", "", "answers in %.1f ms; it has no group %s yet",
-		     (double)(admin_now_ns() - begin) / 1e6, d->a->group);
+		     (double)(tool_now_ns() - begin) / 1e6, d->a->group);
 	else
 		find(d, GOOD, "store", "", "answers in %.1f ms; group %s is in phase %s, epoch %" PRIu64,
-		     (double)(admin_now_ns() - begin) / 1e6, d->a->group, d->a->now.phase, d->a->now.epoch);
+		     (double)(tool_now_ns() - begin) / 1e6, d->a->group, d->a->now.phase, d->a->now.epoch);
 	return true;
 }
 
@@ -455,9 +455,9 @@ static int live_once(const char *store, const char *name)
 	err = covey_join(&config, &group);
 	if (err)
 		return err;
-	err = covey_leave(group, admin_now_ns() + UINT64_C(5000000000));
+	err = covey_leave(group, tool_now_ns() + UINT64_C(5000000000));
 	covey_close(group);
-	return err ? err : covey_admin_call(store, name, 2, argv, admin_now_ns() + UINT64_C(5000000000), ignore, NULL);
+	return err ? err : covey_admin_call(store, name, 2, argv, tool_now_ns() + UINT64_C(5000000000), ignore, NULL);
 }
 
 /* A replica or a full server cannot be written, a user may lack a permission that only some of a group's calls need. */
@@ -467,7 +467,7 @@ static void check_use(struct doctor *d)
 	char name[48];
 	int err;
 
-	snprintf(name, sizeof(name), "doctor.%d.%llx", (int)getpid(), (unsigned long long)admin_now_ns());
+	snprintf(name, sizeof(name), "doctor.%d.%llx", (int)getpid(), (unsigned long long)tool_now_ns());
 	covey_log_set(ignore_line, NULL, 0);
 	err = live_once(d->a->store, name);
 	covey_log_set(NULL, NULL, 0);

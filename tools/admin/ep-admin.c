@@ -71,14 +71,6 @@ static const struct argp_option options[] = {
 	{ 0 },
 };
 
-uint64_t admin_now_ns(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
 /* Replaces the text between the scheme and the last @ by *, so that a list of processes does not show it. */
 static void hide_password(char *url)
 {
@@ -97,12 +89,9 @@ static const char *shown(const char *word)
 
 static long number(struct argp_state *state, const char *text, long min, long max)
 {
-	char *end;
 	long value;
 
-	errno = 0;
-	value = strtol(text, &end, 10);
-	if (errno || end == text || *end || value < min || value > max)
+	if (!tool_number(text, min, max, &value, NULL))
 		argp_error(state, "%s: a number from %ld to %ld is needed", shown(text), min, max);
 	return value;
 }
@@ -235,7 +224,7 @@ static int call(struct admin *a, int argc, const char *const *argv)
 	int err;
 
 	admin_group_clear(&a->now);
-	err = covey_admin_call(a->store, a->group, argc, argv, admin_now_ns() + CALL_MS * UINT64_C(1000000),
+	err = covey_admin_call(a->store, a->group, argc, argv, tool_now_ns() + CALL_MS * UINT64_C(1000000),
 			       admin_group_pair, &a->now);
 	if (err || (a->now.status[0] && strcmp(a->now.status, "OK")))
 		return explain(a, err);
@@ -254,7 +243,7 @@ int admin_try(struct admin *a)
 	static const char *const argv[] = { "peek" };
 
 	admin_group_clear(&a->now);
-	return covey_admin_call(a->store, a->group, 1, argv, admin_now_ns() + CALL_MS * UINT64_C(1000000),
+	return covey_admin_call(a->store, a->group, 1, argv, tool_now_ns() + CALL_MS * UINT64_C(1000000),
 				admin_group_pair, &a->now);
 }
 
@@ -349,7 +338,7 @@ static void say_lacks(const struct admin *a, int first, enum lack last, char *te
 
 static int wait_done(struct admin *a, int first, uint64_t inc)
 {
-	uint64_t end = admin_now_ns() + (uint64_t)a->wait_ms * 1000000;
+	uint64_t end = tool_now_ns() + (uint64_t)a->wait_ms * 1000000;
 	char said[640] = "", line[640], lacks[512];
 	int code;
 
@@ -365,7 +354,7 @@ static int wait_done(struct admin *a, int first, uint64_t inc)
 		if (strcmp(line, said))
 			fprintf(stderr, "ep-admin: waiting for %s: %s\n", a->command, line);
 		memcpy(said, line, sizeof(said));
-		if (admin_now_ns() >= end) {
+		if (tool_now_ns() >= end) {
 			fprintf(stderr, "ep-admin: %s is not done after %ld ms%s%s\n", a->command, a->wait_ms,
 				lacks[0] ? ": " : "", lacks);
 			return EXIT_TIMEOUT;

@@ -212,7 +212,7 @@ static uint64_t pid_of(const struct cvy_flight *page)
 /* Milliseconds since the agent's last beat. */
 static uint64_t silence_of(const struct cvy_flight *page)
 {
-	uint64_t now = admin_now_ns();
+	uint64_t now = tool_now_ns();
 
 	return now > page->clock_ns ? (now - page->clock_ns) / 1000000 : 0;
 }
@@ -231,7 +231,7 @@ static void print_events(const struct cvy_flight *page)
 
 	for (uint64_t n = last > 4 ? last - 4 : 0; n < last; n++) {
 		const struct cvy_flight_event *e = &page->event[n % CVY_FLIGHT_EVENTS];
-		uint64_t now = admin_now_ns();
+		uint64_t now = tool_now_ns();
 
 		if (e->kind < 1 || e->kind > COVEY_EVENT_STORE_BACK)
 			continue;

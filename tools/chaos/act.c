@@ -40,21 +40,13 @@ void chaos_event_open(struct chaos_run *run, const char *kind)
 {
 	if (run->events == CHAOS_EVENTS)
 		return;
-	run->event[run->events++] = (struct chaos_event){ .kind = kind_of(run, kind), .begin_ns = chaos_now_ns() };
+	run->event[run->events++] = (struct chaos_event){ .kind = kind_of(run, kind), .begin_ns = tool_now_ns() };
 }
 
 void chaos_event_close(struct chaos_run *run, uint64_t now)
 {
 	for (int i = run->events - 1; i >= 0 && !run->event[i].end_ns; i--)
 		run->event[i].end_ns = now;
-}
-
-static void wait_ms(struct chaos_run *run, uint64_t from, uint64_t to)
-{
-	uint64_t end = chaos_now_ns() + (from + chaos_random(&run->base, to - from + 1)) * UINT64_C(1000000);
-
-	while (chaos_now_ns() < end)
-		chaos_run_poll(run);
 }
 
 /* The chosen processes: the named ones that exist, or the given number of live ones. */
@@ -75,7 +67,7 @@ static int pick(struct chaos_run *run, const struct chaos_step *step, struct cha
 	if (step->ranks)
 		return n;
 	for (; n < step->count && n < live - 1; n++) { /* one is left to report */
-		int other = n + (int)chaos_random(&run->base, (uint64_t)(live - n));
+		int other = n + (int)chaos_random(run, (uint64_t)(live - n));
 		struct chaos_worker *w = out[n];
 
 		out[n] = out[other];
@@ -89,12 +81,17 @@ static struct chaos_desk *desk_of(struct chaos_run *run, const struct chaos_work
 	return &run->crew->desk[w - run->worker];
 }
 
-static void await_inside(struct chaos_run *run, const struct chaos_worker *w, uint32_t op)
+bool chaos_await_inside(struct chaos_run *run, const struct chaos_worker *w, uint32_t op, unsigned ms)
 {
-	uint64_t end = ms_from_now(INSIDE_MS);
+	uint64_t end = ms_from_now(ms);
+	uint32_t at;
 
-	while (__atomic_load_n(&desk_of(run, w)->seat[0].inside, __ATOMIC_ACQUIRE) != op && chaos_awake_ns() < end)
-		;
+	do {
+		at = __atomic_load_n(&desk_of(run, w)->seat[0].inside, __ATOMIC_ACQUIRE);
+		if (op ? at == op : at != 0)
+			return true;
+	} while (chaos_awake_ns() < end);
+	return false;
 }
 
 static void doomed(struct chaos_worker *w)
@@ -103,7 +100,7 @@ static void doomed(struct chaos_worker *w)
 	w->doubt = true;
 }
 
-static int await_end(struct chaos_run *run, const struct chaos_worker *w, unsigned ms, const char *what)
+int chaos_await_end(struct chaos_run *run, const struct chaos_worker *w, unsigned ms, const char *what)
 {
 	uint64_t end = ms_from_now(ms);
 
@@ -111,7 +108,7 @@ static int await_end(struct chaos_run *run, const struct chaos_worker *w, unsign
 		chaos_run_poll(run);
 	if (!w->pid)
 		return 0;
-	chaos_wrong(&run->base, "rank %d lives on %u ms after %s", w->rank, ms, what);
+	chaos_wrong(run, "rank %d lives on %u ms after %s", w->rank, ms, what);
 	return -1;
 }
 
@@ -121,7 +118,7 @@ static int act_kill(struct chaos_run *run, const struct chaos_step *step)
 	int n = pick(run, step, w);
 
 	if (n && step->what > 0)
-		await_inside(run, w[0], (uint32_t)step->what);
+		chaos_await_inside(run, w[0], (uint32_t)step->what, INSIDE_MS);
 	chaos_event_open(run, step->kind);
 	for (int i = 0; i < n; i++) {
 		if (step->what < 0)
@@ -132,7 +129,7 @@ static int act_kill(struct chaos_run *run, const struct chaos_step *step)
 	for (int i = 0; i < n; i++)
 		doomed(w[i]);
 	for (int i = 0; i < n && step->what < 0; i++)
-		if (await_end(run, w[i], TRAP_MS, "it was to kill itself"))
+		if (chaos_await_end(run, w[i], TRAP_MS, "it was to kill itself"))
 			return -1;
 	return 0;
 }
@@ -208,7 +205,7 @@ int chaos_resume(struct chaos_run *run)
 		chaos_event_open(run, w->state == CHAOS_P_LIMBO ? "resume, left out" : "resume in time");
 		kill(w->pid, SIGCONT);
 		if (w->state == CHAOS_P_LIMBO)
-			err |= await_end(run, w, FENCED_MS, "it woke, left out of the view");
+			err |= chaos_await_end(run, w, FENCED_MS, "it woke, left out of the view");
 	}
 	return err;
 }
@@ -226,7 +223,7 @@ static int act_gone(struct chaos_run *run, const struct chaos_step *step)
 				chaos_run_poll(run);
 		}
 		if (step->ranks >> r & 1 && chaos_crew_at(run, r)) {
-			chaos_wrong(&run->base, "rank %d is still there %d ms after it was to go", r, CHAOS_OUTCOME_MS);
+			chaos_wrong(run, "rank %d is still there %d ms after it was to go", r, CHAOS_OUTCOME_MS);
 			return -1;
 		}
 	}
@@ -295,7 +292,7 @@ static int act_quiet(struct chaos_run *run)
 	}
 	if (g == run->crew->groups)
 		return 0;
-	chaos_wrong(&run->base, "group %d did not come to rest within %d ms", g, CHAOS_OUTCOME_MS);
+	chaos_wrong(run, "group %d did not come to rest within %d ms", g, CHAOS_OUTCOME_MS);
 	return -1;
 }
 
@@ -310,14 +307,14 @@ static int ask(struct chaos_run *run, const char *what, int rank, char *why)
 {
 	char text[16], name[16] = "crew0";
 	const char *argv[] = { "ask", what, text };
-	uint64_t end = chaos_now_ns() + ASK_MS * UINT64_C(1000000); /* an answer may take seconds */
+	uint64_t end = tool_now_ns() + ASK_MS * UINT64_C(1000000); /* an answer may take seconds */
 	int err;
 
 	snprintf(text, sizeof(text), "%d", rank);
 	do {
 		err = covey_admin_call(run->crew->store, name, 3, argv, end, take_why, why);
 		chaos_run_poll(run);
-	} while (err == COVEY_ERR_REFUSED && chaos_now_ns() < end);
+	} while (err == COVEY_ERR_REFUSED && tool_now_ns() < end);
 	return err;
 }
 
@@ -332,9 +329,9 @@ static int act_retire(struct chaos_run *run, const struct chaos_step *step)
 		w[i]->retiring = true;
 		err = ask(run, "retire", w[i]->rank, why);
 		if (err)
-			chaos_wrong(&run->base, "retire %d: %s: %s", w[i]->rank, covey_strerror(err), why);
+			chaos_wrong(run, "retire %d: %s: %s", w[i]->rank, covey_strerror(err), why);
 		else
-			err = await_end(run, w[i], CHAOS_OUTCOME_MS, "it was asked to retire");
+			err = chaos_await_end(run, w[i], CHAOS_OUTCOME_MS, "it was asked to retire");
 	}
 	return err;
 }
@@ -352,9 +349,9 @@ static int act_evict(struct chaos_run *run, const struct chaos_step *step)
 		w[i]->doubt = true;
 		err = ask(run, "evict", w[i]->rank, why);
 		if (err)
-			chaos_wrong(&run->base, "evict %d: %s: %s", w[i]->rank, covey_strerror(err), why);
+			chaos_wrong(run, "evict %d: %s: %s", w[i]->rank, covey_strerror(err), why);
 		else
-			err = await_end(run, w[i], FENCED_MS, "it was evicted");
+			err = chaos_await_end(run, w[i], FENCED_MS, "it was evicted");
 	}
 	return err;
 }
@@ -371,7 +368,7 @@ static int act_leave(struct chaos_run *run, const struct chaos_step *step)
 		kill(w[i]->pid, SIGTERM);
 	}
 	for (int i = 0; i < n && !err; i++)
-		err = await_end(run, w[i], CHAOS_OUTCOME_MS, "it was told to leave");
+		err = chaos_await_end(run, w[i], CHAOS_OUTCOME_MS, "it was told to leave");
 	return err;
 }
 
@@ -406,7 +403,7 @@ static int act_limit(struct chaos_run *run, const struct chaos_step *step)
 			continue;
 		limit.rlim_cur = step->verb == CHAOS_LIMIT ? (rlim_t)highest_file(w[i]->pid) + 1 : limit.rlim_max;
 		if (prlimit(w[i]->pid, RLIMIT_NOFILE, &limit, NULL))
-			chaos_wrong(&run->base, "limit of rank %d: %s", w[i]->rank, strerror(errno));
+			chaos_wrong(run, "limit of rank %d: %s", w[i]->rank, strerror(errno));
 	}
 	return 0;
 }
@@ -417,14 +414,14 @@ static int act_starve(struct chaos_run *run, const struct chaos_step *step)
 	int r = step->ranks ? __builtin_ctz(step->ranks) : 0;
 
 	if (chaos_crew_at(run, r)) {
-		chaos_wrong(&run->base, "starve %d: the rank is taken, so kill it before", r);
+		chaos_wrong(run, "starve %d: the rank is taken, so kill it before", r);
 		return -1;
 	}
 	chaos_event_open(run, step->kind);
 	if (chaos_crew_spawn(run, r, true, step->text))
 		return -1;
-	return await_end(run, &run->worker[(run->next_desk + CHAOS_DESKS - 1) % CHAOS_DESKS], CHAOS_OUTCOME_MS,
-			 "it had to fail");
+	return chaos_await_end(run, &run->worker[(run->next_desk + CHAOS_DESKS - 1) % CHAOS_DESKS], CHAOS_OUTCOME_MS,
+			       "it had to fail");
 }
 
 static int act_network(struct chaos_run *run, const struct chaos_step *step)
@@ -447,7 +444,7 @@ static int act_heal(struct chaos_run *run, const struct chaos_step *step)
 
 		if (!w->pid || w->state != CHAOS_P_LIVE || !w->cut_off || !bury_if_out(run, w))
 			continue;
-		err = await_end(run, w, CHAOS_OUTCOME_MS, "the links healed, left out of the view");
+		err = chaos_await_end(run, w, CHAOS_OUTCOME_MS, "the links healed, left out of the view");
 	}
 	for (int d = 0; d < CHAOS_DESKS; d++)
 		run->worker[d].cut_off = false;
@@ -479,7 +476,7 @@ int chaos_act(struct chaos_run *run, const struct chaos_step *step)
 				snprintf(run->rule[r], sizeof(run->rule[r]), "%s", step->text);
 		return 0;
 	case CHAOS_WAIT:
-		wait_ms(run, step->from_ms, step->to_ms);
+		chaos_run_for(run, step->from_ms + chaos_random(run, step->to_ms - step->from_ms + 1));
 		return 0;
 	case CHAOS_SETTLE:
 		return chaos_await(run, CHAOS_SETTLED);

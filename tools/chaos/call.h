@@ -11,16 +11,24 @@ struct chaos_call {
 	int dtype, redop, root;
 	int more_at, more; /* of the uneven operations: this many elements more in block `more_at` */
 	bool bare;	   /* send is NULL */
+	bool in_place;
 };
+
+#define CHAOS_CALL_GAP 7 /* elements between the blocks of uneven operations: one with more has room */
 
 struct chaos_blocks {
 	size_t send[CHAOS_MAX_RANKS], recv[CHAOS_MAX_RANKS], at[CHAOS_MAX_RANKS];
 };
 
-/* Started and waited for, or as one call. */
+/* On a device: launched, or captured and replayed. Else started and waited for, or as one call. */
 #define CHAOS_CALL_INTO(result, name, ...) \
-	(chaos_in_two(m) ? chaos_started(m, covey_##name##_start(__VA_ARGS__, m->group, NULL, &m->work), result) \
-			 : covey_##name(__VA_ARGS__, m->group, NULL, result))
+	(m->device	   ? chaos_device_end(m, \
+				      chaos_device_begin(m) \
+						      ? COVEY_ERR_IO \
+						      : covey_##name(__VA_ARGS__, m->group, chaos_stream(m), result), \
+					      result) \
+	 : chaos_in_two(m) ? chaos_started(m, covey_##name##_start(__VA_ARGS__, m->group, NULL, &m->work), result) \
+			   : covey_##name(__VA_ARGS__, m->group, NULL, result))
 #define CHAOS_CALL(...) CHAOS_CALL_INTO(result, __VA_ARGS__)
 
 /* call.c */

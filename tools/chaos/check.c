@@ -57,16 +57,16 @@ static void in_order(struct chaos_run *run, const struct chaos_worker *w, int gr
 	chaos_in_group(run->crew, group, w->rank, &member);
 	if (last->seq &&
 	    (record->seq != last->seq + 1 || record->epoch < last->epoch || record->enter_ns < last->done_ns))
-		chaos_wrong(&run->base, "group %d rank %d: after seq %llu in epoch %u came seq %llu in epoch %u", group,
+		chaos_wrong(run, "group %d rank %d: after seq %llu in epoch %u came seq %llu in epoch %u", group,
 			    member, (unsigned long long)last->seq, last->epoch, (unsigned long long)record->seq,
 			    record->epoch);
 	if (!record->status && !(record->mask >> member & 1) && !came_too_late(run, record) && !record->slip)
-		chaos_wrong(&run->base, "group %d rank %d: seq %llu has mask %#llx, without the rank itself", group,
-			    member, (unsigned long long)record->seq, (unsigned long long)record->mask);
+		chaos_wrong(run, "group %d rank %d: seq %llu has mask %#llx, without the rank itself", group, member,
+			    (unsigned long long)record->seq, (unsigned long long)record->mask);
 	if (last->seq && last->epoch == record->epoch && !record->status && !last->status && !chaos_private(record) &&
 	    !chaos_private(last) && last->mask & ~record->mask)
-		chaos_wrong(&run->base, "group %d rank %d: in epoch %u mask %#llx became %#llx", group, member,
-			    record->epoch, (unsigned long long)last->mask, (unsigned long long)record->mask);
+		chaos_wrong(run, "group %d rank %d: in epoch %u mask %#llx became %#llx", group, member, record->epoch,
+			    (unsigned long long)last->mask, (unsigned long long)record->mask);
 }
 
 static void dispute(struct chaos_run *run, int desk, int group, const struct chaos_record *a,
@@ -77,7 +77,7 @@ static void dispute(struct chaos_run *run, int desk, int group, const struct cha
 	struct chaos_dispute *d;
 
 	if (run->disputes == CHAOS_DISPUTES) {
-		chaos_wrong(&run->base, "more than %d outcomes that differ", CHAOS_DISPUTES);
+		chaos_wrong(run, "more than %d outcomes that differ", CHAOS_DISPUTES);
 		return;
 	}
 	d = &run->dispute[run->disputes++];
@@ -117,7 +117,7 @@ void chaos_check_disputes(struct chaos_run *run, bool last)
 		if (!wrong && !(d->owners & ~out))
 			continue;
 		if (wrong || last)
-			chaos_wrong(&run->base, "%s", d->text);
+			chaos_wrong(run, "%s", d->text);
 		else
 			run->dispute[kept++] = *d;
 	}
@@ -151,6 +151,7 @@ void chaos_check(struct chaos_run *run, int desk, int group, const struct chaos_
 	if (entry->record.seq < record->seq)
 		*entry = (struct chaos_entry){ .record = *record };
 	count_slip(run, entry, record);
+	run->compared += entry->owners != 0;
 	if (!entry->owners) {
 		entry->owners = own;
 	} else if (alike(record, &entry->record)) {

@@ -15,8 +15,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "../local/twin.h"
+#include "bench.h"
 #include "net.h"
-#include "plan.h"
 
 #define STARVED_FILES 14
 #define STARVED_BYTES (64 << 10)
@@ -50,9 +51,13 @@ int chaos_crew_open(struct chaos_run *run)
 	run->crew = crew;
 	crew->ranks = plan->ranks;
 	crew->groups = plan->groups;
-	crew->devices = run->base.opt->devices;
+	crew->devices = run->opt->devices;
+	crew->bench = run->bench != NULL;
+	crew->plain = run->bench && !run->opt->mix;
+	crew->tokens = run->opt->tokens;
+	crew->touch_bytes = run->bench ? (uint64_t)run->opt->touch_mib << 20 : 0;
 	crew->members = plan->groups > 1 ? plan->members : plan->ranks;
-	crew->seed = run->base.opt->seed;
+	crew->seed = (uint64_t)run->opt->seed;
 	crew->work = plan->work;
 	crew->sizes = plan->sizes;
 	crew->mix = plan->mix;
@@ -102,7 +107,7 @@ exec_member(const struct chaos_run *run, int desk, bool joiner, const char *lack
 	if (getppid() != parent || fcntl(run->crew_fd, F_SETFD, 0))
 		_exit(125);
 	environment(run, rank);
-	chaos_device_choose(run->crew->devices, rank);
+	tool_device_choose(run->crew->devices, rank);
 	if (run->net && chaos_net_enter(rank * run->plan.hosts / run->plan.ranks % run->plan.hosts))
 		_exit(125);
 	/* Every write fails: no space left on device. */
@@ -140,7 +145,7 @@ int chaos_crew_spawn(struct chaos_run *run, int rank, bool joiner, const char *l
 	pid_t parent = getpid();
 
 	if (d < 0) {
-		chaos_wrong(&run->base, "all %d desks are taken: processes do not end", CHAOS_DESKS);
+		chaos_wrong(run, "all %d desks are taken: processes do not end", CHAOS_DESKS);
 		return -1;
 	}
 	memset(w, 0, sizeof(*w));
@@ -150,12 +155,14 @@ int chaos_crew_spawn(struct chaos_run *run, int rank, bool joiner, const char *l
 	run->crew->desk[d].trap = CHAOS_T_NONE;
 	run->crew->desk[d].cause[0] = '\0';
 	run->crew->desk[d].handles = run->crew->desk[d].blocks = 0;
+	run->crew->desk[d].touch_ns = 0;
+	memset(run->crew->desk[d].view, 0, sizeof(run->crew->desk[d].view));
 	w->rank = rank;
 	w->state = CHAOS_P_LIVE;
 	w->starved = lack != NULL;
 	w->armed = run->rule[rank][0] != '\0';
 	w->scribbles = strstr(run->rule[rank], "scribble") != NULL;
-	w->exec_ns = chaos_now_ns();
+	w->exec_ns = tool_now_ns();
 	w->pid = fork();
 	if (!w->pid)
 		exec_member(run, d, joiner, lack, parent);
@@ -164,7 +171,7 @@ int chaos_crew_spawn(struct chaos_run *run, int rank, bool joiner, const char *l
 		return 0;
 	w->pid = 0;
 	w->state = CHAOS_P_NONE;
-	chaos_wrong(&run->base, "rank %d: fork: %s", rank, strerror(errno));
+	chaos_wrong(run, "rank %d: fork: %s", rank, strerror(errno));
 	return -1;
 }
 
@@ -199,6 +206,8 @@ static void note(struct chaos_run *run, struct chaos_worker *w, int group, const
 	bool joins = !w->last[group].seq; /* waits for its group, not for a fault */
 
 	w->last[group] = *record;
+	if (run->bench)
+		chaos_bench_note(run, w, record);
 	if (!chaos_private(record) && !record->status)
 		w->seen[group] = *record;
 	if (joins || w->state != CHAOS_P_LIVE || record->done_ns < run->start_ns)
@@ -255,7 +264,7 @@ static void judge(struct chaos_run *run, int d, int status)
 	if (killed_itself(w, status) || (w->state == CHAOS_P_KILLED && !ended_with(status, 1)))
 		return; /* a fault that it found before the signal counts */
 	if (w->starved && ended_with(status, 1) && *cause) {
-		if (run->base.opt->verbose)
+		if (run->opt->verbose)
 			fprintf(stderr, "ep-chaos: starved as it should: %s\n", cause);
 		return;
 	}
@@ -263,7 +272,7 @@ static void judge(struct chaos_run *run, int d, int status)
 		return;
 	if (w->retiring && (ended_with(status, CHAOS_EXIT_RETIRED) || ended_with(status, 0)))
 		return;
-	chaos_wrong(&run->base, "rank %d ended%s with status 0x%x: %s", w->rank,
+	chaos_wrong(run, "rank %d ended%s with status 0x%x: %s", w->rank,
 		    w->state == CHAOS_P_LIMBO ? ", stopped or cut off and left out of the view, not fenced but" : "",
 		    (unsigned)status, *cause ? cause : "no cause told");
 }

@@ -2,27 +2,16 @@
 /*
  * Operations of a member on device memory. Inputs are made and results are checked in host memory. Each buffer for a
  * device has a *twin* there, which is copied before and after. The device reports the outcome under its own numbers, so
- * these records have a seat of their own. Memory, streams and graphs come from the table of libcovey_cuda
- * (kernels/tool.h), which covey_join() has opened: ep-chaos is built without CUDA.
+ * these records have a seat of their own.
  */
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "tool_find.h"
+#include "../local/twin.h"
 #include "work.h"
 
-#define TWINS 4
-
-struct twin {
-	char *host, *there;
-	size_t bytes;
-};
-
 struct chaos_device {
-	const struct cvy_gpu_tool *tool;
-	struct CUstream_st *stream;
-	struct twin twin[TWINS];
-	int twins;
+	struct tool_device on;
 	bool captures; /* the operation under way is launched as a graph */
 	struct chaos_seat *seat;
 	uint64_t next; /* number of the next operation */
@@ -31,32 +20,8 @@ struct chaos_device {
 
 static int failed(struct chaos_member *m, const char *what, int err)
 {
-	fprintf(stderr, "ep-chaos: rank %d: %s on its device: %s\n", m->rank, what, m->device->tool->why());
+	fprintf(stderr, "ep-chaos: rank %d: %s on its device: %s\n", m->rank, what, m->device->on.tool->why());
 	return err;
-}
-
-/* Ranks share devices if there are fewer. */
-void chaos_device_choose(int devices, int rank)
-{
-	char text[16];
-
-	snprintf(text, sizeof(text), "%d", devices ? rank % devices : 0);
-	if (devices)
-		setenv("COVEY_DEVICE", text, 1);
-}
-
-const struct cvy_gpu_tool *chaos_tool_open(int device, struct CUstream_st **stream)
-{
-	const struct cvy_gpu_tool *tool = cvy_gpu_tool_find(1);
-	const char *why = tool ? NULL : dlerror();
-
-	if (!tool)
-		fprintf(stderr, "ep-chaos: %s\n", why ? why : "libcovey_cuda is of another version");
-	else if (!tool->use(device) && !tool->stream(stream))
-		return tool;
-	else
-		fprintf(stderr, "ep-chaos: device %d: %s\n", device, tool->why());
-	return NULL;
 }
 
 int chaos_device_open(struct chaos_member *m)
@@ -66,9 +31,8 @@ int chaos_device_open(struct chaos_member *m)
 	m->device = calloc(1, sizeof(*m->device));
 	if (!m->device)
 		return 1;
-	m->device->tool = chaos_tool_open(m->rank % m->crew->devices, &m->device->stream);
 	m->device->seat = &m->desk->seat[m->number + 1];
-	return m->device->tool ? 0 : 1;
+	return tool_device_open(&m->device->on, "ep-chaos", m->rank % m->crew->devices) ? 1 : 0;
 }
 
 void chaos_device_close(struct chaos_member *m)
@@ -77,55 +41,33 @@ void chaos_device_close(struct chaos_member *m)
 
 	if (!d)
 		return;
-	for (int i = 0; i < d->twins; i++)
-		d->tool->release(d->twin[i].there);
 	if (d->route)
-		d->tool->release(d->route);
-	d->tool->stream_end(d->stream);
+		d->on.tool->release(d->route);
+	tool_device_close(&d->on);
 	free(d);
 	m->device = NULL;
 }
 
 int chaos_device_twin(struct chaos_member *m, void *host, size_t bytes)
 {
-	struct chaos_device *d = m->device;
-	void *there = NULL;
-
-	if (!d)
+	if (!m->device || !tool_device_twin(&m->device->on, host, bytes))
 		return 0;
-	if (d->twins == TWINS || d->tool->alloc(bytes, &there))
-		return failed(m, "memory", 1);
-	d->twin[d->twins++] = (struct twin){ host, there, bytes };
-	return 0;
-}
-
-static struct twin *twin_of(struct chaos_device *d, const void *host)
-{
-	for (int i = 0; i < d->twins; i++)
-		if ((uintptr_t)host - (uintptr_t)d->twin[i].host < d->twin[i].bytes)
-			return &d->twin[i];
-	return NULL;
+	return failed(m, "memory", 1);
 }
 
 void *chaos_there(struct chaos_member *m, const void *host)
 {
-	struct twin *twin = m->device && host ? twin_of(m->device, host) : NULL;
-
-	return twin ? twin->there + ((const char *)host - twin->host) : (void *)(uintptr_t)host;
+	return tool_device_there(m->device ? &m->device->on : NULL, host);
 }
 
 struct CUstream_st *chaos_stream(const struct chaos_member *m)
 {
-	return m->device ? m->device->stream : NULL;
+	return m->device ? m->device->on.stream : NULL;
 }
 
 int chaos_device_copy(struct chaos_member *m, const void *host, bool back)
 {
-	const struct twin *t = m->device ? twin_of(m->device, host) : NULL;
-
-	if (!t)
-		return 0;
-	return m->device->tool->copy(back ? t->host : t->there, back ? t->there : t->host, t->bytes);
+	return tool_device_copy(m->device ? &m->device->on : NULL, host, back);
 }
 
 /* Both buffers of a collective. A third of the calls become graphs of one launch, drawn for each rank. */
@@ -136,9 +78,10 @@ int chaos_device_begin(struct chaos_member *m)
 
 	if (!err)
 		err = chaos_device_copy(m, m->recv, false);
-	d->captures = ((m->random >> 40) + (uint64_t)m->rank) % 3 == 0;
+	d->captures = !m->crew->plain && ((m->random >> 40) + (uint64_t)m->rank) % 3 == 0;
+	m->record.enter_ns = tool_now_ns();
 	if (!err && d->captures)
-		err = d->tool->capture(d->stream);
+		err = d->on.tool->capture(d->on.stream);
 	return err ? failed(m, "before an operation", err) : 0;
 }
 
@@ -146,21 +89,21 @@ int chaos_device_begin(struct chaos_member *m)
 static int replay(struct chaos_device *d)
 {
 	struct cvy_gpu_graph *graph = NULL;
-	int err = d->tool->captured(d->stream, &graph);
+	int err = d->on.tool->captured(d->on.stream, &graph);
 
 	if (!err)
-		err = d->tool->replay(graph, d->stream);
+		err = d->on.tool->replay(graph, d->on.stream);
 	if (!err)
-		err = d->tool->wait(d->stream);
+		err = d->on.tool->wait(d->on.stream);
 	if (graph)
-		d->tool->graph_end(graph);
+		d->on.tool->graph_end(graph);
 	return err;
 }
 
 int chaos_device_outcome(struct chaos_member *m, int err, struct covey_result *result)
 {
 	struct chaos_device *d = m->device;
-	int ended = err ? 0 : d->tool->wait(d->stream);
+	int ended = err ? 0 : d->on.tool->wait(d->on.stream);
 
 	if (ended)
 		return failed(m, "an operation", ended);
@@ -168,6 +111,7 @@ int chaos_device_outcome(struct chaos_member *m, int err, struct covey_result *r
 		err = covey_device_result(m->group, result);
 	if (err)
 		return err;
+	m->record.done_ns = tool_now_ns();
 	m->log = d->seat;
 	m->record.own = m->record.op == CHAOS_W_GATHER; /* uniform on hosts alone */
 	d->next = ++result->seq;			/* records count from 1 */
@@ -197,7 +141,7 @@ int chaos_device_admitted(struct chaos_member *m)
 
 	if (!d)
 		return 0;
-	if (d->tool->wait(d->stream))
+	if (d->on.tool->wait(d->on.stream))
 		return failed(m, "a safe point", 1);
 	err = covey_device_result(m->group, &last);
 	if (err)
@@ -221,9 +165,9 @@ int chaos_device_route(struct chaos_member *m)
 	if (!d || !m->ep)
 		return 0;
 	if (d->route)
-		d->tool->release(d->route);
+		d->on.tool->release(d->route);
 	d->route = NULL;
-	return d->tool->alloc(covey_ep_route_bytes(m->ep), &d->route) ? failed(m, "memory for a route", 1) : 0;
+	return d->on.tool->alloc(covey_ep_route_bytes(m->ep), &d->route) ? failed(m, "memory for a route", 1) : 0;
 }
 
 void *chaos_route(const struct chaos_member *m)

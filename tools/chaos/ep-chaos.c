@@ -6,7 +6,6 @@
  */
 #include <argp.h>
 #include <errno.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,12 +16,7 @@
 #include "covey.h"
 #include "../inherit.h"
 
-#define DEFAULT_KILLS 20
-#define BENCH_KILLS 100
-#define STOPS_PER_KILL 5 /* the bench stops one rank for this many that it kills */
-#define STOP_SLACK_MS 10
 #define STOOD_STILL_NS 1000000000u
-#define DEFAULT_HANG_MS 100
 
 const char *argp_program_version = "ep-chaos " COVEY_VERSION;
 
@@ -113,18 +107,10 @@ static const struct argp_option options[] = {
 	{ 0 },
 };
 
-uint64_t chaos_now_ns(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
 uint64_t chaos_awake_ns(void)
 {
 	static uint64_t last, stood;
-	uint64_t now = chaos_now_ns();
+	uint64_t now = tool_now_ns();
 
 	if (last && now - last > STOOD_STILL_NS)
 		stood += now - last;
@@ -145,16 +131,11 @@ void chaos_sleep_us(unsigned us)
 		;
 }
 
-static int number(struct argp_state *state, const char *what, const char *text, int min, int max)
+int chaos_ascending(const void *a, const void *b)
 {
-	char *end;
-	long value;
+	double x = *(const double *)a, y = *(const double *)b;
 
-	errno = 0;
-	value = strtol(text, &end, 10);
-	if (errno || end == text || *end || value < min || value > max)
-		argp_error(state, "%s is %s: a number from %d to %d is needed", what, text, min, max);
-	return (int)value;
+	return (x > y) - (x < y);
 }
 
 static void set_signal(struct argp_state *state, struct chaos_options *opt, const char *text)
@@ -169,59 +150,35 @@ static void set_signal(struct argp_state *state, struct chaos_options *opt, cons
 static error_t parse_number(int key, const char *arg, struct argp_state *state)
 {
 	struct chaos_options *opt = state->input;
+	const struct tool_option numbers[] = {
+		{ 'n', "-n", &opt->ranks, 2, CHAOS_MAX_RANKS },
+		{ OPT_IDLE, "--idle", &opt->idle_s, 1, 86400 },
+		{ OPT_STEPS, "--steps", &opt->steps, 100, 1000000000 },
+		{ OPT_EXTEND, "--extend", &opt->extends, 1, CHAOS_SAMPLES },
+		{ OPT_OVERLOAD, "--overload", &opt->overload_s, 1, 86400 },
+		{ OPT_KILLS, "--kills", &opt->kills, 1, 1000000 },
+		{ OPT_BURST, "--burst", &opt->burst, 1, CHAOS_MAX_RANKS / 2 },
+		{ OPT_TOUCH, "--touch", &opt->touch_mib, 0, 1 << 20 },
+		{ OPT_BYTES, "--bytes", &opt->bytes, 8, 1 << 30 },
+		{ OPT_SEED, "--seed", &opt->seed, 1, 1 << 30 },
+		{ OPT_SECONDS, "--seconds", &opt->seconds, 1, 86400 },
+		{ OPT_DEVICES, "--devices", &opt->devices, 1, 64 },
+		{ OPT_TOKENS, "--tokens", &opt->tokens, 1, 4096 },
+		{ OPT_DESK, "--desk", &opt->desk, 0, CHAOS_DESKS - 1 },
+		{ OPT_RANK, "--rank", &opt->rank, 0, CHAOS_MAX_RANKS - 1 },
+		{ OPT_SHARED, "--shared", &opt->shared_fd, 3, 1 << 20 },
+		{ 0 },
+	};
+	const struct tool_option *o = tool_option(numbers, key);
+	long value;
 
-	switch (key) {
-	case 'n':
-		opt->ranks = number(state, "-n", arg, 2, CHAOS_MAX_RANKS);
-		opt->ranks_named = true;
-		return 0;
-	case OPT_IDLE:
-		opt->idle_s = number(state, "--idle", arg, 1, 86400);
-		return 0;
-	case OPT_STEPS:
-		opt->steps = number(state, "--steps", arg, 100, 1000000000);
-		return 0;
-	case OPT_EXTEND:
-		opt->extends = number(state, "--extend", arg, 1, CHAOS_SAMPLES);
-		return 0;
-	case OPT_OVERLOAD:
-		opt->overload_s = number(state, "--overload", arg, 1, 86400);
-		return 0;
-	case OPT_KILLS:
-		opt->kills = number(state, "--kills", arg, 1, 1000000);
-		return 0;
-	case OPT_BURST:
-		opt->burst = number(state, "--burst", arg, 1, CHAOS_MAX_RANKS / 2);
-		return 0;
-	case OPT_TOUCH:
-		opt->touch_mib = (uint64_t)number(state, "--touch", arg, 0, 1 << 20);
-		return 0;
-	case OPT_BYTES:
-		opt->bytes = (uint64_t)number(state, "--bytes", arg, 8, 1 << 30);
-		return 0;
-	case OPT_SEED:
-		opt->seed = (uint64_t)number(state, "--seed", arg, 1, 1 << 30);
-		return 0;
-	case OPT_SECONDS:
-		opt->seconds = number(state, "--seconds", arg, 1, 86400);
-		return 0;
-	case OPT_DEVICES:
-		opt->devices = number(state, "--devices", arg, 1, 64);
-		return 0;
-	case OPT_TOKENS:
-		opt->tokens = number(state, "--tokens", arg, 1, 4096);
-		return 0;
-	case OPT_DESK:
-		opt->desk = number(state, "--desk", arg, 0, CHAOS_DESKS - 1);
-		return 0;
-	case OPT_RANK:
-		opt->rank = number(state, "--rank", arg, 0, CHAOS_MAX_RANKS - 1);
-		return 0;
-	case OPT_SHARED:
-		opt->shared_fd = number(state, "--shared", arg, 3, 1 << 20);
-		return 0;
-	}
-	return ARGP_ERR_UNKNOWN;
+	if (!o)
+		return ARGP_ERR_UNKNOWN;
+	if (!tool_number(arg, o->min, o->max, &value, NULL))
+		argp_error(state, "%s is %s: a number from %ld to %ld is needed", o->name, arg, o->min, o->max);
+	*o->to = (int)value;
+	opt->ranks_named |= key == 'n';
+	return 0;
 }
 
 /* Checks options that need others. */
@@ -287,136 +244,17 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	return parse_number(key, arg, state);
 }
 
-/* Defaults for options that are not set. */
-static void fill_defaults(struct chaos_options *opt)
-{
-	bool measures = opt->bench || opt->idle_s || opt->leak || opt->steps || opt->extends || opt->overload_s;
-
-	if (!measures) {
-		opt->mix = true;
-		opt->both = opt->both || !opt->signal_named;
-	}
-	if (!opt->burst)
-		opt->burst = measures ? 1 : 2;
-	if (opt->burst > opt->ranks / 2)
-		opt->burst = opt->ranks / 2;
-	if (!opt->kills)
-		opt->kills = opt->bench || opt->leak ? BENCH_KILLS : DEFAULT_KILLS;
-	if (opt->touch_mib == UINT64_MAX)
-		opt->touch_mib = opt->devices ? 0 : opt->bench ? 256 : 16;
-	if (opt->extends || opt->overload_s)
-		opt->ranks = CHAOS_MAX_RANKS;
-	opt->world = opt->extends ? CHAOS_MAX_RANKS / 2 : opt->ranks;
-	opt->bytes -= opt->bytes % (opt->mix ? 8 * (uint64_t)opt->ranks : 8);
-}
-
-static uint32_t pick(struct chaos *c)
-{
-	int n = 1 + (int)chaos_random(c, (uint64_t)c->opt->burst);
-	uint32_t victims = 0;
-
-	while (__builtin_popcount(victims) < n)
-		victims |= 1u << chaos_random(c, (uint64_t)c->opt->ranks);
-	return victims;
-}
-
-static int cycles(struct chaos *c, int n, bool stop)
-{
-	for (int i = 0; i < n; i++) {
-		uint32_t victims = pick(c);
-		int number = stop || (c->opt->both && !c->opt->bench && i % 2) ? SIGSTOP : SIGKILL;
-
-		if (chaos_cycle(c, victims, number))
-			return -1;
-		if (c->opt->verbose)
-			fprintf(stderr, "ep-chaos: kill %d: ranks %#x by %s, %.2f ms to replace, %d wrong\n", i + 1,
-				victims, number == SIGSTOP ? "SIGSTOP" : "SIGKILL",
-				c->replaced.count ? c->replaced.ms[c->replaced.count - 1] : 0, c->wrong);
-		else if ((i + 1) % 10 == 0)
-			fprintf(stderr, "ep-chaos: %d of %d kills, %d wrong\n", i + 1, n, c->wrong);
-	}
-	return 0;
-}
-
-/* Number of figures over their bar; < 0: the run could not continue. */
-static int run(struct chaos *c)
-{
-	const struct chaos_options *opt = c->opt;
-	int err = 0, missed;
-
-	if (opt->idle_s)
-		return chaos_idle(c);
-	if (opt->extends)
-		return chaos_extend(c);
-	if (opt->overload_s)
-		return chaos_overload(c);
-	if (opt->steps)
-		return chaos_steps(c) ? (chaos_wrong(c, "the steps were not flat"), 1) : 0;
-	if (opt->leak) {
-		missed = chaos_leak(c);
-		if (missed > 0)
-			chaos_wrong(c, "%d figures grew", missed);
-		return missed;
-	}
-	err = cycles(c, opt->kills, opt->stop);
-	if (!err && opt->bench && opt->both)
-		err = cycles(c, (opt->kills + STOPS_PER_KILL - 1) / STOPS_PER_KILL, true);
-	return err;
-}
-
-static void name_samples(struct chaos *c)
-{
-	const char *hang = getenv("COVEY_HANG_MS");
-
-	c->calm.name = "an operation that nothing disturbed";
-	c->extended.name = "longest operation while 4 more join";
-	c->killed.name = "SIGKILL to agreed result";
-	c->killed.bar_ms = 20;
-	c->stopped.name = "SIGSTOP to agreed result";
-	c->stopped.bar_ms = (hang ? atoi(hang) : DEFAULT_HANG_MS) + STOP_SLACK_MS;
-	c->replaced.name = c->opt->devices ? "replacement: ready to first result" : "replacement: exec to first result";
-	if (c->opt->tokens)
-		c->killed.name = "SIGKILL to next right step";
-	c->pause.name = "pause of survivors meanwhile";
-}
-
 int main(int argc, char **argv)
 {
-	struct chaos chaos = { .shared_fd = -1 };
-	struct chaos_options opt = {
-		.ranks = 4, .rank = -1, .desk = -1, .shared_fd = -1, .touch_mib = UINT64_MAX, .bytes = 65536
-	};
+	struct chaos_options opt = { .ranks = 4, .desk = -1, .shared_fd = -1, .touch_mib = -1, .bytes = 65536 };
 	const struct argp argp = { options, parse, NULL, doc, NULL, NULL, NULL };
-	int missed = -1, started;
 
 	tool_settle();
 	tool_output_checked("ep-chaos", 2);
-	opt.seed = chaos_now_ns() % (1 << 30) | 1;
+	opt.seed = (int)(tool_now_ns() % (1 << 30) | 1);
 	argp_err_exit_status = 64;
 	argp_parse(&argp, argc, argv, 0, NULL, &opt);
 	if (opt.desk >= 0)
 		return chaos_member_main(&opt);
-	if (opt.rank >= 0)
-		return chaos_rank_main(&opt);
-	if (opt.plan || opt.show)
-		return chaos_plan_run(&opt);
-	fill_defaults(&opt);
-	chaos.opt = &opt;
-	chaos.random = opt.seed;
-	name_samples(&chaos);
-	setvbuf(stdout, NULL, _IOLBF, 0);
-	started = !chaos_fleet_open(&chaos) && !chaos_fleet_start(&chaos);
-	if (started) {
-		missed = run(&chaos);
-		if (missed >= 0)
-			chaos_fleet_stop(&chaos);
-		if (chaos.done || chaos.extended.count)
-			missed += chaos_report(&chaos);
-	}
-	if (!started || chaos.wrong)
-		fprintf(stderr, "ep-chaos: failed; seed %llu\n", (unsigned long long)opt.seed);
-	chaos_fleet_close(&chaos);
-	if (!started)
-		return 2;
-	return chaos.wrong || missed < 0 || (opt.strict && missed);
+	return opt.plan || opt.show ? chaos_plan_run(&opt) : chaos_bench_run(&opt);
 }

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Dispatch and combine of the crew. Routing and tokens are functions of source, token and step, so that every row that
- * arrives has one right place and value. Experts return their input and weights are 1 and 2, so a combined token is
- * itself times the sum of the weights whose owners took part.
+ * arrives has one right place and value. Experts return their input, so a combined token is itself times the sum of
+ * the weights whose owners took part: small integers, which bf16 has all.
+ *
+ * A *measured* pair (--tokens) is of the size of a real layer. It stays on the device, and only what comes back at the
+ * end is checked.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,18 +13,20 @@
 
 #include "work.h"
 
-#define TOKENS CHAOS_EP_TOKENS
-#define HIDDEN CHAOS_EP_HIDDEN
-#define TOP_K CHAOS_EP_TOP_K
-#define EXPERTS CHAOS_EP_EXPERTS
-#define ROWS (EXPERTS * CHAOS_MAX_RANKS * TOKENS)
+#define VALUES 31 /* tokens are 1 to 31 */
 
 struct chaos_ep_room {
-	uint16_t x[TOKENS][HIDDEN], out[TOKENS][HIDDEN], packed[ROWS][HIDDEN];
-	int32_t experts[TOKENS][TOP_K], count[EXPERTS], src_info[ROWS];
-	float weights[TOKENS][TOP_K];
-	int64_t range[EXPERTS * CHAOS_MAX_RANKS];
+	bool measured;
+	int tokens, hidden, top_k, experts;
+	size_t rows, x_bytes, ids_bytes;
+	uint16_t *x, *out, *packed; /* [tokens][hidden], packed [rows][hidden] */
+	int32_t *ids, *count, *src_info;
+	float *weights;
+	int64_t *range;
 };
+
+static const struct chaos_ep_room planned = { .tokens = 32, .hidden = 128, .top_k = 2, .experts = 16 };
+static const struct chaos_ep_room layer = { .measured = true, .hidden = 7168, .top_k = 8, .experts = 256 };
 
 /* Integers up to 256 have one bf16, the upper half of their float. */
 static uint16_t bf16(unsigned n)
@@ -35,28 +40,65 @@ static uint16_t bf16(unsigned n)
 
 static unsigned token(const struct chaos_member *m, int source, int t, int h)
 {
-	return (unsigned)(((uint64_t)source * 32 + (uint64_t)t * 5 + (uint64_t)h + m->step) % 63 + 1);
+	return (unsigned)(((uint64_t)source * 5 + (uint64_t)t * 3 + (uint64_t)h + m->step) % VALUES + 1);
 }
 
 static int tokens(const struct chaos_member *m, int source)
 {
-	return (int)(((uint64_t)source * 5 + m->step) % (TOKENS + 1));
+	int most = m->room->tokens;
+
+	return m->room->measured ? most : (int)(((uint64_t)source * 5 + m->step) % (uint64_t)(most + 1));
 }
 
+/* A token names no expert twice. */
 static int expert(const struct chaos_member *m, int source, int t, int k)
 {
-	uint64_t first = ((uint64_t)source * 3 + (uint64_t)t * 7 + m->step) % EXPERTS;
+	const struct chaos_ep_room *room = m->room;
+	uint64_t at = (uint64_t)source * 3 + (uint64_t)t * 7 + m->step + (uint64_t)k * 37;
 
-	if (!k)
-		return (int)first;
-	if (((uint64_t)t + m->step) % 11 == 0)
+	if (k && !room->measured && ((uint64_t)t + m->step) % 11 == 0)
 		return -1;
-	return (int)((first + 1 + ((uint64_t)t + m->step) % (EXPERTS - 1)) % EXPERTS);
+	return (int)(at % (uint64_t)room->experts);
+}
+
+static unsigned weight(const struct chaos_ep_room *room, int k)
+{
+	return room->measured ? 1 : (unsigned)k + 1;
 }
 
 static int per_rank(const struct chaos_member *m)
 {
-	return (EXPERTS + m->size - 1) / m->size;
+	return (m->room->experts + m->size - 1) / m->size;
+}
+
+static int make_room(struct chaos_member *m)
+{
+	struct chaos_ep_room *room = m->room = malloc(sizeof(*room));
+	size_t bytes[8], ids;
+
+	if (!room)
+		return -1;
+	*room = m->crew->tokens ? layer : planned;
+	room->tokens = m->crew->tokens ? m->crew->tokens : room->tokens;
+	room->rows = (size_t)(room->experts + CHAOS_MAX_RANKS) * (size_t)room->tokens;
+	ids = (size_t)room->tokens * (size_t)room->top_k;
+	room->x_bytes = (size_t)room->tokens * (size_t)room->hidden * sizeof(*room->x);
+	room->ids_bytes = ids * sizeof(*room->ids);
+	void **const at[] = { (void **)&room->x,	(void **)&room->out,	 (void **)&room->packed,
+			      (void **)&room->ids,	(void **)&room->weights, (void **)&room->count,
+			      (void **)&room->src_info, (void **)&room->range };
+	bytes[0] = bytes[1] = room->x_bytes;
+	bytes[2] = room->rows * (size_t)room->hidden * sizeof(*room->packed);
+	bytes[3] = bytes[4] = room->ids_bytes;
+	bytes[5] = (size_t)room->experts * sizeof(*room->count);
+	bytes[6] = room->rows * sizeof(*room->src_info);
+	bytes[7] = (size_t)room->experts * CHAOS_MAX_RANKS * sizeof(*room->range);
+	for (int i = 0; i < 8; i++) {
+		*at[i] = calloc(1, bytes[i]);
+		if (!*at[i] || chaos_device_twin(m, *at[i], bytes[i]))
+			return -1;
+	}
+	return 0;
 }
 
 int chaos_ep_open(struct chaos_member *m)
@@ -66,15 +108,16 @@ int chaos_ep_open(struct chaos_member *m)
 
 	if (!(m->crew->work >> CHAOS_W_DISPATCH & 1))
 		return 0;
-	m->room = calloc(1, sizeof(*m->room));
-	config.max_tokens = TOKENS;
-	config.hidden = HIDDEN;
-	config.top_k = TOP_K;
-	config.experts = EXPERTS;
-	err = m->room ? covey_ep_create(m->group, &config, &m->ep) : COVEY_ERR_NOMEM;
-	if (err)
-		return chaos_member_fail(m, "ep_create", err);
-	return chaos_device_twin(m, m->room, sizeof(*m->room)) || chaos_device_route(m);
+	if (make_room(m))
+		return chaos_member_fail(m, "no memory", COVEY_ERR_NOMEM);
+	config.max_tokens = m->room->tokens;
+	config.hidden = m->room->hidden;
+	config.top_k = m->room->top_k;
+	config.experts = m->room->experts;
+	if (m->room->measured)
+		config.combine = COVEY_EP_PER_RANK;
+	err = covey_ep_create(m->group, &config, &m->ep);
+	return err ? chaos_member_fail(m, "ep_create", err) : chaos_device_route(m);
 }
 
 int chaos_ep_resize(struct chaos_member *m)
@@ -86,8 +129,14 @@ int chaos_ep_resize(struct chaos_member *m)
 
 void chaos_ep_close(struct chaos_member *m)
 {
+	struct chaos_ep_room *room = m->room;
+
 	covey_ep_destroy(m->ep);
-	free(m->room);
+	if (!room)
+		return;
+	free(room->x), free(room->out), free(room->packed), free(room->ids), free(room->weights);
+	free(room->count), free(room->src_info), free(room->range);
+	free(room);
 }
 
 static void route(struct chaos_member *m)
@@ -95,13 +144,15 @@ static void route(struct chaos_member *m)
 	struct chaos_ep_room *room = m->room;
 
 	for (int t = 0; t < tokens(m, m->rank); t++) {
-		for (int h = 0; h < HIDDEN; h++)
-			room->x[t][h] = bf16(token(m, m->rank, t, h));
-		for (int k = 0; k < TOP_K; k++) {
-			room->experts[t][k] = expert(m, m->rank, t, k);
-			room->weights[t][k] = (float)(k + 1);
+		for (int h = 0; h < room->hidden; h++)
+			room->x[t * room->hidden + h] = bf16(token(m, m->rank, t, h));
+		for (int k = 0; k < room->top_k; k++) {
+			room->ids[t * room->top_k + k] = expert(m, m->rank, t, k);
+			room->weights[t * room->top_k + k] = (float)weight(room, k);
 		}
 	}
+	if (!room->measured)
+		memset(room->out, 0xee, room->x_bytes);
 }
 
 /* Checks the rows that local expert @e has of @source, from row @first on: their number, or -1 if one is wrong. */
@@ -111,15 +162,15 @@ static int check_rows(struct chaos_member *m, int e, int source, int first)
 	int id = m->rank * per_rank(m) + e, base = e * covey_ep_rows(m->ep), n = 0;
 
 	for (int t = 0; t < tokens(m, source); t++) {
-		for (int k = 0; k < TOP_K; k++) {
+		for (int k = 0; k < room->top_k; k++) {
 			int row = base + first + n;
 
 			if (expert(m, source, t, k) != id)
 				continue;
-			if (row >= ROWS || room->src_info[row] != t)
+			if ((size_t)row >= room->rows || room->src_info[row] != t)
 				return -1;
-			for (int h = 0; h < HIDDEN; h++)
-				if (room->packed[row][h] != bf16(token(m, source, t, h)))
+			for (int h = 0; h < room->hidden; h++)
+				if (room->packed[row * room->hidden + h] != bf16(token(m, source, t, h)))
 					return -1;
 			n++;
 		}
@@ -157,29 +208,49 @@ static int check_combine(struct chaos_member *m)
 	const struct chaos_ep_room *room = m->room;
 
 	for (int t = 0; t < tokens(m, m->rank); t++) {
-		unsigned weight = 0;
+		unsigned sum = 0;
 
-		for (int k = 0; k < TOP_K; k++) {
+		for (int k = 0; k < room->top_k; k++) {
 			int id = expert(m, m->rank, t, k);
 
 			if (id >= 0 && m->record.mask >> (id / per_rank(m)) & 1)
-				weight += (unsigned)k + 1;
+				sum += weight(room, k);
 		}
-		for (int h = 0; h < HIDDEN; h++)
-			if (room->out[t][h] != bf16(weight * token(m, m->rank, t, h)))
-				return chaos_bad_bytes(m, "combine", (size_t)(t * HIDDEN + h), room->out[t][h],
-						       bf16(weight * token(m, m->rank, t, h)));
+		for (int h = 0; h < room->hidden; h++) {
+			size_t at = (size_t)(t * room->hidden + h);
+			uint16_t want = bf16(sum * token(m, m->rank, t, h));
+
+			if (room->out[at] != want)
+				return chaos_bad_bytes(m, "combine", at, room->out[at], want);
+		}
 	}
 	return 0;
 }
 
-/* Reads the device's outcome, and copies its results to the host. */
-static int on_device(struct chaos_member *m, int err, struct covey_result *result)
+/* The tokens go to the device. */
+static int bring(struct chaos_member *m)
 {
-	if (!m->device)
-		return err;
-	err = chaos_device_outcome(m, err, result);
-	return err ? err : chaos_device_copy(m, m->room, true);
+	const struct chaos_ep_room *room = m->room;
+	int err = chaos_device_copy(m, room->x, false);
+
+	if (!err)
+		err = chaos_device_copy(m, room->ids, false);
+	if (!err)
+		err = chaos_device_copy(m, room->weights, false);
+	return err || room->measured ? err : chaos_device_copy(m, room->out, false);
+}
+
+/* The rows that came, for the check. */
+static int fetch(struct chaos_member *m)
+{
+	const struct chaos_ep_room *room = m->room;
+	int err = chaos_device_copy(m, room->packed, true);
+
+	if (!err)
+		err = chaos_device_copy(m, room->count, true);
+	if (!err)
+		err = chaos_device_copy(m, room->src_info, true);
+	return err ? err : chaos_device_copy(m, room->range, true);
 }
 
 static int run_dispatch(struct chaos_member *m)
@@ -187,27 +258,31 @@ static int run_dispatch(struct chaos_member *m)
 	struct covey_dispatch_args args = COVEY_DISPATCH_INIT;
 	struct chaos_ep_room *room = m->room;
 	struct covey_result result = { 0 };
-	int err, code;
+	int err = bring(m), code;
 
 	args.num_tokens = tokens(m, m->rank);
 	args.x = chaos_there(m, room->x);
-	args.experts = chaos_there(m, room->experts[0]);
-	args.weights = chaos_there(m, room->weights[0]);
+	args.experts = chaos_there(m, room->ids);
+	args.weights = chaos_there(m, room->weights);
 	args.packed_x = chaos_there(m, room->packed);
 	args.count = chaos_there(m, room->count);
 	args.src_info = chaos_there(m, room->src_info);
 	args.range = chaos_there(m, room->range);
 	args.route = chaos_route(m);
 	chaos_begin(m, CHAOS_W_DISPATCH);
-	err = chaos_device_copy(m, room, false);
-	if (!err)
+	if (!err && room->measured)
+		err = covey_dispatch(m->ep, &args, chaos_stream(m), &result);
+	else if (!err)
 		err = covey_dispatch_send(m->ep, &args, chaos_stream(m));
 	chaos_trap_at(m, CHAOS_T_IN_DISPATCH);
-	if (!err)
+	if (!err && !room->measured)
 		err = covey_dispatch_recv(m->ep, 0, &result);
-	err = on_device(m, err, &result);
+	if (m->device)
+		err = chaos_device_outcome(m, err, &result);
+	if (!err && !room->measured)
+		err = fetch(m);
 	code = chaos_end(m, err, &result);
-	if (!code && !m->record.status)
+	if (!code && !m->record.status && !room->measured)
 		code = check_dispatch(m);
 	if (!code)
 		chaos_put(m);
@@ -226,16 +301,22 @@ static int run_combine(struct chaos_member *m)
 	args.count = chaos_there(m, room->count);
 	args.src_info = chaos_there(m, room->src_info);
 	args.range = chaos_there(m, room->range);
-	args.experts = chaos_there(m, room->experts[0]);
-	args.weights = chaos_there(m, room->weights[0]);
+	args.experts = chaos_there(m, room->ids);
+	args.weights = chaos_there(m, room->weights);
 	args.out = chaos_there(m, room->out);
 	args.route = chaos_route(m);
 	chaos_begin(m, CHAOS_W_COMBINE);
-	err = covey_combine_send(m->ep, &args, chaos_stream(m));
+	if (room->measured)
+		err = covey_combine(m->ep, &args, chaos_stream(m), &result);
+	else
+		err = covey_combine_send(m->ep, &args, chaos_stream(m));
 	chaos_trap_at(m, CHAOS_T_IN_COMBINE);
-	if (!err)
+	if (!err && !room->measured)
 		err = covey_combine_recv(m->ep, 0, &result);
-	err = on_device(m, err, &result);
+	if (m->device)
+		err = chaos_device_outcome(m, err, &result);
+	if (!err)
+		err = chaos_device_copy(m, room->out, true);
 	code = chaos_end(m, err, &result);
 	if (!code && !m->record.status)
 		code = check_combine(m);
@@ -249,7 +330,6 @@ int chaos_ep_work(struct chaos_member *m)
 	int code;
 
 	route(m);
-	memset(m->room->out, 0xee, sizeof(m->room->out));
 	chaos_trap_at(m, CHAOS_T_BEFORE_DISPATCH);
 	code = run_dispatch(m);
 	chaos_trap_at(m, CHAOS_T_BETWEEN);

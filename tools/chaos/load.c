@@ -11,57 +11,55 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "chaos.h"
+#include "bench.h"
 
 #define CALM_MS 300	 /* of traffic before and after each change of size */
 #define LOOPS_PER_CORE 2 /* busy processes */
 #define LOOPS_MAX 64
 #define PROGRESS_S 60
 
-static uint32_t joiners(const struct chaos *c)
+/* Ranks that come and go */
+static uint64_t joiners(const struct chaos_run *run)
 {
-	return ((1u << c->opt->ranks) - 1) & ~((1u << c->opt->world) - 1);
+	return ((UINT64_C(1) << run->opt->ranks) - 1) & ~((UINT64_C(1) << run->opt->world) - 1);
 }
 
 /* Waits until all ranks have done an operation; the longest one of a founder meanwhile is the sample. */
-static int grow(struct chaos *c)
+static int grow(struct chaos_run *run)
 {
-	uint64_t end = chaos_outcome_end();
-	uint32_t left = joiners(c);
+	struct chaos_bench *b = run->bench;
+	int err = 0;
 
-	c->longest_ms = 0;
-	c->watch = true;
-	for (int r = c->opt->world; r < c->opt->ranks; r++)
-		chaos_fleet_spawn(c, r, true);
-	while (left && chaos_awake_ns() < end) {
-		chaos_fleet_poll(c);
-		for (int r = c->opt->world; r < c->opt->ranks; r++)
-			if (c->process[r].first_ns)
-				left &= ~(1u << r);
-	}
-	chaos_run_for(c, CALM_MS);
-	c->watch = false;
-	if (left) {
-		chaos_wrong(c, "joiners %#x did no operation within %d ms", left, CHAOS_OUTCOME_MS);
-		return -1;
-	}
-	chaos_sample(&c->extended, c->longest_ms);
-	return 0;
+	b->longest_ms = 0;
+	b->watch = true;
+	run->target = run->opt->ranks;
+	for (int r = run->opt->world; r < run->target && !err; r++)
+		err = chaos_crew_spawn(run, r, true, NULL);
+	if (!err)
+		err = chaos_until(run, chaos_first_done, joiners(run), "an operation of the joiners");
+	chaos_run_for(run, CALM_MS);
+	b->watch = false;
+	if (!err)
+		chaos_sample(&b->extended, b->longest_ms);
+	return err;
 }
 
-static int shrink(struct chaos *c)
+static int shrink(struct chaos_run *run)
 {
-	return chaos_strike(c, joiners(c), SIGKILL);
+	int err = chaos_strike(run, joiners(run), false);
+
+	run->target = run->opt->world;
+	return err;
 }
 
-int chaos_extend(struct chaos *c)
+int chaos_extend(struct chaos_run *run)
 {
-	for (int i = 0; i < c->opt->extends; i++) {
-		chaos_run_for(c, CALM_MS);
-		if (grow(c) || shrink(c))
+	for (int i = 0; i < run->opt->extends; i++) {
+		chaos_run_for(run, CALM_MS);
+		if (grow(run) || shrink(run))
 			return -1;
 		if ((i + 1) % 10 == 0)
-			fprintf(stderr, "ep-chaos: %d of %d times, %d wrong\n", i + 1, c->opt->extends, c->wrong);
+			fprintf(stderr, "ep-chaos: %d of %d times, %d wrong\n", i + 1, run->opt->extends, run->wrong);
 	}
 	return 0;
 }
@@ -91,16 +89,16 @@ static int start_loops(pid_t loop[LOOPS_MAX])
 	return n;
 }
 
-int chaos_overload(struct chaos *c)
+int chaos_overload(struct chaos_run *run)
 {
 	uint64_t suspects = 0, operations = 0;
 	pid_t loop[LOOPS_MAX];
 	int n = start_loops(loop);
 
-	for (int s = 0; s < c->opt->overload_s; s++) {
-		chaos_run_for(c, 1000);
+	for (int s = 0; s < run->opt->overload_s; s++) {
+		chaos_run_for(run, 1000);
 		if ((s + 1) % PROGRESS_S == 0)
-			fprintf(stderr, "ep-chaos: %d of %d s, %d wrong\n", s + 1, c->opt->overload_s, c->wrong);
+			fprintf(stderr, "ep-chaos: %d of %d s, %d wrong\n", s + 1, run->opt->overload_s, run->wrong);
 	}
 	for (int i = 0; i < n; i++) {
 		if (loop[i] <= 0)
@@ -108,19 +106,19 @@ int chaos_overload(struct chaos *c)
 		kill(loop[i], SIGKILL);
 		waitpid(loop[i], NULL, 0);
 	}
-	for (int r = 0; r < c->opt->ranks; r++) {
-		suspects += c->shared->slot[r].suspects;
-		operations += c->process[r].last[CHAOS_HOST].seq;
+	for (int d = 0; d < CHAOS_DESKS; d++) {
+		suspects += run->crew->desk[d].suspects;
+		operations += run->worker[d].last[0].seq;
 	}
-	if (c->opt->json)
-		printf("{\"seconds\": %d, \"suspicions\": %llu, \"ended\": %d, \"operations\": %llu}\n",
-		       c->opt->overload_s, (unsigned long long)suspects, c->unplanned,
-		       (unsigned long long)(operations / (uint64_t)c->opt->ranks));
+	if (run->opt->json)
+		chaos_print_json(json_pack("{s:i, s:I, s:I, s:I}", "seconds", run->opt->overload_s, "suspicions",
+					   (json_int_t)suspects, "ended", (json_int_t)run->alarms, "operations",
+					   (json_int_t)(operations / (uint64_t)run->opt->ranks)));
 	else
 		printf("%d ranks and %d busy loops on %d cores for %d s: %llu suspicions, %d ranks lost, %llu "
 		       "operations: %s\n",
-		       c->opt->ranks, n, own_cores(), c->opt->overload_s, (unsigned long long)suspects, c->unplanned,
-		       (unsigned long long)(operations / (uint64_t)c->opt->ranks),
-		       suspects || c->unplanned ? "MISS" : "pass");
-	return suspects || c->unplanned;
+		       run->opt->ranks, n, own_cores(), run->opt->overload_s, (unsigned long long)suspects,
+		       (int)run->alarms, (unsigned long long)(operations / (uint64_t)run->opt->ranks),
+		       suspects || run->alarms ? "MISS" : "pass");
+	return suspects || run->alarms;
 }

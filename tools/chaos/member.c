@@ -4,6 +4,7 @@
  * without end, agrees with its group at safe points when to stop, and ends the whole process at the first broken
  * promise.
  */
+#include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -11,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "work.h"
@@ -20,7 +22,8 @@
 const char *const chaos_work_names[CHAOS_W_COUNT] = { "allreduce",  "broadcast", "allgather", "alltoall",
 						      "alltoallv",  "barrier",	 "reduce",    "reduce_scatter",
 						      "allgatherv", "gather",	 "scatter",   "messages",
-						      "dispatch",   "combine",	 "admit",     "come" };
+						      "dispatch",   "combine",	 "admit",     "come",
+						      "control" };
 const char *const chaos_trap_names[CHAOS_T_COUNT] = { "",	 "before-dispatch", "in-dispatch",
 						      "between", "in-combine",	    "after-combine" };
 
@@ -58,14 +61,15 @@ int chaos_bad_bytes(struct chaos_member *m, const char *what, size_t at, double 
 
 void chaos_begin(struct chaos_member *m, enum chaos_work op)
 {
-	m->record = (struct chaos_record){ .step = m->step, .op = op, .enter_ns = chaos_now_ns() };
+	m->record = (struct chaos_record){ .step = m->step, .op = op, .enter_ns = tool_now_ns() };
 	m->log = m->seat;
 	__atomic_store_n(&m->seat->inside, 1u + op, __ATOMIC_RELEASE);
 }
 
 int chaos_end(struct chaos_member *m, int err, const struct covey_result *result)
 {
-	m->record.done_ns = chaos_now_ns();
+	if (!m->record.done_ns) /* of a device: at its outcome */
+		m->record.done_ns = tool_now_ns();
 	__atomic_store_n(&m->seat->inside, 0, __ATOMIC_RELEASE);
 	if (err && err != COVEY_ERR_ROOT && err != COVEY_ERR_LOST && !(err == COVEY_ERR_MISMATCH && m->mistake) &&
 	    !(err == COVEY_ERR_PEER && m->crew->mix.fails))
@@ -75,6 +79,24 @@ int chaos_end(struct chaos_member *m, int err, const struct covey_result *result
 	m->record.status = err;
 	m->record.mask = result->mask.word[0];
 	return 0;
+}
+
+/* From its view events the parent knows when a view was agreed. */
+static void note_views(struct chaos_member *m, uint32_t epoch)
+{
+	struct covey_event event;
+
+	while (!covey_event_next(m->group, &event)) {
+		struct chaos_view *view = &m->desk->view[event.epoch % CHAOS_VIEWS];
+
+		m->desk->suspects += event.kind == COVEY_EVENT_SUSPECT;
+		if (event.kind != COVEY_EVENT_VIEW)
+			continue;
+		view->time_ns = event.time_ns;
+		__atomic_store_n(&view->epoch, event.epoch, __ATOMIC_RELEASE);
+	}
+	if (m->desk->view[epoch % CHAOS_VIEWS].epoch == epoch)
+		m->epoch = epoch;
 }
 
 /* The parent reads every millisecond; our death signal ensures that it lives. */
@@ -87,6 +109,8 @@ void chaos_put(struct chaos_member *m)
 		sched_yield();
 	log->ring[head % CHAOS_SEAT_RING] = m->record;
 	__atomic_store_n(&log->head, head + 1, __ATOMIC_RELEASE);
+	if (m->crew->bench && (m->record.epoch != m->epoch || m->record.op == CHAOS_W_ADMIT))
+		note_views(m, m->record.epoch);
 }
 
 void chaos_trap_at(struct chaos_member *m, enum chaos_trap trap)
@@ -102,7 +126,7 @@ static int safe_point(struct chaos_member *m)
 
 	chaos_handles_close(m); /* joiners have none of them */
 	chaos_begin(m, CHAOS_W_ADMIT);
-	if (m->device && m->crew->seed % 2)
+	if (m->device && m->crew->seed % 2 && !m->crew->bench)
 		err = covey_admit_async(m->group, &m->step, sizeof(m->step), chaos_stream(m), &result);
 	else
 		err = covey_admit(m->group, &m->step, sizeof(m->step), &result);
@@ -125,7 +149,7 @@ static int agree(struct chaos_member *m, int32_t *command)
 	struct covey_result result = { 0 };
 	int err, code;
 
-	chaos_begin(m, CHAOS_W_ALLREDUCE);
+	chaos_begin(m, CHAOS_W_CONTROL);
 	err = covey_allreduce(&mine, command, 1, COVEY_INT32, COVEY_MAX, m->group, NULL, &result);
 	code = chaos_end(m, err, &result);
 	if (code)
@@ -135,6 +159,40 @@ static int agree(struct chaos_member *m, int32_t *command)
 	m->record.checksum = (uint64_t)*command;
 	chaos_put(m);
 	return 0;
+}
+
+/* Sleeps until the parent withdraws CHAOS_IDLE; a rank that has not seen the command does not stop at all. */
+static void stay_idle(struct chaos_member *m)
+{
+	while (__atomic_load_n(&m->crew->command, __ATOMIC_ACQUIRE) == CHAOS_IDLE)
+		syscall(SYS_futex, &m->crew->command, FUTEX_WAIT, CHAOS_IDLE, NULL, NULL, 0);
+}
+
+/*
+ * Ballast: memory that the kernel must free when this process dies. A replacement touches it beside its operations: it
+ * is for its own death later, not work of a joiner.
+ */
+static void *touch(void *arg)
+{
+	struct chaos_member *m = arg;
+	uint64_t bytes = m->crew->touch_bytes;
+	char *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (memory == MAP_FAILED)
+		return NULL;
+	madvise(memory, bytes, MADV_NOHUGEPAGE);
+	for (uint64_t i = 0; i < bytes; i += 4096)
+		memory[i] = 1;
+	__atomic_store_n(&m->desk->touch_ns, tool_now_ns(), __ATOMIC_RELEASE);
+	return NULL;
+}
+
+static void touch_beside(struct chaos_member *m)
+{
+	pthread_t thread;
+
+	if (!pthread_create(&thread, NULL, touch, m))
+		pthread_detach(thread);
 }
 
 uint64_t chaos_scramble(uint64_t x)
@@ -161,11 +219,15 @@ static int work(struct chaos_member *m)
 				code = agree(m, &command);
 			if (code || command == CHAOS_STOP)
 				return code;
+			if (command == CHAOS_IDLE)
+				stay_idle(m);
 		}
 		m->random = chaos_scramble(m->crew->seed + (uint64_t)m->number * 1000003 + m->step * 7919);
 		code = chaos_work(m);
 		if (code)
 			return code;
+		if (first && m->joiner && m->crew->touch_bytes)
+			touch_beside(m);
 	}
 	return 0;
 }
@@ -181,7 +243,7 @@ static int join(struct chaos_member *m)
 	config.group = name;
 	config.rank = m->rank;
 	config.world = m->crew->members;
-	config.max_ranks = CHAOS_MAX_RANKS;
+	config.max_ranks = m->crew->bench ? 0 : CHAOS_MAX_RANKS;
 	config.create = m->joiner ? COVEY_CREATE_NEVER : COVEY_CREATE_FIRST;
 	err = covey_join(&config, &m->group);
 	if (!err && m->crew->mix.fails)
@@ -197,12 +259,13 @@ static int prepare(struct chaos_member *m)
 	for (int i = 0; i < m->crew->sizes; i++)
 		most = m->crew->bytes[i] > most ? m->crew->bytes[i] : most;
 	/* Every second rank sends from a registered buffer, if its window has room. */
-	if ((m->rank + m->number) % 2 && !covey_mem_alloc(m->group, most + CHAOS_ROOM_SLACK, &memory))
+	if (!m->crew->plain && (m->rank + m->number) % 2 &&
+	    !covey_mem_alloc(m->group, most + CHAOS_ROOM_SLACK, &memory))
 		m->lends = true;
 	m->send = m->lends ? memory : calloc(1, most + CHAOS_ROOM_SLACK);
 	m->home = m->send;
 	m->recv = calloc(1, most + CHAOS_ROOM_SLACK);
-	if (!m->send || !m->recv)
+	if (!m->send || !m->recv || chaos_inputs_make(m, most + CHAOS_ROOM_SLACK))
 		return chaos_member_fail(m, "no memory", COVEY_ERR_NOMEM);
 	return chaos_device_twin(m, m->send, most + CHAOS_ROOM_SLACK) ||
 	       chaos_device_twin(m, m->recv, most + CHAOS_ROOM_SLACK);
@@ -211,10 +274,16 @@ static int prepare(struct chaos_member *m)
 static void *seat_main(void *arg)
 {
 	struct chaos_member *m = arg;
-	int code = join(m);
+	int code;
 
+	if (m->crew->bench) /* so that it does not count as growth later */
+		memset(m->seat->ring, 0, sizeof(m->seat->ring));
+	if (!m->joiner && m->crew->touch_bytes)
+		touch(m);
+	code = chaos_device_open(m);
+	m->desk->ready_ns = tool_now_ns();
 	if (!code)
-		code = chaos_device_open(m);
+		code = join(m);
 	if (!code)
 		code = prepare(m);
 	m->size = m->joiner ? 0 : m->crew->members; /* a joiner learns it at its first safe point */
@@ -233,6 +302,7 @@ static void *seat_main(void *arg)
 	if (!m->lends) /* a registered buffer is freed with the group */
 		free(m->home);
 	free(m->recv);
+	free(m->inputs);
 	return NULL;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Runs by plan: ep-chaos --plan. A *crew* is the processes of a run. Each sits at a *desk* of a shared memory, where it
+ * A run, by plan or without one. A *crew* is the processes of a run. Each sits at a *desk* of a shared memory, where it
  * logs its operations, in one *seat* for each of its groups. A desk is not used again for long, so that a zombie and
  * its replacement never share one. The plan is a list of steps; the parent alone injects, reads the logs and judges
  * them.
@@ -13,7 +13,7 @@
 #define CHAOS_DESKS 64
 #define CHAOS_GROUPS 4
 #define CHAOS_SIZES 8
-#define CHAOS_SEAT_RING (1u << 12) /* operations a seat may be ahead of the parent's reading */
+#define CHAOS_SEAT_RING (1u << 13) /* operations a seat may be ahead of the parent's reading */
 #define CHAOS_LEDGER (1u << 13)	   /* outcomes of a group kept to compare with */
 #define CHAOS_STEPS 512
 #define CHAOS_SETTINGS 8   /* environment variables of a plan */
@@ -40,7 +40,8 @@ enum chaos_work {
 	CHAOS_W_DISPATCH,
 	CHAOS_W_COMBINE,
 	CHAOS_W_ADMIT,
-	CHAOS_W_COME, /* of a device: ranks are admitted */
+	CHAOS_W_COME,	 /* of a device: ranks are admitted */
+	CHAOS_W_CONTROL, /* which command to obey */
 	CHAOS_W_COUNT
 };
 
@@ -85,17 +86,43 @@ struct chaos_mix {
 
 /* ---- Shared memory ---- */
 
+/* One operation of one rank. */
+struct chaos_record {
+	uint64_t seq, step;
+	uint64_t enter_ns, done_ns; /* CLOCK_MONOTONIC */
+	uint64_t checksum, mask;
+	uint32_t epoch;
+	int32_t status;
+	uint32_t op;   /* enum chaos_work */
+	uint32_t own;  /* 1: mask, status and part are this rank's alone; set only for some operations */
+	uint8_t slip;  /* 1 + enum chaos_slip: some rank called something else here; 0: none */
+	uint8_t wrong; /* this rank did */
+	uint8_t found; /* this rank got the error */
+};
+
+/* When a view was agreed, of a run without a plan. */
+struct chaos_view {
+	uint64_t time_ns;
+	uint64_t epoch; /* written last */
+};
+
+#define CHAOS_VIEWS 64 /* kept for each rank */
+
 struct chaos_seat {
 	uint64_t head __attribute__((aligned(64)));
 	uint32_t inside; /* 1 + enum chaos_work while in an operation */
 	uint64_t tail __attribute__((aligned(64)));
-	struct chaos_record ring[CHAOS_SEAT_RING]; /* op: enum chaos_work */
+	struct chaos_record ring[CHAOS_SEAT_RING];
 };
 
 struct chaos_desk {
 	char cause[800];
 	uint64_t handles, blocks; /* made: dispatch/combine handles, registered buffers */
 	uint32_t trap;		  /* enum chaos_trap; the parent writes it */
+	uint64_t suspects;	  /* members that it suspected */
+	uint64_t ready_ns;	  /* covey_join was called, the device open */
+	uint64_t touch_ns;	  /* its ballast was touched */
+	struct chaos_view view[CHAOS_VIEWS];
 	struct chaos_seat seat[CHAOS_GROUPS];
 };
 
@@ -108,8 +135,12 @@ struct chaos_crew {
 	int sizes;
 	uint32_t bytes[CHAOS_SIZES];
 	struct chaos_mix mix;
+	bool bench;	      /* no plan: view events are noted, rings touched in advance */
+	bool plain;	      /* every call in its plainest form */
+	int tokens;	      /* of a measured dispatch; 0: the plan's own */
+	uint64_t touch_bytes; /* ballast of a rank */
 	char store[256];
-	uint32_t command;  /* enum chaos_command */
+	uint32_t command;  /* enum chaos_command, a futex; the parent writes it */
 	uint32_t proxy_us; /* delay of the slow proxy */
 	struct chaos_desk desk[CHAOS_DESKS];
 };
@@ -205,6 +236,10 @@ struct chaos_worker {
 	uint64_t exec_ns;
 	struct chaos_record last[CHAOS_GROUPS];
 	struct chaos_record seen[CHAOS_GROUPS]; /* last outcome that is the same on all */
+	/* Without a plan: */
+	uint64_t begun_ns, done_ns; /* of a dispatch, and of the last operation */
+	uint64_t first_ns;	    /* first completed operation; 0: not yet */
+	struct chaos_record after;  /* first operation without the victims; seq 0: not yet */
 };
 
 struct chaos_event {
@@ -238,8 +273,13 @@ struct chaos_server {
 	bool clock;	  /* under a clock that we control */
 };
 
+struct chaos_bench;
+
 struct chaos_run {
-	struct chaos base; /* the counters and the seed */
+	const struct chaos_options *opt;
+	struct chaos_bench *bench; /* NULL: by plan */
+	uint64_t random;
+	int wrong; /* wrong outcomes: different ones, or not the right result */
 	struct chaos_plan plan;
 	struct chaos_crew *crew;
 	int crew_fd, target; /* target: the planned size of the group */
@@ -253,7 +293,7 @@ struct chaos_run {
 	struct chaos_server server;
 	pid_t proxy;
 	bool net, sentinel, lags;
-	uint64_t start_ns, end_ns, settle_ns, checked, alarms, fenced;
+	uint64_t start_ns, end_ns, settle_ns, checked, compared, alarms, fenced;
 	uint64_t alarms_seen; /* of these, when all ranks last took part */
 	uint64_t failed;      /* outcomes that are an error, the same on all: LOST, ROOT */
 	uint64_t on_device;
@@ -274,7 +314,15 @@ int chaos_plan_parse(struct chaos_plan *plan, const char *file, char *text);
 char *chaos_plan_random(uint64_t seed);
 
 /* run.c */
-int chaos_plan_run(const struct chaos_options *opt);
+void chaos_run_init(struct chaos_run *run, const struct chaos_options *opt);
+int chaos_run_open(struct chaos_run *run);  /* 0, CHAOS_SKIPPED if this machine lacks something, or -1 */
+int chaos_run_start(struct chaos_run *run); /* all ranks, until the group is whole */
+int chaos_run_stop(struct chaos_run *run);
+void chaos_run_close(struct chaos_run *run);
+void chaos_run_for(struct chaos_run *run, uint64_t ms);
+void chaos_command(struct chaos_run *run, enum chaos_command command);
+uint64_t chaos_random(struct chaos_run *run, uint64_t below);
+void chaos_wrong(struct chaos_run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));
 int chaos_await(struct chaos_run *run, enum chaos_until until);
 void chaos_run_poll(struct chaos_run *run);
 
@@ -284,6 +332,9 @@ int chaos_resume(struct chaos_run *run); /* all stopped processes; a removed one
 void chaos_event_open(struct chaos_run *run, const char *kind);
 void chaos_event_close(struct chaos_run *run, uint64_t now);
 int chaos_heal_all(struct chaos_run *run);
+/* false: @w was not inside @op (1 + enum chaos_work; 0: any) within @ms */
+bool chaos_await_inside(struct chaos_run *run, const struct chaos_worker *w, uint32_t op, unsigned ms);
+int chaos_await_end(struct chaos_run *run, const struct chaos_worker *w, unsigned ms, const char *what);
 
 /* server.c, proxy.c; -1 after a line on stderr */
 int chaos_server_open(struct chaos_run *run);

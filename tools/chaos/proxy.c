@@ -106,7 +106,7 @@ static void __attribute__((noreturn)) serve(struct chaos_run *run, int listener)
 		poll(wait, n, held ? LOOK_MS : -1);
 		if (wait[0].revents)
 			take(pairs, run->server.dir, listener);
-		now = chaos_now_ns();
+		now = tool_now_ns();
 		for (struct pair *p = pairs; p < pairs + PAIRS; p++) {
 			if (!p->used || (!move(&p->up, now, delay) && !move(&p->down, now, delay)))
 				continue;

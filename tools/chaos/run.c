@@ -3,12 +3,14 @@
  * A run by plan: the crew works; the steps are done one after the other and repeated until the time is up; at the end a
  * whole group must work and stop in order.
  */
-#include <ftw.h>
+#include <limits.h>
+#include <linux/futex.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "net.h"
@@ -17,11 +19,47 @@
 #define POLL_US 1000
 #define DEFAULT_SECONDS 10
 #define MAJORITY_MS 5000
+#define SAID_MAX 10 /* faults that are printed; all are counted */
+
+void chaos_wrong(struct chaos_run *run, const char *format, ...)
+{
+	va_list args;
+
+	if (run->wrong++ >= SAID_MAX)
+		return;
+	fprintf(stderr, "ep-chaos: WRONG: ");
+	va_start(args, format);
+	vfprintf(stderr, format, args);
+	va_end(args);
+	fputc('\n', stderr);
+}
+
+uint64_t chaos_random(struct chaos_run *run, uint64_t below)
+{
+	run->random ^= run->random << 13;
+	run->random ^= run->random >> 7;
+	run->random ^= run->random << 17;
+	return run->random % below;
+}
 
 void chaos_run_poll(struct chaos_run *run)
 {
 	chaos_sleep_us(POLL_US);
 	chaos_crew_poll(run);
+}
+
+void chaos_run_for(struct chaos_run *run, uint64_t ms)
+{
+	uint64_t end = tool_now_ns() + ms * UINT64_C(1000000);
+
+	while (tool_now_ns() < end)
+		chaos_run_poll(run);
+}
+
+void chaos_command(struct chaos_run *run, enum chaos_command command)
+{
+	__atomic_store_n(&run->crew->command, command, __ATOMIC_RELEASE);
+	syscall(SYS_futex, &run->crew->command, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
 /* Ranks of a group without a working process. */
@@ -82,7 +120,7 @@ static void say_who_hangs(struct chaos_run *run, enum chaos_until until)
 	for (int g = 0; g < run->crew->groups; g++) {
 		if (group_there(run, g, until))
 			continue;
-		chaos_wrong(&run->base, "group %d did no operation %s within %d ms", g, what[until], CHAOS_OUTCOME_MS);
+		chaos_wrong(run, "group %d did no operation %s within %d ms", g, what[until], CHAOS_OUTCOME_MS);
 		for (int d = 0; d < CHAOS_DESKS; d++) {
 			const struct chaos_worker *w = &run->worker[d];
 
@@ -93,7 +131,7 @@ static void say_who_hangs(struct chaos_run *run, enum chaos_until until)
 					"%.1f ms ago, inside %u %s\n",
 					w->rank, (int)w->pid, (int)w->state, (unsigned long long)w->last[g].seq,
 					w->last[g].epoch, (unsigned long long)w->last[g].mask,
-					(double)(chaos_now_ns() - w->last[g].done_ns) / 1e6,
+					(double)(tool_now_ns() - w->last[g].done_ns) / 1e6,
 					run->crew->desk[d].seat[g].inside, run->crew->desk[d].cause);
 		}
 	}
@@ -105,7 +143,7 @@ static void say_who_hangs(struct chaos_run *run, enum chaos_until until)
  */
 static void mend_majority(struct chaos_run *run)
 {
-	if (run->alarms == run->alarms_seen || chaos_now_ns() < run->settle_ns + MAJORITY_MS * UINT64_C(1000000))
+	if (run->alarms == run->alarms_seen || tool_now_ns() < run->settle_ns + MAJORITY_MS * UINT64_C(1000000))
 		return;
 	run->alarms_seen = run->alarms;
 	fprintf(stderr, "ep-chaos: after a false alarm nothing moves for %d ms: those that are stopped go on\n",
@@ -118,7 +156,7 @@ int chaos_await(struct chaos_run *run, enum chaos_until until)
 	uint64_t end = chaos_outcome_end();
 	bool all;
 
-	run->settle_ns = chaos_now_ns();
+	run->settle_ns = tool_now_ns();
 	do {
 		chaos_run_poll(run);
 		all = true;
@@ -126,39 +164,39 @@ int chaos_await(struct chaos_run *run, enum chaos_until until)
 			all = group_there(run, g, until);
 		if (!all)
 			mend_majority(run);
-	} while (!all && chaos_awake_ns() < end && !run->base.wrong);
+	} while (!all && chaos_awake_ns() < end && !run->wrong);
 	if (all) {
 		if (until == CHAOS_WHOLE)
 			run->alarms_seen = run->alarms;
-		chaos_event_close(run, chaos_now_ns());
+		chaos_event_close(run, tool_now_ns());
 		return 0;
 	}
-	if (!run->base.wrong)
+	if (!run->wrong)
 		say_who_hangs(run, until);
 	return -1;
 }
 
-static int start(struct chaos_run *run)
+int chaos_run_start(struct chaos_run *run)
 {
 	int err = 0;
 
-	run->start_ns = chaos_now_ns();
+	run->start_ns = tool_now_ns();
 	for (int r = 0; r < run->target && !err; r++)
 		err = chaos_crew_spawn(run, r, false, NULL);
 	if (!err)
 		err = chaos_await(run, CHAOS_WHOLE);
-	run->start_ns = chaos_now_ns();
+	run->start_ns = tool_now_ns();
 	return err;
 }
 
 static int rounds(struct chaos_run *run)
 {
-	const struct chaos_options *opt = run->base.opt;
+	const struct chaos_options *opt = run->opt;
 	const struct chaos_plan *plan = &run->plan;
 
-	for (int i = 0; run->base.wrong == 0; i = (i + 1) % plan->steps) {
+	for (int i = 0; run->wrong == 0; i = (i + 1) % plan->steps) {
 		const struct chaos_step *step = &plan->step[i];
-		bool round = i == 0, late = chaos_now_ns() >= run->end_ns;
+		bool round = i == 0, late = tool_now_ns() >= run->end_ns;
 
 		if (round && run->rounds == plan->rounds && plan->rounds)
 			return 0;
@@ -168,22 +206,22 @@ static int rounds(struct chaos_run *run)
 		run->rounds += round;
 		if (opt->verbose)
 			fprintf(stderr, "ep-chaos: %8.1f ms: line %d: %s\n",
-				(double)(chaos_now_ns() - run->start_ns) / 1e6, step->line, step->kind);
+				(double)(tool_now_ns() - run->start_ns) / 1e6, step->line, step->kind);
 		if (!chaos_act(run, step))
 			continue;
-		if (!run->base.wrong)
-			chaos_wrong(&run->base, "step failed");
+		if (!run->wrong)
+			chaos_wrong(run, "step failed");
 		fprintf(stderr, "ep-chaos: round %d, line %d of the plan: %s\n", run->rounds, step->line, step->kind);
 	}
 	return -1;
 }
 
-static int stop(struct chaos_run *run)
+int chaos_run_stop(struct chaos_run *run)
 {
 	uint64_t end = chaos_outcome_end();
 	int left;
 
-	__atomic_store_n(&run->crew->command, CHAOS_STOP, __ATOMIC_RELEASE);
+	chaos_command(run, CHAOS_STOP);
 	do {
 		chaos_run_poll(run);
 		left = 0;
@@ -192,24 +230,17 @@ static int stop(struct chaos_run *run)
 	} while (left && chaos_awake_ns() < end);
 	chaos_check_disputes(run, true);
 	if (left)
-		chaos_wrong(&run->base, "%d processes did not stop within %d ms", left, CHAOS_OUTCOME_MS);
+		chaos_wrong(run, "%d processes did not stop within %d ms", left, CHAOS_OUTCOME_MS);
 	return left ? -1 : 0;
 }
 
-static int remove_one(const char *path, const struct stat *st, int type, struct FTW *at)
-{
-	(void)st, (void)type, (void)at;
-	return remove(path);
-}
-
-static void close_run(struct chaos_run *run)
+void chaos_run_close(struct chaos_run *run)
 {
 	chaos_crew_close(run);
 	chaos_server_close(run);
 	if (run->net)
 		chaos_net_close();
-	if (*run->server.dir)
-		nftw(run->server.dir, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+	tool_remove_dir(run->server.dir);
 	free(run);
 }
 
@@ -271,8 +302,15 @@ static bool devices_fit(struct chaos_plan *plan, int devices)
 	return !lack;
 }
 
-/* 0, CHAOS_SKIPPED if this machine lacks something, or -1. */
-static int open_run(struct chaos_run *run)
+void chaos_run_init(struct chaos_run *run, const struct chaos_options *opt)
+{
+	run->opt = opt;
+	run->random = (uint64_t)opt->seed * UINT64_C(0x9e3779b97f4a7c15) | 1;
+	run->crew_fd = -1;
+	run->bucket_ns = UINT64_C(60000000000) / CHAOS_BUCKETS;
+}
+
+int chaos_run_open(struct chaos_run *run)
 {
 	const char *tmp = getenv("TMPDIR");
 
@@ -293,8 +331,8 @@ static int open_run(struct chaos_run *run)
 
 static int judge(struct chaos_run *run)
 {
-	const struct chaos_options *opt = run->base.opt;
-	int err = start(run);
+	const struct chaos_options *opt = run->opt;
+	int err = chaos_run_start(run);
 
 	run->end_ns = run->start_ns + (uint64_t)(opt->seconds ? opt->seconds : DEFAULT_SECONDS) * UINT64_C(1000000000);
 	if (run->plan.rounds && !opt->seconds)
@@ -307,12 +345,12 @@ static int judge(struct chaos_run *run)
 	if (!err)
 		err = chaos_heal_all(run);
 	if (!err)
-		err = stop(run);
-	run->end_ns = chaos_now_ns();
+		err = chaos_run_stop(run);
+	run->end_ns = tool_now_ns();
 	chaos_table(run);
 	if (opt->plot && chaos_plot(run, opt->plot))
 		err = -1;
-	return err || run->base.wrong || (opt->strict && run->alarms) ? 1 : 0;
+	return err || run->wrong || (opt->strict && run->alarms) ? 1 : 0;
 }
 
 int chaos_plan_run(const struct chaos_options *opt)
@@ -322,27 +360,24 @@ int chaos_plan_run(const struct chaos_options *opt)
 	int err;
 
 	if (opt->show) {
-		text = chaos_plan_random(opt->seed);
+		text = chaos_plan_random((uint64_t)opt->seed);
 		printf("# ep-chaos --plan random --seed %llu\n%s", (unsigned long long)opt->seed, text ? text : "");
 		free(text);
 		free(run);
 		return 0;
 	}
-	if (!run || chaos_plan_read(&run->plan, opt->plan, opt->seed)) {
+	if (!run || chaos_plan_read(&run->plan, opt->plan, (uint64_t)opt->seed)) {
 		free(run);
 		return 64;
 	}
-	run->base.opt = opt;
-	run->base.random = opt->seed * UINT64_C(0x9e3779b97f4a7c15) | 1;
-	run->crew_fd = -1;
-	run->bucket_ns = UINT64_C(60000000000) / CHAOS_BUCKETS;
+	chaos_run_init(run, opt);
 	fill_defaults(&run->plan, opt->ranks_named ? opt->ranks : 0);
 	run->target = run->plan.ranks;
-	err = ranks_fit(&run->plan) && devices_fit(&run->plan, opt->devices) ? open_run(run) : 64;
+	err = ranks_fit(&run->plan) && devices_fit(&run->plan, opt->devices) ? chaos_run_open(run) : 64;
 	if (!err)
 		err = judge(run);
 	else if (err < 0)
 		err = 2;
-	close_run(run);
+	chaos_run_close(run);
 	return err;
 }

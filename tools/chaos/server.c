@@ -6,7 +6,6 @@
  */
 #include <errno.h>
 #include <fcntl.h>
-#include <ftw.h>
 #include <libgen.h>
 #include <limits.h>
 #include <poll.h>
@@ -16,7 +15,6 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -126,14 +124,14 @@ int chaos_server_say(const struct chaos_server *s, const char *command, char *re
 
 int chaos_server_start(struct chaos_server *s)
 {
-	uint64_t end = chaos_now_ns() + START_MS * UINT64_C(1000000);
+	uint64_t end = tool_now_ns() + START_MS * UINT64_C(1000000);
 	pid_t parent = getpid();
 	char reply[128];
 
 	s->pid = fork();
 	if (!s->pid)
 		exec_server(s, parent);
-	while (s->pid > 0 && chaos_now_ns() < end) {
+	while (s->pid > 0 && tool_now_ns() < end) {
 		if (!chaos_server_say(s, "PING", reply, sizeof(reply)) && !strncmp(reply, "+PONG", 5))
 			return 0;
 		if (waitpid(s->pid, NULL, WNOHANG) == s->pid) {
@@ -155,12 +153,6 @@ static void end_server(struct chaos_server *s)
 	s->pid = 0;
 }
 
-static int remove_one(const char *path, const struct stat *st, int type, struct FTW *at)
-{
-	(void)st, (void)type, (void)at;
-	return remove(path);
-}
-
 static int restart(struct chaos_run *run, bool empty)
 {
 	struct chaos_server *s = &run->server;
@@ -169,7 +161,7 @@ static int restart(struct chaos_run *run, bool empty)
 	end_server(s);
 	snprintf(data, sizeof(data), "%s/appendonlydir", s->dir);
 	if (empty && s->data)
-		nftw(data, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+		tool_remove_dir(data);
 	return chaos_server_start(s);
 }
 
@@ -180,7 +172,7 @@ static int command(struct chaos_run *run, const char *format, unsigned long long
 	snprintf(text, sizeof(text), format, number);
 	if (!chaos_server_say(&run->server, text, reply, sizeof(reply)) && *reply == '+')
 		return 0;
-	chaos_wrong(&run->base, "the store does not take `%s`", text);
+	chaos_wrong(run, "the store does not take `%s`", text);
 	return -1;
 }
 
@@ -198,10 +190,10 @@ static int strike_master(struct chaos_run *run)
 	chaos_sentinel_strike();
 	has = run->lags ? epoch_at(1) : -1;
 	run->lags = false;
-	if (knew > has && run->base.opt->verbose)
+	if (knew > has && run->opt->verbose)
 		fprintf(stderr, "ep-chaos: the master had epoch %ld, the replica that takes over has %ld\n", knew, has);
 	if (knew <= has)
-		chaos_wrong(&run->base, "the replica was to lag, and has epoch %ld like the master", has);
+		chaos_wrong(run, "the replica was to lag, and has epoch %ld like the master", has);
 	return knew > has ? 0 : -1;
 }
 
@@ -229,7 +221,7 @@ static int sentinel_act(struct chaos_run *run, enum chaos_server_act what)
 		break;
 	}
 	if (err)
-		chaos_wrong(&run->base, "the sentinels do not do what they are asked for");
+		chaos_wrong(run, "the sentinels do not do what they are asked for");
 	return err;
 }
 

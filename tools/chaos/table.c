@@ -5,25 +5,16 @@
 
 #include "plan.h"
 
-static int compare(const void *a, const void *b)
+static void row(const struct chaos_run *run, int kind, double *wait_ms)
 {
-	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-
-	return (x > y) - (x < y);
-}
-
-static void row(const struct chaos_run *run, int kind, uint64_t *wait)
-{
-	int n = 0, middle, most;
+	int n = 0;
 
 	for (int i = 0; i < run->events; i++)
 		if (run->event[i].kind == kind)
-			wait[n++] = run->event[i].longest_ns;
-	qsort(wait, (size_t)n, sizeof(*wait), compare);
-	middle = n / 2;
-	most = n * 99 / 100;
-	printf("%-28s %6d %10.2f %10.2f %10.2f\n", run->kind[kind], n, (double)wait[middle] / 1e6,
-	       (double)wait[most] / 1e6, (double)wait[n - 1] / 1e6);
+			wait_ms[n++] = (double)run->event[i].longest_ns / 1e6;
+	qsort(wait_ms, (size_t)n, sizeof(*wait_ms), chaos_ascending);
+	printf("%-28s %6d %10.2f %10.2f %10.2f\n", run->kind[kind], n, wait_ms[n / 2], wait_ms[n * 99 / 100],
+	       wait_ms[n - 1]);
 }
 
 static void made(const struct chaos_run *run)
@@ -51,7 +42,7 @@ static void mistakes(const struct chaos_run *run)
 
 void chaos_table(struct chaos_run *run)
 {
-	uint64_t *wait = malloc((size_t)(run->events + 1) * sizeof(*wait));
+	double *wait = malloc((size_t)(run->events + 1) * sizeof(*wait));
 
 	printf("%-28s %6s %10s %10s %10s   longest wait of an operation, ms\n", "fault", "n", "p50", "p99", "max");
 	for (int k = 0; wait && k < run->kinds; k++)
@@ -60,7 +51,7 @@ void chaos_table(struct chaos_run *run)
 	printf("%d faults in %d rounds, %llu operations checked, %llu of them lost or without their root, "
 	       "%llu ranks fenced (%llu false alarms), %d wrong, %.1f s\n",
 	       run->events, run->rounds, (unsigned long long)run->checked, (unsigned long long)run->failed,
-	       (unsigned long long)run->fenced, (unsigned long long)run->alarms, run->base.wrong,
+	       (unsigned long long)run->fenced, (unsigned long long)run->alarms, run->wrong,
 	       (double)(run->end_ns - run->start_ns) / 1e9);
 	if (run->crew->mix.handles)
 		made(run);
@@ -68,6 +59,6 @@ void chaos_table(struct chaos_run *run)
 		mistakes(run);
 	if (run->crew->devices)
 		printf("%llu of the operations were on device memory\n", (unsigned long long)run->on_device);
-	printf("plan %s seed %llu: %s\n", run->plan.name, (unsigned long long)run->base.opt->seed,
-	       run->base.wrong ? "NOT HELD" : "held");
+	printf("plan %s seed %llu: %s\n", run->plan.name, (unsigned long long)run->opt->seed,
+	       run->wrong ? "NOT HELD" : "held");
 }

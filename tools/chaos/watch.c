@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "chaos.h"
+#include "bench.h"
 
 #define SETTLE_MS 300
 #define IDLE_BAR_PERCENT 0.5
@@ -34,35 +34,42 @@ static double cpu_seconds(pid_t pid)
 	return (double)(user + system) / (double)sysconf(_SC_CLK_TCK);
 }
 
-static double group_seconds(const struct chaos *c)
+static pid_t pid_of(struct chaos_run *run, int rank)
+{
+	const struct chaos_worker *w = chaos_crew_at(run, rank);
+
+	return w ? w->pid : -1;
+}
+
+static double group_seconds(struct chaos_run *run)
 {
 	double sum = 0;
 
-	for (int r = 0; r < c->opt->ranks; r++)
-		sum += cpu_seconds(c->process[r].pid);
+	for (int r = 0; r < run->target; r++)
+		sum += cpu_seconds(pid_of(run, r));
 	return sum;
 }
 
-int chaos_idle(struct chaos *c)
+int chaos_idle(struct chaos_run *run)
 {
 	uint64_t start;
 	double used, percent;
 
-	chaos_fleet_command(c, CHAOS_IDLE);
-	chaos_run_for(c, SETTLE_MS);
-	used = group_seconds(c);
-	start = chaos_now_ns();
-	for (int i = 0; i < c->opt->idle_s; i++)
+	chaos_command(run, CHAOS_IDLE);
+	chaos_run_for(run, SETTLE_MS);
+	used = group_seconds(run);
+	start = tool_now_ns();
+	for (int i = 0; i < run->opt->idle_s; i++)
 		sleep(1); /* a look would disturb */
-	used = group_seconds(c) - used;
-	percent = 100 * used / ((double)(chaos_now_ns() - start) / 1e9);
-	chaos_fleet_command(c, CHAOS_RUN);
-	chaos_run_for(c, SETTLE_MS);
-	if (c->opt->json)
-		printf("{\"idle_percent\": %.3f, \"seconds\": %d}\n", percent, c->opt->idle_s);
+	used = group_seconds(run) - used;
+	percent = 100 * used / ((double)(tool_now_ns() - start) / 1e9);
+	chaos_command(run, CHAOS_RUN);
+	chaos_run_for(run, SETTLE_MS);
+	if (run->opt->json)
+		chaos_print_json(json_pack("{s:f, s:i}", "idle_percent", percent, "seconds", run->opt->idle_s));
 	else
-		printf("idle group of %d: %.2f %% of one core over %d s (bar %.1f): %s\n", c->opt->ranks, percent,
-		       c->opt->idle_s, IDLE_BAR_PERCENT, percent < IDLE_BAR_PERCENT ? "pass" : "MISS");
+		printf("idle group of %d: %.2f %% of one core over %d s (bar %.1f): %s\n", run->target, percent,
+		       run->opt->idle_s, IDLE_BAR_PERCENT, percent < IDLE_BAR_PERCENT ? "pass" : "MISS");
 	return percent >= IDLE_BAR_PERCENT;
 }
 
@@ -102,9 +109,14 @@ static long count_lines(pid_t pid, const char *what, const char *field)
 	return field ? value : n;
 }
 
-static struct chaos_usage usage_of(pid_t pid)
+/* Resources of a process: they must not grow. */
+struct usage {
+	long rss_kib, fds, maps, threads;
+};
+
+static struct usage usage_of(pid_t pid)
 {
-	return (struct chaos_usage){
+	return (struct usage){
 		.rss_kib = count_lines(pid, "status", "VmRSS:"),
 		.fds = count_entries(pid, "fd"),
 		.maps = count_lines(pid, "maps", NULL),
@@ -112,28 +124,38 @@ static struct chaos_usage usage_of(pid_t pid)
 	};
 }
 
+/* An integer reply of the store; -1: none. */
+static long ask(const struct chaos_run *run, const char *command)
+{
+	char reply[128];
+
+	if (chaos_server_say(&run->server, command, reply, sizeof(reply)) || reply[0] != ':')
+		return -1;
+	return strtol(reply + 1, NULL, 10);
+}
+
 /* The group at one time: one row for each rank that lives throughout, then the store. */
 struct look {
-	struct chaos_usage rank[CHAOS_MAX_RANKS];
+	struct usage rank[CHAOS_MAX_RANKS];
 	long keys, fields;
 };
 
-static void look(struct chaos *c, struct look *look)
+static void look(struct chaos_run *run, struct look *look)
 {
-	chaos_run_for(c, SETTLE_MS);
-	for (int r = 0; r < c->opt->ranks; r++)
-		look->rank[r] = usage_of(c->process[r].pid);
-	look->keys = chaos_store_ask(c, "DBSIZE");
-	look->fields = chaos_store_ask(c, "HLEN covey:{chaos}:g");
+	chaos_run_for(run, SETTLE_MS);
+	for (int r = 0; r < run->target; r++)
+		look->rank[r] = usage_of(pid_of(run, r));
+	look->keys = ask(run, "DBSIZE");
+	look->fields = ask(run, "HLEN covey:{crew0}:g");
 }
 
 /* How many of the figures grew. */
-static int compare_looks(const struct chaos *c, const struct look *a, const struct look *b, int ranks, const char *when)
+static int compare_looks(const struct look *a, const struct look *b, int ranks, const char *when)
 {
 	int bad = 0;
 
 	for (int r = 0; r < ranks; r++) {
-		const struct chaos_usage *x = &a->rank[r], *y = &b->rank[r];
+		const struct usage *x = &a->rank[r], *y = &b->rank[r];
 		double growth = 100.0 * (double)(y->rss_kib - x->rss_kib) / (double)x->rss_kib;
 		bool same = x->fds == y->fds && x->maps == y->maps && x->threads == y->threads && x->fds > 0 &&
 			    growth <= RSS_GROWTH_PERCENT && growth >= -RSS_GROWTH_PERCENT;
@@ -148,48 +170,51 @@ static int compare_looks(const struct chaos *c, const struct look *a, const stru
 	printf("store, %s: keys %ld -> %ld, fields %ld -> %ld: %s\n", when, a->keys, b->keys, a->fields, b->fields,
 	       a->keys == b->keys && a->fields == b->fields && a->keys > 0 ? "pass" : "FAIL");
 	bad += !(a->keys == b->keys && a->fields == b->fields && a->keys > 0);
-	(void)c;
 	return bad;
 }
 
 /* Always the highest rank dies, so that the others live through all cycles. */
-int chaos_leak(struct chaos *c)
+int chaos_leak(struct chaos_run *run)
 {
 	struct look early = { 0 }, late = { 0 };
-	int last = c->opt->kills, from = last > LEAK_EARLY_CYCLE ? LEAK_EARLY_CYCLE : last / 2;
+	int last = run->opt->kills, from = last > LEAK_EARLY_CYCLE ? LEAK_EARLY_CYCLE : last / 2, grew;
 
 	for (int i = 1; i <= last; i++) {
-		if (chaos_cycle(c, 1u << (c->opt->ranks - 1), c->opt->stop ? SIGSTOP : SIGKILL))
+		if (chaos_cycle(run, UINT64_C(1) << (run->target - 1), run->opt->stop))
 			return -1;
 		if (i == from)
-			look(c, &early);
+			look(run, &early);
 	}
-	look(c, &late);
-	if (c->unplanned)
-		chaos_wrong(c, "%d ranks ended by themselves: their figures say nothing", c->unplanned);
-	return compare_looks(c, &early, &late, c->opt->ranks - 1, "early and late cycle");
+	look(run, &late);
+	if (run->alarms)
+		chaos_wrong(run, "%d ranks ended by themselves: their figures say nothing", (int)run->alarms);
+	grew = compare_looks(&early, &late, run->target - 1, "early and late cycle");
+	if (grew)
+		chaos_wrong(run, "%d figures grew", grew);
+	return grew;
 }
 
-static uint64_t least_steps(const struct chaos *c)
+static uint64_t least_steps(struct chaos_run *run)
 {
 	uint64_t least = UINT64_MAX;
 
-	for (int r = 0; r < c->opt->ranks; r++) {
-		uint64_t steps = __atomic_load_n(&c->shared->slot[r].steps, __ATOMIC_RELAXED);
+	for (int r = 0; r < run->target; r++) {
+		const struct chaos_worker *w = chaos_crew_at(run, r);
 
-		least = steps < least ? steps : least;
+		if (w && w->last[0].step < least)
+			least = w->last[0].step;
 	}
 	return least;
 }
 
-static int reach(struct chaos *c, uint64_t steps)
+static int reach(struct chaos_run *run, uint64_t steps)
 {
-	uint64_t end = chaos_now_ns() + STEP_MS * UINT64_C(1000000);
+	uint64_t end = tool_now_ns() + STEP_MS * UINT64_C(1000000);
 
-	while (least_steps(c) < steps) {
-		chaos_fleet_poll(c);
-		if (c->unplanned || chaos_now_ns() > end) {
-			chaos_wrong(c, "%llu steps of %llu came to pass", (unsigned long long)least_steps(c),
+	while (least_steps(run) < steps) {
+		chaos_run_poll(run);
+		if (run->alarms || run->wrong || tool_now_ns() > end) {
+			chaos_wrong(run, "%llu steps of %llu came to pass", (unsigned long long)least_steps(run),
 				    (unsigned long long)steps);
 			return -1;
 		}
@@ -197,15 +222,18 @@ static int reach(struct chaos *c, uint64_t steps)
 	return 0;
 }
 
-int chaos_steps(struct chaos *c)
+int chaos_steps(struct chaos_run *run)
 {
 	struct look early = { 0 }, late = { 0 };
 
-	if (reach(c, (uint64_t)c->opt->steps / 10))
-		return -1;
-	look(c, &early);
-	if (reach(c, (uint64_t)c->opt->steps))
-		return -1;
-	look(c, &late);
-	return compare_looks(c, &early, &late, c->opt->ranks, "a tenth and all of the steps");
+	if (reach(run, (uint64_t)run->opt->steps / 10))
+		return 1;
+	look(run, &early);
+	if (reach(run, (uint64_t)run->opt->steps))
+		return 1;
+	look(run, &late);
+	if (!compare_looks(&early, &late, run->target, "a tenth and all of the steps"))
+		return 0;
+	chaos_wrong(run, "the steps were not flat");
+	return 1;
 }

@@ -6,10 +6,6 @@
 #include "plan.h"
 #include "covey.h"
 
-#define CHAOS_EP_TOKENS 32
-#define CHAOS_EP_HIDDEN 128
-#define CHAOS_EP_TOP_K 2
-#define CHAOS_EP_EXPERTS 16
 #define CHAOS_ROOM_SLACK 4096 /* bytes of send and recv past the largest size of the plan */
 #define CHAOS_HANDLES 3	      /* dispatch/combine handles at a time */
 #define CHAOS_BLOCKS 3	      /* and registered buffers */
@@ -36,7 +32,9 @@ struct chaos_member {
 	bool scribbles;	       /* spoils its own window by a rule: its own results do not count */
 	uint64_t step, random; /* of this step, the same on all ranks */
 	float *send, *recv;
-	bool lends; /* send is a registered buffer */
+	float *inputs;	/* see chaos_inputs() */
+	uint32_t epoch; /* whose view event was noted */
+	bool lends;	/* send is a registered buffer */
 	struct covey_ep *ep;
 	struct chaos_ep_room *room;
 	struct chaos_device *device; /* NULL: on host memory */
@@ -66,6 +64,9 @@ int chaos_started(struct chaos_member *m, int err, struct covey_result *result);
 size_t chaos_elements(const struct chaos_member *m); /* of this step */
 /* The input of rank @rank for @to: a small integer, different in every step. */
 float chaos_value(const struct chaos_member *m, int rank, int to, size_t i);
+/* What all ranks' inputs for @to are a multiple of, in this step: rank r's is r + 1 times that. */
+const float *chaos_inputs(const struct chaos_member *m, int to);
+int chaos_inputs_make(struct chaos_member *m, size_t bytes);
 
 /* Block @r of @count elements must be rank r's input for @to, or zero if it took no part. */
 int chaos_expect_block(struct chaos_member *m, const char *what, const float *got, int r, int to, size_t count);

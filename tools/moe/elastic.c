@@ -3,26 +3,10 @@
  * When the group has grown, the experts are laid out anew. Their weights move by covey_alltoallv() from living owners;
  * weights that no living rank holds are made from the seed, the job's checkpoint.
  */
+#include "rank.h"
+
 #include <stdlib.h>
 #include <string.h>
-
-#include "device.h"
-
-int moe_elastic_room(struct moe_rank *r, int size)
-{
-	const struct moe_shape *s = &r->model.shape;
-	size_t rows, local;
-
-	r->local = covey_ep_local_experts(r->ep);
-	local = (size_t)r->local;
-	rows = local * (size_t)covey_ep_rows(r->ep);
-	r->packed_x = moe_room(r->packed_x, 2 * rows * (size_t)s->hidden);
-	r->y = moe_room(r->y, 2 * rows * (size_t)s->hidden);
-	r->src_info = moe_room(r->src_info, rows * sizeof(*r->src_info));
-	r->count = moe_room(r->count, local * sizeof(*r->count));
-	r->range = moe_room(r->range, local * (size_t)size * sizeof(*r->range));
-	return moe_device_room(r, size);
-}
 
 struct move { /* weights on their way to new owners, by rank */
 	float *send, *recv;

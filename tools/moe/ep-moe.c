@@ -7,8 +7,6 @@
  */
 #include <argp.h>
 #include <errno.h>
-#include <libgen.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,9 +23,10 @@ static const char doc[] =
 	"Run a Mixture-of-Experts layer over text on several ranks, break it, and check every row of every step."
 	"\v"
 	"Each rank turns its share of the text into token vectors, routes them to the top-k experts, and runs "
-	"admit, dispatch, experts, combine and an allreduce per step. A process that has all weights makes every step "
-	"anew "
-	"under the masks that the rank was given. A token is lost only when its source or all of its owners died.\n\n"
+	"admit, dispatch, experts, combine and an allreduce per step. Then it makes the step again in the plainest "
+	"way, "
+	"with all weights, under the masks that it was given. A token is lost only when its source or all of its "
+	"owners died.\n\n"
 	"When the group grows the experts are laid out anew and weights are sent by their old owners; what no living "
 	"rank "
 	"holds is made from the seed, which stands for a checkpoint.\n\n"
@@ -64,8 +63,7 @@ static const struct argp_option options[] = {
 	{ "experts", OPT_EXPERTS, "E", 0, "Experts (24)", 0 },
 	{ "top-k", OPT_TOPK, "K", 0, "Experts of a token (4)", 0 },
 	{ "steps", OPT_STEPS, "S", 0, "Steps, at least (200)", 0 },
-	{ "kill", OPT_KILL, "R@STEP[:SIGNAL]", 0,
-	  "Send rank R a signal from outside (KILL). After STOP it goes on later, and must be fenced", 0 },
+	{ "kill", OPT_KILL, "R@STEP", 0, "Kill rank R from outside", 0 },
 	{ "fault", OPT_FAULT, "R:PLAN", 0, "COVEY_FAULT of the first process of rank R", 0 },
 	{ "recover", OPT_RECOVER, NULL, 0, "Replace ranks that die", 0 },
 	{ "extend", OPT_EXTEND, "N@STEP", 0, "Grow to N ranks", 0 },
@@ -87,15 +85,10 @@ static const struct argp_option options[] = {
 /* @name: of the option, for errors */
 static long number(struct argp_state *state, const char *name, const char *text, long min, long max, char **rest)
 {
-	char *end;
 	long value;
 
-	errno = 0;
-	value = strtol(text, &end, 10);
-	if (errno || end == text || value < min || value > max || (*end && !rest))
+	if (!tool_number(text, min, max, &value, rest))
 		argp_error(state, "--%s %s: a number from %ld to %ld is needed", name, text, min, max);
-	if (rest)
-		*rest = end;
 	return value;
 }
 
@@ -106,20 +99,7 @@ static struct moe_plan *plan(struct moe_options *opt, int kind, int rank)
 	memset(p, 0, sizeof(*p));
 	p->kind = kind;
 	p->rank = rank;
-	p->signal = SIGKILL;
 	return p;
-}
-
-/* Only signals that end or stop a process: survivors report no other. */
-static int signal_number(struct argp_state *state, const char *name)
-{
-	static const int takes[] = { SIGKILL, SIGSTOP, SIGTERM, SIGINT, SIGQUIT, SIGABRT, SIGSEGV, SIGBUS };
-
-	for (size_t i = 0; i < sizeof(takes) / sizeof(takes[0]); i++)
-		if (!strcmp(sigabbrev_np(takes[i]), name) || atoi(name) == takes[i])
-			return takes[i];
-	argp_error(state, "--kill: signal %s: KILL, STOP, TERM, INT, QUIT, ABRT, SEGV or BUS is needed", name);
-	return 0;
 }
 
 static void parse_plan(struct argp_state *state, int kind, char *arg)
@@ -144,9 +124,7 @@ static void parse_plan(struct argp_state *state, int kind, char *arg)
 		return;
 	}
 	p->step = (uint64_t)number(state, names[kind], rest + 1, 0, 1000000, &rest);
-	if (*rest == ':' && kind == MOE_KILL)
-		p->signal = signal_number(state, rest + 1);
-	else if (*rest)
+	if (*rest)
 		argp_error(state, "--%s %s: '%s' is not understood", names[kind], arg, rest);
 }
 
@@ -178,35 +156,23 @@ void moe_demo_plan(struct moe_options *opt, int part)
 static error_t parse_size(int key, char *arg, struct argp_state *state)
 {
 	struct moe_options *opt = state->input;
+	const struct tool_option sizes[] = {
+		{ 'n', "ranks", &opt->ranks, 1, MOE_MAX_RANKS },
+		{ OPT_TOKENS, "tokens", &opt->shape.tokens, 1, 65536 },
+		{ OPT_HIDDEN, "hidden", &opt->shape.hidden, 8, 65536 },
+		{ OPT_FFN, "ffn", &opt->ffn, 1, 262144 },
+		{ OPT_EXPERTS, "experts", &opt->shape.experts, 1, 4096 },
+		{ OPT_TOPK, "top-k", &opt->shape.top_k, 1, 32 },
+		{ OPT_DEVICES, "devices", &opt->devices, 0, MOE_MAX_RANKS },
+		{ OPT_STEPS, "steps", &opt->steps, 1, 1000000 },
+		{ OPT_PART, "part", &opt->part, 0, MOE_PARTS - 1 },
+		{ 0 },
+	};
+	const struct tool_option *o = tool_option(sizes, key);
 
-	switch (key) {
-	case 'n':
-		opt->ranks = (int)number(state, "ranks", arg, 1, MOE_MAX_RANKS, NULL);
-		return 0;
-	case OPT_TOKENS:
-		opt->shape.tokens = (int)number(state, "tokens", arg, 1, 65536, NULL);
-		return 0;
-	case OPT_HIDDEN:
-		opt->shape.hidden = (int)number(state, "hidden", arg, 8, 65536, NULL);
-		return 0;
-	case OPT_FFN:
-		opt->ffn = (int)number(state, "ffn", arg, 1, 262144, NULL);
-		return 0;
-	case OPT_EXPERTS:
-		opt->shape.experts = (int)number(state, "experts", arg, 1, 4096, NULL);
-		return 0;
-	case OPT_TOPK:
-		opt->shape.top_k = (int)number(state, "top-k", arg, 1, 32, NULL);
-		return 0;
-	case OPT_DEVICES:
-		opt->devices = (int)number(state, "devices", arg, 0, MOE_MAX_RANKS, NULL);
-		return 0;
-	case OPT_STEPS:
-		opt->steps = (int)number(state, "steps", arg, 1, 1000000, NULL);
-		return 0;
-	default:
-		return ARGP_ERR_UNKNOWN;
-	}
+	if (o)
+		*o->to = (int)number(state, o->name, arg, o->min, o->max, NULL);
+	return o ? 0 : ARGP_ERR_UNKNOWN;
 }
 
 static void finish_plan(struct argp_state *state)
@@ -257,9 +223,6 @@ static void finish(struct argp_state *state)
 	if (opt->shape.top_k > opt->shape.experts)
 		argp_error(state, "--top-k %d is larger than --experts %d", opt->shape.top_k, opt->shape.experts);
 	finish_plan(state);
-	if (moe_body_bytes(&opt->shape, opt->shape.experts, opt->max_ranks, opt->shape.tokens) > MOE_MAX_BODY)
-		argp_error(state, "--tokens %d of --hidden %d: a report of a step would be larger than %u MiB",
-			   opt->shape.tokens, opt->shape.hidden, MOE_MAX_BODY >> 20);
 	if (!text || getc(text) == EOF)
 		argp_error(state, "--text %s: %s", opt->text, text ? "it is empty" : strerror(errno));
 	else
@@ -299,9 +262,6 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		opt->seed = (uint64_t)number(state, "seed", arg, 0, INT64_MAX, NULL);
 		opt->seeded = true;
 		return 0;
-	case OPT_PART:
-		opt->part = (int)number(state, "part", arg, 0, MOE_PARTS - 1, NULL);
-		return 0;
 	case OPT_REPORT:
 		opt->report = arg;
 		return 0;
@@ -336,8 +296,6 @@ int main(int argc, char **argv)
 					  .transport = "shm",
 					  .part = -1 };
 	static const struct argp argp = { options, parse, NULL, doc, NULL, NULL, NULL };
-	char path[4096];
-	ssize_t n;
 
 	tool_settle();
 	tool_output_checked("ep-moe", 1);
@@ -351,13 +309,6 @@ int main(int argc, char **argv)
 		return moe_rank_main(&opt);
 	}
 	if (!opt.seeded)
-		opt.seed = moe_now_ns() % 1000000;
-	n = readlink("/proc/self/exe", opt.self, sizeof(opt.self) - 1);
-	if (n <= 0) {
-		perror("/proc/self/exe");
-		return 1;
-	}
-	memcpy(path, opt.self, sizeof(path));
-	snprintf(opt.tools, sizeof(opt.tools), "%s", dirname(path));
+		opt.seed = tool_now_ns() % 1000000;
 	return moe_director_main(&opt);
 }

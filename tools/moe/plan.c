@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Planned acts of the director: signals, growth, new processes for dead ranks, and waking stopped ones. */
+/* What the director does to the group: it starts ranks, kills them by its plan, and adds more. */
+#include <libgen.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "director.h"
 
-#define MAX_STARTS 8	      /* of one rank */
-#define RANDOM_US 50000	      /* a kill at a random time comes within this time of its step */
-#define WAKE_STEPS 20	      /* the others do these without a stopped rank before it continues */
-#define FENCE_NS 10000000000u /* from SIGCONT to its report that it is fenced */
+#define MAX_ARGS 64
+#define RANDOM_US 50000 /* a kill at a random time comes within this time of its step */
 
 static uint32_t draw(struct moe_director *d, uint32_t below)
 {
@@ -19,59 +20,88 @@ static uint32_t draw(struct moe_director *d, uint32_t below)
 	return (d->random >> 8) % below;
 }
 
-static void note_child(struct moe_director *d, pid_t pid, int rank)
+/* ep-run beside this program, with this program and the options that ranks share. @grow: joiners; 0: the founders */
+static void __attribute__((noreturn)) exec_run(const struct moe_director *d, int grow, pid_t parent)
 {
-	if (pid > 0 && d->children < MOE_MAX_CHILDREN)
-		d->child[d->children++] = (struct moe_child){ pid, rank };
-	else if (pid < 0)
-		perror("fork");
-}
+	const struct moe_options *opt = d->opt;
+	char self[4096] = "", path[4096], run[4200], ranks[40], most[40], restart[40], report[160], seed[40], part[24];
+	char *argv[MAX_ARGS] = { run, ranks, most, restart, "--", self };
+	int n = 6;
 
-static void start_rank(struct moe_director *d, int rank)
-{
-	struct moe_seat *seat = &d->seat[rank];
-
-	if (seat->starts++ >= MAX_STARTS) {
-		moe_say(d, "rank %d was started too often", rank);
-		d->failed = true;
-		return;
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	if (getppid() != parent || readlink("/proc/self/exe", self, sizeof(self) - 1) < 0)
+		_exit(125);
+	memcpy(path, self, sizeof(path));
+	snprintf(run, sizeof(run), "%s/ep-run", dirname(path));
+	snprintf(ranks, sizeof(ranks), grow ? "--grow=%d" : "--ranks=%d", grow ? grow : opt->ranks);
+	snprintf(most, sizeof(most), "--max-ranks=%d", opt->max_ranks);
+	snprintf(restart, sizeof(restart), "--restart=%s", opt->recover ? "on-failure" : "never");
+	snprintf(report, sizeof(report), "--report=%s", d->socket);
+	snprintf(seed, sizeof(seed), "--seed=%llu", (unsigned long long)opt->seed);
+	snprintf(part, sizeof(part), "--part=%d", opt->part < 0 ? 0 : opt->part);
+	for (int i = 1; i < opt->argc && n < MAX_ARGS - 4; i++)
+		argv[n++] = opt->argv[i];
+	argv[n++] = report;
+	argv[n++] = seed;
+	argv[n] = part;
+	setenv("COVEY_TRANSPORT", opt->transport, 1);
+	if (grow) {
+		setenv("COVEY_STORE", d->hello.store, 1);
+		setenv("COVEY_GROUP", d->hello.group, 1);
 	}
-	seat->exec_ns = moe_now_ns();
-	note_child(d, moe_start_rank(d->opt, d->socket, &d->hello, rank), rank);
+	signal(SIGPIPE, SIG_DFL);
+	execv(run, argv);
+	perror(run);
+	_exit(127);
 }
 
-static void ask_for(struct moe_director *d, int rank)
+void moe_start_run(struct moe_director *d, int grow)
 {
-	d->seat[rank].asked_ns = moe_now_ns();
-	d->seat[rank].asked_step = d->step;
-	start_rank(d, rank);
+	pid_t parent = getpid(), pid = d->runs < MOE_MAX_RUNS ? fork() : -1;
+
+	if (!pid)
+		exec_run(d, grow, parent);
+	if (pid > 0)
+		d->run[d->runs++] = pid;
+	else
+		moe_fail(d, "no process for ep-run");
 }
 
-void moe_plan_replace(struct moe_director *d, int rank)
+bool moe_reap(struct moe_director *d)
 {
-	if (!d->opt->recover) {
-		d->want &= ~(UINT64_C(1) << rank);
-		return;
+	bool all = true;
+
+	for (int i = 0; i < d->runs; i++) {
+		if (d->run[i] && waitpid(d->run[i], NULL, WNOHANG) == d->run[i])
+			d->run[i] = 0;
+		all = all && !d->run[i];
 	}
-	note_child(d, moe_start_admin(d->opt, &d->hello, "recover", rank), -1);
-	ask_for(d, rank);
+	return all;
 }
+
+/* ---- The plan ---- */
 
 static void extend(struct moe_director *d, int size)
 {
-	moe_say(d, "ep-admin extend %d, new processes start", size);
-	note_child(d, moe_start_admin(d->opt, &d->hello, "extend", size), -1);
+	int grow = 0;
+
 	for (int r = 0; r < size; r++) {
 		if (d->want >> r & 1)
 			continue;
 		d->want |= UINT64_C(1) << r;
-		ask_for(d, r);
+		d->seat[r].asked_ns = tool_now_ns();
+		d->seat[r].asked_step = d->step;
+		grow++;
 	}
+	moe_say(d, "ep-run --grow %d: new processes start", grow);
+	if (grow)
+		moe_start_run(d, grow);
 }
 
+/* A rank that has not died yet, if there is any. */
 static int victim(struct moe_director *d)
 {
-	uint64_t from = d->present; /* ranks that have not died yet, if there are any */
+	uint64_t from = d->present;
 	int n, at;
 
 	for (int r = 0; r < MOE_MAX_RANKS; r++)
@@ -97,22 +127,19 @@ static void carry_out(struct moe_director *d, struct moe_plan *p)
 	if (p->rank < 0)
 		p->rank = victim(d);
 	seat = &d->seat[p->rank];
-	if (!seat->pid || !(d->present >> p->rank & 1) || seat->stopped) {
+	if (!seat->pid || !(d->present >> p->rank & 1)) {
 		moe_say(d, "rank %d is not there to be killed", p->rank);
 		return;
 	}
 	seat->killed = p->sent = true;
-	p->fault = strsignal(p->signal);
-	moe_say(d, "a signal to rank %d from outside: %s", p->rank, p->fault);
-	if (p->signal == SIGSTOP)
-		seat->stopped = seat->pid;
-	seat->kill_ns = moe_now_ns();
-	kill(seat->pid, p->signal);
+	moe_say(d, "a signal to rank %d from outside: Killed", p->rank);
+	seat->kill_ns = tool_now_ns();
+	kill(seat->pid, SIGKILL);
 }
 
 void moe_plan_run(struct moe_director *d)
 {
-	uint64_t now = moe_now_ns();
+	uint64_t now = tool_now_ns();
 	bool earlier = true; /* all entries before this one are done */
 
 	for (int i = 0; i < d->opt->plans; i++) {
@@ -138,64 +165,27 @@ void moe_plan_hit(struct moe_director *d, struct moe_event *e)
 		struct moe_plan *p = &d->opt->plan[i];
 
 		if (p->rank != e->rank || p->kind == MOE_EXTEND ||
-		    (p->kind == MOE_KILL && !(p->sent && seat->killed)) || (p->kind == MOE_FAULT && p->done))
+		    (p->kind == MOE_KILL ? !(p->sent && seat->killed) : p->done))
 			continue;
 		p->done = e->planned = true;
 		p->sent = false;
 		e->exact = p->kind == MOE_KILL;
 		e->death_ns = e->exact ? seat->kill_ns : 0;
-		snprintf(e->how, sizeof(e->how), "%s%.40s",
-			 p->kind == MOE_FAULT ? "fault " : "from outside: ", p->fault);
+		if (e->exact)
+			snprintf(e->how, sizeof(e->how), "from outside: Killed");
+		else
+			snprintf(e->how, sizeof(e->how), "fault %.40s", p->fault);
 	}
 	seat->killed = false;
 }
 
-void moe_plan_reap(struct moe_director *d)
-{
-	int status;
-
-	if (!d->group_ended && waitpid(d->group, &status, WNOHANG) == d->group)
-		d->group_ended = true;
-	for (int i = 0; i < d->children; i++) {
-		struct moe_child *c = &d->child[i];
-
-		if (waitpid(c->pid, &status, WNOHANG) != c->pid)
-			continue;
-		if (c->rank < 0 && status)
-			moe_say(d, "ep-admin failed, status %d", WEXITSTATUS(status));
-		else if (c->rank >= 0 && !d->stopping && !(d->present >> c->rank & 1) && (d->want >> c->rank & 1))
-			start_rank(d, c->rank); /* it never joined: another one takes its place */
-		*c = d->child[--d->children];
-		i--;
-	}
-}
-
-void moe_plan_wake(struct moe_director *d)
-{
-	for (int r = 0; r < MOE_MAX_RANKS; r++) {
-		struct moe_seat *seat = &d->seat[r];
-
-		if (seat->zombie && moe_now_ns() > seat->woken_ns + FENCE_NS) {
-			moe_say(d, "rank %d went on and does not say that it is fenced", r);
-			d->failed = true;
-		}
-		if (!seat->stopped || !seat->died || !d->whole || d->step < d->event_step + WAKE_STEPS)
-			continue;
-		moe_say(d, "the stopped process of rank %d goes on", r);
-		seat->zombie = seat->stopped;
-		seat->stopped = 0;
-		seat->woken_ns = moe_now_ns();
-		kill(seat->zombie, SIGCONT);
-	}
-}
-
 bool moe_plan_done(const struct moe_director *d)
 {
+	bool done = true;
+
 	for (int i = 0; i < d->opt->plans; i++)
-		if (!d->opt->plan[i].done)
-			return false;
+		done = done && d->opt->plan[i].done;
 	for (int r = 0; r < MOE_MAX_RANKS; r++)
-		if (d->seat[r].killed || d->seat[r].stopped || d->seat[r].zombie)
-			return false;
-	return true;
+		done = done && !d->seat[r].killed;
+	return done;
 }

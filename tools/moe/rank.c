@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The life of a rank: it joins, works step by step until all agree to stop, and leaves. See rank.h. */
+#include "rank.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,20 +10,26 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "device.h"
-
 #define LEAVE_MS 3000
 #define GOODBYE_MS 5000
+
+/* The rank that the launcher gave; -1: none. */
+static int given(void)
+{
+	const char *rank = getenv("COVEY_RANK");
+
+	rank = rank ? rank : getenv("RANK");
+	return rank ? atoi(rank) : -1;
+}
 
 int moe_rank_fail(struct moe_rank *r, const char *what, int err)
 {
 	struct covey_error_info info = { 0 };
-	const char *launched = getenv("COVEY_RANK"); /* before the group has assigned the rank */
 
 	covey_last_error(r->group, &info);
-	fprintf(stderr, "ep-moe: rank %d: step %llu: %s: %s%s%s\n",
-		r->self >= 0 || !launched ? r->self : atoi(launched), (unsigned long long)r->state.step, what,
-		covey_strerror(err), info.err ? ": " : "", info.err ? info.cause : "");
+	fprintf(stderr, "ep-moe: rank %d: step %llu: %s: %s%s%s\n", r->self >= 0 ? r->self : given(),
+		(unsigned long long)r->state.step, what, covey_strerror(err), info.err ? ": " : "",
+		info.err ? info.cause : "");
 	return err;
 }
 
@@ -39,15 +47,10 @@ void *moe_room(void *old, size_t bytes)
 static int dial(const char *path)
 {
 	struct sockaddr_un to = { .sun_family = AF_UNIX };
-	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 
-	if (fd < 0)
-		return -1;
 	snprintf(to.sun_path, sizeof(to.sun_path), "%s", path);
-	if (!connect(fd, (struct sockaddr *)&to, sizeof(to)))
-		return fd;
-	close(fd);
-	return -1;
+	return fd < 0 || connect(fd, (struct sockaddr *)&to, sizeof(to)) ? -1 : fd;
 }
 
 static int join(struct moe_rank *r)
@@ -58,22 +61,20 @@ static int join(struct moe_rank *r)
 	struct covey_view view;
 	int err;
 
-	moe_device_choose(r->opt);
+	tool_device_choose(r->opt->devices, given() < 0 ? 0 : given());
 	err = covey_join(NULL, &r->group);
+	if (!err)
+		err = covey_view(r->group, &view);
 	if (err)
 		return moe_rank_fail(r, "join", err);
-	err = covey_view(r->group, &view);
-	if (err)
-		return moe_rank_fail(r, "view", err);
 	r->self = view.rank;
 	r->report.kind = MOE_HELLO;
 	r->report.rank = view.rank;
-	r->report.pid = (int32_t)getpid();
+	r->report.pid = (int)getpid();
 	r->report.incarnation = view.incarnation;
-	r->report.fresh = r->fresh;
 	snprintf(r->report.store, sizeof(r->report.store), "%s", store ? store : "");
 	snprintf(r->report.group, sizeof(r->report.group), "%s", group ? group : "covey");
-	if (r->fd >= 0 && moe_write(r->fd, &r->report, sizeof(r->report)))
+	if (r->fd >= 0 && send(r->fd, &r->report, sizeof(r->report), MSG_NOSIGNAL) < 0)
 		return -1;
 	config.max_tokens = s->tokens;
 	config.hidden = s->hidden;
@@ -93,27 +94,28 @@ static void say_goodbye(struct moe_rank *r, int err)
 		return;
 	r->report.kind = err ? MOE_FAILED : MOE_END;
 	r->report.err = err;
-	r->report.body = 0;
 	setsockopt(r->fd, SOL_SOCKET, SO_RCVTIMEO, &bound, sizeof(bound));
-	if (!moe_write(r->fd, &r->report, sizeof(r->report)) && !err)
+	if (send(r->fd, &r->report, sizeof(r->report), MSG_NOSIGNAL) > 0 && !err)
 		while (recv(r->fd, &word, 1, 0) == 1)
 			;
 }
 
 static void set_fault(const struct moe_options *opt)
 {
-	const char *rank = getenv("COVEY_RANK");
-
-	for (int i = 0; rank && i < opt->plans; i++)
-		if (opt->plan[i].kind == MOE_FAULT && opt->plan[i].rank == atoi(rank))
+	for (int i = 0; i < opt->plans; i++)
+		if (opt->plan[i].kind == MOE_FAULT && opt->plan[i].rank == given())
 			setenv("COVEY_FAULT", opt->plan[i].fault, 1);
 }
 
-static void close_rank(struct moe_rank *r)
+static void close_group(struct moe_rank *r)
 {
 	moe_device_close(r);
 	covey_ep_destroy(r->ep);
 	covey_close(r->group);
+}
+
+static void free_all(struct moe_rank *r)
+{
 	moe_model_close(&r->model);
 	moe_model_close(&r->ref);
 	free(r->owner);
@@ -132,12 +134,13 @@ int moe_rank_main(struct moe_options *opt)
 	struct moe_rank r = { .opt = opt, .fd = -1, .self = -1, .fresh = create && !strcmp(create, "never") };
 	int err;
 
+	r.report.start_ns = tool_now_ns();
 	if (!r.fresh)
 		set_fault(opt);
 	if (opt->report && (r.fd = dial(opt->report)) < 0)
 		return 1;
 	if (moe_model_open(&r.model, &opt->shape, opt->ffn, opt->seed, opt->text) ||
-	    (!opt->report && moe_model_open(&r.ref, &opt->shape, opt->ffn, opt->seed, opt->text))) {
+	    moe_model_open(&r.ref, &opt->shape, opt->ffn, opt->seed, opt->text)) {
 		fprintf(stderr, "ep-moe: %s: %s\n", opt->text, strerror(errno));
 		return 1;
 	}
@@ -148,13 +151,14 @@ int moe_rank_main(struct moe_options *opt)
 	err = join(&r);
 	while (!err && !r.stop)
 		err = moe_rank_step(&r);
-	if (!err && (err = covey_leave(r.group, moe_now_ns() + LEAVE_MS * UINT64_C(1000000))))
+	if (!err && (err = covey_leave(r.group, tool_now_ns() + LEAVE_MS * UINT64_C(1000000))))
 		err = err == COVEY_ERR_TIMEOUT || err == COVEY_ERR_CLOSED ? 0 : moe_rank_fail(&r, "leave", err);
+	close_group(&r);
 	say_goodbye(&r, err);
 	if (!err && r.fd < 0 && r.self == 0)
 		printf("ep-moe: %llu steps, own tokens checked: wrong %d, lost %d, steps with wrong counts %d\n",
 		       (unsigned long long)r.state.step, r.bad.wrong, r.bad.lost, r.bad.counts_bad);
 	err = err || r.bad.wrong || r.bad.counts_bad;
-	close_rank(&r);
+	free_all(&r);
 	return err ? 1 : 0;
 }

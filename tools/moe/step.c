@@ -1,39 +1,51 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One step of a rank: admit, dispatch, experts, combine, allreduce, and the report of the results. */
+#include "rank.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 
-#include "device.h"
+#define AT(host) tool_device_there(r->device, host)
+#define STREAM (r->device ? r->device->stream : NULL)
 
 static void note(struct moe_rank *r, int op, const struct covey_result *result)
 {
 	r->report.epoch[op] = result->epoch;
 	r->report.mask[op] = result->mask.word[0];
-	r->report.wait_ns[op] = result->wait_ns;
-	r->report.done_ns[op] = moe_now_ns();
+	r->report.wait_ns = op == MOE_DISPATCH ? result->wait_ns : r->report.wait_ns;
+	r->report.done_ns[op] = tool_now_ns();
 }
 
-static void write_down(struct moe_report *report, const struct covey_event *e, int rank)
-{
-	if (report->notes < MOE_MAX_NOTES)
-		report->note[report->notes++] =
-			(struct moe_note){ e->kind == COVEY_EVENT_VIEW, rank, e->epoch, e->time_ns };
-}
-
-/* Events of the group since the last step: suspected and departed ranks. */
+/* Events of the group since the last step: when a rank was suspected, and when a view without one became active. */
 static void listen_in(struct moe_rank *r)
 {
 	struct covey_event e;
 
-	r->report.notes = 0;
+	r->report.suspect_ns = r->report.view_ns = 0;
 	while (!covey_event_next(r->group, &e)) {
-		if (e.kind == COVEY_EVENT_SUSPECT && e.rank >= 0)
-			write_down(&r->report, &e, e.rank);
+		if (e.kind == COVEY_EVENT_SUSPECT && !r->report.suspect_ns)
+			r->report.suspect_ns = e.time_ns;
 		for (int q = 0; e.kind == COVEY_EVENT_VIEW && q < MOE_MAX_RANKS; q++)
 			if (covey_mask_has(&e.left, q))
-				write_down(&r->report, &e, q);
+				r->report.view_ns = e.time_ns;
 	}
+}
+
+/* Buffers for the present layout. */
+static int make_room(struct moe_rank *r, int size)
+{
+	size_t local, rows, hidden = (size_t)r->model.shape.hidden;
+
+	r->local = covey_ep_local_experts(r->ep);
+	local = (size_t)r->local;
+	rows = local * (size_t)covey_ep_rows(r->ep);
+	r->packed_x = moe_room(r->packed_x, 2 * rows * hidden);
+	r->y = moe_room(r->y, 2 * rows * hidden);
+	r->src_info = moe_room(r->src_info, rows * sizeof(*r->src_info));
+	r->count = moe_room(r->count, local * sizeof(*r->count));
+	r->range = moe_room(r->range, local * (size_t)size * sizeof(*r->range));
+	return moe_device_room(r, size);
 }
 
 static int admit(struct moe_rank *r)
@@ -60,28 +72,34 @@ static int admit(struct moe_rank *r)
 	if (err)
 		return moe_rank_fail(r, "moving the experts", err);
 	r->state.size = size;
-	return moe_elastic_room(r, size);
+	return make_room(r, size);
 }
 
 static int dispatch(struct moe_rank *r)
 {
+	const void *const in[] = { r->x, r->experts, r->weights }, *const out[] = { r->count, r->range };
 	struct covey_dispatch_args args = COVEY_DISPATCH_INIT;
 	struct covey_result result;
 	int err;
 
 	moe_model_batch(&r->model, r->state.step, r->self, r->x, r->experts, r->weights);
+	err = moe_device_copies(r, false, in, 3);
+	if (err)
+		return err;
 	args.num_tokens = r->model.shape.tokens;
-	args.x = r->x;
-	args.experts = r->experts;
-	args.packed_x = r->packed_x;
-	args.count = r->count;
-	args.src_info = r->src_info;
-	args.range = r->range;
-	err = r->device ? moe_device_dispatch(r, &args, &result) : covey_dispatch(r->ep, &args, NULL, &result);
+	args.x = AT(r->x);
+	args.experts = AT(r->experts);
+	args.weights = r->device ? AT(r->weights) : NULL;
+	args.packed_x = AT(r->packed_x);
+	args.count = AT(r->count);
+	args.src_info = AT(r->src_info);
+	args.range = AT(r->range);
+	args.route = r->route;
+	err = moe_device_outcome(r, covey_dispatch(r->ep, &args, STREAM, &result), &result);
 	if (err)
 		return moe_rank_fail(r, "dispatch", err);
 	note(r, MOE_DISPATCH, &result);
-	return 0;
+	return moe_device_copies(r, true, out, 2);
 }
 
 static int run_experts(struct moe_rank *r)
@@ -107,22 +125,24 @@ static int run_experts(struct moe_rank *r)
 static int combine(struct moe_rank *r)
 {
 	struct covey_combine_args args = COVEY_COMBINE_INIT;
+	const void *const out[] = { r->out };
 	struct covey_result result;
 	int err;
 
 	args.num_tokens = r->model.shape.tokens;
-	args.y = r->y;
-	args.count = r->count;
-	args.src_info = r->src_info;
-	args.range = r->range;
-	args.experts = r->experts;
-	args.weights = r->weights;
-	args.out = r->out;
-	err = r->device ? moe_device_combine(r, &args, &result) : covey_combine(r->ep, &args, NULL, &result);
+	args.y = AT(r->y);
+	args.count = AT(r->count);
+	args.src_info = AT(r->src_info);
+	args.range = AT(r->range);
+	args.experts = AT(r->experts);
+	args.weights = AT(r->weights);
+	args.out = AT(r->out);
+	args.route = r->route;
+	err = moe_device_outcome(r, covey_combine(r->ep, &args, STREAM, &result), &result);
 	if (err)
 		return moe_rank_fail(r, "combine", err);
 	note(r, MOE_COMBINE, &result);
-	return 0;
+	return moe_device_copies(r, true, out, 1);
 }
 
 /* Sums the ranks' results, and their wishes to stop: so all stop after the same step. */
@@ -150,39 +170,22 @@ static int sum(struct moe_rank *r)
 	return 0;
 }
 
-static int send_step(struct moe_rank *r)
+static int report(struct moe_rank *r)
 {
-	const struct moe_shape *s = &r->model.shape;
-	size_t ranges = (size_t)r->local * (size_t)r->state.size * sizeof(*r->range),
-	       counts = (size_t)r->local * sizeof(*r->count);
-	size_t rows = 2 * (size_t)s->tokens * (size_t)s->hidden;
-	struct moe_verdict v;
-	uint8_t *body;
-	int err = 0;
+	struct moe_verdict *v = &r->report.verdict;
 
 	r->report.kind = MOE_STEP;
 	r->report.step = r->state.step;
-	r->report.size = (int32_t)r->state.size;
-	r->report.tokens = s->tokens;
+	r->report.size = (int)r->state.size;
 	r->report.local = r->local;
 	r->report.fresh = r->fresh;
 	listen_in(r);
-	r->report.end_ns = moe_now_ns();
-	r->report.body = (uint32_t)(ranges + counts + rows);
-	body = moe_room(NULL, r->report.body);
-	memcpy(body, r->range, ranges);
-	memcpy(body + ranges, r->count, counts);
-	memcpy(body + ranges + counts, r->out, rows);
-	if (r->fd >= 0) {
-		err = moe_write(r->fd, &r->report, sizeof(r->report)) || moe_write(r->fd, body, r->report.body);
-	} else {
-		moe_check(&r->ref, &r->report, body, &v);
-		r->bad.wrong += v.wrong;
-		r->bad.counts_bad += v.counts_bad;
-		r->bad.lost += v.lost;
-	}
-	free(body);
-	return err ? -1 : 0;
+	r->report.end_ns = tool_now_ns();
+	moe_check(&r->ref, &r->report, r->range, r->count, r->out, v);
+	r->bad.wrong += v->wrong;
+	r->bad.counts_bad += v->counts_bad;
+	r->bad.lost += v->lost;
+	return r->fd >= 0 && send(r->fd, &r->report, sizeof(r->report), MSG_NOSIGNAL) < 0 ? -1 : 0;
 }
 
 int moe_rank_step(struct moe_rank *r)
@@ -198,7 +201,7 @@ int moe_rank_step(struct moe_rank *r)
 	if (!err)
 		err = sum(r);
 	if (!err)
-		err = send_step(r);
+		err = report(r);
 	r->fresh = 0;
 	r->state.step++;
 	return err;

@@ -132,14 +132,6 @@ static const struct {
 	{ 'x', "host memory has no thread blocks" },
 };
 
-uint64_t perf_now_ns(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
 int perf_fail(const struct perf_job *job, const char *what, int err)
 {
 	struct covey_error_info info = { 0 };
@@ -185,12 +177,9 @@ static void __attribute__((format(printf, 1, 2), noreturn)) usage(const char *fo
 
 static long number(const char *name, const char *text, long min, long max)
 {
-	char *end;
 	long value;
 
-	errno = 0;
-	value = strtol(text, &end, 10);
-	if (errno || end == text || *end || value < min || value > max)
+	if (!tool_number(text, min, max, &value, NULL))
 		usage("%s is %s: a number from %ld to %ld is needed", name, text, min, max);
 	return value;
 }
@@ -285,23 +274,27 @@ static error_t parse_sizes(int key, char *arg, struct reading *in)
 	return ARGP_ERR_UNKNOWN;
 }
 
-static error_t parse_ep(int key, char *arg, struct perf_options *opt)
+static error_t parse_number(int key, const char *arg, struct perf_options *opt)
 {
-	switch (key) {
-	case OPT_TOKENS:
-		opt->tokens = (int)number("--tokens", arg, 1, 1 << 20);
-		return 0;
-	case OPT_HIDDEN:
-		opt->hidden = (int)number("--hidden", arg, 8, 1 << 20);
-		return 0;
-	case OPT_EXPERTS:
-		opt->experts = (int)number("--experts", arg, 1, 65536);
-		return 0;
-	case OPT_TOPK:
-		opt->topk = (int)number("--topk", arg, 1, 32);
-		return 0;
-	}
-	return ARGP_ERR_UNKNOWN;
+	const struct tool_option numbers[] = {
+		{ OPT_TOKENS, "--tokens", &opt->tokens, 1, 1 << 20 },
+		{ OPT_HIDDEN, "--hidden", &opt->hidden, 8, 1 << 20 },
+		{ OPT_EXPERTS, "--experts", &opt->experts, 1, 65536 },
+		{ OPT_TOPK, "--topk", &opt->topk, 1, 32 },
+		{ 'n', "-n", &opt->iters, 1, MOST_ITERS },
+		{ 'w', "-w", &opt->warmup, 0, MOST_ITERS },
+		{ 'c', "-c", &opt->checks, 0, 1000 },
+		{ 'a', "-a", &opt->average, PERF_OF_RANK0, PERF_OF_MAX },
+		{ 'T', "-T", &opt->timeout_s, 1, MOST_SECONDS },
+		{ 'R', "-R", &opt->registered, 0, 2 },
+		{ 'G', "-G", &opt->graphs, 0, MOST_ITERS },
+		{ 0 },
+	};
+	const struct tool_option *o = tool_option(numbers, key);
+
+	if (o)
+		*o->to = (int)number(o->name, arg, o->min, o->max);
+	return o ? 0 : ARGP_ERR_UNKNOWN;
 }
 
 static error_t parse(int key, char *arg, struct argp_state *state)
@@ -313,15 +306,6 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		if (senseless[i].key == key)
 			usage("-%c has no meaning here: %s", key, senseless[i].why);
 	switch (key) {
-	case 'n':
-		opt->iters = (int)number("-n", arg, 1, MOST_ITERS);
-		return 0;
-	case 'w':
-		opt->warmup = (int)number("-w", arg, 0, MOST_ITERS);
-		return 0;
-	case 'c':
-		opt->checks = (int)number("-c", arg, 0, 1000);
-		return 0;
 	case 'o':
 		opt->redop = redop_named(arg);
 		return 0;
@@ -330,18 +314,6 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		return 0;
 	case 'r':
 		opt->root = !strcmp(arg, "all") ? PERF_ALL : (int)number("-r", arg, 0, COVEY_MAX_RANKS - 1);
-		return 0;
-	case 'a':
-		opt->average = (int)number("-a", arg, PERF_OF_RANK0, PERF_OF_MAX);
-		return 0;
-	case 'T':
-		opt->timeout_s = (int)number("-T", arg, 1, MOST_SECONDS);
-		return 0;
-	case 'R':
-		opt->registered = (int)number("-R", arg, 0, 2);
-		return 0;
-	case 'G':
-		opt->graphs = (int)number("-G", arg, 0, MOST_ITERS);
 		return 0;
 	case OPT_DEVICE:
 		setenv("COVEY_DEVICE", arg, 1);
@@ -371,7 +343,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		operation_named(arg, opt, &in->ep);
 		return 0;
 	}
-	return parse_sizes(key, arg, in) && parse_ep(key, arg, opt) ? ARGP_ERR_UNKNOWN : 0;
+	return parse_sizes(key, arg, in) && parse_number(key, arg, opt) ? ARGP_ERR_UNKNOWN : 0;
 }
 
 static void check_device(const struct perf_options *opt)

@@ -194,11 +194,11 @@ static int times(struct perf_job *job, struct room *room, double us[3])
 		for (int k = 0; k < 3 && !err; k++) {
 			if (k == 2)
 				err = covey_barrier(job->group, NULL, NULL);
-			start = perf_now_ns();
+			start = tool_now_ns();
 			if (!err)
 				err = step[k](job, room);
-			ns[k] += perf_now_ns() - start;
-			both += k < 2 ? perf_now_ns() - start : 0;
+			ns[k] += tool_now_ns() - start;
+			both += k < 2 ? tool_now_ns() - start : 0;
 		}
 		perf_hist_add(job->hist, both);
 	}

@@ -32,7 +32,7 @@ static int agree_on(struct perf_job *job, struct stroke *stroke)
 
 	stroke->pid = victim ? getpid() : 0;
 	err = perf_agree(job, &stroke->pid, COVEY_MAX);
-	stroke->at_ns = victim ? (double)perf_now_ns() + AHEAD_NS : 0;
+	stroke->at_ns = victim ? (double)tool_now_ns() + AHEAD_NS : 0;
 	return err ? err : perf_agree(job, &stroke->at_ns, COVEY_MAX);
 }
 
@@ -60,7 +60,7 @@ static int be_struck(struct perf_job *job, const struct perf_call *call, const s
 	if (job->opt.fault == PERF_STOP &&
 	    (timer_create(CLOCK_MONOTONIC, &event, &timer) || timer_settime(timer, 0, &go_on, NULL)))
 		return COVEY_ERR_IO;
-	while ((double)perf_now_ns() < stroke->at_ns)
+	while ((double)tool_now_ns() < stroke->at_ns)
 		;
 	kill(getpid(), job->opt.fault == PERF_STOP ? SIGSTOP : SIGKILL);
 	err = survive(job, call, stroke->epoch);
@@ -88,7 +88,7 @@ static double suspected_us(struct perf_job *job, double at_ns)
 static int outcome(struct perf_job *job, struct perf_row *row, const struct perf_call *call,
 		   const struct stroke *stroke)
 {
-	double recover = ((double)perf_now_ns() - stroke->at_ns) / 1000, detect = suspected_us(job, stroke->at_ns);
+	double recover = ((double)tool_now_ns() - stroke->at_ns) / 1000, detect = suspected_us(job, stroke->at_ns);
 	int64_t wrong;
 	int err = perf_agree(job, &recover, COVEY_MAX);
 

@@ -1,91 +1,68 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* --json FILE: the table for other programs. Times are microseconds, bandwidths GB/s; a missing measurement is null. */
 #include <errno.h>
-#include <inttypes.h>
+#include <jansson.h>
 #include <string.h>
 
 #include "perf.h"
 
-static void put_side(FILE *f, const char *name, const struct perf_side *side)
+static json_t *side_json(const struct perf_side *side)
 {
-	fprintf(f, ", \"%s\": ", name);
-	if (!side->measured) {
-		fprintf(f, "null");
-		return;
-	}
-	fprintf(f,
-		"{\"time\": %.4f, \"algbw\": %.4f, \"busbw\": %.4f, \"p50\": %.3f, \"p99\": %.3f, \"min\": %.3f, "
-		"\"max\": %.3f, \"wrong\": ",
-		side->us, side->algbw, side->busbw, side->p50_us, side->p99_us, side->min_us, side->max_us);
-	if (side->wrong < 0)
-		fprintf(f, "null");
-	else
-		fprintf(f, "%" PRId64, side->wrong);
+	json_t *to;
+
+	if (!side->measured)
+		return json_null();
+	to = json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:o}", "time", side->us, "algbw", side->algbw, "busbw",
+		       side->busbw, "p50", side->p50_us, "p99", side->p99_us, "min", side->min_us, "max", side->max_us,
+		       "wrong", side->wrong < 0 ? json_null() : json_integer(side->wrong));
 	if (side->nccl_us > 0)
-		fprintf(f, ", \"nccl\": %.4f", side->nccl_us);
-	fputc('}', f);
+		json_object_set_new(to, "nccl", json_real(side->nccl_us));
+	return to;
 }
 
-static void put_name(FILE *f, const char *key, const char *name)
+static json_t *row_json(const struct perf_job *job, const struct perf_row *row)
 {
-	if (name)
-		fprintf(f, ", \"%s\": \"%s\"", key, name);
-	else
-		fprintf(f, ", \"%s\": null", key);
+	const struct perf_fault *fault = &row->fault;
+	json_t *struck = json_null();
+
+	if (fault->struck)
+		struck = json_pack("{s:i, s:f, s:f, s:i}", "rank", job->opt.fault_rank, "detect", fault->detect_us,
+				   "recover", fault->recover_us, "ranks", fault->left);
+	return json_pack("{s:I, s:I, s:i, s:i, s:s?, s:s?, s:o, s:o, s:o}", "size", (json_int_t)row->bytes, "count",
+			 (json_int_t)row->count, "ranks", row->ranks, "root", row->root, "type",
+			 !job->opt.op || job->opt.op->no_data ? NULL : perf_types[row->type].name, "redop",
+			 row->redop < 0 ? NULL : perf_redops[row->redop].name, "out_of_place", side_json(&row->out),
+			 "in_place", side_json(&row->in), "fault", struck);
 }
 
-static void put_row(FILE *f, const struct perf_job *job, const struct perf_row *row)
-{
-	fprintf(f, "  {\"size\": %zu, \"count\": %zu, \"ranks\": %d, \"root\": %d", row->bytes, row->count, row->ranks,
-		row->root);
-	put_name(f, "type", !job->opt.op || job->opt.op->no_data ? NULL : perf_types[row->type].name);
-	put_name(f, "redop", row->redop < 0 ? NULL : perf_redops[row->redop].name);
-	put_side(f, "out_of_place", &row->out);
-	put_side(f, "in_place", &row->in);
-	if (row->fault.struck)
-		fprintf(f, ", \"fault\": {\"rank\": %d, \"detect\": %.1f, \"recover\": %.1f, \"ranks\": %d}}",
-			job->opt.fault_rank, row->fault.detect_us, row->fault.recover_us, row->fault.left);
-	else
-		fprintf(f, ", \"fault\": null}");
-}
-
-static void put_ep(FILE *f, const struct perf_job *job)
+static json_t *ep_json(const struct perf_job *job)
 {
 	const struct perf_ep_row *row = &job->ep_row;
 
-	fprintf(f,
-		"  {\"tokens\": %d, \"hidden\": %d, \"experts\": %d, \"topk\": %d, \"bytes\": %zu, \"dispatch\": %.3f, "
-		"\"combine\": %.3f, \"memcpy\": %.3f, \"times_memcpy\": %.3f, \"p50\": %.3f, \"p99\": %.3f, "
-		"\"wrong\": %" PRId64 "}",
-		job->opt.tokens, job->opt.hidden, job->opt.experts, job->opt.topk, row->bytes, row->dispatch_us,
-		row->combine_us, row->memcpy_us, row->ratio, row->p50_us, row->p99_us, row->wrong);
+	return json_pack("{s:i, s:i, s:i, s:i, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:I}", "tokens", job->opt.tokens,
+			 "hidden", job->opt.hidden, "experts", job->opt.experts, "topk", job->opt.topk, "bytes",
+			 (json_int_t)row->bytes, "dispatch", row->dispatch_us, "combine", row->combine_us, "memcpy",
+			 row->memcpy_us, "times_memcpy", row->ratio, "p50", row->p50_us, "p99", row->p99_us, "wrong",
+			 (json_int_t)row->wrong);
 }
 
 int perf_json(const struct perf_job *job, bool ok, double busbw)
 {
-	FILE *f = fopen(job->opt.json, "we");
+	json_t *rows = json_array(), *all;
+	int err;
 
-	if (!f) {
+	for (int i = 0; i < job->row_count; i++)
+		json_array_append_new(rows, row_json(job, &job->rows[i]));
+	if (!job->opt.op)
+		json_array_append_new(rows, ep_json(job));
+	all = json_pack("{s:s, s:s, s:i, s:i, s:i, s:I, s:f, s:b, s:o}", "version", COVEY_VERSION, "operation",
+			job->opt.op ? job->opt.op->name : "dispatch", "ranks", job->size, "iters", job->opt.iters,
+			"warmup", job->opt.warmup, "wrong", (json_int_t)job->wrong, "busbw", busbw, "ok", ok, "rows",
+			rows);
+	errno = ENOMEM;
+	err = !all || json_dump_file(all, job->opt.json, JSON_INDENT(2) | JSON_REAL_PRECISION(9));
+	if (err)
 		fprintf(stderr, "ep-perf: --json %s: %s\n", job->opt.json, strerror(errno));
-		return -1;
-	}
-	fprintf(f,
-		"{\"version\": \"%s\", \"operation\": \"%s\", \"ranks\": %d, \"iters\": %d, \"warmup\": %d, "
-		"\"wrong\": %" PRId64 ", \"busbw\": %.4f, \"ok\": %s, \"rows\": [\n",
-		COVEY_VERSION, job->opt.op ? job->opt.op->name : "dispatch", job->size, job->opt.iters, job->opt.warmup,
-		job->wrong, busbw, ok ? "true" : "false");
-	for (int i = 0; i < job->row_count; i++) {
-		put_row(f, job, &job->rows[i]);
-		fprintf(f, i + 1 < job->row_count ? ",\n" : "\n");
-	}
-	if (!job->opt.op) {
-		put_ep(f, job);
-		fputc('\n', f);
-	}
-	fprintf(f, "]}\n");
-	if (fclose(f)) {
-		fprintf(stderr, "ep-perf: --json %s: %s\n", job->opt.json, strerror(errno));
-		return -1;
-	}
-	return 0;
+	json_decref(all);
+	return err ? -1 : 0;
 }

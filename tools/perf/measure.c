@@ -66,10 +66,10 @@ static int mean(struct perf_job *job, const struct perf_call *call, double *us)
 	uint64_t start;
 	int err = together(job);
 
-	start = perf_now_ns();
+	start = tool_now_ns();
 	if (!err)
 		err = loop(job, call, job->opt.iters);
-	*us = (double)(perf_now_ns() - start) / 1000 / job->opt.iters;
+	*us = (double)(tool_now_ns() - start) / 1000 / job->opt.iters;
 	return err ? err : perf_combined(job, us);
 }
 
@@ -81,9 +81,9 @@ static int quantiles(struct perf_job *job, const struct perf_call *call, struct 
 
 	perf_hist_clear(hist);
 	for (int i = 0; i < job->opt.iters && !err; i++) {
-		start = perf_now_ns();
+		start = tool_now_ns();
 		err = job->opt.op->call(call);
-		perf_hist_add(hist, perf_now_ns() - start);
+		perf_hist_add(hist, tool_now_ns() - start);
 	}
 	if (!err)
 		err = perf_hist_merge(job, hist);

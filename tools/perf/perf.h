@@ -16,6 +16,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "../local/small.h"
 #include "covey.h"
 
 enum { PERF_OK, PERF_WRONG, PERF_FAILED, PERF_USAGE = 64 }; /* exit codes */
@@ -172,7 +173,6 @@ static inline bool perf_speaks(const struct perf_job *job)
 
 /* ep-perf.c */
 int perf_parse(int argc, char **argv, struct perf_options *opt);
-uint64_t perf_now_ns(void);
 int perf_fail(const struct perf_job *job, const char *what, int err); /* prints the cause; returns @err */
 
 /* job.c: PERF_OK, PERF_WRONG or PERF_FAILED */

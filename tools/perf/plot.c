@@ -1,135 +1,104 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * --plot FILE: time by size, both logarithmic: a line each for the means out of place and in place, and for the p99 out
- * of place, of the first type, reduction and root of the table.
+ * --plot FILE: time by size, both logarithmic: a line each for the p50 out of place and in place, and for the p99 out of
+ * place, of the first type, reduction and root of the table. All are of the loop that times each operation, so that a
+ * p99 is never below its p50.
  */
 #include <math.h>
 
 #include "../svg/svg.h"
 #include "perf.h"
 
-#define WIDTH 900
-#define HEIGHT 520
-#define LEFT 80
-#define RIGHT 20
-#define TOP 50
-#define BOTTOM 60
+#define LEGEND 220 /* pixels from one name to the next */
 
-struct frame {
-	double x0, x1, y0, y1; /* log2 of bytes, log10 of us */
-};
+enum { OUT_P50, IN_P50, OUT_P99, LINES };
 
-enum { OUT_MEAN, IN_MEAN, OUT_P99, LINES };
-
-static const char *const names[LINES] = { "mean, out of place", "mean, in place", "p99, out of place" };
+static const char *const names[LINES] = { "p50, out of place", "p50, in place", "p99, out of place" };
 static const char *const colours[LINES] = { "#2a6", "#26a", "#c52" };
 
 static double us_of(const struct perf_row *row, int line)
 {
-	if (line == OUT_MEAN)
-		return row->out.us;
-	return line == IN_MEAN ? row->in.us : row->out.p99_us;
-}
-
-static bool same(const struct perf_row *a, const struct perf_row *b)
-{
-	return a->type == b->type && a->redop == b->redop && a->root == b->root;
+	if (line == OUT_P50)
+		return row->out.p50_us;
+	return line == IN_P50 ? row->in.p50_us : row->out.p99_us;
 }
 
 static bool drawn(const struct perf_job *job, int i, int line)
 {
-	return same(&job->rows[i], &job->rows[0]) && us_of(&job->rows[i], line) > 0;
+	const struct perf_row *a = &job->rows[i], *b = &job->rows[0];
+
+	return a->type == b->type && a->redop == b->redop && a->root == b->root && us_of(a, line) > 0;
 }
 
-static double x_of(const struct frame *fr, double bytes)
+static double power_of(size_t bytes)
 {
-	double at = log2(bytes < 1 ? 1 : bytes);
-
-	return LEFT + (WIDTH - LEFT - RIGHT) * (at - fr->x0) / (fr->x1 - fr->x0);
+	return log2(bytes ? (double)bytes : 1);
 }
 
-static double y_of(const struct frame *fr, double us)
+static void set_scales(const struct perf_job *job, struct svg_plot *p)
 {
-	return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * (log10(us) - fr->y0) / (fr->y1 - fr->y0);
-}
+	p->x_low = p->low_us = 1e9;
+	p->x_high = p->high_us = 1e-9;
+	for (int i = 0; i < job->row_count * LINES; i++) {
+		const struct perf_row *row = &job->rows[i / LINES];
 
-static struct frame frame_of(const struct perf_job *job)
-{
-	struct frame fr = { 1e9, -1e9, 1e9, -1e9 };
-
-	for (int i = 0; i < job->row_count; i++) {
-		double x = log2(job->rows[i].bytes ? (double)job->rows[i].bytes : 1);
-
-		for (int line = 0; line < LINES; line++) {
-			double us = us_of(&job->rows[i], line);
-
-			if (!drawn(job, i, line))
-				continue;
-			fr.x0 = fmin(fr.x0, x);
-			fr.x1 = fmax(fr.x1, x);
-			fr.y0 = fmin(fr.y0, floor(log10(us)));
-			fr.y1 = fmax(fr.y1, ceil(log10(us)));
-		}
+		if (!drawn(job, i / LINES, i % LINES))
+			continue;
+		p->x_low = fmin(p->x_low, power_of(row->bytes));
+		p->x_high = fmax(p->x_high, power_of(row->bytes));
+		p->low_us = fmin(p->low_us, us_of(row, i % LINES));
+		p->high_us = fmax(p->high_us, us_of(row, i % LINES));
 	}
-	fr.x1 = fr.x1 > fr.x0 ? fr.x1 : fr.x0 + 1;
-	fr.y1 = fr.y1 > fr.y0 ? fr.y1 : fr.y0 + 1;
-	return fr;
+	if (p->x_low > p->x_high) /* nothing was measured */
+		p->x_low = p->low_us = 1;
+	p->x_high = fmax(p->x_high, p->x_low + 1);
 }
 
-static void axes(const struct frame *fr, FILE *f)
+static void sizes(const struct svg_plot *p)
 {
-	static const char *const units[] = { "", "K", "M", "G", "T" };
-	double step = ceil((fr->x1 - fr->x0) / 14);
+	static const char *const units[] = { "B", "KiB", "MiB", "GiB", "TiB" };
+	double step = ceil((p->x_high - p->x_low) / 14);
 	char text[32];
 
-	for (int i = 0; fr->y0 + i <= fr->y1; i++) {
-		double us = pow(10, fr->y0 + i), at = y_of(fr, us);
+	for (double x = ceil(p->x_low); x <= p->x_high; x += step) {
+		int unit = x > 40 ? 4 : (int)x / 10;
 
-		svg_line(f, LEFT, at, WIDTH - RIGHT, at, "#ddd");
-		snprintf(text, sizeof(text), "%g us", us);
-		svg_text(f, LEFT - 6, at + 4, "end", text);
-	}
-	for (int i = 0; ceil(fr->x0) + i * step <= fr->x1; i++) {
-		double x = ceil(fr->x0) + i * step, at = x_of(fr, pow(2, x));
-		int unit = x < 0 ? 0 : (int)x / 10 > 4 ? 4 : (int)x / 10;
-
-		svg_line(f, at, HEIGHT - BOTTOM, at, HEIGHT - BOTTOM + 5, "#888");
 		snprintf(text, sizeof(text), "%g %s", pow(2, x - 10 * unit), units[unit]);
-		svg_text(f, at, HEIGHT - BOTTOM + 20, "middle", text);
+		svg_tick(p, x, text);
 	}
 }
 
-static void curve(const struct perf_job *job, const struct frame *fr, int line, FILE *f)
+static void curve(const struct perf_job *job, const struct svg_plot *p, int line)
 {
-	int points = 0;
+	int points = 0, x = p->left + LEGEND * line, y = p->height - 10;
 
-	fprintf(f, "<polyline fill=\"none\" stroke=\"%s\" stroke-width=\"1.5\"%s points=\"", colours[line],
+	fprintf(p->f, "<polyline fill=\"none\" stroke=\"%s\" stroke-width=\"1.5\"%s points=\"", colours[line],
 		line == OUT_P99 ? " stroke-dasharray=\"4 3\"" : "");
 	for (int i = 0; i < job->row_count; i++) {
 		if (!drawn(job, i, line))
 			continue;
-		fprintf(f, "%.1f,%.1f ", x_of(fr, (double)job->rows[i].bytes), y_of(fr, us_of(&job->rows[i], line)));
+		fprintf(p->f, "%.1f,%.1f ", svg_x(p, power_of(job->rows[i].bytes)),
+			svg_y(p, us_of(&job->rows[i], line)));
 		points++;
 	}
-	fprintf(f, "\"/>\n");
+	fprintf(p->f, "\"/>\n");
 	if (!points)
 		return;
-	svg_line(f, LEFT + 10 + 220 * line, HEIGHT - 18, LEFT + 34 + 220 * line, HEIGHT - 18, colours[line]);
-	svg_text(f, LEFT + 40 + 220 * line, HEIGHT - 14, "start", names[line]);
+	svg_line(p, x, y - 4, x + 24, y - 4, colours[line]);
+	svg_text(p, x + 30, y, "start", names[line]);
 }
 
 int perf_plot(const struct perf_job *job)
 {
-	struct frame fr = frame_of(job);
-	FILE *f = svg_open("ep-perf", job->opt.plot, WIDTH, HEIGHT);
-	char text[160];
+	struct svg_plot p = { .width = 900, .height = 540, .left = 80, .right = 30, .top = 50, .bottom = 70 };
+	char heading[160];
 
-	if (!f)
+	set_scales(job, &p);
+	snprintf(heading, sizeof(heading), "ep-perf %s, %d ranks", job->opt.op->name, job->size);
+	if (svg_open(&p, "ep-perf", job->opt.plot, heading, "size", "time of an operation"))
 		return -1;
-	snprintf(text, sizeof(text), "ep-perf %s, %d ranks: time by bytes", job->opt.op->name, job->size);
-	svg_text(f, LEFT, 24, "start", text);
-	axes(&fr, f);
+	sizes(&p);
 	for (int line = 0; line < LINES; line++)
-		curve(job, &fr, line, f);
-	return svg_close(f);
+		curve(job, &p, line);
+	return svg_close(&p);
 }

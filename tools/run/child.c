@@ -8,7 +8,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <ftw.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -73,11 +72,11 @@ static int kill_children(pid_t spare_session)
 /* Ends every child, and theirs as we inherit them. @spare_session: children of it are older than this run; 0: none. */
 void run_kill_all(pid_t spare_session)
 {
-	uint64_t end = run_now_ns() + KILL_MS * UINT64_C(1000000);
+	uint64_t end = tool_now_ns() + KILL_MS * UINT64_C(1000000);
 	int left;
 
 	while ((left = kill_children(spare_session))) {
-		if (run_now_ns() > end) {
+		if (tool_now_ns() > end) {
 			run_say("%d processes cannot be killed: they are stuck in the kernel", left);
 			return;
 		}
@@ -104,20 +103,6 @@ int run_make_dir(struct run_options *opt)
 		base, from, base, strerror(errno));
 	opt->dir[0] = '\0';
 	return -1;
-}
-
-static int remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
-{
-	(void)st, (void)type, (void)ftw;
-	remove(path);
-	return 0;
-}
-
-void run_remove_dir(const char *dir)
-{
-	if (!dir[0])
-		return;
-	nftw(dir, remove_one, 8, FTW_DEPTH | FTW_PHYS | FTW_MOUNT);
 }
 
 /* Signals as a program expects them, and death with the parent. */

@@ -104,14 +104,6 @@ static const struct argp_option options[] = {
 	{ 0 },
 };
 
-uint64_t run_now_ns(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
 void run_say(const char *format, ...)
 {
 	char text[512];
@@ -134,12 +126,9 @@ const char *run_status_text(int status, char text[64])
 
 static int number(struct argp_state *state, const char *what, const char *text, int max)
 {
-	char *end;
 	long value;
 
-	errno = 0;
-	value = strtol(text, &end, 10);
-	if (errno || end == text || *end || value < 1 || value > max)
+	if (!tool_number(text, 1, max, &value, NULL))
 		argp_error(state, "%s is %s: a number from 1 to %d is needed", what, text, max);
 	return (int)value;
 }
@@ -383,7 +372,7 @@ int main(int argc, char **argv)
 	keeper = fork();
 	if (keeper < 0) {
 		run_say("cannot start the keeper: %s%s", strerror(errno), run_why(errno));
-		run_remove_dir(opt.dir);
+		tool_remove_dir(opt.dir);
 		return RUN_EXIT_SELF;
 	}
 	if (!keeper) {
@@ -394,6 +383,6 @@ int main(int argc, char **argv)
 	close(ends[0]);
 	code = front(keeper, signals, ends[1]);
 	run_kill_all(getsid(0)); /* finds nothing unless the keeper was killed */
-	run_remove_dir(opt.dir);
+	tool_remove_dir(opt.dir);
 	return code;
 }

@@ -65,7 +65,7 @@ int run_find_group(struct run_options *opt)
 		snprintf(opt->found, sizeof(opt->found), "%s", run.url);
 		opt->store = opt->found;
 	}
-	err = covey_admin_call(opt->store, opt->group, 1, argv, run_now_ns() + CALL_MS * UINT64_C(1000000), see_pair,
+	err = covey_admin_call(opt->store, opt->group, 1, argv, tool_now_ns() + CALL_MS * UINT64_C(1000000), see_pair,
 			       &g);
 	if (err) {
 		covey_last_error(NULL, &info);

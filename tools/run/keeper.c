@@ -81,7 +81,7 @@ static bool start_rank(struct keeper *k, int r)
 		return false;
 	}
 	rank->group = rank->pid;
-	rank->start_ns = run_now_ns();
+	rank->start_ns = tool_now_ns();
 	rank->retry_ns = 0;
 	rank->fate = RUN_UNKNOWN;
 	run_prover_spawned(&k->prover, r, rank->pid);
@@ -154,13 +154,13 @@ static void judge(struct keeper *k, int r)
 		wait_ms *= 2;
 	if (wait_ms > RETRY_LAST_MS)
 		wait_ms = RETRY_LAST_MS;
-	rank->retry_ns = run_now_ns() + (rank->restarts ? wait_ms * UINT64_C(1000000) : 0);
+	rank->retry_ns = tool_now_ns() + (rank->restarts ? wait_ms * UINT64_C(1000000) : 0);
 }
 
 static void ask(struct keeper *k, int r)
 {
 	if (run_prover_ended(&k->prover, r, &k->rank[r]))
-		k->rank[r].answer_ns = run_now_ns() + ANSWER_MS * UINT64_C(1000000);
+		k->rank[r].answer_ns = tool_now_ns() + ANSWER_MS * UINT64_C(1000000);
 	else
 		judge(k, r);
 }
@@ -184,7 +184,7 @@ static bool answers_missing(const struct keeper *k)
 static void hear_prover(struct keeper *k)
 {
 	struct run_answer answer;
-	uint64_t now = run_now_ns();
+	uint64_t now = tool_now_ns();
 
 	while (k->prover.from >= 0) {
 		ssize_t n = read(k->prover.from, &answer, sizeof(answer));
@@ -225,7 +225,7 @@ static void rank_ended(struct keeper *k, int r, int status)
 	if (k->opt->ssh_count)
 		status = run_remote_status(status);
 	rank->status = status;
-	rank->end_ns = run_now_ns();
+	rank->end_ns = tool_now_ns();
 	rank->late = k->succeeded > 0;
 	if (!exit_code(status)) {
 		conclude(k, r);
@@ -317,7 +317,7 @@ static void replace(struct keeper *k)
 	for (int r = 0; r < k->opt->ranks; r++) {
 		struct run_rank *rank = &k->rank[r];
 
-		if (rank->pid || rank->ended || rank->group || rank->answer_ns || rank->retry_ns > run_now_ns())
+		if (rank->pid || rank->ended || rank->group || rank->answer_ns || rank->retry_ns > tool_now_ns())
 			continue;
 		if (!may_replace(k, r)) {
 			conclude(k, r);
@@ -496,7 +496,7 @@ int run_keeper(const struct run_options *opt, int front)
 		summary(&k);
 	if (!code && run_output_lost)
 		code = RUN_EXIT_SELF;
-	run_remove_dir(opt->dir);
+	tool_remove_dir(opt->dir);
 	free(k.rank);
 	free(k.stream);
 	free(k.wait);

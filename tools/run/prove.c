@@ -111,14 +111,14 @@ static bool running(pid_t pid)
 static void look(struct prover *p)
 {
 	static const char *const argv[] = { "peek" };
-	uint64_t begin = run_now_ns();
+	uint64_t begin = tool_now_ns();
 
 	for (int r = 0; r < p->ranks; r++)
 		p->holder[r].seen = p->holder[r].left = 0;
 	if (covey_admin_call(p->url, p->group, 1, argv, begin + CALL_MS * UINT64_C(1000000), see_pair, p))
 		return; /* not formed yet, or the store is away: nothing learned */
 	p->looked_ns = begin;
-	p->answer_ns = run_now_ns();
+	p->answer_ns = tool_now_ns();
 	for (int r = 0; r < p->ranks; r++)
 		/* The first one seen while the process runs is its own. A later one is a replacement's: a stopped
 		 * process may have lost its rank, and its end must not prove the wrong one dead. */
@@ -135,7 +135,7 @@ static void prove(struct prover *p, int rank)
 		return;
 	snprintf(number, sizeof(number), "%d", p->first + rank);
 	snprintf(inc, sizeof(inc), "%" PRIu64, p->holder[rank].inc);
-	covey_admin_call(p->url, p->group, 4, argv, run_now_ns() + CALL_MS * UINT64_C(1000000), ignore_pair, NULL);
+	covey_admin_call(p->url, p->group, 4, argv, tool_now_ns() + CALL_MS * UINT64_C(1000000), ignore_pair, NULL);
 }
 
 /*

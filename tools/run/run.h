@@ -11,6 +11,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "../local/small.h"
+
 #define RUN_MAX_HOSTS 256
 #define RUN_MAX_WORDS 32      /* words of --launch */
 #define RUN_MAX_RESTARTS 1000 /* replacements in one run: of them all */
@@ -81,13 +83,11 @@ struct run_stream {
 	char *line;
 };
 
-uint64_t run_now_ns(void);
 const char *run_status_text(int status, char text[64]);			     /* of wait(): "ended with code 1" */
 void run_say(const char *format, ...) __attribute__((format(printf, 1, 2))); /* one line on stderr */
 
 int run_keeper(const struct run_options *opt, int front); /* the keeper's life; its exit code */
 void run_kill_all(pid_t spare_session);
-void run_remove_dir(const char *dir);
 int run_make_dir(struct run_options *opt); /* 0, or -1 after a message */
 
 /* State that ep-run inherits: see inherit.c. */

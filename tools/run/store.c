@@ -236,10 +236,10 @@ static void say_why_ended(const struct run_options *opt, int status)
 
 static int wait_for_pong(const struct run_options *opt, struct run_store *store)
 {
-	uint64_t end = run_now_ns() + PONG_MS * UINT64_C(1000000);
+	uint64_t end = tool_now_ns() + PONG_MS * UINT64_C(1000000);
 	int status;
 
-	while (run_now_ns() < end) {
+	while (tool_now_ns() < end) {
 		if (waitpid(store->pid, &status, WNOHANG) == store->pid) {
 			store->pid = 0;
 			say_why_ended(opt, status);

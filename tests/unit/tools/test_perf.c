@@ -16,9 +16,7 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#ifdef HAVE_JANSSON
 #include <jansson.h>
-#endif
 
 #include "perf/perf.h"
 
@@ -370,7 +368,6 @@ START_TEST(dispatch_and_combine_are_checked)
 }
 END_TEST
 
-#ifdef HAVE_JANSSON
 static json_t *written(const char *file)
 {
 	json_error_t error;
@@ -433,7 +430,6 @@ START_TEST(json_of_a_barrier_and_of_dispatch)
 	json_decref(all);
 }
 END_TEST
-#endif
 
 START_TEST(a_plot_is_an_svg)
 {
@@ -517,10 +513,8 @@ static Suite *perf_suite(void)
 	tcase_add_test(tcase, without_checks_nothing_is_called_right);
 	tcase_add_test(tcase, too_little_bandwidth_fails);
 	tcase_add_test(tcase, dispatch_and_combine_are_checked);
-#ifdef HAVE_JANSSON
 	tcase_add_test(tcase, json_says_what_the_table_says);
 	tcase_add_test(tcase, json_of_a_barrier_and_of_dispatch);
-#endif
 	tcase_add_test(tcase, a_plot_is_an_svg);
 	suite_add_tcase(suite, tcase);
 	tcase = tcase_create("refusals");

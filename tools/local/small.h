@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Small things that all tools need. */
+#ifndef LOCAL_SMALL_H
+#define LOCAL_SMALL_H
+
+#include <errno.h>
+#include <ftw.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+/* CLOCK_MONOTONIC */
+static inline uint64_t tool_now_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* Is @text a number from @min to @max? @rest: NULL, or where what follows it begins. */
+static inline bool tool_number(const char *text, long min, long max, long *value, char **rest)
+{
+	char *end;
+
+	errno = 0;
+	*value = strtol(text, &end, 10);
+	if (rest)
+		*rest = end;
+	return !errno && end != text && (!*end || rest) && *value >= min && *value <= max;
+}
+
+/* An option whose value is a number; a list of them ends with a NULL name. */
+struct tool_option {
+	int key;
+	const char *name;
+	int *to;
+	long min, max;
+};
+
+/* NULL: it is no such option */
+static inline const struct tool_option *tool_option(const struct tool_option *list, int key)
+{
+	while (list->name && list->key != key)
+		list++;
+	return list->name ? list : NULL;
+}
+
+static inline int tool_remove_one(const char *path, const struct stat *st, int type, struct FTW *at)
+{
+	(void)st, (void)type, (void)at;
+	remove(path);
+	return 0;
+}
+
+/* With all that is in it. */
+static inline void tool_remove_dir(const char *dir)
+{
+	if (*dir)
+		nftw(dir, tool_remove_one, 8, FTW_DEPTH | FTW_PHYS | FTW_MOUNT);
+}
+
+#endif
