@@ -26,6 +26,18 @@ if(COVEY_BARE)
 	covey_part(guards "left out: a build to measure against, not to use")
 endif()
 
+# A compiler cache, for whoever builds often; a launcher that was named goes first.
+option(COVEY_CCACHE "Compile through ccache, where it is there" ON)
+find_program(COVEY_CCACHE_PROGRAM ccache)
+if(COVEY_CCACHE AND COVEY_CCACHE_PROGRAM)
+	foreach(language IN ITEMS C CXX CUDA)
+		if(NOT DEFINED CMAKE_${language}_COMPILER_LAUNCHER)
+			set(CMAKE_${language}_COMPILER_LAUNCHER ${COVEY_CCACHE_PROGRAM})
+		endif()
+	endforeach()
+	covey_part(ccache "${COVEY_CCACHE_PROGRAM}")
+endif()
+
 set(COVEY_TEST_SLOWER 1)
 if(COVEY_FUZZ) # all code counts its edges for libFuzzer; each target brings its main() (tests/fuzz)
 	set(COVEY_SANITIZE "fuzzer-no-link,address,undefined")

@@ -1,20 +1,51 @@
 # SPDX-License-Identifier: Apache-2.0
-# Notes which parts are built and which are left out, and why, for one summary at the end.
+# Notes which parts are built and which are left out, and why, for one summary at the end. The file left-out.txt in the
+# build folder has a line for each part that is left out.
 
 function(covey_part name state)
 	set_property(GLOBAL APPEND PROPERTY COVEY_PARTS "${name}\t${state}")
 endfunction()
 
+# A part is left out because a package is not there; pkg-config says what it misses of MODULES. REQUIRED: it was asked
+# for, so that is an error without COVEY_STRICT too.
+function(covey_missing name packages)
+	cmake_parse_arguments(M REQUIRED "" MODULES ${ARGN})
+	if(M_REQUIRED)
+		set_property(GLOBAL PROPERTY COVEY_MISSING_REQUIRED ON)
+	endif()
+	set(says "")
+	if(M_MODULES)
+		execute_process(COMMAND ${PKG_CONFIG_EXECUTABLE} --exists --print-errors --short-errors ${M_MODULES}
+			ERROR_VARIABLE says OUTPUT_QUIET)
+		string(REGEX REPLACE "[\n ]+" " " says " (pkg-config: ${says}")
+		string(STRIP "${says}" says)
+		set(says " ${says})")
+	endif()
+	covey_part(${name} "left out: it takes ${packages}${says}")
+	set_property(GLOBAL APPEND PROPERTY COVEY_MISSING "${name}: ${packages}${says}")
+endfunction()
+
 function(covey_summary)
 	message(STATUS "covey ${PROJECT_VERSION}: ${CMAKE_BUILD_TYPE}, ${CMAKE_C_COMPILER_ID} ${CMAKE_C_COMPILER_VERSION}")
 	get_property(parts GLOBAL PROPERTY COVEY_PARTS)
+	set(out "")
 	foreach(part IN LISTS parts)
 		string(REPLACE "\t" ";" part "${part}")
 		list(GET part 0 name)
 		list(GET part 1 state)
 		string(LENGTH "${name}" length)
-		math(EXPR fill "20 - ${length}")
+		math(EXPR fill "22 - ${length}")
 		string(REPEAT " " ${fill} fill)
 		message(STATUS "  ${name}${fill}${state}")
+		if(state MATCHES "^left out: (.*)")
+			string(APPEND out "${name}: ${CMAKE_MATCH_1}\n")
+		endif()
 	endforeach()
+	file(WRITE ${PROJECT_BINARY_DIR}/left-out.txt "${out}")
+	get_property(missing GLOBAL PROPERTY COVEY_MISSING)
+	get_property(required GLOBAL PROPERTY COVEY_MISSING_REQUIRED)
+	if(missing AND (COVEY_STRICT OR required))
+		list(JOIN missing "\n  " missing)
+		message(FATAL_ERROR "packages are missing:\n  ${missing}\ntools/install-deps installs them")
+	endif()
 endfunction()

@@ -147,10 +147,18 @@ void check_begins(struct proc *p, const struct cvy_view *v)
 	}
 }
 
+/* Who gives up its place does so for want of memory, its own or another's: never where there is enough. */
+static void check_stays(struct proc *p)
+{
+	if (p->engine && p->engine->gave_up && !sim_scarce)
+		sim_fail(p->sim, "I15: process %d gives up though there is memory: %s", p->id, p->engine->end_cause);
+}
+
 void check_step(struct proc *p)
 {
 	int look = (p->sim->steps + (uint64_t)p->id) % LOOK_AT_INPUTS == 0;
 
+	check_stays(p);
 	if (!p->alive || p->driver.ended || p->rank < 0)
 		return;
 	check_report(p);

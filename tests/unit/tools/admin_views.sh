@@ -171,6 +171,7 @@ if [ "$(id -u)" = 0 ] && command -v setpriv >/dev/null; then
 	esac
 	chmod 777 "$where/store"
 fi
+# shellcheck disable=SC3045 # every sh of Linux has -n
 (ulimit -n 60 && "$admin" doctor >"$where/seen")
 [ $? = 2 ] || wrong "doctor with few descriptors: not code 2"
 grep -q '^bad   descriptors' "$where/seen" || wrong "doctor does not see few descriptors"
