@@ -45,18 +45,38 @@ static void do_not_stop(struct cvy_device *d)
 
 static void take_turn(struct cvy_device *d, enum cvy_device_turn turn)
 {
+	pthread_mutex_lock(&d->lock);
 	d->phase = cvy_device_next(d->phase, turn);
+	pthread_mutex_unlock(&d->lock);
+}
+
+static struct cvy_event take_held(struct cvy_device *d, struct cvy_event *held)
+{
+	struct cvy_event ev = { .kind = 0 };
+
+	pthread_mutex_lock(&d->lock);
+	if (held->kind && !cvy_device_holds_back(d->phase, held->kind)) {
+		ev = *held;
+		held->kind = 0;
+	}
+	pthread_mutex_unlock(&d->lock);
+	return ev;
 }
 
 /* Posts an event of the engine that hold_back() kept, if the device has come as far. */
 static void release(struct cvy_device *d, struct cvy_event *held)
 {
-	struct cvy_event ev = *held;
+	struct cvy_event ev = take_held(d, held);
 
-	if (!ev.kind || cvy_device_holds_back(d->phase, ev.kind))
-		return;
-	held->kind = 0;
-	cvy_post(&d->agent, &ev);
+	if (ev.kind)
+		cvy_post(&d->agent, &ev);
+}
+
+static void forget_repaired(struct cvy_device *d)
+{
+	pthread_mutex_lock(&d->lock);
+	d->held_repaired.kind = 0;
+	pthread_mutex_unlock(&d->lock);
 }
 
 static void try_freeze(void *ctx)
@@ -96,7 +116,7 @@ void cvy_device_go_on(struct cvy_device *d)
 void cvy_device_freeze(struct cvy_device *d, uint32_t epoch)
 {
 	(void)epoch;
-	d->held_repaired.kind = 0;
+	forget_repaired(d);
 	if (d->phase != CVY_DEVICE_RUNS) {
 		take_turn(d, CVY_DEVICE_FREEZE);
 		return;
@@ -524,13 +544,20 @@ static void got(struct cvy_device *d, const struct cvy_msg *msg)
 	}
 }
 
-/* The engine's FROZEN and REPAIRED go on to the agent when the device has come as far: release(). */
+/*
+ * The engine's FROZEN and REPAIRED go on to the agent when the device has come as far: release(). REPAIRED comes from
+ * the thread that stepped the repair, and the device may become ready at that moment.
+ */
 static int hold_back(struct cvy_device *d, const struct cvy_event *ev)
 {
-	if (!cvy_device_holds_back(d->phase, ev->kind))
-		return 0;
-	*(ev->kind == CVY_EV_FROZEN ? &d->held_frozen : &d->held_repaired) = *ev;
-	return 1;
+	int holds;
+
+	pthread_mutex_lock(&d->lock);
+	holds = cvy_device_holds_back(d->phase, ev->kind);
+	if (holds)
+		*(ev->kind == CVY_EV_FROZEN ? &d->held_frozen : &d->held_repaired) = *ev;
+	pthread_mutex_unlock(&d->lock);
+	return holds;
 }
 
 static void sink(void *ctx, const struct cvy_event *ev)

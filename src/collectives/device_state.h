@@ -193,7 +193,7 @@ struct cvy_device {
 	uint32_t contributors; /* to the next launch, as far as is known here; read by calls */
 	int ended;	       /* read by calls */
 	int join_ms;	       /* also the limit for an answer to a queue's message */
-	pthread_mutex_t lock;  /* of arrivals and contributors */
+	pthread_mutex_t lock;  /* of arrivals, contributors and held events; phase is written under it, by the agent */
 	struct cvy_device_drain drain;
 	enum cvy_device_phase phase;
 	uint64_t freeze_ns,
