@@ -26,16 +26,18 @@ static uint32_t spoiled(const struct cvy_device *d)
 	return c->entered > op * CVY_GPU_QUANTA && c->parked.spoiled == op + 1;
 }
 
-/* 1: every kernel that has entered has ended or parked. -1: the device is broken. @all: lanes are read, too. */
-static int stands_still(struct cvy_device *d, int all)
+enum still { MOVES, STILL, BROKEN };
+
+/* Has every kernel that has entered ended or parked? @all: lanes are read, too. */
+static enum still stands_still(struct cvy_device *d, int all)
 {
 	const struct cvy_gpu_counters *c = &d->counters;
 
 	if (d->ops->counters(d->gpu, &d->counters, all)) {
 		cvy_device_broken(d, "the counters of the device");
-		return -1;
+		return BROKEN;
 	}
-	return c->finished + c->stopped == c->entered;
+	return c->finished + c->stopped == c->entered ? STILL : MOVES;
 }
 
 static void do_not_stop(struct cvy_device *d)
@@ -83,20 +85,20 @@ static void try_freeze(void *ctx)
 {
 	struct cvy_device *d = ctx;
 	uint64_t until = cvy_now_ns() + FREEZE_SPIN_MS * CVY_MS;
-	int still;
+	enum still still;
 
 	d->timer = NULL;
 	do
 		still = stands_still(d, 0);
-	while (!still && cvy_now_ns() < until);
-	if (!still && cvy_now_ns() - d->freeze_ns < FREEZE_MS * CVY_MS) {
+	while (still == MOVES && cvy_now_ns() < until);
+	if (still == MOVES && cvy_now_ns() - d->freeze_ns < FREEZE_MS * CVY_MS) {
 		d->timer = cvy_loop_timer(d->loop, cvy_now_ns() + CVY_MS, try_freeze, d);
 		return;
 	}
-	take_turn(d, still > 0 ? CVY_DEVICE_STOOD : CVY_DEVICE_STOOD_NOT);
-	if (!still)
+	take_turn(d, still == STILL ? CVY_DEVICE_STOOD : CVY_DEVICE_STOOD_NOT);
+	if (still == MOVES)
 		do_not_stop(d);
-	if (still <= 0 || cvy_device_gave_up(d) || stands_still(d, 1) < 0)
+	if (still != STILL || cvy_device_gave_up(d) || stands_still(d, 1) == BROKEN)
 		return;
 	if (d->counters.finished / CVY_GPU_QUANTA >= d->lags)
 		cvy_device_forget_packets(d);
@@ -344,12 +346,12 @@ static void reconcile_soon(struct cvy_device *d)
 static int knows_what_it_lacks(struct cvy_device *d)
 {
 	uint64_t now = cvy_now_ns(), entered;
-	int still = stands_still(d, 1);
+	enum still still = stands_still(d, 1);
 
 	entered = d->counters.entered;
-	if (still > 0) /* no kernel entered while that was read */
+	if (still == STILL) /* no kernel entered while that was read */
 		still = stands_still(d, 0);
-	if (still > 0 && d->counters.entered == entered) {
+	if (still == STILL && d->counters.entered == entered) {
 		d->lags_ns = 0;
 		return 1;
 	}
@@ -357,7 +359,7 @@ static int knows_what_it_lacks(struct cvy_device *d)
 		d->lags_ns = now;
 	if (now - d->lags_ns > FREEZE_MS * CVY_MS)
 		do_not_stop(d);
-	else if (still >= 0)
+	else if (still != BROKEN)
 		reconcile_soon(d);
 	return 0;
 }

@@ -549,8 +549,9 @@ uint64_t cvy_engine_now(const struct cvy_engine *e);
 void cvy_leave_out(struct cvy_engine *e, struct cvy_op *op, int rank);
 void cvy_late_from_now(const struct cvy_engine *e, struct cvy_op *op);
 int cvy_late(struct cvy_engine *e, struct cvy_op *op, int rank); /* this source is missing: 1 if it is masked */
-/* Masks sources whose part never comes: 1 if there is one. -1: one made another call. */
-int cvy_late_in_repair(struct cvy_engine *e, const struct cvy_op *op);
+enum cvy_absent { CVY_ABSENT_NONE, CVY_ABSENT_MASKED, CVY_ABSENT_ANOTHER_CALL };
+/* Masks sources whose part never comes. */
+enum cvy_absent cvy_late_in_repair(struct cvy_engine *e, const struct cvy_op *op);
 
 /* ---- space.c: heap space that is given back. The lock is not held, except by the last two. ---- */
 

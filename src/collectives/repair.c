@@ -219,16 +219,15 @@ static int resume(struct cvy_engine *e, struct cvy_op *op)
 static int settle_private(struct cvy_engine *e, struct cvy_op *op)
 {
 	struct covey_result other = { .status = COVEY_ERR_MISMATCH, .epoch = e->epoch, .seq = op->seq };
-
-	int found = -1;
+	enum cvy_absent absent = CVY_ABSENT_ANOTHER_CALL;
 
 	if (published(op) && resume(e, op))
 		return 1;
 	if (published(op))
-		found = cvy_late_in_repair(e, op);
-	if (found > 0)
+		absent = cvy_late_in_repair(e, op);
+	if (absent == CVY_ABSENT_MASKED)
 		go_on(e, op);
-	if (found >= 0)
+	if (absent != CVY_ABSENT_ANOTHER_CALL)
 		return e->head != op;
 	if (cvy_engine_outrun(e)) /* its findings are of a view without this rank */
 		return 0;

@@ -401,19 +401,21 @@ static struct {
 	int running;
 } progress = { .lock = PTHREAD_MUTEX_INITIALIZER, .left = PTHREAD_COND_INITIALIZER };
 
-/* 0: nothing to do here; 1: blocked; 2: it moved */
-static int step_one(struct cvy_engine *e)
+/* What a step of one engine, or of all, has found; the later counts for all. */
+enum stepped { NOTHING_TO_DO, BLOCKED, MOVED };
+
+static enum stepped step_one(struct cvy_engine *e)
 {
-	int r = 0;
+	enum stepped r = NOTHING_TO_DO;
 
 	if (__atomic_load_n(&e->waiters, __ATOMIC_SEQ_CST))
-		return 0;
+		return NOTHING_TO_DO;
 	if (pthread_mutex_trylock(&e->lock)) /* held for a moment, and released without a kick */
-		return 1;
+		return BLOCKED;
 	if (e->head || e->repair || cvy_pairs_busy(e))
-		r = cvy_engine_step(e) ? 2 : 1;
+		r = cvy_engine_step(e) ? MOVED : BLOCKED;
 	else if (cvy_engine_unsent(e)) /* behind a closed gate too: a laggard may wait for it */
-		r = 1;
+		r = BLOCKED;
 	pthread_mutex_unlock(&e->lock);
 	return r;
 }
@@ -433,12 +435,12 @@ static struct cvy_engine *claim_next(struct cvy_engine *after)
 	return e;
 }
 
-static int step_all(void)
+static enum stepped step_all(void)
 {
-	int best = 0;
+	enum stepped best = NOTHING_TO_DO;
 
 	for (struct cvy_engine *e = claim_next(NULL); e; e = claim_next(e)) {
-		int r = step_one(e);
+		enum stepped r = step_one(e);
 
 		if (r > best)
 			best = r;
@@ -455,13 +457,13 @@ static void *progress_main(void *arg)
 	for (;;) {
 		uint32_t seen = __atomic_load_n(&progress.kick, __ATOMIC_SEQ_CST);
 		struct timespec brief = { 0, (long)CVY_MS };
-		int r = step_all();
+		enum stepped r = step_all();
 
-		if (r == 2) {
+		if (r == MOVED) {
 			since = 0;
 			continue;
 		}
-		if (r == 1) {
+		if (r == BLOCKED) {
 			uint64_t now = cvy_now_ns();
 
 			if (!since)
