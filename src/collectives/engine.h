@@ -8,7 +8,8 @@
  *
  * Every operation is resumable: cvy_engine_step() does all that it can and never waits. A blocking call steps it on the
  * caller's thread; the progress thread steps operations that nobody waits for; the simulator steps all of them. All
- * waiting is in wait.c. The lock is held while stepping; a closed gate (a view change) makes steppers release it.
+ * waiting for operations is in wait.c. The lock is held while stepping; a closed gate (a view change) makes steppers
+ * release it.
  *
  * Retention (PROTOCOL section 7): tick t is entered when every rank has completed t - 2D (floor) and this one t - D. So
  * slots of the last 2D ticks keep their data until a view is active. A survivor that completed an operation can give
@@ -407,6 +408,8 @@ int cvy_engine_run(struct cvy_engine *e, struct cvy_op *op, struct covey_result 
 int cvy_engine_again(struct cvy_engine *e, const struct cvy_asked *asked, struct covey_result *result, int *status);
 /* All that it can do without waiting: 1 progress was made, 0 blocked, nothing to do or gate closed. Lock held. */
 int cvy_engine_step(struct cvy_engine *e);
+/* Steps it while it moves, and looks a few microseconds longer. Lock held. */
+void cvy_engine_wait_briefly(struct cvy_engine *e, const struct cvy_op *op);
 /* Steps or waits until op is decided or the deadline: 0 or TIMEOUT. Lock not held. */
 int cvy_engine_wait(struct cvy_engine *e, struct cvy_op *op, uint64_t deadline_ns);
 /* Transports that still hold bytes of decided operations; the lock is held. */
