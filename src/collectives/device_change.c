@@ -547,8 +547,8 @@ static void got(struct cvy_device *d, const struct cvy_msg *msg)
 }
 
 /*
- * The engine's FROZEN and REPAIRED go on to the agent when the device has come as far: release(). REPAIRED comes from
- * the thread that stepped the repair, and the device may become ready at that moment.
+ * The engine's FROZEN and REPAIRED (cvy_post_after_device) go on to the agent when the device has come as far:
+ * release(). REPAIRED comes from the thread that stepped the repair, and the device may become ready at that moment.
  */
 static int hold_back(struct cvy_device *d, const struct cvy_event *ev)
 {

@@ -225,7 +225,7 @@ struct cvy_engine {
 	struct cvy_mesh *mesh;
 	struct cvy_layout layout;
 	struct cvy_fault *fault; /* the plan of COVEY_FAULT, NULL: none */
-	struct cvy_sink sink;	 /* agent; any thread */
+	struct cvy_sink sink;	 /* any thread; of the agent, or of the device, by which news come to the agent */
 	/* control message to a member, from any thread */
 	int (*send)(void *ctx, int rank, uint64_t inc, int type, uint32_t epoch, const void *body, uint32_t bytes);
 	void *send_ctx;
@@ -492,6 +492,15 @@ void cvy_outcome_hold(struct cvy_engine *e, struct cvy_outcome *o, int called);
 struct cvy_outcome *cvy_outcome_claim(struct cvy_engine *e, uint64_t seq);
 void cvy_outcome_forget_given(struct cvy_engine *e);
 void cvy_outcome_forget(struct cvy_engine *e);
+
+/*
+ * Posts FROZEN or REPAIRED. In a group with devices it is for the device, too: the device's sink holds it back until
+ * the device is frozen, or has repaired what it lacked, and posts it to the agent then (device_change.c).
+ */
+static inline void cvy_post_after_device(struct cvy_engine *e, const struct cvy_event *event)
+{
+	cvy_post(&e->sink, event);
+}
 
 #define CVY_RARE __attribute__((cold, noinline)) /* kept apart from code that runs every time */
 

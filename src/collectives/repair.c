@@ -67,7 +67,7 @@ static void tell_repaired(struct cvy_engine *e)
 	if (e->repair->told)
 		return;
 	e->repair->told = 1;
-	cvy_post(&e->sink, &ev);
+	cvy_post_after_device(e, &ev); /* on whichever thread stepped the repair */
 }
 
 static void begin_asking(struct cvy_repair *rep, uint64_t seq)
