@@ -14,11 +14,14 @@
 /* X(field, ENV, type (INT, SIZE, STR, ENUM), default, "meaning") */
 #define CVY_CONFIG_LIST(X) \
 	X(store, "COVEY_STORE", STR, "", \
-	  "store URL: redis://[user:password@]host[:port][/db] (rediss:// with TLS), redis+unix:///path or " \
-	  "redis+sentinel://host[:port],.../MASTER[/db]") \
+	  "store URL: redis://[user:password@]host[:port][/db] (rediss:// with TLS, and then " \
+	  "?ca=FILE&cert=FILE&key=FILE if needed), redis+unix:///path[?db=N] or " \
+	  "redis+sentinel://[user:password@]host[:port],.../MASTER[/db]; an IPv6 address stands in [ ], and other " \
+	  "settings may follow as parameters") \
 	X(group, "COVEY_GROUP", STR, "covey", "name of the group: letters, digits, . _ - (at most 64)") \
 	X(rank, "COVEY_RANK", INT, -1, "rank to take; -1: any free one (a launcher's is read too)") \
-	X(world, "COVEY_WORLD", INT, 0, "processes that form the group (a launcher's number is read too)") \
+	X(world, "COVEY_WORLD", INT, 0, \
+	  "processes that form the group (a launcher's number is read too); 0: not given, as with create=never") \
 	X(max_ranks, "COVEY_MAX_RANKS", INT, 64, "ranks the group can ever have, at most 4096") \
 	X(create, "COVEY_CREATE", ENUM, 0, \
 	  "first: form the group if it is not there; never: replacements and joiners") \
@@ -31,7 +34,8 @@
 	X(host, "COVEY_HOST", STR, "", "identity of this host, to make one host act as several") \
 	X(interface, "COVEY_INTERFACE", STR, "", \
 	  "interfaces that peers on other hosts dial, in order: names (eth0), their beginnings (eth), just that name " \
-	  "(=eth0), addresses, networks (10.0.0.0/8), or ^ and all that are left out (^docker,lo); empty: all, those " \
+	  "(=eth0), addresses, networks (10.0.0.0/8, fd00::/8), or ^ and all that are left out (^docker,lo); empty: " \
+	  "all, those " \
 	  "without carrier, bridges and networks of containers last") \
 	X(secret_file, "COVEY_SECRET_FILE", STR, "", "file with the group secret; empty: the store holds it") \
 	X(join_ms, "COVEY_JOIN_MS", INT, 60000, "bound on joining") \
@@ -45,12 +49,13 @@
 	X(window_bytes, "COVEY_WINDOW_BYTES", SIZE, 4294967296, "addresses of one rank's window, touched as used") \
 	X(undo_bytes, "COVEY_UNDO_BYTES", SIZE, 67108864, "in-place inputs up to here are kept until the outcome") \
 	X(metrics, "COVEY_METRICS", STR, "", \
-	  "where to serve metrics for Prometheus: unix:PATH or tcp:[HOST:]PORT[+]; see docs/metrics.md") \
+	  "where to serve metrics for Prometheus: unix:PATH, in which {rank}, {pid} and {group} are filled in, or " \
+	  "tcp:[ADDRESS:]PORT[+], + adds the rank; see docs/metrics.md") \
 	X(flight, "COVEY_FLIGHT", STR, "", \
 	  "directory for the record of the last operations, kept when the process dies; none: in its memory") \
 	X(algo, "COVEY_ALGO", STR, "", \
-	  "algorithms to take where they can be: OPERATION[:FROM-TO]=ALGORITHM,..., alike on all ranks; see ep-perf " \
-	  "--explain") \
+	  "algorithms to take where they can be: OPERATION[:BYTES]=ALGORITHM,..., BYTES as 64K-1M, 1M-, -8 or 64K; " \
+	  "alike on all ranks; see ep-perf --explain") \
 	X(late_ms, "COVEY_LATE_MS", INT, 0, \
 	  "deadline of dispatch and combine calls that give none: sources that are late are masked; 0: none") \
 	X(late, "COVEY_LATE", ENUM, 0, \

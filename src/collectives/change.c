@@ -207,7 +207,7 @@ static void try_freeze(struct cvy_engine *e)
 	report(e, &ev.report);
 	cvy_engine_look_for_end(e);
 	pthread_mutex_unlock(&e->lock);
-	cvy_post(&e->sink, &ev);
+	cvy_post_after_device(e, &ev);
 }
 
 void cvy_engine_freeze(void *ctx, uint32_t epoch)

@@ -26,16 +26,18 @@ static uint32_t spoiled(const struct cvy_device *d)
 	return c->entered > op * CVY_GPU_QUANTA && c->parked.spoiled == op + 1;
 }
 
-/* 1: every kernel that has entered has ended or parked. -1: the device is broken. @all: lanes are read, too. */
-static int stands_still(struct cvy_device *d, int all)
+enum still { MOVES, STILL, BROKEN };
+
+/* Has every kernel that has entered ended or parked? @all: lanes are read, too. */
+static enum still stands_still(struct cvy_device *d, int all)
 {
 	const struct cvy_gpu_counters *c = &d->counters;
 
 	if (d->ops->counters(d->gpu, &d->counters, all)) {
 		cvy_device_broken(d, "the counters of the device");
-		return -1;
+		return BROKEN;
 	}
-	return c->finished + c->stopped == c->entered;
+	return c->finished + c->stopped == c->entered ? STILL : MOVES;
 }
 
 static void do_not_stop(struct cvy_device *d)
@@ -43,57 +45,89 @@ static void do_not_stop(struct cvy_device *d)
 	cvy_device_give_up(d, COVEY_ERR_TIMEOUT, d->rank, d->epoch, "kernels of this rank do not stop");
 }
 
+static void take_turn(struct cvy_device *d, enum cvy_device_turn turn)
+{
+	pthread_mutex_lock(&d->lock);
+	d->phase = cvy_device_next(d->phase, turn);
+	pthread_mutex_unlock(&d->lock);
+}
+
+static struct cvy_event take_held(struct cvy_device *d, struct cvy_event *held)
+{
+	struct cvy_event ev = { .kind = 0 };
+
+	pthread_mutex_lock(&d->lock);
+	if (held->kind && !cvy_device_holds_back(d->phase, held->kind)) {
+		ev = *held;
+		held->kind = 0;
+	}
+	pthread_mutex_unlock(&d->lock);
+	return ev;
+}
+
+/* Posts an event of the engine that hold_back() kept, if the device has come as far. */
+static void release(struct cvy_device *d, struct cvy_event *held)
+{
+	struct cvy_event ev = take_held(d, held);
+
+	if (ev.kind)
+		cvy_post(&d->agent, &ev);
+}
+
+static void forget_repaired(struct cvy_device *d)
+{
+	pthread_mutex_lock(&d->lock);
+	d->held_repaired.kind = 0;
+	pthread_mutex_unlock(&d->lock);
+}
+
 static void try_freeze(void *ctx)
 {
 	struct cvy_device *d = ctx;
 	uint64_t until = cvy_now_ns() + FREEZE_SPIN_MS * CVY_MS;
-	int still;
+	enum still still;
 
 	d->timer = NULL;
 	do
 		still = stands_still(d, 0);
-	while (!still && cvy_now_ns() < until);
-	if (!still && cvy_now_ns() - d->freeze_ns < FREEZE_MS * CVY_MS) {
+	while (still == MOVES && cvy_now_ns() < until);
+	if (still == MOVES && cvy_now_ns() - d->freeze_ns < FREEZE_MS * CVY_MS) {
 		d->timer = cvy_loop_timer(d->loop, cvy_now_ns() + CVY_MS, try_freeze, d);
 		return;
 	}
-	d->freezing = 0;
-	d->frozen = still > 0;
-	if (!still)
+	take_turn(d, still == STILL ? CVY_DEVICE_STOOD : CVY_DEVICE_STOOD_NOT);
+	if (still == MOVES)
 		do_not_stop(d);
-	if (still <= 0 || cvy_device_gave_up(d) || stands_still(d, 1) < 0)
+	if (still != STILL || cvy_device_gave_up(d) || stands_still(d, 1) == BROKEN)
 		return;
-	if (d->counters.finished / CVY_GPU_QUANTA >= d->lacks) {
-		d->removed = 0;
+	if (d->counters.finished / CVY_GPU_QUANTA >= d->lags)
 		cvy_device_forget_packets(d);
-	}
 	cvy_device_forget_retired(d);
-	if (d->owes_frozen)
-		cvy_post(&d->agent, &d->owed);
-	d->owes_frozen = 0;
+	release(d, &d->held_frozen);
 }
 
 /* If there was no memory for a timer, the next tick serves as one. */
 void cvy_device_go_on(struct cvy_device *d)
 {
-	if (d->freezing && !d->timer)
+	if (d->phase == CVY_DEVICE_STOPS && !d->timer)
 		try_freeze(d);
-	else if (d->frozen && !d->queues.timer)
+	else if (d->phase >= CVY_DEVICE_STANDS && !d->queues.timer)
 		cvy_device_reconcile(d);
 }
 
 void cvy_device_freeze(struct cvy_device *d, uint32_t epoch)
 {
 	(void)epoch;
-	d->reconciled = 0;
-	d->owes_repaired = 0;
-	if (d->frozen || d->freezing)
+	forget_repaired(d);
+	if (d->phase != CVY_DEVICE_RUNS) {
+		take_turn(d, CVY_DEVICE_FREEZE);
 		return;
+	}
 	if (d->ops->gate(d->gpu, CVY_GPU_GATE_CLOSED(d->epoch))) {
 		cvy_device_broken(d, "closing the gate of the device");
 		return;
 	}
-	d->freezing = 1;
+	take_turn(d, CVY_DEVICE_FREEZE);
 	d->lags_ns = 0;
 	d->freeze_ns = cvy_now_ns();
 	try_freeze(d);
@@ -122,7 +156,7 @@ static void own_have(struct cvy_device *d)
 	memset(h, 0, sizeof(*h));
 	h->op = d->counters.finished / CVY_GPU_QUANTA;
 	/* Words are of the last view that was active here: a removed rank's successor is no contributor. */
-	h->mask = cvy_device_contributors(d) & ~d->removed;
+	h->mask = cvy_device_contributors(d) & ~cvy_device_removed(d);
 	h->fresh = !h->mask;
 	if (!h->fresh && h->op < d->begin) /* its kernel does not know it yet */
 		h->op = d->begin;
@@ -166,7 +200,7 @@ static void count_all(struct cvy_device *d, uint32_t mask)
 
 void cvy_device_learn(struct cvy_device *d, const struct cvy_view *view, const struct covey_mask *removed)
 {
-	uint32_t left = cvy_device_mask(removed);
+	uint32_t left = cvy_device_mask(removed), lost;
 
 	if (!d->view)
 		d->view = cvy_view_dup(view);
@@ -183,11 +217,12 @@ void cvy_device_learn(struct cvy_device *d, const struct cvy_view *view, const s
 			CVY_GPU_RANKS, CVY_GPU_RANKS - 1);
 		return;
 	}
-	if (!d->frozen && !d->freezing) /* a first view: nothing runs, and the gate was never open */
+	if (d->phase == CVY_DEVICE_RUNS) /* a first view: nothing runs, and the gate was never open */
 		cvy_device_freeze(d, view->epoch);
+	lost = left & cvy_device_contributors(d);
 	for (int r = 0; r < CVY_GPU_RANKS; r++) {
 		/* A later rank that came before the device was thawed may leave too, with an empty chunk. */
-		if ((left & cvy_device_contributors(d) & ~d->removed) >> r & 1)
+		if ((lost & ~cvy_device_removed(d)) >> r & 1)
 			d->peer[r].left = d->peer[r].in;
 		if (left >> r & 1)
 			cvy_device_forget_outrun(d, r);
@@ -196,9 +231,9 @@ void cvy_device_learn(struct cvy_device *d, const struct cvy_view *view, const s
 		if ((left >> r & 1) && d->peer[r].inc && cvy_device_fresh_chunk(d, r))
 			cvy_device_broken(d, "a fence");
 	}
-	d->removed |= left & cvy_device_contributors(d);
-	d->reconciled = 0;
-	d->wanted = 0;
+	cvy_device_gone_turn(d, lost, CVY_GONE_REMOVE);
+	cvy_device_gone_turn(d, UINT32_MAX, CVY_GONE_UNASK);
+	take_turn(d, CVY_DEVICE_LEARN);
 	own_have(d);
 	note_arrivals(d);
 	CVY_MASK_EACH(r, &view->members)
@@ -268,10 +303,9 @@ static void conclude(struct cvy_device *d, uint32_t *mask, uint64_t *base, int *
 
 void cvy_device_tell_repaired(struct cvy_device *d)
 {
-	if (!d->reconciled || d->wanted || !d->owes_repaired)
-		return;
-	d->owes_repaired = 0;
-	cvy_post(&d->agent, &d->repaired);
+	if (d->phase == CVY_DEVICE_FETCHES && !cvy_device_awaits_packets(d))
+		take_turn(d, CVY_DEVICE_FETCHED);
+	release(d, &d->held_repaired);
 }
 
 static uint64_t generations(const struct cvy_device *d, int out)
@@ -312,12 +346,12 @@ static void reconcile_soon(struct cvy_device *d)
 static int knows_what_it_lacks(struct cvy_device *d)
 {
 	uint64_t now = cvy_now_ns(), entered;
-	int still = stands_still(d, 1);
+	enum still still = stands_still(d, 1);
 
 	entered = d->counters.entered;
-	if (still > 0) /* no kernel entered while that was read */
+	if (still == STILL) /* no kernel entered while that was read */
 		still = stands_still(d, 0);
-	if (still > 0 && d->counters.entered == entered) {
+	if (still == STILL && d->counters.entered == entered) {
 		d->lags_ns = 0;
 		return 1;
 	}
@@ -325,7 +359,7 @@ static int knows_what_it_lacks(struct cvy_device *d)
 		d->lags_ns = now;
 	if (now - d->lags_ns > FREEZE_MS * CVY_MS)
 		do_not_stop(d);
-	else if (still >= 0)
+	else if (still != BROKEN)
 		reconcile_soon(d);
 	return 0;
 }
@@ -384,7 +418,7 @@ static int settle(struct cvy_device *d, uint32_t mask, uint64_t base, int holder
 	if (begins)
 		d->begin = d->roll.begin = own;
 	d->verdict = (struct cvy_gpu_verdict){
-		.epoch = d->view->epoch, .base = base, .gone = d->removed | gone, .partly = partly
+		.epoch = d->view->epoch, .base = base, .gone = cvy_device_removed(d) | gone, .partly = partly
 	};
 	set_lanes(d, mask, d->lags || partly ? fail | CVY_GPU_LAGS : fail, begins);
 	return 1;
@@ -396,7 +430,7 @@ void cvy_device_reconcile(struct cvy_device *d)
 	uint64_t base;
 	int holder;
 
-	if (!d->view || d->reconciled || !d->frozen)
+	if (!d->view || d->phase != CVY_DEVICE_STANDS)
 		return;
 	CVY_MASK_EACH(r, &d->view->members)
 	if (d->peer[r].have_epoch != d->view->epoch || (r != d->rank && !reaches(d, r, d->view->member[r].inc)))
@@ -412,7 +446,7 @@ void cvy_device_reconcile(struct cvy_device *d)
 		return;
 	if (holder < 0)
 		count_all(d, mask);
-	d->reconciled = 1;
+	take_turn(d, CVY_DEVICE_SETTLE);
 	if (d->lags && !d->peer[d->rank].have.fresh) /* a rank that has begun nothing has nothing under way */
 		cvy_device_ask(d, holder);
 	cvy_device_tell_repaired(d);
@@ -452,8 +486,7 @@ void cvy_device_thaw(struct cvy_device *d)
 	for (int r = 0; r < CVY_GPU_RANKS; r++)
 		if (covey_mask_has(&d->view->members, r))
 			d->peer[r].in_named = d->peer[r].out_named = 1;
-	d->frozen = 0;
-	d->lacks = d->lags;
+	take_turn(d, CVY_DEVICE_THAW);
 	d->thaws++;
 	d->epoch = d->view->epoch;
 }
@@ -513,6 +546,22 @@ static void got(struct cvy_device *d, const struct cvy_msg *msg)
 	}
 }
 
+/*
+ * The engine's FROZEN and REPAIRED (cvy_post_after_device) go on to the agent when the device has come as far:
+ * release(). REPAIRED comes from the thread that stepped the repair, and the device may become ready at that moment.
+ */
+static int hold_back(struct cvy_device *d, const struct cvy_event *ev)
+{
+	int holds;
+
+	pthread_mutex_lock(&d->lock);
+	holds = cvy_device_holds_back(d->phase, ev->kind);
+	if (holds)
+		*(ev->kind == CVY_EV_FROZEN ? &d->held_frozen : &d->held_repaired) = *ev;
+	pthread_mutex_unlock(&d->lock);
+	return holds;
+}
+
 static void sink(void *ctx, const struct cvy_event *ev)
 {
 	struct cvy_device *d = ctx;
@@ -521,19 +570,11 @@ static void sink(void *ctx, const struct cvy_event *ev)
 		got(d, &ev->msg);
 		return;
 	}
-	if (ev->kind == CVY_EV_FROZEN && !d->frozen) {
-		d->owed = *ev;
-		d->owes_frozen = 1;
+	if (hold_back(d, ev))
 		return;
-	}
-	if (ev->kind == CVY_EV_REPAIRED && (!d->reconciled || d->wanted)) {
-		d->repaired = *ev;
-		d->owes_repaired = 1;
-		return;
-	}
 	if (ev->kind == CVY_EV_LINK_UP && ev->rank >= 0 && ev->rank < CVY_GPU_RANKS) {
 		cvy_device_send_chunk(d, ev->rank, ev->inc);
-		if (d->view && d->frozen && covey_mask_has(&d->view->members, ev->rank) &&
+		if (d->view && d->phase >= CVY_DEVICE_STANDS && covey_mask_has(&d->view->members, ev->rank) &&
 		    d->view->member[ev->rank].inc == ev->inc)
 			say_have(d, ev->rank);
 	}

@@ -75,7 +75,7 @@ void cvy_device_look(struct cvy_device *d)
 		uint64_t late = __atomic_load_n(&box->late[r], __ATOMIC_ACQUIRE);
 		uint64_t passed = __atomic_load_n(&box->passed[r], __ATOMIC_ACQUIRE);
 
-		if (!d->frozen && !d->freezing) /* else the change may remove that rank */
+		if (d->phase == CVY_DEVICE_RUNS) /* else the change may remove that rank */
 			outrun(d, r);
 		if (passed != d->passed_told[r]) {
 			d->passed_told[r] = passed;

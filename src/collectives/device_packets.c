@@ -36,6 +36,32 @@ struct cvy_device_packets { /* from a SLOTS */
 	uint8_t data[];
 };
 
+void cvy_device_gone_turn(struct cvy_device *d, uint32_t ranks, enum cvy_device_gone_turn turn)
+{
+	for (int r = 0; r < CVY_GPU_RANKS; r++)
+		if (ranks >> r & 1)
+			d->peer[r].gone = cvy_device_gone_next(d->peer[r].gone, turn);
+}
+
+static uint32_t in_state(const struct cvy_device *d, enum cvy_device_gone gone)
+{
+	uint32_t mask = 0;
+
+	for (int r = 0; r < CVY_GPU_RANKS; r++)
+		mask |= (uint32_t)(d->peer[r].gone == gone) << r;
+	return mask;
+}
+
+uint32_t cvy_device_removed(const struct cvy_device *d)
+{
+	return ~in_state(d, CVY_GONE_NOT);
+}
+
+int cvy_device_awaits_packets(const struct cvy_device *d)
+{
+	return in_state(d, CVY_GONE_ASKED) != 0;
+}
+
 void cvy_device_forget_packets(struct cvy_device *d)
 {
 	while (d->packets) {
@@ -44,7 +70,7 @@ void cvy_device_forget_packets(struct cvy_device *d)
 		d->packets = x->next;
 		free(x);
 	}
-	d->whole = 0;
+	cvy_device_gone_turn(d, UINT32_MAX, CVY_GONE_USED);
 }
 
 /* Forgets incomplete packets of a rank: they are asked for again. */
@@ -55,7 +81,7 @@ static void forget_parts(struct cvy_device *d)
 	while (*at) {
 		struct cvy_device_packets *x = *at;
 
-		if (d->whole >> x->gone & 1) {
+		if (d->peer[x->gone].gone == CVY_GONE_WHOLE) {
 			at = &x->next;
 			continue;
 		}
@@ -101,8 +127,6 @@ static int keep(struct cvy_device *d, const struct slots *s, const void *data)
 	*x = (struct cvy_device_packets){ d->packets, s->gone, s->at, s->bytes };
 	memcpy(x->data, data, s->bytes);
 	d->packets = x;
-	if (s->last)
-		d->whole |= 1u << s->gone;
 	return 0;
 }
 
@@ -110,6 +134,7 @@ void cvy_device_ask(struct cvy_device *d, int holder)
 {
 	const struct cvy_gpu_parked *p = &d->counters.parked;
 	struct want want = { p->op, 0, p->lanes, p->slot_bytes, p->rounds, { 0 } };
+	int nobody;
 
 	for (uint32_t i = 0; i < p->lanes && i < CVY_GPU_LANES; i++) {
 		const struct cvy_gpu_past *past = &d->counters.past[i];
@@ -121,15 +146,16 @@ void cvy_device_ask(struct cvy_device *d, int holder)
 	 * Nobody else has the own part of a private operation. An operation that has not entered is one: for others a
 	 * kernel would be here, except for lanes that had no part of it, which wait for nothing (CVY_GPU_LAGS).
 	 */
-	d->wanted = p->private_parts || p->op != d->peer[d->rank].have.op ? 0 : d->removed & ~d->whole;
+	nobody = p->private_parts || p->op != d->peer[d->rank].have.op;
+	cvy_device_gone_turn(d, UINT32_MAX, nobody ? CVY_GONE_UNASK : CVY_GONE_ASK);
 	forget_parts(d);
 	for (const struct cvy_device_packets *x = d->packets; x; x = x->next)
 		store(d, x);
 	for (int r = 0; r < CVY_GPU_RANKS; r++) {
 		want.gone = r;
-		if (d->whole >> r & 1)
+		if (d->peer[r].gone == CVY_GONE_WHOLE)
 			store_passed(d, r);
-		if (d->wanted >> r & 1)
+		if (d->peer[r].gone == CVY_GONE_ASKED)
 			d->send(d->send_ctx, holder, d->view->member[holder].inc, CVY_MSG_WANT, d->view->epoch, &want,
 				sizeof(want), -1);
 	}
@@ -163,7 +189,7 @@ void cvy_device_got_want(struct cvy_device *d, const struct cvy_msg *msg)
 		return;
 	memcpy(&w, msg->body, sizeof(w));
 	if (w.gone < 0 || w.gone >= CVY_GPU_RANKS || w.lanes > CVY_GPU_LANES || w.slot_bytes > CVY_GPU_SLOT ||
-	    w.rounds < 1 || w.rounds > CVY_GPU_ROUNDS || !(d->removed >> w.gone & 1)) {
+	    w.rounds < 1 || w.rounds > CVY_GPU_ROUNDS || d->peer[w.gone].gone == CVY_GONE_NOT) {
 		cvy_warn("device", "rank %d asks for packets that nobody has", msg->rank);
 		return;
 	}
@@ -184,7 +210,7 @@ void cvy_device_got_slots(struct cvy_device *d, const struct cvy_msg *msg)
 		return;
 	memcpy(&s, msg->body, sizeof(s));
 	if (s.gone < 0 || s.gone >= CVY_GPU_RANKS || s.bytes != msg->bytes - sizeof(s) || s.at > CVY_GPU_CHUNK ||
-	    s.bytes > CVY_GPU_CHUNK - s.at || !(d->wanted >> s.gone & 1)) {
+	    s.bytes > CVY_GPU_CHUNK - s.at || d->peer[s.gone].gone != CVY_GONE_ASKED) {
 		cvy_warn("device", "rank %d sends packets that were not asked for", msg->rank);
 		return;
 	}
@@ -196,7 +222,7 @@ void cvy_device_got_slots(struct cvy_device *d, const struct cvy_msg *msg)
 	if (s.last) {
 		read_passed(d, s.gone);
 		store_passed(d, s.gone);
-		d->wanted &= ~(1u << s.gone);
+		cvy_device_gone_turn(d, 1u << s.gone, CVY_GONE_COME);
 	}
 	cvy_device_tell_repaired(d);
 }

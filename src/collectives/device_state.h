@@ -11,6 +11,49 @@
 #include "queues.h"
 #include "window.h"
 
+/*
+ * How far the device has come in a view change. cvy_device_next() is the whole table of what follows what;
+ * docs/design/device.md has its picture. In this order: a later phase has all that the phases before it have.
+ */
+enum cvy_device_phase {
+	CVY_DEVICE_RUNS,    /* the gate is open, or there was no view yet */
+	CVY_DEVICE_STOPS,   /* the gate is closed; some kernel has neither parked nor ended */
+	CVY_DEVICE_STANDS,  /* all kernels have: the device is frozen */
+	CVY_DEVICE_FETCHES, /* words of the learned view are settled; packets of removed ranks may be missing */
+	CVY_DEVICE_READY,   /* nothing is missing: the view may be acknowledged */
+	CVY_DEVICE_PHASES
+};
+
+/* What moves it on. */
+enum cvy_device_turn {
+	CVY_DEVICE_FREEZE,    /* a view change begins, or another one before it is over */
+	CVY_DEVICE_STOOD,     /* every kernel has parked or ended */
+	CVY_DEVICE_STOOD_NOT, /* not in time, or the device is broken: this rank gives up */
+	CVY_DEVICE_LEARN,     /* a view */
+	CVY_DEVICE_SETTLE,    /* all members' numbers are here: its words are settled */
+	CVY_DEVICE_FETCHED,   /* no packets are awaited */
+	CVY_DEVICE_THAW,      /* the view is active */
+	CVY_DEVICE_TURNS
+};
+
+/* The packets that a removed rank had pushed, for the operation that others have completed and this rank has not. */
+enum cvy_device_gone {
+	CVY_GONE_NOT,	/* the rank was not removed, or nothing has been lacking here since */
+	CVY_GONE_LEFT,	/* it was removed, and nobody is asked for its packets */
+	CVY_GONE_ASKED, /* a holder is asked for them */
+	CVY_GONE_WHOLE, /* all of them are kept in `packets` */
+	CVY_GONE_STATES
+};
+
+enum cvy_device_gone_turn {
+	CVY_GONE_REMOVE, /* a view is without this contributor */
+	CVY_GONE_UNASK,	 /* another view: a holder's answer to the last one is not taken; or nobody can answer */
+	CVY_GONE_ASK,	 /* a holder is asked for all that is missing */
+	CVY_GONE_COME,	 /* the last packet has come */
+	CVY_GONE_USED,	 /* the device stands, and this rank lacks nothing */
+	CVY_GONE_TURNS
+};
+
 #define CVY_DEVICE_LATE_MS 1000	      /* after that a kernel reports the rank that it waits for */
 #define CVY_DEVICE_QUEUE_WAIT_MS 1000 /* a kernel waits for room; less than cvy_device_freeze() waits for kernels */
 
@@ -91,15 +134,16 @@ struct cvy_device_queues {
 
 struct cvy_device_peer {
 	struct cvy_device_far far;
-	uint64_t inc;		 /* process for which the chunk here is */
-	int in, out;		 /* generation in use */
-	int left;		 /* generation with the packets of the last contributor that was removed */
-	uint64_t passed;	 /* the last operation, plus 1, that it ended without this rank, as it wrote there */
-	int here;		 /* a chunk is here */
-	int in_named, out_named; /* kernels have had words of a view with that rank: they may look there */
-	int fd, old_fd;		 /* of the chunk, and of the one before; -1: none */
-	uint64_t out_inc;	 /* process whose chunk is mapped, 0: none */
-	uint64_t window_inc;	 /* process whose registered memory is mapped */
+	uint64_t inc;		   /* process for which the chunk here is */
+	int in, out;		   /* generation in use */
+	int left;		   /* generation with the packets of the last contributor that was removed */
+	enum cvy_device_gone gone; /* what is here of them */
+	uint64_t passed;	   /* the last operation, plus 1, that it ended without this rank, as it wrote there */
+	int here;		   /* a chunk is here */
+	int in_named, out_named;   /* kernels have had words of a view with that rank: they may look there */
+	int fd, old_fd;		   /* of the chunk, and of the one before; -1: none */
+	uint64_t out_inc;	   /* process whose chunk is mapped, 0: none */
+	uint64_t window_inc;	   /* process whose registered memory is mapped */
 	uint32_t have_epoch;
 	struct cvy_device_have have;
 	struct cvy_device_arrival arrival[CVY_DEVICE_ARRIVALS];
@@ -149,24 +193,17 @@ struct cvy_device {
 	uint32_t contributors; /* to the next launch, as far as is known here; read by calls */
 	int ended;	       /* read by calls */
 	int join_ms;	       /* also the limit for an answer to a queue's message */
-	pthread_mutex_t lock;  /* of arrivals and contributors */
+	pthread_mutex_t lock;  /* of arrivals, contributors and held events; phase is written under it, by the agent */
 	struct cvy_device_drain drain;
-	int frozen, freezing; /* all kernels have stopped; not yet */
+	enum cvy_device_phase phase;
 	uint64_t freeze_ns,
 		lags_ns; /* start of the freeze; time when kernels were found that entered behind the gate, 0: none */
 	struct cvy_timer *timer;
-	struct cvy_event owed; /* FROZEN of the engine, held until the device is frozen too */
-	int owes_frozen, owes_repaired;
-	struct cvy_event repaired;
-	struct cvy_gpu_counters counters; /* as of the freeze */
-	struct cvy_view *view;		  /* last learned */
-	uint32_t removed;		  /* since the device was last frozen with nothing lacking */
-	uint64_t lags;			  /* others have completed operations below this, this rank has not; 0: none */
-	uint64_t lacks;			  /* the same, since the device was thawed */
-	int reconciled;
-	uint32_t wanted; /* removed ranks whose packets have not come yet */
-	uint32_t whole;	 /* removed ranks whose packets are all in `packets`, for the lacking operation */
-	struct cvy_device_packets *packets;
+	struct cvy_event held_frozen, held_repaired; /* the engine's, until the device is as far; kind 0: none */
+	struct cvy_gpu_counters counters;	     /* as of the freeze */
+	struct cvy_view *view;			     /* last learned */
+	uint64_t lags; /* others had completed operations below this when words were settled, this rank had not; 0: none */
+	struct cvy_device_packets *packets; /* of removed ranks, for the operation that lacks here */
 	struct cvy_gpu_lane lanes[CVY_GPU_LANES];
 	struct cvy_gpu_verdict verdict;
 	struct cvy_gpu_roll roll;
@@ -178,6 +215,11 @@ struct cvy_device {
 	uint64_t late_told[CVY_GPU_RANKS], passed_told[CVY_GPU_RANKS];
 	int late_evict; /* a rank that is masked as late is asked to leave the group */
 };
+
+/* device_state.c: pure functions */
+enum cvy_device_phase cvy_device_next(enum cvy_device_phase phase, enum cvy_device_turn turn);
+enum cvy_device_gone cvy_device_gone_next(enum cvy_device_gone gone, enum cvy_device_gone_turn turn);
+int cvy_device_holds_back(enum cvy_device_phase phase, int kind); /* does an event of the engine wait for the device? */
 
 /* device_mailbox.c */
 int cvy_device_gave_up(struct cvy_device *d); /* 1: a kernel has waited for a verdict in vain; logged */
@@ -229,6 +271,9 @@ void cvy_device_ask(struct cvy_device *d, int holder); /* device_packets.c */
 void cvy_device_got_want(struct cvy_device *d, const struct cvy_msg *msg);
 void cvy_device_got_slots(struct cvy_device *d, const struct cvy_msg *msg);
 void cvy_device_forget_packets(struct cvy_device *d);
+void cvy_device_gone_turn(struct cvy_device *d, uint32_t ranks, enum cvy_device_gone_turn turn);
+uint32_t cvy_device_removed(const struct cvy_device *d); /* since the device was last frozen with nothing lacking */
+int cvy_device_awaits_packets(const struct cvy_device *d);
 
 /* device_queue.c */
 int cvy_device_queues_open(struct cvy_device *d, const struct cvy_config *config);

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The queue of a group: operations are posted, decided in order, and recorded for repair. Their steps are in step.c.
- * Nothing here waits; wait.c does.
+ * Nothing here waits for another rank; wait.c does.
  */
 #include "engine.h"
 
 #include <assert.h>
 #include <errno.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -20,9 +19,6 @@
 #include "pair.h"
 #include "process.h"
 #include "recorder.h"
-
-#define LOOKS 64	 /* of a blocking call before it really waits; about 5 us with a core of its own */
-#define LOOKS_AT_LINE 16 /* of each of these */
 
 int cvy_engine_open(struct cvy_engine **out, struct cvy_mesh *mesh, struct cvy_errbox *box, size_t undo_bytes)
 {
@@ -323,32 +319,17 @@ int cvy_engine_post(struct cvy_engine *e, struct cvy_op *op)
 	return err;
 }
 
-/* Looks only at the missing line, which is faster than whole steps. Uses up one look. */
-static void look_at_line(const struct cvy_engine *e)
-{
-	uint64_t tag;
-	const struct cvy_line *line = cvy_engine_missing(e, &tag);
-
-	for (int i = 0; line && i < LOOKS_AT_LINE && __atomic_load_n(&line->tag, __ATOMIC_ACQUIRE) != tag; i++)
-		if (__atomic_load_n(&e->gate, __ATOMIC_RELAXED))
-			return;
-}
-
 /* Lock held; releases it. Takes over the caller's reference. */
 static int run_locked(struct cvy_engine *e, struct cvy_op *op, struct covey_result *result)
 {
-	int status = post_locked(e, op), looks = 1, more; /* from here on the queue holds the caller's reference */
+	int status = post_locked(e, op), more; /* from here on the queue holds the caller's reference */
 
 	if (__builtin_expect(status, 0)) {
 		pthread_mutex_unlock(&e->lock);
 		cvy_op_put(op);
 		return status;
 	}
-	if (e->spin && !e->set.npush)
-		looks = LOOKS;
-	while (!cvy_op_decided(op) && (cvy_engine_step(e) || --looks)) /* most operations are short */
-		if (looks > 1 && !cvy_op_decided(op))
-			look_at_line(e);
+	cvy_engine_wait_briefly(e, op);
 	if (!cvy_op_decided(op)) {
 		__atomic_add_fetch(&op->refs, 1, __ATOMIC_RELAXED);
 		op->posted_ns = cvy_now_ns();

@@ -8,7 +8,8 @@
  *
  * Every operation is resumable: cvy_engine_step() does all that it can and never waits. A blocking call steps it on the
  * caller's thread; the progress thread steps operations that nobody waits for; the simulator steps all of them. All
- * waiting is in wait.c. The lock is held while stepping; a closed gate (a view change) makes steppers release it.
+ * waiting for operations is in wait.c. The lock is held while stepping; a closed gate (a view change) makes steppers
+ * release it.
  *
  * Retention (PROTOCOL section 7): tick t is entered when every rank has completed t - 2D (floor) and this one t - D. So
  * slots of the last 2D ticks keep their data until a view is active. A survivor that completed an operation can give
@@ -224,7 +225,7 @@ struct cvy_engine {
 	struct cvy_mesh *mesh;
 	struct cvy_layout layout;
 	struct cvy_fault *fault; /* the plan of COVEY_FAULT, NULL: none */
-	struct cvy_sink sink;	 /* agent; any thread */
+	struct cvy_sink sink;	 /* any thread; of the agent, or of the device, by which news come to the agent */
 	/* control message to a member, from any thread */
 	int (*send)(void *ctx, int rank, uint64_t inc, int type, uint32_t epoch, const void *body, uint32_t bytes);
 	void *send_ctx;
@@ -407,6 +408,8 @@ int cvy_engine_run(struct cvy_engine *e, struct cvy_op *op, struct covey_result 
 int cvy_engine_again(struct cvy_engine *e, const struct cvy_asked *asked, struct covey_result *result, int *status);
 /* All that it can do without waiting: 1 progress was made, 0 blocked, nothing to do or gate closed. Lock held. */
 int cvy_engine_step(struct cvy_engine *e);
+/* Steps it while it moves, and looks a few microseconds longer. Lock held. */
+void cvy_engine_wait_briefly(struct cvy_engine *e, const struct cvy_op *op);
 /* Steps or waits until op is decided or the deadline: 0 or TIMEOUT. Lock not held. */
 int cvy_engine_wait(struct cvy_engine *e, struct cvy_op *op, uint64_t deadline_ns);
 /* Transports that still hold bytes of decided operations; the lock is held. */
@@ -490,6 +493,15 @@ struct cvy_outcome *cvy_outcome_claim(struct cvy_engine *e, uint64_t seq);
 void cvy_outcome_forget_given(struct cvy_engine *e);
 void cvy_outcome_forget(struct cvy_engine *e);
 
+/*
+ * Posts FROZEN or REPAIRED. In a group with devices it is for the device, too: the device's sink holds it back until
+ * the device is frozen, or has repaired what it lacked, and posts it to the agent then (device_change.c).
+ */
+static inline void cvy_post_after_device(struct cvy_engine *e, const struct cvy_event *event)
+{
+	cvy_post(&e->sink, event);
+}
+
 #define CVY_RARE __attribute__((cold, noinline)) /* kept apart from code that runs every time */
 
 /* The line that the head of the queue misses and its tag, NULL: it waits for something else. */
@@ -549,8 +561,9 @@ uint64_t cvy_engine_now(const struct cvy_engine *e);
 void cvy_leave_out(struct cvy_engine *e, struct cvy_op *op, int rank);
 void cvy_late_from_now(const struct cvy_engine *e, struct cvy_op *op);
 int cvy_late(struct cvy_engine *e, struct cvy_op *op, int rank); /* this source is missing: 1 if it is masked */
-/* Masks sources whose part never comes: 1 if there is one. -1: one made another call. */
-int cvy_late_in_repair(struct cvy_engine *e, const struct cvy_op *op);
+enum cvy_absent { CVY_ABSENT_NONE, CVY_ABSENT_MASKED, CVY_ABSENT_ANOTHER_CALL };
+/* Masks sources whose part never comes. */
+enum cvy_absent cvy_late_in_repair(struct cvy_engine *e, const struct cvy_op *op);
 
 /* ---- space.c: heap space that is given back. The lock is not held, except by the last two. ---- */
 

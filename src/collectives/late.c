@@ -76,20 +76,19 @@ static enum fate fate_of(struct cvy_engine *e, const struct cvy_op *op, int k)
 	return op->partial ? LATE : DIFFERS;
 }
 
-/* Masks sources whose part never comes: 1 if there is one. -1: one made another call. */
-int cvy_late_in_repair(struct cvy_engine *e, const struct cvy_op *op)
+enum cvy_absent cvy_late_in_repair(struct cvy_engine *e, const struct cvy_op *op)
 {
-	int found = 0;
+	enum cvy_absent found = CVY_ABSENT_NONE;
 
 	for (int k = 0; k < e->set.n; k++) {
 		enum fate fate = fate_of(e, op, k);
 
 		if (fate == DIFFERS)
-			return -1;
+			return CVY_ABSENT_ANOTHER_CALL;
 		if (fate == LATE) {
 			cvy_mask_add(&e->lost, e->set.rank[k]);
 			e->some_lost = 1;
-			found = 1;
+			found = CVY_ABSENT_MASKED;
 		}
 	}
 	return found;

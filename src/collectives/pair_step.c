@@ -141,27 +141,33 @@ static void body_of(const struct cvy_pair *p, const struct cvy_note *note, void 
 		cvy_channel_peek(&p->ch, sizeof(struct cvy_pair_record), to, n);
 }
 
-/* Keeps a message that has no receive yet. 0: no memory at present, or it is not ours. */
+/* What becomes of a record; < 0: COVEY_ERR_IO, no honest peer writes it. */
+enum use {
+	NOT_NOW, /* there is none, no memory for it, or its bytes are of another incarnation */
+	USED
+};
+
+/* Keeps a message that has no receive yet. */
 static int keep(struct cvy_pair *p, const struct cvy_pair_record *r, const struct cvy_note *note)
 {
 	int whole = r->kind == CVY_RECORD_WHOLE;
 	struct cvy_arrival *a = malloc(sizeof(*a) + (whole ? (size_t)r->bytes : 0));
 
 	if (!a)
-		return 0;
+		return NOT_NOW;
 	*a = (struct cvy_arrival){ .number = r->number, .bytes = r->bytes, .tag = r->tag, .whole = whole };
 	if (whole)
 		body_of(p, note, a->data, (size_t)r->bytes);
 	if (!cvy_channel_held(&p->ch)) {
 		free(a);
-		return 0;
+		return NOT_NOW;
 	}
 	*p->arrived_last = a;
 	p->arrived_last = &a->next;
-	return 1;
+	return USED;
 }
 
-/* A header: 1 it was used, 0 no memory for it at present, or the bytes after it are not ours. */
+/* A header. */
 static int arrive(struct cvy_engine *e, struct cvy_pair *p, const struct cvy_pair_record *r,
 		  const struct cvy_note *note)
 {
@@ -175,17 +181,17 @@ static int arrive(struct cvy_engine *e, struct cvy_pair *p, const struct cvy_pai
 	meet(x, r->number, r->tag, r->bytes);
 	if (r->kind == CVY_RECORD_OFFER) {
 		cvy_parcel_add(&p->wanting, x);
-		return 1;
+		return USED;
 	}
 	x->at = taken(x);
 	body_of(p, note, x->op->recv, x->at);
 	if (!cvy_channel_held(&p->ch)) {
 		cvy_parcel_add(&p->posted, x); /* it ends with the handle */
-		return 0;
+		return NOT_NOW;
 	}
 	p->ch.note += cost(r->bytes);
 	received(e, p, x);
-	return 1;
+	return USED;
 }
 
 /* ---- in ---- */
@@ -202,7 +208,7 @@ static int wanted(struct cvy_engine *e, struct cvy_pair *p, const struct cvy_pai
 		cvy_parcel_add(&p->parting, x);
 	else
 		cvy_pair_done(e, x, 0);
-	return 1;
+	return USED;
 }
 
 static int part(struct cvy_engine *e, struct cvy_pair *p, const struct cvy_pair_record *r)
@@ -213,11 +219,11 @@ static int part(struct cvy_engine *e, struct cvy_pair *p, const struct cvy_pair_
 		return COVEY_ERR_IO;
 	cvy_channel_peek(&p->ch, sizeof(*r), (uint8_t *)x->op->recv + x->at, (size_t)r->bytes);
 	if (!cvy_channel_held(&p->ch))
-		return 0;
+		return NOT_NOW;
 	x->at += (size_t)r->bytes;
 	if (x->at == taken(x))
 		received(e, p, cvy_parcel_take(&p->coming, at));
-	return 1;
+	return USED;
 }
 
 /* Detects from the record alone, before any use of it, a record that no honest peer writes. */
@@ -237,7 +243,7 @@ static int believed(const struct cvy_pair *p, const struct cvy_pair_record *r)
 	}
 }
 
-/* One record: 1, 0: there is none, no memory for it, or it is not ours; < 0: it is invalid. */
+/* One record. */
 static int take_record(struct cvy_engine *e, struct cvy_pair *p)
 {
 	struct cvy_pair_record r;
@@ -246,14 +252,14 @@ static int take_record(struct cvy_engine *e, struct cvy_pair *p)
 	int used, noted;
 
 	if (cvy_channel_ready(&p->ch) < sizeof(r))
-		return cvy_channel_ready(&p->ch) ? COVEY_ERR_IO : 0;
+		return cvy_channel_ready(&p->ch) ? COVEY_ERR_IO : NOT_NOW;
 	noted = cvy_channel_note(&p->ch, sizeof(r), &note);
 	if (noted)
 		r = (struct cvy_pair_record){ CVY_RECORD_WHOLE, (int32_t)note.word, p->expect, note.n };
 	else
 		cvy_channel_peek(&p->ch, 0, &r, sizeof(r));
 	if (!cvy_channel_held(&p->ch))
-		return 0;
+		return NOT_NOW;
 	if (!believed(p, &r))
 		return COVEY_ERR_IO;
 	body = r.kind == CVY_RECORD_WHOLE || r.kind == CVY_RECORD_PART ? (size_t)r.bytes : 0;
@@ -265,12 +271,12 @@ static int take_record(struct cvy_engine *e, struct cvy_pair *p)
 		used = part(e, p, &r);
 	else
 		used = arrive(e, p, &r, noted ? &note : NULL);
-	if (used <= 0)
+	if (used != USED)
 		return used;
 	if (r.kind == CVY_RECORD_WHOLE || r.kind == CVY_RECORD_OFFER)
 		p->expect++;
 	cvy_channel_eat(&p->ch, sizeof(r) + body);
-	return 1;
+	return USED;
 }
 
 /* ---- out ---- */
@@ -362,12 +368,12 @@ static int worth_taking(const struct cvy_pair *p)
 
 int cvy_pair_step(struct cvy_engine *e, struct cvy_pair *p, int poll)
 {
-	int moved = cvy_channel_look(&p->ch, poll), got = moved, told;
+	int moved = cvy_channel_look(&p->ch, poll), got = moved, flushed;
 
 	if (moved < 0 || p->ch.far_note > p->ch.unasked)
 		return COVEY_ERR_IO;
 	if (p->ch.far && worth_taking(p)) /* without a far end, nothing is received or sent */
-		while ((got = take_record(e, p)) > 0)
+		while ((got = take_record(e, p)) == USED)
 			moved = 1;
 	if (got < 0)
 		return got;
@@ -377,10 +383,10 @@ int cvy_pair_step(struct cvy_engine *e, struct cvy_pair *p, int poll)
 		moved = 1;
 	while (write_part(e, p))
 		moved = 1;
-	told = cvy_channel_flush(&p->ch, 1);
-	if (told & 1)
+	flushed = cvy_channel_flush(&p->ch, 1);
+	if (flushed & CVY_FLUSHED_OUT)
 		cvy_engine_announce_to(e, p->rank, &cvy_channel_port(&p->ch)->out);
-	if (told & 2)
+	if (flushed & CVY_FLUSHED_CREDIT)
 		cvy_engine_announce_to(e, p->rank, &cvy_channel_port(&p->ch)->credit);
 	return moved;
 }

@@ -67,7 +67,7 @@ static void tell_repaired(struct cvy_engine *e)
 	if (e->repair->told)
 		return;
 	e->repair->told = 1;
-	cvy_post(&e->sink, &ev);
+	cvy_post_after_device(e, &ev); /* on whichever thread stepped the repair */
 }
 
 static void begin_asking(struct cvy_repair *rep, uint64_t seq)
@@ -219,16 +219,15 @@ static int resume(struct cvy_engine *e, struct cvy_op *op)
 static int settle_private(struct cvy_engine *e, struct cvy_op *op)
 {
 	struct covey_result other = { .status = COVEY_ERR_MISMATCH, .epoch = e->epoch, .seq = op->seq };
-
-	int found = -1;
+	enum cvy_absent absent = CVY_ABSENT_ANOTHER_CALL;
 
 	if (published(op) && resume(e, op))
 		return 1;
 	if (published(op))
-		found = cvy_late_in_repair(e, op);
-	if (found > 0)
+		absent = cvy_late_in_repair(e, op);
+	if (absent == CVY_ABSENT_MASKED)
 		go_on(e, op);
-	if (found >= 0)
+	if (absent != CVY_ABSENT_ANOTHER_CALL)
 		return e->head != op;
 	if (cvy_engine_outrun(e)) /* its findings are of a view without this rank */
 		return 0;
@@ -399,51 +398,120 @@ static int sources_here(const struct cvy_engine *e)
 	return 1;
 }
 
-/* Gives one tick, from an outcome that was given here or from the slots. 1: there are more. */
-static int give_tick(struct cvy_engine *e, const struct cvy_msg *msg, struct cvy_op *op, const struct cvy_outcome *o,
-		     uint64_t seq, uint64_t i)
+/* One tick for a laggard. */
+struct giving {
+	struct cvy_engine *e;
+	const struct cvy_msg *asker;
+	struct cvy_op *op;	     /* as it was done here; NULL: it was not */
+	const struct cvy_outcome *o; /* as it was given here; NULL: it was not */
+	uint64_t i;
+	struct give head;
+	const uint8_t *bytes;
+};
+
+static int is_elsewhere(struct giving *g)
+{
+	return elsewhere(g->e, g->asker, g->o ? NULL : g->op, &g->head);
+}
+
+static int has_no_bytes(struct giving *g)
+{
+	return g->head.status || (!g->o && !g->op->kind->give);
+}
+
+static int is_in_outcome(struct giving *g)
+{
+	return g->o && g->i >= g->o->from && g->i < g->o->ticks;
+}
+
+static int lacks_a_source(struct giving *g)
+{
+	return g->op && g->i < g->head.ticks && !sources_here(g->e);
+}
+
+static int is_overwritten(struct giving *g)
+{
+	return g->op && g->i < g->head.ticks && !stands(g->e, g->op, g->i);
+}
+
+static int is_in_slots(struct giving *g)
+{
+	return g->op && g->i < g->head.ticks;
+}
+
+static int take_from_outcome(struct giving *g)
+{
+	g->bytes = cvy_outcome_tick(g->o, g->i, &g->head.bytes);
+	return 1;
+}
+
+static int take_from_slots(struct giving *g)
+{
+	uint8_t *out = scratch(g->e, CVY_MSG_MAX);
+
+	if (!out)
+		return 0;
+	g->head.bytes = (uint32_t)g->op->kind->give(g->e, g->op, g->i, out);
+	g->bytes = out;
+	return !cvy_engine_passed(g->e, g->asker->epoch); /* the asker is left out too, or asks again in a later view */
+}
+
+/* The first row that holds. Without `take` no ticks are given, and status says why, unless the outcome has one. */
+static const struct {
+	int (*holds)(struct giving *g);
+	int (*take)(struct giving *g); /* 0: nothing is sent */
+	int status;
+} sources[] = {
+	{ is_elsewhere, NULL, 0 }, /* sets the status */
+	{ has_no_bytes, NULL, 0 },
+	{ is_in_outcome, take_from_outcome, 0 },
+	{ lacks_a_source, NULL, COVEY_ERR_NOMEM }, /* another holder may have it */
+	{ is_overwritten, NULL, COVEY_ERR_MISMATCH },
+	{ is_in_slots, take_from_slots, 0 },
+};
+
+static struct give give_head(const struct cvy_engine *e, const struct cvy_op *op, const struct cvy_outcome *o,
+			     uint64_t i)
 {
 	const struct covey_result *res = o ? &o->result : &op->result;
-	struct give head = { .seq = seq,
-			     .ticks = o ? o->ticks : op->ticks,
+	struct give head = { .seq = res->seq,
 			     .tick = i,
 			     .status = res->status,
 			     .size = res->size,
 			     .epoch = res->epoch,
-			     .sig = o ? o->sig : op->sig,
-			     .past = o ? o->past : op->past,
-			     .since = e->since,
-			     .root = o		     ? o->root
-				     : op->kind->own ? op->root
-						     : -1 };
-	const uint8_t *bytes = NULL;
+			     .since = e->since };
 
+	head.ticks = o ? o->ticks : op->ticks;
+	head.sig = o ? o->sig : op->sig;
+	head.past = o ? o->past : op->past;
+	if (o)
+		head.root = o->root;
+	else
+		head.root = op->kind->own ? op->root : -1;
 	if (res->status == COVEY_ERR_ROOT && head.root < 0)
 		head.sig = 0; /* without a root it is done at once, whatever others call: this holds for all */
-	if (elsewhere(e, msg, o ? NULL : op, &head)) {
-		;
-	} else if (res->status || (!o && !op->kind->give)) {
-		head.ticks = 0;
-	} else if (o && i >= o->from && i < o->ticks) {
-		bytes = cvy_outcome_tick(o, i, &head.bytes);
-	} else if (i < head.ticks && op && !sources_here(e)) { /* others may have it */
-		head.status = COVEY_ERR_NOMEM;
-		head.ticks = 0;
-	} else if (i < head.ticks && op && !stands(e, op, i)) {
-		head.status = COVEY_ERR_MISMATCH;
-		head.ticks = 0;
-	} else if (i < head.ticks && op) {
-		uint8_t *out = scratch(e, CVY_MSG_MAX);
+	return head;
+}
 
-		if (!out)
+/* Gives one tick, from an outcome that was given here or from the slots. Are there more? */
+static int give_tick(struct cvy_engine *e, const struct cvy_msg *msg, struct cvy_op *op, const struct cvy_outcome *o,
+		     uint64_t i)
+{
+	struct giving g = { e, msg, op, o, i, give_head(e, op, o, i), NULL };
+	const size_t rows = sizeof(sources) / sizeof(sources[0]);
+	size_t row = 0;
+
+	while (row < rows && !sources[row].holds(&g))
+		row++;
+	if (row < rows && sources[row].take) {
+		if (!sources[row].take(&g))
 			return 0;
-		head.bytes = (uint32_t)op->kind->give(e, op, i, out);
-		bytes = out;
-		if (cvy_engine_passed(e, msg->epoch)) /* the asker is left out too, or asks again in a later view */
-			return 0;
+	} else if (row < rows) {
+		g.head.ticks = 0;
+		g.head.status = sources[row].status ? sources[row].status : g.head.status;
 	}
-	send_give(e, msg, &head, &res->mask, bytes);
-	return i + 1 < head.ticks;
+	send_give(e, msg, &g.head, o ? &o->result.mask : &op->result.mask, g.bytes);
+	return i + 1 < g.head.ticks;
 }
 
 static void answer_pull(struct cvy_engine *e, const struct cvy_msg *msg)
@@ -464,7 +532,7 @@ static void answer_pull(struct cvy_engine *e, const struct cvy_msg *msg)
 			 (unsigned long long)pull->seq, e->view->epoch);
 		return;
 	}
-	for (uint64_t i = pull->from_tick; give_tick(e, msg, op, o, pull->seq, i); i++)
+	for (uint64_t i = pull->from_tick; give_tick(e, msg, op, o, i); i++)
 		;
 }
 

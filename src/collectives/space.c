@@ -113,20 +113,22 @@ size_t cvy_space_alloc_top(struct cvy_engine *e, size_t bytes, int *held)
 	return offset;
 }
 
-/* Is the k-th source past everything that it may still read? 0: not that we know; -1: it made another call here. */
-static int source_clear(const struct cvy_engine *e, const struct cvy_op *op, int k)
+enum clear { UNKNOWN, CLEAR, ANOTHER_CALL };
+
+/* Is the k-th source past everything that it may still read, as far as is known here? */
+static enum clear source_clear(const struct cvy_engine *e, const struct cvy_op *op, int k)
 {
 	uint64_t tag = cvy_tag(e->epoch, op->first);
 	const struct cvy_line *line;
 	int here;
 
 	if (source_passed(e, k, op->behind))
-		return 1;
+		return CLEAR;
 	line = cvy_source_line(e, op, 0, k, 1);
 	here = __atomic_load_n(&line->tag, __ATOMIC_ACQUIRE) == tag;
 	if (here && line->sig == op->mark)
-		return 1;
-	return here || cvy_line_passed(line, tag) ? -1 : 0;
+		return CLEAR;
+	return here || cvy_line_passed(line, tag) ? ANOTHER_CALL : UNKNOWN;
 }
 
 int cvy_space_clear(struct cvy_engine *e, struct cvy_op *op)
@@ -136,11 +138,11 @@ int cvy_space_clear(struct cvy_engine *e, struct cvy_op *op)
 	if (e->own->done.tag != cvy_tag(e->epoch, op->first - 1))
 		cvy_tell_done(e, NULL, op->first - 1);
 	for (int k = 0; k < e->set.n; k++) {
-		int clear = source_clear(e, op, k);
+		enum clear clear = source_clear(e, op, k);
 
-		if (clear < 0)
+		if (clear == ANOTHER_CALL)
 			cvy_engine_mismatch(e, op, k, cvy_source_line(e, op, 0, k, 1));
-		if (clear <= 0)
+		if (clear != CLEAR)
 			return 0;
 	}
 	e->passed = op->behind;
@@ -151,7 +153,7 @@ const struct cvy_line *cvy_space_missing(const struct cvy_engine *e, const struc
 {
 	*want = cvy_tag(e->epoch, op->first - 1);
 	for (int k = 0; k < e->set.n; k++)
-		if (source_clear(e, op, k) <= 0)
+		if (source_clear(e, op, k) != CLEAR)
 			return &e->set.page[k]->done;
 	return NULL;
 }

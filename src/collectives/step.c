@@ -17,6 +17,9 @@
 #define FAR_LOOKS 8	      /* near links are looked at so many times as often */
 #define TICKS_MAX 0xc0000000u /* of a view: then a new view is requested, so that no number is used twice */
 
+/* Compiled into each way of an operation: a source costs no call. */
+#define IN_EACH_WAY __attribute__((always_inline)) static inline
+
 /* ---- slots ---- */
 
 int cvy_source_open(const struct cvy_engine *e, int k)
@@ -207,12 +210,6 @@ static int of_root(const struct cvy_op *op)
 	return op->kind->op_class == CVY_OP_ROOT || op->kind->op_class == CVY_OP_TO_ROOT;
 }
 
-/* Does this round wait for the root alone? */
-static int only_root(const struct cvy_op *op, int round)
-{
-	return op->kind->op_class == CVY_OP_ROOT || (op->kind->op_class == CVY_OP_TO_ROOT && round == 2);
-}
-
 /* Had a removed source announced the tick before? */
 static int left(struct cvy_engine *e, struct cvy_op *op, uint64_t i, int k, uint64_t tag)
 {
@@ -220,41 +217,60 @@ static int left(struct cvy_engine *e, struct cvy_op *op, uint64_t i, int k, uint
 	       __atomic_load_n(&cvy_source_line(e, op, i, k, 1)->tag, __ATOMIC_ACQUIRE) == tag;
 }
 
-/* Have all sources that the tick needs announced it? The next look continues at the first that has not. */
-static int arrived(struct cvy_engine *e, struct cvy_op *op, uint64_t i, int round)
+/* The awaited line is not here. Is its source masked as late? If it made another call, that is reported. */
+static int masked(struct cvy_engine *e, struct cvy_op *op, uint64_t i, int k, int round)
 {
 	uint64_t tag = cvy_tag(e->epoch, op->first + (uint32_t)i);
+	const struct cvy_line *line = cvy_source_line(e, op, i, k, round);
+
+	if (cvy_line_passed(line, tag))
+		cvy_engine_mismatch(e, op, k, line);
+	else if (op->kind->op_class == CVY_OP_TO_ROOT && round == 2 && root_differs(e, op, i, k, tag))
+		cvy_engine_mismatch(e, op, k, cvy_source_line(e, op, i, k, 1));
+	else
+		return op->partial && cvy_late(e, op, e->set.rank[k]);
+	return 0;
+}
+
+/* The k-th source was removed before it announced the tick. Does it count as missing? */
+CVY_RARE static int lost(struct cvy_engine *e, const struct cvy_op *op, int k)
+{
+	if (op->kind->op_class == CVY_OP_TO_ROOT) /* all that a rank lacks is here, or it is lost */
+		return 0;
+	cvy_mask_add(&e->lost, e->set.rank[k]);
+	e->some_lost = 1;
+	return 1;
+}
+
+/* Is there no need to wait for the k-th source? Its line is here, or it counts as missing. */
+IN_EACH_WAY int heard(struct cvy_engine *e, struct cvy_op *op, uint64_t i, int k, int round)
+{
+	uint64_t tag = cvy_tag(e->epoch, op->first + (uint32_t)i);
+	const struct cvy_line *line;
+
+	if (CVY_GUARDED && e->set.gone[k] && !left(e, op, i, k, tag))
+		return lost(e, op, k);
+	line = cvy_source_line(e, op, i, k, round);
+	if (__atomic_load_n(&line->tag, __ATOMIC_ACQUIRE) != tag)
+		return CVY_GUARDED && masked(e, op, i, k, round);
+	if (CVY_GUARDED && line->sig != op->mark) {
+		cvy_engine_mismatch(e, op, k, line);
+		return 0;
+	}
+	return 1;
+}
+
+/* Does @round of the operation wait for the k-th source? */
+typedef int needs_fn(const struct cvy_engine *e, const struct cvy_op *op, int k, int round);
+
+/* Have all sources that @round of the tick needs announced it? The next look continues at the first that has not. */
+IN_EACH_WAY int arrived(struct cvy_engine *e, struct cvy_op *op, uint64_t i, int round, needs_fn *needs)
+{
 	int *k = &op->scan[round - 1];
 
-	for (; *k < e->set.n; ++*k) {
-		const struct cvy_line *line;
-
-		if (*k == e->set.self || (op->way ? !cvy_hosts_needs(e, op, *k, round)
-						  : only_root(op, round) && e->set.rank[*k] != op->root))
-			continue;
-		if (CVY_GUARDED && e->set.gone[*k] && !left(e, op, i, *k, tag)) {
-			if (op->kind->op_class == CVY_OP_TO_ROOT) /* all that a rank lacks is here, or it is lost */
-				return 0;
-			cvy_mask_add(&e->lost, e->set.rank[*k]);
-			e->some_lost = 1;
-			continue;
-		}
-		line = cvy_source_line(e, op, i, *k, round);
-		if (__atomic_load_n(&line->tag, __ATOMIC_ACQUIRE) != tag) {
-			if (CVY_GUARDED && cvy_line_passed(line, tag))
-				cvy_engine_mismatch(e, op, *k, line);
-			else if (CVY_GUARDED && op->kind->op_class == CVY_OP_TO_ROOT && round == 2 &&
-				 root_differs(e, op, i, *k, tag))
-				cvy_engine_mismatch(e, op, *k, cvy_source_line(e, op, i, *k, 1));
-			else if (CVY_GUARDED && op->partial && cvy_late(e, op, e->set.rank[*k]))
-				continue;
+	for (; *k < e->set.n; ++*k)
+		if (*k != e->set.self && needs(e, op, *k, round) && !heard(e, op, i, *k, round))
 			return 0;
-		}
-		if (CVY_GUARDED && line->sig != op->mark) {
-			cvy_engine_mismatch(e, op, *k, line);
-			return 0;
-		}
-	}
 	*k = 0;
 	return 1;
 }
@@ -482,49 +498,119 @@ static void decide(struct cvy_engine *e, struct cvy_op *op)
 	}
 }
 
+/* ---- the ways: what is between the publishing of a tick and its completion ---- */
+
+/* All but the root wait for the root alone: in an operation of a root, and in the second round of one to a root. */
+static int flat_needs(const struct cvy_engine *e, const struct cvy_op *op, int k, int round)
+{
+	if (op->kind->op_class == CVY_OP_ROOT || (op->kind->op_class == CVY_OP_TO_ROOT && round == 2))
+		return e->set.rank[k] == op->root;
+	return 1;
+}
+
+static int flat_arrived(struct cvy_engine *e, struct cvy_op *op, uint64_t i, int round)
+{
+	return arrived(e, op, i, round, flat_needs);
+}
+
+static int flat_pass(struct cvy_engine *e, struct cvy_op *op)
+{
+	if (op->rounds != 2)
+		return 0;
+	if (op->kind->op_class == CVY_OP_TO_ROOT && op->root != e->rank)
+		op->second = op->entered;
+	if (op->second == op->entered || !flat_arrived(e, op, op->second, 1))
+		return 0;
+	publish(e, op, op->second++, 2);
+	return 1;
+}
+
+/* Two levels, and the chain: the second round passes on what came from other hosts. */
+static int hosts_arrived(struct cvy_engine *e, struct cvy_op *op, uint64_t i, int round)
+{
+	return arrived(e, op, i, round, cvy_hosts_needs);
+}
+
+static int hosts_pass(struct cvy_engine *e, struct cvy_op *op)
+{
+	if (op->second == op->entered || !hosts_arrived(e, op, op->second, 1))
+		return 0;
+	publish(e, op, op->second++, 2);
+	return 1;
+}
+
+/* The first round ends with the own fold, the second begins with the result, which comes from the end of the chain. */
+static int chain_pass(struct cvy_engine *e, struct cvy_op *op)
+{
+	int progress = 0;
+
+	if (op->handed < op->entered && hosts_arrived(e, op, op->handed, 1)) {
+		cvy_chain_fold(e, op, op->handed++);
+		progress = 1;
+	}
+	if (op->second < op->handed && hosts_arrived(e, op, op->second, 3)) {
+		publish(e, op, op->second++, 2);
+		progress = 1;
+	}
+	return progress;
+}
+
+static const struct {
+	int (*pass)(struct cvy_engine *e, struct cvy_op *op); /* from round to round; 1: progress */
+	int (*arrived)(struct cvy_engine *e, struct cvy_op *op, uint64_t i, int round);
+} ways[] = {
+	[CVY_WAY_FLAT] = { flat_pass, flat_arrived },
+	[CVY_WAY_HOSTS] = { hosts_pass, hosts_arrived },
+	[CVY_WAY_CHAIN] = { chain_pass, hosts_arrived },
+};
+
+/* ---- a step ---- */
+
+/* Publishes the next tick, if there is one and its slot is free; 1: progress. */
+static int enter(struct cvy_engine *e, struct cvy_op *op)
+{
+	if (CVY_GUARDED && e->unheard && !op->entered && op->kind->op_class == CVY_OP_ROOT && op->root == e->rank)
+		refresh_floor(e); /* it waits for nobody again: looks at the others' words about earlier calls */
+	if (op->entered >= (op->ticks ? op->ticks : 1) || !may_enter(e, op->first + (uint32_t)op->entered) ||
+	    (CVY_GUARDED && e->apart) || (op->behind && !cvy_space_clear(e, op)))
+		return 0;
+	if (op->kind->op_class != CVY_OP_ROOT || op->root == e->rank || !op->entered)
+		publish(e, op, op->entered, 1);
+	if (op->timeout_ns)
+		cvy_late_from_now(e, op);
+	op->entered++;
+	return 1;
+}
+
+/* Completes the next tick, if its last round is here; 1: progress. */
+static int complete(struct cvy_engine *e, struct cvy_op *op)
+{
+	if (op->completed >= (op->rounds == 2 ? op->second : op->entered))
+		return 0;
+	if (op->kind->look)
+		op->kind->look(e, op, op->completed);
+	if ((op->kind->op_class != CVY_OP_ADMIT || !cvy_mask_empty(&e->view->pending)) &&
+	    !ways[op->way].arrived(e, op, op->completed, op->rounds))
+		return 0;
+	complete_tick(e, op);
+	return 1;
+}
+
 int cvy_op_step(struct cvy_engine *e, struct cvy_op *op)
 {
-	uint64_t limit;
-	int progress = 0;
+	int progress;
 
 	if (CVY_GUARDED && e->outrun)
 		return 0;
 	if (op->state == CVY_OP_QUEUED && !begin(e, op))
 		return op->state == CVY_OP_DECIDED;
-	if (CVY_GUARDED && e->unheard && !op->entered && op->kind->op_class == CVY_OP_ROOT && op->root == e->rank)
-		refresh_floor(e); /* it waits for nobody again: looks at the others' words about earlier calls */
-	if (op->entered < (op->ticks ? op->ticks : 1) && may_enter(e, op->first + (uint32_t)op->entered) &&
-	    !(CVY_GUARDED && e->apart) && (!op->behind || cvy_space_clear(e, op))) {
-		if (op->kind->op_class != CVY_OP_ROOT || op->root == e->rank || !op->entered)
-			publish(e, op, op->entered, 1);
-		if (op->timeout_ns)
-			cvy_late_from_now(e, op);
-		op->entered++;
-		progress = 1;
-	}
+	progress = enter(e, op);
 	if (CVY_GUARDED && e->apart && !e->repair) {
 		cvy_engine_apart(e, op);
 		return 0;
 	}
-	if (op->rounds == 2 && op->second < op->entered && op->kind->op_class == CVY_OP_TO_ROOT && op->root != e->rank)
-		op->second = op->entered;
-	if (op->way == CVY_WAY_CHAIN && op->handed < op->entered && arrived(e, op, op->handed, 1)) {
-		cvy_chain_fold(e, op, op->handed++);
-		progress = 1;
-	}
-	if (op->rounds == 2 && (op->way == CVY_WAY_CHAIN ? op->second < op->handed && arrived(e, op, op->second, 3)
-							 : op->second < op->entered && arrived(e, op, op->second, 1))) {
-		publish(e, op, op->second++, 2);
-		progress = 1;
-	}
-	limit = op->rounds == 2 ? op->second : op->entered;
-	if (op->kind->look && op->completed < limit)
-		op->kind->look(e, op, op->completed);
-	if (op->completed < limit && ((op->kind->op_class == CVY_OP_ADMIT && cvy_mask_empty(&e->view->pending)) ||
-				      arrived(e, op, op->completed, op->rounds))) {
-		complete_tick(e, op);
-		progress = 1;
-	}
+	progress |= ways[op->way].pass(e, op);
+	progress |= complete(e, op);
 	if (op->ticks && op->completed == op->ticks && (!op->lent || returned(e, op)))
 		decide(e, op);
 	return progress;

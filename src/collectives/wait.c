@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * All waits of the host, in one file. A waiter looks, then yields, then after 1 ms sleeps on the line that it misses.
- * If every rank that shares its cores has a core, it spins for a while before it yields; else four looks are enough,
- * since the peer needs this core.
+ * All waits for operations and messages, in one file: those of callers, and the progress thread's. (Calls that wait for
+ * the agent, or leave, are in handle.c and api_group.c; those that wait for a device, in device_admit.c and
+ * device_queue.c.)
+ *
+ * A waiter looks, then yields, then after 1 ms sleeps on the line that it misses. If every rank that shares its cores
+ * has a core, it spins for a while before it yields; else four looks are enough, since the peer needs this core.
  *
  * A rank that stores a line executes no fence: it would cost every operation 30 ns. The sleeper pays instead. It
  * announces its sleep, makes every process of covey pass a barrier (membarrier), and looks again. Every sleep has a
@@ -24,6 +27,8 @@
 #include "pair.h"
 #include "process.h"
 
+#define LOOKS_FIRST 64	 /* of a blocking call before it releases the lock; about 5 us with a core of its own */
+#define LOOKS_AT_LINE 16 /* of each of these */
 #define LOOKS_SHARED 4	 /* before the first yield when ranks share cores */
 #define LOOKS_OWN 2000	 /* about 50 us with a core of its own */
 #define YIELD_NS CVY_MS	 /* yields until then, sleeps afterwards */
@@ -258,6 +263,26 @@ static void sleep_on_sockets(struct cvy_engine *e, uint64_t ns)
 	__atomic_sub_fetch(&e->asleep, 1, __ATOMIC_SEQ_CST);
 }
 
+/* Looks only at the missing line, which is faster than whole steps. Uses up one look. */
+static void look_at_line(const struct cvy_engine *e)
+{
+	uint64_t tag;
+	const struct cvy_line *line = cvy_engine_missing(e, &tag);
+
+	for (int i = 0; line && i < LOOKS_AT_LINE && __atomic_load_n(&line->tag, __ATOMIC_ACQUIRE) != tag; i++)
+		if (__atomic_load_n(&e->gate, __ATOMIC_RELAXED))
+			return;
+}
+
+void cvy_engine_wait_briefly(struct cvy_engine *e, const struct cvy_op *op)
+{
+	int looks = e->spin && !e->set.npush ? LOOKS_FIRST : 1;
+
+	while (!cvy_op_decided(op) && (cvy_engine_step(e) || --looks)) /* most operations are short */
+		if (looks > 1 && !cvy_op_decided(op))
+			look_at_line(e);
+}
+
 struct patience {
 	int looks;
 	uint64_t since_ns; /* first clock reading of this wait, 0: none */
@@ -401,19 +426,21 @@ static struct {
 	int running;
 } progress = { .lock = PTHREAD_MUTEX_INITIALIZER, .left = PTHREAD_COND_INITIALIZER };
 
-/* 0: nothing to do here; 1: blocked; 2: it moved */
-static int step_one(struct cvy_engine *e)
+/* What a step of one engine, or of all, has found; the later counts for all. */
+enum stepped { NOTHING_TO_DO, BLOCKED, MOVED };
+
+static enum stepped step_one(struct cvy_engine *e)
 {
-	int r = 0;
+	enum stepped r = NOTHING_TO_DO;
 
 	if (__atomic_load_n(&e->waiters, __ATOMIC_SEQ_CST))
-		return 0;
+		return NOTHING_TO_DO;
 	if (pthread_mutex_trylock(&e->lock)) /* held for a moment, and released without a kick */
-		return 1;
+		return BLOCKED;
 	if (e->head || e->repair || cvy_pairs_busy(e))
-		r = cvy_engine_step(e) ? 2 : 1;
+		r = cvy_engine_step(e) ? MOVED : BLOCKED;
 	else if (cvy_engine_unsent(e)) /* behind a closed gate too: a laggard may wait for it */
-		r = 1;
+		r = BLOCKED;
 	pthread_mutex_unlock(&e->lock);
 	return r;
 }
@@ -433,12 +460,12 @@ static struct cvy_engine *claim_next(struct cvy_engine *after)
 	return e;
 }
 
-static int step_all(void)
+static enum stepped step_all(void)
 {
-	int best = 0;
+	enum stepped best = NOTHING_TO_DO;
 
 	for (struct cvy_engine *e = claim_next(NULL); e; e = claim_next(e)) {
-		int r = step_one(e);
+		enum stepped r = step_one(e);
 
 		if (r > best)
 			best = r;
@@ -455,13 +482,13 @@ static void *progress_main(void *arg)
 	for (;;) {
 		uint32_t seen = __atomic_load_n(&progress.kick, __ATOMIC_SEQ_CST);
 		struct timespec brief = { 0, (long)CVY_MS };
-		int r = step_all();
+		enum stepped r = step_all();
 
-		if (r == 2) {
+		if (r == MOVED) {
 			since = 0;
 			continue;
 		}
-		if (r == 1) {
+		if (r == BLOCKED) {
 			uint64_t now = cvy_now_ns();
 
 			if (!since)

@@ -211,7 +211,7 @@ int cvy_channel_flush(struct cvy_channel *ch, int lazy)
 		write_note(ch, &port->out);
 		if (!tell(ch, link, &port->out, ch->written)) /* else the next flush puts it again: the same bytes */
 			ch->pushed = ch->written;
-		changed |= 1;
+		changed |= CVY_FLUSHED_OUT;
 	}
 	if (credit_due(ch, link, lazy)) {
 		__atomic_store_n((uint64_t *)(void *)port->credit.data, ch->note, __ATOMIC_RELAXED);
@@ -220,7 +220,7 @@ int cvy_channel_flush(struct cvy_channel *ch, int lazy)
 			ch->noted = ch->note;
 			ch->tell = 0;
 		}
-		changed |= 2;
+		changed |= CVY_FLUSHED_CREDIT;
 	}
 	return changed;
 }

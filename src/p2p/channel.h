@@ -76,8 +76,8 @@ static inline int cvy_channel_awaits_credit(const struct cvy_channel *ch)
 	return ch->looks % CVY_CREDIT_LOOKS == 0 || ch->written - ch->freed > ch->ring / 2 ||
 	       ch->unasked - ch->far_note > ch->ring / 2;
 }
-/* Announces the bytes written and consumed. With @lazy, credit is announced only when much has collected (sockets).
- * Bits: 1 the out line changed, 2 the credit line did. */
+enum { CVY_FLUSHED_OUT = 1, CVY_FLUSHED_CREDIT = 2 }; /* bits: these lines have changed */
+/* Announces the bytes written and consumed. With @lazy, credit is announced only when much has collected (sockets). */
 int cvy_channel_flush(struct cvy_channel *ch, int lazy);
 /* The far end lacks an announcement, or had it by an earlier link. */
 int cvy_channel_behind(const struct cvy_channel *ch);

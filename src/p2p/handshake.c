@@ -175,7 +175,12 @@ static void hello_fill(struct cvy_conn *conn, int rank, uint64_t inc, uint32_t d
 	h->data = data;
 }
 
-/* 1: answer it, 0: it may be expected soon, < 0: never, *why. */
+/* What becomes of a stranger; < 0: the error with which it is refused. */
+enum judged {
+	PARKED, /* it may be expected soon */
+	ANSWERED
+};
+
 static int stranger_judge(const struct cvy_conn *conn, const char **why)
 {
 	const struct cvy_mesh *mesh = conn->mesh;
@@ -184,7 +189,7 @@ static int stranger_judge(const struct cvy_conn *conn, const char **why)
 
 	*why = "not expected";
 	if (!mesh->known)
-		return 0;
+		return PARKED;
 	if (memcmp(h->gid, mesh->id.gid, sizeof(mesh->id.gid))) {
 		*why = "another group of this name";
 		return COVEY_ERR_FENCED;
@@ -196,12 +201,13 @@ static int stranger_judge(const struct cvy_conn *conn, const char **why)
 	}
 	peer = mesh->peer[h->src];
 	if (!peer || peer->want != CVY_WANT_EXPECT || peer->inc != h->src_inc)
-		return h->data ? COVEY_ERR_PEER : 0;
+		return h->data ? COVEY_ERR_PEER : PARKED;
 	if (!h->data)
-		return !peer->control;
+		return peer->control ? PARKED : ANSWERED;
 	if (peer->control && peer->control->state == CVY_SHAKE_UP && peer->nonce == h->nonce &&
 	    h->data > (uint32_t)peer->fds && h->data <= (uint32_t)peer->streams)
-		return h->data == (uint32_t)peer->fds + 1; /* a later one may arrive before the proof of this one */
+		return h->data == (uint32_t)peer->fds + 1 ? ANSWERED
+							  : PARKED; /* it may come before the one before it */
 	*why = "a data connection out of turn";
 	return COVEY_ERR_PEER;
 }
@@ -219,7 +225,7 @@ static void stranger_try(struct cvy_conn *conn)
 		return;
 	}
 	conn->state = CVY_SHAKE_PARKED;
-	if (!verdict)
+	if (verdict == PARKED)
 		return;
 	conn->state = CVY_SHAKE_PROOF;
 	hello_fill(conn, conn->theirs.src, conn->theirs.src_inc, conn->theirs.data);

@@ -483,3 +483,10 @@ int cvy_engine_wait(struct cvy_engine *e, struct cvy_op *op, uint64_t deadline_n
 	(void)deadline_ns;
 	abort(); /* a simulated application never blocks */
 }
+
+void cvy_engine_wait_briefly(struct cvy_engine *e, const struct cvy_op *op)
+{
+	(void)e;
+	(void)op;
+	abort(); /* of blocking calls, too */
+}

@@ -55,7 +55,7 @@ static void environment(FILE *file)
 	      "Made from the registry in `src/base/config.h`. A setting is taken from `struct covey_config`, else from "
 	      "the "
 	      "parameters of the store URL, else from its variable, else from the launcher, else it has its default. "
-	      "An empty variable counts as not set.\n\n",
+	      "An empty variable counts as not set. A number of bytes may end in K, M or G.\n\n",
 	      file);
 	cvy_config_manual(file);
 	fputs("\n## Launchers\n\n"

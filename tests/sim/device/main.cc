@@ -17,9 +17,9 @@ static const char usage[] =
 static void stuck(void)
 {
 	for (struct process *p : processes)
-		sim_tell("rank %d.%d: alive %d out %d stopped %d called %zu completed %zu epoch %u frozen %d", p->rank,
+		sim_tell("rank %d.%d: alive %d out %d stopped %d called %zu completed %zu epoch %u phase %d", p->rank,
 			 (int)p->inc, p->alive, p->out, p->stopped, p->next, p->completed, p->device->epoch,
-			 p->device->frozen);
+			 (int)p->device->phase);
 	machine_tell();
 	sim_fail("G5", "it stands still");
 }

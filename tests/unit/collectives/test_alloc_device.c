@@ -73,7 +73,7 @@ static void repair(struct cvy_device *d)
 	} slots = { .op = OP, .gone = 2, .last = 1, .bytes = 16 }; /* as device_packets.c has it */
 
 	ARMED(hear_have(d, 1, 2, OP + 1));
-	if (d->reconciled && !seen.given_up)
+	if (d->phase == CVY_DEVICE_FETCHES && !seen.given_up)
 		ARMED(tell(d, CVY_MSG_SLOTS, 1, 2, &slots, sizeof(slots)));
 	if (!seen.given_up)
 		ARMED(tell(d, CVY_MSG_WANT, 1, 2, &want, sizeof(want)));
@@ -98,11 +98,12 @@ static int life(long n)
 	if (!seen.given_up) {
 		cvy_device_thaw(d);
 		freeze_late(d);
-		ck_assert_msg(d->frozen, "%s number %ld failed: the device never stands still", seen.what, n);
+		ck_assert_msg(d->phase == CVY_DEVICE_STANDS, "%s number %ld failed: the device never stands still",
+			      seen.what, n);
 		learn_armed(d, 2, 3, 4);
 		repair(d);
 	}
-	ck_assert_msg(seen.given_up || (d->reconciled && !d->wanted), "%s number %ld failed: no end of it", seen.what,
+	ck_assert_msg(seen.given_up || d->phase == CVY_DEVICE_READY, "%s number %ld failed: no end of it", seen.what,
 		      n);
 	ck_assert_msg(!seen.given_up || seen.why[0], "%s number %ld failed: no cause", seen.what, n);
 	cvy_device_forget_packets(d);

@@ -1,11 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a member decides about its device when views come on each other's heels: device_change.c over a device of numbers. */
+/*
+ * What a member decides about its device when views come on each other's heels: device_change.c over a device of numbers.
+ *
+ * labels: tsan
+ */
 #include <stdlib.h>
 #include <string.h>
 
 #include "clock.h"
 #include "device_message.h"
 #include "numbers.h"
+
+#define CHANGES 2000 /* in which two threads meet */
 
 /* A holder has a removed rank's packets where they came, although a successor has come and gone in the same change. */
 START_TEST(device_keeps_packets_of_the_removed_while_successors_go)
@@ -64,12 +70,12 @@ START_TEST(device_keeps_packets_that_it_lacks_until_they_are_used)
 	hear_have(d, 1, 2, OP + 1);
 	ck_assert_int_eq(wants, 1);
 	tell(d, CVY_MSG_SLOTS, 1, 2, &slots, sizeof(slots));
-	ck_assert_uint_eq(d->wanted, 0);
+	ck_assert_int_eq(d->peer[2].gone, CVY_GONE_WHOLE);
 	meet(d, 2, 9);
 	learn(d, 3, 7, 0, 9); /* the others may have thawed before */
 	hear_have(d, 1, 2, OP + 1);
 	hear_have(d, 2, 9, 0);
-	ck_assert_int_eq(d->reconciled, 1);
+	ck_assert_int_ge(d->phase, CVY_DEVICE_FETCHES);
 	ck_assert_int_eq(wants, 1);
 	ck_assert_uint_eq(d->verdict.gone, 4);
 	cvy_device_thaw(d);
@@ -97,11 +103,11 @@ START_TEST(device_asks_for_what_a_kernel_behind_the_gate_lacks)
 	kernel.entered = CVY_GPU_QUANTA;
 	d->queues.timer = (struct cvy_timer *)d; /* one is set already */
 	hear_have(d, 1, 2, OP + 1);
-	ck_assert_int_eq(d->reconciled, 0);
+	ck_assert_int_eq(d->phase, CVY_DEVICE_STANDS);
 	kernel.stopped = CVY_GPU_QUANTA;
 	kernel.parked = OP;
 	cvy_device_reconcile(d);
-	ck_assert_int_eq(d->reconciled, 1);
+	ck_assert_int_ge(d->phase, CVY_DEVICE_FETCHES);
 	ck_assert_int_eq(wants, 1);
 	device_free(d);
 }
@@ -121,7 +127,7 @@ START_TEST(device_tells_lanes_that_it_lags)
 		lose_rank_2(d);
 		have.op = OP + (uint64_t)ahead;
 		tell(d, CVY_MSG_HAVE, 1, 2, &have, sizeof(have));
-		ck_assert_int_eq(d->reconciled, 1);
+		ck_assert_int_ge(d->phase, CVY_DEVICE_FETCHES);
 		for (int i = 0; i < CVY_GPU_LANES; i++)
 			ck_assert_uint_eq(d->lanes[i].failed, ahead ? CVY_GPU_LAGS : 0);
 		cvy_device_freeze(d, 2);
@@ -203,6 +209,55 @@ START_TEST(device_keeps_memory_in_use_after_many_that_came_for_nothing)
 		learn(d, 4 + (uint32_t)changes, 7, 0, 19);
 		cvy_device_thaw(d);
 	}
+	device_free(d);
+}
+END_TEST
+
+static int repaired;
+
+static void hear_repaired(void *ctx, const struct cvy_event *event)
+{
+	(void)ctx;
+	if (event->kind == CVY_EV_REPAIRED)
+		__atomic_add_fetch(&repaired, 1, __ATOMIC_SEQ_CST);
+}
+
+static pthread_barrier_t together;
+
+static void *say_repaired(void *arg)
+{
+	const struct cvy_event ev = { .kind = CVY_EV_REPAIRED, .rank = -1 };
+	struct cvy_sink sink = cvy_device_sink(arg);
+
+	for (int change = 0; change < CHANGES; change++) {
+		pthread_barrier_wait(&together);
+		sink.post(sink.ctx, &ev);
+		pthread_barrier_wait(&together);
+	}
+	return NULL;
+}
+
+/* The thread that steps a repair says so, while the agent's hears the last number: one of the two tells the agent. */
+START_TEST(device_tells_once_that_both_are_repaired)
+{
+	struct cvy_device *d = device_new(hear_repaired);
+	pthread_t stepper;
+
+	repaired = 0;
+	kernel.private_parts = 0;
+	pthread_barrier_init(&together, NULL, 2);
+	lose_rank_2(d);
+	ck_assert_int_eq(pthread_create(&stepper, NULL, say_repaired, d), 0);
+	for (int change = 0; change < CHANGES; change++) {
+		pthread_barrier_wait(&together);
+		hear_have(d, 1, 2, OP);
+		pthread_barrier_wait(&together);
+		ck_assert_int_eq(__atomic_load_n(&repaired, __ATOMIC_SEQ_CST), change + 1);
+		cvy_device_freeze(d, 2);
+		learn(d, 3 + (uint32_t)change, 3, 0, 3);
+	}
+	pthread_join(stepper, NULL);
+	pthread_barrier_destroy(&together);
 	device_free(d);
 }
 END_TEST
@@ -488,6 +543,7 @@ int main(void)
 	tcase_add_test(tests, device_knows_who_is_gone_until_it_lacks_nothing);
 	tcase_add_test(tests, device_takes_memory_for_each_of_its_names);
 	tcase_add_test(tests, device_keeps_memory_in_use_after_many_that_came_for_nothing);
+	tcase_add_test(tests, device_tells_once_that_both_are_repaired);
 	tcase_add_test(tests, device_suspects_whom_a_kernel_could_not_post_to);
 	tcase_add_test(tests, device_suspects_who_does_not_answer);
 	tcase_add_test(tests, device_gives_up_once_when_it_is_outrun);
