@@ -5,7 +5,6 @@
 #include "calls.h"
 #include "device.h"
 #include "device_explain.h"
-#include "distance.h"
 #include "gpu.h"
 #include "handle.h"
 #include "plan.h"
@@ -167,15 +166,6 @@ int cvy_call_start(struct covey_group *group, struct cvy_op *op, struct covey_wo
 	return 0;
 }
 
-/* The first operations measure how near the cores are: all ranks leave such an operation together. */
-static int measured(struct covey_group *group, const struct cvy_call *c, int err)
-{
-	if (__atomic_load_n(&group->engine->distance.asked, __ATOMIC_RELAXED) < CVY_DISTANCE_TRIES &&
-	    c->kind->op_class == CVY_OP_ALL && !cvy_calls_open())
-		cvy_distance_measure(group->engine);
-	return err;
-}
-
 static int gpu_kind(const struct cvy_op_kind *kind)
 {
 	static const struct {
@@ -248,7 +238,7 @@ static int run(struct covey_group *group, const struct cvy_call *c, struct covey
 		return run_on_device(group, c, result);
 	if (group && !group->forked && !c->stream) {
 		if (cvy_engine_again(group->engine, &asked, result, &err))
-			return measured(group, c, err);
+			return err;
 		plans = __atomic_load_n(&group->engine->plans, __ATOMIC_RELAXED);
 	}
 	err = cvy_call_make(group, c, &op);
@@ -256,7 +246,7 @@ static int run(struct covey_group *group, const struct cvy_call *c, struct covey
 		return cvy_calls_failed(err);
 	op->asked = asked;
 	op->planned = plans;
-	return measured(group, c, cvy_engine_run(group->engine, op, result));
+	return cvy_engine_run(group->engine, op, result);
 }
 
 static int start(struct covey_group *group, const struct cvy_call *c, struct covey_work **work)

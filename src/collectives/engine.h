@@ -313,10 +313,6 @@ struct cvy_engine {
 	int nused;
 	uint64_t passed; /* every member is known to have decided all operations up to here */
 
-	struct {		 /* to a neighbour's core */
-		int asked, rank; /* times; rank -1: there is no neighbour */
-		uint64_t ns;	 /* round trip, 0: unsure */
-	} distance;
 	struct cvy_plan_rule *rule; /* [rules] of COVEY_ALGO (plan.h) */
 	int rules;
 	unsigned looks; /* counts looks at links, while an operation in two levels is under way */

@@ -30,10 +30,7 @@
 	X("covey_waited_operations_total", "counter", \
 	  "Operations that were not done at once and whose wait was timed", f->waited) \
 	X("covey_waited_seconds_total", "counter", "Their time from the call, or the wait, to the outcome", \
-	  (double)f->waited_ns / 1e9) \
-	X("covey_core_ping_seconds", "gauge", \
-	  "There and back between the cores of this rank and of a neighbour, found at the first operation; 0: unsure", \
-	  (double)f->ping_ns / 1e9)
+	  (double)f->waited_ns / 1e9)
 
 /* With a label kind, the operation's name: X(name, type, "help", value of kind k) */
 #define CVY_METRIC_KIND_LIST(X) \

@@ -14,7 +14,6 @@
 #include <string.h>
 
 #include "algo.h"
-#include "distance.h"
 
 #define HOP_NS 25000	/* one way between hosts, one line */
 #define MESSAGE_NS 3000 /* to hand a message to a socket and to take it from one */
@@ -416,10 +415,6 @@ void cvy_plan_explain(struct cvy_engine *e, FILE *to)
 	if (h->n > 1)
 		fprintf(to, ", up to %d ranks on one%s", h->widest,
 			h->even ? ", all alike and of neighbouring ranks" : "");
-	fprintf(to, "\nneighbour's core: %s", cvy_distance_text(e));
-	if (e->distance.ns)
-		fprintf(to, ", %llu ns there and back to rank %d", (unsigned long long)e->distance.ns,
-			e->distance.rank);
 	fprintf(to, "\noperation        from       to  algorithm    us at from  why\n");
 	for (size_t i = 0; i < ALGORITHMS; i++)
 		if (!i || algorithms[i].kind != algorithms[i - 1].kind)
