@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # covey_layer(NAME DIRECTORY dir SEES layer...): declares a layer and the headers it may include.
-# covey_layer_build(NAME [MORE source...] [EXCEPT regex] [LIBRARIES target...]): its object library, called
-# in its own directory, whose sources it takes but for those that EXCEPT matches.
+# covey_layer_build(NAME [MORE source...] [EXCEPT regex] [LIBRARIES target...]): its object library of the
+# sources in its directory, but for those that EXCEPT matches.
 # covey_layer_includes(OUT NAME): the include path, for its unit tests.
 
 set(COVEY_LAYERS "" CACHE INTERNAL "layers that are built")
@@ -24,12 +24,13 @@ endfunction()
 
 function(covey_layer_build name)
 	cmake_parse_arguments(L "" "EXCEPT" "MORE;LIBRARIES" ${ARGN})
-	file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.c)
+	get_property(directory GLOBAL PROPERTY COVEY_DIRECTORY_${name})
+	file(GLOB sources CONFIGURE_DEPENDS ${directory}/*.c)
 	if(L_EXCEPT)
 		list(FILTER sources EXCLUDE REGEX ${L_EXCEPT})
 	endif()
 	if(NOT sources)
-		message(FATAL_ERROR "layer ${name}: no sources in ${CMAKE_CURRENT_SOURCE_DIR}")
+		message(FATAL_ERROR "layer ${name}: no sources in ${directory}")
 	endif()
 	covey_layer_includes(path ${name})
 	add_library(${name} OBJECT ${sources} ${L_MORE})

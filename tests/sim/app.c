@@ -13,7 +13,7 @@
 #include "handle.h"
 #include "world.h"
 
-/* ---- the handle: what collectives/handle.c is to an application ---- */
+/* ---- the handle: what collectives/api/handle.c is to an application ---- */
 
 struct cvy_engine *cvy_handle_engine(struct covey_group *group)
 {

@@ -5,12 +5,18 @@ set -u
 source=$1 cc=$2 cxx=$3 failed=0
 warnings="-D_GNU_SOURCE -Wall -Wextra -Wpedantic -Werror"
 
-for header in "$source"/include/*.h "$source"/src/*/*.h; do
+for header in "$source"/include/*.h "$source"/src/*/*.h "$source"/src/collectives/*/*.h; do
 	[ -e "$header" ] || continue
 	layer=$(dirname "$header")
 	see="-I$source/include -I$source/src/base -I$layer"
 	case $layer in
-	*/collectives) see="$see -I$source/src/membership -I$source/src/p2p -I$source/src/kernels" ;;
+	*/collectives/*)
+		for room in membership p2p kernels observe collectives/bytes collectives/ops collectives/engine \
+			collectives/device collectives/api collectives/ep; do
+			see="$see -I$source/src/$room"
+		done
+		;;
+	*/observe) see="$see -I$source/src/collectives/engine -I$source/src/p2p" ;;
 	esac
 	# Included from a source: a compiler handed a header warns about #pragma once and unused functions.
 	# shellcheck disable=SC2086
