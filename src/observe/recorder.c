@@ -41,25 +41,22 @@ static int open_file(struct cvy_recorder *r, const struct cvy_config *config)
 	return fd;
 }
 
-static void fill(struct cvy_flight *page, const struct cvy_config *config, const char *host)
+static void fill(struct cvy_flight *page, const struct cvy_config *config, const char *host,
+		 const char *(*kind_name)(unsigned kind))
 {
-	char text[128];
-
 	page->pid = (int32_t)getpid();
 	page->rank = -1;
 	snprintf(page->group, sizeof(page->group), "%s", config->group);
 	snprintf(page->host, sizeof(page->host), "%s", host ? host : "");
-	for (uint64_t kind = 0; kind < CVY_FLIGHT_KINDS; kind++) {
-		cvy_call_text(kind << 60, text, sizeof(text));
-		text[strcspn(text, "( ")] = '\0';
-		snprintf(page->kind[kind], sizeof(page->kind[kind]), "%.15s", strcmp(text, "an") ? text : "");
-	}
+	for (unsigned kind = 0; kind < CVY_FLIGHT_KINDS; kind++)
+		snprintf(page->kind[kind], sizeof(page->kind[kind]), "%s", kind_name(kind) ? kind_name(kind) : "");
 	page->clock_ns = cvy_now_ns();
 	page->store_up = 1; /* a member with an identity has spoken to it */
 	__atomic_store_n(&page->magic, CVY_FLIGHT_MAGIC, __ATOMIC_RELEASE);
 }
 
-struct cvy_recorder *cvy_recorder_open(const struct cvy_config *config, const char *host)
+struct cvy_recorder *cvy_recorder_open(const struct cvy_config *config, const char *host,
+				       const char *(*kind_name)(unsigned kind))
 {
 	struct cvy_recorder *r = calloc(1, sizeof(*r));
 	const char *what = "no memory";
@@ -81,7 +78,7 @@ struct cvy_recorder *cvy_recorder_open(const struct cvy_config *config, const ch
 		r->page = NULL;
 		goto fail;
 	}
-	fill(r->page, config, host);
+	fill(r->page, config, host, kind_name);
 	return r;
 fail:
 	cvy_warn("flight", "%s: %s; this member keeps no record", what, strerror(errno));

@@ -237,7 +237,7 @@ static int run(struct covey_group *group, const struct cvy_call *c, struct covey
 	if (group && !group->forked && cvy_call_on_device(group, c))
 		return run_on_device(group, c, result);
 	if (group && !group->forked && !c->stream) {
-		if (cvy_engine_again(group->engine, &asked, result, &err))
+		if (!cvy_calls_open() && cvy_engine_again(group->engine, &asked, result, &err))
 			return err;
 		plans = __atomic_load_n(&group->engine->plans, __ATOMIC_RELAXED);
 	}
@@ -246,7 +246,7 @@ static int run(struct covey_group *group, const struct cvy_call *c, struct covey
 		return cvy_calls_failed(err);
 	op->asked = asked;
 	op->planned = plans;
-	return cvy_engine_run(group->engine, op, result);
+	return cvy_calls_run(group->engine, op, result);
 }
 
 static int start(struct covey_group *group, const struct cvy_call *c, struct covey_work **work)

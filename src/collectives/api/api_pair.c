@@ -92,6 +92,7 @@ static int run_on_device(struct covey_group *group, const struct message *m, str
 					.at = m->sending ? (void *)(uintptr_t)m->send : m->recv,
 					.peer = m->peer,
 					.tag = m->tag,
+					.grouped = cvy_calls_open(),
 					.stream = m->stream,
 					.result = result };
 	int err = check(group, m, &x.bytes);

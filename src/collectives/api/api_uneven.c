@@ -209,7 +209,7 @@ int covey_alltoallv(const void *send, const size_t *sendcounts, const size_t *se
 	if (group && !group->forked && cvy_call_on_device(group, &v.c))
 		return launchv(group, &v, result);
 	err = makev(group, &v, &op);
-	return err || !group ? cvy_calls_failed(err) : cvy_engine_run(group->engine, op, result);
+	return err || !group ? cvy_calls_failed(err) : cvy_calls_run(group->engine, op, result);
 }
 
 int covey_alltoallv_start(const void *send, const size_t *sendcounts, const size_t *senddispls, void *recv,
@@ -341,7 +341,7 @@ int covey_allgatherv(const void *send, size_t sendcount, void *recv, const size_
 	if (group && !group->forked && cvy_call_on_device(group, &g.c))
 		return launchg(group, &g, result);
 	err = makeg(group, &g, &op);
-	return err || !group ? cvy_calls_failed(err) : cvy_engine_run(group->engine, op, result);
+	return err || !group ? cvy_calls_failed(err) : cvy_calls_run(group->engine, op, result);
 }
 
 int covey_allgatherv_start(const void *send, size_t sendcount, void *recv, const size_t *recvcounts,

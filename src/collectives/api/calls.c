@@ -75,6 +75,11 @@ int cvy_calls_add(struct cvy_engine *e, struct cvy_op *op, struct covey_result *
 	return 0;
 }
 
+int cvy_calls_run(struct cvy_engine *e, struct cvy_op *op, struct covey_result *result)
+{
+	return cvy_calls_open() ? cvy_calls_add(e, op, result, cvy_engine_post_quietly) : cvy_engine_run(e, op, result);
+}
+
 int covey_group_start(void)
 {
 	if (open_calls.depth == CVY_NESTED_MAX)

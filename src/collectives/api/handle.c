@@ -111,7 +111,7 @@ static int start_parts(struct covey_group *group)
 	group->engine->late_ms = group->config.late_ms;
 	group->engine->late_evict = group->config.late == COVEY_LATE_EVICT;
 	cvy_mesh_set_lock(group->mesh, &group->engine->lock);
-	group->recorder = cvy_recorder_open(&group->config, cvy_mesh_host(group->mesh));
+	group->recorder = cvy_recorder_open(&group->config, cvy_mesh_host(group->mesh), cvy_op_name);
 	group->engine->flight = group->flight = cvy_recorder_page(group->recorder);
 	err = cvy_metrics_open(&group->config, group->loop, group->flight, &group->metrics);
 	if (err)

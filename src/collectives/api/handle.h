@@ -48,7 +48,7 @@ struct covey_group {
 	int event_fd;
 	uint64_t next_id;
 	struct covey_work *asked;
-	struct cvy_memory *memory; /* registered buffers (lend.c) */
+	struct cvy_memory *memory; /* registered buffers (memory.c) */
 	struct cvy_op *admit_op;   /* a joiner's first admit that met its deadline: it continues */
 
 	struct covey_group *next; /* all groups of the process, for fork */

@@ -8,7 +8,6 @@
 
 #include "device.h"
 #include "device_state.h"
-#include "handle.h"
 #include "window.h"
 
 struct cvy_device_memory {

@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "calls.h"
 #include "device_state.h"
 
 /* The messages of one launch. */
@@ -185,7 +184,7 @@ int cvy_device_message(struct cvy_device *d, const struct cvy_device_message *m)
 	int err = check(d, m, &since);
 	struct batch *b, alone;
 
-	if (!err && cvy_calls_open()) {
+	if (!err && m->grouped) {
 		b = kept_for(d, m->stream);
 		err = b ? add(b, m, since) : refuse(d, COVEY_ERR_NOMEM, m, "no memory for grouped calls");
 	} else if (!err) {

@@ -13,11 +13,12 @@ struct cvy_device_message {
 	void *at; /* a send only reads it */
 	size_t bytes;
 	int peer, tag;
+	int grouped; /* a call between covey_group_start() and covey_group_end() of this thread */
 	struct CUstream_st *stream;
 	struct covey_result *result; /* filled in when it is launched; may be NULL */
 };
 
-/* Launches it, or keeps it for the end of the group that is open on this thread. Called by the handle's caller. */
+/* Launches it, or keeps it for cvy_device_messages_end() if it is grouped. Called by the handle's caller. */
 int cvy_device_message(struct cvy_device *d, const struct cvy_device_message *m);
 int cvy_device_messages_end(void); /* of the group: launches the kept messages. 0, or the first error */
 /* The first message that failed since the last call of this; status 0: none. */

@@ -387,6 +387,7 @@ void cvy_engine_close(struct cvy_engine *e);
 struct cvy_op *cvy_op_new(struct cvy_engine *e, const struct cvy_op_kind *kind);
 void cvy_op_put(struct cvy_op *op);			      /* drops a reference */
 void cvy_op_sign(struct cvy_op *op, int on_loss);	      /* computes sig and call from the arguments */
+const char *cvy_op_name(unsigned kind);			      /* of the kind with this number, NULL: none */
 char *cvy_call_text(uint64_t call, char *text, size_t bytes); /* the call in words */
 
 /* Gives the operation its number and queues it. Takes a reference for the queue. 0, or the engine's end. */

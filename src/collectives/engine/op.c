@@ -58,6 +58,13 @@ static const struct cvy_op_kind *const kinds[] = { &cvy_op_allreduce, &cvy_op_br
 						   &cvy_op_reduce,    &cvy_op_reduce_scatter, &cvy_op_allgatherv,
 						   &cvy_op_gather,    &cvy_op_scatter };
 
+#define KINDS (sizeof(kinds) / sizeof(kinds[0]))
+
+const char *cvy_op_name(unsigned kind)
+{
+	return kind < KINDS ? kinds[kind]->name : NULL;
+}
+
 /*
  * call: kind 4 bits, type 4, op 4, root 12, count 32 (a larger one reads as the most), lap 8; sig: a hash of all but
  * the lap
@@ -83,7 +90,7 @@ char *cvy_call_text(uint64_t call, char *text, size_t bytes)
 		[COVEY_SUM] = "sum", [COVEY_PROD] = "prod", [COVEY_MAX] = "max", [COVEY_MIN] = "min", [COVEY_AVG] = "avg"
 	};
 	unsigned kind = (unsigned)(call >> 60);
-	const struct cvy_op_kind *k = kind < sizeof(kinds) / sizeof(kinds[0]) ? kinds[kind] : NULL;
+	const struct cvy_op_kind *k = kind < KINDS ? kinds[kind] : NULL;
 	const char *redop = redops[call >> 52 & 15];
 	unsigned long long count = (uint32_t)(call >> CVY_LAP_BITS);
 	int dtype = (int)(call >> 56 & 15);
