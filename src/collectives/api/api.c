@@ -12,12 +12,12 @@
 
 int cvy_call_refuse(struct covey_group *group, const char *what, const char *why)
 {
-	return cvy_fail(group->box, COVEY_ERR_INVAL, group->engine->rank, group->engine->epoch, "%s: %s", what, why);
+	return cvy_fail(group->box, COVEY_ERR_INVAL, group->here->rank, group->here->epoch, "%s: %s", what, why);
 }
 
 int cvy_call_unsupported(struct covey_group *group, const char *what, const char *why)
 {
-	cvy_fail(group->box, COVEY_ERR_UNSUPPORTED, group->engine->rank, group->engine->epoch, "%s: %s", what, why);
+	cvy_fail(group->box, COVEY_ERR_UNSUPPORTED, group->here->rank, group->here->epoch, "%s: %s", what, why);
 	return COVEY_ERR_UNSUPPORTED;
 }
 
@@ -60,12 +60,12 @@ int cvy_call_buffers(struct covey_group *group, const struct cvy_call *c, int se
  */
 static int stands_over(const struct covey_group *group, const struct cvy_call *c, size_t bytes)
 {
-	size_t all = bytes * (size_t)group->engine->size, own = bytes * (size_t)group->engine->rank;
+	size_t all = bytes * (size_t)group->here->size, own = bytes * (size_t)group->here->rank;
 	int to_one = c->kind == &cvy_op_reduce_scatter || c->kind == &cvy_op_scatter;
 	int from_one = c->kind == &cvy_op_allgather || c->kind == &cvy_op_gather;
 	uintptr_t send = (uintptr_t)c->send, recv = (uintptr_t)c->recv;
 
-	if (!bytes || !send || !recv || !sends(c, group->engine->rank) || !receives(c, group->engine->rank))
+	if (!bytes || !send || !recv || !sends(c, group->here->rank) || !receives(c, group->here->rank))
 		return 0;
 	if (to_one ? recv == send + own : from_one ? send == recv + own : send == recv)
 		return 0;
@@ -86,26 +86,26 @@ int cvy_call_check(struct covey_group *group, const struct cvy_call *c, size_t *
 					    "a stream needs buffers in memory of the device that the group was joined "
 					    "with (device, COVEY_DEVICE), and the form that does not start a work");
 	if (!elem)
-		return cvy_fail(group->box, COVEY_ERR_INVAL, group->engine->rank, group->engine->epoch,
+		return cvy_fail(group->box, COVEY_ERR_INVAL, group->here->rank, group->here->epoch,
 				"%s: unknown datatype %d; see enum covey_dtype", c->kind->name, c->dtype);
 	if (reduces(c->kind) && !cvy_redop_known(c->redop))
-		return cvy_fail(group->box, COVEY_ERR_INVAL, group->engine->rank, group->engine->epoch,
+		return cvy_fail(group->box, COVEY_ERR_INVAL, group->here->rank, group->here->epoch,
 				"%s: unknown operation %d; see enum covey_redop", c->kind->name, c->redop);
-	if (__builtin_mul_overflow(c->count, elem * (size_t)(group->engine->size + 1), &most))
-		return cvy_fail(group->box, COVEY_ERR_INVAL, group->engine->rank, group->engine->epoch,
+	if (__builtin_mul_overflow(c->count, elem * (size_t)(group->here->size + 1), &most))
+		return cvy_fail(group->box, COVEY_ERR_INVAL, group->here->rank, group->here->epoch,
 				"%s: count %zu is too large: %d blocks of so many elements have more than 2^64 bytes",
-				c->kind->name, c->count, group->engine->size);
-	if (c->root < 0 || c->root >= group->engine->size)
-		return cvy_fail(group->box, COVEY_ERR_INVAL, group->engine->rank, group->engine->epoch,
+				c->kind->name, c->count, group->here->size);
+	if (c->root < 0 || c->root >= group->here->size)
+		return cvy_fail(group->box, COVEY_ERR_INVAL, group->here->rank, group->here->epoch,
 				"%s: root %d is no rank of the group, which has size %d", c->kind->name, c->root,
-				group->engine->size);
-	if (cvy_in_parts(c->kind) && group->engine->layout.stride / (size_t)group->engine->size < CVY_PART_MIN)
+				group->here->size);
+	if (cvy_in_parts(c->kind) && group->here->layout.stride / (size_t)group->here->size < CVY_PART_MIN)
 		return cvy_fail(group->box, COVEY_ERR_INVAL, -1, 0,
 				"%s: slot_bytes %zu is too small for %d ranks: at least %zu is needed", c->kind->name,
-				group->engine->layout.slot_bytes, group->engine->size,
-				(size_t)group->engine->size * CVY_PART_MIN / 2);
+				group->here->layout.slot_bytes, group->here->size,
+				(size_t)group->here->size * CVY_PART_MIN / 2);
 	*bytes = c->count * elem;
-	if (*bytes && ((!c->recv && receives(c, group->engine->rank)) || (!c->send && sends(c, group->engine->rank))))
+	if (*bytes && ((!c->recv && receives(c, group->here->rank)) || (!c->send && sends(c, group->here->rank))))
 		return cvy_call_refuse(group, c->kind->name, "a buffer is NULL");
 	if (stands_over(group, c, *bytes))
 		return cvy_call_refuse(group, c->kind->name,
@@ -141,8 +141,8 @@ int cvy_call_make(struct covey_group *group, const struct cvy_call *c, struct cv
 	op->root = c->root;
 	op->ticks = 1;
 	if (op->kind->plan)
-		op->kind->plan(group->engine, op, group->engine->size);
-	cvy_op_sign(op, group->engine->on_loss);
+		op->kind->plan(group->engine, op, group->here->size);
+	cvy_op_sign(op, group->here->on_loss);
 	*out = op;
 	return 0;
 }
@@ -205,7 +205,7 @@ static int overwrites(const struct cvy_call *c, int kind, size_t bytes, int rank
 static int run_on_device(struct covey_group *group, const struct cvy_call *c, struct covey_result *result)
 {
 	struct cvy_gpu_call call = { .send = c->send, .recv = c->recv, .dtype = c->dtype, .redop = c->redop };
-	int rank = group->engine->rank;
+	int rank = group->here->rank;
 	size_t bytes = 0;
 	int err = cvy_call_check(group, c, &bytes);
 
@@ -222,8 +222,8 @@ static int run_on_device(struct covey_group *group, const struct cvy_call *c, st
 	/* No packets: a rank that runs ahead would overwrite unread data. (Others of a root have signals.) */
 	if (!bytes && (call.root < 0 || call.kind == CVY_GPU_REDUCE))
 		call.kind = CVY_GPU_BARRIER;
-	call.size = group->engine->size;
-	call.in_place = overwrites(c, call.kind, bytes, group->engine->rank);
+	call.size = group->here->size;
+	call.in_place = overwrites(c, call.kind, bytes, group->here->rank);
 	return cvy_device_run(group->device, &call, c->stream, result);
 }
 
@@ -239,7 +239,7 @@ static int run(struct covey_group *group, const struct cvy_call *c, struct covey
 	if (group && !group->forked && !c->stream) {
 		if (!cvy_calls_open() && cvy_engine_again(group->engine, &asked, result, &err))
 			return err;
-		plans = __atomic_load_n(&group->engine->plans, __ATOMIC_RELAXED);
+		plans = __atomic_load_n(&group->here->plans, __ATOMIC_RELAXED);
 	}
 	err = cvy_call_make(group, c, &op);
 	if (err || !group)
@@ -265,7 +265,7 @@ int covey_set_on_loss(struct covey_group *group, int on_loss)
 		return err;
 	if (on_loss != COVEY_ON_LOSS_CONTINUE && on_loss != COVEY_ON_LOSS_FAIL)
 		return cvy_call_refuse(group, "on_loss", "must be COVEY_ON_LOSS_CONTINUE or COVEY_ON_LOSS_FAIL");
-	group->engine->on_loss = on_loss;
+	cvy_engine_set_on_loss(group->engine, on_loss);
 	return 0;
 }
 
@@ -282,9 +282,7 @@ int covey_explain(struct covey_group *group, char *text, size_t bytes)
 		return cvy_call_refuse(group, "explain", "text is NULL");
 	to = open_memstream(&all, &n);
 	if (to) {
-		pthread_mutex_lock(&group->engine->lock);
 		cvy_plan_explain(group->engine, to);
-		pthread_mutex_unlock(&group->engine->lock);
 		if (group->device)
 			cvy_device_explain(group->device, to);
 	}

@@ -41,7 +41,7 @@ int covey_view(const struct covey_group *handle, struct covey_view *view)
 			view->members.word[i] &= ~view->pending.word[i];
 	}
 	pthread_mutex_unlock(&group->lock);
-	view->done_seq = __atomic_load_n(&group->engine->done, __ATOMIC_RELAXED);
+	view->done_seq = cvy_engine_done(group->engine);
 	return 0;
 }
 
@@ -107,9 +107,9 @@ static int admit_joiner(struct covey_group *group, struct cvy_op *op)
 
 	if (err != COVEY_ERR_TIMEOUT)
 		return err ? err : op->result.status;
-	pthread_mutex_lock(&e->lock);
+	pthread_mutex_lock(cvy_engine_lock(e));
 	op->recv = NULL;
-	pthread_mutex_unlock(&e->lock);
+	pthread_mutex_unlock(cvy_engine_lock(e));
 	return cvy_fail(group->box, err, -1, 0, "the members did not come to a safe point within %d ms",
 			group->config.join_ms);
 }
@@ -120,15 +120,11 @@ static struct cvy_op *resume_admit(struct covey_group *group, void *state)
 	struct cvy_op *op = group->admit_op;
 	struct cvy_engine *e = group->engine;
 
-	pthread_mutex_lock(&e->lock);
-	if (cvy_op_decided(op) && e->admit_state) {
-		if (state)
-			memcpy(state, e->admit_state, e->admit_bytes < op->bytes ? e->admit_bytes : op->bytes);
-		free(e->admit_state);
-		e->admit_state = NULL;
-	}
+	pthread_mutex_lock(cvy_engine_lock(e));
+	if (cvy_op_decided(op))
+		cvy_admit_take_state(e, op, state);
 	op->recv = state;
-	pthread_mutex_unlock(&e->lock);
+	pthread_mutex_unlock(cvy_engine_lock(e));
 	return op;
 }
 
@@ -148,7 +144,7 @@ static int admit(struct covey_group *group, void *state, size_t bytes, struct co
 		return cvy_fail(group->box, COVEY_ERR_INVAL, -1, 0,
 				"admit: state has %zu bytes; the call that this one resumes gave %zu", bytes,
 				group->admit_op->bytes);
-	joiner = group->admit_op || __atomic_load_n(&group->engine->pending, __ATOMIC_RELAXED);
+	joiner = group->admit_op || __atomic_load_n(&group->here->pending, __ATOMIC_RELAXED);
 	if (cvy_calls_open()) /* calls after it may depend on the ranks that it lets in */
 		return cvy_calls_failed(cvy_fail(group->box, COVEY_ERR_INVAL, -1, 0,
 						 "admit: not between covey_group_start and covey_group_end"));
@@ -363,7 +359,7 @@ static int wait_request(struct covey_work *work, uint64_t deadline_ns, struct co
 
 	pthread_mutex_lock(&group->lock);
 	while (!work->answered && !err) {
-		if (__atomic_load_n(&group->engine->ended, __ATOMIC_ACQUIRE) == COVEY_ERR_ABORTED)
+		if (__atomic_load_n(&group->here->ended, __ATOMIC_ACQUIRE) == COVEY_ERR_ABORTED)
 			err = COVEY_ERR_ABORTED; /* other ends answer the request */
 		else if (!deadline_ns)
 			pthread_cond_wait(&group->changed, &group->lock);
@@ -403,7 +399,7 @@ static int message_progress(struct cvy_engine *e, const struct cvy_op *op, char 
 
 	snprintf(text, bytes, "%s %s rank %d, tag %d: %s%zu of %zu bytes", op->kind->name, sending ? "to" : "from",
 		 op->root, x->tag, done ? "done, " : "", done ? op->result.bytes : x->at, op->bytes);
-	return pthread_mutex_unlock(&e->lock);
+	return pthread_mutex_unlock(cvy_engine_lock(e));
 }
 
 /* Progress of the present operation, if its stepper releases the lock. */
@@ -413,19 +409,19 @@ static int op_progress(const struct covey_work *work, char *text, size_t bytes)
 	struct cvy_op *op = work->op;
 
 	if (op->kind->op_class == CVY_OP_PAIR) {
-		pthread_mutex_lock(&e->lock);
+		pthread_mutex_lock(cvy_engine_lock(e));
 		return message_progress(e, op, text, bytes);
 	}
 	if (cvy_op_decided(op))
 		return snprintf(text, bytes, "%s: operation %llu is decided", op->kind->name,
 				(unsigned long long)op->seq);
-	if (pthread_mutex_trylock(&e->lock))
+	if (pthread_mutex_trylock(cvy_engine_lock(e)))
 		return snprintf(text, bytes, "%s: operation %llu is under way", op->kind->name,
 				(unsigned long long)op->seq);
 	snprintf(text, bytes, "%s: operation %llu of %llu decided so far, %llu of %llu ticks", op->kind->name,
-		 (unsigned long long)op->seq, (unsigned long long)e->done, (unsigned long long)op->completed,
+		 (unsigned long long)op->seq, (unsigned long long)cvy_engine_done(e), (unsigned long long)op->completed,
 		 (unsigned long long)op->ticks);
-	return pthread_mutex_unlock(&e->lock);
+	return pthread_mutex_unlock(cvy_engine_lock(e));
 }
 
 int covey_work_progress(const struct covey_work *work, char *text, size_t bytes)

@@ -19,13 +19,13 @@ struct message { /* one call, before it is an operation */
 
 static int refuse(struct covey_group *group, const struct message *m, const char *why)
 {
-	return cvy_fail(group->box, COVEY_ERR_INVAL, m->peer, group->engine->epoch, "%s: %s",
+	return cvy_fail(group->box, COVEY_ERR_INVAL, m->peer, group->here->epoch, "%s: %s",
 			m->sending ? "send" : "recv", why);
 }
 
 static int unsupported(struct covey_group *group, const struct message *m, const char *why)
 {
-	return cvy_fail(group->box, COVEY_ERR_UNSUPPORTED, m->peer, group->engine->epoch, "%s: %s",
+	return cvy_fail(group->box, COVEY_ERR_UNSUPPORTED, m->peer, group->here->epoch, "%s: %s",
 			m->sending ? "send" : "recv", why);
 }
 

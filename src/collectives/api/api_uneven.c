@@ -19,14 +19,14 @@ static int launch(struct covey_group *group, const struct cvy_call *c, struct cv
 	u->call.recv = c->recv;
 	u->call.dtype = c->dtype;
 	u->call.root = -1;
-	u->call.size = group->engine->size;
+	u->call.size = group->here->size;
 	return cvy_device_run(group->device, &u->call, c->stream, result);
 }
 
 /* The size of a group with devices: it has no ranks above these. */
 static int size_of(const struct covey_group *group)
 {
-	return group->engine->size < CVY_GPU_RANKS ? group->engine->size : CVY_GPU_RANKS;
+	return group->here->size < CVY_GPU_RANKS ? group->here->size : CVY_GPU_RANKS;
 }
 
 static uint64_t most_of(const uint64_t *bytes, int n)
@@ -84,7 +84,7 @@ static int by_place(const void *a, const void *b)
 /* Refuses overlapping blocks of a receive buffer: the result there would depend on chance. */
 static int check_apart(struct covey_group *group, const char *what, const size_t *counts, const size_t *displs)
 {
-	int size = group->engine->size, n = 0, sorted = 1;
+	int size = group->here->size, n = 0, sorted = 1;
 	struct block *b, few[16];
 
 	for (int r = 1; sorted && r < size; r++)
@@ -101,7 +101,7 @@ static int check_apart(struct covey_group *group, const char *what, const size_t
 	for (int i = 1; i < n; i++) {
 		if (b[i].at >= b[i - 1].at + b[i - 1].n)
 			continue;
-		cvy_fail(group->box, COVEY_ERR_INVAL, group->engine->rank, group->engine->epoch,
+		cvy_fail(group->box, COVEY_ERR_INVAL, group->here->rank, group->here->epoch,
 			 "%s: the block of rank %d in recv, elements %zu to %zu, stands over that of rank %d, which "
 			 "begins at %zu",
 			 what, b[i - 1].rank, b[i - 1].at, b[i - 1].at + b[i - 1].n - 1, b[i].rank, b[i].at);
@@ -116,15 +116,15 @@ static int check_apart(struct covey_group *group, const char *what, const size_t
 /* This rank must send itself as much as it expects from itself; in place every block is replaced where it is. */
 static int check_blocks(struct covey_group *group, const struct callv *v)
 {
-	int own = group->engine->rank;
+	int own = group->here->rank;
 
 	if (v->sendcounts[own] != v->recvcounts[own])
-		return cvy_fail(group->box, COVEY_ERR_INVAL, own, group->engine->epoch,
+		return cvy_fail(group->box, COVEY_ERR_INVAL, own, group->here->epoch,
 				"alltoallv: rank %d sends %zu elements to itself and expects %zu of itself", own,
 				v->sendcounts[own], v->recvcounts[own]);
-	for (int r = 0; v->c.send == v->c.recv && r < group->engine->size; r++)
+	for (int r = 0; v->c.send == v->c.recv && r < group->here->size; r++)
 		if (v->sendcounts[r] && v->recvcounts[r] && v->senddispls[r] != v->recvdispls[r])
-			return cvy_fail(group->box, COVEY_ERR_INVAL, own, group->engine->epoch,
+			return cvy_fail(group->box, COVEY_ERR_INVAL, own, group->here->epoch,
 					"alltoallv: in place, and the block for rank %d stands at element %zu but that "
 					"of rank %d at %zu",
 					r, v->senddispls[r], r, v->recvdispls[r]);
@@ -137,7 +137,7 @@ static int checkv(struct covey_group *group, const struct callv *v)
 
 	if (err || !group)
 		return err;
-	size = group->engine->size;
+	size = group->here->size;
 	if (!v->sendcounts || !v->senddispls || !v->recvcounts || !v->recvdispls)
 		return cvy_call_refuse(group, "alltoallv", "counts or displacements are NULL");
 	for (int r = 0; r < size; r++)
@@ -155,7 +155,7 @@ static int makev(struct covey_group *group, const struct callv *v, struct cvy_op
 
 	if (err || !group)
 		return err;
-	size = group->engine->size;
+	size = group->here->size;
 	err = cvy_call_make(group, &v->c, &op);
 	if (err)
 		return err;
@@ -248,22 +248,22 @@ static int stands_over(const struct callg *g, int r, int own)
 /* The fault of the counts, NULL: none. The signature shows their sum as count. */
 static const char *check_counts(const struct callg *g, const struct cvy_engine *e, size_t *sum)
 {
-	size_t most = SIZE_MAX / 16 / (size_t)e->size;
+	size_t most = SIZE_MAX / 16 / (size_t)cvy_site(e)->size;
 
 	if (!g->counts || !g->displs)
 		return "counts or displacements are NULL";
 	*sum = 0;
-	for (int r = 0; r < e->size; r++) {
+	for (int r = 0; r < cvy_site(e)->size; r++) {
 		if (g->counts[r] > most || g->displs[r] > most)
 			return "a count or displacement is too large";
 		*sum += g->counts[r];
 	}
-	if (g->c.count != g->counts[e->rank])
+	if (g->c.count != g->counts[cvy_site(e)->rank])
 		return "sendcount is not recvcounts[own rank]";
 	if ((*sum && !g->c.recv) || (g->c.count && !g->c.send))
 		return "a buffer is NULL";
-	for (int r = 0; r < e->size; r++)
-		if (stands_over(g, r, r == e->rank))
+	for (int r = 0; r < cvy_site(e)->size; r++)
+		if (stands_over(g, r, r == cvy_site(e)->rank))
 			return "send and recv overlap: in place is send == recv + recvdispls[own rank]";
 	return NULL;
 }
@@ -291,12 +291,12 @@ static int makeg(struct covey_group *group, const struct callg *g, struct cvy_op
 	if (err)
 		return err;
 	(*out)->count = sum;
-	err = cvy_allgatherv_plan(group->engine, *out, group->engine->size, g->counts, g->displs);
+	err = cvy_allgatherv_plan(group->engine, *out, group->here->size, g->counts, g->displs);
 	if (err) {
 		cvy_op_put(*out);
 		return cvy_fail(group->box, err, -1, 0, "no memory for the counts");
 	}
-	cvy_op_sign(*out, group->engine->on_loss);
+	cvy_op_sign(*out, group->here->on_loss);
 	return 0;
 }
 

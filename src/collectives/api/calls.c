@@ -64,7 +64,8 @@ static int have_room(void)
 int cvy_calls_add(struct cvy_engine *e, struct cvy_op *op, struct covey_result *result,
 		  int (*post)(struct cvy_engine *e, struct cvy_op *op))
 {
-	int err = have_room() ? post(e, op) : cvy_fail(e->box, COVEY_ERR_NOMEM, -1, 0, "no memory for grouped calls");
+	int err = have_room() ? post(e, op)
+			      : cvy_fail(cvy_site(e)->box, COVEY_ERR_NOMEM, -1, 0, "no memory for grouped calls");
 
 	if (err) {
 		cvy_op_put(op);

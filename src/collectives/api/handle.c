@@ -105,14 +105,15 @@ static int start_parts(struct covey_group *group)
 	err = cvy_engine_open(&group->engine, group->mesh, group->box, group->config.undo_bytes);
 	if (err)
 		return err;
+	group->here = cvy_site(group->engine);
 	err = cvy_plan_rules(group->engine, group->config.algo);
 	if (err)
 		return err;
-	group->engine->late_ms = group->config.late_ms;
-	group->engine->late_evict = group->config.late == COVEY_LATE_EVICT;
-	cvy_mesh_set_lock(group->mesh, &group->engine->lock);
+	cvy_engine_set_late(group->engine, group->config.late_ms, group->config.late == COVEY_LATE_EVICT);
+	cvy_mesh_set_lock(group->mesh, cvy_engine_lock(group->engine));
 	group->recorder = cvy_recorder_open(&group->config, cvy_mesh_host(group->mesh), cvy_op_name);
-	group->engine->flight = group->flight = cvy_recorder_page(group->recorder);
+	group->flight = cvy_recorder_page(group->recorder);
+	cvy_engine_record_to(group->engine, group->flight);
 	err = cvy_metrics_open(&group->config, group->loop, group->flight, &group->metrics);
 	if (err)
 		return cvy_fail(group->box, err, -1, 0, "no memory for metrics");
@@ -232,7 +233,7 @@ int covey_join_wait(struct covey_group *group, uint64_t deadline_ns)
 		return COVEY_ERR_FORKED;
 	pthread_mutex_lock(&group->lock);
 	while (!group->join_done && !err) {
-		int ended = __atomic_load_n(&group->engine->ended, __ATOMIC_ACQUIRE);
+		int ended = __atomic_load_n(&group->here->ended, __ATOMIC_ACQUIRE);
 
 		err = ended ? ended : await(group, deadline_ns);
 	}
@@ -265,7 +266,7 @@ int covey_join(const struct covey_config *config, struct covey_group **out)
 /* Waits until the queue is empty and no member is behind, or for the deadline. */
 static int drain(struct covey_group *group, uint64_t deadline_ns)
 {
-	while (!__atomic_load_n(&group->engine->ended, __ATOMIC_ACQUIRE)) {
+	while (!__atomic_load_n(&group->here->ended, __ATOMIC_ACQUIRE)) {
 		struct timespec nap = { 0, 1000000 };
 
 		if (cvy_engine_drained(group->engine) && cvy_pairs_drained(group->engine))
@@ -275,10 +276,10 @@ static int drain(struct covey_group *group, uint64_t deadline_ns)
 			return cvy_fail(group->box, COVEY_ERR_TIMEOUT, -1, 0,
 					"leave: others have not completed operation %llu, or not received all that was "
 					"sent to them",
-					(unsigned long long)group->engine->done);
+					(unsigned long long)cvy_engine_done(group->engine));
 		nanosleep(&nap, NULL);
 	}
-	return group->engine->ended;
+	return group->here->ended;
 }
 
 int covey_leave(struct covey_group *group, uint64_t deadline_ns)
@@ -301,7 +302,7 @@ int covey_leave(struct covey_group *group, uint64_t deadline_ns)
 	err = cvy_agent_ask(group->agent, CVY_API_LEAVE, work.id, group->identity.rank, 0, NULL);
 	pthread_mutex_lock(&group->lock);
 	while (!err && !work.answered)
-		err = __atomic_load_n(&group->engine->ended, __ATOMIC_ACQUIRE) == COVEY_ERR_ABORTED
+		err = __atomic_load_n(&group->here->ended, __ATOMIC_ACQUIRE) == COVEY_ERR_ABORTED
 			      ? COVEY_ERR_ABORTED
 			      : await(group, deadline_ns);
 	for (struct covey_work **at = &group->asked; *at; at = &(*at)->next) {
@@ -385,7 +386,7 @@ int cvy_handle_check(struct covey_group *group)
 		return cvy_fail(NULL, COVEY_ERR_INVAL, -1, 0, "the group is NULL");
 	if (group->forked)
 		return COVEY_ERR_FORKED;
-	return __atomic_load_n(&group->engine->ended, __ATOMIC_ACQUIRE);
+	return __atomic_load_n(&group->here->ended, __ATOMIC_ACQUIRE);
 }
 
 int cvy_handle_check_op(struct covey_group *group)
@@ -397,7 +398,7 @@ int cvy_handle_check_op(struct covey_group *group)
 	if (!__atomic_load_n(&group->join_done, __ATOMIC_ACQUIRE) || group->join_err)
 		return cvy_fail(group->box, COVEY_ERR_INVAL, -1, 0,
 				"the group is not joined yet: covey_join_wait() first");
-	if (__atomic_load_n(&group->engine->pending, __ATOMIC_RELAXED))
+	if (__atomic_load_n(&group->here->pending, __ATOMIC_RELAXED))
 		return cvy_fail(group->box, COVEY_ERR_INVAL, -1, 0, "a joiner's first operation is covey_admit()");
 	return 0;
 }

@@ -5,6 +5,7 @@
 
 #include "engine.h"
 #include "membership.h"
+#include "p2p.h"
 #include "recorder.h"
 
 #define CVY_EVENTS_KEPT 256
@@ -27,6 +28,7 @@ struct covey_group {
 	struct cvy_agent *agent;
 	struct cvy_mesh *mesh;
 	struct cvy_engine *engine;
+	const struct cvy_site *here; /* what calls may read of it */
 	struct cvy_seam seam;
 	struct cvy_recorder *recorder;
 	struct cvy_flight *flight; /* its page, NULL: none */

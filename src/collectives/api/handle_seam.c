@@ -208,9 +208,8 @@ void cvy_handle_seam(struct covey_group *group)
 		.peer_progress = seam_peer_progress,
 		.point = cvy_mesh_fault(group->mesh) ? seam_point : NULL,
 	};
-	group->engine->sink = group->device ? cvy_device_sink(group->device) : cvy_agent_sink(group->agent);
-	group->engine->send = engine_send;
-	group->engine->send_ctx = group;
+	cvy_engine_connect(group->engine, group->device ? cvy_device_sink(group->device) : cvy_agent_sink(group->agent),
+			   engine_send, group);
 }
 
 /* ---- observer: agent's thread ---- */
@@ -225,12 +224,8 @@ static void observe_joined(void *ctx, int err)
 {
 	struct covey_group *group = ctx;
 
-	pthread_mutex_lock(&group->engine->lock);
-	if (!err && !group->engine->active) { /* connected, not in a view yet: a joiner */
+	if (!err && cvy_engine_await_admit(group->engine))
 		group->joiner = 1;
-		__atomic_store_n(&group->engine->pending, 1, __ATOMIC_RELAXED);
-	}
-	pthread_mutex_unlock(&group->engine->lock);
 	pthread_mutex_lock(&group->lock);
 	group->join_err = err;
 	__atomic_store_n(&group->join_done, 1, __ATOMIC_RELEASE);
@@ -291,8 +286,8 @@ static void observe_answer(void *ctx, uint64_t id, int err, const char *cause)
 /* For peers that see the process end before they learn the view without it. */
 void cvy_handle_left(struct covey_group *group)
 {
-	if (group->engine && group->engine->own)
-		__atomic_store_n(&group->engine->own->left, 1, __ATOMIC_RELEASE);
+	if (group->engine && group->here->own)
+		__atomic_store_n(&group->here->own->left, 1, __ATOMIC_RELEASE);
 }
 
 static void observe_ended(void *ctx, int err)

@@ -4,11 +4,6 @@
 
 #include "handle.h"
 
-static int within(const void *at, const uint8_t *from, size_t bytes)
-{
-	return (uintptr_t)at >= (uintptr_t)from && (uintptr_t)at - (uintptr_t)from < bytes;
-}
-
 struct cvy_memory {
 	struct cvy_memory *next;
 	size_t offset, bytes;
@@ -32,7 +27,7 @@ int covey_mem_alloc(struct covey_group *group, size_t bytes, void **out)
 		free(m);
 		return cvy_fail(group->box, COVEY_ERR_NOMEM, -1, 0,
 				"no room for a registered buffer of %zu bytes: window_bytes is %zu%s", bytes,
-				group->engine->layout.window_bytes,
+				group->here->layout.window_bytes,
 				held ? ", and peers still read what covey_ep_destroy gave back: call a barrier first, "
 				       "or make window_bytes larger"
 				     : "");
@@ -41,22 +36,8 @@ int covey_mem_alloc(struct covey_group *group, size_t bytes, void **out)
 	m->next = group->memory;
 	group->memory = m;
 	pthread_mutex_unlock(&group->lock);
-	*out = group->engine->own_base + m->offset;
+	*out = group->here->own_base + m->offset;
 	return 0;
-}
-
-/* An operation under way whose buffers begin in @m: peers may read there. Its number, 0: none. */
-static uint64_t is_lent(struct cvy_engine *e, const struct cvy_memory *m)
-{
-	const uint8_t *from = e->own_base + m->offset;
-	uint64_t seq = 0;
-
-	pthread_mutex_lock(&e->lock);
-	for (const struct cvy_op *op = e->head; op && !seq; op = op->next)
-		if (within(op->send, from, m->bytes) || within(op->recv, from, m->bytes))
-			seq = op->seq;
-	pthread_mutex_unlock(&e->lock);
-	return seq;
 }
 
 int covey_mem_free(struct covey_group *group, void *memory)
@@ -68,10 +49,10 @@ int covey_mem_free(struct covey_group *group, void *memory)
 	if (err == COVEY_ERR_INVAL || err == COVEY_ERR_FORKED)
 		return err;
 	pthread_mutex_lock(&group->lock);
-	for (at = &group->memory; *at && group->engine->own_base + (*at)->offset != memory;)
+	for (at = &group->memory; *at && group->here->own_base + (*at)->offset != memory;)
 		at = &(*at)->next;
 	m = *at;
-	lent = m && is_lent(group->engine, m);
+	lent = m ? cvy_engine_uses(group->engine, memory, m->bytes) : 0;
 	if (m && !lent)
 		*at = m->next;
 	pthread_mutex_unlock(&group->lock);

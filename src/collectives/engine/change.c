@@ -11,9 +11,11 @@
 #include <unistd.h>
 
 #include "clock.h"
-#include "engine.h"
+#include "engine_state.h"
+#include "hosts.h"
 #include "log.h"
-#include "pair.h"
+#include "outcome.h"
+#include "pair_state.h"
 
 #define FREEZE_MS 2000	   /* if a stepper keeps the lock longer, the rank gives up */
 #define ASK_MS 10	   /* between two questions for the progress of others */
@@ -52,16 +54,16 @@ static int set_alloc(struct cvy_set *set, int n, int max_ranks)
 
 static void set_add(struct cvy_engine *e, struct cvy_set *set, int rank)
 {
-	struct cvy_link *link = rank == e->rank ? NULL : cvy_mesh_link(e->mesh, rank);
+	struct cvy_link *link = rank == e->here.rank ? NULL : cvy_mesh_link(e->mesh, rank);
 	int k = set->n++;
 
 	set->rank[k] = rank;
 	set->host[k] = e->view->member[rank].host;
 	set->base[k] = cvy_mesh_view(e->mesh, rank);
 	set->page[k] = (struct cvy_page *)(uintptr_t)set->base[k];
-	if (rank == e->rank)
+	if (rank == e->here.rank)
 		set->self = k;
-	if (!link && rank != e->rank && !cvy_mesh_page(e->mesh, rank)) { /* down: its puts need another link */
+	if (!link && rank != e->here.rank && !cvy_mesh_page(e->mesh, rank)) { /* down: its puts need another link */
 		set->push[set->npush++] = rank;
 		set->link[k] = NO_LINK;
 	}
@@ -119,11 +121,11 @@ void cvy_set_build(struct cvy_engine *e)
 	set.open = 1;
 	for (int k = 0; k < set.n; k++)
 		set.open &= k == set.self || (cvy_mesh_link(e->mesh, set.rank[k]) && set.base[k] && !set.link[k]);
-	cvy_set_clear(&e->set);
-	e->set = set;
-	__atomic_store_n(&e->plans, e->plans + 1, __ATOMIC_RELAXED);
-	e->spin = cores_suffice(e->own, &e->set);
-	__atomic_store_n(&e->sockets, e->set.npush > 0, __ATOMIC_RELAXED);
+	cvy_set_clear(&e->here.set);
+	e->here.set = set;
+	__atomic_store_n(&e->here.plans, e->here.plans + 1, __ATOMIC_RELAXED);
+	e->spin = cores_suffice(e->here.own, &e->here.set);
+	__atomic_store_n(&e->sockets, e->here.set.npush > 0, __ATOMIC_RELAXED);
 	return;
 fail:
 	cvy_set_clear(&set);
@@ -154,10 +156,10 @@ static void report(struct cvy_engine *e, struct cvy_report *r)
 /* Cuts an ADMIT that has begun: the operations before it, which others may lack, had the admitted members alone. */
 static void without_pending(struct cvy_engine *e)
 {
-	struct cvy_set *set = &e->set;
+	struct cvy_set *set = &e->here.set;
 	int n = 0;
 
-	if (e->pending || !e->view)
+	if (e->here.pending || !e->view)
 		return;
 	for (int k = 0; k < set->n; k++) {
 		if (covey_mask_has(&e->view->pending, set->rank[k]))
@@ -225,7 +227,7 @@ void cvy_engine_freeze(void *ctx, uint32_t epoch)
 static size_t slot_used(const struct cvy_engine *e, const struct cvy_op *op)
 {
 	if (cvy_in_parts(op->kind))
-		return e->layout.slot_bytes;
+		return e->here.layout.slot_bytes;
 	if (op->way)
 		return cvy_hosts_used(e, op);
 	return op->bytes < op->piece ? op->bytes : op->piece;
@@ -239,7 +241,7 @@ static size_t slots_used(const struct cvy_engine *e)
 	for (size_t i = 0; i < sizeof(e->record) / sizeof(e->record[0]); i++)
 		if (e->record[i] && slot_used(e, e->record[i]) > most)
 			most = slot_used(e, e->record[i]);
-	return most < e->layout.slot_bytes ? most : e->layout.slot_bytes;
+	return most < e->here.layout.slot_bytes ? most : e->here.layout.slot_bytes;
 }
 
 /*
@@ -248,25 +250,25 @@ static size_t slots_used(const struct cvy_engine *e)
  */
 static void set_aside(struct cvy_engine *e, int k)
 {
-	int r = e->set.rank[k];
+	int r = e->here.set.rank[k];
 	size_t used = slots_used(e), lines = offsetof(struct cvy_page, first);
 	uint8_t *copy;
 
-	if (e->aside[r] || e->set.gone[k])
+	if (e->aside[r] || e->here.set.gone[k])
 		return;
 	copy = MAP_FAILED;
 	for (int i = 0; i < 2 && copy == MAP_FAILED; i++) /* a laggard may have no other source */
-		copy = mmap(NULL, e->layout.heap, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		copy = mmap(NULL, e->here.layout.heap, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (copy == MAP_FAILED) {
 		cvy_warn("engine", "no memory for what rank %d left: who lags cannot have it from here", r);
 		return;
 	}
 	/* The lines only; its signs of life may still change, and are not read from here on. */
-	memcpy(copy + lines, e->set.base[k] + lines, e->layout.slots - lines);
+	memcpy(copy + lines, e->here.set.base[k] + lines, e->here.layout.slots - lines);
 	for (size_t half = 0; used && half < (size_t)2 * CVY_SLOTS; half++) {
-		size_t at = e->layout.slots + half * e->layout.slot_bytes;
+		size_t at = e->here.layout.slots + half * e->here.layout.slot_bytes;
 
-		memcpy(copy + at, e->set.base[k] + at, used);
+		memcpy(copy + at, e->here.set.base[k] + at, used);
 	}
 	e->aside[r] = copy;
 }
@@ -276,7 +278,7 @@ void cvy_engine_drop_aside(struct cvy_engine *e)
 {
 	for (int r = 0; r < COVEY_MAX_RANKS; r++) {
 		if (e->aside[r])
-			munmap(e->aside[r], e->layout.heap);
+			munmap(e->aside[r], e->here.layout.heap);
 		e->aside[r] = NULL;
 	}
 	if (e->scratch)
@@ -287,16 +289,16 @@ void cvy_engine_drop_aside(struct cvy_engine *e)
 
 static void fence(struct cvy_engine *e, const struct covey_mask *removed, int keep)
 {
-	for (int k = 0; k < e->set.n; k++) {
-		int r = e->set.rank[k];
+	for (int k = 0; k < e->here.set.n; k++) {
+		int r = e->here.set.rank[k];
 
-		if (!covey_mask_has(removed, r) || e->set.gone[k])
+		if (!covey_mask_has(removed, r) || e->here.set.gone[k])
 			continue;
 		if (keep)
 			set_aside(e, k);
-		e->set.gone[k] = 1;
-		e->set.base[k] = e->aside[r];
-		e->set.page[k] = (struct cvy_page *)e->aside[r];
+		e->here.set.gone[k] = 1;
+		e->here.set.base[k] = e->aside[r];
+		e->here.set.page[k] = (struct cvy_page *)e->aside[r];
 	}
 	CVY_MASK_EACH(r, removed)
 	{
@@ -307,7 +309,7 @@ static void fence(struct cvy_engine *e, const struct covey_mask *removed, int ke
 	/* A source that had announced a tick may have been removed: earlier looks count no more. */
 	if (e->head)
 		e->head->scan[0] = e->head->scan[1] = e->head->scan[2] = 0;
-	e->set.nlocal = 0; /* the set is used by repair only, and nobody sleeps for that */
+	e->here.set.nlocal = 0; /* the set is used by repair only, and nobody sleeps for that */
 }
 
 /*
@@ -316,22 +318,22 @@ static void fence(struct cvy_engine *e, const struct covey_mask *removed, int ke
  */
 static void push_to_members(struct cvy_engine *e)
 {
-	if (!e->set.push)
+	if (!e->here.set.push)
 		return;
-	e->set.npush = 0;
+	e->here.set.npush = 0;
 	CVY_MASK_EACH(r, &e->view->members)
-	if (r != e->rank && !covey_mask_has(&e->view->pending, r))
-		e->set.push[e->set.npush++] = r;
+	if (r != e->here.rank && !covey_mask_has(&e->view->pending, r))
+		e->here.set.push[e->here.set.npush++] = r;
 }
 
 /* A member that waits for its ADMIT forgets an attempt that the change cut; one that is let in keeps its state. */
 static void adopt_own(struct cvy_engine *e, int was_pending)
 {
-	uint64_t from = e->view->member[e->rank].from;
+	uint64_t from = e->view->member[e->here.rank].from;
 	struct cvy_op *op = e->head;
 
-	__atomic_store_n(&e->pending, from == CVY_PENDING, __ATOMIC_RELAXED);
-	if (e->pending) {
+	__atomic_store_n(&e->here.pending, from == CVY_PENDING, __ATOMIC_RELAXED);
+	if (e->here.pending) {
 		cvy_engine_reach(e, 0);
 		e->posted = 0;
 		e->admit_seq = 0;
@@ -366,13 +368,13 @@ void cvy_engine_learn(void *ctx, const struct cvy_view *view, const struct covey
 		pthread_mutex_unlock(&e->lock);
 		return;
 	}
-	was_pending = e->pending;
+	was_pending = e->here.pending;
 	cvy_repair_drop(e);
 	/* Laggards copy too: if the holder dies during the repair, they are asked for completed operations. */
 	fence(e, removed, !cvy_mask_empty(lag));
 	cvy_view_copy(e->view, view);
 	/* Before slots are written for it, and before calls with lent buffers end: pairs with cvy_engine_passed(). */
-	__atomic_store_n(&e->own->epoch, view->epoch, __ATOMIC_RELAXED);
+	__atomic_store_n(&e->here.own->epoch, view->epoch, __ATOMIC_RELAXED);
 	cvy_named();
 	e->outrun = 0;
 	push_to_members(e);
@@ -384,9 +386,9 @@ void cvy_engine_learn(void *ctx, const struct cvy_view *view, const struct covey
 	}
 	adopt_own(e, was_pending);
 	if (cvy_mask_empty(&e->acked) &&
-	    !e->view->member[e->rank].from) { /* a founder: the view that formed the group */
+	    !e->view->member[e->here.rank].from) { /* a founder: the view that formed the group */
 		e->acked = e->view->members;
-		e->size = e->view->size;
+		e->here.size = e->view->size;
 	}
 	e->mismatch = e->apart = 0;
 	e->adm = 0;
@@ -411,7 +413,7 @@ void cvy_engine_thaw(void *ctx)
 
 	pthread_mutex_lock(&e->lock);
 	e->active = 1;
-	e->epoch = e->view->epoch;
+	e->here.epoch = e->view->epoch;
 	e->tick = 0;
 	e->tick_seq = e->done;
 	__atomic_store_n(&e->complete, 0, __ATOMIC_RELAXED);
@@ -431,7 +433,7 @@ void cvy_engine_thaw(void *ctx)
 	cvy_set_build(e);
 	cvy_engine_drop_aside(e);
 	cvy_engine_look_for_end(e);
-	if (!__atomic_load_n(&e->ended, __ATOMIC_RELAXED))
+	if (!__atomic_load_n(&e->here.ended, __ATOMIC_RELAXED))
 		__atomic_store_n(&e->gate, 0, __ATOMIC_SEQ_CST);
 	pthread_mutex_unlock(&e->lock);
 	cvy_engine_wake(e);
@@ -446,7 +448,7 @@ void cvy_engine_end_all(struct cvy_engine *e, int err)
 		uint64_t done = e->done;
 
 		e->head->on_loss = COVEY_ON_LOSS_CONTINUE;
-		cvy_engine_decide(e, e->head, err, e->epoch, &e->mask, e->size);
+		cvy_engine_decide(e, e->head, err, e->here.epoch, &e->mask, e->here.size);
 		cvy_engine_reach(e, done);
 	}
 }
@@ -457,7 +459,8 @@ void cvy_engine_give_up(struct cvy_engine *e, const char *format, ...)
 	int none = 0;
 	va_list ap;
 
-	if (!__atomic_compare_exchange_n(&e->ended, &none, COVEY_ERR_FENCED, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+	if (!__atomic_compare_exchange_n(&e->here.ended, &none, COVEY_ERR_FENCED, 0, __ATOMIC_SEQ_CST,
+					 __ATOMIC_SEQ_CST))
 		return;
 	__atomic_store_n(&e->gate, 1, __ATOMIC_SEQ_CST);
 	e->active = 0;
@@ -465,7 +468,7 @@ void cvy_engine_give_up(struct cvy_engine *e, const char *format, ...)
 	vsnprintf(what, sizeof(what), format, ap);
 	va_end(ap);
 	snprintf(e->end_cause, sizeof(e->end_cause), "%s: this rank gives up its place", what);
-	cvy_fail(e->box, COVEY_ERR_FENCED, e->rank, e->view ? e->view->epoch : 0, "%s", e->end_cause);
+	cvy_fail(e->here.box, COVEY_ERR_FENCED, e->here.rank, e->view ? e->view->epoch : 0, "%s", e->end_cause);
 	__atomic_store_n(&e->gave_up, 1, __ATOMIC_RELEASE);
 	cvy_engine_wake(e);
 }
@@ -481,7 +484,7 @@ static void tell_that_it_gave_up(struct cvy_engine *e)
 
 void cvy_engine_look_for_end(struct cvy_engine *e)
 {
-	int err = __atomic_load_n(&e->ended, __ATOMIC_RELAXED);
+	int err = __atomic_load_n(&e->here.ended, __ATOMIC_RELAXED);
 
 	if (!err)
 		return;
@@ -494,7 +497,7 @@ void cvy_engine_stop(void *ctx, int err)
 	struct cvy_engine *e = ctx;
 	int none = 0;
 
-	if (!__atomic_compare_exchange_n(&e->ended, &none, err, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+	if (!__atomic_compare_exchange_n(&e->here.ended, &none, err, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
 		err = none; /* it had ended by itself */
 	__atomic_store_n(&e->gate, 1, __ATOMIC_SEQ_CST);
 	cvy_engine_wake(e);
@@ -509,9 +512,9 @@ void cvy_engine_stop(void *ctx, int err)
 /* Has every member decided all operations that are decided here? Lock held. */
 static int all_have(struct cvy_engine *e)
 {
-	for (int k = 0; k < e->set.n; k++)
-		if (k != e->set.self && !e->set.gone[k] && e->peer_done &&
-		    __atomic_load_n(&e->peer_done[e->set.rank[k]], __ATOMIC_ACQUIRE) < e->done)
+	for (int k = 0; k < e->here.set.n; k++)
+		if (k != e->here.set.self && !e->here.set.gone[k] && e->peer_done &&
+		    __atomic_load_n(&e->peer_done[e->here.set.rank[k]], __ATOMIC_ACQUIRE) < e->done)
 			return 0;
 	return 1;
 }
@@ -525,12 +528,13 @@ void cvy_engine_ask_progress(struct cvy_engine *e, uint64_t now_ns)
 		return;
 	body[0] = e->done;
 	body[1] = e->floor;
-	for (int k = 0; e->active && now_ns - e->asked_ns >= ASK_MS * CVY_MS && k < e->set.n; k++) {
-		int r = e->set.rank[k];
+	for (int k = 0; e->active && now_ns - e->asked_ns >= ASK_MS * CVY_MS && k < e->here.set.n; k++) {
+		int r = e->here.set.rank[k];
 
-		if (k != e->set.self && !e->set.gone[k] && !cvy_mesh_page(e->mesh, r) &&
+		if (k != e->here.set.self && !e->here.set.gone[k] && !cvy_mesh_page(e->mesh, r) &&
 		    __atomic_load_n(&e->peer_done[r], __ATOMIC_ACQUIRE) < e->done)
-			e->send(e->send_ctx, r, e->view->member[r].inc, CVY_MSG_PING, e->epoch, body, sizeof(body));
+			e->send(e->send_ctx, r, e->view->member[r].inc, CVY_MSG_PING, e->here.epoch, body,
+				sizeof(body));
 	}
 	if (now_ns - e->asked_ns >= ASK_MS * CVY_MS)
 		e->asked_ns = now_ns;
@@ -572,7 +576,7 @@ uint64_t cvy_engine_progress(void *ctx, uint64_t *floor_tick, int *waiting)
 	cvy_pairs_look(e);
 	for (int r = e->view ? cvy_mask_next(&e->view->members, 0) : -1; r >= 0;
 	     r = cvy_mask_next(&e->view->members, r + 1)) {
-		struct cvy_page *page = r == e->rank ? NULL : cvy_mesh_page(e->mesh, r);
+		struct cvy_page *page = r == e->here.rank ? NULL : cvy_mesh_page(e->mesh, r);
 
 		if (page)
 			cvy_engine_peer_progress(e, r, __atomic_load_n(&page->done.aux, __ATOMIC_ACQUIRE), 0);

@@ -3,7 +3,7 @@
  * The queue of a group: operations are posted, decided in order, and recorded for repair. Their steps are in step.c.
  * Nothing here waits; wait.c does.
  */
-#include "engine.h"
+#include "engine_state.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -16,7 +16,8 @@
 #include "clock.h"
 #include "guard.h"
 #include "log.h"
-#include "pair.h"
+#include "outcome.h"
+#include "pair_state.h"
 #include "process.h"
 #include "recorded.h"
 
@@ -34,14 +35,14 @@ int cvy_engine_open(struct cvy_engine **out, struct cvy_mesh *mesh, struct cvy_e
 	pthread_mutex_init(&e->lock, NULL);
 	e->mesh = mesh;
 	e->fault = cvy_mesh_fault(mesh);
-	e->box = box;
-	e->layout = cvy_mesh_layout(mesh);
-	e->own_base = cvy_mesh_own(mesh);
-	e->own = (struct cvy_page *)e->own_base;
+	e->here.box = box;
+	e->here.layout = cvy_mesh_layout(mesh);
+	e->here.own_base = cvy_mesh_own(mesh);
+	e->here.own = (struct cvy_page *)e->here.own_base;
 	e->undo_bytes = undo_bytes;
-	e->rank = -1;
+	e->here.rank = -1;
 	e->gate = 1;
-	e->plans = 1;
+	e->here.plans = 1;
 	e->idle_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (e->idle_fd < 0)
 		err = cvy_fail(box, COVEY_ERR_IO, -1, 0, "eventfd: %s%s", strerror(errno),
@@ -55,10 +56,80 @@ int cvy_engine_open(struct cvy_engine **out, struct cvy_mesh *mesh, struct cvy_e
 	return err;
 }
 
+void cvy_engine_connect(struct cvy_engine *e, struct cvy_sink sink,
+			int (*send)(void *ctx, int rank, uint64_t inc, int type, uint32_t epoch, const void *body,
+				    uint32_t bytes),
+			void *send_ctx)
+{
+	e->sink = sink;
+	e->send = send;
+	e->send_ctx = send_ctx;
+}
+
+void cvy_engine_set_late(struct cvy_engine *e, int late_ms, int evict)
+{
+	e->late_ms = late_ms;
+	e->late_evict = evict;
+}
+
+void cvy_engine_set_on_loss(struct cvy_engine *e, int on_loss)
+{
+	e->here.on_loss = on_loss;
+}
+
+void cvy_engine_record_to(struct cvy_engine *e, struct cvy_flight *flight)
+{
+	e->flight = flight;
+}
+
+int cvy_engine_await_admit(struct cvy_engine *e)
+{
+	int joins;
+
+	pthread_mutex_lock(&e->lock);
+	joins = !e->active;
+	if (joins)
+		__atomic_store_n(&e->here.pending, 1, __ATOMIC_RELAXED);
+	pthread_mutex_unlock(&e->lock);
+	return joins;
+}
+
+pthread_mutex_t *cvy_engine_lock(struct cvy_engine *e)
+{
+	return &e->lock;
+}
+
+int cvy_engine_late_ms(const struct cvy_engine *e)
+{
+	return e->late_ms;
+}
+
+uint64_t cvy_engine_done(const struct cvy_engine *e)
+{
+	return __atomic_load_n(&e->done, __ATOMIC_RELAXED);
+}
+
+static int within(const void *at, const void *from, size_t bytes)
+{
+	return (uintptr_t)at >= (uintptr_t)from && (uintptr_t)at - (uintptr_t)from < bytes;
+}
+
+uint64_t cvy_engine_uses(struct cvy_engine *e, const void *from, size_t bytes)
+{
+	uint64_t seq = 0;
+
+	pthread_mutex_lock(&e->lock);
+	for (const struct cvy_op *op = e->head; op && !seq; op = op->next)
+		if (within(op->send, from, bytes) || within(op->recv, from, bytes))
+			seq = op->seq;
+	pthread_mutex_unlock(&e->lock);
+	return seq;
+}
+
 void cvy_engine_identity(struct cvy_engine *e, int rank, int max_ranks)
 {
 	pthread_mutex_lock(&e->lock);
-	e->rank = rank;
+	e->here.rank = rank;
 	e->mask_words = (max_ranks + 63) / 64;
 	if (e->view &&
 	    e->view->max_ranks != max_ranks) { /* the store forgot the group while it formed: another creator */
@@ -95,7 +166,7 @@ void cvy_engine_close(struct cvy_engine *e)
 	free(e->repair_room);
 	cvy_outcome_forget(e);
 	cvy_engine_drop_aside(e);
-	cvy_set_clear(&e->set);
+	cvy_set_clear(&e->here.set);
 	cvy_view_free(e->view);
 	free(e->peer_done);
 	free(e->admit_state);
@@ -149,7 +220,7 @@ void cvy_engine_reach(struct cvy_engine *e, uint64_t seq)
 {
 	__atomic_store_n(&e->done, seq, __ATOMIC_RELAXED);
 	e->ent = seq;
-	__atomic_store_n(&e->own->done.aux, seq, __ATOMIC_RELEASE);
+	__atomic_store_n(&e->here.own->done.aux, seq, __ATOMIC_RELEASE);
 }
 
 /* Did all ranks of the last safe point contribute? */
@@ -163,7 +234,7 @@ static int contributed(const struct cvy_engine *e, const struct covey_mask *mask
 
 CVY_RARE static int refuse_loss(struct cvy_engine *e, const struct cvy_op *op, uint32_t epoch)
 {
-	return cvy_fail(e->box, COVEY_ERR_PEER, -1, epoch,
+	return cvy_fail(e->here.box, COVEY_ERR_PEER, -1, epoch,
 			"operation %llu: a rank of the last safe point did not contribute",
 			(unsigned long long)op->seq);
 }
@@ -175,7 +246,7 @@ void cvy_engine_decide(struct cvy_engine *e, struct cvy_op *op, int status, uint
 
 	/* A number is given to one call and ends once, in order; one at or below done was counted by a repair. */
 	assert(op->state != CVY_OP_DECIDED);
-	assert(__atomic_load_n(&e->ended, __ATOMIC_RELAXED) || op->seq <= e->done + 1);
+	assert(__atomic_load_n(&e->here.ended, __ATOMIC_RELAXED) || op->seq <= e->done + 1);
 	res->status = status;
 	res->epoch = epoch;
 	res->seq = op->seq;
@@ -190,8 +261,8 @@ void cvy_engine_decide(struct cvy_engine *e, struct cvy_op *op, int status, uint
 		op->kind->finish(e, op);
 	if (op->kind->op_class == CVY_OP_ADMIT) {
 		e->acked = *mask;
-		e->size = size;
-		__atomic_store_n(&e->plans, e->plans + 1, __ATOMIC_RELAXED);
+		e->here.size = size;
+		__atomic_store_n(&e->here.plans, e->here.plans + 1, __ATOMIC_RELAXED);
 	}
 	cvy_flight_decided(e->flight, op);
 	if (op->undo)
@@ -239,11 +310,11 @@ static int claim_outcome(struct cvy_engine *e, struct cvy_op *op)
 
 static int post_locked(struct cvy_engine *e, struct cvy_op *op)
 {
-	int ended = __atomic_load_n(&e->ended, __ATOMIC_ACQUIRE);
+	int ended = __atomic_load_n(&e->here.ended, __ATOMIC_ACQUIRE);
 
 	if (ended)
 		return ended;
-	if (op->kind->op_class == CVY_OP_ADMIT && e->pending)
+	if (op->kind->op_class == CVY_OP_ADMIT && e->here.pending)
 		op->seq = 0;
 	else
 		op->seq = ++e->posted;
@@ -278,11 +349,11 @@ int cvy_engine_post_quietly(struct cvy_engine *e, struct cvy_op *op)
 /* The closing word of a source that has not read everything yet. */
 static const struct cvy_line *missing_word(const struct cvy_engine *e, const struct cvy_op *op, uint64_t *want)
 {
-	*want = cvy_tag(e->epoch, op->first + (uint32_t)op->ticks - 1);
-	for (int k = 0; k < e->set.n; k++) {
-		const struct cvy_page *page = e->set.page[k];
+	*want = cvy_tag(e->here.epoch, op->first + (uint32_t)op->ticks - 1);
+	for (int k = 0; k < e->here.set.n; k++) {
+		const struct cvy_page *page = e->here.set.page[k];
 
-		if (k != e->set.self && page && __atomic_load_n(&page->done.tag, __ATOMIC_ACQUIRE) < *want)
+		if (k != e->here.set.self && page && __atomic_load_n(&page->done.tag, __ATOMIC_ACQUIRE) < *want)
 			return &page->done;
 	}
 	return NULL;
@@ -303,9 +374,9 @@ const struct cvy_line *cvy_engine_missing(const struct cvy_engine *e, uint64_t *
 	round = op->rounds == 2 && op->second < op->entered ? 1 : op->rounds;
 	i = round == op->rounds ? op->completed : op->second;
 	k = op->scan[round - 1];
-	if (i >= op->entered || k >= e->set.n || k == e->set.self || !e->set.page[k])
+	if (i >= op->entered || k >= e->here.set.n || k == e->here.set.self || !e->here.set.page[k])
 		return NULL;
-	*want = cvy_tag(e->epoch, op->first + (uint32_t)i);
+	*want = cvy_tag(e->here.epoch, op->first + (uint32_t)i);
 	return cvy_source_line(e, op, i, k, round);
 }
 
@@ -340,7 +411,7 @@ static int run_locked(struct cvy_engine *e, struct cvy_op *op, struct covey_resu
 		cvy_op_put(op);
 		return status;
 	}
-	if (e->spin && !e->set.npush)
+	if (e->spin && !e->here.set.npush)
 		looks = LOOKS;
 	while (!cvy_op_decided(op) && (cvy_engine_step(e) || --looks)) /* most operations are short */
 		if (looks > 1 && !cvy_op_decided(op))
@@ -359,7 +430,7 @@ static int run_locked(struct cvy_engine *e, struct cvy_op *op, struct covey_resu
 	status = op->result.status;
 	if (result)
 		*result = op->result;
-	more = e->set.npush && cvy_engine_unsent(e);
+	more = e->here.set.npush && cvy_engine_unsent(e);
 	pthread_mutex_unlock(&e->lock);
 	if (more)
 		cvy_progress_kick();
@@ -385,8 +456,8 @@ int cvy_engine_again(struct cvy_engine *e, const struct cvy_asked *asked, struct
 	pthread_mutex_lock(&e->lock);
 	at = &e->record[(e->posted + 1) % 8];
 	op = *at;
-	if (!op || e->head || op->planned != e->plans || !asks_the_same(&op->asked, asked) ||
-	    op->on_loss != e->on_loss || e->pending || __atomic_load_n(&e->ended, __ATOMIC_RELAXED) ||
+	if (!op || e->head || op->planned != e->here.plans || !asks_the_same(&op->asked, asked) ||
+	    op->on_loss != e->here.on_loss || e->here.pending || __atomic_load_n(&e->here.ended, __ATOMIC_RELAXED) ||
 	    __atomic_load_n(&op->refs, __ATOMIC_ACQUIRE) != 1) {
 		pthread_mutex_unlock(&e->lock);
 		return 0;

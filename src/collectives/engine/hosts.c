@@ -13,6 +13,7 @@
  */
 #include "algo.h"
 #include "chain.h"
+#include "hosts.h"
 
 #include <string.h>
 
@@ -152,12 +153,12 @@ int cvy_hosts_build(struct cvy_set *set)
 
 static size_t parts_bytes(const struct cvy_engine *e, const struct cvy_op *op)
 {
-	return (op->kind->op_class == CVY_OP_ROOT ? 1 : (size_t)e->set.hosts.most) * cvy_hosts_part(op);
+	return (op->kind->op_class == CVY_OP_ROOT ? 1 : (size_t)e->here.set.hosts.most) * cvy_hosts_part(op);
 }
 
 int cvy_hosts_needs(const struct cvy_engine *e, const struct cvy_op *op, int k, int round)
 {
-	const struct cvy_hosts *h = &e->set.hosts;
+	const struct cvy_hosts *h = &e->here.set.hosts;
 	int root;
 
 	if (op->way == CVY_WAY_CHAIN)
@@ -166,14 +167,14 @@ int cvy_hosts_needs(const struct cvy_engine *e, const struct cvy_op *op, int k, 
 		root = cvy_root_index(e, op);
 		if (h->of[root] == h->own)
 			return k == root && round == 1;
-		return k == (round == 1 ? root : h->via[root]) && (round == 2 || h->via[root] == e->set.self);
+		return k == (round == 1 ? root : h->via[root]) && (round == 2 || h->via[root] == e->here.set.self);
 	}
-	return h->of[k] == h->own || (round == 1 && h->via[k] == e->set.self);
+	return h->of[k] == h->own || (round == 1 && h->via[k] == e->here.set.self);
 }
 
 void cvy_hosts_signal(struct cvy_engine *e, const struct cvy_op *op, const struct cvy_line *line, int round)
 {
-	const struct cvy_hosts *h = &e->set.hosts;
+	const struct cvy_hosts *h = &e->here.set.hosts;
 
 	if (op->way == CVY_WAY_CHAIN) {
 		cvy_chain_signal(e, line, round);
@@ -187,23 +188,23 @@ void cvy_hosts_signal(struct cvy_engine *e, const struct cvy_op *op, const struc
 /* Copies inputs from other hosts to where the neighbours read them. */
 void cvy_hosts_pass_on(struct cvy_engine *e, struct cvy_op *op, uint64_t i, struct cvy_line *line)
 {
-	const struct cvy_hosts *h = &e->set.hosts;
+	const struct cvy_hosts *h = &e->here.set.hosts;
 	size_t most = cvy_tick_bytes(op, i);
-	uint8_t *parts = cvy_own_slot(e, op, i) + e->layout.slot_bytes;
+	uint8_t *parts = cvy_own_slot(e, op, i) + e->here.layout.slot_bytes;
 
 	if (op->way == CVY_WAY_CHAIN) {
 		cvy_chain_pass_on(e, op, i, line);
 		return;
 	}
 	line->bytes = 0;
-	for (int k = 0; h->local > 1 && most && k < e->set.n; k++) {
+	for (int k = 0; h->local > 1 && most && k < e->here.set.n; k++) {
 		const struct cvy_line *first = cvy_source_line(e, op, i, k, 1);
 		uint8_t *to = parts + cvy_hosts_place(e, op, k);
 		size_t n = first->bytes < most ? first->bytes : most;
 
-		if (h->via[k] != e->set.self || k == e->set.self)
+		if (h->via[k] != e->here.set.self || k == e->here.set.self)
 			continue;
-		if (op->kind->op_class == CVY_OP_ROOT && e->set.rank[k] != op->root)
+		if (op->kind->op_class == CVY_OP_ROOT && e->here.set.rank[k] != op->root)
 			continue;
 		memcpy(to, cvy_piece_of(e, op, i, k), n);
 		for (int m = 0; m < h->nmate; m++)
@@ -213,14 +214,14 @@ void cvy_hosts_pass_on(struct cvy_engine *e, struct cvy_op *op, uint64_t i, stru
 
 static int has(const struct cvy_engine *e, const struct cvy_op *op, uint64_t i, int k, int round)
 {
-	return e->set.page[k] && __atomic_load_n(&cvy_source_line(e, op, i, k, round)->tag, __ATOMIC_ACQUIRE) ==
-					 cvy_tag(e->epoch, op->first + (uint32_t)i);
+	return e->here.set.page[k] && __atomic_load_n(&cvy_source_line(e, op, i, k, round)->tag, __ATOMIC_ACQUIRE) ==
+					      cvy_tag(e->here.epoch, op->first + (uint32_t)i);
 }
 
 int cvy_hosts_stand(const struct cvy_engine *e, const struct cvy_op *op, uint64_t i)
 {
 	for (int round = 1; round <= 2; round++)
-		for (int k = 0; k < e->set.n; k++)
+		for (int k = 0; k < e->here.set.n; k++)
 			if (cvy_hosts_needs(e, op, k, round) && !has(e, op, i, k, round))
 				return 0;
 	return 1;
@@ -231,6 +232,6 @@ size_t cvy_hosts_used(const struct cvy_engine *e, const struct cvy_op *op)
 	size_t parts = parts_bytes(e, op), own = op->bytes < op->piece ? op->bytes : op->piece;
 
 	if (op->way == CVY_WAY_CHAIN)
-		return e->layout.slot_bytes;
+		return e->here.layout.slot_bytes;
 	return parts > own ? parts : own;
 }

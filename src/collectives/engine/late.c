@@ -5,8 +5,9 @@
  * published before it are taken, and a done line shows whether its rank had published.
  */
 #include "clock.h"
-#include "engine.h"
+#include "engine_state.h"
 #include "log.h"
+#include "outcome.h"
 
 uint64_t cvy_engine_now(const struct cvy_engine *e)
 {
@@ -20,8 +21,8 @@ void cvy_late_from_now(const struct cvy_engine *e, struct cvy_op *op)
 
 void cvy_leave_out(struct cvy_engine *e, struct cvy_op *op, int rank)
 {
-	cvy_mask_add(&e->lost, rank);
-	e->some_lost = 1;
+	cvy_mask_add(&e->here.lost, rank);
+	e->here.some_lost = 1;
 	op->late = 1; /* its tick shows nothing about that rank */
 }
 
@@ -30,7 +31,7 @@ static void tell_late(struct cvy_engine *e, const struct cvy_op *op, int rank)
 	struct cvy_event ev = { .kind = CVY_EV_LATE, .rank = rank, .inc = e->view->member[rank].inc, .number = op->seq };
 
 	cvy_debug("engine", "operation %llu: rank %d is late and masked, epoch %u", (unsigned long long)op->seq, rank,
-		  e->epoch);
+		  e->here.epoch);
 	if (e->late_evict)
 		cvy_post(&e->sink, &ev);
 }
@@ -42,7 +43,7 @@ static void tell_late(struct cvy_engine *e, const struct cvy_op *op, int rank)
  */
 int cvy_late(struct cvy_engine *e, struct cvy_op *op, int rank)
 {
-	if (covey_mask_has(&e->lost, rank))
+	if (covey_mask_has(&e->here.lost, rank))
 		return 1;
 	if (!op->timeout_ns || !e->active || cvy_engine_now(e) < op->late_ns)
 		return 0;
@@ -60,12 +61,12 @@ enum fate { COMES, LATE, DIFFERS };
  */
 static enum fate fate_of(struct cvy_engine *e, const struct cvy_op *op, int k)
 {
-	uint64_t tag = cvy_tag(e->epoch, op->first + (uint32_t)op->completed), there, done;
-	const struct cvy_line *line = e->set.gone[k] ? NULL : cvy_source_line(e, op, op->completed, k, 1);
+	uint64_t tag = cvy_tag(e->here.epoch, op->first + (uint32_t)op->completed), there, done;
+	const struct cvy_line *line = e->here.set.gone[k] ? NULL : cvy_source_line(e, op, op->completed, k, 1);
 
-	if (!line || k == e->set.self)
+	if (!line || k == e->here.set.self)
 		return COMES;
-	done = __atomic_load_n(&e->set.page[k]->done.aux, __ATOMIC_ACQUIRE);
+	done = __atomic_load_n(&e->here.set.page[k]->done.aux, __ATOMIC_ACQUIRE);
 	there = __atomic_load_n(&line->tag, __ATOMIC_ACQUIRE);
 	if (there == tag)
 		return line->sig != op->mark ? DIFFERS : COMES;
@@ -81,14 +82,14 @@ int cvy_late_in_repair(struct cvy_engine *e, const struct cvy_op *op)
 {
 	int found = 0;
 
-	for (int k = 0; k < e->set.n; k++) {
+	for (int k = 0; k < e->here.set.n; k++) {
 		enum fate fate = fate_of(e, op, k);
 
 		if (fate == DIFFERS)
 			return -1;
 		if (fate == LATE) {
-			cvy_mask_add(&e->lost, e->set.rank[k]);
-			e->some_lost = 1;
+			cvy_mask_add(&e->here.lost, e->here.set.rank[k]);
+			e->here.some_lost = 1;
 			found = 1;
 		}
 	}

@@ -9,7 +9,7 @@
  * read every CVY_SLOTS ticks anyway. A call counts as its caller made it: an operation counts with the call made here,
  * whatever outcome it got, and not at all if it failed for all.
  */
-#include "engine.h"
+#include "outcome.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -65,7 +65,7 @@ static uint64_t *spoken_of(const struct cvy_line *line)
 /* The tick is written first, and read last: a mark of a later one does not count for this one. */
 void cvy_engine_tell_calls(struct cvy_engine *e, const struct cvy_op *op, uint32_t tick)
 {
-	struct cvy_line *line = &e->own->done;
+	struct cvy_line *line = &e->here.own->done;
 
 	e->told[tick % (2 * CVY_SLOTS)] = (struct cvy_told){ tick, op->mark };
 	__atomic_store_n(&line->bytes, tick, __ATOMIC_RELAXED);
@@ -77,7 +77,7 @@ void cvy_engine_tell_calls(struct cvy_engine *e, const struct cvy_op *op, uint32
 
 int cvy_engine_calls_differ(const struct cvy_engine *e, int k, uint64_t tag)
 {
-	const struct cvy_line *line = &e->set.page[k]->done;
+	const struct cvy_line *line = &e->here.set.page[k]->done;
 	uint32_t tick = (uint32_t)tag, mark;
 	const struct cvy_told *own = &e->told[tick % (2 * CVY_SLOTS)];
 
@@ -103,7 +103,7 @@ static void name_earlier(const struct cvy_engine *e, const struct words *w, uint
 	snprintf(w->text, w->bytes,
 		 "operation %llu%s%s: operation %llu had not matched: rank %d called %s, rank %d called %s",
 		 (unsigned long long)w->seq, w->current ? ", " : "", w->current ? w->current : "",
-		 (unsigned long long)seq, e->rank, cvy_call_text(own, mine, sizeof(mine)), e->set.rank[k],
+		 (unsigned long long)seq, e->here.rank, cvy_call_text(own, mine, sizeof(mine)), e->here.set.rank[k],
 		 cvy_call_text(other, theirs, sizeof(theirs)));
 }
 
@@ -118,7 +118,7 @@ static int same_call(uint64_t a, uint64_t b)
  */
 static int earlier_call(struct cvy_engine *e, int k, const struct words *w)
 {
-	const struct cvy_line *done = e->set.page[k] ? &e->set.page[k]->done : NULL;
+	const struct cvy_line *done = e->here.set.page[k] ? &e->here.set.page[k]->done : NULL;
 	const struct cvy_op *first = NULL;
 	uint64_t seq, own, call;
 
@@ -126,7 +126,7 @@ static int earlier_call(struct cvy_engine *e, int k, const struct words *w)
 		const struct cvy_op *op = e->record[i];
 		const struct cvy_line *line = op && op->first ? cvy_source_line(e, op, 0, k, 1) : NULL;
 
-		if (line && __atomic_load_n(&line->tag, __ATOMIC_ACQUIRE) == cvy_tag(e->epoch, op->first) &&
+		if (line && __atomic_load_n(&line->tag, __ATOMIC_ACQUIRE) == cvy_tag(e->here.epoch, op->first) &&
 		    line->sig != op->mark && !same_call(line->call, op->call) && (!first || op->seq < first->seq))
 			first = op;
 	}
@@ -137,9 +137,9 @@ static int earlier_call(struct cvy_engine *e, int k, const struct words *w)
 	if (!done)
 		return 0;
 	seq = __atomic_load_n(spoken_of(done), __ATOMIC_RELAXED);
-	own = __atomic_load_n(&e->own->done.call, __ATOMIC_RELAXED);
+	own = __atomic_load_n(&e->here.own->done.call, __ATOMIC_RELAXED);
 	call = __atomic_load_n(&done->call, __ATOMIC_RELAXED);
-	if (!seq || seq <= e->since || seq != __atomic_load_n(spoken_of(&e->own->done), __ATOMIC_RELAXED) ||
+	if (!seq || seq <= e->since || seq != __atomic_load_n(spoken_of(&e->here.own->done), __ATOMIC_RELAXED) ||
 	    same_call(own, call))
 		return 0;
 	name_earlier(e, w, seq, own, k, call);
@@ -155,10 +155,10 @@ static void name_calls(struct cvy_engine *e, const struct cvy_op *op, int k, con
 
 	if (!same_call(op->call, line->call) || !earlier_call(e, k, &w))
 		snprintf(text, sizeof(text), "operation %llu: rank %d calls %s, rank %d calls %s%s",
-			 (unsigned long long)op->seq, e->rank, mine, e->set.rank[k],
+			 (unsigned long long)op->seq, e->here.rank, mine, e->here.set.rank[k],
 			 cvy_call_text(line->call, theirs, sizeof(theirs)),
 			 same_call(op->call, line->call) ? " with other details, or after other calls" : "");
-	cvy_fail(e->box, COVEY_ERR_MISMATCH, e->set.rank[k], e->epoch, "%s", text);
+	cvy_fail(e->here.box, COVEY_ERR_MISMATCH, e->here.set.rank[k], e->here.epoch, "%s", text);
 }
 
 void cvy_engine_apart(struct cvy_engine *e, struct cvy_op *op)
@@ -173,8 +173,8 @@ void cvy_engine_apart(struct cvy_engine *e, struct cvy_op *op)
 	if (!earlier_call(e, k, &w))
 		snprintf(text, sizeof(text),
 			 "operation %llu: rank %d calls %s, after other calls than those of rank %d",
-			 (unsigned long long)op->seq, e->rank, mine, e->set.rank[k]);
-	cvy_fail(e->box, COVEY_ERR_MISMATCH, e->set.rank[k], e->epoch, "%s", text);
+			 (unsigned long long)op->seq, e->here.rank, mine, e->here.set.rank[k]);
+	cvy_fail(e->here.box, COVEY_ERR_MISMATCH, e->here.set.rank[k], e->here.epoch, "%s", text);
 	cvy_engine_want_change(e, op, "mismatch");
 }
 
@@ -187,7 +187,7 @@ static uint32_t tick_of(const struct cvy_engine *e, uint64_t seq)
 /* Reads lines that are still on their way, since they name the calls. */
 static void hear(struct cvy_engine *e)
 {
-	for (int i = 0; !e->active && i < e->set.npush; i++) {
+	for (int i = 0; !e->active && i < e->here.set.npush; i++) {
 		struct cvy_link *link = cvy_push_link(e, i);
 
 		if (link && link->ops->poll)
@@ -200,10 +200,10 @@ static const struct cvy_line *line_at(const struct cvy_engine *e, uint32_t tick,
 {
 	const struct cvy_line *line;
 
-	if (!tick || k == e->set.self || e->set.gone[k] || !e->set.page[k])
+	if (!tick || k == e->here.set.self || e->here.set.gone[k] || !e->here.set.page[k])
 		return NULL;
-	line = &e->set.page[k]->first[tick % CVY_SLOTS];
-	return __atomic_load_n(&line->tag, __ATOMIC_ACQUIRE) == cvy_tag(e->epoch, tick) ? line : NULL;
+	line = &e->here.set.page[k]->first[tick % CVY_SLOTS];
+	return __atomic_load_n(&line->tag, __ATOMIC_ACQUIRE) == cvy_tag(e->here.epoch, tick) ? line : NULL;
 }
 
 void cvy_engine_keep_words(struct cvy_engine *e, uint64_t seq)
@@ -215,26 +215,26 @@ void cvy_engine_keep_words(struct cvy_engine *e, uint64_t seq)
 	e->why.seq = seq;
 	e->why.text[0] = 0;
 	e->why.by[0] = e->why.by[1] = -1;
-	for (int k = 0; n < 2 && k < e->set.n; k++) {
+	for (int k = 0; n < 2 && k < e->here.set.n; k++) {
 		const struct cvy_line *line = line_at(e, tick_of(e, seq), k);
 
 		if (!line || (n && same_call(line->call, e->why.call[0])))
 			continue;
 		e->why.call[n] = line->call;
-		e->why.by[n++] = e->set.rank[k];
+		e->why.by[n++] = e->here.set.rank[k];
 	}
-	for (int k = 0; !e->why.text[0] && k < e->set.n; k++)
-		if (k != e->set.self && !e->set.gone[k] && earlier_call(e, k, &w))
-			e->why.rank = e->set.rank[k];
+	for (int k = 0; !e->why.text[0] && k < e->here.set.n; k++)
+		if (k != e->here.set.self && !e->here.set.gone[k] && earlier_call(e, k, &w))
+			e->why.rank = e->here.set.rank[k];
 }
 
 static void say(struct cvy_engine *e, const struct cvy_op *op, int rank, uint64_t call)
 {
 	char mine[72], theirs[72];
 
-	cvy_fail(e->box, COVEY_ERR_MISMATCH, rank, e->epoch, "operation %llu: rank %d calls %s, rank %d calls %s",
-		 (unsigned long long)op->seq, e->rank, cvy_call_text(op->call, mine, sizeof(mine)), rank,
-		 cvy_call_text(call, theirs, sizeof(theirs)));
+	cvy_fail(e->here.box, COVEY_ERR_MISMATCH, rank, e->here.epoch,
+		 "operation %llu: rank %d calls %s, rank %d calls %s", (unsigned long long)op->seq, e->here.rank,
+		 cvy_call_text(op->call, mine, sizeof(mine)), rank, cvy_call_text(call, theirs, sizeof(theirs)));
 }
 
 /* Names the calls by words that were kept when it failed for all. */
@@ -247,7 +247,7 @@ static int named_before(struct cvy_engine *e, const struct cvy_op *op)
 		}
 	if (e->why.seq != op->seq || !e->why.text[0])
 		return 0;
-	cvy_fail(e->box, COVEY_ERR_MISMATCH, e->why.rank, e->epoch, "%s", e->why.text);
+	cvy_fail(e->here.box, COVEY_ERR_MISMATCH, e->why.rank, e->here.epoch, "%s", e->why.text);
 	return 1;
 }
 
@@ -284,7 +284,7 @@ static int named(struct cvy_engine *e, const struct cvy_op *op)
 	if (named_before(e, op))
 		return 1;
 	hear(e);
-	for (int k = 0; !e->active && k < e->set.n; k++) {
+	for (int k = 0; !e->active && k < e->here.set.n; k++) {
 		const struct cvy_line *line = line_at(e, tick, k);
 
 		if (!line || (entered ? line->sig == op->mark || cvy_lap(line->call) != cvy_lap(op->call)
@@ -293,13 +293,13 @@ static int named(struct cvy_engine *e, const struct cvy_op *op)
 		if (entered)
 			name_calls(e, op, k, line);
 		else
-			say(e, op, e->set.rank[k], line->call);
+			say(e, op, e->here.set.rank[k], line->call);
 		return 1;
 	}
-	for (int k = 0; !e->active && k < e->set.n; k++) {
-		if (k == e->set.self || e->set.gone[k] || !earlier_call(e, k, &w))
+	for (int k = 0; !e->active && k < e->here.set.n; k++) {
+		if (k == e->here.set.self || e->here.set.gone[k] || !earlier_call(e, k, &w))
 			continue;
-		cvy_fail(e->box, COVEY_ERR_MISMATCH, e->set.rank[k], e->epoch, "%s", text);
+		cvy_fail(e->here.box, COVEY_ERR_MISMATCH, e->here.set.rank[k], e->here.epoch, "%s", text);
 		return 1;
 	}
 	return 0;
@@ -311,7 +311,7 @@ void cvy_engine_explain(struct cvy_engine *e, const struct cvy_op *op, int statu
 	char mine[72];
 
 	if (status == COVEY_ERR_LOST)
-		cvy_fail(e->box, status, -1, e->epoch,
+		cvy_fail(e->here.box, status, -1, e->here.epoch,
 			 (op->kind->whole || op->kind->own) && e->failed.seq != op->seq
 				 ? "operation %llu: a rank died and took this rank's part with it"
 				 : "operation %llu: results had overwritten inputs when a rank died; in place above "
@@ -319,8 +319,8 @@ void cvy_engine_explain(struct cvy_engine *e, const struct cvy_op *op, int statu
 			 (unsigned long long)op->seq);
 	if (status != COVEY_ERR_MISMATCH || named(e, op))
 		return;
-	cvy_fail(e->box, status, -1, e->epoch, "operation %llu: rank %d calls %s, others call something else",
-		 (unsigned long long)op->seq, e->rank, cvy_call_text(op->call, mine, sizeof(mine)));
+	cvy_fail(e->here.box, status, -1, e->here.epoch, "operation %llu: rank %d calls %s, others call something else",
+		 (unsigned long long)op->seq, e->here.rank, cvy_call_text(op->call, mine, sizeof(mine)));
 }
 
 void cvy_engine_look_for_mismatch(struct cvy_engine *e)
@@ -330,11 +330,11 @@ void cvy_engine_look_for_mismatch(struct cvy_engine *e)
 	if (!op || op->state != CVY_OP_ENTERED || op->completed ||
 	    (op->kind->op_class != CVY_OP_ROOT && op->kind->op_class != CVY_OP_TO_ROOT))
 		return;
-	for (int k = 0; k < e->set.n; k++) {
-		const struct cvy_line *line = e->set.gone[k] ? NULL : cvy_source_line(e, op, 0, k, 1);
+	for (int k = 0; k < e->here.set.n; k++) {
+		const struct cvy_line *line = e->here.set.gone[k] ? NULL : cvy_source_line(e, op, 0, k, 1);
 
-		if (line && k != e->set.self &&
-		    __atomic_load_n(&line->tag, __ATOMIC_ACQUIRE) == cvy_tag(e->epoch, op->first) &&
+		if (line && k != e->here.set.self &&
+		    __atomic_load_n(&line->tag, __ATOMIC_ACQUIRE) == cvy_tag(e->here.epoch, op->first) &&
 		    line->sig != op->mark)
 			cvy_engine_mismatch(e, op, k, line);
 	}

@@ -2,7 +2,7 @@
 /*
  * One operation as an object: its life, and the signature by which ranks see that they make the same call.
  */
-#include "engine.h"
+#include "engine_state.h"
 
 #include <stddef.h>
 #include <stdio.h>

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 #include "clock.h"
-#include "engine.h"
+#include "engine_state.h"
 #include "log.h"
 
 #define TELL_AGAIN_MS 500 /* to joiners that do not enter an ADMIT: they may have had no memory for the message */
@@ -34,7 +34,7 @@ static void tell_joiners(struct cvy_engine *e, const struct cvy_op *op, const st
 	if (op->bytes)
 		memcpy(msg + sizeof(head), op->send, op->bytes);
 	CVY_MASK_EACH(r, whom)
-	e->send(e->send_ctx, r, e->view->member[r].inc, CVY_MSG_ADMIT, e->epoch, msg,
+	e->send(e->send_ctx, r, e->view->member[r].inc, CVY_MSG_ADMIT, e->here.epoch, msg,
 		(uint32_t)(sizeof(head) + op->bytes));
 }
 
@@ -49,7 +49,7 @@ void cvy_admit_message(struct cvy_engine *e, const struct cvy_msg *msg)
 	struct admit_head head;
 	void *state;
 
-	if (!e->view || !e->pending || msg->bytes < sizeof(head) || msg->epoch != e->view->epoch)
+	if (!e->view || !e->here.pending || msg->bytes < sizeof(head) || msg->epoch != e->view->epoch)
 		return;
 	memcpy(&head, msg->body, sizeof(head));
 	if (!head.seq || !head.tick || head.bytes > CVY_STATE_MAX || msg->bytes != sizeof(head) + head.bytes) {
@@ -75,14 +75,14 @@ void cvy_admit_message(struct cvy_engine *e, const struct cvy_msg *msg)
 static void missing_joiners(struct cvy_engine *e, struct cvy_op *op, struct covey_mask *missing)
 {
 	memset(missing, 0, sizeof(*missing));
-	if (!op || op->state != CVY_OP_ENTERED || op->kind->op_class != CVY_OP_ADMIT || !op->entered || e->pending ||
-	    cvy_mask_empty(&e->view->pending))
+	if (!op || op->state != CVY_OP_ENTERED || op->kind->op_class != CVY_OP_ADMIT || !op->entered ||
+	    e->here.pending || cvy_mask_empty(&e->view->pending))
 		return;
-	for (int k = 0; k < e->set.n; k++) {
-		int r = e->set.rank[k];
+	for (int k = 0; k < e->here.set.n; k++) {
+		int r = e->here.set.rank[k];
 
-		if (k == e->set.self || __atomic_load_n(&cvy_source_line(e, op, 0, k, 1)->tag, __ATOMIC_ACQUIRE) ==
-						cvy_tag(e->epoch, op->first))
+		if (k == e->here.set.self || __atomic_load_n(&cvy_source_line(e, op, 0, k, 1)->tag, __ATOMIC_ACQUIRE) ==
+						     cvy_tag(e->here.epoch, op->first))
 			continue;
 		if (!covey_mask_has(&e->view->pending, r)) { /* it may be the one that sends joiners their number */
 			memset(missing, 0, sizeof(*missing));
@@ -107,13 +107,13 @@ void cvy_engine_admit_late(struct cvy_engine *e, uint64_t now_ns)
 	missing_joiners(e, e->head, &missing);
 	if (cvy_mask_empty(&missing)) {
 		e->late_seq = 0;
-	} else if (e->late_seq != e->head->seq || e->late_epoch != e->epoch) {
+	} else if (e->late_seq != e->head->seq || e->late_epoch != e->here.epoch) {
 		e->late_seq = e->head->seq;
-		e->late_epoch = e->epoch;
+		e->late_epoch = e->here.epoch;
 		e->late_ns = e->told_ns = now_ns;
 	} else if (now_ns - e->told_ns >= TELL_AGAIN_MS * CVY_MS && now_ns - e->late_ns < CVY_ADMIT_MS * CVY_MS) {
 		e->told_ns = now_ns;
-		if (cvy_lowest_admitted(e) == e->rank)
+		if (cvy_lowest_admitted(e) == e->here.rank)
 			tell_joiners(e, e->head, &missing, (uint32_t)e->head->first);
 	} else if (now_ns - e->late_ns >= CVY_ADMIT_MS * CVY_MS) {
 		CVY_MASK_EACH(r, &missing)
@@ -127,17 +127,25 @@ void cvy_engine_admit_late(struct cvy_engine *e, uint64_t now_ns)
 	pthread_mutex_unlock(&e->lock);
 }
 
+void cvy_admit_take_state(struct cvy_engine *e, const struct cvy_op *op, void *state)
+{
+	if (!e->admit_state)
+		return;
+	if (state)
+		memcpy(state, e->admit_state, e->admit_bytes < op->bytes ? e->admit_bytes : op->bytes);
+	free(e->admit_state);
+	e->admit_state = NULL;
+}
+
 /* A joiner gives the members' state to its caller. */
 static void admit_finish(struct cvy_engine *e, struct cvy_op *op)
 {
 	if (op->result.status || !op->recv || !e->admit_state || e->admit_seq != op->seq)
 		return;
-	memcpy(op->recv, e->admit_state, e->admit_bytes < op->bytes ? e->admit_bytes : op->bytes);
 	if (e->admit_bytes != op->bytes)
 		cvy_warn("engine", "operation %llu: members give %zu bytes of state, this rank asks for %zu",
 			 (unsigned long long)op->seq, e->admit_bytes, op->bytes);
-	free(e->admit_state);
-	e->admit_state = NULL;
+	cvy_admit_take_state(e, op, op->recv);
 }
 
 const struct cvy_op_kind cvy_op_admit = {

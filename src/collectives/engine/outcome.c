@@ -6,7 +6,7 @@
  */
 #include <stdlib.h>
 
-#include "engine.h"
+#include "outcome.h"
 
 void *cvy_calloc_twice(size_t bytes)
 {

@@ -3,7 +3,7 @@
  * The pairs of an engine: made with the first message to or from a rank, stepped while one is under way, failed by a
  * view that does not list their incarnation, ended with the engine.
  */
-#include "pair.h"
+#include "pair_state.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -44,16 +44,16 @@ static int open_works(const struct cvy_pair *p)
 static int pair_new(struct cvy_engine *e, int rank, uint64_t inc, struct cvy_pair **out)
 {
 	struct cvy_channel_args args = { .mesh = e->mesh,
-					 .own_rank = e->rank,
+					 .own_rank = e->here.rank,
 					 .rank = rank,
 					 .max_ranks = e->view->max_ranks,
-					 .own_inc = e->view->member[e->rank].inc,
+					 .own_inc = e->view->member[e->here.rank].inc,
 					 .inc = inc };
 	struct cvy_pair *p = calloc(1, sizeof(*p));
 	int err;
 
 	if (!p)
-		return cvy_fail(e->box, COVEY_ERR_NOMEM, rank, 0, "no memory for messages with rank %d", rank);
+		return cvy_fail(e->here.box, COVEY_ERR_NOMEM, rank, 0, "no memory for messages with rank %d", rank);
 	p->rank = rank;
 	p->inc = inc;
 	for (int i = 0; list_of(p, i); i++)
@@ -62,11 +62,11 @@ static int pair_new(struct cvy_engine *e, int rank, uint64_t inc, struct cvy_pai
 	err = cvy_channel_open(&p->ch, &args);
 	if (err) {
 		free(p);
-		return cvy_fail(e->box, err, rank, 0,
+		return cvy_fail(e->here.box, err, rank, 0,
 				"window_bytes %zu has no room for messages: a quarter of what is past the slots (%zu), "
 				"at most 128M, must hold %zu for each of %d ranks",
-				e->layout.window_bytes, e->layout.heap, CVY_RING_MIN + sizeof(struct cvy_port),
-				e->view->max_ranks);
+				e->here.layout.window_bytes, e->here.layout.heap,
+				CVY_RING_MIN + sizeof(struct cvy_port), e->view->max_ranks);
 	}
 	p->next = e->pairs->all;
 	e->pairs->all = p;
@@ -89,7 +89,7 @@ static int pair_get(struct cvy_engine *e, int rank, struct cvy_pair **out)
 				 calloc(1, sizeof(*e->pairs) + (size_t)v->max_ranks * sizeof(struct cvy_pair *)),
 				 __ATOMIC_RELEASE);
 	if (!e->pairs)
-		return cvy_fail(e->box, COVEY_ERR_NOMEM, rank, 0, "no memory for messages");
+		return cvy_fail(e->here.box, COVEY_ERR_NOMEM, rank, 0, "no memory for messages");
 	*out = e->pairs->of[rank];
 	return *out ? 0 : pair_new(e, rank, v->member[rank].inc, out);
 }
@@ -140,7 +140,7 @@ static void pair_free(struct cvy_engine *e, struct cvy_pair *p)
 static int post_locked(struct cvy_engine *e, struct cvy_op *op)
 {
 	struct cvy_parcel *x = op->priv;
-	int err = __atomic_load_n(&e->ended, __ATOMIC_ACQUIRE);
+	int err = __atomic_load_n(&e->here.ended, __ATOMIC_ACQUIRE);
 	struct cvy_pair *p = NULL;
 
 	if (!err)
@@ -149,7 +149,7 @@ static int post_locked(struct cvy_engine *e, struct cvy_op *op)
 		return err;
 	__atomic_store_n(&op->refs, 2, __ATOMIC_RELAXED); /* only the caller knows it yet */
 	if (!p || p->ch.broken) {
-		cvy_fail(e->box, COVEY_ERR_PEER, op->root, e->view ? e->view->epoch : 0,
+		cvy_fail(e->here.box, COVEY_ERR_PEER, op->root, e->view ? e->view->epoch : 0,
 			 p ? "rank %d wrote what no rank writes" : "rank %d is not a member of the view", op->root);
 		cvy_pair_done(e, x, COVEY_ERR_PEER);
 		return 0;
@@ -207,8 +207,8 @@ int cvy_pairs_step(struct cvy_engine *e)
 		int moved = cvy_pair_step(e, p, must_poll(e, p));
 
 		if (moved < 0) {
-			cvy_fail(e->box, COVEY_ERR_PEER, p->rank, e->view->epoch, "rank %d wrote what no rank writes",
-				 p->rank);
+			cvy_fail(e->here.box, COVEY_ERR_PEER, p->rank, e->view->epoch,
+				 "rank %d wrote what no rank writes", p->rank);
 			cvy_warn("engine", "rank %d wrote what no rank writes: no more messages with it", p->rank);
 			p->ch.broken = 1;
 			pair_fail(e, p, COVEY_ERR_PEER);
@@ -279,7 +279,7 @@ void cvy_pairs_learn(struct cvy_engine *e)
 		if (covey_mask_has(&e->view->members, p->rank) && e->view->member[p->rank].inc == p->inc)
 			continue;
 		if (open_works(p))
-			cvy_fail(e->box, COVEY_ERR_PEER, p->rank, e->view->epoch,
+			cvy_fail(e->here.box, COVEY_ERR_PEER, p->rank, e->view->epoch,
 				 "rank %d was removed before its messages were complete", p->rank);
 		pair_fail(e, p, COVEY_ERR_PEER);
 		pair_free(e, p);

@@ -5,7 +5,7 @@
 
 #include "clock.h"
 #include "copy.h"
-#include "pair.h"
+#include "pair_state.h"
 
 #define WHOLE_PART 4 /* of a ring: the longest message that is sent whole, and the longest part */
 
@@ -53,10 +53,10 @@ void cvy_pair_done(struct cvy_engine *e, struct cvy_parcel *x, int status)
 	res->status = status;
 	res->epoch = e->view ? e->view->epoch : 0;
 	res->seq = x->number;
-	res->size = e->size;
+	res->size = e->here.size;
 	for (int w = 0; w < e->mask_words; w++)
 		res->mask.word[w] = 0;
-	cvy_mask_add(&res->mask, e->rank);
+	cvy_mask_add(&res->mask, e->here.rank);
 	if (status != COVEY_ERR_PEER)
 		cvy_mask_add(&res->mask, op->root);
 	res->wait_ns = op->posted_ns ? cvy_now_ns() - op->posted_ns : 0;
@@ -74,7 +74,7 @@ static void received(struct cvy_engine *e, struct cvy_pair *p, struct cvy_parcel
 	int status = 0;
 
 	if (x->total > x->op->bytes)
-		status = cvy_fail(e->box, COVEY_ERR_TRUNCATED, p->rank, e->view->epoch,
+		status = cvy_fail(e->here.box, COVEY_ERR_TRUNCATED, p->rank, e->view->epoch,
 				  "message %llu of rank %d, tag %d, has %zu bytes; the buffer holds %zu",
 				  (unsigned long long)x->number, p->rank, x->tag, x->total, x->op->bytes);
 	cvy_pair_done(e, x, status);

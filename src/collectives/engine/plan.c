@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "algo.h"
+#include "algorithm.h"
 
 #define HOP_NS 25000	/* one way between hosts, one line */
 #define MESSAGE_NS 3000 /* to hand a message to a socket and to take it from one */
@@ -200,7 +201,7 @@ static int wrong(struct cvy_engine *e, const char *text, const char *at, const c
 	char names[160];
 
 	list_names(kind, names, sizeof(names));
-	return cvy_fail(e->box, COVEY_ERR_INVAL, -1, 0,
+	return cvy_fail(e->here.box, COVEY_ERR_INVAL, -1, 0,
 			"algo \"%.80s\" is wrong at \"%.40s\": %s%s; OPERATION[:FROM-TO]=ALGORITHM,... like "
 			"allreduce=oneshot,broadcast:1M-=twolevel",
 			text, at, what, names);
@@ -217,7 +218,7 @@ int cvy_plan_rules(struct cvy_engine *e, const char *text)
 		return 0;
 	e->rule = calloc(CVY_RULES_MAX, sizeof(*e->rule));
 	if (!e->rule)
-		return cvy_fail(e->box, COVEY_ERR_NOMEM, -1, 0, "no memory for the rules of algo");
+		return cvy_fail(e->here.box, COVEY_ERR_NOMEM, -1, 0, "no memory for the rules of algo");
 	for (;; at++) {
 		const char *op = at;
 		struct cvy_plan_rule *rule = &e->rule[e->rules];
@@ -284,16 +285,16 @@ const struct cvy_algorithm *cvy_plan_best(const struct cvy_engine *e, const stru
 
 static void shape_of(const struct cvy_engine *e, const struct cvy_op *op, struct cvy_shape *s)
 {
-	const struct cvy_hosts *h = &e->set.hosts;
+	const struct cvy_hosts *h = &e->here.set.hosts;
 
-	*s = (struct cvy_shape){ .ranks = e->set.n,
+	*s = (struct cvy_shape){ .ranks = e->here.set.n,
 				 .hosts = h->n > 1 ? h->n : 1,
-				 .widest = h->n > 1 ? h->widest : e->set.n,
+				 .widest = h->n > 1 ? h->widest : e->here.set.n,
 				 .even = h->even,
 				 .parts = h->most,
 				 .dtype = op->dtype,
 				 .redop = op->redop,
-				 .slot_bytes = e->layout.slot_bytes,
+				 .slot_bytes = e->here.layout.slot_bytes,
 				 .piece = op->piece,
 				 .bytes = op->bytes,
 				 .ticks = op->ticks };
@@ -307,7 +308,7 @@ void cvy_plan_choose(struct cvy_engine *e, struct cvy_op *op)
 
 	if (!op->flat_rounds)
 		op->flat_rounds = op->rounds;
-	if (e->set.hosts.n <= 1 && !e->rules) { /* as in ranks that begin it: the same rounds */
+	if (e->here.set.hosts.n <= 1 && !e->rules) { /* as in ranks that begin it: the same rounds */
 		op->way = CVY_WAY_FLAT;
 		op->rounds = op->flat_rounds;
 		return;
@@ -335,9 +336,9 @@ static const struct cvy_algorithm *at_size(struct cvy_engine *e, const struct cv
 			     .recv = nowhere + 1 };
 
 	if (kind->plan)
-		kind->plan(e, &op, e->size);
+		kind->plan(e, &op, e->here.size);
 	else if (kind == &cvy_op_allgatherv)
-		cvy_allgather_plan(e, &op, e->size);
+		cvy_allgather_plan(e, &op, e->here.size);
 	shape_of(e, &op, s);
 	return cvy_plan_best(e, kind, s, asked);
 }
@@ -409,9 +410,10 @@ static void explain_kind(struct cvy_engine *e, const struct cvy_op_kind *kind, F
 
 void cvy_plan_explain(struct cvy_engine *e, FILE *to)
 {
-	const struct cvy_hosts *h = &e->set.hosts;
+	const struct cvy_hosts *h = &e->here.set.hosts;
 
-	fprintf(to, "ranks %d, hosts %d", e->set.n, h->n > 1 ? h->n : 1);
+	pthread_mutex_lock(&e->lock);
+	fprintf(to, "ranks %d, hosts %d", e->here.set.n, h->n > 1 ? h->n : 1);
 	if (h->n > 1)
 		fprintf(to, ", up to %d ranks on one%s", h->widest,
 			h->even ? ", all alike and of neighbouring ranks" : "");
@@ -419,4 +421,5 @@ void cvy_plan_explain(struct cvy_engine *e, FILE *to)
 	for (size_t i = 0; i < ALGORITHMS; i++)
 		if (!i || algorithms[i].kind != algorithms[i - 1].kind)
 			explain_kind(e, algorithms[i].kind, to);
+	pthread_mutex_unlock(&e->lock);
 }

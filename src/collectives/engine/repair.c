@@ -12,8 +12,10 @@
 #include <sys/mman.h>
 
 #include "clock.h"
-#include "engine.h"
+#include "engine_state.h"
+#include "hosts.h"
 #include "log.h"
+#include "outcome.h"
 
 #define ASK_AGAIN_MS 200 /* if a holder gives nothing for so long, asks it or another again */
 
@@ -98,7 +100,7 @@ static int holder_from(const struct cvy_engine *e, uint64_t seq, int rank)
 {
 	int h = cvy_mask_next(&e->repair->holders, rank);
 
-	while (h >= 0 && (h == e->rank || e->view->member[h].from > seq || covey_mask_has(&e->repair->without, h)))
+	while (h >= 0 && (h == e->here.rank || e->view->member[h].from > seq || covey_mask_has(&e->repair->without, h)))
 		h = cvy_mask_next(&e->repair->holders, h + 1);
 	return h;
 }
@@ -148,7 +150,7 @@ static int settle(struct cvy_engine *e, const struct covey_result *res)
 		cvy_engine_explain(e, op, res->status);
 		if (seq == e->failed.seq)
 			cvy_engine_forget_calls(e, seq);
-		cvy_engine_decide(e, op, res->status, res->epoch, &res->mask, e->size);
+		cvy_engine_decide(e, op, res->status, res->epoch, &res->mask, e->here.size);
 		return 1;
 	}
 	if (seq == e->failed.seq) {
@@ -162,7 +164,7 @@ static int settle(struct cvy_engine *e, const struct covey_result *res)
 		return 0;
 	}
 	o->result = *res;
-	o->result.size = e->size;
+	o->result.size = e->here.size;
 	o->root = -1;
 	cvy_outcome_hold(e, o, 0);
 	cvy_engine_reach(e, seq);
@@ -174,12 +176,12 @@ static int links_renewed(struct cvy_engine *e)
 {
 	int found = 0;
 
-	for (int k = 0; k < e->set.n; k++) {
-		struct cvy_link *link = e->set.link[k] ? cvy_mesh_link(e->mesh, e->set.rank[k]) : NULL;
+	for (int k = 0; k < e->here.set.n; k++) {
+		struct cvy_link *link = e->here.set.link[k] ? cvy_mesh_link(e->mesh, e->here.set.rank[k]) : NULL;
 
-		if (!e->set.link[k] || e->set.gone[k] || (link && link->id == e->set.link[k]))
+		if (!e->here.set.link[k] || e->here.set.gone[k] || (link && link->id == e->here.set.link[k]))
 			continue;
-		e->set.gone[k] = 1;
+		e->here.set.gone[k] = 1;
 		found = 1;
 	}
 	return found;
@@ -200,7 +202,7 @@ static void go_on(struct cvy_engine *e, struct cvy_op *op)
 /* A private operation of which all sources had published: continues under the old stamps. */
 static int resume(struct cvy_engine *e, struct cvy_op *op)
 {
-	for (int i = 0; i < e->set.npush; i++) {
+	for (int i = 0; i < e->here.set.npush; i++) {
 		struct cvy_link *link = cvy_push_link(e, i);
 
 		if (link && link->ops->poll)
@@ -218,7 +220,7 @@ static int resume(struct cvy_engine *e, struct cvy_op *op)
  */
 static int settle_private(struct cvy_engine *e, struct cvy_op *op)
 {
-	struct covey_result other = { .status = COVEY_ERR_MISMATCH, .epoch = e->epoch, .seq = op->seq };
+	struct covey_result other = { .status = COVEY_ERR_MISMATCH, .epoch = e->here.epoch, .seq = op->seq };
 
 	int found = -1;
 
@@ -247,7 +249,7 @@ static int masked_elsewhere(const struct cvy_op *op)
  */
 static int fold_what_all_saw(struct cvy_engine *e, struct cvy_op *op)
 {
-	if (op->kind->op_class != CVY_OP_TO_ROOT || op->root != e->rank)
+	if (op->kind->op_class != CVY_OP_TO_ROOT || op->root != e->here.rank)
 		return 0;
 	go_on(e, op);
 	return e->head != op;
@@ -294,7 +296,7 @@ int cvy_repair_go_on(struct cvy_engine *e)
 static int somebody_lags(const struct cvy_engine *e, const struct covey_mask *holders)
 {
 	CVY_MASK_EACH(r, &e->view->members)
-	if (r != e->rank && !covey_mask_has(holders, r) && !covey_mask_has(&e->view->pending, r))
+	if (r != e->here.rank && !covey_mask_has(holders, r) && !covey_mask_has(&e->view->pending, r))
 		return 1;
 	return e->done + 1 < e->view->base;
 }
@@ -357,14 +359,14 @@ static uint8_t *scratch(struct cvy_engine *e, size_t bytes)
  */
 static int stands(struct cvy_engine *e, const struct cvy_op *op, uint64_t i)
 {
-	uint64_t tag = cvy_tag(e->epoch, op->first + (uint32_t)i);
+	uint64_t tag = cvy_tag(e->here.epoch, op->first + (uint32_t)i);
 
 	if (op->way)
 		return cvy_hosts_stand(e, op, i);
-	for (int k = 0; k < e->set.n; k++) {
-		if (op->kind->op_class == CVY_OP_ROOT && e->set.rank[k] != op->root)
+	for (int k = 0; k < e->here.set.n; k++) {
+		if (op->kind->op_class == CVY_OP_ROOT && e->here.set.rank[k] != op->root)
 			continue;
-		if (!e->set.page[k] || cvy_source_line(e, op, i, k, op->rounds)->tag != tag)
+		if (!e->here.set.page[k] || cvy_source_line(e, op, i, k, op->rounds)->tag != tag)
 			return 0;
 	}
 	return 1;
@@ -380,11 +382,11 @@ static int elsewhere(struct cvy_engine *e, const struct cvy_msg *msg, const stru
 
 	if (root < 0 || (head->status && head->status != COVEY_ERR_LOST))
 		return 0;
-	if (op && k < e->set.n && (k == e->set.self || cvy_source_open(e, k)))
+	if (op && k < e->here.set.n && (k == e->here.set.self || cvy_source_open(e, k)))
 		return 0;
 	head->ticks = 0;
 	head->status = COVEY_ERR_LOST;
-	if (root != e->rank && root != msg->rank && covey_mask_has(&e->view->members, root) &&
+	if (root != e->here.rank && root != msg->rank && covey_mask_has(&e->view->members, root) &&
 	    !covey_mask_has(&e->view->pending, root) && e->view->member[root].from <= head->seq)
 		head->status = COVEY_ERR_AGAIN;
 	return 1;
@@ -393,8 +395,8 @@ static int elsewhere(struct cvy_engine *e, const struct cvy_msg *msg, const stru
 /* Are all sources' data here? Those of removed ranks were set aside, if there was memory. */
 static int sources_here(const struct cvy_engine *e)
 {
-	for (int k = 0; k < e->set.n; k++)
-		if (!e->set.base[k])
+	for (int k = 0; k < e->here.set.n; k++)
+		if (!e->here.set.base[k])
 			return 0;
 	return 1;
 }
@@ -458,7 +460,7 @@ static void answer_pull(struct cvy_engine *e, const struct cvy_msg *msg)
 	op = cvy_engine_record(e, pull->seq);
 	for (o = e->given; o && o->result.seq != pull->seq;)
 		o = o->next_given;
-	e->asker = msg->rank;
+	e->here.asker = msg->rank;
 	if (!op && !o) {
 		cvy_warn("engine", "rank %d asks for operation %llu, which is not held, epoch %u", msg->rank,
 			 (unsigned long long)pull->seq, e->view->epoch);
@@ -485,7 +487,7 @@ static void take(struct cvy_engine *e, struct cvy_outcome *o)
 	}
 	if (!cvy_outcome_fits(o, op))
 		status = COVEY_ERR_MISMATCH;
-	if (!status && op->kind->op_class == CVY_OP_TO_ROOT && op->root == e->rank && op->completed < op->ticks)
+	if (!status && op->kind->op_class == CVY_OP_TO_ROOT && op->root == e->here.rank && op->completed < op->ticks)
 		status = COVEY_ERR_LOST; /* there was no memory for a copy of a removed rank's data */
 	for (uint64_t i = o->from; !status && op->kind->take && i < o->ticks; i++) {
 		uint32_t n;
@@ -512,7 +514,7 @@ static void be_sent_on(struct cvy_engine *e, const struct cvy_msg *msg, const st
 		return;
 	if (op && op->sig != head->sig) {
 		res.status = COVEY_ERR_MISMATCH;
-	} else if (e->repair->sent_on != head->seq && root >= 0 && root < e->view->max_ranks && root != e->rank &&
+	} else if (e->repair->sent_on != head->seq && root >= 0 && root < e->view->max_ranks && root != e->here.rank &&
 		   covey_mask_has(&e->view->members, root) && e->view->member[root].from <= head->seq) {
 		e->repair->sent_on = head->seq;
 		ask(e, head->seq, e->repair->next, root);

@@ -12,7 +12,7 @@
  * The application may write into its memory (lend.c) at any time, so none is taken where others may still read. Lent
  * space needs no word: an operation with lent inputs ends when all have read them.
  */
-#include "engine.h"
+#include "engine_state.h"
 
 static int overlaps(const struct cvy_extent *a, size_t offset, size_t bytes)
 {
@@ -22,12 +22,12 @@ static int overlaps(const struct cvy_extent *a, size_t offset, size_t bytes)
 /* Has the k-th source decided operation @seq? */
 static int source_passed(const struct cvy_engine *e, int k, uint64_t seq)
 {
-	const struct cvy_page *page = e->set.page[k];
+	const struct cvy_page *page = e->here.set.page[k];
 
-	if (k == e->set.self || !page)
+	if (k == e->here.set.self || !page)
 		return 1;
 	return __atomic_load_n(&page->done.aux, __ATOMIC_ACQUIRE) >= seq ||
-	       (e->peer_done && __atomic_load_n(&e->peer_done[e->set.rank[k]], __ATOMIC_ACQUIRE) >= seq);
+	       (e->peer_done && __atomic_load_n(&e->peer_done[e->here.set.rank[k]], __ATOMIC_ACQUIRE) >= seq);
 }
 
 /* Has every member, without a question to any? Lock held. */
@@ -37,7 +37,7 @@ static int all_passed(struct cvy_engine *e, uint64_t seq)
 		return 1;
 	if (!e->active || seq > e->done)
 		return 0;
-	for (int k = 0; seq >= e->view->base && k < e->set.n; k++)
+	for (int k = 0; seq >= e->view->base && k < e->here.set.n; k++)
 		if (!source_passed(e, k, seq))
 			return 0;
 	e->passed = seq;
@@ -116,7 +116,7 @@ size_t cvy_space_alloc_top(struct cvy_engine *e, size_t bytes, int *held)
 /* Is the k-th source past everything that it may still read? 0: not that we know; -1: it made another call here. */
 static int source_clear(const struct cvy_engine *e, const struct cvy_op *op, int k)
 {
-	uint64_t tag = cvy_tag(e->epoch, op->first);
+	uint64_t tag = cvy_tag(e->here.epoch, op->first);
 	const struct cvy_line *line;
 	int here;
 
@@ -133,9 +133,9 @@ int cvy_space_clear(struct cvy_engine *e, struct cvy_op *op)
 {
 	if (all_passed(e, op->behind))
 		return 1;
-	if (e->own->done.tag != cvy_tag(e->epoch, op->first - 1))
+	if (e->here.own->done.tag != cvy_tag(e->here.epoch, op->first - 1))
 		cvy_tell_done(e, NULL, op->first - 1);
-	for (int k = 0; k < e->set.n; k++) {
+	for (int k = 0; k < e->here.set.n; k++) {
 		int clear = source_clear(e, op, k);
 
 		if (clear < 0)
@@ -149,9 +149,9 @@ int cvy_space_clear(struct cvy_engine *e, struct cvy_op *op)
 
 const struct cvy_line *cvy_space_missing(const struct cvy_engine *e, const struct cvy_op *op, uint64_t *want)
 {
-	*want = cvy_tag(e->epoch, op->first - 1);
-	for (int k = 0; k < e->set.n; k++)
+	*want = cvy_tag(e->here.epoch, op->first - 1);
+	for (int k = 0; k < e->here.set.n; k++)
 		if (source_clear(e, op, k) <= 0)
-			return &e->set.page[k]->done;
+			return &e->here.set.page[k]->done;
 	return NULL;
 }

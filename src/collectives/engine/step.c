@@ -3,16 +3,17 @@
  * The steps of an operation: begin, the tick pipeline (publish, second round, complete), decide. Every step does all
  * that it can and returns.
  */
-#include "engine.h"
+#include "engine_state.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "chain.h"
+#include "hosts.h"
 #include "guard.h"
 #include "lend.h"
-#include "pair.h"
-#include "plan.h"
+#include "pair_state.h"
+#include "algorithm.h"
 
 #define FAR_LOOKS 8	      /* near links are looked at so many times as often */
 #define TICKS_MAX 0xc0000000u /* of a view: then a new view is requested, so that no number is used twice */
@@ -21,14 +22,14 @@
 
 int cvy_source_open(const struct cvy_engine *e, int k)
 {
-	return e->set.base[k] && !e->set.link[k];
+	return e->here.set.base[k] && !e->here.set.link[k];
 }
 
 int cvy_root_index(const struct cvy_engine *e, const struct cvy_op *op)
 {
 	int k = 0;
 
-	while (k < e->set.n && e->set.rank[k] != op->root)
+	while (k < e->here.set.n && e->here.set.rank[k] != op->root)
 		k++;
 	return k;
 }
@@ -37,32 +38,32 @@ int cvy_root_index(const struct cvy_engine *e, const struct cvy_op *op)
 static void push(const struct cvy_engine *e, struct cvy_link *link, const void *at, size_t n)
 {
 	if (link && link->ops->put && !link->choked &&
-	    link->ops->put(link, (size_t)((const uint8_t *)at - e->own_base), n) == COVEY_ERR_AGAIN)
+	    link->ops->put(link, (size_t)((const uint8_t *)at - e->here.own_base), n) == COVEY_ERR_AGAIN)
 		cvy_link_choke(link);
 }
 
 static void push_line(const struct cvy_engine *e, struct cvy_link *link, const struct cvy_line *line)
 {
 	if (link && link->ops->signal && !link->choked &&
-	    link->ops->signal(link, (size_t)((const uint8_t *)line - e->own_base)) == COVEY_ERR_AGAIN)
+	    link->ops->signal(link, (size_t)((const uint8_t *)line - e->here.own_base)) == COVEY_ERR_AGAIN)
 		cvy_link_choke(link);
 }
 
 void cvy_put(struct cvy_engine *e, int rank, const void *at, size_t n)
 {
-	if (n && rank != e->rank)
+	if (n && rank != e->here.rank)
 		push(e, cvy_mesh_link(e->mesh, rank), at, n);
 }
 
 void cvy_put_all(struct cvy_engine *e, const void *at, size_t n)
 {
-	for (int i = 0; n && i < e->set.npush; i++)
+	for (int i = 0; n && i < e->here.set.npush; i++)
 		push(e, cvy_push_link(e, i), at, n);
 }
 
 void cvy_put_out(struct cvy_engine *e, const struct cvy_op *op, const void *at, size_t n)
 {
-	const struct cvy_hosts *h = &e->set.hosts;
+	const struct cvy_hosts *h = &e->here.set.hosts;
 
 	if (op->way == CVY_WAY_FLAT) {
 		cvy_put_all(e, at, n);
@@ -79,7 +80,7 @@ void cvy_signal(struct cvy_engine *e, int rank, const struct cvy_line *line)
 
 static void signal_all(struct cvy_engine *e, const struct cvy_line *line)
 {
-	for (int i = 0; i < e->set.npush; i++)
+	for (int i = 0; i < e->here.set.npush; i++)
 		push_line(e, cvy_push_link(e, i), line);
 	cvy_engine_announce(e, line);
 }
@@ -91,10 +92,10 @@ static void signal_all(struct cvy_engine *e, const struct cvy_line *line)
 int cvy_engine_passed(const struct cvy_engine *e, uint32_t epoch)
 {
 	cvy_read();
-	for (int k = 0; k < e->set.n; k++) {
-		const struct cvy_page *page = e->set.page[k];
+	for (int k = 0; k < e->here.set.n; k++) {
+		const struct cvy_page *page = e->here.set.page[k];
 
-		if (k != e->set.self && page && !e->set.gone[k] &&
+		if (k != e->here.set.self && page && !e->here.set.gone[k] &&
 		    __atomic_load_n(&page->epoch, __ATOMIC_RELAXED) > epoch)
 			return 1;
 	}
@@ -114,14 +115,14 @@ int cvy_engine_outrun(struct cvy_engine *e)
 /* The own line of a round: everything before the tag, the tag last. */
 static void publish(struct cvy_engine *e, struct cvy_op *op, uint64_t i, int round)
 {
-	struct cvy_line *line = (round == 1 ? e->own->first : e->own->second) + cvy_slot_index(op, i);
+	struct cvy_line *line = (round == 1 ? e->here.own->first : e->here.own->second) + cvy_slot_index(op, i);
 
 	if (CVY_GUARDED) {
 		line->sig = op->mark;
 		line->call = op->call;
 	}
 	if (round == 1) {
-		if (op->kind->publish && (op->kind->op_class != CVY_OP_ROOT || op->root == e->rank))
+		if (op->kind->publish && (op->kind->op_class != CVY_OP_ROOT || op->root == e->here.rank))
 			op->kind->publish(e, op, i, line);
 	} else if (op->way) {
 		cvy_hosts_pass_on(e, op, i, line);
@@ -132,7 +133,7 @@ static void publish(struct cvy_engine *e, struct cvy_op *op, uint64_t i, int rou
 	}
 	if (CVY_GUARDED && round == 2 && cvy_engine_outrun(e))
 		return;
-	__atomic_store_n(&line->tag, cvy_tag(e->epoch, op->first + (uint32_t)i), __ATOMIC_RELEASE);
+	__atomic_store_n(&line->tag, cvy_tag(e->here.epoch, op->first + (uint32_t)i), __ATOMIC_RELEASE);
 	if (op->way)
 		cvy_hosts_signal(e, op, line, round);
 	else
@@ -142,35 +143,37 @@ static void publish(struct cvy_engine *e, struct cvy_op *op, uint64_t i, int rou
 /* Done words: an operation of a root shows nothing about the others, so its ranks report the completed tick. */
 void cvy_tell_done(struct cvy_engine *e, const struct cvy_op *op, uint32_t tick)
 {
-	struct cvy_line *line = &e->own->done;
+	struct cvy_line *line = &e->here.own->done;
 
 	e->done_word = tick;
 	if (CVY_GUARDED && op)
 		cvy_engine_tell_calls(e, op, tick);
-	__atomic_store_n(&line->tag, cvy_tag(e->epoch, tick), __ATOMIC_RELEASE);
+	__atomic_store_n(&line->tag, cvy_tag(e->here.epoch, tick), __ATOMIC_RELEASE);
 	signal_all(e, line);
 }
 
 void cvy_say_done(struct cvy_engine *e)
 {
-	signal_all(e, &e->own->done);
+	signal_all(e, &e->here.own->done);
 }
 
 static void refresh_floor(struct cvy_engine *e)
 {
 	uint32_t least = e->complete;
 
-	for (int k = 0; k < e->set.n; k++) {
+	for (int k = 0; k < e->here.set.n; k++) {
 		uint64_t tag;
 
-		if (k == e->set.self || covey_mask_has(&e->view->pending, e->set.rank[k])) /* of the admitted alone */
+		if (k == e->here.set.self ||
+		    covey_mask_has(&e->view->pending, e->here.set.rank[k])) /* of the admitted alone */
 			continue;
-		if (CVY_GUARDED && e->set.gone[k]) /* in repair: all entered an operation that a survivor decided */
+		if (CVY_GUARDED &&
+		    e->here.set.gone[k]) /* in repair: all entered an operation that a survivor decided */
 			return;
-		tag = __atomic_load_n(&e->set.page[k]->done.tag, __ATOMIC_ACQUIRE);
-		if ((uint32_t)(tag >> 32) != e->epoch)
+		tag = __atomic_load_n(&e->here.set.page[k]->done.tag, __ATOMIC_ACQUIRE);
+		if ((uint32_t)(tag >> 32) != e->here.epoch)
 			return;
-		if (CVY_GUARDED && !e->set.gone[k] && cvy_engine_calls_differ(e, k, tag))
+		if (CVY_GUARDED && !e->here.set.gone[k] && cvy_engine_calls_differ(e, k, tag))
 			e->apart = k + 1;
 		if ((uint32_t)tag < least)
 			least = (uint32_t)tag;
@@ -216,27 +219,27 @@ static int only_root(const struct cvy_op *op, int round)
 /* Had a removed source announced the tick before? */
 static int left(struct cvy_engine *e, struct cvy_op *op, uint64_t i, int k, uint64_t tag)
 {
-	return (op->kind->whole || op->kind->op_class == CVY_OP_TO_ROOT) && e->set.page[k] &&
+	return (op->kind->whole || op->kind->op_class == CVY_OP_TO_ROOT) && e->here.set.page[k] &&
 	       __atomic_load_n(&cvy_source_line(e, op, i, k, 1)->tag, __ATOMIC_ACQUIRE) == tag;
 }
 
 /* Have all sources that the tick needs announced it? The next look continues at the first that has not. */
 static int arrived(struct cvy_engine *e, struct cvy_op *op, uint64_t i, int round)
 {
-	uint64_t tag = cvy_tag(e->epoch, op->first + (uint32_t)i);
+	uint64_t tag = cvy_tag(e->here.epoch, op->first + (uint32_t)i);
 	int *k = &op->scan[round - 1];
 
-	for (; *k < e->set.n; ++*k) {
+	for (; *k < e->here.set.n; ++*k) {
 		const struct cvy_line *line;
 
-		if (*k == e->set.self || (op->way ? !cvy_hosts_needs(e, op, *k, round)
-						  : only_root(op, round) && e->set.rank[*k] != op->root))
+		if (*k == e->here.set.self || (op->way ? !cvy_hosts_needs(e, op, *k, round)
+						       : only_root(op, round) && e->here.set.rank[*k] != op->root))
 			continue;
-		if (CVY_GUARDED && e->set.gone[*k] && !left(e, op, i, *k, tag)) {
+		if (CVY_GUARDED && e->here.set.gone[*k] && !left(e, op, i, *k, tag)) {
 			if (op->kind->op_class == CVY_OP_TO_ROOT) /* all that a rank lacks is here, or it is lost */
 				return 0;
-			cvy_mask_add(&e->lost, e->set.rank[*k]);
-			e->some_lost = 1;
+			cvy_mask_add(&e->here.lost, e->here.set.rank[*k]);
+			e->here.some_lost = 1;
 			continue;
 		}
 		line = cvy_source_line(e, op, i, *k, round);
@@ -246,7 +249,7 @@ static int arrived(struct cvy_engine *e, struct cvy_op *op, uint64_t i, int roun
 			else if (CVY_GUARDED && op->kind->op_class == CVY_OP_TO_ROOT && round == 2 &&
 				 root_differs(e, op, i, *k, tag))
 				cvy_engine_mismatch(e, op, *k, cvy_source_line(e, op, i, *k, 1));
-			else if (CVY_GUARDED && op->partial && cvy_late(e, op, e->set.rank[*k]))
+			else if (CVY_GUARDED && op->partial && cvy_late(e, op, e->here.set.rank[*k]))
 				continue;
 			return 0;
 		}
@@ -293,8 +296,8 @@ int cvy_lowest_admitted(const struct cvy_engine *e)
 
 static int begin_admit(struct cvy_engine *e, struct cvy_op *op)
 {
-	if (e->pending) { /* a joiner: it receives number and tick */
-		if (!e->admit_seq || e->admit_epoch != e->epoch)
+	if (e->here.pending) { /* a joiner: it receives number and tick */
+		if (!e->admit_seq || e->admit_epoch != e->here.epoch)
 			return 0;
 		cvy_engine_reach(e, e->admit_seq - 1);
 		e->posted = e->admit_seq;
@@ -309,10 +312,10 @@ static int begin_admit(struct cvy_engine *e, struct cvy_op *op)
 		cvy_set_build(e);
 	} else if (!cvy_mask_empty(&e->view->pending)) {
 		cvy_set_build(e);
-		if (cvy_lowest_admitted(e) == e->rank)
+		if (cvy_lowest_admitted(e) == e->here.rank)
 			cvy_admit_send(e, op);
 	}
-	return !__atomic_load_n(&e->ended, __ATOMIC_RELAXED); /* 0: no memory for that set */
+	return !__atomic_load_n(&e->here.ended, __ATOMIC_RELAXED); /* 0: no memory for that set */
 }
 
 /*
@@ -349,29 +352,29 @@ static int begin(struct cvy_engine *e, struct cvy_op *op)
 	op->past = e->past;
 	op->mark = mark(op);
 	op->call = op->call >> CVY_LAP_BITS << CVY_LAP_BITS | (uint8_t)(op->seq * 16 + op->first);
-	if (op->flat_rounds || e->set.hosts.n > 1 || e->rules)
+	if (op->flat_rounds || e->here.set.hosts.n > 1 || e->rules)
 		cvy_plan_choose(e, op);
 	if (op->kind->op_class == CVY_OP_TO_ROOT && !op->way)
-		op->rounds = op->root != e->rank && e->set.open ? 1 : 2;
+		op->rounds = op->root != e->here.rank && e->here.set.open ? 1 : 2;
 	op->entered = op->second = op->completed = op->handed = 0;
 	op->scan[0] = op->scan[1] = op->scan[2] = 0;
 	op->late = op->lent = 0;
 	if (op->kind->counted) /* a removed source may have needed more */
 		op->ticks = 0;
-	if (op->kind->op_class == CVY_OP_PRIVATE && e->some_lost) {
-		memset(&e->lost, 0, sizeof(e->lost));
-		e->some_lost = 0;
+	if (op->kind->op_class == CVY_OP_PRIVATE && e->here.some_lost) {
+		memset(&e->here.lost, 0, sizeof(e->here.lost));
+		e->here.some_lost = 0;
 	}
 	op->result.status = 0;
 	if (rootless) {
 		e->tick = op->first;
 		e->tick_seq = op->seq;
 		__atomic_store_n(&e->complete, e->tick, __ATOMIC_RELAXED);
-		cvy_fail(e->box, COVEY_ERR_ROOT, op->root, e->epoch, "operation %llu: the root is not a member",
-			 (unsigned long long)op->seq);
+		cvy_fail(e->here.box, COVEY_ERR_ROOT, op->root, e->here.epoch,
+			 "operation %llu: the root is not a member", (unsigned long long)op->seq);
 		op->ticks = 1;
 		publish(e, op, 0, 1); /* ranks with another call must see it */
-		cvy_engine_decide(e, op, COVEY_ERR_ROOT, e->epoch, &e->mask, e->size);
+		cvy_engine_decide(e, op, COVEY_ERR_ROOT, e->here.epoch, &e->mask, e->here.size);
 		cvy_tell_done(e, op, e->tick);
 		return 0;
 	}
@@ -435,7 +438,7 @@ static int returned(struct cvy_engine *e, const struct cvy_op *op)
 
 static void tell_admitted(struct cvy_engine *e, uint64_t seq)
 {
-	struct cvy_event ev = { .kind = CVY_EV_ADMITTED, .rank = -1, .number = seq, .epoch = e->epoch };
+	struct cvy_event ev = { .kind = CVY_EV_ADMITTED, .rank = -1, .number = seq, .epoch = e->here.epoch };
 
 	cvy_post(&e->sink, &ev);
 }
@@ -448,7 +451,7 @@ static void admitted(struct cvy_engine *e, struct cvy_op *op)
 	CVY_MASK_EACH(r, &v->pending)
 	v->member[r].from = op->seq;
 	memset(&v->pending, 0, sizeof(v->pending));
-	__atomic_store_n(&e->pending, 0, __ATOMIC_RELAXED);
+	__atomic_store_n(&e->here.pending, 0, __ATOMIC_RELAXED);
 	e->adm = op->seq;
 }
 
@@ -458,7 +461,7 @@ static void decide(struct cvy_engine *e, struct cvy_op *op)
 	const struct covey_mask *mask = &e->mask;
 	uint64_t seq = op->seq;
 	struct covey_mask kept;
-	int size = e->size;
+	int size = e->here.size;
 
 	e->tick = op->first + (uint32_t)op->ticks - 1;
 	e->tick_seq = op->seq;
@@ -466,16 +469,16 @@ static void decide(struct cvy_engine *e, struct cvy_op *op)
 		admitted(e, op);
 	if (op->kind->op_class == CVY_OP_ADMIT)
 		size = cvy_view_size(e->view, op->seq + 1);
-	if (CVY_GUARDED && op->kind->op_class == CVY_OP_PRIVATE && e->some_lost) {
+	if (CVY_GUARDED && op->kind->op_class == CVY_OP_PRIVATE && e->here.some_lost) {
 		kept = e->mask;
-		cvy_mask_sub(&kept, &e->lost);
+		cvy_mask_sub(&kept, &e->here.lost);
 		mask = &kept;
 		if (op->kind->whole && !op->result.status) {
 			op->result.status = COVEY_ERR_LOST;
 			cvy_engine_explain(e, op, COVEY_ERR_LOST);
 		}
 	}
-	cvy_engine_decide(e, op, op->result.status, e->epoch, mask, size);
+	cvy_engine_decide(e, op, op->result.status, e->here.epoch, mask, size);
 	if (took) {
 		cvy_set_build(e);
 		tell_admitted(e, seq);
@@ -491,11 +494,11 @@ int cvy_op_step(struct cvy_engine *e, struct cvy_op *op)
 		return 0;
 	if (op->state == CVY_OP_QUEUED && !begin(e, op))
 		return op->state == CVY_OP_DECIDED;
-	if (CVY_GUARDED && e->unheard && !op->entered && op->kind->op_class == CVY_OP_ROOT && op->root == e->rank)
+	if (CVY_GUARDED && e->unheard && !op->entered && op->kind->op_class == CVY_OP_ROOT && op->root == e->here.rank)
 		refresh_floor(e); /* it waits for nobody again: looks at the others' words about earlier calls */
 	if (op->entered < (op->ticks ? op->ticks : 1) && may_enter(e, op->first + (uint32_t)op->entered) &&
 	    !(CVY_GUARDED && e->apart) && (!op->behind || cvy_space_clear(e, op))) {
-		if (op->kind->op_class != CVY_OP_ROOT || op->root == e->rank || !op->entered)
+		if (op->kind->op_class != CVY_OP_ROOT || op->root == e->here.rank || !op->entered)
 			publish(e, op, op->entered, 1);
 		if (op->timeout_ns)
 			cvy_late_from_now(e, op);
@@ -506,7 +509,8 @@ int cvy_op_step(struct cvy_engine *e, struct cvy_op *op)
 		cvy_engine_apart(e, op);
 		return 0;
 	}
-	if (op->rounds == 2 && op->second < op->entered && op->kind->op_class == CVY_OP_TO_ROOT && op->root != e->rank)
+	if (op->rounds == 2 && op->second < op->entered && op->kind->op_class == CVY_OP_TO_ROOT &&
+	    op->root != e->here.rank)
 		op->second = op->entered;
 	if (op->way == CVY_WAY_CHAIN && op->handed < op->entered && arrived(e, op, op->handed, 1)) {
 		cvy_chain_fold(e, op, op->handed++);
@@ -536,11 +540,11 @@ int cvy_op_step(struct cvy_engine *e, struct cvy_op *op)
  */
 static int poll_links(struct cvy_engine *e)
 {
-	const struct cvy_hosts *h = &e->set.hosts;
+	const struct cvy_hosts *h = &e->here.set.hosts;
 	int few = e->head && e->head->way && ++e->looks % FAR_LOOKS && !cvy_pairs_busy(e), progress = 0;
 
-	for (int i = 0; i < (few ? h->nnear : e->set.npush); i++) {
-		struct cvy_link *link = cvy_mesh_link(e->mesh, few ? h->near[i] : e->set.push[i]);
+	for (int i = 0; i < (few ? h->nnear : e->here.set.npush); i++) {
+		struct cvy_link *link = cvy_mesh_link(e->mesh, few ? h->near[i] : e->here.set.push[i]);
 
 		if (link && link->ops->poll && link->ops->poll(link) > 0)
 			progress = 1;
@@ -567,9 +571,9 @@ static int step(struct cvy_engine *e)
 
 int cvy_engine_step(struct cvy_engine *e)
 {
-	int progress = __atomic_load_n(&e->ended, __ATOMIC_RELAXED) ? 0 : step(e);
+	int progress = __atomic_load_n(&e->here.ended, __ATOMIC_RELAXED) ? 0 : step(e);
 
-	if (__builtin_expect(!__atomic_load_n(&e->ended, __ATOMIC_RELAXED), 1))
+	if (__builtin_expect(!__atomic_load_n(&e->here.ended, __ATOMIC_RELAXED), 1))
 		return progress;
 	cvy_engine_look_for_end(e); /* it may have ended by itself: no memory for a set of members */
 	return 0;

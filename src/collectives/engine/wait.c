@@ -20,8 +20,8 @@
 #include <unistd.h>
 
 #include "clock.h"
-#include "engine.h"
-#include "pair.h"
+#include "engine_state.h"
+#include "pair_state.h"
 #include "process.h"
 
 #define LOOKS_SHARED 4	 /* before the first yield when ranks share cores */
@@ -71,8 +71,8 @@ static const void *low_half(const uint64_t *tag)
 /* Peers that sleep on a line just published. */
 void cvy_engine_announce(struct cvy_engine *e, const struct cvy_line *line)
 {
-	for (int i = 0; i < e->set.nlocal; i++) {
-		if (!__atomic_load_n(&e->set.local[i]->sleepers, __ATOMIC_RELAXED))
+	for (int i = 0; i < e->here.set.nlocal; i++) {
+		if (!__atomic_load_n(&e->here.set.local[i]->sleepers, __ATOMIC_RELAXED))
 			continue;
 		futex(low_half(&line->tag), FUTEX_WAKE, INT_MAX, NULL);
 		return;
@@ -81,7 +81,7 @@ void cvy_engine_announce(struct cvy_engine *e, const struct cvy_line *line)
 
 void cvy_engine_announce_to(struct cvy_engine *e, int rank, const struct cvy_line *line)
 {
-	struct cvy_page *page = rank == e->rank ? NULL : cvy_mesh_page(e->mesh, rank);
+	struct cvy_page *page = rank == e->here.rank ? NULL : cvy_mesh_page(e->mesh, rank);
 
 	if (page && __atomic_load_n(&page->sleepers, __ATOMIC_RELAXED))
 		futex(low_half(&line->tag), FUTEX_WAKE, INT_MAX, NULL);
@@ -190,7 +190,7 @@ static int sleep_on_line(struct cvy_engine *e, const struct cvy_op *op, int agai
 		pthread_mutex_lock(&e->lock);
 		return 0;
 	}
-	__atomic_add_fetch(&e->own->sleepers, 1, __ATOMIC_SEQ_CST);
+	__atomic_add_fetch(&e->here.own->sleepers, 1, __ATOMIC_SEQ_CST);
 	__atomic_add_fetch(&e->asleep, 1, __ATOMIC_SEQ_CST);
 	barrier_all();
 	s = spots_of(e, op); /* a rank that stores after the barrier sees the sleeper */
@@ -203,7 +203,7 @@ static int sleep_on_line(struct cvy_engine *e, const struct cvy_op *op, int agai
 		pthread_mutex_lock(&e->lock);
 	}
 	__atomic_sub_fetch(&e->asleep, 1, __ATOMIC_SEQ_CST);
-	__atomic_sub_fetch(&e->own->sleepers, 1, __ATOMIC_SEQ_CST);
+	__atomic_sub_fetch(&e->here.own->sleepers, 1, __ATOMIC_SEQ_CST);
 	return !s.n;
 }
 
@@ -212,7 +212,7 @@ static int sockets(struct cvy_engine *e, struct pollfd *fds, int room)
 {
 	int n = 0;
 
-	for (int i = 0; i < e->set.npush; i++) {
+	for (int i = 0; i < e->here.set.npush; i++) {
 		struct cvy_link *link = cvy_push_link(e, i);
 
 		for (int k = 0; link && link->ops->fd; k++, n++) {
@@ -240,7 +240,7 @@ static void sleep_on_sockets(struct cvy_engine *e, uint64_t ns)
 		if (fds)
 			n = sockets(e, fds, n);
 	}
-	if ((!fds || e->set.nlocal) && ns > SLEEP_MIXED_MS * CVY_MS)
+	if ((!fds || e->here.set.nlocal) && ns > SLEEP_MIXED_MS * CVY_MS)
 		ns = SLEEP_MIXED_MS * CVY_MS;
 	if (!fds) { /* no memory: the other sockets are looked at soon */
 		fds = few;
@@ -287,7 +287,7 @@ static void be_patient(struct cvy_engine *e, const struct cvy_op *op, struct pat
 	uint64_t now, ns;
 
 	if (p->looks++ <
-	    (e->spin && !e->set.npush ? LOOKS_OWN : LOOKS_SHARED)) { /* a look at sockets is a system call */
+	    (e->spin && !e->here.set.npush ? LOOKS_OWN : LOOKS_SHARED)) { /* a look at sockets is a system call */
 		pause_cpu();
 		return;
 	}
@@ -308,7 +308,7 @@ static void be_patient(struct cvy_engine *e, const struct cvy_op *op, struct pat
 	ns = until_late(e, now, ns);
 	if (cvy_pairs_busy(e) && !cvy_pairs_alone(e, op) && ns > SLEEP_MIXED_MS * CVY_MS)
 		ns = SLEEP_MIXED_MS * CVY_MS; /* several things are awaited */
-	if (e->set.npush)
+	if (e->here.set.npush)
 		sleep_on_sockets(e, ns);
 	else
 		p->here = sleep_on_line(e, op, p->here, ns);
@@ -335,7 +335,7 @@ int cvy_engine_unsent(struct cvy_engine *e)
 {
 	int n = 0;
 
-	for (int i = 0; i < e->set.npush; i++) {
+	for (int i = 0; i < e->here.set.npush; i++) {
 		struct cvy_link *link = cvy_push_link(e, i);
 
 		if (!link || !link->ops->unsent || !link->ops->unsent(link))
@@ -511,7 +511,7 @@ int cvy_progress_add(struct cvy_engine *e)
 		}
 	}
 	pthread_mutex_unlock(&progress.lock);
-	return err ? cvy_fail(e->box, COVEY_ERR_IO, -1, 0, "cannot start the progress thread: %s%s", strerror(err),
+	return err ? cvy_fail(e->here.box, COVEY_ERR_IO, -1, 0, "cannot start the progress thread: %s%s", strerror(err),
 			      cvy_process_hint(err, why, sizeof(why)))
 		   : 0;
 }

@@ -24,9 +24,9 @@ static int group_size(struct cvy_engine *e)
 {
 	int size;
 
-	pthread_mutex_lock(&e->lock);
-	size = e->size;
-	pthread_mutex_unlock(&e->lock);
+	pthread_mutex_lock(cvy_engine_lock(e));
+	size = cvy_site(e)->size;
+	pthread_mutex_unlock(cvy_engine_lock(e));
 	return size;
 }
 
@@ -117,7 +117,7 @@ static int lay_out(struct covey_ep *ep, const int *expert_owner, int size)
 	ep->owner = owner;
 	ep->sign = h;
 	ep->size = size;
-	ep->rank = cvy_handle_engine(ep->group)->rank; /* a joiner's rank may change before it is let in */
+	ep->rank = cvy_site(cvy_handle_engine(ep->group))->rank; /* a joiner's rank may change before it is let in */
 	ep->el = cvy_ep_locals(experts, owner, ep->rank, ep->local);
 	cvy_ep_device_stale(ep);
 	return 0;
@@ -173,20 +173,21 @@ int cvy_ep_settled(const struct covey_ep *ep)
 
 static int take_slots(struct covey_ep *ep, struct cvy_engine *e)
 {
+	const struct cvy_site *here = cvy_site(e);
 	size_t dispatch = CVY_SLOTS * ep->dispatch_bytes, combine = CVY_SLOTS * ep->combine_bytes;
-	size_t need = e->layout.heap + dispatch + combine;
+	size_t need = here->layout.heap + dispatch + combine;
 
 	ep->dispatch = cvy_space_alloc(e, dispatch, &ep->behind);
 	ep->combine = ep->dispatch ? cvy_space_alloc(e, combine, &ep->behind) : 0;
 	if (ep->combine)
 		return 0;
-	if (need <= e->layout.pool)
-		need = e->layout.pool + dispatch + combine;	      /* other handles use the room */
-	need += ((need - e->layout.heap) / 3 + 8191) & ~(size_t)4095; /* the rest of a window is for messages */
+	if (need <= here->layout.pool)
+		need = here->layout.pool + dispatch + combine;		 /* other handles use the room */
+	need += ((need - here->layout.heap) / 3 + 8191) & ~(size_t)4095; /* the rest of a window is for messages */
 	return cvy_fail(
 		cvy_handle_box(ep->group), COVEY_ERR_NOMEM, -1,
 		0, "no room for the expert-parallel buffers: they take window_bytes %zu, it is %zu (sized for max_ranks %d)",
-		need, e->layout.window_bytes, ep->shape.max_ranks);
+		need, here->layout.window_bytes, ep->shape.max_ranks);
 }
 
 COVEY_API int covey_ep_create(struct covey_group *group, const struct covey_ep_config *config, struct covey_ep **out)
@@ -313,10 +314,10 @@ static int check_call(struct covey_ep *ep, int which)
 		return cvy_fail(cvy_handle_box(ep->group), COVEY_ERR_STALE, -1, 0,
 				"laid out for %d ranks, the group has %d: call covey_ep_remap after covey_admit",
 				ep->size, size);
-	if (cvy_handle_engine(ep->group)->rank != ep->rank)
+	if (cvy_site(cvy_handle_engine(ep->group))->rank != ep->rank)
 		return cvy_fail(cvy_handle_box(ep->group), COVEY_ERR_STALE, -1, 0,
 				"laid out for rank %d, this is rank %d: call covey_ep_remap after covey_admit",
-				ep->rank, cvy_handle_engine(ep->group)->rank);
+				ep->rank, cvy_site(cvy_handle_engine(ep->group))->rank);
 	return 0;
 }
 
@@ -395,15 +396,15 @@ static int post(struct covey_ep *ep, int which, struct cvy_ep_call *call, int ti
 	op->dtype = COVEY_BFLOAT16;
 	op->count = (size_t)ep->sign;
 	if (!timeout_ms)
-		timeout_ms = e->late_ms;
+		timeout_ms = cvy_engine_late_ms(e);
 	if (timeout_ms > 0)
 		op->timeout_ns = (uint64_t)timeout_ms * CVY_MS;
 	/* a deadline on all ranks or on none; the same for active_ranks */
 	op->detail = (uint64_t)(timeout_ms > 0) | (uint64_t)(call->active != NULL) << 1;
 	op->partial = op->detail != 0;
-	pthread_mutex_lock(&e->lock);
-	on_loss = e->on_loss;
-	pthread_mutex_unlock(&e->lock);
+	pthread_mutex_lock(cvy_engine_lock(e));
+	on_loss = cvy_site(e)->on_loss;
+	pthread_mutex_unlock(cvy_engine_lock(e));
 	cvy_op_sign(op, on_loss);
 	err = cvy_engine_post(e, op);
 	if (err) {

@@ -86,7 +86,9 @@ static inline size_t cvy_ep_combine_slot(const struct covey_ep *ep, const struct
 
 static inline int cvy_ep_source_missing(const struct cvy_engine *e, int k)
 {
-	return e->set.gone[k] || covey_mask_has(&e->lost, e->set.rank[k]);
+	const struct cvy_site *here = cvy_site(e);
+
+	return here->set.gone[k] || covey_mask_has(&here->lost, here->set.rank[k]);
 }
 
 /* Parts of the operations that need no engine, and have unit tests. */

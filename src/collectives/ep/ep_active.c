@@ -26,13 +26,14 @@ int cvy_ep_left_out(const struct cvy_ep_call *call, int rank)
 
 void cvy_ep_active_begin(struct cvy_engine *e, struct cvy_op *op)
 {
+	const struct cvy_site *here = cvy_site(e);
 	struct cvy_ep_call *call = op->priv;
 
 	memset(&call->seen, 0, sizeof(call->seen));
 	if (call->waited)
 		call->since_ns = cvy_engine_now(e);
-	for (int k = 0; call->active && k < e->set.n; k++) {
-		int r = e->set.rank[k];
+	for (int k = 0; call->active && k < here->set.n; k++) {
+		int r = here->set.rank[k];
 
 		if (!cvy_ep_left_out(call, r))
 			continue;
@@ -43,16 +44,17 @@ void cvy_ep_active_begin(struct cvy_engine *e, struct cvy_op *op)
 
 void cvy_ep_active_look(struct cvy_engine *e, struct cvy_op *op, uint64_t i)
 {
-	uint64_t tag = cvy_tag(e->epoch, op->first + (uint32_t)i), now;
+	const struct cvy_site *here = cvy_site(e);
+	uint64_t tag = cvy_tag(here->epoch, op->first + (uint32_t)i), now;
 	struct cvy_ep_call *call = op->priv;
 
 	if (!call->waited)
 		return;
 	now = cvy_engine_now(e);
-	for (int k = 0; k < e->set.n; k++) {
-		int r = e->set.rank[k];
+	for (int k = 0; k < here->set.n; k++) {
+		int r = here->set.rank[k];
 
-		if (k == e->set.self || r >= call->ep->size || covey_mask_has(&call->seen, r))
+		if (k == here->set.self || r >= call->ep->size || covey_mask_has(&call->seen, r))
 			continue;
 		if (!cvy_ep_source_missing(e, k) &&
 		    __atomic_load_n(&cvy_source_line(e, op, i, k, 1)->tag, __ATOMIC_ACQUIRE) != tag)
@@ -65,9 +67,12 @@ void cvy_ep_active_look(struct cvy_engine *e, struct cvy_op *op, uint64_t i)
 /* For an operation decided with success. The next call does not wait for ranks that are masked as late. */
 void cvy_ep_active_finish(struct cvy_engine *e, struct cvy_ep_call *call)
 {
+	const struct cvy_site *here = cvy_site(e);
+
 	for (int r = 0; call->waited && r < call->ep->size; r++)
 		call->waited[r] += call->ns[r];
-	for (int k = 0; call->active && call->consumed && k < e->set.n; k++)
-		if (e->set.rank[k] < call->ep->size && !e->set.gone[k] && covey_mask_has(&e->lost, e->set.rank[k]))
-			call->active[e->set.rank[k]] = 0;
+	for (int k = 0; call->active && call->consumed && k < here->set.n; k++)
+		if (here->set.rank[k] < call->ep->size && !here->set.gone[k] &&
+		    covey_mask_has(&here->lost, here->set.rank[k]))
+			call->active[here->set.rank[k]] = 0;
 }

@@ -75,9 +75,10 @@ uint32_t cvy_ep_combine_write(const struct covey_ep *ep, const struct covey_comb
 
 static void combine_publish(struct cvy_engine *e, struct cvy_op *op, uint64_t i, struct cvy_line *line)
 {
+	const struct cvy_site *here = cvy_site(e);
 	const struct cvy_ep_call *call = op->priv;
 	const struct covey_ep *ep = call->ep;
-	uint8_t *slot = e->own_base + cvy_ep_combine_slot(ep, op);
+	uint8_t *slot = here->own_base + cvy_ep_combine_slot(ep, op);
 	struct cvy_ep_run *run = (struct cvy_ep_run *)(void *)slot;
 	size_t row = cvy_ep_row_bytes(&ep->shape), rows_at = cvy_ep_combine_rows_at(&ep->shape);
 	uint32_t next = 0;
@@ -91,8 +92,8 @@ static void combine_publish(struct cvy_engine *e, struct cvy_op *op, uint64_t i,
 	}
 	line->aux = next;
 	line->bytes = 0;
-	for (int p = 0; p < e->set.npush; p++) {
-		int to = e->set.push[p];
+	for (int p = 0; p < here->set.npush; p++) {
+		int to = here->set.push[p];
 
 		if (to >= ep->size)
 			continue;
@@ -291,6 +292,7 @@ void cvy_ep_combine_read(struct cvy_ep_call *call, const uint8_t *const *slot)
 
 static void combine_consume(struct cvy_engine *e, struct cvy_op *op, uint64_t i)
 {
+	const struct cvy_site *here = cvy_site(e);
 	struct cvy_ep_call *call = op->priv;
 	const struct covey_ep *ep = call->ep;
 	size_t at = cvy_ep_combine_slot(ep, op);
@@ -298,9 +300,9 @@ static void combine_consume(struct cvy_engine *e, struct cvy_op *op, uint64_t i)
 
 	(void)i;
 	memset((void *)slot, 0, (size_t)ep->size * sizeof(*slot));
-	for (int k = 0; k < e->set.n; k++)
-		if (e->set.rank[k] < ep->size && !cvy_ep_source_missing(e, k))
-			slot[e->set.rank[k]] = e->set.base[k] + at;
+	for (int k = 0; k < here->set.n; k++)
+		if (here->set.rank[k] < ep->size && !cvy_ep_source_missing(e, k))
+			slot[here->set.rank[k]] = here->set.base[k] + at;
 	cvy_ep_combine_read(call, slot);
 }
 

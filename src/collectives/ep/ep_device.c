@@ -219,7 +219,7 @@ static int all_held(const struct covey_ep *ep, const void *const *at, int n)
 static int launch(struct covey_ep *ep, struct cvy_ep_args *a, struct CUstream_st *stream, int phases, int timeout_ms,
 		  struct covey_result *result)
 {
-	int late_ms = cvy_handle_engine(ep->group)->late_ms, err;
+	int late_ms = cvy_engine_late_ms(cvy_handle_engine(ep->group)), err;
 
 	a->phases = phases;
 	a->timeout_ms = timeout_ms ? timeout_ms : late_ms;

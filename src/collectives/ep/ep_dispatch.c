@@ -80,7 +80,8 @@ static int note_skips(const struct cvy_ep_call *call, uint8_t *slot)
 /* Has the k-th source left this rank out? */
 static int skipped(const struct cvy_engine *e, const struct cvy_op *op, const struct covey_ep *ep, int k)
 {
-	uint8_t *slot = (uint8_t *)(uintptr_t)e->set.base[k] + cvy_ep_dispatch_slot(ep, op);
+	const struct cvy_site *here = cvy_site(e);
+	uint8_t *slot = (uint8_t *)(uintptr_t)here->set.base[k] + cvy_ep_dispatch_slot(ep, op);
 
 	return cvy_source_line(e, op, 0, k, 1)->bytes &&
 	       *cvy_ep_dispatch_skips(ep, slot, ep->rank) >> ep->rank % 64 & 1;
@@ -88,16 +89,17 @@ static int skipped(const struct cvy_engine *e, const struct cvy_op *op, const st
 
 static void dispatch_publish(struct cvy_engine *e, struct cvy_op *op, uint64_t i, struct cvy_line *line)
 {
+	const struct cvy_site *here = cvy_site(e);
 	const struct cvy_ep_call *call = op->priv;
-	uint8_t *slot = e->own_base + cvy_ep_dispatch_slot(call->ep, op);
+	uint8_t *slot = here->own_base + cvy_ep_dispatch_slot(call->ep, op);
 
 	(void)i;
 	cvy_ep_active_begin(e, op);
 	cvy_ep_dispatch_write(call->ep, &call->dispatch, slot);
 	line->aux = (uint64_t)call->dispatch.num_tokens;
 	line->bytes = (uint32_t)note_skips(call, slot);
-	for (int p = 0; p < e->set.npush; p++) {
-		int to = e->set.push[p];
+	for (int p = 0; p < here->set.npush; p++) {
+		int to = here->set.push[p];
 
 		if (line->bytes)
 			cvy_put(e, to, cvy_ep_dispatch_skips(call->ep, slot, to), sizeof(uint64_t));
@@ -237,6 +239,7 @@ static void dispatch_begin(struct cvy_ep_call *call)
 
 static void dispatch_consume(struct cvy_engine *e, struct cvy_op *op, uint64_t i)
 {
+	const struct cvy_site *here = cvy_site(e);
 	struct cvy_ep_call *call = op->priv;
 	const struct covey_ep *ep = call->ep;
 	size_t at = cvy_ep_dispatch_slot(ep, op);
@@ -247,10 +250,11 @@ static void dispatch_consume(struct cvy_engine *e, struct cvy_op *op, uint64_t i
 		const uint8_t *slot = NULL;
 		uint64_t tokens = 0;
 
-		while (k < e->set.n && e->set.rank[k] < r)
+		while (k < here->set.n && here->set.rank[k] < r)
 			k++;
-		if (k < e->set.n && e->set.rank[k] == r && !cvy_ep_source_missing(e, k) && !skipped(e, op, ep, k)) {
-			slot = e->set.base[k] + at;
+		if (k < here->set.n && here->set.rank[k] == r && !cvy_ep_source_missing(e, k) &&
+		    !skipped(e, op, ep, k)) {
+			slot = here->set.base[k] + at;
 			tokens = cvy_source_line(e, op, i, k, 1)->aux;
 		}
 		if (cvy_ep_dispatch_read(ep, &call->dispatch, r, slot, tokens) < 0)
@@ -269,6 +273,7 @@ static void dispatch_nothing(struct cvy_ep_call *call)
 
 static void dispatch_finish(struct cvy_engine *e, struct cvy_op *op)
 {
+	const struct cvy_site *here = cvy_site(e);
 	struct cvy_ep_call *call = op->priv;
 
 	/*
@@ -276,7 +281,7 @@ static void dispatch_finish(struct cvy_engine *e, struct cvy_op *op)
 	 * ranks whose old `range` is invalid would refuse that combine alone. (If the handle has ended, the caller's
 	 * buffers may be gone.)
 	 */
-	if (!call->consumed && !__atomic_load_n(&e->ended, __ATOMIC_RELAXED))
+	if (!call->consumed && !__atomic_load_n(&here->ended, __ATOMIC_RELAXED))
 		dispatch_nothing(call);
 	if (op->result.status)
 		return;

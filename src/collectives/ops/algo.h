@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 #include "copy.h"
-#include "engine.h"
+#include "op.h"
 
 #define CVY_GIVE_BYTES (2u << 20) /* of one tick, from all sources: the most that a repair message carries */
 
@@ -69,7 +69,9 @@ static inline void cvy_shard(size_t bytes, int k, int n, size_t *at, size_t *len
 /* A slot that holds one part for each rank: bytes of a part. */
 static inline size_t cvy_part_bytes(const struct cvy_engine *e, int size)
 {
-	return e->layout.stride / (size_t)size / 64 * 64;
+	const struct cvy_site *here = cvy_site(e);
+
+	return here->layout.stride / (size_t)size / 64 * 64;
 }
 
 /* Bytes of a part that is passed on to a host. */
@@ -81,7 +83,9 @@ static inline size_t cvy_hosts_part(const struct cvy_op *op)
 /* Offset of the k-th source's part among them; of a root there is only one. */
 static inline size_t cvy_hosts_place(const struct cvy_engine *e, const struct cvy_op *op, int k)
 {
-	return op->kind->op_class == CVY_OP_ROOT ? 0 : (size_t)e->set.hosts.place[k] * cvy_hosts_part(op);
+	const struct cvy_site *here = cvy_site(e);
+
+	return op->kind->op_class == CVY_OP_ROOT ? 0 : (size_t)here->set.hosts.place[k] * cvy_hosts_part(op);
 }
 
 #endif

@@ -19,7 +19,9 @@
 /* In the second half of a slot: first the fold for the next host, then, halfway, the result. */
 static size_t result_at(const struct cvy_engine *e)
 {
-	return e->layout.slot_bytes + e->layout.slot_bytes / 2;
+	const struct cvy_site *here = cvy_site(e);
+
+	return here->layout.slot_bytes + here->layout.slot_bytes / 2;
 }
 
 static int is_last(const struct cvy_hosts *h)
@@ -29,32 +31,34 @@ static int is_last(const struct cvy_hosts *h)
 
 void cvy_chain_fold(struct cvy_engine *e, struct cvy_op *op, uint64_t i)
 {
-	const struct cvy_hosts *h = &e->set.hosts;
-	uint8_t *out = cvy_own_slot(e, op, i) + (is_last(h) ? result_at(e) : e->layout.slot_bytes);
+	const struct cvy_site *here = cvy_site(e);
+	const struct cvy_hosts *h = &here->set.hosts;
+	uint8_t *out = cvy_own_slot(e, op, i) + (is_last(h) ? result_at(e) : here->layout.slot_bytes);
 	int redop = op->redop == COVEY_AVG ? COVEY_SUM : op->redop, n = 0;
 	size_t at, len;
 
 	cvy_shard(cvy_tick_bytes(op, i), h->nth, h->local, &at, &len);
 	if (h->own)
-		e->set.src[n++] = cvy_source_slot(e, op, i, h->like[h->own - 1]) + e->layout.slot_bytes;
-	for (int k = e->set.self - h->nth; n < h->local + (h->own > 0); k++)
-		e->set.src[n++] = cvy_source_slot(e, op, i, k) + at;
-	cvy_reduce(out, e->set.src, n, len / op->elem, op->dtype, redop, 0);
+		here->set.src[n++] = cvy_source_slot(e, op, i, h->like[h->own - 1]) + here->layout.slot_bytes;
+	for (int k = here->set.self - h->nth; n < h->local + (h->own > 0); k++)
+		here->set.src[n++] = cvy_source_slot(e, op, i, k) + at;
+	cvy_reduce(out, here->set.src, n, len / op->elem, op->dtype, redop, 0);
 	if (CVY_GUARDED && cvy_engine_outrun(e))
 		return;
 	if (!is_last(h)) {
-		int next = e->set.rank[h->like[h->own + 1]];
+		int next = here->set.rank[h->like[h->own + 1]];
 
 		cvy_put(e, next, out, len);
-		cvy_signal(e, next, &e->own->first[cvy_slot_index(op, i)]);
+		cvy_signal(e, next, &here->own->first[cvy_slot_index(op, i)]);
 	} else if (op->redop == COVEY_AVG) {
-		cvy_reduce_average(out, len / op->elem, op->dtype, e->set.n);
+		cvy_reduce_average(out, len / op->elem, op->dtype, here->set.n);
 	}
 }
 
 void cvy_chain_pass_on(struct cvy_engine *e, struct cvy_op *op, uint64_t i, struct cvy_line *line)
 {
-	const struct cvy_hosts *h = &e->set.hosts;
+	const struct cvy_site *here = cvy_site(e);
+	const struct cvy_hosts *h = &here->set.hosts;
 	uint8_t *result = cvy_own_slot(e, op, i) + result_at(e);
 	size_t at, len;
 
@@ -63,17 +67,18 @@ void cvy_chain_pass_on(struct cvy_engine *e, struct cvy_op *op, uint64_t i, stru
 	if (!is_last(h))
 		memcpy(result, cvy_source_slot(e, op, i, h->like[h->n - 1]) + result_at(e), len);
 	for (int host = 0; is_last(h) && host < h->own; host++)
-		cvy_put(e, e->set.rank[h->like[host]], result, len);
+		cvy_put(e, here->set.rank[h->like[host]], result, len);
 	for (int m = 0; m < h->nmate; m++)
 		cvy_put(e, h->mate[m], result, len);
 }
 
 void cvy_chain_signal(struct cvy_engine *e, const struct cvy_line *line, int round)
 {
-	const struct cvy_hosts *h = &e->set.hosts;
+	const struct cvy_site *here = cvy_site(e);
+	const struct cvy_hosts *h = &here->set.hosts;
 
 	for (int host = 0; round == 2 && is_last(h) && host < h->own; host++)
-		cvy_signal(e, e->set.rank[h->like[host]], line);
+		cvy_signal(e, here->set.rank[h->like[host]], line);
 	for (int m = 0; m < h->nmate; m++)
 		cvy_signal(e, h->mate[m], line);
 	cvy_engine_announce(e, line);
@@ -88,13 +93,14 @@ int cvy_chain_needs(const struct cvy_hosts *h, int k, int round)
 
 void cvy_chain_result(struct cvy_engine *e, struct cvy_op *op, uint64_t i, uint8_t *out)
 {
-	const struct cvy_hosts *h = &e->set.hosts;
+	const struct cvy_site *here = cvy_site(e);
+	const struct cvy_hosts *h = &here->set.hosts;
 
 	for (int j = 0; j < h->local; j++) {
 		size_t at, len;
 
 		cvy_shard(cvy_tick_bytes(op, i), j, h->local, &at, &len);
-		cvy_copy_out(out + at, cvy_source_slot(e, op, i, e->set.self - h->nth + j) + result_at(e), len,
+		cvy_copy_out(out + at, cvy_source_slot(e, op, i, here->set.self - h->nth + j) + result_at(e), len,
 			     op->bytes >= CVY_STREAM_BYTES);
 	}
 }

@@ -3,7 +3,7 @@
 #ifndef CVY_CHAIN_H
 #define CVY_CHAIN_H
 
-#include "engine.h"
+#include "op.h"
 
 void cvy_chain_fold(struct cvy_engine *e, struct cvy_op *op, uint64_t i);
 void cvy_chain_pass_on(struct cvy_engine *e, struct cvy_op *op, uint64_t i, struct cvy_line *line);

@@ -15,7 +15,7 @@
 #ifndef CVY_LEND_H
 #define CVY_LEND_H
 
-#include "engine.h"
+#include "op.h"
 
 /*
  * Smaller inputs are not lent: a closing word costs more than the copy. In two levels nobody lends, because a rank does
@@ -23,7 +23,9 @@
  */
 static inline int cvy_lendable(const struct cvy_engine *e, const struct cvy_op *op)
 {
-	return op->kind->lends && !op->way && op->bytes > CVY_LINE_DATA && op->bytes >= e->layout.slot_bytes / 2;
+	const struct cvy_site *here = cvy_site(e);
+
+	return op->kind->lends && !op->way && op->bytes > CVY_LINE_DATA && op->bytes >= here->layout.slot_bytes / 2;
 }
 
 void cvy_lend_begin(struct cvy_engine *e, struct cvy_op *op);			    /* sets op->lends */
@@ -34,7 +36,8 @@ const uint8_t *cvy_lent_piece(const struct cvy_engine *e, const struct cvy_op *o
 /* Tick i of the k-th source: lent, or in its slot. */
 static inline const uint8_t *cvy_source_piece(const struct cvy_engine *e, const struct cvy_op *op, uint64_t i, int k)
 {
-	uint64_t at = cvy_lendable(e, op) && !e->set.gone[k] ? cvy_source_line(e, op, i, k, 1)->aux : 0;
+	const struct cvy_site *here = cvy_site(e);
+	uint64_t at = cvy_lendable(e, op) && !here->set.gone[k] ? cvy_source_line(e, op, i, k, 1)->aux : 0;
 
 	return at ? cvy_lent_piece(e, op, i, k, at) : cvy_source_slot(e, op, i, k);
 }
@@ -42,9 +45,10 @@ static inline const uint8_t *cvy_source_piece(const struct cvy_engine *e, const 
 /* The same of the part for this rank, of a kind with parts. */
 static inline const uint8_t *cvy_source_part(const struct cvy_engine *e, const struct cvy_op *op, uint64_t i, int k)
 {
-	uint64_t at = cvy_lendable(e, op) && !e->set.gone[k] ? cvy_source_line(e, op, i, k, 1)->aux : 0;
+	const struct cvy_site *here = cvy_site(e);
+	uint64_t at = cvy_lendable(e, op) && !here->set.gone[k] ? cvy_source_line(e, op, i, k, 1)->aux : 0;
 
-	return at ? cvy_lent_piece(e, op, i, k, at) : cvy_source_slot(e, op, i, k) + (size_t)e->rank * op->piece;
+	return at ? cvy_lent_piece(e, op, i, k, at) : cvy_source_slot(e, op, i, k) + (size_t)here->rank * op->piece;
 }
 
 #endif

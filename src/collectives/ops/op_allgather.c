@@ -3,10 +3,12 @@
  * allgather: each rank publishes its block piece by piece, everyone copies all blocks. Missing ranks' blocks are zero.
  */
 #include "algo.h"
+#include "kinds.h"
 
 void cvy_allgather_plan(struct cvy_engine *e, struct cvy_op *op, int size)
 {
-	size_t piece = e->layout.slot_bytes;
+	const struct cvy_site *here = cvy_site(e);
+	size_t piece = here->layout.slot_bytes;
 
 	if (piece > CVY_GIVE_BYTES / (size_t)size)
 		piece = CVY_GIVE_BYTES / (size_t)size / 64 * 64;
@@ -15,10 +17,12 @@ void cvy_allgather_plan(struct cvy_engine *e, struct cvy_op *op, int size)
 
 static void allgather_consume(struct cvy_engine *e, struct cvy_op *op, uint64_t i)
 {
-	for (int k = 0; k < e->set.n; k++) {
-		uint8_t *to = (uint8_t *)op->recv + (size_t)e->set.rank[k] * op->bytes + i * op->piece;
+	const struct cvy_site *here = cvy_site(e);
 
-		if (k == e->set.self && to == op->input + i * op->piece)
+	for (int k = 0; k < here->set.n; k++) {
+		uint8_t *to = (uint8_t *)op->recv + (size_t)here->set.rank[k] * op->bytes + i * op->piece;
+
+		if (k == here->set.self && to == op->input + i * op->piece)
 			continue;
 		memcpy(to, cvy_piece_of(e, op, i, k), cvy_tick_bytes(op, i));
 	}
@@ -27,19 +31,21 @@ static void allgather_consume(struct cvy_engine *e, struct cvy_op *op, uint64_t 
 /* the pieces of all sources, ascending; the outcome's mask names the sources */
 static size_t allgather_give(struct cvy_engine *e, struct cvy_op *op, uint64_t i, uint8_t *out)
 {
+	const struct cvy_site *here = cvy_site(e);
 	size_t n = cvy_tick_bytes(op, i);
 
-	for (int k = 0; k < e->set.n; k++)
+	for (int k = 0; k < here->set.n; k++)
 		memcpy(out + (size_t)k * n, cvy_piece_of(e, op, i, k), n);
-	return n * (size_t)e->set.n;
+	return n * (size_t)here->set.n;
 }
 
 static void allgather_take(struct cvy_engine *e, struct cvy_op *op, uint64_t i, const uint8_t *bytes, size_t n)
 {
+	const struct cvy_site *here = cvy_site(e);
 	size_t each = cvy_tick_bytes(op, i), at = 0;
 
-	for (int k = 0; k < e->set.n && at + each <= n; k++, at += each)
-		memcpy((uint8_t *)op->recv + (size_t)e->set.rank[k] * op->bytes + i * op->piece, bytes + at, each);
+	for (int k = 0; k < here->set.n && at + each <= n; k++, at += each)
+		memcpy((uint8_t *)op->recv + (size_t)here->set.rank[k] * op->bytes + i * op->piece, bytes + at, each);
 }
 
 static void allgather_finish(struct cvy_engine *e, struct cvy_op *op)

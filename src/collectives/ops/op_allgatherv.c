@@ -4,6 +4,7 @@
  * all ranks know the number of ticks, that of the largest block. Blocks of missing ranks are zero.
  */
 #include "algo.h"
+#include "kinds.h"
 
 struct blocks { /* bytes, [size] each */
 	size_t *bytes, *at;
@@ -35,8 +36,9 @@ int cvy_allgatherv_plan(struct cvy_engine *e, struct cvy_op *op, int size, const
 
 static void allgatherv_publish(struct cvy_engine *e, struct cvy_op *op, uint64_t i, struct cvy_line *line)
 {
+	const struct cvy_site *here = cvy_site(e);
 	const struct blocks *b = op->priv;
-	size_t n = cvy_part_of_tick(b->bytes[e->rank], op->piece, i);
+	size_t n = cvy_part_of_tick(b->bytes[here->rank], op->piece, i);
 	uint8_t *slot = cvy_own_slot(e, op, i);
 
 	line->bytes = (uint32_t)n;
@@ -52,14 +54,15 @@ static void allgatherv_publish(struct cvy_engine *e, struct cvy_op *op, uint64_t
 
 static void allgatherv_consume(struct cvy_engine *e, struct cvy_op *op, uint64_t i)
 {
+	const struct cvy_site *here = cvy_site(e);
 	const struct blocks *b = op->priv;
 
-	for (int k = 0; k < e->set.n; k++) {
-		int r = e->set.rank[k];
+	for (int k = 0; k < here->set.n; k++) {
+		int r = here->set.rank[k];
 		size_t n = cvy_part_of_tick(b->bytes[r], op->piece, i);
 		uint8_t *to = (uint8_t *)op->recv + b->at[r] + i * op->piece;
 
-		if (n && !(k == e->set.self && to == op->input + i * op->piece))
+		if (n && !(k == here->set.self && to == op->input + i * op->piece))
 			memcpy(to, cvy_piece_of(e, op, i, k), n);
 	}
 }
@@ -67,11 +70,12 @@ static void allgatherv_consume(struct cvy_engine *e, struct cvy_op *op, uint64_t
 /* the pieces of all sources, ascending */
 static size_t allgatherv_give(struct cvy_engine *e, struct cvy_op *op, uint64_t i, uint8_t *out)
 {
+	const struct cvy_site *here = cvy_site(e);
 	const struct blocks *b = op->priv;
 	size_t at = 0;
 
-	for (int k = 0; k < e->set.n; k++) {
-		size_t n = cvy_part_of_tick(b->bytes[e->set.rank[k]], op->piece, i);
+	for (int k = 0; k < here->set.n; k++) {
+		size_t n = cvy_part_of_tick(b->bytes[here->set.rank[k]], op->piece, i);
 
 		if (n)
 			memcpy(out + at, cvy_piece_of(e, op, i, k), n);
@@ -82,11 +86,12 @@ static size_t allgatherv_give(struct cvy_engine *e, struct cvy_op *op, uint64_t 
 
 static void allgatherv_take(struct cvy_engine *e, struct cvy_op *op, uint64_t i, const uint8_t *bytes, size_t total)
 {
+	const struct cvy_site *here = cvy_site(e);
 	const struct blocks *b = op->priv;
 	size_t at = 0;
 
-	for (int k = 0; k < e->set.n; k++) {
-		int r = e->set.rank[k];
+	for (int k = 0; k < here->set.n; k++) {
+		int r = here->set.rank[k];
 		size_t n = cvy_part_of_tick(b->bytes[r], op->piece, i);
 
 		if (at + n > total)

@@ -6,7 +6,7 @@
  */
 #include "algo.h"
 #include "chain.h"
-#include "engine.h"
+#include "kinds.h"
 #include "lend.h"
 #include "reduce.h"
 
@@ -19,7 +19,8 @@ static size_t inline_tick(const struct cvy_op *op)
 
 static void allreduce_plan(struct cvy_engine *e, struct cvy_op *op, int size)
 {
-	size_t piece = e->layout.slot_bytes < CVY_GIVE_BYTES ? e->layout.slot_bytes : CVY_GIVE_BYTES;
+	const struct cvy_site *here = cvy_site(e);
+	size_t piece = here->layout.slot_bytes < CVY_GIVE_BYTES ? here->layout.slot_bytes : CVY_GIVE_BYTES;
 
 	op->rounds = size > 2 && op->bytes > CVY_ONE_SHOT_BYTES ? 2 : 1;
 	if (op->rounds == 2 && op->bytes <= 2 * (size_t)PIECE_SMALL && piece > PIECE_SMALL)
@@ -30,6 +31,7 @@ static void allreduce_plan(struct cvy_engine *e, struct cvy_op *op, int size)
 
 static void allreduce_publish(struct cvy_engine *e, struct cvy_op *op, uint64_t i, struct cvy_line *line)
 {
+	const struct cvy_site *here = cvy_site(e);
 	size_t bytes = cvy_tick_bytes(op, i);
 	uint8_t *slot = cvy_own_slot(e, op, i);
 
@@ -46,11 +48,11 @@ static void allreduce_publish(struct cvy_engine *e, struct cvy_op *op, uint64_t 
 		cvy_put_out(e, op, slot, bytes);
 		return;
 	}
-	for (int k = 0; e->set.npush && k < e->set.n; k++) {
+	for (int k = 0; here->set.npush && k < here->set.n; k++) {
 		size_t at, len;
 
-		cvy_shard(bytes, k, e->set.n, &at, &len);
-		cvy_put(e, e->set.rank[k], slot + at, len);
+		cvy_shard(bytes, k, here->set.n, &at, &len);
+		cvy_put(e, here->set.rank[k], slot + at, len);
 	}
 }
 
@@ -61,20 +63,22 @@ static void allreduce_publish(struct cvy_engine *e, struct cvy_op *op, uint64_t 
 static void reduce_range(struct cvy_engine *e, struct cvy_op *op, uint64_t i, size_t at, size_t len, uint8_t *out,
 			 const uint8_t *mine)
 {
+	const struct cvy_site *here = cvy_site(e);
 	int stream = (op->rounds == 1 || op->way == CVY_WAY_HOSTS) && op->bytes >= CVY_STREAM_BYTES;
 
-	for (int k = 0; k < e->set.n; k++)
-		e->set.src[k] = (k == e->set.self && mine ? mine : cvy_piece_of(e, op, i, k)) + at;
-	cvy_reduce(out, e->set.src, e->set.n, len / op->elem, op->dtype, op->redop, stream);
+	for (int k = 0; k < here->set.n; k++)
+		here->set.src[k] = (k == here->set.self && mine ? mine : cvy_piece_of(e, op, i, k)) + at;
+	cvy_reduce(out, here->set.src, here->set.n, len / op->elem, op->dtype, op->redop, stream);
 }
 
 /* the own shard, reduced, into the second half of the slot */
 static void allreduce_publish2(struct cvy_engine *e, struct cvy_op *op, uint64_t i, struct cvy_line *line)
 {
-	uint8_t *out = cvy_own_slot(e, op, i) + e->layout.slot_bytes;
+	const struct cvy_site *here = cvy_site(e);
+	uint8_t *out = cvy_own_slot(e, op, i) + here->layout.slot_bytes;
 	size_t at, len;
 
-	cvy_shard(cvy_tick_bytes(op, i), e->set.self, e->set.n, &at, &len);
+	cvy_shard(cvy_tick_bytes(op, i), here->set.self, here->set.n, &at, &len);
 	reduce_range(e, op, i, at, len, out, op->input + i * op->piece);
 	line->bytes = (uint32_t)len;
 	cvy_put_all(e, out, len);
@@ -82,6 +86,7 @@ static void allreduce_publish2(struct cvy_engine *e, struct cvy_op *op, uint64_t
 
 static void result_of(struct cvy_engine *e, struct cvy_op *op, uint64_t i, uint8_t *out, const uint8_t *mine)
 {
+	const struct cvy_site *here = cvy_site(e);
 	size_t bytes = cvy_tick_bytes(op, i), at, len;
 
 	if (op->rounds == 1 || op->way == CVY_WAY_HOSTS) {
@@ -92,9 +97,9 @@ static void result_of(struct cvy_engine *e, struct cvy_op *op, uint64_t i, uint8
 		cvy_chain_result(e, op, i, out);
 		return;
 	}
-	for (int k = 0; k < e->set.n; k++) {
-		cvy_shard(bytes, k, e->set.n, &at, &len);
-		cvy_copy_out(out + at, cvy_source_slot(e, op, i, k) + e->layout.slot_bytes, len,
+	for (int k = 0; k < here->set.n; k++) {
+		cvy_shard(bytes, k, here->set.n, &at, &len);
+		cvy_copy_out(out + at, cvy_source_slot(e, op, i, k) + here->layout.slot_bytes, len,
 			     op->bytes >= CVY_STREAM_BYTES);
 	}
 }

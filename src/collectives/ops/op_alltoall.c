@@ -5,6 +5,7 @@
  * the largest is everyone's number. Parts of missing sources are zero.
  */
 #include "algo.h"
+#include "kinds.h"
 #include "lend.h"
 #include "log.h"
 
@@ -47,15 +48,16 @@ int cvy_alltoallv_plan(struct cvy_engine *e, struct cvy_op *op, int size, const 
 
 static void alltoall_publish(struct cvy_engine *e, struct cvy_op *op, uint64_t i, struct cvy_line *line)
 {
+	const struct cvy_site *here = cvy_site(e);
 	size_t bytes = cvy_tick_bytes(op, i);
 	uint8_t *slot = cvy_own_slot(e, op, i);
 
 	line->bytes = (uint32_t)bytes;
 	line->aux = op->lends;
-	for (int k = 0; !op->lends && k < e->set.n; k++) {
-		int r = e->set.rank[k];
+	for (int k = 0; !op->lends && k < here->set.n; k++) {
+		int r = here->set.rank[k];
 
-		if (k == e->set.self)
+		if (k == here->set.self)
 			continue;
 		cvy_copy_in(slot + (size_t)r * op->piece, op->input + (size_t)r * op->bytes + i * op->piece, bytes);
 		cvy_put(e, r, slot + (size_t)r * op->piece, bytes);
@@ -64,14 +66,15 @@ static void alltoall_publish(struct cvy_engine *e, struct cvy_op *op, uint64_t i
 
 static void alltoall_consume(struct cvy_engine *e, struct cvy_op *op, uint64_t i)
 {
+	const struct cvy_site *here = cvy_site(e);
 	size_t bytes = cvy_tick_bytes(op, i), at = i * op->piece;
 
-	for (int k = 0; k < e->set.n; k++) {
-		uint8_t *to = (uint8_t *)op->recv + (size_t)e->set.rank[k] * op->bytes + at;
+	for (int k = 0; k < here->set.n; k++) {
+		uint8_t *to = (uint8_t *)op->recv + (size_t)here->set.rank[k] * op->bytes + at;
 
-		if (k == e->set.self)
-			memmove(to, op->input + (size_t)e->rank * op->bytes + at, bytes);
-		else if (!e->set.gone[k])
+		if (k == here->set.self)
+			memmove(to, op->input + (size_t)here->rank * op->bytes + at, bytes);
+		else if (!here->set.gone[k])
 			memcpy(to, cvy_source_part(e, op, i, k), bytes);
 	}
 }
@@ -88,19 +91,20 @@ static void alltoall_finish(struct cvy_engine *e, struct cvy_op *op)
 
 static void alltoallv_publish(struct cvy_engine *e, struct cvy_op *op, uint64_t i, struct cvy_line *line)
 {
+	const struct cvy_site *here = cvy_site(e);
 	const struct blocks *b = op->priv;
 	uint8_t *slot = cvy_own_slot(e, op, i);
 	uint64_t need = 1;
 
-	for (int k = 0; k < e->set.n; k++) {
-		int r = e->set.rank[k];
+	for (int k = 0; k < here->set.n; k++) {
+		int r = here->set.rank[k];
 		size_t n = cvy_part_of_tick(b->send[r], op->piece, i);
 		uint8_t *part = slot + (size_t)r * (op->piece + HEADER);
 		uint64_t total = b->send[r], ticks = (total + op->piece - 1) / op->piece;
 
 		if (ticks > need)
 			need = ticks;
-		if (k == e->set.self)
+		if (k == here->set.self)
 			continue;
 		memcpy(part, &total, sizeof(total));
 		if (n)
@@ -113,27 +117,28 @@ static void alltoallv_publish(struct cvy_engine *e, struct cvy_op *op, uint64_t 
 
 static void copy_part(struct cvy_engine *e, struct cvy_op *op, uint64_t i, int k)
 {
+	const struct cvy_site *here = cvy_site(e);
 	struct blocks *b = op->priv;
-	int r = e->set.rank[k];
+	int r = here->set.rank[k];
 	size_t n = cvy_part_of_tick(b->recv[r], op->piece, i);
 	uint8_t *to = (uint8_t *)op->recv + b->recv_at[r] + i * op->piece;
 	const uint8_t *part;
 	uint64_t total;
 
-	if (k == e->set.self) {
+	if (k == here->set.self) {
 		if (n) /* the call checked that it sends itself as much */
 			memmove(to, op->input + b->send_at[r] + i * op->piece, n);
 		return;
 	}
-	if (e->set.gone[k])
+	if (here->set.gone[k])
 		return;
-	part = cvy_source_slot(e, op, i, k) + (size_t)e->rank * (op->piece + HEADER);
+	part = cvy_source_slot(e, op, i, k) + (size_t)here->rank * (op->piece + HEADER);
 	memcpy(&total, part, sizeof(total));
 	if (total != b->recv[r] && !op->result.status)
 		op->result.status =
-			cvy_fail(e->box, COVEY_ERR_MISMATCH, r, e->epoch,
+			cvy_fail(here->box, COVEY_ERR_MISMATCH, r, here->epoch,
 				 "operation %llu: rank %d sends %llu bytes to rank %d, which expects %zu",
-				 (unsigned long long)op->seq, r, (unsigned long long)total, e->rank, b->recv[r]);
+				 (unsigned long long)op->seq, r, (unsigned long long)total, here->rank, b->recv[r]);
 	if (n > cvy_part_of_tick(total, op->piece, i))
 		n = cvy_part_of_tick(total, op->piece, i);
 	if (n)
@@ -142,21 +147,23 @@ static void copy_part(struct cvy_engine *e, struct cvy_op *op, uint64_t i, int k
 
 static void alltoallv_consume(struct cvy_engine *e, struct cvy_op *op, uint64_t i)
 {
+	const struct cvy_site *here = cvy_site(e);
+
 	if (i == 0) {
 		op->result.status = 0;
 		op->ticks = 1;
-		for (int k = 0; k < e->set.n; k++) {
+		for (int k = 0; k < here->set.n; k++) {
 			const struct cvy_line *line;
 
-			if (e->set.gone[k])
+			if (here->set.gone[k])
 				continue;
-			line = k == e->set.self ? &e->own->first[cvy_slot_index(op, 0)]
-						: cvy_source_line(e, op, 0, k, 1);
+			line = k == here->set.self ? &here->own->first[cvy_slot_index(op, 0)]
+						   : cvy_source_line(e, op, 0, k, 1);
 			if (line->aux > op->ticks)
 				op->ticks = line->aux;
 		}
 	}
-	for (int k = 0; k < e->set.n; k++)
+	for (int k = 0; k < here->set.n; k++)
 		copy_part(e, op, i, k);
 }
 

@@ -4,12 +4,15 @@
  * as far as the slots allow: done words of the others (step.c) hold it back.
  */
 #include "algo.h"
+#include "kinds.h"
 #include "lend.h"
 
 static void broadcast_plan(struct cvy_engine *e, struct cvy_op *op, int size)
 {
+	const struct cvy_site *here = cvy_site(e);
+
 	(void)size;
-	cvy_plan_ticks(op, e->layout.slot_bytes < CVY_GIVE_BYTES ? e->layout.slot_bytes : CVY_GIVE_BYTES);
+	cvy_plan_ticks(op, here->layout.slot_bytes < CVY_GIVE_BYTES ? here->layout.slot_bytes : CVY_GIVE_BYTES);
 }
 
 /* A piece of the input: in the line when all of it fits there, else in the slot, for everyone. */
@@ -32,10 +35,11 @@ void cvy_publish_piece(struct cvy_engine *e, struct cvy_op *op, uint64_t i, stru
 
 const uint8_t *cvy_piece_of(struct cvy_engine *e, const struct cvy_op *op, uint64_t i, int k)
 {
-	const struct cvy_hosts *h = &e->set.hosts;
+	const struct cvy_site *here = cvy_site(e);
+	const struct cvy_hosts *h = &here->set.hosts;
 
-	if (op->way && h->via[k] != k && h->via[k] != e->set.self) /* from another host, by way of a neighbour */
-		return cvy_source_slot(e, op, i, h->via[k]) + e->layout.slot_bytes + cvy_hosts_place(e, op, k);
+	if (op->way && h->via[k] != k && h->via[k] != here->set.self) /* from another host, by way of a neighbour */
+		return cvy_source_slot(e, op, i, h->via[k]) + here->layout.slot_bytes + cvy_hosts_place(e, op, k);
 	if (op->bytes <= CVY_LINE_DATA)
 		return cvy_source_line(e, op, i, k, 1)->data;
 	return cvy_source_piece(e, op, i, k);
@@ -43,9 +47,10 @@ const uint8_t *cvy_piece_of(struct cvy_engine *e, const struct cvy_op *op, uint6
 
 static void broadcast_consume(struct cvy_engine *e, struct cvy_op *op, uint64_t i)
 {
+	const struct cvy_site *here = cvy_site(e);
 	uint8_t *to = (uint8_t *)op->recv + i * op->piece;
 
-	if (op->root != e->rank)
+	if (op->root != here->rank)
 		memcpy(to, cvy_piece_of(e, op, i, cvy_root_index(e, op)), cvy_tick_bytes(op, i));
 	else if (op->recv != op->send)
 		memcpy(to, op->input + i * op->piece, cvy_tick_bytes(op, i));

@@ -7,25 +7,29 @@
  * asks for its part: the root has it, and every rank of its host sees it. If all of these are gone, it is lost.
  */
 #include "algo.h"
+#include "kinds.h"
 
 /* ---- gather ---- */
 
 static void gather_plan(struct cvy_engine *e, struct cvy_op *op, int size)
 {
+	const struct cvy_site *here = cvy_site(e);
+
 	(void)size;
 	op->rounds = 2;
-	cvy_plan_ticks(op, e->layout.slot_bytes);
+	cvy_plan_ticks(op, here->layout.slot_bytes);
 }
 
 static void gather_consume(struct cvy_engine *e, struct cvy_op *op, uint64_t i)
 {
+	const struct cvy_site *here = cvy_site(e);
 	size_t bytes = cvy_tick_bytes(op, i), at = i * op->piece;
 
-	if (op->root != e->rank)
+	if (op->root != here->rank)
 		return;
-	for (int k = 0; k < e->set.n; k++) {
-		uint8_t *to = (uint8_t *)op->recv + (size_t)e->set.rank[k] * op->bytes + at;
-		const uint8_t *from = k == e->set.self ? op->input + at : cvy_piece_of(e, op, i, k);
+	for (int k = 0; k < here->set.n; k++) {
+		uint8_t *to = (uint8_t *)op->recv + (size_t)here->set.rank[k] * op->bytes + at;
+		const uint8_t *from = k == here->set.self ? op->input + at : cvy_piece_of(e, op, i, k);
 
 		if (to != from)
 			cvy_copy_out(to, from, bytes, op->bytes >= CVY_STREAM_BYTES);
@@ -34,7 +38,9 @@ static void gather_consume(struct cvy_engine *e, struct cvy_op *op, uint64_t i)
 
 static void gather_finish(struct cvy_engine *e, struct cvy_op *op)
 {
-	for (int r = 0; !op->result.status && op->root == e->rank && r < op->result.size; r++)
+	const struct cvy_site *here = cvy_site(e);
+
+	for (int r = 0; !op->result.status && op->root == here->rank && r < op->result.size; r++)
 		if (!covey_mask_has(&op->result.mask, r))
 			memset((uint8_t *)op->recv + (size_t)r * op->bytes, 0, op->bytes);
 }
@@ -72,12 +78,13 @@ static const uint8_t *part_for(struct cvy_engine *e, const struct cvy_op *op, ui
 
 static void scatter_consume(struct cvy_engine *e, struct cvy_op *op, uint64_t i)
 {
+	const struct cvy_site *here = cvy_site(e);
 	size_t bytes = cvy_tick_bytes(op, i), at = i * op->piece;
 	uint8_t *to = (uint8_t *)op->recv + at;
-	const uint8_t *from = op->input + (size_t)e->rank * op->bytes + at;
+	const uint8_t *from = op->input + (size_t)here->rank * op->bytes + at;
 
-	if (op->root != e->rank)
-		memcpy(to, part_for(e, op, i, e->rank), bytes);
+	if (op->root != here->rank)
+		memcpy(to, part_for(e, op, i, here->rank), bytes);
 	else if (to != from)
 		memcpy(to, from, bytes);
 }
@@ -85,7 +92,9 @@ static void scatter_consume(struct cvy_engine *e, struct cvy_op *op, uint64_t i)
 /* the root's own part is not in its slot, and the root never asks */
 static size_t scatter_give(struct cvy_engine *e, struct cvy_op *op, uint64_t i, uint8_t *out)
 {
-	memcpy(out, part_for(e, op, i, e->asker), cvy_tick_bytes(op, i));
+	const struct cvy_site *here = cvy_site(e);
+
+	memcpy(out, part_for(e, op, i, here->asker), cvy_tick_bytes(op, i));
 	return cvy_tick_bytes(op, i);
 }
 

@@ -9,6 +9,7 @@
  * count. A rank that lacks some of them has no sum at all (LOST), since others may have one with all contributors.
  */
 #include "algo.h"
+#include "kinds.h"
 #include "lend.h"
 #include "reduce.h"
 
@@ -16,10 +17,12 @@
 
 static void reduce_plan(struct cvy_engine *e, struct cvy_op *op, int size)
 {
+	const struct cvy_site *here = cvy_site(e);
+
 	(void)size;
 	op->rounds = 2;
-	cvy_plan_ticks(op, e->layout.slot_bytes / 64 * 64);
-	op->input_bytes = op->root == e->rank ? cvy_plan_in_place(op, op->bytes) : 0;
+	cvy_plan_ticks(op, here->layout.slot_bytes / 64 * 64);
+	op->input_bytes = op->root == here->rank ? cvy_plan_in_place(op, op->bytes) : 0;
 }
 
 static int in_line(const struct cvy_op *op)
@@ -29,12 +32,13 @@ static int in_line(const struct cvy_op *op)
 
 void cvy_publish_to_root(struct cvy_engine *e, struct cvy_op *op, uint64_t i, struct cvy_line *line)
 {
+	const struct cvy_site *here = cvy_site(e);
 	size_t bytes = cvy_tick_bytes(op, i);
 	uint8_t *slot = cvy_own_slot(e, op, i);
 
 	line->bytes = (uint32_t)bytes;
-	line->aux = op->root == e->rank ? 0 : op->lends;
-	if (op->root == e->rank || op->lends)
+	line->aux = op->root == here->rank ? 0 : op->lends;
+	if (op->root == here->rank || op->lends)
 		return;
 	if (in_line(op)) {
 		cvy_copy_few(line->data, op->input, bytes);
@@ -46,19 +50,20 @@ void cvy_publish_to_root(struct cvy_engine *e, struct cvy_op *op, uint64_t i, st
 
 static void reduce_consume(struct cvy_engine *e, struct cvy_op *op, uint64_t i)
 {
+	const struct cvy_site *here = cvy_site(e);
 	size_t at = i * op->piece;
 
-	if (op->root != e->rank)
+	if (op->root != here->rank)
 		return;
-	for (int k = 0; k < e->set.n; k++) {
-		if (k == e->set.self)
-			e->set.src[k] = op->input + at;
+	for (int k = 0; k < here->set.n; k++) {
+		if (k == here->set.self)
+			here->set.src[k] = op->input + at;
 		else if (in_line(op))
-			e->set.src[k] = cvy_source_line(e, op, i, k, 1)->data;
+			here->set.src[k] = cvy_source_line(e, op, i, k, 1)->data;
 		else
-			e->set.src[k] = cvy_source_piece(e, op, i, k);
+			here->set.src[k] = cvy_source_piece(e, op, i, k);
 	}
-	cvy_reduce((uint8_t *)op->recv + at, e->set.src, e->set.n, cvy_tick_bytes(op, i) / op->elem, op->dtype,
+	cvy_reduce((uint8_t *)op->recv + at, here->set.src, here->set.n, cvy_tick_bytes(op, i) / op->elem, op->dtype,
 		   op->redop, op->bytes >= CVY_STREAM_BYTES);
 }
 
@@ -89,41 +94,43 @@ static int blocks_in_line(const struct cvy_op *op)
 
 void cvy_publish_parts(struct cvy_engine *e, struct cvy_op *op, uint64_t i, struct cvy_line *line)
 {
+	const struct cvy_site *here = cvy_site(e);
 	size_t bytes = cvy_tick_bytes(op, i);
 	uint8_t *slot = cvy_own_slot(e, op, i);
 
 	line->bytes = (uint32_t)bytes;
 	line->aux = op->lends;
-	for (int k = 0; !op->lends && k < e->set.n; k++) {
-		size_t r = (size_t)e->set.rank[k];
+	for (int k = 0; !op->lends && k < here->set.n; k++) {
+		size_t r = (size_t)here->set.rank[k];
 		const uint8_t *from = op->input + r * op->bytes + i * op->piece;
 
-		if (k == e->set.self)
+		if (k == here->set.self)
 			continue;
 		if (blocks_in_line(op)) {
 			cvy_copy_few(line->data + r * op->bytes, from, bytes);
 			continue;
 		}
 		cvy_copy_in(slot + r * op->piece, from, bytes);
-		cvy_put(e, e->set.rank[k], slot + r * op->piece, bytes);
+		cvy_put(e, here->set.rank[k], slot + r * op->piece, bytes);
 	}
 }
 
 static void reduce_scatter_consume(struct cvy_engine *e, struct cvy_op *op, uint64_t i)
 {
-	size_t at = i * op->piece, own = (size_t)e->rank;
+	const struct cvy_site *here = cvy_site(e);
+	size_t at = i * op->piece, own = (size_t)here->rank;
 
-	if (e->some_lost)
+	if (here->some_lost)
 		return;
-	for (int k = 0; k < e->set.n; k++) {
-		if (k == e->set.self)
-			e->set.src[k] = op->input + own * op->bytes + at;
+	for (int k = 0; k < here->set.n; k++) {
+		if (k == here->set.self)
+			here->set.src[k] = op->input + own * op->bytes + at;
 		else if (blocks_in_line(op))
-			e->set.src[k] = cvy_source_line(e, op, i, k, 1)->data + own * op->bytes;
+			here->set.src[k] = cvy_source_line(e, op, i, k, 1)->data + own * op->bytes;
 		else
-			e->set.src[k] = cvy_source_part(e, op, i, k);
+			here->set.src[k] = cvy_source_part(e, op, i, k);
 	}
-	cvy_reduce((uint8_t *)op->recv + at, e->set.src, e->set.n, cvy_tick_bytes(op, i) / op->elem, op->dtype,
+	cvy_reduce((uint8_t *)op->recv + at, here->set.src, here->set.n, cvy_tick_bytes(op, i) / op->elem, op->dtype,
 		   op->redop, op->bytes >= CVY_STREAM_BYTES);
 }
 

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "algorithm.h"
 #include "device_explain.h"
 #include "handle.h"
 #include "plan.h"
@@ -25,14 +26,14 @@ static struct cvy_engine *bare(void)
 {
 	struct cvy_engine *e = calloc(1, sizeof(*e));
 
-	e->box = cvy_errbox_new();
-	e->layout = cvy_layout(256u << 20, 128u << 10);
+	e->here.box = cvy_errbox_new();
+	e->here.layout = cvy_layout(256u << 20, 128u << 10);
 	return e;
 }
 
 static void bare_free(struct cvy_engine *e)
 {
-	cvy_errbox_free(e->box);
+	cvy_errbox_free(e->here.box);
 	free(e->rule);
 	free(e);
 }
@@ -64,7 +65,7 @@ START_TEST(bad_text_is_refused_with_what_would_be_right)
 	struct covey_error_info info;
 
 	ck_assert_int_eq(cvy_plan_rules(e, bad[_i].text), COVEY_ERR_INVAL);
-	cvy_errbox_get(e->box, &info);
+	cvy_errbox_get(e->here.box, &info);
 	ck_assert_msg(strstr(info.cause, bad[_i].says) != NULL, "%s: %s", bad[_i].text, info.cause);
 	bare_free(e);
 }

@@ -6,7 +6,7 @@
 #ifndef CVY_RECORDED_H
 #define CVY_RECORDED_H
 
-#include "engine.h"
+#include "operation.h"
 #include "recorder.h"
 
 static inline void cvy_flight_posted(struct cvy_flight *flight, const struct cvy_op *op)
