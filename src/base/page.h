@@ -10,6 +10,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "size.h"
+
 #define CVY_PAGE_MAGIC 0x33596576f6ull /* changes with the layout */
 
 /* Signal words: {epoch, tick}. The tick is in the low half: a futex can sleep on it. */
@@ -98,10 +100,10 @@ static inline struct cvy_layout cvy_layout(size_t window_bytes, size_t slot_byte
 	struct cvy_layout l = { window_bytes, slot_bytes, 0, 0, 0, window_bytes };
 	size_t pool;
 
-	l.slots = (sizeof(struct cvy_page) + 4095) & ~(size_t)4095;
+	l.slots = cvy_round_up(sizeof(struct cvy_page), CVY_MEMORY_PAGE);
 	l.stride = 2 * slot_bytes;
 	l.heap = l.slots + CVY_SLOTS * l.stride;
-	pool = window_bytes > l.heap ? (window_bytes - l.heap) / 4 & ~(size_t)4095 : 0;
+	pool = window_bytes > l.heap ? cvy_round_down((window_bytes - l.heap) / 4, CVY_MEMORY_PAGE) : 0;
 	l.pool = window_bytes - (pool < CVY_POOL_MAX ? pool : CVY_POOL_MAX);
 	return l;
 }

@@ -267,7 +267,7 @@ int covey_join(const struct covey_config *config, struct covey_group **out)
 static int drain(struct covey_group *group, uint64_t deadline_ns)
 {
 	while (!__atomic_load_n(&group->here->ended, __ATOMIC_ACQUIRE)) {
-		struct timespec nap = { 0, 1000000 };
+		struct timespec nap = { 0, CVY_MS };
 
 		if (cvy_engine_drained(group->engine) && cvy_pairs_drained(group->engine))
 			return 0;

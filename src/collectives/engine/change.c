@@ -238,7 +238,7 @@ static size_t slots_used(const struct cvy_engine *e)
 {
 	size_t most = e->head && e->head->state == CVY_OP_ENTERED ? slot_used(e, e->head) : 0;
 
-	for (size_t i = 0; i < sizeof(e->record) / sizeof(e->record[0]); i++)
+	for (int i = 0; i < CVY_KEPT; i++)
 		if (e->record[i] && slot_used(e, e->record[i]) > most)
 			most = slot_used(e, e->record[i]);
 	return most < e->here.layout.slot_bytes ? most : e->here.layout.slot_bytes;
@@ -423,7 +423,7 @@ void cvy_engine_thaw(void *ctx)
 	cvy_outcome_forget_given(e);
 	e->failed.seq = 0;
 	memset(e->told, 0, sizeof(e->told)); /* ticks restart */
-	for (int i = 0; i < 8; i++) {
+	for (int i = 0; i < CVY_KEPT; i++) {
 		if (e->record[i])
 			cvy_op_put(e->record[i]);
 		e->record[i] = NULL;

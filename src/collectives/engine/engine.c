@@ -150,7 +150,7 @@ void cvy_engine_close(struct cvy_engine *e)
 	if (!e)
 		return;
 	cvy_pairs_close(e);
-	for (int i = 0; i < 8; i++)
+	for (int i = 0; i < CVY_KEPT; i++)
 		if (e->record[i])
 			cvy_op_put(e->record[i]);
 	while (e->head) {
@@ -202,7 +202,7 @@ static void unlink_op(struct cvy_engine *e, struct cvy_op *op)
  */
 static void record_op(struct cvy_engine *e, struct cvy_op *op)
 {
-	struct cvy_op **at = &e->record[op->seq % 8];
+	struct cvy_op **at = &e->record[op->seq % CVY_KEPT];
 
 	if (*at)
 		cvy_op_put(*at);
@@ -211,7 +211,7 @@ static void record_op(struct cvy_engine *e, struct cvy_op *op)
 
 struct cvy_op *cvy_engine_record(struct cvy_engine *e, uint64_t seq)
 {
-	struct cvy_op *op = e->record[seq % 8];
+	struct cvy_op *op = e->record[seq % CVY_KEPT];
 
 	return op && op->seq == seq ? op : NULL;
 }
@@ -454,7 +454,7 @@ int cvy_engine_again(struct cvy_engine *e, const struct cvy_asked *asked, struct
 	struct cvy_op **at, *op;
 
 	pthread_mutex_lock(&e->lock);
-	at = &e->record[(e->posted + 1) % 8];
+	at = &e->record[(e->posted + 1) % CVY_KEPT];
 	op = *at;
 	if (!op || e->head || op->planned != e->here.plans || !asks_the_same(&op->asked, asked) ||
 	    op->on_loss != e->here.on_loss || e->here.pending || __atomic_load_n(&e->here.ended, __ATOMIC_RELAXED) ||
@@ -462,7 +462,7 @@ int cvy_engine_again(struct cvy_engine *e, const struct cvy_asked *asked, struct
 		pthread_mutex_unlock(&e->lock);
 		return 0;
 	}
-	*at = NULL; /* that was eight operations ago: everybody has completed it (PROTOCOL section 7, rule 1) */
+	*at = NULL; /* that was CVY_KEPT operations ago: everybody has completed it (PROTOCOL section 7, rule 1) */
 	op->state = CVY_OP_QUEUED;
 	op->spoiled = 0;
 	op->posted_ns = 0;

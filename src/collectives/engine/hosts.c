@@ -17,6 +17,8 @@
 
 #include <string.h>
 
+#define ARRAYS 8 /* of [n] in struct cvy_hosts: of, via, place, like, which takes two, out, mate and near */
+
 void cvy_hosts_clear(struct cvy_hosts *hosts)
 {
 	free(hosts->of); /* the other arrays are in the same memory */
@@ -123,7 +125,7 @@ int cvy_hosts_build(struct cvy_set *set)
 	size_t n = (size_t)set->n;
 	int *room, *work = malloc((2 * CVY_HOSTS_MAX + n) * sizeof(*work));
 
-	room = work ? calloc(8 * n + 1, sizeof(*room)) : NULL;
+	room = work ? calloc(ARRAYS * n + 1, sizeof(*room)) : NULL;
 	cvy_hosts_clear(&set->hosts);
 	if (!room) {
 		free(work);

@@ -9,6 +9,7 @@
  * read every CVY_SLOTS ticks anyway. A call counts as its caller made it: an operation counts with the call made here,
  * whatever outcome it got, and not at all if it failed for all.
  */
+#include "hash.h"
 #include "outcome.h"
 
 #include <stdio.h>
@@ -28,7 +29,7 @@ void cvy_engine_want_change(struct cvy_engine *e, struct cvy_op *op, const char 
 
 void cvy_engine_count_call(struct cvy_engine *e, const struct cvy_op *op)
 {
-	uint64_t h = (op->sig ^ op->seq * 0x9e3779b97f4a7c15ull) * 0xd6e8feb86659fd93ull;
+	uint64_t h = (op->sig ^ op->seq * CVY_SPREAD) * CVY_SPREAD_MORE;
 
 	if (op->seq > e->since)
 		e->past ^= (uint32_t)(h >> 32);
@@ -122,7 +123,7 @@ static int earlier_call(struct cvy_engine *e, int k, const struct words *w)
 	const struct cvy_op *first = NULL;
 	uint64_t seq, own, call;
 
-	for (int i = 0; done && i < 8; i++) {
+	for (int i = 0; done && i < CVY_KEPT; i++) {
 		const struct cvy_op *op = e->record[i];
 		const struct cvy_line *line = op && op->first ? cvy_source_line(e, op, 0, k, 1) : NULL;
 

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "hash.h"
 #include "reduce.h"
 
 /* A freed operation is kept for the next. Only the words of max_ranks were ever set in its mask. */
@@ -79,8 +80,8 @@ void cvy_op_sign(struct cvy_op *op, int on_loss)
 	op->call = kind << 60 | (uint64_t)(op->dtype & 15) << 56 | (uint64_t)(op->redop & 15) << 52 |
 		   (uint64_t)(op->root & 4095) << 40 |
 		   (uint64_t)(op->count < UINT32_MAX ? op->count : UINT32_MAX) << CVY_LAP_BITS;
-	h = op->call ^ (uint64_t)on_loss << 51 ^ (uint64_t)op->count * 0x9e3779b97f4a7c15ull ^ op->detail;
-	h = (h ^ h >> 32) * 0xd6e8feb86659fd93ull;
+	h = op->call ^ (uint64_t)on_loss << 51 ^ (uint64_t)op->count * CVY_SPREAD ^ op->detail;
+	h = (h ^ h >> 32) * CVY_SPREAD_MORE;
 	op->sig = (uint32_t)(h >> 32) | 1;
 }
 

@@ -75,7 +75,7 @@ static uint64_t cost_root_twolevel(const struct cvy_shape *s)
 
 static size_t part(const struct cvy_shape *s)
 {
-	return ((s->bytes < s->piece ? s->bytes : s->piece) + 63) / 64 * 64;
+	return cvy_round_up(s->bytes < s->piece ? s->bytes : s->piece, CVY_CACHE_LINE);
 }
 
 /* The parts from other hosts must fit half a slot. */

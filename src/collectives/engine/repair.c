@@ -328,14 +328,14 @@ static void send_give(struct cvy_engine *e, const struct cvy_msg *to, struct giv
 	while (words && !mask->word[words - 1])
 		words--;
 	head->words = (uint32_t)words;
-	total = sizeof(*head) + words * 8 + head->bytes;
+	total = sizeof(*head) + words * sizeof(uint64_t) + head->bytes;
 	msg = malloc(total);
 	if (!msg) /* the laggard asks again, or another rank */
 		return;
 	memcpy(msg, head, sizeof(*head));
-	memcpy(msg + sizeof(*head), mask->word, words * 8);
+	memcpy(msg + sizeof(*head), mask->word, words * sizeof(uint64_t));
 	if (head->bytes)
-		memcpy(msg + sizeof(*head) + words * 8, bytes, head->bytes);
+		memcpy(msg + sizeof(*head) + words * sizeof(uint64_t), bytes, head->bytes);
 	e->send(e->send_ctx, to->rank, to->inc, CVY_MSG_GIVE, to->epoch, msg, (uint32_t)total);
 	free(msg);
 }
@@ -540,8 +540,9 @@ static void take_give(struct cvy_engine *e, const struct cvy_msg *msg)
 
 	if (!e->repair || !e->view || msg->epoch != e->view->epoch || msg->bytes < sizeof(*head))
 		return;
-	if (head->words > CVY_MASK_WORDS || msg->bytes != sizeof(*head) + head->words * 8ull + head->bytes ||
-	    head->seq != e->done + 1 || e->repair->asked != head->seq)
+	if (head->words > CVY_MASK_WORDS ||
+	    msg->bytes != sizeof(*head) + head->words * sizeof(uint64_t) + head->bytes || head->seq != e->done + 1 ||
+	    e->repair->asked != head->seq)
 		return;
 	if (head->status == COVEY_ERR_AGAIN) {
 		be_sent_on(e, msg, head);
@@ -576,13 +577,13 @@ static void take_give(struct cvy_engine *e, const struct cvy_msg *msg)
 	o->result = (struct covey_result){
 		.status = head->status, .epoch = head->epoch, .seq = head->seq, .size = head->size
 	};
-	memcpy(o->result.mask.word, words, head->words * 8ull);
+	memcpy(o->result.mask.word, words, head->words * sizeof(uint64_t));
 	o->sig = head->sig;
 	o->past = head->past;
 	cvy_engine_told_calls(e, head->seq, head->past, head->since);
 	o->root = head->root;
 	o->ticks = head->ticks;
-	if (head->ticks && cvy_outcome_add_tick(o, words + head->words * 8ull, head->bytes)) {
+	if (head->ticks && cvy_outcome_add_tick(o, words + head->words * sizeof(uint64_t), head->bytes)) {
 		cvy_engine_give_up(e, "no memory for %u bytes of operation %llu", head->bytes,
 				   (unsigned long long)head->seq);
 		return;

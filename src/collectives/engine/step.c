@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "chain.h"
+#include "hash.h"
 #include "hosts.h"
 #include "guard.h"
 #include "lend.h"
@@ -325,8 +326,7 @@ static int begin_admit(struct cvy_engine *e, struct cvy_op *op)
  */
 static uint32_t mark(const struct cvy_op *op)
 {
-	return op->sig ^ op->past ^
-	       (uint32_t)((op->seq * 0x9e3779b97f4a7c15ull + op->first * 0xd6e8feb86659fd93ull) >> 32);
+	return op->sig ^ op->past ^ (uint32_t)((op->seq * CVY_SPREAD + op->first * CVY_SPREAD_MORE) >> 32);
 }
 
 /* Gives the operation its tick numbers. 0: it cannot begin yet. */

@@ -11,7 +11,9 @@
 #include "clock.h"
 #include "ep.h"
 #include "handle.h"
+#include "hash.h"
 #include "mask.h"
+#include "size.h"
 
 enum { DISPATCH, COMBINE };
 
@@ -90,7 +92,7 @@ static int check_config(struct covey_group *group, const struct covey_ep_config 
 static int lay_out(struct covey_ep *ep, const int *expert_owner, int size)
 {
 	int experts = ep->shape.experts, *owner = malloc((size_t)experts * sizeof(*owner));
-	uint64_t h = ep->dispatch * 0x100000001b3ull ^ ep->combine;
+	uint64_t h = cvy_hash(0, ep->dispatch) ^ ep->combine;
 
 	if (!owner)
 		return fail(ep->group, COVEY_ERR_NOMEM, "no memory for the table of owners");
@@ -106,13 +108,12 @@ static int lay_out(struct covey_ep *ep, const int *expert_owner, int size)
 			return cvy_fail(cvy_handle_box(ep->group), COVEY_ERR_INVAL, -1, 0,
 					"expert_owner[%d] is %d, the group has ranks 0 to %d", x, bad, size - 1);
 		}
-		h = (h ^ (uint64_t)owner[x]) * 0x100000001b3ull;
+		h = cvy_hash(h, (uint64_t)owner[x]);
 	}
-	h = (h ^ (uint64_t)ep->shape.tokens) * 0x100000001b3ull;
-	h = (h ^ (uint64_t)ep->shape.hidden) * 0x100000001b3ull;
-	h = (h ^ (uint64_t)ep->shape.top_k << 32 ^ (uint64_t)size) * 0x100000001b3ull;
-	h = (h ^ (uint64_t)ep->rows_as << 32 ^ (uint64_t)ep->shape.preset << 16 ^ (uint64_t)ep->combine_as) *
-	    0x100000001b3ull;
+	h = cvy_hash(h, (uint64_t)ep->shape.tokens);
+	h = cvy_hash(h, (uint64_t)ep->shape.hidden);
+	h = cvy_hash(h, (uint64_t)ep->shape.top_k << 32 ^ (uint64_t)size);
+	h = cvy_hash(h, (uint64_t)ep->rows_as << 32 ^ (uint64_t)ep->shape.preset << 16 ^ (uint64_t)ep->combine_as);
 	free(ep->owner);
 	ep->owner = owner;
 	ep->sign = h;
@@ -182,8 +183,8 @@ static int take_slots(struct covey_ep *ep, struct cvy_engine *e)
 	if (ep->combine)
 		return 0;
 	if (need <= here->layout.pool)
-		need = here->layout.pool + dispatch + combine;		 /* other handles use the room */
-	need += ((need - here->layout.heap) / 3 + 8191) & ~(size_t)4095; /* the rest of a window is for messages */
+		need = here->layout.pool + dispatch + combine; /* other handles use the room */
+	need += cvy_round_up((need - here->layout.heap) / 3, CVY_MEMORY_PAGE) + CVY_MEMORY_PAGE; /* for messages */
 	return cvy_fail(
 		cvy_handle_box(ep->group), COVEY_ERR_NOMEM, -1,
 		0, "no room for the expert-parallel buffers: they take window_bytes %zu, it is %zu (sized for max_ranks %d)",

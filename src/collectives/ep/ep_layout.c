@@ -6,11 +6,7 @@
 #include "ep_layout.h"
 
 #include "covey.h"
-
-static size_t round_up(size_t n, size_t to)
-{
-	return (n + to - 1) / to * to;
-}
+#include "size.h"
 
 static const struct cvy_ep_pack packs[] = {
 	[COVEY_EP_LL] = { .once = 0, .beside = 0, .scale_by_row = 0 },
@@ -24,7 +20,7 @@ const struct cvy_ep_pack *cvy_ep_pack_of(int preset)
 
 size_t cvy_ep_dispatch_weights_at(const struct cvy_ep_shape *s)
 {
-	return round_up((size_t)s->tokens * (size_t)s->top_k * sizeof(int32_t), 64);
+	return cvy_round_up((size_t)s->tokens * (size_t)s->top_k * sizeof(int32_t), CVY_CACHE_LINE);
 }
 
 size_t cvy_ep_dispatch_rows_at(const struct cvy_ep_shape *s)
@@ -39,12 +35,13 @@ size_t cvy_ep_dispatch_skips_at(const struct cvy_ep_shape *s)
 
 size_t cvy_ep_dispatch_bytes(const struct cvy_ep_shape *s)
 {
-	return round_up(cvy_ep_dispatch_skips_at(s) + ((size_t)s->max_ranks + 63) / 64 * 8, CVY_EP_ALIGN);
+	return cvy_round_up(cvy_ep_dispatch_skips_at(s) + ((size_t)s->max_ranks + 63) / 64 * sizeof(uint64_t),
+			    CVY_EP_ALIGN);
 }
 
 size_t cvy_ep_combine_rows_at(const struct cvy_ep_shape *s)
 {
-	return round_up((size_t)s->max_ranks * sizeof(struct cvy_ep_run), 64);
+	return cvy_round_up((size_t)s->max_ranks * sizeof(struct cvy_ep_run), CVY_CACHE_LINE);
 }
 
 /* Owners may change, so one rank may get all experts: a token has at most K rows there, or one. */
@@ -59,7 +56,7 @@ size_t cvy_ep_combine_rows(const struct cvy_ep_shape *s)
 
 size_t cvy_ep_combine_bytes(const struct cvy_ep_shape *s)
 {
-	return round_up(cvy_ep_combine_rows_at(s) + cvy_ep_combine_rows(s) * cvy_ep_row_bytes(s), CVY_EP_ALIGN);
+	return cvy_round_up(cvy_ep_combine_rows_at(s) + cvy_ep_combine_rows(s) * cvy_ep_row_bytes(s), CVY_EP_ALIGN);
 }
 
 void cvy_ep_blocks(int experts, int size, int *owner)

@@ -7,6 +7,7 @@
 
 #include "copy.h"
 #include "op.h"
+#include "size.h"
 
 #define CVY_GIVE_BYTES (2u << 20) /* of one tick, from all sources: the most that a repair message carries */
 
@@ -60,7 +61,7 @@ static inline size_t cvy_plan_in_place(const struct cvy_op *op, size_t bytes)
 /* Shard k of n of a tick: whole cache lines but for the last. */
 static inline void cvy_shard(size_t bytes, int k, int n, size_t *at, size_t *len)
 {
-	size_t each = (bytes / (size_t)n + 63) / 64 * 64;
+	size_t each = cvy_round_up(bytes / (size_t)n, CVY_CACHE_LINE);
 
 	*at = each * (size_t)k < bytes ? each * (size_t)k : bytes;
 	*len = bytes - *at < each || k == n - 1 ? bytes - *at : each;
@@ -71,13 +72,13 @@ static inline size_t cvy_part_bytes(const struct cvy_engine *e, int size)
 {
 	const struct cvy_site *here = cvy_site(e);
 
-	return here->layout.stride / (size_t)size / 64 * 64;
+	return cvy_round_down(here->layout.stride / (size_t)size, CVY_CACHE_LINE);
 }
 
 /* Bytes of a part that is passed on to a host. */
 static inline size_t cvy_hosts_part(const struct cvy_op *op)
 {
-	return ((op->bytes < op->piece ? op->bytes : op->piece) + 63) / 64 * 64;
+	return cvy_round_up(op->bytes < op->piece ? op->bytes : op->piece, CVY_CACHE_LINE);
 }
 
 /* Offset of the k-th source's part among them; of a root there is only one. */

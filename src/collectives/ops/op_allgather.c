@@ -11,7 +11,7 @@ void cvy_allgather_plan(struct cvy_engine *e, struct cvy_op *op, int size)
 	size_t piece = here->layout.slot_bytes;
 
 	if (piece > CVY_GIVE_BYTES / (size_t)size)
-		piece = CVY_GIVE_BYTES / (size_t)size / 64 * 64;
+		piece = cvy_round_down(CVY_GIVE_BYTES / (size_t)size, CVY_CACHE_LINE);
 	cvy_plan_ticks(op, piece);
 }
 

@@ -4,6 +4,7 @@
  * all ranks know the number of ticks, that of the largest block. Blocks of missing ranks are zero.
  */
 #include "algo.h"
+#include "hash.h"
 #include "kinds.h"
 
 struct blocks { /* bytes, [size] each */
@@ -26,7 +27,7 @@ int cvy_allgatherv_plan(struct cvy_engine *e, struct cvy_op *op, int size, const
 		b->at[r] = displs[r] * op->elem;
 		if (b->bytes[r] > op->bytes)
 			op->bytes = b->bytes[r];
-		op->detail = (op->detail ^ counts[r] ^ (uint64_t)r << 56) * 0xd6e8feb86659fd93ull;
+		op->detail = (op->detail ^ counts[r] ^ (uint64_t)r << 56) * CVY_SPREAD_MORE;
 		op->detail ^= op->detail >> 32;
 	}
 	op->priv = b;

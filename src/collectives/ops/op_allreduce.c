@@ -25,7 +25,7 @@ static void allreduce_plan(struct cvy_engine *e, struct cvy_op *op, int size)
 	op->rounds = size > 2 && op->bytes > CVY_ONE_SHOT_BYTES ? 2 : 1;
 	if (op->rounds == 2 && op->bytes <= 2 * (size_t)PIECE_SMALL && piece > PIECE_SMALL)
 		piece = PIECE_SMALL;
-	cvy_plan_ticks(op, piece / 64 * 64);
+	cvy_plan_ticks(op, cvy_round_down(piece, CVY_CACHE_LINE));
 	op->input_bytes = cvy_plan_in_place(op, op->bytes);
 }
 

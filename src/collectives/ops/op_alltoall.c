@@ -9,7 +9,7 @@
 #include "lend.h"
 #include "log.h"
 
-#define HEADER 64 /* of a part with v */
+#define HEADER CVY_CACHE_LINE /* of a part with v */
 
 struct blocks { /* bytes, [size] each */
 	size_t *send, *send_at, *recv, *recv_at;

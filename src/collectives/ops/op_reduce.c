@@ -21,7 +21,7 @@ static void reduce_plan(struct cvy_engine *e, struct cvy_op *op, int size)
 
 	(void)size;
 	op->rounds = 2;
-	cvy_plan_ticks(op, here->layout.slot_bytes / 64 * 64);
+	cvy_plan_ticks(op, cvy_round_down(here->layout.slot_bytes, CVY_CACHE_LINE));
 	op->input_bytes = op->root == here->rank ? cvy_plan_in_place(op, op->bytes) : 0;
 }
 

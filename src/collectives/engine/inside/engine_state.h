@@ -15,6 +15,7 @@ struct cvy_outcome;
 struct cvy_pairs;
 struct cvy_plan_rule;
 
+#define CVY_KEPT 8	/* decided operations whose buffers and plans are kept */
 #define CVY_USED_MAX 16 /* pieces of returned space that are recorded */
 
 struct cvy_told {	     /* the own done line at a tick */
@@ -78,7 +79,7 @@ struct cvy_engine {
 
 	int outrun;			 /* the others write in a view without this rank: nothing more is read */
 	struct cvy_op *head, *tail;	 /* posted, not decided */
-	struct cvy_op *record[8];	 /* last decided operations with their tick numbers, for repair */
+	struct cvy_op *record[CVY_KEPT]; /* last decided operations with their tick numbers, for repair */
 	struct cvy_outcome *outcomes;	 /* repaired before the application called them */
 	struct covey_result failed;	 /* view.fail of a view learned since one was active; seq 0: none */
 	struct cvy_outcome *given;	 /* all that were repaired since a view was active: to be given to others */
