@@ -1,20 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-# covey_layer(NAME DIRECTORY dir SEES layer...): declares a layer and the headers it may include.
-# covey_layer_build(NAME [MORE source...] [EXCEPT regex] [LIBRARIES target...]): its object library, called
-# in its own directory, whose sources it takes but for those that EXCEPT matches.
+# covey_layer(NAME DIRECTORY dir [INSIDE dir] SEES layer...): declares a layer and the headers it may include. Those of
+# INSIDE are for itself alone.
+# covey_layer_build(NAME [MORE source...] [EXCEPT regex] [LIBRARIES target...]): its object library of the
+# sources in its directory, but for those that EXCEPT matches.
 # covey_layer_includes(OUT NAME): the include path, for its unit tests.
 
 set(COVEY_LAYERS "" CACHE INTERNAL "layers that are built")
 
 function(covey_layer name)
-	cmake_parse_arguments(L "" "DIRECTORY" "SEES" ${ARGN})
+	cmake_parse_arguments(L "" "DIRECTORY;INSIDE" "SEES" ${ARGN})
 	set_property(GLOBAL PROPERTY COVEY_DIRECTORY_${name} ${PROJECT_SOURCE_DIR}/${L_DIRECTORY})
+	set_property(GLOBAL APPEND PROPERTY COVEY_DECLARED ${name})
+	set_property(GLOBAL PROPERTY COVEY_INSIDE_${name} ${L_INSIDE})
 	set_property(GLOBAL PROPERTY COVEY_SEES_${name} ${L_SEES})
 endfunction()
 
 function(covey_layer_includes out name)
 	get_property(sees GLOBAL PROPERTY COVEY_SEES_${name})
+	get_property(inside GLOBAL PROPERTY COVEY_INSIDE_${name})
 	set(path ${PROJECT_SOURCE_DIR}/include)
+	if(inside)
+		list(APPEND path ${PROJECT_SOURCE_DIR}/${inside})
+	endif()
 	foreach(layer IN ITEMS ${name} ${sees})
 		get_property(directory GLOBAL PROPERTY COVEY_DIRECTORY_${layer})
 		list(APPEND path ${directory})
@@ -24,12 +31,13 @@ endfunction()
 
 function(covey_layer_build name)
 	cmake_parse_arguments(L "" "EXCEPT" "MORE;LIBRARIES" ${ARGN})
-	file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.c)
+	get_property(directory GLOBAL PROPERTY COVEY_DIRECTORY_${name})
+	file(GLOB sources CONFIGURE_DEPENDS ${directory}/*.c)
 	if(L_EXCEPT)
 		list(FILTER sources EXCLUDE REGEX ${L_EXCEPT})
 	endif()
 	if(NOT sources)
-		message(FATAL_ERROR "layer ${name}: no sources in ${CMAKE_CURRENT_SOURCE_DIR}")
+		message(FATAL_ERROR "layer ${name}: no sources in ${directory}")
 	endif()
 	covey_layer_includes(path ${name})
 	add_library(${name} OBJECT ${sources} ${L_MORE})

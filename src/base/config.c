@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "config.h"
+#include "hash.h"
 #include "interface.h"
 #include "page.h"
 #include "url.h"
@@ -416,17 +417,15 @@ static int settle_job(const struct sources *from, struct cvy_config *to)
 {
 	char text[256], *job;
 	const char *name = *to->job ? to->job : launched_job(from, text, sizeof(text));
-	uint64_t hash = 0xcbf29ce484222325ull;
 
 	job = malloc(CVY_JOB_MAX + 1);
 	if (!job)
 		return cvy_fail(from->box, COVEY_ERR_NOMEM, -1, 0, "no memory for the settings");
-	for (const char *c = name; *c; c++)
-		hash = (hash ^ (uint8_t)*c) * 0x100000001b3ull;
 	if (strlen(name) <= CVY_JOB_MAX)
 		snprintf(job, CVY_JOB_MAX + 1, "%s", name);
 	else
-		snprintf(job, CVY_JOB_MAX + 1, "%.*s~%016llx", CVY_JOB_MAX - 17, name, (unsigned long long)hash);
+		snprintf(job, CVY_JOB_MAX + 1, "%.*s~%016llx", CVY_JOB_MAX - 17, name,
+			 (unsigned long long)cvy_hash_text(name));
 	for (char *c = job; *c; c++)
 		if (!isgraph((unsigned char)*c))
 			*c = '_';

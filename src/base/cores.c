@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cores.h"
+#include "hash.h"
 
 #include <errno.h>
 #include <sched.h>
@@ -15,12 +16,12 @@
 
 static uint64_t hash(const uint8_t *bytes, size_t n)
 {
-	uint64_t h = 0xcbf29ce484222325ull;
+	uint64_t h = CVY_HASH_BEGIN;
 
 	while (n && !bytes[n - 1]) /* a longer mask of the same cores must give the same id */
 		n--;
 	for (size_t i = 0; i < n; i++)
-		h = (h ^ bytes[i]) * 0x100000001b3ull;
+		h = cvy_hash(h, bytes[i]);
 	return h ? h : 1;
 }
 

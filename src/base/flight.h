@@ -12,7 +12,7 @@
 
 #include <stdint.h>
 
-#define CVY_FLIGHT_MAGIC 0x3267696c66766373ull /* changes with the layout */
+#define CVY_FLIGHT_MAGIC 0x3367696c66766373ull /* changes with the layout */
 #define CVY_FLIGHT_OPS 256
 #define CVY_FLIGHT_EVENTS 64
 #define CVY_FLIGHT_KINDS 16
@@ -61,7 +61,6 @@ struct cvy_flight {
 	uint64_t posted __attribute__((aligned(64))); /* last seq posted */
 	uint64_t decided;			      /* last seq decided */
 	uint64_t failed, waited, waited_ns;
-	uint64_t ping_ns; /* round trip to a neighbour's core, measured once; 0: unsure */
 	uint64_t count[CVY_FLIGHT_KINDS], bytes[CVY_FLIGHT_KINDS]; /* decided operations */
 
 	struct cvy_flight_op op[CVY_FLIGHT_OPS] __attribute__((aligned(64)));

@@ -10,7 +10,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define CVY_PAGE_MAGIC 0x32596576f6ull /* changes with the layout */
+#include "size.h"
+
+#define CVY_PAGE_MAGIC 0x33596576f6ull /* changes with the layout */
 
 /* Signal words: {epoch, tick}. The tick is in the low half: a futex can sleep on it. */
 static inline uint64_t cvy_tag(uint32_t epoch, uint32_t tick)
@@ -51,10 +53,9 @@ struct cvy_page {
 	uint32_t sleepers __attribute__((aligned(64))); /* threads of this rank that sleep on a peer's line */
 	uint32_t epoch; /* of the last view learned: slots are, or will be, written for that view */
 	uint32_t left;	/* 1: a view is without it because it left: the end of its process is no death */
-	uint64_t ping __attribute__((aligned(64))); /* turns of a ping-pong with a neighbour (distance.c) */
-	struct cvy_line first[CVY_SLOTS];	    /* signal of slot i, first round */
-	struct cvy_line second[CVY_SLOTS];	    /* second round (reduced shards) */
-	struct cvy_line done;			    /* tag: last tick completed; aux: seq done */
+	struct cvy_line first[CVY_SLOTS];  /* signal of slot i, first round */
+	struct cvy_line second[CVY_SLOTS]; /* second round (reduced shards) */
+	struct cvy_line done;		   /* tag: last tick completed; aux: seq done */
 };
 
 /*
@@ -99,10 +100,10 @@ static inline struct cvy_layout cvy_layout(size_t window_bytes, size_t slot_byte
 	struct cvy_layout l = { window_bytes, slot_bytes, 0, 0, 0, window_bytes };
 	size_t pool;
 
-	l.slots = (sizeof(struct cvy_page) + 4095) & ~(size_t)4095;
+	l.slots = cvy_round_up(sizeof(struct cvy_page), CVY_MEMORY_PAGE);
 	l.stride = 2 * slot_bytes;
 	l.heap = l.slots + CVY_SLOTS * l.stride;
-	pool = window_bytes > l.heap ? (window_bytes - l.heap) / 4 & ~(size_t)4095 : 0;
+	pool = window_bytes > l.heap ? cvy_round_down((window_bytes - l.heap) / 4, CVY_MEMORY_PAGE) : 0;
 	l.pool = window_bytes - (pool < CVY_POOL_MAX ? pool : CVY_POOL_MAX);
 	return l;
 }

@@ -2,7 +2,7 @@
 /*
  * The device as the host side of covey uses it: memory that peers can map, the words of the control page, launches.
  * The table is in a library of its own (libcovey_cuda), opened when a device is asked for, so the rest of covey needs
- * no CUDA. It knows nothing of views: collectives/device.c decides, this does.
+ * no CUDA. It knows nothing of views: collectives/device/device.c decides, this does.
  */
 #ifndef CVY_GPU_H
 #define CVY_GPU_H

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The fold of one 8-byte word of elements, as the host folds (collectives/reduce_body.h): ascending ranks, f16 and bf16
+ * The fold of one 8-byte word of elements, as the host folds (collectives/bytes/reduce_body.h): ascending ranks, f16 and bf16
  * in f32 and rounded once, integers wrap, one fixed NaN. Compiled without fused multiply-add: the same bits.
  */
 #ifndef CVY_REDUCE_CUH

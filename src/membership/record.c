@@ -4,6 +4,7 @@
  * rank is checked against `max`.
  */
 #include "record.h"
+#include "hash.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -309,9 +310,7 @@ static int member_parse(const char *text, struct cvy_member *member)
 		return COVEY_ERR_INVAL;
 	member->from = seq;
 	place = strchr(*text == ' ' ? text + 1 : text, ' '); /* behind the address */
-	member->host = 0xcbf29ce484222325ull;
-	for (; place && *place; place++)
-		member->host = (member->host ^ (uint8_t)*place) * 0x100000001b3ull;
+	member->host = cvy_hash_text(place ? place : "");
 	return 0;
 }
 

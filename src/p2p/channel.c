@@ -4,6 +4,7 @@
  * channel was opened for: only then do the mapped or mirrored bytes belong to it.
  */
 #include "channel.h"
+#include "size.h"
 
 #include <string.h>
 
@@ -21,7 +22,7 @@ static size_t round_down(size_t n)
 int cvy_channel_open(struct cvy_channel *ch, const struct cvy_channel_args *args)
 {
 	struct cvy_layout l = cvy_mesh_layout(args->mesh);
-	size_t ranks = (size_t)args->max_ranks, ports = (ranks * sizeof(struct cvy_port) + 4095) & ~(size_t)4095;
+	size_t ranks = (size_t)args->max_ranks, ports = cvy_round_up(ranks * sizeof(struct cvy_port), CVY_MEMORY_PAGE);
 	size_t pool = l.window_bytes - l.pool, ring = pool > ports ? (pool - ports) / ranks : 0;
 	struct cvy_port *port;
 

@@ -12,9 +12,11 @@
 
 #include "clock.h"
 #include "fault.h"
+#include "hash.h"
 #include "log.h"
 #include "process.h"
 #include "rdma.h"
+#include "size.h"
 
 /* A link that lacks memory is one that failed: membership tries again later. No link to a rank that is none, or ours. */
 static struct cvy_peer *peer_or_down(struct cvy_mesh *mesh, int rank, uint64_t inc)
@@ -224,8 +226,8 @@ static int mesh_open(struct cvy_mesh *mesh, const struct cvy_config *config)
 
 	if (sodium_init() < 0)
 		return cvy_fail(mesh->box, COVEY_ERR_UNSUPPORTED, -1, 0, "libsodium does not start");
-	if (config->max_ranks < 1 || config->max_ranks > COVEY_MAX_RANKS || config->slot_bytes % 4096 ||
-	    config->window_bytes % 4096 || !config->slot_bytes || config->slot_bytes > (SIZE_MAX >> 8) ||
+	if (config->max_ranks < 1 || config->max_ranks > COVEY_MAX_RANKS || config->slot_bytes % CVY_MEMORY_PAGE ||
+	    config->window_bytes % CVY_MEMORY_PAGE || !config->slot_bytes || config->slot_bytes > (SIZE_MAX >> 8) ||
 	    mesh->layout.heap > config->window_bytes)
 		return cvy_fail(mesh->box, COVEY_ERR_INVAL, -1, 0,
 				"max_ranks %d, slot_bytes %zu, window_bytes %zu: multiples of 4096, and a window holds "
@@ -263,9 +265,7 @@ int cvy_mesh_open(const struct cvy_mesh_args *args, struct cvy_mesh **out)
 	mesh->transport = args->config->transport;
 	mesh->streams = args->config->tcp_connections;
 	mesh->link_ms = args->config->link_ms;
-	mesh->algo = 0xcbf29ce484222325ull;
-	for (const char *c = args->config->algo ? args->config->algo : ""; *c; c++)
-		mesh->algo = (mesh->algo ^ (uint8_t)*c) * 0x100000001b3ull;
+	mesh->algo = cvy_hash_text(args->config->algo ? args->config->algo : "");
 	mesh->layout = cvy_layout(args->config->window_bytes, args->config->slot_bytes);
 	err = mesh_open(mesh, args->config);
 	if (err) {

@@ -15,7 +15,7 @@
 #include "window.h"
 
 #define CVY_WIRE_MAGIC 0x59564f43u /* "COVY" on a little-endian machine: also tells the byte order */
-#define CVY_WIRE_VERSION 2
+#define CVY_WIRE_VERSION 3
 #define CVY_HANDSHAKE_MS 5000 /* from the first byte to LINK_UP, and how long a stranger may wait to be expected */
 #define CVY_STRANGERS 64      /* connections that have not proven their identity */
 #define CVY_STRANGER_LINES 4  /* of the log about them in CVY_STRANGER_LINES_MS: the rest is counted */

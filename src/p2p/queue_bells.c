@@ -12,6 +12,7 @@
 
 #include "process.h"
 #include "queues.h"
+#include "size.h"
 
 #define IDLE_LOOKS 2000 /* at all words, before a nap */
 #define NAP_NS 20000
@@ -69,7 +70,7 @@ static void *bells_main(void *arg)
 int cvy_bells_open(const struct cvy_queue_memory *memory, unsigned max, struct cvy_bells **out)
 {
 	struct cvy_bells *b = calloc(1, sizeof(*b));
-	size_t bytes = (max * sizeof(uint64_t) + 4095) / 4096 * 4096;
+	size_t bytes = cvy_round_up(max * sizeof(uint64_t), CVY_MEMORY_PAGE);
 	char why[160];
 	void *at;
 
@@ -79,7 +80,7 @@ int cvy_bells_open(const struct cvy_queue_memory *memory, unsigned max, struct c
 	b->max = max;
 	pthread_mutex_init(&b->lock, NULL);
 	b->bell = calloc(max, sizeof(*b->bell));
-	b->word = aligned_alloc(4096, bytes);
+	b->word = aligned_alloc(CVY_MEMORY_PAGE, bytes);
 	if (!b->bell || !b->word)
 		goto fail;
 	memset(b->word, 0, bytes);
@@ -133,7 +134,7 @@ void cvy_bells_close(struct cvy_bells *b)
 	if (b->started)
 		pthread_join(b->thread, NULL);
 	if (b->mapped)
-		b->memory->unmap(b->memory->ctx, b->word, (b->max * sizeof(uint64_t) + 4095) / 4096 * 4096);
+		b->memory->unmap(b->memory->ctx, b->word, cvy_round_up(b->max * sizeof(uint64_t), CVY_MEMORY_PAGE));
 	pthread_mutex_destroy(&b->lock);
 	free(b->word);
 	free(b->bell);

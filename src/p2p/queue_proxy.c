@@ -14,6 +14,7 @@
 
 #include "process.h"
 #include "queues.h"
+#include "size.h"
 
 #define BATCH 256	/* commands that are read before links are flushed */
 #define IDLE_LOOKS 2000 /* at the ring, before a nap */
@@ -172,8 +173,8 @@ static int proxy_memory(struct cvy_proxy *p)
 	char why[160];
 	int err;
 
-	p->shared_bytes = (words * 8 + 4095) / 4096 * 4096;
-	p->slots = aligned_alloc(4096, p->shared_bytes);
+	p->shared_bytes = cvy_round_up(words * sizeof(uint64_t), CVY_MEMORY_PAGE);
+	p->slots = aligned_alloc(CVY_MEMORY_PAGE, p->shared_bytes);
 	p->lane = calloc(p->args.queues, sizeof(struct lane *));
 	p->listed = calloc(p->args.queues, sizeof(*p->listed));
 	if (!p->slots || !p->lane || !p->listed)

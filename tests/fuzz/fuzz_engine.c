@@ -6,7 +6,7 @@
  * application say whether an outcome that was given fits it.
  */
 #include "clock.h"
-#include "engine.h"
+#include "engine_state.h"
 #include "window.h"
 #include "algo.h"
 #include "fuzz.h"

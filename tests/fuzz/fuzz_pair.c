@@ -6,7 +6,7 @@
  */
 #include "fuzz.h"
 #include "mesh.h"
-#include "pair.h"
+#include "pair_state.h"
 
 #define STEPS 64
 #define CALLS 24

@@ -13,7 +13,7 @@
 #include "handle.h"
 #include "world.h"
 
-/* ---- the handle: what collectives/handle.c is to an application ---- */
+/* ---- the handle: what collectives/api/handle.c is to an application ---- */
 
 struct cvy_engine *cvy_handle_engine(struct covey_group *group)
 {
@@ -27,14 +27,14 @@ struct cvy_errbox *cvy_handle_box(struct covey_group *group)
 
 int cvy_handle_check(struct covey_group *group)
 {
-	return group->engine->ended;
+	return group->engine->here.ended;
 }
 
 int cvy_handle_check_op(struct covey_group *group)
 {
-	if (group->engine->pending)
+	if (group->engine->here.pending)
 		return COVEY_ERR_INVAL;
-	return group->engine->ended;
+	return group->engine->here.ended;
 }
 
 static void handle_open(struct proc *p)
@@ -45,6 +45,7 @@ static void handle_open(struct proc *p)
 		abort();
 	g->box = p->sim->box;
 	g->engine = p->engine;
+	g->here = cvy_site(p->engine);
 	g->mesh = &p->mesh;
 	g->config.max_ranks = g->identity.max_ranks = SIM_RANKS;
 	g->identity.rank = p->rank;
@@ -177,7 +178,7 @@ static void call_next(struct proc *p)
 	struct call *c = &a->call[a->calls];
 	int err;
 
-	*c = (struct call){ .seq = a->joiner ? 0 : a->next, .size = p->engine->size };
+	*c = (struct call){ .seq = a->joiner ? 0 : a->next, .size = p->engine->here.size };
 	c->shape = a->joiner ? (struct shape){ .kind = ADMIT } : app_shape(p->sim, a->next, p->rank);
 	if (c->shape.root >= c->size && !a->joiner) /* would be refused; sizes are alike between two safe points */
 		c->shape.root = c->size - 1;
@@ -194,7 +195,7 @@ static void call_next(struct proc *p)
 		return;
 	}
 	if (err) {
-		if (!p->engine->ended)
+		if (!p->engine->here.ended)
 			sim_fail(p->sim, "G5: process %d: %s is refused with %d", p->id, app_names[c->shape.kind], err);
 		call_free(p, c);
 		a->started = 0;
@@ -228,7 +229,7 @@ static void take_first(struct proc *p)
 		c.late = c.op->late;
 		if (c.shape.kind == DISPATCH || c.shape.kind == COMBINE)
 			app_ep_take(p, &c, &res);
-		if (!p->engine->ended) {
+		if (!p->engine->here.ended) {
 			check_outcome(p, &c, &res);
 			if (!c.seq)
 				a->next = res.seq + 1;
@@ -269,7 +270,7 @@ void app_start(struct proc *p)
 {
 	p->app.started = 1;
 	p->app.next = 1;
-	p->app.joiner = p->engine->pending;
+	p->app.joiner = p->engine->here.pending;
 	handle_open(p);
 	app_ep_open(p);
 }
@@ -284,7 +285,7 @@ void app_step(struct proc *p)
 	while (a->calls && is_over(p, &a->call[0]))
 		take_first(p);
 	app_talk(p);
-	if (p->engine->ended && a->calls && a->call[a->calls - 1].op && !cvy_op_decided(a->call[a->calls - 1].op))
+	if (p->engine->here.ended && a->calls && a->call[a->calls - 1].op && !cvy_op_decided(a->call[a->calls - 1].op))
 		sim_fail(p->sim, "G5: process %d has ended and its operation %" PRIu64 " has not", p->id,
 			 a->call[a->calls - 1].seq);
 	if (a->leaving) {

@@ -75,7 +75,7 @@ static float weight_of(uint64_t inc, uint64_t seq, int i)
 
 static const int *owners(const struct proc *p, struct app_layer *l, int which, uint64_t seq)
 {
-	int size = p->engine->size;
+	int size = p->engine->here.size;
 
 	if (!which || size < 1)
 		return NULL;
@@ -279,7 +279,7 @@ int app_ep_take(struct proc *p, struct call *c, struct covey_result *result)
 	err = covey_dispatch_recv(l->ep, 0, result);
 	if (!err)
 		l->dispatched = c->seq;
-	l->failed = err && !p->engine->ended;
+	l->failed = err && !p->engine->here.ended;
 	return err;
 }
 

@@ -99,7 +99,7 @@ static void post(struct proc *p, struct app_talk *t, struct app_message *m, int 
 		err = m->sending ? covey_send_start(m->buffer, m->room, COVEY_UINT8, t->rank, tag, g, NULL, &m->work)
 				 : covey_recv_start(m->buffer, m->room, COVEY_UINT8, t->rank, tag, g, NULL, &m->work);
 	while (err == COVEY_ERR_NOMEM && sim_scarce_hit(p));
-	if (err && !p->engine->ended)
+	if (err && !p->engine->here.ended)
 		sim_fail(p->sim, "G5: process %d: a message is refused with %d", p->id, err);
 	if (err) {
 		free(m->buffer);
@@ -191,7 +191,7 @@ static void check(struct proc *p, const struct app_talk *t, const struct app_mes
 {
 	const struct cvy_view *v = p->engine->view;
 
-	if (p->engine->ended || p->seen.scribbled || check_left_out(p))
+	if (p->engine->here.ended || p->seen.scribbled || check_left_out(p))
 		return;
 	if (res->status == COVEY_ERR_PEER) {
 		if (covey_mask_has(&v->members, t->rank) && v->member[t->rank].inc == t->inc)
@@ -210,7 +210,7 @@ static void take(struct proc *p, struct app_talk *t)
 		struct covey_result res;
 
 		if (covey_work_test(m->work, &res)) {
-			if (p->engine->ended)
+			if (p->engine->here.ended)
 				sim_fail(p->sim, "G5: process %d has ended and a message of it has not", p->id);
 			if (!covey_mask_has(&p->engine->view->members, t->rank) ||
 			    p->engine->view->member[t->rank].inc != t->inc)
@@ -233,8 +233,8 @@ void app_talk(struct proc *p)
 
 	for (t = p->app.talk; t; t = t->next)
 		take(p, t);
-	if (!app_talks(p->sim) || !p->sim->faults || p->app.joiner || p->engine->pending || p->engine->ended ||
-	    p->app.leaving || sim_random(p->sim, 3))
+	if (!app_talks(p->sim) || !p->sim->faults || p->app.joiner || p->engine->here.pending ||
+	    p->engine->here.ended || p->app.leaving || sim_random(p->sim, 3))
 		return;
 	t = talk_with(p, (int)sim_random(p->sim, SIM_RANKS));
 	if (!t)
@@ -269,7 +269,7 @@ static int owed(const struct proc *q, const struct app_talk *mine, const struct 
 {
 	for (const struct app_message *m = mine->open; m; m = m->next)
 		if (m->sending ? theirs->due[m->number] : m->number < theirs->sent)
-			return !q->engine->ended;
+			return !q->engine->here.ended;
 	return 0;
 }
 
@@ -279,7 +279,7 @@ int app_talk_settled(const struct sim *s)
 	for (int i = 0; i < s->procs; i++) {
 		const struct proc *p = s->proc[i];
 
-		if (!p->alive || p->engine->ended || p->seen.scribbled)
+		if (!p->alive || p->engine->here.ended || p->seen.scribbled)
 			continue;
 		for (const struct app_talk *t = p->app.talk; t; t = t->next) {
 			const struct proc *q = sim_proc_of((struct sim *)(uintptr_t)s, t->inc);

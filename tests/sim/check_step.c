@@ -51,13 +51,13 @@ static void check_slots(struct proc *p)
 {
 	uint32_t last = written(p->engine);
 
-	if (p->engine->pending) /* it has written nothing yet that anybody reads */
+	if (p->engine->here.pending) /* it has written nothing yet that anybody reads */
 		return;
 	for (int i = 0; i < p->sim->procs; i++) {
 		const struct proc *q = p->sim->proc[i];
 
-		if (q != p && q->alive && !q->driver.ended && q->engine->epoch == p->engine->epoch && q->engine->view &&
-		    !q->engine->pending && p->engine->view->member[q->rank].inc == q->inc &&
+		if (q != p && q->alive && !q->driver.ended && q->engine->here.epoch == p->engine->here.epoch &&
+		    q->engine->view && !q->engine->here.pending && p->engine->view->member[q->rank].inc == q->inc &&
 		    !covey_mask_has(&p->engine->view->pending, q->rank) && q->engine->complete + CVY_SLOTS < last &&
 		    !strcmp(cvy_group_gid(p->driver.group), cvy_group_gid(q->driver.group)))
 			sim_fail(p->sim, "I10: process %d writes tick %u, process %d has completed %u", p->id, last,
@@ -70,20 +70,20 @@ static void check_windows(struct proc *p)
 {
 	const struct cvy_engine *e = p->engine;
 
-	for (int k = 0; k < e->set.n; k++) {
-		int r = e->set.rank[k];
+	for (int k = 0; k < e->here.set.n; k++) {
+		int r = e->here.set.rank[k];
 
-		if (k == e->set.self || e->set.gone[k])
+		if (k == e->here.set.self || e->here.set.gone[k])
 			continue;
 		if (p->mesh.mapped[r] && p->mesh.map_inc[r] != e->view->member[r].inc)
 			sim_fail(p->sim,
 				 "I8: process %d reads the window of incarnation %" PRIu64
 				 " of rank %d, its view has %" PRIu64,
 				 p->id, p->mesh.map_inc[r], r, e->view->member[r].inc);
-		if (e->set.base[k] != p->mesh.base + (size_t)r * p->mesh.layout.window_bytes)
+		if (e->here.set.base[k] != p->mesh.base + (size_t)r * p->mesh.layout.window_bytes)
 			sim_fail(p->sim, "G8: process %d reads the window of rank %d at another address", p->id, r);
 	}
-	if (e->own_base != p->mesh.own)
+	if (e->here.own_base != p->mesh.own)
 		sim_fail(p->sim, "G8: process %d writes its window at another address", p->id);
 }
 
@@ -96,7 +96,7 @@ static void check_undecided(struct proc *p)
 		const struct call *c = &p->app.call[i];
 		int begun = op && op->seq == c->seq && op->state == CVY_OP_ENTERED && op->completed;
 
-		if (!c->seq || p->engine->done >= c->seq || p->engine->ended || !c->send_bytes)
+		if (!c->seq || p->engine->done >= c->seq || p->engine->here.ended || !c->send_bytes)
 			continue;
 		if (c->lent && p->seen.scribbled) /* overwritten on purpose */
 			continue;
@@ -207,10 +207,10 @@ static void scribble(struct proc *q, const struct proc *survivor)
 
 		memset(line->data, 0xee, sizeof(line->data));
 		line->sig = e->head ? e->head->mark : 0;
-		line->tag = cvy_tag(e->epoch, t);
+		line->tag = cvy_tag(e->here.epoch, t);
 		page->second[t % CVY_SLOTS] = *line;
 	}
-	page->done.tag = cvy_tag(e->epoch, e->complete + CVY_SLOTS);
+	page->done.tag = cvy_tag(e->here.epoch, e->complete + CVY_SLOTS);
 }
 
 /* G4: a process left out writes; whoever still read it would have other bytes than the contributors gave. */

@@ -34,7 +34,7 @@ static void check_ack(struct proc *p, const char *epoch)
 				 "I9: process %d acknowledges view %s and still sees incarnation %" PRIu64
 				 " of rank %d",
 				 p->id, epoch, p->mesh.map_inc[r], r);
-	if (!e->pending && (e->done + 1 < e->view->base || (!goes_on && e->done + 1 != e->view->base)))
+	if (!e->here.pending && (e->done + 1 < e->view->base || (!goes_on && e->done + 1 != e->view->base)))
 		sim_fail(p->sim, "I6: process %d acknowledges view %s, base %" PRIu64 ", with done %" PRIu64, p->id,
 			 epoch, e->view->base, e->done);
 	for (int r = 0; r < SIM_RANKS; r++)

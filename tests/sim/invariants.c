@@ -72,7 +72,7 @@ static void check_pair(struct proc *p, struct proc *q)
 	const struct cvy_engine *a = p->engine, *b = q->engine;
 	uint32_t apart = a->complete > b->complete ? a->complete - b->complete : b->complete - a->complete;
 
-	if (a->epoch == b->epoch && !a->pending && !b->pending && apart > CVY_SLOTS &&
+	if (a->here.epoch == b->here.epoch && !a->here.pending && !b->here.pending && apart > CVY_SLOTS &&
 	    !strcmp(cvy_group_gid(p->driver.group), cvy_group_gid(q->driver.group)))
 		sim_fail(p->sim, "I4: processes %d and %d are %u ticks apart", p->id, q->id, apart);
 }
@@ -153,10 +153,10 @@ void sim_stuck(struct sim *s)
 			sim_trace(s,
 				  "process %d: epoch %u gate %u pending %d tick %u complete %u floor %u admit %" PRIu64
 				  "/%u; %s %" PRIu64 " state %d entered %" PRIu64 " completed %" PRIu64,
-				  i, e->epoch, e->gate, e->pending, e->tick, e->complete, e->floor, e->admit_seq,
-				  e->admit_epoch, e->head ? e->head->kind->name : "-", e->head ? e->head->seq : 0,
-				  e->head ? e->head->state : 0, e->head ? e->head->entered : 0,
-				  e->head ? e->head->completed : 0);
+				  i, e->here.epoch, e->gate, e->here.pending, e->tick, e->complete, e->floor,
+				  e->admit_seq, e->admit_epoch, e->head ? e->head->kind->name : "-",
+				  e->head ? e->head->seq : 0, e->head ? e->head->state : 0,
+				  e->head ? e->head->entered : 0, e->head ? e->head->completed : 0);
 		for (int r = 0; r < SIM_RANKS && s->proc[i]->alive; r++)
 			sim_trace(s, "  rank %d: expects inc %" PRIu64 ", link %d", r, s->proc[i]->expects[r],
 				  s->proc[i]->mesh.link[r] ? s->proc[i]->mesh.link[r]->other : -1);

@@ -226,12 +226,12 @@ static void joined(void *ctx, int err)
 		return;
 	}
 	if (!p->engine->active)
-		p->engine->pending = 1; /* connected, not in a view yet: a joiner */
+		p->engine->here.pending = 1; /* connected, not in a view yet: a joiner */
 	sim_scarce_pause(1);
 	app_start(p);
 	sim_scarce_pause(0);
 	p->stuck = sim_hash(p->sim->seed, (uint64_t)p->id) % 8 == 0;
-	if (p->engine->pending)
+	if (p->engine->here.pending)
 		cvy_driver_post(&p->driver, &ready, p->sim->now); /* as its first covey_admit does */
 }
 
@@ -368,7 +368,7 @@ void sim_step(struct sim *s, struct proc *p)
 	was = sim_scarce_enter(p);
 	app_step(p);
 	cvy_engine_admit_late(p->engine, s->now); /* as the agent does at every tick */
-	if (p->stuck && p->engine->pending)
+	if (p->stuck && p->engine->here.pending)
 		moved = 0;
 	pthread_mutex_lock(&p->engine->lock);
 	while (steps-- && moved) {

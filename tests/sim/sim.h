@@ -11,7 +11,7 @@
 #include "app.h"
 #include "clock.h"
 #include "driver.h"
-#include "engine.h"
+#include "engine_state.h"
 #include "store_memory.h"
 #include "window.h"
 

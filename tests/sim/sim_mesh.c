@@ -467,8 +467,8 @@ int cvy_engine_unsent(struct cvy_engine *e)
 {
 	int n = 0;
 
-	for (int i = 0; i < e->set.npush; i++) {
-		struct cvy_link *link = cvy_mesh_link(e->mesh, e->set.push[i]);
+	for (int i = 0; i < e->here.set.npush; i++) {
+		struct cvy_link *link = cvy_mesh_link(e->mesh, e->here.set.push[i]);
 
 		if (link && link->ops->unsent && link->ops->unsent(link))
 			n += link->ops->poll(link);

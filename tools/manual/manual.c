@@ -96,7 +96,8 @@ static void errors(FILE *file)
 static void losses(FILE *file)
 {
 	fputs("# Losses\n\n"
-	      "Made from the registry in `src/collectives/losses.h`: what every operation does when a rank dies in it. "
+	      "Made from the registry in `src/collectives/api/losses.h`: what every operation does when a rank dies in "
+	      "it. "
 	      "Under `COVEY_ON_LOSS_FAIL` an operation that lacks a rank of the last safe point ends with "
 	      "`COVEY_ERR_PEER` on all survivors instead. *Alike* means: the same status, bytes, contributors and "
 	      "epoch on "
@@ -108,7 +109,7 @@ static void losses(FILE *file)
 static void metrics(FILE *file)
 {
 	fputs("# Metrics\n\n"
-	      "Made from the registry in `src/collectives/metrics.h`. With `COVEY_METRICS` a member answers any "
+	      "Made from the registry in `src/observe/metrics.h`. With `COVEY_METRICS` a member answers any "
 	      "request at a "
 	      "socket with these numbers, in the text form of Prometheus behind a header of HTTP: `unix:PATH`, in "
 	      "which "

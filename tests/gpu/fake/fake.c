@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A device that is none: libcovey_cuda's table (gpu.h) over shared memory, whose kernels are functions on a thread. It
- * parks, resumes, claims lanes and obeys verdicts as operate.cuh does, so that what collectives/device.c decides in a view
+ * parks, resumes, claims lanes and obeys verdicts as operate.cuh does, so that what collectives/device/device.c decides in a view
  * change is tested where no device is. Chunks are memfds; "device memory" is what fake_alloc() gives.
  */
 #include <fcntl.h>

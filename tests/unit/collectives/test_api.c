@@ -6,6 +6,7 @@
  * labels: redis real
  */
 #include "harness.h"
+#include "engine_state.h"
 #include "handle.h"
 
 #include <pthread.h>

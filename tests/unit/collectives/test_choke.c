@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine.h"
+#include "engine_state.h"
 #include "mesh.h"
 
 static struct {
@@ -52,7 +52,7 @@ static void set_up(void)
 	t.peer.link = &t.link;
 	t.mesh.peer[1] = &t.peer;
 	t.e->mesh = &t.mesh;
-	t.e->own_base = (uint8_t *)&t.line;
+	t.e->here.own_base = (uint8_t *)&t.line;
 }
 
 static void tear_down(void)

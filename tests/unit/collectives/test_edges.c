@@ -14,6 +14,7 @@
 #include "algo.h"
 #include "clock.h"
 #include "handle.h"
+#include "outcome.h"
 
 /* All ranks of a test, which are threads, stand here until all have come. */
 static pthread_barrier_t together;
@@ -91,7 +92,7 @@ END_TEST
 
 START_TEST(a_tick_of_huge_slots_fits_a_repair_message)
 {
-	struct cvy_engine e = { .layout = cvy_layout(1ull << 40, 1ull << 30) };
+	struct cvy_engine e = { .here.layout = cvy_layout(1ull << 40, 1ull << 30) };
 	struct cvy_op op = { .kind = &cvy_op_broadcast, .bytes = 1ull << 33, .elem = 4 };
 
 	op.kind->plan(&e, &op, 2);
@@ -117,7 +118,7 @@ static void bring(struct cvy_engine *e, int status, uint32_t sig)
 
 	must(o != NULL, "no memory");
 	pthread_mutex_lock(&e->lock);
-	o->result = (struct covey_result){ .status = status, .epoch = e->epoch, .seq = e->done + 1, .size = 1 };
+	o->result = (struct covey_result){ .status = status, .epoch = e->here.epoch, .seq = e->done + 1, .size = 1 };
 	cvy_mask_add(&o->result.mask, 0);
 	o->sig = sig;
 	o->next = e->outcomes;

@@ -15,6 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "engine_state.h"
 #include "handle.h"
 
 #define RANKS 2

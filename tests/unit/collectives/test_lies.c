@@ -8,7 +8,7 @@
 #include "harness.h"
 
 #include "handle.h"
-#include "pair.h"
+#include "pair_state.h"
 
 enum lie {
 	COUNT_PAST_RING,

@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine.h"
+#include "engine_state.h"
 #include "mesh.h"
-#include "pair.h"
+#include "pair_state.h"
 
 #define VALUE 7u
 #define LATER 9u
@@ -86,9 +86,9 @@ static void set_up(void)
 	ck_assert_ptr_nonnull(t.mesh.window);
 	t.mesh.window->own = t.own;
 	t.e->mesh = &t.mesh;
-	t.e->layout = layout;
-	t.e->own_base = t.own;
-	t.e->own = (struct cvy_page *)(void *)t.own;
+	t.e->here.layout = layout;
+	t.e->here.own_base = t.own;
+	t.e->here.own = (struct cvy_page *)(void *)t.own;
 	t.e->view = t.view;
 	t.view->epoch = 1;
 	pthread_mutex_init(&t.e->lock, NULL);
@@ -120,13 +120,13 @@ static int run(const struct cvy_op_kind *kind, int rounds)
 	op->seq = 1;
 	op->ticks = 1;
 	op->rounds = rounds;
-	pages[0] = t.e->own;
+	pages[0] = t.e->here.own;
 	pages[1] = far_page();
 	bases[0] = t.own;
 	bases[1] = t.far;
-	t.e->set =
+	t.e->here.set =
 		(struct cvy_set){ .n = 2, .rank = ranks, .page = pages, .base = bases, .gone = gone, .link = no_link };
-	t.e->epoch = t.e->own->epoch = far_page()->epoch = 1;
+	t.e->here.epoch = t.e->here.own->epoch = far_page()->epoch = 1;
 	t.e->active = 1;
 	memcpy(far_page()->first[1].data, &(uint32_t){ VALUE }, sizeof(uint32_t));
 	t.e->head = t.e->tail = op;
@@ -172,7 +172,7 @@ START_TEST(what_was_folded_of_a_later_view_is_not_announced)
 	t.stopped = 1;
 	run(&folder, 2);
 	ck_assert_uint_eq(t.got, LATER);
-	ck_assert_uint_ne(t.e->own->second[1].tag, cvy_tag(1, 1));
+	ck_assert_uint_ne(t.e->here.own->second[1].tag, cvy_tag(1, 1));
 	forget();
 }
 END_TEST

@@ -12,8 +12,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "algorithm.h"
 #include "device_explain.h"
-#include "distance.h"
 #include "handle.h"
 #include "plan.h"
 #include "shape.h"
@@ -26,14 +26,14 @@ static struct cvy_engine *bare(void)
 {
 	struct cvy_engine *e = calloc(1, sizeof(*e));
 
-	e->box = cvy_errbox_new();
-	e->layout = cvy_layout(256u << 20, 128u << 10);
+	e->here.box = cvy_errbox_new();
+	e->here.layout = cvy_layout(256u << 20, 128u << 10);
 	return e;
 }
 
 static void bare_free(struct cvy_engine *e)
 {
-	cvy_errbox_free(e->box);
+	cvy_errbox_free(e->here.box);
 	free(e->rule);
 	free(e);
 }
@@ -65,7 +65,7 @@ START_TEST(bad_text_is_refused_with_what_would_be_right)
 	struct covey_error_info info;
 
 	ck_assert_int_eq(cvy_plan_rules(e, bad[_i].text), COVEY_ERR_INVAL);
-	cvy_errbox_get(e->box, &info);
+	cvy_errbox_get(e->here.box, &info);
 	ck_assert_msg(strstr(info.cause, bad[_i].says) != NULL, "%s: %s", bad[_i].text, info.cause);
 	bare_free(e);
 }
@@ -362,54 +362,6 @@ START_TEST(ranks_that_want_different_algorithms_do_not_join)
 }
 END_TEST
 
-/* ---- near and far ---- */
-
-#define TRIES 20000 /* a loaded machine lets two threads meet now and then only */
-
-static struct {
-	pthread_barrier_t together;
-	int found[2], over;
-} game;
-
-static void run_distance(struct member *m)
-{
-	struct cvy_engine *e = m->group->engine;
-	int32_t in = 1, out;
-
-	for (int i = 0; i < 2 * CVY_DISTANCE_TRIES; i++)
-		must(!covey_allreduce(&in, &out, 1, COVEY_INT32, COVEY_SUM, m->group, NULL, NULL), "allreduce");
-	must(e->distance.asked == CVY_DISTANCE_TRIES, "asked %d times", e->distance.asked);
-	for (int i = 0; m->n == 2 && e->spin && !game.over && i < TRIES; i++) {
-		e->distance.ns = 0;
-		pthread_barrier_wait(&game.together);
-		cvy_distance_measure(e);
-		game.found[m->rank] = e->distance.ns > 0;
-		pthread_barrier_wait(&game.together);
-		game.over = game.found[0] && game.found[1]; /* both store the same */
-		pthread_barrier_wait(&game.together);
-	}
-	must(m->n != 2 || !e->spin || game.over, "two ranks on cores of their own never met");
-	must(!e->distance.ns == !strcmp(cvy_distance_text(e), "unsure"), "%s", cvy_distance_text(e));
-	if (m->n == 2 && e->spin)
-		must(e->distance.rank == 1 - m->rank && e->distance.ns < 1000000, "rank %d: %llu ns", e->distance.rank,
-		     (unsigned long long)e->distance.ns);
-	else if (m->n == 1)
-		must(!e->distance.ns && e->distance.rank == -1, "alone, and %llu ns",
-		     (unsigned long long)e->distance.ns);
-}
-
-/* One rank has nobody, two have each other, of three on two cores none has a core of its own. */
-START_TEST(neighbours_find_how_near_they_are)
-{
-	struct covey_config config = harness_config("near", _i);
-
-	config.transport = COVEY_TRANSPORT_SHM;
-	pthread_barrier_init(&game.together, NULL, 2);
-	harness_threads(&config, run_distance, NULL);
-	pthread_barrier_destroy(&game.together);
-}
-END_TEST
-
 START_TEST(bad_text_fails_the_join)
 {
 	struct covey_config config = harness_config("bad", 1);
@@ -557,7 +509,6 @@ int main(void)
 	tcase_add_test(tc, a_call_begun_over_two_hosts_ends_on_one);
 	tcase_add_test(tc, explain_shows_what_is_taken);
 	tcase_add_test(tc, ranks_that_want_different_algorithms_do_not_join);
-	tcase_add_loop_test(tc, neighbours_find_how_near_they_are, 1, 4);
 	tcase_add_test(tc, bad_text_fails_the_join);
 	tcase_add_loop_test(tc, forms_on_devices_are_those_of_launches, 0, N(on_device));
 	suite_add_tcase(suite, tc);

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 
 #include "algo.h"
-#include "engine.h"
+#include "engine_state.h"
 #include "window.h"
 
 #define COUNT 8
@@ -150,8 +150,8 @@ static const struct covey_mask nobody, own_rank = { { 1 } }, other_rank = { { 2 
 /* Its window is mapped here, and it is in view 1. */
 static void share_memory(void)
 {
-	f.engine->set.link[1] = 0;
-	f.engine->set.npush = 0;
+	f.engine->here.set.link[1] = 0;
+	f.engine->here.set.npush = 0;
 	f.other->epoch = 1;
 }
 
@@ -171,7 +171,7 @@ START_TEST(who_never_began_a_view_is_repaired_in_the_next)
 	call();
 	share_memory();
 	learn(2, 1, &nobody);
-	ck_assert_uint_eq(f.engine->own->epoch, 2); /* what others look at when they have read */
+	ck_assert_uint_eq(f.engine->here.own->epoch, 2); /* what others look at when they have read */
 	cvy_engine_repair(f.engine, &other_rank);
 	ck_assert(f.repaired);
 	f.other->epoch = 2;

@@ -13,6 +13,7 @@
 #include "clock.h"
 #include "ep.h"
 #include "handle.h"
+#include "outcome.h"
 #include "pair.h"
 
 #define UNTOUCHED 0x5a5a5a5a5a5a5a5aull
@@ -49,7 +50,7 @@ static void bring(struct cvy_engine *e, int status)
 
 	must(o != NULL, "no memory");
 	pthread_mutex_lock(&e->lock);
-	o->result = (struct covey_result){ .status = status, .epoch = e->epoch, .seq = e->done + 1, .size = 1 };
+	o->result = (struct covey_result){ .status = status, .epoch = e->here.epoch, .seq = e->done + 1, .size = 1 };
 	cvy_mask_add(&o->result.mask, 0);
 	o->next = e->outcomes;
 	e->outcomes = o;
@@ -89,10 +90,10 @@ static void refused(struct member *m)
 	must(covey_barrier_start(m->group, (struct CUstream_st *)&x, &work) == COVEY_ERR_UNSUPPORTED, "stream");
 	must(work == (void *)&res, "an output was written");
 	next_is(m, 2, "UNSUPPORTED");
-	e->size++; /* as if somebody had come, and the layer was not laid out anew */
+	e->here.size++; /* as if somebody had come, and the layer was not laid out anew */
 	must(covey_dispatch(ep, &d, NULL, &res) == COVEY_ERR_STALE, "dispatch");
 	must(covey_combine(ep, &c, NULL, &res) == COVEY_ERR_STALE, "combine");
-	e->size--;
+	e->here.size--;
 	must(res.seq == UNTOUCHED && !res.status && y == 2, "a refused call wrote its result");
 	next_is(m, 3, "STALE");
 	starved = 1;
@@ -123,11 +124,11 @@ static void failed(struct member *m)
 	must(covey_allreduce(&x, &x, 1, COVEY_INT32, COVEY_SUM, m->group, NULL, &res) == COVEY_ERR_LOST && res.seq == 3,
 	     "LOST");
 	next_is(m, 4, "LOST");
-	e->size = 2; /* there was a rank 1 */
+	e->here.size = 2; /* there was a rank 1 */
 	must(covey_broadcast(&x, &y, 1, COVEY_INT32, 1, m->group, NULL, &res) == COVEY_ERR_ROOT && res.seq == 5 &&
 		     y == 2,
 	     "ROOT");
-	e->size = 1;
+	e->here.size = 1;
 	next_is(m, 6, "ROOT");
 }
 

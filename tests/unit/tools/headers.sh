@@ -1,23 +1,21 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Every header compiles alone, as C17; the public one as C++17 too. headers.sh SOURCE CC CXX|-
+# Every header compiles alone, as C17; the public one as C++17 too. headers.sh SOURCE CC CXX|- INCLUDES
+# INCLUDES: lines of a folder and the options with which its headers are compiled.
 set -u
-source=$1 cc=$2 cxx=$3 failed=0
+source=$1 cc=$2 cxx=$3 includes=$4 failed=0
 warnings="-D_GNU_SOURCE -Wall -Wextra -Wpedantic -Werror"
 
-for header in "$source"/include/*.h "$source"/src/*/*.h; do
-	[ -e "$header" ] || continue
-	layer=$(dirname "$header")
-	see="-I$source/include -I$source/src/base -I$layer"
-	case $layer in
-	*/collectives) see="$see -I$source/src/membership -I$source/src/p2p -I$source/src/kernels" ;;
-	esac
-	# Included from a source: a compiler handed a header warns about #pragma once and unused functions.
-	# shellcheck disable=SC2086
-	printf '#include "%s"\nextern int not_empty;\n' "$header" |
-		$cc -std=c17 $warnings -Wstrict-prototypes $see -x c -fsyntax-only - ||
-		{ echo "not alone as C17: $header"; failed=1; }
-done
+while read -r folder see; do
+	for header in "$folder"/*.h; do
+		[ -e "$header" ] || continue
+		# Included from a source: a compiler handed a header warns about #pragma once and unused functions.
+		# shellcheck disable=SC2086
+		printf '#include "%s"\nextern int not_empty;\n' "$header" |
+			$cc -std=c17 $warnings -Wstrict-prototypes $see -x c -fsyntax-only - ||
+			{ echo "not alone as C17: $header"; failed=1; }
+	done
+done <"$includes"
 
 printf '%s\n' '#include "covey.h"' 'int main(void) { struct covey_view view; struct covey_config config = COVEY_CONFIG_INIT;' \
 	'struct covey_ep_config pair = COVEY_EP_CONFIG_INIT; return (int)sizeof(view) + config.rank + pair.dtype == 0; }' |

@@ -1,0 +1,361 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The collectives of covey.h whose blocks differ in size: counts are checked, then as in api.c. A device gets the
+ * counts as bytes in the arguments of its launch, so that a captured graph has them too.
+ */
+#include "algo.h"
+#include "call.h"
+#include "calls.h"
+#include "device.h"
+#include "gpu.h"
+#include "reduce.h"
+
+/* ---- on a device ---- */
+
+static int launch(struct covey_group *group, const struct cvy_call *c, struct cvy_gpu_uneven *u,
+		  struct covey_result *result)
+{
+	u->call.send = c->send;
+	u->call.recv = c->recv;
+	u->call.dtype = c->dtype;
+	u->call.root = -1;
+	u->call.size = group->here->size;
+	return cvy_device_run(group->device, &u->call, c->stream, result);
+}
+
+/* The size of a group with devices: it has no ranks above these. */
+static int size_of(const struct covey_group *group)
+{
+	return group->here->size < CVY_GPU_RANKS ? group->here->size : CVY_GPU_RANKS;
+}
+
+static uint64_t most_of(const uint64_t *bytes, int n)
+{
+	uint64_t most = 0;
+
+	for (int r = 0; r < n; r++)
+		if (bytes[r] > most)
+			most = bytes[r];
+	return most;
+}
+
+/* ---- alltoallv ---- */
+
+struct callv {
+	struct cvy_call c;
+	const size_t *sendcounts, *senddispls, *recvcounts, *recvdispls;
+};
+
+/* bytes from the start of an in-place buffer that results may overwrite */
+static size_t extent(const struct callv *v, int size, size_t elem)
+{
+	size_t end = 0;
+
+	for (int r = 0; r < size; r++)
+		if (v->sendcounts[r] && v->senddispls[r] + v->sendcounts[r] > end)
+			end = v->senddispls[r] + v->sendcounts[r];
+	return end * elem;
+}
+
+/* Do the bytes and offsets of all blocks fit a size_t? */
+static int countable(const struct callv *v, int size)
+{
+	size_t most = SIZE_MAX / 16 / (size_t)size;
+
+	for (int r = 0; r < size; r++)
+		if (v->sendcounts[r] > most || v->senddispls[r] > most || v->recvcounts[r] > most ||
+		    v->recvdispls[r] > most)
+			return 0;
+	return 1;
+}
+
+struct block { /* in elements */
+	size_t at, n;
+	int rank;
+};
+
+static int by_place(const void *a, const void *b)
+{
+	const struct block *x = a, *y = b;
+
+	return (x->at > y->at) - (x->at < y->at);
+}
+
+/* Refuses overlapping blocks of a receive buffer: the result there would depend on chance. */
+static int check_apart(struct covey_group *group, const char *what, const size_t *counts, const size_t *displs)
+{
+	int size = group->here->size, n = 0, sorted = 1;
+	struct block *b, few[16];
+
+	for (int r = 1; sorted && r < size; r++)
+		sorted = displs[r] >= displs[r - 1] + counts[r - 1];
+	if (sorted)
+		return 0;
+	b = size > (int)(sizeof(few) / sizeof(few[0])) ? malloc((size_t)size * sizeof(*b)) : few;
+	if (!b)
+		return cvy_fail(group->box, COVEY_ERR_NOMEM, -1, 0, "%s: no memory to compare %d blocks", what, size);
+	for (int r = 0; r < size; r++)
+		if (counts[r])
+			b[n++] = (struct block){ displs[r], counts[r], r };
+	qsort(b, (size_t)n, sizeof(*b), by_place);
+	for (int i = 1; i < n; i++) {
+		if (b[i].at >= b[i - 1].at + b[i - 1].n)
+			continue;
+		cvy_fail(group->box, COVEY_ERR_INVAL, group->here->rank, group->here->epoch,
+			 "%s: the block of rank %d in recv, elements %zu to %zu, stands over that of rank %d, which "
+			 "begins at %zu",
+			 what, b[i - 1].rank, b[i - 1].at, b[i - 1].at + b[i - 1].n - 1, b[i].rank, b[i].at);
+		sorted = -1;
+		break;
+	}
+	if (b != few)
+		free(b);
+	return sorted < 0 ? COVEY_ERR_INVAL : 0;
+}
+
+/* This rank must send itself as much as it expects from itself; in place every block is replaced where it is. */
+static int check_blocks(struct covey_group *group, const struct callv *v)
+{
+	int own = group->here->rank;
+
+	if (v->sendcounts[own] != v->recvcounts[own])
+		return cvy_fail(group->box, COVEY_ERR_INVAL, own, group->here->epoch,
+				"alltoallv: rank %d sends %zu elements to itself and expects %zu of itself", own,
+				v->sendcounts[own], v->recvcounts[own]);
+	for (int r = 0; v->c.send == v->c.recv && r < group->here->size; r++)
+		if (v->sendcounts[r] && v->recvcounts[r] && v->senddispls[r] != v->recvdispls[r])
+			return cvy_fail(group->box, COVEY_ERR_INVAL, own, group->here->epoch,
+					"alltoallv: in place, and the block for rank %d stands at element %zu but that "
+					"of rank %d at %zu",
+					r, v->senddispls[r], r, v->recvdispls[r]);
+	return check_apart(group, "alltoallv", v->recvcounts, v->recvdispls);
+}
+
+static int checkv(struct covey_group *group, const struct callv *v)
+{
+	const void *send = NULL, *recv = NULL; /* those that are used */
+	int err = cvy_handle_check_op(group), size;
+
+	if (err || !group)
+		return err;
+	size = group->here->size;
+	if (!v->sendcounts || !v->senddispls || !v->recvcounts || !v->recvdispls)
+		return cvy_call_refuse(group, "alltoallv", "counts or displacements are NULL");
+	for (int r = 0; r < size; r++) {
+		if ((v->sendcounts[r] && !v->c.send) || (v->recvcounts[r] && !v->c.recv))
+			return cvy_call_refuse(group, "alltoallv", "a buffer is NULL");
+		send = v->sendcounts[r] ? v->c.send : send;
+		recv = v->recvcounts[r] ? v->c.recv : recv;
+	}
+	err = cvy_call_memory(group, "alltoallv", v->c.stream, send, recv);
+	if (err)
+		return err;
+	if (!countable(v, size))
+		return cvy_call_refuse(group, "alltoallv", "a count or displacement is too large");
+	return check_blocks(group, v);
+}
+
+static int makev(struct covey_group *group, const struct callv *v, struct cvy_op **out)
+{
+	struct cvy_op *op;
+	int err = checkv(group, v), size;
+
+	if (err || !group)
+		return err;
+	size = group->here->size;
+	err = cvy_call_make(group, &v->c, &op);
+	if (err)
+		return err;
+	op->input_bytes = v->c.send == v->c.recv ? extent(v, size, op->elem) : 0;
+	err = cvy_alltoallv_plan(group->engine, op, size, v->sendcounts, v->senddispls, v->recvcounts, v->recvdispls);
+	if (err) {
+		cvy_op_put(op);
+		return cvy_fail(group->box, err, -1, 0, "no memory for the counts");
+	}
+	*out = op;
+	return 0;
+}
+
+static int launchv(struct covey_group *group, const struct callv *v, struct covey_result *result)
+{
+	struct cvy_gpu_uneven u = { .call.kind = CVY_GPU_ALLTOALLV };
+	const size_t elem = cvy_dtype_bytes(v->c.dtype);
+	size_t none;
+	int size, err = checkv(group, v);
+
+	if (!err)
+		err = cvy_call_check(group, &v->c, &none);
+	if (err)
+		return err;
+	size = size_of(group);
+	for (int r = 0; r < size; r++) {
+		u.send[r] = v->sendcounts[r] * elem;
+		u.send_at[r] = v->senddispls[r] * elem;
+		u.recv[r] = v->recvcounts[r] * elem;
+		u.recv_at[r] = v->recvdispls[r] * elem;
+	}
+	u.call.bytes = most_of(u.send, size);
+	if (v->c.send == v->c.recv && v->c.send)
+		return cvy_call_unsupported(group, "alltoallv", "in place is for host memory only");
+	return launch(group, &v->c, &u, result);
+}
+
+int covey_alltoallv(const void *send, const size_t *sendcounts, const size_t *senddispls, void *recv,
+		    const size_t *recvcounts, const size_t *recvdispls, int dtype, struct covey_group *group,
+		    struct CUstream_st *stream, struct covey_result *result)
+{
+	struct callv v = { { &cvy_op_alltoallv, send, recv, 0, dtype, 0, 0, stream },
+			   sendcounts,
+			   senddispls,
+			   recvcounts,
+			   recvdispls };
+	struct cvy_op *op = NULL;
+	int err;
+
+	if (group && !group->forked && v.c.stream && group->device)
+		return launchv(group, &v, result);
+	err = makev(group, &v, &op);
+	return err || !group ? cvy_calls_failed(err) : cvy_calls_run(group->engine, op, result);
+}
+
+int covey_alltoallv_start(const void *send, const size_t *sendcounts, const size_t *senddispls, void *recv,
+			  const size_t *recvcounts, const size_t *recvdispls, int dtype, struct covey_group *group,
+			  struct CUstream_st *stream, struct covey_work **work)
+{
+	struct callv v = { { &cvy_op_alltoallv, send, recv, 0, dtype, 0, 0, stream },
+			   sendcounts,
+			   senddispls,
+			   recvcounts,
+			   recvdispls };
+	struct cvy_op *op = NULL;
+	int err = makev(group, &v, &op);
+
+	return err ? err : cvy_call_start(group, op, work);
+}
+
+/* ---- allgatherv ---- */
+
+struct callg {
+	struct cvy_call c;
+	const size_t *counts, *displs;
+};
+
+/* Does the block of rank @r in recv overlap the input? The own one may be where the input is. */
+static int stands_over(const struct callg *g, int r, int own)
+{
+	size_t elem = cvy_dtype_bytes(g->c.dtype);
+	uintptr_t send = (uintptr_t)g->c.send, recv = (uintptr_t)g->c.recv + g->displs[r] * elem;
+
+	if (!g->c.count || !g->counts[r] || (own && send == recv))
+		return 0;
+	return send < recv + g->counts[r] * elem && recv < send + g->c.count * elem;
+}
+
+/* The fault of the counts, NULL: none. The signature shows their sum as count. */
+static const char *check_counts(const struct callg *g, const struct cvy_engine *e, size_t *sum)
+{
+	size_t most = SIZE_MAX / 16 / (size_t)cvy_site(e)->size;
+
+	if (!g->counts || !g->displs)
+		return "counts or displacements are NULL";
+	*sum = 0;
+	for (int r = 0; r < cvy_site(e)->size; r++) {
+		if (g->counts[r] > most || g->displs[r] > most)
+			return "a count or displacement is too large";
+		*sum += g->counts[r];
+	}
+	if (g->c.count != g->counts[cvy_site(e)->rank])
+		return "sendcount is not recvcounts[own rank]";
+	if ((*sum && !g->c.recv) || (g->c.count && !g->c.send))
+		return "a buffer is NULL";
+	for (int r = 0; r < cvy_site(e)->size; r++)
+		if (stands_over(g, r, r == cvy_site(e)->rank))
+			return "send and recv overlap: in place is send == recv + recvdispls[own rank]";
+	return NULL;
+}
+
+static int checkg(struct covey_group *group, const struct callg *g, size_t *sum)
+{
+	const char *wrong;
+	int err = cvy_handle_check_op(group);
+
+	if (err || !group)
+		return err;
+	wrong = check_counts(g, group->engine, sum);
+	if (wrong)
+		return cvy_call_refuse(group, "allgatherv", wrong);
+	err = cvy_call_memory(group, "allgatherv", g->c.stream, g->c.count ? g->c.send : NULL, *sum ? g->c.recv : NULL);
+	return err ? err : check_apart(group, "allgatherv", g->counts, g->displs);
+}
+
+static int makeg(struct covey_group *group, const struct callg *g, struct cvy_op **out)
+{
+	static uint8_t nothing[1];
+	struct callg call = *g;
+	size_t sum = 0;
+	int err = checkg(group, g, &sum);
+
+	if (err || !group)
+		return err;
+	call.c.send = g->c.send ? g->c.send : nothing;
+	call.c.recv = g->c.recv ? g->c.recv : nothing;
+	call.c.count = 0;
+	err = cvy_call_make(group, &call.c, out);
+	if (err)
+		return err;
+	(*out)->count = sum;
+	err = cvy_allgatherv_plan(group->engine, *out, group->here->size, g->counts, g->displs);
+	if (err) {
+		cvy_op_put(*out);
+		return cvy_fail(group->box, err, -1, 0, "no memory for the counts");
+	}
+	cvy_op_sign(*out, group->here->on_loss);
+	return 0;
+}
+
+static int launchg(struct covey_group *group, const struct callg *g, struct covey_result *result)
+{
+	struct cvy_gpu_uneven u = { .call.kind = CVY_GPU_ALLGATHERV };
+	const size_t elem = cvy_dtype_bytes(g->c.dtype);
+	struct cvy_call c = g->c;
+	size_t sum = 0, none;
+	int err = checkg(group, g, &sum);
+
+	if (err || !group)
+		return err;
+	c.count = 0; /* the buffers were checked here already */
+	err = cvy_call_check(group, &c, &none);
+	if (err)
+		return err;
+	for (int r = 0; r < size_of(group); r++) {
+		u.send[r] = g->c.count * elem;
+		u.recv[r] = g->counts[r] * elem;
+		u.recv_at[r] = g->displs[r] * elem;
+	}
+	u.call.bytes = most_of(u.recv, size_of(group));
+	return launch(group, &c, &u, result);
+}
+
+int covey_allgatherv(const void *send, size_t sendcount, void *recv, const size_t *recvcounts, const size_t *recvdispls,
+		     int dtype, struct covey_group *group, struct CUstream_st *stream, struct covey_result *result)
+{
+	struct callg g = { { &cvy_op_allgatherv, send, recv, sendcount, dtype, 0, 0, stream }, recvcounts, recvdispls };
+	struct cvy_op *op = NULL;
+	int err;
+
+	if (group && !group->forked && g.c.stream && group->device)
+		return launchg(group, &g, result);
+	err = makeg(group, &g, &op);
+	return err || !group ? cvy_calls_failed(err) : cvy_calls_run(group->engine, op, result);
+}
+
+int covey_allgatherv_start(const void *send, size_t sendcount, void *recv, const size_t *recvcounts,
+			   const size_t *recvdispls, int dtype, struct covey_group *group, struct CUstream_st *stream,
+			   struct covey_work **work)
+{
+	struct callg g = { { &cvy_op_allgatherv, send, recv, sendcount, dtype, 0, 0, stream }, recvcounts, recvdispls };
+	struct cvy_op *op = NULL;
+	int err = makeg(group, &g, &op);
+
+	return err ? err : cvy_call_start(group, op, work);
+}

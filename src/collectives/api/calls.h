@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Grouped calls, as the blocking forms see them. */
+#ifndef CVY_CALLS_H
+#define CVY_CALLS_H
+
+#include "engine.h"
+
+#define CVY_NESTED_MAX 64 /* covey_group_start() inside one another */
+
+int cvy_calls_open(void); /* this thread is between covey_group_start() and covey_group_end() */
+/* Posts by @post instead of waiting. Takes over the caller's reference. 0, or why it is not posted. */
+int cvy_calls_add(struct cvy_engine *e, struct cvy_op *op, struct covey_result *result,
+		  int (*post)(struct cvy_engine *e, struct cvy_op *op));
+/* Runs it, or posts it if this thread is between start and end. Takes over the caller's reference. */
+int cvy_calls_run(struct cvy_engine *e, struct cvy_op *op, struct covey_result *result);
+/* A call was refused: covey_group_end() returns that error too. Returns @err. */
+int cvy_calls_failed(int err);
+
+#endif

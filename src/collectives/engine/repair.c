@@ -1,0 +1,672 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Repair (PROTOCOL section 8): a member that lacks operations that others completed pulls their missing ticks from a
+ * holder before it acknowledges the view. Private operations continue with the sources' published data, under the old
+ * stamps. Runs while the gate is closed, lock held.
+ *
+ * Nothing is published here: a member completed each repaired operation, so all had published all of it. If not, ranks
+ * made different calls. To show this, every member writes the operation that it is past into its done line, after its
+ * ticks on every link. A tick of that operation that is not here then never comes.
+ */
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include "clock.h"
+#include "engine_state.h"
+#include "hosts.h"
+#include "log.h"
+#include "outcome.h"
+
+#define ASK_AGAIN_MS 200 /* if a holder gives nothing for so long, asks it or another again */
+
+struct cvy_repair {
+	struct covey_mask holders;
+	uint64_t asked;		     /* seq of the PULL under way, 0: none */
+	uint64_t sent_on;	     /* seq for which a holder named the root, once */
+	int holder;		     /* rank that was asked last */
+	uint64_t next;		     /* next expected tick of the operation */
+	int told;		     /* REPAIRED was posted */
+	int lags;		     /* a member lags: each reports its progress */
+	uint64_t said;		     /* last reported seq, plus 1 */
+	uint64_t asked_ns;	     /* when the holder was asked, or gave the last tick */
+	struct covey_mask asked_of;  /* all that were asked for that operation */
+	struct covey_mask without;   /* of these, ranks that cannot give it */
+	struct cvy_outcome *partial; /* the part that has come */
+};
+
+struct pull {
+	uint64_t seq;
+	uint64_t from_tick; /* first missing tick of the operation */
+};
+
+struct give {			   /* followed by `words` mask words and `bytes` bytes */
+	uint64_t seq, ticks, tick; /* ticks 0: no data */
+	uint64_t since;		   /* of struct cvy_engine, on the holder */
+	int32_t status, size;
+	uint32_t epoch, sig, bytes, words;
+	int32_t root;  /* of an operation whose ranks get parts of their own, -1: all get the same */
+	uint32_t past; /* the calls before it */
+};
+
+int cvy_repair_open(struct cvy_engine *e)
+{
+	e->repair_room = calloc(1, sizeof(*e->repair_room));
+	return e->repair_room ? 0 : COVEY_ERR_NOMEM;
+}
+
+void cvy_repair_drop(struct cvy_engine *e)
+{
+	if (!e->repair)
+		return;
+	cvy_outcome_put(e->repair->partial);
+	e->repair = NULL;
+}
+
+static void tell_repaired(struct cvy_engine *e)
+{
+	struct cvy_event ev = { .kind = CVY_EV_REPAIRED, .rank = -1, .epoch = e->view->epoch };
+
+	if (e->repair->told)
+		return;
+	e->repair->told = 1;
+	cvy_post_after_device(e, &ev); /* on whichever thread stepped the repair */
+}
+
+static void begin_asking(struct cvy_repair *rep, uint64_t seq)
+{
+	if (rep->asked == seq)
+		return;
+	rep->asked = seq;
+	memset(&rep->asked_of, 0, sizeof(rep->asked_of));
+	memset(&rep->without, 0, sizeof(rep->without));
+}
+
+static void ask(struct cvy_engine *e, uint64_t seq, uint64_t from_tick, int whom)
+{
+	struct pull pull = { seq, from_tick };
+
+	begin_asking(e->repair, seq);
+	cvy_mask_add(&e->repair->asked_of, whom);
+	e->repair->asked_ns = cvy_engine_now(e);
+	e->repair->holder = whom;
+	e->repair->next = from_tick;
+	cvy_debug("engine", "pull operation %llu from rank %d, epoch %u", (unsigned long long)seq, whom,
+		  e->view->epoch);
+	e->send(e->send_ctx, whom, e->view->member[whom].inc, CVY_MSG_PULL, e->view->epoch, &pull, sizeof(pull));
+}
+
+/* The first holder of it from @rank on, -1: none. */
+static int holder_from(const struct cvy_engine *e, uint64_t seq, int rank)
+{
+	int h = cvy_mask_next(&e->repair->holders, rank);
+
+	while (h >= 0 && (h == e->here.rank || e->view->member[h].from > seq || covey_mask_has(&e->repair->without, h)))
+		h = cvy_mask_next(&e->repair->holders, h + 1);
+	return h;
+}
+
+static void send_pull(struct cvy_engine *e, uint64_t seq, uint64_t from_tick)
+{
+	int h;
+
+	begin_asking(e->repair, seq);
+	h = holder_from(e, seq, 0);
+	if (h >= 0) {
+		ask(e, seq, from_tick, h);
+		return;
+	}
+	cvy_warn("engine", "no holder of operation %llu, epoch %u", (unsigned long long)seq, e->view->epoch);
+	if (!cvy_mask_empty(&e->repair->without))
+		cvy_engine_give_up(e, "operation %llu: nobody has memory for what removed ranks left of it",
+				   (unsigned long long)seq);
+}
+
+/*
+ * Links lose nothing, but if memory fails, a question or its answer may be lost. The next holder is asked for the rest,
+ * or the same one again.
+ */
+static void ask_again(struct cvy_engine *e)
+{
+	struct cvy_repair *rep = e->repair;
+	int h;
+
+	if (cvy_engine_now(e) - rep->asked_ns < ASK_AGAIN_MS * CVY_MS)
+		return;
+	h = rep->sent_on == rep->asked ? rep->holder : holder_from(e, rep->asked, rep->holder + 1);
+	if (h < 0)
+		h = holder_from(e, rep->asked, 0);
+	if (h >= 0)
+		ask(e, rep->asked, rep->next, h);
+}
+
+/* An outcome that needs no bytes, for an operation called here or not. 0: this rank gives up. */
+static int settle(struct cvy_engine *e, const struct covey_result *res)
+{
+	uint64_t seq = res->seq;
+	struct cvy_op *op = e->head && e->head->seq == seq ? e->head : NULL;
+	struct cvy_outcome *o;
+
+	if (op) {
+		cvy_engine_explain(e, op, res->status);
+		if (seq == e->failed.seq)
+			cvy_engine_forget_calls(e, seq);
+		cvy_engine_decide(e, op, res->status, res->epoch, &res->mask, e->here.size);
+		return 1;
+	}
+	if (seq == e->failed.seq) {
+		if (res->status == COVEY_ERR_MISMATCH)
+			cvy_engine_keep_words(e, seq);
+		cvy_engine_forget_calls(e, seq);
+	}
+	o = cvy_calloc_twice(sizeof(*o));
+	if (!o) {
+		cvy_engine_give_up(e, "no memory for the outcome of operation %llu", (unsigned long long)seq);
+		return 0;
+	}
+	o->result = *res;
+	o->result.size = e->here.size;
+	o->root = -1;
+	cvy_outcome_hold(e, o, 0);
+	cvy_engine_reach(e, seq);
+	return 1;
+}
+
+/* Masks sources whose puts came by a link that was replaced: 1 if there is one more. */
+static int links_renewed(struct cvy_engine *e)
+{
+	int found = 0;
+
+	for (int k = 0; k < e->here.set.n; k++) {
+		struct cvy_link *link = e->here.set.link[k] ? cvy_mesh_link(e->mesh, e->here.set.rank[k]) : NULL;
+
+		if (!e->here.set.link[k] || e->here.set.gone[k] || (link && link->id == e->here.set.link[k]))
+			continue;
+		e->here.set.gone[k] = 1;
+		found = 1;
+	}
+	return found;
+}
+
+/* Has this rank published all ticks of it, as far as it can know? Then others may have completed it. */
+static int published(const struct cvy_op *op)
+{
+	return op->state == CVY_OP_ENTERED && op->entered >= (op->ticks ? op->ticks : 1);
+}
+
+static void go_on(struct cvy_engine *e, struct cvy_op *op)
+{
+	while (e->head == op && published(op) && cvy_op_step(e, op))
+		;
+}
+
+/* A private operation of which all sources had published: continues under the old stamps. */
+static int resume(struct cvy_engine *e, struct cvy_op *op)
+{
+	for (int i = 0; i < e->here.set.npush; i++) {
+		struct cvy_link *link = cvy_push_link(e, i);
+
+		if (link && link->ops->poll)
+			link->ops->poll(link);
+	}
+	go_on(e, op);
+	if (e->head == op && links_renewed(e)) /* puts on a replaced link never come: those sources are masked */
+		go_on(e, op);
+	return e->head != op;
+}
+
+/*
+ * A private operation needs every rank that called it. If others are past its number and this rank had not published
+ * all of it, or a source never does, then a rank made another call there.
+ */
+static int settle_private(struct cvy_engine *e, struct cvy_op *op)
+{
+	struct covey_result other = { .status = COVEY_ERR_MISMATCH, .epoch = e->here.epoch, .seq = op->seq };
+	enum cvy_absent absent = CVY_ABSENT_ANOTHER_CALL;
+
+	if (published(op) && resume(e, op))
+		return 1;
+	if (published(op))
+		absent = cvy_late_in_repair(e, op);
+	if (absent == CVY_ABSENT_MASKED)
+		go_on(e, op);
+	if (absent != CVY_ABSENT_ANOTHER_CALL)
+		return e->head != op;
+	if (cvy_engine_outrun(e)) /* its findings are of a view without this rank */
+		return 0;
+	return settle(e, &other);
+}
+
+/* Others may have completed it without this rank: they masked it as late or left it out, and a holder knows. */
+static int masked_elsewhere(const struct cvy_op *op)
+{
+	return op->partial && !published(op);
+}
+
+/*
+ * For the root of a reduce or gather that others completed without its word. They saw the lines of all; the root sees
+ * the same, in windows or copies set aside.
+ */
+static int fold_what_all_saw(struct cvy_engine *e, struct cvy_op *op)
+{
+	if (op->kind->op_class != CVY_OP_TO_ROOT || op->root != e->here.rank)
+		return 0;
+	go_on(e, op);
+	return e->head != op;
+}
+
+void cvy_repair_step(struct cvy_engine *e)
+{
+	struct cvy_repair *rep = e->repair;
+
+	while (rep && !rep->told) {
+		uint64_t s = e->done + 1;
+		struct cvy_op *op = e->head && e->head->seq == s ? e->head : NULL;
+
+		if (rep->lags && rep->said != s) { /* s - 1 is decided here */
+			rep->said = s;
+			cvy_say_done(e);
+		}
+		if (s >= e->view->base) {
+			tell_repaired(e);
+			return;
+		}
+		if (s == e->failed.seq) {
+			if (!settle(e, &e->failed))
+				return;
+		} else if (op && op->kind->op_class == CVY_OP_PRIVATE && !masked_elsewhere(op)) {
+			if (!settle_private(e, op))
+				return;
+		} else if (!op || !fold_what_all_saw(e, op)) {
+			if (rep->asked != s)
+				send_pull(e, s, op && op->state == CVY_OP_ENTERED ? op->completed : 0);
+			else
+				ask_again(e);
+			return;
+		}
+	}
+}
+
+int cvy_repair_go_on(struct cvy_engine *e)
+{
+	cvy_repair_step(e);
+	return e->repair && !e->repair->told;
+}
+
+static int somebody_lags(const struct cvy_engine *e, const struct covey_mask *holders)
+{
+	CVY_MASK_EACH(r, &e->view->members)
+	if (r != e->here.rank && !covey_mask_has(holders, r) && !covey_mask_has(&e->view->pending, r))
+		return 1;
+	return e->done + 1 < e->view->base;
+}
+
+void cvy_engine_repair(void *ctx, const struct covey_mask *holders)
+{
+	struct cvy_engine *e = ctx;
+
+	pthread_mutex_lock(&e->lock);
+	cvy_repair_drop(e);
+	e->repair = e->repair_room;
+	memset(e->repair, 0, sizeof(*e->repair));
+	e->repair->holders = *holders;
+	e->repair->lags = somebody_lags(e, holders);
+	cvy_repair_step(e);
+	cvy_engine_look_for_end(e);
+	pthread_mutex_unlock(&e->lock);
+	cvy_engine_kick(e);
+}
+
+/* ---- holder ---- */
+
+static void send_give(struct cvy_engine *e, const struct cvy_msg *to, struct give *head, const struct covey_mask *mask,
+		      const uint8_t *bytes)
+{
+	size_t words = CVY_MASK_WORDS, total;
+	uint8_t *msg;
+
+	while (words && !mask->word[words - 1])
+		words--;
+	head->words = (uint32_t)words;
+	total = sizeof(*head) + words * sizeof(uint64_t) + head->bytes;
+	msg = malloc(total);
+	if (!msg) /* the laggard asks again, or another rank */
+		return;
+	memcpy(msg, head, sizeof(*head));
+	memcpy(msg + sizeof(*head), mask->word, words * sizeof(uint64_t));
+	if (head->bytes)
+		memcpy(msg + sizeof(*head) + words * sizeof(uint64_t), bytes, head->bytes);
+	e->send(e->send_ctx, to->rank, to->inc, CVY_MSG_GIVE, to->epoch, msg, (uint32_t)total);
+	free(msg);
+}
+
+static uint8_t *scratch(struct cvy_engine *e, size_t bytes)
+{
+	if (!e->scratch) { /* the size is always the same; freed when the view is active */
+		void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+		if (memory == MAP_FAILED)
+			return NULL;
+		e->scratch = memory;
+		e->scratch_bytes = bytes;
+	}
+	return e->scratch;
+}
+
+/*
+ * Do the slots still hold this tick? No rank lags so far that they do not, unless mismatched calls made two ranks count
+ * their ticks differently.
+ */
+static int stands(struct cvy_engine *e, const struct cvy_op *op, uint64_t i)
+{
+	uint64_t tag = cvy_tag(e->here.epoch, op->first + (uint32_t)i);
+
+	if (op->way)
+		return cvy_hosts_stand(e, op, i);
+	for (int k = 0; k < e->here.set.n; k++) {
+		if (op->kind->op_class == CVY_OP_ROOT && e->here.set.rank[k] != op->root)
+			continue;
+		if (!e->here.set.page[k] || cvy_source_line(e, op, i, k, op->rounds)->tag != tag)
+			return 0;
+	}
+	return 1;
+}
+
+/*
+ * For an operation whose ranks get parts of their own: the root, and any rank that sees all of its window, can give
+ * every part. Others name the root, or report that the part is lost. 1: nothing is to be given from here.
+ */
+static int elsewhere(struct cvy_engine *e, const struct cvy_msg *msg, const struct cvy_op *op, struct give *head)
+{
+	int root = head->root, k = op ? cvy_root_index(e, op) : 0;
+
+	if (root < 0 || (head->status && head->status != COVEY_ERR_LOST))
+		return 0;
+	if (op && k < e->here.set.n && (k == e->here.set.self || cvy_source_open(e, k)))
+		return 0;
+	head->ticks = 0;
+	head->status = COVEY_ERR_LOST;
+	if (root != e->here.rank && root != msg->rank && covey_mask_has(&e->view->members, root) &&
+	    !covey_mask_has(&e->view->pending, root) && e->view->member[root].from <= head->seq)
+		head->status = COVEY_ERR_AGAIN;
+	return 1;
+}
+
+/* Are all sources' data here? Those of removed ranks were set aside, if there was memory. */
+static int sources_here(const struct cvy_engine *e)
+{
+	for (int k = 0; k < e->here.set.n; k++)
+		if (!e->here.set.base[k])
+			return 0;
+	return 1;
+}
+
+/* One tick for a laggard. */
+struct giving {
+	struct cvy_engine *e;
+	const struct cvy_msg *asker;
+	struct cvy_op *op;	     /* as it was done here; NULL: it was not */
+	const struct cvy_outcome *o; /* as it was given here; NULL: it was not */
+	uint64_t i;
+	struct give head;
+	const uint8_t *bytes;
+};
+
+static int is_elsewhere(struct giving *g)
+{
+	return elsewhere(g->e, g->asker, g->o ? NULL : g->op, &g->head);
+}
+
+static int has_no_bytes(struct giving *g)
+{
+	return g->head.status || (!g->o && !g->op->kind->give);
+}
+
+static int is_in_outcome(struct giving *g)
+{
+	return g->o && g->i >= g->o->from && g->i < g->o->ticks;
+}
+
+static int lacks_a_source(struct giving *g)
+{
+	return g->op && g->i < g->head.ticks && !sources_here(g->e);
+}
+
+static int is_overwritten(struct giving *g)
+{
+	return g->op && g->i < g->head.ticks && !stands(g->e, g->op, g->i);
+}
+
+static int is_in_slots(struct giving *g)
+{
+	return g->op && g->i < g->head.ticks;
+}
+
+static int take_from_outcome(struct giving *g)
+{
+	g->bytes = cvy_outcome_tick(g->o, g->i, &g->head.bytes);
+	return 1;
+}
+
+static int take_from_slots(struct giving *g)
+{
+	uint8_t *out = scratch(g->e, CVY_MSG_MAX);
+
+	if (!out)
+		return 0;
+	g->head.bytes = (uint32_t)g->op->kind->give(g->e, g->op, g->i, out);
+	g->bytes = out;
+	return !cvy_engine_passed(g->e, g->asker->epoch); /* the asker is left out too, or asks again in a later view */
+}
+
+/* The first row that holds. Without `take` no ticks are given, and status says why, unless the outcome has one. */
+static const struct {
+	int (*holds)(struct giving *g);
+	int (*take)(struct giving *g); /* 0: nothing is sent */
+	int status;
+} sources[] = {
+	{ is_elsewhere, NULL, 0 }, /* sets the status */
+	{ has_no_bytes, NULL, 0 },
+	{ is_in_outcome, take_from_outcome, 0 },
+	{ lacks_a_source, NULL, COVEY_ERR_NOMEM }, /* another holder may have it */
+	{ is_overwritten, NULL, COVEY_ERR_MISMATCH },
+	{ is_in_slots, take_from_slots, 0 },
+};
+
+static struct give give_head(const struct cvy_engine *e, const struct cvy_op *op, const struct cvy_outcome *o,
+			     uint64_t i)
+{
+	const struct covey_result *res = o ? &o->result : &op->result;
+	struct give head = { .seq = res->seq,
+			     .tick = i,
+			     .status = res->status,
+			     .size = res->size,
+			     .epoch = res->epoch,
+			     .since = e->since };
+
+	head.ticks = o ? o->ticks : op->ticks;
+	head.sig = o ? o->sig : op->sig;
+	head.past = o ? o->past : op->past;
+	if (o)
+		head.root = o->root;
+	else
+		head.root = op->kind->own ? op->root : -1;
+	if (res->status == COVEY_ERR_ROOT && head.root < 0)
+		head.sig = 0; /* without a root it is done at once, whatever others call: this holds for all */
+	return head;
+}
+
+/* Gives one tick, from an outcome that was given here or from the slots. Are there more? */
+static int give_tick(struct cvy_engine *e, const struct cvy_msg *msg, struct cvy_op *op, const struct cvy_outcome *o,
+		     uint64_t i)
+{
+	struct giving g = { e, msg, op, o, i, give_head(e, op, o, i), NULL };
+	const size_t rows = sizeof(sources) / sizeof(sources[0]);
+	size_t row = 0;
+
+	while (row < rows && !sources[row].holds(&g))
+		row++;
+	if (row < rows && sources[row].take) {
+		if (!sources[row].take(&g))
+			return 0;
+	} else if (row < rows) {
+		g.head.ticks = 0;
+		g.head.status = sources[row].status ? sources[row].status : g.head.status;
+	}
+	send_give(e, msg, &g.head, o ? &o->result.mask : &op->result.mask, g.bytes);
+	return i + 1 < g.head.ticks;
+}
+
+static void answer_pull(struct cvy_engine *e, const struct cvy_msg *msg)
+{
+	const struct pull *pull = msg->body;
+	const struct cvy_outcome *o;
+	struct cvy_op *op;
+
+	/* The asker may have learned the view before this holder did; both are frozen. */
+	if (msg->bytes != sizeof(*pull) || !e->view || msg->epoch < e->view->epoch || e->active)
+		return;
+	op = cvy_engine_record(e, pull->seq);
+	for (o = e->given; o && o->result.seq != pull->seq;)
+		o = o->next_given;
+	e->here.asker = msg->rank;
+	if (!op && !o) {
+		cvy_warn("engine", "rank %d asks for operation %llu, which is not held, epoch %u", msg->rank,
+			 (unsigned long long)pull->seq, e->view->epoch);
+		return;
+	}
+	for (uint64_t i = pull->from_tick; give_tick(e, msg, op, o, i); i++)
+		;
+}
+
+/* ---- laggard ---- */
+
+/* All of it is here. If the application has not called it yet, it stays in private memory until then. */
+static void take(struct cvy_engine *e, struct cvy_outcome *o)
+{
+	struct cvy_op *op = e->head && e->head->seq == o->result.seq ? e->head : NULL;
+	int status = o->result.status;
+
+	cvy_outcome_hold(e, o, op != NULL);
+	if (op && o->root >= 0 && o->sig != op->sig) /* the call made here had no such part */
+		status = COVEY_ERR_MISMATCH;
+	if (!op) {
+		cvy_engine_reach(e, o->result.seq);
+		return;
+	}
+	if (!cvy_outcome_fits(o, op))
+		status = COVEY_ERR_MISMATCH;
+	if (!status && op->kind->op_class == CVY_OP_TO_ROOT && op->root == e->here.rank && op->completed < op->ticks)
+		status = COVEY_ERR_LOST; /* there was no memory for a copy of a removed rank's data */
+	for (uint64_t i = o->from; !status && op->kind->take && i < o->ticks; i++) {
+		uint32_t n;
+		const uint8_t *bytes = cvy_outcome_tick(o, i, &n);
+
+		op->kind->take(e, op, i, bytes, n);
+	}
+	if (status)
+		cvy_engine_explain(e, op, status);
+	cvy_engine_decide(e, op, status, o->result.epoch, cvy_outcome_mask(o, op), o->result.size);
+}
+
+/*
+ * The root has this rank's part. It has decided everything that others have, even if it lags behind them since, and it
+ * is frozen like all members until this rank acknowledges the view.
+ */
+static void be_sent_on(struct cvy_engine *e, const struct cvy_msg *msg, const struct give *head)
+{
+	struct covey_result res = { .status = COVEY_ERR_LOST, .epoch = head->epoch, .seq = head->seq };
+	struct cvy_op *op = e->head && e->head->seq == head->seq ? e->head : NULL;
+	int root = head->root;
+
+	if (msg->rank != e->repair->holder || root == msg->rank || e->repair->partial)
+		return;
+	if (op && op->sig != head->sig) {
+		res.status = COVEY_ERR_MISMATCH;
+	} else if (e->repair->sent_on != head->seq && root >= 0 && root < e->view->max_ranks && root != e->here.rank &&
+		   covey_mask_has(&e->view->members, root) && e->view->member[root].from <= head->seq) {
+		e->repair->sent_on = head->seq;
+		ask(e, head->seq, e->repair->next, root);
+		return;
+	}
+	if (settle(e, &res))
+		cvy_repair_step(e);
+}
+
+/* It has no copy of removed ranks' data: another may. */
+static void be_refused(struct cvy_engine *e, const struct cvy_msg *msg, const struct give *head)
+{
+	cvy_mask_add(&e->repair->without, msg->rank);
+	if (msg->rank == e->repair->holder)
+		send_pull(e, head->seq, e->repair->next);
+}
+
+static void take_give(struct cvy_engine *e, const struct cvy_msg *msg)
+{
+	const struct give *head = msg->body;
+	struct cvy_outcome *o;
+	const uint8_t *words;
+
+	if (!e->repair || !e->view || msg->epoch != e->view->epoch || msg->bytes < sizeof(*head))
+		return;
+	if (head->words > CVY_MASK_WORDS ||
+	    msg->bytes != sizeof(*head) + head->words * sizeof(uint64_t) + head->bytes || head->seq != e->done + 1 ||
+	    e->repair->asked != head->seq)
+		return;
+	if (head->status == COVEY_ERR_AGAIN) {
+		be_sent_on(e, msg, head);
+		return;
+	}
+	if (head->status == COVEY_ERR_NOMEM) {
+		be_refused(e, msg, head);
+		return;
+	}
+	if (head->tick < e->repair->next && covey_mask_has(&e->repair->asked_of, msg->rank)) /* it was asked twice */
+		return;
+	o = e->repair->partial;
+	if (!covey_mask_has(&e->repair->asked_of, msg->rank) || head->tick != e->repair->next ||
+	    (o && o->ticks != head->ticks) || head->size < 0 || head->size > e->view->max_ranks || head->root < -1 ||
+	    head->root >= e->view->max_ranks) {
+		cvy_warn("engine", "rank %d gives tick %llu of operation %llu out of place, epoch %u", msg->rank,
+			 (unsigned long long)head->tick, (unsigned long long)head->seq, msg->epoch);
+		return;
+	}
+	if (!o) {
+		o = e->repair->partial = cvy_calloc_twice(sizeof(*o));
+		if (!o) {
+			cvy_engine_give_up(e, "no memory for the outcome of operation %llu",
+					   (unsigned long long)head->seq);
+			return;
+		}
+		o->from = head->tick;
+	}
+	e->repair->next++;
+	e->repair->asked_ns = cvy_engine_now(e);
+	words = (const uint8_t *)msg->body + sizeof(*head);
+	o->result = (struct covey_result){
+		.status = head->status, .epoch = head->epoch, .seq = head->seq, .size = head->size
+	};
+	memcpy(o->result.mask.word, words, head->words * sizeof(uint64_t));
+	o->sig = head->sig;
+	o->past = head->past;
+	cvy_engine_told_calls(e, head->seq, head->past, head->since);
+	o->root = head->root;
+	o->ticks = head->ticks;
+	if (head->ticks && cvy_outcome_add_tick(o, words + head->words * sizeof(uint64_t), head->bytes)) {
+		cvy_engine_give_up(e, "no memory for %u bytes of operation %llu", head->bytes,
+				   (unsigned long long)head->seq);
+		return;
+	}
+	if (head->tick + 1 < head->ticks)
+		return;
+	e->repair->partial = NULL;
+	take(e, o);
+	cvy_repair_step(e);
+}
+
+void cvy_repair_message(struct cvy_engine *e, const struct cvy_msg *msg)
+{
+	if (msg->type == CVY_MSG_PULL)
+		answer_pull(e, msg);
+	else
+		take_give(e, msg);
+}

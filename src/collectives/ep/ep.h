@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A dispatch/combine pair inside the library: its layout and the operations under way. */
+#ifndef CVY_EP_H
+#define CVY_EP_H
+
+#include "engine.h"
+#include "ep_layout.h"
+
+struct covey_ep {
+	struct covey_group *group;
+	struct cvy_ep_shape shape;
+	int rank;
+	int size;			      /* R of the present layout */
+	int el;				      /* local experts */
+	int *owner;			      /* [experts] */
+	int waits;			      /* for the size of this joiner's first safe point */
+	int *given;			      /* [experts] owners to lay out then, NULL: blocks */
+	int *local;			      /* [experts] index among the own experts, -1: of another rank */
+	uint64_t sign;			      /* hash of config, owners and place: the same on all ranks */
+	size_t dispatch, combine;	      /* offsets of CVY_SLOTS slots each in every window */
+	uint64_t behind;		      /* the last operation whose old data others may still read there */
+	uint64_t last;			      /* operation posted last, 0: none */
+	int refs;			      /* the handle, and calls that have not ended */
+	size_t dispatch_bytes, combine_bytes; /* of one slot */
+	struct cvy_op *sent[2];		      /* posted and not received: dispatch, combine */
+	int rows_as, combine_as;
+	struct cvy_ep_device *device; /* its state on the group's device, made with the first call there */
+};
+
+/* priv of an operation. Arguments are copied at the call; buffers belong to the caller. */
+struct cvy_ep_call {
+	struct covey_ep *ep;
+	union {
+		struct covey_dispatch_args dispatch;
+		struct covey_combine_args combine;
+	};
+	int32_t *active;	   /* [size] of the caller, NULL: all are active; 0: not waited for, and sent nothing */
+	uint64_t *waited;	   /* [size] of the caller, NULL: none */
+	uint64_t *ns;		   /* [size] time to add to `waited` at the end */
+	uint64_t since_ns;	   /* when it was published */
+	struct covey_mask seen;	   /* sources that have come, or are not waited for */
+	struct covey_mask missing; /* sources or owners whose part is not here; computed by every consume */
+	int consumed;		   /* outputs are written; else a repair decided before this rank entered */
+	uint32_t *place;	   /* combine [bins of all]: next row of each in its owner's run for this rank */
+	uint32_t *rows;		   /* combine [bins of all]: rows of each */
+	struct cvy_ep_run *run;	   /* combine [size]: run in each owner's slot; count: rows expected from it */
+	const uint8_t **from;	   /* combine [size]: first row of the run, NULL: owner is missing */
+	float *sum, *part;	   /* combine [hidden], part: of one owner */
+	uint16_t *row;		   /* combine [hidden]: part, rounded for travel */
+};
+
+/*
+ * The routing rule that both ends follow: ids outside 0..experts-1 are skipped, and at most T rows of one source enter
+ * one bin. Only an expert that one token names twice can exceed that bound.
+ */
+static inline int cvy_ep_valid(const struct cvy_ep_shape *s, int32_t id)
+{
+	return id >= 0 && id < s->experts;
+}
+
+/* Bins of the rows here; bins of all ranks; the bin of an expert's rows among these. */
+static inline int cvy_ep_bins(const struct covey_ep *ep)
+{
+	return cvy_ep_pack_of(ep->shape.preset)->once ? ep->el > 0 : ep->el;
+}
+
+static inline int cvy_ep_all_bins(const struct covey_ep *ep)
+{
+	return cvy_ep_pack_of(ep->shape.preset)->once ? ep->size : ep->shape.experts;
+}
+
+static inline int cvy_ep_bin(const struct covey_ep *ep, int expert)
+{
+	return cvy_ep_pack_of(ep->shape.preset)->once ? ep->owner[expert] : expert;
+}
+
+static inline size_t cvy_ep_dispatch_slot(const struct covey_ep *ep, const struct cvy_op *op)
+{
+	return ep->dispatch + (size_t)cvy_slot_index(op, 0) * ep->dispatch_bytes;
+}
+
+static inline size_t cvy_ep_combine_slot(const struct covey_ep *ep, const struct cvy_op *op)
+{
+	return ep->combine + (size_t)cvy_slot_index(op, 0) * ep->combine_bytes;
+}
+
+static inline int cvy_ep_source_missing(const struct cvy_engine *e, int k)
+{
+	const struct cvy_site *here = cvy_site(e);
+
+	return here->set.gone[k] || covey_mask_has(&here->lost, here->set.rank[k]);
+}
+
+/* Parts of the operations that need no engine, and have unit tests. */
+
+/* Copies ids (others than 0..experts-1 become -1) and rows of @args into a slot. */
+void cvy_ep_dispatch_write(const struct covey_ep *ep, const struct covey_dispatch_args *args, uint8_t *slot);
+/* The word of a slot with a bit, for 64 ranks, for each rank that gets nothing. */
+static inline uint64_t *cvy_ep_dispatch_skips(const struct covey_ep *ep, uint8_t *slot, int rank)
+{
+	return (uint64_t *)(void *)(slot + cvy_ep_dispatch_skips_at(&ep->shape)) + rank / 64;
+}
+/* Appends the rows of source @src to the outputs; NULL slot or num_tokens out of bounds: none, returns -1. */
+int cvy_ep_dispatch_read(const struct covey_ep *ep, const struct covey_dispatch_args *args, int src,
+			 const uint8_t *slot, uint64_t num_tokens);
+/* Writes run @src of the owner's slot and its rows, from row @first on; returns the next free row. */
+uint32_t cvy_ep_combine_write(const struct covey_ep *ep, const struct covey_combine_args *args, int src, uint32_t first,
+			      uint8_t *slot);
+/* Finds the run of this rank in each owner's slot (slot[rank], NULL: missing), then sums. Fills call->missing. */
+void cvy_ep_combine_read(struct cvy_ep_call *call, const uint8_t *const *slot);
+
+/* ---- on devices (ep_device.c) ---- */
+
+enum { CVY_EP_SEND_PHASE = 1, CVY_EP_BOTH_PHASES = 3 };
+
+/* Is memory of a device, which only a group with one can know? */
+int cvy_ep_on_device(const struct covey_ep *ep, const void *at);
+int cvy_ep_device_dispatch(struct covey_ep *ep, const struct covey_dispatch_args *args, struct CUstream_st *stream,
+			   int phases, struct covey_result *result);
+int cvy_ep_device_combine(struct covey_ep *ep, const struct covey_combine_args *args, struct CUstream_st *stream,
+			  int phases, struct covey_result *result);
+/* The second phase of a send phase on the device. */
+#define CVY_EP_NOT_SENT 1 /* there was no send phase */
+int cvy_ep_device_receive(struct covey_ep *ep, int combine, struct covey_result *result);
+int cvy_ep_settled(const struct covey_ep *ep); /* 0, or why the layout of a joiner's handle does not fit its group */
+int cvy_ep_device_sent(const struct covey_ep *ep);
+void cvy_ep_device_stale(struct covey_ep *ep); /* owners or size have changed */
+void cvy_ep_device_free(struct covey_ep *ep);
+/* Does the shape fit devices, in a group of @size ranks? If not, @why names each field that is above its limit. */
+int cvy_ep_device_takes(const struct cvy_ep_shape *shape, int size, char *why, size_t bytes);
+void cvy_ep_device_warn(const struct covey_ep *ep); /* in a group with a device, if the shape does not fit it */
+
+/* ep_active.c: which ranks take part, and how long each was waited for. */
+int cvy_ep_active_open(struct cvy_ep_call *call, int32_t *active, uint64_t *waited); /* 0 or NOMEM */
+void cvy_ep_active_begin(struct cvy_engine *e, struct cvy_op *op);		     /* when it is published */
+int cvy_ep_left_out(const struct cvy_ep_call *call, int rank);
+void cvy_ep_active_look(struct cvy_engine *e, struct cvy_op *op, uint64_t i);
+void cvy_ep_active_finish(struct cvy_engine *e, struct cvy_ep_call *call);
+
+void cvy_ep_put(struct covey_ep *ep);	/* drops a reference */
+void cvy_ep_release(struct cvy_op *op); /* the release of both kinds */
+/* A call with the arrays of a combine beside its arguments; NULL: no memory */
+struct cvy_ep_call *cvy_ep_call_new(struct covey_ep *ep, int combine);
+void cvy_ep_call_free(struct cvy_ep_call *call);
+
+#endif

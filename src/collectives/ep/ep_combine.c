@@ -1,0 +1,340 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Combine on host memory. An owner publishes its results packed by source: for each source one run of rows, ordered by
+ * bin, then token, then k. A source knows its own routing, so it computes the place of each of its rows in that run; no
+ * index travels. An owner that did not get this rank's tokens (it lost them in the dispatch) shows this by the length
+ * of the run, and counts as missing here.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "ep.h"
+#include "mask.h"
+#include "reduce.h"
+
+struct cvy_ep_call *cvy_ep_call_new(struct covey_ep *ep, int combine)
+{
+	struct cvy_ep_call *call = calloc(1, sizeof(*call));
+	size_t bins = (size_t)cvy_ep_all_bins(ep), size = (size_t)ep->size;
+
+	if (!call)
+		return NULL;
+	call->ep = ep;
+	if (!combine)
+		return call;
+	call->place = calloc(bins, sizeof(*call->place));
+	call->rows = calloc(bins, sizeof(*call->rows));
+	call->run = calloc(size, sizeof(*call->run));
+	call->from = calloc(size, sizeof(*call->from));
+	call->sum = calloc((size_t)ep->shape.hidden, sizeof(*call->sum));
+	call->part = calloc((size_t)ep->shape.hidden, sizeof(*call->part));
+	call->row = calloc((size_t)ep->shape.hidden, sizeof(*call->row));
+	if (call->place && call->rows && call->run && call->from && call->sum && call->part && call->row)
+		return call;
+	cvy_ep_call_free(call);
+	return NULL;
+}
+
+void cvy_ep_call_free(struct cvy_ep_call *call)
+{
+	if (!call)
+		return;
+	free(call->place);
+	free(call->rows);
+	free(call->run);
+	free((void *)call->from);
+	free(call->sum);
+	free(call->part);
+	free(call->row);
+	free(call->ns);
+	free(call);
+}
+
+uint32_t cvy_ep_combine_write(const struct covey_ep *ep, const struct covey_combine_args *args, int src, uint32_t first,
+			      uint8_t *slot)
+{
+	size_t row = cvy_ep_row_bytes(&ep->shape), per_bin = (size_t)ep->size * (size_t)ep->shape.tokens;
+	struct cvy_ep_run *run = (struct cvy_ep_run *)(void *)slot + src;
+	uint8_t *to = slot + cvy_ep_combine_rows_at(&ep->shape);
+	uint32_t next = first;
+
+	for (int bin = 0; bin < cvy_ep_bins(ep); bin++) {
+		int64_t range = args->range[(size_t)bin * (size_t)ep->size + (size_t)src];
+		size_t n = cvy_ep_range_count(range), from = cvy_ep_range_first(range);
+
+		if (n > (size_t)ep->shape.tokens || from + n > per_bin || next + n > cvy_ep_combine_rows(&ep->shape))
+			continue; /* a dispatch never writes this; the run's length shows it to the source */
+		if (n)
+			memcpy(to + next * row, (const uint8_t *)args->y + ((size_t)bin * per_bin + from) * row,
+			       n * row);
+		next += (uint32_t)n;
+	}
+	*run = (struct cvy_ep_run){ first, next - first };
+	return next;
+}
+
+static void combine_publish(struct cvy_engine *e, struct cvy_op *op, uint64_t i, struct cvy_line *line)
+{
+	const struct cvy_site *here = cvy_site(e);
+	const struct cvy_ep_call *call = op->priv;
+	const struct covey_ep *ep = call->ep;
+	uint8_t *slot = here->own_base + cvy_ep_combine_slot(ep, op);
+	struct cvy_ep_run *run = (struct cvy_ep_run *)(void *)slot;
+	size_t row = cvy_ep_row_bytes(&ep->shape), rows_at = cvy_ep_combine_rows_at(&ep->shape);
+	uint32_t next = 0;
+
+	(void)i;
+	cvy_ep_active_begin(e, op);
+	for (int src = 0; src < ep->size; src++) {
+		next = cvy_ep_combine_write(ep, &call->combine, src, next, slot);
+		if (cvy_ep_left_out(call, src))
+			run[src].count = CVY_EP_NO_RUN;
+	}
+	line->aux = next;
+	line->bytes = 0;
+	for (int p = 0; p < here->set.npush; p++) {
+		int to = here->set.push[p];
+
+		if (to >= ep->size)
+			continue;
+		cvy_put(e, to, &run[to], sizeof(*run));
+		if (run[to].count && run[to].count != CVY_EP_NO_RUN)
+			cvy_put(e, to, slot + rows_at + run[to].first * row, run[to].count * row);
+	}
+}
+
+/* If a bin is a rank: is one of the ids before @k in it, too? */
+static int owner_before(const struct covey_ep *ep, const int32_t *ids, int k)
+{
+	for (int j = 0; j < k; j++)
+		if (cvy_ep_valid(&ep->shape, ids[j]) && ep->owner[ids[j]] == ep->owner[ids[k]])
+			return 1;
+	return 0;
+}
+
+/* Rows of each bin from this rank's own routing, and thus the place of each bin in its owner's run. */
+static void count_rows(struct cvy_ep_call *call)
+{
+	const struct covey_ep *ep = call->ep;
+	const struct cvy_ep_shape *s = &ep->shape;
+	int once = cvy_ep_pack_of(s->preset)->once;
+
+	memset(call->rows, 0, (size_t)cvy_ep_all_bins(ep) * sizeof(*call->rows));
+	memset(call->run, 0, (size_t)ep->size * sizeof(*call->run));
+	for (int t = 0; t < call->combine.num_tokens; t++) {
+		const int32_t *ids = call->combine.experts + (size_t)t * (size_t)s->top_k;
+
+		for (int k = 0; k < s->top_k; k++) {
+			int bin = cvy_ep_valid(s, ids[k]) ? cvy_ep_bin(ep, ids[k]) : -1;
+
+			if (bin >= 0 && call->rows[bin] < (uint32_t)s->tokens && !(once && owner_before(ep, ids, k)))
+				call->rows[bin]++;
+		}
+	}
+	for (int bin = 0; bin < cvy_ep_all_bins(ep); bin++) {
+		struct cvy_ep_run *run = &call->run[once ? bin : ep->owner[bin]];
+
+		call->place[bin] = run->count;
+		run->count += call->rows[bin];
+	}
+}
+
+/* First row of each owner's run for this rank. Words in a peer's window are checked before use. */
+static void find_runs(struct cvy_ep_call *call, const uint8_t *const *slot)
+{
+	const struct covey_ep *ep = call->ep;
+	size_t row = cvy_ep_row_bytes(&ep->shape), rows_at = cvy_ep_combine_rows_at(&ep->shape);
+
+	memset(&call->missing, 0, sizeof(call->missing));
+	for (int o = 0; o < ep->size; o++) {
+		struct cvy_ep_run run = { 0, 0 };
+
+		call->from[o] = NULL;
+		if (slot[o])
+			memcpy(&run, slot[o] + (size_t)ep->rank * sizeof(run), sizeof(run));
+		if (!slot[o] || run.count != call->run[o].count ||
+		    (size_t)run.first + run.count > cvy_ep_combine_rows(&ep->shape))
+			cvy_mask_add(&call->missing, o);
+		else
+			call->from[o] = slot[o] + rows_at + run.first * row;
+	}
+}
+
+/* The terms of a token's sum: rows in their order, with their weights. */
+struct terms {
+	int n;
+	const uint8_t *row[CVY_EP_MAX_TOP_K];
+	float weight[CVY_EP_MAX_TOP_K];
+	int owner[CVY_EP_MAX_TOP_K]; /* if a row belongs to an expert */
+	float all, here;	     /* weights of the experts that it names, and of those whose owner takes part */
+};
+
+/* The next row of @bin, whose owner's run begins at @from. */
+static const uint8_t *next_row(struct cvy_ep_call *call, int bin, const uint8_t *from)
+{
+	return from + (size_t)call->place[bin]++ * cvy_ep_row_bytes(&call->ep->shape);
+}
+
+static void terms_by_expert(struct cvy_ep_call *call, const int32_t *ids, const float *weights, struct terms *to)
+{
+	const struct covey_ep *ep = call->ep;
+
+	for (int k = 0; k < ep->shape.top_k; k++) {
+		const uint8_t *from;
+
+		if (!cvy_ep_valid(&ep->shape, ids[k]) || call->rows[ids[k]] == 0)
+			continue;
+		call->rows[ids[k]]--;
+		to->all += weights[k];
+		from = call->from[ep->owner[ids[k]]];
+		if (!from)
+			continue;
+		to->here += weights[k];
+		to->row[to->n] = next_row(call, ids[k], from);
+		to->owner[to->n] = ep->owner[ids[k]];
+		to->weight[to->n++] = weights[k];
+	}
+}
+
+/* Owners ascending: the lowest that a token names past @after, -1: no more. */
+static int owner_after(const struct covey_ep *ep, const int32_t *ids, int after)
+{
+	int next = -1;
+
+	for (int k = 0; k < ep->shape.top_k; k++) {
+		int o = cvy_ep_valid(&ep->shape, ids[k]) ? ep->owner[ids[k]] : -1;
+
+		if (o > after && (next < 0 || o < next))
+			next = o;
+	}
+	return next;
+}
+
+static void terms_by_rank(struct cvy_ep_call *call, const int32_t *ids, const float *weights, struct terms *to)
+{
+	const struct covey_ep *ep = call->ep;
+
+	for (int o = owner_after(ep, ids, -1); o >= 0; o = owner_after(ep, ids, o)) {
+		if (!call->from[o])
+			continue;
+		to->row[to->n] = next_row(call, o, call->from[o]);
+		to->weight[to->n++] = 1;
+	}
+	for (int k = 0; k < ep->shape.top_k; k++) {
+		if (!cvy_ep_valid(&ep->shape, ids[k]))
+			continue;
+		to->all += weights[k];
+		if (call->from[ep->owner[ids[k]]])
+			to->here += weights[k];
+	}
+}
+
+/*
+ * COVEY_EP_PER_RANK: the sum that each owner would round, owners ascending; the own part is not rounded. Here the rows
+ * of experts have come, and are summed in that order: the same bits as on devices, where one row comes.
+ */
+static void sum_parts(const struct cvy_reduce_table *loops, struct cvy_ep_call *call, const int32_t *ids,
+		      const struct terms *terms)
+{
+	const struct covey_ep *ep = call->ep;
+	size_t hidden = (size_t)ep->shape.hidden;
+
+	for (int o = owner_after(ep, ids, -1); o >= 0; o = owner_after(ep, ids, o)) {
+		memset(call->part, 0, hidden * sizeof(*call->part));
+		for (int i = 0; i < terms->n; i++)
+			if (terms->owner[i] == o)
+				loops->weigh_bf16(call->part, terms->row[i], terms->weight[i], hidden);
+		if (o != ep->rank) {
+			loops->narrow[COVEY_BFLOAT16]((uint8_t *)call->row, call->part, hidden);
+			loops->weigh_bf16(call->sum, (const uint8_t *)call->row, 1, hidden);
+		}
+		for (size_t h = 0; o == ep->rank && h < hidden; h++)
+			call->sum[h] += call->part[h];
+	}
+}
+
+static void sum_token(const struct cvy_reduce_table *loops, struct cvy_ep_call *call, size_t t)
+{
+	const struct cvy_ep_shape *s = &call->ep->shape;
+	const int32_t *ids = call->combine.experts + t * (size_t)s->top_k;
+	static const float none[CVY_EP_MAX_TOP_K]; /* for outputs without weights */
+	const float *weights = call->combine.weights ? call->combine.weights + t * (size_t)s->top_k : none;
+	int once = cvy_ep_pack_of(s->preset)->once, parts = !once && call->ep->combine_as == COVEY_EP_PER_RANK;
+	struct terms terms = { .n = 0 };
+	float scale;
+
+	if (once)
+		terms_by_rank(call, ids, weights, &terms);
+	else
+		terms_by_expert(call, ids, weights, &terms);
+	memset(call->sum, 0, (size_t)s->hidden * sizeof(*call->sum));
+	if (parts)
+		sum_parts(loops, call, ids, &terms);
+	for (int i = 0; !parts && i < terms.n; i++)
+		loops->weigh_bf16(call->sum, terms.row[i], terms.weight[i], (size_t)s->hidden);
+	scale = call->combine.renormalise && terms.here != terms.all && terms.here != 0 ? terms.all / terms.here : 1;
+	for (int h = 0; scale != 1 && h < s->hidden; h++)
+		call->sum[h] *= scale;
+	loops->narrow[COVEY_BFLOAT16]((uint8_t *)call->combine.out + t * cvy_ep_row_bytes(s), call->sum,
+				      (size_t)s->hidden);
+}
+
+void cvy_ep_combine_read(struct cvy_ep_call *call, const uint8_t *const *slot)
+{
+	const struct cvy_reduce_table *loops = cvy_reduce_loops();
+
+	call->consumed = 1;
+	count_rows(call);
+	find_runs(call, slot);
+	for (int t = 0; t < call->combine.num_tokens; t++)
+		sum_token(loops, call, (size_t)t);
+}
+
+static void combine_consume(struct cvy_engine *e, struct cvy_op *op, uint64_t i)
+{
+	const struct cvy_site *here = cvy_site(e);
+	struct cvy_ep_call *call = op->priv;
+	const struct covey_ep *ep = call->ep;
+	size_t at = cvy_ep_combine_slot(ep, op);
+	const uint8_t *slot[COVEY_MAX_RANKS];
+
+	(void)i;
+	memset((void *)slot, 0, (size_t)ep->size * sizeof(*slot));
+	for (int k = 0; k < here->set.n; k++)
+		if (here->set.rank[k] < ep->size && !cvy_ep_source_missing(e, k))
+			slot[here->set.rank[k]] = here->set.base[k] + at;
+	cvy_ep_combine_read(call, slot);
+}
+
+static void combine_finish(struct cvy_engine *e, struct cvy_op *op)
+{
+	struct cvy_ep_call *call = op->priv;
+	const uint8_t *none[COVEY_MAX_RANKS] = { NULL };
+
+	if (op->result.status)
+		return;
+	if (!call->consumed) /* decided by a repair before this rank entered it: no owner's rows are here */
+		cvy_ep_combine_read(call, none);
+	cvy_ep_active_finish(e, call);
+	cvy_mask_sub(&op->result.mask, &call->missing);
+}
+
+void cvy_ep_release(struct cvy_op *op)
+{
+	struct cvy_ep_call *call = op->priv;
+	struct covey_ep *ep = call->ep;
+
+	cvy_ep_call_free(call);
+	cvy_ep_put(ep);
+	op->priv = NULL;
+}
+
+const struct cvy_op_kind cvy_op_combine = {
+	.name = "combine",
+	.op_class = CVY_OP_PRIVATE,
+	.publish = combine_publish,
+	.consume = combine_consume,
+	.look = cvy_ep_active_look,
+	.finish = combine_finish,
+	.release = cvy_ep_release,
+};

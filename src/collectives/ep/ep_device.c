@@ -1,0 +1,281 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Dispatch and combine on the group's device: turns the arguments of a call into those of a launch. A handle's state
+ * there (tables of owners, a few words per lane) is made with its first call and follows its layout; rows travel
+ * through the chunks that all operations use.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "device.h"
+#include "ep.h"
+#include "ep_call.h"
+#include "handle.h"
+#include "log.h"
+
+struct cvy_ep_device {
+	struct cvy_ep_state *state;
+	int laid_out; /* state follows the present owners */
+	struct cvy_ep_form form[2];
+	struct cvy_ep_args sent; /* the send phase that was not received; phases 0: none */
+	struct CUstream_st *stream;
+};
+
+static int fail(const struct covey_ep *ep, int err, const char *cause)
+{
+	return cvy_fail(cvy_handle_box(ep->group), err, -1, 0, "%s", cause);
+}
+
+int cvy_ep_on_device(const struct covey_ep *ep, const void *at)
+{
+	return cvy_device_holds(ep->group->device, at);
+}
+
+static struct cvy_ep_shape_gpu shape_of(const struct covey_ep *ep)
+{
+	struct cvy_ep_shape_gpu s = { ep->shape.tokens,
+				      ep->shape.hidden,
+				      ep->shape.top_k,
+				      ep->shape.experts,
+				      ep->size,
+				      ep->rows_as == COVEY_EP_ROWS_E4M3,
+				      ep->combine_as == COVEY_EP_PER_RANK,
+				      0,
+				      cvy_ep_pack_of(ep->shape.preset)->once,
+				      ep->shape.max_ranks < CVY_GPU_RANKS ? ep->shape.max_ranks : CVY_GPU_RANKS };
+	int of[CVY_GPU_RANKS] = { 0 };
+
+	for (int e = 0; e < ep->shape.experts; e++)
+		if (++of[ep->owner[e]] > s.most_local)
+			s.most_local = of[ep->owner[e]];
+	return s;
+}
+
+_Static_assert(COVEY_DEVICE_MAX_RANKS == CVY_GPU_RANKS && COVEY_DEVICE_MAX_TOKENS == CVY_EP_TOKENS &&
+		       COVEY_DEVICE_MAX_HIDDEN == CVY_EP_HIDDEN && COVEY_DEVICE_MAX_EXPERTS == CVY_EP_EXPERTS,
+	       "covey.h says what kernels take");
+
+int cvy_ep_device_takes(const struct cvy_ep_shape *s, int size, char *why, size_t bytes)
+{
+	const struct {
+		const char *name;
+		int value, most;
+	} limits[] = { { "the ranks of the group", size, CVY_GPU_RANKS },
+		       { "max_tokens", s->tokens, CVY_EP_TOKENS },
+		       { "hidden", s->hidden, CVY_EP_HIDDEN },
+		       { "experts", s->experts, CVY_EP_EXPERTS } };
+	size_t used = 0;
+
+	why[0] = '\0';
+	for (size_t i = 0; i < sizeof(limits) / sizeof(limits[0]); i++)
+		if (limits[i].value > limits[i].most && used < bytes)
+			used += (size_t)snprintf(why + used, bytes - used, "%s%s: %d, at most %d", used ? "; " : "",
+						 limits[i].name, limits[i].value, limits[i].most);
+	return !used;
+}
+
+/* Logged early, and no error: the handle may be meant for host memory. */
+void cvy_ep_device_warn(const struct covey_ep *ep)
+{
+	char why[160];
+
+	if (ep->group->device && !cvy_ep_device_takes(&ep->shape, ep->size, why, sizeof(why)))
+		cvy_warn("ep", "covey_ep_create: calls on device memory will be refused, as devices do not take %s",
+			 why);
+}
+
+static int check_shape(const struct covey_ep *ep)
+{
+	char why[160];
+
+	if (cvy_ep_device_takes(&ep->shape, ep->size, why, sizeof(why)))
+		return 0;
+	return cvy_fail(cvy_handle_box(ep->group), COVEY_ERR_UNSUPPORTED, -1, 0, "devices do not take %s", why);
+}
+
+static void tables_of(const struct covey_ep *ep, struct cvy_ep_tables *t)
+{
+	int at = 0;
+
+	memset(t, 0, sizeof(*t));
+	for (int r = 0; r < ep->size; r++) {
+		t->first[r] = (uint16_t)at;
+		for (int e = 0; e < ep->shape.experts; e++) {
+			if (ep->owner[e] != r)
+				continue;
+			t->owner[e] = (uint8_t)r;
+			t->local[e] = (uint16_t)(at++ - t->first[r]);
+		}
+		t->first[r + 1] = (uint16_t)at;
+	}
+}
+
+static int lay_out(struct covey_ep *ep)
+{
+	struct cvy_ep_device *x = ep->device;
+	struct cvy_ep_shape_gpu shape;
+	struct cvy_ep_tables *tables;
+	int err = check_shape(ep);
+
+	if (err || (x && x->laid_out))
+		return err;
+	if (!x)
+		x = ep->device = calloc(1, sizeof(*x));
+	tables = malloc(sizeof(*tables));
+	if (!x || !tables) {
+		free(tables);
+		return fail(ep, COVEY_ERR_NOMEM, "no memory for the handle");
+	}
+	shape = shape_of(ep);
+	if (!cvy_ep_form_of(&shape, cvy_ep_lanes_of(&shape), 0, &x->form[0]) ||
+	    !cvy_ep_form_of(&shape, cvy_ep_lanes_of(&shape), 1, &x->form[1]))
+		err = cvy_fail(cvy_handle_box(ep->group), COVEY_ERR_UNSUPPORTED, -1, 0,
+			       "devices do not take rows of hidden %d for top_k %d, with %d experts on one rank",
+			       shape.hidden, shape.top_k, shape.most_local);
+	tables_of(ep, tables);
+	if (!err)
+		err = cvy_device_ep_state(ep->group->device, tables, &x->state);
+	x->laid_out = !err;
+	free(tables);
+	return err;
+}
+
+void cvy_ep_device_stale(struct covey_ep *ep)
+{
+	if (ep->device)
+		ep->device->laid_out = 0;
+}
+
+void cvy_ep_device_free(struct covey_ep *ep)
+{
+	if (ep->device)
+		cvy_device_ep_free(ep->group->device, ep->device->state);
+	free(ep->device);
+	ep->device = NULL;
+}
+
+int cvy_ep_device_sent(const struct covey_ep *ep)
+{
+	return ep->device && ep->device->sent.phases;
+}
+
+COVEY_API size_t covey_ep_route_bytes(const struct covey_ep *ep)
+{
+	if (!ep || !ep->group->device || cvy_ep_settled(ep))
+		return 0;
+	return cvy_ep_route_bytes(ep->size, ep->shape.tokens, ep->shape.top_k);
+}
+
+/* Fills the fields of both kinds. The route: a head of 16 bytes, rows, their weights, the own tokens' experts. */
+static void fill(const struct covey_ep *ep, struct cvy_ep_args *a, int combine, uint8_t *route, int num_tokens)
+{
+	size_t items = cvy_ep_route_items(ep->size, ep->shape.tokens, ep->shape.top_k);
+
+	memset(a, 0, sizeof(*a));
+	a->call.kind = combine ? CVY_GPU_COMBINE : CVY_GPU_DISPATCH;
+	a->call.size = ep->size;
+	a->form = ep->device->form[combine];
+	a->state = ep->device->state;
+	a->tokens = ep->shape.tokens;
+	a->hidden = ep->shape.hidden;
+	a->top_k = ep->shape.top_k;
+	a->experts = ep->shape.experts;
+	a->el = ep->el;
+	a->num_tokens = num_tokens;
+	a->fp8 = ep->rows_as == COVEY_EP_ROWS_E4M3;
+	a->once = cvy_ep_pack_of(ep->shape.preset)->once;
+	a->per_rank = a->once || ep->combine_as == COVEY_EP_PER_RANK;
+	a->lost = (uint32_t *)(void *)route;
+	a->route = (int32_t *)(void *)(route + 16);
+	a->route_weights = (float *)(void *)(a->route + items);
+	a->sent = a->route + 2 * items;
+}
+
+static int ready(struct covey_ep *ep, const void *route, int timeout_ms)
+{
+	if (!cvy_device_holds(ep->group->device, route) || (uintptr_t)route % 16)
+		return fail(ep, COVEY_ERR_INVAL,
+			    "route must be covey_ep_route_bytes() of the group's device, 16-byte aligned");
+	if (timeout_ms < -1)
+		return fail(ep, COVEY_ERR_INVAL, "timeout_ms must be -1 or more");
+	if (cvy_ep_device_sent(ep))
+		return fail(ep, COVEY_ERR_INVAL, "the one sent before was not received");
+	return lay_out(ep);
+}
+
+static int launch(struct covey_ep *ep, struct cvy_ep_args *a, struct CUstream_st *stream, int phases, int timeout_ms,
+		  struct covey_result *result)
+{
+	int late_ms = cvy_engine_late_ms(cvy_handle_engine(ep->group)), err;
+
+	a->phases = phases;
+	a->timeout_ms = timeout_ms ? timeout_ms : late_ms;
+	err = cvy_device_ep_run(ep->group->device, a, stream, result);
+	if (err || phases != CVY_EP_SEND)
+		return err;
+	ep->device->sent = *a;
+	ep->device->stream = stream;
+	return 0;
+}
+
+int cvy_ep_device_dispatch(struct covey_ep *ep, const struct covey_dispatch_args *args, struct CUstream_st *stream,
+			   int phases, struct covey_result *result)
+{
+	int err = ready(ep, args->route, args->timeout_ms);
+	struct cvy_ep_args a;
+
+	if (!err && ep->combine_as == COVEY_EP_PER_RANK && args->num_tokens && !args->weights)
+		err = fail(ep, COVEY_ERR_INVAL, "weights must not be NULL where combine sums per rank");
+	if (err)
+		return err;
+	fill(ep, &a, 0, args->route, args->num_tokens);
+	a.x = args->x;
+	a.ids = args->experts;
+	a.weights = args->weights;
+	a.packed = args->packed_x;
+	a.scales = args->packed_scales;
+	a.count = args->count;
+	a.src_info = args->src_info;
+	a.range = args->range;
+	a.recv_experts = args->recv_experts;
+	a.recv_weights = args->recv_weights;
+	a.active = args->active_ranks;
+	a.waited = args->waited;
+	return launch(ep, &a, stream, phases, args->timeout_ms, result);
+}
+
+int cvy_ep_device_combine(struct covey_ep *ep, const struct covey_combine_args *args, struct CUstream_st *stream,
+			  int phases, struct covey_result *result)
+{
+	int err = ready(ep, args->route, args->timeout_ms);
+	struct cvy_ep_args a;
+
+	if (err)
+		return err;
+	fill(ep, &a, 1, (uint8_t *)(uintptr_t)args->route, args->num_tokens); /* not written */
+	a.y = args->y;
+	a.out = args->out;
+	a.weights = args->weights;
+	a.renormalise = args->renormalise;
+	a.active = args->active_ranks;
+	a.waited = args->waited;
+	return launch(ep, &a, stream, phases, args->timeout_ms, result);
+}
+
+int cvy_ep_device_receive(struct covey_ep *ep, int combine, struct covey_result *result)
+{
+	struct cvy_ep_args a;
+	int err;
+
+	if (!cvy_ep_device_sent(ep) || (ep->device->sent.call.kind == CVY_GPU_COMBINE) != combine)
+		return CVY_EP_NOT_SENT;
+	a = ep->device->sent;
+	a.phases = CVY_EP_RECV;
+	err = cvy_handle_check(ep->group);
+	if (!err)
+		err = cvy_device_ep_run(ep->group->device, &a, ep->device->stream, result);
+	if (!err)
+		ep->device->sent.phases = 0;
+	return err;
+}

@@ -1,0 +1,300 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Dispatch on host memory. A source publishes its routing ids and each token's row once. Every owner scans the ids of
+ * all sources and gathers the rows for its experts, as the preset packs them. So a token crosses to a rank once, even
+ * if it names several of the rank's experts, and no rank plans for another. Places follow from the ids alone: they are
+ * the same in every run and after every redo. The number of tokens travels in the signal's line.
+ */
+#include <string.h>
+
+#include "ep.h"
+#include "ep_quant.h"
+#include "mask.h"
+
+void cvy_ep_dispatch_write(const struct covey_ep *ep, const struct covey_dispatch_args *args, uint8_t *slot)
+{
+	const struct cvy_ep_shape *s = &ep->shape;
+	size_t n = (size_t)args->num_tokens, ids = n * (size_t)s->top_k;
+	int32_t *to = (int32_t *)(void *)slot;
+
+	for (size_t i = 0; i < ids; i++)
+		to[i] = cvy_ep_valid(s, args->experts[i]) ? args->experts[i] : -1;
+	if (n && cvy_ep_pack_of(s->preset)->beside)
+		memcpy(slot + cvy_ep_dispatch_weights_at(s), args->weights, ids * sizeof(float));
+	if (n)
+		memcpy(slot + cvy_ep_dispatch_rows_at(s), args->x, n * cvy_ep_row_bytes(s));
+}
+
+static int token_goes_to(const struct covey_ep *ep, const int32_t *ids, int rank)
+{
+	for (int k = 0; k < ep->shape.top_k; k++)
+		if (cvy_ep_valid(&ep->shape, ids[k]) && ep->owner[ids[k]] == rank)
+			return 1;
+	return 0;
+}
+
+#define RUNS_MAX 256 /* of one dispatch to one rank, since a transport's queue has a bound */
+
+/* To a rank that does not see our window: all ids, and runs of its tokens; the last run may hold more. */
+static void push_to(struct cvy_engine *e, const struct covey_ep *ep, const uint8_t *slot, int n, int rank)
+{
+	const int32_t *ids = (const int32_t *)(const void *)slot;
+	const uint8_t *rows = slot + cvy_ep_dispatch_rows_at(&ep->shape);
+	size_t row = cvy_ep_row_bytes(&ep->shape);
+	int top_k = ep->shape.top_k, runs = 0;
+
+	if (!n)
+		return;
+	cvy_put(e, rank, slot, (size_t)n * (size_t)top_k * sizeof(*ids));
+	if (cvy_ep_pack_of(ep->shape.preset)->beside)
+		cvy_put(e, rank, slot + cvy_ep_dispatch_weights_at(&ep->shape),
+			(size_t)n * (size_t)top_k * sizeof(float));
+	for (int t = 0, end; t < n; t = end + 1) {
+		for (end = t; end < n && token_goes_to(ep, ids + (size_t)end * (size_t)top_k, rank); end++)
+			;
+		if (end > t && ++runs == RUNS_MAX)
+			end = n;
+		if (end > t)
+			cvy_put(e, rank, rows + (size_t)t * row, (size_t)(end - t) * row);
+	}
+}
+
+/* Marks the ranks that get nothing; 1: there are some. */
+static int note_skips(const struct cvy_ep_call *call, uint8_t *slot)
+{
+	int some = 0;
+
+	for (int r = 0; call->active && r < call->ep->size; r++) {
+		uint64_t *word = cvy_ep_dispatch_skips(call->ep, slot, r), bit = (uint64_t)1 << r % 64;
+
+		if (r % 64 == 0)
+			*word = 0;
+		if (cvy_ep_left_out(call, r)) {
+			*word |= bit;
+			some = 1;
+		}
+	}
+	return some;
+}
+
+/* Has the k-th source left this rank out? */
+static int skipped(const struct cvy_engine *e, const struct cvy_op *op, const struct covey_ep *ep, int k)
+{
+	const struct cvy_site *here = cvy_site(e);
+	uint8_t *slot = (uint8_t *)(uintptr_t)here->set.base[k] + cvy_ep_dispatch_slot(ep, op);
+
+	return cvy_source_line(e, op, 0, k, 1)->bytes &&
+	       *cvy_ep_dispatch_skips(ep, slot, ep->rank) >> ep->rank % 64 & 1;
+}
+
+static void dispatch_publish(struct cvy_engine *e, struct cvy_op *op, uint64_t i, struct cvy_line *line)
+{
+	const struct cvy_site *here = cvy_site(e);
+	const struct cvy_ep_call *call = op->priv;
+	uint8_t *slot = here->own_base + cvy_ep_dispatch_slot(call->ep, op);
+
+	(void)i;
+	cvy_ep_active_begin(e, op);
+	cvy_ep_dispatch_write(call->ep, &call->dispatch, slot);
+	line->aux = (uint64_t)call->dispatch.num_tokens;
+	line->bytes = (uint32_t)note_skips(call, slot);
+	for (int p = 0; p < here->set.npush; p++) {
+		int to = here->set.push[p];
+
+		if (line->bytes)
+			cvy_put(e, to, cvy_ep_dispatch_skips(call->ep, slot, to), sizeof(uint64_t));
+		if (!cvy_ep_left_out(call, to))
+			push_to(e, call->ep, slot, call->dispatch.num_tokens, to);
+	}
+}
+
+/* The next row of @src in @bin, or -1: its T rows there are used up. */
+static int place_row(const struct covey_dispatch_args *args, const struct covey_ep *ep, int bin, int src)
+{
+	int64_t *range = &args->range[(size_t)bin * (size_t)ep->size + (size_t)src];
+	uint32_t n = cvy_ep_range_count(*range), first = cvy_ep_range_first(*range);
+
+	if (n >= (uint32_t)ep->shape.tokens)
+		return -1;
+	*range = cvy_ep_range(n + 1, first);
+	return (int)(first + n);
+}
+
+/* A source publishes its rows as they are, even if receivers want 8 bits: the numbers are the same, once per row. */
+static void put_row(const struct covey_ep *ep, const struct covey_dispatch_args *args, int bin, int at,
+		    const uint8_t *row)
+{
+	size_t rows = (size_t)ep->size * (size_t)ep->shape.tokens, hidden = (size_t)ep->shape.hidden;
+	size_t to = (size_t)bin * rows + (size_t)at, groups = cvy_ep_groups(hidden);
+	int by_row = cvy_ep_pack_of(ep->shape.preset)->scale_by_row;
+
+	if (ep->rows_as == COVEY_EP_ROWS_E4M3)
+		cvy_ep_quantise((const uint16_t *)(const void *)row, hidden, (uint8_t *)args->packed_x + to * hidden,
+				args->packed_scales + (by_row ? to * groups : (size_t)bin * groups * rows + (size_t)at),
+				by_row ? 1 : rows);
+	else
+		memcpy((uint8_t *)args->packed_x + to * 2 * hidden, row, 2 * hidden);
+}
+
+/* A token of a source in a slot: ids are read once, since a peer may still write. */
+struct token {
+	int src, number;
+	int local[CVY_EP_MAX_TOP_K]; /* of each id: index among the experts here, -1: none */
+	const float *weights;
+	const uint8_t *row;
+};
+
+static void one_row_each(const struct covey_ep *ep, const struct covey_dispatch_args *args, const struct token *t)
+{
+	size_t rows = (size_t)ep->size * (size_t)ep->shape.tokens;
+
+	for (int k = 0; k < ep->shape.top_k; k++) {
+		int le = t->local[k], at = le >= 0 ? place_row(args, ep, le, t->src) : -1;
+
+		if (at < 0)
+			continue;
+		put_row(ep, args, le, at, t->row);
+		args->src_info[(size_t)le * rows + (size_t)at] = t->number;
+		args->count[le]++;
+	}
+}
+
+static int named_before(const struct token *t, int k)
+{
+	for (int j = 0; j < k; j++)
+		if (t->local[j] == t->local[k])
+			return 1;
+	return 0;
+}
+
+static void one_row(const struct covey_ep *ep, const struct covey_dispatch_args *args, const struct token *t)
+{
+	size_t top_k = (size_t)ep->shape.top_k;
+	int here = 0, at;
+
+	for (size_t k = 0; k < top_k; k++)
+		here |= t->local[k] >= 0;
+	at = here ? place_row(args, ep, 0, t->src) : -1;
+	if (at < 0)
+		return;
+	put_row(ep, args, 0, at, t->row);
+	args->src_info[at] = t->number;
+	for (size_t k = 0; k < top_k; k++) {
+		int le = t->local[k];
+
+		args->recv_experts[(size_t)at * top_k + k] = le;
+		args->recv_weights[(size_t)at * top_k + k] = le < 0 ? 0 : t->weights[k];
+		if (le >= 0 && !named_before(t, (int)k))
+			args->count[le]++;
+	}
+}
+
+static void gather(const struct covey_ep *ep, const struct covey_dispatch_args *args, int src, const uint8_t *slot,
+		   int n)
+{
+	const struct cvy_ep_shape *s = &ep->shape;
+	size_t top_k = (size_t)s->top_k;
+	const int32_t *ids = (const int32_t *)(const void *)slot;
+	const float *weights = (const float *)(const void *)(slot + cvy_ep_dispatch_weights_at(s));
+	const uint8_t *rows = slot + cvy_ep_dispatch_rows_at(s);
+	struct token t = { .src = src };
+
+	for (t.number = 0; t.number < n; t.number++) {
+		t.weights = weights + (size_t)t.number * top_k;
+		t.row = rows + (size_t)t.number * cvy_ep_row_bytes(s);
+		for (size_t k = 0; k < top_k; k++) {
+			int32_t id = ids[(size_t)t.number * top_k + k];
+
+			t.local[k] = cvy_ep_valid(s, id) ? ep->local[id] : -1;
+		}
+		if (cvy_ep_pack_of(s->preset)->once)
+			one_row(ep, args, &t);
+		else
+			one_row_each(ep, args, &t);
+	}
+}
+
+int cvy_ep_dispatch_read(const struct covey_ep *ep, const struct covey_dispatch_args *args, int src,
+			 const uint8_t *slot, uint64_t num_tokens)
+{
+	for (int bin = 0; bin < cvy_ep_bins(ep); bin++) {
+		int64_t *range = &args->range[(size_t)bin * (size_t)ep->size + (size_t)src];
+		uint32_t end = src ? cvy_ep_range_count(range[-1]) + cvy_ep_range_first(range[-1]) : 0;
+
+		*range = cvy_ep_range(0, end);
+	}
+	if (!slot || num_tokens > (uint64_t)ep->shape.tokens)
+		return -1;
+	gather(ep, args, src, slot, (int)num_tokens);
+	return 0;
+}
+
+static void dispatch_begin(struct cvy_ep_call *call)
+{
+	memset(&call->missing, 0, sizeof(call->missing));
+	if (call->ep->el)
+		memset(call->dispatch.count, 0, (size_t)call->ep->el * sizeof(*call->dispatch.count));
+	call->consumed = 1;
+}
+
+static void dispatch_consume(struct cvy_engine *e, struct cvy_op *op, uint64_t i)
+{
+	const struct cvy_site *here = cvy_site(e);
+	struct cvy_ep_call *call = op->priv;
+	const struct covey_ep *ep = call->ep;
+	size_t at = cvy_ep_dispatch_slot(ep, op);
+	int k = 0;
+
+	dispatch_begin(call);
+	for (int r = 0; r < ep->size; r++) {
+		const uint8_t *slot = NULL;
+		uint64_t tokens = 0;
+
+		while (k < here->set.n && here->set.rank[k] < r)
+			k++;
+		if (k < here->set.n && here->set.rank[k] == r && !cvy_ep_source_missing(e, k) &&
+		    !skipped(e, op, ep, k)) {
+			slot = here->set.base[k] + at;
+			tokens = cvy_source_line(e, op, i, k, 1)->aux;
+		}
+		if (cvy_ep_dispatch_read(ep, &call->dispatch, r, slot, tokens) < 0)
+			cvy_mask_add(&call->missing, r);
+	}
+}
+
+/* Nothing was read here: no source's part is here, and the outputs show this. */
+static void dispatch_nothing(struct cvy_ep_call *call)
+{
+	dispatch_begin(call);
+	for (int r = 0; r < call->ep->size; r++)
+		if (cvy_ep_dispatch_read(call->ep, &call->dispatch, r, NULL, 0) < 0)
+			cvy_mask_add(&call->missing, r);
+}
+
+static void dispatch_finish(struct cvy_engine *e, struct cvy_op *op)
+{
+	const struct cvy_site *here = cvy_site(e);
+	struct cvy_ep_call *call = op->priv;
+
+	/*
+	 * A failed dispatch has taken its place too, and its combine has to take its own on all ranks. Without this,
+	 * ranks whose old `range` is invalid would refuse that combine alone. (If the handle has ended, the caller's
+	 * buffers may be gone.)
+	 */
+	if (!call->consumed && !__atomic_load_n(&here->ended, __ATOMIC_RELAXED))
+		dispatch_nothing(call);
+	if (op->result.status)
+		return;
+	cvy_ep_active_finish(e, call);
+	cvy_mask_sub(&op->result.mask, &call->missing);
+}
+
+const struct cvy_op_kind cvy_op_dispatch = {
+	.name = "dispatch",
+	.op_class = CVY_OP_PRIVATE,
+	.publish = dispatch_publish,
+	.consume = dispatch_consume,
+	.look = cvy_ep_active_look,
+	.finish = dispatch_finish,
+	.release = cvy_ep_release,
+};
