@@ -66,7 +66,7 @@ def _refuse_strides(array):
 def _by_interface(array, interface, on_device, writable, bits) -> Buffer:
     kind, shape = interface["typestr"], interface["shape"]
     dtype = _KINDS.get(kind, _BITS.get(kind) if bits else None)
-    if dtype is None and str(getattr(array, "dtype", "")) == "bfloat16":  # ml_dtypes' type is a void to numpy
+    if str(getattr(array, "dtype", "")).removeprefix("torch.") == "bfloat16":  # a void, or none, in these interfaces
         dtype = Dtype.BFLOAT16
     if dtype is None:
         raise TypeError(f"elements of type {getattr(array, 'dtype', kind)} are not known to covey: view them as one of "
