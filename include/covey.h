@@ -28,8 +28,8 @@
  *   *_ms                milliseconds
  *   deadline_ns         nanoseconds on CLOCK_MONOTONIC, absolute; 0 (default): no deadline
  *
- * The stream of a call says where its buffers are. Device memory is memory of the device with which the group was joined;
- * pinned and managed memory count as host memory.
+ * The stream of a call says where its buffers are. Device memory is memory of the device with which the group was
+ * joined; pinned and managed memory count as host memory.
  *
  *   argument                                            memory
  *   handles, structs, strings, `result`, `state`        host
@@ -40,8 +40,8 @@
  *
  * Calls on one group, by threads:
  *
- *   collectives, covey_admit*, covey_ep_*,             one thread at a time per group, since an operation takes its
- *   dispatch, combine                                  number when it is called; a waiting thread does not count
+ *   collectives, covey_admit*, covey_ep_*,             one thread at a time per group issues a call, since the call
+ *   dispatch, combine                                  takes its number then; others may still wait in theirs
  *   covey_send*, covey_recv*                           any thread at any time; on device memory as collectives
  *   covey_work_*                                       any thread, one at a time per work
  *   covey_view, events, covey_last_error, covey_abort, any thread at any time
@@ -87,7 +87,7 @@ struct covey_ep;    /* buffers and layout of one pair of dispatch and combine */
 
 /* ---- Version ------------------------------------------------------------------------------ */
 
-/** covey_version - returns the version of the library, as "0.2.0": static. The numbers above are those of this header */
+/** covey_version - returns the version of the library, static, as "0.2.0"; that of this header is above */
 COVEY_API const char *covey_version(void);
 
 /* ---- Errors ------------------------------------------------------------------------------- */
@@ -340,8 +340,8 @@ struct covey_view {
 	uint64_t base_seq;	   /* the first operation of this view */
 	uint64_t done_seq;	   /* the last operation that was decided here */
 	int active;		   /* 0 while a change is under way */
-	struct covey_mask members; /* admitted ranks */
-	struct covey_mask pending; /* joiners that wait for covey_admit() */
+	struct covey_mask members; /* ranks that are admitted */
+	struct covey_mask pending; /* ranks of joiners: in the view, and waiting for covey_admit() */
 };
 
 /**
@@ -385,21 +385,23 @@ COVEY_API int covey_event_next(struct covey_group *group, struct covey_event *ev
  * Outcomes on devices: "Device memory". The cure of each error: docs/errors.md; deaths by operation: docs/losses.md.
  *
  *   a call returned                    its number   then                                  @result
- *   INVAL, NOMEM, STALE, UNSUPPORTED   not taken    the other ranks wait for it           unchanged
+ *   INVAL, NOMEM, STALE, UNSUPPORTED   not taken    the other ranks wait until this rank  unchanged
+ *                                                   makes the call with success
  *   FENCED, CLOSED, ABORTED, FORKED    -            the handle has ended                  -
  *   any other error                    taken        the next call is the next operation   written
  *
  *   status     cause                                                         on
  *   ROOT       the root is dead                                              all ranks
- *   PEER       COVEY_ON_LOSS_FAIL, and a rank is missing                     all ranks whose masks are the same
+ *   PEER       COVEY_ON_LOSS_FAIL, and the mask lacks a rank of the last     all ranks; where masks differ by rank,
+ *              covey_admit()                                                 those that lack one
  *   LOST       allreduce, reduce, alltoall(v): a death, in place above       all ranks
  *              undo_bytes
  *   LOST       reduce_scatter, scatter: the part was lost with a dead rank   this rank alone; do not use recv
  *   MISMATCH   ranks made different calls; the cause names both              all ranks
  *
  * A broadcast or scatter may end on some ranks before they hear from the others. On these the next operation that waits
- * for a rank finds the mismatch, and it is MISMATCH on all. If a root calls only broadcast or scatter, that is within 4
- * slots.
+ * for a rank finds the mismatch, and it is MISMATCH on all. A root that calls only broadcast or scatter finds it after
+ * 4 * slot_bytes of data at the latest.
  *
  * INVAL at once, since this rank sees it: a root that was never admitted; buffers that overlap but are not in place;
  * blocks of recv that overlap each other.
@@ -674,19 +676,19 @@ COVEY_API int covey_barrier_start(struct covey_group *group, struct CUstream_st 
  *   @result                     the call     status 0; epoch, size and contributors as known then
  *   covey_device_result()       the kernel   the first message that failed, else the outcome of the last collective,
  *                                            dispatch or combine
- *   covey_device_outcome_at()   the kernel   the same outcome, for kernels that run later
+ *   covey_device_outcome_at()   the kernel   the outcome of the last operation, for kernels that run later
  *
  * After a death each survivor completes an operation with the same contributors and bytes as all others. In place, an
  * operation above 256 KiB may end with LOST, the same on all.
  */
 
 /**
- * covey_device_result - copies the last outcome on the device to host memory, without waiting for the stream
+ * covey_device_result - copies the last outcome on the device to host memory; it does not wait for the stream
  * @result: status, epoch and seq of the device's operations; mask: contributors, and of alltoall(v), reduce_scatter,
  *          gather, scatter, dispatch and combine those of them whose part is here
  *
  * The first message that failed since the last call comes first, once: status, peer and tag are its own. `peer` is -1
- * otherwise. Wait for the stream first.
+ * otherwise. The caller waits for the stream before.
  * Errors: INVAL; UNSUPPORTED: no device; IO
  */
 COVEY_API int covey_device_result(struct covey_group *group, struct covey_result *result);
@@ -711,7 +713,7 @@ COVEY_API int covey_device_outcome_at(struct covey_group *group, const struct co
  * covey_device_mem_alloc / covey_device_mem_free - device memory of this member's window, which all peers read in place
  * @out: device memory, 64-byte aligned
  *
- * A large operation copies nothing into library memory if the buffers of all ranks are there:
+ * A large operation copies nothing into library memory if these buffers of all ranks are there:
  *
  *   reduce_scatter, allgather, alltoall   inputs
  *   allreduce, broadcast                  inputs; with more than two ranks outputs too
@@ -765,8 +767,9 @@ COVEY_API int covey_device_mem_free(struct covey_group *group, void *memory);
  *   covey_leave()                  waits until they are received          does not wait
  *   outcome                        @result                                covey_device_result()
  *
- * On a device a call launches a kernel on @stream and returns. The kernel holds the stream until the message is through. In @result `bytes` and `tag` are the call's. Two ranks that each first send more
- * than about 1 MB to the other deadlock, unless the calls are in one group of calls.
+ * On a device a call launches a kernel on @stream and returns. The kernel holds the stream until the message is
+ * through. In @result `bytes` and `tag` are the call's. Two ranks that each first send more than about 1 MB to the
+ * other deadlock, unless the calls are in one group of calls.
  *
  * Threads: any, at any time; the order of messages is then that of the calls. On a device as collectives.
  * Errors:  INVAL, PEER, TRUNCATED, NOMEM, FENCED, CLOSED, ABORTED; of a launch INVAL, PEER, UNSUPPORTED
@@ -838,9 +841,9 @@ enum covey_ep_rows_as {
 enum covey_ep_combine_as {
 	COVEY_EP_PER_EXPERT = 0, /* default: a row for each expert comes back; the sum is in the order of experts */
 	/*
-	 * The rows of each rank are summed, k ascending, and rounded; the own rows are not rounded. Then ranks are added,
-	 * ascending. On devices one row comes from each rank, and dispatch takes the weights. On host memory the experts'
-	 * rows come and are summed in that order: the same bits.
+	 * The rows of each owner are summed, k ascending, and rounded, but not if the owner is the token's rank. These
+	 * sums are added by ascending rank. On devices one row comes from each rank, and dispatch takes the weights. On
+	 * host memory the experts' rows come and are summed in that order: the same bits.
 	 */
 	COVEY_EP_PER_RANK = 1
 };
@@ -930,7 +933,7 @@ COVEY_API int covey_ep_rows(const struct covey_ep *ep);
 COVEY_API size_t covey_ep_route_bytes(const struct covey_ep *ep);
 
 /**
- * struct covey_dispatch_args - arguments of covey_dispatch(); all buffers are of the kind of memory that the stream says
+ * struct covey_dispatch_args - arguments of covey_dispatch(); all buffers are memory of the kind that the stream says
  * What begins with LL or COMPACT belongs to that preset only.
  *
  * Inputs:
@@ -967,8 +970,8 @@ COVEY_API size_t covey_ep_route_bytes(const struct covey_ep *ep);
  *   devices: a part is lost here that others have      rows past count[e] may have been overwritten
  *
  * active_ranks on host memory: all ranks give it or none does, else MISMATCH. It is read when the operation is
- * published. A rank that is not sent to learns so, and misses that source. If a rank was left out and does not come,
- * others wait for it four operations later, as after a deadline.
+ * published. A rank that is not sent to learns so, and misses that source. If a rank that was left out stays away,
+ * others wait for it after four more operations, as after a deadline.
  */
 struct covey_dispatch_args {
 	size_t size;
@@ -1015,12 +1018,12 @@ struct covey_dispatch_args {
  *
  *   a dispatch                        its number   its combine                                      outcome
  *   is refused                        not taken    is not called                                    none
- *   fails                             taken        is called: without rows, unless some had come    an error
+ *   fails                             taken        is called, with the rows that came, or none      of both an error
  *   was decided without this late     taken        is called                                        0, mask empty,
  *   rank                                                                                            no rows
  *
- * On devices a rank does not wait there. Others may end two operations by deadlines while a rank is still in one
- * without a deadline. Then data that this rank has not read are overwritten, and it is FENCED.
+ * On devices a rank does not wait after four operations. If others end two operations by deadlines while a rank is
+ * still in an earlier one, data that it has not read are overwritten, and it is FENCED.
  *
  *   on devices                          meaning
  *   mask of covey_device_result()       sources whose rows are here, whole
@@ -1038,7 +1041,7 @@ COVEY_API int covey_dispatch_send(struct covey_ep *ep, const struct covey_dispat
 COVEY_API int covey_dispatch_recv(struct covey_ep *ep, uint64_t deadline_ns, struct covey_result *result);
 
 /**
- * struct covey_combine_args - arguments of covey_combine(); all buffers are of the kind of memory that the stream says
+ * struct covey_combine_args - arguments of covey_combine(); all buffers are memory of the kind that the stream says
  *
  * Inputs:
  *   y              the experts' results in the rows of packed_x; devices read them in place. LL: [El][R*T][H]. COMPACT:
