@@ -166,11 +166,13 @@ static int gpu_write(struct cvy_gpu *gpu, int rank, int generation, size_t at, c
 /* ---- launches ---- */
 
 /* After a kernel has failed no question is answered: the launch then returns the error. */
-static int gpu_is_device(const void *at)
+static int gpu_is_device(struct cvy_gpu *gpu, const void *at)
 {
 	struct cudaPointerAttributes a;
 
-	return cudaPointerGetAttributes(&a, at) != cudaSuccess || a.type == cudaMemoryTypeDevice;
+	if (cudaPointerGetAttributes(&a, at) != cudaSuccess)
+		return 1;
+	return a.type != cudaMemoryTypeDevice ? 0 : a.device == gpu->device ? 1 : 2;
 }
 
 static int gpu_capturing(struct CUstream_st *stream)

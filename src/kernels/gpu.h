@@ -13,7 +13,7 @@
 extern "C" {
 #endif
 
-#define CVY_GPU_ABI 14
+#define CVY_GPU_ABI 15
 #define CVY_GPU_SYMBOL "cvy_gpu_ops"
 
 struct cvy_gpu;
@@ -73,7 +73,7 @@ struct cvy_gpu_ops {
 	int (*write)(struct cvy_gpu *gpu, int rank, int generation, size_t at, const void *from, size_t bytes);
 	struct cvy_gpu_mailbox *(*mailbox)(struct cvy_gpu *gpu);
 
-	int (*is_device)(const void *at);
+	int (*is_device)(struct cvy_gpu *gpu, const void *at); /* 1: memory of this device; 2: of another one */
 	int (*capturing)(struct CUstream_st *stream); /* does what is launched there become a graph? */
 	/* Fills the fields of @call that the device knows (control, chunks, bounds) and launches it. ALLGATHERV, ALLTOALLV:
 	 * @call is the head of a struct cvy_gpu_uneven. */

@@ -234,7 +234,7 @@ static int run(struct covey_group *group, const struct cvy_call *c, struct covey
 	int err;
 
 	if (group && !group->forked && c->stream && group->device)
-		return run_on_device(group, c, result);
+		return cvy_calls_failed(run_on_device(group, c, result));
 	if (group && !group->forked && !c->stream) {
 		if (!cvy_calls_open() && cvy_engine_again(group->engine, &asked, result, &err))
 			return err;

@@ -174,13 +174,16 @@ static int admit(struct covey_group *group, void *state, size_t bytes, struct co
 
 int covey_admit(struct covey_group *group, void *state, size_t bytes, struct covey_result *result)
 {
-	struct covey_result outcome;
+	struct covey_result outcome = { 0 };
 	int err = cvy_handle_check(group);
 
 	if (err)
 		return err;
 	if (!group->device)
 		return admit(group, state, bytes, result);
+	err = cvy_device_between_phases(group->device);
+	if (err)
+		return err;
 	if (cvy_device_draining(group->device)) {
 		err = cvy_device_drained(group->device, &outcome);
 	} else {
@@ -188,7 +191,7 @@ int covey_admit(struct covey_group *group, void *state, size_t bytes, struct cov
 		if (!err)
 			err = cvy_device_admit_drain(group->device, &outcome);
 	}
-	if (!err && result)
+	if (result && (!err || outcome.seq)) /* decided */
 		*result = outcome;
 	return err;
 }
@@ -203,6 +206,8 @@ static int check_stream(struct covey_group *group, struct CUstream_st *stream)
 	if (cvy_device_draining(group->device))
 		return cvy_fail(group->box, COVEY_ERR_INVAL, -1, 0,
 				"admit: a call of covey_admit met its deadline; it is to be called again first");
+	if (cvy_device_between_phases(group->device))
+		return COVEY_ERR_INVAL;
 	if (!stream)
 		return cvy_fail(group->box, COVEY_ERR_INVAL, -1, 0,
 				"admit: stream is NULL: give that of the operations on device memory; the default "
@@ -215,7 +220,7 @@ static int check_stream(struct covey_group *group, struct CUstream_st *stream)
 int covey_admit_async(struct covey_group *group, void *state, size_t bytes, struct CUstream_st *stream,
 		      struct covey_result *result)
 {
-	struct covey_result outcome;
+	struct covey_result outcome = { 0 };
 	int err = cvy_handle_check(group);
 
 	if (!err)
@@ -224,7 +229,7 @@ int covey_admit_async(struct covey_group *group, void *state, size_t bytes, stru
 		err = admit(group, state, bytes, &outcome);
 	if (!err && group->device)
 		err = cvy_device_admit(group->device, &outcome, stream);
-	if (!err && result)
+	if (result && (!err || outcome.seq)) /* decided */
 		*result = outcome;
 	return err;
 }

@@ -113,6 +113,51 @@ static int check_apart(struct covey_group *group, const char *what, const size_t
 	return sorted < 0 ? COVEY_ERR_INVAL : 0;
 }
 
+struct extent { /* of a block, in memory */
+	uintptr_t at, end;
+	int received;
+};
+
+static int by_address(const void *a, const void *b)
+{
+	const struct extent *x = a, *y = b;
+
+	return (x->at > y->at) - (x->at < y->at);
+}
+
+/* Does a received block stand over a sent one? Its bytes would be overwritten before all have read them. */
+static int check_sent(struct covey_group *group, const struct callv *v, size_t elem)
+{
+	int size = group->here->size, n = 0, meet = 0;
+	struct extent *x, few[32];
+	uintptr_t end[2] = { 0, 0 }; /* of the blocks before: sent, received */
+
+	x = 2 * size > (int)(sizeof(few) / sizeof(few[0])) ? malloc(2 * (size_t)size * sizeof(*x)) : few;
+	if (!x)
+		return cvy_fail(group->box, COVEY_ERR_NOMEM, -1, 0, "alltoallv: no memory to compare %d blocks",
+				2 * size);
+	for (int r = 0; r < size; r++) {
+		uintptr_t send = (uintptr_t)v->c.send + v->senddispls[r] * elem;
+		uintptr_t recv = (uintptr_t)v->c.recv + v->recvdispls[r] * elem;
+
+		if (v->sendcounts[r])
+			x[n++] = (struct extent){ send, send + v->sendcounts[r] * elem, 0 };
+		if (v->recvcounts[r])
+			x[n++] = (struct extent){ recv, recv + v->recvcounts[r] * elem, 1 };
+	}
+	qsort(x, (size_t)n, sizeof(*x), by_address);
+	for (int i = 0; i < n && !meet; i++) {
+		meet = x[i].at < end[!x[i].received];
+		if (x[i].end > end[x[i].received])
+			end[x[i].received] = x[i].end;
+	}
+	if (x != few)
+		free(x);
+	return meet ? cvy_call_refuse(group, "alltoallv",
+				      "a block of recv stands over one of send, and the call is not in place")
+		    : 0;
+}
+
 /* This rank must send itself as much as it expects from itself; in place every block is replaced where it is. */
 static int check_blocks(struct covey_group *group, const struct callv *v)
 {
@@ -128,6 +173,12 @@ static int check_blocks(struct covey_group *group, const struct callv *v)
 					"alltoallv: in place, and the block for rank %d stands at element %zu but that "
 					"of rank %d at %zu",
 					r, v->senddispls[r], r, v->recvdispls[r]);
+	if (v->c.send != v->c.recv && cvy_dtype_bytes(v->c.dtype)) {
+		int err = check_sent(group, v, cvy_dtype_bytes(v->c.dtype));
+
+		if (err)
+			return err;
+	}
 	return check_apart(group, "alltoallv", v->recvcounts, v->recvdispls);
 }
 
@@ -195,7 +246,7 @@ static int launchv(struct covey_group *group, const struct callv *v, struct cove
 		u.recv_at[r] = v->recvdispls[r] * elem;
 	}
 	u.call.bytes = most_of(u.send, size);
-	if (v->c.send == v->c.recv && v->c.send)
+	if (v->c.send == v->c.recv && (u.call.bytes || most_of(u.recv, size)))
 		return cvy_call_unsupported(group, "alltoallv", "in place is for host memory only");
 	return launch(group, &v->c, &u, result);
 }
@@ -213,7 +264,7 @@ int covey_alltoallv(const void *send, const size_t *sendcounts, const size_t *se
 	int err;
 
 	if (group && !group->forked && v.c.stream && group->device)
-		return launchv(group, &v, result);
+		return cvy_calls_failed(launchv(group, &v, result));
 	err = makev(group, &v, &op);
 	return err || !group ? cvy_calls_failed(err) : cvy_calls_run(group->engine, op, result);
 }
@@ -344,7 +395,7 @@ int covey_allgatherv(const void *send, size_t sendcount, void *recv, const size_
 	int err;
 
 	if (group && !group->forked && g.c.stream && group->device)
-		return launchg(group, &g, result);
+		return cvy_calls_failed(launchg(group, &g, result));
 	err = makeg(group, &g, &op);
 	return err || !group ? cvy_calls_failed(err) : cvy_calls_run(group->engine, op, result);
 }

@@ -90,6 +90,13 @@ int covey_group_start(void)
 	return 0;
 }
 
+void cvy_calls_forget(void)
+{
+	if (open_calls.depth)
+		__atomic_sub_fetch(&threads_open, 1, __ATOMIC_RELAXED);
+	memset(&open_calls, 0, sizeof(open_calls));
+}
+
 int covey_group_end(void)
 {
 	int err;

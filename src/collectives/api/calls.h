@@ -15,5 +15,6 @@ int cvy_calls_add(struct cvy_engine *e, struct cvy_op *op, struct covey_result *
 int cvy_calls_run(struct cvy_engine *e, struct cvy_op *op, struct covey_result *result);
 /* A call was refused: covey_group_end() returns that error too. Returns @err. */
 int cvy_calls_failed(int err);
+void cvy_calls_forget(void); /* in the child of a fork: what its thread had posted is the parent's */
 
 #endif

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The life of a handle: join, leave, abort, close, and the effect of fork. */
+#include "calls.h"
 #include "device.h"
 #include "handle.h"
 
@@ -45,6 +46,7 @@ static void after_fork_in_child(void)
 	}
 	groups.first = NULL;
 	cvy_progress_forget();
+	cvy_calls_forget();
 	pthread_mutex_init(&groups.lock, NULL);
 }
 
@@ -327,6 +329,8 @@ void covey_abort(struct covey_group *group)
 		return;
 	cvy_fail(group->box, COVEY_ERR_ABORTED, -1, 0, "covey_abort was called");
 	cvy_engine_stop(group->engine, COVEY_ERR_ABORTED);
+	if (group->device)
+		cvy_device_drain_abort(group->device);
 	pthread_mutex_lock(&group->lock);
 	pthread_cond_broadcast(&group->changed);
 	pthread_mutex_unlock(&group->lock);

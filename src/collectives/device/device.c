@@ -204,7 +204,7 @@ void cvy_device_identity(struct cvy_device *d, const struct cvy_identity *id)
 
 int cvy_device_holds(struct cvy_device *d, const void *at)
 {
-	return d && at && d->ops->is_device(at);
+	return d && at && d->ops->is_device(d->gpu, at);
 }
 
 /* The call is launched: fills in the known part of the result. */
@@ -222,7 +222,7 @@ static void launched(struct cvy_device *d, int size, struct covey_result *result
 }
 
 /* Between the two phases, slots hold the data of the first. */
-static int between_phases(struct cvy_device *d)
+int cvy_device_between_phases(struct cvy_device *d)
 {
 	if (!d->sending)
 		return 0;
@@ -236,7 +236,7 @@ int cvy_device_run(struct cvy_device *d, struct cvy_gpu_call *call, struct CUstr
 	int err = __atomic_load_n(&d->ended, __ATOMIC_ACQUIRE);
 
 	if (!err)
-		err = between_phases(d);
+		err = cvy_device_between_phases(d);
 	if (err)
 		return err;
 	call->rank = d->rank;
@@ -271,7 +271,7 @@ int cvy_device_ep_run(struct cvy_device *d, struct cvy_ep_args *args, struct CUs
 	int err = __atomic_load_n(&d->ended, __ATOMIC_ACQUIRE);
 
 	if (!err && args->phases != CVY_EP_RECV)
-		err = between_phases(d);
+		err = cvy_device_between_phases(d);
 	if (err)
 		return err;
 	args->call.rank = d->rank;

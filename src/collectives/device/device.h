@@ -46,7 +46,8 @@ void cvy_device_stop(struct cvy_device *d, int err);
 void cvy_device_look(struct cvy_device *d); /* each tick: the words that kernels have written to the host */
 
 /* From calls; any thread. */
-int cvy_device_holds(struct cvy_device *d, const void *at); /* is it memory of a device? */
+int cvy_device_holds(struct cvy_device *d,
+		     const void *at); /* 1: memory of this device; 2: of another one; 0: of the host */
 int cvy_device_run(struct cvy_device *d, struct cvy_gpu_call *call, struct CUstream_st *stream,
 		   struct covey_result *result);
 int cvy_device_capturing(struct cvy_device *d, struct CUstream_st *stream);
@@ -58,6 +59,9 @@ int cvy_device_capturing(struct cvy_device *d, struct CUstream_st *stream);
 int cvy_device_admit(struct cvy_device *d, const struct covey_result *outcome, struct CUstream_st *stream);
 int cvy_device_admit_drain(struct cvy_device *d, const struct covey_result *outcome);
 int cvy_device_draining(const struct cvy_device *d);
+void cvy_device_drain_abort(struct cvy_device *d); /* ends that wait, now and later; from any thread */
+/* 0, or INVAL: a dispatch or combine was sent and not received, and its slots hold data. */
+int cvy_device_between_phases(struct cvy_device *d);
 int cvy_device_drained(struct cvy_device *d, struct covey_result *outcome);
 /* Registered memory; under the handle's lock. */
 int cvy_device_mem_alloc(struct cvy_device *d, size_t bytes, void **out);

@@ -141,18 +141,29 @@ int cvy_device_draining(const struct cvy_device *d)
 	return d->drain.begun;
 }
 
+void cvy_device_drain_abort(struct cvy_device *d)
+{
+	pthread_mutex_lock(&d->drain.lock);
+	d->drain.aborted = 1;
+	pthread_cond_broadcast(&d->drain.changed);
+	pthread_mutex_unlock(&d->drain.lock);
+}
+
 int cvy_device_drained(struct cvy_device *d, struct covey_result *outcome)
 {
 	struct cvy_device_drain *w = &d->drain;
 	uint64_t until = cvy_deadline_ns(cvy_now_ns(), d->join_ms);
 	struct timespec t = { (time_t)(until / 1000000000u), (long)(until % 1000000000u) };
-	int ended;
+	int ended, aborted;
 
 	pthread_mutex_lock(&w->lock);
-	while (!w->ended && pthread_cond_timedwait(&w->changed, &w->lock, &t) != ETIMEDOUT)
+	while (!w->ended && !w->aborted && pthread_cond_timedwait(&w->changed, &w->lock, &t) != ETIMEDOUT)
 		;
 	ended = w->ended;
+	aborted = w->aborted;
 	pthread_mutex_unlock(&w->lock);
+	if (aborted)
+		return COVEY_ERR_ABORTED;
 	if (!ended)
 		return cvy_fail(
 			d->box, COVEY_ERR_TIMEOUT, d->rank, d->epoch,

@@ -155,7 +155,7 @@ struct cvy_device_drain {
 	pthread_t thread;
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
-	int begun, ended, err;
+	int begun, ended, aborted, err;
 	struct cvy_gpu_call call;
 	struct covey_result result; /* of the safe point, for the call that waits again */
 };

@@ -169,7 +169,11 @@ static int settle(struct covey_ep *ep)
 /* A read in name, but it may lay out a joiner's handle: no other thread calls at the same time. */
 int cvy_ep_settled(const struct covey_ep *ep)
 {
-	return ep ? settle((struct covey_ep *)(uintptr_t)ep) : COVEY_ERR_INVAL;
+	if (!ep)
+		return COVEY_ERR_INVAL;
+	if (cvy_handle_check(ep->group) == COVEY_ERR_FORKED)
+		return COVEY_ERR_FORKED;
+	return settle((struct covey_ep *)(uintptr_t)ep);
 }
 
 static int take_slots(struct covey_ep *ep, struct cvy_engine *e)
@@ -264,6 +268,8 @@ COVEY_API void covey_ep_destroy(struct covey_ep *ep)
 	if (cvy_handle_check(ep->group) != COVEY_ERR_FORKED) {
 		struct cvy_engine *e = cvy_handle_engine(ep->group);
 
+		for (int which = DISPATCH; which <= COMBINE; which++) /* what was sent on the device ends, too */
+			cvy_ep_device_receive(ep, which == COMBINE, NULL);
 		cvy_ep_device_free(ep);
 		if (ep->combine)
 			cvy_space_free(e, ep->combine, CVY_SLOTS * ep->combine_bytes, ep->last);
@@ -433,6 +439,8 @@ static int receive(struct covey_ep *ep, int which, uint64_t deadline_ns, struct 
 
 	if (!ep)
 		return COVEY_ERR_INVAL;
+	if (cvy_handle_check(ep->group) == COVEY_ERR_FORKED) /* only the parent steps it */
+		return COVEY_ERR_FORKED;
 	op = ep->sent[which];
 	if (!op) {
 		err = cvy_handle_check(ep->group);

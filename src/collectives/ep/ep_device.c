@@ -194,7 +194,7 @@ static void fill(const struct covey_ep *ep, struct cvy_ep_args *a, int combine, 
 
 static int ready(struct covey_ep *ep, const void *route, int timeout_ms)
 {
-	if (!cvy_device_holds(ep->group->device, route) || (uintptr_t)route % 16)
+	if (cvy_device_holds(ep->group->device, route) != 1 || (uintptr_t)route % 16)
 		return fail(ep, COVEY_ERR_INVAL,
 			    "route must be covey_ep_route_bytes() of the group's device, 16-byte aligned");
 	if (timeout_ms < -1)

@@ -207,10 +207,11 @@ static int fake_write(struct cvy_gpu *g, int rank, int generation, size_t at, co
 	return 0;
 }
 
-static int fake_is_device(const void *at)
+static int fake_is_device(struct cvy_gpu *gpu, const void *at)
 {
 	const struct cvy_gpu *g = fake_gpu;
 
+	(void)gpu;
 	if (g && g->window && (size_t)((const uint8_t *)at - g->window) < g->window_bytes)
 		return 1;
 	return arena && (size_t)((const uint8_t *)at - arena) < ARENA;

@@ -175,16 +175,20 @@ static void uneven(int all)
 /* What devices, or this one, do not do is said, and nothing is done on the host instead. */
 static void refused(void)
 {
-	size_t none[RANKS] = { 0 };
+	size_t none[RANKS] = { 0 }, ones[RANKS], at[RANKS];
 	struct covey_work *work;
+
+	for (size_t r = 0; r < RANKS; r++) {
+		ones[r] = 1;
+		at[r] = r;
+	}
 
 	if (covey_send(send, 1, COVEY_INT32, (rank + 1) % size, 0, group, STREAM, NULL) == COVEY_ERR_UNSUPPORTED &&
 	    covey_allreduce_start(send, recv, 1, COVEY_INT32, COVEY_SUM, group, STREAM, &work) ==
 		    COVEY_ERR_UNSUPPORTED &&
 	    covey_allgatherv_start(send, 0, recv, none, none, COVEY_INT32, group, STREAM, &work) ==
 		    COVEY_ERR_UNSUPPORTED &&
-	    covey_alltoallv(send, none, none, send, none, none, COVEY_INT32, group, STREAM, NULL) ==
-		    COVEY_ERR_UNSUPPORTED)
+	    covey_alltoallv(send, ones, at, send, ones, at, COVEY_INT32, group, STREAM, NULL) == COVEY_ERR_UNSUPPORTED)
 		return;
 	fprintf(stderr, "rank %d: what devices cannot do was not refused\n", rank);
 	failures++;

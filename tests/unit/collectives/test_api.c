@@ -317,6 +317,8 @@ END_TEST
 
 /* ---- fork ---- */
 
+static struct covey_ep *forked_ep;
+
 static int forked_child(void *arg, int rank)
 {
 	struct covey_group *g = arg;
@@ -333,6 +335,10 @@ static int forked_child(void *arg, int rank)
 		return 3;
 	if (covey_leave(g, 1) != COVEY_ERR_FORKED)
 		return 4;
+	if (covey_dispatch_recv(forked_ep, 0, NULL) != COVEY_ERR_FORKED || covey_ep_rows(forked_ep) != COVEY_ERR_FORKED)
+		return 5;
+	if (covey_group_end() != COVEY_ERR_INVAL) /* the calls in it are the parent's */
+		return 6;
 	covey_abort(g);
 	covey_close(g);
 	return 0;
@@ -355,11 +361,30 @@ END_TEST
 START_TEST(a_forked_handle_is_poisoned)
 {
 	struct covey_config config = harness_config("fork", 1);
+	struct covey_ep_config shape = COVEY_EP_CONFIG_INIT;
+	struct covey_dispatch_args args = COVEY_DISPATCH_INIT;
 	struct covey_group *g = harness_join(&config, 0);
-	int status = harness_reap(harness_fork(forked_child, g, 0));
+	uint16_t rows[8];
+	int32_t count, info;
+	int64_t range;
+	int status;
 
+	shape.max_tokens = shape.top_k = shape.experts = 1;
+	shape.hidden = 8;
+	ck_assert_int_eq(covey_ep_create(g, &shape, &forked_ep), 0);
+	args.packed_x = rows;
+	args.count = &count;
+	args.src_info = &info;
+	args.range = &range;
+	ck_assert_int_eq(covey_dispatch_send(forked_ep, &args, NULL), 0);
+	ck_assert_int_eq(covey_group_start(), 0);
+	ck_assert_int_eq(covey_barrier(g, NULL, NULL), 0);
+	status = harness_reap(harness_fork(forked_child, g, 0));
 	must(WIFEXITED(status) && !WEXITSTATUS(status), "the child ends with %x", status);
-	ck_assert_int_eq(covey_barrier(g, NULL, NULL), 0); /* the parent's is as good as before */
+	ck_assert_int_eq(covey_group_end(), 0); /* the parent's is as good as before */
+	ck_assert_int_eq(covey_dispatch_recv(forked_ep, 0, NULL), 0);
+	ck_assert_int_eq(covey_barrier(g, NULL, NULL), 0);
+	covey_ep_destroy(forked_ep);
 	ck_assert_int_eq(covey_leave(g, harness_deadline(WATCHDOG_MS)), 0);
 	covey_close(g);
 }

@@ -411,6 +411,7 @@ static void run_refused(struct member *m)
 	REFUSED("3 elements to itself and expects 7", covey_alltoallv(x, s, d, y, r, d, COVEY_INT32, g, NULL, &res));
 	s[m->rank] = r[m->rank] = 1;
 	REFUSED("stands over", covey_alltoallv(x, s, d, y, r, q, COVEY_INT32, g, NULL, &res));
+	REFUSED("over one of send", covey_alltoallv(x, s, d, x + 8, r, d, COVEY_INT32, g, NULL, &res));
 	q[0] = 8;
 	REFUSED("in place", covey_alltoallv(x, s, d, x, r, q, COVEY_INT32, g, NULL, &res));
 	REFUSED("too large", covey_alltoallv(x, s, d, y, huge, d, COVEY_INT32, g, NULL, &res));
@@ -419,7 +420,8 @@ static void run_refused(struct member *m)
 	REFUSED("stands over", covey_allgatherv(x, 1, y, r, q, COVEY_INT32, g, NULL, &res));
 	REFUSED("own rank", covey_allgatherv(x, 2, y, r, d, COVEY_INT32, g, NULL, &res));
 	REFUSED("overlap", covey_allgatherv(x + d[!m->rank], 1, x, r, d, COVEY_INT32, g, NULL, &res));
-	must(!covey_allreduce(&one, &sum, 1, COVEY_INT32, COVEY_SUM, g, NULL, &res) && sum == m->n && res.seq == 1,
+	must(!covey_alltoallv(x, s, d, x + 1, r, d, COVEY_INT32, g, NULL, &res), "blocks between those that are sent");
+	must(!covey_allreduce(&one, &sum, 1, COVEY_INT32, COVEY_SUM, g, NULL, &res) && sum == m->n && res.seq == 2,
 	     "rank %d: number %llu", m->rank, (unsigned long long)res.seq);
 }
 
