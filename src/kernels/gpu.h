@@ -74,7 +74,7 @@ struct cvy_gpu_ops {
 	struct cvy_gpu_mailbox *(*mailbox)(struct cvy_gpu *gpu);
 
 	int (*is_device)(struct cvy_gpu *gpu, const void *at); /* 1: memory of this device; 2: of another one */
-	int (*capturing)(struct CUstream_st *stream); /* does what is launched there become a graph? */
+	int (*capturing)(struct CUstream_st *stream);	       /* does what is launched there become a graph? */
 	/* Fills the fields of @call that the device knows (control, chunks, bounds) and launches it. ALLGATHERV, ALLTOALLV:
 	 * @call is the head of a struct cvy_gpu_uneven. */
 	int (*launch)(struct cvy_gpu *gpu, struct cvy_gpu_call *call, struct CUstream_st *stream);
