@@ -324,8 +324,8 @@ COVEY_API void covey_abort(struct covey_group *group);
 
 /**
  * covey_close - frees the handle; NULL is allowed
- * It never waits for a peer or the store. Peers see a death, unless covey_leave() came first. Free the works of the
- * group before.
+ * It never waits for a peer or the store. Peers see a death, unless covey_leave() came first. Free the works and
+ * the handles for dispatch and combine of the group before.
  */
 COVEY_API void covey_close(struct covey_group *group);
 

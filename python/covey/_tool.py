@@ -4,6 +4,7 @@
 import os
 import shutil
 import sys
+from pathlib import Path
 
 from ._library import HERE, lib
 
@@ -12,6 +13,8 @@ def run(name: str) -> None:
     """Becomes the tool @name, with this process's arguments."""
     path = HERE / "bin" / name
     program = str(path) if path.exists() else shutil.which(name)
+    if program and not Path(program).read_bytes().startswith(b"\x7fELF"):  # the script that pip made of this module
+        program = None
     if not program:
         sys.exit(f"{name} is not here: it comes with covey's wheel, or with its package")
     os.environ.setdefault("COVEY_LIBRARY", lib._name)

@@ -123,6 +123,8 @@ def buffer(array: Any, writable: bool = False, bits: bool = False) -> Buffer:
     """
     interface = getattr(array, "__array_interface__", None)
     if interface is not None:
+        if not hasattr(array, "__setitem__"):  # a numpy scalar: the interface is that of a copy, which is gone by now
+            raise TypeError(f"{type(array).__name__} is a value and no memory: make it an array")
         return _by_interface(array, interface, False, writable, bits)
     try:
         interface = getattr(array, "__cuda_array_interface__", None)

@@ -10,7 +10,7 @@ from typing import Any, Optional, Sequence, Union
 from . import _abi
 from ._abi import Dtype, EpCombineAs, EpPreset, EpRowsAs
 from ._library import lib
-from .buffers import Buffer, buffer, stream_of
+from .buffers import buffer, stream_of
 from .errors import check
 from .group import Group, _enum
 from .outcome import Outcome, wait_in_slices
@@ -57,8 +57,12 @@ class Ep:
         config.max_tokens, config.hidden, config.top_k, config.experts = max_tokens, hidden, top_k, experts
         config.preset, config.rows, config.combine = self.preset, self.rows_as, _enum(combine, EpCombineAs)
         config.expert_owner = self._owners(owners)
-        self._handle: Optional[ctypes.c_void_p] = ctypes.c_void_p()
-        check(lib.covey_ep_create(group._handle, ctypes.byref(config), ctypes.byref(self._handle)), group._handle)
+        handle = ctypes.c_void_p()
+        self._handle: Optional[ctypes.c_void_p] = None
+        self._sent: Any = None  # the function that receives what was sent, and its buffers
+        check(lib.covey_ep_create(group._handle, ctypes.byref(config), ctypes.byref(handle)), group._handle)
+        self._handle = handle
+        group._eps.add(self)
 
     def _owners(self, owners):
         if owners is None:
@@ -69,13 +73,20 @@ class Ep:
 
     def remap(self, owners: Optional[Sequence[int]] = None) -> None:
         """Lays out for new owners and the group's present size; on all ranks, after admit()."""
-        check(lib.covey_ep_remap(self._handle, self._owners(owners)), self.group._handle)
+        check(lib.covey_ep_remap(self._live(), self._owners(owners)), self.group._handle)
 
     def close(self) -> None:
         """Gives the space back; all ranks do so in the same order."""
         handle, self._handle = self._handle, None
         if handle and self.group._handle:
+            if self._sent:  # the operation continues, with these buffers
+                self.group._orphans.append(self._sent)
             lib.covey_ep_destroy(handle)
+
+    def _live(self) -> ctypes.c_void_p:
+        if not self._handle or not self.group._handle:
+            raise ValueError("this Ep is closed")
+        return self._handle
 
     def __enter__(self) -> "Ep":
         return self
@@ -86,17 +97,17 @@ class Ep:
     @property
     def local_experts(self) -> int:
         """El: the experts that this rank owns."""
-        return lib.covey_ep_local_experts(self._handle)
+        return lib.covey_ep_local_experts(self._live())
 
     @property
     def rows(self) -> int:
         """R * T: the rows kept for each local expert."""
-        return lib.covey_ep_rows(self._handle)
+        return lib.covey_ep_rows(self._live())
 
     @property
     def route_bytes(self) -> int:
         """Bytes of `route` on a device."""
-        return lib.covey_ep_route_bytes(self._handle)
+        return lib.covey_ep_route_bytes(self._live())
 
     def _rooms(self) -> dict:
         """Outputs of a dispatch in host memory: bf16 stands in uint16, e4m3 in uint8."""
@@ -131,35 +142,74 @@ class Ep:
         on_device, args, kept, arrays = self._dispatch_args(x, experts, weights, out, active_ranks, waited, timeout_ms)
         outcome = Outcome()
         if on_device:
-            check(lib.covey_dispatch(self._handle, ctypes.byref(args), stream_of(stream, True),
+            check(lib.covey_dispatch(self._live(), ctypes.byref(args), stream_of(stream, True),
                                      ctypes.byref(outcome._raw)), self.group._handle)
         else:
-            check(lib.covey_dispatch_send(self._handle, ctypes.byref(args), None), self.group._handle)
-            self._receive(lib.covey_dispatch_recv, outcome, kept)
+            self._exchange(lib.covey_dispatch_send, lib.covey_dispatch_recv, args, outcome, kept)
         return Routed(outcome, arrays)
 
     def _dispatch_args(self, x, experts, weights, out, active_ranks, waited, timeout_ms):
         arrays = self._rooms() if out is None else dict(out)
         inputs = {"x": x, "experts": experts, "weights": weights, "active_ranks": active_ranks, "waited": waited}
         args = _abi.covey_dispatch_args(size=ctypes.sizeof(_abi.covey_dispatch_args), timeout_ms=timeout_ms)
-        kept = _fill(args, {**arrays, **inputs})
-        args.num_tokens = self._tokens(kept["x"], kept["experts"])
+        args.num_tokens = self._tokens(experts)
+        kept = self._fill(args, args.num_tokens, {**arrays, **inputs})
+        if kept["x"].count != args.num_tokens * self.hidden:
+            raise ValueError(f"x has {kept['x'].count} elements: it must be [n, {self.hidden}], and experts "
+                             f"[n, {self.top_k}], for as many tokens")
         return kept["x"].on_device, args, kept, arrays
 
-    def _tokens(self, x: Optional[Buffer], ids: Buffer) -> int:
-        n, rest = divmod(ids.count, self.top_k)
-        if rest or (x is not None and x.count != n * self.hidden):
-            raise ValueError(f"x must be [n, {self.hidden}] and experts [n, {self.top_k}]: they have "
-                             f"{x.count if x else 0} and {ids.count} elements")
+    def _tokens(self, experts) -> int:
+        n, rest = divmod(buffer(experts).count, self.top_k)
+        if rest:
+            raise ValueError(f"experts has {buffer(experts).count} elements: it must be [n, {self.top_k}]")
         return n
 
-    def _receive(self, call, outcome: Outcome, kept: dict) -> None:
-        """Waits in slices; the buffers stay alive for as long as the operation may use them."""
-        self._sent = kept
-        pointer = ctypes.byref(outcome._raw)
-        err = wait_in_slices(lambda until: call(self._handle, until, pointer), None)
-        self._sent = None
+    def _exchange(self, send, receive, args, outcome: Outcome, kept: dict) -> None:
+        """Sends and receives, on host memory. An exchange that Ctrl-C left is received first."""
+        if self._sent:
+            self._receive(Outcome())
+        self._sent = (receive, kept)
+        err = self.group._direct(lambda: send(self._live(), ctypes.byref(args), None))
+        if err:
+            self._sent = None
         check(err, self.group._handle)
+        check(self._receive(outcome), self.group._handle)
+
+    def _receive(self, outcome: Outcome) -> int:
+        """Waits in slices; the buffers stay alive for as long as the operation may use them."""
+        receive, pointer = self._sent[0], ctypes.byref(outcome._raw)
+        err = wait_in_slices(lambda until: self.group._direct(lambda: receive(self._live(), until, pointer)), None)
+        self._sent = None
+        return err
+
+    def _shapes(self, n: int) -> dict:
+        """The least elements of each argument, for @n tokens."""
+        el, rows, size, once = self.local_experts, self.rows, self.group.size, self.preset == EpPreset.COMPACT
+        bins = min(el, 1) if once else el
+        return {"x": n * self.hidden, "experts": n * self.top_k, "weights": n * self.top_k, "out": n * self.hidden,
+                "packed_x": bins * rows * self.hidden, "y": bins * rows * self.hidden, "count": el,
+                "src_info": bins * rows, "range": bins * size, "packed_scales": bins * rows * -(-self.hidden // 128),
+                "recv_experts": bins * rows * self.top_k, "recv_weights": bins * rows * self.top_k,
+                "active_ranks": size, "waited": size, "route": self.route_bytes}
+
+    def _fill(self, args, n: int, arrays: dict) -> dict:
+        """Puts the addresses of @arrays into the fields of @args; returns their buffers, with type and length checked."""
+        kept, least = {}, self._shapes(n)
+        for name, array in arrays.items():
+            if array is None:
+                continue
+            b = buffer(array, writable=name not in ("x", "experts", "weights", "y"), bits=True)
+            want = _TYPES.get(name, Dtype.BFLOAT16)
+            if name == "packed_x" and self.rows_as == EpRowsAs.E4M3:
+                want = Dtype.UINT8
+            if b.dtype != want and name != "route":
+                raise TypeError(f"{name} has elements of {b.dtype.name.lower()}, it needs {want.name.lower()}")
+            if b.count * b.itemsize < least[name] * (1 if name == "route" else b.itemsize):
+                raise ValueError(f"{name} has {b.count} elements, it needs {least[name]}")
+            kept[name] = b
+            setattr(args, name, b.address)
+        return kept
 
     def combine(self, y, routed: Routed, experts, weights, *, out=None, renormalise: bool = False, active_ranks=None,
                 waited=None, timeout_ms: int = 0, stream: Any = None):
@@ -181,36 +231,22 @@ class Ep:
             out = np.empty((buffer(experts).count // self.top_k, self.hidden), np.uint16)
         args = _abi.covey_combine_args(size=ctypes.sizeof(_abi.covey_combine_args), timeout_ms=timeout_ms,
                                        renormalise=int(renormalise))
-        kept = _fill(args, {"y": y, "experts": experts, "weights": weights, "out": out, "count": routed.count,
+        args.num_tokens = self._tokens(experts)
+        kept = self._fill(args, args.num_tokens, {"y": y, "experts": experts, "weights": weights, "out": out, "count": routed.count,
                             "src_info": routed.src_info, "range": routed.range, "route": routed.route,
                             "active_ranks": active_ranks, "waited": waited})
-        args.num_tokens = self._tokens(None, kept["experts"])
         outcome = Outcome()
         if kept["y"].on_device:
-            check(lib.covey_combine(self._handle, ctypes.byref(args), stream_of(stream, True),
+            check(lib.covey_combine(self._live(), ctypes.byref(args), stream_of(stream, True),
                                     ctypes.byref(outcome._raw)), self.group._handle)
         else:
-            check(lib.covey_combine_send(self._handle, ctypes.byref(args), None), self.group._handle)
-            self._receive(lib.covey_combine_recv, outcome, kept)
+            self._exchange(lib.covey_combine_send, lib.covey_combine_recv, args, outcome, kept)
         return out, outcome
 
 
-_ITEMS = {"x": 2, "experts": 4, "weights": 4, "count": 4, "src_info": 4, "range": 8, "packed_scales": 4,
-          "active_ranks": 4, "waited": 8, "recv_experts": 4, "recv_weights": 4, "y": 2, "out": 2}
-
-
-def _fill(args, arrays: dict) -> dict:
-    """Puts the addresses of @arrays into the fields of @args; returns their buffers."""
-    kept = {}
-    for name, array in arrays.items():
-        if array is None:
-            continue
-        b = buffer(array, writable=name not in ("x", "experts", "weights", "y"), bits=True)
-        if b.itemsize != _ITEMS.get(name, b.itemsize):
-            raise TypeError(f"{name} has elements of {b.itemsize} bytes, it needs {_ITEMS[name]}")
-        kept[name] = b
-        setattr(args, name, b.address)
-    return kept
+_TYPES = {"experts": Dtype.INT32, "weights": Dtype.FLOAT32, "count": Dtype.INT32, "src_info": Dtype.INT32,
+          "range": Dtype.INT64, "packed_scales": Dtype.FLOAT32, "active_ranks": Dtype.INT32, "waited": Dtype.UINT64,
+          "recv_experts": Dtype.INT32, "recv_weights": Dtype.FLOAT32}  # the others: bfloat16
 
 
 def to_bf16(values):
@@ -226,4 +262,7 @@ def from_bf16(bits):
     """bfloat16 bits in uint16 as float32."""
     import numpy as np
 
-    return (np.ascontiguousarray(bits, np.uint16).astype(np.uint32) << 16).view(np.float32)
+    bits = np.ascontiguousarray(bits)
+    if str(bits.dtype) == "bfloat16":
+        bits = bits.view(np.uint16)
+    return (bits.astype(np.uint16).astype(np.uint32) << 16).view(np.float32)

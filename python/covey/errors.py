@@ -66,9 +66,11 @@ def error_of(code: int, group=None, outcome=None) -> Error:
         group: a handle; None: the last failed join of this thread
         outcome: of the operation, if it was decided
     """
+    kind = _BY_CODE.get(code, Error)
+    if code == -60:  # FORKED: in the child nothing of the handle is looked at
+        return kind(code)
     info = _abi.covey_error_info()
     lib.covey_last_error(group, ctypes.byref(info))
-    kind = _BY_CODE.get(code, Error)
     epoch, seq = (outcome.epoch, outcome.seq) if outcome else (info.epoch, info.seq)
     if info.err != code:
         return kind(code, epoch=epoch, seq=seq)

@@ -2,8 +2,10 @@
 """A member of a group: its life, its operations, and its requests."""
 
 import ctypes
+import os
 import threading
 import time
+import weakref
 from contextlib import contextmanager
 from typing import Any, Iterable, Iterator, Optional, Union
 
@@ -65,21 +67,15 @@ def join(**settings: Any) -> "Group":
     check(lib.covey_join_start(ctypes.byref(config), ctypes.byref(handle)))
     try:
         err = -3
-        while err == -3:
-            err = lib.covey_join_wait(handle, time.monotonic_ns() + SLICE_NS)
-            if err and not (err == -3 and _last(handle) != -3):  # else the wait has timed out, and not the join
+        while err:
+            until = time.monotonic_ns() + SLICE_NS
+            err = lib.covey_join_wait(handle, until)
+            if err and (err != -3 or time.monotonic_ns() < until):  # else the wait has timed out, and not the join
                 raise error_of(err, handle)
     except BaseException:
         lib.covey_close(handle)
         raise
     return Group(handle)
-
-
-def _last(handle) -> int:
-    """The code of the last error of @handle."""
-    info = _abi.covey_error_info()
-    lib.covey_last_error(handle, ctypes.byref(info))
-    return info.err
 
 
 class Group:
@@ -93,7 +89,15 @@ class Group:
 
     def __init__(self, handle: ctypes.c_void_p):
         self._handle: Optional[ctypes.c_void_p] = handle
-        self._works: set = set()
+        self._pid = os.getpid()
+        self._lock = threading.Lock()  # of the handle's end, against calls that begin
+        self._idle = threading.Condition(self._lock)
+        self._inside = 0  # calls that are waiting in C, but for those of works
+        self._works: set = set()  # those not decided
+        self._started = 0  # works, in all
+        self._eps: weakref.WeakSet = weakref.WeakSet()
+        self._orphans: list = []  # buffers that operations may still use
+        self._room: Any = None  # of an admit() that timed out, which the next one continues
         view = self.view()
         self.rank: int = view.rank
         self.size: int = view.size  # of the last admit(): blocks of a collective
@@ -129,14 +133,26 @@ class Group:
 
     def close(self) -> None:
         """Frees the handle; never waits. Peers see a death unless leave() came first."""
-        handle, self._handle = getattr(self, "_handle", None), None
+        if not getattr(self, "_handle", None):
+            return
+        if os.getpid() != self._pid:  # a child has none of the threads, and maybe a lock that one of them held
+            handle, self._handle = self._handle, None
+            lib.covey_close(handle)
+            return
+        for ep in list(self._eps):
+            ep.close()
+        with self._lock:
+            handle, self._handle = self._handle, None
         if not handle:
             return
-        if self._works:
+        if self._works or self._inside or self._orphans:
             lib.covey_abort(handle)  # decides them, so their buffers are free
+        with self._lock:
+            self._idle.wait_for(lambda: not self._inside)
         for work in list(self._works):
-            work.test()
+            work._end()
         lib.covey_close(handle)
+        self._orphans.clear()
 
     def view(self) -> View:
         """The last view that this rank has learned."""
@@ -169,47 +185,75 @@ class Group:
         Returns:
             the outcome; its `state` has the bytes of the lowest member. `size` and `ranks` hold until the next admit().
         """
-        room = ctypes.create_string_buffer(bytes(state or b""), max(len(state or b""), 1))
-        outcome = Outcome()
-        length = len(state or b"")
-        err = self._interruptible(lambda: lib.covey_admit(self._handle, room if length else None, length,
-                                                          ctypes.byref(outcome._raw)))
-        check(err, self._handle)
-        outcome.state = room.raw[:length]
-        self.size = outcome.size
-        return outcome
+        return self._admit(state, lambda room, length, outcome: lib.covey_admit(self._handle, room, length, outcome))
 
     def admit_async(self, state: Optional[bytes] = None, stream: Any = None) -> Outcome:
         """admit() of a group with a device, which waits for no stream: launches before it run without the newcomers."""
-        length = len(state or b"")
-        room = ctypes.create_string_buffer(bytes(state or b""), max(length, 1))
+        on = stream_of(stream, True)
+        return self._admit(state, lambda room, length, outcome: lib.covey_admit_async(self._handle, room, length, on,
+                                                                                      outcome))
+
+    def _admit(self, state: Optional[bytes], call) -> Outcome:
+        given = bytes(state or b"")
+        room = self._room or ctypes.create_string_buffer(given, max(len(given), 1))
         outcome = Outcome()
-        err = self._interruptible(lambda: lib.covey_admit_async(self._handle, room if length else None, length,
-                                                                stream_of(stream, True), ctypes.byref(outcome._raw)))
+        err = self._interruptible(lambda: call(room if given else None, len(given), ctypes.byref(outcome._raw)))
+        self._room = room if err == -3 else None
         check(err, self._handle)
-        outcome.state = room.raw[:length]
-        self.size = outcome.size
+        outcome.state = room.raw[: len(given)]
+        self.size, self.rank = outcome.size, self.view().rank
         return outcome
+
+    def _direct(self, call) -> int:
+        """A call that waits in C: the handle stays until it has returned."""
+        with self._lock:
+            if not self._handle:
+                return -41
+            self._inside += 1
+        try:
+            return call()
+        finally:
+            with self._lock:
+                self._inside -= 1
+                self._idle.notify_all()
 
     def _interruptible(self, call) -> int:
         """Runs a call that cannot wait in slices. In the main thread Ctrl-C aborts the handle, which ends the call."""
-        if threading.current_thread() is not threading.main_thread():
-            return call()
+        if getattr(_calls, "open", 0) or threading.current_thread() is not threading.main_thread():
+            return self._direct(call)
         result: list = []
-        thread = threading.Thread(target=lambda: result.append(call()), daemon=True)
-        thread.start()
+        thread = threading.Thread(target=lambda: result.append(self._direct(call)), daemon=True)
         try:
+            thread.start()
             thread.join()
         except BaseException:
-            lib.covey_abort(self._handle)
-            thread.join()
+            self.abort()
+            while thread.is_alive():
+                try:
+                    thread.join()
+                except KeyboardInterrupt:
+                    pass
             raise
-        return result[0]
+        return result[0] if result else -42
 
     def _request(self, name: str, *arguments) -> Work:
-        handle = ctypes.c_void_p()
-        check(getattr(lib, name)(self._handle, *arguments, ctypes.byref(handle)), self._handle)
-        return Work(handle.value, self)
+        return self._begin(Work(self), lambda handle: getattr(lib, name)(self._handle, *arguments, handle))
+
+    def _begin(self, work: Work, call) -> Work:
+        """Starts it. It is among the group's works before, so that an exception in between loses nothing."""
+        self._started += 1
+        if self._started % 64 == 0:  # who waits for none of its works does not keep them for ever
+            for other in list(self._works):
+                other.test()
+        with self._lock:
+            if not self._handle:
+                raise error_of(-41)
+            self._works.add(work)
+            err = call(ctypes.byref(work._handle))
+            if err:
+                self._works.discard(work)
+        check(err, self._handle)
+        return work
 
     def recover(self, ranks: Iterable[int]) -> Work:
         """Asks that joiners of @ranks may come in; decided when all are admitted."""
@@ -241,11 +285,8 @@ class Group:
     # ---- how operations are called ----
 
     def _start(self, name: str, arguments: tuple, kept: Any, value: Any) -> Work:
-        handle = ctypes.c_void_p()
-        check(getattr(lib, name + "_start")(*arguments, self._handle, None, ctypes.byref(handle)), self._handle)
-        work = Work(handle.value, self, kept)
-        work.value = value
-        return work
+        function = getattr(lib, name + "_start")
+        return self._begin(Work(self, kept, value), lambda handle: function(*arguments, self._handle, None, handle))
 
     def _run(self, name: str, arguments: tuple, kept: Any, on_device: bool, stream: Any) -> Outcome:
         """On a device: a launch. Within grouped(): a call whose outcome is filled in at the end. Else: a wait."""
@@ -256,7 +297,8 @@ class Group:
         outcome = Outcome()
         if getattr(_calls, "open", 0):
             _calls.kept.append((kept, outcome))
-        check(getattr(lib, name)(*arguments, self._handle, stream_of(stream, on_device), ctypes.byref(outcome._raw)),
+        on = stream_of(stream, on_device)
+        check(self._direct(lambda: getattr(lib, name)(*arguments, self._handle, on, ctypes.byref(outcome._raw))),
               self._handle)
         return outcome
 
@@ -307,7 +349,7 @@ class Group:
         return self._broadcast(True, array, root, None)
 
     def _broadcast(self, start, array, root, stream):
-        b = buffer(array, writable=True)
+        b = buffer(array, writable=self.rank != root)
         return self._collective(start, "covey_broadcast", b, b, array, (b.count, b.dtype, root), stream)
 
     def reduce(self, send, recv=None, op: Union[Redop, str] = "sum", root: int = 0, *, stream=None) -> Outcome:
@@ -336,7 +378,7 @@ class Group:
 
     def _allgather(self, start, send, recv, stream):
         s, r, recv = self._pair(send, recv)
-        self._blocks(r, s.count, "recv")
+        self._blocks(r, _count(s, "send"), "recv")
         return self._collective(start, "covey_allgather", s, r, recv, (s.count, s.dtype), stream)
 
     def reduce_scatter(self, send, recv, op: Union[Redop, str] = "sum", *, stream=None) -> Outcome:
@@ -349,7 +391,7 @@ class Group:
 
     def _reduce_scatter(self, start, send, recv, op, stream):
         s, r, recv = self._pair(send, recv)
-        self._blocks(s, r.count, "send")
+        self._blocks(s, _count(r, "recv"), "send")
         return self._collective(start, "covey_reduce_scatter", s, r, recv, (r.count, r.dtype, _enum(op, Redop)), stream)
 
     def alltoall(self, send, recv=None, *, stream=None) -> Outcome:
@@ -378,8 +420,9 @@ class Group:
 
     def _gather(self, start, send, recv, root, stream):
         s, r, recv = self._pair(send, recv if self.rank == root else None)
+        count = _count(s, "send")
         if self.rank == root:
-            self._blocks(r, s.count, "recv")
+            self._blocks(r, count, "recv")
         return self._collective(start, "covey_gather", s, r, recv, (s.count, s.dtype, root), stream)
 
     def scatter(self, send, recv, root: int = 0, *, stream=None) -> Outcome:
@@ -392,8 +435,9 @@ class Group:
 
     def _scatter(self, start, send, recv, root, stream):
         s, r, recv = self._pair(send if self.rank == root else None, recv)
+        count = _count(r, "recv")
         if self.rank == root:
-            self._blocks(s, r.count, "send")
+            self._blocks(s, count, "send")
         return self._collective(start, "covey_scatter", s, r, recv, (r.count, r.dtype, root), stream)
 
     def alltoallv(self, send, sendcounts, recv, recvcounts, senddispls=None, recvdispls=None, *, stream=None) -> Outcome:
@@ -476,7 +520,10 @@ class Group:
         return outcome
 
     def empty(self, shape, dtype="float32"):
-        """A numpy array in this member's window, which peers on this host read in place. Free it by free()."""
+        """A numpy array in this member's window, which peers on this host read in place. Free it by free().
+
+        It is not to be touched after close().
+        """
         import numpy as np
 
         count, at = int(np.prod(shape)), ctypes.c_void_p()
@@ -492,11 +539,17 @@ class Group:
     # ---- arguments ----
 
     def _blocks(self, b: Buffer, count: int, what: str) -> None:
+        if self._room:
+            raise RuntimeError("admit() has timed out: call it again first")
+        if b is None:
+            raise ValueError(f"{what} is None: it needs {self.size} blocks of {count}")
         if b.count != count * self.size:
             raise ValueError(f"{what} has {b.count} elements: it needs {self.size} blocks of {count}, one for each rank "
                              f"below the group's size, {count * self.size} in all")
 
-    def _counts(self, b: Buffer, counts, displs, what: str):
+    def _counts(self, b: Optional[Buffer], counts, displs, what: str):
+        if b is None:
+            raise ValueError(f"{what} is None")
         counts = [int(n) for n in counts]
         if len(counts) != self.size:
             raise ValueError(f"{what}counts has {len(counts)} entries, the group's size is {self.size}")
@@ -512,7 +565,15 @@ class Group:
         return kind(*counts), kind(*displs)
 
 
-def _counts_alike(s: Buffer, r: Buffer) -> None:
+def _count(b: Optional[Buffer], what: str) -> int:
+    if b is None:
+        raise ValueError(f"{what} is None")
+    return b.count
+
+
+def _counts_alike(s: Optional[Buffer], r: Optional[Buffer]) -> None:
+    if s is None or r is None:
+        raise ValueError(f"{'send' if s is None else 'recv'} is None")
     if s.count != r.count:
         raise ValueError(f"send has {s.count} elements and recv {r.count}: as many are needed")
 
@@ -523,17 +584,19 @@ def grouped():
 
     Outcomes of the calls are filled in at the end. Ctrl-C is heard after it.
     """
+    check(lib.covey_group_start())
     _calls.open = getattr(_calls, "open", 0) + 1
     if _calls.open == 1:
         _calls.kept = []
-    check(lib.covey_group_start())
     try:
         yield
     finally:
-        err = lib.covey_group_end()
-        _calls.open -= 1
-        if not _calls.open:
-            _calls.kept = []
+        try:
+            err = lib.covey_group_end()
+        finally:
+            _calls.open -= 1
+            if not _calls.open:
+                _calls.kept = []
     check(err)
 
 

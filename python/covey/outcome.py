@@ -2,6 +2,7 @@
 """What comes back: sets of ranks, outcomes, views, events, and works under way."""
 
 import ctypes
+import threading
 import time
 from typing import Any, FrozenSet, Optional
 
@@ -11,7 +12,7 @@ from .errors import check, error_of
 
 SLICE_NS = 100_000_000  # of a wait, so that Python can run its signal handlers in between
 _WORDS = _abi.COVEY_MAX_RANKS // 64
-_TIMEOUT, _AGAIN = -3, -4
+_TIMEOUT, _AGAIN, _ABORTED = -3, -4, -42
 
 
 def ranks_of(mask: "_abi.covey_mask") -> FrozenSet[int]:
@@ -135,37 +136,58 @@ def wait_in_slices(call, deadline: Optional[int]) -> int:
 
 
 class Work:
-    """An operation or a request under way.
+    """An operation or a request under way. Any thread may wait for it.
 
-    Its buffers belong to the operation until it is decided: the work keeps them alive.
+    Its buffers belong to the operation until it is decided: the work keeps them alive, and the group keeps the work.
     """
 
-    def __init__(self, handle: int, group: Any, buffers: Any = None):
-        self._handle = ctypes.c_void_p(handle)
+    def __init__(self, group: Any, buffers: Any = None, value: Any = None):
+        self._handle = ctypes.c_void_p()  # of the C work; set by the call that starts it
         self._group = group
         self._buffers = buffers
         self._outcome: Optional[Outcome] = None
-        self.value: Any = None  # of a collective: the array that is received into
-        group._works.add(self)
+        self._lock = threading.Lock()  # held while C looks at the work, a slice at most
+        self.value = value  # of a collective: the array that is received into
 
-    def _decided(self, err: int, raw: "_abi.covey_result") -> Outcome:
+    def _decided(self, err: int, raw: "_abi.covey_result") -> None:
+        """With the lock held."""
         self._outcome = Outcome(raw)
         self._outcome._raw.status = err
         self._buffers = None
         self._group._works.discard(self)
         lib.covey_work_free(self._handle)
-        self._handle = None
-        return self._outcome
+
+    def _end(self) -> None:
+        """The group ends: what is not decided now is aborted."""
+        with self._lock:
+            if self._outcome is None:
+                raw = _abi.covey_result()
+                err = lib.covey_work_test(self._handle, ctypes.byref(raw))
+                self._decided(_ABORTED if err == _AGAIN else err or raw.status, raw)
 
     def test(self) -> bool:
         """Is it decided? Never waits, and raises nothing of the operation."""
-        if self._outcome is not None:
-            return True
-        raw = _abi.covey_result()
-        if lib.covey_work_test(self._handle, ctypes.byref(raw)) == _AGAIN:
-            return False
-        self._decided(raw.status, raw)
-        return True
+        if self._outcome is None and self._lock.acquire(blocking=False):
+            try:
+                raw = _abi.covey_result()
+                err = lib.covey_work_test(self._handle, ctypes.byref(raw)) if self._outcome is None else _AGAIN
+                if err != _AGAIN:
+                    self._decided(err or raw.status, raw)
+            finally:
+                self._lock.release()
+        return self._outcome is not None
+
+    def _look(self, until: int) -> int:
+        """Waits until then; 0 if it is decided."""
+        with self._lock:
+            if self._outcome is not None:
+                return 0
+            raw = _abi.covey_result()
+            err = lib.covey_work_wait(self._handle, until, ctypes.byref(raw))
+            if err == _TIMEOUT and raw.status != _TIMEOUT:
+                return err
+            self._decided(err, raw)
+            return 0
 
     def wait(self, timeout: Optional[float] = None) -> Outcome:
         """Waits for the outcome.
@@ -175,21 +197,17 @@ class Work:
             the exception of the outcome's status
             KeyboardInterrupt: the wait ends, the operation continues
         """
-        if self._outcome is None:
-            raw = _abi.covey_result()
-            pointer = ctypes.byref(raw)
-            err = wait_in_slices(lambda until: lib.covey_work_wait(self._handle, until, pointer), deadline_of(timeout))
-            if err == _TIMEOUT and raw.status != _TIMEOUT:
-                raise error_of(err, self._group._handle)
-            self._decided(err, raw)
+        if wait_in_slices(self._look, deadline_of(timeout)):
+            raise error_of(_TIMEOUT, self._group._handle)
         if self._outcome.status:
             raise error_of(self._outcome.status, self._group._handle, self._outcome)
         return self._outcome
 
     def progress(self) -> str:
         """One line: what it waits for."""
-        if self._outcome is not None:
-            return "decided"
-        text = ctypes.create_string_buffer(256)
-        check(lib.covey_work_progress(self._handle, text, len(text)), self._group._handle)
-        return text.value.decode(errors="replace")
+        with self._lock:
+            if self._outcome is not None:
+                return "decided"
+            text = ctypes.create_string_buffer(256)
+            check(lib.covey_work_progress(self._handle, text, len(text)), self._group._handle)
+            return text.value.decode(errors="replace")

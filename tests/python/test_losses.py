@@ -132,7 +132,7 @@ def aborts(group):
 def test_abort_ends_a_wait(ranks):
     ranks.start(0, aborts, world=2)
     ranks.start(1, aborts, world=2)
-    with pytest.raises(AssertionError, match="Aborted"):  # leave() of an aborted handle
+    with pytest.raises(AssertionError, match="^rank 0: AbortedError"):  # leave() of an aborted handle
         ranks.result(0)
 
 

@@ -154,3 +154,84 @@ def test_version():
     assert covey.__version__.count(".") == 2
     code = f"{_abi.COVEY_VERSION_MAJOR}.{_abi.COVEY_VERSION_MINOR}.{_abi.COVEY_VERSION_PATCH}"
     assert covey.__version__ == code
+
+
+def closes_meanwhile(group):
+    """Threads that wait in collectives hear that the group has ended."""
+    heard = []
+
+    def waits():
+        try:
+            group.barrier()
+        except covey.HandleError as error:
+            heard.append(error.name)
+
+    threads = [threading.Thread(target=waits)]
+    if group.rank == 0:
+        threads[0].start()
+        time.sleep(0.3)
+        group.close()
+        threads[0].join()
+        return heard
+    time.sleep(1)
+    group.close()
+    return ["ABORTED"]
+
+
+def test_close_ends_the_waits_of_other_threads(ranks):
+    assert ranks.run(2, closes_meanwhile) == [["ABORTED"]] * 2
+
+
+def one_work_many_threads(group):
+    """Threads wait for one work, others test it: all get its outcome."""
+    for _ in range(50):
+        x = np.ones(1000)
+        work = group.allreduce_start(x)
+        outcomes = []
+        threads = [threading.Thread(target=lambda: outcomes.append(work.wait().seq)) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        while not work.test():
+            pass
+        for thread in threads:
+            thread.join()
+        assert len(set(outcomes)) == 1 and len(outcomes) == 4
+    for _ in range(300):  # nobody waits for these: they are not kept for ever
+        group.allreduce_start(np.ones(1))
+    group.barrier()
+    for _ in range(64):
+        group.allreduce_start(np.ones(1)).wait()
+    assert len(group._works) < 64
+    return True
+
+
+def test_one_work_and_many_threads(ranks):
+    ranks.run(2, one_work_many_threads)
+
+
+def wrong_experts(group):
+    T, H, K, E = 4, 128, 2, 4
+    x, ids, weights = np.zeros((T, H), np.uint16), np.zeros((T, K), np.int32), np.ones((T, K), np.float32)
+    with covey.Ep(group, max_tokens=T, hidden=H, top_k=K, experts=E) as ep:
+        for call, kind, words in [
+            (lambda: ep.dispatch(x.astype(np.float16), ids), TypeError, "x has elements of float16, it needs bfloat16"),
+            (lambda: ep.dispatch(x, ids.astype(np.int64)), TypeError, "experts has elements of int64"),
+            (lambda: ep.dispatch(x[:1], ids), ValueError, "x has 128 elements, it needs 512"),
+            (lambda: ep.dispatch(x, ids, active_ranks=np.zeros(0, np.int32)), ValueError, "active_ranks has 0"),
+        ]:
+            with pytest.raises(kind, match=re.escape(words)):
+                call()
+        routed = ep.dispatch(x, ids, weights)
+        with pytest.raises(ValueError, match="out has 128 elements, it needs 512"):
+            ep.combine(routed.x, routed, ids, weights, out=np.zeros((1, H), np.uint16))
+        with pytest.raises(ValueError, match="weights has 1 "):
+            ep.combine(routed.x, routed, ids, np.ones(1, np.float32))
+        ep.combine(routed.x, routed, ids, weights)
+    with pytest.raises(ValueError, match="closed"):
+        ep.rows
+    with pytest.raises(TypeError, match="no memory"):
+        group.allreduce(np.ones(3).mean())
+
+
+def test_wrong_buffers_of_experts(ranks):
+    ranks.run(1, wrong_experts)
