@@ -353,8 +353,11 @@ int chaos_bench_run(const struct chaos_options *given)
 	int missed = -1, err = -1;
 
 	fill_defaults(&opt);
-	if (!run || !b)
+	if (!run || !b) {
+		free(run);
+		free(b);
 		return 2;
+	}
 	chaos_run_init(run, &opt);
 	run->bench = b;
 	b->gap_ms = malloc(CHAOS_GAPS * sizeof(*b->gap_ms));

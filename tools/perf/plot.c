@@ -57,11 +57,11 @@ static void set_scales(const struct perf_job *job, struct svg_plot *p)
 static void sizes(const struct svg_plot *p)
 {
 	static const char *const units[] = { "B", "KiB", "MiB", "GiB", "TiB" };
-	double step = ceil((p->x_high - p->x_low) / 14);
+	int step = (int)ceil((p->x_high - p->x_low) / 14);
 	char text[32];
 
-	for (double x = ceil(p->x_low); x <= p->x_high; x += step) {
-		int unit = x > 40 ? 4 : (int)x / 10;
+	for (int x = (int)ceil(p->x_low); step && x <= p->x_high; x += step) {
+		int unit = x > 40 ? 4 : x / 10;
 
 		snprintf(text, sizeof(text), "%g %s", pow(2, x - 10 * unit), units[unit]);
 		svg_tick(p, x, text);

@@ -40,10 +40,10 @@ static void axes(const struct svg_plot *p, const char *x_title, const char *y_ti
 {
 	int middle = (p->top + p->height - p->bottom) / 2;
 	char text[32];
+	int decades = (int)lround(log10(p->high_us / p->low_us));
 
-	/* A little more than the end: ten times a tenth is not exact. */
-	for (double us = p->low_us; us < p->high_us * 1.01; us *= 10) {
-		double unit = us < 999 ? 1 : us < 999e3 ? 1e3 : 1e6;
+	for (int i = 0; i <= decades; i++) {
+		double us = p->low_us * pow(10, i), unit = us < 999 ? 1 : us < 999e3 ? 1e3 : 1e6;
 
 		svg_line(p, p->left, svg_y(p, us), p->width - p->right, svg_y(p, us), "#ddd");
 		snprintf(text, sizeof(text), "%.3g %s", us / unit, unit > 1e3 ? "s" : unit > 1 ? "ms" : "us");

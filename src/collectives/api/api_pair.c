@@ -29,7 +29,7 @@ static int check(struct covey_group *group, const struct message *m, size_t *byt
 	size_t elem = cvy_dtype_bytes(m->dtype);
 	int err = cvy_handle_check_op(group);
 
-	if (err)
+	if (err || !group)
 		return err;
 	if (!elem)
 		return refuse(group, m, "unknown datatype; see enum covey_dtype");
@@ -52,7 +52,7 @@ static int make(struct covey_group *group, const struct message *m, struct cvy_o
 	int err = check(group, m, &bytes);
 	struct cvy_op *op;
 
-	if (err)
+	if (err || !group)
 		return err;
 	op = cvy_pair_op(group->engine, m->sending, m->tag);
 	if (!op)
