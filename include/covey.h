@@ -538,7 +538,8 @@ COVEY_API int covey_explain(struct covey_group *group, char *text, size_t bytes)
  *
  * Memory: @stream NULL: send and recv are host memory; else both are device memory. Any alignment will do. Arrays of
  *         counts and displacements are host memory.
- * Owner:  the caller keeps buffers alive, and inputs unchanged, until the outcome is decided.
+ * Owner:  the caller keeps buffers alive, inputs unchanged, and does not touch recv until the outcome is decided; on a
+ *         device until the stream has passed the operation.
  * Blocks: allgather, alltoall, reduce_scatter, gather and scatter have `size` blocks: the size that the last
  *         covey_admit() or join gave.
  * Errors: INVAL, NOMEM, STALE, UNSUPPORTED, FENCED, CLOSED, ABORTED, ROOT, PEER, LOST, MISMATCH ("Outcomes")
