@@ -456,7 +456,9 @@ COVEY_API void covey_work_free(struct covey_work *work);
  * Every rank calls it at the same place of its sequence. If no joiner waits, it costs one memory store per peer. It is
  * a joiner's first operation, and there blocks until the members call it. Under COVEY_ON_LOSS_FAIL it also
  * acknowledges losses.
- * Errors: INVAL; TIMEOUT: a joiner, after join_ms; FENCED, CLOSED
+ * Errors: INVAL    also: on a device a dispatch or combine was sent and not received
+ *         TIMEOUT  a joiner, after join_ms
+ *         FENCED, CLOSED
  */
 COVEY_API int covey_admit(struct covey_group *group, void *state, size_t bytes, struct covey_result *result);
 

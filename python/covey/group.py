@@ -54,7 +54,7 @@ def join(**settings: Any) -> "Group":
 
     Args:
         settings: the fields of struct covey_config by name: store (a URL), group (a name), rank, world, create
-            ("first" or "never"), transport, device, ... What is not given comes from the environment: COVEY_*, then
+            ("first" or "never"), transport, device, ... The environment has the others: COVEY_*, then
             the launcher's.
 
     A joiner's first operation is Group.admit().

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a rank needs on device memory: buffers there for those on the host, the weights of its experts, their kernel.
+ * A rank on device memory: buffers there for those on the host, the weights of its experts, their kernel.
  * It shows that rows stay whole when ranks die, not speed.
  */
 #include <stdio.h>

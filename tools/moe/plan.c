@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the director does to the group: it starts ranks, kills them by its plan, and adds more. */
+/* The director's acts on the group: it starts ranks, kills them by its plan, and adds more. */
 #include <libgen.h>
 #include <signal.h>
 #include <stdio.h>

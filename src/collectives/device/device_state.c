@@ -13,7 +13,7 @@
  */
 #include "device_state.h"
 
-/* What was settled for one view does not hold for the next. */
+/* A decision for one view does not hold for the next. */
 static enum cvy_device_phase unsettled(enum cvy_device_phase phase)
 {
 	return phase > CVY_DEVICE_STANDS ? CVY_DEVICE_STANDS : phase;

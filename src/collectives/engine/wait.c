@@ -426,7 +426,7 @@ static struct {
 	int running;
 } progress = { .lock = PTHREAD_MUTEX_INITIALIZER, .left = PTHREAD_COND_INITIALIZER };
 
-/* What a step of one engine, or of all, has found; the later counts for all. */
+/* The finding of a step of one engine, or of all; the later value counts for all. */
 enum stepped { NOTHING_TO_DO, BLOCKED, MOVED };
 
 static enum stepped step_one(struct cvy_engine *e)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the author of an operation needs: the functions of a kind, what these may read of the engine that runs them, and
- * what they may ask of it. An operation under way is in operation.h, the ranks that take part in set.h.
+ * For the author of an operation: the functions of a kind, the part of the engine that they may read, and their
+ * requests to it. An operation under way is in operation.h, the ranks that take part in set.h.
  */
 #ifndef CVY_OP_H
 #define CVY_OP_H

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a member decides about its device when views come on each other's heels: device_change.c over a device of numbers.
+ * A member's decisions about its device when one view follows another at once: device_change.c over a device of numbers.
  *
  * labels: tsan
  */
