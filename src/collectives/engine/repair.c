@@ -171,15 +171,24 @@ static int settle(struct cvy_engine *e, const struct covey_result *res)
 	return 1;
 }
 
-/* Masks sources whose puts came by a link that was replaced: 1 if there is one more. */
-static int links_renewed(struct cvy_engine *e)
+/* Is the awaited tick of the k-th source here? Then it counts, and a look may have passed it already. */
+static int came(const struct cvy_engine *e, const struct cvy_op *op, int k)
+{
+	uint64_t tag = cvy_tag(e->here.epoch, op->first + (uint32_t)op->completed);
+
+	return __atomic_load_n(&cvy_source_line(e, op, op->completed, k, 1)->tag, __ATOMIC_ACQUIRE) == tag;
+}
+
+/* Masks sources whose awaited puts were on a link that was replaced: 1 if there is one more. */
+static int links_renewed(struct cvy_engine *e, const struct cvy_op *op)
 {
 	int found = 0;
 
 	for (int k = 0; k < e->here.set.n; k++) {
 		struct cvy_link *link = e->here.set.link[k] ? cvy_mesh_link(e->mesh, e->here.set.rank[k]) : NULL;
 
-		if (!e->here.set.link[k] || e->here.set.gone[k] || (link && link->id == e->here.set.link[k]))
+		if (!e->here.set.link[k] || e->here.set.gone[k] || (link && link->id == e->here.set.link[k]) ||
+		    came(e, op, k))
 			continue;
 		e->here.set.gone[k] = 1;
 		found = 1;
@@ -209,7 +218,7 @@ static int resume(struct cvy_engine *e, struct cvy_op *op)
 			link->ops->poll(link);
 	}
 	go_on(e, op);
-	if (e->head == op && links_renewed(e)) /* puts on a replaced link never come: those sources are masked */
+	while (e->head == op && links_renewed(e, op)) /* puts on a replaced link never come: those sources are masked */
 		go_on(e, op);
 	return e->head != op;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The engine of rank 0 of two, alone: what a repair makes of a private operation whose other source is written here
- * by hand into its window. No agent, no links: rank 1 is on another host, and its link is down.
+ * The engine of rank 0 of two or three, alone: what a repair makes of a private operation whose source rank 1 is
+ * written here by hand into its window. No agent, no links: the others are on another host, and their links are down.
  */
 #include "harness.h"
 
@@ -9,6 +9,7 @@
 
 #include "algo.h"
 #include "engine_state.h"
+#include "lend.h"
 #include "window.h"
 
 #define COUNT 8
@@ -20,7 +21,7 @@ static struct {
 	struct cvy_view *view;
 	struct cvy_op *op;
 	struct cvy_page *other; /* rank 1's window as it is seen here */
-	float in[2 * COUNT], out[2 * COUNT];
+	float in[3 * COUNT], out[3 * COUNT];
 	int repaired;
 } f;
 
@@ -36,19 +37,19 @@ static int on_send(void *ctx, int rank, uint64_t inc, int type, uint32_t epoch, 
 	return 0;
 }
 
-static void view_open(void)
+static void view_open(int ranks)
 {
 	f.view = cvy_view_new(4);
 	f.view->epoch = f.view->base = 1;
-	f.view->size = 2;
-	for (int r = 0; r < 2; r++) {
+	f.view->size = ranks;
+	for (int r = 0; r < ranks; r++) {
 		f.view->member[r].inc = (uint64_t)r + 1;
 		cvy_mask_add(&f.view->members, r);
 	}
 }
 
 /* A member of an active view that has called an alltoall and published its part. */
-static void setup(void)
+static void setup_ranks(int ranks)
 {
 	static char interface[] = "127.0.0.1", none[] = "";
 	struct cvy_config config = {
@@ -63,11 +64,12 @@ static void setup(void)
 	f.loop = args.loop;
 	cvy_mesh_identity(f.mesh, &id);
 	f.other = (struct cvy_page *)(void *)cvy_mesh_view(f.mesh, 1);
-	must(!cvy_window_fresh(cvy_mesh_view(f.mesh, 1), 65536) && !cvy_engine_open(&f.engine, f.mesh, NULL, 65536),
-	     "engine");
+	for (int r = 1; r < ranks; r++)
+		must(!cvy_window_fresh(cvy_mesh_view(f.mesh, r), 65536), "window");
+	must(!cvy_engine_open(&f.engine, f.mesh, NULL, 65536), "engine");
 	f.engine->sink.post = post;
 	f.engine->send = on_send;
-	view_open();
+	view_open(ranks);
 	cvy_engine_identity(f.engine, 0, 4);
 	cvy_engine_learn(f.engine, f.view, &nobody, &nobody);
 	cvy_engine_repair(f.engine, &nobody);
@@ -79,9 +81,19 @@ static void setup(void)
 	f.op->elem = sizeof(float);
 	f.op->bytes = COUNT * sizeof(float);
 	f.op->dtype = COVEY_FLOAT32;
-	f.op->kind->plan(f.engine, f.op, 2);
+	f.op->kind->plan(f.engine, f.op, ranks);
 	memset(f.out, 0x5a, sizeof(f.out));
 	f.repaired = 0;
+}
+
+static void setup(void)
+{
+	setup_ranks(2);
+}
+
+static void setup_three(void)
+{
+	setup_ranks(3);
 }
 
 static void teardown(void)
@@ -142,6 +154,27 @@ START_TEST(what_is_here_is_taken_whatever_the_link)
 	change();
 	ck_assert(cvy_op_decided(f.op) && f.repaired);
 	ck_assert_uint_eq(f.op->result.mask.word[0], 3);
+}
+END_TEST
+
+/* Rank 1's part came before its link broke, rank 2's did not: the mask says what was read. */
+START_TEST(what_came_before_its_link_broke_is_taken_without_the_others)
+{
+	static const float zero[COUNT];
+	float sent[COUNT];
+
+	for (int i = 0; i < COUNT; i++)
+		sent[i] = (float)i + 1;
+	call();
+	memcpy((void *)(uintptr_t)cvy_source_part(f.engine, f.op, 0, 1), sent, sizeof(sent));
+	other_publishes();
+	cvy_engine_step(f.engine);
+	change();
+	ck_assert(cvy_op_decided(f.op) && f.repaired);
+	ck_assert_int_eq(f.op->result.status, 0);
+	ck_assert_uint_eq(f.op->result.mask.word[0], 3);
+	ck_assert_mem_eq(f.out + COUNT, sent, sizeof(sent));
+	ck_assert_mem_eq(f.out + (size_t)2 * COUNT, zero, sizeof(zero));
 }
 END_TEST
 
@@ -212,6 +245,10 @@ int main(void)
 	tcase_add_test(tc, what_is_here_is_taken_whatever_the_link);
 	tcase_add_test(tc, who_never_began_a_view_is_repaired_in_the_next);
 	tcase_add_test(tc, who_was_left_out_before_its_repair_tells_no_mismatch);
+	suite_add_tcase(suite, tc);
+	tc = tcase_create("repair of three");
+	tcase_add_checked_fixture(tc, setup_three, teardown);
+	tcase_add_test(tc, what_came_before_its_link_broke_is_taken_without_the_others);
 	suite_add_tcase(suite, tc);
 	runner = srunner_create(suite);
 	srunner_run_all(runner, CK_ENV);
