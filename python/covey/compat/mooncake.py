@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mooncake's elastic process group by its names, over covey.
+
+    from covey.compat import mooncake
+    mooncake.install()                             # the backends "mooncake" and "mooncake-cpu"
+    dist.init_process_group("mooncake", pg_options=mooncake.MooncakeBackendOptions(active_ranks))
+
+Operations go on after a death, with the survivors' contributions, as there. What differs: survivors agree on them.
+"""
+
+import sys
+from typing import Any, List, Optional, Sequence
+
+import torch
+import torch.distributed as dist
+
+from ..torch import Options, ProcessGroup
+from ..torch import admit as _admit
+from ..torch import register as _register
+from ..torch._register import _create
+
+__all__ = ["MooncakeBackendOptions", "extend_group_size_to", "get_active_ranks", "get_failed_ranks_hint",
+           "get_peer_state", "install", "join_group", "recover_ranks", "set_device_filter", "set_host_ip"]
+
+
+class MooncakeBackendOptions(Options):
+    """Options of a group. @active_ranks: int32 [max_world_size], on host or device: 1 for active ranks, kept true."""
+
+    def __init__(self, active_ranks: Optional[torch.Tensor] = None, is_extension: bool = False,
+                 max_world_size: Optional[int] = None, recovered_rank: bool = False):
+        super().__init__(on_loss="continue", is_extension=bool(is_extension or recovered_rank),
+                         max_ranks=max_world_size, settings={"admission": "manual"})
+        self.active_ranks = active_ranks
+
+
+def _make(opts: Any, given: Any, device: str) -> ProcessGroup:
+    options = given if isinstance(given, Options) else MooncakeBackendOptions()
+    options.device = device
+    group = _create(opts, options)
+    group._set_active(getattr(options, "active_ranks", None))
+    return group
+
+
+def install(alias: bool = False) -> None:
+    """Registers the backends "mooncake" and "mooncake-cpu". @alias: `import mooncake.ep` and mooncake.pg find this module."""
+    _register()
+    for name, device, kinds in (("mooncake", "auto", ["cpu", "cuda"]), ("mooncake-cpu", "none", ["cpu"])):
+        if name not in dist.Backend.backend_list:
+            dist.Backend.register_backend(name, lambda opts, given=None, device=device: _make(opts, given, device),
+                                          extended_api=True, devices=kinds)
+    if alias:
+        for name in ("mooncake", "mooncake.ep", "mooncake.pg"):
+            sys.modules.setdefault(name, sys.modules[__name__])
+
+
+def get_peer_state(group: ProcessGroup, ranks: Sequence[int]) -> List[bool]:
+    """For each of @ranks: is its process connected, so that recover_ranks() may take it in?"""
+    view = group.covey.view()
+    return [r in view.members or r in view.pending or r in _connected(group) for r in ranks]
+
+
+def _connected(group: ProcessGroup) -> frozenset:
+    """Joiners that have said so: each is an event."""
+    from .._abi import EventKind
+
+    known = group.__dict__.setdefault("_joiners", set())
+    for event in group.covey.events():
+        if event.kind == EventKind.JOIN_REQUESTED and event.rank is not None:
+            known.add(event.rank)
+    return frozenset(known)
+
+
+def recover_ranks(group: ProcessGroup, ranks: Sequence[int]) -> None:
+    """Takes @ranks in again. All members call it at the same place; the ranks themselves call join_group()."""
+    wanted = frozenset(ranks)
+    group.covey.recover(ranks)
+    while not wanted <= _admit(group=group).ranks:
+        pass
+    group.__dict__.setdefault("_joiners", set()).difference_update(wanted)
+    group._refresh_active()
+
+
+def extend_group_size_to(group: ProcessGroup, size: int) -> None:
+    """Grows the group to @size ranks. All members call it at the same place; the new ranks call join_group()."""
+    if size > group.size():
+        group.covey.extend(size)
+        while group.size() < size:
+            _admit(group=group)
+    group._refresh_active()
+
+
+def join_group(group: ProcessGroup) -> None:
+    """The first call of a rank that was made with is_extension or recovered_rank: it comes in."""
+    _admit(group=group)
+    group._refresh_active()
+
+
+def get_active_ranks(group: ProcessGroup) -> torch.Tensor:
+    """int32 [max_world_size]: 1 for active ranks."""
+    return group.active_ranks()
+
+
+def get_failed_ranks_hint(work: Any) -> List[int]:
+    """Ranks of the group that did not contribute to @work."""
+    outcome = work.outcomes[-1] if getattr(work, "outcomes", None) else work.outcome()
+    return sorted(frozenset(range(outcome.size)) - outcome.ranks)
+
+
+def set_host_ip(address: str) -> None:
+    """The interface that peers dial; before the group is made."""
+    import os
+
+    os.environ["COVEY_INTERFACE"] = address
+
+
+def set_device_filter(names: Sequence[str]) -> None:
+    """The RDMA device to take; before the group is made."""
+    import os
+
+    if names:
+        os.environ["COVEY_RDMA_DEVICE"] = names[0]

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a process group is made with: `pg_options` of torch.distributed."""
+
+from dataclasses import dataclass, field
+from typing import Any, Dict, Optional
+
+
+@dataclass
+class Options:
+    """Options of the process group "covey".
+
+    Attributes:
+        on_loss: "fail": an operation that lacks a rank of the last admit() raises PeerError on all survivors;
+            "continue": it has fewer contributors
+        is_extension: this process joins a group that others formed: a replacement, or a new rank
+        max_ranks: the most ranks that the group may ever have; None: those of the environment, at least the world's
+        device: "auto": the current CUDA device if there is one, "none", or a number
+        group: name of the group; None: COVEY_GROUP, or a name that the first rank draws
+        store: URL of the store; None: COVEY_STORE, or a server that the first rank starts
+        check_every: with on_loss "fail" on devices: collectives between two looks at an outcome (docs/torch.md)
+        settings: further fields of struct covey_config by name
+    """
+
+    on_loss: str = "fail"
+    is_extension: bool = False
+    max_ranks: Optional[int] = None
+    device: str = "auto"
+    group: Optional[str] = None
+    store: Optional[str] = None
+    check_every: int = 16
+    settings: Dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self):
+        if self.on_loss not in ("fail", "continue"):
+            raise ValueError(f'on_loss is "fail" or "continue", not {self.on_loss!r}')
+        if self.check_every < 1:
+            raise ValueError(f"check_every is 1 or more, not {self.check_every}")
+
+    @classmethod
+    def of(cls, given: Any) -> "Options":
+        """@given as Options; None and options of other backends: the default ones."""
+        return given if isinstance(given, cls) else cls()

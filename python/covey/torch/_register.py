@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a process group begins: its name, its store, its device, and how torch finds it."""
+
+import os
+import secrets
+import socket
+import threading
+import time
+from typing import Any, Optional
+
+import torch
+import torch.distributed as dist
+
+from .. import _abi
+from ..group import Group, join
+from ..store import Server
+from ._errors import errors_of_torch
+from ._options import Options
+from ._process_group import ProcessGroup
+from ._reconfigure import Reconfigurable
+
+_LIMITS = {"join_ms": 60000}
+_once = threading.Lock()
+_registered = False
+_known: dict = {}  # store and name of the first group of this process, for those after it
+_joined: Optional[Group] = None  # by covey://, for the process group that torch makes next
+_server: Optional[Server] = None
+
+
+def register() -> None:
+    """Makes "covey" a backend of torch.distributed; more than once is fine."""
+    global _registered
+    with _once:
+        if not _registered:
+            dist.Backend.register_backend("covey", _create, extended_api=True, devices=["cpu", "cuda"])
+            dist.register_rendezvous_handler("covey", _rendezvous)
+            _registered = True
+
+
+def init_process_group(**options: Any) -> ProcessGroup:
+    """torch.distributed.init_process_group("covey") where the launcher is covey's, MPI's or Slurm's.
+
+    Args:
+        options: as of Options; under torchrun, torch's own call does the same
+    """
+    dist.init_process_group("covey", init_method="covey://", pg_options=Options(**options))
+    return dist.group.WORLD
+
+
+def _address() -> str:
+    """An address of this machine that peers reach."""
+    try:
+        return socket.gethostbyname(socket.gethostname())
+    except OSError:
+        return "127.0.0.1"
+
+
+def _own_store(size: int) -> str:
+    """A server of this process. If all ranks are on this host, it needs no port."""
+    global _server
+    if _server is None:
+        _server = Server(None if int(os.environ.get("LOCAL_WORLD_SIZE", "0")) == size else _address())
+    return _server.url
+
+
+def _device_of(options: Options) -> Optional[str]:
+    if options.device != "auto":
+        return options.device
+    return str(torch.cuda.current_device()) if torch.cuda.is_available() else None
+
+
+def _meet(opts: Any, options: Options) -> dict:
+    """Name and store of the group, alike on all its ranks: from the options, the environment, or the first rank."""
+    name = options.group or (os.environ.get("COVEY_GROUP") if not _known else None)
+    url = options.store or os.environ.get("COVEY_STORE")
+    if _known and not options.group:  # another group of this job
+        return {"store": options.store or _known["store"], "group": _short(f"{_known['group']}.{opts.group_id}")}
+    if not (name and url):
+        if opts.group_rank == 0 and not options.is_extension:
+            url = url or _own_store(opts.group_size)
+            name = name or f"torch-{secrets.token_hex(8)}"
+            opts.store.set("covey", f"{name} {url}")
+        name, url = opts.store.get("covey").decode().split(" ", 1)
+    return {"store": url, "group": name}
+
+
+def _short(name: str) -> str:
+    """A name that covey takes: at most 64 letters, digits, '.', '_' and '-'."""
+    name = "".join(c if c.isalnum() or c in "._-" else "-" for c in name)
+    if len(name) <= 64:
+        return name
+    import hashlib
+
+    return name[:31] + "." + hashlib.sha256(name.encode()).hexdigest()[:32]
+
+
+def _settings(options: Options, rank: int, size: int) -> dict:
+    settings = {**_LIMITS, **options.settings, "rank": rank, "device": _device_of(options)}
+    if options.max_ranks or not os.environ.get("COVEY_MAX_RANKS"):
+        settings["max_ranks"] = options.max_ranks or max(64, size)
+    if options.is_extension:
+        settings["create"] = _abi.Create.NEVER
+    else:
+        settings["world"] = size
+    return settings
+
+
+def _create(opts: Any, given: Any = None) -> ProcessGroup:
+    """Called by torch on each rank of the new group."""
+    global _joined
+    options = Options.of(given)
+    if options.device == "auto" and not torch.cuda.is_available():
+        options.device = "none"
+    timeout = opts.timeout.total_seconds() if opts.timeout is not None else None
+    if getattr(opts, "enable_reconfigure", False):
+        url = _meet(opts, options)["store"]
+        later = Reconfigurable(url, lambda rank, size: _settings(options, rank, size))
+        return ProcessGroup(None, timeout, options, opts.store, later)
+    group, _joined = _joined, None
+    if group is None:
+        where = _meet(opts, options)
+        with errors_of_torch():
+            group = join(**_settings(options, opts.group_rank, opts.group_size), **where)
+        if not _known:
+            _known.update(where)
+    return ProcessGroup(group, timeout, options, opts.store, farewell=lambda members: _farewell(opts.store, members))
+
+
+def _farewell(store: Any, members: int) -> None:
+    """The process with the store's server stays until the others have left, or for 5 seconds."""
+    until = time.monotonic() + 5
+    try:
+        left = store.add("covey-left", 1)
+        while _server and left < members and time.monotonic() < until:
+            time.sleep(0.01)
+            left = store.add("covey-left", 0)
+    except RuntimeError:  # torch's store has ended before
+        pass
+
+
+def _rendezvous(url: str, timeout: Any = None, **unused: Any):
+    """covey://: rank and size are the launcher's, and the members agree through covey on torch's store."""
+    global _joined
+    settings = {"device": str(torch.cuda.current_device()) if torch.cuda.is_available() else None, "max_ranks": None}
+    with errors_of_torch():
+        group = join(**{k: v for k, v in settings.items() if v is not None})
+    joiner = group.view().rank in group.view().pending
+    if joiner:
+        store = dist.HashStore()
+    else:
+        store = _store_of(group)
+    _known.update(store=os.environ.get("COVEY_STORE"), group=os.environ.get("COVEY_GROUP", "covey"))
+    _joined = group
+    yield store, group.rank, group.size
+
+
+def _store_of(group: Group):
+    """A TCPStore of rank 0, whose address is broadcast."""
+    import numpy as np
+
+    place = np.zeros(128, np.uint8)
+    store = None
+    if group.rank == 0:
+        store = dist.TCPStore(_address(), 0, group.size, True, wait_for_workers=False)
+        text = f"{_address()} {store.port}".encode()
+        place[: len(text)] = list(text)
+    group.broadcast(place, 0)
+    if store is None:
+        host, port = bytes(place).rstrip(b"\0").decode().split()
+        store = dist.TCPStore(host, int(port), group.size, False)
+    return store

@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Works of the process group: one on host memory is decided when its operation is; one on a device is passed by streams."""
+
+import queue
+import threading
+from typing import Any, Callable, FrozenSet, List, Optional
+
+import torch
+from torch.distributed import Work
+
+from ..outcome import Outcome
+from ._errors import errors_of_torch, translated
+
+
+class _Finisher:
+    """One thread that finishes works for their futures, in their order."""
+
+    def __init__(self):
+        self._queue: "queue.SimpleQueue" = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._thread: Optional[threading.Thread] = None
+
+    def put(self, work: "HostWork") -> None:
+        with self._lock:
+            if not self._thread:
+                self._thread = threading.Thread(target=self._run, daemon=True, name="covey-futures")
+                self._thread.start()
+        self._queue.put(work)
+
+    def _run(self) -> None:
+        while True:
+            self._queue.get()._finish_future()
+
+
+_finisher = _Finisher()
+
+
+class HostWork(Work):
+    """One or more operations on host memory.
+
+    Attributes, once it has been waited for:
+        outcomes: of its operations
+        ranks: contributors to all of them
+        epoch: of the last one
+    """
+
+    def __init__(self, works: List[Any], results: List[torch.Tensor], after: Optional[Callable] = None,
+                 timeout: Optional[float] = None):
+        super().__init__()
+        self._works, self._results, self._after, self._timeout = works, results, after, timeout
+        self._lock = threading.RLock()
+        self._future: Optional[torch.futures.Future] = None
+        self._error: Optional[BaseException] = None
+        self._done = False
+        self.outcomes: List[Outcome] = []
+
+    ranks: FrozenSet[int] = property(
+        lambda self: frozenset.intersection(*(o.ranks for o in self.outcomes)) if self.outcomes else frozenset())
+    epoch: int = property(lambda self: self.outcomes[-1].epoch if self.outcomes else 0)
+
+    def wait(self, timeout=None) -> bool:
+        """Waits for all; raises what the first failed one raises."""
+        seconds = timeout.total_seconds() if timeout is not None and timeout.total_seconds() > 0 else self._timeout
+        with self._lock:
+            if self._done:
+                if self._error:
+                    raise self._error
+                return True
+            with errors_of_torch():
+                for work in self._works[len(self.outcomes):]:
+                    try:
+                        self.outcomes.append(work.wait(seconds))
+                    except Exception as error:
+                        if work.test():
+                            self._end(error)
+                        raise
+            self._end(None)
+        return True
+
+    def _end(self, error: Optional[Exception]) -> None:
+        try:
+            if not error and self._after:
+                self._after(self.outcomes)
+        finally:
+            self._error = translated(error) if hasattr(error, "code") else error
+            self._done = True
+            self._after = None
+
+    def is_completed(self) -> bool:
+        return self._done or all(work.test() for work in self._works)
+
+    def is_success(self) -> bool:
+        return self.is_completed() and self.exception() is None
+
+    def exception(self):
+        if self.is_completed() and not self._done:
+            try:
+                self.wait()
+            except Exception:  # it is kept
+                pass
+        return self._error
+
+    def result(self) -> List[torch.Tensor]:
+        return self._results
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def get_future(self) -> torch.futures.Future:
+        """Done when the work is, with the tensors received into."""
+        with self._lock:
+            if not self._future:
+                self._future = torch.futures.Future()
+                _finisher.put(self)
+            return self._future
+
+    def _finish_future(self) -> None:
+        try:
+            self.wait()
+        except Exception as error:
+            self._future.set_exception(error)
+        else:
+            self._future.set_result(self._results)
+
+    def progress(self) -> str:
+        """One line: what it waits for."""
+        for work in self._works:
+            if not work.test():
+                return work.progress()
+        return "decided"
+
+    get_future_result = get_future
+    isCompleted, isSuccess = is_completed, is_success
+
+
+class DoneWork(Work):
+    """An operation on host memory that was decided within its call."""
+
+    def __init__(self, tensor: torch.Tensor, outcome: Outcome):
+        super().__init__()
+        self._tensor, self.outcomes = tensor, [outcome]
+
+    ranks: FrozenSet[int] = property(lambda self: self.outcomes[0].ranks)
+    epoch: int = property(lambda self: self.outcomes[0].epoch)
+
+    def wait(self, timeout=None) -> bool:
+        return True
+
+    is_completed = is_success = isCompleted = isSuccess = synchronize = wait
+
+    def exception(self):
+        return None
+
+    def result(self) -> List[torch.Tensor]:
+        return [self._tensor]
+
+    def get_future(self) -> torch.futures.Future:
+        future = torch.futures.Future()
+        future.set_result([self._tensor])
+        return future
+
+
+class DeviceWork(Work):
+    """Operations that were launched on a stream. wait() makes the current stream wait for them, and the host does not."""
+
+    def __init__(self, group: Any, stream: Any, results: List[torch.Tensor], number: int, overlaps: bool):
+        super().__init__()
+        self._group, self._stream, self._results, self._number = group, stream, results, number
+        self._event = None
+        if overlaps:
+            self._event = torch.cuda.Event()
+            self._event.record(stream)
+
+    def wait(self, timeout=None) -> bool:
+        self._group._flush()
+        if self._event:
+            torch.cuda.current_stream(self._stream.device).wait_event(self._event)
+        if timeout is not None and timeout.total_seconds() > 0 and not torch.cuda.is_current_stream_capturing():
+            torch.cuda.current_stream(self._stream.device).synchronize()
+        return True
+
+    def _passed(self) -> None:
+        if self._event:
+            self._event.synchronize()
+        else:
+            self._stream.synchronize()
+
+    def outcome(self) -> Outcome:
+        """Its outcome, when the device has passed it; the host waits. Only of the last operation of the group."""
+        if self._number != self._group._launched:
+            raise RuntimeError("a device keeps the outcome of the last operation, and others were launched since")
+        self._passed()
+        with errors_of_torch():
+            return self._group.covey.device_result()
+
+    ranks = property(lambda self: self.outcome().ranks)
+    epoch = property(lambda self: self.outcome().epoch)
+
+    def is_completed(self) -> bool:
+        return self._event.query() if self._event else self._stream.query()
+
+    def is_success(self) -> bool:
+        return self.is_completed()
+
+    def exception(self):
+        return None
+
+    def result(self) -> List[torch.Tensor]:
+        return self._results
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def block_current_stream(self) -> None:
+        self.wait()
+
+    def get_future(self) -> torch.futures.Future:
+        """Done at once: who waits for it makes its stream wait."""
+        future = torch.futures.Future(devices=[self._stream.device])
+        with torch.cuda.stream(self._stream):
+            future.set_result(self._results)
+        return future
+
+    get_future_result = get_future
+    isCompleted, isSuccess = is_completed, is_success
+
+
+__all__ = ["DeviceWork", "DoneWork", "HostWork"]

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks die: all survivors raise alike, or go on; replacements and new ranks come in."""
+
+import os
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+from conftest import die
+
+import covey.torch
+from covey.compat import mooncake
+
+
+def fails(group):
+    dist.all_reduce(torch.ones(100))
+    if group.rank() == 1:
+        die()
+    for step in range(1000):
+        x = torch.ones(100)
+        try:
+            dist.all_reduce(x)
+        except RuntimeError as error:  # as torch's users catch it
+            assert error.rank == 1 and "rank 1" in str(error), error
+            break
+    with pytest.raises(covey.errors.PeerError):
+        dist.barrier()
+    covey.torch.admit()  # acknowledges it
+    x = torch.ones(100)
+    dist.all_reduce(x)
+    return step, x[0].item()
+
+
+def test_all_survivors_raise_alike(ranks):
+    answers = ranks.run(3, fails, killed=[1], device="none")
+    assert answers[0] == answers[2] and answers[0][1] == 2
+
+
+def goes_on(group):
+    means = []
+    for step in range(20):
+        if group.rank() == 2 and step == 10:
+            die()
+        x = torch.full((10,), float(group.rank()))
+        work = dist.all_reduce(x, dist.ReduceOp.AVG, async_op=True)
+        work.wait()
+        assert x[0].item() == sum(work.ranks) / len(work.ranks)
+        means.append((sorted(work.ranks), x[0].item()))
+    return means
+
+
+def test_survivors_go_on(ranks):
+    answers = ranks.run(3, goes_on, killed=[2], device="none", on_loss="continue")
+    assert answers[0] == answers[1] and answers[0][0][1] == 1 and answers[0][-1] == ([0, 1], 0.5)
+
+
+def model_of(seed):
+    torch.manual_seed(seed)
+    return torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1))
+
+
+def train(group, steps, dies, joins, folder):
+    """Averages over who is there. One rank dies in the middle of backward; its replacement comes in with the state."""
+    net = model_of(0 if not joins else group.rank() + 100)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
+    for p in net.parameters():
+        optimizer.state[p]["momentum_buffer"] = torch.zeros_like(p)
+    step = torch.zeros(1, dtype=torch.int64)
+    state = [*net.parameters(), *(optimizer.state[p]["momentum_buffer"] for p in net.parameters()), step]
+    contributors = []
+    while step.item() < steps:
+        with torch.no_grad():
+            outcome = covey.torch.admit(state)
+        if os.path.exists(os.path.join(folder, "gone")) and len(outcome.ranks) < 3:
+            time.sleep(0.01)  # the test gives the replacement time to come before the last step
+            step -= 1 if step.item() == steps - 1 else 0
+        torch.manual_seed(1000 * group.rank() + step.item())
+        loss = net(torch.randn(4, 8)).square().mean()
+        handles = []
+
+        def reduce(p):
+            if dies and step.item() == 5 and len(handles) == 2:
+                open(os.path.join(folder, "gone"), "w").close()
+                die()
+            handles.append(dist.all_reduce(p.grad, dist.ReduceOp.AVG, async_op=True))
+
+        hooks = [p.register_post_accumulate_grad_hook(reduce) for p in net.parameters()]
+        loss.backward()
+        for handle in handles:
+            handle.wait()
+        for hook in hooks:
+            hook.remove()
+        optimizer.step()
+        optimizer.zero_grad()
+        step += 1
+        contributors.append(len(handles[0].ranks))
+    return contributors, [p.detach().numpy().tobytes() for p in net.parameters()]
+
+
+def test_a_training_loop_takes_a_replacement_in(ranks, tmp_path):
+    for rank in range(3):
+        ranks.start(rank, 3, train, 200, rank == 1, False, str(tmp_path), device="none", on_loss="continue")
+    assert ranks.result(1, killed=True) is None
+    ranks.start(1, 3, train, 200, False, True, str(tmp_path), device="none", on_loss="continue", is_extension=True)
+    answers = [ranks.result(rank) for rank in range(3)]
+    assert answers[0][1] == answers[1][1] == answers[2][1]
+    assert 2 in answers[0][0] and answers[0][0][0] == answers[0][0][-1] == 3
+
+
+def grows(group):
+    for _ in range(100000):
+        if len(covey.torch.admit().ranks) == 3:
+            break
+    x = torch.ones(4)
+    dist.all_reduce(x)
+    return x[0].item(), dist.get_world_size(), group.active_ranks()[:4].tolist()
+
+
+def test_a_new_rank_comes_in(ranks):
+    for rank in range(2):
+        ranks.start(rank, 2, grows, device="none", max_ranks=4)
+    ranks.start(2, 3, grows, device="none", max_ranks=4, is_extension=True)
+    assert [ranks.result(rank) for rank in range(3)] == [(3.0, 3, [1, 1, 1, 0])] * 3
+
+
+def ddp(group, hook):
+    from torch.nn.parallel import DistributedDataParallel
+
+    net = DistributedDataParallel(model_of(0))
+    if hook:
+        net.register_comm_hook(None, covey.torch.average_hook)
+    for step in range(10):
+        if group.rank() == 2 and step == 5:
+            die()
+        torch.manual_seed(step)
+        net(torch.randn(4, 8)).square().mean().backward()
+        with torch.no_grad():
+            for p in net.parameters():
+                p -= 0.01 * p.grad
+                p.grad = None
+    return [p.detach().numpy().tobytes() for p in net.parameters()]
+
+
+def test_ddp_averages_over_survivors(ranks):
+    answers = ranks.run(3, ddp, True, killed=[2], device="none", on_loss="continue")
+    assert answers[0] == answers[1]
+
+
+def aborted(group):
+    work = dist.all_reduce(torch.ones(4), async_op=True) if group.rank() == 0 else None
+    if work:
+        time.sleep(0.2)
+        group.abort()
+        with pytest.raises(covey.errors.AbortedError):
+            work.wait()
+    else:
+        time.sleep(2)
+    return True
+
+
+def test_abort_never_hangs(ranks):
+    assert ranks.run(2, aborted, device="none") == [True, True]
+
+
+def as_mooncake(pipe, rank, store, url, name, recovered):
+    torch.set_num_threads(1)
+    os.environ.update(COVEY_STORE=url, COVEY_GROUP=name, COVEY_HANG_MS="5000")
+    mooncake.install()
+    active = torch.zeros(3, dtype=torch.int32)
+    options = mooncake.MooncakeBackendOptions(active, recovered_rank=recovered)
+    dist.init_process_group("mooncake-cpu", store=dist.FileStore(store, -1), rank=rank, world_size=3,
+                            pg_options=options)
+    group = dist.group.WORLD
+    if recovered:
+        mooncake.join_group(group)
+    else:
+        dist.all_reduce(torch.ones(4))
+        if rank == 1:
+            die()
+        while active[1].item():
+            work = dist.all_reduce(torch.ones(4), async_op=True)
+            work.wait()
+        assert mooncake.get_failed_ranks_hint(work) in ([1], [])
+        ready = torch.zeros(1)
+        while not ready.item():  # as Mooncake's users: all agree that the peer is there
+            ready = torch.tensor([float(mooncake.get_peer_state(group, [1])[0])])
+            dist.all_reduce(ready, dist.ReduceOp.MIN)
+        mooncake.recover_ranks(group, [1])
+    x = torch.ones(4)
+    dist.all_reduce(x)
+    pipe.send((x[0].item(), mooncake.get_active_ranks(group)[:3].tolist(), active.tolist()))
+    dist.destroy_process_group()
+
+
+def test_mooncakes_names(store, tmp_path):
+    context, running = torch.multiprocessing.get_context("spawn"), {}
+
+    def start(rank, recovered):
+        pipe, child = context.Pipe()
+        process = context.Process(target=as_mooncake, daemon=True, args=(
+            child, rank, str(tmp_path / "store"), store, "mooncake", recovered))
+        process.start()
+        child.close()
+        running[rank] = process, pipe
+
+    for rank in range(3):
+        start(rank, False)
+    running[1][0].join()
+    start(1, True)
+    for process, pipe in running.values():
+        assert pipe.poll(120) and pipe.recv() == (3.0, [1, 1, 1], [1, 1, 1])
+        process.join()

@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every operation on host memory, against gloo in the same processes, and wrong arguments."""
+
+import time
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+
+WORLD = 3
+TYPES = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32,
+         torch.float64]
+MOVED = TYPES + [torch.bool, torch.complex64, torch.complex128, torch.float8_e4m3fn, torch.float8_e5m2, torch.uint16]
+
+
+def values(rank, shape, dtype, seed=0):
+    """Small whole numbers, so that all sums are exact; what moves only has any bits."""
+    generator = torch.Generator().manual_seed(100 * seed + rank)
+    numbers = torch.randint(1, 4, shape, generator=generator)
+    if dtype is torch.bool:
+        return numbers > 2
+    if dtype.is_complex:
+        return torch.complex(numbers.double(), -numbers.double()).to(dtype)
+    return numbers.to(torch.float32).to(dtype)
+
+
+def all_values(shape, dtype, seed=0):
+    return [values(r, shape, dtype, seed) for r in range(WORLD)]
+
+
+def same(a, b):
+    width = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[a.element_size()] if not a.is_complex() else None
+    if width is None:
+        return torch.equal(a, b)
+    return a.dtype == b.dtype and torch.equal(a.contiguous().view(width), b.contiguous().view(width))
+
+
+def reductions(group):
+    gloo = dist.new_group(backend="gloo")
+    rank = group.rank()
+    for dtype in TYPES:
+        for op in (dist.ReduceOp.SUM, dist.ReduceOp.PRODUCT, dist.ReduceOp.MIN, dist.ReduceOp.MAX):
+            mine = values(rank, (5, 7), dtype)
+            want = torch.stack(all_values((5, 7), dtype)).double()
+            want = {dist.ReduceOp.SUM: want.sum(0), dist.ReduceOp.PRODUCT: want.prod(0), dist.ReduceOp.MIN: want.amin(0),
+                    dist.ReduceOp.MAX: want.amax(0)}[op].to(dtype)
+            got = mine.clone()
+            dist.all_reduce(got, op)
+            assert same(got, want), (dtype, op)
+            got = mine.clone()
+            dist.reduce(got, 1, op)
+            assert same(got, want if rank == 1 else mine), (dtype, op)
+            part = torch.empty(7, dtype=dtype)
+            dist.reduce_scatter_tensor(part, values(rank, (WORLD, 7), dtype), op)
+            parts = torch.stack(all_values((WORLD, 7), dtype)).double()
+            parts = {dist.ReduceOp.SUM: parts.sum(0), dist.ReduceOp.PRODUCT: parts.prod(0),
+                     dist.ReduceOp.MIN: parts.amin(0), dist.ReduceOp.MAX: parts.amax(0)}[op].to(dtype)
+            assert same(part, parts[rank]), (dtype, op)
+    for dtype in (torch.uint8, torch.int32, torch.int64):
+        for op in (dist.ReduceOp.BAND, dist.ReduceOp.BOR, dist.ReduceOp.BXOR):
+            got, want = values(rank, (9,), dtype), values(rank, (9,), dtype)
+            dist.all_reduce(got, op)
+            dist.all_reduce(want, op, group=gloo)
+            assert same(got, want), (dtype, op)
+    average = values(rank, (9,), torch.float32)
+    dist.all_reduce(average, dist.ReduceOp.AVG)
+    assert torch.allclose(average, torch.stack(all_values((9,), torch.float32)).mean(0))
+    scaled = values(rank, (9,), torch.float32)
+    dist.all_reduce(scaled, dist._make_nccl_premul_sum(0.5))
+    assert torch.equal(scaled, torch.stack(all_values((9,), torch.float32)).sum(0) / 2)
+    flags = values(rank, (20,), torch.bool)
+    dist.all_reduce(flags)
+    assert torch.equal(flags, torch.stack(all_values((20,), torch.bool)).any(0))
+    number = values(rank, (4,), torch.complex64)
+    dist.all_reduce(number)
+    assert torch.equal(number, torch.stack(all_values((4,), torch.complex64)).sum(0))
+    pair = [values(rank, (3,), torch.float32), values(rank, (4,), torch.float32)]
+    dist.all_reduce_coalesced(pair)
+    assert torch.equal(pair[1], torch.stack(all_values((4,), torch.float32)).sum(0))
+    striped = torch.ones(2, 3, 4, 4).to(memory_format=torch.channels_last)
+    dist.all_reduce(striped)
+    assert bool((striped == WORLD).all())
+    return True
+
+
+def moves(group):
+    rank = group.rank()
+    for dtype in MOVED:
+        mine, everyone = values(rank, (2, 5), dtype), all_values((2, 5), dtype)
+        got = mine.clone()
+        dist.broadcast(got, 2)
+        assert same(got, everyone[2]), dtype
+        outs = [torch.empty_like(mine) for _ in range(WORLD)]
+        dist.all_gather(outs, mine)
+        assert all(same(a, b) for a, b in zip(outs, everyone)), dtype
+        whole = torch.empty((2 * WORLD, 5), dtype=dtype)
+        dist.all_gather_into_tensor(whole, mine)
+        assert all(same(a, b) for a, b in zip(whole.chunk(WORLD), everyone)), dtype
+        outs = [torch.empty_like(mine) for _ in range(WORLD)]
+        dist.gather(mine, outs if rank == 1 else None, 1)
+        assert rank != 1 or all(same(a, b) for a, b in zip(outs, everyone)), dtype
+        out = torch.empty_like(mine)
+        dist.scatter(out, everyone if rank == 0 else None, 0)
+        assert same(out, mine), dtype
+        sent = values(rank, (WORLD, 4), dtype, 1)
+        got = torch.empty_like(sent)
+        dist.all_to_all_single(got, sent)
+        assert all(same(got[r], values(r, (WORLD, 4), dtype, 1)[rank]) for r in range(WORLD)), dtype
+        uneven = [values(rank, (r + rank, 3), dtype, 2 + r) for r in range(WORLD)]
+        outs = [torch.empty((rank + r, 3), dtype=dtype) for r in range(WORLD)]
+        dist.all_to_all(outs, uneven)
+        assert all(same(outs[r], values(r, (rank + r, 3), dtype, 2 + rank)) for r in range(WORLD)), dtype
+        rows = [r + rank for r in range(WORLD)]
+        got = torch.empty((sum(rows), 3), dtype=dtype)
+        dist.all_to_all_single(got, torch.cat(uneven), rows, rows)
+        assert same(got, torch.cat(outs)), dtype
+        different = [torch.empty((r + 1, 3), dtype=dtype) for r in range(WORLD)]
+        dist.all_gather(different, values(rank, (rank + 1, 3), dtype))
+        assert all(same(different[r], values(r, (r + 1, 3), dtype)) for r in range(WORLD)), dtype
+        right, left = (rank + 1) % WORLD, (rank - 1) % WORLD
+        got = torch.empty_like(mine)
+        for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, mine, right), dist.P2POp(dist.irecv, got, left)]):
+            work.wait()
+        assert same(got, everyone[left]), dtype
+    return True
+
+
+def the_rest(group):
+    rank = group.rank()
+    objects = [None] * WORLD
+    dist.all_gather_object(objects, {"rank": rank})
+    assert objects == [{"rank": r} for r in range(WORLD)]
+    things = ["a", 2] if rank == 0 else [None, None]
+    dist.broadcast_object_list(things, 0)
+    assert things == ["a", 2]
+    work = dist.all_reduce(x := torch.ones(5), async_op=True)
+    assert work.wait() and work.is_completed() and work.is_success()
+    assert work.ranks == frozenset(range(WORLD)) and work.epoch >= 1 and bool((x == WORLD).all())
+    future = dist.all_reduce(y := torch.ones(5), async_op=True).get_future()
+    assert torch.equal(future.then(lambda f: f.value()[0] * 2).wait(), 2 * y)
+    with dist._coalescing_manager(async_ops=True) as batch:
+        tensors = [torch.ones(n) for n in (1, 2, 3)]
+        for t in tensors:
+            dist.all_reduce(t)
+    batch.wait()
+    assert all(bool((t == WORLD).all()) for t in tensors)
+    dist.barrier()
+    group.monitored_barrier(timedelta(seconds=60))
+    some = dist.new_group([0, 2])
+    if rank != 1:
+        dist.all_reduce(z := torch.ones(1), group=some)
+        assert z.item() == 2 and dist.get_rank(some) == rank // 2
+    if rank == 2:
+        time.sleep(1.5)
+        dist.barrier()
+        return True
+    with pytest.raises(dist.DistBackendError, match="monitored barrier.*2"):
+        group.monitored_barrier(timedelta(seconds=0.3))
+    return True
+
+
+def wrong(group):
+    x = torch.ones(4, 4)
+    with pytest.raises(ValueError, match="contiguous"):
+        dist.broadcast(torch.ones(4, 8)[:, ::2], 0)
+    with pytest.raises(TypeError, match="no reduction"):
+        dist.all_reduce(torch.ones(4), dist.ReduceOp.BXOR)
+    with pytest.raises(TypeError, match="no reduction"):
+        dist.all_reduce(torch.ones(4).to(torch.float8_e4m3fn))
+    with pytest.raises(ValueError, match="blocks of 16"):
+        group._allgather_base(torch.empty(5), x)
+    with pytest.raises((ValueError, RuntimeError)):
+        dist.all_to_all_single(torch.empty(4), torch.ones(3), [2, 1, 1], [1, 1, 2])
+    with pytest.raises(NotImplementedError, match="named rank"):
+        dist.recv(x)
+    with pytest.raises(ValueError, match="on_loss"):
+        import covey.torch
+
+        covey.torch.Options(on_loss="maybe")
+    dist.all_reduce(x)
+    return bool((x == WORLD).all())
+
+
+@pytest.mark.parametrize("function", [reductions, moves, the_rest, wrong], ids=lambda f: f.__name__)
+def test_host(ranks, function):
+    assert ranks.run(WORLD, function, device="none") == [True] * WORLD
