@@ -517,8 +517,8 @@ enum covey_redop { COVEY_SUM = 0, COVEY_PROD = 1, COVEY_MAX = 2, COVEY_MIN = 3, 
  * covey_set_on_loss - sets the choice for the operations that are posted from here on
  * @on_loss: enum covey_on_loss; all ranks give the same value at the same place of their sequence
  *
- * COVEY_ON_LOSS_FAIL: an operation whose contributors lack a rank of the last covey_admit(), or of the join, ends with
- * COVEY_ERR_PEER on all survivors.
+ * COVEY_ON_LOSS_FAIL: an operation on host memory whose contributors lack a rank of the last covey_admit(), or of the
+ * join, ends with COVEY_ERR_PEER on all survivors.
  */
 COVEY_API int covey_set_on_loss(struct covey_group *group, int on_loss);
 
@@ -666,6 +666,7 @@ COVEY_API int covey_barrier_start(struct covey_group *group, struct CUstream_st 
  *   allgatherv
  *   in place                   as on host memory; alltoall(v): UNSUPPORTED
  *   _start forms               UNSUPPORTED
+ *   COVEY_ON_LOSS_FAIL         changes nothing: an outcome says in its mask who contributed
  *   no bytes                   the buffers may be NULL
  *   seq                        device operations are counted apart from host operations
  *   covey_admit()              waits for all launches when ranks come in; covey_admit_async() does not

@@ -46,6 +46,31 @@ def test_ep_run(tmp_path):
     assert output(command, 'covey.torch.init_process_group(device="none")', tmp_path).count("fine") == 3
 
 
+def test_a_rank_dies_in_backward_and_is_replaced():
+    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    command = [os.path.join(os.environ["COVEY_BUILD"], "tools", "ep-run"), "-n", "3", "--restart=on-failure", "--",
+               sys.executable, os.path.join(root, "examples", "torch", "train.py")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    ends = [line.split("has ")[1] for line in done.stdout.splitlines() if " has parameters " in line]
+    assert done.returncode == 0 and len(ends) == 3 and len(set(ends)) == 1, done.stdout + done.stderr
+    assert ": 2 ranks" in done.stdout and ": 3 ranks" in done.stdout, done.stdout
+
+
+@pytest.mark.skipif(not hasattr(torch.distributed, "_reconfigure"), reason="torch 2.14 has entry points")
+def test_entry_point(tmp_path):
+    program = tmp_path / "plain.py"
+    program.write_text("""
+import torch, torch.distributed as dist
+dist.init_process_group("covey")
+dist.all_reduce(x := torch.ones(1))
+assert x.item() == 2
+dist.destroy_process_group()
+""")
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(free_port())]
+    done = subprocess.run([*command, str(program)], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.skipif(not hasattr(torch.distributed, "_reconfigure"), reason="torch 2.14 has reconfigure()")
 def test_reconfigure(tmp_path):
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "3", "--master-port", str(free_port())]

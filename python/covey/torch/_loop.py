@@ -38,7 +38,9 @@ def admit(tensors: Iterable[torch.Tensor] = (), info: bytes = b"", group: Option
     pg._flush()
     if pg._last is not None:
         pg._last.synchronize()
-    pg._checked, pg._last = None, None
+    pg._last = pg._last_address = None
+    if pg._look:
+        pg._look.forget()
     with errors_of_torch():
         outcome = pg.covey.admit(info)
     pg._admitted_ranks = outcome.ranks

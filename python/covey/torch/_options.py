@@ -27,7 +27,7 @@ class Options:
     device: str = "auto"
     group: Optional[str] = None
     store: Optional[str] = None
-    check_every: int = 16
+    check_every: int = 64
     settings: Dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self):

@@ -18,8 +18,8 @@ from torch.distributed import ReduceOp
 
 from .. import _abi
 from .._library import lib
+from ..errors import PeerError, error_of
 from ..errors import check as check_code
-from ..errors import error_of
 from ..outcome import SLICE_NS, Outcome, Work
 from ._errors import errors_of_torch, translated
 from ._options import Options
@@ -27,7 +27,7 @@ from ._reconfigure import Reconfigurable
 from ._tensors import REDUCED, bytes_of, dense, flat, reduction, unflat, whole
 from ._work import DeviceWork, DoneWork, HostWork
 
-_SIZES, _TIMEOUT = ctypes.c_size_t, -3
+_SIZES, _TIMEOUT, _PEER = ctypes.c_size_t, -3, -20
 _SUM, _AVG = ReduceOp.SUM, ReduceOp.AVG
 _SUMS = {known: (int(dtype), int(_abi.Redop.SUM)) for known, dtype in REDUCED.items()}
 _AVERAGES = {known: (int(dtype), int(_abi.Redop.AVG)) for known, dtype in REDUCED.items()}
@@ -73,15 +73,14 @@ class ProcessGroup(_Base):
         """Begins anew with @group."""
         self.covey = group
         self._admitted_epoch = group.view().epoch if group and not self.options_of_covey.is_extension else None
-        self._admitted_ranks: frozenset = frozenset()
+        self._admitted_ranks: frozenset = group.view().members if group else frozenset()
         self._launched = self._collectives = 0  # operations on the device; those that all ranks launch
         self._last: Any = None  # the stream of the last one
-        self._last_captured = False
+        self._last_captured, self._last_address = False, None
         self._own_stream: Any = None
-        self._checked: Any = None  # a copy of an outcome under way: an event, a tensor
+        self._look: Optional[_Look] = None
         self._batch: Optional[List[Any]] = None  # works since start of coalescing
         self._messages: List[tuple] = []  # on devices, not launched yet
-        self._status: Optional[torch.Tensor] = None
         self._result = _abi.covey_result()
         self._active: Optional[torch.Tensor] = None
         self._active_known: Optional[torch.Tensor] = None
@@ -283,10 +282,11 @@ class ProcessGroup(_Base):
         if self._last is not None and self._last != stream and self._last_captured == capturing:
             stream.wait_stream(self._last)
         self._last, self._last_captured = stream, capturing
+        self._last_address = None if capturing else stream.cuda_stream
         return stream
 
     def _look_now_and_then(self, count: int, stream: Any) -> None:
-        """Under on_loss "fail" outcomes stay PEER until admit(), so one in some tells.
+        """Under on_loss "fail" outcomes lack a lost rank until admit(), so one in some tells.
 
         It is copied when all ranks have launched as many collectives, and looked at when all have launched as many
         more: the exception comes at the same call on all of them, and the host waits for nothing that is under way.
@@ -296,29 +296,23 @@ class ProcessGroup(_Base):
         self._collectives += count
         if not turns:
             return
-        if self._checked:
-            event, copy = self._checked
-            self._checked = None
-            event.synchronize()
-            if int(copy[0]):
-                self.check()
-        copy = torch.zeros(1, dtype=torch.int32, pin_memory=True)
-        with torch.cuda.stream(stream):
-            copy.copy_(self._outcome_status(), non_blocking=True)
-        event = torch.cuda.Event()
-        event.record(stream)
-        self._checked = event, copy
+        if self._look is None:
+            self._look = _Look(self._outcome_words())
+        if self._look.lacks(self._admitted_ranks):
+            self.check()
+        self._look.begin(stream)
 
-    def _outcome_status(self) -> torch.Tensor:
-        """The status of the last outcome, where the device keeps it."""
-        if self._status is None:
-            at = ctypes.POINTER(_abi.covey_device_outcome)()
-            check_code(lib.covey_device_outcome_at(self.covey._handle, ctypes.byref(at)), self.covey._handle)
-            self._status = torch.as_tensor(_DeviceWord(ctypes.cast(at, ctypes.c_void_p).value), device="cuda")
-        return self._status
+    def _outcome_words(self) -> torch.Tensor:
+        """The last outcome, where the device keeps it: struct covey_device_outcome as four numbers of 64 bits."""
+        at = ctypes.c_void_p()
+        check_code(lib.covey_device_outcome_at(self.covey._handle, ctypes.byref(at)), self.covey._handle)
+        return torch.as_tensor(_DeviceWords(at.value), device="cuda")
 
     def check(self) -> Any:
-        """Waits until the device has passed all operations, and raises what the last one ended with."""
+        """Waits until the device has passed all operations, and raises what the last one ended with.
+
+        Under on_loss "fail" an outcome without a rank of the last safe point is PeerError, as on the host.
+        """
         self._flush()
         if self._last is None:
             return None
@@ -326,12 +320,11 @@ class ProcessGroup(_Base):
         with errors_of_torch():
             outcome = self.covey.device_result()
             if outcome.status:
-                self._checked = None
-                lost = sorted(self.covey.view().members ^ frozenset(range(self.covey.size)))
-                error = error_of(outcome.status, self.covey._handle, outcome)
-                if error.rank is None and lost:
-                    error = type(error)(error.code, f"lost: ranks {lost}", lost[0], outcome.epoch, outcome.seq)
-                raise error
+                raise error_of(outcome.status, self.covey._handle, outcome)
+            lost = sorted(self._admitted_ranks - outcome.ranks)
+            if lost and self.options_of_covey.on_loss == "fail":
+                raise PeerError(_PEER, f"ranks {lost}, of the last safe point, did not contribute", lost[0],
+                                outcome.epoch, outcome.seq)
         return outcome
 
     def _call(self, calls: Sequence[tuple], results: List[torch.Tensor], opts: Any, before: Optional[Callable] = None,
@@ -382,10 +375,8 @@ class ProcessGroup(_Base):
 
     def _quick_on_device(self, call: Any, arguments: tuple, out: torch.Tensor) -> Any:
         """On the stream of the last operation, without a look at outcomes."""
-        if self._last is None or self._last_captured or torch.cuda.is_current_stream_capturing():
-            return None
         on = torch._C._cuda_getCurrentRawStream(out.device.index)
-        if on != self._last.cuda_stream:
+        if on != self._last_address or torch._C._cuda_isCurrentStreamCapturing():
             return None
         if self.options_of_covey.on_loss == "fail":
             if (self._collectives + 1) % self.options_of_covey.check_every == 0:
@@ -708,11 +699,38 @@ class ProcessGroup(_Base):
         self._active.view(-1)[:n].copy_(active[:n])
 
 
-class _DeviceWord:
-    """An int32 in device memory, for torch."""
+class _DeviceWords:
+    """Four int64 in device memory, for torch."""
 
     def __init__(self, address: int):
-        self.__cuda_array_interface__ = {"shape": (1,), "typestr": "<i4", "data": (address, False), "version": 3}
+        self.__cuda_array_interface__ = {"shape": (4,), "typestr": "<i8", "data": (address, False), "version": 3}
+
+
+class _Look:
+    """A look at an outcome that is under way: copied behind the operations on a stream, and read a while later."""
+
+    def __init__(self, words: torch.Tensor):
+        self._words = words
+        self._copy = torch.zeros(4, dtype=torch.int64, pin_memory=True)
+        self._event = torch.cuda.Event()
+        self._begun = False
+
+    def begin(self, stream: Any) -> None:
+        with torch.cuda.stream(stream):
+            self._copy.copy_(self._words, non_blocking=True)
+        self._event.record(stream)
+        self._begun = True
+
+    def forget(self) -> None:
+        self._begun = False
+
+    def lacks(self, ranks: frozenset) -> bool:
+        """Did the outcome lack one of @ranks, or fail?"""
+        if not self._begun:
+            return False
+        self._event.synchronize()
+        status, mask = int(self._copy[0]) & 0xffffffff, int(self._copy[2])
+        return bool(status) or any(not mask >> r & 1 for r in ranks)
 
 
 class _MessageWork(DeviceWork):

@@ -24,6 +24,7 @@ _once = threading.Lock()
 _registered = False
 _known: dict = {}  # store and name of the first group of this process, for those after it
 _joined: Optional[Group] = None  # by covey://, for the process group that torch makes next
+_asked: Optional[Options] = None  # options for covey://, which torch gives to _create() alone
 _server: Optional[Server] = None
 
 
@@ -43,7 +44,9 @@ def init_process_group(**options: Any) -> ProcessGroup:
     Args:
         options: as of Options; under torchrun, torch's own call does the same
     """
-    dist.init_process_group("covey", init_method="covey://", pg_options=Options(**options))
+    global _asked
+    _asked = Options(**options)
+    dist.init_process_group("covey", init_method="covey://", pg_options=_asked)
     return dist.group.WORLD
 
 
@@ -63,10 +66,10 @@ def _own_store(size: int) -> str:
     return _server.url
 
 
-def _device_of(options: Options) -> Optional[str]:
-    if options.device != "auto":
-        return options.device
-    return str(torch.cuda.current_device()) if torch.cuda.is_available() else None
+def _settle_device(options: Options) -> None:
+    """"auto" becomes a number, or "none"."""
+    if options.device == "auto":
+        options.device = str(torch.cuda.current_device()) if torch.cuda.is_available() else "none"
 
 
 def _meet(opts: Any, options: Options) -> dict:
@@ -94,10 +97,13 @@ def _short(name: str) -> str:
     return name[:31] + "." + hashlib.sha256(name.encode()).hexdigest()[:32]
 
 
-def _settings(options: Options, rank: int, size: int) -> dict:
-    settings = {**_LIMITS, **options.settings, "rank": rank, "device": _device_of(options)}
+def _settings(options: Options, rank: Optional[int], size: int) -> dict:
+    _settle_device(options)
+    settings = {**_LIMITS, **options.settings, "rank": rank, "device": options.device}
     if options.max_ranks or not os.environ.get("COVEY_MAX_RANKS"):
         settings["max_ranks"] = options.max_ranks or max(64, size)
+    if settings["device"] == "none":
+        settings["device"] = None
     if options.is_extension:
         settings["create"] = _abi.Create.NEVER
     else:
@@ -109,8 +115,7 @@ def _create(opts: Any, given: Any = None) -> ProcessGroup:
     """Called by torch on each rank of the new group."""
     global _joined
     options = Options.of(given)
-    if options.device == "auto" and not torch.cuda.is_available():
-        options.device = "none"
+    _settle_device(options)
     timeout = opts.timeout.total_seconds() if opts.timeout is not None else None
     if getattr(opts, "enable_reconfigure", False):
         url = _meet(opts, options)["store"]
@@ -123,7 +128,10 @@ def _create(opts: Any, given: Any = None) -> ProcessGroup:
             group = join(**_settings(options, opts.group_rank, opts.group_size), **where)
         if not _known:
             _known.update(where)
-    return ProcessGroup(group, timeout, options, opts.store, farewell=lambda members: _farewell(opts.store, members))
+    farewell = None
+    if not options.store and not os.environ.get("COVEY_STORE"):
+        farewell = lambda members: _farewell(opts.store, members)
+    return ProcessGroup(group, timeout, options, opts.store, farewell=farewell)
 
 
 def _farewell(store: Any, members: int) -> None:
@@ -141,17 +149,15 @@ def _farewell(store: Any, members: int) -> None:
 def _rendezvous(url: str, timeout: Any = None, **unused: Any):
     """covey://: rank and size are the launcher's, and the members agree through covey on torch's store."""
     global _joined
-    settings = {"device": str(torch.cuda.current_device()) if torch.cuda.is_available() else None, "max_ranks": None}
+    options = _asked or Options()
+    settings = {**_settings(options, None, 0), "world": None, "store": options.store, "group": options.group}
     with errors_of_torch():
-        group = join(**{k: v for k, v in settings.items() if v is not None})
-    joiner = group.view().rank in group.view().pending
-    if joiner:
-        store = dist.HashStore()
-    else:
-        store = _store_of(group)
-    _known.update(store=os.environ.get("COVEY_STORE"), group=os.environ.get("COVEY_GROUP", "covey"))
+        group = join(**settings)
+    options.is_extension = group.rank not in group.view().members
+    _known.update(store=options.store or os.environ.get("COVEY_STORE"),
+                  group=options.group or os.environ.get("COVEY_GROUP", "covey"))
     _joined = group
-    yield store, group.rank, group.size
+    yield dist.HashStore() if options.is_extension else _store_of(group), group.rank, group.size
 
 
 def _store_of(group: Group):
