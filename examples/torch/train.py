@@ -19,8 +19,10 @@ import covey.torch
 
 STEPS, RANKS = 200, int(os.environ.get("WORLD_SIZE", "1"))
 
+if torch.cuda.is_available():
+    torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
 covey.torch.init_process_group(on_loss="continue")
-device = "cuda" if torch.cuda.is_available() else "cpu"
+device = f"cuda:{torch.cuda.current_device()}" if torch.cuda.is_available() else "cpu"
 newcomer = os.environ.get("COVEY_CREATE") == "never"
 
 torch.manual_seed(0)
