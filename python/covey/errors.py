@@ -2,6 +2,7 @@
 """An exception for each error code of covey.h, and how one is made from a call's return value."""
 
 import ctypes
+from typing import TYPE_CHECKING, Type
 
 from . import _abi
 from ._library import lib
@@ -47,6 +48,10 @@ class HandleError(Error):
 
 class ProcessError(Error):
     """The handle is not of this process: codes -60 to -79."""
+
+
+if TYPE_CHECKING:  # the classes below are made from the header's list
+    def __getattr__(name: str) -> Type[Error]: ...
 
 
 _BUILTIN = {"TIMEOUT": TimeoutError, "NOMEM": MemoryError, "INVAL": ValueError}  # who catches these catches ours

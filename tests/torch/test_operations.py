@@ -151,6 +151,10 @@ def the_rest(group):
     if rank != 1:
         dist.all_reduce(z := torch.ones(1), group=some)
         assert z.item() == 2 and dist.get_rank(some) == rank // 2
+    part = group.split_group([[0, 1], [2]][rank // 2], group_name=f"part{rank // 2}")
+    dist.all_reduce(u := torch.ones(1), group=part)
+    assert u.item() == 2 - rank // 2
+    part.shutdown()
     if rank == 2:
         time.sleep(1.5)
         dist.barrier()

@@ -6,6 +6,7 @@ stream, or, with async_op, on a stream of the group that first waits for the cur
 one stream at a time: when that changes, the new one waits for the last one.
 """
 
+import copy
 import ctypes
 import time
 from datetime import timedelta
@@ -60,12 +61,16 @@ class ProcessGroup(_Base):
     """torch's process group over a covey.Group, which is its attribute `covey`."""
 
     def __init__(self, group: Any, timeout: Optional[float], options: Options, store: Any = None,
-                 reconfigurable: Optional[Reconfigurable] = None, farewell: Optional[Callable] = None):
-        """@group: None: the first reconfigure() makes it, by @reconfigurable. @farewell(members): called at the end."""
+                 reconfigurable: Optional[Reconfigurable] = None, farewell: Optional[Callable] = None,
+                 make: Optional[Callable] = None):
+        """@group: None: the first reconfigure() makes it, by @reconfigurable. @farewell(members): called at the end.
+
+        @make(options, rank, size, name): joins a group of this job.
+        """
         super().__init__(group.rank if group else 0, group.size if group else 1)
         self.options_of_covey = options
         self._timeout_s, self._store = timeout, store
-        self._reconfigurable, self._farewell = reconfigurable, farewell
+        self._reconfigurable, self._farewell, self._make = reconfigurable, farewell, make
         self._name = self._description = ""
         self._attach(group)
 
@@ -81,7 +86,7 @@ class ProcessGroup(_Base):
         self._look: Optional[_Look] = None
         self._batch: Optional[List[Any]] = None  # works since start of coalescing
         self._messages: List[tuple] = []  # on devices, not launched yet
-        self._result = _abi.covey_result()
+        self._result = _abi.covey_result()  # of launches; messages write it at the end of their batch
         self._active: Optional[torch.Tensor] = None
         self._active_known: Optional[torch.Tensor] = None
         if group:
@@ -153,7 +158,7 @@ class ProcessGroup(_Base):
     def eager_connect_single_device(self, device: Any = None) -> None:
         """Nothing: a member is connected to all when it has joined."""
 
-    supports_splitting = property(lambda self: False)  # new_group() and split_group() make groups by name instead
+    supports_splitting = property(lambda self: self._make is not None)
     supports_coalescing = property(lambda self: True)
     supports_time_estimate = property(lambda self: False)
     supports_shrinking = property(lambda self: False)
@@ -265,10 +270,10 @@ class ProcessGroup(_Base):
         return self._batched(DeviceWork(self, stream, results, self._launched, overlaps))
 
     def _launch(self, calls: Sequence[tuple], stream: Any) -> None:
-        result, on = _abi.covey_result(), stream.cuda_stream or _abi.COVEY_STREAM_DEFAULT
+        on = stream.cuda_stream or _abi.COVEY_STREAM_DEFAULT
         with errors_of_torch():
             for name, arguments in calls:
-                check_code(getattr(lib, name)(*arguments, self.covey._handle, on, ctypes.byref(result)),
+                check_code(getattr(lib, name)(*arguments, self.covey._handle, on, ctypes.byref(self._result)),
                            self.covey._handle)
         self._launched += len(calls)
 
@@ -661,6 +666,27 @@ class ProcessGroup(_Base):
         return _Batch(works)
 
     startCoalescing, endCoalescing = _start_coalescing, _end_coalescing
+
+    # ---- groups of groups ----
+
+    def split_group(self, ranks: Sequence[int], timeout: Optional[timedelta] = None, opts: Any = None,
+                    group_name: Optional[str] = None, group_desc: Optional[str] = None) -> Any:
+        """A group of @ranks of this one. Every rank of them calls it; None: this rank is not among them."""
+        if self.rank() not in ranks:
+            return None
+        ranks = sorted(ranks)
+        options = copy.copy(Options.of(opts) if opts else self.options_of_covey)
+        options.group, options.is_extension = None, False
+        seconds = timeout.total_seconds() if timeout else self._timeout_s
+        group = self._make(options, ranks.index(self.rank()), len(ranks), group_name or "-".join(map(str, ranks)))
+        split = ProcessGroup(group, seconds, options, self._store, make=self._make)
+        split._set_group_name(group_name or "")
+        split._set_group_desc(group_desc or "split")
+        return split
+
+    @property
+    def options(self) -> Options:
+        return self.options_of_covey
 
     # ---- names since torch 2.14 ----
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How a process group begins: its name, its store, its device, and how torch finds it."""
 
+import copy
 import os
 import secrets
 import socket
@@ -114,7 +115,7 @@ def _settings(options: Options, rank: Optional[int], size: int) -> dict:
 def _create(opts: Any, given: Any = None) -> ProcessGroup:
     """Called by torch on each rank of the new group."""
     global _joined
-    options = Options.of(given)
+    options = copy.copy(Options.of(given))
     _settle_device(options)
     timeout = opts.timeout.total_seconds() if opts.timeout is not None else None
     if getattr(opts, "enable_reconfigure", False):
@@ -131,7 +132,14 @@ def _create(opts: Any, given: Any = None) -> ProcessGroup:
     farewell = None
     if not options.store and not os.environ.get("COVEY_STORE"):
         farewell = lambda members: _farewell(opts.store, members)
-    return ProcessGroup(group, timeout, options, opts.store, farewell=farewell)
+    return ProcessGroup(group, timeout, options, opts.store, farewell=farewell, make=_make)
+
+
+def _make(options: Options, rank: int, size: int, name: str) -> Group:
+    """Another group of this job."""
+    where = {"store": options.store or _known["store"], "group": _short(f"{_known['group']}.{name}")}
+    with errors_of_torch():
+        return join(**_settings(options, rank, size), **where)
 
 
 def _farewell(store: Any, members: int) -> None:
