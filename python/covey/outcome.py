@@ -52,7 +52,7 @@ class Outcome:
 
     def __init__(self, raw: Optional["_abi.covey_result"] = None):
         self._raw = raw if raw is not None else _abi.covey_result()
-        self._ranks = None
+        self._ranks: Optional[FrozenSet[int]] = None
         self.state: Optional[bytes] = None  # of admit(): what the members gave
 
     status = property(lambda self: self._raw.status)
@@ -87,6 +87,14 @@ class View:
         active: False while a change is under way
         members, pending: ranks that are admitted; joiners that wait for admit()
     """
+
+    epoch: int
+    size: int
+    max_ranks: int
+    rank: int
+    incarnation: int
+    base_seq: int
+    done_seq: int
 
     def __init__(self, raw: "_abi.covey_view"):
         for name in ("epoch", "size", "max_ranks", "rank", "incarnation", "base_seq", "done_seq"):
@@ -199,9 +207,11 @@ class Work:
         """
         if wait_in_slices(self._look, deadline_of(timeout)):
             raise error_of(_TIMEOUT, self._group._handle)
-        if self._outcome.status:
-            raise error_of(self._outcome.status, self._group._handle, self._outcome)
-        return self._outcome
+        outcome = self._outcome
+        assert outcome is not None  # the wait has ended with 0
+        if outcome.status:
+            raise error_of(outcome.status, self._group._handle, outcome)
+        return outcome
 
     def progress(self) -> str:
         """One line: what it waits for."""

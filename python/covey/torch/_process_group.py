@@ -19,16 +19,19 @@ from torch.distributed import ReduceOp
 
 from .. import _abi
 from .._library import lib
-from ..errors import PeerError, error_of
+from ..errors import PeerError
+from ..errors import TimeoutError as CoveyTimeout
 from ..errors import check as check_code
+from ..errors import error_of
 from ..outcome import SLICE_NS, Outcome, Work
 from ._errors import errors_of_torch, translated
 from ._options import Options
 from ._reconfigure import Reconfigurable
 from ._tensors import REDUCED, bytes_of, dense, flat, reduction, unflat, whole
-from ._work import DeviceWork, DoneWork, HostWork
+from ._work import DeviceWork, DoneWork, Finisher, HostWork
 
 _SIZES, _TIMEOUT, _PEER = ctypes.c_size_t, -3, -20
+_MONITOR_TAG = 2**31 - 2
 _SUM, _AVG = ReduceOp.SUM, ReduceOp.AVG
 _SUMS = {known: (int(dtype), int(_abi.Redop.SUM)) for known, dtype in REDUCED.items()}
 _AVERAGES = {known: (int(dtype), int(_abi.Redop.AVG)) for known, dtype in REDUCED.items()}
@@ -71,17 +74,24 @@ class ProcessGroup(_Base):
         self.options_of_covey = options
         self._timeout_s, self._store = timeout, store
         self._reconfigurable, self._farewell, self._make = reconfigurable, farewell, make
+        self._cuda = None if options.device == "none" else torch.device("cuda", int(options.device))
+        self._splits = 0
+        self._rounds = 0  # of monitored_barrier()
+        self._awaited: dict = {}  # receives for it that have timed out, by peer
         self._name = self._description = ""
         self._attach(group)
 
     def _attach(self, group: Any) -> None:
         """Begins anew with @group."""
         self.covey = group
-        self._admitted_epoch = group.view().epoch if group and not self.options_of_covey.is_extension else None
-        self._admitted_ranks: frozenset = group.view().members if group else frozenset()
+        founds = group is not None and not self.options_of_covey.is_extension
+        self._admitted_epoch = 1 if founds else None  # that of the founders' view, whatever has become of it since
+        self._admitted_ranks: frozenset = frozenset(range(group.size)) if founds else frozenset()
+        self._error: Optional[BaseException] = None  # of the last operation on the host that failed, until admit()
+        self._finisher = Finisher()
         self._launched = self._collectives = 0  # operations on the device; those that all ranks launch
         self._last: Any = None  # the stream of the last one
-        self._last_captured, self._last_address = False, None
+        self._last_address: Optional[int] = None  # of that stream, if it was not captured
         self._own_stream: Any = None
         self._look: Optional[_Look] = None
         self._batch: Optional[List[Any]] = None  # works since start of coalescing
@@ -89,6 +99,7 @@ class ProcessGroup(_Base):
         self._result = _abi.covey_result()  # of launches; messages write it at the end of their batch
         self._active: Optional[torch.Tensor] = None
         self._active_known: Optional[torch.Tensor] = None
+        self._active_seq = 0
         if group:
             with errors_of_torch():
                 group.set_on_loss(self.options_of_covey.on_loss)
@@ -232,9 +243,12 @@ class ProcessGroup(_Base):
             after = _all([*filter(None, [after]), self._write_contributors])
         with errors_of_torch():
             works = [self.covey._start(name, arguments, (results, kept), None) for name, arguments in calls]
-        return self._batched(HostWork(works, results, after, _timeout_of(opts) or self._timeout_s))
+        return self._batched(HostWork(works, results, after, _timeout_of(opts) or self._timeout_s, self))
 
     def _write_contributors(self, outcomes: list) -> None:
+        if outcomes[-1].seq < self._active_seq:  # works may be waited for in another order
+            return
+        self._active_seq = outcomes[-1].seq
         active = torch.zeros(self.covey.max_ranks, dtype=torch.int32)
         active[sorted(outcomes[-1].ranks)] = 1
         self._refresh_active(active)
@@ -267,7 +281,7 @@ class ProcessGroup(_Base):
                     tensor.record_stream(stream)
         if not capturing and self.options_of_covey.on_loss == "fail":
             self._look_now_and_then(len(calls), stream)
-        return self._batched(DeviceWork(self, stream, results, self._launched, overlaps))
+        return self._batched(DeviceWork(self, stream, results, self._launched, overlaps, kept))
 
     def _launch(self, calls: Sequence[tuple], stream: Any) -> None:
         on = stream.cuda_stream or _abi.COVEY_STREAM_DEFAULT
@@ -284,9 +298,9 @@ class ProcessGroup(_Base):
                 self._own_stream = torch.cuda.Stream(device)
             self._own_stream.wait_stream(stream)
             stream = self._own_stream
-        if self._last is not None and self._last != stream and self._last_captured == capturing:
+        if self._last is not None and self._last != stream and _captures(self._last) == capturing:
             stream.wait_stream(self._last)
-        self._last, self._last_captured = stream, capturing
+        self._last = stream
         self._last_address = None if capturing else stream.cuda_stream
         return stream
 
@@ -303,8 +317,7 @@ class ProcessGroup(_Base):
             return
         if self._look is None:
             self._look = _Look(self._outcome_words())
-        if self._look.lacks(self._admitted_ranks):
-            self.check()
+        self._miss(self._look.missing(self._admitted_ranks), 0, 0)
         self._look.begin(stream)
 
     def _outcome_words(self) -> torch.Tensor:
@@ -314,23 +327,35 @@ class ProcessGroup(_Base):
         return torch.as_tensor(_DeviceWords(at.value), device="cuda")
 
     def check(self) -> Any:
-        """Waits until the device has passed all operations, and raises what the last one ended with.
+        """Raises what became of the operations so far. On devices it is a collective, and the host waits.
 
-        Under on_loss "fail" an outcome without a rank of the last safe point is PeerError, as on the host.
+        A barrier tells for all of them, graphs that were replayed too: a lost rank stays lost until admit(), and who
+        takes part in a barrier is the same on all ranks.
         """
-        self._flush()
-        if self._last is None:
+        if self._cuda is None:
+            if self._error:
+                raise self._error
             return None
+        self._flush()
+        self._device([("covey_barrier", ())], [torch.empty(0, device=self._cuda)], None)
+        return self._judge()
+
+    def _judge(self) -> Any:
+        """The outcome of the last operation, waited for."""
         self._last.synchronize()
         with errors_of_torch():
             outcome = self.covey.device_result()
             if outcome.status:
                 raise error_of(outcome.status, self.covey._handle, outcome)
-            lost = sorted(self._admitted_ranks - outcome.ranks)
-            if lost and self.options_of_covey.on_loss == "fail":
-                raise PeerError(_PEER, f"ranks {lost}, of the last safe point, did not contribute", lost[0],
-                                outcome.epoch, outcome.seq)
+        if self.options_of_covey.on_loss == "fail":
+            self._miss(self._admitted_ranks - outcome.ranks, outcome.epoch, outcome.seq)
         return outcome
+
+    def _miss(self, ranks: frozenset, epoch: int, seq: int) -> None:
+        if ranks:
+            lost = sorted(ranks)
+            raise translated(PeerError(_PEER, f"ranks {lost}, of the last safe point, did not contribute", lost[0],
+                                       epoch, seq))
 
     def _call(self, calls: Sequence[tuple], results: List[torch.Tensor], opts: Any, before: Optional[Callable] = None,
               after: Optional[Callable] = None, kept: Any = None) -> Any:
@@ -350,24 +375,30 @@ class ProcessGroup(_Base):
         with group._lock:
             code = -41 if not group._handle else start(*arguments, group._handle, None, ctypes.byref(handle))
             group._inside += 1
+        rest, freed = None, False
         try:
             if not code:
                 code = lib.covey_work_wait(handle, time.monotonic_ns() + SLICE_NS, ctypes.byref(raw))
+                if code == _TIMEOUT and raw.status != _TIMEOUT:  # a slice has passed: it is waited for as any other
+                    rest = self._adopt(handle, out)
+                else:
+                    freed = True
+                    lib.covey_work_free(handle)
         except BaseException:
-            self._adopt(handle, out)
+            if not freed:
+                self._adopt(handle, out)
             raise
         finally:
             with group._lock:
                 group._inside -= 1
                 if not group._handle:  # close() waits for it
                     group._idle.notify_all()
-        if code == _TIMEOUT and raw.status != _TIMEOUT:  # a slice has passed: it is waited for as any other
-            return HostWork([self._adopt(handle, out)], [out], None, _timeout_of(opts) or self._timeout_s)
+        if rest:
+            return HostWork([rest], [out], None, _timeout_of(opts) or self._timeout_s, self)
         outcome = Outcome(raw)
-        if handle:
-            lib.covey_work_free(handle)
         if code:
-            raise translated(error_of(code, group._handle, outcome if raw.seq else None))
+            self._error = translated(error_of(code, group._handle, outcome if raw.seq else None))
+            raise self._error
         return DoneWork(out, outcome)
 
     def _adopt(self, handle: Any, out: torch.Tensor) -> Any:
@@ -426,7 +457,8 @@ class ProcessGroup(_Base):
         """A reduction that covey has not: blocks are gathered, and folded in the order of ranks."""
         if t.is_cuda:
             raise TypeError(f"on a device covey has no such reduction of {t.dtype}")
-        blocks = torch.empty((self.size(), *t.shape), dtype=t.dtype)
+        t = t.as_strided((t.numel(),), (1,))  # as it lies in memory
+        blocks = torch.empty((self.size(), t.numel()), dtype=t.dtype)
         count, dtype = bytes_of(t)
         calls.append(("covey_allgather", (t.data_ptr(), blocks.data_ptr(), count, dtype)))
         index = len(calls) - 1
@@ -455,8 +487,8 @@ class ProcessGroup(_Base):
             how = reduction(_op_of(opts), out.dtype)
             if how.fold:
                 raise TypeError(f"reduce_scatter of {out.dtype}: covey has no such reduction")
-            dense(out, "the output")
             source = source.contiguous()
+            _alike(source, dense(out, "the output"))
             self._blocks(source, out.numel(), "the input")
             if how.scale is not None:
                 scaled = torch.empty_like(source)
@@ -494,8 +526,7 @@ class ProcessGroup(_Base):
         for out, source in zip(outputs, inputs):
             source = source.contiguous()
             kept.append(source)
-            if source.dtype != dense(out, "the output").dtype:
-                raise TypeError(f"the input is {source.dtype}, the output {out.dtype}: both must be alike")
+            _alike(source, dense(out, "the output"))
             self._blocks(out, source.numel(), "the output")
             count, dtype = bytes_of(source)
             calls.append(("covey_allgather", (source.data_ptr(), out.data_ptr(), count, dtype)))
@@ -543,6 +574,7 @@ class ProcessGroup(_Base):
         count, dtype = bytes_of(source)
         mine = self.rank() == root
         if mine:
+            _alike(source, output)
             self._blocks(dense(output, "the output"), source.numel(), "the output")
         arguments = (source.data_ptr(), output.data_ptr() if mine else None, count, dtype, root)
         return self._call([("covey_gather", arguments)], [output if mine else source], opts, kept=source)
@@ -560,8 +592,8 @@ class ProcessGroup(_Base):
 
     def alltoall_base(self, output: torch.Tensor, source: torch.Tensor, output_splits: Any = None,
                       input_splits: Any = None, opts: Any = None, *rest) -> Any:
-        dense(output, "the output")
         source = source.contiguous()
+        _alike(source, dense(output, "the output"))
         if not output_splits and not input_splits:
             if source.numel() % self.size() or output.numel() != source.numel():
                 raise ValueError(f"alltoall: input and output need {self.size()} blocks of the same size")
@@ -594,28 +626,57 @@ class ProcessGroup(_Base):
 
     def barrier(self, opts: Any = None, timeout: Any = None) -> Any:
         """Of a group with a device: behind what is on its current stream, and the host waits."""
-        kind = getattr(getattr(opts, "device", None), "type", None)
-        if kind == "cpu" or self.options_of_covey.device == "none":
+        if self._cuda is None:
             return self._host([("covey_barrier", ())], [], opts)
-        room = torch.empty(0, device="cuda")
-        work = self._device([("covey_barrier", ())], [room], None)
-        work.wait()
-        if torch.cuda.is_current_stream_capturing():
-            return work
-        if self.options_of_covey.on_loss == "fail":
-            self.check()
-        else:
-            self._last.synchronize()
+        work = self._device([("covey_barrier", ())], [torch.empty(0, device=self._cuda)], None)
+        if not torch.cuda.is_current_stream_capturing():
+            self._judge()
         return work
 
     def monitored_barrier(self, timeout: Optional[timedelta] = None, wait_all_ranks: bool = False) -> None:
-        """A barrier that names the ranks that do not come. @timeout: None: the group's."""
-        work = self._host([("covey_barrier", ())], [], None)
-        try:
-            work.wait(timeout)
-        except TimeoutError as error:
-            raise type(error)(error.code, f"monitored barrier: {work.progress()}", error.rank, error.epoch,
-                              error.seq) from None
+        """A barrier on the host that names the ranks that do not come: to rank 0, and that one to all.
+
+        Args:
+            timeout: None: the group's
+            wait_all_ranks: name all missing ranks, not the lowest alone
+
+        Raises:
+            TimeoutError: on rank 0 with the missing ranks; on others if rank 0 does not confirm
+        """
+        self._rounds += 1
+        seconds = timeout.total_seconds() if timeout else self._timeout_s
+        until = None if seconds is None else time.monotonic() + seconds
+        others = sorted(self.covey.view().members - {self.rank()})
+        with errors_of_torch():
+            if self.rank() == 0:
+                missing = [r for r in others if not self._came(r, until)]
+                if missing:
+                    missing = missing if wait_all_ranks else missing[:1]
+                    raise _timed_out(f"monitored barrier: ranks {missing} did not come within {seconds} s", missing[0])
+                for r in others:
+                    self._tell(r)
+            else:
+                self._tell(0)
+                if not self._came(0, until):
+                    raise _timed_out(f"monitored barrier: rank 0 did not confirm it within {seconds} s", 0)
+
+    def _tell(self, peer: int) -> None:
+        self.covey.send(_number(self._rounds), peer, _MONITOR_TAG)
+
+    def _came(self, peer: int, until: Optional[float]) -> bool:
+        """Has @peer come to this barrier? What it said at one before, that timed out here, does not count."""
+        while True:
+            room, work = self._awaited.pop(peer, (None, None))
+            if work is None:
+                room = _number(0)
+                work = self.covey.recv_start(room, peer, _MONITOR_TAG)
+            try:
+                work.wait(None if until is None else max(0.0, until - time.monotonic()))
+            except TimeoutError:
+                self._awaited[peer] = room, work
+                return False
+            if int(room[0]) >= self._rounds:
+                return True
 
     # ---- messages ----
 
@@ -645,13 +706,18 @@ class ProcessGroup(_Base):
         stream = self._stream_for(messages[0][2].tensor.device, True, torch.cuda.is_current_stream_capturing())
         for _, _, _, asked_on in messages:
             stream.wait_stream(asked_on)
-        with errors_of_torch():
-            check_code(lib.covey_group_start())
-            try:
-                self._launch([m[:2] for m in messages], stream)
-            finally:
-                code = lib.covey_group_end()
-            check_code(code, self.covey._handle)
+        try:
+            with errors_of_torch():
+                check_code(lib.covey_group_start())
+                try:
+                    self._launch([m[:2] for m in messages], stream)
+                finally:
+                    code = lib.covey_group_end()
+                check_code(code, self.covey._handle)
+        except Exception as error:
+            for _, _, work, _ in messages:
+                work.error = error
+            raise
         for _, _, work, _ in messages:
             work.launched(stream)
 
@@ -675,10 +741,12 @@ class ProcessGroup(_Base):
         if self.rank() not in ranks:
             return None
         ranks = sorted(ranks)
+        self._splits += 1
         options = copy.copy(Options.of(opts) if opts else self.options_of_covey)
         options.group, options.is_extension = None, False
         seconds = timeout.total_seconds() if timeout else self._timeout_s
-        group = self._make(options, ranks.index(self.rank()), len(ranks), group_name or "-".join(map(str, ranks)))
+        group = self._make(options, ranks.index(self.rank()), len(ranks), 
+                           group_name or f"{self._name}.{self._splits}." + "-".join(map(str, ranks)))
         split = ProcessGroup(group, seconds, options, self._store, make=self._make)
         split._set_group_name(group_name or "")
         split._set_group_desc(group_desc or "split")
@@ -697,6 +765,16 @@ class ProcessGroup(_Base):
     all_to_all_single = alltoall_base
 
     # ---- members ----
+
+    def _begin_again(self, outcome: Outcome) -> None:
+        """After a safe point: what is counted and looked at begins anew, alike on old and new ranks."""
+        self._admitted_ranks = outcome.ranks
+        self._error = self._last = self._last_address = None
+        self._collectives = 0
+        self._rounds = outcome.epoch << 32  # more than before, and the same on newcomers
+        if self._look:
+            self._look.forget()
+        self._refresh_active()
 
     def active_ranks(self) -> torch.Tensor:
         """int32 [max_ranks]: 1 for members of the last view that this rank has learned."""
@@ -750,13 +828,13 @@ class _Look:
     def forget(self) -> None:
         self._begun = False
 
-    def lacks(self, ranks: frozenset) -> bool:
-        """Did the outcome lack one of @ranks, or fail?"""
+    def missing(self, ranks: frozenset) -> frozenset:
+        """Those of @ranks that did not contribute: the same on all ranks."""
         if not self._begun:
-            return False
+            return frozenset()
         self._event.synchronize()
-        status, mask = int(self._copy[0]) & 0xffffffff, int(self._copy[2])
-        return bool(status) or any(not mask >> r & 1 for r in ranks)
+        mask = int(self._copy[2])
+        return frozenset(r for r in ranks if not mask >> r & 1)
 
 
 class _MessageWork(DeviceWork):
@@ -765,22 +843,30 @@ class _MessageWork(DeviceWork):
     def __init__(self, group: ProcessGroup, tensor: torch.Tensor):
         torch.distributed.Work.__init__(self)
         self._group, self._stream, self._results, self._number, self._event = group, None, [tensor], -1, None
-        self.tensor = tensor
+        self._kept = None
+        self.tensor, self.error = tensor, None
 
     def launched(self, stream: Any) -> None:
         self._stream, self._number, self._event = stream, self._group._launched, torch.cuda.Event()
         self._event.record(stream)
+        if not torch.cuda.is_current_stream_capturing():
+            self.tensor.record_stream(stream)
+
+    def _begin(self) -> None:
+        self._group._flush()
+        if self.error:
+            raise self.error
 
     def wait(self, timeout=None) -> bool:
-        self._group._flush()
+        self._begin()
         return super().wait(timeout)
 
     def is_completed(self) -> bool:
-        self._group._flush()
+        self._begin()
         return super().is_completed()
 
     def get_future(self) -> torch.futures.Future:
-        self._group._flush()
+        self._begin()
         return super().get_future()
 
 
@@ -809,6 +895,25 @@ class _Batch(torch.distributed.Work):
 
     def get_future(self) -> torch.futures.Future:
         return torch.futures.collect_all([work.get_future() for work in self._works])
+
+
+def _number(number: int) -> torch.Tensor:
+    return torch.tensor([number], dtype=torch.int64)
+
+
+def _timed_out(cause: str, rank: int) -> Exception:
+    return CoveyTimeout(_TIMEOUT, cause, rank)
+
+
+def _alike(source: torch.Tensor, output: torch.Tensor) -> None:
+    if source.dtype != output.dtype or source.device != output.device:
+        raise TypeError(f"the input is {source.dtype} on {source.device}, the output {output.dtype} on {output.device}: "
+                        "both must be alike")
+
+
+def _captures(stream: Any) -> bool:
+    with torch.cuda.stream(stream):
+        return torch.cuda.is_current_stream_capturing()
 
 
 def _all(steps: List[Callable]) -> Optional[Callable]:

@@ -7,6 +7,7 @@ import secrets
 import socket
 import threading
 import time
+import weakref
 from typing import Any, Optional
 
 import torch
@@ -25,6 +26,7 @@ _once = threading.Lock()
 _registered = False
 _known: dict = {}  # store and name of the first group of this process, for those after it
 _joined: Optional[Group] = None  # by covey://, for the process group that torch makes next
+_first: Any = lambda: None  # the process group whose options hold for groups that are made without any, weakly
 _asked: Optional[Options] = None  # options for covey://, which torch gives to _create() alone
 _server: Optional[Server] = None
 
@@ -46,8 +48,8 @@ def init_process_group(**options: Any) -> ProcessGroup:
         options: as of Options; under torchrun, torch's own call does the same
     """
     global _asked
-    _asked = Options(**options)
-    dist.init_process_group("covey", init_method="covey://", pg_options=_asked)
+    _asked = asked = Options(**options)
+    dist.init_process_group("covey", init_method="covey://", pg_options=asked)
     return dist.group.WORLD
 
 
@@ -114,8 +116,8 @@ def _settings(options: Options, rank: Optional[int], size: int) -> dict:
 
 def _create(opts: Any, given: Any = None) -> ProcessGroup:
     """Called by torch on each rank of the new group."""
-    global _joined
-    options = copy.copy(Options.of(given))
+    global _joined, _first
+    options = copy.copy(Options.of(given) if given is not None else _inherited())
     _settle_device(options)
     timeout = opts.timeout.total_seconds() if opts.timeout is not None else None
     if getattr(opts, "enable_reconfigure", False):
@@ -123,7 +125,9 @@ def _create(opts: Any, given: Any = None) -> ProcessGroup:
         later = Reconfigurable(url, lambda rank, size: _settings(options, rank, size))
         return ProcessGroup(None, timeout, options, opts.store, later)
     group, _joined = _joined, None
-    if group is None:
+    if group is not None:
+        options.is_extension = group.rank not in group.view().members
+    else:
         where = _meet(opts, options)
         with errors_of_torch():
             group = join(**_settings(options, opts.group_rank, opts.group_size), **where)
@@ -132,7 +136,23 @@ def _create(opts: Any, given: Any = None) -> ProcessGroup:
     farewell = None
     if not options.store and not os.environ.get("COVEY_STORE"):
         farewell = lambda members: _farewell(opts.store, members)
-    return ProcessGroup(group, timeout, options, opts.store, farewell=farewell, make=_make)
+    made = ProcessGroup(group, timeout, options, opts.store, farewell=farewell, make=_make)
+    if not _alive(_first()):
+        _first = weakref.ref(made)
+    return made
+
+
+def _alive(group: Optional[ProcessGroup]) -> bool:
+    return bool(group and group.covey and group.covey._handle)
+
+
+def _inherited() -> Options:
+    """The options of the first group of this process, but for what is that group's own."""
+    if not _alive(_first()):
+        return Options()
+    options = copy.copy(_first().options)
+    options.group, options.is_extension = None, False
+    return options
 
 
 def _make(options: Options, rank: int, size: int, name: str) -> Group:
@@ -156,16 +176,16 @@ def _farewell(store: Any, members: int) -> None:
 
 def _rendezvous(url: str, timeout: Any = None, **unused: Any):
     """covey://: rank and size are the launcher's, and the members agree through covey on torch's store."""
-    global _joined
-    options = _asked or Options()
+    global _asked, _joined
+    options, _asked = _asked or Options(), None
     settings = {**_settings(options, None, 0), "world": None, "store": options.store, "group": options.group}
     with errors_of_torch():
         group = join(**settings)
-    options.is_extension = group.rank not in group.view().members
+    joins = group.rank not in group.view().members
     _known.update(store=options.store or os.environ.get("COVEY_STORE"),
                   group=options.group or os.environ.get("COVEY_GROUP", "covey"))
     _joined = group
-    yield dist.HashStore() if options.is_extension else _store_of(group), group.rank, group.size
+    yield dist.HashStore() if joins else _store_of(group), group.rank, group.size
 
 
 def _store_of(group: Group):

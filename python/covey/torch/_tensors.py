@@ -21,8 +21,7 @@ _REDOPS = {ReduceOp.SUM: Redop.SUM, ReduceOp.AVG: Redop.AVG, ReduceOp.PRODUCT: R
            ReduceOp.MAX: Redop.MAX}
 _OF_BOOL = {ReduceOp.SUM: Redop.MAX, ReduceOp.MAX: Redop.MAX, ReduceOp.PRODUCT: Redop.MIN, ReduceOp.MIN: Redop.MIN,
             ReduceOp.BOR: Redop.MAX, ReduceOp.BAND: Redop.MIN}
-_FOLDS = {ReduceOp.BAND: torch.bitwise_and, ReduceOp.BOR: torch.bitwise_or, ReduceOp.BXOR: torch.bitwise_xor,
-          ReduceOp.PRODUCT: torch.mul}
+_FOLDS = {ReduceOp.BAND: torch.bitwise_and, ReduceOp.BOR: torch.bitwise_or, ReduceOp.BXOR: torch.bitwise_xor}
 
 
 def dense(tensor: torch.Tensor, what: str) -> torch.Tensor:
@@ -77,8 +76,7 @@ def reduction(op, dtype: torch.dtype) -> Reduction:
         return Reduction(_REDOPS[kind], Dtype.FLOAT32 if dtype is torch.complex64 else Dtype.FLOAT64, 2, None, None)
     if dtype in REDUCED and kind in _REDOPS:
         return Reduction(_REDOPS[kind], REDUCED[dtype], 1, None, None)
-    integral = not dtype.is_floating_point and not dtype.is_complex
-    if kind in _FOLDS and (integral or (kind == ReduceOp.PRODUCT and dtype.is_complex)):
+    if kind in _FOLDS and not dtype.is_floating_point and not dtype.is_complex:
         return Reduction(None, None, 1, _FOLDS[kind], None)
     raise TypeError(f"{dtype} has no reduction {kind} in covey")
 

@@ -12,8 +12,11 @@ from ..outcome import Outcome
 from ._errors import errors_of_torch, translated
 
 
-class _Finisher:
-    """One thread that finishes works for their futures, in their order."""
+IDLE_S = 5  # without work the thread of futures ends
+
+
+class Finisher:
+    """A thread that finishes works of a group for their futures, in their order."""
 
     def __init__(self):
         self._queue: "queue.SimpleQueue" = queue.SimpleQueue()
@@ -25,14 +28,23 @@ class _Finisher:
             if not self._thread:
                 self._thread = threading.Thread(target=self._run, daemon=True, name="covey-futures")
                 self._thread.start()
-        self._queue.put(work)
+            self._queue.put(work)
+
+    def is_here(self) -> bool:
+        """Is this its thread? What waits for a future here must finish it itself."""
+        return threading.current_thread() is self._thread
 
     def _run(self) -> None:
         while True:
-            self._queue.get()._finish_future()
-
-
-_finisher = _Finisher()
+            try:
+                work = self._queue.get(timeout=IDLE_S)
+            except queue.Empty:
+                with self._lock:
+                    if self._queue.empty():
+                        self._thread = None
+                        return
+            else:
+                work._finish_future()
 
 
 class HostWork(Work):
@@ -45,9 +57,10 @@ class HostWork(Work):
     """
 
     def __init__(self, works: List[Any], results: List[torch.Tensor], after: Optional[Callable] = None,
-                 timeout: Optional[float] = None):
+                 timeout: Optional[float] = None, group: Any = None):
         super().__init__()
         self._works, self._results, self._after, self._timeout = works, results, after, timeout
+        self._group = group  # the process group
         self._lock = threading.RLock()
         self._future: Optional[torch.futures.Future] = None
         self._error: Optional[BaseException] = None
@@ -83,6 +96,8 @@ class HostWork(Work):
                 self._after(self.outcomes)
         finally:
             self._error = translated(error) if hasattr(error, "code") else error
+            if error and self._group is not None:
+                self._group._error = self._error
             self._done = True
             self._after = None
 
@@ -107,20 +122,31 @@ class HostWork(Work):
         self.wait()
 
     def get_future(self) -> torch.futures.Future:
-        """Done when the work is, with the tensors received into."""
+        """Done when the work is, with the tensors received into; an error is a RuntimeError with its text, as in C++."""
         with self._lock:
-            if not self._future:
-                self._future = torch.futures.Future()
-                _finisher.put(self)
-            return self._future
+            if self._future:
+                return self._future
+            self._source = torch.futures.Future()
+            self._future = self._source.then(lambda _: self._delivered())
+        if self._group is None or self._group._finisher.is_here():
+            self._finish_future()
+        else:
+            self._group._finisher.put(self)
+        return self._future
 
     def _finish_future(self) -> None:
         try:
             self.wait()
-        except Exception as error:
-            self._future.set_exception(error)
-        else:
-            self._future.set_result(self._results)
+        except Exception:  # it is kept
+            pass
+        self._source.set_result(None)
+
+    def _delivered(self) -> List[torch.Tensor]:
+        if not self._done:
+            raise RuntimeError("the operation has timed out")
+        if self._error:
+            raise self._error
+        return self._results
 
     def progress(self) -> str:
         """One line: what it waits for."""
@@ -163,8 +189,11 @@ class DoneWork(Work):
 class DeviceWork(Work):
     """Operations that were launched on a stream. wait() makes the current stream wait for them, and the host does not."""
 
-    def __init__(self, group: Any, stream: Any, results: List[torch.Tensor], number: int, overlaps: bool):
+    def __init__(self, group: Any, stream: Any, results: List[torch.Tensor], number: int, overlaps: bool,
+                 kept: Any = None):
+        """@kept: tensors that the operations use, until a stream waits for them."""
         super().__init__()
+        self._kept = kept
         self._group, self._stream, self._results, self._number = group, stream, results, number
         self._event = None
         if overlaps:
@@ -175,6 +204,7 @@ class DeviceWork(Work):
         self._group._flush()
         if self._event:
             torch.cuda.current_stream(self._stream.device).wait_event(self._event)
+        self._kept = None
         if timeout is not None and timeout.total_seconds() > 0 and not torch.cuda.is_current_stream_capturing():
             torch.cuda.current_stream(self._stream.device).synchronize()
         return True
