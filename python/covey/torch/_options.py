@@ -14,7 +14,7 @@ class Options:
             "continue": it has fewer contributors
         is_extension: this process joins a group that others formed: a replacement, or a new rank
         max_ranks: the most ranks that the group may ever have; None: those of the environment, at least the world's
-        device: "auto": the current CUDA device if there is one, "none", or a number
+        device: "auto": the current CUDA device if there is one, "local": that of LOCAL_RANK, "none", or a number
         group: name of the group; None: COVEY_GROUP, or a name that the first rank draws
         store: URL of the store; None: COVEY_STORE, or a server that the first rank starts
         check_every: with on_loss "fail" on devices: collectives between two looks at an outcome (docs/torch.md)
@@ -33,6 +33,8 @@ class Options:
     def __post_init__(self):
         if self.on_loss not in ("fail", "continue"):
             raise ValueError(f'on_loss is "fail" or "continue", not {self.on_loss!r}')
+        if str(self.device) not in ("auto", "local", "none") and not str(self.device).isdigit():
+            raise ValueError(f'device is "auto", "local", "none" or a number, not {self.device!r}')
         if self.check_every < 1:
             raise ValueError(f"check_every is 1 or more, not {self.check_every}")
 

@@ -324,7 +324,7 @@ class ProcessGroup(_Base):
         """The last outcome, where the device keeps it: struct covey_device_outcome as four numbers of 64 bits."""
         at = ctypes.c_void_p()
         check_code(lib.covey_device_outcome_at(self.covey._handle, ctypes.byref(at)), self.covey._handle)
-        return torch.as_tensor(_DeviceWords(at.value), device="cuda")
+        return torch.as_tensor(_DeviceWords(at.value), device=self._cuda)
 
     def check(self) -> Any:
         """Raises what became of the operations so far. On devices it is a collective, and the host waits.
@@ -366,7 +366,7 @@ class ProcessGroup(_Base):
         return self._host(calls, results, opts, after, kept)
 
     def _quick(self, call: Any, start: Any, arguments: tuple, out: torch.Tensor, opts: Any) -> Any:
-        """The plain case with little of Python: one operation whose caller waits at once. None: only the long way will do."""
+        """One operation whose caller waits at once, with little of Python. None: only the long way will do."""
         if self._batch is not None or self._messages or self._active is not None:
             return None
         if out.is_cuda:
@@ -745,7 +745,7 @@ class ProcessGroup(_Base):
         options = copy.copy(Options.of(opts) if opts else self.options_of_covey)
         options.group, options.is_extension = None, False
         seconds = timeout.total_seconds() if timeout else self._timeout_s
-        group = self._make(options, ranks.index(self.rank()), len(ranks), 
+        group = self._make(options, ranks.index(self.rank()), len(ranks),
                            group_name or f"{self._name}.{self._splits}." + "-".join(map(str, ranks)))
         split = ProcessGroup(group, seconds, options, self._store, make=self._make)
         split._set_group_name(group_name or "")

@@ -70,7 +70,10 @@ def _own_store(size: int) -> str:
 
 
 def _settle_device(options: Options) -> None:
-    """"auto" becomes a number, or "none"."""
+    """"auto" and "local" become a number, or "none"."""
+    options.device = str(options.device)
+    if options.device == "local":
+        options.device = os.environ.get("LOCAL_RANK", "0")
     if options.device == "auto":
         options.device = str(torch.cuda.current_device()) if torch.cuda.is_available() else "none"
 
