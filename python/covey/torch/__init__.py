@@ -8,8 +8,8 @@
     dist.all_reduce(tensor)
 
 A rank may be killed at any moment. With on_loss="fail" (the default) the next operation raises PeerError on all
-survivors alike. With "continue" operations go on with the survivors' contributions, and a work says whose: `work.ranks`.
-Replacements and new ranks come in at admit().
+survivors alike. With "continue" operations go on with the survivors' contributions, and a work says whose:
+`work.ranks`. Replacements and new ranks come in at admit().
 """
 
 from ._loop import admit, average_hook, check, recover

@@ -22,7 +22,7 @@ def _group(group: Optional[ProcessGroup]) -> ProcessGroup:
 
 
 def admit(tensors: Iterable[torch.Tensor] = (), info: bytes = b"", group: Optional[ProcessGroup] = None) -> Outcome:
-    """The safe point: the only place where ranks come in. All ranks call it at the same place; for one it is the first call.
+    """The safe point: the only place where ranks come in. All ranks call it at the same place; a newcomer's first call.
 
     Args:
         tensors: what a newcomer needs, alike in number, shape and type on all ranks, in place: parameters, optimizer
@@ -73,8 +73,9 @@ def _hand_over(pg: ProcessGroup, tensors: list) -> bool:
 def check(group: Optional[ProcessGroup] = None) -> None:
     """Raises what became of the operations so far.
 
-    On devices it is a collective, and the host waits for the device. Under on_loss "fail" a loss stays until admit(), so
-    one call before optimizer.step() is enough for all gradients. On the host it raises again what an operation raised.
+    On devices it is a collective, and the host waits for the device. Under on_loss "fail" a loss stays until admit(),
+    so one call before optimizer.step() is enough for all gradients. On the host it raises again what an operation
+    raised.
     """
     _group(group).check()
 

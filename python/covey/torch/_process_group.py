@@ -1,41 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The process group "covey": torch's operations as calls of covey.
-
-An operation on the host is started, and its work waits for it. An operation on a device is launched: on the current
-stream, or, with async_op, on a stream of the group that first waits for the current one. A group has its operations on
-one stream at a time: when that changes, the new one waits for the last one.
-"""
+"""The process group "covey": torch's operations as calls of covey."""
 
 import copy
 import ctypes
-import time
 from datetime import timedelta
 from typing import Any, Callable, List, Optional, Sequence
 
 import torch
-from torch.distributed import AllreduceOptions
-from torch.distributed import ProcessGroup as _Base
-from torch.distributed import ReduceOp
+from torch.distributed import AllreduceOptions, ReduceOp
 
 from .. import _abi
 from .._library import lib
-from ..errors import PeerError
-from ..errors import TimeoutError as CoveyTimeout
-from ..errors import check as check_code
-from ..errors import error_of
-from ..outcome import SLICE_NS, Outcome, Work
-from ._errors import errors_of_torch, translated
+from ._launch import Launcher, all_of
 from ._options import Options
-from ._reconfigure import Reconfigurable
 from ._tensors import REDUCED, bytes_of, dense, flat, reduction, unflat, whole
-from ._work import DeviceWork, DoneWork, Finisher, HostWork
+from ._work import Batch, HostWork, MessageWork
 
-_SIZES, _TIMEOUT, _PEER = ctypes.c_size_t, -3, -20
-_MONITOR_TAG = 2**31 - 2
+_SIZES = ctypes.c_size_t
 _SUM, _AVG = ReduceOp.SUM, ReduceOp.AVG
 _SUMS = {known: (int(dtype), int(_abi.Redop.SUM)) for known, dtype in REDUCED.items()}
 _AVERAGES = {known: (int(dtype), int(_abi.Redop.AVG)) for known, dtype in REDUCED.items()}
-_UNIFORM = frozenset(["covey_allreduce", "covey_broadcast", "covey_allgather", "covey_allgatherv", "covey_barrier"])
 
 
 def _one(tensors: Any) -> torch.Tensor:
@@ -54,55 +38,8 @@ def _root_of(opts: Any) -> int:
     return opts if isinstance(opts, int) else opts.rootRank
 
 
-def _timeout_of(opts: Any) -> Optional[float]:
-    timeout = getattr(opts, "timeout", None)
-    seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else 0
-    return seconds if seconds > 0 else None
-
-
-class ProcessGroup(_Base):
+class ProcessGroup(Launcher):
     """torch's process group over a covey.Group, which is its attribute `covey`."""
-
-    def __init__(self, group: Any, timeout: Optional[float], options: Options, store: Any = None,
-                 reconfigurable: Optional[Reconfigurable] = None, farewell: Optional[Callable] = None,
-                 make: Optional[Callable] = None):
-        """@group: None: the first reconfigure() makes it, by @reconfigurable. @farewell(members): called at the end.
-
-        @make(options, rank, size, name): joins a group of this job.
-        """
-        super().__init__(group.rank if group else 0, group.size if group else 1)
-        self.options_of_covey = options
-        self._timeout_s, self._store = timeout, store
-        self._reconfigurable, self._farewell, self._make = reconfigurable, farewell, make
-        self._cuda = None if options.device == "none" else torch.device("cuda", int(options.device))
-        self._splits = 0
-        self._rounds = 0  # of monitored_barrier()
-        self._awaited: dict = {}  # receives for it that have timed out, by peer
-        self._name = self._description = ""
-        self._attach(group)
-
-    def _attach(self, group: Any) -> None:
-        """Begins anew with @group."""
-        self.covey = group
-        founds = group is not None and not self.options_of_covey.is_extension
-        self._admitted_epoch = 1 if founds else None  # that of the founders' view, whatever has become of it since
-        self._admitted_ranks: frozenset = frozenset(range(group.size)) if founds else frozenset()
-        self._error: Optional[BaseException] = None  # of the last operation on the host that failed, until admit()
-        self._finisher = Finisher()
-        self._launched = self._collectives = 0  # operations on the device; those that all ranks launch
-        self._last: Any = None  # the stream of the last one
-        self._last_address: Optional[int] = None  # of that stream, if it was not captured
-        self._own_stream: Any = None
-        self._look: Optional[_Look] = None
-        self._batch: Optional[List[Any]] = None  # works since start of coalescing
-        self._messages: List[tuple] = []  # on devices, not launched yet
-        self._result = _abi.covey_result()  # of launches; messages write it at the end of their batch
-        self._active: Optional[torch.Tensor] = None
-        self._active_known: Optional[torch.Tensor] = None
-        self._active_seq = 0
-        if group:
-            with errors_of_torch():
-                group.set_on_loss(self.options_of_covey.on_loss)
 
     # ---- what torch asks ----
 
@@ -233,197 +170,6 @@ class ProcessGroup(_Base):
             pass
         self.covey.close()
 
-    # ---- how an operation is called ----
-
-    def _host(self, calls: Sequence[tuple], results: List[torch.Tensor], opts: Any, after: Optional[Callable] = None,
-              kept: Any = None) -> HostWork:
-        """Starts operations on host memory: (name, arguments) each."""
-        self._flush()
-        if self._active is not None and calls[0][0] in _UNIFORM:
-            after = _all([*filter(None, [after]), self._write_contributors])
-        with errors_of_torch():
-            works = [self.covey._start(name, arguments, (results, kept), None) for name, arguments in calls]
-        return self._batched(HostWork(works, results, after, _timeout_of(opts) or self._timeout_s, self))
-
-    def _write_contributors(self, outcomes: list) -> None:
-        if outcomes[-1].seq < self._active_seq:  # works may be waited for in another order
-            return
-        self._active_seq = outcomes[-1].seq
-        active = torch.zeros(self.covey.max_ranks, dtype=torch.int32)
-        active[sorted(outcomes[-1].ranks)] = 1
-        self._refresh_active(active)
-
-    def _batched(self, work: Any) -> Any:
-        if self._batch is not None:
-            self._batch.append(work)
-        return work
-
-    def _device(self, calls: Sequence[tuple], results: List[torch.Tensor], opts: Any,
-                before: Optional[Callable] = None, after: Optional[Callable] = None, kept: Any = None) -> DeviceWork:
-        """Launches operations; @before and @after launch copies in front of them and behind. @kept: further tensors."""
-        self._flush()
-        self._refresh_active()
-        capturing = torch.cuda.is_current_stream_capturing()
-        overlaps = bool(getattr(opts, "asyncOp", False))
-        stream = self._stream_for(results[0].device, overlaps, capturing)
-        if before or after:
-            with torch.cuda.stream(stream):
-                if before:
-                    before()
-                self._launch(calls, stream)
-                if after:
-                    after(None)
-        else:
-            self._launch(calls, stream)
-        if overlaps and not capturing:
-            for tensor in (*results, *(kept if isinstance(kept, (list, tuple)) else [kept])):
-                if tensor is not None:
-                    tensor.record_stream(stream)
-        if not capturing and self.options_of_covey.on_loss == "fail":
-            self._look_now_and_then(len(calls), stream)
-        return self._batched(DeviceWork(self, stream, results, self._launched, overlaps, kept))
-
-    def _launch(self, calls: Sequence[tuple], stream: Any) -> None:
-        on = stream.cuda_stream or _abi.COVEY_STREAM_DEFAULT
-        with errors_of_torch():
-            for name, arguments in calls:
-                check_code(getattr(lib, name)(*arguments, self.covey._handle, on, ctypes.byref(self._result)),
-                           self.covey._handle)
-        self._launched += len(calls)
-
-    def _stream_for(self, device: torch.device, overlaps: bool, capturing: bool) -> Any:
-        stream = torch.cuda.current_stream(device)
-        if overlaps:
-            if self._own_stream is None:
-                self._own_stream = torch.cuda.Stream(device)
-            self._own_stream.wait_stream(stream)
-            stream = self._own_stream
-        if self._last is not None and self._last != stream and _captures(self._last) == capturing:
-            stream.wait_stream(self._last)
-        self._last = stream
-        self._last_address = None if capturing else stream.cuda_stream
-        return stream
-
-    def _look_now_and_then(self, count: int, stream: Any) -> None:
-        """Under on_loss "fail" outcomes lack a lost rank until admit(), so one in some tells.
-
-        It is copied when all ranks have launched as many collectives, and looked at when all have launched as many
-        more: the exception comes at the same call on all of them, and the host waits for nothing that is under way.
-        """
-        every = self.options_of_covey.check_every
-        turns = (self._collectives + count) // every - self._collectives // every
-        self._collectives += count
-        if not turns:
-            return
-        if self._look is None:
-            self._look = _Look(self._outcome_words())
-        self._miss(self._look.missing(self._admitted_ranks), 0, 0)
-        self._look.begin(stream)
-
-    def _outcome_words(self) -> torch.Tensor:
-        """The last outcome, where the device keeps it: struct covey_device_outcome as four numbers of 64 bits."""
-        at = ctypes.c_void_p()
-        check_code(lib.covey_device_outcome_at(self.covey._handle, ctypes.byref(at)), self.covey._handle)
-        return torch.as_tensor(_DeviceWords(at.value), device=self._cuda)
-
-    def check(self) -> Any:
-        """Raises what became of the operations so far. On devices it is a collective, and the host waits.
-
-        A barrier tells for all of them, graphs that were replayed too: a lost rank stays lost until admit(), and who
-        takes part in a barrier is the same on all ranks.
-        """
-        if self._cuda is None:
-            if self._error:
-                raise self._error
-            return None
-        self._flush()
-        self._device([("covey_barrier", ())], [torch.empty(0, device=self._cuda)], None)
-        return self._judge()
-
-    def _judge(self) -> Any:
-        """The outcome of the last operation, waited for."""
-        self._last.synchronize()
-        with errors_of_torch():
-            outcome = self.covey.device_result()
-            if outcome.status:
-                raise error_of(outcome.status, self.covey._handle, outcome)
-        if self.options_of_covey.on_loss == "fail":
-            self._miss(self._admitted_ranks - outcome.ranks, outcome.epoch, outcome.seq)
-        return outcome
-
-    def _miss(self, ranks: frozenset, epoch: int, seq: int) -> None:
-        if ranks:
-            lost = sorted(ranks)
-            raise translated(PeerError(_PEER, f"ranks {lost}, of the last safe point, did not contribute", lost[0],
-                                       epoch, seq))
-
-    def _call(self, calls: Sequence[tuple], results: List[torch.Tensor], opts: Any, before: Optional[Callable] = None,
-              after: Optional[Callable] = None, kept: Any = None) -> Any:
-        if results[0].is_cuda:
-            return self._device(calls, results, opts, before, after, kept)
-        if before:
-            before()
-        return self._host(calls, results, opts, after, kept)
-
-    def _quick(self, call: Any, start: Any, arguments: tuple, out: torch.Tensor, opts: Any) -> Any:
-        """One operation whose caller waits at once, with little of Python. None: only the long way will do."""
-        if self._batch is not None or self._messages or self._active is not None:
-            return None
-        if out.is_cuda:
-            return self._quick_on_device(call, arguments, out)
-        group, handle, raw = self.covey, ctypes.c_void_p(), _abi.covey_result()
-        with group._lock:
-            code = -41 if not group._handle else start(*arguments, group._handle, None, ctypes.byref(handle))
-            group._inside += 1
-        rest, freed = None, False
-        try:
-            if not code:
-                code = lib.covey_work_wait(handle, time.monotonic_ns() + SLICE_NS, ctypes.byref(raw))
-                if code == _TIMEOUT and raw.status != _TIMEOUT:  # a slice has passed: it is waited for as any other
-                    rest = self._adopt(handle, out)
-                else:
-                    freed = True
-                    lib.covey_work_free(handle)
-        except BaseException:
-            if not freed:
-                self._adopt(handle, out)
-            raise
-        finally:
-            with group._lock:
-                group._inside -= 1
-                if not group._handle:  # close() waits for it
-                    group._idle.notify_all()
-        if rest:
-            return HostWork([rest], [out], None, _timeout_of(opts) or self._timeout_s, self)
-        outcome = Outcome(raw)
-        if code:
-            self._error = translated(error_of(code, group._handle, outcome if raw.seq else None))
-            raise self._error
-        return DoneWork(out, outcome)
-
-    def _adopt(self, handle: Any, out: torch.Tensor) -> Any:
-        """A work of C that has begun, as one of the group."""
-        work = Work(self.covey, out, out)
-        work._handle = handle
-        with self.covey._lock:
-            self.covey._works.add(work)
-        return work
-
-    def _quick_on_device(self, call: Any, arguments: tuple, out: torch.Tensor) -> Any:
-        """On the stream of the last operation, without a look at outcomes."""
-        on = torch._C._cuda_getCurrentRawStream(out.device.index)
-        if on != self._last_address or torch._C._cuda_isCurrentStreamCapturing():
-            return None
-        if self.options_of_covey.on_loss == "fail":
-            if (self._collectives + 1) % self.options_of_covey.check_every == 0:
-                return None
-            self._collectives += 1
-        code = call(*arguments, self.covey._handle, on or _abi.COVEY_STREAM_DEFAULT, ctypes.byref(self._result))
-        if code:
-            raise translated(error_of(code, self.covey._handle))
-        self._launched += 1
-        return DeviceWork(self, self._last, [out], self._launched, False)
-
     # ---- reductions ----
 
     def allreduce(self, tensors: Any, opts: Any = None, timeout: Any = None) -> Any:
@@ -451,7 +197,7 @@ class ProcessGroup(_Base):
             else:
                 calls.append(("covey_allreduce", (t.data_ptr(), t.data_ptr(), t.numel() * how.per_element, how.dtype,
                                                   how.redop)))
-        return self._call(calls, tensors, opts, _all(befores), _all(afters))
+        return self._call(calls, tensors, opts, all_of(befores), all_of(afters))
 
     def _fold(self, t: torch.Tensor, fold: Callable, calls: list) -> Callable:
         """A reduction that covey has not: blocks are gathered, and folded in the order of ranks."""
@@ -498,7 +244,7 @@ class ProcessGroup(_Base):
             kept.append(source)
             calls.append(("covey_reduce_scatter", (source.data_ptr(), out.data_ptr(), out.numel() * how.per_element,
                                                    how.dtype, how.redop)))
-        return self._call(calls, list(outputs), opts, _all(befores), None, kept)
+        return self._call(calls, list(outputs), opts, all_of(befores), None, kept)
 
     def _reduce_scatter_base(self, output: torch.Tensor, source: torch.Tensor, opts: Any = None) -> Any:
         return self.reduce_scatter_tensor_coalesced([output], [source], opts)
@@ -634,7 +380,7 @@ class ProcessGroup(_Base):
         return work
 
     def monitored_barrier(self, timeout: Optional[timedelta] = None, wait_all_ranks: bool = False) -> None:
-        """A barrier on the host that names the ranks that do not come: to rank 0, and that one to all.
+        """A barrier on the host that names the ranks that do not come: to rank 0, and that one confirms to all.
 
         Args:
             timeout: None: the group's
@@ -643,40 +389,7 @@ class ProcessGroup(_Base):
         Raises:
             TimeoutError: on rank 0 with the missing ranks; on others if rank 0 does not confirm
         """
-        self._rounds += 1
-        seconds = timeout.total_seconds() if timeout else self._timeout_s
-        until = None if seconds is None else time.monotonic() + seconds
-        others = sorted(self.covey.view().members - {self.rank()})
-        with errors_of_torch():
-            if self.rank() == 0:
-                missing = [r for r in others if not self._came(r, until)]
-                if missing:
-                    missing = missing if wait_all_ranks else missing[:1]
-                    raise _timed_out(f"monitored barrier: ranks {missing} did not come within {seconds} s", missing[0])
-                for r in others:
-                    self._tell(r)
-            else:
-                self._tell(0)
-                if not self._came(0, until):
-                    raise _timed_out(f"monitored barrier: rank 0 did not confirm it within {seconds} s", 0)
-
-    def _tell(self, peer: int) -> None:
-        self.covey.send(_number(self._rounds), peer, _MONITOR_TAG)
-
-    def _came(self, peer: int, until: Optional[float]) -> bool:
-        """Has @peer come to this barrier? What it said at one before, that timed out here, does not count."""
-        while True:
-            room, work = self._awaited.pop(peer, (None, None))
-            if work is None:
-                room = _number(0)
-                work = self.covey.recv_start(room, peer, _MONITOR_TAG)
-            try:
-                work.wait(None if until is None else max(0.0, until - time.monotonic()))
-            except TimeoutError:
-                self._awaited[peer] = room, work
-                return False
-            if int(room[0]) >= self._rounds:
-                return True
+        self._monitor.barrier(timeout.total_seconds() if timeout else self._timeout_s, wait_all_ranks)
 
     # ---- messages ----
 
@@ -691,35 +404,12 @@ class ProcessGroup(_Base):
         arguments = (t.data_ptr(), count, dtype, peer, max(tag, 0))
         if not t.is_cuda:
             return self._host([(name, arguments)], [t], None)
-        work = _MessageWork(self, t)
+        work = MessageWork(self, t)
         self._messages.append((name, arguments, work, torch.cuda.current_stream(t.device)))
         return self._batched(work)
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Any:
         raise NotImplementedError("covey receives from a named rank: give recv() a source")
-
-    def _flush(self) -> None:
-        """Launches the messages on devices together: sends and receives of a batch wait for each other."""
-        if not self._messages:
-            return
-        messages, self._messages = self._messages, []
-        stream = self._stream_for(messages[0][2].tensor.device, True, torch.cuda.is_current_stream_capturing())
-        for _, _, _, asked_on in messages:
-            stream.wait_stream(asked_on)
-        try:
-            with errors_of_torch():
-                check_code(lib.covey_group_start())
-                try:
-                    self._launch([m[:2] for m in messages], stream)
-                finally:
-                    code = lib.covey_group_end()
-                check_code(code, self.covey._handle)
-        except Exception as error:
-            for _, _, work, _ in messages:
-                work.error = error
-            raise
-        for _, _, work, _ in messages:
-            work.launched(stream)
 
     # ---- batches ----
 
@@ -729,7 +419,7 @@ class ProcessGroup(_Base):
     def _end_coalescing(self, device: Any = None) -> Any:
         works, self._batch = self._batch or [], None
         self._flush()
-        return _Batch(works)
+        return Batch(works)
 
     startCoalescing, endCoalescing = _start_coalescing, _end_coalescing
 
@@ -764,168 +454,11 @@ class ProcessGroup(_Base):
     reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
     all_to_all_single = alltoall_base
 
-    # ---- members ----
-
-    def _begin_again(self, outcome: Outcome) -> None:
-        """After a safe point: what is counted and looked at begins anew, alike on old and new ranks."""
-        self._admitted_ranks = outcome.ranks
-        self._error = self._last = self._last_address = None
-        self._collectives = 0
-        self._rounds = outcome.epoch << 32  # more than before, and the same on newcomers
-        if self._look:
-            self._look.forget()
-        self._refresh_active()
-
-    def active_ranks(self) -> torch.Tensor:
-        """int32 [max_ranks]: 1 for members of the last view that this rank has learned."""
-        active, view = torch.zeros(self.covey.max_ranks, dtype=torch.int32), self.covey.view()
-        active[sorted(view.members | (view.pending & self._admitted_ranks))] = 1
-        return active
-
-    def _set_active(self, target: Optional[torch.Tensor]) -> None:
-        """@target is kept as the members, on whatever device it is; None: nothing is.
-
-        Operations on the host write their contributors, which are the same on all ranks; those on devices write what
-        this rank has learned when they are launched.
-        """
-        self._active, self._active_known = target, None
-        self._refresh_active(self.active_ranks())
-
-    def _refresh_active(self, active: Optional[torch.Tensor] = None) -> None:
-        if self._active is None:
-            return
-        if active is None:
-            active = self.active_ranks()
-        if self._active_known is not None and torch.equal(active, self._active_known):
-            return
-        self._active_known = active
-        n = min(len(active), self._active.numel())
-        self._active.view(-1)[:n].copy_(active[:n])
-
-
-class _DeviceWords:
-    """Four int64 in device memory, for torch."""
-
-    def __init__(self, address: int):
-        self.__cuda_array_interface__ = {"shape": (4,), "typestr": "<i8", "data": (address, False), "version": 3}
-
-
-class _Look:
-    """A look at an outcome that is under way: copied behind the operations on a stream, and read a while later."""
-
-    def __init__(self, words: torch.Tensor):
-        self._words = words
-        self._copy = torch.zeros(4, dtype=torch.int64, pin_memory=True)
-        self._event = torch.cuda.Event()
-        self._begun = False
-
-    def begin(self, stream: Any) -> None:
-        with torch.cuda.stream(stream):
-            self._copy.copy_(self._words, non_blocking=True)
-        self._event.record(stream)
-        self._begun = True
-
-    def forget(self) -> None:
-        self._begun = False
-
-    def missing(self, ranks: frozenset) -> frozenset:
-        """Those of @ranks that did not contribute: the same on all ranks."""
-        if not self._begun:
-            return frozenset()
-        self._event.synchronize()
-        mask = int(self._copy[2])
-        return frozenset(r for r in ranks if not mask >> r & 1)
-
-
-class _MessageWork(DeviceWork):
-    """A message on a device. It is launched with others, at the latest when somebody waits for it."""
-
-    def __init__(self, group: ProcessGroup, tensor: torch.Tensor):
-        torch.distributed.Work.__init__(self)
-        self._group, self._stream, self._results, self._number, self._event = group, None, [tensor], -1, None
-        self._kept = None
-        self.tensor, self.error = tensor, None
-
-    def launched(self, stream: Any) -> None:
-        self._stream, self._number, self._event = stream, self._group._launched, torch.cuda.Event()
-        self._event.record(stream)
-        if not torch.cuda.is_current_stream_capturing():
-            self.tensor.record_stream(stream)
-
-    def _begin(self) -> None:
-        self._group._flush()
-        if self.error:
-            raise self.error
-
-    def wait(self, timeout=None) -> bool:
-        self._begin()
-        return super().wait(timeout)
-
-    def is_completed(self) -> bool:
-        self._begin()
-        return super().is_completed()
-
-    def get_future(self) -> torch.futures.Future:
-        self._begin()
-        return super().get_future()
-
-
-class _Batch(torch.distributed.Work):
-    """Works that end together."""
-
-    def __init__(self, works: List[Any]):
-        super().__init__()
-        self._works = works
-
-    def wait(self, timeout=None) -> bool:
-        for work in self._works:
-            work.wait(*(() if timeout is None else (timeout,)))
-        return True
-
-    def is_completed(self) -> bool:
-        return all(work.is_completed() for work in self._works)
-
-    is_success = isCompleted = isSuccess = is_completed
-
-    def result(self) -> List[torch.Tensor]:
-        return [t for work in self._works for t in work.result()]
-
-    def synchronize(self) -> None:
-        self.wait()
-
-    def get_future(self) -> torch.futures.Future:
-        return torch.futures.collect_all([work.get_future() for work in self._works])
-
-
-def _number(number: int) -> torch.Tensor:
-    return torch.tensor([number], dtype=torch.int64)
-
-
-def _timed_out(cause: str, rank: int) -> Exception:
-    return CoveyTimeout(_TIMEOUT, cause, rank)
-
 
 def _alike(source: torch.Tensor, output: torch.Tensor) -> None:
     if source.dtype != output.dtype or source.device != output.device:
-        raise TypeError(f"the input is {source.dtype} on {source.device}, the output {output.dtype} on {output.device}: "
-                        "both must be alike")
-
-
-def _captures(stream: Any) -> bool:
-    with torch.cuda.stream(stream):
-        return torch.cuda.is_current_stream_capturing()
-
-
-def _all(steps: List[Callable]) -> Optional[Callable]:
-    """One function that does all @steps."""
-    if not steps:
-        return None
-
-    def run(*arguments):
-        for step in steps:
-            step(*arguments)
-
-    return run
+        raise TypeError(f"the input is {source.dtype} on {source.device}, the output {output.dtype} on "
+                        f"{output.device}: both must be alike")
 
 
 def _places(counts: Sequence[int]) -> tuple:

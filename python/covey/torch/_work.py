@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Works of the process group: one on host memory is decided when its operation is; one on a device is passed by streams."""
+"""Works of the process group: those on host memory are decided with their operations, those on devices are launched."""
 
 import queue
 import threading
@@ -122,7 +122,7 @@ class HostWork(Work):
         self.wait()
 
     def get_future(self) -> torch.futures.Future:
-        """Done when the work is, with the tensors received into; an error is a RuntimeError with its text, as in C++."""
+        """Done when the work is, with the tensors received into. An error is a RuntimeError with its text, as in C++."""
         with self._lock:
             if self._future:
                 return self._future
@@ -187,7 +187,7 @@ class DoneWork(Work):
 
 
 class DeviceWork(Work):
-    """Operations that were launched on a stream. wait() makes the current stream wait for them, and the host does not."""
+    """Operations that were launched on a stream. wait() makes the current stream wait for them, not the host."""
 
     def __init__(self, group: Any, stream: Any, results: List[torch.Tensor], number: int, overlaps: bool,
                  kept: Any = None):
@@ -255,4 +255,64 @@ class DeviceWork(Work):
     isCompleted, isSuccess = is_completed, is_success
 
 
-__all__ = ["DeviceWork", "DoneWork", "HostWork"]
+class MessageWork(DeviceWork):
+    """A message on a device. It is launched with others, at the latest when somebody waits for it."""
+
+    def __init__(self, group: Any, tensor: torch.Tensor):
+        Work.__init__(self)
+        self._group, self._stream, self._results, self._number, self._event = group, None, [tensor], -1, None
+        self._kept = None
+        self.tensor, self.error = tensor, None
+
+    def launched(self, stream: Any) -> None:
+        self._stream, self._number, self._event = stream, self._group._launched, torch.cuda.Event()
+        self._event.record(stream)
+        if not torch.cuda.is_current_stream_capturing():
+            self.tensor.record_stream(stream)
+
+    def _begin(self) -> None:
+        self._group._flush()
+        if self.error:
+            raise self.error
+
+    def wait(self, timeout=None) -> bool:
+        self._begin()
+        return super().wait(timeout)
+
+    def is_completed(self) -> bool:
+        self._begin()
+        return super().is_completed()
+
+    def get_future(self) -> torch.futures.Future:
+        self._begin()
+        return super().get_future()
+
+
+class Batch(Work):
+    """Works that end together."""
+
+    def __init__(self, works: List[Any]):
+        super().__init__()
+        self._works = works
+
+    def wait(self, timeout=None) -> bool:
+        for work in self._works:
+            work.wait(*(() if timeout is None else (timeout,)))
+        return True
+
+    def is_completed(self) -> bool:
+        return all(work.is_completed() for work in self._works)
+
+    is_success = isCompleted = isSuccess = is_completed
+
+    def result(self) -> List[torch.Tensor]:
+        return [t for work in self._works for t in work.result()]
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def get_future(self) -> torch.futures.Future:
+        return torch.futures.collect_all([work.get_future() for work in self._works])
+
+
+__all__ = ["Batch", "DeviceWork", "DoneWork", "Finisher", "HostWork", "MessageWork"]
