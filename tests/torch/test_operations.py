@@ -147,6 +147,12 @@ def the_rest(group):
 
     future = dist.all_reduce(torch.ones(3), async_op=True).get_future().then(nested)
     assert bool((future.wait() == 2 * WORLD).all())
+    if rank == 0:  # one of them from any source, the other by name
+        first = dist.recv(a := torch.empty(3), tag=7)
+        dist.recv(b := torch.empty(3), src=3 - first, tag=7)
+        assert {first, 3 - first} == {1, 2} and a[0].item() == first and b[0].item() == 3 - first
+    else:
+        dist.send(torch.full((3,), float(rank)), 0, tag=7)
     with dist._coalescing_manager(async_ops=True) as batch:
         tensors = [torch.ones(n) for n in (1, 2, 3)]
         for t in tensors:
@@ -187,8 +193,6 @@ def wrong(group):
         group._reduce_scatter_base(torch.empty(4, dtype=torch.float64), torch.ones(4 * WORLD))
     with pytest.raises(TypeError, match="both must be alike"):
         group.alltoall_base(torch.empty(WORLD, dtype=torch.int8), torch.ones(WORLD))
-    with pytest.raises(NotImplementedError, match="named rank"):
-        dist.recv(x)
     with pytest.raises(ValueError, match="on_loss"):
         import covey.torch
 

@@ -19,6 +19,7 @@ from .._library import lib
 from ..errors import PeerError, error_of
 from ..errors import check as check_code
 from ..outcome import SLICE_NS, Outcome, Work
+from ._anysource import AnySource
 from ._errors import errors_of_torch, translated
 from ._monitor import Monitor
 from ._options import Options
@@ -62,7 +63,7 @@ class Launcher(_Base):
         self._admitted_ranks: frozenset = frozenset(range(group.size)) if founds else frozenset()
         self._error: Optional[BaseException] = None  # of the last operation on the host that failed, until admit()
         self._finisher = Finisher()
-        self._monitor = Monitor(self)
+        self._monitor, self._anysource = Monitor(self), AnySource(self)
         self._launched = self._collectives = 0  # operations on the device; those that all ranks launch
         self._last: Any = None  # the stream of the last one
         self._last_address: Optional[int] = None  # of that stream, if it was not captured

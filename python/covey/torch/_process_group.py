@@ -11,6 +11,8 @@ from torch.distributed import AllreduceOptions, ReduceOp
 
 from .. import _abi
 from .._library import lib
+from ._anysource import AnySourceWork
+from ._errors import errors_of_torch
 from ._launch import Launcher, all_of
 from ._options import Options
 from ._tensors import REDUCED, bytes_of, dense, flat, reduction, unflat, whole
@@ -397,7 +399,10 @@ class ProcessGroup(Launcher):
         return self._message("covey_send", _one(tensors).contiguous(), peer, tag)
 
     def recv(self, tensors: Any, peer: int, tag: int = 0) -> Any:
-        return self._message("covey_recv", dense(_one(tensors), "the tensor"), peer, tag)
+        t = dense(_one(tensors), "the tensor")
+        if not t.is_cuda and self._anysource.has(peer, tag):
+            return self._batched(AnySourceWork(self._anysource, t, [peer], tag, self._timeout_s))
+        return self._message("covey_recv", t, peer, tag)
 
     def _message(self, name: str, t: torch.Tensor, peer: int, tag: int) -> Any:
         count, dtype = bytes_of(t)
@@ -409,7 +414,12 @@ class ProcessGroup(Launcher):
         return self._batched(work)
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Any:
-        raise NotImplementedError("covey receives from a named rank: give recv() a source")
+        t = dense(_one(tensors), "the tensor")
+        if t.is_cuda:
+            raise NotImplementedError("on devices covey receives from a named rank: give recv() a source")
+        with errors_of_torch():
+            peers = self._anysource.begin(t.numel() * t.element_size(), tag)
+        return self._batched(AnySourceWork(self._anysource, t, peers, tag, self._timeout_s))
 
     # ---- batches ----
 

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Receives from any source, on the host: one receive is under way for each peer, and the first message that comes counts.
+
+Those of the other peers stay under way for the next receive with that tag, from whatever source.
+"""
+
+import time
+from typing import Any, Dict, List, Optional, Tuple
+
+import torch
+from torch.distributed import Work
+
+from ..errors import PeerError
+from ..errors import TimeoutError as CoveyTimeout
+from ._errors import errors_of_torch
+
+_TIMEOUT = -3
+
+
+class AnySource:
+    """The receives of a group that are under way for nobody in particular."""
+
+    def __init__(self, group: Any):
+        self._group = group  # the process group
+        self._waiting: Dict[Tuple[int, int], Tuple[torch.Tensor, Any]] = {}  # by peer and tag: memory, covey.Work
+
+    def take(self, peer: int, tag: int) -> Optional[Tuple[torch.Tensor, Any]]:
+        """The receive from @peer that is under way; it is the caller's from here on."""
+        return self._waiting.pop((peer, tag), None)
+
+    def has(self, peer: int, tag: int) -> bool:
+        return (peer, tag) in self._waiting
+
+    def give_back(self, peer: int, tag: int, receive: Tuple[torch.Tensor, Any]) -> None:
+        self._waiting[peer, tag] = receive
+
+    def begin(self, count: int, tag: int) -> List[int]:
+        """Starts what is not under way: a receive of @count bytes from each peer. Returns the peers."""
+        group = self._group.covey
+        peers = sorted(group.view().members - {group.rank})
+        for peer in peers:
+            known = self._waiting.get((peer, tag))
+            if known is None:
+                room = torch.empty(count, dtype=torch.uint8)
+                self._waiting[peer, tag] = room, group.recv_start(room, peer, tag)
+            elif known[0].numel() < count:
+                raise ValueError(f"a receive of {known[0].numel()} bytes from any source is under way, with tag {tag}: "
+                                 f"another of {count} must have another tag")
+        return peers
+
+
+class AnySourceWork(Work):
+    """A receive from any source, or from one for which such a receive is under way."""
+
+    def __init__(self, pool: AnySource, tensor: torch.Tensor, peers: List[int], tag: int, timeout: Optional[float]):
+        super().__init__()
+        self._pool, self._tensor, self._peers, self._tag, self._timeout = pool, tensor, peers, tag, timeout
+        self._source: Optional[int] = None
+
+    def _look(self) -> bool:
+        """Has a message come? Raises PeerError when none can come any more."""
+        if self._source is not None:
+            return True
+        for peer in list(self._peers):
+            receive = self._pool.take(peer, self._tag)
+            if receive is None:
+                continue
+            if not receive[1].test():
+                self._pool.give_back(peer, self._tag, receive)
+                continue
+            try:
+                outcome = receive[1].wait()
+            except PeerError:
+                self._peers.remove(peer)
+                if not self._peers:
+                    raise
+                continue
+            size = min(outcome.bytes, self._tensor.numel() * self._tensor.element_size())
+            self._tensor.view(-1).view(torch.uint8)[:size].copy_(receive[0][:size])
+            self._source = peer
+            return True
+        return False
+
+    def wait(self, timeout=None) -> bool:
+        seconds = timeout.total_seconds() if timeout is not None and timeout.total_seconds() > 0 else self._timeout
+        until, pause = None if seconds is None else time.monotonic() + seconds, 10e-6
+        with errors_of_torch():
+            while not self._look():
+                if until is not None and time.monotonic() > until:
+                    raise CoveyTimeout(_TIMEOUT, f"no message with tag {self._tag} came from any source")
+                time.sleep(pause)
+                pause = min(2 * pause, 1e-3)
+        return True
+
+    def is_completed(self) -> bool:
+        return self._look()
+
+    is_success = isCompleted = isSuccess = is_completed
+
+    def source_rank(self) -> int:
+        """Rank in the group that sent it."""
+        return self._source if self._source is not None else -1
+
+    _source_rank = sourceRank = source_rank
+
+    def result(self) -> List[torch.Tensor]:
+        return [self._tensor]
+
+    def synchronize(self) -> None:
+        self.wait()
