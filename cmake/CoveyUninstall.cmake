@@ -15,6 +15,7 @@ set(folders
 	${CMAKE_INSTALL_LIBDIR}/cmake/covey
 	${CMAKE_INSTALL_LIBDIR}/covey
 	${CMAKE_INSTALL_DOCDIR}/examples/python
+	${CMAKE_INSTALL_DOCDIR}/examples/torch
 	${CMAKE_INSTALL_MANDIR}/man1
 	${CMAKE_INSTALL_MANDIR}/man3
 	${CMAKE_INSTALL_MANDIR}/man7
