@@ -3,6 +3,7 @@
 
 import os
 import time
+from datetime import timedelta
 
 import pytest
 import torch
@@ -221,6 +222,19 @@ def as_mooncake(pipe, rank, store, url, name, recovered):
     dist.all_reduce(x)
     pipe.send((x[0].item(), mooncake.get_active_ranks(group)[:3].tolist(), active.tolist()))
     dist.destroy_process_group()
+
+
+def waits_in_vain(group):
+    group.set_timeout(timedelta(seconds=3))
+    with pytest.raises(TimeoutError, match=r"ranks \[2\] did not come"):
+        mooncake.extend_group_size_to(group, 3)
+    group.set_timeout(timedelta(seconds=300))
+    dist.all_reduce(x := torch.ones(1))
+    return x.item()
+
+
+def test_all_give_up_together(ranks):
+    assert ranks.run(2, waits_in_vain, device="none", max_ranks=4) == [2.0, 2.0]
 
 
 def test_mooncakes_names(store, tmp_path):

@@ -9,15 +9,20 @@ Operations go on after a death, with the survivors' contributions, as there. Wha
 """
 
 import sys
+import time
 from typing import Any, List, Optional, Sequence
 
 import torch
 import torch.distributed as dist
 
+from ..errors import TimeoutError as CoveyTimeout
 from ..torch import Options, ProcessGroup
 from ..torch import admit as _admit
 from ..torch import register as _register
+from ..torch._errors import errors_of_torch
 from ..torch._register import _create
+
+_STATE_BYTES, _TIMEOUT = 512, -3  # of a safe point: a bit for each rank that is awaited
 
 __all__ = ["MooncakeBackendOptions", "extend_group_size_to", "get_active_ranks", "get_failed_ranks_hint",
            "get_peer_state", "install", "join_group", "recover_ranks", "set_device_filter", "set_host_ip"]
@@ -42,7 +47,7 @@ def _make(opts: Any, given: Any, device: str) -> ProcessGroup:
 
 
 def install(alias: bool = False) -> None:
-    """Registers the backends "mooncake" and "mooncake-cpu". @alias: `import mooncake.ep` and mooncake.pg find this module."""
+    """Registers the backends "mooncake" and "mooncake-cpu". @alias: `import mooncake.pg` finds this module."""
     _register()
     for name, device, kinds in (("mooncake", "auto", ["cpu", "cuda"]), ("mooncake-cpu", "none", ["cpu"])):
         if name not in dist.Backend.backend_list:
@@ -70,28 +75,49 @@ def _connected(group: ProcessGroup) -> frozenset:
     return frozenset(known)
 
 
+def _admit_all(group: ProcessGroup, wanted: Optional[frozenset]) -> None:
+    """Safe points until all of @wanted are in; None, on a newcomer: those that the members wait for.
+
+    Who is in early waits with the others. All give up together, after the group's timeout.
+    """
+    until = None if group._timeout_s is None else time.monotonic() + group._timeout_s
+    state = sum(1 << r for r in wanted or ()).to_bytes(_STATE_BYTES, "little")
+    while True:
+        outcome = _admit(info=state, group=group)
+        state = outcome.state
+        missing = [r for r in range(8 * _STATE_BYTES) if state[r // 8] >> r % 8 & 1 and r not in outcome.ranks]
+        if not missing:
+            return
+        late = torch.tensor([until is not None and time.monotonic() > until], dtype=torch.uint8)
+        group.allreduce([late], dist.ReduceOp.MAX).wait()
+        if late.item():
+            with errors_of_torch():
+                raise CoveyTimeout(_TIMEOUT, f"ranks {missing} did not come", missing[0], outcome.epoch, outcome.seq)
+
+
 def recover_ranks(group: ProcessGroup, ranks: Sequence[int]) -> None:
-    """Takes @ranks in again. All members call it at the same place; the ranks themselves call join_group()."""
+    """Takes @ranks in again. All members call it at the same place; the ranks themselves call join_group().
+
+    Raises TimeoutError, on all, if they are not there within the group's timeout.
+    """
     wanted = frozenset(ranks)
     group.covey.recover(ranks)
-    while not wanted <= _admit(group=group).ranks:
-        pass
+    _admit_all(group, wanted)
     group.__dict__.setdefault("_joiners", set()).difference_update(wanted)
     group._refresh_active()
 
 
 def extend_group_size_to(group: ProcessGroup, size: int) -> None:
-    """Grows the group to @size ranks. All members call it at the same place; the new ranks call join_group()."""
+    """Grows the group to @size ranks; else as recover_ranks()."""
     if size > group.size():
         group.covey.extend(size)
-        while group.size() < size:
-            _admit(group=group)
+        _admit_all(group, frozenset(range(group.size(), size)))
     group._refresh_active()
 
 
 def join_group(group: ProcessGroup) -> None:
-    """The first call of a rank that was made with is_extension or recovered_rank: it comes in."""
-    _admit(group=group)
+    """The first call of a rank that was made with is_extension or recovered_rank: it comes in, with those beside it."""
+    _admit_all(group, None)
     group._refresh_active()
 
 

@@ -28,6 +28,9 @@ class AnySource:
         """The receive from @peer that is under way; it is the caller's from here on."""
         return self._waiting.pop((peer, tag), None)
 
+    def epoch(self) -> int:
+        return self._group.covey.view().epoch
+
     def has(self, peer: int, tag: int) -> bool:
         return (peer, tag) in self._waiting
 
@@ -87,7 +90,8 @@ class AnySourceWork(Work):
         with errors_of_torch():
             while not self._look():
                 if until is not None and time.monotonic() > until:
-                    raise CoveyTimeout(_TIMEOUT, f"no message with tag {self._tag} came from any source")
+                    raise CoveyTimeout(_TIMEOUT, f"no message with tag {self._tag} came from ranks {self._peers}",
+                                       epoch=self._pool.epoch())
                 time.sleep(pause)
                 pause = min(2 * pause, 1e-3)
         return True

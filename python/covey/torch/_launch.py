@@ -163,7 +163,7 @@ class Launcher(_Base):
             return
         if self._look is None:
             self._look = _Look(self._outcome_words())
-        self._miss(self._look.missing(self._admitted_ranks), 0, 0)
+        self._miss(*self._look.missing(self._admitted_ranks))
         self._look.begin(stream)
 
     def _outcome_words(self) -> torch.Tensor:
@@ -359,13 +359,13 @@ class _Look:
     def forget(self) -> None:
         self._begun = False
 
-    def missing(self, ranks: frozenset) -> frozenset:
-        """Those of @ranks that did not contribute: the same on all ranks."""
+    def missing(self, ranks: frozenset) -> tuple:
+        """Those of @ranks that did not contribute, the same on all ranks; epoch and number of the operation."""
         if not self._begun:
-            return frozenset()
+            return frozenset(), 0, 0
         self._event.synchronize()
-        mask = int(self._copy[2])
-        return frozenset(r for r in ranks if not mask >> r & 1)
+        status_and_epoch, seq, mask, _ = self._copy.tolist()
+        return frozenset(r for r in ranks if not mask >> r & 1), status_and_epoch >> 32 & 0xffffffff, seq
 
 
 def _captures(stream: Any) -> bool:

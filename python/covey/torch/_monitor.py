@@ -29,18 +29,20 @@ class Monitor:
         self._round += 1
         rank = self._group.rank()
         until = None if seconds is None else time.monotonic() + seconds
-        others = sorted(self._group.covey.view().members - {rank})
+        view = self._group.covey.view()
+        others = sorted(view.members - {rank})
         with errors_of_torch():
             if rank:
                 self._tell(0)
                 if not self._came(0, until):
-                    raise CoveyTimeout(_TIMEOUT, f"monitored barrier: rank 0 did not confirm it within {seconds} s", 0)
+                    cause = f"monitored barrier: rank 0 did not confirm it within {seconds} s"
+                    raise CoveyTimeout(_TIMEOUT, cause, 0, view.epoch)
                 return
             missing = [r for r in others if not self._came(r, until)]
             if missing:
                 named = missing if all_missing else missing[:1]
                 cause = f"monitored barrier: ranks {named} did not come within {seconds} s"
-                raise CoveyTimeout(_TIMEOUT, cause, named[0])
+                raise CoveyTimeout(_TIMEOUT, cause, named[0], view.epoch)
             for r in others:
                 self._tell(r)
 

@@ -104,7 +104,7 @@ def _short(name: str) -> str:
 
 
 def _settings(options: Options, rank: Optional[int], size: int) -> dict:
-    _settle_device(options)
+    """Those of covey.join(). The device of @options is settled."""
     settings = {**_LIMITS, **options.settings, "rank": rank, "device": options.device}
     if options.max_ranks or not os.environ.get("COVEY_MAX_RANKS"):
         settings["max_ranks"] = options.max_ranks or max(64, size)
@@ -181,6 +181,7 @@ def _rendezvous(url: str, timeout: Any = None, **unused: Any):
     """covey://: rank and size are the launcher's, and the members agree through covey on torch's store."""
     global _asked, _joined
     options, _asked = _asked or Options(), None
+    _settle_device(options)
     settings = {**_settings(options, None, 0), "world": None, "store": options.store, "group": options.group}
     with errors_of_torch():
         group = join(**settings)
