@@ -860,6 +860,7 @@ enum covey_ep_combine_as {
 #define COVEY_DEVICE_MAX_TOKENS 16384
 #define COVEY_DEVICE_MAX_HIDDEN 8192
 #define COVEY_DEVICE_MAX_EXPERTS 1024
+#define COVEY_DEVICE_MAX_LANES 128
 
 /** struct covey_ep_config - one pair of dispatch and combine; the same on all ranks */
 struct covey_ep_config {
@@ -873,6 +874,7 @@ struct covey_ep_config {
 	const int *expert_owner; /* [E] host memory: rank of each; NULL: blocks of ceil(E / size) */
 	int rows;		 /* enum covey_ep_rows_as; 0: COVEY_EP_ROWS_BF16 */
 	int combine;		 /* LL: enum covey_ep_combine_as; 0: COVEY_EP_PER_EXPERT. COMPACT has one row a rank */
+	int lanes; /* on devices: processors that a call takes, a power of two up to 128; 0: as many as pay */
 };
 
 #ifdef __cplusplus

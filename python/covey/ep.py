@@ -45,18 +45,20 @@ class Ep:
         rows: "bf16" or "e4m3": what dispatch gives
         combine: "expert" or "rank": which rows come back (LL)
         owners: [experts] the rank of each; None: blocks
+        lanes: on devices, processors that a call takes, a power of two; 0: as many as pay
     """
 
     def __init__(self, group: Group, *, max_tokens: int, hidden: int, top_k: int, experts: int,
                  preset: Union[EpPreset, str] = "ll", rows: Union[EpRowsAs, str] = "bf16",
-                 combine: Union[EpCombineAs, str] = "expert", owners: Optional[Sequence[int]] = None):
+                 combine: Union[EpCombineAs, str] = "expert", owners: Optional[Sequence[int]] = None,
+                 lanes: int = 0):
         self.group, self.preset = group, EpPreset(_enum(preset, EpPreset))
         self.max_tokens, self.hidden, self.top_k, self.experts = max_tokens, hidden, top_k, experts
         self.rows_as = EpRowsAs(_enum(rows, EpRowsAs))
         config = _abi.covey_ep_config(size=ctypes.sizeof(_abi.covey_ep_config), dtype=Dtype.BFLOAT16)
         config.max_tokens, config.hidden, config.top_k, config.experts = max_tokens, hidden, top_k, experts
         config.preset, config.rows, config.combine = self.preset, self.rows_as, _enum(combine, EpCombineAs)
-        config.expert_owner = self._owners(owners)
+        config.expert_owner, config.lanes = self._owners(owners), lanes
         handle = ctypes.c_void_p()
         self._handle: Optional[ctypes.c_void_p] = None
         self._sent: Any = None  # the function that receives what was sent, and its buffers

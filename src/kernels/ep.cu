@@ -11,6 +11,8 @@ template <int ONCE> static const void *kernel_of(const struct cvy_ep_args *a)
 {
 	int first = a->phases == CVY_EP_SEND;
 
+	if (a->form.bulk)
+		return cvy_ep_bulk_kernel(a);
 	if (a->call.kind == CVY_GPU_DISPATCH)
 		return first ? (const void *)cvy_ep_first_phase<cvy_ep_dispatch<ONCE>>
 			     : (const void *)cvy_ep_operation<cvy_ep_dispatch<ONCE>>;
@@ -24,13 +26,15 @@ cudaError_t cvy_ep_load_kernels(size_t *stack)
 {
 	cudaError_t got = cudaSuccess;
 
-	for (int i = 0; i < 16 && got == cudaSuccess; i++) {
+	for (int i = 0; i < 32 && got == cudaSuccess; i++) {
 		struct cvy_ep_args a = {};
 
-		a.per_rank = a.form.per_step = i >> 3; /* cvy_ep_begins */
+		a.form.bulk = i >> 4;
+		a.per_rank = a.form.per_step = i >> 3 & 1; /* cvy_ep_begins */
 		a.call.kind = i & 1 ? CVY_GPU_DISPATCH : CVY_GPU_COMBINE;
 		a.phases = i & 2 ? CVY_EP_SEND : CVY_EP_RECV;
-		got = cvy_gpu_load_kernel(i & 4 ? kernel_of<1>(&a) : kernel_of<0>(&a), stack);
+		a.once = i >> 2 & 1;
+		got = cvy_gpu_load_kernel(a.once ? kernel_of<1>(&a) : kernel_of<0>(&a), stack);
 	}
 	return got;
 }
@@ -39,7 +43,7 @@ static int ep_launch(struct cvy_gpu *gpu, struct cvy_ep_args *a, struct CUstream
 {
 	const void *kernel = a->once ? kernel_of<1>(a) : kernel_of<0>(a);
 	void *args[] = { a };
-	size_t room = a->call.kind == CVY_GPU_DISPATCH ? cvy_ep_dispatch_room(a) : 0;
+	size_t room = a->call.kind == CVY_GPU_DISPATCH ? cvy_ep_dispatch_room(a) : cvy_ep_combine_room(a);
 	cudaError_t got = cudaSuccess;
 	int was, err;
 

@@ -16,13 +16,17 @@
 
 /* Of a CTA, in shared memory. */
 struct cvy_ep_shared {
-	uint64_t mine[CVY_GPU_RANKS];	/* dispatch: tokens of the step that go to each rank */
-	uint64_t theirs[CVY_GPU_RANKS]; /* tokens of the step that come from each; combine: rows for each */
-	uint64_t got[CVY_GPU_RANKS];	/* combine: of the own tokens of the step, which each says that it sends */
-	uint32_t late;			/* deadline passed without them */
-	uint32_t lacking;		/* owners that had not got what was sent */
-	uint32_t left_out;		/* contributors that are not waited for: removed, or not active */
-	uint32_t unsent;		/* of other hosts: what was put to them before has not left */
+	uint64_t mine[2]
+		     [CVY_GPU_RANKS]; /* dispatch: tokens of the step that go to each rank; of a bulk step, and the next */
+	uint64_t theirs[CVY_GPU_RANKS];	 /* tokens of the step that come from each; combine: rows for each */
+	uint64_t back[2][CVY_GPU_RANKS]; /* combine in bulk steps: rows for each, of a step and the next */
+	uint64_t got[CVY_GPU_RANKS];	 /* combine: of the own tokens of the step, which each says that it sends */
+	uint32_t late;			 /* deadline passed without them */
+	uint32_t lacking;		 /* owners that had not got what was sent */
+	uint32_t left_out;		 /* contributors that are not waited for: removed, or not active */
+	uint32_t raw;			 /* bulk steps: whose rows have no tags */
+	uint32_t taken[2];		 /* and how much of a step, and of the next, warps have taken to stage */
+	uint32_t unsent;		 /* of other hosts: what was put to them before has not left */
 	int stopped;
 	int nothing; /* completing: others ended steps without this rank, and what they had sent may be gone */
 	/* One thread reads these for all when the CTA begins: others may write them later. */

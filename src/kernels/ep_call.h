@@ -38,6 +38,14 @@
 #ifndef CVY_EP_PIECE
 #define CVY_EP_PIECE 4 /* lines of a row that are worth a lane, at least: what a warp moves at a time */
 #endif
+#ifndef CVY_EP_BULK_TOKENS
+#define CVY_EP_BULK_TOKENS 8 /* of a lane, from which on rows go by bulk: fewer are pushed sooner than copied */
+#endif
+#define CVY_EP_BULK_STEP \
+	32 /* tokens of a bulk step, at most: the word that says which come has a bit for the way, too */
+#define CVY_EP_BULK_ROW \
+	64 /* bytes of a row that are worth a bulk copy, at least; behind them the place of a row has room */
+#define CVY_EP_BULK_PIECE ((size_t)5120) /* bytes of a row that a warp of combine sums at a time */
 
 enum cvy_ep_phase { CVY_EP_SEND = 1, CVY_EP_RECV = 2 };
 
@@ -52,6 +60,7 @@ struct cvy_ep_form {
 	int32_t row_words, slice_lines;
 	int32_t count_words, entry_words; /* of the header: rows per expert; places of a token */
 	int32_t header_lines;
+	int32_t bulk; /* rows go whole to ranks whose memory is mapped (ep_bulk.cuh) */
 };
 
 struct cvy_ep_shape_gpu {
@@ -84,6 +93,25 @@ static inline int32_t cvy_ep_lanes_of(const struct cvy_ep_shape_gpu *s)
 	for (int32_t across = 0; lanes < CVY_GPU_LANES && cvy_ep_cuts(lines, across); across++)
 		lanes *= 2;
 	return lanes;
+}
+
+/*
+ * Do rows of @f go by bulk? Whole ones, of as many bytes as bulk copies are of, and several to a lane. The header is then one
+ * line, and the rest of it behind that without tags.
+ */
+static inline void cvy_ep_bulk_of(const struct cvy_ep_shape_gpu *s, int combine, struct cvy_ep_form *f)
+{
+	int sums = s->per_rank || s->once; /* what else goes back is rows as they are, and more than one of a token */
+	int32_t rest = (f->count_words + f->per_step * f->entry_words) * 8,
+		lines = 1 + cvy_ep_div(rest, CVY_EP_LINE_BYTES);
+
+	if (lines < f->header_lines)
+		lines = f->header_lines;
+	f->bulk = cvy_ep_div(s->tokens, f->lanes) >= CVY_EP_BULK_TOKENS && f->per_step <= CVY_EP_BULK_STEP &&
+		  (!combine || sums) && f->slices == 1 && !f->across && s->hidden % 16 == 0 && f->row_words % 2 == 0 &&
+		  f->row_words * 8 >= CVY_EP_BULK_ROW && lines + f->per_step * f->slice_lines <= CVY_EP_STEP_LINES;
+	if (f->bulk)
+		f->header_lines = lines;
 }
 
 /* @lanes: a power of two. 0: too large for a step. */
@@ -125,6 +153,7 @@ static inline int cvy_ep_form_of(const struct cvy_ep_shape_gpu *s, int32_t lanes
 		f->across++;
 	f->apart = lanes >> f->across;
 	f->slice_lines = cvy_ep_div(f->slice_lines, 1 << f->across);
+	cvy_ep_bulk_of(s, combine, f);
 	return 1;
 }
 
@@ -206,18 +235,38 @@ CVY_GPU_BOTH static inline int cvy_ep_quads(const struct cvy_ep_args *a)
  */
 static inline int cvy_ep_begins(const struct cvy_ep_args *a)
 {
-	return a->per_rank && a->form.per_step == 1 && cvy_ep_quads(a) * a->call.size <= CVY_EP_THREADS / 32;
+	return a->per_rank && !a->form.bulk && a->form.per_step == 1 &&
+	       cvy_ep_quads(a) * a->call.size <= CVY_EP_THREADS / 32;
 }
 
 /* ---- dynamic shared memory of dispatch (struct cvy_ep_room), in words of 4 bytes ---- */
 
 #define CVY_EP_NEAR 2048   /* ids at most of which a CTA has a copy: it looks at all of them, and more than once */
 #define CVY_EP_WINDOW 3072 /* what windows may take: alike on all ranks, and little beside the rest */
+#define CVY_EP_MARKS 8192  /* what marks may take */
 #define CVY_EP_ROOM ((size_t)223 << 10) /* bytes in all: what a device has for a CTA, less what is static */
 
 CVY_GPU_BOTH static inline size_t cvy_ep_entries(const struct cvy_ep_args *a)
 {
 	return (size_t)a->form.per_step * (size_t)a->form.entry_words * 2;
+}
+
+/* Bulk steps: a step is planned and staged while the one before is on its way. */
+CVY_GPU_BOTH static inline int cvy_ep_turns(const struct cvy_ep_args *a)
+{
+	return a->form.bulk ? 2 : 1;
+}
+
+/* Words of 32 tokens that a rank may have. */
+CVY_GPU_BOTH static inline int cvy_ep_mark_words(const struct cvy_ep_args *a)
+{
+	return (a->tokens + 31) / 32;
+}
+
+/* Is it marked at once, of all own tokens, where they go? Of bulk steps, and a token has a row at each rank. */
+CVY_GPU_BOTH static inline int cvy_ep_marks(const struct cvy_ep_args *a)
+{
+	return a->form.bulk && a->once && 2 * a->call.size * cvy_ep_mark_words(a) <= CVY_EP_MARKS;
 }
 
 CVY_GPU_BOTH static inline size_t cvy_ep_near_ids(const struct cvy_ep_args *a)
@@ -245,19 +294,29 @@ CVY_GPU_BOTH static inline int cvy_ep_window_bins(const struct cvy_ep_args *a)
  */
 CVY_GPU_BOTH static inline int cvy_ep_windows(const struct cvy_ep_args *a)
 {
-	return a->form.steps > 1 && cvy_ep_window_bins(a) + a->call.size * cvy_ep_window_words(a) <= CVY_EP_WINDOW;
+	return a->form.steps > 1 && !cvy_ep_marks(a) &&
+	       cvy_ep_window_bins(a) + a->call.size * cvy_ep_window_words(a) <= CVY_EP_WINDOW;
 }
 
 /* In bytes. */
 static inline size_t cvy_ep_dispatch_room(const struct cvy_ep_args *a)
 {
 	size_t size = (size_t)a->call.size, once = (size_t)a->once, step = (size_t)a->form.per_step;
-	size_t halves = cvy_ep_near_ids(a) + size * cvy_ep_entries(a) + (size_t)a->experts + once * size +
+	size_t turns = (size_t)cvy_ep_turns(a);
+	size_t halves = cvy_ep_near_ids(a) + (size + turns - 1) * cvy_ep_entries(a) + (size_t)a->experts + once * size +
 			size * ((size_t)a->el + once);
 
 	if (cvy_ep_windows(a))
 		halves += (size_t)cvy_ep_window_bins(a) + size * (size_t)cvy_ep_window_words(a);
-	return (halves + 1) / 2 * 8 + step * (size_t)a->form.row_words * 8;
+	if (cvy_ep_marks(a))
+		halves += 2 * size * (size_t)cvy_ep_mark_words(a);
+	return (halves + 1) / 2 * 8 + turns * step * (size_t)a->form.row_words * 8;
+}
+
+/* Of combine: in bulk steps each warp has two pieces, so that one is summed while the other leaves. */
+static inline size_t cvy_ep_combine_room(const struct cvy_ep_args *a)
+{
+	return a->form.bulk ? CVY_EP_THREADS / 32 * 2 * CVY_EP_BULK_PIECE : 0;
 }
 
 #endif

@@ -27,21 +27,21 @@ static __device__ __forceinline__ int cvy_ep_came(const struct cvy_ep_turn *t, c
 	return __any_sync(CVY_EP_ALL, cvy_ep_here<ONCE>(t->a, rank, cvy_ep_token(t, s, j)).row >= 0);
 }
 
-/* All threads: which tokens of the step have rows here for each of the others. */
+/* The first @warps warps, before a barrier: which tokens of the step have rows here for each of the others. */
 template <int ONCE>
-static __device__ __forceinline__ void cvy_ep_who(const struct cvy_ep_turn *t, const struct cvy_ep_step *s)
+static __device__ __forceinline__ void cvy_ep_who(const struct cvy_ep_turn *t, const struct cvy_ep_step *s,
+						  uint64_t *theirs, int warps)
 {
 	const struct cvy_ep_args *a = t->a;
 	int n = a->call.size * a->form.per_step;
 
 #pragma unroll 1
-	for (int i = (int)(threadIdx.x / 32); i < n; i += CVY_EP_WARPS) {
+	for (int i = (int)(threadIdx.x / 32); i < n; i += warps) {
 		int j, rank = cvy_ep_split(i, a->form.per_step, &j);
 
 		if (rank != a->call.rank && cvy_ep_came<ONCE>(t, s, rank, j) && threadIdx.x % 32 == 0)
-			atomicOr((unsigned long long *)&t->sh->theirs[rank], 1ull << j);
+			atomicOr((unsigned long long *)&theirs[rank], 1ull << j);
 	}
-	__syncthreads();
 }
 
 /* Line of word @word of row @nth of token @j in the step, -1: of another slice. */
@@ -59,15 +59,16 @@ static __device__ __forceinline__ int cvy_ep_combine_line(const struct cvy_ep_tu
  */
 template <int ONCE>
 static __device__ __forceinline__ void cvy_ep_push_headers_back(const struct cvy_ep_turn *t,
-								const struct cvy_ep_step *s, int one)
+								const struct cvy_ep_step *s, int one,
+								const uint64_t *tokens, uint32_t to)
 {
 #pragma unroll 1
 	for (int p = CVY_EP_WARPS - 1 - (int)(threadIdx.x / 32); p < t->a->call.size; p += CVY_EP_WARPS) {
 		uint64_t v[2] = { 0, s->tag }, theirs;
 
-		if (!cvy_has(t->peers, p))
+		if (!cvy_has(to, p))
 			continue;
-		theirs = one ? (uint64_t)cvy_ep_came<ONCE>(t, s, p, 0) : t->sh->theirs[p];
+		theirs = one ? (uint64_t)cvy_ep_came<ONCE>(t, s, p, 0) : tokens[p];
 		if (threadIdx.x % 8 == 0)
 			v[0] = theirs;
 		else if (threadIdx.x % 8 == 1) /* so that lane 0 of each knows, whatever it has sent there */
@@ -115,19 +116,20 @@ static __device__ __forceinline__ int cvy_ep_push_token(const struct cvy_ep_turn
 
 template <int ONCE>
 static __device__ __forceinline__ void cvy_ep_push_results(const struct cvy_ep_turn *t, const struct cvy_ep_step *s,
-							   int one)
+							   int one, const uint64_t *theirs, uint32_t to)
 {
 	int q = (int)(threadIdx.x / 32);
 
-	CVY_EACH_PEER(p, t->peers, t->a->call.rank)
+	CVY_EACH_PEER(p, to, t->a->call.rank)
 	{
 #pragma unroll 1
-		for (uint64_t left = one ? 1 : t->sh->theirs[p]; left; left &= left - 1)
+		for (uint64_t left = one ? 1 : theirs[p]; left; left &= left - 1)
 			q = cvy_ep_push_token<ONCE>(t, s, (int)p, __ffsll((long long)left) - 1, q);
 	}
 }
 
-/* Each owner's announcement of what it sends. */
+/* Each owner's announcement of what it sends; of a bulk step the signal behind it, too. */
+template <int BULK>
 static __device__ __forceinline__ void cvy_ep_hear(struct cvy_ep_turn *t, const struct cvy_ep_step *s)
 {
 	const struct cvy_ep_args *a = t->a;
@@ -140,10 +142,15 @@ static __device__ __forceinline__ void cvy_ep_hear(struct cvy_ep_turn *t, const 
 			else if (w == 1 && v)
 				atomicOr(&t->sh->lacking, 1u << p);
 		};
+		uint64_t v[2];
+		int how, raw;
 
 		if (p == a->call.rank || !cvy_has(t->sources, p))
 			continue;
-		if (cvy_ep_take_header(t, s, p, take) != 1)
+		how = BULK ? cvy_ep_take_signal(t, s, p, v, &raw) : cvy_ep_take_header(t, s, p, take);
+		if (BULK && !how)
+			take((int)(threadIdx.x % 32), v[0]);
+		if (how != 1)
 			cvy_ep_waited(t, p);
 	}
 }
@@ -255,6 +262,33 @@ static __device__ __forceinline__ float cvy_ep_scale(const struct cvy_ep_args *a
 	return left != all && left != 0 ? all / left : 1;
 }
 
+/* What a warp knows of an own token before it adds: whose parts come, and by what their sum is multiplied. */
+struct cvy_ep_parts {
+	uint32_t from; /* ranks, or numbers of its experts */
+	float scale;
+};
+
+/* A warp: of the own token @j. */
+template <int ONCE>
+static __device__ __forceinline__ struct cvy_ep_parts cvy_ep_parts_of(const struct cvy_ep_turn *t,
+								      const struct cvy_ep_place *p, int j)
+{
+	const struct cvy_ep_args *a = t->a;
+	int self = p->owner == a->call.rank, own = p->row >= 0, comes;
+	struct cvy_ep_parts parts;
+	uint32_t valid;
+
+	if (ONCE) /* the row stands at the first that names the rank */
+		own = __any_sync(CVY_EP_ALL, self && own);
+	comes = p->owner >= 0 && (self ? own : cvy_has(t->sources, p->owner) && (t->sh->got[p->owner] >> j & 1));
+	valid = __ballot_sync(CVY_EP_ALL, p->owner >= 0);
+	parts.from = __ballot_sync(CVY_EP_ALL, comes);
+	parts.scale = cvy_ep_scale(a, p, valid, parts.from);
+	if (a->per_rank) /* owners in place of experts */
+		parts.from = __reduce_or_sync(CVY_EP_ALL, comes ? 1u << p->owner : 0);
+	return parts;
+}
+
 /* A warp: its quads of the own token @j. Not 0: stopped or late. */
 template <int ONCE, int BEGINS>
 static __device__ __forceinline__ int cvy_ep_take_token(struct cvy_ep_turn *t, const struct cvy_ep_step *s,
@@ -262,23 +296,13 @@ static __device__ __forceinline__ int cvy_ep_take_token(struct cvy_ep_turn *t, c
 {
 	const struct cvy_ep_args *a = t->a;
 	int token = cvy_ep_token(t, s, j), first = s->slice * a->form.slice_lines, last = cvy_ep_last_line(t, s);
-	int q = cvy_ep_sums_from(t, j), known = BEGINS && !j, self, own, comes;
+	int q = cvy_ep_sums_from(t, j), known = BEGINS && !j;
 	struct cvy_ep_place p = begun->place;
-	uint32_t valid, here, from;
-	float scale;
+	struct cvy_ep_parts parts;
 
 	if (j)
 		p = cvy_ep_away<ONCE>(t, token);
-	self = p.owner == a->call.rank;
-	own = p.row >= 0; /* once: the row stands at the first that names the rank */
-	if (ONCE)
-		own = __any_sync(CVY_EP_ALL, self && own);
-	comes = p.owner >= 0 && (self ? own : cvy_has(t->sources, p.owner) && (t->sh->got[p.owner] >> j & 1));
-	valid = __ballot_sync(CVY_EP_ALL, p.owner >= 0);
-	from = here = __ballot_sync(CVY_EP_ALL, comes);
-	scale = cvy_ep_scale(a, &p, valid, here);
-	if (a->per_rank) /* owners in place of experts */
-		from = __reduce_or_sync(CVY_EP_ALL, comes ? 1u << p.owner : 0);
+	parts = cvy_ep_parts_of<ONCE>(t, &p, j);
 #pragma unroll 1
 	for (; q < (last - first + 3) / 4; q += CVY_EP_WARPS) {
 		int word, line = cvy_ep_place(q, &word) + first, how;
@@ -287,12 +311,12 @@ static __device__ __forceinline__ int cvy_ep_take_token(struct cvy_ep_turn *t, c
 
 		word += first * CVY_EP_LINE_WORDS;
 		sum.clear();
-		how = cvy_ep_gather<ONCE>(t, s, &p, from, j, line, word, line < last, known, begun->own, &sum);
+		how = cvy_ep_gather<ONCE>(t, s, &p, parts.from, j, line, word, line < last, known, begun->own, &sum);
 		if (how)
 			return how;
 		known = 0;
-		if (scale != 1)
-			sum.scale(scale);
+		if (parts.scale != 1)
+			sum.scale(parts.scale);
 		sum.narrow(v);
 		if (line < last && word < a->form.row_words)
 			cvy_word_put(a->out + (size_t)token * (size_t)a->hidden * 2, (uint64_t)word,
@@ -319,10 +343,11 @@ template <int ONCE, int BEGINS> struct cvy_ep_combine {
 	enum { PLACES = 0 };
 
 	/* Lines of the step that went to @rank, and any before them. */
-	static __device__ int lines(const struct cvy_ep_turn *t, const struct cvy_ep_step *s, int rank)
+	static __device__ int lines(const struct cvy_ep_turn *t, const struct cvy_ep_step *s, const uint64_t *tokens,
+				    int rank)
 	{
 		const struct cvy_ep_args *a = t->a;
-		uint64_t theirs = rank < CVY_GPU_RANKS ? t->sh->theirs[rank] : 0;
+		uint64_t theirs = rank < CVY_GPU_RANKS ? tokens[rank] : 0;
 		int j = theirs ? 63 - __clzll((long long)theirs) : 0, rows = theirs != 0;
 
 		if (theirs && !a->per_rank)
@@ -360,14 +385,17 @@ template <int ONCE, int BEGINS> struct cvy_ep_combine {
 		if (!cvy_ep_must_send<HOT>(t, step))
 			return;
 		if (!one)
-			cvy_ep_who<ONCE>(t, s);
+			cvy_ep_who<ONCE>(t, s, t->sh->theirs, CVY_EP_WARPS);
+		if (!one)
+			__syncthreads();
 		cvy_ep_say_sent(t, step);
 		if (far && !cvy_ep_far_may_push(t, s, step))
 			return;
-		cvy_ep_push_headers_back<ONCE>(t, s, one);
-		cvy_ep_push_results<ONCE>(t, s, one);
+		cvy_ep_overtake(t, s, step);
+		cvy_ep_push_headers_back<ONCE>(t, s, one, t->sh->theirs, t->peers);
+		cvy_ep_push_results<ONCE>(t, s, one, t->sh->theirs, t->peers);
 		if (far)
-			cvy_ep_far_put(t, s, lines(t, s, (int)threadIdx.x));
+			cvy_ep_far_put(t, s, lines(t, s, t->sh->theirs, (int)threadIdx.x));
 	}
 
 	static __device__ __forceinline__ void send_first(const struct cvy_ep_args *a, struct cvy_lane_run *r,
@@ -415,7 +443,7 @@ template <int ONCE, int BEGINS> struct cvy_ep_combine {
 
 			send<HOT>(&t, &s, step);
 			begun = cvy_ep_begin_sum<ONCE, BEGINS>(&t, &s);
-			cvy_ep_hear(&t, &s);
+			cvy_ep_hear<0>(&t, &s);
 			if (cvy_ep_stopped(&t))
 				return 1;
 #pragma unroll 1

@@ -12,11 +12,11 @@
 /* Whole lines: words that are not there are 0. */
 template <int ONCE>
 static __device__ __forceinline__ void cvy_ep_push_headers(const struct cvy_ep_turn *t, const struct cvy_ep_step *s,
-							   const struct cvy_ep_room *room)
+							   const struct cvy_ep_room *room, uint32_t to)
 {
 	int lines = t->a->form.header_lines, u = (int)(threadIdx.x % 32), i = 0;
 
-	CVY_EACH_PEER(p, t->peers, t->a->call.rank)
+	CVY_EACH_PEER(p, to, t->a->call.rank)
 	{
 #pragma unroll 1
 		for (int first = 0; first < lines; first += 4, i++) {
@@ -33,17 +33,17 @@ static __device__ __forceinline__ void cvy_ep_push_headers(const struct cvy_ep_t
 	}
 }
 
-static __device__ __forceinline__ void cvy_ep_push_rows(struct cvy_ep_turn *t, const struct cvy_ep_step *s,
-							const struct cvy_ep_room *room)
+static __device__ __forceinline__ void cvy_ep_push_rows(const struct cvy_ep_turn *t, const struct cvy_ep_step *s,
+							const struct cvy_ep_room *room, uint32_t to)
 {
 	const struct cvy_ep_form *f = &t->a->form;
 	int first = s->slice * f->slice_lines, lines = cvy_ep_last_line(t, s) - first, quads = (lines + 3) / 4;
 	int q = (int)(threadIdx.x / 32);
 
-	CVY_EACH_PEER(p, t->peers, t->a->call.rank)
+	CVY_EACH_PEER(p, to, t->a->call.rank)
 	{
 #pragma unroll 1
-		for (uint64_t left = t->sh->mine[p]; left; left &= left - 1) {
+		for (uint64_t left = room->mine[p]; left; left &= left - 1) {
 			int j = __ffsll((long long)left) - 1;
 
 #pragma unroll 1
@@ -61,47 +61,61 @@ static __device__ __forceinline__ void cvy_ep_push_rows(struct cvy_ep_turn *t, c
 
 /* ---- rows that come ---- */
 
-/* Everyone's header: which tokens come, rows per expert, and entries: all that is looked at later. A warp has a rank. */
+/* One thread: word @w of the header of @rank: which tokens come, rows per expert, or entries. */
+template <int ONCE>
+static __device__ __forceinline__ void cvy_ep_heard(const struct cvy_ep_turn *t, const struct cvy_ep_room *room,
+						    int rank, int w, uint64_t v)
+{
+	const struct cvy_ep_args *a = t->a;
+	int cw = a->form.count_words, columns = a->el + ONCE, entries = a->form.per_step * a->form.entry_words;
+	uint32_t *rows = room->rows + (size_t)rank * (size_t)columns;
+	uint64_t *entry = (uint64_t *)(room->entry + (size_t)rank * cvy_ep_entries(a));
+
+	if (w == 0)
+		t->sh->theirs[rank] = v;
+	else if (w > cw && w <= cw + entries)
+		entry[w - 1 - cw] = v;
+#pragma unroll
+	for (int i = 0; i < 4; i++) {
+		uint32_t n = (uint32_t)(v >> (16 * i) & 0xffff), e = (uint32_t)(w - 1) * 4 + i;
+
+		if (w >= 1 && w <= cw && e < (uint32_t)columns)
+			rows[e] = n < (uint32_t)a->tokens ? n : (uint32_t)a->tokens;
+	}
+}
+
+/* A warp: @rank sends nothing that is awaited; it is this one, or not heard. */
+template <int ONCE>
+static __device__ __forceinline__ void cvy_ep_not_heard(const struct cvy_ep_turn *t, const struct cvy_ep_room *room,
+							int rank)
+{
+	int self = rank == t->a->call.rank, columns = t->a->el + ONCE;
+
+	__syncwarp();
+	if (threadIdx.x % 32 == 0)
+		t->sh->theirs[rank] = self ? room->mine[rank] : 0;
+#pragma unroll 1
+	for (int e = (int)(threadIdx.x % 32); e < columns; e += 32)
+		room->rows[(size_t)rank * (size_t)columns + e] = self ? cvy_ep_own_count<ONCE>(t, room, rank, e) : 0;
+}
+
+/* Everyone's header: all that is looked at later. A warp has a rank. */
 template <int ONCE>
 static __device__ __forceinline__ void cvy_ep_headers(struct cvy_ep_turn *t, const struct cvy_ep_step *s,
 						      const struct cvy_ep_room *room)
 {
-	const struct cvy_ep_args *a = t->a;
-	int cw = a->form.count_words, self = a->call.rank, columns = a->el + ONCE;
-	int entries = a->form.per_step * a->form.entry_words;
-
 #pragma unroll 1
-	for (int p = cvy_ep_hears(); p < a->call.size; p += CVY_EP_WARPS) {
-		uint32_t *rows = room->rows + (size_t)p * (size_t)columns;
-		uint64_t *entry = (uint64_t *)(room->entry + (size_t)p * cvy_ep_entries(a));
-		auto take = [&](int w, uint64_t v) {
-			if (w == 0)
-				t->sh->theirs[p] = v;
-			else if (w > cw && w <= cw + entries)
-				entry[w - 1 - cw] = v;
-#pragma unroll
-			for (int i = 0; i < 4; i++) {
-				uint32_t n = (uint32_t)(v >> (16 * i) & 0xffff), e = (uint32_t)(w - 1) * 4 + i;
+	for (int p = cvy_ep_hears(); p < t->a->call.size; p += CVY_EP_WARPS) {
+		auto take = [&](int w, uint64_t v) { cvy_ep_heard<ONCE>(t, room, p, w, v); };
+		int how = -1;
 
-				if (w >= 1 && w <= cw && e < (uint32_t)columns)
-					rows[e] = n < (uint32_t)a->tokens ? n : (uint32_t)a->tokens;
-			}
-		};
-		int how;
-
-		if (p != self && cvy_has(t->sources, p)) {
+		if (p != t->a->call.rank && cvy_has(t->sources, p)) {
 			how = cvy_ep_take_header(t, s, p, take);
 			if (how != 1)
 				cvy_ep_waited(t, p);
-			if (!how)
-				continue;
 		}
-		__syncwarp();
-		if (threadIdx.x % 32 == 0)
-			t->sh->theirs[p] = p == self ? t->sh->mine[p] : 0;
-#pragma unroll 1
-		for (int e = (int)(threadIdx.x % 32); e < columns; e += 32)
-			rows[e] = p == self ? cvy_ep_own_count<ONCE>(t, room, p, e) : 0;
+		if (how)
+			cvy_ep_not_heard<ONCE>(t, room, p);
 	}
 }
 
@@ -189,21 +203,17 @@ static __device__ __forceinline__ void cvy_ep_put_scales(const struct cvy_ep_arg
 	}
 }
 
-/* Token @j of @rank, as its header says. All threads of a warp. */
+/* Token @j of @rank, as its header says: of each expert @entry, and its weight. All threads of a warp. */
 template <int ONCE>
-static __device__ __forceinline__ struct cvy_ep_named cvy_ep_rows_of(const struct cvy_ep_turn *t,
-								     const struct cvy_ep_room *room, int rank, int j)
+static __device__ __forceinline__ struct cvy_ep_named cvy_ep_rows_by(const struct cvy_ep_turn *t,
+								     const struct cvy_ep_room *room, int rank, int j,
+								     uint32_t entry, float weight)
 {
 	const struct cvy_ep_args *a = t->a;
-	const uint32_t *said = room->entry + (size_t)rank * cvy_ep_entries(a) + j * 2 * a->form.entry_words;
 	int k = (int)(threadIdx.x % 32), groups = (a->hidden + CVY_EP_GROUP - 1) / CVY_EP_GROUP, e;
-	struct cvy_ep_named n = { -1, -1, 0, 0 };
-	uint32_t entry = CVY_EP_ALL, here;
+	struct cvy_ep_named n = { -1, -1, weight, 0 };
+	uint32_t here;
 
-	if (k < a->top_k) {
-		entry = said[k];
-		n.weight = __uint_as_float(said[a->form.entry_words + k]);
-	}
 	e = (int)(entry & 0xffff);
 	if ((t->sh->theirs[rank] >> j & 1) && entry != CVY_EP_ALL && e < a->experts && (int)(entry >> 16) < a->tokens &&
 	    t->sh->tables.owner[e] == a->call.rank)
@@ -221,6 +231,25 @@ static __device__ __forceinline__ struct cvy_ep_named cvy_ep_rows_of(const struc
 		n.scale = (uint64_t)n.local * (uint64_t)groups * (uint64_t)rows + (uint64_t)in;
 	}
 	return n;
+}
+
+template <int ONCE>
+static __device__ __forceinline__ struct cvy_ep_named cvy_ep_rows_of(const struct cvy_ep_turn *t,
+								     const struct cvy_ep_room *room, int rank, int j)
+{
+	const uint32_t *said = room->entry + (size_t)rank * cvy_ep_entries(t->a);
+	int k = (int)(threadIdx.x % 32);
+	uint32_t entry = CVY_EP_ALL;
+	float weight = 0;
+
+	if (rank == t->a->call.rank)
+		said = room->own;
+	said += j * 2 * t->a->form.entry_words;
+	if (k < t->a->top_k) {
+		entry = said[k];
+		weight = __uint_as_float(said[t->a->form.entry_words + k]);
+	}
+	return cvy_ep_rows_by<ONCE>(t, room, rank, j, entry, weight);
 }
 
 /* Needed by combine, and readable by the caller. One warp. */
@@ -352,17 +381,17 @@ static __device__ __forceinline__ void cvy_ep_take_rows(struct cvy_ep_turn *t, c
 	}
 }
 
+/* Lines of the step that went to @rank, and any before them. */
+static __device__ __forceinline__ int cvy_ep_lines_of(const struct cvy_ep_turn *t, const uint64_t *mine, int rank)
+{
+	const struct cvy_ep_form *f = &t->a->form;
+	uint64_t tokens = rank < CVY_GPU_RANKS ? mine[rank] : 0;
+
+	return f->header_lines + (tokens ? 64 - __clzll((long long)tokens) : 0) * f->slice_lines;
+}
+
 template <int ONCE> struct cvy_ep_dispatch {
 	enum { PLACES = 1 }; /* of rows depend on the contributors */
-
-	/* Lines of the step that went to @rank, and any before them. */
-	static __device__ __forceinline__ int lines(const struct cvy_ep_turn *t, int rank)
-	{
-		const struct cvy_ep_form *f = &t->a->form;
-		uint64_t mine = rank < CVY_GPU_RANKS ? t->sh->mine[rank] : 0;
-
-		return f->header_lines + (mine ? 64 - __clzll((long long)mine) : 0) * f->slice_lines;
-	}
 
 	typedef struct cvy_ep_ahead ahead;
 
@@ -379,7 +408,7 @@ template <int ONCE> struct cvy_ep_dispatch {
 	static __device__ __forceinline__ void bring_near(const struct cvy_ep_args *a, struct cvy_ep_shared *sh,
 							  uint64_t *dynamic, const struct cvy_ep_ahead *x)
 	{
-		struct cvy_ep_room room = cvy_ep_room_of<ONCE>(a, dynamic);
+		struct cvy_ep_room room = cvy_ep_room_of<ONCE>(a, sh, dynamic);
 		int ids = a->num_tokens * a->top_k;
 
 #pragma unroll 1
@@ -414,19 +443,21 @@ template <int ONCE> struct cvy_ep_dispatch {
 		if (far)
 			push = cvy_ep_far_may_push(t, s, step);
 		if (push)
-			cvy_ep_push_headers<ONCE>(t, s, room);
+			cvy_ep_overtake(t, s, step);
+		if (push)
+			cvy_ep_push_headers<ONCE>(t, s, room, t->peers);
 		cvy_ep_say_sent(t, step);
 		if (push)
-			cvy_ep_push_rows(t, s, room);
+			cvy_ep_push_rows(t, s, room, t->peers);
 		if (far && push)
-			cvy_ep_far_put(t, s, lines(t, (int)threadIdx.x));
+			cvy_ep_far_put(t, s, cvy_ep_lines_of(t, room->mine, (int)threadIdx.x));
 	}
 
 	static __device__ __forceinline__ void send_first(const struct cvy_ep_args *a, struct cvy_lane_run *r,
 							  struct cvy_ep_shared *sh, uint64_t *dynamic,
 							  const struct cvy_ep_ahead *x)
 	{
-		struct cvy_ep_room room = cvy_ep_room_of<ONCE>(a, dynamic);
+		struct cvy_ep_room room = cvy_ep_room_of<ONCE>(a, sh, dynamic);
 		struct cvy_ep_turn t = cvy_ep_begin<1>(a, r, sh);
 		struct cvy_ep_step s = cvy_ep_step_of(&t, 0);
 
@@ -460,7 +491,7 @@ template <int ONCE> struct cvy_ep_dispatch {
 						  struct cvy_ep_shared *sh, uint64_t *dynamic, uint32_t late,
 						  struct cvy_ep_ahead *x)
 	{
-		struct cvy_ep_room room = cvy_ep_room_of<ONCE>(a, dynamic);
+		struct cvy_ep_room room = cvy_ep_room_of<ONCE>(a, sh, dynamic);
 		struct cvy_ep_turn t = cvy_ep_begin<HOT>(a, r, sh);
 
 		t.sources &= ~late;

@@ -49,6 +49,16 @@ static __device__ __noinline__ int cvy_ep_far_ask(struct cvy_ep_apart *x, uint64
 	return 1;
 }
 
+/* All threads, before a step is pushed: peers of this host that did not answer the one before are told. */
+static __device__ __forceinline__ void cvy_ep_overtake(const struct cvy_ep_turn *t, const struct cvy_ep_step *s,
+						       int step)
+{
+	uint32_t silent = step ? t->peers & ~t->sources : t->r->lane.failed & CVY_GPU_LATE ? t->peers : 0;
+
+	if (CVY_GUARDED && silent)
+		cvy_near_overtake(&t->a->call, *t->r, silent, s->tag ^ CVY_GPU_MARK);
+}
+
 static __device__ __forceinline__ int cvy_ep_far_may_push(struct cvy_ep_turn *t, const struct cvy_ep_step *s, int step)
 {
 	uint32_t silent = step ? t->peers & ~t->sources : t->r->lane.failed & CVY_GPU_LATE ? t->peers : 0;

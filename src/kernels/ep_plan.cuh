@@ -6,19 +6,22 @@
 #ifndef CVY_EP_PLAN_CUH
 #define CVY_EP_PLAN_CUH
 
-#include "ep_far.cuh"
+#include "ep_bulk.cuh"
 
 /* Dynamic shared memory of dispatch. */
 struct cvy_ep_room {
 	const int32_t *ids; /* the copy, or the caller's */
 	int32_t *near;	    /* NULL: there is no room for one */
 	uint64_t *stage;    /* [per_step][row_words] */
+	uint64_t *mine;	    /* [rank] own tokens of the step that go there */
+	uint32_t *own;	    /* entries of the own tokens: among those of all sources, or in a room of theirs */
 	uint32_t *entry; /* [size][per_step][2][entry_words] of each source, as its header has them: expert | place << 16,
 			  * CVY_EP_ALL: none; then weights */
 	uint32_t *counted; /* [experts] rows of each, from here, by owner; once: and [size] rows of each rank */
 	uint32_t *rows;	   /* [size][el + once] of each source; of the rank last */
 	uint32_t *earlier; /* with windows: rows of each expert, once: of each rank, that tokens before the window have */
 	uint32_t *goes;	   /* once: [window / 32][size] tokens of the window that go to each rank, a bit for each */
+	uint32_t *before; /* with marks: [tokens / 32][size] how many go there before these 32 */
 };
 
 /* The first token of a step's window; without windows all are in it. */
@@ -28,7 +31,8 @@ static __device__ __forceinline__ int cvy_ep_window(const struct cvy_ep_args *a,
 }
 
 template <int ONCE>
-static __device__ __forceinline__ struct cvy_ep_room cvy_ep_room_of(const struct cvy_ep_args *a, uint64_t *room)
+static __device__ __forceinline__ struct cvy_ep_room cvy_ep_room_of(const struct cvy_ep_args *a,
+								    struct cvy_ep_shared *sh, uint64_t *room)
 {
 	size_t near = cvy_ep_near_ids(a);
 	struct cvy_ep_room at;
@@ -36,11 +40,17 @@ static __device__ __forceinline__ struct cvy_ep_room cvy_ep_room_of(const struct
 	at.near = near ? (int32_t *)room : NULL;
 	at.ids = near ? at.near : a->ids;
 	at.stage = room + near / 2;
-	at.entry = (uint32_t *)(at.stage + (size_t)a->form.per_step * (size_t)a->form.row_words);
-	at.counted = at.entry + (size_t)a->call.size * cvy_ep_entries(a);
+	at.mine = sh->mine[0];
+	at.entry =
+		(uint32_t *)(at.stage + (size_t)cvy_ep_turns(a) * (size_t)a->form.per_step * (size_t)a->form.row_words);
+	at.own = at.entry + (size_t)a->call.rank * cvy_ep_entries(a);
+	at.counted = at.entry + (size_t)(a->call.size + cvy_ep_turns(a) - 1) * cvy_ep_entries(a);
 	at.rows = at.counted + a->experts + (ONCE ? a->call.size : 0);
 	at.earlier = at.rows + (size_t)a->call.size * (size_t)(a->el + ONCE);
 	at.goes = at.earlier + cvy_ep_window_bins(a);
+	at.before = at.earlier + (size_t)cvy_ep_mark_words(a) * (size_t)a->call.size;
+	if (cvy_ep_marks(a))
+		at.goes = at.earlier;
 	return at;
 }
 
@@ -68,7 +78,7 @@ static __device__ __forceinline__ void cvy_ep_clear(const struct cvy_ep_args *a,
 						    const struct cvy_ep_room *room, int counted)
 {
 	if (threadIdx.x < CVY_GPU_RANKS)
-		sh->mine[threadIdx.x] = 0;
+		room->mine[threadIdx.x] = 0;
 #pragma unroll 1
 	for (int i = (int)threadIdx.x; counted && i < a->experts + (ONCE ? a->call.size : 0); i += CVY_EP_THREADS)
 		room->counted[i] = 0;
@@ -226,6 +236,24 @@ static __device__ __forceinline__ uint32_t cvy_ep_place_of(const struct cvy_ep_a
 	return cvy_ep_earlier_rows(a, owner, ids, token, owner[id]);
 }
 
+/* One thread: the @k-th expert of @token, the @j-th of its step, is @id, and its row is at @place there; or it is none. */
+static __device__ __forceinline__ void cvy_ep_note(const struct cvy_ep_turn *t, const struct cvy_ep_room *room,
+						   int token, int j, int k, int32_t id, uint32_t place, float weight)
+{
+	const struct cvy_ep_args *a = t->a;
+	const int each = a->form.entry_words, at = token * a->top_k + k;
+	uint32_t *entry = room->own + j * 2 * each + k;
+
+	if (place >= (uint32_t)a->tokens)
+		id = -1;
+	entry[0] = id < 0 ? CVY_EP_ALL : (uint32_t)id | place << 16;
+	entry[each] = __float_as_uint(weight);
+	if (id >= 0)
+		atomicOr((unsigned long long *)&room->mine[t->sh->tables.owner[id]], 1ull << j);
+	if (token < a->tokens && k < a->top_k)
+		a->sent[at] = id;
+}
+
 /* All threads: where the tokens of this step go. A warp has an entry, from the last on: the first ones count. */
 template <int ONCE>
 static __device__ __forceinline__ void cvy_ep_plan(const struct cvy_ep_turn *t, const struct cvy_ep_step *s,
@@ -233,7 +261,6 @@ static __device__ __forceinline__ void cvy_ep_plan(const struct cvy_ep_turn *t, 
 {
 	const struct cvy_ep_args *a = t->a;
 	const uint8_t *owner = t->sh->tables.owner;
-	uint32_t *entry = room->entry + (size_t)a->call.rank * cvy_ep_entries(a);
 	int each = a->form.entry_words;
 
 #pragma unroll 1
@@ -246,16 +273,8 @@ static __device__ __forceinline__ void cvy_ep_plan(const struct cvy_ep_turn *t, 
 
 		if (cvy_ep_known(a, id))
 			place = cvy_ep_place_of<ONCE>(a, owner, room, cvy_ep_window(a, s), token, k, id);
-		if (place >= (uint32_t)a->tokens)
-			id = -1;
-		if (threadIdx.x % 32)
-			continue;
-		entry[j * 2 * each + k] = id < 0 ? CVY_EP_ALL : (uint32_t)id | place << 16;
-		entry[j * 2 * each + each + k] = __float_as_uint(weight);
-		if (id >= 0)
-			atomicOr((unsigned long long *)&t->sh->mine[owner[id]], 1ull << j);
-		if (token < a->tokens && k < a->top_k)
-			a->sent[at] = id;
+		if (threadIdx.x % 32 == 0)
+			cvy_ep_note(t, room, token, j, k, id, place, weight);
 	}
 }
 
@@ -284,10 +303,9 @@ static __device__ __forceinline__ uint64_t cvy_ep_own_word(const struct cvy_ep_t
 	uint64_t v = 0;
 
 	if (w == 0)
-		return t->sh->mine[rank];
+		return room->mine[rank];
 	if (w > f->count_words) {
-		const uint64_t *entry =
-			(const uint64_t *)(room->entry + (size_t)t->a->call.rank * cvy_ep_entries(t->a));
+		const uint64_t *entry = (const uint64_t *)room->own;
 
 		w -= 1 + f->count_words;
 		return w < f->per_step * f->entry_words ? entry[w] : 0;

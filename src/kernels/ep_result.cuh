@@ -6,7 +6,7 @@
 #ifndef CVY_EP_RESULT_CUH
 #define CVY_EP_RESULT_CUH
 
-#include "ep_far.cuh"
+#include "ep_bulk.cuh"
 
 #ifndef CVY_EP_RESULTS
 #define CVY_EP_RESULTS 4 /* rows of results that a thread reads at a time */
@@ -142,6 +142,31 @@ static __device__ __forceinline__ void cvy_ep_result(const struct cvy_ep_args *a
 		cvy_ep_result_part(at, a->hidden, word, part);
 		v[0] = part[0];
 		v[1] = part[1];
+	}
+}
+
+static __device__ __noinline__ void cvy_ep_result_anywhere(const uint8_t *at, uint64_t v[2])
+{
+	v[0] = cvy_word_get(at, 0, 16);
+	v[1] = cvy_word_get(at, 1, 16);
+}
+
+/* As above, of a bulk step: @word is even, and rows are whole 16 bytes. */
+static __device__ __forceinline__ void cvy_ep_result_two(const struct cvy_ep_args *a, int row, int word, uint64_t v[2])
+{
+	const uint8_t *at = a->y + (size_t)row * (size_t)a->hidden * 2 + (size_t)word * 8;
+
+	if (((uintptr_t)at & 15) == 0) {
+		const ulonglong2 two = *(const ulonglong2 *)at;
+
+		v[0] = two.x;
+		v[1] = two.y;
+	} else {
+		uint64_t two[2];
+
+		cvy_ep_result_anywhere(at, two);
+		v[0] = two[0];
+		v[1] = two[1];
 	}
 }
 

@@ -11,6 +11,13 @@
 #include "ep_plan.cuh"
 
 /* 8 elements of bf16 at word pair @w of a row; past its end 0. */
+static __device__ __forceinline__ void cvy_ep_eight_anywhere(const struct cvy_ep_args *a, const uint8_t *row, int w,
+							     uint64_t v[2])
+{
+	v[0] = cvy_word_get(row, 2 * (uint64_t)w, (uint64_t)a->hidden * 2);
+	v[1] = cvy_word_get(row, 2 * (uint64_t)w + 1, (uint64_t)a->hidden * 2);
+}
+
 static __device__ __forceinline__ void cvy_ep_eight(const struct cvy_ep_args *a, int token, int w, uint64_t v[2])
 {
 	const uint8_t *row = a->x + (size_t)token * (size_t)a->hidden * 2;
@@ -22,8 +29,7 @@ static __device__ __forceinline__ void cvy_ep_eight(const struct cvy_ep_args *a,
 		v[1] = x.y;
 		return;
 	}
-	v[0] = cvy_word_get(row, 2 * (uint64_t)w, (uint64_t)a->hidden * 2);
-	v[1] = cvy_word_get(row, 2 * (uint64_t)w + 1, (uint64_t)a->hidden * 2);
+	cvy_ep_eight_anywhere(a, row, w, v);
 }
 
 #define CVY_EP_PARTS ((CVY_EP_HIDDEN / 8 + CVY_EP_THREADS - 1) / CVY_EP_THREADS)
@@ -70,33 +76,48 @@ static __device__ __forceinline__ uint64_t cvy_ep_cast(const uint64_t v[2], floa
 	return out;
 }
 
+/* A warp: 8 elements of a token, its @w-th, as they travel; beyond its end nothing. */
+static __device__ __forceinline__ void cvy_ep_stage_eight(const struct cvy_ep_args *a, const uint64_t v[2], int w,
+							  uint64_t *stage)
+{
+	int words = a->hidden / 8;
+
+	if (a->fp8) {
+		float *scales = (float *)(stage + words), scale;
+		uint64_t out = cvy_ep_cast(v, &scale);
+
+		if (w < words)
+			stage[w] = out;
+		if (w < words && w % 16 == 0)
+			scales[w / 16] = scale;
+	} else if (w < words) {
+		stage[2 * w] = v[0];
+		stage[2 * w + 1] = v[1];
+	}
+}
+
+/* One thread: an odd number of scales ends with 0. */
+static __device__ __forceinline__ void cvy_ep_stage_end(const struct cvy_ep_args *a, uint64_t *stage)
+{
+	int words = a->hidden / 8, groups = (words + 15) / 16;
+
+	if (a->fp8 && groups % 2)
+		((float *)(stage + words))[groups] = 0;
+}
+
 /* All threads: a token, as it travels. */
 static __device__ __forceinline__ void cvy_ep_stage_one(const struct cvy_ep_args *a, const struct cvy_ep_ahead *x,
 							uint64_t *stage)
 {
-	int words = a->hidden / 8, groups = (words + 15) / 16;
-	float *scales = (float *)(stage + words);
-
-	if (a->fp8 && threadIdx.x == 0 && groups % 2)
-		scales[groups] = 0;
+	if (threadIdx.x == 0)
+		cvy_ep_stage_end(a, stage);
 #pragma unroll
 	for (int i = 0; i < CVY_EP_PARTS; i++) {
 		int w = i * CVY_EP_THREADS + (int)threadIdx.x;
 
-		if (w / 32 * 32 >= words)
+		if (w / 32 * 32 >= a->hidden / 8)
 			break;
-		if (a->fp8) {
-			float scale;
-			uint64_t out = cvy_ep_cast(x->v[i], &scale);
-
-			if (w < words)
-				stage[w] = out;
-			if (w < words && w % 16 == 0)
-				scales[w / 16] = scale;
-		} else if (w < words) {
-			stage[2 * w] = x->v[i][0];
-			stage[2 * w + 1] = x->v[i][1];
-		}
+		cvy_ep_stage_eight(a, x->v[i], w, stage);
 	}
 }
 

@@ -100,7 +100,24 @@ static __device__ __noinline__ int cvy_far_overtake(const struct cvy_gpu_call *c
 	return 0;
 }
 
-/* Has @rank, of another host, begun to write over what it had pushed here in step @tag? */
+/*
+ * All threads, before step @tag of the lane is pushed, up to a barrier: those of @to on this host have not answered what was pushed
+ * before, and may read it where it stands (ep_bulk.cuh).
+ */
+static __device__ __noinline__ void cvy_near_overtake(const struct cvy_gpu_call *c, struct cvy_lane_run r, uint32_t to,
+						      uint64_t tag)
+{
+	const int rank = (int)threadIdx.x;
+
+	if (rank < CVY_GPU_RANKS && rank != c->rank && cvy_has(to, rank) &&
+	    (!cvy_far(&r) || !cvy_far_queue(c, r.lane.out, to, rank))) {
+		cvy_store_word(cvy_to(c, &r, rank) + cvy_gpu_ahead_at(r.index), tag);
+		__threadfence_system();
+	}
+	__syncthreads();
+}
+
+/* Has @rank begun to write over what it had pushed here in step @tag? */
 static __device__ int cvy_far_overtaken(const struct cvy_gpu_call *c, const struct cvy_lane_run *r, int rank,
 					uint64_t tag)
 {

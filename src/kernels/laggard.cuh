@@ -62,6 +62,7 @@ static __device__ __noinline__ int cvy_after_late(const struct cvy_gpu_call *c, 
 {
 	if (c->packet == CVY_GPU_PAIR && c->kind != CVY_GPU_BARRIER && c->kind != CVY_GPU_ADMIT)
 		cvy_spoil_lines(c, &r);
+	cvy_near_overtake(c, r, r.lane.mask, CVY_GPU_STEP(r.lane.epoch, r.lane.count + 1));
 	if (cvy_far(&r))
 		return cvy_far_again(c, r);
 	if (threadIdx.x == 0 && c->root < 0) /* a rank that has done it has heard everyone */

@@ -300,6 +300,18 @@ static __device__ __forceinline__ int cvy_wait_packet(const uint8_t *at, int ran
 	}
 }
 
+/* One thread: until its bulk copies have been written, whoever's memory that is. They take no look: nothing can hold them up. */
+static __device__ __forceinline__ void cvy_wait_written(void)
+{
+	cvy_bulk_written();
+}
+
+/* One thread: until at most @GROUPS of its groups of bulk copies have still to read the shared memory that they are of. */
+template <int GROUPS> static __device__ __forceinline__ void cvy_wait_read(void)
+{
+	cvy_bulk_read<GROUPS>();
+}
+
 /*
  * One thread: all up to @ticket has left the queue to @rank, and its memory may be written again: 0. 1: the gate closed
  * first; 2: the time is over, or the queue is broken.

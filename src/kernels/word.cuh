@@ -27,6 +27,15 @@ static __device__ __forceinline__ uint64_t cvy_load_place(const uint64_t *at)
 	return v;
 }
 
+/* A word behind which this thread's later loads, and those of threads that it meets, see what was stored before it. */
+static __device__ __forceinline__ uint64_t cvy_acquire_word(const uint64_t *at)
+{
+	uint64_t v;
+
+	asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(at) : "memory");
+	return v;
+}
+
 static __device__ __forceinline__ uint32_t cvy_load_half(const uint32_t *at)
 {
 	uint32_t v;
@@ -60,6 +69,73 @@ static __device__ __forceinline__ void cvy_fetch(const void *at)
 static __device__ __forceinline__ void cvy_add_word(uint64_t *at, uint64_t v)
 {
 	asm volatile("red.relaxed.gpu.global.add.u64 [%0], %1;" ::"l"(at), "l"(v) : "memory");
+}
+
+/* The larger of two bf16 each, by halves; of a number and a NaN the number. */
+static __device__ __forceinline__ uint32_t cvy_max_bf16(uint32_t a, uint32_t b)
+{
+	uint32_t v;
+
+	asm("max.bf16x2 %0, %1, %2;" : "=r"(v) : "r"(a), "r"(b));
+	return v;
+}
+
+/* Between two stores of one thread: whoever on any device sees the second sees the first. Less than __threadfence_system(). */
+static __device__ __forceinline__ void cvy_order_system(void)
+{
+	asm volatile("fence.acq_rel.sys;" ::: "memory");
+}
+
+/*
+ * Bulk copies, from shared memory to memory of any device: by one thread, of whole 16 bytes. What threads stored in shared
+ * memory is seen by them behind cvy_bulk_fence() of each of these threads and a barrier.
+ */
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+#define CVY_HAS_BULK 1
+#else
+#define CVY_HAS_BULK 0
+#endif
+
+static __device__ __forceinline__ void cvy_bulk_fence(void)
+{
+#if __CUDA_ARCH__ >= 900
+	asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
+
+static __device__ __forceinline__ void cvy_bulk_store(uint8_t *to, const void *from, uint32_t bytes)
+{
+#if __CUDA_ARCH__ >= 900
+	asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to),
+		     "r"((uint32_t)__cvta_generic_to_shared(from)), "r"(bytes)
+		     : "memory");
+#else
+	(void)to, (void)from, (void)bytes;
+#endif
+}
+
+/* Those since the last such call are one group. */
+static __device__ __forceinline__ void cvy_bulk_commit(void)
+{
+#if __CUDA_ARCH__ >= 900
+	asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+#endif
+}
+
+/* Until at most @GROUPS of this thread's groups have still to read shared memory. */
+template <int GROUPS> static __device__ __forceinline__ void cvy_bulk_read(void)
+{
+#if __CUDA_ARCH__ >= 900
+	asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(GROUPS) : "memory");
+#endif
+}
+
+/* Until all of this thread's have been written. */
+static __device__ __forceinline__ void cvy_bulk_written(void)
+{
+#if __CUDA_ARCH__ >= 900
+	asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+#endif
 }
 
 /*

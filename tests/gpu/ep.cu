@@ -490,7 +490,12 @@ static void times(void)
 		time_one(tokens[i], 0, 0);
 	for (int lanes = 64; lanes >= 8; lanes /= 2)
 		time_one(128, lanes, 0);
-	time_one(4096, 0, 1);
+	for (int lanes = 128; lanes >= 16; lanes /= 2)
+		time_one(4096, lanes, 1);
+	for (int many = 32; many <= 1024; many *= 2)
+		time_one(many, 0, 1);
+	for (int lanes = 64; lanes >= 16; lanes /= 2)
+		time_one(128, lanes, 1);
 }
 
 int main(int argc, char **argv)

@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#define TOKENS 6
+#define TOKENS 8 /* in one lane, steps are of bulk */
 #define HIDDEN 64
 #define TOP_K 2
 #define EXPERTS 8

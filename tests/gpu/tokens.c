@@ -4,6 +4,7 @@
  * of twenty pairs and replaced, `--cycles` times. Tokens and routing are functions of source, token and step, so every row
  * has one right place and value; experts give back what they got, so a combined token is itself times the weights of
  * the owners that took part (with --compact 1: times how many took part, since the row of a rank comes back as it is).
+ * With --lanes 1 rows go by bulk.
  * Each outcome must be alike on all who are left, and every byte right by what it says. Pairs are launched whole and in
  * two phases, and by a graph that each process captured once. With --late MS all have that deadline, and each comes later
  * than that now and then: its part is missing where it says so, and nothing else is wrong. With --victim it is always the same rank that dies, and
@@ -57,7 +58,8 @@ static struct covey_ep *ep;
 static struct CUstream_st *stream;
 static struct cvy_gpu_graph *graph;
 static void *route;
-static int rank, size, failures, cycles, per_rank, compact, striking, late, victim = -1, after = 40, away_ms, deadline;
+static int rank, size, failures, cycles, per_rank, compact, lanes, striking, late, victim = -1, after = 40, away_ms,
+										   deadline;
 static enum where where = ANYWHERE;
 static uint64_t checks, cut, contributors; /* the last: of the last operation */
 static struct holds held, holding;	   /* after the second cycle, and now */
@@ -501,6 +503,7 @@ static void start(void)
 	config.experts = EXPERTS;
 	config.preset = compact ? COVEY_EP_COMPACT : COVEY_EP_LL;
 	config.combine = per_rank ? COVEY_EP_PER_RANK : COVEY_EP_PER_EXPERT;
+	config.lanes = lanes;
 	must(covey_ep_create(group, &config, &ep), "ep_create");
 	must(tool->alloc(sizeof(host), &at), "memory");
 	there = at;
@@ -549,6 +552,8 @@ int main(int argc, char **argv)
 			per_rank = atoi(argv[i + 1]);
 		else if (!strcmp(argv[i], "--compact"))
 			compact = atoi(argv[i + 1]);
+		else if (!strcmp(argv[i], "--lanes"))
+			lanes = atoi(argv[i + 1]);
 		else if (!strcmp(argv[i], "--late"))
 			late = atoi(argv[i + 1]);
 		else if (!strcmp(argv[i], "--victim"))

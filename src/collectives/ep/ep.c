@@ -85,6 +85,10 @@ static int check_config(struct covey_group *group, const struct covey_ep_config 
 		return fail(group, COVEY_ERR_INVAL, "rows must be of enum covey_ep_rows_as");
 	if (c->combine != COVEY_EP_PER_EXPERT && c->combine != COVEY_EP_PER_RANK)
 		return fail(group, COVEY_ERR_INVAL, "combine must be of enum covey_ep_combine_as");
+	if (c->lanes < 0 || c->lanes > COVEY_DEVICE_MAX_LANES || (c->lanes & (c->lanes - 1)))
+		return cvy_fail(cvy_handle_box(group), COVEY_ERR_INVAL, -1, 0,
+				"lanes is %d: it must be 0 or a power of two up to %d", c->lanes,
+				COVEY_DEVICE_MAX_LANES);
 	return 0;
 }
 
@@ -113,6 +117,7 @@ static int lay_out(struct covey_ep *ep, const int *expert_owner, int size)
 	h = cvy_hash(h, (uint64_t)ep->shape.tokens);
 	h = cvy_hash(h, (uint64_t)ep->shape.hidden);
 	h = cvy_hash(h, (uint64_t)ep->shape.top_k << 32 ^ (uint64_t)size);
+	h = cvy_hash(h, (uint64_t)ep->lanes);
 	h = cvy_hash(h, (uint64_t)ep->rows_as << 32 ^ (uint64_t)ep->shape.preset << 16 ^ (uint64_t)ep->combine_as);
 	free(ep->owner);
 	ep->owner = owner;
@@ -227,6 +232,7 @@ COVEY_API int covey_ep_create(struct covey_group *group, const struct covey_ep_c
 	ep->combine_bytes = cvy_ep_combine_bytes(&ep->shape);
 	ep->rows_as = c.rows;
 	ep->combine_as = c.combine;
+	ep->lanes = c.lanes;
 	ep->local = malloc((size_t)c.experts * sizeof(*ep->local));
 	err = ep->local ? 0 : fail(group, COVEY_ERR_NOMEM, "no memory for the handle");
 	if (!err && (uint64_t)ep->shape.max_ranks * (uint64_t)c.max_tokens > CVY_EP_MAX_ROWS)

@@ -24,6 +24,7 @@ struct covey_ep {
 	size_t dispatch_bytes, combine_bytes; /* of one slot */
 	struct cvy_op *sent[2];		      /* posted and not received: dispatch, combine */
 	int rows_as, combine_as;
+	int lanes;		      /* of calls on devices; 0: as many as pay */
 	struct cvy_ep_device *device; /* its state on the group's device, made with the first call there */
 };
 

@@ -53,7 +53,8 @@ static struct cvy_ep_shape_gpu shape_of(const struct covey_ep *ep)
 }
 
 _Static_assert(COVEY_DEVICE_MAX_RANKS == CVY_GPU_RANKS && COVEY_DEVICE_MAX_TOKENS == CVY_EP_TOKENS &&
-		       COVEY_DEVICE_MAX_HIDDEN == CVY_EP_HIDDEN && COVEY_DEVICE_MAX_EXPERTS == CVY_EP_EXPERTS,
+		       COVEY_DEVICE_MAX_HIDDEN == CVY_EP_HIDDEN && COVEY_DEVICE_MAX_EXPERTS == CVY_EP_EXPERTS &&
+		       COVEY_DEVICE_MAX_LANES == CVY_GPU_LANES,
 	       "covey.h says what kernels take");
 
 int cvy_ep_device_takes(const struct cvy_ep_shape *s, int size, char *why, size_t bytes)
@@ -116,7 +117,7 @@ static int lay_out(struct covey_ep *ep)
 	struct cvy_ep_device *x = ep->device;
 	struct cvy_ep_shape_gpu shape;
 	struct cvy_ep_tables *tables;
-	int err = check_shape(ep);
+	int err = check_shape(ep), lanes;
 
 	if (err || (x && x->laid_out))
 		return err;
@@ -128,8 +129,8 @@ static int lay_out(struct covey_ep *ep)
 		return fail(ep, COVEY_ERR_NOMEM, "no memory for the handle");
 	}
 	shape = shape_of(ep);
-	if (!cvy_ep_form_of(&shape, cvy_ep_lanes_of(&shape), 0, &x->form[0]) ||
-	    !cvy_ep_form_of(&shape, cvy_ep_lanes_of(&shape), 1, &x->form[1]))
+	lanes = ep->lanes ? ep->lanes : cvy_ep_lanes_of(&shape);
+	if (!cvy_ep_form_of(&shape, lanes, 0, &x->form[0]) || !cvy_ep_form_of(&shape, lanes, 1, &x->form[1]))
 		err = cvy_fail(cvy_handle_box(ep->group), COVEY_ERR_UNSUPPORTED, -1, 0,
 			       "devices do not take rows of hidden %d for top_k %d, with %d experts on one rank",
 			       shape.hidden, shape.top_k, shape.most_local);

@@ -37,8 +37,9 @@
 #define __noinline__ __attribute__((noinline))
 
 #define CVY_EP_THREADS 64
-#define CVY_LOOKS 4	 /* then the others of a CTA go on */
-#define CVY_GPU_RING 256 /* pieces of messages: one that is longer takes a moment only */
+#define CVY_EP_BULK_TOKENS 2 /* of a lane */
+#define CVY_LOOKS 4	     /* then the others of a CTA go on */
+#define CVY_GPU_RING 256     /* pieces of messages: one that is longer takes a moment only */
 
 struct cpu_fiber {
 	void *stack_at;
@@ -56,6 +57,9 @@ struct cpu_index {
 void cpu_look(void);						  /* others may go on here */
 int cpu_sends(uint64_t *at, uint64_t v0, uint64_t v1, int words); /* to a peer: it stores them, some time */
 void cpu_fence(void);						  /* when all that is under way has come */
+void cpu_bulk(uint8_t *to, const void *from, uint32_t bytes);	  /* read and stored some time, up to the wait */
+void cpu_bulk_commit(void);
+void cpu_bulk_wait(unsigned left); /* until so many of this thread's groups are not done */
 #else
 #define CPU_LOCAL thread_local
 
@@ -71,6 +75,21 @@ static inline int cpu_sends(uint64_t *, uint64_t, uint64_t, int)
 static inline void cpu_fence(void)
 {
 	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
+
+static inline void cpu_bulk(uint8_t *to, const void *from, uint32_t bytes)
+{
+	for (uint32_t i = 0; i < bytes / 8; i++)
+		__atomic_store_n((uint64_t *)to + i, ((const uint64_t *)from)[i], __ATOMIC_RELAXED);
+	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
+
+static inline void cpu_bulk_commit(void)
+{
+}
+
+static inline void cpu_bulk_wait(unsigned)
+{
 }
 #endif
 
@@ -335,6 +354,59 @@ static inline void cvy_fetch(const void *at)
 static inline void cvy_add_word(uint64_t *at, uint64_t v)
 {
 	atomicAdd(at, v);
+}
+
+static inline uint64_t cvy_acquire_word(const uint64_t *at)
+{
+	return cvy_load_word(at);
+}
+
+static inline uint32_t cvy_max_bf16(uint32_t a, uint32_t b)
+{
+	uint32_t both = 0;
+
+	for (int i = 0; i < 32; i += 16) {
+		float x = __uint_as_float((a >> i) << 16), y = __uint_as_float((b >> i) << 16);
+
+		both |= (x != x || y > x ? b >> i : a >> i) % 0x10000 << i;
+	}
+	return both;
+}
+
+static inline void cvy_order_system(void)
+{
+	cpu_fence();
+}
+
+#define CVY_HAS_BULK 1
+
+static inline void cvy_bulk_fence(void)
+{
+}
+
+/* Whatever a bulk copy has not read or written by then is not there: cpu_bulk() may do it at any time up to the wait for it. */
+static inline void cvy_bulk_store(uint8_t *to, const void *from, uint32_t bytes)
+{
+	if (((uintptr_t)to | (uintptr_t)from | bytes) & 15) {
+		fprintf(stderr, "a bulk copy of %u bytes from %p to %p\n", bytes, from, (void *)to);
+		abort();
+	}
+	cpu_bulk(to, from, bytes);
+}
+
+static inline void cvy_bulk_commit(void)
+{
+	cpu_bulk_commit();
+}
+
+template <int GROUPS> static inline void cvy_bulk_read(void)
+{
+	cpu_bulk_wait(GROUPS);
+}
+
+static inline void cvy_bulk_written(void)
+{
+	cpu_bulk_wait(0);
 }
 
 /* ---- what the header of the runtime has for the other compiler alone ---- */

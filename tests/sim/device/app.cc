@@ -444,6 +444,7 @@ static void more_steps(struct cvy_ep_form *f)
 	f->apart = f->lanes;
 	f->header_lines = f->entry_words ? cvy_ep_div(1 + f->count_words + f->entry_words, CVY_EP_LINE_PACKETS) : 1;
 	f->steps = cvy_ep_div(setup.shape.tokens, f->lanes) * f->slices;
+	cvy_ep_bulk_of(&setup.shape, f == &setup.form[1], f);
 }
 
 void app_begin(int n)
@@ -468,6 +469,8 @@ void app_begin(int n)
 	h->fp8 = sim_odds(3);
 	h->per_rank = sim_odds(2);
 	h->once = sim_odds(5);
+	if (h->fp8 && h->hidden == 192)
+		h->hidden = 384; /* rows and scales in whole 16 bytes: they can go by bulk */
 	setup.renormalise = sim_odds(2) && !h->per_rank && !h->once; /* the oracle has it there */
 	for (int e = 0; e < h->experts; e++)
 		setup.owner[e] = sim_odds(4) ? (int)sim_below((uint64_t)n) : e % n;
@@ -480,9 +483,10 @@ void app_begin(int n)
 	}
 	sim_tell(
 		"%d ranks, lanes %d resident %d split %d; tokens %d hidden %d top %d of %d, fp8 %d per rank %d once %d "
-		"renormalise %d, steps %d and %d",
+		"renormalise %d, steps %d and %d, bulk %d and %d",
 		n, setup.lanes, setup.resident, setup.split, h->tokens, h->hidden, h->top_k, h->experts, h->fp8,
-		h->per_rank, h->once, setup.renormalise, setup.form[0].steps, setup.form[1].steps);
+		h->per_rank, h->once, setup.renormalise, setup.form[0].steps, setup.form[1].steps, setup.form[0].bulk,
+		setup.form[1].bulk);
 }
 
 void app_end(void)

@@ -31,6 +31,14 @@ struct store {
 	unsigned line; /* number of the line that it is a part of, 0: of none */
 };
 
+struct bulk {
+	cpu_fiber *by;
+	unsigned group;
+	uint8_t *to;
+	const void *from;
+	uint32_t bytes;
+};
+
 struct warp {
 	struct cta *cta;
 	unsigned index, here, runs; /* runs: a bit for each thread that can go on */
@@ -49,6 +57,8 @@ struct cta {
 	int any, any_out, draining;
 	std::vector<uint64_t> dynamic;
 	std::vector<store> under_way;
+	std::vector<bulk> bulks; /* neither read nor stored yet */
+	unsigned group[MOST_THREADS];
 	unsigned lines;
 	struct words *words;
 };
@@ -299,6 +309,49 @@ void cpu_fence(void)
 		drain(here, 8, 0);
 }
 
+static void bulk_done(const bulk *b)
+{
+	for (uint32_t i = 0; i < b->bytes / 8; i++) {
+		uint64_t *at = (uint64_t *)b->to + i, v = ((const uint64_t *)b->from)[i];
+
+		if (!cpu_sends(at, v, 0, 1))
+			__atomic_store_n(at, v, __ATOMIC_RELEASE);
+	}
+}
+
+/* Some are read at once, most when they are waited for: memory that is written over before is found. */
+void cpu_bulk(uint8_t *to, const void *from, uint32_t bytes)
+{
+	bulk b = { cpu_now, here->group[cpu_now->tid], to, from, bytes };
+
+	if (sim_odds(4))
+		bulk_done(&b);
+	else
+		here->bulks.push_back(b);
+}
+
+void cpu_bulk_commit(void)
+{
+	here->group[cpu_now->tid]++;
+}
+
+void cpu_bulk_wait(unsigned left)
+{
+	struct cta *c = here;
+	unsigned now = c->group[cpu_now->tid];
+	size_t kept = 0;
+
+	for (size_t i = 0; i < c->bulks.size(); i++) {
+		bulk b = c->bulks[i];
+
+		if (b.by == cpu_now && b.group + left < now)
+			bulk_done(&b);
+		else
+			c->bulks[kept++] = b;
+	}
+	c->bulks.resize(kept);
+}
+
 void machine_die(struct process *p)
 {
 	uint64_t in_8 = sim_below(9);
@@ -326,6 +379,11 @@ static void fiber_main(void)
 static void cta_ended(struct cta *c)
 {
 	struct launch *l = c->launch;
+
+	if (!c->bulks.empty()) {
+		fprintf(stderr, "a CTA ends with bulk copies under way\n");
+		abort();
+	}
 
 	spare.push_back(c->words);
 	c->words = NULL;

@@ -51,6 +51,9 @@ static void check_one(const struct cvy_ep_shape_gpu *s, int lanes, int combine)
 				     s->hidden, s->top_k, lanes, i % lines_of(&f), i / lines_of(&f), moved[i]);
 	ck_assert_int_le(f.header_lines + f.per_step * f.rows * f.slice_lines, CVY_EP_STEP_LINES);
 	ck_assert_int_le(f.per_step, CVY_EP_STEP_TOKENS);
+	if (f.bulk)
+		ck_assert_int_le(CVY_EP_LINE_BYTES + (f.count_words + f.per_step * f.entry_words) * 8,
+				 f.header_lines * CVY_EP_LINE_BYTES);
 	if (f.per_step > 1)
 		ck_assert_int_le(s->size * f.per_step * f.entry_words * 8, CVY_EP_ENTRIES);
 	free(moved);
@@ -83,6 +86,35 @@ START_TEST(every_line_of_every_token_moves_once)
 	for (size_t w = 0; w < sizeof(hidden) / sizeof(*hidden); w++)
 		for (int form = 0; form < 3; form++)
 			check_all(tokens[_i], hidden[w], form);
+}
+END_TEST
+
+static int goes_by_bulk(int n, int lanes, int per_rank, int combine)
+{
+	struct cvy_ep_shape_gpu s = { .tokens = n,
+				      .hidden = 7168,
+				      .top_k = 8,
+				      .experts = 256,
+				      .size = 4,
+				      .fp8 = 1,
+				      .per_rank = per_rank,
+				      .most_local = 64 };
+	struct cvy_ep_form f;
+
+	ck_assert(cvy_ep_form_of(&s, lanes, combine, &f));
+	return f.bulk;
+}
+
+START_TEST(many_tokens_of_a_lane_go_by_bulk)
+{
+	for (int combine = 0; combine < 2; combine++) {
+		ck_assert(!goes_by_bulk(128, 128, 1, combine));
+		ck_assert(!goes_by_bulk(CVY_EP_BULK_TOKENS * 32 - 32, 32, 1, combine));
+		ck_assert(goes_by_bulk(CVY_EP_BULK_TOKENS * 32, 32, 1, combine));
+		ck_assert(goes_by_bulk(4096, 128, 1, combine));
+	}
+	ck_assert(goes_by_bulk(4096, 128, 0, 0));
+	ck_assert(!goes_by_bulk(4096, 128, 0, 1)); /* results of each expert go back as they are */
 }
 END_TEST
 
@@ -190,6 +222,7 @@ int main(void)
 	int failed;
 
 	tcase_add_loop_test(form, every_line_of_every_token_moves_once, 0, sizeof(tokens) / sizeof(*tokens));
+	tcase_add_test(form, many_tokens_of_a_lane_go_by_bulk);
 	tcase_add_test(form, few_tokens_are_cut_across_lanes);
 	tcase_add_test(form, slots_of_eight_ranks_take_less_than_150_mb);
 	tcase_add_loop_test(form, shared_memory_of_a_dispatch_is_there, 0, sizeof(sizes) / sizeof(*sizes));

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Dispatch and combine in bulk steps (ep_bulk.cuh): kernels of their own, compiled beside those of lines. */
+#include <cuda_runtime.h>
+
+#include "ep_bulk_combine.cuh"
+#include "ep_bulk_dispatch.cuh"
+#include "ep_lane.cuh"
+#include "gpu_state.cuh"
+
+template <typename BODY> static const void *phase_of(const struct cvy_ep_args *a)
+{
+	return a->phases == CVY_EP_SEND ? (const void *)cvy_ep_first_phase<BODY> : (const void *)cvy_ep_operation<BODY>;
+}
+
+template <int ONCE> static const void *kernel_of(const struct cvy_ep_args *a)
+{
+	return a->call.kind == CVY_GPU_DISPATCH ? phase_of<cvy_ep_bulk_dispatch<ONCE>>(a)
+						: phase_of<cvy_ep_bulk_combine<ONCE>>(a);
+}
+
+const void *cvy_ep_bulk_kernel(const struct cvy_ep_args *a)
+{
+	return a->once ? kernel_of<1>(a) : kernel_of<0>(a);
+}

@@ -1,0 +1,776 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Dispatch in bulk steps. The last warp puts the rows of a step, and then its own; meanwhile the others plan and stage the
+ * next step in rooms of its own, then all hear and take. Steps themselves follow each other as with lines.
+ */
+#ifndef CVY_EP_BULK_DISPATCH_CUH
+#define CVY_EP_BULK_DISPATCH_CUH
+
+#include "ep_dispatch.cuh"
+
+#define CVY_EP_STAGED 2 /* units of 512 elements that a warp reads at a time */
+#define CVY_EP_TAKEN 8	/* units of a row that a warp takes at a time */
+
+/* ---- marks: where all own tokens go ---- */
+
+/* Ids of @token, eight from its @from-th on; -1: there are not so many. */
+static __device__ __forceinline__ void cvy_ep_eight_ids(const struct cvy_ep_args *a, const int32_t *ids, int token,
+							int from, int32_t v[8])
+{
+	const int32_t *at = ids + (size_t)token * (size_t)a->top_k + from;
+	int n = token < a->num_tokens ? a->top_k - from : 0;
+
+	if (n >= 8 && ((uintptr_t)at & 15) == 0) {
+		const int4 low = ((const int4 *)at)[0], high = ((const int4 *)at)[1];
+		const int32_t all[8] = { low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w };
+
+#pragma unroll
+		for (int k = 0; k < 8; k++)
+			v[k] = all[k];
+		return;
+	}
+#pragma unroll
+	for (int k = 0; k < 8; k++)
+		v[k] = k < n ? at[k] : -1;
+}
+
+/*
+ * All threads, before a barrier: a bit for each rank and token that goes there; and how many rows those experts get whose counts
+ * this lane, @index, tells: every so many-th. Ids are read a turn ahead: a loop that is short is fetched once.
+ */
+static __device__ __noinline__ void cvy_ep_mark(const struct cvy_ep_args *a, const struct cvy_ep_tables *tables,
+						struct cvy_ep_room room, int index)
+{
+	const int words = cvy_ep_mark_words(a), lane = (int)(threadIdx.x % 32), every = a->form.lanes - 1;
+	const int chunks = (a->top_k + 7) / 8;
+	int w = (int)(threadIdx.x / 32), chunk = 0;
+	int32_t id[8], next[8];
+	uint32_t to = 0;
+
+	cvy_ep_eight_ids(a, room.ids, w * 32 + lane, 0, next);
+#pragma unroll 1
+	while (w < words) {
+		const int token = w * 32 + lane, from = chunk * 8, last = chunk + 1 == chunks;
+		uint32_t hits = 0;
+
+#pragma unroll
+		for (int k = 0; k < 8; k++)
+			id[k] = next[k];
+		chunk = last ? 0 : chunk + 1;
+		w += last ? CVY_EP_WARPS : 0;
+		cvy_ep_eight_ids(a, room.ids, w * 32 + lane, chunk * 8, next);
+#pragma unroll
+		for (int k = 0; k < 8; k++) {
+			const uint32_t known = cvy_ep_known(a, id[k]);
+
+			to |= known << tables->owner[known ? id[k] : 0];
+			hits |= (known & (uint32_t)((id[k] & every) == index)) << k;
+		}
+#pragma unroll 1
+		for (; hits; hits &= hits - 1) {
+			const int32_t *ids = room.ids + (size_t)token * (size_t)a->top_k;
+			const int k = from + __ffs((int)hits) - 1, one = ids[k];
+			int met = 0;
+
+#pragma unroll 1
+			for (int j = 0; j < k; j++)
+				met |= ids[j] == one;
+			if (!met)
+				atomicAdd(&room.counted[tables->first[tables->owner[one]] + tables->local[one]], 1u);
+		}
+		__syncwarp();
+#pragma unroll 1
+		for (int r = 0; r < a->call.size && last; r++) {
+			uint32_t bits = __ballot_sync(CVY_EP_ALL, cvy_has(to, r));
+
+			if (lane == 0)
+				room.goes[token / 32 * a->call.size + r] = bits;
+		}
+		to = last ? 0 : to;
+	}
+}
+
+/* All threads, behind that barrier and before another: how many tokens before each word of marks go to each rank. */
+static __device__ __noinline__ void cvy_ep_add_marks(const struct cvy_ep_args *a, struct cvy_ep_room room)
+{
+	const int words = cvy_ep_mark_words(a), lane = (int)(threadIdx.x % 32), size = a->call.size;
+
+#pragma unroll 1
+	for (int r = (int)(threadIdx.x / 32); r < size; r += CVY_EP_WARPS) {
+		uint32_t before = 0;
+
+#pragma unroll 1
+		for (int first = 0; first < words; first += 32) {
+			int w = first + lane;
+			uint32_t own = w < words ? (uint32_t)__popc(room.goes[w * size + r]) : 0, sum = own;
+
+#pragma unroll
+			for (int by = 1; by < 32; by *= 2) {
+				uint32_t lower = __shfl_sync(CVY_EP_ALL, sum, lane - by);
+
+				sum += lane >= by ? lower : 0;
+			}
+			if (w < words)
+				room.before[w * size + r] = before + sum - own;
+			before += __shfl_sync(CVY_EP_ALL, sum, 31);
+		}
+		if (lane == 0)
+			room.counted[a->experts + r] = before;
+	}
+}
+
+/* All threads: the caller is told of each expert whose counts this lane has (cvy_ep_mark); lane 0 tells the rest. */
+template <int ONCE>
+static __device__ __noinline__ void cvy_ep_tell_marked(const struct cvy_ep_args *a, const struct cvy_ep_tables *tables,
+						       struct cvy_ep_room room, int index)
+{
+	const int columns = a->el + ONCE;
+	uint32_t before = 0;
+
+#pragma unroll 1
+	for (int id = index + (int)threadIdx.x * a->form.lanes; id < a->experts; id += CVY_EP_THREADS * a->form.lanes) {
+		uint32_t sum = 0;
+
+		for (int p = 0; p < a->call.size && tables->owner[id] == a->call.rank; p++)
+			sum += room.rows[p * columns + tables->local[id]];
+		if (tables->owner[id] == a->call.rank)
+			a->count[tables->local[id]] = (int32_t)sum;
+	}
+	for (int p = 0; p < a->call.size && !index && a->el && threadIdx.x == 0; p++) {
+		uint32_t n = room.rows[p * columns + a->el];
+
+		a->range[p] = (int64_t)((uint64_t)n << 32 | before);
+		before += n;
+	}
+}
+
+/* A warp, by marks: where the tokens of a step go. A thread has an entry, and those of a token are in one warp. */
+static __device__ __forceinline__ void cvy_ep_plan_marked(const struct cvy_ep_turn *t, const struct cvy_ep_step *s,
+							  const struct cvy_ep_room *room)
+{
+	const struct cvy_ep_args *a = t->a;
+	const uint8_t *owner = t->sh->tables.owner;
+	const int each = a->form.entry_words, at_once = 32 / each, lane = (int)(threadIdx.x % 32);
+	const int nth = lane / each, k = lane - nth * each;
+
+	room->mine[lane] = 0;
+	__syncwarp();
+#pragma unroll 1
+	for (int first = 0; first < a->form.per_step; first += at_once) {
+		int j = first + nth, here = nth < at_once && j < a->form.per_step, token = cvy_ep_token(t, s, j);
+		int in = here && token < a->num_tokens && k < a->top_k, rank = 0;
+		int32_t id = in ? room->ids[token * a->top_k + k] : -1;
+		float weight = in && a->weights ? a->weights[token * a->top_k + k] : 0;
+		uint32_t place = (uint32_t)a->tokens, same;
+
+		if (!cvy_ep_known(a, id))
+			id = -1;
+		else
+			rank = owner[id];
+		same = __match_any_sync(CVY_EP_ALL, id < 0 ? -1 - lane : nth * CVY_GPU_RANKS + rank);
+		if (id >= 0) {
+			int at = token / 32 * a->call.size + rank;
+
+			place = same & ((1u << lane) - 1)
+					? 0
+					: room->before[at] +
+						  (uint32_t)__popc(room->goes[at] & ((1u << token % 32) - 1));
+		}
+		if (here)
+			cvy_ep_note(t, room, token, j, k, id, place, weight);
+	}
+	__syncwarp();
+}
+
+/* ---- a step ---- */
+
+/* The room of a step, whose number is odd or not. */
+static __device__ __forceinline__ struct cvy_ep_room cvy_ep_room_turn(const struct cvy_ep_turn *t,
+								      const struct cvy_ep_room *room, int odd)
+{
+	const struct cvy_ep_args *a = t->a;
+	struct cvy_ep_room at = *room;
+
+	if (odd) {
+		at.stage += (size_t)a->form.per_step * (size_t)a->form.row_words;
+		at.mine = t->sh->mine[1];
+		at.own = at.entry + (size_t)a->call.size * cvy_ep_entries(a);
+	}
+	return at;
+}
+
+/* 16 elements of a token, from its @w-th 16 on; beyond its end 0. */
+static __device__ __noinline__ void cvy_ep_sixteen_anywhere(const uint8_t *at, uint64_t v[4])
+{
+#pragma unroll 1
+	for (int i = 0; i < 4; i++)
+		v[i] = cvy_word_get(at, (uint64_t)i, 32);
+}
+
+static __device__ __forceinline__ void cvy_ep_sixteen(const struct cvy_ep_args *a, int token, int w, uint64_t v[4])
+{
+	const uint8_t *at = a->x + (size_t)token * (size_t)a->hidden * 2 + (size_t)w * 32;
+
+	v[0] = v[1] = v[2] = v[3] = 0;
+	if (token >= a->num_tokens || w >= a->hidden / 16)
+		return;
+	if (((uintptr_t)at & 15) == 0) {
+		const ulonglong2 low = ((const ulonglong2 *)at)[0], high = ((const ulonglong2 *)at)[1];
+
+		v[0] = low.x;
+		v[1] = low.y;
+		v[2] = high.x;
+		v[3] = high.y;
+	} else {
+		uint64_t four[4];
+
+		cvy_ep_sixteen_anywhere(at, four);
+#pragma unroll
+		for (int i = 0; i < 4; i++)
+			v[i] = four[i];
+	}
+}
+
+/* Eight threads have a group of 128 elements: those of the thread as e4m3, and the group's scale. As cvy_ep_cast() has it, to the bit. */
+static __device__ __forceinline__ void cvy_ep_cast_sixteen(const uint64_t v[4], uint64_t out[2], float *scale)
+{
+	uint32_t high = 0;
+	float most, by;
+
+#pragma unroll
+	for (int i = 0; i < 8; i++)
+		high = cvy_max_bf16(high, (uint32_t)(v[i / 2] >> (32 * (i % 2))) & 0x7fff7fffu);
+	most = fmaxf(1e-4f, fmaxf(__uint_as_float(high << 16), __uint_as_float(high & 0xffff0000u)));
+#pragma unroll
+	for (int k = 4; k; k /= 2)
+		most = fmaxf(most, __shfl_xor_sync(CVY_EP_ALL, most, k));
+	by = 448.0f / most;
+	out[0] = out[1] = 0;
+#pragma unroll
+	for (int i = 0; i < 8; i++) {
+		float2 pair = make_float2(cvy_bf16_wide(v[i / 2], i % 2 * 2) * by,
+					  cvy_bf16_wide(v[i / 2], i % 2 * 2 + 1) * by);
+
+		out[i / 4] |= (uint64_t)__nv_cvt_float2_to_fp8x2(pair, __NV_SATFINITE, __NV_E4M3) << (16 * (i % 4));
+	}
+	*scale = most / 448.0f;
+}
+
+/* A warp: the thread's 16 elements of a token, its @w-th, as they travel. */
+static __device__ __forceinline__ void cvy_ep_stage_sixteen(const struct cvy_ep_args *a, const uint64_t v[4], int w,
+							    uint64_t *stage)
+{
+	const int in = w < a->hidden / 16;
+
+	if (a->fp8) {
+		uint64_t out[2];
+		float scale;
+
+		cvy_ep_cast_sixteen(v, out, &scale);
+		if (in)
+			((ulonglong2 *)stage)[w] = make_ulonglong2(out[0], out[1]);
+		if (in && w % 8 == 0)
+			((float *)(stage + a->hidden / 8))[w / 8] = scale;
+	} else if (in) {
+		((ulonglong2 *)stage)[2 * w] = make_ulonglong2(v[0], v[1]);
+		((ulonglong2 *)stage)[2 * w + 1] = make_ulonglong2(v[2], v[3]);
+	}
+}
+
+/* All threads, before a barrier: rows of a step, as much of them at a time as a warp that is free takes. */
+static __device__ __forceinline__ void cvy_ep_stage_all(const struct cvy_ep_turn *t, const struct cvy_ep_step *s,
+							const struct cvy_ep_room *room, uint32_t *taken)
+{
+	const struct cvy_ep_args *a = t->a;
+	const int units = (a->hidden / 16 + 31) / 32, words = units * 32, all = a->form.per_step * units;
+	const int lane = (int)(threadIdx.x % 32);
+
+#pragma unroll 1
+	for (int i = (int)threadIdx.x; a->fp8 && i < a->form.per_step; i += CVY_EP_THREADS)
+		cvy_ep_stage_end(a, room->stage + (size_t)i * (size_t)a->form.row_words);
+#pragma unroll 1
+	for (;;) {
+		uint64_t v[CVY_EP_STAGED][4];
+		int first = 0, j, w;
+
+		if (lane == 0)
+			first = (int)atomicAdd(taken, (unsigned)CVY_EP_STAGED);
+		first = __shfl_sync(CVY_EP_ALL, first, 0);
+		if (first >= all)
+			break;
+		j = first / units;
+		w = (first - j * units) * 32 + lane;
+#pragma unroll
+		for (int i = 0, row = j, at = w; i < CVY_EP_STAGED; i++, at += 32) {
+			if (at >= words) {
+				at -= words;
+				row++;
+			}
+			cvy_ep_sixteen(a, first + i < all ? cvy_ep_token(t, s, row) : a->num_tokens, at, v[i]);
+		}
+#pragma unroll
+		for (int i = 0; i < CVY_EP_STAGED; i++, w += 32) {
+			if (w >= words) {
+				w -= words;
+				j++;
+			}
+			if (first + i < all)
+				cvy_ep_stage_sixteen(a, v[i], w, room->stage + (size_t)j * (size_t)a->form.row_words);
+		}
+	}
+	cvy_bulk_fence();
+}
+
+/*
+ * A header without tags, behind its first line, which has but the word that says which tokens come: entries, and in the first step
+ * rows per expert.
+ */
+static __device__ __forceinline__ size_t cvy_ep_entries_at(const struct cvy_ep_turn *t, const struct cvy_ep_step *s)
+{
+	return cvy_ep_byte_at(t, s, CVY_EP_LINE_BYTES);
+}
+
+static __device__ __forceinline__ size_t cvy_ep_counts_at(const struct cvy_ep_turn *t, const struct cvy_ep_step *s)
+{
+	return cvy_ep_entries_at(t, s) + cvy_ep_entries(t->a) * sizeof(uint32_t);
+}
+
+/* The warp that puts: headers and rows of a step to the ranks @to, and the signal behind them. */
+template <int ONCE>
+static __device__ __forceinline__ void cvy_ep_put_rows(const struct cvy_ep_turn *t, const struct cvy_ep_step *s,
+						       const struct cvy_ep_room *room, uint32_t to, int first)
+{
+	const size_t words = (size_t)t->a->form.row_words;
+	const int lane = (int)(threadIdx.x % 32);
+	int n = 0;
+
+	CVY_EACH_PEER(p, to, t->a->call.rank)
+	{
+		const uint64_t v[2] = { lane ? 0 : room->mine[p] | CVY_EP_RAW, s->tag };
+		uint8_t *at = cvy_to(&t->a->call, t->r, (int)p);
+
+		cvy_ep_send(t, s, (int)p, 0, lane < CVY_EP_LINE_PACKETS, v);
+		if (n++ % 32 == lane)
+			cvy_bulk_store(at + cvy_ep_entries_at(t, s), room->own,
+				       (uint32_t)(cvy_ep_entries(t->a) * sizeof(uint32_t)));
+#pragma unroll 1
+		for (int w = 1 + lane * 2; first && w <= t->a->form.count_words; w += 64)
+			cvy_store_packet(at + cvy_ep_counts_at(t, s) + (size_t)(w - 1) * 8,
+					 cvy_ep_own_word<ONCE>(t, room, (int)p, w),
+					 w < t->a->form.count_words ? cvy_ep_own_word<ONCE>(t, room, (int)p, w + 1)
+								    : 0);
+#pragma unroll 1
+		for (uint64_t left = room->mine[p]; left; left &= left - 1) {
+			int j = __ffsll((long long)left) - 1;
+
+			if (n++ % 32 == lane)
+				cvy_ep_bulk_put(t, s, (int)p, j, 0, room->stage + (size_t)j * words,
+						((uint32_t)words * 8 + CVY_EP_LINE_BYTES - 1) / CVY_EP_LINE_BYTES *
+							CVY_EP_LINE_BYTES); /* there is room, and the wire has lines */
+		}
+	}
+	cvy_bulk_commit();
+	cvy_ep_bulk_signal(t, s, to);
+}
+
+/* Everyone's header, and the signal that is behind rows without tags. A warp has a rank. */
+template <int ONCE>
+static __device__ __forceinline__ void cvy_ep_bulk_headers(struct cvy_ep_turn *t, const struct cvy_ep_step *s,
+							   const struct cvy_ep_room *room, int first)
+{
+	const int lane = (int)(threadIdx.x % 32), counts = t->a->form.count_words;
+
+#pragma unroll 1
+	for (int p = cvy_ep_hears(); p < t->a->call.size; p += CVY_EP_WARPS) {
+		auto take = [&](int w, uint64_t v) { cvy_ep_heard<ONCE>(t, room, p, w, v); };
+		uint64_t v[2];
+		int how = -1, raw = 0;
+
+		if (p != t->a->call.rank && cvy_has(t->sources, p)) {
+			how = cvy_ep_take_signal(t, s, p, v, &raw);
+			if (!how && !raw)
+				how = cvy_ep_take_header(t, s, p, take);
+			if (!how && raw && !lane)
+				t->sh->theirs[p] = v[0];
+#pragma unroll 1
+			for (int w = 1 + lane; !how && raw && first && w <= counts; w += 32)
+				take(w, cvy_load_word((const uint64_t *)(cvy_from(&t->a->call, t->r, p) +
+									 cvy_ep_counts_at(t, s)) +
+						      w - 1));
+			if (how != 1)
+				cvy_ep_waited(t, p);
+		}
+		if (how)
+			cvy_ep_not_heard<ONCE>(t, room, p);
+	}
+}
+
+/* As cvy_ep_rows_of(), of a bulk step: entries of rows without tags are read where they stand. All threads of a warp. */
+template <int ONCE>
+static __device__ __forceinline__ struct cvy_ep_named cvy_ep_rows_named(const struct cvy_ep_turn *t,
+									const struct cvy_ep_step *s,
+									const struct cvy_ep_room *room, int rank, int j)
+{
+	const int k = (int)(threadIdx.x % 32), each = t->a->form.entry_words;
+	uint32_t entry = CVY_EP_ALL, weight = 0;
+
+	if (!cvy_has(t->sh->raw, rank))
+		return cvy_ep_rows_of<ONCE>(t, room, rank, j);
+	if (k < t->a->top_k) {
+		const uint32_t *said =
+			(const uint32_t *)(cvy_from(&t->a->call, t->r, rank) + cvy_ep_entries_at(t, s)) + j * 2 * each;
+
+		entry = cvy_load_half(said + k);
+		weight = cvy_load_half(said + each + k);
+	}
+	return cvy_ep_rows_by<ONCE>(t, room, rank, j, entry, __uint_as_float(weight));
+}
+
+/* A warp: the scales of token @j, which is here: two a thread. */
+template <int ONCE>
+static __device__ __forceinline__ void cvy_ep_take_scales(const struct cvy_ep_args *a, const struct cvy_ep_room *room,
+							  const struct cvy_ep_row *row, int j,
+							  const struct cvy_ep_named *named, uint32_t rows)
+{
+	const int lane = (int)(threadIdx.x % 32), groups = (a->hidden + CVY_EP_GROUP - 1) / CVY_EP_GROUP;
+	const int word = a->hidden / 8 + lane / 2 * 2, in = word < a->form.row_words;
+	const size_t apart = ONCE ? 1 : (size_t)a->call.size * (size_t)a->tokens;
+	uint64_t v[2] = { 0, 0 };
+
+	if (in && !row->step)
+		cvy_ep_staged(a, room, j, word, v);
+	else if (in)
+		cvy_ep_arrived(row, word, v);
+	v[0] = v[lane % 2];
+#pragma unroll 1
+	for (; rows; rows &= rows - 1) {
+		float *to = a->scales + __shfl_sync(CVY_EP_ALL, named->scale, __ffs((int)rows) - 1);
+
+		if (lane * 2 < groups)
+			to[(size_t)(lane * 2) * apart] = __uint_as_float((uint32_t)v[0]);
+		if (lane * 2 + 1 < groups)
+			to[(size_t)(lane * 2 + 1) * apart] = __uint_as_float((uint32_t)(v[0] >> 32));
+	}
+}
+
+/*
+ * A warp: units @u to @last of token @j of @rank, which is here, into each of its rows; with the first its route, and behind the last
+ * its scales.
+ */
+template <int ONCE>
+static __device__ __forceinline__ void cvy_ep_take_whole(const struct cvy_ep_turn *t, const struct cvy_ep_step *s,
+							 const struct cvy_ep_room *room, int rank, int j, int u,
+							 int last)
+{
+	const struct cvy_ep_args *a = t->a;
+	const int words = a->hidden / (a->fp8 ? 8 : 4), units = (words + CVY_EP_UNIT - 1) / CVY_EP_UNIT;
+	struct cvy_ep_named named = { -1, -1, 0, 0 };
+	struct cvy_ep_row row = { NULL, 0, 0 };
+	int at = u * CVY_EP_UNIT + (int)(threadIdx.x % 32) * 2, begins = 1;
+	uint32_t rows = 0;
+
+	if (rank != a->call.rank)
+		row = cvy_ep_row_of(t, s, rank, j);
+#pragma unroll 1
+	for (; u < last; u += CVY_EP_TAKEN, at += CVY_EP_TAKEN * CVY_EP_UNIT) {
+		uint64_t v[CVY_EP_TAKEN][2];
+
+#pragma unroll
+		for (int i = 0; i < CVY_EP_TAKEN; i++) {
+			int word = at + i * CVY_EP_UNIT;
+
+			v[i][0] = v[i][1] = 0;
+			if (u + i < last && word < words && row.step)
+				cvy_ep_arrived(&row, word, v[i]);
+			else if (u + i < last && word < words)
+				cvy_ep_staged(a, room, j, word, v[i]);
+		}
+		if (begins) { /* where it goes is read while it is on its way */
+			named = cvy_ep_rows_named<ONCE>(t, s, room, rank, j);
+			rows = __ballot_sync(CVY_EP_ALL, named.row >= 0);
+			if (!u)
+				cvy_ep_write_route<ONCE>(t, rank, cvy_ep_token(t, s, j), &named);
+			if (a->fp8 && last >= units)
+				cvy_ep_take_scales<ONCE>(a, room, &row, j, &named, rows);
+			begins = 0;
+		}
+#pragma unroll 1
+		for (uint32_t left = rows; left; left &= left - 1) {
+			int to = __shfl_sync(CVY_EP_ALL, named.row, __ffs((int)left) - 1);
+			uint8_t *out = a->packed + (size_t)to * (size_t)words * 8 + (size_t)at * 8;
+
+#pragma unroll
+			for (int i = 0; i < CVY_EP_TAKEN; i++)
+				if (u + i < last && at + i * CVY_EP_UNIT < words)
+					cvy_ep_put_two(out + (size_t)(i * CVY_EP_UNIT) * 8, v[i]);
+		}
+	}
+}
+
+/* All threads: rows of a step that are here, of others. Each warp has as many units of all, in one piece, the last warps the first. */
+template <int ONCE>
+static __device__ __forceinline__ void cvy_ep_take_all(const struct cvy_ep_turn *t, const struct cvy_ep_step *s,
+						       const struct cvy_ep_room *room)
+{
+	const struct cvy_ep_args *a = t->a;
+	const int words = a->hidden / (a->fp8 ? 8 : 4), units = (words + CVY_EP_UNIT - 1) / CVY_EP_UNIT;
+	int rows = 0, share, at, last;
+
+#pragma unroll 1
+	for (int p = 0; p < a->call.size; p++)
+		rows += p == a->call.rank ? 0 : __popcll(t->sh->theirs[p]);
+	share = (rows * units + CVY_EP_WARPS - 1) / CVY_EP_WARPS;
+	at = (CVY_EP_WARPS - 1 - (int)(threadIdx.x / 32)) * share;
+	last = at + share;
+#pragma unroll 1
+	for (int p = 0; p < a->call.size && last > 0; p++) {
+#pragma unroll 1
+		for (uint64_t left = p == a->call.rank ? 0 : t->sh->theirs[p]; left && last > 0; left &= left - 1) {
+			int end = last < units ? last : units;
+
+			if (at < end)
+				cvy_ep_take_whole<ONCE>(t, s, room, p, __ffsll((long long)left) - 1, at, end);
+			at = at > units ? at - units : 0;
+			last -= units;
+		}
+	}
+}
+
+/* A row of its own, where outputs are no whole 16 bytes. */
+template <int ONCE>
+static __device__ __noinline__ void cvy_ep_take_own_apart(const struct cvy_ep_apart *x, struct cvy_ep_step s,
+							  struct cvy_ep_room room, int j)
+{
+	const int words = x->t.a->hidden / (x->t.a->fp8 ? 8 : 4);
+
+	cvy_ep_take_whole<ONCE>(&x->t, &s, &room, x->t.a->call.rank, j, 0, (words + CVY_EP_UNIT - 1) / CVY_EP_UNIT);
+}
+
+/* All threads: the own rows of a step, where they stay, a row a warp. Scales, and all where outputs are no whole 16 bytes, it stores. */
+template <int ONCE>
+static __device__ __forceinline__ void cvy_ep_take_own(const struct cvy_ep_turn *t, const struct cvy_ep_step *s,
+						       const struct cvy_ep_room *room)
+{
+	const struct cvy_ep_args *a = t->a;
+	const uint32_t bytes = (uint32_t)a->hidden * (a->fp8 ? 1 : 2);
+	const int whole = CVY_HAS_BULK && ((uintptr_t)a->packed & 15) == 0, self = a->call.rank;
+	const struct cvy_ep_row staged = { NULL, 0, 0 };
+
+#pragma unroll 1
+	for (int j = (int)(threadIdx.x / 32); j < a->form.per_step; j += CVY_EP_WARPS) {
+		const uint64_t *stage = room->stage + (size_t)j * (size_t)a->form.row_words;
+
+		if (!(t->sh->theirs[self] >> j & 1))
+			continue;
+		if (whole) {
+			const struct cvy_ep_named named = cvy_ep_rows_of<ONCE>(t, room, self, j);
+			const uint32_t rows = __ballot_sync(CVY_EP_ALL, named.row >= 0);
+
+			if (named.row >= 0)
+				cvy_bulk_store(a->packed + (size_t)named.row * bytes, stage, bytes);
+			cvy_ep_write_route<ONCE>(t, self, cvy_ep_token(t, s, j), &named);
+			if (a->fp8)
+				cvy_ep_take_scales<ONCE>(a, room, &staged, j, &named, rows);
+		} else {
+			struct cvy_ep_apart x;
+
+			cvy_ep_set_apart(&x, t);
+			cvy_ep_take_own_apart<ONCE>(&x, *s, *room, j);
+		}
+	}
+	cvy_bulk_commit();
+}
+
+template <int ONCE> struct cvy_ep_bulk_dispatch {
+	typedef cvy_ep_dispatch<ONCE> by_lines;
+	enum { PLACES = by_lines::PLACES };
+
+	struct ahead {
+		int32_t id;
+	};
+
+	static __device__ __forceinline__ void read_ahead(const struct cvy_ep_args *a, ahead *x)
+	{
+		x->id = (int)threadIdx.x < a->num_tokens * a->top_k ? a->ids[threadIdx.x] : -1;
+	}
+
+	static __device__ __forceinline__ void bring_near(const struct cvy_ep_args *a, struct cvy_ep_shared *sh,
+							  uint64_t *dynamic, const ahead *x)
+	{
+		struct cvy_ep_room room = cvy_ep_room_of<ONCE>(a, sh, dynamic);
+		int ids = a->num_tokens * a->top_k;
+
+#pragma unroll 1
+		for (int i = (int)threadIdx.x; room.near && i < ids; i += CVY_EP_THREADS)
+			room.near[i] = i == (int)threadIdx.x ? x->id : a->ids[i];
+		begin(a, sh, &room);
+	}
+
+	/* All threads, before a barrier. */
+	static __device__ __forceinline__ void begin(const struct cvy_ep_args *a, struct cvy_ep_shared *sh,
+						     const struct cvy_ep_room *room)
+	{
+		cvy_ep_clear<ONCE>(a, sh, room, 1);
+		if (threadIdx.x == 0)
+			sh->raw = sh->taken[0] = sh->taken[1] = 0;
+	}
+
+	/*
+	 * All threads, where marks would take too much, up to a barrier: the places of step @step are counted by all. Called with copies,
+	 * as all that is called: what has an address is in memory, and that of so many threads is far.
+	 */
+	static __device__ __noinline__ void plan_all(struct cvy_ep_apart *x, struct cvy_ep_room room, int step)
+	{
+		const struct cvy_ep_turn *t = &x->t;
+		const struct cvy_ep_step s = cvy_ep_step_of(t, step);
+		const int from = cvy_ep_window(t->a, &s);
+
+		if (!step)
+			cvy_ep_count<ONCE>(t, &room);
+		else if (cvy_ep_windows(t->a))
+			cvy_ep_pass_window<ONCE>(t->a, room, from - t->a->form.per_step * t->a->form.apart, from);
+		if (step)
+			cvy_ep_clear<ONCE>(t->a, t->sh, &room, 0);
+		__syncthreads();
+		if (ONCE && cvy_ep_windows(t->a)) {
+			cvy_ep_mark_window(t->a, t->sh->tables.owner, room, from);
+			__syncthreads();
+		}
+		cvy_ep_plan<ONCE>(t, &s, &room);
+		__syncthreads();
+	}
+
+	static __device__ __forceinline__ void plan(const struct cvy_ep_turn *t, const struct cvy_ep_room *room,
+						    int step)
+	{
+		struct cvy_ep_apart x;
+
+		cvy_ep_set_apart(&x, t);
+		plan_all(&x, cvy_ep_room_turn(t, room, step & 1), step);
+	}
+
+	/* All threads, up to a barrier: where all tokens go; or, where that takes too much, those of the first step. */
+	static __device__ __forceinline__ void mark(const struct cvy_ep_turn *t, const struct cvy_ep_room *room)
+	{
+		if (!cvy_ep_marks(t->a)) {
+			plan(t, room, 0);
+			return;
+		}
+		cvy_ep_mark(t->a, &t->sh->tables, *room, t->r->index);
+		__syncthreads();
+		cvy_ep_add_marks(t->a, *room);
+		__syncthreads();
+	}
+
+	/* All threads, before a barrier: step @step, in a room of its own. */
+	static __device__ __forceinline__ void prepare(const struct cvy_ep_turn *t, const struct cvy_ep_room *room,
+						       int step)
+	{
+		const struct cvy_ep_step s = cvy_ep_step_of(t, step);
+		const struct cvy_ep_room at = cvy_ep_room_turn(t, room, step & 1);
+
+		if (threadIdx.x < 32 && cvy_ep_marks(t->a))
+			cvy_ep_plan_marked(t, &s, &at);
+		cvy_ep_stage_all(t, &s, &at, &t->sh->taken[step & 1]);
+	}
+
+	/* Sends step @step, and nothing else. */
+	template <int HOT>
+	static __device__ __forceinline__ void send(struct cvy_ep_turn *t, const struct cvy_ep_room *room,
+						    const struct cvy_ep_step *s, int step)
+	{
+		int push = cvy_ep_must_send<HOT>(t, step), far = push && cvy_far(t->r);
+		uint32_t bulk = 0;
+
+		if (far)
+			push = cvy_ep_far_may_push(t, s, step);
+		if (push) {
+			cvy_ep_overtake(t, s, step);
+			bulk = cvy_ep_by_bulk(t, t->peers);
+		}
+		if (push && bulk != t->peers)
+			cvy_ep_push_headers<ONCE>(t, s, room, t->peers & ~bulk);
+		cvy_ep_say_sent(t, step);
+		if (push && bulk != t->peers)
+			cvy_ep_push_rows(t, s, room, t->peers & ~bulk);
+		if (far && push)
+			cvy_ep_far_put(t, s, cvy_ep_lines_of(t, room->mine, (int)threadIdx.x));
+		if (push && cvy_ep_puts())
+			cvy_ep_put_rows<ONCE>(t, s, room, bulk, !step);
+	}
+
+	static __device__ __forceinline__ void send_first(const struct cvy_ep_args *a, struct cvy_lane_run *r,
+							  struct cvy_ep_shared *sh, uint64_t *dynamic, const ahead *)
+	{
+		struct cvy_ep_room room = cvy_ep_room_of<ONCE>(a, sh, dynamic);
+		struct cvy_ep_turn t = cvy_ep_begin<1>(a, r, sh);
+		struct cvy_ep_step s = cvy_ep_step_of(&t, 0);
+
+		mark(&t, &room);
+		prepare(&t, &room, 0);
+		__syncthreads();
+		send<1>(&t, &room, &s, 0);
+	}
+
+	template <int HOT>
+	static __device__ __forceinline__ int run(const struct cvy_ep_args *a, struct cvy_lane_run *r,
+						  struct cvy_ep_shared *sh, uint64_t *dynamic, uint32_t late,
+						  const ahead *)
+	{
+		struct cvy_ep_room room = cvy_ep_room_of<ONCE>(a, sh, dynamic);
+		struct cvy_ep_turn t = cvy_ep_begin<HOT>(a, r, sh);
+		struct cvy_ep_step s = cvy_ep_step_of(&t, 0);
+
+		t.sources &= ~late;
+		if (cvy_mode<HOT>(r) == CVY_COMPLETE && a->form.steps > 1) {
+			by_lines::nothing(&t);
+			return 0;
+		}
+		if (!HOT) {
+			begin(a, sh, &room);
+			__syncthreads();
+		}
+		mark(&t, &room);
+#pragma unroll 1
+		for (int step = -1; step < a->form.steps; step++) { /* before the first there is nothing to send */
+			const struct cvy_ep_room now = cvy_ep_room_turn(&t, &room, step & 1);
+			const int more = step + 1 < a->form.steps;
+
+			if (step >= 0)
+				send<HOT>(&t, &now, &s, step);
+			if (more)
+				prepare(&t, &room, step + 1);
+			if (step < 0) {
+				__syncthreads();
+				continue;
+			}
+			cvy_ep_bulk_headers<ONCE>(&t, &s, &now, !step);
+			if (cvy_ep_stopped(&t))
+				return 1;
+			if (cvy_ep_wait_lines(&t, &s, sh->theirs))
+				return 1;
+			if (cvy_ep_marks(a) && !step)
+				cvy_ep_tell_marked<ONCE>(a, &sh->tables, now, r->index);
+			else if (!r->index && !step)
+				cvy_ep_tell<ONCE>(a, &now);
+			if (threadIdx.x == 0)
+				sh->taken[step & 1] = 0;
+			cvy_ep_write_none<ONCE>(&t, &s);
+			cvy_ep_take_own<ONCE>(&t, &s, &now);
+			cvy_ep_take_all<ONCE>(&t, &s, &now);
+			cvy_wait_read<0>(); /* of the own rows: the room is of the step after the next */
+			cvy_ep_bulk_look(&t, &s);
+			if (cvy_ep_stopped(&t))
+				return 1;
+			if (!more)
+				break;
+			s = cvy_ep_step_of(&t, step + 1);
+			if (!cvy_ep_marks(a))
+				plan(&t, &room, step + 1);
+		}
+		cvy_wait_written();
+		return 0;
+	}
+};
+
+#endif
