@@ -16,7 +16,6 @@
 
 #define CVY_EP_RAW ((uint64_t)1 << 63) /* of the word that says which tokens come: their rows have no tags */
 #define CVY_EP_UNIT 64		       /* words: what a warp moves at a time of a row without tags, 16 bytes a thread */
-#define CVY_EP_UNITS 4		       /* of them under way at a time */
 
 /* Where byte @at of a step is, its lines being one behind the other. */
 static __device__ __forceinline__ size_t cvy_ep_byte_at(const struct cvy_ep_turn *t, const struct cvy_ep_step *s,
@@ -116,10 +115,7 @@ static __device__ __forceinline__ int cvy_ep_take_signal(struct cvy_ep_turn *t, 
 	return how;
 }
 
-/*
- * All threads, behind the barrier after headers and signals: are there sources whose rows are lines? Then until all of them are here,
- * and *stopped is as cvy_ep_stopped() has it. @tokens: that come from each.
- */
+/* All threads, behind the barrier after headers: until all lines of the rows of @from are here; @tokens: that come from each. */
 static __device__ __noinline__ void cvy_ep_wait_lines_apart(struct cvy_ep_apart *x, struct cvy_ep_step step,
 							    uint32_t from, const uint64_t *tokens)
 {
@@ -156,6 +152,7 @@ static __device__ __noinline__ void cvy_ep_wait_lines_apart(struct cvy_ep_apart 
 	__threadfence_system();
 }
 
+/* As cvy_ep_stopped(), of sources whose rows are lines, if there are any. */
 static __device__ __forceinline__ int cvy_ep_wait_lines(struct cvy_ep_turn *t, const struct cvy_ep_step *s,
 							const uint64_t *tokens)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Dispatch in bulk steps. The last warp puts the rows of a step, and then its own; meanwhile the others plan and stage the
- * next step in rooms of its own, then all hear and take. Steps themselves follow each other as with lines.
+ * Dispatch in bulk steps. The last warp puts the header and the rows of a step; meanwhile the others plan and stage the next
+ * step in a room of its own, then all hear and take. Steps themselves follow each other as with lines.
  */
 #ifndef CVY_EP_BULK_DISPATCH_CUH
 #define CVY_EP_BULK_DISPATCH_CUH
@@ -637,6 +637,7 @@ template <int ONCE> struct cvy_ep_bulk_dispatch {
 			__syncthreads();
 		}
 		cvy_ep_plan<ONCE>(t, &s, &room);
+		cvy_bulk_fence(); /* entries go by bulk, too */
 		__syncthreads();
 	}
 
