@@ -47,6 +47,12 @@
 	64 /* bytes of a row that are worth a bulk copy, at least; behind them the place of a row has room */
 #define CVY_EP_BULK_PIECE ((size_t)5120) /* bytes of a row that a warp of combine sums at a time */
 
+/* Dynamic shared memory of dispatch, in words of 4 bytes but for the last. */
+#define CVY_EP_NEAR 2048   /* ids at most of which a CTA has a copy: it looks at all of them, and more than once */
+#define CVY_EP_WINDOW 3072 /* what windows may take: alike on all ranks, and little beside the rest */
+#define CVY_EP_MARKS 8192  /* what marks may take */
+#define CVY_EP_ROOM ((size_t)223 << 10) /* bytes in all: what a device has for a CTA, less what is static */
+
 enum cvy_ep_phase { CVY_EP_SEND = 1, CVY_EP_RECV = 2 };
 
 /* How rows are cut into steps. From the handle's shape alone, so alike on all ranks. */
@@ -95,6 +101,17 @@ static inline int32_t cvy_ep_lanes_of(const struct cvy_ep_shape_gpu *s)
 	return lanes;
 }
 
+/* Shared memory that a dispatch in bulk steps may take, whatever of it a rank needs: alike on all. */
+static inline size_t cvy_ep_bulk_room(const struct cvy_ep_shape_gpu *s, const struct cvy_ep_form *f)
+{
+	size_t ranks = (size_t)(s->ranks > s->size ? s->ranks : s->size), step = (size_t)f->per_step;
+	size_t halves = CVY_EP_NEAR + (ranks + 1) * step * (size_t)f->entry_words * 2 + (size_t)s->experts +
+			ranks * (size_t)(s->most_local + 2);
+
+	halves += CVY_EP_MARKS > CVY_EP_WINDOW ? CVY_EP_MARKS : CVY_EP_WINDOW;
+	return halves * 4 + 2 * step * (size_t)f->row_words * 8;
+}
+
 /*
  * Do rows of @f go by bulk? Whole ones, of as many bytes as bulk copies are of, and several to a lane. The header is then one
  * line, and the rest of it behind that without tags.
@@ -107,6 +124,8 @@ static inline void cvy_ep_bulk_of(const struct cvy_ep_shape_gpu *s, int combine,
 
 	if (lines < f->header_lines)
 		lines = f->header_lines;
+	if (!combine && cvy_ep_bulk_room(s, f) > CVY_EP_ROOM)
+		lines = CVY_EP_STEP_LINES; /* none are left for rows */
 	f->bulk = cvy_ep_div(s->tokens, f->lanes) >= CVY_EP_BULK_TOKENS && f->per_step <= CVY_EP_BULK_STEP &&
 		  (!combine || sums) && f->slices == 1 && !f->across && s->hidden % 16 == 0 && f->row_words % 2 == 0 &&
 		  f->row_words * 8 >= CVY_EP_BULK_ROW && lines + f->per_step * f->slice_lines <= CVY_EP_STEP_LINES;
@@ -240,11 +259,6 @@ static inline int cvy_ep_begins(const struct cvy_ep_args *a)
 }
 
 /* ---- dynamic shared memory of dispatch (struct cvy_ep_room), in words of 4 bytes ---- */
-
-#define CVY_EP_NEAR 2048   /* ids at most of which a CTA has a copy: it looks at all of them, and more than once */
-#define CVY_EP_WINDOW 3072 /* what windows may take: alike on all ranks, and little beside the rest */
-#define CVY_EP_MARKS 8192  /* what marks may take */
-#define CVY_EP_ROOM ((size_t)223 << 10) /* bytes in all: what a device has for a CTA, less what is static */
 
 CVY_GPU_BOTH static inline size_t cvy_ep_entries(const struct cvy_ep_args *a)
 {
