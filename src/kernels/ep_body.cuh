@@ -38,6 +38,8 @@ struct cvy_ep_shared {
 	struct cvy_ep_tables tables; /* as in the handle's memory, where a look takes a tenth of that */
 };
 
+static_assert(sizeof(struct cvy_ep_shared) + 128 <= CVY_EP_STATIC, "and what functions have of their own");
+
 /* Of thread 0: what it found when it counted the CTA. Volatile, or compilers let all threads read it and choose then. */
 static __device__ __forceinline__ uint64_t cvy_ep_entered(const struct cvy_ep_shared *sh)
 {

@@ -41,6 +41,13 @@ static __device__ __forceinline__ uint32_t cvy_ep_by_bulk(const struct cvy_ep_tu
 	return ranks;
 }
 
+/* Bytes of as many lines as @bytes touch: what is written without tags takes those of whole lines away, or a reader that is late
+ * would find new words beside an old tag. */
+static __device__ __forceinline__ uint32_t cvy_ep_whole_lines(uint32_t bytes)
+{
+	return (bytes + CVY_EP_LINE_BYTES - 1) / CVY_EP_LINE_BYTES * CVY_EP_LINE_BYTES;
+}
+
 /* One thread: @bytes from shared memory to @rank, from word @word of row @j on. A row may go over from one slot to the other. */
 static __device__ __forceinline__ void cvy_ep_bulk_put(const struct cvy_ep_turn *t, const struct cvy_ep_step *s,
 						       int rank, int j, int word, const void *from, uint32_t bytes)

@@ -141,7 +141,7 @@ static __device__ __forceinline__ void cvy_ep_put_round(const struct cvy_ep_turn
 
 	if (i < CVY_EP_SUMMERS && piece.rank >= 0 && cvy_has(to, piece.rank) && (tokens[piece.rank] >> piece.j & 1))
 		cvy_ep_bulk_put(t, s, piece.rank, piece.j, piece.from, cvy_ep_piece_room(dynamic, i, round),
-				(uint32_t)(piece.last - piece.from) * 8);
+				cvy_ep_whole_lines((uint32_t)(piece.last - piece.from) * 8));
 	cvy_bulk_commit();
 }
 

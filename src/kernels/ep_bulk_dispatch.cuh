@@ -332,7 +332,7 @@ static __device__ __forceinline__ size_t cvy_ep_entries_at(const struct cvy_ep_t
 
 static __device__ __forceinline__ size_t cvy_ep_counts_at(const struct cvy_ep_turn *t, const struct cvy_ep_step *s)
 {
-	return cvy_ep_entries_at(t, s) + cvy_ep_entries(t->a) * sizeof(uint32_t);
+	return cvy_ep_entries_at(t, s) + cvy_ep_whole_lines((uint32_t)(cvy_ep_entries(t->a) * sizeof(uint32_t)));
 }
 
 /* The warp that puts: headers and rows of a step to the ranks @to, and the signal behind them. */
@@ -341,7 +341,8 @@ static __device__ __forceinline__ void cvy_ep_put_rows(const struct cvy_ep_turn 
 						       const struct cvy_ep_room *room, uint32_t to, int first)
 {
 	const size_t words = (size_t)t->a->form.row_words;
-	const int lane = (int)(threadIdx.x % 32);
+	const int lane = (int)(threadIdx.x % 32),
+		  counts = (int)cvy_ep_whole_lines((uint32_t)t->a->form.count_words * 8) / 8;
 	int n = 0;
 
 	CVY_EACH_PEER(p, to, t->a->call.rank)
@@ -352,11 +353,11 @@ static __device__ __forceinline__ void cvy_ep_put_rows(const struct cvy_ep_turn 
 		cvy_ep_send(t, s, (int)p, 0, lane < CVY_EP_LINE_PACKETS, v);
 		if (n++ % 32 == lane)
 			cvy_bulk_store(at + cvy_ep_entries_at(t, s), room->own,
-				       (uint32_t)(cvy_ep_entries(t->a) * sizeof(uint32_t)));
+				       cvy_ep_whole_lines((uint32_t)(cvy_ep_entries(t->a) * sizeof(uint32_t))));
 #pragma unroll 1
-		for (int w = 1 + lane * 2; first && w <= t->a->form.count_words; w += 64)
+		for (int w = 1 + lane * 2; first && w <= counts; w += 64)
 			cvy_store_packet(at + cvy_ep_counts_at(t, s) + (size_t)(w - 1) * 8,
-					 cvy_ep_own_word<ONCE>(t, room, (int)p, w),
+					 w > t->a->form.count_words ? 0 : cvy_ep_own_word<ONCE>(t, room, (int)p, w),
 					 w < t->a->form.count_words ? cvy_ep_own_word<ONCE>(t, room, (int)p, w + 1)
 								    : 0);
 #pragma unroll 1
@@ -365,8 +366,7 @@ static __device__ __forceinline__ void cvy_ep_put_rows(const struct cvy_ep_turn 
 
 			if (n++ % 32 == lane)
 				cvy_ep_bulk_put(t, s, (int)p, j, 0, room->stage + (size_t)j * words,
-						((uint32_t)words * 8 + CVY_EP_LINE_BYTES - 1) / CVY_EP_LINE_BYTES *
-							CVY_EP_LINE_BYTES); /* there is room, and the wire has lines */
+						cvy_ep_whole_lines((uint32_t)words * 8));
 		}
 	}
 	cvy_bulk_commit();

@@ -51,7 +51,8 @@
 #define CVY_EP_NEAR 2048   /* ids at most of which a CTA has a copy: it looks at all of them, and more than once */
 #define CVY_EP_WINDOW 3072 /* what windows may take: alike on all ranks, and little beside the rest */
 #define CVY_EP_MARKS 8192  /* what marks may take */
-#define CVY_EP_ROOM ((size_t)223 << 10) /* bytes in all: what a device has for a CTA, less what is static */
+#define CVY_EP_STATIC ((size_t)5 << 10)			  /* bytes at most of what is static in shared memory */
+#define CVY_EP_ROOM (((size_t)227 << 10) - CVY_EP_STATIC) /* in all: what a device has for a CTA, less that */
 
 enum cvy_ep_phase { CVY_EP_SEND = 1, CVY_EP_RECV = 2 };
 
@@ -109,7 +110,7 @@ static inline size_t cvy_ep_bulk_room(const struct cvy_ep_shape_gpu *s, const st
 			ranks * (size_t)(s->most_local + 2);
 
 	halves += CVY_EP_MARKS > CVY_EP_WINDOW ? CVY_EP_MARKS : CVY_EP_WINDOW;
-	return halves * 4 + 2 * step * (size_t)f->row_words * 8;
+	return halves * 4 + CVY_EP_LINE_BYTES + 8 + 2 * step * (size_t)f->row_words * 8;
 }
 
 /*
@@ -119,8 +120,8 @@ static inline size_t cvy_ep_bulk_room(const struct cvy_ep_shape_gpu *s, const st
 static inline void cvy_ep_bulk_of(const struct cvy_ep_shape_gpu *s, int combine, struct cvy_ep_form *f)
 {
 	int sums = s->per_rank || s->once; /* what else goes back is rows as they are, and more than one of a token */
-	int32_t rest = (f->count_words + f->per_step * f->entry_words) * 8,
-		lines = 1 + cvy_ep_div(rest, CVY_EP_LINE_BYTES);
+	int32_t lines = 1 + cvy_ep_div(f->per_step * f->entry_words * 8, CVY_EP_LINE_BYTES) +
+			cvy_ep_div(f->count_words * 8, CVY_EP_LINE_BYTES);
 
 	if (lines < f->header_lines)
 		lines = f->header_lines;
@@ -324,6 +325,8 @@ static inline size_t cvy_ep_dispatch_room(const struct cvy_ep_args *a)
 		halves += (size_t)cvy_ep_window_bins(a) + size * (size_t)cvy_ep_window_words(a);
 	if (cvy_ep_marks(a))
 		halves += 2 * size * (size_t)cvy_ep_mark_words(a);
+	if (a->form.bulk) /* whole lines are copied, also of what stands last */
+		halves += CVY_EP_LINE_BYTES / 4;
 	return (halves + 1) / 2 * 8 + turns * step * (size_t)a->form.row_words * 8;
 }
 

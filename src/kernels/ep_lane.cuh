@@ -35,8 +35,7 @@ static __device__ __forceinline__ void cvy_ep_done(const struct cvy_ep_args *a, 
 	if (r->mode == CVY_COMPLETE) /* others look at both (cvy_ep_look_at_steps) */
 		__threadfence();
 	((volatile struct cvy_gpu_lane *)control->lane)[r->index].count = r->lane.count + (uint32_t)r->steps;
-	if (cvy_far(r))
-		cvy_ep_far_ended(a, r, cvy_ep_silent(a, r, sh));
+	cvy_ep_far_ended(a, r, cvy_ep_silent(a, r, sh));
 	if (r->index && !missing)
 		return;
 	if (a->call.kind == CVY_GPU_DISPATCH)
