@@ -173,7 +173,7 @@ static __device__ __forceinline__ int cvy_ep_wait_lines(struct cvy_ep_turn *t, c
 	return cvy_ep_stopped(t);
 }
 
-/* A row that is here. What is unrolled has short ways alone: steps that do not fit into the processor's memory for code crawl. */
+/* A row that is here. Unrolled code has short ways alone: a step that is too long for the processor's instruction cache crawls. */
 struct cvy_ep_row {
 	const uint8_t *step; /* first slot of the step */
 	uint32_t at;	     /* bytes from there on */

@@ -262,7 +262,7 @@ static __device__ __forceinline__ float cvy_ep_scale(const struct cvy_ep_args *a
 	return left != all && left != 0 ? all / left : 1;
 }
 
-/* What a warp knows of an own token before it adds: whose parts come, and by what their sum is multiplied. */
+/* Of an own token, known to a warp before it adds: the parts that come, and the factor of their sum. */
 struct cvy_ep_parts {
 	uint32_t from; /* ranks, or numbers of its experts */
 	float scale;

@@ -11,13 +11,6 @@
 #include "ep_plan.cuh"
 
 /* 8 elements of bf16 at word pair @w of a row; past its end 0. */
-static __device__ __forceinline__ void cvy_ep_eight_anywhere(const struct cvy_ep_args *a, const uint8_t *row, int w,
-							     uint64_t v[2])
-{
-	v[0] = cvy_word_get(row, 2 * (uint64_t)w, (uint64_t)a->hidden * 2);
-	v[1] = cvy_word_get(row, 2 * (uint64_t)w + 1, (uint64_t)a->hidden * 2);
-}
-
 static __device__ __forceinline__ void cvy_ep_eight(const struct cvy_ep_args *a, int token, int w, uint64_t v[2])
 {
 	const uint8_t *row = a->x + (size_t)token * (size_t)a->hidden * 2;
@@ -29,7 +22,8 @@ static __device__ __forceinline__ void cvy_ep_eight(const struct cvy_ep_args *a,
 		v[1] = x.y;
 		return;
 	}
-	cvy_ep_eight_anywhere(a, row, w, v);
+	v[0] = cvy_word_get(row, 2 * (uint64_t)w, (uint64_t)a->hidden * 2);
+	v[1] = cvy_word_get(row, 2 * (uint64_t)w + 1, (uint64_t)a->hidden * 2);
 }
 
 #define CVY_EP_PARTS ((CVY_EP_HIDDEN / 8 + CVY_EP_THREADS - 1) / CVY_EP_THREADS)

@@ -300,7 +300,10 @@ static __device__ __forceinline__ int cvy_wait_packet(const uint8_t *at, int ran
 	}
 }
 
-/* One thread: until its bulk copies have been written, whoever's memory that is. They take no look: nothing can hold them up. */
+/*
+ * One thread: until its bulk copies have been written. No look at the gate: copies wait for no rank, and memory of a process that
+ * died stays mapped until no CTA writes there.
+ */
 static __device__ __forceinline__ void cvy_wait_written(void)
 {
 	cvy_bulk_written();
