@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Combine in bulk steps. Rows are cut into pieces: all warps but the last sum a round of them, a piece each, while the
- * last puts the round before. When all pieces of a step have been put, the first round of the next is summed; then all
- * hear and add. Steps themselves follow each other as with lines.
+ * last puts the round before. When all pieces of a step have been put and told, the first round of the next is summed.
+ * Then all hear, the next step leaves, and what was heard is added. Steps themselves follow each other as with lines.
  */
 #ifndef CVY_EP_BULK_COMBINE_CUH
 #define CVY_EP_BULK_COMBINE_CUH
@@ -254,10 +254,10 @@ struct cvy_ep_share {
 	struct cvy_ep_place first; /* of the token that it begins with */
 };
 
-/* A warp, before it hears anybody. */
+/* A warp, before it hears anybody: one of @warps that add. */
 template <int ONCE>
 static __device__ __forceinline__ struct cvy_ep_share cvy_ep_share_of(const struct cvy_ep_turn *t,
-								      const struct cvy_ep_step *s)
+								      const struct cvy_ep_step *s, int warps)
 {
 	const struct cvy_ep_args *a = t->a;
 	int rows = (a->num_tokens - cvy_ep_token(t, s, 0) + a->form.apart - 1) / a->form.apart, each;
@@ -265,7 +265,7 @@ static __device__ __forceinline__ struct cvy_ep_share cvy_ep_share_of(const stru
 
 	rows = rows < 0 ? 0 : rows > a->form.per_step ? a->form.per_step : rows;
 	share.units = (a->form.row_words + CVY_EP_UNIT - 1) / CVY_EP_UNIT;
-	each = (rows * share.units + CVY_EP_WARPS - 1) / CVY_EP_WARPS;
+	each = (rows * share.units + warps - 1) / warps;
 	share.at = (int)(threadIdx.x / 32) * each;
 	share.last = share.at + each < rows * share.units ? share.at + each : rows * share.units;
 	share.first = cvy_ep_away<ONCE>(t, share.at < share.last ? cvy_ep_token(t, s, share.at / share.units)
@@ -331,66 +331,126 @@ template <int ONCE> struct cvy_ep_bulk_combine {
 		cvy_ep_sum_piece<ONCE>(t, &s, &piece, cvy_ep_piece_room(dynamic, warp, round));
 	}
 
-	/* Sends step @step, whose first round is number @round of all. Returns the number of the next step's first round. */
+	/*
+	 * Step @step, whose first round is number @round of all, leaves for ranks that rows go to by bulk, and for none of them is it
+	 * there yet. *bulk: they. Returns the number of the next step's first round.
+	 */
 	template <int HOT>
-	static __device__ __forceinline__ int send(struct cvy_ep_turn *t, const struct cvy_ep_step *s, int step,
-						   const struct cvy_ep_cut *cut, uint64_t *dynamic, int round)
+	static __device__ __forceinline__ int put(const struct cvy_ep_turn *t, int step, const struct cvy_ep_cut *cut,
+						  uint64_t *dynamic, int round, uint32_t *bulk)
 	{
+		const struct cvy_ep_step s = cvy_ep_step_of(t, step);
 		const uint64_t *back = t->sh->back[step & 1];
-		int push = cvy_ep_must_send<HOT>(t, step);
-		const int far = push && cvy_far(t->r);
-		uint32_t bulk = 0;
 
-		if (push)
-			cvy_ep_say_sent(t, step);
-		if (far)
-			push = cvy_ep_far_may_push(t, s, step);
-		if (push) {
-			cvy_ep_overtake(t, s, step);
-			bulk = cvy_ep_by_bulk(t, t->peers);
-		}
-		if (push && bulk != t->peers) {
-			cvy_ep_push_headers_back<ONCE>(t, s, 0, back, t->peers & ~bulk);
-			cvy_ep_push_results<ONCE>(t, s, 0, back, t->peers & ~bulk);
-		}
-		if (far && push)
-			cvy_ep_far_put(t, s, by_lines::lines(t, s, back, (int)threadIdx.x));
-		if (push && cvy_ep_puts())
-			cvy_ep_put_headers(t, s, back, bulk);
+		if (!cvy_ep_must_send<HOT>(t, step))
+			return round;
+		cvy_ep_overtake(t, &s, step);
+		*bulk = cvy_ep_by_bulk(t, t->peers);
+		if (cvy_ep_puts())
+			cvy_ep_put_headers(t, &s, back, *bulk);
 #pragma unroll 1
-		for (int nth = 0; push && nth < cut->rounds; nth++, round++) {
+		for (int nth = 0; nth < cut->rounds; nth++, round++) {
 			const int others = nth + 1 < cut->rounds;
 			const int warp = (int)(threadIdx.x / 32);
 
 			if (cvy_ep_puts()) {
-				cvy_ep_put_round(t, s, cut, dynamic, nth, round, back, bulk);
+				cvy_ep_put_round(t, &s, cut, dynamic, nth, round, back, *bulk);
 				if (others)
 					cvy_wait_read<0>();
 			} else if (others) {
 				const struct cvy_ep_piece piece =
 					cvy_ep_piece_of(t->a, cut, (nth + 1) * CVY_EP_SUMMERS + warp);
 
-				cvy_ep_sum_piece<ONCE>(t, s, &piece, cvy_ep_piece_room(dynamic, warp, round + 1));
+				cvy_ep_sum_piece<ONCE>(t, &s, &piece, cvy_ep_piece_room(dynamic, warp, round + 1));
 			}
 			if (others)
 				__syncthreads();
 		}
-		if (push && cvy_ep_puts())
-			cvy_ep_bulk_signal(t, s, bulk);
 		return round;
+	}
+
+	/* Sends a step to ranks that get lines, or are of other hosts: all but @bulk. */
+	static __device__ __noinline__ void send_lines(struct cvy_ep_apart *x, struct cvy_ep_step s, int step,
+						       uint32_t bulk)
+	{
+		struct cvy_ep_turn *t = &x->t;
+		const uint64_t *back = t->sh->back[step & 1];
+		const int far = cvy_far(t->r);
+
+		if (far && !cvy_ep_far_may_push(t, &s, step))
+			return;
+		cvy_ep_push_headers_back<ONCE>(t, &s, 0, back, t->peers & ~bulk);
+		cvy_ep_push_results<ONCE>(t, &s, 0, back, t->peers & ~bulk);
+		if (far)
+			cvy_ep_far_put(t, &s, by_lines::lines(t, &s, back, (int)threadIdx.x));
+	}
+
+	/* All threads, when the step before has been added: tells the ranks @bulk of step @step, and sends it to the others. */
+	template <int HOT> static __device__ __forceinline__ void tell(struct cvy_ep_turn *t, int step, uint32_t bulk)
+	{
+		const struct cvy_ep_step s = cvy_ep_step_of(t, step);
+
+		if (!cvy_ep_must_send<HOT>(t, step))
+			return;
+		cvy_ep_say_sent(t, step);
+		if (bulk != t->peers) {
+			struct cvy_ep_apart x;
+
+			cvy_ep_set_apart(&x, t);
+			send_lines(&x, s, step, bulk);
+			t->peers &= ~t->sh->unsent;
+		}
+		if (cvy_ep_puts())
+			cvy_ep_bulk_signal(t, &s, bulk);
+	}
+
+	/*
+	 * All threads, up to a barrier: all of step @step is here, and this warp's share of it is known; it has none if it puts the next.
+	 * Not 0: stopped.
+	 */
+	static __device__ __forceinline__ int hear(struct cvy_ep_turn *t, int step, int puts,
+						   struct cvy_ep_share *share)
+	{
+		const struct cvy_ep_step s = cvy_ep_step_of(t, step);
+
+		*share = cvy_ep_share_of<ONCE>(t, &s, CVY_EP_WARPS - puts);
+		cvy_ep_hear<1>(t, &s);
+		if (cvy_ep_stopped(t) || cvy_ep_wait_lines(t, &s, t->sh->got))
+			return 1;
+		if (threadIdx.x < CVY_GPU_RANKS)
+			t->sh->back[step & 1][threadIdx.x] = 0;
+		return 0;
+	}
+
+	/* All threads, up to a barrier. A rank that is late in the middle has no part in any of it. Not 0: stopped. */
+	static __device__ __forceinline__ int add(struct cvy_ep_turn *t, int step, const struct cvy_ep_share *share)
+	{
+		const struct cvy_ep_step s = cvy_ep_step_of(t, step);
+
+#pragma unroll 1
+		for (;;) {
+			const uint32_t with = t->sources;
+			int stopped;
+
+			cvy_ep_add_share<ONCE>(t, &s, share);
+			cvy_ep_bulk_look(t, &s);
+			stopped = cvy_ep_stopped(t);
+			if (stopped || t->sources == with)
+				return stopped;
+		}
 	}
 
 	static __device__ __forceinline__ void send_first(const struct cvy_ep_args *a, struct cvy_lane_run *r,
 							  struct cvy_ep_shared *sh, uint64_t *dynamic, const ahead *)
 	{
 		struct cvy_ep_turn t = cvy_ep_begin<1>(a, r, sh);
-		struct cvy_ep_step s = cvy_ep_step_of(&t, 0);
-
 		const struct cvy_ep_cut cut = cvy_ep_cut_of(a);
+		uint32_t bulk = 0;
 
 		prepare(&t, 0, &cut, dynamic, 0);
 		__syncthreads();
-		send<1>(&t, &s, 0, &cut, dynamic, 0);
+		put<1>(&t, 0, &cut, dynamic, 0, &bulk);
+		tell<1>(&t, 0, bulk);
 	}
 
 	/* As with lines: an operation that others have completed lacks the last step alone, or all of it. */
@@ -415,40 +475,23 @@ template <int ONCE> struct cvy_ep_bulk_combine {
 		}
 #pragma unroll 1
 		for (int step = first - 1; step < a->form.steps;
-		     step++) { /* before the first there is nothing to send */
-			const struct cvy_ep_step s = cvy_ep_step_of(&t, step);
+		     step++) { /* before the first there is nothing to hear */
 			const int more = step + 1 < a->form.steps;
 			struct cvy_ep_share share;
-			int stopped;
+			uint32_t bulk = 0;
 
-			if (step >= first)
-				round = send<HOT>(&t, &s, step, &cut, dynamic, round);
 			if (more && cvy_ep_must_send<HOT>(&t, step + 1))
 				prepare(&t, step + 1, &cut, dynamic, round);
-			if (step < first) {
+			if (step < first)
 				__syncthreads();
-				continue;
-			}
-			share = cvy_ep_share_of<ONCE>(&t, &s);
-			cvy_ep_hear<1>(&t, &s);
-			if (cvy_ep_stopped(&t))
+			else if (hear(&t, step, more, &share))
 				return 1;
-			if (cvy_ep_wait_lines(&t, &s, sh->got))
+			if (more)
+				round = put<HOT>(&t, step + 1, &cut, dynamic, round, &bulk);
+			if (step >= first && add(&t, step, &share))
 				return 1;
-			if (threadIdx.x < CVY_GPU_RANKS)
-				sh->back[step & 1][threadIdx.x] = 0;
-#pragma unroll 1
-			for (;;) { /* a rank that is late in the middle has no part in any of it */
-				uint32_t with = t.sources;
-
-				cvy_ep_add_share<ONCE>(&t, &s, &share);
-				cvy_ep_bulk_look(&t, &s);
-				stopped = cvy_ep_stopped(&t);
-				if (stopped || t.sources == with)
-					break;
-			}
-			if (stopped)
-				return 1;
+			if (more)
+				tell<HOT>(&t, step + 1, bulk);
 		}
 		return 0;
 	}

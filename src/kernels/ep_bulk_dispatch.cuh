@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Dispatch in bulk steps. The last warp puts the header and the rows of a step; meanwhile the others plan and stage the next
- * step in a room of its own, then all hear and take. Steps themselves follow each other as with lines.
+ * Dispatch in bulk steps. The last warp puts the header and the rows of a step, and tells when they are there; meanwhile the
+ * others plan and stage the next step in a room of its own. Then all hear, the next step leaves, and what was heard is
+ * taken. Steps themselves follow each other as with lines: a step is told when the one before has been taken.
  */
 #ifndef CVY_EP_BULK_DISPATCH_CUH
 #define CVY_EP_BULK_DISPATCH_CUH
@@ -162,7 +163,7 @@ static __device__ __forceinline__ size_t cvy_ep_counts_at(const struct cvy_ep_tu
 	return cvy_ep_entries_at(t, s) + cvy_ep_whole_lines((uint32_t)(cvy_ep_entries(t->a) * sizeof(uint32_t)));
 }
 
-/* The warp that puts: headers and rows of a step to the ranks @to, and the signal behind them. */
+/* The warp that puts: headers and rows of a step leave for the ranks @to. */
 template <int ONCE>
 static __device__ __forceinline__ void cvy_ep_put_rows(const struct cvy_ep_turn *t, const struct cvy_ep_step *s,
 						       const struct cvy_ep_room *room, uint32_t to, int first)
@@ -197,7 +198,6 @@ static __device__ __forceinline__ void cvy_ep_put_rows(const struct cvy_ep_turn 
 		}
 	}
 	cvy_bulk_commit();
-	cvy_ep_bulk_signal(t, s, to);
 }
 
 /* Everyone's header, and the signal that is behind rows without tags. A warp has a rank. */
@@ -334,10 +334,13 @@ static __device__ __forceinline__ void cvy_ep_take_whole(const struct cvy_ep_tur
 	}
 }
 
-/* All threads: rows of a step that are here, of others. Each warp has as many units of all, in one piece, the last warps the first. */
+/*
+ * All threads: rows of a step that are here, of others. Each of the first @warps has as many units of all, in one piece, the
+ * last of them the first.
+ */
 template <int ONCE>
 static __device__ __forceinline__ void cvy_ep_take_all(const struct cvy_ep_turn *t, const struct cvy_ep_step *s,
-						       const struct cvy_ep_room *room)
+						       const struct cvy_ep_room *room, int warps)
 {
 	const struct cvy_ep_args *a = t->a;
 	const int words = a->hidden / (a->fp8 ? 8 : 4), units = (words + CVY_EP_UNIT - 1) / CVY_EP_UNIT;
@@ -346,9 +349,9 @@ static __device__ __forceinline__ void cvy_ep_take_all(const struct cvy_ep_turn 
 #pragma unroll 1
 	for (int p = 0; p < a->call.size; p++)
 		rows += p == a->call.rank ? 0 : __popcll(t->sh->theirs[p]);
-	share = (rows * units + CVY_EP_WARPS - 1) / CVY_EP_WARPS;
-	at = (CVY_EP_WARPS - 1 - (int)(threadIdx.x / 32)) * share;
-	last = at + share;
+	share = (rows * units + warps - 1) / warps;
+	at = (warps - 1 - (int)(threadIdx.x / 32)) * share;
+	last = at < 0 ? 0 : at + share;
 #pragma unroll 1
 	for (int p = 0; p < a->call.size && last > 0; p++) {
 #pragma unroll 1
@@ -502,29 +505,90 @@ template <int ONCE> struct cvy_ep_bulk_dispatch {
 		cvy_ep_stage_all(t, &s, &at, &t->sh->taken[step & 1]);
 	}
 
-	/* Sends step @step, and nothing else. */
+	/* Step @step leaves for ranks that rows go to by bulk, and for none of them is it there yet. Returns them. */
 	template <int HOT>
-	static __device__ __forceinline__ void send(struct cvy_ep_turn *t, const struct cvy_ep_room *room,
-						    const struct cvy_ep_step *s, int step)
+	static __device__ __forceinline__ uint32_t put(const struct cvy_ep_turn *t, const struct cvy_ep_room *room,
+						       int step)
 	{
-		int push = cvy_ep_must_send<HOT>(t, step), far = push && cvy_far(t->r);
-		uint32_t bulk = 0;
+		const struct cvy_ep_step s = cvy_ep_step_of(t, step);
+		const struct cvy_ep_room at = cvy_ep_room_turn(t, room, step & 1);
+		uint32_t bulk;
 
+		if (!cvy_ep_must_send<HOT>(t, step))
+			return 0;
+		cvy_ep_overtake(t, &s, step);
+		bulk = cvy_ep_by_bulk(t, t->peers);
+		if (cvy_ep_puts())
+			cvy_ep_put_rows<ONCE>(t, &s, &at, bulk, !step);
+		return bulk;
+	}
+
+	/* Sends a step to ranks that get lines, or are of other hosts: all but @bulk. */
+	static __device__ __noinline__ void send_lines(struct cvy_ep_apart *x, struct cvy_ep_room room,
+						       struct cvy_ep_step s, int step, uint32_t bulk)
+	{
+		struct cvy_ep_turn *t = &x->t;
+		const int far = cvy_far(t->r);
+
+		if (far && !cvy_ep_far_may_push(t, &s, step))
+			return;
+		cvy_ep_push_headers<ONCE>(t, &s, &room, t->peers & ~bulk);
+		cvy_ep_push_rows(t, &s, &room, t->peers & ~bulk);
 		if (far)
-			push = cvy_ep_far_may_push(t, s, step);
-		if (push) {
-			cvy_ep_overtake(t, s, step);
-			bulk = cvy_ep_by_bulk(t, t->peers);
-		}
-		if (push && bulk != t->peers)
-			cvy_ep_push_headers<ONCE>(t, s, room, t->peers & ~bulk);
+			cvy_ep_far_put(t, &s, cvy_ep_lines_of(t, room.mine, (int)threadIdx.x));
+	}
+
+	/* All threads, when the step before has been taken: tells the ranks @bulk of step @step, and sends it to the others. */
+	template <int HOT>
+	static __device__ __forceinline__ void tell(struct cvy_ep_turn *t, const struct cvy_ep_room *room, int step,
+						    uint32_t bulk)
+	{
+		const struct cvy_ep_step s = cvy_ep_step_of(t, step);
+		const int push = cvy_ep_must_send<HOT>(t, step);
+
 		cvy_ep_say_sent(t, step);
-		if (push && bulk != t->peers)
-			cvy_ep_push_rows(t, s, room, t->peers & ~bulk);
-		if (far && push)
-			cvy_ep_far_put(t, s, cvy_ep_lines_of(t, room->mine, (int)threadIdx.x));
+		if (push && bulk != t->peers) {
+			struct cvy_ep_apart x;
+
+			cvy_ep_set_apart(&x, t);
+			send_lines(&x, cvy_ep_room_turn(t, room, step & 1), s, step, bulk);
+			t->peers &= ~t->sh->unsent;
+		}
 		if (push && cvy_ep_puts())
-			cvy_ep_put_rows<ONCE>(t, s, room, bulk, !step);
+			cvy_ep_bulk_signal(t, &s, bulk);
+	}
+
+	/* All threads, up to a barrier: all of step @step is here, and where it goes is known. Not 0: stopped. */
+	static __device__ __forceinline__ int hear(struct cvy_ep_turn *t, const struct cvy_ep_room *room, int step)
+	{
+		const struct cvy_ep_step s = cvy_ep_step_of(t, step);
+		const struct cvy_ep_room at = cvy_ep_room_turn(t, room, step & 1);
+
+		cvy_ep_bulk_headers<ONCE>(t, &s, &at, !step);
+		if (cvy_ep_stopped(t) || cvy_ep_wait_lines(t, &s, t->sh->theirs))
+			return 1;
+		if (threadIdx.x == 0)
+			t->sh->taken[step & 1] = 0;
+		return 0;
+	}
+
+	/* All threads, up to a barrier: rows of step @step go where they belong, by warps that put nothing. Not 0: stopped. */
+	static __device__ __forceinline__ int take(struct cvy_ep_turn *t, const struct cvy_ep_room *room, int step,
+						   int puts)
+	{
+		const struct cvy_ep_step s = cvy_ep_step_of(t, step);
+		const struct cvy_ep_room at = cvy_ep_room_turn(t, room, step & 1);
+
+		if (cvy_ep_marks(t->a) && !step)
+			cvy_ep_tell_marked<ONCE>(t->a, &t->sh->tables, at, t->r->index);
+		else if (!t->r->index && !step)
+			cvy_ep_tell<ONCE>(t->a, &at);
+		cvy_ep_write_none<ONCE>(t, &s);
+		cvy_ep_take_own<ONCE>(t, &s, &at);
+		cvy_ep_take_all<ONCE>(t, &s, &at, CVY_EP_WARPS - puts);
+		cvy_wait_read<0>(); /* of the own rows: the room is of the step after the next */
+		cvy_ep_bulk_look(t, &s);
+		return cvy_ep_stopped(t);
 	}
 
 	static __device__ __forceinline__ void send_first(const struct cvy_ep_args *a, struct cvy_lane_run *r,
@@ -532,12 +596,11 @@ template <int ONCE> struct cvy_ep_bulk_dispatch {
 	{
 		struct cvy_ep_room room = cvy_ep_room_of<ONCE>(a, sh, dynamic);
 		struct cvy_ep_turn t = cvy_ep_begin<1>(a, r, sh);
-		struct cvy_ep_step s = cvy_ep_step_of(&t, 0);
 
 		mark(&t, &room);
 		prepare(&t, &room, 0);
 		__syncthreads();
-		send<1>(&t, &room, &s, 0);
+		tell<1>(&t, &room, 0, put<1>(&t, &room, 0));
 	}
 
 	/* A CTA that stops has written its own rows, too: others may place them anew. */
@@ -558,7 +621,6 @@ template <int ONCE> struct cvy_ep_bulk_dispatch {
 	{
 		struct cvy_ep_room room = cvy_ep_room_of<ONCE>(a, sh, dynamic);
 		struct cvy_ep_turn t = cvy_ep_begin<HOT>(a, r, sh);
-		struct cvy_ep_step s = cvy_ep_step_of(&t, 0);
 
 		t.sources &= ~late;
 		if (cvy_mode<HOT>(r) == CVY_COMPLETE && a->form.steps > 1) {
@@ -571,41 +633,24 @@ template <int ONCE> struct cvy_ep_bulk_dispatch {
 		}
 		mark(&t, &room);
 #pragma unroll 1
-		for (int step = -1; step < a->form.steps; step++) { /* before the first there is nothing to send */
-			const struct cvy_ep_room now = cvy_ep_room_turn(&t, &room, step & 1);
+		for (int step = -1; step < a->form.steps; step++) { /* before the first there is nothing to hear */
 			const int more = step + 1 < a->form.steps;
+			uint32_t bulk = 0;
 
-			if (step >= 0)
-				send<HOT>(&t, &now, &s, step);
+			if (more && step >= 0 && !cvy_ep_marks(a))
+				plan(&t, &room, step + 1);
 			if (more)
 				prepare(&t, &room, step + 1);
-			if (step < 0) {
+			if (step < 0)
 				__syncthreads();
-				continue;
-			}
-			cvy_ep_bulk_headers<ONCE>(&t, &s, &now, !step);
-			if (cvy_ep_stopped(&t))
+			else if (hear(&t, &room, step))
 				return 1;
-			if (cvy_ep_wait_lines(&t, &s, sh->theirs))
+			if (more)
+				bulk = put<HOT>(&t, &room, step + 1);
+			if (step >= 0 && take(&t, &room, step, more))
 				return 1;
-			if (cvy_ep_marks(a) && !step)
-				cvy_ep_tell_marked<ONCE>(a, &sh->tables, now, r->index);
-			else if (!r->index && !step)
-				cvy_ep_tell<ONCE>(a, &now);
-			if (threadIdx.x == 0)
-				sh->taken[step & 1] = 0;
-			cvy_ep_write_none<ONCE>(&t, &s);
-			cvy_ep_take_own<ONCE>(&t, &s, &now);
-			cvy_ep_take_all<ONCE>(&t, &s, &now);
-			cvy_wait_read<0>(); /* of the own rows: the room is of the step after the next */
-			cvy_ep_bulk_look(&t, &s);
-			if (cvy_ep_stopped(&t))
-				return 1;
-			if (!more)
-				break;
-			s = cvy_ep_step_of(&t, step + 1);
-			if (!cvy_ep_marks(a))
-				plan(&t, &room, step + 1);
+			if (more)
+				tell<HOT>(&t, &room, step + 1, bulk);
 		}
 		return 0;
 	}
