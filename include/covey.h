@@ -526,6 +526,10 @@ COVEY_API int covey_set_on_loss(struct covey_group *group, int on_loss);
  * covey_explain - says which algorithm each operation takes at which size in the present view, and why
  * @text: [bytes], host memory: a table, then one of forms on device memory if the group has a device
  *
+ * For dispatch and combine on devices it says from how many tokens of a lane on rows go by bulk copies, with how many
+ * lanes a handle runs, and why rows stay lines where they do. A form depends on the handle: the table is of one with
+ * hidden 7168, top_k 8 and 32 experts a rank. With log = debug each handle says its own forms at its first call.
+ *
  * The text is cut to @bytes; 8192 are enough. The call is local.
  * Errors: INVAL, and those of the group
  */
