@@ -198,7 +198,7 @@ static int turn(struct perf_job *job, const struct perf_call *call, bool theirs,
 	if (!err)
 		err = d->tool->wait(d->stream);
 	if (!err)
-		err = d->tool->between(us);
+		err = d->tool->between(0, 1, us);
 	*us /= job->opt.iters;
 	return err ? failed(job, "a turn", err) : 0;
 }
