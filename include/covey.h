@@ -1022,6 +1022,10 @@ struct covey_dispatch_args {
  * _send posts and publishes, _recv waits for that one. Between them no other operation of the group completes; later
  * ones queue.
  *
+ * On devices _send launches on @stream, and so does _recv, whose deadline_ns is not read. Between the two kernels no
+ * processor is held: an event may order other kernels between them. _send sends the first step of each lane, and the
+ * receive the steps after it: `ep-perf dispatch --device local` says how many steps a handle has.
+ *
  * With a deadline (timeout_ms, or late_ms of the group) a rank continues without a source that is not here by then. It
  * does so for at most four operations past that source, then it waits. All ranks give a deadline or none does, else
  * MISMATCH.
