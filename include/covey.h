@@ -526,6 +526,10 @@ COVEY_API int covey_set_on_loss(struct covey_group *group, int on_loss);
  * covey_explain - says which algorithm each operation takes at which size in the present view, and why
  * @text: [bytes], host memory: a table, then one of forms on device memory if the group has a device
  *
+ * For dispatch and combine on devices it says from how many tokens of a lane on rows go by bulk copies, with how many
+ * lanes a handle runs, and why rows stay lines where they do. A form depends on the handle: the table is of one with
+ * hidden 7168, top_k 8 and 32 experts a rank. With log = debug each handle says its own forms at its first call.
+ *
  * The text is cut to @bytes; 8192 are enough. The call is local.
  * Errors: INVAL, and those of the group
  */
@@ -1017,6 +1021,10 @@ struct covey_dispatch_args {
  *
  * _send posts and publishes, _recv waits for that one. Between them no other operation of the group completes; later
  * ones queue.
+ *
+ * On devices _send launches on @stream, and so does _recv, whose deadline_ns is not read. Between the two kernels no
+ * processor is held: an event may order other kernels between them. _send sends the first step of each lane, and the
+ * receive the steps after it: `ep-perf dispatch --device local` says how many steps a handle has.
  *
  * With a deadline (timeout_ms, or late_ms of the group) a rank continues without a source that is not here by then. It
  * does so for at most four operations past that source, then it waits. All ranks give a deadline or none does, else

@@ -113,25 +113,49 @@ static inline size_t cvy_ep_bulk_room(const struct cvy_ep_shape_gpu *s, const st
 	return halves * 4 + CVY_EP_LINE_BYTES + 8 + 2 * step * (size_t)f->row_words * 8;
 }
 
-/*
- * Do rows of @f go by bulk? Whole ones, of as many bytes as bulk copies are of, and several to a lane. The header is then one
- * line, and the rest of it behind that without tags.
- */
-static inline void cvy_ep_bulk_of(const struct cvy_ep_shape_gpu *s, int combine, struct cvy_ep_form *f)
+/* Why the rows of a form are lines. */
+enum cvy_ep_lines {
+	CVY_EP_IN_BULK,	   /* they are not */
+	CVY_EP_FEW_TOKENS, /* of a lane */
+	CVY_EP_ROWS_EACH,  /* combine sends back the rows of each expert */
+	CVY_EP_IN_PIECES,  /* one row is for several lanes or steps */
+	CVY_EP_SHORT_ROWS, /* or odd for bulk copies; or so many are in a step that no word has a bit for each */
+	CVY_EP_NO_SHARED,  /* dispatch would take more shared memory than there is */
+	CVY_EP_NO_ROOM,	   /* header and rows of a step are more than a slot holds */
+};
+
+/* Lines of the header of bulk steps: the first has packets, the rest is without tags. */
+static inline int32_t cvy_ep_bulk_header(const struct cvy_ep_form *f)
 {
-	int sums = s->per_rank || s->once; /* what else goes back is rows as they are, and more than one of a token */
 	int32_t lines = 1 + cvy_ep_div(f->per_step * f->entry_words * 8, CVY_EP_LINE_BYTES) +
 			cvy_ep_div(f->count_words * 8, CVY_EP_LINE_BYTES);
 
-	if (lines < f->header_lines)
-		lines = f->header_lines;
+	return lines < f->header_lines ? f->header_lines : lines;
+}
+
+/* Rows go by bulk if they are whole, as long as bulk copies want, and several of a lane. */
+static inline enum cvy_ep_lines cvy_ep_lines_why(const struct cvy_ep_shape_gpu *s, int combine,
+						 const struct cvy_ep_form *f)
+{
+	if (combine && !s->per_rank && !s->once)
+		return CVY_EP_ROWS_EACH;
+	if (f->slices > 1 || f->across)
+		return CVY_EP_IN_PIECES;
+	if (cvy_ep_div(s->tokens, f->lanes) < CVY_EP_BULK_TOKENS)
+		return CVY_EP_FEW_TOKENS;
+	if (s->hidden % 16 || f->row_words % 2 || f->row_words * 8 < CVY_EP_BULK_ROW || f->per_step > CVY_EP_BULK_STEP)
+		return CVY_EP_SHORT_ROWS;
 	if (!combine && cvy_ep_bulk_room(s, f) > CVY_EP_ROOM)
-		lines = CVY_EP_STEP_LINES; /* none are left for rows */
-	f->bulk = cvy_ep_div(s->tokens, f->lanes) >= CVY_EP_BULK_TOKENS && f->per_step <= CVY_EP_BULK_STEP &&
-		  (!combine || sums) && f->slices == 1 && !f->across && s->hidden % 16 == 0 && f->row_words % 2 == 0 &&
-		  f->row_words * 8 >= CVY_EP_BULK_ROW && lines + f->per_step * f->slice_lines <= CVY_EP_STEP_LINES;
+		return CVY_EP_NO_SHARED;
+	return cvy_ep_bulk_header(f) + f->per_step * f->slice_lines > CVY_EP_STEP_LINES ? CVY_EP_NO_ROOM
+											: CVY_EP_IN_BULK;
+}
+
+static inline void cvy_ep_bulk_of(const struct cvy_ep_shape_gpu *s, int combine, struct cvy_ep_form *f)
+{
+	f->bulk = cvy_ep_lines_why(s, combine, f) == CVY_EP_IN_BULK;
 	if (f->bulk)
-		f->header_lines = lines;
+		f->header_lines = cvy_ep_bulk_header(f);
 }
 
 /* @lanes: a power of two. 0: too large for a step. */

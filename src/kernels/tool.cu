@@ -8,7 +8,7 @@
 #include "tool.h"
 
 static char why[200];
-static cudaEvent_t marks[2];
+static cudaEvent_t marks[CVY_GPU_TOOL_MARKS], order;
 
 static int check(cudaError_t got, const char *what)
 {
@@ -85,13 +85,34 @@ static __global__ void __launch_bounds__(EXPERT_THREADS) experts(const __grid_co
 	}
 }
 
+#define BUSY_THREADS 512
+
+struct busy_args {
+	int rounds;
+	float *never; /* written to */
+};
+
+static __global__ void __launch_bounds__(BUSY_THREADS) busy(const __grid_constant__ struct busy_args a)
+{
+	float x = (float)threadIdx.x, y = x + 1;
+
+	for (int i = 0; i < a.rounds; i++) {
+		x = x * 0.5f + 1;
+		y = y * 0.5f + x;
+	}
+	if (x + y == -1) /* or the compiler would leave it all out */
+		*a.never = x;
+}
+
 /* Kernels are loaded here: later the driver may wait for all that runs. */
 static int tool_use(int device)
 {
 	struct cudaFuncAttributes unused;
 	int err = check(cudaSetDevice(device), "choosing the device");
 
-	return err ? err : check(cudaFuncGetAttributes(&unused, (const void *)experts), "loading the kernels");
+	if (!err)
+		err = check(cudaFuncGetAttributes(&unused, (const void *)experts), "loading the kernels");
+	return err ? err : check(cudaFuncGetAttributes(&unused, (const void *)busy), "loading the kernels");
 }
 
 static const char *tool_why(void)
@@ -162,6 +183,33 @@ static int tool_experts(struct CUstream_st *stream, const struct cvy_gpu_experts
 	return check(cudaLaunchKernelEx(&config, experts, *e), "launching experts");
 }
 
+static int tool_busy(struct CUstream_st *stream, int rounds)
+{
+	struct busy_args a = { rounds, NULL };
+	int device, ctas = 0, room = 0;
+	cudaError_t got = cudaGetDevice(&device);
+	cudaLaunchConfig_t config = { dim3(1), dim3(BUSY_THREADS), 0, stream, NULL, 0 };
+
+	if (got == cudaSuccess)
+		got = cudaDeviceGetAttribute(&ctas, cudaDevAttrMultiProcessorCount, device);
+	if (got == cudaSuccess)
+		got = cudaDeviceGetAttribute(&room, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+	if (got == cudaSuccess)
+		got = cudaFuncSetAttribute((const void *)busy, cudaFuncAttributeMaxDynamicSharedMemorySize, room);
+	config.gridDim = dim3((unsigned)ctas);
+	config.dynamicSmemBytes = (size_t)room;
+	return check(got == cudaSuccess ? cudaLaunchKernelEx(&config, busy, a) : got, "launching a busy kernel");
+}
+
+static int tool_order(struct CUstream_st *first, struct CUstream_st *then)
+{
+	int err = order ? 0 : check(cudaEventCreateWithFlags(&order, cudaEventDisableTiming), "an event");
+
+	if (!err)
+		err = check(cudaEventRecord(order, first), "an event");
+	return err ? err : check(cudaStreamWaitEvent(then, order, 0), "a stream that waits for another");
+}
+
 static int tool_mark(struct CUstream_st *stream, int which)
 {
 	int err = marks[which] ? 0 : check(cudaEventCreate(&marks[which]), "an event");
@@ -169,10 +217,10 @@ static int tool_mark(struct CUstream_st *stream, int which)
 	return err ? err : check(cudaEventRecord(marks[which], stream), "an event");
 }
 
-static int tool_between(double *us)
+static int tool_between(int from, int to, double *us)
 {
 	float ms = 0;
-	int err = check(cudaEventElapsedTime(&ms, marks[0], marks[1]), "the time between events");
+	int err = check(cudaEventElapsedTime(&ms, marks[from], marks[to]), "the time between events");
 
 	*us = (double)ms * 1000;
 	return err;
@@ -208,7 +256,7 @@ static void tool_graph_end(struct cvy_gpu_graph *graph)
 }
 
 extern "C" __attribute__((visibility("default"))) const struct cvy_gpu_tool cvy_gpu_tool = {
-	CVY_GPU_TOOL_ABI, tool_count,	tool_use,      tool_why,	tool_alloc,	tool_release, tool_copy,
-	tool_fill,	  tool_room,	tool_stream,   tool_stream_end, tool_wait,	tool_experts, tool_mark,
-	tool_between,	  tool_capture, tool_captured, tool_replay,	tool_graph_end,
+	CVY_GPU_TOOL_ABI, tool_count, tool_use,	    tool_why,	     tool_alloc,    tool_release, tool_copy,
+	tool_fill,	  tool_room,  tool_stream,  tool_stream_end, tool_wait,	    tool_experts, tool_busy,
+	tool_order,	  tool_mark,  tool_between, tool_capture,    tool_captured, tool_replay,  tool_graph_end,
 };

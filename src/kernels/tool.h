@@ -13,7 +13,7 @@
 extern "C" {
 #endif
 
-#define CVY_GPU_TOOL_ABI 2
+#define CVY_GPU_TOOL_ABI 3
 #define CVY_GPU_TOOL_SYMBOL "cvy_gpu_tool"
 
 struct CUstream_st;
@@ -32,6 +32,7 @@ struct cvy_gpu_experts {
 };
 
 #define CVY_GPU_EXPERT_FFN 8192 /* at most */
+#define CVY_GPU_TOOL_MARKS 8
 
 /* All int: 0 or COVEY_ERR_*, with a line in why(). Of the calling thread's device. */
 struct cvy_gpu_tool {
@@ -51,8 +52,14 @@ struct cvy_gpu_tool {
 	void (*stream_end)(struct CUstream_st *stream);
 	int (*wait)(struct CUstream_st *stream);
 	int (*experts)(struct CUstream_st *stream, const struct cvy_gpu_experts *e); /* launched */
-	int (*mark)(struct CUstream_st *stream, int which);			     /* 0, 1: now, in the stream */
-	int (*between)(double *us); /* from mark 0 to mark 1; both are passed */
+	/*
+	 * A kernel that multiplies and adds @rounds times in each thread. Each of its CTAs takes the shared memory of a whole
+	 * processor, and there is one for each: if another kernel holds a processor, one CTA runs behind the others.
+	 */
+	int (*busy)(struct CUstream_st *stream, int rounds);
+	int (*order)(struct CUstream_st *first, struct CUstream_st *then); /* then: what follows waits for first */
+	int (*mark)(struct CUstream_st *stream, int which); /* below CVY_GPU_TOOL_MARKS: now, in the stream */
+	int (*between)(int from, int to, double *us);	    /* two marks, both passed */
 
 	int (*capture)(struct CUstream_st *stream);
 	int (*captured)(struct CUstream_st *stream, struct cvy_gpu_graph **out);

@@ -190,7 +190,7 @@ static double timed(int kinds)
 		must(tool->replay(graph, stream), "a graph");
 		must(tool->mark(stream, 1), "a mark");
 		must(tool->wait(stream), "waiting");
-		must(tool->between(&us[i < 0 ? 0 : i]), "the time");
+		must(tool->between(0, 1, &us[i < 0 ? 0 : i]), "the time");
 	}
 	tool->graph_end(graph);
 	qsort(us, (size_t)rounds, sizeof(*us), ascending);

@@ -7,20 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "perf.h"
-#include "tool_find.h"
+#include "device.h"
 
-struct perf_device {
-	const struct cvy_gpu_tool *tool;
-	struct CUstream_st *stream;
-	struct cvy_gpu_graph *graph[2]; /* of iters operations, ours and NCCL's; NULL: none */
-	struct perf_nccl *nccl;
-	char *at[2];	   /* of the sent, of the received data */
-	const char *of[2]; /* the same on the host */
-	size_t bytes;	   /* of each */
-};
-
-static int failed(struct perf_job *job, const char *what, int err)
+int perf_device_failed(const struct perf_job *job, const char *what, int err)
 {
 	fprintf(stderr, "ep-perf: rank %d: %s: %s\n", job->rank, what, job->device->tool->why());
 	return err;
@@ -52,7 +41,7 @@ int perf_device_open(struct perf_job *job)
 	err = tool->use(number_of());
 	if (!err)
 		err = tool->stream(&job->device->stream);
-	return err ? failed(job, "the device", err) : 0;
+	return err ? perf_device_failed(job, "the device", err) : 0;
 }
 
 int perf_device_buffers(struct perf_job *job, const char *send, const char *recv, size_t bytes)
@@ -70,7 +59,7 @@ int perf_device_buffers(struct perf_job *job, const char *send, const char *recv
 		d->at[i] = at;
 	}
 	if (err)
-		return job->opt.registered ? perf_fail(job, "buffers", err) : failed(job, "buffers", err);
+		return job->opt.registered ? perf_fail(job, "buffers", err) : perf_device_failed(job, "buffers", err);
 	return job->opt.alone ? 0 : perf_nccl_open(job, bytes, &d->nccl);
 }
 
@@ -117,7 +106,7 @@ int perf_device_copy(struct perf_job *job, bool back)
 	for (int i = 0; i < 2 && !err; i++)
 		err = d->tool->copy(back ? (void *)(uintptr_t)d->of[i] : d->at[i], back ? d->at[i] : d->of[i],
 				    d->bytes);
-	return err ? failed(job, "a copy", err) : 0;
+	return err ? perf_device_failed(job, "a copy", err) : 0;
 }
 
 /* With graphs, the checked operation is a replay too. */
@@ -152,39 +141,37 @@ int perf_device_wait(struct perf_job *job)
 	struct covey_result result;
 
 	if (err)
-		return failed(job, "waiting", err);
+		return perf_device_failed(job, "waiting", err);
 	err = covey_device_result(job->group, &result);
 	return err ? err : result.status;
 }
 
 /* ---- times ---- */
 
-static int operations(const struct perf_job *job, const struct perf_call *call, bool theirs)
+static int once_of(struct perf_job *job, const struct perf_repeat *side)
 {
-	const struct perf_device *d = job->device;
 	int err = 0;
 
 	for (int i = 0; i < job->opt.iters && !err; i++)
-		err = theirs ? perf_nccl_run(d->nccl, job->opt.op, call, (const char *const *)d->at, d->bytes)
-			     : job->opt.op->call(call);
+		err = side->once(job, side->ctx);
 	return err;
 }
 
 /* All iterations as a graph of their own, for each side. */
-static int capture(struct perf_job *job, const struct perf_call *call, bool theirs)
+static int capture(struct perf_job *job, const struct perf_repeat *side, struct cvy_gpu_graph **graph)
 {
 	struct perf_device *d = job->device;
 	int err = d->tool->capture(d->stream), ended;
 
 	if (err)
-		return failed(job, "a graph", err);
-	err = operations(job, call, theirs);
-	ended = d->tool->captured(d->stream, &d->graph[theirs]);
-	return err ? err : ended ? failed(job, "a graph", ended) : 0;
+		return perf_device_failed(job, "a graph", err);
+	err = once_of(job, side);
+	ended = d->tool->captured(d->stream, graph);
+	return err ? err : ended ? perf_device_failed(job, "a graph", ended) : 0;
 }
 
 /* The time of one operation, by the device's clock; ranks begin together. */
-static int turn(struct perf_job *job, const struct perf_call *call, bool theirs, double *us)
+static int turn(struct perf_job *job, const struct perf_repeat *side, struct cvy_gpu_graph *graph, double *us)
 {
 	struct perf_device *d = job->device;
 	int err = covey_barrier(job->group, d->stream, NULL);
@@ -192,15 +179,15 @@ static int turn(struct perf_job *job, const struct perf_call *call, bool theirs,
 	if (!err)
 		err = d->tool->mark(d->stream, 0);
 	if (!err)
-		err = d->graph[theirs] ? d->tool->replay(d->graph[theirs], d->stream) : operations(job, call, theirs);
+		err = graph ? d->tool->replay(graph, d->stream) : once_of(job, side);
 	if (!err)
 		err = d->tool->mark(d->stream, 1);
 	if (!err)
 		err = d->tool->wait(d->stream);
 	if (!err)
-		err = d->tool->between(us);
+		err = d->tool->between(0, 1, us);
 	*us /= job->opt.iters;
-	return err ? failed(job, "a turn", err) : 0;
+	return err ? perf_device_failed(job, "a turn", err) : 0;
 }
 
 static int ascending(const void *a, const void *b)
@@ -211,15 +198,19 @@ static int ascending(const void *a, const void *b)
 }
 
 /* Ours and theirs alternate: disturbances affect both. */
-static int turns(struct perf_job *job, const struct perf_call *call, int sides, double *us)
+static int turns(struct perf_job *job, const struct perf_repeat *of, int sides, double *us)
 {
+	struct cvy_gpu_graph *graph[2] = { NULL };
 	int n = job->opt.turns, err = 0;
 
 	for (int side = 0; side < sides && job->opt.graphs && !err; side++)
-		err = capture(job, call, side);
+		err = capture(job, &of[side], &graph[side]);
 	for (int i = -job->opt.warmup; i < n && !err; i++)
 		for (int side = 0; side < sides && !err; side++)
-			err = turn(job, call, side, &us[side * n + (i < 0 ? 0 : i)]);
+			err = turn(job, &of[side], graph[side], &us[side * n + (i < 0 ? 0 : i)]);
+	for (int side = 0; side < sides; side++)
+		if (graph[side])
+			job->device->tool->graph_end(graph[side]);
 	return err;
 }
 
@@ -243,24 +234,35 @@ static int sum_up(struct perf_job *job, struct perf_side *side, double *us, int 
 	return err ? err : perf_agree(job, &side->p99_us, COVEY_MAX);
 }
 
-int perf_device_measure(struct perf_job *job, const struct perf_call *call, struct perf_side *side)
+int perf_device_repeat(struct perf_job *job, const struct perf_repeat *of, int sides, struct perf_side *side)
 {
-	struct perf_device *d = job->device;
-	int sides = d->nccl && perf_nccl_has(d->nccl, job->opt.op, call) ? 2 : 1, err;
 	double *us = calloc((size_t)(sides * job->opt.turns), sizeof(*us));
-	struct perf_call there_call;
+	int err = us ? turns(job, of, sides, us) : COVEY_ERR_NOMEM;
 
-	if (!us)
-		return COVEY_ERR_NOMEM;
-	perf_device_call(job, call, &there_call);
-	err = turns(job, &there_call, sides, us);
-	for (int i = 0; i < 2; i++) {
-		if (d->graph[i])
-			d->tool->graph_end(d->graph[i]);
-		d->graph[i] = NULL;
-	}
 	if (!err)
 		err = sum_up(job, side, us, sides);
 	free(us);
 	return err;
+}
+
+static int ours(struct perf_job *job, void *call)
+{
+	return job->opt.op->call(call);
+}
+
+static int theirs(struct perf_job *job, void *call)
+{
+	struct perf_device *d = job->device;
+
+	return perf_nccl_run(d->nccl, job->opt.op, call, (const char *const *)d->at, d->bytes);
+}
+
+int perf_device_measure(struct perf_job *job, const struct perf_call *call, struct perf_side *side)
+{
+	struct perf_device *d = job->device;
+	struct perf_call there_call;
+	const struct perf_repeat of[2] = { { ours, &there_call }, { theirs, &there_call } };
+
+	perf_device_call(job, call, &there_call);
+	return perf_device_repeat(job, of, d->nccl && perf_nccl_has(d->nccl, job->opt.op, call) ? 2 : 1, side);
 }

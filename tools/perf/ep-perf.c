@@ -17,7 +17,7 @@
 
 #include "../inherit.h"
 #include "../local/output.h"
-#include "perf.h"
+#include "options.h"
 
 #define MOST_BYTES ((size_t)1 << 46)
 #define MOST_ITERS 100000000
@@ -51,23 +51,21 @@ static const char doc[] =
 	"stop:RANK@ITER. detect: from the stroke to the first SUSPECT event of a survivor; recover: until the last "
 	"survivor "
 	"returned with the agreed result. The rows below are those of the survivors.\n\n"
-	"dispatch measures expert parallelism, dispatch and combine, beside a memcpy of the same bytes.\n\n"
+	"dispatch measures expert parallelism, dispatch and combine. On host memory it stands beside a memcpy of the "
+	"same "
+	"bytes. On a device there is a row for each number of tokens and of lanes: dispatch alone, combine alone, then "
+	"both "
+	"as a pair; GB/s are those of rows that go to other ranks. form: rows of dispatch, and of combine, are lines "
+	"or go "
+	"by bulk copies (--explain says why). steps: in how many a lane moves its tokens.\n\n"
+	"--split: the send and the receive are launched apart, and a kernel of another stream, which wants every "
+	"processor "
+	"for itself, runs between them. held is its time there over its time alone: about 1 if the operation holds no "
+	"processor, about 2 if it holds any. beside is its time if the receive begins with it. The send has the first "
+	"step "
+	"of each lane, the receive all others.\n\n"
 	"Exit status: 0 all is right, 1 wrong data (or less than 0.9 x NCCL_TESTS_MIN_BW), 2 an operation or the group "
 	"failed, or the output cannot be written, 64 usage.";
-
-enum {
-	OPT_JSON = 256,
-	OPT_EXPLAIN,
-	OPT_PLOT,
-	OPT_SPOIL,
-	OPT_TOKENS,
-	OPT_HIDDEN,
-	OPT_EXPERTS,
-	OPT_TOPK,
-	OPT_DEVICE,
-	OPT_ALONE,
-	OPT_SEED
-};
 
 static const struct argp_option options[] = {
 	{ "minbytes", 'b', "BYTES", 0, "First size (32M)", 1 },
@@ -95,10 +93,19 @@ static const struct argp_option options[] = {
 	{ "explain", OPT_EXPLAIN, NULL, 0, "Say which algorithm is taken at which size, and leave", 2 },
 	{ "json", OPT_JSON, "FILE", 0, "Write the table for other programs", 2 },
 	{ "plot", OPT_PLOT, "FILE", 0, "Draw time by size, as SVG", 2 },
-	{ "tokens", OPT_TOKENS, "T", 0, "dispatch: tokens of a rank (128)", 3 },
+	{ "tokens", OPT_TOKENS, "T[,T...]", 0, "dispatch: tokens of a rank; device: a row for each number (128)", 3 },
 	{ "hidden", OPT_HIDDEN, "H", 0, "dispatch: elements of a token, bfloat16 (2048)", 3 },
 	{ "experts", OPT_EXPERTS, "E", 0, "dispatch: experts of all ranks (8 for each rank)", 3 },
 	{ "topk", OPT_TOPK, "K", 0, "dispatch: experts of a token (8)", 3 },
+	{ "lanes", OPT_LANES, "L[,L...]", 0,
+	  "dispatch, device: processors that a call takes, a row for each number; 0: as many as pay (0)", 3 },
+	{ "preset", OPT_PRESET, "ll|compact", 0,
+	  "dispatch, device: a row for each expert of a token, or for each rank (ll)", 3 },
+	{ "rows", OPT_ROWS, "bf16|e4m3", 0, "dispatch, device: type of the dispatched rows (bf16)", 3 },
+	{ "combine", OPT_COMBINE, "expert|rank", 0,
+	  "dispatch, device, ll: rows come back for each expert, or summed for each rank (expert)", 3 },
+	{ "split", OPT_SPLIT, NULL, 0,
+	  "dispatch, device: send and receive apart, too, with another stream's kernel between them", 3 },
 	{ "spoil", OPT_SPOIL, NULL, OPTION_HIDDEN, "Change a bit before the check", 0 },
 	{ "nthreads", 't', "N", OPTION_HIDDEN, NULL, 0 },
 	{ "ngpus", 'g', "N", OPTION_HIDDEN, NULL, 0 },
@@ -160,8 +167,7 @@ static int launched_as(void)
 	return -1;
 }
 
-/* Prints the error once, not once a rank, and ends. */
-static void __attribute__((format(printf, 1, 2), noreturn)) usage(const char *format, ...)
+void perf_usage(const char *format, ...)
 {
 	va_list args;
 
@@ -180,7 +186,7 @@ static long number(const char *name, const char *text, long min, long max)
 	long value;
 
 	if (!tool_number(text, min, max, &value, NULL))
-		usage("%s is %s: a number from %ld to %ld is needed", name, text, min, max);
+		perf_usage("%s is %s: a number from %ld to %ld is needed", name, text, min, max);
 	return value;
 }
 
@@ -196,7 +202,7 @@ static size_t bytes_of(const char *name, const char *text)
 		end++;
 	}
 	if (end == text || *end || !(value >= 0) || value > (double)MOST_BYTES)
-		usage("%s is %s: bytes are needed, like 8, 64K, 1.5M or 2G", name, text);
+		perf_usage("%s is %s: bytes are needed, like 8, 64K, 1.5M or 2G", name, text);
 	return (size_t)value;
 }
 
@@ -207,7 +213,7 @@ static int type_named(const char *text)
 	for (int i = 0; i < perf_type_count; i++)
 		if (!strcmp(perf_types[i].name, text))
 			return i;
-	usage("-d is %s: not a type that covey has", text);
+	perf_usage("-d is %s: not a type that covey has", text);
 }
 
 static int redop_named(const char *text)
@@ -217,7 +223,7 @@ static int redop_named(const char *text)
 	for (int i = 0; i < perf_redop_count; i++)
 		if (!strcmp(perf_redops[i].name, text))
 			return i;
-	usage("-o is %s: not a reduction that covey has", text);
+	perf_usage("-o is %s: not a reduction that covey has", text);
 }
 
 static void fault_named(const char *text, struct perf_options *opt)
@@ -227,20 +233,20 @@ static void fault_named(const char *text, struct perf_options *opt)
 	if (sscanf(text, "%7[a-z]:%d@%d%c", kind, &opt->fault_rank, &opt->fault_iter, &rest) != 3 ||
 	    (strcmp(kind, "kill") && strcmp(kind, "stop")) || opt->fault_rank < 0 ||
 	    opt->fault_rank >= COVEY_MAX_RANKS || opt->fault_iter < 1)
-		usage("-F is %s: kill:RANK@ITER or stop:RANK@ITER is needed, iterations counted from 1", text);
+		perf_usage("-F is %s: kill:RANK@ITER or stop:RANK@ITER is needed, iterations counted from 1", text);
 	opt->fault = strcmp(kind, "kill") ? PERF_STOP : PERF_KILL;
 }
 
 static void operation_named(const char *text, struct perf_options *opt, bool *ep)
 {
 	if (opt->op || *ep)
-		usage("%s: one operation at a time", text);
+		perf_usage("%s: one operation at a time", text);
 	*ep = !strcmp(text, "dispatch") || !strcmp(text, "combine");
 	for (int i = 0; i < perf_op_count; i++)
 		if (!strcmp(perf_ops[i].name, text))
 			opt->op = &perf_ops[i];
 	if (!opt->op && !*ep)
-		usage("%s: no such operation", text);
+		perf_usage("%s: no such operation", text);
 }
 
 struct reading {
@@ -268,7 +274,7 @@ static error_t parse_sizes(int key, char *arg, struct reading *in)
 	case 'f':
 		opt->factor = strtod(arg, &end);
 		if (end == arg || *end || !(opt->factor > 1) || opt->factor > 1e6)
-			usage("-f is %s: a factor above 1 is needed", arg);
+			perf_usage("-f is %s: a factor above 1 is needed", arg);
 		return 0;
 	}
 	return ARGP_ERR_UNKNOWN;
@@ -277,7 +283,6 @@ static error_t parse_sizes(int key, char *arg, struct reading *in)
 static error_t parse_number(int key, const char *arg, struct perf_options *opt)
 {
 	const struct tool_option numbers[] = {
-		{ OPT_TOKENS, "--tokens", &opt->tokens, 1, 1 << 20 },
 		{ OPT_HIDDEN, "--hidden", &opt->hidden, 8, 1 << 20 },
 		{ OPT_EXPERTS, "--experts", &opt->experts, 1, 65536 },
 		{ OPT_TOPK, "--topk", &opt->topk, 1, 32 },
@@ -304,7 +309,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 
 	for (size_t i = 0; i < sizeof(senseless) / sizeof(senseless[0]); i++)
 		if (senseless[i].key == key)
-			usage("-%c has no meaning here: %s", key, senseless[i].why);
+			perf_usage("-%c has no meaning here: %s", key, senseless[i].why);
 	switch (key) {
 	case 'o':
 		opt->redop = redop_named(arg);
@@ -343,21 +348,21 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		operation_named(arg, opt, &in->ep);
 		return 0;
 	}
-	return parse_sizes(key, arg, in) && parse_number(key, arg, opt) ? ARGP_ERR_UNKNOWN : 0;
+	return parse_sizes(key, arg, in) && parse_number(key, arg, opt) && perf_parse_ep(key, arg, opt)
+		       ? ARGP_ERR_UNKNOWN
+		       : 0;
 }
 
 static void check_device(const struct perf_options *opt)
 {
 	if (!opt->device && opt->graphs)
-		usage("-G: host memory has no graphs; --device chooses a device's");
+		perf_usage("-G: host memory has no graphs; --device chooses a device's");
 	if (!opt->device && opt->registered > 1)
-		usage("-R 2 is for device memory");
+		perf_usage("-R 2 is for device memory");
 	if (!opt->device || opt->explain)
 		return;
-	if (!opt->op)
-		usage("dispatch is for host memory alone");
 	if (opt->fault)
-		usage("-F is for host memory alone");
+		perf_usage("-F is for host memory alone");
 }
 
 static void check_options(const struct reading *in)
@@ -367,18 +372,20 @@ static void check_options(const struct reading *in)
 	if (opt->explain)
 		return;
 	if (!opt->op && !in->ep)
-		usage("an operation is needed: allreduce, barrier, dispatch, ... (see --help)");
+		perf_usage("an operation is needed: allreduce, barrier, dispatch, ... (see --help)");
 	if (opt->min_bytes > opt->max_bytes)
-		usage("-b %zu is more than -e %zu", opt->min_bytes, opt->max_bytes);
+		perf_usage("-b %zu is more than -e %zu", opt->min_bytes, opt->max_bytes);
 	if (opt->factor <= 0 && !opt->step_bytes && opt->min_bytes != opt->max_bytes)
-		usage("-i 0 leads nowhere");
+		perf_usage("-i 0 leads nowhere");
 	if (in->ep && (opt->fault || opt->plot || in->min_given || in->max_given))
-		usage("dispatch has one row: -b, -e, -F and --plot are for the other operations");
+		perf_usage("dispatch has no sizes in bytes: -b, -e, -F and --plot are for the other operations");
+	if (in->ep)
+		perf_check_ep(opt);
 	check_device(opt);
 	if (opt->fault && opt->op->messages)
-		usage("-F: survivors agree on no result of %s", opt->op->name);
+		perf_usage("-F: survivors agree on no result of %s", opt->op->name);
 	if (opt->fault && opt->op->rooted && (opt->root == PERF_ALL || opt->root == opt->fault_rank))
-		usage("-F strikes the root, and no result is left to agree on: choose another by -r");
+		perf_usage("-F strikes the root, and no result is left to agree on: choose another by -r");
 }
 
 /* Room for both buffers, unless a setting says how much there is. */
@@ -421,9 +428,15 @@ int perf_parse(int argc, char **argv, struct perf_options *opt)
 	device = getenv("COVEY_DEVICE");
 	opt->device = device && device[0] && strcmp(device, "none");
 	opt->turns = opt->graphs ? opt->graphs : PLAIN_TURNS;
+	if (!opt->token_list.count)
+		opt->token_list = (struct perf_list){ .value = { opt->tokens }, .count = 1 };
 	if (opt->device && opt->registered)
 		make_window(opt);
 	check_options(&in);
+	if (in.ep && opt->device)
+		perf_ep_window(opt);
+	if (!opt->lane_list.count)
+		opt->lane_list.count = 1; /* 0 */
 	return 0;
 }
 

@@ -11,8 +11,6 @@
 
 #include "perf.h"
 
-#define VALUE_MOST 3
-
 struct room {
 	struct covey_ep *ep;
 	uint16_t *x, *out, *packed, *copy;
@@ -22,15 +20,16 @@ struct room {
 	size_t rows; /* received by the last dispatch */
 };
 
-static unsigned value(int source, int token, int element)
+/* 1, 2 or 4: whatever the largest of a group is, e4m3 with its scale has the others. */
+unsigned perf_ep_value(int source, int token, int element)
 {
 	uint64_t mixed = ((uint64_t)source * 7919 + (uint64_t)token * 131 + (uint64_t)element + 1) *
 			 UINT64_C(0x9e3779b97f4a7c15);
 
-	return 1 + (unsigned)((mixed >> 33) % VALUE_MOST);
+	return 1u << (mixed >> 33) % 3;
 }
 
-static uint16_t bf16(unsigned n)
+uint16_t perf_bf16(unsigned n)
 {
 	float f = (float)n;
 	uint32_t bits;
@@ -39,8 +38,8 @@ static uint16_t bf16(unsigned n)
 	return (uint16_t)(bits >> 16);
 }
 
-/* Distinct for the k of a token, spread over all experts. */
-static int expert(const struct perf_options *opt, int source, int token, int k)
+/* Spread over all experts. */
+int perf_ep_expert(const struct perf_options *opt, int source, int token, int k)
 {
 	uint64_t mixed = ((uint64_t)source * 65537 + (uint64_t)token + 1) * UINT64_C(0xbf58476d1ce4e5b9);
 
@@ -77,9 +76,9 @@ static int room_open(struct perf_job *job, struct room *room)
 		return COVEY_ERR_NOMEM;
 	for (int t = 0; t < opt->tokens; t++) {
 		for (int h = 0; h < opt->hidden; h++)
-			room->x[(size_t)t * hidden + (size_t)h] = bf16(value(job->rank, t, h));
+			room->x[(size_t)t * hidden + (size_t)h] = perf_bf16(perf_ep_value(job->rank, t, h));
 		for (int k = 0; k < opt->topk; k++) {
-			room->experts[t * opt->topk + k] = expert(opt, job->rank, t, k);
+			room->experts[t * opt->topk + k] = perf_ep_expert(opt, job->rank, t, k);
 			room->weights[t * opt->topk + k] = 1;
 		}
 	}
@@ -154,12 +153,12 @@ static int64_t wrong_rows(const struct perf_job *job, const struct room *room, i
 	for (int s = 0; s < job->size; s++) {
 		for (int t = 0; t < opt->tokens; t++) {
 			for (int k = 0; k < opt->topk; k++) {
-				if (expert(opt, s, t, k) != id)
+				if (perf_ep_expert(opt, s, t, k) != id)
 					continue;
 				wrong += room->src_info[row] != t;
 				for (int h = 0; h < opt->hidden; h++)
 					wrong += room->packed[row * (size_t)opt->hidden + (size_t)h] !=
-						 bf16(value(s, t, h));
+						 perf_bf16(perf_ep_value(s, t, h));
 				row++;
 			}
 		}
@@ -177,7 +176,7 @@ static int64_t wrong_all(const struct perf_job *job, const struct room *room)
 	for (int t = 0; t < opt->tokens; t++)
 		for (int h = 0; h < opt->hidden; h++)
 			wrong += room->out[(size_t)t * (size_t)opt->hidden + (size_t)h] !=
-				 bf16((unsigned)opt->topk * value(job->rank, t, h));
+				 perf_bf16((unsigned)opt->topk * perf_ep_value(job->rank, t, h));
 	return wrong;
 }
 
@@ -280,6 +279,8 @@ int perf_ep(struct perf_job *job)
 				job->opt.experts);
 		return PERF_USAGE;
 	}
+	if (job->opt.device)
+		return perf_ep_device(job);
 	job->hist = malloc(sizeof(*job->hist));
 	err = job->hist ? room_open(job, &room) : COVEY_ERR_NOMEM;
 	if (!err)

@@ -169,6 +169,7 @@ int perf_run(struct perf_job *job)
 		return perf_fail(job, "joining the group", err), PERF_FAILED;
 	job->rank = view.rank;
 	job->size = view.size;
+	job->max_ranks = view.max_ranks;
 	code = job->opt.explain ? explain(job) : job->opt.op ? table(job) : perf_ep(job);
 	if (code == PERF_OK && !job->opt.explain)
 		code = sum_up(job);
@@ -179,5 +180,6 @@ int perf_run(struct perf_job *job)
 	perf_buffers_close(job);
 	free(job->hist);
 	free(job->rows);
+	free(job->pair_rows);
 	return code;
 }

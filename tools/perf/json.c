@@ -46,6 +46,42 @@ static json_t *ep_json(const struct perf_job *job)
 			 (json_int_t)row->wrong);
 }
 
+static json_t *time_json(const struct perf_side *side)
+{
+	return json_pack("{s:f, s:f, s:f, s:f, s:f}", "time", side->us, "p50", side->p50_us, "p99", side->p99_us, "min",
+			 side->min_us, "max", side->max_us);
+}
+
+static json_t *split_json(const struct perf_split *split)
+{
+	return json_pack("{s:f, s:f, s:f, s:f, s:f, s:f}", "send", split->send_us, "receive", split->recv_us, "all",
+			 split->all_us, "busy", split->busy_us, "busy_alone", split->alone_us, "busy_beside_receive",
+			 split->beside_us);
+}
+
+static json_t *pair_json(const struct perf_job *job, const struct perf_pair_row *row)
+{
+	const struct perf_options *opt = &job->opt;
+	static const char *const names[] = { "dispatch", "combine", "pair" };
+	json_t *to = json_pack("{s:i, s:i, s:i, s:i, s:i, s:s, s:s, s:s, s:I}", "tokens", row->tokens, "lanes",
+			       row->lanes, "hidden", opt->hidden, "experts", opt->experts, "topk", opt->topk, "preset",
+			       perf_name_of(PERF_PRESETS, opt->preset), "rows", perf_name_of(PERF_ROWS, opt->rows),
+			       "combine_as", perf_combined_per(opt), "wrong", (json_int_t)row->wrong);
+
+	for (int i = 0; i < 3; i++)
+		json_object_set_new(to, names[i], time_json(&row->side[i]));
+	for (int i = 0; i < 2; i++) {
+		json_t *side = json_object_get(to, names[i]);
+
+		json_object_set_new(side, "form", json_string(row->bulk[i] ? "bulk" : "lines"));
+		json_object_set_new(side, "steps", json_integer(row->steps[i]));
+		json_object_set_new(side, "bytes", json_real(row->bytes[i]));
+		if (opt->split)
+			json_object_set_new(side, "split", split_json(&row->split[i]));
+	}
+	return to;
+}
+
 int perf_json(const struct perf_job *job, bool ok, double busbw)
 {
 	json_t *rows = json_array(), *all;
@@ -53,7 +89,9 @@ int perf_json(const struct perf_job *job, bool ok, double busbw)
 
 	for (int i = 0; i < job->row_count; i++)
 		json_array_append_new(rows, row_json(job, &job->rows[i]));
-	if (!job->opt.op)
+	for (int i = 0; i < job->pair_row_count; i++)
+		json_array_append_new(rows, pair_json(job, &job->pair_rows[i]));
+	if (!job->opt.op && !job->device)
 		json_array_append_new(rows, ep_json(job));
 	all = json_pack("{s:s, s:s, s:i, s:i, s:i, s:I, s:f, s:b, s:o}", "version", COVEY_VERSION, "operation",
 			job->opt.op ? job->opt.op->name : "dispatch", "ranks", job->size, "iters", job->opt.iters,

@@ -3,7 +3,8 @@
  * Shared by the parts of ep-perf. ep-perf.c reads the options; job.c joins the group and walks sizes, types, reductions
  * and roots; measure.c times one row of the table; ops.c is the table of operations, types.c that of types and
  * reductions; device.c has memory, graphs and times of a device, nccl.c NCCL beside us; data.c knows the right value of
- * every byte; fault.c strikes a rank; ep.c measures dispatch and combine; out.c, json.c and plot.c print.
+ * every byte; fault.c strikes a rank; ep.c measures dispatch and combine on host memory, ep_device.c, ep_check.c and
+ * ep_split.c on devices; out.c, ep_out.c, json.c and plot.c print.
  *
  * Every rank runs the same calls in the same order, decisions included: values that decide a loop are agreed on first.
  * Rank 0, or the lowest remaining rank, prints.
@@ -81,6 +82,12 @@ struct perf_op {
 extern const struct perf_op perf_ops[];
 extern const int perf_op_count;
 
+#define PERF_LIST 16
+
+struct perf_list {
+	int value[PERF_LIST], count;
+};
+
 struct perf_options {
 	const struct perf_op *op; /* NULL: dispatch and combine */
 	size_t min_bytes, max_bytes, step_bytes;
@@ -93,7 +100,10 @@ struct perf_options {
 	int root;	    /* PERF_ALL */
 	int timeout_s;
 	int fault, fault_rank, fault_iter;
-	int tokens, hidden, experts, topk;
+	int tokens, hidden, experts, topk;	/* tokens: of the row that is measured */
+	struct perf_list token_list, lane_list; /* lanes: on devices; 0: as many as pay */
+	int preset, rows, combine;		/* on devices; enum covey_ep_preset, _rows_as, _combine_as */
+	bool split;
 	const char *json, *plot;
 	bool explain; /* print the chosen options, and leave */
 	bool spoil;   /* one bit before each check: it must be found */
@@ -140,10 +150,28 @@ struct perf_ep_row {
 	int64_t wrong;
 };
 
+/* us; of a busy kernel: between the phases; with nothing beside it; begun together with the receive */
+struct perf_split {
+	double send_us, recv_us, all_us;
+	double busy_us, alone_us, beside_us;
+};
+
+/* Dispatch and combine on devices; of an array of two the first is dispatch, the second combine. */
+struct perf_pair_row {
+	int tokens, lanes;
+	int steps[2];		  /* of a lane; the first goes in the send phase */
+	bool bulk[2];		  /* the form of rows; else lines */
+	double bytes[2];	  /* of rows that a rank sends to others, average */
+	struct perf_side side[3]; /* the third: both, one after the other */
+	struct perf_split split[2];
+	int64_t wrong;
+};
+
 struct perf_job {
 	struct perf_options opt;
 	struct covey_group *group;
-	int rank, size;		    /* own; of the group when it was joined */
+	int rank, size; /* own; of the group when it was joined */
+	int max_ranks;
 	struct covey_mask mask;	    /* contributors of the last operation */
 	char *send, *recv;	    /* inside guarded buffers */
 	size_t room;		    /* bytes of each, without guards */
@@ -152,6 +180,8 @@ struct perf_job {
 	struct perf_row *rows;
 	int row_count;
 	struct perf_ep_row ep_row;
+	struct perf_pair_row *pair_rows;
+	int pair_row_count;
 	int64_t wrong;
 	double busbw_sum;
 	int busbw_count;
@@ -227,6 +257,22 @@ int perf_strike(struct perf_job *job, struct perf_row *row);
 
 /* ep.c */
 int perf_ep(struct perf_job *job);
+uint16_t perf_bf16(unsigned n);
+unsigned perf_ep_value(int source, int token, int element);			  /* of a token */
+int perf_ep_expert(const struct perf_options *opt, int source, int token, int k); /* distinct for the k of a token */
+
+/* ep_device.c */
+int perf_ep_device(struct perf_job *job);
+
+/* ep_options.c */
+enum perf_names { PERF_PRESETS, PERF_ROWS, PERF_COMBINES };
+const char *perf_name_of(enum perf_names of, int value);
+const char *perf_combined_per(const struct perf_options *opt); /* "expert" or "rank" */
+
+/* ep_out.c */
+void perf_print_pair_head(const struct perf_job *job);
+void perf_print_pair(const struct perf_job *job, const struct perf_pair_row *row);
+void perf_print_splits(const struct perf_job *job);
 
 /* out.c */
 void perf_print_head(const struct perf_job *job);

@@ -271,6 +271,7 @@ int covey_set_on_loss(struct covey_group *group, int on_loss)
 int covey_explain(struct covey_group *group, char *text, size_t bytes)
 {
 	int err = cvy_handle_check(group);
+	struct covey_view view;
 	char *all = NULL;
 	size_t n = 0;
 	FILE *to;
@@ -279,11 +280,16 @@ int covey_explain(struct covey_group *group, char *text, size_t bytes)
 		return err;
 	if (!text || !bytes)
 		return cvy_call_refuse(group, "explain", "text is NULL");
+	err = covey_view(group, &view);
+	if (err)
+		return err;
 	to = open_memstream(&all, &n);
 	if (to) {
 		cvy_plan_explain(group->engine, to);
-		if (group->device)
+		if (group->device) {
 			cvy_device_explain(group->device, to);
+			cvy_device_ep_forms(view.size, view.max_ranks, to);
+		}
 	}
 	if (!to || fclose(to)) {
 		free(all);

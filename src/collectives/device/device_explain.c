@@ -10,7 +10,6 @@
 #include <string.h>
 
 #include "device_state.h"
-#include "ep_call.h"
 #include "shape.h"
 
 #define BANDS 24
@@ -185,11 +184,6 @@ void cvy_device_forms(FILE *to)
 			print_band(&table.band[b], to);
 		table = next;
 	}
-	fprintf(to,
-		"dispatch, combine:\n   lines of 128 B in one shot; a lane for each of max_tokens, a power of two, %d "
-		"at "
-		"most; %d threads\n",
-		CVY_GPU_LANES, CVY_EP_THREADS);
 }
 
 /* How ranks of other hosts are reached; nothing if there are none. */

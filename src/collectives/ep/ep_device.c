@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "device.h"
+#include "device_explain.h"
 #include "ep.h"
 #include "ep_call.h"
 #include "handle.h"
@@ -112,6 +113,16 @@ static void tables_of(const struct covey_ep *ep, struct cvy_ep_tables *t)
 	}
 }
 
+static void tell_forms(const struct cvy_ep_shape_gpu *shape, const struct cvy_ep_form form[2])
+{
+	char text[2][80];
+
+	for (int combine = 0; combine < 2; combine++)
+		cvy_device_ep_form(shape, combine, &form[combine], text[combine], sizeof(text[combine]));
+	cvy_debug("ep", "a handle of max_tokens %d in %d lanes: dispatch %s; combine %s", shape->tokens, form->lanes,
+		  text[0], text[1]);
+}
+
 static int lay_out(struct covey_ep *ep)
 {
 	struct cvy_ep_device *x = ep->device;
@@ -135,6 +146,8 @@ static int lay_out(struct covey_ep *ep)
 			       "devices do not take rows of hidden %d for top_k %d, with %d experts on one rank",
 			       shape.hidden, shape.top_k, shape.most_local);
 	tables_of(ep, tables);
+	if (!err)
+		tell_forms(&shape, x->form);
 	if (!err)
 		err = cvy_device_ep_state(ep->group->device, tables, &x->state);
 	x->laid_out = !err;

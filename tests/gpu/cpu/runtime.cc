@@ -484,6 +484,18 @@ cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
 	return cudaSuccess;
 }
 
+cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned)
+{
+	uint64_t number = e->recorded;
+
+	ALIVE();
+	of(s)->add([=] {
+		while (e->reached < number && !cpu_failed)
+			sched_yield();
+	});
+	return cudaSuccess;
+}
+
 cudaError_t cudaEventQuery(cudaEvent_t e)
 {
 	ALIVE();

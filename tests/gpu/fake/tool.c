@@ -5,7 +5,7 @@
 
 #include "fake.h"
 
-static struct timespec marks[2];
+static struct timespec marks[CVY_GPU_TOOL_MARKS];
 
 static int tool_count(void)
 {
@@ -91,9 +91,22 @@ static int tool_mark(struct CUstream_st *stream, int which)
 	return 0;
 }
 
-static int tool_between(double *us)
+static int tool_between(int from, int to, double *us)
 {
-	*us = (double)(marks[1].tv_sec - marks[0].tv_sec) * 1e6 + (double)(marks[1].tv_nsec - marks[0].tv_nsec) / 1e3;
+	*us = (double)(marks[to].tv_sec - marks[from].tv_sec) * 1e6 +
+	      (double)(marks[to].tv_nsec - marks[from].tv_nsec) / 1e3;
+	return 0;
+}
+
+static int tool_busy(struct CUstream_st *stream, int rounds)
+{
+	(void)stream, (void)rounds;
+	return COVEY_ERR_UNSUPPORTED;
+}
+
+static int tool_order(struct CUstream_st *first, struct CUstream_st *then)
+{
+	(void)first, (void)then; /* there is one */
 	return 0;
 }
 
@@ -154,6 +167,8 @@ const struct cvy_gpu_tool cvy_gpu_tool = {
 	.stream_end = tool_stream_end,
 	.wait = tool_wait,
 	.experts = tool_experts,
+	.busy = tool_busy,
+	.order = tool_order,
 	.mark = tool_mark,
 	.between = tool_between,
 	.capture = tool_capture,

@@ -14,6 +14,7 @@
 
 #include "algorithm.h"
 #include "device_explain.h"
+#include "ep_call.h"
 #include "handle.h"
 #include "plan.h"
 #include "shape.h"
@@ -495,6 +496,107 @@ START_TEST(forms_on_devices_are_those_of_launches)
 }
 END_TEST
 
+/* ---- dispatch and combine ---- */
+
+#define LOCAL 32
+
+static const struct handle {
+	const char *head;
+	int fp8, per_rank, once;
+} handles[] = {
+	{ "\nLL, rows bf16, combine per expert:\n", 0, 0, 0 },
+	{ "\nLL, rows e4m3, combine per expert:\n", 1, 0, 0 },
+	{ "\nLL, rows bf16, combine per rank:\n", 0, 1, 0 },
+	{ "\nLL, rows e4m3, combine per rank:\n", 1, 1, 0 },
+	{ "\nCOMPACT, rows bf16, combine per rank:\n", 0, 0, 1 },
+	{ "\nCOMPACT, rows e4m3, combine per rank:\n", 1, 0, 1 },
+};
+
+/* Does a handle with @each tokens a lane take the form that its row says? */
+static void check_ep_row(const struct handle *h, int size, int each, const char *row)
+{
+	struct cvy_ep_shape_gpu s = { .tokens = each * CVY_GPU_LANES,
+				      .hidden = 7168,
+				      .top_k = 8,
+				      .experts = size * LOCAL,
+				      .size = size,
+				      .fp8 = h->fp8,
+				      .per_rank = h->per_rank,
+				      .most_local = LOCAL,
+				      .once = h->once,
+				      .ranks = CVY_GPU_RANKS };
+	struct cvy_ep_form f[2];
+	char want[2][80];
+
+	for (int combine = 0; combine < 2; combine++) {
+		ck_assert(cvy_ep_form_of(&s, CVY_GPU_LANES, combine, &f[combine]));
+		if (f[combine].bulk)
+			snprintf(want[combine], sizeof(want[combine]), "bulk steps of %d", (int)f[combine].per_step);
+		else
+			snprintf(want[combine], sizeof(want[combine]), "lines: %s",
+				 combine && !h->per_rank && !h->once ? "the rows of each expert come back"
+								     : "few tokens of a lane");
+		ck_assert_int_eq(f[combine].bulk, each >= CVY_EP_BULK_TOKENS && (!combine || h->per_rank || h->once));
+	}
+	ck_assert_msg(strstr(row, want[0]) && strstr(strstr(row, want[0]), want[1]), "%d a lane: %s, %s, not: %s", each,
+		      want[0], want[1], row);
+}
+
+START_TEST(forms_of_dispatch_and_combine_are_those_of_handles)
+{
+	const struct handle *h = &handles[_i];
+	char *text = NULL, row[200];
+	size_t bytes = 0;
+	FILE *to = open_memstream(&text, &bytes), *from;
+	int next = 1, first, last, size = 4;
+	char end[16];
+
+	cvy_device_ep_forms(size, COVEY_MAX_RANKS, to);
+	fclose(to);
+	ck_assert_ptr_nonnull(strstr(text, h->head));
+	from = fmemopen(strstr(text, h->head) + strlen(h->head), strlen(strstr(text, h->head) + strlen(h->head)), "r");
+	while (next && fgets(row, sizeof(row), from)) {
+		ck_assert_int_eq(sscanf(row, "%d %15s", &first, end), 2);
+		ck_assert_int_eq(first, next);
+		last = *end == '-' ? CVY_EP_TOKENS / CVY_GPU_LANES : atoi(end);
+		for (int each = first; each <= last; each++)
+			check_ep_row(h, size, each, row);
+		next = *end == '-' ? 0 : last + 1;
+	}
+	ck_assert_int_eq(next, 0);
+	ck_assert_ptr_nonnull(
+		strstr(text, "lanes, if the handle says 0: 8 for max_tokens 1, 16 from 2 on, 32 from 3 on"));
+	fclose(from);
+	free(text);
+}
+END_TEST
+
+static const struct {
+	struct cvy_ep_shape_gpu shape;
+	int lanes, combine;
+	const char *text;
+} reasons[] = {
+	{ { 64, 7168, 8, 64, 2, 0, 1, 32, 0, 2 }, 1, 0, "bulk steps of 4" },
+	{ { 64, 7168, 8, 64, 2, 1, 1, 32, 0, 2 }, 1, 0, "bulk steps of 8" },
+	{ { 64, 7168, 8, 64, 2, 0, 1, 32, 0, 2 }, 16, 0, "lines: few tokens of a lane" },
+	{ { 64, 7168, 8, 64, 2, 0, 0, 32, 0, 2 }, 1, 1, "lines: the rows of each expert come back" },
+	{ { 8, 7168, 8, 64, 2, 0, 1, 32, 0, 2 }, 128, 0, "lines: one row is for several lanes or steps" },
+	{ { 64, 200, 8, 64, 2, 0, 1, 32, 0, 2 }, 1, 0, "lines: rows are short or no multiple of 16 bytes" },
+	{ { 64, 64, 8, 64, 2, 0, 1, 32, 0, 2 }, 1, 0, "lines: rows are short or no multiple of 16 bytes" },
+	{ { 64, 7168, 8, 1024, 32, 0, 1, 1024, 0, 32 }, 1, 0, "lines: shared memory is too small" },
+};
+
+START_TEST(why_rows_are_lines_is_said)
+{
+	struct cvy_ep_form f;
+	char text[80];
+
+	ck_assert(cvy_ep_form_of(&reasons[_i].shape, reasons[_i].lanes, reasons[_i].combine, &f));
+	cvy_device_ep_form(&reasons[_i].shape, reasons[_i].combine, &f, text, sizeof(text));
+	ck_assert_str_eq(text, reasons[_i].text);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("collectives/plan");
@@ -508,6 +610,8 @@ int main(void)
 	tcase_add_loop_test(tc, what_earlier_operations_left_in_lines_is_not_read, 0, 6);
 	tcase_add_test(tc, a_call_begun_over_two_hosts_ends_on_one);
 	tcase_add_test(tc, explain_shows_what_is_taken);
+	tcase_add_loop_test(tc, forms_of_dispatch_and_combine_are_those_of_handles, 0, N(handles));
+	tcase_add_loop_test(tc, why_rows_are_lines_is_said, 0, N(reasons));
 	tcase_add_test(tc, ranks_that_want_different_algorithms_do_not_join);
 	tcase_add_test(tc, bad_text_fails_the_join);
 	tcase_add_loop_test(tc, forms_on_devices_are_those_of_launches, 0, N(on_device));

@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Checks what dispatch and combine wrote on a device: every row, the data beside it, every element of a sum. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ep_room.h"
+
+/* The value of a byte of e4m3: all that are sent here are normal numbers above 0. */
+static float of_e4m3(uint8_t code)
+{
+	return ldexpf((float)(8 + (code & 7)), (code >> 3) - 10);
+}
+
+static bool is_value(const struct perf_job *job, const struct perf_room *room, size_t row, int h, unsigned want)
+{
+	size_t at = row * (size_t)job->opt.hidden + (size_t)h, group = (size_t)h / PERF_GROUP;
+	uint16_t half;
+	float scale;
+
+	if (!perf_room_e4m3(job)) {
+		memcpy(&half, room->rows + 2 * at, sizeof(half));
+		return half == perf_bf16(want);
+	}
+	scale = room->scales[perf_room_once(job) ? row * room->groups + group : group * room->bin_rows + row];
+	return fabsf(of_e4m3(room->rows[at]) * scale - (float)want) < 1e-3f;
+}
+
+/* Row @row of the bin is token @t of @source. Also makes the input of combine: the sum over the experts here. */
+static int64_t wrong_row(const struct perf_job *job, struct perf_room *room, int bin, size_t row, int source, int t)
+{
+	size_t at = (size_t)bin * room->bin_rows + row;
+	unsigned times = perf_room_once(job) ? (unsigned)perf_room_experts_at(job, source, t, job->rank) : 1;
+	int first = job->rank * ((job->opt.experts + job->size - 1) / job->size);
+	int64_t wrong = room->src_info[at] != t;
+
+	for (int k = 0; perf_room_once(job) && k < job->opt.topk; k++) {
+		int id = perf_ep_expert(&job->opt, source, t, k);
+
+		wrong += room->recv_experts[at * (size_t)job->opt.topk + (size_t)k] !=
+			 (perf_room_owner(job, id) == job->rank ? id - first : -1);
+	}
+	for (int h = 0; h < job->opt.hidden; h++) {
+		unsigned want = perf_ep_value(source, t, h);
+
+		wrong += !is_value(job, room, row, h, want);
+		room->y[row * (size_t)job->opt.hidden + (size_t)h] = perf_bf16(times * want);
+	}
+	return wrong;
+}
+
+/* Is the token in this bin? */
+static bool comes(const struct perf_job *job, int bin, int source, int t)
+{
+	int id = job->rank * ((job->opt.experts + job->size - 1) / job->size) + bin;
+
+	if (perf_room_once(job))
+		return perf_room_experts_at(job, source, t, job->rank) > 0;
+	for (int k = 0; k < job->opt.topk; k++)
+		if (perf_ep_expert(&job->opt, source, t, k) == id)
+			return true;
+	return false;
+}
+
+/* Rows are those of source 0, 1, ... without gaps, tokens ascending. */
+static int64_t wrong_bin(const struct perf_job *job, struct perf_room *room, int bin, size_t rows)
+{
+	size_t row = 0;
+	int64_t wrong = 0;
+
+	for (int s = 0; s < job->size; s++)
+		for (int t = 0; t < job->opt.tokens; t++) {
+			if (!comes(job, bin, s, t))
+				continue;
+			if (row < rows)
+				wrong += wrong_row(job, room, bin, row, s, t);
+			row++;
+		}
+	return wrong + (row != rows);
+}
+
+/* Reads the rows bin by bin, and writes the input of combine for each. */
+int perf_room_check_dispatch(struct perf_job *job, struct perf_room *room, int64_t *wrong)
+{
+	const struct covey_dispatch_args *to = &room->pair.to;
+	int (*copy)(void *, const void *, size_t) = job->device->tool->copy;
+	size_t all = (size_t)room->bins * room->bin_rows, hidden = (size_t)job->opt.hidden;
+	size_t names = perf_room_once(job) ? all * (size_t)job->opt.topk : 0;
+	int err = copy(room->src_info, to->src_info, all * sizeof(*room->src_info));
+
+	if (!err)
+		err = copy(room->range, to->range, (size_t)(room->bins * job->size) * sizeof(*room->range));
+	if (!err)
+		err = copy(room->recv_experts, to->recv_experts, names * sizeof(*room->recv_experts));
+	for (int bin = 0; bin < room->bins && !err; bin++) {
+		int64_t last = room->range[(bin + 1) * job->size - 1];
+		size_t rows = (size_t)(uint32_t)last + (size_t)(last >> 32), from = (size_t)bin * room->bin_rows;
+
+		if (rows > room->bin_rows) {
+			(*wrong)++;
+			continue;
+		}
+		err = copy(room->rows, (char *)to->packed_x + from * room->row_bytes, rows * room->row_bytes);
+		if (!err && perf_room_e4m3(job))
+			err = copy(room->scales, to->packed_scales + from * room->groups,
+				   room->bin_rows * room->groups * sizeof(*room->scales));
+		if (err)
+			break;
+		*wrong += wrong_bin(job, room, bin, rows);
+		err = copy((char *)(uintptr_t)room->pair.back.y + from * hidden * 2, room->y, rows * hidden * 2);
+	}
+	return err ? perf_device_failed(job, "what dispatch wrote", err) : 0;
+}
+
+/* Then the output is overwritten: the next combine must write all of it. */
+int perf_room_check_combine(struct perf_job *job, struct perf_room *room, int64_t *wrong)
+{
+	size_t hidden = (size_t)job->opt.hidden, n = (size_t)job->opt.tokens * hidden;
+	uint16_t *out = malloc(n * sizeof(*out));
+	int err = out ? job->device->tool->copy(out, room->pair.back.out, n * sizeof(*out)) : COVEY_ERR_NOMEM;
+
+	if (!err && job->opt.spoil)
+		out[0] ^= 1;
+	for (size_t i = 0; i < n && !err; i++)
+		*wrong += out[i] != perf_bf16((unsigned)job->opt.topk *
+					      perf_ep_value(job->rank, (int)(i / hidden), (int)(i % hidden)));
+	free(out);
+	if (!err)
+		err = job->device->tool->fill(room->pair.back.out, 0xc5, n * sizeof(*out));
+	return err ? perf_device_failed(job, "what combine wrote", err) : 0;
+}

@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The options of dispatch and combine. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "options.h"
+
+static const struct {
+	const char *option, *name[2];
+	int value[2];
+} names[] = {
+	[PERF_PRESETS] = { "--preset", { "ll", "compact" }, { COVEY_EP_LL, COVEY_EP_COMPACT } },
+	[PERF_ROWS] = { "--rows", { "bf16", "e4m3" }, { COVEY_EP_ROWS_BF16, COVEY_EP_ROWS_E4M3 } },
+	[PERF_COMBINES] = { "--combine", { "expert", "rank" }, { COVEY_EP_PER_EXPERT, COVEY_EP_PER_RANK } },
+};
+
+const char *perf_name_of(enum perf_names of, int value)
+{
+	return names[of].name[value == names[of].value[1]];
+}
+
+/* COMPACT has one row a rank, whatever was asked for. */
+const char *perf_combined_per(const struct perf_options *opt)
+{
+	return perf_name_of(PERF_COMBINES, opt->preset == COVEY_EP_COMPACT ? COVEY_EP_PER_RANK : opt->combine);
+}
+
+static int named(enum perf_names of, const char *text)
+{
+	for (int i = 0; i < 2; i++)
+		if (!strcmp(names[of].name[i], text))
+			return names[of].value[i];
+	perf_usage("%s is %s: %s or %s is needed", names[of].option, text, names[of].name[0], names[of].name[1]);
+}
+
+/* Numbers with commas between. */
+static struct perf_list list_of(const char *name, const char *text, long min, long max)
+{
+	struct perf_list list = { .count = 0 };
+	char *rest = (char *)(uintptr_t)text;
+	long value;
+
+	do {
+		if (list.count)
+			rest++;
+		if (list.count == PERF_LIST || !tool_number(rest, min, max, &value, &rest) || (*rest && *rest != ','))
+			perf_usage("%s is %s: numbers from %ld to %ld are needed, %d at most, with commas between",
+				   name, text, min, max, PERF_LIST);
+		list.value[list.count++] = (int)value;
+	} while (*rest);
+	return list;
+}
+
+error_t perf_parse_ep(int key, const char *arg, struct perf_options *opt)
+{
+	switch (key) {
+	case OPT_TOKENS:
+		opt->token_list = list_of("--tokens", arg, 1, 1 << 20);
+		opt->tokens = opt->token_list.value[0];
+		return 0;
+	case OPT_LANES:
+		opt->lane_list = list_of("--lanes", arg, 0, COVEY_DEVICE_MAX_LANES);
+		for (int i = 0; i < opt->lane_list.count; i++)
+			if (opt->lane_list.value[i] & (opt->lane_list.value[i] - 1))
+				perf_usage("--lanes has %d: 0 or a power of two up to %d is needed",
+					   opt->lane_list.value[i], COVEY_DEVICE_MAX_LANES);
+		return 0;
+	case OPT_PRESET:
+		opt->preset = named(PERF_PRESETS, arg);
+		return 0;
+	case OPT_ROWS:
+		opt->rows = named(PERF_ROWS, arg);
+		return 0;
+	case OPT_COMBINE:
+		opt->combine = named(PERF_COMBINES, arg);
+		return 0;
+	case OPT_SPLIT:
+		opt->split = true;
+		return 0;
+	}
+	return ARGP_ERR_UNKNOWN;
+}
+
+void perf_check_ep(const struct perf_options *opt)
+{
+	if (!opt->device) {
+		if (opt->token_list.count > 1)
+			perf_usage("--tokens: on host memory dispatch has one row; --device has one for each number");
+		if (opt->lane_list.count || opt->preset || opt->rows || opt->combine || opt->split)
+			perf_usage("--lanes, --preset, --rows, --combine and --split are for device memory; --device "
+				   "chooses a "
+				   "device's");
+		return;
+	}
+	for (int i = 0; i < opt->token_list.count; i++)
+		if (opt->token_list.value[i] > COVEY_DEVICE_MAX_TOKENS)
+			perf_usage("--tokens has %d: a device takes %d at most", opt->token_list.value[i],
+				   COVEY_DEVICE_MAX_TOKENS);
+	if (opt->hidden > COVEY_DEVICE_MAX_HIDDEN)
+		perf_usage("--hidden is %d: a device takes %d at most", opt->hidden, COVEY_DEVICE_MAX_HIDDEN);
+	if (opt->experts > COVEY_DEVICE_MAX_EXPERTS)
+		perf_usage("--experts is %d: a device takes %d at most", opt->experts, COVEY_DEVICE_MAX_EXPERTS);
+	if (opt->registered)
+		perf_usage("-R: buffers of dispatch and combine are not registered");
+}
+
+#define MANY_RANKS 64		      /* default of max_ranks */
+#define WINDOW ((size_t)4 << 30)      /* default of window_bytes */
+#define MOST_WINDOW ((size_t)1 << 42) /* limit of window_bytes */
+
+/*
+ * A handle has places in the window on the host, too, for as many ranks as there may ever be. They are addresses alone,
+ * since calls on device memory do not touch them. COVEY_WINDOW_BYTES becomes as large as the largest handle needs, if it
+ * is not set.
+ */
+void perf_ep_window(const struct perf_options *opt)
+{
+	const char *text = getenv("COVEY_MAX_RANKS");
+	size_t ranks = text && atoi(text) > 0 ? (size_t)atoi(text) : MANY_RANKS, tokens = 0, need;
+	char bytes[32];
+
+	for (int i = 0; i < opt->token_list.count; i++)
+		if ((size_t)opt->token_list.value[i] > tokens)
+			tokens = (size_t)opt->token_list.value[i];
+	/* Four slots, of which each has the tokens and what comes back; a quarter of the window is for messages. */
+	need = 6 * tokens * (size_t)opt->hidden * 2 *
+	       (1 + ranks * (opt->preset == COVEY_EP_COMPACT ? 1 : (size_t)opt->topk));
+	need = (need / WINDOW + 1) * WINDOW;
+	if (need > MOST_WINDOW)
+		need = MOST_WINDOW;
+	snprintf(bytes, sizeof(bytes), "%zu", need);
+	if (need > WINDOW)
+		setenv("COVEY_WINDOW_BYTES", bytes, 0);
+}
