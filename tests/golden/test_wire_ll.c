@@ -296,7 +296,8 @@ START_TEST(any_bytes_do_no_harm)
 
 	small(&ll, &o, _i);
 	half = image_open(ll.half_bytes);
-	image_draw(&half);
+	ck_assert_int_eq(cvy_wire_ll_write(&ll, &o.routing, 1, &half), 0);
+	image_spoil(&half, 10 * _i);
 	for (int i = 0; i < 400; i++) {
 		struct cvy_wire_token token = { .token = -1, .payload = payload, .scales = scales };
 		int err = cvy_wire_ll_read(&ll, &half, (int)oracle_draw(4) - 1, (int)oracle_draw(6) - 1,
@@ -325,7 +326,7 @@ int main(void)
 		{ dispatch_images_give_the_tokens_back, 12 },
 		{ combine_images_give_the_rows_back, 6 },
 		{ silence_and_wrong_words_are_told_apart, 0 },
-		{ any_bytes_do_no_harm, 20 },
+		{ any_bytes_do_no_harm, 11 },
 	};
 
 	return oracle_run("golden/wire_ll", tests, sizeof(tests) / sizeof(tests[0]));

@@ -100,17 +100,18 @@ struct cvy_wire_image image_open(size_t bytes)
 }
 
 /* Most words are small or 0, as those are that readers look at twice. */
-void image_draw(struct cvy_wire_image *image)
+static uint32_t word_at_random(void)
 {
-	for (size_t i = 0; i + 4 <= image->bytes; i += 4) {
-		uint32_t word = oracle_draw(16) - 8;
+	if (oracle_draw(4) == 0)
+		return oracle_draw(2) ? CVY_WIRE_ONE : 0;
+	return oracle_draw(8) ? oracle_draw(16) - 8 : oracle_draw(1 << 24) << 8 | oracle_draw(256);
+}
 
-		if (oracle_draw(8) == 0)
-			word = oracle_draw(1 << 24) << 8 | oracle_draw(256);
-		if (oracle_draw(4) == 0)
-			word = oracle_draw(2) ? CVY_WIRE_ONE : 0;
-		cvy_wire_put32(image->at + i, word);
-	}
+void image_spoil(struct cvy_wire_image *image, int percent)
+{
+	for (size_t i = 0; i + 4 <= image->bytes; i += 4)
+		if ((int)oracle_draw(100) < percent)
+			cvy_wire_put32(image->at + i, word_at_random());
 }
 
 void image_close(struct cvy_wire_image *image)

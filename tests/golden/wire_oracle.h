@@ -25,8 +25,8 @@ const uint8_t *oracle_payload(const struct oracle *o, int src, int token);
 const uint8_t *oracle_scales(const struct oracle *o, int src, int token);
 int32_t oracle_id(const struct oracle *o, int src, int token, int k);
 
-struct cvy_wire_image image_open(size_t bytes); /* zeroes */
-void image_draw(struct cvy_wire_image *image);	/* any bytes */
+struct cvy_wire_image image_open(size_t bytes);		     /* zeroes */
+void image_spoil(struct cvy_wire_image *image, int percent); /* so many of its words, or all */
 void image_close(struct cvy_wire_image *image);
 
 /* Fails with INVAL, and the cause says @words. */
