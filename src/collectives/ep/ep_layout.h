@@ -4,8 +4,7 @@
  *
  * On host memory a source publishes a token once (struct cvy_ep_shape: ids, weights if they travel, then rows) and an
  * owner publishes its results packed by source. Rows are in *bins*, in each by source, then token. struct cvy_ep_pack
- * defines a bin and all other differences between presets; no other code knows presets. cvy_ep_ll_* is the low-latency
- * wire format that adapters use: one message per (local expert, source, slot).
+ * defines a bin and all other differences between presets; no other code knows presets.
  */
 #ifndef CVY_EP_LAYOUT_H
 #define CVY_EP_LAYOUT_H
@@ -82,43 +81,5 @@ static inline uint32_t cvy_ep_range_first(int64_t range)
 {
 	return (uint32_t)range;
 }
-
-/* ---- Preset LL ---- */
-
-enum { CVY_EP_LL_HEADER = 16, CVY_EP_LL_SCALE_GROUP = 128 };
-
-size_t cvy_ep_ll_message_fp8(int hidden);     /* header, H bytes, one f32 scale per 128 */
-size_t cvy_ep_ll_message_bf16(int hidden);    /* header, 2H bytes */
-size_t cvy_ep_ll_message_combine(int hidden); /* 2H bytes, no header */
-
-/* Offset of a dispatch message in the receiver's data region. */
-size_t cvy_ep_ll_dispatch_at(int local_expert, int size, int src, int tokens, int slot, size_t message);
-/* Offset of a combined row on the source. */
-size_t cvy_ep_ll_combine_at(int expert, int tokens, int token, int hidden);
-
-static inline size_t cvy_ep_ll_signal_at(int local_expert, int size, int src)
-{
-	return (size_t)local_expert * (size_t)size + (size_t)src;
-}
-
-/* Count words: 0 has not arrived, -1 means zero tokens. */
-static inline int32_t cvy_ep_ll_count_encode(int32_t count)
-{
-	return -count - 1;
-}
-
-static inline int32_t cvy_ep_ll_count_decode(int32_t word)
-{
-	return -word - 1;
-}
-
-size_t cvy_ep_ll_data_bytes(int experts, int tokens, int hidden);  /* of one of the four data regions */
-size_t cvy_ep_ll_total_bytes(int experts, int tokens, int hidden); /* two halves: signals, data, send, receive */
-
-struct cvy_ep_ll_outputs { /* elements */
-	size_t packed_x, count, src_info, range, scales;
-};
-
-struct cvy_ep_ll_outputs cvy_ep_ll_outputs(int local_experts, int size, int tokens, int hidden);
 
 #endif
