@@ -947,7 +947,10 @@ COVEY_API size_t covey_ep_route_bytes(const struct covey_ep *ep);
  * What begins with LL or COMPACT belongs to that preset only.
  *
  * Inputs:
- *   x              [num_tokens][H], any alignment
+ *   x              [num_tokens][H], any alignment: bf16, or with x_scales e4m3
+ *   x_scales       [num_tokens][ceil(H / 128)] f32. x then has codes in e4m3, which travel as they are: an element is
+ *                  its code times the scale of its group. NULL: x is bf16. Only with COVEY_EP_ROWS_E4M3; ranks and
+ *                  calls may differ
  *   experts        [num_tokens][K] int32; an id < 0 or >= E is skipped
  *   weights        [num_tokens][K] f32. COMPACT: needed. LL: only for COVEY_EP_PER_RANK on devices, and needed there
  *
@@ -1003,6 +1006,8 @@ struct covey_dispatch_args {
 	/* input and output */
 	int32_t *active_ranks;
 	uint64_t *waited;
+	/* input */
+	const float *x_scales;
 };
 
 #ifdef __cplusplus

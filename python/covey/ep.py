@@ -128,20 +128,22 @@ class Ep:
             arrays["recv_weights"] = np.empty((rows, self.top_k), np.float32)
         return arrays
 
-    def dispatch(self, x, experts, weights=None, *, out: Optional[dict] = None, active_ranks=None, waited=None,
+    def dispatch(self, x, experts, weights=None, *, x_scales=None, out: Optional[dict] = None, active_ranks=None, waited=None,
                  timeout_ms: int = 0, stream: Any = None) -> Routed:
         """Sends each token to the ranks that own its experts, and waits (on a device: launches).
 
         Args:
-            x: [n, H] bfloat16, or uint16 with its bits
+            x: [n, H] bfloat16, or uint16 with its bits; with x_scales e4m3, or uint8 with its bits
             experts: [n, K] int32; an id below 0 or above the experts is skipped
             weights: [n, K] float32; COMPACT needs them
+            x_scales: [n, ceil(H / 128)] float32: the rows travel as they are; only with rows="e4m3"
             out: arrays by the names of struct covey_dispatch_args; None: made here, in numpy
             active_ranks: [R] int32, input and output: a rank with 0 is neither waited for nor sent to
             waited: [R] uint64: the wait for each source is added
             timeout_ms: then missing sources are masked; 0: the group's late_ms; -1: never
         """
-        on_device, args, kept, arrays = self._dispatch_args(x, experts, weights, out, active_ranks, waited, timeout_ms)
+        on_device, args, kept, arrays = self._dispatch_args(x, x_scales, experts, weights, out, active_ranks, waited,
+                                                                timeout_ms)
         outcome = Outcome()
         if on_device:
             check(lib.covey_dispatch(self._live(), ctypes.byref(args), stream_of(stream, True),
@@ -150,9 +152,9 @@ class Ep:
             self._exchange(lib.covey_dispatch_send, lib.covey_dispatch_recv, args, outcome, kept)
         return Routed(outcome, arrays)
 
-    def _dispatch_args(self, x, experts, weights, out, active_ranks, waited, timeout_ms):
+    def _dispatch_args(self, x, x_scales, experts, weights, out, active_ranks, waited, timeout_ms):
         arrays = self._rooms() if out is None else dict(out)
-        inputs = {"x": x, "experts": experts, "weights": weights, "active_ranks": active_ranks, "waited": waited}
+        inputs = {"x": x, "x_scales": x_scales, "experts": experts, "weights": weights, "active_ranks": active_ranks, "waited": waited}
         args = _abi.covey_dispatch_args(size=ctypes.sizeof(_abi.covey_dispatch_args), timeout_ms=timeout_ms)
         args.num_tokens = self._tokens(experts)
         kept = self._fill(args, args.num_tokens, {**arrays, **inputs})
@@ -189,7 +191,7 @@ class Ep:
         """The least elements of each argument, for @n tokens."""
         el, rows, size, once = self.local_experts, self.rows, self.group.size, self.preset == EpPreset.COMPACT
         bins = min(el, 1) if once else el
-        return {"x": n * self.hidden, "experts": n * self.top_k, "weights": n * self.top_k, "out": n * self.hidden,
+        return {"x": n * self.hidden, "x_scales": n * -(-self.hidden // 128), "experts": n * self.top_k, "weights": n * self.top_k, "out": n * self.hidden,
                 "packed_x": bins * rows * self.hidden, "y": bins * rows * self.hidden, "count": el,
                 "src_info": bins * rows, "range": bins * size, "packed_scales": bins * rows * -(-self.hidden // 128),
                 "recv_experts": bins * rows * self.top_k, "recv_weights": bins * rows * self.top_k,
@@ -201,9 +203,10 @@ class Ep:
         for name, array in arrays.items():
             if array is None:
                 continue
-            b = buffer(array, writable=name not in ("x", "experts", "weights", "y"), bits=True)
+            b = buffer(array, writable=name not in ("x", "x_scales", "experts", "weights", "y"), bits=True)
             want = _TYPES.get(name, Dtype.BFLOAT16)
-            if name == "packed_x" and self.rows_as == EpRowsAs.E4M3:
+            if (name == "packed_x" and self.rows_as == EpRowsAs.E4M3
+                    or name == "x" and arrays.get("x_scales") is not None):
                 want = Dtype.UINT8
             if b.dtype != want and name != "route":
                 raise TypeError(f"{name} has elements of {b.dtype.name.lower()}, it needs {want.name.lower()}")
@@ -247,7 +250,7 @@ class Ep:
 
 
 _TYPES = {"experts": Dtype.INT32, "weights": Dtype.FLOAT32, "count": Dtype.INT32, "src_info": Dtype.INT32,
-          "range": Dtype.INT64, "packed_scales": Dtype.FLOAT32, "active_ranks": Dtype.INT32, "waited": Dtype.UINT64,
+          "range": Dtype.INT64, "packed_scales": Dtype.FLOAT32, "x_scales": Dtype.FLOAT32, "active_ranks": Dtype.INT32, "waited": Dtype.UINT64,
           "recv_experts": Dtype.INT32, "recv_weights": Dtype.FLOAT32}  # the others: bfloat16
 
 

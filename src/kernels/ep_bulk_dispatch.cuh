@@ -27,6 +27,26 @@ static __device__ __forceinline__ struct cvy_ep_room cvy_ep_room_turn(const stru
 	return at;
 }
 
+/* 16 elements of a token that the caller has in e4m3, and the scale with the first of a group. */
+static __device__ __forceinline__ void cvy_ep_sixteen_given(const struct cvy_ep_args *a, int token, int w,
+							    uint64_t v[4])
+{
+	const uint8_t *at = a->x + (size_t)token * (size_t)a->hidden + (size_t)w * 16;
+	const size_t groups = (size_t)((a->hidden + CVY_EP_GROUP - 1) / CVY_EP_GROUP);
+
+	if (((uintptr_t)at & 15) == 0) {
+		const ulonglong2 codes = *(const ulonglong2 *)at;
+
+		v[0] = codes.x;
+		v[1] = codes.y;
+	} else {
+		v[0] = cvy_word_get(at, 0, 16);
+		v[1] = cvy_word_get(at, 1, 16);
+	}
+	if (w % 8 == 0)
+		v[2] = __float_as_uint(a->x_scales[(size_t)token * groups + (size_t)(w / 8)]);
+}
+
 /* 16 elements of a token, from its @w-th 16 on; beyond its end 0. */
 static __device__ __noinline__ void cvy_ep_sixteen_anywhere(const uint8_t *at, uint64_t v[4])
 {
@@ -42,6 +62,10 @@ static __device__ __forceinline__ void cvy_ep_sixteen(const struct cvy_ep_args *
 	v[0] = v[1] = v[2] = v[3] = 0;
 	if (token >= a->num_tokens || w >= a->hidden / 16)
 		return;
+	if (a->x_scales) {
+		cvy_ep_sixteen_given(a, token, w, v);
+		return;
+	}
 	if (((uintptr_t)at & 15) == 0) {
 		const ulonglong2 low = ((const ulonglong2 *)at)[0], high = ((const ulonglong2 *)at)[1];
 
@@ -91,10 +115,11 @@ static __device__ __forceinline__ void cvy_ep_stage_sixteen(const struct cvy_ep_
 	const int in = w < a->hidden / 16;
 
 	if (a->fp8) {
-		uint64_t out[2];
-		float scale;
+		uint64_t out[2] = { v[0], v[1] };
+		float scale = __uint_as_float((uint32_t)v[2]);
 
-		cvy_ep_cast_sixteen(v, out, &scale);
+		if (!a->x_scales)
+			cvy_ep_cast_sixteen(v, out, &scale);
 		if (in)
 			((ulonglong2 *)stage)[w] = make_ulonglong2(out[0], out[1]);
 		if (in && w % 8 == 0)

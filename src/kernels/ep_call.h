@@ -244,8 +244,9 @@ struct cvy_ep_args {
 	struct cvy_ep_state *state;
 	int32_t tokens, hidden, top_k, experts, el, num_tokens, fp8, per_rank, renormalise;
 	int32_t phases;
-	uint32_t size_mask; /* of ranks below size */
-	const uint8_t *x;   /* dispatch */
+	uint32_t size_mask;    /* of ranks below size */
+	const uint8_t *x;      /* dispatch */
+	const float *x_scales; /* x is e4m3, and this its scales; NULL: bf16 */
 	const int32_t *ids;
 	const float *weights;
 	uint8_t *packed;

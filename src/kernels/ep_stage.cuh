@@ -10,11 +10,28 @@
 
 #include "ep_plan.cuh"
 
-/* 8 elements of bf16 at word pair @w of a row; past its end 0. */
+/* 8 elements of a token that the caller has in e4m3, and the scale with the first of a group. */
+static __device__ __forceinline__ void cvy_ep_eight_given(const struct cvy_ep_args *a, int token, int w, uint64_t v[2])
+{
+	const uint8_t *row = a->x + (size_t)token * (size_t)a->hidden;
+	const size_t groups = (size_t)((a->hidden + CVY_EP_GROUP - 1) / CVY_EP_GROUP);
+
+	v[0] = ((uintptr_t)row & 7) == 0 ? ((const uint64_t *)row)[w]
+					 : cvy_word_get(row, (uint64_t)w, (uint64_t)a->hidden);
+	v[1] = 0;
+	if (w % (CVY_EP_GROUP / 8) == 0)
+		v[1] = __float_as_uint(a->x_scales[(size_t)token * groups + (size_t)(w / (CVY_EP_GROUP / 8))]);
+}
+
+/* The @w-th 8 elements of a token, of bf16; past its end 0. */
 static __device__ __forceinline__ void cvy_ep_eight(const struct cvy_ep_args *a, int token, int w, uint64_t v[2])
 {
 	const uint8_t *row = a->x + (size_t)token * (size_t)a->hidden * 2;
 
+	if (a->x_scales) {
+		cvy_ep_eight_given(a, token, w, v);
+		return;
+	}
 	if (((uintptr_t)row & 15) == 0 && w * 16 + 16 <= a->hidden * 2) {
 		ulonglong2 x = ((const ulonglong2 *)row)[w];
 
@@ -77,9 +94,11 @@ static __device__ __forceinline__ void cvy_ep_stage_eight(const struct cvy_ep_ar
 	int words = a->hidden / 8;
 
 	if (a->fp8) {
-		float *scales = (float *)(stage + words), scale;
-		uint64_t out = cvy_ep_cast(v, &scale);
+		float *scales = (float *)(stage + words), scale = __uint_as_float((uint32_t)v[1]);
+		uint64_t out = v[0];
 
+		if (!a->x_scales)
+			out = cvy_ep_cast(v, &scale);
 		if (w < words)
 			stage[w] = out;
 		if (w < words && w % 16 == 0)

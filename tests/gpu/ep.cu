@@ -41,6 +41,7 @@ static struct setup random_setup(void)
 	while ((size_t)s.shape.experts * (size_t)n * (size_t)s.shape.tokens * (size_t)s.shape.hidden * 2 > ROOM / 2)
 		s.shape.tokens = (s.shape.tokens + 1) / 2;
 	owners(&s, (int)below(3));
+	s.given = s.shape.fp8 ? (uint32_t)below(1u << n) : 0;
 	return s;
 }
 
@@ -460,8 +461,8 @@ static int lanes_of(const struct cvy_ep_shape_gpu *s)
 	return lanes;
 }
 
-/* @compact_rows: of that preset, else of LL. */
-static void time_one(int tokens, int lanes, int compact_rows)
+/* @compact_rows: of that preset, else of LL. @given: the caller has rows in e4m3. */
+static void time_one(int tokens, int lanes, int compact_rows, int given)
 {
 	struct setup s = {};
 
@@ -471,13 +472,14 @@ static void time_one(int tokens, int lanes, int compact_rows)
 	s.shape.experts = 256 / 4 * n; /* a rank has as many as with four */
 	s.shape.fp8 = s.shape.per_rank = 1;
 	s.shape.once = compact_rows;
+	s.given = given ? mask : 0;
 	s.lanes = lanes ? lanes : lanes_of(&s.shape);
 	owners(&s, 0);
 	prepare(&s);
 	compute(&s, mask);
 	timed(&s, 3);
-	printf("%7d%c %6d %10.2f %10.2f %10.2f %12.2f\n", tokens, compact_rows ? 'c' : ' ', s.lanes, timed(&s, 1),
-	       timed(&s, 2), timed(&s, 3), crossing(&s) * (7408 + 14336) / 370e3);
+	printf("%6d%c%c %6d %10.2f %10.2f %10.2f %12.2f\n", tokens, compact_rows ? 'c' : ' ', given ? 'g' : ' ',
+	       s.lanes, timed(&s, 1), timed(&s, 2), timed(&s, 3), crossing(&s) * (7408 + 14336) / 370e3);
 	fflush(stdout);
 }
 
@@ -487,15 +489,19 @@ static void times(void)
 
 	printf("%8s %6s %10s %10s %10s %12s\n", "tokens", "lanes", "dispatch", "combine", "pair", "floor (wire)");
 	for (int i = 0; i < 5; i++)
-		time_one(tokens[i], 0, 0);
+		time_one(tokens[i], 0, 0, 0);
 	for (int lanes = 64; lanes >= 8; lanes /= 2)
-		time_one(128, lanes, 0);
+		time_one(128, lanes, 0, 0);
 	for (int lanes = 128; lanes >= 16; lanes /= 2)
-		time_one(4096, lanes, 1);
+		time_one(4096, lanes, 1, 0);
 	for (int many = 32; many <= 1024; many *= 2)
-		time_one(many, 0, 1);
+		time_one(many, 0, 1, 0);
 	for (int lanes = 64; lanes >= 16; lanes /= 2)
-		time_one(128, lanes, 1);
+		time_one(128, lanes, 1, 0);
+	for (int lanes = 128; lanes >= 16; lanes /= 2)
+		time_one(4096, lanes, 1, 1);
+	time_one(8, 0, 0, 1);
+	time_one(128, 0, 0, 1);
 }
 
 int main(int argc, char **argv)

@@ -59,6 +59,7 @@ static struct covey_dispatch_args dispatch_args(const struct oracle_rank *r)
 
 	a.num_tokens = r->num_tokens;
 	a.x = r->x;
+	a.x_scales = r->x_scales;
 	a.experts = r->ids;
 	a.weights = r->weights;
 	a.recv_experts = r->recv_experts;
@@ -83,9 +84,9 @@ void oracle_dispatch(const struct oracle *o, int rank)
 	for (int s = 0; s < o->size; s++) {
 		struct covey_dispatch_args from = dispatch_args(&o->rank[s]);
 
-		if (has(o, s))
-			cvy_ep_dispatch_write(ep, &from, slot);
-		cvy_ep_dispatch_read(ep, &to, s, has(o, s) ? slot : NULL, (uint64_t)from.num_tokens);
+		uint64_t told = has(o, s) ? cvy_ep_dispatch_write(ep, &from, slot) : 0;
+
+		cvy_ep_dispatch_read(ep, &to, s, has(o, s) ? slot : NULL, told);
 	}
 	free(slot);
 	put_back(ep);

@@ -14,7 +14,8 @@ extern "C" {
 
 struct oracle_rank { /* inputs of one rank, and room for what it must get */
 	int num_tokens;
-	const uint16_t *x;
+	const void *x;
+	const float *x_scales; /* x is e4m3, or NULL: bf16 */
 	const int32_t *ids;
 	const float *weights;
 	uint16_t *packed; /* [el][size * tokens][hidden] */

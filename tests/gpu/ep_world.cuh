@@ -25,7 +25,25 @@ struct part { /* device and host side of one buffer */
 	size_t bytes;
 };
 
-enum { X, IDS, WEIGHTS, PACKED, SCALES, COUNT, SRC, RANGE, ROUTE, Y, OUT, ACTIVE, WAITED, NAMED, NAMED_WEIGHTS, PARTS };
+enum {
+	X,
+	X_SCALES,
+	IDS,
+	WEIGHTS,
+	PACKED,
+	SCALES,
+	COUNT,
+	SRC,
+	RANGE,
+	ROUTE,
+	Y,
+	OUT,
+	ACTIVE,
+	WAITED,
+	NAMED,
+	NAMED_WEIGHTS,
+	PARTS
+};
 
 static struct side {
 	struct part part[PARTS];
@@ -40,6 +58,7 @@ struct setup {
 	struct cvy_ep_form dispatch, combine;
 	int owner[CVY_EP_EXPERTS];
 	int lanes, split, renormalise, timeout_ms;
+	uint32_t given; /* ranks that have x in e4m3 */
 	enum routing routing;
 };
 
@@ -171,7 +190,8 @@ static struct oracle oracle_of(const struct setup *s, uint32_t members)
 		struct oracle_rank *k = &o.rank[r];
 
 		k->num_tokens = side[r].num_tokens;
-		k->x = (uint16_t *)host_at(r, X);
+		k->x = host_at(r, X);
+		k->x_scales = s->given >> r & 1 ? (float *)host_at(r, X_SCALES) : NULL;
 		k->ids = (int32_t *)host_at(r, IDS);
 		k->weights = (float *)host_at(r, WEIGHTS);
 		k->packed = (uint16_t *)host_at(r, PACKED);
@@ -214,6 +234,7 @@ static inline void prepare(struct setup *s)
 		d->bins = (int)bins;
 		d->num_tokens = s->routing == EMPTY ? 0 : r % 3 == 2 ? (int)below(t + 1) : h->tokens;
 		size_part(d, X, t * (size_t)h->hidden * 2);
+		size_part(d, X_SCALES, t * groups * 4);
 		size_part(d, IDS, t * k * 4);
 		size_part(d, WEIGHTS, t * k * 4);
 		size_part(d, PACKED, bins * rows * (size_t)h->hidden * 2);
@@ -232,6 +253,8 @@ static inline void prepare(struct setup *s)
 			poison(r, i);
 		for (size_t i = 0; i < t * (size_t)h->hidden; i++)
 			((uint16_t *)host_at(r, X))[i] = bf16(((float)below(2001) - 1000) / (float)(1 << below(12)));
+		for (size_t i = 0; i < t * groups; i++)
+			((float *)host_at(r, X_SCALES))[i] = (float)below(1000) / 999;
 		for (size_t i = 0; i < t * k; i++)
 			((int32_t *)host_at(r, IDS))[i] = route(s, (int)(i % k));
 		for (size_t i = 0; i < t * k; i++)
@@ -239,6 +262,7 @@ static inline void prepare(struct setup *s)
 		for (int i = 0; i < n; i++)
 			((int32_t *)host_at(r, ACTIVE))[i] = 1;
 		upload(r, X);
+		upload(r, X_SCALES);
 		upload(r, IDS);
 		upload(r, WEIGHTS);
 		upload(r, ACTIVE);
@@ -273,6 +297,7 @@ static inline void launch_ep(const struct setup *s, int r, int kind, int phases)
 	a.renormalise = s->renormalise;
 	a.phases = phases;
 	a.x = device_at(r, X);
+	a.x_scales = s->given >> r & 1 ? (float *)device_at(r, X_SCALES) : NULL;
 	a.ids = (int32_t *)device_at(r, IDS);
 	a.weights = (float *)device_at(r, WEIGHTS);
 	a.packed = device_at(r, PACKED);
@@ -311,10 +336,11 @@ static inline void complain(const struct setup *s, const char *what, int r, cons
 	if (failures++ > 20)
 		return;
 	fprintf(stderr,
-		"%s: rank %d: %s: byte %zu is %02x, not %02x (tokens %d hidden %d top %d of %d, fp8 %d, per rank %d, "
+		"%s: rank %d: %s: byte %zu is %02x, not %02x (tokens %d hidden %d top %d of %d, fp8 %d (given by %x), "
+		"per rank %d, "
 		"lanes %d, split %d, routing %d, once %d)\n",
 		what, r, of, at, got, want, s->shape.tokens, s->shape.hidden, s->shape.top_k, s->shape.experts,
-		s->shape.fp8, s->shape.per_rank, s->lanes, s->split, s->routing, s->shape.once);
+		s->shape.fp8, s->given, s->shape.per_rank, s->lanes, s->split, s->routing, s->shape.once);
 }
 
 static const uint8_t *fetch(int r, int which)

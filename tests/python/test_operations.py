@@ -180,7 +180,14 @@ def experts(group, preset, rows):
     with covey.Ep(group, max_tokens=T, hidden=H, top_k=K, experts=E, preset=preset, rows=rows) as ep:
         routed = ep.dispatch(covey.to_bf16(x), ids, weights)
         assert routed.outcome.ranks == {0, 1, 2} and ep.local_experts == 2
-        if rows == "e4m3":
+        if rows == "e4m3":  # rows that are given so come as they are: element 0 of each token is its first id
+            codes, scales = np.full((len(x), H), 0x38, np.uint8), np.ones((len(x), H // 128), np.float32)
+            scales[:, 0] = ids[:, 0]
+            routed = ep.dispatch(codes, ids, weights, x_scales=scales)
+            some = routed.x.reshape(-1, H)[0] if preset == "compact" else routed.x[0, 0]
+            assert (some == 0x38).all() and float(routed.scales.reshape(-1)[0]) in range(E)
+            with pytest.raises(TypeError, match="uint8"):
+                ep.dispatch(covey.to_bf16(x), ids, weights, x_scales=scales)
             return
         y = routed.x
         if preset == "compact":  # the experts here are the identity: a row is weighed by those that it names

@@ -371,6 +371,10 @@ static int check_dispatch(struct covey_ep *ep, const struct covey_dispatch_args 
 				a->num_tokens, ep->shape.tokens);
 	if (a->num_tokens && (!a->x || !a->experts))
 		return fail(ep->group, COVEY_ERR_INVAL, "x and experts must not be NULL when there are tokens");
+	if (a->x_scales && ep->rows_as != COVEY_EP_ROWS_E4M3)
+		return fail(ep->group, COVEY_ERR_INVAL,
+			    "x_scales are for rows in e4m3: lay the handle out with COVEY_EP_ROWS_E4M3, or give x in "
+			    "bf16 and no scales");
 	if (a->num_tokens && cvy_ep_pack_of(ep->shape.preset)->beside && !a->weights)
 		return fail(ep->group, COVEY_ERR_INVAL, "weights must not be NULL with COVEY_EP_COMPACT");
 	return ep->el ? check_outputs(ep, a) : 0;

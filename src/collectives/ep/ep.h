@@ -94,16 +94,19 @@ static inline int cvy_ep_source_missing(const struct cvy_engine *e, int k)
 
 /* Parts of the operations that need no engine, and have unit tests. */
 
-/* Copies ids (others than 0..experts-1 become -1) and rows of @args into a slot. */
-void cvy_ep_dispatch_write(const struct covey_ep *ep, const struct covey_dispatch_args *args, uint8_t *slot);
+/*
+ * Copies ids (others than 0..experts-1 become -1) and rows of @args into a slot. Rows that the caller gives in e4m3 are
+ * codes, then scales, each where a row of bf16 would be. Returns what a reader is told: the tokens, and of what kind.
+ */
+uint64_t cvy_ep_dispatch_write(const struct covey_ep *ep, const struct covey_dispatch_args *args, uint8_t *slot);
 /* The word of a slot with a bit, for 64 ranks, for each rank that gets nothing. */
 static inline uint64_t *cvy_ep_dispatch_skips(const struct covey_ep *ep, uint8_t *slot, int rank)
 {
 	return (uint64_t *)(void *)(slot + cvy_ep_dispatch_skips_at(&ep->shape)) + rank / 64;
 }
-/* Appends the rows of source @src to the outputs; NULL slot or num_tokens out of bounds: none, returns -1. */
+/* Appends the rows of source @src to the outputs. NULL slot, or @told is not what a source may tell: none, returns -1. */
 int cvy_ep_dispatch_read(const struct covey_ep *ep, const struct covey_dispatch_args *args, int src,
-			 const uint8_t *slot, uint64_t num_tokens);
+			 const uint8_t *slot, uint64_t told);
 /* Writes run @src of the owner's slot and its rows, from row @first on; returns the next free row. */
 uint32_t cvy_ep_combine_write(const struct covey_ep *ep, const struct covey_combine_args *args, int src, uint32_t first,
 			      uint8_t *slot);

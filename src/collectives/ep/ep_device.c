@@ -245,6 +245,7 @@ int cvy_ep_device_dispatch(struct covey_ep *ep, const struct covey_dispatch_args
 		return err;
 	fill(ep, &a, 0, args->route, args->num_tokens);
 	a.x = args->x;
+	a.x_scales = args->x_scales;
 	a.ids = args->experts;
 	a.weights = args->weights;
 	a.packed = args->packed_x;

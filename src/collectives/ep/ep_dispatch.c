@@ -11,7 +11,19 @@
 #include "ep_quant.h"
 #include "mask.h"
 
-void cvy_ep_dispatch_write(const struct covey_ep *ep, const struct covey_dispatch_args *args, uint8_t *slot)
+#define GIVEN ((uint64_t)1 << 32) /* beside the number of tokens: their rows are e4m3 and scales */
+
+static void write_codes(const struct covey_ep *ep, const struct covey_dispatch_args *args, uint8_t *rows)
+{
+	size_t hidden = (size_t)ep->shape.hidden, groups = cvy_ep_groups(hidden), row = cvy_ep_row_bytes(&ep->shape);
+
+	for (size_t t = 0; t < (size_t)args->num_tokens; t++) {
+		memcpy(rows + t * row, (const uint8_t *)args->x + t * hidden, hidden);
+		memcpy(rows + t * row + hidden, args->x_scales + t * groups, groups * sizeof(float));
+	}
+}
+
+uint64_t cvy_ep_dispatch_write(const struct covey_ep *ep, const struct covey_dispatch_args *args, uint8_t *slot)
 {
 	const struct cvy_ep_shape *s = &ep->shape;
 	size_t n = (size_t)args->num_tokens, ids = n * (size_t)s->top_k;
@@ -21,8 +33,11 @@ void cvy_ep_dispatch_write(const struct covey_ep *ep, const struct covey_dispatc
 		to[i] = cvy_ep_valid(s, args->experts[i]) ? args->experts[i] : -1;
 	if (n && cvy_ep_pack_of(s->preset)->beside)
 		memcpy(slot + cvy_ep_dispatch_weights_at(s), args->weights, ids * sizeof(float));
-	if (n)
+	if (n && args->x_scales)
+		write_codes(ep, args, slot + cvy_ep_dispatch_rows_at(s));
+	else if (n)
 		memcpy(slot + cvy_ep_dispatch_rows_at(s), args->x, n * cvy_ep_row_bytes(s));
+	return n | (args->x_scales ? GIVEN : 0);
 }
 
 static int token_goes_to(const struct covey_ep *ep, const int32_t *ids, int rank)
@@ -95,8 +110,7 @@ static void dispatch_publish(struct cvy_engine *e, struct cvy_op *op, uint64_t i
 
 	(void)i;
 	cvy_ep_active_begin(e, op);
-	cvy_ep_dispatch_write(call->ep, &call->dispatch, slot);
-	line->aux = (uint64_t)call->dispatch.num_tokens;
+	line->aux = cvy_ep_dispatch_write(call->ep, &call->dispatch, slot);
 	line->bytes = (uint32_t)note_skips(call, slot);
 	for (int p = 0; p < here->set.npush; p++) {
 		int to = here->set.push[p];
@@ -120,29 +134,38 @@ static int place_row(const struct covey_dispatch_args *args, const struct covey_
 	return (int)(first + n);
 }
 
-/* A source publishes its rows as they are, even if receivers want 8 bits: the numbers are the same, once per row. */
-static void put_row(const struct covey_ep *ep, const struct covey_dispatch_args *args, int bin, int at,
-		    const uint8_t *row)
-{
-	size_t rows = (size_t)ep->size * (size_t)ep->shape.tokens, hidden = (size_t)ep->shape.hidden;
-	size_t to = (size_t)bin * rows + (size_t)at, groups = cvy_ep_groups(hidden);
-	int by_row = cvy_ep_pack_of(ep->shape.preset)->scale_by_row;
-
-	if (ep->rows_as == COVEY_EP_ROWS_E4M3)
-		cvy_ep_quantise((const uint16_t *)(const void *)row, hidden, (uint8_t *)args->packed_x + to * hidden,
-				args->packed_scales + (by_row ? to * groups : (size_t)bin * groups * rows + (size_t)at),
-				by_row ? 1 : rows);
-	else
-		memcpy((uint8_t *)args->packed_x + to * 2 * hidden, row, 2 * hidden);
-}
-
 /* A token of a source in a slot: ids are read once, since a peer may still write. */
 struct token {
-	int src, number;
+	int src, number, given;
 	int local[CVY_EP_MAX_TOP_K]; /* of each id: index among the experts here, -1: none */
 	const float *weights;
 	const uint8_t *row;
 };
+
+/* A source publishes its rows as they are, even if receivers want 8 bits: the numbers are the same, once per row. */
+static void put_row(const struct covey_ep *ep, const struct covey_dispatch_args *args, int bin, int at,
+		    const struct token *t)
+{
+	size_t rows = (size_t)ep->size * (size_t)ep->shape.tokens, hidden = (size_t)ep->shape.hidden;
+	size_t to = (size_t)bin * rows + (size_t)at, groups = cvy_ep_groups(hidden);
+	int by_row = cvy_ep_pack_of(ep->shape.preset)->scale_by_row;
+	size_t stride = by_row ? 1 : rows;
+	float *scales;
+
+	if (ep->rows_as != COVEY_EP_ROWS_E4M3) {
+		memcpy((uint8_t *)args->packed_x + to * 2 * hidden, t->row, 2 * hidden);
+		return;
+	}
+	scales = args->packed_scales + (by_row ? to * groups : (size_t)bin * groups * rows + (size_t)at);
+	if (!t->given) {
+		cvy_ep_quantise((const uint16_t *)(const void *)t->row, hidden, (uint8_t *)args->packed_x + to * hidden,
+				scales, stride);
+		return;
+	}
+	memcpy((uint8_t *)args->packed_x + to * hidden, t->row, hidden);
+	for (size_t g = 0; g < groups; g++)
+		memcpy(&scales[g * stride], t->row + hidden + g * sizeof(float), sizeof(float));
+}
 
 static void one_row_each(const struct covey_ep *ep, const struct covey_dispatch_args *args, const struct token *t)
 {
@@ -153,7 +176,7 @@ static void one_row_each(const struct covey_ep *ep, const struct covey_dispatch_
 
 		if (at < 0)
 			continue;
-		put_row(ep, args, le, at, t->row);
+		put_row(ep, args, le, at, t);
 		args->src_info[(size_t)le * rows + (size_t)at] = t->number;
 		args->count[le]++;
 	}
@@ -177,7 +200,7 @@ static void one_row(const struct covey_ep *ep, const struct covey_dispatch_args 
 	at = here ? place_row(args, ep, 0, t->src) : -1;
 	if (at < 0)
 		return;
-	put_row(ep, args, 0, at, t->row);
+	put_row(ep, args, 0, at, t);
 	args->src_info[at] = t->number;
 	for (size_t k = 0; k < top_k; k++) {
 		int le = t->local[k];
@@ -190,14 +213,14 @@ static void one_row(const struct covey_ep *ep, const struct covey_dispatch_args 
 }
 
 static void gather(const struct covey_ep *ep, const struct covey_dispatch_args *args, int src, const uint8_t *slot,
-		   int n)
+		   int n, int given)
 {
 	const struct cvy_ep_shape *s = &ep->shape;
 	size_t top_k = (size_t)s->top_k;
 	const int32_t *ids = (const int32_t *)(const void *)slot;
 	const float *weights = (const float *)(const void *)(slot + cvy_ep_dispatch_weights_at(s));
 	const uint8_t *rows = slot + cvy_ep_dispatch_rows_at(s);
-	struct token t = { .src = src };
+	struct token t = { .src = src, .given = given };
 
 	for (t.number = 0; t.number < n; t.number++) {
 		t.weights = weights + (size_t)t.number * top_k;
@@ -215,17 +238,20 @@ static void gather(const struct covey_ep *ep, const struct covey_dispatch_args *
 }
 
 int cvy_ep_dispatch_read(const struct covey_ep *ep, const struct covey_dispatch_args *args, int src,
-			 const uint8_t *slot, uint64_t num_tokens)
+			 const uint8_t *slot, uint64_t told)
 {
+	const uint64_t n = told & ~GIVEN;
+	const int given = (told & GIVEN) != 0;
+
 	for (int bin = 0; bin < cvy_ep_bins(ep); bin++) {
 		int64_t *range = &args->range[(size_t)bin * (size_t)ep->size + (size_t)src];
 		uint32_t end = src ? cvy_ep_range_count(range[-1]) + cvy_ep_range_first(range[-1]) : 0;
 
 		*range = cvy_ep_range(0, end);
 	}
-	if (!slot || num_tokens > (uint64_t)ep->shape.tokens)
+	if (!slot || n > (uint64_t)ep->shape.tokens || (given && ep->rows_as != COVEY_EP_ROWS_E4M3))
 		return -1;
-	gather(ep, args, src, slot, (int)num_tokens);
+	gather(ep, args, src, slot, (int)n, given);
 	return 0;
 }
 
@@ -248,16 +274,16 @@ static void dispatch_consume(struct cvy_engine *e, struct cvy_op *op, uint64_t i
 	dispatch_begin(call);
 	for (int r = 0; r < ep->size; r++) {
 		const uint8_t *slot = NULL;
-		uint64_t tokens = 0;
+		uint64_t told = 0;
 
 		while (k < here->set.n && here->set.rank[k] < r)
 			k++;
 		if (k < here->set.n && here->set.rank[k] == r && !cvy_ep_source_missing(e, k) &&
 		    !skipped(e, op, ep, k)) {
 			slot = here->set.base[k] + at;
-			tokens = cvy_source_line(e, op, i, k, 1)->aux;
+			told = cvy_source_line(e, op, i, k, 1)->aux;
 		}
-		if (cvy_ep_dispatch_read(ep, &call->dispatch, r, slot, tokens) < 0)
+		if (cvy_ep_dispatch_read(ep, &call->dispatch, r, slot, told) < 0)
 			cvy_mask_add(&call->missing, r);
 	}
 }

@@ -38,6 +38,8 @@ struct job {
 	struct batch own;
 	uint16_t packed[ROWS * HIDDEN], y[ROWS * HIDDEN], out[TOKENS * HIDDEN];
 	float scales[ROWS * GROUPS], recv_weights[ROWS * TOP_K];
+	uint8_t codes[TOKENS * HIDDEN]; /* own rows, where they are given in e4m3 */
+	float code_scales[TOKENS * GROUPS];
 	int32_t count[EXPERTS], src[ROWS], recv_experts[ROWS * TOP_K];
 	int64_t range[MOST];
 };
@@ -195,6 +197,15 @@ static void check_out(const struct job *j, int renormalise, const struct covey_m
 
 /* ---- calls ---- */
 
+/* Half of the ranks give rows in e4m3, cast as receivers would: nobody can tell. */
+static void give_codes(struct job *j, struct covey_dispatch_args *a)
+{
+	for (int t = 0; t < j->own.tokens; t++)
+		cvy_ep_quantise(j->own.x + t * HIDDEN, HIDDEN, j->codes + t * HIDDEN, j->code_scales + t * GROUPS, 1);
+	a->x = j->codes;
+	a->x_scales = j->code_scales;
+}
+
 static void dispatch_args(struct job *j, struct covey_dispatch_args *a)
 {
 	for (int i = 0; i < ROWS * TOP_K; i++)
@@ -210,6 +221,8 @@ static void dispatch_args(struct job *j, struct covey_dispatch_args *a)
 	a->range = j->range;
 	a->recv_experts = j->recv_experts;
 	a->recv_weights = j->recv_weights;
+	if (j->e4m3 && j->rank % 2)
+		give_codes(j, a);
 }
 
 static void combine_args(struct job *j, struct covey_combine_args *a, int renormalise)
@@ -275,11 +288,13 @@ static struct covey_mask random_mask(uint64_t *state)
 
 static void dispatch_alone(const struct covey_mask *here)
 {
+	uint64_t told[MOST];
+
 	for (int r = 0; r < MOST; r++) {
 		struct covey_dispatch_args a = COVEY_DISPATCH_INIT;
 
 		dispatch_args(&jobs[r], &a);
-		cvy_ep_dispatch_write(jobs[r].ep, &a, slots[0][r]);
+		told[r] = cvy_ep_dispatch_write(jobs[r].ep, &a, slots[0][r]);
 	}
 	for (int r = 0; r < MOST; r++) {
 		struct covey_dispatch_args a = COVEY_DISPATCH_INIT;
@@ -287,8 +302,7 @@ static void dispatch_alone(const struct covey_mask *here)
 		dispatch_args(&jobs[r], &a);
 		memset(jobs[r].count, 0, sizeof(jobs[r].count));
 		for (int s = 0; s < MOST; s++)
-			cvy_ep_dispatch_read(jobs[r].ep, &a, s, covey_mask_has(here, s) ? slots[0][s] : NULL,
-					     (uint64_t)jobs[s].own.tokens);
+			cvy_ep_dispatch_read(jobs[r].ep, &a, s, covey_mask_has(here, s) ? slots[0][s] : NULL, told[s]);
 	}
 }
 
@@ -358,6 +372,7 @@ START_TEST(wild_bytes_of_a_peer_do_no_harm)
 	dispatch_args(j, &a);
 	ck_assert_int_eq(cvy_ep_dispatch_read(j->ep, &a, 0, slots[0][1], TOKENS + 1), -1);
 	ck_assert_int_eq(cvy_ep_dispatch_read(j->ep, &a, 0, slots[0][1], UINT64_MAX), -1);
+	ck_assert_int_eq(cvy_ep_dispatch_read(j->ep, &a, 0, slots[0][1], TOKENS | (uint64_t)1 << 32), -1);
 	for (int s = 0; s < MOST; s++)
 		ck_assert_int_eq(cvy_ep_dispatch_read(j->ep, &a, s, slots[0][1], TOKENS), 0);
 	slot[1] = slots[1][1];
@@ -467,6 +482,9 @@ static void refusals(struct member *m)
 	d.weights = j->own.w;
 	d.recv_experts = NULL;
 	must(covey_dispatch(j->ep, &d, NULL, NULL) == COVEY_ERR_INVAL, "no recv_experts");
+	d.recv_experts = j->recv_experts;
+	d.x_scales = j->code_scales;
+	must(covey_dispatch(j->ep, &d, NULL, NULL) == COVEY_ERR_INVAL, "scales, and rows in bf16");
 	combine_args(j, &c, 0);
 	c.renormalise = 1;
 	must(covey_combine(j->ep, &c, NULL, NULL) == COVEY_ERR_INVAL, "renormalise without weights");
