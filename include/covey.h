@@ -878,7 +878,7 @@ struct covey_ep_config {
 	const int *expert_owner; /* [E] host memory: rank of each; NULL: blocks of ceil(E / size) */
 	int rows;		 /* enum covey_ep_rows_as; 0: COVEY_EP_ROWS_BF16 */
 	int combine;		 /* LL: enum covey_ep_combine_as; 0: COVEY_EP_PER_EXPERT. COMPACT has one row a rank */
-	int lanes; /* on devices: processors that a call takes, a power of two up to 128; 0: as many as pay */
+	int lanes;		 /* on devices: processors that a call takes, up to 128; 0: as many as pay */
 };
 
 #ifdef __cplusplus

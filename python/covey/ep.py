@@ -45,7 +45,7 @@ class Ep:
         rows: "bf16" or "e4m3": what dispatch gives
         combine: "expert" or "rank": which rows come back (LL)
         owners: [experts] the rank of each; None: blocks
-        lanes: on devices, processors that a call takes, a power of two; 0: as many as pay
+        lanes: on devices, processors that a call takes; 0: as many as pay
     """
 
     def __init__(self, group: Group, *, max_tokens: int, hidden: int, top_k: int, experts: int,

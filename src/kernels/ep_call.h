@@ -158,7 +158,7 @@ static inline void cvy_ep_bulk_of(const struct cvy_ep_shape_gpu *s, int combine,
 		f->header_lines = cvy_ep_bulk_header(f);
 }
 
-/* @lanes: a power of two. 0: too large for a step. */
+/* @lanes: up to CVY_GPU_LANES. 0: too large for a step. */
 static inline int cvy_ep_form_of(const struct cvy_ep_shape_gpu *s, int32_t lanes, int combine, struct cvy_ep_form *f)
 {
 	int32_t ranks = s->ranks > s->size ? s->ranks : s->size;

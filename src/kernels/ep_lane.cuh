@@ -23,6 +23,14 @@ static __device__ __forceinline__ uint32_t cvy_ep_missing(const struct cvy_ep_ar
 	return missing & r->lane.mask;
 }
 
+/* What this CTA counts for. All of an operation make CVY_GPU_QUANTA; the first has what does not go into equal parts. */
+static __device__ __forceinline__ uint32_t cvy_ep_quanta(const struct cvy_ep_args *a)
+{
+	const uint32_t each = a->call.quanta;
+
+	return blockIdx.x ? each : CVY_GPU_QUANTA - each * (uint32_t)(a->call.lanes - 1);
+}
+
 /* One thread: lane @r->index is done, under claim @epoch. */
 static __device__ __forceinline__ void cvy_ep_done(const struct cvy_ep_args *a, const struct cvy_lane_run *r,
 						   const struct cvy_ep_shared *sh, uint64_t op, uint32_t epoch)
@@ -146,7 +154,7 @@ static __device__ __noinline__ int cvy_ep_park(const struct cvy_ep_args *a, cons
 
 	if (threadIdx.x == 0) {
 		cvy_say_parked(c, r, op);
-		late = cvy_park(c->control, c->quanta, c->park_cycles, &v);
+		late = cvy_park(c->control, cvy_ep_quanta(a), c->park_cycles, &v);
 		if (late)
 			cvy_store_word((uint8_t *)&c->mailbox->gave_up, op + 1);
 		if (late || v.ended) {
@@ -289,7 +297,7 @@ static __device__ int cvy_ep_last(const struct cvy_ep_args *a)
 	__syncthreads();
 	if (threadIdx.x == 0) {
 		__threadfence();
-		last = atomicAdd(&a->state->left, 1u) % (unsigned)a->call.lanes == (unsigned)a->call.lanes - 1;
+		last = atomicInc(&a->state->left, (unsigned)a->call.lanes - 1) == (unsigned)a->call.lanes - 1;
 		__threadfence();
 	}
 	__syncthreads();
@@ -480,7 +488,7 @@ static __device__ __forceinline__ uint64_t cvy_ep_enter(const struct cvy_ep_args
 	cvy_wait_for_stream();
 	if (!CVY_GUARDED || threadIdx.x)
 		return 0;
-	return atomicAdd((unsigned long long *)&a->call.control->entered, (unsigned long long)a->call.quanta);
+	return atomicAdd((unsigned long long *)&a->call.control->entered, (unsigned long long)cvy_ep_quanta(a));
 }
 
 /* From the first attempt on, whatever befalls it. */
@@ -514,7 +522,7 @@ static __device__ __forceinline__ void cvy_ep_guarded(const struct cvy_ep_args *
 			cvy_ep_leave<BODY>(a, *r, sh, dynamic, op);
 	}
 	if (threadIdx.x == 0)
-		cvy_add_word(&control->finished, (uint64_t)a->call.quanta);
+		cvy_add_word(&control->finished, (uint64_t)cvy_ep_quanta(a));
 }
 
 /* In a build that measures (guard.h): nothing stops it, and nothing is missing. */
@@ -571,7 +579,7 @@ static __global__ void __launch_bounds__(CVY_EP_THREADS)
 	__syncthreads();
 	if (CVY_GUARDED && threadIdx.x == 0) {
 		__threadfence_system();
-		atomicAdd((unsigned long long *)&a.call.control->entered, 0ull - a.call.quanta);
+		atomicAdd((unsigned long long *)&a.call.control->entered, 0ull - cvy_ep_quanta(&a));
 	}
 }
 

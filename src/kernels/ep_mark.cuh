@@ -29,14 +29,20 @@ static __device__ __forceinline__ void cvy_ep_eight_ids(const struct cvy_ep_args
 		v[k] = k < n ? at[k] : -1;
 }
 
+/* Experts whose counts one lane tells. */
+static __device__ __forceinline__ int cvy_ep_told_by(const struct cvy_ep_args *a)
+{
+	return (a->experts + a->form.lanes - 1) / a->form.lanes;
+}
+
 /*
  * All threads, before a barrier: a bit for each rank and token that goes there; and how many rows those experts get whose counts
- * this lane, @index, tells: every so many-th. Ids are read a turn ahead: a loop that is short is fetched once.
+ * this lane, @index, tells: as many as others. Ids are read a turn ahead: a loop that is short is fetched once.
  */
 static __device__ __noinline__ void cvy_ep_mark(const struct cvy_ep_args *a, const struct cvy_ep_tables *tables,
 						struct cvy_ep_room room, int index)
 {
-	const int words = cvy_ep_mark_words(a), lane = (int)(threadIdx.x % 32), every = a->form.lanes - 1;
+	const int words = cvy_ep_mark_words(a), lane = (int)(threadIdx.x % 32), each = cvy_ep_told_by(a);
 	const int chunks = (a->top_k + 7) / 8;
 	int w = (int)(threadIdx.x / 32), chunk = 0;
 	int32_t id[8], next[8];
@@ -59,7 +65,7 @@ static __device__ __noinline__ void cvy_ep_mark(const struct cvy_ep_args *a, con
 			const uint32_t known = cvy_ep_known(a, id[k]);
 
 			to |= known << tables->owner[known ? id[k] : 0];
-			hits |= (known & (uint32_t)((id[k] & every) == index)) << k;
+			hits |= (known & (uint32_t)((uint32_t)(id[k] - index * each) < (uint32_t)each)) << k;
 		}
 #pragma unroll 1
 		for (; hits; hits &= hits - 1) {
@@ -119,11 +125,12 @@ template <int ONCE>
 static __device__ __noinline__ void cvy_ep_tell_marked(const struct cvy_ep_args *a, const struct cvy_ep_tables *tables,
 						       struct cvy_ep_room room, int index)
 {
-	const int columns = a->el + ONCE;
+	const int columns = a->el + ONCE, each = cvy_ep_told_by(a);
 	uint32_t before = 0;
 
 #pragma unroll 1
-	for (int id = index + (int)threadIdx.x * a->form.lanes; id < a->experts; id += CVY_EP_THREADS * a->form.lanes) {
+	for (int i = (int)threadIdx.x, id = index * each + i; i < each && id < a->experts;
+	     i += CVY_EP_THREADS, id += CVY_EP_THREADS) {
 		uint32_t sum = 0;
 
 		for (int p = 0; p < a->call.size && tables->owner[id] == a->call.rank; p++)

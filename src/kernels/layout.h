@@ -4,7 +4,8 @@
  * Plain C that nvcc takes too: no atomics of the language, no bit fields.
  *
  * A *lane* is one CTA's share of an operation, and its own flow of packets: lane l of a rank talks to lane l of the
- * others alone. An operation of n lanes (a power of two) adds CVY_GPU_QUANTA / n per CTA to `entered`, so that every
+ * others alone. An operation of n lanes adds CVY_GPU_QUANTA / n per CTA to `entered` (n is a power of two; of dispatch
+ * and combine it may be another number: cvy_ep_quanta), so that every
  * operation adds CVY_GPU_QUANTA in all, and the number that the add returns says which operation this is. Nothing of
  * it is in a kernel's arguments: a captured graph counts on.
  */

@@ -35,6 +35,7 @@ static struct setup random_setup(void)
 	s.shape.per_rank = (int)below(2);
 	s.shape.once = below(3) == 0;
 	s.lanes = 1 << below(devices < n ? 5 : 8); /* ranks that share a device must all fit */
+	s.lanes -= (int)below((uint64_t)s.lanes / 2 + 1);
 	s.split = (int)below(2);
 	s.renormalise = (int)below(2);
 	s.routing = (enum routing)below(ROUTINGS);
@@ -500,6 +501,8 @@ static void times(void)
 		time_one(128, lanes, 1, 0);
 	for (int lanes = 128; lanes >= 16; lanes /= 2)
 		time_one(4096, lanes, 1, 1);
+	time_one(4096, 24, 1, 0);
+	time_one(4096, 24, 1, 1);
 	time_one(8, 0, 0, 1);
 	time_one(128, 0, 0, 1);
 }

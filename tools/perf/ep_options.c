@@ -60,10 +60,6 @@ error_t perf_parse_ep(int key, const char *arg, struct perf_options *opt)
 		return 0;
 	case OPT_LANES:
 		opt->lane_list = list_of("--lanes", arg, 0, COVEY_DEVICE_MAX_LANES);
-		for (int i = 0; i < opt->lane_list.count; i++)
-			if (opt->lane_list.value[i] & (opt->lane_list.value[i] - 1))
-				perf_usage("--lanes has %d: 0 or a power of two up to %d is needed",
-					   opt->lane_list.value[i], COVEY_DEVICE_MAX_LANES);
 		return 0;
 	case OPT_PRESET:
 		opt->preset = named(PERF_PRESETS, arg);

@@ -85,11 +85,7 @@ static int check_config(struct covey_group *group, const struct covey_ep_config 
 		return fail(group, COVEY_ERR_INVAL, "rows must be of enum covey_ep_rows_as");
 	if (c->combine != COVEY_EP_PER_EXPERT && c->combine != COVEY_EP_PER_RANK)
 		return fail(group, COVEY_ERR_INVAL, "combine must be of enum covey_ep_combine_as");
-	if (c->lanes < 0 || c->lanes > COVEY_DEVICE_MAX_LANES || (c->lanes & (c->lanes - 1)))
-		return cvy_fail(cvy_handle_box(group), COVEY_ERR_INVAL, -1, 0,
-				"lanes is %d: it must be 0 or a power of two up to %d", c->lanes,
-				COVEY_DEVICE_MAX_LANES);
-	return 0;
+	return in_range(group, "lanes", c->lanes, 0, COVEY_DEVICE_MAX_LANES);
 }
 
 /* New owners of the experts for a group of @size ranks; the handle changes only on success. */

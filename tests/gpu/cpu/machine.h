@@ -229,6 +229,15 @@ static inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned by)
 	return (unsigned)(((uint64_t)high << 32 | low) >> (by & 31));
 }
 
+static inline unsigned atomicInc(unsigned *at, unsigned most)
+{
+	unsigned v = __atomic_load_n(at, __ATOMIC_SEQ_CST);
+
+	while (!__atomic_compare_exchange_n(at, &v, v >= most ? 0 : v + 1, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+		;
+	return v;
+}
+
 template <typename T, typename U> static inline T atomicAdd(T *at, U v)
 {
 	cpu_look();

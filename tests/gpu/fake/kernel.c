@@ -473,11 +473,12 @@ static int do_complete(struct run *r, uint64_t op)
 
 static void cta(struct cvy_gpu *g, const struct cvy_gpu_call *c, int index)
 {
-	uint64_t quanta = CVY_GPU_QUANTA / (uint64_t)c->lanes, entered, op;
+	uint64_t quanta = CVY_GPU_QUANTA / (uint64_t)c->lanes, rest = CVY_GPU_QUANTA % (uint64_t)c->lanes, entered, op;
 	struct run r = { .gpu = g, .call = c, .lane = g->control.lane[index], .index = index, .own = index };
 	const struct cvy_gpu_verdict *v = &g->control.verdict;
 	int stopped;
 
+	quanta += index ? 0 : rest;
 	r.steps = first_steps(c);
 	r.open = CVY_GPU_GATE_OPEN(r.lane.epoch);
 	entered = __atomic_fetch_add(&g->control.entered, quanta, __ATOMIC_SEQ_CST);

@@ -458,7 +458,7 @@ void app_begin(int n)
 	deadlines = sim_odds(5) || sim.late;
 	setup = {};
 	setup.size = n;
-	setup.lanes = (sim.wide ? 4 : 1) << sim_below(2);
+	setup.lanes = (sim.wide ? 4 : 1) + (sim.wide ? 3 : 2) * (int)sim_below(2);
 	setup.split = sim_odds(4);
 	setup.resident = 1 + (int)sim_below((uint64_t)setup.lanes);
 	h->tokens = 1 + (int32_t)sim_below(4);

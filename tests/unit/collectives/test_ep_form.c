@@ -75,7 +75,7 @@ static void check_all(int n, int wide, int form)
 							      .most_local = 256 / sizes[z],
 							      .once = form == 2 };
 
-				for (int lanes = 1; lanes <= CVY_GPU_LANES; lanes *= 4)
+				for (int lanes = 1; lanes <= CVY_GPU_LANES; lanes += lanes + 1)
 					check_one(&s, lanes, combine);
 				check_one(&s, cvy_ep_lanes_of(&s), combine);
 			}

@@ -260,7 +260,7 @@ static const char *const bad[][4] = {
 	{ "nonsense", "no such operation", NULL, NULL },
 	{ "allreduce", "host memory has no graphs", "-G", "1" },
 	{ "allreduce", "for device memory", "-R", "2" },
-	{ "dispatch", "a power of two up to 128", "--device=0", "--lanes=64,3" },
+	{ "dispatch", "numbers from 0 to 128", "--device=0", "--lanes=64,129" },
 	{ "dispatch", "are for device memory", "--lanes", "2" },
 	{ "dispatch", "are for device memory", "--split", NULL },
 	{ "dispatch", "on host memory dispatch has one row", "--tokens", "1,2" },
