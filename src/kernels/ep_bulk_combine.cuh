@@ -453,11 +453,22 @@ template <int ONCE> struct cvy_ep_bulk_combine {
 		tell<1>(&t, 0, bulk);
 	}
 
-	/* As with lines: an operation that others have completed lacks the last step alone, or all of it. */
+	/* A CTA that stops has written what it put: a change, and the next attempt, find no copy on its way. */
 	template <int HOT>
 	static __device__ __forceinline__ int run(const struct cvy_ep_args *a, struct cvy_lane_run *r,
 						  struct cvy_ep_shared *sh, uint64_t *dynamic, uint32_t late,
 						  const ahead *)
+	{
+		int stopped = steps<HOT>(a, r, sh, dynamic, late);
+
+		cvy_wait_written();
+		return stopped;
+	}
+
+	/* As with lines: an operation that others have completed lacks the last step alone, or all of it. */
+	template <int HOT>
+	static __device__ __forceinline__ int steps(const struct cvy_ep_args *a, struct cvy_lane_run *r,
+						    struct cvy_ep_shared *sh, uint64_t *dynamic, uint32_t late)
 	{
 		struct cvy_ep_turn t = cvy_ep_begin<HOT>(a, r, sh);
 		const int complete = cvy_mode<HOT>(r) == CVY_COMPLETE;

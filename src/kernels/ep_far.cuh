@@ -44,6 +44,8 @@ static __device__ __noinline__ int cvy_ep_far_ask(struct cvy_ep_apart *x, uint64
 	how = cvy_far_overtake(&t->a->call, &x->r, silent, tag, &until);
 	if (how == 2)
 		atomicOr(&t->sh->unsent, 1u << threadIdx.x);
+	if (how == 1) /* or this rank might complete what they never got */
+		((volatile struct cvy_ep_shared *)t->sh)->stopped = 1;
 	if (__syncthreads_or(how == 1))
 		return 0;
 	return 1;

@@ -114,6 +114,17 @@ static void make_room(void)
 		exit(1);
 }
 
+/* An input in memory of the host would kill the kernel, and its rank with it. */
+static void refuse_host_memory(void)
+{
+	static const float scale = 1;
+
+	to.x_scales = &scale;
+	if (covey_dispatch(ep, &to, stream, NULL) != COVEY_ERR_INVAL)
+		failures++, fprintf(stderr, "rank %d: scales in memory of the host are taken\n", rank);
+	to.x_scales = NULL;
+}
+
 static void start(void)
 {
 	struct covey_ep_config config = COVEY_EP_CONFIG_INIT;
@@ -141,6 +152,7 @@ static void start(void)
 	config.combine = COVEY_EP_PER_RANK;
 	must(covey_ep_create(group, &config, &ep), "ep_create");
 	make_room();
+	refuse_host_memory();
 }
 
 static void launch(int kinds)

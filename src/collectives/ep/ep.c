@@ -482,9 +482,10 @@ static int check_dispatch_call(struct covey_ep *ep, const struct covey_dispatch_
 	if (!err)
 		err = take_struct(ep->group, copy, sizeof(*copy), args, "args");
 	if (!err) {
-		const void *const at[] = { copy->x,	 copy->experts,	      copy->weights,	  copy->packed_x,
-					   copy->count,	 copy->packed_scales, copy->src_info,	  copy->range,
-					   copy->waited, copy->active_ranks,  copy->recv_experts, copy->recv_weights };
+		const void *const at[] = { copy->x,	  copy->experts,       copy->weights,	   copy->packed_x,
+					   copy->count,	  copy->packed_scales, copy->src_info,	   copy->range,
+					   copy->waited,  copy->active_ranks,  copy->recv_experts, copy->recv_weights,
+					   copy->x_scales };
 
 		err = check_memory(ep, stream, at, sizeof(at) / sizeof(at[0]));
 	}
