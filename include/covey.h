@@ -952,6 +952,7 @@ COVEY_API size_t covey_ep_route_bytes(const struct covey_ep *ep);
  *                  its code times the scale of its group. NULL: x is bf16. Only with COVEY_EP_ROWS_E4M3; ranks and
  *                  calls may differ
  *   experts        [num_tokens][K] int32; an id < 0 or >= E is skipped
+ *   experts64      the same in int64, if experts is NULL; ranks and calls may differ. Both: INVAL
  *   weights        [num_tokens][K] f32. COMPACT: needed. LL: only for COVEY_EP_PER_RANK on devices, and needed there
  *
  * Outputs; a rank without experts needs none:
@@ -1008,6 +1009,7 @@ struct covey_dispatch_args {
 	uint64_t *waited;
 	/* input */
 	const float *x_scales;
+	const int64_t *experts64;
 };
 
 #ifdef __cplusplus
@@ -1066,6 +1068,8 @@ COVEY_API int covey_dispatch_recv(struct covey_ep *ep, uint64_t deadline_ns, str
  *   y              the experts' results in the rows of packed_x; devices read them in place. LL: [El][R*T][H]. COMPACT:
  *                  [R*T][H]: for each row the weighted sum of the experts here
  *   experts        [num_tokens][K] int32, of this rank's tokens; on devices not read
+ *   experts64      the same in int64, if experts is NULL; on devices not read. The dispatch may have had the other
+ *                  type. Both: INVAL
  *   weights        [num_tokens][K] f32, of this rank's tokens. COMPACT: may be NULL, is read only to renormalise
  *   renormalise    not 0: scale by (sum of all valid weights) / (sum of those whose owner took part); 0: default
  *   count, src_info, range   on host memory: as the dispatch wrote them; on devices not read
@@ -1096,6 +1100,8 @@ struct covey_combine_args {
 	/* input and output */
 	int32_t *active_ranks;
 	uint64_t *waited;
+	/* input */
+	const int64_t *experts64;
 };
 
 #ifdef __cplusplus

@@ -134,7 +134,7 @@ class Ep:
 
         Args:
             x: [n, H] bfloat16, or uint16 with its bits; with x_scales e4m3, or uint8 with its bits
-            experts: [n, K] int32; an id below 0 or above the experts is skipped
+            experts: [n, K] int32 or int64; an id below 0 or above the experts is skipped
             weights: [n, K] float32; COMPACT needs them
             x_scales: [n, ceil(H / 128)] float32: the rows travel as they are; only with rows="e4m3"
             out: arrays by the names of struct covey_dispatch_args; None: made here, in numpy
@@ -205,15 +205,17 @@ class Ep:
                 continue
             b = buffer(array, writable=name not in ("x", "x_scales", "experts", "weights", "y"), bits=True)
             want = _TYPES.get(name, Dtype.BFLOAT16)
+            wide = name == "experts" and b.dtype == Dtype.INT64
             if (name == "packed_x" and self.rows_as == EpRowsAs.E4M3
                     or name == "x" and arrays.get("x_scales") is not None):
                 want = Dtype.UINT8
-            if b.dtype != want and name != "route":
-                raise TypeError(f"{name} has elements of {b.dtype.name.lower()}, it needs {want.name.lower()}")
+            if b.dtype != want and name != "route" and not wide:
+                raise TypeError(f"{name} has elements of {b.dtype.name.lower()}, it needs {want.name.lower()}"
+                                + (" or int64" if name == "experts" else ""))
             if b.count * b.itemsize < least[name] * (1 if name == "route" else b.itemsize):
                 raise ValueError(f"{name} has {b.count} elements, it needs {least[name]}")
             kept[name] = b
-            setattr(args, name, b.address)
+            setattr(args, "experts64" if wide else name, b.address)
         return kept
 
     def combine(self, y, routed: Routed, experts, weights, *, out=None, renormalise: bool = False, active_ranks=None,
@@ -223,7 +225,7 @@ class Ep:
         Args:
             y: the results in the rows of routed.x
             routed: what the dispatch of these tokens gave
-            experts, weights: [n, K], as given to the dispatch
+            experts, weights: [n, K], as given to the dispatch; experts in int32 or int64
             out: [n, H] bfloat16, or uint16 with its bits; None: made here, in numpy
             renormalise: scale by what is missing where an owner took no part
 

@@ -195,6 +195,22 @@ def experts(group, preset, rows):
         out, outcome = ep.combine(y, routed, ids, weights)
         assert outcome.ranks == {0, 1, 2}
         np.testing.assert_array_equal(covey.from_bf16(out), x)
+        wide_ids(ep, x, ids, weights, routed)
+
+
+def wide_ids(ep, x, ids, weights, routed):
+    """In int64 the same comes; an id whose low word alone is an expert is skipped."""
+    again = ep.dispatch(covey.to_bf16(x), ids.astype(np.int64), weights)
+    np.testing.assert_array_equal(again.range, routed.range)
+    np.testing.assert_array_equal(again.count, routed.count)
+    out, _ = ep.combine(np.zeros_like(routed.x), again, ids.astype(np.int64), weights)
+    assert not out.any()
+    far = ep.dispatch(covey.to_bf16(x), ids.astype(np.int64) + (1 << 32), weights)
+    assert not far.count.any()
+    out, _ = ep.combine(np.ones_like(routed.x), far, ids.astype(np.int64) + (1 << 32), weights)
+    assert not out.any()
+    with pytest.raises(TypeError, match="int32 or int64"):
+        ep.dispatch(covey.to_bf16(x), ids.astype(np.uint32), weights)
 
 
 @pytest.mark.parametrize("preset,rows", [("ll", "bf16"), ("compact", "bf16"), ("ll", "e4m3"), ("compact", "e4m3")])

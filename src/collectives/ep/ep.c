@@ -364,13 +364,31 @@ static int check_outputs(struct covey_ep *ep, const struct covey_dispatch_args *
 	return 0;
 }
 
+/* int32 or int64; @needed: one of them must be there. */
+static int check_ids(struct covey_ep *ep, const int32_t *experts, const int64_t *experts64, int needed)
+{
+	if (experts && experts64)
+		return fail(ep->group, COVEY_ERR_INVAL,
+			    "experts and experts64 are both given: give ids in int32 or in int64, and NULL for the "
+			    "other");
+	if (needed && !experts && !experts64)
+		return fail(ep->group, COVEY_ERR_INVAL,
+			    "experts and experts64 are NULL: give one of them when there are tokens");
+	return 0;
+}
+
 static int check_dispatch(struct covey_ep *ep, const struct covey_dispatch_args *a)
 {
+	int err;
+
 	if (a->num_tokens < 0 || a->num_tokens > ep->shape.tokens)
 		return cvy_fail(cvy_handle_box(ep->group), COVEY_ERR_INVAL, -1, 0, "num_tokens is %d, max_tokens %d",
 				a->num_tokens, ep->shape.tokens);
-	if (a->num_tokens && (!a->x || !a->experts))
-		return fail(ep->group, COVEY_ERR_INVAL, "x and experts must not be NULL when there are tokens");
+	if (a->num_tokens && !a->x)
+		return fail(ep->group, COVEY_ERR_INVAL, "x must not be NULL when there are tokens");
+	err = check_ids(ep, a->experts, a->experts64, a->num_tokens > 0);
+	if (err)
+		return err;
 	if (a->x_scales && ep->rows_as != COVEY_EP_ROWS_E4M3)
 		return fail(ep->group, COVEY_ERR_INVAL,
 			    "x_scales are for rows in e4m3: lay the handle out with COVEY_EP_ROWS_E4M3, or give x in "
@@ -383,12 +401,16 @@ static int check_dispatch(struct covey_ep *ep, const struct covey_dispatch_args 
 static int check_combine(struct covey_ep *ep, const struct covey_combine_args *a, int on_device)
 {
 	uint64_t rows = (uint64_t)ep->size * (uint64_t)ep->shape.tokens;
+	int err;
 
 	if (a->num_tokens < 0 || a->num_tokens > ep->shape.tokens)
 		return cvy_fail(cvy_handle_box(ep->group), COVEY_ERR_INVAL, -1, 0, "num_tokens is %d, max_tokens %d",
 				a->num_tokens, ep->shape.tokens);
-	if (a->num_tokens && ((!a->experts && !on_device) || !a->out))
-		return fail(ep->group, COVEY_ERR_INVAL, "experts and out must not be NULL when there are tokens");
+	if (a->num_tokens && !a->out)
+		return fail(ep->group, COVEY_ERR_INVAL, "out must not be NULL when there are tokens");
+	err = check_ids(ep, a->experts, a->experts64, a->num_tokens > 0 && !on_device);
+	if (err)
+		return err;
 	if (a->num_tokens && !a->weights && (a->renormalise || !cvy_ep_pack_of(ep->shape.preset)->once))
 		return fail(ep->group, COVEY_ERR_INVAL, "weights must not be NULL when there are tokens");
 	if (ep->el && (!a->y || (!a->range && !on_device)))
@@ -486,9 +508,10 @@ static int check_dispatch_call(struct covey_ep *ep, const struct covey_dispatch_
 	if (!err)
 		err = take_struct(ep->group, copy, sizeof(*copy), args, "args");
 	if (!err) {
-		const void *const at[] = { copy->x,	 copy->experts,	      copy->weights,	  copy->packed_x,
-					   copy->count,	 copy->packed_scales, copy->src_info,	  copy->range,
-					   copy->waited, copy->active_ranks,  copy->recv_experts, copy->recv_weights };
+		const void *const at[] = { copy->x,	   copy->experts,	copy->weights,	    copy->packed_x,
+					   copy->count,	   copy->packed_scales, copy->src_info,	    copy->range,
+					   copy->waited,   copy->active_ranks,	copy->recv_experts, copy->recv_weights,
+					   copy->experts64 };
 
 		err = check_memory(ep, stream, at, sizeof(at) / sizeof(at[0]));
 	}
@@ -563,7 +586,8 @@ static int check_combine_call(struct covey_ep *ep, const struct covey_combine_ar
 		err = take_struct(ep->group, copy, sizeof(*copy), args, "args");
 	if (!err) {
 		const void *const at[] = { copy->y, copy->out, copy->weights, copy->active_ranks, copy->waited };
-		const void *const of_host[] = { copy->experts, copy->count, copy->src_info, copy->range };
+		const void *const of_host[] = { copy->experts, copy->experts64, copy->count, copy->src_info,
+						copy->range };
 
 		err = check_memory(ep, stream, at, sizeof(at) / sizeof(at[0]));
 		if (!err && !stream) /* devices do not read these: the route has them */

@@ -54,9 +54,15 @@ struct cvy_ep_call {
  * The routing rule that both ends follow: ids outside 0..experts-1 are skipped, and at most T rows of one source enter
  * one bin. Only an expert that one token names twice can exceed that bound.
  */
-static inline int cvy_ep_valid(const struct cvy_ep_shape *s, int32_t id)
+static inline int cvy_ep_valid(const struct cvy_ep_shape *s, int64_t id)
 {
 	return id >= 0 && id < s->experts;
+}
+
+/* An id of the caller as it travels, where -1 is skipped. */
+static inline int32_t cvy_ep_id_or_none(const struct cvy_ep_shape *s, int64_t id)
+{
+	return cvy_ep_valid(s, id) ? (int32_t)id : -1;
 }
 
 /* Bins of the rows here; bins of all ranks; the bin of an expert's rows among these. */
