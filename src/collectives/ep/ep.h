@@ -98,6 +98,14 @@ static inline int cvy_ep_source_missing(const struct cvy_engine *e, int k)
 	return here->set.gone[k] || covey_mask_has(&here->lost, here->set.rank[k]);
 }
 
+/* R of the last safe point; 0: of a joiner before its first. */
+int cvy_ep_group_size(struct cvy_engine *e);
+/* Checks @config against the group: @c has its fields, @shape what follows from them and max_ranks. */
+int cvy_ep_take_config(struct covey_group *group, const struct covey_ep_config *config, struct covey_ep_config *c,
+		       struct cvy_ep_shape *shape);
+/* Fills owner[experts] for @size ranks. @given: NULL: blocks; else it must name ranks of them. */
+int cvy_ep_owners(struct covey_group *group, const int *given, int experts, int size, int *owner);
+
 /* Parts of the operations that need no engine, and have unit tests. */
 
 /*
