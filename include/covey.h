@@ -907,9 +907,63 @@ struct covey_ep_config {
  *   changed the size
  *
  * Errors: INVAL    of the first call after a joiner's covey_admit(), too: an owner is no rank of the group
- *         NOMEM    window_bytes is too small; the cause says how much is needed
+ *         NOMEM    window_bytes is too small; the cause says how much is needed. covey_ep_sizes() says it before
  */
 COVEY_API int covey_ep_create(struct covey_group *group, const struct covey_ep_config *config, struct covey_ep **out);
+
+/**
+ * struct covey_ep_sizes - what a configuration takes, in bytes of one rank
+ *
+ * Of one handle, whatever the size of the group:
+ *   space_bytes    what covey_ep_create() takes of the rank's window, in host memory
+ *   window_bytes   the least setting window_bytes with which the handle can be created, if the group has no other
+ *
+ * For a group of `ranks` ranks (R): rows is that of covey_ep_rows(), local_experts that of covey_ep_local_experts().
+ * The other sizes are those of buffers, by their names in struct covey_dispatch_args and struct covey_combine_args.
+ * 0: the buffer is not needed. SIZE_MAX: its size does not fit a size_t.
+ */
+struct covey_ep_sizes {
+	size_t size;
+	size_t space_bytes;
+	size_t window_bytes;
+	int ranks;	   /* R */
+	int local_experts; /* El of this rank */
+	int rows;	   /* R * T */
+	/* outputs of a dispatch */
+	size_t packed_x_bytes;
+	size_t packed_scales_bytes; /* COVEY_EP_ROWS_E4M3 */
+	size_t count_bytes;
+	size_t src_info_bytes;
+	size_t range_bytes;
+	size_t recv_experts_bytes; /* COMPACT */
+	size_t recv_weights_bytes; /* COMPACT */
+	size_t route_bytes;	   /* in a group with a device */
+	/* of a combine */
+	size_t y_bytes;
+	size_t out_bytes; /* of max_tokens tokens */
+};
+
+#ifdef __cplusplus
+#define COVEY_EP_SIZES_INIT COVEY_INIT_(covey_ep_sizes, (void)0)
+#else
+#define COVEY_EP_SIZES_INIT \
+	{ \
+		.size = sizeof(struct covey_ep_sizes) \
+	}
+#endif
+
+/**
+ * covey_ep_sizes - how many bytes a configuration takes, before a handle of it is created
+ * @config: as for covey_ep_create(); read before return
+ * @ranks:  size of the group to count for, from this rank + 1 to max_ranks. 0: its present size, or max_ranks on a
+ *          joiner before its first covey_admit()
+ * @out:    initialised with COVEY_EP_SIZES_INIT; written only on success
+ *
+ * The call is local and takes nothing. Entries of expert_owner are ranks from 0 to @ranks - 1.
+ * Errors:  INVAL as of covey_ep_create(), or @ranks is out of range; NOMEM: no memory for the table of owners
+ */
+COVEY_API int covey_ep_sizes(struct covey_group *group, const struct covey_ep_config *config, int ranks,
+			     struct covey_ep_sizes *out);
 
 /**
  * covey_ep_remap - lay out for new owners of the experts and the present size of the group; at a safe point
@@ -952,6 +1006,7 @@ COVEY_API size_t covey_ep_route_bytes(const struct covey_ep *ep);
  *                  its code times the scale of its group. NULL: x is bf16. Only with COVEY_EP_ROWS_E4M3; ranks and
  *                  calls may differ
  *   experts        [num_tokens][K] int32; an id < 0 or >= E is skipped
+ *   experts64      the same in int64, if experts is NULL; ranks and calls may differ. Both: INVAL
  *   weights        [num_tokens][K] f32. COMPACT: needed. LL: only for COVEY_EP_PER_RANK on devices, and needed there
  *
  * Outputs; a rank without experts needs none:
@@ -1008,6 +1063,7 @@ struct covey_dispatch_args {
 	uint64_t *waited;
 	/* input */
 	const float *x_scales;
+	const int64_t *experts64;
 };
 
 #ifdef __cplusplus
@@ -1066,6 +1122,8 @@ COVEY_API int covey_dispatch_recv(struct covey_ep *ep, uint64_t deadline_ns, str
  *   y              the experts' results in the rows of packed_x; devices read them in place. LL: [El][R*T][H]. COMPACT:
  *                  [R*T][H]: for each row the weighted sum of the experts here
  *   experts        [num_tokens][K] int32, of this rank's tokens; on devices not read
+ *   experts64      the same in int64, if experts is NULL; on devices not read. The dispatch may have had the other
+ *                  type. Both: INVAL
  *   weights        [num_tokens][K] f32, of this rank's tokens. COMPACT: may be NULL, is read only to renormalise
  *   renormalise    not 0: scale by (sum of all valid weights) / (sum of those whose owner took part); 0: default
  *   count, src_info, range   on host memory: as the dispatch wrote them; on devices not read
@@ -1096,6 +1154,8 @@ struct covey_combine_args {
 	/* input and output */
 	int32_t *active_ranks;
 	uint64_t *waited;
+	/* input */
+	const int64_t *experts64;
 };
 
 #ifdef __cplusplus

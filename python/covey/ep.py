@@ -55,10 +55,7 @@ class Ep:
         self.group, self.preset = group, EpPreset(_enum(preset, EpPreset))
         self.max_tokens, self.hidden, self.top_k, self.experts = max_tokens, hidden, top_k, experts
         self.rows_as = EpRowsAs(_enum(rows, EpRowsAs))
-        config = _abi.covey_ep_config(size=ctypes.sizeof(_abi.covey_ep_config), dtype=Dtype.BFLOAT16)
-        config.max_tokens, config.hidden, config.top_k, config.experts = max_tokens, hidden, top_k, experts
-        config.preset, config.rows, config.combine = self.preset, self.rows_as, _enum(combine, EpCombineAs)
-        config.expert_owner, config.lanes = self._owners(owners), lanes
+        config = _config(max_tokens, hidden, top_k, experts, self.preset, self.rows_as, combine, owners, lanes)
         handle = ctypes.c_void_p()
         self._handle: Optional[ctypes.c_void_p] = None
         self._sent: Any = None  # the function that receives what was sent, and its buffers
@@ -66,16 +63,26 @@ class Ep:
         self._handle = handle
         group._eps.add(self)
 
-    def _owners(self, owners):
-        if owners is None:
-            return None
-        if len(owners) != self.experts:
-            raise ValueError(f"owners has {len(owners)} entries: it needs one for each of the {self.experts} experts")
-        return (ctypes.c_int * self.experts)(*owners)
+    @staticmethod
+    def sizes(group: Group, *, max_tokens: int, hidden: int, top_k: int, experts: int,
+              preset: Union[EpPreset, str] = "ll", rows: Union[EpRowsAs, str] = "bf16",
+              owners: Optional[Sequence[int]] = None, ranks: int = 0) -> dict:
+        """What an Ep of these arguments would take, before it is made.
+
+        Args:
+            ranks: size of the group to count for, from this rank + 1 to max_ranks; 0: its present size
+
+        Returns:
+            the fields of struct covey_ep_sizes by their names: space_bytes, window_bytes, packed_x_bytes, ...
+        """
+        config = _config(max_tokens, hidden, top_k, experts, preset, rows, "expert", owners, 0)
+        sizes = _abi.covey_ep_sizes(size=ctypes.sizeof(_abi.covey_ep_sizes))
+        check(lib.covey_ep_sizes(group._handle, ctypes.byref(config), ranks, ctypes.byref(sizes)), group._handle)
+        return {name: getattr(sizes, name) for name, *_ in sizes._fields_ if name != "size"}
 
     def remap(self, owners: Optional[Sequence[int]] = None) -> None:
         """Lays out for new owners and the group's present size; on all ranks, after admit()."""
-        check(lib.covey_ep_remap(self._live(), self._owners(owners)), self.group._handle)
+        check(lib.covey_ep_remap(self._live(), _owners(owners, self.experts)), self.group._handle)
 
     def close(self) -> None:
         """Gives the space back; all ranks do so in the same order."""
@@ -134,7 +141,7 @@ class Ep:
 
         Args:
             x: [n, H] bfloat16, or uint16 with its bits; with x_scales e4m3, or uint8 with its bits
-            experts: [n, K] int32; an id below 0 or above the experts is skipped
+            experts: [n, K] int32 or int64; an id below 0 or above the experts is skipped
             weights: [n, K] float32; COMPACT needs them
             x_scales: [n, ceil(H / 128)] float32: the rows travel as they are; only with rows="e4m3"
             out: arrays by the names of struct covey_dispatch_args; None: made here, in numpy
@@ -205,15 +212,17 @@ class Ep:
                 continue
             b = buffer(array, writable=name not in ("x", "x_scales", "experts", "weights", "y"), bits=True)
             want = _TYPES.get(name, Dtype.BFLOAT16)
+            wide = name == "experts" and b.dtype == Dtype.INT64
             if (name == "packed_x" and self.rows_as == EpRowsAs.E4M3
                     or name == "x" and arrays.get("x_scales") is not None):
                 want = Dtype.UINT8
-            if b.dtype != want and name != "route":
-                raise TypeError(f"{name} has elements of {b.dtype.name.lower()}, it needs {want.name.lower()}")
+            if b.dtype != want and name != "route" and not wide:
+                raise TypeError(f"{name} has elements of {b.dtype.name.lower()}, it needs {want.name.lower()}"
+                                + (" or int64" if name == "experts" else ""))
             if b.count * b.itemsize < least[name] * (1 if name == "route" else b.itemsize):
                 raise ValueError(f"{name} has {b.count} elements, it needs {least[name]}")
             kept[name] = b
-            setattr(args, name, b.address)
+            setattr(args, "experts64" if wide else name, b.address)
         return kept
 
     def combine(self, y, routed: Routed, experts, weights, *, out=None, renormalise: bool = False, active_ranks=None,
@@ -223,7 +232,7 @@ class Ep:
         Args:
             y: the results in the rows of routed.x
             routed: what the dispatch of these tokens gave
-            experts, weights: [n, K], as given to the dispatch
+            experts, weights: [n, K], as given to the dispatch; experts in int32 or int64
             out: [n, H] bfloat16, or uint16 with its bits; None: made here, in numpy
             renormalise: scale by what is missing where an owner took no part
 
@@ -247,6 +256,22 @@ class Ep:
         else:
             self._exchange(lib.covey_combine_send, lib.covey_combine_recv, args, outcome, kept)
         return out, outcome
+
+
+def _owners(owners, experts: int):
+    if owners is None:
+        return None
+    if len(owners) != experts:
+        raise ValueError(f"owners has {len(owners)} entries: it needs one for each of the {experts} experts")
+    return (ctypes.c_int * experts)(*owners)
+
+
+def _config(max_tokens, hidden, top_k, experts, preset, rows, combine, owners, lanes):
+    config = _abi.covey_ep_config(size=ctypes.sizeof(_abi.covey_ep_config), dtype=Dtype.BFLOAT16)
+    config.max_tokens, config.hidden, config.top_k, config.experts = max_tokens, hidden, top_k, experts
+    config.preset, config.rows = _enum(preset, EpPreset), _enum(rows, EpRowsAs)
+    config.combine, config.expert_owner, config.lanes = _enum(combine, EpCombineAs), _owners(owners, experts), lanes
+    return config
 
 
 _TYPES = {"experts": Dtype.INT32, "weights": Dtype.FLOAT32, "count": Dtype.INT32, "src_info": Dtype.INT32,

@@ -108,4 +108,15 @@ static inline struct cvy_layout cvy_layout(size_t window_bytes, size_t slot_byte
 	return l;
 }
 
+/*
+ * The least window_bytes, with the slots of @l, whose heap has @bytes: a multiple of CVY_MEMORY_PAGE, not 0. The pool has
+ * a quarter of the pages behind the slots, rounded down: for n of the heap these are at least n + (n - 1) / 3.
+ */
+static inline size_t cvy_window_for(const struct cvy_layout *l, size_t bytes)
+{
+	size_t pool = (bytes / CVY_MEMORY_PAGE - 1) / 3 * CVY_MEMORY_PAGE;
+
+	return l->heap + bytes + (pool < CVY_POOL_MAX ? pool : CVY_POOL_MAX);
+}
+
 #endif

@@ -446,7 +446,9 @@ template <int ONCE> struct cvy_ep_bulk_dispatch {
 
 	static __device__ __forceinline__ void read_ahead(const struct cvy_ep_args *a, ahead *x)
 	{
-		x->id = (int)threadIdx.x < a->num_tokens * a->top_k ? a->ids[threadIdx.x] : -1;
+		const int i = (int)threadIdx.x;
+
+		x->id = i < a->num_tokens * a->top_k ? cvy_ep_id_given(a, i) : -1;
 	}
 
 	static __device__ __forceinline__ void bring_near(const struct cvy_ep_args *a, struct cvy_ep_shared *sh,
@@ -457,7 +459,7 @@ template <int ONCE> struct cvy_ep_bulk_dispatch {
 
 #pragma unroll 1
 		for (int i = (int)threadIdx.x; room.near && i < ids; i += CVY_EP_THREADS)
-			room.near[i] = i == (int)threadIdx.x ? x->id : a->ids[i];
+			room.near[i] = i == (int)threadIdx.x ? x->id : cvy_ep_id_given(a, i);
 		begin(a, sh, &room);
 	}
 

@@ -248,6 +248,7 @@ struct cvy_ep_args {
 	const uint8_t *x;      /* dispatch */
 	const float *x_scales; /* x is e4m3, and this its scales; NULL: bf16 */
 	const int32_t *ids;
+	const int64_t *ids64; /* instead of ids, or NULL */
 	const float *weights;
 	uint8_t *packed;
 	float *scales;

@@ -400,7 +400,7 @@ template <int ONCE> struct cvy_ep_dispatch {
 	{
 		int i = (int)threadIdx.x;
 
-		x->id = i < a->num_tokens * a->top_k ? a->ids[i] : -1;
+		x->id = i < a->num_tokens * a->top_k ? cvy_ep_id_given(a, i) : -1;
 		cvy_ep_ahead_of(a, cvy_ep_first_token(a, (int)blockIdx.x), x);
 	}
 
@@ -413,7 +413,7 @@ template <int ONCE> struct cvy_ep_dispatch {
 
 #pragma unroll 1
 		for (int i = (int)threadIdx.x; room.near && i < ids; i += CVY_EP_THREADS)
-			room.near[i] = i == (int)threadIdx.x ? x->id : a->ids[i];
+			room.near[i] = i == (int)threadIdx.x ? x->id : cvy_ep_id_given(a, i);
 		cvy_ep_clear<ONCE>(a, sh, &room, 1);
 	}
 

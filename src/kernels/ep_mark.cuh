@@ -9,13 +9,25 @@
 #include "ep_dispatch.cuh"
 
 /* Ids of @token, eight from its @from-th on; -1: there are not so many. */
-static __device__ __forceinline__ void cvy_ep_eight_ids(const struct cvy_ep_args *a, const int32_t *ids, int token,
-							int from, int32_t v[8])
+static __device__ __forceinline__ void cvy_ep_eight_ids(const struct cvy_ep_args *a, const struct cvy_ep_room *room,
+							int token, int from, int32_t v[8])
 {
-	const int32_t *at = ids + (size_t)token * (size_t)a->top_k + from;
-	int n = token < a->num_tokens ? a->top_k - from : 0;
+	const int first = token * a->top_k + from, n = token < a->num_tokens ? a->top_k - from : 0;
+	const int wide = cvy_ep_wide(a);
+	const int32_t *at = room->ids + ((size_t)first << wide);
+	const int whole = n >= 8 && ((uintptr_t)at & 15) == 0;
 
-	if (n >= 8 && ((uintptr_t)at & 15) == 0) {
+	if (whole && wide) {
+#pragma unroll
+		for (int k = 0; k < 4; k++) {
+			const int4 two = ((const int4 *)at)[k];
+
+			v[2 * k] = cvy_ep_narrow(two.x, two.y);
+			v[2 * k + 1] = cvy_ep_narrow(two.z, two.w);
+		}
+		return;
+	}
+	if (whole) {
 		const int4 low = ((const int4 *)at)[0], high = ((const int4 *)at)[1];
 		const int32_t all[8] = { low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w };
 
@@ -26,7 +38,7 @@ static __device__ __forceinline__ void cvy_ep_eight_ids(const struct cvy_ep_args
 	}
 #pragma unroll
 	for (int k = 0; k < 8; k++)
-		v[k] = k < n ? at[k] : -1;
+		v[k] = k < n ? cvy_ep_id(a, room, first + k) : -1;
 }
 
 /* Experts whose counts one lane tells. */
@@ -48,7 +60,7 @@ static __device__ __noinline__ void cvy_ep_mark(const struct cvy_ep_args *a, con
 	int32_t id[8], next[8];
 	uint32_t to = 0;
 
-	cvy_ep_eight_ids(a, room.ids, w * 32 + lane, 0, next);
+	cvy_ep_eight_ids(a, &room, w * 32 + lane, 0, next);
 #pragma unroll 1
 	while (w < words) {
 		const int token = w * 32 + lane, from = chunk * 8, last = chunk + 1 == chunks;
@@ -59,7 +71,7 @@ static __device__ __noinline__ void cvy_ep_mark(const struct cvy_ep_args *a, con
 			id[k] = next[k];
 		chunk = last ? 0 : chunk + 1;
 		w += last ? CVY_EP_WARPS : 0;
-		cvy_ep_eight_ids(a, room.ids, w * 32 + lane, chunk * 8, next);
+		cvy_ep_eight_ids(a, &room, w * 32 + lane, chunk * 8, next);
 #pragma unroll
 		for (int k = 0; k < 8; k++) {
 			const uint32_t known = cvy_ep_known(a, id[k]);
@@ -69,13 +81,13 @@ static __device__ __noinline__ void cvy_ep_mark(const struct cvy_ep_args *a, con
 		}
 #pragma unroll 1
 		for (; hits; hits &= hits - 1) {
-			const int32_t *ids = room.ids + (size_t)token * (size_t)a->top_k;
-			const int k = from + __ffs((int)hits) - 1, one = ids[k];
+			const int ids = token * a->top_k, k = from + __ffs((int)hits) - 1;
+			const int32_t one = cvy_ep_id(a, &room, ids + k);
 			int met = 0;
 
 #pragma unroll 1
 			for (int j = 0; j < k; j++)
-				met |= ids[j] == one;
+				met |= cvy_ep_id(a, &room, ids + j) == one;
 			if (!met)
 				atomicAdd(&room.counted[tables->first[tables->owner[one]] + tables->local[one]], 1u);
 		}
@@ -161,7 +173,7 @@ static __device__ __forceinline__ void cvy_ep_plan_marked(const struct cvy_ep_tu
 	for (int first = 0; first < a->form.per_step; first += at_once) {
 		int j = first + nth, here = nth < at_once && j < a->form.per_step, token = cvy_ep_token(t, s, j);
 		int in = here && token < a->num_tokens && k < a->top_k, rank = 0;
-		int32_t id = in ? room->ids[token * a->top_k + k] : -1;
+		int32_t id = in ? cvy_ep_id(a, room, token * a->top_k + k) : -1;
 		float weight = in && a->weights ? a->weights[token * a->top_k + k] : 0;
 		uint32_t place = (uint32_t)a->tokens, same;
 

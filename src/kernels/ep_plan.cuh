@@ -10,7 +10,7 @@
 
 /* Dynamic shared memory of dispatch. */
 struct cvy_ep_room {
-	const int32_t *ids; /* the copy, or the caller's */
+	const int32_t *ids; /* the copy, or the caller's: read with cvy_ep_id() */
 	int32_t *near;	    /* NULL: there is no room for one */
 	uint64_t *stage;    /* [per_step][row_words] */
 	uint64_t *mine;	    /* [rank] own tokens of the step that go there */
@@ -38,7 +38,7 @@ static __device__ __forceinline__ struct cvy_ep_room cvy_ep_room_of(const struct
 	struct cvy_ep_room at;
 
 	at.near = near ? (int32_t *)room : NULL;
-	at.ids = near ? at.near : a->ids;
+	at.ids = near ? at.near : a->ids64 ? (const int32_t *)a->ids64 : a->ids;
 	at.stage = room + near / 2;
 	at.mine = sh->mine[0];
 	at.entry =
@@ -54,21 +54,58 @@ static __device__ __forceinline__ struct cvy_ep_room cvy_ep_room_of(const struct
 	return at;
 }
 
+/* An int64 id by its two words. One beyond int32 is no expert's. */
+static __device__ __forceinline__ int32_t cvy_ep_narrow(int32_t low, int32_t high)
+{
+	return high == low >> 31 ? low : -1;
+}
+
+static __device__ __forceinline__ int32_t cvy_ep_narrow_at(const int32_t *wide, int i)
+{
+	const int2 words = ((const int2 *)wide)[i];
+
+	return cvy_ep_narrow(words.x, words.y);
+}
+
+/* The @i-th id of the caller. */
+static __device__ __forceinline__ int32_t cvy_ep_id_given(const struct cvy_ep_args *a, int i)
+{
+	return a->ids64 ? cvy_ep_narrow_at((const int32_t *)a->ids64, i) : a->ids[i];
+}
+
+/* Are those of a room int64? They are the caller's then: a copy has int32. By the arguments alone: no register is held. */
+static __device__ __forceinline__ int cvy_ep_wide(const struct cvy_ep_args *a)
+{
+	return a->ids64 && !cvy_ep_near_ids(a);
+}
+
+/* The same id, from the copy if there is one. */
+static __device__ __forceinline__ int32_t cvy_ep_id(const struct cvy_ep_args *a, const struct cvy_ep_room *room, int i)
+{
+	return cvy_ep_wide(a) ? cvy_ep_narrow_at(room->ids, i) : room->ids[i];
+}
+
 static __device__ __forceinline__ int cvy_ep_known(const struct cvy_ep_args *a, int32_t id)
 {
 	return id >= 0 && id < a->experts;
 }
 
-/* Of the ids of a token before its @k-th: bit 0, one is the same expert; bit 1, one is of the same rank. */
+/*
+ * Of the ids before @id, the @k-th of a token whose ids begin at @at: bit 0, one is the same expert; bit 1, one is of
+ * the same rank.
+ */
 static __device__ __forceinline__ unsigned cvy_ep_before(const struct cvy_ep_args *a, const uint8_t *owner,
-							 const int32_t *ids, int k)
+							 const struct cvy_ep_room *room, int at, int k, int32_t id)
 {
 	unsigned met = 0;
 
 #pragma unroll 1
-	for (int j = 0; j < k; j++)
-		if (cvy_ep_known(a, ids[j]) && owner[ids[j]] == owner[ids[k]])
-			met |= ids[j] == ids[k] ? 3u : 2u;
+	for (int j = 0; j < k; j++) {
+		int32_t one = cvy_ep_id(a, room, at + j);
+
+		if (cvy_ep_known(a, one) && owner[one] == owner[id])
+			met |= one == id ? 3u : 2u;
+	}
 	return met;
 }
 
@@ -100,7 +137,7 @@ static __device__ __noinline__ void cvy_ep_mark_window(const struct cvy_ep_args 
 
 #pragma unroll 1
 		for (int k = 0; k < a->top_k && token < a->num_tokens; k++) {
-			int32_t id = room.ids[(size_t)token * (size_t)a->top_k + (size_t)k];
+			int32_t id = cvy_ep_id(a, &room, token * a->top_k + k);
 
 			to |= cvy_ep_known(a, id) ? 1u << owner[id] : 0;
 		}
@@ -145,9 +182,12 @@ static __device__ __noinline__ void cvy_ep_pass_window(const struct cvy_ep_args 
 			room.earlier[r] += rows;
 	}
 #pragma unroll 1
-	for (int i = from * a->top_k + (int)threadIdx.x; !ONCE && i < last * a->top_k; i += CVY_EP_THREADS)
-		if (cvy_ep_known(a, room.ids[i]))
-			atomicAdd(&room.earlier[room.ids[i]], 1u);
+	for (int i = from * a->top_k + (int)threadIdx.x; !ONCE && i < last * a->top_k; i += CVY_EP_THREADS) {
+		int32_t id = cvy_ep_id(a, &room, i);
+
+		if (cvy_ep_known(a, id))
+			atomicAdd(&room.earlier[id], 1u);
+	}
 }
 
 /* All threads: how many rows each expert gets from here, and each rank where a token has one there. */
@@ -161,12 +201,12 @@ static __device__ __forceinline__ void cvy_ep_count(const struct cvy_ep_turn *t,
 
 #pragma unroll 1
 	for (int i = (int)threadIdx.x; i < ids; i += CVY_EP_THREADS) {
-		int32_t id = room->ids[i];
+		int32_t id = cvy_ep_id(a, room, i);
 		unsigned met;
 
 		if (!cvy_ep_known(a, id))
 			continue;
-		met = ONCE ? cvy_ep_before(a, owner, &room->ids[i - i % a->top_k], i % a->top_k) : 0;
+		met = ONCE ? cvy_ep_before(a, owner, room, i - i % a->top_k, i % a->top_k, id) : 0;
 		if (!(met & 1))
 			atomicAdd(&room->counted[tables->first[owner[id]] + tables->local[id]], 1u);
 		if (ONCE && !met)
@@ -175,11 +215,13 @@ static __device__ __forceinline__ void cvy_ep_count(const struct cvy_ep_turn *t,
 	__syncwarp(); /* together: what follows takes twice the time otherwise */
 }
 
-/* A warp: how many of the first @n ids are @id. */
-static __device__ __forceinline__ uint32_t cvy_ep_earlier(const int32_t *ids, int n, int32_t id)
+/* A warp: how many of @n ids from the @begin-th on are @id. */
+static __device__ __forceinline__ uint32_t cvy_ep_earlier(const struct cvy_ep_args *a, const struct cvy_ep_room *room,
+							  int begin, int n, int32_t id)
 {
+	const int32_t *ids = room->ids + begin;
 	uint32_t sum = 0;
-	int i = (int)(threadIdx.x % 32), whole = ((uintptr_t)ids & 15) == 0 ? n / 4 : 0;
+	int i = (int)(threadIdx.x % 32), whole = ((uintptr_t)ids & 15) == 0 && !cvy_ep_wide(a) ? n / 4 : 0;
 
 #pragma unroll 4
 	for (int k = i; k < whole; k += 32) {
@@ -189,24 +231,26 @@ static __device__ __forceinline__ uint32_t cvy_ep_earlier(const int32_t *ids, in
 	}
 #pragma unroll 1
 	for (int k = whole * 4 + i; k < n; k += 32)
-		sum += ids[k] == id;
+		sum += cvy_ep_id(a, room, begin + k) == id;
 	return __reduce_add_sync(CVY_EP_ALL, sum);
 }
 
 /* A warp: how many tokens before @token go to @rank. */
 static __device__ __forceinline__ uint32_t cvy_ep_earlier_rows(const struct cvy_ep_args *a, const uint8_t *owner,
-							       const int32_t *all, int token, int rank)
+							       const struct cvy_ep_room *room, int token, int rank)
 {
 	uint32_t sum = 0;
 
 #pragma unroll 1
 	for (int t = (int)(threadIdx.x % 32); t < token; t += 32) {
-		const int32_t *ids = all + (size_t)t * (size_t)a->top_k;
 		int goes = 0;
 
 #pragma unroll 1
-		for (int k = 0; k < a->top_k && !goes; k++)
-			goes = cvy_ep_known(a, ids[k]) && owner[ids[k]] == rank;
+		for (int k = 0; k < a->top_k && !goes; k++) {
+			int32_t id = cvy_ep_id(a, room, t * a->top_k + k);
+
+			goes = cvy_ep_known(a, id) && owner[id] == rank;
+		}
 		sum += (uint32_t)goes;
 	}
 	return __reduce_add_sync(CVY_EP_ALL, sum);
@@ -221,19 +265,18 @@ static __device__ __forceinline__ uint32_t cvy_ep_place_of(const struct cvy_ep_a
 							   const struct cvy_ep_room *room, int from, int token, int k,
 							   int32_t id)
 {
-	const int32_t *ids = room->ids;
 	int at = token * a->top_k, begin = from * a->top_k;
 	uint32_t before = 0;
 
 	if (cvy_ep_windows(a))
 		before = room->earlier[ONCE ? owner[id] : id];
 	if constexpr (!ONCE)
-		return before + cvy_ep_earlier(ids + begin, at + k - begin, id);
-	if (cvy_ep_before(a, owner, ids + at, k))
+		return before + cvy_ep_earlier(a, room, begin, at + k - begin, id);
+	if (cvy_ep_before(a, owner, room, at, k, id))
 		return 0;
 	if (cvy_ep_windows(a))
 		return before + cvy_ep_marked(a, room, token - from, owner[id]);
-	return cvy_ep_earlier_rows(a, owner, ids, token, owner[id]);
+	return cvy_ep_earlier_rows(a, owner, room, token, owner[id]);
 }
 
 /* One thread: the @k-th expert of @token, the @j-th of its step, is @id, and its row is at @place there; or it is none. */
@@ -267,7 +310,7 @@ static __device__ __forceinline__ void cvy_ep_plan(const struct cvy_ep_turn *t, 
 	for (int i = CVY_EP_WARPS - 1 - (int)(threadIdx.x / 32); i < a->form.per_step * each; i += CVY_EP_WARPS) {
 		int k, j = cvy_ep_split(i, each, &k), token = cvy_ep_token(t, s, j), at = token * a->top_k + k;
 		int in = token < a->num_tokens && k < a->top_k;
-		int32_t id = in ? room->ids[at] : -1;
+		int32_t id = in ? cvy_ep_id(a, room, at) : -1;
 		uint32_t place = (uint32_t)a->tokens;
 		float weight = in && a->weights ? a->weights[at] : 0;
 

@@ -43,6 +43,7 @@ static struct setup random_setup(void)
 		s.shape.tokens = (s.shape.tokens + 1) / 2;
 	owners(&s, (int)below(3));
 	s.given = s.shape.fp8 ? (uint32_t)below(1u << n) : 0;
+	s.wide = (uint32_t)below(1u << n);
 	return s;
 }
 
@@ -87,17 +88,20 @@ static void corners(void)
 {
 	static const struct corner {
 		const char *name;
-		int hidden, tokens, top_k, experts, owners;
+		int hidden, tokens, top_k, experts, owners, wide;
 	} all[] = {
-		{ "rows of 16 bytes", 8, 9, 2, 8, 0 },
-		{ "rows of 8192 elements", 8192, 3, 4, 9, 0 },
-		{ "rows of 8184 elements", 8184, 3, 2, 9, 1 },
-		{ "32 experts of a token", 136, 6, 32, 40, 1 },
-		{ "32 experts of a token, rows of 8192", 8192, 2, 32, 33, 1 },
-		{ "1024 experts", 16, 12, 8, 1024, 1 },
-		{ "1024 experts, 32 of a token", 16, 4, 32, 1024, 0 },
-		{ "uneven experts", 40, 12, 4, 23, 2 },
-		{ "fewer experts than ranks", 40, 12, 1, 1, 0 },
+		{ "rows of 16 bytes", 8, 9, 2, 8, 0, 0 },
+		{ "rows of 8192 elements", 8192, 3, 4, 9, 0, 0 },
+		{ "rows of 8184 elements", 8184, 3, 2, 9, 1, 0 },
+		{ "32 experts of a token", 136, 6, 32, 40, 1, 0 },
+		{ "32 experts of a token, rows of 8192", 8192, 2, 32, 33, 1, 0 },
+		{ "1024 experts", 16, 12, 8, 1024, 1, 0 },
+		{ "1024 experts, 32 of a token", 16, 4, 32, 1024, 0, 0 },
+		{ "uneven experts", 40, 12, 4, 23, 2, 0 },
+		{ "fewer experts than ranks", 40, 12, 1, 1, 0, 0 },
+		{ "ids in int64, few", 136, 9, 8, 24, 1, 1 },
+		{ "ids in int64, more than are copied", 16, 300, 8, 24, 1, 1 },
+		{ "ids in int64, an odd number of a token", 256, 130, 17, 24, 1, 1 },
 	};
 
 	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
@@ -115,6 +119,7 @@ static void corners(void)
 			s.shape.per_rank = way >> 1 & 1;
 			s.shape.fp8 = s.split = way >> 2;
 			s.lanes = 4;
+			s.wide = all[i].wide ? mask : 0;
 			owners(&s, all[i].owners);
 			healthy(&s);
 		}

@@ -29,6 +29,7 @@ enum {
 	X,
 	X_SCALES,
 	IDS,
+	IDS64,
 	WEIGHTS,
 	PACKED,
 	SCALES,
@@ -59,6 +60,7 @@ struct setup {
 	int owner[CVY_EP_EXPERTS];
 	int lanes, split, renormalise, timeout_ms;
 	uint32_t given; /* ranks that have x in e4m3 */
+	uint32_t wide;	/* ranks that have ids in int64 */
 	enum routing routing;
 };
 
@@ -90,6 +92,33 @@ static inline int32_t route(const struct setup *s, int k)
 		return r % 5 == 1 ? s->shape.experts + (int32_t)(r % 100000) : (int32_t)(r % 2);
 	default:
 		return (int32_t)(r % (uint64_t)s->shape.experts);
+	}
+}
+
+/*
+ * The same ids in int64. Some of them are beyond int32, with the low word of an expert; in int32 these are -1, as the
+ * oracle has them.
+ */
+static inline void widen(const struct setup *s, int32_t *ids, int64_t *wide, size_t count)
+{
+	for (size_t i = 0; i < count; i++) {
+		const int64_t expert = (int64_t)below((uint64_t)s->shape.experts);
+
+		switch (below(16)) {
+		case 0:
+			wide[i] = expert + ((int64_t)1 << 32);
+			break;
+		case 1:
+			wide[i] = INT64_MIN + expert;
+			break;
+		case 2:
+			wide[i] = expert - ((int64_t)1 << 32);
+			break;
+		default:
+			wide[i] = ids[i];
+			continue;
+		}
+		ids[i] = -1;
 	}
 }
 
@@ -236,6 +265,7 @@ static inline void prepare(struct setup *s)
 		size_part(d, X, t * (size_t)h->hidden * 2);
 		size_part(d, X_SCALES, t * groups * 4);
 		size_part(d, IDS, t * k * 4);
+		size_part(d, IDS64, t * k * 8);
 		size_part(d, WEIGHTS, t * k * 4);
 		size_part(d, PACKED, bins * rows * (size_t)h->hidden * 2);
 		size_part(d, SCALES, bins * rows * groups * 4);
@@ -257,6 +287,8 @@ static inline void prepare(struct setup *s)
 			((float *)host_at(r, X_SCALES))[i] = (float)below(1000) / 999;
 		for (size_t i = 0; i < t * k; i++)
 			((int32_t *)host_at(r, IDS))[i] = route(s, (int)(i % k));
+		if (s->wide >> r & 1)
+			widen(s, (int32_t *)host_at(r, IDS), (int64_t *)host_at(r, IDS64), t * k);
 		for (size_t i = 0; i < t * k; i++)
 			((float *)host_at(r, WEIGHTS))[i] = (float)below(1000) / 999;
 		for (int i = 0; i < n; i++)
@@ -264,6 +296,7 @@ static inline void prepare(struct setup *s)
 		upload(r, X);
 		upload(r, X_SCALES);
 		upload(r, IDS);
+		upload(r, IDS64);
 		upload(r, WEIGHTS);
 		upload(r, ACTIVE);
 		memset(host_at(r, WAITED), 0, (size_t)n * 8);
@@ -298,7 +331,10 @@ static inline void launch_ep(const struct setup *s, int r, int kind, int phases)
 	a.phases = phases;
 	a.x = device_at(r, X);
 	a.x_scales = s->given >> r & 1 ? (float *)device_at(r, X_SCALES) : NULL;
-	a.ids = (int32_t *)device_at(r, IDS);
+	if (s->wide >> r & 1)
+		a.ids64 = (int64_t *)device_at(r, IDS64);
+	else
+		a.ids = (int32_t *)device_at(r, IDS);
 	a.weights = (float *)device_at(r, WEIGHTS);
 	a.packed = device_at(r, PACKED);
 	a.scales = (float *)device_at(r, SCALES);
@@ -337,10 +373,11 @@ static inline void complain(const struct setup *s, const char *what, int r, cons
 		return;
 	fprintf(stderr,
 		"%s: rank %d: %s: byte %zu is %02x, not %02x (tokens %d hidden %d top %d of %d, fp8 %d (given by %x), "
+		"ids in int64 by %x, "
 		"per rank %d, "
 		"lanes %d, split %d, routing %d, once %d)\n",
 		what, r, of, at, got, want, s->shape.tokens, s->shape.hidden, s->shape.top_k, s->shape.experts,
-		s->shape.fp8, s->given, s->shape.per_rank, s->lanes, s->split, s->routing, s->shape.once);
+		s->shape.fp8, s->given, s->wide, s->shape.per_rank, s->lanes, s->split, s->routing, s->shape.once);
 }
 
 static const uint8_t *fetch(int r, int which)

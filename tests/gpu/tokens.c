@@ -41,7 +41,7 @@ static const char *const wheres[] = { "before", "dispatch", "between", "combine"
 
 static struct { /* of one rank, on the host; the device has the same at the same places */
 	uint16_t x[TOKENS][HIDDEN], out[TOKENS][HIDDEN], packed[ROWS][HIDDEN];
-	int64_t range[EXPERTS * RANKS];
+	int64_t range[EXPERTS * RANKS], experts64[TOKENS][TOP_K]; /* of odd ranks: experts */
 	int32_t experts[TOKENS][TOP_K], count[EXPERTS], src_info[ROWS];
 	float weights[TOKENS][TOP_K];
 	int32_t named[ROWS][TOP_K]; /* compact: experts here of each row, and their weights */
@@ -243,7 +243,10 @@ static void dispatch(int phases, int num_tokens)
 
 	args.num_tokens = num_tokens;
 	args.x = there->x;
-	args.experts = there->experts[0];
+	if (rank % 2)
+		args.experts64 = there->experts64[0];
+	else
+		args.experts = there->experts[0];
 	args.weights = there->weights[0];
 	args.packed_x = there->packed;
 	args.count = there->count;
@@ -319,7 +322,7 @@ static void fill(void)
 		for (int h = 0; h < HIDDEN; h++)
 			host.x[t][h] = bf16(token(state.step, rank, t, h));
 		for (int k = 0; k < TOP_K; k++) {
-			host.experts[t][k] = expert(state.step, rank, t, k);
+			host.experts64[t][k] = host.experts[t][k] = expert(state.step, rank, t, k);
 			host.weights[t][k] = (float)(k + 1);
 		}
 	}

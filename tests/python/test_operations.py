@@ -177,8 +177,14 @@ def experts(group, preset, rows):
     x = rng.integers(-8, 8, (T - group.rank, H)).astype(np.float32)
     ids = np.stack([rng.permutation(E)[:K] for _ in range(len(x))]).astype(np.int32)
     weights = np.full(ids.shape, 0.5, np.float32)
-    with covey.Ep(group, max_tokens=T, hidden=H, top_k=K, experts=E, preset=preset, rows=rows) as ep:
+    shape = dict(max_tokens=T, hidden=H, top_k=K, experts=E, preset=preset, rows=rows)
+    sizes = covey.Ep.sizes(group, **shape)
+    with covey.Ep(group, **shape) as ep:
         routed = ep.dispatch(covey.to_bf16(x), ids, weights)
+        assert (sizes["rows"], sizes["local_experts"]) == (ep.rows, ep.local_experts)
+        for name in ("packed_x", "packed_scales", "src_info", "range", "count", "recv_experts", "recv_weights"):
+            array = routed._arrays.get(name)
+            assert sizes[name + "_bytes"] == (0 if array is None else array.nbytes), name
         assert routed.outcome.ranks == {0, 1, 2} and ep.local_experts == 2
         if rows == "e4m3":  # rows that are given so come as they are: element 0 of each token is its first id
             codes, scales = np.full((len(x), H), 0x38, np.uint8), np.ones((len(x), H // 128), np.float32)
@@ -195,6 +201,22 @@ def experts(group, preset, rows):
         out, outcome = ep.combine(y, routed, ids, weights)
         assert outcome.ranks == {0, 1, 2}
         np.testing.assert_array_equal(covey.from_bf16(out), x)
+        wide_ids(ep, x, ids, weights, routed)
+
+
+def wide_ids(ep, x, ids, weights, routed):
+    """In int64 the same comes; an id whose low word alone is an expert is skipped."""
+    again = ep.dispatch(covey.to_bf16(x), ids.astype(np.int64), weights)
+    np.testing.assert_array_equal(again.range, routed.range)
+    np.testing.assert_array_equal(again.count, routed.count)
+    out, _ = ep.combine(np.zeros_like(routed.x), again, ids.astype(np.int64), weights)
+    assert not out.any()
+    far = ep.dispatch(covey.to_bf16(x), ids.astype(np.int64) + (1 << 32), weights)
+    assert not far.count.any()
+    out, _ = ep.combine(np.ones_like(routed.x), far, ids.astype(np.int64) + (1 << 32), weights)
+    assert not out.any()
+    with pytest.raises(TypeError, match="int32 or int64"):
+        ep.dispatch(covey.to_bf16(x), ids.astype(np.uint32), weights)
 
 
 @pytest.mark.parametrize("preset,rows", [("ll", "bf16"), ("compact", "bf16"), ("ll", "e4m3"), ("compact", "e4m3")])

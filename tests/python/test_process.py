@@ -215,7 +215,7 @@ def wrong_experts(group):
     with covey.Ep(group, max_tokens=T, hidden=H, top_k=K, experts=E) as ep:
         for call, kind, words in [
             (lambda: ep.dispatch(x.astype(np.float16), ids), TypeError, "x has elements of float16, it needs bfloat16"),
-            (lambda: ep.dispatch(x, ids.astype(np.int64)), TypeError, "experts has elements of int64"),
+            (lambda: ep.dispatch(x, ids.astype(np.uint64)), TypeError, "experts has elements of uint64"),
             (lambda: ep.dispatch(x[:1], ids), ValueError, "x has 128 elements, it needs 512"),
             (lambda: ep.dispatch(x, ids, active_ranks=np.zeros(0, np.int32)), ValueError, "active_ranks has 0"),
         ]:

@@ -22,7 +22,7 @@ static int fail(struct covey_group *group, int err, const char *cause)
 	return cvy_fail(cvy_handle_box(group), err, -1, 0, "%s", cause);
 }
 
-static int group_size(struct cvy_engine *e)
+int cvy_ep_group_size(struct cvy_engine *e)
 {
 	int size;
 
@@ -88,28 +88,35 @@ static int check_config(struct covey_group *group, const struct covey_ep_config 
 	return in_range(group, "lanes", c->lanes, 0, COVEY_DEVICE_MAX_LANES);
 }
 
+int cvy_ep_owners(struct covey_group *group, const int *given, int experts, int size, int *owner)
+{
+	if (given)
+		memcpy(owner, given, (size_t)experts * sizeof(*owner));
+	else
+		cvy_ep_blocks(experts, size, owner);
+	for (int x = 0; x < experts; x++)
+		if (owner[x] < 0 || owner[x] >= size)
+			return cvy_fail(cvy_handle_box(group), COVEY_ERR_INVAL, -1, 0,
+					"expert_owner[%d] is %d, the group has ranks 0 to %d", x, owner[x], size - 1);
+	return 0;
+}
+
 /* New owners of the experts for a group of @size ranks; the handle changes only on success. */
 static int lay_out(struct covey_ep *ep, const int *expert_owner, int size)
 {
 	int experts = ep->shape.experts, *owner = malloc((size_t)experts * sizeof(*owner));
 	uint64_t h = cvy_hash(0, ep->dispatch) ^ ep->combine;
+	int err;
 
 	if (!owner)
 		return fail(ep->group, COVEY_ERR_NOMEM, "no memory for the table of owners");
-	if (expert_owner)
-		memcpy(owner, expert_owner, (size_t)experts * sizeof(*owner));
-	else
-		cvy_ep_blocks(experts, size, owner);
-	for (int x = 0; x < experts; x++) {
-		if (owner[x] < 0 || owner[x] >= size) {
-			int bad = owner[x];
-
-			free(owner);
-			return cvy_fail(cvy_handle_box(ep->group), COVEY_ERR_INVAL, -1, 0,
-					"expert_owner[%d] is %d, the group has ranks 0 to %d", x, bad, size - 1);
-		}
-		h = cvy_hash(h, (uint64_t)owner[x]);
+	err = cvy_ep_owners(ep->group, expert_owner, experts, size, owner);
+	if (err) {
+		free(owner);
+		return err;
 	}
+	for (int x = 0; x < experts; x++)
+		h = cvy_hash(h, (uint64_t)owner[x]);
 	h = cvy_hash(h, (uint64_t)ep->shape.tokens);
 	h = cvy_hash(h, (uint64_t)ep->shape.hidden);
 	h = cvy_hash(h, (uint64_t)ep->shape.top_k << 32 ^ (uint64_t)size);
@@ -131,7 +138,7 @@ static int lay_out(struct covey_ep *ep, const int *expert_owner, int size)
  */
 static int lay_out_now(struct covey_ep *ep, const int *expert_owner)
 {
-	int size = group_size(cvy_handle_engine(ep->group)), waits = size < 1, *given = NULL, err;
+	int size = cvy_ep_group_size(cvy_handle_engine(ep->group)), waits = size < 1, *given = NULL, err;
 	size_t bytes = (size_t)ep->shape.experts * sizeof(*given);
 
 	if (waits && expert_owner) {
@@ -154,7 +161,7 @@ static int lay_out_now(struct covey_ep *ep, const int *expert_owner)
 /* Lays out a joiner's handle again, once it is let in. */
 static int settle(struct covey_ep *ep)
 {
-	int size = ep->waits ? group_size(cvy_handle_engine(ep->group)) : 0, err;
+	int size = ep->waits ? cvy_ep_group_size(cvy_handle_engine(ep->group)) : 0, err;
 
 	if (size < 1)
 		return 0;
@@ -181,49 +188,62 @@ static int take_slots(struct covey_ep *ep, struct cvy_engine *e)
 {
 	const struct cvy_site *here = cvy_site(e);
 	size_t dispatch = CVY_SLOTS * ep->dispatch_bytes, combine = CVY_SLOTS * ep->combine_bytes;
-	size_t need = here->layout.heap + dispatch + combine;
+	size_t need = dispatch + combine, room = here->layout.pool - here->layout.heap;
 
 	ep->dispatch = cvy_space_alloc(e, dispatch, &ep->behind);
 	ep->combine = ep->dispatch ? cvy_space_alloc(e, combine, &ep->behind) : 0;
 	if (ep->combine)
 		return 0;
-	if (need <= here->layout.pool)
-		need = here->layout.pool + dispatch + combine; /* other handles use the room */
-	need += cvy_round_up((need - here->layout.heap) / 3, CVY_MEMORY_PAGE) + CVY_MEMORY_PAGE; /* for messages */
+	if (need <= room)
+		need += room; /* other handles use it */
 	return cvy_fail(
 		cvy_handle_box(ep->group), COVEY_ERR_NOMEM, -1,
 		0, "no room for the expert-parallel buffers: they take window_bytes %zu, it is %zu (sized for max_ranks %d)",
-		need, here->layout.window_bytes, ep->shape.max_ranks);
+		cvy_window_for(&here->layout, need), here->layout.window_bytes, ep->shape.max_ranks);
 }
 
-COVEY_API int covey_ep_create(struct covey_group *group, const struct covey_ep_config *config, struct covey_ep **out)
+int cvy_ep_take_config(struct covey_group *group, const struct covey_ep_config *config, struct covey_ep_config *c,
+		       struct cvy_ep_shape *shape)
 {
-	struct cvy_engine *e;
-	struct covey_ep_config c;
 	struct covey_view view;
-	struct covey_ep *ep;
-	int err;
+	int err = cvy_handle_check(group);
 
-	if (!group || !out)
-		return COVEY_ERR_INVAL;
-	err = cvy_handle_check(group);
 	if (!err)
-		err = take_struct(group, &c, sizeof(c), config, "config");
+		err = take_struct(group, c, sizeof(*c), config, "config");
 	if (!err)
-		err = check_config(group, &c);
+		err = check_config(group, c);
 	if (!err)
 		err = covey_view(group, &view);
 	if (err)
 		return err;
 	if (view.rank < 0 || view.max_ranks < 1)
 		return fail(group, COVEY_ERR_INVAL, "the group is not joined yet: covey_join_wait() first");
+	if ((uint64_t)view.max_ranks * (uint64_t)c->max_tokens > CVY_EP_MAX_ROWS)
+		return fail(group, COVEY_ERR_INVAL, "max_ranks * max_tokens must be below 2^31");
+	*shape = (struct cvy_ep_shape){ c->max_tokens, c->hidden, c->top_k, c->experts, view.max_ranks, c->preset };
+	return 0;
+}
+
+COVEY_API int covey_ep_create(struct covey_group *group, const struct covey_ep_config *config, struct covey_ep **out)
+{
+	struct cvy_engine *e;
+	struct covey_ep_config c;
+	struct cvy_ep_shape shape;
+	struct covey_ep *ep;
+	int err;
+
+	if (!group || !out)
+		return COVEY_ERR_INVAL;
+	err = cvy_ep_take_config(group, config, &c, &shape);
+	if (err)
+		return err;
 	e = cvy_handle_engine(group);
 	ep = calloc(1, sizeof(*ep));
 	if (!ep)
 		return fail(group, COVEY_ERR_NOMEM, "no memory for the handle");
 	ep->group = group;
 	ep->refs = 1;
-	ep->shape = (struct cvy_ep_shape){ c.max_tokens, c.hidden, c.top_k, c.experts, view.max_ranks, c.preset };
+	ep->shape = shape;
 	ep->dispatch_bytes = cvy_ep_dispatch_bytes(&ep->shape);
 	ep->combine_bytes = cvy_ep_combine_bytes(&ep->shape);
 	ep->rows_as = c.rows;
@@ -231,8 +251,6 @@ COVEY_API int covey_ep_create(struct covey_group *group, const struct covey_ep_c
 	ep->lanes = c.lanes;
 	ep->local = malloc((size_t)c.experts * sizeof(*ep->local));
 	err = ep->local ? 0 : fail(group, COVEY_ERR_NOMEM, "no memory for the handle");
-	if (!err && (uint64_t)ep->shape.max_ranks * (uint64_t)c.max_tokens > CVY_EP_MAX_ROWS)
-		err = fail(group, COVEY_ERR_INVAL, "max_ranks * max_tokens must be below 2^31");
 	if (!err)
 		err = take_slots(ep, e);
 	if (!err)
@@ -318,7 +336,7 @@ static int check_call(struct covey_ep *ep, int which)
 	err = settle(ep);
 	if (err)
 		return err;
-	size = group_size(cvy_handle_engine(ep->group));
+	size = cvy_ep_group_size(cvy_handle_engine(ep->group));
 	if (size != ep->size)
 		return cvy_fail(cvy_handle_box(ep->group), COVEY_ERR_STALE, -1, 0,
 				"laid out for %d ranks, the group has %d: call covey_ep_remap after covey_admit",
@@ -360,13 +378,31 @@ static int check_outputs(struct covey_ep *ep, const struct covey_dispatch_args *
 	return 0;
 }
 
+/* int32 or int64; @needed: one of them must be there. */
+static int check_ids(struct covey_ep *ep, const int32_t *experts, const int64_t *experts64, int needed)
+{
+	if (experts && experts64)
+		return fail(ep->group, COVEY_ERR_INVAL,
+			    "experts and experts64 are both given: give ids in int32 or in int64, and NULL for the "
+			    "other");
+	if (needed && !experts && !experts64)
+		return fail(ep->group, COVEY_ERR_INVAL,
+			    "experts and experts64 are NULL: give one of them when there are tokens");
+	return 0;
+}
+
 static int check_dispatch(struct covey_ep *ep, const struct covey_dispatch_args *a)
 {
+	int err;
+
 	if (a->num_tokens < 0 || a->num_tokens > ep->shape.tokens)
 		return cvy_fail(cvy_handle_box(ep->group), COVEY_ERR_INVAL, -1, 0, "num_tokens is %d, max_tokens %d",
 				a->num_tokens, ep->shape.tokens);
-	if (a->num_tokens && (!a->x || !a->experts))
-		return fail(ep->group, COVEY_ERR_INVAL, "x and experts must not be NULL when there are tokens");
+	if (a->num_tokens && !a->x)
+		return fail(ep->group, COVEY_ERR_INVAL, "x must not be NULL when there are tokens");
+	err = check_ids(ep, a->experts, a->experts64, a->num_tokens > 0);
+	if (err)
+		return err;
 	if (a->x_scales && ep->rows_as != COVEY_EP_ROWS_E4M3)
 		return fail(ep->group, COVEY_ERR_INVAL,
 			    "x_scales are for rows in e4m3: lay the handle out with COVEY_EP_ROWS_E4M3, or give x in "
@@ -379,12 +415,16 @@ static int check_dispatch(struct covey_ep *ep, const struct covey_dispatch_args 
 static int check_combine(struct covey_ep *ep, const struct covey_combine_args *a, int on_device)
 {
 	uint64_t rows = (uint64_t)ep->size * (uint64_t)ep->shape.tokens;
+	int err;
 
 	if (a->num_tokens < 0 || a->num_tokens > ep->shape.tokens)
 		return cvy_fail(cvy_handle_box(ep->group), COVEY_ERR_INVAL, -1, 0, "num_tokens is %d, max_tokens %d",
 				a->num_tokens, ep->shape.tokens);
-	if (a->num_tokens && ((!a->experts && !on_device) || !a->out))
-		return fail(ep->group, COVEY_ERR_INVAL, "experts and out must not be NULL when there are tokens");
+	if (a->num_tokens && !a->out)
+		return fail(ep->group, COVEY_ERR_INVAL, "out must not be NULL when there are tokens");
+	err = check_ids(ep, a->experts, a->experts64, a->num_tokens > 0 && !on_device);
+	if (err)
+		return err;
 	if (a->num_tokens && !a->weights && (a->renormalise || !cvy_ep_pack_of(ep->shape.preset)->once))
 		return fail(ep->group, COVEY_ERR_INVAL, "weights must not be NULL when there are tokens");
 	if (ep->el && (!a->y || (!a->range && !on_device)))
@@ -482,10 +522,10 @@ static int check_dispatch_call(struct covey_ep *ep, const struct covey_dispatch_
 	if (!err)
 		err = take_struct(ep->group, copy, sizeof(*copy), args, "args");
 	if (!err) {
-		const void *const at[] = { copy->x,	  copy->experts,       copy->weights,	   copy->packed_x,
-					   copy->count,	  copy->packed_scales, copy->src_info,	   copy->range,
-					   copy->waited,  copy->active_ranks,  copy->recv_experts, copy->recv_weights,
-					   copy->x_scales };
+		const void *const at[] = { copy->x,	   copy->experts,	copy->weights,	    copy->packed_x,
+					   copy->count,	   copy->packed_scales, copy->src_info,	    copy->range,
+					   copy->waited,   copy->active_ranks,	copy->recv_experts, copy->recv_weights,
+					   copy->x_scales, copy->experts64 };
 
 		err = check_memory(ep, stream, at, sizeof(at) / sizeof(at[0]));
 	}
@@ -560,7 +600,8 @@ static int check_combine_call(struct covey_ep *ep, const struct covey_combine_ar
 		err = take_struct(ep->group, copy, sizeof(*copy), args, "args");
 	if (!err) {
 		const void *const at[] = { copy->y, copy->out, copy->weights, copy->active_ranks, copy->waited };
-		const void *const of_host[] = { copy->experts, copy->count, copy->src_info, copy->range };
+		const void *const of_host[] = { copy->experts, copy->experts64, copy->count, copy->src_info,
+						copy->range };
 
 		err = check_memory(ep, stream, at, sizeof(at) / sizeof(at[0]));
 		if (!err && !stream) /* devices do not read these: the route has them */

@@ -54,9 +54,15 @@ struct cvy_ep_call {
  * The routing rule that both ends follow: ids outside 0..experts-1 are skipped, and at most T rows of one source enter
  * one bin. Only an expert that one token names twice can exceed that bound.
  */
-static inline int cvy_ep_valid(const struct cvy_ep_shape *s, int32_t id)
+static inline int cvy_ep_valid(const struct cvy_ep_shape *s, int64_t id)
 {
 	return id >= 0 && id < s->experts;
+}
+
+/* An id of the caller as it travels, where -1 is skipped. */
+static inline int32_t cvy_ep_id_or_none(const struct cvy_ep_shape *s, int64_t id)
+{
+	return cvy_ep_valid(s, id) ? (int32_t)id : -1;
 }
 
 /* Bins of the rows here; bins of all ranks; the bin of an expert's rows among these. */
@@ -91,6 +97,14 @@ static inline int cvy_ep_source_missing(const struct cvy_engine *e, int k)
 
 	return here->set.gone[k] || covey_mask_has(&here->lost, here->set.rank[k]);
 }
+
+/* R of the last safe point; 0: of a joiner before its first. */
+int cvy_ep_group_size(struct cvy_engine *e);
+/* Checks @config against the group: @c has its fields, @shape what follows from them and max_ranks. */
+int cvy_ep_take_config(struct covey_group *group, const struct covey_ep_config *config, struct covey_ep_config *c,
+		       struct cvy_ep_shape *shape);
+/* Fills owner[experts] for @size ranks. @given: NULL: blocks; else it must name ranks of them. */
+int cvy_ep_owners(struct covey_group *group, const int *given, int experts, int size, int *owner);
 
 /* Parts of the operations that need no engine, and have unit tests. */
 

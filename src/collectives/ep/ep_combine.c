@@ -103,6 +103,19 @@ static void combine_publish(struct cvy_engine *e, struct cvy_op *op, uint64_t i,
 	}
 }
 
+/* Ids of the own token @t; @room: for those that the caller has in int64. */
+static const int32_t *ids_of(const struct cvy_ep_call *call, size_t t, int32_t room[CVY_EP_MAX_TOP_K])
+{
+	const struct cvy_ep_shape *s = &call->ep->shape;
+	size_t top_k = (size_t)s->top_k;
+
+	if (!call->combine.experts64)
+		return call->combine.experts + t * top_k;
+	for (size_t k = 0; k < top_k; k++)
+		room[k] = cvy_ep_id_or_none(s, call->combine.experts64[t * top_k + k]);
+	return room;
+}
+
 /* If a bin is a rank: is one of the ids before @k in it, too? */
 static int owner_before(const struct covey_ep *ep, const int32_t *ids, int k)
 {
@@ -118,11 +131,12 @@ static void count_rows(struct cvy_ep_call *call)
 	const struct covey_ep *ep = call->ep;
 	const struct cvy_ep_shape *s = &ep->shape;
 	int once = cvy_ep_pack_of(s->preset)->once;
+	int32_t room[CVY_EP_MAX_TOP_K];
 
 	memset(call->rows, 0, (size_t)cvy_ep_all_bins(ep) * sizeof(*call->rows));
 	memset(call->run, 0, (size_t)ep->size * sizeof(*call->run));
 	for (int t = 0; t < call->combine.num_tokens; t++) {
-		const int32_t *ids = call->combine.experts + (size_t)t * (size_t)s->top_k;
+		const int32_t *ids = ids_of(call, (size_t)t, room);
 
 		for (int k = 0; k < s->top_k; k++) {
 			int bin = cvy_ep_valid(s, ids[k]) ? cvy_ep_bin(ep, ids[k]) : -1;
@@ -256,7 +270,8 @@ static void sum_parts(const struct cvy_reduce_table *loops, struct cvy_ep_call *
 static void sum_token(const struct cvy_reduce_table *loops, struct cvy_ep_call *call, size_t t)
 {
 	const struct cvy_ep_shape *s = &call->ep->shape;
-	const int32_t *ids = call->combine.experts + t * (size_t)s->top_k;
+	int32_t room[CVY_EP_MAX_TOP_K];
+	const int32_t *ids = ids_of(call, t, room);
 	static const float none[CVY_EP_MAX_TOP_K]; /* for outputs without weights */
 	const float *weights = call->combine.weights ? call->combine.weights + t * (size_t)s->top_k : none;
 	int once = cvy_ep_pack_of(s->preset)->once, parts = !once && call->ep->combine_as == COVEY_EP_PER_RANK;

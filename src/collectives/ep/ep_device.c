@@ -247,6 +247,7 @@ int cvy_ep_device_dispatch(struct covey_ep *ep, const struct covey_dispatch_args
 	a.x = args->x;
 	a.x_scales = args->x_scales;
 	a.ids = args->experts;
+	a.ids64 = args->experts64;
 	a.weights = args->weights;
 	a.packed = args->packed_x;
 	a.scales = args->packed_scales;

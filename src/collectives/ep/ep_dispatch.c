@@ -30,7 +30,7 @@ uint64_t cvy_ep_dispatch_write(const struct covey_ep *ep, const struct covey_dis
 	int32_t *to = (int32_t *)(void *)slot;
 
 	for (size_t i = 0; i < ids; i++)
-		to[i] = cvy_ep_valid(s, args->experts[i]) ? args->experts[i] : -1;
+		to[i] = cvy_ep_id_or_none(s, args->experts64 ? args->experts64[i] : args->experts[i]);
 	if (n && cvy_ep_pack_of(s->preset)->beside)
 		memcpy(slot + cvy_ep_dispatch_weights_at(s), args->weights, ids * sizeof(float));
 	if (n && args->x_scales)

@@ -51,7 +51,7 @@ function number(name)
 	if (name ~ /^(count|sendcount|recvcount|n|size|argc|deadline_ns)$/) return 1
 	if (name == "bytes") return 16
 	if (name == "dtype") return "COVEY_UINT8"
-	if (name ~ /^(redop|root|on_loss|tag|err|level)$/) return 0
+	if (name ~ /^(redop|root|on_loss|tag|err|level|ranks)$/) return 0
 	if (name ~ /^(peer|rank)$/) return 9
 	unknown("the number " name)
 }
@@ -61,7 +61,7 @@ function needed(type, name, fn)
 {
 	if (type ~ /^(const )?struct covey_(group|work|ep) \*$/) return fn != "covey_last_error"
 	if (type ~ /\*\*$/) return 1
-	if (type ~ /covey_(ep_config|dispatch_args|combine_args|view|event|error_info|device_outcome|device_message_outcome) \*$/) return 1
+	if (type ~ /covey_(ep_config|ep_sizes|dispatch_args|combine_args|view|event|error_info|device_outcome|device_message_outcome) \*$/) return 1
 	return name == "text" || name == "argv"
 }
 

@@ -41,7 +41,7 @@ struct job {
 	uint8_t codes[TOKENS * HIDDEN]; /* own rows, where they are given in e4m3 */
 	float code_scales[TOKENS * GROUPS];
 	int32_t count[EXPERTS], src[ROWS], recv_experts[ROWS * TOP_K];
-	int64_t range[MOST];
+	int64_t range[MOST], ids[TOKENS * TOP_K]; /* those of own in int64 */
 };
 
 /* Neither blocks nor even: expert 0 is alone, and with four ranks or more the last but one has none. */
@@ -206,6 +206,18 @@ static void give_codes(struct job *j, struct covey_dispatch_args *a)
 	a->x_scales = j->code_scales;
 }
 
+/* In int64 what is no expert is beyond int32, with an expert in its low word. */
+static const int64_t *wide_ids(struct job *j)
+{
+	for (int i = 0; i < j->own.tokens * TOP_K; i++) {
+		int32_t id = j->own.ids[i];
+		int64_t far = i % 3 ? (int64_t)1 << (32 + i % 31) : INT64_MIN;
+
+		j->ids[i] = id >= 0 && id < EXPERTS ? id : far + i % EXPERTS;
+	}
+	return j->ids;
+}
+
 static void dispatch_args(struct job *j, struct covey_dispatch_args *a)
 {
 	for (int i = 0; i < ROWS * TOP_K; i++)
@@ -221,6 +233,10 @@ static void dispatch_args(struct job *j, struct covey_dispatch_args *a)
 	a->range = j->range;
 	a->recv_experts = j->recv_experts;
 	a->recv_weights = j->recv_weights;
+	if ((j->rank + j->own.tokens) % 2) {
+		a->experts = NULL;
+		a->experts64 = wide_ids(j);
+	}
 	if (j->e4m3 && j->rank % 2)
 		give_codes(j, a);
 }
@@ -234,6 +250,10 @@ static void combine_args(struct job *j, struct covey_combine_args *a, int renorm
 	a->experts = j->own.ids;
 	a->weights = renormalise ? j->own.w : NULL;
 	a->out = j->out;
+	if ((j->rank + j->own.tokens / 2) % 2) {
+		a->experts = NULL;
+		a->experts64 = wide_ids(j);
+	}
 }
 
 /* ---- alone: slots in plain memory ---- */
@@ -379,6 +399,8 @@ START_TEST(wild_bytes_of_a_peer_do_no_harm)
 	combine_args(j, &calls[0]->combine, 0);
 	for (int i = 0; i < TOKENS * TOP_K; i++)
 		j->own.ids[i] = (int32_t)(i % EXPERTS);
+	calls[0]->combine.experts = j->own.ids;
+	calls[0]->combine.experts64 = NULL;
 	calls[0]->combine.num_tokens = TOKENS;
 	cvy_ep_combine_read(calls[0], slot);
 	ck_assert_int_eq(covey_mask_has(&calls[0]->missing, 1), 1);
@@ -466,6 +488,34 @@ START_TEST(every_token_comes_back_right)
 }
 END_TEST
 
+static void refused(struct job *j, int err, const char *cause)
+{
+	struct covey_error_info why;
+
+	must(err == COVEY_ERR_INVAL, "%s: %d", cause, err);
+	covey_last_error(j->group, &why);
+	must(strstr(why.cause, cause) != NULL, "%s", why.cause);
+}
+
+static void ids_of_two_types(struct job *j, struct covey_dispatch_args *d, struct covey_combine_args *c)
+{
+	d->experts = c->experts = j->own.ids;
+	d->experts64 = c->experts64 = wide_ids(j);
+	refused(j, covey_dispatch(j->ep, d, NULL, NULL), "experts and experts64 are both given");
+	refused(j, covey_combine(j->ep, c, NULL, NULL), "experts and experts64 are both given");
+	d->experts = c->experts = NULL;
+	d->experts64 = c->experts64 = NULL;
+	refused(j, covey_dispatch(j->ep, d, NULL, NULL), "experts and experts64 are NULL");
+	refused(j, covey_combine(j->ep, c, NULL, NULL), "experts and experts64 are NULL");
+	d->experts = c->experts = j->own.ids;
+	d->size = offsetof(struct covey_dispatch_args, experts64);
+	c->size = offsetof(struct covey_combine_args, experts64);
+	d->experts64 = c->experts64 = j->ids; /* of a struct that ends before them: not read */
+	must(!covey_dispatch(j->ep, d, NULL, NULL), "a struct without experts64");
+	must(!covey_combine(j->ep, c, NULL, NULL), "a struct without experts64");
+	d->size = sizeof(*d);
+}
+
 static void refusals(struct member *m)
 {
 	struct covey_dispatch_args d = COVEY_DISPATCH_INIT;
@@ -485,6 +535,9 @@ static void refusals(struct member *m)
 	d.recv_experts = j->recv_experts;
 	d.x_scales = j->code_scales;
 	must(covey_dispatch(j->ep, &d, NULL, NULL) == COVEY_ERR_INVAL, "scales, and rows in bf16");
+	d.x_scales = NULL;
+	combine_args(j, &c, 0);
+	ids_of_two_types(j, &d, &c);
 	combine_args(j, &c, 0);
 	c.renormalise = 1;
 	must(covey_combine(j->ep, &c, NULL, NULL) == COVEY_ERR_INVAL, "renormalise without weights");

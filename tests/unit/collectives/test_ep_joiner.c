@@ -22,6 +22,19 @@ static struct covey_group *join_late(struct covey_config config, int rank)
 	return harness_join(&config, rank);
 }
 
+/* Before its safe point a joiner does not know the size of the group: it is told the most. */
+static void sizes_of_the_most(struct covey_group *group, int max_ranks)
+{
+	struct covey_ep_config c = COVEY_EP_CONFIG_INIT;
+	struct covey_ep_sizes s = COVEY_EP_SIZES_INIT;
+
+	c.max_tokens = TOKENS;
+	c.hidden = HIDDEN;
+	c.top_k = c.experts = LAYER_EXPERTS;
+	must(!covey_ep_sizes(group, &c, 0, &s), "sizes");
+	must(s.ranks == max_ranks && s.rows == max_ranks * TOKENS, "%d rows of %d ranks", s.rows, s.ranks);
+}
+
 static void *joiner(void *arg)
 {
 	static const int owners[LAYER_EXPERTS] = { 0, 1, 2 };
@@ -34,6 +47,7 @@ static void *joiner(void *arg)
 	must(!covey_view(group, &view) && view.size == GROWN - 1 && view.epoch && !view.active, "size %d, epoch %u",
 	     view.size, view.epoch);
 	must(covey_mask_count(&view.members) == GROWN - 1 && !covey_mask_has(&view.members, GROWN - 1), "members");
+	sizes_of_the_most(group, view.max_ranks);
 	layer_create(&l, group, growth->preset, TOKENS, HIDDEN, growth->named ? owners : NULL);
 	must(!covey_admit(group, NULL, 0, &res) && res.size == GROWN, "admit: size %d", res.size);
 	must(covey_ep_rows(l.ep) == GROWN * TOKENS, "%d rows", covey_ep_rows(l.ep));

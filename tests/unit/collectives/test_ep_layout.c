@@ -24,6 +24,7 @@ struct rank {
 	int tokens;
 	uint16_t x[MOST_TOKENS * HIDDEN], out[MOST_TOKENS * HIDDEN], want[MOST_TOKENS * HIDDEN];
 	int32_t experts[MOST_TOKENS * TOP_K];
+	int64_t experts64[MOST_TOKENS * TOP_K]; /* the same ids */
 	float weights[MOST_TOKENS * TOP_K];
 	uint16_t packed_x[EXPERTS * RANKS * MOST_TOKENS * HIDDEN], y[EXPERTS * RANKS * MOST_TOKENS * HIDDEN];
 	int32_t count[EXPERTS], src_info[EXPERTS * RANKS * MOST_TOKENS];
@@ -82,6 +83,23 @@ static void close_ranks(void)
 	}
 }
 
+/* In int64 what is no expert may be far beyond int32, with an expert in its low word. */
+static int64_t widened(int32_t id)
+{
+	static const int64_t far[] = { (int64_t)1 << 32, -((int64_t)1 << 32), INT64_MIN, (int64_t)1 << 62 };
+	uint32_t how = draw(6);
+
+	if ((id >= 0 && id < EXPERTS) || how >= 4)
+		return id;
+	return far[how] + (int64_t)draw(EXPERTS);
+}
+
+/* Half of the ranks give a dispatch ids in int64, and another half a combine. */
+static int wide(const struct rank *k, int combine)
+{
+	return (k->ep.rank + combine * k->tokens) % 2;
+}
+
 /* skew: 0 any ids, hostile ones too; 1 all to one expert; 2 one expert three times in every token; 3 no tokens */
 static void fill(int skew)
 {
@@ -98,6 +116,7 @@ static void fill(int skew)
 			if (draw(40) == 0)
 				k->experts[i] = draw(2) ? INT32_MAX : INT32_MIN;
 			k->weights[i] = (float)(1 + draw(8)) / 8;
+			k->experts64[i] = widened(k->experts[i]);
 		}
 		for (int i = 0; i < k->tokens * HIDDEN; i++)
 			k->x[i] = moe_to_bf16((float)draw(200) / 7 - 14);
@@ -109,7 +128,8 @@ static struct covey_dispatch_args dispatch_args(struct rank *k)
 	return (struct covey_dispatch_args){ .size = sizeof(struct covey_dispatch_args),
 					     .num_tokens = k->tokens,
 					     .x = k->x,
-					     .experts = k->experts,
+					     .experts = wide(k, 0) ? NULL : k->experts,
+					     .experts64 = wide(k, 0) ? k->experts64 : NULL,
 					     .packed_x = k->packed_x,
 					     .count = k->count,
 					     .src_info = k->src_info,
@@ -198,7 +218,8 @@ static void combine(const unsigned char *here, int renormalise)
 								.count = k->count,
 								.src_info = k->src_info,
 								.range = k->range,
-								.experts = k->experts,
+								.experts = wide(k, 1) ? NULL : k->experts,
+								.experts64 = wide(k, 1) ? k->experts64 : NULL,
 								.weights = k->weights,
 								.out = k->out };
 		for (int s = 0; s < RANKS; s++)

@@ -24,6 +24,7 @@ struct values {
 	struct covey_view *view;
 	struct covey_event *event;
 	struct covey_ep_config *ep_config;
+	struct covey_ep_sizes *ep_sizes;
 	struct covey_dispatch_args *dispatch_args;
 	struct covey_combine_args *combine_args;
 	const struct covey_device_outcome **device_outcome_out;
@@ -127,6 +128,7 @@ static struct {
 	struct covey_view view;
 	struct covey_event event;
 	struct covey_ep_config ep_config;
+	struct covey_ep_sizes ep_sizes;
 	struct covey_dispatch_args dispatch_args;
 	struct covey_combine_args combine_args;
 	const struct covey_device_outcome *device_outcome_out;
@@ -156,6 +158,7 @@ static void fill_args(void)
 	static float scales[64], weights[4], recv_weights[64];
 
 	room.ep_config = (struct covey_ep_config)COVEY_EP_CONFIG_INIT;
+	room.ep_sizes = (struct covey_ep_sizes)COVEY_EP_SIZES_INIT;
 	room.ep_config.max_tokens = 4;
 	room.ep_config.hidden = 8;
 	room.ep_config.top_k = room.ep_config.experts = 1;
@@ -200,6 +203,7 @@ static struct values fill(const struct covey_config *config)
 	v.view = &room.view;
 	v.event = &room.event;
 	v.ep_config = &room.ep_config;
+	v.ep_sizes = &room.ep_sizes;
 	v.dispatch_args = &room.dispatch_args;
 	v.combine_args = &room.combine_args;
 	v.device_outcome_out = &room.device_outcome_out;

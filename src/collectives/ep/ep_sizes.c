@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* covey_ep_sizes: what a configuration takes, from the arithmetic by which a handle is laid out (ep_layout.h). */
+#include <stdlib.h>
+#include <string.h>
+
+#include "ep.h"
+#include "ep_call.h"
+#include "ep_quant.h"
+#include "handle.h"
+
+static size_t times(size_t a, size_t b)
+{
+	size_t product;
+
+	return __builtin_mul_overflow(a, b, &product) ? SIZE_MAX : product;
+}
+
+static void size_window(const struct cvy_ep_shape *s, struct cvy_engine *e, struct covey_ep_sizes *to)
+{
+	to->space_bytes = CVY_SLOTS * (cvy_ep_dispatch_bytes(s) + cvy_ep_combine_bytes(s));
+	to->window_bytes = cvy_window_for(&cvy_site(e)->layout, to->space_bytes);
+}
+
+static void size_buffers(const struct cvy_ep_shape *s, int e4m3, struct covey_ep_sizes *to)
+{
+	const struct cvy_ep_pack *pack = cvy_ep_pack_of(s->preset);
+	size_t el = (size_t)to->local_experts, bins = pack->once ? el > 0 : el, rows = times(bins, (size_t)to->rows);
+	size_t beside = pack->beside ? times(rows, (size_t)s->top_k) : 0, bf16 = cvy_ep_row_bytes(s);
+	size_t scales = e4m3 ? cvy_ep_groups((size_t)s->hidden) * sizeof(float) : 0;
+
+	to->packed_x_bytes = times(rows, e4m3 ? (size_t)s->hidden : bf16);
+	to->packed_scales_bytes = times(rows, scales);
+	to->count_bytes = el * sizeof(int32_t);
+	to->src_info_bytes = times(rows, sizeof(int32_t));
+	to->range_bytes = bins * (size_t)to->ranks * sizeof(int64_t);
+	to->recv_experts_bytes = times(beside, sizeof(int32_t));
+	to->recv_weights_bytes = times(beside, sizeof(float));
+	to->y_bytes = times(rows, bf16);
+	to->out_bytes = (size_t)s->tokens * bf16;
+}
+
+/* How many experts this rank has among @ranks; or an error. */
+static int count_experts(struct covey_group *group, const struct covey_ep_config *c, int ranks, int *el)
+{
+	int *owner = malloc((size_t)c->experts * sizeof(*owner)), err;
+
+	if (!owner)
+		return cvy_fail(cvy_handle_box(group), COVEY_ERR_NOMEM, -1, 0, "no memory for the table of owners");
+	err = cvy_ep_owners(group, c->expert_owner, c->experts, ranks, owner);
+	*el = 0;
+	for (int x = 0; x < c->experts && !err; x++)
+		*el += owner[x] == cvy_site(cvy_handle_engine(group))->rank;
+	free(owner);
+	return err;
+}
+
+/* The R to count for. */
+static int take_ranks(struct covey_group *group, int ranks, int max_ranks, int *out)
+{
+	int size = cvy_ep_group_size(cvy_handle_engine(group)), rank = cvy_site(cvy_handle_engine(group))->rank;
+
+	if (ranks && (ranks <= rank || ranks > max_ranks))
+		return cvy_fail(cvy_handle_box(group), COVEY_ERR_INVAL, -1, 0,
+				"ranks is %d: on rank %d it must be from %d to %d, or 0 for the present size", ranks,
+				rank, rank + 1, max_ranks);
+	*out = ranks ? ranks : size > 0 ? size : max_ranks;
+	return 0;
+}
+
+COVEY_API int covey_ep_sizes(struct covey_group *group, const struct covey_ep_config *config, int ranks,
+			     struct covey_ep_sizes *out)
+{
+	struct covey_ep_sizes to = { 0 };
+	struct covey_ep_config c;
+	struct cvy_ep_shape s;
+	int err;
+
+	if (!group || !out)
+		return COVEY_ERR_INVAL;
+	err = cvy_ep_take_config(group, config, &c, &s);
+	if (!err && out->size < sizeof(out->size))
+		err = cvy_fail(cvy_handle_box(group), COVEY_ERR_INVAL, -1, 0,
+			       "out: size is not set: use COVEY_EP_SIZES_INIT");
+	if (!err)
+		err = take_ranks(group, ranks, s.max_ranks, &to.ranks);
+	if (!err)
+		err = count_experts(group, &c, to.ranks, &to.local_experts);
+	if (err)
+		return err;
+	to.size = out->size;
+	to.rows = to.ranks * s.tokens;
+	size_window(&s, cvy_handle_engine(group), &to);
+	size_buffers(&s, c.rows == COVEY_EP_ROWS_E4M3, &to);
+	if (group->device)
+		to.route_bytes = cvy_ep_route_bytes(to.ranks, s.tokens, s.top_k);
+	memset(out, 0, to.size);
+	memcpy(out, &to, to.size < sizeof(to) ? to.size : sizeof(to));
+	return 0;
+}
