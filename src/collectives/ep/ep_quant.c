@@ -50,8 +50,11 @@ void cvy_ep_quantise(const uint16_t *row, size_t hidden, uint8_t *codes, float *
 		size_t n = hidden - from < CVY_EP_QUANT_GROUP ? hidden - from : CVY_EP_QUANT_GROUP;
 		float most = LEAST, scale;
 
-		for (size_t i = 0; i < n; i++)
-			most = fmaxf(most, fabsf(cvy_bf16_f32(row[from + i])));
+		for (size_t i = 0; i < n; i++) { /* fmaxf() would return a NaN that signals, and lose the largest */
+			float v = fabsf(cvy_bf16_f32(row[from + i]));
+
+			most = v > most ? v : most;
+		}
 		scale = MOST / most;
 		for (size_t i = 0; i < n; i++)
 			codes[from + i] = cvy_f32_e4m3(cvy_bf16_f32(row[from + i]) * scale);

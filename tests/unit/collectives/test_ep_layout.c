@@ -400,6 +400,24 @@ START_TEST(rows_of_e4m3_have_a_scale_for_each_group)
 }
 END_TEST
 
+START_TEST(a_nan_does_not_hide_the_largest_of_its_group)
+{
+	static const uint16_t nans[] = { 0x7f81, 0xff81, 0x7fc0, 0xffff }; /* of bf16; the first two signal */
+	uint16_t row[128];
+	uint8_t codes[128];
+	float scale;
+
+	for (size_t i = 0; i < 4; i++) {
+		for (int k = 0; k < 128; k++)
+			row[k] = cvy_f32_bf16(k ? 1 : 64);
+		row[5] = nans[i];
+		cvy_ep_quantise(row, 128, codes, &scale, 1);
+		ck_assert_float_eq(scale, 64 / 448.0f);
+		ck_assert_int_eq(codes[5], 0x7f);
+	}
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("collectives/ep_layout");
@@ -409,6 +427,7 @@ int main(void)
 
 	tcase_add_test(tc, all_codes_of_e4m3_and_what_lies_between);
 	tcase_add_test(tc, rows_of_e4m3_have_a_scale_for_each_group);
+	tcase_add_test(tc, a_nan_does_not_hide_the_largest_of_its_group);
 	tcase_add_test(tc, sizes_are_by_max_ranks_and_owners_by_blocks);
 	tcase_add_loop_test(tc, all_ranks_get_what_the_reference_gives, 0, 60);
 	tcase_add_loop_test(tc, missing_owners_are_left_out_of_the_sum, 0, 60);
