@@ -63,7 +63,12 @@ static void open_ranks(uint32_t seed)
 				k->owner[e] = (int)draw(RANKS);
 		memcpy(k->owner, ranks[0].owner, sizeof(k->owner));
 		k->ep = (struct covey_ep){
-			.shape = shape, .rank = r, .size = RANKS, .owner = k->owner, .local = k->local
+			.shape = shape,
+			.rank = r,
+			.size = RANKS,
+			.owner = k->owner,
+			.local = k->local,
+			.dtype = COVEY_BFLOAT16,
 		};
 		k->ep.el = cvy_ep_locals(EXPERTS, k->owner, r, k->local);
 		k->call = cvy_ep_call_new(&k->ep, 1);
@@ -388,7 +393,7 @@ START_TEST(rows_of_e4m3_have_a_scale_for_each_group)
 		row[i] = cvy_f32_bf16((float)((i % 128) - 64) * (i < 128 ? 1 : 0.01f));
 	for (int i = 256; i < N; i++)
 		row[i] = 0;
-	cvy_ep_quantise(row, N, codes, scales, 2);
+	cvy_ep_quantise(row, COVEY_BFLOAT16, N, codes, scales, 2);
 	ck_assert_float_eq(scales[0], 64 / 448.0f);
 	ck_assert_float_eq(scales[4], 1e-4f / 448.0f); /* zeros have one too */
 	ck_assert_int_eq(codes[0], 0xfe);
@@ -411,7 +416,7 @@ START_TEST(a_nan_does_not_hide_the_largest_of_its_group)
 		for (int k = 0; k < 128; k++)
 			row[k] = cvy_f32_bf16(k ? 1 : 64);
 		row[5] = nans[i];
-		cvy_ep_quantise(row, 128, codes, &scale, 1);
+		cvy_ep_quantise(row, COVEY_BFLOAT16, 128, codes, &scale, 1);
 		ck_assert_float_eq(scale, 64 / 448.0f);
 		ck_assert_int_eq(codes[5], 0x7f);
 	}
