@@ -842,7 +842,7 @@ enum covey_ep_preset {
 };
 
 enum covey_ep_rows_as {
-	COVEY_EP_ROWS_BF16 = 0, /* default */
+	COVEY_EP_ROWS_BF16 = 0, /* default: elements of dtype, also if that is COVEY_FLOAT16 */
 	COVEY_EP_ROWS_E4M3 = 1	/* dispatch gives 8-bit floats, with one f32 scale for each 128 elements */
 };
 
@@ -873,7 +873,7 @@ struct covey_ep_config {
 	int hidden;		 /* H: elements of a token: 8..1048576, H * element size a multiple of 16 */
 	int top_k;		 /* K: 1..32 */
 	int experts;		 /* E: 1..65536, with ids 0..E-1 */
-	int dtype;		 /* enum covey_dtype: COVEY_BFLOAT16 (default) */
+	int dtype;		 /* of tokens and results: COVEY_BFLOAT16 (default) or COVEY_FLOAT16 */
 	int preset;		 /* enum covey_ep_preset; 0: COVEY_EP_LL */
 	const int *expert_owner; /* [E] host memory: rank of each; NULL: blocks of ceil(E / size) */
 	int rows;		 /* enum covey_ep_rows_as; 0: COVEY_EP_ROWS_BF16 */
@@ -1001,10 +1001,10 @@ COVEY_API size_t covey_ep_route_bytes(const struct covey_ep *ep);
  * What begins with LL or COMPACT belongs to that preset only.
  *
  * Inputs:
- *   x              [num_tokens][H], any alignment: bf16, or with x_scales e4m3
+ *   x              [num_tokens][H], any alignment: of the handle's dtype, or with x_scales e4m3
  *   x_scales       [num_tokens][ceil(H / 128)] f32. x then has codes in e4m3, which travel as they are: an element is
- *                  its code times the scale of its group. NULL: x is bf16. Only with COVEY_EP_ROWS_E4M3; ranks and
- *                  calls may differ
+ *                  its code times the scale of its group. NULL: x is of the handle's dtype. Only with
+ *                  COVEY_EP_ROWS_E4M3; ranks and calls may differ
  *   experts        [num_tokens][K] int32; an id < 0 or >= E is skipped
  *   experts64      the same in int64, if experts is NULL; ranks and calls may differ. Both: INVAL
  *   weights        [num_tokens][K] f32. COMPACT: needed. LL: only for COVEY_EP_PER_RANK on devices, and needed there
@@ -1012,6 +1012,7 @@ COVEY_API size_t covey_ep_route_bytes(const struct covey_ep *ep);
  * Outputs; a rank without experts needs none:
  *   packed_x       LL: [El][R*T][H]. Rows of an expert are those of source 0, 1, ... without gaps, tokens ascending;
  *                  rows past count[e] are untouched. COMPACT: [R*T][H], with one such sequence of rows
+ *                  Elements of the handle's dtype
  *   packed_scales  f32, only with COVEY_EP_ROWS_E4M3: packed_x then has bytes, and an element is its code times the
  *                  scale of its group. LL: [El][ceil(H / 128)][R*T]. COMPACT: [R*T][ceil(H / 128)]
  *   count          [El] int32. LL: rows of each local expert. COMPACT: rows that name each local expert
@@ -1119,8 +1120,8 @@ COVEY_API int covey_dispatch_recv(struct covey_ep *ep, uint64_t deadline_ns, str
  * struct covey_combine_args - arguments of covey_combine(); all buffers are memory of the kind that the stream says
  *
  * Inputs:
- *   y              the experts' results in the rows of packed_x; devices read them in place. LL: [El][R*T][H]. COMPACT:
- *                  [R*T][H]: for each row the weighted sum of the experts here
+ *   y              the experts' results, of the handle's dtype, in the rows of packed_x; devices read them in place. LL:
+ *                  [El][R*T][H]. COMPACT: [R*T][H]: for each row the weighted sum of the experts here
  *   experts        [num_tokens][K] int32, of this rank's tokens; on devices not read
  *   experts64      the same in int64, if experts is NULL; on devices not read. The dispatch may have had the other
  *                  type. Both: INVAL
@@ -1131,7 +1132,8 @@ COVEY_API int covey_dispatch_recv(struct covey_ep *ep, uint64_t deadline_ns, str
  *
  * Output:
  *   out            [num_tokens][H]. LL: out[t] = sum over k of weights[t][k] * y(t, k), in f32, k ascending. COMPACT:
- *                  out[t] = sum over owners, ascending, in f32
+ *                  out[t] = sum over owners, ascending, in f32. Of the handle's dtype: each sum is rounded to nearest
+ *                  even. Past the largest number it is an infinity; a NaN is 0x7fff
  *
  * active_ranks, waited: as of dispatch.
  */

@@ -42,7 +42,8 @@ class Ep:
         group: the group
         max_tokens, hidden, top_k, experts: shapes; the same on all ranks
         preset: "ll" or "compact"
-        rows: "bf16" or "e4m3": what dispatch gives
+        dtype: "bfloat16" or "float16": elements of tokens and results
+        rows: "bf16" or "e4m3": what dispatch gives; "bf16": elements of dtype
         combine: "expert" or "rank": which rows come back (LL)
         owners: [experts] the rank of each; None: blocks
         lanes: on devices, processors that a call takes; 0: as many as pay
@@ -51,11 +52,12 @@ class Ep:
     def __init__(self, group: Group, *, max_tokens: int, hidden: int, top_k: int, experts: int,
                  preset: Union[EpPreset, str] = "ll", rows: Union[EpRowsAs, str] = "bf16",
                  combine: Union[EpCombineAs, str] = "expert", owners: Optional[Sequence[int]] = None,
-                 lanes: int = 0):
+                 lanes: int = 0, dtype: Any = Dtype.BFLOAT16):
         self.group, self.preset = group, EpPreset(_enum(preset, EpPreset))
         self.max_tokens, self.hidden, self.top_k, self.experts = max_tokens, hidden, top_k, experts
-        self.rows_as = EpRowsAs(_enum(rows, EpRowsAs))
-        config = _config(max_tokens, hidden, top_k, experts, self.preset, self.rows_as, combine, owners, lanes)
+        self.rows_as, self.dtype = EpRowsAs(_enum(rows, EpRowsAs)), _element(dtype)
+        config = _config(max_tokens, hidden, top_k, experts, self.preset, self.rows_as, combine, owners, lanes,
+                         self.dtype)
         handle = ctypes.c_void_p()
         self._handle: Optional[ctypes.c_void_p] = None
         self._sent: Any = None  # the function that receives what was sent, and its buffers
@@ -75,7 +77,7 @@ class Ep:
         Returns:
             the fields of struct covey_ep_sizes by their names: space_bytes, window_bytes, packed_x_bytes, ...
         """
-        config = _config(max_tokens, hidden, top_k, experts, preset, rows, "expert", owners, 0)
+        config = _config(max_tokens, hidden, top_k, experts, preset, rows, "expert", owners, 0, Dtype.BFLOAT16)
         sizes = _abi.covey_ep_sizes(size=ctypes.sizeof(_abi.covey_ep_sizes))
         check(lib.covey_ep_sizes(group._handle, ctypes.byref(config), ranks, ctypes.byref(sizes)), group._handle)
         return {name: getattr(sizes, name) for name, *_ in sizes._fields_ if name != "size"}
@@ -119,13 +121,13 @@ class Ep:
         return lib.covey_ep_route_bytes(self._live())
 
     def _rooms(self) -> dict:
-        """Outputs of a dispatch in host memory: bf16 stands in uint16, e4m3 in uint8."""
+        """Outputs of a dispatch in host memory: bfloat16 stands in uint16, e4m3 in uint8."""
         import numpy as np
 
         el, rows, size, groups = self.local_experts, self.rows, self.group.size, -(-self.hidden // 128)
         compact, narrow = self.preset == EpPreset.COMPACT, self.rows_as == EpRowsAs.E4M3
         bins = () if compact else (el,)
-        arrays = {"packed_x": np.empty((*bins, rows, self.hidden), np.uint8 if narrow else np.uint16),
+        arrays = {"packed_x": np.empty((*bins, rows, self.hidden), np.uint8 if narrow else self._numpy()),
                   "count": np.zeros(el, np.int32), "src_info": np.empty((*bins, rows), np.int32),
                   "range": np.zeros((*bins, size), np.int64)}
         if narrow:
@@ -135,12 +137,16 @@ class Ep:
             arrays["recv_weights"] = np.empty((rows, self.top_k), np.float32)
         return arrays
 
+    def _numpy(self) -> str:
+        """The type of elements in arrays that are made here."""
+        return "float16" if self.dtype == Dtype.FLOAT16 else "uint16"
+
     def dispatch(self, x, experts, weights=None, *, x_scales=None, out: Optional[dict] = None, active_ranks=None, waited=None,
                  timeout_ms: int = 0, stream: Any = None) -> Routed:
         """Sends each token to the ranks that own its experts, and waits (on a device: launches).
 
         Args:
-            x: [n, H] bfloat16, or uint16 with its bits; with x_scales e4m3, or uint8 with its bits
+            x: [n, H] of dtype, or uint16 with the bits of bfloat16; with x_scales e4m3, or uint8 with its bits
             experts: [n, K] int32 or int64; an id below 0 or above the experts is skipped
             weights: [n, K] float32; COMPACT needs them
             x_scales: [n, ceil(H / 128)] float32: the rows travel as they are; only with rows="e4m3"
@@ -211,7 +217,7 @@ class Ep:
             if array is None:
                 continue
             b = buffer(array, writable=name not in ("x", "x_scales", "experts", "weights", "y"), bits=True)
-            want = _TYPES.get(name, Dtype.BFLOAT16)
+            want = _TYPES.get(name, self.dtype)
             wide = name == "experts" and b.dtype == Dtype.INT64
             if (name == "packed_x" and self.rows_as == EpRowsAs.E4M3
                     or name == "x" and arrays.get("x_scales") is not None):
@@ -233,7 +239,7 @@ class Ep:
             y: the results in the rows of routed.x
             routed: what the dispatch of these tokens gave
             experts, weights: [n, K], as given to the dispatch; experts in int32 or int64
-            out: [n, H] bfloat16, or uint16 with its bits; None: made here, in numpy
+            out: [n, H] of dtype, or uint16 with the bits of bfloat16; None: made here, in numpy
             renormalise: scale by what is missing where an owner took no part
 
         Returns:
@@ -242,7 +248,7 @@ class Ep:
         if out is None:
             import numpy as np
 
-            out = np.empty((buffer(experts).count // self.top_k, self.hidden), np.uint16)
+            out = np.empty((buffer(experts).count // self.top_k, self.hidden), self._numpy())
         args = _abi.covey_combine_args(size=ctypes.sizeof(_abi.covey_combine_args), timeout_ms=timeout_ms,
                                        renormalise=int(renormalise))
         args.num_tokens = self._tokens(experts)
@@ -266,8 +272,8 @@ def _owners(owners, experts: int):
     return (ctypes.c_int * experts)(*owners)
 
 
-def _config(max_tokens, hidden, top_k, experts, preset, rows, combine, owners, lanes):
-    config = _abi.covey_ep_config(size=ctypes.sizeof(_abi.covey_ep_config), dtype=Dtype.BFLOAT16)
+def _config(max_tokens, hidden, top_k, experts, preset, rows, combine, owners, lanes, dtype):
+    config = _abi.covey_ep_config(size=ctypes.sizeof(_abi.covey_ep_config), dtype=dtype)
     config.max_tokens, config.hidden, config.top_k, config.experts = max_tokens, hidden, top_k, experts
     config.preset, config.rows = _enum(preset, EpPreset), _enum(rows, EpRowsAs)
     config.combine, config.expert_owner, config.lanes = _enum(combine, EpCombineAs), _owners(owners, experts), lanes
@@ -276,7 +282,17 @@ def _config(max_tokens, hidden, top_k, experts, preset, rows, combine, owners, l
 
 _TYPES = {"experts": Dtype.INT32, "weights": Dtype.FLOAT32, "count": Dtype.INT32, "src_info": Dtype.INT32,
           "range": Dtype.INT64, "packed_scales": Dtype.FLOAT32, "x_scales": Dtype.FLOAT32, "active_ranks": Dtype.INT32, "waited": Dtype.UINT64,
-          "recv_experts": Dtype.INT32, "recv_weights": Dtype.FLOAT32}  # the others: bfloat16
+          "recv_experts": Dtype.INT32, "recv_weights": Dtype.FLOAT32}  # the others: the handle's
+
+
+def _element(dtype) -> Dtype:
+    """By a Dtype, its name, or a type of numpy, ml_dtypes or torch."""
+    if isinstance(dtype, Dtype):
+        return dtype
+    name = getattr(dtype, "__name__", str(dtype)).removeprefix("torch.").upper()
+    if name not in ("BFLOAT16", "FLOAT16"):
+        raise ValueError(f"dtype is {dtype!r}: it must be bfloat16 or float16")
+    return Dtype[name]
 
 
 def to_bf16(values):

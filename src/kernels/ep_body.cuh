@@ -7,6 +7,7 @@
 #define CVY_EP_BODY_CUH
 
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 
 #include "step.cuh"
 #include "ep_call.h"
@@ -337,40 +338,43 @@ static __device__ __forceinline__ int cvy_ep_stopped(struct cvy_ep_turn *t)
 	return stopped;
 }
 
+/*
+ * ---- elements: bf16 or fp16, alike for a launch ----
+ *
+ * Code that converts is a template. Its caller asks a->fp16 once for all that is converted.
+ */
+
 /* Element @i of a word. */
-static __device__ __forceinline__ float cvy_bf16_wide(uint64_t v, int i)
+template <int FP16> static __device__ __forceinline__ float cvy_ep_wide(uint64_t v, int i)
 {
-	uint32_t half = i < 2 ? (uint32_t)v : (uint32_t)(v >> 32);
+	uint32_t two = i < 2 ? (uint32_t)v : (uint32_t)(v >> 32);
 
-	return __uint_as_float(i % 2 ? half & 0xffff0000u : half << 16);
-}
+	if (FP16) {
+		__half2 pair;
 
-/* With a NaN among them: each stays the NaN that it is, as on hosts. */
-static __device__ __noinline__ uint64_t cvy_bf16_narrow_nan(float a, float b, float c, float d)
-{
-	float v[4] = { a, b, c, d };
-	uint64_t word = 0;
-
-#pragma unroll 1
-	for (int i = 0; i < 4; i++) {
-		uint32_t one = v[i] != v[i] ? __float_as_uint(v[i]) >> 16 | 0x40
-					    : __bfloat16_as_ushort(__float2bfloat16_rn(v[i]));
-
-		word |= (uint64_t)one << (16 * i);
+		memcpy(&pair, &two, sizeof(pair));
+		return i % 2 ? __high2float(pair) : __low2float(pair);
 	}
-	return word;
+	return __uint_as_float(i % 2 ? two & 0xffff0000u : two << 16);
 }
 
-static __device__ __forceinline__ uint64_t cvy_bf16_narrow(const float v[4])
+/* Four elements as a word, rounded to nearest even. The conversions make each NaN 0x7fff, and the host does the same. */
+template <int FP16> static __device__ __forceinline__ uint64_t cvy_ep_narrow(const float v[4])
 {
-	__nv_bfloat162 low = __floats2bfloat162_rn(v[0], v[1]), high = __floats2bfloat162_rn(v[2], v[3]);
-	uint32_t l, h;
+	uint32_t low, high;
 
-	if (v[0] != v[0] || v[1] != v[1] || v[2] != v[2] || v[3] != v[3])
-		return cvy_bf16_narrow_nan(v[0], v[1], v[2], v[3]);
-	memcpy(&l, &low, sizeof(l));
-	memcpy(&h, &high, sizeof(h));
-	return (uint64_t)h << 32 | l;
+	if (FP16) {
+		__half2 l = __floats2half2_rn(v[0], v[1]), h = __floats2half2_rn(v[2], v[3]);
+
+		memcpy(&low, &l, sizeof(low));
+		memcpy(&high, &h, sizeof(high));
+	} else {
+		__nv_bfloat162 l = __floats2bfloat162_rn(v[0], v[1]), h = __floats2bfloat162_rn(v[2], v[3]);
+
+		memcpy(&low, &l, sizeof(low));
+		memcpy(&high, &h, sizeof(high));
+	}
+	return (uint64_t)high << 32 | low;
 }
 
 #endif

@@ -60,10 +60,10 @@ static __device__ __forceinline__ uint8_t *cvy_ep_piece_room(uint64_t *dynamic, 
 	return (uint8_t *)dynamic + (size_t)(warp * 2 + (round & 1)) * CVY_EP_BULK_PIECE;
 }
 
-/* A warp: its piece of a round, if there is one. @to: ranks that rows go to by bulk. */
-template <int ONCE>
-static __device__ __forceinline__ void cvy_ep_sum_piece(const struct cvy_ep_turn *t, const struct cvy_ep_step *s,
-							const struct cvy_ep_piece *piece, uint8_t *room)
+/* A warp: its piece of a round, if there is one. */
+template <int ONCE, int FP16>
+static __device__ __forceinline__ void cvy_ep_sum_piece_as(const struct cvy_ep_turn *t, const struct cvy_ep_step *s,
+							   const struct cvy_ep_piece *piece, uint8_t *room)
 {
 	const struct cvy_ep_args *a = t->a;
 	struct cvy_ep_place p = { -1, -1, 0, 0 };
@@ -97,7 +97,7 @@ static __device__ __forceinline__ void cvy_ep_sum_piece(const struct cvy_ep_turn
 			}
 #pragma unroll
 			for (int i = 0; i < CVY_EP_SUMMED; i++)
-				sum[i].add(v[i], by);
+				sum[i].add<FP16>(v[i], by);
 			if (ONCE) /* one row alone stands at a token */
 				break;
 		}
@@ -105,12 +105,22 @@ static __device__ __forceinline__ void cvy_ep_sum_piece(const struct cvy_ep_turn
 		for (int i = 0; i < CVY_EP_SUMMED; i++) {
 			uint64_t v[2];
 
-			sum[i].narrow(v);
+			sum[i].narrow<FP16>(v);
 			if (word + i * CVY_EP_UNIT < piece->last)
 				cvy_ep_put_two(to + (size_t)(i * CVY_EP_UNIT) * 8, v);
 		}
 	}
 	cvy_bulk_fence();
+}
+
+template <int ONCE>
+static __device__ __forceinline__ void cvy_ep_sum_piece(const struct cvy_ep_turn *t, const struct cvy_ep_step *s,
+							const struct cvy_ep_piece *piece, uint8_t *room)
+{
+	if (t->a->fp16)
+		cvy_ep_sum_piece_as<ONCE, 1>(t, s, piece, room);
+	else
+		cvy_ep_sum_piece_as<ONCE, 0>(t, s, piece, room);
 }
 
 /* The warp that puts: to each of the ranks @to, which of its tokens there are results of, and that these have no tags. */
@@ -148,6 +158,7 @@ static __device__ __forceinline__ void cvy_ep_put_round(const struct cvy_ep_turn
 /* ---- what comes back ---- */
 
 /* A warp: what this rank has itself for an own token, at all units that are added at a time; the sums are in f32 there, too. */
+template <int FP16>
 static __device__ __forceinline__ void cvy_ep_add_own(const struct cvy_ep_args *a, const struct cvy_ep_place *place,
 						      uint32_t rows, int at, struct cvy_ep_sum sum[CVY_EP_ADDED])
 {
@@ -170,7 +181,7 @@ static __device__ __forceinline__ void cvy_ep_add_own(const struct cvy_ep_args *
 		}
 #pragma unroll
 		for (int i = 0; i < CVY_EP_ADDED; i++)
-			own[i].add(v[i], by);
+			own[i].add<FP16>(v[i], by);
 	}
 #pragma unroll
 	for (int i = 0; i < CVY_EP_ADDED; i++)
@@ -178,7 +189,7 @@ static __device__ __forceinline__ void cvy_ep_add_own(const struct cvy_ep_args *
 }
 
 /* A warp: units @u to @last of the own token @j, of @place, whose parts are all here: in ascending rank, as with lines. */
-template <int ONCE>
+template <int ONCE, int FP16>
 static __device__ __forceinline__ void cvy_ep_add_whole(const struct cvy_ep_turn *t, const struct cvy_ep_step *s,
 							const struct cvy_ep_place *place, int j, int u, int last)
 {
@@ -227,11 +238,11 @@ static __device__ __forceinline__ void cvy_ep_add_whole(const struct cvy_ep_turn
 				if (rank[b] < 0)
 					continue;
 				if (!ONCE && rank[b] == a->call.rank)
-					cvy_ep_add_own(a, place, own, at, sum);
+					cvy_ep_add_own<FP16>(a, place, own, at, sum);
 				else
 #pragma unroll
 					for (int i = 0; i < CVY_EP_ADDED; i++)
-						sum[i].add(v[b][i], 1);
+						sum[i].add<FP16>(v[b][i], 1);
 			}
 		}
 #pragma unroll
@@ -241,7 +252,7 @@ static __device__ __forceinline__ void cvy_ep_add_whole(const struct cvy_ep_turn
 
 			if (parts.scale != 1)
 				sum[i].scale(parts.scale);
-			sum[i].narrow(v);
+			sum[i].narrow<FP16>(v);
 			if (u + i < last && word < a->form.row_words)
 				cvy_ep_put_two(out + (size_t)word * 8, v);
 		}
@@ -286,7 +297,10 @@ static __device__ __forceinline__ void cvy_ep_add_share(const struct cvy_ep_turn
 
 		if (at != share->at)
 			place = cvy_ep_away<ONCE>(t, cvy_ep_token(t, s, j));
-		cvy_ep_add_whole<ONCE>(t, s, &place, j, at - begin, end - begin);
+		if (t->a->fp16)
+			cvy_ep_add_whole<ONCE, 1>(t, s, &place, j, at - begin, end - begin);
+		else
+			cvy_ep_add_whole<ONCE, 0>(t, s, &place, j, at - begin, end - begin);
 		at = end;
 	}
 }

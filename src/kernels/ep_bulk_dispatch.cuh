@@ -84,15 +84,16 @@ static __device__ __forceinline__ void cvy_ep_sixteen(const struct cvy_ep_args *
 }
 
 /* Eight threads have a group of 128 elements: those of the thread as e4m3, and the group's scale. As cvy_ep_cast() has it, to the bit. */
-static __device__ __forceinline__ void cvy_ep_cast_sixteen(const uint64_t v[4], uint64_t out[2], float *scale)
+template <int FP16>
+static __device__ __forceinline__ void cvy_ep_cast_sixteen_as(const uint64_t v[4], uint64_t out[2], float *scale)
 {
 	uint32_t high = 0;
 	float most, by;
 
 #pragma unroll
 	for (int i = 0; i < 8; i++)
-		high = cvy_max_bf16(high, (uint32_t)(v[i / 2] >> (32 * (i % 2))) & 0x7fff7fffu);
-	most = fmaxf(1e-4f, fmaxf(__uint_as_float(high << 16), __uint_as_float(high & 0xffff0000u)));
+		high = cvy_max_halves<FP16>(high, (uint32_t)(v[i / 2] >> (32 * (i % 2))) & 0x7fff7fffu);
+	most = fmaxf(1e-4f, fmaxf(cvy_ep_wide<FP16>(high, 0), cvy_ep_wide<FP16>(high, 1)));
 #pragma unroll
 	for (int k = 4; k; k /= 2)
 		most = fmaxf(most, __shfl_xor_sync(CVY_EP_ALL, most, k));
@@ -100,12 +101,21 @@ static __device__ __forceinline__ void cvy_ep_cast_sixteen(const uint64_t v[4], 
 	out[0] = out[1] = 0;
 #pragma unroll
 	for (int i = 0; i < 8; i++) {
-		float2 pair = make_float2(cvy_bf16_wide(v[i / 2], i % 2 * 2) * by,
-					  cvy_bf16_wide(v[i / 2], i % 2 * 2 + 1) * by);
+		float2 pair = make_float2(cvy_ep_wide<FP16>(v[i / 2], i % 2 * 2) * by,
+					  cvy_ep_wide<FP16>(v[i / 2], i % 2 * 2 + 1) * by);
 
 		out[i / 4] |= (uint64_t)__nv_cvt_float2_to_fp8x2(pair, __NV_SATFINITE, __NV_E4M3) << (16 * (i % 4));
 	}
 	*scale = most / 448.0f;
+}
+
+static __device__ __forceinline__ void cvy_ep_cast_sixteen(const struct cvy_ep_args *a, const uint64_t v[4],
+							   uint64_t out[2], float *scale)
+{
+	if (a->fp16)
+		cvy_ep_cast_sixteen_as<1>(v, out, scale);
+	else
+		cvy_ep_cast_sixteen_as<0>(v, out, scale);
 }
 
 /* A warp: the thread's 16 elements of a token, its @w-th, as they travel. */
@@ -119,7 +129,7 @@ static __device__ __forceinline__ void cvy_ep_stage_sixteen(const struct cvy_ep_
 		float scale = __uint_as_float((uint32_t)v[2]);
 
 		if (!a->x_scales)
-			cvy_ep_cast_sixteen(v, out, &scale);
+			cvy_ep_cast_sixteen(a, v, out, &scale);
 		if (in)
 			((ulonglong2 *)stage)[w] = make_ulonglong2(out[0], out[1]);
 		if (in && w % 8 == 0)

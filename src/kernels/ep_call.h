@@ -245,8 +245,9 @@ struct cvy_ep_args {
 	int32_t tokens, hidden, top_k, experts, el, num_tokens, fp8, per_rank, renormalise;
 	int32_t phases;
 	uint32_t size_mask;    /* of ranks below size */
+	int32_t fp16;	       /* elements are fp16, else bf16: alike on all ranks */
 	const uint8_t *x;      /* dispatch */
-	const float *x_scales; /* x is e4m3, and this its scales; NULL: bf16 */
+	const float *x_scales; /* x is e4m3, and this its scales; NULL: elements */
 	const int32_t *ids;
 	const int64_t *ids64; /* instead of ids, or NULL */
 	const float *weights;

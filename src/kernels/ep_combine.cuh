@@ -100,7 +100,9 @@ static __device__ __forceinline__ int cvy_ep_push_token(const struct cvy_ep_turn
 
 			word += first * CVY_EP_LINE_WORDS;
 			if (a->per_rank) {
-				cvy_ep_sum_here(a, &p, these, word).narrow(v);
+				struct cvy_ep_sum sum = cvy_ep_sum_here(a, &p, these, word);
+
+				cvy_ep_round(a, &sum, v);
 			} else {
 				int row = __shfl_sync(CVY_EP_ALL, p.row, __ffs((int)these) - 1);
 
@@ -236,7 +238,7 @@ static __device__ __forceinline__ int cvy_ep_gather(struct cvy_ep_turn *t, const
 			if (a->per_rank && whose[i] == a->call.rank)
 				sum->more(&own);
 			else if (in)
-				sum->add(v[i], a->per_rank ? 1.0f : weight[i]);
+				cvy_ep_add(a, sum, v[i], a->per_rank ? 1.0f : weight[i]);
 		}
 	}
 	return 0;
@@ -317,7 +319,7 @@ static __device__ __forceinline__ int cvy_ep_take_token(struct cvy_ep_turn *t, c
 		known = 0;
 		if (parts.scale != 1)
 			sum.scale(parts.scale);
-		sum.narrow(v);
+		cvy_ep_round(a, &sum, v);
 		if (line < last && word < a->form.row_words)
 			cvy_word_put(a->out + (size_t)token * (size_t)a->hidden * 2, (uint64_t)word,
 				     (uint64_t)a->hidden * 2, v[0]);

@@ -23,11 +23,11 @@ struct cvy_ep_sum {
 			v[i] = 0;
 	}
 
-	__device__ __forceinline__ void add(const uint64_t x[2], float weight)
+	template <int FP16> __device__ __forceinline__ void add(const uint64_t x[2], float weight)
 	{
 #pragma unroll
 		for (int i = 0; i < 8; i++)
-			v[i] += weight * cvy_bf16_wide(x[i / 4], i % 4);
+			v[i] += weight * cvy_ep_wide<FP16>(x[i / 4], i % 4);
 	}
 
 	__device__ __forceinline__ void more(const struct cvy_ep_sum *with)
@@ -44,12 +44,41 @@ struct cvy_ep_sum {
 			v[i] *= by;
 	}
 
-	__device__ __forceinline__ void narrow(uint64_t x[2]) const
+	template <int FP16> __device__ __forceinline__ void narrow(uint64_t x[2]) const
 	{
-		x[0] = cvy_bf16_narrow(v);
-		x[1] = cvy_bf16_narrow(v + 4);
+		x[0] = cvy_ep_narrow<FP16>(v);
+		x[1] = cvy_ep_narrow<FP16>(v + 4);
 	}
 };
+
+static __device__ __forceinline__ void cvy_ep_add(const struct cvy_ep_args *a, struct cvy_ep_sum *sum,
+						  const uint64_t x[2], float weight)
+{
+	if (a->fp16)
+		sum->add<1>(x, weight);
+	else
+		sum->add<0>(x, weight);
+}
+
+static __device__ __forceinline__ void cvy_ep_round(const struct cvy_ep_args *a, const struct cvy_ep_sum *sum,
+						    uint64_t x[2])
+{
+	if (a->fp16)
+		sum->narrow<1>(x);
+	else
+		sum->narrow<0>(x);
+}
+
+/* The first @n of the parts that are read at a time. */
+template <int FP16>
+static __device__ __forceinline__ void cvy_ep_add_first(struct cvy_ep_sum *sum, const uint64_t v[CVY_EP_RESULTS][2],
+							const float by[CVY_EP_RESULTS], int n)
+{
+#pragma unroll
+	for (int i = 0; i < CVY_EP_RESULTS; i++)
+		if (i < n)
+			sum->add<FP16>(v[i], by[i]);
+}
 
 /* Known to thread k of a warp of the k-th expert of a token. */
 struct cvy_ep_place {
@@ -193,10 +222,10 @@ static __device__ __forceinline__ struct cvy_ep_sum cvy_ep_sum_here(const struct
 				cvy_ep_result(a, r, word, v[i]);
 			rows &= rows - 1;
 		}
-#pragma unroll
-		for (int i = 0; i < CVY_EP_RESULTS; i++)
-			if (i < n)
-				sum.add(v[i], by[i]);
+		if (a->fp16)
+			cvy_ep_add_first<1>(&sum, v, by, n);
+		else
+			cvy_ep_add_first<0>(&sum, v, by, n);
 	}
 	return sum;
 }

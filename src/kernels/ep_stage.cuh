@@ -23,7 +23,7 @@ static __device__ __forceinline__ void cvy_ep_eight_given(const struct cvy_ep_ar
 		v[1] = __float_as_uint(a->x_scales[(size_t)token * groups + (size_t)(w / (CVY_EP_GROUP / 8))]);
 }
 
-/* The @w-th 8 elements of a token, of bf16; past its end 0. */
+/* The @w-th 8 elements of a token; past its end 0. */
 static __device__ __forceinline__ void cvy_ep_eight(const struct cvy_ep_args *a, int token, int w, uint64_t v[2])
 {
 	const uint8_t *row = a->x + (size_t)token * (size_t)a->hidden * 2;
@@ -64,27 +64,32 @@ static __device__ __forceinline__ void cvy_ep_ahead_of(const struct cvy_ep_args 
 }
 
 /* 16 threads have a group of 128 elements. Returns the eight as e4m3. */
-static __device__ __forceinline__ uint64_t cvy_ep_cast(const uint64_t v[2], float *scale)
+template <int FP16> static __device__ __forceinline__ uint64_t cvy_ep_cast_as(const uint64_t v[2], float *scale)
 {
 	uint64_t out = 0;
 	float most = 1e-4f, by;
 
 #pragma unroll
 	for (int i = 0; i < 8; i++)
-		most = fmaxf(most, fabsf(cvy_bf16_wide(v[i / 4], i % 4)));
+		most = fmaxf(most, fabsf(cvy_ep_wide<FP16>(v[i / 4], i % 4)));
 #pragma unroll
 	for (int k = 8; k; k /= 2)
 		most = fmaxf(most, __shfl_xor_sync(CVY_EP_ALL, most, k));
 	by = 448.0f / most;
 #pragma unroll
 	for (int i = 0; i < 4; i++) {
-		float2 pair = make_float2(cvy_bf16_wide(v[i / 2], i % 2 * 2) * by,
-					  cvy_bf16_wide(v[i / 2], i % 2 * 2 + 1) * by);
+		float2 pair = make_float2(cvy_ep_wide<FP16>(v[i / 2], i % 2 * 2) * by,
+					  cvy_ep_wide<FP16>(v[i / 2], i % 2 * 2 + 1) * by);
 
 		out |= (uint64_t)__nv_cvt_float2_to_fp8x2(pair, __NV_SATFINITE, __NV_E4M3) << (16 * i);
 	}
 	*scale = most / 448.0f;
 	return out;
+}
+
+static __device__ __forceinline__ uint64_t cvy_ep_cast(const struct cvy_ep_args *a, const uint64_t v[2], float *scale)
+{
+	return a->fp16 ? cvy_ep_cast_as<1>(v, scale) : cvy_ep_cast_as<0>(v, scale);
 }
 
 /* A warp: 8 elements of a token, its @w-th, as they travel; beyond its end nothing. */
@@ -98,7 +103,7 @@ static __device__ __forceinline__ void cvy_ep_stage_eight(const struct cvy_ep_ar
 		uint64_t out = v[0];
 
 		if (!a->x_scales)
-			out = cvy_ep_cast(v, &scale);
+			out = cvy_ep_cast(a, v, &scale);
 		if (w < words)
 			stage[w] = out;
 		if (w < words && w % 16 == 0)

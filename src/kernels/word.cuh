@@ -71,12 +71,15 @@ static __device__ __forceinline__ void cvy_add_word(uint64_t *at, uint64_t v)
 	asm volatile("red.relaxed.gpu.global.add.u64 [%0], %1;" ::"l"(at), "l"(v) : "memory");
 }
 
-/* The larger of two bf16 each, by halves; of a number and a NaN the number. */
-static __device__ __forceinline__ uint32_t cvy_max_bf16(uint32_t a, uint32_t b)
+/* The larger of two fp16 or bf16 each, by halves; of a number and a NaN the number. */
+template <int FP16> static __device__ __forceinline__ uint32_t cvy_max_halves(uint32_t a, uint32_t b)
 {
 	uint32_t v;
 
-	asm("max.bf16x2 %0, %1, %2;" : "=r"(v) : "r"(a), "r"(b));
+	if (FP16)
+		asm("max.f16x2 %0, %1, %2;" : "=r"(v) : "r"(a), "r"(b));
+	else
+		asm("max.bf16x2 %0, %1, %2;" : "=r"(v) : "r"(a), "r"(b));
 	return v;
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Dispatch and combine alone, by ranks of one process: every output byte against the host engine's functions, for random,
- * skewed, empty, one-expert and hostile routing, in every form (bf16, e4m3; a row per expert, per rank; both presets), in
+ * skewed, empty, one-expert and hostile routing, in every form (bf16, fp16, e4m3; a row per expert, per rank; both presets), in
  * one phase and two, twice alike, with canaries and poisoned outputs. Then one rank stays away: removed by a view made by hand, or
  * passed by at a deadline (with 7 ranks or more, one is lost after the other).
  *
@@ -44,6 +44,8 @@ static struct setup random_setup(void)
 	owners(&s, (int)below(3));
 	s.given = s.shape.fp8 ? (uint32_t)below(1u << n) : 0;
 	s.wide = (uint32_t)below(1u << n);
+	s.fp16 = (int)below(2);
+	s.odd = below(4) == 0;
 	return s;
 }
 
@@ -118,6 +120,7 @@ static void corners(void)
 			s.shape.once = way & 1;
 			s.shape.per_rank = way >> 1 & 1;
 			s.shape.fp8 = s.split = way >> 2;
+			s.fp16 = s.shape.once ^ s.shape.fp8;
 			s.lanes = 4;
 			s.wide = all[i].wide ? mask : 0;
 			owners(&s, all[i].owners);
@@ -140,6 +143,7 @@ static void one_hidden(int hidden, int way)
 	s.shape.fp8 = way & 1;
 	s.shape.once = way >> 1 & 1;
 	s.shape.per_rank = s.split = way >> 2;
+	s.fp16 = s.shape.once ^ s.split;
 	s.lanes = 2;
 	owners(&s, 0);
 	healthy(&s);

@@ -23,6 +23,7 @@ static struct covey_ep *handle(const struct oracle *o, int rank)
 	struct covey_ep *ep = need(sizeof(*ep));
 
 	ep->shape = (struct cvy_ep_shape){ o->tokens, o->hidden, o->top_k, o->experts, o->size, o->preset };
+	ep->dtype = o->dtype;
 	ep->rank = rank;
 	ep->size = o->size;
 	ep->owner = need((size_t)o->experts * sizeof(int));
@@ -129,6 +130,18 @@ static const uint16_t *result_of(const struct oracle *o, int rank, int32_t id, u
 	return owner->y + ((size_t)le * rows + cvy_ep_range_first(range) + nth) * (size_t)o->hidden;
 }
 
+static float wide(const struct oracle *o, uint16_t half)
+{
+	return o->dtype == COVEY_FLOAT16 ? cvy_f16_f32(half) : cvy_bf16_f32(half);
+}
+
+static uint16_t narrow(const struct oracle *o, float v)
+{
+	if (v != v)
+		return 0x7fff;
+	return o->dtype == COVEY_FLOAT16 ? cvy_f32_f16(v) : cvy_f32_bf16(v);
+}
+
 /* One row per rank: the rows of each owner are summed and rounded there, but for the own. */
 static void sum_per_rank(const struct oracle *o, int rank)
 {
@@ -149,12 +162,12 @@ static void sum_per_rank(const struct oracle *o, int rank)
 			memset(part, 0, hidden * sizeof(float));
 			for (size_t k = 0; k < top_k; k++)
 				for (size_t h = 0; h < hidden && row[k] && o->owner[r->ids[t * top_k + k]] == p; h++)
-					part[h] += r->weights[t * top_k + k] * cvy_bf16_f32(row[k][h]);
+					part[h] += r->weights[t * top_k + k] * wide(o, row[k][h]);
 			for (size_t h = 0; h < hidden; h++)
-				all[h] += p == rank ? part[h] : cvy_bf16_f32(cvy_f32_bf16(part[h]));
+				all[h] += p == rank ? part[h] : wide(o, narrow(o, part[h]));
 		}
 		for (size_t h = 0; h < hidden; h++)
-			r->out[t * hidden + h] = cvy_f32_bf16(all[h]);
+			r->out[t * hidden + h] = narrow(o, all[h]);
 	}
 	free(all);
 	free(part);

@@ -15,7 +15,7 @@ extern "C" {
 struct oracle_rank { /* inputs of one rank, and room for what it must get */
 	int num_tokens;
 	const void *x;
-	const float *x_scales; /* x is e4m3, or NULL: bf16 */
+	const float *x_scales; /* x is e4m3, or NULL: elements */
 	const int32_t *ids;
 	const float *weights;
 	uint16_t *packed; /* [el][size * tokens][hidden] */
@@ -34,6 +34,7 @@ struct oracle {
 	const int *owner;
 	uint32_t members; /* ranks whose parts are there */
 	int per_rank, renormalise, preset;
+	int dtype; /* of elements, enum covey_dtype */
 	struct oracle_rank rank[ORACLE_RANKS];
 };
 

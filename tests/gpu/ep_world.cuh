@@ -6,6 +6,8 @@
 #ifndef EP_WORLD_CUH
 #define EP_WORLD_CUH
 
+#include <cuda_fp16.h>
+
 #include "ep_call.h"
 #include "ep_oracle.h"
 #include "world.cuh"
@@ -59,6 +61,8 @@ struct setup {
 	struct cvy_ep_form dispatch, combine;
 	int owner[CVY_EP_EXPERTS];
 	int lanes, split, renormalise, timeout_ms;
+	int fp16;	/* elements, else bf16 */
+	int odd;	/* some elements are NaN, infinite or subnormal, and sums of fp16 overflow */
 	uint32_t given; /* ranks that have x in e4m3 */
 	uint32_t wide;	/* ranks that have ids in int64 */
 	enum routing routing;
@@ -128,6 +132,21 @@ static uint16_t bf16(float v)
 
 	memcpy(&b, &v, 4);
 	return (uint16_t)((b + 0x7fff + (b >> 16 & 1)) >> 16);
+}
+
+static uint16_t fp16(float v)
+{
+	return __half_as_ushort(__float2half_rn(v));
+}
+
+/* An element of about @v. In an odd set-up one of a hundred has any bits, and fp16 is so large that sums overflow. */
+static inline uint16_t element(const struct setup *s, float v)
+{
+	if (s->odd && below(100) == 0)
+		return (uint16_t)below(65536);
+	if (s->odd && s->fp16)
+		v *= 5000;
+	return s->fp16 ? fp16(v) : bf16(v);
 }
 
 /* ---- buffers ---- */
@@ -214,6 +233,7 @@ static struct oracle oracle_of(const struct setup *s, uint32_t members)
 	o.members = members;
 	o.per_rank = s->shape.per_rank;
 	o.renormalise = s->renormalise;
+	o.dtype = s->fp16 ? COVEY_FLOAT16 : COVEY_BFLOAT16;
 	o.preset = s->shape.once ? COVEY_EP_COMPACT : COVEY_EP_LL;
 	for (int r = 0; r < n; r++) {
 		struct oracle_rank *k = &o.rank[r];
@@ -282,7 +302,8 @@ static inline void prepare(struct setup *s)
 		for (int i = 0; i < PARTS; i++)
 			poison(r, i);
 		for (size_t i = 0; i < t * (size_t)h->hidden; i++)
-			((uint16_t *)host_at(r, X))[i] = bf16(((float)below(2001) - 1000) / (float)(1 << below(12)));
+			((uint16_t *)host_at(r, X))[i] =
+				element(s, ((float)below(2001) - 1000) / (float)(1 << below(12)));
 		for (size_t i = 0; i < t * groups; i++)
 			((float *)host_at(r, X_SCALES))[i] = (float)below(1000) / 999;
 		for (size_t i = 0; i < t * k; i++)
@@ -323,6 +344,7 @@ static inline void launch_ep(const struct setup *s, int r, int kind, int phases)
 	a.el = side[r].el;
 	a.num_tokens = side[r].num_tokens;
 	a.fp8 = s->shape.fp8;
+	a.fp16 = s->fp16;
 	a.once = s->shape.once;
 	a.per_rank = s->shape.per_rank || s->shape.once;
 	a.recv_experts = (int32_t *)device_at(r, NAMED);
@@ -375,9 +397,10 @@ static inline void complain(const struct setup *s, const char *what, int r, cons
 		"%s: rank %d: %s: byte %zu is %02x, not %02x (tokens %d hidden %d top %d of %d, fp8 %d (given by %x), "
 		"ids in int64 by %x, "
 		"per rank %d, "
-		"lanes %d, split %d, routing %d, once %d)\n",
+		"lanes %d, split %d, routing %d, once %d, fp16 %d, odd %d)\n",
 		what, r, of, at, got, want, s->shape.tokens, s->shape.hidden, s->shape.top_k, s->shape.experts,
-		s->shape.fp8, s->given, s->wide, s->shape.per_rank, s->lanes, s->split, s->routing, s->shape.once);
+		s->shape.fp8, s->given, s->wide, s->shape.per_rank, s->lanes, s->split, s->routing, s->shape.once,
+		s->fp16, s->odd);
 }
 
 static const uint8_t *fetch(int r, int which)
@@ -500,11 +523,10 @@ static inline void compute(const struct setup *s, uint32_t who)
 		if (!(who >> r & 1))
 			continue;
 		for (size_t i = 0; i < m; i++)
-			((uint16_t *)host_at(r, Y))[i] = bf16((float)((i * 37 + (size_t)r * 11) % 509) / 64 - 4);
+			((uint16_t *)host_at(r, Y))[i] = element(s, (float)((i * 37 + (size_t)r * 11) % 509) / 64 - 4);
 		CUDA(cudaSetDevice(ranks[r].device));
 		upload(r, Y);
 	}
-	(void)s;
 }
 
 static inline void check_combine(const struct setup *s, const char *what, uint32_t members, uint32_t who)

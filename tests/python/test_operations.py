@@ -219,6 +219,34 @@ def wide_ids(ep, x, ids, weights, routed):
         ep.dispatch(covey.to_bf16(x), ids.astype(np.uint32), weights)
 
 
+def halves(group, preset):
+    T, H, K, E = 16, 256, 2, 6
+    rng = np.random.default_rng(group.rank)
+    x = rng.integers(0, 16, (T, H)).astype(np.float16)
+    x[0, :3] = 65504, 2.0 ** -24, -2.0 ** -14  # the largest, the smallest, and the smallest that is normal
+    ids = np.stack([rng.permutation(E)[:K] for _ in range(len(x))]).astype(np.int32)
+    weights = np.full(ids.shape, 0.5, np.float32)
+    with covey.Ep(group, max_tokens=T, hidden=H, top_k=K, experts=E, preset=preset, dtype=np.float16) as ep:
+        with pytest.raises(TypeError, match="float16"):
+            ep.dispatch(covey.to_bf16(x), ids, weights)
+        routed = ep.dispatch(x, ids, weights)
+        y = routed.x
+        assert y.dtype == np.float16
+        if preset == "compact":
+            y = y * routed.recv_weights.sum(1, where=routed.recv_experts >= 0)[:, None].astype(np.float16)
+        out, outcome = ep.combine(y, routed, ids, weights)
+        assert outcome.ranks == {0, 1, 2} and out.dtype == np.float16
+        np.testing.assert_array_equal(out[1:], x[1:])
+        np.testing.assert_array_equal(out[0, [0, 2]], x[0, [0, 2]])
+    with pytest.raises(ValueError, match="bfloat16 or float16"):
+        covey.Ep(group, max_tokens=T, hidden=H, top_k=K, experts=E, dtype="float32")
+
+
+@pytest.mark.parametrize("preset", ["ll", "compact"])
+def test_dispatch_of_float16(ranks, preset):
+    ranks.run(WORLD, halves, preset)
+
+
 @pytest.mark.parametrize("preset,rows", [("ll", "bf16"), ("compact", "bf16"), ("ll", "e4m3"), ("compact", "e4m3")])
 def test_dispatch_and_combine(ranks, preset, rows):
     ranks.run(WORLD, experts, preset, rows)

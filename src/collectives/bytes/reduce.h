@@ -33,7 +33,7 @@ struct cvy_reduce_table {
 	void (*average[CVY_DTYPES])(void *at, size_t n, int by); /* turns a sum into avg */
 	void (*widen[CVY_DTYPES])(float *to, const void *from, size_t n);
 	void (*narrow[CVY_DTYPES])(void *to, const float *from, size_t n);
-	void (*weigh_bf16)(float *sum, const void *from, float weight, size_t n); /* sum += weight * from */
+	void (*weigh[CVY_DTYPES])(float *sum, const void *from, float weight, size_t n); /* sum += weight * from */
 };
 
 extern const struct cvy_reduce_table cvy_reduce_plain;

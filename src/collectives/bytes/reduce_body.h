@@ -160,6 +160,21 @@ TARGET static void widen_f16(float *to, const void *from, size_t n)
 		to[i] = cvy_f16_f32(h[i]);
 }
 
+/* In parts, each widened as fast as the CPU converts. */
+TARGET static void weigh_f16(float *sum, const void *from, float weight, size_t n)
+{
+	const cvy_u16_any *h = from;
+	float part[128];
+
+	for (size_t i = 0, m; i < n; i += m) {
+		m = n - i < 128 ? n - i : 128;
+		widen_f16(part, h + i, m);
+		CVY_VECTORISE
+		for (size_t k = 0; k < m; k++)
+			sum[i + k] += weight * part[k];
+	}
+}
+
 TARGET static void narrow_f16(void *to, const float *from, size_t n)
 {
 	cvy_u16_any *h = to;
@@ -202,7 +217,7 @@ const struct cvy_reduce_table TABLE = {
 		[COVEY_FLOAT64] = avg_f64,
 	},
 	.widen = { [COVEY_FLOAT16] = widen_f16, [COVEY_BFLOAT16] = widen_bf16 },
-	.weigh_bf16 = weigh_bf16,
+	.weigh = { [COVEY_FLOAT16] = weigh_f16, [COVEY_BFLOAT16] = weigh_bf16 },
 	.narrow = { [COVEY_FLOAT16] = narrow_f16, [COVEY_BFLOAT16] = narrow_bf16 },
 };
 

@@ -108,6 +108,8 @@ char *cvy_call_text(uint64_t call, char *text, size_t bytes)
 		snprintf(text, bytes, "%s(%llu x %s, root %u)", k->name, count, cvy_dtype_name(dtype), root);
 	else if (k == &cvy_op_allgather || k == &cvy_op_alltoall || k == &cvy_op_allgatherv)
 		snprintf(text, bytes, "%s(%llu x %s)", k->name, count, cvy_dtype_name(dtype));
+	else if (k == &cvy_op_dispatch || k == &cvy_op_combine)
+		snprintf(text, bytes, "%s(%s)", k->name, cvy_dtype_name(dtype));
 	else
 		snprintf(text, bytes, "%s", k->name);
 	return text;

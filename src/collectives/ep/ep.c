@@ -13,6 +13,7 @@
 #include "handle.h"
 #include "hash.h"
 #include "mask.h"
+#include "reduce.h"
 #include "size.h"
 
 enum { DISPATCH, COMBINE };
@@ -70,15 +71,17 @@ static int check_config(struct covey_group *group, const struct covey_ep_config 
 		err = in_range(group, "hidden", c->hidden, 8, CVY_EP_MAX_HIDDEN);
 	if (!err && c->hidden % 8)
 		err = cvy_fail(cvy_handle_box(group), COVEY_ERR_INVAL, -1, 0,
-			       "hidden is %d: it must be a multiple of 8 (16 bytes of bf16)", c->hidden);
+			       "hidden is %d: it must be a multiple of 8 (16 bytes)", c->hidden);
 	if (!err)
 		err = in_range(group, "top_k", c->top_k, 1, CVY_EP_MAX_TOP_K);
 	if (!err)
 		err = in_range(group, "experts", c->experts, 1, CVY_EP_MAX_EXPERTS);
 	if (err)
 		return err;
-	if (c->dtype != COVEY_BFLOAT16)
-		return fail(group, COVEY_ERR_INVAL, "dtype must be COVEY_BFLOAT16");
+	if (c->dtype != COVEY_BFLOAT16 && c->dtype != COVEY_FLOAT16)
+		return cvy_fail(cvy_handle_box(group), COVEY_ERR_INVAL, -1, 0,
+				"dtype is %s (%d): it must be COVEY_BFLOAT16 or COVEY_FLOAT16",
+				cvy_dtype_name(c->dtype), c->dtype);
 	if (!cvy_ep_pack_of(c->preset))
 		return fail(group, COVEY_ERR_INVAL, "preset must be of enum covey_ep_preset");
 	if (c->rows != COVEY_EP_ROWS_BF16 && c->rows != COVEY_EP_ROWS_E4M3)
@@ -246,6 +249,7 @@ COVEY_API int covey_ep_create(struct covey_group *group, const struct covey_ep_c
 	ep->shape = shape;
 	ep->dispatch_bytes = cvy_ep_dispatch_bytes(&ep->shape);
 	ep->combine_bytes = cvy_ep_combine_bytes(&ep->shape);
+	ep->dtype = c.dtype;
 	ep->rows_as = c.rows;
 	ep->combine_as = c.combine;
 	ep->lanes = c.lanes;
@@ -406,7 +410,7 @@ static int check_dispatch(struct covey_ep *ep, const struct covey_dispatch_args 
 	if (a->x_scales && ep->rows_as != COVEY_EP_ROWS_E4M3)
 		return fail(ep->group, COVEY_ERR_INVAL,
 			    "x_scales are for rows in e4m3: lay the handle out with COVEY_EP_ROWS_E4M3, or give x in "
-			    "bf16 and no scales");
+			    "the handle's dtype and no scales");
 	if (a->num_tokens && cvy_ep_pack_of(ep->shape.preset)->beside && !a->weights)
 		return fail(ep->group, COVEY_ERR_INVAL, "weights must not be NULL with COVEY_EP_COMPACT");
 	return ep->el ? check_outputs(ep, a) : 0;
@@ -455,7 +459,7 @@ static int post(struct covey_ep *ep, int which, struct cvy_ep_call *call, int ti
 	op->behind = ep->behind;
 	op->rounds = 1;
 	op->ticks = 1;
-	op->dtype = COVEY_BFLOAT16;
+	op->dtype = ep->dtype;
 	op->count = (size_t)ep->sign;
 	if (!timeout_ms)
 		timeout_ms = cvy_engine_late_ms(e);

@@ -23,6 +23,7 @@ struct covey_ep {
 	int refs;			      /* the handle, and calls that have not ended */
 	size_t dispatch_bytes, combine_bytes; /* of one slot */
 	struct cvy_op *sent[2];		      /* posted and not received: dispatch, combine */
+	int dtype;			      /* enum covey_dtype: of tokens and results */
 	int rows_as, combine_as;
 	int lanes;		      /* of calls on devices; 0: as many as pay */
 	struct cvy_ep_device *device; /* its state on the group's device, made with the first call there */
@@ -110,7 +111,7 @@ int cvy_ep_owners(struct covey_group *group, const int *given, int experts, int 
 
 /*
  * Copies ids (others than 0..experts-1 become -1) and rows of @args into a slot. Rows that the caller gives in e4m3 are
- * codes, then scales, each where a row of bf16 would be. Returns what a reader is told: the tokens, and of what kind.
+ * codes, then scales, each where a row of elements would be. Returns what a reader is told: the tokens, and of what kind.
  */
 uint64_t cvy_ep_dispatch_write(const struct covey_ep *ep, const struct covey_dispatch_args *args, uint8_t *slot);
 /* The word of a slot with a bit, for 64 ranks, for each rank that gets nothing. */

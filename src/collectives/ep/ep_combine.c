@@ -257,14 +257,25 @@ static void sum_parts(const struct cvy_reduce_table *loops, struct cvy_ep_call *
 		memset(call->part, 0, hidden * sizeof(*call->part));
 		for (int i = 0; i < terms->n; i++)
 			if (terms->owner[i] == o)
-				loops->weigh_bf16(call->part, terms->row[i], terms->weight[i], hidden);
+				loops->weigh[ep->dtype](call->part, terms->row[i], terms->weight[i], hidden);
 		if (o != ep->rank) {
-			loops->narrow[COVEY_BFLOAT16]((uint8_t *)call->row, call->part, hidden);
-			loops->weigh_bf16(call->sum, (const uint8_t *)call->row, 1, hidden);
+			loops->narrow[ep->dtype](call->row, call->part, hidden);
+			loops->weigh[ep->dtype](call->sum, call->row, 1, hidden);
 		}
 		for (size_t h = 0; o == ep->rank && h < hidden; h++)
 			call->sum[h] += call->part[h];
 	}
+}
+
+/* Devices round each NaN to 0x7fff, whatever its sign and payload. This one gives the same bits. */
+static void set_nan(float *sum, size_t n)
+{
+	const uint32_t bits = 0x7fffffff;
+	float nan;
+
+	memcpy(&nan, &bits, sizeof(nan));
+	for (size_t h = 0; h < n; h++)
+		sum[h] = sum[h] == sum[h] ? sum[h] : nan;
 }
 
 static void sum_token(const struct cvy_reduce_table *loops, struct cvy_ep_call *call, size_t t)
@@ -272,6 +283,7 @@ static void sum_token(const struct cvy_reduce_table *loops, struct cvy_ep_call *
 	const struct cvy_ep_shape *s = &call->ep->shape;
 	int32_t room[CVY_EP_MAX_TOP_K];
 	const int32_t *ids = ids_of(call, t, room);
+	const int dtype = call->ep->dtype;
 	static const float none[CVY_EP_MAX_TOP_K]; /* for outputs without weights */
 	const float *weights = call->combine.weights ? call->combine.weights + t * (size_t)s->top_k : none;
 	int once = cvy_ep_pack_of(s->preset)->once, parts = !once && call->ep->combine_as == COVEY_EP_PER_RANK;
@@ -286,12 +298,12 @@ static void sum_token(const struct cvy_reduce_table *loops, struct cvy_ep_call *
 	if (parts)
 		sum_parts(loops, call, ids, &terms);
 	for (int i = 0; !parts && i < terms.n; i++)
-		loops->weigh_bf16(call->sum, terms.row[i], terms.weight[i], (size_t)s->hidden);
+		loops->weigh[dtype](call->sum, terms.row[i], terms.weight[i], (size_t)s->hidden);
 	scale = call->combine.renormalise && terms.here != terms.all && terms.here != 0 ? terms.all / terms.here : 1;
 	for (int h = 0; scale != 1 && h < s->hidden; h++)
 		call->sum[h] *= scale;
-	loops->narrow[COVEY_BFLOAT16]((uint8_t *)call->combine.out + t * cvy_ep_row_bytes(s), call->sum,
-				      (size_t)s->hidden);
+	set_nan(call->sum, (size_t)s->hidden);
+	loops->narrow[dtype]((uint8_t *)call->combine.out + t * cvy_ep_row_bytes(s), call->sum, (size_t)s->hidden);
 }
 
 void cvy_ep_combine_read(struct cvy_ep_call *call, const uint8_t *const *slot)

@@ -198,6 +198,7 @@ static void fill(const struct covey_ep *ep, struct cvy_ep_args *a, int combine, 
 	a->el = ep->el;
 	a->num_tokens = num_tokens;
 	a->fp8 = ep->rows_as == COVEY_EP_ROWS_E4M3;
+	a->fp16 = ep->dtype == COVEY_FLOAT16;
 	a->once = cvy_ep_pack_of(ep->shape.preset)->once;
 	a->per_rank = a->once || ep->combine_as == COVEY_EP_PER_RANK;
 	a->lost = (uint32_t *)(void *)route;

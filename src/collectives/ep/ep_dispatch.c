@@ -158,8 +158,8 @@ static void put_row(const struct covey_ep *ep, const struct covey_dispatch_args 
 	}
 	scales = args->packed_scales + (by_row ? to * groups : (size_t)bin * groups * rows + (size_t)at);
 	if (!t->given) {
-		cvy_ep_quantise((const uint16_t *)(const void *)t->row, hidden, (uint8_t *)args->packed_x + to * hidden,
-				scales, stride);
+		cvy_ep_quantise((const uint16_t *)(const void *)t->row, ep->dtype, hidden,
+				(uint8_t *)args->packed_x + to * hidden, scales, stride);
 		return;
 	}
 	memcpy((uint8_t *)args->packed_x + to * hidden, t->row, hidden);

@@ -43,18 +43,22 @@ float cvy_e4m3_f32(uint8_t v)
 	return v & 0x80 ? -a : a;
 }
 
-void cvy_ep_quantise(const uint16_t *row, size_t hidden, uint8_t *codes, float *scales, size_t stride)
+void cvy_ep_quantise(const uint16_t *row, int dtype, size_t hidden, uint8_t *codes, float *scales, size_t stride)
 {
+	const struct cvy_reduce_table *loops = cvy_reduce_loops();
+	float v[CVY_EP_QUANT_GROUP];
+
 	for (size_t g = 0; g < cvy_ep_groups(hidden); g++) {
 		size_t from = g * CVY_EP_QUANT_GROUP;
 		size_t n = hidden - from < CVY_EP_QUANT_GROUP ? hidden - from : CVY_EP_QUANT_GROUP;
 		float most = LEAST, scale;
 
+		loops->widen[dtype](v, row + from, n);
 		for (size_t i = 0; i < n; i++)
-			most = fmaxf(most, fabsf(cvy_bf16_f32(row[from + i])));
+			most = fabsf(v[i]) > most ? fabsf(v[i]) : most; /* fmaxf() would return a NaN that signals */
 		scale = MOST / most;
 		for (size_t i = 0; i < n; i++)
-			codes[from + i] = cvy_f32_e4m3(cvy_bf16_f32(row[from + i]) * scale);
+			codes[from + i] = cvy_f32_e4m3(v[i] * scale);
 		scales[g * stride] = most / MOST;
 	}
 }

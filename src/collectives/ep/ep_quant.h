@@ -20,7 +20,7 @@ static inline size_t cvy_ep_groups(size_t hidden)
 	return (hidden + CVY_EP_QUANT_GROUP - 1) / CVY_EP_QUANT_GROUP;
 }
 
-/* bf16 to e4m3, @hidden elements, and each group's scale, @stride apart: an element is code * scale. */
-void cvy_ep_quantise(const uint16_t *row, size_t hidden, uint8_t *codes, float *scales, size_t stride);
+/* A row of f16 or bf16 to e4m3, and each group's scale, @stride apart: an element is code * scale. */
+void cvy_ep_quantise(const uint16_t *row, int dtype, size_t hidden, uint8_t *codes, float *scales, size_t stride);
 
 #endif

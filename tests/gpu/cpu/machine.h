@@ -31,6 +31,7 @@
 #define __grid_constant__
 #define __shared__ static thread_local
 
+#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
 #undef __noinline__
@@ -302,6 +303,14 @@ static inline long long __double_as_longlong(double f)
 	return v;
 }
 
+/* Of a NaN and a number, devices take the number. The C library returns a NaN if it signals. */
+static inline float cpu_max(float a, float b)
+{
+	return b > a || a != a ? b : a;
+}
+
+#define fmaxf cpu_max
+
 /* ---- word.cuh ---- */
 
 #define CVY_WORD_CUH
@@ -370,12 +379,17 @@ static inline uint64_t cvy_acquire_word(const uint64_t *at)
 	return cvy_load_word(at);
 }
 
-static inline uint32_t cvy_max_bf16(uint32_t a, uint32_t b)
+static inline float cpu_half(int fp16, uint32_t v)
+{
+	return fp16 ? __half2float(__ushort_as_half((unsigned short)v)) : __uint_as_float(v << 16);
+}
+
+template <int FP16> static inline uint32_t cvy_max_halves(uint32_t a, uint32_t b)
 {
 	uint32_t both = 0;
 
 	for (int i = 0; i < 32; i += 16) {
-		float x = __uint_as_float((a >> i) << 16), y = __uint_as_float((b >> i) << 16);
+		float x = cpu_half(FP16, a >> i), y = cpu_half(FP16, b >> i);
 
 		both |= (x != x || y > x ? b >> i : a >> i) % 0x10000 << i;
 	}

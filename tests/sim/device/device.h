@@ -164,6 +164,7 @@ struct setup {
 	struct cvy_ep_form form[2];
 	struct cvy_ep_tables tables;
 	int resident; /* CTAs of a launch that run at a time */
+	int fp16;     /* elements, else bf16 */
 };
 extern struct setup setup;
 

@@ -21,6 +21,7 @@
 #include "reduce.h"
 
 enum { HIDDEN = 136, TOKENS = 17, TOP_K = 4, EXPERTS = 7, MOST = 5, GROUPS = 2, ROWS = MOST * TOKENS };
+enum { ODD = 7 }; /* this element of each token is one of odd() */
 enum routing { RANDOM, SKEWED, EMPTY, ONE_EXPERT, HOSTILE, ROUTINGS };
 
 struct batch { /* of one rank */
@@ -33,7 +34,7 @@ struct batch { /* of one rank */
 struct job {
 	struct covey_group *group;
 	struct covey_ep *ep;
-	int rank, size, e4m3;
+	int rank, size, e4m3, dtype;
 	int owner[EXPERTS], local[EXPERTS];
 	struct batch own;
 	uint16_t packed[ROWS * HIDDEN], y[ROWS * HIDDEN], out[TOKENS * HIDDEN];
@@ -69,13 +70,40 @@ static int32_t route(enum routing routing, uint64_t *state)
 	}
 }
 
-static void make(struct batch *b, enum routing routing, uint64_t seed, int rank)
+static float wide(int dtype, uint16_t half)
+{
+	return dtype == COVEY_FLOAT16 ? cvy_f16_f32(half) : cvy_bf16_f32(half);
+}
+
+/* A sum that is a NaN is 0x7fff. */
+static uint16_t narrow(int dtype, float v)
+{
+	if (v != v)
+		return 0x7fff;
+	return dtype == COVEY_FLOAT16 ? cvy_f32_f16(v) : cvy_f32_bf16(v);
+}
+
+/* NaN with and without a sign and payload, infinities, the largest number, -0, and the smallest numbers. */
+static uint16_t odd(int dtype, int i)
+{
+	const uint16_t endless = dtype == COVEY_FLOAT16 ? 0x7c00 : 0x7f80;
+	const uint16_t all[] = {
+		endless, 0x8000 | endless,	 endless + 1, 0xffff, 0x7fff, endless - 1, 0x8000, 0, 1, 0x8001,
+		0x0155,	 (endless - 1) | 0x8000, endless + 2, 0x8003
+	};
+
+	return all[(size_t)i % (sizeof(all) / sizeof(all[0]))];
+}
+
+static void make(struct batch *b, int dtype, enum routing routing, uint64_t seed, int rank)
 {
 	uint64_t state = seed * 1000 + (uint64_t)rank + 1;
 
 	b->tokens = routing == EMPTY && rank % 2 == 0 ? 0 : (int)(harness_random(&state) % (TOKENS + 1));
 	for (int i = 0; i < TOKENS * HIDDEN; i++)
-		b->x[i] = cvy_f32_bf16((float)(int)(harness_random(&state) % 200) / 16 - 6);
+		b->x[i] = narrow(dtype, (float)(int)(harness_random(&state) % 200) / 16 - 6);
+	for (int t = 0; t < TOKENS; t++)
+		b->x[t * HIDDEN + ODD] = odd(dtype, t + rank);
 	for (int i = 0; i < TOKENS * TOP_K; i++) {
 		b->ids[i] = route(routing, &state);
 		b->w[i] = (float)(harness_random(&state) % 64) / 64;
@@ -96,17 +124,17 @@ static bool names(const int *owner, const struct batch *b, int t, int rank)
 }
 
 /* What the experts of @rank make of a token's element, summed there by weight. */
-static uint16_t answer(const int *owner, const struct batch *b, int t, int h, int rank)
+static uint16_t answer(const struct job *j, const struct batch *b, int t, int h, int rank)
 {
 	float sum = 0;
 
 	for (int k = 0; k < TOP_K; k++) {
 		int32_t e = b->ids[t * TOP_K + k];
 
-		if (e >= 0 && e < EXPERTS && owner[e] == rank)
-			sum += b->w[t * TOP_K + k] * cvy_bf16_f32(b->x[t * HIDDEN + h]) * (float)(e + 1);
+		if (e >= 0 && e < EXPERTS && j->owner[e] == rank)
+			sum += b->w[t * TOP_K + k] * wide(j->dtype, b->x[t * HIDDEN + h]) * (float)(e + 1);
 	}
-	return cvy_f32_bf16(sum);
+	return narrow(j->dtype, sum);
 }
 
 static void check_elements(const struct job *j, const struct batch *b, int t, int row)
@@ -118,7 +146,7 @@ static void check_elements(const struct job *j, const struct batch *b, int t, in
 		must(!memcmp(j->packed + row * HIDDEN, b->x + t * HIDDEN, 2 * HIDDEN), "elements of row %d", row);
 		return;
 	}
-	cvy_ep_quantise(b->x + t * HIDDEN, HIDDEN, codes, scales, 1);
+	cvy_ep_quantise(b->x + t * HIDDEN, j->dtype, HIDDEN, codes, scales, 1);
 	must(!memcmp((uint8_t *)j->packed + row * HIDDEN, codes, HIDDEN), "codes of row %d", row);
 	for (int g = 0; g < GROUPS; g++)
 		must(j->scales[row * GROUPS + g] == scales[g], "scale %d of row %d", g, row);
@@ -142,7 +170,7 @@ static void check_row(struct job *j, const struct batch *b, int t, int row, int 
 			counted[e] = true;
 	}
 	for (int h = 0; h < HIDDEN; h++)
-		j->y[row * HIDDEN + h] = answer(j->owner, b, t, h, j->rank);
+		j->y[row * HIDDEN + h] = answer(j, b, t, h, j->rank);
 }
 
 /* All outputs of a dispatch by the sources in @mask; what the experts make of the rows is in y then. */
@@ -156,7 +184,7 @@ static void check_dispatch(struct job *j, enum routing routing, uint64_t seed, c
 		struct batch b;
 		int first = row;
 
-		make(&b, routing, seed, s);
+		make(&b, j->dtype, routing, seed, s);
 		for (int t = 0; t < b.tokens && covey_mask_has(mask, s); t++)
 			if (names(j->owner, &b, t, j->rank))
 				check_row(j, &b, t, row++, count);
@@ -187,10 +215,10 @@ static void check_out(const struct job *j, int renormalise, const struct covey_m
 
 			for (int o = 0; o < j->size; o++)
 				if (covey_mask_has(mask, o) && names(j->owner, &j->own, t, o))
-					sum += cvy_bf16_f32(answer(j->owner, &j->own, t, h, o));
-			must(j->out[t * HIDDEN + h] == cvy_f32_bf16(sum * scale),
+					sum += wide(j->dtype, answer(j, &j->own, t, h, o));
+			must(j->out[t * HIDDEN + h] == narrow(j->dtype, sum * scale),
 			     "rank %d token %d element %d: %g, not %g", j->rank, t, h,
-			     (double)cvy_bf16_f32(j->out[t * HIDDEN + h]), (double)(sum * scale));
+			     (double)wide(j->dtype, j->out[t * HIDDEN + h]), (double)(sum * scale));
 		}
 	}
 }
@@ -201,7 +229,8 @@ static void check_out(const struct job *j, int renormalise, const struct covey_m
 static void give_codes(struct job *j, struct covey_dispatch_args *a)
 {
 	for (int t = 0; t < j->own.tokens; t++)
-		cvy_ep_quantise(j->own.x + t * HIDDEN, HIDDEN, j->codes + t * HIDDEN, j->code_scales + t * GROUPS, 1);
+		cvy_ep_quantise(j->own.x + t * HIDDEN, j->dtype, HIDDEN, j->codes + t * HIDDEN,
+				j->code_scales + t * GROUPS, 1);
 	a->x = j->codes;
 	a->x_scales = j->code_scales;
 }
@@ -258,11 +287,12 @@ static void combine_args(struct job *j, struct covey_combine_args *a, int renorm
 
 /* ---- alone: slots in plain memory ---- */
 
+static const int dtypes[] = { COVEY_BFLOAT16, COVEY_FLOAT16 };
 static struct job jobs[MOST];
 static struct cvy_ep_call *calls[MOST];
 static uint8_t *slots[2][MOST];
 
-static void open_jobs(int e4m3)
+static void open_jobs(int e4m3, int dtype)
 {
 	memset(jobs, 0, sizeof(jobs));
 	for (int r = 0; r < MOST; r++) {
@@ -273,10 +303,17 @@ static void open_jobs(int e4m3)
 		j->rank = r;
 		j->size = MOST;
 		j->e4m3 = e4m3;
+		j->dtype = dtype;
 		j->ep = calloc(1, sizeof(*j->ep));
 		ck_assert_ptr_nonnull(j->ep);
 		*j->ep = (struct covey_ep){
-			.shape = shape, .rank = r, .size = MOST, .owner = j->owner, .local = j->local, .rows_as = e4m3
+			.shape = shape,
+			.rank = r,
+			.size = MOST,
+			.owner = j->owner,
+			.local = j->local,
+			.rows_as = e4m3,
+			.dtype = dtype,
 		};
 		j->ep->el = cvy_ep_locals(EXPERTS, j->owner, r, j->local);
 		calls[r] = cvy_ep_call_new(j->ep, 1);
@@ -351,9 +388,9 @@ START_TEST(rows_stand_by_source_whoever_is_missing)
 	struct covey_mask all = { { (1 << MOST) - 1 } }, sources = _i % 3 ? random_mask(&state) : all;
 	struct covey_mask here = _i % 4 ? random_mask(&state) : all;
 
-	open_jobs(_i % 2);
+	open_jobs(_i % 2, dtypes[_i / 2 % 2]);
 	for (int r = 0; r < MOST; r++)
-		make(&jobs[r].own, (enum routing)(_i % ROUTINGS), (uint64_t)_i, r);
+		make(&jobs[r].own, jobs[r].dtype, (enum routing)(_i % ROUTINGS), (uint64_t)_i, r);
 	dispatch_alone(&sources);
 	for (int r = 0; r < MOST; r++)
 		check_dispatch(&jobs[r], (enum routing)(_i % ROUTINGS), (uint64_t)_i, &sources);
@@ -381,9 +418,9 @@ START_TEST(wild_bytes_of_a_peer_do_no_harm)
 	struct job *j = &jobs[0];
 	uint64_t state = (uint64_t)_i + 1;
 
-	open_jobs(0);
+	open_jobs(0, dtypes[_i % 2]);
 	for (int r = 0; r < MOST; r++)
-		make(&jobs[r].own, RANDOM, (uint64_t)_i, r);
+		make(&jobs[r].own, jobs[r].dtype, RANDOM, (uint64_t)_i, r);
 	dispatch_alone(&all);
 	for (size_t i = 0; i < cvy_ep_dispatch_bytes(&j->ep->shape); i++)
 		slots[0][1][i] = (uint8_t)harness_random(&state);
@@ -423,7 +460,7 @@ END_TEST
 
 /* ---- through the engine ---- */
 
-static struct job *job_open(struct covey_group *group, int size, int e4m3)
+static struct job *job_open(struct covey_group *group, int size, int e4m3, int dtype)
 {
 	struct covey_ep_config c = COVEY_EP_CONFIG_INIT;
 	struct job *j = calloc(1, sizeof(*j));
@@ -436,12 +473,14 @@ static struct job *job_open(struct covey_group *group, int size, int e4m3)
 	c.top_k = TOP_K;
 	c.experts = EXPERTS;
 	c.expert_owner = j->owner;
+	c.dtype = dtype;
 	c.preset = COVEY_EP_COMPACT;
 	c.rows = e4m3 ? COVEY_EP_ROWS_E4M3 : COVEY_EP_ROWS_BF16;
 	j->group = group;
 	j->rank = view.rank;
 	j->size = size;
 	j->e4m3 = e4m3;
+	j->dtype = dtype;
 	must(!covey_ep_create(group, &c, &j->ep), "create");
 	cvy_ep_locals(EXPERTS, j->owner, j->rank, j->local);
 	return j;
@@ -455,8 +494,8 @@ static void job_close(struct job *j)
 
 static void every_routing(struct member *m)
 {
-	for (int e4m3 = 0; e4m3 < 2; e4m3++) {
-		struct job *j = job_open(m->group, m->n, e4m3);
+	for (int way = 0; way < 4; way++) {
+		struct job *j = job_open(m->group, m->n, way % 2, dtypes[way / 2]);
 
 		for (int i = 0; i < 4 * ROUTINGS; i++) {
 			struct covey_dispatch_args d = COVEY_DISPATCH_INIT;
@@ -464,7 +503,7 @@ static void every_routing(struct member *m)
 			enum routing routing = (enum routing)(i % ROUTINGS);
 			struct covey_result res;
 
-			make(&j->own, routing, (uint64_t)i, j->rank);
+			make(&j->own, j->dtype, routing, (uint64_t)i, j->rank);
 			dispatch_args(j, &d);
 			must(!covey_dispatch(j->ep, &d, NULL, &res) && covey_mask_count(&res.mask) == m->n, "dispatch");
 			check_dispatch(j, routing, (uint64_t)i, &res.mask);
@@ -521,10 +560,11 @@ static void refusals(struct member *m)
 	struct covey_dispatch_args d = COVEY_DISPATCH_INIT;
 	struct covey_combine_args c = COVEY_COMBINE_INIT;
 	struct covey_ep_config config = COVEY_EP_CONFIG_INIT;
-	struct job *j = job_open(m->group, m->n, 0);
+	struct job *j = job_open(m->group, m->n, 0, COVEY_BFLOAT16);
+	struct covey_error_info info;
 	struct covey_ep *other;
 
-	make(&j->own, RANDOM, 1, j->rank);
+	make(&j->own, j->dtype, RANDOM, 1, j->rank);
 	j->own.tokens = TOKENS;
 	dispatch_args(j, &d);
 	d.weights = NULL;
@@ -545,6 +585,12 @@ static void refusals(struct member *m)
 	config.top_k = config.experts = 1;
 	config.preset = COVEY_EP_COMPACT + 1;
 	must(covey_ep_create(m->group, &config, &other) == COVEY_ERR_INVAL, "a preset that is none");
+	config.preset = COVEY_EP_COMPACT;
+	config.dtype = COVEY_FLOAT32;
+	must(covey_ep_create(m->group, &config, &other) == COVEY_ERR_INVAL, "elements of four bytes");
+	must(!covey_last_error(m->group, &info) && strstr(info.cause, "dtype is f32") &&
+		     strstr(info.cause, "COVEY_BFLOAT16 or COVEY_FLOAT16"),
+	     "the cause: %s", info.cause);
 	job_close(j);
 }
 
@@ -556,8 +602,8 @@ START_TEST(what_it_needs_is_asked_for)
 }
 END_TEST
 
-/* One rank compact, the other not: their slots differ, and no byte may be taken for what it is not. */
-static void unlike(struct member *m)
+/* In one thing the ranks' handles differ; no byte may be taken for what it is not. */
+static void differ(struct member *m, int preset, int dtype)
 {
 	struct covey_dispatch_args d = COVEY_DISPATCH_INIT;
 	struct covey_ep_config c = COVEY_EP_CONFIG_INIT;
@@ -568,18 +614,29 @@ static void unlike(struct member *m)
 	c.hidden = HIDDEN;
 	c.top_k = 1;
 	c.experts = 2;
-	c.preset = m->rank ? COVEY_EP_COMPACT : COVEY_EP_LL;
+	c.preset = preset;
+	c.dtype = dtype;
 	must(!covey_ep_create(m->group, &c, &j->ep), "create");
 	dispatch_args(j, &d);
-	must(covey_dispatch(j->ep, &d, NULL, NULL) == COVEY_ERR_MISMATCH, "presets that differ");
+	must(covey_dispatch(j->ep, &d, NULL, NULL) == COVEY_ERR_MISMATCH, "handles that differ");
 	job_close(j);
 }
 
-START_TEST(presets_that_differ_do_not_match)
+static void unlike_presets(struct member *m)
+{
+	differ(m, m->rank ? COVEY_EP_COMPACT : COVEY_EP_LL, COVEY_BFLOAT16);
+}
+
+static void unlike_elements(struct member *m)
+{
+	differ(m, COVEY_EP_COMPACT, dtypes[m->rank]);
+}
+
+START_TEST(handles_that_differ_do_not_match)
 {
 	struct covey_config config = harness_config("epunlike", 2);
 
-	harness_threads(&config, unlike, NULL);
+	harness_threads(&config, _i ? unlike_elements : unlike_presets, NULL);
 }
 END_TEST
 
@@ -593,7 +650,7 @@ struct kill_plan {
 static int mortal(void *arg, int rank)
 {
 	struct kill_plan *plan = arg;
-	struct job *j = job_open(harness_join(&plan->config, rank), 3, 0);
+	struct job *j = job_open(harness_join(&plan->config, rank), 3, 0, dtypes[plan->when % 2]);
 
 	for (uint64_t i = 0; i < 30; i++) {
 		struct covey_combine_args c = COVEY_COMBINE_INIT;
@@ -601,7 +658,7 @@ static int mortal(void *arg, int rank)
 		struct covey_result res;
 		int moment = rank == 2 && i == 10 ? plan->when : -1;
 
-		make(&j->own, RANDOM, i, rank);
+		make(&j->own, j->dtype, RANDOM, i, rank);
 		if (moment == 0)
 			raise(SIGKILL);
 		dispatch_args(j, &d);
@@ -653,7 +710,7 @@ int main(void)
 	tcase_add_test(tc, slots_of_combine_take_one_row_a_token);
 	tcase_add_loop_test(tc, every_token_comes_back_right, 0, 6);
 	tcase_add_test(tc, what_it_needs_is_asked_for);
-	tcase_add_test(tc, presets_that_differ_do_not_match);
+	tcase_add_loop_test(tc, handles_that_differ_do_not_match, 0, 2);
 	if (!UNDER_TSAN)
 		tcase_add_loop_test(tc, survivors_of_a_death_go_on_with_what_is_there, 0, 6);
 	suite_add_tcase(suite, tc);

@@ -64,7 +64,12 @@ static void open_ranks(uint32_t seed)
 				k->owner[e] = (int)draw(RANKS);
 		memcpy(k->owner, ranks[0].owner, sizeof(k->owner));
 		k->ep = (struct covey_ep){
-			.shape = shape, .rank = r, .size = RANKS, .owner = k->owner, .local = k->local
+			.shape = shape,
+			.rank = r,
+			.size = RANKS,
+			.owner = k->owner,
+			.local = k->local,
+			.dtype = COVEY_BFLOAT16,
 		};
 		k->ep.el = cvy_ep_locals(EXPERTS, k->owner, r, k->local);
 		k->call = cvy_ep_call_new(&k->ep, 1);
@@ -409,7 +414,7 @@ START_TEST(rows_of_e4m3_have_a_scale_for_each_group)
 		row[i] = cvy_f32_bf16((float)((i % 128) - 64) * (i < 128 ? 1 : 0.01f));
 	for (int i = 256; i < N; i++)
 		row[i] = 0;
-	cvy_ep_quantise(row, N, codes, scales, 2);
+	cvy_ep_quantise(row, COVEY_BFLOAT16, N, codes, scales, 2);
 	ck_assert_float_eq(scales[0], 64 / 448.0f);
 	ck_assert_float_eq(scales[4], 1e-4f / 448.0f); /* zeros have one too */
 	ck_assert_int_eq(codes[0], 0xfe);
@@ -417,6 +422,24 @@ START_TEST(rows_of_e4m3_have_a_scale_for_each_group)
 		float v = cvy_bf16_f32(row[i]), got = cvy_e4m3_f32(codes[i]) * scales[i / 128 * 2];
 
 		ck_assert_float_le(fabsf(got - v), fabsf(v) / 16 + scales[i / 128 * 2] / 512);
+	}
+}
+END_TEST
+
+START_TEST(a_nan_does_not_hide_the_largest_of_its_group)
+{
+	static const uint16_t nans[] = { 0x7f81, 0xff81, 0x7fc0, 0xffff }; /* of bf16; the first two signal */
+	uint16_t row[128];
+	uint8_t codes[128];
+	float scale;
+
+	for (size_t i = 0; i < 4; i++) {
+		for (int k = 0; k < 128; k++)
+			row[k] = cvy_f32_bf16(k ? 1 : 64);
+		row[5] = nans[i];
+		cvy_ep_quantise(row, COVEY_BFLOAT16, 128, codes, &scale, 1);
+		ck_assert_float_eq(scale, 64 / 448.0f);
+		ck_assert_int_eq(codes[5], 0x7f);
 	}
 }
 END_TEST
@@ -430,6 +453,7 @@ int main(void)
 
 	tcase_add_test(tc, all_codes_of_e4m3_and_what_lies_between);
 	tcase_add_test(tc, rows_of_e4m3_have_a_scale_for_each_group);
+	tcase_add_test(tc, a_nan_does_not_hide_the_largest_of_its_group);
 	tcase_add_test(tc, sizes_are_by_max_ranks_and_owners_by_blocks);
 	tcase_add_loop_test(tc, all_ranks_get_what_the_reference_gives, 0, 60);
 	tcase_add_loop_test(tc, missing_owners_are_left_out_of_the_sum, 0, 60);

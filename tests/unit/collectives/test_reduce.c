@@ -190,6 +190,34 @@ START_TEST(f16_converts_as_the_cpu_does)
 }
 END_TEST
 
+/* All of f16, in a row whose end is no whole vector, and at an odd address. */
+START_TEST(rows_of_f16_are_weighed_alike)
+{
+	enum { N = 65536 - 5 };
+	const struct cvy_reduce_table *table = cvy_reduce_find(isas[_i % 3]);
+	uint8_t *row = malloc(2 * N + 1);
+	float *sum = malloc(N * sizeof(*sum));
+
+	must(row && sum, "memory");
+	for (uint32_t i = 0; i < N; i++) {
+		uint16_t h = (uint16_t)i;
+
+		memcpy(row + 1 + 2 * i, &h, 2);
+		sum[i] = (float)(i % 7);
+	}
+	if (table)
+		table->weigh[COVEY_FLOAT16](sum, row + 1, 0.3f, N);
+	for (uint32_t i = 0; table && i < N; i++) {
+		float want = (float)(i % 7) + 0.3f * cvy_f16_f32((uint16_t)i);
+
+		must(!memcmp(&want, &sum[i], 4) || (isnan(want) && isnan(sum[i])), "%s: %04x: %a, not %a", isas[_i % 3],
+		     i, (double)sum[i], (double)want);
+	}
+	free(row);
+	free(sum);
+}
+END_TEST
+
 START_TEST(f16_rounds_to_nearest_even)
 {
 	ck_assert_uint_eq(cvy_f32_f16(1.0f), 0x3c00);
@@ -361,6 +389,7 @@ int main(void)
 	tcase_add_loop_test(tc, reduce_is_a_left_fold_of_every_type, 0, 3 * (int)DTYPES);
 	tcase_add_loop_test(tc, instruction_sets_give_the_same_bits, 0, 2 * (int)DTYPES);
 	tcase_add_test(tc, f16_converts_as_the_cpu_does);
+	tcase_add_loop_test(tc, rows_of_f16_are_weighed_alike, 0, 3);
 	tcase_add_test(tc, f16_rounds_to_nearest_even);
 	tcase_add_test(tc, integers_divide_and_wrap);
 	tcase_add_test(tc, reduce_of_65_sources_sums_all);
