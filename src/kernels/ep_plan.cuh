@@ -74,7 +74,7 @@ static __device__ __forceinline__ int32_t cvy_ep_id_given(const struct cvy_ep_ar
 }
 
 /* Are those of a room int64? They are the caller's then: a copy has int32. By the arguments alone: no register is held. */
-static __device__ __forceinline__ int cvy_ep_wide(const struct cvy_ep_args *a)
+static __device__ __forceinline__ int cvy_ep_ids_wide(const struct cvy_ep_args *a)
 {
 	return a->ids64 && !cvy_ep_near_ids(a);
 }
@@ -82,7 +82,7 @@ static __device__ __forceinline__ int cvy_ep_wide(const struct cvy_ep_args *a)
 /* The same id, from the copy if there is one. */
 static __device__ __forceinline__ int32_t cvy_ep_id(const struct cvy_ep_args *a, const struct cvy_ep_room *room, int i)
 {
-	return cvy_ep_wide(a) ? cvy_ep_narrow_at(room->ids, i) : room->ids[i];
+	return cvy_ep_ids_wide(a) ? cvy_ep_narrow_at(room->ids, i) : room->ids[i];
 }
 
 static __device__ __forceinline__ int cvy_ep_known(const struct cvy_ep_args *a, int32_t id)
@@ -221,7 +221,7 @@ static __device__ __forceinline__ uint32_t cvy_ep_earlier(const struct cvy_ep_ar
 {
 	const int32_t *ids = room->ids + begin;
 	uint32_t sum = 0;
-	int i = (int)(threadIdx.x % 32), whole = ((uintptr_t)ids & 15) == 0 && !cvy_ep_wide(a) ? n / 4 : 0;
+	int i = (int)(threadIdx.x % 32), whole = ((uintptr_t)ids & 15) == 0 && !cvy_ep_ids_wide(a) ? n / 4 : 0;
 
 #pragma unroll 4
 	for (int k = i; k < whole; k += 32) {
