@@ -144,9 +144,10 @@ void cvy_device_ask(struct cvy_device *d, int holder)
 	}
 	/*
 	 * Nobody else has the own part of a private operation. An operation that has not entered is one: for others a
-	 * kernel would be here, except for lanes that had no part of it, which wait for nothing (CVY_GPU_LAGS).
+	 * kernel would be here, except for lanes that had no part of it, which wait for nothing (CVY_GPU_LAGS). Where no CTA has
+	 * ever stopped there are no lanes in what it says, and operation 0 has not entered either.
 	 */
-	nobody = p->private_parts || p->op != d->peer[d->rank].have.op;
+	nobody = p->private_parts || !p->lanes || p->op != d->peer[d->rank].have.op;
 	cvy_device_gone_turn(d, UINT32_MAX, nobody ? CVY_GONE_UNASK : CVY_GONE_ASK);
 	forget_parts(d);
 	for (const struct cvy_device_packets *x = d->packets; x; x = x->next)

@@ -28,6 +28,7 @@ static int counters(struct cvy_gpu *gpu, struct cvy_gpu_counters *c, int all)
 	if (all) {
 		c->admitted = kernel.admitted;
 		c->parked.op = kernel.parked;
+		c->parked.lanes = kernel.never_parked ? 0 : 1;
 		c->parked.private_parts = kernel.private_parts;
 	}
 	for (int i = 0; all && !kernel.newcomer && i < CVY_GPU_LANES; i++)

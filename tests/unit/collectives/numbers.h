@@ -16,6 +16,7 @@ extern struct kernel {
 	uint64_t before;		  /* of it, quanta of CTAs that have ended */
 	struct cvy_gpu_admitted admitted; /* an operation before */
 	int newcomer;			  /* or no kernel has run yet */
+	int never_parked;		  /* no CTA has ever stopped */
 } kernel;
 extern struct cvy_gpu_mailbox box;
 extern const struct cvy_gpu_ops numbers;

@@ -113,6 +113,25 @@ START_TEST(device_asks_for_what_a_kernel_behind_the_gate_lacks)
 }
 END_TEST
 
+/*
+ * What no CTA has ever written says operation 0, which may be the one that others have completed. Nothing of it has entered
+ * then, and nobody can be asked for as many packets as none.
+ */
+START_TEST(device_whose_kernels_never_stopped_asks_for_nothing)
+{
+	struct cvy_device *d = device_new(hear_nothing);
+
+	wants = 0;
+	kernel.parked = OP;
+	kernel.never_parked = 1;
+	lose_rank_2(d);
+	hear_have(d, 1, 2, OP + 1);
+	ck_assert_int_eq(wants, 0);
+	kernel.never_parked = 0;
+	device_free(d);
+}
+END_TEST
+
 /* CTAs that come by a view's words look first whether others have completed their operation, and how; only where some may have. */
 START_TEST(device_tells_lanes_that_it_lags)
 {
@@ -539,6 +558,7 @@ int main(void)
 	tcase_add_test(tests, device_takes_a_successor_for_no_contributor);
 	tcase_add_test(tests, device_keeps_packets_that_it_lacks_until_they_are_used);
 	tcase_add_test(tests, device_asks_for_what_a_kernel_behind_the_gate_lacks);
+	tcase_add_test(tests, device_whose_kernels_never_stopped_asks_for_nothing);
 	tcase_add_test(tests, device_tells_lanes_that_it_lags);
 	tcase_add_test(tests, device_knows_who_is_gone_until_it_lacks_nothing);
 	tcase_add_test(tests, device_takes_memory_for_each_of_its_names);
