@@ -22,8 +22,8 @@ static __device__ __forceinline__ void cvy_ep_eight_ids(const struct cvy_ep_args
 		for (int k = 0; k < 4; k++) {
 			const int4 two = ((const int4 *)at)[k];
 
-			v[2 * k] = cvy_ep_narrow(two.x, two.y);
-			v[2 * k + 1] = cvy_ep_narrow(two.z, two.w);
+			v[2 * k] = cvy_ep_id_narrow(two.x, two.y);
+			v[2 * k + 1] = cvy_ep_id_narrow(two.z, two.w);
 		}
 		return;
 	}

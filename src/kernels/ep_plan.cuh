@@ -55,22 +55,22 @@ static __device__ __forceinline__ struct cvy_ep_room cvy_ep_room_of(const struct
 }
 
 /* An int64 id by its two words. One beyond int32 is no expert's. */
-static __device__ __forceinline__ int32_t cvy_ep_narrow(int32_t low, int32_t high)
+static __device__ __forceinline__ int32_t cvy_ep_id_narrow(int32_t low, int32_t high)
 {
 	return high == low >> 31 ? low : -1;
 }
 
-static __device__ __forceinline__ int32_t cvy_ep_narrow_at(const int32_t *wide, int i)
+static __device__ __forceinline__ int32_t cvy_ep_id_narrow_at(const int32_t *wide, int i)
 {
 	const int2 words = ((const int2 *)wide)[i];
 
-	return cvy_ep_narrow(words.x, words.y);
+	return cvy_ep_id_narrow(words.x, words.y);
 }
 
 /* The @i-th id of the caller. */
 static __device__ __forceinline__ int32_t cvy_ep_id_given(const struct cvy_ep_args *a, int i)
 {
-	return a->ids64 ? cvy_ep_narrow_at((const int32_t *)a->ids64, i) : a->ids[i];
+	return a->ids64 ? cvy_ep_id_narrow_at((const int32_t *)a->ids64, i) : a->ids[i];
 }
 
 /* Are those of a room int64? They are the caller's then: a copy has int32. By the arguments alone: no register is held. */
@@ -82,7 +82,7 @@ static __device__ __forceinline__ int cvy_ep_ids_wide(const struct cvy_ep_args *
 /* The same id, from the copy if there is one. */
 static __device__ __forceinline__ int32_t cvy_ep_id(const struct cvy_ep_args *a, const struct cvy_ep_room *room, int i)
 {
-	return cvy_ep_ids_wide(a) ? cvy_ep_narrow_at(room->ids, i) : room->ids[i];
+	return cvy_ep_ids_wide(a) ? cvy_ep_id_narrow_at(room->ids, i) : room->ids[i];
 }
 
 static __device__ __forceinline__ int cvy_ep_known(const struct cvy_ep_args *a, int32_t id)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the parts of ep-perf that read options share. */
+/* Shared by the parts of ep-perf that read options. */
 #ifndef PERF_OPTIONS_H
 #define PERF_OPTIONS_H
 
