@@ -737,6 +737,31 @@ COVEY_API int covey_device_outcome_at(struct covey_group *group, const struct co
 COVEY_API int covey_device_mem_alloc(struct covey_group *group, size_t bytes, void **out);
 COVEY_API int covey_device_mem_free(struct covey_group *group, void *memory);
 
+/** struct covey_device_peers - by which a kernel of the application reaches that memory of its peers: covey_device.h */
+struct covey_device_peers {
+	void *window; /* the own memory of which covey_device_mem_alloc() gives parts, at one place on all ranks */
+	size_t window_bytes;
+	int rank;
+	/* the library's */
+	uint32_t far_bytes;
+	uint64_t *guests;
+	const uint64_t *gate, *words, *ended, *table;
+	uint8_t *windows;
+	const uint8_t *far;
+	uint64_t stride, most_cycles;
+};
+
+/**
+ * covey_device_peers - fills @out, for launches until covey_close(): views may change, captured graphs stay valid
+ * Parts of the memory stand at one place on all ranks if all allocate and free the same in the same order.
+ *
+ * A removed process that still runs may store in the memory that it reached, until it learns of its removal. Signals of it
+ * count no more; so a peer's data is read where a signal of the present view says that it is, and a replacement is given
+ * another part than the removed process had.
+ * Errors: INVAL; UNSUPPORTED: no device, or device_window_bytes is 0
+ */
+COVEY_API int covey_device_peers(struct covey_group *group, struct covey_device_peers *out);
+
 /* ---- Messages ----------------------------------------------------------------------------- */
 
 #define COVEY_TAG_ANY (-1) /* of a receive: the next message of that peer, with any tag */
