@@ -234,12 +234,22 @@ static int launch(struct covey_ep *ep, struct cvy_ep_args *a, struct CUstream_st
 	return 0;
 }
 
+static int refuse_more(const struct covey_ep *ep, const struct covey_dispatch_args *a)
+{
+	if (!a->token_mask && !a->fill_tail && !a->expert_tokens && !a->recv_counts && !a->triplets && !a->flat)
+		return 0;
+	return fail(ep, COVEY_ERR_UNSUPPORTED,
+		    "token_mask, fill_tail, expert_tokens, recv_counts, triplets and flat are for host memory");
+}
+
 int cvy_ep_device_dispatch(struct covey_ep *ep, const struct covey_dispatch_args *args, struct CUstream_st *stream,
 			   int phases, struct covey_result *result)
 {
 	int err = ready(ep, args->route, args->timeout_ms);
 	struct cvy_ep_args a;
 
+	if (!err)
+		err = refuse_more(ep, args);
 	if (!err && ep->combine_as == COVEY_EP_PER_RANK && args->num_tokens && !args->weights)
 		err = fail(ep, COVEY_ERR_INVAL, "weights must not be NULL where combine sums per rank");
 	if (err)
