@@ -1050,7 +1050,7 @@ COVEY_API size_t covey_ep_route_bytes(const struct covey_ep *ep);
  *                  [El][R*T][3]. COMPACT: [R*T][3], k is the first place that names an expert of this rank
  *   flat           int32, (source, token * K + k) of each row. LL: [El][R*T][2]. COMPACT: [R*T][2]
  *
- * On devices token_mask, fill_tail and these outputs are UNSUPPORTED.
+ * On devices token_mask takes a launch before the dispatch, and fill_tail or one of these outputs a launch after it.
  *
  * Output on devices only:
  *   route          covey_ep_route_bytes() of device memory, 16-byte aligned: for the combine of these tokens
