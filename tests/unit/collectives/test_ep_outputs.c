@@ -10,8 +10,9 @@
 #include <stdlib.h>
 
 #include "ep.h"
+#include "wire_win.h"
 
-enum { WORLD = 4, T = 6, H = 8, K = 3, E = 7, ROWS = WORLD * T, POISON = 0x5a };
+enum { WORLD = 4, T = 6, H = 8, K = 3, E = 8, ROWS = WORLD * T, POISON = 0x5a };
 
 static const struct way {
 	const char *name;
@@ -283,6 +284,53 @@ START_TEST(outputs_say_what_the_routing_says)
 }
 END_TEST
 
+/* ---- the wire book ---- */
+
+/* As the book has it: experts in blocks, and a token names each once. */
+static void route_by_the_book(struct job *j, const struct way *w, uint64_t seed)
+{
+	uint64_t state = seed * 31 + (uint64_t)j->rank + 1;
+
+	cvy_ep_blocks(E, WORLD, j->owner);
+	j->bare.el = cvy_ep_locals(E, j->owner, j->rank, j->local);
+	for (int i = 0; i < T * K; i++) {
+		j->ids[i] = i % K ? (j->ids[i - 1] + 3) % E : (int32_t)(harness_random(&state) % E);
+		j->masked_ids[i] = j->mask[w->columns == K ? i : i / K] ? j->ids[i] : -1;
+	}
+}
+
+START_TEST(the_wire_book_counts_the_same)
+{
+	static const struct way book[] = { { "the book, ends", COVEY_EP_LL, K, 3, 1, 0, 0, 0 },
+					   { "the book, counts", COVEY_EP_LL, 1, 3, 0, 0, 0, 0 } };
+	const struct way *w = &book[_i % 2];
+	struct cvy_wire_win win = {
+		.format = CVY_WIRE_WIN_16, .ranks = WORLD, .experts = E, .tokens = T, .hidden = 64, .top_k = K
+	};
+	struct cvy_wire_source source[WORLD] = { 0 };
+	struct cvy_wire_routing routing = { .ranks = WORLD, .experts = E, .top_k = K, .tokens = T, .source = source };
+
+	ck_assert_int_eq(cvy_wire_win_layout(&win), 0);
+	open_jobs(w, (uint64_t)_i);
+	for (int r = 0; r < WORLD; r++) {
+		route_by_the_book(&jobs[r], w, (uint64_t)_i);
+		source[r].tokens = jobs[r].tokens;
+		source[r].experts = jobs[r].masked_ids;
+	}
+	dispatch_alone(w, (1 << WORLD) - 1);
+	for (int r = 0; r < WORLD; r++) {
+		int32_t ends[E / WORLD * WORLD];
+		int64_t nums[E / WORLD];
+
+		ck_assert_int_eq(cvy_wire_win_recv_counts(&win, &routing, r, ends), 0);
+		ck_assert_mem_eq(jobs[r].recv_counts, ends, sizeof(ends));
+		ck_assert_int_eq(cvy_wire_win_token_nums(&win, &routing, r, !w->sums, nums), 0);
+		ck_assert_mem_eq(jobs[r].expert_tokens, nums, sizeof(nums));
+		free(jobs[r].slot);
+	}
+}
+END_TEST
+
 /* ---- by the public calls ---- */
 
 static struct covey_ep *create(struct covey_group *group, int preset)
@@ -454,6 +502,7 @@ int main(void)
 	TCase *tc = tcase_create("outputs");
 
 	tcase_add_loop_test(tc, outputs_say_what_the_routing_says, 0, WAYS);
+	tcase_add_loop_test(tc, the_wire_book_counts_the_same, 0, 20);
 	tcase_add_test(tc, a_mask_is_ids_that_are_not_there);
 	tcase_add_test(tc, what_cannot_be_given_is_refused);
 	tcase_add_test(tc, counts_past_int32_are_refused);
