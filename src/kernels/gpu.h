@@ -114,6 +114,8 @@ uint64_t cvy_gpu_cycles(const struct cvy_gpu *gpu, int ms);
 #define CVY_GPU_EP_SYMBOL "cvy_gpu_ep_ops"
 
 struct cvy_ep_args;
+struct cvy_ep_masking;
+struct cvy_ep_outputs;
 struct cvy_ep_state;
 struct cvy_ep_tables;
 
@@ -123,6 +125,9 @@ struct cvy_gpu_ep_ops {
 	void (*state_free)(struct cvy_gpu *gpu, struct cvy_ep_state *state);
 	/* args->call has kind, rank and size, args->form is filled in; the rest of the call is this function's. */
 	int (*launch)(struct cvy_gpu *gpu, struct cvy_ep_args *args, struct CUstream_st *stream);
+	/* Before a dispatch that has a mask, and after one that was asked for more (ep_outputs.h). */
+	int (*mask)(struct cvy_gpu *gpu, const struct cvy_ep_masking *masking, struct CUstream_st *stream);
+	int (*outputs)(struct cvy_gpu *gpu, const struct cvy_ep_outputs *outputs, struct CUstream_st *stream);
 };
 
 /* Messages (message.cu). A library without it has none. */
