@@ -745,7 +745,7 @@ struct covey_device_peers {
 	/* the library's */
 	uint32_t far_bytes;
 	uint64_t *guests;
-	const uint64_t *gate, *words, *ended, *table;
+	const uint64_t *gate, *words, *ended, *since, *table;
 	uint8_t *windows;
 	const uint8_t *far;
 	uint64_t stride, most_cycles;
@@ -755,9 +755,9 @@ struct covey_device_peers {
  * covey_device_peers - fills @out, for launches until covey_close(): views may change, captured graphs stay valid
  * Parts of the memory stand at one place on all ranks if all allocate and free the same in the same order.
  *
- * A removed process that still runs may store in the memory that it reached, until it learns of its removal. Signals of it
- * count no more; so a peer's data is read where a signal of the present view says that it is, and a replacement is given
- * another part than the removed process had.
+ * A joiner zeroes its words before the safe point that lets it in. A removed process that still runs may store in the
+ * memory that it reached, until it learns of its removal. What it tells counts no more; its replacement is given another
+ * part of the memory.
  * Errors: INVAL; UNSUPPORTED: no device, or device_window_bytes is 0
  */
 COVEY_API int covey_device_peers(struct covey_group *group, struct covey_device_peers *out);

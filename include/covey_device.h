@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * For kernels of the application, in CUDA: memory of covey_device_mem_alloc() is symmetric. A kernel stores in it on
- * other ranks, tells them, and waits for what they tell. A change of the group's view does not leave it waiting.
+ * other ranks, tells them, and waits for what they tell. If one of them dies, it does not wait for ever.
  *
  *	__global__ void kernel(const __grid_constant__ struct covey_device_peers peers, ...)
  *	{
  *		__shared__ struct covey_visit visit;
- *		__shared__ int err;
+ *		__shared__ int err, ends;
  *
  *		if (threadIdx.x == 0)
  *			err = covey_enter(&peers, &visit);
@@ -16,22 +16,23 @@
  *		covey_put(covey_at(&peers, &visit, to, room), mine, bytes, threadIdx.x, blockDim.x);
  *		__syncthreads();
  *		if (threadIdx.x == 0) {
- *			covey_signal(&peers, &visit, to, word, 1);
- *			err = covey_wait(&peers, &visit, mine_too, 1);
+ *			covey_signal(&peers, &visit, to, word, value);
+ *			while (!err && covey_wait(&peers, &visit, from, their_word, value) == COVEY_VIEW_ENDS)
+ *				err = covey_again(&peers, &visit);
+ *			if (!err)
+ *				covey_leave(&peers);
  *		}
  *		__syncthreads();
- *		...
- *		if (threadIdx.x == 0)
- *			covey_leave(&peers);
+ *		if (!err && (visit.mask >> from & 1))
+ *			...
  *	}
  *
- * Between covey_enter() and covey_leave() a CTA is inside one view. The next view waits until every CTA has left: so a
- * wait that returns COVEY_VIEW_ENDS is followed by covey_leave() soon. A kernel that stays longer than two seconds costs
- * its rank the group. Some ranks may have ended their kernel and others have not: covey_allreduce() of what each has
- * done, minimum, says whether all run it again. Words of the view before count no more: signals carry its epoch.
+ * Between covey_enter() and covey_leave() a CTA is inside one view, and the next view waits until every CTA has left. So
+ * after COVEY_VIEW_ENDS it goes out and comes in again (covey_again), and waits for those that are still there. What it has
+ * put and told stays so. A CTA that stays longer than two seconds in a view that ends costs its rank the group.
  *
- * All CTAs of a kernel that wait for peers find room at a time. A CTA that has entered launches nothing and waits for no
- * other stream. Ranks of other hosts have no memory here: covey_at() is NULL.
+ * All CTAs of a kernel that wait for peers find room at a time. A CTA that has entered waits for no other kernel of its
+ * rank. Ranks of other hosts have no memory here: covey_at() is NULL.
  */
 #ifndef COVEY_DEVICE_H
 #define COVEY_DEVICE_H
@@ -40,7 +41,7 @@
 
 #if defined(__CUDACC__) || defined(COVEY_DEVICE_LOOK) /* a compiler of CUDA */
 
-#define COVEY_VIEW_ENDS 1 /* the view changes: what has not come by now does not come */
+#define COVEY_VIEW_ENDS 1 /* the view changes: who has not told by now may be gone */
 
 /* One stay of a CTA; in shared memory if all its threads need it. */
 struct covey_visit {
@@ -112,6 +113,13 @@ static __device__ inline void covey_leave(const struct covey_device_peers *peers
 	atomicAdd((unsigned long long *)peers->guests, ~0ull);
 }
 
+/** covey_again - covey_leave(), then covey_enter(): by one thread, after a barrier of the CTA, where others have stored. As these */
+static __device__ inline int covey_again(const struct covey_device_peers *peers, struct covey_visit *visit)
+{
+	covey_leave(peers);
+	return covey_enter(peers, visit);
+}
+
 /** covey_at - where @own, a place in the own memory of covey_device_mem_alloc(), is on @rank; NULL: not reached from here */
 static __device__ inline void *covey_at(const struct covey_device_peers *peers, const struct covey_visit *visit,
 					int rank, void *own)
@@ -158,21 +166,25 @@ static __device__ inline void covey_signal(const struct covey_device_peers *peer
 }
 
 /**
- * covey_wait - until @own has @value or more, as of signals of this view; values of a word grow
- * By one thread; the others see what was put after a barrier. Returns 0 or COVEY_VIEW_ENDS
+ * covey_wait - until @own has @value or more, as @rank has told; values of a word grow
+ * By one thread; the others see what was put after a barrier. What a process told before it was removed does not count for
+ * the one that has its rank now. Returns 0; or COVEY_VIEW_ENDS. A rank that is no contributor is not waited for: 0
  */
 static __device__ inline int covey_wait(const struct covey_device_peers *peers, const struct covey_visit *visit,
-					const uint64_t *own, uint32_t value)
+					int rank, const uint64_t *own, uint32_t value)
 {
-	for (;;) {
+	const uint32_t since = (uint32_t)(covey_load_(peers->since + rank / 2) >> (rank % 2 * 32));
+
+	while (visit->mask >> rank & 1) {
 		const uint32_t gate = covey_gate_(peers);
 		const uint64_t v = covey_load_(own);
 
-		if ((uint32_t)(v >> 32) == visit->epoch && (uint32_t)v >= value)
+		if ((uint32_t)(v >> 32) >= since && (uint32_t)v >= value)
 			return 0;
 		if (gate != visit->gate)
 			return COVEY_VIEW_ENDS;
 	}
+	return 0;
 }
 
 #endif

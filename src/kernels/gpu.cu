@@ -266,6 +266,7 @@ static void gpu_peers(struct cvy_gpu *gpu, struct covey_device_peers *out)
 	out->gate = &gpu->control->entered;
 	out->words = (const uint64_t *)&gpu->control->lane[0];
 	out->ended = (const uint64_t *)&gpu->control->verdict; /* its upper half */
+	out->since = (const uint64_t *)gpu->control->roll.since;
 	out->table = gpu->places ? gpu->places + CVY_GPU_WINDOW * CVY_GPU_MAPPINGS : NULL;
 	out->windows = (uint8_t *)gpu->windows;
 	out->stride = gpu->window_stride;

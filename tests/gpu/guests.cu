@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Kernels of the application that reach their peers (covey_device.h), under ep-run: in each step every rank puts a block to
- * every other, tells it, waits for theirs and looks at them. Where the view changed meanwhile some ranks have not done so:
- * then all do it again. With `--kill RANK@STEP` that rank dies in that step, and its replacement comes in.
+ * every other, tells it, waits for theirs, over changes of the view, and looks at them. With `--kill RANK@STEP` that rank
+ * dies in that step, and its replacement comes in.
  *
  *	ep-run -n 2 --restart on-failure -- ./gpu-guests --kill 1@20 --steps 50
  */
@@ -13,11 +13,10 @@
 #define THREADS 64
 #define BLOCK 5000 /* bytes; those of a rank begin at multiples of 8, not 16 */
 #define MOST 32	   /* ranks */
-#define ATTEMPTS 64
 
 /* Of one launch. */
 struct report {
-	uint32_t ended, wrong, mask, epoch;
+	uint32_t again, wrong, mask, epoch;
 	int err;
 };
 
@@ -30,7 +29,7 @@ static int stays; /* a rank that says nothing: the others wait until it is gone 
 
 static __device__ uint8_t byte_of(int r, int cta, size_t i, uint32_t value)
 {
-	return (uint8_t)((size_t)r * 31 + (size_t)cta * 7 + i * 3 + value / ATTEMPTS);
+	return (uint8_t)((size_t)r * 31 + (size_t)cta * 7 + i * 3 + value);
 }
 
 static __device__ void put(const struct covey_device_peers *to, const struct covey_visit *visit, uint8_t *all,
@@ -62,40 +61,54 @@ static __device__ uint32_t look(const struct covey_device_peers *to, const struc
 	return wrong;
 }
 
+/* All threads: waits for all peers that are there, or for as long as the view stands. 1: it ends. */
+static __device__ int hear(const struct covey_device_peers *to, const struct covey_visit *visit, const uint64_t *words,
+			   uint32_t value)
+{
+	const int p = (int)threadIdx.x;
+	int ends = 0;
+
+	if (p < MOST && p != to->rank)
+		ends = covey_wait(to, visit, p, &words[p * CTAS + (int)blockIdx.x], value);
+	return __syncthreads_or(ends);
+}
+
 static __global__ void meet(const __grid_constant__ struct covey_device_peers to, uint8_t *all, uint64_t *words,
 			    uint8_t *own, uint32_t value, int silent, struct report *says)
 {
 	__shared__ struct covey_visit visit;
 	__shared__ int err;
 	const int p = (int)threadIdx.x;
-	int ends = 0;
-	uint32_t wrong;
+	uint32_t wrong, again = 0;
 
-	if (threadIdx.x == 0)
+	if (p == 0)
 		err = covey_enter(&to, &visit);
 	__syncthreads();
+	if (!err) {
+		put(&to, &visit, all, own, value);
+		if (p < MOST && p != to.rank && (visit.mask >> p & 1) && !silent)
+			covey_signal(&to, &visit, p, &words[to.rank * CTAS + (int)blockIdx.x], value);
+	}
+	while (!err && hear(&to, &visit, words, value)) {
+		if (p == 0)
+			err = covey_again(&to, &visit);
+		again++;
+		__syncthreads();
+	}
 	if (err) {
 		says->err = err;
 		return;
 	}
-	put(&to, &visit, all, own, value);
-	if (p < MOST && p != to.rank && (visit.mask >> p & 1)) {
-		if (!silent)
-			covey_signal(&to, &visit, p, &words[to.rank * CTAS + (int)blockIdx.x], value);
-		ends = covey_wait(&to, &visit, &words[p * CTAS + (int)blockIdx.x], value);
-	}
-	ends = __syncthreads_or(ends);
-	wrong = ends ? 0 : look(&to, &visit, all, value);
+	wrong = look(&to, &visit, all, value);
 	if (wrong)
 		atomicAdd(&says->wrong, wrong);
-	if (threadIdx.x == 0) {
+	__syncthreads();
+	if (p == 0) {
 		says->mask = visit.mask;
 		says->epoch = visit.epoch;
-		atomicAdd(&says->ended, (uint32_t)(ends != 0));
-	}
-	__syncthreads();
-	if (threadIdx.x == 0)
+		atomicAdd(&says->again, again);
 		covey_leave(&to);
+	}
 }
 
 static void launch(uint32_t value)
@@ -110,15 +123,16 @@ static void launch(uint32_t value)
 #endif
 }
 
-/* 1: this rank has met all others of its view, and so have they. */
-static int attempt(uint32_t value)
+static void one_step(void)
 {
-	struct covey_result result;
+	static const unsigned moments[2] = { 0, 20000 };
 	struct report got = {};
-	int32_t done, all = 0;
 
+	if (doomed())
+		die_soon(moments);
+	stays = doomed();
 	CUDA(cudaMemcpyAsync(report, &got, sizeof(got), cudaMemcpyHostToDevice, stream));
-	launch(value);
+	launch((uint32_t)state.step + 1);
 	CUDA(cudaStreamSynchronize(stream));
 	CUDA(cudaMemcpy(&got, report, sizeof(got), cudaMemcpyDeviceToHost));
 	must(got.err, "covey_enter");
@@ -127,26 +141,9 @@ static int attempt(uint32_t value)
 			got.epoch, got.mask, got.wrong);
 		failures++;
 	}
-	done = !got.ended;
-	must(covey_allreduce(&done, &all, 1, COVEY_INT32, COVEY_MIN, group, NULL, &result), "allreduce");
 	checks++;
-	again += !all;
-	return all;
-}
-
-static void one_step(void)
-{
-	static const unsigned moments[2] = { 0, 20000 };
-	uint32_t value = (uint32_t)(state.step + 1) * ATTEMPTS;
-
-	if (doomed())
-		die_soon(moments);
-	stays = doomed();
-	while (!attempt(value))
-		if (++value % ATTEMPTS == 0) {
-			fprintf(stderr, "rank %d, step %ld: %d attempts were not enough\n", rank, state.step, ATTEMPTS);
-			exit(1);
-		}
+	again += got.again;
+	must(covey_barrier(group, NULL, NULL), "barrier"); /* all have read: the next step writes there */
 }
 
 int main(int argc, char **argv)
@@ -160,6 +157,7 @@ int main(int argc, char **argv)
 	must(covey_device_peers(group, &peers), "device_peers");
 	must(covey_device_mem_alloc(group, (size_t)MOST * CTAS * BLOCK, (void **)&data), "device_mem_alloc");
 	must(covey_device_mem_alloc(group, MOST * CTAS * sizeof(*word), (void **)&word), "device_mem_alloc");
+	CUDA(cudaMemset(word, 0, MOST * CTAS * sizeof(*word)));
 	CUDA(cudaMalloc(&mine, CTAS * BLOCK));
 	CUDA(cudaMalloc(&report, sizeof(*report)));
 	for (;; state.step++) {
@@ -169,7 +167,7 @@ int main(int argc, char **argv)
 		if (!another(&result, world()))
 			break;
 	}
-	printf("rank %d: %llu checks, %d failed, %llu done again, epoch %u\n", rank, (unsigned long long)checks,
-	       failures, (unsigned long long)again, result.epoch);
+	printf("rank %d: %llu checks, %d failed, %llu waits over a change, epoch %u\n", rank,
+	       (unsigned long long)checks, failures, (unsigned long long)again, result.epoch);
 	return finish();
 }
