@@ -5,17 +5,22 @@
 #include <stdio.h>
 
 #include "covey.h"
-#include "tool.h"
+#include "tool_part.cuh"
 
 static char why[200];
 static cudaEvent_t marks[CVY_GPU_TOOL_MARKS], order;
 
-static int check(cudaError_t got, const char *what)
+int cvy_tool_check(cudaError_t got, const char *what)
 {
 	if (got == cudaSuccess)
 		return 0;
 	snprintf(why, sizeof(why), "%s: %s", what, cudaGetErrorString(got));
 	return got == cudaErrorMemoryAllocation ? COVEY_ERR_NOMEM : COVEY_ERR_IO;
+}
+
+static int check(cudaError_t got, const char *what)
+{
+	return cvy_tool_check(got, what);
 }
 
 static int tool_count(void)
@@ -112,7 +117,9 @@ static int tool_use(int device)
 
 	if (!err)
 		err = check(cudaFuncGetAttributes(&unused, (const void *)experts), "loading the kernels");
-	return err ? err : check(cudaFuncGetAttributes(&unused, (const void *)busy), "loading the kernels");
+	if (!err)
+		err = check(cudaFuncGetAttributes(&unused, (const void *)busy), "loading the kernels");
+	return err ? err : cvy_tool_scale_load();
 }
 
 static const char *tool_why(void)
@@ -143,6 +150,11 @@ static int tool_fill(void *at, int byte, size_t bytes)
 	int err = check(cudaMemset(at, byte, bytes), "filling memory");
 
 	return err ? err : check(cudaStreamSynchronize(NULL), "filling memory");
+}
+
+static int tool_move(struct CUstream_st *stream, void *to, const void *from, size_t bytes)
+{
+	return check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream), "a copy");
 }
 
 static size_t tool_room(void)
@@ -256,7 +268,8 @@ static void tool_graph_end(struct cvy_gpu_graph *graph)
 }
 
 extern "C" __attribute__((visibility("default"))) const struct cvy_gpu_tool cvy_gpu_tool = {
-	CVY_GPU_TOOL_ABI, tool_count, tool_use,	    tool_why,	     tool_alloc,    tool_release, tool_copy,
-	tool_fill,	  tool_room,  tool_stream,  tool_stream_end, tool_wait,	    tool_experts, tool_busy,
-	tool_order,	  tool_mark,  tool_between, tool_capture,    tool_captured, tool_replay,  tool_graph_end,
+	CVY_GPU_TOOL_ABI, tool_count,	tool_use,	tool_why,    tool_alloc,     tool_release,
+	tool_copy,	  tool_fill,	tool_move,	tool_room,   tool_stream,    tool_stream_end,
+	tool_wait,	  tool_experts, cvy_tool_scale, tool_busy,   tool_order,     tool_mark,
+	tool_between,	  tool_capture, tool_captured,	tool_replay, tool_graph_end,
 };

@@ -13,7 +13,7 @@
 extern "C" {
 #endif
 
-#define CVY_GPU_TOOL_ABI 3
+#define CVY_GPU_TOOL_ABI 4
 #define CVY_GPU_TOOL_SYMBOL "cvy_gpu_tool"
 
 struct CUstream_st;
@@ -31,6 +31,25 @@ struct cvy_gpu_experts {
 	int experts, rows, hidden, ffn;
 };
 
+/*
+ * Experts that multiply, in fp16: an element h of expert e by table[e + h], or by factor. Rows are those of dispatch: in
+ * LL the first count[e] of each expert, in COMPACT as many as *range says. COMPACT's are summed here: over k ascending, in
+ * f32, weight times product.
+ */
+struct cvy_gpu_scale {
+	const uint16_t *x; /* LL: [experts][rows][hidden]; COMPACT: [rows][hidden] */
+	uint16_t *y;	   /* the same */
+	const float *table;
+	float factor; /* if table is NULL */
+	int experts, rows, hidden;
+	const int32_t *count; /* LL */
+	/* COMPACT; count is NULL */
+	const int64_t *range; /* of the last source */
+	const int32_t *ids;   /* [rows][top_k], -1: none */
+	const float *weights; /* the same */
+	int top_k;
+};
+
 #define CVY_GPU_EXPERT_FFN 8192 /* at most */
 #define CVY_GPU_TOOL_MARKS 8
 
@@ -46,12 +65,14 @@ struct cvy_gpu_tool {
 	int (*copy)(void *to, const void *from,
 		    size_t bytes); /* either may be host memory; has ended when it returns */
 	int (*fill)(void *at, int byte, size_t bytes);
+	int (*move)(struct CUstream_st *stream, void *to, const void *from, size_t bytes); /* queued */
 	size_t (*room)(void); /* bytes of the device that nobody has */
 
 	int (*stream)(struct CUstream_st **out); /* does not wait for the legacy default stream */
 	void (*stream_end)(struct CUstream_st *stream);
 	int (*wait)(struct CUstream_st *stream);
 	int (*experts)(struct CUstream_st *stream, const struct cvy_gpu_experts *e); /* launched */
+	int (*scale)(struct CUstream_st *stream, const struct cvy_gpu_scale *s);     /* launched */
 	/*
 	 * A kernel that multiplies and adds @rounds times in each thread. Each of its CTAs takes the shared memory of a whole
 	 * processor, and there is one for each: if another kernel holds a processor, one CTA runs behind the others.

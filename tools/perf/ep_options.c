@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The options of dispatch and combine. */
+/* The options of dispatch and combine, and of all2all. */
 #include <stdlib.h>
 #include <string.h>
 
+#include "all2all.h"
 #include "options.h"
 
 static const struct {
@@ -73,6 +74,9 @@ error_t perf_parse_ep(int key, const char *arg, struct perf_options *opt)
 	case OPT_SPLIT:
 		opt->split = true;
 		return 0;
+	case OPT_SHAPES:
+		opt->shapes = list_of("--shapes", arg, 1, PERF_SHAPES);
+		return 0;
 	}
 	return ARGP_ERR_UNKNOWN;
 }
@@ -100,6 +104,21 @@ void perf_check_ep(const struct perf_options *opt)
 		perf_usage("-R: buffers of dispatch and combine are not registered");
 }
 
+void perf_check_a2a(const struct perf_options *opt)
+{
+	if (opt->token_list.count || opt->hidden || opt->experts || opt->topk)
+		perf_usage(
+			"--tokens, --hidden, --experts and --topk: all2all has its own; --shapes chooses among them");
+	if (opt->rows || opt->split)
+		perf_usage("--rows and --split are for dispatch: the rows of all2all are fp16");
+	if (opt->registered)
+		perf_usage("-R: buffers of dispatch and combine are not registered");
+	if (!opt->device && opt->lane_list.count)
+		perf_usage("--lanes is for device memory; --device chooses a device's");
+	if (opt->lane_list.count > 1)
+		perf_usage("--lanes: all2all takes one number");
+}
+
 #define MANY_RANKS 64		      /* default of max_ranks */
 #define WINDOW ((size_t)4 << 30)      /* default of window_bytes */
 #define MOST_WINDOW ((size_t)1 << 42) /* limit of window_bytes */
@@ -109,22 +128,36 @@ void perf_check_ep(const struct perf_options *opt)
  * since calls on device memory do not touch them. COVEY_WINDOW_BYTES becomes as large as the largest handle needs, if it
  * is not set.
  */
-void perf_ep_window(const struct perf_options *opt)
+static void make_room(const struct perf_options *opt, size_t elements, size_t top_k)
 {
 	const char *text = getenv("COVEY_MAX_RANKS");
-	size_t ranks = text && atoi(text) > 0 ? (size_t)atoi(text) : MANY_RANKS, tokens = 0, need;
+	size_t ranks = text && atoi(text) > 0 ? (size_t)atoi(text) : MANY_RANKS, need;
 	char bytes[32];
 
-	for (int i = 0; i < opt->token_list.count; i++)
-		if ((size_t)opt->token_list.value[i] > tokens)
-			tokens = (size_t)opt->token_list.value[i];
 	/* Four slots, of which each has the tokens and what comes back; a quarter of the window is for messages. */
-	need = 6 * tokens * (size_t)opt->hidden * 2 *
-	       (1 + ranks * (opt->preset == COVEY_EP_COMPACT ? 1 : (size_t)opt->topk));
+	need = 6 * elements * 2 * (1 + ranks * (opt->preset == COVEY_EP_COMPACT ? 1 : top_k));
 	need = (need / WINDOW + 1) * WINDOW;
 	if (need > MOST_WINDOW)
 		need = MOST_WINDOW;
 	snprintf(bytes, sizeof(bytes), "%zu", need);
 	if (need > WINDOW)
 		setenv("COVEY_WINDOW_BYTES", bytes, 0);
+}
+
+void perf_ep_window(const struct perf_options *opt)
+{
+	size_t tokens = 0;
+
+	for (int i = 0; i < opt->token_list.count; i++)
+		if ((size_t)opt->token_list.value[i] > tokens)
+			tokens = (size_t)opt->token_list.value[i];
+	make_room(opt, tokens * (size_t)opt->hidden, (size_t)opt->topk);
+}
+
+/* The last shape is the largest. */
+void perf_a2a_window(const struct perf_options *opt)
+{
+	const struct perf_shape *s = &perf_shapes[PERF_SHAPES - 1];
+
+	make_room(opt, (size_t)s->tokens * (size_t)s->hidden, (size_t)s->topk);
 }

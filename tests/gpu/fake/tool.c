@@ -63,6 +63,18 @@ static int tool_fill(void *at, int byte, size_t bytes)
 	return err;
 }
 
+static int tool_move(struct CUstream_st *stream, void *to, const void *from, size_t bytes)
+{
+	(void)stream;
+	return tool_copy(to, from, bytes);
+}
+
+static int tool_scale(struct CUstream_st *stream, const struct cvy_gpu_scale *s)
+{
+	(void)stream, (void)s;
+	return COVEY_ERR_UNSUPPORTED;
+}
+
 static size_t tool_room(void)
 {
 	return fake_room();
@@ -162,11 +174,13 @@ const struct cvy_gpu_tool cvy_gpu_tool = {
 	.release = tool_release,
 	.copy = tool_copy,
 	.fill = tool_fill,
+	.move = tool_move,
 	.room = tool_room,
 	.stream = tool_stream,
 	.stream_end = tool_stream_end,
 	.wait = tool_wait,
 	.experts = tool_experts,
+	.scale = tool_scale,
 	.busy = tool_busy,
 	.order = tool_order,
 	.mark = tool_mark,
