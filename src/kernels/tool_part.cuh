@@ -13,4 +13,10 @@ int cvy_tool_check(cudaError_t got, const char *what);
 int cvy_tool_scale_load(void); /* its kernels */
 int cvy_tool_scale(struct CUstream_st *stream, const struct cvy_gpu_scale *s);
 
+int cvy_tool_sorted_load(void);
+int cvy_tool_sorted(struct CUstream_st *stream, const struct cvy_gpu_sorted *s, int step);
+
+int cvy_tool_heap_load(void);
+int cvy_tool_heap(struct CUstream_st *stream, const struct cvy_gpu_heap *h);
+
 #endif

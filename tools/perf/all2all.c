@@ -10,7 +10,7 @@
 #include "all2all.h"
 #include "device.h"
 
-static const struct perf_way *const ways[PERF_WAYS] = { &perf_way_covey };
+static const struct perf_way *const ways[PERF_WAYS] = { &perf_way_covey, &perf_way_nccl, &perf_way_heap };
 
 /* ---- buffers ---- */
 
@@ -57,6 +57,22 @@ static void *part_of(struct perf_a2a *a, const void *from, size_t bytes, int *er
 	else if (!*err)
 		memcpy(at, from, bytes);
 	return at;
+}
+
+void perf_a2a_routed(const struct perf_a2a *a, struct cvy_gpu_routed *to)
+{
+	*to = (struct cvy_gpu_routed){ .x = a->clone_x,
+				       .ids = a->clone_ids,
+				       .weights = a->clone_weights,
+				       .out = a->out,
+				       .table = a->expert == PERF_BY_VECTOR ? a->in_table : NULL,
+				       .factor = (float)(1 + a->job->rank),
+				       .tokens = a->n,
+				       .hidden = a->shape->hidden,
+				       .top_k = a->shape->topk,
+				       .local = a->local,
+				       .rank = a->job->rank,
+				       .size = a->job->size };
 }
 
 static int make_inputs(struct perf_a2a *a)
@@ -135,25 +151,65 @@ static int check(struct perf_a2a *a, const struct perf_way *way, struct perf_a2a
 	return err ? perf_fail(a->job, "the check", err) : 0;
 }
 
-/* The outcome of what has been queued. */
-static int settle(struct perf_a2a *a, const struct perf_way *way, void *state)
+/* What has been queued ends. *late: a wait ended in vain. */
+static int settle(struct perf_a2a *a, const struct perf_way *way, void *state, bool *late)
 {
 	int err = a->job->device ? perf_device_wait(a->job) : 0;
 
-	return err || !way->late ? err : way->late(a, state);
+	return err || !way->late ? err : way->late(a, state, late);
+}
+
+static int nothing(struct perf_a2a *a, void *state)
+{
+	(void)a, (void)state;
+	return 0;
 }
 
 static int checked(struct perf_a2a *a, const struct perf_way *way, void *state, struct perf_a2a_time *time,
-		   int (*pair)(struct perf_a2a *, void *))
+		   int (*pair)(struct perf_a2a *, void *), bool *late)
 {
-	int err = pair ? pair(a, state) : 0;
+	int err = *late ? 0 : pair(a, state);
 
-	if (!err)
-		err = settle(a, way, state);
-	return err || !a->job->opt.checks ? err : check(a, way, time);
+	if (!err && !*late)
+		err = settle(a, way, state, late);
+	return err || *late || !a->job->opt.checks ? err : check(a, way, time);
 }
 
 /* ---- a way, a shape ---- */
+
+/* Experts are gone, and what is measured is no longer what the table says. */
+static int lost(const struct perf_job *job)
+{
+	fprintf(stderr, "ep-perf: rank %d: %d of %d ranks are left: all2all needs all\n", job->rank, perf_live(job),
+		job->size);
+	return COVEY_ERR_PEER;
+}
+
+/* Checked, timed, and what the last pair left checked again. */
+static int run_way(struct perf_a2a *a, const struct perf_way *way, void *state, struct perf_a2a_time *time)
+{
+	double ranks = 0; /* agreed on for the mask alone */
+	bool late = false;
+	int err = checked(a, way, state, time, way->pair, &late);
+
+	if (!err && way->again != way->pair)
+		err = checked(a, way, state, time, way->again, &late);
+	if (!err && !late)
+		err = perf_a2a_measure(a, way, state, time);
+	if (!err && !late)
+		err = checked(a, way, state, time, nothing, &late);
+	if (!err)
+		err = perf_agree_counts(a->job, &time->wrong, 1);
+	if (!err)
+		err = perf_agree_counts(a->job, &time->far, 1);
+	if (!err)
+		err = perf_agree(a->job, &ranks, COVEY_MAX);
+	time->measured = !err && !late;
+	a->job->wrong += time->wrong + time->far;
+	if (err)
+		return perf_fail(a->job, "all2all", err);
+	return perf_live(a->job) == a->job->size ? 0 : lost(a->job);
+}
 
 static int one_way(struct perf_a2a *a, const struct perf_way *way, struct perf_a2a_time *time)
 {
@@ -161,21 +217,8 @@ static int one_way(struct perf_a2a *a, const struct perf_way *way, struct perf_a
 	void *state = NULL;
 
 	err = way->open(a, &state);
-	if (!err && state) {
-		err = checked(a, way, state, time, way->pair);
-		if (!err && way->again != way->pair)
-			err = checked(a, way, state, time, way->again);
-		if (!err)
-			err = perf_a2a_measure(a, way, state, time);
-		if (!err)
-			err = checked(a, way, state, time, NULL);
-		if (!err)
-			err = perf_agree_counts(a->job, &time->wrong, 1);
-		if (!err)
-			err = perf_agree_counts(a->job, &time->far, 1);
-		time->measured = !err;
-		a->job->wrong += time->wrong + time->far;
-	}
+	if (!err && state)
+		err = run_way(a, way, state, time);
 	way->close(a, state);
 	perf_a2a_give_back(a, from);
 	return err;
@@ -244,6 +287,8 @@ int perf_all2all(struct perf_job *job)
 		return PERF_USAGE;
 	}
 	if (job->opt.device && perf_device_open(job))
+		return PERF_FAILED;
+	if (job->opt.device && !job->opt.alone && perf_nccl_open(job, 0, &job->device->nccl))
 		return PERF_FAILED;
 	job->a2a_rows = calloc((size_t)shapes->count * 2, sizeof(*job->a2a_rows));
 	if (!job->a2a_rows)

@@ -66,12 +66,12 @@ struct perf_way {
 	int (*open)(struct perf_a2a *a, void **state);
 	int (*pair)(struct perf_a2a *a, void *state);  /* there, through the experts and back; queued on a device */
 	int (*again)(struct perf_a2a *a, void *state); /* the same, as a graph can have it */
-	int (*late)(struct perf_a2a *a, void *state);  /* after the last one: did it give up? may be NULL */
+	int (*late)(struct perf_a2a *a, void *state, bool *is); /* did a wait end in vain, on any rank? may be NULL */
 	void (*close)(struct perf_a2a *a, void *state);
 	bool by_options; /* sums are those of --preset and --combine, else over k ascending */
 };
 
-extern const struct perf_way perf_way_covey;
+extern const struct perf_way perf_way_covey, perf_way_nccl, perf_way_heap;
 
 /* Zeroed memory of the device, or of the host. Does nothing, and gives NULL, if *err is set; sets it if it fails. */
 void *perf_a2a_part(struct perf_a2a *a, size_t bytes, int *err);
@@ -87,6 +87,11 @@ static inline uint16_t perf_a2a_times(uint16_t x, float factor)
 {
 	return perf_half(perf_of_half(x) * factor);
 }
+
+struct cvy_gpu_routed;
+
+/* What the kernels of tool.h have of the open shape. */
+void perf_a2a_routed(const struct perf_a2a *a, struct cvy_gpu_routed *to);
 
 /* all2all_check.c: adds elements that are not covey's documented sum, and those too far from the contest's */
 int perf_a2a_check(const struct perf_a2a *a, const struct perf_way *way, const uint16_t *out,

@@ -5,7 +5,7 @@
 
 #include "all2all.h"
 
-static const char *const names[PERF_WAYS] = { "covey" };
+static const char *const names[PERF_WAYS] = { "covey", "nccl", "heap" };
 
 const char *perf_a2a_way(int way)
 {
@@ -31,12 +31,15 @@ void perf_print_a2a_head(const struct perf_job *job)
 	       job->size);
 	if (job->device)
 		printf("# wall: 256 MiB are written, ranks meet, inputs are cloned, dispatch, experts and combine, "
-		       "ranks meet; mean of %d\n# %s: back to back; median of %d turns of %d\n",
-		       opt->repeats, again(job), opt->turns, opt->iters);
+		       "ranks meet; mean of %d\n# %s: back to back; median of %d turns of %d\n"
+		       "# nccl: grouped sends and receives, in the graph with counts of before; heap: kernels on "
+		       "memory that "
+		       "all map, rung %s\n",
+		       opt->repeats, again(job), opt->turns, opt->iters, perf_rung_name(opt->rung));
 	else
 		printf("# wall: ranks meet, dispatch, experts and combine, ranks meet; mean of %d\n"
 		       "# loop: back to back; mean of %d\n"
-		       "# NCCL and heap: left out, they need devices (--device)\n",
+		       "# nccl and heap: left out, they need devices (--device)\n",
 		       opt->repeats, opt->iters);
 	printf("# floor: a wall without the pair; wire: each token once for each rank, there and back, %d GB/s\n"
 	       "# tokens: of all ranks; #wrong: elements with other bits than documented; #far: outside the contest's "

@@ -18,6 +18,7 @@
 #include "../inherit.h"
 #include "../local/output.h"
 #include "options.h"
+#include "tool.h"
 
 #define MOST_BYTES ((size_t)1 << 46)
 #define MOST_ITERS 100000000
@@ -73,7 +74,12 @@ static const char doc[] =
 	"knows: with the first alone a rank could compute its results without moving a byte. wall is taken as the "
 	"contest does, floor is the same without the pair. Results are compared with the documented sum, bit by bit, "
 	"and "
-	"with the contest's, within its tolerance.\n\n"
+	"with the contest's, within its tolerance. On devices two plain programs stand beside covey (--alone leaves "
+	"them "
+	"out): nccl sends and receives rows in groups of calls; heap has kernels that store rows into memory that all "
+	"ranks map. Each rung of --ladder adds to the one before: a flag for each peer, a flag for each token, experts "
+	"in "
+	"the kernel that sends back, nothing to clear, entries split evenly over warps.\n\n"
 	"Exit status: 0 all is right, 1 wrong data (or less than 0.9 x NCCL_TESTS_MIN_BW), 2 an operation or the group "
 	"failed, or the output cannot be written, 64 usage.";
 
@@ -120,7 +126,10 @@ static const struct argp_option options[] = {
 	  "dispatch, device: send and receive apart, too, with another stream's kernel between them", 3 },
 	{ "shapes", OPT_SHAPES, "N[,N...]", 0, "all2all: shapes from 1 to 5 (all)", 4 },
 	{ "repeats", OPT_REPEATS, "N", 0, "all2all: pairs timed as the contest does (100)", 4 },
+	{ "ladder", OPT_LADDER, "peer|token|fused|noclear|even", 0,
+	  "all2all, device: what the way by a heap has (even)", 4 },
 	{ "spoil", OPT_SPOIL, NULL, OPTION_HIDDEN, "Change a bit before the check", 0 },
+	{ "miss", OPT_MISS, NULL, OPTION_HIDDEN, "all2all: the last rank launches nothing of the way by a heap", 0 },
 	{ "nthreads", 't', "N", OPTION_HIDDEN, NULL, 0 },
 	{ "ngpus", 'g', "N", OPTION_HIDDEN, NULL, 0 },
 	{ "agg_iters", 'm', "N", OPTION_HIDDEN, NULL, 0 },
@@ -360,6 +369,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	case OPT_SPOIL:
 		opt->spoil = true;
 		return 0;
+	case OPT_MISS:
+		opt->miss = true;
+		return 0;
 	case ARGP_KEY_ARG:
 		operation_named(arg, opt, &in->ep);
 		return 0;
@@ -398,8 +410,8 @@ static void check_options(const struct reading *in)
 			   "operations");
 	if (in->ep && !opt->all2all)
 		perf_check_ep(opt);
-	if (!opt->all2all && (opt->shapes.count || opt->repeats))
-		perf_usage("--shapes and --repeats are for all2all");
+	if (!opt->all2all && (opt->shapes.count || opt->repeats || opt->rung))
+		perf_usage("--shapes, --repeats and --ladder are for all2all");
 	check_device(opt);
 	if (opt->fault && opt->op->messages)
 		perf_usage("-F: survivors agree on no result of %s", opt->op->name);
@@ -433,6 +445,7 @@ static void fill_in_a2a(struct perf_options *opt)
 {
 	if (!opt->repeats)
 		opt->repeats = 100;
+	opt->rung = opt->rung ? opt->rung - 1 : CVY_GPU_HEAP_EVEN;
 	if (!opt->shapes.count)
 		while (opt->shapes.count < PERF_SHAPES) {
 			opt->shapes.value[opt->shapes.count] = opt->shapes.count + 1;

@@ -52,6 +52,14 @@ static struct perf_list list_of(const char *name, const char *text, long min, lo
 	return list;
 }
 
+static int rung_named(const char *text)
+{
+	for (int i = 0; perf_rung_name(i); i++)
+		if (!strcmp(perf_rung_name(i), text))
+			return i + 1;
+	perf_usage("--ladder is %s: peer, token, fused, noclear or even is needed", text);
+}
+
 error_t perf_parse_ep(int key, const char *arg, struct perf_options *opt)
 {
 	switch (key) {
@@ -73,6 +81,9 @@ error_t perf_parse_ep(int key, const char *arg, struct perf_options *opt)
 		return 0;
 	case OPT_SPLIT:
 		opt->split = true;
+		return 0;
+	case OPT_LADDER:
+		opt->rung = rung_named(arg);
 		return 0;
 	case OPT_SHAPES:
 		opt->shapes = list_of("--shapes", arg, 1, PERF_SHAPES);
@@ -113,6 +124,8 @@ void perf_check_a2a(const struct perf_options *opt)
 		perf_usage("--rows and --split are for dispatch: the rows of all2all are fp16");
 	if (opt->registered)
 		perf_usage("-R: buffers of dispatch and combine are not registered");
+	if (!opt->device && opt->rung)
+		perf_usage("--ladder is for device memory; --device chooses a device's");
 	if (!opt->device && opt->lane_list.count)
 		perf_usage("--lanes is for device memory; --device chooses a device's");
 	if (opt->lane_list.count > 1)

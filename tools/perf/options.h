@@ -25,7 +25,9 @@ enum {
 	OPT_COMBINE,
 	OPT_SPLIT,
 	OPT_SHAPES,
-	OPT_REPEATS
+	OPT_REPEATS,
+	OPT_LADDER,
+	OPT_MISS
 };
 
 /* Prints the error once, not once a rank, and ends. */

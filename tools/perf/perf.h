@@ -107,9 +107,11 @@ struct perf_options {
 	bool all2all;		 /* the five shapes, instead of dispatch */
 	struct perf_list shapes; /* from 1 */
 	int repeats;
+	int rung; /* of the ladder of the way by a heap; enum cvy_gpu_rung */
 	const char *json, *plot;
 	bool explain; /* print the chosen options, and leave */
 	bool spoil;   /* one bit before each check: it must be found */
+	bool miss;    /* turns of the last rank: the others must not wait for ever */
 	double least_busbw;
 	uint64_t seed; /* of inputs */
 };
@@ -174,7 +176,7 @@ struct perf_pair_row {
 
 #define PERF_SHAPES 5
 
-enum { PERF_WAY_COVEY, PERF_WAYS };
+enum { PERF_WAY_COVEY, PERF_WAY_NCCL, PERF_WAY_HEAP, PERF_WAYS };
 
 struct perf_a2a_time {
 	bool measured;
@@ -273,6 +275,16 @@ bool perf_nccl_has(const struct perf_nccl *n, const struct perf_op *op, const st
 int perf_nccl_run(const struct perf_nccl *n, const struct perf_op *op, const struct perf_call *call,
 		  const char *const ours[2], size_t bytes);
 
+struct perf_swap {
+	int with; /* rank */
+	const void *send;
+	void *recv;
+	size_t send_bytes, recv_bytes;
+};
+
+/* In one group of calls. */
+int perf_nccl_swap(const struct perf_nccl *n, const struct perf_swap *swaps, int count, struct CUstream_st *stream);
+
 /* hist.c */
 void perf_hist_clear(struct perf_hist *hist);
 void perf_hist_add(struct perf_hist *hist, uint64_t ns);
@@ -303,6 +315,9 @@ const char *perf_combined_per(const struct perf_options *opt); /* "expert" or "r
 void perf_print_pair_head(const struct perf_job *job);
 void perf_print_pair(const struct perf_job *job, const struct perf_pair_row *row);
 void perf_print_splits(const struct perf_job *job);
+
+/* all2all_heap.c */
+const char *perf_rung_name(int rung); /* NULL: there is none */
 
 /* all2all_out.c */
 const char *perf_a2a_way(int way);

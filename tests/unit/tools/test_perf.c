@@ -298,6 +298,8 @@ static const char *const bad[][4] = {
 	{ "all2all", "have no sizes in bytes", "-b", "8" },
 	{ "all2all", "one number", "--device=0", "--lanes=1,2" },
 	{ "all2all", "--lanes is for device memory", "--lanes=1", NULL },
+	{ "all2all", "peer, token, fused, noclear or even is needed", "--device=0", "--ladder=step" },
+	{ "all2all", "--ladder is for device memory", "--ladder=peer", NULL },
 	{ "dispatch", "are for all2all", "--shapes=1", NULL },
 	{ "allreduce", "are for all2all", "--repeats=1", NULL },
 	{ "allreduce", "unrecognized option", "--nonsense", NULL },
@@ -409,7 +411,7 @@ START_TEST(the_shapes_of_all2all_are_checked)
 	ck_assert_int_eq(perf(3, "all2all", sums[_i][0], sums[_i][1], "--repeats=1", "-n1", NULL), 0);
 	ck_assert_msg(shapes_said("      0      0") == 10, "%s", text);
 	ck_assert_ptr_nonnull(strstr(text, "# geometric means over 5 shapes"));
-	ck_assert_ptr_nonnull(strstr(text, "# NCCL and heap: left out, they need devices"));
+	ck_assert_ptr_nonnull(strstr(text, "# nccl and heap: left out, they need devices"));
 	ck_assert_ptr_nonnull(strstr(text, "# Out of bounds values : 0 OK"));
 }
 END_TEST
