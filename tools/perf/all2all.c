@@ -10,7 +10,12 @@
 #include "all2all.h"
 #include "device.h"
 
-static const struct perf_way *const ways[PERF_WAYS] = { &perf_way_covey, &perf_way_nccl, &perf_way_heap };
+static const struct perf_way *way_of(int way)
+{
+	return way == PERF_WAY_COVEY  ? &perf_way_covey
+	       : way == PERF_WAY_NCCL ? &perf_way_nccl
+				      : &perf_way_heap[way - PERF_WAY_HEAP];
+}
 
 /* ---- buffers ---- */
 
@@ -216,6 +221,7 @@ static int one_way(struct perf_a2a *a, const struct perf_way *way, struct perf_a
 	int from = a->parts, err;
 	void *state = NULL;
 
+	a->rung = way->rung;
 	err = way->open(a, &state);
 	if (!err && state)
 		err = run_way(a, way, state, time);
@@ -265,7 +271,7 @@ static int one_row(struct perf_job *job, int shape, enum perf_expert expert)
 	if (!err)
 		err = perf_a2a_floor(&a, &row->floor_us);
 	for (int w = 0; w < PERF_WAYS && !err; w++)
-		err = one_way(&a, ways[w], &row->way[w]);
+		err = one_way(&a, way_of(w), &row->way[w]);
 	shape_close(&a);
 	if (err)
 		return err;

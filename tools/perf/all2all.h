@@ -44,6 +44,7 @@ struct perf_a2a {
 	const struct perf_shape *shape;
 	enum perf_expert expert;
 	int n;	   /* own tokens */
+	int rung;  /* of a heap's way */
 	int local; /* experts of a rank: the first `local` are rank 0's */
 	/* own inputs, on the host */
 	uint16_t *x;
@@ -68,10 +69,11 @@ struct perf_way {
 	int (*again)(struct perf_a2a *a, void *state); /* the same, as a graph can have it */
 	int (*late)(struct perf_a2a *a, void *state, bool *is); /* did a wait end in vain, on any rank? may be NULL */
 	void (*close)(struct perf_a2a *a, void *state);
+	int rung;	 /* of a heap */
 	bool by_options; /* sums are those of --preset and --combine, else over k ascending */
 };
 
-extern const struct perf_way perf_way_covey, perf_way_nccl, perf_way_heap;
+extern const struct perf_way perf_way_covey, perf_way_nccl, perf_way_heap[PERF_RUNGS];
 
 /* Zeroed memory of the device, or of the host. Does nothing, and gives NULL, if *err is set; sets it if it fails. */
 void *perf_a2a_part(struct perf_a2a *a, size_t bytes, int *err);

@@ -22,13 +22,6 @@ struct heap_way {
 
 static bool given_up;
 
-static const char *const rungs[] = { "peer", "token", "fused", "noclear", "even" };
-
-const char *perf_rung_name(int rung)
-{
-	return rung < (int)(sizeof(rungs) / sizeof(rungs[0])) ? rungs[rung] : NULL;
-}
-
 static void say(const struct perf_a2a *a, const char *what)
 {
 	if (perf_speaks(a->job))
@@ -55,7 +48,7 @@ static int allocate(struct perf_a2a *a, struct heap_way *w)
 
 	perf_a2a_routed(a, &w->heap.in);
 	w->heap.most = a->shape->tokens;
-	w->heap.rung = a->job->opt.rung;
+	w->heap.rung = a->rung;
 	w->heap.wait_ticks = a->job->opt.miss ? MISS_TICKS : WAIT_TICKS;
 	at = cvy_heap_places(&w->heap.in, w->heap.most);
 	w->heap.own = perf_a2a_part(a, at.own, &err);
@@ -122,7 +115,7 @@ static int open_heap(struct perf_a2a *a, void **state)
 	bool is = false;
 	int err;
 
-	if (!a->job->device || a->job->opt.alone || given_up)
+	if (!a->job->device || a->job->opt.alone || given_up || !(a->job->opt.rungs >> a->rung & 1))
 		return 0;
 	w = calloc(1, sizeof(*w));
 	if (!w)
@@ -170,6 +163,11 @@ static int late(struct perf_a2a *a, void *state, bool *is)
 	return 0;
 }
 
-const struct perf_way perf_way_heap = {
-	.open = open_heap, .pair = pair, .again = pair, .late = late, .close = close_heap
-};
+#define RUNG(which) \
+	{ \
+		.open = open_heap, .pair = pair, .again = pair, .late = late, .close = close_heap, .rung = which \
+	}
+
+const struct perf_way perf_way_heap[PERF_RUNGS] = { RUNG(CVY_GPU_HEAP_PEER), RUNG(CVY_GPU_HEAP_TOKEN),
+						    RUNG(CVY_GPU_HEAP_FUSED), RUNG(CVY_GPU_HEAP_NOCLEAR),
+						    RUNG(CVY_GPU_HEAP_EVEN) };

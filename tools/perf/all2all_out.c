@@ -5,11 +5,12 @@
 
 #include "all2all.h"
 
-static const char *const names[PERF_WAYS] = { "covey", "nccl", "heap" };
+static const char *const names[PERF_WAYS] = { "covey",	    "nccl",	    "heap-peer", "heap-token",
+					      "heap-fused", "heap-noclear", "heap-even" };
 
 const char *perf_a2a_way(int way)
 {
-	return names[way];
+	return way < PERF_WAYS ? names[way] : NULL;
 }
 
 const char *perf_a2a_expert(int expert)
@@ -34,8 +35,8 @@ void perf_print_a2a_head(const struct perf_job *job)
 		       "ranks meet; mean of %d\n# %s: back to back; median of %d turns of %d\n"
 		       "# nccl: grouped sends and receives, in the graph with counts of before; heap: kernels on "
 		       "memory that "
-		       "all map, rung %s\n",
-		       opt->repeats, again(job), opt->turns, opt->iters, perf_rung_name(opt->rung));
+		       "all map\n",
+		       opt->repeats, again(job), opt->turns, opt->iters);
 	else
 		printf("# wall: ranks meet, dispatch, experts and combine, ranks meet; mean of %d\n"
 		       "# loop: back to back; mean of %d\n"
@@ -44,7 +45,7 @@ void perf_print_a2a_head(const struct perf_job *job)
 	printf("# floor: a wall without the pair; wire: each token once for each rank, there and back, %d GB/s\n"
 	       "# tokens: of all ranks; #wrong: elements with other bits than documented; #far: outside the contest's "
 	       "tolerance\n"
-	       "#\n# %5s %4s %3s %6s %4s %6s %-6s %-6s %9s %9s %9s %9s %7s %6s %6s\n",
+	       "#\n# %5s %4s %3s %6s %4s %6s %-6s %-12s %9s %9s %9s %9s %7s %6s %6s\n",
 	       PERF_WIRE_GBS, "shape", "E", "K", "H", "T", "tokens", "expert", "way", "wall", "floor", again(job),
 	       "wire", "x wire", "#wrong", "#far");
 	fflush(stdout);
@@ -68,7 +69,7 @@ void perf_print_a2a(const struct perf_job *job, const struct perf_a2a_row *row)
 
 		if (!t->measured)
 			continue;
-		printf("%7d %4d %3d %6d %4d %6d %-6s %-6s %9.2f %9.2f %9.2f", row->shape + 1, s->experts, s->topk,
+		printf("%7d %4d %3d %6d %4d %6d %-6s %-12s %9.2f %9.2f %9.2f", row->shape + 1, s->experts, s->topk,
 		       s->hidden, s->tokens, row->tokens, perf_a2a_expert(row->expert), names[w], t->wall_us,
 		       row->floor_us, t->again_us);
 		put_wire(job, t->again_us, row->wire_us);
@@ -113,7 +114,7 @@ void perf_print_a2a_means(const struct perf_job *job)
 
 			if (wall <= 0)
 				continue;
-			printf("# %33s %-6s %-6s %9.2f %9.2f %9.2f", "", perf_a2a_expert(expert), names[w], wall,
+			printf("# %33s %-6s %-12s %9.2f %9.2f %9.2f", "", perf_a2a_expert(expert), names[w], wall,
 			       perf_a2a_mean(job, expert, w, PERF_A2A_FLOOR), us);
 			put_wire(job, us, perf_a2a_mean(job, expert, w, PERF_A2A_WIRE));
 			putchar('\n');

@@ -126,8 +126,10 @@ static const struct argp_option options[] = {
 	  "dispatch, device: send and receive apart, too, with another stream's kernel between them", 3 },
 	{ "shapes", OPT_SHAPES, "N[,N...]", 0, "all2all: shapes from 1 to 5 (all)", 4 },
 	{ "repeats", OPT_REPEATS, "N", 0, "all2all: pairs timed as the contest does (100)", 4 },
-	{ "ladder", OPT_LADDER, "peer|token|fused|noclear|even", 0,
-	  "all2all, device: what the way by a heap has (even)", 4 },
+	{ "ladder", OPT_LADDER, "RUNG[,RUNG...]|all", 0,
+	  "all2all, device: peer, token, fused, noclear, even: what the way by a heap has, each with all before it "
+	  "(even)",
+	  4 },
 	{ "spoil", OPT_SPOIL, NULL, OPTION_HIDDEN, "Change a bit before the check", 0 },
 	{ "miss", OPT_MISS, NULL, OPTION_HIDDEN, "all2all: the last rank launches nothing of the way by a heap", 0 },
 	{ "nthreads", 't', "N", OPTION_HIDDEN, NULL, 0 },
@@ -410,7 +412,7 @@ static void check_options(const struct reading *in)
 			   "operations");
 	if (in->ep && !opt->all2all)
 		perf_check_ep(opt);
-	if (!opt->all2all && (opt->shapes.count || opt->repeats || opt->rung))
+	if (!opt->all2all && (opt->shapes.count || opt->repeats || opt->rungs))
 		perf_usage("--shapes, --repeats and --ladder are for all2all");
 	check_device(opt);
 	if (opt->fault && opt->op->messages)
@@ -445,7 +447,8 @@ static void fill_in_a2a(struct perf_options *opt)
 {
 	if (!opt->repeats)
 		opt->repeats = 100;
-	opt->rung = opt->rung ? opt->rung - 1 : CVY_GPU_HEAP_EVEN;
+	if (!opt->rungs)
+		opt->rungs = 1u << CVY_GPU_HEAP_EVEN;
 	if (!opt->shapes.count)
 		while (opt->shapes.count < PERF_SHAPES) {
 			opt->shapes.value[opt->shapes.count] = opt->shapes.count + 1;

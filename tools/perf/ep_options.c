@@ -52,12 +52,37 @@ static struct perf_list list_of(const char *name, const char *text, long min, lo
 	return list;
 }
 
-static int rung_named(const char *text)
+/* One of those with commas between; 0: it is none. */
+static unsigned rung_named(const char *name, size_t length)
 {
-	for (int i = 0; perf_rung_name(i); i++)
-		if (!strcmp(perf_rung_name(i), text))
-			return i + 1;
-	perf_usage("--ladder is %s: peer, token, fused, noclear or even is needed", text);
+	for (int i = 0; perf_a2a_way(PERF_WAY_HEAP + i); i++) {
+		const char *rung = strchr(perf_a2a_way(PERF_WAY_HEAP + i), '-') + 1;
+
+		if (strlen(rung) == length && !strncmp(rung, name, length))
+			return 1u << i;
+	}
+	return 0;
+}
+
+static unsigned rungs_named(const char *text)
+{
+	unsigned all = 0;
+
+	if (!strcmp(text, "all"))
+		return (1u << (PERF_WAYS - PERF_WAY_HEAP)) - 1;
+	for (const char *at = text, *end;; at = end + 1) {
+		unsigned rung;
+
+		end = strchrnul(at, ',');
+		rung = rung_named(at, (size_t)(end - at));
+		if (!rung)
+			perf_usage("--ladder is %s: peer, token, fused, noclear and even are needed, with commas "
+				   "between, or all",
+				   text);
+		all |= rung;
+		if (!*end)
+			return all;
+	}
 }
 
 error_t perf_parse_ep(int key, const char *arg, struct perf_options *opt)
@@ -83,7 +108,7 @@ error_t perf_parse_ep(int key, const char *arg, struct perf_options *opt)
 		opt->split = true;
 		return 0;
 	case OPT_LADDER:
-		opt->rung = rung_named(arg);
+		opt->rungs = rungs_named(arg);
 		return 0;
 	case OPT_SHAPES:
 		opt->shapes = list_of("--shapes", arg, 1, PERF_SHAPES);
@@ -124,7 +149,7 @@ void perf_check_a2a(const struct perf_options *opt)
 		perf_usage("--rows and --split are for dispatch: the rows of all2all are fp16");
 	if (opt->registered)
 		perf_usage("-R: buffers of dispatch and combine are not registered");
-	if (!opt->device && opt->rung)
+	if (!opt->device && opt->rungs)
 		perf_usage("--ladder is for device memory; --device chooses a device's");
 	if (!opt->device && opt->lane_list.count)
 		perf_usage("--lanes is for device memory; --device chooses a device's");

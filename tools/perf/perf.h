@@ -107,7 +107,7 @@ struct perf_options {
 	bool all2all;		 /* the five shapes, instead of dispatch */
 	struct perf_list shapes; /* from 1 */
 	int repeats;
-	int rung; /* of the ladder of the way by a heap; enum cvy_gpu_rung */
+	unsigned rungs; /* of the ladder of the way by a heap: bit r is rung r (enum cvy_gpu_rung) */
 	const char *json, *plot;
 	bool explain; /* print the chosen options, and leave */
 	bool spoil;   /* one bit before each check: it must be found */
@@ -176,7 +176,9 @@ struct perf_pair_row {
 
 #define PERF_SHAPES 5
 
-enum { PERF_WAY_COVEY, PERF_WAY_NCCL, PERF_WAY_HEAP, PERF_WAYS };
+#define PERF_RUNGS 5
+
+enum { PERF_WAY_COVEY, PERF_WAY_NCCL, PERF_WAY_HEAP, PERF_WAYS = PERF_WAY_HEAP + PERF_RUNGS }; /* a way a rung */
 
 struct perf_a2a_time {
 	bool measured;
@@ -316,11 +318,8 @@ void perf_print_pair_head(const struct perf_job *job);
 void perf_print_pair(const struct perf_job *job, const struct perf_pair_row *row);
 void perf_print_splits(const struct perf_job *job);
 
-/* all2all_heap.c */
-const char *perf_rung_name(int rung); /* NULL: there is none */
-
 /* all2all_out.c */
-const char *perf_a2a_way(int way);
+const char *perf_a2a_way(int way); /* NULL: there is none */
 const char *perf_a2a_expert(int expert);
 double perf_a2a_mean(const struct perf_job *job, int expert, int way, enum perf_a2a_what what); /* geometric */
 

@@ -298,7 +298,7 @@ static const char *const bad[][4] = {
 	{ "all2all", "have no sizes in bytes", "-b", "8" },
 	{ "all2all", "one number", "--device=0", "--lanes=1,2" },
 	{ "all2all", "--lanes is for device memory", "--lanes=1", NULL },
-	{ "all2all", "peer, token, fused, noclear or even is needed", "--device=0", "--ladder=step" },
+	{ "all2all", "peer, token, fused, noclear and even are needed", "--device=0", "--ladder=even,step" },
 	{ "all2all", "--ladder is for device memory", "--ladder=peer", NULL },
 	{ "dispatch", "are for all2all", "--shapes=1", NULL },
 	{ "allreduce", "are for all2all", "--repeats=1", NULL },
