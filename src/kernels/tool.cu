@@ -3,19 +3,25 @@
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "covey.h"
-#include "tool.h"
+#include "tool_part.cuh"
 
 static char why[200];
 static cudaEvent_t marks[CVY_GPU_TOOL_MARKS], order;
 
-static int check(cudaError_t got, const char *what)
+int cvy_tool_check(cudaError_t got, const char *what)
 {
 	if (got == cudaSuccess)
 		return 0;
 	snprintf(why, sizeof(why), "%s: %s", what, cudaGetErrorString(got));
 	return got == cudaErrorMemoryAllocation ? COVEY_ERR_NOMEM : COVEY_ERR_IO;
+}
+
+static int check(cudaError_t got, const char *what)
+{
+	return cvy_tool_check(got, what);
 }
 
 static int tool_count(void)
@@ -112,7 +118,13 @@ static int tool_use(int device)
 
 	if (!err)
 		err = check(cudaFuncGetAttributes(&unused, (const void *)experts), "loading the kernels");
-	return err ? err : check(cudaFuncGetAttributes(&unused, (const void *)busy), "loading the kernels");
+	if (!err)
+		err = check(cudaFuncGetAttributes(&unused, (const void *)busy), "loading the kernels");
+	if (!err)
+		err = cvy_tool_scale_load();
+	if (!err)
+		err = cvy_tool_sorted_load();
+	return err ? err : cvy_tool_heap_load();
 }
 
 static const char *tool_why(void)
@@ -130,6 +142,30 @@ static void tool_release(void *at)
 	cudaFree(at);
 }
 
+static int tool_share(void *at, uint8_t name[CVY_GPU_SHARED_BYTES])
+{
+	cudaIpcMemHandle_t handle;
+	int err = check(cudaIpcGetMemHandle(&handle, at), "sharing memory");
+
+	static_assert(sizeof(handle) == CVY_GPU_SHARED_BYTES, "a handle of CUDA IPC");
+	if (!err)
+		memcpy(name, &handle, sizeof(handle));
+	return err;
+}
+
+static int tool_attach(const uint8_t name[CVY_GPU_SHARED_BYTES], void **out)
+{
+	cudaIpcMemHandle_t handle;
+
+	memcpy(&handle, name, sizeof(handle));
+	return check(cudaIpcOpenMemHandle(out, handle, cudaIpcMemLazyEnablePeerAccess), "mapping a peer's memory");
+}
+
+static void tool_detach(void *at)
+{
+	cudaIpcCloseMemHandle(at);
+}
+
 static int tool_copy(void *to, const void *from, size_t bytes)
 {
 	int err = check(cudaMemcpy(to, from, bytes, cudaMemcpyDefault), "a copy");
@@ -143,6 +179,11 @@ static int tool_fill(void *at, int byte, size_t bytes)
 	int err = check(cudaMemset(at, byte, bytes), "filling memory");
 
 	return err ? err : check(cudaStreamSynchronize(NULL), "filling memory");
+}
+
+static int tool_move(struct CUstream_st *stream, void *to, const void *from, size_t bytes)
+{
+	return check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream), "a copy");
 }
 
 static size_t tool_room(void)
@@ -256,7 +297,8 @@ static void tool_graph_end(struct cvy_gpu_graph *graph)
 }
 
 extern "C" __attribute__((visibility("default"))) const struct cvy_gpu_tool cvy_gpu_tool = {
-	CVY_GPU_TOOL_ABI, tool_count, tool_use,	    tool_why,	     tool_alloc,    tool_release, tool_copy,
-	tool_fill,	  tool_room,  tool_stream,  tool_stream_end, tool_wait,	    tool_experts, tool_busy,
-	tool_order,	  tool_mark,  tool_between, tool_capture,    tool_captured, tool_replay,  tool_graph_end,
+	CVY_GPU_TOOL_ABI, tool_count,  tool_use,     tool_why,	     tool_alloc,      tool_release,  tool_share,
+	tool_attach,	  tool_detach, tool_copy,    tool_fill,	     tool_move,	      tool_room,     tool_stream,
+	tool_stream_end,  tool_wait,   tool_experts, cvy_tool_scale, cvy_tool_sorted, cvy_tool_heap, tool_busy,
+	tool_order,	  tool_mark,   tool_between, tool_capture,   tool_captured,   tool_replay,   tool_graph_end,
 };

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The options of dispatch and combine. */
+/* The options of dispatch and combine, and of all2all. */
 #include <stdlib.h>
 #include <string.h>
 
+#include "all2all.h"
 #include "options.h"
 
 static const struct {
@@ -51,6 +52,39 @@ static struct perf_list list_of(const char *name, const char *text, long min, lo
 	return list;
 }
 
+/* One of those with commas between; 0: it is none. */
+static unsigned rung_named(const char *name, size_t length)
+{
+	for (int i = 0; perf_a2a_way(PERF_WAY_HEAP + i); i++) {
+		const char *rung = strchr(perf_a2a_way(PERF_WAY_HEAP + i), '-') + 1;
+
+		if (strlen(rung) == length && !strncmp(rung, name, length))
+			return 1u << i;
+	}
+	return 0;
+}
+
+static unsigned rungs_named(const char *text)
+{
+	unsigned all = 0;
+
+	if (!strcmp(text, "all"))
+		return (1u << (PERF_WAYS - PERF_WAY_HEAP)) - 1;
+	for (const char *at = text, *end;; at = end + 1) {
+		unsigned rung;
+
+		end = strchrnul(at, ',');
+		rung = rung_named(at, (size_t)(end - at));
+		if (!rung)
+			perf_usage("--ladder is %s: peer, token, fused, noclear and even are needed, with commas "
+				   "between, or all",
+				   text);
+		all |= rung;
+		if (!*end)
+			return all;
+	}
+}
+
 error_t perf_parse_ep(int key, const char *arg, struct perf_options *opt)
 {
 	switch (key) {
@@ -72,6 +106,12 @@ error_t perf_parse_ep(int key, const char *arg, struct perf_options *opt)
 		return 0;
 	case OPT_SPLIT:
 		opt->split = true;
+		return 0;
+	case OPT_LADDER:
+		opt->rungs = rungs_named(arg);
+		return 0;
+	case OPT_SHAPES:
+		opt->shapes = list_of("--shapes", arg, 1, PERF_SHAPES);
 		return 0;
 	}
 	return ARGP_ERR_UNKNOWN;
@@ -100,6 +140,23 @@ void perf_check_ep(const struct perf_options *opt)
 		perf_usage("-R: buffers of dispatch and combine are not registered");
 }
 
+void perf_check_a2a(const struct perf_options *opt)
+{
+	if (opt->token_list.count || opt->hidden || opt->experts || opt->topk)
+		perf_usage(
+			"--tokens, --hidden, --experts and --topk: all2all has its own; --shapes chooses among them");
+	if (opt->rows || opt->split)
+		perf_usage("--rows and --split are for dispatch: the rows of all2all are fp16");
+	if (opt->registered)
+		perf_usage("-R: buffers of dispatch and combine are not registered");
+	if (!opt->device && opt->rungs)
+		perf_usage("--ladder is for device memory; --device chooses a device's");
+	if (!opt->device && opt->lane_list.count)
+		perf_usage("--lanes is for device memory; --device chooses a device's");
+	if (opt->lane_list.count > 1)
+		perf_usage("--lanes: all2all takes one number");
+}
+
 #define MANY_RANKS 64		      /* default of max_ranks */
 #define WINDOW ((size_t)4 << 30)      /* default of window_bytes */
 #define MOST_WINDOW ((size_t)1 << 42) /* limit of window_bytes */
@@ -109,22 +166,36 @@ void perf_check_ep(const struct perf_options *opt)
  * since calls on device memory do not touch them. COVEY_WINDOW_BYTES becomes as large as the largest handle needs, if it
  * is not set.
  */
-void perf_ep_window(const struct perf_options *opt)
+static void make_room(const struct perf_options *opt, size_t elements, size_t top_k)
 {
 	const char *text = getenv("COVEY_MAX_RANKS");
-	size_t ranks = text && atoi(text) > 0 ? (size_t)atoi(text) : MANY_RANKS, tokens = 0, need;
+	size_t ranks = text && atoi(text) > 0 ? (size_t)atoi(text) : MANY_RANKS, need;
 	char bytes[32];
 
-	for (int i = 0; i < opt->token_list.count; i++)
-		if ((size_t)opt->token_list.value[i] > tokens)
-			tokens = (size_t)opt->token_list.value[i];
 	/* Four slots, of which each has the tokens and what comes back; a quarter of the window is for messages. */
-	need = 6 * tokens * (size_t)opt->hidden * 2 *
-	       (1 + ranks * (opt->preset == COVEY_EP_COMPACT ? 1 : (size_t)opt->topk));
+	need = 6 * elements * 2 * (1 + ranks * (opt->preset == COVEY_EP_COMPACT ? 1 : top_k));
 	need = (need / WINDOW + 1) * WINDOW;
 	if (need > MOST_WINDOW)
 		need = MOST_WINDOW;
 	snprintf(bytes, sizeof(bytes), "%zu", need);
 	if (need > WINDOW)
 		setenv("COVEY_WINDOW_BYTES", bytes, 0);
+}
+
+void perf_ep_window(const struct perf_options *opt)
+{
+	size_t tokens = 0;
+
+	for (int i = 0; i < opt->token_list.count; i++)
+		if ((size_t)opt->token_list.value[i] > tokens)
+			tokens = (size_t)opt->token_list.value[i];
+	make_room(opt, tokens * (size_t)opt->hidden, (size_t)opt->topk);
+}
+
+/* The last shape is the largest. */
+void perf_a2a_window(const struct perf_options *opt)
+{
+	const struct perf_shape *s = &perf_shapes[PERF_SHAPES - 1];
+
+	make_room(opt, (size_t)s->tokens * (size_t)s->hidden, (size_t)s->topk);
 }

@@ -170,7 +170,12 @@ int perf_run(struct perf_job *job)
 	job->rank = view.rank;
 	job->size = view.size;
 	job->max_ranks = view.max_ranks;
-	code = job->opt.explain ? explain(job) : job->opt.op ? table(job) : perf_ep(job);
+	if (job->opt.explain)
+		code = explain(job);
+	else if (job->opt.all2all)
+		code = perf_all2all(job);
+	else
+		code = job->opt.op ? table(job) : perf_ep(job);
 	if (code == PERF_OK && !job->opt.explain)
 		code = sum_up(job);
 	if (code != PERF_FAILED && covey_leave(job->group, 0))
@@ -181,5 +186,6 @@ int perf_run(struct perf_job *job)
 	free(job->hist);
 	free(job->rows);
 	free(job->pair_rows);
+	free(job->a2a_rows);
 	return code;
 }

@@ -4,7 +4,7 @@
  * and roots; measure.c times one row of the table; ops.c is the table of operations, types.c that of types and
  * reductions; device.c has memory, graphs and times of a device, nccl.c NCCL beside us; data.c knows the right value of
  * every byte; fault.c strikes a rank; ep.c measures dispatch and combine on host memory, ep_device.c, ep_check.c and
- * ep_split.c on devices; out.c, ep_out.c, json.c and plot.c print.
+ * ep_split.c on devices; all2all.h lists the files of all2all; out.c, ep_out.c, json.c and plot.c print.
  *
  * Every rank runs the same calls in the same order, decisions included: values that decide a loop are agreed on first.
  * Rank 0, or the lowest remaining rank, prints.
@@ -104,9 +104,14 @@ struct perf_options {
 	struct perf_list token_list, lane_list; /* lanes: on devices; 0: as many as pay */
 	int preset, rows, combine;		/* on devices; enum covey_ep_preset, _rows_as, _combine_as */
 	bool split;
+	bool all2all;		 /* the five shapes, instead of dispatch */
+	struct perf_list shapes; /* from 1 */
+	int repeats;
+	unsigned rungs; /* of the ladder of the way by a heap: bit r is rung r (enum cvy_gpu_rung) */
 	const char *json, *plot;
 	bool explain; /* print the chosen options, and leave */
 	bool spoil;   /* one bit before each check: it must be found */
+	bool miss;    /* turns of the last rank: the others must not wait for ever */
 	double least_busbw;
 	uint64_t seed; /* of inputs */
 };
@@ -167,6 +172,30 @@ struct perf_pair_row {
 	int64_t wrong;
 };
 
+/* ---- all2all: a pair of dispatch and combine in five shapes ---- */
+
+#define PERF_SHAPES 5
+
+#define PERF_RUNGS 5
+
+enum { PERF_WAY_COVEY, PERF_WAY_NCCL, PERF_WAY_HEAP, PERF_WAYS = PERF_WAY_HEAP + PERF_RUNGS }; /* a way a rung */
+
+struct perf_a2a_time {
+	bool measured;
+	double wall_us, again_us; /* as the contest takes it; of pairs back to back */
+	int64_t wrong, far;
+};
+
+/* A shape with one kind of experts. */
+struct perf_a2a_row {
+	int shape, expert; /* index in perf_shapes; enum perf_expert */
+	int tokens;	   /* of all ranks */
+	double floor_us, wire_us;
+	struct perf_a2a_time way[PERF_WAYS];
+};
+
+enum perf_a2a_what { PERF_A2A_WALL, PERF_A2A_FLOOR, PERF_A2A_AGAIN, PERF_A2A_WIRE };
+
 struct perf_job {
 	struct perf_options opt;
 	struct covey_group *group;
@@ -182,6 +211,8 @@ struct perf_job {
 	struct perf_ep_row ep_row;
 	struct perf_pair_row *pair_rows;
 	int pair_row_count;
+	struct perf_a2a_row *a2a_rows;
+	int a2a_row_count;
 	int64_t wrong;
 	double busbw_sum;
 	int busbw_count;
@@ -246,6 +277,16 @@ bool perf_nccl_has(const struct perf_nccl *n, const struct perf_op *op, const st
 int perf_nccl_run(const struct perf_nccl *n, const struct perf_op *op, const struct perf_call *call,
 		  const char *const ours[2], size_t bytes);
 
+struct perf_swap {
+	int with; /* rank */
+	const void *send;
+	void *recv;
+	size_t send_bytes, recv_bytes;
+};
+
+/* In one group of calls. */
+int perf_nccl_swap(const struct perf_nccl *n, const struct perf_swap *swaps, int count, struct CUstream_st *stream);
+
 /* hist.c */
 void perf_hist_clear(struct perf_hist *hist);
 void perf_hist_add(struct perf_hist *hist, uint64_t ns);
@@ -264,6 +305,9 @@ int perf_ep_expert(const struct perf_options *opt, int source, int token, int k)
 /* ep_device.c */
 int perf_ep_device(struct perf_job *job);
 
+/* all2all.c */
+int perf_all2all(struct perf_job *job);
+
 /* ep_options.c */
 enum perf_names { PERF_PRESETS, PERF_ROWS, PERF_COMBINES };
 const char *perf_name_of(enum perf_names of, int value);
@@ -273,6 +317,11 @@ const char *perf_combined_per(const struct perf_options *opt); /* "expert" or "r
 void perf_print_pair_head(const struct perf_job *job);
 void perf_print_pair(const struct perf_job *job, const struct perf_pair_row *row);
 void perf_print_splits(const struct perf_job *job);
+
+/* all2all_out.c */
+const char *perf_a2a_way(int way); /* NULL: there is none */
+const char *perf_a2a_expert(int expert);
+double perf_a2a_mean(const struct perf_job *job, int expert, int way, enum perf_a2a_what what); /* geometric */
 
 /* out.c */
 void perf_print_head(const struct perf_job *job);

@@ -179,6 +179,13 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *f,
 	return cudaLaunchKernel(f, config->gridDim, config->blockDim, args, config->dynamicSmemBytes, config->stream);
 }
 
+cudaError_t cudaLaunchHostFunc(cudaStream_t s, cudaHostFn_t f, void *user)
+{
+	ALIVE();
+	of(s)->add([=] { f(user); });
+	return cudaSuccess;
+}
+
 cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *has, const void *)
 {
 	has->localSizeBytes = STACK;

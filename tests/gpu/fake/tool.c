@@ -63,6 +63,47 @@ static int tool_fill(void *at, int byte, size_t bytes)
 	return err;
 }
 
+static int tool_move(struct CUstream_st *stream, void *to, const void *from, size_t bytes)
+{
+	(void)stream;
+	return tool_copy(to, from, bytes);
+}
+
+static int tool_scale(struct CUstream_st *stream, const struct cvy_gpu_scale *s)
+{
+	(void)stream, (void)s;
+	return COVEY_ERR_UNSUPPORTED;
+}
+
+static int tool_share(void *at, uint8_t name[CVY_GPU_SHARED_BYTES])
+{
+	(void)at, (void)name;
+	return COVEY_ERR_UNSUPPORTED;
+}
+
+static int tool_attach(const uint8_t name[CVY_GPU_SHARED_BYTES], void **out)
+{
+	(void)name, (void)out;
+	return COVEY_ERR_UNSUPPORTED;
+}
+
+static void tool_detach(void *at)
+{
+	(void)at;
+}
+
+static int tool_heap(struct CUstream_st *stream, const struct cvy_gpu_heap *h)
+{
+	(void)stream, (void)h;
+	return COVEY_ERR_UNSUPPORTED;
+}
+
+static int tool_sorted(struct CUstream_st *stream, const struct cvy_gpu_sorted *s, int step)
+{
+	(void)stream, (void)s, (void)step;
+	return COVEY_ERR_UNSUPPORTED;
+}
+
 static size_t tool_room(void)
 {
 	return fake_room();
@@ -160,13 +201,20 @@ const struct cvy_gpu_tool cvy_gpu_tool = {
 	.why = tool_why,
 	.alloc = tool_alloc,
 	.release = tool_release,
+	.share = tool_share,
+	.attach = tool_attach,
+	.detach = tool_detach,
 	.copy = tool_copy,
 	.fill = tool_fill,
+	.move = tool_move,
 	.room = tool_room,
 	.stream = tool_stream,
 	.stream_end = tool_stream_end,
 	.wait = tool_wait,
 	.experts = tool_experts,
+	.scale = tool_scale,
+	.sorted = tool_sorted,
+	.heap = tool_heap,
 	.busy = tool_busy,
 	.order = tool_order,
 	.mark = tool_mark,

@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What must come out, element by element: covey's documented sum, bit by bit, and the contest's own, which rounds to
+ * fp16 at each addition, within the contest's tolerance.
+ */
+#include <math.h>
+#include <stdlib.h>
+
+#include "all2all.h"
+
+#define RELATIVE 1e-2f
+#define ABSOLUTE 5e-3f
+
+/* The tables of all owners, one after the other: on a rank whose check it is, not in what is measured. */
+static float *tables(const struct perf_a2a *a)
+{
+	size_t count = (size_t)a->local + (size_t)a->shape->hidden;
+	float *all = malloc((size_t)a->job->size * count * sizeof(*all));
+
+	for (int r = 0; all && r < a->job->size; r++)
+		perf_shape_table(a->shape, r, count, all + (size_t)r * count);
+	return all;
+}
+
+struct terms {
+	float of[PERF_A2A_TOPK]; /* weight times what the expert gives */
+	int owner[PERF_A2A_TOPK], count;
+};
+
+static void make_terms(const struct perf_a2a *a, const float *all, int t, int h, struct terms *to)
+{
+	size_t each = (size_t)a->local + (size_t)a->shape->hidden;
+	uint16_t x = a->x[(size_t)t * (size_t)a->shape->hidden + (size_t)h];
+
+	to->count = a->shape->topk;
+	for (int k = 0; k < to->count; k++) {
+		int at = t * to->count + k, owner = a->ids[at] / a->local, local = a->ids[at] % a->local;
+		float factor = perf_a2a_factor(a, all + (size_t)owner * each, owner, local, h);
+
+		to->owner[k] = owner;
+		to->of[k] = a->weights[at] * perf_of_half(perf_a2a_times(x, factor));
+	}
+}
+
+static float in_order(const struct terms *of, int owner)
+{
+	float sum = 0;
+
+	for (int k = 0; k < of->count; k++)
+		if (owner < 0 || of->owner[k] == owner)
+			sum += of->of[k];
+	return sum;
+}
+
+static bool names(const struct terms *of, int owner)
+{
+	for (int k = 0; k < of->count; k++)
+		if (of->owner[k] == owner)
+			return true;
+	return false;
+}
+
+static uint16_t documented(const struct perf_a2a *a, const struct perf_way *way, const struct terms *of)
+{
+	bool compact = a->job->opt.preset == COVEY_EP_COMPACT;
+	float sum = 0;
+
+	if (!way->by_options || (!compact && a->job->opt.combine != COVEY_EP_PER_RANK))
+		return perf_half(in_order(of, -1));
+	for (int r = 0; r < a->job->size; r++) {
+		float here = in_order(of, r);
+
+		if (names(of, r))
+			sum += r == a->job->rank && !compact ? here : perf_of_half(perf_half(here));
+	}
+	return perf_half(sum);
+}
+
+static bool is_far(const struct terms *of, uint16_t got)
+{
+	float want = 0;
+
+	for (int k = 0; k < of->count; k++)
+		want = perf_of_half(perf_half(want + of->of[k]));
+	return !(fabsf(perf_of_half(got) - want) <= ABSOLUTE + RELATIVE * fabsf(want)); /* a NaN is far */
+}
+
+int perf_a2a_check(const struct perf_a2a *a, const struct perf_way *way, const uint16_t *out,
+		   struct perf_a2a_time *time)
+{
+	float *all = tables(a);
+	struct terms terms;
+
+	if (!all)
+		return COVEY_ERR_NOMEM;
+	for (int t = 0; t < a->n; t++)
+		for (int h = 0; h < a->shape->hidden; h++) {
+			uint16_t got = out[(size_t)t * (size_t)a->shape->hidden + (size_t)h];
+
+			make_terms(a, all, t, h, &terms);
+			time->wrong += got != documented(a, way, &terms);
+			time->far += is_far(&terms, got);
+		}
+	free(all);
+	return 0;
+}
