@@ -755,9 +755,9 @@ struct covey_device_peers {
  * covey_device_peers - fills @out, for launches until covey_close(): views may change, captured graphs stay valid
  * Parts of the memory stand at one place on all ranks if all allocate and free the same in the same order.
  *
- * A joiner zeroes its words before the safe point that lets it in. A removed process that still runs may store in the
- * memory that it reached, until it learns of its removal. What it tells counts no more; its replacement is given another
- * part of the memory.
+ * The memory is zero when the process joins, and peers may store in it from then on. A removed process that still runs may
+ * store in the memory that it reached, until it learns of its removal. What it tells counts no more; its replacement is
+ * given another part of the memory.
  * Errors: INVAL; UNSUPPORTED: no device, or device_window_bytes is 0
  */
 COVEY_API int covey_device_peers(struct covey_group *group, struct covey_device_peers *out);

@@ -342,7 +342,7 @@ static int ipc_window(struct cvy_gpu *gpu, size_t bytes, int *fd)
 	gpu->window = (CUdeviceptr)(uintptr_t)b->at;
 	gpu->window_bytes = b->bytes;
 	gpu->windows = gpu->window; /* there are some; where is in the table */
-	err = cvy_gpu_clear(gpu, gpu->window, CVY_GPU_WINDOW_FIRST, "clearing a window");
+	err = cvy_gpu_clear(gpu, gpu->window, gpu->window_bytes, "clearing a window");
 	return err ? err : export_block(gpu, b, fd);
 }
 

@@ -238,8 +238,7 @@ static int vmm_window(struct cvy_gpu *gpu, size_t bytes, int *fd)
 		err = check_driver(gpu, gpu->driver.reserve(&gpu->windows, all * PLACES, 0, 0, 0),
 				   "addresses for windows");
 	if (!err)
-		err = check(gpu, cudaMemsetAsync((void *)gpu->window, 0, CVY_GPU_WINDOW_FIRST, gpu->stream),
-			    "clearing a window");
+		err = check(gpu, cudaMemsetAsync((void *)gpu->window, 0, all, gpu->stream), "clearing a window");
 	if (!err)
 		err = check(gpu, cudaStreamSynchronize(gpu->stream), "clearing a window");
 	gpu->driver.release(handle);

@@ -157,7 +157,6 @@ int main(int argc, char **argv)
 	must(covey_device_peers(group, &peers), "device_peers");
 	must(covey_device_mem_alloc(group, (size_t)MOST * CTAS * BLOCK, (void **)&data), "device_mem_alloc");
 	must(covey_device_mem_alloc(group, MOST * CTAS * sizeof(*word), (void **)&word), "device_mem_alloc");
-	CUDA(cudaMemset(word, 0, MOST * CTAS * sizeof(*word)));
 	CUDA(cudaMalloc(&mine, CTAS * BLOCK));
 	CUDA(cudaMalloc(&report, sizeof(*report)));
 	for (;; state.step++) {
