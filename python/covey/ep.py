@@ -8,7 +8,7 @@ import ctypes
 from typing import Any, Optional, Sequence, Union
 
 from . import _abi
-from ._abi import Dtype, EpCombineAs, EpPreset, EpRowsAs
+from ._abi import Dtype, EpBackAs, EpCombineAs, EpPreset, EpRowsAs
 from ._library import lib
 from .buffers import buffer, stream_of
 from .errors import check
@@ -21,7 +21,7 @@ class Routed:
 
     Attributes:
         x: LL: [El, R * T, H] the rows of each expert, from source 0, 1, ... without gaps; COMPACT: [R * T, H]
-        scales: with rows in e4m3: their scales
+        scales: with rows in e4m3, int8 or int4: their scales
         count: [El] int32: rows of each local expert
         src_info, range, recv_experts, recv_weights, route: as in struct covey_dispatch_args
         outcome: its `ranks` are the sources whose tokens are here
@@ -43,21 +43,22 @@ class Ep:
         max_tokens, hidden, top_k, experts: shapes; the same on all ranks
         preset: "ll" or "compact"
         dtype: "bfloat16" or "float16": elements of tokens and results
-        rows: "bf16" or "e4m3": what dispatch gives; "bf16": elements of dtype
+        rows: "bf16", "e4m3", "int8" or "int4": what dispatch gives; "bf16": elements of dtype
         combine: "expert" or "rank": which rows come back (LL)
         owners: [experts] the rank of each; None: blocks
         lanes: on devices, processors that a call takes; 0: as many as pay
+        combine_rows: "plain" or "int8": how results come back; "plain": elements of dtype
     """
 
     def __init__(self, group: Group, *, max_tokens: int, hidden: int, top_k: int, experts: int,
                  preset: Union[EpPreset, str] = "ll", rows: Union[EpRowsAs, str] = "bf16",
                  combine: Union[EpCombineAs, str] = "expert", owners: Optional[Sequence[int]] = None,
-                 lanes: int = 0, dtype: Any = Dtype.BFLOAT16):
+                 lanes: int = 0, dtype: Any = Dtype.BFLOAT16, combine_rows: Union[EpBackAs, str] = "plain"):
         self.group, self.preset = group, EpPreset(_enum(preset, EpPreset))
         self.max_tokens, self.hidden, self.top_k, self.experts = max_tokens, hidden, top_k, experts
         self.rows_as, self.dtype = EpRowsAs(_enum(rows, EpRowsAs)), _element(dtype)
         config = _config(max_tokens, hidden, top_k, experts, self.preset, self.rows_as, combine, owners, lanes,
-                         self.dtype)
+                         self.dtype, combine_rows)
         handle = ctypes.c_void_p()
         self._handle: Optional[ctypes.c_void_p] = None
         self._sent: Any = None  # the function that receives what was sent, and its buffers
@@ -68,7 +69,8 @@ class Ep:
     @staticmethod
     def sizes(group: Group, *, max_tokens: int, hidden: int, top_k: int, experts: int,
               preset: Union[EpPreset, str] = "ll", rows: Union[EpRowsAs, str] = "bf16",
-              owners: Optional[Sequence[int]] = None, ranks: int = 0) -> dict:
+              owners: Optional[Sequence[int]] = None, ranks: int = 0,
+              combine_rows: Union[EpBackAs, str] = "plain") -> dict:
         """What an Ep of these arguments would take, before it is made.
 
         Args:
@@ -77,7 +79,8 @@ class Ep:
         Returns:
             the fields of struct covey_ep_sizes by their names: space_bytes, window_bytes, packed_x_bytes, ...
         """
-        config = _config(max_tokens, hidden, top_k, experts, preset, rows, "expert", owners, 0, Dtype.BFLOAT16)
+        config = _config(max_tokens, hidden, top_k, experts, preset, rows, "expert", owners, 0, Dtype.BFLOAT16,
+                         combine_rows)
         sizes = _abi.covey_ep_sizes(size=ctypes.sizeof(_abi.covey_ep_sizes))
         check(lib.covey_ep_sizes(group._handle, ctypes.byref(config), ranks, ctypes.byref(sizes)), group._handle)
         return {name: getattr(sizes, name) for name, *_ in sizes._fields_ if name != "size"}
@@ -121,13 +124,14 @@ class Ep:
         return lib.covey_ep_route_bytes(self._live())
 
     def _rooms(self) -> dict:
-        """Outputs of a dispatch in host memory: bfloat16 stands in uint16, e4m3 in uint8."""
+        """Outputs of a dispatch in host memory: bfloat16 stands in uint16, e4m3 and two int4 in uint8."""
         import numpy as np
 
-        el, rows, size, groups = self.local_experts, self.rows, self.group.size, -(-self.hidden // 128)
-        compact, narrow = self.preset == EpPreset.COMPACT, self.rows_as == EpRowsAs.E4M3
+        el, rows, size, groups = self.local_experts, self.rows, self.group.size, self._groups()
+        compact, narrow = self.preset == EpPreset.COMPACT, self.rows_as != EpRowsAs.BF16
+        kinds = {EpRowsAs.BF16: self._numpy(), EpRowsAs.INT8: np.int8}
         bins = () if compact else (el,)
-        arrays = {"packed_x": np.empty((*bins, rows, self.hidden), np.uint8 if narrow else self._numpy()),
+        arrays = {"packed_x": np.empty((*bins, rows, self._width()), kinds.get(self.rows_as, np.uint8)),
                   "count": np.zeros(el, np.int32), "src_info": np.empty((*bins, rows), np.int32),
                   "range": np.zeros((*bins, size), np.int64)}
         if narrow:
@@ -136,6 +140,14 @@ class Ep:
             arrays["recv_experts"] = np.empty((rows, self.top_k), np.int32)
             arrays["recv_weights"] = np.empty((rows, self.top_k), np.float32)
         return arrays
+
+    def _width(self) -> int:
+        """Elements of a row of packed_x: in int4 a byte has two."""
+        return self.hidden // 2 if self.rows_as == EpRowsAs.INT4 else self.hidden
+
+    def _groups(self) -> int:
+        """Scales of such a row."""
+        return -(-self.hidden // 128) if self.rows_as == EpRowsAs.E4M3 else 1
 
     def _numpy(self) -> str:
         """The type of elements in arrays that are made here."""
@@ -205,8 +217,8 @@ class Ep:
         el, rows, size, once = self.local_experts, self.rows, self.group.size, self.preset == EpPreset.COMPACT
         bins = min(el, 1) if once else el
         return {"x": n * self.hidden, "x_scales": n * -(-self.hidden // 128), "experts": n * self.top_k, "weights": n * self.top_k, "out": n * self.hidden,
-                "packed_x": bins * rows * self.hidden, "y": bins * rows * self.hidden, "count": el,
-                "src_info": bins * rows, "range": bins * size, "packed_scales": bins * rows * -(-self.hidden // 128),
+                "packed_x": bins * rows * self._width(), "y": bins * rows * self.hidden, "count": el,
+                "src_info": bins * rows, "range": bins * size, "packed_scales": bins * rows * self._groups(),
                 "recv_experts": bins * rows * self.top_k, "recv_weights": bins * rows * self.top_k,
                 "active_ranks": size, "waited": size, "route": self.route_bytes}
 
@@ -219,7 +231,9 @@ class Ep:
             b = buffer(array, writable=name not in ("x", "x_scales", "experts", "weights", "y"), bits=True)
             want = _TYPES.get(name, self.dtype)
             wide = name == "experts" and b.dtype == Dtype.INT64
-            if (name == "packed_x" and self.rows_as == EpRowsAs.E4M3
+            if name == "packed_x" and self.rows_as == EpRowsAs.INT8:
+                want = Dtype.INT8
+            elif (name == "packed_x" and self.rows_as != EpRowsAs.BF16
                     or name == "x" and arrays.get("x_scales") is not None):
                 want = Dtype.UINT8
             if b.dtype != want and name != "route" and not wide:
@@ -272,11 +286,12 @@ def _owners(owners, experts: int):
     return (ctypes.c_int * experts)(*owners)
 
 
-def _config(max_tokens, hidden, top_k, experts, preset, rows, combine, owners, lanes, dtype):
+def _config(max_tokens, hidden, top_k, experts, preset, rows, combine, owners, lanes, dtype, combine_rows):
     config = _abi.covey_ep_config(size=ctypes.sizeof(_abi.covey_ep_config), dtype=dtype)
     config.max_tokens, config.hidden, config.top_k, config.experts = max_tokens, hidden, top_k, experts
     config.preset, config.rows = _enum(preset, EpPreset), _enum(rows, EpRowsAs)
     config.combine, config.expert_owner, config.lanes = _enum(combine, EpCombineAs), _owners(owners, experts), lanes
+    config.combine_rows = _enum(combine_rows, EpBackAs)
     return config
 
 

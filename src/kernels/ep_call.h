@@ -16,6 +16,7 @@
 #ifndef CVY_EP_CALL_H
 #define CVY_EP_CALL_H
 
+#include "ep_code.h"
 #include "layout.h"
 
 #define CVY_EP_LINE_BYTES 128
@@ -32,7 +33,6 @@
 #define CVY_EP_HIDDEN 8192
 #define CVY_EP_STEP_TOKENS 64 /* one word says which of them come */
 #define CVY_EP_STAGE ((int32_t)64 << 10)
-#define CVY_EP_GROUP 128		   /* elements of one scale */
 #define CVY_EP_ENTRIES ((int32_t)16 << 10) /* bytes of shared memory for entries of all sources */
 #define CVY_EP_ACROSS 8			   /* lanes that one token is cut across, at most: a power of two */
 #ifndef CVY_EP_PIECE
@@ -72,7 +72,7 @@ struct cvy_ep_form {
 
 struct cvy_ep_shape_gpu {
 	int32_t tokens, hidden, top_k, experts, size;
-	int32_t fp8;	    /* rows of dispatch are e4m3 with one f32 scale per 128 elements */
+	int32_t code;	    /* of rows of dispatch, enum cvy_ep_codes */
 	int32_t per_rank;   /* combine sums on the expert's rank */
 	int32_t most_local; /* experts of one rank, at most */
 	int32_t once;	    /* a token has one row at a rank; that rank sends one back */
@@ -158,15 +158,23 @@ static inline void cvy_ep_bulk_of(const struct cvy_ep_shape_gpu *s, int combine,
 		f->header_lines = cvy_ep_bulk_header(f);
 }
 
+/* Of 8 bytes, scales included. */
+static inline int32_t cvy_ep_row_words(const struct cvy_ep_shape_gpu *s, int combine)
+{
+	const struct cvy_ep_code *code = cvy_ep_code_of(combine ? CVY_EP_AS_IS : s->code);
+
+	return (int32_t)((cvy_ep_code_row(code, (size_t)s->hidden) + 7) / 8);
+}
+
 /* @lanes: up to CVY_GPU_LANES. 0: too large for a step. */
 static inline int cvy_ep_form_of(const struct cvy_ep_shape_gpu *s, int32_t lanes, int combine, struct cvy_ep_form *f)
 {
 	int32_t ranks = s->ranks > s->size ? s->ranks : s->size;
-	int32_t mine = cvy_ep_div(s->tokens, lanes), groups = cvy_ep_div(s->hidden, CVY_EP_GROUP), lines, most;
+	int32_t mine = cvy_ep_div(s->tokens, lanes), lines, most;
 
 	f->lanes = lanes;
 	f->rows = combine && !s->per_rank && !s->once ? s->top_k : 1;
-	f->row_words = !combine && s->fp8 ? s->hidden / 8 + cvy_ep_div(groups, 2) : s->hidden / 4;
+	f->row_words = cvy_ep_row_words(s, combine);
 	f->count_words = combine ? 0 : cvy_ep_div(s->most_local + s->once, 4);
 	f->entry_words = combine ? 0 : 2 * cvy_ep_div(s->top_k, 2);
 	f->slices = 1;
@@ -242,7 +250,7 @@ struct cvy_ep_args {
 	struct cvy_gpu_call call; /* kind, rank, size, lanes, threads, steps; the device fills in the rest */
 	struct cvy_ep_form form;
 	struct cvy_ep_state *state;
-	int32_t tokens, hidden, top_k, experts, el, num_tokens, fp8, per_rank, renormalise;
+	int32_t tokens, hidden, top_k, experts, el, num_tokens, code, per_rank, renormalise;
 	int32_t phases;
 	uint32_t size_mask;    /* of ranks below size */
 	int32_t fp16;	       /* elements are fp16, else bf16: alike on all ranks */

@@ -167,7 +167,7 @@ struct cvy_ep_named {
 static __device__ __forceinline__ void cvy_ep_put(const struct cvy_ep_args *a, const struct cvy_ep_named *n,
 						  uint32_t rows, int word, const uint64_t v[2])
 {
-	int bytes = a->hidden * (a->fp8 ? 1 : 2), one = word * 8 < bytes;
+	int bytes = a->hidden * (a->code ? 1 : 2), one = word * 8 < bytes;
 	int two = threadIdx.x % 8 != 7 && word * 8 + 8 < bytes;
 	uint8_t *at = a->packed + (size_t)word * 8;
 
@@ -326,7 +326,7 @@ static __device__ __forceinline__ int cvy_ep_take_row(struct cvy_ep_turn *t, con
 #pragma unroll
 		for (int i = 0; i < CVY_EP_PAIR && !how && q + i < last; i++) {
 			cvy_ep_put(a, &named, rows, word[i], v[i]);
-			if (a->fp8 && (begin + (q + i + 1) * 4) * CVY_EP_LINE_WORDS > a->hidden / 8)
+			if (a->code && (begin + (q + i + 1) * 4) * CVY_EP_LINE_WORDS > a->hidden / 8)
 				cvy_ep_put_scales<ONCE>(a, named.scale, rows, word[i], v[i][0], v[i][1]);
 		}
 	}

@@ -31,7 +31,7 @@ static struct setup random_setup(void)
 	s.shape.tokens = 1 + (int)below(s.shape.hidden > 1000 ? 40 : 130);
 	s.shape.top_k = 1 + (int)below(below(4) ? 8 : 32);
 	s.shape.experts = n + (int)below(below(3) ? 24 : 8);
-	s.shape.fp8 = (int)below(2);
+	s.shape.code = (int)below(2);
 	s.shape.per_rank = (int)below(2);
 	s.shape.once = below(3) == 0;
 	s.lanes = 1 << below(devices < n ? 5 : 8); /* ranks that share a device must all fit */
@@ -42,7 +42,7 @@ static struct setup random_setup(void)
 	while ((size_t)s.shape.experts * (size_t)n * (size_t)s.shape.tokens * (size_t)s.shape.hidden * 2 > ROOM / 2)
 		s.shape.tokens = (s.shape.tokens + 1) / 2;
 	owners(&s, (int)below(3));
-	s.given = s.shape.fp8 ? (uint32_t)below(1u << n) : 0;
+	s.given = s.shape.code ? (uint32_t)below(1u << n) : 0;
 	s.wide = (uint32_t)below(1u << n);
 	s.fp16 = (int)below(2);
 	s.odd = below(4) == 0;
@@ -119,8 +119,8 @@ static void corners(void)
 			s.shape.experts = all[i].experts;
 			s.shape.once = way & 1;
 			s.shape.per_rank = way >> 1 & 1;
-			s.shape.fp8 = s.split = way >> 2;
-			s.fp16 = s.shape.once ^ s.shape.fp8;
+			s.shape.code = s.split = way >> 2;
+			s.fp16 = s.shape.once ^ s.shape.code;
 			s.lanes = 4;
 			s.wide = all[i].wide ? mask : 0;
 			owners(&s, all[i].owners);
@@ -140,7 +140,7 @@ static void one_hidden(int hidden, int way)
 	s.shape.tokens = 3;
 	s.shape.top_k = 2;
 	s.shape.experts = 2 * n + 1;
-	s.shape.fp8 = way & 1;
+	s.shape.code = way & 1;
 	s.shape.once = way >> 1 & 1;
 	s.shape.per_rank = s.split = way >> 2;
 	s.fp16 = s.shape.once ^ s.split;
@@ -480,7 +480,7 @@ static void time_one(int tokens, int lanes, int compact_rows, int given)
 	s.shape.tokens = tokens;
 	s.shape.top_k = 8;
 	s.shape.experts = 256 / 4 * n; /* a rank has as many as with four */
-	s.shape.fp8 = s.shape.per_rank = 1;
+	s.shape.code = s.shape.per_rank = 1;
 	s.shape.once = compact_rows;
 	s.given = given ? mask : 0;
 	s.lanes = lanes ? lanes : lanes_of(&s.shape);

@@ -22,7 +22,7 @@ static struct covey_ep *handle(const struct oracle *o, int rank)
 {
 	struct covey_ep *ep = need(sizeof(*ep));
 
-	ep->shape = (struct cvy_ep_shape){ o->tokens, o->hidden, o->top_k, o->experts, o->size, o->preset };
+	ep->shape = (struct cvy_ep_shape){ o->tokens, o->hidden, o->top_k, o->experts, o->size, o->preset, 0 };
 	ep->dtype = o->dtype;
 	ep->rank = rank;
 	ep->size = o->size;

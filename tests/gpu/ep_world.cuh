@@ -343,7 +343,7 @@ static inline void launch_ep(const struct setup *s, int r, int kind, int phases)
 	a.experts = s->shape.experts;
 	a.el = side[r].el;
 	a.num_tokens = side[r].num_tokens;
-	a.fp8 = s->shape.fp8;
+	a.code = s->shape.code;
 	a.fp16 = s->fp16;
 	a.once = s->shape.once;
 	a.per_rank = s->shape.per_rank || s->shape.once;
@@ -399,7 +399,7 @@ static inline void complain(const struct setup *s, const char *what, int r, cons
 		"per rank %d, "
 		"lanes %d, split %d, routing %d, once %d, fp16 %d, odd %d)\n",
 		what, r, of, at, got, want, s->shape.tokens, s->shape.hidden, s->shape.top_k, s->shape.experts,
-		s->shape.fp8, s->given, s->wide, s->shape.per_rank, s->lanes, s->split, s->routing, s->shape.once,
+		s->shape.code, s->given, s->wide, s->shape.per_rank, s->lanes, s->split, s->routing, s->shape.once,
 		s->fp16, s->odd);
 }
 
@@ -497,7 +497,7 @@ static inline void check_dispatch(const struct setup *s, const char *what, uint3
 
 		if (!(who >> r & 1))
 			continue;
-		if (s->shape.fp8)
+		if (s->shape.code)
 			o.rank[r].codes = codes = (uint8_t *)calloc(rows + 1, (size_t)s->shape.hidden);
 		oracle_dispatch(&o, r);
 		same(s, what, r, COUNT, "count", side[r].part[COUNT].bytes);
@@ -507,7 +507,7 @@ static inline void check_dispatch(const struct setup *s, const char *what, uint3
 		if (whole)
 			same(s, what, r, SRC, "src_info", side[r].part[SRC].bytes);
 		same_rows(s, what, r, codes ? codes : host_at(r, PACKED),
-			  (size_t)s->shape.hidden * (s->shape.fp8 ? 1 : 2), whole);
+			  (size_t)s->shape.hidden * (s->shape.code ? 1 : 2), whole);
 		if (codes)
 			same_scales(s, what, r, o.rank[r].scales);
 		free(codes);

@@ -28,7 +28,7 @@ static void say_forms(const struct perf_job *job, struct perf_pair_row *row)
 				      .top_k = opt->topk,
 				      .experts = opt->experts,
 				      .size = job->size,
-				      .fp8 = perf_room_e4m3(job),
+				      .code = perf_room_e4m3(job),
 				      .per_rank = opt->combine == COVEY_EP_PER_RANK,
 				      .most_local = (opt->experts + job->size - 1) / job->size,
 				      .once = perf_room_once(job),

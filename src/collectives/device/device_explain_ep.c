@@ -26,7 +26,7 @@ static const char *const why_lines[] = {
 
 static const struct preset {
 	const char *name, *rows, *sum;
-	int once, fp8, per_rank;
+	int once, code, per_rank;
 } presets[] = {
 	{ "LL", "bf16", "per expert", 0, 0, 0 },    { "LL", "e4m3", "per expert", 0, 1, 0 },
 	{ "LL", "bf16", "per rank", 0, 0, 1 },	    { "LL", "e4m3", "per rank", 0, 1, 1 },
@@ -40,7 +40,7 @@ static struct cvy_ep_shape_gpu shape_of(const struct preset *p, int tokens, int 
 				      .top_k = TOP_K,
 				      .experts = size * LOCAL < CVY_EP_EXPERTS ? size * LOCAL : CVY_EP_EXPERTS,
 				      .size = size,
-				      .fp8 = p->fp8,
+				      .code = p->code,
 				      .per_rank = p->per_rank,
 				      .once = p->once,
 				      .ranks = ranks < CVY_GPU_RANKS ? ranks : CVY_GPU_RANKS };

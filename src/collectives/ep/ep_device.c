@@ -40,7 +40,7 @@ static struct cvy_ep_shape_gpu shape_of(const struct covey_ep *ep)
 				      ep->shape.top_k,
 				      ep->shape.experts,
 				      ep->size,
-				      ep->rows_as == COVEY_EP_ROWS_E4M3,
+				      ep->rows_as,
 				      ep->combine_as == COVEY_EP_PER_RANK,
 				      0,
 				      cvy_ep_pack_of(ep->shape.preset)->once,
@@ -91,6 +91,8 @@ static int check_shape(const struct covey_ep *ep)
 {
 	char why[160];
 
+	if (ep->rows_as > COVEY_EP_ROWS_E4M3 || ep->back_as != COVEY_EP_BACK_PLAIN)
+		return fail(ep, COVEY_ERR_UNSUPPORTED, "devices do not take rows in int8 or int4");
 	if (cvy_ep_device_takes(&ep->shape, ep->size, why, sizeof(why)))
 		return 0;
 	return cvy_fail(cvy_handle_box(ep->group), COVEY_ERR_UNSUPPORTED, -1, 0, "devices do not take %s", why);
@@ -197,7 +199,7 @@ static void fill(const struct covey_ep *ep, struct cvy_ep_args *a, int combine, 
 	a->experts = ep->shape.experts;
 	a->el = ep->el;
 	a->num_tokens = num_tokens;
-	a->fp8 = ep->rows_as == COVEY_EP_ROWS_E4M3;
+	a->code = ep->rows_as;
 	a->fp16 = ep->dtype == COVEY_FLOAT16;
 	a->once = cvy_ep_pack_of(ep->shape.preset)->once;
 	a->per_rank = a->once || ep->combine_as == COVEY_EP_PER_RANK;

@@ -15,7 +15,8 @@
 
 static void write_codes(const struct covey_ep *ep, const struct covey_dispatch_args *args, uint8_t *rows)
 {
-	size_t hidden = (size_t)ep->shape.hidden, groups = cvy_ep_groups(hidden), row = cvy_ep_row_bytes(&ep->shape);
+	size_t hidden = (size_t)ep->shape.hidden, row = cvy_ep_row_bytes(&ep->shape);
+	size_t groups = cvy_ep_code_groups(cvy_ep_code_of(CVY_EP_E4M3), hidden);
 
 	for (size_t t = 0; t < (size_t)args->num_tokens; t++) {
 		memcpy(rows + t * row, (const uint8_t *)args->x + t * hidden, hidden);
@@ -142,29 +143,40 @@ struct token {
 	const uint8_t *row;
 };
 
-/* A source publishes its rows as they are, even if receivers want 8 bits: the numbers are the same, once per row. */
+/* Rows that their source had as codes: scales stand behind them. */
+static void put_given(const struct cvy_ep_code *code, size_t hidden, const uint8_t *row, uint8_t *codes, float *scales,
+		      size_t stride)
+{
+	size_t bytes = cvy_ep_code_bytes(code, hidden);
+
+	memcpy(codes, row, bytes);
+	for (size_t g = 0; g < cvy_ep_code_groups(code, hidden); g++)
+		memcpy(&scales[g * stride], row + bytes + g * sizeof(float), sizeof(float));
+}
+
+/* A source publishes its rows as they are, even if receivers want codes: the numbers are the same, once per row. */
 static void put_row(const struct covey_ep *ep, const struct covey_dispatch_args *args, int bin, int at,
 		    const struct token *t)
 {
+	const struct cvy_ep_code *code = cvy_ep_code_of(ep->rows_as);
 	size_t rows = (size_t)ep->size * (size_t)ep->shape.tokens, hidden = (size_t)ep->shape.hidden;
-	size_t to = (size_t)bin * rows + (size_t)at, groups = cvy_ep_groups(hidden);
+	size_t to = (size_t)bin * rows + (size_t)at, bytes = cvy_ep_code_bytes(code, hidden);
+	size_t groups = cvy_ep_code_groups(code, hidden);
 	int by_row = cvy_ep_pack_of(ep->shape.preset)->scale_by_row;
+	const struct cvy_ep_plain x = { t->row, ep->dtype, hidden, NULL };
+	uint8_t *codes = (uint8_t *)args->packed_x + to * bytes;
 	size_t stride = by_row ? 1 : rows;
 	float *scales;
 
-	if (ep->rows_as != COVEY_EP_ROWS_E4M3) {
-		memcpy((uint8_t *)args->packed_x + to * 2 * hidden, t->row, 2 * hidden);
+	if (!groups) {
+		memcpy(codes, t->row, bytes);
 		return;
 	}
 	scales = args->packed_scales + (by_row ? to * groups : (size_t)bin * groups * rows + (size_t)at);
-	if (!t->given) {
-		cvy_ep_quantise((const uint16_t *)(const void *)t->row, ep->dtype, hidden,
-				(uint8_t *)args->packed_x + to * hidden, scales, stride);
-		return;
-	}
-	memcpy((uint8_t *)args->packed_x + to * hidden, t->row, hidden);
-	for (size_t g = 0; g < groups; g++)
-		memcpy(&scales[g * stride], t->row + hidden + g * sizeof(float), sizeof(float));
+	if (t->given)
+		put_given(code, hidden, t->row, codes, scales, stride);
+	else
+		cvy_ep_quantise(ep->rows_as, &x, codes, scales, stride);
 }
 
 static void one_row_each(const struct covey_ep *ep, const struct covey_dispatch_args *args, const struct token *t)

@@ -502,7 +502,7 @@ END_TEST
 
 static const struct handle {
 	const char *head;
-	int fp8, per_rank, once;
+	int code, per_rank, once;
 } handles[] = {
 	{ "\nLL, rows bf16, combine per expert:\n", 0, 0, 0 },
 	{ "\nLL, rows e4m3, combine per expert:\n", 1, 0, 0 },
@@ -520,7 +520,7 @@ static void check_ep_row(const struct handle *h, int size, int each, const char 
 				      .top_k = 8,
 				      .experts = size * LOCAL,
 				      .size = size,
-				      .fp8 = h->fp8,
+				      .code = h->code,
 				      .per_rank = h->per_rank,
 				      .most_local = LOCAL,
 				      .once = h->once,
