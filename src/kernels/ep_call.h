@@ -21,6 +21,7 @@
 
 #define CVY_EP_LINE_BYTES 128
 #define CVY_EP_LINE_WORDS 15  /* and the tag */
+#define CVY_EP_LINE_EIGHTS 12 /* of integers; their scales take the other three words */
 #define CVY_EP_LINE_PACKETS 8 /* of a header: a word and the tag */
 #define CVY_EP_SLOT_LINES ((int)(CVY_GPU_SLOT / CVY_EP_LINE_BYTES))
 #define CVY_EP_STEP_LINES (CVY_GPU_ROUNDS * CVY_EP_SLOT_LINES)
@@ -72,11 +73,12 @@ struct cvy_ep_form {
 
 struct cvy_ep_shape_gpu {
 	int32_t tokens, hidden, top_k, experts, size;
-	int32_t code;	    /* of rows of dispatch, enum cvy_ep_codes */
+	int32_t code;	    /* enum cvy_ep_codes: of rows of dispatch */
 	int32_t per_rank;   /* combine sums on the expert's rank */
 	int32_t most_local; /* experts of one rank, at most */
 	int32_t once;	    /* a token has one row at a rank; that rank sends one back */
 	int32_t ranks;	    /* as many as size may come to be: steps do not change then */
+	int32_t back;	    /* enum cvy_ep_codes: of rows of combine */
 };
 
 static inline int32_t cvy_ep_div(int32_t a, int32_t b)
@@ -121,6 +123,7 @@ enum cvy_ep_lines {
 	CVY_EP_IN_PIECES,  /* one row is for several lanes or steps */
 	CVY_EP_SHORT_ROWS, /* or odd for bulk copies; or so many are in a step that no word has a bit for each */
 	CVY_EP_NO_SHARED,  /* dispatch would take more shared memory than there is */
+	CVY_EP_INTEGERS,   /* of rows are codes that bulk steps do not have */
 	CVY_EP_NO_ROOM,	   /* header and rows of a step are more than a slot holds */
 };
 
@@ -139,6 +142,8 @@ static inline enum cvy_ep_lines cvy_ep_lines_why(const struct cvy_ep_shape_gpu *
 {
 	if (combine && !s->per_rank && !s->once)
 		return CVY_EP_ROWS_EACH;
+	if (cvy_ep_in_ints(combine ? s->back : s->code))
+		return CVY_EP_INTEGERS;
 	if (f->slices > 1 || f->across)
 		return CVY_EP_IN_PIECES;
 	if (cvy_ep_div(s->tokens, f->lanes) < CVY_EP_BULK_TOKENS)
@@ -158,12 +163,14 @@ static inline void cvy_ep_bulk_of(const struct cvy_ep_shape_gpu *s, int combine,
 		f->header_lines = cvy_ep_bulk_header(f);
 }
 
-/* Of 8 bytes, scales included. */
+/* Of 8 bytes, scales included. Each line of CVY_EP_INT8_BY_8 has its own scales. */
 static inline int32_t cvy_ep_row_words(const struct cvy_ep_shape_gpu *s, int combine)
 {
-	const struct cvy_ep_code *code = cvy_ep_code_of(combine ? CVY_EP_AS_IS : s->code);
+	const int code = combine ? s->back : s->code;
 
-	return (int32_t)((cvy_ep_code_row(code, (size_t)s->hidden) + 7) / 8);
+	if (code == CVY_EP_INT8_BY_8)
+		return cvy_ep_div(s->hidden, CVY_EP_LINE_EIGHTS * CVY_EP_EIGHT) * CVY_EP_LINE_WORDS;
+	return (int32_t)((cvy_ep_code_row(cvy_ep_code_of(code), (size_t)s->hidden) + 7) / 8);
 }
 
 /* @lanes: up to CVY_GPU_LANES. 0: too large for a step. */
@@ -276,6 +283,7 @@ struct cvy_ep_args {
 	int32_t once;
 	int32_t *recv_experts; /* once: [size * tokens][top_k] experts here of each row, -1: none, */
 	float *recv_weights;   /* and their weights */
+	int32_t back;	       /* enum cvy_ep_codes: of rows of combine */
 };
 
 /* Pieces of a row that a warp moves at a time, in a slice. */

@@ -17,6 +17,12 @@ enum cvy_ep_codes { CVY_EP_AS_IS, CVY_EP_E4M3, CVY_EP_INT8, CVY_EP_INT4, CVY_EP_
 #define CVY_EP_GROUP 128 /* elements of one scale in e4m3 */
 #define CVY_EP_EIGHT 8	 /* and in CVY_EP_INT8_BY_8 */
 
+/* Kernels of their own have these. */
+static inline int cvy_ep_in_ints(int code)
+{
+	return code > CVY_EP_E4M3;
+}
+
 struct cvy_ep_code {
 	int bits;	 /* of an element */
 	int group;	 /* elements that have one scale; 0: all of a row, if there are scales */
@@ -60,7 +66,7 @@ static inline size_t cvy_ep_code_row(const struct cvy_ep_code *c, size_t hidden)
 /* ---- integers ---- */
 
 /* An element becomes the integer next to element * by. */
-struct cvy_ep_scale {
+struct cvy_ep_scaling {
 	float by, scale;
 };
 
@@ -85,9 +91,9 @@ CVY_GPU_BOTH static inline uint32_t cvy_ep_magnitude(float f)
 }
 
 /* @largest: magnitude of a group's largest element; @most: the largest code. by = 0: all codes are 0. */
-CVY_GPU_BOTH static inline struct cvy_ep_scale cvy_ep_scale_of(uint32_t largest, float most)
+CVY_GPU_BOTH static inline struct cvy_ep_scaling cvy_ep_scale_of(uint32_t largest, float most)
 {
-	struct cvy_ep_scale s = { 0, 0 };
+	struct cvy_ep_scaling s = { 0, 0 };
 
 	if (largest >= CVY_EP_ENDLESS) {
 		s.scale = cvy_ep_float_of(CVY_EP_NAN);

@@ -7,7 +7,7 @@
 #ifndef CVY_EP_DISPATCH_CUH
 #define CVY_EP_DISPATCH_CUH
 
-#include "ep_stage.cuh"
+#include "ep_ints.cuh"
 
 /* Whole lines: words that are not there are 0. */
 template <int ONCE>
@@ -282,7 +282,7 @@ static __device__ __forceinline__ void cvy_ep_write_route(const struct cvy_ep_tu
 #define CVY_EP_PAIR 2 /* quads of a row that a warp waits for at a time */
 
 /* A warp: quads @q to @last of this step's piece of token @j of @rank, and its route with the first. Not 0: stopped or late. */
-template <int ONCE>
+template <int ONCE, int INTS>
 static __device__ __forceinline__ int cvy_ep_take_row(struct cvy_ep_turn *t, const struct cvy_ep_step *s,
 						      const struct cvy_ep_room *room, int rank, int j, int q, int last)
 {
@@ -325,6 +325,10 @@ static __device__ __forceinline__ int cvy_ep_take_row(struct cvy_ep_turn *t, con
 		}
 #pragma unroll
 		for (int i = 0; i < CVY_EP_PAIR && !how && q + i < last; i++) {
+			if constexpr (INTS) {
+				cvy_ep_put_ints(a, named.row, rows, word[i], v[i]);
+				continue;
+			}
 			cvy_ep_put(a, &named, rows, word[i], v[i]);
 			if (a->code && (begin + (q + i + 1) * 4) * CVY_EP_LINE_WORDS > a->hidden / 8)
 				cvy_ep_put_scales<ONCE>(a, named.scale, rows, word[i], v[i][0], v[i][1]);
@@ -351,7 +355,7 @@ static __device__ __forceinline__ void cvy_ep_write_none(const struct cvy_ep_tur
 }
 
 /* Rows that come, the own first, which need no wait: each warp has as many quads of all, in one piece. */
-template <int ONCE>
+template <int ONCE, int INTS>
 static __device__ __forceinline__ void cvy_ep_take_rows(struct cvy_ep_turn *t, const struct cvy_ep_step *s,
 							const struct cvy_ep_room *room)
 {
@@ -373,7 +377,7 @@ static __device__ __forceinline__ void cvy_ep_take_rows(struct cvy_ep_turn *t, c
 			int end = last < quads ? last : quads;
 
 			if (at < end &&
-			    cvy_ep_take_row<ONCE>(t, s, room, rank, __ffsll((long long)left) - 1, at, end) == 1)
+			    cvy_ep_take_row<ONCE, INTS>(t, s, room, rank, __ffsll((long long)left) - 1, at, end) == 1)
 				return;
 			at = at > quads ? at - quads : 0;
 			last -= quads;
@@ -390,7 +394,8 @@ static __device__ __forceinline__ int cvy_ep_lines_of(const struct cvy_ep_turn *
 	return f->header_lines + (tokens ? 64 - __clzll((long long)tokens) : 0) * f->slice_lines;
 }
 
-template <int ONCE> struct cvy_ep_dispatch {
+/* INTS: rows are integers; kernels of their own (ep_ints.cu). */
+template <int ONCE, int INTS = 0> struct cvy_ep_dispatch {
 	enum { PLACES = 1 }; /* of rows depend on the contributors */
 
 	typedef struct cvy_ep_ahead ahead;
@@ -429,7 +434,10 @@ template <int ONCE> struct cvy_ep_dispatch {
 			__syncthreads();
 		}
 		cvy_ep_plan<ONCE>(t, s, room);
-		cvy_ep_stage(t, s, room, *x);
+		if constexpr (INTS)
+			cvy_ep_stage_ints(t, s, room, *x);
+		else
+			cvy_ep_stage(t, s, room, *x);
 		__syncthreads();
 	}
 
@@ -517,7 +525,7 @@ template <int ONCE> struct cvy_ep_dispatch {
 			if (!r->index)
 				cvy_ep_tell<ONCE>(a, &room);
 			cvy_ep_write_none<ONCE>(&t, &s);
-			cvy_ep_take_rows<ONCE>(&t, &s, &room);
+			cvy_ep_take_rows<ONCE, INTS>(&t, &s, &room);
 			if (cvy_ep_overtakes(&t))
 				cvy_ep_far_look(&t, &s);
 			if (cvy_ep_stopped(&t))

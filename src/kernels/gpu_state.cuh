@@ -165,6 +165,7 @@ cudaError_t cvy_gpu_load_kernels(size_t *stack);
 /* ep.cu: those of dispatch and combine */
 cudaError_t cvy_ep_load_kernels(size_t *stack);
 const void *cvy_ep_bulk_kernel(const struct cvy_ep_args *a); /* ep_bulk.cu */
+const void *cvy_ep_ints_kernel(const struct cvy_ep_args *a); /* ep_ints.cu */
 void cvy_ep_free_spares(struct cvy_gpu *gpu);		     /* when nothing runs */
 extern const struct cvy_gpu_memory cvy_gpu_vmm, cvy_gpu_ipc; /* gpu_vmm.cu, gpu_ipc.cu */
 int cvy_gpu_has_vmm(struct cvy_gpu *gpu);		     /* or says what it lacks (why) */

@@ -19,7 +19,7 @@ struct oracle_rank { /* inputs of one rank, and room for what it must get */
 	const int32_t *ids;
 	const float *weights;
 	uint16_t *packed; /* [el][size * tokens][hidden] */
-	uint8_t *codes;	  /* the same rows in e4m3, with scales [el][groups][size * tokens] */
+	uint8_t *codes;	  /* the same rows as codes, with scales [el][groups][size * tokens] */
 	float *scales;
 	int32_t *count, *src_info;
 	int64_t *range;
@@ -34,7 +34,8 @@ struct oracle {
 	const int *owner;
 	uint32_t members; /* ranks whose parts are there */
 	int per_rank, renormalise, preset;
-	int dtype; /* of elements, enum covey_dtype */
+	int dtype;	/* of elements, enum covey_dtype */
+	int code, back; /* enum cvy_ep_codes: of rows of dispatch, and of combine */
 	struct oracle_rank rank[ORACLE_RANKS];
 };
 

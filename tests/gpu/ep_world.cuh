@@ -233,6 +233,8 @@ static struct oracle oracle_of(const struct setup *s, uint32_t members)
 	o.members = members;
 	o.per_rank = s->shape.per_rank;
 	o.renormalise = s->renormalise;
+	o.code = s->shape.code;
+	o.back = s->shape.back;
 	o.dtype = s->fp16 ? COVEY_FLOAT16 : COVEY_BFLOAT16;
 	o.preset = s->shape.once ? COVEY_EP_COMPACT : COVEY_EP_LL;
 	for (int r = 0; r < n; r++) {
@@ -344,6 +346,7 @@ static inline void launch_ep(const struct setup *s, int r, int kind, int phases)
 	a.el = side[r].el;
 	a.num_tokens = side[r].num_tokens;
 	a.code = s->shape.code;
+	a.back = s->shape.back;
 	a.fp16 = s->fp16;
 	a.once = s->shape.once;
 	a.per_rank = s->shape.per_rank || s->shape.once;
@@ -394,13 +397,14 @@ static inline void complain(const struct setup *s, const char *what, int r, cons
 	if (failures++ > 20)
 		return;
 	fprintf(stderr,
-		"%s: rank %d: %s: byte %zu is %02x, not %02x (tokens %d hidden %d top %d of %d, fp8 %d (given by %x), "
+		"%s: rank %d: %s: byte %zu is %02x, not %02x (tokens %d hidden %d top %d of %d, code %d (given by %x), "
+		"back %d, "
 		"ids in int64 by %x, "
 		"per rank %d, "
 		"lanes %d, split %d, routing %d, once %d, fp16 %d, odd %d)\n",
 		what, r, of, at, got, want, s->shape.tokens, s->shape.hidden, s->shape.top_k, s->shape.experts,
-		s->shape.code, s->given, s->wide, s->shape.per_rank, s->lanes, s->split, s->routing, s->shape.once,
-		s->fp16, s->odd);
+		s->shape.code, s->given, s->shape.back, s->wide, s->shape.per_rank, s->lanes, s->split, s->routing,
+		s->shape.once, s->fp16, s->odd);
 }
 
 static const uint8_t *fetch(int r, int which)
@@ -457,7 +461,8 @@ static inline void same_rows(const struct setup *s, const char *what, int r, con
 
 static inline void same_scales(const struct setup *s, const char *what, int r, const float *want)
 {
-	size_t rows = (size_t)n * (size_t)s->shape.tokens, groups = (size_t)cvy_ep_div(s->shape.hidden, CVY_EP_GROUP);
+	size_t rows = (size_t)n * (size_t)s->shape.tokens;
+	size_t groups = cvy_ep_code_groups(cvy_ep_code_of(s->shape.code), (size_t)s->shape.hidden);
 	const float *got = (const float *)(fetch(r, SCALES) + CANARY);
 
 	checks++;
@@ -507,7 +512,7 @@ static inline void check_dispatch(const struct setup *s, const char *what, uint3
 		if (whole)
 			same(s, what, r, SRC, "src_info", side[r].part[SRC].bytes);
 		same_rows(s, what, r, codes ? codes : host_at(r, PACKED),
-			  (size_t)s->shape.hidden * (s->shape.code ? 1 : 2), whole);
+			  cvy_ep_code_bytes(cvy_ep_code_of(s->shape.code), (size_t)s->shape.hidden), whole);
 		if (codes)
 			same_scales(s, what, r, o.rank[r].scales);
 		free(codes);

@@ -23,6 +23,7 @@ enum {
 	OPT_PRESET,
 	OPT_ROWS,
 	OPT_COMBINE,
+	OPT_BACK,
 	OPT_SPLIT
 };
 

@@ -33,6 +33,11 @@ int cvy_ep_on_device(const struct covey_ep *ep, const void *at)
 	return cvy_device_holds(ep->group->device, at);
 }
 
+static int back_of(const struct covey_ep *ep)
+{
+	return ep->back_as == COVEY_EP_BACK_INT8 ? CVY_EP_INT8_BY_8 : CVY_EP_AS_IS;
+}
+
 static struct cvy_ep_shape_gpu shape_of(const struct covey_ep *ep)
 {
 	struct cvy_ep_shape_gpu s = { ep->shape.tokens,
@@ -44,7 +49,8 @@ static struct cvy_ep_shape_gpu shape_of(const struct covey_ep *ep)
 				      ep->combine_as == COVEY_EP_PER_RANK,
 				      0,
 				      cvy_ep_pack_of(ep->shape.preset)->once,
-				      ep->shape.max_ranks < CVY_GPU_RANKS ? ep->shape.max_ranks : CVY_GPU_RANKS };
+				      ep->shape.max_ranks < CVY_GPU_RANKS ? ep->shape.max_ranks : CVY_GPU_RANKS,
+				      back_of(ep) };
 	int of[CVY_GPU_RANKS] = { 0 };
 
 	for (int e = 0; e < ep->shape.experts; e++)
@@ -91,8 +97,6 @@ static int check_shape(const struct covey_ep *ep)
 {
 	char why[160];
 
-	if (ep->rows_as > COVEY_EP_ROWS_E4M3 || ep->back_as != COVEY_EP_BACK_PLAIN)
-		return fail(ep, COVEY_ERR_UNSUPPORTED, "devices do not take rows in int8 or int4");
 	if (cvy_ep_device_takes(&ep->shape, ep->size, why, sizeof(why)))
 		return 0;
 	return cvy_fail(cvy_handle_box(ep->group), COVEY_ERR_UNSUPPORTED, -1, 0, "devices do not take %s", why);
@@ -200,6 +204,7 @@ static void fill(const struct covey_ep *ep, struct cvy_ep_args *a, int combine, 
 	a->el = ep->el;
 	a->num_tokens = num_tokens;
 	a->code = ep->rows_as;
+	a->back = back_of(ep);
 	a->fp16 = ep->dtype == COVEY_FLOAT16;
 	a->once = cvy_ep_pack_of(ep->shape.preset)->once;
 	a->per_rank = a->once || ep->combine_as == COVEY_EP_PER_RANK;

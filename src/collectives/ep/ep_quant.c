@@ -85,7 +85,7 @@ static void put_codes(const float *v, size_t n, float by, int bits, uint8_t *to)
 static float to_integers(const struct cvy_ep_code *c, const struct cvy_ep_plain *x, uint8_t *codes)
 {
 	float v[CVY_EP_GROUP];
-	struct cvy_ep_scale s;
+	struct cvy_ep_scaling s;
 	uint32_t largest = 0;
 
 	for (size_t from = 0; from < x->hidden; from += CVY_EP_GROUP) {

@@ -287,6 +287,7 @@ static int call_ep(struct process *p, const struct op *o, struct buffers *b)
 	app_bins(p->rank, &a.el);
 	a.num_tokens = b->num_tokens;
 	a.code = setup.shape.code;
+	a.back = setup.shape.back;
 	a.fp16 = setup.fp16;
 	a.once = setup.shape.once;
 	a.per_rank = setup.shape.per_rank || setup.shape.once;

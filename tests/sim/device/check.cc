@@ -50,6 +50,8 @@ static struct oracle oracle_of(const struct step *s, uint32_t members)
 	o.members = members;
 	o.per_rank = setup.shape.per_rank;
 	o.renormalise = setup.renormalise;
+	o.code = setup.shape.code;
+	o.back = setup.shape.back;
 	o.dtype = setup.fp16 ? COVEY_FLOAT16 : COVEY_BFLOAT16;
 	o.preset = setup.shape.once ? COVEY_EP_COMPACT : COVEY_EP_LL;
 	for (int r = 0; r < setup.size; r++) {
