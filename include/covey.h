@@ -1028,6 +1028,9 @@ COVEY_API size_t covey_ep_route_bytes(const struct covey_ep *ep);
  *   x_scales       [num_tokens][ceil(H / 128)] f32. x then has codes in e4m3, which travel as they are: an element is
  *                  its code times the scale of its group. NULL: x is of the handle's dtype. Only with
  *                  COVEY_EP_ROWS_E4M3; ranks and calls may differ
+ *   smooth         LL: [E][H] f32 or NULL, with rows in int8 or int4: an element is multiplied by that of its expert before
+ *                  it becomes a code. All ranks have the same table, or none has one: else MISMATCH, which calls on
+ *                  device memory do not see. Rows then travel in 16 bits, once to each rank, and receivers make codes
  *   experts        [num_tokens][K] int32; an id < 0 or >= E is skipped
  *   experts64      the same in int64, if experts is NULL; ranks and calls may differ. Both: INVAL
  *   weights        [num_tokens][K] f32. COMPACT: needed. LL: only for COVEY_EP_PER_RANK on devices, and needed there
@@ -1089,6 +1092,7 @@ struct covey_dispatch_args {
 	/* input */
 	const float *x_scales;
 	const int64_t *experts64;
+	const float *smooth; /* LL */
 };
 
 #ifdef __cplusplus

@@ -153,7 +153,7 @@ class Ep:
         """The type of elements in arrays that are made here."""
         return "float16" if self.dtype == Dtype.FLOAT16 else "uint16"
 
-    def dispatch(self, x, experts, weights=None, *, x_scales=None, out: Optional[dict] = None, active_ranks=None, waited=None,
+    def dispatch(self, x, experts, weights=None, *, x_scales=None, smooth=None, out: Optional[dict] = None, active_ranks=None, waited=None,
                  timeout_ms: int = 0, stream: Any = None) -> Routed:
         """Sends each token to the ranks that own its experts, and waits (on a device: launches).
 
@@ -162,13 +162,16 @@ class Ep:
             experts: [n, K] int32 or int64; an id below 0 or above the experts is skipped
             weights: [n, K] float32; COMPACT needs them
             x_scales: [n, ceil(H / 128)] float32: the rows travel as they are; only with rows="e4m3"
+            smooth: [experts, H] float32: factors of the elements by expert, before they become codes; preset "ll" with
+                rows "int8" or "int4"; the same on all ranks
             out: arrays by the names of struct covey_dispatch_args; None: made here, in numpy
             active_ranks: [R] int32, input and output: a rank with 0 is neither waited for nor sent to
             waited: [R] uint64: the wait for each source is added
             timeout_ms: then missing sources are masked; 0: the group's late_ms; -1: never
         """
-        on_device, args, kept, arrays = self._dispatch_args(x, x_scales, experts, weights, out, active_ranks, waited,
-                                                                timeout_ms)
+        inputs = {"x": x, "x_scales": x_scales, "smooth": smooth, "experts": experts, "weights": weights,
+                  "active_ranks": active_ranks, "waited": waited}
+        on_device, args, kept, arrays = self._dispatch_args(inputs, out, timeout_ms)
         outcome = Outcome()
         if on_device:
             check(lib.covey_dispatch(self._live(), ctypes.byref(args), stream_of(stream, True),
@@ -177,11 +180,10 @@ class Ep:
             self._exchange(lib.covey_dispatch_send, lib.covey_dispatch_recv, args, outcome, kept)
         return Routed(outcome, arrays)
 
-    def _dispatch_args(self, x, x_scales, experts, weights, out, active_ranks, waited, timeout_ms):
+    def _dispatch_args(self, inputs, out, timeout_ms):
         arrays = self._rooms() if out is None else dict(out)
-        inputs = {"x": x, "x_scales": x_scales, "experts": experts, "weights": weights, "active_ranks": active_ranks, "waited": waited}
         args = _abi.covey_dispatch_args(size=ctypes.sizeof(_abi.covey_dispatch_args), timeout_ms=timeout_ms)
-        args.num_tokens = self._tokens(experts)
+        args.num_tokens = self._tokens(inputs["experts"])
         kept = self._fill(args, args.num_tokens, {**arrays, **inputs})
         if kept["x"].count != args.num_tokens * self.hidden:
             raise ValueError(f"x has {kept['x'].count} elements: it must be [n, {self.hidden}], and experts "
@@ -216,7 +218,8 @@ class Ep:
         """The least elements of each argument, for @n tokens."""
         el, rows, size, once = self.local_experts, self.rows, self.group.size, self.preset == EpPreset.COMPACT
         bins = min(el, 1) if once else el
-        return {"x": n * self.hidden, "x_scales": n * -(-self.hidden // 128), "experts": n * self.top_k, "weights": n * self.top_k, "out": n * self.hidden,
+        return {"x": n * self.hidden, "x_scales": n * -(-self.hidden // 128),
+                "smooth": self.experts * self.hidden, "experts": n * self.top_k, "weights": n * self.top_k, "out": n * self.hidden,
                 "packed_x": bins * rows * self._width(), "y": bins * rows * self.hidden, "count": el,
                 "src_info": bins * rows, "range": bins * size, "packed_scales": bins * rows * self._groups(),
                 "recv_experts": bins * rows * self.top_k, "recv_weights": bins * rows * self.top_k,
@@ -228,7 +231,7 @@ class Ep:
         for name, array in arrays.items():
             if array is None:
                 continue
-            b = buffer(array, writable=name not in ("x", "x_scales", "experts", "weights", "y"), bits=True)
+            b = buffer(array, writable=name not in ("x", "x_scales", "smooth", "experts", "weights", "y"), bits=True)
             want = _TYPES.get(name, self.dtype)
             wide = name == "experts" and b.dtype == Dtype.INT64
             if name == "packed_x" and self.rows_as == EpRowsAs.INT8:
@@ -296,7 +299,8 @@ def _config(max_tokens, hidden, top_k, experts, preset, rows, combine, owners, l
 
 
 _TYPES = {"experts": Dtype.INT32, "weights": Dtype.FLOAT32, "count": Dtype.INT32, "src_info": Dtype.INT32,
-          "range": Dtype.INT64, "packed_scales": Dtype.FLOAT32, "x_scales": Dtype.FLOAT32, "active_ranks": Dtype.INT32, "waited": Dtype.UINT64,
+          "range": Dtype.INT64, "packed_scales": Dtype.FLOAT32, "x_scales": Dtype.FLOAT32,
+          "smooth": Dtype.FLOAT32, "active_ranks": Dtype.INT32, "waited": Dtype.UINT64,
           "recv_experts": Dtype.INT32, "recv_weights": Dtype.FLOAT32}  # the others: the handle's
 
 

@@ -79,6 +79,7 @@ struct cvy_ep_shape_gpu {
 	int32_t once;	    /* a token has one row at a rank; that rank sends one back */
 	int32_t ranks;	    /* as many as size may come to be: steps do not change then */
 	int32_t back;	    /* enum cvy_ep_codes: of rows of combine */
+	int32_t whole;	    /* rows of dispatch travel as they are, uncut, and receivers make codes of them (smooth) */
 };
 
 static inline int32_t cvy_ep_div(int32_t a, int32_t b)
@@ -142,7 +143,7 @@ static inline enum cvy_ep_lines cvy_ep_lines_why(const struct cvy_ep_shape_gpu *
 {
 	if (combine && !s->per_rank && !s->once)
 		return CVY_EP_ROWS_EACH;
-	if (cvy_ep_in_ints(combine ? s->back : s->code))
+	if (cvy_ep_in_ints(combine ? s->back : s->code)) /* whole or not */
 		return CVY_EP_INTEGERS;
 	if (f->slices > 1 || f->across)
 		return CVY_EP_IN_PIECES;
@@ -166,7 +167,7 @@ static inline void cvy_ep_bulk_of(const struct cvy_ep_shape_gpu *s, int combine,
 /* Of 8 bytes, scales included. Each line of CVY_EP_INT8_BY_8 has its own scales. */
 static inline int32_t cvy_ep_row_words(const struct cvy_ep_shape_gpu *s, int combine)
 {
-	const int code = combine ? s->back : s->code;
+	const int code = combine ? s->back : s->whole ? CVY_EP_AS_IS : s->code;
 
 	if (code == CVY_EP_INT8_BY_8)
 		return cvy_ep_div(s->hidden, CVY_EP_LINE_EIGHTS * CVY_EP_EIGHT) * CVY_EP_LINE_WORDS;
@@ -208,7 +209,8 @@ static inline int cvy_ep_form_of(const struct cvy_ep_shape_gpu *s, int32_t lanes
 		f->slices = cvy_ep_div(lines, f->slice_lines);
 	}
 	f->steps = cvy_ep_div(mine, f->per_step) * f->slices;
-	for (f->across = 0; f->steps == 1 && s->tokens << (f->across + 1) <= lanes && cvy_ep_cuts(lines, f->across);)
+	for (f->across = 0;
+	     !s->whole && f->steps == 1 && s->tokens << (f->across + 1) <= lanes && cvy_ep_cuts(lines, f->across);)
 		f->across++;
 	f->apart = lanes >> f->across;
 	f->slice_lines = cvy_ep_div(f->slice_lines, 1 << f->across);
@@ -284,6 +286,7 @@ struct cvy_ep_args {
 	int32_t *recv_experts; /* once: [size * tokens][top_k] experts here of each row, -1: none, */
 	float *recv_weights;   /* and their weights */
 	int32_t back;	       /* enum cvy_ep_codes: of rows of combine */
+	const float *smooth;   /* dispatch: [experts][hidden] factors, or NULL; rows then come as they are */
 };
 
 /* Pieces of a row that a warp moves at a time, in a slice. */

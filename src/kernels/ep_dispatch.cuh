@@ -325,7 +325,7 @@ static __device__ __forceinline__ int cvy_ep_take_row(struct cvy_ep_turn *t, con
 		}
 #pragma unroll
 		for (int i = 0; i < CVY_EP_PAIR && !how && q + i < last; i++) {
-			if constexpr (INTS) {
+			if constexpr (INTS == CVY_EP_CAST) {
 				cvy_ep_put_ints(a, named.row, rows, word[i], v[i]);
 				continue;
 			}
@@ -385,6 +385,108 @@ static __device__ __forceinline__ void cvy_ep_take_rows(struct cvy_ep_turn *t, c
 	}
 }
 
+/* ---- rows that come as they are, and become codes by their experts' factors ---- */
+
+/* A warp: each(word, v) of all packets of token @j of @rank. Not 0: stopped or late, and said so. */
+template <typename EACH>
+static __device__ __forceinline__ int cvy_ep_each_packet(struct cvy_ep_turn *t, const struct cvy_ep_step *s,
+							 const struct cvy_ep_room *room, int rank, int j, EACH each)
+{
+	const struct cvy_ep_form *f = &t->a->form;
+	const int lines = cvy_ep_last_line(t, s), whose[1] = { rank };
+
+#pragma unroll 1
+	for (int q = 0; q < (lines + 3) / 4; q++) {
+		int word, line = cvy_ep_place(q, &word), whom, how = 0;
+		const uint8_t *at[1] = { NULL };
+		uint64_t v[1][2] = { { 0, 0 } };
+
+		if (rank == t->a->call.rank) {
+			cvy_ep_staged(t->a, room, j, word, v[0]);
+		} else {
+			if (line < lines)
+				at[0] = cvy_ep_from(t, s, rank, f->header_lines + j * f->slice_lines + line);
+			how = cvy_wait_lines<1>(at, whose, s->tag, v, &t->r->watch, &t->until, &whom);
+		}
+		if (how) {
+			cvy_ep_failed(t, how, whom);
+			return how;
+		}
+		each(line < lines ? word : f->row_words, v[0]);
+	}
+	return 0;
+}
+
+/* A warp: a row of expert @id for token @j of @rank, to row @to. Each packet is looked at twice, with its tag. */
+static __device__ __forceinline__ int cvy_ep_take_smoothed(struct cvy_ep_turn *t, const struct cvy_ep_step *s,
+							   const struct cvy_ep_room *room, int rank, int j, int id,
+							   int to)
+{
+	const struct cvy_ep_args *a = t->a;
+	const float *factors = a->smooth + (size_t)id * (size_t)a->hidden;
+	const int bits = cvy_ep_int_bits(a);
+	uint8_t *row = a->packed + (size_t)to * (size_t)cvy_ep_scale_at(a) * 4;
+	struct cvy_ep_scaling scaling;
+	uint32_t most = 0;
+	int how;
+
+	how = cvy_ep_each_packet(t, s, room, rank, j, [&](int word, const uint64_t v[2]) {
+		const uint32_t one = cvy_ep_smooth_most(a, factors, word, v);
+
+		most = one > most ? one : most;
+	});
+	if (how)
+		return how;
+	scaling = cvy_ep_scaling_of(cvy_ep_warp_most(most), bits);
+	how = cvy_ep_each_packet(t, s, room, rank, j, [&](int word, const uint64_t v[2]) {
+		cvy_ep_put_smooth(a, factors, word, v, scaling.by, row);
+	});
+	if (!how && threadIdx.x % 32 == 0)
+		a->scales[to] = scaling.scale;
+	return how;
+}
+
+/* A warp: token @j of @rank, into the rows of its experts here. */
+static __device__ __forceinline__ int cvy_ep_take_experts(struct cvy_ep_turn *t, const struct cvy_ep_step *s,
+							  const struct cvy_ep_room *room, int rank, int j)
+{
+	const struct cvy_ep_args *a = t->a;
+	const struct cvy_ep_named named = cvy_ep_rows_of<0>(t, room, rank, j);
+	const uint32_t *said = rank == a->call.rank ? room->own : room->entry + (size_t)rank * cvy_ep_entries(a);
+	const int k = (int)(threadIdx.x % 32);
+	int id = 0, how = 0;
+
+	if (k < a->top_k)
+		id = (int)(said[j * 2 * a->form.entry_words + k] & 0xffff);
+	cvy_ep_write_route<0>(t, rank, cvy_ep_token(t, s, j), &named);
+#pragma unroll 1
+	for (uint32_t rows = __ballot_sync(CVY_EP_ALL, named.row >= 0); rows && !how; rows &= rows - 1) {
+		const int from = __ffs((int)rows) - 1;
+
+		how = cvy_ep_take_smoothed(t, s, room, rank, j, __shfl_sync(CVY_EP_ALL, id, from),
+					   __shfl_sync(CVY_EP_ALL, named.row, from));
+	}
+	return how;
+}
+
+/* All threads: as cvy_ep_take_rows(), a token a warp. */
+static __device__ __forceinline__ void cvy_ep_take_smooth(struct cvy_ep_turn *t, const struct cvy_ep_step *s,
+							  const struct cvy_ep_room *room)
+{
+	int n = 0;
+
+#pragma unroll 1
+	for (int p = 0; p < t->a->call.size; p++) {
+#pragma unroll 1
+		for (uint64_t left = t->sh->theirs[p]; left; left &= left - 1) {
+			if (n++ % CVY_EP_WARPS != (int)(threadIdx.x / 32))
+				continue;
+			if (cvy_ep_take_experts(t, s, room, p, __ffsll((long long)left) - 1) == 1)
+				return;
+		}
+	}
+}
+
 /* Lines of the step that went to @rank, and any before them. */
 static __device__ __forceinline__ int cvy_ep_lines_of(const struct cvy_ep_turn *t, const uint64_t *mine, int rank)
 {
@@ -394,7 +496,7 @@ static __device__ __forceinline__ int cvy_ep_lines_of(const struct cvy_ep_turn *
 	return f->header_lines + (tokens ? 64 - __clzll((long long)tokens) : 0) * f->slice_lines;
 }
 
-/* INTS: rows are integers; kernels of their own (ep_ints.cu). */
+/* INTS: enum cvy_ep_ints; kernels of their own (ep_ints.cu). */
 template <int ONCE, int INTS = 0> struct cvy_ep_dispatch {
 	enum { PLACES = 1 }; /* of rows depend on the contributors */
 
@@ -434,7 +536,9 @@ template <int ONCE, int INTS = 0> struct cvy_ep_dispatch {
 			__syncthreads();
 		}
 		cvy_ep_plan<ONCE>(t, s, room);
-		if constexpr (INTS)
+		if constexpr (INTS == CVY_EP_SMOOTH)
+			cvy_ep_stage_plain(t, s, room, *x);
+		else if constexpr (INTS == CVY_EP_CAST)
 			cvy_ep_stage_ints(t, s, room, *x);
 		else
 			cvy_ep_stage(t, s, room, *x);
@@ -525,7 +629,10 @@ template <int ONCE, int INTS = 0> struct cvy_ep_dispatch {
 			if (!r->index)
 				cvy_ep_tell<ONCE>(a, &room);
 			cvy_ep_write_none<ONCE>(&t, &s);
-			cvy_ep_take_rows<ONCE, INTS>(&t, &s, &room);
+			if constexpr (INTS == CVY_EP_SMOOTH)
+				cvy_ep_take_smooth(&t, &s, &room);
+			else
+				cvy_ep_take_rows<ONCE, INTS>(&t, &s, &room);
 			if (cvy_ep_overtakes(&t))
 				cvy_ep_far_look(&t, &s);
 			if (cvy_ep_stopped(&t))

@@ -12,8 +12,10 @@ template <typename BODY> static const void *phase_of(const struct cvy_ep_args *a
 
 template <int ONCE> static const void *kernel_of(const struct cvy_ep_args *a)
 {
-	return a->call.kind == CVY_GPU_DISPATCH ? phase_of<cvy_ep_dispatch<ONCE, 1>>(a)
-						: phase_of<cvy_ep_combine<ONCE, 0, 1>>(a);
+	if (a->call.kind == CVY_GPU_COMBINE)
+		return phase_of<cvy_ep_combine<ONCE, 0, 1>>(a);
+	return !ONCE && a->smooth ? phase_of<cvy_ep_dispatch<0, CVY_EP_SMOOTH>>(a)
+				  : phase_of<cvy_ep_dispatch<ONCE, CVY_EP_CAST>>(a);
 }
 
 const void *cvy_ep_ints_kernel(const struct cvy_ep_args *a)

@@ -10,6 +10,11 @@
 
 static_assert(sizeof(struct cvy_ep_shared) + 128 + 2 * CVY_EP_WARPS * 4 <= CVY_EP_STATIC, "and cvy_ep_largest()'s");
 
+enum cvy_ep_ints {
+	CVY_EP_CAST = 1,  /* the source makes the codes */
+	CVY_EP_SMOOTH = 2 /* rows travel as they are, and receivers make codes for each expert, by its factors */
+};
+
 static __device__ __forceinline__ int cvy_ep_int_bits(const struct cvy_ep_args *a)
 {
 	return a->code == CVY_EP_INT4 ? 4 : 8;
@@ -19,6 +24,11 @@ static __device__ __forceinline__ int cvy_ep_int_bits(const struct cvy_ep_args *
 static __device__ __forceinline__ int cvy_ep_scale_at(const struct cvy_ep_args *a)
 {
 	return a->hidden * cvy_ep_int_bits(a) / 32;
+}
+
+static __device__ __forceinline__ struct cvy_ep_scaling cvy_ep_scaling_of(uint32_t largest, int bits)
+{
+	return cvy_ep_scale_of(largest, bits == 4 ? 7.0f : 127.0f);
 }
 
 /* The largest of the warp. */
@@ -75,7 +85,7 @@ static __device__ __forceinline__ void cvy_ep_stage_int(const struct cvy_ep_args
 {
 	const float largest = cvy_ep_wide<FP16>(cvy_ep_largest(x, odd), 0);
 	const int bits = cvy_ep_int_bits(a), at = cvy_ep_scale_at(a);
-	const struct cvy_ep_scaling s = cvy_ep_scale_of(cvy_ep_magnitude(largest), bits == 4 ? 7.0f : 127.0f);
+	const struct cvy_ep_scaling s = cvy_ep_scaling_of(cvy_ep_magnitude(largest), bits);
 	uint32_t *halves = (uint32_t *)stage;
 
 	if (threadIdx.x == 0) {
@@ -151,6 +161,82 @@ static __device__ __forceinline__ void cvy_ep_put_ints(const struct cvy_ep_args 
 		cvy_ep_put_halves(a->packed + (size_t)to * (size_t)bytes, bytes, word, v);
 		if (here)
 			a->scales[to] = __uint_as_float(scale);
+	}
+}
+
+/* ---- smooth ---- */
+
+/* As cvy_ep_stage(): the tokens of a step, as they are. @x: of the first. */
+static __device__ __forceinline__ void cvy_ep_stage_plain(const struct cvy_ep_turn *t, const struct cvy_ep_step *s,
+							  const struct cvy_ep_room *room, struct cvy_ep_ahead x)
+{
+	const struct cvy_ep_args *a = t->a;
+
+#pragma unroll 1
+	for (int j = 0; j < a->form.per_step && cvy_ep_token(t, s, j) < a->num_tokens; j++) {
+		uint64_t *stage = room->stage + (size_t)j * (size_t)a->form.row_words;
+
+		if (j)
+			cvy_ep_ahead_of(a, cvy_ep_token(t, s, j), &x);
+#pragma unroll
+		for (int i = 0; i < CVY_EP_PARTS; i++) {
+			int w = i * CVY_EP_THREADS + (int)threadIdx.x;
+
+			if (w < a->hidden / 8) {
+				stage[2 * w] = x.v[i][0];
+				stage[2 * w + 1] = x.v[i][1];
+			}
+		}
+	}
+}
+
+/* One thread: element @i of two words from @word on, times its factor; past the row's end, and beside a tag, 0. */
+static __device__ __forceinline__ float cvy_ep_smoothed(const struct cvy_ep_args *a, const float *factors, int word,
+							const uint64_t v[2], int i)
+{
+	const int at = word * 4 + i;
+
+	if (at >= a->hidden || (i >= 4 && threadIdx.x % 8 == 7))
+		return 0;
+	return (a->fp16 ? cvy_ep_wide<1>(v[i / 4], i % 4) : cvy_ep_wide<0>(v[i / 4], i % 4)) * factors[at];
+}
+
+static __device__ __forceinline__ uint32_t cvy_ep_smooth_most(const struct cvy_ep_args *a, const float *factors,
+							      int word, const uint64_t v[2])
+{
+	uint32_t most = 0;
+
+#pragma unroll
+	for (int i = 0; i < 8; i++) {
+		const uint32_t one = cvy_ep_magnitude(cvy_ep_smoothed(a, factors, word, v, i));
+
+		most = one > most ? one : most;
+	}
+	return most;
+}
+
+/* One thread: the codes of two words, four in 4 bytes or, int4, in 2. */
+static __device__ __forceinline__ void cvy_ep_put_smooth(const struct cvy_ep_args *a, const float *factors, int word,
+							 const uint64_t v[2], float by, uint8_t *row)
+{
+	const int bits = cvy_ep_int_bits(a), words = threadIdx.x % 8 == 7 ? 1 : 2;
+
+#pragma unroll
+	for (int k = 0; k < 2; k++) {
+		uint32_t out = 0;
+
+		if (k >= words || (word + k) * 4 >= a->hidden)
+			continue;
+#pragma unroll
+		for (int i = 0; i < 4; i++) {
+			const float one = cvy_ep_smoothed(a, factors, word, v, k * 4 + i);
+
+			out |= ((uint32_t)cvy_ep_nearest(one, by) & ((1u << bits) - 1)) << (bits * i);
+		}
+		if (bits == 4)
+			((uint16_t *)row)[word + k] = (uint16_t)out;
+		else
+			((uint32_t *)row)[word + k] = out;
 	}
 }
 

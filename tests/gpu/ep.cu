@@ -43,6 +43,7 @@ static struct setup random_setup(void)
 	while ((size_t)s.shape.experts * (size_t)n * (size_t)s.shape.tokens * (size_t)s.shape.hidden * 2 > ROOM / 2)
 		s.shape.tokens = (s.shape.tokens + 1) / 2;
 	owners(&s, (int)below(3));
+	s.smooth = s.shape.code > CVY_EP_E4M3 && !s.shape.once && below(2);
 	s.given = s.shape.code == CVY_EP_E4M3 ? (uint32_t)below(1u << n) : 0;
 	s.wide = (uint32_t)below(1u << n);
 	s.fp16 = (int)below(2);
@@ -124,6 +125,7 @@ static void corners(void)
 			s.shape.code = s.split + 2 * (int)(i & 1); /* as they are and e4m3, or int8 and int4 */
 			s.shape.back = i / 2 & 1 ? CVY_EP_INT8_BY_8 : CVY_EP_AS_IS;
 			s.fp16 = s.shape.once ^ s.split;
+			s.smooth = s.shape.code > CVY_EP_E4M3 && !s.shape.once && i & 2;
 			s.lanes = 4;
 			s.wide = all[i].wide ? mask : 0;
 			owners(&s, all[i].owners);

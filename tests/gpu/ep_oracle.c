@@ -65,6 +65,7 @@ static struct covey_dispatch_args dispatch_args(const struct oracle_rank *r)
 	a.num_tokens = r->num_tokens;
 	a.x = r->x;
 	a.x_scales = r->x_scales;
+	a.smooth = r->smooth;
 	a.experts = r->ids;
 	a.weights = r->weights;
 	a.recv_experts = r->recv_experts;

@@ -16,6 +16,7 @@ struct oracle_rank { /* inputs of one rank, and room for what it must get */
 	int num_tokens;
 	const void *x;
 	const float *x_scales; /* x is e4m3, or NULL: elements */
+	const float *smooth;   /* factors, or NULL */
 	const int32_t *ids;
 	const float *weights;
 	uint16_t *packed; /* [el][size * tokens][hidden] */

@@ -30,6 +30,7 @@ struct part { /* device and host side of one buffer */
 enum {
 	X,
 	X_SCALES,
+	SMOOTH,
 	IDS,
 	IDS64,
 	WEIGHTS,
@@ -58,11 +59,12 @@ static struct side {
 
 struct setup {
 	struct cvy_ep_shape_gpu shape;
-	struct cvy_ep_form dispatch, combine;
+	struct cvy_ep_form dispatch, combine; /* dispatch: with or without smooth */
 	int owner[CVY_EP_EXPERTS];
 	int lanes, split, renormalise, timeout_ms;
 	int fp16;	/* elements, else bf16 */
 	int odd;	/* some elements are NaN, infinite or subnormal, and sums of fp16 overflow */
+	int smooth;	/* elements are multiplied by factors of their expert */
 	uint32_t given; /* ranks that have x in e4m3 */
 	uint32_t wide;	/* ranks that have ids in int64 */
 	enum routing routing;
@@ -243,6 +245,7 @@ static struct oracle oracle_of(const struct setup *s, uint32_t members)
 		k->num_tokens = side[r].num_tokens;
 		k->x = host_at(r, X);
 		k->x_scales = s->given >> r & 1 ? (float *)host_at(r, X_SCALES) : NULL;
+		k->smooth = s->smooth ? (float *)host_at(r, SMOOTH) : NULL;
 		k->ids = (int32_t *)host_at(r, IDS);
 		k->weights = (float *)host_at(r, WEIGHTS);
 		k->packed = (uint16_t *)host_at(r, PACKED);
@@ -271,6 +274,7 @@ static inline void prepare(struct setup *s)
 	for (int r = 0; r < n; r++)
 		if (tables.first[r + 1] - tables.first[r] > s->shape.most_local)
 			s->shape.most_local = tables.first[r + 1] - tables.first[r];
+	s->shape.whole = s->smooth;
 	if (!cvy_ep_form_of(h, s->lanes, 0, &s->dispatch) || !cvy_ep_form_of(h, s->lanes, 1, &s->combine)) {
 		fprintf(stderr, "hidden %d top %d experts %d: no form\n", h->hidden, h->top_k, h->experts);
 		exit(1);
@@ -286,6 +290,7 @@ static inline void prepare(struct setup *s)
 		d->num_tokens = s->routing == EMPTY ? 0 : r % 3 == 2 ? (int)below(t + 1) : h->tokens;
 		size_part(d, X, t * (size_t)h->hidden * 2);
 		size_part(d, X_SCALES, t * groups * 4);
+		size_part(d, SMOOTH, (size_t)s->smooth * (size_t)h->experts * (size_t)h->hidden * 4);
 		size_part(d, IDS, t * k * 4);
 		size_part(d, IDS64, t * k * 8);
 		size_part(d, WEIGHTS, t * k * 4);
@@ -308,6 +313,8 @@ static inline void prepare(struct setup *s)
 				element(s, ((float)below(2001) - 1000) / (float)(1 << below(12)));
 		for (size_t i = 0; i < t * groups; i++)
 			((float *)host_at(r, X_SCALES))[i] = (float)below(1000) / 999;
+		for (size_t i = 0; i < d->part[SMOOTH].bytes / 4; i++) /* the same on all ranks */
+			((float *)host_at(r, SMOOTH))[i] = (float)(i * 7919 % 1013 + (i % 97 == 0) * 4000) / 512;
 		for (size_t i = 0; i < t * k; i++)
 			((int32_t *)host_at(r, IDS))[i] = route(s, (int)(i % k));
 		if (s->wide >> r & 1)
@@ -318,6 +325,7 @@ static inline void prepare(struct setup *s)
 			((int32_t *)host_at(r, ACTIVE))[i] = 1;
 		upload(r, X);
 		upload(r, X_SCALES);
+		upload(r, SMOOTH);
 		upload(r, IDS);
 		upload(r, IDS64);
 		upload(r, WEIGHTS);
@@ -356,6 +364,7 @@ static inline void launch_ep(const struct setup *s, int r, int kind, int phases)
 	a.phases = phases;
 	a.x = device_at(r, X);
 	a.x_scales = s->given >> r & 1 ? (float *)device_at(r, X_SCALES) : NULL;
+	a.smooth = s->smooth ? (float *)device_at(r, SMOOTH) : NULL;
 	if (s->wide >> r & 1)
 		a.ids64 = (int64_t *)device_at(r, IDS64);
 	else
@@ -397,14 +406,15 @@ static inline void complain(const struct setup *s, const char *what, int r, cons
 	if (failures++ > 20)
 		return;
 	fprintf(stderr,
-		"%s: rank %d: %s: byte %zu is %02x, not %02x (tokens %d hidden %d top %d of %d, code %d (given by %x), "
+		"%s: rank %d: %s: byte %zu is %02x, not %02x (tokens %d hidden %d top %d of %d, code %d (given by %x) "
+		"smooth %d, "
 		"back %d, "
 		"ids in int64 by %x, "
 		"per rank %d, "
 		"lanes %d, split %d, routing %d, once %d, fp16 %d, odd %d)\n",
 		what, r, of, at, got, want, s->shape.tokens, s->shape.hidden, s->shape.top_k, s->shape.experts,
-		s->shape.code, s->given, s->shape.back, s->wide, s->shape.per_rank, s->lanes, s->split, s->routing,
-		s->shape.once, s->fp16, s->odd);
+		s->shape.code, s->given, s->smooth, s->shape.back, s->wide, s->shape.per_rank, s->lanes, s->split,
+		s->routing, s->shape.once, s->fp16, s->odd);
 }
 
 static const uint8_t *fetch(int r, int which)

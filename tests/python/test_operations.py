@@ -268,6 +268,14 @@ def integers(group, preset, rows):
         assert not got[0].any()
         assert abs(got - x).max() <= 8 * (0.51 / (7 if rows == "int4" else 127) + 0.51 / 127 + 2 / 256)
         assert (got[1:] != x[1:]).any()
+        if preset == "ll":  # each expert has its factors: those of the first one here are 0
+            factors = np.ones((E, H), np.float32)
+            factors[group.rank * 2] = 0
+            routed = ep.dispatch(covey.to_bf16(x), ids, weights, smooth=factors)
+            assert not routed.x[0, :routed.count[0]].any() and routed.x[1, :routed.count[1]].any()
+        else:
+            with pytest.raises(covey.Error, match="COVEY_EP_LL"):
+                ep.dispatch(covey.to_bf16(x), ids, weights, smooth=np.ones((E, H), np.float32))
     with pytest.raises(ValueError, match="none of plain, int8"):
         covey.Ep(group, max_tokens=T, hidden=H, top_k=K, experts=E, combine_rows="int4")
 

@@ -416,6 +416,23 @@ static int check_ids(struct covey_ep *ep, const int32_t *experts, const int64_t 
 	return 0;
 }
 
+/* Factors differ by expert, so the rows of experts must be apart. */
+static int check_smooth(struct covey_ep *ep, const struct covey_dispatch_args *a)
+{
+	if (!a->smooth)
+		return 0;
+	if (!cvy_ep_in_ints(ep->rows_as))
+		return fail(ep->group, COVEY_ERR_INVAL,
+			    "smooth is for rows of integers: lay the handle out with COVEY_EP_ROWS_INT8 or "
+			    "COVEY_EP_ROWS_INT4, or give NULL");
+	if (cvy_ep_pack_of(ep->shape.preset)->once)
+		return fail(
+			ep->group, COVEY_ERR_INVAL,
+			"smooth differs by expert, and with COVEY_EP_COMPACT a row is for all experts of a rank: lay "
+			"the handle out with COVEY_EP_LL, or give NULL");
+	return 0;
+}
+
 static int check_dispatch(struct covey_ep *ep, const struct covey_dispatch_args *a)
 {
 	int err;
@@ -432,6 +449,9 @@ static int check_dispatch(struct covey_ep *ep, const struct covey_dispatch_args 
 		return fail(ep->group, COVEY_ERR_INVAL,
 			    "x_scales are for rows in e4m3: lay the handle out with COVEY_EP_ROWS_E4M3, or give x in "
 			    "the handle's dtype and no scales");
+	err = check_smooth(ep, a);
+	if (err)
+		return err;
 	if (a->num_tokens && cvy_ep_pack_of(ep->shape.preset)->beside && !a->weights)
 		return fail(ep->group, COVEY_ERR_INVAL, "weights must not be NULL with COVEY_EP_COMPACT");
 	return ep->el ? check_outputs(ep, a) : 0;
@@ -486,9 +506,10 @@ static int post(struct covey_ep *ep, int which, struct cvy_ep_call *call, int ti
 		timeout_ms = cvy_engine_late_ms(e);
 	if (timeout_ms > 0)
 		op->timeout_ns = (uint64_t)timeout_ms * CVY_MS;
-	/* a deadline on all ranks or on none; the same for active_ranks */
+	/* a deadline on all ranks or on none; the same for active_ranks and smooth */
 	op->detail = (uint64_t)(timeout_ms > 0) | (uint64_t)(call->active != NULL) << 1;
 	op->partial = op->detail != 0;
+	op->detail |= (uint64_t)(which == DISPATCH && call->dispatch.smooth != NULL) << 2;
 	pthread_mutex_lock(cvy_engine_lock(e));
 	on_loss = cvy_site(e)->on_loss;
 	pthread_mutex_unlock(cvy_engine_lock(e));
@@ -550,7 +571,7 @@ static int check_dispatch_call(struct covey_ep *ep, const struct covey_dispatch_
 		const void *const at[] = { copy->x,	   copy->experts,	copy->weights,	    copy->packed_x,
 					   copy->count,	   copy->packed_scales, copy->src_info,	    copy->range,
 					   copy->waited,   copy->active_ranks,	copy->recv_experts, copy->recv_weights,
-					   copy->x_scales, copy->experts64 };
+					   copy->x_scales, copy->experts64,	copy->smooth };
 
 		err = check_memory(ep, stream, at, sizeof(at) / sizeof(at[0]));
 	}

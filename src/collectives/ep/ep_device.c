@@ -17,9 +17,9 @@
 
 struct cvy_ep_device {
 	struct cvy_ep_state *state;
-	int laid_out; /* state follows the present owners */
-	struct cvy_ep_form form[2];
-	struct cvy_ep_args sent; /* the send phase that was not received; phases 0: none */
+	int laid_out;		    /* state follows the present owners */
+	struct cvy_ep_form form[3]; /* dispatch, combine, dispatch with smooth */
+	struct cvy_ep_args sent;    /* the send phase that was not received; phases 0: none */
 	struct CUstream_st *stream;
 };
 
@@ -50,7 +50,8 @@ static struct cvy_ep_shape_gpu shape_of(const struct covey_ep *ep)
 				      0,
 				      cvy_ep_pack_of(ep->shape.preset)->once,
 				      ep->shape.max_ranks < CVY_GPU_RANKS ? ep->shape.max_ranks : CVY_GPU_RANKS,
-				      back_of(ep) };
+				      back_of(ep),
+				      0 };
 	int of[CVY_GPU_RANKS] = { 0 };
 
 	for (int e = 0; e < ep->shape.experts; e++)
@@ -151,6 +152,12 @@ static int lay_out(struct covey_ep *ep)
 		err = cvy_fail(cvy_handle_box(ep->group), COVEY_ERR_UNSUPPORTED, -1, 0,
 			       "devices do not take rows of hidden %d for top_k %d, with %d experts on one rank",
 			       shape.hidden, shape.top_k, shape.most_local);
+	if (!err && cvy_ep_in_ints(shape.code) && !shape.once) {
+		shape.whole = 1;
+		if (!cvy_ep_form_of(&shape, lanes, 0, &x->form[2]))
+			err = fail(ep, COVEY_ERR_UNSUPPORTED, "devices do not take rows of this handle with smooth");
+		shape.whole = 0;
+	}
 	tables_of(ep, tables);
 	if (!err)
 		tell_forms(&shape, x->form);
@@ -254,6 +261,9 @@ int cvy_ep_device_dispatch(struct covey_ep *ep, const struct covey_dispatch_args
 	fill(ep, &a, 0, args->route, args->num_tokens);
 	a.x = args->x;
 	a.x_scales = args->x_scales;
+	a.smooth = args->smooth;
+	if (a.smooth)
+		a.form = ep->device->form[2];
 	a.ids = args->experts;
 	a.ids64 = args->experts64;
 	a.weights = args->weights;

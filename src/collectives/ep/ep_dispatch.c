@@ -139,6 +139,7 @@ static int place_row(const struct covey_dispatch_args *args, const struct covey_
 struct token {
 	int src, number, given;
 	int local[CVY_EP_MAX_TOP_K]; /* of each id: index among the experts here, -1: none */
+	int32_t id[CVY_EP_MAX_TOP_K];
 	const float *weights;
 	const uint8_t *row;
 };
@@ -154,16 +155,22 @@ static void put_given(const struct cvy_ep_code *code, size_t hidden, const uint8
 		memcpy(&scales[g * stride], row + bytes + g * sizeof(float), sizeof(float));
 }
 
+/* Row @at of bin @bin; NULL, or the factors of its elements. */
+struct place {
+	int bin, at;
+	const float *smooth;
+};
+
 /* A source publishes its rows as they are, even if receivers want codes: the numbers are the same, once per row. */
-static void put_row(const struct covey_ep *ep, const struct covey_dispatch_args *args, int bin, int at,
+static void put_row(const struct covey_ep *ep, const struct covey_dispatch_args *args, const struct place *p,
 		    const struct token *t)
 {
 	const struct cvy_ep_code *code = cvy_ep_code_of(ep->rows_as);
 	size_t rows = (size_t)ep->size * (size_t)ep->shape.tokens, hidden = (size_t)ep->shape.hidden;
-	size_t to = (size_t)bin * rows + (size_t)at, bytes = cvy_ep_code_bytes(code, hidden);
+	size_t to = (size_t)p->bin * rows + (size_t)p->at, bytes = cvy_ep_code_bytes(code, hidden);
 	size_t groups = cvy_ep_code_groups(code, hidden);
 	int by_row = cvy_ep_pack_of(ep->shape.preset)->scale_by_row;
-	const struct cvy_ep_plain x = { t->row, ep->dtype, hidden, NULL };
+	const struct cvy_ep_plain x = { t->row, ep->dtype, hidden, p->smooth };
 	uint8_t *codes = (uint8_t *)args->packed_x + to * bytes;
 	size_t stride = by_row ? 1 : rows;
 	float *scales;
@@ -172,7 +179,7 @@ static void put_row(const struct covey_ep *ep, const struct covey_dispatch_args 
 		memcpy(codes, t->row, bytes);
 		return;
 	}
-	scales = args->packed_scales + (by_row ? to * groups : (size_t)bin * groups * rows + (size_t)at);
+	scales = args->packed_scales + (by_row ? to * groups : (size_t)p->bin * groups * rows + (size_t)p->at);
 	if (t->given)
 		put_given(code, hidden, t->row, codes, scales, stride);
 	else
@@ -181,14 +188,16 @@ static void put_row(const struct covey_ep *ep, const struct covey_dispatch_args 
 
 static void one_row_each(const struct covey_ep *ep, const struct covey_dispatch_args *args, const struct token *t)
 {
-	size_t rows = (size_t)ep->size * (size_t)ep->shape.tokens;
+	size_t rows = (size_t)ep->size * (size_t)ep->shape.tokens, hidden = (size_t)ep->shape.hidden;
 
 	for (int k = 0; k < ep->shape.top_k; k++) {
+		struct place p;
 		int le = t->local[k], at = le >= 0 ? place_row(args, ep, le, t->src) : -1;
 
 		if (at < 0)
 			continue;
-		put_row(ep, args, le, at, t);
+		p = (struct place){ le, at, args->smooth ? args->smooth + (size_t)t->id[k] * hidden : NULL };
+		put_row(ep, args, &p, t);
 		args->src_info[(size_t)le * rows + (size_t)at] = t->number;
 		args->count[le]++;
 	}
@@ -205,6 +214,7 @@ static int named_before(const struct token *t, int k)
 static void one_row(const struct covey_ep *ep, const struct covey_dispatch_args *args, const struct token *t)
 {
 	size_t top_k = (size_t)ep->shape.top_k;
+	struct place p = { 0, 0, NULL };
 	int here = 0, at;
 
 	for (size_t k = 0; k < top_k; k++)
@@ -212,7 +222,8 @@ static void one_row(const struct covey_ep *ep, const struct covey_dispatch_args 
 	at = here ? place_row(args, ep, 0, t->src) : -1;
 	if (at < 0)
 		return;
-	put_row(ep, args, 0, at, t);
+	p.at = at;
+	put_row(ep, args, &p, t);
 	args->src_info[at] = t->number;
 	for (size_t k = 0; k < top_k; k++) {
 		int le = t->local[k];
@@ -240,6 +251,7 @@ static void gather(const struct covey_ep *ep, const struct covey_dispatch_args *
 		for (size_t k = 0; k < top_k; k++) {
 			int32_t id = ids[(size_t)t.number * top_k + k];
 
+			t.id[k] = id;
 			t.local[k] = cvy_ep_valid(s, id) ? ep->local[id] : -1;
 		}
 		if (cvy_ep_pack_of(s->preset)->once)

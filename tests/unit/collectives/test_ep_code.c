@@ -288,6 +288,56 @@ START_TEST(scales_of_an_expert_are_side_by_side)
 }
 END_TEST
 
+/* Each expert has factors of its own: the same token becomes other codes there. Infinite products are seen by the scale. */
+START_TEST(rows_are_multiplied_by_the_factors_of_their_expert)
+{
+	enum { H = 8, E = 3 };
+	int owner[E] = { 0, 0, 0 }, local[E] = { 0, 1, 2 };
+	struct covey_ep ep = { .shape = { 1, H, E, E, 1, COVEY_EP_LL, 0 },
+			       .size = 1,
+			       .el = E,
+			       .owner = owner,
+			       .local = local,
+			       .dtype = COVEY_BFLOAT16,
+			       .rows_as = COVEY_EP_ROWS_INT8 };
+	struct covey_dispatch_args a = COVEY_DISPATCH_INIT;
+	uint8_t *slot = calloc(1, cvy_ep_dispatch_bytes(&ep.shape));
+	const int32_t ids[E] = { 2, 0, 1 };
+	float smooth[E * H], scales[E];
+	int32_t count[E] = { 0 }, src[E];
+	int8_t packed[E * H];
+	int64_t range[E];
+	uint16_t x[H];
+
+	ck_assert_ptr_nonnull(slot);
+	for (int i = 0; i < H; i++) {
+		x[i] = narrow(COVEY_BFLOAT16, (float)(i + 1));
+		smooth[i] = 1;
+		smooth[H + i] = 1.0f / (float)(i + 1);
+		smooth[2 * H + i] = i == 3 ? 1e38f : 1; /* times 4 it is infinite */
+	}
+	a.num_tokens = 1;
+	a.x = x;
+	a.experts = ids;
+	a.packed_x = packed;
+	a.packed_scales = scales;
+	a.count = count;
+	a.src_info = src;
+	a.range = range;
+	a.smooth = smooth;
+	cvy_ep_dispatch_read(&ep, &a, 0, slot, cvy_ep_dispatch_write(&ep, &a, slot));
+	for (int i = 0; i < H; i++) {
+		ck_assert_int_eq(packed[i], (int)rintf((float)(i + 1) * (127.0f / 8)));
+		ck_assert_int_eq(packed[H + i], 127);
+		ck_assert_int_eq(packed[2 * H + i], 0);
+	}
+	ck_assert_float_eq(scales[0], 8 / 127.0f);
+	ck_assert_float_eq(scales[1], 1 / 127.0f);
+	ck_assert_float_nan(scales[2]);
+	free(slot);
+}
+END_TEST
+
 static const struct {
 	int code, hidden;
 	size_t bytes, groups, row;
@@ -330,6 +380,7 @@ int main(void)
 	tcase_add_test(tc, eights_that_are_odd);
 	tcase_add_test(tc, a_row_of_eights_has_its_scales_behind_its_codes);
 	tcase_add_test(tc, scales_of_an_expert_are_side_by_side);
+	tcase_add_test(tc, rows_are_multiplied_by_the_factors_of_their_expert);
 	tcase_add_loop_test(tc, what_a_row_takes, 0, sizeof(sizes) / sizeof(sizes[0]));
 	suite_add_tcase(suite, tc);
 	srunner_run_all(runner, CK_ENV);

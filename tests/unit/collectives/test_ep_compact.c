@@ -624,6 +624,12 @@ static void refusals(struct member *m)
 	d.packed_scales = NULL;
 	refused(j, covey_dispatch(j->ep, &d, NULL, NULL), "packed_scales must not be NULL with rows in e4m3, int8 or");
 	d.packed_scales = j->scales;
+	d.smooth = j->code_scales;
+	refused(j, covey_dispatch(j->ep, &d, NULL, NULL), "smooth differs by expert, and with COVEY_EP_COMPACT");
+	j->ep->rows_as = COVEY_EP_ROWS_E4M3;
+	refused(j, covey_dispatch(j->ep, &d, NULL, NULL), "smooth is for rows of integers: lay the handle out with");
+	j->ep->rows_as = COVEY_EP_ROWS_INT8;
+	d.smooth = NULL;
 	combine_args(j, &c, 0);
 	ids_of_two_types(j, &d, &c);
 	combine_args(j, &c, 0);
@@ -657,11 +663,12 @@ START_TEST(what_it_needs_is_asked_for)
 END_TEST
 
 /* In one thing the ranks' handles differ; no byte may be taken for what it is not. */
-static void differ(struct member *m, int preset, int dtype, int back)
+static void differ(struct member *m, int preset, int dtype, int back, int smooth)
 {
 	struct covey_dispatch_args d = COVEY_DISPATCH_INIT;
 	struct covey_ep_config c = COVEY_EP_CONFIG_INIT;
 	struct job *j = calloc(1, sizeof(*j));
+	static const float factors[2 * HIDDEN];
 
 	must(j, "memory");
 	c.max_tokens = 2;
@@ -671,32 +678,42 @@ static void differ(struct member *m, int preset, int dtype, int back)
 	c.preset = preset;
 	c.dtype = dtype;
 	c.combine_rows = back;
+	c.rows = COVEY_EP_ROWS_INT8;
 	must(!covey_ep_create(m->group, &c, &j->ep), "create");
 	dispatch_args(j, &d);
+	d.smooth = smooth ? factors : NULL;
 	must(covey_dispatch(j->ep, &d, NULL, NULL) == COVEY_ERR_MISMATCH, "handles that differ");
 	job_close(j);
 }
 
 static void unlike_presets(struct member *m)
 {
-	differ(m, m->rank ? COVEY_EP_COMPACT : COVEY_EP_LL, COVEY_BFLOAT16, 0);
+	differ(m, m->rank ? COVEY_EP_COMPACT : COVEY_EP_LL, COVEY_BFLOAT16, 0, 0);
 }
 
 static void unlike_elements(struct member *m)
 {
-	differ(m, COVEY_EP_COMPACT, dtypes[m->rank], 0);
+	differ(m, COVEY_EP_COMPACT, dtypes[m->rank], 0, 0);
 }
 
 static void unlike_results(struct member *m)
 {
-	differ(m, COVEY_EP_COMPACT, COVEY_BFLOAT16, m->rank);
+	differ(m, COVEY_EP_COMPACT, COVEY_BFLOAT16, m->rank, 0);
+}
+
+static void unlike_factors(struct member *m)
+{
+	differ(m, COVEY_EP_LL, COVEY_BFLOAT16, 0, m->rank);
 }
 
 START_TEST(handles_that_differ_do_not_match)
 {
 	struct covey_config config = harness_config("epunlike", 2);
 
-	harness_threads(&config, _i == 2 ? unlike_results : _i ? unlike_elements : unlike_presets, NULL);
+	static void (*const unlike[])(struct member *) = { unlike_presets, unlike_elements, unlike_results,
+							   unlike_factors };
+
+	harness_threads(&config, unlike[_i], NULL);
 }
 END_TEST
 
@@ -770,7 +787,7 @@ int main(void)
 	tcase_add_test(tc, slots_of_combine_take_one_row_a_token);
 	tcase_add_loop_test(tc, every_token_comes_back_right, 0, 6);
 	tcase_add_test(tc, what_it_needs_is_asked_for);
-	tcase_add_loop_test(tc, handles_that_differ_do_not_match, 0, 3);
+	tcase_add_loop_test(tc, handles_that_differ_do_not_match, 0, 4);
 	if (!UNDER_TSAN)
 		tcase_add_loop_test(tc, survivors_of_a_death_go_on_with_what_is_there, 0, 6);
 	suite_add_tcase(suite, tc);
