@@ -53,7 +53,7 @@ write_basic_package_version_file(${PROJECT_BINARY_DIR}/coveyConfigVersion.cmake 
 install(TARGETS covey EXPORT covey LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(EXPORT covey FILE coveyTargets.cmake NAMESPACE covey:: DESTINATION ${package})
 install(FILES ${PROJECT_BINARY_DIR}/coveyConfig.cmake ${PROJECT_BINARY_DIR}/coveyConfigVersion.cmake DESTINATION ${package})
-install(FILES ${PROJECT_SOURCE_DIR}/include/covey.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(FILES ${PROJECT_SOURCE_DIR}/include/covey.h ${PROJECT_SOURCE_DIR}/include/covey_device.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(FILES ${PROJECT_BINARY_DIR}/covey.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 file(GLOB pages CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/docs/*.md)
 list(FILTER pages EXCLUDE REGEX "/overview.md$") # the head of the man page

@@ -737,6 +737,31 @@ COVEY_API int covey_device_outcome_at(struct covey_group *group, const struct co
 COVEY_API int covey_device_mem_alloc(struct covey_group *group, size_t bytes, void **out);
 COVEY_API int covey_device_mem_free(struct covey_group *group, void *memory);
 
+/** struct covey_device_peers - by which a kernel of the application reaches that memory of its peers: covey_device.h */
+struct covey_device_peers {
+	void *window; /* the own memory of which covey_device_mem_alloc() gives parts, at one place on all ranks */
+	size_t window_bytes;
+	int rank;
+	/* the library's */
+	uint32_t far_bytes;
+	uint64_t *guests;
+	const uint64_t *gate, *words, *ended, *table;
+	uint8_t *windows;
+	const uint8_t *far;
+	uint64_t stride, most_cycles;
+};
+
+/**
+ * covey_device_peers - fills @out, for launches until covey_close(): views may change, captured graphs stay valid
+ * Parts of the memory stand at one place on all ranks if all allocate and free the same in the same order.
+ *
+ * A removed process that still runs may store in the memory that it reached, until it learns of its removal. Signals of it
+ * count no more; so a peer's data is read where a signal of the present view says that it is, and a replacement is given
+ * another part than the removed process had.
+ * Errors: INVAL; UNSUPPORTED: no device, or device_window_bytes is 0
+ */
+COVEY_API int covey_device_peers(struct covey_group *group, struct covey_device_peers *out);
+
 /* ---- Messages ----------------------------------------------------------------------------- */
 
 #define COVEY_TAG_ANY (-1) /* of a receive: the next message of that peer, with any tag */
@@ -878,6 +903,11 @@ enum covey_ep_combine_as {
 	COVEY_EP_PER_RANK = 1
 };
 
+enum covey_ep_tokens_as {
+	COVEY_EP_TOKENS_COUNTS = 0, /* default: the rows of each expert */
+	COVEY_EP_TOKENS_SUMS = 1    /* inclusive prefix sums of these */
+};
+
 /*
  * The most that devices take; limits of host memory: struct covey_ep_config. In a group with a device covey_ep_create()
  * warns of a handle above them, and its calls on device memory end with UNSUPPORTED. All limits: docs/limits.md.
@@ -943,7 +973,7 @@ COVEY_API int covey_ep_create(struct covey_group *group, const struct covey_ep_c
  *
  * For a group of `ranks` ranks (R): rows is that of covey_ep_rows(), local_experts that of covey_ep_local_experts().
  * The other sizes are those of buffers, by their names in struct covey_dispatch_args and struct covey_combine_args.
- * 0: the buffer is not needed. SIZE_MAX: its size does not fit a size_t.
+ * 0: there is no such buffer. SIZE_MAX: its size does not fit a size_t.
  */
 struct covey_ep_sizes {
 	size_t size;
@@ -964,6 +994,11 @@ struct covey_ep_sizes {
 	/* of a combine */
 	size_t y_bytes;
 	size_t out_bytes; /* of max_tokens tokens */
+	/* outputs of a dispatch that may be NULL */
+	size_t expert_tokens_bytes;
+	size_t recv_counts_bytes; /* LL */
+	size_t triplets_bytes;
+	size_t flat_bytes;
 };
 
 #ifdef __cplusplus
@@ -1050,6 +1085,25 @@ COVEY_API size_t covey_ep_route_bytes(const struct covey_ep *ep);
  *                  names them; -1 elsewhere
  *   recv_weights   COMPACT: [R*T][K] f32: their weights; 0 elsewhere
  *
+ * Inputs, may be NULL or 0; ranks and calls may differ:
+ *   token_mask     uint8. With mask_columns 0 or 1: [num_tokens], a token with 0 takes no part. With mask_columns K:
+ *                  [num_tokens][K], an entry with 0 is skipped, as if its id were -1. The combine of these tokens gets
+ *                  the same mask
+ *   fill_tail      not 0: past the last row, up to R*T, src_info, recv_experts, triplets and flat are -1 and
+ *                  recv_weights 0; LL: of each expert. packed_x and packed_scales stay untouched there
+ *
+ * Outputs, may be NULL; a rank without experts gets none:
+ *   expert_tokens  [El] int64: the rows of each local expert, as count, or with expert_tokens_as their inclusive prefix
+ *                  sums (enum covey_ep_tokens_as). expert_alignment (0: 1): each expert's rows are rounded up to a
+ *                  multiple of it, before they are added. No row moves, and no other output is rounded
+ *   recv_counts    LL: [El][R] int32: inclusive prefix sums of the counts of range, expert by expert: where each run
+ *                  would end if the rows of all experts stood without gaps. COMPACT: INVAL
+ *   triplets       int32, (source, token, k) of each row: k is the place of the expert in the token's ids. LL:
+ *                  [El][R*T][3]. COMPACT: [R*T][3], k is the first place that names an expert of this rank
+ *   flat           int32, (source, token * K + k) of each row. LL: [El][R*T][2]. COMPACT: [R*T][2]
+ *
+ * On devices token_mask takes a launch before the dispatch, and fill_tail or one of these outputs a launch after it.
+ *
  * Output on devices only:
  *   route          covey_ep_route_bytes() of device memory, 16-byte aligned: for the combine of these tokens
  *
@@ -1092,6 +1146,17 @@ struct covey_dispatch_args {
 	/* input */
 	const float *x_scales;
 	const int64_t *experts64;
+	/* inputs, may be NULL or 0 */
+	const uint8_t *token_mask;
+	int mask_columns;
+	int fill_tail;
+	int expert_tokens_as; /* enum covey_ep_tokens_as; 0: COVEY_EP_TOKENS_COUNTS */
+	int expert_alignment;
+	/* outputs, may be NULL */
+	int64_t *expert_tokens;
+	int32_t *recv_counts; /* LL */
+	int32_t *triplets;
+	int32_t *flat;
 	const float *smooth; /* LL */
 };
 
@@ -1154,6 +1219,8 @@ COVEY_API int covey_dispatch_recv(struct covey_ep *ep, uint64_t deadline_ns, str
  *   experts64      the same in int64, if experts is NULL; on devices not read. The dispatch may have had the other
  *                  type. Both: INVAL
  *   weights        [num_tokens][K] f32, of this rank's tokens. COMPACT: may be NULL, is read only to renormalise
+ *   token_mask     as the dispatch of these tokens had it, with mask_columns; on devices not read. What is masked adds
+ *                  nothing, and its weight is not valid; a token without an entry left is a row of zeros
  *   renormalise    not 0: scale by (sum of all valid weights) / (sum of those whose owner took part); 0: default
  *   count, src_info, range   on host memory: as the dispatch wrote them; on devices not read
  *   route          on devices only: as the dispatch of these tokens wrote it
@@ -1186,6 +1253,9 @@ struct covey_combine_args {
 	uint64_t *waited;
 	/* input */
 	const int64_t *experts64;
+	/* inputs, may be NULL or 0 */
+	const uint8_t *token_mask;
+	int mask_columns;
 };
 
 #ifdef __cplusplus

@@ -27,7 +27,7 @@ _KINDS = {
     "|i1": Dtype.INT8, "|u1": Dtype.UINT8, "<i2": Dtype.INT16, "<i4": Dtype.INT32, "<u4": Dtype.UINT32,
     "<i8": Dtype.INT64, "<u8": Dtype.UINT64, "<f2": Dtype.FLOAT16, "<f4": Dtype.FLOAT32, "<f8": Dtype.FLOAT64,
 }
-_BITS = {"<u2": Dtype.BFLOAT16, "|V2": Dtype.BFLOAT16, "|V1": Dtype.UINT8}
+_BITS = {"<u2": Dtype.BFLOAT16, "|V2": Dtype.BFLOAT16, "|V1": Dtype.UINT8, "|b1": Dtype.UINT8}
 _SIZES = {
     Dtype.INT8: 1, Dtype.UINT8: 1, Dtype.INT16: 2, Dtype.INT32: 4, Dtype.UINT32: 4, Dtype.INT64: 8, Dtype.UINT64: 8,
     Dtype.FLOAT16: 2, Dtype.FLOAT32: 4, Dtype.FLOAT64: 8, Dtype.BFLOAT16: 2,
@@ -97,10 +97,12 @@ _pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _pointer.restype, _pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
 
 
-def _by_dlpack(array) -> Buffer:
+def _by_dlpack(array, bits) -> Buffer:
     capsule = array.__dlpack__()
     tensor = _Tensor.from_address(_pointer(capsule, b"dltensor"))
     dtype = _DL.get((tensor.code, tensor.bits)) if tensor.lanes == 1 else None
+    if bits and (tensor.code, tensor.bits, tensor.lanes) == (6, 8, 1):  # bool
+        dtype = Dtype.UINT8
     if dtype is None:
         raise TypeError(f"elements of type {getattr(array, 'dtype', (tensor.code, tensor.bits))} are not known to covey")
     if tensor.device_type not in (_CPU, _CUDA, _PINNED, _MANAGED):
@@ -115,7 +117,7 @@ def _by_dlpack(array) -> Buffer:
 
 
 def buffer(array: Any, writable: bool = False, bits: bool = False) -> Buffer:
-    """@array as covey takes it. @bits: uint16 has the bits of bfloat16, and void those of an 8-bit float.
+    """@array as covey takes it. @bits: uint16 has the bits of bfloat16, void those of an 8-bit float, a bool is a byte.
 
     Raises:
         TypeError: no array, or elements that covey does not know
@@ -133,7 +135,7 @@ def buffer(array: Any, writable: bool = False, bits: bool = False) -> Buffer:
     if interface is not None:
         return _by_interface(array, interface, True, writable, bits)
     if hasattr(array, "__dlpack__"):
-        return _by_dlpack(array)
+        return _by_dlpack(array, bits)
     raise TypeError(f"{type(array).__name__} is no array: it has none of __array_interface__, __cuda_array_interface__ "
                     "and __dlpack__")
 

@@ -8,7 +8,7 @@ import ctypes
 from typing import Any, Optional, Sequence, Union
 
 from . import _abi
-from ._abi import Dtype, EpBackAs, EpCombineAs, EpPreset, EpRowsAs
+from ._abi import Dtype, EpBackAs, EpCombineAs, EpPreset, EpRowsAs, EpTokensAs
 from ._library import lib
 from .buffers import buffer, stream_of
 from .errors import check
@@ -24,15 +24,19 @@ class Routed:
         scales: with rows in e4m3, int8 or int4: their scales
         count: [El] int32: rows of each local expert
         src_info, range, recv_experts, recv_weights, route: as in struct covey_dispatch_args
+        expert_tokens, recv_counts, triplets, flat: the same, where they were asked for, else None
+        token_mask: as it was given to the dispatch: the combine takes it from here
         outcome: its `ranks` are the sources whose tokens are here
     """
 
-    def __init__(self, outcome: Outcome, arrays: dict):
-        self.outcome = outcome
+    def __init__(self, outcome: Outcome, arrays: dict, token_mask=None):
+        self.outcome, self.token_mask = outcome, token_mask
         self._arrays = arrays
         self.x, self.scales, self.count = arrays["packed_x"], arrays.get("packed_scales"), arrays["count"]
         self.src_info, self.range, self.route = arrays["src_info"], arrays["range"], arrays.get("route")
         self.recv_experts, self.recv_weights = arrays.get("recv_experts"), arrays.get("recv_weights")
+        self.expert_tokens, self.recv_counts = arrays.get("expert_tokens"), arrays.get("recv_counts")
+        self.triplets, self.flat = arrays.get("triplets"), arrays.get("flat")
 
 
 class Ep:
@@ -123,7 +127,7 @@ class Ep:
         """Bytes of `route` on a device."""
         return lib.covey_ep_route_bytes(self._live())
 
-    def _rooms(self) -> dict:
+    def _rooms(self, also: Sequence[str]) -> dict:
         """Outputs of a dispatch in host memory: bfloat16 stands in uint16, e4m3 and two int4 in uint8."""
         import numpy as np
 
@@ -139,6 +143,12 @@ class Ep:
         if compact:
             arrays["recv_experts"] = np.empty((rows, self.top_k), np.int32)
             arrays["recv_weights"] = np.empty((rows, self.top_k), np.float32)
+        more = {"expert_tokens": ((el,), np.int64), "recv_counts": ((el, size), np.int32),
+                "triplets": ((*bins, rows, 3), np.int32), "flat": ((*bins, rows, 2), np.int32)}
+        for name in also:
+            if name not in more:
+                raise ValueError(f"also has {name!r}: it may have {', '.join(more)}")
+            arrays[name] = np.empty(*more[name])
         return arrays
 
     def _width(self) -> int:
@@ -154,7 +164,9 @@ class Ep:
         return "float16" if self.dtype == Dtype.FLOAT16 else "uint16"
 
     def dispatch(self, x, experts, weights=None, *, x_scales=None, smooth=None, out: Optional[dict] = None, active_ranks=None, waited=None,
-                 timeout_ms: int = 0, stream: Any = None) -> Routed:
+                 timeout_ms: int = 0, stream: Any = None, token_mask=None, also: Sequence[str] = (),
+                 fill_tail: bool = False, expert_tokens_as: Union[EpTokensAs, str] = "counts",
+                 expert_alignment: int = 0) -> Routed:
         """Sends each token to the ranks that own its experts, and waits (on a device: launches).
 
         Args:
@@ -168,26 +180,35 @@ class Ep:
             active_ranks: [R] int32, input and output: a rank with 0 is neither waited for nor sent to
             waited: [R] uint64: the wait for each source is added
             timeout_ms: then missing sources are masked; 0: the group's late_ms; -1: never
+            token_mask: [n] or [n, K], bool or uint8: a token, or an entry of experts, with 0 takes no part; unchanged
+                until the combine
+            also: outputs that are made here, too, if out is None: of "expert_tokens" [El] int64, "recv_counts" [El, R]
+                int32 (LL), "triplets" [El, R * T, 3] int32, "flat" [El, R * T, 2] int32; COMPACT: [R * T, 3], [R * T, 2]
+            fill_tail: past the last row src_info, recv_experts, triplets and flat are -1, and recv_weights 0
+            expert_tokens_as: "counts", or "sums": inclusive prefix sums
+            expert_alignment: expert_tokens are rounded up to a multiple of it
         """
         inputs = {"x": x, "x_scales": x_scales, "smooth": smooth, "experts": experts, "weights": weights,
-                  "active_ranks": active_ranks, "waited": waited}
-        on_device, args, kept, arrays = self._dispatch_args(inputs, out, timeout_ms)
+                  "active_ranks": active_ranks, "waited": waited, "token_mask": token_mask}
+        on_device, args, kept, arrays = self._dispatch_args(inputs, self._rooms(also) if out is None else dict(out))
+        args.timeout_ms, args.fill_tail, args.expert_alignment = timeout_ms, fill_tail, expert_alignment
+        args.expert_tokens_as = _enum(expert_tokens_as, EpTokensAs)
         outcome = Outcome()
         if on_device:
             check(lib.covey_dispatch(self._live(), ctypes.byref(args), stream_of(stream, True),
                                      ctypes.byref(outcome._raw)), self.group._handle)
         else:
             self._exchange(lib.covey_dispatch_send, lib.covey_dispatch_recv, args, outcome, kept)
-        return Routed(outcome, arrays)
+        return Routed(outcome, arrays, token_mask)
 
-    def _dispatch_args(self, inputs, out, timeout_ms):
-        arrays = self._rooms() if out is None else dict(out)
-        args = _abi.covey_dispatch_args(size=ctypes.sizeof(_abi.covey_dispatch_args), timeout_ms=timeout_ms)
+    def _dispatch_args(self, inputs: dict, arrays: dict):
+        args = _abi.covey_dispatch_args(size=ctypes.sizeof(_abi.covey_dispatch_args))
         args.num_tokens = self._tokens(inputs["experts"])
         kept = self._fill(args, args.num_tokens, {**arrays, **inputs})
         if kept["x"].count != args.num_tokens * self.hidden:
             raise ValueError(f"x has {kept['x'].count} elements: it must be [n, {self.hidden}], and experts "
                              f"[n, {self.top_k}], for as many tokens")
+        self._mask(args, kept)
         return kept["x"].on_device, args, kept, arrays
 
     def _tokens(self, experts) -> int:
@@ -195,6 +216,15 @@ class Ep:
         if rest:
             raise ValueError(f"experts has {buffer(experts).count} elements: it must be [n, {self.top_k}]")
         return n
+
+    def _mask(self, args, kept: dict) -> None:
+        """How many columns the mask has."""
+        mask, n = kept.get("token_mask"), args.num_tokens
+        if not mask:
+            return
+        if mask.count not in (n, n * self.top_k):
+            raise ValueError(f"token_mask has {mask.count} elements: it must be [n] or [n, {self.top_k}], for {n} tokens")
+        args.mask_columns = 1 if mask.count == n else self.top_k
 
     def _exchange(self, send, receive, args, outcome: Outcome, kept: dict) -> None:
         """Sends and receives, on host memory. An exchange that Ctrl-C left is received first."""
@@ -223,6 +253,8 @@ class Ep:
                 "packed_x": bins * rows * self._width(), "y": bins * rows * self.hidden, "count": el,
                 "src_info": bins * rows, "range": bins * size, "packed_scales": bins * rows * self._groups(),
                 "recv_experts": bins * rows * self.top_k, "recv_weights": bins * rows * self.top_k,
+                "token_mask": n, "expert_tokens": el, "recv_counts": el * size, "triplets": bins * rows * 3,
+                "flat": bins * rows * 2,
                 "active_ranks": size, "waited": size, "route": self.route_bytes}
 
     def _fill(self, args, n: int, arrays: dict) -> dict:
@@ -231,7 +263,7 @@ class Ep:
         for name, array in arrays.items():
             if array is None:
                 continue
-            b = buffer(array, writable=name not in ("x", "x_scales", "smooth", "experts", "weights", "y"), bits=True)
+            b = buffer(array, writable=name not in _INPUTS, bits=True)
             want = _TYPES.get(name, self.dtype)
             wide = name == "experts" and b.dtype == Dtype.INT64
             if name == "packed_x" and self.rows_as == EpRowsAs.INT8:
@@ -254,7 +286,7 @@ class Ep:
 
         Args:
             y: the results in the rows of routed.x
-            routed: what the dispatch of these tokens gave
+            routed: what the dispatch of these tokens gave; with its token_mask a token without an entry left is zeros
             experts, weights: [n, K], as given to the dispatch; experts in int32 or int64
             out: [n, H] of dtype, or uint16 with the bits of bfloat16; None: made here, in numpy
             renormalise: scale by what is missing where an owner took no part
@@ -271,7 +303,8 @@ class Ep:
         args.num_tokens = self._tokens(experts)
         kept = self._fill(args, args.num_tokens, {"y": y, "experts": experts, "weights": weights, "out": out, "count": routed.count,
                             "src_info": routed.src_info, "range": routed.range, "route": routed.route,
-                            "active_ranks": active_ranks, "waited": waited})
+                            "active_ranks": active_ranks, "waited": waited, "token_mask": routed.token_mask})
+        self._mask(args, kept)
         outcome = Outcome()
         if kept["y"].on_device:
             check(lib.covey_combine(self._live(), ctypes.byref(args), stream_of(stream, True),
@@ -298,10 +331,12 @@ def _config(max_tokens, hidden, top_k, experts, preset, rows, combine, owners, l
     return config
 
 
+_INPUTS = ("x", "x_scales", "smooth", "experts", "weights", "y", "token_mask")
 _TYPES = {"experts": Dtype.INT32, "weights": Dtype.FLOAT32, "count": Dtype.INT32, "src_info": Dtype.INT32,
           "range": Dtype.INT64, "packed_scales": Dtype.FLOAT32, "x_scales": Dtype.FLOAT32,
           "smooth": Dtype.FLOAT32, "active_ranks": Dtype.INT32, "waited": Dtype.UINT64,
-          "recv_experts": Dtype.INT32, "recv_weights": Dtype.FLOAT32}  # the others: the handle's
+          "recv_experts": Dtype.INT32, "recv_weights": Dtype.FLOAT32, "token_mask": Dtype.UINT8,
+          "expert_tokens": Dtype.INT64, "recv_counts": Dtype.INT32, "triplets": Dtype.INT32, "flat": Dtype.INT32}  # the others: the handle's
 
 
 def _element(dtype) -> Dtype:

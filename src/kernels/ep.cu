@@ -40,6 +40,10 @@ cudaError_t cvy_ep_load_kernels(size_t *stack)
 		a.once = i >> 2 & 1;
 		got = cvy_gpu_load_kernel(a.once ? kernel_of<1>(&a) : kernel_of<0>(&a), stack);
 	}
+	if (got == cudaSuccess)
+		got = cvy_gpu_load_kernel(cvy_ep_mask_kernel(), stack);
+	if (got == cudaSuccess)
+		got = cvy_gpu_load_kernel(cvy_ep_outputs_kernel(), stack);
 	return got;
 }
 
@@ -124,4 +128,5 @@ static void ep_state_free(struct cvy_gpu *gpu, struct cvy_ep_state *state)
 }
 
 extern "C" __attribute__((visibility("default")))
-const struct cvy_gpu_ep_ops cvy_gpu_ep_ops = { CVY_GPU_ABI, ep_state, ep_state_free, ep_launch };
+const struct cvy_gpu_ep_ops cvy_gpu_ep_ops = { CVY_GPU_ABI, ep_state,	 ep_state_free,
+					       ep_launch,   cvy_ep_mask, cvy_ep_write_outputs };

@@ -93,7 +93,7 @@ static int gpu_counters(struct cvy_gpu *gpu, struct cvy_gpu_counters *out, int a
 	int err = use(gpu);
 
 	if (!err)
-		err = copy(gpu, &h->finished, &d->finished, 2 * sizeof(uint64_t), "the counters");
+		err = copy(gpu, &h->finished, &d->finished, 3 * sizeof(uint64_t), "the counters");
 	if (!err)
 		err = copy(gpu, &h->entered, &d->entered, sizeof(uint64_t), "the counters");
 	if (!err && all)
@@ -105,6 +105,7 @@ static int gpu_counters(struct cvy_gpu *gpu, struct cvy_gpu_counters *out, int a
 	out->entered = h->entered & CVY_GPU_COUNT_MASK;
 	out->finished = h->finished;
 	out->stopped = h->stopped;
+	out->guests = h->guests;
 	if (all) {
 		out->parked = h->parked;
 		out->status = h->status;
@@ -255,6 +256,22 @@ static int gpu_status_read(struct cvy_gpu *gpu, struct cvy_gpu_status *to)
 	int err = use(gpu);
 
 	return err ? err : copy(gpu, to, &gpu->control->status, sizeof(*to), "the status");
+}
+
+static void gpu_peers(struct cvy_gpu *gpu, struct covey_device_peers *out)
+{
+	out->window = (void *)gpu->window;
+	out->window_bytes = gpu->window_bytes;
+	out->guests = &gpu->control->guests;
+	out->gate = &gpu->control->entered;
+	out->words = (const uint64_t *)&gpu->control->lane[0];
+	out->ended = (const uint64_t *)&gpu->control->verdict; /* its upper half */
+	out->table = gpu->places ? gpu->places + CVY_GPU_WINDOW * CVY_GPU_MAPPINGS : NULL;
+	out->windows = (uint8_t *)gpu->windows;
+	out->stride = gpu->window_stride;
+	out->far = (const uint8_t *)gpu->queues;
+	out->far_bytes = sizeof(struct cvy_queue);
+	out->most_cycles = gpu->park_cycles;
 }
 
 static const struct cvy_gpu_status *gpu_status(struct cvy_gpu *gpu)
@@ -484,6 +501,7 @@ extern "C" __attribute__((visibility("default"))) const struct cvy_gpu_ops cvy_g
 	gpu_synchronise,
 	gpu_status,
 	gpu_status_read,
+	gpu_peers,
 	cvy_gpu_reach,
 	cvy_gpu_far_chunk,
 	cvy_gpu_queue,

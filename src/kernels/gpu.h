@@ -13,7 +13,7 @@
 extern "C" {
 #endif
 
-#define CVY_GPU_ABI 17
+#define CVY_GPU_ABI 18
 #define CVY_GPU_SYMBOL "cvy_gpu_ops"
 
 struct cvy_gpu;
@@ -21,6 +21,7 @@ struct cvy_queue;
 struct cvy_queue_memory;
 struct cvy_copies;
 struct CUstream_st;
+struct covey_device_peers;
 
 struct cvy_gpu_args {
 	int device;	      /* CUDA device, 0, 1, ... */
@@ -32,6 +33,7 @@ struct cvy_gpu_args {
 struct cvy_gpu_counters {
 	uint8_t gate;
 	uint64_t entered, finished, stopped; /* quanta; finished and stopped were read before entered */
+	uint64_t guests;
 	struct cvy_gpu_parked parked;
 	struct cvy_gpu_status status;
 	struct cvy_gpu_lane lane[CVY_GPU_LANES];
@@ -81,6 +83,7 @@ struct cvy_gpu_ops {
 	int (*synchronise)(struct cvy_gpu *gpu);		     /* until all that was launched has ended */
 	const struct cvy_gpu_status *(*status)(struct cvy_gpu *gpu); /* device address */
 	int (*status_read)(struct cvy_gpu *gpu, struct cvy_gpu_status *to);
+	void (*peers)(struct cvy_gpu *gpu, struct covey_device_peers *out); /* all but its rank */
 
 	/* For ranks of other hosts; a library without these has none. */
 	/* How threads of the device reach queues; the library's, until close. */
@@ -111,6 +114,8 @@ uint64_t cvy_gpu_cycles(const struct cvy_gpu *gpu, int ms);
 #define CVY_GPU_EP_SYMBOL "cvy_gpu_ep_ops"
 
 struct cvy_ep_args;
+struct cvy_ep_masking;
+struct cvy_ep_outputs;
 struct cvy_ep_state;
 struct cvy_ep_tables;
 
@@ -120,6 +125,9 @@ struct cvy_gpu_ep_ops {
 	void (*state_free)(struct cvy_gpu *gpu, struct cvy_ep_state *state);
 	/* args->call has kind, rank and size, args->form is filled in; the rest of the call is this function's. */
 	int (*launch)(struct cvy_gpu *gpu, struct cvy_ep_args *args, struct CUstream_st *stream);
+	/* Before a dispatch that has a mask, and after one that was asked for more (ep_outputs.h). */
+	int (*mask)(struct cvy_gpu *gpu, const struct cvy_ep_masking *masking, struct CUstream_st *stream);
+	int (*outputs)(struct cvy_gpu *gpu, const struct cvy_ep_outputs *outputs, struct CUstream_st *stream);
 };
 
 /* Messages (message.cu). A library without it has none. */

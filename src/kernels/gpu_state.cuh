@@ -160,12 +160,35 @@ static inline cudaError_t cvy_gpu_load_kernel(const void *kernel, size_t *stack)
 		*stack = has.localSizeBytes;
 	return got;
 }
+/* As cvy_gpu_launch_kernel(), of a kernel that is no operation. */
+template <typename ARGS>
+static inline int cvy_gpu_launch_beside(struct cvy_gpu *gpu, void (*kernel)(ARGS), int ctas, int threads, ARGS args,
+					cudaStream_t stream, const char *what)
+{
+	struct cvy_gpu_call call = {};
+	cudaLaunchAttribute beside = {};
+	cudaLaunchConfig_t config = { dim3((unsigned)ctas),   dim3((unsigned)threads), 0, stream, &beside,
+				      gpu->overlaps ? 1u : 0u };
+	int was, err = cvy_gpu_begin(gpu, &call, &was);
+
+	if (err)
+		return err;
+	beside.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+	beside.val.programmaticStreamSerializationAllowed = 1;
+	return cvy_gpu_end(gpu, cudaLaunchKernelEx(&config, kernel, args), what, was);
+}
 /* collectives.cu */
 cudaError_t cvy_gpu_load_kernels(size_t *stack);
 /* ep.cu: those of dispatch and combine */
 cudaError_t cvy_ep_load_kernels(size_t *stack);
 const void *cvy_ep_bulk_kernel(const struct cvy_ep_args *a); /* ep_bulk.cu */
 const void *cvy_ep_ints_kernel(const struct cvy_ep_args *a); /* ep_ints.cu */
+struct cvy_ep_masking;
+struct cvy_ep_outputs;
+const void *cvy_ep_mask_kernel(void); /* ep_mask.cu */
+int cvy_ep_mask(struct cvy_gpu *gpu, const struct cvy_ep_masking *a, struct CUstream_st *stream);
+const void *cvy_ep_outputs_kernel(void); /* ep_outputs.cu */
+int cvy_ep_write_outputs(struct cvy_gpu *gpu, const struct cvy_ep_outputs *o, struct CUstream_st *stream);
 void cvy_ep_free_spares(struct cvy_gpu *gpu);		     /* when nothing runs */
 extern const struct cvy_gpu_memory cvy_gpu_vmm, cvy_gpu_ipc; /* gpu_vmm.cu, gpu_ipc.cu */
 int cvy_gpu_has_vmm(struct cvy_gpu *gpu);		     /* or says what it lacks (why) */

@@ -121,7 +121,9 @@ static __device__ __noinline__ void cvy_count_others(const struct cvy_gpu_call *
 	const uint32_t era = cvy_gpu_era_of(&control->roll, op).epoch, epoch = cvy_load_half(&control->verdict.epoch);
 
 	for (int i = 0; era && i < c->lanes; i++) {
-		if (cvy_load_word(&control->past[i].done) == CVY_GPU_DONE(op, era) || !cvy_claim(control, i, op, epoch))
+		const uint64_t was = cvy_load_word(&control->past[i].done); /* once: its CTA may be doing it now */
+
+		if (was == CVY_GPU_DONE(op, era) || !cvy_claim_from(control, i, was, op, epoch))
 			continue;
 		cvy_take_lane(c, &r, i);
 		cvy_count_alone(c, &r, op);

@@ -193,10 +193,13 @@ static __device__ void cvy_say_parked(const struct cvy_gpu_call *c, const struct
 		p->spoiled = op + 1;
 }
 
-/* Is lane @i for this CTA to do (again) in @epoch? Its own, or one whose CTA has left; nobody else may have it then. */
-static __device__ int cvy_claim(struct cvy_gpu_control *control, int i, uint64_t op, uint32_t epoch)
+/*
+ * Is lane @i, which was last done as @was says, for this CTA to do (again) in @epoch? Its own, or one whose CTA has left;
+ * nobody else may have it then. Of a lane that has been done since, it is not.
+ */
+static __device__ int cvy_claim_from(struct cvy_gpu_control *control, int i, uint64_t was, uint64_t op, uint32_t epoch)
 {
-	uint64_t was = cvy_load_word(&control->past[i].done), want = CVY_GPU_DONE(op, epoch);
+	uint64_t want = CVY_GPU_DONE(op, epoch);
 	int same = CVY_GPU_DONE_OP(was) == CVY_GPU_DONE_OP(want);
 
 	if (was == want || (i != (int)blockIdx.x && !same))
@@ -206,6 +209,11 @@ static __device__ int cvy_claim(struct cvy_gpu_control *control, int i, uint64_t
 		__threadfence();
 	}
 	return atomicCAS((unsigned long long *)&control->past[i].done, was, want) == was;
+}
+
+static __device__ int cvy_claim(struct cvy_gpu_control *control, int i, uint64_t op, uint32_t epoch)
+{
+	return cvy_claim_from(control, i, cvy_load_word(&control->past[i].done), op, epoch);
 }
 
 /* This CTA has claimed lane @i: its words as before the operation, with the steps counted so far. */

@@ -300,6 +300,7 @@ struct cvy_gpu_control {
 	uint64_t entered CVY_GPU_OWN_LINE;  /* low bits; top byte: gate. Host writes the top byte alone */
 	uint64_t finished CVY_GPU_OWN_LINE; /* quanta */
 	uint64_t stopped;		    /* quanta of CTAs that wait for a verdict */
+	uint64_t guests;		    /* CTAs of kernels of the application that are inside (covey_device.h) */
 	struct cvy_gpu_flow flow[CVY_GPU_RANKS][CVY_GPU_WAYS] CVY_GPU_OWN_LINE;
 	uint64_t failure; /* CVY_GPU_FAILURE, 0: none. The host takes it away again */
 	struct cvy_gpu_verdict verdict CVY_GPU_OWN_LINE;

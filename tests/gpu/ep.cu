@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Dispatch and combine alone, by ranks of one process: every output byte against the host engine's functions, for random,
- * skewed, empty, one-expert and hostile routing, in every form (bf16, fp16, e4m3; a row per expert, per rank; both presets), in
- * one phase and two, twice alike, with canaries and poisoned outputs. Then one rank stays away: removed by a view made by hand, or
+ * skewed, empty, one-expert and hostile routing, in every form (bf16, fp16, e4m3; a row per expert, per rank; both presets), with
+ * masks of tokens and with the outputs that may be asked for, in one phase and two, twice alike, with canaries and poisoned outputs. Then one rank stays away: removed by a view made by hand, or
  * passed by at a deadline (with 7 ranks or more, one is lost after the other).
  *
  *	gpu-ep [RANKS [SEEDS [times|compact|hidden]]]
@@ -20,6 +20,19 @@ static void owners(struct setup *s, int how)
 
 	for (int e = 0; e < s->shape.experts; e++)
 		s->owner[e] = how == 0 ? e / block : how == 1 ? (e * 7 + 3) % n : e % 5 ? 0 : e % n;
+}
+
+/* Masks, and outputs beside the usual, by the bits of @draw. */
+static void ask(struct setup *s, uint64_t draw)
+{
+	static const int alignments[] = { 0, 1, 3, 128 };
+
+	s->masked = draw & 3 ? 0 : (uint32_t)(draw >> 8) & mask;
+	s->mask_columns = draw >> 2 & 1 ? s->shape.top_k : draw >> 3 & 1;
+	s->asked = draw >> 4 & 1 ? (uint32_t)(draw >> 40 & 15) : 0;
+	s->sums = draw >> 5 & 1;
+	s->alignment = alignments[draw >> 6 & 3];
+	s->fill_tail = draw >> 44 & 1;
 }
 
 static struct setup random_setup(void)
@@ -48,6 +61,7 @@ static struct setup random_setup(void)
 	s.wide = (uint32_t)below(1u << n);
 	s.fp16 = (int)below(2);
 	s.odd = below(4) == 0;
+	ask(&s, next_random());
 	return s;
 }
 
@@ -74,6 +88,8 @@ static void healthy(struct setup *given)
 			poison(r, SRC);
 			poison(r, RANGE);
 			poison(r, OUT);
+			for (int part = EXPERT_TOKENS; part <= FLAT; part++)
+				poison(r, part);
 		}
 	}
 }
@@ -128,6 +144,10 @@ static void corners(void)
 			s.smooth = s.shape.code > CVY_EP_E4M3 && !s.shape.once && i & 2;
 			s.lanes = 4;
 			s.wide = all[i].wide ? mask : 0;
+			s.masked = way & 2 ? mask : 0;
+			s.mask_columns = way & 4 ? s.shape.top_k : 1;
+			s.asked = way & 3 ? 15 : 0;
+			s.sums = s.fill_tail = way >> 2;
 			owners(&s, all[i].owners);
 			healthy(&s);
 		}
@@ -217,6 +237,10 @@ static struct setup small_setup(int lanes, int split, int timeout_ms)
 	s.timeout_ms = timeout_ms;
 	s.shape.once = compact;
 	s.renormalise = 1;
+	s.masked = mask;
+	s.mask_columns = split ? s.shape.top_k : 1;
+	s.asked = 15;
+	s.fill_tail = 1;
 	owners(&s, 0);
 	prepare(&s);
 	return s;

@@ -58,7 +58,7 @@ static int has(const struct oracle *o, int rank)
 	return o->members >> rank & 1;
 }
 
-static struct covey_dispatch_args dispatch_args(const struct oracle_rank *r)
+static struct covey_dispatch_args dispatch_args(const struct oracle *o, const struct oracle_rank *r)
 {
 	struct covey_dispatch_args a = COVEY_DISPATCH_INIT;
 
@@ -75,6 +75,15 @@ static struct covey_dispatch_args dispatch_args(const struct oracle_rank *r)
 	a.count = r->count;
 	a.src_info = r->src_info;
 	a.range = r->range;
+	a.token_mask = r->mask;
+	a.mask_columns = o->mask_columns;
+	a.fill_tail = o->fill_tail;
+	a.expert_tokens = r->expert_tokens;
+	a.expert_tokens_as = o->sums ? COVEY_EP_TOKENS_SUMS : COVEY_EP_TOKENS_COUNTS;
+	a.expert_alignment = o->alignment;
+	a.recv_counts = r->recv_counts;
+	a.triplets = r->triplets;
+	a.flat = r->flat;
 	return a;
 }
 
@@ -82,18 +91,19 @@ void oracle_dispatch(const struct oracle *o, int rank)
 {
 	const struct oracle_rank *r = &o->rank[rank];
 	struct covey_ep *ep = handle(o, rank);
-	struct covey_dispatch_args to = dispatch_args(r);
+	struct covey_dispatch_args to = dispatch_args(o, r);
 	uint8_t *slot = need(cvy_ep_dispatch_bytes(&ep->shape));
 
 	ep->rows_as = o->code;
 	memset(r->count, 0, (size_t)ep->el * sizeof(int32_t));
 	for (int s = 0; s < o->size; s++) {
-		struct covey_dispatch_args from = dispatch_args(&o->rank[s]);
+		struct covey_dispatch_args from = dispatch_args(o, &o->rank[s]);
 
 		uint64_t told = has(o, s) ? cvy_ep_dispatch_write(ep, &from, slot) : 0;
 
 		cvy_ep_dispatch_read(ep, &to, s, has(o, s) ? slot : NULL, told);
 	}
+	cvy_ep_dispatch_outputs(ep, &to);
 	free(slot);
 	put_back(ep);
 }
@@ -109,6 +119,8 @@ static struct covey_combine_args combine_args(const struct oracle *o, const stru
 	a.src_info = r->src_info;
 	a.range = r->range;
 	a.experts = r->ids;
+	a.token_mask = r->mask;
+	a.mask_columns = o->mask_columns;
 	a.weights = r->weights;
 	a.out = r->out;
 	return a;
@@ -160,9 +172,11 @@ static void sum_per_rank(const struct oracle *o, int rank)
 	for (size_t t = 0; t < (size_t)r->num_tokens; t++) {
 		memset(all, 0, hidden * sizeof(float));
 		for (size_t k = 0; k < top_k; k++) {
-			int32_t id = r->ids[t * top_k + k];
+			size_t i = t * top_k + k;
+			int32_t id = r->ids[i];
+			int masked = r->mask && !r->mask[o->mask_columns > 1 ? i : t];
 
-			row[k] = id < 0 || id >= o->experts ? NULL : result_of(o, rank, id, used);
+			row[k] = masked || id < 0 || id >= o->experts ? NULL : result_of(o, rank, id, used);
 		}
 		for (int p = 0; p < o->size; p++) {
 			memset(part, 0, hidden * sizeof(float));

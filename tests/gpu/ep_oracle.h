@@ -26,6 +26,9 @@ struct oracle_rank { /* inputs of one rank, and room for what it must get */
 	int64_t *range;
 	int32_t *recv_experts; /* preset compact: [size * tokens][top_k] of each row */
 	float *recv_weights;
+	const uint8_t *mask;	/* NULL: none */
+	int64_t *expert_tokens; /* of these outputs NULL: not asked for */
+	int32_t *recv_counts, *triplets, *flat;
 	const uint16_t *y; /* results of its experts, in the rows of packed */
 	uint16_t *out;
 };
@@ -35,8 +38,9 @@ struct oracle {
 	const int *owner;
 	uint32_t members; /* ranks whose parts are there */
 	int per_rank, renormalise, preset;
-	int dtype;	/* of elements, enum covey_dtype */
-	int code, back; /* enum cvy_ep_codes: of rows of dispatch, and of combine */
+	int dtype;				      /* of elements, enum covey_dtype */
+	int code, back;				      /* enum cvy_ep_codes: of rows of dispatch, and of combine */
+	int mask_columns, sums, alignment, fill_tail; /* as in struct covey_dispatch_args */
 	struct oracle_rank rank[ORACLE_RANKS];
 };
 

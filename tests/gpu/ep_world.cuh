@@ -10,6 +10,7 @@
 
 #include "ep_call.h"
 #include "ep_oracle.h"
+#include "ep_outputs.h"
 #include "world.cuh"
 
 #define ROOM ((size_t)256 << 20)
@@ -46,6 +47,11 @@ enum {
 	WAITED,
 	NAMED,
 	NAMED_WEIGHTS,
+	MASK,
+	EXPERT_TOKENS,
+	RECV_COUNTS,
+	TRIPLETS,
+	FLAT,
 	PARTS
 };
 
@@ -62,13 +68,22 @@ struct setup {
 	struct cvy_ep_form dispatch, combine; /* dispatch: with or without smooth */
 	int owner[CVY_EP_EXPERTS];
 	int lanes, split, renormalise, timeout_ms;
-	int fp16;	/* elements, else bf16 */
-	int odd;	/* some elements are NaN, infinite or subnormal, and sums of fp16 overflow */
-	int smooth;	/* elements are multiplied by factors of their expert */
-	uint32_t given; /* ranks that have x in e4m3 */
-	uint32_t wide;	/* ranks that have ids in int64 */
+	int fp16;	 /* elements, else bf16 */
+	int odd;	 /* some elements are NaN, infinite or subnormal, and sums of fp16 overflow */
+	int smooth;	 /* elements are multiplied by factors of their expert */
+	uint32_t given;	 /* ranks that have x in e4m3 */
+	uint32_t wide;	 /* ranks that have ids in int64 */
+	uint32_t masked; /* ranks that have a mask, of so many columns */
+	int mask_columns;
+	uint32_t asked; /* outputs beside the usual: a bit for each part from EXPERT_TOKENS on */
+	int sums, alignment, fill_tail;
 	enum routing routing;
 };
+
+static inline int asks(const struct setup *s, int which)
+{
+	return s->asked >> (which - EXPERT_TOKENS) & 1 && !(which == RECV_COUNTS && s->shape.once);
+}
 
 static uint64_t next_random(void)
 {
@@ -239,6 +254,10 @@ static struct oracle oracle_of(const struct setup *s, uint32_t members)
 	o.back = s->shape.back;
 	o.dtype = s->fp16 ? COVEY_FLOAT16 : COVEY_BFLOAT16;
 	o.preset = s->shape.once ? COVEY_EP_COMPACT : COVEY_EP_LL;
+	o.mask_columns = s->mask_columns;
+	o.sums = s->sums;
+	o.alignment = s->alignment;
+	o.fill_tail = s->fill_tail;
 	for (int r = 0; r < n; r++) {
 		struct oracle_rank *k = &o.rank[r];
 
@@ -255,6 +274,11 @@ static struct oracle oracle_of(const struct setup *s, uint32_t members)
 		k->scales = (float *)host_at(r, SCALES);
 		k->recv_experts = (int32_t *)host_at(r, NAMED);
 		k->recv_weights = (float *)host_at(r, NAMED_WEIGHTS);
+		k->mask = s->masked >> r & 1 ? host_at(r, MASK) : NULL;
+		k->expert_tokens = asks(s, EXPERT_TOKENS) ? (int64_t *)host_at(r, EXPERT_TOKENS) : NULL;
+		k->recv_counts = asks(s, RECV_COUNTS) ? (int32_t *)host_at(r, RECV_COUNTS) : NULL;
+		k->triplets = asks(s, TRIPLETS) ? (int32_t *)host_at(r, TRIPLETS) : NULL;
+		k->flat = asks(s, FLAT) ? (int32_t *)host_at(r, FLAT) : NULL;
 		k->y = (uint16_t *)host_at(r, Y);
 		k->out = (uint16_t *)host_at(r, OUT);
 	}
@@ -306,6 +330,11 @@ static inline void prepare(struct setup *s)
 		size_part(d, WAITED, (size_t)n * 8);
 		size_part(d, NAMED, h->once * bins * rows * k * 4);
 		size_part(d, NAMED_WEIGHTS, h->once * bins * rows * k * 4);
+		size_part(d, MASK, t * k);
+		size_part(d, EXPERT_TOKENS, el * 8);
+		size_part(d, RECV_COUNTS, el * (size_t)n * 4);
+		size_part(d, TRIPLETS, bins * rows * 3 * 4);
+		size_part(d, FLAT, bins * rows * 2 * 4);
 		for (int i = 0; i < PARTS; i++)
 			poison(r, i);
 		for (size_t i = 0; i < t * (size_t)h->hidden; i++)
@@ -321,6 +350,8 @@ static inline void prepare(struct setup *s)
 			widen(s, (int32_t *)host_at(r, IDS), (int64_t *)host_at(r, IDS64), t * k);
 		for (size_t i = 0; i < t * k; i++)
 			((float *)host_at(r, WEIGHTS))[i] = (float)below(1000) / 999;
+		for (size_t i = 0; i < t * k; i++)
+			host_at(r, MASK)[i] = below(3) ? 1 + (uint8_t)below(255) : 0;
 		for (int i = 0; i < n; i++)
 			((int32_t *)host_at(r, ACTIVE))[i] = 1;
 		upload(r, X);
@@ -329,11 +360,56 @@ static inline void prepare(struct setup *s)
 		upload(r, IDS);
 		upload(r, IDS64);
 		upload(r, WEIGHTS);
+		upload(r, MASK);
 		upload(r, ACTIVE);
 		memset(host_at(r, WAITED), 0, (size_t)n * 8);
 		upload(r, WAITED);
 		OK(ranks[r].gpu, cvy_gpu_ep_ops.state(ranks[r].gpu, &tables, &d->state));
 	}
+}
+
+/* As the library: ids that are left stand where the dispatch says what it sent. */
+static inline void launch_mask(const struct setup *s, int r, struct cvy_ep_args *a)
+{
+	struct cvy_ep_masking m = {};
+
+	m.mask = device_at(r, MASK);
+	m.ids = a->ids;
+	m.ids64 = a->ids64;
+	m.to = a->sent;
+	m.num_tokens = a->num_tokens;
+	m.top_k = a->top_k;
+	m.columns = s->mask_columns;
+	if (a->phases & CVY_EP_SEND)
+		OK(ranks[r].gpu, cvy_gpu_ep_ops.mask(ranks[r].gpu, &m, (struct CUstream_st *)ranks[r].stream));
+	a->ids = a->sent;
+	a->ids64 = NULL;
+}
+
+static inline void launch_outputs(const struct setup *s, int r, const struct cvy_ep_args *a)
+{
+	struct cvy_ep_outputs o = {};
+
+	o.count = a->count;
+	o.route = a->route;
+	o.range = a->range;
+	o.expert_tokens = asks(s, EXPERT_TOKENS) ? (int64_t *)device_at(r, EXPERT_TOKENS) : NULL;
+	o.recv_counts = asks(s, RECV_COUNTS) ? (int32_t *)device_at(r, RECV_COUNTS) : NULL;
+	o.triplets = asks(s, TRIPLETS) ? (int32_t *)device_at(r, TRIPLETS) : NULL;
+	o.flat = asks(s, FLAT) ? (int32_t *)device_at(r, FLAT) : NULL;
+	o.src_info = a->src_info;
+	o.recv_experts = a->recv_experts;
+	o.recv_weights = a->recv_weights;
+	o.size = n;
+	o.tokens = a->tokens;
+	o.top_k = a->top_k;
+	o.el = a->el;
+	o.once = a->once;
+	o.fill_tail = s->fill_tail;
+	o.sums = s->sums;
+	o.alignment = s->alignment > 1 ? s->alignment : 1;
+	if (cvy_ep_has_outputs(&o))
+		OK(ranks[r].gpu, cvy_gpu_ep_ops.outputs(ranks[r].gpu, &o, (struct CUstream_st *)ranks[r].stream));
 }
 
 static inline void launch_ep(const struct setup *s, int r, int kind, int phases)
@@ -385,7 +461,11 @@ static inline void launch_ep(const struct setup *s, int r, int kind, int phases)
 	a.waited = (uint64_t *)device_at(r, WAITED);
 	a.timeout_ms = s->timeout_ms;
 	CUDA(cudaSetDevice(ranks[r].device));
+	if (kind == CVY_GPU_DISPATCH && s->masked >> r & 1)
+		launch_mask(s, r, &a);
 	OK(ranks[r].gpu, cvy_gpu_ep_ops.launch(ranks[r].gpu, &a, (struct CUstream_st *)ranks[r].stream));
+	if (kind == CVY_GPU_DISPATCH && phases & CVY_EP_RECV)
+		launch_outputs(s, r, &a);
 }
 
 static inline void go(const struct setup *s, int kind, uint32_t who)
@@ -411,10 +491,12 @@ static inline void complain(const struct setup *s, const char *what, int r, cons
 		"back %d, "
 		"ids in int64 by %x, "
 		"per rank %d, "
-		"lanes %d, split %d, routing %d, once %d, fp16 %d, odd %d)\n",
+		"lanes %d, split %d, routing %d, once %d, fp16 %d, odd %d, masked %x of %d, asked %x, sums %d by %d, "
+		"tail %d)\n",
 		what, r, of, at, got, want, s->shape.tokens, s->shape.hidden, s->shape.top_k, s->shape.experts,
 		s->shape.code, s->given, s->smooth, s->shape.back, s->wide, s->shape.per_rank, s->lanes, s->split,
-		s->routing, s->shape.once, s->fp16, s->odd);
+		s->routing, s->shape.once, s->fp16, s->odd, s->masked, s->mask_columns, s->asked, s->sums, s->alignment,
+		s->fill_tail);
 }
 
 static const uint8_t *fetch(int r, int which)
@@ -493,12 +575,22 @@ static inline void same_scales(const struct setup *s, const char *what, int r, c
 /* What stands beside the rows. */
 static inline void same_named(const struct setup *s, const char *what, int r)
 {
-	size_t bytes = rows_in(r, 0) * (size_t)s->shape.top_k * 4;
+	size_t rows = s->fill_tail ? (size_t)n * (size_t)s->shape.tokens : rows_in(r, 0);
+	size_t bytes = rows * (size_t)s->shape.top_k * 4;
 
 	checks++;
 	for (int part = NAMED; part <= NAMED_WEIGHTS; part++)
 		if (memcmp(fetch(r, part) + CANARY, host_at(r, part), bytes))
 			complain(s, what, r, part == NAMED ? "recv_experts" : "recv_weights", bytes, 0, 0);
+}
+
+/* What was asked for besides: all of it, with what must not be touched. */
+static inline void same_asked(const struct setup *s, const char *what, int r)
+{
+	static const char *const names[] = { "expert_tokens", "recv_counts", "triplets", "flat" };
+
+	for (int part = EXPERT_TOKENS; part <= FLAT; part++)
+		same(s, what, r, part, names[part - EXPERT_TOKENS], side[r].part[part].bytes);
 }
 
 /* @whole: past the rows nothing was touched, which holds where nothing was done twice. */
@@ -519,8 +611,9 @@ static inline void check_dispatch(const struct setup *s, const char *what, uint3
 		same(s, what, r, RANGE, "range", side[r].part[RANGE].bytes);
 		if (s->shape.once && side[r].bins)
 			same_named(s, what, r);
-		if (whole)
+		if (whole || s->fill_tail)
 			same(s, what, r, SRC, "src_info", side[r].part[SRC].bytes);
+		same_asked(s, what, r);
 		same_rows(s, what, r, codes ? codes : host_at(r, PACKED),
 			  cvy_ep_code_bytes(cvy_ep_code_of(s->shape.code), (size_t)s->shape.hidden), whole);
 		if (codes)

@@ -46,6 +46,9 @@ static struct { /* of one rank, on the host; the device has the same at the same
 	float weights[TOKENS][TOP_K];
 	int32_t named[ROWS][TOP_K]; /* compact: experts here of each row, and their weights */
 	float named_weights[ROWS][TOP_K];
+	int64_t expert_tokens[EXPERTS];
+	int32_t triplets[ROWS][3], flat[ROWS][2];
+	uint8_t mask[TOKENS]; /* of some ranks, which give all that there may be and mask what is not of the step */
 } host, *there;
 
 static struct {
@@ -92,10 +95,23 @@ static void wrong(const char *what, int i, long got, long want, const struct cov
 
 /* ---- what is right ---- */
 
-static void check_row(int row, int source, int t, const struct covey_device_outcome *o)
+static int masks(void)
 {
+	return rank % 3 != 2;
+}
+
+/* Of the @k-th expert of a token. */
+static void check_row(int row, int source, int t, int k, const struct covey_device_outcome *o)
+{
+	const int32_t *triplet = host.triplets[row], *flat = host.flat[row];
+
 	if (host.src_info[row] != t)
 		wrong("source of row", row, host.src_info[row], t, o);
+	if (triplet[0] != source || triplet[1] != t || triplet[2] != k)
+		wrong("triplet of row", row, triplet[0] * 10000L + triplet[1] * 100 + triplet[2],
+		      source * 10000L + t * 100 + k, o);
+	if (flat[0] != source || flat[1] != t * TOP_K + k)
+		wrong("flat of row", row, flat[0] * 10000L + flat[1], source * 10000L + t * TOP_K + k, o);
 	for (int h = 0; h < HIDDEN; h++)
 		if (host.packed[row][h] != bf16(token(state.step, source, t, h)))
 			wrong("element of row", row, host.packed[row][h], bf16(token(state.step, source, t, h)), o);
@@ -109,8 +125,21 @@ static int check_rows(int e, int id, int source, int first, const struct covey_d
 	for (int t = 0; t < tokens(state.step, source); t++)
 		for (int k = 0; k < TOP_K; k++)
 			if (expert(state.step, source, t, k) == id)
-				check_row(base + first + n++, source, t, o);
+				check_row(base + first + n++, source, t, k, o);
 	return n;
+}
+
+/* Rows from @first on of those of a bin: there are none. */
+static void check_tail(int bin, int first, const struct covey_device_outcome *o)
+{
+	for (int row = bin * covey_ep_rows(ep) + first; row < (bin + 1) * covey_ep_rows(ep); row++) {
+		if (host.src_info[row] != -1 || host.triplets[row][0] != -1 || host.triplets[row][2] != -1 ||
+		    host.flat[row][1] != -1)
+			wrong("row past the last one", row, host.src_info[row], -1, o);
+		for (int k = 0; k < TOP_K && compact; k++)
+			if (host.named[row][k] != -1 || host.named_weights[row][k] != 0)
+				wrong("expert of a row past the last one", row, host.named[row][k], -1, o);
+	}
 }
 
 static void check_range(int bin, int source, int want, int at, const struct covey_device_outcome *o)
@@ -124,10 +153,11 @@ static void check_range(int bin, int source, int want, int at, const struct cove
 /* The one row here of a token, and what stands beside it; 0: it has none. */
 static int check_named(int source, int t, int row, const struct covey_device_outcome *o)
 {
-	int block = (EXPERTS + size - 1) / size, here = 0;
+	int block = (EXPERTS + size - 1) / size, here = 0, first = -1;
 
-	for (int k = 0; k < TOP_K; k++)
-		here |= owner(size, expert(state.step, source, t, k)) == rank;
+	for (int k = TOP_K - 1; k >= 0; k--)
+		if (owner(size, expert(state.step, source, t, k)) == rank)
+			here = 1, first = k;
 	for (int k = 0; here && k < TOP_K; k++) {
 		int id = expert(state.step, source, t, k), local = owner(size, id) == rank ? id - rank * block : -1;
 
@@ -137,7 +167,7 @@ static int check_named(int source, int t, int row, const struct covey_device_out
 			wrong("weight of row", row, (long)host.named_weights[row][k], local < 0 ? 0 : k + 1, o);
 	}
 	if (here)
-		check_row(row, source, t, o);
+		check_row(row, source, t, first, o);
 	return here;
 }
 
@@ -157,8 +187,11 @@ static void check_compact(const struct covey_device_outcome *o)
 		}
 		check_range(0, s, row - first, first, o);
 	}
+	if (covey_ep_local_experts(ep))
+		check_tail(0, row, o);
 	for (int id = rank * block; id < EXPERTS && owner(size, id) == rank; id++)
-		if (host.count[id - rank * block] != count[id])
+		if (host.count[id - rank * block] != count[id] ||
+		    host.expert_tokens[id - rank * block] != (count[id] + 7) / 8 * 8)
 			wrong("count of expert", id, host.count[id - rank * block], count[id], o);
 }
 
@@ -180,7 +213,8 @@ static void check_experts(const struct covey_device_outcome *o)
 			check_range(e, s, want, at, o);
 			at += want;
 		}
-		if (host.count[e] != at)
+		check_tail(e, at, o);
+		if (host.count[e] != at || host.expert_tokens[e] != (at + 7) / 8 * 8)
 			wrong("count of expert", id, host.count[e], at, o);
 	}
 }
@@ -221,6 +255,10 @@ static void check_combine(const struct covey_device_outcome *o)
 				wrong("combined token", t, host.out[t][h], bf16(weight * token(state.step, rank, t, h)),
 				      o);
 	}
+	for (int t = tokens(state.step, rank); t < TOKENS && masks(); t++)
+		for (int h = 0; h < HIDDEN; h++)
+			if (host.out[t][h])
+				wrong("masked token", t, host.out[t][h], 0, o);
 }
 
 /* ---- calls ---- */
@@ -241,7 +279,8 @@ static void dispatch(int phases, int num_tokens)
 {
 	struct covey_dispatch_args args = COVEY_DISPATCH_INIT;
 
-	args.num_tokens = num_tokens;
+	args.num_tokens = masks() ? TOKENS : num_tokens;
+	args.token_mask = masks() ? there->mask : NULL;
 	args.x = there->x;
 	if (rank % 2)
 		args.experts64 = there->experts64[0];
@@ -254,6 +293,11 @@ static void dispatch(int phases, int num_tokens)
 	args.range = there->range;
 	args.recv_experts = there->named[0];
 	args.recv_weights = there->named_weights[0];
+	args.expert_tokens = there->expert_tokens;
+	args.expert_alignment = 8;
+	args.triplets = there->triplets[0];
+	args.flat = there->flat[0];
+	args.fill_tail = 1;
 	args.route = route;
 	args.timeout_ms = late ? late : deadline;
 	if (!phases) {
@@ -269,7 +313,7 @@ static void combine(int phases, int num_tokens)
 {
 	struct covey_combine_args args = COVEY_COMBINE_INIT;
 
-	args.num_tokens = num_tokens;
+	args.num_tokens = masks() ? TOKENS : num_tokens;
 	args.y = there->packed;
 	args.experts = there->experts[0];
 	args.weights = there->weights[0];
@@ -318,6 +362,8 @@ static struct covey_device_outcome outcome(void)
 
 static void fill(void)
 {
+	for (int t = 0; t < TOKENS; t++)
+		host.mask[t] = t < tokens(state.step, rank);
 	for (int t = 0; t < tokens(state.step, rank); t++) {
 		for (int h = 0; h < HIDDEN; h++)
 			host.x[t][h] = bf16(token(state.step, rank, t, h));

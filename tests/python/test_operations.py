@@ -219,6 +219,68 @@ def wide_ids(ep, x, ids, weights, routed):
         ep.dispatch(covey.to_bf16(x), ids.astype(np.uint32), weights)
 
 
+def origins(group, preset):
+    """Masks, and outputs as callers of other systems know them, against the routing of all ranks."""
+    T, H, K, E = 8, 64, 2, 6
+    ranks = [np.random.default_rng(r) for r in range(group.size)]
+    ids = [np.stack([rng.permutation(E)[:K] for _ in range(T)]).astype(np.int32) for rng in ranks]
+    masks = [rng.integers(0, 2, T).astype(bool) for rng in ranks]
+    x, weights = np.ones((T, H), np.float32), np.ones((T, K), np.float32)
+    also = ["expert_tokens", "triplets", "flat"] + (["recv_counts"] if preset == "ll" else [])
+    with covey.Ep(group, max_tokens=T, hidden=H, top_k=K, experts=E, preset=preset) as ep:
+        sizes = covey.Ep.sizes(group, max_tokens=T, hidden=H, top_k=K, experts=E, preset=preset)
+        mine = [e for e in range(E) if e // 2 == group.rank]
+        routed = ep.dispatch(covey.to_bf16(x), ids[group.rank], weights, token_mask=masks[group.rank], also=also,
+                             fill_tail=True, expert_alignment=4, expert_tokens_as="sums")
+        for name in ("expert_tokens", "triplets", "flat", "recv_counts"):
+            array = getattr(routed, name)
+            assert sizes[name + "_bytes"] == (0 if array is None else array.nbytes), name
+        rows = {e: [(r, t, k) for r in range(group.size) for t in range(T) for k in range(K)
+                    if masks[r][t] and ids[r][t, k] == e] for e in mine}
+        np.testing.assert_array_equal(routed.expert_tokens, np.cumsum([-(-len(rows[e]) // 4) * 4 for e in mine]))
+        bins = [rows[e] for e in mine]
+        if preset == "compact":  # one row a token, by the first of its experts here
+            firsts = {}
+            for r, t, k in (row for e in mine for row in rows[e]):
+                firsts[r, t] = min(k, firsts.get((r, t), K))
+            bins = [[(r, t, k) for (r, t), k in sorted(firsts.items())]]
+        else:
+            runs = [sum(r == s for r, _, _ in b) for b in bins for s in range(group.size)]
+            np.testing.assert_array_equal(routed.recv_counts.reshape(-1), np.cumsum(runs))
+        for b, triplets, flat, src in zip(bins, routed.triplets.reshape(len(bins), -1, 3),
+                                          routed.flat.reshape(len(bins), -1, 2), routed.src_info.reshape(len(bins), -1)):
+            assert [tuple(row) for row in triplets[:len(b)]] == b
+            assert [tuple(row) for row in flat[:len(b)]] == [(r, t * K + k) for r, t, k in b]
+            assert (triplets[len(b):] == -1).all() and (flat[len(b):] == -1).all() and (src[len(b):] == -1).all()
+        masked_combine(ep, group, ids[group.rank], masks[group.rank], routed)
+
+
+def masked_combine(ep, group, ids, mask, routed):
+    x, weights = np.ones((len(ids), ep.hidden), np.float32), np.ones(ids.shape, np.float32)
+    compact = routed.recv_experts is not None
+    out, _ = ep.combine(routed.x, routed, ids, weights)
+    owners = [len({e // 2 for e in row}) if compact else len(row) for row in ids]  # rows that come back
+    np.testing.assert_array_equal(covey.from_bf16(out)[:, 0], np.where(mask, owners, 0))
+    entries = np.zeros(ids.shape, np.uint8)
+    entries[:, 1] = 1
+    routed = ep.dispatch(covey.to_bf16(x), ids, weights, token_mask=entries)
+    assert routed.triplets is None
+    out, _ = ep.combine(routed.x, routed, ids, weights)
+    np.testing.assert_array_equal(covey.from_bf16(out), 1)
+    for wrong, kind, why in (({"token_mask": entries[:-1]}, ValueError, "token_mask has 14 elements"),
+                             ({"token_mask": entries.astype(np.int32)}, TypeError, "token_mask has elements of int32"),
+                             ({"also": ["triplet"]}, ValueError, "it may have expert_tokens, recv_counts, triplets"),
+                             ({"expert_tokens_as": "sum"}, ValueError, "sum"),
+                             ({"expert_alignment": 4}, covey.errors.InvalError, "rounds expert_tokens up")):
+        with pytest.raises(kind, match=why):
+            ep.dispatch(covey.to_bf16(x), ids, weights, **wrong)
+
+
+@pytest.mark.parametrize("preset", ["ll", "compact"])
+def test_masks_and_origins(ranks, preset):
+    ranks.run(WORLD, origins, preset)
+
+
 def halves(group, preset):
     T, H, K, E = 16, 256, 2, 6
     rng = np.random.default_rng(group.rank)

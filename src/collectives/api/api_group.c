@@ -299,6 +299,17 @@ int covey_device_mem_free(struct covey_group *group, void *memory)
 	return err;
 }
 
+int covey_device_peers(struct covey_group *group, struct covey_device_peers *out)
+{
+	int err = check_device(group);
+
+	if (err)
+		return err;
+	if (!out)
+		return cvy_fail(group->box, COVEY_ERR_INVAL, -1, 0, "device_peers: the place for it is NULL");
+	return cvy_device_peers(group->device, out);
+}
+
 /* ---- works ---- */
 
 struct covey_work *cvy_work_of(struct covey_group *group, struct cvy_op *op)

@@ -9,6 +9,7 @@
 
 #include "device_state.h"
 #include "ep_call.h"
+#include "ep_outputs.h"
 #include "library.h"
 #include "log.h"
 #include "shape.h"
@@ -265,8 +266,8 @@ void cvy_device_ep_free(struct cvy_device *d, struct cvy_ep_state *state)
 		d->ep->state_free(d->gpu, state);
 }
 
-int cvy_device_ep_run(struct cvy_device *d, struct cvy_ep_args *args, struct CUstream_st *stream,
-		      struct covey_result *result)
+int cvy_device_ep_run(struct cvy_device *d, struct cvy_ep_args *args, const struct cvy_ep_beside *beside,
+		      struct CUstream_st *stream, struct covey_result *result)
 {
 	int err = __atomic_load_n(&d->ended, __ATOMIC_ACQUIRE);
 
@@ -275,7 +276,12 @@ int cvy_device_ep_run(struct cvy_device *d, struct cvy_ep_args *args, struct CUs
 	if (err)
 		return err;
 	args->call.rank = d->rank;
-	err = d->ep->launch(d->gpu, args, stream);
+	if (beside && beside->masking.mask && args->phases & CVY_EP_SEND)
+		err = d->ep->mask(d->gpu, &beside->masking, stream);
+	if (!err)
+		err = d->ep->launch(d->gpu, args, stream);
+	if (!err && beside && cvy_ep_has_outputs(&beside->outputs) && args->phases & CVY_EP_RECV)
+		err = d->ep->outputs(d->gpu, &beside->outputs, stream);
 	if (err)
 		return cvy_fail(d->box, err, d->rank, d->epoch, "%s", d->ops->why(d->gpu));
 	d->sending = args->phases == CVY_EP_SEND;

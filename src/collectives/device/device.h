@@ -17,6 +17,7 @@
 struct cvy_device;
 struct cvy_gpu_call;
 struct cvy_ep_args;
+struct cvy_ep_beside;
 struct cvy_ep_state;
 struct cvy_ep_tables;
 
@@ -66,11 +67,13 @@ int cvy_device_drained(struct cvy_device *d, struct covey_result *outcome);
 /* Registered memory; under the handle's lock. */
 int cvy_device_mem_alloc(struct cvy_device *d, size_t bytes, void **out);
 int cvy_device_mem_free(struct cvy_device *d, void *memory);
+int cvy_device_peers(struct cvy_device *d, struct covey_device_peers *out);
 /* The memory of a handle for dispatch and combine, with its tables; *state: NULL, or the state before. */
 int cvy_device_ep_state(struct cvy_device *d, const struct cvy_ep_tables *tables, struct cvy_ep_state **state);
 void cvy_device_ep_free(struct cvy_device *d, struct cvy_ep_state *state);
-int cvy_device_ep_run(struct cvy_device *d, struct cvy_ep_args *args, struct CUstream_st *stream,
-		      struct covey_result *result);
+/* @beside: what a dispatch takes and gives besides, or NULL */
+int cvy_device_ep_run(struct cvy_device *d, struct cvy_ep_args *args, const struct cvy_ep_beside *beside,
+		      struct CUstream_st *stream, struct covey_result *result);
 const void *cvy_device_status(struct cvy_device *d); /* device address of the status word */
 /* The last outcome there, or the first failure of a message, which is then forgotten. Written only if this returns 0. */
 int cvy_device_result(struct cvy_device *d, int size, struct covey_result *result);

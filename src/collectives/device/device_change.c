@@ -28,7 +28,7 @@ static uint32_t spoiled(const struct cvy_device *d)
 
 enum still { MOVES, STILL, BROKEN };
 
-/* Has every kernel that has entered ended or parked? @all: lanes are read, too. */
+/* Has every kernel that has entered ended or parked, and left if it is the application's? @all: lanes are read, too. */
 static enum still stands_still(struct cvy_device *d, int all)
 {
 	const struct cvy_gpu_counters *c = &d->counters;
@@ -37,7 +37,7 @@ static enum still stands_still(struct cvy_device *d, int all)
 		cvy_device_broken(d, "the counters of the device");
 		return BROKEN;
 	}
-	return c->finished + c->stopped == c->entered ? STILL : MOVES;
+	return c->finished + c->stopped == c->entered && !c->guests ? STILL : MOVES;
 }
 
 static void do_not_stop(struct cvy_device *d)

@@ -62,6 +62,16 @@ int cvy_device_mem_alloc(struct cvy_device *d, size_t bytes, void **out)
 	return 0;
 }
 
+int cvy_device_peers(struct cvy_device *d, struct covey_device_peers *out)
+{
+	if (!d->window_bytes || !d->ops->peers)
+		return cvy_fail(d->box, COVEY_ERR_UNSUPPORTED, -1, 0,
+				"device_peers: device_window_bytes is 0: with a size, peers map that much memory");
+	*out = (struct covey_device_peers){ .rank = d->rank };
+	d->ops->peers(d->gpu, out);
+	return 0;
+}
+
 int cvy_device_mem_free(struct cvy_device *d, void *memory)
 {
 	struct cvy_device_memory **at = &d->memory, *m;

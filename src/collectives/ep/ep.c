@@ -390,6 +390,32 @@ static int check_memory(struct covey_ep *ep, const struct CUstream_st *stream, c
 	return 0;
 }
 
+/* The outputs that may be NULL. */
+static int check_more(struct covey_ep *ep, const struct covey_dispatch_args *a)
+{
+	const struct cvy_ep_shape *s = &ep->shape;
+	const int rows = s->top_k < ep->el ? s->top_k : ep->el; /* of a token here, at most */
+
+	if (a->expert_tokens_as != COVEY_EP_TOKENS_COUNTS && a->expert_tokens_as != COVEY_EP_TOKENS_SUMS)
+		return fail(ep->group, COVEY_ERR_INVAL, "expert_tokens_as must be of enum covey_ep_tokens_as");
+	if (a->expert_alignment < 0)
+		return cvy_fail(cvy_handle_box(ep->group), COVEY_ERR_INVAL, -1, 0,
+				"expert_alignment is %d: it must be 1 or more, or 0 for 1", a->expert_alignment);
+	if (a->expert_alignment > 1 && !a->expert_tokens)
+		return fail(ep->group, COVEY_ERR_INVAL,
+			    "expert_alignment rounds expert_tokens up, which is NULL: give both");
+	if (a->recv_counts && cvy_ep_pack_of(s->preset)->once)
+		return fail(ep->group, COVEY_ERR_INVAL,
+			    "recv_counts are of COVEY_EP_LL: with COVEY_EP_COMPACT a row is of several experts");
+	if (a->recv_counts && (int64_t)ep->size * s->tokens * rows > INT32_MAX)
+		return cvy_fail(
+			cvy_handle_box(ep->group), COVEY_ERR_INVAL, -1, 0,
+			"recv_counts may reach %lld, and are int32: ranks * max_tokens * min(top_k, local experts) "
+			"must be below 2^31",
+			(long long)ep->size * s->tokens * rows);
+	return 0;
+}
+
 static int check_outputs(struct covey_ep *ep, const struct covey_dispatch_args *a)
 {
 	if (!a->packed_x || !a->count || !a->src_info || !a->range)
@@ -400,7 +426,7 @@ static int check_outputs(struct covey_ep *ep, const struct covey_dispatch_args *
 	if (cvy_ep_pack_of(ep->shape.preset)->beside && (!a->recv_experts || !a->recv_weights))
 		return fail(ep->group, COVEY_ERR_INVAL,
 			    "recv_experts and recv_weights must not be NULL with COVEY_EP_COMPACT");
-	return 0;
+	return check_more(ep, a);
 }
 
 /* int32 or int64; @needed: one of them must be there. */
@@ -433,6 +459,16 @@ static int check_smooth(struct covey_ep *ep, const struct covey_dispatch_args *a
 	return 0;
 }
 
+static int check_mask(struct covey_ep *ep, int columns)
+{
+	if (columns >= 0 && (columns <= 1 || columns == ep->shape.top_k))
+		return 0;
+	return cvy_fail(cvy_handle_box(ep->group), COVEY_ERR_INVAL, -1, 0,
+			"mask_columns is %d: it must be 1 (or 0) if token_mask has an entry for each token, and top_k, "
+			"%d, if it has one for each expert that a token names",
+			columns, ep->shape.top_k);
+}
+
 static int check_dispatch(struct covey_ep *ep, const struct covey_dispatch_args *a)
 {
 	int err;
@@ -443,6 +479,8 @@ static int check_dispatch(struct covey_ep *ep, const struct covey_dispatch_args 
 	if (a->num_tokens && !a->x)
 		return fail(ep->group, COVEY_ERR_INVAL, "x must not be NULL when there are tokens");
 	err = check_ids(ep, a->experts, a->experts64, a->num_tokens > 0);
+	if (!err)
+		err = check_mask(ep, a->mask_columns);
 	if (err)
 		return err;
 	if (a->x_scales && ep->rows_as != COVEY_EP_ROWS_E4M3)
@@ -468,6 +506,8 @@ static int check_combine(struct covey_ep *ep, const struct covey_combine_args *a
 	if (a->num_tokens && !a->out)
 		return fail(ep->group, COVEY_ERR_INVAL, "out must not be NULL when there are tokens");
 	err = check_ids(ep, a->experts, a->experts64, a->num_tokens > 0 && !on_device);
+	if (!err)
+		err = check_mask(ep, a->mask_columns);
 	if (err)
 		return err;
 	if (a->num_tokens && !a->weights && (a->renormalise || !cvy_ep_pack_of(ep->shape.preset)->once))
@@ -568,10 +608,13 @@ static int check_dispatch_call(struct covey_ep *ep, const struct covey_dispatch_
 	if (!err)
 		err = take_struct(ep->group, copy, sizeof(*copy), args, "args");
 	if (!err) {
-		const void *const at[] = { copy->x,	   copy->experts,	copy->weights,	    copy->packed_x,
-					   copy->count,	   copy->packed_scales, copy->src_info,	    copy->range,
-					   copy->waited,   copy->active_ranks,	copy->recv_experts, copy->recv_weights,
-					   copy->x_scales, copy->experts64,	copy->smooth };
+		const void *const at[] = {
+			copy->x,	   copy->experts,	copy->weights,	    copy->packed_x,
+			copy->count,	   copy->packed_scales, copy->src_info,	    copy->range,
+			copy->waited,	   copy->active_ranks,	copy->recv_experts, copy->recv_weights,
+			copy->x_scales,	   copy->experts64,	copy->token_mask,   copy->expert_tokens,
+			copy->recv_counts, copy->triplets,	copy->flat,	    copy->smooth
+		};
 
 		err = check_memory(ep, stream, at, sizeof(at) / sizeof(at[0]));
 	}
@@ -646,8 +689,8 @@ static int check_combine_call(struct covey_ep *ep, const struct covey_combine_ar
 		err = take_struct(ep->group, copy, sizeof(*copy), args, "args");
 	if (!err) {
 		const void *const at[] = { copy->y, copy->out, copy->weights, copy->active_ranks, copy->waited };
-		const void *const of_host[] = { copy->experts, copy->experts64, copy->count, copy->src_info,
-						copy->range };
+		const void *const of_host[] = { copy->experts,	copy->experts64, copy->count,
+						copy->src_info, copy->range,	 copy->token_mask };
 
 		err = check_memory(ep, stream, at, sizeof(at) / sizeof(at[0]));
 		if (!err && !stream) /* devices do not read these: the route has them */

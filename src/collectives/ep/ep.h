@@ -66,6 +66,12 @@ static inline int32_t cvy_ep_id_or_none(const struct cvy_ep_shape *s, int64_t id
 	return cvy_ep_valid(s, id) ? (int32_t)id : -1;
 }
 
+/* Is entry @i of the own tokens, by token then k, masked? @columns of @mask: top_k, or one, that is 0 or 1. */
+static inline int cvy_ep_masked(const struct cvy_ep_shape *s, const uint8_t *mask, int columns, size_t i)
+{
+	return mask && !mask[columns > 1 ? i : i / (size_t)s->top_k];
+}
+
 /* Bins of the rows here; bins of all ranks; the bin of an expert's rows among these. */
 static inline int cvy_ep_bins(const struct covey_ep *ep)
 {
@@ -122,6 +128,8 @@ static inline uint64_t *cvy_ep_dispatch_skips(const struct covey_ep *ep, uint8_t
 /* Appends the rows of source @src to the outputs. NULL slot, or @told is not what a source may tell: none, returns -1. */
 int cvy_ep_dispatch_read(const struct covey_ep *ep, const struct covey_dispatch_args *args, int src,
 			 const uint8_t *slot, uint64_t told);
+/* ep_outputs.c: the outputs that follow from those that all sources' reads have given. */
+void cvy_ep_dispatch_outputs(const struct covey_ep *ep, const struct covey_dispatch_args *args);
 /* Writes run @src of the owner's slot and its rows, from row @first on; returns the next free row. */
 uint32_t cvy_ep_combine_write(const struct covey_ep *ep, const struct covey_combine_args *args, int src, uint32_t first,
 			      uint8_t *slot);

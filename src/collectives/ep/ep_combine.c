@@ -121,16 +121,22 @@ static void combine_publish(struct cvy_engine *e, struct cvy_op *op, uint64_t i,
 	}
 }
 
-/* Ids of the own token @t; @room: for those that the caller has in int64. */
+/* Ids of the own token @t; @room: for those that the caller has in int64, or masks. */
 static const int32_t *ids_of(const struct cvy_ep_call *call, size_t t, int32_t room[CVY_EP_MAX_TOP_K])
 {
 	const struct cvy_ep_shape *s = &call->ep->shape;
+	const struct covey_combine_args *a = &call->combine;
 	size_t top_k = (size_t)s->top_k;
 
-	if (!call->combine.experts64)
-		return call->combine.experts + t * top_k;
-	for (size_t k = 0; k < top_k; k++)
-		room[k] = cvy_ep_id_or_none(s, call->combine.experts64[t * top_k + k]);
+	if (!a->experts64 && !a->token_mask)
+		return a->experts + t * top_k;
+	for (size_t k = 0; k < top_k; k++) {
+		size_t i = t * top_k + k;
+
+		room[k] = cvy_ep_id_or_none(s, a->experts64 ? a->experts64[i] : a->experts[i]);
+		if (cvy_ep_masked(s, a->token_mask, a->mask_columns, i))
+			room[k] = -1;
+	}
 	return room;
 }
 

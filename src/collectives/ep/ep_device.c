@@ -12,14 +12,16 @@
 #include "device_explain.h"
 #include "ep.h"
 #include "ep_call.h"
+#include "ep_outputs.h"
 #include "handle.h"
 #include "log.h"
 
 struct cvy_ep_device {
 	struct cvy_ep_state *state;
-	int laid_out;		    /* state follows the present owners */
-	struct cvy_ep_form form[3]; /* dispatch, combine, dispatch with smooth */
-	struct cvy_ep_args sent;    /* the send phase that was not received; phases 0: none */
+	int laid_out;		     /* state follows the present owners */
+	struct cvy_ep_form form[3];  /* dispatch, combine, dispatch with smooth */
+	struct cvy_ep_args sent;     /* the send phase that was not received; phases 0: none */
+	struct cvy_ep_beside beside; /* of the last call */
 	struct CUstream_st *stream;
 };
 
@@ -200,6 +202,7 @@ static void fill(const struct covey_ep *ep, struct cvy_ep_args *a, int combine, 
 	size_t items = cvy_ep_route_items(ep->size, ep->shape.tokens, ep->shape.top_k);
 
 	memset(a, 0, sizeof(*a));
+	memset(&ep->device->beside, 0, sizeof(ep->device->beside));
 	a->call.kind = combine ? CVY_GPU_COMBINE : CVY_GPU_DISPATCH;
 	a->call.size = ep->size;
 	a->form = ep->device->form[combine];
@@ -221,6 +224,48 @@ static void fill(const struct covey_ep *ep, struct cvy_ep_args *a, int combine, 
 	a->sent = a->route + 2 * items;
 }
 
+/* With a mask the dispatch reads ids where that leaves them. */
+static void fill_masking(const struct covey_ep *ep, const struct covey_dispatch_args *args, struct cvy_ep_args *a)
+{
+	struct cvy_ep_masking *m = &ep->device->beside.masking;
+
+	if (!args->token_mask)
+		return;
+	m->mask = args->token_mask;
+	m->columns = args->mask_columns;
+	m->ids = args->experts;
+	m->ids64 = args->experts64;
+	m->to = a->sent;
+	m->num_tokens = args->num_tokens;
+	m->top_k = ep->shape.top_k;
+	a->ids = a->sent;
+	a->ids64 = NULL;
+}
+
+static void fill_outputs(const struct covey_ep *ep, const struct covey_dispatch_args *args, const struct cvy_ep_args *a)
+{
+	struct cvy_ep_outputs *o = &ep->device->beside.outputs;
+
+	o->count = args->count;
+	o->route = a->route;
+	o->range = args->range;
+	o->expert_tokens = args->expert_tokens;
+	o->recv_counts = args->recv_counts;
+	o->triplets = args->triplets;
+	o->flat = args->flat;
+	o->src_info = args->src_info;
+	o->recv_experts = args->recv_experts;
+	o->recv_weights = args->recv_weights;
+	o->size = ep->size;
+	o->tokens = ep->shape.tokens;
+	o->top_k = ep->shape.top_k;
+	o->el = ep->el;
+	o->once = a->once;
+	o->fill_tail = args->fill_tail != 0;
+	o->sums = args->expert_tokens_as == COVEY_EP_TOKENS_SUMS;
+	o->alignment = args->expert_alignment > 1 ? args->expert_alignment : 1;
+}
+
 static int ready(struct covey_ep *ep, const void *route, int timeout_ms)
 {
 	if (cvy_device_holds(ep->group->device, route) != 1 || (uintptr_t)route % 16)
@@ -240,7 +285,7 @@ static int launch(struct covey_ep *ep, struct cvy_ep_args *a, struct CUstream_st
 
 	a->phases = phases;
 	a->timeout_ms = timeout_ms ? timeout_ms : late_ms;
-	err = cvy_device_ep_run(ep->group->device, a, stream, result);
+	err = cvy_device_ep_run(ep->group->device, a, &ep->device->beside, stream, result);
 	if (err || phases != CVY_EP_SEND)
 		return err;
 	ep->device->sent = *a;
@@ -276,6 +321,8 @@ int cvy_ep_device_dispatch(struct covey_ep *ep, const struct covey_dispatch_args
 	a.recv_weights = args->recv_weights;
 	a.active = args->active_ranks;
 	a.waited = args->waited;
+	fill_masking(ep, args, &a);
+	fill_outputs(ep, args, &a);
 	return launch(ep, &a, stream, phases, args->timeout_ms, result);
 }
 
@@ -308,7 +355,7 @@ int cvy_ep_device_receive(struct covey_ep *ep, int combine, struct covey_result 
 	a.phases = CVY_EP_RECV;
 	err = cvy_handle_check(ep->group);
 	if (!err)
-		err = cvy_device_ep_run(ep->group->device, &a, ep->device->stream, result);
+		err = cvy_device_ep_run(ep->group->device, &a, &ep->device->beside, ep->device->stream, result);
 	if (!err)
 		ep->device->sent.phases = 0;
 	return err;

@@ -30,8 +30,11 @@ uint64_t cvy_ep_dispatch_write(const struct covey_ep *ep, const struct covey_dis
 	size_t n = (size_t)args->num_tokens, ids = n * (size_t)s->top_k;
 	int32_t *to = (int32_t *)(void *)slot;
 
-	for (size_t i = 0; i < ids; i++)
-		to[i] = cvy_ep_id_or_none(s, args->experts64 ? args->experts64[i] : args->experts[i]);
+	for (size_t i = 0; i < ids; i++) {
+		int64_t id = args->experts64 ? args->experts64[i] : args->experts[i];
+
+		to[i] = cvy_ep_masked(s, args->token_mask, args->mask_columns, i) ? -1 : cvy_ep_id_or_none(s, id);
+	}
 	if (n && cvy_ep_pack_of(s->preset)->beside)
 		memcpy(slot + cvy_ep_dispatch_weights_at(s), args->weights, ids * sizeof(float));
 	if (n && args->x_scales)
@@ -186,6 +189,18 @@ static void put_row(const struct covey_ep *ep, const struct covey_dispatch_args 
 		cvy_ep_quantise(ep->rows_as, &x, codes, scales, stride);
 }
 
+/* Row @row is of the expert that the token names at @k. */
+static void put_origin(const struct covey_ep *ep, const struct covey_dispatch_args *args, size_t row,
+		       const struct token *t, int k)
+{
+	args->src_info[row] = t->number;
+	if (args->triplets)
+		memcpy(args->triplets + row * 3, (const int32_t[]){ t->src, t->number, k }, 3 * sizeof(int32_t));
+	if (args->flat)
+		memcpy(args->flat + row * 2, (const int32_t[]){ t->src, t->number * ep->shape.top_k + k },
+		       2 * sizeof(int32_t));
+}
+
 static void one_row_each(const struct covey_ep *ep, const struct covey_dispatch_args *args, const struct token *t)
 {
 	size_t rows = (size_t)ep->size * (size_t)ep->shape.tokens, hidden = (size_t)ep->shape.hidden;
@@ -198,7 +213,7 @@ static void one_row_each(const struct covey_ep *ep, const struct covey_dispatch_
 			continue;
 		p = (struct place){ le, at, args->smooth ? args->smooth + (size_t)t->id[k] * hidden : NULL };
 		put_row(ep, args, &p, t);
-		args->src_info[(size_t)le * rows + (size_t)at] = t->number;
+		put_origin(ep, args, (size_t)le * rows + (size_t)at, t, k);
 		args->count[le]++;
 	}
 }
@@ -215,16 +230,16 @@ static void one_row(const struct covey_ep *ep, const struct covey_dispatch_args 
 {
 	size_t top_k = (size_t)ep->shape.top_k;
 	struct place p = { 0, 0, NULL };
-	int here = 0, at;
+	int first = 0, at;
 
-	for (size_t k = 0; k < top_k; k++)
-		here |= t->local[k] >= 0;
-	at = here ? place_row(args, ep, 0, t->src) : -1;
+	while (first < ep->shape.top_k && t->local[first] < 0)
+		first++;
+	at = first < ep->shape.top_k ? place_row(args, ep, 0, t->src) : -1;
 	if (at < 0)
 		return;
 	p.at = at;
 	put_row(ep, args, &p, t);
-	args->src_info[at] = t->number;
+	put_origin(ep, args, (size_t)at, t, first);
 	for (size_t k = 0; k < top_k; k++) {
 		int le = t->local[k];
 
@@ -310,6 +325,7 @@ static void dispatch_consume(struct cvy_engine *e, struct cvy_op *op, uint64_t i
 		if (cvy_ep_dispatch_read(ep, &call->dispatch, r, slot, told) < 0)
 			cvy_mask_add(&call->missing, r);
 	}
+	cvy_ep_dispatch_outputs(ep, &call->dispatch);
 }
 
 /* Nothing was read here: no source's part is here, and the outputs show this. */
@@ -319,6 +335,7 @@ static void dispatch_nothing(struct cvy_ep_call *call)
 	for (int r = 0; r < call->ep->size; r++)
 		if (cvy_ep_dispatch_read(call->ep, &call->dispatch, r, NULL, 0) < 0)
 			cvy_mask_add(&call->missing, r);
+	cvy_ep_dispatch_outputs(call->ep, &call->dispatch);
 }
 
 static void dispatch_finish(struct cvy_engine *e, struct cvy_op *op)

@@ -36,6 +36,10 @@ static void size_buffers(const struct cvy_ep_shape *s, const struct cvy_ep_code 
 	to->recv_weights_bytes = times(beside, sizeof(float));
 	to->y_bytes = times(rows, plain);
 	to->out_bytes = (size_t)s->tokens * plain;
+	to->expert_tokens_bytes = el * sizeof(int64_t);
+	to->recv_counts_bytes = pack->once ? 0 : el * (size_t)to->ranks * sizeof(int32_t);
+	to->triplets_bytes = times(rows, 3 * sizeof(int32_t));
+	to->flat_bytes = times(rows, 2 * sizeof(int32_t));
 }
 
 /* How many experts this rank has among @ranks; or an error. */

@@ -311,6 +311,8 @@ static inline float cpu_max(float a, float b)
 
 #define fmaxf cpu_max
 
+#define COVEY_DEVICE_LOOK() cpu_look()
+
 /* ---- word.cuh ---- */
 
 #define CVY_WORD_CUH

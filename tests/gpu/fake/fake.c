@@ -159,6 +159,7 @@ static int fake_counters(struct cvy_gpu *g, struct cvy_gpu_counters *c, int all)
 		return COVEY_ERR_IO;
 	c->finished = __atomic_load_n(&g->control.finished, __ATOMIC_SEQ_CST);
 	c->stopped = __atomic_load_n(&g->control.stopped, __ATOMIC_SEQ_CST);
+	c->guests = __atomic_load_n(&g->control.guests, __ATOMIC_SEQ_CST);
 	c->entered = __atomic_load_n(&g->control.entered, __ATOMIC_SEQ_CST);
 	c->gate = (uint8_t)(c->entered >> CVY_GPU_GATE_SHIFT);
 	c->entered &= CVY_GPU_COUNT_MASK;

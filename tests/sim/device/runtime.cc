@@ -16,22 +16,11 @@ typedef void (*ep_kernel)(struct cvy_ep_args);
 
 #undef blockDim
 
-extern "C" {
-
-cudaError_t cudaLaunchKernel(const void *f, dim3 grid, dim3 threads, void **args, size_t room, cudaStream_t)
+static cudaError_t launch(dim3 grid, dim3 threads, size_t room, const std::function<void()> &body)
 {
-	const struct cvy_gpu_call *call = (const struct cvy_gpu_call *)args[0];
-	struct launch *l = new launch();
+	struct launch *l = new struct launch();
 
-	if (call->kind == CVY_GPU_DISPATCH || call->kind == CVY_GPU_COMBINE) {
-		struct cvy_ep_args a = *(const struct cvy_ep_args *)args[0];
-
-		l->body = [f, a] { ((ep_kernel)f)(a); };
-	} else {
-		struct cvy_gpu_call a = *call;
-
-		l->body = [f, a] { ((void (*)(struct cvy_gpu_call))f)(a); };
-	}
+	l->body = body;
 	l->of = launching;
 	l->ctas = l->left = grid.x;
 	l->threads = threads.x;
@@ -39,6 +28,30 @@ cudaError_t cudaLaunchKernel(const void *f, dim3 grid, dim3 threads, void **args
 	l->room = room;
 	launching->stream.push_back(l);
 	return cudaSuccess;
+}
+
+cudaError_t cpu_launch(const cudaLaunchConfig_t *config, const std::function<void()> &body)
+{
+	return launch(config->gridDim, config->blockDim, config->dynamicSmemBytes, body);
+}
+
+extern "C" {
+
+cudaError_t cudaLaunchKernel(const void *f, dim3 grid, dim3 threads, void **args, size_t room, cudaStream_t)
+{
+	const struct cvy_gpu_call *call = (const struct cvy_gpu_call *)args[0];
+	std::function<void()> body;
+
+	if (call->kind == CVY_GPU_DISPATCH || call->kind == CVY_GPU_COMBINE) {
+		struct cvy_ep_args a = *(const struct cvy_ep_args *)args[0];
+
+		body = [f, a] { ((ep_kernel)f)(a); };
+	} else {
+		struct cvy_gpu_call a = *call;
+
+		body = [f, a] { ((void (*)(struct cvy_gpu_call))f)(a); };
+	}
+	return launch(grid, threads, room, body);
 }
 
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *f, void **args)

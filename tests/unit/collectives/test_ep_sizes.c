@@ -11,7 +11,7 @@
 
 #include "ep.h"
 
-enum { T = 7, H = 136, K = 3, E = 5, WORLD = 3, CANARY = 64, MOST = 9 };
+enum { T = 7, H = 136, K = 3, E = 5, WORLD = 3, CANARY = 64, MOST = 13 };
 
 static struct covey_ep_config config_of(int preset, int rows)
 {
@@ -157,6 +157,13 @@ static void pair_in_rooms(struct covey_ep *ep, const struct covey_ep_sizes *s)
 	d.recv_weights = guarded(&rooms[6], s->recv_weights_bytes);
 	c.y = guarded(&rooms[7], s->y_bytes);
 	c.out = guarded(&rooms[8], s->out_bytes);
+	d.expert_tokens = guarded(&rooms[9], s->expert_tokens_bytes);
+	d.recv_counts = guarded(&rooms[10], s->recv_counts_bytes);
+	d.triplets = guarded(&rooms[11], s->triplets_bytes);
+	d.flat = guarded(&rooms[12], s->flat_bytes);
+	d.fill_tail = 1;
+	if (!s->recv_counts_bytes)
+		d.recv_counts = NULL;
 	must(!covey_dispatch(ep, &d, NULL, &res) && covey_mask_count(&res.mask) == WORLD, "dispatch");
 	c.count = d.count;
 	c.src_info = d.src_info;
@@ -185,6 +192,9 @@ static void rooms_of(struct member *m)
 		must(way != 2 || s.packed_scales_bytes == (size_t)s.local_experts * WORLD * T * 2 * 4, "scales");
 		must(way != 1 || s.recv_experts_bytes == (size_t)WORLD * T * K * 4, "recv_experts");
 		must(way % 2 || !s.recv_weights_bytes, "LL has none");
+		must(s.expert_tokens_bytes == (size_t)s.local_experts * 8, "expert_tokens");
+		must(s.recv_counts_bytes == (way % 2 ? 0 : (size_t)s.local_experts * WORLD * 4), "recv_counts");
+		must(s.triplets_bytes == s.src_info_bytes * 3 && s.flat_bytes == s.src_info_bytes * 2, "origins");
 		pair_in_rooms(ep, &s);
 		covey_ep_destroy(ep);
 	}

@@ -28,6 +28,7 @@ struct values {
 	struct covey_dispatch_args *dispatch_args;
 	struct covey_combine_args *combine_args;
 	const struct covey_device_outcome **device_outcome_out;
+	struct covey_device_peers *device_peers;
 	void *bytes, *ctx, **memory_out;
 	const size_t *sizes;
 	const int *ints;
@@ -132,6 +133,7 @@ static struct {
 	struct covey_dispatch_args dispatch_args;
 	struct covey_combine_args combine_args;
 	const struct covey_device_outcome *device_outcome_out;
+	struct covey_device_peers device_peers;
 	void *memory_out;
 	size_t sizes[COVEY_MAX_RANKS];
 	int ints[COVEY_MAX_RANKS];
@@ -207,6 +209,7 @@ static struct values fill(const struct covey_config *config)
 	v.dispatch_args = &room.dispatch_args;
 	v.combine_args = &room.combine_args;
 	v.device_outcome_out = &room.device_outcome_out;
+	v.device_peers = &room.device_peers;
 	v.bytes = v.ctx = room.bytes;
 	v.memory_out = &room.memory_out;
 	v.sizes = room.sizes;
