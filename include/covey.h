@@ -868,7 +868,29 @@ enum covey_ep_preset {
 
 enum covey_ep_rows_as {
 	COVEY_EP_ROWS_BF16 = 0, /* default: elements of dtype, also if that is COVEY_FLOAT16 */
-	COVEY_EP_ROWS_E4M3 = 1	/* dispatch gives 8-bit floats, with one f32 scale for each 128 elements */
+	COVEY_EP_ROWS_E4M3 = 1, /* dispatch gives 8-bit floats, with one f32 scale for each 128 elements */
+	/*
+	 * Integers, with one f32 scale for a row: with m the largest |x| of the row, a code is x * (127 / m), for int4
+	 * x * (7 / m), rounded to nearest even; the scale is m / 127, or m / 7.
+	 *
+	 *   m                       codes and scale
+	 *   below 2^-100, or 0      0, and 0
+	 *   infinite, or a NaN      0, and a NaN, so that all elements of the row are NaN
+	 */
+	COVEY_EP_ROWS_INT8 = 2,
+	COVEY_EP_ROWS_INT4 = 3 /* two in a byte: the low four bits are the even element */
+};
+
+/* How the experts' results come back. */
+enum covey_ep_back_as {
+	COVEY_EP_BACK_PLAIN = 0, /* default: elements of dtype */
+	/*
+	 * Integers of 8 bits, with a scale in dtype for each 8 elements: m / 127 rounded up, with m the largest |y| of
+	 * the 8. A code is y / scale, rounded to nearest even. m as for COVEY_EP_ROWS_INT8; a scale beyond the largest
+	 * number of dtype is a NaN, too. All rows become such codes, also those that stay on their rank: the sum of a token
+	 * does not depend on where its experts are. With COVEY_EP_PER_RANK codes are of the sum, in f32.
+	 */
+	COVEY_EP_BACK_INT8 = 1
 };
 
 enum covey_ep_combine_as {
@@ -909,6 +931,7 @@ struct covey_ep_config {
 	int rows;		 /* enum covey_ep_rows_as; 0: COVEY_EP_ROWS_BF16 */
 	int combine;		 /* LL: enum covey_ep_combine_as; 0: COVEY_EP_PER_EXPERT. COMPACT has one row a rank */
 	int lanes;		 /* on devices: processors that a call takes, up to 128; 0: as many as pay */
+	int combine_rows;	 /* enum covey_ep_back_as; 0: COVEY_EP_BACK_PLAIN */
 };
 
 #ifdef __cplusplus
@@ -961,7 +984,7 @@ struct covey_ep_sizes {
 	int rows;	   /* R * T */
 	/* outputs of a dispatch */
 	size_t packed_x_bytes;
-	size_t packed_scales_bytes; /* COVEY_EP_ROWS_E4M3 */
+	size_t packed_scales_bytes; /* not with COVEY_EP_ROWS_BF16 */
 	size_t count_bytes;
 	size_t src_info_bytes;
 	size_t range_bytes;
@@ -1040,6 +1063,9 @@ COVEY_API size_t covey_ep_route_bytes(const struct covey_ep *ep);
  *   x_scales       [num_tokens][ceil(H / 128)] f32. x then has codes in e4m3, which travel as they are: an element is
  *                  its code times the scale of its group. NULL: x is of the handle's dtype. Only with
  *                  COVEY_EP_ROWS_E4M3; ranks and calls may differ
+ *   smooth         LL: [E][H] f32 or NULL, with rows in int8 or int4: an element is multiplied by that of its expert before
+ *                  it becomes a code. All ranks have the same table, or none has one: else MISMATCH, which calls on
+ *                  device memory do not see. Rows then travel in 16 bits, once to each rank, and receivers make codes
  *   experts        [num_tokens][K] int32; an id < 0 or >= E is skipped
  *   experts64      the same in int64, if experts is NULL; ranks and calls may differ. Both: INVAL
  *   weights        [num_tokens][K] f32. COMPACT: needed. LL: only for COVEY_EP_PER_RANK on devices, and needed there
@@ -1048,8 +1074,9 @@ COVEY_API size_t covey_ep_route_bytes(const struct covey_ep *ep);
  *   packed_x       LL: [El][R*T][H]. Rows of an expert are those of source 0, 1, ... without gaps, tokens ascending;
  *                  rows past count[e] are untouched. COMPACT: [R*T][H], with one such sequence of rows
  *                  Elements of the handle's dtype
- *   packed_scales  f32, only with COVEY_EP_ROWS_E4M3: packed_x then has bytes, and an element is its code times the
- *                  scale of its group. LL: [El][ceil(H / 128)][R*T]. COMPACT: [R*T][ceil(H / 128)]
+ *   packed_scales  f32, with rows of codes: packed_x then has bytes, H in a row, or H / 2 in int4. An element is its
+ *                  code times the scale of its group: G groups, with e4m3 ceil(H / 128), else 1. LL: [El][G][R*T].
+ *                  COMPACT: [R*T][G]
  *   count          [El] int32. LL: rows of each local expert. COMPACT: rows that name each local expert
  *   src_info       int32, index of the token on its source. LL: [El][R*T]. COMPACT: [R*T]
  *   range          int64, (count << 32) | first row, for each source. LL: [El][R]. COMPACT: [R]; all rows here are
@@ -1130,6 +1157,7 @@ struct covey_dispatch_args {
 	int32_t *recv_counts; /* LL */
 	int32_t *triplets;
 	int32_t *flat;
+	const float *smooth; /* LL */
 };
 
 #ifdef __cplusplus

@@ -8,7 +8,7 @@ import ctypes
 from typing import Any, Optional, Sequence, Union
 
 from . import _abi
-from ._abi import Dtype, EpCombineAs, EpPreset, EpRowsAs, EpTokensAs
+from ._abi import Dtype, EpBackAs, EpCombineAs, EpPreset, EpRowsAs, EpTokensAs
 from ._library import lib
 from .buffers import buffer, stream_of
 from .errors import check
@@ -21,7 +21,7 @@ class Routed:
 
     Attributes:
         x: LL: [El, R * T, H] the rows of each expert, from source 0, 1, ... without gaps; COMPACT: [R * T, H]
-        scales: with rows in e4m3: their scales
+        scales: with rows in e4m3, int8 or int4: their scales
         count: [El] int32: rows of each local expert
         src_info, range, recv_experts, recv_weights, route: as in struct covey_dispatch_args
         expert_tokens, recv_counts, triplets, flat: the same, where they were asked for, else None
@@ -47,21 +47,22 @@ class Ep:
         max_tokens, hidden, top_k, experts: shapes; the same on all ranks
         preset: "ll" or "compact"
         dtype: "bfloat16" or "float16": elements of tokens and results
-        rows: "bf16" or "e4m3": what dispatch gives; "bf16": elements of dtype
+        rows: "bf16", "e4m3", "int8" or "int4": what dispatch gives; "bf16": elements of dtype
         combine: "expert" or "rank": which rows come back (LL)
         owners: [experts] the rank of each; None: blocks
         lanes: on devices, processors that a call takes; 0: as many as pay
+        combine_rows: "plain" or "int8": how results come back; "plain": elements of dtype
     """
 
     def __init__(self, group: Group, *, max_tokens: int, hidden: int, top_k: int, experts: int,
                  preset: Union[EpPreset, str] = "ll", rows: Union[EpRowsAs, str] = "bf16",
                  combine: Union[EpCombineAs, str] = "expert", owners: Optional[Sequence[int]] = None,
-                 lanes: int = 0, dtype: Any = Dtype.BFLOAT16):
+                 lanes: int = 0, dtype: Any = Dtype.BFLOAT16, combine_rows: Union[EpBackAs, str] = "plain"):
         self.group, self.preset = group, EpPreset(_enum(preset, EpPreset))
         self.max_tokens, self.hidden, self.top_k, self.experts = max_tokens, hidden, top_k, experts
         self.rows_as, self.dtype = EpRowsAs(_enum(rows, EpRowsAs)), _element(dtype)
         config = _config(max_tokens, hidden, top_k, experts, self.preset, self.rows_as, combine, owners, lanes,
-                         self.dtype)
+                         self.dtype, combine_rows)
         handle = ctypes.c_void_p()
         self._handle: Optional[ctypes.c_void_p] = None
         self._sent: Any = None  # the function that receives what was sent, and its buffers
@@ -72,7 +73,8 @@ class Ep:
     @staticmethod
     def sizes(group: Group, *, max_tokens: int, hidden: int, top_k: int, experts: int,
               preset: Union[EpPreset, str] = "ll", rows: Union[EpRowsAs, str] = "bf16",
-              owners: Optional[Sequence[int]] = None, ranks: int = 0) -> dict:
+              owners: Optional[Sequence[int]] = None, ranks: int = 0,
+              combine_rows: Union[EpBackAs, str] = "plain") -> dict:
         """What an Ep of these arguments would take, before it is made.
 
         Args:
@@ -81,7 +83,8 @@ class Ep:
         Returns:
             the fields of struct covey_ep_sizes by their names: space_bytes, window_bytes, packed_x_bytes, ...
         """
-        config = _config(max_tokens, hidden, top_k, experts, preset, rows, "expert", owners, 0, Dtype.BFLOAT16)
+        config = _config(max_tokens, hidden, top_k, experts, preset, rows, "expert", owners, 0, Dtype.BFLOAT16,
+                         combine_rows)
         sizes = _abi.covey_ep_sizes(size=ctypes.sizeof(_abi.covey_ep_sizes))
         check(lib.covey_ep_sizes(group._handle, ctypes.byref(config), ranks, ctypes.byref(sizes)), group._handle)
         return {name: getattr(sizes, name) for name, *_ in sizes._fields_ if name != "size"}
@@ -125,13 +128,14 @@ class Ep:
         return lib.covey_ep_route_bytes(self._live())
 
     def _rooms(self, also: Sequence[str]) -> dict:
-        """Outputs of a dispatch in host memory: bfloat16 stands in uint16, e4m3 in uint8."""
+        """Outputs of a dispatch in host memory: bfloat16 stands in uint16, e4m3 and two int4 in uint8."""
         import numpy as np
 
-        el, rows, size, groups = self.local_experts, self.rows, self.group.size, -(-self.hidden // 128)
-        compact, narrow = self.preset == EpPreset.COMPACT, self.rows_as == EpRowsAs.E4M3
+        el, rows, size, groups = self.local_experts, self.rows, self.group.size, self._groups()
+        compact, narrow = self.preset == EpPreset.COMPACT, self.rows_as != EpRowsAs.BF16
+        kinds = {EpRowsAs.BF16: self._numpy(), EpRowsAs.INT8: np.int8}
         bins = () if compact else (el,)
-        arrays = {"packed_x": np.empty((*bins, rows, self.hidden), np.uint8 if narrow else self._numpy()),
+        arrays = {"packed_x": np.empty((*bins, rows, self._width()), kinds.get(self.rows_as, np.uint8)),
                   "count": np.zeros(el, np.int32), "src_info": np.empty((*bins, rows), np.int32),
                   "range": np.zeros((*bins, size), np.int64)}
         if narrow:
@@ -147,11 +151,19 @@ class Ep:
             arrays[name] = np.empty(*more[name])
         return arrays
 
+    def _width(self) -> int:
+        """Elements of a row of packed_x: in int4 a byte has two."""
+        return self.hidden // 2 if self.rows_as == EpRowsAs.INT4 else self.hidden
+
+    def _groups(self) -> int:
+        """Scales of such a row."""
+        return -(-self.hidden // 128) if self.rows_as == EpRowsAs.E4M3 else 1
+
     def _numpy(self) -> str:
         """The type of elements in arrays that are made here."""
         return "float16" if self.dtype == Dtype.FLOAT16 else "uint16"
 
-    def dispatch(self, x, experts, weights=None, *, x_scales=None, out: Optional[dict] = None, active_ranks=None, waited=None,
+    def dispatch(self, x, experts, weights=None, *, x_scales=None, smooth=None, out: Optional[dict] = None, active_ranks=None, waited=None,
                  timeout_ms: int = 0, stream: Any = None, token_mask=None, also: Sequence[str] = (),
                  fill_tail: bool = False, expert_tokens_as: Union[EpTokensAs, str] = "counts",
                  expert_alignment: int = 0) -> Routed:
@@ -162,6 +174,8 @@ class Ep:
             experts: [n, K] int32 or int64; an id below 0 or above the experts is skipped
             weights: [n, K] float32; COMPACT needs them
             x_scales: [n, ceil(H / 128)] float32: the rows travel as they are; only with rows="e4m3"
+            smooth: [experts, H] float32: factors of the elements by expert, before they become codes; preset "ll" with
+                rows "int8" or "int4"; the same on all ranks
             out: arrays by the names of struct covey_dispatch_args; None: made here, in numpy
             active_ranks: [R] int32, input and output: a rank with 0 is neither waited for nor sent to
             waited: [R] uint64: the wait for each source is added
@@ -174,8 +188,8 @@ class Ep:
             expert_tokens_as: "counts", or "sums": inclusive prefix sums
             expert_alignment: expert_tokens are rounded up to a multiple of it
         """
-        inputs = {"x": x, "x_scales": x_scales, "experts": experts, "weights": weights, "active_ranks": active_ranks,
-                  "waited": waited, "token_mask": token_mask}
+        inputs = {"x": x, "x_scales": x_scales, "smooth": smooth, "experts": experts, "weights": weights,
+                  "active_ranks": active_ranks, "waited": waited, "token_mask": token_mask}
         on_device, args, kept, arrays = self._dispatch_args(inputs, self._rooms(also) if out is None else dict(out))
         args.timeout_ms, args.fill_tail, args.expert_alignment = timeout_ms, fill_tail, expert_alignment
         args.expert_tokens_as = _enum(expert_tokens_as, EpTokensAs)
@@ -234,9 +248,10 @@ class Ep:
         """The least elements of each argument, for @n tokens."""
         el, rows, size, once = self.local_experts, self.rows, self.group.size, self.preset == EpPreset.COMPACT
         bins = min(el, 1) if once else el
-        return {"x": n * self.hidden, "x_scales": n * -(-self.hidden // 128), "experts": n * self.top_k, "weights": n * self.top_k, "out": n * self.hidden,
-                "packed_x": bins * rows * self.hidden, "y": bins * rows * self.hidden, "count": el,
-                "src_info": bins * rows, "range": bins * size, "packed_scales": bins * rows * -(-self.hidden // 128),
+        return {"x": n * self.hidden, "x_scales": n * -(-self.hidden // 128),
+                "smooth": self.experts * self.hidden, "experts": n * self.top_k, "weights": n * self.top_k, "out": n * self.hidden,
+                "packed_x": bins * rows * self._width(), "y": bins * rows * self.hidden, "count": el,
+                "src_info": bins * rows, "range": bins * size, "packed_scales": bins * rows * self._groups(),
                 "recv_experts": bins * rows * self.top_k, "recv_weights": bins * rows * self.top_k,
                 "token_mask": n, "expert_tokens": el, "recv_counts": el * size, "triplets": bins * rows * 3,
                 "flat": bins * rows * 2,
@@ -248,10 +263,12 @@ class Ep:
         for name, array in arrays.items():
             if array is None:
                 continue
-            b = buffer(array, writable=name not in ("x", "x_scales", "experts", "weights", "y", "token_mask"), bits=True)
+            b = buffer(array, writable=name not in _INPUTS, bits=True)
             want = _TYPES.get(name, self.dtype)
             wide = name == "experts" and b.dtype == Dtype.INT64
-            if (name == "packed_x" and self.rows_as == EpRowsAs.E4M3
+            if name == "packed_x" and self.rows_as == EpRowsAs.INT8:
+                want = Dtype.INT8
+            elif (name == "packed_x" and self.rows_as != EpRowsAs.BF16
                     or name == "x" and arrays.get("x_scales") is not None):
                 want = Dtype.UINT8
             if b.dtype != want and name != "route" and not wide:
@@ -305,16 +322,19 @@ def _owners(owners, experts: int):
     return (ctypes.c_int * experts)(*owners)
 
 
-def _config(max_tokens, hidden, top_k, experts, preset, rows, combine, owners, lanes, dtype):
+def _config(max_tokens, hidden, top_k, experts, preset, rows, combine, owners, lanes, dtype, combine_rows):
     config = _abi.covey_ep_config(size=ctypes.sizeof(_abi.covey_ep_config), dtype=dtype)
     config.max_tokens, config.hidden, config.top_k, config.experts = max_tokens, hidden, top_k, experts
     config.preset, config.rows = _enum(preset, EpPreset), _enum(rows, EpRowsAs)
     config.combine, config.expert_owner, config.lanes = _enum(combine, EpCombineAs), _owners(owners, experts), lanes
+    config.combine_rows = _enum(combine_rows, EpBackAs)
     return config
 
 
+_INPUTS = ("x", "x_scales", "smooth", "experts", "weights", "y", "token_mask")
 _TYPES = {"experts": Dtype.INT32, "weights": Dtype.FLOAT32, "count": Dtype.INT32, "src_info": Dtype.INT32,
-          "range": Dtype.INT64, "packed_scales": Dtype.FLOAT32, "x_scales": Dtype.FLOAT32, "active_ranks": Dtype.INT32, "waited": Dtype.UINT64,
+          "range": Dtype.INT64, "packed_scales": Dtype.FLOAT32, "x_scales": Dtype.FLOAT32,
+          "smooth": Dtype.FLOAT32, "active_ranks": Dtype.INT32, "waited": Dtype.UINT64,
           "recv_experts": Dtype.INT32, "recv_weights": Dtype.FLOAT32, "token_mask": Dtype.UINT8,
           "expert_tokens": Dtype.INT64, "recv_counts": Dtype.INT32, "triplets": Dtype.INT32, "flat": Dtype.INT32}  # the others: the handle's
 

@@ -13,6 +13,8 @@ template <int ONCE> static const void *kernel_of(const struct cvy_ep_args *a)
 
 	if (a->form.bulk)
 		return cvy_ep_bulk_kernel(a);
+	if (cvy_ep_in_ints(a->call.kind == CVY_GPU_DISPATCH ? a->code : a->back))
+		return cvy_ep_ints_kernel(a);
 	if (a->call.kind == CVY_GPU_DISPATCH)
 		return first ? (const void *)cvy_ep_first_phase<cvy_ep_dispatch<ONCE>>
 			     : (const void *)cvy_ep_operation<cvy_ep_dispatch<ONCE>>;
@@ -26,10 +28,12 @@ cudaError_t cvy_ep_load_kernels(size_t *stack)
 {
 	cudaError_t got = cudaSuccess;
 
-	for (int i = 0; i < 32 && got == cudaSuccess; i++) {
+	for (int i = 0; i < 128 && got == cudaSuccess; i++) {
 		struct cvy_ep_args a = {};
 
-		a.form.bulk = i >> 4;
+		a.form.bulk = i >> 4 & 1;
+		a.code = a.back = i >> 5 & 1 ? CVY_EP_INT8 : CVY_EP_AS_IS;
+		a.smooth = i >> 6 ? (const float *)&a : NULL;
 		a.per_rank = a.form.per_step = i >> 3 & 1; /* cvy_ep_begins */
 		a.call.kind = i & 1 ? CVY_GPU_DISPATCH : CVY_GPU_COMBINE;
 		a.phases = i & 2 ? CVY_EP_SEND : CVY_EP_RECV;

@@ -394,7 +394,7 @@ template <int ONCE> struct cvy_ep_bulk_combine {
 		if (far && !cvy_ep_far_may_push(t, &s, step))
 			return;
 		cvy_ep_push_headers_back<ONCE>(t, &s, 0, back, t->peers & ~bulk);
-		cvy_ep_push_results<ONCE>(t, &s, 0, back, t->peers & ~bulk);
+		cvy_ep_push_results<ONCE, 0>(t, &s, 0, back, t->peers & ~bulk);
 		if (far)
 			cvy_ep_far_put(t, &s, by_lines::lines(t, &s, back, (int)threadIdx.x));
 	}

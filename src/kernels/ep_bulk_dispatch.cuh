@@ -168,7 +168,7 @@ static __device__ __forceinline__ void cvy_ep_take_whole(const struct cvy_ep_tur
 							 int last)
 {
 	const struct cvy_ep_args *a = t->a;
-	const int words = a->hidden / (a->fp8 ? 8 : 4), units = (words + CVY_EP_UNIT - 1) / CVY_EP_UNIT;
+	const int words = a->hidden / (a->code ? 8 : 4), units = (words + CVY_EP_UNIT - 1) / CVY_EP_UNIT;
 	struct cvy_ep_named named = { -1, -1, 0, 0 };
 	struct cvy_ep_row row = { NULL, 0, 0 };
 	int at = u * CVY_EP_UNIT + (int)(threadIdx.x % 32) * 2, begins = 1;
@@ -195,7 +195,7 @@ static __device__ __forceinline__ void cvy_ep_take_whole(const struct cvy_ep_tur
 			rows = __ballot_sync(CVY_EP_ALL, named.row >= 0);
 			if (!u)
 				cvy_ep_write_route<ONCE>(t, rank, cvy_ep_token(t, s, j), &named);
-			if (a->fp8 && last >= units)
+			if (a->code && last >= units)
 				cvy_ep_take_scales<ONCE>(a, room, &row, j, &named, rows);
 			begins = 0;
 		}
@@ -221,7 +221,7 @@ static __device__ __forceinline__ void cvy_ep_take_all(const struct cvy_ep_turn 
 						       const struct cvy_ep_room *room, int warps)
 {
 	const struct cvy_ep_args *a = t->a;
-	const int words = a->hidden / (a->fp8 ? 8 : 4), units = (words + CVY_EP_UNIT - 1) / CVY_EP_UNIT;
+	const int words = a->hidden / (a->code ? 8 : 4), units = (words + CVY_EP_UNIT - 1) / CVY_EP_UNIT;
 	int rows = 0, share, at, last;
 
 #pragma unroll 1
@@ -249,7 +249,7 @@ template <int ONCE>
 static __device__ __noinline__ void cvy_ep_take_own_apart(const struct cvy_ep_apart *x, struct cvy_ep_step s,
 							  struct cvy_ep_room room, int j)
 {
-	const int words = x->t.a->hidden / (x->t.a->fp8 ? 8 : 4);
+	const int words = x->t.a->hidden / (x->t.a->code ? 8 : 4);
 
 	cvy_ep_take_whole<ONCE>(&x->t, &s, &room, x->t.a->call.rank, j, 0, (words + CVY_EP_UNIT - 1) / CVY_EP_UNIT);
 }
@@ -260,7 +260,7 @@ static __device__ __forceinline__ void cvy_ep_take_own(const struct cvy_ep_turn 
 						       const struct cvy_ep_room *room)
 {
 	const struct cvy_ep_args *a = t->a;
-	const uint32_t bytes = (uint32_t)a->hidden * (a->fp8 ? 1 : 2);
+	const uint32_t bytes = (uint32_t)a->hidden * (a->code ? 1 : 2);
 	const int whole = CVY_HAS_BULK && ((uintptr_t)a->packed & 15) == 0, self = a->call.rank;
 	const struct cvy_ep_row staged = { NULL, 0, 0 };
 
@@ -277,7 +277,7 @@ static __device__ __forceinline__ void cvy_ep_take_own(const struct cvy_ep_turn 
 			if (named.row >= 0)
 				cvy_bulk_store(a->packed + (size_t)named.row * bytes, stage, bytes);
 			cvy_ep_write_route<ONCE>(t, self, cvy_ep_token(t, s, j), &named);
-			if (a->fp8)
+			if (a->code)
 				cvy_ep_take_scales<ONCE>(a, room, &staged, j, &named, rows);
 		} else {
 			struct cvy_ep_apart x;

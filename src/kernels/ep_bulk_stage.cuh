@@ -131,7 +131,7 @@ static __device__ __forceinline__ void cvy_ep_stage_sixteen(const struct cvy_ep_
 {
 	const int in = w < a->hidden / 16;
 
-	if (a->fp8) {
+	if (a->code) {
 		uint64_t out[2] = { v[0], v[1] };
 		float scale = __uint_as_float((uint32_t)v[2]);
 
@@ -156,7 +156,7 @@ static __device__ __forceinline__ void cvy_ep_stage_all(const struct cvy_ep_turn
 	const int lane = (int)(threadIdx.x % 32);
 
 #pragma unroll 1
-	for (int i = (int)threadIdx.x; a->fp8 && i < a->form.per_step; i += CVY_EP_THREADS)
+	for (int i = (int)threadIdx.x; a->code && i < a->form.per_step; i += CVY_EP_THREADS)
 		cvy_ep_stage_end(a, room->stage + (size_t)i * (size_t)a->form.row_words);
 #pragma unroll 1
 	for (;;) {

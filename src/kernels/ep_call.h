@@ -16,10 +16,12 @@
 #ifndef CVY_EP_CALL_H
 #define CVY_EP_CALL_H
 
+#include "ep_code.h"
 #include "layout.h"
 
 #define CVY_EP_LINE_BYTES 128
 #define CVY_EP_LINE_WORDS 15  /* and the tag */
+#define CVY_EP_LINE_EIGHTS 12 /* of integers; their scales take the other three words */
 #define CVY_EP_LINE_PACKETS 8 /* of a header: a word and the tag */
 #define CVY_EP_SLOT_LINES ((int)(CVY_GPU_SLOT / CVY_EP_LINE_BYTES))
 #define CVY_EP_STEP_LINES (CVY_GPU_ROUNDS * CVY_EP_SLOT_LINES)
@@ -32,7 +34,6 @@
 #define CVY_EP_HIDDEN 8192
 #define CVY_EP_STEP_TOKENS 64 /* one word says which of them come */
 #define CVY_EP_STAGE ((int32_t)64 << 10)
-#define CVY_EP_GROUP 128		   /* elements of one scale */
 #define CVY_EP_ENTRIES ((int32_t)16 << 10) /* bytes of shared memory for entries of all sources */
 #define CVY_EP_ACROSS 8			   /* lanes that one token is cut across, at most: a power of two */
 #ifndef CVY_EP_PIECE
@@ -72,11 +73,13 @@ struct cvy_ep_form {
 
 struct cvy_ep_shape_gpu {
 	int32_t tokens, hidden, top_k, experts, size;
-	int32_t fp8;	    /* rows of dispatch are e4m3 with one f32 scale per 128 elements */
+	int32_t code;	    /* enum cvy_ep_codes: of rows of dispatch */
 	int32_t per_rank;   /* combine sums on the expert's rank */
 	int32_t most_local; /* experts of one rank, at most */
 	int32_t once;	    /* a token has one row at a rank; that rank sends one back */
 	int32_t ranks;	    /* as many as size may come to be: steps do not change then */
+	int32_t back;	    /* enum cvy_ep_codes: of rows of combine */
+	int32_t whole;	    /* rows of dispatch travel as they are, uncut, and receivers make codes of them (smooth) */
 };
 
 static inline int32_t cvy_ep_div(int32_t a, int32_t b)
@@ -121,6 +124,7 @@ enum cvy_ep_lines {
 	CVY_EP_IN_PIECES,  /* one row is for several lanes or steps */
 	CVY_EP_SHORT_ROWS, /* or odd for bulk copies; or so many are in a step that no word has a bit for each */
 	CVY_EP_NO_SHARED,  /* dispatch would take more shared memory than there is */
+	CVY_EP_INTEGERS,   /* of rows are codes that bulk steps do not have */
 	CVY_EP_NO_ROOM,	   /* header and rows of a step are more than a slot holds */
 };
 
@@ -139,6 +143,8 @@ static inline enum cvy_ep_lines cvy_ep_lines_why(const struct cvy_ep_shape_gpu *
 {
 	if (combine && !s->per_rank && !s->once)
 		return CVY_EP_ROWS_EACH;
+	if (cvy_ep_in_ints(combine ? s->back : s->code)) /* whole or not */
+		return CVY_EP_INTEGERS;
 	if (f->slices > 1 || f->across)
 		return CVY_EP_IN_PIECES;
 	if (cvy_ep_div(s->tokens, f->lanes) < CVY_EP_BULK_TOKENS)
@@ -158,15 +164,25 @@ static inline void cvy_ep_bulk_of(const struct cvy_ep_shape_gpu *s, int combine,
 		f->header_lines = cvy_ep_bulk_header(f);
 }
 
+/* Of 8 bytes, scales included. Each line of CVY_EP_INT8_BY_8 has its own scales. */
+static inline int32_t cvy_ep_row_words(const struct cvy_ep_shape_gpu *s, int combine)
+{
+	const int code = combine ? s->back : s->whole ? CVY_EP_AS_IS : s->code;
+
+	if (code == CVY_EP_INT8_BY_8)
+		return cvy_ep_div(s->hidden, CVY_EP_LINE_EIGHTS * CVY_EP_EIGHT) * CVY_EP_LINE_WORDS;
+	return (int32_t)((cvy_ep_code_row(cvy_ep_code_of(code), (size_t)s->hidden) + 7) / 8);
+}
+
 /* @lanes: up to CVY_GPU_LANES. 0: too large for a step. */
 static inline int cvy_ep_form_of(const struct cvy_ep_shape_gpu *s, int32_t lanes, int combine, struct cvy_ep_form *f)
 {
 	int32_t ranks = s->ranks > s->size ? s->ranks : s->size;
-	int32_t mine = cvy_ep_div(s->tokens, lanes), groups = cvy_ep_div(s->hidden, CVY_EP_GROUP), lines, most;
+	int32_t mine = cvy_ep_div(s->tokens, lanes), lines, most;
 
 	f->lanes = lanes;
 	f->rows = combine && !s->per_rank && !s->once ? s->top_k : 1;
-	f->row_words = !combine && s->fp8 ? s->hidden / 8 + cvy_ep_div(groups, 2) : s->hidden / 4;
+	f->row_words = cvy_ep_row_words(s, combine);
 	f->count_words = combine ? 0 : cvy_ep_div(s->most_local + s->once, 4);
 	f->entry_words = combine ? 0 : 2 * cvy_ep_div(s->top_k, 2);
 	f->slices = 1;
@@ -193,7 +209,8 @@ static inline int cvy_ep_form_of(const struct cvy_ep_shape_gpu *s, int32_t lanes
 		f->slices = cvy_ep_div(lines, f->slice_lines);
 	}
 	f->steps = cvy_ep_div(mine, f->per_step) * f->slices;
-	for (f->across = 0; f->steps == 1 && s->tokens << (f->across + 1) <= lanes && cvy_ep_cuts(lines, f->across);)
+	for (f->across = 0;
+	     !s->whole && f->steps == 1 && s->tokens << (f->across + 1) <= lanes && cvy_ep_cuts(lines, f->across);)
 		f->across++;
 	f->apart = lanes >> f->across;
 	f->slice_lines = cvy_ep_div(f->slice_lines, 1 << f->across);
@@ -242,7 +259,7 @@ struct cvy_ep_args {
 	struct cvy_gpu_call call; /* kind, rank, size, lanes, threads, steps; the device fills in the rest */
 	struct cvy_ep_form form;
 	struct cvy_ep_state *state;
-	int32_t tokens, hidden, top_k, experts, el, num_tokens, fp8, per_rank, renormalise;
+	int32_t tokens, hidden, top_k, experts, el, num_tokens, code, per_rank, renormalise;
 	int32_t phases;
 	uint32_t size_mask;    /* of ranks below size */
 	int32_t fp16;	       /* elements are fp16, else bf16: alike on all ranks */
@@ -268,6 +285,8 @@ struct cvy_ep_args {
 	int32_t once;
 	int32_t *recv_experts; /* once: [size * tokens][top_k] experts here of each row, -1: none, */
 	float *recv_weights;   /* and their weights */
+	int32_t back;	       /* enum cvy_ep_codes: of rows of combine */
+	const float *smooth;   /* dispatch: [experts][hidden] factors, or NULL; rows then come as they are */
 };
 
 /* Pieces of a row that a warp moves at a time, in a slice. */

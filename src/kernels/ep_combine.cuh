@@ -7,10 +7,9 @@
 #ifndef CVY_EP_COMBINE_CUH
 #define CVY_EP_COMBINE_CUH
 
-#include "ep_result.cuh"
+#include "ep_ints_combine.cuh"
 
-#define CVY_EP_BATCH 2 /* lines that a thread waits for at a time */
-#define CVY_EP_ASKS 8  /* ranks up to which each warp looks itself for what came of them */
+#define CVY_EP_ASKS 8 /* ranks up to which each warp looks itself for what came of them */
 
 /* All threads, before a barrier. */
 static __device__ __forceinline__ void cvy_ep_nobody(struct cvy_ep_shared *sh)
@@ -44,15 +43,6 @@ static __device__ __forceinline__ void cvy_ep_who(const struct cvy_ep_turn *t, c
 	}
 }
 
-/* Line of word @word of row @nth of token @j in the step, -1: of another slice. */
-static __device__ __forceinline__ int cvy_ep_combine_line(const struct cvy_ep_turn *t, const struct cvy_ep_step *s,
-							  int j, int nth, int line)
-{
-	const struct cvy_ep_form *f = &t->a->form;
-
-	return f->header_lines + (j * f->rows + nth) * f->slice_lines + line - s->slice * f->slice_lines;
-}
-
 /*
  * To each rank, which of its tokens there are results of; by the last warps, since the first push those. @one: the step has one
  * token of each of a few ranks, and nobody has told (cvy_ep_who).
@@ -78,7 +68,7 @@ static __device__ __forceinline__ void cvy_ep_push_headers_back(const struct cvy
 }
 
 /* The results for token @j of @rank: its quads from @q on, summed or one by one; returns where the next begin. */
-template <int ONCE>
+template <int ONCE, int CODED>
 static __device__ __forceinline__ int cvy_ep_push_token(const struct cvy_ep_turn *t, const struct cvy_ep_step *s,
 							int rank, int j, int q)
 {
@@ -99,7 +89,9 @@ static __device__ __forceinline__ int cvy_ep_push_token(const struct cvy_ep_turn
 			uint64_t v[2] = { 0, 0 };
 
 			word += first * CVY_EP_LINE_WORDS;
-			if (a->per_rank) {
+			if constexpr (CODED) {
+				cvy_ep_codes_here<ONCE>(a, &p, these, line, line < last, v);
+			} else if (a->per_rank) {
 				struct cvy_ep_sum sum = cvy_ep_sum_here(a, &p, these, word);
 
 				cvy_ep_round(a, &sum, v);
@@ -116,7 +108,7 @@ static __device__ __forceinline__ int cvy_ep_push_token(const struct cvy_ep_turn
 	return q;
 }
 
-template <int ONCE>
+template <int ONCE, int CODED>
 static __device__ __forceinline__ void cvy_ep_push_results(const struct cvy_ep_turn *t, const struct cvy_ep_step *s,
 							   int one, const uint64_t *theirs, uint32_t to)
 {
@@ -126,7 +118,7 @@ static __device__ __forceinline__ void cvy_ep_push_results(const struct cvy_ep_t
 	{
 #pragma unroll 1
 		for (uint64_t left = one ? 1 : theirs[p]; left; left &= left - 1)
-			q = cvy_ep_push_token<ONCE>(t, s, (int)p, __ffsll((long long)left) - 1, q);
+			q = cvy_ep_push_token<ONCE, CODED>(t, s, (int)p, __ffsll((long long)left) - 1, q);
 	}
 }
 
@@ -155,12 +147,6 @@ static __device__ __forceinline__ void cvy_ep_hear(struct cvy_ep_turn *t, const 
 		if (how != 1)
 			cvy_ep_waited(t, p);
 	}
-}
-
-/* The first quad of own token @j of a step that this warp sums: from the last warp on, since the first have results to push. */
-static __device__ __forceinline__ int cvy_ep_sums_from(const struct cvy_ep_turn *t, int j)
-{
-	return (CVY_EP_WARPS - 1 - (int)(threadIdx.x / 32) + j * cvy_ep_quads(t->a)) % CVY_EP_WARPS;
 }
 
 /* Known to a warp of the step's first own token before it hears anybody. */
@@ -244,53 +230,6 @@ static __device__ __forceinline__ int cvy_ep_gather(struct cvy_ep_turn *t, const
 	return 0;
 }
 
-/* The sum of the weights whose owners take part: k ascending, as the host adds. */
-static __device__ __forceinline__ float cvy_ep_scale(const struct cvy_ep_args *a, const struct cvy_ep_place *p,
-						     uint32_t valid, uint32_t here)
-{
-	float all = 0, left = 0;
-
-	if (!a->renormalise || valid == here)
-		return 1;
-#pragma unroll 1
-	for (int k = 0; k < a->top_k; k++) {
-		float w = __shfl_sync(CVY_EP_ALL, p->weight, k);
-
-		if (valid >> k & 1)
-			all += w;
-		if (here >> k & 1)
-			left += w;
-	}
-	return left != all && left != 0 ? all / left : 1;
-}
-
-/* Of an own token, known to a warp before it adds: the parts that come, and the factor of their sum. */
-struct cvy_ep_parts {
-	uint32_t from; /* ranks, or numbers of its experts */
-	float scale;
-};
-
-/* A warp: of the own token @j. */
-template <int ONCE>
-static __device__ __forceinline__ struct cvy_ep_parts cvy_ep_parts_of(const struct cvy_ep_turn *t,
-								      const struct cvy_ep_place *p, int j)
-{
-	const struct cvy_ep_args *a = t->a;
-	int self = p->owner == a->call.rank, own = p->row >= 0, comes;
-	struct cvy_ep_parts parts;
-	uint32_t valid;
-
-	if (ONCE) /* the row stands at the first that names the rank */
-		own = __any_sync(CVY_EP_ALL, self && own);
-	comes = p->owner >= 0 && (self ? own : cvy_has(t->sources, p->owner) && (t->sh->got[p->owner] >> j & 1));
-	valid = __ballot_sync(CVY_EP_ALL, p->owner >= 0);
-	parts.from = __ballot_sync(CVY_EP_ALL, comes);
-	parts.scale = cvy_ep_scale(a, p, valid, parts.from);
-	if (a->per_rank) /* owners in place of experts */
-		parts.from = __reduce_or_sync(CVY_EP_ALL, comes ? 1u << p->owner : 0);
-	return parts;
-}
-
 /* A warp: its quads of the own token @j. Not 0: stopped or late. */
 template <int ONCE, int BEGINS>
 static __device__ __forceinline__ int cvy_ep_take_token(struct cvy_ep_turn *t, const struct cvy_ep_step *s,
@@ -330,18 +269,20 @@ static __device__ __forceinline__ int cvy_ep_take_token(struct cvy_ep_turn *t, c
 	return 0;
 }
 
-template <int ONCE, int BEGINS>
+template <int ONCE, int BEGINS, int CODED>
 static __device__ __forceinline__ void cvy_ep_take_results(struct cvy_ep_turn *t, const struct cvy_ep_step *s,
 							   const struct cvy_ep_begun *begun)
 {
 #pragma unroll 1
 	for (int j = 0; j < t->a->form.per_step && cvy_ep_token(t, s, j) < t->a->num_tokens; j++)
-		if (cvy_ep_take_token<ONCE, BEGINS>(t, s, begun, j) == 1)
+		if ((CODED ? cvy_ep_take_coded<ONCE>(t, s, &begun->place, j)
+			   : cvy_ep_take_token<ONCE, BEGINS>(t, s, begun, j)) == 1)
 			return;
 }
 
-/* BEGINS: own parts are summed before anybody is heard (cvy_ep_begins); kernels of their own, since it takes registers. */
-template <int ONCE, int BEGINS> struct cvy_ep_combine {
+/* BEGINS: own parts are summed before anybody is heard (cvy_ep_begins); kernels of their own, since it takes registers.
+ * CODED: rows travel as integers (ep_ints.cu). */
+template <int ONCE, int BEGINS, int CODED = 0> struct cvy_ep_combine {
 	enum { PLACES = 0 };
 
 	/* Lines of the step that went to @rank, and any before them. */
@@ -395,7 +336,7 @@ template <int ONCE, int BEGINS> struct cvy_ep_combine {
 			return;
 		cvy_ep_overtake(t, s, step);
 		cvy_ep_push_headers_back<ONCE>(t, s, one, t->sh->theirs, t->peers);
-		cvy_ep_push_results<ONCE>(t, s, one, t->sh->theirs, t->peers);
+		cvy_ep_push_results<ONCE, CODED>(t, s, one, t->sh->theirs, t->peers);
 		if (far)
 			cvy_ep_far_put(t, s, lines(t, s, t->sh->theirs, (int)threadIdx.x));
 	}
@@ -452,7 +393,7 @@ template <int ONCE, int BEGINS> struct cvy_ep_combine {
 			for (;;) { /* a rank that is late in the middle has no part in any of it */
 				uint32_t with = t.sources;
 
-				cvy_ep_take_results<ONCE, BEGINS>(&t, &s, &begun);
+				cvy_ep_take_results<ONCE, BEGINS, CODED>(&t, &s, &begun);
 				if (cvy_ep_overtakes(&t))
 					cvy_ep_far_look(&t, &s);
 				stopped = cvy_ep_stopped(&t);

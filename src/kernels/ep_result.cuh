@@ -8,6 +8,8 @@
 
 #include "ep_bulk.cuh"
 
+#define CVY_EP_BATCH 2 /* lines that a thread waits for at a time */
+
 #ifndef CVY_EP_RESULTS
 #define CVY_EP_RESULTS 4 /* rows of results that a thread reads at a time */
 #endif
@@ -156,15 +158,17 @@ static __device__ __noinline__ void cvy_ep_result_part(const uint8_t *row, int h
 	v[1] = cvy_word_get_part(row, (uint64_t)word * 8 + 8, (uint64_t)hidden * 2);
 }
 
-/* Two words of row @row of the experts' results: rows are whole words (hidden). */
+/* Two words of row @row of the experts' results: rows are whole words (hidden). CODED: row_words are those of codes. */
+template <int CODED = 0>
 static __device__ __forceinline__ void cvy_ep_result(const struct cvy_ep_args *a, int row, int word, uint64_t v[2])
 {
 	const uint8_t *at = a->y + (size_t)row * (size_t)a->hidden * 2;
 	const uint64_t *words = (const uint64_t *)at + word;
+	const int end = CODED ? a->hidden / 4 : a->form.row_words;
 
 	if (((uintptr_t)a->y & 7) == 0) {
-		v[0] = word < a->form.row_words ? words[0] : 0;
-		v[1] = word + 1 < a->form.row_words ? words[1] : 0;
+		v[0] = word < end ? words[0] : 0;
+		v[1] = word + 1 < end ? words[1] : 0;
 	} else {
 		uint64_t part[2];
 
@@ -200,6 +204,7 @@ static __device__ __forceinline__ void cvy_ep_result_two(const struct cvy_ep_arg
 }
 
 /* The weighted sum of the rows in @rows, at @word. All threads of a warp. */
+template <int CODED = 0>
 static __device__ __forceinline__ struct cvy_ep_sum cvy_ep_sum_here(const struct cvy_ep_args *a,
 								    const struct cvy_ep_place *p, uint32_t rows,
 								    int word)
@@ -219,7 +224,7 @@ static __device__ __forceinline__ struct cvy_ep_sum cvy_ep_sum_here(const struct
 
 			by[i] = __shfl_sync(CVY_EP_ALL, p->weight, k);
 			if (i < n)
-				cvy_ep_result(a, r, word, v[i]);
+				cvy_ep_result<CODED>(a, r, word, v[i]);
 			rows &= rows - 1;
 		}
 		if (a->fp16)
@@ -240,6 +245,70 @@ static __device__ __forceinline__ struct cvy_ep_sum cvy_ep_own_sum(const struct 
 	if (ONCE)
 		mine.weight = 1;
 	return cvy_ep_sum_here(a, &mine, __ballot_sync(CVY_EP_ALL, p->owner == a->call.rank && p->row >= 0), word);
+}
+
+/* ---- an own token: what comes for it, and where it is in a step ---- */
+
+/* Line of word @word of row @nth of token @j in the step, -1: of another slice. */
+static __device__ __forceinline__ int cvy_ep_combine_line(const struct cvy_ep_turn *t, const struct cvy_ep_step *s,
+							  int j, int nth, int line)
+{
+	const struct cvy_ep_form *f = &t->a->form;
+
+	return f->header_lines + (j * f->rows + nth) * f->slice_lines + line - s->slice * f->slice_lines;
+}
+
+/* The first quad of own token @j of a step that this warp sums: from the last warp on, since the first have results to push. */
+static __device__ __forceinline__ int cvy_ep_sums_from(const struct cvy_ep_turn *t, int j)
+{
+	return (CVY_EP_WARPS - 1 - (int)(threadIdx.x / 32) + j * cvy_ep_quads(t->a)) % CVY_EP_WARPS;
+}
+
+/* The sum of the weights whose owners take part: k ascending, as the host adds. */
+static __device__ __forceinline__ float cvy_ep_scale(const struct cvy_ep_args *a, const struct cvy_ep_place *p,
+						     uint32_t valid, uint32_t here)
+{
+	float all = 0, left = 0;
+
+	if (!a->renormalise || valid == here)
+		return 1;
+#pragma unroll 1
+	for (int k = 0; k < a->top_k; k++) {
+		float w = __shfl_sync(CVY_EP_ALL, p->weight, k);
+
+		if (valid >> k & 1)
+			all += w;
+		if (here >> k & 1)
+			left += w;
+	}
+	return left != all && left != 0 ? all / left : 1;
+}
+
+/* Of an own token, known to a warp before it adds: the parts that come, and the factor of their sum. */
+struct cvy_ep_parts {
+	uint32_t from; /* ranks, or numbers of its experts */
+	float scale;
+};
+
+/* A warp: of the own token @j. */
+template <int ONCE>
+static __device__ __forceinline__ struct cvy_ep_parts cvy_ep_parts_of(const struct cvy_ep_turn *t,
+								      const struct cvy_ep_place *p, int j)
+{
+	const struct cvy_ep_args *a = t->a;
+	int self = p->owner == a->call.rank, own = p->row >= 0, comes;
+	struct cvy_ep_parts parts;
+	uint32_t valid;
+
+	if (ONCE) /* the row stands at the first that names the rank */
+		own = __any_sync(CVY_EP_ALL, self && own);
+	comes = p->owner >= 0 && (self ? own : cvy_has(t->sources, p->owner) && (t->sh->got[p->owner] >> j & 1));
+	valid = __ballot_sync(CVY_EP_ALL, p->owner >= 0);
+	parts.from = __ballot_sync(CVY_EP_ALL, comes);
+	parts.scale = cvy_ep_scale(a, p, valid, parts.from);
+	if (a->per_rank) /* owners in place of experts */
+		parts.from = __reduce_or_sync(CVY_EP_ALL, comes ? 1u << p->owner : 0);
+	return parts;
 }
 
 #endif

@@ -119,7 +119,7 @@ static __device__ __forceinline__ void cvy_ep_stage_eight(const struct cvy_ep_ar
 {
 	int words = a->hidden / 8;
 
-	if (a->fp8) {
+	if (a->code) {
 		float *scales = (float *)(stage + words), scale = __uint_as_float((uint32_t)v[1]);
 		uint64_t out = v[0];
 
@@ -140,7 +140,7 @@ static __device__ __forceinline__ void cvy_ep_stage_end(const struct cvy_ep_args
 {
 	int words = a->hidden / 8, groups = (words + 15) / 16;
 
-	if (a->fp8 && groups % 2)
+	if (a->code && groups % 2)
 		((float *)(stage + words))[groups] = 0;
 }
 

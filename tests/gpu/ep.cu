@@ -44,7 +44,8 @@ static struct setup random_setup(void)
 	s.shape.tokens = 1 + (int)below(s.shape.hidden > 1000 ? 40 : 130);
 	s.shape.top_k = 1 + (int)below(below(4) ? 8 : 32);
 	s.shape.experts = n + (int)below(below(3) ? 24 : 8);
-	s.shape.fp8 = (int)below(2);
+	s.shape.code = (int)below(4);
+	s.shape.back = below(3) ? CVY_EP_AS_IS : CVY_EP_INT8_BY_8;
 	s.shape.per_rank = (int)below(2);
 	s.shape.once = below(3) == 0;
 	s.lanes = 1 << below(devices < n ? 5 : 8); /* ranks that share a device must all fit */
@@ -55,7 +56,8 @@ static struct setup random_setup(void)
 	while ((size_t)s.shape.experts * (size_t)n * (size_t)s.shape.tokens * (size_t)s.shape.hidden * 2 > ROOM / 2)
 		s.shape.tokens = (s.shape.tokens + 1) / 2;
 	owners(&s, (int)below(3));
-	s.given = s.shape.fp8 ? (uint32_t)below(1u << n) : 0;
+	s.smooth = s.shape.code > CVY_EP_E4M3 && !s.shape.once && below(2);
+	s.given = s.shape.code == CVY_EP_E4M3 ? (uint32_t)below(1u << n) : 0;
 	s.wide = (uint32_t)below(1u << n);
 	s.fp16 = (int)below(2);
 	s.odd = below(4) == 0;
@@ -135,8 +137,11 @@ static void corners(void)
 			s.shape.experts = all[i].experts;
 			s.shape.once = way & 1;
 			s.shape.per_rank = way >> 1 & 1;
-			s.shape.fp8 = s.split = way >> 2;
-			s.fp16 = s.shape.once ^ s.shape.fp8;
+			s.split = way >> 2;
+			s.shape.code = s.split + 2 * (int)(i & 1); /* as they are and e4m3, or int8 and int4 */
+			s.shape.back = i / 2 & 1 ? CVY_EP_INT8_BY_8 : CVY_EP_AS_IS;
+			s.fp16 = s.shape.once ^ s.split;
+			s.smooth = s.shape.code > CVY_EP_E4M3 && !s.shape.once && i & 2;
 			s.lanes = 4;
 			s.wide = all[i].wide ? mask : 0;
 			s.masked = way & 2 ? mask : 0;
@@ -160,7 +165,8 @@ static void one_hidden(int hidden, int way)
 	s.shape.tokens = 3;
 	s.shape.top_k = 2;
 	s.shape.experts = 2 * n + 1;
-	s.shape.fp8 = way & 1;
+	s.shape.code = (way + hidden / 512) % 4;
+	s.shape.back = hidden / 1024 & 1 ? CVY_EP_INT8_BY_8 : CVY_EP_AS_IS;
 	s.shape.once = way >> 1 & 1;
 	s.shape.per_rank = s.split = way >> 2;
 	s.fp16 = s.shape.once ^ s.split;
@@ -504,7 +510,7 @@ static void time_one(int tokens, int lanes, int compact_rows, int given)
 	s.shape.tokens = tokens;
 	s.shape.top_k = 8;
 	s.shape.experts = 256 / 4 * n; /* a rank has as many as with four */
-	s.shape.fp8 = s.shape.per_rank = 1;
+	s.shape.code = s.shape.per_rank = 1;
 	s.shape.once = compact_rows;
 	s.given = given ? mask : 0;
 	s.lanes = lanes ? lanes : lanes_of(&s.shape);

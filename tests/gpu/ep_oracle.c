@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "ep.h"
+#include "ep_quant.h"
 #include "mask.h"
 #include "reduce.h"
 
@@ -21,8 +22,11 @@ static void *need(size_t bytes)
 static struct covey_ep *handle(const struct oracle *o, int rank)
 {
 	struct covey_ep *ep = need(sizeof(*ep));
+	const int of_experts = o->per_rank && !cvy_ep_pack_of(o->preset)->once; /* sums become codes, and not these */
 
-	ep->shape = (struct cvy_ep_shape){ o->tokens, o->hidden, o->top_k, o->experts, o->size, o->preset };
+	ep->shape = (struct cvy_ep_shape){
+		o->tokens, o->hidden, o->top_k, o->experts, o->size, o->preset, of_experts ? CVY_EP_AS_IS : o->back
+	};
 	ep->dtype = o->dtype;
 	ep->rank = rank;
 	ep->size = o->size;
@@ -61,6 +65,7 @@ static struct covey_dispatch_args dispatch_args(const struct oracle *o, const st
 	a.num_tokens = r->num_tokens;
 	a.x = r->x;
 	a.x_scales = r->x_scales;
+	a.smooth = r->smooth;
 	a.experts = r->ids;
 	a.weights = r->weights;
 	a.recv_experts = r->recv_experts;
@@ -89,7 +94,7 @@ void oracle_dispatch(const struct oracle *o, int rank)
 	struct covey_dispatch_args to = dispatch_args(o, r);
 	uint8_t *slot = need(cvy_ep_dispatch_bytes(&ep->shape));
 
-	ep->rows_as = r->codes ? COVEY_EP_ROWS_E4M3 : COVEY_EP_ROWS_BF16;
+	ep->rows_as = o->code;
 	memset(r->count, 0, (size_t)ep->el * sizeof(int32_t));
 	for (int s = 0; s < o->size; s++) {
 		struct covey_dispatch_args from = dispatch_args(o, &o->rank[s]);
@@ -162,6 +167,7 @@ static void sum_per_rank(const struct oracle *o, int rank)
 	float *all = need(hidden * sizeof(float)), *part = need(hidden * sizeof(float));
 	uint32_t *used = need((size_t)o->experts * sizeof(uint32_t));
 	const uint16_t **row = need(top_k * sizeof(*row));
+	uint8_t *coded = need(2 * hidden);
 
 	for (size_t t = 0; t < (size_t)r->num_tokens; t++) {
 		memset(all, 0, hidden * sizeof(float));
@@ -177,6 +183,11 @@ static void sum_per_rank(const struct oracle *o, int rank)
 			for (size_t k = 0; k < top_k; k++)
 				for (size_t h = 0; h < hidden && row[k] && o->owner[r->ids[t * top_k + k]] == p; h++)
 					part[h] += r->weights[t * top_k + k] * wide(o, row[k][h]);
+			if (o->back) {
+				cvy_ep_quantise_sum(part, o->dtype, hidden, coded);
+				cvy_ep_weigh_eights(all, coded, o->dtype, 1, hidden);
+				continue;
+			}
 			for (size_t h = 0; h < hidden; h++)
 				all[h] += p == rank ? part[h] : wide(o, narrow(o, part[h]));
 		}
@@ -187,6 +198,7 @@ static void sum_per_rank(const struct oracle *o, int rank)
 	free(part);
 	free(used);
 	free(row);
+	free(coded);
 }
 
 uint32_t oracle_combine(const struct oracle *o, int rank)

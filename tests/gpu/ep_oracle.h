@@ -16,10 +16,11 @@ struct oracle_rank { /* inputs of one rank, and room for what it must get */
 	int num_tokens;
 	const void *x;
 	const float *x_scales; /* x is e4m3, or NULL: elements */
+	const float *smooth;   /* factors, or NULL */
 	const int32_t *ids;
 	const float *weights;
 	uint16_t *packed; /* [el][size * tokens][hidden] */
-	uint8_t *codes;	  /* the same rows in e4m3, with scales [el][groups][size * tokens] */
+	uint8_t *codes;	  /* the same rows as codes, with scales [el][groups][size * tokens] */
 	float *scales;
 	int32_t *count, *src_info;
 	int64_t *range;
@@ -38,6 +39,7 @@ struct oracle {
 	uint32_t members; /* ranks whose parts are there */
 	int per_rank, renormalise, preset;
 	int dtype;				      /* of elements, enum covey_dtype */
+	int code, back;				      /* enum cvy_ep_codes: of rows of dispatch, and of combine */
 	int mask_columns, sums, alignment, fill_tail; /* as in struct covey_dispatch_args */
 	struct oracle_rank rank[ORACLE_RANKS];
 };

@@ -31,6 +31,7 @@ struct part { /* device and host side of one buffer */
 enum {
 	X,
 	X_SCALES,
+	SMOOTH,
 	IDS,
 	IDS64,
 	WEIGHTS,
@@ -64,11 +65,12 @@ static struct side {
 
 struct setup {
 	struct cvy_ep_shape_gpu shape;
-	struct cvy_ep_form dispatch, combine;
+	struct cvy_ep_form dispatch, combine; /* dispatch: with or without smooth */
 	int owner[CVY_EP_EXPERTS];
 	int lanes, split, renormalise, timeout_ms;
 	int fp16;	 /* elements, else bf16 */
 	int odd;	 /* some elements are NaN, infinite or subnormal, and sums of fp16 overflow */
+	int smooth;	 /* elements are multiplied by factors of their expert */
 	uint32_t given;	 /* ranks that have x in e4m3 */
 	uint32_t wide;	 /* ranks that have ids in int64 */
 	uint32_t masked; /* ranks that have a mask, of so many columns */
@@ -248,6 +250,8 @@ static struct oracle oracle_of(const struct setup *s, uint32_t members)
 	o.members = members;
 	o.per_rank = s->shape.per_rank;
 	o.renormalise = s->renormalise;
+	o.code = s->shape.code;
+	o.back = s->shape.back;
 	o.dtype = s->fp16 ? COVEY_FLOAT16 : COVEY_BFLOAT16;
 	o.preset = s->shape.once ? COVEY_EP_COMPACT : COVEY_EP_LL;
 	o.mask_columns = s->mask_columns;
@@ -260,6 +264,7 @@ static struct oracle oracle_of(const struct setup *s, uint32_t members)
 		k->num_tokens = side[r].num_tokens;
 		k->x = host_at(r, X);
 		k->x_scales = s->given >> r & 1 ? (float *)host_at(r, X_SCALES) : NULL;
+		k->smooth = s->smooth ? (float *)host_at(r, SMOOTH) : NULL;
 		k->ids = (int32_t *)host_at(r, IDS);
 		k->weights = (float *)host_at(r, WEIGHTS);
 		k->packed = (uint16_t *)host_at(r, PACKED);
@@ -293,6 +298,7 @@ static inline void prepare(struct setup *s)
 	for (int r = 0; r < n; r++)
 		if (tables.first[r + 1] - tables.first[r] > s->shape.most_local)
 			s->shape.most_local = tables.first[r + 1] - tables.first[r];
+	s->shape.whole = s->smooth;
 	if (!cvy_ep_form_of(h, s->lanes, 0, &s->dispatch) || !cvy_ep_form_of(h, s->lanes, 1, &s->combine)) {
 		fprintf(stderr, "hidden %d top %d experts %d: no form\n", h->hidden, h->top_k, h->experts);
 		exit(1);
@@ -308,6 +314,7 @@ static inline void prepare(struct setup *s)
 		d->num_tokens = s->routing == EMPTY ? 0 : r % 3 == 2 ? (int)below(t + 1) : h->tokens;
 		size_part(d, X, t * (size_t)h->hidden * 2);
 		size_part(d, X_SCALES, t * groups * 4);
+		size_part(d, SMOOTH, (size_t)s->smooth * (size_t)h->experts * (size_t)h->hidden * 4);
 		size_part(d, IDS, t * k * 4);
 		size_part(d, IDS64, t * k * 8);
 		size_part(d, WEIGHTS, t * k * 4);
@@ -335,6 +342,8 @@ static inline void prepare(struct setup *s)
 				element(s, ((float)below(2001) - 1000) / (float)(1 << below(12)));
 		for (size_t i = 0; i < t * groups; i++)
 			((float *)host_at(r, X_SCALES))[i] = (float)below(1000) / 999;
+		for (size_t i = 0; i < d->part[SMOOTH].bytes / 4; i++) /* the same on all ranks */
+			((float *)host_at(r, SMOOTH))[i] = (float)(i * 7919 % 1013 + (i % 97 == 0) * 4000) / 512;
 		for (size_t i = 0; i < t * k; i++)
 			((int32_t *)host_at(r, IDS))[i] = route(s, (int)(i % k));
 		if (s->wide >> r & 1)
@@ -347,6 +356,7 @@ static inline void prepare(struct setup *s)
 			((int32_t *)host_at(r, ACTIVE))[i] = 1;
 		upload(r, X);
 		upload(r, X_SCALES);
+		upload(r, SMOOTH);
 		upload(r, IDS);
 		upload(r, IDS64);
 		upload(r, WEIGHTS);
@@ -419,7 +429,8 @@ static inline void launch_ep(const struct setup *s, int r, int kind, int phases)
 	a.experts = s->shape.experts;
 	a.el = side[r].el;
 	a.num_tokens = side[r].num_tokens;
-	a.fp8 = s->shape.fp8;
+	a.code = s->shape.code;
+	a.back = s->shape.back;
 	a.fp16 = s->fp16;
 	a.once = s->shape.once;
 	a.per_rank = s->shape.per_rank || s->shape.once;
@@ -429,6 +440,7 @@ static inline void launch_ep(const struct setup *s, int r, int kind, int phases)
 	a.phases = phases;
 	a.x = device_at(r, X);
 	a.x_scales = s->given >> r & 1 ? (float *)device_at(r, X_SCALES) : NULL;
+	a.smooth = s->smooth ? (float *)device_at(r, SMOOTH) : NULL;
 	if (s->wide >> r & 1)
 		a.ids64 = (int64_t *)device_at(r, IDS64);
 	else
@@ -474,14 +486,17 @@ static inline void complain(const struct setup *s, const char *what, int r, cons
 	if (failures++ > 20)
 		return;
 	fprintf(stderr,
-		"%s: rank %d: %s: byte %zu is %02x, not %02x (tokens %d hidden %d top %d of %d, fp8 %d (given by %x), "
+		"%s: rank %d: %s: byte %zu is %02x, not %02x (tokens %d hidden %d top %d of %d, code %d (given by %x) "
+		"smooth %d, "
+		"back %d, "
 		"ids in int64 by %x, "
 		"per rank %d, "
 		"lanes %d, split %d, routing %d, once %d, fp16 %d, odd %d, masked %x of %d, asked %x, sums %d by %d, "
 		"tail %d)\n",
 		what, r, of, at, got, want, s->shape.tokens, s->shape.hidden, s->shape.top_k, s->shape.experts,
-		s->shape.fp8, s->given, s->wide, s->shape.per_rank, s->lanes, s->split, s->routing, s->shape.once,
-		s->fp16, s->odd, s->masked, s->mask_columns, s->asked, s->sums, s->alignment, s->fill_tail);
+		s->shape.code, s->given, s->smooth, s->shape.back, s->wide, s->shape.per_rank, s->lanes, s->split,
+		s->routing, s->shape.once, s->fp16, s->odd, s->masked, s->mask_columns, s->asked, s->sums, s->alignment,
+		s->fill_tail);
 }
 
 static const uint8_t *fetch(int r, int which)
@@ -538,7 +553,8 @@ static inline void same_rows(const struct setup *s, const char *what, int r, con
 
 static inline void same_scales(const struct setup *s, const char *what, int r, const float *want)
 {
-	size_t rows = (size_t)n * (size_t)s->shape.tokens, groups = (size_t)cvy_ep_div(s->shape.hidden, CVY_EP_GROUP);
+	size_t rows = (size_t)n * (size_t)s->shape.tokens;
+	size_t groups = cvy_ep_code_groups(cvy_ep_code_of(s->shape.code), (size_t)s->shape.hidden);
 	const float *got = (const float *)(fetch(r, SCALES) + CANARY);
 
 	checks++;
@@ -588,7 +604,7 @@ static inline void check_dispatch(const struct setup *s, const char *what, uint3
 
 		if (!(who >> r & 1))
 			continue;
-		if (s->shape.fp8)
+		if (s->shape.code)
 			o.rank[r].codes = codes = (uint8_t *)calloc(rows + 1, (size_t)s->shape.hidden);
 		oracle_dispatch(&o, r);
 		same(s, what, r, COUNT, "count", side[r].part[COUNT].bytes);
@@ -599,7 +615,7 @@ static inline void check_dispatch(const struct setup *s, const char *what, uint3
 			same(s, what, r, SRC, "src_info", side[r].part[SRC].bytes);
 		same_asked(s, what, r);
 		same_rows(s, what, r, codes ? codes : host_at(r, PACKED),
-			  (size_t)s->shape.hidden * (s->shape.fp8 ? 1 : 2), whole);
+			  cvy_ep_code_bytes(cvy_ep_code_of(s->shape.code), (size_t)s->shape.hidden), whole);
 		if (codes)
 			same_scales(s, what, r, o.rank[r].scales);
 		free(codes);

@@ -304,6 +304,49 @@ def halves(group, preset):
         covey.Ep(group, max_tokens=T, hidden=H, top_k=K, experts=E, dtype="float32")
 
 
+def integers(group, preset, rows):
+    """Rows come as codes and a scale, and results go back as codes: each step is off by half a scale at most."""
+    T, H, K, E = 16, 264, 2, 6
+    rng = np.random.default_rng(group.rank)
+    x = rng.integers(-8, 9, (T - group.rank, H)).astype(np.float32)
+    x[0] = 0
+    ids = np.stack([rng.permutation(E)[:K] for _ in range(len(x))]).astype(np.int32)
+    weights = np.full(ids.shape, 0.5, np.float32)
+    shape = dict(max_tokens=T, hidden=H, top_k=K, experts=E, preset=preset, rows=rows, combine_rows="int8")
+    sizes = covey.Ep.sizes(group, **shape)
+    with covey.Ep(group, **shape) as ep:
+        routed = ep.dispatch(covey.to_bf16(x), ids, weights)
+        assert (sizes["packed_x_bytes"], sizes["packed_scales_bytes"]) == (routed.x.nbytes, routed.scales.nbytes)
+        codes = routed.x
+        if rows == "int4":  # the low four bits are the even element
+            low, high = (codes << 4).view(np.int8) >> 4, codes.view(np.int8) >> 4
+            codes = np.stack([low, high], -1).reshape(*codes.shape[:-1], H)
+        y = codes * routed.scales.reshape(*codes.shape[:-1], 1)
+        if preset == "compact":
+            y = y * routed.recv_weights.sum(1, where=routed.recv_experts >= 0)[:, None]
+        out, outcome = ep.combine(covey.to_bf16(np.nan_to_num(y)), routed, ids, weights)
+        assert outcome.ranks == {0, 1, 2}
+        got = covey.from_bf16(out)
+        assert not got[0].any()
+        assert abs(got - x).max() <= 8 * (0.51 / (7 if rows == "int4" else 127) + 0.51 / 127 + 2 / 256)
+        assert (got[1:] != x[1:]).any()
+        if preset == "ll":  # each expert has its factors: those of the first one here are 0
+            factors = np.ones((E, H), np.float32)
+            factors[group.rank * 2] = 0
+            routed = ep.dispatch(covey.to_bf16(x), ids, weights, smooth=factors)
+            assert not routed.x[0, :routed.count[0]].any() and routed.x[1, :routed.count[1]].any()
+        else:
+            with pytest.raises(covey.Error, match="COVEY_EP_LL"):
+                ep.dispatch(covey.to_bf16(x), ids, weights, smooth=np.ones((E, H), np.float32))
+    with pytest.raises(ValueError, match="none of plain, int8"):
+        covey.Ep(group, max_tokens=T, hidden=H, top_k=K, experts=E, combine_rows="int4")
+
+
+@pytest.mark.parametrize("preset,rows", [("ll", "int8"), ("compact", "int8"), ("ll", "int4"), ("compact", "int4")])
+def test_rows_of_integers(ranks, preset, rows):
+    ranks.run(WORLD, integers, preset, rows)
+
+
 @pytest.mark.parametrize("preset", ["ll", "compact"])
 def test_dispatch_of_float16(ranks, preset):
     ranks.run(WORLD, halves, preset)

@@ -156,7 +156,7 @@ static int begin(struct chaos_member *m, int at, unsigned what, enum slip slip)
 	config.top_k = h->top_k = 1 + (int)chaos_draw(m, what + 2, TOP_K);
 	config.experts = h->experts = 1 + (int)chaos_draw(m, what + 3, EXPERTS);
 	config.preset = h->preset = chaos_draw(m, what + 4, 2) ? COVEY_EP_COMPACT : COVEY_EP_LL;
-	config.rows = h->rows = (int)chaos_draw(m, what + 5, 2) ^ (slip == ROWS);
+	config.rows = h->rows = (int)chaos_draw(m, what + 5, 4) ^ (slip == ROWS);
 	draw_owners(m, h, what + 6);
 	if (slip == OWNERS)
 		h->owner[0] = (h->owner[0] + 1) % h->size;
@@ -194,6 +194,17 @@ void chaos_handles_close(struct chaos_member *m)
 
 /* ---- Checks ---- */
 
+/* Integers have one scale a row, which is as LL has it. */
+static float from_integer(const struct chaos_handle *h, size_t row, int i)
+{
+	const uint8_t *codes = (const uint8_t *)h->packed;
+	size_t at = row * (size_t)h->hidden + (size_t)i;
+
+	if (h->rows == COVEY_EP_ROWS_INT8)
+		return (float)(int8_t)codes[at] * h->scales[row];
+	return (float)(codes[at / 2] >> (i % 2 * 4) & 15) * h->scales[row]; /* no element is below 0 */
+}
+
 static float value(const struct chaos_handle *h, int bin, int row, int i)
 {
 	size_t all = (size_t)h->size * (size_t)h->tokens, groups = (size_t)(h->hidden + GROUP - 1) / GROUP;
@@ -201,9 +212,19 @@ static float value(const struct chaos_handle *h, int bin, int row, int i)
 
 	if (h->rows == COVEY_EP_ROWS_BF16)
 		return from_bf16(((const uint16_t *)h->packed)[at * (size_t)h->hidden + (size_t)i]);
+	if (h->rows != COVEY_EP_ROWS_E4M3)
+		return from_integer(h, at, i);
 	if (h->preset == COVEY_EP_LL)
 		scale = ((size_t)bin * groups + (size_t)(i / GROUP)) * all + (size_t)row;
 	return from_e4m3(((const uint8_t *)h->packed)[at * (size_t)h->hidden + (size_t)i]) * h->scales[scale];
+}
+
+/* How far an element may be off: integers by half of the scale, which the largest, PEAK, gives. */
+static float off(const struct chaos_handle *h)
+{
+	if (h->rows == COVEY_EP_ROWS_INT8)
+		return PEAK / 127.0f * 0.501f;
+	return h->rows == COVEY_EP_ROWS_INT4 ? PEAK / 7.0f * 0.501f : 0;
 }
 
 /* One row of @source's token @t. Makes the experts' result of it: itself, weighted if the experts apply weights. */
@@ -221,7 +242,7 @@ static int check_row(struct chaos_member *m, struct chaos_handle *h, int bin, in
 	for (int i = 0; i < h->hidden; i++) {
 		float got = value(h, bin, row, i), want = element(m, source, t, i);
 
-		if (got != want)
+		if (!(fabsf(got - want) <= off(h)))
 			return chaos_bad_bytes(m, "dispatch of a handle", at * (size_t)h->hidden + (size_t)i,
 					       (double)got, (double)want);
 		h->y[at * (size_t)h->hidden + (size_t)i] = bf16(want * weight);

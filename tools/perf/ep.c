@@ -9,18 +9,21 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ep_code.h"
 #include "perf.h"
 
 struct room {
 	struct covey_ep *ep;
-	uint16_t *x, *out, *packed, *copy;
+	uint16_t *x, *out, *y;
+	uint8_t *packed, *copy;
 	int32_t *experts, *count, *src_info;
 	int64_t *range;
-	float *weights;
-	size_t rows; /* received by the last dispatch */
+	float *weights, *scales;
+	size_t row_bytes, groups; /* of a dispatched row, without scales; and how many of these */
+	size_t rows;		  /* received by the last dispatch */
 };
 
-/* 1, 2 or 4: whatever the largest of a group is, e4m3 with its scale has the others. */
+/* 1, 2 or 4: whatever the largest of a group is, e4m3 with its scale has the others. Integers are close to them. */
 unsigned perf_ep_value(int source, int token, int element)
 {
 	uint64_t mixed = ((uint64_t)source * 7919 + (uint64_t)token * 131 + (uint64_t)element + 1) *
@@ -57,6 +60,8 @@ static int room_open(struct perf_job *job, struct room *room)
 	config.hidden = opt->hidden;
 	config.top_k = opt->topk;
 	config.experts = opt->experts;
+	config.rows = opt->rows;
+	config.combine_rows = opt->back;
 	err = covey_ep_create(job->group, &config, &room->ep);
 	if (err)
 		return err;
@@ -64,15 +69,19 @@ static int room_open(struct perf_job *job, struct room *room)
 	slots = local * (size_t)covey_ep_rows(room->ep);
 	room->x = calloc(tokens * hidden, 2);
 	room->out = calloc(tokens * hidden, 2);
-	room->packed = calloc(slots * hidden, 2);
-	room->copy = calloc(slots * hidden, 2);
+	room->row_bytes = cvy_ep_code_bytes(perf_ep_code(opt), hidden);
+	room->groups = cvy_ep_code_groups(perf_ep_code(opt), hidden);
+	room->packed = calloc(slots, room->row_bytes);
+	room->copy = calloc(slots, room->row_bytes);
+	room->y = calloc(slots * hidden, 2);
+	room->scales = calloc(slots * room->groups + 1, sizeof(*room->scales));
 	room->experts = calloc(tokens * (size_t)opt->topk, sizeof(*room->experts));
 	room->weights = calloc(tokens * (size_t)opt->topk, sizeof(*room->weights));
 	room->count = calloc(local, sizeof(*room->count));
 	room->src_info = calloc(slots, sizeof(*room->src_info));
 	room->range = calloc(local * (size_t)job->size, sizeof(*room->range));
-	if (!room->x || !room->out || !room->packed || !room->copy || !room->experts || !room->weights ||
-	    !room->count || !room->src_info || !room->range)
+	if (!room->x || !room->out || !room->packed || !room->copy || !room->y || !room->scales || !room->experts ||
+	    !room->weights || !room->count || !room->src_info || !room->range)
 		return COVEY_ERR_NOMEM;
 	for (int t = 0; t < opt->tokens; t++) {
 		for (int h = 0; h < opt->hidden; h++)
@@ -92,6 +101,8 @@ static void room_close(struct room *room)
 	free(room->out);
 	free(room->packed);
 	free(room->copy);
+	free(room->y);
+	free(room->scales);
 	free(room->experts);
 	free(room->weights);
 	free(room->count);
@@ -107,6 +118,7 @@ static int dispatch(struct perf_job *job, struct room *room)
 	args.x = room->x;
 	args.experts = room->experts;
 	args.packed_x = room->packed;
+	args.packed_scales = room->scales;
 	args.count = room->count;
 	args.src_info = room->src_info;
 	args.range = room->range;
@@ -118,7 +130,7 @@ static int combine(struct perf_job *job, struct room *room)
 	struct covey_combine_args args = COVEY_COMBINE_INIT;
 
 	args.num_tokens = job->opt.tokens;
-	args.y = room->packed;
+	args.y = job->opt.rows == COVEY_EP_ROWS_BF16 ? (const void *)room->packed : room->y;
 	args.count = room->count;
 	args.src_info = room->src_info;
 	args.range = room->range;
@@ -130,7 +142,8 @@ static int combine(struct perf_job *job, struct room *room)
 
 static int copy(struct perf_job *job, struct room *room)
 {
-	memcpy(room->copy, room->packed, room->rows * (size_t)job->opt.hidden * 2);
+	(void)job;
+	memcpy(room->copy, room->packed, room->rows * room->row_bytes);
 	__asm__ volatile("" : : "r"(room->copy) : "memory");
 	return 0;
 }
@@ -142,12 +155,28 @@ static void count_rows(struct room *room)
 		room->rows += (size_t)room->count[e];
 }
 
+/* Row @row of expert @e is token @t of @source. Also makes the input of combine, where the row has codes. */
+static int64_t wrong_row(const struct perf_job *job, const struct room *room, size_t all, size_t row, int source, int t)
+{
+	const struct perf_options *opt = &job->opt;
+	const float *scale = room->scales + row / all * all * room->groups + row % all;
+	int64_t wrong = room->src_info[row] != t;
+
+	for (int h = 0; h < opt->hidden; h++) {
+		unsigned want = perf_ep_value(source, t, h);
+
+		wrong += !perf_ep_is(opt, room->packed + row * room->row_bytes, scale, all, h, want);
+		room->y[row * (size_t)opt->hidden + (size_t)h] = perf_bf16(want);
+	}
+	return wrong;
+}
+
 /* Rows of one local expert: those of source 0, 1, ... without gaps, tokens ascending. */
 static int64_t wrong_rows(const struct perf_job *job, const struct room *room, int e)
 {
 	const struct perf_options *opt = &job->opt;
 	int per_rank = (opt->experts + job->size - 1) / job->size, id = job->rank * per_rank + e;
-	size_t row = (size_t)e * (size_t)covey_ep_rows(room->ep), first = row;
+	size_t all = (size_t)covey_ep_rows(room->ep), row = (size_t)e * all, first = row;
 	int64_t wrong = 0;
 
 	for (int s = 0; s < job->size; s++) {
@@ -155,28 +184,31 @@ static int64_t wrong_rows(const struct perf_job *job, const struct room *room, i
 			for (int k = 0; k < opt->topk; k++) {
 				if (perf_ep_expert(opt, s, t, k) != id)
 					continue;
-				wrong += room->src_info[row] != t;
-				for (int h = 0; h < opt->hidden; h++)
-					wrong += room->packed[row * (size_t)opt->hidden + (size_t)h] !=
-						 perf_bf16(perf_ep_value(s, t, h));
-				row++;
+				wrong += wrong_row(job, room, all, row++, s, t);
 			}
 		}
 	}
 	return wrong + (room->count[e] != (int32_t)(row - first));
 }
 
-static int64_t wrong_all(const struct perf_job *job, const struct room *room)
+static int64_t wrong_dispatch(const struct perf_job *job, const struct room *room)
 {
-	const struct perf_options *opt = &job->opt;
 	int64_t wrong = 0;
 
 	for (int e = 0; e < covey_ep_local_experts(room->ep); e++)
 		wrong += wrong_rows(job, room, e);
+	return wrong;
+}
+
+static int64_t wrong_combine(const struct perf_job *job, const struct room *room)
+{
+	const struct perf_options *opt = &job->opt;
+	int64_t wrong = 0;
+
 	for (int t = 0; t < opt->tokens; t++)
 		for (int h = 0; h < opt->hidden; h++)
-			wrong += room->out[(size_t)t * (size_t)opt->hidden + (size_t)h] !=
-				 perf_bf16((unsigned)opt->topk * perf_ep_value(job->rank, t, h));
+			wrong += !perf_ep_came(opt, room->out[(size_t)t * (size_t)opt->hidden + (size_t)h],
+					       perf_ep_value(job->rank, t, h));
 	return wrong;
 }
 
@@ -214,17 +246,19 @@ static int measure(struct perf_job *job, struct room *room)
 
 	for (int i = 0; i <= job->opt.warmup && !err; i++) {
 		err = dispatch(job, room);
+		if (!err && i == 0 && (job->opt.checks || job->opt.rows != COVEY_EP_ROWS_BF16))
+			row->wrong = wrong_dispatch(job, room);
 		if (!err)
 			err = combine(job, room);
 	}
 	if (err)
 		return err;
 	count_rows(room);
-	memset(room->copy, 1, room->rows * (size_t)job->opt.hidden * 2);
+	memset(room->copy, 1, room->rows * room->row_bytes);
 	if (job->opt.spoil)
 		room->out[0] ^= 1;
-	row->wrong = job->opt.checks ? wrong_all(job, room) : 0;
-	bytes = (double)room->rows * job->opt.hidden * 2;
+	row->wrong = job->opt.checks ? row->wrong + wrong_combine(job, room) : 0;
+	bytes = (double)(room->rows * room->row_bytes);
 	perf_hist_clear(job->hist);
 	err = times(job, room, us);
 	for (int k = 0; k < 3 && !err; k++)
@@ -252,14 +286,15 @@ static void print(const struct perf_job *job)
 	const struct perf_ep_row *row = &job->ep_row;
 	double bytes = (double)row->bytes;
 
-	printf("# ep-perf %s dispatch and combine, bfloat16, ranks %d experts %d warmup iters: %d iters: %d "
+	printf("# ep-perf %s dispatch and combine, bfloat16, rows %s, back %s, ranks %d experts %d warmup iters: %d "
+	       "iters: %d "
 	       "validation: %d\n"
 	       "# bytes: of the rows that a rank received, average; times: the slowest rank; x memcpy: of both, beside "
 	       "two copies\n#\n"
 	       "# %6s %6s %5s %12s  %9s %7s  %9s %7s  %9s %7s  %8s %6s  %9s %9s\n",
-	       COVEY_VERSION, job->size, opt->experts, opt->warmup, opt->iters, opt->checks, "tokens", "hidden", "topk",
-	       "bytes", "dispatch", "GB/s", "combine", "GB/s", "memcpy", "GB/s", "x memcpy", "#wrong", "both p50",
-	       "both p99");
+	       COVEY_VERSION, perf_name_of(PERF_ROWS, opt->rows), perf_name_of(PERF_BACKS, opt->back), job->size,
+	       opt->experts, opt->warmup, opt->iters, opt->checks, "tokens", "hidden", "topk", "bytes", "dispatch",
+	       "GB/s", "combine", "GB/s", "memcpy", "GB/s", "x memcpy", "#wrong", "both p50", "both p99");
 	printf("%8d %6d %5d %12zu  %9.1f %7.2f  %9.1f %7.2f  %9.1f %7.2f  %8.2f %6" PRId64 "  %9.1f %9.1f\n",
 	       opt->tokens, opt->hidden, opt->topk, row->bytes, row->dispatch_us, bytes / row->dispatch_us / 1000,
 	       row->combine_us, bytes / row->combine_us / 1000, row->memcpy_us, bytes / row->memcpy_us / 1000,

@@ -1,29 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Checks what dispatch and combine wrote on a device: every row, the data beside it, every element of a sum. */
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "ep_room.h"
 
-/* The value of a byte of e4m3: all that are sent here are normal numbers above 0. */
-static float of_e4m3(uint8_t code)
-{
-	return ldexpf((float)(8 + (code & 7)), (code >> 3) - 10);
-}
-
 static bool is_value(const struct perf_job *job, const struct perf_room *room, size_t row, int h, unsigned want)
 {
-	size_t at = row * (size_t)job->opt.hidden + (size_t)h, group = (size_t)h / PERF_GROUP;
-	uint16_t half;
-	float scale;
+	const int once = perf_room_once(job);
 
-	if (!perf_room_e4m3(job)) {
-		memcpy(&half, room->rows + 2 * at, sizeof(half));
-		return half == perf_bf16(want);
-	}
-	scale = room->scales[perf_room_once(job) ? row * room->groups + group : group * room->bin_rows + row];
-	return fabsf(of_e4m3(room->rows[at]) * scale - (float)want) < 1e-3f;
+	return perf_ep_is(&job->opt, room->rows + row * room->row_bytes, room->scales + row * (once ? room->groups : 1),
+			  once ? 1 : room->bin_rows, h, want);
 }
 
 /* Row @row of the bin is token @t of @source. Also makes the input of combine: the sum over the experts here. */
@@ -101,7 +88,7 @@ int perf_room_check_dispatch(struct perf_job *job, struct perf_room *room, int64
 			continue;
 		}
 		err = copy(room->rows, (char *)to->packed_x + from * room->row_bytes, rows * room->row_bytes);
-		if (!err && perf_room_e4m3(job))
+		if (!err && room->groups)
 			err = copy(room->scales, to->packed_scales + from * room->groups,
 				   room->bin_rows * room->groups * sizeof(*room->scales));
 		if (err)
@@ -122,8 +109,8 @@ int perf_room_check_combine(struct perf_job *job, struct perf_room *room, int64_
 	if (!err && job->opt.spoil)
 		out[0] ^= 1;
 	for (size_t i = 0; i < n && !err; i++)
-		*wrong += out[i] != perf_bf16((unsigned)job->opt.topk *
-					      perf_ep_value(job->rank, (int)(i / hidden), (int)(i % hidden)));
+		*wrong += !perf_ep_came(&job->opt, out[i],
+					perf_ep_value(job->rank, (int)(i / hidden), (int)(i % hidden)));
 	free(out);
 	if (!err)
 		err = job->device->tool->fill(room->pair.back.out, 0xc5, n * sizeof(*out));

@@ -28,7 +28,8 @@ static void say_forms(const struct perf_job *job, struct perf_pair_row *row)
 				      .top_k = opt->topk,
 				      .experts = opt->experts,
 				      .size = job->size,
-				      .fp8 = perf_room_e4m3(job),
+				      .code = opt->rows,
+				      .back = opt->back == COVEY_EP_BACK_INT8 ? CVY_EP_INT8_BY_8 : CVY_EP_AS_IS,
 				      .per_rank = opt->combine == COVEY_EP_PER_RANK,
 				      .most_local = (opt->experts + job->size - 1) / job->size,
 				      .once = perf_room_once(job),
@@ -47,9 +48,8 @@ static void say_forms(const struct perf_job *job, struct perf_pair_row *row)
 
 static int count_bytes(struct perf_job *job, struct perf_pair_row *row)
 {
-	size_t bytes =
-		(size_t)job->opt.hidden * (perf_room_e4m3(job) ? 1 : 2) +
-		(perf_room_e4m3(job) ? ((size_t)job->opt.hidden + PERF_GROUP - 1) / PERF_GROUP * sizeof(float) : 0);
+	const int back = job->opt.back == COVEY_EP_BACK_INT8 ? CVY_EP_INT8_BY_8 : CVY_EP_AS_IS;
+	size_t hidden = (size_t)job->opt.hidden, bytes = cvy_ep_code_row(perf_ep_code(&job->opt), hidden);
 	double copies = 0, rows = 0;
 	int err;
 
@@ -62,7 +62,7 @@ static int count_bytes(struct perf_job *job, struct perf_pair_row *row)
 				rows += per_rank(job) ? n > 0 : n;
 			}
 	row->bytes[0] = copies * (double)bytes;
-	row->bytes[1] = rows * job->opt.hidden * 2;
+	row->bytes[1] = rows * (double)cvy_ep_code_row(cvy_ep_code_of(back), hidden);
 	err = perf_agree(job, &row->bytes[0], COVEY_AVG);
 	return err ? err : perf_agree(job, &row->bytes[1], COVEY_AVG);
 }
@@ -125,12 +125,12 @@ static int received(struct perf_job *job, struct perf_room *room)
 
 	room->bins = (int)bins;
 	room->bin_rows = (size_t)covey_ep_rows(room->pair.ep);
-	room->row_bytes = hidden * (perf_room_e4m3(job) ? 1 : 2);
-	room->groups = (hidden + PERF_GROUP - 1) / PERF_GROUP;
+	room->row_bytes = cvy_ep_code_bytes(perf_ep_code(&job->opt), hidden);
+	room->groups = cvy_ep_code_groups(perf_ep_code(&job->opt), hidden);
 	rows = bins * room->bin_rows;
 	names = perf_room_once(job) ? rows * (size_t)job->opt.topk : 0;
 	to->packed_x = part(job, room, NULL, rows * room->row_bytes, &err);
-	to->packed_scales = part(job, room, NULL, perf_room_e4m3(job) ? rows * room->groups * sizeof(float) : 0, &err);
+	to->packed_scales = part(job, room, NULL, rows * room->groups * sizeof(float), &err);
 	to->count = part(job, room, NULL, local * sizeof(int32_t), &err);
 	to->src_info = part(job, room, NULL, rows * sizeof(int32_t), &err);
 	to->range = part(job, room, NULL, bins * (size_t)job->size * sizeof(int64_t), &err);
@@ -142,7 +142,7 @@ static int received(struct perf_job *job, struct perf_room *room)
 	room->recv_experts = malloc(names * sizeof(*room->recv_experts) + 1);
 	room->range = malloc(bins * (size_t)job->size * sizeof(*room->range) + 1);
 	room->rows = malloc(room->bin_rows * room->row_bytes);
-	room->scales = malloc(room->bin_rows * room->groups * sizeof(*room->scales));
+	room->scales = malloc(room->bin_rows * room->groups * sizeof(*room->scales) + 1);
 	room->y = malloc(room->bin_rows * hidden * sizeof(*room->y));
 	if (!err &&
 	    (!room->src_info || !room->recv_experts || !room->range || !room->rows || !room->scales || !room->y))
@@ -165,6 +165,7 @@ static int room_open(struct perf_job *job, struct perf_room *room)
 	config.preset = opt->preset;
 	config.rows = opt->rows;
 	config.combine = opt->combine;
+	config.combine_rows = opt->back;
 	config.lanes = room->pair.row->lanes;
 	err = covey_ep_create(job->group, &config, &room->pair.ep);
 	if (err)

@@ -1,23 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The options of dispatch and combine, and of all2all. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "all2all.h"
 #include "options.h"
 
+#define PERF_NAMES 4 /* of an option, at most */
+
 static const struct {
-	const char *option, *name[2];
-	int value[2];
+	const char *option, *name[PERF_NAMES];
+	int value[PERF_NAMES];
 } names[] = {
 	[PERF_PRESETS] = { "--preset", { "ll", "compact" }, { COVEY_EP_LL, COVEY_EP_COMPACT } },
-	[PERF_ROWS] = { "--rows", { "bf16", "e4m3" }, { COVEY_EP_ROWS_BF16, COVEY_EP_ROWS_E4M3 } },
+	[PERF_ROWS] = { "--rows",
+			{ "bf16", "e4m3", "int8", "int4" },
+			{ COVEY_EP_ROWS_BF16, COVEY_EP_ROWS_E4M3, COVEY_EP_ROWS_INT8, COVEY_EP_ROWS_INT4 } },
+	[PERF_BACKS] = { "--back", { "plain", "int8" }, { COVEY_EP_BACK_PLAIN, COVEY_EP_BACK_INT8 } },
 	[PERF_COMBINES] = { "--combine", { "expert", "rank" }, { COVEY_EP_PER_EXPERT, COVEY_EP_PER_RANK } },
 };
 
 const char *perf_name_of(enum perf_names of, int value)
 {
-	return names[of].name[value == names[of].value[1]];
+	int i = 0;
+
+	while (i < PERF_NAMES - 1 && names[of].value[i] != value)
+		i++;
+	return names[of].name[i];
 }
 
 /* COMPACT has one row a rank, whatever was asked for. */
@@ -28,10 +38,18 @@ const char *perf_combined_per(const struct perf_options *opt)
 
 static int named(enum perf_names of, const char *text)
 {
-	for (int i = 0; i < 2; i++)
-		if (!strcmp(names[of].name[i], text))
+	const char *const *name = names[of].name;
+	char all[64] = "";
+
+	for (int i = 0; i < PERF_NAMES && name[i]; i++) {
+		const char *after = i + 1 < PERF_NAMES && name[i + 1] ? ", " : " or ";
+		size_t used = strlen(all);
+
+		if (!strcmp(name[i], text))
 			return names[of].value[i];
-	perf_usage("%s is %s: %s or %s is needed", names[of].option, text, names[of].name[0], names[of].name[1]);
+		snprintf(all + used, sizeof(all) - used, "%s%s", i ? after : "", name[i]);
+	}
+	perf_usage("%s is %s: %s is needed", names[of].option, text, all);
 }
 
 /* Numbers with commas between. */
@@ -101,6 +119,9 @@ error_t perf_parse_ep(int key, const char *arg, struct perf_options *opt)
 	case OPT_ROWS:
 		opt->rows = named(PERF_ROWS, arg);
 		return 0;
+	case OPT_BACK:
+		opt->back = named(PERF_BACKS, arg);
+		return 0;
 	case OPT_COMBINE:
 		opt->combine = named(PERF_COMBINES, arg);
 		return 0;
@@ -122,10 +143,9 @@ void perf_check_ep(const struct perf_options *opt)
 	if (!opt->device) {
 		if (opt->token_list.count > 1)
 			perf_usage("--tokens: on host memory dispatch has one row; --device has one for each number");
-		if (opt->lane_list.count || opt->preset || opt->rows || opt->combine || opt->split)
-			perf_usage("--lanes, --preset, --rows, --combine and --split are for device memory; --device "
-				   "chooses a "
-				   "device's");
+		if (opt->lane_list.count || opt->preset || opt->combine || opt->split)
+			perf_usage("--lanes, --preset, --combine and --split are for device memory; --device chooses "
+				   "a device's");
 		return;
 	}
 	for (int i = 0; i < opt->token_list.count; i++)

@@ -10,11 +10,13 @@ void perf_print_pair_head(const struct perf_job *job)
 					  "the most over the ranks" };
 	const struct perf_options *opt = &job->opt;
 
-	printf("# ep-perf %s dispatch and combine, device memory, preset %s, rows %s, combine per %s, ranks %d hidden "
+	printf("# ep-perf %s dispatch and combine, device memory, preset %s, rows %s, back %s, combine per %s, ranks "
+	       "%d hidden "
 	       "%d "
 	       "topk %d experts %d\n",
 	       COVEY_VERSION, perf_name_of(PERF_PRESETS, opt->preset), perf_name_of(PERF_ROWS, opt->rows),
-	       perf_combined_per(opt), job->size, opt->hidden, opt->topk, opt->experts);
+	       perf_name_of(PERF_BACKS, opt->back), perf_combined_per(opt), job->size, opt->hidden, opt->topk,
+	       opt->experts);
 	printf("# warmup iters: %d iters: %d validation: %d graph: %d; times: %s, us; p50 and p99: of turns of the "
 	       "pair\n",
 	       opt->warmup, opt->iters, opt->checks, opt->graphs, of[opt->average]);

@@ -4,9 +4,9 @@
 #define PERF_EP_ROOM_H
 
 #include "device.h"
+#include "ep_code.h"
 
 #define PERF_PARTS 16
-#define PERF_GROUP 128 /* elements of a scale */
 
 struct perf_room {
 	struct perf_pair pair;
@@ -25,11 +25,6 @@ struct perf_room {
 static inline bool perf_room_once(const struct perf_job *job)
 {
 	return job->opt.preset == COVEY_EP_COMPACT;
-}
-
-static inline bool perf_room_e4m3(const struct perf_job *job)
-{
-	return job->opt.rows == COVEY_EP_ROWS_E4M3;
 }
 
 static inline int perf_room_owner(const struct perf_job *job, int id)

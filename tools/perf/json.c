@@ -63,10 +63,11 @@ static json_t *pair_json(const struct perf_job *job, const struct perf_pair_row 
 {
 	const struct perf_options *opt = &job->opt;
 	static const char *const names[] = { "dispatch", "combine", "pair" };
-	json_t *to = json_pack("{s:i, s:i, s:i, s:i, s:i, s:s, s:s, s:s, s:I}", "tokens", row->tokens, "lanes",
+	json_t *to = json_pack("{s:i, s:i, s:i, s:i, s:i, s:s, s:s, s:s, s:s, s:I}", "tokens", row->tokens, "lanes",
 			       row->lanes, "hidden", opt->hidden, "experts", opt->experts, "topk", opt->topk, "preset",
 			       perf_name_of(PERF_PRESETS, opt->preset), "rows", perf_name_of(PERF_ROWS, opt->rows),
-			       "combine_as", perf_combined_per(opt), "wrong", (json_int_t)row->wrong);
+			       "back", perf_name_of(PERF_BACKS, opt->back), "combine_as", perf_combined_per(opt),
+			       "wrong", (json_int_t)row->wrong);
 
 	for (int i = 0; i < 3; i++)
 		json_object_set_new(to, names[i], time_json(&row->side[i]));

@@ -102,7 +102,8 @@ struct perf_options {
 	int fault, fault_rank, fault_iter;
 	int tokens, hidden, experts, topk;	/* tokens: of the row that is measured */
 	struct perf_list token_list, lane_list; /* lanes: on devices; 0: as many as pay */
-	int preset, rows, combine;		/* on devices; enum covey_ep_preset, _rows_as, _combine_as */
+	int rows, back;				/* enum covey_ep_rows_as, _back_as */
+	int preset, combine;			/* on devices; enum covey_ep_preset, _combine_as */
 	bool split;
 	bool all2all;		 /* the five shapes, instead of dispatch */
 	struct perf_list shapes; /* from 1 */
@@ -302,6 +303,15 @@ uint16_t perf_bf16(unsigned n);
 unsigned perf_ep_value(int source, int token, int element);			  /* of a token */
 int perf_ep_expert(const struct perf_options *opt, int source, int token, int k); /* distinct for the k of a token */
 
+/* ep_value.c */
+struct cvy_ep_code;
+const struct cvy_ep_code *perf_ep_code(const struct perf_options *opt); /* of dispatched rows */
+/* Is element @h of a dispatched row @want? @scale: the row's first, if there are scales, and the others @apart. */
+bool perf_ep_is(const struct perf_options *opt, const uint8_t *row, const float *scale, size_t apart, int h,
+		unsigned want);
+/* Is an element that came back topk * @want? */
+bool perf_ep_came(const struct perf_options *opt, uint16_t out, unsigned want);
+
 /* ep_device.c */
 int perf_ep_device(struct perf_job *job);
 
@@ -309,7 +319,7 @@ int perf_ep_device(struct perf_job *job);
 int perf_all2all(struct perf_job *job);
 
 /* ep_options.c */
-enum perf_names { PERF_PRESETS, PERF_ROWS, PERF_COMBINES };
+enum perf_names { PERF_PRESETS, PERF_ROWS, PERF_BACKS, PERF_COMBINES };
 const char *perf_name_of(enum perf_names of, int value);
 const char *perf_combined_per(const struct perf_options *opt); /* "expert" or "rank" */
 

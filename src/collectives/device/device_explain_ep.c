@@ -20,17 +20,22 @@ static const char *const why_lines[] = {
 	[CVY_EP_ROWS_EACH] = "the rows of each expert come back",
 	[CVY_EP_IN_PIECES] = "one row is for several lanes or steps",
 	[CVY_EP_SHORT_ROWS] = "rows are short or no multiple of 16 bytes",
+	[CVY_EP_INTEGERS] = "rows of integers",
 	[CVY_EP_NO_SHARED] = "shared memory is too small",
 	[CVY_EP_NO_ROOM] = "a step is larger than a slot",
 };
 
 static const struct preset {
 	const char *name, *rows, *sum;
-	int once, fp8, per_rank;
+	int once, code, per_rank, back;
 } presets[] = {
-	{ "LL", "bf16", "per expert", 0, 0, 0 },    { "LL", "e4m3", "per expert", 0, 1, 0 },
-	{ "LL", "bf16", "per rank", 0, 0, 1 },	    { "LL", "e4m3", "per rank", 0, 1, 1 },
-	{ "COMPACT", "bf16", "per rank", 1, 0, 0 }, { "COMPACT", "e4m3", "per rank", 1, 1, 0 },
+	{ "LL", "bf16", "per expert", 0, CVY_EP_AS_IS, 0, CVY_EP_AS_IS },
+	{ "LL", "e4m3", "per expert", 0, CVY_EP_E4M3, 0, CVY_EP_AS_IS },
+	{ "LL", "bf16", "per rank", 0, CVY_EP_AS_IS, 1, CVY_EP_AS_IS },
+	{ "LL", "e4m3", "per rank", 0, CVY_EP_E4M3, 1, CVY_EP_AS_IS },
+	{ "COMPACT", "bf16", "per rank", 1, CVY_EP_AS_IS, 0, CVY_EP_AS_IS },
+	{ "COMPACT", "e4m3", "per rank", 1, CVY_EP_E4M3, 0, CVY_EP_AS_IS },
+	{ "COMPACT", "int8 or int4", "per rank, in int8", 1, CVY_EP_INT8, 0, CVY_EP_INT8_BY_8 },
 };
 
 static struct cvy_ep_shape_gpu shape_of(const struct preset *p, int tokens, int size, int ranks)
@@ -40,7 +45,8 @@ static struct cvy_ep_shape_gpu shape_of(const struct preset *p, int tokens, int 
 				      .top_k = TOP_K,
 				      .experts = size * LOCAL < CVY_EP_EXPERTS ? size * LOCAL : CVY_EP_EXPERTS,
 				      .size = size,
-				      .fp8 = p->fp8,
+				      .code = p->code,
+				      .back = p->back,
 				      .per_rank = p->per_rank,
 				      .once = p->once,
 				      .ranks = ranks < CVY_GPU_RANKS ? ranks : CVY_GPU_RANKS };

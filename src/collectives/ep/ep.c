@@ -10,6 +10,7 @@
 #include "calls.h"
 #include "clock.h"
 #include "ep.h"
+#include "ep_code.h"
 #include "handle.h"
 #include "hash.h"
 #include "mask.h"
@@ -84,8 +85,12 @@ static int check_config(struct covey_group *group, const struct covey_ep_config 
 				cvy_dtype_name(c->dtype), c->dtype);
 	if (!cvy_ep_pack_of(c->preset))
 		return fail(group, COVEY_ERR_INVAL, "preset must be of enum covey_ep_preset");
-	if (c->rows != COVEY_EP_ROWS_BF16 && c->rows != COVEY_EP_ROWS_E4M3)
-		return fail(group, COVEY_ERR_INVAL, "rows must be of enum covey_ep_rows_as");
+	err = in_range(group, "rows (enum covey_ep_rows_as)", c->rows, COVEY_EP_ROWS_BF16, COVEY_EP_ROWS_INT4);
+	if (!err)
+		err = in_range(group, "combine_rows (enum covey_ep_back_as)", c->combine_rows, COVEY_EP_BACK_PLAIN,
+			       COVEY_EP_BACK_INT8);
+	if (err)
+		return err;
 	if (c->combine != COVEY_EP_PER_EXPERT && c->combine != COVEY_EP_PER_RANK)
 		return fail(group, COVEY_ERR_INVAL, "combine must be of enum covey_ep_combine_as");
 	return in_range(group, "lanes", c->lanes, 0, COVEY_DEVICE_MAX_LANES);
@@ -123,7 +128,7 @@ static int lay_out(struct covey_ep *ep, const int *expert_owner, int size)
 	h = cvy_hash(h, (uint64_t)ep->shape.tokens);
 	h = cvy_hash(h, (uint64_t)ep->shape.hidden);
 	h = cvy_hash(h, (uint64_t)ep->shape.top_k << 32 ^ (uint64_t)size);
-	h = cvy_hash(h, (uint64_t)ep->lanes);
+	h = cvy_hash(h, (uint64_t)ep->lanes << 32 ^ (uint64_t)ep->back_as);
 	h = cvy_hash(h, (uint64_t)ep->rows_as << 32 ^ (uint64_t)ep->shape.preset << 16 ^ (uint64_t)ep->combine_as);
 	free(ep->owner);
 	ep->owner = owner;
@@ -205,6 +210,19 @@ static int take_slots(struct covey_ep *ep, struct cvy_engine *e)
 		cvy_window_for(&here->layout, need), here->layout.window_bytes, ep->shape.max_ranks);
 }
 
+/*
+ * How rows of a combine slot travel. With COVEY_EP_PER_RANK the slot has the rows of experts, and only their sum becomes
+ * codes (ep_combine.c).
+ */
+static int back_of(const struct covey_ep_config *c)
+{
+	if (c->combine_rows != COVEY_EP_BACK_INT8)
+		return CVY_EP_AS_IS;
+	if (c->combine == COVEY_EP_PER_RANK && !cvy_ep_pack_of(c->preset)->once)
+		return CVY_EP_AS_IS;
+	return CVY_EP_INT8_BY_8;
+}
+
 int cvy_ep_take_config(struct covey_group *group, const struct covey_ep_config *config, struct covey_ep_config *c,
 		       struct cvy_ep_shape *shape)
 {
@@ -223,7 +241,8 @@ int cvy_ep_take_config(struct covey_group *group, const struct covey_ep_config *
 		return fail(group, COVEY_ERR_INVAL, "the group is not joined yet: covey_join_wait() first");
 	if ((uint64_t)view.max_ranks * (uint64_t)c->max_tokens > CVY_EP_MAX_ROWS)
 		return fail(group, COVEY_ERR_INVAL, "max_ranks * max_tokens must be below 2^31");
-	*shape = (struct cvy_ep_shape){ c->max_tokens, c->hidden, c->top_k, c->experts, view.max_ranks, c->preset };
+	*shape = (struct cvy_ep_shape){ c->max_tokens,	c->hidden, c->top_k,  c->experts,
+					view.max_ranks, c->preset, back_of(c) };
 	return 0;
 }
 
@@ -252,6 +271,7 @@ COVEY_API int covey_ep_create(struct covey_group *group, const struct covey_ep_c
 	ep->dtype = c.dtype;
 	ep->rows_as = c.rows;
 	ep->combine_as = c.combine;
+	ep->back_as = c.combine_rows;
 	ep->lanes = c.lanes;
 	ep->local = malloc((size_t)c.experts * sizeof(*ep->local));
 	err = ep->local ? 0 : fail(group, COVEY_ERR_NOMEM, "no memory for the handle");
@@ -400,8 +420,9 @@ static int check_outputs(struct covey_ep *ep, const struct covey_dispatch_args *
 {
 	if (!a->packed_x || !a->count || !a->src_info || !a->range)
 		return fail(ep->group, COVEY_ERR_INVAL, "packed_x, count, src_info and range must not be NULL");
-	if (ep->rows_as == COVEY_EP_ROWS_E4M3 && !a->packed_scales)
-		return fail(ep->group, COVEY_ERR_INVAL, "packed_scales must not be NULL with rows in e4m3");
+	if (ep->rows_as != COVEY_EP_ROWS_BF16 && !a->packed_scales)
+		return fail(ep->group, COVEY_ERR_INVAL,
+			    "packed_scales must not be NULL with rows in e4m3, int8 or int4");
 	if (cvy_ep_pack_of(ep->shape.preset)->beside && (!a->recv_experts || !a->recv_weights))
 		return fail(ep->group, COVEY_ERR_INVAL,
 			    "recv_experts and recv_weights must not be NULL with COVEY_EP_COMPACT");
@@ -418,6 +439,23 @@ static int check_ids(struct covey_ep *ep, const int32_t *experts, const int64_t 
 	if (needed && !experts && !experts64)
 		return fail(ep->group, COVEY_ERR_INVAL,
 			    "experts and experts64 are NULL: give one of them when there are tokens");
+	return 0;
+}
+
+/* Factors differ by expert, so the rows of experts must be apart. */
+static int check_smooth(struct covey_ep *ep, const struct covey_dispatch_args *a)
+{
+	if (!a->smooth)
+		return 0;
+	if (!cvy_ep_in_ints(ep->rows_as))
+		return fail(ep->group, COVEY_ERR_INVAL,
+			    "smooth is for rows of integers: lay the handle out with COVEY_EP_ROWS_INT8 or "
+			    "COVEY_EP_ROWS_INT4, or give NULL");
+	if (cvy_ep_pack_of(ep->shape.preset)->once)
+		return fail(
+			ep->group, COVEY_ERR_INVAL,
+			"smooth differs by expert, and with COVEY_EP_COMPACT a row is for all experts of a rank: lay "
+			"the handle out with COVEY_EP_LL, or give NULL");
 	return 0;
 }
 
@@ -449,6 +487,9 @@ static int check_dispatch(struct covey_ep *ep, const struct covey_dispatch_args 
 		return fail(ep->group, COVEY_ERR_INVAL,
 			    "x_scales are for rows in e4m3: lay the handle out with COVEY_EP_ROWS_E4M3, or give x in "
 			    "the handle's dtype and no scales");
+	err = check_smooth(ep, a);
+	if (err)
+		return err;
 	if (a->num_tokens && cvy_ep_pack_of(ep->shape.preset)->beside && !a->weights)
 		return fail(ep->group, COVEY_ERR_INVAL, "weights must not be NULL with COVEY_EP_COMPACT");
 	return ep->el ? check_outputs(ep, a) : 0;
@@ -505,9 +546,10 @@ static int post(struct covey_ep *ep, int which, struct cvy_ep_call *call, int ti
 		timeout_ms = cvy_engine_late_ms(e);
 	if (timeout_ms > 0)
 		op->timeout_ns = (uint64_t)timeout_ms * CVY_MS;
-	/* a deadline on all ranks or on none; the same for active_ranks */
+	/* a deadline on all ranks or on none; the same for active_ranks and smooth */
 	op->detail = (uint64_t)(timeout_ms > 0) | (uint64_t)(call->active != NULL) << 1;
 	op->partial = op->detail != 0;
+	op->detail |= (uint64_t)(which == DISPATCH && call->dispatch.smooth != NULL) << 2;
 	pthread_mutex_lock(cvy_engine_lock(e));
 	on_loss = cvy_site(e)->on_loss;
 	pthread_mutex_unlock(cvy_engine_lock(e));
@@ -571,7 +613,7 @@ static int check_dispatch_call(struct covey_ep *ep, const struct covey_dispatch_
 			copy->count,	   copy->packed_scales, copy->src_info,	    copy->range,
 			copy->waited,	   copy->active_ranks,	copy->recv_experts, copy->recv_weights,
 			copy->x_scales,	   copy->experts64,	copy->token_mask,   copy->expert_tokens,
-			copy->recv_counts, copy->triplets,	copy->flat
+			copy->recv_counts, copy->triplets,	copy->flat,	    copy->smooth
 		};
 
 		err = check_memory(ep, stream, at, sizeof(at) / sizeof(at[0]));

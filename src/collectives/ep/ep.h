@@ -24,7 +24,7 @@ struct covey_ep {
 	size_t dispatch_bytes, combine_bytes; /* of one slot */
 	struct cvy_op *sent[2];		      /* posted and not received: dispatch, combine */
 	int dtype;			      /* enum covey_dtype: of tokens and results */
-	int rows_as, combine_as;
+	int rows_as, combine_as, back_as;
 	int lanes;		      /* of calls on devices; 0: as many as pay */
 	struct cvy_ep_device *device; /* its state on the group's device, made with the first call there */
 };
@@ -48,7 +48,7 @@ struct cvy_ep_call {
 	struct cvy_ep_run *run;	   /* combine [size]: run in each owner's slot; count: rows expected from it */
 	const uint8_t **from;	   /* combine [size]: first row of the run, NULL: owner is missing */
 	float *sum, *part;	   /* combine [hidden], part: of one owner */
-	uint16_t *row;		   /* combine [hidden]: part, rounded for travel */
+	uint16_t *row;		   /* combine [hidden]: part, as it would travel */
 };
 
 /*

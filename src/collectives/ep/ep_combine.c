@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "ep.h"
+#include "ep_quant.h"
 #include "mask.h"
 #include "reduce.h"
 
@@ -50,10 +51,27 @@ void cvy_ep_call_free(struct cvy_ep_call *call)
 	free(call);
 }
 
+/* @n rows of results, as they travel. */
+static void put_rows(const struct covey_ep *ep, uint8_t *to, const uint8_t *y, size_t n)
+{
+	size_t plain = cvy_ep_row_bytes(&ep->shape), back = cvy_ep_back_bytes(&ep->shape);
+
+	if (ep->shape.back == CVY_EP_AS_IS) {
+		memcpy(to, y, n * plain);
+		return;
+	}
+	for (size_t i = 0; i < n; i++) {
+		const struct cvy_ep_plain x = { y + i * plain, ep->dtype, (size_t)ep->shape.hidden, NULL };
+
+		cvy_ep_quantise_eights(&x, to + i * back);
+	}
+}
+
 uint32_t cvy_ep_combine_write(const struct covey_ep *ep, const struct covey_combine_args *args, int src, uint32_t first,
 			      uint8_t *slot)
 {
-	size_t row = cvy_ep_row_bytes(&ep->shape), per_bin = (size_t)ep->size * (size_t)ep->shape.tokens;
+	size_t plain = cvy_ep_row_bytes(&ep->shape), per_bin = (size_t)ep->size * (size_t)ep->shape.tokens;
+	size_t row = cvy_ep_back_bytes(&ep->shape);
 	struct cvy_ep_run *run = (struct cvy_ep_run *)(void *)slot + src;
 	uint8_t *to = slot + cvy_ep_combine_rows_at(&ep->shape);
 	uint32_t next = first;
@@ -65,8 +83,8 @@ uint32_t cvy_ep_combine_write(const struct covey_ep *ep, const struct covey_comb
 		if (n > (size_t)ep->shape.tokens || from + n > per_bin || next + n > cvy_ep_combine_rows(&ep->shape))
 			continue; /* a dispatch never writes this; the run's length shows it to the source */
 		if (n)
-			memcpy(to + next * row, (const uint8_t *)args->y + ((size_t)bin * per_bin + from) * row,
-			       n * row);
+			put_rows(ep, to + next * row, (const uint8_t *)args->y + ((size_t)bin * per_bin + from) * plain,
+				 n);
 		next += (uint32_t)n;
 	}
 	*run = (struct cvy_ep_run){ first, next - first };
@@ -80,7 +98,7 @@ static void combine_publish(struct cvy_engine *e, struct cvy_op *op, uint64_t i,
 	const struct covey_ep *ep = call->ep;
 	uint8_t *slot = here->own_base + cvy_ep_combine_slot(ep, op);
 	struct cvy_ep_run *run = (struct cvy_ep_run *)(void *)slot;
-	size_t row = cvy_ep_row_bytes(&ep->shape), rows_at = cvy_ep_combine_rows_at(&ep->shape);
+	size_t row = cvy_ep_back_bytes(&ep->shape), rows_at = cvy_ep_combine_rows_at(&ep->shape);
 	uint32_t next = 0;
 
 	(void)i;
@@ -163,7 +181,7 @@ static void count_rows(struct cvy_ep_call *call)
 static void find_runs(struct cvy_ep_call *call, const uint8_t *const *slot)
 {
 	const struct covey_ep *ep = call->ep;
-	size_t row = cvy_ep_row_bytes(&ep->shape), rows_at = cvy_ep_combine_rows_at(&ep->shape);
+	size_t row = cvy_ep_back_bytes(&ep->shape), rows_at = cvy_ep_combine_rows_at(&ep->shape);
 
 	memset(&call->missing, 0, sizeof(call->missing));
 	for (int o = 0; o < ep->size; o++) {
@@ -192,7 +210,7 @@ struct terms {
 /* The next row of @bin, whose owner's run begins at @from. */
 static const uint8_t *next_row(struct cvy_ep_call *call, int bin, const uint8_t *from)
 {
-	return from + (size_t)call->place[bin]++ * cvy_ep_row_bytes(&call->ep->shape);
+	return from + (size_t)call->place[bin]++ * cvy_ep_back_bytes(&call->ep->shape);
 }
 
 static void terms_by_expert(struct cvy_ep_call *call, const int32_t *ids, const float *weights, struct terms *to)
@@ -249,9 +267,29 @@ static void terms_by_rank(struct cvy_ep_call *call, const int32_t *ids, const fl
 	}
 }
 
+/* Adds call->part as the row of a sum that @owner would send; the own one is not rounded, but coded like the others. */
+static void add_part(const struct cvy_reduce_table *loops, struct cvy_ep_call *call, int owner)
+{
+	const struct covey_ep *ep = call->ep;
+	size_t hidden = (size_t)ep->shape.hidden;
+
+	if (ep->back_as == COVEY_EP_BACK_INT8) {
+		cvy_ep_quantise_sum(call->part, ep->dtype, hidden, (uint8_t *)call->row);
+		cvy_ep_weigh_eights(call->sum, (const uint8_t *)call->row, ep->dtype, 1, hidden);
+		return;
+	}
+	if (owner != ep->rank) {
+		loops->narrow[ep->dtype](call->row, call->part, hidden);
+		loops->weigh[ep->dtype](call->sum, call->row, 1, hidden);
+		return;
+	}
+	for (size_t h = 0; h < hidden; h++)
+		call->sum[h] += call->part[h];
+}
+
 /*
- * COVEY_EP_PER_RANK: the sum that each owner would round, owners ascending; the own part is not rounded. Here the rows
- * of experts have come, and are summed in that order: the same bits as on devices, where one row comes.
+ * COVEY_EP_PER_RANK: the sum that each owner would send, owners ascending. Here the rows of experts have come, and are
+ * summed in that order: the same bits as on devices, where one row comes.
  */
 static void sum_parts(const struct cvy_reduce_table *loops, struct cvy_ep_call *call, const int32_t *ids,
 		      const struct terms *terms)
@@ -264,12 +302,7 @@ static void sum_parts(const struct cvy_reduce_table *loops, struct cvy_ep_call *
 		for (int i = 0; i < terms->n; i++)
 			if (terms->owner[i] == o)
 				loops->weigh[ep->dtype](call->part, terms->row[i], terms->weight[i], hidden);
-		if (o != ep->rank) {
-			loops->narrow[ep->dtype](call->row, call->part, hidden);
-			loops->weigh[ep->dtype](call->sum, call->row, 1, hidden);
-		}
-		for (size_t h = 0; o == ep->rank && h < hidden; h++)
-			call->sum[h] += call->part[h];
+		add_part(loops, call, o);
 	}
 }
 
@@ -282,6 +315,19 @@ static void set_nan(float *sum, size_t n)
 	memcpy(&nan, &bits, sizeof(nan));
 	for (size_t h = 0; h < n; h++)
 		sum[h] = sum[h] == sum[h] ? sum[h] : nan;
+}
+
+/* The rows of a token's sum that have come. */
+static void sum_rows(const struct cvy_reduce_table *loops, struct cvy_ep_call *call, const struct terms *terms)
+{
+	const struct covey_ep *ep = call->ep;
+	size_t hidden = (size_t)ep->shape.hidden;
+
+	for (int i = 0; i < terms->n; i++)
+		if (ep->shape.back == CVY_EP_AS_IS)
+			loops->weigh[ep->dtype](call->sum, terms->row[i], terms->weight[i], hidden);
+		else
+			cvy_ep_weigh_eights(call->sum, terms->row[i], ep->dtype, terms->weight[i], hidden);
 }
 
 static void sum_token(const struct cvy_reduce_table *loops, struct cvy_ep_call *call, size_t t)
@@ -303,8 +349,8 @@ static void sum_token(const struct cvy_reduce_table *loops, struct cvy_ep_call *
 	memset(call->sum, 0, (size_t)s->hidden * sizeof(*call->sum));
 	if (parts)
 		sum_parts(loops, call, ids, &terms);
-	for (int i = 0; !parts && i < terms.n; i++)
-		loops->weigh[dtype](call->sum, terms.row[i], terms.weight[i], (size_t)s->hidden);
+	else
+		sum_rows(loops, call, &terms);
 	scale = call->combine.renormalise && terms.here != terms.all && terms.here != 0 ? terms.all / terms.here : 1;
 	for (int h = 0; scale != 1 && h < s->hidden; h++)
 		call->sum[h] *= scale;

@@ -18,8 +18,8 @@
 
 struct cvy_ep_device {
 	struct cvy_ep_state *state;
-	int laid_out; /* state follows the present owners */
-	struct cvy_ep_form form[2];
+	int laid_out;		     /* state follows the present owners */
+	struct cvy_ep_form form[3];  /* dispatch, combine, dispatch with smooth */
 	struct cvy_ep_args sent;     /* the send phase that was not received; phases 0: none */
 	struct cvy_ep_beside beside; /* of the last call */
 	struct CUstream_st *stream;
@@ -35,6 +35,11 @@ int cvy_ep_on_device(const struct covey_ep *ep, const void *at)
 	return cvy_device_holds(ep->group->device, at);
 }
 
+static int back_of(const struct covey_ep *ep)
+{
+	return ep->back_as == COVEY_EP_BACK_INT8 ? CVY_EP_INT8_BY_8 : CVY_EP_AS_IS;
+}
+
 static struct cvy_ep_shape_gpu shape_of(const struct covey_ep *ep)
 {
 	struct cvy_ep_shape_gpu s = { ep->shape.tokens,
@@ -42,11 +47,13 @@ static struct cvy_ep_shape_gpu shape_of(const struct covey_ep *ep)
 				      ep->shape.top_k,
 				      ep->shape.experts,
 				      ep->size,
-				      ep->rows_as == COVEY_EP_ROWS_E4M3,
+				      ep->rows_as,
 				      ep->combine_as == COVEY_EP_PER_RANK,
 				      0,
 				      cvy_ep_pack_of(ep->shape.preset)->once,
-				      ep->shape.max_ranks < CVY_GPU_RANKS ? ep->shape.max_ranks : CVY_GPU_RANKS };
+				      ep->shape.max_ranks < CVY_GPU_RANKS ? ep->shape.max_ranks : CVY_GPU_RANKS,
+				      back_of(ep),
+				      0 };
 	int of[CVY_GPU_RANKS] = { 0 };
 
 	for (int e = 0; e < ep->shape.experts; e++)
@@ -147,6 +154,12 @@ static int lay_out(struct covey_ep *ep)
 		err = cvy_fail(cvy_handle_box(ep->group), COVEY_ERR_UNSUPPORTED, -1, 0,
 			       "devices do not take rows of hidden %d for top_k %d, with %d experts on one rank",
 			       shape.hidden, shape.top_k, shape.most_local);
+	if (!err && cvy_ep_in_ints(shape.code) && !shape.once) {
+		shape.whole = 1;
+		if (!cvy_ep_form_of(&shape, lanes, 0, &x->form[2]))
+			err = fail(ep, COVEY_ERR_UNSUPPORTED, "devices do not take rows of this handle with smooth");
+		shape.whole = 0;
+	}
 	tables_of(ep, tables);
 	if (!err)
 		tell_forms(&shape, x->form);
@@ -200,7 +213,8 @@ static void fill(const struct covey_ep *ep, struct cvy_ep_args *a, int combine, 
 	a->experts = ep->shape.experts;
 	a->el = ep->el;
 	a->num_tokens = num_tokens;
-	a->fp8 = ep->rows_as == COVEY_EP_ROWS_E4M3;
+	a->code = ep->rows_as;
+	a->back = back_of(ep);
 	a->fp16 = ep->dtype == COVEY_FLOAT16;
 	a->once = cvy_ep_pack_of(ep->shape.preset)->once;
 	a->per_rank = a->once || ep->combine_as == COVEY_EP_PER_RANK;
@@ -292,6 +306,9 @@ int cvy_ep_device_dispatch(struct covey_ep *ep, const struct covey_dispatch_args
 	fill(ep, &a, 0, args->route, args->num_tokens);
 	a.x = args->x;
 	a.x_scales = args->x_scales;
+	a.smooth = args->smooth;
+	if (a.smooth)
+		a.form = ep->device->form[2];
 	a.ids = args->experts;
 	a.ids64 = args->experts64;
 	a.weights = args->weights;

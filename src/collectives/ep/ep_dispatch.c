@@ -15,7 +15,8 @@
 
 static void write_codes(const struct covey_ep *ep, const struct covey_dispatch_args *args, uint8_t *rows)
 {
-	size_t hidden = (size_t)ep->shape.hidden, groups = cvy_ep_groups(hidden), row = cvy_ep_row_bytes(&ep->shape);
+	size_t hidden = (size_t)ep->shape.hidden, row = cvy_ep_row_bytes(&ep->shape);
+	size_t groups = cvy_ep_code_groups(cvy_ep_code_of(CVY_EP_E4M3), hidden);
 
 	for (size_t t = 0; t < (size_t)args->num_tokens; t++) {
 		memcpy(rows + t * row, (const uint8_t *)args->x + t * hidden, hidden);
@@ -141,33 +142,51 @@ static int place_row(const struct covey_dispatch_args *args, const struct covey_
 struct token {
 	int src, number, given;
 	int local[CVY_EP_MAX_TOP_K]; /* of each id: index among the experts here, -1: none */
+	int32_t id[CVY_EP_MAX_TOP_K];
 	const float *weights;
 	const uint8_t *row;
 };
 
-/* A source publishes its rows as they are, even if receivers want 8 bits: the numbers are the same, once per row. */
-static void put_row(const struct covey_ep *ep, const struct covey_dispatch_args *args, int bin, int at,
+/* Rows that their source had as codes: scales stand behind them. */
+static void put_given(const struct cvy_ep_code *code, size_t hidden, const uint8_t *row, uint8_t *codes, float *scales,
+		      size_t stride)
+{
+	size_t bytes = cvy_ep_code_bytes(code, hidden);
+
+	memcpy(codes, row, bytes);
+	for (size_t g = 0; g < cvy_ep_code_groups(code, hidden); g++)
+		memcpy(&scales[g * stride], row + bytes + g * sizeof(float), sizeof(float));
+}
+
+/* Row @at of bin @bin; NULL, or the factors of its elements. */
+struct place {
+	int bin, at;
+	const float *smooth;
+};
+
+/* A source publishes its rows as they are, even if receivers want codes: the numbers are the same, once per row. */
+static void put_row(const struct covey_ep *ep, const struct covey_dispatch_args *args, const struct place *p,
 		    const struct token *t)
 {
+	const struct cvy_ep_code *code = cvy_ep_code_of(ep->rows_as);
 	size_t rows = (size_t)ep->size * (size_t)ep->shape.tokens, hidden = (size_t)ep->shape.hidden;
-	size_t to = (size_t)bin * rows + (size_t)at, groups = cvy_ep_groups(hidden);
+	size_t to = (size_t)p->bin * rows + (size_t)p->at, bytes = cvy_ep_code_bytes(code, hidden);
+	size_t groups = cvy_ep_code_groups(code, hidden);
 	int by_row = cvy_ep_pack_of(ep->shape.preset)->scale_by_row;
+	const struct cvy_ep_plain x = { t->row, ep->dtype, hidden, p->smooth };
+	uint8_t *codes = (uint8_t *)args->packed_x + to * bytes;
 	size_t stride = by_row ? 1 : rows;
 	float *scales;
 
-	if (ep->rows_as != COVEY_EP_ROWS_E4M3) {
-		memcpy((uint8_t *)args->packed_x + to * 2 * hidden, t->row, 2 * hidden);
+	if (!groups) {
+		memcpy(codes, t->row, bytes);
 		return;
 	}
-	scales = args->packed_scales + (by_row ? to * groups : (size_t)bin * groups * rows + (size_t)at);
-	if (!t->given) {
-		cvy_ep_quantise((const uint16_t *)(const void *)t->row, ep->dtype, hidden,
-				(uint8_t *)args->packed_x + to * hidden, scales, stride);
-		return;
-	}
-	memcpy((uint8_t *)args->packed_x + to * hidden, t->row, hidden);
-	for (size_t g = 0; g < groups; g++)
-		memcpy(&scales[g * stride], t->row + hidden + g * sizeof(float), sizeof(float));
+	scales = args->packed_scales + (by_row ? to * groups : (size_t)p->bin * groups * rows + (size_t)p->at);
+	if (t->given)
+		put_given(code, hidden, t->row, codes, scales, stride);
+	else
+		cvy_ep_quantise(ep->rows_as, &x, codes, scales, stride);
 }
 
 /* Row @row is of the expert that the token names at @k. */
@@ -184,14 +203,16 @@ static void put_origin(const struct covey_ep *ep, const struct covey_dispatch_ar
 
 static void one_row_each(const struct covey_ep *ep, const struct covey_dispatch_args *args, const struct token *t)
 {
-	size_t rows = (size_t)ep->size * (size_t)ep->shape.tokens;
+	size_t rows = (size_t)ep->size * (size_t)ep->shape.tokens, hidden = (size_t)ep->shape.hidden;
 
 	for (int k = 0; k < ep->shape.top_k; k++) {
+		struct place p;
 		int le = t->local[k], at = le >= 0 ? place_row(args, ep, le, t->src) : -1;
 
 		if (at < 0)
 			continue;
-		put_row(ep, args, le, at, t);
+		p = (struct place){ le, at, args->smooth ? args->smooth + (size_t)t->id[k] * hidden : NULL };
+		put_row(ep, args, &p, t);
 		put_origin(ep, args, (size_t)le * rows + (size_t)at, t, k);
 		args->count[le]++;
 	}
@@ -208,6 +229,7 @@ static int named_before(const struct token *t, int k)
 static void one_row(const struct covey_ep *ep, const struct covey_dispatch_args *args, const struct token *t)
 {
 	size_t top_k = (size_t)ep->shape.top_k;
+	struct place p = { 0, 0, NULL };
 	int first = 0, at;
 
 	while (first < ep->shape.top_k && t->local[first] < 0)
@@ -215,7 +237,8 @@ static void one_row(const struct covey_ep *ep, const struct covey_dispatch_args 
 	at = first < ep->shape.top_k ? place_row(args, ep, 0, t->src) : -1;
 	if (at < 0)
 		return;
-	put_row(ep, args, 0, at, t);
+	p.at = at;
+	put_row(ep, args, &p, t);
 	put_origin(ep, args, (size_t)at, t, first);
 	for (size_t k = 0; k < top_k; k++) {
 		int le = t->local[k];
@@ -243,6 +266,7 @@ static void gather(const struct covey_ep *ep, const struct covey_dispatch_args *
 		for (size_t k = 0; k < top_k; k++) {
 			int32_t id = ids[(size_t)t.number * top_k + k];
 
+			t.id[k] = id;
 			t.local[k] = cvy_ep_valid(s, id) ? ep->local[id] : -1;
 		}
 		if (cvy_ep_pack_of(s->preset)->once)

@@ -6,6 +6,7 @@
 #include "ep_layout.h"
 
 #include "covey.h"
+#include "ep_code.h"
 #include "size.h"
 
 static const struct cvy_ep_pack packs[] = {
@@ -44,6 +45,11 @@ size_t cvy_ep_combine_rows_at(const struct cvy_ep_shape *s)
 	return cvy_round_up((size_t)s->max_ranks * sizeof(struct cvy_ep_run), CVY_CACHE_LINE);
 }
 
+size_t cvy_ep_back_bytes(const struct cvy_ep_shape *s)
+{
+	return cvy_ep_code_row(cvy_ep_code_of(s->back), (size_t)s->hidden);
+}
+
 /* Owners may change, so one rank may get all experts: a token has at most K rows there, or one. */
 size_t cvy_ep_combine_rows(const struct cvy_ep_shape *s)
 {
@@ -56,7 +62,7 @@ size_t cvy_ep_combine_rows(const struct cvy_ep_shape *s)
 
 size_t cvy_ep_combine_bytes(const struct cvy_ep_shape *s)
 {
-	return cvy_round_up(cvy_ep_combine_rows_at(s) + cvy_ep_combine_rows(s) * cvy_ep_row_bytes(s), CVY_EP_ALIGN);
+	return cvy_round_up(cvy_ep_combine_rows_at(s) + cvy_ep_combine_rows(s) * cvy_ep_back_bytes(s), CVY_EP_ALIGN);
 }
 
 void cvy_ep_blocks(int experts, int size, int *owner)

@@ -25,6 +25,7 @@ struct cvy_ep_shape {
 	int experts;
 	int max_ranks;
 	int preset;
+	int back; /* enum cvy_ep_codes: rows of a combine slot; 0: as they are */
 };
 
 /* A preset: a row of a table. */
@@ -45,6 +46,7 @@ struct cvy_ep_run {
 
 #define CVY_EP_ALIGN 4096
 
+/* Of x, y and out, and of a dispatch slot. */
 static inline size_t cvy_ep_row_bytes(const struct cvy_ep_shape *s)
 {
 	return 2 * (size_t)s->hidden;
@@ -57,6 +59,7 @@ size_t cvy_ep_dispatch_skips_at(const struct cvy_ep_shape *s);
 size_t cvy_ep_dispatch_bytes(const struct cvy_ep_shape *s);
 
 /* Combine slot: runs [max_ranks] at 0, rows after them. */
+size_t cvy_ep_back_bytes(const struct cvy_ep_shape *s); /* of a row */
 size_t cvy_ep_combine_rows_at(const struct cvy_ep_shape *s);
 size_t cvy_ep_combine_rows(const struct cvy_ep_shape *s); /* the most that one owner can have */
 size_t cvy_ep_combine_bytes(const struct cvy_ep_shape *s);

@@ -1,26 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Rows of 8-bit floats: e4m3 with one f32 scale for each 128 elements. The bits are the same as those of the kernels,
- * which use the conversions of the hardware.
- */
+/* Rows as codes on the host (ep_code.h). The bits are those of the kernels. */
 #ifndef CVY_EP_QUANT_H
 #define CVY_EP_QUANT_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-#define CVY_EP_QUANT_GROUP 128
+#include "ep_code.h"
 
 /* Nearest, ties to even; values above 448 become 448, a NaN 0x7f. */
 uint8_t cvy_f32_e4m3(float v);
 float cvy_e4m3_f32(uint8_t v);
 
-static inline size_t cvy_ep_groups(size_t hidden)
-{
-	return (hidden + CVY_EP_QUANT_GROUP - 1) / CVY_EP_QUANT_GROUP;
-}
+/* A row of fp16 or bf16, and for integers factors of its elements, [hidden] or NULL. */
+struct cvy_ep_plain {
+	const void *row; /* any alignment */
+	int dtype;
+	size_t hidden;
+	const float *smooth;
+};
 
-/* A row of f16 or bf16 to e4m3, and each group's scale, @stride apart: an element is code * scale. */
-void cvy_ep_quantise(const uint16_t *row, int dtype, size_t hidden, uint8_t *codes, float *scales, size_t stride);
+/* A row of a dispatch as @code, and its scales, @stride apart: an element is code * scale. */
+void cvy_ep_quantise(int code, const struct cvy_ep_plain *x, uint8_t *codes, float *scales, size_t stride);
+
+/* CVY_EP_INT8_BY_8: a row of a combine is codes, then scales. */
+void cvy_ep_quantise_eights(const struct cvy_ep_plain *x, uint8_t *to);
+void cvy_ep_quantise_sum(const float *sum, int dtype, size_t hidden, uint8_t *to);
+/* sum += weight * row */
+void cvy_ep_weigh_eights(float *sum, const uint8_t *row, int dtype, float weight, size_t hidden);
 
 #endif

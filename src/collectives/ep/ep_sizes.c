@@ -5,7 +5,6 @@
 
 #include "ep.h"
 #include "ep_call.h"
-#include "ep_quant.h"
 #include "handle.h"
 
 static size_t times(size_t a, size_t b)
@@ -21,22 +20,22 @@ static void size_window(const struct cvy_ep_shape *s, struct cvy_engine *e, stru
 	to->window_bytes = cvy_window_for(&cvy_site(e)->layout, to->space_bytes);
 }
 
-static void size_buffers(const struct cvy_ep_shape *s, int e4m3, struct covey_ep_sizes *to)
+static void size_buffers(const struct cvy_ep_shape *s, const struct cvy_ep_code *code, struct covey_ep_sizes *to)
 {
 	const struct cvy_ep_pack *pack = cvy_ep_pack_of(s->preset);
 	size_t el = (size_t)to->local_experts, bins = pack->once ? el > 0 : el, rows = times(bins, (size_t)to->rows);
-	size_t beside = pack->beside ? times(rows, (size_t)s->top_k) : 0, bf16 = cvy_ep_row_bytes(s);
-	size_t scales = e4m3 ? cvy_ep_groups((size_t)s->hidden) * sizeof(float) : 0;
+	size_t beside = pack->beside ? times(rows, (size_t)s->top_k) : 0, plain = cvy_ep_row_bytes(s);
+	size_t hidden = (size_t)s->hidden;
 
-	to->packed_x_bytes = times(rows, e4m3 ? (size_t)s->hidden : bf16);
-	to->packed_scales_bytes = times(rows, scales);
+	to->packed_x_bytes = times(rows, cvy_ep_code_bytes(code, hidden));
+	to->packed_scales_bytes = times(rows, cvy_ep_code_groups(code, hidden) * sizeof(float));
 	to->count_bytes = el * sizeof(int32_t);
 	to->src_info_bytes = times(rows, sizeof(int32_t));
 	to->range_bytes = bins * (size_t)to->ranks * sizeof(int64_t);
 	to->recv_experts_bytes = times(beside, sizeof(int32_t));
 	to->recv_weights_bytes = times(beside, sizeof(float));
-	to->y_bytes = times(rows, bf16);
-	to->out_bytes = (size_t)s->tokens * bf16;
+	to->y_bytes = times(rows, plain);
+	to->out_bytes = (size_t)s->tokens * plain;
 	to->expert_tokens_bytes = el * sizeof(int64_t);
 	to->recv_counts_bytes = pack->once ? 0 : el * (size_t)to->ranks * sizeof(int32_t);
 	to->triplets_bytes = times(rows, 3 * sizeof(int32_t));
@@ -94,7 +93,7 @@ COVEY_API int covey_ep_sizes(struct covey_group *group, const struct covey_ep_co
 	to.size = out->size;
 	to.rows = to.ranks * s.tokens;
 	size_window(&s, cvy_handle_engine(group), &to);
-	size_buffers(&s, c.rows == COVEY_EP_ROWS_E4M3, &to);
+	size_buffers(&s, cvy_ep_code_of(c.rows), &to);
 	if (group->device)
 		to.route_bytes = cvy_ep_route_bytes(to.ranks, s.tokens, s.top_k);
 	memset(out, 0, to.size);

@@ -286,7 +286,8 @@ static int call_ep(struct process *p, const struct op *o, struct buffers *b)
 	a.experts = setup.shape.experts;
 	app_bins(p->rank, &a.el);
 	a.num_tokens = b->num_tokens;
-	a.fp8 = setup.shape.fp8;
+	a.code = setup.shape.code;
+	a.back = setup.shape.back;
 	a.fp16 = setup.fp16;
 	a.once = setup.shape.once;
 	a.per_rank = setup.shape.per_rank || setup.shape.once;
@@ -472,10 +473,10 @@ void app_begin(int n)
 	h->top_k = 1 + (int32_t)sim_below(4);
 	h->experts = n * (1 + (int32_t)sim_below(3));
 	h->size = n;
-	h->fp8 = sim_odds(3);
+	h->code = sim_odds(3);
 	h->per_rank = sim_odds(2);
 	h->once = sim_odds(5);
-	if (h->fp8 && h->hidden == 192)
+	if (h->code && h->hidden == 192)
 		h->hidden = 384;   /* rows and scales in whole 16 bytes: they can go by bulk */
 	setup.fp16 = h->top_k % 2; /* not drawn: each seed stays the run that it was */
 	setup.renormalise = sim_odds(2) && !h->per_rank && !h->once; /* the oracle has it there */
@@ -490,7 +491,7 @@ void app_begin(int n)
 	}
 	sim_tell("%d ranks, lanes %d resident %d split %d; tokens %d hidden %d top %d of %d, fp8 %d fp16 %d "
 		 "per rank %d once %d renormalise %d, steps %d and %d, bulk %d and %d",
-		 n, setup.lanes, setup.resident, setup.split, h->tokens, h->hidden, h->top_k, h->experts, h->fp8,
+		 n, setup.lanes, setup.resident, setup.split, h->tokens, h->hidden, h->top_k, h->experts, h->code,
 		 setup.fp16, h->per_rank, h->once, setup.renormalise, setup.form[0].steps, setup.form[1].steps,
 		 setup.form[0].bulk, setup.form[1].bulk);
 }

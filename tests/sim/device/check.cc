@@ -50,6 +50,8 @@ static struct oracle oracle_of(const struct step *s, uint32_t members)
 	o.members = members;
 	o.per_rank = setup.shape.per_rank;
 	o.renormalise = setup.renormalise;
+	o.code = setup.shape.code;
+	o.back = setup.shape.back;
 	o.dtype = setup.fp16 ? COVEY_FLOAT16 : COVEY_BFLOAT16;
 	o.preset = setup.shape.once ? COVEY_EP_COMPACT : COVEY_EP_LL;
 	for (int r = 0; r < setup.size; r++) {
@@ -80,7 +82,7 @@ static void give_room(struct oracle_rank *r, struct room *room, size_t el, size_
 	r->range = room->range.data();
 	r->recv_experts = room->named.data();
 	r->recv_weights = room->named_weights.data();
-	if (setup.shape.fp8) {
+	if (setup.shape.code) {
 		room->codes.assign(rows * hidden + 1, 0);
 		r->codes = room->codes.data();
 	}
@@ -89,12 +91,12 @@ static void give_room(struct oracle_rank *r, struct room *room, size_t el, size_
 static void same_rows(struct process *p, size_t op, struct buffers *b, const struct room *room, size_t bin, size_t used)
 {
 	size_t rows = (size_t)setup.size * (size_t)setup.shape.tokens, hidden = (size_t)setup.shape.hidden;
-	size_t groups = (size_t)cvy_ep_div(setup.shape.hidden, CVY_EP_GROUP), row = hidden * (setup.shape.fp8 ? 1 : 2);
-	const uint8_t *want = setup.shape.fp8 ? room->codes.data() : (const uint8_t *)room->packed.data();
+	size_t groups = (size_t)cvy_ep_div(setup.shape.hidden, CVY_EP_GROUP), row = hidden * (setup.shape.code ? 1 : 2);
+	const uint8_t *want = setup.shape.code ? room->codes.data() : (const uint8_t *)room->packed.data();
 
 	same(p, op, "packed_x", b->at[PACKED] + bin * rows * row, want + bin * rows * row, used * row);
 	same(p, op, "src_info", b->at[SRC] + bin * rows * 4, &room->src[bin * rows], used * 4);
-	for (size_t g = 0; setup.shape.fp8 && g < groups; g++)
+	for (size_t g = 0; setup.shape.code && g < groups; g++)
 		for (size_t i = 0; i < used; i++) {
 			size_t at = setup.shape.once ? i * groups + g : (bin * groups + g) * rows + i;
 

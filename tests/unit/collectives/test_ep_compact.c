@@ -10,6 +10,7 @@
  */
 #include "harness.h"
 
+#include <math.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -34,7 +35,8 @@ struct batch { /* of one rank */
 struct job {
 	struct covey_group *group;
 	struct covey_ep *ep;
-	int rank, size, e4m3, dtype;
+	int rank, size, dtype;
+	int rows, back; /* enum covey_ep_rows_as, covey_ep_back_as */
 	int owner[EXPERTS], local[EXPERTS];
 	struct batch own;
 	uint16_t packed[ROWS * HIDDEN], y[ROWS * HIDDEN], out[TOKENS * HIDDEN];
@@ -141,15 +143,48 @@ static void check_elements(const struct job *j, const struct batch *b, int t, in
 {
 	uint8_t codes[HIDDEN];
 	float scales[GROUPS];
+	const struct cvy_ep_plain x = { b->x + t * HIDDEN, j->dtype, HIDDEN, NULL };
+	const int bytes = j->rows == COVEY_EP_ROWS_INT4 ? HIDDEN / 2 : HIDDEN;
+	const int groups = j->rows == COVEY_EP_ROWS_E4M3 ? GROUPS : 1;
 
-	if (!j->e4m3) {
+	if (j->rows == COVEY_EP_ROWS_BF16) {
 		must(!memcmp(j->packed + row * HIDDEN, b->x + t * HIDDEN, 2 * HIDDEN), "elements of row %d", row);
 		return;
 	}
-	cvy_ep_quantise(b->x + t * HIDDEN, j->dtype, HIDDEN, codes, scales, 1);
-	must(!memcmp((uint8_t *)j->packed + row * HIDDEN, codes, HIDDEN), "codes of row %d", row);
-	for (int g = 0; g < GROUPS; g++)
-		must(j->scales[row * GROUPS + g] == scales[g], "scale %d of row %d", g, row);
+	cvy_ep_quantise(j->rows, &x, codes, scales, 1);
+	must(!memcmp((uint8_t *)j->packed + row * bytes, codes, (size_t)bytes), "codes of row %d", row);
+	must(!memcmp(&j->scales[row * groups], scales, (size_t)groups * 4), "scales of row %d", row);
+}
+
+/* One of eight elements, when a row of codes has come: a code times its scale, which is rounded up. */
+static float coded(int dtype, const float v[8], int i)
+{
+	float most = 0, scale;
+	uint16_t half;
+
+	for (int k = 0; k < 8; k++)
+		most = fabsf(v[k]) > most || v[k] != v[k] ? fabsf(v[k]) : most;
+	if (!isfinite(most))
+		return NAN;
+	if (most < 0x1p-100f)
+		return 0;
+	half = narrow(dtype, most / 127);
+	if (wide(dtype, half) < most / 127)
+		half++;
+	scale = wide(dtype, half);
+	return isfinite(scale) ? rintf(v[i] * (1 / scale)) * scale : NAN;
+}
+
+/* As answer(), as it comes back. */
+static float came(const struct job *j, const struct batch *b, int t, int h, int rank)
+{
+	float v[8];
+
+	if (j->back == COVEY_EP_BACK_PLAIN)
+		return wide(j->dtype, answer(j, b, t, h, rank));
+	for (int k = 0; k < 8; k++)
+		v[k] = wide(j->dtype, answer(j, b, t, h / 8 * 8 + k, rank));
+	return coded(j->dtype, v, h % 8);
 }
 
 static void check_row(struct job *j, const struct batch *b, int t, int row, int *count)
@@ -215,7 +250,7 @@ static void check_out(const struct job *j, int renormalise, const struct covey_m
 
 			for (int o = 0; o < j->size; o++)
 				if (covey_mask_has(mask, o) && names(j->owner, &j->own, t, o))
-					sum += wide(j->dtype, answer(j, &j->own, t, h, o));
+					sum += came(j, &j->own, t, h, o);
 			must(j->out[t * HIDDEN + h] == narrow(j->dtype, sum * scale),
 			     "rank %d token %d element %d: %g, not %g", j->rank, t, h,
 			     (double)wide(j->dtype, j->out[t * HIDDEN + h]), (double)(sum * scale));
@@ -229,8 +264,8 @@ static void check_out(const struct job *j, int renormalise, const struct covey_m
 static void give_codes(struct job *j, struct covey_dispatch_args *a)
 {
 	for (int t = 0; t < j->own.tokens; t++)
-		cvy_ep_quantise(j->own.x + t * HIDDEN, j->dtype, HIDDEN, j->codes + t * HIDDEN,
-				j->code_scales + t * GROUPS, 1);
+		cvy_ep_quantise(CVY_EP_E4M3, &(struct cvy_ep_plain){ j->own.x + t * HIDDEN, j->dtype, HIDDEN, NULL },
+				j->codes + t * HIDDEN, j->code_scales + t * GROUPS, 1);
 	a->x = j->codes;
 	a->x_scales = j->code_scales;
 }
@@ -266,7 +301,7 @@ static void dispatch_args(struct job *j, struct covey_dispatch_args *a)
 		a->experts = NULL;
 		a->experts64 = wide_ids(j);
 	}
-	if (j->e4m3 && j->rank % 2)
+	if (j->rows == COVEY_EP_ROWS_E4M3 && j->rank % 2)
 		give_codes(j, a);
 }
 
@@ -292,17 +327,24 @@ static struct job jobs[MOST];
 static struct cvy_ep_call *calls[MOST];
 static uint8_t *slots[2][MOST];
 
-static void open_jobs(int e4m3, int dtype)
+static void open_jobs(int rows, int back, int dtype)
 {
 	memset(jobs, 0, sizeof(jobs));
 	for (int r = 0; r < MOST; r++) {
 		struct job *j = &jobs[r];
-		struct cvy_ep_shape shape = { TOKENS, HIDDEN, TOP_K, EXPERTS, MOST + 3, COVEY_EP_COMPACT };
+		struct cvy_ep_shape shape = { TOKENS,
+					      HIDDEN,
+					      TOP_K,
+					      EXPERTS,
+					      MOST + 3,
+					      COVEY_EP_COMPACT,
+					      back == COVEY_EP_BACK_INT8 ? CVY_EP_INT8_BY_8 : CVY_EP_AS_IS };
 
 		owners(MOST, j->owner);
 		j->rank = r;
 		j->size = MOST;
-		j->e4m3 = e4m3;
+		j->rows = rows;
+		j->back = back;
 		j->dtype = dtype;
 		j->ep = calloc(1, sizeof(*j->ep));
 		ck_assert_ptr_nonnull(j->ep);
@@ -312,7 +354,8 @@ static void open_jobs(int e4m3, int dtype)
 			.size = MOST,
 			.owner = j->owner,
 			.local = j->local,
-			.rows_as = e4m3,
+			.rows_as = rows,
+			.back_as = back,
 			.dtype = dtype,
 		};
 		j->ep->el = cvy_ep_locals(EXPERTS, j->owner, r, j->local);
@@ -388,7 +431,7 @@ START_TEST(rows_stand_by_source_whoever_is_missing)
 	struct covey_mask all = { { (1 << MOST) - 1 } }, sources = _i % 3 ? random_mask(&state) : all;
 	struct covey_mask here = _i % 4 ? random_mask(&state) : all;
 
-	open_jobs(_i % 2, dtypes[_i / 2 % 2]);
+	open_jobs(_i % 4, _i / 8 % 2, dtypes[_i / 4 % 2]);
 	for (int r = 0; r < MOST; r++)
 		make(&jobs[r].own, jobs[r].dtype, (enum routing)(_i % ROUTINGS), (uint64_t)_i, r);
 	dispatch_alone(&sources);
@@ -418,7 +461,7 @@ START_TEST(wild_bytes_of_a_peer_do_no_harm)
 	struct job *j = &jobs[0];
 	uint64_t state = (uint64_t)_i + 1;
 
-	open_jobs(0, dtypes[_i % 2]);
+	open_jobs(0, _i / 2 % 2, dtypes[_i % 2]);
 	for (int r = 0; r < MOST; r++)
 		make(&jobs[r].own, jobs[r].dtype, RANDOM, (uint64_t)_i, r);
 	dispatch_alone(&all);
@@ -448,7 +491,7 @@ END_TEST
 /* A row a token and rank, where LL keeps one for each expert: what slots of combine shrink by. */
 START_TEST(slots_of_combine_take_one_row_a_token)
 {
-	struct cvy_ep_shape s = { 128, 7168, 8, 256, 64, COVEY_EP_COMPACT };
+	struct cvy_ep_shape s = { 128, 7168, 8, 256, 64, COVEY_EP_COMPACT, 0 };
 
 	ck_assert_uint_eq(cvy_ep_dispatch_weights_at(&s), 4096);
 	ck_assert_uint_eq(cvy_ep_dispatch_rows_at(&s), 8192);
@@ -460,7 +503,7 @@ END_TEST
 
 /* ---- through the engine ---- */
 
-static struct job *job_open(struct covey_group *group, int size, int e4m3, int dtype)
+static struct job *job_open(struct covey_group *group, int size, int rows, int back, int dtype)
 {
 	struct covey_ep_config c = COVEY_EP_CONFIG_INIT;
 	struct job *j = calloc(1, sizeof(*j));
@@ -475,11 +518,13 @@ static struct job *job_open(struct covey_group *group, int size, int e4m3, int d
 	c.expert_owner = j->owner;
 	c.dtype = dtype;
 	c.preset = COVEY_EP_COMPACT;
-	c.rows = e4m3 ? COVEY_EP_ROWS_E4M3 : COVEY_EP_ROWS_BF16;
+	c.rows = rows;
+	c.combine_rows = back;
 	j->group = group;
 	j->rank = view.rank;
 	j->size = size;
-	j->e4m3 = e4m3;
+	j->rows = rows;
+	j->back = back;
 	j->dtype = dtype;
 	must(!covey_ep_create(group, &c, &j->ep), "create");
 	cvy_ep_locals(EXPERTS, j->owner, j->rank, j->local);
@@ -494,8 +539,8 @@ static void job_close(struct job *j)
 
 static void every_routing(struct member *m)
 {
-	for (int way = 0; way < 4; way++) {
-		struct job *j = job_open(m->group, m->n, way % 2, dtypes[way / 2]);
+	for (int way = 0; way < 8; way++) {
+		struct job *j = job_open(m->group, m->n, way % 4, (way + way / 4) % 2, dtypes[way / 4]);
 
 		for (int i = 0; i < 4 * ROUTINGS; i++) {
 			struct covey_dispatch_args d = COVEY_DISPATCH_INIT;
@@ -560,7 +605,7 @@ static void refusals(struct member *m)
 	struct covey_dispatch_args d = COVEY_DISPATCH_INIT;
 	struct covey_combine_args c = COVEY_COMBINE_INIT;
 	struct covey_ep_config config = COVEY_EP_CONFIG_INIT;
-	struct job *j = job_open(m->group, m->n, 0, COVEY_BFLOAT16);
+	struct job *j = job_open(m->group, m->n, COVEY_EP_ROWS_INT8, 0, COVEY_BFLOAT16);
 	struct covey_error_info info;
 	struct covey_ep *other;
 
@@ -574,8 +619,17 @@ static void refusals(struct member *m)
 	must(covey_dispatch(j->ep, &d, NULL, NULL) == COVEY_ERR_INVAL, "no recv_experts");
 	d.recv_experts = j->recv_experts;
 	d.x_scales = j->code_scales;
-	must(covey_dispatch(j->ep, &d, NULL, NULL) == COVEY_ERR_INVAL, "scales, and rows in bf16");
+	refused(j, covey_dispatch(j->ep, &d, NULL, NULL), "x_scales are for rows in e4m3");
 	d.x_scales = NULL;
+	d.packed_scales = NULL;
+	refused(j, covey_dispatch(j->ep, &d, NULL, NULL), "packed_scales must not be NULL with rows in e4m3, int8 or");
+	d.packed_scales = j->scales;
+	d.smooth = j->code_scales;
+	refused(j, covey_dispatch(j->ep, &d, NULL, NULL), "smooth differs by expert, and with COVEY_EP_COMPACT");
+	j->ep->rows_as = COVEY_EP_ROWS_E4M3;
+	refused(j, covey_dispatch(j->ep, &d, NULL, NULL), "smooth is for rows of integers: lay the handle out with");
+	j->ep->rows_as = COVEY_EP_ROWS_INT8;
+	d.smooth = NULL;
 	combine_args(j, &c, 0);
 	ids_of_two_types(j, &d, &c);
 	combine_args(j, &c, 0);
@@ -586,6 +640,12 @@ static void refusals(struct member *m)
 	config.preset = COVEY_EP_COMPACT + 1;
 	must(covey_ep_create(m->group, &config, &other) == COVEY_ERR_INVAL, "a preset that is none");
 	config.preset = COVEY_EP_COMPACT;
+	config.rows = COVEY_EP_ROWS_INT4 + 1;
+	refused(j, covey_ep_create(m->group, &config, &other), "rows (enum covey_ep_rows_as) is 4: it must be from 0");
+	config.rows = COVEY_EP_ROWS_INT4;
+	config.combine_rows = -1;
+	refused(j, covey_ep_create(m->group, &config, &other), "combine_rows (enum covey_ep_back_as) is -1: it must");
+	config.combine_rows = 0;
 	config.dtype = COVEY_FLOAT32;
 	must(covey_ep_create(m->group, &config, &other) == COVEY_ERR_INVAL, "elements of four bytes");
 	must(!covey_last_error(m->group, &info) && strstr(info.cause, "dtype is f32") &&
@@ -603,11 +663,12 @@ START_TEST(what_it_needs_is_asked_for)
 END_TEST
 
 /* In one thing the ranks' handles differ; no byte may be taken for what it is not. */
-static void differ(struct member *m, int preset, int dtype)
+static void differ(struct member *m, int preset, int dtype, int back, int smooth)
 {
 	struct covey_dispatch_args d = COVEY_DISPATCH_INIT;
 	struct covey_ep_config c = COVEY_EP_CONFIG_INIT;
 	struct job *j = calloc(1, sizeof(*j));
+	static const float factors[2 * HIDDEN];
 
 	must(j, "memory");
 	c.max_tokens = 2;
@@ -616,27 +677,43 @@ static void differ(struct member *m, int preset, int dtype)
 	c.experts = 2;
 	c.preset = preset;
 	c.dtype = dtype;
+	c.combine_rows = back;
+	c.rows = COVEY_EP_ROWS_INT8;
 	must(!covey_ep_create(m->group, &c, &j->ep), "create");
 	dispatch_args(j, &d);
+	d.smooth = smooth ? factors : NULL;
 	must(covey_dispatch(j->ep, &d, NULL, NULL) == COVEY_ERR_MISMATCH, "handles that differ");
 	job_close(j);
 }
 
 static void unlike_presets(struct member *m)
 {
-	differ(m, m->rank ? COVEY_EP_COMPACT : COVEY_EP_LL, COVEY_BFLOAT16);
+	differ(m, m->rank ? COVEY_EP_COMPACT : COVEY_EP_LL, COVEY_BFLOAT16, 0, 0);
 }
 
 static void unlike_elements(struct member *m)
 {
-	differ(m, COVEY_EP_COMPACT, dtypes[m->rank]);
+	differ(m, COVEY_EP_COMPACT, dtypes[m->rank], 0, 0);
+}
+
+static void unlike_results(struct member *m)
+{
+	differ(m, COVEY_EP_COMPACT, COVEY_BFLOAT16, m->rank, 0);
+}
+
+static void unlike_factors(struct member *m)
+{
+	differ(m, COVEY_EP_LL, COVEY_BFLOAT16, 0, m->rank);
 }
 
 START_TEST(handles_that_differ_do_not_match)
 {
 	struct covey_config config = harness_config("epunlike", 2);
 
-	harness_threads(&config, _i ? unlike_elements : unlike_presets, NULL);
+	static void (*const unlike[])(struct member *) = { unlike_presets, unlike_elements, unlike_results,
+							   unlike_factors };
+
+	harness_threads(&config, unlike[_i], NULL);
 }
 END_TEST
 
@@ -650,7 +727,7 @@ struct kill_plan {
 static int mortal(void *arg, int rank)
 {
 	struct kill_plan *plan = arg;
-	struct job *j = job_open(harness_join(&plan->config, rank), 3, 0, dtypes[plan->when % 2]);
+	struct job *j = job_open(harness_join(&plan->config, rank), 3, 0, plan->when / 2, dtypes[plan->when % 2]);
 
 	for (uint64_t i = 0; i < 30; i++) {
 		struct covey_combine_args c = COVEY_COMBINE_INIT;
@@ -710,7 +787,7 @@ int main(void)
 	tcase_add_test(tc, slots_of_combine_take_one_row_a_token);
 	tcase_add_loop_test(tc, every_token_comes_back_right, 0, 6);
 	tcase_add_test(tc, what_it_needs_is_asked_for);
-	tcase_add_loop_test(tc, handles_that_differ_do_not_match, 0, 2);
+	tcase_add_loop_test(tc, handles_that_differ_do_not_match, 0, 4);
 	if (!UNDER_TSAN)
 		tcase_add_loop_test(tc, survivors_of_a_death_go_on_with_what_is_there, 0, 6);
 	suite_add_tcase(suite, tc);

@@ -70,7 +70,8 @@ static void check_all(int n, int wide, int form)
 							      .top_k = top_k[k],
 							      .experts = 256,
 							      .size = sizes[z],
-							      .fp8 = wide % 128 == 0,
+							      .code = (wide / 8 + n) % 4,
+							      .back = n % 2 ? CVY_EP_INT8_BY_8 : CVY_EP_AS_IS,
 							      .per_rank = form == 1,
 							      .most_local = 256 / sizes[z],
 							      .once = form == 2 };
@@ -96,7 +97,7 @@ static int goes_by_bulk(int n, int lanes, int per_rank, int combine)
 				      .top_k = 8,
 				      .experts = 256,
 				      .size = 4,
-				      .fp8 = 1,
+				      .code = 1,
 				      .per_rank = per_rank,
 				      .most_local = 64 };
 	struct cvy_ep_form f;
@@ -184,7 +185,7 @@ START_TEST(shared_memory_of_a_dispatch_is_there)
 								      .top_k = top_k[k],
 								      .experts = experts[way / 4],
 								      .size = sizes[_i],
-								      .fp8 = way % 2 && wide % 128 == 0,
+								      .code = way % 2 ? 1 + wide / 8 % 3 : 0,
 								      .most_local = experts[way / 4],
 								      .once = way / 2 % 2 };
 

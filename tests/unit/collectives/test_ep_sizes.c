@@ -92,6 +92,7 @@ START_TEST(creation_takes_the_window_that_is_said)
 	struct asked a = { .config = config_of(_i % 2 ? COVEY_EP_COMPACT : COVEY_EP_LL, COVEY_EP_ROWS_BF16) };
 
 	a.config.max_tokens = 1 + 13 * _i;
+	a.config.combine_rows = _i / 2 % 2;
 	config.max_ranks = 1 + _i % 4;
 	config.slot_bytes = 4096;
 	harness_threads(&config, ask, &a);
@@ -174,17 +175,20 @@ static void pair_in_rooms(struct covey_ep *ep, const struct covey_ep_sizes *s)
 
 static void rooms_of(struct member *m)
 {
-	for (int way = 0; way < 4; way++) {
-		struct covey_ep_config c = config_of(way % 2 ? COVEY_EP_COMPACT : COVEY_EP_LL,
-						     way / 2 ? COVEY_EP_ROWS_E4M3 : COVEY_EP_ROWS_BF16);
+	for (int way = 0; way < 8; way++) {
+		struct covey_ep_config c = config_of(way % 2 ? COVEY_EP_COMPACT : COVEY_EP_LL, way / 2);
 		struct covey_ep_sizes s = COVEY_EP_SIZES_INIT;
 		struct covey_ep *ep;
 
+		c.combine_rows = way % 3 == 0 ? COVEY_EP_BACK_INT8 : COVEY_EP_BACK_PLAIN;
 		must(!covey_ep_sizes(m->group, &c, 0, &s), "sizes");
 		must(!covey_ep_create(m->group, &c, &ep), "create");
 		must(s.rows == covey_ep_rows(ep) && s.local_experts == covey_ep_local_experts(ep), "rows, experts");
 		must(s.ranks == WORLD && s.route_bytes == covey_ep_route_bytes(ep), "ranks, route");
 		must(way != 0 || s.packed_x_bytes == (size_t)s.local_experts * WORLD * T * H * 2, "packed_x");
+		must(way != 4 || s.packed_x_bytes == (size_t)s.local_experts * WORLD * T * H, "packed_x of int8");
+		must(way != 7 || s.packed_x_bytes == (size_t)WORLD * T * H / 2, "packed_x of int4");
+		must(way < 4 || s.packed_scales_bytes == s.src_info_bytes, "a scale a row");
 		must(way != 2 || s.packed_scales_bytes == (size_t)s.local_experts * WORLD * T * 2 * 4, "scales");
 		must(way != 1 || s.recv_experts_bytes == (size_t)WORLD * T * K * 4, "recv_experts");
 		must(way % 2 || !s.recv_weights_bytes, "LL has none");

@@ -502,14 +502,15 @@ END_TEST
 
 static const struct handle {
 	const char *head;
-	int fp8, per_rank, once;
+	int code, per_rank, once, back;
 } handles[] = {
-	{ "\nLL, rows bf16, combine per expert:\n", 0, 0, 0 },
-	{ "\nLL, rows e4m3, combine per expert:\n", 1, 0, 0 },
-	{ "\nLL, rows bf16, combine per rank:\n", 0, 1, 0 },
-	{ "\nLL, rows e4m3, combine per rank:\n", 1, 1, 0 },
-	{ "\nCOMPACT, rows bf16, combine per rank:\n", 0, 0, 1 },
-	{ "\nCOMPACT, rows e4m3, combine per rank:\n", 1, 0, 1 },
+	{ "\nLL, rows bf16, combine per expert:\n", 0, 0, 0, 0 },
+	{ "\nLL, rows e4m3, combine per expert:\n", 1, 0, 0, 0 },
+	{ "\nLL, rows bf16, combine per rank:\n", 0, 1, 0, 0 },
+	{ "\nLL, rows e4m3, combine per rank:\n", 1, 1, 0, 0 },
+	{ "\nCOMPACT, rows bf16, combine per rank:\n", 0, 0, 1, 0 },
+	{ "\nCOMPACT, rows e4m3, combine per rank:\n", 1, 0, 1, 0 },
+	{ "\nCOMPACT, rows int8 or int4, combine per rank, in int8:\n", CVY_EP_INT8, 0, 1, CVY_EP_INT8_BY_8 },
 };
 
 /* Does a handle with @each tokens a lane take the form that its row says? */
@@ -520,7 +521,8 @@ static void check_ep_row(const struct handle *h, int size, int each, const char 
 				      .top_k = 8,
 				      .experts = size * LOCAL,
 				      .size = size,
-				      .fp8 = h->fp8,
+				      .code = h->code,
+				      .back = h->back,
 				      .per_rank = h->per_rank,
 				      .most_local = LOCAL,
 				      .once = h->once,
@@ -535,8 +537,10 @@ static void check_ep_row(const struct handle *h, int size, int each, const char 
 		else
 			snprintf(want[combine], sizeof(want[combine]), "lines: %s",
 				 combine && !h->per_rank && !h->once ? "the rows of each expert come back"
+				 : h->back			     ? "rows of integers"
 								     : "few tokens of a lane");
-		ck_assert_int_eq(f[combine].bulk, each >= CVY_EP_BULK_TOKENS && (!combine || h->per_rank || h->once));
+		ck_assert_int_eq(f[combine].bulk,
+				 each >= CVY_EP_BULK_TOKENS && !h->back && (!combine || h->per_rank || h->once));
 	}
 	ck_assert_msg(strstr(row, want[0]) && strstr(strstr(row, want[0]), want[1]), "%d a lane: %s, %s, not: %s", each,
 		      want[0], want[1], row);
@@ -576,14 +580,19 @@ static const struct {
 	int lanes, combine;
 	const char *text;
 } reasons[] = {
-	{ { 64, 7168, 8, 64, 2, 0, 1, 32, 0, 2 }, 1, 0, "bulk steps of 4" },
-	{ { 64, 7168, 8, 64, 2, 1, 1, 32, 0, 2 }, 1, 0, "bulk steps of 8" },
-	{ { 64, 7168, 8, 64, 2, 0, 1, 32, 0, 2 }, 16, 0, "lines: few tokens of a lane" },
-	{ { 64, 7168, 8, 64, 2, 0, 0, 32, 0, 2 }, 1, 1, "lines: the rows of each expert come back" },
-	{ { 8, 7168, 8, 64, 2, 0, 1, 32, 0, 2 }, 128, 0, "lines: one row is for several lanes or steps" },
-	{ { 64, 200, 8, 64, 2, 0, 1, 32, 0, 2 }, 1, 0, "lines: rows are short or no multiple of 16 bytes" },
-	{ { 64, 64, 8, 64, 2, 0, 1, 32, 0, 2 }, 1, 0, "lines: rows are short or no multiple of 16 bytes" },
-	{ { 64, 7168, 8, 1024, 32, 0, 1, 1024, 0, 32 }, 1, 0, "lines: shared memory is too small" },
+	{ { 64, 7168, 8, 64, 2, 0, 1, 32, 0, 2, 0, 0 }, 1, 0, "bulk steps of 4" },
+	{ { 64, 7168, 8, 64, 2, 1, 1, 32, 0, 2, 0, 0 }, 1, 0, "bulk steps of 8" },
+	{ { 64, 7168, 8, 64, 2, 0, 1, 32, 0, 2, 0, 0 }, 16, 0, "lines: few tokens of a lane" },
+	{ { 64, 7168, 8, 64, 2, 0, 0, 32, 0, 2, 0, 0 }, 1, 1, "lines: the rows of each expert come back" },
+	{ { 8, 7168, 8, 64, 2, 0, 1, 32, 0, 2, 0, 0 }, 128, 0, "lines: one row is for several lanes or steps" },
+	{ { 64, 200, 8, 64, 2, 0, 1, 32, 0, 2, 0, 0 }, 1, 0, "lines: rows are short or no multiple of 16 bytes" },
+	{ { 64, 64, 8, 64, 2, 0, 1, 32, 0, 2, 0, 0 }, 1, 0, "lines: rows are short or no multiple of 16 bytes" },
+	{ { 64, 7168, 8, 1024, 32, 0, 1, 1024, 0, 32, 0, 0 }, 1, 0, "lines: shared memory is too small" },
+	{ { 64, 7168, 8, 64, 2, CVY_EP_INT8, 1, 32, 0, 2, 0, 0 }, 1, 0, "lines: rows of integers" },
+	{ { 64, 7168, 8, 64, 2, CVY_EP_INT4, 1, 32, 0, 2, 0, 0 }, 1, 1, "bulk steps of 4" },
+	{ { 64, 7168, 8, 64, 2, 0, 1, 32, 0, 2, CVY_EP_INT8_BY_8, 0 }, 1, 1, "lines: rows of integers" },
+	{ { 64, 7168, 8, 64, 2, 0, 0, 32, 1, 2, CVY_EP_INT8_BY_8, 0 }, 1, 0, "bulk steps of 4" },
+	{ { 64, 7168, 8, 64, 2, CVY_EP_INT8, 1, 32, 0, 2, 0, 1 }, 1, 0, "lines: rows of integers" },
 };
 
 START_TEST(why_rows_are_lines_is_said)

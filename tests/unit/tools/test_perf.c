@@ -268,7 +268,8 @@ static const char *const bad[][4] = {
 	{ "dispatch", "a device takes 16384 at most", "--device=0", "--tokens=1,16385" },
 	{ "dispatch", "a device takes 8192 at most", "--device=0", "--hidden=8200" },
 	{ "dispatch", "ll or compact is needed", "--device=0", "--preset=deep" },
-	{ "dispatch", "bf16 or e4m3 is needed", "--device=0", "--rows=fp8" },
+	{ "dispatch", "bf16, e4m3, int8 or int4 is needed", "--device=0", "--rows=fp8" },
+	{ "dispatch", "plain or int8 is needed", "--back=int4", NULL },
 	{ "dispatch", "expert or rank is needed", "--device=0", "--combine=token" },
 	{ "dispatch", "are not registered", "--device=0", "-R1" },
 	{ "allreduce", "for host memory alone", "--device=0", "-Fkill:1@1" },
@@ -375,6 +376,22 @@ START_TEST(a_stopped_rank_is_left_out)
 	ck_assert_int_eq(row.tails, 7);
 	ck_assert_double_eq(row.tail[6], 2);
 	ck_assert_ptr_nonnull(strstr(text, "[1] # rank 0 was stopped: 2 ranks from here"));
+}
+END_TEST
+
+static const char *const codes[][2] = {
+	{ "bf16", "plain" }, { "e4m3", "plain" }, { "int8", "plain" }, { "int4", "int8" }, { "bf16", "int8" },
+};
+
+START_TEST(rows_of_codes_are_checked)
+{
+	char rows[16], back[16];
+
+	snprintf(rows, sizeof(rows), "--rows=%s", codes[_i][0]);
+	snprintf(back, sizeof(back), "--back=%s", codes[_i][1]);
+	ck_assert_int_eq(perf(2, "dispatch", "--tokens", "20", "--hidden", "264", "--topk", "3", "--experts", "7", rows,
+			      back, FEW, NULL),
+			 0);
 }
 END_TEST
 
@@ -651,6 +668,7 @@ static Suite *perf_suite(void)
 	tcase_add_test(tcase, without_checks_nothing_is_called_right);
 	tcase_add_test(tcase, too_little_bandwidth_fails);
 	tcase_add_test(tcase, dispatch_and_combine_are_checked);
+	tcase_add_loop_test(tcase, rows_of_codes_are_checked, 0, sizeof(codes) / sizeof(codes[0]));
 	tcase_add_test(tcase, json_says_what_the_table_says);
 	tcase_add_test(tcase, json_of_a_barrier_and_of_dispatch);
 	tcase_add_loop_test(tcase, the_shapes_of_all2all_are_checked, 0, sizeof(sums) / sizeof(sums[0]));
