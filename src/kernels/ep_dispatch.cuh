@@ -8,6 +8,7 @@
 #define CVY_EP_DISPATCH_CUH
 
 #include "ep_stage.cuh"
+#include "trace.cuh"
 
 /* Whole lines: words that are not there are 0. */
 template <int ONCE>
@@ -110,6 +111,7 @@ static __device__ __forceinline__ void cvy_ep_headers(struct cvy_ep_turn *t, con
 		int how = -1;
 
 		if (p != t->a->call.rank && cvy_has(t->sources, p)) {
+			CVY_TRACED(WAIT, p);
 			how = cvy_ep_take_header(t, s, p, take);
 			if (how != 1)
 				cvy_ep_waited(t, p);
@@ -422,6 +424,7 @@ template <int ONCE> struct cvy_ep_dispatch {
 						    const struct cvy_ep_room *room, int step,
 						    const struct cvy_ep_ahead *x)
 	{
+		CVY_TRACED(PLAN, step);
 		if (!step)
 			cvy_ep_count<ONCE>(t, room);
 		if (ONCE && cvy_ep_windows(t->a)) {
@@ -439,6 +442,7 @@ template <int ONCE> struct cvy_ep_dispatch {
 						    const struct cvy_ep_step *s, int step)
 	{
 		int push = cvy_ep_must_send<HOT>(t, step), far = push && cvy_far(t->r);
+		CVY_TRACED(SEND, step);
 
 		if (far)
 			push = cvy_ep_far_may_push(t, s, step);
@@ -511,9 +515,11 @@ template <int ONCE> struct cvy_ep_dispatch {
 			}
 			plan(&t, &s, &room, step, x);
 			send<HOT>(&t, &room, &s, step);
+			CVY_TRACED(HEAR, step);
 			cvy_ep_headers<ONCE>(&t, &s, &room);
 			if (cvy_ep_stopped(&t))
 				return 1;
+			CVY_TRACED_NEXT(TAKE, step);
 			if (!r->index)
 				cvy_ep_tell<ONCE>(a, &room);
 			cvy_ep_write_none<ONCE>(&t, &s);
