@@ -26,6 +26,11 @@ if(COVEY_BARE)
 	covey_part(guards "left out: a build to measure against, not to use")
 endif()
 
+if(COVEY_TRACE)
+	add_compile_definitions(CVY_TRACE)
+	covey_part(trace "of dispatch and combine on devices")
+endif()
+
 # A compiler cache, for whoever builds often; a launcher that was named goes first.
 option(COVEY_CCACHE "Compile through ccache, where it is there" ON)
 find_program(COVEY_CCACHE_PROGRAM ccache)

@@ -99,6 +99,9 @@
 	X("COVEY_FAULT", "fault plan of this process, see src/p2p/fault.h") \
 	X("COVEY_DEVICE_OVERLAP", "1 (default): kernels are launched while those before them in the stream end, by " \
 				  "programmatic dependent launch; 0: after that") \
+	X("COVEY_TRACE", \
+	  "file to which each rank adds a trace of its dispatches and combines on a device when it closes " \
+	  "the group, as Chrome's JSON; kernels must be built with -DCOVEY_TRACE=ON") \
 	X("COVEY_STORE_PASSWORD", "password of the store, kept out of URLs and argv") \
 	X("COVEY_STORE_CA", "with rediss://: file of the authorities that are trusted; none: the system's") \
 	X("COVEY_STORE_CERT", "with rediss://: file of this process's certificate, where the store asks for one") \

@@ -335,6 +335,7 @@ template <int ONCE> struct cvy_ep_bulk_combine {
 	static __device__ __forceinline__ void prepare(const struct cvy_ep_turn *t, int step,
 						       const struct cvy_ep_cut *cut, uint64_t *dynamic, int round)
 	{
+		CVY_TRACED(PREPARE, step);
 		const struct cvy_ep_step s = cvy_ep_step_of(t, step);
 		const int warp = (int)(threadIdx.x / 32);
 		const struct cvy_ep_piece piece = cvy_ep_piece_of(t->a, cut, warp);
@@ -358,6 +359,7 @@ template <int ONCE> struct cvy_ep_bulk_combine {
 
 		if (!cvy_ep_must_send<HOT>(t, step))
 			return round;
+		CVY_TRACED(PUT, step);
 		cvy_ep_overtake(t, &s, step);
 		*bulk = cvy_ep_by_bulk(t, t->peers);
 		if (cvy_ep_puts())
@@ -372,6 +374,7 @@ template <int ONCE> struct cvy_ep_bulk_combine {
 				if (others)
 					cvy_wait_read<0>();
 			} else if (others) {
+				CVY_TRACED(PREPARE, step);
 				const struct cvy_ep_piece piece =
 					cvy_ep_piece_of(t->a, cut, (nth + 1) * CVY_EP_SUMMERS + warp);
 
@@ -406,6 +409,7 @@ template <int ONCE> struct cvy_ep_bulk_combine {
 
 		if (!cvy_ep_must_send<HOT>(t, step))
 			return;
+		CVY_TRACED(TELL, step);
 		cvy_ep_say_sent(t, step);
 		if (bulk != t->peers) {
 			struct cvy_ep_apart x;
@@ -425,6 +429,7 @@ template <int ONCE> struct cvy_ep_bulk_combine {
 	static __device__ __forceinline__ int hear(struct cvy_ep_turn *t, int step, int puts,
 						   struct cvy_ep_share *share)
 	{
+		CVY_TRACED(HEAR, step);
 		const struct cvy_ep_step s = cvy_ep_step_of(t, step);
 
 		*share = cvy_ep_share_of<ONCE>(t, &s, CVY_EP_WARPS - puts);
@@ -439,6 +444,7 @@ template <int ONCE> struct cvy_ep_bulk_combine {
 	/* All threads, up to a barrier. A rank that is late in the middle has no part in any of it. Not 0: stopped. */
 	static __device__ __forceinline__ int add(struct cvy_ep_turn *t, int step, const struct cvy_ep_share *share)
 	{
+		CVY_TRACED(ADD, step);
 		const struct cvy_ep_step s = cvy_ep_step_of(t, step);
 
 #pragma unroll 1

@@ -9,6 +9,7 @@
 
 #include "ep_bulk_stage.cuh"
 #include "ep_mark.cuh"
+#include "trace.cuh"
 
 #define CVY_EP_TAKEN 8 /* units of a row that a warp takes at a time */
 
@@ -92,6 +93,7 @@ static __device__ __forceinline__ void cvy_ep_bulk_headers(struct cvy_ep_turn *t
 		int how = -1, raw = 0;
 
 		if (p != t->a->call.rank && cvy_has(t->sources, p)) {
+			CVY_TRACED(WAIT, p);
 			how = cvy_ep_take_signal(t, s, p, v, &raw);
 			if (!how && !raw)
 				how = cvy_ep_take_header(t, s, p, take);
@@ -331,6 +333,7 @@ template <int ONCE> struct cvy_ep_bulk_dispatch {
 	 */
 	static __device__ __noinline__ void plan_all(struct cvy_ep_apart *x, struct cvy_ep_room room, int step)
 	{
+		CVY_TRACED(PLAN, step);
 		const struct cvy_ep_turn *t = &x->t;
 		const struct cvy_ep_step s = cvy_ep_step_of(t, step);
 		const int from = cvy_ep_window(t->a, &s);
@@ -367,6 +370,7 @@ template <int ONCE> struct cvy_ep_bulk_dispatch {
 			plan(t, room, 0);
 			return;
 		}
+		CVY_TRACED(PLAN, 0);
 		cvy_ep_mark(t->a, &t->sh->tables, *room, t->r->index);
 		__syncthreads();
 		cvy_ep_add_marks(t->a, *room);
@@ -377,6 +381,7 @@ template <int ONCE> struct cvy_ep_bulk_dispatch {
 	static __device__ __forceinline__ void prepare(const struct cvy_ep_turn *t, const struct cvy_ep_room *room,
 						       int step)
 	{
+		CVY_TRACED(PREPARE, step);
 		const struct cvy_ep_step s = cvy_ep_step_of(t, step);
 		const struct cvy_ep_room at = cvy_ep_room_turn(t, room, step & 1);
 
@@ -396,6 +401,7 @@ template <int ONCE> struct cvy_ep_bulk_dispatch {
 
 		if (!cvy_ep_must_send<HOT>(t, step))
 			return 0;
+		CVY_TRACED(PUT, step);
 		cvy_ep_overtake(t, &s, step);
 		bulk = cvy_ep_by_bulk(t, t->peers);
 		if (cvy_ep_puts())
@@ -426,6 +432,7 @@ template <int ONCE> struct cvy_ep_bulk_dispatch {
 		const struct cvy_ep_step s = cvy_ep_step_of(t, step);
 		const int push = cvy_ep_must_send<HOT>(t, step);
 
+		CVY_TRACED(TELL, step);
 		cvy_ep_say_sent(t, step);
 		if (push && bulk != t->peers) {
 			struct cvy_ep_apart x;
@@ -441,6 +448,7 @@ template <int ONCE> struct cvy_ep_bulk_dispatch {
 	/* All threads, up to a barrier: all of step @step is here, and where it goes is known. Not 0: stopped. */
 	static __device__ __forceinline__ int hear(struct cvy_ep_turn *t, const struct cvy_ep_room *room, int step)
 	{
+		CVY_TRACED(HEAR, step);
 		const struct cvy_ep_step s = cvy_ep_step_of(t, step);
 		const struct cvy_ep_room at = cvy_ep_room_turn(t, room, step & 1);
 
@@ -456,6 +464,7 @@ template <int ONCE> struct cvy_ep_bulk_dispatch {
 	static __device__ __forceinline__ int take(struct cvy_ep_turn *t, const struct cvy_ep_room *room, int step,
 						   int puts)
 	{
+		CVY_TRACED(TAKE, step);
 		const struct cvy_ep_step s = cvy_ep_step_of(t, step);
 		const struct cvy_ep_room at = cvy_ep_room_turn(t, room, step & 1);
 

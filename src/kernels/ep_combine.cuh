@@ -8,6 +8,7 @@
 #define CVY_EP_COMBINE_CUH
 
 #include "ep_ints_combine.cuh"
+#include "trace.cuh"
 
 #define CVY_EP_ASKS 8 /* ranks up to which each warp looks itself for what came of them */
 
@@ -141,6 +142,7 @@ static __device__ __forceinline__ void cvy_ep_hear(struct cvy_ep_turn *t, const 
 
 		if (p == a->call.rank || !cvy_has(t->sources, p))
 			continue;
+		CVY_TRACED(WAIT, p);
 		how = BULK ? cvy_ep_take_signal(t, s, p, v, &raw) : cvy_ep_take_header(t, s, p, take);
 		if (BULK && !how)
 			take((int)(threadIdx.x % 32), v[0]);
@@ -320,6 +322,7 @@ template <int ONCE, int BEGINS, int CODED = 0> struct cvy_ep_combine {
 	{
 		const int far = cvy_far(t->r);
 		const int one = t->a->form.per_step == 1 && t->a->call.size <= CVY_EP_ASKS && !far;
+		CVY_TRACED(SEND, step);
 
 		if (!HOT || step) {
 			cvy_ep_nobody(t->sh);
@@ -386,9 +389,11 @@ template <int ONCE, int BEGINS, int CODED = 0> struct cvy_ep_combine {
 
 			send<HOT>(&t, &s, step);
 			begun = cvy_ep_begin_sum<ONCE, BEGINS>(&t, &s);
+			CVY_TRACED(HEAR, step);
 			cvy_ep_hear<0>(&t, &s);
 			if (cvy_ep_stopped(&t))
 				return 1;
+			CVY_TRACED_NEXT(ADD, step);
 #pragma unroll 1
 			for (;;) { /* a rank that is late in the middle has no part in any of it */
 				uint32_t with = t.sources;

@@ -8,6 +8,7 @@
 #define CVY_EP_DISPATCH_CUH
 
 #include "ep_smooth.cuh"
+#include "trace.cuh"
 
 /* Whole lines: words that are not there are 0. */
 template <int ONCE>
@@ -101,6 +102,7 @@ template <int ONCE, int INTS = 0> struct cvy_ep_dispatch {
 						    const struct cvy_ep_room *room, int step,
 						    const struct cvy_ep_ahead *x)
 	{
+		CVY_TRACED(PLAN, step);
 		if (!step)
 			cvy_ep_count<ONCE>(t, room);
 		if (ONCE && cvy_ep_windows(t->a)) {
@@ -123,6 +125,7 @@ template <int ONCE, int INTS = 0> struct cvy_ep_dispatch {
 						    const struct cvy_ep_step *s, int step)
 	{
 		int push = cvy_ep_must_send<HOT>(t, step), far = push && cvy_far(t->r);
+		CVY_TRACED(SEND, step);
 
 		if (far)
 			push = cvy_ep_far_may_push(t, s, step);
@@ -195,9 +198,11 @@ template <int ONCE, int INTS = 0> struct cvy_ep_dispatch {
 			}
 			plan(&t, &s, &room, step, x);
 			send<HOT>(&t, &room, &s, step);
+			CVY_TRACED(HEAR, step);
 			cvy_ep_headers<ONCE>(&t, &s, &room);
 			if (cvy_ep_stopped(&t))
 				return 1;
+			CVY_TRACED_NEXT(TAKE, step);
 			if (!r->index)
 				cvy_ep_tell<ONCE>(a, &room);
 			cvy_ep_write_none<ONCE>(&t, &s);

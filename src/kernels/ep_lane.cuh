@@ -11,6 +11,7 @@
 #include "ep_combine.cuh"
 #include "ep_dispatch.cuh"
 #include "operate.cuh"
+#include "trace.cuh"
 
 /* An attempt has run in full: what is missing of it. */
 static __device__ __forceinline__ uint32_t cvy_ep_missing(const struct cvy_ep_args *a, const struct cvy_lane_run *r,
@@ -151,6 +152,7 @@ static __device__ __noinline__ int cvy_ep_park(const struct cvy_ep_args *a, cons
 	const struct cvy_gpu_call *c = &a->call;
 	__shared__ struct cvy_gpu_verdict v;
 	__shared__ int late;
+	CVY_TRACED(PARK, op);
 
 	if (threadIdx.x == 0) {
 		cvy_say_parked(c, r, op);
@@ -194,6 +196,7 @@ static __device__ __noinline__ int cvy_ep_run_again(const struct cvy_ep_args *a,
 						    struct cvy_ep_shared *sh, uint64_t *dynamic, uint32_t late)
 {
 	typename BODY::ahead x;
+	CVY_TRACED(AGAIN, r->index);
 
 	return BODY::template run<0>(a, r, sh, dynamic, late, &x);
 }
@@ -544,6 +547,7 @@ static __global__ void __launch_bounds__(CVY_EP_THREADS) cvy_ep_operation(const 
 	typename BODY::ahead x;
 	struct cvy_lane_run r;
 	const uint64_t entered = cvy_ep_enter(&a);
+	CVY_TRACED_CTA(&a.call, a.phases, cvy_entered_op(entered));
 
 	cvy_ep_prepare<BODY>(&a, &r, &sh, dynamic, &x);
 	if (threadIdx.x == 0)
@@ -568,6 +572,7 @@ static __global__ void __launch_bounds__(CVY_EP_THREADS)
 	struct cvy_lane_run r;
 	const uint64_t entered = cvy_ep_enter(&a);
 	int closed = 0;
+	CVY_TRACED_CTA(&a.call, a.phases, cvy_entered_op(entered));
 
 	cvy_ep_prepare<BODY>(&a, &r, &sh, dynamic, &x);
 	if (CVY_GUARDED && threadIdx.x == 0) {

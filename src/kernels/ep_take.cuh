@@ -7,6 +7,7 @@
 #define CVY_EP_TAKE_CUH
 
 #include "ep_ints.cuh"
+#include "trace.cuh"
 
 /* One thread: word @w of the header of @rank: which tokens come, rows per expert, or entries. */
 template <int ONCE>
@@ -57,6 +58,7 @@ static __device__ __forceinline__ void cvy_ep_headers(struct cvy_ep_turn *t, con
 		int how = -1;
 
 		if (p != t->a->call.rank && cvy_has(t->sources, p)) {
+			CVY_TRACED(WAIT, p);
 			how = cvy_ep_take_header(t, s, p, take);
 			if (how != 1)
 				cvy_ep_waited(t, p);

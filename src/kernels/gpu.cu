@@ -354,6 +354,7 @@ static void gpu_close(struct cvy_gpu *gpu)
 		gpu_gate(gpu, CVY_GPU_GATE_CLOSED(0));
 		cudaDeviceSynchronize();
 	}
+	cvy_gpu_trace_close(gpu);
 	cvy_gpu_copies_close(gpu);
 	if (gpu->memory)
 		gpu->memory->close(gpu);
@@ -465,6 +466,8 @@ static int gpu_open(const struct cvy_gpu_args *args, struct cvy_gpu **out, char 
 		err = choose_memory(gpu, args->memory);
 	if (!err)
 		err = allocate(gpu);
+	if (!err)
+		err = cvy_gpu_trace_open(gpu);
 	if (!err)
 		err = gpu->memory->open(gpu, args->peers);
 	if (!err) {

@@ -81,6 +81,7 @@ struct cvy_gpu {
 	uint8_t *zeros;		/* pinned: what memory is cleared with */
 	cudaStream_t stream;
 	struct cvy_ep_spare *spares; /* memory of handles that are gone (ep.cu) */
+	struct cvy_gpu_trace *trace; /* gpu_trace.cu; NULL: there is none */
 	char why[240], name[300];
 };
 
@@ -196,6 +197,10 @@ int cvy_gpu_has_vmm(struct cvy_gpu *gpu);		     /* or says what it lacks (why) *
 int cvy_gpu_reach(struct cvy_gpu *gpu, struct cvy_queue_memory *out);
 int cvy_gpu_far_chunk(struct cvy_gpu *gpu, int rank, int generation, int out, void **host);
 int cvy_gpu_queue(struct cvy_gpu *gpu, int rank, int generation, const struct cvy_queue *queue, int wait_ms);
+
+/* gpu_trace.cu: if a trace is asked for; and writes it, when nothing runs */
+int cvy_gpu_trace_open(struct cvy_gpu *gpu);
+void cvy_gpu_trace_close(struct cvy_gpu *gpu);
 
 /* gpu_vmm.cu: memory of this device where the chunk at @rank would be mapped, and that chunk, @fd, beyond */
 int cvy_gpu_stand_in(struct cvy_gpu *gpu, int rank, int generation, int fd);

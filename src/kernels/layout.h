@@ -310,6 +310,7 @@ struct cvy_gpu_control {
 	struct cvy_gpu_lane lane[CVY_GPU_LANES] CVY_GPU_OWN_LINE;
 	struct cvy_gpu_past past[CVY_GPU_LANES];
 	struct cvy_gpu_admitted admitted;
+	uint64_t *trace; /* rings of all lanes (trace.h); NULL: nothing is recorded */
 };
 
 /* Host-mapped: what a kernel tells the host. One word per rank where nothing else is said: {operation, 1 + looks}. */

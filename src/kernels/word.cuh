@@ -89,6 +89,15 @@ static __device__ __forceinline__ void cvy_order_system(void)
 	asm volatile("fence.acq_rel.sys;" ::: "memory");
 }
 
+/* ns, on a clock that all processors of the device share. */
+static __device__ __forceinline__ uint64_t cvy_global_ns(void)
+{
+	uint64_t v;
+
+	asm volatile("mov.u64 %0, %globaltimer;" : "=l"(v));
+	return v;
+}
+
 /*
  * Bulk copies, from shared memory to memory of any device: by one thread, of whole 16 bytes. What threads stored in shared
  * memory is seen by them behind cvy_bulk_fence() of each of these threads and a barrier.
