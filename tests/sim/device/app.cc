@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <algorithm>
+
 struct setup setup;
 std::deque<struct op> plan;
 std::deque<struct step> steps;
@@ -106,6 +108,43 @@ static const struct kind {
 	{ "allgather", CVY_GPU_ALLGATHER }, { "reduce_scatter", CVY_GPU_REDUCE_SCATTER },
 	{ "alltoall", CVY_GPU_ALLTOALL },   { "barrier", CVY_GPU_BARRIER },
 };
+static const struct kind uneven = { "alltoallv", CVY_GPU_ALLTOALLV };
+
+/*
+ * Some pairs have nothing for each other, and some of the others words for the first lane alone. Blocks begin where words of 8
+ * bytes do, or not.
+ */
+size_t app_pair(const struct op *o, int from, int to, size_t *at)
+{
+	uint64_t of = hash(o->seed, 1000 + (uint64_t)(from * RANKS + to)), most = o->count - 2;
+
+	*at = of % 3;
+	if (of / 3 % 4 == 0)
+		return 0;
+	return 1 + of / 12 % (of / 3 % 4 == 1 && most > 40 ? 40 : most);
+}
+
+/* The form is one for all (shape.h), here with fewer threads and lanes. */
+static void plan_uneven(uint64_t seed)
+{
+	struct op o = {};
+	struct cvy_gpu_call *c = &o.call;
+	uint64_t tile;
+
+	o.kind = c->kind = CVY_GPU_ALLTOALLV;
+	o.seed = seed;
+	c->packet = CVY_GPU_LINE;
+	c->threads = hash(seed, 3) % 2 ? 32 : 64;
+	c->rows = sim.tall ? CVY_GPU_ROWS : 1 + (int)(hash(seed, 4) % 2);
+	c->lanes = 1 << hash(seed, 5) % 5;
+	c->size = setup.size;
+	c->root = -1;
+	c->dtype = COVEY_INT32;
+	tile = cvy_gpu_tile_words(c->packet, c->rows * c->threads) * 2;
+	o.count = 2 + tile * (uint64_t)(hash(seed, 6) % 3 ? 1 : hash(seed, 6) % 2 ? c->lanes : 3 * c->lanes);
+	give_plain(&steps.back(), o.count, seed);
+	add(o);
+}
 
 static void plan_plain(uint64_t seed, const struct kind *k)
 {
@@ -136,14 +175,17 @@ static void plan_plain(uint64_t seed, const struct kind *k)
 static void plan_step(void)
 {
 	uint64_t seed = hash(sim.seed, steps.size() + 1), draw = hash(seed, 77) % 10;
-	const struct kind *k = &kinds[hash(seed, 78) % 6];
+	const struct kind *other = sim.uneven ? &uneven : &kinds[0];
+	const struct kind *k = sim.uneven && hash(seed, 79) % 2 ? &uneven : &kinds[hash(seed, 78) % 6];
 
 	steps.emplace_back();
 	steps.back().first = plan.size();
 	if ((called("dispatch") || called("combine")) && (draw < 6 || !called(k->name)))
 		plan_ep(seed);
+	else if ((k = called(k->name) ? k : other) == &uneven)
+		plan_uneven(seed);
 	else
-		plan_plain(seed, called(k->name) ? k : &kinds[0]);
+		plan_plain(seed, k);
 }
 
 static void plan_to(size_t op)
@@ -332,6 +374,27 @@ static int call_plain(struct process *p, const struct op *o, struct buffers *b)
 	return p->device->ops->launch(p->device->gpu, &c, NULL);
 }
 
+static int call_uneven(struct process *p, const struct op *o, struct buffers *b)
+{
+	struct cvy_gpu_uneven u = {};
+
+	u.call = o->call;
+	u.call.rank = p->rank;
+	u.call.send = b->at[SEND];
+	u.call.recv = b->at[RECV];
+	for (int r = 0; r < setup.size; r++) {
+		size_t at;
+
+		u.send[r] = app_pair(o, p->rank, r, &at) * 4;
+		u.send_at[r] = ((size_t)r * o->count + at) * 4;
+		u.recv[r] = app_pair(o, r, p->rank, &at) * 4;
+		u.recv_at[r] = ((size_t)r * o->count + at) * 4;
+		u.call.bytes = std::max(u.call.bytes, u.send[r]);
+	}
+	cvy_gpu_derive(&u.call);
+	return p->device->ops->launch(p->device->gpu, &u.call, NULL);
+}
+
 static void ended(struct process *p, size_t op)
 {
 	struct launch *l = p->stream.front();
@@ -339,10 +402,17 @@ static void ended(struct process *p, size_t op)
 	p->stream.pop_front();
 	delete l;
 	p->running = 0;
+	if (p->lingers) {
+		if (plan[op].kind == CVY_GPU_DISPATCH && !steps[plan[op].step].dispatched[p->rank])
+			steps[plan[op].step].dispatched[p->rank] = p; /* its combine may be what others have of it */
+		stream_pump(p);
+		return;
+	}
 	p->completed = p->stream.empty() ? p->next : op + 1;
 	if (p->outcome.size() <= op)
 		p->outcome.resize(op + 1);
 	check_ended(p, op);
+	faults_on_end(p, op);
 	stream_pump(p);
 	app_run(p);
 }
@@ -359,6 +429,8 @@ static void call(struct process *p, size_t op)
 		err = cvy_device_admit(p->device, &o->admit, NULL);
 	else if (o->kind == CVY_GPU_DISPATCH || o->kind == CVY_GPU_COMBINE)
 		err = call_ep(p, o, b);
+	else if (o->kind == CVY_GPU_ALLTOALLV)
+		err = call_uneven(p, o, b);
 	else
 		err = call_plain(p, o, b);
 	if (!err && o->kind == CVY_GPU_ADMIT && p->stream.size() == before) { /* it lets nobody in who is not */

@@ -240,6 +240,32 @@ static void check_plain(struct process *p, size_t op)
 	}
 }
 
+/* What lies between blocks stays as it was. */
+static void check_uneven(struct process *p, size_t op)
+{
+	const struct op *o = &plan[op];
+	const struct cvy_gpu_status *s = &p->outcome[op].status;
+	const int32_t *got = (const int32_t *)p->buffers[o->step].at[RECV];
+
+	for (int r = 0; r < setup.size; r++) {
+		const int32_t *from = &steps[o->step].given[r].send[(size_t)p->rank * o->count];
+		size_t at, n = app_pair(o, r, p->rank, &at);
+
+		for (size_t i = 0; i < o->count; i++) {
+			int here = (s->mask & ~s->missing) >> r & 1;
+			int32_t want = i - at < n ? (here ? from[i] : 0) : (int32_t)(POISON * 0x01010101u);
+
+			if (got[(size_t)r * o->count + i] == want)
+				continue;
+			sim_tell("rank %d, operation %zu: element %zu of the block of rank %d, which begins at %zu and "
+				 "has %zu",
+				 p->rank, op, i, r, at, n);
+			same(p, op, "recv", &got[(size_t)r * o->count + i], &want, 4);
+			return;
+		}
+	}
+}
+
 /* ---- all ---- */
 
 static void check_buffers(struct process *p, size_t op)
@@ -426,6 +452,8 @@ void check_ended(struct process *p, size_t op)
 		check_dispatch(p, op);
 	else if (o->kind == CVY_GPU_COMBINE)
 		check_combine(p, op);
+	else if (o->kind == CVY_GPU_ALLTOALLV)
+		check_uneven(p, op);
 	else if (o->kind != CVY_GPU_ADMIT && o->kind != CVY_GPU_BARRIER)
 		check_plain(p, op);
 }

@@ -41,6 +41,8 @@ struct world {
 	int wide;	       /* more lanes than tokens, so that several share one */
 	int tall;	       /* operations have all rows, as large ones do */
 	int late;	       /* deadlines are set, and missed by warps that are held up */
+	int uneven;	       /* half of the collectives are alltoallv */
+	int linger;	       /* kernels of a process that died go on for a while */
 	int crowded;	       /* a seed of four: what goes wrong comes close together (faults.cc) */
 	std::string off, only; /* checkers that are silent; operations that are called */
 };
@@ -106,6 +108,7 @@ struct process {
 	int rank;
 	uint64_t inc, from; /* from: 0, or grows with the safe point that let it in */
 	int alive, stopped, out, joined, due;
+	int lingers;   /* it has died, and its kernels go on */
 	int ever_slow; /* others may have passed over it */
 	int held_back; /* HELD_*: launches do not begin, or the CTAs of one lane have no turns */
 	unsigned held_lane;
@@ -172,7 +175,7 @@ struct op {
 	int kind, timeout_ms, phase; /* phase: 0, or CVY_EP_SEND, whose outcome nobody has */
 	size_t step;
 	struct cvy_gpu_call call; /* form of a collective */
-	size_t count;		  /* of int32 */
+	size_t count;		  /* of int32; alltoallv: from one block to the next, gap included */
 	uint64_t seed;
 	struct covey_result admit;
 };
@@ -229,6 +232,8 @@ void app_run(struct process *p);			   /* it calls what is next, some time */
 size_t app_safe_point(const struct covey_result *outcome); /* the operation that lets newcomers in */
 int app_over(void);					   /* all have called and completed all */
 extern std::deque<struct step> steps;
+/* Of alltoallv: elements from rank @from to rank @to. *at: where they begin, in the blocks of either. */
+size_t app_pair(const struct op *o, int from, int to, size_t *at);
 int app_bins(int rank, int *el); /* of rows: its experts, or one */
 
 /* check.cc */
@@ -241,6 +246,7 @@ void check_end(void);
 /* faults.cc */
 void faults_begin(int n);
 void faults_on_progress(struct process *p, size_t op); /* it has called it */
+void faults_on_end(struct process *p, size_t op);      /* it has its outcome */
 void faults_on_change(const char *phase);
 void faults_on_gate(struct process *p); /* it is about to stand still */
 int faults_over(void);

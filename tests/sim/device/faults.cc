@@ -16,6 +16,7 @@ struct fault {
 	int kind, rank, fired;
 	size_t at_op;
 	const char *phase; /* instead of an operation */
+	int at_end;	   /* when another has ended the operation: the others lack what was on its way to them */
 	uint64_t delay;
 	uint32_t holds; /* ranks */
 };
@@ -117,8 +118,17 @@ static void fire(struct fault *f)
 void faults_on_progress(struct process *p, size_t op)
 {
 	for (struct fault &f : faults)
-		if (!f.fired && f.rank == p->rank && op >= f.at_op && (!f.phase || op > f.at_op + 12))
+		if (!f.fired && !f.at_end && f.rank == p->rank && op >= f.at_op && (!f.phase || op > f.at_op + 12))
 			fire(&f);
+}
+
+void faults_on_end(struct process *p, size_t op)
+{
+	for (struct fault &f : faults)
+		if (!f.fired && f.at_end && op >= f.at_op && (f.rank != p->rank || op > f.at_op + 12)) {
+			fire(&f);
+			return;
+		}
 }
 
 void faults_on_change(const char *phase)
@@ -184,18 +194,10 @@ static void begin_crowded(int n)
 		sim_after(sim_below(MS), come);
 }
 
-void faults_begin(int n)
+static void begin_loose(int n)
 {
 	static const char *const phases[] = { "freeze", "decide", "learn", "thaw" };
-	uint64_t many;
-
-	faults.clear();
-	asleep = 0;
-	if (sim.crowded) {
-		begin_crowded(n);
-		return;
-	}
-	many = sim_odds(6) ? 0 : 1 + sim_below(3);
+	uint64_t many = sim_odds(6) ? 0 : 1 + sim_below(3);
 
 	for (uint64_t i = 0; i < many; i++) {
 		struct fault f = {};
@@ -210,4 +212,25 @@ void faults_begin(int n)
 	joins = sim_odds(2) ? 1 + (int)sim_below(2) : 0;
 	if (joins)
 		sim_after(500 * US + sim_below(4 * MS), come);
+}
+
+void faults_begin(int n)
+{
+	faults.clear();
+	asleep = 0;
+	if (sim.crowded)
+		begin_crowded(n);
+	else
+		begin_loose(n);
+	for (uint64_t i = 0; sim.uneven && i < 2; i++) {
+		struct fault f = {};
+
+		f.kind = KILL;
+		f.rank = (int)sim_below((uint64_t)n);
+		f.at_op = sim_below(20);
+		f.at_end = 1;
+		f.delay = sim_below(sim_odds(2) ? 2 * US : 300);
+		faults.push_back(f);
+		joins += joins > 0;
+	}
 }

@@ -216,6 +216,11 @@ void __nanosleep(unsigned)
 
 /* ---- stores to peers ---- */
 
+static int is_far(const struct process *p, const uint64_t *at)
+{
+	return (uintptr_t)at >= p->far_from && (uintptr_t)at < p->far_to;
+}
+
 static void arrive(const store *s)
 {
 	for (int i = 0; i < s->words; i++)
@@ -291,7 +296,7 @@ int cpu_sends(uint64_t *at, uint64_t v0, uint64_t v1, int words)
 {
 	struct cta *c = here;
 
-	if (!cpu_now || (uintptr_t)at < c->of->far_from || (uintptr_t)at >= c->of->far_to)
+	if (!cpu_now || !is_far(c->of, at))
 		return 0;
 	c->under_way.push_back({ at, { v0, v1 }, words, 0 });
 	if (words == 2 && ((uintptr_t)at & 127) == 112)
@@ -352,13 +357,28 @@ void cpu_bulk_wait(unsigned left)
 	c->bulks.resize(kept);
 }
 
+/* What is on its way to a rank in @whom arrives. */
+static void drain_to(struct cta *c, uint32_t whom)
+{
+	for (const store &s : c->under_way)
+		if (is_far(c->of, s.at) &&
+		    (whom >> ((uintptr_t)s.at - c->of->far_from) / CVY_GPU_STRIDE / CVY_GPU_GENERATIONS & 1))
+			arrive(&s);
+	stir_all();
+}
+
+/* By each link all or nothing, or on all links some. */
 void machine_die(struct process *p)
 {
 	uint64_t in_8 = sim_below(9);
+	uint32_t whom = (sim.linger || sim.uneven) && sim_odds(2) ? (uint32_t)sim_below(1u << RANKS) : 0;
 
-	for (struct cta *c : all)
+	for (struct cta *c : all) {
+		if (c->of == p && whom)
+			drain_to(c, whom);
 		if (c->of == p)
-			drain(c, in_8, 1);
+			drain(c, whom ? 0 : in_8, 1);
+	}
 }
 
 void machine_stir(struct process *p)
@@ -426,7 +446,7 @@ static uint64_t pause_of(struct warp *w)
 		return sim_below(10 * MS);
 	if (!w->slept)
 		return sim_odds(2000) ? sim_below(2 * MS) : sim_odds(100) ? sim_below(20 * US) : 20 + sim_below(400);
-	w->idle = w->stirred == p->stir ? w->idle + (w->idle < 7) : 0;
+	w->idle = w->stirred == p->stir ? w->idle + (w->idle < (sim.uneven ? 2 : 7)) : 0;
 	w->stirred = p->stir;
 	return sim_below(300ull << w->idle) + 100;
 }
@@ -437,7 +457,7 @@ void machine_turn(struct warp *w)
 	struct process *p = c->of;
 
 	w->queued = 0;
-	if (!p->alive || !c->left)
+	if (!(p->alive || p->lingers) || !c->left)
 		return;
 	if (p->stopped) {
 		w->queued = 1;

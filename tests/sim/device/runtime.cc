@@ -16,7 +16,8 @@ typedef void (*ep_kernel)(struct cvy_ep_args);
 
 #undef blockDim
 
-static cudaError_t launch(dim3 grid, dim3 threads, size_t room, const std::function<void()> &body)
+/* @resident: CTAs that run at a time */
+static cudaError_t launch(dim3 grid, dim3 threads, size_t room, unsigned resident, const std::function<void()> &body)
 {
 	struct launch *l = new struct launch();
 
@@ -24,7 +25,7 @@ static cudaError_t launch(dim3 grid, dim3 threads, size_t room, const std::funct
 	l->of = launching;
 	l->ctas = l->left = grid.x;
 	l->threads = threads.x;
-	l->resident = (unsigned)setup.resident;
+	l->resident = resident;
 	l->room = room;
 	launching->stream.push_back(l);
 	return cudaSuccess;
@@ -32,7 +33,7 @@ static cudaError_t launch(dim3 grid, dim3 threads, size_t room, const std::funct
 
 cudaError_t cpu_launch(const cudaLaunchConfig_t *config, const std::function<void()> &body)
 {
-	return launch(config->gridDim, config->blockDim, config->dynamicSmemBytes, body);
+	return launch(config->gridDim, config->blockDim, config->dynamicSmemBytes, (unsigned)setup.resident, body);
 }
 
 extern "C" {
@@ -40,18 +41,25 @@ extern "C" {
 cudaError_t cudaLaunchKernel(const void *f, dim3 grid, dim3 threads, void **args, size_t room, cudaStream_t)
 {
 	const struct cvy_gpu_call *call = (const struct cvy_gpu_call *)args[0];
+	unsigned resident = (unsigned)setup.resident;
 	std::function<void()> body;
 
 	if (call->kind == CVY_GPU_DISPATCH || call->kind == CVY_GPU_COMBINE) {
 		struct cvy_ep_args a = *(const struct cvy_ep_args *)args[0];
 
 		body = [f, a] { ((ep_kernel)f)(a); };
+	} else if (cvy_gpu_is_uneven(call->kind)) {
+		struct cvy_gpu_uneven a = *(const struct cvy_gpu_uneven *)args[0];
+
+		body = [f, a] { ((void (*)(struct cvy_gpu_uneven))f)(a); };
+		if (resident > 1) /* all, as on a device */
+			resident = grid.x;
 	} else {
 		struct cvy_gpu_call a = *call;
 
 		body = [f, a] { ((void (*)(struct cvy_gpu_call))f)(a); };
 	}
-	return launch(grid, threads, room, body);
+	return launch(grid, threads, room, resident, body);
 }
 
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *f, void **args)
