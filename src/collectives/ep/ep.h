@@ -113,6 +113,24 @@ int cvy_ep_take_config(struct covey_group *group, const struct covey_ep_config *
 /* Fills owner[experts] for @size ranks. @given: NULL: blocks; else it must name ranks of them. */
 int cvy_ep_owners(struct covey_group *group, const int *given, int experts, int size, int *owner);
 
+/* @err, with @cause as the group's last error. */
+int cvy_ep_fail(struct covey_group *group, int err, const char *cause);
+/*
+ * An argument struct of another version: a shorter one reads as zero-filled, a longer one must be zero past our fields.
+ */
+int cvy_ep_take_struct(struct covey_group *group, void *to, size_t known, const void *from, const char *name);
+int cvy_ep_settle(
+	struct covey_ep *ep); /* lays a joiner's handle out if its group has a size by now; 0, or COVEY_ERR_* */
+
+/* Which of covey_ep.sent. */
+enum { CVY_EP_DISPATCHES, CVY_EP_COMBINES };
+
+/* May the call be made, with these arguments? *copy: they, whole. */
+int cvy_ep_check_dispatch(struct covey_ep *ep, const struct covey_dispatch_args *args, const struct CUstream_st *stream,
+			  struct covey_dispatch_args *copy);
+int cvy_ep_check_combine(struct covey_ep *ep, const struct covey_combine_args *args, const struct CUstream_st *stream,
+			 struct covey_combine_args *copy);
+
 /* Parts of the operations that need no engine, and have unit tests. */
 
 /*

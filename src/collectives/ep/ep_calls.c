@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * covey_dispatch* and covey_combine*: whole, and in two phases. A handle keeps no state of an operation besides the posted
+ * operation itself, so a redo in a new view needs nothing from here.
+ */
+#include "calls.h"
+#include "clock.h"
+#include "ep.h"
+#include "handle.h"
+
+/* Takes @call over, also if it fails. */
+static int post(struct covey_ep *ep, int which, struct cvy_ep_call *call, int timeout_ms)
+{
+	struct cvy_engine *e = cvy_handle_engine(ep->group);
+	struct cvy_op *op = cvy_op_new(e, which == CVY_EP_DISPATCHES ? &cvy_op_dispatch : &cvy_op_combine);
+	int err, on_loss;
+
+	if (!op) {
+		cvy_ep_call_free(call);
+		return cvy_ep_fail(ep->group, COVEY_ERR_NOMEM, "no memory for the operation");
+	}
+	op->priv = call;
+	__atomic_add_fetch(&ep->refs, 1, __ATOMIC_RELAXED);
+	op->behind = ep->behind;
+	op->rounds = 1;
+	op->ticks = 1;
+	op->dtype = ep->dtype;
+	op->count = (size_t)ep->sign;
+	if (!timeout_ms)
+		timeout_ms = cvy_engine_late_ms(e);
+	if (timeout_ms > 0)
+		op->timeout_ns = (uint64_t)timeout_ms * CVY_MS;
+	/* a deadline on all ranks or on none; the same for active_ranks and smooth */
+	op->detail = (uint64_t)(timeout_ms > 0) | (uint64_t)(call->active != NULL) << 1;
+	op->partial = op->detail != 0;
+	op->detail |= (uint64_t)(which == CVY_EP_DISPATCHES && call->dispatch.smooth != NULL) << 2;
+	pthread_mutex_lock(cvy_engine_lock(e));
+	on_loss = cvy_site(e)->on_loss;
+	pthread_mutex_unlock(cvy_engine_lock(e));
+	cvy_op_sign(op, on_loss);
+	err = cvy_engine_post(e, op);
+	if (err) {
+		cvy_op_put(op);
+		return err;
+	}
+	ep->sent[which] = op;
+	ep->last = op->seq;
+	return 0;
+}
+
+static int receive(struct covey_ep *ep, int which, uint64_t deadline_ns, struct covey_result *result)
+{
+	struct cvy_op *op;
+	int err;
+
+	if (!ep)
+		return COVEY_ERR_INVAL;
+	if (cvy_handle_check(ep->group) == COVEY_ERR_FORKED) /* only the parent steps it */
+		return COVEY_ERR_FORKED;
+	op = ep->sent[which];
+	if (!op) {
+		err = cvy_handle_check(ep->group);
+		return err ? err : cvy_ep_fail(ep->group, COVEY_ERR_INVAL, "nothing was sent");
+	}
+	if (!cvy_op_decided(op)) {
+		err = cvy_engine_wait(cvy_handle_engine(ep->group), op, deadline_ns ? deadline_ns : CVY_NEVER);
+		if (err)
+			return err;
+	}
+	err = op->result.status;
+	if (result)
+		*result = op->result;
+	ep->sent[which] = NULL;
+	cvy_op_put(op);
+	return err;
+}
+
+/* Frees @call if it fails. */
+static int take_active(struct covey_ep *ep, struct cvy_ep_call *call, int32_t *active, uint64_t *waited)
+{
+	if (!cvy_ep_active_open(call, active, waited))
+		return 0;
+	cvy_ep_call_free(call);
+	return cvy_ep_fail(ep->group, COVEY_ERR_NOMEM, "no memory for the operation");
+}
+
+static int dispatch_on_host(struct covey_ep *ep, const struct covey_dispatch_args *args)
+{
+	struct cvy_ep_call *call = cvy_ep_call_new(ep, 0);
+	int err;
+
+	if (!call)
+		return cvy_ep_fail(ep->group, COVEY_ERR_NOMEM, "no memory for the operation");
+	call->dispatch = *args;
+	err = take_active(ep, call, args->active_ranks, args->waited);
+	return err ? err : post(ep, CVY_EP_DISPATCHES, call, args->timeout_ms);
+}
+
+COVEY_API int covey_dispatch_send(struct covey_ep *ep, const struct covey_dispatch_args *args,
+				  struct CUstream_st *stream)
+{
+	struct covey_dispatch_args copy;
+	int err;
+
+	if (!ep)
+		return COVEY_ERR_INVAL;
+	err = cvy_ep_check_dispatch(ep, args, stream, &copy);
+	if (err)
+		return err;
+	return stream ? cvy_ep_device_dispatch(ep, &copy, stream, CVY_EP_SEND_PHASE, NULL)
+		      : dispatch_on_host(ep, &copy);
+}
+
+COVEY_API int covey_dispatch_recv(struct covey_ep *ep, uint64_t deadline_ns, struct covey_result *result)
+{
+	int err = ep ? cvy_ep_device_receive(ep, 0, result) : COVEY_ERR_INVAL;
+
+	return err == CVY_EP_NOT_SENT ? receive(ep, CVY_EP_DISPATCHES, deadline_ns, result) : err;
+}
+
+/* The halves say when to wait; a group would wait last, after the combine that needs the dispatched rows. */
+static int refuse_grouped(struct covey_ep *ep)
+{
+	if (!ep || !cvy_calls_open())
+		return 0;
+	return cvy_calls_failed(
+		cvy_ep_fail(ep->group, COVEY_ERR_INVAL, "in grouped calls: use the _send and _recv forms"));
+}
+
+COVEY_API int covey_dispatch(struct covey_ep *ep, const struct covey_dispatch_args *args, struct CUstream_st *stream,
+			     struct covey_result *result)
+{
+	struct covey_dispatch_args copy;
+	int err = refuse_grouped(ep);
+
+	if (err || !ep)
+		return err ? err : COVEY_ERR_INVAL;
+	err = cvy_ep_check_dispatch(ep, args, stream, &copy);
+	if (err)
+		return err;
+	if (stream)
+		return cvy_ep_device_dispatch(ep, &copy, stream, CVY_EP_BOTH_PHASES, result);
+	err = dispatch_on_host(ep, &copy);
+	return err ? err : receive(ep, CVY_EP_DISPATCHES, 0, result);
+}
+
+static int combine_on_host(struct covey_ep *ep, const struct covey_combine_args *args)
+{
+	struct cvy_ep_call *call = cvy_ep_call_new(ep, 1);
+	int err;
+
+	if (!call)
+		return cvy_ep_fail(ep->group, COVEY_ERR_NOMEM, "no memory for the operation");
+	call->combine = *args;
+	err = take_active(ep, call, args->active_ranks, args->waited);
+	return err ? err : post(ep, CVY_EP_COMBINES, call, args->timeout_ms);
+}
+
+COVEY_API int covey_combine_send(struct covey_ep *ep, const struct covey_combine_args *args, struct CUstream_st *stream)
+{
+	struct covey_combine_args copy;
+	int err;
+
+	if (!ep)
+		return COVEY_ERR_INVAL;
+	err = cvy_ep_check_combine(ep, args, stream, &copy);
+	if (err)
+		return err;
+	return stream ? cvy_ep_device_combine(ep, &copy, stream, CVY_EP_SEND_PHASE, NULL) : combine_on_host(ep, &copy);
+}
+
+COVEY_API int covey_combine_recv(struct covey_ep *ep, uint64_t deadline_ns, struct covey_result *result)
+{
+	int err = ep ? cvy_ep_device_receive(ep, 1, result) : COVEY_ERR_INVAL;
+
+	return err == CVY_EP_NOT_SENT ? receive(ep, CVY_EP_COMBINES, deadline_ns, result) : err;
+}
+
+COVEY_API int covey_combine(struct covey_ep *ep, const struct covey_combine_args *args, struct CUstream_st *stream,
+			    struct covey_result *result)
+{
+	struct covey_combine_args copy;
+	int err = refuse_grouped(ep);
+
+	if (err || !ep)
+		return err ? err : COVEY_ERR_INVAL;
+	err = cvy_ep_check_combine(ep, args, stream, &copy);
+	if (err)
+		return err;
+	if (stream)
+		return cvy_ep_device_combine(ep, &copy, stream, CVY_EP_BOTH_PHASES, result);
+	err = combine_on_host(ep, &copy);
+	return err ? err : receive(ep, CVY_EP_COMBINES, 0, result);
+}
