@@ -745,6 +745,7 @@ struct covey_device_peers {
 	/* the library's */
 	uint32_t far_bytes;
 	uint64_t *guests;
+	uint64_t *gave_up;
 	const uint64_t *gate, *words, *ended, *since, *table;
 	uint8_t *windows;
 	const uint8_t *far;
@@ -756,8 +757,8 @@ struct covey_device_peers {
  * Parts of the memory stand at one place on all ranks if all allocate and free the same in the same order.
  *
  * The memory is zero when the process joins, and peers may store in it from then on. A removed process that still runs may
- * store in the memory that it reached, until it learns of its removal. What it tells counts no more; its replacement is
- * given another part of the memory.
+ * store in the memory that it reached, words too, until it learns of its removal. So where that may happen the application
+ * has its ranks use other parts of the memory after each safe point that let somebody in: covey does not do that.
  * Errors: INVAL; UNSUPPORTED: no device, or device_window_bytes is 0
  */
 COVEY_API int covey_device_peers(struct covey_group *group, struct covey_device_peers *out);

@@ -6,7 +6,7 @@
  *	__global__ void kernel(const __grid_constant__ struct covey_device_peers peers, ...)
  *	{
  *		__shared__ struct covey_visit visit;
- *		__shared__ int err, ends;
+ *		__shared__ int err;
  *
  *		if (threadIdx.x == 0)
  *			err = covey_enter(&peers, &visit);
@@ -31,8 +31,13 @@
  * after COVEY_VIEW_ENDS it goes out and comes in again (covey_again), and waits for those that are still there. What it has
  * put and told stays so. A CTA that stays longer than two seconds in a view that ends costs its rank the group.
  *
+ * What holds of the group holds here, too: a joiner launches nothing before its covey_admit(), and kernels are in one
+ * stream with covey_admit_async(), behind it on all ranks. Addresses of covey_at() hold for one stay. All stores to peers
+ * are complete before the barrier that a covey_signal(), covey_again() or covey_leave() follows; what peers store is read
+ * by plain loads, not by way of the read-only cache. Who has not told is waited for without a limit, while it is a member.
+ *
  * All CTAs of a kernel that wait for peers find room at a time. A CTA that has entered waits for no other kernel of its
- * rank. Ranks of other hosts have no memory here: covey_at() is NULL.
+ * rank. Ranks of other hosts have no memory here, and are not in visit.mask.
  */
 #ifndef COVEY_DEVICE_H
 #define COVEY_DEVICE_H
@@ -45,8 +50,8 @@
 
 /* One stay of a CTA; in shared memory if all its threads need it. */
 struct covey_visit {
-	uint32_t epoch; /* of the view */
-	uint32_t mask; /* its contributors: rank r is bit r. A rank that covey_admit() has not let in yet is not among them */
+	uint32_t epoch;	 /* of the view */
+	uint32_t mask;	 /* contributors that are reached, and this rank: rank r is bit r. 0: it is not let in yet */
 	uint64_t places; /* the library's */
 	uint32_t gate;
 };
@@ -74,10 +79,32 @@ static __device__ __forceinline__ uint32_t covey_gate_(const struct covey_device
 	return (uint32_t)(covey_load_(peers->gate) >> 56);
 }
 
+/* One thread: is memory of @rank not mapped here? */
+static __device__ inline int covey_is_far_(const struct covey_device_peers *peers, uint64_t places, int rank)
+{
+	const uint64_t place = (uint64_t)rank * 4 + (places >> (2 * rank) & 3);
+
+	return *(const volatile uint32_t *)(peers->far + place * peers->far_bytes) != 0;
+}
+
+/* One thread, inside: the words of the view. */
+static __device__ inline void covey_read_(const struct covey_device_peers *peers, struct covey_visit *visit)
+{
+	visit->epoch = (uint32_t)(covey_load_(peers->words) >> 32);
+	visit->mask = (uint32_t)covey_load_(peers->words + 1);
+	visit->places = covey_load_(peers->words + 3);
+	if (!(visit->mask >> peers->rank & 1))
+		visit->mask = 0;
+	for (int r = 0; r < 32; r++)
+		if (r != peers->rank && (visit->mask >> r & 1) && covey_is_far_(peers, visit->places, r))
+			visit->mask &= ~(1u << r);
+}
+
 /**
  * covey_enter - begins a stay in the present view; waits while the view changes
  * By one thread of the CTA. Returns 0, or the reason why it may not enter (then covey_leave() is not called):
- * CLOSED, FENCED or ABORTED: the group has ended for this rank; TIMEOUT: no view came for as long as covey waits
+ * CLOSED, FENCED or ABORTED: the group has ended for this rank; TIMEOUT: no view came for as long as covey waits, and the
+ * rank gives up its membership
  */
 static __device__ inline int covey_enter(const struct covey_device_peers *peers, struct covey_visit *visit)
 {
@@ -87,23 +114,24 @@ static __device__ inline int covey_enter(const struct covey_device_peers *peers,
 		atomicAdd((unsigned long long *)peers->guests, 1ull);
 		__threadfence_system(); /* the host counts guests after it has closed the gate */
 		visit->gate = covey_gate_(peers);
-		if (!(visit->gate & 1))
-			break;
+		if (!(visit->gate & 1)) {
+			covey_read_(peers, visit);
+			if (covey_gate_(peers) == visit->gate) /* else the group ends, and its words with it */
+				return 0;
+		}
 		atomicAdd((unsigned long long *)peers->guests, ~0ull);
 		while (covey_gate_(peers) & 1) {
 			const int ended = (int)(covey_load_(peers->ended) >> 32);
 
 			if (ended)
 				return ended;
-			if (peers->most_cycles && (uint64_t)((long long)clock64() - since) > peers->most_cycles)
+			if (peers->most_cycles && (uint64_t)((long long)clock64() - since) > peers->most_cycles) {
+				*(volatile uint64_t *)peers->gave_up = 1; /* others may wait for this rank */
 				return COVEY_ERR_TIMEOUT;
+			}
 			__nanosleep(500);
 		}
 	}
-	visit->epoch = (uint32_t)(covey_load_(peers->words) >> 32);
-	visit->mask = (uint32_t)covey_load_(peers->words + 1);
-	visit->places = covey_load_(peers->words + 3);
-	return 0;
 }
 
 /** covey_leave - ends the stay: by one thread, after a barrier of the CTA. Stores to peers have landed when it is counted */
@@ -120,7 +148,7 @@ static __device__ inline int covey_again(const struct covey_device_peers *peers,
 	return covey_enter(peers, visit);
 }
 
-/** covey_at - where @own, a place in the own memory of covey_device_mem_alloc(), is on @rank; NULL: not reached from here */
+/** covey_at - where @own, a place in the own memory of covey_device_mem_alloc(), is on @rank; NULL: it is not reached */
 static __device__ inline void *covey_at(const struct covey_device_peers *peers, const struct covey_visit *visit,
 					int rank, void *own)
 {
@@ -129,7 +157,7 @@ static __device__ inline void *covey_at(const struct covey_device_peers *peers, 
 
 	if (rank == peers->rank)
 		return own;
-	if (!(visit->mask >> rank & 1) || *(const volatile uint32_t *)(peers->far + place * peers->far_bytes))
+	if (!(visit->mask >> rank & 1))
 		return NULL;
 	if (peers->table)
 		return (uint8_t *)covey_load_(peers->table + place) + offset;
@@ -138,12 +166,15 @@ static __device__ inline void *covey_at(const struct covey_device_peers *peers, 
 
 /**
  * covey_put - @bytes from @from to @to, by @threads threads of which this is number @thread
- * @to: of covey_at(). Words of 16 bytes where both stand at multiples of 16. Read by the peer after a signal.
+ * @to: of covey_at(); NULL: nothing happens. Words of 16 bytes where both stand at multiples of 16. The peer reads them
+ * after a signal.
  */
 static __device__ inline void covey_put(void *to, const void *from, size_t bytes, unsigned thread, unsigned threads)
 {
 	const size_t wide = ((uintptr_t)to | (uintptr_t)from) % 16 ? 0 : bytes / 16;
 
+	if (!to)
+		return;
 	for (size_t i = thread; i < wide; i += threads)
 		((uint4 *)to)[i] = ((const uint4 *)from)[i];
 	for (size_t i = wide * 16 + thread; i < bytes; i += threads)
@@ -152,8 +183,8 @@ static __device__ inline void covey_put(void *to, const void *from, size_t bytes
 
 /**
  * covey_signal - tells @rank: @own there, a word in memory of covey_device_mem_alloc(), becomes @value
- * By one thread, after a barrier of the threads whose puts it follows: who sees the value sees these. Nothing happens if
- * the rank is not reached.
+ * By one thread, after a barrier of the threads whose puts it follows: who sees the value sees these. Nothing happens
+ * if the rank is not reached.
  */
 static __device__ inline void covey_signal(const struct covey_device_peers *peers, const struct covey_visit *visit,
 					   int rank, uint64_t *own, uint32_t value)
@@ -167,16 +198,16 @@ static __device__ inline void covey_signal(const struct covey_device_peers *peer
 
 /**
  * covey_wait - until @own has @value or more, as @rank has told; values of a word grow
- * By one thread; the others see what was put after a barrier. What a process told before it was removed does not count for
- * the one that has its rank now. Returns 0; or COVEY_VIEW_ENDS. A rank that is no contributor is not waited for: 0
+ * By one thread; the others see what was put after a barrier. What a process told before it was removed does not count
+ * for the one that has its rank now. Returns 0; or COVEY_VIEW_ENDS. A rank that is not in visit.mask is not waited for: 0
  */
 static __device__ inline int covey_wait(const struct covey_device_peers *peers, const struct covey_visit *visit,
 					int rank, const uint64_t *own, uint32_t value)
 {
 	const uint32_t since = (uint32_t)(covey_load_(peers->since + rank / 2) >> (rank % 2 * 32));
 
-	while (visit->mask >> rank & 1) {
-		const uint32_t gate = covey_gate_(peers);
+	for (unsigned looks = 0; visit->mask >> rank & 1; looks++) {
+		const uint32_t gate = looks % 32 ? visit->gate : covey_gate_(peers);
 		const uint64_t v = covey_load_(own);
 
 		if ((uint32_t)(v >> 32) >= since && (uint32_t)v >= value)

@@ -264,6 +264,7 @@ static void gpu_peers(struct cvy_gpu *gpu, struct covey_device_peers *out)
 	out->window_bytes = gpu->window_bytes;
 	out->guests = &gpu->control->guests;
 	out->gate = &gpu->control->entered;
+	out->gave_up = &gpu->mailbox_device->gave_up;
 	out->words = (const uint64_t *)&gpu->control->lane[0];
 	out->ended = (const uint64_t *)&gpu->control->verdict; /* its upper half */
 	out->since = (const uint64_t *)gpu->control->roll.since;

@@ -42,7 +42,8 @@ static enum still stands_still(struct cvy_device *d, int all)
 
 static void do_not_stop(struct cvy_device *d)
 {
-	cvy_device_give_up(d, COVEY_ERR_TIMEOUT, d->rank, d->epoch, "kernels of this rank do not stop");
+	cvy_device_give_up(d, COVEY_ERR_TIMEOUT, d->rank, d->epoch,
+			   "kernels of this rank do not stop, or one of the application is still inside");
 }
 
 static void take_turn(struct cvy_device *d, enum cvy_device_turn turn)
