@@ -148,7 +148,7 @@ static __device__ inline int covey_again(const struct covey_device_peers *peers,
 	return covey_enter(peers, visit);
 }
 
-/** covey_at - where @own, a place in the own memory of covey_device_mem_alloc(), is on @rank; NULL: it is not reached */
+/** covey_at - where @own, a place in the own memory of covey_device_mem_alloc(), is on @rank; NULL: not reached */
 static __device__ inline void *covey_at(const struct covey_device_peers *peers, const struct covey_visit *visit,
 					int rank, void *own)
 {
@@ -199,7 +199,7 @@ static __device__ inline void covey_signal(const struct covey_device_peers *peer
 /**
  * covey_wait - until @own has @value or more, as @rank has told; values of a word grow
  * By one thread; the others see what was put after a barrier. What a process told before it was removed does not count
- * for the one that has its rank now. Returns 0; or COVEY_VIEW_ENDS. A rank that is not in visit.mask is not waited for: 0
+ * for the one that has its rank now. Returns 0; or COVEY_VIEW_ENDS. A rank that is not in visit.mask is not waited for.
  */
 static __device__ inline int covey_wait(const struct covey_device_peers *peers, const struct covey_visit *visit,
 					int rank, const uint64_t *own, uint32_t value)
