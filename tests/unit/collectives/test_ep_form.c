@@ -143,6 +143,51 @@ START_TEST(few_tokens_are_cut_across_lanes)
 }
 END_TEST
 
+/* Lines that lane @lane takes, of sources with so many tokens each. */
+static int taken(const struct cvy_ep_form *f, int lane, const int *sources, int n)
+{
+	int lines = lines_of(f), sum = 0;
+
+	for (int r = 0; r < n; r++) {
+		uint8_t *moved = calloc((size_t)sources[r] + 1, (size_t)lines);
+
+		move(f, lane, sources[r], moved);
+		for (int i = 0; i < sources[r] * lines; i++)
+			sum += moved[i];
+		free(moved);
+	}
+	return sum;
+}
+
+/* All warps of a lane share its lines. However ragged sources are, no warp has a row more than another, in any lane. */
+START_TEST(ragged_sources_are_an_even_share_for_each_warp)
+{
+	static const int sources[] = { 1, 0, 0, 90, 17, 3, 128, 64 };
+	enum { SOURCES = sizeof(sources) / sizeof(*sources), WARPS = CVY_EP_THREADS / 32 };
+	struct cvy_ep_shape_gpu s = { .tokens = 128,
+				      .hidden = 7168,
+				      .top_k = 8,
+				      .experts = 256,
+				      .size = SOURCES,
+				      .per_rank = 1,
+				      .most_local = 32 };
+
+	for (int lanes = 1; lanes <= 128; lanes++) {
+		int most = 0, least = INT32_MAX, n;
+		struct cvy_ep_form f;
+
+		ck_assert(cvy_ep_form_of(&s, lanes, 0, &f));
+		for (int lane = 0; lane < lanes; lane++) {
+			n = taken(&f, lane, sources, SOURCES);
+			most = n > most ? n : most;
+			least = n < least ? n : least;
+		}
+		ck_assert_msg(cvy_ep_div(most, WARPS) - least / WARPS <= lines_of(&f), "%d lanes: %d to %d lines",
+			      lanes, least, most);
+	}
+}
+END_TEST
+
 /* What ranks of a host keep for each other's rows, whatever a handle is like: it has no buffers of its own. */
 START_TEST(slots_of_eight_ranks_take_less_than_150_mb)
 {
@@ -230,6 +275,7 @@ int main(void)
 	tcase_add_loop_test(form, every_line_of_every_token_moves_once, 0, sizeof(tokens) / sizeof(*tokens));
 	tcase_add_test(form, many_tokens_of_a_lane_go_by_bulk);
 	tcase_add_test(form, few_tokens_are_cut_across_lanes);
+	tcase_add_test(form, ragged_sources_are_an_even_share_for_each_warp);
 	tcase_add_test(form, slots_of_eight_ranks_take_less_than_150_mb);
 	tcase_add_loop_test(form, shared_memory_of_a_dispatch_is_there, 0, sizeof(sizes) / sizeof(*sizes));
 	tcase_add_test(form, shapes_above_what_devices_take_are_named);
