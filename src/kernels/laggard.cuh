@@ -92,16 +92,13 @@ static __device__ __forceinline__ int cvy_had_no_part(const struct cvy_gpu_call 
 }
 
 /*
- * All threads. Such a lane had no words, or the operation would not be complete; a lane without words has one step. Nothing
+ * One thread. Such a lane had no words, or the operation would not be complete; a lane without words has one step. Nothing
  * was pushed that counts, and nothing comes.
  */
 static __device__ void cvy_count_alone(const struct cvy_gpu_call *c, struct cvy_lane_run *r, uint64_t op)
 {
-	struct cvy_gpu_era era;
+	const struct cvy_gpu_era era = cvy_gpu_era_of(&c->control->roll, op);
 
-	if (threadIdx.x)
-		return;
-	era = cvy_gpu_era_of(&c->control->roll, op);
 	r->mode = CVY_COMPLETE;
 	r->gone = 0;
 	r->steps = 1;
@@ -112,10 +109,10 @@ static __device__ void cvy_count_alone(const struct cvy_gpu_call *c, struct cvy_
 
 /*
  * One thread, of a CTA that has done what it can of an operation that others have completed: lanes that it may claim, and that were
- * not done in its era, had no part in that either. They may be its own, if it was stopped in another's, and count one step, whatever
- * they counted in a view before.
+ * not done in its era, had no part in that. They count one step, whatever they counted in a view before. Its own may be one of them:
+ * another CTA may claim that, too.
  */
-static __device__ __noinline__ void cvy_count_others(const struct cvy_gpu_call *c, struct cvy_lane_run r, uint64_t op)
+static __device__ __noinline__ void cvy_count_idle(const struct cvy_gpu_call *c, struct cvy_lane_run r, uint64_t op)
 {
 	struct cvy_gpu_control *control = c->control;
 	const uint32_t era = cvy_gpu_era_of(&control->roll, op).epoch, epoch = cvy_load_half(&control->verdict.epoch);

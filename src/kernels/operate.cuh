@@ -93,10 +93,9 @@ static __device__ __noinline__ int cvy_decided(const struct cvy_gpu_call *c, str
 		return cvy_next_lane<BODY>(c, r, next, op, verdict.epoch);
 	if (cvy_taken_over(c, r, op))
 		return 0;
-	if (cvy_had_no_part(c, r, op)) {
-		cvy_count_alone(c, r, op);
+	if (cvy_had_no_part(c, r, op)) { /* the lane is one of those, unless another CTA is faster */
 		if (threadIdx.x == 0)
-			cvy_count_others(c, *r, op);
+			cvy_count_idle(c, *r, op);
 		return 0;
 	}
 	r->lane.in = cvy_lane_words(c->control, r->index).in; /* holders' copies of what the removed had pushed */
@@ -185,7 +184,7 @@ static __device__ __noinline__ void cvy_rest(const struct cvy_gpu_call *c, uint6
 				cvy_lane_done(c, &r, op);
 				cvy_after<BODY>::done(c, &r, op);
 				if (r.mode == CVY_COMPLETE)
-					cvy_count_others(c, r, op);
+					cvy_count_idle(c, r, op);
 			}
 			if (r.mode != CVY_AGAIN || !cvy_next_lane<BODY>(c, &r, &next, op, r.lane.epoch))
 				break;
