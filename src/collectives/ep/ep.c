@@ -305,8 +305,8 @@ COVEY_API void covey_ep_destroy(struct covey_ep *ep)
 	if (cvy_handle_check(ep->group) != COVEY_ERR_FORKED) {
 		struct cvy_engine *e = cvy_handle_engine(ep->group);
 
-		for (int which = CVY_EP_DISPATCHES; which <= CVY_EP_COMBINES;
-		     which++) /* what was sent on the device ends, too */
+		/* what was sent on the device ends, too */
+		for (int which = CVY_EP_DISPATCHES; which <= CVY_EP_COMBINES; which++)
 			cvy_ep_device_receive(ep, which == CVY_EP_COMBINES, NULL);
 		cvy_ep_device_free(ep);
 		if (ep->combine)
