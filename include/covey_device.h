@@ -34,7 +34,7 @@
  * What holds of the group holds here, too: a joiner launches nothing before its covey_admit(), and kernels are in one
  * stream with covey_admit_async(), behind it on all ranks. Addresses of covey_at() hold for one stay. All stores to peers
  * are complete before the barrier that a covey_signal(), covey_again() or covey_leave() follows; what peers store is read
- * by plain loads, not by way of the read-only cache. Who has not told is waited for without a limit, while it is a member.
+ * by plain loads, not by way of the read-only cache. A member that does not tell is waited for without a limit.
  *
  * All CTAs of a kernel that wait for peers find room at a time. A CTA that has entered waits for no other kernel of its
  * rank. Ranks of other hosts have no memory here, and are not in visit.mask.
@@ -79,12 +79,19 @@ static __device__ __forceinline__ uint32_t covey_gate_(const struct covey_device
 	return (uint32_t)(covey_load_(peers->gate) >> 56);
 }
 
-/* One thread: is memory of @rank not mapped here? */
-static __device__ inline int covey_is_far_(const struct covey_device_peers *peers, uint64_t places, int rank)
+/* Which of all places is @rank's. */
+static __device__ inline uint64_t covey_place_(const struct covey_visit *visit, int rank)
 {
-	const uint64_t place = (uint64_t)rank * 4 + (places >> (2 * rank) & 3);
+	return (uint64_t)rank * 4 + (visit->places >> (2 * rank) & 3);
+}
 
-	return *(const volatile uint32_t *)(peers->far + place * peers->far_bytes) != 0;
+/* Is its memory not mapped here? */
+static __device__ inline int covey_is_far_(const struct covey_device_peers *peers, const struct covey_visit *visit,
+					   int rank)
+{
+	const uint8_t *kind = peers->far + covey_place_(visit, rank) * peers->far_bytes;
+
+	return *(const volatile uint32_t *)kind != 0;
 }
 
 /* One thread, inside: the words of the view. */
@@ -96,7 +103,7 @@ static __device__ inline void covey_read_(const struct covey_device_peers *peers
 	if (!(visit->mask >> peers->rank & 1))
 		visit->mask = 0;
 	for (int r = 0; r < 32; r++)
-		if (r != peers->rank && (visit->mask >> r & 1) && covey_is_far_(peers, visit->places, r))
+		if (r != peers->rank && (visit->mask >> r & 1) && covey_is_far_(peers, visit, r))
 			visit->mask &= ~(1u << r);
 }
 
@@ -153,7 +160,7 @@ static __device__ inline void *covey_at(const struct covey_device_peers *peers, 
 					int rank, void *own)
 {
 	const uint64_t offset = (uint64_t)((uint8_t *)own - (uint8_t *)peers->window);
-	const uint64_t place = (uint64_t)rank * 4 + (visit->places >> (2 * rank) & 3);
+	const uint64_t place = covey_place_(visit, rank);
 
 	if (rank == peers->rank)
 		return own;
@@ -198,8 +205,8 @@ static __device__ inline void covey_signal(const struct covey_device_peers *peer
 
 /**
  * covey_wait - until @own has @value or more, as @rank has told; values of a word grow
- * By one thread; the others see what was put after a barrier. What a process told before it was removed does not count
- * for the one that has its rank now. Returns 0; or COVEY_VIEW_ENDS. A rank that is not in visit.mask is not waited for.
+ * By one thread; the others see what was put after a barrier. Words of a removed process do not count for the one that
+ * has its rank now. Returns 0; or COVEY_VIEW_ENDS. A rank that is not in visit.mask is not waited for.
  */
 static __device__ inline int covey_wait(const struct covey_device_peers *peers, const struct covey_visit *visit,
 					int rank, const uint64_t *own, uint32_t value)

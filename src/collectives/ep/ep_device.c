@@ -25,11 +25,6 @@ struct cvy_ep_device {
 	struct CUstream_st *stream;
 };
 
-static int fail(const struct covey_ep *ep, int err, const char *cause)
-{
-	return cvy_fail(cvy_handle_box(ep->group), err, -1, 0, "%s", cause);
-}
-
 int cvy_ep_on_device(const struct covey_ep *ep, const void *at)
 {
 	return cvy_device_holds(ep->group->device, at);
@@ -146,7 +141,7 @@ static int lay_out(struct covey_ep *ep)
 	tables = malloc(sizeof(*tables));
 	if (!x || !tables) {
 		free(tables);
-		return fail(ep, COVEY_ERR_NOMEM, "no memory for the handle");
+		return cvy_ep_fail(ep->group, COVEY_ERR_NOMEM, "no memory for the handle");
 	}
 	shape = shape_of(ep);
 	lanes = ep->lanes ? ep->lanes : cvy_ep_lanes_of(&shape);
@@ -157,7 +152,8 @@ static int lay_out(struct covey_ep *ep)
 	if (!err && cvy_ep_in_ints(shape.code) && !shape.once) {
 		shape.whole = 1;
 		if (!cvy_ep_form_of(&shape, lanes, 0, &x->form[2]))
-			err = fail(ep, COVEY_ERR_UNSUPPORTED, "devices do not take rows of this handle with smooth");
+			err = cvy_ep_fail(ep->group, COVEY_ERR_UNSUPPORTED,
+					  "devices do not take rows of this handle with smooth");
 		shape.whole = 0;
 	}
 	tables_of(ep, tables);
@@ -269,12 +265,12 @@ static void fill_outputs(const struct covey_ep *ep, const struct covey_dispatch_
 static int ready(struct covey_ep *ep, const void *route, int timeout_ms)
 {
 	if (cvy_device_holds(ep->group->device, route) != 1 || (uintptr_t)route % 16)
-		return fail(ep, COVEY_ERR_INVAL,
-			    "route must be covey_ep_route_bytes() of the group's device, 16-byte aligned");
+		return cvy_ep_fail(ep->group, COVEY_ERR_INVAL,
+				   "route must be covey_ep_route_bytes() of the group's device, 16-byte aligned");
 	if (timeout_ms < -1)
-		return fail(ep, COVEY_ERR_INVAL, "timeout_ms must be -1 or more");
+		return cvy_ep_fail(ep->group, COVEY_ERR_INVAL, "timeout_ms must be -1 or more");
 	if (cvy_ep_device_sent(ep))
-		return fail(ep, COVEY_ERR_INVAL, "the one sent before was not received");
+		return cvy_ep_fail(ep->group, COVEY_ERR_INVAL, "the one sent before was not received");
 	return lay_out(ep);
 }
 
@@ -300,7 +296,7 @@ int cvy_ep_device_dispatch(struct covey_ep *ep, const struct covey_dispatch_args
 	struct cvy_ep_args a;
 
 	if (!err && ep->combine_as == COVEY_EP_PER_RANK && args->num_tokens && !args->weights)
-		err = fail(ep, COVEY_ERR_INVAL, "weights must not be NULL where combine sums per rank");
+		err = cvy_ep_fail(ep->group, COVEY_ERR_INVAL, "weights must not be NULL where combine sums per rank");
 	if (err)
 		return err;
 	fill(ep, &a, 0, args->route, args->num_tokens);
