@@ -863,8 +863,9 @@ COVEY_API int covey_group_end(void);
 
 /* The layout of tokens where they arrive, and on the way back. */
 enum covey_ep_preset {
-	COVEY_EP_LL = 0,     /* default: rows per (local expert, source), DeepEP's low-latency layout */
-	COVEY_EP_COMPACT = 1 /* one row per (source, token) for all experts of a rank, as DeepEP's normal mode */
+	COVEY_EP_LL = 0,      /* default: rows per (local expert, source), DeepEP's low-latency layout */
+	COVEY_EP_COMPACT = 1, /* one row per (source, token) for all experts of a rank, as DeepEP's normal mode */
+	COVEY_EP_FLAT = 2     /* the rows of LL, each with its source and entry: `flat` is needed */
 };
 
 enum covey_ep_rows_as {
@@ -903,6 +904,16 @@ enum covey_ep_combine_as {
 	 */
 	COVEY_EP_PER_RANK = 1
 };
+
+/* Words of `arrived` before those of rows. */
+enum covey_ep_arrived {
+	COVEY_EP_ARRIVED_AGAIN = 0, /* not 0: rows are placed anew; those announced before do not hold */
+	COVEY_EP_ARRIVED_RANGE = 1, /* of count and range */
+	COVEY_EP_ARRIVED_ENDED = 2, /* of the dispatch: no row arrives any more */
+	COVEY_EP_ARRIVED_ROWS = 3   /* of row 0 of packed_x; the others follow */
+};
+
+#define COVEY_EP_ARRIVED 0x40000000u /* in such a word; another value is the library's */
 
 enum covey_ep_tokens_as {
 	COVEY_EP_TOKENS_COUNTS = 0, /* default: the rows of each expert */
@@ -999,7 +1010,8 @@ struct covey_ep_sizes {
 	size_t expert_tokens_bytes;
 	size_t recv_counts_bytes; /* LL */
 	size_t triplets_bytes;
-	size_t flat_bytes;
+	size_t flat_bytes; /* needed with FLAT */
+	size_t arrived_bytes;
 };
 
 #ifdef __cplusplus
@@ -1057,7 +1069,7 @@ COVEY_API size_t covey_ep_route_bytes(const struct covey_ep *ep);
 
 /**
  * struct covey_dispatch_args - arguments of covey_dispatch(); all buffers are memory of the kind that the stream says
- * What begins with LL or COMPACT belongs to that preset only.
+ * What begins with LL or COMPACT belongs to that preset only; FLAT has all of LL.
  *
  * Inputs:
  *   x              [num_tokens][H], any alignment: of the handle's dtype, or with x_scales e4m3
@@ -1093,7 +1105,7 @@ COVEY_API size_t covey_ep_route_bytes(const struct covey_ep *ep);
  *   fill_tail      not 0: past the last row, up to R*T, src_info, recv_experts, triplets and flat are -1 and
  *                  recv_weights 0; LL: of each expert. packed_x and packed_scales stay untouched there
  *
- * Outputs, may be NULL; a rank without experts gets none:
+ * Outputs, may be NULL (`flat` only without FLAT); a rank without experts gets none:
  *   expert_tokens  [El] int64: the rows of each local expert, as count, or with expert_tokens_as their inclusive prefix
  *                  sums (enum covey_ep_tokens_as). expert_alignment (0: 1): each expert's rows are rounded up to a
  *                  multiple of it, before they are added. No row moves, and no other output is rounded
@@ -1103,7 +1115,17 @@ COVEY_API size_t covey_ep_route_bytes(const struct covey_ep *ep);
  *                  [El][R*T][3]. COMPACT: [R*T][3], k is the first place that names an expert of this rank
  *   flat           int32, (source, token * K + k) of each row. LL: [El][R*T][2]. COMPACT: [R*T][2]
  *
- * On devices token_mask takes a launch before the dispatch, and fill_tail or one of these outputs a launch after it.
+ * On devices token_mask takes a launch before the dispatch, and fill_tail or one of these outputs but flat a launch
+ * after it.
+ *
+ * Input and output, may be NULL; of a rank without experts not used:
+ *   arrived        uint32, 4-byte aligned, enum covey_ep_arrived words and then one for each row of packed_x. LL:
+ *                  [3 + El*R*T]. COMPACT: [3 + R*T]. All are 0 before the call. A word becomes COVEY_EP_ARRIVED when
+ *                  what it stands for can be read, while the dispatch continues: other threads or kernels begin with
+ *                  rows that are here (covey_device.h: covey_wait_row()). Whoever has read a word may make it 0 for
+ *                  the next dispatch. Where COVEY_EP_ARRIVED_AGAIN is not 0 once the dispatch has ended, rows were
+ *                  placed anew after some had been announced: then all is read again from the outputs, and all words
+ *                  are made 0
  *
  * Output on devices only:
  *   route          covey_ep_route_bytes() of device memory, 16-byte aligned: for the combine of these tokens
@@ -1157,8 +1179,10 @@ struct covey_dispatch_args {
 	int64_t *expert_tokens;
 	int32_t *recv_counts; /* LL */
 	int32_t *triplets;
-	int32_t *flat;
+	int32_t *flat;	     /* FLAT: needed */
 	const float *smooth; /* LL */
+	/* input and output, may be NULL */
+	uint32_t *arrived;
 };
 
 #ifdef __cplusplus
@@ -1226,6 +1250,12 @@ COVEY_API int covey_dispatch_recv(struct covey_ep *ep, uint64_t deadline_ns, str
  *   count, src_info, range   on host memory: as the dispatch wrote them; on devices not read
  *   route          on devices only: as the dispatch of these tokens wrote it
  *
+ * Input, may be NULL:
+ *   expert_scale   LL: [El] f32. Each result is multiplied by that of its expert. A row that travels is rounded after it,
+ *                  and with COVEY_EP_PER_EXPERT so is one that stays here; in codes it is not rounded before.
+ *                  On devices with COVEY_EP_PER_RANK the factor multiplies the weight instead. Ranks and calls may
+ *                  differ. COMPACT: INVAL
+ *
  * Output:
  *   out            [num_tokens][H]. LL: out[t] = sum over k of weights[t][k] * y(t, k), in f32, k ascending. COMPACT:
  *                  out[t] = sum over owners, ascending, in f32. Of the handle's dtype: each sum is rounded to nearest
@@ -1257,6 +1287,7 @@ struct covey_combine_args {
 	/* inputs, may be NULL or 0 */
 	const uint8_t *token_mask;
 	int mask_columns;
+	const float *expert_scale; /* LL */
 };
 
 #ifdef __cplusplus

@@ -12,6 +12,7 @@
 static const struct cvy_ep_pack packs[] = {
 	[COVEY_EP_LL] = { .once = 0, .beside = 0, .scale_by_row = 0 },
 	[COVEY_EP_COMPACT] = { .once = 1, .beside = 1, .scale_by_row = 1 },
+	[COVEY_EP_FLAT] = { .flat = 1 },
 };
 
 const struct cvy_ep_pack *cvy_ep_pack_of(int preset)

@@ -33,6 +33,7 @@ struct cvy_ep_pack {
 	int once;   /* a bin is a rank and a token has one row there; else it is an expert, and each naming is a row */
 	int beside; /* weights travel, beside the rows, with the experts that they name */
 	int scale_by_row; /* scales of a row are adjacent; else those of a group are */
+	int flat;	  /* each row comes with its source and its entry there */
 };
 
 const struct cvy_ep_pack *cvy_ep_pack_of(int preset); /* NULL: none */

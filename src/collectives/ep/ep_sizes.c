@@ -14,6 +14,13 @@ static size_t times(size_t a, size_t b)
 	return __builtin_mul_overflow(a, b, &product) ? SIZE_MAX : product;
 }
 
+static size_t plus(size_t a, size_t b)
+{
+	size_t sum;
+
+	return __builtin_add_overflow(a, b, &sum) ? SIZE_MAX : sum;
+}
+
 static void size_window(const struct cvy_ep_shape *s, struct cvy_engine *e, struct covey_ep_sizes *to)
 {
 	to->space_bytes = CVY_SLOTS * (cvy_ep_dispatch_bytes(s) + cvy_ep_combine_bytes(s));
@@ -40,6 +47,7 @@ static void size_buffers(const struct cvy_ep_shape *s, const struct cvy_ep_code 
 	to->recv_counts_bytes = pack->once ? 0 : el * (size_t)to->ranks * sizeof(int32_t);
 	to->triplets_bytes = times(rows, 3 * sizeof(int32_t));
 	to->flat_bytes = times(rows, 2 * sizeof(int32_t));
+	to->arrived_bytes = el ? plus(times(rows, sizeof(uint32_t)), COVEY_EP_ARRIVED_ROWS * sizeof(uint32_t)) : 0;
 }
 
 /* How many experts this rank has among @ranks; or an error. */
