@@ -283,10 +283,13 @@ struct cvy_ep_args {
 	uint64_t timeout_cycles;
 	int32_t timeout_ms; /* the device makes cycles of it */
 	int32_t once;
-	int32_t *recv_experts; /* once: [size * tokens][top_k] experts here of each row, -1: none, */
-	float *recv_weights;   /* and their weights */
-	int32_t back;	       /* enum cvy_ep_codes: of rows of combine */
-	const float *smooth;   /* dispatch: [experts][hidden] factors, or NULL; rows then come as they are */
+	int32_t *recv_experts;	   /* once: [size * tokens][top_k] experts here of each row, -1: none, */
+	float *recv_weights;	   /* and their weights */
+	int32_t back;		   /* enum cvy_ep_codes: of rows of combine */
+	const float *smooth;	   /* dispatch: [experts][hidden] factors, or NULL; rows then come as they are */
+	int32_t *flat;		   /* dispatch: [rows][2] source and entry of each row, or NULL */
+	uint32_t *arrived;	   /* dispatch: enum covey_ep_arrived, then a word for each row; or NULL */
+	const float *expert_scale; /* combine, not with once: [el], or NULL */
 };
 
 /* Pieces of a row that a warp moves at a time, in a slice. */

@@ -205,6 +205,8 @@ template <int ONCE, int INTS = 0> struct cvy_ep_dispatch {
 			CVY_TRACED_NEXT(TAKE, step);
 			if (!r->index)
 				cvy_ep_tell<ONCE>(a, &room);
+			if (!r->index && !step)
+				cvy_ep_range_arrives(a, 1);
 			cvy_ep_write_none<ONCE>(&t, &s);
 			if constexpr (INTS == CVY_EP_SMOOTH)
 				cvy_ep_take_smooth(&t, &s, &room);

@@ -68,15 +68,9 @@ static __device__ __forceinline__ void write_origin(const struct cvy_ep_outputs 
 
 	if (row < 0 || (size_t)row >= bins_of(o) * rows_of(o))
 		return;
-	if (o->triplets) {
-		o->triplets[(size_t)row * 3] = source;
-		o->triplets[(size_t)row * 3 + 1] = flat / o->top_k;
-		o->triplets[(size_t)row * 3 + 2] = flat % o->top_k;
-	}
-	if (o->flat) {
-		o->flat[(size_t)row * 2] = source;
-		o->flat[(size_t)row * 2 + 1] = flat;
-	}
+	o->triplets[(size_t)row * 3] = source;
+	o->triplets[(size_t)row * 3 + 1] = flat / o->top_k;
+	o->triplets[(size_t)row * 3 + 2] = flat % o->top_k;
 }
 
 /* Row @i, if it is past the last one of its bin. */
@@ -101,10 +95,10 @@ static __device__ __forceinline__ void fill_tail(const struct cvy_ep_outputs *o,
 	}
 }
 
-/* Entries of the route, if origins are asked for; rows, if tails are. */
+/* Entries of the route, if triplets are asked for; rows, if tails are. */
 CVY_GPU_BOTH static inline size_t entries_of(const struct cvy_ep_outputs *o)
 {
-	return o->triplets || o->flat ? (size_t)o->size * (size_t)o->tokens * (size_t)o->top_k : 0;
+	return o->triplets ? (size_t)o->size * (size_t)o->tokens * (size_t)o->top_k : 0;
 }
 
 CVY_GPU_BOTH static inline size_t tails_of(const struct cvy_ep_outputs *o)

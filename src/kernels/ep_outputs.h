@@ -30,8 +30,8 @@ struct cvy_ep_outputs {
 	const int64_t *range;
 	int64_t *expert_tokens;	  /* [el] */
 	int32_t *recv_counts;	  /* [el][size]; not with once */
-	int32_t *triplets, *flat; /* [bins][size * tokens][3], [2] */
-	int32_t *src_info;	  /* the tails of these, if fill_tail */
+	int32_t *triplets;	  /* [bins][size * tokens][3] */
+	int32_t *src_info, *flat; /* the tails of these, if fill_tail */
 	int32_t *recv_experts;	  /* once */
 	float *recv_weights;	  /* once */
 	int32_t size, tokens, top_k, el;
@@ -54,7 +54,7 @@ CVY_GPU_BOTH static inline int cvy_ep_beside_ctas(size_t items)
 
 static inline int cvy_ep_has_outputs(const struct cvy_ep_outputs *o)
 {
-	return o->el && (o->expert_tokens || o->recv_counts || o->triplets || o->flat || o->fill_tail);
+	return o->el && (o->expert_tokens || o->recv_counts || o->triplets || o->fill_tail);
 }
 
 #endif

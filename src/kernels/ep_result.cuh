@@ -203,6 +203,38 @@ static __device__ __forceinline__ void cvy_ep_result_two(const struct cvy_ep_arg
 	}
 }
 
+/* Thread k of a warp, of a row here: the factor of its expert. */
+static __device__ __forceinline__ float cvy_ep_factor(const struct cvy_ep_args *a, int row)
+{
+	return a->expert_scale && row >= 0 ? a->expert_scale[row / (a->call.size * a->tokens)] : 1;
+}
+
+/* What rows here are summed with: their weights, or 1 where they are sent one by one; times the factors of their experts. */
+template <int ONCE>
+static __device__ __forceinline__ struct cvy_ep_place cvy_ep_weighed(const struct cvy_ep_args *a, struct cvy_ep_place p)
+{
+	if (ONCE || !a->per_rank)
+		p.weight = 1;
+	if (!ONCE && a->expert_scale)
+		p.weight *= cvy_ep_factor(a, p.row);
+	return p;
+}
+
+/* A warp: two words of a row that is sent, or added, by itself: times the factor of its expert, and rounded. */
+template <int ONCE>
+static __device__ __forceinline__ void cvy_ep_result_scaled(const struct cvy_ep_args *a, int row, int word,
+							    uint64_t v[2])
+{
+	cvy_ep_result(a, row, word, v);
+	if (!ONCE && a->expert_scale) {
+		struct cvy_ep_sum sum;
+
+		sum.clear();
+		cvy_ep_add(a, &sum, v, cvy_ep_factor(a, row));
+		cvy_ep_round(a, &sum, v);
+	}
+}
+
 /* The weighted sum of the rows in @rows, at @word. All threads of a warp. */
 template <int CODED = 0>
 static __device__ __forceinline__ struct cvy_ep_sum cvy_ep_sum_here(const struct cvy_ep_args *a,
@@ -240,10 +272,8 @@ template <int ONCE>
 static __device__ __forceinline__ struct cvy_ep_sum cvy_ep_own_sum(const struct cvy_ep_args *a,
 								   const struct cvy_ep_place *p, int word)
 {
-	struct cvy_ep_place mine = *p;
+	const struct cvy_ep_place mine = cvy_ep_weighed<ONCE>(a, *p);
 
-	if (ONCE)
-		mine.weight = 1;
 	return cvy_ep_sum_here(a, &mine, __ballot_sync(CVY_EP_ALL, p->owner == a->call.rank && p->row >= 0), word);
 }
 

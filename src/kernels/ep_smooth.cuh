@@ -161,6 +161,8 @@ static __device__ __forceinline__ int cvy_ep_take_experts(struct cvy_ep_turn *t,
 		how = cvy_ep_take_smoothed(t, s, room, rank, j, __shfl_sync(CVY_EP_ALL, id, from),
 					   __shfl_sync(CVY_EP_ALL, named.row, from));
 	}
+	if (!how)
+		cvy_ep_row_arrives(a, named.row, 1, 1);
 	return how;
 }
 

@@ -29,7 +29,8 @@ static void ask(struct setup *s, uint64_t draw)
 
 	s->masked = draw & 3 ? 0 : (uint32_t)(draw >> 8) & mask;
 	s->mask_columns = draw >> 2 & 1 ? s->shape.top_k : draw >> 3 & 1;
-	s->asked = draw >> 4 & 1 ? (uint32_t)(draw >> 40 & 15) : 0;
+	s->asked = draw >> 4 & 1 ? (uint32_t)(draw >> 40 & 15) | (uint32_t)(draw >> 45 & 1) << 4 : 0;
+	s->scaled = draw >> 46 & 1 && !s->shape.once;
 	s->sums = draw >> 5 & 1;
 	s->alignment = alignments[draw >> 6 & 3];
 	s->fill_tail = draw >> 44 & 1;
@@ -75,6 +76,8 @@ static void healthy(struct setup *given)
 		go(&s, CVY_GPU_DISPATCH, mask);
 		synchronise();
 		check_dispatch(&s, again ? "dispatch again" : "dispatch", mask, mask, 1);
+		for (int r = 0; r < n; r++)
+			expect_first_attempt(&s, r);
 		compute(&s, mask);
 		go(&s, CVY_GPU_COMBINE, mask);
 		synchronise();
@@ -146,7 +149,8 @@ static void corners(void)
 			s.wide = all[i].wide ? mask : 0;
 			s.masked = way & 2 ? mask : 0;
 			s.mask_columns = way & 4 ? s.shape.top_k : 1;
-			s.asked = way & 3 ? 15 : 0;
+			s.asked = way & 3 ? 31 : 0;
+			s.scaled = way & 4 && !s.shape.once;
 			s.sums = s.fill_tail = way >> 2;
 			owners(&s, all[i].owners);
 			healthy(&s);
@@ -239,7 +243,7 @@ static struct setup small_setup(int lanes, int split, int timeout_ms)
 	s.renormalise = 1;
 	s.masked = mask;
 	s.mask_columns = split ? s.shape.top_k : 1;
-	s.asked = 15;
+	s.asked = 31;
 	s.fill_tail = 1;
 	owners(&s, 0);
 	prepare(&s);

@@ -123,6 +123,7 @@ static struct covey_combine_args combine_args(const struct oracle *o, const stru
 	a.mask_columns = o->mask_columns;
 	a.weights = r->weights;
 	a.out = r->out;
+	a.expert_scale = o->per_rank && !cvy_ep_pack_of(o->preset)->once ? NULL : r->expert_scale;
 	return a;
 }
 
@@ -159,6 +160,17 @@ static uint16_t narrow(const struct oracle *o, float v)
 	return o->dtype == COVEY_FLOAT16 ? cvy_f32_f16(v) : cvy_f32_bf16(v);
 }
 
+/* By what a row of expert @id is multiplied where its owner sums. */
+static float factor(const struct oracle *o, int32_t id)
+{
+	const struct oracle_rank *owner = &o->rank[o->owner[id]];
+	struct covey_ep *ep = handle(o, o->owner[id]);
+	const float by = owner->expert_scale ? owner->expert_scale[ep->local[id]] : 1;
+
+	put_back(ep);
+	return by;
+}
+
 /* One row per rank: the rows of each owner are summed and rounded there, but for the own. */
 static void sum_per_rank(const struct oracle *o, int rank)
 {
@@ -167,6 +179,7 @@ static void sum_per_rank(const struct oracle *o, int rank)
 	float *all = need(hidden * sizeof(float)), *part = need(hidden * sizeof(float));
 	uint32_t *used = need((size_t)o->experts * sizeof(uint32_t));
 	const uint16_t **row = need(top_k * sizeof(*row));
+	float *by = need(top_k * sizeof(*by));
 	uint8_t *coded = need(2 * hidden);
 
 	for (size_t t = 0; t < (size_t)r->num_tokens; t++) {
@@ -177,12 +190,13 @@ static void sum_per_rank(const struct oracle *o, int rank)
 			int masked = r->mask && !r->mask[o->mask_columns > 1 ? i : t];
 
 			row[k] = masked || id < 0 || id >= o->experts ? NULL : result_of(o, rank, id, used);
+			by[k] = row[k] ? r->weights[i] * factor(o, id) : 0;
 		}
 		for (int p = 0; p < o->size; p++) {
 			memset(part, 0, hidden * sizeof(float));
 			for (size_t k = 0; k < top_k; k++)
 				for (size_t h = 0; h < hidden && row[k] && o->owner[r->ids[t * top_k + k]] == p; h++)
-					part[h] += r->weights[t * top_k + k] * wide(o, row[k][h]);
+					part[h] += by[k] * wide(o, row[k][h]);
 			if (o->back) {
 				cvy_ep_quantise_sum(part, o->dtype, hidden, coded);
 				cvy_ep_weigh_eights(all, coded, o->dtype, 1, hidden);
@@ -198,6 +212,7 @@ static void sum_per_rank(const struct oracle *o, int rank)
 	free(part);
 	free(used);
 	free(row);
+	free(by);
 	free(coded);
 }
 

@@ -52,6 +52,8 @@ enum {
 	RECV_COUNTS,
 	TRIPLETS,
 	FLAT,
+	ARRIVED,
+	EXPERT_SCALE,
 	PARTS
 };
 
@@ -77,6 +79,7 @@ struct setup {
 	int mask_columns;
 	uint32_t asked; /* outputs beside the usual: a bit for each part from EXPERT_TOKENS on */
 	int sums, alignment, fill_tail;
+	int scaled; /* results are multiplied by factors of their expert */
 	enum routing routing;
 };
 
@@ -280,6 +283,7 @@ static struct oracle oracle_of(const struct setup *s, uint32_t members)
 		k->triplets = asks(s, TRIPLETS) ? (int32_t *)host_at(r, TRIPLETS) : NULL;
 		k->flat = asks(s, FLAT) ? (int32_t *)host_at(r, FLAT) : NULL;
 		k->y = (uint16_t *)host_at(r, Y);
+		k->expert_scale = s->scaled ? (float *)host_at(r, EXPERT_SCALE) : NULL;
 		k->out = (uint16_t *)host_at(r, OUT);
 	}
 	return o;
@@ -335,6 +339,8 @@ static inline void prepare(struct setup *s)
 		size_part(d, RECV_COUNTS, el * (size_t)n * 4);
 		size_part(d, TRIPLETS, bins * rows * 3 * 4);
 		size_part(d, FLAT, bins * rows * 2 * 4);
+		size_part(d, ARRIVED, (COVEY_EP_ARRIVED_ROWS + bins * rows) * 4);
+		size_part(d, EXPERT_SCALE, el * 4);
 		for (int i = 0; i < PARTS; i++)
 			poison(r, i);
 		for (size_t i = 0; i < t * (size_t)h->hidden; i++)
@@ -354,6 +360,9 @@ static inline void prepare(struct setup *s)
 			host_at(r, MASK)[i] = below(3) ? 1 + (uint8_t)below(255) : 0;
 		for (int i = 0; i < n; i++)
 			((int32_t *)host_at(r, ACTIVE))[i] = 1;
+		for (size_t i = 0; i < el; i++)
+			((float *)host_at(r, EXPERT_SCALE))[i] = (float)below(1000) / 333;
+		upload(r, EXPERT_SCALE);
 		upload(r, X);
 		upload(r, X_SCALES);
 		upload(r, SMOOTH);
@@ -463,6 +472,11 @@ static inline void launch_ep(const struct setup *s, int r, int kind, int phases)
 	CUDA(cudaSetDevice(ranks[r].device));
 	if (kind == CVY_GPU_DISPATCH && s->masked >> r & 1)
 		launch_mask(s, r, &a);
+	a.flat = asks(s, FLAT) ? (int32_t *)device_at(r, FLAT) : NULL;
+	a.arrived = asks(s, ARRIVED) && side[r].el ? (uint32_t *)device_at(r, ARRIVED) : NULL;
+	a.expert_scale = s->scaled ? (float *)device_at(r, EXPERT_SCALE) : NULL;
+	if (kind == CVY_GPU_DISPATCH && phases & CVY_EP_RECV && a.arrived)
+		CUDA(cudaMemsetAsync(a.arrived, 0, side[r].part[ARRIVED].bytes, ranks[r].stream));
 	OK(ranks[r].gpu, cvy_gpu_ep_ops.launch(ranks[r].gpu, &a, (struct CUstream_st *)ranks[r].stream));
 	if (kind == CVY_GPU_DISPATCH && phases & CVY_EP_RECV)
 		launch_outputs(s, r, &a);
@@ -492,11 +506,11 @@ static inline void complain(const struct setup *s, const char *what, int r, cons
 		"ids in int64 by %x, "
 		"per rank %d, "
 		"lanes %d, split %d, routing %d, once %d, fp16 %d, odd %d, masked %x of %d, asked %x, sums %d by %d, "
-		"tail %d)\n",
+		"tail %d, scaled %d)\n",
 		what, r, of, at, got, want, s->shape.tokens, s->shape.hidden, s->shape.top_k, s->shape.experts,
 		s->shape.code, s->given, s->smooth, s->shape.back, s->wide, s->shape.per_rank, s->lanes, s->split,
 		s->routing, s->shape.once, s->fp16, s->odd, s->masked, s->mask_columns, s->asked, s->sums, s->alignment,
-		s->fill_tail);
+		s->fill_tail, s->scaled);
 }
 
 static const uint8_t *fetch(int r, int which)
@@ -593,6 +607,40 @@ static inline void same_asked(const struct setup *s, const char *what, int r)
 		same(s, what, r, part, names[part - EXPERT_TOKENS], side[r].part[part].bytes);
 }
 
+/* Who waits for rows learns that none comes any more. Where none was placed anew, each was announced, and no other. */
+static inline void check_arrived(const struct setup *s, const char *what, int r)
+{
+	const uint32_t *got = (const uint32_t *)(fetch(r, ARRIVED) + CANARY), *row = got + COVEY_EP_ARRIVED_ROWS;
+	const size_t rows = (size_t)n * (size_t)s->shape.tokens;
+
+	if (!asks(s, ARRIVED) || !side[r].el)
+		return;
+	checks++;
+	if (got[COVEY_EP_ARRIVED_ENDED] != COVEY_EP_ARRIVED)
+		complain(s, what, r, "arrived: the end", 0, got[COVEY_EP_ARRIVED_ENDED], COVEY_EP_ARRIVED);
+	if (got[COVEY_EP_ARRIVED_AGAIN])
+		return;
+	if (got[COVEY_EP_ARRIVED_RANGE] != COVEY_EP_ARRIVED)
+		complain(s, what, r, "arrived: range", 0, got[COVEY_EP_ARRIVED_RANGE], COVEY_EP_ARRIVED);
+	for (size_t i = 0; i < rows * (size_t)side[r].bins; i++) {
+		const uint32_t want = i % rows < rows_in(r, i / rows) ? COVEY_EP_ARRIVED : 0;
+
+		if (row[i] != want) {
+			complain(s, what, r, "arrived: row", i, row[i], want);
+			return;
+		}
+	}
+}
+
+static inline void expect_first_attempt(const struct setup *s, int r)
+{
+	const uint32_t *got = (const uint32_t *)(fetch(r, ARRIVED) + CANARY);
+
+	checks++;
+	if (asks(s, ARRIVED) && side[r].el && got[COVEY_EP_ARRIVED_AGAIN])
+		complain(s, "healthy", r, "arrived: again", 0, got[COVEY_EP_ARRIVED_AGAIN], 0);
+}
+
 /* @whole: past the rows nothing was touched, which holds where nothing was done twice. */
 static inline void check_dispatch(const struct setup *s, const char *what, uint32_t members, uint32_t who, int whole)
 {
@@ -614,6 +662,7 @@ static inline void check_dispatch(const struct setup *s, const char *what, uint3
 		if (whole || s->fill_tail)
 			same(s, what, r, SRC, "src_info", side[r].part[SRC].bytes);
 		same_asked(s, what, r);
+		check_arrived(s, what, r);
 		same_rows(s, what, r, codes ? codes : host_at(r, PACKED),
 			  cvy_ep_code_bytes(cvy_ep_code_of(s->shape.code), (size_t)s->shape.hidden), whole);
 		if (codes)

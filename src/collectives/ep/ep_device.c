@@ -317,6 +317,8 @@ int cvy_ep_device_dispatch(struct covey_ep *ep, const struct covey_dispatch_args
 	a.recv_weights = args->recv_weights;
 	a.active = args->active_ranks;
 	a.waited = args->waited;
+	a.flat = args->flat;
+	a.arrived = ep->el ? args->arrived : NULL;
 	fill_masking(ep, args, &a);
 	fill_outputs(ep, args, &a);
 	return launch(ep, &a, stream, phases, args->timeout_ms, result);
@@ -335,6 +337,7 @@ int cvy_ep_device_combine(struct covey_ep *ep, const struct covey_combine_args *
 	a.out = args->out;
 	a.weights = args->weights;
 	a.renormalise = args->renormalise;
+	a.expert_scale = args->expert_scale;
 	a.active = args->active_ranks;
 	a.waited = args->waited;
 	return launch(ep, &a, stream, phases, args->timeout_ms, result);
