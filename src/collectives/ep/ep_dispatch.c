@@ -173,7 +173,7 @@ static void put_row(const struct covey_ep *ep, const struct covey_dispatch_args 
 	size_t to = (size_t)p->bin * rows + (size_t)p->at, bytes = cvy_ep_code_bytes(code, hidden);
 	size_t groups = cvy_ep_code_groups(code, hidden);
 	int by_row = cvy_ep_pack_of(ep->shape.preset)->scale_by_row;
-	const struct cvy_ep_plain x = { t->row, ep->dtype, hidden, p->smooth };
+	const struct cvy_ep_plain x = { t->row, ep->dtype, hidden, p->smooth, NULL };
 	uint8_t *codes = (uint8_t *)args->packed_x + to * bytes;
 	size_t stride = by_row ? 1 : rows;
 	float *scales;
