@@ -1125,7 +1125,8 @@ COVEY_API size_t covey_ep_route_bytes(const struct covey_ep *ep);
  *                  rows that are here (covey_device.h: covey_wait_row()). Whoever has read a word may make it 0 for
  *                  the next dispatch. Where COVEY_EP_ARRIVED_AGAIN is not 0 once the dispatch has ended, rows were
  *                  placed anew after some had been announced: then all is read again from the outputs, and all words
- *                  are made 0
+ *                  are made 0. The words stay alive until COVEY_EP_ARRIVED_ENDED is told, whatever the outcome is; a
+ *                  call that is refused writes none
  *
  * Output on devices only:
  *   route          covey_ep_route_bytes() of device memory, 16-byte aligned: for the combine of these tokens

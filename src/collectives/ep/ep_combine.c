@@ -51,19 +51,22 @@ void cvy_ep_call_free(struct cvy_ep_call *call)
 	free(call);
 }
 
-/* @n rows of results, as they travel. */
-static void put_rows(const struct covey_ep *ep, uint8_t *to, const uint8_t *y, size_t n)
+/* @n rows of results, as they travel. @by: NULL, or the factor of their expert. */
+static void put_rows(const struct covey_ep *ep, uint8_t *to, const uint8_t *y, size_t n, const float *by)
 {
 	size_t plain = cvy_ep_row_bytes(&ep->shape), back = cvy_ep_back_bytes(&ep->shape);
 
-	if (ep->shape.back == CVY_EP_AS_IS) {
+	if (ep->shape.back == CVY_EP_AS_IS && !by) {
 		memcpy(to, y, n * plain);
 		return;
 	}
 	for (size_t i = 0; i < n; i++) {
-		const struct cvy_ep_plain x = { y + i * plain, ep->dtype, (size_t)ep->shape.hidden, NULL };
+		const struct cvy_ep_plain x = { y + i * plain, ep->dtype, (size_t)ep->shape.hidden, NULL, by };
 
-		cvy_ep_quantise_eights(&x, to + i * back);
+		if (ep->shape.back == CVY_EP_AS_IS)
+			cvy_ep_multiply(&x, to + i * back);
+		else
+			cvy_ep_quantise_eights(&x, to + i * back);
 	}
 }
 
@@ -84,7 +87,7 @@ uint32_t cvy_ep_combine_write(const struct covey_ep *ep, const struct covey_comb
 			continue; /* a dispatch never writes this; the run's length shows it to the source */
 		if (n)
 			put_rows(ep, to + next * row, (const uint8_t *)args->y + ((size_t)bin * per_bin + from) * plain,
-				 n);
+				 n, args->expert_scale ? &args->expert_scale[bin] : NULL);
 		next += (uint32_t)n;
 	}
 	*run = (struct cvy_ep_run){ first, next - first };
@@ -306,17 +309,6 @@ static void sum_parts(const struct cvy_reduce_table *loops, struct cvy_ep_call *
 	}
 }
 
-/* Devices round each NaN to 0x7fff, whatever its sign and payload. This one gives the same bits. */
-static void set_nan(float *sum, size_t n)
-{
-	const uint32_t bits = 0x7fffffff;
-	float nan;
-
-	memcpy(&nan, &bits, sizeof(nan));
-	for (size_t h = 0; h < n; h++)
-		sum[h] = sum[h] == sum[h] ? sum[h] : nan;
-}
-
 /* The rows of a token's sum that have come. */
 static void sum_rows(const struct cvy_reduce_table *loops, struct cvy_ep_call *call, const struct terms *terms)
 {
@@ -354,7 +346,7 @@ static void sum_token(const struct cvy_reduce_table *loops, struct cvy_ep_call *
 	scale = call->combine.renormalise && terms.here != terms.all && terms.here != 0 ? terms.all / terms.here : 1;
 	for (int h = 0; scale != 1 && h < s->hidden; h++)
 		call->sum[h] *= scale;
-	set_nan(call->sum, (size_t)s->hidden);
+	cvy_ep_set_nan(call->sum, (size_t)s->hidden);
 	loops->narrow[dtype]((uint8_t *)call->combine.out + t * cvy_ep_row_bytes(s), call->sum, (size_t)s->hidden);
 }
 

@@ -4,6 +4,8 @@
  * all sources and gathers the rows for its experts, as the preset packs them. So a token crosses to a rank once, even
  * if it names several of the rank's experts, and no rank plans for another. Places follow from the ids alone: they are
  * the same in every run and after every redo. The number of tokens travels in the signal's line.
+ *
+ * A row's place depends on earlier sources alone, so its word of `arrived` is told as soon as the row is written.
  */
 #include <string.h>
 
@@ -42,6 +44,22 @@ uint64_t cvy_ep_dispatch_write(const struct covey_ep *ep, const struct covey_dis
 	else if (n)
 		memcpy(slot + cvy_ep_dispatch_rows_at(s), args->x, n * cvy_ep_row_bytes(s));
 	return n | (args->x_scales ? GIVEN : 0);
+}
+
+/* A word of `arrived`: what it stands for is written. */
+static void tell(const struct covey_ep *ep, const struct covey_dispatch_args *args, size_t word)
+{
+	if (args->arrived && ep->el)
+		__atomic_store_n(&args->arrived[word], COVEY_EP_ARRIVED, __ATOMIC_RELEASE);
+}
+
+/* Rows that were told before are written over from here on. */
+static void tell_again(const struct covey_ep *ep, const struct covey_dispatch_args *args)
+{
+	if (!args->arrived || !ep->el)
+		return;
+	__atomic_store_n(&args->arrived[COVEY_EP_ARRIVED_AGAIN], 1, __ATOMIC_RELAXED);
+	__atomic_thread_fence(__ATOMIC_RELEASE);
 }
 
 static int token_goes_to(const struct covey_ep *ep, const int32_t *ids, int rank)
@@ -173,7 +191,7 @@ static void put_row(const struct covey_ep *ep, const struct covey_dispatch_args 
 	size_t to = (size_t)p->bin * rows + (size_t)p->at, bytes = cvy_ep_code_bytes(code, hidden);
 	size_t groups = cvy_ep_code_groups(code, hidden);
 	int by_row = cvy_ep_pack_of(ep->shape.preset)->scale_by_row;
-	const struct cvy_ep_plain x = { t->row, ep->dtype, hidden, p->smooth };
+	const struct cvy_ep_plain x = { t->row, ep->dtype, hidden, p->smooth, NULL };
 	uint8_t *codes = (uint8_t *)args->packed_x + to * bytes;
 	size_t stride = by_row ? 1 : rows;
 	float *scales;
@@ -214,6 +232,7 @@ static void one_row_each(const struct covey_ep *ep, const struct covey_dispatch_
 		p = (struct place){ le, at, args->smooth ? args->smooth + (size_t)t->id[k] * hidden : NULL };
 		put_row(ep, args, &p, t);
 		put_origin(ep, args, (size_t)le * rows + (size_t)at, t, k);
+		tell(ep, args, COVEY_EP_ARRIVED_ROWS + (size_t)le * rows + (size_t)at);
 		args->count[le]++;
 	}
 }
@@ -248,6 +267,7 @@ static void one_row(const struct covey_ep *ep, const struct covey_dispatch_args 
 		if (le >= 0 && !named_before(t, (int)k))
 			args->count[le]++;
 	}
+	tell(ep, args, COVEY_EP_ARRIVED_ROWS + (size_t)at);
 }
 
 static void gather(const struct covey_ep *ep, const struct covey_dispatch_args *args, int src, const uint8_t *slot,
@@ -296,10 +316,19 @@ int cvy_ep_dispatch_read(const struct covey_ep *ep, const struct covey_dispatch_
 
 static void dispatch_begin(struct cvy_ep_call *call)
 {
+	if (call->consumed)
+		tell_again(call->ep, &call->dispatch);
 	memset(&call->missing, 0, sizeof(call->missing));
 	if (call->ep->el)
 		memset(call->dispatch.count, 0, (size_t)call->ep->el * sizeof(*call->dispatch.count));
 	call->consumed = 1;
+}
+
+/* The rows of all sources are placed. */
+static void dispatch_end(struct cvy_ep_call *call)
+{
+	cvy_ep_dispatch_outputs(call->ep, &call->dispatch);
+	tell(call->ep, &call->dispatch, COVEY_EP_ARRIVED_RANGE);
 }
 
 static void dispatch_consume(struct cvy_engine *e, struct cvy_op *op, uint64_t i)
@@ -325,7 +354,7 @@ static void dispatch_consume(struct cvy_engine *e, struct cvy_op *op, uint64_t i
 		if (cvy_ep_dispatch_read(ep, &call->dispatch, r, slot, told) < 0)
 			cvy_mask_add(&call->missing, r);
 	}
-	cvy_ep_dispatch_outputs(ep, &call->dispatch);
+	dispatch_end(call);
 }
 
 /* Nothing was read here: no source's part is here, and the outputs show this. */
@@ -335,7 +364,7 @@ static void dispatch_nothing(struct cvy_ep_call *call)
 	for (int r = 0; r < call->ep->size; r++)
 		if (cvy_ep_dispatch_read(call->ep, &call->dispatch, r, NULL, 0) < 0)
 			cvy_mask_add(&call->missing, r);
-	cvy_ep_dispatch_outputs(call->ep, &call->dispatch);
+	dispatch_end(call);
 }
 
 static void dispatch_finish(struct cvy_engine *e, struct cvy_op *op)
@@ -350,10 +379,12 @@ static void dispatch_finish(struct cvy_engine *e, struct cvy_op *op)
 	 */
 	if (!call->consumed && !__atomic_load_n(&here->ended, __ATOMIC_RELAXED))
 		dispatch_nothing(call);
-	if (op->result.status)
-		return;
-	cvy_ep_active_finish(e, call);
-	cvy_mask_sub(&op->result.mask, &call->missing);
+	if (!op->result.status) {
+		cvy_ep_active_finish(e, call);
+		cvy_mask_sub(&op->result.mask, &call->missing);
+	}
+	/* Whatever the outcome: readers wait for this word. */
+	tell(call->ep, &call->dispatch, COVEY_EP_ARRIVED_ENDED);
 }
 
 const struct cvy_op_kind cvy_op_dispatch = {

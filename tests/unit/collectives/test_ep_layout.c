@@ -414,7 +414,7 @@ START_TEST(rows_of_e4m3_have_a_scale_for_each_group)
 		row[i] = cvy_f32_bf16((float)((i % 128) - 64) * (i < 128 ? 1 : 0.01f));
 	for (int i = 256; i < N; i++)
 		row[i] = 0;
-	cvy_ep_quantise(CVY_EP_E4M3, &(struct cvy_ep_plain){ row, COVEY_BFLOAT16, N, NULL }, codes, scales, 2);
+	cvy_ep_quantise(CVY_EP_E4M3, &(struct cvy_ep_plain){ row, COVEY_BFLOAT16, N, NULL, NULL }, codes, scales, 2);
 	ck_assert_float_eq(scales[0], 64 / 448.0f);
 	ck_assert_float_eq(scales[4], 1e-4f / 448.0f); /* zeros have one too */
 	ck_assert_int_eq(codes[0], 0xfe);
@@ -437,8 +437,8 @@ START_TEST(a_nan_does_not_hide_the_largest_of_its_group)
 		for (int k = 0; k < 128; k++)
 			row[k] = cvy_f32_bf16(k ? 1 : 64);
 		row[5] = nans[i];
-		cvy_ep_quantise(CVY_EP_E4M3, &(struct cvy_ep_plain){ row, COVEY_BFLOAT16, 128, NULL }, codes, &scale,
-				1);
+		cvy_ep_quantise(CVY_EP_E4M3, &(struct cvy_ep_plain){ row, COVEY_BFLOAT16, 128, NULL, NULL }, codes,
+				&scale, 1);
 		ck_assert_float_eq(scale, 64 / 448.0f);
 		ck_assert_int_eq(codes[5], 0x7f);
 	}
