@@ -263,6 +263,8 @@ static void sizes_ep(struct process *p, struct buffers *b)
 	b->bytes[ROUTE] = cvy_ep_route_bytes(setup.size, h->tokens, h->top_k);
 	b->bytes[ACTIVE] = n * 4;
 	b->bytes[WAITED] = n * 8;
+	b->bytes[ARRIVED] = sim.flat && el ? (COVEY_EP_ARRIVED_ROWS + bins * rows) * 4 : 0;
+	b->bytes[FLAT] = sim.flat ? bins * rows * 2 * 4 : 0;
 	b->bytes[NAMED] = b->bytes[NAMED_WEIGHTS] = h->once ? bins * rows * k * 4 : 0;
 }
 
@@ -276,6 +278,7 @@ static void fill_ep(struct process *p, struct buffers *b, const struct given *g)
 	for (int r = 0; r < setup.size; r++)
 		((int32_t *)b->at[ACTIVE])[r] = 1;
 	memset(b->at[WAITED], 0, b->bytes[WAITED]);
+	memset(b->at[ARRIVED], 0, b->bytes[ARRIVED]);
 	b->num_tokens = g->num_tokens;
 }
 
@@ -354,12 +357,34 @@ static int call_ep(struct process *p, const struct op *o, struct buffers *b)
 	a.active = o->timeout_ms && !combine ? (int32_t *)b->at[ACTIVE] : NULL;
 	a.waited = (uint64_t *)b->at[WAITED];
 	a.timeout_ms = o->timeout_ms;
+	a.flat = b->bytes[FLAT] ? (int32_t *)b->at[FLAT] : NULL;
+	a.arrived = b->bytes[ARRIVED] ? (uint32_t *)b->at[ARRIVED] : NULL;
 	if (!combine && hash(o->seed, 4) % 2) { /* as behind a mask: ids stand where the dispatch says what it sent */
 		if (o->phase & CVY_EP_SEND)
 			memcpy(a.sent, a.ids, b->bytes[IDS]);
 		a.ids = a.sent;
 	}
 	return cvy_device_ep_run(p->device, &a, NULL, NULL, NULL);
+}
+
+size_t app_row_bytes(void)
+{
+	return (size_t)setup.shape.hidden * (setup.shape.code ? 1 : 2);
+}
+
+/* As another kernel would, while the dispatch runs: takes some of the rows that are announced. */
+static void look_at_rows(struct process *p, size_t op)
+{
+	struct buffers *b = &p->buffers[plan[op].step];
+	const uint32_t *arrived = (const uint32_t *)b->at[ARRIVED];
+	const size_t row = app_row_bytes();
+
+	if (!p->alive || p->completed > op || arrived[COVEY_EP_ARRIVED_AGAIN])
+		return;
+	for (size_t i = 0; i < b->bytes[ARRIVED] / 4 - COVEY_EP_ARRIVED_ROWS; i++)
+		if (arrived[COVEY_EP_ARRIVED_ROWS + i] == COVEY_EP_ARRIVED && sim_odds(4))
+			b->seen.push_back({ i, { b->at[PACKED] + i * row, b->at[PACKED] + (i + 1) * row } });
+	sim_after(sim_below(4 * US), [p, op] { look_at_rows(p, op); });
 }
 
 static int call_plain(struct process *p, const struct op *o, struct buffers *b)
@@ -445,6 +470,8 @@ static void call(struct process *p, size_t op)
 	}
 	sim_tell("rank %d.%d calls %zu, kind %d", p->rank, (int)p->inc, op, o->kind);
 	p->stream.back()->ended = [p, op] { ended(p, op); };
+	if (o->kind == CVY_GPU_DISPATCH && o->phase & CVY_EP_RECV && b->bytes[ARRIVED])
+		sim_after(sim_below(4 * US), [p, op] { look_at_rows(p, op); });
 	stream_pump(p);
 	faults_on_progress(p, op);
 }
