@@ -495,13 +495,13 @@ template <int ONCE> struct cvy_ep_bulk_dispatch {
 		cvy_ep_write_none<ONCE>(t, &s);
 		cvy_ep_take_own<ONCE>(t, &s, &at);
 		cvy_ep_take_all<ONCE>(t, &s, &at, CVY_EP_WARPS - puts);
+		cvy_wait_read<0>(); /* of the own rows: the room is of the step after the next */
 		if (t->a->arrived) {
 			struct cvy_ep_apart x;
 
 			cvy_ep_set_apart(&x, t);
 			cvy_ep_own_arrive<ONCE>(&x, at);
 		}
-		cvy_wait_read<0>(); /* of the own rows: the room is of the step after the next */
 		cvy_ep_bulk_look(t, &s);
 		return cvy_ep_stopped(t);
 	}
