@@ -254,17 +254,23 @@ static inline size_t cvy_ep_route_bytes(int size, int tokens, int top_k)
 	return 16 + (2 * items + (size_t)tokens * (size_t)top_k) * 4;
 }
 
-/* Arguments of a launch; nothing that a view changes. */
+/*
+ * Arguments of a launch; nothing that a view changes. What dispatch and combine do not share stands at the same places: a
+ * launch reads these words by lines of 64 bytes, and one line more costs it 0.2 us.
+ */
 struct cvy_ep_args {
 	struct cvy_gpu_call call; /* kind, rank, size, lanes, threads, steps; the device fills in the rest */
 	struct cvy_ep_form form;
 	struct cvy_ep_state *state;
 	int32_t tokens, hidden, top_k, experts, el, num_tokens, code, per_rank, renormalise;
 	int32_t phases;
-	uint32_t size_mask;    /* of ranks below size */
-	int32_t fp16;	       /* elements are fp16, else bf16: alike on all ranks */
-	const uint8_t *x;      /* dispatch */
-	const float *x_scales; /* x is e4m3, and this its scales; NULL: elements */
+	uint32_t size_mask; /* of ranks below size */
+	int32_t fp16;	    /* elements are fp16, else bf16: alike on all ranks */
+	const uint8_t *x;   /* dispatch */
+	union {
+		const float *x_scales;	   /* dispatch: x is e4m3, and this its scales; NULL: elements */
+		const float *expert_scale; /* combine, not with once: [el], or NULL */
+	};
 	const int32_t *ids;
 	const int64_t *ids64; /* instead of ids, or NULL */
 	const float *weights;
@@ -276,20 +282,23 @@ struct cvy_ep_args {
 	int32_t *route;	      /* [size][tokens][top_k] rows here of each token, -1: none */
 	float *route_weights; /* the same: with what each is summed */
 	int32_t *sent;	      /* [tokens][top_k] experts of the own tokens, -1: none */
-	const uint8_t *y;     /* combine */
-	uint8_t *out;
+	union {
+		int32_t *flat;	  /* dispatch: [rows][2] source and entry of each row, or NULL */
+		const uint8_t *y; /* combine */
+	};
+	union {
+		uint32_t *arrived; /* dispatch: enum covey_ep_arrived, then a word for each row; or NULL */
+		uint8_t *out;	   /* combine */
+	};
 	int32_t *active;  /* [size] or NULL: 0: not waited for, nor sent to; made 0 where the deadline passed */
 	uint64_t *waited; /* [size] or NULL: cycles that lane 0 waited for each source, added */
 	uint64_t timeout_cycles;
 	int32_t timeout_ms; /* the device makes cycles of it */
 	int32_t once;
-	int32_t *recv_experts;	   /* once: [size * tokens][top_k] experts here of each row, -1: none, */
-	float *recv_weights;	   /* and their weights */
-	int32_t back;		   /* enum cvy_ep_codes: of rows of combine */
-	const float *smooth;	   /* dispatch: [experts][hidden] factors, or NULL; rows then come as they are */
-	int32_t *flat;		   /* dispatch: [rows][2] source and entry of each row, or NULL */
-	uint32_t *arrived;	   /* dispatch: enum covey_ep_arrived, then a word for each row; or NULL */
-	const float *expert_scale; /* combine, not with once: [el], or NULL */
+	int32_t *recv_experts; /* once: [size * tokens][top_k] experts here of each row, -1: none, */
+	float *recv_weights;   /* and their weights */
+	int32_t back;	       /* enum cvy_ep_codes: of rows of combine */
+	const float *smooth;   /* dispatch: [experts][hidden] factors, or NULL; rows then come as they are */
 };
 
 /* Pieces of a row that a warp moves at a time, in a slice. */

@@ -448,7 +448,6 @@ static inline void launch_ep(const struct setup *s, int r, int kind, int phases)
 	a.renormalise = s->renormalise;
 	a.phases = phases;
 	a.x = device_at(r, X);
-	a.x_scales = s->given >> r & 1 ? (float *)device_at(r, X_SCALES) : NULL;
 	a.smooth = s->smooth ? (float *)device_at(r, SMOOTH) : NULL;
 	if (s->wide >> r & 1)
 		a.ids64 = (int64_t *)device_at(r, IDS64);
@@ -464,17 +463,21 @@ static inline void launch_ep(const struct setup *s, int r, int kind, int phases)
 	a.route = (int32_t *)(route_at + 16);
 	a.route_weights = (float *)(a.route + items);
 	a.sent = a.route + 2 * items;
-	a.y = device_at(r, Y);
-	a.out = device_at(r, OUT);
 	a.active = s->timeout_ms ? (int32_t *)device_at(r, ACTIVE) : NULL;
 	a.waited = (uint64_t *)device_at(r, WAITED);
 	a.timeout_ms = s->timeout_ms;
 	CUDA(cudaSetDevice(ranks[r].device));
 	if (kind == CVY_GPU_DISPATCH && s->masked >> r & 1)
 		launch_mask(s, r, &a);
-	a.flat = asks(s, FLAT) ? (int32_t *)device_at(r, FLAT) : NULL;
-	a.arrived = asks(s, ARRIVED) && side[r].el ? (uint32_t *)device_at(r, ARRIVED) : NULL;
-	a.expert_scale = s->scaled ? (float *)device_at(r, EXPERT_SCALE) : NULL;
+	if (kind == CVY_GPU_DISPATCH) {
+		a.x_scales = s->given >> r & 1 ? (float *)device_at(r, X_SCALES) : NULL;
+		a.flat = asks(s, FLAT) ? (int32_t *)device_at(r, FLAT) : NULL;
+		a.arrived = asks(s, ARRIVED) && side[r].el ? (uint32_t *)device_at(r, ARRIVED) : NULL;
+	} else {
+		a.expert_scale = s->scaled ? (float *)device_at(r, EXPERT_SCALE) : NULL;
+		a.y = device_at(r, Y);
+		a.out = device_at(r, OUT);
+	}
 	if (kind == CVY_GPU_DISPATCH && phases & CVY_EP_RECV && a.arrived)
 		CUDA(cudaMemsetAsync(a.arrived, 0, side[r].part[ARRIVED].bytes, ranks[r].stream));
 	OK(ranks[r].gpu, cvy_gpu_ep_ops.launch(ranks[r].gpu, &a, (struct CUstream_st *)ranks[r].stream));

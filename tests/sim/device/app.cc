@@ -352,13 +352,16 @@ static int call_ep(struct process *p, const struct op *o, struct buffers *b)
 	a.route = (int32_t *)(b->at[ROUTE] + 16);
 	a.route_weights = (float *)(a.route + items);
 	a.sent = a.route + 2 * items;
-	a.y = b->at[Y];
-	a.out = b->at[OUT];
 	a.active = o->timeout_ms && !combine ? (int32_t *)b->at[ACTIVE] : NULL;
 	a.waited = (uint64_t *)b->at[WAITED];
 	a.timeout_ms = o->timeout_ms;
-	a.flat = b->bytes[FLAT] ? (int32_t *)b->at[FLAT] : NULL;
-	a.arrived = b->bytes[ARRIVED] ? (uint32_t *)b->at[ARRIVED] : NULL;
+	if (combine) {
+		a.y = b->at[Y];
+		a.out = b->at[OUT];
+	} else {
+		a.flat = b->bytes[FLAT] ? (int32_t *)b->at[FLAT] : NULL;
+		a.arrived = b->bytes[ARRIVED] ? (uint32_t *)b->at[ARRIVED] : NULL;
+	}
 	if (!combine && hash(o->seed, 4) % 2) { /* as behind a mask: ids stand where the dispatch says what it sent */
 		if (o->phase & CVY_EP_SEND)
 			memcpy(a.sent, a.ids, b->bytes[IDS]);
