@@ -3,6 +3,8 @@
  * Layers of dispatch and combine. What a rank sends follows from (incarnation, number): how many tokens, where
  * each goes (at random, all to one expert, nowhere, to experts that are not there), its row. An expert's result
  * follows from the row, the expert and the incarnation that owns it. So every row and every sum is known.
+ *
+ * The first handle is of LL, the second of FLAT; their slots are the same. Each dispatch tells which rows have arrived.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -27,6 +29,8 @@ struct app_layer {
 	uint16_t packed[EP_EXPERTS * ROWS][EP_HIDDEN], y[EP_EXPERTS * ROWS][EP_HIDDEN];
 	int32_t count[EP_EXPERTS], src[EP_EXPERTS * ROWS];
 	int64_t range[EP_EXPERTS * SIM_RANKS];
+	int32_t flat[EP_EXPERTS * ROWS * 2];
+	uint32_t arrived[COVEY_EP_ARRIVED_ROWS + EP_EXPERTS * ROWS];
 };
 
 /* ---- what is sent ---- */
@@ -95,6 +99,7 @@ static void make(struct proc *p, int which, int tokens, uint64_t seq)
 	config.hidden = EP_HIDDEN;
 	config.top_k = EP_TOP_K;
 	config.experts = EP_EXPERTS;
+	config.preset = which % 2 ? COVEY_EP_FLAT : COVEY_EP_LL;
 	config.expert_owner = owners(p, l, which, seq);
 	l->made = seq;
 	do
@@ -191,6 +196,7 @@ static int call_dispatch(struct proc *p, struct app_layer *l, const struct call 
 	memset(l->src, UNTOUCHED, rows * sizeof(l->src[0]));
 	memset(l->range, UNTOUCHED, sizeof(l->range));
 	memset(l->count, UNTOUCHED, sizeof(l->count));
+	memset(l->arrived, 0, sizeof(l->arrived));
 	l->dispatched = 0;
 	l->failed = 0;
 	args.num_tokens = l->tokens;
@@ -200,6 +206,8 @@ static int call_dispatch(struct proc *p, struct app_layer *l, const struct call 
 	args.count = l->count;
 	args.src_info = l->src;
 	args.range = l->range;
+	args.flat = l->flat;
+	args.arrived = l->arrived;
 	args.timeout_ms = timeout_of(p, c);
 	return covey_dispatch_send(l->ep, &args, NULL);
 }
@@ -269,6 +277,14 @@ int app_ep_call(struct proc *p, struct call *c)
 	return err;
 }
 
+/* Whatever the outcome: readers wait for this word. */
+static void check_ended(struct proc *p, const struct app_layer *l, const struct call *c)
+{
+	if (l->ep->el && l->arrived[COVEY_EP_ARRIVED_ENDED] != COVEY_EP_ARRIVED)
+		sim_fail(p->sim, "G5: process %d dispatch %" PRIu64 " has ended, and its readers are not told", p->id,
+			 c->seq);
+}
+
 int app_ep_take(struct proc *p, struct call *c, struct covey_result *result)
 {
 	struct app_layer *l = p->app.layer[c->shape.layer];
@@ -280,6 +296,7 @@ int app_ep_take(struct proc *p, struct call *c, struct covey_result *result)
 	if (!err)
 		l->dispatched = c->seq;
 	l->failed = err && !p->engine->here.ended;
+	check_ended(p, l, c);
 	return err;
 }
 
@@ -302,7 +319,8 @@ static int check_source(struct reader *r, uint64_t inc, int src)
 		if (id_of(inc, r->seq, i) != r->expert)
 			continue;
 		row_of(inc, r->seq, i / EP_TOP_K, want);
-		if (l->src[at + r->row] != i / EP_TOP_K || memcmp(l->packed[at + r->row], want, sizeof(want)) != 0)
+		if (l->src[at + r->row] != i / EP_TOP_K || l->flat[2 * (at + r->row)] != src ||
+		    l->flat[2 * (at + r->row) + 1] != i || memcmp(l->packed[at + r->row], want, sizeof(want)) != 0)
 			return 0;
 		r->row++;
 	}
@@ -320,6 +338,21 @@ static int untouched(const struct app_layer *l, int le, int from)
 	return 1;
 }
 
+/* Rows that are here are told, and no others, if they were placed once. */
+static void check_told(struct proc *p, const struct app_layer *l, const struct covey_result *res, int le)
+{
+	const int rows = l->ep->size * l->ep->shape.tokens;
+	const uint32_t *word = l->arrived + COVEY_EP_ARRIVED_ROWS + (size_t)le * (size_t)rows;
+
+	if (l->arrived[COVEY_EP_ARRIVED_RANGE] != COVEY_EP_ARRIVED)
+		sim_fail(p->sim, "G3: process %d dispatch %" PRIu64 ": its range is not told", p->id, res->seq);
+	for (int row = 0; row < rows; row++)
+		if (row < l->count[le] ? word[row] != COVEY_EP_ARRIVED
+				       : word[row] && !l->arrived[COVEY_EP_ARRIVED_AGAIN])
+			sim_fail(p->sim, "G3: process %d dispatch %" PRIu64 ": row %d of %d: word %x", p->id, res->seq,
+				 row, l->count[le], word[row]);
+}
+
 static void check_dispatch(struct proc *p, const struct app_layer *l, const struct covey_result *res,
 			   const struct sim_view *v)
 {
@@ -335,6 +368,8 @@ static void check_dispatch(struct proc *p, const struct app_layer *l, const stru
 		if (r.le >= 0 && (l->count[r.le] != r.row || !untouched(l, r.le, r.row)))
 			sim_fail(p->sim, "G3: process %d dispatch %" PRIu64 ": expert %d has %d rows, not %d", p->id,
 				 res->seq, x, l->count[r.le], r.row);
+		if (r.le >= 0)
+			check_told(p, l, res, r.le);
 	}
 }
 

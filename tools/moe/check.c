@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The check: computes a step again from text and seed, under the rank's masks, and compares. Counts and ranges must be
- * exact. Rows may differ by 2^-7 of the largest magnitude in the row: one rounding to bf16.
+ * The check: computes a step again from text and seed, under the rank's masks, and compares. Counts, ranges and entries
+ * must be exact. Rows may differ by 2^-7 of the largest magnitude in the row: one rounding to bf16. With COMPACT each owner
+ * has rounded its sum, too: twice as much.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -14,6 +15,7 @@ struct work { /* of one check */
 	struct moe_batch batch[MOE_MAX_RANKS];
 	unsigned char here[MOE_MAX_RANKS];
 	int *owner, local;
+	float most; /* error of a row */
 };
 
 static void *need(size_t bytes)
@@ -44,20 +46,37 @@ static void free_batch(struct moe_batch *b)
 	free((void *)b->weights);
 }
 
-static int counts_differ(const struct work *w, const struct moe_report *r, const int64_t *got_range,
-			 const int32_t *got_count)
+/* Of the rows that are here. */
+static int entries_differ(const struct work *w, const int32_t *count, const int32_t *flat, const int32_t *got)
 {
-	size_t ranges = (size_t)w->local * (size_t)r->size;
-	int64_t *range = need(ranges * sizeof(*range));
-	int32_t *count = need((size_t)w->local * sizeof(*count));
-	struct moe_packed to = { NULL, count, NULL, range };
+	size_t rows = (size_t)w->shape.size * (size_t)w->shape.tokens;
+
+	for (size_t e = 0; e < (size_t)w->local; e++)
+		if (memcmp(flat + 2 * e * rows, got + 2 * e * rows, 2 * (size_t)count[e] * sizeof(*flat)) != 0)
+			return 1;
+	return 0;
+}
+
+static int counts_differ(const struct work *w, const struct moe_report *r, const struct moe_arrived *got)
+{
+	const int once = got->preset == COVEY_EP_COMPACT;
+	size_t local = (size_t)w->local, ranges = (once ? local > 0 : local) * (size_t)r->size;
+	int64_t *range = need((ranges + (size_t)r->size) * sizeof(*range));
+	int32_t *count = need(local * sizeof(*count));
+	int32_t *flat = need(local * (size_t)r->size * (size_t)w->shape.tokens * 2 * sizeof(*flat));
+	struct moe_packed to = { NULL, count, NULL, range, flat };
 	int differ;
 
-	moe_ref_dispatch(&w->shape, w->batch, w->owner, r->rank, &to);
-	differ = memcmp(range, got_range, ranges * sizeof(*range)) != 0 ||
-		 memcmp(count, got_count, (size_t)w->local * sizeof(*count)) != 0;
+	if (once)
+		moe_ref_dispatch_once(&w->shape, w->batch, w->owner, r->rank, &to);
+	else
+		moe_ref_dispatch(&w->shape, w->batch, w->owner, r->rank, &to);
+	differ = memcmp(range, got->range, ranges * sizeof(*range)) != 0 ||
+		 memcmp(count, got->count, local * sizeof(*count)) != 0 ||
+		 (got->preset == COVEY_EP_FLAT && entries_differ(w, count, flat, got->flat));
 	free(range);
 	free(count);
+	free(flat);
 	return differ;
 }
 
@@ -95,17 +114,17 @@ static void check_rows(struct moe_model *ref, const struct work *w, const struct
 			here += w->here[w->owner[own->experts[t * w->shape.top_k + k]]];
 		v->lost += here == 0;
 		v->partial += here > 0 && here < w->shape.top_k;
-		v->wrong += !(error <= 0x1p-7f);
+		v->wrong += !(error <= w->most);
 		if (!(error <= v->worst))
 			v->worst = error;
 	}
 	free(want);
 }
 
-void moe_check(struct moe_model *ref, const struct moe_report *r, const int64_t *range, const int32_t *count,
+void moe_check(struct moe_model *ref, const struct moe_report *r, const struct moe_arrived *arrived,
 	       const uint16_t *out, struct moe_verdict *v)
 {
-	struct work w = { .shape = ref->shape };
+	struct work w = { .shape = ref->shape, .most = arrived->preset == COVEY_EP_COMPACT ? 0x1p-6f : 0x1p-7f };
 	struct moe_batch own;
 
 	*v = (struct moe_verdict){ 0 };
@@ -119,7 +138,7 @@ void moe_check(struct moe_model *ref, const struct moe_report *r, const int64_t 
 			w.batch[q] = make_batch(ref, r->step, q);
 		w.here[q] = r->mask[MOE_COMBINE] >> q & 1;
 	}
-	v->counts_bad = w.local != r->local || counts_differ(&w, r, range, count);
+	v->counts_bad = w.local != r->local || counts_differ(&w, r, arrived);
 	own = make_batch(ref, r->step, r->rank);
 	check_rows(ref, &w, &own, out, v);
 	free_batch(&own);

@@ -56,6 +56,7 @@ int moe_device_room(struct moe_rank *r, int size)
 	twin(r, r->packed_x, rows * row, &err);
 	twin(r, r->y, rows * row, &err);
 	twin(r, r->src_info, rows * sizeof(*r->src_info), &err);
+	twin(r, r->flat, rows * 2 * sizeof(*r->flat), &err);
 	twin(r, r->count, local * sizeof(*r->count), &err);
 	twin(r, r->range, local * (size_t)size * sizeof(*r->range), &err);
 	if (!err)

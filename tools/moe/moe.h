@@ -35,6 +35,7 @@ struct moe_plan {
 
 struct moe_options {
 	int ranks, max_ranks, steps, ffn;
+	int preset;  /* enum covey_ep_preset */
 	int devices; /* of this host, shared by the ranks; 0: tokens are in host memory */
 	struct moe_shape shape;
 	uint64_t seed;
@@ -51,7 +52,7 @@ struct moe_options {
 enum moe_op { MOE_ADMIT, MOE_DISPATCH, MOE_COMBINE, MOE_SUM, MOE_OPS };
 
 struct moe_verdict {	   /* of one check */
-	int counts_bad;	   /* 1: counts or ranges are not those of the reference */
+	int counts_bad;	   /* 1: counts, ranges or entries are not those of the reference */
 	int wrong;	   /* tokens out of tolerance */
 	int lost, partial; /* tokens without any owner, or without some of their owners */
 	float worst;	   /* error over the largest magnitude of its row */
@@ -78,8 +79,17 @@ int moe_rank_main(struct moe_options *opt);
 int moe_director_main(struct moe_options *opt);
 void moe_demo_plan(struct moe_options *opt, int part);
 
+const char *moe_preset_name(int preset); /* NULL: there is none */
+
+/* What a dispatch wrote beside its rows. */
+struct moe_arrived {
+	int preset; /* enum covey_ep_preset */
+	const int64_t *range;
+	const int32_t *count, *flat; /* flat: with FLAT */
+};
+
 /* A step of @report's rank under the masks of its report. @ref makes all weights, as needed. */
-void moe_check(struct moe_model *ref, const struct moe_report *report, const int64_t *range, const int32_t *count,
+void moe_check(struct moe_model *ref, const struct moe_report *report, const struct moe_arrived *arrived,
 	       const uint16_t *out, struct moe_verdict *verdict);
 
 /* ---- The story of a run ---- */

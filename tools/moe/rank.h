@@ -27,8 +27,8 @@ struct moe_rank {
 	void *nets, *route;	    /* on the device */
 	int *owner;		    /* [experts] of the present layout */
 	uint16_t *x, *packed_x, *y, *out;
-	int32_t *experts, *count, *src_info;
-	float *weights;
+	int32_t *experts, *count, *src_info, *flat, *recv_experts; /* flat: FLAT; recv: COMPACT */
+	float *weights, *recv_weights;
 	int64_t *range;
 	struct moe_report report;
 	int stop;

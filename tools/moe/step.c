@@ -32,19 +32,30 @@ static void listen_in(struct moe_rank *r)
 	}
 }
 
+/* A row is for all experts of this rank that its token names. */
+static bool once(const struct moe_rank *r)
+{
+	return r->opt->preset == COVEY_EP_COMPACT;
+}
+
 /* Buffers for the present layout. */
 static int make_room(struct moe_rank *r, int size)
 {
-	size_t local, rows, hidden = (size_t)r->model.shape.hidden;
+	size_t local, bins, rows, hidden = (size_t)r->model.shape.hidden, names;
 
 	r->local = covey_ep_local_experts(r->ep);
 	local = (size_t)r->local;
-	rows = local * (size_t)covey_ep_rows(r->ep);
+	bins = once(r) ? local > 0 : local;
+	rows = bins * (size_t)covey_ep_rows(r->ep);
+	names = once(r) ? rows * (size_t)r->model.shape.top_k : 0;
 	r->packed_x = moe_room(r->packed_x, 2 * rows * hidden);
 	r->y = moe_room(r->y, 2 * rows * hidden);
 	r->src_info = moe_room(r->src_info, rows * sizeof(*r->src_info));
 	r->count = moe_room(r->count, local * sizeof(*r->count));
-	r->range = moe_room(r->range, local * (size_t)size * sizeof(*r->range));
+	r->range = moe_room(r->range, bins * (size_t)size * sizeof(*r->range));
+	r->flat = moe_room(r->flat, rows * 2 * sizeof(*r->flat));
+	r->recv_experts = moe_room(r->recv_experts, names * sizeof(*r->recv_experts));
+	r->recv_weights = moe_room(r->recv_weights, names * sizeof(*r->recv_weights));
 	return moe_device_room(r, size);
 }
 
@@ -77,7 +88,7 @@ static int admit(struct moe_rank *r)
 
 static int dispatch(struct moe_rank *r)
 {
-	const void *const in[] = { r->x, r->experts, r->weights }, *const out[] = { r->count, r->range };
+	const void *const in[] = { r->x, r->experts, r->weights }, *const out[] = { r->count, r->range, r->flat };
 	struct covey_dispatch_args args = COVEY_DISPATCH_INIT;
 	struct covey_result result;
 	int err;
@@ -89,17 +100,54 @@ static int dispatch(struct moe_rank *r)
 	args.num_tokens = r->model.shape.tokens;
 	args.x = AT(r->x);
 	args.experts = AT(r->experts);
-	args.weights = r->device ? AT(r->weights) : NULL;
+	args.weights = r->device || once(r) ? AT(r->weights) : NULL;
 	args.packed_x = AT(r->packed_x);
 	args.count = AT(r->count);
 	args.src_info = AT(r->src_info);
 	args.range = AT(r->range);
+	args.flat = r->opt->preset == COVEY_EP_FLAT ? AT(r->flat) : NULL;
+	args.recv_experts = once(r) ? r->recv_experts : NULL;
+	args.recv_weights = once(r) ? r->recv_weights : NULL;
 	args.route = r->route;
 	err = moe_device_outcome(r, covey_dispatch(r->ep, &args, STREAM, &result), &result);
 	if (err)
 		return moe_rank_fail(r, "dispatch", err);
 	note(r, MOE_DISPATCH, &result);
-	return moe_device_copies(r, true, out, 2);
+	return moe_device_copies(r, true, out, args.flat ? 3 : 2);
+}
+
+/* The sum of the experts here that the row names, by their weights. */
+static void sum_row(struct moe_rank *r, const int *own, size_t row, float *sum)
+{
+	size_t hidden = (size_t)r->model.shape.hidden, top_k = (size_t)r->model.shape.top_k;
+	uint16_t *y = r->y + row * hidden;
+
+	memset(sum, 0, hidden * sizeof(*sum));
+	for (size_t i = row * top_k; i < (row + 1) * top_k; i++) {
+		if (r->recv_experts[i] < 0)
+			continue;
+		moe_expert_run(&r->model, own[r->recv_experts[i]], r->packed_x + row * hidden, y);
+		for (size_t h = 0; h < hidden; h++)
+			sum[h] += r->recv_weights[i] * moe_from_bf16(y[h]);
+	}
+	for (size_t h = 0; h < hidden; h++)
+		y[h] = moe_to_bf16(sum[h]);
+}
+
+static void run_rows(struct moe_rank *r)
+{
+	int64_t last = r->local ? r->range[r->state.size - 1] : 0;
+	size_t rows = (size_t)(last >> 32) + (size_t)(uint32_t)last;
+	float *sum = moe_room(NULL, (size_t)r->model.shape.hidden * sizeof(*sum));
+	int *own = moe_room(NULL, (size_t)r->local * sizeof(*own)), n = 0;
+
+	for (int e = 0; e < r->model.shape.experts; e++)
+		if (r->owner[e] == r->self)
+			own[n++] = e;
+	for (size_t row = 0; row < rows; row++)
+		sum_row(r, own, row, sum);
+	free(sum);
+	free(own);
 }
 
 static int run_experts(struct moe_rank *r)
@@ -109,6 +157,10 @@ static int run_experts(struct moe_rank *r)
 
 	if (r->device)
 		return moe_device_experts(r);
+	if (once(r)) {
+		run_rows(r);
+		return 0;
+	}
 	for (int e = 0; e < r->model.shape.experts; e++) {
 		if (r->owner[e] != r->self)
 			continue;
@@ -172,6 +224,7 @@ static int sum(struct moe_rank *r)
 
 static int report(struct moe_rank *r)
 {
+	const struct moe_arrived arrived = { r->opt->preset, r->range, r->count, r->flat };
 	struct moe_verdict *v = &r->report.verdict;
 
 	r->report.kind = MOE_STEP;
@@ -181,7 +234,7 @@ static int report(struct moe_rank *r)
 	r->report.fresh = r->fresh;
 	listen_in(r);
 	r->report.end_ns = tool_now_ns();
-	moe_check(&r->ref, &r->report, r->range, r->count, r->out, v);
+	moe_check(&r->ref, &r->report, &arrived, r->out, v);
 	r->bad.wrong += v->wrong;
 	r->bad.counts_bad += v->counts_bad;
 	r->bad.lost += v->lost;

@@ -172,7 +172,7 @@ static void check_dispatch(const unsigned char *here)
 	static uint16_t packed_x[EXPERTS * RANKS * MOST_TOKENS * HIDDEN];
 	int32_t count[EXPERTS], src_info[EXPERTS * RANKS * MOST_TOKENS];
 	int64_t range[EXPERTS * RANKS];
-	struct moe_packed to = { packed_x, count, src_info, range };
+	struct moe_packed to = { packed_x, count, src_info, range, NULL };
 	struct moe_batch batch[RANKS];
 	const size_t per_expert = RANKS * MOST_TOKENS;
 
