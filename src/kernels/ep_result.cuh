@@ -203,8 +203,8 @@ static __device__ __forceinline__ void cvy_ep_result_two(const struct cvy_ep_arg
 	}
 }
 
-/* The factor of the expert of a row here. What factors take is apart: a combine without them must not fetch it. */
-static __device__ __noinline__ float cvy_ep_factor(const struct cvy_ep_args *a, int row)
+/* The factor of the expert of a row here. Inlined: a loop with a call is slower, also where it is not called. */
+static __device__ __forceinline__ float cvy_ep_factor(const struct cvy_ep_args *a, int row)
 {
 	return row < 0 ? 1 : a->expert_scale[row / (a->call.size * a->tokens)];
 }
@@ -220,19 +220,6 @@ static __device__ __forceinline__ struct cvy_ep_place cvy_ep_weighed(const struc
 	return p;
 }
 
-/* One thread: two words of row @row times the factor of its expert, rounded. */
-static __device__ __noinline__ ulonglong2 cvy_ep_scaled(const struct cvy_ep_args *a, int row, ulonglong2 two)
-{
-	const uint64_t x[2] = { two.x, two.y };
-	struct cvy_ep_sum sum;
-	uint64_t v[2];
-
-	sum.clear();
-	cvy_ep_add(a, &sum, x, cvy_ep_factor(a, row));
-	cvy_ep_round(a, &sum, v);
-	return make_ulonglong2(v[0], v[1]);
-}
-
 /* Two words of a row that is sent, or added, by itself: times the factor of its expert, if there are factors. */
 template <int ONCE>
 static __device__ __forceinline__ void cvy_ep_result_scaled(const struct cvy_ep_args *a, int row, int word,
@@ -240,10 +227,11 @@ static __device__ __forceinline__ void cvy_ep_result_scaled(const struct cvy_ep_
 {
 	cvy_ep_result(a, row, word, v);
 	if (!ONCE && a->expert_scale) {
-		const ulonglong2 two = cvy_ep_scaled(a, row, make_ulonglong2(v[0], v[1]));
+		struct cvy_ep_sum sum;
 
-		v[0] = two.x;
-		v[1] = two.y;
+		sum.clear();
+		cvy_ep_add(a, &sum, v, cvy_ep_factor(a, row));
+		cvy_ep_round(a, &sum, v);
 	}
 }
 
