@@ -8,7 +8,7 @@ import ctypes
 from typing import Any, Optional, Sequence, Union
 
 from . import _abi
-from ._abi import Dtype, EpBackAs, EpCombineAs, EpPreset, EpRowsAs, EpTokensAs
+from ._abi import Dtype, EpArrived, EpBackAs, EpCombineAs, EpPreset, EpRowsAs, EpTokensAs
 from ._library import lib
 from .buffers import buffer, stream_of
 from .errors import check
@@ -16,15 +16,19 @@ from .group import Group, _enum
 from .outcome import Outcome, wait_in_slices
 
 
+ARRIVED = _abi.COVEY_EP_ARRIVED  # a word of `arrived`, when what it stands for can be read
+
+
 class Routed:
     """What a dispatch gave: the rows here, and what the combine of these tokens needs.
 
     Attributes:
-        x: LL: [El, R * T, H] the rows of each expert, from source 0, 1, ... without gaps; COMPACT: [R * T, H]
+        x: LL: [El, R * T, H] the rows of each expert, from source 0, 1, ... without gaps; COMPACT: [R * T, H];
+            FLAT is as LL, here and below
         scales: with rows in e4m3, int8 or int4: their scales
         count: [El] int32: rows of each local expert
         src_info, range, recv_experts, recv_weights, route: as in struct covey_dispatch_args
-        expert_tokens, recv_counts, triplets, flat: the same, where they were asked for, else None
+        expert_tokens, recv_counts, triplets, flat: the same, where they were asked for, else None; FLAT always has flat
         token_mask: as it was given to the dispatch: the combine takes it from here
         outcome: its `ranks` are the sources whose tokens are here
     """
@@ -45,7 +49,7 @@ class Ep:
     Args:
         group: the group
         max_tokens, hidden, top_k, experts: shapes; the same on all ranks
-        preset: "ll" or "compact"
+        preset: "ll", "compact" or "flat": the rows of LL, each with its source and entry
         dtype: "bfloat16" or "float16": elements of tokens and results
         rows: "bf16", "e4m3", "int8" or "int4": what dispatch gives; "bf16": elements of dtype
         combine: "expert" or "rank": which rows come back (LL)
@@ -127,6 +131,12 @@ class Ep:
         """Bytes of `route` on a device."""
         return lib.covey_ep_route_bytes(self._live())
 
+    @property
+    def arrived_words(self) -> int:
+        """Elements of `arrived`: those of EpArrived, then one for each row."""
+        el, once = self.local_experts, self.preset == EpPreset.COMPACT
+        return EpArrived.ROWS + (min(el, 1) if once else el) * self.rows if el else 0
+
     def _rooms(self, also: Sequence[str]) -> dict:
         """Outputs of a dispatch in host memory: bfloat16 stands in uint16, e4m3 and two int4 in uint8."""
         import numpy as np
@@ -143,6 +153,7 @@ class Ep:
         if compact:
             arrays["recv_experts"] = np.empty((rows, self.top_k), np.int32)
             arrays["recv_weights"] = np.empty((rows, self.top_k), np.float32)
+        also = [*also, "flat"] if self.preset == EpPreset.FLAT else also
         more = {"expert_tokens": ((el,), np.int64), "recv_counts": ((el, size), np.int32),
                 "triplets": ((*bins, rows, 3), np.int32), "flat": ((*bins, rows, 2), np.int32)}
         for name in also:
@@ -166,7 +177,7 @@ class Ep:
     def dispatch(self, x, experts, weights=None, *, x_scales=None, smooth=None, out: Optional[dict] = None, active_ranks=None, waited=None,
                  timeout_ms: int = 0, stream: Any = None, token_mask=None, also: Sequence[str] = (),
                  fill_tail: bool = False, expert_tokens_as: Union[EpTokensAs, str] = "counts",
-                 expert_alignment: int = 0) -> Routed:
+                 expert_alignment: int = 0, arrived=None) -> Routed:
         """Sends each token to the ranks that own its experts, and waits (on a device: launches).
 
         Args:
@@ -187,9 +198,11 @@ class Ep:
             fill_tail: past the last row src_info, recv_experts, triplets and flat are -1, and recv_weights 0
             expert_tokens_as: "counts", or "sums": inclusive prefix sums
             expert_alignment: expert_tokens are rounded up to a multiple of it
+            arrived: [arrived_words] uint32 or int32, zeros: a word becomes ARRIVED when other threads or kernels may read
+                what it stands for, of EpArrived or a row of `out`, while the dispatch continues
         """
         inputs = {"x": x, "x_scales": x_scales, "smooth": smooth, "experts": experts, "weights": weights,
-                  "active_ranks": active_ranks, "waited": waited, "token_mask": token_mask}
+                  "active_ranks": active_ranks, "waited": waited, "token_mask": token_mask, "arrived": arrived}
         on_device, args, kept, arrays = self._dispatch_args(inputs, self._rooms(also) if out is None else dict(out))
         args.timeout_ms, args.fill_tail, args.expert_alignment = timeout_ms, fill_tail, expert_alignment
         args.expert_tokens_as = _enum(expert_tokens_as, EpTokensAs)
@@ -254,7 +267,7 @@ class Ep:
                 "src_info": bins * rows, "range": bins * size, "packed_scales": bins * rows * self._groups(),
                 "recv_experts": bins * rows * self.top_k, "recv_weights": bins * rows * self.top_k,
                 "token_mask": n, "expert_tokens": el, "recv_counts": el * size, "triplets": bins * rows * 3,
-                "flat": bins * rows * 2,
+                "flat": bins * rows * 2, "arrived": self.arrived_words, "expert_scale": el,
                 "active_ranks": size, "waited": size, "route": self.route_bytes}
 
     def _fill(self, args, n: int, arrays: dict) -> dict:
@@ -266,14 +279,15 @@ class Ep:
             b = buffer(array, writable=name not in _INPUTS, bits=True)
             want = _TYPES.get(name, self.dtype)
             wide = name == "experts" and b.dtype == Dtype.INT64
+            signed = name == "arrived" and b.dtype == Dtype.INT32  # libraries that have few unsigned types
             if name == "packed_x" and self.rows_as == EpRowsAs.INT8:
                 want = Dtype.INT8
             elif (name == "packed_x" and self.rows_as != EpRowsAs.BF16
                     or name == "x" and arrays.get("x_scales") is not None):
                 want = Dtype.UINT8
-            if b.dtype != want and name != "route" and not wide:
+            if b.dtype != want and name != "route" and not wide and not signed:
                 raise TypeError(f"{name} has elements of {b.dtype.name.lower()}, it needs {want.name.lower()}"
-                                + (" or int64" if name == "experts" else ""))
+                                + {"experts": " or int64", "arrived": " or int32"}.get(name, ""))
             if b.count * b.itemsize < least[name] * (1 if name == "route" else b.itemsize):
                 raise ValueError(f"{name} has {b.count} elements, it needs {least[name]}")
             kept[name] = b
@@ -281,7 +295,7 @@ class Ep:
         return kept
 
     def combine(self, y, routed: Routed, experts, weights, *, out=None, renormalise: bool = False, active_ranks=None,
-                waited=None, timeout_ms: int = 0, stream: Any = None):
+                waited=None, timeout_ms: int = 0, stream: Any = None, expert_scale=None):
         """Brings the experts' results back and sums them.
 
         Args:
@@ -290,6 +304,7 @@ class Ep:
             experts, weights: [n, K], as given to the dispatch; experts in int32 or int64
             out: [n, H] of dtype, or uint16 with the bits of bfloat16; None: made here, in numpy
             renormalise: scale by what is missing where an owner took no part
+            expert_scale: [El] float32: each result is multiplied by that of its expert; not with COMPACT
 
         Returns:
             (out, outcome); outcome.ranks are the owners whose rows took part
@@ -303,7 +318,8 @@ class Ep:
         args.num_tokens = self._tokens(experts)
         kept = self._fill(args, args.num_tokens, {"y": y, "experts": experts, "weights": weights, "out": out, "count": routed.count,
                             "src_info": routed.src_info, "range": routed.range, "route": routed.route,
-                            "active_ranks": active_ranks, "waited": waited, "token_mask": routed.token_mask})
+                            "active_ranks": active_ranks, "waited": waited, "token_mask": routed.token_mask,
+                            "expert_scale": expert_scale})
         self._mask(args, kept)
         outcome = Outcome()
         if kept["y"].on_device:
@@ -331,12 +347,13 @@ def _config(max_tokens, hidden, top_k, experts, preset, rows, combine, owners, l
     return config
 
 
-_INPUTS = ("x", "x_scales", "smooth", "experts", "weights", "y", "token_mask")
+_INPUTS = ("x", "x_scales", "smooth", "experts", "weights", "y", "token_mask", "expert_scale")
 _TYPES = {"experts": Dtype.INT32, "weights": Dtype.FLOAT32, "count": Dtype.INT32, "src_info": Dtype.INT32,
           "range": Dtype.INT64, "packed_scales": Dtype.FLOAT32, "x_scales": Dtype.FLOAT32,
           "smooth": Dtype.FLOAT32, "active_ranks": Dtype.INT32, "waited": Dtype.UINT64,
           "recv_experts": Dtype.INT32, "recv_weights": Dtype.FLOAT32, "token_mask": Dtype.UINT8,
-          "expert_tokens": Dtype.INT64, "recv_counts": Dtype.INT32, "triplets": Dtype.INT32, "flat": Dtype.INT32}  # the others: the handle's
+          "expert_tokens": Dtype.INT64, "recv_counts": Dtype.INT32, "triplets": Dtype.INT32, "flat": Dtype.INT32,
+          "arrived": Dtype.UINT32, "expert_scale": Dtype.FLOAT32}  # the others: the handle's
 
 
 def _element(dtype) -> Dtype:
