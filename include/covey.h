@@ -859,6 +859,11 @@ COVEY_API int covey_group_end(void);
 /*
  * Dispatch sends tokens to the ranks that own their experts; combine brings the results back and sums them.
  * T = max_tokens, K = top_k, H = hidden, E = experts, R = size of the group, El = experts of this rank.
+ *
+ * An expert may have several *places*, ranks that hold it: replicas, shared experts and halves are one rule
+ * (docs/replicas.md). Place p of expert e has the number e * P + p. Of the n places whose ranks are contributors of the
+ * view in which a dispatch is decided, the one with index (source modulo n), ascending, takes the source's tokens. So all
+ * members agree on it, and a death before or inside a dispatch moves tokens to a living place in that dispatch.
  */
 
 /* The layout of tokens where they arrive, and on the way back. */
@@ -939,11 +944,12 @@ struct covey_ep_config {
 	int experts;		 /* E: 1..65536, with ids 0..E-1 */
 	int dtype;		 /* of tokens and results: COVEY_BFLOAT16 (default) or COVEY_FLOAT16 */
 	int preset;		 /* enum covey_ep_preset; 0: COVEY_EP_LL */
-	const int *expert_owner; /* [E] host memory: rank of each; NULL: blocks of ceil(E / size) */
+	const int *expert_owner; /* [E] host memory: rank of each; NULL: blocks of ceil(E / size). [E][P] with places */
 	int rows;		 /* enum covey_ep_rows_as; 0: COVEY_EP_ROWS_BF16 */
 	int combine;		 /* LL: enum covey_ep_combine_as; 0: COVEY_EP_PER_EXPERT. COMPACT has one row a rank */
 	int lanes;		 /* on devices: processors that a call takes, up to 128; 0: as many as pay */
 	int combine_rows;	 /* enum covey_ep_back_as; 0: COVEY_EP_BACK_PLAIN */
+	int places; /* P: the most places of an expert, 1 to max_ranks; 0: 1. Above 1: expert_owner is [E][P] */
 };
 
 #ifdef __cplusplus
@@ -958,6 +964,11 @@ struct covey_ep_config {
 /**
  * covey_ep_create - lay out one pair of dispatch and combine
  * @config: the same on all ranks
+ *
+ * With places above 1 expert_owner is [E][P]: ranks, and -1 where an expert has fewer. Each expert has one place at
+ * least, and none twice on a rank. Local experts are numbered by expert. NULL: place 0 is that of the blocks, and place
+ * p is on the rank p * max(1, R / P) after it, modulo R; with fewer ranks than places the last ones are -1. On device
+ * memory calls with places above 1 end with UNSUPPORTED.
  *
  * The call is local, but all ranks make their calls of covey_ep_create() in the same order. The order decides offsets
  * in the window. So a joiner creates and destroys handles as the members did, or all ranks do so together after it is
@@ -1038,7 +1049,7 @@ COVEY_API int covey_ep_sizes(struct covey_group *group, const struct covey_ep_co
 
 /**
  * covey_ep_remap - lay out for new owners of the experts and the present size of the group; at a safe point
- * @expert_owner: [E] host memory, the same on all ranks; NULL: blocks
+ * @expert_owner: as in struct covey_ep_config, the same on all ranks
  *
  * On devices the stream must have passed all operations of the handle, as after covey_admit(). The next call writes
  * the tables that they read.
@@ -1060,7 +1071,7 @@ COVEY_API int covey_ep_remap(struct covey_ep *ep, const int *expert_owner);
  */
 COVEY_API void covey_ep_destroy(struct covey_ep *ep);
 
-/** covey_ep_local_experts - El, the experts that this rank owns; covey_ep_rows: R * T, the rows kept for each */
+/** covey_ep_local_experts - El, the experts that have a place here; covey_ep_rows: R * T, the rows kept for each */
 COVEY_API int covey_ep_local_experts(const struct covey_ep *ep);
 COVEY_API int covey_ep_rows(const struct covey_ep *ep);
 
@@ -1128,6 +1139,10 @@ COVEY_API size_t covey_ep_route_bytes(const struct covey_ep *ep);
  *                  are made 0. The words stay alive until COVEY_EP_ARRIVED_ENDED is told, whatever the outcome is; a
  *                  call that is refused writes none
  *
+ * Output on host memory, may be NULL if places is 0 or 1; also of a rank without experts:
+ *   placed         [num_tokens][K] int32: the place that takes the entry, e * P + p; -1: its id is skipped, or no place
+ *                  of the expert lives. Written with each outcome, also one of an error unless the group has ended
+ *
  * Output on devices only:
  *   route          covey_ep_route_bytes() of device memory, 16-byte aligned: for the combine of these tokens
  *
@@ -1184,6 +1199,8 @@ struct covey_dispatch_args {
 	const float *smooth; /* LL */
 	/* input and output, may be NULL */
 	uint32_t *arrived;
+	/* output on host memory */
+	int32_t *placed; /* needed with places above 1 */
 };
 
 #ifdef __cplusplus
@@ -1247,6 +1264,8 @@ COVEY_API int covey_dispatch_recv(struct covey_ep *ep, uint64_t deadline_ns, str
  *   weights        [num_tokens][K] f32, of this rank's tokens. COMPACT: may be NULL, is read only to renormalise
  *   token_mask     as the dispatch of these tokens had it, with mask_columns; on devices not read. What is masked adds
  *                  nothing, and its weight is not valid; a token without an entry left is a row of zeros
+ *   placed         with places above 1: as the dispatch of these tokens wrote it, else INVAL; an entry of -1 adds
+ *                  nothing. With one place each, and on devices, not read
  *   renormalise    not 0: scale by (sum of all valid weights) / (sum of those whose owner took part); 0: default
  *   count, src_info, range   on host memory: as the dispatch wrote them; on devices not read
  *   route          on devices only: as the dispatch of these tokens wrote it
@@ -1289,6 +1308,7 @@ struct covey_combine_args {
 	const uint8_t *token_mask;
 	int mask_columns;
 	const float *expert_scale; /* LL */
+	const int32_t *placed;	   /* that the dispatch wrote; needed with places above 1 */
 };
 
 #ifdef __cplusplus
@@ -1304,6 +1324,9 @@ struct covey_combine_args {
  * covey_combine - bring the experts' results back
  * @args:   read before return; its buffers stay alive, inputs unchanged, until the outcome
  * @result: mask: owners whose rows took part
+ *
+ * A rank that died after the dispatch has taken the results of its places with it: it is not in the mask. Survivors whose
+ * masks lack it do both operations again, with all other ranks; the dispatch then moves these tokens to living places.
  * Errors:  as of covey_dispatch()
  */
 COVEY_API int covey_combine(struct covey_ep *ep, const struct covey_combine_args *args, struct CUstream_st *stream,

@@ -29,6 +29,8 @@ class Routed:
         count: [El] int32: rows of each local expert
         src_info, range, recv_experts, recv_weights, route: as in struct covey_dispatch_args
         expert_tokens, recv_counts, triplets, flat: the same, where they were asked for, else None; FLAT always has flat
+        placed: [n, K] int32: the place that serves each entry, expert * places + place, or -1; with one place each None
+            (or what `out` had). The combine takes it from here
         token_mask: as it was given to the dispatch: the combine takes it from here
         outcome: its `ranks` are the sources whose tokens are here
     """
@@ -41,6 +43,7 @@ class Routed:
         self.recv_experts, self.recv_weights = arrays.get("recv_experts"), arrays.get("recv_weights")
         self.expert_tokens, self.recv_counts = arrays.get("expert_tokens"), arrays.get("recv_counts")
         self.triplets, self.flat = arrays.get("triplets"), arrays.get("flat")
+        self.placed = arrays.get("placed")
 
 
 class Ep:
@@ -53,20 +56,23 @@ class Ep:
         dtype: "bfloat16" or "float16": elements of tokens and results
         rows: "bf16", "e4m3", "int8" or "int4": what dispatch gives; "bf16": elements of dtype
         combine: "expert" or "rank": which rows come back (LL)
-        owners: [experts] the rank of each; None: blocks
+        owners: [experts] the rank of each; with places above 1 [experts][at most places]: -1, or nothing, where an
+            expert has fewer places. None: as covey_ep_create() says
         lanes: on devices, processors that a call takes; 0: as many as pay
         combine_rows: "plain" or "int8": how results come back; "plain": elements of dtype
+        places: the most places of an expert, on host memory (docs/replicas.md)
     """
 
     def __init__(self, group: Group, *, max_tokens: int, hidden: int, top_k: int, experts: int,
                  preset: Union[EpPreset, str] = "ll", rows: Union[EpRowsAs, str] = "bf16",
-                 combine: Union[EpCombineAs, str] = "expert", owners: Optional[Sequence[int]] = None,
-                 lanes: int = 0, dtype: Any = Dtype.BFLOAT16, combine_rows: Union[EpBackAs, str] = "plain"):
+                 combine: Union[EpCombineAs, str] = "expert", owners: Optional[Sequence] = None,
+                 lanes: int = 0, dtype: Any = Dtype.BFLOAT16, combine_rows: Union[EpBackAs, str] = "plain",
+                 places: int = 1):
         self.group, self.preset = group, EpPreset(_enum(preset, EpPreset))
         self.max_tokens, self.hidden, self.top_k, self.experts = max_tokens, hidden, top_k, experts
-        self.rows_as, self.dtype = EpRowsAs(_enum(rows, EpRowsAs)), _element(dtype)
+        self.rows_as, self.dtype, self.places = EpRowsAs(_enum(rows, EpRowsAs)), _element(dtype), places
         config = _config(max_tokens, hidden, top_k, experts, self.preset, self.rows_as, combine, owners, lanes,
-                         self.dtype, combine_rows)
+                         self.dtype, combine_rows, places)
         handle = ctypes.c_void_p()
         self._handle: Optional[ctypes.c_void_p] = None
         self._sent: Any = None  # the function that receives what was sent, and its buffers
@@ -77,8 +83,8 @@ class Ep:
     @staticmethod
     def sizes(group: Group, *, max_tokens: int, hidden: int, top_k: int, experts: int,
               preset: Union[EpPreset, str] = "ll", rows: Union[EpRowsAs, str] = "bf16",
-              owners: Optional[Sequence[int]] = None, ranks: int = 0,
-              combine_rows: Union[EpBackAs, str] = "plain") -> dict:
+              owners: Optional[Sequence] = None, ranks: int = 0,
+              combine_rows: Union[EpBackAs, str] = "plain", places: int = 1) -> dict:
         """What an Ep of these arguments would take, before it is made.
 
         Args:
@@ -88,14 +94,14 @@ class Ep:
             the fields of struct covey_ep_sizes by their names: space_bytes, window_bytes, packed_x_bytes, ...
         """
         config = _config(max_tokens, hidden, top_k, experts, preset, rows, "expert", owners, 0, Dtype.BFLOAT16,
-                         combine_rows)
+                         combine_rows, places)
         sizes = _abi.covey_ep_sizes(size=ctypes.sizeof(_abi.covey_ep_sizes))
         check(lib.covey_ep_sizes(group._handle, ctypes.byref(config), ranks, ctypes.byref(sizes)), group._handle)
         return {name: getattr(sizes, name) for name, *_ in sizes._fields_ if name != "size"}
 
-    def remap(self, owners: Optional[Sequence[int]] = None) -> None:
+    def remap(self, owners: Optional[Sequence] = None) -> None:
         """Lays out for new owners and the group's present size; on all ranks, after admit()."""
-        check(lib.covey_ep_remap(self._live(), _owners(owners, self.experts)), self.group._handle)
+        check(lib.covey_ep_remap(self._live(), _owners(owners, self.experts, self.places)), self.group._handle)
 
     def close(self) -> None:
         """Gives the space back; all ranks do so in the same order."""
@@ -137,7 +143,7 @@ class Ep:
         el, once = self.local_experts, self.preset == EpPreset.COMPACT
         return EpArrived.ROWS + (min(el, 1) if once else el) * self.rows if el else 0
 
-    def _rooms(self, also: Sequence[str]) -> dict:
+    def _rooms(self, also: Sequence[str], n: int) -> dict:
         """Outputs of a dispatch in host memory: bfloat16 stands in uint16, e4m3 and two int4 in uint8."""
         import numpy as np
 
@@ -154,6 +160,8 @@ class Ep:
             arrays["recv_experts"] = np.empty((rows, self.top_k), np.int32)
             arrays["recv_weights"] = np.empty((rows, self.top_k), np.float32)
         also = [*also, "flat"] if self.preset == EpPreset.FLAT else also
+        if self.places > 1:
+            arrays["placed"] = np.empty((n, self.top_k), np.int32)
         more = {"expert_tokens": ((el,), np.int64), "recv_counts": ((el, size), np.int32),
                 "triplets": ((*bins, rows, 3), np.int32), "flat": ((*bins, rows, 2), np.int32)}
         for name in also:
@@ -203,7 +211,8 @@ class Ep:
         """
         inputs = {"x": x, "x_scales": x_scales, "smooth": smooth, "experts": experts, "weights": weights,
                   "active_ranks": active_ranks, "waited": waited, "token_mask": token_mask, "arrived": arrived}
-        on_device, args, kept, arrays = self._dispatch_args(inputs, self._rooms(also) if out is None else dict(out))
+        on_device, args, kept, arrays = self._dispatch_args(inputs, self._rooms(also, self._tokens(experts)) if out is None
+                                                           else dict(out))
         args.timeout_ms, args.fill_tail, args.expert_alignment = timeout_ms, fill_tail, expert_alignment
         args.expert_tokens_as = _enum(expert_tokens_as, EpTokensAs)
         outcome = Outcome()
@@ -267,7 +276,7 @@ class Ep:
                 "src_info": bins * rows, "range": bins * size, "packed_scales": bins * rows * self._groups(),
                 "recv_experts": bins * rows * self.top_k, "recv_weights": bins * rows * self.top_k,
                 "token_mask": n, "expert_tokens": el, "recv_counts": el * size, "triplets": bins * rows * 3,
-                "flat": bins * rows * 2, "arrived": self.arrived_words, "expert_scale": el,
+                "flat": bins * rows * 2, "arrived": self.arrived_words, "expert_scale": el, "placed": n * self.top_k,
                 "active_ranks": size, "waited": size, "route": self.route_bytes}
 
     def _fill(self, args, n: int, arrays: dict) -> dict:
@@ -319,7 +328,7 @@ class Ep:
         kept = self._fill(args, args.num_tokens, {"y": y, "experts": experts, "weights": weights, "out": out, "count": routed.count,
                             "src_info": routed.src_info, "range": routed.range, "route": routed.route,
                             "active_ranks": active_ranks, "waited": waited, "token_mask": routed.token_mask,
-                            "expert_scale": expert_scale})
+                            "expert_scale": expert_scale, "placed": routed.placed})
         self._mask(args, kept)
         outcome = Outcome()
         if kept["y"].on_device:
@@ -330,20 +339,31 @@ class Ep:
         return out, outcome
 
 
-def _owners(owners, experts: int):
+def _owners(owners, experts: int, places: int):
     if owners is None:
         return None
     if len(owners) != experts:
         raise ValueError(f"owners has {len(owners)} entries: it needs one for each of the {experts} experts")
-    return (ctypes.c_int * experts)(*owners)
+    if places > 1:
+        owners = [rank for e, ranks in enumerate(owners) for rank in _places(e, ranks, places)]
+    return (ctypes.c_int * len(owners))(*owners)
 
 
-def _config(max_tokens, hidden, top_k, experts, preset, rows, combine, owners, lanes, dtype, combine_rows):
+def _places(expert: int, ranks, places: int) -> list:
+    """The ranks of an expert, and -1 for the places that it does not have."""
+    if not hasattr(ranks, "__len__"):
+        raise ValueError(f"owners[{expert}] is {ranks!r}: with places={places} it must be a list of ranks")
+    if len(ranks) > places:
+        raise ValueError(f"owners[{expert}] has {len(ranks)} ranks: an expert has at most places={places}")
+    return [*ranks, *[-1] * (places - len(ranks))]
+
+
+def _config(max_tokens, hidden, top_k, experts, preset, rows, combine, owners, lanes, dtype, combine_rows, places):
     config = _abi.covey_ep_config(size=ctypes.sizeof(_abi.covey_ep_config), dtype=dtype)
     config.max_tokens, config.hidden, config.top_k, config.experts = max_tokens, hidden, top_k, experts
     config.preset, config.rows = _enum(preset, EpPreset), _enum(rows, EpRowsAs)
-    config.combine, config.expert_owner, config.lanes = _enum(combine, EpCombineAs), _owners(owners, experts), lanes
-    config.combine_rows = _enum(combine_rows, EpBackAs)
+    config.combine, config.expert_owner, config.lanes = _enum(combine, EpCombineAs), _owners(owners, experts, places), lanes
+    config.combine_rows, config.places = _enum(combine_rows, EpBackAs), places
     return config
 
 
@@ -353,7 +373,8 @@ _TYPES = {"experts": Dtype.INT32, "weights": Dtype.FLOAT32, "count": Dtype.INT32
           "smooth": Dtype.FLOAT32, "active_ranks": Dtype.INT32, "waited": Dtype.UINT64,
           "recv_experts": Dtype.INT32, "recv_weights": Dtype.FLOAT32, "token_mask": Dtype.UINT8,
           "expert_tokens": Dtype.INT64, "recv_counts": Dtype.INT32, "triplets": Dtype.INT32, "flat": Dtype.INT32,
-          "arrived": Dtype.UINT32, "expert_scale": Dtype.FLOAT32}  # the others: the handle's
+          "arrived": Dtype.UINT32, "expert_scale": Dtype.FLOAT32,
+          "placed": Dtype.INT32}  # the others: the handle's
 
 
 def _element(dtype) -> Dtype:

@@ -25,7 +25,7 @@ static struct covey_ep *handle(const struct oracle *o, int rank)
 	const int of_experts = o->per_rank && !cvy_ep_pack_of(o->preset)->once; /* sums become codes, and not these */
 
 	ep->shape = (struct cvy_ep_shape){
-		o->tokens, o->hidden, o->top_k, o->experts, o->size, o->preset, of_experts ? CVY_EP_AS_IS : o->back
+		o->tokens, o->hidden, o->top_k, o->experts, o->size, o->preset, of_experts ? CVY_EP_AS_IS : o->back, 0
 	};
 	ep->dtype = o->dtype;
 	ep->rank = rank;

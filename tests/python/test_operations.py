@@ -389,6 +389,45 @@ def integers(group, preset, rows):
         covey.Ep(group, max_tokens=T, hidden=H, top_k=K, experts=E, combine_rows="int4")
 
 
+def replicas(group, preset):
+    """Expert e multiplies by e + 1. Expert 0 is on all ranks, 1 and 2 on two, 3 on one."""
+    T, H, K, E, P = 8, 16, 2, 4, 3
+    owners = [[0, 1, 2], [1, 2], [2, 0, -1], [1]]
+    rng = np.random.default_rng(group.rank)
+    x = rng.integers(-3, 4, (T, H)).astype(np.float32)
+    ids = np.stack([rng.permutation(E)[:K] for _ in range(T)]).astype(np.int32)
+    weights = np.full(ids.shape, 0.5, np.float32)
+    shape = dict(max_tokens=T, hidden=H, top_k=K, experts=E, preset=preset, owners=owners, places=P)
+    mine = [e for e, ranks in enumerate(owners) if group.rank in ranks]
+    assert covey.Ep.sizes(group, **shape)["local_experts"] == len(mine)
+    with covey.Ep(group, **shape) as ep:
+        routed = ep.dispatch(covey.to_bf16(x), ids, weights, fill_tail=True)
+        serves = [e * P + group.rank % len([r for r in ranks if r >= 0]) for e, ranks in enumerate(owners)]
+        np.testing.assert_array_equal(routed.placed, np.array(serves)[ids])
+        y = covey.from_bf16(routed.x)
+        if preset == "ll":
+            y = y * (np.array(mine, np.float32) + 1)[:, None, None]
+        else:
+            factors = np.array([*mine, -1], np.float32) + 1  # -1: not served here
+            y = y * (factors[routed.recv_experts] * routed.recv_weights).sum(1)[:, None]
+        out, outcome = ep.combine(covey.to_bf16(np.nan_to_num(y)), routed, ids, weights)
+        assert outcome.ranks == {0, 1, 2}
+        np.testing.assert_array_equal(covey.from_bf16(out), x * ((ids + 1) * weights).sum(1)[:, None])
+        ep.remap([[2], [0], [1], [2]])
+        np.testing.assert_array_equal(ep.dispatch(covey.to_bf16(x), ids, weights).placed, ids * P)
+        with pytest.raises(covey.Error, match=r"expert_owner\[0\]\[0\] and \[1\] are both rank 1"):
+            ep.remap([[1, 1], [0], [1], [2]])
+        with pytest.raises(ValueError, match=r"owners\[3\] has 4 ranks"):
+            ep.remap([[2], [0], [1], [0, 1, 2, -1]])
+        with pytest.raises(ValueError, match=r"owners\[0\] is 2"):
+            ep.remap([2, 0, 1, 2])
+
+
+@pytest.mark.parametrize("preset", ["ll", "compact"])
+def test_places(ranks, preset):
+    ranks.run(WORLD, replicas, preset)
+
+
 @pytest.mark.parametrize("preset,rows", [("ll", "int8"), ("compact", "int8"), ("ll", "int4"), ("compact", "int4")])
 def test_rows_of_integers(ranks, preset, rows):
     ranks.run(WORLD, integers, preset, rows)

@@ -70,7 +70,8 @@ int cvy_ep_device_takes(const struct cvy_ep_shape *s, int size, char *why, size_
 	} limits[] = { { "the ranks of the group", size, CVY_GPU_RANKS },
 		       { "max_tokens", s->tokens, CVY_EP_TOKENS },
 		       { "hidden", s->hidden, CVY_EP_HIDDEN },
-		       { "experts", s->experts, CVY_EP_EXPERTS } };
+		       { "places", cvy_ep_places(s), 1 },
+		       { s->places > 1 ? "experts * places" : "experts", cvy_ep_all_places(s), CVY_EP_EXPERTS } };
 	size_t used = 0;
 
 	why[0] = '\0';

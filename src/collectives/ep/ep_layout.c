@@ -74,11 +74,24 @@ void cvy_ep_blocks(int experts, int size, int *owner)
 		owner[e] = e / block;
 }
 
-int cvy_ep_locals(int experts, const int *owner, int rank, int *local)
+void cvy_ep_spread(const struct cvy_ep_shape *s, int size, int *owner)
 {
-	int n = 0;
+	int places = cvy_ep_places(s), apart = size < places ? 1 : size / places;
 
-	for (int e = 0; e < experts; e++)
-		local[e] = owner[e] == rank ? n++ : -1;
-	return n;
+	cvy_ep_blocks(s->experts, size, owner);
+	for (int e = s->experts - 1; e >= 0; e--) { /* in place, from the end */
+		int first = owner[e];
+
+		for (int p = 0; p < places; p++)
+			owner[e * places + p] = p < size ? (first + p * apart) % size : -1;
+	}
+}
+
+int cvy_ep_locals(int n, const int *owner, int rank, int *local)
+{
+	int found = 0;
+
+	for (int v = 0; v < n; v++)
+		local[v] = owner[v] == rank ? found++ : -1;
+	return found;
 }

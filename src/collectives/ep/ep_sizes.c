@@ -51,16 +51,17 @@ static void size_buffers(const struct cvy_ep_shape *s, const struct cvy_ep_code 
 }
 
 /* How many experts this rank has among @ranks; or an error. */
-static int count_experts(struct covey_group *group, const struct covey_ep_config *c, int ranks, int *el)
+static int count_experts(struct covey_group *group, const struct covey_ep_config *c, const struct cvy_ep_shape *s,
+			 int ranks, int *el)
 {
-	int *owner = malloc((size_t)c->experts * sizeof(*owner)), err;
+	int n = cvy_ep_all_places(s), *owner = malloc((size_t)n * sizeof(*owner)), err;
 
 	if (!owner)
 		return cvy_fail(cvy_handle_box(group), COVEY_ERR_NOMEM, -1, 0, "no memory for the table of owners");
-	err = cvy_ep_owners(group, c->expert_owner, c->experts, ranks, owner);
+	err = cvy_ep_owners(group, c->expert_owner, s, ranks, owner);
 	*el = 0;
-	for (int x = 0; x < c->experts && !err; x++)
-		*el += owner[x] == cvy_site(cvy_handle_engine(group))->rank;
+	for (int v = 0; v < n && !err; v++)
+		*el += owner[v] == cvy_site(cvy_handle_engine(group))->rank;
 	free(owner);
 	return err;
 }
@@ -83,7 +84,7 @@ COVEY_API int covey_ep_sizes(struct covey_group *group, const struct covey_ep_co
 {
 	struct covey_ep_sizes to = { 0 };
 	struct covey_ep_config c;
-	struct cvy_ep_shape s;
+	struct cvy_ep_shape s = { 0 };
 	int err;
 
 	if (!group || !out)
@@ -95,7 +96,7 @@ COVEY_API int covey_ep_sizes(struct covey_group *group, const struct covey_ep_co
 	if (!err)
 		err = take_ranks(group, ranks, s.max_ranks, &to.ranks);
 	if (!err)
-		err = count_experts(group, &c, to.ranks, &to.local_experts);
+		err = count_experts(group, &c, &s, to.ranks, &to.local_experts);
 	if (err)
 		return err;
 	to.size = out->size;

@@ -339,7 +339,8 @@ static void open_jobs(int rows, int back, int dtype)
 					      EXPERTS,
 					      MOST + 3,
 					      COVEY_EP_COMPACT,
-					      back == COVEY_EP_BACK_INT8 ? CVY_EP_INT8_BY_8 : CVY_EP_AS_IS };
+					      back == COVEY_EP_BACK_INT8 ? CVY_EP_INT8_BY_8 : CVY_EP_AS_IS,
+					      0 };
 
 		owners(MOST, j->owner);
 		j->rank = r;
@@ -492,7 +493,7 @@ END_TEST
 /* A row a token and rank, where LL keeps one for each expert: what slots of combine shrink by. */
 START_TEST(slots_of_combine_take_one_row_a_token)
 {
-	struct cvy_ep_shape s = { 128, 7168, 8, 256, 64, COVEY_EP_COMPACT, 0 };
+	struct cvy_ep_shape s = { 128, 7168, 8, 256, 64, COVEY_EP_COMPACT, 0, 0 };
 
 	ck_assert_uint_eq(cvy_ep_dispatch_weights_at(&s), 4096);
 	ck_assert_uint_eq(cvy_ep_dispatch_rows_at(&s), 8192);

@@ -52,7 +52,7 @@ static void expert(void *ctx, int e, const uint16_t *x, uint16_t *y)
 
 static void open_ranks(uint32_t seed)
 {
-	struct cvy_ep_shape shape = { MOST_TOKENS, HIDDEN, TOP_K, EXPERTS, MAX_RANKS, COVEY_EP_LL, 0 };
+	struct cvy_ep_shape shape = { MOST_TOKENS, HIDDEN, TOP_K, EXPERTS, MAX_RANKS, COVEY_EP_LL, 0, 0 };
 
 	state = seed * 2654435761u + 1;
 	memset(ranks, 0, sizeof(ranks));
@@ -356,7 +356,7 @@ END_TEST
 
 START_TEST(sizes_are_by_max_ranks_and_owners_by_blocks)
 {
-	struct cvy_ep_shape s = { 128, 7168, 8, 256, 64, COVEY_EP_LL, 0 };
+	struct cvy_ep_shape s = { 128, 7168, 8, 256, 64, COVEY_EP_LL, 0, 0 };
 	int owner[10], local[10];
 
 	ck_assert_uint_eq(cvy_ep_dispatch_rows_at(&s), 4096);
