@@ -57,6 +57,7 @@ struct job {
 };
 
 static struct job jobs[WORLD];
+static pthread_barrier_t met; /* ThreadSanitizer does not see that covey's orders them */
 
 static int once(const struct job *j)
 {
@@ -282,9 +283,9 @@ static void every_way(struct member *m)
 		j->ep = create(m->group, j->way, T, H);
 		for (uint64_t seed = 0; seed < TURNS; seed++) {
 			fill(j, seed);
-			must(!covey_barrier(m->group, NULL, NULL), "all are known before one looks");
+			pthread_barrier_wait(&met); /* all are known before one looks */
 			turn(j);
-			must(!covey_barrier(m->group, NULL, NULL), "all have looked");
+			pthread_barrier_wait(&met); /* all have looked */
 		}
 		covey_ep_destroy(j->ep);
 	}
@@ -295,7 +296,9 @@ START_TEST(rows_are_read_while_the_dispatch_runs)
 	struct covey_config config = harness_config("eparrived", WORLD);
 
 	config.transport = _i ? COVEY_TRANSPORT_TCP : COVEY_TRANSPORT_SHM;
+	pthread_barrier_init(&met, NULL, WORLD);
 	harness_threads(&config, every_way, NULL);
+	pthread_barrier_destroy(&met);
 }
 END_TEST
 
