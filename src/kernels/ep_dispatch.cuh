@@ -103,6 +103,8 @@ template <int ONCE, int INTS = 0> struct cvy_ep_dispatch {
 						    const struct cvy_ep_ahead *x)
 	{
 		CVY_TRACED(PLAN, step);
+		if (!step && t->a->places > 1)
+			cvy_ep_place_all(t->a, t->sh, room->near, t->r->lane.mask & t->a->size_mask);
 		if (!step)
 			cvy_ep_count<ONCE>(t, room);
 		if (ONCE && cvy_ep_windows(t->a)) {

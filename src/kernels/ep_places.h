@@ -9,11 +9,21 @@
 
 #include "layout.h"
 
-/* The table of owners: [experts][places] ranks, -1: no place. A rank has an expert once at most. */
+/* The table of owners: [experts][places] ranks, as ints or as bytes. A rank has an expert once at most. */
 struct cvy_ep_places {
-	const int *owner;
-	int places; /* of an expert, 1 or more */
+	const int *owner;    /* -1: no place */
+	int places;	     /* of an expert, 1 or more */
+	const uint8_t *near; /* instead of owner, CVY_EP_NOBODY: no place */
 };
+
+#define CVY_EP_NOBODY 0xff
+
+CVY_GPU_BOTH static inline int cvy_ep_owner_of(const struct cvy_ep_places *t, int place)
+{
+	if (t->owner)
+		return t->owner[place];
+	return t->near[place] == CVY_EP_NOBODY ? -1 : t->near[place];
+}
 
 /* @living: a bit for each rank that the table names, in words of 64. */
 CVY_GPU_BOTH static inline int cvy_ep_place_lives(int owner, const uint64_t *living)
@@ -32,12 +42,12 @@ CVY_GPU_BOTH static inline int cvy_ep_place_of(const struct cvy_ep_places *t, in
 	int n = 0, skip;
 
 	for (int p = 0; p < t->places; p++)
-		n += cvy_ep_place_lives(t->owner[first + p], living);
+		n += cvy_ep_place_lives(cvy_ep_owner_of(t, first + p), living);
 	if (!n)
 		return -1;
 	skip = source % n;
 	for (int p = 0; p < t->places; p++)
-		if (cvy_ep_place_lives(t->owner[first + p], living) && skip-- == 0)
+		if (cvy_ep_place_lives(cvy_ep_owner_of(t, first + p), living) && skip-- == 0)
 			return first + p;
 	return -1;
 }

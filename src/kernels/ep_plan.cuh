@@ -7,9 +7,11 @@
 #define CVY_EP_PLAN_CUH
 
 #include "ep_bulk.cuh"
+#include "ep_places.h"
 
 /* Dynamic shared memory of dispatch. */
 struct cvy_ep_room {
+	const struct cvy_ep_shared *sh;
 	const int32_t *ids; /* the copy, or the caller's: read with cvy_ep_id() */
 	int32_t *near;	    /* NULL: there is no room for one */
 	uint64_t *stage;    /* [per_step][row_words] */
@@ -37,6 +39,7 @@ static __device__ __forceinline__ struct cvy_ep_room cvy_ep_room_of(const struct
 	size_t near = cvy_ep_near_ids(a);
 	struct cvy_ep_room at;
 
+	at.sh = sh;
 	at.near = near ? (int32_t *)room : NULL;
 	at.ids = near ? at.near : a->ids64 ? (const int32_t *)a->ids64 : a->ids;
 	at.stage = room + near / 2;
@@ -79,10 +82,49 @@ static __device__ __forceinline__ int cvy_ep_ids_wide(const struct cvy_ep_args *
 	return a->ids64 && !cvy_ep_near_ids(a);
 }
 
-/* The same id, from the copy if there is one. */
+/* The place that takes tokens of this rank for expert @id of the caller, in this attempt. */
+static __device__ __noinline__ int32_t cvy_ep_placed(const struct cvy_ep_args *a, const struct cvy_ep_shared *sh,
+						     int32_t id)
+{
+	const struct cvy_ep_places places = { NULL, a->places, sh->tables.owner };
+	const uint64_t living = sh->living;
+	int place = -1;
+
+	if (id < 0 || id >= a->experts / a->places)
+		return -1;
+	place = cvy_ep_place_of(&places, id, a->call.rank, &living);
+	return place < 0 ? CVY_EP_UNPLACED : place;
+}
+
+/* Are ids of a room those of experts that have several places? A copy has places (cvy_ep_place_all). */
+static __device__ __forceinline__ int cvy_ep_ids_unplaced(const struct cvy_ep_args *a)
+{
+	return a->places > 1 && !cvy_ep_near_ids(a);
+}
+
+/* The same id, from the copy if there is one; of a place, where experts have several. */
 static __device__ __forceinline__ int32_t cvy_ep_id(const struct cvy_ep_args *a, const struct cvy_ep_room *room, int i)
 {
-	return cvy_ep_ids_wide(a) ? cvy_ep_id_narrow_at(room->ids, i) : room->ids[i];
+	const int32_t id = cvy_ep_ids_wide(a) ? cvy_ep_id_narrow_at(room->ids, i) : room->ids[i];
+
+	return cvy_ep_ids_unplaced(a) ? cvy_ep_placed(a, room->sh, id) : id;
+}
+
+/*
+ * All threads, up to a barrier, before an attempt looks at ids: experts have several places, and which of them take the own tokens
+ * follows from its contributors @living. The copy may be of an attempt before.
+ */
+static __device__ __noinline__ void cvy_ep_place_all(const struct cvy_ep_args *a, struct cvy_ep_shared *sh,
+						     int32_t *near, uint32_t living)
+{
+	__syncthreads();
+	if (threadIdx.x == 0)
+		sh->living = living;
+	__syncthreads();
+#pragma unroll 1
+	for (int i = (int)threadIdx.x; near && i < a->num_tokens * a->top_k; i += CVY_EP_THREADS)
+		near[i] = cvy_ep_placed(a, sh, cvy_ep_id_given(a, i));
+	__syncthreads();
 }
 
 static __device__ __forceinline__ int cvy_ep_known(const struct cvy_ep_args *a, int32_t id)
@@ -221,8 +263,10 @@ static __device__ __forceinline__ uint32_t cvy_ep_earlier(const struct cvy_ep_ar
 {
 	const int32_t *ids = room->ids + begin;
 	uint32_t sum = 0;
-	int i = (int)(threadIdx.x % 32), whole = ((uintptr_t)ids & 15) == 0 && !cvy_ep_ids_wide(a) ? n / 4 : 0;
+	int i = (int)(threadIdx.x % 32), whole = 0;
 
+	if (((uintptr_t)ids & 15) == 0 && !cvy_ep_ids_wide(a) && !cvy_ep_ids_unplaced(a))
+		whole = n / 4;
 #pragma unroll 4
 	for (int k = i; k < whole; k += 32) {
 		int4 v = ((const int4 *)ids)[k];
@@ -287,7 +331,7 @@ static __device__ __forceinline__ void cvy_ep_note(const struct cvy_ep_turn *t, 
 	const int each = a->form.entry_words, at = token * a->top_k + k;
 	uint32_t *entry = room->own + j * 2 * each + k;
 
-	if (place >= (uint32_t)a->tokens)
+	if (place >= (uint32_t)a->tokens && !(a->places > 1 && id == CVY_EP_UNPLACED))
 		id = -1;
 	entry[0] = id < 0 ? CVY_EP_ALL : (uint32_t)id | place << 16;
 	entry[each] = __float_as_uint(weight);

@@ -85,7 +85,7 @@ static __device__ __forceinline__ void cvy_ep_add_first(struct cvy_ep_sum *sum, 
 /* Known to thread k of a warp of the k-th expert of a token. */
 struct cvy_ep_place {
 	int row;   /* of y, -1: not here */
-	int owner; /* of the expert, where the token is of this rank; -1: it goes nowhere */
+	int owner; /* of the expert, where the token is of this rank; -1: it goes nowhere; or CVY_EP_UNPLACED */
 	int nth;   /* of the token's rows at that owner */
 	float weight;
 };
@@ -143,6 +143,9 @@ static __device__ __forceinline__ struct cvy_ep_place cvy_ep_away(const struct c
 		if (id >= 0 && id < a->experts) {
 			p.owner = t->sh->tables.owner[id];
 			p.row = row < cvy_ep_rows<ONCE>(a) ? row : -1;
+			p.weight = weight;
+		} else if (id == CVY_EP_UNPLACED) {
+			p.owner = CVY_EP_UNPLACED;
 			p.weight = weight;
 		}
 	}
@@ -333,7 +336,7 @@ static __device__ __forceinline__ struct cvy_ep_parts cvy_ep_parts_of(const stru
 	if (ONCE) /* the row stands at the first that names the rank */
 		own = __any_sync(CVY_EP_ALL, self && own);
 	comes = p->owner >= 0 && (self ? own : cvy_has(t->sources, p->owner) && (t->sh->got[p->owner] >> j & 1));
-	valid = __ballot_sync(CVY_EP_ALL, p->owner >= 0);
+	valid = __ballot_sync(CVY_EP_ALL, p->owner != -1);
 	parts.from = __ballot_sync(CVY_EP_ALL, comes);
 	parts.scale = cvy_ep_scale(a, p, valid, parts.from);
 	if (a->per_rank) /* owners in place of experts */

@@ -118,7 +118,7 @@ static __device__ __forceinline__ int cvy_ep_take_smoothed(struct cvy_ep_turn *t
 							   int to)
 {
 	const struct cvy_ep_args *a = t->a;
-	const float *factors = a->smooth + (size_t)id * (size_t)a->hidden;
+	const float *factors = a->smooth + (size_t)(a->places > 1 ? id / a->places : id) * (size_t)a->hidden;
 	const int bits = cvy_ep_int_bits(a);
 	uint8_t *row = a->packed + (size_t)to * (size_t)cvy_ep_scale_at(a) * 4;
 	struct cvy_ep_scaling scaling;

@@ -14,12 +14,20 @@
 
 /* ---- the cases ---- */
 
+/* Some experts that may have several places have one, and not the first. */
 static void owners(struct setup *s, int how)
 {
-	int block = (s->shape.experts + n - 1) / n;
+	const int experts = experts_of(s), places = s->places > 1 ? s->places : 1, block = (experts + n - 1) / n;
 
-	for (int e = 0; e < s->shape.experts; e++)
-		s->owner[e] = how == 0 ? e / block : how == 1 ? (e * 7 + 3) % n : e % 5 ? 0 : e % n;
+	for (int e = 0; e < experts; e++) {
+		const int first = how == 0 ? e / block : how == 1 ? (e * 7 + 3) % n : e % 5 ? 0 : e % n;
+		int *owner = s->owner + e * places;
+
+		for (int p = 0; p < places; p++)
+			owner[p] = p && e % 4 == 3 ? -1 : (first + p) % n;
+		if (places > 1 && e % 5 == 1 && owner[1] >= 0)
+			owner[0] = -1;
+	}
 }
 
 /* Masks, and outputs beside the usual, by the bits of @draw. */
@@ -54,6 +62,9 @@ static struct setup random_setup(void)
 	s.split = (int)below(2);
 	s.renormalise = (int)below(2);
 	s.routing = (enum routing)below(ROUTINGS);
+	s.places = below(3) ? 0 : 2 + (int)below((uint64_t)(n - 1));
+	if (s.places > 1)
+		s.shape.experts *= s.places;
 	while ((size_t)s.shape.experts * (size_t)n * (size_t)s.shape.tokens * (size_t)s.shape.hidden * 2 > ROOM / 2)
 		s.shape.tokens = (s.shape.tokens + 1) / 2;
 	owners(&s, (int)below(3));
@@ -235,7 +246,9 @@ static struct setup small_setup(int lanes, int split, int timeout_ms)
 	s.shape.hidden = 264;
 	s.shape.tokens = 16;
 	s.shape.top_k = 4;
-	s.shape.experts = 3 * n;
+	s.places = lanes == 4 ? 2 : 0;
+	s.living = mask;
+	s.shape.experts = 3 * n * (s.places ? s.places : 1);
 	s.lanes = lanes;
 	s.split = split;
 	s.timeout_ms = timeout_ms;
@@ -289,6 +302,7 @@ static void never_came(int lanes)
 	go(&s, CVY_GPU_DISPATCH, mask & ~(1u << victim));
 	usleep(20000);
 	remove_rank(victim);
+	s.living = mask;
 	synchronise();
 	both(&s, "never came", mask, 0);
 	expect_missing(&s, "never came", mask, 0);
@@ -304,6 +318,7 @@ static void between(void)
 		launch_ep(&s, r, CVY_GPU_DISPATCH, CVY_EP_SEND);
 	synchronise();
 	remove_rank(victim);
+	s.living = mask;
 	for (int r = 0; r < victim; r++)
 		launch_ep(&s, r, CVY_GPU_DISPATCH, CVY_EP_RECV);
 	synchronise();

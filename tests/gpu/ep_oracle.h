@@ -36,8 +36,10 @@ struct oracle_rank { /* inputs of one rank, and room for what it must get */
 
 struct oracle {
 	int size, tokens, hidden, top_k, experts;
-	const int *owner;
+	int places;	  /* of an expert; 0: one */
+	const int *owner; /* [experts][places] */
 	uint32_t members; /* ranks whose parts are there */
+	uint32_t living;  /* contributors of the dispatch; 0: these */
 	int per_rank, renormalise, preset;
 	int dtype;				      /* of elements, enum covey_dtype */
 	int code, back;				      /* enum cvy_ep_codes: of rows of dispatch, and of combine */

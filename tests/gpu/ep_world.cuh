@@ -11,6 +11,7 @@
 #include "ep_call.h"
 #include "ep_oracle.h"
 #include "ep_outputs.h"
+#include "ep_places.h"
 #include "world.cuh"
 
 #define ROOM ((size_t)256 << 20)
@@ -68,7 +69,9 @@ static struct side {
 struct setup {
 	struct cvy_ep_shape_gpu shape;
 	struct cvy_ep_form dispatch, combine; /* dispatch: with or without smooth */
-	int owner[CVY_EP_EXPERTS];
+	int owner[CVY_EP_EXPERTS];	      /* of shape.experts places */
+	int places;			      /* of an expert; 0: one */
+	uint32_t living;		      /* contributors of the dispatch; 0: all whose parts are there */
 	int lanes, split, renormalise, timeout_ms;
 	int fp16;	 /* elements, else bf16 */
 	int odd;	 /* some elements are NaN, infinite or subnormal, and sums of fp16 overflow */
@@ -86,6 +89,11 @@ struct setup {
 static inline int asks(const struct setup *s, int which)
 {
 	return s->asked >> (which - EXPERT_TOKENS) & 1 && !(which == RECV_COUNTS && s->shape.once);
+}
+
+static inline int experts_of(const struct setup *s)
+{
+	return s->shape.experts / (s->places > 1 ? s->places : 1);
 }
 
 static uint64_t next_random(void)
@@ -107,15 +115,16 @@ static inline int32_t route(const struct setup *s, int k)
 
 	switch (s->routing) {
 	case SKEWED:
-		return r % 4 ? 0 : (int32_t)(r / 7 % (uint64_t)s->shape.experts);
+		return r % 4 ? 0 : (int32_t)(r / 7 % (uint64_t)experts_of(s));
 	case ONE_EXPERT:
-		return k ? -1 : s->shape.experts - 1;
+		return k ? -1 : experts_of(s) - 1;
 	case HOSTILE:
 		if (r % 5 == 0)
 			return -1 - (int32_t)(r % 1000);
-		return r % 5 == 1 ? s->shape.experts + (int32_t)(r % 100000) : (int32_t)(r % 2);
+		return r % 5 == 1 ? experts_of(s) + (int32_t)(r % 100000)
+				  : (int32_t)(r % (uint64_t)(experts_of(s) > 1 ? 2 : 1));
 	default:
-		return (int32_t)(r % (uint64_t)s->shape.experts);
+		return (int32_t)(r % (uint64_t)experts_of(s));
 	}
 }
 
@@ -126,7 +135,7 @@ static inline int32_t route(const struct setup *s, int k)
 static inline void widen(const struct setup *s, int32_t *ids, int64_t *wide, size_t count)
 {
 	for (size_t i = 0; i < count; i++) {
-		const int64_t expert = (int64_t)below((uint64_t)s->shape.experts);
+		const int64_t expert = (int64_t)below((uint64_t)experts_of(s));
 
 		switch (below(16)) {
 		case 0:
@@ -225,6 +234,7 @@ static inline void tables_of(const struct setup *s, struct cvy_ep_tables *t)
 	int at = 0;
 
 	memset(t, 0, sizeof(*t));
+	memset(t->owner, CVY_EP_NOBODY, sizeof(t->owner));
 	for (int r = 0; r < n; r++) {
 		int local = 0;
 
@@ -248,7 +258,9 @@ static struct oracle oracle_of(const struct setup *s, uint32_t members)
 	o.tokens = s->shape.tokens;
 	o.hidden = s->shape.hidden;
 	o.top_k = s->shape.top_k;
-	o.experts = s->shape.experts;
+	o.experts = experts_of(s);
+	o.places = s->places;
+	o.living = s->living;
 	o.owner = s->owner;
 	o.members = members;
 	o.per_rank = s->shape.per_rank;
@@ -327,7 +339,7 @@ static inline void prepare(struct setup *s)
 		size_part(d, COUNT, el * 4);
 		size_part(d, SRC, bins * rows * 4);
 		size_part(d, RANGE, bins * (size_t)n * 8);
-		size_part(d, ROUTE, cvy_ep_route_bytes(n, h->tokens, h->top_k));
+		size_part(d, ROUTE, cvy_ep_route_bytes(n, h->tokens, h->top_k, s->places));
 		size_part(d, Y, bins * rows * (size_t)h->hidden * 2);
 		size_part(d, OUT, t * (size_t)h->hidden * 2);
 		size_part(d, ACTIVE, (size_t)n * 4);
@@ -385,13 +397,13 @@ static inline void launch_mask(const struct setup *s, int r, struct cvy_ep_args 
 	m.mask = device_at(r, MASK);
 	m.ids = a->ids;
 	m.ids64 = a->ids64;
-	m.to = a->sent;
+	m.to = a->sent + (s->places > 1 ? s->shape.tokens * s->shape.top_k : 0);
 	m.num_tokens = a->num_tokens;
 	m.top_k = a->top_k;
 	m.columns = s->mask_columns;
 	if (a->phases & CVY_EP_SEND)
 		OK(ranks[r].gpu, cvy_gpu_ep_ops.mask(ranks[r].gpu, &m, (struct CUstream_st *)ranks[r].stream));
-	a->ids = a->sent;
+	a->ids = m.to;
 	a->ids64 = NULL;
 }
 
@@ -445,7 +457,6 @@ static inline void launch_ep(const struct setup *s, int r, int kind, int phases)
 	a.per_rank = s->shape.per_rank || s->shape.once;
 	a.recv_experts = (int32_t *)device_at(r, NAMED);
 	a.recv_weights = (float *)device_at(r, NAMED_WEIGHTS);
-	a.renormalise = s->renormalise;
 	a.phases = phases;
 	a.x = device_at(r, X);
 	a.smooth = s->smooth ? (float *)device_at(r, SMOOTH) : NULL;
@@ -470,10 +481,12 @@ static inline void launch_ep(const struct setup *s, int r, int kind, int phases)
 	if (kind == CVY_GPU_DISPATCH && s->masked >> r & 1)
 		launch_mask(s, r, &a);
 	if (kind == CVY_GPU_DISPATCH) {
+		a.places = s->places;
 		a.x_scales = s->given >> r & 1 ? (float *)device_at(r, X_SCALES) : NULL;
 		a.flat = asks(s, FLAT) ? (int32_t *)device_at(r, FLAT) : NULL;
 		a.arrived = asks(s, ARRIVED) && side[r].el ? (uint32_t *)device_at(r, ARRIVED) : NULL;
 	} else {
+		a.renormalise = s->renormalise;
 		a.expert_scale = s->scaled ? (float *)device_at(r, EXPERT_SCALE) : NULL;
 		a.y = device_at(r, Y);
 		a.out = device_at(r, OUT);
@@ -509,11 +522,11 @@ static inline void complain(const struct setup *s, const char *what, int r, cons
 		"ids in int64 by %x, "
 		"per rank %d, "
 		"lanes %d, split %d, routing %d, once %d, fp16 %d, odd %d, masked %x of %d, asked %x, sums %d by %d, "
-		"tail %d, scaled %d)\n",
+		"tail %d, scaled %d, places %d)\n",
 		what, r, of, at, got, want, s->shape.tokens, s->shape.hidden, s->shape.top_k, s->shape.experts,
 		s->shape.code, s->given, s->smooth, s->shape.back, s->wide, s->shape.per_rank, s->lanes, s->split,
 		s->routing, s->shape.once, s->fp16, s->odd, s->masked, s->mask_columns, s->asked, s->sums, s->alignment,
-		s->fill_tail, s->scaled);
+		s->fill_tail, s->scaled, s->places);
 }
 
 static const uint8_t *fetch(int r, int which)

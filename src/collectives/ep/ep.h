@@ -100,7 +100,7 @@ static inline int cvy_ep_bin(const struct covey_ep *ep, int place)
 /* The place of @expert that takes the tokens of @source, -1: none; @living: struct covey_mask.word. */
 static inline int cvy_ep_serves(const struct covey_ep *ep, int expert, int source, const uint64_t *living)
 {
-	const struct cvy_ep_places t = { ep->owner, cvy_ep_places(&ep->shape) };
+	const struct cvy_ep_places t = { ep->owner, cvy_ep_places(&ep->shape), NULL };
 
 	return cvy_ep_place_of(&t, expert, source, living);
 }

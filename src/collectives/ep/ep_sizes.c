@@ -104,7 +104,7 @@ COVEY_API int covey_ep_sizes(struct covey_group *group, const struct covey_ep_co
 	size_window(&s, cvy_handle_engine(group), &to);
 	size_buffers(&s, cvy_ep_code_of(c.rows), &to);
 	if (group->device)
-		to.route_bytes = cvy_ep_route_bytes(to.ranks, s.tokens, s.top_k);
+		to.route_bytes = cvy_ep_route_bytes(to.ranks, s.tokens, s.top_k, cvy_ep_places(&s));
 	memset(out, 0, to.size);
 	memcpy(out, &to, to.size < sizeof(to) ? to.size : sizeof(to));
 	return 0;

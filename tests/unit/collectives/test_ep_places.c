@@ -35,23 +35,28 @@ START_TEST(all_tables_masks_and_sources)
 {
 	const int places = _i;
 	int tables = 1, owner[EXPERTS * PLACES], seen = 0;
+	uint8_t near[EXPERTS * PLACES];
 
 	for (int p = 0; p < places; p++)
 		tables *= RANKS + 1;
 	for (int n = 0; n < tables; n++) {
 		int expert = n % EXPERTS;
-		const struct cvy_ep_places t = { owner, places };
+		const struct cvy_ep_places t = { owner, places, NULL }, as_bytes = { NULL, places, near };
 
 		for (int i = 0; i < EXPERTS * PLACES; i++)
 			owner[i] = i % RANKS; /* of other experts: not read */
 		if (!table_of(n, places, owner + expert * places))
 			continue;
+		for (int i = 0; i < EXPERTS * PLACES; i++)
+			near[i] = owner[i] < 0 ? CVY_EP_NOBODY : (uint8_t)owner[i];
 		for (unsigned alive = 0; alive < 1u << RANKS; alive++)
 			for (int s = 0; s < RANKS; s++) {
 				const uint64_t living = alive;
 				int want = listed(owner + expert * places, places, s, alive);
 
 				ck_assert_int_eq(cvy_ep_place_of(&t, expert, s, &living),
+						 want < 0 ? -1 : expert * places + want);
+				ck_assert_int_eq(cvy_ep_place_of(&as_bytes, expert, s, &living),
 						 want < 0 ? -1 : expert * places + want);
 				seen += want >= 0;
 			}
@@ -64,7 +69,7 @@ END_TEST
 START_TEST(sources_spread_evenly_over_the_places_that_live)
 {
 	int owner[PLACES] = { 3, 0, 4 };
-	const struct cvy_ep_places t = { owner, PLACES };
+	const struct cvy_ep_places t = { owner, PLACES, NULL };
 
 	for (uint64_t living = 0; living < 1u << RANKS; living++) {
 		int served[PLACES] = { 0 }, least = RANKS, most = 0;
@@ -92,7 +97,7 @@ END_TEST
 START_TEST(a_death_leaves_tokens_with_living_places_alone)
 {
 	int owner[PLACES] = { 1, 2, 4 };
-	const struct cvy_ep_places t = { owner, PLACES };
+	const struct cvy_ep_places t = { owner, PLACES, NULL };
 
 	for (int dead = 0; dead < PLACES; dead++) {
 		const uint64_t living = ~(1ull << owner[dead]);
@@ -110,7 +115,7 @@ END_TEST
 START_TEST(ranks_past_the_first_word_are_found)
 {
 	int owner[2] = { 63, 4095 };
-	const struct cvy_ep_places t = { owner, 2 };
+	const struct cvy_ep_places t = { owner, 2, NULL };
 	uint64_t living[64] = { 0 };
 
 	ck_assert_int_eq(cvy_ep_place_of(&t, 0, 7, living), -1);
