@@ -122,20 +122,23 @@ static void corners(void)
 {
 	static const struct corner {
 		const char *name;
-		int hidden, tokens, top_k, experts, owners, wide;
+		int hidden, tokens, top_k, experts, owners, wide, places;
 	} all[] = {
-		{ "rows of 16 bytes", 8, 9, 2, 8, 0, 0 },
-		{ "rows of 8192 elements", 8192, 3, 4, 9, 0, 0 },
-		{ "rows of 8184 elements", 8184, 3, 2, 9, 1, 0 },
-		{ "32 experts of a token", 136, 6, 32, 40, 1, 0 },
-		{ "32 experts of a token, rows of 8192", 8192, 2, 32, 33, 1, 0 },
-		{ "1024 experts", 16, 12, 8, 1024, 1, 0 },
-		{ "1024 experts, 32 of a token", 16, 4, 32, 1024, 0, 0 },
-		{ "uneven experts", 40, 12, 4, 23, 2, 0 },
-		{ "fewer experts than ranks", 40, 12, 1, 1, 0, 0 },
-		{ "ids in int64, few", 136, 9, 8, 24, 1, 1 },
-		{ "ids in int64, more than are copied", 16, 300, 8, 24, 1, 1 },
-		{ "ids in int64, an odd number of a token", 256, 130, 17, 24, 1, 1 },
+		{ "rows of 16 bytes", 8, 9, 2, 8, 0, 0, 0 },
+		{ "rows of 8192 elements", 8192, 3, 4, 9, 0, 0, 0 },
+		{ "rows of 8184 elements", 8184, 3, 2, 9, 1, 0, 0 },
+		{ "32 experts of a token", 136, 6, 32, 40, 1, 0, 0 },
+		{ "32 experts of a token, rows of 8192", 8192, 2, 32, 33, 1, 0, 0 },
+		{ "1024 experts", 16, 12, 8, 1024, 1, 0, 0 },
+		{ "1024 experts, 32 of a token", 16, 4, 32, 1024, 0, 0, 0 },
+		{ "uneven experts", 40, 12, 4, 23, 2, 0, 0 },
+		{ "fewer experts than ranks", 40, 12, 1, 1, 0, 0, 0 },
+		{ "ids in int64, few", 136, 9, 8, 24, 1, 1, 0 },
+		{ "ids in int64, more than are copied", 16, 300, 8, 24, 1, 1, 0 },
+		{ "ids in int64, an odd number of a token", 256, 130, 17, 24, 1, 1, 0 },
+		{ "two places of an expert, ids more than are copied", 16, 300, 8, 24, 1, 0, 2 },
+		{ "two places, ids in int64, more than are copied", 256, 300, 8, 24, 1, 1, 2 },
+		{ "1024 places, two of an expert", 16, 12, 8, 512, 0, 0, 2 },
 	};
 
 	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
@@ -148,7 +151,8 @@ static void corners(void)
 			s.shape.hidden = all[i].hidden;
 			s.shape.tokens = all[i].tokens;
 			s.shape.top_k = all[i].top_k;
-			s.shape.experts = all[i].experts;
+			s.places = all[i].places;
+			s.shape.experts = all[i].experts * (s.places ? s.places : 1);
 			s.shape.once = way & 1;
 			s.shape.per_rank = way >> 1 & 1;
 			s.split = way >> 2;

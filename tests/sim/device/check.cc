@@ -45,7 +45,8 @@ static struct oracle oracle_of(const struct step *s, uint32_t members)
 	o.tokens = setup.shape.tokens;
 	o.hidden = setup.shape.hidden;
 	o.top_k = setup.shape.top_k;
-	o.experts = setup.shape.experts;
+	o.experts = setup.shape.experts / setup.places;
+	o.places = setup.places;
 	o.owner = setup.owner;
 	o.members = members;
 	o.per_rank = setup.shape.per_rank;
@@ -138,6 +139,7 @@ static void check_dispatch(struct process *p, size_t op)
 	int el, bins = app_bins(p->rank, &el);
 	struct room room;
 
+	o.living = b->living = (uint32_t)s->mask;
 	give_room(&o.rank[p->rank], &room, (size_t)el, (size_t)bins);
 	oracle_dispatch(&o, p->rank);
 	same(p, op, "count", b->at[COUNT], room.count.data(), b->bytes[COUNT]);
@@ -169,6 +171,7 @@ static int combined(struct process *p, size_t op, uint32_t members, std::vector<
 	struct buffers *b = &p->buffers[plan[op].step];
 	struct oracle o = oracle_of(step, members);
 
+	o.living = b->living;
 	out->assign(b->bytes[OUT] + 2, POISON);
 	for (int r = 0; r < setup.size; r++) {
 		struct process *q = step->dispatched[r];

@@ -22,6 +22,7 @@
 extern "C" {
 #include "device_state.h"
 #include "ep_call.h"
+#include "ep_places.h"
 #include "shape.h"
 }
 
@@ -43,6 +44,7 @@ struct world {
 	int late;	       /* deadlines are set, and missed by warps that are held up */
 	int uneven;	       /* half of the collectives are alltoallv */
 	int flat;	       /* rows of dispatch are announced, and looked at then */
+	int places;	       /* experts have two places */
 	int linger;	       /* kernels of a process that died go on for a while */
 	int crowded;	       /* a seed of four: what goes wrong comes close together (faults.cc) */
 	std::string off, only; /* checkers that are silent; operations that are called */
@@ -164,6 +166,7 @@ void stream_pump(struct process *p);
 
 struct setup {
 	int size, lanes, split, renormalise, owner[CVY_EP_EXPERTS];
+	int places; /* of an expert: shape.experts are all of them */
 	struct cvy_ep_shape_gpu shape;
 	struct cvy_ep_form form[2];
 	struct cvy_ep_tables tables;
@@ -217,7 +220,8 @@ struct buffers { /* of one step of one process; shared by its operations */
 	uint8_t *at[PARTS];
 	size_t bytes[PARTS];
 	int num_tokens;
-	int dispatched; /* its dispatch has ended, and is what it should be */
+	int dispatched;	 /* its dispatch has ended, and is what it should be */
+	uint32_t living; /* the contributors of that: by these its tokens have places */
 	std::vector<struct seen> seen;
 };
 
