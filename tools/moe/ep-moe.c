@@ -51,7 +51,8 @@ enum {
 	OPT_TOKENS,
 	OPT_TEXT,
 	OPT_FFN,
-	OPT_DEVICES
+	OPT_DEVICES,
+	OPT_REPLICAS
 };
 
 static const struct argp_option options[] = {
@@ -62,6 +63,11 @@ static const struct argp_option options[] = {
 	{ "ffn", OPT_FFN, "F", 0, "Inner size of an expert (128)", 0 },
 	{ "experts", OPT_EXPERTS, "E", 0, "Experts (24)", 0 },
 	{ "top-k", OPT_TOPK, "K", 0, "Experts of a token (4)", 0 },
+	{ "replicas", OPT_REPLICAS, "P", 0,
+	  "Places of an expert (1): ranks that hold it. If one dies, its tokens go to another in the same dispatch; "
+	  "results "
+	  "that it had are made again",
+	  0 },
 	{ "steps", OPT_STEPS, "S", 0, "Steps, at least (200)", 0 },
 	{ "kill", OPT_KILL, "R@STEP", 0, "Kill rank R from outside", 0 },
 	{ "fault", OPT_FAULT, "R:PLAN", 0, "COVEY_FAULT of the first process of rank R", 0 },
@@ -164,6 +170,7 @@ static error_t parse_size(int key, char *arg, struct argp_state *state)
 		{ OPT_EXPERTS, "experts", &opt->shape.experts, 1, 4096 },
 		{ OPT_TOPK, "top-k", &opt->shape.top_k, 1, 32 },
 		{ OPT_DEVICES, "devices", &opt->devices, 0, MOE_MAX_RANKS },
+		{ OPT_REPLICAS, "replicas", &opt->replicas, 1, MOE_MAX_RANKS },
 		{ OPT_STEPS, "steps", &opt->steps, 1, 1000000 },
 		{ OPT_PART, "part", &opt->part, 0, MOE_PARTS - 1 },
 		{ 0 },
@@ -218,6 +225,11 @@ static void finish(struct argp_state *state)
 	}
 	if (opt->devices && opt->ffn > CVY_GPU_EXPERT_FFN)
 		argp_error(state, "--ffn %d: on devices %d at most", opt->ffn, CVY_GPU_EXPERT_FFN);
+	if (opt->devices && opt->replicas > 1)
+		argp_error(state, "--replicas %d: on devices an expert has one place", opt->replicas);
+	if (opt->replicas > opt->ranks)
+		argp_error(state, "--replicas %d: an expert has one place on a rank at most, and --ranks is %d",
+			   opt->replicas, opt->ranks);
 	if (opt->shape.hidden % 8)
 		argp_error(state, "--hidden %d: a multiple of 8 is needed", opt->shape.hidden);
 	if (opt->shape.top_k > opt->shape.experts)
@@ -292,6 +304,7 @@ int main(int argc, char **argv)
 	static struct moe_options opt = { .ranks = 4,
 					  .steps = 200,
 					  .ffn = 128,
+					  .replicas = 1,
 					  .shape = { .tokens = 32, .hidden = 64, .top_k = 4, .experts = 24 },
 					  .transport = "shm",
 					  .part = -1 };
