@@ -52,7 +52,8 @@ enum {
 	OPT_TEXT,
 	OPT_FFN,
 	OPT_DEVICES,
-	OPT_PRESET
+	OPT_PRESET,
+	OPT_REPLICAS
 };
 
 static const struct argp_option options[] = {
@@ -67,6 +68,11 @@ static const struct argp_option options[] = {
 	  "How rows arrive: one for each expert of a token; one for each rank, which sums; as ll, each with its source "
 	  "and "
 	  "entry (ll)",
+	  0 },
+	{ "replicas", OPT_REPLICAS, "P", 0,
+	  "Places of an expert (1): ranks that hold it. If one dies, its tokens go to another in the same dispatch; "
+	  "results "
+	  "that it had are made again",
 	  0 },
 	{ "steps", OPT_STEPS, "S", 0, "Steps, at least (200)", 0 },
 	{ "kill", OPT_KILL, "R@STEP", 0, "Kill rank R from outside", 0 },
@@ -179,6 +185,7 @@ static error_t parse_size(int key, char *arg, struct argp_state *state)
 		{ OPT_EXPERTS, "experts", &opt->shape.experts, 1, 4096 },
 		{ OPT_TOPK, "top-k", &opt->shape.top_k, 1, 32 },
 		{ OPT_DEVICES, "devices", &opt->devices, 0, MOE_MAX_RANKS },
+		{ OPT_REPLICAS, "replicas", &opt->replicas, 1, MOE_MAX_RANKS },
 		{ OPT_STEPS, "steps", &opt->steps, 1, 1000000 },
 		{ OPT_PART, "part", &opt->part, 0, MOE_PARTS - 1 },
 		{ 0 },
@@ -244,6 +251,11 @@ static void finish(struct argp_state *state)
 		argp_error(state, "--ffn %d: on devices %d at most", opt->ffn, CVY_GPU_EXPERT_FFN);
 	if (opt->devices && opt->preset == COVEY_EP_COMPACT)
 		argp_error(state, "--preset compact: on devices a row is of one expert: ll or flat is needed");
+	if (opt->devices && opt->replicas > 1)
+		argp_error(state, "--replicas %d: on devices an expert has one place", opt->replicas);
+	if (opt->replicas > opt->ranks)
+		argp_error(state, "--replicas %d: an expert has one place on a rank at most, and --ranks is %d",
+			   opt->replicas, opt->ranks);
 	if (opt->shape.hidden % 8)
 		argp_error(state, "--hidden %d: a multiple of 8 is needed", opt->shape.hidden);
 	if (opt->shape.top_k > opt->shape.experts)
@@ -321,6 +333,7 @@ int main(int argc, char **argv)
 	static struct moe_options opt = { .ranks = 4,
 					  .steps = 200,
 					  .ffn = 128,
+					  .replicas = 1,
 					  .shape = { .tokens = 32, .hidden = 64, .top_k = 4, .experts = 24 },
 					  .transport = "shm",
 					  .part = -1 };

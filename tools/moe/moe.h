@@ -34,7 +34,7 @@ struct moe_plan {
 };
 
 struct moe_options {
-	int ranks, max_ranks, steps, ffn;
+	int ranks, max_ranks, steps, ffn, replicas;
 	int preset;  /* enum covey_ep_preset */
 	int devices; /* of this host, shared by the ranks; 0: tokens are in host memory */
 	struct moe_shape shape;
@@ -68,6 +68,8 @@ struct moe_report {
 	int err;	 /* of a rank that failed */
 	uint32_t epoch[MOE_OPS];
 	uint64_t mask[MOE_OPS], done_ns[MOE_OPS], wait_ns; /* wait: of dispatch */
+	uint64_t living;	      /* contributors of the view in which the dispatch was decided */
+	int again;		      /* how often the pair was done again, since results were lost */
 	uint64_t suspect_ns, view_ns; /* first suspicion and last change of the view since the last report; 0: none */
 	uint64_t step, incarnation, start_ns, end_ns; /* start: of its process */
 	int64_t sum;
@@ -118,6 +120,7 @@ struct moe_step {			      /* from the reports of all ranks */
 	uint64_t reported, missing, admitted; /* ranks that reported it, that others lacked, that were to take part */
 	uint64_t end_ns, longest_ns;	      /* last end of a rank, longest time of a rank from end to end */
 	int64_t sum;			      /* the allreduce, in its newest epoch */
+	uint64_t again;			      /* how often its pair was done again */
 	uint64_t mask, owners, lacked;	      /* its contributors, the ranks that have it, the ranks that it lacks */
 	uint32_t epoch;
 };
@@ -133,8 +136,8 @@ struct moe_story {
 	struct moe_step *step;
 	uint64_t steps, room, first_ns;
 	struct moe_past past[MOE_MAX_RANKS];
-	uint64_t reports, differ, gaps, undone; /* see moe_story_end() */
-	struct moe_verdict sum;			/* of all reports; worst: the worst */
+	uint64_t reports, differ, gaps, undone, again; /* see moe_story_end() */
+	struct moe_verdict sum;			       /* of all reports; worst: the worst */
 };
 
 struct moe_total { /* of all parts of a run */

@@ -15,6 +15,12 @@ static void note(struct moe_rank *r, int op, const struct covey_result *result)
 	r->report.mask[op] = result->mask.word[0];
 	r->report.wait_ns = op == MOE_DISPATCH ? result->wait_ns : r->report.wait_ns;
 	r->report.done_ns[op] = tool_now_ns();
+	if (op == MOE_DISPATCH)
+		r->report.living = result->epoch == r->known_epoch ? r->known : result->mask.word[0];
+	if (op != MOE_ADMIT && op != MOE_SUM)
+		return;
+	r->known_epoch = result->epoch;
+	r->known = result->mask.word[0];
 }
 
 /* Events of the group since the last step: when a rank was suspected, and when a view without one became active. */
@@ -75,7 +81,7 @@ static int admit(struct moe_rank *r)
 		r->state.size = size;
 		r->state.holders = 0;
 	}
-	r->owner = moe_room(r->owner, (size_t)r->model.shape.experts * sizeof(*r->owner));
+	r->owner = moe_room(r->owner, (size_t)(r->model.shape.experts * r->model.places) * sizeof(*r->owner));
 	err = covey_ep_remap(r->ep, NULL);
 	if (err)
 		return moe_rank_fail(r, "remap", err);
@@ -109,6 +115,7 @@ static int dispatch(struct moe_rank *r)
 	args.recv_experts = once(r) ? r->recv_experts : NULL;
 	args.recv_weights = once(r) ? r->recv_weights : NULL;
 	args.route = r->route;
+	args.placed = r->device ? NULL : r->placed;
 	err = moe_device_outcome(r, covey_dispatch(r->ep, &args, STREAM, &result), &result);
 	if (err)
 		return moe_rank_fail(r, "dispatch", err);
@@ -142,7 +149,7 @@ static void run_rows(struct moe_rank *r)
 	int *own = moe_room(NULL, (size_t)r->local * sizeof(*own)), n = 0;
 
 	for (int e = 0; e < r->model.shape.experts; e++)
-		if (r->owner[e] == r->self)
+		if (moe_owns(&r->model, r->owner, e, r->self))
 			own[n++] = e;
 	for (size_t row = 0; row < rows; row++)
 		sum_row(r, own, row, sum);
@@ -162,7 +169,7 @@ static int run_experts(struct moe_rank *r)
 		return 0;
 	}
 	for (int e = 0; e < r->model.shape.experts; e++) {
-		if (r->owner[e] != r->self)
+		if (!moe_owns(&r->model, r->owner, e, r->self))
 			continue;
 		for (size_t i = 0; i < (size_t)r->count[le]; i++) {
 			size_t at = (le * rows + i) * hidden;
@@ -190,6 +197,7 @@ static int combine(struct moe_rank *r)
 	args.weights = AT(r->weights);
 	args.out = AT(r->out);
 	args.route = r->route;
+	args.placed = r->device ? NULL : r->placed;
 	err = moe_device_outcome(r, covey_combine(r->ep, &args, STREAM, &result), &result);
 	if (err)
 		return moe_rank_fail(r, "combine", err);
@@ -197,27 +205,43 @@ static int combine(struct moe_rank *r)
 	return moe_device_copies(r, true, out, 1);
 }
 
-/* Sums the ranks' results, and their wishes to stop: so all stop after the same step. */
-static int sum(struct moe_rank *r)
+/* Is an owner gone that had served own tokens? With one place each its tokens have no other, so the step goes on. */
+static int lacks(const struct moe_rank *r)
+{
+	size_t n = (size_t)r->model.shape.tokens * (size_t)r->model.shape.top_k;
+
+	for (size_t i = 0; r->model.places > 1 && i < n; i++)
+		if (r->placed[i] >= 0 && !(r->report.mask[MOE_COMBINE] >> r->owner[r->placed[i]] & 1))
+			return 1;
+	return 0;
+}
+
+/*
+ * Sums the ranks' results, their wishes to stop, so that all stop after the same step, and how many lack results, so
+ * that all do the pair again.
+ */
+static int sum(struct moe_rank *r, int *again)
 {
 	size_t n = (size_t)r->model.shape.tokens * (size_t)r->model.shape.hidden;
+	int64_t in[3] = { 0, 0, lacks(r) }, out[3];
 	struct covey_result result;
-	int64_t in[2] = { 0, 0 }, out[2];
 	char word;
 	int err;
 
 	for (size_t i = 0; i < n; i++)
 		in[0] += r->out[i];
 	if (r->fd >= 0)
-		in[1] = recv(r->fd, &word, 1, MSG_DONTWAIT) == 1;
+		in[1] = r->asked |= recv(r->fd, &word, 1, MSG_DONTWAIT) == 1;
 	else
 		in[1] = r->state.step + 1 >= (uint64_t)r->opt->steps;
-	err = covey_allreduce(in, out, 2, COVEY_INT64, COVEY_SUM, r->group, NULL, &result);
+	err = covey_allreduce(in, out, 3, COVEY_INT64, COVEY_SUM, r->group, NULL, &result);
 	if (err)
 		return moe_rank_fail(r, "allreduce", err);
 	note(r, MOE_SUM, &result);
 	r->report.sum = out[0];
 	r->stop = out[1] > 0;
+	*again = out[2] > 0;
+	r->report.again += *again;
 	r->state.holders = result.mask.word[0];
 	return 0;
 }
@@ -243,16 +267,17 @@ static int report(struct moe_rank *r)
 
 int moe_rank_step(struct moe_rank *r)
 {
-	int err = admit(r);
+	int err = admit(r), again = 1;
 
-	if (!err)
+	for (r->report.again = 0; !err && again;) {
 		err = dispatch(r);
-	if (!err)
-		err = run_experts(r);
-	if (!err)
-		err = combine(r);
-	if (!err)
-		err = sum(r);
+		if (!err)
+			err = run_experts(r);
+		if (!err)
+			err = combine(r);
+		if (!err)
+			err = sum(r, &again);
+	}
 	if (!err)
 		err = report(r);
 	r->fresh = 0;
