@@ -967,8 +967,7 @@ struct covey_ep_config {
  *
  * With places above 1 expert_owner is [E][P]: ranks, and -1 where an expert has fewer. Each expert has one place at
  * least, and none twice on a rank. Local experts are numbered by expert. NULL: place 0 is that of the blocks, and place
- * p is on the rank p * max(1, R / P) after it, modulo R; with fewer ranks than places the last ones are -1. On device
- * memory calls with places above 1 end with UNSUPPORTED.
+ * p is on the rank p * max(1, R / P) after it, modulo R; with fewer ranks than places the last ones are -1.
  *
  * The call is local, but all ranks make their calls of covey_ep_create() in the same order. The order decides offsets
  * in the window. So a joiner creates and destroys handles as the members did, or all ranks do so together after it is
@@ -1139,9 +1138,11 @@ COVEY_API size_t covey_ep_route_bytes(const struct covey_ep *ep);
  *                  are made 0. The words stay alive until COVEY_EP_ARRIVED_ENDED is told, whatever the outcome is; a
  *                  call that is refused writes none
  *
- * Output on host memory, may be NULL if places is 0 or 1; also of a rank without experts:
+ * Output, may be NULL if places is 0 or 1, and on devices, where it takes a launch after the dispatch; also of a rank
+ * without experts:
  *   placed         [num_tokens][K] int32: the place that takes the entry, e * P + p; -1: its id is skipped, or no place
- *                  of the expert lives. Written with each outcome, also one of an error unless the group has ended
+ *                  of the expert lives; on devices also an entry past T rows of one expert. Written with each outcome,
+ *                  also one of an error unless the group has ended
  *
  * Output on devices only:
  *   route          covey_ep_route_bytes() of device memory, 16-byte aligned: for the combine of these tokens

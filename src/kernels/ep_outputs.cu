@@ -15,6 +15,11 @@ static __device__ __forceinline__ size_t rows_of(const struct cvy_ep_outputs *o)
 	return (size_t)o->size * (size_t)o->tokens;
 }
 
+static CVY_GPU_BOTH size_t own_of(const struct cvy_ep_outputs *o)
+{
+	return o->placed ? (size_t)o->num_tokens * (size_t)o->top_k : 0;
+}
+
 static CVY_GPU_BOTH size_t bins_of(const struct cvy_ep_outputs *o)
 {
 	return o->once ? o->el > 0 : (size_t)o->el;
@@ -108,9 +113,9 @@ CVY_GPU_BOTH static inline size_t tails_of(const struct cvy_ep_outputs *o)
 
 CVY_GPU_BOTH static inline int ctas_of(const struct cvy_ep_outputs *o)
 {
-	const size_t entries = entries_of(o), tails = tails_of(o);
+	const size_t entries = entries_of(o), tails = tails_of(o), own = own_of(o);
 
-	return cvy_ep_beside_ctas(entries > tails ? entries : tails);
+	return cvy_ep_beside_ctas(own > entries && own > tails ? own : entries > tails ? entries : tails);
 }
 
 static __global__ void __launch_bounds__(THREADS) write_outputs(const __grid_constant__ struct cvy_ep_outputs o)
@@ -118,8 +123,11 @@ static __global__ void __launch_bounds__(THREADS) write_outputs(const __grid_con
 	const size_t step = (size_t)ctas_of(&o) * THREADS, at = (size_t)blockIdx.x * THREADS + threadIdx.x;
 
 	cvy_wait_for_stream();
-	if (blockIdx.x == 0)
+	if (blockIdx.x == 0 && o.el)
 		write_counts(&o);
+#pragma unroll 1
+	for (size_t i = at; i < own_of(&o); i += step)
+		o.placed[i] = o.sent[i] < 0 ? -1 : o.sent[i];
 #pragma unroll 1
 	for (size_t i = at; i < entries_of(&o); i += step)
 		write_origin(&o, i);

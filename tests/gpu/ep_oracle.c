@@ -116,6 +116,8 @@ void oracle_dispatch(const struct oracle *o, int rank)
 
 		cvy_ep_dispatch_take(&call, s, has(o, s) ? slot : NULL, told);
 	}
+	call.dispatch.placed = r->placed;
+	cvy_ep_dispatch_placed(&call);
 	cvy_ep_dispatch_outputs(ep, &call.dispatch);
 	free(slot);
 	put_back(ep);

@@ -28,7 +28,7 @@ struct oracle_rank { /* inputs of one rank, and room for what it must get */
 	float *recv_weights;
 	const uint8_t *mask;	/* NULL: none */
 	int64_t *expert_tokens; /* of these outputs NULL: not asked for */
-	int32_t *recv_counts, *triplets, *flat;
+	int32_t *recv_counts, *triplets, *flat, *placed;
 	const uint16_t *y;	   /* results of its experts, in the rows of packed */
 	const float *expert_scale; /* NULL: none */
 	uint16_t *out;

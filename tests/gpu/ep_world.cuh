@@ -55,6 +55,7 @@ enum {
 	FLAT,
 	ARRIVED,
 	EXPERT_SCALE,
+	PLACED,
 	PARTS
 };
 
@@ -294,6 +295,7 @@ static struct oracle oracle_of(const struct setup *s, uint32_t members)
 		k->recv_counts = asks(s, RECV_COUNTS) ? (int32_t *)host_at(r, RECV_COUNTS) : NULL;
 		k->triplets = asks(s, TRIPLETS) ? (int32_t *)host_at(r, TRIPLETS) : NULL;
 		k->flat = asks(s, FLAT) ? (int32_t *)host_at(r, FLAT) : NULL;
+		k->placed = s->places > 1 ? (int32_t *)host_at(r, PLACED) : NULL;
 		k->y = (uint16_t *)host_at(r, Y);
 		k->expert_scale = s->scaled ? (float *)host_at(r, EXPERT_SCALE) : NULL;
 		k->out = (uint16_t *)host_at(r, OUT);
@@ -353,6 +355,7 @@ static inline void prepare(struct setup *s)
 		size_part(d, FLAT, bins * rows * 2 * 4);
 		size_part(d, ARRIVED, (COVEY_EP_ARRIVED_ROWS + bins * rows) * 4);
 		size_part(d, EXPERT_SCALE, el * 4);
+		size_part(d, PLACED, t * k * 4);
 		for (int i = 0; i < PARTS; i++)
 			poison(r, i);
 		for (size_t i = 0; i < t * (size_t)h->hidden; i++)
@@ -413,6 +416,9 @@ static inline void launch_outputs(const struct setup *s, int r, const struct cvy
 
 	o.count = a->count;
 	o.route = a->route;
+	o.sent = a->sent;
+	o.placed = s->places > 1 ? (int32_t *)device_at(r, PLACED) : NULL;
+	o.num_tokens = a->num_tokens;
 	o.range = a->range;
 	o.expert_tokens = asks(s, EXPERT_TOKENS) ? (int64_t *)device_at(r, EXPERT_TOKENS) : NULL;
 	o.recv_counts = asks(s, RECV_COUNTS) ? (int32_t *)device_at(r, RECV_COUNTS) : NULL;
@@ -559,6 +565,22 @@ static size_t rows_in(int r, size_t e)
 	return (size_t)(uint32_t)last + (size_t)(last >> 32);
 }
 
+/* Of the own tokens; on devices an entry past the T rows of a place has none. */
+static inline void same_placed(const struct setup *s, const char *what, int r)
+{
+	const int32_t *got = (const int32_t *)(fetch(r, PLACED) + CANARY), *want = (int32_t *)host_at(r, PLACED);
+	uint32_t *used = (uint32_t *)calloc((size_t)s->shape.experts, sizeof(*used));
+
+	checks++;
+	for (int i = 0; i < side[r].num_tokens * s->shape.top_k; i++) {
+		const int past = want[i] >= 0 && used[want[i]]++ >= (uint32_t)s->shape.tokens;
+
+		if (got[i] != (past && !s->shape.once ? -1 : want[i]))
+			complain(s, what, r, "placed", (size_t)i * 4, (unsigned)got[i], (unsigned)want[i]);
+	}
+	free(used);
+}
+
 /* Rows up to the last one; past them nothing was touched. */
 static inline void same_rows(const struct setup *s, const char *what, int r, const uint8_t *want, size_t row_bytes,
 			     int whole)
@@ -679,6 +701,8 @@ static inline void check_dispatch(const struct setup *s, const char *what, uint3
 			same(s, what, r, SRC, "src_info", side[r].part[SRC].bytes);
 		same_asked(s, what, r);
 		check_arrived(s, what, r);
+		if (s->places > 1)
+			same_placed(s, what, r);
 		same_rows(s, what, r, codes ? codes : host_at(r, PACKED),
 			  cvy_ep_code_bytes(cvy_ep_code_of(s->shape.code), (size_t)s->shape.hidden), whole);
 		if (codes)

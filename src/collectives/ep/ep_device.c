@@ -246,6 +246,9 @@ static void fill_outputs(const struct covey_ep *ep, const struct covey_dispatch_
 	o->count = args->count;
 	o->route = a->route;
 	o->range = args->range;
+	o->sent = a->sent;
+	o->placed = args->placed;
+	o->num_tokens = args->num_tokens;
 	o->expert_tokens = args->expert_tokens;
 	o->recv_counts = args->recv_counts;
 	o->triplets = args->triplets;
