@@ -251,8 +251,6 @@ static void finish(struct argp_state *state)
 		argp_error(state, "--ffn %d: on devices %d at most", opt->ffn, CVY_GPU_EXPERT_FFN);
 	if (opt->devices && opt->preset == COVEY_EP_COMPACT)
 		argp_error(state, "--preset compact: on devices a row is of one expert: ll or flat is needed");
-	if (opt->devices && opt->replicas > 1)
-		argp_error(state, "--replicas %d: on devices an expert has one place", opt->replicas);
 	if (opt->replicas > opt->ranks)
 		argp_error(state, "--replicas %d: an expert has one place on a rank at most, and --ranks is %d",
 			   opt->replicas, opt->ranks);

@@ -94,7 +94,8 @@ static int admit(struct moe_rank *r)
 
 static int dispatch(struct moe_rank *r)
 {
-	const void *const in[] = { r->x, r->experts, r->weights }, *const out[] = { r->count, r->range, r->flat };
+	const void *const in[] = { r->x, r->experts, r->weights }, *out[4] = { r->count, r->range };
+	int outs = 2;
 	struct covey_dispatch_args args = COVEY_DISPATCH_INIT;
 	struct covey_result result;
 	int err;
@@ -115,12 +116,16 @@ static int dispatch(struct moe_rank *r)
 	args.recv_experts = once(r) ? r->recv_experts : NULL;
 	args.recv_weights = once(r) ? r->recv_weights : NULL;
 	args.route = r->route;
-	args.placed = r->device ? NULL : r->placed;
+	args.placed = r->model.places > 1 ? AT(r->placed) : NULL;
 	err = moe_device_outcome(r, covey_dispatch(r->ep, &args, STREAM, &result), &result);
 	if (err)
 		return moe_rank_fail(r, "dispatch", err);
 	note(r, MOE_DISPATCH, &result);
-	return moe_device_copies(r, true, out, args.flat ? 3 : 2);
+	if (args.flat)
+		out[outs++] = r->flat;
+	if (args.placed)
+		out[outs++] = r->placed;
+	return moe_device_copies(r, true, out, outs);
 }
 
 /* The sum of the experts here that the row names, by their weights. */
@@ -197,7 +202,7 @@ static int combine(struct moe_rank *r)
 	args.weights = AT(r->weights);
 	args.out = AT(r->out);
 	args.route = r->route;
-	args.placed = r->device ? NULL : r->placed;
+	args.placed = r->model.places > 1 ? AT(r->placed) : NULL;
 	err = moe_device_outcome(r, covey_combine(r->ep, &args, STREAM, &result), &result);
 	if (err)
 		return moe_rank_fail(r, "combine", err);
