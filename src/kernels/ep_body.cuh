@@ -36,7 +36,6 @@ struct cvy_ep_shared {
 	uint64_t entered; /* what thread 0 found when it counted the CTA, for itself: kept here it takes no register */
 	uint32_t lost;	  /* combine: whose tokens did not come */
 	uint32_t active;  /* ranks that the caller does not rule out */
-	uint32_t living;  /* dispatch, where experts have several places: contributors of this attempt */
 	struct cvy_ep_tables tables; /* as in the handle's memory, where a look takes a tenth of that */
 };
 

@@ -356,6 +356,14 @@ CVY_GPU_BOTH static inline size_t cvy_ep_near_ids(const struct cvy_ep_args *a)
 	return ids <= CVY_EP_NEAR ? (ids + 3) / 4 * 4 : 0;
 }
 
+/* What stands first: the copy of the ids; or, where there is none and experts have several places, the place of each. */
+CVY_GPU_BOTH static inline size_t cvy_ep_near_words(const struct cvy_ep_args *a)
+{
+	const size_t near = cvy_ep_near_ids(a);
+
+	return near || a->places <= 1 ? near : (size_t)(a->experts / a->places + 3) / 4 * 4;
+}
+
 /* Words of 32 tokens that a step's window has: what any lane has in it, and what stands between. Of such that have a row at each rank. */
 CVY_GPU_BOTH static inline int cvy_ep_window_words(const struct cvy_ep_args *a)
 {
@@ -383,8 +391,8 @@ static inline size_t cvy_ep_dispatch_room(const struct cvy_ep_args *a)
 {
 	size_t size = (size_t)a->call.size, once = (size_t)a->once, step = (size_t)a->form.per_step;
 	size_t turns = (size_t)cvy_ep_turns(a);
-	size_t halves = cvy_ep_near_ids(a) + (size + turns - 1) * cvy_ep_entries(a) + (size_t)a->experts + once * size +
-			size * ((size_t)a->el + once);
+	size_t halves = cvy_ep_near_words(a) + (size + turns - 1) * cvy_ep_entries(a) + (size_t)a->experts +
+			once * size + size * ((size_t)a->el + once);
 
 	if (cvy_ep_windows(a))
 		halves += (size_t)cvy_ep_window_bins(a) + size * (size_t)cvy_ep_window_words(a);
