@@ -61,6 +61,7 @@ static int ep_launch(struct cvy_gpu *gpu, struct cvy_ep_args *a, struct CUstream
 	a->call.rows = 1;
 	a->call.root = -1;
 	a->size_mask = a->call.size >= 32 ? 0xffffffffu : (1u << a->call.size) - 1;
+	a->wide = a->call.kind == CVY_GPU_DISPATCH && a->ids64 && a->places <= 1 && !cvy_ep_near_ids(a);
 	a->timeout_cycles = a->timeout_ms > 0 ? cvy_gpu_cycles(gpu, a->timeout_ms) : 0;
 	err = cvy_gpu_begin(gpu, &a->call, &was);
 	if (err)
@@ -77,37 +78,44 @@ static int ep_launch(struct cvy_gpu *gpu, struct cvy_ep_args *a, struct CUstream
 struct cvy_ep_spare {
 	struct cvy_ep_spare *next;
 	struct cvy_ep_state *state;
+	size_t bytes;
 };
 
-static struct cvy_ep_state *take_spare(struct cvy_gpu *gpu)
+/* One of @bytes; NULL: there is none. */
+static struct cvy_ep_state *take_spare(struct cvy_gpu *gpu, size_t bytes)
 {
-	struct cvy_ep_spare *spare = gpu->spares;
-	struct cvy_ep_state *state = spare ? spare->state : NULL;
+	for (struct cvy_ep_spare **at = &gpu->spares; *at; at = &(*at)->next) {
+		struct cvy_ep_spare *spare = *at;
+		struct cvy_ep_state *state = spare->state;
 
-	if (spare)
-		gpu->spares = spare->next;
-	free(spare);
-	return state;
+		if (spare->bytes != bytes)
+			continue;
+		*at = spare->next;
+		free(spare);
+		return state;
+	}
+	return NULL;
 }
 
 void cvy_ep_free_spares(struct cvy_gpu *gpu)
 {
 	while (gpu->spares)
-		cudaFree(take_spare(gpu));
+		cudaFree(take_spare(gpu, gpu->spares->bytes));
 }
 
 /* Operations may be under way on the device, and wait for this rank: so nothing here is a kernel. */
-static int ep_state(struct cvy_gpu *gpu, const struct cvy_ep_tables *tables, struct cvy_ep_state **state)
+static int ep_state(struct cvy_gpu *gpu, const struct cvy_ep_tables *tables, size_t behind, struct cvy_ep_state **state)
 {
+	const size_t bytes = sizeof(**state) + behind;
 	struct cvy_gpu_call call = {};
 	int was, err = cvy_gpu_begin(gpu, &call, &was);
 
 	if (err)
 		return err;
 	if (!*state)
-		*state = take_spare(gpu);
+		*state = take_spare(gpu, bytes);
 	if (!*state)
-		err = check(gpu, cudaMalloc((void **)state, sizeof(**state)), "memory for a handle");
+		err = check(gpu, cudaMalloc((void **)state, bytes), "memory for a handle");
 	if (!err)
 		err = cvy_gpu_clear(gpu, (CUdeviceptr)*state, sizeof(**state), "memory for a handle");
 	if (!err)
@@ -116,13 +124,14 @@ static int ep_state(struct cvy_gpu *gpu, const struct cvy_ep_tables *tables, str
 	return err;
 }
 
-static void ep_state_free(struct cvy_gpu *gpu, struct cvy_ep_state *state)
+static void ep_state_free(struct cvy_gpu *gpu, struct cvy_ep_state *state, size_t behind)
 {
 	struct cvy_ep_spare *spare = state ? (struct cvy_ep_spare *)malloc(sizeof(*spare)) : NULL;
 
 	if (!spare) /* without memory for a note of it it is lost until the process ends */
 		return;
 	spare->state = state;
+	spare->bytes = sizeof(*state) + behind;
 	spare->next = gpu->spares;
 	gpu->spares = spare;
 }

@@ -385,7 +385,7 @@ template <int ONCE> struct cvy_ep_bulk_dispatch {
 	static __device__ __forceinline__ void mark(const struct cvy_ep_turn *t, const struct cvy_ep_room *room)
 	{
 		if (t->a->places > 1)
-			cvy_ep_place_all(t->a, &t->sh->tables, *room, t->r->lane.mask & t->a->size_mask);
+			cvy_ep_place_all(t->a, &t->sh->tables, (int32_t *)room->ids, t->r->lane.mask & t->a->size_mask);
 		if (!cvy_ep_marks(t->a)) {
 			plan(t, room, 0);
 			return;

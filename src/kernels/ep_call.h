@@ -243,6 +243,17 @@ struct cvy_ep_state {
 
 #define CVY_EP_UNPLACED (-2) /* an expert of which no place lives */
 
+/*
+ * Behind the state: where experts have several places, and ids are too many for a copy in shared memory, words of each CTA
+ * for the places that take the tokens.
+ */
+CVY_GPU_BOTH static inline size_t cvy_ep_placed_words(int tokens, int top_k, int places)
+{
+	const size_t ids = (size_t)tokens * (size_t)top_k;
+
+	return places > 1 && ids > CVY_EP_NEAR ? (ids + 3) / 4 * 4 : 0;
+}
+
 /* Dispatch leaves this for combine, in memory of the caller: rows here of all ranks' tokens, experts of the own tokens. */
 static inline size_t cvy_ep_route_items(int size, int tokens, int top_k)
 {
@@ -300,11 +311,12 @@ struct cvy_ep_args {
 	int32_t *active;  /* [size] or NULL: 0: not waited for, nor sent to; made 0 where the deadline passed */
 	uint64_t *waited; /* [size] or NULL: cycles that lane 0 waited for each source, added */
 	uint64_t timeout_cycles;
-	int32_t timeout_ms; /* the device makes cycles of it */
+	int32_t wide; /* dispatch: ids are read as int64, where the caller has them. The launch fills this in */
 	int32_t once;
 	int32_t *recv_experts; /* once: [size * tokens][top_k] experts here of each row, -1: none, */
 	float *recv_weights;   /* and their weights */
 	int32_t back;	       /* enum cvy_ep_codes: of rows of combine */
+	int32_t timeout_ms;    /* the device makes cycles of it */
 	const float *smooth;   /* dispatch: [experts][hidden] factors, or NULL; rows then come as they are */
 };
 
@@ -356,14 +368,6 @@ CVY_GPU_BOTH static inline size_t cvy_ep_near_ids(const struct cvy_ep_args *a)
 	return ids <= CVY_EP_NEAR ? (ids + 3) / 4 * 4 : 0;
 }
 
-/* What stands first: the copy of the ids; or, where there is none and experts have several places, the place of each. */
-CVY_GPU_BOTH static inline size_t cvy_ep_near_words(const struct cvy_ep_args *a)
-{
-	const size_t near = cvy_ep_near_ids(a);
-
-	return near || a->places <= 1 ? near : (size_t)(a->experts / a->places + 3) / 4 * 4;
-}
-
 /* Words of 32 tokens that a step's window has: what any lane has in it, and what stands between. Of such that have a row at each rank. */
 CVY_GPU_BOTH static inline int cvy_ep_window_words(const struct cvy_ep_args *a)
 {
@@ -391,8 +395,8 @@ static inline size_t cvy_ep_dispatch_room(const struct cvy_ep_args *a)
 {
 	size_t size = (size_t)a->call.size, once = (size_t)a->once, step = (size_t)a->form.per_step;
 	size_t turns = (size_t)cvy_ep_turns(a);
-	size_t halves = cvy_ep_near_words(a) + (size + turns - 1) * cvy_ep_entries(a) + (size_t)a->experts +
-			once * size + size * ((size_t)a->el + once);
+	size_t halves = cvy_ep_near_ids(a) + (size + turns - 1) * cvy_ep_entries(a) + (size_t)a->experts + once * size +
+			size * ((size_t)a->el + once);
 
 	if (cvy_ep_windows(a))
 		halves += (size_t)cvy_ep_window_bins(a) + size * (size_t)cvy_ep_window_words(a);

@@ -104,7 +104,7 @@ template <int ONCE, int INTS = 0> struct cvy_ep_dispatch {
 	{
 		CVY_TRACED(PLAN, step);
 		if (!step && t->a->places > 1)
-			cvy_ep_place_all(t->a, &t->sh->tables, *room, t->r->lane.mask & t->a->size_mask);
+			cvy_ep_place_all(t->a, &t->sh->tables, (int32_t *)room->ids, t->r->lane.mask & t->a->size_mask);
 		if (!step)
 			cvy_ep_count<ONCE>(t, room);
 		if (ONCE && cvy_ep_windows(t->a)) {

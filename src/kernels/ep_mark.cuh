@@ -13,9 +13,9 @@ static __device__ __forceinline__ void cvy_ep_eight_ids(const struct cvy_ep_args
 							int token, int from, int32_t v[8])
 {
 	const int first = token * a->top_k + from, n = token < a->num_tokens ? a->top_k - from : 0;
-	const int odd = cvy_ep_ids_odd(a), wide = odd && a->ids64;
+	const int wide = a->wide;
 	const int32_t *at = room->ids + ((size_t)first << wide);
-	const int whole = n >= 8 && ((uintptr_t)at & 15) == 0 && !(odd && a->places > 1);
+	const int whole = n >= 8 && ((uintptr_t)at & 15) == 0;
 
 	if (whole && wide) {
 #pragma unroll

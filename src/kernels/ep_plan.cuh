@@ -11,9 +11,8 @@
 
 /* Dynamic shared memory of dispatch. */
 struct cvy_ep_room {
-	const int32_t *ids; /* the copy, or the caller's: read with cvy_ep_id() */
+	const int32_t *ids; /* the copy, or the caller's, or places behind the handle's state: read with cvy_ep_id() */
 	int32_t *near;	    /* NULL: there is no room for one */
-	int32_t *place;	    /* the same words; without a copy, where experts have several places: that of each */
 	uint64_t *stage;    /* [per_step][row_words] */
 	uint64_t *mine;	    /* [rank] own tokens of the step that go there */
 	uint32_t *own;	    /* entries of the own tokens: among those of all sources, or in a room of theirs */
@@ -32,16 +31,21 @@ static __device__ __forceinline__ int cvy_ep_window(const struct cvy_ep_args *a,
 	return cvy_ep_windows(a) ? s->first * a->form.apart : 0;
 }
 
+/* This CTA's words for places (cvy_ep_placed_words). */
+static __device__ __forceinline__ int32_t *cvy_ep_placed_at(const struct cvy_ep_args *a)
+{
+	return (int32_t *)(a->state + 1) + (size_t)blockIdx.x * cvy_ep_placed_words(a->tokens, a->top_k, a->places);
+}
+
 template <int ONCE>
 static __device__ __forceinline__ struct cvy_ep_room cvy_ep_room_of(const struct cvy_ep_args *a,
 								    struct cvy_ep_shared *sh, uint64_t *room)
 {
-	size_t near = cvy_ep_near_words(a);
+	size_t near = cvy_ep_near_ids(a);
 	struct cvy_ep_room at;
 
-	at.place = (int32_t *)room;
-	at.near = cvy_ep_near_ids(a) ? at.place : NULL;
-	at.ids = at.near ? at.near : a->ids64 ? (const int32_t *)a->ids64 : a->ids;
+	at.near = near ? (int32_t *)room : NULL;
+	at.ids = near ? at.near : a->places > 1 ? cvy_ep_placed_at(a) : a->ids64 ? (const int32_t *)a->ids64 : a->ids;
 	at.stage = room + near / 2;
 	at.mine = sh->mine[0];
 	at.entry =
@@ -76,26 +80,10 @@ static __device__ __forceinline__ int32_t cvy_ep_id_given(const struct cvy_ep_ar
 	return a->ids64 ? cvy_ep_id_narrow_at((const int32_t *)a->ids64, i) : a->ids[i];
 }
 
-/* Must an id of a room be made one? Of int64; or of an expert that has several places. A copy has int32, of places. */
-static __device__ __forceinline__ int cvy_ep_ids_odd(const struct cvy_ep_args *a)
-{
-	return (a->ids64 || a->places > 1) && !cvy_ep_near_ids(a);
-}
-
-static __device__ __forceinline__ int32_t cvy_ep_id_odd(const struct cvy_ep_args *a, const struct cvy_ep_room *room,
-							int i)
-{
-	const int32_t id = a->ids64 ? cvy_ep_id_narrow_at(room->ids, i) : room->ids[i];
-
-	if (a->places <= 1)
-		return id;
-	return id >= 0 && id < a->experts / a->places ? room->place[id] : -1;
-}
-
 /* The same id, from the copy if there is one; of a place, where experts have several. */
 static __device__ __forceinline__ int32_t cvy_ep_id(const struct cvy_ep_args *a, const struct cvy_ep_room *room, int i)
 {
-	return cvy_ep_ids_odd(a) ? cvy_ep_id_odd(a, room, i) : room->ids[i];
+	return a->wide ? cvy_ep_id_narrow_at(room->ids, i) : room->ids[i];
 }
 
 /* The place that takes tokens of this rank for expert @id of the caller, of those whose ranks are in @living. */
@@ -113,17 +101,15 @@ static __device__ __forceinline__ int32_t cvy_ep_placed(const struct cvy_ep_args
 
 /*
  * All threads, up to a barrier, before an attempt looks at ids, where experts have several places: which of them take the own
- * tokens follows from its contributors @living. What stands there may be of an attempt before.
+ * tokens follows from its contributors @living. What stands in the room @to may be of an attempt before.
  */
 static __device__ __noinline__ void cvy_ep_place_all(const struct cvy_ep_args *a, const struct cvy_ep_tables *tables,
-						     struct cvy_ep_room room, uint32_t living)
+						     int32_t *to, uint32_t living)
 {
-	const int n = room.near ? a->num_tokens * a->top_k : a->experts / a->places;
-
 	__syncthreads();
 #pragma unroll 1
-	for (int i = (int)threadIdx.x; i < n; i += CVY_EP_THREADS)
-		room.place[i] = cvy_ep_placed(a, tables, living, room.near ? cvy_ep_id_given(a, i) : i);
+	for (int i = (int)threadIdx.x; i < a->num_tokens * a->top_k; i += CVY_EP_THREADS)
+		to[i] = cvy_ep_placed(a, tables, living, cvy_ep_id_given(a, i));
 	__syncthreads();
 }
 
@@ -263,7 +249,7 @@ static __device__ __forceinline__ uint32_t cvy_ep_earlier(const struct cvy_ep_ar
 {
 	const int32_t *ids = room->ids + begin;
 	uint32_t sum = 0;
-	int i = (int)(threadIdx.x % 32), whole = ((uintptr_t)ids & 15) == 0 && !cvy_ep_ids_odd(a) ? n / 4 : 0;
+	int i = (int)(threadIdx.x % 32), whole = ((uintptr_t)ids & 15) == 0 && !a->wide ? n / 4 : 0;
 
 #pragma unroll 4
 	for (int k = i; k < whole; k += 32) {

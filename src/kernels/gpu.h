@@ -121,8 +121,10 @@ struct cvy_ep_tables;
 
 struct cvy_gpu_ep_ops {
 	uint32_t abi;
-	int (*state)(struct cvy_gpu *gpu, const struct cvy_ep_tables *tables, struct cvy_ep_state **state);
-	void (*state_free)(struct cvy_gpu *gpu, struct cvy_ep_state *state);
+	/* @behind: bytes more that a handle needs, always the same (cvy_ep_placed_words). */
+	int (*state)(struct cvy_gpu *gpu, const struct cvy_ep_tables *tables, size_t behind,
+		     struct cvy_ep_state **state);
+	void (*state_free)(struct cvy_gpu *gpu, struct cvy_ep_state *state, size_t behind);
 	/* args->call has kind, rank and size, args->form is filled in; the rest of the call is this function's. */
 	int (*launch)(struct cvy_gpu *gpu, struct cvy_ep_args *args, struct CUstream_st *stream);
 	/* Before a dispatch that has a mask, and after one that was asked for more (ep_outputs.h). */

@@ -605,7 +605,7 @@ int main(int argc, char **argv)
 		losses();
 	printf("%d ranks, %llu seeds: %d checks, %d failed\n", n, (unsigned long long)seeds, checks, failures);
 	for (int r = 0; r < n; r++) {
-		cvy_gpu_ep_ops.state_free(ranks[r].gpu, side[r].state);
+		cvy_gpu_ep_ops.state_free(ranks[r].gpu, side[r].state, BEHIND);
 		ops->close(ranks[r].gpu);
 	}
 	return failures != 0;

@@ -16,6 +16,7 @@
 
 #define ROOM ((size_t)256 << 20)
 #define POISON 0xc5
+#define BEHIND ((size_t)4 << 20) /* for the places of all set-ups: a rank has one state */
 
 extern "C" const struct cvy_gpu_ep_ops cvy_gpu_ep_ops;
 
@@ -321,6 +322,10 @@ static inline void prepare(struct setup *s)
 		fprintf(stderr, "hidden %d top %d experts %d: no form\n", h->hidden, h->top_k, h->experts);
 		exit(1);
 	}
+	if ((size_t)s->lanes * cvy_ep_placed_words(h->tokens, h->top_k, s->places) * 4 > BEHIND) {
+		fprintf(stderr, "places of %d tokens do not fit\n", h->tokens);
+		exit(1);
+	}
 	for (int r = 0; r < n; r++) {
 		struct side *d = &side[r];
 		size_t el = (size_t)oracle_local(&o, r), k = (size_t)h->top_k, t = (size_t)h->tokens;
@@ -388,7 +393,7 @@ static inline void prepare(struct setup *s)
 		upload(r, ACTIVE);
 		memset(host_at(r, WAITED), 0, (size_t)n * 8);
 		upload(r, WAITED);
-		OK(ranks[r].gpu, cvy_gpu_ep_ops.state(ranks[r].gpu, &tables, &d->state));
+		OK(ranks[r].gpu, cvy_gpu_ep_ops.state(ranks[r].gpu, &tables, BEHIND, &d->state));
 	}
 }
 

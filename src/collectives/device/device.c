@@ -249,21 +249,22 @@ int cvy_device_run(struct cvy_device *d, struct cvy_gpu_call *call, struct CUstr
 	return 0;
 }
 
-int cvy_device_ep_state(struct cvy_device *d, const struct cvy_ep_tables *tables, struct cvy_ep_state **state)
+int cvy_device_ep_state(struct cvy_device *d, const struct cvy_ep_tables *tables, size_t behind,
+			struct cvy_ep_state **state)
 {
 	int err;
 
 	if (!d->ep)
 		return cvy_fail(d->box, COVEY_ERR_UNSUPPORTED, -1, 0,
 				"device: libcovey_cuda has no dispatch and combine");
-	err = d->ep->state(d->gpu, tables, state);
+	err = d->ep->state(d->gpu, tables, behind, state);
 	return err ? cvy_fail(d->box, err, d->rank, d->epoch, "%s", d->ops->why(d->gpu)) : 0;
 }
 
-void cvy_device_ep_free(struct cvy_device *d, struct cvy_ep_state *state)
+void cvy_device_ep_free(struct cvy_device *d, struct cvy_ep_state *state, size_t behind)
 {
 	if (state)
-		d->ep->state_free(d->gpu, state);
+		d->ep->state_free(d->gpu, state, behind);
 }
 
 int cvy_device_ep_run(struct cvy_device *d, struct cvy_ep_args *args, const struct cvy_ep_beside *beside,

@@ -69,8 +69,9 @@ int cvy_device_mem_alloc(struct cvy_device *d, size_t bytes, void **out);
 int cvy_device_mem_free(struct cvy_device *d, void *memory);
 int cvy_device_peers(struct cvy_device *d, struct covey_device_peers *out);
 /* The memory of a handle for dispatch and combine, with its tables; *state: NULL, or the state before. */
-int cvy_device_ep_state(struct cvy_device *d, const struct cvy_ep_tables *tables, struct cvy_ep_state **state);
-void cvy_device_ep_free(struct cvy_device *d, struct cvy_ep_state *state);
+int cvy_device_ep_state(struct cvy_device *d, const struct cvy_ep_tables *tables, size_t behind,
+			struct cvy_ep_state **state);
+void cvy_device_ep_free(struct cvy_device *d, struct cvy_ep_state *state, size_t behind);
 /* @beside: what a dispatch takes and gives besides, or NULL */
 int cvy_device_ep_run(struct cvy_device *d, struct cvy_ep_args *args, const struct cvy_ep_beside *beside,
 		      struct CUstream_st *stream, struct covey_result *result);

@@ -128,6 +128,13 @@ static void tell_forms(const struct cvy_ep_shape_gpu *shape, const struct cvy_ep
 		  text[0], text[1]);
 }
 
+/* Bytes behind the state; with 0 lanes, before it is laid out, there is no state. */
+static size_t behind(const struct covey_ep *ep)
+{
+	return (size_t)ep->device->form[0].lanes * sizeof(int32_t) *
+	       cvy_ep_placed_words(ep->shape.tokens, ep->shape.top_k, cvy_ep_places(&ep->shape));
+}
+
 static int lay_out(struct covey_ep *ep)
 {
 	struct cvy_ep_device *x = ep->device;
@@ -161,7 +168,7 @@ static int lay_out(struct covey_ep *ep)
 	if (!err)
 		tell_forms(&shape, x->form);
 	if (!err)
-		err = cvy_device_ep_state(ep->group->device, tables, &x->state);
+		err = cvy_device_ep_state(ep->group->device, tables, behind(ep), &x->state);
 	x->laid_out = !err;
 	free(tables);
 	return err;
@@ -176,7 +183,7 @@ void cvy_ep_device_stale(struct covey_ep *ep)
 void cvy_ep_device_free(struct covey_ep *ep)
 {
 	if (ep->device)
-		cvy_device_ep_free(ep->group->device, ep->device->state);
+		cvy_device_ep_free(ep->group->device, ep->device->state, behind(ep));
 	free(ep->device);
 	ep->device = NULL;
 }

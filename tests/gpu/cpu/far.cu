@@ -313,7 +313,7 @@ int main(void)
 	held_sum();
 	printf("%d checks, %d failed\n", checks, failures);
 	for (int r = 0; r < n; r++) {
-		cvy_gpu_ep_ops.state_free(ranks[r].gpu, side[r].state);
+		cvy_gpu_ep_ops.state_free(ranks[r].gpu, side[r].state, BEHIND);
 		close_wire(r);
 	}
 	for (int r = 0; r < n; r++)

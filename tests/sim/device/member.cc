@@ -463,7 +463,7 @@ struct process *process_open(int rank, size_t first)
 	p->first = NONE;
 	agent_open(&p->agent, p);
 	p->device = device_open(p);
-	if (cvy_device_ep_state(p->device, &setup.tables, &p->state))
+	if (cvy_device_ep_state(p->device, &setup.tables, 0, &p->state))
 		abort();
 	for (struct process *q : processes) {
 		if (q == p || q->rank == rank || process_of(q->rank) != q)
@@ -570,7 +570,7 @@ void members_end(void)
 	letters.clear();
 	for (struct process *p : processes) {
 		p->device->library = NULL;
-		cvy_device_ep_free(p->device, p->state);
+		cvy_device_ep_free(p->device, p->state, 0);
 		for (int r = 0; r < CVY_GPU_RANKS; r++) {
 			if (p->device->peer[r].fd >= 0)
 				close(p->device->peer[r].fd);
