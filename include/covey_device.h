@@ -229,17 +229,27 @@ static __device__ inline int covey_wait(const struct covey_device_peers *peers, 
  * ---- rows of a dispatch, while it runs ----
  *
  * A kernel in another stream begins with rows that are here (`arrived` of struct covey_dispatch_args). It is launched behind
- * what makes these words 0, and leaves room for the dispatch: its CTAs and the lanes of the handle run at a time.
+ * what makes these words 0, and after covey_dispatch(), or covey_dispatch_recv(), has returned 0: of a call that is refused
+ * it would wait for ever. A rank without experts launches none. It leaves room for the dispatch: its CTAs and the lanes of
+ * the handle run at a time.
+ *
+ *	__shared__ int here;
  *
  *	if (threadIdx.x == 0)
  *		here = !covey_wait_range(arrived);
  *	__syncthreads();
  *	for (int i = 0; here && i < count[expert]; i++) {
+ *		__syncthreads();	// all have looked at `here`
  *		if (threadIdx.x == 0)
  *			here = !covey_wait_row(arrived, (size_t)expert * rows + i);
  *		__syncthreads();
- *		...
+ *		if (here)
+ *			...
  *	}
+ *
+ * Outputs change while this kernel runs, so it does not read them with __ldg() or through `const ... *__restrict__`: such
+ * loads may give what was there before. Bulk copies and TMA read them behind `fence.proxy.async`, by the thread that
+ * has waited, or behind a barrier with it.
  *
  * Where both kernels have ended and arrived[COVEY_EP_ARRIVED_AGAIN] is not 0, what this one has read does not hold.
  */
@@ -281,7 +291,10 @@ static __device__ inline int covey_wait_range(const uint32_t *arrived)
 	return covey_wait_arrival_(arrived, COVEY_EP_ARRIVED_RANGE);
 }
 
-/** covey_wait_row - until row @row of packed_x, its scales, and what other outputs say of it can be read; as above */
+/**
+ * covey_wait_row - until row @row of packed_x, its scales, and what other outputs say of it can be read; as above
+ * Not of triplets, which a launch behind the dispatch writes.
+ */
 static __device__ inline int covey_wait_row(const uint32_t *arrived, size_t row)
 {
 	return covey_wait_arrival_(arrived, COVEY_EP_ARRIVED_ROWS + row);

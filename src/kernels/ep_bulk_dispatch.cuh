@@ -475,6 +475,7 @@ template <int ONCE> struct cvy_ep_bulk_dispatch {
 		cvy_ep_bulk_headers<ONCE>(t, &s, &at, !step);
 		if (cvy_ep_stopped(t) || cvy_ep_wait_lines(t, &s, t->sh->theirs))
 			return 1;
+		cvy_ep_arrives_late(t);
 		if (threadIdx.x == 0)
 			t->sh->taken[step & 1] = 0;
 		return 0;

@@ -204,6 +204,7 @@ template <int ONCE, int INTS = 0> struct cvy_ep_dispatch {
 			cvy_ep_headers<ONCE>(&t, &s, &room);
 			if (cvy_ep_stopped(&t))
 				return 1;
+			cvy_ep_arrives_late(&t);
 			CVY_TRACED_NEXT(TAKE, step);
 			if (!r->index)
 				cvy_ep_tell<ONCE>(a, &room);

@@ -459,6 +459,8 @@ static __device__ __noinline__ void cvy_ep_rest(const struct cvy_ep_args *a, str
 	r.touched = 0;
 	r.most = a->timeout_cycles;
 	verdict = cvy_ep_standing(a, r.lane.epoch);
+	if (BODY::PLACES)
+		cvy_ep_arrives_again(a);
 	if (threadIdx.x == 0)
 		op = cvy_entered_op(sh->entered);
 	__syncthreads();

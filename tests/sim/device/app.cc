@@ -377,16 +377,20 @@ size_t app_row_bytes(void)
 	return (size_t)setup.shape.hidden * (setup.shape.code ? 1 : 2);
 }
 
-/* As another kernel would, while the dispatch runs: takes some of the rows that are announced. */
+/*
+ * As another kernel would, while the dispatch runs: takes some of the rows that are announced. Counts and entries that are
+ * announced are none that no attempt has written, also where rows are placed anew: a reader goes to memory by them.
+ */
 static void look_at_rows(struct process *p, size_t op)
 {
 	struct buffers *b = &p->buffers[plan[op].step];
 	const uint32_t *arrived = (const uint32_t *)b->at[ARRIVED];
 	const size_t row = app_row_bytes();
 
-	if (!p->alive || p->completed > op || arrived[COVEY_EP_ARRIVED_AGAIN])
+	if (!p->alive || p->completed > op)
 		return;
-	for (size_t i = 0; i < b->bytes[ARRIVED] / 4 - COVEY_EP_ARRIVED_ROWS; i++)
+	check_announced(p, op);
+	for (size_t i = 0; !arrived[COVEY_EP_ARRIVED_AGAIN] && i < b->bytes[ARRIVED] / 4 - COVEY_EP_ARRIVED_ROWS; i++)
 		if (arrived[COVEY_EP_ARRIVED_ROWS + i] == COVEY_EP_ARRIVED && sim_odds(4))
 			b->seen.push_back({ i, { b->at[PACKED] + i * row, b->at[PACKED] + (i + 1) * row } });
 	sim_after(sim_below(4 * US), [p, op] { look_at_rows(p, op); });

@@ -105,6 +105,43 @@ static void same_rows(struct process *p, size_t op, struct buffers *b, const str
 		}
 }
 
+/* No row is announced behind the end. */
+static void check_end(struct process *p, size_t op, struct buffers *b)
+{
+	const uint32_t *arrived = (const uint32_t *)b->at[ARRIVED];
+	size_t rows = 0;
+
+	if (arrived[COVEY_EP_ARRIVED_ENDED] != COVEY_EP_ARRIVED)
+		return;
+	for (size_t i = COVEY_EP_ARRIVED_ROWS; i < b->bytes[ARRIVED] / 4; i++)
+		rows += arrived[i] == COVEY_EP_ARRIVED;
+	if (b->ended && rows != b->rows_at_end)
+		sim_fail("G3", "rank %d, operation %zu: %zu rows were announced when the end was told, and then %zu",
+			 p->rank, op, b->rows_at_end, rows);
+	b->ended = 1;
+	b->rows_at_end = rows;
+}
+
+void check_announced(struct process *p, size_t op)
+{
+	struct buffers *b = &p->buffers[plan[op].step];
+	const uint32_t *arrived = (const uint32_t *)b->at[ARRIVED], *count = (const uint32_t *)b->at[COUNT];
+	const uint32_t *flat = (const uint32_t *)b->at[FLAT];
+	const uint32_t rows = (uint32_t)(setup.size * setup.shape.tokens);
+
+	for (size_t e = 0; arrived[COVEY_EP_ARRIVED_RANGE] == COVEY_EP_ARRIVED && e < b->bytes[COUNT] / 4; e++)
+		if (count[e] > rows)
+			sim_fail("G3", "rank %d, operation %zu: range is announced, and expert %zu has %x rows",
+				 p->rank, op, e, count[e]);
+	for (size_t i = 0; i < b->bytes[ARRIVED] / 4 - COVEY_EP_ARRIVED_ROWS; i++)
+		if (arrived[COVEY_EP_ARRIVED_ROWS + i] == COVEY_EP_ARRIVED &&
+		    (flat[2 * i] >= (uint32_t)setup.size ||
+		     flat[2 * i + 1] >= (uint32_t)(setup.shape.tokens * setup.shape.top_k)))
+			sim_fail("G3", "rank %d, operation %zu: row %zu is announced, of entry %x of rank %x", p->rank,
+				 op, i, flat[2 * i + 1], flat[2 * i]);
+	check_end(p, op, b);
+}
+
 /* A row that was announced stands as it was then, and each that is here was, unless rows were placed anew. */
 static void check_arrived(struct process *p, size_t op, struct buffers *b, const struct room *room, int bins)
 {
@@ -114,6 +151,7 @@ static void check_arrived(struct process *p, size_t op, struct buffers *b, const
 	if (arrived[COVEY_EP_ARRIVED_ENDED] != COVEY_EP_ARRIVED)
 		sim_fail("G3", "rank %d, operation %zu: the end is not told: %x", p->rank, op,
 			 arrived[COVEY_EP_ARRIVED_ENDED]);
+	check_announced(p, op);
 	if (arrived[COVEY_EP_ARRIVED_AGAIN])
 		return;
 	for (const struct seen &seen : b->seen)

@@ -223,6 +223,8 @@ struct buffers { /* of one step of one process; shared by its operations */
 	int dispatched;	 /* its dispatch has ended, and is what it should be */
 	uint32_t living; /* the contributors of that: by these its tokens have places */
 	std::vector<struct seen> seen;
+	int ended; /* the dispatch has told its end, with so many rows announced */
+	size_t rows_at_end;
 };
 
 /* What a rank gives to a step, whoever it is then. */
@@ -252,6 +254,7 @@ size_t app_row_bytes(void);	 /* of packed_x */
 
 /* check.cc */
 void check_begin(void);
+void check_announced(struct process *p, size_t op); /* while the dispatch runs */
 void check_ended(struct process *p, size_t op);
 void check_words(const struct process *p); /* it is about to go on */
 void check_gives_up(const struct process *p, const char *why);
