@@ -7,13 +7,13 @@ T = max_tokens, K = top_k, H = hidden, R = size of the group, El = experts of th
 import ctypes
 from typing import Any, Optional, Sequence, Union
 
-from . import _abi
-from ._abi import Dtype, EpBackAs, EpCombineAs, EpPreset, EpRowsAs, EpTokensAs
-from ._library import lib
-from .buffers import buffer, stream_of
-from .errors import check
-from .group import Group, _enum
-from .outcome import Outcome, wait_in_slices
+from .. import _abi
+from .._abi import Dtype, EpBackAs, EpCombineAs, EpPreset, EpRowsAs, EpTokensAs
+from .._library import lib
+from ..buffers import buffer, stream_of
+from ..errors import check
+from ..group import Group, _enum
+from ..outcome import Outcome, wait_in_slices
 
 
 class Routed:
