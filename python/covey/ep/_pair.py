@@ -227,7 +227,12 @@ class Ep:
         args.mask_columns = 1 if mask.count == n else self.top_k
 
     def _exchange(self, send, receive, args, outcome: Outcome, kept: dict) -> None:
-        """Sends and receives, on host memory. An exchange that Ctrl-C left is received first."""
+        """Sends and receives, on host memory."""
+        self._send(send, receive, args, kept)
+        check(self._receive(outcome), self.group._handle)
+
+    def _send(self, send, receive, args, kept: Any) -> None:
+        """Sends on host memory; _receive() follows. An exchange that Ctrl-C left is received first."""
         if self._sent:
             self._receive(Outcome())
         self._sent = (receive, kept)
@@ -235,7 +240,6 @@ class Ep:
         if err:
             self._sent = None
         check(err, self.group._handle)
-        check(self._receive(outcome), self.group._handle)
 
     def _receive(self, outcome: Outcome) -> int:
         """Waits in slices; the buffers stay alive for as long as the operation may use them."""

@@ -1,0 +1,316 @@
+# SPDX-License-Identifier: Apache-2.0
+"""covey.ep.Buffer, in NIXL EP's shape: every step against plain arithmetic; ranks die, are replaced, and are added."""
+
+import os
+import signal
+import time
+import traceback
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing
+from conftest import WATCHDOG_S, die, free_port
+from ep_steps import (HIDDEN, TOKENS, TOP_K, check_out, check_rows, inputs, results)
+
+PER_RANK, CAPACITY = 2, 6
+_context = torch.multiprocessing.get_context("spawn")
+
+
+def _rank(pipe, function, port, rank, arguments, environment):
+    try:
+        torch.set_num_threads(1)
+        os.environ.update(environment, COVEY_HANG_MS="5000")
+        store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=WATCHDOG_S))
+        pipe.send(("ok", function(dist.PrefixStore("ep", store), rank, *arguments)))
+    except BaseException as error:  # the parent tells of it
+        pipe.send(("failed", f"rank {rank}: {error!r}\n{traceback.format_exc()}"))
+
+
+class Processes:
+    """Ranks that have a TCPStore in common, whose server is the test."""
+
+    def __init__(self, store):
+        self.port = free_port()
+        self.server = dist.TCPStore("127.0.0.1", self.port, is_master=True, wait_for_workers=False)
+        self.environment, self.running = {"COVEY_STORE": store}, {}
+
+    def start(self, rank, function, *arguments):
+        pipe, child = _context.Pipe()
+        process = _context.Process(target=_rank, daemon=True,
+                                   args=(child, function, self.port, rank, arguments, self.environment))
+        process.start()
+        child.close()
+        self.running[rank] = process, pipe
+
+    def result(self, rank):
+        """None: it was killed."""
+        process, pipe = self.running[rank]
+        if not pipe.poll(WATCHDOG_S):
+            raise TimeoutError(f"rank {rank} hangs")
+        try:
+            word, answer = pipe.recv()
+        except EOFError:
+            process.join()
+            assert process.exitcode == -signal.SIGKILL, f"rank {rank} ended with {process.exitcode}"
+            return None
+        process.join(WATCHDOG_S)
+        assert word == "ok", answer
+        return answer
+
+    def run(self, world, function, *arguments):
+        for rank in range(world):
+            self.start(rank, function, *arguments)
+        return [self.result(rank) for rank in range(world)]
+
+    def end(self):
+        for process, _ in self.running.values():
+            if process.is_alive():
+                process.kill()
+            process.join()
+
+
+@pytest.fixture
+def processes(store):
+    made = Processes(store)
+    yield made
+    made.end()
+
+
+def made(store, rank, world, **options):
+    """A buffer, as vLLM makes it."""
+    from covey.ep import Buffer
+
+    buffer = Buffer(rank=rank, tcp_store_group=store, explicitly_destroy=True, **options)
+    buffer.update_memory_buffers(num_ranks=CAPACITY, num_experts_per_rank=PER_RANK,
+                                 num_rdma_bytes=Buffer.get_rdma_size_hint(TOKENS, HIDDEN, CAPACITY, CAPACITY * PER_RANK))
+    buffer.connect_ranks(list(range(world)))
+    return buffer
+
+
+def masked(buffer):
+    status = torch.full((CAPACITY,), -1, dtype=torch.int32)
+    buffer.query_mask_buffer(status)
+    return [r for r in range(CAPACITY) if status[r]]
+
+
+def step(buffer, number, use_fp8=False, ids_dtype=torch.int64, how="plain", dies=None, size=0):
+    """Dispatch, experts, combine. @dies: where this rank does.
+
+    Returns:
+        the masks behind the dispatch and behind the combine
+    """
+    rank, experts = buffer.rank, (size or buffer.calls.size) * PER_RANK
+    x, ids, weights = inputs(rank, number, experts, ids_dtype)
+    stats = torch.ones(PER_RANK, dtype=torch.int32)
+    waits = torch.zeros(CAPACITY, dtype=torch.int64)
+    asks = {"async_finish": how == "event", "return_recv_hook": how == "hook"}
+    if dies == "before":
+        die()
+    recv_x, count, handle, event, hook = buffer.dispatch(
+        x, ids, TOKENS, experts, cumulative_local_expert_recv_stats=stats, dispatch_wait_recv_cost_stats=waits,
+        use_fp8=use_fp8, round_scale=False, use_ue8m0=False, **asks)
+    if dies == "sent":
+        die()
+    hook() if how == "hook" else event.current_stream_wait() if how == "event" else None
+    if dies == "between":
+        die()
+    first = masked(buffer)
+    check_rows(rank * PER_RANK, PER_RANK, recv_x, count, handle, [r for r in range(CAPACITY) if r not in first], number,
+               experts)
+    assert torch.equal(stats, count + 1)
+    y = results(rank * PER_RANK, recv_x, count)
+    if how == "event":  # without a copy, too
+        buffer.get_next_combine_buffer(handle)[:] = y
+    out = torch.full((len(x), HIDDEN), float("nan"), dtype=torch.bfloat16)
+    combined, event, hook = buffer.combine(y, ids, weights, handle, zero_copy=how == "event", out=out,
+                                           combine_wait_recv_cost_stats=waits, **asks)
+    hook() if how == "hook" else event.current_stream_wait() if how == "event" else None
+    second = masked(buffer)
+    assert combined is out
+    check_out(out, rank, number, experts, PER_RANK, [r for r in range(CAPACITY) if r not in second], not use_fp8)
+    return first, second
+
+
+def all_ways(store, rank, world):
+    buffer = made(store, rank, world)
+    number = 0
+    for use_fp8 in (False, True, False, True):
+        for ids_dtype in (torch.int32, torch.int64):
+            for how in ("plain", "hook", "event"):
+                absent = list(range(world, CAPACITY))
+                assert step(buffer, number, use_fp8, ids_dtype, how) == (absent, absent)
+                number += 1
+    buffer.barrier()
+    scratch = buffer.get_local_buffer_tensor(torch.int8, use_rdma_buffer=True)
+    scratch.zero_()
+    assert buffer.get_local_buffer_tensor(torch.float32, torch.Size((3, 100000)), 5).shape == (3, 100000)
+    assert step(buffer, number) == (absent, absent)
+    assert buffer.group_size == CAPACITY
+    buffer.destroy()
+    assert buffer.runtime is None
+
+
+@pytest.mark.parametrize("world", [1, 3])
+def test_every_way_of_a_step(processes, world):
+    processes.run(world, all_ways, world)
+
+
+def loses_one(store, rank, world, place, how, use_fp8):
+    """(masks behind dispatch and combine, mask behind a barrier) of each step."""
+    buffer = made(store, rank, world)
+    masks = []
+    for number in range(6):
+        own = step(buffer, number, use_fp8, how=how, dies=place if (rank, number) == (1, 3) else None)
+        buffer.barrier()
+        masks.append((own, masked(buffer)))
+    buffer.destroy()
+    return masks
+
+
+@pytest.mark.parametrize("place, how, use_fp8", [("before", "plain", False), ("sent", "hook", True),
+                                                 ("between", "hook", False), ("between", "event", True)])
+def test_survivors_share_the_mask(processes, place, how, use_fp8):
+    first, dead, third = processes.run(3, loses_one, 3, place, how, use_fp8)
+    assert dead is None
+    whole, less = [3, 4, 5], [1, 3, 4, 5]
+    for masks in (first, third):
+        assert masks[2] == ((whole, whole), whole) and masks[3][1] == less and masks[3][0][1] == less
+        assert masks[4:] == [((less, less), less)] * 2
+    assert [behind for _, behind in first] == [behind for _, behind in third]
+    calls = [[mask for own, _ in masks for mask in own] for masks in (first, third)]
+    assert sum(a != b for a, b in zip(*calls)) <= 1  # the call in which it died
+
+
+def agreed(buffer, number):
+    """The step of the members, for a newcomer."""
+    told = torch.tensor([number], dtype=torch.int64)
+    buffer.calls.group.allreduce(told, op="max")
+    return int(told)
+
+
+def is_replaced(store, rank, comes):
+    """Rank 0 dies in step 2. The others work, with a safe point before each step, until a replacement is in."""
+    buffer = made(store, rank, 3)
+    number, more = 0, 3
+    if comes:
+        buffer.admit()
+        number = agreed(buffer, -1)
+        assert masked(buffer) == [3, 4, 5]
+    while more:
+        use_fp8 = number % 2 == 1
+        last = step(buffer, number, use_fp8, dies="between" if (rank, number, comes) == (0, 2, False) else None)
+        number += 1
+        if comes or number > 2:
+            if last[1] == [3, 4, 5] and (comes or number > 3):
+                more -= 1
+            if more:
+                buffer.admit()
+                number = agreed(buffer, number)
+    assert step(buffer, number) == ([3, 4, 5],) * 2
+    buffer.destroy()
+    return number
+
+
+def test_a_replacement_comes_in_at_a_safe_point(processes):
+    for rank in range(3):
+        processes.start(rank, is_replaced, False)
+    assert processes.result(0) is None
+    processes.start(0, is_replaced, True)
+    numbers = [processes.result(rank) for rank in range(3)]
+    assert numbers[0] == numbers[1] == numbers[2]
+
+
+def grows(store, rank, comes, staged):
+    """As vLLM scales: ranks 2 and 3 connect while 0 and 1 work, and are unmasked when all are ready."""
+    buffer = made(store, rank, 4 if comes else 2)
+    if not comes:
+        for number in range(4):
+            step(buffer, number, use_fp8=number % 2 == 1)
+        if staged:
+            buffer.connect_ranks([2, 3], activate=False)
+            while not {2, 3} <= buffer.calls.group.view().pending:  # the engine has work meanwhile
+                time.sleep(0.01)
+            assert step(buffer, 4) == ([2, 3, 4, 5],) * 2
+            for new in (2, 3):
+                buffer.update_mask_buffer(new, mask=False)
+        else:
+            buffer.connect_ranks([2, 3])
+        assert masked(buffer) == [4, 5]
+    for number in range(5, 9):
+        assert step(buffer, number, use_fp8=number % 2 == 1, size=4) == ([4, 5],) * 2
+    if rank >= 2:
+        buffer.barrier()
+        return  # and dies
+    buffer.barrier()
+    buffer.disconnect_ranks([2, 3])
+    assert step(buffer, 9)[1] == [2, 3, 4, 5]
+    buffer.clean_mask_buffer()
+    assert step(buffer, 10) == ([2, 3, 4, 5],) * 2
+    buffer.destroy()
+
+
+@pytest.mark.parametrize("staged", [True, False])
+def test_new_ranks_connect_and_leave(processes, staged):
+    for rank in range(4):
+        processes.start(rank, grows, rank >= 2, staged)
+    for rank in range(4):
+        processes.result(rank)
+
+
+def masks_by_hand(store, rank):
+    buffer = made(store, rank, 3)
+    assert step(buffer, 0) == ([3, 4, 5],) * 2
+    if rank != 2:
+        buffer.update_mask_buffer(2, True)
+    assert 2 in masked(buffer) or rank == 2
+    first = step(buffer, 1)
+    buffer.clean_mask_buffer()
+    buffer.barrier()
+    assert step(buffer, 2) == ([3, 4, 5],) * 2
+    buffer.destroy()
+    return first
+
+
+def test_ranks_are_masked_by_hand(processes):
+    first, second, third = processes.run(3, masks_by_hand)
+    assert first == second == ([2, 3, 4, 5],) * 2
+    assert third == ([0, 1, 3, 4, 5],) * 2
+
+
+def refuses(store, rank):
+    from covey.ep import Buffer
+
+    with pytest.raises(TypeError, match="Buffer.*nvlink_backend='ipc'"):
+        Buffer(rank=0, nvlink_backend="ipc", enable_shrink=False)
+    with pytest.raises(RuntimeError, match="update_memory_buffers"):
+        Buffer(rank=0).connect_ranks([0])
+    buffer = made(store, rank, 1, nvlink_backend=None)
+    x, ids, weights = torch.ones(2, HIDDEN, dtype=torch.bfloat16), torch.zeros(2, TOP_K, dtype=torch.int64), torch.ones(2, TOP_K)
+    with pytest.raises(TypeError, match="dispatch.*round_scale=True: scales are not rounded"):
+        buffer.dispatch(x, ids, TOKENS, round_scale=True)
+    with pytest.raises(ValueError, match="num_experts is 3"):
+        buffer.dispatch(x, ids, TOKENS, 3)
+    with pytest.raises(ValueError, match="2 tokens.*at most 1"):
+        buffer.dispatch(x, ids, 1)
+    with pytest.raises(TypeError, match="topk_idx is torch.float32"):
+        buffer.dispatch(x, weights, TOKENS)
+    with pytest.raises(ValueError, match="not contiguous"):
+        buffer.dispatch(x.t().contiguous().t(), ids, TOKENS)
+    with pytest.raises(ValueError, match="beyond the capacity"):
+        buffer.connect_ranks([CAPACITY])
+    with pytest.raises(ValueError, match="mask_status"):
+        buffer.query_mask_buffer(torch.zeros(2, dtype=torch.int32))
+    _, _, handle, _, _ = buffer.dispatch(x, ids, TOKENS, use_fp8=False, use_nvfp4=False, x_global_scale=None)
+    with pytest.raises(TypeError, match="handle is tuple"):
+        buffer.combine(x, ids, weights, tuple(handle))
+    with pytest.raises(TypeError, match="use_logfmt=True"):
+        buffer.combine(x, ids, weights, handle, use_logfmt=True)
+    with pytest.raises(ValueError, match="x is .*as what the dispatch gave"):
+        buffer.combine(x, ids, weights, handle)
+    buffer.destroy()
+
+
+def test_what_is_wrong_is_named(processes):
+    processes.run(1, refuses)
