@@ -11,10 +11,9 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing
-from conftest import WATCHDOG_S, die, free_port
-from ep_steps import (HIDDEN, TOKENS, TOP_K, check_out, check_rows, inputs, results)
+from conftest import WATCHDOG_S, free_port
+from ep_steps import CAPACITY, HIDDEN, PER_RANK, TOKENS, TOP_K, masked, step
 
-PER_RANK, CAPACITY = 2, 6
 _context = torch.multiprocessing.get_context("spawn")
 
 
@@ -83,54 +82,11 @@ def made(store, rank, world, **options):
     from covey.ep import Buffer
 
     buffer = Buffer(rank=rank, tcp_store_group=store, explicitly_destroy=True, **options)
-    buffer.update_memory_buffers(num_ranks=CAPACITY, num_experts_per_rank=PER_RANK,
-                                 num_rdma_bytes=Buffer.get_rdma_size_hint(TOKENS, HIDDEN, CAPACITY, CAPACITY * PER_RANK))
+    hint = Buffer.get_rdma_size_hint(num_max_dispatch_tokens_per_rank=TOKENS, hidden=HIDDEN, num_ranks=CAPACITY,
+                                     num_experts=CAPACITY * PER_RANK)
+    buffer.update_memory_buffers(num_ranks=CAPACITY, num_experts_per_rank=PER_RANK, num_rdma_bytes=hint)
     buffer.connect_ranks(list(range(world)))
     return buffer
-
-
-def masked(buffer):
-    status = torch.full((CAPACITY,), -1, dtype=torch.int32)
-    buffer.query_mask_buffer(status)
-    return [r for r in range(CAPACITY) if status[r]]
-
-
-def step(buffer, number, use_fp8=False, ids_dtype=torch.int64, how="plain", dies=None, size=0):
-    """Dispatch, experts, combine. @dies: where this rank does.
-
-    Returns:
-        the masks behind the dispatch and behind the combine
-    """
-    rank, experts = buffer.rank, (size or buffer.calls.size) * PER_RANK
-    x, ids, weights = inputs(rank, number, experts, ids_dtype)
-    stats = torch.ones(PER_RANK, dtype=torch.int32)
-    waits = torch.zeros(CAPACITY, dtype=torch.int64)
-    asks = {"async_finish": how == "event", "return_recv_hook": how == "hook"}
-    if dies == "before":
-        die()
-    recv_x, count, handle, event, hook = buffer.dispatch(
-        x, ids, TOKENS, experts, cumulative_local_expert_recv_stats=stats, dispatch_wait_recv_cost_stats=waits,
-        use_fp8=use_fp8, round_scale=False, use_ue8m0=False, **asks)
-    if dies == "sent":
-        die()
-    hook() if how == "hook" else event.current_stream_wait() if how == "event" else None
-    if dies == "between":
-        die()
-    first = masked(buffer)
-    check_rows(rank * PER_RANK, PER_RANK, recv_x, count, handle, [r for r in range(CAPACITY) if r not in first], number,
-               experts)
-    assert torch.equal(stats, count + 1)
-    y = results(rank * PER_RANK, recv_x, count)
-    if how == "event":  # without a copy, too
-        buffer.get_next_combine_buffer(handle)[:] = y
-    out = torch.full((len(x), HIDDEN), float("nan"), dtype=torch.bfloat16)
-    combined, event, hook = buffer.combine(y, ids, weights, handle, zero_copy=how == "event", out=out,
-                                           combine_wait_recv_cost_stats=waits, **asks)
-    hook() if how == "hook" else event.current_stream_wait() if how == "event" else None
-    second = masked(buffer)
-    assert combined is out
-    check_out(out, rank, number, experts, PER_RANK, [r for r in range(CAPACITY) if r not in second], not use_fp8)
-    return first, second
 
 
 def all_ways(store, rank, world):
@@ -287,7 +243,8 @@ def refuses(store, rank):
     with pytest.raises(RuntimeError, match="update_memory_buffers"):
         Buffer(rank=0).connect_ranks([0])
     buffer = made(store, rank, 1, nvlink_backend=None)
-    x, ids, weights = torch.ones(2, HIDDEN, dtype=torch.bfloat16), torch.zeros(2, TOP_K, dtype=torch.int64), torch.ones(2, TOP_K)
+    x, weights = torch.ones(2, HIDDEN, dtype=torch.bfloat16), torch.ones(2, TOP_K)
+    ids = torch.zeros(2, TOP_K, dtype=torch.int64)
     with pytest.raises(TypeError, match="dispatch.*round_scale=True: scales are not rounded"):
         buffer.dispatch(x, ids, TOKENS, round_scale=True)
     with pytest.raises(ValueError, match="num_experts is 3"):

@@ -58,7 +58,8 @@ class Rows:
         self.packed_x = room(*bins, n, shape.hidden, dtype=torch.float8_e4m3fn if shape.kind & E4M3 else self.dtype)
         self.packed_scales = self.recv_experts = self.recv_weights = self.route = self.expert_tokens = None
         if shape.kind & E4M3:
-            self.packed_scales = room(*((n, groups) if shape.kind & COMPACT else (*bins, groups, n)), dtype=torch.float32)
+            sides = (n, groups) if shape.kind & COMPACT else (*bins, groups, n)
+            self.packed_scales = room(*sides, dtype=torch.float32)
         self.count = torch.zeros(shape.per_rank, dtype=torch.int32, device=device)
         self.src_info = room(*bins, n, dtype=torch.int32)
         self.range = torch.zeros((*bins, size), dtype=torch.int64, device=device)
@@ -122,8 +123,9 @@ class Calls(Members):
             exchange()
 
     def dispatch(self, shape: Shape, x: torch.Tensor, ids: torch.Tensor, *, weights: Optional[torch.Tensor] = None,
-                 x_scales: Optional[torch.Tensor] = None, waited: Optional[torch.Tensor] = None, fill_tail: bool = False,
-                 alignment: int = 0, tokens: bool = False, after: Optional[Callable] = None, **how: Any):
+                 x_scales: Optional[torch.Tensor] = None, waited: Optional[torch.Tensor] = None,
+                 fill_tail: bool = False, alignment: int = 0, tokens: bool = False, after: Optional[Callable] = None,
+                 **how: Any):
         """Sends @x to the ranks that own @ids.
 
         Args:

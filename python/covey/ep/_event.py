@@ -19,6 +19,11 @@ class EventHandle:
         if self._event is not None:
             torch.cuda.current_stream().wait_event(self._event)
 
+    def synchronize(self) -> None:
+        """The host waits for it."""
+        if self._event is not None:
+            self._event.synchronize()
+
     def before(self, stream: Any) -> None:
         """@stream waits for it."""
         if self._event is not None:

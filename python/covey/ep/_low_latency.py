@@ -72,8 +72,9 @@ def dispatch(calls: Calls, x: torch.Tensor, ids: torch.Tensor, max_tokens: int, 
         stats.view(-1).add_(rows.count)
 
     shape = Shape(max_tokens, x.shape[1], ids.shape[1], per_rank, kind_of(x, use_fp8))
-    rows, event, hook = calls.dispatch(shape, x, ids, waited=waits_of(waits, calls.size, "dispatch_wait_recv_cost_stats"),
-                                       after=None if stats is None else count, hook=hook, event=event)
+    waits = waits_of(waits, calls.size, "dispatch_wait_recv_cost_stats")
+    rows, event, hook = calls.dispatch(shape, x, ids, waited=waits, after=None if stats is None else count, hook=hook,
+                                       event=event)
     recv_x: Any = rows.packed_x
     if shape.kind & E4M3:
         recv_x = rows.packed_x, rows.packed_scales.transpose(1, 2)

@@ -106,8 +106,8 @@ class Members:
         ep = self.pairs.get(shape)
         if ep is None:
             if len(self.pairs) == _MOST_SHAPES:
-                raise ValueError(f"this is shape {_MOST_SHAPES + 1} of one buffer, {shape}: use fewer different numbers "
-                                 "of tokens, hidden elements, experts of a token, and types")
+                raise ValueError(f"this is shape {_MOST_SHAPES + 1} of one buffer, {shape}: use fewer different "
+                                 "numbers of tokens, hidden elements, experts of a token, and types")
             ep = self.pairs[shape] = self._make(shape)
         return ep
 
@@ -204,24 +204,29 @@ class Members:
         for active in self._active.values():
             active.fill_(1)
 
-    def query(self, into: torch.Tensor) -> None:
+    def query(self, into: torch.Tensor, ranks: Optional[int] = None) -> None:
         """1 for ranks that took no part in the last operation here, are masked, or are not members; on into's device.
 
         In the operation in which a rank dies this may differ between survivors: its part may be here and not there.
         From the next operation on, and behind a barrier, it is the same on all.
+
+        Args:
+            ranks: entries of @into; None: the capacity
         """
-        if into.dtype != torch.int32 or into.numel() != self.capacity or not into.is_contiguous():
-            raise ValueError(f"mask_status is {into.dtype} {tuple(into.shape)}: it must be a contiguous int32 tensor of "
-                             f"{self.capacity}, the capacity")
+        ranks = self.capacity if ranks is None else ranks
+        if into.dtype != torch.int32 or into.numel() != ranks or not into.is_contiguous():
+            raise ValueError(f"mask_status is {into.dtype} {tuple(into.shape)}: it must be a contiguous int32 tensor "
+                             f"of {ranks}, an entry for each rank")
         flat = into.view(-1)
         if into.is_cuda and self._launched:
             self._query_device(flat)
         else:
             flat.fill_(1)
-            flat[sorted(self.present)] = 0
+            flat[[r for r in sorted(self.present) if r < ranks]] = 0
         active = self._active.get(into.device)
         if active is not None:
-            flat[: len(active)].masked_fill_(active == 0, 1)
+            n = min(ranks, len(active))
+            flat[:n].masked_fill_(active[:n] == 0, 1)
         elif self._masked:
             flat[sorted(self._masked)] = 1
 

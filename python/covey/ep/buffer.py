@@ -138,7 +138,7 @@ class Buffer:
         ranks = set(int(r) for r in remote_ranks) | {self.rank}
         bad = sorted(r for r in ranks if not 0 <= r < self.group_size)
         if bad:
-            raise ValueError(f"ranks {bad} are beyond the capacity: update_memory_buffers() set it to {self.group_size}")
+            raise ValueError(f"ranks {bad} are beyond the capacity, {self.group_size}: update_memory_buffers() set it")
         new = ranks - self._connected
         self._connected |= ranks
         if calls.group is None:
@@ -193,7 +193,7 @@ class Buffer:
     # ---- masks ----
 
     def update_mask_buffer(self, rank_to_mask: int, mask: bool = False) -> None:
-        """Masks or unmasks a rank. Unmasking one that was connected without activate is a safe point: all such come in."""
+        """Masks or unmasks a rank. If it was connected without activate, that is a safe point: all such ranks come in."""
         if not 0 <= rank_to_mask < self.group_size:
             raise ValueError(f"rank_to_mask is {rank_to_mask}: it must be from 0 to {self.group_size - 1}")
         if mask:
