@@ -124,11 +124,13 @@ class Calls(Members):
 
     def dispatch(self, shape: Shape, x: torch.Tensor, ids: torch.Tensor, *, weights: Optional[torch.Tensor] = None,
                  x_scales: Optional[torch.Tensor] = None, waited: Optional[torch.Tensor] = None,
-                 fill_tail: bool = False, alignment: int = 0, tokens: bool = False, after: Optional[Callable] = None,
-                 **how: Any):
+                 active: Optional[torch.Tensor] = None, timeout_ms: int = 0, fill_tail: bool = False,
+                 alignment: int = 0, tokens: bool = False, after: Optional[Callable] = None, **how: Any):
         """Sends @x to the ranks that own @ids.
 
         Args:
+            active: as active_ranks of struct covey_dispatch_args; None: that of this buffer
+            timeout_ms: as there
             tokens: expert_tokens are wanted, each rounded up to a multiple of @alignment
             after: after(rows) runs, or launches, when the rows are here
             how: as of _run()
@@ -142,10 +144,10 @@ class Calls(Members):
         ep = self.pair(shape)
         rows = Rows(shape, ep, self.size, x.device, tokens)
         args = _abi.covey_dispatch_args(size=ctypes.sizeof(_abi.covey_dispatch_args), num_tokens=len(x),
-                                        fill_tail=int(fill_tail), expert_alignment=alignment)
+                                        timeout_ms=timeout_ms, fill_tail=int(fill_tail), expert_alignment=alignment)
         rows.point(args, Rows.OUTPUTS)
         inputs = {"x": x, "x_scales": x_scales, "weights": weights, "waited": waited, **_ids(ids),
-                  "active_ranks": self.active(x.device)}
+                  "active_ranks": self.active(x.device) if active is None else active}
         _point(args, inputs)
         event, hook = self._run("covey_dispatch", ep, args, x.device, (rows, inputs), after and (lambda: after(rows)),
                                 **how)
@@ -153,7 +155,8 @@ class Calls(Members):
 
     def combine(self, rows: Rows, y: torch.Tensor, ids: torch.Tensor, out: torch.Tensor, *,
                 weights: Optional[torch.Tensor] = None, waited: Optional[torch.Tensor] = None,
-                shape: Optional[Shape] = None, after: Optional[Callable] = None, **how: Any):
+                active: Optional[torch.Tensor] = None, timeout_ms: int = 0, shape: Optional[Shape] = None,
+                after: Optional[Callable] = None, **how: Any):
         """Brings the experts' results @y back into @out.
 
         Args:
@@ -165,10 +168,11 @@ class Calls(Members):
         """
         self.enter()
         ep = self.pair(shape or rows.shape)
-        args = _abi.covey_combine_args(size=ctypes.sizeof(_abi.covey_combine_args), num_tokens=len(ids))
+        args = _abi.covey_combine_args(size=ctypes.sizeof(_abi.covey_combine_args), num_tokens=len(ids),
+                                       timeout_ms=timeout_ms)
         rows.point(args, Rows.OF_COMBINE)
         inputs = {"y": y, "weights": weights, "out": out, "waited": waited, **_ids(ids),
-                  "active_ranks": self.active(y.device)}
+                  "active_ranks": self.active(y.device) if active is None else active}
         _point(args, inputs)
         return self._run("covey_combine", ep, args, y.device, (rows, inputs), after, **how)
 

@@ -2,7 +2,7 @@
 """The low-latency calls that NIXL EP, DeepEP and Mooncake EP have in common, on one buffer of covey."""
 
 from collections.abc import Sequence
-from typing import Any, Optional, Tuple
+from typing import Any, Callable, Optional, Tuple
 
 import torch
 
@@ -59,8 +59,14 @@ def waits_of(stats: Optional[torch.Tensor], size: int, name: str) -> Optional[to
 
 
 def dispatch(calls: Calls, x: torch.Tensor, ids: torch.Tensor, max_tokens: int, per_rank: int, *, use_fp8: bool,
-             stats: Optional[torch.Tensor], waits: Optional[torch.Tensor], hook: bool, event: bool):
-    """Returns (recv_x, count, rows, event, hook) in DeepEP's layout."""
+             stats: Optional[torch.Tensor], waits: Optional[torch.Tensor], hook: bool, event: bool,
+             after: Optional[Callable] = None, **more: Any):
+    """Returns (recv_x, count, rows, event, hook) in DeepEP's layout.
+
+    Args:
+        after: after() runs, or launches, when the rows are here
+        more: as of Calls.dispatch()
+    """
     matrix(x, "x", None, None)
     matrix(ids, "topk_idx", len(x), None, *_IDS)
     calls.enter()
@@ -68,13 +74,15 @@ def dispatch(calls: Calls, x: torch.Tensor, ids: torch.Tensor, max_tokens: int, 
         raise ValueError(f"cumulative_local_expert_recv_stats is {stats.dtype} {tuple(stats.shape)}: it must be int32 "
                          f"with {per_rank} elements, the experts of a rank")
 
-    def count(rows: Rows) -> None:
-        stats.view(-1).add_(rows.count)
+    def here(rows: Rows) -> None:
+        if stats is not None:
+            stats.view(-1).add_(rows.count)
+        if after:
+            after()
 
     shape = Shape(max_tokens, x.shape[1], ids.shape[1], per_rank, kind_of(x, use_fp8))
     waits = waits_of(waits, calls.size, "dispatch_wait_recv_cost_stats")
-    rows, event, hook = calls.dispatch(shape, x, ids, waited=waits, after=None if stats is None else count, hook=hook,
-                                       event=event)
+    rows, event, hook = calls.dispatch(shape, x, ids, waited=waits, after=here, hook=hook, event=event, **more)
     recv_x: Any = rows.packed_x
     if shape.kind & E4M3:
         recv_x = rows.packed_x, rows.packed_scales.transpose(1, 2)
@@ -82,8 +90,8 @@ def dispatch(calls: Calls, x: torch.Tensor, ids: torch.Tensor, max_tokens: int, 
 
 
 def combine(calls: Calls, handle: Handle, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, *, zero_copy: bool,
-            out: Optional[torch.Tensor], waits: Optional[torch.Tensor], hook: bool, event: bool) -> Tuple:
-    """Returns (combined, event, hook)."""
+            out: Optional[torch.Tensor], waits: Optional[torch.Tensor], hook: bool, event: bool, **more: Any) -> Tuple:
+    """Returns (combined, event, hook). @more: as of Calls.combine()."""
     if not isinstance(handle, Handle):
         raise TypeError(f"handle is {type(handle).__name__}: it must be the one that the dispatch of these tokens gave")
     rows = handle.rows
@@ -98,5 +106,5 @@ def combine(calls: Calls, handle: Handle, x: torch.Tensor, ids: torch.Tensor, we
         out = torch.empty((len(ids), rows.shape.hidden), dtype=rows.dtype, device=x.device)
     matrix(out, "out", len(ids), rows.shape.hidden, rows.dtype)
     event, hook = calls.combine(rows, x, ids, out, weights=weights, hook=hook, event=event,
-                                waited=waits_of(waits, calls.size, "combine_wait_recv_cost_stats"))
+                                waited=waits_of(waits, calls.size, "combine_wait_recv_cost_stats"), **more)
     return out, event, hook

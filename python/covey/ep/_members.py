@@ -67,8 +67,9 @@ class Members:
                                     "max_ranks": self.capacity, "join_ms": int(1000 * self.patience_s)}
         joins = os.environ.get("COVEY_CREATE") == "never" if meeting.joins is None else meeting.joins
         settings.update({"create": _abi.Create.NEVER} if joins else {"world": world})
+        settings["late"] = _EVICT  # where a call has a deadline
         if timeout_ms > 0:
-            settings.update(late_ms=timeout_ms, late=_EVICT)
+            settings["late_ms"] = timeout_ms
         if window_bytes > _WINDOW_BYTES and not os.environ.get("COVEY_WINDOW_BYTES"):
             settings["window_bytes"] = -(-window_bytes // 4096) * 4096
         self.group = join(**settings)
@@ -241,6 +242,17 @@ class Members:
         ranks = torch.arange(len(flat), device=flat.device).clamp_(max=63)
         here = self._words[2] & ~self._words[3]  # contributors, but for those whose part is not here
         flat.copy_(1 - (here >> ranks & 1))
+
+    def write_active(self, active: torch.Tensor) -> None:
+        """Writes 0 into @active for ranks that took no part in the last operation here."""
+        if active.is_cuda:
+            lost = torch.zeros(len(active), dtype=torch.int32, device=active.device)
+            self._query_device(lost)
+            active.masked_fill_(lost != 0, 0)
+        else:
+            lost = [r for r in range(len(active)) if r not in self.present]
+            if lost:
+                active[lost] = 0
 
     def took_part(self, ranks: FrozenSet[int]) -> None:
         """The outcome of an operation on host memory."""

@@ -61,6 +61,7 @@ class Buffer:
         rank: of this process
         group_size: the capacity, as given to update_memory_buffers()
         calls: what is behind it; `calls.group` is the covey.Group
+        patience_s: for ranks that are awaited
     """
 
     num_sms: int = 20
@@ -81,6 +82,7 @@ class Buffer:
         self.timeout_ms, self.explicitly_destroy = timeout_ms, explicitly_destroy
         self.group, self.comm, self.tcp_store_group = group, comm, tcp_store_group
         self.num_rdma_bytes = self.num_nvl_bytes = 0
+        self.patience_s = 300.0
         self._number = number()
         self._meeting: Any = None
         self._calls: Optional[Calls] = None
@@ -156,6 +158,7 @@ class Buffer:
         world = max(ranks) + 1
         if not meeting.joins and len(ranks) != world:
             raise ValueError(f"the first ranks are {sorted(ranks)}: they must be 0, 1, ... without gaps")
+        self.calls.patience_s = self.patience_s
         self.calls.meet(meeting, world, current_device(), self.timeout_ms, self.num_rdma_bytes + self.num_nvl_bytes)
         if meeting.key:
             tell(meeting, self.tcp_store_group, self.group_size)
