@@ -349,7 +349,8 @@ class ElasticBuffer(_Life):
     def get_logical_domain_size(self) -> Tuple[int, int]:
         return self.num_scaleout_ranks, self.num_scaleup_ranks
 
-    def get_theoretical_num_sms(self, num_experts: int, num_topk: int, **more: Any) -> int:
+    def get_theoretical_num_sms(self, num_experts: int, num_topk: int, num_scaleout_topk: int = 0, rdma_gbs: float = 0,
+                                nvlink_gbs: float = 0, sm_read_gbs: float = 200, sm_write_gbs: float = 50) -> int:
         """A number for callers that want one: covey takes as many processors as pay."""
         return _DEFAULT_SMS
 
