@@ -5,7 +5,7 @@ import time
 
 import pytest
 import torch
-from ep_steps import CAPACITY, HIDDEN, PER_RANK, TOKENS, TOP_K, masked, step
+from ep_steps import CAPACITY, HIDDEN, PER_RANK, TOKENS, TOP_K, inputs, masked, step
 
 
 def made(store, rank, world, **options):
@@ -29,12 +29,15 @@ def all_ways(store, rank, world):
                 absent = list(range(world, CAPACITY))
                 assert step(buffer, number, use_fp8, ids_dtype, how) == (absent, absent)
                 number += 1
+    x, ids, _ = inputs(rank, number, world * PER_RANK)
+    buffer.dispatch(x, ids, TOKENS, return_recv_hook=True)  # nobody calls the hook: the barrier receives first
     buffer.barrier()
     scratch = buffer.get_local_buffer_tensor(torch.int8, use_rdma_buffer=True)
     scratch.zero_()
     assert buffer.get_local_buffer_tensor(torch.float32, torch.Size((3, 100000)), 5).shape == (3, 100000)
     assert step(buffer, number) == (absent, absent)
     assert buffer.group_size == CAPACITY
+    buffer.dispatch(x, ids, TOKENS, return_recv_hook=True)
     buffer.destroy()
     assert buffer.runtime is None
 
@@ -171,6 +174,8 @@ def refuses(store, rank):
 
     with pytest.raises(TypeError, match="Buffer.*nvlink_backend='ipc'"):
         Buffer(rank=0, nvlink_backend="ipc", enable_shrink=False)
+    with pytest.raises(NotImplementedError, match="covey.ep.deep_ep.Buffer has normal mode"):
+        Buffer(rank=0, low_latency_mode=False)
     with pytest.raises(RuntimeError, match="update_memory_buffers"):
         Buffer(rank=0).connect_ranks([0])
     buffer = made(store, rank, 1, nvlink_backend=None)

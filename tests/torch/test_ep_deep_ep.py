@@ -45,12 +45,13 @@ def test_low_latency(ranks):
 
 
 def loses_one(group):
-    buffer = deep_ep.Buffer(group, low_latency_mode=True, enable_shrink=True)
+    buffer = deep_ep.Buffer(group, low_latency_mode=True, enable_shrink=True, explicitly_destroy=True)
     names, masks = LowLatency(buffer), []
     for number in range(5):
         step(names, number, dies="between" if (group.rank(), number) == (2, 2) else None)
         buffer.calls.barrier()
         masks.append(masked(names))
+    buffer.destroy()
     return masks
 
 
@@ -183,10 +184,12 @@ def test_normal_mode(ranks, world):
 
 
 def loses_one_in_normal_mode(group):
-    buffer = deep_ep.Buffer(group)
+    buffer = deep_ep.Buffer(group, explicitly_destroy=True)
     for number in range(5):
         normal_step(buffer, number, 3, "plain", dies=(group.rank(), number) == (0, 2))
-    return masked_of(buffer, 3)
+    gone = masked_of(buffer, 3)
+    buffer.destroy()
+    return gone
 
 
 def test_a_rank_dies_in_normal_mode(ranks):

@@ -116,6 +116,11 @@ class Calls(Members):
         self.finish()
         super().admit(awaited)
 
+    def close(self, leaves: bool) -> None:
+        if leaves and self.group is not None:
+            self.finish()
+        super().close(leaves)
+
     def finish(self) -> None:
         """Receives what a caller has not: the operations of a group follow each other."""
         exchange, self._under_way = self._under_way, None

@@ -76,6 +76,9 @@ class Buffer:
             timeout_ms: a rank that a call waits for in vain for so long is removed; 0 or less: never
         """
         refuse("Buffer()", more)
+        if not low_latency_mode:
+            raise NotImplementedError("low_latency_mode=False: this buffer has low latency alone; covey.ep.deep_ep.Buffer "
+                                      "has normal mode")
         if group is not None and comm is not None:
             raise ValueError("group and comm are both given: one of them is enough")
         self.rank, self.group_size, self.low_latency_mode = rank, 0, low_latency_mode
