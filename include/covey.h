@@ -859,12 +859,18 @@ COVEY_API int covey_group_end(void);
 /*
  * Dispatch sends tokens to the ranks that own their experts; combine brings the results back and sums them.
  * T = max_tokens, K = top_k, H = hidden, E = experts, R = size of the group, El = experts of this rank.
+ *
+ * An expert may have several *places*, ranks that hold it: replicas, shared experts and halves are one rule
+ * (docs/replicas.md). Place p of expert e has the number e * P + p. Of the n places whose ranks are contributors of the
+ * view in which a dispatch is decided, the one with index (source modulo n), ascending, takes the source's tokens. So all
+ * members agree on it, and a death before or inside a dispatch moves tokens to a living place in that dispatch.
  */
 
 /* The layout of tokens where they arrive, and on the way back. */
 enum covey_ep_preset {
-	COVEY_EP_LL = 0,     /* default: rows per (local expert, source), DeepEP's low-latency layout */
-	COVEY_EP_COMPACT = 1 /* one row per (source, token) for all experts of a rank, as DeepEP's normal mode */
+	COVEY_EP_LL = 0,      /* default: rows per (local expert, source), DeepEP's low-latency layout */
+	COVEY_EP_COMPACT = 1, /* one row per (source, token) for all experts of a rank, as DeepEP's normal mode */
+	COVEY_EP_FLAT = 2     /* the rows of LL, each with its source and entry: `flat` is needed */
 };
 
 enum covey_ep_rows_as {
@@ -904,6 +910,16 @@ enum covey_ep_combine_as {
 	COVEY_EP_PER_RANK = 1
 };
 
+/* Words of `arrived` before those of rows. */
+enum covey_ep_arrived {
+	COVEY_EP_ARRIVED_AGAIN = 0, /* not 0: rows are placed anew; those announced before do not hold */
+	COVEY_EP_ARRIVED_RANGE = 1, /* of count and range */
+	COVEY_EP_ARRIVED_ENDED = 2, /* of the dispatch: no row arrives any more */
+	COVEY_EP_ARRIVED_ROWS = 3   /* of row 0 of packed_x; the others follow */
+};
+
+#define COVEY_EP_ARRIVED 0x40000000u /* in such a word; another value is the library's */
+
 enum covey_ep_tokens_as {
 	COVEY_EP_TOKENS_COUNTS = 0, /* default: the rows of each expert */
 	COVEY_EP_TOKENS_SUMS = 1    /* inclusive prefix sums of these */
@@ -928,11 +944,12 @@ struct covey_ep_config {
 	int experts;		 /* E: 1..65536, with ids 0..E-1 */
 	int dtype;		 /* of tokens and results: COVEY_BFLOAT16 (default) or COVEY_FLOAT16 */
 	int preset;		 /* enum covey_ep_preset; 0: COVEY_EP_LL */
-	const int *expert_owner; /* [E] host memory: rank of each; NULL: blocks of ceil(E / size) */
+	const int *expert_owner; /* [E] host memory: rank of each; NULL: blocks of ceil(E / size). [E][P] with places */
 	int rows;		 /* enum covey_ep_rows_as; 0: COVEY_EP_ROWS_BF16 */
 	int combine;		 /* LL: enum covey_ep_combine_as; 0: COVEY_EP_PER_EXPERT. COMPACT has one row a rank */
 	int lanes;		 /* on devices: processors that a call takes, up to 128; 0: as many as pay */
 	int combine_rows;	 /* enum covey_ep_back_as; 0: COVEY_EP_BACK_PLAIN */
+	int places; /* P: the most places of an expert, 1 to max_ranks; 0: 1. Above 1: expert_owner is [E][P] */
 };
 
 #ifdef __cplusplus
@@ -947,6 +964,10 @@ struct covey_ep_config {
 /**
  * covey_ep_create - lay out one pair of dispatch and combine
  * @config: the same on all ranks
+ *
+ * With places above 1 expert_owner is [E][P]: ranks, and -1 where an expert has fewer. Each expert has one place at
+ * least, and none twice on a rank. Local experts are numbered by expert. NULL: place 0 is that of the blocks, and place
+ * p is on the rank p * max(1, R / P) after it, modulo R; with fewer ranks than places the last ones are -1.
  *
  * The call is local, but all ranks make their calls of covey_ep_create() in the same order. The order decides offsets
  * in the window. So a joiner creates and destroys handles as the members did, or all ranks do so together after it is
@@ -999,7 +1020,8 @@ struct covey_ep_sizes {
 	size_t expert_tokens_bytes;
 	size_t recv_counts_bytes; /* LL */
 	size_t triplets_bytes;
-	size_t flat_bytes;
+	size_t flat_bytes; /* needed with FLAT */
+	size_t arrived_bytes;
 };
 
 #ifdef __cplusplus
@@ -1026,7 +1048,7 @@ COVEY_API int covey_ep_sizes(struct covey_group *group, const struct covey_ep_co
 
 /**
  * covey_ep_remap - lay out for new owners of the experts and the present size of the group; at a safe point
- * @expert_owner: [E] host memory, the same on all ranks; NULL: blocks
+ * @expert_owner: as in struct covey_ep_config, the same on all ranks
  *
  * On devices the stream must have passed all operations of the handle, as after covey_admit(). The next call writes
  * the tables that they read.
@@ -1048,7 +1070,7 @@ COVEY_API int covey_ep_remap(struct covey_ep *ep, const int *expert_owner);
  */
 COVEY_API void covey_ep_destroy(struct covey_ep *ep);
 
-/** covey_ep_local_experts - El, the experts that this rank owns; covey_ep_rows: R * T, the rows kept for each */
+/** covey_ep_local_experts - El, the experts that have a place here; covey_ep_rows: R * T, the rows kept for each */
 COVEY_API int covey_ep_local_experts(const struct covey_ep *ep);
 COVEY_API int covey_ep_rows(const struct covey_ep *ep);
 
@@ -1057,7 +1079,7 @@ COVEY_API size_t covey_ep_route_bytes(const struct covey_ep *ep);
 
 /**
  * struct covey_dispatch_args - arguments of covey_dispatch(); all buffers are memory of the kind that the stream says
- * What begins with LL or COMPACT belongs to that preset only.
+ * What begins with LL or COMPACT belongs to that preset only; FLAT has all of LL.
  *
  * Inputs:
  *   x              [num_tokens][H], any alignment: of the handle's dtype, or with x_scales e4m3
@@ -1093,7 +1115,7 @@ COVEY_API size_t covey_ep_route_bytes(const struct covey_ep *ep);
  *   fill_tail      not 0: past the last row, up to R*T, src_info, recv_experts, triplets and flat are -1 and
  *                  recv_weights 0; LL: of each expert. packed_x and packed_scales stay untouched there
  *
- * Outputs, may be NULL; a rank without experts gets none:
+ * Outputs, may be NULL (`flat` only without FLAT); a rank without experts gets none:
  *   expert_tokens  [El] int64: the rows of each local expert, as count, or with expert_tokens_as their inclusive prefix
  *                  sums (enum covey_ep_tokens_as). expert_alignment (0: 1): each expert's rows are rounded up to a
  *                  multiple of it, before they are added. No row moves, and no other output is rounded
@@ -1103,7 +1125,24 @@ COVEY_API size_t covey_ep_route_bytes(const struct covey_ep *ep);
  *                  [El][R*T][3]. COMPACT: [R*T][3], k is the first place that names an expert of this rank
  *   flat           int32, (source, token * K + k) of each row. LL: [El][R*T][2]. COMPACT: [R*T][2]
  *
- * On devices token_mask takes a launch before the dispatch, and fill_tail or one of these outputs a launch after it.
+ * On devices token_mask takes a launch before the dispatch, and fill_tail or one of these outputs but flat a launch
+ * after it.
+ *
+ * Input and output, may be NULL; of a rank without experts not used:
+ *   arrived        uint32, 4-byte aligned, enum covey_ep_arrived words and then one for each row of packed_x. LL:
+ *                  [3 + El*R*T]. COMPACT: [3 + R*T]. All are 0 before the call. A word becomes COVEY_EP_ARRIVED when
+ *                  what it stands for can be read, while the dispatch continues: other threads or kernels begin with
+ *                  rows that are here (covey_device.h: covey_wait_row()). Whoever has read a word may make it 0 for
+ *                  the next dispatch. Where COVEY_EP_ARRIVED_AGAIN is not 0 once the dispatch has ended, rows were
+ *                  placed anew after some had been announced: then all is read again from the outputs, and all words
+ *                  are made 0. The words stay alive until COVEY_EP_ARRIVED_ENDED is told, whatever the outcome is; a
+ *                  call that is refused writes none
+ *
+ * Output, may be NULL if places is 0 or 1, and on devices, where it takes a launch after the dispatch; also of a rank
+ * without experts:
+ *   placed         [num_tokens][K] int32: the place that takes the entry, e * P + p; -1: its id is skipped, or no place
+ *                  of the expert lives; on devices also an entry past T rows of one expert. Written with each outcome,
+ *                  also one of an error unless the group has ended
  *
  * Output on devices only:
  *   route          covey_ep_route_bytes() of device memory, 16-byte aligned: for the combine of these tokens
@@ -1157,8 +1196,12 @@ struct covey_dispatch_args {
 	int64_t *expert_tokens;
 	int32_t *recv_counts; /* LL */
 	int32_t *triplets;
-	int32_t *flat;
+	int32_t *flat;	     /* FLAT: needed */
 	const float *smooth; /* LL */
+	/* input and output, may be NULL */
+	uint32_t *arrived;
+	/* output on host memory */
+	int32_t *placed; /* needed with places above 1 */
 };
 
 #ifdef __cplusplus
@@ -1222,9 +1265,17 @@ COVEY_API int covey_dispatch_recv(struct covey_ep *ep, uint64_t deadline_ns, str
  *   weights        [num_tokens][K] f32, of this rank's tokens. COMPACT: may be NULL, is read only to renormalise
  *   token_mask     as the dispatch of these tokens had it, with mask_columns; on devices not read. What is masked adds
  *                  nothing, and its weight is not valid; a token without an entry left is a row of zeros
+ *   placed         with places above 1: as the dispatch of these tokens wrote it, else INVAL; an entry of -1 adds
+ *                  nothing. With one place each, and on devices, not read
  *   renormalise    not 0: scale by (sum of all valid weights) / (sum of those whose owner took part); 0: default
  *   count, src_info, range   on host memory: as the dispatch wrote them; on devices not read
  *   route          on devices only: as the dispatch of these tokens wrote it
+ *
+ * Input, may be NULL:
+ *   expert_scale   LL: [El] f32. Each result is multiplied by that of its expert. A row that travels is rounded after it,
+ *                  and with COVEY_EP_PER_EXPERT so is one that stays here; in codes it is not rounded before.
+ *                  On devices with COVEY_EP_PER_RANK the factor multiplies the weight instead. Ranks and calls may
+ *                  differ. COMPACT: INVAL
  *
  * Output:
  *   out            [num_tokens][H]. LL: out[t] = sum over k of weights[t][k] * y(t, k), in f32, k ascending. COMPACT:
@@ -1257,6 +1308,8 @@ struct covey_combine_args {
 	/* inputs, may be NULL or 0 */
 	const uint8_t *token_mask;
 	int mask_columns;
+	const float *expert_scale; /* LL */
+	const int32_t *placed;	   /* that the dispatch wrote; needed with places above 1 */
 };
 
 #ifdef __cplusplus
@@ -1272,6 +1325,9 @@ struct covey_combine_args {
  * covey_combine - bring the experts' results back
  * @args:   read before return; its buffers stay alive, inputs unchanged, until the outcome
  * @result: mask: owners whose rows took part
+ *
+ * A rank that died after the dispatch has taken the results of its places with it: it is not in the mask. Survivors whose
+ * masks lack it do both operations again, with all other ranks; the dispatch then moves these tokens to living places.
  * Errors:  as of covey_dispatch()
  */
 COVEY_API int covey_combine(struct covey_ep *ep, const struct covey_combine_args *args, struct CUstream_st *stream,

@@ -225,6 +225,68 @@ static __device__ inline int covey_wait(const struct covey_device_peers *peers, 
 	return 0;
 }
 
+/*
+ * ---- rows of a dispatch, while it runs ----
+ *
+ * A kernel in another stream begins with rows that are here (`arrived` of struct covey_dispatch_args). It is launched behind
+ * what makes these words 0, and leaves room for the dispatch: its CTAs and the lanes of the handle run at a time.
+ *
+ *	if (threadIdx.x == 0)
+ *		here = !covey_wait_range(arrived);
+ *	__syncthreads();
+ *	for (int i = 0; here && i < count[expert]; i++) {
+ *		if (threadIdx.x == 0)
+ *			here = !covey_wait_row(arrived, (size_t)expert * rows + i);
+ *		__syncthreads();
+ *		...
+ *	}
+ *
+ * Where both kernels have ended and arrived[COVEY_EP_ARRIVED_AGAIN] is not 0, what this one has read does not hold.
+ */
+
+#define COVEY_NO_ROW 1 /* it does not arrive: the dispatch has ended, or places rows anew */
+
+static __device__ __forceinline__ uint32_t covey_look_(const uint32_t *at)
+{
+	uint32_t v;
+
+	COVEY_DEVICE_LOOK();
+#ifdef __CUDA_ARCH__
+	asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(at) : "memory");
+#else
+	v = *(const volatile uint32_t *)at;
+#endif
+	return v;
+}
+
+static __device__ inline int covey_wait_arrival_(const uint32_t *arrived, size_t word)
+{
+	for (unsigned looks = 1;; looks++) {
+		const int over = looks % 16 == 0 && (covey_look_(arrived + COVEY_EP_ARRIVED_AGAIN) ||
+						     covey_look_(arrived + COVEY_EP_ARRIVED_ENDED) == COVEY_EP_ARRIVED);
+
+		if (covey_look_(arrived + word) == COVEY_EP_ARRIVED)
+			return 0;
+		if (over)
+			return COVEY_NO_ROW;
+	}
+}
+
+/**
+ * covey_wait_range - until count and range of the dispatch to which @arrived was given can be read; by one thread
+ * The others read them after a barrier. Returns 0 or COVEY_NO_ROW.
+ */
+static __device__ inline int covey_wait_range(const uint32_t *arrived)
+{
+	return covey_wait_arrival_(arrived, COVEY_EP_ARRIVED_RANGE);
+}
+
+/** covey_wait_row - until row @row of packed_x, its scales, and what other outputs say of it can be read; as above */
+static __device__ inline int covey_wait_row(const uint32_t *arrived, size_t row)
+{
+	return covey_wait_arrival_(arrived, COVEY_EP_ARRIVED_ROWS + row);
+}
+
 #endif
 
 #endif

@@ -100,6 +100,8 @@ def main(header, out):
     lines = [HEAD]
     for name, value in re.findall(r"^#define (COVEY_(?:VERSION|MAX|DEVICE_MAX|RANK|TAG)_\w+) \(?(-?\d+)\)?", text, re.M):
         lines.append(f"{name} = {value}")
+    for name, value in re.findall(r"^#define (COVEY_\w+) (0x[0-9a-f]+)u\b", text, re.M):
+        lines.append(f"{name} = {value}")
     for name, value in re.findall(r"^#define (COVEY_STREAM_\w+) \(\(struct CUstream_st \*\)(\d+)\)", text, re.M):
         lines.append(f"{name} = {value}")
     lines.append("\nERRORS = {  # code: (name, text)")

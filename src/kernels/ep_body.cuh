@@ -98,11 +98,15 @@ static __device__ __forceinline__ int cvy_ep_token(const struct cvy_ep_turn *t, 
 	return (s->first + j) * t->a->form.apart + cvy_ep_first_token(t->a, t->r->index);
 }
 
+static __device__ __forceinline__ int cvy_ep_row_lines(const struct cvy_ep_args *a)
+{
+	return (a->form.row_words + CVY_EP_LINE_WORDS - 1) / CVY_EP_LINE_WORDS;
+}
+
 /* Lines of a row up to which this step moves it, from s->slice * slice_lines on; there may be none. */
 static __device__ __forceinline__ int cvy_ep_last_line(const struct cvy_ep_turn *t, const struct cvy_ep_step *s)
 {
-	const struct cvy_ep_form *f = &t->a->form;
-	int lines = (f->row_words + CVY_EP_LINE_WORDS - 1) / CVY_EP_LINE_WORDS, to = (s->slice + 1) * f->slice_lines;
+	int lines = cvy_ep_row_lines(t->a), to = (s->slice + 1) * t->a->form.slice_lines;
 
 	return to < lines ? to : lines;
 }

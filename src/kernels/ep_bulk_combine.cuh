@@ -71,7 +71,7 @@ static __device__ __forceinline__ void cvy_ep_sum_piece_as(const struct cvy_ep_t
 	uint32_t rows;
 
 	if (piece->rank >= 0)
-		p = cvy_ep_here<ONCE>(a, piece->rank, cvy_ep_token(t, s, piece->j));
+		p = cvy_ep_weighed<ONCE>(a, cvy_ep_here<ONCE>(a, piece->rank, cvy_ep_token(t, s, piece->j)));
 	rows = __ballot_sync(CVY_EP_ALL, p.row >= 0);
 	if (!rows)
 		return;
@@ -162,6 +162,7 @@ template <int FP16>
 static __device__ __forceinline__ void cvy_ep_add_own(const struct cvy_ep_args *a, const struct cvy_ep_place *place,
 						      uint32_t rows, int at, struct cvy_ep_sum sum[CVY_EP_ADDED])
 {
+	const struct cvy_ep_place mine = cvy_ep_weighed<0>(a, *place);
 	struct cvy_ep_sum own[CVY_EP_ADDED];
 
 #pragma unroll
@@ -169,8 +170,8 @@ static __device__ __forceinline__ void cvy_ep_add_own(const struct cvy_ep_args *
 		own[i].clear();
 #pragma unroll 1
 	for (; rows; rows &= rows - 1) {
-		const int k = __ffs((int)rows) - 1, row = __shfl_sync(CVY_EP_ALL, place->row, k);
-		const float by = __shfl_sync(CVY_EP_ALL, place->weight, k);
+		const int k = __ffs((int)rows) - 1, row = __shfl_sync(CVY_EP_ALL, mine.row, k);
+		const float by = __shfl_sync(CVY_EP_ALL, mine.weight, k);
 		uint64_t v[CVY_EP_ADDED][2];
 
 #pragma unroll

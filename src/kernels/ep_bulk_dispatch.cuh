@@ -174,6 +174,7 @@ static __device__ __forceinline__ void cvy_ep_take_whole(const struct cvy_ep_tur
 	struct cvy_ep_named named = { -1, -1, 0, 0 };
 	struct cvy_ep_row row = { NULL, 0, 0 };
 	int at = u * CVY_EP_UNIT + (int)(threadIdx.x % 32) * 2, begins = 1;
+	const int here = last - u;
 	uint32_t rows = 0;
 
 	if (rank != a->call.rank)
@@ -212,6 +213,7 @@ static __device__ __forceinline__ void cvy_ep_take_whole(const struct cvy_ep_tur
 					cvy_ep_put_two(out + (size_t)(i * CVY_EP_UNIT) * 8, v[i]);
 		}
 	}
+	cvy_ep_row_arrives(a, named.row, here, units);
 }
 
 /*
@@ -291,6 +293,22 @@ static __device__ __forceinline__ void cvy_ep_take_own(const struct cvy_ep_turn 
 	cvy_bulk_commit();
 }
 
+/* All threads: own rows that were stored by bulk are announced when they are written. */
+template <int ONCE>
+static __device__ __noinline__ void cvy_ep_own_arrive(const struct cvy_ep_apart *x, struct cvy_ep_room room)
+{
+	const struct cvy_ep_args *a = x->t.a;
+	const int self = a->call.rank;
+
+	if (!CVY_HAS_BULK || ((uintptr_t)a->packed & 15))
+		return; /* they are (cvy_ep_take_own_apart) */
+	cvy_wait_written();
+#pragma unroll 1
+	for (int j = (int)(threadIdx.x / 32); j < a->form.per_step; j += CVY_EP_WARPS)
+		if (x->t.sh->theirs[self] >> j & 1)
+			cvy_ep_row_arrives(a, cvy_ep_rows_of<ONCE>(&x->t, &room, self, j).row, 1, 1);
+}
+
 template <int ONCE> struct cvy_ep_bulk_dispatch {
 	typedef cvy_ep_dispatch<ONCE> by_lines;
 	enum { PLACES = by_lines::PLACES };
@@ -366,6 +384,8 @@ template <int ONCE> struct cvy_ep_bulk_dispatch {
 	/* All threads, up to a barrier: where all tokens go; or, where that takes too much, those of the first step. */
 	static __device__ __forceinline__ void mark(const struct cvy_ep_turn *t, const struct cvy_ep_room *room)
 	{
+		if (t->a->places > 1)
+			cvy_ep_place_all(t->a, &t->sh->tables, *room, t->r->lane.mask & t->a->size_mask);
 		if (!cvy_ep_marks(t->a)) {
 			plan(t, room, 0);
 			return;
@@ -472,10 +492,18 @@ template <int ONCE> struct cvy_ep_bulk_dispatch {
 			cvy_ep_tell_marked<ONCE>(t->a, &t->sh->tables, at, t->r->index);
 		else if (!t->r->index && !step)
 			cvy_ep_tell<ONCE>(t->a, &at);
+		if (!step && (cvy_ep_marks(t->a) || !t->r->index))
+			cvy_ep_range_arrives(t->a, cvy_ep_marks(t->a) ? t->a->form.lanes : 1);
 		cvy_ep_write_none<ONCE>(t, &s);
 		cvy_ep_take_own<ONCE>(t, &s, &at);
 		cvy_ep_take_all<ONCE>(t, &s, &at, CVY_EP_WARPS - puts);
 		cvy_wait_read<0>(); /* of the own rows: the room is of the step after the next */
+		if (t->a->arrived) {
+			struct cvy_ep_apart x;
+
+			cvy_ep_set_apart(&x, t);
+			cvy_ep_own_arrive<ONCE>(&x, at);
+		}
 		cvy_ep_bulk_look(t, &s);
 		return cvy_ep_stopped(t);
 	}

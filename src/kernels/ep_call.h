@@ -72,14 +72,14 @@ struct cvy_ep_form {
 };
 
 struct cvy_ep_shape_gpu {
-	int32_t tokens, hidden, top_k, experts, size;
-	int32_t code;	    /* enum cvy_ep_codes: of rows of dispatch */
-	int32_t per_rank;   /* combine sums on the expert's rank */
-	int32_t most_local; /* experts of one rank, at most */
-	int32_t once;	    /* a token has one row at a rank; that rank sends one back */
-	int32_t ranks;	    /* as many as size may come to be: steps do not change then */
-	int32_t back;	    /* enum cvy_ep_codes: of rows of combine */
-	int32_t whole;	    /* rows of dispatch travel as they are, uncut, and receivers make codes of them (smooth) */
+	int32_t tokens, hidden, top_k, experts, size; /* experts: all of their places, if they have several */
+	int32_t code;				      /* enum cvy_ep_codes: of rows of dispatch */
+	int32_t per_rank;			      /* combine sums on the expert's rank */
+	int32_t most_local;			      /* experts of one rank, at most */
+	int32_t once;				      /* a token has one row at a rank; that rank sends one back */
+	int32_t ranks;				      /* as many as size may come to be: steps do not change then */
+	int32_t back;				      /* enum cvy_ep_codes: of rows of combine */
+	int32_t whole; /* rows of dispatch travel as they are, uncut, and receivers make codes of them (smooth) */
 };
 
 static inline int32_t cvy_ep_div(int32_t a, int32_t b)
@@ -241,30 +241,43 @@ struct cvy_ep_state {
 	struct cvy_ep_lane lane[CVY_GPU_LANES];
 };
 
+#define CVY_EP_UNPLACED (-2) /* an expert of which no place lives */
+
 /* Dispatch leaves this for combine, in memory of the caller: rows here of all ranks' tokens, experts of the own tokens. */
 static inline size_t cvy_ep_route_items(int size, int tokens, int top_k)
 {
 	return (size_t)size * (size_t)tokens * (size_t)top_k;
 }
 
-static inline size_t cvy_ep_route_bytes(int size, int tokens, int top_k)
+/* Where experts have several places, ids that a mask has left stand behind the places that were sent to. */
+static inline size_t cvy_ep_route_bytes(int size, int tokens, int top_k, int places)
 {
-	size_t items = cvy_ep_route_items(size, tokens, top_k);
+	size_t items = cvy_ep_route_items(size, tokens, top_k), own = (size_t)tokens * (size_t)top_k;
 
-	return 16 + (2 * items + (size_t)tokens * (size_t)top_k) * 4;
+	return 16 + (2 * items + own * (places > 1 ? 2 : 1)) * 4;
 }
 
-/* Arguments of a launch; nothing that a view changes. */
+/*
+ * Arguments of a launch; nothing that a view changes. What dispatch and combine do not share stands at the same places: a
+ * launch reads these words by lines of 64 bytes, and one line more costs it 0.2 us.
+ */
 struct cvy_ep_args {
 	struct cvy_gpu_call call; /* kind, rank, size, lanes, threads, steps; the device fills in the rest */
 	struct cvy_ep_form form;
 	struct cvy_ep_state *state;
-	int32_t tokens, hidden, top_k, experts, el, num_tokens, code, per_rank, renormalise;
+	int32_t tokens, hidden, top_k, experts, el, num_tokens, code, per_rank;
+	union {
+		int32_t places;	     /* dispatch: of an expert, at most: ids are of experts; 0 or 1: one */
+		int32_t renormalise; /* combine */
+	};
 	int32_t phases;
-	uint32_t size_mask;    /* of ranks below size */
-	int32_t fp16;	       /* elements are fp16, else bf16: alike on all ranks */
-	const uint8_t *x;      /* dispatch */
-	const float *x_scales; /* x is e4m3, and this its scales; NULL: elements */
+	uint32_t size_mask; /* of ranks below size */
+	int32_t fp16;	    /* elements are fp16, else bf16: alike on all ranks */
+	const uint8_t *x;   /* dispatch */
+	union {
+		const float *x_scales;	   /* dispatch: x is e4m3, and this its scales; NULL: elements */
+		const float *expert_scale; /* combine, not with once: [el], or NULL */
+	};
 	const int32_t *ids;
 	const int64_t *ids64; /* instead of ids, or NULL */
 	const float *weights;
@@ -275,9 +288,15 @@ struct cvy_ep_args {
 	uint32_t *lost;	      /* whose tokens this dispatch did not get */
 	int32_t *route;	      /* [size][tokens][top_k] rows here of each token, -1: none */
 	float *route_weights; /* the same: with what each is summed */
-	int32_t *sent;	      /* [tokens][top_k] experts of the own tokens, -1: none */
-	const uint8_t *y;     /* combine */
-	uint8_t *out;
+	int32_t *sent;	      /* [tokens][top_k] experts (places) of the own tokens, -1: none, or CVY_EP_UNPLACED */
+	union {
+		int32_t *flat;	  /* dispatch: [rows][2] source and entry of each row, or NULL */
+		const uint8_t *y; /* combine */
+	};
+	union {
+		uint32_t *arrived; /* dispatch: enum covey_ep_arrived, then a word for each row; or NULL */
+		uint8_t *out;	   /* combine */
+	};
 	int32_t *active;  /* [size] or NULL: 0: not waited for, nor sent to; made 0 where the deadline passed */
 	uint64_t *waited; /* [size] or NULL: cycles that lane 0 waited for each source, added */
 	uint64_t timeout_cycles;
@@ -337,6 +356,14 @@ CVY_GPU_BOTH static inline size_t cvy_ep_near_ids(const struct cvy_ep_args *a)
 	return ids <= CVY_EP_NEAR ? (ids + 3) / 4 * 4 : 0;
 }
 
+/* What stands first: the copy of the ids; or, where there is none and experts have several places, the place of each. */
+CVY_GPU_BOTH static inline size_t cvy_ep_near_words(const struct cvy_ep_args *a)
+{
+	const size_t near = cvy_ep_near_ids(a);
+
+	return near || a->places <= 1 ? near : (size_t)(a->experts / a->places + 3) / 4 * 4;
+}
+
 /* Words of 32 tokens that a step's window has: what any lane has in it, and what stands between. Of such that have a row at each rank. */
 CVY_GPU_BOTH static inline int cvy_ep_window_words(const struct cvy_ep_args *a)
 {
@@ -364,8 +391,8 @@ static inline size_t cvy_ep_dispatch_room(const struct cvy_ep_args *a)
 {
 	size_t size = (size_t)a->call.size, once = (size_t)a->once, step = (size_t)a->form.per_step;
 	size_t turns = (size_t)cvy_ep_turns(a);
-	size_t halves = cvy_ep_near_ids(a) + (size + turns - 1) * cvy_ep_entries(a) + (size_t)a->experts + once * size +
-			size * ((size_t)a->el + once);
+	size_t halves = cvy_ep_near_words(a) + (size + turns - 1) * cvy_ep_entries(a) + (size_t)a->experts +
+			once * size + size * ((size_t)a->el + once);
 
 	if (cvy_ep_windows(a))
 		halves += (size_t)cvy_ep_window_bins(a) + size * (size_t)cvy_ep_window_words(a);

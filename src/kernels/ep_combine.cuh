@@ -74,11 +74,12 @@ static __device__ __forceinline__ int cvy_ep_push_token(const struct cvy_ep_turn
 							int rank, int j, int q)
 {
 	const struct cvy_ep_args *a = t->a;
-	struct cvy_ep_place p = cvy_ep_here<ONCE>(a, rank, cvy_ep_token(t, s, j));
+	const struct cvy_ep_place p = cvy_ep_here<ONCE>(a, rank, cvy_ep_token(t, s, j));
 	uint32_t rows = __ballot_sync(CVY_EP_ALL, p.row >= 0);
 	int first = s->slice * a->form.slice_lines, last = cvy_ep_last_line(t, s);
 	int n = a->per_rank ? rows != 0 : __popc(rows);
 	int quads = (last - first + 3) / 4;
+	const struct cvy_ep_place by_weight = cvy_ep_weighed<ONCE>(a, p);
 
 #pragma unroll 1
 	for (int nth = 0; nth < n; nth++, rows &= rows - 1) {
@@ -93,14 +94,14 @@ static __device__ __forceinline__ int cvy_ep_push_token(const struct cvy_ep_turn
 			if constexpr (CODED) {
 				cvy_ep_codes_here<ONCE>(a, &p, these, line, line < last, v);
 			} else if (a->per_rank) {
-				struct cvy_ep_sum sum = cvy_ep_sum_here(a, &p, these, word);
+				struct cvy_ep_sum sum = cvy_ep_sum_here(a, &by_weight, these, word);
 
 				cvy_ep_round(a, &sum, v);
 			} else {
 				int row = __shfl_sync(CVY_EP_ALL, p.row, __ffs((int)these) - 1);
 
 				if (line < last)
-					cvy_ep_result(a, row, word, v);
+					cvy_ep_result_scaled<ONCE>(a, row, word, v);
 			}
 			cvy_ep_send(t, s, rank, cvy_ep_combine_line(t, s, j, nth, line), line < last, v);
 		}
@@ -211,7 +212,7 @@ static __device__ __forceinline__ int cvy_ep_gather(struct cvy_ep_turn *t, const
 				at[i] = cvy_ep_from(t, s, whose[i],
 						    cvy_ep_combine_line(t, s, j, a->per_rank ? 0 : nth, line));
 			else if (in && !a->per_rank)
-				cvy_ep_result(a, row, word, v[i]);
+				cvy_ep_result_scaled<ONCE>(a, row, word, v[i]);
 			from &= from - 1;
 		}
 		how = cvy_wait_lines<CVY_EP_BATCH>(at, whose, s->tag, v, &t->r->watch, &t->until, &whom);

@@ -103,6 +103,8 @@ template <int ONCE, int INTS = 0> struct cvy_ep_dispatch {
 						    const struct cvy_ep_ahead *x)
 	{
 		CVY_TRACED(PLAN, step);
+		if (!step && t->a->places > 1)
+			cvy_ep_place_all(t->a, &t->sh->tables, *room, t->r->lane.mask & t->a->size_mask);
 		if (!step)
 			cvy_ep_count<ONCE>(t, room);
 		if (ONCE && cvy_ep_windows(t->a)) {
@@ -205,6 +207,8 @@ template <int ONCE, int INTS = 0> struct cvy_ep_dispatch {
 			CVY_TRACED_NEXT(TAKE, step);
 			if (!r->index)
 				cvy_ep_tell<ONCE>(a, &room);
+			if (!r->index && !step)
+				cvy_ep_range_arrives(a, 1);
 			cvy_ep_write_none<ONCE>(&t, &s);
 			if constexpr (INTS == CVY_EP_SMOOTH)
 				cvy_ep_take_smooth(&t, &s, &room);

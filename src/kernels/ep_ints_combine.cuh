@@ -73,11 +73,9 @@ static __device__ __forceinline__ void cvy_ep_codes_here(const struct cvy_ep_arg
 							 uint32_t rows, int line, int in, uint64_t v[2])
 {
 	const int word = cvy_ep_sums_at(a, line, in);
-	struct cvy_ep_place here = *p;
+	const struct cvy_ep_place here = cvy_ep_weighed<ONCE>(a, *p);
 	struct cvy_ep_sums sums;
 
-	if (ONCE || !a->per_rank)
-		here.weight = 1;
 	sums.eight[0] = cvy_ep_sum_here<1>(a, &here, rows, word);
 	sums.eight[1] = cvy_ep_sum_here<1>(a, &here, rows, word + 2);
 	cvy_ep_line_of(a, &sums, v);

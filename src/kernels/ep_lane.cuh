@@ -198,6 +198,8 @@ static __device__ __noinline__ int cvy_ep_run_again(const struct cvy_ep_args *a,
 	typename BODY::ahead x;
 	CVY_TRACED(AGAIN, r->index);
 
+	if (BODY::PLACES)
+		cvy_ep_arrives_again(a);
 	return BODY::template run<0>(a, r, sh, dynamic, late, &x);
 }
 
@@ -524,8 +526,11 @@ static __device__ __forceinline__ void cvy_ep_guarded(const struct cvy_ep_args *
 		if (a->timeout_cycles)
 			cvy_ep_leave<BODY>(a, *r, sh, dynamic, op);
 	}
-	if (threadIdx.x == 0)
+	if (threadIdx.x == 0) {
+		if (BODY::PLACES)
+			cvy_ep_ends(a);
 		cvy_add_word(&control->finished, (uint64_t)cvy_ep_quanta(a));
+	}
 }
 
 /* In a build that measures (guard.h): nothing stops it, and nothing is missing. */
@@ -534,6 +539,8 @@ static __device__ __forceinline__ void cvy_ep_bare(const struct cvy_ep_args *a, 
 						   struct cvy_ep_shared *sh, uint64_t *dynamic, typename BODY::ahead *x)
 {
 	BODY::template run<1>(a, r, sh, dynamic, 0, x);
+	if (BODY::PLACES && threadIdx.x == 0)
+		cvy_ep_ends(a);
 	if (threadIdx.x == 0 && !r->index && a->call.kind == CVY_GPU_DISPATCH)
 		*(volatile uint32_t *)a->lost = 0;
 	cvy_lane_bare(&a->call, r);

@@ -13,9 +13,9 @@ static __device__ __forceinline__ void cvy_ep_eight_ids(const struct cvy_ep_args
 							int token, int from, int32_t v[8])
 {
 	const int first = token * a->top_k + from, n = token < a->num_tokens ? a->top_k - from : 0;
-	const int wide = cvy_ep_ids_wide(a);
+	const int odd = cvy_ep_ids_odd(a), wide = odd && a->ids64;
 	const int32_t *at = room->ids + ((size_t)first << wide);
-	const int whole = n >= 8 && ((uintptr_t)at & 15) == 0;
+	const int whole = n >= 8 && ((uintptr_t)at & 15) == 0 && !(odd && a->places > 1);
 
 	if (whole && wide) {
 #pragma unroll
@@ -178,7 +178,7 @@ static __device__ __forceinline__ void cvy_ep_plan_marked(const struct cvy_ep_tu
 		uint32_t place = (uint32_t)a->tokens, same;
 
 		if (!cvy_ep_known(a, id))
-			id = -1;
+			id = a->places > 1 && id == CVY_EP_UNPLACED ? id : -1;
 		else
 			rank = owner[id];
 		same = __match_any_sync(CVY_EP_ALL, id < 0 ? -1 - lane : nth * CVY_GPU_RANKS + rank);

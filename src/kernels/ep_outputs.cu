@@ -15,6 +15,11 @@ static __device__ __forceinline__ size_t rows_of(const struct cvy_ep_outputs *o)
 	return (size_t)o->size * (size_t)o->tokens;
 }
 
+static CVY_GPU_BOTH size_t own_of(const struct cvy_ep_outputs *o)
+{
+	return o->placed ? (size_t)o->num_tokens * (size_t)o->top_k : 0;
+}
+
 static CVY_GPU_BOTH size_t bins_of(const struct cvy_ep_outputs *o)
 {
 	return o->once ? o->el > 0 : (size_t)o->el;
@@ -68,15 +73,9 @@ static __device__ __forceinline__ void write_origin(const struct cvy_ep_outputs 
 
 	if (row < 0 || (size_t)row >= bins_of(o) * rows_of(o))
 		return;
-	if (o->triplets) {
-		o->triplets[(size_t)row * 3] = source;
-		o->triplets[(size_t)row * 3 + 1] = flat / o->top_k;
-		o->triplets[(size_t)row * 3 + 2] = flat % o->top_k;
-	}
-	if (o->flat) {
-		o->flat[(size_t)row * 2] = source;
-		o->flat[(size_t)row * 2 + 1] = flat;
-	}
+	o->triplets[(size_t)row * 3] = source;
+	o->triplets[(size_t)row * 3 + 1] = flat / o->top_k;
+	o->triplets[(size_t)row * 3 + 2] = flat % o->top_k;
 }
 
 /* Row @i, if it is past the last one of its bin. */
@@ -101,10 +100,10 @@ static __device__ __forceinline__ void fill_tail(const struct cvy_ep_outputs *o,
 	}
 }
 
-/* Entries of the route, if origins are asked for; rows, if tails are. */
+/* Entries of the route, if triplets are asked for; rows, if tails are. */
 CVY_GPU_BOTH static inline size_t entries_of(const struct cvy_ep_outputs *o)
 {
-	return o->triplets || o->flat ? (size_t)o->size * (size_t)o->tokens * (size_t)o->top_k : 0;
+	return o->triplets ? (size_t)o->size * (size_t)o->tokens * (size_t)o->top_k : 0;
 }
 
 CVY_GPU_BOTH static inline size_t tails_of(const struct cvy_ep_outputs *o)
@@ -114,9 +113,9 @@ CVY_GPU_BOTH static inline size_t tails_of(const struct cvy_ep_outputs *o)
 
 CVY_GPU_BOTH static inline int ctas_of(const struct cvy_ep_outputs *o)
 {
-	const size_t entries = entries_of(o), tails = tails_of(o);
+	const size_t entries = entries_of(o), tails = tails_of(o), own = own_of(o);
 
-	return cvy_ep_beside_ctas(entries > tails ? entries : tails);
+	return cvy_ep_beside_ctas(own > entries && own > tails ? own : entries > tails ? entries : tails);
 }
 
 static __global__ void __launch_bounds__(THREADS) write_outputs(const __grid_constant__ struct cvy_ep_outputs o)
@@ -124,8 +123,11 @@ static __global__ void __launch_bounds__(THREADS) write_outputs(const __grid_con
 	const size_t step = (size_t)ctas_of(&o) * THREADS, at = (size_t)blockIdx.x * THREADS + threadIdx.x;
 
 	cvy_wait_for_stream();
-	if (blockIdx.x == 0)
+	if (blockIdx.x == 0 && o.el)
 		write_counts(&o);
+#pragma unroll 1
+	for (size_t i = at; i < own_of(&o); i += step)
+		o.placed[i] = o.sent[i] < 0 ? -1 : o.sent[i];
 #pragma unroll 1
 	for (size_t i = at; i < entries_of(&o); i += step)
 		write_origin(&o, i);

@@ -30,11 +30,13 @@ struct cvy_ep_outputs {
 	const int64_t *range;
 	int64_t *expert_tokens;	  /* [el] */
 	int32_t *recv_counts;	  /* [el][size]; not with once */
-	int32_t *triplets, *flat; /* [bins][size * tokens][3], [2] */
-	int32_t *src_info;	  /* the tails of these, if fill_tail */
+	const int32_t *sent;	  /* as the dispatch wrote it */
+	int32_t *placed;	  /* [num_tokens][top_k] */
+	int32_t *triplets;	  /* [bins][size * tokens][3] */
+	int32_t *src_info, *flat; /* the tails of these, if fill_tail */
 	int32_t *recv_experts;	  /* once */
 	float *recv_weights;	  /* once */
-	int32_t size, tokens, top_k, el;
+	int32_t size, tokens, top_k, el, num_tokens;
 	int32_t once, fill_tail;
 	int32_t sums, alignment; /* of expert_tokens; alignment is 1 or more */
 };
@@ -54,7 +56,7 @@ CVY_GPU_BOTH static inline int cvy_ep_beside_ctas(size_t items)
 
 static inline int cvy_ep_has_outputs(const struct cvy_ep_outputs *o)
 {
-	return o->el && (o->expert_tokens || o->recv_counts || o->triplets || o->flat || o->fill_tail);
+	return o->placed || (o->el && (o->expert_tokens || o->recv_counts || o->triplets || o->fill_tail));
 }
 
 #endif

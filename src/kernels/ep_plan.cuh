@@ -7,11 +7,13 @@
 #define CVY_EP_PLAN_CUH
 
 #include "ep_bulk.cuh"
+#include "ep_places.h"
 
 /* Dynamic shared memory of dispatch. */
 struct cvy_ep_room {
 	const int32_t *ids; /* the copy, or the caller's: read with cvy_ep_id() */
 	int32_t *near;	    /* NULL: there is no room for one */
+	int32_t *place;	    /* the same words; without a copy, where experts have several places: that of each */
 	uint64_t *stage;    /* [per_step][row_words] */
 	uint64_t *mine;	    /* [rank] own tokens of the step that go there */
 	uint32_t *own;	    /* entries of the own tokens: among those of all sources, or in a room of theirs */
@@ -34,11 +36,12 @@ template <int ONCE>
 static __device__ __forceinline__ struct cvy_ep_room cvy_ep_room_of(const struct cvy_ep_args *a,
 								    struct cvy_ep_shared *sh, uint64_t *room)
 {
-	size_t near = cvy_ep_near_ids(a);
+	size_t near = cvy_ep_near_words(a);
 	struct cvy_ep_room at;
 
-	at.near = near ? (int32_t *)room : NULL;
-	at.ids = near ? at.near : a->ids64 ? (const int32_t *)a->ids64 : a->ids;
+	at.place = (int32_t *)room;
+	at.near = cvy_ep_near_ids(a) ? at.place : NULL;
+	at.ids = at.near ? at.near : a->ids64 ? (const int32_t *)a->ids64 : a->ids;
 	at.stage = room + near / 2;
 	at.mine = sh->mine[0];
 	at.entry =
@@ -73,16 +76,55 @@ static __device__ __forceinline__ int32_t cvy_ep_id_given(const struct cvy_ep_ar
 	return a->ids64 ? cvy_ep_id_narrow_at((const int32_t *)a->ids64, i) : a->ids[i];
 }
 
-/* Are those of a room int64? They are the caller's then: a copy has int32. By the arguments alone: no register is held. */
-static __device__ __forceinline__ int cvy_ep_ids_wide(const struct cvy_ep_args *a)
+/* Must an id of a room be made one? Of int64; or of an expert that has several places. A copy has int32, of places. */
+static __device__ __forceinline__ int cvy_ep_ids_odd(const struct cvy_ep_args *a)
 {
-	return a->ids64 && !cvy_ep_near_ids(a);
+	return (a->ids64 || a->places > 1) && !cvy_ep_near_ids(a);
 }
 
-/* The same id, from the copy if there is one. */
+static __device__ __forceinline__ int32_t cvy_ep_id_odd(const struct cvy_ep_args *a, const struct cvy_ep_room *room,
+							int i)
+{
+	const int32_t id = a->ids64 ? cvy_ep_id_narrow_at(room->ids, i) : room->ids[i];
+
+	if (a->places <= 1)
+		return id;
+	return id >= 0 && id < a->experts / a->places ? room->place[id] : -1;
+}
+
+/* The same id, from the copy if there is one; of a place, where experts have several. */
 static __device__ __forceinline__ int32_t cvy_ep_id(const struct cvy_ep_args *a, const struct cvy_ep_room *room, int i)
 {
-	return cvy_ep_ids_wide(a) ? cvy_ep_id_narrow_at(room->ids, i) : room->ids[i];
+	return cvy_ep_ids_odd(a) ? cvy_ep_id_odd(a, room, i) : room->ids[i];
+}
+
+/* The place that takes tokens of this rank for expert @id of the caller, of those whose ranks are in @living. */
+static __device__ __forceinline__ int32_t cvy_ep_placed(const struct cvy_ep_args *a, const struct cvy_ep_tables *tables,
+							uint64_t living, int32_t id)
+{
+	const struct cvy_ep_places places = { NULL, a->places, tables->owner };
+	int place;
+
+	if (id < 0 || id >= a->experts / a->places)
+		return -1;
+	place = cvy_ep_place_of(&places, id, a->call.rank, &living);
+	return place < 0 ? CVY_EP_UNPLACED : place;
+}
+
+/*
+ * All threads, up to a barrier, before an attempt looks at ids, where experts have several places: which of them take the own
+ * tokens follows from its contributors @living. What stands there may be of an attempt before.
+ */
+static __device__ __noinline__ void cvy_ep_place_all(const struct cvy_ep_args *a, const struct cvy_ep_tables *tables,
+						     struct cvy_ep_room room, uint32_t living)
+{
+	const int n = room.near ? a->num_tokens * a->top_k : a->experts / a->places;
+
+	__syncthreads();
+#pragma unroll 1
+	for (int i = (int)threadIdx.x; i < n; i += CVY_EP_THREADS)
+		room.place[i] = cvy_ep_placed(a, tables, living, room.near ? cvy_ep_id_given(a, i) : i);
+	__syncthreads();
 }
 
 static __device__ __forceinline__ int cvy_ep_known(const struct cvy_ep_args *a, int32_t id)
@@ -221,7 +263,7 @@ static __device__ __forceinline__ uint32_t cvy_ep_earlier(const struct cvy_ep_ar
 {
 	const int32_t *ids = room->ids + begin;
 	uint32_t sum = 0;
-	int i = (int)(threadIdx.x % 32), whole = ((uintptr_t)ids & 15) == 0 && !cvy_ep_ids_wide(a) ? n / 4 : 0;
+	int i = (int)(threadIdx.x % 32), whole = ((uintptr_t)ids & 15) == 0 && !cvy_ep_ids_odd(a) ? n / 4 : 0;
 
 #pragma unroll 4
 	for (int k = i; k < whole; k += 32) {
@@ -287,7 +329,7 @@ static __device__ __forceinline__ void cvy_ep_note(const struct cvy_ep_turn *t, 
 	const int each = a->form.entry_words, at = token * a->top_k + k;
 	uint32_t *entry = room->own + j * 2 * each + k;
 
-	if (place >= (uint32_t)a->tokens)
+	if (place >= (uint32_t)a->tokens && !(a->places > 1 && id == CVY_EP_UNPLACED))
 		id = -1;
 	entry[0] = id < 0 ? CVY_EP_ALL : (uint32_t)id | place << 16;
 	entry[each] = __float_as_uint(weight);

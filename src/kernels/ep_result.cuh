@@ -85,7 +85,7 @@ static __device__ __forceinline__ void cvy_ep_add_first(struct cvy_ep_sum *sum, 
 /* Known to thread k of a warp of the k-th expert of a token. */
 struct cvy_ep_place {
 	int row;   /* of y, -1: not here */
-	int owner; /* of the expert, where the token is of this rank; -1: it goes nowhere */
+	int owner; /* of the expert, where the token is of this rank; -1: it goes nowhere; or CVY_EP_UNPLACED */
 	int nth;   /* of the token's rows at that owner */
 	float weight;
 };
@@ -143,6 +143,9 @@ static __device__ __forceinline__ struct cvy_ep_place cvy_ep_away(const struct c
 		if (id >= 0 && id < a->experts) {
 			p.owner = t->sh->tables.owner[id];
 			p.row = row < cvy_ep_rows<ONCE>(a) ? row : -1;
+			p.weight = weight;
+		} else if (id == CVY_EP_UNPLACED) {
+			p.owner = CVY_EP_UNPLACED;
 			p.weight = weight;
 		}
 	}
@@ -203,6 +206,38 @@ static __device__ __forceinline__ void cvy_ep_result_two(const struct cvy_ep_arg
 	}
 }
 
+/* The factor of the expert of a row here. Inlined: a loop with a call is slower, also where it is not called. */
+static __device__ __forceinline__ float cvy_ep_factor(const struct cvy_ep_args *a, int row)
+{
+	return row < 0 ? 1 : a->expert_scale[row / (a->call.size * a->tokens)];
+}
+
+/* What rows here are summed with: their weights, or 1 where they are sent one by one; times the factors of their experts. */
+template <int ONCE>
+static __device__ __forceinline__ struct cvy_ep_place cvy_ep_weighed(const struct cvy_ep_args *a, struct cvy_ep_place p)
+{
+	if (ONCE || !a->per_rank)
+		p.weight = 1;
+	if (!ONCE && a->expert_scale)
+		p.weight *= cvy_ep_factor(a, p.row);
+	return p;
+}
+
+/* Two words of a row that is sent, or added, by itself: times the factor of its expert, if there are factors. */
+template <int ONCE>
+static __device__ __forceinline__ void cvy_ep_result_scaled(const struct cvy_ep_args *a, int row, int word,
+							    uint64_t v[2])
+{
+	cvy_ep_result(a, row, word, v);
+	if (!ONCE && a->expert_scale) {
+		struct cvy_ep_sum sum;
+
+		sum.clear();
+		cvy_ep_add(a, &sum, v, cvy_ep_factor(a, row));
+		cvy_ep_round(a, &sum, v);
+	}
+}
+
 /* The weighted sum of the rows in @rows, at @word. All threads of a warp. */
 template <int CODED = 0>
 static __device__ __forceinline__ struct cvy_ep_sum cvy_ep_sum_here(const struct cvy_ep_args *a,
@@ -240,10 +275,8 @@ template <int ONCE>
 static __device__ __forceinline__ struct cvy_ep_sum cvy_ep_own_sum(const struct cvy_ep_args *a,
 								   const struct cvy_ep_place *p, int word)
 {
-	struct cvy_ep_place mine = *p;
+	const struct cvy_ep_place mine = cvy_ep_weighed<ONCE>(a, *p);
 
-	if (ONCE)
-		mine.weight = 1;
 	return cvy_ep_sum_here(a, &mine, __ballot_sync(CVY_EP_ALL, p->owner == a->call.rank && p->row >= 0), word);
 }
 
@@ -303,7 +336,7 @@ static __device__ __forceinline__ struct cvy_ep_parts cvy_ep_parts_of(const stru
 	if (ONCE) /* the row stands at the first that names the rank */
 		own = __any_sync(CVY_EP_ALL, self && own);
 	comes = p->owner >= 0 && (self ? own : cvy_has(t->sources, p->owner) && (t->sh->got[p->owner] >> j & 1));
-	valid = __ballot_sync(CVY_EP_ALL, p->owner >= 0);
+	valid = __ballot_sync(CVY_EP_ALL, p->owner != -1);
 	parts.from = __ballot_sync(CVY_EP_ALL, comes);
 	parts.scale = cvy_ep_scale(a, p, valid, parts.from);
 	if (a->per_rank) /* owners in place of experts */

@@ -118,7 +118,7 @@ static __device__ __forceinline__ int cvy_ep_take_smoothed(struct cvy_ep_turn *t
 							   int to)
 {
 	const struct cvy_ep_args *a = t->a;
-	const float *factors = a->smooth + (size_t)id * (size_t)a->hidden;
+	const float *factors = a->smooth + (size_t)(a->places > 1 ? id / a->places : id) * (size_t)a->hidden;
 	const int bits = cvy_ep_int_bits(a);
 	uint8_t *row = a->packed + (size_t)to * (size_t)cvy_ep_scale_at(a) * 4;
 	struct cvy_ep_scaling scaling;
@@ -161,6 +161,8 @@ static __device__ __forceinline__ int cvy_ep_take_experts(struct cvy_ep_turn *t,
 		how = cvy_ep_take_smoothed(t, s, room, rank, j, __shfl_sync(CVY_EP_ALL, id, from),
 					   __shfl_sync(CVY_EP_ALL, named.row, from));
 	}
+	if (!how)
+		cvy_ep_row_arrives(a, named.row, 1, 1);
 	return how;
 }
 

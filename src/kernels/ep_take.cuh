@@ -6,6 +6,7 @@
 #ifndef CVY_EP_TAKE_CUH
 #define CVY_EP_TAKE_CUH
 
+#include "ep_arrive.cuh"
 #include "ep_ints.cuh"
 #include "trace.cuh"
 
@@ -221,6 +222,10 @@ static __device__ __forceinline__ void cvy_ep_write_route(const struct cvy_ep_tu
 	if (n->row >= 0) {
 		a->route_weights[at] = ONCE ? 1 : n->weight;
 		a->src_info[n->row] = token;
+		if (a->flat) {
+			a->flat[(size_t)n->row * 2] = rank;
+			a->flat[(size_t)n->row * 2 + 1] = token * a->top_k + k;
+		}
 	}
 	if (ONCE && row >= 0) {
 		a->recv_experts[(size_t)row * (size_t)a->top_k + k] = n->local;
@@ -240,6 +245,7 @@ static __device__ __forceinline__ int cvy_ep_take_row(struct cvy_ep_turn *t, con
 	int self = rank == a->call.rank, whose[CVY_EP_PAIR] = { rank, rank }, how = 0;
 	struct cvy_ep_named named = { -1, -1, 0, 0 };
 	int begin = s->slice * f->slice_lines, lines = cvy_ep_last_line(t, s) - begin;
+	const int here = (last * 4 < lines ? last * 4 : lines) - q * 4; /* lines of this warp */
 	uint32_t rows = 0;
 
 #pragma unroll 1
@@ -283,6 +289,8 @@ static __device__ __forceinline__ int cvy_ep_take_row(struct cvy_ep_turn *t, con
 				cvy_ep_put_scales<ONCE>(a, named.scale, rows, word[i], v[i][0], v[i][1]);
 		}
 	}
+	if (!how)
+		cvy_ep_row_arrives(a, named.row, here, cvy_ep_row_lines(a));
 	return how;
 }
 

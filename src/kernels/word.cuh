@@ -71,6 +71,15 @@ static __device__ __forceinline__ void cvy_add_word(uint64_t *at, uint64_t v)
 	asm volatile("red.relaxed.gpu.global.add.u64 [%0], %1;" ::"l"(at), "l"(v) : "memory");
 }
 
+/* What was there. Whoever acquires the sum sees what this thread, and those that it met, stored before. */
+static __device__ __forceinline__ uint32_t cvy_add_behind(uint32_t *at, uint32_t v)
+{
+	uint32_t was;
+
+	asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], %2;" : "=r"(was) : "l"(at), "r"(v) : "memory");
+	return was;
+}
+
 /* The larger of two fp16 or bf16 each, by halves; of a number and a NaN the number. */
 template <int FP16> static __device__ __forceinline__ uint32_t cvy_max_halves(uint32_t a, uint32_t b)
 {

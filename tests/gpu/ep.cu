@@ -14,12 +14,20 @@
 
 /* ---- the cases ---- */
 
+/* Some experts that may have several places have one, and not the first. */
 static void owners(struct setup *s, int how)
 {
-	int block = (s->shape.experts + n - 1) / n;
+	const int experts = experts_of(s), places = s->places > 1 ? s->places : 1, block = (experts + n - 1) / n;
 
-	for (int e = 0; e < s->shape.experts; e++)
-		s->owner[e] = how == 0 ? e / block : how == 1 ? (e * 7 + 3) % n : e % 5 ? 0 : e % n;
+	for (int e = 0; e < experts; e++) {
+		const int first = how == 0 ? e / block : how == 1 ? (e * 7 + 3) % n : e % 5 ? 0 : e % n;
+		int *owner = s->owner + e * places;
+
+		for (int p = 0; p < places; p++)
+			owner[p] = p && e % 4 == 3 ? -1 : (first + p) % n;
+		if (places > 1 && e % 5 == 1 && owner[1] >= 0)
+			owner[0] = -1;
+	}
 }
 
 /* Masks, and outputs beside the usual, by the bits of @draw. */
@@ -29,7 +37,8 @@ static void ask(struct setup *s, uint64_t draw)
 
 	s->masked = draw & 3 ? 0 : (uint32_t)(draw >> 8) & mask;
 	s->mask_columns = draw >> 2 & 1 ? s->shape.top_k : draw >> 3 & 1;
-	s->asked = draw >> 4 & 1 ? (uint32_t)(draw >> 40 & 15) : 0;
+	s->asked = draw >> 4 & 1 ? (uint32_t)(draw >> 40 & 15) | (uint32_t)(draw >> 45 & 1) << 4 : 0;
+	s->scaled = draw >> 46 & 1 && !s->shape.once;
 	s->sums = draw >> 5 & 1;
 	s->alignment = alignments[draw >> 6 & 3];
 	s->fill_tail = draw >> 44 & 1;
@@ -53,6 +62,9 @@ static struct setup random_setup(void)
 	s.split = (int)below(2);
 	s.renormalise = (int)below(2);
 	s.routing = (enum routing)below(ROUTINGS);
+	s.places = below(3) ? 0 : 2 + (int)below((uint64_t)(n - 1));
+	if (s.places > 1)
+		s.shape.experts *= s.places;
 	while ((size_t)s.shape.experts * (size_t)n * (size_t)s.shape.tokens * (size_t)s.shape.hidden * 2 > ROOM / 2)
 		s.shape.tokens = (s.shape.tokens + 1) / 2;
 	owners(&s, (int)below(3));
@@ -75,6 +87,8 @@ static void healthy(struct setup *given)
 		go(&s, CVY_GPU_DISPATCH, mask);
 		synchronise();
 		check_dispatch(&s, again ? "dispatch again" : "dispatch", mask, mask, 1);
+		for (int r = 0; r < n; r++)
+			expect_first_attempt(&s, r);
 		compute(&s, mask);
 		go(&s, CVY_GPU_COMBINE, mask);
 		synchronise();
@@ -108,20 +122,23 @@ static void corners(void)
 {
 	static const struct corner {
 		const char *name;
-		int hidden, tokens, top_k, experts, owners, wide;
+		int hidden, tokens, top_k, experts, owners, wide, places;
 	} all[] = {
-		{ "rows of 16 bytes", 8, 9, 2, 8, 0, 0 },
-		{ "rows of 8192 elements", 8192, 3, 4, 9, 0, 0 },
-		{ "rows of 8184 elements", 8184, 3, 2, 9, 1, 0 },
-		{ "32 experts of a token", 136, 6, 32, 40, 1, 0 },
-		{ "32 experts of a token, rows of 8192", 8192, 2, 32, 33, 1, 0 },
-		{ "1024 experts", 16, 12, 8, 1024, 1, 0 },
-		{ "1024 experts, 32 of a token", 16, 4, 32, 1024, 0, 0 },
-		{ "uneven experts", 40, 12, 4, 23, 2, 0 },
-		{ "fewer experts than ranks", 40, 12, 1, 1, 0, 0 },
-		{ "ids in int64, few", 136, 9, 8, 24, 1, 1 },
-		{ "ids in int64, more than are copied", 16, 300, 8, 24, 1, 1 },
-		{ "ids in int64, an odd number of a token", 256, 130, 17, 24, 1, 1 },
+		{ "rows of 16 bytes", 8, 9, 2, 8, 0, 0, 0 },
+		{ "rows of 8192 elements", 8192, 3, 4, 9, 0, 0, 0 },
+		{ "rows of 8184 elements", 8184, 3, 2, 9, 1, 0, 0 },
+		{ "32 experts of a token", 136, 6, 32, 40, 1, 0, 0 },
+		{ "32 experts of a token, rows of 8192", 8192, 2, 32, 33, 1, 0, 0 },
+		{ "1024 experts", 16, 12, 8, 1024, 1, 0, 0 },
+		{ "1024 experts, 32 of a token", 16, 4, 32, 1024, 0, 0, 0 },
+		{ "uneven experts", 40, 12, 4, 23, 2, 0, 0 },
+		{ "fewer experts than ranks", 40, 12, 1, 1, 0, 0, 0 },
+		{ "ids in int64, few", 136, 9, 8, 24, 1, 1, 0 },
+		{ "ids in int64, more than are copied", 16, 300, 8, 24, 1, 1, 0 },
+		{ "ids in int64, an odd number of a token", 256, 130, 17, 24, 1, 1, 0 },
+		{ "two places of an expert, ids more than are copied", 16, 300, 8, 24, 1, 0, 2 },
+		{ "two places, ids in int64, more than are copied", 256, 300, 8, 24, 1, 1, 2 },
+		{ "1024 places, two of an expert", 16, 12, 8, 512, 0, 0, 2 },
 	};
 
 	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
@@ -134,7 +151,8 @@ static void corners(void)
 			s.shape.hidden = all[i].hidden;
 			s.shape.tokens = all[i].tokens;
 			s.shape.top_k = all[i].top_k;
-			s.shape.experts = all[i].experts;
+			s.places = all[i].places;
+			s.shape.experts = all[i].experts * (s.places ? s.places : 1);
 			s.shape.once = way & 1;
 			s.shape.per_rank = way >> 1 & 1;
 			s.split = way >> 2;
@@ -146,7 +164,8 @@ static void corners(void)
 			s.wide = all[i].wide ? mask : 0;
 			s.masked = way & 2 ? mask : 0;
 			s.mask_columns = way & 4 ? s.shape.top_k : 1;
-			s.asked = way & 3 ? 15 : 0;
+			s.asked = way & 3 ? 31 : 0;
+			s.scaled = way & 4 && !s.shape.once;
 			s.sums = s.fill_tail = way >> 2;
 			owners(&s, all[i].owners);
 			healthy(&s);
@@ -231,7 +250,9 @@ static struct setup small_setup(int lanes, int split, int timeout_ms)
 	s.shape.hidden = 264;
 	s.shape.tokens = 16;
 	s.shape.top_k = 4;
-	s.shape.experts = 3 * n;
+	s.places = lanes == 4 ? 2 : 0;
+	s.living = mask;
+	s.shape.experts = 3 * n * (s.places ? s.places : 1);
 	s.lanes = lanes;
 	s.split = split;
 	s.timeout_ms = timeout_ms;
@@ -239,7 +260,7 @@ static struct setup small_setup(int lanes, int split, int timeout_ms)
 	s.renormalise = 1;
 	s.masked = mask;
 	s.mask_columns = split ? s.shape.top_k : 1;
-	s.asked = 15;
+	s.asked = 31;
 	s.fill_tail = 1;
 	owners(&s, 0);
 	prepare(&s);
@@ -285,6 +306,7 @@ static void never_came(int lanes)
 	go(&s, CVY_GPU_DISPATCH, mask & ~(1u << victim));
 	usleep(20000);
 	remove_rank(victim);
+	s.living = mask;
 	synchronise();
 	both(&s, "never came", mask, 0);
 	expect_missing(&s, "never came", mask, 0);
@@ -300,6 +322,7 @@ static void between(void)
 		launch_ep(&s, r, CVY_GPU_DISPATCH, CVY_EP_SEND);
 	synchronise();
 	remove_rank(victim);
+	s.living = mask;
 	for (int r = 0; r < victim; r++)
 		launch_ep(&s, r, CVY_GPU_DISPATCH, CVY_EP_RECV);
 	synchronise();

@@ -19,21 +19,27 @@ static void *need(size_t bytes)
 	return p;
 }
 
+static int all_places(const struct oracle *o)
+{
+	return o->experts * (o->places > 1 ? o->places : 1);
+}
+
 static struct covey_ep *handle(const struct oracle *o, int rank)
 {
 	struct covey_ep *ep = need(sizeof(*ep));
 	const int of_experts = o->per_rank && !cvy_ep_pack_of(o->preset)->once; /* sums become codes, and not these */
 
 	ep->shape = (struct cvy_ep_shape){
-		o->tokens, o->hidden, o->top_k, o->experts, o->size, o->preset, of_experts ? CVY_EP_AS_IS : o->back
+		o->tokens, o->hidden, o->top_k, o->experts, o->size, o->preset, of_experts ? CVY_EP_AS_IS : o->back, 0
 	};
 	ep->dtype = o->dtype;
 	ep->rank = rank;
 	ep->size = o->size;
-	ep->owner = need((size_t)o->experts * sizeof(int));
-	memcpy(ep->owner, o->owner, (size_t)o->experts * sizeof(int));
-	ep->local = need((size_t)o->experts * sizeof(int));
-	ep->el = cvy_ep_locals(o->experts, o->owner, rank, ep->local);
+	ep->shape.places = o->places;
+	ep->owner = need((size_t)all_places(o) * sizeof(int));
+	memcpy(ep->owner, o->owner, (size_t)all_places(o) * sizeof(int));
+	ep->local = need((size_t)all_places(o) * sizeof(int));
+	ep->el = cvy_ep_locals(all_places(o), o->owner, rank, ep->local);
 	return ep;
 }
 
@@ -87,11 +93,18 @@ static struct covey_dispatch_args dispatch_args(const struct oracle *o, const st
 	return a;
 }
 
+static struct covey_mask living(const struct oracle *o)
+{
+	struct covey_mask m = { .word = { o->living ? o->living : o->members } };
+
+	return m;
+}
+
 void oracle_dispatch(const struct oracle *o, int rank)
 {
 	const struct oracle_rank *r = &o->rank[rank];
 	struct covey_ep *ep = handle(o, rank);
-	struct covey_dispatch_args to = dispatch_args(o, r);
+	struct cvy_ep_call call = { .ep = ep, .dispatch = dispatch_args(o, r), .living = living(o) };
 	uint8_t *slot = need(cvy_ep_dispatch_bytes(&ep->shape));
 
 	ep->rows_as = o->code;
@@ -101,9 +114,11 @@ void oracle_dispatch(const struct oracle *o, int rank)
 
 		uint64_t told = has(o, s) ? cvy_ep_dispatch_write(ep, &from, slot) : 0;
 
-		cvy_ep_dispatch_read(ep, &to, s, has(o, s) ? slot : NULL, told);
+		cvy_ep_dispatch_take(&call, s, has(o, s) ? slot : NULL, told);
 	}
-	cvy_ep_dispatch_outputs(ep, &to);
+	call.dispatch.placed = r->placed;
+	cvy_ep_dispatch_placed(&call);
+	cvy_ep_dispatch_outputs(ep, &call.dispatch);
 	free(slot);
 	put_back(ep);
 }
@@ -123,10 +138,24 @@ static struct covey_combine_args combine_args(const struct oracle *o, const stru
 	a.mask_columns = o->mask_columns;
 	a.weights = r->weights;
 	a.out = r->out;
+	a.expert_scale = o->per_rank && !cvy_ep_pack_of(o->preset)->once ? NULL : r->expert_scale;
 	return a;
 }
 
-/* Row of @rank's token for expert @id at its owner, NULL: not there. @used: rows of each expert until now. */
+/* The places that take the own tokens of @rank: [num_tokens][top_k]. */
+static int32_t *places_of(const struct oracle *o, int rank)
+{
+	const struct oracle_rank *r = &o->rank[rank];
+	struct covey_ep *ep = handle(o, rank);
+	struct cvy_ep_call call = { .ep = ep, .dispatch = dispatch_args(o, r), .living = living(o) };
+
+	call.dispatch.placed = need((size_t)r->num_tokens * (size_t)o->top_k * sizeof(int32_t));
+	cvy_ep_dispatch_placed(&call);
+	put_back(ep);
+	return call.dispatch.placed;
+}
+
+/* Row of @rank's token for place @id at its owner, NULL: not there. @used: rows of each place until now. */
 static const uint16_t *result_of(const struct oracle *o, int rank, int32_t id, uint32_t *used)
 {
 	const struct oracle_rank *owner = &o->rank[o->owner[id]];
@@ -159,30 +188,40 @@ static uint16_t narrow(const struct oracle *o, float v)
 	return o->dtype == COVEY_FLOAT16 ? cvy_f32_f16(v) : cvy_f32_bf16(v);
 }
 
+/* By what a row of expert @id is multiplied where its owner sums. */
+static float factor(const struct oracle *o, int32_t id)
+{
+	const struct oracle_rank *owner = &o->rank[o->owner[id]];
+	struct covey_ep *ep = handle(o, o->owner[id]);
+	const float by = owner->expert_scale ? owner->expert_scale[ep->local[id]] : 1;
+
+	put_back(ep);
+	return by;
+}
+
 /* One row per rank: the rows of each owner are summed and rounded there, but for the own. */
-static void sum_per_rank(const struct oracle *o, int rank)
+static void sum_per_rank(const struct oracle *o, int rank, const int32_t *placed)
 {
 	const struct oracle_rank *r = &o->rank[rank];
 	size_t hidden = (size_t)o->hidden, top_k = (size_t)o->top_k;
 	float *all = need(hidden * sizeof(float)), *part = need(hidden * sizeof(float));
-	uint32_t *used = need((size_t)o->experts * sizeof(uint32_t));
+	uint32_t *used = need((size_t)all_places(o) * sizeof(uint32_t));
 	const uint16_t **row = need(top_k * sizeof(*row));
+	float *by = need(top_k * sizeof(*by));
 	uint8_t *coded = need(2 * hidden);
 
 	for (size_t t = 0; t < (size_t)r->num_tokens; t++) {
 		memset(all, 0, hidden * sizeof(float));
 		for (size_t k = 0; k < top_k; k++) {
 			size_t i = t * top_k + k;
-			int32_t id = r->ids[i];
-			int masked = r->mask && !r->mask[o->mask_columns > 1 ? i : t];
-
-			row[k] = masked || id < 0 || id >= o->experts ? NULL : result_of(o, rank, id, used);
+			row[k] = placed[i] < 0 ? NULL : result_of(o, rank, placed[i], used);
+			by[k] = row[k] ? r->weights[i] * factor(o, placed[i]) : 0;
 		}
 		for (int p = 0; p < o->size; p++) {
 			memset(part, 0, hidden * sizeof(float));
 			for (size_t k = 0; k < top_k; k++)
-				for (size_t h = 0; h < hidden && row[k] && o->owner[r->ids[t * top_k + k]] == p; h++)
-					part[h] += r->weights[t * top_k + k] * wide(o, row[k][h]);
+				for (size_t h = 0; h < hidden && row[k] && o->owner[placed[t * top_k + k]] == p; h++)
+					part[h] += by[k] * wide(o, row[k][h]);
 			if (o->back) {
 				cvy_ep_quantise_sum(part, o->dtype, hidden, coded);
 				cvy_ep_weigh_eights(all, coded, o->dtype, 1, hidden);
@@ -198,6 +237,7 @@ static void sum_per_rank(const struct oracle *o, int rank)
 	free(part);
 	free(used);
 	free(row);
+	free(by);
 	free(coded);
 }
 
@@ -207,6 +247,7 @@ uint32_t oracle_combine(const struct oracle *o, int rank)
 	uint8_t *slots[ORACLE_RANKS] = { NULL };
 	struct covey_ep *ep = handle(o, rank);
 	struct cvy_ep_call *call = cvy_ep_call_new(ep, 1);
+	int32_t *placed = places_of(o, rank);
 	uint32_t missing;
 
 	for (int s = 0; s < o->size; s++) {
@@ -220,9 +261,11 @@ uint32_t oracle_combine(const struct oracle *o, int rank)
 		put_back(there);
 	}
 	call->combine = combine_args(o, &o->rank[rank]);
+	call->combine.placed = placed;
 	cvy_ep_combine_read(call, slot);
 	if (o->per_rank && !cvy_ep_pack_of(o->preset)->once)
-		sum_per_rank(o, rank);
+		sum_per_rank(o, rank, placed);
+	free(placed);
 	missing = (uint32_t)call->missing.word[0];
 	cvy_ep_call_free(call);
 	for (int s = 0; s < o->size; s++)

@@ -28,15 +28,18 @@ struct oracle_rank { /* inputs of one rank, and room for what it must get */
 	float *recv_weights;
 	const uint8_t *mask;	/* NULL: none */
 	int64_t *expert_tokens; /* of these outputs NULL: not asked for */
-	int32_t *recv_counts, *triplets, *flat;
-	const uint16_t *y; /* results of its experts, in the rows of packed */
+	int32_t *recv_counts, *triplets, *flat, *placed;
+	const uint16_t *y;	   /* results of its experts, in the rows of packed */
+	const float *expert_scale; /* NULL: none */
 	uint16_t *out;
 };
 
 struct oracle {
 	int size, tokens, hidden, top_k, experts;
-	const int *owner;
+	int places;	  /* of an expert; 0: one */
+	const int *owner; /* [experts][places] */
 	uint32_t members; /* ranks whose parts are there */
+	uint32_t living;  /* contributors of the dispatch; 0: these */
 	int per_rank, renormalise, preset;
 	int dtype;				      /* of elements, enum covey_dtype */
 	int code, back;				      /* enum cvy_ep_codes: of rows of dispatch, and of combine */

@@ -11,6 +11,7 @@
 #include "ep_call.h"
 #include "ep_oracle.h"
 #include "ep_outputs.h"
+#include "ep_places.h"
 #include "world.cuh"
 
 #define ROOM ((size_t)256 << 20)
@@ -52,6 +53,9 @@ enum {
 	RECV_COUNTS,
 	TRIPLETS,
 	FLAT,
+	ARRIVED,
+	EXPERT_SCALE,
+	PLACED,
 	PARTS
 };
 
@@ -66,7 +70,9 @@ static struct side {
 struct setup {
 	struct cvy_ep_shape_gpu shape;
 	struct cvy_ep_form dispatch, combine; /* dispatch: with or without smooth */
-	int owner[CVY_EP_EXPERTS];
+	int owner[CVY_EP_EXPERTS];	      /* of shape.experts places */
+	int places;			      /* of an expert; 0: one */
+	uint32_t living;		      /* contributors of the dispatch; 0: all whose parts are there */
 	int lanes, split, renormalise, timeout_ms;
 	int fp16;	 /* elements, else bf16 */
 	int odd;	 /* some elements are NaN, infinite or subnormal, and sums of fp16 overflow */
@@ -77,12 +83,18 @@ struct setup {
 	int mask_columns;
 	uint32_t asked; /* outputs beside the usual: a bit for each part from EXPERT_TOKENS on */
 	int sums, alignment, fill_tail;
+	int scaled; /* results are multiplied by factors of their expert */
 	enum routing routing;
 };
 
 static inline int asks(const struct setup *s, int which)
 {
 	return s->asked >> (which - EXPERT_TOKENS) & 1 && !(which == RECV_COUNTS && s->shape.once);
+}
+
+static inline int experts_of(const struct setup *s)
+{
+	return s->shape.experts / (s->places > 1 ? s->places : 1);
 }
 
 static uint64_t next_random(void)
@@ -104,15 +116,16 @@ static inline int32_t route(const struct setup *s, int k)
 
 	switch (s->routing) {
 	case SKEWED:
-		return r % 4 ? 0 : (int32_t)(r / 7 % (uint64_t)s->shape.experts);
+		return r % 4 ? 0 : (int32_t)(r / 7 % (uint64_t)experts_of(s));
 	case ONE_EXPERT:
-		return k ? -1 : s->shape.experts - 1;
+		return k ? -1 : experts_of(s) - 1;
 	case HOSTILE:
 		if (r % 5 == 0)
 			return -1 - (int32_t)(r % 1000);
-		return r % 5 == 1 ? s->shape.experts + (int32_t)(r % 100000) : (int32_t)(r % 2);
+		return r % 5 == 1 ? experts_of(s) + (int32_t)(r % 100000)
+				  : (int32_t)(r % (uint64_t)(experts_of(s) > 1 ? 2 : 1));
 	default:
-		return (int32_t)(r % (uint64_t)s->shape.experts);
+		return (int32_t)(r % (uint64_t)experts_of(s));
 	}
 }
 
@@ -123,7 +136,7 @@ static inline int32_t route(const struct setup *s, int k)
 static inline void widen(const struct setup *s, int32_t *ids, int64_t *wide, size_t count)
 {
 	for (size_t i = 0; i < count; i++) {
-		const int64_t expert = (int64_t)below((uint64_t)s->shape.experts);
+		const int64_t expert = (int64_t)below((uint64_t)experts_of(s));
 
 		switch (below(16)) {
 		case 0:
@@ -222,6 +235,7 @@ static inline void tables_of(const struct setup *s, struct cvy_ep_tables *t)
 	int at = 0;
 
 	memset(t, 0, sizeof(*t));
+	memset(t->owner, CVY_EP_NOBODY, sizeof(t->owner));
 	for (int r = 0; r < n; r++) {
 		int local = 0;
 
@@ -245,7 +259,9 @@ static struct oracle oracle_of(const struct setup *s, uint32_t members)
 	o.tokens = s->shape.tokens;
 	o.hidden = s->shape.hidden;
 	o.top_k = s->shape.top_k;
-	o.experts = s->shape.experts;
+	o.experts = experts_of(s);
+	o.places = s->places;
+	o.living = s->living;
 	o.owner = s->owner;
 	o.members = members;
 	o.per_rank = s->shape.per_rank;
@@ -279,7 +295,9 @@ static struct oracle oracle_of(const struct setup *s, uint32_t members)
 		k->recv_counts = asks(s, RECV_COUNTS) ? (int32_t *)host_at(r, RECV_COUNTS) : NULL;
 		k->triplets = asks(s, TRIPLETS) ? (int32_t *)host_at(r, TRIPLETS) : NULL;
 		k->flat = asks(s, FLAT) ? (int32_t *)host_at(r, FLAT) : NULL;
+		k->placed = s->places > 1 ? (int32_t *)host_at(r, PLACED) : NULL;
 		k->y = (uint16_t *)host_at(r, Y);
+		k->expert_scale = s->scaled ? (float *)host_at(r, EXPERT_SCALE) : NULL;
 		k->out = (uint16_t *)host_at(r, OUT);
 	}
 	return o;
@@ -323,7 +341,7 @@ static inline void prepare(struct setup *s)
 		size_part(d, COUNT, el * 4);
 		size_part(d, SRC, bins * rows * 4);
 		size_part(d, RANGE, bins * (size_t)n * 8);
-		size_part(d, ROUTE, cvy_ep_route_bytes(n, h->tokens, h->top_k));
+		size_part(d, ROUTE, cvy_ep_route_bytes(n, h->tokens, h->top_k, s->places));
 		size_part(d, Y, bins * rows * (size_t)h->hidden * 2);
 		size_part(d, OUT, t * (size_t)h->hidden * 2);
 		size_part(d, ACTIVE, (size_t)n * 4);
@@ -335,6 +353,9 @@ static inline void prepare(struct setup *s)
 		size_part(d, RECV_COUNTS, el * (size_t)n * 4);
 		size_part(d, TRIPLETS, bins * rows * 3 * 4);
 		size_part(d, FLAT, bins * rows * 2 * 4);
+		size_part(d, ARRIVED, (COVEY_EP_ARRIVED_ROWS + bins * rows) * 4);
+		size_part(d, EXPERT_SCALE, el * 4);
+		size_part(d, PLACED, t * k * 4);
 		for (int i = 0; i < PARTS; i++)
 			poison(r, i);
 		for (size_t i = 0; i < t * (size_t)h->hidden; i++)
@@ -354,6 +375,9 @@ static inline void prepare(struct setup *s)
 			host_at(r, MASK)[i] = below(3) ? 1 + (uint8_t)below(255) : 0;
 		for (int i = 0; i < n; i++)
 			((int32_t *)host_at(r, ACTIVE))[i] = 1;
+		for (size_t i = 0; i < el; i++)
+			((float *)host_at(r, EXPERT_SCALE))[i] = (float)below(1000) / 333;
+		upload(r, EXPERT_SCALE);
 		upload(r, X);
 		upload(r, X_SCALES);
 		upload(r, SMOOTH);
@@ -376,13 +400,13 @@ static inline void launch_mask(const struct setup *s, int r, struct cvy_ep_args 
 	m.mask = device_at(r, MASK);
 	m.ids = a->ids;
 	m.ids64 = a->ids64;
-	m.to = a->sent;
+	m.to = a->sent + (s->places > 1 ? s->shape.tokens * s->shape.top_k : 0);
 	m.num_tokens = a->num_tokens;
 	m.top_k = a->top_k;
 	m.columns = s->mask_columns;
 	if (a->phases & CVY_EP_SEND)
 		OK(ranks[r].gpu, cvy_gpu_ep_ops.mask(ranks[r].gpu, &m, (struct CUstream_st *)ranks[r].stream));
-	a->ids = a->sent;
+	a->ids = m.to;
 	a->ids64 = NULL;
 }
 
@@ -392,6 +416,9 @@ static inline void launch_outputs(const struct setup *s, int r, const struct cvy
 
 	o.count = a->count;
 	o.route = a->route;
+	o.sent = a->sent;
+	o.placed = s->places > 1 ? (int32_t *)device_at(r, PLACED) : NULL;
+	o.num_tokens = a->num_tokens;
 	o.range = a->range;
 	o.expert_tokens = asks(s, EXPERT_TOKENS) ? (int64_t *)device_at(r, EXPERT_TOKENS) : NULL;
 	o.recv_counts = asks(s, RECV_COUNTS) ? (int32_t *)device_at(r, RECV_COUNTS) : NULL;
@@ -436,10 +463,8 @@ static inline void launch_ep(const struct setup *s, int r, int kind, int phases)
 	a.per_rank = s->shape.per_rank || s->shape.once;
 	a.recv_experts = (int32_t *)device_at(r, NAMED);
 	a.recv_weights = (float *)device_at(r, NAMED_WEIGHTS);
-	a.renormalise = s->renormalise;
 	a.phases = phases;
 	a.x = device_at(r, X);
-	a.x_scales = s->given >> r & 1 ? (float *)device_at(r, X_SCALES) : NULL;
 	a.smooth = s->smooth ? (float *)device_at(r, SMOOTH) : NULL;
 	if (s->wide >> r & 1)
 		a.ids64 = (int64_t *)device_at(r, IDS64);
@@ -455,14 +480,25 @@ static inline void launch_ep(const struct setup *s, int r, int kind, int phases)
 	a.route = (int32_t *)(route_at + 16);
 	a.route_weights = (float *)(a.route + items);
 	a.sent = a.route + 2 * items;
-	a.y = device_at(r, Y);
-	a.out = device_at(r, OUT);
 	a.active = s->timeout_ms ? (int32_t *)device_at(r, ACTIVE) : NULL;
 	a.waited = (uint64_t *)device_at(r, WAITED);
 	a.timeout_ms = s->timeout_ms;
 	CUDA(cudaSetDevice(ranks[r].device));
 	if (kind == CVY_GPU_DISPATCH && s->masked >> r & 1)
 		launch_mask(s, r, &a);
+	if (kind == CVY_GPU_DISPATCH) {
+		a.places = s->places;
+		a.x_scales = s->given >> r & 1 ? (float *)device_at(r, X_SCALES) : NULL;
+		a.flat = asks(s, FLAT) ? (int32_t *)device_at(r, FLAT) : NULL;
+		a.arrived = asks(s, ARRIVED) && side[r].el ? (uint32_t *)device_at(r, ARRIVED) : NULL;
+	} else {
+		a.renormalise = s->renormalise;
+		a.expert_scale = s->scaled ? (float *)device_at(r, EXPERT_SCALE) : NULL;
+		a.y = device_at(r, Y);
+		a.out = device_at(r, OUT);
+	}
+	if (kind == CVY_GPU_DISPATCH && phases & CVY_EP_RECV && a.arrived)
+		CUDA(cudaMemsetAsync(a.arrived, 0, side[r].part[ARRIVED].bytes, ranks[r].stream));
 	OK(ranks[r].gpu, cvy_gpu_ep_ops.launch(ranks[r].gpu, &a, (struct CUstream_st *)ranks[r].stream));
 	if (kind == CVY_GPU_DISPATCH && phases & CVY_EP_RECV)
 		launch_outputs(s, r, &a);
@@ -492,11 +528,11 @@ static inline void complain(const struct setup *s, const char *what, int r, cons
 		"ids in int64 by %x, "
 		"per rank %d, "
 		"lanes %d, split %d, routing %d, once %d, fp16 %d, odd %d, masked %x of %d, asked %x, sums %d by %d, "
-		"tail %d)\n",
+		"tail %d, scaled %d, places %d)\n",
 		what, r, of, at, got, want, s->shape.tokens, s->shape.hidden, s->shape.top_k, s->shape.experts,
 		s->shape.code, s->given, s->smooth, s->shape.back, s->wide, s->shape.per_rank, s->lanes, s->split,
 		s->routing, s->shape.once, s->fp16, s->odd, s->masked, s->mask_columns, s->asked, s->sums, s->alignment,
-		s->fill_tail);
+		s->fill_tail, s->scaled, s->places);
 }
 
 static const uint8_t *fetch(int r, int which)
@@ -527,6 +563,22 @@ static size_t rows_in(int r, size_t e)
 	int64_t last = ((int64_t *)host_at(r, RANGE))[(e + 1) * (size_t)n - 1];
 
 	return (size_t)(uint32_t)last + (size_t)(last >> 32);
+}
+
+/* Of the own tokens; on devices an entry past the T rows of a place has none. */
+static inline void same_placed(const struct setup *s, const char *what, int r)
+{
+	const int32_t *got = (const int32_t *)(fetch(r, PLACED) + CANARY), *want = (int32_t *)host_at(r, PLACED);
+	uint32_t *used = (uint32_t *)calloc((size_t)s->shape.experts, sizeof(*used));
+
+	checks++;
+	for (int i = 0; i < side[r].num_tokens * s->shape.top_k; i++) {
+		const int past = want[i] >= 0 && used[want[i]]++ >= (uint32_t)s->shape.tokens;
+
+		if (got[i] != (past && !s->shape.once ? -1 : want[i]))
+			complain(s, what, r, "placed", (size_t)i * 4, (unsigned)got[i], (unsigned)want[i]);
+	}
+	free(used);
 }
 
 /* Rows up to the last one; past them nothing was touched. */
@@ -593,6 +645,40 @@ static inline void same_asked(const struct setup *s, const char *what, int r)
 		same(s, what, r, part, names[part - EXPERT_TOKENS], side[r].part[part].bytes);
 }
 
+/* Who waits for rows learns that none comes any more. Where none was placed anew, each was announced, and no other. */
+static inline void check_arrived(const struct setup *s, const char *what, int r)
+{
+	const uint32_t *got = (const uint32_t *)(fetch(r, ARRIVED) + CANARY), *row = got + COVEY_EP_ARRIVED_ROWS;
+	const size_t rows = (size_t)n * (size_t)s->shape.tokens;
+
+	if (!asks(s, ARRIVED) || !side[r].el)
+		return;
+	checks++;
+	if (got[COVEY_EP_ARRIVED_ENDED] != COVEY_EP_ARRIVED)
+		complain(s, what, r, "arrived: the end", 0, got[COVEY_EP_ARRIVED_ENDED], COVEY_EP_ARRIVED);
+	if (got[COVEY_EP_ARRIVED_AGAIN])
+		return;
+	if (got[COVEY_EP_ARRIVED_RANGE] != COVEY_EP_ARRIVED)
+		complain(s, what, r, "arrived: range", 0, got[COVEY_EP_ARRIVED_RANGE], COVEY_EP_ARRIVED);
+	for (size_t i = 0; i < rows * (size_t)side[r].bins; i++) {
+		const uint32_t want = i % rows < rows_in(r, i / rows) ? COVEY_EP_ARRIVED : 0;
+
+		if (row[i] != want) {
+			complain(s, what, r, "arrived: row", i, row[i], want);
+			return;
+		}
+	}
+}
+
+static inline void expect_first_attempt(const struct setup *s, int r)
+{
+	const uint32_t *got = (const uint32_t *)(fetch(r, ARRIVED) + CANARY);
+
+	checks++;
+	if (asks(s, ARRIVED) && side[r].el && got[COVEY_EP_ARRIVED_AGAIN])
+		complain(s, "healthy", r, "arrived: again", 0, got[COVEY_EP_ARRIVED_AGAIN], 0);
+}
+
 /* @whole: past the rows nothing was touched, which holds where nothing was done twice. */
 static inline void check_dispatch(const struct setup *s, const char *what, uint32_t members, uint32_t who, int whole)
 {
@@ -614,6 +700,9 @@ static inline void check_dispatch(const struct setup *s, const char *what, uint3
 		if (whole || s->fill_tail)
 			same(s, what, r, SRC, "src_info", side[r].part[SRC].bytes);
 		same_asked(s, what, r);
+		check_arrived(s, what, r);
+		if (s->places > 1)
+			same_placed(s, what, r);
 		same_rows(s, what, r, codes ? codes : host_at(r, PACKED),
 			  cvy_ep_code_bytes(cvy_ep_code_of(s->shape.code), (size_t)s->shape.hidden), whole);
 		if (codes)

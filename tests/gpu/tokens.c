@@ -4,7 +4,8 @@
  * of twenty pairs and replaced, `--cycles` times. Tokens and routing are functions of source, token and step, so every row
  * has one right place and value; experts give back what they got, so a combined token is itself times the weights of
  * the owners that took part (with --compact 1: times how many took part, since the row of a rank comes back as it is).
- * With --lanes 1 rows go by bulk.
+ * With --lanes 1 rows go by bulk. With --flat 1 rows are announced, and half of the experts' results are negated on their
+ * way back.
  * Each outcome must be alike on all who are left, and every byte right by what it says. Pairs are launched whole and in
  * two phases, and by a graph that each process captured once. With --late MS all have that deadline, and each comes later
  * than that now and then: its part is missing where it says so, and nothing else is wrong. With --victim it is always the same rank that dies, and
@@ -48,6 +49,8 @@ static struct { /* of one rank, on the host; the device has the same at the same
 	float named_weights[ROWS][TOP_K];
 	int64_t expert_tokens[EXPERTS];
 	int32_t triplets[ROWS][3], flat[ROWS][2];
+	uint32_t arrived[COVEY_EP_ARRIVED_ROWS + ROWS];
+	float expert_scale[EXPERTS];
 	uint8_t mask[TOKENS]; /* of some ranks, which give all that there may be and mask what is not of the step */
 } host, *there;
 
@@ -61,11 +64,12 @@ static struct covey_ep *ep;
 static struct CUstream_st *stream;
 static struct cvy_gpu_graph *graph;
 static void *route;
-static int rank, size, failures, cycles, per_rank, compact, lanes, striking, late, victim = -1, after = 40, away_ms,
-										   deadline;
+static int announces; /* this dispatch */
+static int rank, size, failures, cycles, per_rank, compact, flat, lanes, striking, late, victim = -1, after = 40,
+											 away_ms, deadline;
 static enum where where = ANYWHERE;
-static uint64_t checks, cut, contributors; /* the last: of the last operation */
-static struct holds held, holding;	   /* after the second cycle, and now */
+static uint64_t checks, again, cut, contributors; /* the last: of the last operation */
+static struct holds held, holding;		  /* after the second cycle, and now */
 
 static void must(int err, const char *what)
 {
@@ -103,15 +107,15 @@ static int masks(void)
 /* Of the @k-th expert of a token. */
 static void check_row(int row, int source, int t, int k, const struct covey_device_outcome *o)
 {
-	const int32_t *triplet = host.triplets[row], *flat = host.flat[row];
+	const int32_t *triplet = host.triplets[row], *origin = host.flat[row];
 
 	if (host.src_info[row] != t)
 		wrong("source of row", row, host.src_info[row], t, o);
 	if (triplet[0] != source || triplet[1] != t || triplet[2] != k)
 		wrong("triplet of row", row, triplet[0] * 10000L + triplet[1] * 100 + triplet[2],
 		      source * 10000L + t * 100 + k, o);
-	if (flat[0] != source || flat[1] != t * TOP_K + k)
-		wrong("flat of row", row, flat[0] * 10000L + flat[1], source * 10000L + t * TOP_K + k, o);
+	if (origin[0] != source || origin[1] != t * TOP_K + k)
+		wrong("flat of row", row, origin[0] * 10000L + origin[1], source * 10000L + t * TOP_K + k, o);
 	for (int h = 0; h < HIDDEN; h++)
 		if (host.packed[row][h] != bf16(token(state.step, source, t, h)))
 			wrong("element of row", row, host.packed[row][h], bf16(token(state.step, source, t, h)), o);
@@ -219,8 +223,38 @@ static void check_experts(const struct covey_device_outcome *o)
 	}
 }
 
+static float sign(int id)
+{
+	return flat && id % 2 ? -1.0f : 1.0f;
+}
+
+/* Each row that is here was announced, and no other; or all that was does not hold. */
+static void check_arrived(const struct covey_device_outcome *o)
+{
+	const uint32_t *row = host.arrived + COVEY_EP_ARRIVED_ROWS;
+	const int rows = covey_ep_rows(ep);
+
+	if (!announces || !covey_ep_local_experts(ep))
+		return;
+	if (host.arrived[COVEY_EP_ARRIVED_ENDED] != COVEY_EP_ARRIVED)
+		wrong("the end was not told", 0, host.arrived[COVEY_EP_ARRIVED_ENDED], COVEY_EP_ARRIVED, o);
+	again += host.arrived[COVEY_EP_ARRIVED_AGAIN] != 0;
+	if (host.arrived[COVEY_EP_ARRIVED_AGAIN])
+		return;
+	if (host.arrived[COVEY_EP_ARRIVED_RANGE] != COVEY_EP_ARRIVED)
+		wrong("the range was not told", 0, host.arrived[COVEY_EP_ARRIVED_RANGE], COVEY_EP_ARRIVED, o);
+	for (int i = 0; i < rows * covey_ep_local_experts(ep); i++) {
+		const uint32_t want = i % rows < host.count[i / rows] ? COVEY_EP_ARRIVED : 0;
+
+		if (row[i] != want)
+			wrong("word of row", i, row[i], want, o);
+	}
+}
+
 static void check_dispatch(const struct covey_device_outcome *o)
 {
+	if (!compact)
+		check_arrived(o);
 	if (compact)
 		check_compact(o);
 	else
@@ -239,7 +273,7 @@ static int comes_back(int t, uint64_t here)
 		if (!(here >> o & 1))
 			continue;
 		ranks |= 1ull << o;
-		weight += k + 1;
+		weight += (k + 1) * (int)sign(expert(state.step, rank, t, k));
 	}
 	return compact ? __builtin_popcountll(ranks) : weight;
 }
@@ -298,6 +332,7 @@ static void dispatch(int phases, int num_tokens)
 	args.triplets = there->triplets[0];
 	args.flat = there->flat[0];
 	args.fill_tail = 1;
+	args.arrived = announces ? there->arrived : NULL;
 	args.route = route;
 	args.timeout_ms = late ? late : deadline;
 	if (!phases) {
@@ -318,6 +353,7 @@ static void combine(int phases, int num_tokens)
 	args.experts = there->experts[0];
 	args.weights = there->weights[0];
 	args.out = there->out;
+	args.expert_scale = flat ? there->expert_scale : NULL;
 	args.route = route;
 	args.timeout_ms = late ? late : deadline;
 	if (!phases) {
@@ -372,6 +408,10 @@ static void fill(void)
 			host.weights[t][k] = (float)(k + 1);
 		}
 	}
+	memset(host.arrived, 0, sizeof(host.arrived));
+	for (int id = 0, e = 0; id < EXPERTS; id++)
+		if (owner(size, id) == rank)
+			host.expert_scale[e++] = sign(id);
 	memset(host.out, 0xc5, sizeof(host.out));
 	must(tool->copy(there, &host, sizeof(host)), "a copy");
 }
@@ -381,9 +421,11 @@ static void pair(int phases)
 	struct covey_device_outcome o;
 
 	dawdle();
+	announces = flat;
 	dispatch(phases, tokens(state.step, rank));
 	o = outcome();
 	check_dispatch(&o);
+	announces = 0;
 	dawdle();
 	combine(phases, tokens(state.step, rank));
 	o = outcome();
@@ -550,7 +592,7 @@ static void start(void)
 	config.hidden = HIDDEN;
 	config.top_k = TOP_K;
 	config.experts = EXPERTS;
-	config.preset = compact ? COVEY_EP_COMPACT : COVEY_EP_LL;
+	config.preset = compact ? COVEY_EP_COMPACT : flat ? COVEY_EP_FLAT : COVEY_EP_LL;
 	config.combine = per_rank ? COVEY_EP_PER_RANK : COVEY_EP_PER_EXPERT;
 	config.lanes = lanes;
 	must(covey_ep_create(group, &config, &ep), "ep_create");
@@ -601,6 +643,8 @@ int main(int argc, char **argv)
 			per_rank = atoi(argv[i + 1]);
 		else if (!strcmp(argv[i], "--compact"))
 			compact = atoi(argv[i + 1]);
+		else if (!strcmp(argv[i], "--flat"))
+			flat = atoi(argv[i + 1]);
 		else if (!strcmp(argv[i], "--lanes"))
 			lanes = atoi(argv[i + 1]);
 		else if (!strcmp(argv[i], "--late"))
@@ -623,9 +667,9 @@ int main(int argc, char **argv)
 	while (step(world ? atoi(world) : 1) && !failures)
 		state.step++;
 	failures += !holds_same(&held, &holding, rank, state.cycle);
-	printf("rank %d: %s %s: %llu checks, %d failed, %llu without a part, %ld cycles\n", rank,
+	printf("rank %d: %s %s: %llu checks, %d failed, %llu without a part, %llu placed anew, %ld cycles\n", rank,
 	       away_ms ? "away" : hows[stroke.how], wheres[where], (unsigned long long)checks, failures,
-	       (unsigned long long)cut, state.cycle);
+	       (unsigned long long)cut, (unsigned long long)again, state.cycle);
 	fflush(stdout);
 	covey_leave(group, 0);
 	covey_close(group);

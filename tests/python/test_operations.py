@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every operation and type against numpy."""
 
+import concurrent.futures
 import sys
 
 import numpy as np
@@ -228,7 +229,7 @@ def origins(group, preset):
     ids = [np.stack([rng.permutation(E)[:K] for _ in range(T)]).astype(np.int32) for rng in ranks]
     masks = [rng.integers(0, 2, T).astype(bool) for rng in ranks]
     x, weights = np.ones((T, H), np.float32), np.ones((T, K), np.float32)
-    also = ["expert_tokens", "triplets", "flat"] + (["recv_counts"] if preset == "ll" else [])
+    also = ["expert_tokens", "triplets", "flat"] + (["recv_counts"] if preset != "compact" else [])
     with covey.Ep(group, max_tokens=T, hidden=H, top_k=K, experts=E, preset=preset) as ep:
         sizes = covey.Ep.sizes(group, max_tokens=T, hidden=H, top_k=K, experts=E, preset=preset)
         mine = [e for e in range(E) if e // 2 == group.rank]
@@ -278,9 +279,54 @@ def masked_combine(ep, group, ids, mask, routed):
             ep.dispatch(covey.to_bf16(x), ids, weights, **wrong)
 
 
-@pytest.mark.parametrize("preset", ["ll", "compact"])
+@pytest.mark.parametrize("preset", ["ll", "compact", "flat"])
 def test_masks_and_origins(ranks, preset):
     ranks.run(WORLD, origins, preset)
+
+
+def arrivals(group):
+    """A thread reads rows while the dispatch runs; the factors of the experts are given to the combine."""
+    T, H, K, E = 8, 64, 2, 6
+    rng = np.random.default_rng(group.rank)
+    ids = np.stack([rng.permutation(E)[:K] for _ in range(T)]).astype(np.int32)
+    x, weights = np.full((T, H), 1 + group.rank, np.float32), np.full((T, K), 0.5, np.float32)
+    shape = dict(max_tokens=T, hidden=H, top_k=K, experts=E, preset="flat")
+    with covey.Ep(group, **shape) as ep:
+        out = ep._rooms([])
+        words = np.zeros(ep.arrived_words, np.uint32)
+        assert covey.Ep.sizes(group, **shape)["arrived_bytes"] == words.nbytes
+        seen = set()
+
+        def read():
+            ended = False
+            while not ended:
+                ended = words[covey.EpArrived.ENDED] == covey.ARRIVED
+                for row in np.flatnonzero(words[covey.EpArrived.ROWS:] == covey.ARRIVED):
+                    source = out["flat"].reshape(-1, 2)[row, 0]
+                    assert (covey.from_bf16(out["packed_x"].reshape(-1, H)[row]) == 1 + source).all()
+                    seen.add(int(row))
+
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            reader = pool.submit(read)
+            routed = ep.dispatch(covey.to_bf16(x), ids, weights, out=out, arrived=words)
+            reader.result()
+        assert seen == {e * ep.rows + i for e in range(ep.local_experts) for i in range(routed.count[e])}
+        assert words[covey.EpArrived.RANGE] == covey.ARRIVED and not words[covey.EpArrived.AGAIN]
+        mine = np.arange(ep.local_experts, dtype=np.float32) + 1 + 2 * group.rank  # expert e has e + 1
+        y, outcome = ep.combine(routed.x, routed, ids, weights, expert_scale=mine)
+        np.testing.assert_array_equal(covey.from_bf16(y), x * ((ids + 1) / 2).sum(1, keepdims=True))
+        for wrong, kind, why in ((words[:-1], ValueError, "arrived has"), (words.astype(np.int64), TypeError, "int32")):
+            with pytest.raises(kind, match=why):
+                ep.dispatch(covey.to_bf16(x), ids, weights, arrived=wrong)
+        assert ep.dispatch(covey.to_bf16(x), ids, weights).flat is not None
+    with covey.Ep(group, max_tokens=T, hidden=H, top_k=K, experts=E, preset="compact") as ep:
+        routed = ep.dispatch(covey.to_bf16(x), ids, weights)
+        with pytest.raises(covey.errors.InvalError, match="expert_scale differs by expert"):
+            ep.combine(routed.x, routed, ids, weights, expert_scale=mine)
+
+
+def test_rows_that_have_arrived(ranks):
+    ranks.run(WORLD, arrivals)
 
 
 def halves(group, preset):
@@ -344,17 +390,56 @@ def integers(group, preset, rows):
         covey.Ep(group, max_tokens=T, hidden=H, top_k=K, experts=E, combine_rows="int4")
 
 
+def replicas(group, preset):
+    """Expert e multiplies by e + 1. Expert 0 is on all ranks, 1 and 2 on two, 3 on one."""
+    T, H, K, E, P = 8, 16, 2, 4, 3
+    owners = [[0, 1, 2], [1, 2], [2, 0, -1], [1]]
+    rng = np.random.default_rng(group.rank)
+    x = rng.integers(-3, 4, (T, H)).astype(np.float32)
+    ids = np.stack([rng.permutation(E)[:K] for _ in range(T)]).astype(np.int32)
+    weights = np.full(ids.shape, 0.5, np.float32)
+    shape = dict(max_tokens=T, hidden=H, top_k=K, experts=E, preset=preset, owners=owners, places=P)
+    mine = [e for e, ranks in enumerate(owners) if group.rank in ranks]
+    assert covey.Ep.sizes(group, **shape)["local_experts"] == len(mine)
+    with covey.Ep(group, **shape) as ep:
+        routed = ep.dispatch(covey.to_bf16(x), ids, weights, fill_tail=True)
+        serves = [e * P + group.rank % len([r for r in ranks if r >= 0]) for e, ranks in enumerate(owners)]
+        np.testing.assert_array_equal(routed.placed, np.array(serves)[ids])
+        y = covey.from_bf16(routed.x)
+        if preset == "ll":
+            y = y * (np.array(mine, np.float32) + 1)[:, None, None]
+        else:
+            factors = np.array([*mine, -1], np.float32) + 1  # -1: not served here
+            y = y * (factors[routed.recv_experts] * routed.recv_weights).sum(1)[:, None]
+        out, outcome = ep.combine(covey.to_bf16(np.nan_to_num(y)), routed, ids, weights)
+        assert outcome.ranks == {0, 1, 2}
+        np.testing.assert_array_equal(covey.from_bf16(out), x * ((ids + 1) * weights).sum(1)[:, None])
+        ep.remap([[2], [0], [1], [2]])
+        np.testing.assert_array_equal(ep.dispatch(covey.to_bf16(x), ids, weights).placed, ids * P)
+        with pytest.raises(covey.Error, match=r"expert_owner\[0\]\[0\] and \[1\] are both rank 1"):
+            ep.remap([[1, 1], [0], [1], [2]])
+        with pytest.raises(ValueError, match=r"owners\[3\] has 4 ranks"):
+            ep.remap([[2], [0], [1], [0, 1, 2, -1]])
+        with pytest.raises(ValueError, match=r"owners\[0\] is 2"):
+            ep.remap([2, 0, 1, 2])
+
+
+@pytest.mark.parametrize("preset", ["ll", "compact"])
+def test_places(ranks, preset):
+    ranks.run(WORLD, replicas, preset)
+
+
 @pytest.mark.parametrize("preset,rows", [("ll", "int8"), ("compact", "int8"), ("ll", "int4"), ("compact", "int4")])
 def test_rows_of_integers(ranks, preset, rows):
     ranks.run(WORLD, integers, preset, rows)
 
 
-@pytest.mark.parametrize("preset", ["ll", "compact"])
+@pytest.mark.parametrize("preset", ["ll", "compact", "flat"])
 def test_dispatch_of_float16(ranks, preset):
     ranks.run(WORLD, halves, preset)
 
 
-@pytest.mark.parametrize("preset,rows", [("ll", "bf16"), ("compact", "bf16"), ("ll", "e4m3"), ("compact", "e4m3")])
+@pytest.mark.parametrize("preset,rows", [("ll", "bf16"), ("compact", "bf16"), ("ll", "e4m3"), ("compact", "e4m3"), ("flat", "bf16")])
 def test_dispatch_and_combine(ranks, preset, rows):
     ranks.run(WORLD, experts, preset, rows)
 

@@ -19,6 +19,7 @@
 #define EP_HIDDEN 8
 #define EP_TOP_K 2
 #define EP_EXPERTS 8
+#define EP_PLACES 3 /* of an expert, at most */
 #define EP_IDS (EP_TOKENS * EP_TOP_K)
 
 struct sim;
@@ -99,6 +100,8 @@ size_t app_vcount(const struct sim *s, const struct shape *shape, uint64_t seq, 
 int app_lends(const struct sim *s);
 /* Do handles of dispatch and combine go at every safe point, and others of other sizes come? */
 int app_swaps(const struct sim *s);
+/* Do experts have several places? */
+int app_places(const struct sim *s);
 size_t app_vat(const struct sim *s, const struct shape *shape, uint64_t seq, int rank, int block, int receive);
 void app_buffers(struct proc *p, struct call *c);
 int app_private(int kind);

@@ -3,6 +3,8 @@
  * Layers of dispatch and combine. What a rank sends follows from (incarnation, number): how many tokens, where
  * each goes (at random, all to one expert, nowhere, to experts that are not there), its row. An expert's result
  * follows from the row, the expert and the incarnation that owns it. So every row and every sum is known.
+ *
+ * The first handle is of LL, the second of FLAT; their slots are the same. Each dispatch tells which rows have arrived.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -17,16 +19,18 @@
 struct app_layer {
 	struct covey_ep *ep;
 	uint64_t made; /* at this safe point, 0: before the first */
-	int owner[EP_EXPERTS];
+	int owner[EP_EXPERTS * EP_PLACES];
 	uint64_t dispatched; /* number of the last dispatch taken, 0: it failed, or none was called since */
 	int failed;
 	int tokens, renormalise;
 	uint16_t x[EP_TOKENS][EP_HIDDEN], out[EP_TOKENS][EP_HIDDEN];
-	int32_t ids[EP_IDS];
+	int32_t ids[EP_IDS], placed[EP_IDS];
 	float weights[EP_IDS];
 	uint16_t packed[EP_EXPERTS * ROWS][EP_HIDDEN], y[EP_EXPERTS * ROWS][EP_HIDDEN];
 	int32_t count[EP_EXPERTS], src[EP_EXPERTS * ROWS];
 	int64_t range[EP_EXPERTS * SIM_RANKS];
+	int32_t flat[EP_EXPERTS * ROWS * 2];
+	uint32_t arrived[COVEY_EP_ARRIVED_ROWS + EP_EXPERTS * ROWS];
 };
 
 /* ---- what is sent ---- */
@@ -73,15 +77,30 @@ static float weight_of(uint64_t inc, uint64_t seq, int i)
 
 /* ---- handles ---- */
 
+/* One to three places from rank @first on; which of them are there, and their order, @h says. */
+static void places(int *owner, int first, int size, uint64_t h)
+{
+	int shift = (int)(h % EP_PLACES);
+
+	for (int i = 0; i < EP_PLACES; i++)
+		owner[(i + shift) % EP_PLACES] = i < size && (!i || h >> (8 + i) & 1) ? (first + i) % size : -1;
+}
+
 static const int *owners(const struct proc *p, struct app_layer *l, int which, uint64_t seq)
 {
 	int size = p->engine->here.size;
 
 	if (!which || size < 1)
 		return NULL;
-	for (int x = 0; x < EP_EXPERTS; x++)
-		l->owner[x] = (int)(sim_hash(seq, (uint64_t)x) % 4 ? sim_hash(seq, (uint64_t)x) / 4 % (uint64_t)size
-								   : seq % (uint64_t)size);
+	for (int x = 0; x < EP_EXPERTS; x++) {
+		int first = (int)(sim_hash(seq, (uint64_t)x) % 4 ? sim_hash(seq, (uint64_t)x) / 4 % (uint64_t)size
+								 : seq % (uint64_t)size);
+
+		if (app_places(p->sim))
+			places(l->owner + (ptrdiff_t)x * EP_PLACES, first, size, sim_hash(seq, (uint64_t)x) >> 32);
+		else
+			l->owner[x] = first;
+	}
 	return l->owner;
 }
 
@@ -95,6 +114,8 @@ static void make(struct proc *p, int which, int tokens, uint64_t seq)
 	config.hidden = EP_HIDDEN;
 	config.top_k = EP_TOP_K;
 	config.experts = EP_EXPERTS;
+	config.preset = which % 2 ? COVEY_EP_FLAT : COVEY_EP_LL;
+	config.places = app_places(p->sim) ? EP_PLACES : 0;
 	config.expert_owner = owners(p, l, which, seq);
 	l->made = seq;
 	do
@@ -191,6 +212,8 @@ static int call_dispatch(struct proc *p, struct app_layer *l, const struct call 
 	memset(l->src, UNTOUCHED, rows * sizeof(l->src[0]));
 	memset(l->range, UNTOUCHED, sizeof(l->range));
 	memset(l->count, UNTOUCHED, sizeof(l->count));
+	memset(l->arrived, 0, sizeof(l->arrived));
+	memset(l->placed, UNTOUCHED, sizeof(l->placed));
 	l->dispatched = 0;
 	l->failed = 0;
 	args.num_tokens = l->tokens;
@@ -200,8 +223,22 @@ static int call_dispatch(struct proc *p, struct app_layer *l, const struct call 
 	args.count = l->count;
 	args.src_info = l->src;
 	args.range = l->range;
+	args.flat = l->flat;
+	args.arrived = l->arrived;
+	args.placed = app_places(p->sim) ? l->placed : NULL;
 	args.timeout_ms = timeout_of(p, c);
 	return covey_dispatch_send(l->ep, &args, NULL);
+}
+
+/* Index of an expert among those here, -1: it has no place here. */
+static int local_of(const struct app_layer *l, int expert)
+{
+	int n = cvy_ep_places(&l->ep->shape), le = -1;
+
+	for (int p = 0; p < n; p++)
+		if (l->ep->local[expert * n + p] >= 0)
+			le = l->ep->local[expert * n + p];
+	return le;
 }
 
 /*
@@ -219,10 +256,12 @@ static void work(struct proc *p, struct app_layer *l)
 		return;
 	}
 	for (int x = 0; x < EP_EXPERTS && n < el; x++) {
-		if (l->ep->local[x] < 0)
+		int le = local_of(l, x);
+
+		if (le < 0)
 			continue;
-		for (int row = 0; row < l->count[l->ep->local[x]]; row++) {
-			int at = l->ep->local[x] * l->ep->size * l->ep->shape.tokens + row;
+		for (int row = 0; row < l->count[le]; row++) {
+			int at = le * l->ep->size * l->ep->shape.tokens + row;
 
 			for (int h = 0; h < EP_HIDDEN; h++)
 				l->y[at][h] = result_of(l->packed[at][h], p->inc, x, h);
@@ -249,6 +288,7 @@ static int call_combine(struct proc *p, struct app_layer *l, const struct call *
 	args.experts = l->ids;
 	args.weights = l->weights;
 	args.out = l->out;
+	args.placed = app_places(p->sim) ? l->placed : NULL;
 	args.timeout_ms = timeout_of(p, c);
 	return covey_combine_send(l->ep, &args, NULL);
 }
@@ -269,6 +309,14 @@ int app_ep_call(struct proc *p, struct call *c)
 	return err;
 }
 
+/* Whatever the outcome: readers wait for this word. */
+static void check_ended(struct proc *p, const struct app_layer *l, const struct call *c)
+{
+	if (l->ep->el && l->arrived[COVEY_EP_ARRIVED_ENDED] != COVEY_EP_ARRIVED)
+		sim_fail(p->sim, "G5: process %d dispatch %" PRIu64 " has ended, and its readers are not told", p->id,
+			 c->seq);
+}
+
 int app_ep_take(struct proc *p, struct call *c, struct covey_result *result)
 {
 	struct app_layer *l = p->app.layer[c->shape.layer];
@@ -280,6 +328,7 @@ int app_ep_take(struct proc *p, struct call *c, struct covey_result *result)
 	if (!err)
 		l->dispatched = c->seq;
 	l->failed = err && !p->engine->here.ended;
+	check_ended(p, l, c);
 	return err;
 }
 
@@ -287,22 +336,44 @@ int app_ep_take(struct proc *p, struct call *c, struct covey_result *result)
 
 struct reader { /* of one expert's rows */
 	const struct app_layer *l;
-	uint64_t seq;
-	int expert, le, row;
+	uint64_t seq, living;
+	int rank, expert, le, row;
 };
+
+/* The place that takes tokens of @src: the contributors' places in their order, and of these one by the source. */
+static int place_for(const struct app_layer *l, int expert, int src, uint64_t living)
+{
+	int n = cvy_ep_places(&l->ep->shape), list[EP_PLACES], found = 0;
+
+	if (n == 1)
+		return expert;
+	for (int v = expert * n; v < (expert + 1) * n; v++)
+		if (l->ep->owner[v] >= 0 && living >> l->ep->owner[v] & 1)
+			list[found++] = v;
+	return found ? list[src % found] : -1;
+}
+
+static int serves(const struct reader *r, int src)
+{
+	int v = place_for(r->l, r->expert, src, r->living);
+
+	return v >= 0 && r->l->ep->owner[v] == r->rank;
+}
 
 /* All rows that one source sent to one expert, tokens ascending, at most max_tokens: 0 when one is not as it was sent. */
 static int check_source(struct reader *r, uint64_t inc, int src)
 {
 	const struct app_layer *l = r->l;
-	int at = r->le * l->ep->size * l->ep->shape.tokens, first = r->row, n = inc ? tokens_of(inc, r->seq) : 0;
+	int at = r->le * l->ep->size * l->ep->shape.tokens, first = r->row;
+	int n = inc && serves(r, src) ? tokens_of(inc, r->seq) : 0;
 	uint16_t want[EP_HIDDEN];
 
 	for (int i = 0; i < n * EP_TOP_K && r->row - first < l->ep->shape.tokens; i++) {
 		if (id_of(inc, r->seq, i) != r->expert)
 			continue;
 		row_of(inc, r->seq, i / EP_TOP_K, want);
-		if (l->src[at + r->row] != i / EP_TOP_K || memcmp(l->packed[at + r->row], want, sizeof(want)) != 0)
+		if (l->src[at + r->row] != i / EP_TOP_K || l->flat[2 * (at + r->row)] != src ||
+		    l->flat[2 * (at + r->row) + 1] != i || memcmp(l->packed[at + r->row], want, sizeof(want)) != 0)
 			return 0;
 		r->row++;
 	}
@@ -320,11 +391,28 @@ static int untouched(const struct app_layer *l, int le, int from)
 	return 1;
 }
 
+/* Rows that are here are told, and no others, if they were placed once. */
+static void check_told(struct proc *p, const struct app_layer *l, const struct covey_result *res, int le)
+{
+	const int rows = l->ep->size * l->ep->shape.tokens;
+	const uint32_t *word = l->arrived + COVEY_EP_ARRIVED_ROWS + (size_t)le * (size_t)rows;
+
+	if (l->arrived[COVEY_EP_ARRIVED_RANGE] != COVEY_EP_ARRIVED)
+		sim_fail(p->sim, "G3: process %d dispatch %" PRIu64 ": its range is not told", p->id, res->seq);
+	for (int row = 0; row < rows; row++)
+		if (row < l->count[le] ? word[row] != COVEY_EP_ARRIVED
+				       : word[row] && !l->arrived[COVEY_EP_ARRIVED_AGAIN])
+			sim_fail(p->sim, "G3: process %d dispatch %" PRIu64 ": row %d of %d: word %x", p->id, res->seq,
+				 row, l->count[le], word[row]);
+}
+
 static void check_dispatch(struct proc *p, const struct app_layer *l, const struct covey_result *res,
 			   const struct sim_view *v)
 {
+	const uint64_t living = check_contributors(v, res->seq);
+
 	for (int x = 0; x < EP_EXPERTS; x++) {
-		struct reader r = { l, res->seq, x, l->ep->local[x], 0 };
+		struct reader r = { l, res->seq, living, p->rank, x, local_of(l, x), 0 };
 
 		for (int src = 0; r.le >= 0 && src < l->ep->size; src++)
 			if (!check_source(&r, covey_mask_has(&res->mask, src) ? v->inc[src] : 0, src))
@@ -335,6 +423,82 @@ static void check_dispatch(struct proc *p, const struct app_layer *l, const stru
 		if (r.le >= 0 && (l->count[r.le] != r.row || !untouched(l, r.le, r.row)))
 			sim_fail(p->sim, "G3: process %d dispatch %" PRIu64 ": expert %d has %d rows, not %d", p->id,
 				 res->seq, x, l->count[r.le], r.row);
+		if (r.le >= 0)
+			check_told(p, l, res, r.le);
+	}
+}
+
+/* What the dispatch says of its own tokens, unless others completed it before this rank began. */
+static void check_placed(struct proc *p, const struct app_layer *l, const struct covey_result *res,
+			 const struct sim_view *v)
+{
+	const uint64_t living = check_contributors(v, res->seq);
+
+	for (int i = 0; i < l->tokens * EP_TOP_K && covey_mask_has(&res->mask, p->rank); i++) {
+		int x = l->ids[i], want = x >= 0 && x < EP_EXPERTS ? place_for(l, x, p->rank, living) : -1;
+
+		if (l->placed[i] != want)
+			sim_fail(p->sim,
+				 "G3: process %d dispatch %" PRIu64
+				 " epoch %u: expert %d of token %d is at place %d, not %d",
+				 p->id, res->seq, res->epoch, x, i / EP_TOP_K, l->placed[i], want);
+	}
+}
+
+/*
+ * Has @q rows of @src for an expert, from the dispatch of which @p has the outcome @res now? -1: it is not known, or it
+ * has another outcome: of another view, or without that source.
+ */
+static int holds(const struct proc *p, const struct proc *q, int which, const struct covey_result *res, int expert,
+		 int src)
+{
+	const struct outcome *o = q ? &q->outcome[res->seq] : NULL;
+	const struct app_layer *l = q ? q->app.layer[which] : NULL;
+	int known = q == p ? covey_mask_has(&res->mask, src)
+			   : o && o->have && !o->status && o->epoch == res->epoch && (o->mask >> src & 1);
+	int le;
+
+	if (!l || l->dispatched != res->seq || !known)
+		return -1;
+	le = local_of(l, expert);
+	return le >= 0 && cvy_ep_range_count(l->range[le * l->ep->size + src]) > 0;
+}
+
+/* Whatever the rule: the tokens of a source for an expert are at one place, as far as it is known. */
+static void check_expert(struct proc *p, struct proc *q, int which, const struct covey_result *res,
+			 const struct sim_view *v, int expert)
+{
+	const uint64_t living = check_contributors(v, res->seq);
+	const struct covey_ep *ep = q->app.layer[which]->ep;
+	int found = 0, unknown = 0, lives = 0;
+
+	for (int at = expert * EP_PLACES; at < (expert + 1) * EP_PLACES; at++) {
+		int has, r = ep->owner[at];
+
+		if (r < 0 || !(living >> r & 1))
+			continue;
+		has = holds(p, sim_proc_of(q->sim, v->inc[r]), which, res, expert, q->rank);
+		lives++;
+		unknown += has < 0;
+		found += has > 0;
+	}
+	if (found > 1 || (lives && !found && !unknown))
+		sim_fail(q->sim,
+			 "G3: process %d dispatch %" PRIu64
+			 " epoch %u: its tokens for expert %d are at %d of %d places",
+			 q->id, res->seq, res->epoch, expert, found, lives);
+}
+
+/* The last process that has an outcome looks at the tokens of all. */
+static void check_places(struct proc *p, int which, const struct covey_result *res, const struct sim_view *v)
+{
+	for (int r = 0; r < SIM_RANKS; r++) {
+		struct proc *q = v->inc[r] ? sim_proc_of(p->sim, v->inc[r]) : NULL;
+		const struct app_layer *l = q ? q->app.layer[which] : NULL;
+
+		for (int i = 0; l && l->dispatched == res->seq && i < l->tokens * EP_TOP_K; i++)
+			if (l->ids[i] >= 0 && l->ids[i] < EP_EXPERTS)
+				check_expert(p, q, which, res, v, l->ids[i]);
 	}
 }
 
@@ -355,6 +519,14 @@ static uint16_t rounded(float f)
 	return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
+/* The rank of the place that served an entry, -1: none did. */
+static int owner_of(const struct app_layer *l, int i)
+{
+	int at = cvy_ep_places(&l->ep->shape) > 1 ? l->placed[i] : l->ids[i];
+
+	return at < 0 ? -1 : l->ep->owner[at];
+}
+
 /* One token: the sum of its experts' results, each weighed, in the order of its ids, without those of missing owners. */
 static void true_sum(const struct app_layer *l, const struct covey_result *res, const struct sim_view *v, int token,
 		     const int *taken, uint16_t *out)
@@ -362,12 +534,10 @@ static void true_sum(const struct app_layer *l, const struct covey_result *res, 
 	float sum[EP_HIDDEN] = { 0 }, all = 0, here = 0, scale = 1;
 
 	for (int i = token * EP_TOP_K; i < (token + 1) * EP_TOP_K; i++) {
-		int x = l->ids[i], owner = taken[i] ? l->ep->owner[x] : -1;
+		int x = l->ids[i], owner = taken[i] ? owner_of(l, i) : -1;
 
-		if (owner < 0)
-			continue;
-		all += l->weights[i];
-		if (!covey_mask_has(&res->mask, owner))
+		all += taken[i] ? l->weights[i] : 0;
+		if (owner < 0 || !covey_mask_has(&res->mask, owner))
 			continue;
 		here += l->weights[i];
 		for (int h = 0; h < EP_HIDDEN; h++)
@@ -386,7 +556,8 @@ static void check_combine(struct proc *p, const struct app_layer *l, const struc
 	uint16_t want[EP_HIDDEN];
 
 	for (int i = 0; i < l->tokens * EP_TOP_K; i++)
-		taken[i] = l->ids[i] >= 0 && l->ids[i] < EP_EXPERTS && rows[l->ids[i]]++ < l->ep->shape.tokens;
+		taken[i] = l->ids[i] >= 0 && l->ids[i] < EP_EXPERTS &&
+			   (rows[l->ids[i]]++ < l->ep->shape.tokens || owner_of(l, i) < 0);
 	for (int t = 0; t < l->tokens; t++) {
 		true_sum(l, res, v, t, taken, want);
 		if (memcmp(want, l->out[t], sizeof(want)) != 0)
@@ -418,10 +589,15 @@ void app_ep_check(struct proc *p, const struct call *c, const struct covey_resul
 {
 	struct app_layer *l = p->app.layer[c->shape.layer];
 
-	if (c->shape.kind == DISPATCH)
+	if (c->shape.kind == DISPATCH) {
 		check_dispatch(p, l, res, v);
-	else
+		if (app_places(p->sim)) {
+			check_placed(p, l, res, v);
+			check_places(p, c->shape.layer, res, v);
+		}
+	} else {
 		check_combine(p, l, res, v);
+	}
 	if (l->dispatched)
 		check_inputs(p, l, l->dispatched);
 }

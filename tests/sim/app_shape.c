@@ -235,6 +235,12 @@ int app_swaps(const struct sim *s)
 	return s->seed % 18 == 3;
 }
 
+/* One seed in three. */
+int app_places(const struct sim *s)
+{
+	return s->seed % 3 == 2;
+}
+
 int app_lends(const struct sim *s)
 {
 	return s->seed % 5 == 0;

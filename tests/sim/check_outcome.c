@@ -220,8 +220,7 @@ static void check_state(struct proc *p, const struct call *c, const struct covey
 
 /* ---- masks ---- */
 
-/* MASK(seq) of a view that was active. */
-static uint64_t mask_of(const struct sim_view *v, uint64_t seq)
+uint64_t check_contributors(const struct sim_view *v, uint64_t seq)
 {
 	uint64_t mask = 0;
 
@@ -260,7 +259,7 @@ static void check_mask(struct proc *p, const struct call *c, const struct covey_
 
 	if (c->shape.kind == ADMIT && (mask & v->pending) && !v->admitted)
 		v->admitted = res->seq;
-	all = mask_of(v, res->seq);
+	all = check_contributors(v, res->seq);
 	if (app_private(c->shape.kind) && c->shape.kind != REDUCE_SCATTER)
 		check_private(p, c, res, v, all);
 	else
@@ -325,8 +324,8 @@ static void check_failed(struct proc *p, const struct call *c, const struct cove
 		break;
 	case COVEY_ERR_ROOT:
 		expect(p, c, res,
-		       c->shape.odd ||
-			       (app_has_root(c->shape.kind) && v && !(mask_of(v, res->seq) >> c->shape.root & 1)),
+		       c->shape.odd || (app_has_root(c->shape.kind) && v &&
+					!(check_contributors(v, res->seq) >> c->shape.root & 1)),
 		       "G5: the root is there");
 		break;
 	case COVEY_ERR_MISMATCH:

@@ -8,7 +8,8 @@
 /* check_outcome.c: what an application is told */
 void check_outcome(struct proc *p, const struct call *c, const struct covey_result *res);
 void check_input(struct proc *p, const struct call *c, int status);
-int check_left_out(const struct proc *p); /* others went on without it */
+int check_left_out(const struct proc *p);			     /* others went on without it */
+uint64_t check_contributors(const struct sim_view *v, uint64_t seq); /* of a view that was active: MASK(seq) */
 
 /* check_calls.c: p has an outcome of seq */
 void check_calls(struct proc *p, uint64_t seq);

@@ -1,52 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Dispatch and combine by handles that come and go. Numbers of tokens, elements, experts and owners change each time;
- * both presets and both forms of rows occur. No call of the group comes between the last operation of a handle, its end
- * and the next handle, so a fast rank makes the next one while others still read its data. All handles end before a
- * safe point: a rank that joins there begins without any.
+ * Dispatch and combine by handles that come and go. Numbers of tokens, elements, experts and owners change each time; all
+ * presets, forms of rows and of results occur, with and without factors of elements (smooth) and of experts (expert_scale).
+ * No call of the group comes between the last operation of a handle, its end and the next handle, so a fast rank makes the
+ * next one while others still read its data. All handles end before a safe point: a rank that joins there begins without
+ * any.
  *
  * Tokens are small integers, with 448 at the start of each 128: so 8-bit rows have the scale 1 and are exact.
  */
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "work.h"
+#include "handles.h"
 
-#define TOKENS 32 /* the most of each */
-#define HIDDEN 320
-#define TOP_K 4
-#define EXPERTS 16
-#define GROUP 128  /* elements with one scale */
-#define PEAK 448   /* the largest 8-bit number */
-#define VALUES 15U /* exact as 8-bit numbers: 1 to 15 */
 #define DEADLINE_MS 5000
 #define BEHIND 16 /* elements of a block of an alltoall behind a combine */
 
 /* Mistakes of some ranks in a step. */
 enum slip { OWNERS, ROWS, LATE, ORDER, OTHER, TOO_MANY, SLIPS };
 
-struct chaos_handle {
-	struct covey_ep *ep;
-	int tokens, hidden, top_k, experts, preset, rows, size;
-	int owner[EXPERTS];
-	uint16_t *x, *y, *out;
-	void *packed; /* uint16_t or, of 8-bit rows, uint8_t */
-	float *scales, *weights, *recv_weights;
-	int32_t *ids, *count, *src_info, *recv_ids;
-	int64_t *range;
-};
-
-static uint16_t bf16(float f)
+uint16_t chaos_bf16(float f)
 {
 	uint32_t bits;
 
 	memcpy(&bits, &f, sizeof(bits));
-	return (uint16_t)(bits >> 16);
+	return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-static float from_bf16(uint16_t half)
+float chaos_from_bf16(uint16_t half)
 {
 	uint32_t bits = (uint32_t)half << 16;
 	float f;
@@ -55,43 +37,45 @@ static float from_bf16(uint16_t half)
 	return f;
 }
 
-static float from_e4m3(uint8_t code)
-{
-	int e = code >> 3 & 15, fraction = code & 7;
-	float f = e ? ldexpf((float)(8 + fraction), e - 10) : ldexpf((float)fraction, -9);
-
-	return code & 0x80 ? -f : f;
-}
-
 /* ---- Inputs ---- */
 
-static float element(const struct chaos_member *m, int source, int t, int i)
+float chaos_handle_element(const struct chaos_member *m, int source, int t, int i)
 {
-	if (i % GROUP == 0)
-		return PEAK;
-	return (float)(((uint64_t)source * 4 + (uint64_t)t * 5 + (uint64_t)i + m->step * 7) % VALUES + 1);
+	if (i % CHAOS_GROUP == 0)
+		return CHAOS_PEAK;
+	return (float)(((uint64_t)source * 4 + (uint64_t)t * 5 + (uint64_t)i + m->step * 7) % CHAOS_VALUES + 1);
 }
 
-static int tokens(const struct chaos_member *m, const struct chaos_handle *h, int source)
+int chaos_handle_tokens(const struct chaos_member *m, const struct chaos_handle *h, int source)
 {
 	return (int)(((uint64_t)source * 5 + m->step * 3) % (uint64_t)(h->tokens + 1));
 }
 
 /* A token names no expert twice. */
-static int expert(const struct chaos_member *m, const struct chaos_handle *h, int source, int t, int k)
+int chaos_handle_expert(const struct chaos_member *m, const struct chaos_handle *h, int source, int t, int k)
 {
 	if (k >= h->experts || ((uint64_t)(t + k) + m->step) % 11 == 0)
 		return -1;
 	return (int)(((uint64_t)source * 3 + (uint64_t)t * 7 + m->step + (uint64_t)k) % (uint64_t)h->experts);
 }
 
+float chaos_handle_smooth(int expert, int i)
+{
+	return (float)(1 << (expert + i) % 3) / 2;
+}
+
+float chaos_handle_scale(const struct chaos_handle *h, int expert)
+{
+	return h->scaled ? (float)(1 + expert % 2) : 1;
+}
+
 static void fill(const struct chaos_member *m, struct chaos_handle *h)
 {
-	for (int t = 0; t < tokens(m, h, m->rank); t++) {
+	for (int t = 0; t < chaos_handle_tokens(m, h, m->rank); t++) {
 		for (int i = 0; i < h->hidden; i++)
-			h->x[t * h->hidden + i] = bf16(element(m, m->rank, t, i));
+			h->x[t * h->hidden + i] = chaos_bf16(chaos_handle_element(m, m->rank, t, i));
 		for (int k = 0; k < h->top_k; k++) {
-			h->ids[t * h->top_k + k] = expert(m, h, m->rank, t, k);
+			h->ids[t * h->top_k + k] = chaos_handle_expert(m, h, m->rank, t, k);
 			h->weights[t * h->top_k + k] = (float)(k + 1);
 		}
 	}
@@ -106,7 +90,8 @@ static void end(struct chaos_handle *h)
 		return;
 	covey_ep_destroy(h->ep);
 	free(h->x), free(h->y), free(h->out), free(h->packed), free(h->scales), free(h->weights);
-	free(h->recv_weights), free(h->ids), free(h->count), free(h->src_info), free(h->recv_ids), free(h->range);
+	free(h->smooth), free(h->flat), free(h->arrived), free(h->recv_weights), free(h->ids), free(h->count),
+		free(h->src_info), free(h->recv_ids), free(h->range);
 	free(h);
 }
 
@@ -123,22 +108,34 @@ static bool rooms(struct chaos_handle *h)
 	size_t source = (size_t)h->size * (size_t)h->tokens, row = (size_t)h->hidden, all = source;
 	size_t names = (size_t)h->tokens * (size_t)h->top_k, bins = (size_t)h->experts;
 
-	if (h->preset == COVEY_EP_LL)
+	if (!chaos_handle_once(h))
 		all *= bins;
 	h->x = calloc((size_t)h->tokens * row, sizeof(*h->x));
 	h->out = calloc((size_t)h->tokens * row, sizeof(*h->out));
 	h->packed = calloc(all * row, sizeof(uint16_t));
 	h->y = calloc(all * row, sizeof(*h->y));
-	h->scales = calloc(all * (row / GROUP + 1), sizeof(*h->scales));
+	h->scales = calloc(all * (row / CHAOS_GROUP + 1), sizeof(*h->scales));
 	h->weights = calloc(names, sizeof(*h->weights));
 	h->ids = calloc(names, sizeof(*h->ids));
 	h->recv_weights = calloc(source * (size_t)h->top_k, sizeof(*h->recv_weights));
 	h->recv_ids = calloc(source * (size_t)h->top_k, sizeof(*h->recv_ids));
 	h->count = calloc(bins, sizeof(*h->count));
 	h->src_info = calloc(all, sizeof(*h->src_info));
+	h->smooth = calloc(bins * row, sizeof(*h->smooth));
+	h->flat = calloc(all * 2, sizeof(*h->flat));
+	h->arrived = calloc(COVEY_EP_ARRIVED_ROWS + all, sizeof(*h->arrived));
 	h->range = calloc(bins * (size_t)h->size, sizeof(*h->range));
 	return h->x && h->out && h->packed && h->y && h->scales && h->weights && h->ids && h->recv_weights &&
-	       h->recv_ids && h->count && h->src_info && h->range;
+	       h->recv_ids && h->count && h->src_info && h->smooth && h->flat && h->arrived && h->range;
+}
+
+/* With COMPACT a row has no expert of its own. */
+static void draw_factors(const struct chaos_member *m, struct chaos_handle *h, unsigned what)
+{
+	bool integers = h->rows == COVEY_EP_ROWS_INT8 || h->rows == COVEY_EP_ROWS_INT4;
+
+	h->smoothed = integers && !chaos_handle_once(h) && chaos_draw(m, what, 2);
+	h->scaled = !chaos_handle_once(h) && chaos_draw(m, what + 1, 2);
 }
 
 /* @slip: the difference from the handles of other ranks; SLIPS: none */
@@ -151,16 +148,18 @@ static int begin(struct chaos_member *m, int at, unsigned what, enum slip slip)
 	if (!h)
 		return chaos_member_fail(m, "no memory", COVEY_ERR_NOMEM);
 	h->size = m->size;
-	config.max_tokens = h->tokens = 1 + (int)chaos_draw(m, what, TOKENS);
-	config.hidden = h->hidden = 8 * (1 + (int)chaos_draw(m, what + 1, HIDDEN / 8));
-	config.top_k = h->top_k = 1 + (int)chaos_draw(m, what + 2, TOP_K);
-	config.experts = h->experts = 1 + (int)chaos_draw(m, what + 3, EXPERTS);
-	config.preset = h->preset = chaos_draw(m, what + 4, 2) ? COVEY_EP_COMPACT : COVEY_EP_LL;
+	config.max_tokens = h->tokens = 1 + (int)chaos_draw(m, what, CHAOS_TOKENS);
+	config.hidden = h->hidden = 8 * (1 + (int)chaos_draw(m, what + 1, CHAOS_HIDDEN / 8));
+	config.top_k = h->top_k = 1 + (int)chaos_draw(m, what + 2, CHAOS_TOP_K);
+	config.experts = h->experts = 1 + (int)chaos_draw(m, what + 3, CHAOS_EXPERTS);
+	config.preset = h->preset = (int)chaos_draw(m, what + 4, 3); /* enum covey_ep_preset */
+	config.combine_rows = h->back = (int)chaos_draw(m, what + 8, 2);
 	config.rows = h->rows = (int)chaos_draw(m, what + 5, 4) ^ (slip == ROWS);
 	draw_owners(m, h, what + 6);
 	if (slip == OWNERS)
 		h->owner[0] = (h->owner[0] + 1) % h->size;
 	config.expert_owner = h->owner;
+	draw_factors(m, h, what + 9);
 	err = rooms(h) ? covey_ep_create(m->group, &config, &h->ep) : COVEY_ERR_NOMEM;
 	if (err) {
 		end(h);
@@ -192,172 +191,6 @@ void chaos_handles_close(struct chaos_member *m)
 		drop(m, i);
 }
 
-/* ---- Checks ---- */
-
-/* Integers have one scale a row, which is as LL has it. */
-static float from_integer(const struct chaos_handle *h, size_t row, int i)
-{
-	const uint8_t *codes = (const uint8_t *)h->packed;
-	size_t at = row * (size_t)h->hidden + (size_t)i;
-
-	if (h->rows == COVEY_EP_ROWS_INT8)
-		return (float)(int8_t)codes[at] * h->scales[row];
-	return (float)(codes[at / 2] >> (i % 2 * 4) & 15) * h->scales[row]; /* no element is below 0 */
-}
-
-static float value(const struct chaos_handle *h, int bin, int row, int i)
-{
-	size_t all = (size_t)h->size * (size_t)h->tokens, groups = (size_t)(h->hidden + GROUP - 1) / GROUP;
-	size_t at = (size_t)bin * all + (size_t)row, scale = at * groups + (size_t)(i / GROUP);
-
-	if (h->rows == COVEY_EP_ROWS_BF16)
-		return from_bf16(((const uint16_t *)h->packed)[at * (size_t)h->hidden + (size_t)i]);
-	if (h->rows != COVEY_EP_ROWS_E4M3)
-		return from_integer(h, at, i);
-	if (h->preset == COVEY_EP_LL)
-		scale = ((size_t)bin * groups + (size_t)(i / GROUP)) * all + (size_t)row;
-	return from_e4m3(((const uint8_t *)h->packed)[at * (size_t)h->hidden + (size_t)i]) * h->scales[scale];
-}
-
-/* How far an element may be off: integers by half of the scale, which the largest, PEAK, gives. */
-static float off(const struct chaos_handle *h)
-{
-	if (h->rows == COVEY_EP_ROWS_INT8)
-		return PEAK / 127.0f * 0.501f;
-	return h->rows == COVEY_EP_ROWS_INT4 ? PEAK / 7.0f * 0.501f : 0;
-}
-
-/* One row of @source's token @t. Makes the experts' result of it: itself, weighted if the experts apply weights. */
-static int check_row(struct chaos_member *m, struct chaos_handle *h, int bin, int row, int source, int t)
-{
-	size_t at = (size_t)bin * (size_t)(h->size * h->tokens) + (size_t)row;
-	float weight = 1;
-
-	if (h->src_info[at] != t)
-		return chaos_bad_bytes(m, "src_info of a handle", at, h->src_info[at], t);
-	if (h->preset == COVEY_EP_COMPACT)
-		weight = 0;
-	for (int k = 0; k < h->top_k && h->preset == COVEY_EP_COMPACT; k++)
-		weight += h->recv_weights[row * h->top_k + k];
-	for (int i = 0; i < h->hidden; i++) {
-		float got = value(h, bin, row, i), want = element(m, source, t, i);
-
-		if (!(fabsf(got - want) <= off(h)))
-			return chaos_bad_bytes(m, "dispatch of a handle", at * (size_t)h->hidden + (size_t)i,
-					       (double)got, (double)want);
-		h->y[at * (size_t)h->hidden + (size_t)i] = bf16(want * weight);
-	}
-	return 0;
-}
-
-static int check_run(struct chaos_member *m, const struct chaos_handle *h, int at, int first, int want)
-{
-	if (h->range[at] >> 32 != want || (want && (int32_t)h->range[at] != first))
-		return chaos_bad_bytes(m, "range of a handle", (size_t)at, (double)(h->range[at] >> 32), want);
-	return 0;
-}
-
-/* A bin for each local expert. */
-static int check_ll(struct chaos_member *m, struct chaos_handle *h)
-{
-	int bin = 0, code = 0;
-
-	for (int e = 0; e < h->experts; e++) {
-		int row = 0;
-
-		if (h->owner[e] != m->rank)
-			continue;
-		for (int s = 0; s < h->size && !code; s++) {
-			int first = row;
-
-			for (int t = 0; t < (m->record.mask >> s & 1 ? tokens(m, h, s) : 0); t++)
-				for (int k = 0; k < h->top_k && !code; k++)
-					if (expert(m, h, s, t, k) == e)
-						code = check_row(m, h, bin, row++, s, t);
-			if (!code)
-				code = check_run(m, h, bin * h->size + s, first, row - first);
-		}
-		if (!code && h->count[bin] != row)
-			code = chaos_bad_bytes(m, "count of a handle", (size_t)bin, h->count[bin], row);
-		if (code)
-			return code;
-		bin++;
-	}
-	return 0;
-}
-
-/* Data beside a row: the local experts in the places where the token names them. 0: it names none here. */
-static int check_beside(struct chaos_member *m, const struct chaos_handle *h, const int *local, int row, int s, int t,
-			int *named)
-{
-	int here = 0;
-
-	for (int k = 0; k < h->top_k; k++) {
-		int e = expert(m, h, s, t, k);
-
-		here += e >= 0 && local[e] >= 0;
-	}
-	for (int k = 0; k < h->top_k && here; k++) {
-		int e = expert(m, h, s, t, k), at = row * h->top_k + k, want = e >= 0 ? local[e] : -1;
-
-		if (h->recv_ids[at] != want || h->recv_weights[at] != (float)(want >= 0 ? k + 1 : 0))
-			return chaos_bad_bytes(m, "experts beside a row", (size_t)at, h->recv_ids[at], want) ? -1 : 0;
-		if (want >= 0)
-			named[want]++;
-	}
-	return here;
-}
-
-/* One bin for all. */
-static int check_compact(struct chaos_member *m, struct chaos_handle *h)
-{
-	int local[EXPERTS], named[EXPERTS] = { 0 }, locals = 0, row = 0, code = 0;
-
-	for (int e = 0; e < h->experts; e++)
-		local[e] = h->owner[e] == m->rank ? locals++ : -1;
-	for (int s = 0; s < h->size && locals; s++) {
-		int first = row;
-
-		for (int t = 0; t < (m->record.mask >> s & 1 ? tokens(m, h, s) : 0); t++) {
-			int here = check_beside(m, h, local, row, s, t, named);
-
-			if (here > 0)
-				code = check_row(m, h, 0, row++, s, t);
-			if (here < 0 || code)
-				return 1;
-		}
-		code = check_run(m, h, s, first, row - first);
-		if (code)
-			return code;
-	}
-	for (int e = 0; e < locals; e++)
-		if (h->count[e] != named[e])
-			return chaos_bad_bytes(m, "count of a handle", (size_t)e, h->count[e], named[e]);
-	return 0;
-}
-
-static int check_combine(struct chaos_member *m, const struct chaos_handle *h)
-{
-	for (int t = 0; t < tokens(m, h, m->rank); t++) {
-		float weight = 0;
-
-		for (int k = 0; k < h->top_k; k++) {
-			int e = expert(m, h, m->rank, t, k);
-
-			if (e >= 0 && m->record.mask >> h->owner[e] & 1)
-				weight += (float)(k + 1);
-		}
-		for (int i = 0; i < h->hidden; i++) {
-			float got = from_bf16(h->out[t * h->hidden + i]), want = weight * element(m, m->rank, t, i);
-
-			if (got != want)
-				return chaos_bad_bytes(m, "combine of a handle", (size_t)(t * h->hidden + i),
-						       (double)got, (double)want);
-		}
-	}
-	return 0;
-}
-
 /* ---- The pair ---- */
 
 /* Drawn; always if this process is to kill itself, which may be between the halves. */
@@ -366,13 +199,34 @@ static bool in_halves(const struct chaos_member *m)
 	return chaos_in_two(m) || __atomic_load_n(&m->desk->trap, __ATOMIC_ACQUIRE) != CHAOS_T_NONE;
 }
 
+/* Of the experts that this rank has. */
+static void give_factors(const struct chaos_member *m, struct chaos_handle *h, struct covey_dispatch_args *args)
+{
+	int local = 0;
+
+	for (int e = 0; e < h->experts; e++) {
+		for (int i = 0; i < h->hidden; i++)
+			h->smooth[e * h->hidden + i] = chaos_handle_smooth(e, i);
+		if (h->owner[e] == m->rank)
+			h->factors[local++] = chaos_handle_scale(h, e);
+	}
+	args->smooth = h->smoothed ? h->smooth : NULL;
+}
+
+static size_t words(const struct chaos_handle *h)
+{
+	size_t rows = (size_t)h->size * (size_t)h->tokens;
+
+	return COVEY_EP_ARRIVED_ROWS + rows * (chaos_handle_once(h) ? 1 : (size_t)h->experts);
+}
+
 static int dispatch(struct chaos_member *m, struct chaos_handle *h, int more, int timeout_ms,
 		    struct covey_result *result)
 {
 	struct covey_dispatch_args args = COVEY_DISPATCH_INIT;
 	int err;
 
-	args.num_tokens = more ? h->tokens + more : tokens(m, h, m->rank);
+	args.num_tokens = more ? h->tokens + more : chaos_handle_tokens(m, h, m->rank);
 	args.x = h->x;
 	args.experts = h->ids;
 	args.weights = h->weights;
@@ -383,6 +237,10 @@ static int dispatch(struct chaos_member *m, struct chaos_handle *h, int more, in
 	args.range = h->range;
 	args.recv_experts = h->recv_ids;
 	args.recv_weights = h->recv_weights;
+	args.flat = h->flat;
+	args.arrived = h->arrived;
+	memset(h->arrived, 0, words(h) * sizeof(*h->arrived));
+	give_factors(m, h, &args);
 	args.timeout_ms = timeout_ms;
 	if (!in_halves(m))
 		return covey_dispatch(h->ep, &args, NULL, result);
@@ -407,7 +265,7 @@ static int combine(struct chaos_member *m, struct chaos_handle *h, int *started,
 	struct covey_combine_args args = COVEY_COMBINE_INIT;
 	int err;
 
-	args.num_tokens = tokens(m, h, m->rank);
+	args.num_tokens = chaos_handle_tokens(m, h, m->rank);
 	args.y = h->y;
 	args.count = h->count;
 	args.src_info = h->src_info;
@@ -415,6 +273,7 @@ static int combine(struct chaos_member *m, struct chaos_handle *h, int *started,
 	args.experts = h->ids;
 	args.weights = h->weights;
 	args.out = h->out;
+	args.expert_scale = h->scaled ? h->factors : NULL;
 	if (!started && !in_halves(m))
 		return covey_combine(h->ep, &args, NULL, result);
 	err = covey_combine_send(h->ep, &args, NULL);
@@ -422,11 +281,6 @@ static int combine(struct chaos_member *m, struct chaos_handle *h, int *started,
 		*started = start_alltoall(m);
 	chaos_trap_at(m, CHAOS_T_IN_COMBINE);
 	return err ? err : covey_combine_recv(h->ep, 0, result);
-}
-
-static int check_dispatch(struct chaos_member *m, struct chaos_handle *h)
-{
-	return h->preset == COVEY_EP_COMPACT ? check_compact(m, h) : check_ll(m, h);
 }
 
 static int end_alltoall(struct chaos_member *m, int err)
@@ -455,7 +309,7 @@ static int run_combine(struct chaos_member *m, struct chaos_handle *h)
 	err = combine(m, h, behind ? &started : NULL, &result);
 	code = chaos_end(m, err, &result);
 	if (!code && !m->record.status)
-		code = check_combine(m, h);
+		code = chaos_handle_check_combine(m, h);
 	if (!code)
 		chaos_put(m);
 	/* Its contents are not needed when the combine has ended. */
@@ -474,7 +328,7 @@ static int run_pair(struct chaos_member *m, struct chaos_handle *h)
 	err = dispatch(m, h, 0, 0, &result);
 	code = chaos_end(m, err, &result);
 	if (!code && !m->record.status)
-		code = check_dispatch(m, h);
+		code = chaos_handle_check_dispatch(m, h);
 	if (code)
 		return code;
 	chaos_put(m);
@@ -554,7 +408,7 @@ int chaos_handles_mistake(struct chaos_member *m)
 	if (!code && slip == TOO_MANY)
 		code = chaos_mistake_refused(m, refused);
 	if (!code && !m->record.status && !(wrong && slip == ORDER) && chaos_mistake_unlike(m, m->record.mask) < 0)
-		code = check_dispatch(m, h);
+		code = chaos_handle_check_dispatch(m, h);
 	if (!code && slip != TOO_MANY)
 		code = chaos_mistake_settle(m, true, wrong ? names[slip] : "dispatch");
 	else if (!code)

@@ -50,11 +50,13 @@ static void pair(FILE *file)
 	row(file, "`top_k`", "1", CVY_EP_MAX_TOP_K, "`covey_ep_create`: INVAL");
 	row(file, "`experts`", "1", CVY_EP_MAX_EXPERTS, "`covey_ep_create`: INVAL");
 	row(file, "`max_ranks` x `max_tokens`", "", CVY_EP_MAX_ROWS, "`covey_ep_create`: INVAL");
+	row(file, "`places`; 0: 1. At most `max_ranks`", "0", COVEY_MAX_RANKS, "`covey_ep_create`: INVAL");
+	row(file, "`experts` x `places`", "", CVY_EP_MAX_PLACES, "`covey_ep_create`: INVAL");
 	head(file, "Device memory");
 	row(file, "ranks of a group with devices", "1", COVEY_DEVICE_MAX_RANKS, "operations on devices: UNSUPPORTED");
 	row(file, "`max_tokens`", "1", COVEY_DEVICE_MAX_TOKENS, refused);
 	row(file, "`hidden`", "8", COVEY_DEVICE_MAX_HIDDEN, refused);
-	row(file, "`experts`", "1", COVEY_DEVICE_MAX_EXPERTS, refused);
+	row(file, "`experts`, and `experts` x `places`", "1", COVEY_DEVICE_MAX_EXPERTS, refused);
 	row(file, "`top_k`", "1", CVY_EP_TOP_K, "`covey_ep_create`: INVAL");
 	row(file, "`lanes`; 0: as many as pay", "0", CVY_GPU_LANES, "`covey_ep_create`: INVAL");
 	row(file, "messages in one group of calls", "", CVY_GPU_MESSAGES, "UNSUPPORTED");

@@ -52,10 +52,12 @@ int moe_device_room(struct moe_rank *r, int size)
 	twin(r, r->x, tokens * row, &err);
 	twin(r, r->out, tokens * row, &err);
 	twin(r, r->experts, names * sizeof(*r->experts), &err);
+	twin(r, r->placed, names * sizeof(*r->placed), &err);
 	twin(r, r->weights, names * sizeof(*r->weights), &err);
 	twin(r, r->packed_x, rows * row, &err);
 	twin(r, r->y, rows * row, &err);
 	twin(r, r->src_info, rows * sizeof(*r->src_info), &err);
+	twin(r, r->flat, rows * 2 * sizeof(*r->flat), &err);
 	twin(r, r->count, local * sizeof(*r->count), &err);
 	twin(r, r->range, local * (size_t)size * sizeof(*r->range), &err);
 	if (!err)
@@ -63,7 +65,7 @@ int moe_device_room(struct moe_rank *r, int size)
 	if (!err)
 		err = get(r, &r->nets, local * net);
 	for (int e = 0; e < s->experts && !err; e++)
-		if (r->owner[e] == r->self)
+		if (moe_owns(&r->model, r->owner, e, r->self))
 			err = r->device->tool->copy((uint8_t *)r->nets + n++ * net, r->model.weights[e], net);
 	return failed(r, "memory", err);
 }

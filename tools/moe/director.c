@@ -323,9 +323,11 @@ static int run_part(struct moe_options *opt, struct moe_total *total)
 	d.last_ns = tool_now_ns();
 	for (int i = 0; i < opt->plans; i++)
 		deaths += opt->plan[i].kind != MOE_EXTEND;
-	printf("ep-moe: %d ranks over %s%s, %d experts, top %d, %d tokens of %d a rank and step, text %s, seed %llu\n",
-	       opt->ranks, opt->transport, opt->devices ? " and device memory" : "", opt->shape.experts,
-	       opt->shape.top_k, opt->shape.tokens, opt->shape.hidden, opt->text, (unsigned long long)opt->seed);
+	printf("ep-moe: %d ranks over %s%s, preset %s, %d experts, top %d, %d tokens of %d a rank and step, text %s, "
+	       "seed %llu\n",
+	       opt->ranks, opt->transport, opt->devices ? " and device memory" : "", moe_preset_name(opt->preset),
+	       opt->shape.experts, opt->shape.top_k, opt->shape.tokens, opt->shape.hidden, opt->text,
+	       (unsigned long long)opt->seed);
 	fflush(stdout);
 	if (listen_for_ranks(&d)) {
 		perror("ep-moe");

@@ -13,25 +13,51 @@ struct move { /* weights on their way to new owners, by rank */
 	size_t to[MOE_MAX_RANKS], to_at[MOE_MAX_RANKS], from[MOE_MAX_RANKS], from_at[MOE_MAX_RANKS];
 };
 
-/* Does expert e move from rank a to rank b? Only from living holders to other ranks. */
-static int goes(const int *old, const int *new, uint64_t holders, int e, int a, int b)
+/* Places of experts: as they were, as they become, and the ranks that hold what they had. */
+struct layouts {
+	const struct moe_model *m;
+	const int *old, *new;
+	uint64_t holders;
+};
+
+/* Does expert e move from rank a to rank b? From the first place that lives, to ranks that have not got it. */
+static int goes(const struct layouts *l, int e, int a, int b)
 {
-	return old[e] == a && new[e] == b &&a != b && (holders >> a & 1);
+	int from = -1;
+
+	for (int v = (e + 1) * l->m->places - 1; v >= e * l->m->places; v--)
+		if (l->old[v] >= 0 && l->holders >> l->old[v] & 1)
+			from = l->old[v];
+	return from == a && a != b && moe_owns(l->m, l->new, e, b) &&
+	       !(l->holders >> b & 1 && moe_owns(l->m, l->old, e, b));
 }
 
-static int pack(struct moe_rank *r, struct move *m, const int *old, const int *new, uint64_t holders, int size)
+/* Does any move? The same on all ranks. A change of the table counts, too. */
+static bool moves(const struct layouts *l, int size)
 {
-	size_t n = moe_expert_floats(&r->model), send = 0, recv = 0, any = 0;
+	for (int v = 0; v < l->m->shape.experts * l->m->places; v++)
+		if (l->old[v] != l->new[v])
+			return true;
+	for (int e = 0; e < l->m->shape.experts; e++)
+		for (int a = 0; a < size; a++)
+			for (int b = 0; b < size; b++)
+				if (goes(l, e, a, b))
+					return true;
+	return false;
+}
+
+static int pack(struct moe_rank *r, struct move *m, const struct layouts *l, int size)
+{
+	size_t n = moe_expert_floats(&r->model), send = 0, recv = 0;
 
 	memset(m, 0, sizeof(*m));
 	for (int q = 0; q < size; q++) {
 		m->to_at[q] = send;
 		m->from_at[q] = recv;
 		for (int e = 0; e < r->model.shape.experts; e++) {
-			any += old[e] != new[e];
-			if (goes(old, new, holders, e, q, r->self))
+			if (goes(l, e, q, r->self))
 				recv += n;
-			if (!goes(old, new, holders, e, r->self, q))
+			if (!goes(l, e, r->self, q))
 				continue;
 			m->send = moe_room(m->send, (send + n) * sizeof(float));
 			if (!moe_expert_make(&r->model, e))
@@ -43,11 +69,11 @@ static int pack(struct moe_rank *r, struct move *m, const int *old, const int *n
 		m->from[q] = recv - m->from_at[q];
 	}
 	m->recv = moe_room(NULL, recv * sizeof(float));
-	return any != 0;
+	return moves(l, size);
 }
 
-static int unpack(struct moe_rank *r, const struct move *m, const int *old, const int *new, uint64_t holders,
-		  const struct covey_mask *here, int size)
+static int unpack(struct moe_rank *r, const struct move *m, const struct layouts *l, const struct covey_mask *here,
+		  int size)
 {
 	size_t n = moe_expert_floats(&r->model);
 
@@ -55,7 +81,7 @@ static int unpack(struct moe_rank *r, const struct move *m, const int *old, cons
 		const float *from = m->recv + m->from_at[q];
 
 		for (int e = 0; e < r->model.shape.experts; e++) {
-			if (!goes(old, new, holders, e, q, r->self))
+			if (!goes(l, e, q, r->self))
 				continue;
 			if (covey_mask_has(here, q) && !r->model.weights[e]) {
 				r->model.weights[e] = moe_room(NULL, n * sizeof(float));
@@ -72,20 +98,21 @@ static int unpack(struct moe_rank *r, const struct move *m, const int *old, cons
 int moe_elastic_move(struct moe_rank *r, int old_size, uint64_t holders, int size)
 {
 	int experts = r->model.shape.experts, err = 0, any;
-	int *old = moe_room(NULL, (size_t)experts * sizeof(*old));
+	int *old = moe_room(NULL, (size_t)(experts * r->model.places) * sizeof(*old));
+	const struct layouts l = { &r->model, old, r->owner, holders };
 	struct covey_result result;
 	struct move m;
 
 	moe_owners(&r->model, old_size, old);
 	moe_owners(&r->model, size, r->owner);
-	any = pack(r, &m, old, r->owner, holders, size);
+	any = pack(r, &m, &l, size);
 	if (any > 0)
 		err = covey_alltoallv(m.send, m.to, m.to_at, m.recv, m.from, m.from_at, COVEY_FLOAT32, r->group, NULL,
 				      &result);
 	if (any > 0 && !err)
-		unpack(r, &m, old, r->owner, holders, &result.mask, size);
+		unpack(r, &m, &l, &result.mask, size);
 	for (int e = 0; e < experts; e++) {
-		if (r->owner[e] != r->self) {
+		if (!moe_owns(&r->model, r->owner, e, r->self)) {
 			moe_expert_drop(&r->model, e);
 		} else if (!r->model.weights[e]) {
 			any = moe_expert_make(&r->model, e) ? any : -1;

@@ -51,7 +51,9 @@ enum {
 	OPT_TOKENS,
 	OPT_TEXT,
 	OPT_FFN,
-	OPT_DEVICES
+	OPT_DEVICES,
+	OPT_PRESET,
+	OPT_REPLICAS
 };
 
 static const struct argp_option options[] = {
@@ -62,6 +64,16 @@ static const struct argp_option options[] = {
 	{ "ffn", OPT_FFN, "F", 0, "Inner size of an expert (128)", 0 },
 	{ "experts", OPT_EXPERTS, "E", 0, "Experts (24)", 0 },
 	{ "top-k", OPT_TOPK, "K", 0, "Experts of a token (4)", 0 },
+	{ "preset", OPT_PRESET, "ll|compact|flat", 0,
+	  "How rows arrive: one for each expert of a token; one for each rank, which sums; as ll, each with its source "
+	  "and "
+	  "entry (ll)",
+	  0 },
+	{ "replicas", OPT_REPLICAS, "P", 0,
+	  "Places of an expert (1): ranks that hold it. If one dies, its tokens go to another in the same dispatch; "
+	  "results "
+	  "that it had are made again",
+	  0 },
 	{ "steps", OPT_STEPS, "S", 0, "Steps, at least (200)", 0 },
 	{ "kill", OPT_KILL, "R@STEP", 0, "Kill rank R from outside", 0 },
 	{ "fault", OPT_FAULT, "R:PLAN", 0, "COVEY_FAULT of the first process of rank R", 0 },
@@ -90,6 +102,15 @@ static long number(struct argp_state *state, const char *name, const char *text,
 	if (!tool_number(text, min, max, &value, rest))
 		argp_error(state, "--%s %s: a number from %ld to %ld is needed", name, text, min, max);
 	return value;
+}
+
+const char *moe_preset_name(int preset)
+{
+	static const char *const names[] = {
+		[COVEY_EP_LL] = "ll", [COVEY_EP_COMPACT] = "compact", [COVEY_EP_FLAT] = "flat"
+	};
+
+	return preset < (int)(sizeof(names) / sizeof(names[0])) ? names[preset] : NULL;
 }
 
 static struct moe_plan *plan(struct moe_options *opt, int kind, int rank)
@@ -164,6 +185,7 @@ static error_t parse_size(int key, char *arg, struct argp_state *state)
 		{ OPT_EXPERTS, "experts", &opt->shape.experts, 1, 4096 },
 		{ OPT_TOPK, "top-k", &opt->shape.top_k, 1, 32 },
 		{ OPT_DEVICES, "devices", &opt->devices, 0, MOE_MAX_RANKS },
+		{ OPT_REPLICAS, "replicas", &opt->replicas, 1, MOE_MAX_RANKS },
 		{ OPT_STEPS, "steps", &opt->steps, 1, 1000000 },
 		{ OPT_PART, "part", &opt->part, 0, MOE_PARTS - 1 },
 		{ 0 },
@@ -173,6 +195,15 @@ static error_t parse_size(int key, char *arg, struct argp_state *state)
 	if (o)
 		*o->to = (int)number(state, o->name, arg, o->min, o->max, NULL);
 	return o ? 0 : ARGP_ERR_UNKNOWN;
+}
+
+static int preset_named(struct argp_state *state, const char *name)
+{
+	for (int preset = 0; moe_preset_name(preset); preset++)
+		if (!strcmp(moe_preset_name(preset), name))
+			return preset;
+	argp_error(state, "--preset %s: ll, compact or flat is needed", name);
+	return 0;
 }
 
 static void finish_plan(struct argp_state *state)
@@ -218,6 +249,11 @@ static void finish(struct argp_state *state)
 	}
 	if (opt->devices && opt->ffn > CVY_GPU_EXPERT_FFN)
 		argp_error(state, "--ffn %d: on devices %d at most", opt->ffn, CVY_GPU_EXPERT_FFN);
+	if (opt->devices && opt->preset == COVEY_EP_COMPACT)
+		argp_error(state, "--preset compact: on devices a row is of one expert: ll or flat is needed");
+	if (opt->replicas > opt->ranks)
+		argp_error(state, "--replicas %d: an expert has one place on a rank at most, and --ranks is %d",
+			   opt->replicas, opt->ranks);
 	if (opt->shape.hidden % 8)
 		argp_error(state, "--hidden %d: a multiple of 8 is needed", opt->shape.hidden);
 	if (opt->shape.top_k > opt->shape.experts)
@@ -254,6 +290,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 			argp_error(state, "--transport: shm or tcp");
 		opt->transport = arg;
 		opt->part = opt->part < 0 ? 0 : opt->part;
+		return 0;
+	case OPT_PRESET:
+		opt->preset = preset_named(state, arg);
 		return 0;
 	case OPT_DEMO:
 		opt->demo = true;
@@ -292,6 +331,7 @@ int main(int argc, char **argv)
 	static struct moe_options opt = { .ranks = 4,
 					  .steps = 200,
 					  .ffn = 128,
+					  .replicas = 1,
 					  .shape = { .tokens = 32, .hidden = 64, .top_k = 4, .experts = 24 },
 					  .transport = "shm",
 					  .part = -1 };

@@ -50,6 +50,7 @@ int moe_model_open(struct moe_model *m, const struct moe_shape *shape, int ffn, 
 	memset(m, 0, sizeof(*m));
 	m->shape = *shape;
 	m->ffn = ffn;
+	m->places = 1;
 	m->seed = seed;
 	if (read_text(m, text))
 		return -1;
@@ -186,6 +187,27 @@ void moe_owners(const struct moe_model *m, int size, int *owner)
 {
 	int block = (m->shape.experts + size - 1) / size;
 
+	int apart = size < m->places ? 1 : size / m->places;
+
 	for (int e = 0; e < m->shape.experts; e++)
-		owner[e] = e / block;
+		for (int p = 0; p < m->places; p++)
+			owner[e * m->places + p] = p < size ? (e / block + p * apart) % size : -1;
+}
+
+bool moe_owns(const struct moe_model *m, const int *owner, int expert, int rank)
+{
+	for (int p = 0; p < m->places; p++)
+		if (owner[expert * m->places + p] == rank)
+			return true;
+	return false;
+}
+
+int moe_serves(const struct moe_model *m, const int *owner, int expert, int source, uint64_t living)
+{
+	int list[MOE_MAX_RANKS], n = 0;
+
+	for (int v = expert * m->places; v < (expert + 1) * m->places; v++)
+		if (owner[v] >= 0 && living >> owner[v] & 1)
+			list[n++] = v;
+	return n ? list[source % n] : -1;
 }

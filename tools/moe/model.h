@@ -7,6 +7,7 @@
 #ifndef MOE_MODEL_H
 #define MOE_MODEL_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -17,6 +18,7 @@
 struct moe_model {
 	struct moe_shape shape; /* size: of the present step */
 	int ffn;
+	int places; /* of an expert */
 	uint64_t seed;
 	const uint8_t *text;
 	size_t text_bytes;
@@ -37,7 +39,10 @@ void moe_expert_run(void *model, int expert, const uint16_t *x, uint16_t *y); /*
 /* Tokens of rank @rank in step @step: x [tokens][hidden], experts and weights [tokens][top_k]. */
 void moe_model_batch(const struct moe_model *m, uint64_t step, int rank, uint16_t *x, int32_t *experts, float *weights);
 
-/* owner[e]: blocks of ceil(experts / size), the library's default */
+/* owner[e][p], the library's default: blocks of ceil(experts / size), and further places as far apart as ranks allow */
 void moe_owners(const struct moe_model *m, int size, int *owner);
+bool moe_owns(const struct moe_model *m, const int *owner, int expert, int rank);
+/* The place e * places + p that takes tokens of @source; @living: ranks; -1: none lives. */
+int moe_serves(const struct moe_model *m, const int *owner, int expert, int source, uint64_t living);
 
 #endif

@@ -34,7 +34,8 @@ struct moe_plan {
 };
 
 struct moe_options {
-	int ranks, max_ranks, steps, ffn;
+	int ranks, max_ranks, steps, ffn, replicas;
+	int preset;  /* enum covey_ep_preset */
 	int devices; /* of this host, shared by the ranks; 0: tokens are in host memory */
 	struct moe_shape shape;
 	uint64_t seed;
@@ -51,7 +52,7 @@ struct moe_options {
 enum moe_op { MOE_ADMIT, MOE_DISPATCH, MOE_COMBINE, MOE_SUM, MOE_OPS };
 
 struct moe_verdict {	   /* of one check */
-	int counts_bad;	   /* 1: counts or ranges are not those of the reference */
+	int counts_bad;	   /* 1: counts, ranges or entries are not those of the reference */
 	int wrong;	   /* tokens out of tolerance */
 	int lost, partial; /* tokens without any owner, or without some of their owners */
 	float worst;	   /* error over the largest magnitude of its row */
@@ -67,6 +68,8 @@ struct moe_report {
 	int err;	 /* of a rank that failed */
 	uint32_t epoch[MOE_OPS];
 	uint64_t mask[MOE_OPS], done_ns[MOE_OPS], wait_ns; /* wait: of dispatch */
+	uint64_t living;	      /* contributors of the view in which the dispatch was decided */
+	int again;		      /* how often the pair was done again, since results were lost */
 	uint64_t suspect_ns, view_ns; /* first suspicion and last change of the view since the last report; 0: none */
 	uint64_t step, incarnation, start_ns, end_ns; /* start: of its process */
 	int64_t sum;
@@ -78,8 +81,17 @@ int moe_rank_main(struct moe_options *opt);
 int moe_director_main(struct moe_options *opt);
 void moe_demo_plan(struct moe_options *opt, int part);
 
+const char *moe_preset_name(int preset); /* NULL: there is none */
+
+/* What a dispatch wrote beside its rows. */
+struct moe_arrived {
+	int preset; /* enum covey_ep_preset */
+	const int64_t *range;
+	const int32_t *count, *flat; /* flat: with FLAT */
+};
+
 /* A step of @report's rank under the masks of its report. @ref makes all weights, as needed. */
-void moe_check(struct moe_model *ref, const struct moe_report *report, const int64_t *range, const int32_t *count,
+void moe_check(struct moe_model *ref, const struct moe_report *report, const struct moe_arrived *arrived,
 	       const uint16_t *out, struct moe_verdict *verdict);
 
 /* ---- The story of a run ---- */
@@ -108,6 +120,7 @@ struct moe_step {			      /* from the reports of all ranks */
 	uint64_t reported, missing, admitted; /* ranks that reported it, that others lacked, that were to take part */
 	uint64_t end_ns, longest_ns;	      /* last end of a rank, longest time of a rank from end to end */
 	int64_t sum;			      /* the allreduce, in its newest epoch */
+	uint64_t again;			      /* how often its pair was done again */
 	uint64_t mask, owners, lacked;	      /* its contributors, the ranks that have it, the ranks that it lacks */
 	uint32_t epoch;
 };
@@ -123,8 +136,8 @@ struct moe_story {
 	struct moe_step *step;
 	uint64_t steps, room, first_ns;
 	struct moe_past past[MOE_MAX_RANKS];
-	uint64_t reports, differ, gaps, undone; /* see moe_story_end() */
-	struct moe_verdict sum;			/* of all reports; worst: the worst */
+	uint64_t reports, differ, gaps, undone, again; /* see moe_story_end() */
+	struct moe_verdict sum;			       /* of all reports; worst: the worst */
 };
 
 struct moe_total { /* of all parts of a run */

@@ -80,6 +80,8 @@ static int join(struct moe_rank *r)
 	config.hidden = s->hidden;
 	config.top_k = s->top_k;
 	config.experts = s->experts;
+	config.preset = r->opt->preset;
+	config.places = r->opt->replicas;
 	err = covey_ep_create(r->group, &config, &r->ep);
 	return err ? moe_rank_fail(r, "ep_create", err) : moe_device_open(r);
 }
@@ -120,8 +122,8 @@ static void free_all(struct moe_rank *r)
 	moe_model_close(&r->ref);
 	free(r->owner);
 	free(r->x), free(r->packed_x), free(r->y), free(r->out);
-	free(r->experts), free(r->count), free(r->src_info);
-	free(r->weights);
+	free(r->experts), free(r->placed), free(r->count), free(r->src_info), free(r->flat), free(r->recv_experts);
+	free(r->weights), free(r->recv_weights);
 	free(r->range);
 	if (r->fd >= 0)
 		close(r->fd);
@@ -146,7 +148,9 @@ int moe_rank_main(struct moe_options *opt)
 	}
 	r.x = moe_room(NULL, rows * (size_t)opt->shape.hidden);
 	r.out = moe_room(NULL, rows * (size_t)opt->shape.hidden);
+	r.model.places = r.ref.places = opt->replicas;
 	r.experts = moe_room(NULL, entries * sizeof(*r.experts));
+	r.placed = moe_room(NULL, entries * sizeof(*r.placed));
 	r.weights = moe_room(NULL, entries * sizeof(*r.weights));
 	err = join(&r);
 	while (!err && !r.stop)

@@ -25,13 +25,16 @@ struct moe_rank {
 	struct moe_state state;
 	struct tool_device *device; /* NULL: host memory */
 	void *nets, *route;	    /* on the device */
-	int *owner;		    /* [experts] of the present layout */
+	int *owner;		    /* [experts][places] of the present layout */
 	uint16_t *x, *packed_x, *y, *out;
-	int32_t *experts, *count, *src_info;
-	float *weights;
+	int32_t *experts, *placed, *count, *src_info, *flat, *recv_experts; /* flat: FLAT; recv: COMPACT */
+	float *weights, *recv_weights;
 	int64_t *range;
 	struct moe_report report;
-	int stop;
+	int stop, asked; /* all stop; the director asked this rank to */
+	/* The last operation that needs everyone says who contributes to its view. */
+	uint32_t known_epoch;
+	uint64_t known;
 	struct moe_verdict bad; /* no director: what the checks found */
 };
 

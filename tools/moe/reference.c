@@ -69,12 +69,49 @@ void moe_ref_dispatch(const struct moe_shape *s, const struct moe_batch *batch, 
 					       b->x + i / top_k * hidden, 2 * hidden);
 				if (to->src_info)
 					to->src_info[le * per_expert + row] = (int32_t)(i / top_k);
+				if (to->flat) {
+					to->flat[2 * (le * per_expert + row)] = src;
+					to->flat[2 * (le * per_expert + row) + 1] = (int32_t)i;
+				}
 				row++;
 			}
 			to->range[le * (size_t)s->size + (size_t)src] =
 				(int64_t)((uint64_t)(row - first) << 32 | first);
 		}
 		to->count[le++] = (int32_t)row;
+	}
+}
+
+static int names(const struct moe_shape *s, const struct moe_batch *b, size_t token, int e)
+{
+	for (size_t i = token * (size_t)s->top_k; i < (token + 1) * (size_t)s->top_k; i++)
+		if (b->experts[i] == e)
+			return 1;
+	return 0;
+}
+
+void moe_ref_dispatch_once(const struct moe_shape *s, const struct moe_batch *batch, const int *owner, int rank,
+			   const struct moe_packed *to)
+{
+	size_t row = 0;
+
+	for (int src = 0; src < s->size; src++) {
+		const struct moe_batch *b = &batch[src];
+		size_t first = row;
+
+		for (size_t t = 0; b->experts && t < (size_t)b->tokens; t++) {
+			int comes = 0, le = 0;
+
+			for (int e = 0; e < s->experts; e++) {
+				if (owner[e] != rank)
+					continue;
+				to->count[le] += names(s, b, t, e);
+				comes |= names(s, b, t, e);
+				le++;
+			}
+			row += (size_t)comes;
+		}
+		to->range[src] = (int64_t)((uint64_t)(row - first) << 32 | first);
 	}
 }
 

@@ -146,6 +146,8 @@ int moe_story_step(struct moe_story *s, const struct moe_report *r)
 	if (r->step >= s->steps)
 		s->steps = r->step + 1;
 	s->reports++;
+	if ((uint64_t)r->again > t->again)
+		t->again = (uint64_t)r->again;
 	add_verdict(&s->sum, &r->verdict);
 	return 0;
 }
@@ -269,6 +271,7 @@ static void add_up(struct moe_story *s, int planned, int tokens, struct moe_tota
 		uint64_t silent = step->admitted & ~step->reported;
 		uint64_t liars = (step->missing & step->reported) | (step->lacked & step->owners);
 
+		s->again += step->again;
 		s->sum.lost += __builtin_popcountll(silent) * tokens;
 		s->sum.wrong += __builtin_popcountll(liars) * tokens;
 	}
@@ -278,6 +281,7 @@ static void add_up(struct moe_story *s, int planned, int tokens, struct moe_tota
 	t->all.differ += s->differ;
 	t->all.gaps += s->gaps;
 	t->all.undone += s->undone;
+	t->all.again += s->again;
 	t->planned += planned;
 	t->failed |= !s->reports;
 	for (int i = 0; i < s->events; i++) {
@@ -316,10 +320,11 @@ int moe_story_end(const struct moe_total *t)
 	       "  largest error / row magnitude  %.5f (bound %.5f)\n"
 	       "  tokens lost                    %d (source or all owners dead)\n"
 	       "  tokens with some owners dead   %d\n"
+	       "  pairs done again               %" PRIu64 "\n"
 	       "  deaths in operations           %d of %d planned\n"
 	       "  experts moved / from the seed  %d / %d\n%s\n",
 	       t->steps, t->all.reports, v->wrong, v->counts_bad, t->all.differ, t->all.gaps, t->all.undone,
-	       (double)v->worst, 0x1p-7, v->lost, v->partial, t->hits, t->planned, t->moved, t->made,
+	       (double)v->worst, 0x1p-7, v->lost, v->partial, t->all.again, t->hits, t->planned, t->moved, t->made,
 	       bad ? "FAILED" : "all matched");
 	return bad;
 }

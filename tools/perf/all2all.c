@@ -52,8 +52,7 @@ void perf_a2a_give_back(struct perf_a2a *a, int from)
 			free(a->part[--a->parts]);
 }
 
-/* A buffer with what is in host memory at @from. */
-static void *part_of(struct perf_a2a *a, const void *from, size_t bytes, int *err)
+void *perf_a2a_copy(struct perf_a2a *a, const void *from, size_t bytes, int *err)
 {
 	void *at = perf_a2a_part(a, bytes, err);
 
@@ -110,13 +109,14 @@ static int shape_open(struct perf_a2a *a)
 	elements = (size_t)a->n * (size_t)a->shape->hidden * sizeof(*a->x);
 	names = (size_t)a->n * (size_t)a->shape->topk;
 	err = make_inputs(a);
-	a->in_x = part_of(a, a->x, elements, &err);
-	a->in_ids = part_of(a, a->ids, names * sizeof(*a->ids), &err);
-	a->in_weights = part_of(a, a->weights, names * sizeof(*a->weights), &err);
-	a->in_table = part_of(a, a->table, ((size_t)a->local + (size_t)a->shape->hidden) * sizeof(*a->table), &err);
-	a->clone_x = part_of(a, a->x, elements, &err);
-	a->clone_ids = part_of(a, a->ids, names * sizeof(*a->ids), &err);
-	a->clone_weights = part_of(a, a->weights, names * sizeof(*a->weights), &err);
+	a->in_x = perf_a2a_copy(a, a->x, elements, &err);
+	a->in_ids = perf_a2a_copy(a, a->ids, names * sizeof(*a->ids), &err);
+	a->in_weights = perf_a2a_copy(a, a->weights, names * sizeof(*a->weights), &err);
+	a->in_table =
+		perf_a2a_copy(a, a->table, ((size_t)a->local + (size_t)a->shape->hidden) * sizeof(*a->table), &err);
+	a->clone_x = perf_a2a_copy(a, a->x, elements, &err);
+	a->clone_ids = perf_a2a_copy(a, a->ids, names * sizeof(*a->ids), &err);
+	a->clone_weights = perf_a2a_copy(a, a->weights, names * sizeof(*a->weights), &err);
 	a->out = perf_a2a_part(a, elements, &err);
 	return err;
 }

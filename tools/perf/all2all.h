@@ -77,11 +77,19 @@ extern const struct perf_way perf_way_covey, perf_way_nccl, perf_way_heap[PERF_R
 
 /* Zeroed memory of the device, or of the host. Does nothing, and gives NULL, if *err is set; sets it if it fails. */
 void *perf_a2a_part(struct perf_a2a *a, size_t bytes, int *err);
+/* The same with what is in host memory at @from. */
+void *perf_a2a_copy(struct perf_a2a *a, const void *from, size_t bytes, int *err);
 void perf_a2a_give_back(struct perf_a2a *a, int from); /* those that came after the first @from */
 
 static inline float perf_a2a_factor(const struct perf_a2a *a, const float *table, int owner, int local, int h)
 {
 	return a->expert == PERF_BY_VECTOR ? table[local + h] : (float)(1 + owner);
+}
+
+/* Is there no step of experts, since the combine multiplies? */
+static inline bool perf_a2a_fused(const struct perf_a2a *a)
+{
+	return a->job->opt.fused && a->expert == PERF_BY_RANK;
 }
 
 /* What an expert gives for one element. */

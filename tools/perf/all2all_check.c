@@ -27,7 +27,14 @@ struct terms {
 	int owner[PERF_A2A_TOPK], count;
 };
 
-static void make_terms(const struct perf_a2a *a, const float *all, int t, int h, struct terms *to)
+/* On devices a combine that sums by rank has the factor in the weight. */
+static bool in_weights(const struct perf_a2a *a, const struct perf_way *way)
+{
+	return way->by_options && perf_a2a_fused(a) && a->job->device && a->job->opt.combine == COVEY_EP_PER_RANK;
+}
+
+static void make_terms(const struct perf_a2a *a, const struct perf_way *way, const float *all, int t, int h,
+		       struct terms *to)
 {
 	size_t each = (size_t)a->local + (size_t)a->shape->hidden;
 	uint16_t x = a->x[(size_t)t * (size_t)a->shape->hidden + (size_t)h];
@@ -38,7 +45,10 @@ static void make_terms(const struct perf_a2a *a, const float *all, int t, int h,
 		float factor = perf_a2a_factor(a, all + (size_t)owner * each, owner, local, h);
 
 		to->owner[k] = owner;
-		to->of[k] = a->weights[at] * perf_of_half(perf_a2a_times(x, factor));
+		if (in_weights(a, way))
+			to->of[k] = a->weights[at] * factor * perf_of_half(x);
+		else
+			to->of[k] = a->weights[at] * perf_of_half(perf_a2a_times(x, factor));
 	}
 }
 
@@ -97,7 +107,7 @@ int perf_a2a_check(const struct perf_a2a *a, const struct perf_way *way, const u
 		for (int h = 0; h < a->shape->hidden; h++) {
 			uint16_t got = out[(size_t)t * (size_t)a->shape->hidden + (size_t)h];
 
-			make_terms(a, all, t, h, &terms);
+			make_terms(a, way, all, t, h, &terms);
 			time->wrong += got != documented(a, way, &terms);
 			time->far += is_far(&terms, got);
 		}

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Covey's way: dispatch, the application's experts, combine. With COMPACT the experts also sum, as COMPACT asks for. */
+/*
+ * Covey's way: dispatch, the application's experts, combine. With COMPACT the experts also sum, as COMPACT asks for.
+ * --fused: results of experts that multiply by a number are made by the combine, which reads the dispatched rows.
+ */
 #include <stdlib.h>
 
 #include "all2all.h"
@@ -13,6 +16,19 @@ struct covey_way {
 	bool once;   /* COMPACT: there is one bin for all experts */
 };
 
+static void fuse(struct perf_a2a *a, struct covey_way *c, size_t local, int *err)
+{
+	float *factors = malloc((local + 1) * sizeof(*factors));
+
+	if (!factors)
+		*err = perf_fail(a->job, "factors", COVEY_ERR_NOMEM);
+	for (size_t e = 0; factors && e < local; e++)
+		factors[e] = (float)(1 + a->job->rank);
+	c->back.expert_scale = perf_a2a_copy(a, factors, local * sizeof(*factors), err);
+	c->back.y = c->to.packed_x;
+	free(factors);
+}
+
 static void make_args(struct perf_a2a *a, struct covey_way *c, int *err)
 {
 	size_t local = (size_t)covey_ep_local_experts(c->ep), bins = c->once ? local > 0 : local;
@@ -24,10 +40,15 @@ static void make_args(struct perf_a2a *a, struct covey_way *c, int *err)
 	to->experts = c->back.experts = a->clone_ids;
 	to->weights = c->back.weights = a->clone_weights;
 	to->packed_x = perf_a2a_part(a, rows * (size_t)a->shape->hidden * 2, err);
-	c->back.y = perf_a2a_part(a, rows * (size_t)a->shape->hidden * 2, err);
+	if (perf_a2a_fused(a))
+		fuse(a, c, local, err);
+	else
+		c->back.y = perf_a2a_part(a, rows * (size_t)a->shape->hidden * 2, err);
 	c->back.count = to->count = perf_a2a_part(a, local * sizeof(*to->count), err);
 	c->back.src_info = to->src_info = perf_a2a_part(a, rows * sizeof(*to->src_info), err);
 	c->back.range = to->range = perf_a2a_part(a, bins * (size_t)a->job->size * sizeof(*to->range), err);
+	if (a->job->opt.preset == COVEY_EP_FLAT)
+		to->flat = perf_a2a_part(a, rows * 2 * sizeof(*to->flat), err);
 	to->recv_experts = perf_a2a_part(a, names * sizeof(*to->recv_experts), err);
 	to->recv_weights = perf_a2a_part(a, names * sizeof(*to->recv_weights), err);
 	if (a->job->device)
@@ -161,7 +182,7 @@ static int pair(struct perf_a2a *a, void *state)
 	struct CUstream_st *stream = a->job->device ? a->job->device->stream : NULL;
 	int err = covey_dispatch(c->ep, &c->to, stream, NULL);
 
-	if (!err)
+	if (!err && !perf_a2a_fused(a))
 		err = stream ? device_experts(a, c) : host_experts(a, c);
 	if (!err)
 		err = covey_combine(c->ep, &c->back, stream, NULL);

@@ -30,6 +30,8 @@ void perf_print_a2a_head(const struct perf_job *job)
 	printf("# ep-perf %s all2all, %s memory, preset %s, combine per %s, float16, ranks %d\n", COVEY_VERSION,
 	       job->device ? "device" : "host", perf_name_of(PERF_PRESETS, opt->preset), perf_combined_per(opt),
 	       job->size);
+	if (opt->fused)
+		printf("# fused: the combine of covey multiplies by 1 + the rank; there is no step of experts\n");
 	if (job->device)
 		printf("# wall: 256 MiB are written, ranks meet, inputs are cloned, dispatch, experts and combine, "
 		       "ranks meet; mean of %d\n# %s: back to back; median of %d turns of %d\n"

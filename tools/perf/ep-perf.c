@@ -117,8 +117,11 @@ static const struct argp_option options[] = {
 	  "dispatch, device: processors that a call takes, a row for each number; 0: as many as pay (0); all2all: one "
 	  "number",
 	  3 },
-	{ "preset", OPT_PRESET, "ll|compact", 0,
-	  "dispatch, device: a row for each expert of a token, or for each rank (ll)", 3 },
+	{ "preset", OPT_PRESET, "ll|compact|flat", 0,
+	  "dispatch, device: a row for each expert of a token, or for each rank; flat: as ll, each row with its source "
+	  "and "
+	  "entry (ll)",
+	  3 },
 	{ "rows", OPT_ROWS, "bf16|e4m3|int8|int4", 0, "dispatch: type of the dispatched rows (bf16)", 3 },
 	{ "back", OPT_BACK, "plain|int8", 0, "dispatch: type of the rows that come back; plain: bfloat16 (plain)", 3 },
 	{ "combine", OPT_COMBINE, "expert|rank", 0,
@@ -127,6 +130,11 @@ static const struct argp_option options[] = {
 	  "dispatch, device: send and receive apart, too, with another stream's kernel between them", 3 },
 	{ "shapes", OPT_SHAPES, "N[,N...]", 0, "all2all: shapes from 1 to 5 (all)", 4 },
 	{ "repeats", OPT_REPEATS, "N", 0, "all2all: pairs timed as the contest does (100)", 4 },
+	{ "fused", OPT_FUSED, NULL, 0,
+	  "all2all, ll or flat: where an expert multiplies by 1 + its rank, the combine does (expert_scale), and covey "
+	  "has "
+	  "no kernel of experts",
+	  4 },
 	{ "ladder", OPT_LADDER, "RUNG[,RUNG...]|all", 0,
 	  "all2all, device: peer, token, fused, noclear, even: what the way by a heap has, each with all before it "
 	  "(even)",
@@ -413,8 +421,8 @@ static void check_options(const struct reading *in)
 			   "operations");
 	if (in->ep && !opt->all2all)
 		perf_check_ep(opt);
-	if (!opt->all2all && (opt->shapes.count || opt->repeats || opt->rungs))
-		perf_usage("--shapes, --repeats and --ladder are for all2all");
+	if (!opt->all2all && (opt->shapes.count || opt->repeats || opt->rungs || opt->fused))
+		perf_usage("--shapes, --repeats, --fused and --ladder are for all2all");
 	check_device(opt);
 	if (opt->fault && opt->op->messages)
 		perf_usage("-F: survivors agree on no result of %s", opt->op->name);

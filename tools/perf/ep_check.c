@@ -13,6 +13,17 @@ static bool is_value(const struct perf_job *job, const struct perf_room *room, s
 			  once ? 1 : room->bin_rows, h, want);
 }
 
+/* The entry of its source: the place of the bin's expert among those of the token. */
+static bool is_entry(const struct perf_job *job, const struct perf_room *room, int bin, size_t at, int source, int t)
+{
+	const int id = job->rank * ((job->opt.experts + job->size - 1) / job->size) + bin;
+	int k = 0;
+
+	while (perf_ep_expert(&job->opt, source, t, k) != id)
+		k++;
+	return room->flat[2 * at] == source && room->flat[2 * at + 1] == t * job->opt.topk + k;
+}
+
 /* Row @row of the bin is token @t of @source. Also makes the input of combine: the sum over the experts here. */
 static int64_t wrong_row(const struct perf_job *job, struct perf_room *room, int bin, size_t row, int source, int t)
 {
@@ -21,6 +32,8 @@ static int64_t wrong_row(const struct perf_job *job, struct perf_room *room, int
 	int first = job->rank * ((job->opt.experts + job->size - 1) / job->size);
 	int64_t wrong = room->src_info[at] != t;
 
+	if (perf_room_flat(job))
+		wrong += !is_entry(job, room, bin, at, source, t);
 	for (int k = 0; perf_room_once(job) && k < job->opt.topk; k++) {
 		int id = perf_ep_expert(&job->opt, source, t, k);
 
@@ -79,6 +92,8 @@ int perf_room_check_dispatch(struct perf_job *job, struct perf_room *room, int64
 		err = copy(room->range, to->range, (size_t)(room->bins * job->size) * sizeof(*room->range));
 	if (!err)
 		err = copy(room->recv_experts, to->recv_experts, names * sizeof(*room->recv_experts));
+	if (!err && perf_room_flat(job))
+		err = copy(room->flat, to->flat, all * 2 * sizeof(*room->flat));
 	for (int bin = 0; bin < room->bins && !err; bin++) {
 		int64_t last = room->range[(bin + 1) * job->size - 1];
 		size_t rows = (size_t)(uint32_t)last + (size_t)(last >> 32), from = (size_t)bin * room->bin_rows;

@@ -134,18 +134,21 @@ static int received(struct perf_job *job, struct perf_room *room)
 	to->count = part(job, room, NULL, local * sizeof(int32_t), &err);
 	to->src_info = part(job, room, NULL, rows * sizeof(int32_t), &err);
 	to->range = part(job, room, NULL, bins * (size_t)job->size * sizeof(int64_t), &err);
+	if (perf_room_flat(job))
+		to->flat = part(job, room, NULL, rows * 2 * sizeof(int32_t), &err);
 	to->recv_experts = part(job, room, NULL, names * sizeof(int32_t), &err);
 	to->recv_weights = part(job, room, NULL, names * sizeof(float), &err);
 	room->pair.back.route = to->route = part(job, room, NULL, covey_ep_route_bytes(room->pair.ep), &err);
 	room->pair.back.y = part(job, room, NULL, rows * hidden * 2, &err);
 	room->src_info = malloc(rows * sizeof(*room->src_info) + 1);
 	room->recv_experts = malloc(names * sizeof(*room->recv_experts) + 1);
+	room->flat = malloc(rows * 2 * sizeof(*room->flat) + 1);
 	room->range = malloc(bins * (size_t)job->size * sizeof(*room->range) + 1);
 	room->rows = malloc(room->bin_rows * room->row_bytes);
 	room->scales = malloc(room->bin_rows * room->groups * sizeof(*room->scales) + 1);
 	room->y = malloc(room->bin_rows * hidden * sizeof(*room->y));
-	if (!err &&
-	    (!room->src_info || !room->recv_experts || !room->range || !room->rows || !room->scales || !room->y))
+	if (!err && (!room->src_info || !room->recv_experts || !room->flat || !room->range || !room->rows ||
+		     !room->scales || !room->y))
 		err = perf_fail(job, "buffers", COVEY_ERR_NOMEM);
 	return err;
 }
@@ -182,6 +185,7 @@ static void room_close(struct perf_job *job, struct perf_room *room)
 		job->device->tool->release(room->part[i]);
 	free(room->src_info);
 	free(room->recv_experts);
+	free(room->flat);
 	free(room->range);
 	free(room->rows);
 	free(room->scales);

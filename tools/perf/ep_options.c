@@ -13,7 +13,7 @@ static const struct {
 	const char *option, *name[PERF_NAMES];
 	int value[PERF_NAMES];
 } names[] = {
-	[PERF_PRESETS] = { "--preset", { "ll", "compact" }, { COVEY_EP_LL, COVEY_EP_COMPACT } },
+	[PERF_PRESETS] = { "--preset", { "ll", "compact", "flat" }, { COVEY_EP_LL, COVEY_EP_COMPACT, COVEY_EP_FLAT } },
 	[PERF_ROWS] = { "--rows",
 			{ "bf16", "e4m3", "int8", "int4" },
 			{ COVEY_EP_ROWS_BF16, COVEY_EP_ROWS_E4M3, COVEY_EP_ROWS_INT8, COVEY_EP_ROWS_INT4 } },
@@ -128,6 +128,9 @@ error_t perf_parse_ep(int key, const char *arg, struct perf_options *opt)
 	case OPT_SPLIT:
 		opt->split = true;
 		return 0;
+	case OPT_FUSED:
+		opt->fused = true;
+		return 0;
 	case OPT_LADDER:
 		opt->rungs = rungs_named(arg);
 		return 0;
@@ -169,6 +172,8 @@ void perf_check_a2a(const struct perf_options *opt)
 		perf_usage("--rows and --split are for dispatch: the rows of all2all are fp16");
 	if (opt->registered)
 		perf_usage("-R: buffers of dispatch and combine are not registered");
+	if (opt->fused && opt->preset == COVEY_EP_COMPACT)
+		perf_usage("--fused is for --preset ll or flat: with compact a row is for all experts of a rank");
 	if (!opt->device && opt->rungs)
 		perf_usage("--ladder is for device memory; --device chooses a device's");
 	if (!opt->device && opt->lane_list.count)

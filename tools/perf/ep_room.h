@@ -15,7 +15,7 @@ struct perf_room {
 	int bins; /* of rows: the local experts, or with COMPACT one */
 	size_t bin_rows, row_bytes, groups;
 	/* host memory: outputs of a dispatch; of one bin its rows and the input of combine */
-	int32_t *src_info, *recv_experts;
+	int32_t *src_info, *recv_experts, *flat; /* flat: with FLAT */
 	int64_t *range;
 	uint8_t *rows;
 	float *scales;
@@ -25,6 +25,11 @@ struct perf_room {
 static inline bool perf_room_once(const struct perf_job *job)
 {
 	return job->opt.preset == COVEY_EP_COMPACT;
+}
+
+static inline bool perf_room_flat(const struct perf_job *job)
+{
+	return job->opt.preset == COVEY_EP_FLAT;
 }
 
 static inline int perf_room_owner(const struct perf_job *job, int id)

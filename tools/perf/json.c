@@ -141,8 +141,11 @@ int perf_json(const struct perf_job *job, bool ok, double busbw)
 	all = json_pack("{s:s, s:s, s:i, s:i, s:i, s:I, s:f, s:b, s:o}", "version", COVEY_VERSION, "operation",
 			operation(job), "ranks", job->size, "iters", job->opt.iters, "warmup", job->opt.warmup, "wrong",
 			(json_int_t)job->wrong, "busbw", busbw, "ok", ok, "rows", rows);
-	if (all && job->opt.all2all)
+	if (all && job->opt.all2all) {
+		json_object_set_new(all, "preset", json_string(perf_name_of(PERF_PRESETS, job->opt.preset)));
+		json_object_set_new(all, "fused", json_boolean(job->opt.fused));
 		json_object_set_new(all, "means", means_json(job));
+	}
 	errno = ENOMEM;
 	err = !all || json_dump_file(all, job->opt.json, JSON_INDENT(2) | JSON_REAL_PRECISION(9));
 	if (err)

@@ -28,6 +28,7 @@ enum {
 	OPT_SHAPES,
 	OPT_REPEATS,
 	OPT_LADDER,
+	OPT_FUSED,
 	OPT_MISS
 };
 

@@ -108,6 +108,7 @@ struct perf_options {
 	bool all2all;		 /* the five shapes, instead of dispatch */
 	struct perf_list shapes; /* from 1 */
 	int repeats;
+	bool fused;	/* all2all: the combine multiplies, where an expert only multiplies by a number */
 	unsigned rungs; /* of the ladder of the way by a heap: bit r is rung r (enum cvy_gpu_rung) */
 	const char *json, *plot;
 	bool explain; /* print the chosen options, and leave */

@@ -6,7 +6,7 @@ Buffer needs torch, and so do the modules covey.ep.deep_ep and covey.ep.mooncake
 
 from typing import Any
 
-from ._pair import Ep, Routed, from_bf16, to_bf16
+from ._pair import ARRIVED, Ep, Routed, from_bf16, to_bf16
 
 _OF_BUFFER = ("Buffer", "Config", "EventOverlap", "topk_idx_t")
 
@@ -19,4 +19,4 @@ def __getattr__(name: str) -> Any:
     return getattr(buffer, name)
 
 
-__all__ = ["Ep", "Routed", "from_bf16", "to_bf16"]  # what needs no torch
+__all__ = ["ARRIVED", "Ep", "Routed", "from_bf16", "to_bf16"]  # what needs no torch

@@ -8,7 +8,7 @@ import ctypes
 from typing import Any, Optional, Sequence, Union
 
 from .. import _abi
-from .._abi import Dtype, EpBackAs, EpCombineAs, EpPreset, EpRowsAs, EpTokensAs
+from .._abi import Dtype, EpArrived, EpBackAs, EpCombineAs, EpPreset, EpRowsAs, EpTokensAs
 from .._library import lib
 from ..buffers import buffer, stream_of
 from ..errors import check
@@ -16,15 +16,21 @@ from ..group import Group, _enum
 from ..outcome import Outcome, wait_in_slices
 
 
+ARRIVED = _abi.COVEY_EP_ARRIVED  # a word of `arrived`, when what it stands for can be read
+
+
 class Routed:
     """What a dispatch gave: the rows here, and what the combine of these tokens needs.
 
     Attributes:
-        x: LL: [El, R * T, H] the rows of each expert, from source 0, 1, ... without gaps; COMPACT: [R * T, H]
+        x: LL: [El, R * T, H] the rows of each expert, from source 0, 1, ... without gaps; COMPACT: [R * T, H];
+            FLAT is as LL, here and below
         scales: with rows in e4m3, int8 or int4: their scales
         count: [El] int32: rows of each local expert
         src_info, range, recv_experts, recv_weights, route: as in struct covey_dispatch_args
-        expert_tokens, recv_counts, triplets, flat: the same, where they were asked for, else None
+        expert_tokens, recv_counts, triplets, flat: the same, where they were asked for, else None; FLAT always has flat
+        placed: [n, K] int32: the place that serves each entry, expert * places + place, or -1; with one place each None
+            (or what `out` had). The combine takes it from here
         token_mask: as it was given to the dispatch: the combine takes it from here
         outcome: its `ranks` are the sources whose tokens are here
     """
@@ -37,6 +43,7 @@ class Routed:
         self.recv_experts, self.recv_weights = arrays.get("recv_experts"), arrays.get("recv_weights")
         self.expert_tokens, self.recv_counts = arrays.get("expert_tokens"), arrays.get("recv_counts")
         self.triplets, self.flat = arrays.get("triplets"), arrays.get("flat")
+        self.placed = arrays.get("placed")
 
 
 class Ep:
@@ -45,24 +52,27 @@ class Ep:
     Args:
         group: the group
         max_tokens, hidden, top_k, experts: shapes; the same on all ranks
-        preset: "ll" or "compact"
+        preset: "ll", "compact" or "flat": the rows of LL, each with its source and entry
         dtype: "bfloat16" or "float16": elements of tokens and results
         rows: "bf16", "e4m3", "int8" or "int4": what dispatch gives; "bf16": elements of dtype
         combine: "expert" or "rank": which rows come back (LL)
-        owners: [experts] the rank of each; None: blocks
+        owners: [experts] the rank of each; with places above 1 [experts][at most places]: -1, or nothing, where an
+            expert has fewer places. None: as covey_ep_create() says
         lanes: on devices, processors that a call takes; 0: as many as pay
         combine_rows: "plain" or "int8": how results come back; "plain": elements of dtype
+        places: the most places of an expert, on host memory (docs/replicas.md)
     """
 
     def __init__(self, group: Group, *, max_tokens: int, hidden: int, top_k: int, experts: int,
                  preset: Union[EpPreset, str] = "ll", rows: Union[EpRowsAs, str] = "bf16",
-                 combine: Union[EpCombineAs, str] = "expert", owners: Optional[Sequence[int]] = None,
-                 lanes: int = 0, dtype: Any = Dtype.BFLOAT16, combine_rows: Union[EpBackAs, str] = "plain"):
+                 combine: Union[EpCombineAs, str] = "expert", owners: Optional[Sequence] = None,
+                 lanes: int = 0, dtype: Any = Dtype.BFLOAT16, combine_rows: Union[EpBackAs, str] = "plain",
+                 places: int = 1):
         self.group, self.preset = group, EpPreset(_enum(preset, EpPreset))
         self.max_tokens, self.hidden, self.top_k, self.experts = max_tokens, hidden, top_k, experts
-        self.rows_as, self.dtype = EpRowsAs(_enum(rows, EpRowsAs)), _element(dtype)
+        self.rows_as, self.dtype, self.places = EpRowsAs(_enum(rows, EpRowsAs)), _element(dtype), places
         config = _config(max_tokens, hidden, top_k, experts, self.preset, self.rows_as, combine, owners, lanes,
-                         self.dtype, combine_rows)
+                         self.dtype, combine_rows, places)
         handle = ctypes.c_void_p()
         self._handle: Optional[ctypes.c_void_p] = None
         self._sent: Any = None  # the function that receives what was sent, and its buffers
@@ -73,8 +83,8 @@ class Ep:
     @staticmethod
     def sizes(group: Group, *, max_tokens: int, hidden: int, top_k: int, experts: int,
               preset: Union[EpPreset, str] = "ll", rows: Union[EpRowsAs, str] = "bf16",
-              owners: Optional[Sequence[int]] = None, ranks: int = 0,
-              combine_rows: Union[EpBackAs, str] = "plain") -> dict:
+              owners: Optional[Sequence] = None, ranks: int = 0,
+              combine_rows: Union[EpBackAs, str] = "plain", places: int = 1) -> dict:
         """What an Ep of these arguments would take, before it is made.
 
         Args:
@@ -84,14 +94,14 @@ class Ep:
             the fields of struct covey_ep_sizes by their names: space_bytes, window_bytes, packed_x_bytes, ...
         """
         config = _config(max_tokens, hidden, top_k, experts, preset, rows, "expert", owners, 0, Dtype.BFLOAT16,
-                         combine_rows)
+                         combine_rows, places)
         sizes = _abi.covey_ep_sizes(size=ctypes.sizeof(_abi.covey_ep_sizes))
         check(lib.covey_ep_sizes(group._handle, ctypes.byref(config), ranks, ctypes.byref(sizes)), group._handle)
         return {name: getattr(sizes, name) for name, *_ in sizes._fields_ if name != "size"}
 
-    def remap(self, owners: Optional[Sequence[int]] = None) -> None:
+    def remap(self, owners: Optional[Sequence] = None) -> None:
         """Lays out for new owners and the group's present size; on all ranks, after admit()."""
-        check(lib.covey_ep_remap(self._live(), _owners(owners, self.experts)), self.group._handle)
+        check(lib.covey_ep_remap(self._live(), _owners(owners, self.experts, self.places)), self.group._handle)
 
     def close(self) -> None:
         """Gives the space back; all ranks do so in the same order."""
@@ -127,7 +137,13 @@ class Ep:
         """Bytes of `route` on a device."""
         return lib.covey_ep_route_bytes(self._live())
 
-    def _rooms(self, also: Sequence[str]) -> dict:
+    @property
+    def arrived_words(self) -> int:
+        """Elements of `arrived`: those of EpArrived, then one for each row."""
+        el, once = self.local_experts, self.preset == EpPreset.COMPACT
+        return EpArrived.ROWS + (min(el, 1) if once else el) * self.rows if el else 0
+
+    def _rooms(self, also: Sequence[str], n: int) -> dict:
         """Outputs of a dispatch in host memory: bfloat16 stands in uint16, e4m3 and two int4 in uint8."""
         import numpy as np
 
@@ -143,6 +159,9 @@ class Ep:
         if compact:
             arrays["recv_experts"] = np.empty((rows, self.top_k), np.int32)
             arrays["recv_weights"] = np.empty((rows, self.top_k), np.float32)
+        also = [*also, "flat"] if self.preset == EpPreset.FLAT else also
+        if self.places > 1:
+            arrays["placed"] = np.empty((n, self.top_k), np.int32)
         more = {"expert_tokens": ((el,), np.int64), "recv_counts": ((el, size), np.int32),
                 "triplets": ((*bins, rows, 3), np.int32), "flat": ((*bins, rows, 2), np.int32)}
         for name in also:
@@ -166,7 +185,7 @@ class Ep:
     def dispatch(self, x, experts, weights=None, *, x_scales=None, smooth=None, out: Optional[dict] = None, active_ranks=None, waited=None,
                  timeout_ms: int = 0, stream: Any = None, token_mask=None, also: Sequence[str] = (),
                  fill_tail: bool = False, expert_tokens_as: Union[EpTokensAs, str] = "counts",
-                 expert_alignment: int = 0) -> Routed:
+                 expert_alignment: int = 0, arrived=None) -> Routed:
         """Sends each token to the ranks that own its experts, and waits (on a device: launches).
 
         Args:
@@ -187,10 +206,13 @@ class Ep:
             fill_tail: past the last row src_info, recv_experts, triplets and flat are -1, and recv_weights 0
             expert_tokens_as: "counts", or "sums": inclusive prefix sums
             expert_alignment: expert_tokens are rounded up to a multiple of it
+            arrived: [arrived_words] uint32 or int32, zeros: a word becomes ARRIVED when other threads or kernels may read
+                what it stands for, of EpArrived or a row of `out`, while the dispatch continues
         """
         inputs = {"x": x, "x_scales": x_scales, "smooth": smooth, "experts": experts, "weights": weights,
-                  "active_ranks": active_ranks, "waited": waited, "token_mask": token_mask}
-        on_device, args, kept, arrays = self._dispatch_args(inputs, self._rooms(also) if out is None else dict(out))
+                  "active_ranks": active_ranks, "waited": waited, "token_mask": token_mask, "arrived": arrived}
+        on_device, args, kept, arrays = self._dispatch_args(inputs, self._rooms(also, self._tokens(experts)) if out is None
+                                                           else dict(out))
         args.timeout_ms, args.fill_tail, args.expert_alignment = timeout_ms, fill_tail, expert_alignment
         args.expert_tokens_as = _enum(expert_tokens_as, EpTokensAs)
         outcome = Outcome()
@@ -258,7 +280,7 @@ class Ep:
                 "src_info": bins * rows, "range": bins * size, "packed_scales": bins * rows * self._groups(),
                 "recv_experts": bins * rows * self.top_k, "recv_weights": bins * rows * self.top_k,
                 "token_mask": n, "expert_tokens": el, "recv_counts": el * size, "triplets": bins * rows * 3,
-                "flat": bins * rows * 2,
+                "flat": bins * rows * 2, "arrived": self.arrived_words, "expert_scale": el, "placed": n * self.top_k,
                 "active_ranks": size, "waited": size, "route": self.route_bytes}
 
     def _fill(self, args, n: int, arrays: dict) -> dict:
@@ -270,14 +292,15 @@ class Ep:
             b = buffer(array, writable=name not in _INPUTS, bits=True)
             want = _TYPES.get(name, self.dtype)
             wide = name == "experts" and b.dtype == Dtype.INT64
+            signed = name == "arrived" and b.dtype == Dtype.INT32  # libraries that have few unsigned types
             if name == "packed_x" and self.rows_as == EpRowsAs.INT8:
                 want = Dtype.INT8
             elif (name == "packed_x" and self.rows_as != EpRowsAs.BF16
                     or name == "x" and arrays.get("x_scales") is not None):
                 want = Dtype.UINT8
-            if b.dtype != want and name != "route" and not wide:
+            if b.dtype != want and name != "route" and not wide and not signed:
                 raise TypeError(f"{name} has elements of {b.dtype.name.lower()}, it needs {want.name.lower()}"
-                                + (" or int64" if name == "experts" else ""))
+                                + {"experts": " or int64", "arrived": " or int32"}.get(name, ""))
             if b.count * b.itemsize < least[name] * (1 if name == "route" else b.itemsize):
                 raise ValueError(f"{name} has {b.count} elements, it needs {least[name]}")
             kept[name] = b
@@ -285,7 +308,7 @@ class Ep:
         return kept
 
     def combine(self, y, routed: Routed, experts, weights, *, out=None, renormalise: bool = False, active_ranks=None,
-                waited=None, timeout_ms: int = 0, stream: Any = None):
+                waited=None, timeout_ms: int = 0, stream: Any = None, expert_scale=None):
         """Brings the experts' results back and sums them.
 
         Args:
@@ -294,6 +317,7 @@ class Ep:
             experts, weights: [n, K], as given to the dispatch; experts in int32 or int64
             out: [n, H] of dtype, or uint16 with the bits of bfloat16; None: made here, in numpy
             renormalise: scale by what is missing where an owner took no part
+            expert_scale: [El] float32: each result is multiplied by that of its expert; not with COMPACT
 
         Returns:
             (out, outcome); outcome.ranks are the owners whose rows took part
@@ -307,7 +331,8 @@ class Ep:
         args.num_tokens = self._tokens(experts)
         kept = self._fill(args, args.num_tokens, {"y": y, "experts": experts, "weights": weights, "out": out, "count": routed.count,
                             "src_info": routed.src_info, "range": routed.range, "route": routed.route,
-                            "active_ranks": active_ranks, "waited": waited, "token_mask": routed.token_mask})
+                            "active_ranks": active_ranks, "waited": waited, "token_mask": routed.token_mask,
+                            "expert_scale": expert_scale, "placed": routed.placed})
         self._mask(args, kept)
         outcome = Outcome()
         if kept["y"].on_device:
@@ -318,29 +343,42 @@ class Ep:
         return out, outcome
 
 
-def _owners(owners, experts: int):
+def _owners(owners, experts: int, places: int):
     if owners is None:
         return None
     if len(owners) != experts:
         raise ValueError(f"owners has {len(owners)} entries: it needs one for each of the {experts} experts")
-    return (ctypes.c_int * experts)(*owners)
+    if places > 1:
+        owners = [rank for e, ranks in enumerate(owners) for rank in _places(e, ranks, places)]
+    return (ctypes.c_int * len(owners))(*owners)
 
 
-def _config(max_tokens, hidden, top_k, experts, preset, rows, combine, owners, lanes, dtype, combine_rows):
+def _places(expert: int, ranks, places: int) -> list:
+    """The ranks of an expert, and -1 for the places that it does not have."""
+    if not hasattr(ranks, "__len__"):
+        raise ValueError(f"owners[{expert}] is {ranks!r}: with places={places} it must be a list of ranks")
+    if len(ranks) > places:
+        raise ValueError(f"owners[{expert}] has {len(ranks)} ranks: an expert has at most places={places}")
+    return [*ranks, *[-1] * (places - len(ranks))]
+
+
+def _config(max_tokens, hidden, top_k, experts, preset, rows, combine, owners, lanes, dtype, combine_rows, places):
     config = _abi.covey_ep_config(size=ctypes.sizeof(_abi.covey_ep_config), dtype=dtype)
     config.max_tokens, config.hidden, config.top_k, config.experts = max_tokens, hidden, top_k, experts
     config.preset, config.rows = _enum(preset, EpPreset), _enum(rows, EpRowsAs)
-    config.combine, config.expert_owner, config.lanes = _enum(combine, EpCombineAs), _owners(owners, experts), lanes
-    config.combine_rows = _enum(combine_rows, EpBackAs)
+    config.combine, config.expert_owner, config.lanes = _enum(combine, EpCombineAs), _owners(owners, experts, places), lanes
+    config.combine_rows, config.places = _enum(combine_rows, EpBackAs), places
     return config
 
 
-_INPUTS = ("x", "x_scales", "smooth", "experts", "weights", "y", "token_mask")
+_INPUTS = ("x", "x_scales", "smooth", "experts", "weights", "y", "token_mask", "expert_scale")
 _TYPES = {"experts": Dtype.INT32, "weights": Dtype.FLOAT32, "count": Dtype.INT32, "src_info": Dtype.INT32,
           "range": Dtype.INT64, "packed_scales": Dtype.FLOAT32, "x_scales": Dtype.FLOAT32,
           "smooth": Dtype.FLOAT32, "active_ranks": Dtype.INT32, "waited": Dtype.UINT64,
           "recv_experts": Dtype.INT32, "recv_weights": Dtype.FLOAT32, "token_mask": Dtype.UINT8,
-          "expert_tokens": Dtype.INT64, "recv_counts": Dtype.INT32, "triplets": Dtype.INT32, "flat": Dtype.INT32}  # the others: the handle's
+          "expert_tokens": Dtype.INT64, "recv_counts": Dtype.INT32, "triplets": Dtype.INT32, "flat": Dtype.INT32,
+          "arrived": Dtype.UINT32, "expert_scale": Dtype.FLOAT32,
+          "placed": Dtype.INT32}  # the others: the handle's
 
 
 def _element(dtype) -> Dtype:

@@ -89,46 +89,90 @@ static int check_config(struct covey_group *group, const struct covey_ep_config 
 	return in_range(group, "lanes", c->lanes, 0, COVEY_DEVICE_MAX_LANES);
 }
 
-int cvy_ep_owners(struct covey_group *group, const int *given, int experts, int size, int *owner)
+static int check_places(struct covey_group *group, const struct covey_ep_config *c, int max_ranks)
 {
-	if (given)
-		memcpy(owner, given, (size_t)experts * sizeof(*owner));
-	else
-		cvy_ep_blocks(experts, size, owner);
-	for (int x = 0; x < experts; x++)
-		if (owner[x] < 0 || owner[x] >= size)
-			return cvy_fail(cvy_handle_box(group), COVEY_ERR_INVAL, -1, 0,
-					"expert_owner[%d] is %d, the group has ranks 0 to %d", x, owner[x], size - 1);
+	if (c->places < 0 || c->places > max_ranks)
+		return cvy_fail(
+			cvy_handle_box(group), COVEY_ERR_INVAL, -1,
+			0, "places is %d: an expert has one place on a rank at most, so it must be from 0 to max_ranks, %d",
+			c->places, max_ranks);
+	if ((int64_t)c->experts * c->places > CVY_EP_MAX_PLACES)
+		return cvy_fail(cvy_handle_box(group), COVEY_ERR_INVAL, -1, 0,
+				"experts * places is %lld: it must be at most %d", (long long)c->experts * c->places,
+				CVY_EP_MAX_PLACES);
 	return 0;
+}
+
+/* The places of expert @x of more than one. */
+static int check_places_of(struct covey_group *group, const int *owner, int places, int size, int x)
+{
+	int n = 0;
+
+	for (int p = 0; p < places; p++) {
+		if (owner[p] < -1 || owner[p] >= size)
+			return cvy_fail(
+				cvy_handle_box(group), COVEY_ERR_INVAL, -1,
+				0, "expert_owner[%d][%d] is %d: it must be a rank of the group, 0 to %d, or -1 for no place",
+				x, p, owner[p], size - 1);
+		for (int q = 0; q < p; q++)
+			if (owner[p] >= 0 && owner[q] == owner[p])
+				return cvy_fail(cvy_handle_box(group), COVEY_ERR_INVAL, -1, 0,
+						"expert_owner[%d][%d] and [%d] are both rank %d: an expert has one "
+						"place on a rank "
+						"at most; -1 for no place",
+						x, q, p, owner[p]);
+		n += owner[p] >= 0;
+	}
+	return n ? 0
+		 : cvy_fail(cvy_handle_box(group), COVEY_ERR_INVAL, -1, 0,
+			    "expert_owner[%d] has -1 for all %d places: an expert needs one place at least", x, places);
+}
+
+int cvy_ep_owners(struct covey_group *group, const int *given, const struct cvy_ep_shape *shape, int size, int *owner)
+{
+	int places = cvy_ep_places(shape), err = 0;
+
+	if (given)
+		memcpy(owner, given, (size_t)cvy_ep_all_places(shape) * sizeof(*owner));
+	else
+		cvy_ep_spread(shape, size, owner);
+	for (int x = 0; x < shape->experts && !err; x++)
+		if (places > 1)
+			err = check_places_of(group, owner + (size_t)x * (size_t)places, places, size, x);
+		else if (owner[x] < 0 || owner[x] >= size)
+			err = cvy_fail(cvy_handle_box(group), COVEY_ERR_INVAL, -1, 0,
+				       "expert_owner[%d] is %d, the group has ranks 0 to %d", x, owner[x], size - 1);
+	return err;
 }
 
 /* New owners of the experts for a group of @size ranks; the handle changes only on success. */
 static int lay_out(struct covey_ep *ep, const int *expert_owner, int size)
 {
-	int experts = ep->shape.experts, *owner = malloc((size_t)experts * sizeof(*owner));
+	int n = cvy_ep_all_places(&ep->shape), *owner = malloc((size_t)n * sizeof(*owner));
 	uint64_t h = cvy_hash(0, ep->dispatch) ^ ep->combine;
 	int err;
 
 	if (!owner)
 		return cvy_ep_fail(ep->group, COVEY_ERR_NOMEM, "no memory for the table of owners");
-	err = cvy_ep_owners(ep->group, expert_owner, experts, size, owner);
+	err = cvy_ep_owners(ep->group, expert_owner, &ep->shape, size, owner);
 	if (err) {
 		free(owner);
 		return err;
 	}
-	for (int x = 0; x < experts; x++)
-		h = cvy_hash(h, (uint64_t)owner[x]);
+	for (int v = 0; v < n; v++)
+		h = cvy_hash(h, (uint64_t)owner[v]);
 	h = cvy_hash(h, (uint64_t)ep->shape.tokens);
 	h = cvy_hash(h, (uint64_t)ep->shape.hidden);
 	h = cvy_hash(h, (uint64_t)ep->shape.top_k << 32 ^ (uint64_t)size);
-	h = cvy_hash(h, (uint64_t)ep->lanes << 32 ^ (uint64_t)ep->back_as);
+	h = cvy_hash(h, (uint64_t)ep->lanes << 32 ^ (uint64_t)(cvy_ep_places(&ep->shape) - 1) << 8 ^
+				(uint64_t)ep->back_as);
 	h = cvy_hash(h, (uint64_t)ep->rows_as << 32 ^ (uint64_t)ep->shape.preset << 16 ^ (uint64_t)ep->combine_as);
 	free(ep->owner);
 	ep->owner = owner;
 	ep->sign = h;
 	ep->size = size;
 	ep->rank = cvy_site(cvy_handle_engine(ep->group))->rank; /* a joiner's rank may change before it is let in */
-	ep->el = cvy_ep_locals(experts, owner, ep->rank, ep->local);
+	ep->el = cvy_ep_locals(n, owner, ep->rank, ep->local);
 	cvy_ep_device_stale(ep);
 	return 0;
 }
@@ -140,7 +184,7 @@ static int lay_out(struct covey_ep *ep, const int *expert_owner, int size)
 static int lay_out_now(struct covey_ep *ep, const int *expert_owner)
 {
 	int size = cvy_ep_group_size(cvy_handle_engine(ep->group)), waits = size < 1, *given = NULL, err;
-	size_t bytes = (size_t)ep->shape.experts * sizeof(*given);
+	size_t bytes = (size_t)cvy_ep_all_places(&ep->shape) * sizeof(*given);
 
 	if (waits && expert_owner) {
 		given = malloc(bytes);
@@ -234,16 +278,16 @@ int cvy_ep_take_config(struct covey_group *group, const struct covey_ep_config *
 		return cvy_ep_fail(group, COVEY_ERR_INVAL, "the group is not joined yet: covey_join_wait() first");
 	if ((uint64_t)view.max_ranks * (uint64_t)c->max_tokens > CVY_EP_MAX_ROWS)
 		return cvy_ep_fail(group, COVEY_ERR_INVAL, "max_ranks * max_tokens must be below 2^31");
-	*shape = (struct cvy_ep_shape){ c->max_tokens,	c->hidden, c->top_k,  c->experts,
-					view.max_ranks, c->preset, back_of(c) };
-	return 0;
+	*shape = (struct cvy_ep_shape){ c->max_tokens,	c->hidden, c->top_k,   c->experts,
+					view.max_ranks, c->preset, back_of(c), c->places };
+	return check_places(group, c, view.max_ranks);
 }
 
 COVEY_API int covey_ep_create(struct covey_group *group, const struct covey_ep_config *config, struct covey_ep **out)
 {
 	struct cvy_engine *e;
 	struct covey_ep_config c;
-	struct cvy_ep_shape shape;
+	struct cvy_ep_shape shape = { 0 };
 	struct covey_ep *ep;
 	int err;
 
@@ -266,7 +310,7 @@ COVEY_API int covey_ep_create(struct covey_group *group, const struct covey_ep_c
 	ep->combine_as = c.combine;
 	ep->back_as = c.combine_rows;
 	ep->lanes = c.lanes;
-	ep->local = malloc((size_t)c.experts * sizeof(*ep->local));
+	ep->local = malloc((size_t)c.experts * (size_t)cvy_ep_places(&shape) * sizeof(*ep->local));
 	err = ep->local ? 0 : cvy_ep_fail(group, COVEY_ERR_NOMEM, "no memory for the handle");
 	if (!err)
 		err = take_slots(ep, e);

@@ -5,6 +5,7 @@
 
 #include "engine.h"
 #include "ep_layout.h"
+#include "ep_places.h"
 
 struct covey_ep {
 	struct covey_group *group;
@@ -12,10 +13,10 @@ struct covey_ep {
 	int rank;
 	int size;			      /* R of the present layout */
 	int el;				      /* local experts */
-	int *owner;			      /* [experts] */
+	int *owner;			      /* [experts][places], -1: no place */
 	int waits;			      /* for the size of this joiner's first safe point */
-	int *given;			      /* [experts] owners to lay out then, NULL: blocks */
-	int *local;			      /* [experts] index among the own experts, -1: of another rank */
+	int *given;			      /* [experts][places] owners to lay out then, NULL: blocks */
+	int *local;			      /* [experts][places] index among the own experts, -1: of another rank */
 	uint64_t sign;			      /* hash of config, owners and place: the same on all ranks */
 	size_t dispatch, combine;	      /* offsets of CVY_SLOTS slots each in every window */
 	uint64_t behind;		      /* the last operation whose old data others may still read there */
@@ -36,10 +37,12 @@ struct cvy_ep_call {
 		struct covey_dispatch_args dispatch;
 		struct covey_combine_args combine;
 	};
-	int32_t *active;	   /* [size] of the caller, NULL: all are active; 0: not waited for, and sent nothing */
-	uint64_t *waited;	   /* [size] of the caller, NULL: none */
-	uint64_t *ns;		   /* [size] time to add to `waited` at the end */
-	uint64_t since_ns;	   /* when it was published */
+	int32_t *active;   /* [size] of the caller, NULL: all are active; 0: not waited for, and sent nothing */
+	uint64_t *waited;  /* [size] of the caller, NULL: none */
+	uint64_t *ns;	   /* [size] time to add to `waited` at the end */
+	uint64_t since_ns; /* when it was published */
+	struct covey_mask
+		living; /* dispatch: ranks whose places take tokens; of the view of the last publish or consume */
 	struct covey_mask seen;	   /* sources that have come, or are not waited for */
 	struct covey_mask missing; /* sources or owners whose part is not here; computed by every consume */
 	int consumed;		   /* outputs are written; else a repair decided before this rank entered */
@@ -60,6 +63,12 @@ static inline int cvy_ep_valid(const struct cvy_ep_shape *s, int64_t id)
 	return id >= 0 && id < s->experts;
 }
 
+/* Is it the number of a place? Of one place each they are those of experts. */
+static inline int cvy_ep_is_place(const struct cvy_ep_shape *s, int v)
+{
+	return v >= 0 && v < cvy_ep_all_places(s);
+}
+
 /* An id of the caller as it travels, where -1 is skipped. */
 static inline int32_t cvy_ep_id_or_none(const struct cvy_ep_shape *s, int64_t id)
 {
@@ -72,7 +81,7 @@ static inline int cvy_ep_masked(const struct cvy_ep_shape *s, const uint8_t *mas
 	return mask && !mask[columns > 1 ? i : i / (size_t)s->top_k];
 }
 
-/* Bins of the rows here; bins of all ranks; the bin of an expert's rows among these. */
+/* Bins of the rows here; bins of all ranks; the bin of a place's rows among these. */
 static inline int cvy_ep_bins(const struct covey_ep *ep)
 {
 	return cvy_ep_pack_of(ep->shape.preset)->once ? ep->el > 0 : ep->el;
@@ -80,12 +89,20 @@ static inline int cvy_ep_bins(const struct covey_ep *ep)
 
 static inline int cvy_ep_all_bins(const struct covey_ep *ep)
 {
-	return cvy_ep_pack_of(ep->shape.preset)->once ? ep->size : ep->shape.experts;
+	return cvy_ep_pack_of(ep->shape.preset)->once ? ep->size : cvy_ep_all_places(&ep->shape);
 }
 
-static inline int cvy_ep_bin(const struct covey_ep *ep, int expert)
+static inline int cvy_ep_bin(const struct covey_ep *ep, int place)
 {
-	return cvy_ep_pack_of(ep->shape.preset)->once ? ep->owner[expert] : expert;
+	return cvy_ep_pack_of(ep->shape.preset)->once ? ep->owner[place] : place;
+}
+
+/* The place of @expert that takes the tokens of @source, -1: none; @living: struct covey_mask.word. */
+static inline int cvy_ep_serves(const struct covey_ep *ep, int expert, int source, const uint64_t *living)
+{
+	const struct cvy_ep_places t = { ep->owner, cvy_ep_places(&ep->shape), NULL };
+
+	return cvy_ep_place_of(&t, expert, source, living);
 }
 
 static inline size_t cvy_ep_dispatch_slot(const struct covey_ep *ep, const struct cvy_op *op)
@@ -110,8 +127,8 @@ int cvy_ep_group_size(struct cvy_engine *e);
 /* Checks @config against the group: @c has its fields, @shape what follows from them and max_ranks. */
 int cvy_ep_take_config(struct covey_group *group, const struct covey_ep_config *config, struct covey_ep_config *c,
 		       struct cvy_ep_shape *shape);
-/* Fills owner[experts] for @size ranks. @given: NULL: blocks; else it must name ranks of them. */
-int cvy_ep_owners(struct covey_group *group, const int *given, int experts, int size, int *owner);
+/* Fills owner[experts][places] for @size ranks. @given: NULL: as cvy_ep_spread(); else it must name ranks of them. */
+int cvy_ep_owners(struct covey_group *group, const int *given, const struct cvy_ep_shape *shape, int size, int *owner);
 
 /* @err, with @cause as the group's last error. */
 int cvy_ep_fail(struct covey_group *group, int err, const char *cause);
@@ -143,9 +160,21 @@ static inline uint64_t *cvy_ep_dispatch_skips(const struct covey_ep *ep, uint8_t
 {
 	return (uint64_t *)(void *)(slot + cvy_ep_dispatch_skips_at(&ep->shape)) + rank / 64;
 }
-/* Appends the rows of source @src to the outputs. NULL slot, or @told is not what a source may tell: none, returns -1. */
-int cvy_ep_dispatch_read(const struct covey_ep *ep, const struct covey_dispatch_args *args, int src,
-			 const uint8_t *slot, uint64_t told);
+/*
+ * Appends the rows of source @src that places here take (call->living) to the outputs. NULL slot, or @told is not what a
+ * source may tell: none, returns -1.
+ */
+int cvy_ep_dispatch_take(const struct cvy_ep_call *call, int src, const uint8_t *slot, uint64_t told);
+/* The same for a handle of one place each, where it does not matter who lives. */
+static inline int cvy_ep_dispatch_read(const struct covey_ep *ep, const struct covey_dispatch_args *args, int src,
+				       const uint8_t *slot, uint64_t told)
+{
+	const struct cvy_ep_call call = { .ep = (struct covey_ep *)(uintptr_t)ep, .dispatch = *args };
+
+	return cvy_ep_dispatch_take(&call, src, slot, told);
+}
+/* Fills `placed` by call->living: the places that take the own tokens. */
+void cvy_ep_dispatch_placed(const struct cvy_ep_call *call);
 /* ep_outputs.c: the outputs that follow from those that all sources' reads have given. */
 void cvy_ep_dispatch_outputs(const struct covey_ep *ep, const struct covey_dispatch_args *args);
 /* Writes run @src of the owner's slot and its rows, from row @first on; returns the next free row. */

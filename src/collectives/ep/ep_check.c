@@ -62,7 +62,8 @@ static int check_more(struct covey_ep *ep, const struct covey_dispatch_args *a)
 				   "expert_alignment rounds expert_tokens up, which is NULL: give both");
 	if (a->recv_counts && cvy_ep_pack_of(s->preset)->once)
 		return cvy_ep_fail(ep->group, COVEY_ERR_INVAL,
-				   "recv_counts are of COVEY_EP_LL: with COVEY_EP_COMPACT a row is of several experts");
+				   "recv_counts are of COVEY_EP_LL and COVEY_EP_FLAT: with COVEY_EP_COMPACT a row is "
+				   "of several experts");
 	if (a->recv_counts && (int64_t)ep->size * s->tokens * rows > INT32_MAX)
 		return cvy_fail(
 			cvy_handle_box(ep->group), COVEY_ERR_INVAL, -1, 0,
@@ -82,6 +83,10 @@ static int check_outputs(struct covey_ep *ep, const struct covey_dispatch_args *
 	if (cvy_ep_pack_of(ep->shape.preset)->beside && (!a->recv_experts || !a->recv_weights))
 		return cvy_ep_fail(ep->group, COVEY_ERR_INVAL,
 				   "recv_experts and recv_weights must not be NULL with COVEY_EP_COMPACT");
+	if (cvy_ep_pack_of(ep->shape.preset)->flat && !a->flat)
+		return cvy_ep_fail(ep->group, COVEY_ERR_INVAL, "flat must not be NULL with COVEY_EP_FLAT");
+	if ((uintptr_t)a->arrived % sizeof(*a->arrived))
+		return cvy_ep_fail(ep->group, COVEY_ERR_INVAL, "arrived must be 4-byte aligned");
 	return check_more(ep, a);
 }
 
@@ -126,7 +131,7 @@ static int check_mask(struct covey_ep *ep, int columns)
 			columns, ep->shape.top_k);
 }
 
-static int check_dispatch(struct covey_ep *ep, const struct covey_dispatch_args *a)
+static int check_dispatch(struct covey_ep *ep, const struct covey_dispatch_args *a, int on_device)
 {
 	int err;
 
@@ -150,7 +155,35 @@ static int check_dispatch(struct covey_ep *ep, const struct covey_dispatch_args 
 		return err;
 	if (a->num_tokens && cvy_ep_pack_of(ep->shape.preset)->beside && !a->weights)
 		return cvy_ep_fail(ep->group, COVEY_ERR_INVAL, "weights must not be NULL with COVEY_EP_COMPACT");
+	if (a->num_tokens && !on_device && cvy_ep_places(&ep->shape) > 1 && !a->placed)
+		return cvy_ep_fail(ep->group, COVEY_ERR_INVAL,
+				   "placed must not be NULL with places above 1: the combine of these tokens reads it");
 	return ep->el ? check_outputs(ep, a) : 0;
+}
+
+/* Entries that the dispatch of these tokens cannot have written. */
+static int check_placed(struct covey_ep *ep, const struct covey_combine_args *a)
+{
+	const int places = cvy_ep_places(&ep->shape);
+
+	if (!a->num_tokens || places == 1)
+		return 0;
+	if (!a->placed)
+		return cvy_ep_fail(
+			ep->group, COVEY_ERR_INVAL,
+			"placed must not be NULL with places above 1: give what the dispatch of these tokens wrote");
+	for (size_t i = 0; i < (size_t)a->num_tokens * (size_t)ep->shape.top_k; i++) {
+		int64_t id = a->experts64 ? a->experts64[i] : a->experts[i];
+		int32_t v = a->placed[i];
+
+		if (v != -1 && (!cvy_ep_is_place(&ep->shape, v) || v / places != id || ep->owner[v] < 0))
+			return cvy_fail(
+				cvy_handle_box(ep->group), COVEY_ERR_INVAL, -1, 0,
+				"placed[%zu] is %d, which is no place of expert %lld: give what the dispatch of these "
+				"tokens wrote",
+				i, v, (long long)id);
+	}
+	return 0;
 }
 
 static int check_combine(struct covey_ep *ep, const struct covey_combine_args *a, int on_device)
@@ -166,10 +199,17 @@ static int check_combine(struct covey_ep *ep, const struct covey_combine_args *a
 	err = check_ids(ep, a->experts, a->experts64, a->num_tokens > 0 && !on_device);
 	if (!err)
 		err = check_mask(ep, a->mask_columns);
+	if (!err && !on_device)
+		err = check_placed(ep, a);
 	if (err)
 		return err;
 	if (a->num_tokens && !a->weights && (a->renormalise || !cvy_ep_pack_of(ep->shape.preset)->once))
 		return cvy_ep_fail(ep->group, COVEY_ERR_INVAL, "weights must not be NULL when there are tokens");
+	if (a->expert_scale && cvy_ep_pack_of(ep->shape.preset)->once)
+		return cvy_ep_fail(
+			ep->group, COVEY_ERR_INVAL,
+			"expert_scale differs by expert, and with COVEY_EP_COMPACT a row is for all experts of a "
+			"rank: lay the handle out with COVEY_EP_LL or COVEY_EP_FLAT, or give NULL");
 	if (ep->el && (!a->y || (!a->range && !on_device)))
 		return cvy_ep_fail(ep->group, COVEY_ERR_INVAL, "y and range must not be NULL");
 	for (size_t i = 0; i < (size_t)cvy_ep_bins(ep) * (size_t)ep->size && !on_device; i++) {
@@ -195,12 +235,13 @@ int cvy_ep_check_dispatch(struct covey_ep *ep, const struct covey_dispatch_args 
 			copy->count,	   copy->packed_scales, copy->src_info,	    copy->range,
 			copy->waited,	   copy->active_ranks,	copy->recv_experts, copy->recv_weights,
 			copy->x_scales,	   copy->experts64,	copy->token_mask,   copy->expert_tokens,
-			copy->recv_counts, copy->triplets,	copy->flat,	    copy->smooth
+			copy->recv_counts, copy->triplets,	copy->flat,	    copy->smooth,
+			copy->arrived,	   copy->placed
 		};
 
 		err = check_memory(ep, stream, at, sizeof(at) / sizeof(at[0]));
 	}
-	return err ? err : check_dispatch(ep, copy);
+	return err ? err : check_dispatch(ep, copy, stream != NULL);
 }
 
 int cvy_ep_check_combine(struct covey_ep *ep, const struct covey_combine_args *args, const struct CUstream_st *stream,
@@ -211,9 +252,10 @@ int cvy_ep_check_combine(struct covey_ep *ep, const struct covey_combine_args *a
 	if (!err)
 		err = cvy_ep_take_struct(ep->group, copy, sizeof(*copy), args, "args");
 	if (!err) {
-		const void *const at[] = { copy->y, copy->out, copy->weights, copy->active_ranks, copy->waited };
-		const void *const of_host[] = { copy->experts,	copy->experts64, copy->count,
-						copy->src_info, copy->range,	 copy->token_mask };
+		const void *const at[] = { copy->y,	 copy->out,	    copy->weights, copy->active_ranks,
+					   copy->waited, copy->expert_scale };
+		const void *const of_host[] = { copy->experts, copy->experts64,	 copy->count, copy->src_info,
+						copy->range,   copy->token_mask, copy->placed };
 
 		err = check_memory(ep, stream, at, sizeof(at) / sizeof(at[0]));
 		if (!err && !stream) /* devices do not read these: the route has them */

@@ -51,19 +51,22 @@ void cvy_ep_call_free(struct cvy_ep_call *call)
 	free(call);
 }
 
-/* @n rows of results, as they travel. */
-static void put_rows(const struct covey_ep *ep, uint8_t *to, const uint8_t *y, size_t n)
+/* @n rows of results, as they travel. @by: NULL, or the factor of their expert. */
+static void put_rows(const struct covey_ep *ep, uint8_t *to, const uint8_t *y, size_t n, const float *by)
 {
 	size_t plain = cvy_ep_row_bytes(&ep->shape), back = cvy_ep_back_bytes(&ep->shape);
 
-	if (ep->shape.back == CVY_EP_AS_IS) {
+	if (ep->shape.back == CVY_EP_AS_IS && !by) {
 		memcpy(to, y, n * plain);
 		return;
 	}
 	for (size_t i = 0; i < n; i++) {
-		const struct cvy_ep_plain x = { y + i * plain, ep->dtype, (size_t)ep->shape.hidden, NULL };
+		const struct cvy_ep_plain x = { y + i * plain, ep->dtype, (size_t)ep->shape.hidden, NULL, by };
 
-		cvy_ep_quantise_eights(&x, to + i * back);
+		if (ep->shape.back == CVY_EP_AS_IS)
+			cvy_ep_multiply(&x, to + i * back);
+		else
+			cvy_ep_quantise_eights(&x, to + i * back);
 	}
 }
 
@@ -84,7 +87,7 @@ uint32_t cvy_ep_combine_write(const struct covey_ep *ep, const struct covey_comb
 			continue; /* a dispatch never writes this; the run's length shows it to the source */
 		if (n)
 			put_rows(ep, to + next * row, (const uint8_t *)args->y + ((size_t)bin * per_bin + from) * plain,
-				 n);
+				 n, args->expert_scale ? &args->expert_scale[bin] : NULL);
 		next += (uint32_t)n;
 	}
 	*run = (struct cvy_ep_run){ first, next - first };
@@ -140,11 +143,32 @@ static const int32_t *ids_of(const struct cvy_ep_call *call, size_t t, int32_t r
 	return room;
 }
 
-/* If a bin is a rank: is one of the ids before @k in it, too? */
-static int owner_before(const struct covey_ep *ep, const int32_t *ids, int k)
+/*
+ * The places that served the own token @t, as its dispatch says, by its ids; with one place each these are the ids.
+ * What is no place of the expert counts as none: the caller's array is read again here.
+ */
+static const int32_t *places_of(const struct cvy_ep_call *call, size_t t, const int32_t *ids,
+				int32_t room[CVY_EP_MAX_TOP_K])
+{
+	const struct covey_ep *ep = call->ep;
+	const int places = cvy_ep_places(&ep->shape), top_k = ep->shape.top_k;
+
+	if (places == 1)
+		return ids;
+	for (int k = 0; k < top_k; k++) {
+		int32_t v = call->combine.placed[t * (size_t)top_k + (size_t)k];
+		int holds = cvy_ep_valid(&ep->shape, ids[k]) && v >= 0 && v / places == ids[k] && ep->owner[v] >= 0;
+
+		room[k] = holds ? v : -1;
+	}
+	return room;
+}
+
+/* If a bin is a rank: is one of the places before @k in it, too? */
+static int owner_before(const struct covey_ep *ep, const int32_t *placed, int k)
 {
 	for (int j = 0; j < k; j++)
-		if (cvy_ep_valid(&ep->shape, ids[j]) && ep->owner[ids[j]] == ep->owner[ids[k]])
+		if (cvy_ep_is_place(&ep->shape, placed[j]) && ep->owner[placed[j]] == ep->owner[placed[k]])
 			return 1;
 	return 0;
 }
@@ -155,23 +179,26 @@ static void count_rows(struct cvy_ep_call *call)
 	const struct covey_ep *ep = call->ep;
 	const struct cvy_ep_shape *s = &ep->shape;
 	int once = cvy_ep_pack_of(s->preset)->once;
-	int32_t room[CVY_EP_MAX_TOP_K];
+	int32_t room[CVY_EP_MAX_TOP_K], places[CVY_EP_MAX_TOP_K];
 
 	memset(call->rows, 0, (size_t)cvy_ep_all_bins(ep) * sizeof(*call->rows));
 	memset(call->run, 0, (size_t)ep->size * sizeof(*call->run));
 	for (int t = 0; t < call->combine.num_tokens; t++) {
-		const int32_t *ids = ids_of(call, (size_t)t, room);
+		const int32_t *placed = places_of(call, (size_t)t, ids_of(call, (size_t)t, room), places);
 
 		for (int k = 0; k < s->top_k; k++) {
-			int bin = cvy_ep_valid(s, ids[k]) ? cvy_ep_bin(ep, ids[k]) : -1;
+			int bin = cvy_ep_is_place(s, placed[k]) ? cvy_ep_bin(ep, placed[k]) : -1;
 
-			if (bin >= 0 && call->rows[bin] < (uint32_t)s->tokens && !(once && owner_before(ep, ids, k)))
+			if (bin >= 0 && call->rows[bin] < (uint32_t)s->tokens && !(once && owner_before(ep, placed, k)))
 				call->rows[bin]++;
 		}
 	}
 	for (int bin = 0; bin < cvy_ep_all_bins(ep); bin++) {
-		struct cvy_ep_run *run = &call->run[once ? bin : ep->owner[bin]];
+		int owner = once ? bin : ep->owner[bin];
+		struct cvy_ep_run *run = owner < 0 ? NULL : &call->run[owner];
 
+		if (!run)
+			continue;
 		call->place[bin] = run->count;
 		run->count += call->rows[bin];
 	}
@@ -213,34 +240,44 @@ static const uint8_t *next_row(struct cvy_ep_call *call, int bin, const uint8_t 
 	return from + (size_t)call->place[bin]++ * cvy_ep_back_bytes(&call->ep->shape);
 }
 
-static void terms_by_expert(struct cvy_ep_call *call, const int32_t *ids, const float *weights, struct terms *to)
+/* Is it an expert of which no place lived? Its weight is one of those that the token names. */
+static int unplaced(const struct covey_ep *ep, int32_t id, int32_t v)
+{
+	return cvy_ep_valid(&ep->shape, id) && v < 0;
+}
+
+static void terms_by_expert(struct cvy_ep_call *call, const int32_t *ids, const int32_t *placed, const float *weights,
+			    struct terms *to)
 {
 	const struct covey_ep *ep = call->ep;
 
 	for (int k = 0; k < ep->shape.top_k; k++) {
+		const int32_t v = placed[k];
 		const uint8_t *from;
 
-		if (!cvy_ep_valid(&ep->shape, ids[k]) || call->rows[ids[k]] == 0)
+		if (unplaced(ep, ids[k], v))
+			to->all += weights[k];
+		if (!cvy_ep_is_place(&ep->shape, v) || call->rows[v] == 0)
 			continue;
-		call->rows[ids[k]]--;
+		call->rows[v]--;
 		to->all += weights[k];
-		from = call->from[ep->owner[ids[k]]];
+		from = call->from[ep->owner[v]];
 		if (!from)
 			continue;
 		to->here += weights[k];
-		to->row[to->n] = next_row(call, ids[k], from);
-		to->owner[to->n] = ep->owner[ids[k]];
+		to->row[to->n] = next_row(call, v, from);
+		to->owner[to->n] = ep->owner[v];
 		to->weight[to->n++] = weights[k];
 	}
 }
 
-/* Owners ascending: the lowest that a token names past @after, -1: no more. */
-static int owner_after(const struct covey_ep *ep, const int32_t *ids, int after)
+/* Owners ascending: the lowest that serves the token past @after, -1: no more. */
+static int owner_after(const struct covey_ep *ep, const int32_t *placed, int after)
 {
 	int next = -1;
 
 	for (int k = 0; k < ep->shape.top_k; k++) {
-		int o = cvy_ep_valid(&ep->shape, ids[k]) ? ep->owner[ids[k]] : -1;
+		int o = cvy_ep_is_place(&ep->shape, placed[k]) ? ep->owner[placed[k]] : -1;
 
 		if (o > after && (next < 0 || o < next))
 			next = o;
@@ -248,11 +285,12 @@ static int owner_after(const struct covey_ep *ep, const int32_t *ids, int after)
 	return next;
 }
 
-static void terms_by_rank(struct cvy_ep_call *call, const int32_t *ids, const float *weights, struct terms *to)
+static void terms_by_rank(struct cvy_ep_call *call, const int32_t *ids, const int32_t *placed, const float *weights,
+			  struct terms *to)
 {
 	const struct covey_ep *ep = call->ep;
 
-	for (int o = owner_after(ep, ids, -1); o >= 0; o = owner_after(ep, ids, o)) {
+	for (int o = owner_after(ep, placed, -1); o >= 0; o = owner_after(ep, placed, o)) {
 		if (!call->from[o])
 			continue;
 		to->row[to->n] = next_row(call, o, call->from[o]);
@@ -262,7 +300,7 @@ static void terms_by_rank(struct cvy_ep_call *call, const int32_t *ids, const fl
 		if (!cvy_ep_valid(&ep->shape, ids[k]))
 			continue;
 		to->all += weights[k];
-		if (call->from[ep->owner[ids[k]]])
+		if (placed[k] >= 0 && call->from[ep->owner[placed[k]]])
 			to->here += weights[k];
 	}
 }
@@ -291,30 +329,19 @@ static void add_part(const struct cvy_reduce_table *loops, struct cvy_ep_call *c
  * COVEY_EP_PER_RANK: the sum that each owner would send, owners ascending. Here the rows of experts have come, and are
  * summed in that order: the same bits as on devices, where one row comes.
  */
-static void sum_parts(const struct cvy_reduce_table *loops, struct cvy_ep_call *call, const int32_t *ids,
+static void sum_parts(const struct cvy_reduce_table *loops, struct cvy_ep_call *call, const int32_t *placed,
 		      const struct terms *terms)
 {
 	const struct covey_ep *ep = call->ep;
 	size_t hidden = (size_t)ep->shape.hidden;
 
-	for (int o = owner_after(ep, ids, -1); o >= 0; o = owner_after(ep, ids, o)) {
+	for (int o = owner_after(ep, placed, -1); o >= 0; o = owner_after(ep, placed, o)) {
 		memset(call->part, 0, hidden * sizeof(*call->part));
 		for (int i = 0; i < terms->n; i++)
 			if (terms->owner[i] == o)
 				loops->weigh[ep->dtype](call->part, terms->row[i], terms->weight[i], hidden);
 		add_part(loops, call, o);
 	}
-}
-
-/* Devices round each NaN to 0x7fff, whatever its sign and payload. This one gives the same bits. */
-static void set_nan(float *sum, size_t n)
-{
-	const uint32_t bits = 0x7fffffff;
-	float nan;
-
-	memcpy(&nan, &bits, sizeof(nan));
-	for (size_t h = 0; h < n; h++)
-		sum[h] = sum[h] == sum[h] ? sum[h] : nan;
 }
 
 /* The rows of a token's sum that have come. */
@@ -333,8 +360,8 @@ static void sum_rows(const struct cvy_reduce_table *loops, struct cvy_ep_call *c
 static void sum_token(const struct cvy_reduce_table *loops, struct cvy_ep_call *call, size_t t)
 {
 	const struct cvy_ep_shape *s = &call->ep->shape;
-	int32_t room[CVY_EP_MAX_TOP_K];
-	const int32_t *ids = ids_of(call, t, room);
+	int32_t room[CVY_EP_MAX_TOP_K], places[CVY_EP_MAX_TOP_K];
+	const int32_t *ids = ids_of(call, t, room), *placed = places_of(call, t, ids, places);
 	const int dtype = call->ep->dtype;
 	static const float none[CVY_EP_MAX_TOP_K]; /* for outputs without weights */
 	const float *weights = call->combine.weights ? call->combine.weights + t * (size_t)s->top_k : none;
@@ -343,18 +370,18 @@ static void sum_token(const struct cvy_reduce_table *loops, struct cvy_ep_call *
 	float scale;
 
 	if (once)
-		terms_by_rank(call, ids, weights, &terms);
+		terms_by_rank(call, ids, placed, weights, &terms);
 	else
-		terms_by_expert(call, ids, weights, &terms);
+		terms_by_expert(call, ids, placed, weights, &terms);
 	memset(call->sum, 0, (size_t)s->hidden * sizeof(*call->sum));
 	if (parts)
-		sum_parts(loops, call, ids, &terms);
+		sum_parts(loops, call, placed, &terms);
 	else
 		sum_rows(loops, call, &terms);
 	scale = call->combine.renormalise && terms.here != terms.all && terms.here != 0 ? terms.all / terms.here : 1;
 	for (int h = 0; scale != 1 && h < s->hidden; h++)
 		call->sum[h] *= scale;
-	set_nan(call->sum, (size_t)s->hidden);
+	cvy_ep_set_nan(call->sum, (size_t)s->hidden);
 	loops->narrow[dtype]((uint8_t *)call->combine.out + t * cvy_ep_row_bytes(s), call->sum, (size_t)s->hidden);
 }
 

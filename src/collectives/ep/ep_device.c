@@ -40,7 +40,7 @@ static struct cvy_ep_shape_gpu shape_of(const struct covey_ep *ep)
 	struct cvy_ep_shape_gpu s = { ep->shape.tokens,
 				      ep->shape.hidden,
 				      ep->shape.top_k,
-				      ep->shape.experts,
+				      cvy_ep_all_places(&ep->shape),
 				      ep->size,
 				      ep->rows_as,
 				      ep->combine_as == COVEY_EP_PER_RANK,
@@ -51,8 +51,8 @@ static struct cvy_ep_shape_gpu shape_of(const struct covey_ep *ep)
 				      0 };
 	int of[CVY_GPU_RANKS] = { 0 };
 
-	for (int e = 0; e < ep->shape.experts; e++)
-		if (++of[ep->owner[e]] > s.most_local)
+	for (int e = 0; e < s.experts; e++)
+		if (ep->owner[e] >= 0 && ++of[ep->owner[e]] > s.most_local)
 			s.most_local = of[ep->owner[e]];
 	return s;
 }
@@ -70,7 +70,7 @@ int cvy_ep_device_takes(const struct cvy_ep_shape *s, int size, char *why, size_
 	} limits[] = { { "the ranks of the group", size, CVY_GPU_RANKS },
 		       { "max_tokens", s->tokens, CVY_EP_TOKENS },
 		       { "hidden", s->hidden, CVY_EP_HIDDEN },
-		       { "experts", s->experts, CVY_EP_EXPERTS } };
+		       { s->places > 1 ? "experts * places" : "experts", cvy_ep_all_places(s), CVY_EP_EXPERTS } };
 	size_t used = 0;
 
 	why[0] = '\0';
@@ -105,9 +105,10 @@ static void tables_of(const struct covey_ep *ep, struct cvy_ep_tables *t)
 	int at = 0;
 
 	memset(t, 0, sizeof(*t));
+	memset(t->owner, CVY_EP_NOBODY, sizeof(t->owner));
 	for (int r = 0; r < ep->size; r++) {
 		t->first[r] = (uint16_t)at;
-		for (int e = 0; e < ep->shape.experts; e++) {
+		for (int e = 0; e < cvy_ep_all_places(&ep->shape); e++) {
 			if (ep->owner[e] != r)
 				continue;
 			t->owner[e] = (uint8_t)r;
@@ -189,7 +190,7 @@ COVEY_API size_t covey_ep_route_bytes(const struct covey_ep *ep)
 {
 	if (!ep || !ep->group->device || cvy_ep_settled(ep))
 		return 0;
-	return cvy_ep_route_bytes(ep->size, ep->shape.tokens, ep->shape.top_k);
+	return cvy_ep_route_bytes(ep->size, ep->shape.tokens, ep->shape.top_k, cvy_ep_places(&ep->shape));
 }
 
 /* Fills the fields of both kinds. The route: a head of 16 bytes, rows, their weights, the own tokens' experts. */
@@ -206,7 +207,7 @@ static void fill(const struct covey_ep *ep, struct cvy_ep_args *a, int combine, 
 	a->tokens = ep->shape.tokens;
 	a->hidden = ep->shape.hidden;
 	a->top_k = ep->shape.top_k;
-	a->experts = ep->shape.experts;
+	a->experts = cvy_ep_all_places(&ep->shape);
 	a->el = ep->el;
 	a->num_tokens = num_tokens;
 	a->code = ep->rows_as;
@@ -220,7 +221,7 @@ static void fill(const struct covey_ep *ep, struct cvy_ep_args *a, int combine, 
 	a->sent = a->route + 2 * items;
 }
 
-/* With a mask the dispatch reads ids where that leaves them. */
+/* With a mask the dispatch reads ids where that leaves them: where it says what it sent, or, since places are no ids, behind. */
 static void fill_masking(const struct covey_ep *ep, const struct covey_dispatch_args *args, struct cvy_ep_args *a)
 {
 	struct cvy_ep_masking *m = &ep->device->beside.masking;
@@ -231,10 +232,10 @@ static void fill_masking(const struct covey_ep *ep, const struct covey_dispatch_
 	m->columns = args->mask_columns;
 	m->ids = args->experts;
 	m->ids64 = args->experts64;
-	m->to = a->sent;
+	m->to = a->sent + (cvy_ep_places(&ep->shape) > 1 ? (size_t)ep->shape.tokens * (size_t)ep->shape.top_k : 0);
 	m->num_tokens = args->num_tokens;
 	m->top_k = ep->shape.top_k;
-	a->ids = a->sent;
+	a->ids = m->to;
 	a->ids64 = NULL;
 }
 
@@ -245,6 +246,9 @@ static void fill_outputs(const struct covey_ep *ep, const struct covey_dispatch_
 	o->count = args->count;
 	o->route = a->route;
 	o->range = args->range;
+	o->sent = a->sent;
+	o->placed = args->placed;
+	o->num_tokens = args->num_tokens;
 	o->expert_tokens = args->expert_tokens;
 	o->recv_counts = args->recv_counts;
 	o->triplets = args->triplets;
@@ -317,6 +321,9 @@ int cvy_ep_device_dispatch(struct covey_ep *ep, const struct covey_dispatch_args
 	a.recv_weights = args->recv_weights;
 	a.active = args->active_ranks;
 	a.waited = args->waited;
+	a.places = cvy_ep_places(&ep->shape);
+	a.flat = args->flat;
+	a.arrived = ep->el ? args->arrived : NULL;
 	fill_masking(ep, args, &a);
 	fill_outputs(ep, args, &a);
 	return launch(ep, &a, stream, phases, args->timeout_ms, result);
@@ -335,6 +342,7 @@ int cvy_ep_device_combine(struct covey_ep *ep, const struct covey_combine_args *
 	a.out = args->out;
 	a.weights = args->weights;
 	a.renormalise = args->renormalise;
+	a.expert_scale = args->expert_scale;
 	a.active = args->active_ranks;
 	a.waited = args->waited;
 	return launch(ep, &a, stream, phases, args->timeout_ms, result);

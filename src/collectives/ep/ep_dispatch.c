@@ -4,6 +4,8 @@
  * all sources and gathers the rows for its experts, as the preset packs them. So a token crosses to a rank once, even
  * if it names several of the rank's experts, and no rank plans for another. Places follow from the ids alone: they are
  * the same in every run and after every redo. The number of tokens travels in the signal's line.
+ *
+ * A row's place depends on earlier sources alone, so its word of `arrived` is told as soon as the row is written.
  */
 #include <string.h>
 
@@ -24,17 +26,22 @@ static void write_codes(const struct covey_ep *ep, const struct covey_dispatch_a
 	}
 }
 
+/* Entry @i of the own tokens, by token then k, as it travels. */
+static int32_t sent_id(const struct cvy_ep_shape *s, const struct covey_dispatch_args *args, size_t i)
+{
+	int64_t id = args->experts64 ? args->experts64[i] : args->experts[i];
+
+	return cvy_ep_masked(s, args->token_mask, args->mask_columns, i) ? -1 : cvy_ep_id_or_none(s, id);
+}
+
 uint64_t cvy_ep_dispatch_write(const struct covey_ep *ep, const struct covey_dispatch_args *args, uint8_t *slot)
 {
 	const struct cvy_ep_shape *s = &ep->shape;
 	size_t n = (size_t)args->num_tokens, ids = n * (size_t)s->top_k;
 	int32_t *to = (int32_t *)(void *)slot;
 
-	for (size_t i = 0; i < ids; i++) {
-		int64_t id = args->experts64 ? args->experts64[i] : args->experts[i];
-
-		to[i] = cvy_ep_masked(s, args->token_mask, args->mask_columns, i) ? -1 : cvy_ep_id_or_none(s, id);
-	}
+	for (size_t i = 0; i < ids; i++)
+		to[i] = sent_id(s, args, i);
 	if (n && cvy_ep_pack_of(s->preset)->beside)
 		memcpy(slot + cvy_ep_dispatch_weights_at(s), args->weights, ids * sizeof(float));
 	if (n && args->x_scales)
@@ -44,19 +51,77 @@ uint64_t cvy_ep_dispatch_write(const struct covey_ep *ep, const struct covey_dis
 	return n | (args->x_scales ? GIVEN : 0);
 }
 
-static int token_goes_to(const struct covey_ep *ep, const int32_t *ids, int rank)
+/* A word of `arrived`: what it stands for is written. */
+static void tell(const struct covey_ep *ep, const struct covey_dispatch_args *args, size_t word)
 {
-	for (int k = 0; k < ep->shape.top_k; k++)
-		if (cvy_ep_valid(&ep->shape, ids[k]) && ep->owner[ids[k]] == rank)
+	if (args->arrived && ep->el)
+		__atomic_store_n(&args->arrived[word], COVEY_EP_ARRIVED, __ATOMIC_RELEASE);
+}
+
+/* Rows that were told before are written over from here on. */
+static void tell_again(const struct covey_ep *ep, const struct covey_dispatch_args *args)
+{
+	if (!args->arrived || !ep->el)
+		return;
+	__atomic_store_n(&args->arrived[COVEY_EP_ARRIVED_AGAIN], 1, __ATOMIC_RELAXED);
+	__atomic_thread_fence(__ATOMIC_RELEASE);
+}
+
+/*
+ * Members agree on the places that take tokens by the view in which the operation is decided. So these are all of its
+ * contributors: also one that was removed or masked since, since others may have completed the operation with it.
+ */
+static void note_living(const struct cvy_engine *e, struct cvy_ep_call *call)
+{
+	const struct cvy_set *set = &cvy_site(e)->set;
+
+	if (cvy_ep_places(&call->ep->shape) == 1 && !call->dispatch.placed)
+		return;
+	memset(&call->living, 0, sizeof(call->living));
+	for (int k = 0; k < set->n; k++)
+		cvy_mask_add(&call->living, set->rank[k]);
+}
+
+/* The place that takes tokens of @src for an id that is valid; with one place each, also if its owner is gone. */
+static inline int place_for(const struct cvy_ep_call *call, int32_t id, int src)
+{
+	const struct covey_ep *ep = call->ep;
+
+	return cvy_ep_places(&ep->shape) == 1 ? id : cvy_ep_serves(ep, id, src, call->living.word);
+}
+
+void cvy_ep_dispatch_placed(const struct cvy_ep_call *call)
+{
+	const struct covey_dispatch_args *a = &call->dispatch;
+	const struct covey_ep *ep = call->ep;
+
+	for (size_t i = 0; a->placed && i < (size_t)a->num_tokens * (size_t)ep->shape.top_k; i++) {
+		int32_t id = sent_id(&ep->shape, a, i);
+
+		a->placed[i] = id < 0 ? -1 : cvy_ep_serves(ep, id, ep->rank, call->living.word);
+	}
+}
+
+static int token_goes_to(const struct cvy_ep_call *call, const int32_t *ids, int rank)
+{
+	const struct covey_ep *ep = call->ep;
+
+	for (int k = 0; k < ep->shape.top_k; k++) {
+		int v = cvy_ep_valid(&ep->shape, ids[k]) ? place_for(call, ids[k], ep->rank) : -1;
+
+		if (v >= 0 && ep->owner[v] == rank)
 			return 1;
+	}
 	return 0;
 }
 
 #define RUNS_MAX 256 /* of one dispatch to one rank, since a transport's queue has a bound */
 
 /* To a rank that does not see our window: all ids, and runs of its tokens; the last run may hold more. */
-static void push_to(struct cvy_engine *e, const struct covey_ep *ep, const uint8_t *slot, int n, int rank)
+static void push_to(struct cvy_engine *e, const struct cvy_ep_call *call, const uint8_t *slot, int rank)
 {
+	const struct covey_ep *ep = call->ep;
+	const int n = call->dispatch.num_tokens;
 	const int32_t *ids = (const int32_t *)(const void *)slot;
 	const uint8_t *rows = slot + cvy_ep_dispatch_rows_at(&ep->shape);
 	size_t row = cvy_ep_row_bytes(&ep->shape);
@@ -69,7 +134,7 @@ static void push_to(struct cvy_engine *e, const struct covey_ep *ep, const uint8
 		cvy_put(e, rank, slot + cvy_ep_dispatch_weights_at(&ep->shape),
 			(size_t)n * (size_t)top_k * sizeof(float));
 	for (int t = 0, end; t < n; t = end + 1) {
-		for (end = t; end < n && token_goes_to(ep, ids + (size_t)end * (size_t)top_k, rank); end++)
+		for (end = t; end < n && token_goes_to(call, ids + (size_t)end * (size_t)top_k, rank); end++)
 			;
 		if (end > t && ++runs == RUNS_MAX)
 			end = n;
@@ -109,11 +174,12 @@ static int skipped(const struct cvy_engine *e, const struct cvy_op *op, const st
 static void dispatch_publish(struct cvy_engine *e, struct cvy_op *op, uint64_t i, struct cvy_line *line)
 {
 	const struct cvy_site *here = cvy_site(e);
-	const struct cvy_ep_call *call = op->priv;
+	struct cvy_ep_call *call = op->priv;
 	uint8_t *slot = here->own_base + cvy_ep_dispatch_slot(call->ep, op);
 
 	(void)i;
 	cvy_ep_active_begin(e, op);
+	note_living(e, call);
 	line->aux = cvy_ep_dispatch_write(call->ep, &call->dispatch, slot);
 	line->bytes = (uint32_t)note_skips(call, slot);
 	for (int p = 0; p < here->set.npush; p++) {
@@ -122,7 +188,7 @@ static void dispatch_publish(struct cvy_engine *e, struct cvy_op *op, uint64_t i
 		if (line->bytes)
 			cvy_put(e, to, cvy_ep_dispatch_skips(call->ep, slot, to), sizeof(uint64_t));
 		if (!cvy_ep_left_out(call, to))
-			push_to(e, call->ep, slot, call->dispatch.num_tokens, to);
+			push_to(e, call, slot, to);
 	}
 }
 
@@ -173,7 +239,7 @@ static void put_row(const struct covey_ep *ep, const struct covey_dispatch_args 
 	size_t to = (size_t)p->bin * rows + (size_t)p->at, bytes = cvy_ep_code_bytes(code, hidden);
 	size_t groups = cvy_ep_code_groups(code, hidden);
 	int by_row = cvy_ep_pack_of(ep->shape.preset)->scale_by_row;
-	const struct cvy_ep_plain x = { t->row, ep->dtype, hidden, p->smooth };
+	const struct cvy_ep_plain x = { t->row, ep->dtype, hidden, p->smooth, NULL };
 	uint8_t *codes = (uint8_t *)args->packed_x + to * bytes;
 	size_t stride = by_row ? 1 : rows;
 	float *scales;
@@ -214,6 +280,7 @@ static void one_row_each(const struct covey_ep *ep, const struct covey_dispatch_
 		p = (struct place){ le, at, args->smooth ? args->smooth + (size_t)t->id[k] * hidden : NULL };
 		put_row(ep, args, &p, t);
 		put_origin(ep, args, (size_t)le * rows + (size_t)at, t, k);
+		tell(ep, args, COVEY_EP_ARRIVED_ROWS + (size_t)le * rows + (size_t)at);
 		args->count[le]++;
 	}
 }
@@ -248,11 +315,13 @@ static void one_row(const struct covey_ep *ep, const struct covey_dispatch_args 
 		if (le >= 0 && !named_before(t, (int)k))
 			args->count[le]++;
 	}
+	tell(ep, args, COVEY_EP_ARRIVED_ROWS + (size_t)at);
 }
 
-static void gather(const struct covey_ep *ep, const struct covey_dispatch_args *args, int src, const uint8_t *slot,
-		   int n, int given)
+static void gather(const struct cvy_ep_call *call, int src, const uint8_t *slot, int n, int given)
 {
+	const struct covey_ep *ep = call->ep;
+	const struct covey_dispatch_args *args = &call->dispatch;
 	const struct cvy_ep_shape *s = &ep->shape;
 	size_t top_k = (size_t)s->top_k;
 	const int32_t *ids = (const int32_t *)(const void *)slot;
@@ -265,9 +334,10 @@ static void gather(const struct covey_ep *ep, const struct covey_dispatch_args *
 		t.row = rows + (size_t)t.number * cvy_ep_row_bytes(s);
 		for (size_t k = 0; k < top_k; k++) {
 			int32_t id = ids[(size_t)t.number * top_k + k];
+			int v = cvy_ep_valid(s, id) ? place_for(call, id, src) : -1;
 
 			t.id[k] = id;
-			t.local[k] = cvy_ep_valid(s, id) ? ep->local[id] : -1;
+			t.local[k] = v >= 0 ? ep->local[v] : -1;
 		}
 		if (cvy_ep_pack_of(s->preset)->once)
 			one_row(ep, args, &t);
@@ -276,9 +346,10 @@ static void gather(const struct covey_ep *ep, const struct covey_dispatch_args *
 	}
 }
 
-int cvy_ep_dispatch_read(const struct covey_ep *ep, const struct covey_dispatch_args *args, int src,
-			 const uint8_t *slot, uint64_t told)
+int cvy_ep_dispatch_take(const struct cvy_ep_call *call, int src, const uint8_t *slot, uint64_t told)
 {
+	const struct covey_ep *ep = call->ep;
+	const struct covey_dispatch_args *args = &call->dispatch;
 	const uint64_t n = told & ~GIVEN;
 	const int given = (told & GIVEN) != 0;
 
@@ -290,16 +361,27 @@ int cvy_ep_dispatch_read(const struct covey_ep *ep, const struct covey_dispatch_
 	}
 	if (!slot || n > (uint64_t)ep->shape.tokens || (given && ep->rows_as != COVEY_EP_ROWS_E4M3))
 		return -1;
-	gather(ep, args, src, slot, (int)n, given);
+	gather(call, src, slot, (int)n, given);
 	return 0;
 }
 
-static void dispatch_begin(struct cvy_ep_call *call)
+static void dispatch_begin(const struct cvy_engine *e, struct cvy_ep_call *call)
 {
+	if (call->consumed)
+		tell_again(call->ep, &call->dispatch);
+	note_living(e, call);
 	memset(&call->missing, 0, sizeof(call->missing));
 	if (call->ep->el)
 		memset(call->dispatch.count, 0, (size_t)call->ep->el * sizeof(*call->dispatch.count));
 	call->consumed = 1;
+}
+
+/* The rows of all sources are placed. */
+static void dispatch_end(struct cvy_ep_call *call)
+{
+	cvy_ep_dispatch_placed(call);
+	cvy_ep_dispatch_outputs(call->ep, &call->dispatch);
+	tell(call->ep, &call->dispatch, COVEY_EP_ARRIVED_RANGE);
 }
 
 static void dispatch_consume(struct cvy_engine *e, struct cvy_op *op, uint64_t i)
@@ -310,7 +392,7 @@ static void dispatch_consume(struct cvy_engine *e, struct cvy_op *op, uint64_t i
 	size_t at = cvy_ep_dispatch_slot(ep, op);
 	int k = 0;
 
-	dispatch_begin(call);
+	dispatch_begin(e, call);
 	for (int r = 0; r < ep->size; r++) {
 		const uint8_t *slot = NULL;
 		uint64_t told = 0;
@@ -322,20 +404,20 @@ static void dispatch_consume(struct cvy_engine *e, struct cvy_op *op, uint64_t i
 			slot = here->set.base[k] + at;
 			told = cvy_source_line(e, op, i, k, 1)->aux;
 		}
-		if (cvy_ep_dispatch_read(ep, &call->dispatch, r, slot, told) < 0)
+		if (cvy_ep_dispatch_take(call, r, slot, told) < 0)
 			cvy_mask_add(&call->missing, r);
 	}
-	cvy_ep_dispatch_outputs(ep, &call->dispatch);
+	dispatch_end(call);
 }
 
 /* Nothing was read here: no source's part is here, and the outputs show this. */
-static void dispatch_nothing(struct cvy_ep_call *call)
+static void dispatch_nothing(const struct cvy_engine *e, struct cvy_ep_call *call)
 {
-	dispatch_begin(call);
+	dispatch_begin(e, call);
 	for (int r = 0; r < call->ep->size; r++)
-		if (cvy_ep_dispatch_read(call->ep, &call->dispatch, r, NULL, 0) < 0)
+		if (cvy_ep_dispatch_take(call, r, NULL, 0) < 0)
 			cvy_mask_add(&call->missing, r);
-	cvy_ep_dispatch_outputs(call->ep, &call->dispatch);
+	dispatch_end(call);
 }
 
 static void dispatch_finish(struct cvy_engine *e, struct cvy_op *op)
@@ -349,11 +431,13 @@ static void dispatch_finish(struct cvy_engine *e, struct cvy_op *op)
 	 * buffers may be gone.)
 	 */
 	if (!call->consumed && !__atomic_load_n(&here->ended, __ATOMIC_RELAXED))
-		dispatch_nothing(call);
-	if (op->result.status)
-		return;
-	cvy_ep_active_finish(e, call);
-	cvy_mask_sub(&op->result.mask, &call->missing);
+		dispatch_nothing(e, call);
+	if (!op->result.status) {
+		cvy_ep_active_finish(e, call);
+		cvy_mask_sub(&op->result.mask, &call->missing);
+	}
+	/* Whatever the outcome: readers wait for this word. */
+	tell(call->ep, &call->dispatch, COVEY_EP_ARRIVED_ENDED);
 }
 
 const struct cvy_op_kind cvy_op_dispatch = {

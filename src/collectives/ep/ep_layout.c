@@ -12,6 +12,7 @@
 static const struct cvy_ep_pack packs[] = {
 	[COVEY_EP_LL] = { .once = 0, .beside = 0, .scale_by_row = 0 },
 	[COVEY_EP_COMPACT] = { .once = 1, .beside = 1, .scale_by_row = 1 },
+	[COVEY_EP_FLAT] = { .flat = 1 },
 };
 
 const struct cvy_ep_pack *cvy_ep_pack_of(int preset)
@@ -73,11 +74,24 @@ void cvy_ep_blocks(int experts, int size, int *owner)
 		owner[e] = e / block;
 }
 
-int cvy_ep_locals(int experts, const int *owner, int rank, int *local)
+void cvy_ep_spread(const struct cvy_ep_shape *s, int size, int *owner)
 {
-	int n = 0;
+	int places = cvy_ep_places(s), apart = size < places ? 1 : size / places;
 
-	for (int e = 0; e < experts; e++)
-		local[e] = owner[e] == rank ? n++ : -1;
-	return n;
+	cvy_ep_blocks(s->experts, size, owner);
+	for (int e = s->experts - 1; e >= 0; e--) { /* in place, from the end */
+		int first = owner[e];
+
+		for (int p = 0; p < places; p++)
+			owner[e * places + p] = p < size ? (first + p * apart) % size : -1;
+	}
+}
+
+int cvy_ep_locals(int n, const int *owner, int rank, int *local)
+{
+	int found = 0;
+
+	for (int v = 0; v < n; v++)
+		local[v] = owner[v] == rank ? found++ : -1;
+	return found;
 }

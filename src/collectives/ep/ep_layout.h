@@ -16,7 +16,8 @@
 #define CVY_EP_MAX_EXPERTS 65536
 #define CVY_EP_MAX_TOKENS (1 << 20)
 #define CVY_EP_MAX_HIDDEN (1 << 20)
-#define CVY_EP_MAX_ROWS INT32_MAX /* a row's number is an int32 */
+#define CVY_EP_MAX_ROWS INT32_MAX   /* a row's number is an int32 */
+#define CVY_EP_MAX_PLACES (1 << 20) /* of all experts */
 
 struct cvy_ep_shape {
 	int tokens; /* T */
@@ -25,7 +26,8 @@ struct cvy_ep_shape {
 	int experts;
 	int max_ranks;
 	int preset;
-	int back; /* enum cvy_ep_codes: rows of a combine slot; 0: as they are */
+	int back;   /* enum cvy_ep_codes: rows of a combine slot; 0: as they are */
+	int places; /* P: the most that an expert has; 0: 1 */
 };
 
 /* A preset: a row of a table. */
@@ -33,6 +35,7 @@ struct cvy_ep_pack {
 	int once;   /* a bin is a rank and a token has one row there; else it is an expert, and each naming is a row */
 	int beside; /* weights travel, beside the rows, with the experts that they name */
 	int scale_by_row; /* scales of a row are adjacent; else those of a group are */
+	int flat;	  /* each row comes with its source and its entry there */
 };
 
 const struct cvy_ep_pack *cvy_ep_pack_of(int preset); /* NULL: none */
@@ -64,10 +67,23 @@ size_t cvy_ep_combine_rows_at(const struct cvy_ep_shape *s);
 size_t cvy_ep_combine_rows(const struct cvy_ep_shape *s); /* the most that one owner can have */
 size_t cvy_ep_combine_bytes(const struct cvy_ep_shape *s);
 
+/* P, of an expert; and of all experts */
+static inline int cvy_ep_places(const struct cvy_ep_shape *s)
+{
+	return s->places > 1 ? s->places : 1;
+}
+
+static inline int cvy_ep_all_places(const struct cvy_ep_shape *s)
+{
+	return s->experts * cvy_ep_places(s);
+}
+
 /* owner[e]: blocks of ceil(experts / size) */
 void cvy_ep_blocks(int experts, int size, int *owner);
-/* local[e]: index of expert e among those of @rank, ascending; -1: of another. Returns how many @rank has. */
-int cvy_ep_locals(int experts, const int *owner, int rank, int *local);
+/* The same for all places: those of an expert are on different ranks, as far apart as these allow; -1: none is left. */
+void cvy_ep_spread(const struct cvy_ep_shape *s, int size, int *owner);
+/* local[v]: index of place v among those of @rank, ascending; -1: of another. @n: places. Returns how many @rank has. */
+int cvy_ep_locals(int n, const int *owner, int rank, int *local);
 
 /* A run of rows as the API packs it. */
 static inline int64_t cvy_ep_range(uint32_t count, uint32_t first)

@@ -43,12 +43,24 @@ float cvy_e4m3_f32(uint8_t v)
 	return v & 0x80 ? -a : a;
 }
 
+void cvy_ep_set_nan(float *v, size_t n)
+{
+	const uint32_t bits = 0x7fffffff;
+	float nan;
+
+	memcpy(&nan, &bits, sizeof(nan));
+	for (size_t i = 0; i < n; i++)
+		v[i] = v[i] == v[i] ? v[i] : nan;
+}
+
 /* Elements @from to @from + @n of a row; @n is CVY_EP_GROUP at most. */
 static void widen(const struct cvy_ep_plain *x, size_t from, size_t n, float v[CVY_EP_GROUP])
 {
 	cvy_reduce_loops()->widen[x->dtype](v, (const uint8_t *)x->row + from * 2, n);
 	for (size_t i = 0; x->smooth && i < n; i++)
 		v[i] *= x->smooth[from + i];
+	for (size_t i = 0; x->by && i < n; i++)
+		v[i] *= *x->by;
 }
 
 static size_t part_of(size_t hidden, size_t from)
@@ -103,6 +115,19 @@ static float to_integers(const struct cvy_ep_code *c, const struct cvy_ep_plain 
 		put_codes(v, n, s.by, c->bits, codes + cvy_ep_code_bytes(c, from));
 	}
 	return s.scale;
+}
+
+void cvy_ep_multiply(const struct cvy_ep_plain *x, uint8_t *to)
+{
+	float v[CVY_EP_GROUP];
+
+	for (size_t from = 0; from < x->hidden; from += CVY_EP_GROUP) {
+		size_t n = part_of(x->hidden, from);
+
+		widen(x, from, n, v);
+		cvy_ep_set_nan(v, n);
+		cvy_reduce_loops()->narrow[x->dtype](to + from * 2, v, n);
+	}
 }
 
 void cvy_ep_quantise(int code, const struct cvy_ep_plain *x, uint8_t *codes, float *scales, size_t stride)

@@ -14,6 +14,13 @@ static size_t times(size_t a, size_t b)
 	return __builtin_mul_overflow(a, b, &product) ? SIZE_MAX : product;
 }
 
+static size_t plus(size_t a, size_t b)
+{
+	size_t sum;
+
+	return __builtin_add_overflow(a, b, &sum) ? SIZE_MAX : sum;
+}
+
 static void size_window(const struct cvy_ep_shape *s, struct cvy_engine *e, struct covey_ep_sizes *to)
 {
 	to->space_bytes = CVY_SLOTS * (cvy_ep_dispatch_bytes(s) + cvy_ep_combine_bytes(s));
@@ -40,19 +47,21 @@ static void size_buffers(const struct cvy_ep_shape *s, const struct cvy_ep_code 
 	to->recv_counts_bytes = pack->once ? 0 : el * (size_t)to->ranks * sizeof(int32_t);
 	to->triplets_bytes = times(rows, 3 * sizeof(int32_t));
 	to->flat_bytes = times(rows, 2 * sizeof(int32_t));
+	to->arrived_bytes = el ? plus(times(rows, sizeof(uint32_t)), COVEY_EP_ARRIVED_ROWS * sizeof(uint32_t)) : 0;
 }
 
 /* How many experts this rank has among @ranks; or an error. */
-static int count_experts(struct covey_group *group, const struct covey_ep_config *c, int ranks, int *el)
+static int count_experts(struct covey_group *group, const struct covey_ep_config *c, const struct cvy_ep_shape *s,
+			 int ranks, int *el)
 {
-	int *owner = malloc((size_t)c->experts * sizeof(*owner)), err;
+	int n = cvy_ep_all_places(s), *owner = malloc((size_t)n * sizeof(*owner)), err;
 
 	if (!owner)
 		return cvy_fail(cvy_handle_box(group), COVEY_ERR_NOMEM, -1, 0, "no memory for the table of owners");
-	err = cvy_ep_owners(group, c->expert_owner, c->experts, ranks, owner);
+	err = cvy_ep_owners(group, c->expert_owner, s, ranks, owner);
 	*el = 0;
-	for (int x = 0; x < c->experts && !err; x++)
-		*el += owner[x] == cvy_site(cvy_handle_engine(group))->rank;
+	for (int v = 0; v < n && !err; v++)
+		*el += owner[v] == cvy_site(cvy_handle_engine(group))->rank;
 	free(owner);
 	return err;
 }
@@ -75,7 +84,7 @@ COVEY_API int covey_ep_sizes(struct covey_group *group, const struct covey_ep_co
 {
 	struct covey_ep_sizes to = { 0 };
 	struct covey_ep_config c;
-	struct cvy_ep_shape s;
+	struct cvy_ep_shape s = { 0 };
 	int err;
 
 	if (!group || !out)
@@ -87,7 +96,7 @@ COVEY_API int covey_ep_sizes(struct covey_group *group, const struct covey_ep_co
 	if (!err)
 		err = take_ranks(group, ranks, s.max_ranks, &to.ranks);
 	if (!err)
-		err = count_experts(group, &c, to.ranks, &to.local_experts);
+		err = count_experts(group, &c, &s, to.ranks, &to.local_experts);
 	if (err)
 		return err;
 	to.size = out->size;
@@ -95,7 +104,7 @@ COVEY_API int covey_ep_sizes(struct covey_group *group, const struct covey_ep_co
 	size_window(&s, cvy_handle_engine(group), &to);
 	size_buffers(&s, cvy_ep_code_of(c.rows), &to);
 	if (group->device)
-		to.route_bytes = cvy_ep_route_bytes(to.ranks, s.tokens, s.top_k);
+		to.route_bytes = cvy_ep_route_bytes(to.ranks, s.tokens, s.top_k, cvy_ep_places(&s));
 	memset(out, 0, to.size);
 	memcpy(out, &to, to.size < sizeof(to) ? to.size : sizeof(to));
 	return 0;

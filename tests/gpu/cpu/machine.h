@@ -389,6 +389,11 @@ static inline void cvy_add_word(uint64_t *at, uint64_t v)
 	atomicAdd(at, v);
 }
 
+static inline uint32_t cvy_add_behind(uint32_t *at, uint32_t v)
+{
+	return atomicAdd(at, v);
+}
+
 static inline uint64_t cvy_acquire_word(const uint64_t *at)
 {
 	return cvy_load_word(at);

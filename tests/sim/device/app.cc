@@ -47,7 +47,7 @@ static int called(const char *name)
 static void give_ep(struct step *s, uint64_t seed)
 {
 	size_t tokens = (size_t)setup.shape.tokens, k = (size_t)setup.shape.top_k, hidden = (size_t)setup.shape.hidden;
-	int hostile = hash(seed, 1) % 5 == 0;
+	int hostile = hash(seed, 1) % 5 == 0, experts = setup.shape.experts / setup.places;
 
 	for (int r = 0; r < setup.size; r++) {
 		struct given *g = &s->given[r];
@@ -60,10 +60,9 @@ static void give_ep(struct step *s, uint64_t seed)
 		for (size_t i = 0; i < tokens * k; i++) {
 			uint64_t one = hash(of, i + 1000000);
 
-			g->ids.push_back(one % 16 < 1 ? -1
-					 : hostile && one % 16 < 4
-						 ? setup.shape.experts + (int32_t)(one >> 40)
-						 : (int32_t)(one / 16 % (uint64_t)setup.shape.experts));
+			g->ids.push_back(one % 16 < 1		   ? -1
+					 : hostile && one % 16 < 4 ? experts + (int32_t)(one >> 40)
+								   : (int32_t)(one / 16 % (uint64_t)experts));
 			g->weights.push_back((float)(one >> 8 & 1023) / 999);
 		}
 	}
@@ -260,9 +259,11 @@ static void sizes_ep(struct process *p, struct buffers *b)
 	b->bytes[COUNT] = (size_t)el * 4;
 	b->bytes[SRC] = bins * rows * 4;
 	b->bytes[RANGE] = bins * n * 8;
-	b->bytes[ROUTE] = cvy_ep_route_bytes(setup.size, h->tokens, h->top_k);
+	b->bytes[ROUTE] = cvy_ep_route_bytes(setup.size, h->tokens, h->top_k, setup.places);
 	b->bytes[ACTIVE] = n * 4;
 	b->bytes[WAITED] = n * 8;
+	b->bytes[ARRIVED] = sim.flat && el ? (COVEY_EP_ARRIVED_ROWS + bins * rows) * 4 : 0;
+	b->bytes[FLAT] = sim.flat ? bins * rows * 2 * 4 : 0;
 	b->bytes[NAMED] = b->bytes[NAMED_WEIGHTS] = h->once ? bins * rows * k * 4 : 0;
 }
 
@@ -276,6 +277,7 @@ static void fill_ep(struct process *p, struct buffers *b, const struct given *g)
 	for (int r = 0; r < setup.size; r++)
 		((int32_t *)b->at[ACTIVE])[r] = 1;
 	memset(b->at[WAITED], 0, b->bytes[WAITED]);
+	memset(b->at[ARRIVED], 0, b->bytes[ARRIVED]);
 	b->num_tokens = g->num_tokens;
 }
 
@@ -333,7 +335,6 @@ static int call_ep(struct process *p, const struct op *o, struct buffers *b)
 	a.fp16 = setup.fp16;
 	a.once = setup.shape.once;
 	a.per_rank = setup.shape.per_rank || setup.shape.once;
-	a.renormalise = setup.renormalise;
 	a.phases = o->phase;
 	a.x = b->at[X];
 	a.ids = (int32_t *)b->at[IDS];
@@ -349,17 +350,46 @@ static int call_ep(struct process *p, const struct op *o, struct buffers *b)
 	a.route = (int32_t *)(b->at[ROUTE] + 16);
 	a.route_weights = (float *)(a.route + items);
 	a.sent = a.route + 2 * items;
-	a.y = b->at[Y];
-	a.out = b->at[OUT];
 	a.active = o->timeout_ms && !combine ? (int32_t *)b->at[ACTIVE] : NULL;
 	a.waited = (uint64_t *)b->at[WAITED];
 	a.timeout_ms = o->timeout_ms;
-	if (!combine && hash(o->seed, 4) % 2) { /* as behind a mask: ids stand where the dispatch says what it sent */
+	if (combine) {
+		a.renormalise = setup.renormalise;
+		a.y = b->at[Y];
+		a.out = b->at[OUT];
+	} else {
+		a.places = setup.places;
+		a.flat = b->bytes[FLAT] ? (int32_t *)b->at[FLAT] : NULL;
+		a.arrived = b->bytes[ARRIVED] ? (uint32_t *)b->at[ARRIVED] : NULL;
+	}
+	if (!combine && hash(o->seed, 4) % 2) { /* as behind a mask: ids stand in the route */
+		int32_t *left = a.sent + (setup.places > 1 ? a.tokens * a.top_k : 0);
+
 		if (o->phase & CVY_EP_SEND)
-			memcpy(a.sent, a.ids, b->bytes[IDS]);
-		a.ids = a.sent;
+			memcpy(left, a.ids, b->bytes[IDS]);
+		a.ids = left;
 	}
 	return cvy_device_ep_run(p->device, &a, NULL, NULL, NULL);
+}
+
+size_t app_row_bytes(void)
+{
+	return (size_t)setup.shape.hidden * (setup.shape.code ? 1 : 2);
+}
+
+/* As another kernel would, while the dispatch runs: takes some of the rows that are announced. */
+static void look_at_rows(struct process *p, size_t op)
+{
+	struct buffers *b = &p->buffers[plan[op].step];
+	const uint32_t *arrived = (const uint32_t *)b->at[ARRIVED];
+	const size_t row = app_row_bytes();
+
+	if (!p->alive || p->completed > op || arrived[COVEY_EP_ARRIVED_AGAIN])
+		return;
+	for (size_t i = 0; i < b->bytes[ARRIVED] / 4 - COVEY_EP_ARRIVED_ROWS; i++)
+		if (arrived[COVEY_EP_ARRIVED_ROWS + i] == COVEY_EP_ARRIVED && sim_odds(4))
+			b->seen.push_back({ i, { b->at[PACKED] + i * row, b->at[PACKED] + (i + 1) * row } });
+	sim_after(sim_below(4 * US), [p, op] { look_at_rows(p, op); });
 }
 
 static int call_plain(struct process *p, const struct op *o, struct buffers *b)
@@ -445,6 +475,8 @@ static void call(struct process *p, size_t op)
 	}
 	sim_tell("rank %d.%d calls %zu, kind %d", p->rank, (int)p->inc, op, o->kind);
 	p->stream.back()->ended = [p, op] { ended(p, op); };
+	if (o->kind == CVY_GPU_DISPATCH && o->phase & CVY_EP_RECV && b->bytes[ARRIVED])
+		sim_after(sim_below(4 * US), [p, op] { look_at_rows(p, op); });
 	stream_pump(p);
 	faults_on_progress(p, op);
 }
@@ -499,6 +531,7 @@ static void tables_of(struct cvy_ep_tables *t)
 	int at = 0;
 
 	memset(t, 0, sizeof(*t));
+	memset(t->owner, CVY_EP_NOBODY, sizeof(t->owner));
 	for (int r = 0; r < setup.size; r++) {
 		t->first[r] = (uint16_t)at;
 		for (int e = 0; e < setup.shape.experts; e++) {
@@ -524,6 +557,19 @@ static void more_steps(struct cvy_ep_form *f)
 	f->header_lines = f->entry_words ? cvy_ep_div(1 + f->count_words + f->entry_words, CVY_EP_LINE_PACKETS) : 1;
 	f->steps = cvy_ep_div(setup.shape.tokens, f->lanes) * f->slices;
 	cvy_ep_bulk_of(&setup.shape, f == &setup.form[1], f);
+}
+
+/* One of four experts has the first place alone. */
+static void double_places(void)
+{
+	setup.places = 2;
+	for (int e = setup.shape.experts - 1; e >= 0; e--) {
+		const int first = setup.owner[e];
+
+		setup.owner[2 * e] = first;
+		setup.owner[2 * e + 1] = e % 4 == 3 ? -1 : (first + 1 + e % (setup.size - 1)) % setup.size;
+	}
+	setup.shape.experts *= 2;
 }
 
 void app_begin(int n)
@@ -554,6 +600,9 @@ void app_begin(int n)
 	setup.renormalise = sim_odds(2) && !h->per_rank && !h->once; /* the oracle has it there */
 	for (int e = 0; e < h->experts; e++)
 		setup.owner[e] = sim_odds(4) ? (int)sim_below((uint64_t)n) : e % n;
+	setup.places = 1;
+	if (sim.places)
+		double_places();
 	tables_of(&setup.tables);
 	cvy_ep_form_of(h, setup.lanes, 0, &setup.form[0]);
 	cvy_ep_form_of(h, setup.lanes, 1, &setup.form[1]);

@@ -45,7 +45,8 @@ static struct oracle oracle_of(const struct step *s, uint32_t members)
 	o.tokens = setup.shape.tokens;
 	o.hidden = setup.shape.hidden;
 	o.top_k = setup.shape.top_k;
-	o.experts = setup.shape.experts;
+	o.experts = setup.shape.experts / setup.places;
+	o.places = setup.places;
 	o.owner = setup.owner;
 	o.members = members;
 	o.per_rank = setup.shape.per_rank;
@@ -104,6 +105,31 @@ static void same_rows(struct process *p, size_t op, struct buffers *b, const str
 		}
 }
 
+/* A row that was announced stands as it was then, and each that is here was, unless rows were placed anew. */
+static void check_arrived(struct process *p, size_t op, struct buffers *b, const struct room *room, int bins)
+{
+	const size_t rows = (size_t)setup.size * (size_t)setup.shape.tokens, row = app_row_bytes();
+	const uint32_t *arrived = (const uint32_t *)b->at[ARRIVED];
+
+	if (arrived[COVEY_EP_ARRIVED_ENDED] != COVEY_EP_ARRIVED)
+		sim_fail("G3", "rank %d, operation %zu: the end is not told: %x", p->rank, op,
+			 arrived[COVEY_EP_ARRIVED_ENDED]);
+	if (arrived[COVEY_EP_ARRIVED_AGAIN])
+		return;
+	for (const struct seen &seen : b->seen)
+		same(p, op, "a row that was announced", b->at[PACKED] + seen.row * row, seen.bytes.data(), row);
+	for (size_t i = 0; i < rows * (size_t)bins; i++) {
+		const int64_t end = room->range[(i / rows + 1) * (size_t)setup.size - 1];
+		const size_t used = (size_t)(uint32_t)end + (size_t)(end >> 32);
+		const uint32_t want = i % rows < used ? COVEY_EP_ARRIVED : 0;
+
+		same(p, op, "arrived", &arrived[COVEY_EP_ARRIVED_ROWS + i], &want, 4);
+		if (want && ((int32_t *)b->at[FLAT])[2 * i + 1] / setup.shape.top_k != room->src[i])
+			sim_fail("G3", "rank %d, operation %zu: row %zu is of entry %d", p->rank, op, i,
+				 ((int32_t *)b->at[FLAT])[2 * i + 1]);
+	}
+}
+
 static void check_dispatch(struct process *p, size_t op)
 {
 	const struct cvy_gpu_status *s = &p->outcome[op].status;
@@ -113,6 +139,7 @@ static void check_dispatch(struct process *p, size_t op)
 	int el, bins = app_bins(p->rank, &el);
 	struct room room;
 
+	o.living = b->living = (uint32_t)s->mask;
 	give_room(&o.rank[p->rank], &room, (size_t)el, (size_t)bins);
 	oracle_dispatch(&o, p->rank);
 	same(p, op, "count", b->at[COUNT], room.count.data(), b->bytes[COUNT]);
@@ -128,6 +155,8 @@ static void check_dispatch(struct process *p, size_t op)
 				     i == NAMED ? (void *)room.named.data() : (void *)room.named_weights.data(),
 				     used * (size_t)setup.shape.top_k * 4);
 	}
+	if (b->bytes[ARRIVED])
+		check_arrived(p, op, b, &room, bins);
 	if (*(uint32_t *)b->at[ROUTE] != s->missing)
 		sim_fail("G3", "rank %d, operation %zu: the route lacks %x, the status says %x", p->rank, op,
 			 *(uint32_t *)b->at[ROUTE], (unsigned)s->missing);
@@ -142,6 +171,7 @@ static int combined(struct process *p, size_t op, uint32_t members, std::vector<
 	struct buffers *b = &p->buffers[plan[op].step];
 	struct oracle o = oracle_of(step, members);
 
+	o.living = b->living;
 	out->assign(b->bytes[OUT] + 2, POISON);
 	for (int r = 0; r < setup.size; r++) {
 		struct process *q = step->dispatched[r];

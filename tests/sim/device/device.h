@@ -22,6 +22,7 @@
 extern "C" {
 #include "device_state.h"
 #include "ep_call.h"
+#include "ep_places.h"
 #include "shape.h"
 }
 
@@ -42,6 +43,8 @@ struct world {
 	int tall;	       /* operations have all rows, as large ones do */
 	int late;	       /* deadlines are set, and missed by warps that are held up */
 	int uneven;	       /* half of the collectives are alltoallv */
+	int flat;	       /* rows of dispatch are announced, and looked at then */
+	int places;	       /* experts have two places */
 	int linger;	       /* kernels of a process that died go on for a while */
 	int crowded;	       /* a seed of four: what goes wrong comes close together (faults.cc) */
 	std::string off, only; /* checkers that are silent; operations that are called */
@@ -163,6 +166,7 @@ void stream_pump(struct process *p);
 
 struct setup {
 	int size, lanes, split, renormalise, owner[CVY_EP_EXPERTS];
+	int places; /* of an expert: shape.experts are all of them */
 	struct cvy_ep_shape_gpu shape;
 	struct cvy_ep_form form[2];
 	struct cvy_ep_tables tables;
@@ -181,7 +185,7 @@ struct op {
 };
 extern std::deque<struct op> plan;
 
-#define PARTS 17
+#define PARTS 19
 enum {
 	X,
 	IDS,
@@ -199,17 +203,26 @@ enum {
 	NAMED_WEIGHTS,
 	SEND,
 	RECV,
-	WAITED
+	WAITED,
+	ARRIVED,
+	FLAT
 };
 #define CANARY 64
 #define POISON 0xc5
+
+struct seen { /* a row that was announced, as it was then */
+	size_t row;
+	std::vector<uint8_t> bytes;
+};
 
 struct buffers { /* of one step of one process; shared by its operations */
 	std::vector<uint8_t> memory;
 	uint8_t *at[PARTS];
 	size_t bytes[PARTS];
 	int num_tokens;
-	int dispatched; /* its dispatch has ended, and is what it should be */
+	int dispatched;	 /* its dispatch has ended, and is what it should be */
+	uint32_t living; /* the contributors of that: by these its tokens have places */
+	std::vector<struct seen> seen;
 };
 
 /* What a rank gives to a step, whoever it is then. */
@@ -235,6 +248,7 @@ extern std::deque<struct step> steps;
 /* Of alltoallv: elements from rank @from to rank @to. *at: where they begin, in the blocks of either. */
 size_t app_pair(const struct op *o, int from, int to, size_t *at);
 int app_bins(int rank, int *el); /* of rows: its experts, or one */
+size_t app_row_bytes(void);	 /* of packed_x */
 
 /* check.cc */
 void check_begin(void);

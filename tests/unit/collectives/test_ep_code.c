@@ -42,7 +42,7 @@ static int code_at(int code, const uint8_t *codes, int i)
 
 static float coded(int code, int dtype, const uint16_t *row, int hidden, uint8_t *codes)
 {
-	const struct cvy_ep_plain x = { row, dtype, (size_t)hidden, NULL };
+	const struct cvy_ep_plain x = { row, dtype, (size_t)hidden, NULL, NULL };
 	float scale = -1;
 
 	memset(codes, 0xc5, (size_t)hidden + 1);
@@ -223,7 +223,7 @@ START_TEST(a_row_of_eights_has_its_scales_behind_its_codes)
 		sum[i] = 1;
 	}
 	to[sizeof(to) - 1] = 0xc5;
-	cvy_ep_quantise_eights(&(struct cvy_ep_plain){ row, COVEY_BFLOAT16, N, NULL }, to);
+	cvy_ep_quantise_eights(&(struct cvy_ep_plain){ row, COVEY_BFLOAT16, N, NULL, NULL }, to);
 	ck_assert_uint_eq(to[sizeof(to) - 1], 0xc5);
 	for (int g = 0; g < N / 8; g++) {
 		uint16_t half;

@@ -143,7 +143,7 @@ static void check_elements(const struct job *j, const struct batch *b, int t, in
 {
 	uint8_t codes[HIDDEN];
 	float scales[GROUPS];
-	const struct cvy_ep_plain x = { b->x + t * HIDDEN, j->dtype, HIDDEN, NULL };
+	const struct cvy_ep_plain x = { b->x + t * HIDDEN, j->dtype, HIDDEN, NULL, NULL };
 	const int bytes = j->rows == COVEY_EP_ROWS_INT4 ? HIDDEN / 2 : HIDDEN;
 	const int groups = j->rows == COVEY_EP_ROWS_E4M3 ? GROUPS : 1;
 
@@ -264,7 +264,8 @@ static void check_out(const struct job *j, int renormalise, const struct covey_m
 static void give_codes(struct job *j, struct covey_dispatch_args *a)
 {
 	for (int t = 0; t < j->own.tokens; t++)
-		cvy_ep_quantise(CVY_EP_E4M3, &(struct cvy_ep_plain){ j->own.x + t * HIDDEN, j->dtype, HIDDEN, NULL },
+		cvy_ep_quantise(CVY_EP_E4M3,
+				&(struct cvy_ep_plain){ j->own.x + t * HIDDEN, j->dtype, HIDDEN, NULL, NULL },
 				j->codes + t * HIDDEN, j->code_scales + t * GROUPS, 1);
 	a->x = j->codes;
 	a->x_scales = j->code_scales;
@@ -338,7 +339,8 @@ static void open_jobs(int rows, int back, int dtype)
 					      EXPERTS,
 					      MOST + 3,
 					      COVEY_EP_COMPACT,
-					      back == COVEY_EP_BACK_INT8 ? CVY_EP_INT8_BY_8 : CVY_EP_AS_IS };
+					      back == COVEY_EP_BACK_INT8 ? CVY_EP_INT8_BY_8 : CVY_EP_AS_IS,
+					      0 };
 
 		owners(MOST, j->owner);
 		j->rank = r;
@@ -491,13 +493,13 @@ END_TEST
 /* A row a token and rank, where LL keeps one for each expert: what slots of combine shrink by. */
 START_TEST(slots_of_combine_take_one_row_a_token)
 {
-	struct cvy_ep_shape s = { 128, 7168, 8, 256, 64, COVEY_EP_COMPACT, 0 };
+	struct cvy_ep_shape s = { 128, 7168, 8, 256, 64, COVEY_EP_COMPACT, 0, 0 };
 
 	ck_assert_uint_eq(cvy_ep_dispatch_weights_at(&s), 4096);
 	ck_assert_uint_eq(cvy_ep_dispatch_rows_at(&s), 8192);
 	ck_assert_uint_eq(cvy_ep_combine_rows(&s), 8192);
 	ck_assert_ptr_null(cvy_ep_pack_of(-1));
-	ck_assert_ptr_null(cvy_ep_pack_of(2));
+	ck_assert_ptr_null(cvy_ep_pack_of(COVEY_EP_FLAT + 1));
 }
 END_TEST
 
@@ -637,7 +639,7 @@ static void refusals(struct member *m)
 	must(covey_combine(j->ep, &c, NULL, NULL) == COVEY_ERR_INVAL, "renormalise without weights");
 	config.max_tokens = config.hidden = 8;
 	config.top_k = config.experts = 1;
-	config.preset = COVEY_EP_COMPACT + 1;
+	config.preset = COVEY_EP_FLAT + 1;
 	must(covey_ep_create(m->group, &config, &other) == COVEY_ERR_INVAL, "a preset that is none");
 	config.preset = COVEY_EP_COMPACT;
 	config.rows = COVEY_EP_ROWS_INT4 + 1;

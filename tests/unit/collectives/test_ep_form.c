@@ -262,6 +262,11 @@ START_TEST(shapes_above_what_devices_take_are_named)
 	ck_assert_str_eq(why,
 			 "the ranks of the group: 4000, at most 32; max_tokens: 16385, at most 16384; hidden: 8200, at "
 			 "most 8192; experts: 1025, at most 1024");
+	s = (struct cvy_ep_shape){ .tokens = 1, .hidden = 8, .top_k = 1, .experts = 512, .places = 3 };
+	ck_assert(!cvy_ep_device_takes(&s, 8, why, sizeof(why)));
+	ck_assert_str_eq(why, "experts * places: 1536, at most 1024");
+	s.places = 1;
+	ck_assert(cvy_ep_device_takes(&s, 8, why, sizeof(why)));
 }
 END_TEST
 

@@ -52,7 +52,7 @@ static void expert(void *ctx, int e, const uint16_t *x, uint16_t *y)
 
 static void open_ranks(uint32_t seed)
 {
-	struct cvy_ep_shape shape = { MOST_TOKENS, HIDDEN, TOP_K, EXPERTS, MAX_RANKS, COVEY_EP_LL, 0 };
+	struct cvy_ep_shape shape = { MOST_TOKENS, HIDDEN, TOP_K, EXPERTS, MAX_RANKS, COVEY_EP_LL, 0, 0 };
 
 	state = seed * 2654435761u + 1;
 	memset(ranks, 0, sizeof(ranks));
@@ -172,7 +172,7 @@ static void check_dispatch(const unsigned char *here)
 	static uint16_t packed_x[EXPERTS * RANKS * MOST_TOKENS * HIDDEN];
 	int32_t count[EXPERTS], src_info[EXPERTS * RANKS * MOST_TOKENS];
 	int64_t range[EXPERTS * RANKS];
-	struct moe_packed to = { packed_x, count, src_info, range };
+	struct moe_packed to = { packed_x, count, src_info, range, NULL };
 	struct moe_batch batch[RANKS];
 	const size_t per_expert = RANKS * MOST_TOKENS;
 
@@ -356,7 +356,7 @@ END_TEST
 
 START_TEST(sizes_are_by_max_ranks_and_owners_by_blocks)
 {
-	struct cvy_ep_shape s = { 128, 7168, 8, 256, 64, COVEY_EP_LL, 0 };
+	struct cvy_ep_shape s = { 128, 7168, 8, 256, 64, COVEY_EP_LL, 0, 0 };
 	int owner[10], local[10];
 
 	ck_assert_uint_eq(cvy_ep_dispatch_rows_at(&s), 4096);
@@ -414,7 +414,7 @@ START_TEST(rows_of_e4m3_have_a_scale_for_each_group)
 		row[i] = cvy_f32_bf16((float)((i % 128) - 64) * (i < 128 ? 1 : 0.01f));
 	for (int i = 256; i < N; i++)
 		row[i] = 0;
-	cvy_ep_quantise(CVY_EP_E4M3, &(struct cvy_ep_plain){ row, COVEY_BFLOAT16, N, NULL }, codes, scales, 2);
+	cvy_ep_quantise(CVY_EP_E4M3, &(struct cvy_ep_plain){ row, COVEY_BFLOAT16, N, NULL, NULL }, codes, scales, 2);
 	ck_assert_float_eq(scales[0], 64 / 448.0f);
 	ck_assert_float_eq(scales[4], 1e-4f / 448.0f); /* zeros have one too */
 	ck_assert_int_eq(codes[0], 0xfe);
@@ -437,8 +437,8 @@ START_TEST(a_nan_does_not_hide_the_largest_of_its_group)
 		for (int k = 0; k < 128; k++)
 			row[k] = cvy_f32_bf16(k ? 1 : 64);
 		row[5] = nans[i];
-		cvy_ep_quantise(CVY_EP_E4M3, &(struct cvy_ep_plain){ row, COVEY_BFLOAT16, 128, NULL }, codes, &scale,
-				1);
+		cvy_ep_quantise(CVY_EP_E4M3, &(struct cvy_ep_plain){ row, COVEY_BFLOAT16, 128, NULL, NULL }, codes,
+				&scale, 1);
 		ck_assert_float_eq(scale, 64 / 448.0f);
 		ck_assert_int_eq(codes[5], 0x7f);
 	}

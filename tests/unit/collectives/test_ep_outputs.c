@@ -225,7 +225,7 @@ static void check(struct job *j, const struct way *w, uint64_t here)
 
 static void open_jobs(const struct way *w, uint64_t seed)
 {
-	const struct cvy_ep_shape shape = { T, H, K, E, WORLD, w->preset, 0 };
+	const struct cvy_ep_shape shape = { T, H, K, E, WORLD, w->preset, 0, 0 };
 
 	for (int r = 0; r < WORLD; r++) {
 		struct job *j = &jobs[r];

@@ -11,7 +11,7 @@
 
 #include "ep.h"
 
-enum { T = 7, H = 136, K = 3, E = 5, WORLD = 3, CANARY = 64, MOST = 13 };
+enum { T = 7, H = 136, K = 3, E = 5, WORLD = 3, CANARY = 64, MOST = 14 };
 
 static struct covey_ep_config config_of(int preset, int rows)
 {
@@ -161,10 +161,13 @@ static void pair_in_rooms(struct covey_ep *ep, const struct covey_ep_sizes *s)
 	d.recv_counts = guarded(&rooms[10], s->recv_counts_bytes);
 	d.triplets = guarded(&rooms[11], s->triplets_bytes);
 	d.flat = guarded(&rooms[12], s->flat_bytes);
+	d.arrived = guarded(&rooms[13], s->arrived_bytes);
+	memset(d.arrived, 0, s->arrived_bytes);
 	d.fill_tail = 1;
 	if (!s->recv_counts_bytes)
 		d.recv_counts = NULL;
 	must(!covey_dispatch(ep, &d, NULL, &res) && covey_mask_count(&res.mask) == WORLD, "dispatch");
+	must(ep->rank || d.arrived[s->arrived_bytes / 4 - 1] == COVEY_EP_ARRIVED, "experts of rank 0 have all rows");
 	c.count = d.count;
 	c.src_info = d.src_info;
 	c.range = d.range;
@@ -175,8 +178,11 @@ static void pair_in_rooms(struct covey_ep *ep, const struct covey_ep_sizes *s)
 
 static void rooms_of(struct member *m)
 {
-	for (int way = 0; way < 8; way++) {
-		struct covey_ep_config c = config_of(way % 2 ? COVEY_EP_COMPACT : COVEY_EP_LL, way / 2);
+	for (int way = 0; way < 9; way++) {
+		struct covey_ep_config c = config_of(way == 8  ? COVEY_EP_FLAT
+						     : way % 2 ? COVEY_EP_COMPACT
+							       : COVEY_EP_LL,
+						     way / 2 % 4);
 		struct covey_ep_sizes s = COVEY_EP_SIZES_INIT;
 		struct covey_ep *ep;
 
@@ -188,13 +194,14 @@ static void rooms_of(struct member *m)
 		must(way != 0 || s.packed_x_bytes == (size_t)s.local_experts * WORLD * T * H * 2, "packed_x");
 		must(way != 4 || s.packed_x_bytes == (size_t)s.local_experts * WORLD * T * H, "packed_x of int8");
 		must(way != 7 || s.packed_x_bytes == (size_t)WORLD * T * H / 2, "packed_x of int4");
-		must(way < 4 || s.packed_scales_bytes == s.src_info_bytes, "a scale a row");
+		must(way < 4 || way == 8 || s.packed_scales_bytes == s.src_info_bytes, "a scale a row");
 		must(way != 2 || s.packed_scales_bytes == (size_t)s.local_experts * WORLD * T * 2 * 4, "scales");
 		must(way != 1 || s.recv_experts_bytes == (size_t)WORLD * T * K * 4, "recv_experts");
 		must(way % 2 || !s.recv_weights_bytes, "LL has none");
 		must(s.expert_tokens_bytes == (size_t)s.local_experts * 8, "expert_tokens");
 		must(s.recv_counts_bytes == (way % 2 ? 0 : (size_t)s.local_experts * WORLD * 4), "recv_counts");
 		must(s.triplets_bytes == s.src_info_bytes * 3 && s.flat_bytes == s.src_info_bytes * 2, "origins");
+		must(s.arrived_bytes == 4 * (size_t)(3 + (way % 2 ? 1 : s.local_experts) * WORLD * T), "arrived");
 		pair_in_rooms(ep, &s);
 		covey_ep_destroy(ep);
 	}

@@ -132,6 +132,7 @@ static struct {
 	struct covey_ep_sizes ep_sizes;
 	struct covey_dispatch_args dispatch_args;
 	struct covey_combine_args combine_args;
+	const float *expert_scale; /* NULL: not with this preset */
 	const struct covey_device_outcome *device_outcome_out;
 	struct covey_device_peers device_peers;
 	void *memory_out;
@@ -155,7 +156,8 @@ static void no_pair(void *ctx, const char *key, const char *value)
 static void fill_args(void)
 {
 	static uint16_t x[64], y[64], out[64];
-	static int32_t experts[4], count[4], source[64], recv_experts[64];
+	static int32_t experts[4], count[4], source[64], recv_experts[64], flat[128];
+	static uint32_t arrived[COVEY_EP_ARRIVED_ROWS + 64];
 	static int64_t range[64];
 	static float scales[64], weights[4], recv_weights[64];
 
@@ -176,7 +178,9 @@ static void fill_args(void)
 							   .packed_scales = scales,
 							   .weights = weights,
 							   .recv_experts = recv_experts,
-							   .recv_weights = recv_weights };
+							   .recv_weights = recv_weights,
+							   .flat = flat,
+							   .arrived = arrived };
 	room.combine_args = (struct covey_combine_args){ .size = sizeof(struct covey_combine_args),
 							 .num_tokens = 4,
 							 .y = y,
@@ -185,6 +189,7 @@ static void fill_args(void)
 							 .range = range,
 							 .experts = experts,
 							 .weights = weights,
+							 .expert_scale = room.expert_scale,
 							 .out = out };
 }
 
@@ -287,11 +292,12 @@ START_TEST(null_in_a_struct_of_arguments_faults_nowhere)
 {
 	struct covey_config config = harness_config("fields", 1);
 	struct values v = fill(&config);
-	int combine;
+	static const float scale[1] = { 2 };
 
 	v.group = harness_join(&config, 0);
-	for (combine = COVEY_EP_LL; combine <= COVEY_EP_COMPACT; combine++) {
-		room.ep_config.preset = combine;
+	for (int preset = COVEY_EP_LL; preset <= COVEY_EP_FLAT; preset++) {
+		room.expert_scale = preset == COVEY_EP_COMPACT ? NULL : scale;
+		room.ep_config.preset = preset;
 		must(!covey_ep_create(v.group, &room.ep_config, &v.ep), "no handle");
 		for (size_t i = 0; i < sizeof(fields) / sizeof(*fields); i++) {
 			fprintf(stderr, "%s is NULL\n", fields[i].name);

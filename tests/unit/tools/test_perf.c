@@ -267,7 +267,7 @@ static const char *const bad[][4] = {
 	{ "dispatch", "with commas between", "--tokens", "1," },
 	{ "dispatch", "a device takes 16384 at most", "--device=0", "--tokens=1,16385" },
 	{ "dispatch", "a device takes 8192 at most", "--device=0", "--hidden=8200" },
-	{ "dispatch", "ll or compact is needed", "--device=0", "--preset=deep" },
+	{ "dispatch", "ll, compact or flat is needed", "--device=0", "--preset=deep" },
 	{ "dispatch", "bf16, e4m3, int8 or int4 is needed", "--device=0", "--rows=fp8" },
 	{ "dispatch", "plain or int8 is needed", "--back=int4", NULL },
 	{ "dispatch", "expert or rank is needed", "--device=0", "--combine=token" },
@@ -301,7 +301,9 @@ static const char *const bad[][4] = {
 	{ "all2all", "--lanes is for device memory", "--lanes=1", NULL },
 	{ "all2all", "peer, token, fused, noclear and even are needed", "--device=0", "--ladder=even,step" },
 	{ "all2all", "--ladder is for device memory", "--ladder=peer", NULL },
+	{ "all2all", "--fused is for --preset ll or flat", "--fused", "--preset=compact" },
 	{ "dispatch", "are for all2all", "--shapes=1", NULL },
+	{ "dispatch", "are for all2all", "--fused", NULL },
 	{ "allreduce", "are for all2all", "--repeats=1", NULL },
 	{ "allreduce", "unrecognized option", "--nonsense", NULL },
 };
@@ -419,16 +421,19 @@ static int shapes_said(const char *wrong_and_far)
 	return n;
 }
 
-static const char *const sums[][2] = { { "--preset=ll", "--combine=expert" },
-				       { "--preset=ll", "--combine=rank" },
-				       { "--preset=compact", "--combine=expert" } };
+static const char *const sums[][3] = {
+	{ "--preset=ll", "--combine=expert", "-w1" },	    { "--preset=ll", "--combine=rank", "-w1" },
+	{ "--preset=compact", "--combine=expert", "-w1" },  { "--preset=flat", "--combine=expert", "-w1" },
+	{ "--preset=flat", "--combine=expert", "--fused" }, { "--preset=flat", "--combine=rank", "--fused" }
+};
 
 START_TEST(the_shapes_of_all2all_are_checked)
 {
-	ck_assert_int_eq(perf(3, "all2all", sums[_i][0], sums[_i][1], "--repeats=1", "-n1", NULL), 0);
+	ck_assert_int_eq(perf(3, "all2all", sums[_i][0], sums[_i][1], sums[_i][2], "--repeats=1", "-n1", NULL), 0);
 	ck_assert_msg(shapes_said("      0      0") == 10, "%s", text);
 	ck_assert_ptr_nonnull(strstr(text, "# geometric means over 5 shapes"));
 	ck_assert_ptr_nonnull(strstr(text, "# nccl and heap: left out, they need devices"));
+	ck_assert_int_eq(strstr(text, "# fused: the combine of covey") != NULL, !strcmp(sums[_i][2], "--fused"));
 	ck_assert_ptr_nonnull(strstr(text, "# Out of bounds values : 0 OK"));
 }
 END_TEST
@@ -510,9 +515,13 @@ START_TEST(json_of_all2all)
 	json_t *all, *row;
 
 	close(mkstemp(file));
-	ck_assert_int_eq(perf(2, "all2all", "--shapes=2,3", "--repeats=1", "--json", file, FEW, NULL), 0);
+	ck_assert_int_eq(perf(2, "all2all", "--shapes=2,3", "--preset=flat", "--fused", "--repeats=1", "--json", file,
+			      FEW, NULL),
+			 0);
 	all = written(file);
 	ck_assert_str_eq(json_string_value(json_object_get(all, "operation")), "all2all");
+	ck_assert_str_eq(json_string_value(json_object_get(all, "preset")), "flat");
+	ck_assert(json_is_true(json_object_get(all, "fused")));
 	ck_assert_uint_eq(json_array_size(json_object_get(all, "rows")), 4);
 	row = json_array_get(json_object_get(all, "rows"), 3);
 	ck_assert_int_eq(json_integer_value(json_object_get(row, "shape")), 3);

@@ -1,0 +1,31 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# A job of ep-moe in every preset: a rank is killed and replaced, and every row of every step is checked.
+# moe_presets.sh EP-MOE
+set -u
+moe=$1 failed=0
+command -v redis-server >/dev/null || { echo "skipped: no redis-server"; exit 77; }
+unset COVEY_STORE COVEY_GROUP COVEY_MAX_RANKS COVEY_HOST COVEY_TRANSPORT COVEY_WORLD COVEY_RANK RANK
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+
+# job CODE PATTERN OPTIONS...: it ends with that code, and says that
+job()
+{
+	want=$1 pattern=$2
+	shift 2
+	"$moe" "$@" >"$log" 2>&1
+	code=$?
+	if [ $code != "$want" ] || ! grep -q -e "$pattern" "$log"; then
+		cat "$log"
+		echo "FAILED: $*: code $code, not $want, or never \"$pattern\""
+		failed=1
+	fi
+}
+
+for preset in ll compact flat; do
+	job 0 "preset $preset," --preset $preset --ranks 3 --recover --kill 1@8 --steps 30 --seed 5
+done
+job 64 "ll, compact or flat is needed" --preset deep
+job 64 "on devices a row is of one expert" --preset compact --devices 1
+exit $failed
