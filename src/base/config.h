@@ -115,6 +115,7 @@
 	X("COVEY_BUILD", "build folder that tests/chaos/run, tests/hwcheck and tests/rdma-vm/run take") \
 	X("COVEY_TREE", "checkout for programs that are built against one") \
 	X("COVEY_LIBRARY", "path of libcovey.so for the Python package; unset: its own, or that of the loader") \
+	X("COVEY_AS", "names under which covey.aliases gives buffers: nixl_ep,deep_ep,mooncake; unset: none") \
 	X("COVEY_FUZZ_BUILD", "build folder of tests/fuzz/run") \
 	X("COVEY_MODELS_KEEP", "folder where tests/models/run keeps what failed") \
 	X("COVEY_VM_CACHE", "folder of the machine that tests/rdma-vm/run starts") \

@@ -2,6 +2,7 @@
 """Every operation and type against numpy."""
 
 import concurrent.futures
+import sys
 
 import numpy as np
 import pytest
@@ -441,3 +442,14 @@ def test_dispatch_of_float16(ranks, preset):
 @pytest.mark.parametrize("preset,rows", [("ll", "bf16"), ("compact", "bf16"), ("ll", "e4m3"), ("compact", "e4m3"), ("flat", "bf16")])
 def test_dispatch_and_combine(ranks, preset, rows):
     ranks.run(WORLD, experts, preset, rows)
+
+
+def test_ep_needs_no_torch(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)  # as if it were not installed
+    names = {}
+    exec("from covey.ep import *\nfrom covey.ep import Ep, Routed, from_bf16, to_bf16", names)
+    assert names["Ep"] is covey.Ep
+    with pytest.raises(ModuleNotFoundError, match="torch"):
+        from covey.ep import Buffer  # noqa: F401
+    with pytest.raises(ImportError, match="cannot import name 'Buffers'"):
+        from covey.ep import Buffers  # noqa: F401

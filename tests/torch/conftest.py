@@ -6,6 +6,7 @@ import signal
 import socket
 import tempfile
 import traceback
+from datetime import timedelta
 
 import pytest
 
@@ -104,3 +105,63 @@ def free_port():
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return s.getsockname()[1]
+
+
+def _with_store(pipe, function, port, rank, arguments, environment):
+    try:
+        torch.set_num_threads(1)
+        os.environ.update(environment, COVEY_HANG_MS="5000")
+        store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=WATCHDOG_S))
+        pipe.send(("ok", function(dist.PrefixStore("ep", store), rank, *arguments)))
+    except BaseException as error:  # the parent tells of it
+        pipe.send(("failed", f"rank {rank}: {error!r}\n{traceback.format_exc()}"))
+
+
+class Processes:
+    """Ranks that have a TCPStore in common, whose server is the test."""
+
+    def __init__(self, store):
+        self.port = free_port()
+        self.server = dist.TCPStore("127.0.0.1", self.port, is_master=True, wait_for_workers=False)
+        self.environment, self.running = {"COVEY_STORE": store}, {}
+
+    def start(self, rank, function, *arguments):
+        pipe, child = _context.Pipe()
+        process = _context.Process(target=_with_store, daemon=True,
+                                   args=(child, function, self.port, rank, arguments, self.environment))
+        process.start()
+        child.close()
+        self.running[rank] = process, pipe
+
+    def result(self, rank):
+        """None: it was killed."""
+        process, pipe = self.running[rank]
+        if not pipe.poll(WATCHDOG_S):
+            raise TimeoutError(f"rank {rank} hangs")
+        try:
+            word, answer = pipe.recv()
+        except EOFError:
+            process.join()
+            assert process.exitcode == -signal.SIGKILL, f"rank {rank} ended with {process.exitcode}"
+            return None
+        process.join(WATCHDOG_S)
+        assert word == "ok", answer
+        return answer
+
+    def run(self, world, function, *arguments):
+        for rank in range(world):
+            self.start(rank, function, *arguments)
+        return [self.result(rank) for rank in range(world)]
+
+    def end(self):
+        for process, _ in self.running.values():
+            if process.is_alive():
+                process.kill()
+            process.join()
+
+
+@pytest.fixture
+def processes(store):
+    made = Processes(store)
+    yield made
+    made.end()

@@ -56,6 +56,16 @@ def test_a_rank_dies_in_backward_and_is_replaced():
     assert ": 2 ranks" in done.stdout and ": 3 ranks" in done.stdout, done.stdout
 
 
+def test_a_rank_dies_in_a_decode_step_and_is_replaced():
+    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    command = [os.path.join(os.environ["COVEY_BUILD"], "tools", "ep-run"), "-n", "3", "--restart=on-failure", "--",
+               sys.executable, os.path.join(root, "examples", "torch", "decode.py")]
+    environment = {k: v for k, v in os.environ.items() if k not in ("COVEY_STORE", "COVEY_GROUP")}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0 and done.stdout.count("has done 20 steps") == 3, done.stdout + done.stderr
+    assert "rank [1] is gone" in done.stdout, done.stdout
+
+
 @pytest.mark.skipif(not hasattr(torch.distributed, "_reconfigure"), reason="torch 2.14 has entry points")
 def test_entry_point(tmp_path):
     program = tmp_path / "plain.py"

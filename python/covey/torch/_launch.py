@@ -52,6 +52,7 @@ class Launcher(_Base):
         self._reconfigurable, self._farewell, self._make = reconfigurable, farewell, make
         self._cuda = None if options.device == "none" else torch.device("cuda", int(options.device))
         self._splits = 0
+        self.where: dict = {}  # store and name of the covey group, where they are known
         self._name = self._description = ""
         self._attach(group)
 

@@ -128,6 +128,7 @@ def _create(opts: Any, given: Any = None) -> ProcessGroup:
         later = Reconfigurable(url, lambda rank, size: _settings(options, rank, size))
         return ProcessGroup(None, timeout, options, opts.store, later)
     group, _joined = _joined, None
+    where = dict(_known)
     if group is not None:
         options.is_extension = group.rank not in group.view().members
     else:
@@ -140,6 +141,7 @@ def _create(opts: Any, given: Any = None) -> ProcessGroup:
     if not options.store and not os.environ.get("COVEY_STORE"):
         farewell = lambda members: _farewell(opts.store, members)
     made = ProcessGroup(group, timeout, options, opts.store, farewell=farewell, make=_make)
+    made.where = where
     if not _alive(_first()):
         _first = weakref.ref(made)
     return made

@@ -7,13 +7,13 @@ T = max_tokens, K = top_k, H = hidden, R = size of the group, El = experts of th
 import ctypes
 from typing import Any, Optional, Sequence, Union
 
-from . import _abi
-from ._abi import Dtype, EpArrived, EpBackAs, EpCombineAs, EpPreset, EpRowsAs, EpTokensAs
-from ._library import lib
-from .buffers import buffer, stream_of
-from .errors import check
-from .group import Group, _enum
-from .outcome import Outcome, wait_in_slices
+from .. import _abi
+from .._abi import Dtype, EpArrived, EpBackAs, EpCombineAs, EpPreset, EpRowsAs, EpTokensAs
+from .._library import lib
+from ..buffers import buffer, stream_of
+from ..errors import check
+from ..group import Group, _enum
+from ..outcome import Outcome, wait_in_slices
 
 
 ARRIVED = _abi.COVEY_EP_ARRIVED  # a word of `arrived`, when what it stands for can be read
@@ -249,7 +249,12 @@ class Ep:
         args.mask_columns = 1 if mask.count == n else self.top_k
 
     def _exchange(self, send, receive, args, outcome: Outcome, kept: dict) -> None:
-        """Sends and receives, on host memory. An exchange that Ctrl-C left is received first."""
+        """Sends and receives, on host memory."""
+        self._send(send, receive, args, kept)
+        check(self._receive(outcome), self.group._handle)
+
+    def _send(self, send, receive, args, kept: Any) -> None:
+        """Sends on host memory; _receive() follows. An exchange that Ctrl-C left is received first."""
         if self._sent:
             self._receive(Outcome())
         self._sent = (receive, kept)
@@ -257,7 +262,6 @@ class Ep:
         if err:
             self._sent = None
         check(err, self.group._handle)
-        check(self._receive(outcome), self.group._handle)
 
     def _receive(self, outcome: Outcome) -> int:
         """Waits in slices; the buffers stay alive for as long as the operation may use them."""

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The low-latency calls that NIXL EP, DeepEP and Mooncake EP have in common, on one buffer of covey."""
+
+from collections.abc import Sequence
+from typing import Any, Callable, Optional, Tuple
+
+import torch
+
+from ._calls import Calls, Rows, kind_of, matrix
+from ._members import E4M3, Shape
+
+_SLOTS, _TOP_K = 4, 8
+_IDS = (torch.int32, torch.int64)
+
+
+def size_hint(max_tokens: int, hidden: int, num_ranks: int) -> int:
+    """Addresses of a window with room for handles in bf16 and in fp8, of tokens with up to 8 experts."""
+    row = 2 * hidden + 1024
+    return 2 * _SLOTS * (max_tokens * row + num_ranks * max_tokens * _TOP_K * row)
+
+
+class Handle(Sequence):
+    """What a dispatch gives its combine: (src_info, layout_range, ...) for those who look inside.
+
+    layout_range has an entry for each source: (first row << 32) | count.
+    """
+
+    def __init__(self, rows: Rows, *rest: Any):
+        self.rows, self._rest = rows, rest
+        self.next_y: Optional[torch.Tensor] = None  # for a combine with zero_copy
+
+    @property
+    def layout_range(self) -> torch.Tensor:
+        packed = self.rows.range  # count above first row
+        return (packed & 0xffffffff) << 32 | packed >> 32
+
+    def __len__(self) -> int:
+        return 2 + len(self._rest)
+
+    def __getitem__(self, i):
+        return (self.rows.src_info, self.layout_range, *self._rest)[i]
+
+    def __iter__(self):
+        return iter((self.rows.src_info, self.layout_range, *self._rest))
+
+    def buffer(self) -> torch.Tensor:
+        """A place for the experts' results, which a combine with zero_copy reads."""
+        if self.next_y is None:
+            self.next_y = torch.empty(self.rows.packed_x.shape, dtype=self.rows.dtype, device=self.rows.packed_x.device)
+        return self.next_y
+
+
+def waits_of(stats: Optional[torch.Tensor], size: int, name: str) -> Optional[torch.Tensor]:
+    """Where the waits for each source are added: int64, an entry for each rank at least."""
+    if stats is not None and (stats.dtype != torch.int64 or stats.numel() < size or not stats.is_contiguous()):
+        raise ValueError(f"{name} is {stats.dtype} {tuple(stats.shape)}: it must be a contiguous int64 tensor with an "
+                         f"entry for each of the {size} ranks")
+    return stats
+
+
+def dispatch(calls: Calls, x: torch.Tensor, ids: torch.Tensor, max_tokens: int, per_rank: int, *, use_fp8: bool,
+             stats: Optional[torch.Tensor], waits: Optional[torch.Tensor], hook: bool, event: bool,
+             after: Optional[Callable] = None, **more: Any):
+    """Returns (recv_x, count, rows, event, hook) in DeepEP's layout.
+
+    Args:
+        after: after() runs, or launches, when the rows are here
+        more: as of Calls.dispatch()
+    """
+    matrix(x, "x", None, None)
+    matrix(ids, "topk_idx", len(x), None, *_IDS)
+    calls.enter()
+    if stats is not None and (stats.dtype != torch.int32 or stats.numel() != per_rank):
+        raise ValueError(f"cumulative_local_expert_recv_stats is {stats.dtype} {tuple(stats.shape)}: it must be int32 "
+                         f"with {per_rank} elements, the experts of a rank")
+
+    def here(rows: Rows) -> None:
+        if stats is not None:
+            stats.view(-1).add_(rows.count)
+        if after:
+            after()
+
+    shape = Shape(max_tokens, x.shape[1], ids.shape[1], per_rank, kind_of(x, use_fp8))
+    waits = waits_of(waits, calls.size, "dispatch_wait_recv_cost_stats")
+    rows, event, hook = calls.dispatch(shape, x, ids, waited=waits, after=here, hook=hook, event=event, **more)
+    recv_x: Any = rows.packed_x
+    if shape.kind & E4M3:
+        recv_x = rows.packed_x, rows.packed_scales.transpose(1, 2)
+    return recv_x, rows.count, rows, event, hook
+
+
+def combine(calls: Calls, handle: Handle, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, *, zero_copy: bool,
+            out: Optional[torch.Tensor], waits: Optional[torch.Tensor], hook: bool, event: bool, **more: Any) -> Tuple:
+    """Returns (combined, event, hook). @more: as of Calls.combine()."""
+    if not isinstance(handle, Handle):
+        raise TypeError(f"handle is {type(handle).__name__}: it must be the one that the dispatch of these tokens gave")
+    rows = handle.rows
+    matrix(ids, "topk_idx", None, rows.shape.top_k, *_IDS)
+    matrix(weights, "topk_weights", len(ids), rows.shape.top_k, torch.float32)
+    if zero_copy:
+        x = handle.buffer()
+    if x.shape != rows.packed_x.shape or x.dtype != rows.dtype or not x.is_contiguous():
+        raise ValueError(f"x is {x.dtype} {tuple(x.shape)}: it must be contiguous, {rows.dtype} and "
+                         f"{tuple(rows.packed_x.shape)}, as what the dispatch gave")
+    if out is None:
+        out = torch.empty((len(ids), rows.shape.hidden), dtype=rows.dtype, device=x.device)
+    matrix(out, "out", len(ids), rows.shape.hidden, rows.dtype)
+    event, hook = calls.combine(rows, x, ids, out, weights=weights, hook=hook, event=event,
+                                waited=waits_of(waits, calls.size, "combine_wait_recv_cost_stats"), **more)
+    return out, event, hook
