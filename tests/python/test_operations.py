@@ -292,7 +292,7 @@ def arrivals(group):
     x, weights = np.full((T, H), 1 + group.rank, np.float32), np.full((T, K), 0.5, np.float32)
     shape = dict(max_tokens=T, hidden=H, top_k=K, experts=E, preset="flat")
     with covey.Ep(group, **shape) as ep:
-        out = ep._rooms([])
+        out = ep._rooms([], T)
         words = np.zeros(ep.arrived_words, np.uint32)
         assert covey.Ep.sizes(group, **shape)["arrived_bytes"] == words.nbytes
         seen = set()
