@@ -20,7 +20,7 @@ struct cvy_ep_places {
 
 CVY_GPU_BOTH static inline int cvy_ep_owner_of(const struct cvy_ep_places *t, int place)
 {
-	if (t->owner)
+	if (!t->near)
 		return t->owner[place];
 	return t->near[place] == CVY_EP_NOBODY ? -1 : t->near[place];
 }
