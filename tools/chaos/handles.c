@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Dispatch and combine by handles that come and go. Numbers of tokens, elements, experts and owners change each time; all
- * presets, forms of rows and of results occur, with and without factors of elements (smooth) and of experts (expert_scale).
+ * presets, forms of rows and of results occur, with and without factors of elements (smooth) and of experts (expert_scale);
+ * but with COMPACT experts may have several places.
  * No call of the group comes between the last operation of a handle, its end and the next handle, so a fast rank makes the
  * next one while others still read its data. All handles end before a safe point: a rank that joins there begins without
  * any.
@@ -79,6 +80,7 @@ static void fill(const struct chaos_member *m, struct chaos_handle *h)
 			h->weights[t * h->top_k + k] = (float)(k + 1);
 		}
 	}
+	memset(h->placed, 0xff, (size_t)h->tokens * (size_t)h->top_k * sizeof(*h->placed)); /* none */
 	memset(h->out, 0xee, (size_t)h->tokens * (size_t)h->hidden * sizeof(*h->out));
 }
 
@@ -91,7 +93,7 @@ static void end(struct chaos_handle *h)
 	covey_ep_destroy(h->ep);
 	free(h->x), free(h->y), free(h->out), free(h->packed), free(h->scales), free(h->weights);
 	free(h->smooth), free(h->flat), free(h->arrived), free(h->recv_weights), free(h->ids), free(h->count),
-		free(h->src_info), free(h->recv_ids), free(h->range);
+		free(h->src_info), free(h->recv_ids), free(h->range), free(h->placed);
 	free(h);
 }
 
@@ -100,7 +102,29 @@ static void draw_owners(const struct chaos_member *m, struct chaos_handle *h, un
 	uint64_t first = chaos_draw(m, what, (uint64_t)h->size), step = 1 + chaos_draw(m, what + 1, 3);
 
 	for (int e = 0; e < h->experts; e++)
-		h->owner[e] = (int)((first + (uint64_t)e * step) % (uint64_t)h->size);
+		for (int p = 0; p < h->places; p++)
+			h->owner[e * h->places + p] =
+				p && (e + p) % 3 == 0
+					? -1
+					: (int)((first + (uint64_t)e * step + (uint64_t)p) % (uint64_t)h->size);
+}
+
+bool chaos_handle_owns(const struct chaos_handle *h, int expert, int rank)
+{
+	for (int p = 0; p < h->places; p++)
+		if (h->owner[expert * h->places + p] == rank)
+			return true;
+	return false;
+}
+
+/* Of expert 0: another rank, or its places the other way round. */
+static void misname(struct chaos_handle *h)
+{
+	int was = h->owner[0];
+
+	h->owner[0] = h->places > 1 ? h->owner[1] : (was + 1) % h->size;
+	if (h->places > 1)
+		h->owner[1] = was;
 }
 
 static bool rooms(struct chaos_handle *h)
@@ -117,6 +141,7 @@ static bool rooms(struct chaos_handle *h)
 	h->scales = calloc(all * (row / CHAOS_GROUP + 1), sizeof(*h->scales));
 	h->weights = calloc(names, sizeof(*h->weights));
 	h->ids = calloc(names, sizeof(*h->ids));
+	h->placed = calloc(names, sizeof(*h->placed));
 	h->recv_weights = calloc(source * (size_t)h->top_k, sizeof(*h->recv_weights));
 	h->recv_ids = calloc(source * (size_t)h->top_k, sizeof(*h->recv_ids));
 	h->count = calloc(bins, sizeof(*h->count));
@@ -126,7 +151,7 @@ static bool rooms(struct chaos_handle *h)
 	h->arrived = calloc(COVEY_EP_ARRIVED_ROWS + all, sizeof(*h->arrived));
 	h->range = calloc(bins * (size_t)h->size, sizeof(*h->range));
 	return h->x && h->out && h->packed && h->y && h->scales && h->weights && h->ids && h->recv_weights &&
-	       h->recv_ids && h->count && h->src_info && h->smooth && h->flat && h->arrived && h->range;
+	       h->recv_ids && h->count && h->src_info && h->smooth && h->flat && h->arrived && h->range && h->placed;
 }
 
 /* With COMPACT a row has no expert of its own. */
@@ -155,9 +180,11 @@ static int begin(struct chaos_member *m, int at, unsigned what, enum slip slip)
 	config.preset = h->preset = (int)chaos_draw(m, what + 4, 3); /* enum covey_ep_preset */
 	config.combine_rows = h->back = (int)chaos_draw(m, what + 8, 2);
 	config.rows = h->rows = (int)chaos_draw(m, what + 5, 4) ^ (slip == ROWS);
+	h->places = chaos_handle_once(h) ? 1 : 1 + (int)chaos_draw(m, what + 11, CHAOS_PLACES);
+	config.places = h->places = h->places < h->size ? h->places : h->size;
 	draw_owners(m, h, what + 6);
 	if (slip == OWNERS)
-		h->owner[0] = (h->owner[0] + 1) % h->size;
+		misname(h);
 	config.expert_owner = h->owner;
 	draw_factors(m, h, what + 9);
 	err = rooms(h) ? covey_ep_create(m->group, &config, &h->ep) : COVEY_ERR_NOMEM;
@@ -207,7 +234,7 @@ static void give_factors(const struct chaos_member *m, struct chaos_handle *h, s
 	for (int e = 0; e < h->experts; e++) {
 		for (int i = 0; i < h->hidden; i++)
 			h->smooth[e * h->hidden + i] = chaos_handle_smooth(e, i);
-		if (h->owner[e] == m->rank)
+		if (chaos_handle_owns(h, e, m->rank))
 			h->factors[local++] = chaos_handle_scale(h, e);
 	}
 	args->smooth = h->smoothed ? h->smooth : NULL;
@@ -237,6 +264,7 @@ static int dispatch(struct chaos_member *m, struct chaos_handle *h, int more, in
 	args.range = h->range;
 	args.recv_experts = h->recv_ids;
 	args.recv_weights = h->recv_weights;
+	args.placed = h->placed;
 	args.flat = h->flat;
 	args.arrived = h->arrived;
 	memset(h->arrived, 0, words(h) * sizeof(*h->arrived));
@@ -274,6 +302,7 @@ static int combine(struct chaos_member *m, struct chaos_handle *h, int *started,
 	args.weights = h->weights;
 	args.out = h->out;
 	args.expert_scale = h->scaled ? h->factors : NULL;
+	args.placed = h->placed;
 	if (!started && !in_halves(m))
 		return covey_combine(h->ep, &args, NULL, result);
 	err = covey_combine_send(h->ep, &args, NULL);

@@ -12,20 +12,21 @@
 #define CHAOS_HIDDEN 320
 #define CHAOS_TOP_K 4
 #define CHAOS_EXPERTS 16
+#define CHAOS_PLACES 3
 #define CHAOS_GROUP 128	 /* elements with one scale */
 #define CHAOS_PEAK 448	 /* the largest 8-bit number */
 #define CHAOS_VALUES 15U /* exact as 8-bit numbers: 1 to 15 */
 
 struct chaos_handle {
 	struct covey_ep *ep;
-	int tokens, hidden, top_k, experts, preset, rows, back, size;
+	int tokens, hidden, top_k, experts, preset, rows, back, size, places;
 	bool smoothed, scaled; /* the dispatch gets factors of elements; the combine those of experts */
-	int owner[CHAOS_EXPERTS];
+	int owner[CHAOS_EXPERTS * CHAOS_PLACES]; /* [experts][places] */
 	uint16_t *x, *y, *out;
 	void *packed; /* uint16_t or, of 8-bit rows, uint8_t */
 	float *scales, *weights, *recv_weights, *smooth;
 	float factors[CHAOS_EXPERTS]; /* of the local experts */
-	int32_t *ids, *count, *src_info, *recv_ids, *flat;
+	int32_t *ids, *count, *src_info, *recv_ids, *flat, *placed;
 	uint32_t *arrived;
 	int64_t *range;
 };
@@ -36,6 +37,8 @@ static inline bool chaos_handle_once(const struct chaos_handle *h)
 	return h->preset == COVEY_EP_COMPACT;
 }
 
+/* Has @rank a place of the expert? */
+bool chaos_handle_owns(const struct chaos_handle *h, int expert, int rank);
 float chaos_handle_element(const struct chaos_member *m, int source, int t, int i);
 int chaos_handle_tokens(const struct chaos_member *m, const struct chaos_handle *h, int source);
 int chaos_handle_expert(const struct chaos_member *m, const struct chaos_handle *h, int source, int t, int k);

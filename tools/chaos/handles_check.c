@@ -115,12 +115,14 @@ static int check_ll(struct chaos_member *m, struct chaos_handle *h)
 	for (int e = 0; e < h->experts; e++) {
 		int row = 0;
 
-		if (h->owner[e] != m->rank)
+		if (!chaos_handle_owns(h, e, m->rank))
 			continue;
 		for (int s = 0; s < h->size && !code; s++) {
-			int first = row;
+			int first = row, elsewhere = h->places > 1 && !(h->range[bin * h->size + s] >> 32);
 
-			for (int t = 0; t < (m->record.mask >> s & 1 ? chaos_handle_tokens(m, h, s) : 0); t++)
+			/* Of several places one takes all that the source has for the expert, and the others nothing. */
+			for (int t = 0; t < (m->record.mask >> s & 1 && !elsewhere ? chaos_handle_tokens(m, h, s) : 0);
+			     t++)
 				for (int k = 0; k < h->top_k && !code; k++)
 					if (chaos_handle_expert(m, h, s, t, k) == e)
 						code = check_row(m, h, bin, row++, &(struct origin){ s, t, k, e });
@@ -209,15 +211,23 @@ static float slack_of(const struct chaos_member *m, const struct chaos_handle *h
 	return weight * (most * 0.505f / 127 + chaos_handle_element(m, m->rank, t, i) / 256);
 }
 
+/* The rank that served entry @k of the own token @t, which names @e; -1: none. */
+static int served_by(const struct chaos_handle *h, int e, int t, int k)
+{
+	int place = h->places > 1 ? h->placed[t * h->top_k + k] : e;
+
+	return e < 0 || place < 0 ? -1 : h->owner[place];
+}
+
 int chaos_handle_check_combine(struct chaos_member *m, const struct chaos_handle *h)
 {
 	for (int t = 0; t < chaos_handle_tokens(m, h, m->rank); t++) {
 		float weight = 0;
 
 		for (int k = 0; k < h->top_k; k++) {
-			int e = chaos_handle_expert(m, h, m->rank, t, k);
+			int e = chaos_handle_expert(m, h, m->rank, t, k), owner = served_by(h, e, t, k);
 
-			if (e >= 0 && m->record.mask >> h->owner[e] & 1)
+			if (owner >= 0 && m->record.mask >> owner & 1)
 				weight += (float)(k + 1) * chaos_handle_scale(h, e);
 		}
 		for (int i = 0; i < h->hidden; i++) {
@@ -239,7 +249,7 @@ static int check_told(struct chaos_member *m, const struct chaos_handle *h)
 	int local = 0;
 
 	for (int e = 0; e < h->experts; e++)
-		local += h->owner[e] == m->rank;
+		local += chaos_handle_owns(h, e, m->rank);
 	for (int i = COVEY_EP_ARRIVED_RANGE; i <= COVEY_EP_ARRIVED_ENDED && local; i++)
 		if (h->arrived[i] != COVEY_EP_ARRIVED)
 			return chaos_bad_bytes(m, "words of a handle", (size_t)i, h->arrived[i], COVEY_EP_ARRIVED);
