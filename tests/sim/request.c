@@ -124,6 +124,19 @@ static int lists(struct memory_server *server, const struct proc *p)
 	return m && strtoull(m, NULL, 10) == p->inc;
 }
 
+/* Has the store its vow to leave? It never decides again, and a group has ended when all others are dead. */
+static int has_vowed(struct memory_server *server, const struct proc *p)
+{
+	unsigned long long inc;
+	char field[16], flags[16];
+	const char *report;
+
+	snprintf(field, sizeof(field), "r:%d", p->rank);
+	report = memory_server_field(server, "sim", field);
+	return report && sscanf(report, "%llu %*s %*s %*s %*s %15s", &inc, flags) == 2 && inc == p->inc &&
+	       strchr(flags, 'l');
+}
+
 int sim_listed(struct proc *p)
 {
 	return lists(p->sim->server, p) && (!p->sim->two || lists(p->sim->old, p));
@@ -218,14 +231,18 @@ static void judge(struct sim *s, const struct sim_request *r, const struct state
 			 was->epoch, was->ph, is->epoch, is->ph);
 }
 
-/* An admitted member that lives, of the group whose name this call may take; NULL: none. Pending ones have no group then. */
+/*
+ * An admitted member that lives and stays, of the group whose name this call may take; NULL: none. Pending ones have no group
+ * then.
+ */
 static const struct proc *lives_in(const struct sim *s, struct memory_server *server, const struct sim_request *r)
 {
 	for (int i = 0; i < s->procs && !strcmp(r->argv[0], "register"); i++) {
 		const struct proc *p = s->proc[i];
 
 		if (p->alive && !p->driver.ended && cvy_group_view(p->driver.group) &&
-		    !covey_mask_has(&cvy_group_view(p->driver.group)->pending, p->rank) && lists(server, p))
+		    !covey_mask_has(&cvy_group_view(p->driver.group)->pending, p->rank) && lists(server, p) &&
+		    !has_vowed(server, p))
 			return p;
 	}
 	return NULL;
