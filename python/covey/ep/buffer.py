@@ -9,8 +9,8 @@
     recv_x, count, handle, event, hook = buffer.dispatch(x, topk_idx, 128, 128, use_fp8=True)
     combined, event, hook = buffer.combine(y, topk_idx, topk_weights, handle)
 
-Tensors may be on the host, too. A rank may die at any moment: the call ends without it, and all survivors see the same
-mask.
+Tensors may be on the host, too. A rank may die at any moment: the call ends without it, and from the next
+call on all survivors see the same mask.
 """
 
 from typing import Any, Iterable, Optional, Tuple
