@@ -429,6 +429,7 @@ static const char *const sums[][3] = {
 
 START_TEST(the_shapes_of_all2all_are_checked)
 {
+	setenv("COVEY_HANG_MS", "20000", 1); /* nobody dies here: with tests beside it a rank may be silent for long */
 	ck_assert_int_eq(perf(3, "all2all", sums[_i][0], sums[_i][1], sums[_i][2], "--repeats=1", "-n1", NULL), 0);
 	ck_assert_msg(shapes_said("      0      0") == 10, "%s", text);
 	ck_assert_ptr_nonnull(strstr(text, "# geometric means over 5 shapes"));
