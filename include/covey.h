@@ -863,7 +863,7 @@ COVEY_API int covey_group_end(void);
  * An expert may have several *places*, ranks that hold it: replicas, shared experts and halves are one rule
  * (docs/replicas.md). Place p of expert e has the number e * P + p. Of the n places whose ranks are contributors of the
  * view in which a dispatch is decided, the one with index (source modulo n), ascending, takes the source's tokens. So all
- * members agree on it, and a death before or inside a dispatch moves tokens to a living place in that dispatch.
+ * members agree on it, and a death before that decision moves tokens to a living place in the same dispatch.
  */
 
 /* The layout of tokens where they arrive, and on the way back. */
@@ -1141,8 +1141,8 @@ COVEY_API size_t covey_ep_route_bytes(const struct covey_ep *ep);
  * Output, may be NULL if places is 0 or 1, and on devices, where it takes a launch after the dispatch; also of a rank
  * without experts:
  *   placed         [num_tokens][K] int32: the place that takes the entry, e * P + p; -1: its id is skipped, or no place
- *                  of the expert lives; on devices also an entry past T rows of one expert. Written with each outcome,
- *                  also one of an error unless the group has ended
+ *                  of the expert lives; on devices also an entry past T rows of one expert, and with one place each
+ *                  the id, whoever lives. Written with each outcome, also one of an error unless the group has ended
  *
  * Output on devices only:
  *   route          covey_ep_route_bytes() of device memory, 16-byte aligned: for the combine of these tokens
@@ -1200,8 +1200,8 @@ struct covey_dispatch_args {
 	const float *smooth; /* LL */
 	/* input and output, may be NULL */
 	uint32_t *arrived;
-	/* output on host memory */
-	int32_t *placed; /* needed with places above 1 */
+	/* output */
+	int32_t *placed; /* host memory: needed with places above 1 */
 };
 
 #ifdef __cplusplus
@@ -1309,7 +1309,7 @@ struct covey_combine_args {
 	const uint8_t *token_mask;
 	int mask_columns;
 	const float *expert_scale; /* LL */
-	const int32_t *placed;	   /* that the dispatch wrote; needed with places above 1 */
+	const int32_t *placed;	   /* that the dispatch wrote; host memory: needed with places above 1 */
 };
 
 #ifdef __cplusplus

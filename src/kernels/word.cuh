@@ -71,7 +71,7 @@ static __device__ __forceinline__ void cvy_add_word(uint64_t *at, uint64_t v)
 	asm volatile("red.relaxed.gpu.global.add.u64 [%0], %1;" ::"l"(at), "l"(v) : "memory");
 }
 
-/* What was there. Whoever acquires the sum sees what this thread, and those that it met, stored before. */
+/* Returns the value before. A thread that acquires the sum sees all that this thread, and those that it met, stored before. */
 static __device__ __forceinline__ uint32_t cvy_add_behind(uint32_t *at, uint32_t v)
 {
 	uint32_t was;

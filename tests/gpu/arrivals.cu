@@ -139,10 +139,10 @@ static void one_step(void)
 	CUDA(cudaMemsetAsync(report, 0, sizeof(*report), stream));
 	CUDA(cudaEventRecord(cleared, stream));
 	CUDA(cudaStreamWaitEvent(beside, cleared, 0));
-	if (covey_ep_local_experts(ep))
-		launch(step);
 	args.num_tokens = TOKENS;
 	must(covey_dispatch(ep, &args, STREAM, NULL), "dispatch");
+	if (covey_ep_local_experts(ep)) /* behind a call that was not refused: it will tell its end */
+		launch(step);
 	CUDA(cudaStreamSynchronize(stream));
 	CUDA(cudaStreamSynchronize(beside));
 	must(covey_device_result(group, &result), "device_result");

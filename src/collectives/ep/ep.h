@@ -41,8 +41,8 @@ struct cvy_ep_call {
 	uint64_t *waited;  /* [size] of the caller, NULL: none */
 	uint64_t *ns;	   /* [size] time to add to `waited` at the end */
 	uint64_t since_ns; /* when it was published */
-	struct covey_mask
-		living; /* dispatch: ranks whose places take tokens; of the view of the last publish or consume */
+	/* dispatch: ranks whose places take tokens; of the view of the last publish or consume */
+	struct covey_mask living;
 	struct covey_mask seen;	   /* sources that have come, or are not waited for */
 	struct covey_mask missing; /* sources or owners whose part is not here; computed by every consume */
 	int consumed;		   /* outputs are written; else a repair decided before this rank entered */

@@ -145,7 +145,7 @@ static const int32_t *ids_of(const struct cvy_ep_call *call, size_t t, int32_t r
 
 /*
  * The places that served the own token @t, as its dispatch says, by its ids; with one place each these are the ids.
- * What is no place of the expert counts as none: the caller's array is read again here.
+ * A number that is no place of the expert counts as none: the caller's array is read again here.
  */
 static const int32_t *places_of(const struct cvy_ep_call *call, size_t t, const int32_t *ids,
 				int32_t room[CVY_EP_MAX_TOP_K])

@@ -228,7 +228,10 @@ static void fill(const struct covey_ep *ep, struct cvy_ep_args *a, int combine, 
 	a->sent = a->route + 2 * items;
 }
 
-/* With a mask the dispatch reads ids where that leaves them: where it says what it sent, or, since places are no ids, behind. */
+/*
+ * With a mask the dispatch reads the ids that are left in the route: where it writes what it sent. With several places it
+ * writes these and no ids, so the ids are behind them.
+ */
 static void fill_masking(const struct covey_ep *ep, const struct covey_dispatch_args *args, struct cvy_ep_args *a)
 {
 	struct cvy_ep_masking *m = &ep->device->beside.masking;

@@ -63,8 +63,8 @@ static void tell_again(const struct covey_ep *ep, const struct covey_dispatch_ar
 {
 	if (!args->arrived || !ep->el)
 		return;
-	__atomic_exchange_n(&args->arrived[COVEY_EP_ARRIVED_AGAIN], 1,
-			    __ATOMIC_SEQ_CST); /* before the stores after it */
+	/* Not a store: it comes before the stores after it. */
+	__atomic_exchange_n(&args->arrived[COVEY_EP_ARRIVED_AGAIN], 1, __ATOMIC_SEQ_CST);
 }
 
 /*
