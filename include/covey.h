@@ -870,7 +870,14 @@ COVEY_API int covey_group_end(void);
 enum covey_ep_preset {
 	COVEY_EP_LL = 0,      /* default: rows per (local expert, source), DeepEP's low-latency layout */
 	COVEY_EP_COMPACT = 1, /* one row per (source, token) for all experts of a rank, as DeepEP's normal mode */
-	COVEY_EP_FLAT = 2     /* the rows of LL, each with its source and entry: `flat` is needed */
+	COVEY_EP_FLAT = 2,    /* the rows of LL, each with its source and entry: `flat` is needed */
+	/*
+	 * As Ascend's MoeDistributeDispatchV2 and CombineV2: rows of an expert as in LL, but they begin where those of the
+	 * expert before end, and each comes with its source, token and k: `triplets` is needed. The two are one layout; in
+	 * the systems that they stand for they differ in how rows travel (docs/presets.md).
+	 */
+	COVEY_EP_WIN = 3,
+	COVEY_EP_MESH = 4
 };
 
 enum covey_ep_rows_as {
@@ -946,7 +953,7 @@ struct covey_ep_config {
 	int preset;		 /* enum covey_ep_preset; 0: COVEY_EP_LL */
 	const int *expert_owner; /* [E] host memory: rank of each; NULL: blocks of ceil(E / size). [E][P] with places */
 	int rows;		 /* enum covey_ep_rows_as; 0: COVEY_EP_ROWS_BF16 */
-	int combine;		 /* LL: enum covey_ep_combine_as; 0: COVEY_EP_PER_EXPERT. COMPACT has one row a rank */
+	int combine;		 /* enum covey_ep_combine_as; 0: COVEY_EP_PER_EXPERT. COMPACT has one row a rank */
 	int lanes;		 /* on devices: processors that a call takes, up to 128; 0: as many as pay */
 	int combine_rows;	 /* enum covey_ep_back_as; 0: COVEY_EP_BACK_PLAIN */
 	int places; /* P: the most places of an expert, 1 to max_ranks; 0: 1. Above 1: expert_owner is [E][P] */
@@ -1003,7 +1010,7 @@ struct covey_ep_sizes {
 	size_t window_bytes;
 	int ranks;	   /* R */
 	int local_experts; /* El of this rank */
-	int rows;	   /* R * T */
+	int rows;
 	/* outputs of a dispatch */
 	size_t packed_x_bytes;
 	size_t packed_scales_bytes; /* not with COVEY_EP_ROWS_BF16 */
@@ -1070,7 +1077,10 @@ COVEY_API int covey_ep_remap(struct covey_ep *ep, const int *expert_owner);
  */
 COVEY_API void covey_ep_destroy(struct covey_ep *ep);
 
-/** covey_ep_local_experts - El, the experts that have a place here; covey_ep_rows: R * T, the rows kept for each */
+/**
+ * covey_ep_local_experts / covey_ep_rows - El, the experts that have a place here, and the rows kept in buffers
+ * R * T rows are kept for each expert; with COMPACT for the rank; with WIN and MESH R * T * min(K, El) for all experts.
+ */
 COVEY_API int covey_ep_local_experts(const struct covey_ep *ep);
 COVEY_API int covey_ep_rows(const struct covey_ep *ep);
 
@@ -1079,7 +1089,8 @@ COVEY_API size_t covey_ep_route_bytes(const struct covey_ep *ep);
 
 /**
  * struct covey_dispatch_args - arguments of covey_dispatch(); all buffers are memory of the kind that the stream says
- * What begins with LL or COMPACT belongs to that preset only; FLAT has all of LL.
+ * What begins with LL or COMPACT belongs to that preset only; FLAT has all of LL. WIN and MESH have all of LL but what
+ * begins with WIN: for both. N = R * T * min(K, El), the rows of covey_ep_rows().
  *
  * Inputs:
  *   x              [num_tokens][H], any alignment: of the handle's dtype, or with x_scales e4m3
@@ -1095,15 +1106,16 @@ COVEY_API size_t covey_ep_route_bytes(const struct covey_ep *ep);
  *
  * Outputs; a rank without experts needs none:
  *   packed_x       LL: [El][R*T][H]. Rows of an expert are those of source 0, 1, ... without gaps, tokens ascending;
- *                  rows past count[e] are untouched. COMPACT: [R*T][H], with one such sequence of rows
- *                  Elements of the handle's dtype
+ *                  rows past count[e] are untouched. COMPACT: [R*T][H], with one such sequence of rows. WIN: [N][H],
+ *                  the rows of expert e + 1 begin where those of e end. Elements of the handle's dtype
  *   packed_scales  f32, with rows of codes: packed_x then has bytes, H in a row, or H / 2 in int4. An element is its
  *                  code times the scale of its group: G groups, with e4m3 ceil(H / 128), else 1. LL: [El][G][R*T].
- *                  COMPACT: [R*T][G]
+ *                  COMPACT: [R*T][G]. WIN: [N][G]
  *   count          [El] int32. LL: rows of each local expert. COMPACT: rows that name each local expert
- *   src_info       int32, index of the token on its source. LL: [El][R*T]. COMPACT: [R*T]
- *   range          int64, (count << 32) | first row, for each source. LL: [El][R]. COMPACT: [R]; all rows here are
- *                  count + first of the last source
+ *   src_info       int32, index of the token on its source. LL: [El][R*T]. COMPACT: [R*T]. WIN: [N]
+ *   range          int64, (count << 32) | first row, for each source. LL: [El][R], first among the rows of the expert.
+ *                  COMPACT: [R]. WIN: [El][R], first among all rows. COMPACT, WIN: all rows here are count + first of
+ *                  the last source
  *   recv_experts   COMPACT: [R*T][K] int32: for each row the local experts (0..El-1), at the places where its token
  *                  names them; -1 elsewhere
  *   recv_weights   COMPACT: [R*T][K] f32: their weights; 0 elsewhere
@@ -1113,24 +1125,25 @@ COVEY_API size_t covey_ep_route_bytes(const struct covey_ep *ep);
  *                  [num_tokens][K], an entry with 0 is skipped, as if its id were -1. The combine of these tokens gets
  *                  the same mask
  *   fill_tail      not 0: past the last row, up to R*T, src_info, recv_experts, triplets and flat are -1 and
- *                  recv_weights 0; LL: of each expert. packed_x and packed_scales stay untouched there
+ *                  recv_weights 0; LL: of each expert; WIN: up to N. packed_x and packed_scales stay untouched there
  *
  * Outputs, may be NULL (`flat` only without FLAT); a rank without experts gets none:
  *   expert_tokens  [El] int64: the rows of each local expert, as count, or with expert_tokens_as their inclusive prefix
  *                  sums (enum covey_ep_tokens_as). expert_alignment (0: 1): each expert's rows are rounded up to a
- *                  multiple of it, before they are added. No row moves, and no other output is rounded
+ *                  multiple of it, before they are added. No row moves, and no other output is rounded. WIN: 0 or 1
  *   recv_counts    LL: [El][R] int32: inclusive prefix sums of the counts of range, expert by expert: where each run
- *                  would end if the rows of all experts stood without gaps. COMPACT: INVAL
+ *                  would end if the rows of all experts stood without gaps; WIN: where it ends. COMPACT: INVAL
  *   triplets       int32, (source, token, k) of each row: k is the place of the expert in the token's ids. LL:
- *                  [El][R*T][3]. COMPACT: [R*T][3], k is the first place that names an expert of this rank
- *   flat           int32, (source, token * K + k) of each row. LL: [El][R*T][2]. COMPACT: [R*T][2]
+ *                  [El][R*T][3]. WIN: [N][3], needed. COMPACT: [R*T][3], k is the first place that names an expert of
+ *                  this rank
+ *   flat           int32, (source, token * K + k) of each row. LL: [El][R*T][2]. COMPACT: [R*T][2]. WIN: [N][2]
  *
  * On devices token_mask takes a launch before the dispatch, and fill_tail or one of these outputs but flat a launch
  * after it.
  *
  * Input and output, may be NULL; of a rank without experts not used:
  *   arrived        uint32, 4-byte aligned, enum covey_ep_arrived words and then one for each row of packed_x. LL:
- *                  [3 + El*R*T]. COMPACT: [3 + R*T]. All are 0 before the call. A word becomes COVEY_EP_ARRIVED when
+ *                  [3 + El*R*T]. COMPACT: [3 + R*T]. WIN: [3 + N]. All are 0 before the call. A word becomes COVEY_EP_ARRIVED when
  *                  what it stands for can be read, while the dispatch continues: other threads or kernels begin with
  *                  rows that are here (covey_device.h: covey_wait_row()). Whoever has read a word may make it 0 for
  *                  the next dispatch. Where COVEY_EP_ARRIVED_AGAIN is not 0 once the dispatch has ended, rows were
@@ -1195,9 +1208,9 @@ struct covey_dispatch_args {
 	/* outputs, may be NULL */
 	int64_t *expert_tokens;
 	int32_t *recv_counts; /* LL */
-	int32_t *triplets;
-	int32_t *flat;	     /* FLAT: needed */
-	const float *smooth; /* LL */
+	int32_t *triplets;    /* WIN, MESH: needed */
+	int32_t *flat;	      /* FLAT: needed */
+	const float *smooth;  /* LL */
 	/* input and output, may be NULL */
 	uint32_t *arrived;
 	/* output */
@@ -1258,7 +1271,7 @@ COVEY_API int covey_dispatch_recv(struct covey_ep *ep, uint64_t deadline_ns, str
  *
  * Inputs:
  *   y              the experts' results, of the handle's dtype, in the rows of packed_x; devices read them in place. LL:
- *                  [El][R*T][H]. COMPACT: [R*T][H]: for each row the weighted sum of the experts here
+ *                  [El][R*T][H]. WIN: [N][H]. COMPACT: [R*T][H]: for each row the weighted sum of the experts here
  *   experts        [num_tokens][K] int32, of this rank's tokens; on devices not read
  *   experts64      the same in int64, if experts is NULL; on devices not read. The dispatch may have had the other
  *                  type. Both: INVAL
@@ -1275,7 +1288,7 @@ COVEY_API int covey_dispatch_recv(struct covey_ep *ep, uint64_t deadline_ns, str
  *   expert_scale   LL: [El] f32. Each result is multiplied by that of its expert. A row that travels is rounded after it,
  *                  and with COVEY_EP_PER_EXPERT so is one that stays here; in codes it is not rounded before.
  *                  On devices with COVEY_EP_PER_RANK the factor multiplies the weight instead. Ranks and calls may
- *                  differ. COMPACT: INVAL
+ *                  differ. COMPACT, WIN: INVAL
  *
  * Output:
  *   out            [num_tokens][H]. LL: out[t] = sum over k of weights[t][k] * y(t, k), in f32, k ascending. COMPACT:

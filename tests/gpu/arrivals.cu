@@ -213,7 +213,7 @@ int main(int argc, char **argv)
 		if (!another(&result, world()))
 			break;
 	}
-	if (!rows_read)
+	if (!rows_read && !replacement) /* a replacement's few steps may all have been placed anew */
 		failures++;
 	printf("rank %d: %llu checks, %d failed, %llu rows read, %llu dispatches placed rows anew, %llu waits in "
 	       "vain\n",

@@ -280,6 +280,10 @@ int cvy_ep_take_config(struct covey_group *group, const struct covey_ep_config *
 		return cvy_ep_fail(group, COVEY_ERR_INVAL, "max_ranks * max_tokens must be below 2^31");
 	*shape = (struct cvy_ep_shape){ c->max_tokens,	c->hidden, c->top_k,   c->experts,
 					view.max_ranks, c->preset, back_of(c), c->places };
+	if (cvy_ep_rows_kept(shape, view.max_ranks, c->experts) > CVY_EP_MAX_ROWS)
+		return cvy_ep_fail(group, COVEY_ERR_INVAL,
+				   "with COVEY_EP_WIN and COVEY_EP_MESH max_ranks * max_tokens * min(top_k, experts) "
+				   "must be below 2^31");
 	return check_places(group, c, view.max_ranks);
 }
 
@@ -382,5 +386,5 @@ COVEY_API int covey_ep_rows(const struct covey_ep *ep)
 {
 	int err = cvy_ep_settled(ep);
 
-	return err ? err : ep->size * ep->shape.tokens;
+	return err ? err : (int)cvy_ep_bin_rows(ep);
 }

@@ -47,11 +47,11 @@ struct cvy_ep_call {
 	struct covey_mask missing; /* sources or owners whose part is not here; computed by every consume */
 	int consumed;		   /* outputs are written; else a repair decided before this rank entered */
 	uint32_t *place;	   /* combine [bins of all]: next row of each in its owner's run for this rank */
-	uint32_t *rows;		   /* combine [bins of all]: rows of each */
-	struct cvy_ep_run *run;	   /* combine [size]: run in each owner's slot; count: rows expected from it */
-	const uint8_t **from;	   /* combine [size]: first row of the run, NULL: owner is missing */
-	float *sum, *part;	   /* combine [hidden], part: of one owner */
-	uint16_t *row;		   /* combine [hidden]: part, as it would travel */
+	uint32_t *rows;		/* combine [bins of all]: rows of each; dispatch, close [bins][size]: of each source */
+	struct cvy_ep_run *run; /* combine [size]: run in each owner's slot; count: rows expected from it */
+	const uint8_t **from;	/* combine [size]: first row of the run, NULL: owner is missing */
+	float *sum, *part;	/* combine [hidden], part: of one owner */
+	uint16_t *row;		/* combine [hidden]: part, as it would travel */
 };
 
 /*
@@ -90,6 +90,17 @@ static inline int cvy_ep_bins(const struct covey_ep *ep)
 static inline int cvy_ep_all_bins(const struct covey_ep *ep)
 {
 	return cvy_ep_pack_of(ep->shape.preset)->once ? ep->size : cvy_ep_all_places(&ep->shape);
+}
+
+/* Rows of the buffers for each bin, or for all if they stand close; and row @at of @bin in them. */
+static inline size_t cvy_ep_bin_rows(const struct covey_ep *ep)
+{
+	return (size_t)cvy_ep_rows_kept(&ep->shape, ep->size, ep->el);
+}
+
+static inline size_t cvy_ep_row_at(const struct covey_ep *ep, int bin, size_t at)
+{
+	return cvy_ep_pack_of(ep->shape.preset)->close ? at : (size_t)bin * cvy_ep_bin_rows(ep) + at;
 }
 
 static inline int cvy_ep_bin(const struct covey_ep *ep, int place)
@@ -165,7 +176,9 @@ static inline uint64_t *cvy_ep_dispatch_skips(const struct covey_ep *ep, uint8_t
  * source may tell: none, returns -1.
  */
 int cvy_ep_dispatch_take(const struct cvy_ep_call *call, int src, const uint8_t *slot, uint64_t told);
-/* The same for a handle of one place each, where it does not matter who lives. */
+/* The same of all sources, slot[size] and told[size]: also where bins stand close. Adds to call->missing. */
+void cvy_ep_dispatch_take_all(struct cvy_ep_call *call, const uint8_t *const *slot, const uint64_t *told);
+/* One source, of a handle of one place each, where it does not matter who lives. */
 static inline int cvy_ep_dispatch_read(const struct covey_ep *ep, const struct covey_dispatch_args *args, int src,
 				       const uint8_t *slot, uint64_t told)
 {

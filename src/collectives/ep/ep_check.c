@@ -57,13 +57,17 @@ static int check_more(struct covey_ep *ep, const struct covey_dispatch_args *a)
 	if (a->expert_alignment < 0)
 		return cvy_fail(cvy_handle_box(ep->group), COVEY_ERR_INVAL, -1, 0,
 				"expert_alignment is %d: it must be 1 or more, or 0 for 1", a->expert_alignment);
+	if (a->expert_alignment > 1 && cvy_ep_pack_of(s->preset)->close)
+		return cvy_ep_fail(
+			ep->group, COVEY_ERR_INVAL,
+			"expert_alignment rounds up beyond rows that stand close: give 0 with COVEY_EP_WIN and "
+			"COVEY_EP_MESH");
 	if (a->expert_alignment > 1 && !a->expert_tokens)
 		return cvy_ep_fail(ep->group, COVEY_ERR_INVAL,
 				   "expert_alignment rounds expert_tokens up, which is NULL: give both");
 	if (a->recv_counts && cvy_ep_pack_of(s->preset)->once)
 		return cvy_ep_fail(ep->group, COVEY_ERR_INVAL,
-				   "recv_counts are of COVEY_EP_LL and COVEY_EP_FLAT: with COVEY_EP_COMPACT a row is "
-				   "of several experts");
+				   "recv_counts are not of COVEY_EP_COMPACT: there a row is of several experts");
 	if (a->recv_counts && (int64_t)ep->size * s->tokens * rows > INT32_MAX)
 		return cvy_fail(
 			cvy_handle_box(ep->group), COVEY_ERR_INVAL, -1, 0,
@@ -85,6 +89,9 @@ static int check_outputs(struct covey_ep *ep, const struct covey_dispatch_args *
 				   "recv_experts and recv_weights must not be NULL with COVEY_EP_COMPACT");
 	if (cvy_ep_pack_of(ep->shape.preset)->flat && !a->flat)
 		return cvy_ep_fail(ep->group, COVEY_ERR_INVAL, "flat must not be NULL with COVEY_EP_FLAT");
+	if (cvy_ep_pack_of(ep->shape.preset)->triplets && !a->triplets)
+		return cvy_ep_fail(ep->group, COVEY_ERR_INVAL,
+				   "triplets must not be NULL with COVEY_EP_WIN and COVEY_EP_MESH");
 	if ((uintptr_t)a->arrived % sizeof(*a->arrived))
 		return cvy_ep_fail(ep->group, COVEY_ERR_INVAL, "arrived must be 4-byte aligned");
 	return check_more(ep, a);
@@ -188,7 +195,8 @@ static int check_placed(struct covey_ep *ep, const struct covey_combine_args *a)
 
 static int check_combine(struct covey_ep *ep, const struct covey_combine_args *a, int on_device)
 {
-	uint64_t rows = (uint64_t)ep->size * (uint64_t)ep->shape.tokens;
+	const struct cvy_ep_pack *pack = cvy_ep_pack_of(ep->shape.preset);
+	uint64_t rows = cvy_ep_bin_rows(ep);
 	int err;
 
 	if (a->num_tokens < 0 || a->num_tokens > ep->shape.tokens)
@@ -203,13 +211,13 @@ static int check_combine(struct covey_ep *ep, const struct covey_combine_args *a
 		err = check_placed(ep, a);
 	if (err)
 		return err;
-	if (a->num_tokens && !a->weights && (a->renormalise || !cvy_ep_pack_of(ep->shape.preset)->once))
+	if (a->num_tokens && !a->weights && (a->renormalise || !pack->once))
 		return cvy_ep_fail(ep->group, COVEY_ERR_INVAL, "weights must not be NULL when there are tokens");
-	if (a->expert_scale && cvy_ep_pack_of(ep->shape.preset)->once)
+	if (a->expert_scale && (pack->once || pack->close))
 		return cvy_ep_fail(
 			ep->group, COVEY_ERR_INVAL,
-			"expert_scale differs by expert, and with COVEY_EP_COMPACT a row is for all experts of a "
-			"rank: lay the handle out with COVEY_EP_LL or COVEY_EP_FLAT, or give NULL");
+			"expert_scale differs by expert, which only rows of COVEY_EP_LL and COVEY_EP_FLAT say by "
+			"their place: lay the handle out with one of them, or give NULL");
 	if (ep->el && (!a->y || (!a->range && !on_device)))
 		return cvy_ep_fail(ep->group, COVEY_ERR_INVAL, "y and range must not be NULL");
 	for (size_t i = 0; i < (size_t)cvy_ep_bins(ep) * (size_t)ep->size && !on_device; i++) {

@@ -21,8 +21,14 @@ struct cvy_ep_call *cvy_ep_call_new(struct covey_ep *ep, int combine)
 	if (!call)
 		return NULL;
 	call->ep = ep;
-	if (!combine)
-		return call;
+	if (!combine) {
+		if (cvy_ep_pack_of(ep->shape.preset)->close)
+			call->rows = calloc((size_t)ep->el * size + 1, sizeof(*call->rows));
+		if (call->rows || !cvy_ep_pack_of(ep->shape.preset)->close)
+			return call;
+		cvy_ep_call_free(call);
+		return NULL;
+	}
 	call->place = calloc(bins, sizeof(*call->place));
 	call->rows = calloc(bins, sizeof(*call->rows));
 	call->run = calloc(size, sizeof(*call->run));
@@ -73,7 +79,7 @@ static void put_rows(const struct covey_ep *ep, uint8_t *to, const uint8_t *y, s
 uint32_t cvy_ep_combine_write(const struct covey_ep *ep, const struct covey_combine_args *args, int src, uint32_t first,
 			      uint8_t *slot)
 {
-	size_t plain = cvy_ep_row_bytes(&ep->shape), per_bin = (size_t)ep->size * (size_t)ep->shape.tokens;
+	size_t plain = cvy_ep_row_bytes(&ep->shape), per_bin = cvy_ep_bin_rows(ep);
 	size_t row = cvy_ep_back_bytes(&ep->shape);
 	struct cvy_ep_run *run = (struct cvy_ep_run *)(void *)slot + src;
 	uint8_t *to = slot + cvy_ep_combine_rows_at(&ep->shape);
@@ -86,7 +92,7 @@ uint32_t cvy_ep_combine_write(const struct covey_ep *ep, const struct covey_comb
 		if (n > (size_t)ep->shape.tokens || from + n > per_bin || next + n > cvy_ep_combine_rows(&ep->shape))
 			continue; /* a dispatch never writes this; the run's length shows it to the source */
 		if (n)
-			put_rows(ep, to + next * row, (const uint8_t *)args->y + ((size_t)bin * per_bin + from) * plain,
+			put_rows(ep, to + next * row, (const uint8_t *)args->y + cvy_ep_row_at(ep, bin, from) * plain,
 				 n, args->expert_scale ? &args->expert_scale[bin] : NULL);
 		next += (uint32_t)n;
 	}

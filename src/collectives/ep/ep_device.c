@@ -95,6 +95,9 @@ static int check_shape(const struct covey_ep *ep)
 {
 	char why[160];
 
+	if (cvy_ep_pack_of(ep->shape.preset)->close)
+		return cvy_ep_fail(ep->group, COVEY_ERR_UNSUPPORTED,
+				   "devices have COVEY_EP_LL, COVEY_EP_COMPACT and COVEY_EP_FLAT only");
 	if (cvy_ep_device_takes(&ep->shape, ep->size, why, sizeof(why)))
 		return 0;
 	return cvy_fail(cvy_handle_box(ep->group), COVEY_ERR_UNSUPPORTED, -1, 0, "devices do not take %s", why);

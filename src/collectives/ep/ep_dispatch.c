@@ -192,13 +192,16 @@ static void dispatch_publish(struct cvy_engine *e, struct cvy_op *op, uint64_t i
 	}
 }
 
-/* The next row of @src in @bin, or -1: its T rows there are used up. */
-static int place_row(const struct covey_dispatch_args *args, const struct covey_ep *ep, int bin, int src)
+/* The next row of @src in @bin, or -1: its rows there are used up. */
+static int place_row(const struct cvy_ep_call *call, int bin, int src)
 {
-	int64_t *range = &args->range[(size_t)bin * (size_t)ep->size + (size_t)src];
+	const struct covey_ep *ep = call->ep;
+	const size_t run = (size_t)bin * (size_t)ep->size + (size_t)src;
+	const int close = cvy_ep_pack_of(ep->shape.preset)->close;
+	int64_t *range = &call->dispatch.range[run];
 	uint32_t n = cvy_ep_range_count(*range), first = cvy_ep_range_first(*range);
 
-	if (n >= (uint32_t)ep->shape.tokens)
+	if (n >= (close ? call->rows[run] : (uint32_t)ep->shape.tokens))
 		return -1;
 	*range = cvy_ep_range(n + 1, first);
 	return (int)(first + n);
@@ -235,8 +238,8 @@ static void put_row(const struct covey_ep *ep, const struct covey_dispatch_args 
 		    const struct token *t)
 {
 	const struct cvy_ep_code *code = cvy_ep_code_of(ep->rows_as);
-	size_t rows = (size_t)ep->size * (size_t)ep->shape.tokens, hidden = (size_t)ep->shape.hidden;
-	size_t to = (size_t)p->bin * rows + (size_t)p->at, bytes = cvy_ep_code_bytes(code, hidden);
+	size_t rows = cvy_ep_bin_rows(ep), hidden = (size_t)ep->shape.hidden;
+	size_t to = cvy_ep_row_at(ep, p->bin, (size_t)p->at), bytes = cvy_ep_code_bytes(code, hidden);
 	size_t groups = cvy_ep_code_groups(code, hidden);
 	int by_row = cvy_ep_pack_of(ep->shape.preset)->scale_by_row;
 	const struct cvy_ep_plain x = { t->row, ep->dtype, hidden, p->smooth, NULL };
@@ -267,20 +270,22 @@ static void put_origin(const struct covey_ep *ep, const struct covey_dispatch_ar
 		       2 * sizeof(int32_t));
 }
 
-static void one_row_each(const struct covey_ep *ep, const struct covey_dispatch_args *args, const struct token *t)
+static void one_row_each(const struct cvy_ep_call *call, const struct token *t)
 {
-	size_t rows = (size_t)ep->size * (size_t)ep->shape.tokens, hidden = (size_t)ep->shape.hidden;
+	const struct covey_ep *ep = call->ep;
+	const struct covey_dispatch_args *args = &call->dispatch;
+	size_t hidden = (size_t)ep->shape.hidden;
 
 	for (int k = 0; k < ep->shape.top_k; k++) {
 		struct place p;
-		int le = t->local[k], at = le >= 0 ? place_row(args, ep, le, t->src) : -1;
+		int le = t->local[k], at = le >= 0 ? place_row(call, le, t->src) : -1;
 
 		if (at < 0)
 			continue;
 		p = (struct place){ le, at, args->smooth ? args->smooth + (size_t)t->id[k] * hidden : NULL };
 		put_row(ep, args, &p, t);
-		put_origin(ep, args, (size_t)le * rows + (size_t)at, t, k);
-		tell(ep, args, COVEY_EP_ARRIVED_ROWS + (size_t)le * rows + (size_t)at);
+		put_origin(ep, args, cvy_ep_row_at(ep, le, (size_t)at), t, k);
+		tell(ep, args, COVEY_EP_ARRIVED_ROWS + cvy_ep_row_at(ep, le, (size_t)at));
 		args->count[le]++;
 	}
 }
@@ -293,15 +298,17 @@ static int named_before(const struct token *t, int k)
 	return 0;
 }
 
-static void one_row(const struct covey_ep *ep, const struct covey_dispatch_args *args, const struct token *t)
+static void one_row(const struct cvy_ep_call *call, const struct token *t)
 {
+	const struct covey_ep *ep = call->ep;
+	const struct covey_dispatch_args *args = &call->dispatch;
 	size_t top_k = (size_t)ep->shape.top_k;
 	struct place p = { 0, 0, NULL };
 	int first = 0, at;
 
 	while (first < ep->shape.top_k && t->local[first] < 0)
 		first++;
-	at = first < ep->shape.top_k ? place_row(args, ep, 0, t->src) : -1;
+	at = first < ep->shape.top_k ? place_row(call, 0, t->src) : -1;
 	if (at < 0)
 		return;
 	p.at = at;
@@ -318,10 +325,18 @@ static void one_row(const struct covey_ep *ep, const struct covey_dispatch_args 
 	tell(ep, args, COVEY_EP_ARRIVED_ROWS + (size_t)at);
 }
 
+/* Which of the experts here takes tokens of @src for @id, -1: none. */
+static int local_of(const struct cvy_ep_call *call, int32_t id, int src)
+{
+	const struct covey_ep *ep = call->ep;
+	int v = cvy_ep_valid(&ep->shape, id) ? place_for(call, id, src) : -1;
+
+	return v >= 0 ? ep->local[v] : -1;
+}
+
 static void gather(const struct cvy_ep_call *call, int src, const uint8_t *slot, int n, int given)
 {
 	const struct covey_ep *ep = call->ep;
-	const struct covey_dispatch_args *args = &call->dispatch;
 	const struct cvy_ep_shape *s = &ep->shape;
 	size_t top_k = (size_t)s->top_k;
 	const int32_t *ids = (const int32_t *)(const void *)slot;
@@ -333,36 +348,79 @@ static void gather(const struct cvy_ep_call *call, int src, const uint8_t *slot,
 		t.weights = weights + (size_t)t.number * top_k;
 		t.row = rows + (size_t)t.number * cvy_ep_row_bytes(s);
 		for (size_t k = 0; k < top_k; k++) {
-			int32_t id = ids[(size_t)t.number * top_k + k];
-			int v = cvy_ep_valid(s, id) ? place_for(call, id, src) : -1;
-
-			t.id[k] = id;
-			t.local[k] = v >= 0 ? ep->local[v] : -1;
+			t.id[k] = ids[(size_t)t.number * top_k + k];
+			t.local[k] = local_of(call, t.id[k], src);
 		}
 		if (cvy_ep_pack_of(s->preset)->once)
-			one_row(ep, args, &t);
+			one_row(call, &t);
 		else
-			one_row_each(ep, args, &t);
+			one_row_each(call, &t);
 	}
+}
+
+/* How many tokens a source has told that has this slot; -1: it has told nothing, or what no source may tell. */
+static int tokens_told(const struct covey_ep *ep, const uint8_t *slot, uint64_t told)
+{
+	const uint64_t n = told & ~GIVEN;
+
+	if (!slot || n > (uint64_t)ep->shape.tokens || ((told & GIVEN) && ep->rows_as != COVEY_EP_ROWS_E4M3))
+		return -1;
+	return (int)n;
+}
+
+/*
+ * Where bins stand close: how many rows each gets, and thus where it begins. Ids are read a second time when rows are placed.
+ * A peer may write meanwhile, so no run then gets more than it has here.
+ */
+static void count_rows(const struct cvy_ep_call *call, const uint8_t *const *slot, const uint64_t *told)
+{
+	const struct covey_ep *ep = call->ep;
+	const size_t size = (size_t)ep->size, runs = (size_t)ep->el * size, top_k = (size_t)ep->shape.top_k;
+	uint32_t first = 0;
+
+	if (!cvy_ep_pack_of(ep->shape.preset)->close || !ep->el)
+		return;
+	memset(call->rows, 0, runs * sizeof(*call->rows));
+	for (int src = 0; src < ep->size; src++) {
+		const int32_t *ids = (const int32_t *)(const void *)slot[src];
+		const int n = tokens_told(ep, slot[src], told[src]);
+
+		for (size_t i = 0; n > 0 && i < (size_t)n * top_k; i++) {
+			const int le = local_of(call, ids[i], src);
+			uint32_t *rows = le < 0 ? NULL : &call->rows[(size_t)le * size + (size_t)src];
+
+			if (rows && *rows < (uint32_t)ep->shape.tokens)
+				++*rows;
+		}
+	}
+	for (size_t run = 0; run < runs; first += call->rows[run++])
+		call->dispatch.range[run] = cvy_ep_range(0, first);
 }
 
 int cvy_ep_dispatch_take(const struct cvy_ep_call *call, int src, const uint8_t *slot, uint64_t told)
 {
 	const struct covey_ep *ep = call->ep;
 	const struct covey_dispatch_args *args = &call->dispatch;
-	const uint64_t n = told & ~GIVEN;
-	const int given = (told & GIVEN) != 0;
+	const int n = tokens_told(ep, slot, told), close = cvy_ep_pack_of(ep->shape.preset)->close;
 
-	for (int bin = 0; bin < cvy_ep_bins(ep); bin++) {
+	for (int bin = 0; !close && bin < cvy_ep_bins(ep); bin++) {
 		int64_t *range = &args->range[(size_t)bin * (size_t)ep->size + (size_t)src];
 		uint32_t end = src ? cvy_ep_range_count(range[-1]) + cvy_ep_range_first(range[-1]) : 0;
 
 		*range = cvy_ep_range(0, end);
 	}
-	if (!slot || n > (uint64_t)ep->shape.tokens || (given && ep->rows_as != COVEY_EP_ROWS_E4M3))
+	if (n < 0)
 		return -1;
-	gather(call, src, slot, (int)n, given);
+	gather(call, src, slot, n, (told & GIVEN) != 0);
 	return 0;
+}
+
+void cvy_ep_dispatch_take_all(struct cvy_ep_call *call, const uint8_t *const *slot, const uint64_t *told)
+{
+	count_rows(call, slot, told);
+	for (int r = 0; r < call->ep->size; r++)
+		if (cvy_ep_dispatch_take(call, r, slot[r], told[r]) < 0)
+			cvy_mask_add(&call->missing, r);
 }
 
 static void dispatch_begin(const struct cvy_engine *e, struct cvy_ep_call *call)
@@ -384,40 +442,44 @@ static void dispatch_end(struct cvy_ep_call *call)
 	tell(call->ep, &call->dispatch, COVEY_EP_ARRIVED_RANGE);
 }
 
+/* NULL in slot[size]: nothing of that source is here. */
+static void take_all(const struct cvy_engine *e, struct cvy_ep_call *call, const uint8_t *const *slot,
+		     const uint64_t *told)
+{
+	dispatch_begin(e, call);
+	cvy_ep_dispatch_take_all(call, slot, told);
+	dispatch_end(call);
+}
+
 static void dispatch_consume(struct cvy_engine *e, struct cvy_op *op, uint64_t i)
 {
 	const struct cvy_site *here = cvy_site(e);
 	struct cvy_ep_call *call = op->priv;
 	const struct covey_ep *ep = call->ep;
-	size_t at = cvy_ep_dispatch_slot(ep, op);
-	int k = 0;
+	const size_t at = cvy_ep_dispatch_slot(ep, op);
+	const uint8_t *slot[COVEY_MAX_RANKS];
+	uint64_t told[COVEY_MAX_RANKS];
 
-	dispatch_begin(e, call);
-	for (int r = 0; r < ep->size; r++) {
-		const uint8_t *slot = NULL;
-		uint64_t told = 0;
+	memset((void *)slot, 0, (size_t)ep->size * sizeof(*slot));
+	memset(told, 0, (size_t)ep->size * sizeof(*told));
+	for (int k = 0; k < here->set.n; k++) {
+		const int r = here->set.rank[k];
 
-		while (k < here->set.n && here->set.rank[k] < r)
-			k++;
-		if (k < here->set.n && here->set.rank[k] == r && !cvy_ep_source_missing(e, k) &&
-		    !skipped(e, op, ep, k)) {
-			slot = here->set.base[k] + at;
-			told = cvy_source_line(e, op, i, k, 1)->aux;
-		}
-		if (cvy_ep_dispatch_take(call, r, slot, told) < 0)
-			cvy_mask_add(&call->missing, r);
+		if (r >= ep->size || cvy_ep_source_missing(e, k) || skipped(e, op, ep, k))
+			continue;
+		slot[r] = here->set.base[k] + at;
+		told[r] = cvy_source_line(e, op, i, k, 1)->aux;
 	}
-	dispatch_end(call);
+	take_all(e, call, slot, told);
 }
 
 /* Nothing was read here: no source's part is here, and the outputs show this. */
 static void dispatch_nothing(const struct cvy_engine *e, struct cvy_ep_call *call)
 {
-	dispatch_begin(e, call);
-	for (int r = 0; r < call->ep->size; r++)
-		if (cvy_ep_dispatch_take(call, r, NULL, 0) < 0)
-			cvy_mask_add(&call->missing, r);
-	dispatch_end(call);
+	static const uint8_t *const none[COVEY_MAX_RANKS];
+	static const uint64_t nothing[COVEY_MAX_RANKS];
+
+	take_all(e, call, none, nothing);
 }
 
 static void dispatch_finish(struct cvy_engine *e, struct cvy_op *op)

@@ -13,11 +13,20 @@ static const struct cvy_ep_pack packs[] = {
 	[COVEY_EP_LL] = { .once = 0, .beside = 0, .scale_by_row = 0 },
 	[COVEY_EP_COMPACT] = { .once = 1, .beside = 1, .scale_by_row = 1 },
 	[COVEY_EP_FLAT] = { .flat = 1 },
+	[COVEY_EP_WIN] = { .close = 1, .scale_by_row = 1, .triplets = 1 },
+	[COVEY_EP_MESH] = { .close = 1, .scale_by_row = 1, .triplets = 1 },
 };
 
 const struct cvy_ep_pack *cvy_ep_pack_of(int preset)
 {
 	return preset < 0 || preset >= (int)(sizeof(packs) / sizeof(packs[0])) ? NULL : &packs[preset];
+}
+
+int64_t cvy_ep_rows_kept(const struct cvy_ep_shape *s, int ranks, int el)
+{
+	const int64_t of_all = (int64_t)ranks * s->tokens;
+
+	return cvy_ep_pack_of(s->preset)->close ? of_all * (s->top_k < el ? s->top_k : el) : of_all;
 }
 
 size_t cvy_ep_dispatch_weights_at(const struct cvy_ep_shape *s)

@@ -36,9 +36,17 @@ struct cvy_ep_pack {
 	int beside; /* weights travel, beside the rows, with the experts that they name */
 	int scale_by_row; /* scales of a row are adjacent; else those of a group are */
 	int flat;	  /* each row comes with its source and its entry there */
+	int close;	  /* a bin begins where the one before ends; else where it would end if it were full */
+	int triplets;	  /* each row comes with its source, its token and the place of the expert there */
 };
 
 const struct cvy_ep_pack *cvy_ep_pack_of(int preset); /* NULL: none */
+
+/*
+ * Rows kept for a bin of a rank with @el experts among @ranks; close: for all its bins. No more than T rows of a source enter
+ * one bin, so there a source has at most min(K, El) * T.
+ */
+int64_t cvy_ep_rows_kept(const struct cvy_ep_shape *s, int ranks, int el);
 
 /* One entry per source in an owner's combine slot: first row for that source, and number of rows. */
 struct cvy_ep_run {

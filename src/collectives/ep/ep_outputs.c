@@ -37,21 +37,22 @@ static void fill(void *at, int value, size_t first, size_t end, size_t columns)
 		memset((int32_t *)at + first * columns, value, (end - first) * columns * sizeof(int32_t));
 }
 
+/* Rows past the last one, of each bin; close: of all. */
 static void fill_tail(const struct covey_ep *ep, const struct covey_dispatch_args *args)
 {
-	const int beside = cvy_ep_pack_of(ep->shape.preset)->beside;
-	const size_t rows = (size_t)ep->size * (size_t)ep->shape.tokens, top_k = (size_t)ep->shape.top_k;
+	const struct cvy_ep_pack *pack = cvy_ep_pack_of(ep->shape.preset);
+	const size_t bins = (size_t)cvy_ep_bins(ep), size = (size_t)ep->size, top_k = (size_t)ep->shape.top_k;
 
-	for (size_t bin = 0; bin < (size_t)cvy_ep_bins(ep); bin++) {
-		const int64_t last = args->range[(bin + 1) * (size_t)ep->size - 1];
-		const size_t end = (bin + 1) * rows;
-		const size_t first = bin * rows + cvy_ep_range_first(last) + cvy_ep_range_count(last);
+	for (size_t bin = pack->close ? bins - 1 : 0; bin < bins; bin++) {
+		const int64_t last = args->range[(bin + 1) * size - 1];
+		const size_t begin = cvy_ep_row_at(ep, (int)bin, 0), end = begin + cvy_ep_bin_rows(ep);
+		const size_t first = begin + cvy_ep_range_first(last) + cvy_ep_range_count(last);
 
 		fill(args->src_info, -1, first, end, 1);
 		fill(args->triplets, -1, first, end, 3);
 		fill(args->flat, -1, first, end, 2);
-		fill(beside ? args->recv_experts : NULL, -1, first, end, top_k);
-		fill(beside ? args->recv_weights : NULL, 0, first, end, top_k);
+		fill(pack->beside ? args->recv_experts : NULL, -1, first, end, top_k);
+		fill(pack->beside ? args->recv_weights : NULL, 0, first, end, top_k);
 	}
 }
 

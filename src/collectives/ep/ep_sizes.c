@@ -30,7 +30,8 @@ static void size_window(const struct cvy_ep_shape *s, struct cvy_engine *e, stru
 static void size_buffers(const struct cvy_ep_shape *s, const struct cvy_ep_code *code, struct covey_ep_sizes *to)
 {
 	const struct cvy_ep_pack *pack = cvy_ep_pack_of(s->preset);
-	size_t el = (size_t)to->local_experts, bins = pack->once ? el > 0 : el, rows = times(bins, (size_t)to->rows);
+	size_t el = (size_t)to->local_experts, bins = pack->once ? el > 0 : el;
+	size_t rows = times(pack->close ? el > 0 : bins, (size_t)to->rows);
 	size_t beside = pack->beside ? times(rows, (size_t)s->top_k) : 0, plain = cvy_ep_row_bytes(s);
 	size_t hidden = (size_t)s->hidden;
 
@@ -100,7 +101,7 @@ COVEY_API int covey_ep_sizes(struct covey_group *group, const struct covey_ep_co
 	if (err)
 		return err;
 	to.size = out->size;
-	to.rows = to.ranks * s.tokens;
+	to.rows = (int)cvy_ep_rows_kept(&s, to.ranks, to.local_experts);
 	size_window(&s, cvy_handle_engine(group), &to);
 	size_buffers(&s, cvy_ep_code_of(c.rows), &to);
 	if (group->device)

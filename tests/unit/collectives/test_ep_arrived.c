@@ -34,6 +34,8 @@ static const struct way {
 	{ "flat, rank 2 has no experts", COVEY_EP_FLAT, COVEY_BFLOAT16, COVEY_EP_ROWS_E4M3, 4, 0, 0 },
 	{ "ll", COVEY_EP_LL, COVEY_BFLOAT16, COVEY_EP_ROWS_BF16, E, 2, 1 },
 	{ "ll, int4", COVEY_EP_LL, COVEY_FLOAT16, COVEY_EP_ROWS_INT4, E, 0, 0 },
+	{ "win, int8", COVEY_EP_WIN, COVEY_BFLOAT16, COVEY_EP_ROWS_INT8, E, 0, 0 },
+	{ "mesh, e4m3, masked, rank 2 is left out", COVEY_EP_MESH, COVEY_FLOAT16, COVEY_EP_ROWS_E4M3, E, 3, 1 },
 	{ "compact", COVEY_EP_COMPACT, COVEY_BFLOAT16, COVEY_EP_ROWS_BF16, E, 0, 0 },
 	{ "compact, e4m3, masked", COVEY_EP_COMPACT, COVEY_FLOAT16, COVEY_EP_ROWS_E4M3, E, 2, 1 },
 };
@@ -62,6 +64,11 @@ static pthread_barrier_t met; /* ThreadSanitizer does not see that covey's order
 static int once(const struct job *j)
 {
 	return j->way->preset == COVEY_EP_COMPACT;
+}
+
+static int stands_close(const struct job *j)
+{
+	return j->way->preset == COVEY_EP_WIN || j->way->preset == COVEY_EP_MESH;
 }
 
 static int bins(const struct job *j)
@@ -111,6 +118,28 @@ static void expect(struct job *j)
 		}
 }
 
+/* Where the rows of @bin begin, and how many there are. */
+static int first_row(const struct job *j, int bin, int *n)
+{
+	int first = 0;
+
+	for (int b = 0; b <= bin; b++) {
+		first += b ? *n : 0;
+		*n = j->rows[b][0] + j->rows[b][1] + j->rows[b][2];
+	}
+	return stands_close(j) ? first : bin * ROWS;
+}
+
+/* The bin of a row that is there. */
+static int bin_at(const struct job *j, int row)
+{
+	for (int bin = 0, n; bin < bins(j); bin++)
+		if (row >= first_row(j, bin, &n) && row < first_row(j, bin, &n) + n)
+			return bin;
+	must(0, "%s: row %d is of no bin", j->way->name, row);
+	return -1;
+}
+
 /* ---- a reader ---- */
 
 static int told(const struct job *j, int word)
@@ -124,7 +153,7 @@ static void check_elements(const struct job *j, int row, const uint16_t *x)
 	const size_t bytes = cvy_ep_code_bytes(code, H), groups = cvy_ep_code_groups(code, H);
 	const struct cvy_ep_plain plain = { x, j->way->dtype, H, NULL, NULL };
 	const uint8_t *got = (const uint8_t *)j->packed + (size_t)row * bytes;
-	const int bin = row / ROWS;
+	const int by_row = once(j) || stands_close(j), bin = row / ROWS;
 	uint8_t codes[H];
 	float scales[GROUPS];
 
@@ -135,14 +164,14 @@ static void check_elements(const struct job *j, int row, const uint16_t *x)
 	cvy_ep_quantise(j->way->rows_as, &plain, codes, scales, 1);
 	must(!memcmp(got, codes, bytes), "%s: codes of row %d", j->way->name, row);
 	for (size_t g = 0; g < groups; g++)
-		must(scales[g] == j->scales[once(j) ? (size_t)row * groups + g
-						    : ((size_t)bin * groups + g) * ROWS + (size_t)(row % ROWS)],
+		must(scales[g] == j->scales[by_row ? (size_t)row * groups + g
+						   : ((size_t)bin * groups + g) * ROWS + (size_t)(row % ROWS)],
 		     "%s: scale of row %d", j->way->name, row);
 }
 
 static void check_row(const struct job *j, int row)
 {
-	const int s = j->flat[row * 2], i = j->flat[row * 2 + 1], bin = row / ROWS;
+	const int s = j->flat[row * 2], i = j->flat[row * 2 + 1], bin = bin_at(j, row);
 	const int32_t *triplet = j->triplets + (ptrdiff_t)row * 3;
 
 	must(s >= 0 && s < WORLD && j->here >> s & 1 && i >= 0 && i < jobs[s].tokens * K, "%s: row %d is of (%d, %d)",
@@ -164,14 +193,14 @@ static void check_row(const struct job *j, int row)
 static void check_range(const struct job *j)
 {
 	for (int bin = 0; bin < bins(j); bin++) {
-		int first = 0;
+		int n, begin = stands_close(j) ? first_row(j, bin, &n) : 0, first = begin;
 
 		for (int s = 0; s < WORLD; s++) {
 			must(j->range[bin * WORLD + s] == ((int64_t)j->rows[bin][s] << 32 | first),
 			     "%s: range of bin %d, source %d", j->way->name, bin, s);
 			first += j->rows[bin][s];
 		}
-		must(once(j) || j->count[bin] == first, "%s: count of expert %d", j->way->name, bin);
+		must(once(j) || j->count[bin] == first - begin, "%s: count of expert %d", j->way->name, bin);
 	}
 }
 
@@ -245,14 +274,19 @@ static void dispatch_args(struct job *j, struct covey_dispatch_args *a)
 static void check_words(struct job *j)
 {
 	must(!j->arrived[COVEY_EP_ARRIVED_AGAIN], "%s: rows are placed once", j->way->name);
-	for (int bin = 0; bin < bins(j); bin++)
-		for (int row = 0, n = j->rows[bin][0] + j->rows[bin][1] + j->rows[bin][2]; row < ROWS; row++)
-			must(j->arrived[COVEY_EP_ARRIVED_ROWS + bin * ROWS + row] == (row < n ? COVEY_EP_ARRIVED : 0) &&
-				     j->seen[bin * ROWS + row] == (row < n),
-			     "%s: bin %d, row %d of %d: word %x", j->way->name, bin, row, n,
-			     j->arrived[COVEY_EP_ARRIVED_ROWS + bin * ROWS + row]);
-	for (int word = j->ep->el ? COVEY_EP_ARRIVED_ROWS + bins(j) * ROWS : 0; word < WORDS; word++)
-		must(!j->arrived[word], "%s: word %d", j->way->name, word);
+	for (int bin = 0; bin < bins(j); bin++) {
+		int n, first = first_row(j, bin, &n);
+
+		for (int row = first; row < first + n; row++) {
+			must(j->arrived[COVEY_EP_ARRIVED_ROWS + row] == COVEY_EP_ARRIVED && j->seen[row],
+			     "%s: bin %d, row %d: word %x", j->way->name, bin, row,
+			     j->arrived[COVEY_EP_ARRIVED_ROWS + row]);
+			j->arrived[COVEY_EP_ARRIVED_ROWS + row] = j->seen[row] = 0;
+		}
+	}
+	for (int word = j->ep->el ? COVEY_EP_ARRIVED_ROWS : 0; word < WORDS; word++)
+		must(!j->arrived[word] && !(word >= COVEY_EP_ARRIVED_ROWS && j->seen[word - COVEY_EP_ARRIVED_ROWS]),
+		     "%s: word %d", j->way->name, word);
 	memset(j->arrived, 0, sizeof(j->arrived));
 }
 
@@ -387,7 +421,7 @@ static void one_row(struct member *m)
 		int word;
 
 		trapped_args(j, &ways[i], &a);
-		word = COVEY_EP_ARRIVED_ROWS + (once(j) ? 0 : T); /* row 0, of expert 1 */
+		word = COVEY_EP_ARRIVED_ROWS + (once(j) || stands_close(j) ? 0 : T); /* row 0, of expert 1 */
 		j->ep = create(m->group, j->way, T, H);
 		set_trap(&j->arrived[word], 0);
 		must(!covey_dispatch(j->ep, &a, NULL, NULL), "dispatch");
@@ -459,12 +493,14 @@ static void in_vain(struct member *m)
 	m->no_leave = 1;
 	if (m->rank) {
 		must(covey_barrier(m->group, NULL, NULL) == COVEY_ERR_MISMATCH, "barrier");
+		pthread_barrier_wait(&met); /* its group is open until rank 0 has heard, too */
 		covey_ep_destroy(j->ep);
 		return;
 	}
 	dispatch_args(j, &a);
 	must(!pthread_create(&reader, NULL, read_rows, j), "a thread"); /* of a range without rows */
 	must(covey_dispatch(j->ep, &a, NULL, NULL) == COVEY_ERR_MISMATCH, "dispatch");
+	pthread_barrier_wait(&met);
 	pthread_join(reader, NULL);
 	check_words(j);
 	must(!covey_dispatch_send(j->ep, &a, NULL), "send");
@@ -475,7 +511,9 @@ START_TEST(the_end_is_told_whatever_the_outcome)
 {
 	struct covey_config config = harness_config("eparrivedfails", 2);
 
+	pthread_barrier_init(&met, NULL, 2);
 	harness_threads(&config, in_vain, NULL);
+	pthread_barrier_destroy(&met);
 	must(told(&jobs[0], COVEY_EP_ARRIVED_ENDED), "the group was closed");
 	must(!jobs[0].arrived[COVEY_EP_ARRIVED_ROWS], "no row has come");
 }

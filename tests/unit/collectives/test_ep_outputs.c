@@ -26,6 +26,12 @@ static const struct way {
 	{ "masked entries", COVEY_EP_LL, K, 2, 1, 0, 1, 0 },
 	{ "all is masked", COVEY_EP_LL, K, 1, 1, 8, 1, 0 },
 	{ "a source is missing", COVEY_EP_LL, 0, 0, 1, 128, 1, 1 },
+	{ "win", COVEY_EP_WIN, 0, 0, 0, 0, 0, 0 },
+	{ "mesh, a filled tail", COVEY_EP_MESH, 0, 0, 1, 1, 1, 0 },
+	{ "win, masked tokens", COVEY_EP_WIN, 1, 2, 0, 0, 0, 0 },
+	{ "mesh, masked entries", COVEY_EP_MESH, K, 2, 1, 0, 1, 0 },
+	{ "win, all is masked", COVEY_EP_WIN, 0, 1, 1, 0, 1, 0 },
+	{ "mesh, a source is missing", COVEY_EP_MESH, 0, 0, 1, 1, 1, 1 },
 	{ "compact", COVEY_EP_COMPACT, 0, 0, 0, 0, 0, 0 },
 	{ "compact, a filled tail", COVEY_EP_COMPACT, 0, 0, 1, 1, 1, 0 },
 	{ "compact, masked tokens", COVEY_EP_COMPACT, 1, 2, 0, 3, 1, 0 },
@@ -83,6 +89,16 @@ static void fill(struct job *j, const struct way *w, uint64_t seed)
 		j->masked_ids[i] = j->mask[w->columns == K ? i : i / K] ? j->ids[i] : -1;
 }
 
+static int once(const struct way *w)
+{
+	return w->preset == COVEY_EP_COMPACT;
+}
+
+static int close_by(const struct way *w)
+{
+	return w->preset == COVEY_EP_WIN || w->preset == COVEY_EP_MESH;
+}
+
 static void dispatch_args(struct job *j, const struct way *w, struct covey_dispatch_args *a)
 {
 	a->num_tokens = j->tokens;
@@ -101,7 +117,7 @@ static void dispatch_args(struct job *j, const struct way *w, struct covey_dispa
 	a->expert_tokens = j->expert_tokens;
 	a->expert_tokens_as = w->sums ? COVEY_EP_TOKENS_SUMS : COVEY_EP_TOKENS_COUNTS;
 	a->expert_alignment = w->alignment;
-	a->recv_counts = w->preset == COVEY_EP_LL ? j->recv_counts : NULL;
+	a->recv_counts = once(w) ? NULL : j->recv_counts;
 	a->triplets = j->triplets;
 	a->flat = j->flat;
 }
@@ -154,17 +170,19 @@ static void expect(struct job *to, const struct way *w, uint64_t here)
 	memset(x, 0, sizeof(*x));
 	for (int s = 0; s < WORLD; s++)
 		for (int t = 0; t < jobs[s].tokens && here >> s & 1; t++)
-			expect_token(x, to, &jobs[s], t, w->preset == COVEY_EP_COMPACT);
-	for (int e = 0; e < E && w->preset == COVEY_EP_LL; e++)
+			expect_token(x, to, &jobs[s], t, once(w));
+	for (int e = 0; e < E && !once(w); e++)
 		x->experts[e] = x->rows[e];
 }
 
-static void check_row(const struct job *j, const struct way *w, int bin, int i)
+/* Row @row is the @i-th of @bin. */
+static void check_row(const struct job *j, const struct way *w, int row, int bin, int i)
 {
 	const struct origin *o = &j->expected.row[bin][i];
-	const int32_t *triplet = j->triplets + (bin * ROWS + i) * 3, *flat = j->flat + (bin * ROWS + i) * 2;
+	const int32_t *triplet = j->triplets + row * 3, *flat = j->flat + row * 2;
 
-	must(j->src_info[bin * ROWS + i] == o->token, "%s: token", w->name);
+	must(j->src_info[row] == o->token, "%s: token", w->name);
+	must(!memcmp(&j->packed[row * H], &jobs[o->source].x[o->token * H], H * 2), "%s: row %d", w->name, row);
 	must(triplet[0] == o->source && triplet[1] == o->token && triplet[2] == o->k,
 	     "%s: row %d of bin %d is of (%d, %d, %d), not (%d, %d, %d)", w->name, i, bin, triplet[0], triplet[1],
 	     triplet[2], o->source, o->token, o->k);
@@ -182,14 +200,18 @@ static void check_tail(const struct way *w, const char *what, const void *at, in
 
 static void check_rows(const struct job *j, const struct way *w, int bins)
 {
+	const int kept = close_by(w) ? T * WORLD * (K < j->ep->el ? K : j->ep->el) : ROWS;
+	int row = 0;
+
 	for (int bin = 0; bin < bins; bin++) {
+		row = close_by(w) ? row : bin * ROWS;
 		for (int i = 0; i < j->expected.rows[bin]; i++)
-			check_row(j, w, bin, i);
-		for (int row = bin * ROWS + j->expected.rows[bin]; row < (bin + 1) * ROWS; row++) {
+			check_row(j, w, row++, bin, i);
+		for (; close_by(w) ? bin + 1 == bins && row < kept : row < (bin + 1) * ROWS; row++) {
 			check_tail(w, "src_info", j->src_info, 1, row, -1);
 			check_tail(w, "triplets", j->triplets, 3, row, -1);
 			check_tail(w, "flat", j->flat, 2, row, -1);
-			if (w->preset != COVEY_EP_COMPACT)
+			if (!once(w))
 				continue;
 			check_tail(w, "recv_experts", j->recv_experts, K, row, -1);
 			check_tail(w, "recv_weights", j->recv_weights, K, row, 0);
@@ -203,7 +225,7 @@ static void check(struct job *j, const struct way *w, uint64_t here)
 	int32_t end = 0;
 
 	expect(j, w, here);
-	check_rows(j, w, w->preset == COVEY_EP_COMPACT ? j->ep->el > 0 : j->ep->el);
+	check_rows(j, w, once(w) ? j->ep->el > 0 : j->ep->el);
 	for (int e = 0; e < j->ep->el; e++) {
 		int64_t rows = j->expected.experts[e];
 
@@ -213,7 +235,7 @@ static void check(struct job *j, const struct way *w, uint64_t here)
 		sum += rows;
 		must(j->expert_tokens[e] == (w->sums ? sum : rows), "%s: expert %d has %lld", w->name, e,
 		     (long long)j->expert_tokens[e]);
-		for (int s = 0; s < WORLD && w->preset == COVEY_EP_LL; s++) {
+		for (int s = 0; s < WORLD && !once(w); s++) {
 			end += j->expected.runs[e][s];
 			must(j->recv_counts[e * WORLD + s] == end, "%s: run (%d, %d) ends at %d, not %d", w->name, e, s,
 			     j->recv_counts[e * WORLD + s], end);
@@ -249,6 +271,7 @@ static void open_jobs(const struct way *w, uint64_t seed)
 
 static void dispatch_alone(const struct way *w, uint64_t here)
 {
+	const uint8_t *slot[WORLD];
 	uint64_t told[WORLD];
 
 	for (int r = 0; r < WORLD; r++) {
@@ -256,14 +279,18 @@ static void dispatch_alone(const struct way *w, uint64_t here)
 
 		dispatch_args(&jobs[r], w, &a);
 		told[r] = cvy_ep_dispatch_write(&jobs[r].bare, &a, jobs[r].slot);
+		slot[r] = here >> r & 1 ? jobs[r].slot : NULL;
 	}
 	for (int r = 0; r < WORLD; r++) {
+		struct cvy_ep_call *call = cvy_ep_call_new(&jobs[r].bare, 0);
 		struct covey_dispatch_args a = COVEY_DISPATCH_INIT;
 
+		must(call != NULL, "memory");
 		dispatch_args(&jobs[r], w, &a);
-		for (int s = 0; s < WORLD; s++)
-			cvy_ep_dispatch_read(&jobs[r].bare, &a, s, here >> s & 1 ? jobs[s].slot : NULL, told[s]);
+		call->dispatch = a;
+		cvy_ep_dispatch_take_all(call, slot, told);
 		cvy_ep_dispatch_outputs(&jobs[r].bare, &a);
+		cvy_ep_call_free(call);
 	}
 }
 
@@ -454,7 +481,7 @@ static void refusals(struct member *m)
 		a.expert_alignment = 0;
 		a.recv_counts = j->recv_counts;
 		if (plain[preset].preset == COVEY_EP_COMPACT)
-			refused(j, &a, "recv_counts are of COVEY_EP_LL");
+			refused(j, &a, "recv_counts are not of COVEY_EP_COMPACT");
 		covey_ep_destroy(j->ep);
 	}
 	j->ep = create(m->group, COVEY_EP_LL);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * All presets give the same combined output for the same routing: random routings, some sources and owners missing, rows of
- * every kind. The experts multiply what arrived, and round. Bit by bit where the documents say so: LL and FLAT; the factor
+ * every kind. The experts multiply what arrived, and round. Bit by bit where the documents say so: LL, FLAT, WIN and MESH; the factor
  * in the experts or in the combine; COMPACT and rows summed by rank, for tokens without experts on their own rank, whose sum
  * COMPACT alone rounds.
  */
@@ -36,9 +36,11 @@ static const struct way {
 	{ "ll by rank", COVEY_EP_LL, 1, 0 },
 	{ "flat by rank", COVEY_EP_FLAT, 1, 0 },
 	{ "compact", COVEY_EP_COMPACT, 0, 0 },
+	{ "win", COVEY_EP_WIN, 0, 0 },
+	{ "mesh by rank", COVEY_EP_MESH, 1, 0 },
 };
 
-enum { LL, FLAT, FUSED, LL_BY_RANK, FLAT_BY_RANK, COMPACT, WAYS };
+enum { LL, FLAT, FUSED, LL_BY_RANK, FLAT_BY_RANK, COMPACT, WIN, MESH_BY_RANK, WAYS };
 
 static uint16_t out[WAYS][WORLD][T * H];
 
@@ -47,7 +49,7 @@ static struct job {
 	int local[E];
 	uint16_t packed[E * ROWS * H], y[E * ROWS * H];
 	float scales[E * GROUPS * ROWS], recv_weights[ROWS * K], factors[E];
-	int32_t count[E], src[E * ROWS], flat[E * ROWS * 2], recv_experts[ROWS * K];
+	int32_t count[E], src[E * ROWS], flat[E * ROWS * 2], triplets[E * ROWS * 3], recv_experts[ROWS * K];
 	int64_t range[E * WORLD];
 	uint8_t *to, *back; /* slots */
 } jobs[WORLD];
@@ -159,24 +161,30 @@ static void dispatch_args(int r, struct covey_dispatch_args *a)
 	a->recv_experts = j->recv_experts;
 	a->recv_weights = j->recv_weights;
 	a->flat = j->flat;
+	a->triplets = j->triplets;
 }
 
 static void dispatch(void)
 {
 	uint64_t told[WORLD];
+	const uint8_t *slot[WORLD];
 
 	for (int r = 0; r < WORLD; r++) {
 		struct covey_dispatch_args a = COVEY_DISPATCH_INIT;
 
 		dispatch_args(r, &a);
 		told[r] = cvy_ep_dispatch_write(&jobs[r].ep, &a, jobs[r].to);
+		slot[r] = load.sources >> r & 1 ? jobs[r].to : NULL;
 	}
 	for (int r = 0; r < WORLD; r++) {
+		struct cvy_ep_call *call = cvy_ep_call_new(&jobs[r].ep, 0);
 		struct covey_dispatch_args a = COVEY_DISPATCH_INIT;
 
+		must(call != NULL, "memory");
 		dispatch_args(r, &a);
-		for (int s = 0; s < WORLD; s++)
-			cvy_ep_dispatch_read(&jobs[r].ep, &a, s, load.sources >> s & 1 ? jobs[s].to : NULL, told[s]);
+		call->dispatch = a;
+		cvy_ep_dispatch_take_all(call, slot, told);
+		cvy_ep_call_free(call);
 	}
 }
 
@@ -204,11 +212,16 @@ static size_t groups(void)
 
 static void work_by_expert(struct job *j, const struct way *w)
 {
-	for (int le = 0; le < j->ep.el; le++)
+	const int close = w->preset == COVEY_EP_WIN || w->preset == COVEY_EP_MESH;
+	size_t first = 0;
+
+	for (int le = 0; le < j->ep.el; first = close ? first + (size_t)j->count[le] : first + ROWS, le++)
 		for (int i = 0; i < j->count[le]; i++)
 			for (int h = 0; h < H; h++) {
-				size_t row = (size_t)le * ROWS + (size_t)i;
-				float x = arrived(j, row, h, j->scales + (size_t)le * groups() * ROWS + i, ROWS);
+				const size_t row = first + (size_t)i;
+				const float *by_row = j->scales + row * groups();
+				const float *by_column = j->scales + (size_t)le * groups() * ROWS + i;
+				float x = arrived(j, row, h, close ? by_row : by_column, close ? 1 : ROWS);
 
 				j->y[row * H + (size_t)h] = narrow(w->fused ? x : x * j->factors[le]);
 			}
@@ -351,6 +364,8 @@ START_TEST(presets_give_the_same_output)
 	compare(FLAT, LL, 1);
 	compare(FLAT_BY_RANK, LL_BY_RANK, 1);
 	compare(FUSED, FLAT, plain);
+	compare(WIN, LL, 1);
+	compare(MESH_BY_RANK, LL_BY_RANK, 1);
 	compare(FLAT_BY_RANK, FLAT, 0);
 	compare_compact();
 }

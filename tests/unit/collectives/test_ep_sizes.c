@@ -178,10 +178,12 @@ static void pair_in_rooms(struct covey_ep *ep, const struct covey_ep_sizes *s)
 
 static void rooms_of(struct member *m)
 {
-	for (int way = 0; way < 9; way++) {
-		struct covey_ep_config c = config_of(way == 8  ? COVEY_EP_FLAT
-						     : way % 2 ? COVEY_EP_COMPACT
-							       : COVEY_EP_LL,
+	for (int way = 0; way < 12; way++) {
+		const int close = way > 8, once = way < 8 && way % 2;
+		struct covey_ep_config c = config_of(close	? COVEY_EP_WIN + way % 2
+						     : way == 8 ? COVEY_EP_FLAT
+						     : once	? COVEY_EP_COMPACT
+								: COVEY_EP_LL,
 						     way / 2 % 4);
 		struct covey_ep_sizes s = COVEY_EP_SIZES_INIT;
 		struct covey_ep *ep;
@@ -194,14 +196,18 @@ static void rooms_of(struct member *m)
 		must(way != 0 || s.packed_x_bytes == (size_t)s.local_experts * WORLD * T * H * 2, "packed_x");
 		must(way != 4 || s.packed_x_bytes == (size_t)s.local_experts * WORLD * T * H, "packed_x of int8");
 		must(way != 7 || s.packed_x_bytes == (size_t)WORLD * T * H / 2, "packed_x of int4");
-		must(way < 4 || way == 8 || s.packed_scales_bytes == s.src_info_bytes, "a scale a row");
+		must(c.rows < COVEY_EP_ROWS_INT8 || s.packed_scales_bytes == s.src_info_bytes, "a scale a row");
 		must(way != 2 || s.packed_scales_bytes == (size_t)s.local_experts * WORLD * T * 2 * 4, "scales");
 		must(way != 1 || s.recv_experts_bytes == (size_t)WORLD * T * K * 4, "recv_experts");
-		must(way % 2 || !s.recv_weights_bytes, "LL has none");
+		must(once || !s.recv_weights_bytes, "LL has none");
+		must(!close || s.rows == WORLD * T * (K < s.local_experts ? K : s.local_experts),
+		     "rows that stand close");
+		must(!close || s.src_info_bytes == (s.local_experts ? (size_t)s.rows * 4 : 0), "src_info of all rows");
 		must(s.expert_tokens_bytes == (size_t)s.local_experts * 8, "expert_tokens");
-		must(s.recv_counts_bytes == (way % 2 ? 0 : (size_t)s.local_experts * WORLD * 4), "recv_counts");
+		must(way < 10 || s.packed_scales_bytes == s.src_info_bytes * 2, "two scales a row");
+		must(s.recv_counts_bytes == (once ? 0 : (size_t)s.local_experts * WORLD * 4), "recv_counts");
 		must(s.triplets_bytes == s.src_info_bytes * 3 && s.flat_bytes == s.src_info_bytes * 2, "origins");
-		must(s.arrived_bytes == 4 * (size_t)(3 + (way % 2 ? 1 : s.local_experts) * WORLD * T), "arrived");
+		must(s.arrived_bytes == 4 * (size_t)(3 + (once || close ? 1 : s.local_experts) * s.rows), "arrived");
 		pair_in_rooms(ep, &s);
 		covey_ep_destroy(ep);
 	}
