@@ -11,6 +11,8 @@ template <int ONCE> static const void *kernel_of(const struct cvy_ep_args *a)
 {
 	int first = a->phases == CVY_EP_SEND;
 
+	if (a->call.kind == CVY_GPU_DISPATCH && a->close)
+		return cvy_ep_close_kernel(a);
 	if (a->form.bulk)
 		return cvy_ep_bulk_kernel(a);
 	if (cvy_ep_in_ints(a->call.kind == CVY_GPU_DISPATCH ? a->code : a->back))
@@ -28,14 +30,18 @@ cudaError_t cvy_ep_load_kernels(size_t *stack)
 {
 	cudaError_t got = cudaSuccess;
 
-	for (int i = 0; i < 128 && got == cudaSuccess; i++) {
+	for (int i = 0; i < 256 && got == cudaSuccess; i++) {
 		struct cvy_ep_args a = {};
 
 		a.form.bulk = i >> 4 & 1;
-		a.code = a.back = i >> 5 & 1 ? CVY_EP_INT8 : CVY_EP_AS_IS;
-		a.smooth = i >> 6 ? (const float *)&a : NULL;
+		a.code = i >> 5 & 1 ? CVY_EP_INT8 : CVY_EP_AS_IS;
+		a.smooth = i >> 6 & 1 ? (const float *)&a : NULL;
 		a.per_rank = a.form.per_step = i >> 3 & 1; /* cvy_ep_begins */
 		a.call.kind = i & 1 ? CVY_GPU_DISPATCH : CVY_GPU_COMBINE;
+		if (i & 1)
+			a.close = i >> 7;
+		else
+			a.back = a.code;
 		a.phases = i & 2 ? CVY_EP_SEND : CVY_EP_RECV;
 		a.once = i >> 2 & 1;
 		got = cvy_gpu_load_kernel(a.once ? kernel_of<1>(&a) : kernel_of<0>(&a), stack);

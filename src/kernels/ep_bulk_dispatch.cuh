@@ -113,7 +113,7 @@ static __device__ __forceinline__ void cvy_ep_bulk_headers(struct cvy_ep_turn *t
 }
 
 /* As cvy_ep_rows_of(), of a bulk step: entries of rows without tags are read where they stand. All threads of a warp. */
-template <int ONCE>
+template <int BINS>
 static __device__ __forceinline__ struct cvy_ep_named cvy_ep_rows_named(const struct cvy_ep_turn *t,
 									const struct cvy_ep_step *s,
 									const struct cvy_ep_room *room, int rank, int j)
@@ -122,7 +122,7 @@ static __device__ __forceinline__ struct cvy_ep_named cvy_ep_rows_named(const st
 	uint32_t entry = CVY_EP_ALL, weight = 0;
 
 	if (!cvy_has(t->sh->raw, rank))
-		return cvy_ep_rows_of<ONCE>(t, room, rank, j);
+		return cvy_ep_rows_of<BINS>(t, room, rank, j);
 	if (k < t->a->top_k) {
 		const uint32_t *said =
 			(const uint32_t *)(cvy_from(&t->a->call, t->r, rank) + cvy_ep_entries_at(t, s)) + j * 2 * each;
@@ -130,18 +130,18 @@ static __device__ __forceinline__ struct cvy_ep_named cvy_ep_rows_named(const st
 		entry = cvy_load_half(said + k);
 		weight = cvy_load_half(said + each + k);
 	}
-	return cvy_ep_rows_by<ONCE>(t, room, rank, j, entry, __uint_as_float(weight));
+	return cvy_ep_rows_by<BINS>(t, room, rank, j, entry, __uint_as_float(weight));
 }
 
 /* A warp: the scales of token @j, which is here: two a thread. */
-template <int ONCE>
+template <int BINS>
 static __device__ __forceinline__ void cvy_ep_take_scales(const struct cvy_ep_args *a, const struct cvy_ep_room *room,
 							  const struct cvy_ep_row *row, int j,
 							  const struct cvy_ep_named *named, uint32_t rows)
 {
 	const int lane = (int)(threadIdx.x % 32), groups = (a->hidden + CVY_EP_GROUP - 1) / CVY_EP_GROUP;
 	const int word = a->hidden / 8 + lane / 2 * 2, in = word < a->form.row_words;
-	const size_t apart = ONCE ? 1 : (size_t)a->call.size * (size_t)a->tokens;
+	const size_t apart = BINS != CVY_EP_EACH ? 1 : (size_t)a->call.size * (size_t)a->tokens;
 	uint64_t v[2] = { 0, 0 };
 
 	if (in && !row->step)
@@ -164,7 +164,7 @@ static __device__ __forceinline__ void cvy_ep_take_scales(const struct cvy_ep_ar
  * A warp: units @u to @last of token @j of @rank, which is here, into each of its rows; with the first its route, and behind the last
  * its scales.
  */
-template <int ONCE>
+template <int BINS>
 static __device__ __forceinline__ void cvy_ep_take_whole(const struct cvy_ep_turn *t, const struct cvy_ep_step *s,
 							 const struct cvy_ep_room *room, int rank, int j, int u,
 							 int last)
@@ -194,12 +194,12 @@ static __device__ __forceinline__ void cvy_ep_take_whole(const struct cvy_ep_tur
 				cvy_ep_staged(a, room, j, word, v[i]);
 		}
 		if (begins) { /* where it goes is read while it is on its way */
-			named = cvy_ep_rows_named<ONCE>(t, s, room, rank, j);
+			named = cvy_ep_rows_named<BINS>(t, s, room, rank, j);
 			rows = __ballot_sync(CVY_EP_ALL, named.row >= 0);
 			if (!u)
-				cvy_ep_write_route<ONCE>(t, rank, cvy_ep_token(t, s, j), &named);
+				cvy_ep_write_route<BINS == CVY_EP_ONE>(t, rank, cvy_ep_token(t, s, j), &named);
 			if (a->code && last >= units)
-				cvy_ep_take_scales<ONCE>(a, room, &row, j, &named, rows);
+				cvy_ep_take_scales<BINS>(a, room, &row, j, &named, rows);
 			begins = 0;
 		}
 #pragma unroll 1
@@ -220,7 +220,7 @@ static __device__ __forceinline__ void cvy_ep_take_whole(const struct cvy_ep_tur
  * All threads: rows of a step that are here, of others. Each of the first @warps has as many units of all, in one piece, the
  * last of them the first.
  */
-template <int ONCE>
+template <int BINS>
 static __device__ __forceinline__ void cvy_ep_take_all(const struct cvy_ep_turn *t, const struct cvy_ep_step *s,
 						       const struct cvy_ep_room *room, int warps)
 {
@@ -241,7 +241,7 @@ static __device__ __forceinline__ void cvy_ep_take_all(const struct cvy_ep_turn 
 			int end = last < units ? last : units;
 
 			if (at < end)
-				cvy_ep_take_whole<ONCE>(t, s, room, p, __ffsll((long long)left) - 1, at, end);
+				cvy_ep_take_whole<BINS>(t, s, room, p, __ffsll((long long)left) - 1, at, end);
 			at = at > units ? at - units : 0;
 			last -= units;
 		}
@@ -249,17 +249,17 @@ static __device__ __forceinline__ void cvy_ep_take_all(const struct cvy_ep_turn 
 }
 
 /* A row of its own, where outputs are no whole 16 bytes. */
-template <int ONCE>
+template <int BINS>
 static __device__ __noinline__ void cvy_ep_take_own_apart(const struct cvy_ep_apart *x, struct cvy_ep_step s,
 							  struct cvy_ep_room room, int j)
 {
 	const int words = x->t.a->hidden / (x->t.a->code ? 8 : 4);
 
-	cvy_ep_take_whole<ONCE>(&x->t, &s, &room, x->t.a->call.rank, j, 0, (words + CVY_EP_UNIT - 1) / CVY_EP_UNIT);
+	cvy_ep_take_whole<BINS>(&x->t, &s, &room, x->t.a->call.rank, j, 0, (words + CVY_EP_UNIT - 1) / CVY_EP_UNIT);
 }
 
 /* All threads: the own rows of a step, where they stay, a row a warp. Scales, and all where outputs are no whole 16 bytes, it stores. */
-template <int ONCE>
+template <int BINS>
 static __device__ __forceinline__ void cvy_ep_take_own(const struct cvy_ep_turn *t, const struct cvy_ep_step *s,
 						       const struct cvy_ep_room *room)
 {
@@ -275,26 +275,26 @@ static __device__ __forceinline__ void cvy_ep_take_own(const struct cvy_ep_turn 
 		if (!(t->sh->theirs[self] >> j & 1))
 			continue;
 		if (whole) {
-			const struct cvy_ep_named named = cvy_ep_rows_of<ONCE>(t, room, self, j);
+			const struct cvy_ep_named named = cvy_ep_rows_of<BINS>(t, room, self, j);
 			const uint32_t rows = __ballot_sync(CVY_EP_ALL, named.row >= 0);
 
 			if (named.row >= 0)
 				cvy_bulk_store(a->packed + (size_t)named.row * bytes, stage, bytes);
-			cvy_ep_write_route<ONCE>(t, self, cvy_ep_token(t, s, j), &named);
+			cvy_ep_write_route<BINS == CVY_EP_ONE>(t, self, cvy_ep_token(t, s, j), &named);
 			if (a->code)
-				cvy_ep_take_scales<ONCE>(a, room, &staged, j, &named, rows);
+				cvy_ep_take_scales<BINS>(a, room, &staged, j, &named, rows);
 		} else {
 			struct cvy_ep_apart x;
 
 			cvy_ep_set_apart(&x, t);
-			cvy_ep_take_own_apart<ONCE>(&x, *s, *room, j);
+			cvy_ep_take_own_apart<BINS>(&x, *s, *room, j);
 		}
 	}
 	cvy_bulk_commit();
 }
 
 /* All threads: own rows that were stored by bulk are announced when they are written. */
-template <int ONCE>
+template <int BINS>
 static __device__ __noinline__ void cvy_ep_own_arrive(const struct cvy_ep_apart *x, struct cvy_ep_room room)
 {
 	const struct cvy_ep_args *a = x->t.a;
@@ -306,11 +306,12 @@ static __device__ __noinline__ void cvy_ep_own_arrive(const struct cvy_ep_apart 
 #pragma unroll 1
 	for (int j = (int)(threadIdx.x / 32); j < a->form.per_step; j += CVY_EP_WARPS)
 		if (x->t.sh->theirs[self] >> j & 1)
-			cvy_ep_row_arrives(a, cvy_ep_rows_of<ONCE>(&x->t, &room, self, j).row, 1, 1);
+			cvy_ep_row_arrives(a, cvy_ep_rows_of<BINS>(&x->t, &room, self, j).row, 1, 1);
 }
 
-template <int ONCE> struct cvy_ep_bulk_dispatch {
-	typedef cvy_ep_dispatch<ONCE> by_lines;
+template <int BINS> struct cvy_ep_bulk_dispatch {
+	enum { ONCE = BINS == CVY_EP_ONE };
+	typedef cvy_ep_dispatch<BINS> by_lines;
 	enum { PLACES = by_lines::PLACES };
 
 	struct ahead {
@@ -327,7 +328,7 @@ template <int ONCE> struct cvy_ep_bulk_dispatch {
 	static __device__ __forceinline__ void bring_near(const struct cvy_ep_args *a, struct cvy_ep_shared *sh,
 							  uint64_t *dynamic, const ahead *x)
 	{
-		struct cvy_ep_room room = cvy_ep_room_of<ONCE>(a, sh, dynamic);
+		struct cvy_ep_room room = cvy_ep_room_of<BINS>(a, sh, dynamic);
 		int ids = a->num_tokens * a->top_k;
 
 #pragma unroll 1
@@ -476,6 +477,8 @@ template <int ONCE> struct cvy_ep_bulk_dispatch {
 		if (cvy_ep_stopped(t) || cvy_ep_wait_lines(t, &s, t->sh->theirs))
 			return 1;
 		cvy_ep_arrives_late(t);
+		if constexpr (BINS == CVY_EP_CLOSE)
+			cvy_ep_begin_bins(t->a, &at);
 		if (threadIdx.x == 0)
 			t->sh->taken[step & 1] = 0;
 		return 0;
@@ -492,18 +495,18 @@ template <int ONCE> struct cvy_ep_bulk_dispatch {
 		if (cvy_ep_marks(t->a) && !step)
 			cvy_ep_tell_marked<ONCE>(t->a, &t->sh->tables, at, t->r->index);
 		else if (!t->r->index && !step)
-			cvy_ep_tell<ONCE>(t->a, &at);
+			cvy_ep_tell<BINS>(t->a, &at);
 		if (!step && (cvy_ep_marks(t->a) || !t->r->index))
 			cvy_ep_range_arrives(t->a, cvy_ep_marks(t->a) ? t->a->form.lanes : 1);
 		cvy_ep_write_none<ONCE>(t, &s);
-		cvy_ep_take_own<ONCE>(t, &s, &at);
-		cvy_ep_take_all<ONCE>(t, &s, &at, CVY_EP_WARPS - puts);
+		cvy_ep_take_own<BINS>(t, &s, &at);
+		cvy_ep_take_all<BINS>(t, &s, &at, CVY_EP_WARPS - puts);
 		cvy_wait_read<0>(); /* of the own rows: the room is of the step after the next */
 		if (t->a->arrived) {
 			struct cvy_ep_apart x;
 
 			cvy_ep_set_apart(&x, t);
-			cvy_ep_own_arrive<ONCE>(&x, at);
+			cvy_ep_own_arrive<BINS>(&x, at);
 		}
 		cvy_ep_bulk_look(t, &s);
 		return cvy_ep_stopped(t);
@@ -512,7 +515,7 @@ template <int ONCE> struct cvy_ep_bulk_dispatch {
 	static __device__ __forceinline__ void send_first(const struct cvy_ep_args *a, struct cvy_lane_run *r,
 							  struct cvy_ep_shared *sh, uint64_t *dynamic, const ahead *)
 	{
-		struct cvy_ep_room room = cvy_ep_room_of<ONCE>(a, sh, dynamic);
+		struct cvy_ep_room room = cvy_ep_room_of<BINS>(a, sh, dynamic);
 		struct cvy_ep_turn t = cvy_ep_begin<1>(a, r, sh);
 
 		mark(&t, &room);
@@ -537,7 +540,7 @@ template <int ONCE> struct cvy_ep_bulk_dispatch {
 	static __device__ __forceinline__ int steps(const struct cvy_ep_args *a, struct cvy_lane_run *r,
 						    struct cvy_ep_shared *sh, uint64_t *dynamic, uint32_t late)
 	{
-		struct cvy_ep_room room = cvy_ep_room_of<ONCE>(a, sh, dynamic);
+		struct cvy_ep_room room = cvy_ep_room_of<BINS>(a, sh, dynamic);
 		struct cvy_ep_turn t = cvy_ep_begin<HOT>(a, r, sh);
 
 		t.sources &= ~late;

@@ -11,7 +11,8 @@
  * back, summed by weight there, or one per expert.
  *
  * Rows stand in bins, in each by source, then token: a bin for each expert here, or (`once`) one for the rank, in which a
- * token has one row. Both are compiled from one text (template ONCE): a preset is a row of a table, and no fork.
+ * token has one row. Bins begin where they would if those before were full, or (`close`) where those before end. All are
+ * compiled from one text (templates ONCE, BINS): a preset is a row of a table, and no fork.
  */
 #ifndef CVY_EP_CALL_H
 #define CVY_EP_CALL_H
@@ -55,6 +56,8 @@
 #define CVY_EP_STATIC ((size_t)5 << 10)			  /* bytes at most of what is static in shared memory */
 #define CVY_EP_ROOM (((size_t)227 << 10) - CVY_EP_STATIC) /* in all: what a device has for a CTA, less that */
 
+enum cvy_ep_bins { CVY_EP_EACH = 0, CVY_EP_ONE = 1, CVY_EP_CLOSE = 2 }; /* one for each expert, for the rank; close */
+
 enum cvy_ep_phase { CVY_EP_SEND = 1, CVY_EP_RECV = 2 };
 
 /* How rows are cut into steps. From the handle's shape alone, so alike on all ranks. */
@@ -80,6 +83,7 @@ struct cvy_ep_shape_gpu {
 	int32_t ranks;				      /* as many as size may come to be: steps do not change then */
 	int32_t back;				      /* enum cvy_ep_codes: of rows of combine */
 	int32_t whole; /* rows of dispatch travel as they are, uncut, and receivers make codes of them (smooth) */
+	int32_t close; /* bins stand close */
 };
 
 static inline int32_t cvy_ep_div(int32_t a, int32_t b)
@@ -110,7 +114,7 @@ static inline size_t cvy_ep_bulk_room(const struct cvy_ep_shape_gpu *s, const st
 {
 	size_t ranks = (size_t)(s->ranks > s->size ? s->ranks : s->size), step = (size_t)f->per_step;
 	size_t halves = CVY_EP_NEAR + (ranks + 1) * step * (size_t)f->entry_words * 2 + (size_t)s->experts +
-			ranks * (size_t)(s->most_local + 2);
+			(ranks + (size_t)s->close) * (size_t)(s->most_local + 2);
 
 	halves += CVY_EP_MARKS > CVY_EP_WINDOW ? CVY_EP_MARKS : CVY_EP_WINDOW;
 	return halves * 4 + CVY_EP_LINE_BYTES + 8 + 2 * step * (size_t)f->row_words * 8;
@@ -315,9 +319,12 @@ struct cvy_ep_args {
 	int32_t once;
 	int32_t *recv_experts; /* once: [size * tokens][top_k] experts here of each row, -1: none, */
 	float *recv_weights;   /* and their weights */
-	int32_t back;	       /* enum cvy_ep_codes: of rows of combine */
-	int32_t timeout_ms;    /* the device makes cycles of it */
-	const float *smooth;   /* dispatch: [experts][hidden] factors, or NULL; rows then come as they are */
+	union {
+		int32_t back;  /* combine: enum cvy_ep_codes of its rows */
+		int32_t close; /* dispatch: bins stand close */
+	};
+	int32_t timeout_ms;  /* the device makes cycles of it */
+	const float *smooth; /* dispatch: [experts][hidden] factors, or NULL; rows then come as they are */
 };
 
 /* Pieces of a row that a warp moves at a time, in a slice. */
@@ -398,6 +405,8 @@ static inline size_t cvy_ep_dispatch_room(const struct cvy_ep_args *a)
 	size_t halves = cvy_ep_near_ids(a) + (size + turns - 1) * cvy_ep_entries(a) + (size_t)a->experts + once * size +
 			size * ((size_t)a->el + once);
 
+	if (a->close)
+		halves += (size_t)a->el;
 	if (cvy_ep_windows(a))
 		halves += (size_t)cvy_ep_window_bins(a) + size * (size_t)cvy_ep_window_words(a);
 	if (cvy_ep_marks(a))

@@ -70,7 +70,8 @@ static __device__ __forceinline__ int cvy_ep_lines_of(const struct cvy_ep_turn *
 }
 
 /* INTS: enum cvy_ep_ints; kernels of their own (ep_ints.cu). */
-template <int ONCE, int INTS = 0> struct cvy_ep_dispatch {
+template <int BINS, int INTS = 0> struct cvy_ep_dispatch {
+	enum { ONCE = BINS == CVY_EP_ONE };
 	enum { PLACES = 1 }; /* of rows depend on the contributors */
 
 	typedef struct cvy_ep_ahead ahead;
@@ -88,7 +89,7 @@ template <int ONCE, int INTS = 0> struct cvy_ep_dispatch {
 	static __device__ __forceinline__ void bring_near(const struct cvy_ep_args *a, struct cvy_ep_shared *sh,
 							  uint64_t *dynamic, const struct cvy_ep_ahead *x)
 	{
-		struct cvy_ep_room room = cvy_ep_room_of<ONCE>(a, sh, dynamic);
+		struct cvy_ep_room room = cvy_ep_room_of<BINS>(a, sh, dynamic);
 		int ids = a->num_tokens * a->top_k;
 
 #pragma unroll 1
@@ -146,7 +147,7 @@ template <int ONCE, int INTS = 0> struct cvy_ep_dispatch {
 							  struct cvy_ep_shared *sh, uint64_t *dynamic,
 							  const struct cvy_ep_ahead *x)
 	{
-		struct cvy_ep_room room = cvy_ep_room_of<ONCE>(a, sh, dynamic);
+		struct cvy_ep_room room = cvy_ep_room_of<BINS>(a, sh, dynamic);
 		struct cvy_ep_turn t = cvy_ep_begin<1>(a, r, sh);
 		struct cvy_ep_step s = cvy_ep_step_of(&t, 0);
 
@@ -180,7 +181,7 @@ template <int ONCE, int INTS = 0> struct cvy_ep_dispatch {
 						  struct cvy_ep_shared *sh, uint64_t *dynamic, uint32_t late,
 						  struct cvy_ep_ahead *x)
 	{
-		struct cvy_ep_room room = cvy_ep_room_of<ONCE>(a, sh, dynamic);
+		struct cvy_ep_room room = cvy_ep_room_of<BINS>(a, sh, dynamic);
 		struct cvy_ep_turn t = cvy_ep_begin<HOT>(a, r, sh);
 
 		t.sources &= ~late;
@@ -206,15 +207,17 @@ template <int ONCE, int INTS = 0> struct cvy_ep_dispatch {
 				return 1;
 			cvy_ep_arrives_late(&t);
 			CVY_TRACED_NEXT(TAKE, step);
+			if constexpr (BINS == CVY_EP_CLOSE)
+				cvy_ep_begin_bins(a, &room);
 			if (!r->index)
-				cvy_ep_tell<ONCE>(a, &room);
+				cvy_ep_tell<BINS>(a, &room);
 			if (!r->index && !step)
 				cvy_ep_range_arrives(a, 1);
 			cvy_ep_write_none<ONCE>(&t, &s);
 			if constexpr (INTS == CVY_EP_SMOOTH)
-				cvy_ep_take_smooth(&t, &s, &room);
+				cvy_ep_take_smooth<BINS>(&t, &s, &room);
 			else
-				cvy_ep_take_rows<ONCE, INTS>(&t, &s, &room);
+				cvy_ep_take_rows<BINS, INTS>(&t, &s, &room);
 			if (cvy_ep_overtakes(&t))
 				cvy_ep_far_look(&t, &s);
 			if (cvy_ep_stopped(&t))

@@ -10,9 +10,10 @@
 
 #define THREADS CVY_EP_BESIDE_THREADS
 
-static __device__ __forceinline__ size_t rows_of(const struct cvy_ep_outputs *o)
+/* Rows of a bin in the buffers; of all, if they stand close. */
+static CVY_GPU_BOTH size_t rows_of(const struct cvy_ep_outputs *o)
 {
-	return (size_t)o->size * (size_t)o->tokens;
+	return o->kept ? (size_t)o->kept : (size_t)o->size * (size_t)o->tokens;
 }
 
 static CVY_GPU_BOTH size_t own_of(const struct cvy_ep_outputs *o)
@@ -20,9 +21,10 @@ static CVY_GPU_BOTH size_t own_of(const struct cvy_ep_outputs *o)
 	return o->placed ? (size_t)o->num_tokens * (size_t)o->top_k : 0;
 }
 
+/* How many times these. */
 static CVY_GPU_BOTH size_t bins_of(const struct cvy_ep_outputs *o)
 {
-	return o->once ? o->el > 0 : (size_t)o->el;
+	return o->once || o->kept ? o->el > 0 : (size_t)o->el;
 }
 
 /* One CTA: to[i] = value(0) + ... + value(i), each thread a part of them. */
@@ -82,7 +84,7 @@ static __device__ __forceinline__ void write_origin(const struct cvy_ep_outputs 
 static __device__ __forceinline__ void fill_tail(const struct cvy_ep_outputs *o, size_t i)
 {
 	const size_t bin = i / rows_of(o);
-	const int64_t last = o->range[(bin + 1) * (size_t)o->size - 1];
+	const int64_t last = o->range[(o->kept ? (size_t)o->el : bin + 1) * (size_t)o->size - 1];
 
 	if (i % rows_of(o) < (size_t)(uint32_t)last + (size_t)(last >> 32 & 0xffffffff))
 		return;
@@ -108,7 +110,7 @@ CVY_GPU_BOTH static inline size_t entries_of(const struct cvy_ep_outputs *o)
 
 CVY_GPU_BOTH static inline size_t tails_of(const struct cvy_ep_outputs *o)
 {
-	return o->fill_tail ? bins_of(o) * (size_t)o->size * (size_t)o->tokens : 0;
+	return o->fill_tail ? bins_of(o) * rows_of(o) : 0;
 }
 
 CVY_GPU_BOTH static inline int ctas_of(const struct cvy_ep_outputs *o)

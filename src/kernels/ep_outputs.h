@@ -38,6 +38,7 @@ struct cvy_ep_outputs {
 	float *recv_weights;	  /* once */
 	int32_t size, tokens, top_k, el, num_tokens;
 	int32_t once, fill_tail;
+	int32_t kept;		 /* close: [kept] in place of [bins][size * tokens]; else 0 */
 	int32_t sums, alignment; /* of expert_tokens; alignment is 1 or more */
 };
 

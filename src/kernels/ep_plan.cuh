@@ -20,6 +20,7 @@ struct cvy_ep_room {
 			  * CVY_EP_ALL: none; then weights */
 	uint32_t *counted; /* [experts] rows of each, from here, by owner; once: and [size] rows of each rank */
 	uint32_t *rows;	   /* [size][el + once] of each source; of the rank last */
+	uint32_t *begin;   /* close: [el] first row of each bin */
 	uint32_t *earlier; /* with windows: rows of each expert, once: of each rank, that tokens before the window have */
 	uint32_t *goes;	   /* once: [window / 32][size] tokens of the window that go to each rank, a bit for each */
 	uint32_t *before; /* with marks: [tokens / 32][size] how many go there before these 32 */
@@ -37,10 +38,11 @@ static __device__ __forceinline__ int32_t *cvy_ep_placed_at(const struct cvy_ep_
 	return (int32_t *)(a->state + 1) + (size_t)blockIdx.x * cvy_ep_placed_words(a->tokens, a->top_k, a->places);
 }
 
-template <int ONCE>
+template <int BINS>
 static __device__ __forceinline__ struct cvy_ep_room cvy_ep_room_of(const struct cvy_ep_args *a,
 								    struct cvy_ep_shared *sh, uint64_t *room)
 {
+	constexpr int ONCE = BINS == CVY_EP_ONE;
 	size_t near = cvy_ep_near_ids(a);
 	struct cvy_ep_room at;
 
@@ -53,7 +55,8 @@ static __device__ __forceinline__ struct cvy_ep_room cvy_ep_room_of(const struct
 	at.own = at.entry + (size_t)a->call.rank * cvy_ep_entries(a);
 	at.counted = at.entry + (size_t)(a->call.size + cvy_ep_turns(a) - 1) * cvy_ep_entries(a);
 	at.rows = at.counted + a->experts + (ONCE ? a->call.size : 0);
-	at.earlier = at.rows + (size_t)a->call.size * (size_t)(a->el + ONCE);
+	at.begin = at.rows + (size_t)a->call.size * (size_t)(a->el + ONCE);
+	at.earlier = BINS == CVY_EP_CLOSE ? at.begin + a->el : at.begin;
 	at.goes = at.earlier + cvy_ep_window_bins(a);
 	at.before = at.earlier + (size_t)cvy_ep_mark_words(a) * (size_t)a->call.size;
 	if (cvy_ep_marks(a))

@@ -142,11 +142,12 @@ static __device__ __forceinline__ int cvy_ep_take_smoothed(struct cvy_ep_turn *t
 }
 
 /* A warp: token @j of @rank, into the rows of its experts here. */
+template <int BINS>
 static __device__ __forceinline__ int cvy_ep_take_experts(struct cvy_ep_turn *t, const struct cvy_ep_step *s,
 							  const struct cvy_ep_room *room, int rank, int j)
 {
 	const struct cvy_ep_args *a = t->a;
-	const struct cvy_ep_named named = cvy_ep_rows_of<0>(t, room, rank, j);
+	const struct cvy_ep_named named = cvy_ep_rows_of<BINS>(t, room, rank, j);
 	const uint32_t *said = rank == a->call.rank ? room->own : room->entry + (size_t)rank * cvy_ep_entries(a);
 	const int k = (int)(threadIdx.x % 32);
 	int id = 0, how = 0;
@@ -167,6 +168,7 @@ static __device__ __forceinline__ int cvy_ep_take_experts(struct cvy_ep_turn *t,
 }
 
 /* All threads: as cvy_ep_take_rows(), a token a warp. */
+template <int BINS>
 static __device__ __forceinline__ void cvy_ep_take_smooth(struct cvy_ep_turn *t, const struct cvy_ep_step *s,
 							  const struct cvy_ep_room *room)
 {
@@ -178,7 +180,7 @@ static __device__ __forceinline__ void cvy_ep_take_smooth(struct cvy_ep_turn *t,
 		for (uint64_t left = t->sh->theirs[p]; left; left &= left - 1) {
 			if (n++ % CVY_EP_WARPS != (int)(threadIdx.x / 32))
 				continue;
-			if (cvy_ep_take_experts(t, s, room, p, __ffsll((long long)left) - 1) == 1)
+			if (cvy_ep_take_experts<BINS>(t, s, room, p, __ffsll((long long)left) - 1) == 1)
 				return;
 		}
 	}

@@ -82,12 +82,43 @@ static __device__ __forceinline__ uint32_t cvy_ep_first(const struct cvy_ep_args
 	return sum;
 }
 
+/* All threads, behind the barrier of headers and up to one: where bins begin that stand close. */
+static __device__ __forceinline__ void cvy_ep_begin_bins(const struct cvy_ep_args *a, const struct cvy_ep_room *room)
+{
+	uint32_t before = 0;
+
+#pragma unroll 1
+	for (int e = (int)threadIdx.x; e < a->el; e += CVY_EP_THREADS)
+		room->begin[e] = cvy_ep_first<0>(a, room, a->call.size, e);
+	__syncthreads();
+#pragma unroll 1
+	for (int first = 0; first < a->el && threadIdx.x < 32; first += 32) {
+		const int e = first + (int)threadIdx.x;
+		const uint32_t own = e < a->el ? room->begin[e] : 0;
+		uint32_t sum = own;
+
+#pragma unroll
+		for (int by = 1; by < 32; by *= 2) {
+			const uint32_t lower = __shfl_up_sync(CVY_EP_ALL, sum, by);
+
+			sum += (int)threadIdx.x >= by ? lower : 0;
+		}
+		if (e < a->el)
+			room->begin[e] = before + sum - own;
+		before += __shfl_sync(CVY_EP_ALL, sum, 31);
+	}
+	__syncthreads();
+}
+
 /* Lane 0 tells the caller how many rows came, and where each source's are. */
-template <int ONCE>
+template <int BINS>
 static __device__ __forceinline__ void cvy_ep_tell(const struct cvy_ep_args *a, const struct cvy_ep_room *room)
 {
+	constexpr int ONCE = BINS == CVY_EP_ONE;
+
 #pragma unroll 1
 	for (int e = (int)threadIdx.x; e < a->el + (ONCE && a->el); e += CVY_EP_THREADS) {
+		const uint32_t begin = BINS == CVY_EP_CLOSE ? room->begin[e] : 0;
 		int tells = !ONCE || e == a->el;
 		int64_t *range = a->range + (size_t)(ONCE ? 0 : e) * (size_t)a->call.size;
 		uint32_t sum = 0;
@@ -97,7 +128,7 @@ static __device__ __forceinline__ void cvy_ep_tell(const struct cvy_ep_args *a, 
 			uint32_t n = room->rows[(size_t)p * (size_t)(a->el + ONCE) + e];
 
 			if (tells)
-				range[p] = (int64_t)((uint64_t)n << 32 | sum);
+				range[p] = (int64_t)((uint64_t)n << 32 | (begin + sum));
 			sum += n;
 		}
 		if (e < a->el)
@@ -110,7 +141,7 @@ struct cvy_ep_named {
 	int local; /* which of the experts here, -1: none */
 	int row;   /* -1: none, or (once) that of an earlier k */
 	float weight;
-	uint64_t scale; /* where the row's first is: the others stand a column apart, or (once) behind it */
+	uint64_t scale; /* where the row's first is: the others stand a column apart, or (once, close) behind it */
 };
 
 /* A warp: words @word and the next of a row that came, into each of the @rows that @n names. Scales are left out. */
@@ -134,12 +165,12 @@ static __device__ __forceinline__ void cvy_ep_put(const struct cvy_ep_args *a, c
 }
 
 /* As above: the scales alone. A row has them in one quad, or in two. */
-template <int ONCE>
+template <int BINS>
 static __device__ __forceinline__ void cvy_ep_put_scales(const struct cvy_ep_args *a, uint64_t scale, uint32_t rows,
 							 int word, uint64_t v0, uint64_t v1)
 {
 	int groups = (a->hidden + CVY_EP_GROUP - 1) / CVY_EP_GROUP, g = (word - a->hidden / 8) * 2;
-	size_t apart = ONCE ? 1 : (size_t)a->call.size * (size_t)a->tokens;
+	size_t apart = BINS != CVY_EP_EACH ? 1 : (size_t)a->call.size * (size_t)a->tokens;
 
 #pragma unroll 1
 	for (; rows; rows &= rows - 1) {
@@ -153,12 +184,19 @@ static __device__ __forceinline__ void cvy_ep_put_scales(const struct cvy_ep_arg
 	}
 }
 
+/* Rows of the buffers in which bins stand close: no header may name one past them. */
+static __device__ __forceinline__ int cvy_ep_kept(const struct cvy_ep_args *a)
+{
+	return a->call.size * a->tokens * (a->top_k < a->el ? a->top_k : a->el);
+}
+
 /* Token @j of @rank, as its header says: of each expert @entry, and its weight. All threads of a warp. */
-template <int ONCE>
+template <int BINS>
 static __device__ __forceinline__ struct cvy_ep_named cvy_ep_rows_by(const struct cvy_ep_turn *t,
 								     const struct cvy_ep_room *room, int rank, int j,
 								     uint32_t entry, float weight)
 {
+	constexpr int ONCE = BINS == CVY_EP_ONE;
 	const struct cvy_ep_args *a = t->a;
 	int k = (int)(threadIdx.x % 32), groups = (a->hidden + CVY_EP_GROUP - 1) / CVY_EP_GROUP, e;
 	struct cvy_ep_named n = { -1, -1, weight, 0 };
@@ -173,6 +211,11 @@ static __device__ __forceinline__ struct cvy_ep_named cvy_ep_rows_by(const struc
 		if (n.local >= 0 && !(here & ((1u << k) - 1)))
 			n.row = (int)(cvy_ep_first<ONCE>(a, room, rank, a->el) + (entry >> 16));
 		n.scale = (uint64_t)(n.row < 0 ? 0 : n.row) * (uint64_t)groups;
+	} else if (BINS == CVY_EP_CLOSE && n.local >= 0) {
+		uint32_t row = room->begin[n.local] + cvy_ep_first<0>(a, room, rank, n.local) + (entry >> 16);
+
+		n.row = row < (uint32_t)cvy_ep_kept(a) ? (int)row : -1;
+		n.scale = (uint64_t)(n.row < 0 ? 0 : n.row) * (uint64_t)groups;
 	} else if (n.local >= 0) {
 		int rows = a->call.size * a->tokens;
 		int in = (int)(cvy_ep_first<ONCE>(a, room, rank, n.local) + (entry >> 16));
@@ -183,7 +226,7 @@ static __device__ __forceinline__ struct cvy_ep_named cvy_ep_rows_by(const struc
 	return n;
 }
 
-template <int ONCE>
+template <int BINS>
 static __device__ __forceinline__ struct cvy_ep_named cvy_ep_rows_of(const struct cvy_ep_turn *t,
 								     const struct cvy_ep_room *room, int rank, int j)
 {
@@ -199,7 +242,7 @@ static __device__ __forceinline__ struct cvy_ep_named cvy_ep_rows_of(const struc
 		entry = said[k];
 		weight = __uint_as_float(said[t->a->form.entry_words + k]);
 	}
-	return cvy_ep_rows_by<ONCE>(t, room, rank, j, entry, weight);
+	return cvy_ep_rows_by<BINS>(t, room, rank, j, entry, weight);
 }
 
 /* Needed by combine, and readable by the caller. One warp. */
@@ -236,7 +279,7 @@ static __device__ __forceinline__ void cvy_ep_write_route(const struct cvy_ep_tu
 #define CVY_EP_PAIR 2 /* quads of a row that a warp waits for at a time */
 
 /* A warp: quads @q to @last of this step's piece of token @j of @rank, and its route with the first. Not 0: stopped or late. */
-template <int ONCE, int INTS>
+template <int BINS, int INTS>
 static __device__ __forceinline__ int cvy_ep_take_row(struct cvy_ep_turn *t, const struct cvy_ep_step *s,
 						      const struct cvy_ep_room *room, int rank, int j, int q, int last)
 {
@@ -273,10 +316,10 @@ static __device__ __forceinline__ int cvy_ep_take_row(struct cvy_ep_turn *t, con
 		if (how)
 			cvy_ep_failed(t, how, whom);
 		if (q == first) {
-			named = cvy_ep_rows_of<ONCE>(t, room, rank, j);
+			named = cvy_ep_rows_of<BINS>(t, room, rank, j);
 			rows = __ballot_sync(CVY_EP_ALL, named.row >= 0);
 			if (!first && !s->slice)
-				cvy_ep_write_route<ONCE>(t, rank, cvy_ep_token(t, s, j), &named);
+				cvy_ep_write_route<BINS == CVY_EP_ONE>(t, rank, cvy_ep_token(t, s, j), &named);
 		}
 #pragma unroll
 		for (int i = 0; i < CVY_EP_PAIR && !how && q + i < last; i++) {
@@ -286,7 +329,7 @@ static __device__ __forceinline__ int cvy_ep_take_row(struct cvy_ep_turn *t, con
 			}
 			cvy_ep_put(a, &named, rows, word[i], v[i]);
 			if (a->code && (begin + (q + i + 1) * 4) * CVY_EP_LINE_WORDS > a->hidden / 8)
-				cvy_ep_put_scales<ONCE>(a, named.scale, rows, word[i], v[i][0], v[i][1]);
+				cvy_ep_put_scales<BINS>(a, named.scale, rows, word[i], v[i][0], v[i][1]);
 		}
 	}
 	if (!how)
@@ -312,7 +355,7 @@ static __device__ __forceinline__ void cvy_ep_write_none(const struct cvy_ep_tur
 }
 
 /* Rows that come, the own first, which need no wait: each warp has as many quads of all, in one piece. */
-template <int ONCE, int INTS>
+template <int BINS, int INTS>
 static __device__ __forceinline__ void cvy_ep_take_rows(struct cvy_ep_turn *t, const struct cvy_ep_step *s,
 							const struct cvy_ep_room *room)
 {
@@ -334,7 +377,7 @@ static __device__ __forceinline__ void cvy_ep_take_rows(struct cvy_ep_turn *t, c
 			int end = last < quads ? last : quads;
 
 			if (at < end &&
-			    cvy_ep_take_row<ONCE, INTS>(t, s, room, rank, __ffsll((long long)left) - 1, at, end) == 1)
+			    cvy_ep_take_row<BINS, INTS>(t, s, room, rank, __ffsll((long long)left) - 1, at, end) == 1)
 				return;
 			at = at > quads ? at - quads : 0;
 			last -= quads;

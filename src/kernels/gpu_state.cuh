@@ -182,8 +182,9 @@ static inline int cvy_gpu_launch_beside(struct cvy_gpu *gpu, void (*kernel)(ARGS
 cudaError_t cvy_gpu_load_kernels(size_t *stack);
 /* ep.cu: those of dispatch and combine */
 cudaError_t cvy_ep_load_kernels(size_t *stack);
-const void *cvy_ep_bulk_kernel(const struct cvy_ep_args *a); /* ep_bulk.cu */
-const void *cvy_ep_ints_kernel(const struct cvy_ep_args *a); /* ep_ints.cu */
+const void *cvy_ep_bulk_kernel(const struct cvy_ep_args *a);  /* ep_bulk.cu */
+const void *cvy_ep_close_kernel(const struct cvy_ep_args *a); /* ep_close.cu: of a dispatch */
+const void *cvy_ep_ints_kernel(const struct cvy_ep_args *a);  /* ep_ints.cu */
 struct cvy_ep_masking;
 struct cvy_ep_outputs;
 const void *cvy_ep_mask_kernel(void); /* ep_mask.cu */

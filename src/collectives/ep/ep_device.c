@@ -48,7 +48,8 @@ static struct cvy_ep_shape_gpu shape_of(const struct covey_ep *ep)
 				      cvy_ep_pack_of(ep->shape.preset)->once,
 				      ep->shape.max_ranks < CVY_GPU_RANKS ? ep->shape.max_ranks : CVY_GPU_RANKS,
 				      back_of(ep),
-				      0 };
+				      0,
+				      cvy_ep_pack_of(ep->shape.preset)->close };
 	int of[CVY_GPU_RANKS] = { 0 };
 
 	for (int e = 0; e < s.experts; e++)
@@ -95,9 +96,6 @@ static int check_shape(const struct covey_ep *ep)
 {
 	char why[160];
 
-	if (cvy_ep_pack_of(ep->shape.preset)->close)
-		return cvy_ep_fail(ep->group, COVEY_ERR_UNSUPPORTED,
-				   "devices have COVEY_EP_LL, COVEY_EP_COMPACT and COVEY_EP_FLAT only");
 	if (cvy_ep_device_takes(&ep->shape, ep->size, why, sizeof(why)))
 		return 0;
 	return cvy_fail(cvy_handle_box(ep->group), COVEY_ERR_UNSUPPORTED, -1, 0, "devices do not take %s", why);
@@ -206,6 +204,7 @@ COVEY_API size_t covey_ep_route_bytes(const struct covey_ep *ep)
 /* Fills the fields of both kinds. The route: a head of 16 bytes, rows, their weights, the own tokens' experts. */
 static void fill(const struct covey_ep *ep, struct cvy_ep_args *a, int combine, uint8_t *route, int num_tokens)
 {
+	const struct cvy_ep_pack *pack = cvy_ep_pack_of(ep->shape.preset);
 	size_t items = cvy_ep_route_items(ep->size, ep->shape.tokens, ep->shape.top_k);
 
 	memset(a, 0, sizeof(*a));
@@ -218,12 +217,15 @@ static void fill(const struct covey_ep *ep, struct cvy_ep_args *a, int combine, 
 	a->hidden = ep->shape.hidden;
 	a->top_k = ep->shape.top_k;
 	a->experts = cvy_ep_all_places(&ep->shape);
-	a->el = ep->el;
+	a->el = combine && pack->close && ep->el > a->top_k ? a->top_k : ep->el; /* a combine asks for its rows alone */
 	a->num_tokens = num_tokens;
 	a->code = ep->rows_as;
-	a->back = back_of(ep);
+	if (combine)
+		a->back = back_of(ep);
+	else
+		a->close = pack->close;
 	a->fp16 = ep->dtype == COVEY_FLOAT16;
-	a->once = cvy_ep_pack_of(ep->shape.preset)->once;
+	a->once = pack->once;
 	a->per_rank = a->once || ep->combine_as == COVEY_EP_PER_RANK;
 	a->lost = (uint32_t *)(void *)route;
 	a->route = (int32_t *)(void *)(route + 16);
@@ -274,6 +276,7 @@ static void fill_outputs(const struct covey_ep *ep, const struct covey_dispatch_
 	o->top_k = ep->shape.top_k;
 	o->el = ep->el;
 	o->once = a->once;
+	o->kept = a->close ? (int)cvy_ep_bin_rows(ep) : 0;
 	o->fill_tail = args->fill_tail != 0;
 	o->sums = args->expert_tokens_as == COVEY_EP_TOKENS_SUMS;
 	o->alignment = args->expert_alignment > 1 ? args->expert_alignment : 1;
