@@ -99,7 +99,7 @@ static __device__ __forceinline__ void cvy_ep_begin_bins(const struct cvy_ep_arg
 
 #pragma unroll
 		for (int by = 1; by < 32; by *= 2) {
-			const uint32_t lower = __shfl_up_sync(CVY_EP_ALL, sum, by);
+			const uint32_t lower = __shfl_sync(CVY_EP_ALL, sum, (int)threadIdx.x - by);
 
 			sum += (int)threadIdx.x >= by ? lower : 0;
 		}

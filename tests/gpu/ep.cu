@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Dispatch and combine alone, by ranks of one process: every output byte against the host engine's functions, for random,
- * skewed, empty, one-expert and hostile routing, in every form (bf16, fp16, e4m3; a row per expert, per rank; both presets), with
+ * skewed, empty, one-expert and hostile routing, in every form (bf16, fp16, e4m3; a row per expert, per rank; all kinds of bins), with
  * masks of tokens and with the outputs that may be asked for, in one phase and two, twice alike, with canaries and poisoned outputs. Then one rank stays away: removed by a view made by hand, or
  * passed by at a deadline (with 7 ranks or more, one is lost after the other).
  *
@@ -38,7 +38,7 @@ static void ask(struct setup *s, uint64_t draw)
 	s->masked = draw & 3 ? 0 : (uint32_t)(draw >> 8) & mask;
 	s->mask_columns = draw >> 2 & 1 ? s->shape.top_k : draw >> 3 & 1;
 	s->asked = draw >> 4 & 1 ? (uint32_t)(draw >> 40 & 15) | (uint32_t)(draw >> 45 & 1) << 4 : 0;
-	s->scaled = draw >> 46 & 1 && !s->shape.once;
+	s->scaled = draw >> 46 & 1 && !s->shape.once && !s->shape.close;
 	s->sums = draw >> 5 & 1;
 	s->alignment = alignments[draw >> 6 & 3];
 	s->fill_tail = draw >> 44 & 1;
@@ -57,6 +57,7 @@ static struct setup random_setup(void)
 	s.shape.back = below(3) ? CVY_EP_AS_IS : CVY_EP_INT8_BY_8;
 	s.shape.per_rank = (int)below(2);
 	s.shape.once = below(3) == 0;
+	s.shape.close = !s.shape.once && below(3) == 0;
 	s.lanes = 1 << below(devices < n ? 5 : 8); /* ranks that share a device must all fit */
 	s.lanes -= (int)below((uint64_t)s.lanes / 2 + 1);
 	s.split = (int)below(2);
@@ -117,7 +118,7 @@ static void one_seed(uint64_t number)
 	healthy(&s);
 }
 
-/* What a call may be at most, and at least: each in both presets, in one phase and two, in both kinds of rows back. */
+/* What a call may be at most, and at least: each in all kinds of bins, in one phase and two, in both kinds of rows back. */
 static void corners(void)
 {
 	static const struct corner {
@@ -144,7 +145,7 @@ static void corners(void)
 	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
 		int before = checks;
 
-		for (int way = 0; way < 8 && failures < 20; way++) {
+		for (int way = 0; way < 12 && failures < 20; way++) {
 			struct setup s = {};
 
 			seed = i * 8 + (uint64_t)way + 1;
@@ -153,9 +154,10 @@ static void corners(void)
 			s.shape.top_k = all[i].top_k;
 			s.places = all[i].places;
 			s.shape.experts = all[i].experts * (s.places ? s.places : 1);
-			s.shape.once = way & 1;
+			s.shape.close = way >> 3;
+			s.shape.once = way & 1 && !s.shape.close;
 			s.shape.per_rank = way >> 1 & 1;
-			s.split = way >> 2;
+			s.split = s.shape.close ? way & 1 : way >> 2;
 			s.shape.code = s.split + 2 * (int)(i & 1); /* as they are and e4m3, or int8 and int4 */
 			s.shape.back = i / 2 & 1 ? CVY_EP_INT8_BY_8 : CVY_EP_AS_IS;
 			s.fp16 = s.shape.once ^ s.split;
@@ -166,7 +168,7 @@ static void corners(void)
 			s.mask_columns = way & 4 ? s.shape.top_k : 1;
 			s.asked = way & 3 ? 31 : 0;
 			s.scaled = way & 4 && !s.shape.once;
-			s.sums = s.fill_tail = way >> 2;
+			s.sums = s.fill_tail = way >> 2 & 1;
 			owners(&s, all[i].owners);
 			healthy(&s);
 		}

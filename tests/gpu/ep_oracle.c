@@ -104,22 +104,30 @@ void oracle_dispatch(const struct oracle *o, int rank)
 {
 	const struct oracle_rank *r = &o->rank[rank];
 	struct covey_ep *ep = handle(o, rank);
-	struct cvy_ep_call call = { .ep = ep, .dispatch = dispatch_args(o, r), .living = living(o) };
-	uint8_t *slot = need(cvy_ep_dispatch_bytes(&ep->shape));
+	struct cvy_ep_call *call = cvy_ep_call_new(ep, 0);
+	const uint8_t *slot[ORACLE_RANKS] = { NULL };
+	uint8_t *slots[ORACLE_RANKS] = { NULL };
+	uint64_t told[ORACLE_RANKS] = { 0 };
 
 	ep->rows_as = o->code;
 	memset(r->count, 0, (size_t)ep->el * sizeof(int32_t));
+	call->dispatch = dispatch_args(o, r);
+	call->dispatch.placed = r->placed;
+	call->living = living(o);
 	for (int s = 0; s < o->size; s++) {
 		struct covey_dispatch_args from = dispatch_args(o, &o->rank[s]);
 
-		uint64_t told = has(o, s) ? cvy_ep_dispatch_write(ep, &from, slot) : 0;
-
-		cvy_ep_dispatch_take(&call, s, has(o, s) ? slot : NULL, told);
+		if (!has(o, s))
+			continue;
+		slot[s] = slots[s] = need(cvy_ep_dispatch_bytes(&ep->shape));
+		told[s] = cvy_ep_dispatch_write(ep, &from, slots[s]);
 	}
-	call.dispatch.placed = r->placed;
-	cvy_ep_dispatch_placed(&call);
-	cvy_ep_dispatch_outputs(ep, &call.dispatch);
-	free(slot);
+	cvy_ep_dispatch_take_all(call, slot, told);
+	cvy_ep_dispatch_placed(call);
+	cvy_ep_dispatch_outputs(ep, &call->dispatch);
+	cvy_ep_call_free(call);
+	for (int s = 0; s < o->size; s++)
+		free(slots[s]);
 	put_back(ep);
 }
 
@@ -159,21 +167,20 @@ static int32_t *places_of(const struct oracle *o, int rank)
 static const uint16_t *result_of(const struct oracle *o, int rank, int32_t id, uint32_t *used)
 {
 	const struct oracle_rank *owner = &o->rank[o->owner[id]];
-	size_t rows = (size_t)o->size * (size_t)o->tokens;
 	uint32_t nth = used[id]++;
 	struct covey_ep *ep;
+	size_t first;
 	int64_t range;
-	int le;
 
 	if (nth >= (uint32_t)o->tokens || !has(o, o->owner[id]))
 		return NULL;
 	ep = handle(o, o->owner[id]);
-	le = ep->local[id];
+	range = owner->range[(size_t)ep->local[id] * (size_t)o->size + (size_t)rank];
+	first = cvy_ep_row_at(ep, ep->local[id], cvy_ep_range_first(range));
 	put_back(ep);
-	range = owner->range[(size_t)le * (size_t)o->size + (size_t)rank];
 	if (nth >= cvy_ep_range_count(range))
 		return NULL;
-	return owner->y + ((size_t)le * rows + cvy_ep_range_first(range) + nth) * (size_t)o->hidden;
+	return owner->y + (first + nth) * (size_t)o->hidden;
 }
 
 static float wide(const struct oracle *o, uint16_t half)

@@ -65,7 +65,9 @@ static struct side {
 	uint8_t *got;
 	struct cvy_ep_state *state;
 	int num_tokens, el;
-	int bins; /* of rows: its experts, or one */
+	int bins;    /* of rows: its experts, or one */
+	int runs;    /* of rows of each source: its experts, or one */
+	size_t kept; /* rows of a bin */
 } side[RANKS];
 
 struct setup {
@@ -270,7 +272,7 @@ static struct oracle oracle_of(const struct setup *s, uint32_t members)
 	o.code = s->shape.code;
 	o.back = s->shape.back;
 	o.dtype = s->fp16 ? COVEY_FLOAT16 : COVEY_BFLOAT16;
-	o.preset = s->shape.once ? COVEY_EP_COMPACT : COVEY_EP_LL;
+	o.preset = s->shape.once ? COVEY_EP_COMPACT : s->shape.close ? COVEY_EP_WIN : COVEY_EP_LL;
 	o.mask_columns = s->mask_columns;
 	o.sums = s->sums;
 	o.alignment = s->alignment;
@@ -308,7 +310,7 @@ static inline void prepare(struct setup *s)
 {
 	const struct cvy_ep_shape_gpu *h = &s->shape;
 	struct cvy_ep_tables tables;
-	size_t rows = (size_t)n * (size_t)h->tokens, groups = (size_t)cvy_ep_div(h->hidden, CVY_EP_GROUP);
+	size_t groups = (size_t)cvy_ep_div(h->hidden, CVY_EP_GROUP);
 	struct oracle o = oracle_of(s, mask);
 
 	tables_of(s, &tables);
@@ -329,11 +331,14 @@ static inline void prepare(struct setup *s)
 	for (int r = 0; r < n; r++) {
 		struct side *d = &side[r];
 		size_t el = (size_t)oracle_local(&o, r), k = (size_t)h->top_k, t = (size_t)h->tokens;
-		size_t bins = h->once ? el > 0 : el;
+		size_t bins = h->once || h->close ? el > 0 : el, runs = h->once ? bins : el;
+		size_t rows = (size_t)n * t * (h->close ? k < el ? k : el : 1);
 
 		CUDA(cudaSetDevice(ranks[r].device));
 		d->el = (int)el;
 		d->bins = (int)bins;
+		d->runs = (int)runs;
+		d->kept = rows;
 		d->num_tokens = s->routing == EMPTY ? 0 : r % 3 == 2 ? (int)below(t + 1) : h->tokens;
 		size_part(d, X, t * (size_t)h->hidden * 2);
 		size_part(d, X_SCALES, t * groups * 4);
@@ -345,7 +350,7 @@ static inline void prepare(struct setup *s)
 		size_part(d, SCALES, bins * rows * groups * 4);
 		size_part(d, COUNT, el * 4);
 		size_part(d, SRC, bins * rows * 4);
-		size_part(d, RANGE, bins * (size_t)n * 8);
+		size_part(d, RANGE, runs * (size_t)n * 8);
 		size_part(d, ROUTE, cvy_ep_route_bytes(n, h->tokens, h->top_k, s->places));
 		size_part(d, Y, bins * rows * (size_t)h->hidden * 2);
 		size_part(d, OUT, t * (size_t)h->hidden * 2);
@@ -437,6 +442,7 @@ static inline void launch_outputs(const struct setup *s, int r, const struct cvy
 	o.top_k = a->top_k;
 	o.el = a->el;
 	o.once = a->once;
+	o.kept = s->shape.close ? (int32_t)side[r].kept : 0;
 	o.fill_tail = s->fill_tail;
 	o.sums = s->sums;
 	o.alignment = s->alignment > 1 ? s->alignment : 1;
@@ -462,7 +468,6 @@ static inline void launch_ep(const struct setup *s, int r, int kind, int phases)
 	a.el = side[r].el;
 	a.num_tokens = side[r].num_tokens;
 	a.code = s->shape.code;
-	a.back = s->shape.back;
 	a.fp16 = s->fp16;
 	a.once = s->shape.once;
 	a.per_rank = s->shape.per_rank || s->shape.once;
@@ -493,11 +498,15 @@ static inline void launch_ep(const struct setup *s, int r, int kind, int phases)
 		launch_mask(s, r, &a);
 	if (kind == CVY_GPU_DISPATCH) {
 		a.places = s->places;
+		a.close = s->shape.close;
 		a.x_scales = s->given >> r & 1 ? (float *)device_at(r, X_SCALES) : NULL;
 		a.flat = asks(s, FLAT) ? (int32_t *)device_at(r, FLAT) : NULL;
 		a.arrived = asks(s, ARRIVED) && side[r].el ? (uint32_t *)device_at(r, ARRIVED) : NULL;
 	} else {
 		a.renormalise = s->renormalise;
+		a.back = s->shape.back;
+		if (s->shape.close && a.el > a.top_k) /* as the library */
+			a.el = a.top_k;
 		a.expert_scale = s->scaled ? (float *)device_at(r, EXPERT_SCALE) : NULL;
 		a.y = device_at(r, Y);
 		a.out = device_at(r, OUT);
@@ -532,12 +541,13 @@ static inline void complain(const struct setup *s, const char *what, int r, cons
 		"back %d, "
 		"ids in int64 by %x, "
 		"per rank %d, "
-		"lanes %d, split %d, routing %d, once %d, fp16 %d, odd %d, masked %x of %d, asked %x, sums %d by %d, "
+		"lanes %d, split %d, routing %d, once %d, close %d, fp16 %d, odd %d, masked %x of %d, asked %x, sums "
+		"%d by %d, "
 		"tail %d, scaled %d, places %d)\n",
 		what, r, of, at, got, want, s->shape.tokens, s->shape.hidden, s->shape.top_k, s->shape.experts,
 		s->shape.code, s->given, s->smooth, s->shape.back, s->wide, s->shape.per_rank, s->lanes, s->split,
-		s->routing, s->shape.once, s->fp16, s->odd, s->masked, s->mask_columns, s->asked, s->sums, s->alignment,
-		s->fill_tail, s->scaled, s->places);
+		s->routing, s->shape.once, s->shape.close, s->fp16, s->odd, s->masked, s->mask_columns, s->asked,
+		s->sums, s->alignment, s->fill_tail, s->scaled, s->places);
 }
 
 static const uint8_t *fetch(int r, int which)
@@ -565,7 +575,8 @@ static inline void same(const struct setup *s, const char *what, int r, int whic
 /* Of bin @e, as the host has it: the last source's first row and how many. */
 static size_t rows_in(int r, size_t e)
 {
-	int64_t last = ((int64_t *)host_at(r, RANGE))[(e + 1) * (size_t)n - 1];
+	const size_t runs = side[r].bins == 1 ? (size_t)side[r].runs : e + 1;
+	int64_t last = ((int64_t *)host_at(r, RANGE))[runs * (size_t)n - 1];
 
 	return (size_t)(uint32_t)last + (size_t)(last >> 32);
 }
@@ -590,7 +601,7 @@ static inline void same_placed(const struct setup *s, const char *what, int r)
 static inline void same_rows(const struct setup *s, const char *what, int r, const uint8_t *want, size_t row_bytes,
 			     int whole)
 {
-	size_t rows = (size_t)n * (size_t)s->shape.tokens;
+	size_t rows = side[r].kept;
 	const uint8_t *got = fetch(r, PACKED) + CANARY;
 
 	checks++;
@@ -610,7 +621,7 @@ static inline void same_rows(const struct setup *s, const char *what, int r, con
 
 static inline void same_scales(const struct setup *s, const char *what, int r, const float *want)
 {
-	size_t rows = (size_t)n * (size_t)s->shape.tokens;
+	size_t rows = side[r].kept;
 	size_t groups = cvy_ep_code_groups(cvy_ep_code_of(s->shape.code), (size_t)s->shape.hidden);
 	const float *got = (const float *)(fetch(r, SCALES) + CANARY);
 
@@ -618,7 +629,8 @@ static inline void same_scales(const struct setup *s, const char *what, int r, c
 	for (size_t e = 0; e < (size_t)side[r].bins; e++) {
 		for (size_t g = 0; g < groups; g++) {
 			for (size_t i = 0; i < rows_in(r, e); i++) {
-				size_t at = s->shape.once ? i * groups + g : (e * groups + g) * rows + i;
+				size_t at =
+					s->shape.once || s->shape.close ? i * groups + g : (e * groups + g) * rows + i;
 
 				if (memcmp(&got[at], &want[at], 4)) {
 					complain(s, what, r, "scales", at * 4, 0, 0);
@@ -654,7 +666,7 @@ static inline void same_asked(const struct setup *s, const char *what, int r)
 static inline void check_arrived(const struct setup *s, const char *what, int r)
 {
 	const uint32_t *got = (const uint32_t *)(fetch(r, ARRIVED) + CANARY), *row = got + COVEY_EP_ARRIVED_ROWS;
-	const size_t rows = (size_t)n * (size_t)s->shape.tokens;
+	const size_t rows = side[r].kept;
 
 	if (!asks(s, ARRIVED) || !side[r].el)
 		return;
@@ -690,7 +702,7 @@ static inline void check_dispatch(const struct setup *s, const char *what, uint3
 	struct oracle o = oracle_of(s, members);
 
 	for (int r = 0; r < n; r++) {
-		size_t rows = (size_t)n * (size_t)s->shape.tokens * (size_t)side[r].bins;
+		size_t rows = side[r].kept * (size_t)side[r].bins;
 		uint8_t *codes = NULL;
 
 		if (!(who >> r & 1))
