@@ -241,16 +241,33 @@ size_t app_safe_point(const struct covey_result *outcome)
 int app_bins(int rank, int *el)
 {
 	*el = setup.tables.first[rank + 1] - setup.tables.first[rank];
-	return setup.shape.once ? *el > 0 : *el;
+	return setup.shape.once || setup.shape.close ? *el > 0 : *el;
+}
+
+int app_runs(int rank)
+{
+	int el, bins = app_bins(rank, &el);
+
+	return setup.shape.close ? el : bins;
+}
+
+size_t app_kept(int rank)
+{
+	const int top_k = setup.shape.top_k;
+	int el;
+
+	app_bins(rank, &el);
+	return (size_t)setup.size * (size_t)setup.shape.tokens *
+	       (size_t)(setup.shape.close ? el < top_k ? el : top_k : 1);
 }
 
 static void sizes_ep(struct process *p, struct buffers *b)
 {
 	const struct cvy_ep_shape_gpu *h = &setup.shape;
-	size_t n = (size_t)setup.size, t = (size_t)h->tokens, k = (size_t)h->top_k, rows = n * t;
+	size_t n = (size_t)setup.size, t = (size_t)h->tokens, k = (size_t)h->top_k;
 	size_t groups = (size_t)cvy_ep_div(h->hidden, CVY_EP_GROUP), hidden = (size_t)h->hidden;
 	int el;
-	size_t bins = (size_t)app_bins(p->rank, &el);
+	size_t bins = (size_t)app_bins(p->rank, &el), rows = app_kept(p->rank);
 
 	b->bytes[X] = b->bytes[OUT] = t * hidden * 2;
 	b->bytes[IDS] = b->bytes[WEIGHTS] = t * k * 4;
@@ -258,7 +275,7 @@ static void sizes_ep(struct process *p, struct buffers *b)
 	b->bytes[SCALES] = bins * rows * groups * 4;
 	b->bytes[COUNT] = (size_t)el * 4;
 	b->bytes[SRC] = bins * rows * 4;
-	b->bytes[RANGE] = bins * n * 8;
+	b->bytes[RANGE] = (size_t)app_runs(p->rank) * n * 8;
 	b->bytes[ROUTE] = cvy_ep_route_bytes(setup.size, h->tokens, h->top_k, setup.places);
 	b->bytes[ACTIVE] = n * 4;
 	b->bytes[WAITED] = n * 8;
@@ -331,7 +348,6 @@ static int call_ep(struct process *p, const struct op *o, struct buffers *b)
 	app_bins(p->rank, &a.el);
 	a.num_tokens = b->num_tokens;
 	a.code = setup.shape.code;
-	a.back = setup.shape.back;
 	a.fp16 = setup.fp16;
 	a.once = setup.shape.once;
 	a.per_rank = setup.shape.per_rank || setup.shape.once;
@@ -355,10 +371,14 @@ static int call_ep(struct process *p, const struct op *o, struct buffers *b)
 	a.timeout_ms = o->timeout_ms;
 	if (combine) {
 		a.renormalise = setup.renormalise;
+		a.back = setup.shape.back;
+		if (setup.shape.close && a.el > a.top_k) /* as the library */
+			a.el = a.top_k;
 		a.y = b->at[Y];
 		a.out = b->at[OUT];
 	} else {
 		a.places = setup.places;
+		a.close = setup.shape.close;
 		a.flat = b->bytes[FLAT] ? (int32_t *)b->at[FLAT] : NULL;
 		a.arrived = b->bytes[ARRIVED] ? (uint32_t *)b->at[ARRIVED] : NULL;
 	}
@@ -598,6 +618,7 @@ void app_begin(int n)
 	h->code = sim_odds(3);
 	h->per_rank = sim_odds(2);
 	h->once = sim_odds(5);
+	h->close = sim.close && !h->once;
 	if (h->code && h->hidden == 192)
 		h->hidden = 384;   /* rows and scales in whole 16 bytes: they can go by bulk */
 	setup.fp16 = h->top_k % 2; /* not drawn: each seed stays the run that it was */
@@ -615,10 +636,10 @@ void app_begin(int n)
 		more_steps(&setup.form[1]);
 	}
 	sim_tell("%d ranks, lanes %d resident %d split %d; tokens %d hidden %d top %d of %d, fp8 %d fp16 %d "
-		 "per rank %d once %d renormalise %d, steps %d and %d, bulk %d and %d",
+		 "per rank %d once %d close %d renormalise %d, steps %d and %d, bulk %d and %d",
 		 n, setup.lanes, setup.resident, setup.split, h->tokens, h->hidden, h->top_k, h->experts, h->code,
-		 setup.fp16, h->per_rank, h->once, setup.renormalise, setup.form[0].steps, setup.form[1].steps,
-		 setup.form[0].bulk, setup.form[1].bulk);
+		 setup.fp16, h->per_rank, h->once, h->close, setup.renormalise, setup.form[0].steps,
+		 setup.form[1].steps, setup.form[0].bulk, setup.form[1].bulk);
 }
 
 void app_end(void)

@@ -54,7 +54,7 @@ static struct oracle oracle_of(const struct step *s, uint32_t members)
 	o.code = setup.shape.code;
 	o.back = setup.shape.back;
 	o.dtype = setup.fp16 ? COVEY_FLOAT16 : COVEY_BFLOAT16;
-	o.preset = setup.shape.once ? COVEY_EP_COMPACT : COVEY_EP_LL;
+	o.preset = setup.shape.once ? COVEY_EP_COMPACT : setup.shape.close ? COVEY_EP_WIN : COVEY_EP_LL;
 	for (int r = 0; r < setup.size; r++) {
 		o.rank[r].num_tokens = s->given[r].num_tokens;
 		o.rank[r].x = s->given[r].x.data();
@@ -64,16 +64,17 @@ static struct oracle oracle_of(const struct step *s, uint32_t members)
 	return o;
 }
 
-static void give_room(struct oracle_rank *r, struct room *room, size_t el, size_t bins)
+static void give_room(struct oracle_rank *r, int rank, struct room *room)
 {
-	size_t rows = bins * (size_t)setup.size * (size_t)setup.shape.tokens, hidden = (size_t)setup.shape.hidden;
+	int el;
+	size_t rows = (size_t)app_bins(rank, &el) * app_kept(rank), hidden = (size_t)setup.shape.hidden;
 	size_t groups = (size_t)cvy_ep_div(setup.shape.hidden, CVY_EP_GROUP);
 
 	room->packed.assign(rows * hidden + 1, 0);
 	room->scales.assign(rows * groups + 1, 0);
-	room->count.assign(el + 1, 0);
+	room->count.assign((size_t)el + 1, 0);
 	room->src.assign(rows + 1, 0);
-	room->range.assign(bins * (size_t)setup.size + 1, 0);
+	room->range.assign((size_t)app_runs(rank) * (size_t)setup.size + 1, 0);
 	room->named.assign(rows * (size_t)setup.shape.top_k + 1, 0);
 	room->named_weights.assign(rows * (size_t)setup.shape.top_k + 1, 0);
 	r->packed = room->packed.data();
@@ -91,7 +92,7 @@ static void give_room(struct oracle_rank *r, struct room *room, size_t el, size_
 
 static void same_rows(struct process *p, size_t op, struct buffers *b, const struct room *room, size_t bin, size_t used)
 {
-	size_t rows = (size_t)setup.size * (size_t)setup.shape.tokens, hidden = (size_t)setup.shape.hidden;
+	size_t rows = app_kept(p->rank), hidden = (size_t)setup.shape.hidden;
 	size_t groups = (size_t)cvy_ep_div(setup.shape.hidden, CVY_EP_GROUP), row = hidden * (setup.shape.code ? 1 : 2);
 	const uint8_t *want = setup.shape.code ? room->codes.data() : (const uint8_t *)room->packed.data();
 
@@ -99,7 +100,8 @@ static void same_rows(struct process *p, size_t op, struct buffers *b, const str
 	same(p, op, "src_info", b->at[SRC] + bin * rows * 4, &room->src[bin * rows], used * 4);
 	for (size_t g = 0; setup.shape.code && g < groups; g++)
 		for (size_t i = 0; i < used; i++) {
-			size_t at = setup.shape.once ? i * groups + g : (bin * groups + g) * rows + i;
+			size_t at =
+				setup.shape.once || setup.shape.close ? i * groups + g : (bin * groups + g) * rows + i;
 
 			same(p, op, "scales", b->at[SCALES] + at * 4, &room->scales[at], 4);
 		}
@@ -142,10 +144,19 @@ void check_announced(struct process *p, size_t op)
 	check_end(p, op, b);
 }
 
+/* Rows of @bin: up to the end of its last run. */
+static size_t rows_in(const struct room *room, int rank, int bin)
+{
+	const int el_or_one = setup.shape.close ? app_runs(rank) : bin + 1;
+	const int64_t end = room->range[(size_t)el_or_one * (size_t)setup.size - 1];
+
+	return (size_t)(uint32_t)end + (size_t)(end >> 32);
+}
+
 /* A row that was announced stands as it was then, and each that is here was, unless rows were placed anew. */
 static void check_arrived(struct process *p, size_t op, struct buffers *b, const struct room *room, int bins)
 {
-	const size_t rows = (size_t)setup.size * (size_t)setup.shape.tokens, row = app_row_bytes();
+	const size_t rows = app_kept(p->rank), row = app_row_bytes();
 	const uint32_t *arrived = (const uint32_t *)b->at[ARRIVED];
 
 	if (arrived[COVEY_EP_ARRIVED_ENDED] != COVEY_EP_ARRIVED)
@@ -157,9 +168,7 @@ static void check_arrived(struct process *p, size_t op, struct buffers *b, const
 	for (const struct seen &seen : b->seen)
 		same(p, op, "a row that was announced", b->at[PACKED] + seen.row * row, seen.bytes.data(), row);
 	for (size_t i = 0; i < rows * (size_t)bins; i++) {
-		const int64_t end = room->range[(i / rows + 1) * (size_t)setup.size - 1];
-		const size_t used = (size_t)(uint32_t)end + (size_t)(end >> 32);
-		const uint32_t want = i % rows < used ? COVEY_EP_ARRIVED : 0;
+		const uint32_t want = i % rows < rows_in(room, p->rank, (int)(i / rows)) ? COVEY_EP_ARRIVED : 0;
 
 		same(p, op, "arrived", &arrived[COVEY_EP_ARRIVED_ROWS + i], &want, 4);
 		if (want && ((int32_t *)b->at[FLAT])[2 * i + 1] / setup.shape.top_k != room->src[i])
@@ -178,13 +187,12 @@ static void check_dispatch(struct process *p, size_t op)
 	struct room room;
 
 	o.living = b->living = (uint32_t)s->mask;
-	give_room(&o.rank[p->rank], &room, (size_t)el, (size_t)bins);
+	give_room(&o.rank[p->rank], p->rank, &room);
 	oracle_dispatch(&o, p->rank);
 	same(p, op, "count", b->at[COUNT], room.count.data(), b->bytes[COUNT]);
 	same(p, op, "range", b->at[RANGE], room.range.data(), b->bytes[RANGE]);
 	for (int bin = 0; bin < bins; bin++) {
-		int64_t end = room.range[(size_t)(bin + 1) * (size_t)setup.size - 1];
-		size_t used = (size_t)(uint32_t)end + (size_t)(end >> 32);
+		size_t used = rows_in(&room, p->rank, bin);
 
 		same_rows(p, op, b, &room, (size_t)bin, used);
 		if (setup.shape.once)

@@ -45,6 +45,7 @@ struct world {
 	int uneven;	       /* half of the collectives are alltoallv */
 	int flat;	       /* rows of dispatch are announced, and looked at then */
 	int places;	       /* experts have two places */
+	int close;	       /* the rows of experts stand close */
 	int linger;	       /* kernels of a process that died go on for a while */
 	int crowded;	       /* a seed of four: what goes wrong comes close together (faults.cc) */
 	std::string off, only; /* checkers that are silent; operations that are called */
@@ -250,6 +251,8 @@ extern std::deque<struct step> steps;
 /* Of alltoallv: elements from rank @from to rank @to. *at: where they begin, in the blocks of either. */
 size_t app_pair(const struct op *o, int from, int to, size_t *at);
 int app_bins(int rank, int *el); /* of rows: its experts, or one */
+int app_runs(int rank);		 /* of rows of each source: its experts, or one */
+size_t app_kept(int rank);	 /* rows of a bin */
 size_t app_row_bytes(void);	 /* of packed_x */
 
 /* check.cc */
