@@ -65,8 +65,8 @@ static struct CUstream_st *stream;
 static struct cvy_gpu_graph *graph;
 static void *route;
 static int announces; /* this dispatch */
-static int rank, size, failures, cycles, per_rank, compact, flat, lanes, striking, late, victim = -1, after = 40,
-											 away_ms, deadline;
+static int rank, size, failures, cycles, per_rank, compact, flat, win, lanes, striking, late, victim = -1, after = 40,
+											      away_ms, deadline;
 static enum where where = ANYWHERE;
 static uint64_t checks, again, cut, contributors; /* the last: of the last operation */
 static struct holds held, holding;		  /* after the second cycle, and now */
@@ -121,22 +121,22 @@ static void check_row(int row, int source, int t, int k, const struct covey_devi
 			wrong("element of row", row, host.packed[row][h], bf16(token(state.step, source, t, h)), o);
 }
 
-/* The rows of @source that local expert @e has, from row @first on; how many. */
-static int check_rows(int e, int id, int source, int first, const struct covey_device_outcome *o)
+/* The rows of @source that expert @id here has, from row @first on; how many. */
+static int check_rows(int id, int source, int first, const struct covey_device_outcome *o)
 {
-	int base = e * covey_ep_rows(ep), n = 0;
+	int n = 0;
 
 	for (int t = 0; t < tokens(state.step, source); t++)
 		for (int k = 0; k < TOP_K; k++)
 			if (expert(state.step, source, t, k) == id)
-				check_row(base + first + n++, source, t, k, o);
+				check_row(first + n++, source, t, k, o);
 	return n;
 }
 
-/* Rows from @first on of those of a bin: there are none. */
+/* Rows from @first on, of those of a bin: there are none. */
 static void check_tail(int bin, int first, const struct covey_device_outcome *o)
 {
-	for (int row = bin * covey_ep_rows(ep) + first; row < (bin + 1) * covey_ep_rows(ep); row++) {
+	for (int row = first; row < (bin + 1) * covey_ep_rows(ep); row++) {
 		if (host.src_info[row] != -1 || host.triplets[row][0] != -1 || host.triplets[row][2] != -1 ||
 		    host.flat[row][1] != -1)
 			wrong("row past the last one", row, host.src_info[row], -1, o);
@@ -202,25 +202,30 @@ static void check_compact(const struct covey_device_outcome *o)
 static void check_experts(const struct covey_device_outcome *o)
 {
 	uint64_t here = o->mask & ~o->missing;
-	int mine = 0;
+	int mine = 0, next = 0, by = win ? 1 : 8;
 
 	checks++;
 	for (int id = 0; id < EXPERTS; id++) {
-		int at = 0, e = mine;
+		int e = mine, bin = win ? 0 : e * covey_ep_rows(ep), first = win ? next : bin, n;
 
 		if (owner(size, id) != rank)
 			continue;
 		mine++;
+		next = first;
 		for (int s = 0; s < size; s++) {
-			int want = here >> s & 1 ? check_rows(e, id, s, at, o) : 0;
+			int want = here >> s & 1 ? check_rows(id, s, next, o) : 0;
 
-			check_range(e, s, want, at, o);
-			at += want;
+			check_range(e, s, want, next - bin, o);
+			next += want;
 		}
-		check_tail(e, at, o);
-		if (host.count[e] != at || host.expert_tokens[e] != (at + 7) / 8 * 8)
-			wrong("count of expert", id, host.count[e], at, o);
+		n = next - first;
+		if (!win)
+			check_tail(e, next, o);
+		if (host.count[e] != n || host.expert_tokens[e] != (n + by - 1) / by * by)
+			wrong("count of expert", id, host.count[e], n, o);
 	}
+	if (win && mine)
+		check_tail(0, next, o);
 }
 
 static float sign(int id)
@@ -328,7 +333,7 @@ static void dispatch(int phases, int num_tokens)
 	args.recv_experts = there->named[0];
 	args.recv_weights = there->named_weights[0];
 	args.expert_tokens = there->expert_tokens;
-	args.expert_alignment = 8;
+	args.expert_alignment = win ? 0 : 8;
 	args.triplets = there->triplets[0];
 	args.flat = there->flat[0];
 	args.fill_tail = 1;
@@ -592,7 +597,7 @@ static void start(void)
 	config.hidden = HIDDEN;
 	config.top_k = TOP_K;
 	config.experts = EXPERTS;
-	config.preset = compact ? COVEY_EP_COMPACT : flat ? COVEY_EP_FLAT : COVEY_EP_LL;
+	config.preset = compact ? COVEY_EP_COMPACT : flat ? COVEY_EP_FLAT : win ? COVEY_EP_WIN : COVEY_EP_LL;
 	config.combine = per_rank ? COVEY_EP_PER_RANK : COVEY_EP_PER_EXPERT;
 	config.lanes = lanes;
 	must(covey_ep_create(group, &config, &ep), "ep_create");
@@ -645,6 +650,8 @@ int main(int argc, char **argv)
 			compact = atoi(argv[i + 1]);
 		else if (!strcmp(argv[i], "--flat"))
 			flat = atoi(argv[i + 1]);
+		else if (!strcmp(argv[i], "--win"))
+			win = atoi(argv[i + 1]);
 		else if (!strcmp(argv[i], "--lanes"))
 			lanes = atoi(argv[i + 1]);
 		else if (!strcmp(argv[i], "--late"))
