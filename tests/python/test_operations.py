@@ -443,6 +443,41 @@ def replicas(group, preset):
             ep.remap([2, 0, 1, 2])
 
 
+def special(group, preset):
+    """Experts that no rank has: 6 gives 0, 7 the token, 8 and 9 a1 * x + a2 * v; 10 is none. Each expert of a rank gives x."""
+    T, H, K, E = 8, 16, 4, 6
+    rng = np.random.default_rng(group.rank)
+    x = rng.integers(-3, 4, (T, H)).astype(np.float32)
+    ids = np.stack([rng.permutation(E + 5)[:K] for _ in range(T)]).astype(np.int32)
+    weights = rng.integers(1, 3, (T, K)).astype(np.float32)
+    a1, a2 = np.array([2, 0], np.float32), np.array([1, -2], np.float32)
+    v = rng.integers(-3, 4, (2, H)).astype(np.float32)
+    with covey.Ep(group, max_tokens=T, hidden=H, top_k=K, experts=E, preset=preset) as ep:
+        routed = ep.dispatch(covey.to_bf16(x), ids, weights)
+        y = covey.from_bf16(routed.x)
+        if preset == "compact":
+            y = y * routed.recv_weights.sum(1, where=routed.recv_experts >= 0)[:, None]
+        given = dict(x=covey.to_bf16(x), zero_experts=1, copy_experts=1, constants=(a1, a2, v))
+        out, _ = ep.combine(covey.to_bf16(np.nan_to_num(y)), routed, ids, weights, **given)
+        terms = np.where((ids < 6) | (ids == 7), 1, 0)[..., None] * x[:, None]
+        for j in range(2):
+            terms = terms + (ids == 8 + j)[..., None] * (a1[j] * x + a2[j] * v[j])[:, None]
+        np.testing.assert_array_equal(covey.from_bf16(out), (weights[..., None] * terms).sum(1))
+        for wrong, kind, why in (({"constants": (a1, a2)}, ValueError, "must be \\(a1, a2, v\\)"),
+                                 ({"constants": (a1, a2, v[:1])}, ValueError, "have 2, 2 and 16 elements"),
+                                 ({"constants": (a1, a2, v.astype(np.float64))}, TypeError, "constant_v has elements"),
+                                 ({"x": None}, covey.errors.InvalError, "x must not be NULL"),
+                                 ({"x": x}, TypeError, "x has elements of float32"),
+                                 ({"copy_experts": -1}, covey.errors.InvalError, "must be 0 or more")):
+            with pytest.raises(kind, match=why):
+                ep.combine(routed.x, routed, ids, weights, **{**given, **wrong})
+
+
+@pytest.mark.parametrize("preset", ["ll", "compact", "flat", "win", "mesh"])
+def test_experts_that_no_rank_has(ranks, preset):
+    ranks.run(WORLD, special, preset)
+
+
 @pytest.mark.parametrize("preset", ["ll", "compact", "win"])
 def test_places(ranks, preset):
     ranks.run(WORLD, replicas, preset)

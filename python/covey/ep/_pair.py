@@ -292,7 +292,7 @@ class Ep:
                 "recv_experts": bins * rows * self.top_k, "recv_weights": bins * rows * self.top_k,
                 "token_mask": n, "expert_tokens": el, "recv_counts": el * size, "triplets": bins * rows * 3,
                 "flat": bins * rows * 2, "arrived": self.arrived_words, "expert_scale": el, "placed": n * self.top_k,
-                "active_ranks": size, "waited": size, "route": self.route_bytes}
+                "active_ranks": size, "waited": size, "route": self.route_bytes, **dict.fromkeys(_CONSTANTS, 0)}
 
     def _fill(self, args, n: int, arrays: dict) -> dict:
         """Puts the addresses of @arrays into the fields of @args; returns their buffers, with type and length checked."""
@@ -319,7 +319,8 @@ class Ep:
         return kept
 
     def combine(self, y, routed: Routed, experts, weights, *, out=None, renormalise: bool = False, active_ranks=None,
-                waited=None, timeout_ms: int = 0, stream: Any = None, expert_scale=None):
+                waited=None, timeout_ms: int = 0, stream: Any = None, expert_scale=None, x=None,
+                zero_experts: int = 0, copy_experts: int = 0, constants: Optional[Sequence] = None):
         """Brings the experts' results back and sums them.
 
         Args:
@@ -329,6 +330,10 @@ class Ep:
             out: [n, H] of dtype, or uint16 with the bits of bfloat16; None: made here, in numpy
             renormalise: scale by what is missing where an owner took no part
             expert_scale: [El] float32: each result is multiplied by that of its expert; LL and FLAT
+            zero_experts, copy_experts, constants: on host memory, what ids from the number of experts on are, in this
+                order: so many experts that give 0, so many that give x, and (a1, a2, v), float32 [n], [n] and [n, H]: n
+                that give a1 * x + a2 * v. No rank has them
+            x: [n, H] of dtype, or uint16: the tokens; needed with copy_experts or constants
 
         Returns:
             (out, outcome); outcome.ranks are the owners whose rows took part
@@ -343,7 +348,9 @@ class Ep:
         kept = self._fill(args, args.num_tokens, {"y": y, "experts": experts, "weights": weights, "out": out, "count": routed.count,
                             "src_info": routed.src_info, "range": routed.range, "route": routed.route,
                             "active_ranks": active_ranks, "waited": waited, "token_mask": routed.token_mask,
-                            "expert_scale": expert_scale, "placed": routed.placed})
+                            "expert_scale": expert_scale, "placed": routed.placed, "x": x,
+                            **self._constants(args, constants)})
+        args.zero_experts, args.copy_experts = zero_experts, copy_experts
         self._mask(args, kept)
         outcome = Outcome()
         if kept["y"].on_device:
@@ -352,6 +359,19 @@ class Ep:
         else:
             self._exchange(lib.covey_combine_send, lib.covey_combine_recv, args, outcome, kept)
         return out, outcome
+
+
+    def _constants(self, args, constants: Optional[Sequence]) -> dict:
+        """a1, a2 and v of constant experts, and how many these are."""
+        if constants is None:
+            return {}
+        if len(constants) != 3:
+            raise ValueError(f"constants has {len(constants)} entries: it must be (a1, a2, v)")
+        a1, a2, v = (buffer(array).count for array in constants)
+        if a2 != a1 or v != a1 * self.hidden:
+            raise ValueError(f"constants have {a1}, {a2} and {v} elements: they must be [n], [n] and [n, {self.hidden}]")
+        args.constant_experts = a1
+        return dict(zip(_CONSTANTS, constants))
 
 
 def _owners(owners, experts: int, places: int):
@@ -383,14 +403,15 @@ def _config(max_tokens, hidden, top_k, experts, preset, rows, combine, owners, l
 
 
 _NEEDED = {EpPreset.FLAT: ["flat"], EpPreset.WIN: ["triplets"], EpPreset.MESH: ["triplets"]}
-_INPUTS = ("x", "x_scales", "smooth", "experts", "weights", "y", "token_mask", "expert_scale")
+_CONSTANTS = ("constant_a1", "constant_a2", "constant_v")
+_INPUTS = ("x", "x_scales", "smooth", "experts", "weights", "y", "token_mask", "expert_scale", *_CONSTANTS)
 _TYPES = {"experts": Dtype.INT32, "weights": Dtype.FLOAT32, "count": Dtype.INT32, "src_info": Dtype.INT32,
           "range": Dtype.INT64, "packed_scales": Dtype.FLOAT32, "x_scales": Dtype.FLOAT32,
           "smooth": Dtype.FLOAT32, "active_ranks": Dtype.INT32, "waited": Dtype.UINT64,
           "recv_experts": Dtype.INT32, "recv_weights": Dtype.FLOAT32, "token_mask": Dtype.UINT8,
           "expert_tokens": Dtype.INT64, "recv_counts": Dtype.INT32, "triplets": Dtype.INT32, "flat": Dtype.INT32,
           "arrived": Dtype.UINT32, "expert_scale": Dtype.FLOAT32,
-          "placed": Dtype.INT32}  # the others: the handle's
+          "placed": Dtype.INT32, **dict.fromkeys(_CONSTANTS, Dtype.FLOAT32)}  # the others: the handle's
 
 
 def _element(dtype) -> Dtype:
