@@ -1100,7 +1100,7 @@ COVEY_API size_t covey_ep_route_bytes(const struct covey_ep *ep);
  *   smooth         LL: [E][H] f32 or NULL, with rows in int8 or int4: an element is multiplied by that of its expert before
  *                  it becomes a code. All ranks have the same table, or none has one: else MISMATCH, which calls on
  *                  device memory do not see. Rows then travel in 16 bits, once to each rank, and receivers make codes
- *   experts        [num_tokens][K] int32; an id < 0 or >= E is skipped
+ *   experts        [num_tokens][K] int32; an id < 0 or >= E is skipped (zero, copy and constant experts: combine)
  *   experts64      the same in int64, if experts is NULL; ranks and calls may differ. Both: INVAL
  *   weights        [num_tokens][K] f32. COMPACT: needed. LL: only for COVEY_EP_PER_RANK on devices, and needed there
  *
@@ -1290,6 +1290,16 @@ COVEY_API int covey_dispatch_recv(struct covey_ep *ep, uint64_t deadline_ns, str
  *                  On devices with COVEY_EP_PER_RANK the factor multiplies the weight instead. Ranks and calls may
  *                  differ. COMPACT, WIN: INVAL
  *
+ * Inputs, may be NULL or 0; on devices 0, else UNSUPPORTED; ranks and calls may differ:
+ *   zero_experts, copy_experts, constant_experts   how many ids from E on are of each kind, in this order; no rank has
+ *                  them, and nothing travels for them. A zero expert gives 0, a copy expert the token x, constant expert j
+ *                  a1[j] * x + a2[j] * v[j]. The term is added in f32 with the weight of its entry: with
+ *                  COVEY_EP_PER_EXPERT at its k, else after the owners' sums, k ascending. The weight is valid, and
+ *                  its owner took part (renormalise). COMPACT: weights are needed. Ids past them are skipped
+ *   x              [num_tokens][H], of the handle's dtype, any alignment: needed with copy or constant experts
+ *   constant_a1, constant_a2   [constant_experts] f32, needed with these
+ *   constant_v     [constant_experts][H] f32, needed with these
+ *
  * Output:
  *   out            [num_tokens][H]. LL: out[t] = sum over k of weights[t][k] * y(t, k), in f32, k ascending. COMPACT:
  *                  out[t] = sum over owners, ascending, in f32. Of the handle's dtype: each sum is rounded to nearest
@@ -1323,6 +1333,9 @@ struct covey_combine_args {
 	int mask_columns;
 	const float *expert_scale; /* LL */
 	const int32_t *placed;	   /* that the dispatch wrote; host memory: needed with places above 1 */
+	const void *x;
+	int zero_experts, copy_experts, constant_experts;
+	const float *constant_a1, *constant_a2, *constant_v;
 };
 
 #ifdef __cplusplus

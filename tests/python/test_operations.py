@@ -193,7 +193,7 @@ def experts(group, preset, rows):
             codes, scales = np.full((len(x), H), 0x38, np.uint8), np.ones((len(x), H // 128), np.float32)
             scales[:, 0] = ids[:, 0]
             routed = ep.dispatch(codes, ids, weights, x_scales=scales)
-            some = routed.x.reshape(-1, H)[0] if preset == "compact" else routed.x[0, 0]
+            some = routed.x.reshape(-1, H)[0]
             assert (some == 0x38).all() and float(routed.scales.reshape(-1)[0]) in range(E)
             with pytest.raises(TypeError, match="uint8"):
                 ep.dispatch(covey.to_bf16(x), ids, weights, x_scales=scales)
@@ -233,14 +233,16 @@ def origins(group, preset):
     with covey.Ep(group, max_tokens=T, hidden=H, top_k=K, experts=E, preset=preset) as ep:
         sizes = covey.Ep.sizes(group, max_tokens=T, hidden=H, top_k=K, experts=E, preset=preset)
         mine = [e for e in range(E) if e // 2 == group.rank]
+        close = preset in ("win", "mesh")
+        unit = 1 if close else 4
         routed = ep.dispatch(covey.to_bf16(x), ids[group.rank], weights, token_mask=masks[group.rank], also=also,
-                             fill_tail=True, expert_alignment=4, expert_tokens_as="sums")
+                             fill_tail=True, expert_alignment=unit, expert_tokens_as="sums")
         for name in ("expert_tokens", "triplets", "flat", "recv_counts"):
             array = getattr(routed, name)
             assert sizes[name + "_bytes"] == (0 if array is None else array.nbytes), name
         rows = {e: [(r, t, k) for r in range(group.size) for t in range(T) for k in range(K)
                     if masks[r][t] and ids[r][t, k] == e] for e in mine}
-        np.testing.assert_array_equal(routed.expert_tokens, np.cumsum([-(-len(rows[e]) // 4) * 4 for e in mine]))
+        np.testing.assert_array_equal(routed.expert_tokens, np.cumsum([-(-len(rows[e]) // unit) * unit for e in mine]))
         bins = [rows[e] for e in mine]
         if preset == "compact":  # one row a token, by the first of its experts here
             firsts = {}
@@ -250,6 +252,16 @@ def origins(group, preset):
         else:
             runs = [sum(r == s for r, _, _ in b) for b in bins for s in range(group.size)]
             np.testing.assert_array_equal(routed.recv_counts.reshape(-1), np.cumsum(runs))
+        if close:  # the first row of a run is the end of the one before
+            np.testing.assert_array_equal(routed.range.reshape(-1) & 0xffffffff, np.cumsum([0, *runs[:-1]]))
+            assert routed.x.shape == (ep.rows, H) and ep.rows == group.size * T * K
+            bins = [[row for b in bins for row in b]]
+            with pytest.raises(covey.errors.InvalError, match="stand close"):
+                ep.dispatch(covey.to_bf16(x), ids[group.rank], weights, also=["expert_tokens"], expert_alignment=4)
+            short = ep._rooms([], T)
+            short["triplets"] = short["triplets"][:-1]
+            with pytest.raises(ValueError, match=f"triplets has {3 * ep.rows - 3} elements, it needs {3 * ep.rows}"):
+                ep.dispatch(covey.to_bf16(x), ids[group.rank], weights, out=short)
         for b, triplets, flat, src in zip(bins, routed.triplets.reshape(len(bins), -1, 3),
                                           routed.flat.reshape(len(bins), -1, 2), routed.src_info.reshape(len(bins), -1)):
             assert [tuple(row) for row in triplets[:len(b)]] == b
@@ -267,19 +279,19 @@ def masked_combine(ep, group, ids, mask, routed):
     entries = np.zeros(ids.shape, np.uint8)
     entries[:, 1] = 1
     routed = ep.dispatch(covey.to_bf16(x), ids, weights, token_mask=entries)
-    assert routed.triplets is None
+    assert (routed.triplets is None) == (ep.preset not in (covey.EpPreset.WIN, covey.EpPreset.MESH))
     out, _ = ep.combine(routed.x, routed, ids, weights)
     np.testing.assert_array_equal(covey.from_bf16(out), 1)
     for wrong, kind, why in (({"token_mask": entries[:-1]}, ValueError, "token_mask has 14 elements"),
                              ({"token_mask": entries.astype(np.int32)}, TypeError, "token_mask has elements of int32"),
                              ({"also": ["triplet"]}, ValueError, "it may have expert_tokens, recv_counts, triplets"),
                              ({"expert_tokens_as": "sum"}, ValueError, "sum"),
-                             ({"expert_alignment": 4}, covey.errors.InvalError, "rounds expert_tokens up")):
+                             ({"expert_alignment": 4}, covey.errors.InvalError, "rounds (expert_tokens )?up")):
         with pytest.raises(kind, match=why):
             ep.dispatch(covey.to_bf16(x), ids, weights, **wrong)
 
 
-@pytest.mark.parametrize("preset", ["ll", "compact", "flat"])
+@pytest.mark.parametrize("preset", ["ll", "compact", "flat", "win", "mesh"])
 def test_masks_and_origins(ranks, preset):
     ranks.run(WORLD, origins, preset)
 
@@ -369,7 +381,7 @@ def integers(group, preset, rows):
         if rows == "int4":  # the low four bits are the even element
             low, high = (codes << 4).view(np.int8) >> 4, codes.view(np.int8) >> 4
             codes = np.stack([low, high], -1).reshape(*codes.shape[:-1], H)
-        y = codes * routed.scales.reshape(*codes.shape[:-1], 1)
+        y = np.nan_to_num(codes * routed.scales.reshape(*codes.shape[:-1], 1))
         if preset == "compact":
             y = y * routed.recv_weights.sum(1, where=routed.recv_experts >= 0)[:, None]
         out, outcome = ep.combine(covey.to_bf16(np.nan_to_num(y)), routed, ids, weights)
@@ -378,11 +390,14 @@ def integers(group, preset, rows):
         assert not got[0].any()
         assert abs(got - x).max() <= 8 * (0.51 / (7 if rows == "int4" else 127) + 0.51 / 127 + 2 / 256)
         assert (got[1:] != x[1:]).any()
-        if preset == "ll":  # each expert has its factors: those of the first one here are 0
+        if preset != "compact":  # each expert has its factors: those of the first one here are 0
             factors = np.ones((E, H), np.float32)
             factors[group.rank * 2] = 0
             routed = ep.dispatch(covey.to_bf16(x), ids, weights, smooth=factors)
-            assert not routed.x[0, :routed.count[0]].any() and routed.x[1, :routed.count[1]].any()
+            first, second = routed.count[:2]
+            again = routed.x[first:] if preset != "ll" else routed.x[1]
+            assert not routed.x.reshape(-1, codes.shape[-1] if rows == "int8" else H // 2)[:first].any()
+            assert again[:second].any()
         else:
             with pytest.raises(covey.Error, match="COVEY_EP_LL"):
                 ep.dispatch(covey.to_bf16(x), ids, weights, smooth=np.ones((E, H), np.float32))
@@ -408,6 +423,10 @@ def replicas(group, preset):
         y = covey.from_bf16(routed.x)
         if preset == "ll":
             y = y * (np.array(mine, np.float32) + 1)[:, None, None]
+        elif preset == "win":
+            factors = np.repeat(np.array(mine, np.float32) + 1, routed.count)
+            assert (routed.triplets[len(factors):] == -1).all()
+            y[:len(factors)] *= factors[:, None]
         else:
             factors = np.array([*mine, -1], np.float32) + 1  # -1: not served here
             y = y * (factors[routed.recv_experts] * routed.recv_weights).sum(1)[:, None]
@@ -424,24 +443,137 @@ def replicas(group, preset):
             ep.remap([2, 0, 1, 2])
 
 
-@pytest.mark.parametrize("preset", ["ll", "compact"])
+def special(group, preset):
+    """Experts that no rank has: 6 gives 0, 7 the token, 8 and 9 a1 * x + a2 * v; 10 is none. Each expert of a rank gives x."""
+    T, H, K, E = 8, 16, 4, 6
+    rng = np.random.default_rng(group.rank)
+    x = rng.integers(-3, 4, (T, H)).astype(np.float32)
+    ids = np.stack([rng.permutation(E + 5)[:K] for _ in range(T)]).astype(np.int32)
+    weights = rng.integers(1, 3, (T, K)).astype(np.float32)
+    a1, a2 = np.array([2, 0], np.float32), np.array([1, -2], np.float32)
+    v = rng.integers(-3, 4, (2, H)).astype(np.float32)
+    with covey.Ep(group, max_tokens=T, hidden=H, top_k=K, experts=E, preset=preset) as ep:
+        routed = ep.dispatch(covey.to_bf16(x), ids, weights)
+        y = covey.from_bf16(routed.x)
+        if preset == "compact":
+            y = y * routed.recv_weights.sum(1, where=routed.recv_experts >= 0)[:, None]
+        given = dict(x=covey.to_bf16(x), zero_experts=1, copy_experts=1, constants=(a1, a2, v))
+        out, _ = ep.combine(covey.to_bf16(np.nan_to_num(y)), routed, ids, weights, **given)
+        terms = np.where((ids < 6) | (ids == 7), 1, 0)[..., None] * x[:, None]
+        for j in range(2):
+            terms = terms + (ids == 8 + j)[..., None] * (a1[j] * x + a2[j] * v[j])[:, None]
+        np.testing.assert_array_equal(covey.from_bf16(out), (weights[..., None] * terms).sum(1))
+        for wrong, kind, why in (({"constants": (a1, a2)}, ValueError, "must be \\(a1, a2, v\\)"),
+                                 ({"constants": (a1, a2, v[:1])}, ValueError, "have 2, 2 and 16 elements"),
+                                 ({"constants": (a1, a2, v.astype(np.float64))}, TypeError, "constant_v has elements"),
+                                 ({"x": None}, covey.errors.InvalError, "x must not be NULL"),
+                                 ({"x": x}, TypeError, "x has elements of float32"),
+                                 ({"copy_experts": -1}, covey.errors.InvalError, "must be 0 or more")):
+            with pytest.raises(kind, match=why):
+                ep.combine(routed.x, routed, ids, weights, **{**given, **wrong})
+
+
+@pytest.mark.parametrize("preset", ["ll", "compact", "flat", "win", "mesh"])
+def test_experts_that_no_rank_has(ranks, preset):
+    ranks.run(WORLD, special, preset)
+
+
+@pytest.mark.parametrize("preset", ["ll", "compact", "win"])
 def test_places(ranks, preset):
     ranks.run(WORLD, replicas, preset)
 
 
-@pytest.mark.parametrize("preset,rows", [("ll", "int8"), ("compact", "int8"), ("ll", "int4"), ("compact", "int4")])
+@pytest.mark.parametrize("preset,rows", [("ll", "int8"), ("compact", "int8"), ("ll", "int4"), ("compact", "int4"),
+                                         ("win", "int8"), ("mesh", "int4")])
 def test_rows_of_integers(ranks, preset, rows):
     ranks.run(WORLD, integers, preset, rows)
 
 
-@pytest.mark.parametrize("preset", ["ll", "compact", "flat"])
+@pytest.mark.parametrize("preset", ["ll", "compact", "flat", "win"])
 def test_dispatch_of_float16(ranks, preset):
     ranks.run(WORLD, halves, preset)
 
 
-@pytest.mark.parametrize("preset,rows", [("ll", "bf16"), ("compact", "bf16"), ("ll", "e4m3"), ("compact", "e4m3"), ("flat", "bf16")])
+@pytest.mark.parametrize("preset,rows", [("ll", "bf16"), ("compact", "bf16"), ("ll", "e4m3"), ("compact", "e4m3"), ("flat", "bf16"),
+                                         ("win", "bf16"), ("mesh", "e4m3")])
 def test_dispatch_and_combine(ranks, preset, rows):
     ranks.run(WORLD, experts, preset, rows)
+
+
+# Of 8 ranks, 2 to 5 are gone.
+GONE = [1, 4, 0, 4, 0, 1, -1, -1, -1, -1, 2, 3, 0, 1, 6, 7, -1, -1, -1, -1]
+
+
+@pytest.mark.parametrize("shared", [0, 1, 2])
+def test_elastic_info_of_eight_ranks(shared):
+    want = [*GONE[:2], shared, 4 - shared, *GONE[4:]]
+    active = [1, 1, 0, 0, 0, 0, 1, 1]
+    info = covey.ep.to_elastic_info(active, 8 - shared, shared)
+    assert info.dtype == np.int32 and info.tolist() == want
+    back = covey.ep.from_elastic_info(info, 8 - shared, shared)
+    assert back.dtype == np.int32 and back.tolist() == active
+
+
+def test_elastic_info_of_any_ranks():
+    rng = np.random.default_rng(5)
+    for _ in range(200):
+        size, local = int(rng.integers(1, 17)), int(rng.integers(1, 5))
+        shared = int(rng.integers(0, size))
+        active = rng.integers(0, 2, size)
+        active[int(rng.integers(shared, size))] = 1
+        experts = local * (size - shared)
+        info = covey.ep.to_elastic_info(active, experts, shared)
+        assert info[1:4].tolist() == [active.sum(), active[:shared].sum(), active[shared:].sum() * local]
+        for rank in np.flatnonzero(active):
+            assert info[4 + size + info[4 + rank]] == rank
+        assert covey.ep.from_elastic_info(info, experts, shared).tolist() == active.tolist()
+    everybody = covey.ep.to_elastic_info([1, 1, 1], 6)
+    assert everybody.tolist() == [0, 3, 0, 6, 0, 1, 2, 0, 1, 2]
+    everybody[1:] = 77  # not read: nobody is gone
+    assert covey.ep.from_elastic_info(everybody, 6).tolist() == [1, 1, 1]
+    other_order = [1, 2, 0, 4, 1, -1, 0, 2, 0, -1]
+    assert covey.ep.from_elastic_info(other_order, 6).tolist() == [1, 0, 1]
+
+
+@pytest.mark.parametrize("at,word,why", [
+    (0, 2, r"elastic_info\[0\] is 2"), (1, 5, r"must be \[4, 0, 4\]"), (2, 1, r"must be \[4, 0, 4\]"),
+    (3, 8, r"must be \[4, 0, 4\]"), (4, 1, "the new number of rank 0 is 1"), (4, 4, "the new number of rank 0 is 4"),
+    (4, -2, "the new number of rank 0 is -2"), (4, -1, r"must be \[3, 0, 3\]"), (12, 3, "the new number of rank 0 is 0"),
+    (16, 2, "the second table has ranks past new number 3")])
+def test_elastic_info_that_no_ranks_give(at, word, why):
+    words = list(GONE)
+    words[at] = word
+    with pytest.raises(ValueError, match=why):
+        covey.ep.from_elastic_info(words, 8)
+
+
+def test_elastic_info_of_a_wrong_shape():
+    for call, why in ((lambda: covey.ep.from_elastic_info(GONE[:-1], 8), "has 19 words"),
+                      (lambda: covey.ep.from_elastic_info(GONE, 12), "a multiple of the 8 ranks"),
+                      (lambda: covey.ep.to_elastic_info([1, 1], 2, 2), "from 0 to 1"),
+                      (lambda: covey.ep.to_elastic_info([1, 0], 2, 1), "one with experts must live"),
+                      (lambda: covey.ep.from_elastic_info([1, 1, 1, 0, 0, -1, 0, -1], 2, 1), "no rank from 1 to 1 lives")):
+        with pytest.raises(ValueError, match=why):
+            call()
+
+
+def left_out(group):
+    """A rank that elasticInfo says is gone is neither waited for nor sent to."""
+    T, H, K, E = 4, 16, 2, 6
+    info = [1, 2, 0, 4, 0, 1, -1, 0, 1, -1]
+    x, ids, weights = np.ones((T, H), np.float32), np.array([[0, 5]] * T, np.int32), np.ones((T, K), np.float32)
+    with covey.Ep(group, max_tokens=T, hidden=H, top_k=K, experts=E, preset="win") as pair:
+        active = covey.ep.from_elastic_info(info, E)
+        routed = pair.dispatch(covey.to_bf16(x), ids, weights, active_ranks=active)
+        assert routed.outcome.ranks == ({2} if group.rank == 2 else {0, 1})
+        out, outcome = pair.combine(routed.x, routed, ids, weights, active_ranks=active)
+        assert outcome.ranks == routed.outcome.ranks and (covey.from_bf16(out) == 1).all()
+        seen = covey.ep.to_elastic_info([rank in outcome.ranks for rank in range(group.size)], E)
+        assert seen.tolist() == (info if group.rank != 2 else [1, 1, 0, 2, -1, -1, 0, 2, -1, -1])
+
+
+def test_ranks_that_elastic_info_leaves_out(ranks):
+    ranks.run(WORLD, left_out)
 
 
 def test_ep_needs_no_torch(monkeypatch):

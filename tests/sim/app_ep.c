@@ -4,7 +4,8 @@
  * each goes (at random, all to one expert, nowhere, to experts that are not there), its row. An expert's result
  * follows from the row, the expert and the incarnation that owns it. So every row and every sum is known.
  *
- * The first handle is of LL, the second of FLAT; their slots are the same. Each dispatch tells which rows have arrived.
+ * The first handle is of LL or WIN, the second of FLAT or MESH; their slots are the same. Each dispatch tells which rows have
+ * arrived.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -29,7 +30,7 @@ struct app_layer {
 	uint16_t packed[EP_EXPERTS * ROWS][EP_HIDDEN], y[EP_EXPERTS * ROWS][EP_HIDDEN];
 	int32_t count[EP_EXPERTS], src[EP_EXPERTS * ROWS];
 	int64_t range[EP_EXPERTS * SIM_RANKS];
-	int32_t flat[EP_EXPERTS * ROWS * 2];
+	int32_t flat[EP_EXPERTS * ROWS * 2], triplets[EP_EXPERTS * ROWS * 3];
 	uint32_t arrived[COVEY_EP_ARRIVED_ROWS + EP_EXPERTS * ROWS];
 };
 
@@ -104,6 +105,19 @@ static const int *owners(const struct proc *p, struct app_layer *l, int which, u
 	return l->owner;
 }
 
+/* WIN and MESH: the rows of an expert begin where those of the one before end. */
+static int close_by(const struct app_layer *l)
+{
+	return l->ep->shape.preset == COVEY_EP_WIN || l->ep->shape.preset == COVEY_EP_MESH;
+}
+
+static int preset_of(const struct proc *p, int which, uint64_t seq)
+{
+	static const int presets[2][2] = { { COVEY_EP_LL, COVEY_EP_WIN }, { COVEY_EP_FLAT, COVEY_EP_MESH } };
+
+	return presets[which % 2][sim_hash(p->sim->seed * 23 + (uint64_t)which, seq) % 2];
+}
+
 static void make(struct proc *p, int which, int tokens, uint64_t seq)
 {
 	struct covey_ep_config config = COVEY_EP_CONFIG_INIT;
@@ -114,7 +128,7 @@ static void make(struct proc *p, int which, int tokens, uint64_t seq)
 	config.hidden = EP_HIDDEN;
 	config.top_k = EP_TOP_K;
 	config.experts = EP_EXPERTS;
-	config.preset = which % 2 ? COVEY_EP_FLAT : COVEY_EP_LL;
+	config.preset = preset_of(p, which, seq);
 	config.places = app_places(p->sim) ? EP_PLACES : 0;
 	config.expert_owner = owners(p, l, which, seq);
 	l->made = seq;
@@ -224,10 +238,19 @@ static int call_dispatch(struct proc *p, struct app_layer *l, const struct call 
 	args.src_info = l->src;
 	args.range = l->range;
 	args.flat = l->flat;
+	args.triplets = l->triplets;
 	args.arrived = l->arrived;
 	args.placed = app_places(p->sim) ? l->placed : NULL;
 	args.timeout_ms = timeout_of(p, c);
 	return covey_dispatch_send(l->ep, &args, NULL);
+}
+
+/* Rows kept for each expert; of WIN and MESH for all of them. */
+static int bin_rows(const struct app_layer *l)
+{
+	const int el = l->ep->el, of_all = l->ep->size * l->ep->shape.tokens;
+
+	return close_by(l) ? of_all * (EP_TOP_K < el ? EP_TOP_K : el) : of_all;
 }
 
 /* Index of an expert among those here, -1: it has no place here. */
@@ -256,12 +279,13 @@ static void work(struct proc *p, struct app_layer *l)
 		return;
 	}
 	for (int x = 0; x < EP_EXPERTS && n < el; x++) {
-		int le = local_of(l, x);
+		int le = local_of(l, x), first;
 
 		if (le < 0)
 			continue;
+		first = close_by(l) ? (int)cvy_ep_range_first(l->range[le * l->ep->size]) : le * bin_rows(l);
 		for (int row = 0; row < l->count[le]; row++) {
-			int at = le * l->ep->size * l->ep->shape.tokens + row;
+			int at = first + row;
 
 			for (int h = 0; h < EP_HIDDEN; h++)
 				l->y[at][h] = result_of(l->packed[at][h], p->inc, x, h);
@@ -338,6 +362,7 @@ struct reader { /* of one expert's rows */
 	const struct app_layer *l;
 	uint64_t seq, living;
 	int rank, expert, le, row;
+	int begin, counted; /* the first row of the expert among all; and as `range` counts */
 };
 
 /* The place that takes tokens of @src: the contributors' places in their order, and of these one by the source. */
@@ -360,72 +385,91 @@ static int serves(const struct reader *r, int src)
 	return v >= 0 && r->l->ep->owner[v] == r->rank;
 }
 
+/* Does row @at say that it is of entry @i of @src? */
+static int came_from(const struct app_layer *l, int at, int src, int i)
+{
+	const int32_t *flat = l->flat + (ptrdiff_t)2 * at, *triplet = l->triplets + (ptrdiff_t)3 * at;
+
+	return l->src[at] == i / EP_TOP_K && flat[0] == src && flat[1] == i && triplet[0] == src &&
+	       triplet[1] == i / EP_TOP_K && triplet[2] == i % EP_TOP_K;
+}
+
 /* All rows that one source sent to one expert, tokens ascending, at most max_tokens: 0 when one is not as it was sent. */
 static int check_source(struct reader *r, uint64_t inc, int src)
 {
 	const struct app_layer *l = r->l;
-	int at = r->le * l->ep->size * l->ep->shape.tokens, first = r->row;
+	int first = r->row;
 	int n = inc && serves(r, src) ? tokens_of(inc, r->seq) : 0;
 	uint16_t want[EP_HIDDEN];
 
-	for (int i = 0; i < n * EP_TOP_K && r->row - first < l->ep->shape.tokens; i++) {
+	for (int i = 0, at = r->begin + first; i < n * EP_TOP_K && r->row - first < l->ep->shape.tokens; i++) {
 		if (id_of(inc, r->seq, i) != r->expert)
 			continue;
 		row_of(inc, r->seq, i / EP_TOP_K, want);
-		if (l->src[at + r->row] != i / EP_TOP_K || l->flat[2 * (at + r->row)] != src ||
-		    l->flat[2 * (at + r->row) + 1] != i || memcmp(l->packed[at + r->row], want, sizeof(want)) != 0)
+		if (!came_from(l, at++, src, i) || memcmp(l->packed[at - 1], want, sizeof(want)) != 0)
 			return 0;
 		r->row++;
 	}
-	return l->range[r->le * l->ep->size + src] == cvy_ep_range((uint32_t)(r->row - first), (uint32_t)first);
+	return l->range[r->le * l->ep->size + src] ==
+	       cvy_ep_range((uint32_t)(r->row - first), (uint32_t)(r->counted + first));
 }
 
-static int untouched(const struct app_layer *l, int le, int from)
+/* Rows from the first to the end of its bin. */
+static int untouched(const struct app_layer *l, int from, int end)
 {
-	int rows = l->ep->size * l->ep->shape.tokens;
-	const uint8_t *row = (const uint8_t *)l->packed[le * rows + from];
+	const uint8_t *row = (const uint8_t *)l->packed[from];
 
-	for (size_t i = 0; i < (size_t)(rows - from) * sizeof(l->packed[0]); i++)
+	for (size_t i = 0; i < (size_t)(end - from) * sizeof(l->packed[0]); i++)
 		if (row[i] != UNTOUCHED)
 			return 0;
 	return 1;
 }
 
-/* Rows that are here are told, and no others, if they were placed once. */
-static void check_told(struct proc *p, const struct app_layer *l, const struct covey_result *res, int le)
+/* Of a bin, its rows from @first to before @last are told, and none from there to its @end, if they were placed once. */
+static void check_told(struct proc *p, const struct app_layer *l, const struct covey_result *res, int first, int last,
+		       int end)
 {
-	const int rows = l->ep->size * l->ep->shape.tokens;
-	const uint32_t *word = l->arrived + COVEY_EP_ARRIVED_ROWS + (size_t)le * (size_t)rows;
+	const uint32_t *word = l->arrived + COVEY_EP_ARRIVED_ROWS;
 
 	if (l->arrived[COVEY_EP_ARRIVED_RANGE] != COVEY_EP_ARRIVED)
 		sim_fail(p->sim, "G3: process %d dispatch %" PRIu64 ": its range is not told", p->id, res->seq);
-	for (int row = 0; row < rows; row++)
-		if (row < l->count[le] ? word[row] != COVEY_EP_ARRIVED
-				       : word[row] && !l->arrived[COVEY_EP_ARRIVED_AGAIN])
+	for (int row = first; row < end; row++)
+		if (row < last ? word[row] != COVEY_EP_ARRIVED : word[row] && !l->arrived[COVEY_EP_ARRIVED_AGAIN])
 			sim_fail(p->sim, "G3: process %d dispatch %" PRIu64 ": row %d of %d: word %x", p->id, res->seq,
-				 row, l->count[le], word[row]);
+				 row, last, word[row]);
+	if (!untouched(l, last, end))
+		sim_fail(p->sim, "G3: process %d dispatch %" PRIu64 ": a row past %d was written", p->id, res->seq,
+			 last);
 }
 
 static void check_dispatch(struct proc *p, const struct app_layer *l, const struct covey_result *res,
 			   const struct sim_view *v)
 {
 	const uint64_t living = check_contributors(v, res->seq);
+	const int bin = bin_rows(l), close = close_by(l);
+	int rows = 0;
 
 	for (int x = 0; x < EP_EXPERTS; x++) {
-		struct reader r = { l, res->seq, living, p->rank, x, local_of(l, x), 0 };
+		int le = local_of(l, x), begin = close ? rows : le * bin;
+		struct reader r = { l, res->seq, living, p->rank, x, le, 0, begin, close ? rows : 0 };
 
-		for (int src = 0; r.le >= 0 && src < l->ep->size; src++)
+		if (le < 0)
+			continue;
+		for (int src = 0; src < l->ep->size; src++)
 			if (!check_source(&r, covey_mask_has(&res->mask, src) ? v->inc[src] : 0, src))
 				sim_fail(p->sim,
 					 "G3: process %d dispatch %" PRIu64 " epoch %u mask %" PRIx64
 					 ": expert %d has not the rows of rank %d",
 					 p->id, res->seq, res->epoch, res->mask.word[0], x, src);
-		if (r.le >= 0 && (l->count[r.le] != r.row || !untouched(l, r.le, r.row)))
+		if (l->count[le] != r.row)
 			sim_fail(p->sim, "G3: process %d dispatch %" PRIu64 ": expert %d has %d rows, not %d", p->id,
-				 res->seq, x, l->count[r.le], r.row);
-		if (r.le >= 0)
-			check_told(p, l, res, r.le);
+				 res->seq, x, l->count[le], r.row);
+		rows += r.row;
+		if (!close)
+			check_told(p, l, res, begin, begin + r.row, begin + bin);
 	}
+	if (close && l->ep->el)
+		check_told(p, l, res, 0, rows, bin);
 }
 
 /* What the dispatch says of its own tokens, unless others completed it before this rank began. */

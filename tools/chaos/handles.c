@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Dispatch and combine by handles that come and go. Numbers of tokens, elements, experts and owners change each time; all
- * presets, forms of rows and of results occur, with and without factors of elements (smooth) and of experts (expert_scale);
- * but with COMPACT experts may have several places.
+ * presets, forms of rows and of results occur, with and without factors of elements (smooth) and, of LL and FLAT, of experts
+ * (expert_scale); but with COMPACT experts may have several places.
  * No call of the group comes between the last operation of a handle, its end and the next handle, so a fast rank makes the
  * next one while others still read its data. All handles end before a safe point: a rank that joins there begins without
  * any.
@@ -92,8 +92,8 @@ static void end(struct chaos_handle *h)
 		return;
 	covey_ep_destroy(h->ep);
 	free(h->x), free(h->y), free(h->out), free(h->packed), free(h->scales), free(h->weights);
-	free(h->smooth), free(h->flat), free(h->arrived), free(h->recv_weights), free(h->ids), free(h->count),
-		free(h->src_info), free(h->recv_ids), free(h->range), free(h->placed);
+	free(h->smooth), free(h->flat), free(h->triplets), free(h->arrived), free(h->recv_weights), free(h->ids),
+		free(h->count), free(h->src_info), free(h->recv_ids), free(h->range), free(h->placed);
 	free(h);
 }
 
@@ -148,19 +148,21 @@ static bool rooms(struct chaos_handle *h)
 	h->src_info = calloc(all, sizeof(*h->src_info));
 	h->smooth = calloc(bins * row, sizeof(*h->smooth));
 	h->flat = calloc(all * 2, sizeof(*h->flat));
+	h->triplets = calloc(all * 3, sizeof(*h->triplets));
 	h->arrived = calloc(COVEY_EP_ARRIVED_ROWS + all, sizeof(*h->arrived));
 	h->range = calloc(bins * (size_t)h->size, sizeof(*h->range));
 	return h->x && h->out && h->packed && h->y && h->scales && h->weights && h->ids && h->recv_weights &&
-	       h->recv_ids && h->count && h->src_info && h->smooth && h->flat && h->arrived && h->range && h->placed;
+	       h->recv_ids && h->count && h->src_info && h->smooth && h->flat && h->triplets && h->arrived &&
+	       h->range && h->placed;
 }
 
-/* With COMPACT a row has no expert of its own. */
+/* With COMPACT a row has no expert of its own, with WIN and MESH none that its place says. */
 static void draw_factors(const struct chaos_member *m, struct chaos_handle *h, unsigned what)
 {
 	bool integers = h->rows == COVEY_EP_ROWS_INT8 || h->rows == COVEY_EP_ROWS_INT4;
 
 	h->smoothed = integers && !chaos_handle_once(h) && chaos_draw(m, what, 2);
-	h->scaled = !chaos_handle_once(h) && chaos_draw(m, what + 1, 2);
+	h->scaled = !chaos_handle_once(h) && !chaos_handle_close(h) && chaos_draw(m, what + 1, 2);
 }
 
 /* @slip: the difference from the handles of other ranks; SLIPS: none */
@@ -177,7 +179,7 @@ static int begin(struct chaos_member *m, int at, unsigned what, enum slip slip)
 	config.hidden = h->hidden = 8 * (1 + (int)chaos_draw(m, what + 1, CHAOS_HIDDEN / 8));
 	config.top_k = h->top_k = 1 + (int)chaos_draw(m, what + 2, CHAOS_TOP_K);
 	config.experts = h->experts = 1 + (int)chaos_draw(m, what + 3, CHAOS_EXPERTS);
-	config.preset = h->preset = (int)chaos_draw(m, what + 4, 3); /* enum covey_ep_preset */
+	config.preset = h->preset = (int)chaos_draw(m, what + 4, COVEY_EP_MESH + 1); /* enum covey_ep_preset */
 	config.combine_rows = h->back = (int)chaos_draw(m, what + 8, 2);
 	config.rows = h->rows = (int)chaos_draw(m, what + 5, 4) ^ (slip == ROWS);
 	h->places = chaos_handle_once(h) ? 1 : 1 + (int)chaos_draw(m, what + 11, CHAOS_PLACES);
@@ -266,6 +268,7 @@ static int dispatch(struct chaos_member *m, struct chaos_handle *h, int more, in
 	args.recv_weights = h->recv_weights;
 	args.placed = h->placed;
 	args.flat = h->flat;
+	args.triplets = h->triplets;
 	args.arrived = h->arrived;
 	memset(h->arrived, 0, words(h) * sizeof(*h->arrived));
 	give_factors(m, h, &args);

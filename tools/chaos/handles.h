@@ -26,7 +26,7 @@ struct chaos_handle {
 	void *packed; /* uint16_t or, of 8-bit rows, uint8_t */
 	float *scales, *weights, *recv_weights, *smooth;
 	float factors[CHAOS_EXPERTS]; /* of the local experts */
-	int32_t *ids, *count, *src_info, *recv_ids, *flat, *placed;
+	int32_t *ids, *count, *src_info, *recv_ids, *flat, *triplets, *placed;
 	uint32_t *arrived;
 	int64_t *range;
 };
@@ -35,6 +35,12 @@ struct chaos_handle {
 static inline bool chaos_handle_once(const struct chaos_handle *h)
 {
 	return h->preset == COVEY_EP_COMPACT;
+}
+
+/* The rows of an expert begin where those of the one before end. */
+static inline bool chaos_handle_close(const struct chaos_handle *h)
+{
+	return h->preset == COVEY_EP_WIN || h->preset == COVEY_EP_MESH;
 }
 
 /* Has @rank a place of the expert? */

@@ -26,17 +26,17 @@ static float from_integer(const struct chaos_handle *h, size_t row, int i)
 	return (float)(codes[at / 2] >> (i % 2 * 4) & 15) * h->scales[row]; /* no element is below 0 */
 }
 
-static float value(const struct chaos_handle *h, int bin, int row, int i)
+static float value(const struct chaos_handle *h, size_t at, int i)
 {
 	size_t all = (size_t)h->size * (size_t)h->tokens, groups = (size_t)(h->hidden + CHAOS_GROUP - 1) / CHAOS_GROUP;
-	size_t at = (size_t)bin * all + (size_t)row, scale = at * groups + (size_t)(i / CHAOS_GROUP);
+	size_t scale = at * groups + (size_t)(i / CHAOS_GROUP);
 
 	if (h->rows == COVEY_EP_ROWS_BF16)
 		return chaos_from_bf16(((const uint16_t *)h->packed)[at * (size_t)h->hidden + (size_t)i]);
 	if (h->rows != COVEY_EP_ROWS_E4M3)
 		return from_integer(h, at, i);
-	if (!chaos_handle_once(h))
-		scale = ((size_t)bin * groups + (size_t)(i / CHAOS_GROUP)) * all + (size_t)row;
+	if (!chaos_handle_once(h) && !chaos_handle_close(h))
+		scale = (at / all * groups + (size_t)(i / CHAOS_GROUP)) * all + at % all;
 	return from_e4m3(((const uint8_t *)h->packed)[at * (size_t)h->hidden + (size_t)i]) * h->scales[scale];
 }
 
@@ -65,10 +65,14 @@ struct origin {
 /* Where row @at is from, and that it was told. */
 static int check_origin(struct chaos_member *m, const struct chaos_handle *h, size_t at, const struct origin *o)
 {
+	const int32_t *triplet = h->triplets + 3 * at;
+
 	if (h->src_info[at] != o->t)
 		return chaos_bad_bytes(m, "src_info of a handle", at, h->src_info[at], o->t);
 	if (h->flat[2 * at] != o->source || h->flat[2 * at + 1] != o->t * h->top_k + o->k)
 		return chaos_bad_bytes(m, "flat of a handle", at, h->flat[2 * at + 1], o->t * h->top_k + o->k);
+	if (triplet[0] != o->source || triplet[1] != o->t || triplet[2] != o->k)
+		return chaos_bad_bytes(m, "triplets of a handle", at, triplet[2], o->k);
 	if (h->arrived[COVEY_EP_ARRIVED_ROWS + at] != COVEY_EP_ARRIVED)
 		return chaos_bad_bytes(m, "arrived of a handle", at, h->arrived[COVEY_EP_ARRIVED_ROWS + at],
 				       COVEY_EP_ARRIVED);
@@ -76,9 +80,8 @@ static int check_origin(struct chaos_member *m, const struct chaos_handle *h, si
 }
 
 /* One row. Makes the experts' result of it: the token itself, weighted if the experts apply weights. */
-static int check_row(struct chaos_member *m, struct chaos_handle *h, int bin, int row, const struct origin *o)
+static int check_row(struct chaos_member *m, struct chaos_handle *h, size_t at, const struct origin *o)
 {
-	size_t at = (size_t)bin * (size_t)(h->size * h->tokens) + (size_t)row;
 	float weight = 1, slack = off(m, h, o->e, o->source, o->t);
 	int code = check_origin(m, h, at, o);
 
@@ -87,9 +90,9 @@ static int check_row(struct chaos_member *m, struct chaos_handle *h, int bin, in
 	if (chaos_handle_once(h))
 		weight = 0;
 	for (int k = 0; k < h->top_k && chaos_handle_once(h); k++)
-		weight += h->recv_weights[row * h->top_k + k];
+		weight += h->recv_weights[at * (size_t)h->top_k + (size_t)k];
 	for (int i = 0; i < h->hidden; i++) {
-		float got = value(h, bin, row, i), want = sent(m, h, o->e, o->source, o->t, i);
+		float got = value(h, at, i), want = sent(m, h, o->e, o->source, o->t, i);
 
 		if (!(fabsf(got - want) <= slack))
 			return chaos_bad_bytes(m, "dispatch of a handle", at * (size_t)h->hidden + (size_t)i,
@@ -107,13 +110,14 @@ static int check_run(struct chaos_member *m, const struct chaos_handle *h, int a
 	return 0;
 }
 
-/* A bin for each local expert. */
-static int check_ll(struct chaos_member *m, struct chaos_handle *h)
+/* A bin for each local expert: in its own place, or close behind the one before. */
+static int check_by_expert(struct chaos_member *m, struct chaos_handle *h)
 {
-	int bin = 0, code = 0;
+	int bin = 0, row = 0, code = 0;
 
 	for (int e = 0; e < h->experts; e++) {
-		int row = 0;
+		int begin = row;
+		size_t base = chaos_handle_close(h) ? 0 : (size_t)bin * (size_t)(h->size * h->tokens);
 
 		if (!chaos_handle_owns(h, e, m->rank))
 			continue;
@@ -125,14 +129,16 @@ static int check_ll(struct chaos_member *m, struct chaos_handle *h)
 			     t++)
 				for (int k = 0; k < h->top_k && !code; k++)
 					if (chaos_handle_expert(m, h, s, t, k) == e)
-						code = check_row(m, h, bin, row++, &(struct origin){ s, t, k, e });
+						code = check_row(m, h, base + (size_t)row++,
+								 &(struct origin){ s, t, k, e });
 			if (!code)
 				code = check_run(m, h, bin * h->size + s, first, row - first);
 		}
-		if (!code && h->count[bin] != row)
-			code = chaos_bad_bytes(m, "count of a handle", (size_t)bin, h->count[bin], row);
+		if (!code && h->count[bin] != row - begin)
+			code = chaos_bad_bytes(m, "count of a handle", (size_t)bin, h->count[bin], row - begin);
 		if (code)
 			return code;
+		row = chaos_handle_close(h) ? row : 0;
 		bin++;
 	}
 	return 0;
@@ -184,7 +190,7 @@ static int check_compact(struct chaos_member *m, struct chaos_handle *h)
 			int here = check_beside(m, h, local, row, s, t, named);
 
 			if (here > 0)
-				code = check_row(m, h, 0, row++,
+				code = check_row(m, h, (size_t)row++,
 						 &(struct origin){ s, t, first_here(m, h, local, s, t), -1 });
 			if (here < 0 || code)
 				return 1;
@@ -246,7 +252,7 @@ int chaos_handle_check_combine(struct chaos_member *m, const struct chaos_handle
 static int check_told(struct chaos_member *m, const struct chaos_handle *h)
 {
 	size_t all = (size_t)h->size * (size_t)h->tokens, told = 0, rows = 0;
-	int local = 0;
+	int local = 0, bins;
 
 	for (int e = 0; e < h->experts; e++)
 		local += chaos_handle_owns(h, e, m->rank);
@@ -255,16 +261,17 @@ static int check_told(struct chaos_member *m, const struct chaos_handle *h)
 			return chaos_bad_bytes(m, "words of a handle", (size_t)i, h->arrived[i], COVEY_EP_ARRIVED);
 	if (!local || h->arrived[COVEY_EP_ARRIVED_AGAIN])
 		return 0;
-	for (int b = 0; b < (chaos_handle_once(h) ? 1 : local); b++)
+	bins = chaos_handle_once(h) ? 1 : local;
+	for (int b = chaos_handle_close(h) ? bins - 1 : 0; b < bins; b++)
 		rows += (size_t)(h->range[(b + 1) * h->size - 1] >> 32) + (uint32_t)h->range[(b + 1) * h->size - 1];
-	for (size_t i = 0; i < all * (chaos_handle_once(h) ? 1 : (size_t)local); i++)
+	for (size_t i = 0; i < all * (size_t)bins; i++)
 		told += h->arrived[COVEY_EP_ARRIVED_ROWS + i] != 0;
 	return told == rows ? 0 : chaos_bad_bytes(m, "rows that a handle has told", 0, (double)told, (double)rows);
 }
 
 int chaos_handle_check_dispatch(struct chaos_member *m, struct chaos_handle *h)
 {
-	int code = chaos_handle_once(h) ? check_compact(m, h) : check_ll(m, h);
+	int code = chaos_handle_once(h) ? check_compact(m, h) : check_by_expert(m, h);
 
 	return code ? code : check_told(m, h);
 }

@@ -50,6 +50,8 @@ static void pair(FILE *file)
 	row(file, "`top_k`", "1", CVY_EP_MAX_TOP_K, "`covey_ep_create`: INVAL");
 	row(file, "`experts`", "1", CVY_EP_MAX_EXPERTS, "`covey_ep_create`: INVAL");
 	row(file, "`max_ranks` x `max_tokens`", "", CVY_EP_MAX_ROWS, "`covey_ep_create`: INVAL");
+	row(file, "`max_ranks` x `max_tokens` x the smaller of `top_k` and `experts`, with WIN and MESH", "",
+	    CVY_EP_MAX_ROWS, "`covey_ep_create`: INVAL");
 	row(file, "`places`; 0: 1. At most `max_ranks`", "0", COVEY_MAX_RANKS, "`covey_ep_create`: INVAL");
 	row(file, "`experts` x `places`", "", CVY_EP_MAX_PLACES, "`covey_ep_create`: INVAL");
 	head(file, "Device memory");

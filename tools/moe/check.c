@@ -63,6 +63,32 @@ static int entries_differ(const struct work *w, const int32_t *count, const int3
 	return 0;
 }
 
+/* The same as triplets, of rows that stand close. */
+static int triplets_differ(const struct work *w, const int32_t *count, const int32_t *flat, const int32_t *got)
+{
+	size_t rows = (size_t)w->shape.size * (size_t)w->shape.tokens;
+
+	for (size_t e = 0; e < (size_t)w->local; e++, flat += 2 * rows)
+		for (size_t i = 0; i < (size_t)count[e]; i++, got += 3) {
+			int32_t entry = flat[2 * i + 1];
+
+			if (got[0] != flat[2 * i] || got[1] != entry / w->shape.top_k ||
+			    got[2] != entry % w->shape.top_k)
+				return 1;
+		}
+	return 0;
+}
+
+/* The first row of a run, among those of all experts. */
+static void count_through(const struct work *w, const int32_t *count, int64_t *range)
+{
+	int64_t before = 0;
+
+	for (int e = 0; e < w->local; before += count[e++])
+		for (int src = 0; src < w->shape.size; src++)
+			range[e * w->shape.size + src] += before;
+}
+
 static int counts_differ(const struct work *w, const struct moe_report *r, const struct moe_arrived *got)
 {
 	const int once = got->preset == COVEY_EP_COMPACT;
@@ -77,9 +103,12 @@ static int counts_differ(const struct work *w, const struct moe_report *r, const
 		moe_ref_dispatch_once(&w->shape, w->batch, w->owner, r->rank, &to);
 	else
 		moe_ref_dispatch(&w->shape, w->batch, w->owner, r->rank, &to);
+	if (moe_close(got->preset))
+		count_through(w, count, range);
 	differ = memcmp(range, got->range, ranges * sizeof(*range)) != 0 ||
 		 memcmp(count, got->count, local * sizeof(*count)) != 0 ||
-		 (got->preset == COVEY_EP_FLAT && entries_differ(w, count, flat, got->flat));
+		 (got->preset == COVEY_EP_FLAT && entries_differ(w, count, flat, got->flat)) ||
+		 (moe_close(got->preset) && triplets_differ(w, count, flat, got->triplets));
 	free(range);
 	free(count);
 	free(flat);

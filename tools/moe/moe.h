@@ -87,8 +87,14 @@ const char *moe_preset_name(int preset); /* NULL: there is none */
 struct moe_arrived {
 	int preset; /* enum covey_ep_preset */
 	const int64_t *range;
-	const int32_t *count, *flat; /* flat: with FLAT */
+	const int32_t *count, *flat, *triplets; /* flat: with FLAT; triplets: with WIN and MESH */
 };
+
+/* The rows of an expert begin where those of the one before end. */
+static inline bool moe_close(int preset)
+{
+	return preset == COVEY_EP_WIN || preset == COVEY_EP_MESH;
+}
 
 /* A step of @report's rank under the masks of its report. @ref makes all weights, as needed. */
 void moe_check(struct moe_model *ref, const struct moe_report *report, const struct moe_arrived *arrived,

@@ -122,7 +122,8 @@ static void free_all(struct moe_rank *r)
 	moe_model_close(&r->ref);
 	free(r->owner);
 	free(r->x), free(r->packed_x), free(r->y), free(r->out);
-	free(r->experts), free(r->placed), free(r->count), free(r->src_info), free(r->flat), free(r->recv_experts);
+	free(r->experts), free(r->placed), free(r->count), free(r->src_info), free(r->flat), free(r->triplets),
+		free(r->recv_experts);
 	free(r->weights), free(r->recv_weights);
 	free(r->range);
 	if (r->fd >= 0)

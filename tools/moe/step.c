@@ -52,7 +52,7 @@ static int make_room(struct moe_rank *r, int size)
 	r->local = covey_ep_local_experts(r->ep);
 	local = (size_t)r->local;
 	bins = once(r) ? local > 0 : local;
-	rows = bins * (size_t)covey_ep_rows(r->ep);
+	rows = (moe_close(r->opt->preset) ? local > 0 : bins) * (size_t)covey_ep_rows(r->ep);
 	names = once(r) ? rows * (size_t)r->model.shape.top_k : 0;
 	r->packed_x = moe_room(r->packed_x, 2 * rows * hidden);
 	r->y = moe_room(r->y, 2 * rows * hidden);
@@ -60,6 +60,7 @@ static int make_room(struct moe_rank *r, int size)
 	r->count = moe_room(r->count, local * sizeof(*r->count));
 	r->range = moe_room(r->range, bins * (size_t)size * sizeof(*r->range));
 	r->flat = moe_room(r->flat, rows * 2 * sizeof(*r->flat));
+	r->triplets = moe_room(r->triplets, rows * 3 * sizeof(*r->triplets));
 	r->recv_experts = moe_room(r->recv_experts, names * sizeof(*r->recv_experts));
 	r->recv_weights = moe_room(r->recv_weights, names * sizeof(*r->recv_weights));
 	return moe_device_room(r, size);
@@ -113,6 +114,7 @@ static int dispatch(struct moe_rank *r)
 	args.src_info = AT(r->src_info);
 	args.range = AT(r->range);
 	args.flat = r->opt->preset == COVEY_EP_FLAT ? AT(r->flat) : NULL;
+	args.triplets = moe_close(r->opt->preset) ? r->triplets : NULL;
 	args.recv_experts = once(r) ? r->recv_experts : NULL;
 	args.recv_weights = once(r) ? r->recv_weights : NULL;
 	args.route = r->route;
@@ -165,7 +167,7 @@ static void run_rows(struct moe_rank *r)
 static int run_experts(struct moe_rank *r)
 {
 	size_t hidden = (size_t)r->model.shape.hidden, rows = (size_t)covey_ep_rows(r->ep);
-	size_t le = 0;
+	size_t le = 0, first = 0;
 
 	if (r->device)
 		return moe_device_experts(r);
@@ -177,10 +179,11 @@ static int run_experts(struct moe_rank *r)
 		if (!moe_owns(&r->model, r->owner, e, r->self))
 			continue;
 		for (size_t i = 0; i < (size_t)r->count[le]; i++) {
-			size_t at = (le * rows + i) * hidden;
+			size_t at = (first + i) * hidden;
 
 			moe_expert_run(&r->model, e, r->packed_x + at, r->y + at);
 		}
+		first += moe_close(r->opt->preset) ? (size_t)r->count[le] : rows;
 		le++;
 	}
 	return 0;
@@ -253,7 +256,7 @@ static int sum(struct moe_rank *r, int *again)
 
 static int report(struct moe_rank *r)
 {
-	const struct moe_arrived arrived = { r->opt->preset, r->range, r->count, r->flat };
+	const struct moe_arrived arrived = { r->opt->preset, r->range, r->count, r->flat, r->triplets };
 	struct moe_verdict *v = &r->report.verdict;
 
 	r->report.kind = MOE_STEP;

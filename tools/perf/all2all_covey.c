@@ -14,6 +14,7 @@ struct covey_way {
 	struct covey_combine_args back;
 	size_t rows; /* of a bin */
 	bool once;   /* COMPACT: there is one bin for all experts */
+	bool close;  /* WIN, MESH: there are so many rows for all bins */
 };
 
 static void fuse(struct perf_a2a *a, struct covey_way *c, size_t local, int *err)
@@ -32,7 +33,7 @@ static void fuse(struct perf_a2a *a, struct covey_way *c, size_t local, int *err
 static void make_args(struct perf_a2a *a, struct covey_way *c, int *err)
 {
 	size_t local = (size_t)covey_ep_local_experts(c->ep), bins = c->once ? local > 0 : local;
-	size_t rows = bins * c->rows, names = c->once ? rows * (size_t)a->shape->topk : 0;
+	size_t rows = (c->close ? local > 0 : bins) * c->rows, names = c->once ? rows * (size_t)a->shape->topk : 0;
 	struct covey_dispatch_args *to = &c->to;
 
 	to->num_tokens = c->back.num_tokens = a->n;
@@ -49,6 +50,8 @@ static void make_args(struct perf_a2a *a, struct covey_way *c, int *err)
 	c->back.range = to->range = perf_a2a_part(a, bins * (size_t)a->job->size * sizeof(*to->range), err);
 	if (a->job->opt.preset == COVEY_EP_FLAT)
 		to->flat = perf_a2a_part(a, rows * 2 * sizeof(*to->flat), err);
+	if (c->close)
+		to->triplets = perf_a2a_part(a, rows * 3 * sizeof(*to->triplets), err);
 	to->recv_experts = perf_a2a_part(a, names * sizeof(*to->recv_experts), err);
 	to->recv_weights = perf_a2a_part(a, names * sizeof(*to->recv_weights), err);
 	if (a->job->device)
@@ -69,6 +72,7 @@ static int open_covey(struct perf_a2a *a, void **state)
 	c->to = (struct covey_dispatch_args)COVEY_DISPATCH_INIT;
 	c->back = (struct covey_combine_args)COVEY_COMBINE_INIT;
 	c->once = opt->preset == COVEY_EP_COMPACT;
+	c->close = perf_close(opt->preset);
 	config.dtype = COVEY_FLOAT16;
 	config.max_tokens = a->shape->tokens;
 	config.hidden = a->shape->hidden;
@@ -128,7 +132,7 @@ static void sum_row(const struct perf_a2a *a, const struct covey_way *c, size_t 
 static int host_experts(const struct perf_a2a *a, const struct covey_way *c)
 {
 	int local = covey_ep_local_experts(c->ep);
-	size_t hidden = (size_t)a->shape->hidden;
+	size_t hidden = (size_t)a->shape->hidden, first = 0;
 
 	if (c->once && local) {
 		int64_t last = c->to.range[a->job->size - 1];
@@ -138,9 +142,9 @@ static int host_experts(const struct perf_a2a *a, const struct covey_way *c)
 			sum_row(a, c, row);
 		return 0;
 	}
-	for (int e = 0; e < local; e++)
+	for (int e = 0; e < local; first += c->close ? (size_t)c->to.count[e] : c->rows, e++)
 		for (size_t i = 0; i < (size_t)c->to.count[e]; i++) {
-			size_t at = ((size_t)e * c->rows + i) * hidden;
+			size_t at = (first + i) * hidden;
 
 			expert_row(a, e, (const uint16_t *)c->to.packed_x + at, (uint16_t *)(uintptr_t)c->back.y + at);
 		}

@@ -7,13 +7,15 @@
 #include "all2all.h"
 #include "options.h"
 
-#define PERF_NAMES 4 /* of an option, at most */
+#define PERF_NAMES 5 /* of an option, at most */
 
 static const struct {
 	const char *option, *name[PERF_NAMES];
 	int value[PERF_NAMES];
 } names[] = {
-	[PERF_PRESETS] = { "--preset", { "ll", "compact", "flat" }, { COVEY_EP_LL, COVEY_EP_COMPACT, COVEY_EP_FLAT } },
+	[PERF_PRESETS] = { "--preset",
+			   { "ll", "compact", "flat", "win", "mesh" },
+			   { COVEY_EP_LL, COVEY_EP_COMPACT, COVEY_EP_FLAT, COVEY_EP_WIN, COVEY_EP_MESH } },
 	[PERF_ROWS] = { "--rows",
 			{ "bf16", "e4m3", "int8", "int4" },
 			{ COVEY_EP_ROWS_BF16, COVEY_EP_ROWS_E4M3, COVEY_EP_ROWS_INT8, COVEY_EP_ROWS_INT4 } },
@@ -141,6 +143,14 @@ error_t perf_parse_ep(int key, const char *arg, struct perf_options *opt)
 	return ARGP_ERR_UNKNOWN;
 }
 
+/* Rows of WIN and MESH stand close, which only hosts have. */
+static void check_close(const struct perf_options *opt)
+{
+	if (opt->device && perf_close(opt->preset))
+		perf_usage("--preset is %s: on devices ll, compact or flat is needed",
+			   perf_name_of(PERF_PRESETS, opt->preset));
+}
+
 void perf_check_ep(const struct perf_options *opt)
 {
 	if (!opt->device) {
@@ -151,6 +161,7 @@ void perf_check_ep(const struct perf_options *opt)
 				   "a device's");
 		return;
 	}
+	check_close(opt);
 	for (int i = 0; i < opt->token_list.count; i++)
 		if (opt->token_list.value[i] > COVEY_DEVICE_MAX_TOKENS)
 			perf_usage("--tokens has %d: a device takes %d at most", opt->token_list.value[i],
@@ -172,8 +183,9 @@ void perf_check_a2a(const struct perf_options *opt)
 		perf_usage("--rows and --split are for dispatch: the rows of all2all are fp16");
 	if (opt->registered)
 		perf_usage("-R: buffers of dispatch and combine are not registered");
-	if (opt->fused && opt->preset == COVEY_EP_COMPACT)
-		perf_usage("--fused is for --preset ll or flat: with compact a row is for all experts of a rank");
+	check_close(opt);
+	if (opt->fused && opt->preset != COVEY_EP_LL && opt->preset != COVEY_EP_FLAT)
+		perf_usage("--fused is for --preset ll or flat: elsewhere the place of a row does not say its expert");
 	if (!opt->device && opt->rungs)
 		perf_usage("--ladder is for device memory; --device chooses a device's");
 	if (!opt->device && opt->lane_list.count)

@@ -323,6 +323,11 @@ int perf_all2all(struct perf_job *job);
 enum perf_names { PERF_PRESETS, PERF_ROWS, PERF_BACKS, PERF_COMBINES };
 const char *perf_name_of(enum perf_names of, int value);
 const char *perf_combined_per(const struct perf_options *opt); /* "expert" or "rank" */
+/* The rows of an expert begin where those of the one before end. */
+static inline bool perf_close(int preset)
+{
+	return preset == COVEY_EP_WIN || preset == COVEY_EP_MESH;
+}
 
 /* ep_out.c */
 void perf_print_pair_head(const struct perf_job *job);

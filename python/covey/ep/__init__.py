@@ -6,6 +6,7 @@ Buffer needs torch, and so do the modules covey.ep.deep_ep and covey.ep.mooncake
 
 from typing import Any
 
+from ._elastic import from_elastic_info, to_elastic_info
 from ._pair import ARRIVED, Ep, Routed, from_bf16, to_bf16
 
 _OF_BUFFER = ("Buffer", "Config", "EventOverlap", "topk_idx_t")
@@ -19,4 +20,4 @@ def __getattr__(name: str) -> Any:
     return getattr(buffer, name)
 
 
-__all__ = ["ARRIVED", "Ep", "Routed", "from_bf16", "to_bf16"]  # what needs no torch
+__all__ = ["ARRIVED", "Ep", "Routed", "from_bf16", "from_elastic_info", "to_bf16", "to_elastic_info"]  # what needs no torch

@@ -24,11 +24,12 @@ class Routed:
 
     Attributes:
         x: LL: [El, R * T, H] the rows of each expert, from source 0, 1, ... without gaps; COMPACT: [R * T, H];
-            FLAT is as LL, here and below
+            FLAT is as LL, here and below. WIN and MESH: [N, H], the rows of expert after expert, N = Ep.rows
         scales: with rows in e4m3, int8 or int4: their scales
         count: [El] int32: rows of each local expert
         src_info, range, recv_experts, recv_weights, route: as in struct covey_dispatch_args
-        expert_tokens, recv_counts, triplets, flat: the same, where they were asked for, else None; FLAT always has flat
+        expert_tokens, recv_counts, triplets, flat: the same, where they were asked for, else None; FLAT always has flat,
+            WIN and MESH triplets
         placed: [n, K] int32: the place that serves each entry, expert * places + place, or -1; with one place each None
             (or what `out` had). The combine takes it from here
         token_mask: as it was given to the dispatch: the combine takes it from here
@@ -52,10 +53,11 @@ class Ep:
     Args:
         group: the group
         max_tokens, hidden, top_k, experts: shapes; the same on all ranks
-        preset: "ll", "compact" or "flat": the rows of LL, each with its source and entry
+        preset: "ll", "compact", "flat": the rows of LL, each with its source and entry; or "win" or "mesh": the rows of
+            experts without gaps, each with its source, token and k
         dtype: "bfloat16" or "float16": elements of tokens and results
         rows: "bf16", "e4m3", "int8" or "int4": what dispatch gives; "bf16": elements of dtype
-        combine: "expert" or "rank": which rows come back (LL)
+        combine: "expert" or "rank": which rows come back (not COMPACT)
         owners: [experts] the rank of each; with places above 1 [experts][at most places]: -1, or nothing, where an
             expert has fewer places. None: as covey_ep_create() says
         lanes: on devices, processors that a call takes; 0: as many as pay
@@ -129,7 +131,7 @@ class Ep:
 
     @property
     def rows(self) -> int:
-        """R * T: the rows kept for each local expert."""
+        """R * T: the rows kept for each local expert; COMPACT: of this rank; WIN, MESH: R * T * min(K, El) for all."""
         return lib.covey_ep_rows(self._live())
 
     @property
@@ -140,26 +142,34 @@ class Ep:
     @property
     def arrived_words(self) -> int:
         """Elements of `arrived`: those of EpArrived, then one for each row."""
-        el, once = self.local_experts, self.preset == EpPreset.COMPACT
-        return EpArrived.ROWS + (min(el, 1) if once else el) * self.rows if el else 0
+        bins = self._bins()
+        return EpArrived.ROWS + bins * self.rows if bins else 0
+
+    def _by_expert(self) -> bool:
+        """Does each local expert have rows of its own, Ep.rows of them?"""
+        return self.preset in (EpPreset.LL, EpPreset.FLAT)
+
+    def _bins(self) -> int:
+        """How often Ep.rows rows are kept here."""
+        return self.local_experts if self._by_expert() else min(self.local_experts, 1)
 
     def _rooms(self, also: Sequence[str], n: int) -> dict:
         """Outputs of a dispatch in host memory: bfloat16 stands in uint16, e4m3 and two int4 in uint8."""
         import numpy as np
 
         el, rows, size, groups = self.local_experts, self.rows, self.group.size, self._groups()
-        compact, narrow = self.preset == EpPreset.COMPACT, self.rows_as != EpRowsAs.BF16
+        compact, by_expert = self.preset == EpPreset.COMPACT, self._by_expert()
         kinds = {EpRowsAs.BF16: self._numpy(), EpRowsAs.INT8: np.int8}
-        bins = () if compact else (el,)
+        bins, runs = (el,) if by_expert else (), () if compact else (el,)
         arrays = {"packed_x": np.empty((*bins, rows, self._width()), kinds.get(self.rows_as, np.uint8)),
                   "count": np.zeros(el, np.int32), "src_info": np.empty((*bins, rows), np.int32),
-                  "range": np.zeros((*bins, size), np.int64)}
-        if narrow:
-            arrays["packed_scales"] = np.empty((rows, groups) if compact else (el, groups, rows), np.float32)
+                  "range": np.zeros((*runs, size), np.int64)}
+        if self.rows_as != EpRowsAs.BF16:
+            arrays["packed_scales"] = np.empty((el, groups, rows) if by_expert else (rows, groups), np.float32)
         if compact:
             arrays["recv_experts"] = np.empty((rows, self.top_k), np.int32)
             arrays["recv_weights"] = np.empty((rows, self.top_k), np.float32)
-        also = [*also, "flat"] if self.preset == EpPreset.FLAT else also
+        also = [*also, *_NEEDED.get(self.preset, [])]
         if self.places > 1:
             arrays["placed"] = np.empty((n, self.top_k), np.int32)
         more = {"expert_tokens": ((el,), np.int64), "recv_counts": ((el, size), np.int32),
@@ -193,8 +203,8 @@ class Ep:
             experts: [n, K] int32 or int64; an id below 0 or above the experts is skipped
             weights: [n, K] float32; COMPACT needs them
             x_scales: [n, ceil(H / 128)] float32: the rows travel as they are; only with rows="e4m3"
-            smooth: [experts, H] float32: factors of the elements by expert, before they become codes; preset "ll" with
-                rows "int8" or "int4"; the same on all ranks
+            smooth: [experts, H] float32: factors of the elements by expert, before they become codes; with rows "int8"
+                or "int4", not with COMPACT; the same on all ranks
             out: arrays by the names of struct covey_dispatch_args; None: made here, in numpy
             active_ranks: [R] int32, input and output: a rank with 0 is neither waited for nor sent to
             waited: [R] uint64: the wait for each source is added
@@ -202,10 +212,11 @@ class Ep:
             token_mask: [n] or [n, K], bool or uint8: a token, or an entry of experts, with 0 takes no part; unchanged
                 until the combine
             also: outputs that are made here, too, if out is None: of "expert_tokens" [El] int64, "recv_counts" [El, R]
-                int32 (LL), "triplets" [El, R * T, 3] int32, "flat" [El, R * T, 2] int32; COMPACT: [R * T, 3], [R * T, 2]
+                int32 (not COMPACT), "triplets" [El, R * T, 3] int32, "flat" [El, R * T, 2] int32; COMPACT: [R * T, 3],
+                [R * T, 2]; WIN, MESH: [N, 3], [N, 2]
             fill_tail: past the last row src_info, recv_experts, triplets and flat are -1, and recv_weights 0
             expert_tokens_as: "counts", or "sums": inclusive prefix sums
-            expert_alignment: expert_tokens are rounded up to a multiple of it
+            expert_alignment: expert_tokens are rounded up to a multiple of it; WIN, MESH: 0 or 1
             arrived: [arrived_words] uint32 or int32, zeros: a word becomes ARRIVED when other threads or kernels may read
                 what it stands for, of EpArrived or a row of `out`, while the dispatch continues
         """
@@ -272,16 +283,16 @@ class Ep:
 
     def _shapes(self, n: int) -> dict:
         """The least elements of each argument, for @n tokens."""
-        el, rows, size, once = self.local_experts, self.rows, self.group.size, self.preset == EpPreset.COMPACT
-        bins = min(el, 1) if once else el
+        el, rows, size, bins = self.local_experts, self.rows, self.group.size, self._bins()
+        runs = (bins if self.preset == EpPreset.COMPACT else el) * size
         return {"x": n * self.hidden, "x_scales": n * -(-self.hidden // 128),
                 "smooth": self.experts * self.hidden, "experts": n * self.top_k, "weights": n * self.top_k, "out": n * self.hidden,
                 "packed_x": bins * rows * self._width(), "y": bins * rows * self.hidden, "count": el,
-                "src_info": bins * rows, "range": bins * size, "packed_scales": bins * rows * self._groups(),
+                "src_info": bins * rows, "range": runs, "packed_scales": bins * rows * self._groups(),
                 "recv_experts": bins * rows * self.top_k, "recv_weights": bins * rows * self.top_k,
                 "token_mask": n, "expert_tokens": el, "recv_counts": el * size, "triplets": bins * rows * 3,
                 "flat": bins * rows * 2, "arrived": self.arrived_words, "expert_scale": el, "placed": n * self.top_k,
-                "active_ranks": size, "waited": size, "route": self.route_bytes}
+                "active_ranks": size, "waited": size, "route": self.route_bytes, **dict.fromkeys(_CONSTANTS, 0)}
 
     def _fill(self, args, n: int, arrays: dict) -> dict:
         """Puts the addresses of @arrays into the fields of @args; returns their buffers, with type and length checked."""
@@ -308,7 +319,8 @@ class Ep:
         return kept
 
     def combine(self, y, routed: Routed, experts, weights, *, out=None, renormalise: bool = False, active_ranks=None,
-                waited=None, timeout_ms: int = 0, stream: Any = None, expert_scale=None):
+                waited=None, timeout_ms: int = 0, stream: Any = None, expert_scale=None, x=None,
+                zero_experts: int = 0, copy_experts: int = 0, constants: Optional[Sequence] = None):
         """Brings the experts' results back and sums them.
 
         Args:
@@ -317,7 +329,11 @@ class Ep:
             experts, weights: [n, K], as given to the dispatch; experts in int32 or int64
             out: [n, H] of dtype, or uint16 with the bits of bfloat16; None: made here, in numpy
             renormalise: scale by what is missing where an owner took no part
-            expert_scale: [El] float32: each result is multiplied by that of its expert; not with COMPACT
+            expert_scale: [El] float32: each result is multiplied by that of its expert; LL and FLAT
+            zero_experts, copy_experts, constants: on host memory, what ids from the number of experts on are, in this
+                order: so many experts that give 0, so many that give x, and (a1, a2, v), float32 [n], [n] and [n, H]: n
+                that give a1 * x + a2 * v. No rank has them
+            x: [n, H] of dtype, or uint16: the tokens; needed with copy_experts or constants
 
         Returns:
             (out, outcome); outcome.ranks are the owners whose rows took part
@@ -332,7 +348,9 @@ class Ep:
         kept = self._fill(args, args.num_tokens, {"y": y, "experts": experts, "weights": weights, "out": out, "count": routed.count,
                             "src_info": routed.src_info, "range": routed.range, "route": routed.route,
                             "active_ranks": active_ranks, "waited": waited, "token_mask": routed.token_mask,
-                            "expert_scale": expert_scale, "placed": routed.placed})
+                            "expert_scale": expert_scale, "placed": routed.placed, "x": x,
+                            **self._constants(args, constants)})
+        args.zero_experts, args.copy_experts = zero_experts, copy_experts
         self._mask(args, kept)
         outcome = Outcome()
         if kept["y"].on_device:
@@ -341,6 +359,19 @@ class Ep:
         else:
             self._exchange(lib.covey_combine_send, lib.covey_combine_recv, args, outcome, kept)
         return out, outcome
+
+
+    def _constants(self, args, constants: Optional[Sequence]) -> dict:
+        """a1, a2 and v of constant experts, and how many these are."""
+        if constants is None:
+            return {}
+        if len(constants) != 3:
+            raise ValueError(f"constants has {len(constants)} entries: it must be (a1, a2, v)")
+        a1, a2, v = (buffer(array).count for array in constants)
+        if a2 != a1 or v != a1 * self.hidden:
+            raise ValueError(f"constants have {a1}, {a2} and {v} elements: they must be [n], [n] and [n, {self.hidden}]")
+        args.constant_experts = a1
+        return dict(zip(_CONSTANTS, constants))
 
 
 def _owners(owners, experts: int, places: int):
@@ -371,14 +402,16 @@ def _config(max_tokens, hidden, top_k, experts, preset, rows, combine, owners, l
     return config
 
 
-_INPUTS = ("x", "x_scales", "smooth", "experts", "weights", "y", "token_mask", "expert_scale")
+_NEEDED = {EpPreset.FLAT: ["flat"], EpPreset.WIN: ["triplets"], EpPreset.MESH: ["triplets"]}
+_CONSTANTS = ("constant_a1", "constant_a2", "constant_v")
+_INPUTS = ("x", "x_scales", "smooth", "experts", "weights", "y", "token_mask", "expert_scale", *_CONSTANTS)
 _TYPES = {"experts": Dtype.INT32, "weights": Dtype.FLOAT32, "count": Dtype.INT32, "src_info": Dtype.INT32,
           "range": Dtype.INT64, "packed_scales": Dtype.FLOAT32, "x_scales": Dtype.FLOAT32,
           "smooth": Dtype.FLOAT32, "active_ranks": Dtype.INT32, "waited": Dtype.UINT64,
           "recv_experts": Dtype.INT32, "recv_weights": Dtype.FLOAT32, "token_mask": Dtype.UINT8,
           "expert_tokens": Dtype.INT64, "recv_counts": Dtype.INT32, "triplets": Dtype.INT32, "flat": Dtype.INT32,
           "arrived": Dtype.UINT32, "expert_scale": Dtype.FLOAT32,
-          "placed": Dtype.INT32}  # the others: the handle's
+          "placed": Dtype.INT32, **dict.fromkeys(_CONSTANTS, Dtype.FLOAT32)}  # the others: the handle's
 
 
 def _element(dtype) -> Dtype:

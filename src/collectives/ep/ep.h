@@ -81,6 +81,23 @@ static inline int cvy_ep_masked(const struct cvy_ep_shape *s, const uint8_t *mas
 	return mask && !mask[columns > 1 ? i : i / (size_t)s->top_k];
 }
 
+/*
+ * ep_special.c: experts that no rank has, with ids from E on. How many there are; a term of the sum call->sum of the own
+ * token @t, where @id is one of them.
+ */
+static inline int64_t cvy_ep_specials(const struct covey_combine_args *a)
+{
+	return (int64_t)a->zero_experts + a->copy_experts + a->constant_experts;
+}
+
+static inline int cvy_ep_is_special(const struct cvy_ep_shape *s, const struct covey_combine_args *a, int64_t id)
+{
+	return id >= s->experts && id - s->experts < cvy_ep_specials(a);
+}
+
+int cvy_ep_check_specials(struct covey_ep *ep, const struct covey_combine_args *a, const struct CUstream_st *stream);
+void cvy_ep_add_special(struct cvy_ep_call *call, size_t t, int32_t id, float weight);
+
 /* Bins of the rows here; bins of all ranks; the bin of a place's rows among these. */
 static inline int cvy_ep_bins(const struct covey_ep *ep)
 {

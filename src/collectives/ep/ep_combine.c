@@ -142,9 +142,10 @@ static const int32_t *ids_of(const struct cvy_ep_call *call, size_t t, int32_t r
 	for (size_t k = 0; k < top_k; k++) {
 		size_t i = t * top_k + k;
 
-		room[k] = cvy_ep_id_or_none(s, a->experts64 ? a->experts64[i] : a->experts[i]);
-		if (cvy_ep_masked(s, a->token_mask, a->mask_columns, i))
-			room[k] = -1;
+		int64_t id = a->experts64 ? a->experts64[i] : a->experts[i];
+		int named = cvy_ep_valid(s, id) || cvy_ep_is_special(s, a, id);
+
+		room[k] = named && !cvy_ep_masked(s, a->token_mask, a->mask_columns, i) ? (int32_t)id : -1;
 	}
 	return room;
 }
@@ -231,12 +232,13 @@ static void find_runs(struct cvy_ep_call *call, const uint8_t *const *slot)
 	}
 }
 
-/* The terms of a token's sum: rows in their order, with their weights. */
+/* The terms of a token's sum: rows, and experts that no rank has, in their order, with their weights. */
 struct terms {
 	int n;
 	const uint8_t *row[CVY_EP_MAX_TOP_K];
+	int32_t special[CVY_EP_MAX_TOP_K]; /* where there is no row: the id */
 	float weight[CVY_EP_MAX_TOP_K];
-	int owner[CVY_EP_MAX_TOP_K]; /* if a row belongs to an expert */
+	int owner[CVY_EP_MAX_TOP_K]; /* if a row belongs to an expert; -1: no row */
 	float all, here;	     /* weights of the experts that it names, and of those whose owner takes part */
 };
 
@@ -252,6 +254,20 @@ static int unplaced(const struct covey_ep *ep, int32_t id, int32_t v)
 	return cvy_ep_valid(&ep->shape, id) && v < 0;
 }
 
+/* An expert that no rank has takes part always. 0: @id is none. */
+static int special_term(const struct cvy_ep_call *call, int32_t id, float weight, struct terms *to)
+{
+	if (!cvy_ep_is_special(&call->ep->shape, &call->combine, id))
+		return 0;
+	to->all += weight;
+	to->here += weight;
+	to->row[to->n] = NULL;
+	to->owner[to->n] = -1;
+	to->special[to->n] = id;
+	to->weight[to->n++] = weight;
+	return 1;
+}
+
 static void terms_by_expert(struct cvy_ep_call *call, const int32_t *ids, const int32_t *placed, const float *weights,
 			    struct terms *to)
 {
@@ -261,6 +277,8 @@ static void terms_by_expert(struct cvy_ep_call *call, const int32_t *ids, const 
 		const int32_t v = placed[k];
 		const uint8_t *from;
 
+		if (special_term(call, ids[k], weights[k], to))
+			continue;
 		if (unplaced(ep, ids[k], v))
 			to->all += weights[k];
 		if (!cvy_ep_is_place(&ep->shape, v) || call->rows[v] == 0)
@@ -303,7 +321,7 @@ static void terms_by_rank(struct cvy_ep_call *call, const int32_t *ids, const in
 		to->weight[to->n++] = 1;
 	}
 	for (int k = 0; k < ep->shape.top_k; k++) {
-		if (!cvy_ep_valid(&ep->shape, ids[k]))
+		if (special_term(call, ids[k], weights[k], to) || !cvy_ep_valid(&ep->shape, ids[k]))
 			continue;
 		to->all += weights[k];
 		if (placed[k] >= 0 && call->from[ep->owner[placed[k]]])
@@ -336,7 +354,7 @@ static void add_part(const struct cvy_reduce_table *loops, struct cvy_ep_call *c
  * summed in that order: the same bits as on devices, where one row comes.
  */
 static void sum_parts(const struct cvy_reduce_table *loops, struct cvy_ep_call *call, const int32_t *placed,
-		      const struct terms *terms)
+		      const struct terms *terms, size_t t)
 {
 	const struct covey_ep *ep = call->ep;
 	size_t hidden = (size_t)ep->shape.hidden;
@@ -348,16 +366,22 @@ static void sum_parts(const struct cvy_reduce_table *loops, struct cvy_ep_call *
 				loops->weigh[ep->dtype](call->part, terms->row[i], terms->weight[i], hidden);
 		add_part(loops, call, o);
 	}
+	for (int i = 0; i < terms->n; i++)
+		if (!terms->row[i])
+			cvy_ep_add_special(call, t, terms->special[i], terms->weight[i]);
 }
 
-/* The rows of a token's sum that have come. */
-static void sum_rows(const struct cvy_reduce_table *loops, struct cvy_ep_call *call, const struct terms *terms)
+/* The rows of a token's sum that have come, and what needs none. */
+static void sum_rows(const struct cvy_reduce_table *loops, struct cvy_ep_call *call, const struct terms *terms,
+		     size_t t)
 {
 	const struct covey_ep *ep = call->ep;
 	size_t hidden = (size_t)ep->shape.hidden;
 
 	for (int i = 0; i < terms->n; i++)
-		if (ep->shape.back == CVY_EP_AS_IS)
+		if (!terms->row[i])
+			cvy_ep_add_special(call, t, terms->special[i], terms->weight[i]);
+		else if (ep->shape.back == CVY_EP_AS_IS)
 			loops->weigh[ep->dtype](call->sum, terms->row[i], terms->weight[i], hidden);
 		else
 			cvy_ep_weigh_eights(call->sum, terms->row[i], ep->dtype, terms->weight[i], hidden);
@@ -381,9 +405,9 @@ static void sum_token(const struct cvy_reduce_table *loops, struct cvy_ep_call *
 		terms_by_expert(call, ids, placed, weights, &terms);
 	memset(call->sum, 0, (size_t)s->hidden * sizeof(*call->sum));
 	if (parts)
-		sum_parts(loops, call, placed, &terms);
+		sum_parts(loops, call, placed, &terms, t);
 	else
-		sum_rows(loops, call, &terms);
+		sum_rows(loops, call, &terms, t);
 	scale = call->combine.renormalise && terms.here != terms.all && terms.here != 0 ? terms.all / terms.here : 1;
 	for (int h = 0; scale != 1 && h < s->hidden; h++)
 		call->sum[h] *= scale;

@@ -32,11 +32,13 @@ void layer_buffers(struct layer *l)
 	l->out = calloc(t * h, 2);
 	l->packed = calloc(rows * h, 2);
 	l->src = calloc(rows, 4);
+	l->triplets = calloc(rows * 3, 4);
 	l->experts = calloc(rows * LAYER_EXPERTS, 4);
 	l->beside = calloc(rows * LAYER_EXPERTS, 4);
 	l->ids = calloc(ids, 4);
 	l->weights = calloc(ids, 4);
-	must(l->x && l->out && l->packed && l->ids && l->src && l->weights && l->experts && l->beside, "memory");
+	must(l->x && l->out && l->packed && l->ids && l->src && l->weights && l->experts && l->beside && l->triplets,
+	     "memory");
 	for (size_t i = 0; i < ids; i++) {
 		l->ids[i] = (int32_t)(i % LAYER_EXPERTS);
 		l->weights[i] = 1;
@@ -59,6 +61,7 @@ void layer_close(struct layer *l)
 	free(l->src);
 	free(l->weights);
 	free(l->experts);
+	free(l->triplets);
 	free(l->beside);
 }
 
@@ -83,6 +86,7 @@ int layer_send(struct layer *l, int salt)
 	d.count = l->count;
 	d.src_info = l->src;
 	d.range = l->range;
+	d.triplets = l->triplets;
 	d.recv_experts = l->experts;
 	d.recv_weights = l->beside;
 	d.timeout_ms = l->timeout_ms;

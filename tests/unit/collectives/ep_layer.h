@@ -20,7 +20,7 @@ struct layer {
 	int32_t *active;
 	uint64_t *waited;
 	uint16_t *x, *packed, *out;
-	int32_t *ids, *src, *experts, count[LAYER_EXPERTS];
+	int32_t *ids, *src, *experts, *triplets, count[LAYER_EXPERTS];
 	int64_t range[LAYER_EXPERTS * LAYER_RANKS];
 	float *weights, *beside;
 };

@@ -156,10 +156,10 @@ static void no_pair(void *ctx, const char *key, const char *value)
 static void fill_args(void)
 {
 	static uint16_t x[64], y[64], out[64];
-	static int32_t experts[4], count[4], source[64], recv_experts[64], flat[128];
+	static int32_t experts[4] = { 0, 1, 2 }, count[4], source[64], recv_experts[64], flat[128], triplets[192];
 	static uint32_t arrived[COVEY_EP_ARRIVED_ROWS + 64];
 	static int64_t range[64];
-	static float scales[64], weights[4], recv_weights[64];
+	static float scales[64], weights[4], recv_weights[64], constant_v[8];
 
 	room.ep_config = (struct covey_ep_config)COVEY_EP_CONFIG_INIT;
 	room.ep_sizes = (struct covey_ep_sizes)COVEY_EP_SIZES_INIT;
@@ -180,6 +180,7 @@ static void fill_args(void)
 							   .recv_experts = recv_experts,
 							   .recv_weights = recv_weights,
 							   .flat = flat,
+							   .triplets = triplets,
 							   .arrived = arrived };
 	room.combine_args = (struct covey_combine_args){ .size = sizeof(struct covey_combine_args),
 							 .num_tokens = 4,
@@ -190,6 +191,12 @@ static void fill_args(void)
 							 .experts = experts,
 							 .weights = weights,
 							 .expert_scale = room.expert_scale,
+							 .x = x,
+							 .copy_experts = 1,
+							 .constant_experts = 1,
+							 .constant_a1 = weights,
+							 .constant_a2 = weights,
+							 .constant_v = constant_v,
 							 .out = out };
 }
 
@@ -295,8 +302,8 @@ START_TEST(null_in_a_struct_of_arguments_faults_nowhere)
 	static const float scale[1] = { 2 };
 
 	v.group = harness_join(&config, 0);
-	for (int preset = COVEY_EP_LL; preset <= COVEY_EP_FLAT; preset++) {
-		room.expert_scale = preset == COVEY_EP_COMPACT ? NULL : scale;
+	for (int preset = COVEY_EP_LL; preset <= COVEY_EP_MESH; preset++) {
+		room.expert_scale = preset == COVEY_EP_LL || preset == COVEY_EP_FLAT ? scale : NULL;
 		room.ep_config.preset = preset;
 		must(!covey_ep_create(v.group, &room.ep_config, &v.ep), "no handle");
 		for (size_t i = 0; i < sizeof(fields) / sizeof(*fields); i++) {

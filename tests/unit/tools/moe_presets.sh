@@ -23,9 +23,10 @@ job()
 	fi
 }
 
-for preset in ll compact flat; do
+for preset in ll compact flat win mesh; do
 	job 0 "preset $preset," --preset $preset --ranks 3 --recover --kill 1@8 --steps 30 --seed 5
 done
-job 64 "ll, compact or flat is needed" --preset deep
+job 64 "ll, compact, flat, win or mesh is needed" --preset deep
 job 64 "on devices a row is of one expert" --preset compact --devices 1
+job 64 "on devices each expert has rows of its own" --preset mesh --devices 1
 exit $failed

@@ -267,7 +267,9 @@ static const char *const bad[][4] = {
 	{ "dispatch", "with commas between", "--tokens", "1," },
 	{ "dispatch", "a device takes 16384 at most", "--device=0", "--tokens=1,16385" },
 	{ "dispatch", "a device takes 8192 at most", "--device=0", "--hidden=8200" },
-	{ "dispatch", "ll, compact or flat is needed", "--device=0", "--preset=deep" },
+	{ "dispatch", "ll, compact, flat, win or mesh is needed", "--device=0", "--preset=deep" },
+	{ "dispatch", "on devices ll, compact or flat is needed", "--device=0", "--preset=win" },
+	{ "all2all", "on devices ll, compact or flat is needed", "--device=0", "--preset=mesh" },
 	{ "dispatch", "bf16, e4m3, int8 or int4 is needed", "--device=0", "--rows=fp8" },
 	{ "dispatch", "plain or int8 is needed", "--back=int4", NULL },
 	{ "dispatch", "expert or rank is needed", "--device=0", "--combine=token" },
@@ -302,6 +304,7 @@ static const char *const bad[][4] = {
 	{ "all2all", "peer, token, fused, noclear and even are needed", "--device=0", "--ladder=even,step" },
 	{ "all2all", "--ladder is for device memory", "--ladder=peer", NULL },
 	{ "all2all", "--fused is for --preset ll or flat", "--fused", "--preset=compact" },
+	{ "all2all", "--fused is for --preset ll or flat", "--fused", "--preset=win" },
 	{ "dispatch", "are for all2all", "--shapes=1", NULL },
 	{ "dispatch", "are for all2all", "--fused", NULL },
 	{ "allreduce", "are for all2all", "--repeats=1", NULL },
@@ -424,7 +427,8 @@ static int shapes_said(const char *wrong_and_far)
 static const char *const sums[][3] = {
 	{ "--preset=ll", "--combine=expert", "-w1" },	    { "--preset=ll", "--combine=rank", "-w1" },
 	{ "--preset=compact", "--combine=expert", "-w1" },  { "--preset=flat", "--combine=expert", "-w1" },
-	{ "--preset=flat", "--combine=expert", "--fused" }, { "--preset=flat", "--combine=rank", "--fused" }
+	{ "--preset=flat", "--combine=expert", "--fused" }, { "--preset=flat", "--combine=rank", "--fused" },
+	{ "--preset=win", "--combine=expert", "-w1" },	    { "--preset=mesh", "--combine=rank", "-w1" }
 };
 
 START_TEST(the_shapes_of_all2all_are_checked)
