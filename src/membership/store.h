@@ -68,7 +68,7 @@
  *   x:R = `inc by reason`
  *   d:R = `inc by kind`
  *   q:R = `inc left|retired ms`
- *   t:R = `ms stat`, stat = `phase;done seq;links` (links: `1:shm,2:tcp,...`)
+ *   t:R = `ms stat`, stat = `phase;done seq,numbers;links` (numbers: observe/metrics.h; links: `1:shm,2:tcp,...`)
  *   r:R = `inc done ent adm stamp flags`
  *   b:R = `rank:inc,...`
  *   k:R, c:R = inc
