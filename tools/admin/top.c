@@ -14,12 +14,13 @@
 
 #define TOP_MS 2000
 #define FIRST_MS 1200 /* from the look before the first table to that table: by then each member has told new numbers */
-#define STALE_MS 3500 /* numbers of an older beat are not shown */
+#define STALE_MS 3500 /* numbers are not shown when no beat came for so long */
 
 /* The last two numbers of the process that holds a rank. */
 struct sample {
 	uint64_t inc;
-	int count; /* 0, 1, 2 */
+	int count;		    /* 0, 1, 2 */
+	uint64_t beat_ms, heard_ns; /* its last beat, and when it was seen here: clocks of two hosts may differ */
 	int64_t was[CVY_BEAT_NUMBERS], is[CVY_BEAT_NUMBERS];
 };
 
@@ -28,6 +29,9 @@ static void keep(struct sample *s, const struct admin_member *m)
 	if (s->inc != m->inc)
 		memset(s, 0, sizeof(*s));
 	s->inc = m->inc;
+	if (s->beat_ms != m->beat_ms)
+		s->heard_ns = tool_now_ns();
+	s->beat_ms = m->beat_ms;
 	if (m->numbers < CVY_BEAT_NUMBERS || (s->count && s->is[CVY_BEAT_time_ms] == m->number[CVY_BEAT_time_ms]))
 		return;
 	memcpy(s->was, s->is, sizeof(s->was));
@@ -55,7 +59,7 @@ static void rate(struct top_row *row, const struct sample *s, const struct admin
 	double seconds = grown(s, CVY_BEAT_time_ms) / 1000;
 	int64_t awaits = s->is[CVY_BEAT_awaited];
 
-	row->told = m->member && s->count && admin_beat_age_ms(g, m) < STALE_MS;
+	row->told = m->member && s->count && tool_now_ns() - s->heard_ns < STALE_MS * UINT64_C(1000000);
 	row->rated = row->told && s->count == 2 && seconds > 0;
 	if (row->rated) {
 		row->operations = grown(s, CVY_BEAT_operations) / seconds;
