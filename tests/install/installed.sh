@@ -33,7 +33,7 @@ before=$(cd "$prefix" && find . | sort)
 
 doc=$(find "$prefix" -type d -path '*/doc/covey')
 for page in LICENSE CHANGELOG.md porting-from-nccl.md limits.md tuning.md PROTOCOL.md examples/hello.c examples/Makefile \
-	deploy/grafana/covey.json deploy/prometheus/alerts.yml; do
+	deploy/grafana/covey.json deploy/prometheus/alerts.yml deploy/kubernetes/serve.yaml deploy/slurm/job.sbatch; do
 	[ -s "$doc/$page" ] || wrong "$page is not installed"
 done
 for plan in "$source"/tests/chaos/plans/*; do
