@@ -176,6 +176,7 @@ static int dial_moved(struct redis *r)
 	if (!r->moved.host[0] || r->up || r->fatal)
 		return 0;
 	end_dial(r);
+	r->to.count = r->to.at = 0; /* these were of another port */
 	return r->dying || cvy_redis_follow(r);
 }
 
