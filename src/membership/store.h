@@ -40,7 +40,7 @@
  *                   caller's rev; gone = `j:R,...` that were deleted, or `-`
  *   peek from outside    every field of the hash but secret
  *   register, hello   + all j: too
- *   beat OK         + now (server ms) and t: of the next 16 ranks, for leases
+ *   beat OK         + now (server ms) and the ms of t: of the next 16 ranks, for leases
  *   WAIT to a repeated ack    wait = `rank,...` still missing
  *   NOQUORUM        need = missing voters
  *   REFUSED, BUSY, FULL, CLOSED, VERSION, ERROR    why = one line for people; REFUSED to a process that joins also
