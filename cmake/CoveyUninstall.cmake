@@ -14,6 +14,10 @@ set(folders
 	${CMAKE_INSTALL_LIBDIR}/pkgconfig
 	${CMAKE_INSTALL_LIBDIR}/cmake/covey
 	${CMAKE_INSTALL_LIBDIR}/covey
+	${CMAKE_INSTALL_DOCDIR}/deploy/grafana
+	${CMAKE_INSTALL_DOCDIR}/deploy/kubernetes
+	${CMAKE_INSTALL_DOCDIR}/deploy/prometheus
+	${CMAKE_INSTALL_DOCDIR}/deploy/slurm
 	${CMAKE_INSTALL_DOCDIR}/examples/python
 	${CMAKE_INSTALL_DOCDIR}/examples/torch
 	${CMAKE_INSTALL_MANDIR}/man1

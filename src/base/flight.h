@@ -12,11 +12,12 @@
 
 #include <stdint.h>
 
-#define CVY_FLIGHT_MAGIC 0x3367696c66766373ull /* changes with the layout */
+#define CVY_FLIGHT_MAGIC 0x3467696c66766373ull /* changes with the layout */
 #define CVY_FLIGHT_OPS 256
 #define CVY_FLIGHT_EVENTS 64
 #define CVY_FLIGHT_KINDS 16
 #define CVY_FLIGHT_NAME "covey-flight"
+#define CVY_BEAT_TEXT 192 /* room for the numbers of a beat (metrics.h): at most nine of 20 digits */
 
 enum cvy_flight_state { CVY_FLIGHT_NONE, CVY_FLIGHT_POSTED, CVY_FLIGHT_DECIDED };
 
@@ -56,6 +57,8 @@ struct cvy_flight {
 	uint64_t events; /* counts up; event n is at n % CVY_FLIGHT_EVENTS */
 	uint64_t views, suspicions, store_lost;
 	uint32_t store_up, ended;
+	int32_t awaited; /* rank that the oldest operation or message under way waits for, -1: none; once a second */
+	uint64_t awaited_ns; /* its wait so far, 0: none */
 
 	/* written by the thread that steps operations */
 	uint64_t posted __attribute__((aligned(64))); /* last seq posted */

@@ -7,6 +7,7 @@
 #define CVY_SEAM_H
 
 #include "event.h"
+#include "flight.h"
 #include "page.h"
 #include "view.h"
 
@@ -29,6 +30,7 @@ struct cvy_seam {
 	struct cvy_page *(*page)(void *ctx, int rank); /* own or mapped page of a peer on this host; NULL: none */
 	int (*same_host)(void *ctx, const char *host);
 	void (*describe)(void *ctx, char *text, size_t bytes); /* "1:shm,2:tcp": kinds of the links */
+	void (*numbers)(void *ctx, char text[CVY_BEAT_TEXT]);  /* of a beat (metrics.h); may be NULL */
 
 	/* Engine. */
 	void (*freeze)(void *ctx, uint32_t epoch); /* FROZEN (with a report) or FROZE_NOT is posted, maybe at once */

@@ -384,20 +384,32 @@ static void trace_action(const struct cvy_driver *d, const struct cvy_action *a)
 			  cvy_group_rank(d->group), a->kind, a->rank, a->argc ? a->argv[0] : "");
 }
 
+/* What the beat tells of this member: `done,numbers;links`. */
+static void describe(const struct cvy_driver *d, char text[CVY_STAT_TEXT])
+{
+	uint64_t floor_tick = 0;
+	int waiting = 0;
+	size_t n;
+
+	n = (size_t)snprintf(text, CVY_STAT_TEXT, "%llu",
+			     (unsigned long long)d->seam->progress(d->seam->ctx, &floor_tick, &waiting));
+	if (d->seam->numbers) {
+		d->seam->numbers(d->seam->ctx, text + n);
+		n += strlen(text + n);
+	}
+	n += (size_t)snprintf(text + n, CVY_STAT_TEXT - n, ";");
+	d->seam->describe(d->seam->ctx, text + n, CVY_STAT_TEXT - n);
+}
+
 static void handle(struct cvy_driver *d, struct cvy_event *e)
 {
-	char kinds[96] = "";
+	char stat[CVY_STAT_TEXT] = "";
 
 	if (e->kind == CVY_EV_MSG && message(d, e))
 		return;
 	if (e->kind == CVY_EV_TICK && !e->text && d->seam->describe && d->now_ns >= d->stat_ns) {
-		uint64_t floor_tick = 0;
-		int waiting = 0, n;
-
-		n = snprintf(kinds, sizeof(kinds), "%llu;",
-			     (unsigned long long)d->seam->progress(d->seam->ctx, &floor_tick, &waiting));
-		d->seam->describe(d->seam->ctx, kinds + n, sizeof(kinds) - (size_t)n);
-		e->text = kinds;
+		describe(d, stat);
+		e->text = stat;
 		d->stat_ns = d->now_ns + STAT_MS * CVY_MS;
 	}
 	if (cvy_log_enabled(COVEY_LOG_DEBUG))

@@ -9,6 +9,8 @@
 #include "event.h"
 #include "view.h"
 
+#define CVY_STAT_TEXT 320 /* `done,numbers;links` of a beat: 21, CVY_BEAT_TEXT, and 96 or more for links */
+
 enum cvy_phase {
 	CVY_PHASE_JOINING,
 	CVY_PHASE_RUN,

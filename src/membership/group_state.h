@@ -120,7 +120,7 @@ struct cvy_group_state {
 	char join_why[CVY_CAUSE];
 	char link_why[CVY_LINK_WHY]; /* while joining: which link failed last, and why */
 	int displaced;		     /* times that it lost its place before a view listed it: lengthens waits */
-	char gid[40], life[80], stat[96];
+	char gid[40], life[80], stat[CVY_STAT_TEXT];
 	uint8_t secret[32];
 	int have_secret, rank, max_ranks, manual;
 	uint64_t inc;

@@ -370,7 +370,7 @@ static void hello(struct cvy_group_state *g)
 static void peek(struct cvy_group_state *g, int script)
 {
 	static const char *const phases[] = { "joining", "run", "freezing", "frozen", "learned", "acked", "fenced" };
-	char epoch[16], rev[24], stat[128];
+	char epoch[16], rev[24], stat[CVY_STAT_TEXT + 16];
 	const char *argv[] = { epoch, rev, stat };
 
 	snprintf(epoch, sizeof(epoch), "%u", g->heard_view && !g->whole_wanted ? g->heard_view->epoch : 0);

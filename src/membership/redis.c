@@ -110,6 +110,14 @@ static void complete_cause(struct redis *r)
 	r->tried[0] = '\0';
 }
 
+static void end_dial(struct redis *r)
+{
+	cvy_loop_cancel(r->bound);
+	r->bound = NULL;
+	conn_close(&r->calls);
+	conn_close(&r->notices);
+}
+
 /* A connection that could not be made, or failed before it was up: tries the next address. 0: there is none. */
 static int dial_next(struct redis *r)
 {
@@ -121,10 +129,7 @@ static int dial_next(struct redis *r)
 	place_name(r, place, sizeof(place));
 	snprintf(r->tried + used, sizeof(r->tried) - used, "%s%s: %.120s", used ? "; " : "", place, r->cause);
 	r->unreached = 0;
-	cvy_loop_cancel(r->bound);
-	r->bound = NULL;
-	conn_close(&r->calls);
-	conn_close(&r->notices);
+	end_dial(r);
 	if (r->dying)
 		return 1;
 	r->to.at++;
@@ -149,10 +154,7 @@ static void fall(struct redis *r)
 	int tell = r->up || !r->told_down || r->fatal;
 
 	r->up = 0;
-	cvy_loop_cancel(r->bound);
-	r->bound = NULL;
-	conn_close(&r->calls);
-	conn_close(&r->notices);
+	end_dial(r);
 	cvy_redis_sentinel_next(r);
 	complete_cause(r);
 	r->to.count = 0;
@@ -168,11 +170,21 @@ static void fall(struct redis *r)
 	}
 }
 
+/* Another node of the cluster was named before this one was used: goes there at once. 0: there is none. */
+static int dial_moved(struct redis *r)
+{
+	if (!r->moved.host[0] || r->up || r->fatal)
+		return 0;
+	end_dial(r);
+	r->to.count = r->to.at = 0; /* these were of another port */
+	return r->dying || cvy_redis_follow(r);
+}
+
 static void look_around(struct redis *r)
 {
 	cvy_redis_enter(r);
 	cvy_redis_tell_refused(r);
-	if (!r->dying && (r->calls.broken || r->notices.broken) && !dial_next(r))
+	if (!r->dying && (r->calls.broken || r->notices.broken) && !dial_moved(r) && !dial_next(r))
 		fall(r);
 	cvy_redis_leave(r);
 }
@@ -292,6 +304,10 @@ static void resolved(struct redis *r, const struct cvy_redis_addresses *to, cons
 
 static void start(struct redis *r)
 {
+	if (cvy_redis_follow(r))
+		return;
+	r->hops = 0;
+	r->named[0] = '\0';
 	if (r->url.path[0])
 		cvy_redis_dial(r, NULL, 0);
 	else if (r->url.sentinels)

@@ -2,7 +2,7 @@
 /*
  * Inside of the store client, shared by redis*.c alone; only these know hiredis. redis.c: connections and their ends;
  * redis_tls.c: TLS; redis_call.c: requests and replies; redis_resolve.c: names; redis_dial.c: sockets;
- * redis_sentinel.c: search for the master.
+ * redis_sentinel.c: search for the master; redis_cluster.c: for the node of a slot.
  */
 #ifndef CVY_REDIS_H
 #define CVY_REDIS_H
@@ -26,7 +26,7 @@ struct cvy_redis_addresses {
 	int count, at; /* at: the one being tried */
 };
 
-enum kind { GREET_AUTH, GREET_SELECT, GREET_ROLE, GREET_INFO, GREET_SUBSCRIBE, CALL_SHA, CALL_TEXT };
+enum kind { GREET_AUTH, GREET_SELECT, GREET_ROLE, GREET_INFO, GREET_SLOT, GREET_SUBSCRIBE, CALL_SHA, CALL_TEXT };
 
 struct expect {
 	enum kind kind;
@@ -76,7 +76,10 @@ struct redis {
 	struct cvy_redis_addresses to; /* of the server that is dialled; none with a unix socket */
 	int port;
 	char tried[400]; /* its addresses that failed, and why */
-	char named[400]; /* the sentinel that named it as master; empty without sentinels */
+	char named[400]; /* who named it: a sentinel, or a node of the cluster; empty: it stands in the URL */
+	struct cvy_redis_place
+		moved; /* node that another one named for the group's slot; empty: none, or it is dialled */
+	int hops;      /* of these in a row */
 	struct ask ask;
 	int call_ms, backoff_ms;
 	int wait_ms; /* bound of a call: call_ms, more while the store answers later */
@@ -117,7 +120,8 @@ redisContext *cvy_redis_connect(const char *path, const char *ip, int port, char
 
 /* redis_call.c */
 void cvy_redis_greet(struct conn *k);
-void cvy_redis_push(struct conn *k); /* sends what the socket takes */
+void cvy_redis_ask(struct conn *k, enum kind kind, int argc, const char **argv); /* one more word of the greeting */
+void cvy_redis_push(struct conn *k);						 /* sends what the socket takes */
 void cvy_redis_read(struct conn *k);
 void cvy_redis_end_calls(struct conn *k, const char *cause); /* all calls without a reply */
 void cvy_redis_tell_refused(struct redis *r);
@@ -140,5 +144,10 @@ void cvy_redis_resolve_drop(struct redis *r); /* @then will not be called */
 void cvy_redis_find_master(struct redis *r);
 void cvy_redis_sentinel_next(struct redis *r); /* the last answer was wrong: begin after that sentinel */
 void cvy_redis_sentinel_drop(struct redis *r);
+
+/* redis_cluster.c: cvy_redis_moved() ends a connection, cvy_redis_follow() then dials the named node; 0: there is none. */
+void cvy_redis_ask_slot(struct conn *k);
+void cvy_redis_moved(struct conn *k, const char *text); /* `MOVED ...` */
+int cvy_redis_follow(struct redis *r);
 
 #endif

@@ -129,6 +129,14 @@ void cvy_redis_greet(struct conn *k)
 		cvy_redis_push(k);
 }
 
+void cvy_redis_ask(struct conn *k, enum kind kind, int argc, const char **argv)
+{
+	if (queue_add(k, kind, NULL, argc, argv))
+		cvy_redis_break(k, COVEY_ERR_STORE, 0, "out of memory in the store client");
+	else
+		cvy_redis_push(k);
+}
+
 /* ---- Replies ---- */
 
 static int begins(const char *text, const char *prefix)
@@ -144,6 +152,9 @@ static const struct excuse {
 	{ "READONLY", "the store is a read-only replica: name its master, or its sentinels (redis+sentinel://)", 1 },
 	{ "MASTERDOWN", "the store is a replica that has lost its master: name the master, or its sentinels", 1 },
 	{ "LOADING", "the store is loading its data", 1 },
+	{ "CLUSTERDOWN", "the store's cluster does not serve the group's slot", 1 },
+	{ "ASK ", "the store's cluster moves the group's slot to another node", 1 },
+	{ "TRYAGAIN", "the store's cluster moves the group's slot to another node", 1 },
 	{ "OOM", "the store is full: give it more maxmemory", 0 },
 	{ "MISCONF", "the store cannot save to its disk and refuses to write", 0 },
 	{ "NOREPLICAS", "the store has too few replicas to write (min-replicas-to-write)", 0 },
@@ -258,9 +269,8 @@ static int connection_error(struct conn *k, enum kind kind, const char *text)
 
 	snprintf(said, sizeof(said), "%.200s", text);
 	hide(k->redis, said, sizeof(said));
-	if (begins(text, "MOVED") || begins(text, "ASK ") || begins(text, "CLUSTERDOWN") || begins(text, "CROSSSLOT"))
-		cvy_redis_break(k, COVEY_ERR_INVAL, 1,
-				"the store is a Redis Cluster, which is not supported: name a single server");
+	if (begins(text, "MOVED "))
+		cvy_redis_moved(k, text);
 	else if (refuses(k, text))
 		return 1;
 	else if (begins(text, "NOAUTH") || begins(text, "WRONGPASS") || kind == GREET_AUTH) {
@@ -304,8 +314,7 @@ static void check_info(struct conn *k, const redisReply *reply)
 			 OLDEST_MAJOR, OLDEST_MINOR);
 		cvy_redis_break(k, COVEY_ERR_VERSION, 1, why);
 	} else if (strstr(reply->str, "redis_mode:cluster")) {
-		cvy_redis_break(k, COVEY_ERR_INVAL, 1,
-				"the store is a Redis Cluster, which is not supported: name a single server");
+		cvy_redis_ask_slot(k);
 	} else {
 		cvy_redis_ready(k);
 	}
@@ -328,6 +337,7 @@ static void serves(struct redis *r)
 {
 	r->backoff_ms = CVY_REDIS_BACKOFF_MIN_MS;
 	r->worked = 1;
+	r->hops = 0;
 	if (r->told_down)
 		cvy_warn("store", "the store is back");
 	r->told_down = 0;
@@ -429,7 +439,7 @@ static void on_reply(struct conn *k, const redisReply *reply)
 		check_role(k, reply);
 	else if (e.kind == GREET_INFO)
 		check_info(k, reply);
-	else if (e.kind == GREET_SUBSCRIBE)
+	else if (e.kind == GREET_SUBSCRIBE || e.kind == GREET_SLOT)
 		cvy_redis_ready(k);
 	else if (e.kind >= CALL_SHA)
 		call_reply(r, &e, reply);

@@ -40,7 +40,7 @@
  *                   caller's rev; gone = `j:R,...` that were deleted, or `-`
  *   peek from outside    every field of the hash but secret
  *   register, hello   + all j: too
- *   beat OK         + now (server ms) and t: of the next 16 ranks, for leases
+ *   beat OK         + now (server ms) and the ms of t: of the next 16 ranks, for leases
  *   WAIT to a repeated ack    wait = `rank,...` still missing
  *   NOQUORUM        need = missing voters
  *   REFUSED, BUSY, FULL, CLOSED, VERSION, ERROR    why = one line for people; REFUSED to a process that joins also
@@ -68,7 +68,7 @@
  *   x:R = `inc by reason`
  *   d:R = `inc by kind`
  *   q:R = `inc left|retired ms`
- *   t:R = `ms stat`, stat = `phase;done seq;links` (links: `1:shm,2:tcp,...`)
+ *   t:R = `ms stat`, stat = `phase;done seq,numbers;links` (numbers: observe/metrics.h; links: `1:shm,2:tcp,...`)
  *   r:R = `inc done ent adm stamp flags`
  *   b:R = `rank:inc,...`
  *   k:R, c:R = inc

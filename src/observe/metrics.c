@@ -6,6 +6,7 @@
 #include "metrics.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <netdb.h>
 #include <stddef.h>
 #include <stdlib.h>
@@ -107,6 +108,21 @@ void cvy_metrics_print(const struct cvy_flight *page, FILE *to)
 			sample(to, f, name, f->kind[k], (double)(value));
 	CVY_METRIC_KIND_LIST(EACH_KIND)
 #undef EACH_KIND
+	free(f);
+}
+
+void cvy_metrics_beat(const struct cvy_flight *page, char text[CVY_BEAT_TEXT])
+{
+	struct cvy_flight *f = snapshot(page);
+	size_t n = 0;
+
+	text[0] = '\0';
+	if (!f)
+		return;
+#define NUMBER(field, metric, parts, value) \
+	n += (size_t)snprintf(text + n, CVY_BEAT_TEXT - n, ",%" PRId64, (int64_t)(value));
+	CVY_BEAT_LIST(NUMBER)
+#undef NUMBER
 	free(f);
 }
 

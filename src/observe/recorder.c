@@ -51,6 +51,7 @@ static void fill(struct cvy_flight *page, const struct cvy_config *config, const
 	for (unsigned kind = 0; kind < CVY_FLIGHT_KINDS; kind++)
 		snprintf(page->kind[kind], sizeof(page->kind[kind]), "%s", kind_name(kind) ? kind_name(kind) : "");
 	page->clock_ns = cvy_now_ns();
+	page->awaited = -1;
 	page->store_up = 1; /* a member with an identity has spoken to it */
 	__atomic_store_n(&page->magic, CVY_FLIGHT_MAGIC, __ATOMIC_RELEASE);
 }

@@ -6,9 +6,11 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include "../local/small.h"
 #include "covey.h"
+#include "metrics.h"
 
 struct admin_member {
 	bool member, pending, joiner, joiner_ready;
@@ -17,8 +19,10 @@ struct admin_member {
 	uint64_t beat_ms; /* server's clock; 0: none */
 	uint64_t done;	  /* from beats; false: not known yet */
 	bool done_told;
-	char left[12];	  /* left or retired: the end of the last process with this rank; or empty */
-	char flags[8];	  /* of its report in the present change */
+	char left[12]; /* left or retired: the end of the last process with this rank; or empty */
+	char flags[8]; /* of its report in the present change */
+	int64_t number[CVY_BEAT_NUMBERS];
+	int numbers;	  /* how many of these the beat told */
 	char *links;	  /* `0:shm,1:tcp`; NULL: unknown */
 	char mark[8];	  /* evict, retire or empty */
 	char wanted[8];	  /* recover, extend or empty */
@@ -43,10 +47,10 @@ struct admin {
 	char *store; /* NULL: the environment */
 	long run;    /* process of ep-run that has the store; 0: none named */
 	const char *group;
-	bool json, dead;
+	bool json, dead, once;
 	long wait_ms;	  /* 0: do not wait */
-	long interval_ms; /* watch, events: between two looks */
-	long looks;	  /* watch, events: how many; 0: without end */
+	long interval_ms; /* watch, top, events: between two looks */
+	long looks;	  /* watch, top, events: how many; -1: without end */
 	const char *flight;
 	const char *command;
 	int ranks[ADMIN_MAX_WORDS];
@@ -59,6 +63,7 @@ int admin_try(struct admin *a);			/* the same without a message: COVEY_ERR_* */
 int admin_code(const struct admin *a, int err); /* the exit code for a call that failed */
 
 int admin_watch(struct admin *a);
+int admin_top(struct admin *a);
 int admin_events(struct admin *a);
 int admin_plan(const struct admin *a);
 int admin_doctor(struct admin *a);
@@ -74,9 +79,14 @@ void admin_flight_drop(struct admin_flight *list, int count);
 void admin_flight_print(const struct admin_flight *list, int count);
 void admin_flight_json(const struct admin_flight *list, int count);
 
+const char *admin_clock(char text[16]); /* the local time */
 void admin_group_clear(struct admin_group *group);
 void admin_group_pair(void *ctx, const char *key, const char *value); /* for covey_admin_call() */
 
+const char *admin_state(const struct admin_group *group, int rank); /* a word; NULL: nothing to say of that rank */
+void admin_notes(const struct admin_member *member, FILE *to);
+uint64_t admin_beat_age_ms(const struct admin_group *group, const struct admin_member *member);
+bool admin_done(const struct admin_group *group, const struct admin_member *member, uint64_t *done);
 void admin_print_status(const struct admin_group *group, const char *name);
 void admin_print_links(const struct admin_group *group);
 void admin_json_status(const struct admin_group *group, const char *name);

@@ -34,6 +34,8 @@ static const char doc[] =
 	"  status           ranks, their state and progress\n"
 	"  links            how the members reach each other\n"
 	"  watch            the same as status, again and again\n"
+	"  top              a live table: how fast each member works, how long it waits and for whom, its epoch; for "
+	"scripts with --once or --json. A member tells the store its numbers once a second\n"
 	"  events           the last operations of the members on this host, side by side; then changes of the group "
 	"as they "
 	"come: views, joiners, suspicions\n"
@@ -53,18 +55,19 @@ static const char doc[] =
 	"events: "
 	"nothing is recorded), 3 not done in time, 4 the store cannot be used, 5 the output cannot be written.";
 
-enum { OPT_JSON = 256, OPT_WAIT, OPT_DEAD, OPT_INTERVAL, OPT_LOOKS, OPT_FLIGHT, OPT_RUN };
+enum { OPT_JSON = 256, OPT_WAIT, OPT_DEAD, OPT_INTERVAL, OPT_LOOKS, OPT_FLIGHT, OPT_RUN, OPT_ONCE };
 
 static const struct argp_option options[] = {
 	{ "store", 's', "URL", 0, "Store of the group (default COVEY_STORE, else that of an ep-run on this host)", 0 },
 	{ "run", OPT_RUN, "PID", 0, "The group of this ep-run on this host, in its private store", 0 },
 	{ "group", 'g', "NAME", 0, "Name of the group (default COVEY_GROUP, else covey)", 0 },
 	{ "json", OPT_JSON, NULL, 0,
-	  "status, links, plan, doctor, watch, events: print JSON (watch: a line for each look; events: the operations "
-	  "alone)",
+	  "status, links, plan, doctor, watch, top, events: print JSON (watch, top: a line for each look; events: the "
+	  "operations alone)",
 	  0 },
-	{ "interval", OPT_INTERVAL, "MS", 0, "watch, events: time between two looks (1000, 100)", 0 },
-	{ "looks", OPT_LOOKS, "N", 0, "watch, events: end after N looks; events 0: the operations alone", 0 },
+	{ "interval", OPT_INTERVAL, "MS", 0, "watch, top, events: time between two looks (1000, 2000, 100)", 0 },
+	{ "looks", OPT_LOOKS, "N", 0, "watch, top, events: end after N looks; events 0: the operations alone", 0 },
+	{ "once", OPT_ONCE, NULL, 0, "watch, top: the same as --looks 1", 0 },
 	{ "flight", OPT_FLIGHT, "DIR", 0, "events: records that members left in this COVEY_FLIGHT too", 0 },
 	{ "wait", OPT_WAIT, "MS", OPTION_ARG_OPTIONAL, "Wait until it is done, at most MS (30000)", 0 },
 	{ "dead", OPT_DEAD, NULL, 0, "evict: the process is known to be dead", 0 },
@@ -114,9 +117,9 @@ static void check_words(const struct admin *a, struct argp_state *state)
 	static const struct {
 		const char *name;
 		int min, max;
-	} known[] = { { "status", 0, 0 }, { "links", 0, 0 },  { "watch", 0, 0 }, { "events", 0, 0 },
-		      { "forget", 0, 0 }, { "doctor", 0, 0 }, { "plan", 1, 1 },	 { "recover", 1, MAX_WORDS },
-		      { "extend", 1, 1 }, { "retire", 1, 1 }, { "evict", 1, 1 } };
+	} known[] = { { "status", 0, 0 },	   { "links", 0, 0 },  { "watch", 0, 0 },  { "top", 0, 0 },
+		      { "events", 0, 0 },	   { "forget", 0, 0 }, { "doctor", 0, 0 }, { "plan", 1, 1 },
+		      { "recover", 1, MAX_WORDS }, { "extend", 1, 1 }, { "retire", 1, 1 }, { "evict", 1, 1 } };
 
 	if (!a->command) {
 		argp_error(state, "a command is needed: --help lists them");
@@ -132,6 +135,10 @@ static void check_words(const struct admin *a, struct argp_state *state)
 						       : "one or more ranks");
 		if (a->dead && strcmp(a->command, "evict"))
 			argp_error(state, "--dead belongs to evict");
+		if (a->once && strcmp(a->command, "watch") && strcmp(a->command, "top"))
+			argp_error(state, "--once belongs to watch and top");
+		if (!a->looks && !strcmp(a->command, "top"))
+			argp_error(state, "--looks 0: top needs at least one look, as with --once");
 		return;
 	}
 	argp_error(state, "unknown command: %s", shown(a->command));
@@ -164,6 +171,10 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		return 0;
 	case OPT_LOOKS:
 		a->looks = number(state, arg, 0, 1000000000);
+		return 0;
+	case OPT_ONCE:
+		a->looks = 1;
+		a->once = true;
 		return 0;
 	case OPT_FLIGHT:
 		a->flight = arg;
@@ -430,6 +441,8 @@ static int run(struct admin *a)
 		return show(a);
 	if (!strcmp(a->command, "watch"))
 		return admin_watch(a);
+	if (!strcmp(a->command, "top"))
+		return admin_top(a);
 	if (!strcmp(a->command, "events"))
 		return admin_events(a);
 	if (!strcmp(a->command, "plan"))

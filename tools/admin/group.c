@@ -47,7 +47,16 @@ static void read_joiner(struct admin_member *m, const char *value)
 	m->joiner_ready = epoch != 0;
 }
 
-/* `ms phase;done;links`, the links as `0:shm,1:tcp`; new members report less */
+/* `,NUMBER,NUMBER,...`; members of another version report less or more */
+static void read_numbers(struct admin_member *m, const char *at)
+{
+	char *end;
+
+	for (m->numbers = 0; *at == ',' && m->numbers < CVY_BEAT_NUMBERS; at = end)
+		m->number[m->numbers++] = strtoll(at + 1, &end, 10);
+}
+
+/* `ms phase;done,numbers;links`, the links as `0:shm,1:tcp`; new members report less */
 static void read_beat(struct admin_member *m, const char *value)
 {
 	const char *done, *links;
@@ -57,8 +66,9 @@ static void read_beat(struct admin_member *m, const char *value)
 	done = strchr(end, ';');
 	if (!done)
 		return;
-	m->done = strtoull(done + 1, NULL, 10);
+	m->done = strtoull(done + 1, &end, 10);
 	m->done_told = true;
+	read_numbers(m, end);
 	links = strchr(done + 1, ';');
 	if (links && links[1] && !m->links)
 		m->links = strdup(links + 1);

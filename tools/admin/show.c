@@ -9,7 +9,7 @@
 #include "admin.h"
 
 /* The last member that leaves closes a group: then the other members of its last view have left too, or died. */
-static const char *state_name(const struct admin_group *g, int r)
+const char *admin_state(const struct admin_group *g, int r)
 {
 	const struct admin_member *m = &g->rank[r];
 
@@ -23,7 +23,7 @@ static const char *state_name(const struct admin_group *g, int r)
 }
 
 /* The operations that it has completed: at least those before the active view, which a beat reports only later. */
-static bool done_seq(const struct admin_group *g, const struct admin_member *m, uint64_t *done)
+bool admin_done(const struct admin_group *g, const struct admin_member *m, uint64_t *done)
 {
 	*done = m->done;
 	if (!m->member || m->pending || !m->beat_ms)
@@ -33,24 +33,23 @@ static bool done_seq(const struct admin_group *g, const struct admin_member *m, 
 	return m->done_told || *done;
 }
 
-static uint64_t beat_age(const struct admin_group *g, const struct admin_member *m)
+uint64_t admin_beat_age_ms(const struct admin_group *g, const struct admin_member *m)
 {
 	return g->now_ms > m->beat_ms ? g->now_ms - m->beat_ms : 0;
 }
 
-static void print_notes(const struct admin_member *m)
+void admin_notes(const struct admin_member *m, FILE *to)
 {
 	if (m->mark[0])
-		printf("  %s asked", m->mark);
+		fprintf(to, "  %s asked", m->mark);
 	if (m->wanted[0])
-		printf("  %s asked", m->wanted);
+		fprintf(to, "  %s asked", m->wanted);
 	if (m->accused[0])
-		printf("  accused: %s", m->accused);
+		fprintf(to, "  accused: %s", m->accused);
 	if (m->proven[0] && strcmp(m->proven, "left"))
-		printf("  proven dead: %s", m->proven);
+		fprintf(to, "  proven dead: %s", m->proven);
 	if (m->member && m->joiner)
-		printf("  a joiner waits");
-	putchar('\n');
+		fprintf(to, "  a joiner waits");
 }
 
 static void print_rank(const struct admin_group *g, int r, const char *state)
@@ -62,8 +61,8 @@ static void print_rank(const struct admin_group *g, int r, const char *state)
 	if (m->member || m->joiner)
 		snprintf(inc, sizeof(inc), "%" PRIu64, m->member ? m->inc : m->joiner_inc);
 	if (m->member && m->beat_ms)
-		snprintf(beat, sizeof(beat), "%.1f s", (double)beat_age(g, m) / 1000.0);
-	if (done_seq(g, m, &seq))
+		snprintf(beat, sizeof(beat), "%.1f s", (double)admin_beat_age_ms(g, m) / 1000.0);
+	if (admin_done(g, m, &seq))
 		snprintf(done, sizeof(done), "%" PRIu64, seq);
 	if (!strcmp(state, "hole") && m->left[0])
 		state = m->left;
@@ -71,7 +70,8 @@ static void print_rank(const struct admin_group *g, int r, const char *state)
 	       m->member   ? m->host
 	       : m->joiner ? m->joiner_host
 			   : "-");
-	print_notes(m);
+	admin_notes(m, stdout);
+	putchar('\n');
 }
 
 void admin_print_status(const struct admin_group *g, const char *name)
@@ -80,7 +80,7 @@ void admin_print_status(const struct admin_group *g, const char *name)
 	       g->epoch, g->size, g->max_ranks, g->base, g->policy);
 	printf("%-5s %-8s %-10s %-8s %-10s %s\n", "RANK", "STATE", "INC", "BEAT", "DONE", "HOST");
 	for (int r = 0; r < COVEY_MAX_RANKS; r++) {
-		const char *state = state_name(g, r);
+		const char *state = admin_state(g, r);
 
 		if (state)
 			print_rank(g, r, state);
@@ -166,8 +166,8 @@ static json_t *json_rank(const struct admin_group *g, int r, const char *state)
 		set_text(to, "host", m->member ? m->host : m->joiner_host);
 	}
 	if (m->member && m->beat_ms)
-		json_object_set_new(to, "beat_age_ms", json_integer((json_int_t)beat_age(g, m)));
-	if (done_seq(g, m, &seq))
+		json_object_set_new(to, "beat_age_ms", json_integer((json_int_t)admin_beat_age_ms(g, m)));
+	if (admin_done(g, m, &seq))
 		json_object_set_new(to, "done_seq", json_integer((json_int_t)seq));
 	set_text(to, "mark", m->mark);
 	set_text(to, "wanted", m->wanted);
@@ -184,7 +184,7 @@ static json_t *json_status(const struct admin_group *g, const char *name)
 	json_t *json = json_head(g, name), *ranks = json_array();
 
 	for (int r = 0; r < COVEY_MAX_RANKS; r++) {
-		const char *state = state_name(g, r);
+		const char *state = admin_state(g, r);
 
 		if (state)
 			json_array_append_new(ranks, json_rank(g, r, state));

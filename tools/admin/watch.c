@@ -18,7 +18,7 @@
 #define EVENTS_MS 100
 #define MAX_PAGES 4096
 
-static const char *clock_text(char text[16])
+const char *admin_clock(char text[16])
 {
 	struct timespec t;
 	struct tm tm;
@@ -36,7 +36,7 @@ static void show_look(const struct admin *a, int err)
 
 	covey_last_error(NULL, &info);
 	snprintf(why, sizeof(why), "%s: %s", covey_strerror(err), info.cause);
-	clock_text(now);
+	admin_clock(now);
 	if (a->json) {
 		if (err)
 			admin_json_failure(a->group, now, why);
@@ -74,7 +74,7 @@ static void __attribute__((format(printf, 1, 2))) say(const char *format, ...)
 	va_list args;
 	char now[16];
 
-	printf("%s ", clock_text(now));
+	printf("%s ", admin_clock(now));
 	va_start(args, format);
 	vprintf(format, args);
 	va_end(args);

@@ -71,6 +71,22 @@ static void seam_describe(void *ctx, char *text, size_t bytes)
 	cvy_mesh_describe(((struct covey_group *)ctx)->mesh, text, bytes);
 }
 
+/* Once a second: whom this rank waits for is looked up here, so that no operation has to record it. */
+static void seam_numbers(void *ctx, char text[CVY_BEAT_TEXT])
+{
+	struct covey_group *group = ctx;
+	uint64_t waited_ns = 0;
+	int awaited;
+
+	text[0] = '\0';
+	if (!group->flight)
+		return;
+	awaited = cvy_engine_awaited(group->engine, cvy_now_ns(), &waited_ns);
+	__atomic_store_n(&group->flight->awaited, awaited, __ATOMIC_RELAXED);
+	__atomic_store_n(&group->flight->awaited_ns, waited_ns, __ATOMIC_RELAXED);
+	cvy_metrics_beat(group->flight, text);
+}
+
 static void seam_freeze(void *ctx, uint32_t epoch)
 {
 	struct covey_group *group = ctx;
@@ -197,6 +213,7 @@ void cvy_handle_seam(struct covey_group *group)
 		.page = seam_page,
 		.same_host = seam_same_host,
 		.describe = seam_describe,
+		.numbers = seam_numbers,
 		.freeze = seam_freeze,
 		.learn = seam_learn,
 		.repair = seam_repair,

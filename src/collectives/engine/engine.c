@@ -346,19 +346,19 @@ int cvy_engine_post_quietly(struct cvy_engine *e, struct cvy_op *op)
 }
 
 /* The closing word of a source that has not read everything yet. */
-static const struct cvy_line *missing_word(const struct cvy_engine *e, const struct cvy_op *op, uint64_t *want)
+static const struct cvy_line *missing_word(const struct cvy_engine *e, const struct cvy_op *op, uint64_t *want, int *k)
 {
 	*want = cvy_tag(e->here.epoch, op->first + (uint32_t)op->ticks - 1);
-	for (int k = 0; k < e->here.set.n; k++) {
-		const struct cvy_page *page = e->here.set.page[k];
+	for (*k = 0; *k < e->here.set.n; ++*k) {
+		const struct cvy_page *page = e->here.set.page[*k];
 
-		if (k != e->here.set.self && page && __atomic_load_n(&page->done.tag, __ATOMIC_ACQUIRE) < *want)
+		if (*k != e->here.set.self && page && __atomic_load_n(&page->done.tag, __ATOMIC_ACQUIRE) < *want)
 			return &page->done;
 	}
 	return NULL;
 }
 
-const struct cvy_line *cvy_engine_missing(const struct cvy_engine *e, uint64_t *want)
+const struct cvy_line *cvy_engine_missing(const struct cvy_engine *e, uint64_t *want, int *source)
 {
 	const struct cvy_op *op = e->head;
 	uint64_t i;
@@ -367,15 +367,16 @@ const struct cvy_line *cvy_engine_missing(const struct cvy_engine *e, uint64_t *
 	if (!op || op->state != CVY_OP_ENTERED)
 		return NULL;
 	if (op->lent && op->completed == op->ticks)
-		return missing_word(e, op, want);
+		return missing_word(e, op, want, source);
 	if (op->behind > e->passed && !op->entered)
-		return cvy_space_missing(e, op, want);
+		return cvy_space_missing(e, op, want, source);
 	round = op->rounds == 2 && op->second < op->entered ? 1 : op->rounds;
 	i = round == op->rounds ? op->completed : op->second;
 	k = op->scan[round - 1];
 	if (i >= op->entered || k >= e->here.set.n || k == e->here.set.self || !e->here.set.page[k])
 		return NULL;
 	*want = cvy_tag(e->here.epoch, op->first + (uint32_t)i);
+	*source = k;
 	return cvy_source_line(e, op, i, k, round);
 }
 

@@ -41,6 +41,11 @@ void cvy_engine_connect(struct cvy_engine *e, struct cvy_sink sink,
 /* @late_ms: of dispatch and combine calls that give no time of their own, 0: none. @evict: late ranks are asked to leave */
 void cvy_engine_set_late(struct cvy_engine *e, int late_ms, int evict);
 void cvy_engine_set_on_loss(struct cvy_engine *e, int on_loss);
+/*
+ * The rank that the oldest operation misses, or that of the oldest message that a thread waits for, and the time of that
+ * wait; -1: none, or a step is under way. Agent's thread.
+ */
+int cvy_engine_awaited(struct cvy_engine *e, uint64_t now_ns, uint64_t *waited_ns);
 void cvy_engine_record_to(struct cvy_engine *e, struct cvy_flight *flight); /* NULL: nothing is recorded */
 /* Connected, and not in a view yet: a joiner, whose first operation is ADMIT. 1: it is one. */
 int cvy_engine_await_admit(struct cvy_engine *e);

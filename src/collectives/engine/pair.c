@@ -189,6 +189,25 @@ int cvy_pairs_alone(const struct cvy_engine *e, const struct cvy_op *op)
 	return !e->head && first && !first->next_active && first->rank == op->root;
 }
 
+int cvy_pairs_awaited(const struct cvy_engine *e, uint64_t *since_ns)
+{
+	uint64_t oldest = UINT64_MAX;
+	int rank = -1;
+
+	for (const struct cvy_pair *p = e->pairs ? e->pairs->active : NULL; p; p = p->next_active) {
+		const struct cvy_parcels *list[] = { &p->queued, &p->offered, &p->parting,
+						     &p->posted, &p->wanting, &p->coming };
+
+		for (size_t i = 0; i < sizeof(list) / sizeof(list[0]); i++)
+			for (const struct cvy_parcel *x = list[i]->first; x; x = x->next)
+				if (x->op->posted_ns && x->op->posted_ns < oldest) {
+					oldest = *since_ns = x->op->posted_ns;
+					rank = p->rank;
+				}
+	}
+	return rank;
+}
+
 /* ---- step ---- */
 
 /* The steps of collectives poll the links of their set, unless the gate is closed. */

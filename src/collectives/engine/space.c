@@ -149,11 +149,11 @@ int cvy_space_clear(struct cvy_engine *e, struct cvy_op *op)
 	return 1;
 }
 
-const struct cvy_line *cvy_space_missing(const struct cvy_engine *e, const struct cvy_op *op, uint64_t *want)
+const struct cvy_line *cvy_space_missing(const struct cvy_engine *e, const struct cvy_op *op, uint64_t *want, int *k)
 {
 	*want = cvy_tag(e->here.epoch, op->first - 1);
-	for (int k = 0; k < e->here.set.n; k++)
-		if (source_clear(e, op, k) != CLEAR)
-			return &e->here.set.page[k]->done;
+	for (*k = 0; *k < e->here.set.n; ++*k)
+		if (source_clear(e, op, *k) != CLEAR)
+			return &e->here.set.page[*k]->done;
 	return NULL;
 }

@@ -122,7 +122,8 @@ struct spots {
 static struct spots spots_of_queue(struct cvy_engine *e)
 {
 	uint64_t want = 0;
-	struct spots s = { { cvy_engine_missing(e, &want) }, { 0 }, 0 };
+	int source;
+	struct spots s = { { cvy_engine_missing(e, &want, &source) }, { 0 }, 0 };
 
 	if (s.line[0]) {
 		s.tag[0] = __atomic_load_n(&s.line[0]->tag, __ATOMIC_ACQUIRE);
@@ -267,7 +268,8 @@ static void sleep_on_sockets(struct cvy_engine *e, uint64_t ns)
 static void look_at_line(const struct cvy_engine *e)
 {
 	uint64_t tag;
-	const struct cvy_line *line = cvy_engine_missing(e, &tag);
+	int source;
+	const struct cvy_line *line = cvy_engine_missing(e, &tag, &source);
 
 	for (int i = 0; line && i < LOOKS_AT_LINE && __atomic_load_n(&line->tag, __ATOMIC_ACQUIRE) != tag; i++)
 		if (__atomic_load_n(&e->gate, __ATOMIC_RELAXED))
@@ -281,6 +283,36 @@ void cvy_engine_wait_briefly(struct cvy_engine *e, const struct cvy_op *op)
 	while (!cvy_op_decided(op) && (cvy_engine_step(e) || --looks)) /* most operations are short */
 		if (looks > 1 && !cvy_op_decided(op))
 			look_at_line(e);
+}
+
+/* The rank that the head of the queue waits for, -1: none. */
+static int awaited_by_queue(const struct cvy_engine *e)
+{
+	uint64_t want;
+	int source;
+	const struct cvy_line *line = cvy_engine_missing(e, &want, &source);
+
+	return line && __atomic_load_n(&line->tag, __ATOMIC_ACQUIRE) != want ? e->here.set.rank[source] : -1;
+}
+
+int cvy_engine_awaited(struct cvy_engine *e, uint64_t now_ns, uint64_t *waited_ns)
+{
+	uint64_t since_ns = 0;
+	int rank = -1;
+
+	*waited_ns = 0;
+	if (pthread_mutex_trylock(&e->lock))
+		return -1;
+	if (e->head && !__atomic_load_n(&e->gate, __ATOMIC_RELAXED)) {
+		rank = awaited_by_queue(e);
+		since_ns = e->head->posted_ns;
+	}
+	if (rank < 0 && __atomic_load_n(&e->waiters, __ATOMIC_RELAXED))
+		rank = cvy_pairs_awaited(e, &since_ns);
+	pthread_mutex_unlock(&e->lock);
+	if (rank >= 0 && since_ns && now_ns > since_ns)
+		*waited_ns = now_ns - since_ns;
+	return rank;
 }
 
 struct patience {

@@ -319,6 +319,49 @@ START_TEST(flight_that_cannot_be_written_stops_nobody)
 }
 END_TEST
 
+/* A metric that has this name; the first number of a beat is a time, without a name. */
+static int is_metric(const char *wanted)
+{
+	static const char *const names[] = {
+#define NAME(name, type, help, number) name,
+		CVY_METRIC_LIST(NAME) CVY_METRIC_KIND_LIST(NAME)
+#undef NAME
+	};
+
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+		if (!strcmp(names[i], wanted))
+			return 1;
+	return !*wanted;
+}
+
+START_TEST(beat_tells_metrics_as_whole_numbers)
+{
+	struct cvy_flight *page = aligned_alloc(64, sizeof(*page));
+	char text[CVY_BEAT_TEXT];
+
+	memset(page, 0, sizeof(*page));
+	page->clock_ns = 1999999;
+	page->epoch = 7;
+	page->posted = 12;
+	page->failed = 3;
+	page->waited_ns = 2500000;
+	page->count[0] = 4;
+	page->count[CVY_FLIGHT_KINDS - 1] = 5;
+	page->bytes[1] = 4096;
+	page->awaited = -1;
+	cvy_metrics_beat(page, text);
+	ck_assert_str_eq(text, ",1,7,12,3,2500,9,4096,-1,0");
+#define FITS(field, metric, parts, value) ck_assert_msg(is_metric(metric), "%s is no metric", metric);
+	CVY_BEAT_LIST(FITS)
+#undef FITS
+	/* The longest numbers have room, so that none is cut into another. */
+	memset(page, 0xff, sizeof(*page));
+	cvy_metrics_beat(page, text);
+	ck_assert_str_eq(strrchr(text, ','), ",18446744073709551");
+	free(page);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("collectives/metrics");
@@ -331,6 +374,7 @@ int main(void)
 	tcase_add_test(tests, flight_is_found_in_the_process);
 	tcase_add_test(tests, flight_is_found_in_a_directory);
 	tcase_add_test(tests, flight_that_cannot_be_written_stops_nobody);
+	tcase_add_test(tests, beat_tells_metrics_as_whole_numbers);
 	suite_add_tcase(suite, tests);
 	return harness_main(suite);
 }

@@ -144,6 +144,8 @@ void peek_is_short_until_something_moves(struct bench *b)
 	GOT(b, "max", "");
 	SAYS(b, 0, "beat 1 0 busy", "OK");
 	ck_assert(strstr(field(b, "t:0"), " busy") != NULL);
+	SAYS(b, 1, "beat 1 0 -", "OK");
+	ck_assert(*got(b, "t:0") && !strchr(got(b, "t:0"), ' '));
 	GOT(b, "secret", "");
 }
 

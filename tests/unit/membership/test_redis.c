@@ -5,11 +5,14 @@
  */
 #include <check.h>
 #include <errno.h>
+#include <netinet/in.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -37,6 +40,7 @@ struct real {
 
 static struct real real;
 static struct bench bench;
+static int two_keys; /* the server lets nobody use more than key and channel of group g */
 
 static void server_start(struct real *r, const char *option, const char *value)
 {
@@ -51,7 +55,8 @@ static void server_start(struct real *r, const char *option, const char *value)
 	if (!freopen("/dev/null", "w", stdout))
 		_exit(1);
 	execlp("redis-server", "redis-server", "--port", "0", "--unixsocket", socket, "--save", "", "--dir", r->dir,
-	       option, value, (char *)NULL);
+	       option, value, two_keys ? "--user" : (char *)NULL, "default", "on", "nopass", "+@all", "resetkeys",
+	       "~covey:{g}:g", "~covey:{g}:n", "resetchannels", "&covey:{g}:n", (char *)NULL);
 	_exit(127);
 }
 
@@ -221,8 +226,12 @@ static void teardown(void)
 	ck_assert_int_eq(system(line), 0);
 }
 
+/* What is more than key and channel could be in another slot of a cluster. */
 START_TEST(case_holds_on_redis)
 {
+	server_stop(&real, SIGKILL);
+	two_keys = 1;
+	server_start(&real, "--loglevel", "warning");
 	store_cases[_i].run(&bench);
 }
 END_TEST
@@ -525,11 +534,76 @@ START_TEST(what_is_wrong_with_a_store_is_named)
 }
 END_TEST
 
-START_TEST(a_cluster_is_named)
+/* A cluster of one node, behind a unix socket. */
+START_TEST(a_cluster_that_does_not_serve_the_slot_is_named)
 {
 	server_stop(&real, SIGKILL);
 	server_start(&real, "--cluster-enabled", "yes");
-	assert_cause(COVEY_ERR_INVAL, "Redis Cluster");
+	while (plain(&real, "ping"))
+		poll(NULL, 0, 20);
+	assert_cause(COVEY_ERR_STORE, "the store's cluster does not serve the group's slot: CLUSTERDOWN");
+	cli("cluster addslotsrange 0 16383");
+	while (!plain(&real, "cluster info | grep -q cluster_state:fail"))
+		poll(NULL, 0, 20);
+	assert_cause(COVEY_ERR_REFUSED, "no group named g");
+}
+END_TEST
+
+/* A server that speaks like a node of a cluster: it sends whoever asks for the slot to the node at @port. */
+static pid_t other_node(int fd, int port)
+{
+	static const char info[] = "redis_version:7.0.0\r\nredis_mode:cluster\r\n";
+	pid_t pid = fork();
+	char text[512];
+
+	ck_assert_int_ge(pid, 0);
+	if (pid)
+		return pid;
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	for (;;) {
+		int asker = accept(fd, NULL, NULL);
+		ssize_t n;
+
+		while ((n = read(asker, text, sizeof(text) - 1)) > 0) {
+			text[n] = '\0';
+			if (strstr(text, "INFO"))
+				dprintf(asker, "$%zu\r\n%s\r\n", strlen(info), info);
+			else
+				dprintf(asker, "-MOVED 7629 127.0.0.1:%d\r\n", port);
+		}
+		close(asker);
+	}
+}
+
+static int listener(int *port)
+{
+	struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	socklen_t bytes = sizeof(at);
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	ck_assert(!bind(fd, (struct sockaddr *)&at, sizeof(at)) && !listen(fd, 8));
+	ck_assert(!getsockname(fd, (struct sockaddr *)&at, &bytes));
+	*port = ntohs(at.sin_port);
+	return fd;
+}
+
+START_TEST(nodes_that_name_each_other_are_named)
+{
+	const char *argv[] = { "peek" };
+	struct covey_error_info info;
+	int port[2], fd[2] = { listener(&port[0]), listener(&port[1]) };
+	pid_t node[2] = { other_node(fd[0], port[1]), other_node(fd[1], port[0]) };
+	char url[64];
+
+	snprintf(url, sizeof(url), "redis://127.0.0.1:%d", port[0]);
+	ck_assert_int_eq(covey_admin_call(url, "g", 1, argv, cvy_now_ns() + 500 * CVY_MS, NULL, NULL), COVEY_ERR_STORE);
+	covey_last_error(NULL, &info);
+	ck_assert_msg(strstr(info.cause, "name each other for the group's slot: MOVED 7629") != NULL, "%s", info.cause);
+	for (int i = 0; i < 2; i++) {
+		kill(node[i], SIGKILL);
+		waitpid(node[i], NULL, 0);
+		close(fd[i]);
+	}
 }
 END_TEST
 
@@ -556,7 +630,8 @@ int main(void)
 	tcase_add_test(tc, sentinel_urls_are_taken_apart);
 	tcase_add_test(tc, admin_call_reports_a_missing_group);
 	tcase_add_test(tc, what_is_wrong_with_a_store_is_named);
-	tcase_add_test(tc, a_cluster_is_named);
+	tcase_add_test(tc, a_cluster_that_does_not_serve_the_slot_is_named);
+	tcase_add_test(tc, nodes_that_name_each_other_are_named);
 	suite_add_tcase(suite, tc);
 	runner = srunner_create(suite);
 	srunner_run_all(runner, CK_ENV);

@@ -24,7 +24,8 @@
 
 #define WATCHDOG_MS 20000
 
-/* For the resolver's own program, the library and hiredis: `three.test` is 127.0.0.3, then .2, then .1. */
+/* For the resolver's own program, the library and hiredis: `three.test` is 127.0.0.3, then .2, then .1; `none.test` is not
+ * known. */
 int getaddrinfo(const char *host, const char *port, const struct addrinfo *hint, struct addrinfo **list)
 {
 	static const char *const ip[] = { "127.0.0.3", "127.0.0.2", "127.0.0.1" };
@@ -33,6 +34,8 @@ int getaddrinfo(const char *host, const char *port, const struct addrinfo *hint,
 	int err = 0;
 
 	*(void **)&real = dlsym(RTLD_NEXT, "getaddrinfo");
+	if (host && !strcmp(host, "none.test"))
+		return EAI_NONAME;
 	if (!host || strcmp(host, "three.test") != 0 || (hint && (hint->ai_flags & AI_NUMERICHOST)))
 		return real(host, port, hint, list);
 	for (int i = 0; i < 3 && !err; i++) {
@@ -195,6 +198,68 @@ START_TEST(a_sentinel_and_its_master_are_found_at_their_last_address)
 }
 END_TEST
 
+struct node {
+	int listener;
+	char moved[40]; /* HOST:PORT */
+};
+
+/* A node of a cluster for one connection: it sends whoever asks for the slot elsewhere. */
+static void *node_main(void *arg)
+{
+	static const char info[] = "redis_version:7.0.0\r\nredis_mode:cluster\r\n";
+	const struct node *node = arg;
+	int fd = accept(node->listener, NULL, NULL);
+	char question[400];
+
+	if (fd < 0)
+		return NULL;
+	if (read(fd, question, sizeof(question)) > 0)
+		dprintf(fd, "$%zu\r\n%s\r\n", strlen(info), info);
+	if (read(fd, question, sizeof(question)) > 0)
+		dprintf(fd, "-MOVED 7629 %s\r\n", node->moved);
+	while (read(fd, question, sizeof(question)) > 0)
+		;
+	close(fd);
+	return NULL;
+}
+
+/* What a request to a name ends with whose first address is such a node. */
+static int ask_node(const char *moved, int ms, char *cause, size_t bytes)
+{
+	int at = 0, err;
+	struct node node = { .listener = place("127.0.0.3", &at, 1) };
+	pthread_t thread;
+	char url[80];
+
+	snprintf(node.moved, sizeof(node.moved), "%s", moved);
+	ck_assert_int_eq(pthread_create(&thread, NULL, node_main, &node), 0);
+	snprintf(url, sizeof(url), "redis://three.test:%d", at);
+	err = ask(url, ms, cause, bytes);
+	pthread_join(thread, NULL);
+	close(node.listener);
+	return err;
+}
+
+START_TEST(a_node_that_is_named_is_found_at_the_last_address_of_its_name)
+{
+	char cause[240], moved[40];
+
+	snprintf(moved, sizeof(moved), "three.test:%d", port);
+	ck_assert_msg(ask_node(moved, WATCHDOG_MS, cause, sizeof(cause)) == COVEY_ERR_REFUSED, "%s", cause);
+	ck_assert_msg(strstr(cause, "no group named g") != NULL, "%s", cause);
+}
+END_TEST
+
+/* The other addresses of the URL belong to another port. */
+START_TEST(a_node_whose_name_is_unknown_is_named)
+{
+	char cause[240];
+
+	ck_assert_int_eq(ask_node("none.test:1", 300, cause, sizeof(cause)), COVEY_ERR_STORE);
+	ck_assert_msg(strstr(cause, "none.test") && !strstr(cause, "127.0.0.2:1:"), "%s", cause);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("membership/redis_names");
@@ -212,6 +277,8 @@ int main(void)
 	tcase_add_test(tc, an_address_that_is_silent_leaves_time_for_the_next);
 	tcase_add_test(tc, a_store_that_is_nowhere_is_named_with_each_address);
 	tcase_add_test(tc, a_sentinel_and_its_master_are_found_at_their_last_address);
+	tcase_add_test(tc, a_node_that_is_named_is_found_at_the_last_address_of_its_name);
+	tcase_add_test(tc, a_node_whose_name_is_unknown_is_named);
 	suite_add_tcase(suite, tc);
 	runner = srunner_create(suite);
 	srunner_run_all(runner, CK_ENV);

@@ -141,8 +141,8 @@ void *cvy_calloc_twice(size_t bytes); /* where a failure would end this rank's m
 
 #define CVY_RARE __attribute__((cold, noinline)) /* kept apart from code that runs every time */
 
-/* The line that the head of the queue misses and its tag, NULL: it waits for something else. */
-const struct cvy_line *cvy_engine_missing(const struct cvy_engine *e, uint64_t *tag);
+/* The line that the head of the queue misses, its tag and its source. NULL: it waits for something else. */
+const struct cvy_line *cvy_engine_missing(const struct cvy_engine *e, uint64_t *tag, int *k);
 void cvy_engine_end_all(struct cvy_engine *e, int err);
 /* Out of memory, this rank cannot answer for itself: it ends as FENCED, and its agent gives up its place. Lock held. */
 void cvy_engine_give_up(struct cvy_engine *e, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -196,8 +196,8 @@ int cvy_op_step(struct cvy_engine *e, struct cvy_op *op);	   /* the pipeline of 
 int cvy_engine_passed(const struct cvy_engine *e, uint32_t epoch); /* does a source write for a later view? */
 /* space.c: May the operation that begins write into its slots? */
 int cvy_space_clear(struct cvy_engine *e, struct cvy_op *op);
-/* The line that it waits for. */
-const struct cvy_line *cvy_space_missing(const struct cvy_engine *e, const struct cvy_op *op, uint64_t *want);
+/* The line that it waits for, its tag and its source. */
+const struct cvy_line *cvy_space_missing(const struct cvy_engine *e, const struct cvy_op *op, uint64_t *want, int *k);
 /* late.c: operations with a deadline, which begins when their tick is published, or that leave ranks out. */
 void cvy_late_from_now(const struct cvy_engine *e, struct cvy_op *op);
 int cvy_late(struct cvy_engine *e, struct cvy_op *op, int rank); /* this source is missing: 1 if it is masked */

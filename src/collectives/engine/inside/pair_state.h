@@ -77,9 +77,11 @@ static inline int cvy_pairs_busy(const struct cvy_engine *e)
 	return e->pairs && e->pairs->active;
 }
 int cvy_pairs_alone(const struct cvy_engine *e, const struct cvy_op *op); /* no other message is under way */
-struct cvy_pair *cvy_pair_of(const struct cvy_op *op);			  /* NULL: decided */
-void cvy_pairs_learn(struct cvy_engine *e);				  /* the engine's view is a different one */
-void cvy_pairs_end(struct cvy_engine *e, int err);			  /* everything ends */
+/* The far end of the oldest message whose wait has a beginning, -1: none. */
+int cvy_pairs_awaited(const struct cvy_engine *e, uint64_t *since_ns);
+struct cvy_pair *cvy_pair_of(const struct cvy_op *op); /* NULL: decided */
+void cvy_pairs_learn(struct cvy_engine *e);	       /* the engine's view is a different one */
+void cvy_pairs_end(struct cvy_engine *e, int err);     /* everything ends */
 void cvy_pairs_close(struct cvy_engine *e);
 
 /* pair_step.c */
