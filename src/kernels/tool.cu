@@ -82,10 +82,11 @@ static __device__ __forceinline__ void expert_row(const struct cvy_gpu_experts *
 static __global__ void __launch_bounds__(EXPERT_THREADS) experts(const __grid_constant__ struct cvy_gpu_experts a)
 {
 	size_t e = blockIdx.x / EXPERT_CTAS, hidden = (size_t)a.hidden;
+	size_t first = cvy_tool_first_row(a.count, a.rows, a.close, (int)e);
 	const float *weights = a.weights + e * 2 * (size_t)a.ffn * hidden;
 
 	for (int i = (int)(blockIdx.x % EXPERT_CTAS); i < a.count[e] && i < a.rows; i += EXPERT_CTAS) {
-		size_t at = (e * (size_t)a.rows + (size_t)i) * hidden;
+		size_t at = (first + (size_t)i) * hidden;
 
 		expert_row(&a, weights, a.x + at, a.y + at);
 	}

@@ -24,11 +24,12 @@ struct cvy_gpu_graph;
  * between; a sum is that of eight, of the elements whose numbers are alike modulo 8, on top of what is left over.
  */
 struct cvy_gpu_experts {
-	const uint16_t *x;    /* [experts][rows][hidden] */
+	const uint16_t *x;    /* [experts][rows][hidden]; close: [rows][hidden] */
 	uint16_t *y;	      /* the same */
 	const int32_t *count; /* [experts] */
 	const float *weights; /* [experts], of each [ffn][hidden], then [hidden][ffn] */
 	int experts, rows, hidden, ffn;
+	int close; /* the rows of an expert begin where those of the one before end */
 };
 
 /*
@@ -37,7 +38,7 @@ struct cvy_gpu_experts {
  * f32, weight times product.
  */
 struct cvy_gpu_scale {
-	const uint16_t *x; /* LL: [experts][rows][hidden]; COMPACT: [rows][hidden] */
+	const uint16_t *x; /* LL: [experts][rows][hidden]; COMPACT, close: [rows][hidden] */
 	uint16_t *y;	   /* the same */
 	const float *table;
 	float factor; /* if table is NULL */
@@ -48,6 +49,7 @@ struct cvy_gpu_scale {
 	const int32_t *ids;   /* [rows][top_k], -1: none */
 	const float *weights; /* the same */
 	int top_k;
+	int close; /* as of struct cvy_gpu_experts */
 };
 
 /*

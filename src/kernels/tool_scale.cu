@@ -15,10 +15,11 @@ static __device__ __forceinline__ float factor(const struct cvy_gpu_scale *a, in
 /* LL */
 static __global__ void __launch_bounds__(THREADS) scale(const __grid_constant__ struct cvy_gpu_scale a)
 {
-	int e = (int)blockIdx.x / CTAS;
+	const int e = (int)blockIdx.x / CTAS;
+	const size_t first = cvy_tool_first_row(a.count, a.rows, a.close, e);
 
 	for (int i = (int)blockIdx.x % CTAS; i < a.count[e]; i += CTAS) {
-		size_t at = ((size_t)e * (size_t)a.rows + (size_t)i) * (size_t)a.hidden;
+		size_t at = (first + (size_t)i) * (size_t)a.hidden;
 
 		for (int h = (int)threadIdx.x * 8; h < a.hidden; h += THREADS * 8) {
 			struct cvy_halves v = cvy_halves_load(a.x + at + h);

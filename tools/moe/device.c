@@ -41,7 +41,8 @@ static int get(struct moe_rank *r, void **at, size_t bytes)
 int moe_device_room(struct moe_rank *r, int size)
 {
 	const struct moe_shape *s = &r->model.shape;
-	size_t local = (size_t)r->local, rows = local * (size_t)(r->device ? covey_ep_rows(r->ep) : 0), n = 0;
+	size_t local = (size_t)r->local, kept = (size_t)(r->device ? covey_ep_rows(r->ep) : 0), n = 0;
+	size_t rows = moe_close(r->opt->preset) ? kept : local * kept;
 	size_t tokens = (size_t)s->tokens, row = 2 * (size_t)s->hidden, names = tokens * (size_t)s->top_k;
 	size_t net = moe_expert_floats(&r->model) * sizeof(float);
 	int err = 0;
@@ -58,6 +59,7 @@ int moe_device_room(struct moe_rank *r, int size)
 	twin(r, r->y, rows * row, &err);
 	twin(r, r->src_info, rows * sizeof(*r->src_info), &err);
 	twin(r, r->flat, rows * 2 * sizeof(*r->flat), &err);
+	twin(r, r->triplets, rows * 3 * sizeof(*r->triplets), &err);
 	twin(r, r->count, local * sizeof(*r->count), &err);
 	twin(r, r->range, local * (size_t)size * sizeof(*r->range), &err);
 	if (!err)
@@ -110,6 +112,7 @@ int moe_device_experts(struct moe_rank *r)
 					   .weights = r->nets,
 					   .experts = r->local,
 					   .rows = covey_ep_rows(r->ep),
+					   .close = moe_close(r->opt->preset),
 					   .hidden = r->model.shape.hidden,
 					   .ffn = r->model.ffn };
 

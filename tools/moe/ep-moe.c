@@ -251,10 +251,7 @@ static void finish(struct argp_state *state)
 	if (opt->devices && opt->ffn > CVY_GPU_EXPERT_FFN)
 		argp_error(state, "--ffn %d: on devices %d at most", opt->ffn, CVY_GPU_EXPERT_FFN);
 	if (opt->devices && opt->preset == COVEY_EP_COMPACT)
-		argp_error(state, "--preset compact: on devices a row is of one expert: ll or flat is needed");
-	if (opt->devices && moe_close(opt->preset))
-		argp_error(state, "--preset %s: on devices each expert has rows of its own: ll or flat is needed",
-			   moe_preset_name(opt->preset));
+		argp_error(state, "--preset compact: on devices a row is of one expert: another preset is needed");
 	if (opt->replicas > opt->ranks)
 		argp_error(state, "--replicas %d: an expert has one place on a rank at most, and --ranks is %d",
 			   opt->replicas, opt->ranks);

@@ -95,7 +95,7 @@ static int admit(struct moe_rank *r)
 
 static int dispatch(struct moe_rank *r)
 {
-	const void *const in[] = { r->x, r->experts, r->weights }, *out[4] = { r->count, r->range };
+	const void *const in[] = { r->x, r->experts, r->weights }, *out[5] = { r->count, r->range };
 	int outs = 2;
 	struct covey_dispatch_args args = COVEY_DISPATCH_INIT;
 	struct covey_result result;
@@ -114,7 +114,7 @@ static int dispatch(struct moe_rank *r)
 	args.src_info = AT(r->src_info);
 	args.range = AT(r->range);
 	args.flat = r->opt->preset == COVEY_EP_FLAT ? AT(r->flat) : NULL;
-	args.triplets = moe_close(r->opt->preset) ? r->triplets : NULL;
+	args.triplets = moe_close(r->opt->preset) ? AT(r->triplets) : NULL;
 	args.recv_experts = once(r) ? r->recv_experts : NULL;
 	args.recv_weights = once(r) ? r->recv_weights : NULL;
 	args.route = r->route;
@@ -125,6 +125,8 @@ static int dispatch(struct moe_rank *r)
 	note(r, MOE_DISPATCH, &result);
 	if (args.flat)
 		out[outs++] = r->flat;
+	if (args.triplets)
+		out[outs++] = r->triplets;
 	if (args.placed)
 		out[outs++] = r->placed;
 	return moe_device_copies(r, true, out, outs);

@@ -163,6 +163,7 @@ static int device_experts(const struct perf_a2a *a, const struct covey_way *c)
 				   .factor = (float)(1 + a->job->rank),
 				   .experts = local,
 				   .rows = (int)c->rows,
+				   .close = c->close,
 				   .hidden = a->shape->hidden,
 				   .top_k = a->shape->topk };
 	int err;

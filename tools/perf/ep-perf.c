@@ -119,8 +119,7 @@ static const struct argp_option options[] = {
 	  3 },
 	{ "preset", OPT_PRESET, "ll|compact|flat|win|mesh", 0,
 	  "dispatch, device; all2all: a row for each expert of a token, or for each rank; flat: as ll, each row with "
-	  "its "
-	  "source and entry; win, mesh: all2all on host memory: as ll, without gaps between experts (ll)",
+	  "its source and entry; win, mesh: as ll, without gaps between experts (ll)",
 	  3 },
 	{ "rows", OPT_ROWS, "bf16|e4m3|int8|int4", 0, "dispatch: type of the dispatched rows (bf16)", 3 },
 	{ "back", OPT_BACK, "plain|int8", 0, "dispatch: type of the rows that come back; plain: bfloat16 (plain)", 3 },

@@ -7,10 +7,10 @@
 
 static bool is_value(const struct perf_job *job, const struct perf_room *room, size_t row, int h, unsigned want)
 {
-	const int once = perf_room_once(job);
+	const int by_row = perf_room_once(job) || perf_close(job->opt.preset);
 
-	return perf_ep_is(&job->opt, room->rows + row * room->row_bytes, room->scales + row * (once ? room->groups : 1),
-			  once ? 1 : room->bin_rows, h, want);
+	return perf_ep_is(&job->opt, room->rows + row * room->row_bytes,
+			  room->scales + row * (by_row ? room->groups : 1), by_row ? 1 : room->bin_rows, h, want);
 }
 
 /* The entry of its source: the place of the bin's expert among those of the token. */
@@ -21,18 +21,22 @@ static bool is_entry(const struct perf_job *job, const struct perf_room *room, i
 
 	while (perf_ep_expert(&job->opt, source, t, k) != id)
 		k++;
+	if (perf_close(job->opt.preset))
+		return room->triplets[3 * at] == source && room->triplets[3 * at + 1] == t &&
+		       room->triplets[3 * at + 2] == k;
 	return room->flat[2 * at] == source && room->flat[2 * at + 1] == t * job->opt.topk + k;
 }
 
-/* Row @row of the bin is token @t of @source. Also makes the input of combine: the sum over the experts here. */
-static int64_t wrong_row(const struct perf_job *job, struct perf_room *room, int bin, size_t row, int source, int t)
+/* Row @row of the bin, whose first is @from, is token @t of @source. Also makes the input of combine: the sum over the experts here. */
+static int64_t wrong_row(const struct perf_job *job, struct perf_room *room, int bin, size_t from, size_t row,
+			 int source, int t)
 {
-	size_t at = (size_t)bin * room->bin_rows + row;
+	size_t at = from + row;
 	unsigned times = perf_room_once(job) ? (unsigned)perf_room_experts_at(job, source, t, job->rank) : 1;
 	int first = job->rank * ((job->opt.experts + job->size - 1) / job->size);
 	int64_t wrong = room->src_info[at] != t;
 
-	if (perf_room_flat(job))
+	if (perf_room_flat(job) || perf_close(job->opt.preset))
 		wrong += !is_entry(job, room, bin, at, source, t);
 	for (int k = 0; perf_room_once(job) && k < job->opt.topk; k++) {
 		int id = perf_ep_expert(&job->opt, source, t, k);
@@ -63,7 +67,7 @@ static bool comes(const struct perf_job *job, int bin, int source, int t)
 }
 
 /* Rows are those of source 0, 1, ... without gaps, tokens ascending. */
-static int64_t wrong_bin(const struct perf_job *job, struct perf_room *room, int bin, size_t rows)
+static int64_t wrong_bin(const struct perf_job *job, struct perf_room *room, int bin, size_t from, size_t rows)
 {
 	size_t row = 0;
 	int64_t wrong = 0;
@@ -73,7 +77,7 @@ static int64_t wrong_bin(const struct perf_job *job, struct perf_room *room, int
 			if (!comes(job, bin, s, t))
 				continue;
 			if (row < rows)
-				wrong += wrong_row(job, room, bin, row, s, t);
+				wrong += wrong_row(job, room, bin, from, row, s, t);
 			row++;
 		}
 	return wrong + (row != rows);
@@ -84,7 +88,7 @@ int perf_room_check_dispatch(struct perf_job *job, struct perf_room *room, int64
 {
 	const struct covey_dispatch_args *to = &room->pair.to;
 	int (*copy)(void *, const void *, size_t) = job->device->tool->copy;
-	size_t all = (size_t)room->bins * room->bin_rows, hidden = (size_t)job->opt.hidden;
+	size_t all = room->all_rows, hidden = (size_t)job->opt.hidden;
 	size_t names = perf_room_once(job) ? all * (size_t)job->opt.topk : 0;
 	int err = copy(room->src_info, to->src_info, all * sizeof(*room->src_info));
 
@@ -94,21 +98,25 @@ int perf_room_check_dispatch(struct perf_job *job, struct perf_room *room, int64
 		err = copy(room->recv_experts, to->recv_experts, names * sizeof(*room->recv_experts));
 	if (!err && perf_room_flat(job))
 		err = copy(room->flat, to->flat, all * 2 * sizeof(*room->flat));
+	if (!err && perf_close(job->opt.preset))
+		err = copy(room->triplets, to->triplets, all * 3 * sizeof(*room->triplets));
 	for (int bin = 0; bin < room->bins && !err; bin++) {
-		int64_t last = room->range[(bin + 1) * job->size - 1];
-		size_t rows = (size_t)(uint32_t)last + (size_t)(last >> 32), from = (size_t)bin * room->bin_rows;
+		const int close = perf_close(job->opt.preset);
+		int64_t last = room->range[(bin + 1) * job->size - 1], first = room->range[bin * job->size];
+		size_t from = close ? (size_t)(uint32_t)first : (size_t)bin * room->bin_rows;
+		size_t rows = (size_t)(uint32_t)last + (size_t)(last >> 32) - (close ? from : 0);
 
-		if (rows > room->bin_rows) {
+		if (rows > room->bin_rows || from + rows > all) {
 			(*wrong)++;
 			continue;
 		}
 		err = copy(room->rows, (char *)to->packed_x + from * room->row_bytes, rows * room->row_bytes);
 		if (!err && room->groups)
 			err = copy(room->scales, to->packed_scales + from * room->groups,
-				   room->bin_rows * room->groups * sizeof(*room->scales));
+				   (close ? rows : room->bin_rows) * room->groups * sizeof(*room->scales));
 		if (err)
 			break;
-		*wrong += wrong_bin(job, room, bin, rows);
+		*wrong += wrong_bin(job, room, bin, from, rows);
 		err = copy((char *)(uintptr_t)room->pair.back.y + from * hidden * 2, room->y, rows * hidden * 2);
 	}
 	return err ? perf_device_failed(job, "what dispatch wrote", err) : 0;

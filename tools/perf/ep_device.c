@@ -33,6 +33,7 @@ static void say_forms(const struct perf_job *job, struct perf_pair_row *row)
 				      .per_rank = opt->combine == COVEY_EP_PER_RANK,
 				      .most_local = (opt->experts + job->size - 1) / job->size,
 				      .once = perf_room_once(job),
+				      .close = perf_close(opt->preset),
 				      .ranks = job->max_ranks < CVY_GPU_RANKS ? job->max_ranks : CVY_GPU_RANKS };
 	struct cvy_ep_form form;
 
@@ -127,7 +128,7 @@ static int received(struct perf_job *job, struct perf_room *room)
 	room->bin_rows = (size_t)covey_ep_rows(room->pair.ep);
 	room->row_bytes = cvy_ep_code_bytes(perf_ep_code(&job->opt), hidden);
 	room->groups = cvy_ep_code_groups(perf_ep_code(&job->opt), hidden);
-	rows = bins * room->bin_rows;
+	rows = room->all_rows = (perf_close(job->opt.preset) ? bins > 0 : bins) * room->bin_rows;
 	names = perf_room_once(job) ? rows * (size_t)job->opt.topk : 0;
 	to->packed_x = part(job, room, NULL, rows * room->row_bytes, &err);
 	to->packed_scales = part(job, room, NULL, rows * room->groups * sizeof(float), &err);
@@ -136,6 +137,8 @@ static int received(struct perf_job *job, struct perf_room *room)
 	to->range = part(job, room, NULL, bins * (size_t)job->size * sizeof(int64_t), &err);
 	if (perf_room_flat(job))
 		to->flat = part(job, room, NULL, rows * 2 * sizeof(int32_t), &err);
+	if (perf_close(job->opt.preset))
+		to->triplets = part(job, room, NULL, rows * 3 * sizeof(int32_t), &err);
 	to->recv_experts = part(job, room, NULL, names * sizeof(int32_t), &err);
 	to->recv_weights = part(job, room, NULL, names * sizeof(float), &err);
 	room->pair.back.route = to->route = part(job, room, NULL, covey_ep_route_bytes(room->pair.ep), &err);
@@ -143,12 +146,13 @@ static int received(struct perf_job *job, struct perf_room *room)
 	room->src_info = malloc(rows * sizeof(*room->src_info) + 1);
 	room->recv_experts = malloc(names * sizeof(*room->recv_experts) + 1);
 	room->flat = malloc(rows * 2 * sizeof(*room->flat) + 1);
+	room->triplets = malloc(rows * 3 * sizeof(*room->triplets) + 1);
 	room->range = malloc(bins * (size_t)job->size * sizeof(*room->range) + 1);
 	room->rows = malloc(room->bin_rows * room->row_bytes);
 	room->scales = malloc(room->bin_rows * room->groups * sizeof(*room->scales) + 1);
 	room->y = malloc(room->bin_rows * hidden * sizeof(*room->y));
-	if (!err && (!room->src_info || !room->recv_experts || !room->flat || !room->range || !room->rows ||
-		     !room->scales || !room->y))
+	if (!err && (!room->src_info || !room->recv_experts || !room->flat || !room->triplets || !room->range ||
+		     !room->rows || !room->scales || !room->y))
 		err = perf_fail(job, "buffers", COVEY_ERR_NOMEM);
 	return err;
 }
@@ -186,6 +190,7 @@ static void room_close(struct perf_job *job, struct perf_room *room)
 	free(room->src_info);
 	free(room->recv_experts);
 	free(room->flat);
+	free(room->triplets);
 	free(room->range);
 	free(room->rows);
 	free(room->scales);

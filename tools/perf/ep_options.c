@@ -143,14 +143,6 @@ error_t perf_parse_ep(int key, const char *arg, struct perf_options *opt)
 	return ARGP_ERR_UNKNOWN;
 }
 
-/* Rows of WIN and MESH stand close, which only hosts have. */
-static void check_close(const struct perf_options *opt)
-{
-	if (opt->device && perf_close(opt->preset))
-		perf_usage("--preset is %s: on devices ll, compact or flat is needed",
-			   perf_name_of(PERF_PRESETS, opt->preset));
-}
-
 void perf_check_ep(const struct perf_options *opt)
 {
 	if (!opt->device) {
@@ -161,7 +153,6 @@ void perf_check_ep(const struct perf_options *opt)
 				   "a device's");
 		return;
 	}
-	check_close(opt);
 	for (int i = 0; i < opt->token_list.count; i++)
 		if (opt->token_list.value[i] > COVEY_DEVICE_MAX_TOKENS)
 			perf_usage("--tokens has %d: a device takes %d at most", opt->token_list.value[i],
@@ -183,7 +174,6 @@ void perf_check_a2a(const struct perf_options *opt)
 		perf_usage("--rows and --split are for dispatch: the rows of all2all are fp16");
 	if (opt->registered)
 		perf_usage("-R: buffers of dispatch and combine are not registered");
-	check_close(opt);
 	if (opt->fused && opt->preset != COVEY_EP_LL && opt->preset != COVEY_EP_FLAT)
 		perf_usage("--fused is for --preset ll or flat: elsewhere the place of a row does not say its expert");
 	if (!opt->device && opt->rungs)

@@ -13,9 +13,10 @@ struct perf_room {
 	void *part[PERF_PARTS]; /* device memory */
 	int parts;
 	int bins; /* of rows: the local experts, or with COMPACT one */
-	size_t bin_rows, row_bytes, groups;
+	/* bin_rows: kept for a bin; where bins stand close, for all */
+	size_t bin_rows, all_rows, row_bytes, groups;
 	/* host memory: outputs of a dispatch; of one bin its rows and the input of combine */
-	int32_t *src_info, *recv_experts, *flat; /* flat: with FLAT */
+	int32_t *src_info, *recv_experts, *flat, *triplets; /* flat: with FLAT; triplets: with WIN and MESH */
 	int64_t *range;
 	uint8_t *rows;
 	float *scales;

@@ -28,5 +28,4 @@ for preset in ll compact flat win mesh; do
 done
 job 64 "ll, compact, flat, win or mesh is needed" --preset deep
 job 64 "on devices a row is of one expert" --preset compact --devices 1
-job 64 "on devices each expert has rows of its own" --preset mesh --devices 1
 exit $failed

@@ -268,8 +268,6 @@ static const char *const bad[][4] = {
 	{ "dispatch", "a device takes 16384 at most", "--device=0", "--tokens=1,16385" },
 	{ "dispatch", "a device takes 8192 at most", "--device=0", "--hidden=8200" },
 	{ "dispatch", "ll, compact, flat, win or mesh is needed", "--device=0", "--preset=deep" },
-	{ "dispatch", "on devices ll, compact or flat is needed", "--device=0", "--preset=win" },
-	{ "all2all", "on devices ll, compact or flat is needed", "--device=0", "--preset=mesh" },
 	{ "dispatch", "bf16, e4m3, int8 or int4 is needed", "--device=0", "--rows=fp8" },
 	{ "dispatch", "plain or int8 is needed", "--back=int4", NULL },
 	{ "dispatch", "expert or rank is needed", "--device=0", "--combine=token" },
