@@ -13,7 +13,7 @@ set(folders
 	${CMAKE_INSTALL_INCLUDEDIR}
 	${CMAKE_INSTALL_LIBDIR}/pkgconfig
 	${CMAKE_INSTALL_LIBDIR}/cmake/covey
-	${CMAKE_INSTALL_LIBDIR}/covey
+	${CMAKE_INSTALL_LIBDIR}/covey/nccl
 	${CMAKE_INSTALL_DOCDIR}/examples/python
 	${CMAKE_INSTALL_DOCDIR}/examples/torch
 	${CMAKE_INSTALL_MANDIR}/man1
