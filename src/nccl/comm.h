@@ -108,7 +108,10 @@ void cvy_nccl_close(struct ncclComm *parent);
 void cvy_nccl_ask_no_more(struct ncclComm *child);
 uint64_t cvy_nccl_now_ns(void);
 
-/* stream.c, under the lock: before and after what is launched on a stream. */
+/* stream.c, under the lock. A thread may be on another device when it calls: memory and events are of this one. */
+ncclResult_t cvy_nccl_device_enter(const struct ncclComm *comm, int *was);
+void cvy_nccl_device_leave(const struct ncclComm *comm, int was);
+/* Before and after what is launched on a stream, on the device. */
 ncclResult_t cvy_nccl_stream_before(struct ncclComm *comm, cudaStream_t stream);
 ncclResult_t cvy_nccl_stream_after(struct ncclComm *comm, cudaStream_t stream);
 /* @waiting waits for what is on @done now. */

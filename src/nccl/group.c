@@ -65,17 +65,27 @@ static ncclResult_t check(const struct cvy_nccl_call *c)
 
 /* ---- collectives ---- */
 
-/* Under the lock. */
-static ncclResult_t run(const struct cvy_nccl_call *c)
+static ncclResult_t run_on_device(const struct cvy_nccl_call *c)
 {
-	ncclResult_t r = cvy_nccl_usable(c->comm, c->name);
+	ncclResult_t r = cvy_nccl_stream_before(c->comm, c->stream);
 
 	if (!r)
-		r = cvy_nccl_stream_before(c->comm, c->stream);
-	if (!r)
 		r = cvy_nccl_launch(c);
+	return r ? r : cvy_nccl_stream_after(c->comm, c->stream);
+}
+
+/* Under the lock. */
+static ncclResult_t run(const struct cvy_nccl_call *c, ncclResult_t (*what)(const struct cvy_nccl_call *))
+{
+	ncclResult_t r = cvy_nccl_usable(c->comm, c->name);
+	int was;
+
 	if (!r)
-		r = cvy_nccl_stream_after(c->comm, c->stream);
+		r = cvy_nccl_device_enter(c->comm, &was);
+	if (r)
+		return r;
+	r = what(c);
+	cvy_nccl_device_leave(c->comm, was);
 	return r;
 }
 
@@ -90,7 +100,7 @@ static ncclResult_t run_collectives(void)
 		if (is_message(c))
 			continue;
 		pthread_mutex_lock(&c->comm->lock);
-		r = run(c);
+		r = run(c, run_on_device);
 		pthread_mutex_unlock(&c->comm->lock);
 		first = first ? first : r;
 	}
@@ -151,14 +161,11 @@ static ncclResult_t run_round(const struct cvy_nccl_call *first, int round)
 	return r ? r : ended;
 }
 
-/* Under the lock. */
 static ncclResult_t run_messages_of(const struct cvy_nccl_call *first)
 {
 	int rounds = number_rounds(first->comm);
-	ncclResult_t r = cvy_nccl_usable(first->comm, first->name);
+	ncclResult_t r = cvy_nccl_stream_before(first->comm, first->stream);
 
-	if (!r)
-		r = cvy_nccl_stream_before(first->comm, first->stream);
 	if (!r)
 		r = meet(first, 1);
 	for (int round = 0; round < rounds && !r; round++)
@@ -182,7 +189,7 @@ static ncclResult_t run_messages(void)
 		if (seen)
 			continue;
 		pthread_mutex_lock(&c->comm->lock);
-		r = run_messages_of(c);
+		r = run(c, run_messages_of);
 		pthread_mutex_unlock(&c->comm->lock);
 		first = first ? first : r;
 	}
@@ -251,7 +258,7 @@ ncclResult_t cvy_nccl_call(const struct cvy_nccl_call *c)
 		if (!r && open.depth)
 			r = keep(c);
 		else if (!r)
-			r = run(c);
+			r = run(c, run_on_device);
 		pthread_mutex_unlock(&c->comm->lock);
 	}
 	if (r && open.depth && !open.failed)

@@ -14,6 +14,7 @@
 #include <sys/random.h>
 
 #define SLICE_NS 20000000 /* of a wait */
+#define JOIN_MS 600000	  /* programs of NCCL come when they need it first, minutes apart */
 
 /* Guards the questions of splits, whose two ends are communicators with locks of their own. */
 static pthread_mutex_t asking_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -89,6 +90,8 @@ static ncclResult_t join_start(struct ncclComm *comm)
 	config.rank = comm->rank;
 	config.world = config.max_ranks = comm->size;
 	config.device = device;
+	if (!getenv("COVEY_JOIN_MS"))
+		config.join_ms = JOIN_MS;
 	r = cvy_nccl_covey(covey_join_start(&config, &group), NULL, "joining the communicator");
 	pthread_mutex_lock(&comm->group_lock);
 	comm->group = group;

@@ -8,30 +8,39 @@
 
 #include <time.h>
 
+/* The default stream cannot be; while another stream is, to ask of it is an error. */
 static ncclResult_t is_captured(cudaStream_t stream, int *captured)
 {
 	enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-	ncclResult_t r = cvy_nccl_cuda(cudaStreamIsCapturing(stream, &status), "cudaStreamIsCapturing");
+	ncclResult_t r = ncclSuccess;
+
+	if (stream && stream != cudaStreamLegacy)
+		r = cvy_nccl_cuda(cudaStreamIsCapturing(stream, &status), "cudaStreamIsCapturing");
 
 	*captured = status == cudaStreamCaptureStatusActive;
 	return r;
 }
 
-/* The event belongs to the device of the communicator. */
+ncclResult_t cvy_nccl_device_enter(const struct ncclComm *comm, int *was)
+{
+	ncclResult_t r = cvy_nccl_cuda(cudaGetDevice(was), "cudaGetDevice");
+
+	if (!r && *was != comm->device)
+		r = cvy_nccl_cuda(cudaSetDevice(comm->device), "cudaSetDevice");
+	return r;
+}
+
+void cvy_nccl_device_leave(const struct ncclComm *comm, int was)
+{
+	if (was != comm->device)
+		cudaSetDevice(was);
+}
+
 static ncclResult_t need_event(struct ncclComm *comm)
 {
-	ncclResult_t r;
-	int was = comm->device;
-
 	if (comm->done)
 		return ncclSuccess;
-	cudaGetDevice(&was);
-	r = cvy_nccl_cuda(cudaSetDevice(comm->device), "cudaSetDevice");
-	if (!r)
-		r = cvy_nccl_cuda(cudaEventCreateWithFlags(&comm->done, cudaEventDisableTiming),
-				  "cudaEventCreateWithFlags");
-	cudaSetDevice(was);
-	return r;
+	return cvy_nccl_cuda(cudaEventCreateWithFlags(&comm->done, cudaEventDisableTiming), "cudaEventCreateWithFlags");
 }
 
 /* What was captured runs when its graph is launched, and not between calls: its order is the caller's. */

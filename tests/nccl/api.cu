@@ -10,6 +10,7 @@
  *	life	splits, shrinks, growth, an init that is not waited for
  *	kill, shrink	a rank dies under operations; the others end, and go on by a new id, or by a shrink
  *	wait, sum	a rank dies that the others receive from, or sum with
+ *	idle	a rank dies while nothing is under way
  *	one	all ranks in one process
  */
 #include <cuda_runtime.h>
@@ -885,6 +886,28 @@ static void plan_wait(int sum)
 	OK(ncclCommDestroy(comm));
 }
 
+/* A death while nothing is under way: how soon it is told. */
+static void plan_idle(void)
+{
+	int dead = size - 1;
+	uint64_t died;
+
+	OK(ncclCommInitRank(&comm, size, id_of("first", 0), rank));
+	meet("waiting", (1u << size) - 1);
+	if (rank == dead) {
+		die(NULL);
+		return;
+	}
+	for (ncclResult_t state = ncclSuccess; !state; usleep(100)) {
+		OK(ncclCommGetAsyncError(comm, &state));
+		if (state)
+			GIVES(ncclRemoteError, state);
+	}
+	id_hear("dead", &died, sizeof(died)); /* it is there, since it came before the death */
+	printf("rank %d: told %.1f ms after the death\n", rank, (double)(now_us() - died) / 1000);
+	OK(ncclCommDestroy(comm));
+}
+
 /* ---- processes ---- */
 
 static int rank_main(const char *plan)
@@ -906,6 +929,8 @@ static int rank_main(const char *plan)
 		plan_life();
 	else if (!strcmp(plan, "one"))
 		plan_one();
+	else if (!strcmp(plan, "idle"))
+		plan_idle();
 	else if (!strcmp(plan, "wait") || !strcmp(plan, "sum"))
 		plan_wait(!strcmp(plan, "sum"));
 	else
@@ -920,7 +945,7 @@ static int is_dead(const char *plan, int r)
 		return r == 1;
 	if (!strcmp(plan, "shrink"))
 		return r == 0;
-	return (!strcmp(plan, "wait") || !strcmp(plan, "sum")) && r == size - 1;
+	return (!strcmp(plan, "wait") || !strcmp(plan, "sum") || !strcmp(plan, "idle")) && r == size - 1;
 }
 
 static int wait_for(pid_t *pids, int n, const char *plan)
@@ -960,7 +985,7 @@ int main(int argc, char **argv)
 	int n, bad;
 
 	if (argc < 3 || (n = atoi(argv[2])) < 1 || n > RANKS) {
-		fprintf(stderr, "usage: %s calls|life|kill|shrink|wait|sum|one RANKS\n", argv[0]);
+		fprintf(stderr, "usage: %s calls|life|kill|shrink|wait|sum|idle|one RANKS\n", argv[0]);
 		return 2;
 	}
 	size = n;
