@@ -11,6 +11,7 @@
  *	kill, shrink	a rank dies under operations; the others end, and go on by a new id, or by a shrink
  *	wait, sum	a rank dies that the others receive from, or sum with
  *	idle	a rank dies while nothing is under way
+ *	refused	a rank dies after an operation that another is refused
  *	one	all ranks in one process
  */
 #include <cuda_runtime.h>
@@ -458,6 +459,49 @@ static void streams_in_turn(void)
 	compare("streams in turn", ncclInt32, 0, MOST, folded, &s);
 }
 
+static void sleep_a_little(void *)
+{
+	usleep(20000);
+}
+
+/* Rank 0 is late on one stream; its next operation, on another stream, must wait, or the two would be taken for each other. */
+static void one_stream_late(cudaStream_t other)
+{
+	struct shape s = { ncclSum, size, rank, 0, 40 };
+
+	fill_in(ncclInt32, 40, size, rank);
+	clear_out();
+	if (!rank)
+		CUDA(cudaLaunchHostFunc(other, sleep_a_little, NULL));
+	OK(ncclAllReduce(in, in + 400, 40, ncclInt32, ncclProd, comm, other));
+	OK(ncclAllReduce(in, to(), 40, ncclInt32, ncclSum, comm, stream));
+	compare("after a late stream", ncclInt32, 0, 40, folded, &s);
+}
+
+/* Messages of one group on two streams: what they send, and what follows them, is in order with both. */
+static void two_streams_late(cudaStream_t other)
+{
+	struct shape s = { 0, size, rank, (rank + size - 1) % size, 20 };
+	int next = (rank + 1) % size;
+	uint8_t *late = in + room / 2, *first = in + room / 4;
+
+	fill_in(ncclInt32, 20, size, rank);
+	clear_out();
+	CUDA(cudaMemset(late, 0, 80));
+	CUDA(cudaMemset(first, 0, 80));
+	CUDA(cudaLaunchHostFunc(other, sleep_a_little, NULL));
+	CUDA(cudaMemcpyAsync(late, in, 80, cudaMemcpyDeviceToDevice, other));
+	OK(ncclGroupStart());
+	OK(ncclSend(in, 20, ncclInt32, next, comm, stream));
+	OK(ncclRecv(first, 20, ncclInt32, s.root, comm, stream));
+	OK(ncclSend(late, 20, ncclInt32, next, comm, other));
+	OK(ncclRecv(late + 80, 20, ncclInt32, s.root, comm, other));
+	OK(ncclGroupEnd());
+	CUDA(cudaMemcpyAsync(to(), late + 80, 80, cudaMemcpyDeviceToDevice, other));
+	CUDA(cudaStreamSynchronize(other));
+	compare("messages on two streams", ncclInt32, 0, 20, of_root, &s);
+}
+
 static void captured(void)
 {
 	struct shape s = { ncclSum, size, rank, 0, 40 };
@@ -575,6 +619,20 @@ static void questions(void)
 	OK(ncclMemFree(memory));
 }
 
+/* The end of a communicator waits for what is under way. */
+static void destroyed_under_way(void)
+{
+	struct shape s = { ncclSum, size, rank, 0, 40 };
+
+	fill_in(ncclInt32, 40, size, rank);
+	clear_out();
+	if (rank == size - 1)
+		CUDA(cudaLaunchHostFunc(stream, sleep_a_little, NULL));
+	OK(ncclAllReduce(in, to(), 40, ncclInt32, ncclSum, comm, stream));
+	OK(ncclCommDestroy(comm));
+	compare("a destroyed communicator", ncclInt32, 0, 40, folded, &s);
+}
+
 /* ---- plans ---- */
 
 static void plan_calls(void)
@@ -598,12 +656,14 @@ static void plan_calls(void)
 		ring();
 	mixed(streams[1]);
 	streams_in_turn();
+	one_stream_late(streams[1]);
+	two_streams_late(streams[1]);
 	captured();
 	for (int type = 0; type <= ncclBfloat16; type++)
 		scaled(type, type % 2);
 	wrong();
 	OK(ncclAllReduce(NULL, NULL, 0, ncclInt8, ncclSum, comm, stream));
-	OK(ncclCommDestroy(comm));
+	destroyed_under_way();
 }
 
 /* A sum over @c of @n ranks, of which this is @me. */
@@ -674,7 +734,7 @@ static void splits(void)
 
 static void smaller_and_larger(void)
 {
-	ncclComm_t some = NULL, grown = NULL;
+	ncclComm_t some = NULL, grown[2] = { NULL, NULL };
 	ncclUniqueId id;
 	int last = size - 1;
 
@@ -686,24 +746,31 @@ static void smaller_and_larger(void)
 		if (!i)
 			OK(ncclCommDestroy(some));
 	}
-	GIVES(ncclInvalidArgument, ncclCommShrink(comm, &rank, 1, &grown, NULL, 0));
+	GIVES(ncclInvalidArgument, ncclCommShrink(comm, &rank, 1, &grown[0], NULL, 0));
 	if (size < 3)
 		return;
-	/* The last rank comes back into what was made without it. */
-	if (!rank) {
-		OK(ncclCommGetUniqueId(some, &id));
-		GIVES(ncclInvalidUsage, ncclCommGetUniqueId(some, &id));
-		id_tell("grown", &id, sizeof(id));
+	/* The last rank comes back into what was made without it, twice. */
+	for (int i = 0; i < 2; i++) {
+		char name[16];
+
+		snprintf(name, sizeof(name), "grown-%d", i);
+		if (!rank) {
+			OK(ncclCommGetUniqueId(some, &id));
+			GIVES(ncclInvalidUsage, ncclCommGetUniqueId(some, &id));
+			id_tell(name, &id, sizeof(id));
+		}
+		if (rank == last) {
+			id_hear(name, &id, sizeof(id));
+			OK(ncclCommGrow(NULL, size, &id, last, &grown[i], NULL));
+		} else {
+			OK(ncclCommGrow(some, size, rank ? NULL : &id, -1, &grown[i], NULL));
+		}
+		sum_of(grown[i], size, rank, "a growth");
 	}
-	if (rank == last) {
-		id_hear("grown", &id, sizeof(id));
-		OK(ncclCommGrow(NULL, size, &id, last, &grown, NULL));
-	} else {
-		OK(ncclCommGrow(some, size, rank ? NULL : &id, -1, &grown, NULL));
+	for (int i = 0; i < 2; i++)
+		OK(ncclCommDestroy(grown[i]));
+	if (rank != last)
 		OK(ncclCommDestroy(some));
-	}
-	sum_of(grown, size, rank, "a growth");
-	OK(ncclCommDestroy(grown));
 }
 
 static void not_waited_for(void)
@@ -846,7 +913,7 @@ static void survive(int dead, int by_shrink)
 	OK(ncclCommDestroy(next));
 }
 
-static void plan_kill(int dead, int by_shrink)
+static void killed(int dead, int by_shrink)
 {
 	uint64_t told, died;
 	pthread_t thread;
@@ -866,8 +933,18 @@ static void plan_kill(int dead, int by_shrink)
 	survive(dead, by_shrink);
 }
 
+static void plan_kill(void)
+{
+	killed(1, 0);
+}
+
+static void plan_shrink(void)
+{
+	killed(0, 1);
+}
+
 /* A receive from a rank that dies, or a sum with it: it ends, and then the loss is told at the first question. */
-static void plan_wait(int sum)
+static void waited(int sum)
 {
 	ncclResult_t state, r;
 	int dead = size - 1;
@@ -884,6 +961,16 @@ static void plan_wait(int sum)
 	OK(ncclCommGetAsyncError(comm, &state));
 	GIVES(ncclRemoteError, state);
 	OK(ncclCommDestroy(comm));
+}
+
+static void plan_wait(void)
+{
+	waited(0);
+}
+
+static void plan_sum(void)
+{
+	waited(1);
 }
 
 /* A death while nothing is under way: how soon it is told. */
@@ -908,7 +995,70 @@ static void plan_idle(void)
 	OK(ncclCommDestroy(comm));
 }
 
+/* One rank has launched an operation when another learns of the loss and is refused the same: the first must not hang. */
+static void plan_refused(void)
+{
+	ncclResult_t state = ncclSuccess;
+	int dead = size - 1, unused;
+
+	OK(ncclCommInitRank(&comm, size, id_of("first", 0), rank));
+	if (rank == dead) {
+		id_hear("launched", &unused, sizeof(unused));
+		raise(SIGKILL);
+	}
+	if (rank == 1) {
+		OK(ncclAllReduce(in, to(), 10, ncclInt32, ncclSum, comm, stream));
+		id_tell("launched", &rank, sizeof(rank));
+		CUDA(cudaStreamSynchronize(stream));
+		id_tell("through", &rank, sizeof(rank));
+		OK(ncclCommGetAsyncError(comm, &state));
+		GIVES(ncclRemoteError, state);
+	} else {
+		while (!state)
+			OK(ncclCommGetAsyncError(comm, &state));
+		GIVES(ncclRemoteError, ncclAllReduce(in, to(), 10, ncclInt32, ncclSum, comm, stream));
+		id_hear("through", &unused, sizeof(unused));
+	}
+	OK(ncclCommAbort(comm));
+}
+
+/* For tests/nccl/store: ranks that wait to be killed; and a machine without a server. */
+static void plan_sleep(void)
+{
+	OK(ncclCommInitRank(&comm, size, id_of("first", 0), rank));
+	printf("ready\n");
+	pause();
+}
+
+static void plan_storeless(void)
+{
+	ncclUniqueId id;
+
+	GIVES(ncclSystemError, ncclGetUniqueId(&id));
+	GIVES(1, strstr(ncclGetLastError(NULL), "COVEY_STORE") != NULL);
+	GIVES(1, strstr(ncclGetLastError(NULL), "redis-server") != NULL);
+}
+
 /* ---- processes ---- */
+
+static void run_plan(const char *plan)
+{
+	static const struct {
+		const char *name;
+		void (*run)(void);
+	} plans[] = { { "calls", plan_calls }, { "life", plan_life },	       { "one", plan_one },
+		      { "kill", plan_kill },   { "shrink", plan_shrink },      { "wait", plan_wait },
+		      { "sum", plan_sum },     { "idle", plan_idle },	       { "refused", plan_refused },
+		      { "sleep", plan_sleep }, { "storeless", plan_storeless } };
+
+	for (size_t i = 0; i < sizeof(plans) / sizeof(plans[0]); i++)
+		if (!strcmp(plan, plans[i].name)) {
+			plans[i].run();
+			return;
+		}
+	fprintf(stderr, "no plan %s\n", plan);
+	exit(2);
+}
 
 static int rank_main(const char *plan)
 {
@@ -923,29 +1073,23 @@ static int rank_main(const char *plan)
 	host = (uint8_t *)malloc(room);
 	CUDA(cudaMalloc((void **)&in, room));
 	CUDA(cudaMalloc((void **)&out, room));
-	if (!strcmp(plan, "calls"))
-		plan_calls();
-	else if (!strcmp(plan, "life"))
-		plan_life();
-	else if (!strcmp(plan, "one"))
-		plan_one();
-	else if (!strcmp(plan, "idle"))
-		plan_idle();
-	else if (!strcmp(plan, "wait") || !strcmp(plan, "sum"))
-		plan_wait(!strcmp(plan, "sum"));
-	else
-		plan_kill(!strcmp(plan, "kill") ? 1 : 0, !strcmp(plan, "shrink"));
+	run_plan(plan);
 	printf("rank %d: %ld checks, %d failed\n", rank, checks, failures);
 	return failures ? 1 : 0;
 }
 
 static int is_dead(const char *plan, int r)
 {
+	static const char *const of_the_last[] = { "wait", "sum", "idle", "refused" };
+
 	if (!strcmp(plan, "kill"))
 		return r == 1;
 	if (!strcmp(plan, "shrink"))
 		return r == 0;
-	return (!strcmp(plan, "wait") || !strcmp(plan, "sum") || !strcmp(plan, "idle")) && r == size - 1;
+	for (size_t i = 0; i < sizeof(of_the_last) / sizeof(of_the_last[0]); i++)
+		if (!strcmp(plan, of_the_last[i]))
+			return r == size - 1;
+	return 0;
 }
 
 static int wait_for(pid_t *pids, int n, const char *plan)
@@ -985,7 +1129,7 @@ int main(int argc, char **argv)
 	int n, bad;
 
 	if (argc < 3 || (n = atoi(argv[2])) < 1 || n > RANKS) {
-		fprintf(stderr, "usage: %s calls|life|kill|shrink|wait|sum|idle|one RANKS\n", argv[0]);
+		fprintf(stderr, "usage: %s PLAN RANKS (1 to 8)\n", argv[0]);
 		return 2;
 	}
 	size = n;
