@@ -84,6 +84,11 @@ ncclResult_t ncclGetLsaMultimemDevicePointer(ncclWindow_t window, size_t offset,
 	REFUSE(IN_PLACE_OF_WINDOWS);
 }
 
+ncclResult_t ncclGetLsaDevicePointer(ncclWindow_t window, size_t offset, int rank, void **out)
+{
+	REFUSE(IN_PLACE_OF_WINDOWS);
+}
+
 ncclResult_t ncclGetPeerDevicePointer(ncclWindow_t window, size_t offset, int peer, void **out)
 {
 	REFUSE(IN_PLACE_OF_WINDOWS);

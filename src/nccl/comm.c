@@ -180,6 +180,28 @@ ncclResult_t ncclCommQueryProperties(ncclComm_t comm, ncclCommProperties_t *out)
 	return ncclSuccess;
 }
 
+static int is_one(const struct ncclComm *comm)
+{
+	return !cvy_nccl_check(comm, "a team");
+}
+
+ncclTeam_t ncclTeamWorld(ncclComm_t comm)
+{
+	return is_one(comm) ? (ncclTeam_t){ comm->size, comm->rank, 1 } : (ncclTeam_t){ 0, 0, 0 };
+}
+
+/* Those whose memory kernels of NCCL reach: nobody but this rank. */
+ncclTeam_t ncclTeamLsa(ncclComm_t comm)
+{
+	return is_one(comm) ? (ncclTeam_t){ 1, 0, 1 } : (ncclTeam_t){ 0, 0, 0 };
+}
+
+/* One of each team of the kind before. */
+ncclTeam_t ncclTeamRail(ncclComm_t comm)
+{
+	return ncclTeamWorld(comm);
+}
+
 ncclResult_t ncclGetVersion(int *version)
 {
 	if (!version)

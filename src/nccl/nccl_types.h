@@ -133,4 +133,8 @@ typedef struct {
 	int railedGinType;
 } ncclCommProperties_t;
 
+typedef struct {
+	int nRanks, rank, stride;
+} ncclTeam_t;
+
 #endif

@@ -609,6 +609,9 @@ static void questions(void)
 	OK(ncclCommUserRank(comm, &r));
 	GIVES(size, n);
 	GIVES(rank, r);
+	GIVES(size, ncclTeamWorld(comm).nRanks);
+	GIVES(rank, ncclTeamWorld(comm).rank);
+	GIVES(1, ncclTeamLsa(comm).nRanks);
 	OK(ncclGetVersion(&version));
 	GIVES(CVY_NCCL_VERSION, version);
 	OK(ncclMemAlloc(&memory, 4096));
