@@ -102,7 +102,7 @@ void cvy_nccl_look(struct ncclComm *comm, int all)
 ncclResult_t cvy_nccl_usable(struct ncclComm *comm, const char *call)
 {
 	cvy_nccl_look(comm, 0);
-	if (comm->stage == CVY_NCCL_ASKING || comm->stage == CVY_NCCL_JOINING)
+	if (comm->state == ncclInProgress)
 		return cvy_nccl_fail(ncclInvalidArgument,
 				     "%s: the communicator is not ready: ncclCommGetAsyncError() says when it is",
 				     call);

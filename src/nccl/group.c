@@ -19,7 +19,7 @@ static __thread struct {
 	struct cvy_nccl_call *calls;
 	size_t count, room;
 	struct making *makings, **last_making;
-} open;
+} kept;
 
 /* ---- checks ---- */
 
@@ -93,8 +93,8 @@ static ncclResult_t run_collectives(void)
 {
 	ncclResult_t first = ncclSuccess;
 
-	for (size_t i = 0; i < open.count; i++) {
-		struct cvy_nccl_call *c = &open.calls[i];
+	for (size_t i = 0; i < kept.count; i++) {
+		struct cvy_nccl_call *c = &kept.calls[i];
 		ncclResult_t r;
 
 		if (is_message(c))
@@ -114,8 +114,8 @@ static int number_rounds(const struct ncclComm *comm)
 {
 	int nth[2][CVY_NCCL_RANKS] = { { 0 } }, rounds = 0;
 
-	for (size_t i = 0; i < open.count; i++) {
-		struct cvy_nccl_call *c = &open.calls[i];
+	for (size_t i = 0; i < kept.count; i++) {
+		struct cvy_nccl_call *c = &kept.calls[i];
 
 		if (!is_message(c) || c->comm != comm)
 			continue;
@@ -130,7 +130,7 @@ static ncclResult_t meet(const struct cvy_nccl_call *first, int before)
 {
 	ncclResult_t r = ncclSuccess;
 
-	for (const struct cvy_nccl_call *c = first; c < open.calls + open.count && !r; c++) {
+	for (const struct cvy_nccl_call *c = first; c < kept.calls + kept.count && !r; c++) {
 		int seen = c->stream == first->stream || !is_message(c) || c->comm != first->comm;
 
 		for (const struct cvy_nccl_call *d = first; d < c && !seen; d++)
@@ -149,7 +149,7 @@ static ncclResult_t run_round(const struct cvy_nccl_call *first, int round)
 
 	if (r)
 		return r;
-	for (const struct cvy_nccl_call *c = first; c < open.calls + open.count && !r; c++) {
+	for (const struct cvy_nccl_call *c = first; c < kept.calls + kept.count && !r; c++) {
 		struct cvy_nccl_call on_one = *c;
 
 		if (!is_message(c) || c->comm != first->comm || c->op != round)
@@ -179,13 +179,13 @@ static ncclResult_t run_messages(void)
 {
 	ncclResult_t first = ncclSuccess;
 
-	for (size_t i = 0; i < open.count; i++) {
-		struct cvy_nccl_call *c = &open.calls[i];
+	for (size_t i = 0; i < kept.count; i++) {
+		struct cvy_nccl_call *c = &kept.calls[i];
 		int seen = !is_message(c);
 		ncclResult_t r;
 
 		for (size_t k = 0; k < i && !seen; k++)
-			seen = is_message(&open.calls[k]) && open.calls[k].comm == c->comm;
+			seen = is_message(&kept.calls[k]) && kept.calls[k].comm == c->comm;
 		if (seen)
 			continue;
 		pthread_mutex_lock(&c->comm->lock);
@@ -202,11 +202,11 @@ static ncclResult_t finish_makings(void)
 {
 	ncclResult_t first = ncclSuccess;
 
-	while (open.makings) {
-		struct making *m = open.makings;
+	while (kept.makings) {
+		struct making *m = kept.makings;
 		ncclResult_t r = (*m->out)->blocking ? cvy_nccl_finish(m->out) : ncclInProgress;
 
-		open.makings = m->next;
+		kept.makings = m->next;
 		free(m);
 		if (!first || first == ncclInProgress)
 			first = r ? r : first;
@@ -218,16 +218,16 @@ ncclResult_t cvy_nccl_making(ncclComm_t *out)
 {
 	struct making *m;
 
-	if (!open.depth)
+	if (!kept.depth)
 		return (*out)->blocking ? cvy_nccl_finish(out) : ncclInProgress;
 	m = calloc(1, sizeof(*m));
 	if (!m)
 		return cvy_nccl_finish(out);
 	m->out = out;
-	if (!open.makings)
-		open.last_making = &open.makings;
-	*open.last_making = m;
-	open.last_making = &m->next;
+	if (!kept.makings)
+		kept.last_making = &kept.makings;
+	*kept.last_making = m;
+	kept.last_making = &m->next;
 	return ncclSuccess;
 }
 
@@ -235,16 +235,16 @@ ncclResult_t cvy_nccl_making(ncclComm_t *out)
 
 static ncclResult_t keep(const struct cvy_nccl_call *c)
 {
-	if (open.count == open.room) {
-		size_t room = open.room ? 2 * open.room : 16;
-		struct cvy_nccl_call *more = realloc(open.calls, room * sizeof(*more));
+	if (kept.count == kept.room) {
+		size_t room = kept.room ? 2 * kept.room : 16;
+		struct cvy_nccl_call *more = realloc(kept.calls, room * sizeof(*more));
 
 		if (!more)
 			return cvy_nccl_fail(ncclSystemError, "%s: no memory for a group of calls", c->name);
-		open.calls = more;
-		open.room = room;
+		kept.calls = more;
+		kept.room = room;
 	}
-	open.calls[open.count++] = *c;
+	kept.calls[kept.count++] = *c;
 	return ncclSuccess;
 }
 
@@ -255,43 +255,43 @@ ncclResult_t cvy_nccl_call(const struct cvy_nccl_call *c)
 	if (!r) {
 		pthread_mutex_lock(&c->comm->lock);
 		r = check(c);
-		if (!r && open.depth)
+		if (!r && kept.depth)
 			r = keep(c);
 		else if (!r)
 			r = run(c, run_on_device);
 		pthread_mutex_unlock(&c->comm->lock);
 	}
-	if (r && open.depth && !open.failed)
-		open.failed = r;
+	if (r && kept.depth && !kept.failed)
+		kept.failed = r;
 	return r;
 }
 
 ncclResult_t ncclGroupStart(void)
 {
-	open.depth++;
+	kept.depth++;
 	return ncclSuccess;
 }
 
 int cvy_nccl_group_drop(void)
 {
-	int was = open.depth;
+	int was = kept.depth;
 
-	open.depth = 0;
-	open.failed = ncclSuccess;
-	free(open.calls);
-	open.calls = NULL;
-	open.count = open.room = 0;
+	kept.depth = 0;
+	kept.failed = ncclSuccess;
+	free(kept.calls);
+	kept.calls = NULL;
+	kept.count = kept.room = 0;
 	return was;
 }
 
 /* A call that was refused does not keep the others from their peers. */
 ncclResult_t ncclGroupEnd(void)
 {
-	ncclResult_t refused = open.failed, made, r;
+	ncclResult_t refused = kept.failed, made, r;
 
-	if (!open.depth)
+	if (!kept.depth)
 		return cvy_nccl_fail(ncclInvalidUsage, "ncclGroupEnd: there was no ncclGroupStart()");
-	if (--open.depth)
+	if (--kept.depth)
 		return ncclSuccess;
 	made = finish_makings();
 	r = run_collectives();

@@ -414,6 +414,17 @@ static unsigned tally(struct ncclComm *comm, enum cvy_nccl_step step, uint64_t n
 	return at->count++;
 }
 
+/* Under the lock: rank and size are known. It may have ended since. */
+static ncclResult_t is_made(const struct ncclComm *parent, const char *call)
+{
+	if (parent->state != ncclInProgress)
+		return ncclSuccess;
+	return cvy_nccl_fail(ncclInvalidArgument,
+			     "%s: the communicator is not ready: ncclCommGetAsyncError() says when "
+			     "it is",
+			     call);
+}
+
 static struct cvy_nccl_id child_of(struct ncclComm *comm, enum cvy_nccl_step step, uint64_t number)
 {
 	struct cvy_nccl_id id = comm->id;
@@ -485,11 +496,14 @@ ncclResult_t ncclCommShrink(ncclComm_t parent, int *excluded, int n, ncclComm_t 
 				     "each once, and not this one",
 				     n, parent->size - 1);
 	pthread_mutex_lock(&parent->lock);
-	if (flags & CVY_NCCL_SHRINK_ABORT)
+	r = is_made(parent, "ncclCommShrink");
+	if (!r && flags & CVY_NCCL_SHRINK_ABORT)
 		cvy_nccl_end(parent);
-	id = child_of(parent, CVY_NCCL_SHRINK, key);
+	if (!r)
+		id = child_of(parent, CVY_NCCL_SHRINK, key);
 	pthread_mutex_unlock(&parent->lock);
-	r = make(size, rank, &id, blocking, out);
+	if (!r)
+		r = make(size, rank, &id, blocking, out);
 	return r ? r : begin(out);
 }
 
@@ -526,11 +540,15 @@ static ncclResult_t grow(struct ncclComm *parent, int size, ncclComm_t *out, int
 		return cvy_nccl_fail(ncclInvalidArgument, "ncclCommGrow: %d ranks: there are %d already", size,
 				     parent->size);
 	pthread_mutex_lock(&parent->lock);
+	r = is_made(parent, "ncclCommGrow");
 	id = parent->id;
-	id.path = cvy_nccl_mix(id.path, CVY_NCCL_GROW, 0, parent->grown++);
-	parent->grow_pending = 0;
+	if (!r) {
+		id.path = cvy_nccl_mix(id.path, CVY_NCCL_GROW, 0, parent->grown++);
+		parent->grow_pending = 0;
+	}
 	pthread_mutex_unlock(&parent->lock);
-	r = make(size, parent->rank, &id, blocking, out);
+	if (!r)
+		r = make(size, parent->rank, &id, blocking, out);
 	return r ? r : begin(out);
 }
 

@@ -224,9 +224,10 @@ static ncclResult_t join_users(const struct cvy_nccl_id *id)
 
 const char *cvy_nccl_store_use(const struct cvy_nccl_id *id, char *url, size_t bytes)
 {
-	const char *named = getenv("COVEY_STORE"), *store = id->store[0] ? id->store : named;
+	/* The same store may have another address on each host: that of the environment is this host's. */
+	const char *named = getenv("COVEY_STORE"), *store = named && named[0] && !id->own_store ? named : id->store;
 
-	if (!store || !store[0]) {
+	if (!store[0]) {
 		cvy_nccl_tell("the unique id was made with a COVEY_STORE that it does not carry, for "
 			      "its password or its length: set COVEY_STORE on this rank too");
 		return NULL;

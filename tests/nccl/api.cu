@@ -780,7 +780,7 @@ static void not_waited_for(void)
 {
 	ncclConfig_t later = config_of(0), bad = config_of(7);
 	ncclUniqueId id = id_of("later", 0), none;
-	ncclComm_t c = NULL;
+	ncclComm_t c = NULL, split = NULL;
 
 	memset(&none, 0, sizeof(none));
 	GIVES(ncclInvalidArgument, ncclCommInitRank(&c, size, none, rank));
@@ -789,11 +789,32 @@ static void not_waited_for(void)
 	GIVES(ncclInvalidArgument, ncclCommInitRankConfig(&c, size, id, rank, &bad));
 	GIVES(1, c == NULL);
 	GIVES(ncclInProgress, ncclCommInitRankConfig(&c, size, id, rank, &later));
+	GIVES(ncclInvalidArgument, ncclAllReduce(in, to(), 1, ncclInt8, ncclSum, c, stream));
+	GIVES(ncclInvalidArgument, ncclCommSplit(c, 0, 0, &split, NULL));
 	await(c, ncclSuccess, "an init that is not waited for");
 	sum_of(c, size, rank, "an init that is not waited for");
 	OK(ncclCommFinalize(c));
 	GIVES(ncclInvalidUsage, ncclAllReduce(in, to(), 1, ncclInt8, ncclSum, c, stream));
 	OK(ncclCommDestroy(c));
+}
+
+/* What is being made can be given up at any time. */
+static void given_up(void)
+{
+	ncclConfig_t later = config_of(0);
+	ncclComm_t alone = NULL, split = NULL;
+	ncclUniqueId id;
+
+	if (!rank) { /* the others never come */
+		OK(ncclGetUniqueId(&id));
+		GIVES(ncclInProgress, ncclCommInitRankConfig(&alone, size + 1, id, rank, &later));
+		OK(ncclCommAbort(alone));
+	}
+	for (int i = 0; i < 3; i++) {
+		GIVES(ncclInProgress, ncclCommSplit(comm, 0, 0, &split, &later));
+		OK(ncclCommAbort(split));
+	}
+	sum_of(comm, size, rank, "the parent of splits that were given up");
 }
 
 static void revoked(void)
@@ -819,6 +840,7 @@ static void plan_life(void)
 	splits();
 	smaller_and_larger();
 	not_waited_for();
+	given_up();
 	revoked();
 	OK(ncclCommDestroy(comm));
 }
