@@ -16,6 +16,7 @@
  */
 #include <cuda_runtime.h>
 #include <dirent.h>
+#include <pthread.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
@@ -636,15 +637,42 @@ static void destroyed_under_way(void)
 	compare("a destroyed communicator", ncclInt32, 0, 40, folded, &s);
 }
 
+/* ---- other threads ---- */
+
+static volatile int watching;
+
+/* As a watchdog: it asks all the time. */
+static void *watch(void *)
+{
+	ncclResult_t state;
+
+	while (__atomic_load_n(&watching, __ATOMIC_ACQUIRE)) {
+		if (ncclCommGetAsyncError(comm, &state) || state)
+			return (void *)1;
+		nap();
+	}
+	return NULL;
+}
+
+static void *abort_soon(void *c)
+{
+	usleep(20000);
+	return (void *)(intptr_t)ncclCommAbort((ncclComm_t)c);
+}
+
 /* ---- plans ---- */
 
 static void plan_calls(void)
 {
 	static const size_t counts[] = { 1, 37, MOST / 4 };
 	cudaStream_t streams[2] = { stream, NULL };
+	pthread_t watchdog;
+	void *saw = NULL;
 
 	CUDA(cudaStreamCreateWithFlags(&streams[1], cudaStreamNonBlocking));
 	OK(ncclCommInitRank(&comm, size, id_of("first", 0), rank));
+	watching = 1;
+	pthread_create(&watchdog, NULL, watch, NULL);
 	questions();
 	for (int type = 0; type < ncclNumTypes; type++) {
 		copies(type, counts[type % 3]);
@@ -666,6 +694,9 @@ static void plan_calls(void)
 		scaled(type, type % 2);
 	wrong();
 	OK(ncclAllReduce(NULL, NULL, 0, ncclInt8, ncclSum, comm, stream));
+	__atomic_store_n(&watching, 0, __ATOMIC_RELEASE);
+	pthread_join(watchdog, &saw);
+	GIVES(1, saw == NULL);
 	destroyed_under_way();
 }
 
@@ -817,6 +848,27 @@ static void given_up(void)
 	sum_of(comm, size, rank, "the parent of splits that were given up");
 }
 
+/* Operations that others never call, and one thread that waits for them while another aborts. The others live. */
+static void aborted(void)
+{
+	ncclComm_t c = NULL;
+	pthread_t thread;
+	void *got = (void *)1;
+
+	OK(ncclCommInitRank(&c, size, id_of("aborted", 0), rank));
+	if (!rank) {
+		OK(ncclRecv(to(), MOST, ncclInt32, 1, c, stream));
+		OK(ncclAllReduce(in, to(), MOST, ncclInt32, ncclSum, c, stream));
+		pthread_create(&thread, NULL, abort_soon, c);
+		CUDA(cudaStreamSynchronize(stream));
+		pthread_join(thread, &got);
+		GIVES(1, got == NULL);
+	}
+	meet("aborted-done", 1);
+	if (rank)
+		OK(ncclCommAbort(c));
+}
+
 static void revoked(void)
 {
 	ncclComm_t c = NULL, some = NULL;
@@ -841,6 +893,7 @@ static void plan_life(void)
 	smaller_and_larger();
 	not_waited_for();
 	given_up();
+	aborted();
 	revoked();
 	OK(ncclCommDestroy(comm));
 }
