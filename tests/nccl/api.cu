@@ -11,6 +11,7 @@
  *	kill, shrink	a rank dies under operations; the others end, and go on by a new id, or by a shrink
  *	wait, sum	a rank dies that the others receive from, or sum with
  *	idle	a rank dies while nothing is under way
+ *	split	a rank dies that the others wait for in a split
  *	refused	a rank dies after an operation that another is refused
  *	one	all ranks in one process
  */
@@ -1100,6 +1101,27 @@ static void plan_refused(void)
 	OK(ncclCommAbort(comm));
 }
 
+/* A rank dies that the others wait for in a split. */
+static void plan_split(void)
+{
+	int dead = size - 1, unused;
+	ncclComm_t c = NULL;
+
+	OK(ncclCommInitRank(&comm, size, id_of("first", 0), rank));
+	if (rank == dead) {
+		id_hear("asking", &unused, sizeof(unused));
+		die(NULL);
+	}
+	if (!rank)
+		id_tell("asking", &rank, sizeof(rank));
+	GIVES(ncclRemoteError, ncclCommSplit(comm, 0, rank, &c, NULL));
+	GIVES(1, c == NULL);
+	OK(ncclCommShrink(comm, &dead, 1, &c, NULL, 0));
+	sum_of(c, size - 1, rank, "a shrink after a split that failed");
+	OK(ncclCommDestroy(c));
+	OK(ncclCommDestroy(comm));
+}
+
 /* For tests/nccl/store: ranks that wait to be killed; and a machine without a server. */
 static void plan_sleep(void)
 {
@@ -1124,10 +1146,10 @@ static void run_plan(const char *plan)
 	static const struct {
 		const char *name;
 		void (*run)(void);
-	} plans[] = { { "calls", plan_calls }, { "life", plan_life },	       { "one", plan_one },
-		      { "kill", plan_kill },   { "shrink", plan_shrink },      { "wait", plan_wait },
-		      { "sum", plan_sum },     { "idle", plan_idle },	       { "refused", plan_refused },
-		      { "sleep", plan_sleep }, { "storeless", plan_storeless } };
+	} plans[] = { { "calls", plan_calls }, { "life", plan_life },	  { "one", plan_one },
+		      { "kill", plan_kill },   { "shrink", plan_shrink }, { "wait", plan_wait },
+		      { "sum", plan_sum },     { "idle", plan_idle },	  { "refused", plan_refused },
+		      { "split", plan_split }, { "sleep", plan_sleep },	  { "storeless", plan_storeless } };
 
 	for (size_t i = 0; i < sizeof(plans) / sizeof(plans[0]); i++)
 		if (!strcmp(plan, plans[i].name)) {
@@ -1158,7 +1180,7 @@ static int rank_main(const char *plan)
 
 static int is_dead(const char *plan, int r)
 {
-	static const char *const of_the_last[] = { "wait", "sum", "idle", "refused" };
+	static const char *const of_the_last[] = { "wait", "sum", "idle", "refused", "split" };
 
 	if (!strcmp(plan, "kill"))
 		return r == 1;
