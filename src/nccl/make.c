@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How communicators are made: from an id, or from another communicator by a split, a shrink or a growth. All of them join
- * a group under a name that every member can compute. A split has to ask first who belongs together. Nothing here waits
- * by itself: cvy_nccl_step() goes as far as it can, and ncclCommGetAsyncError() or cvy_nccl_finish() calls it again.
+ * How communicators are made: all of them join a group under a name that every member can compute. A split asks first who
+ * belongs together (ask.c). Nothing here waits by itself: cvy_nccl_step() goes as far as it can, and
+ * ncclCommGetAsyncError() or cvy_nccl_finish() calls it again.
  */
-#include "group.h"
+#include "make.h"
 #include "store.h"
 
 #include <errno.h>
@@ -16,13 +16,9 @@
 #define SLICE_NS 20000000 /* of a wait */
 #define JOIN_MS 600000	  /* programs of NCCL come when they need it first, minutes apart */
 
-/* Guards the questions of splits, whose two ends are communicators with locks of their own. */
-static pthread_mutex_t asking_lock = PTHREAD_MUTEX_INITIALIZER;
-
 /* ---- an empty communicator ---- */
 
-/* blocking: 0 or 1; -1: told. */
-static int blocking_of(const ncclConfig_t *config, int fallback)
+int cvy_nccl_blocking(const ncclConfig_t *config, int fallback)
 {
 	if (!config)
 		return fallback;
@@ -39,7 +35,7 @@ static int blocking_of(const ncclConfig_t *config, int fallback)
 	return config->blocking;
 }
 
-static ncclResult_t make(int size, int rank, const struct cvy_nccl_id *id, int blocking, ncclComm_t *out)
+ncclResult_t cvy_nccl_make(int size, int rank, const struct cvy_nccl_id *id, int blocking, ncclComm_t *out)
 {
 	struct ncclComm *comm;
 	ncclResult_t r;
@@ -116,135 +112,18 @@ static ncclResult_t step_join(struct ncclComm *comm, uint64_t deadline_ns)
 	return r;
 }
 
-/* ---- the question of a split ---- */
-
-static void unlink_asking(struct cvy_nccl_asking *asking)
-{
-	struct cvy_nccl_asking **at = &asking->parent->askings;
-
-	while (*at != asking)
-		at = &(*at)->next;
-	*at = asking->next;
-	covey_work_free(asking->work);
-	asking->parent = NULL;
-}
-
-/* Under the lock of @parent. */
-static ncclResult_t ask(struct ncclComm *parent, struct ncclComm *child, int color, int key)
-{
-	struct cvy_nccl_asking *asking = calloc(1, sizeof(*asking));
-	int err;
-
-	if (!asking)
-		return cvy_nccl_fail(ncclSystemError, "no memory for a split");
-	asking->own[0] = color;
-	asking->own[1] = key;
-	err = covey_allgather_start(asking->own, asking->all, 2, COVEY_INT32, parent->group, NULL, &asking->work);
-	if (err) {
-		free(asking);
-		return cvy_nccl_covey(err, parent->group, "ncclCommSplit");
-	}
-	pthread_mutex_lock(&asking_lock);
-	asking->parent = parent;
-	asking->child = child;
-	asking->next = parent->askings;
-	parent->askings = asking;
-	pthread_mutex_unlock(&asking_lock);
-	if (child) {
-		child->asking = asking;
-		child->stage = CVY_NCCL_ASKING;
-	}
-	return ncclSuccess;
-}
-
-/* Under the lock of @parent: frees questions that are answered and that nobody reads. */
-static void reap(struct ncclComm *parent)
-{
-	pthread_mutex_lock(&asking_lock);
-	for (struct cvy_nccl_asking *asking = parent->askings, *next; asking; asking = next) {
-		next = asking->next;
-		if (asking->child || covey_work_test(asking->work, NULL) == COVEY_ERR_AGAIN)
-			continue;
-		unlink_asking(asking);
-		free(asking);
-	}
-	pthread_mutex_unlock(&asking_lock);
-}
-
-void cvy_nccl_ask_no_more(struct ncclComm *child)
-{
-	struct cvy_nccl_asking *asking = child->asking;
-
-	if (!asking)
-		return;
-	pthread_mutex_lock(&asking_lock);
-	asking->child = NULL;
-	if (!asking->parent)
-		free(asking);
-	child->asking = NULL;
-	pthread_mutex_unlock(&asking_lock);
-}
-
-void cvy_nccl_close(struct ncclComm *parent)
-{
-	struct covey_group *group = parent->group;
-
-	pthread_mutex_lock(&asking_lock); /* until no operation writes into a buffer of a question */
-	for (struct cvy_nccl_asking *asking = parent->askings; asking; asking = asking->next)
-		covey_work_free(asking->work);
-	pthread_mutex_lock(&parent->group_lock);
-	parent->group = NULL;
-	pthread_mutex_unlock(&parent->group_lock);
-	covey_close(group);
-	while (parent->askings) {
-		struct cvy_nccl_asking *asking = parent->askings;
-
-		parent->askings = asking->next;
-		asking->parent = NULL;
-		if (!asking->child)
-			free(asking);
-	}
-	pthread_mutex_unlock(&asking_lock);
-}
-
-/* The answer: ncclInProgress, or what became of the question. */
-static ncclResult_t answer(struct ncclComm *comm)
-{
-	struct cvy_nccl_asking *asking = comm->asking;
-	struct covey_result result;
-	int err;
-
-	if (!asking->parent)
-		return cvy_nccl_fail(ncclInvalidUsage, "ncclCommSplit: the parent ended before all of its ranks had "
-						       "called it");
-	err = covey_work_test(asking->work, &result);
-	if (err == COVEY_ERR_AGAIN)
-		return ncclInProgress;
-	if (!err)
-		err = result.status;
-	unlink_asking(asking);
-	if (err)
-		return cvy_nccl_fail(cvy_nccl_result(err), "ncclCommSplit: %s", covey_strerror(err));
-	comm->size = cvy_nccl_split((const int32_t(*)[2])asking->all, comm->size, comm->rank, &comm->rank);
-	return ncclSuccess;
-}
+/* ---- steps ---- */
 
 static ncclResult_t step_ask(struct ncclComm *comm)
 {
-	ncclResult_t r;
+	ncclResult_t r = cvy_nccl_answer(comm);
 
-	pthread_mutex_lock(&asking_lock);
-	r = answer(comm);
-	pthread_mutex_unlock(&asking_lock);
 	if (r)
 		return r;
-	cvy_nccl_ask_no_more(comm);
 	comm->stage = CVY_NCCL_JOINING;
 	r = join_start(comm);
 	return r ? r : ncclInProgress;
 }
-
-/* ---- steps ---- */
 
 /* Under the lock. */
 ncclResult_t cvy_nccl_step(struct ncclComm *comm, uint64_t deadline_ns)
@@ -283,8 +162,7 @@ ncclResult_t cvy_nccl_finish(ncclComm_t *out)
 	return r;
 }
 
-/* Begins to join; then the caller, or the end of its group of calls, waits. */
-static ncclResult_t begin(ncclComm_t *out)
+ncclResult_t cvy_nccl_begin(ncclComm_t *out)
 {
 	ncclResult_t r = join_start(*out);
 
@@ -299,7 +177,7 @@ static ncclResult_t begin(ncclComm_t *out)
 
 /* ---- from an id ---- */
 
-static ncclResult_t id_of(const ncclUniqueId *bytes, struct cvy_nccl_id *id)
+ncclResult_t cvy_nccl_id_read(const ncclUniqueId *bytes, struct cvy_nccl_id *id)
 {
 	memcpy(id, bytes, sizeof(*id));
 	if (memcmp(id->mark, CVY_NCCL_MARK, sizeof(id->mark)) || memchr(id->store, 0, sizeof(id->store)) == NULL)
@@ -333,13 +211,13 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int size, ncclUniqueId byte
 	if (!out)
 		return cvy_nccl_fail(ncclInvalidArgument, "ncclCommInitRank: the communicator's place is NULL");
 	*out = NULL;
-	blocking = blocking_of(config, 1);
+	blocking = cvy_nccl_blocking(config, 1);
 	if (blocking < 0)
 		return ncclInvalidArgument;
-	r = id_of(&bytes, &id);
+	r = cvy_nccl_id_read(&bytes, &id);
 	if (!r)
-		r = make(size, rank, &id, blocking, out);
-	return r ? r : begin(out);
+		r = cvy_nccl_make(size, rank, &id, blocking, out);
+	return r ? r : cvy_nccl_begin(out);
 }
 
 ncclResult_t ncclCommInitRank(ncclComm_t *out, int size, ncclUniqueId id, int rank)
@@ -391,188 +269,4 @@ ncclResult_t ncclCommInitAll(ncclComm_t *comms, int n, const int *list)
 	ended = ncclGroupEnd();
 	cudaSetDevice(was);
 	return r ? r : (ncclResult_t)ended;
-}
-
-/* ---- from another communicator ---- */
-
-/* How often this step was taken before. */
-static unsigned tally(struct ncclComm *comm, enum cvy_nccl_step step, uint64_t number)
-{
-	uint64_t key = cvy_nccl_mix(0, step, number, 0);
-	struct cvy_nccl_tally *at = comm->tallies;
-
-	while (at && at->key != key)
-		at = at->next;
-	if (!at) {
-		at = calloc(1, sizeof(*at));
-		if (!at)
-			return 0;
-		at->key = key;
-		at->next = comm->tallies;
-		comm->tallies = at;
-	}
-	return at->count++;
-}
-
-/* Under the lock: rank and size are known. It may have ended since. */
-static ncclResult_t is_made(const struct ncclComm *parent, const char *call)
-{
-	if (parent->state != ncclInProgress)
-		return ncclSuccess;
-	return cvy_nccl_fail(ncclInvalidArgument,
-			     "%s: the communicator is not ready: ncclCommGetAsyncError() says when "
-			     "it is",
-			     call);
-}
-
-static struct cvy_nccl_id child_of(struct ncclComm *comm, enum cvy_nccl_step step, uint64_t number)
-{
-	struct cvy_nccl_id id = comm->id;
-
-	id.path = cvy_nccl_mix(id.path, step, number, tally(comm, step, number));
-	return id;
-}
-
-/* Under the lock of the parent. */
-static ncclResult_t split(struct ncclComm *parent, int color, int key, ncclComm_t *out, int blocking)
-{
-	ncclResult_t r = cvy_nccl_usable(parent, "ncclCommSplit");
-	struct cvy_nccl_id id;
-
-	if (r)
-		return r;
-	reap(parent);
-	id = parent->id;
-	id.path = cvy_nccl_mix(id.path, CVY_NCCL_SPLIT, (uint64_t)(uint32_t)color, tally(parent, CVY_NCCL_SPLIT, 0));
-	if (color < 0)
-		return ask(parent, NULL, color, key);
-	r = make(parent->size, parent->rank, &id, blocking, out);
-	if (!r)
-		r = ask(parent, *out, color, key);
-	if (r && *out) {
-		cvy_nccl_free(*out);
-		*out = NULL;
-	}
-	return r;
-}
-
-ncclResult_t ncclCommSplit(ncclComm_t parent, int color, int key, ncclComm_t *out, ncclConfig_t *config)
-{
-	ncclResult_t r = cvy_nccl_check(parent, "ncclCommSplit");
-	int blocking = r ? 0 : blocking_of(config, parent->blocking);
-
-	if (!r && !out)
-		r = cvy_nccl_fail(ncclInvalidArgument, "ncclCommSplit: the new communicator's place is NULL");
-	if (!r && color < 0 && color != CVY_NCCL_NOCOLOR)
-		r = cvy_nccl_fail(ncclInvalidArgument,
-				  "ncclCommSplit: the color is %d: it must be 0 or more, or "
-				  "NCCL_SPLIT_NOCOLOR",
-				  color);
-	if (r || blocking < 0)
-		return r ? r : ncclInvalidArgument;
-	*out = NULL;
-	pthread_mutex_lock(&parent->lock);
-	r = split(parent, color, key, out, blocking);
-	pthread_mutex_unlock(&parent->lock);
-	return r || !*out ? r : cvy_nccl_making(out);
-}
-
-ncclResult_t ncclCommShrink(ncclComm_t parent, int *excluded, int n, ncclComm_t *out, ncclConfig_t *config, int flags)
-{
-	ncclResult_t r = cvy_nccl_check(parent, "ncclCommShrink");
-	int blocking = r ? 0 : blocking_of(config, parent->blocking), size, rank = 0;
-	struct cvy_nccl_id id;
-	uint64_t key;
-
-	if (!r && !out)
-		r = cvy_nccl_fail(ncclInvalidArgument, "ncclCommShrink: the new communicator's place is NULL");
-	if (r || blocking < 0)
-		return r ? r : ncclInvalidArgument;
-	*out = NULL;
-	size = cvy_nccl_shrink(excluded, n, parent->size, parent->rank, &rank, &key);
-	if (size < 0)
-		return cvy_nccl_fail(ncclInvalidArgument,
-				     "ncclCommShrink: the excluded ranks are %d others of 0 to %d, "
-				     "each once, and not this one",
-				     n, parent->size - 1);
-	pthread_mutex_lock(&parent->lock);
-	r = is_made(parent, "ncclCommShrink");
-	if (!r && flags & CVY_NCCL_SHRINK_ABORT)
-		cvy_nccl_end(parent);
-	if (!r)
-		id = child_of(parent, CVY_NCCL_SHRINK, key);
-	pthread_mutex_unlock(&parent->lock);
-	if (!r)
-		r = make(size, rank, &id, blocking, out);
-	return r ? r : begin(out);
-}
-
-/* Members need no id to grow; those that come in get this one. */
-ncclResult_t ncclCommGetUniqueId(ncclComm_t comm, ncclUniqueId *out)
-{
-	ncclResult_t r = cvy_nccl_check(comm, "ncclCommGetUniqueId");
-	struct cvy_nccl_id id;
-
-	if (!r && !out)
-		r = cvy_nccl_fail(ncclInvalidArgument, "ncclCommGetUniqueId: the id is NULL");
-	if (r)
-		return r;
-	pthread_mutex_lock(&comm->lock);
-	if (comm->grow_pending)
-		r = cvy_nccl_fail(ncclInvalidUsage, "ncclCommGetUniqueId: the last id has not been used: call "
-						    "ncclCommGrow() first");
-	comm->grow_pending = 1;
-	id = comm->id;
-	id.path = cvy_nccl_mix(id.path, CVY_NCCL_GROW, 0, comm->grown);
-	pthread_mutex_unlock(&comm->lock);
-	if (!r)
-		memcpy(out, &id, sizeof(id));
-	return r;
-}
-
-/* A rank that is already there. */
-static ncclResult_t grow(struct ncclComm *parent, int size, ncclComm_t *out, int blocking)
-{
-	struct cvy_nccl_id id;
-	ncclResult_t r;
-
-	if (size <= parent->size)
-		return cvy_nccl_fail(ncclInvalidArgument, "ncclCommGrow: %d ranks: there are %d already", size,
-				     parent->size);
-	pthread_mutex_lock(&parent->lock);
-	r = is_made(parent, "ncclCommGrow");
-	id = parent->id;
-	if (!r) {
-		id.path = cvy_nccl_mix(id.path, CVY_NCCL_GROW, 0, parent->grown++);
-		parent->grow_pending = 0;
-	}
-	pthread_mutex_unlock(&parent->lock);
-	if (!r)
-		r = make(size, parent->rank, &id, blocking, out);
-	return r ? r : begin(out);
-}
-
-ncclResult_t ncclCommGrow(ncclComm_t parent, int size, const ncclUniqueId *bytes, int rank, ncclComm_t *out,
-			  ncclConfig_t *config)
-{
-	int blocking = blocking_of(config, parent && !cvy_nccl_check(parent, "ncclCommGrow") ? parent->blocking : 1);
-	struct cvy_nccl_id id;
-	ncclResult_t r;
-
-	if (!out)
-		return cvy_nccl_fail(ncclInvalidArgument, "ncclCommGrow: the new communicator's place is NULL");
-	*out = NULL;
-	if (blocking < 0)
-		return ncclInvalidArgument;
-	if (parent) {
-		r = cvy_nccl_check(parent, "ncclCommGrow");
-		return r ? r : grow(parent, size, out, blocking);
-	}
-	if (!bytes)
-		return cvy_nccl_fail(ncclInvalidArgument, "ncclCommGrow: a new rank needs the id of "
-							  "ncclCommGetUniqueId()");
-	r = id_of(bytes, &id);
-	if (!r)
-		r = make(size, rank, &id, blocking, out);
-	return r ? r : begin(out);
 }
