@@ -13,6 +13,7 @@ set(folders
 	${CMAKE_INSTALL_INCLUDEDIR}
 	${CMAKE_INSTALL_LIBDIR}/pkgconfig
 	${CMAKE_INSTALL_LIBDIR}/cmake/covey
+	${CMAKE_INSTALL_LIBDIR}/covey/nccl
 	${CMAKE_INSTALL_LIBDIR}/covey
 	${CMAKE_INSTALL_DOCDIR}/deploy/grafana
 	${CMAKE_INSTALL_DOCDIR}/deploy/kubernetes

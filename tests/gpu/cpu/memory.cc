@@ -70,6 +70,15 @@ static int locked(int fd, int look)
 	return fcntl(fd, look ? F_OFD_GETLK : F_OFD_SETLK, &l) == 0 && l.l_type != F_UNLCK;
 }
 
+/* What cudaFreeAsync() does in its turn. */
+void cpu_unmap(void *at)
+{
+	memory m;
+
+	if (forget(at, &m))
+		munmap(at, m.bytes);
+}
+
 extern "C" {
 
 /* Whole pages of 2 MiB can be exported. */
@@ -106,6 +115,11 @@ cudaError_t cudaFree(void *at)
 	if (m.fd >= 0)
 		close(m.fd);
 	return cudaSuccess;
+}
+
+cudaError_t cudaMallocAsync(void **at, size_t bytes, cudaStream_t)
+{
+	return cudaMalloc(at, bytes);
 }
 
 /* ---- what other processes open: a handle names the process and its descriptor ---- */

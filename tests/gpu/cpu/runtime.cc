@@ -186,6 +186,13 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t s, cudaHostFn_t f, void *user)
 	return cudaSuccess;
 }
 
+cudaError_t cudaFreeAsync(void *at, cudaStream_t s)
+{
+	ALIVE();
+	of(s)->add([=] { cpu_unmap(at); });
+	return cudaSuccess;
+}
+
 cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *has, const void *)
 {
 	has->localSizeBytes = STACK;

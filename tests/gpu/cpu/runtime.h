@@ -8,6 +8,8 @@
 /* Held by calls that wait for kernels: what else the process asks of its device waits too (tests/gpu/waits.cu). */
 extern std::mutex &cpu_context;
 
+void cpu_unmap(void *at); /* memory of cudaMallocAsync() */
+
 #define ALIVE() \
 	do { \
 		if (cpu_failed) \

@@ -44,6 +44,13 @@ for program in "$where"/by-*/example-shared "$where"/by-*/example-static; do
 	fi
 done
 
+# NCCL's functions, where they were built: out of the loader's way, and with the libcovey of that tree.
+nccl=$where/usr/$libdir/covey/nccl/libnccl.so.2
+if [ -e "$build/covey/nccl/libnccl.so.2" ]; then
+	[ -e "$nccl" ] || { echo "libnccl.so.2 is not installed in $libdir/covey/nccl"; exit 1; }
+	LD_LIBRARY_PATH='' ldd "$nccl" | grep -q "libcovey.so.0.2 => $where" || { echo "libnccl.so.2 finds no libcovey"; exit 1; }
+fi
+
 # The static library too shows covey_* alone.
 foreign=$(nm --defined-only --extern-only "$where/usr/$libdir/libcovey.a" | awk 'NF == 3 && $3 !~ /^covey_/ { print $3 }')
 [ -z "$foreign" ] || { echo "libcovey.a shows: $foreign"; exit 1; }

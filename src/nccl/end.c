@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How communicators end. One that ends well waits for its stream, then for the others to do the same: who left earlier
+ * would be missing in operations that others have not completed. Ranks of one process may end one after the other on one
+ * thread, so the last of them waits for all. One that is aborted, revoked, or has lost a rank waits for nobody.
+ */
+#include "comm.h"
+
+#include <stdlib.h>
+#include <time.h>
+
+#define OTHERS_MS 60000 /* that a living rank has to end too; then it is left alone */
+#define NAP_NS 50000
+
+static struct {
+	pthread_mutex_t lock;
+	struct ncclComm *first;
+} alive = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+/* ---- those of this process ---- */
+
+void cvy_nccl_enlist(struct ncclComm *comm)
+{
+	pthread_mutex_lock(&alive.lock);
+	comm->next = alive.first;
+	alive.first = comm;
+	pthread_mutex_unlock(&alive.lock);
+}
+
+static void delist(struct ncclComm *comm)
+{
+	struct ncclComm **at = &alive.first;
+
+	pthread_mutex_lock(&alive.lock);
+	while (*at && *at != comm)
+		at = &(*at)->next;
+	if (*at)
+		*at = comm->next;
+	pthread_mutex_unlock(&alive.lock);
+}
+
+static int is_sibling(const struct ncclComm *a, const struct ncclComm *b)
+{
+	return a->id.root == b->id.root && a->id.path == b->id.path;
+}
+
+/* Another rank of @id in this process has not begun to end. */
+static int is_awaited(const struct cvy_nccl_id *id)
+{
+	struct ncclComm key = { .id = *id };
+	int others = 0;
+
+	pthread_mutex_lock(&alive.lock);
+	for (struct ncclComm *at = alive.first; at; at = at->next)
+		others += is_sibling(at, &key) && !at->started_end;
+	pthread_mutex_unlock(&alive.lock);
+	return others;
+}
+
+static void note_end(struct ncclComm *comm, int destroyed)
+{
+	pthread_mutex_lock(&alive.lock);
+	comm->started_end = 1;
+	comm->destroyed |= destroyed;
+	pthread_mutex_unlock(&alive.lock);
+}
+
+/* A rank of @id that was destroyed while others were awaited; NULL: there is none. */
+static struct ncclComm *take_destroyed(const struct cvy_nccl_id *id)
+{
+	struct ncclComm key = { .id = *id }, **at = &alive.first, *found;
+
+	pthread_mutex_lock(&alive.lock);
+	while (*at && !(is_sibling(*at, &key) && (*at)->destroyed))
+		at = &(*at)->next;
+	found = *at;
+	if (found)
+		*at = found->next;
+	pthread_mutex_unlock(&alive.lock);
+	return found;
+}
+
+/* ---- at once ---- */
+
+void cvy_nccl_end(struct ncclComm *comm)
+{
+	covey_work_free(comm->ending);
+	comm->ending = NULL;
+	cvy_nccl_ask_no_more(comm);
+	cvy_nccl_close(comm);
+	comm->stage = CVY_NCCL_ENDED;
+}
+
+void cvy_nccl_free(struct ncclComm *comm)
+{
+	delist(comm);
+	while (comm->tallies) {
+		struct cvy_nccl_tally *tally = comm->tallies;
+
+		comm->tallies = tally->next;
+		free(tally);
+	}
+	if (comm->done)
+		cudaEventDestroy(comm->done);
+	free(comm->redops);
+	comm->mark = 0;
+	pthread_mutex_destroy(&comm->lock);
+	pthread_mutex_destroy(&comm->group_lock);
+	free(comm);
+}
+
+ncclResult_t ncclCommRevoke(ncclComm_t comm, int flags)
+{
+	ncclResult_t r = cvy_nccl_check(comm, "ncclCommRevoke");
+
+	if (!r && flags)
+		r = cvy_nccl_fail(ncclInvalidArgument, "ncclCommRevoke: flags are %d: they must be 0", flags);
+	if (r)
+		return r;
+	pthread_mutex_lock(&comm->lock);
+	cvy_nccl_end(comm);
+	pthread_mutex_unlock(&comm->lock);
+	return ncclSuccess;
+}
+
+/* ---- together ---- */
+
+/* Under the lock: waits for the stream, and tells the others that this rank has no more operations. */
+static ncclResult_t begin(struct ncclComm *comm)
+{
+	ncclResult_t r;
+
+	if (comm->stage != CVY_NCCL_READY) {
+		if (comm->stage != CVY_NCCL_ENDING)
+			cvy_nccl_end(comm);
+		return ncclSuccess;
+	}
+	r = cvy_nccl_stream_drain(comm);
+	cvy_nccl_look(comm, 1);
+	if (comm->state || r || covey_barrier_start(comm->group, NULL, &comm->ending)) {
+		cvy_nccl_end(comm);
+		return r;
+	}
+	comm->stage = CVY_NCCL_ENDING;
+	return ncclSuccess;
+}
+
+/* Under the lock: waits until all living ranks have begun to end. */
+static void finish(struct ncclComm *comm)
+{
+	uint64_t until = cvy_nccl_now_ns() + OTHERS_MS * 1000000ull;
+
+	if (comm->stage != CVY_NCCL_ENDING)
+		return;
+	while (covey_work_test(comm->ending, NULL) == COVEY_ERR_AGAIN && cvy_nccl_now_ns() < until &&
+	       !__atomic_load_n(&comm->aborted, __ATOMIC_ACQUIRE))
+		nanosleep(&(struct timespec){ 0, NAP_NS }, NULL);
+	covey_leave(comm->group, 0); /* no death in the logs of the others */
+	cvy_nccl_end(comm);
+}
+
+/* The last rank of this process waits for those that were destroyed before it; after an abort nobody waits. */
+static void finish_destroyed(const struct cvy_nccl_id *id, int aborted)
+{
+	struct ncclComm *comm;
+
+	if (is_awaited(id))
+		return;
+	while ((comm = take_destroyed(id))) {
+		pthread_mutex_lock(&comm->lock);
+		if (!aborted)
+			finish(comm);
+		cvy_nccl_end(comm);
+		pthread_mutex_unlock(&comm->lock);
+		cvy_nccl_free(comm);
+	}
+}
+
+ncclResult_t ncclCommFinalize(ncclComm_t comm)
+{
+	ncclResult_t r = cvy_nccl_check(comm, "ncclCommFinalize");
+
+	if (r)
+		return r;
+	pthread_mutex_lock(&comm->lock);
+	r = cvy_nccl_usable(comm, "ncclCommFinalize");
+	if (!r)
+		r = begin(comm);
+	note_end(comm, 0);
+	if (!r && !is_awaited(&comm->id))
+		finish(comm);
+	pthread_mutex_unlock(&comm->lock);
+	return r;
+}
+
+ncclResult_t ncclCommDestroy(ncclComm_t comm)
+{
+	struct cvy_nccl_id id;
+	ncclResult_t r;
+
+	if (!comm)
+		return ncclSuccess;
+	r = cvy_nccl_check(comm, "ncclCommDestroy");
+	if (r)
+		return r;
+	id = comm->id;
+	pthread_mutex_lock(&comm->lock);
+	r = begin(comm);
+	pthread_mutex_unlock(&comm->lock);
+	note_end(comm, 1);
+	finish_destroyed(&id, 0);
+	return r;
+}
+
+ncclResult_t ncclCommAbort(ncclComm_t comm)
+{
+	struct cvy_nccl_id id;
+	ncclResult_t r;
+
+	if (!comm)
+		return ncclSuccess;
+	r = cvy_nccl_check(comm, "ncclCommAbort");
+	if (r)
+		return r;
+	id = comm->id;
+	/* A thread that waits with the lock lets go of it. */
+	__atomic_store_n(&comm->aborted, 1, __ATOMIC_RELEASE);
+	pthread_mutex_lock(&comm->group_lock);
+	covey_abort(comm->group);
+	pthread_mutex_unlock(&comm->group_lock);
+	pthread_mutex_lock(&comm->lock);
+	cvy_nccl_end(comm);
+	pthread_mutex_unlock(&comm->lock);
+	cvy_nccl_free(comm);
+	finish_destroyed(&id, 1);
+	return ncclSuccess;
+}

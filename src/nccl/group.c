@@ -1,0 +1,302 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A group of calls of one thread: nothing is launched until its end. Then all communicators that are being made join;
+ * collectives are launched in the order of the calls; and the messages of each communicator in rounds, each one launch.
+ */
+#include "group.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct making {
+	struct making *next;
+	ncclComm_t *out;
+};
+
+static __thread struct {
+	int depth;
+	ncclResult_t failed; /* the first call that was refused */
+	struct cvy_nccl_call *calls;
+	size_t count, room;
+	struct making *makings, **last_making;
+} kept;
+
+/* ---- checks ---- */
+
+static int is_message(const struct cvy_nccl_call *c)
+{
+	return c->kind == CVY_NCCL_SEND || c->kind == CVY_NCCL_RECV;
+}
+
+static int has_root(enum cvy_nccl_kind kind)
+{
+	return kind != CVY_NCCL_ALLREDUCE && kind != CVY_NCCL_REDUCE_SCATTER && kind != CVY_NCCL_ALLGATHER &&
+	       kind != CVY_NCCL_ALLTOALL;
+}
+
+static ncclResult_t check_op(const struct cvy_nccl_call *c)
+{
+	int made = c->op - ncclNumOps;
+
+	if (cvy_nccl_reduced(c->type) < 0)
+		return cvy_nccl_fail(ncclInvalidArgument,
+				     "%s: type %d is not reduced here: 8-bit floats can only be moved", c->name,
+				     (int)c->type);
+	if (c->op < 0 || (made >= 0 && (made >= c->comm->redop_count || !c->comm->redops[made].used)))
+		return cvy_nccl_fail(ncclInvalidArgument, "%s: %d is no reduction", c->name, c->op);
+	if (made >= 0 && c->comm->redops[made].type != c->type)
+		return cvy_nccl_fail(ncclInvalidArgument, "%s: the operator was created for type %d, not %d", c->name,
+				     (int)c->comm->redops[made].type, (int)c->type);
+	return ncclSuccess;
+}
+
+/* Under the lock. */
+static ncclResult_t check(const struct cvy_nccl_call *c)
+{
+	if (cvy_nccl_moved(c->type) < 0)
+		return cvy_nccl_fail(ncclInvalidArgument, "%s: %d is no type", c->name, (int)c->type);
+	if (has_root(c->kind) && (c->root < 0 || c->root >= c->comm->size))
+		return cvy_nccl_fail(ncclInvalidArgument, "%s: %s %d: it must be 0 to %d", c->name,
+				     is_message(c) ? "rank" : "root", c->root, c->comm->size - 1);
+	if (c->kind <= CVY_NCCL_REDUCE_SCATTER)
+		return check_op(c);
+	return ncclSuccess;
+}
+
+/* ---- collectives ---- */
+
+static ncclResult_t run_on_device(const struct cvy_nccl_call *c)
+{
+	ncclResult_t r = cvy_nccl_stream_before(c->comm, c->stream);
+
+	if (!r)
+		r = cvy_nccl_launch(c);
+	return r ? r : cvy_nccl_stream_after(c->comm, c->stream);
+}
+
+/* Under the lock. */
+static ncclResult_t run(const struct cvy_nccl_call *c, ncclResult_t (*what)(const struct cvy_nccl_call *))
+{
+	ncclResult_t r = cvy_nccl_usable(c->comm, c->name);
+	int was;
+
+	if (!r)
+		r = cvy_nccl_device_enter(c->comm, &was);
+	if (r)
+		return r;
+	r = what(c);
+	cvy_nccl_device_leave(c->comm, was);
+	return r;
+}
+
+static ncclResult_t run_collectives(void)
+{
+	ncclResult_t first = ncclSuccess;
+
+	for (size_t i = 0; i < kept.count; i++) {
+		struct cvy_nccl_call *c = &kept.calls[i];
+		ncclResult_t r;
+
+		if (is_message(c))
+			continue;
+		pthread_mutex_lock(&c->comm->lock);
+		r = run(c, run_on_device);
+		pthread_mutex_unlock(&c->comm->lock);
+		first = first ? first : r;
+	}
+	return first;
+}
+
+/* ---- messages ---- */
+
+/* The round of each message of @comm, in `op`. Returns the number of rounds. */
+static int number_rounds(const struct ncclComm *comm)
+{
+	int nth[2][CVY_NCCL_RANKS] = { { 0 } }, rounds = 0;
+
+	for (size_t i = 0; i < kept.count; i++) {
+		struct cvy_nccl_call *c = &kept.calls[i];
+
+		if (!is_message(c) || c->comm != comm)
+			continue;
+		c->op = cvy_nccl_round(nth[c->kind == CVY_NCCL_SEND][c->root]++, comm->size);
+		rounds = c->op + 1 > rounds ? c->op + 1 : rounds;
+	}
+	return rounds;
+}
+
+/* All messages go on the stream of the first; the others wait for it, or it for them. */
+static ncclResult_t meet(const struct cvy_nccl_call *first, int before)
+{
+	ncclResult_t r = ncclSuccess;
+
+	for (const struct cvy_nccl_call *c = first; c < kept.calls + kept.count && !r; c++) {
+		int seen = c->stream == first->stream || !is_message(c) || c->comm != first->comm;
+
+		for (const struct cvy_nccl_call *d = first; d < c && !seen; d++)
+			seen = is_message(d) && d->comm == c->comm && d->stream == c->stream;
+		if (!seen)
+			r = before ? cvy_nccl_stream_wait(first->stream, c->stream)
+				   : cvy_nccl_stream_wait(c->stream, first->stream);
+	}
+	return r;
+}
+
+static ncclResult_t run_round(const struct cvy_nccl_call *first, int round)
+{
+	ncclResult_t r = cvy_nccl_covey(covey_group_start(), NULL, first->name);
+	ncclResult_t ended;
+
+	if (r)
+		return r;
+	for (const struct cvy_nccl_call *c = first; c < kept.calls + kept.count && !r; c++) {
+		struct cvy_nccl_call on_one = *c;
+
+		if (!is_message(c) || c->comm != first->comm || c->op != round)
+			continue;
+		on_one.stream = first->stream;
+		r = cvy_nccl_launch(&on_one);
+	}
+	ended = cvy_nccl_covey(covey_group_end(), first->comm->group, first->name);
+	return r ? r : ended;
+}
+
+static ncclResult_t run_messages_of(const struct cvy_nccl_call *first)
+{
+	int rounds = number_rounds(first->comm);
+	ncclResult_t r = cvy_nccl_stream_before(first->comm, first->stream);
+
+	if (!r)
+		r = meet(first, 1);
+	for (int round = 0; round < rounds && !r; round++)
+		r = run_round(first, round);
+	if (!r)
+		r = cvy_nccl_stream_after(first->comm, first->stream);
+	return r ? r : meet(first, 0);
+}
+
+static ncclResult_t run_messages(void)
+{
+	ncclResult_t first = ncclSuccess;
+
+	for (size_t i = 0; i < kept.count; i++) {
+		struct cvy_nccl_call *c = &kept.calls[i];
+		int seen = !is_message(c);
+		ncclResult_t r;
+
+		for (size_t k = 0; k < i && !seen; k++)
+			seen = is_message(&kept.calls[k]) && kept.calls[k].comm == c->comm;
+		if (seen)
+			continue;
+		pthread_mutex_lock(&c->comm->lock);
+		r = run(c, run_messages_of);
+		pthread_mutex_unlock(&c->comm->lock);
+		first = first ? first : r;
+	}
+	return first;
+}
+
+/* ---- communicators ---- */
+
+static ncclResult_t finish_makings(void)
+{
+	ncclResult_t first = ncclSuccess;
+
+	while (kept.makings) {
+		struct making *m = kept.makings;
+		ncclResult_t r = (*m->out)->blocking ? cvy_nccl_finish(m->out) : ncclInProgress;
+
+		kept.makings = m->next;
+		free(m);
+		if (!first || first == ncclInProgress)
+			first = r ? r : first;
+	}
+	return first;
+}
+
+ncclResult_t cvy_nccl_making(ncclComm_t *out)
+{
+	struct making *m;
+
+	if (!kept.depth)
+		return (*out)->blocking ? cvy_nccl_finish(out) : ncclInProgress;
+	m = calloc(1, sizeof(*m));
+	if (!m)
+		return cvy_nccl_finish(out);
+	m->out = out;
+	if (!kept.makings)
+		kept.last_making = &kept.makings;
+	*kept.last_making = m;
+	kept.last_making = &m->next;
+	return ncclSuccess;
+}
+
+/* ---- calls ---- */
+
+static ncclResult_t keep(const struct cvy_nccl_call *c)
+{
+	if (kept.count == kept.room) {
+		size_t room = kept.room ? 2 * kept.room : 16;
+		struct cvy_nccl_call *more = realloc(kept.calls, room * sizeof(*more));
+
+		if (!more)
+			return cvy_nccl_fail(ncclSystemError, "%s: no memory for a group of calls", c->name);
+		kept.calls = more;
+		kept.room = room;
+	}
+	kept.calls[kept.count++] = *c;
+	return ncclSuccess;
+}
+
+ncclResult_t cvy_nccl_call(const struct cvy_nccl_call *c)
+{
+	ncclResult_t r = cvy_nccl_check(c->comm, c->name);
+
+	if (!r) {
+		pthread_mutex_lock(&c->comm->lock);
+		r = check(c);
+		if (!r && kept.depth)
+			r = keep(c);
+		else if (!r)
+			r = run(c, run_on_device);
+		pthread_mutex_unlock(&c->comm->lock);
+	}
+	if (r && kept.depth && !kept.failed)
+		kept.failed = r;
+	return r;
+}
+
+ncclResult_t ncclGroupStart(void)
+{
+	kept.depth++;
+	return ncclSuccess;
+}
+
+int cvy_nccl_group_drop(void)
+{
+	int was = kept.depth;
+
+	kept.depth = 0;
+	kept.failed = ncclSuccess;
+	free(kept.calls);
+	kept.calls = NULL;
+	kept.count = kept.room = 0;
+	return was;
+}
+
+/* A call that was refused does not keep the others from their peers. */
+ncclResult_t ncclGroupEnd(void)
+{
+	ncclResult_t refused = kept.failed, made, r;
+
+	if (!kept.depth)
+		return cvy_nccl_fail(ncclInvalidUsage, "ncclGroupEnd: there was no ncclGroupStart()");
+	if (--kept.depth)
+		return ncclSuccess;
+	made = finish_makings();
+	r = run_collectives();
+	r = r ? r : run_messages();
+	cvy_nccl_group_drop();
+	r = refused ? refused : r;
+	return r ? r : made;
+}

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Calls, and groups of calls (group.c). */
+#ifndef CVY_NCCL_GROUP_H
+#define CVY_NCCL_GROUP_H
+
+#include "comm.h"
+
+enum cvy_nccl_kind {
+	CVY_NCCL_ALLREDUCE,
+	CVY_NCCL_REDUCE,
+	CVY_NCCL_REDUCE_SCATTER,
+	CVY_NCCL_BROADCAST,
+	CVY_NCCL_ALLGATHER,
+	CVY_NCCL_ALLTOALL,
+	CVY_NCCL_GATHER,
+	CVY_NCCL_SCATTER,
+	CVY_NCCL_SEND,
+	CVY_NCCL_RECV
+};
+
+struct cvy_nccl_call {
+	const char *name;
+	enum cvy_nccl_kind kind;
+	ncclDataType_t type;
+	const void *send;
+	void *recv;
+	size_t count;
+	int op;	  /* ncclRedOp_t */
+	int root; /* or the peer */
+	struct ncclComm *comm;
+	cudaStream_t stream;
+};
+
+/* Checks a call; runs it, or keeps it until the end of the group of calls that is open on this thread. */
+ncclResult_t cvy_nccl_call(const struct cvy_nccl_call *call);
+/* The same for a communicator that is being made: *out is set, and waited for. */
+ncclResult_t cvy_nccl_making(ncclComm_t *out);
+/* Forgets the open group of calls: 0 if there was none. */
+int cvy_nccl_group_drop(void);
+
+/* launch.c, under the lock of the communicator. */
+ncclResult_t cvy_nccl_launch(const struct cvy_nccl_call *call);
+
+/* scale.cu: @to[i] = @from[i] times the scalar of @op. */
+struct cvy_nccl_scaling {
+	const void *from;
+	void *to;
+	size_t count, step; /* of a thread, in elements */
+	const void *at;
+	unsigned char value[8];
+	int type;
+};
+#ifdef __cplusplus
+extern "C"
+#endif
+	int
+	cvy_nccl_scale(const struct cvy_nccl_scaling *scaling, struct CUstream_st *stream);
+
+#endif

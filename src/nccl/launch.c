@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Calls of NCCL as calls of covey: datatypes, reductions, streams. */
+#include "group.h"
+
+#include <stdio.h>
+
+static struct CUstream_st *stream_of(const struct cvy_nccl_call *c)
+{
+	return c->stream ? (struct CUstream_st *)c->stream : COVEY_STREAM_DEFAULT;
+}
+
+static int reduces(enum cvy_nccl_kind kind)
+{
+	return kind == CVY_NCCL_ALLREDUCE || kind == CVY_NCCL_REDUCE || kind == CVY_NCCL_REDUCE_SCATTER;
+}
+
+static int run(const struct cvy_nccl_call *c, int type, int op)
+{
+	struct covey_group *g = c->comm->group;
+	struct CUstream_st *s = stream_of(c);
+
+	switch (c->kind) {
+	case CVY_NCCL_ALLREDUCE:
+		return covey_allreduce(c->send, c->recv, c->count, type, op, g, s, NULL);
+	case CVY_NCCL_REDUCE:
+		return covey_reduce(c->send, c->recv, c->count, type, op, c->root, g, s, NULL);
+	case CVY_NCCL_REDUCE_SCATTER:
+		return covey_reduce_scatter(c->send, c->recv, c->count, type, op, g, s, NULL);
+	case CVY_NCCL_BROADCAST:
+		return covey_broadcast(c->send, c->recv, c->count, type, c->root, g, s, NULL);
+	case CVY_NCCL_ALLGATHER:
+		return covey_allgather(c->send, c->recv, c->count, type, g, s, NULL);
+	case CVY_NCCL_ALLTOALL:
+		return covey_alltoall(c->send, c->recv, c->count, type, g, s, NULL);
+	case CVY_NCCL_GATHER:
+		return covey_gather(c->send, c->recv, c->count, type, c->root, g, s, NULL);
+	case CVY_NCCL_SCATTER:
+		return covey_scatter(c->send, c->recv, c->count, type, c->root, g, s, NULL);
+	case CVY_NCCL_SEND:
+		return covey_send(c->send, c->count, type, c->root, 0, g, s, NULL);
+	case CVY_NCCL_RECV:
+		return covey_recv(c->recv, c->count, type, c->root, 0, g, s, NULL);
+	}
+	return COVEY_ERR_INVAL;
+}
+
+static ncclResult_t run_plain(const struct cvy_nccl_call *c, int op)
+{
+	int type = reduces(c->kind) ? cvy_nccl_reduced(c->type) : cvy_nccl_moved(c->type);
+
+	return cvy_nccl_covey(run(c, type, op), c->comm->group, c->name);
+}
+
+/* ---- a scalar, then a sum ---- */
+
+static ncclResult_t scale(const struct cvy_nccl_call *c, const struct cvy_nccl_redop *op, void *to, size_t count)
+{
+	struct cvy_nccl_scaling s = { .from = c->send, .to = to, .count = count, .at = op->at, .type = (int)c->type };
+
+	for (size_t i = 0; i < sizeof(s.value); i++)
+		s.value[i] = op->value[i];
+	return cvy_nccl_cuda((cudaError_t)cvy_nccl_scale(&s, c->stream), c->name);
+}
+
+/* The output of an allreduce has room for the scaled input; the others borrow memory, which a graph can capture. */
+static ncclResult_t run_scaled(const struct cvy_nccl_call *c, const struct cvy_nccl_redop *op)
+{
+	size_t count = c->kind == CVY_NCCL_REDUCE_SCATTER ? c->count * (size_t)c->comm->size : c->count;
+	struct cvy_nccl_call then = *c;
+	void *room = c->recv;
+	ncclResult_t r = ncclSuccess;
+
+	if (!count)
+		return run_plain(c, COVEY_SUM);
+	if (c->kind != CVY_NCCL_ALLREDUCE)
+		r = cvy_nccl_cuda(cudaMallocAsync(&room, count * cvy_nccl_bytes(c->type), c->stream),
+				  "memory for the scaled input");
+	if (r)
+		return r;
+	r = scale(c, op, room, count);
+	then.send = room;
+	if (!r)
+		r = run_plain(&then, COVEY_SUM);
+	if (room != c->recv)
+		cudaFreeAsync(room, c->stream);
+	return r;
+}
+
+ncclResult_t cvy_nccl_launch(const struct cvy_nccl_call *c)
+{
+	struct ncclComm *comm = c->comm;
+
+	if (!reduces(c->kind) || c->op < ncclNumOps)
+		return run_plain(c, c->op);
+	return run_scaled(c, &comm->redops[c->op - ncclNumOps]);
+}

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What needs neither a group nor a device: types, names of groups, rounds of messages. Tested alone. */
+#ifndef CVY_NCCL_PURE_H
+#define CVY_NCCL_PURE_H
+
+#include "nccl_types.h"
+
+#define CVY_NCCL_RANKS 32     /* of a group with devices */
+#define CVY_NCCL_MESSAGES 128 /* of one launch */
+#define CVY_NCCL_STORE_CHARS 96
+#define CVY_NCCL_NAME_CHARS 48
+
+/* The content of an ncclUniqueId. */
+struct cvy_nccl_id {
+	char mark[8];			  /* CVY_NCCL_MARK */
+	uint64_t root;			  /* random; the same for all communicators that were made from one id */
+	uint64_t path;			  /* 0, then mixed with each step from communicator to communicator */
+	uint64_t own_store;		  /* not 0: the store ends with the last process that uses it (store.h) */
+	char store[CVY_NCCL_STORE_CHARS]; /* URL; empty: the variable COVEY_STORE of each rank */
+};
+
+#define CVY_NCCL_MARK "covey-1"
+
+/* How a communicator was made from another one. */
+enum cvy_nccl_step { CVY_NCCL_SPLIT = 1, CVY_NCCL_SHRINK, CVY_NCCL_GROW };
+
+/* covey's number for a type that is reduced; -1: there is none. */
+int cvy_nccl_reduced(ncclDataType_t type);
+/* The same for a type that is only moved: 8-bit floats move as bytes. */
+int cvy_nccl_moved(ncclDataType_t type);
+/* Bytes of an element; 0: no such type. */
+size_t cvy_nccl_bytes(ncclDataType_t type);
+/* What a caller of NCCL gets for an error of covey. */
+ncclResult_t cvy_nccl_result(int err);
+
+/* One more step on a path: the same on all ranks that give the same numbers. */
+uint64_t cvy_nccl_mix(uint64_t path, enum cvy_nccl_step step, uint64_t number, uint64_t count);
+/* The name of the group, in @text of CVY_NCCL_NAME_CHARS. */
+void cvy_nccl_name(const struct cvy_nccl_id *id, char *text);
+
+/*
+ * The place of a rank in a split: @all has color and key of each of @size ranks. Returns the size of the new communicator
+ * and writes the rank; 0: the rank is in none.
+ */
+int cvy_nccl_split(const int32_t (*all)[2], int size, int rank, int *new_rank);
+/* The same for a shrink; -1: @excluded names no rank, or a rank twice, or this one. */
+int cvy_nccl_shrink(const int *excluded, int n, int size, int rank, int *new_rank, uint64_t *key);
+
+/*
+ * A message of one communicator and one group of calls: it goes in round `nth / quota`, where it is the nth to that peer,
+ * or from it, and quota depends on the size of the communicator alone. So both sides have it in the same round, and no
+ * launch has more than CVY_NCCL_MESSAGES.
+ */
+int cvy_nccl_round(int nth, int size);
+
+#endif

@@ -1,0 +1,3 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The program of NCCL, on a CPU. */
+#include "api.cu"
