@@ -76,9 +76,9 @@ class Buffer(_Life):
 
     def _enter_members(self) -> None:
         change, self._members_change = self._members_change, False
-        if change:
-            covey = getattr(self.group, "covey", None)
-            self.calls.admit(covey.view().members if covey is not None else ())
+        if change:  # active_ranks() has those that came in at the last safe point, also before the next view is known
+            active = getattr(self.group, "active_ranks", None)
+            self.calls.admit(active().nonzero().view(-1).tolist() if active is not None else ())
 
     def _active(self, active_ranks: Optional[torch.Tensor], device: torch.device) -> torch.Tensor:
         """The caller's mask for the ranks of the group: a view of it, so that zeros are written there."""
