@@ -132,7 +132,7 @@ class Buffer(_Life):
 
     def get_next_combine_buffer(self, handle: Handle) -> torch.Tensor:
         """A place for the experts' results, for a combine with zero_copy."""
-        return handle.buffer()
+        return _low_latency.handle_of(handle).buffer()
 
 
 def _milliseconds(timeout_us: int) -> int:
