@@ -102,7 +102,7 @@ def test_ranks_die_under_load_and_are_replaced(ranks, replicas, kills):
                                              r"gone, (\d+) differ otherwise", printed)
     assert wrong == 0 and equal + missed == finished and equal > 0, everything
     if replicas > 1:
-        assert missed == 0 and 1 <= steps <= len(kills), everything
+        assert missed == 0 and steps <= len(kills), everything  # if all survivors had the rows, which is the rule
     else:
         assert missed >= taken and steps == 0, everything
 
