@@ -207,3 +207,87 @@ def refuses(store, rank):
 
 def test_what_is_wrong_is_named(processes):
     processes.run(1, refuses)
+
+
+def refuses_more(store, rank):
+    """Calls that would read memory that is not theirs, and those whose errors named another cause."""
+    from covey.ep import Buffer
+
+    for arguments, why in (((0, 1, 0), "num_ranks is 0: it must be from 1 to 4096"), ((5000, 1, 0), "num_ranks is 5000"),
+                           ((1, 1.5, 0), "num_experts_per_rank is 1.5: it must be a whole number")):
+        with pytest.raises((TypeError, ValueError), match=why):
+            Buffer(rank=0).update_memory_buffers(*arguments)
+    with pytest.raises(TypeError, match="rank is '0': it must be a whole number"):
+        Buffer(rank="0").update_memory_buffers(2, 1, 0)
+    x, weights = torch.ones(2, HIDDEN, dtype=torch.bfloat16), torch.ones(2, TOP_K)
+    ids = torch.zeros(2, TOP_K, dtype=torch.int64)
+    with pytest.raises(RuntimeError, match="no memory yet"):
+        Buffer(rank=0).dispatch(x, ids, TOKENS, 4)
+    buffer = made(store, rank, 1)
+    most = CAPACITY * PER_RANK
+    wrong = [(dict(x=x.to(torch.float8_e4m3fn)), TypeError, "x is torch.float8_e4m3fn"),
+             (dict(x=x.to("meta")), TypeError, "x is on meta: it must be on the host or on a CUDA device"),
+             (dict(topk_idx=ids.to("meta")), ValueError, "topk_idx is on meta, but x is on cpu"),
+             (dict(num_max_dispatch_tokens_per_rank=2**40), ValueError, f"num_max_dispatch_tokens_per_rank is {2**40}"),
+             (dict(num_max_dispatch_tokens_per_rank=None), TypeError, "rank is None: it must be a whole number"),
+             (dict(num_experts=-PER_RANK), ValueError, f"at most {most}"),
+             (dict(num_experts=most + PER_RANK), ValueError, f"at most {most}"),
+             (dict(cumulative_local_expert_recv_stats=[0]), TypeError, "recv_stats is list"),
+             (dict(dispatch_wait_recv_cost_stats=[0]), TypeError, "cost_stats is list")]
+    right = dict(x=x, topk_idx=ids, num_max_dispatch_tokens_per_rank=TOKENS, use_fp8=False)
+    for change, kind, why in wrong:
+        with pytest.raises(kind, match=why):
+            buffer.dispatch(**{**right, **change})
+    recv_x, _, handle, _, _ = buffer.dispatch(**right)
+    right = dict(x=recv_x, topk_idx=ids, topk_weights=weights, handle=handle)
+    wrong = [(dict(topk_idx=ids[:1], topk_weights=weights[:1]), ValueError, rf"topk_idx is \(1, {TOP_K}\)"),
+             (dict(topk_idx=ids.repeat(2, 1), topk_weights=weights.repeat(2, 1)), ValueError, rf"topk_idx is \(4, {TOP_K}\)"),
+             (dict(x=None), TypeError, "x is NoneType"),
+             (dict(out=x.to("meta")), ValueError, "out is on meta")]
+    for change, kind, why in wrong:
+        with pytest.raises(kind, match=why):
+            buffer.combine(**{**right, **change})
+    for call, kind, why in ((lambda: buffer.connect_ranks(1), TypeError, "remote_ranks is 1: it must be a list"),
+                            (lambda: buffer.disconnect_ranks([CAPACITY]), ValueError, "beyond the capacity"),
+                            (lambda: buffer.update_mask_buffer("1", True), TypeError, "rank_to_mask is '1'"),
+                            (lambda: buffer.query_mask_buffer([0]), TypeError, "mask_status is list"),
+                            (lambda: buffer.get_next_combine_buffer(3), TypeError, "handle is int"),
+                            (lambda: buffer.get_local_buffer_tensor(torch.int8, (2,), -1), ValueError, "offset is -1")):
+        with pytest.raises(kind, match=why):
+            call()
+    assert buffer.get_local_buffer_tensor(torch.int8, (2, 3)).shape == (2, 3)
+    assert torch.equal(buffer.combine(**right)[0], TOP_K * x)  # nothing has changed
+    buffer.destroy()
+    for call in (lambda: buffer.dispatch(x, ids, TOKENS), lambda: buffer.combine(**right), buffer.barrier,
+                 lambda: buffer.connect_ranks([0]), lambda: buffer.update_memory_buffers(CAPACITY, PER_RANK, 0)):
+        with pytest.raises(RuntimeError, match="the buffer is destroyed"):
+            call()
+
+
+def test_more_that_is_wrong(processes):
+    processes.run(1, refuses_more)
+
+
+def differs(store, rank, change):
+    """Ranks that call with other numbers: both get an error that names them."""
+    import covey
+
+    buffer = made(store, rank, 2)
+    x, ids = torch.ones(2, HIDDEN, dtype=torch.bfloat16), torch.zeros(2, TOP_K, dtype=torch.int64)
+    arguments = dict(x=x, topk_idx=ids, num_max_dispatch_tokens_per_rank=TOKENS, use_fp8=False)
+    if rank == 1 and change == "hidden":
+        arguments["x"] = torch.ones(2, 2 * HIDDEN, dtype=torch.bfloat16)
+    elif rank == 1 and change == "tokens":
+        arguments["num_max_dispatch_tokens_per_rank"] = TOKENS + 1
+    elif rank == 1:
+        arguments["use_fp8"] = True
+    with pytest.raises(covey.errors.MismatchError) as refused:
+        for _ in range(2):  # the rank that is ahead learns of it in its next call
+            buffer.dispatch(**arguments)
+    return str(refused.value)
+
+
+@pytest.mark.parametrize("change", ["hidden", "tokens", "fp8"])
+def test_ranks_that_differ_are_told(processes, change):
+    for text in processes.run(2, differs, change):
+        assert "rank 0" in text and "rank 1" in text and "dispatch" in text, text

@@ -27,13 +27,14 @@ class Dispatcher:
 
     def get_buffer(self):
         if self.buffer is None:
-            hint = ep.Buffer.get_ep_buffer_size_hint(TOKENS, HIDDEN, self.group.size(), PER_RANK * RANKS)
+            hint = ep.Buffer.get_ep_buffer_size_hint(TOKENS, HIDDEN, self.group.size(), PER_RANK * self.group.size())
             self.buffer = ep.Buffer(self.group, hint)
         return self.buffer
 
     def step(self, number, hook, dies=False):
         """Returns nothing: it checks against what `active` says."""
-        buffer, rank, experts = self.get_buffer(), self.group.rank(), PER_RANK * RANKS
+        buffer, rank, size = self.get_buffer(), self.group.rank(), self.group.size()
+        experts = PER_RANK * size
         x, ids, weights = inputs(rank, number, experts)
         timeout = -1 if self.first_execution else self.timeout_us
         recv_x, count, handle, event, wait = buffer.dispatch(
@@ -41,14 +42,21 @@ class Dispatcher:
         wait() if hook else event.current_stream_wait()
         if dies:
             die()
-        sources = [r for r in range(RANKS) if self.active[r]]
+        sources = [r for r in range(size) if self.active[r]]
         check_rows(rank * PER_RANK, PER_RANK, recv_x, count, handle, sources, number, experts)
         y = results(rank * PER_RANK, recv_x, count)
         out, event, wait = buffer.combine(y, ids, weights, self.active, timeout, handle, async_finish=not hook,
                                           return_recv_hook=hook)
         wait() if hook else event.current_stream_wait()
-        check_out(out, rank, number, experts, PER_RANK, [r for r in range(RANKS) if self.active[r]], False)
+        check_out(out, rank, number, experts, PER_RANK, [r for r in range(size) if self.active[r]], False)
         self.first_execution = False
+
+
+def lags(group, ranks):
+    """What a member knows for a moment when @ranks have come in: the view in which they are pending still."""
+    view = group.covey.view()
+    view.members, view.pending = view.members - frozenset(ranks), frozenset(ranks)
+    group.covey.view = lambda: view
 
 
 def recovered(pipe, rank, path, url, rejoins, hook, early):
@@ -81,6 +89,7 @@ def recovered(pipe, rank, path, url, rejoins, hook, early):
                 break
             time.sleep(0.01)
         mooncake.recover_ranks(group, lost)
+        lags(group, lost)
         dispatcher.buffer.update_ep_member()
         active.fill_(1)
     flags = [None] * RANKS
@@ -89,6 +98,7 @@ def recovered(pipe, rank, path, url, rejoins, hook, early):
     assert locations.tolist() == [0] * 4
     for number in range(10, 14):
         dispatcher.step(number, hook)
+        group.covey.__dict__.pop("view", None)
         assert active.tolist() == [1, 1, 1]
     dispatcher.buffer.destroy()
     dist.destroy_process_group()

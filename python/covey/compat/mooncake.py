@@ -96,12 +96,21 @@ def _admit_all(group: ProcessGroup, wanted: Optional[frozenset]) -> None:
 
 
 def recover_ranks(group: ProcessGroup, ranks: Sequence[int]) -> None:
-    """Takes @ranks in again. All members call it at the same place; the ranks themselves call join_group().
+    """Takes @ranks in, again or for the first time: then the group grows. All members call it at the same place; the
+    ranks themselves call join_group().
 
     Raises TimeoutError, on all, if they are not there within the group's timeout.
     """
-    wanted = frozenset(ranks)
-    group.covey.recover(ranks)
+    wanted, size = frozenset(ranks), group.covey.size
+    beyond = sorted(r for r in wanted if not 0 <= r < group.covey.max_ranks)
+    if beyond:
+        raise ValueError(f"ranks {beyond} have no place: they must be from 0 to {group.covey.max_ranks - 1}; "
+                         "max_world_size of the options sets it")
+    known = [r for r in wanted if r < size]
+    if known:
+        group.covey.recover(known)
+    if len(known) < len(wanted):
+        group.covey.extend(max(wanted) + 1)
     _admit_all(group, wanted)
     group.__dict__.setdefault("_joiners", set()).difference_update(wanted)
     group._refresh_active()

@@ -28,11 +28,25 @@ def kind_of(x: torch.Tensor, e4m3: bool, compact: bool = False) -> int:
     return _DTYPES.get(x.dtype, 0) | (E4M3 if e4m3 else 0) | (COMPACT if compact else 0)
 
 
-def matrix(tensor: Any, name: str, rows: Optional[int], columns: Optional[int], *dtypes: torch.dtype) -> torch.Tensor:
-    """@tensor, if it is contiguous, [rows, columns] and of one of @dtypes. None: any number."""
+def of_torch(tensor: Any, name: str) -> torch.Tensor:
+    """@tensor, if it is one."""
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"{name} is {type(tensor).__name__}: it must be a tensor")
-    shape = tuple(tensor.shape)
+    return tensor
+
+
+def number(value: Any, name: str, least: int, most: int) -> int:
+    """@value, if it is a whole number from @least to @most."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{name} is {value!r}: it must be a whole number")
+    if not least <= value <= most:
+        raise ValueError(f"{name} is {value}: it must be from {least} to {most}")
+    return int(value)
+
+
+def matrix(tensor: Any, name: str, rows: Optional[int], columns: Optional[int], *dtypes: torch.dtype) -> torch.Tensor:
+    """@tensor, if it is contiguous, [rows, columns] and of one of @dtypes. None: any number."""
+    shape = tuple(of_torch(tensor, name).shape)
     if len(shape) != 2 or rows not in (None, shape[0]) or columns not in (None, shape[1]):
         raise ValueError(f"{name} is {shape}: it must be [{'n' if rows is None else rows}, "
                          f"{'any' if columns is None else columns}]")
@@ -46,14 +60,15 @@ def matrix(tensor: Any, name: str, rows: Optional[int], columns: Optional[int], 
 class Rows:
     """What a dispatch leaves on this rank, and what the combine of its tokens needs: struct covey_dispatch_args."""
 
-    def __init__(self, shape: Shape, ep: Any, size: int, device: torch.device, tokens: bool):
+    def __init__(self, shape: Shape, ep: Any, size: int, device: torch.device, num_tokens: int,
+                 tokens: bool):
         bins = () if shape.kind & COMPACT else (shape.per_rank,)
         n, groups, on_device = size * shape.tokens, -(-shape.hidden // _GROUP), device.type == "cuda"
 
         def room(*sides, dtype):
             return torch.empty(sides, dtype=dtype, device=device)
 
-        self.shape, self.outcome = shape, None
+        self.shape, self.num_tokens, self.outcome = shape, num_tokens, None
         self.dtype = torch.float16 if shape.kind & FLOAT16 else torch.bfloat16
         self.packed_x = room(*bins, n, shape.hidden, dtype=torch.float8_e4m3fn if shape.kind & E4M3 else self.dtype)
         self.packed_scales = self.recv_experts = self.recv_weights = self.route = self.expert_tokens = None
@@ -84,6 +99,17 @@ def _point(args: Any, tensors: dict) -> None:
     for name, tensor in tensors.items():
         if tensor is not None:
             setattr(args, name, tensor.data_ptr())
+
+
+def _inputs(device: torch.device, tensors: dict) -> dict:
+    """@tensors, all of them on @device: the library takes addresses, and cannot see where they are."""
+    if device.type not in ("cpu", "cuda"):
+        raise TypeError(f"x is on {device}: it must be on the host or on a CUDA device")
+    for name, tensor in tensors.items():
+        if tensor is not None and tensor.device != device:
+            name = "topk_idx" if name.startswith("experts") else name
+            raise ValueError(f"{name} is on {tensor.device}, but x is on {device}: all tensors of a call must be on one")
+    return tensors
 
 
 def _ids(ids: torch.Tensor) -> dict:
@@ -146,13 +172,13 @@ class Calls(Members):
         self.enter()
         if len(x) > shape.tokens:
             raise ValueError(f"x has {len(x)} tokens: the call says that a rank has at most {shape.tokens}")
+        inputs = _inputs(x.device, {"x": x, "x_scales": x_scales, "weights": weights, "waited": waited, **_ids(ids),
+                                    "active_ranks": self.active(x.device) if active is None else active})
         ep = self.pair(shape)
-        rows = Rows(shape, ep, self.size, x.device, tokens)
+        rows = Rows(shape, ep, self.size, x.device, len(x), tokens)
         args = _abi.covey_dispatch_args(size=ctypes.sizeof(_abi.covey_dispatch_args), num_tokens=len(x),
                                         timeout_ms=timeout_ms, fill_tail=int(fill_tail), expert_alignment=alignment)
         rows.point(args, Rows.OUTPUTS)
-        inputs = {"x": x, "x_scales": x_scales, "weights": weights, "waited": waited, **_ids(ids),
-                  "active_ranks": self.active(x.device) if active is None else active}
         _point(args, inputs)
         event, hook = self._run("covey_dispatch", ep, args, x.device, (rows, inputs), after and (lambda: after(rows)),
                                 **how)
@@ -172,12 +198,12 @@ class Calls(Members):
             (event or None, hook or None)
         """
         self.enter()
+        inputs = _inputs(y.device, {"y": y, "weights": weights, "out": out, "waited": waited, **_ids(ids),
+                                    "active_ranks": self.active(y.device) if active is None else active})
         ep = self.pair(shape or rows.shape)
         args = _abi.covey_combine_args(size=ctypes.sizeof(_abi.covey_combine_args), num_tokens=len(ids),
                                        timeout_ms=timeout_ms)
         rows.point(args, Rows.OF_COMBINE)
-        inputs = {"y": y, "weights": weights, "out": out, "waited": waited, **_ids(ids),
-                  "active_ranks": self.active(y.device) if active is None else active}
         _point(args, inputs)
         return self._run("covey_combine", ep, args, y.device, (rows, inputs), after, **how)
 

@@ -6,10 +6,11 @@ from typing import Any, Callable, Optional, Tuple
 
 import torch
 
-from ._calls import Calls, Rows, kind_of, matrix
+from ._calls import Calls, Rows, kind_of, matrix, number, of_torch
 from ._members import E4M3, Shape
 
 _SLOTS, _TOP_K = 4, 8
+_MOST_TOKENS = 1048576  # of a handle
 _IDS = (torch.int32, torch.int64)
 
 
@@ -52,7 +53,7 @@ class Handle(Sequence):
 
 def waits_of(stats: Optional[torch.Tensor], size: int, name: str) -> Optional[torch.Tensor]:
     """Where the waits for each source are added: int64, an entry for each rank at least."""
-    if stats is not None and (stats.dtype != torch.int64 or stats.numel() < size or not stats.is_contiguous()):
+    if stats is not None and (of_torch(stats, name).dtype != torch.int64 or stats.numel() < size or not stats.is_contiguous()):
         raise ValueError(f"{name} is {stats.dtype} {tuple(stats.shape)}: it must be a contiguous int64 tensor with an "
                          f"entry for each of the {size} ranks")
     return stats
@@ -67,11 +68,14 @@ def dispatch(calls: Calls, x: torch.Tensor, ids: torch.Tensor, max_tokens: int, 
         after: after() runs, or launches, when the rows are here
         more: as of Calls.dispatch()
     """
-    matrix(x, "x", None, None)
+    matrix(x, "x", None, None, torch.bfloat16, torch.float16)
+    number(max_tokens, "num_max_dispatch_tokens_per_rank", 1, _MOST_TOKENS)
     matrix(ids, "topk_idx", len(x), None, *_IDS)
     calls.enter()
-    if stats is not None and (stats.dtype != torch.int32 or stats.numel() != per_rank):
-        raise ValueError(f"cumulative_local_expert_recv_stats is {stats.dtype} {tuple(stats.shape)}: it must be int32 "
+    name = "cumulative_local_expert_recv_stats"
+    if stats is not None and (of_torch(stats, name).dtype != torch.int32 or stats.numel() != per_rank
+                              or stats.device != x.device):
+        raise ValueError(f"{name} is {stats.dtype} {tuple(stats.shape)} on {stats.device}: it must be int32 on {x.device} "
                          f"with {per_rank} elements, the experts of a rank")
 
     def here(rows: Rows) -> None:
@@ -89,17 +93,22 @@ def dispatch(calls: Calls, x: torch.Tensor, ids: torch.Tensor, max_tokens: int, 
     return recv_x, rows.count, rows, event, hook
 
 
+def handle_of(handle: Any) -> Handle:
+    """@handle, if it is one."""
+    if not isinstance(handle, Handle):
+        raise TypeError(f"handle is {type(handle).__name__}: it must be the one that the dispatch of these tokens gave")
+    return handle
+
+
 def combine(calls: Calls, handle: Handle, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, *, zero_copy: bool,
             out: Optional[torch.Tensor], waits: Optional[torch.Tensor], hook: bool, event: bool, **more: Any) -> Tuple:
     """Returns (combined, event, hook). @more: as of Calls.combine()."""
-    if not isinstance(handle, Handle):
-        raise TypeError(f"handle is {type(handle).__name__}: it must be the one that the dispatch of these tokens gave")
-    rows = handle.rows
-    matrix(ids, "topk_idx", None, rows.shape.top_k, *_IDS)
+    rows = handle_of(handle).rows
+    matrix(ids, "topk_idx", rows.num_tokens, rows.shape.top_k, *_IDS)
     matrix(weights, "topk_weights", len(ids), rows.shape.top_k, torch.float32)
     if zero_copy:
         x = handle.buffer()
-    if x.shape != rows.packed_x.shape or x.dtype != rows.dtype or not x.is_contiguous():
+    if of_torch(x, "x").shape != rows.packed_x.shape or x.dtype != rows.dtype or not x.is_contiguous():
         raise ValueError(f"x is {x.dtype} {tuple(x.shape)}: it must be contiguous, {rows.dtype} and "
                          f"{tuple(rows.packed_x.shape)}, as what the dispatch gave")
     if out is None:

@@ -151,13 +151,20 @@ class Members:
                 self._entering = False
                 self._lay_out(shapes)
             self._begin_again(outcome.ranks, outcome.ranks - before)
-            missing = sorted(waits_for - outcome.ranks)
+            if not waits_for:
+                return
+            missing, late = self._agree(waits_for - outcome.ranks, time.monotonic() > until)
             if not missing:
                 return
-            late = torch.tensor([time.monotonic() > until], dtype=torch.uint8)
-            group.allreduce(late, op="max")
-            if late.item():
+            if late:
                 raise CoveyTimeout(_TIMEOUT, f"ranks {missing} did not come", missing[0], outcome.epoch, outcome.seq)
+
+    def _agree(self, missing: FrozenSet[int], late: bool):
+        """What any rank misses, and whether one gives up: ranks may know of a death at different times."""
+        word = torch.zeros(self.capacity + 1, dtype=torch.uint8)
+        word[[*sorted(missing), *[self.capacity] * late]] = 1
+        self.live.allreduce(word, op="max")
+        return word[:-1].nonzero().view(-1).tolist(), bool(word[-1])
 
     def _state(self, awaited: FrozenSet[int]) -> bytes:
         bits = sum(1 << r for r in awaited).to_bytes(-(-self.capacity // 8), "little")
@@ -215,6 +222,8 @@ class Members:
             ranks: entries of @into; None: the capacity
         """
         ranks = self.capacity if ranks is None else ranks
+        if not isinstance(into, torch.Tensor):
+            raise TypeError(f"mask_status is {type(into).__name__}: it must be an int32 tensor")
         if into.dtype != torch.int32 or into.numel() != ranks or not into.is_contiguous():
             raise ValueError(f"mask_status is {into.dtype} {tuple(into.shape)}: it must be a contiguous int32 tensor "
                              f"of {ranks}, an entry for each rank")

@@ -18,7 +18,9 @@ from typing import Any, Iterable, Optional, Tuple
 import torch
 
 from . import _low_latency
+from .._abi import COVEY_MAX_RANKS
 from ._calls import Calls
+from ._calls import number as whole
 from ._event import EventHandle, EventOverlap, refuse
 from ._low_latency import Handle
 from ._meeting import by_environment, by_group, by_mpi, by_store, number, tell
@@ -26,6 +28,7 @@ from ._meeting import by_environment, by_group, by_mpi, by_store, number, tell
 DEFAULT_TIMEOUT_MS = 30_000
 topk_idx_t = torch.int64
 _SCRATCH_BYTES = 1 << 16
+_MOST_EXPERTS = 1048576
 _WHY_NOT = {
     "round_scale": "scales are not rounded to powers of two",
     "use_ue8m0": "scales are float32",
@@ -89,6 +92,7 @@ class Buffer:
         self._number = number()
         self._meeting: Any = None
         self._calls: Optional[Calls] = None
+        self._destroyed = False
         self._experts_per_rank = 0
         self._connected: set = {rank}
         self._staged: set = set()  # of them, those that wait to be unmasked
@@ -99,7 +103,8 @@ class Buffer:
     @property
     def calls(self) -> Calls:
         if self._calls is None:
-            raise RuntimeError("the buffer has no memory yet: call update_memory_buffers() first")
+            raise RuntimeError("the buffer is destroyed: make another one" if self._destroyed else
+                               "the buffer has no memory yet: call update_memory_buffers() first")
         return self._calls
 
     @property
@@ -110,8 +115,11 @@ class Buffer:
     def update_memory_buffers(self, num_ranks: int, num_experts_per_rank: int, num_rdma_bytes: int,
                               num_nvl_bytes: int = 0) -> None:
         """Sets the capacity. @num_ranks is for the life of the buffer; @num_rdma_bytes as get_rdma_size_hint() says."""
-        if num_experts_per_rank < 1:
-            raise ValueError(f"num_experts_per_rank is {num_experts_per_rank}: it must be 1 or more")
+        if self._destroyed:
+            raise RuntimeError("the buffer is destroyed: make another one")
+        whole(num_ranks, "num_ranks", 1, COVEY_MAX_RANKS)
+        whole(num_experts_per_rank, "num_experts_per_rank", 1, _MOST_EXPERTS // num_ranks)
+        whole(self.rank, "rank", 0, num_ranks - 1)
         if self._calls is not None and (num_ranks, num_experts_per_rank) != (self.group_size, self._experts_per_rank):
             raise ValueError(f"this buffer is for {self.group_size} ranks with {self._experts_per_rank} experts each: "
                              "destroy it and make another for a different capacity")
@@ -124,7 +132,7 @@ class Buffer:
         """Leaves the group."""
         if not self.explicitly_destroy:
             raise RuntimeError("make the buffer with explicitly_destroy=True to call destroy()")
-        calls, self._calls = self._calls, None
+        calls, self._calls, self._destroyed = self._calls, None, True
         if calls is not None:
             calls.close(leaves=True)
 
@@ -140,10 +148,7 @@ class Buffer:
         members call at the same place; without it they come in when one of them is unmasked.
         """
         calls = self.calls
-        ranks = set(int(r) for r in remote_ranks) | {self.rank}
-        bad = sorted(r for r in ranks if not 0 <= r < self.group_size)
-        if bad:
-            raise ValueError(f"ranks {bad} are beyond the capacity, {self.group_size}: update_memory_buffers() set it")
+        ranks = self._ranks(remote_ranks) | {self.rank}
         new = ranks - self._connected
         self._connected |= ranks
         if calls.group is None:
@@ -155,6 +160,15 @@ class Buffer:
             self.admit(new)
         elif new:
             self._staged |= new
+
+    def _ranks(self, given: Iterable[int]) -> set:
+        if not hasattr(given, "__iter__"):
+            raise TypeError(f"remote_ranks is {given!r}: it must be a list of ranks")
+        ranks = set(int(r) for r in given)
+        bad = sorted(r for r in ranks if not 0 <= r < self.group_size)
+        if bad:
+            raise ValueError(f"ranks {bad} are beyond the capacity, {self.group_size}: update_memory_buffers() set it")
+        return ranks
 
     def _meet(self, ranks: set) -> None:
         self._meeting = meeting = self._find(ranks)
@@ -178,7 +192,7 @@ class Buffer:
     def disconnect_ranks(self, remote_ranks: Iterable[int]) -> None:
         """These ranks take no part from here on. Members among them leave when what they have called is done."""
         group = self.calls.live
-        ranks = set(int(r) for r in remote_ranks) - {self.rank}
+        ranks = self._ranks(remote_ranks) - {self.rank}
         for rank in sorted(ranks & group.view().members):
             group.retire(rank)
         self._connected -= ranks
@@ -200,18 +214,18 @@ class Buffer:
 
     def update_mask_buffer(self, rank_to_mask: int, mask: bool = False) -> None:
         """Masks or unmasks a rank. If it was connected without activate, that is a safe point: all such ranks come in."""
-        if not 0 <= rank_to_mask < self.group_size:
-            raise ValueError(f"rank_to_mask is {rank_to_mask}: it must be from 0 to {self.group_size - 1}")
+        calls = self.calls
+        whole(rank_to_mask, "rank_to_mask", 0, self.group_size - 1)
         if mask:
             if rank_to_mask == self.rank:
                 raise ValueError("a rank cannot mask itself")
-            self.calls.mask(rank_to_mask, True)
+            calls.mask(rank_to_mask, True)
             return
         if rank_to_mask not in self._connected:
             raise ValueError(f"rank {rank_to_mask} is not connected: call connect_ranks() first")
         if rank_to_mask in self._staged:
             self.admit(self._staged)
-        self.calls.mask(rank_to_mask, False)
+        calls.mask(rank_to_mask, False)
 
     def query_mask_buffer(self, mask_status: torch.Tensor) -> None:
         """Writes 1 for masked ranks into @mask_status, int32 [capacity]: lost, late, masked, or not connected."""
@@ -261,8 +275,10 @@ class Buffer:
     def get_local_buffer_tensor(self, dtype: torch.dtype, size: Optional[torch.Size] = None, offset: int = 0,
                                 use_rdma_buffer: bool = False) -> torch.Tensor:
         """Scratch memory: nothing of covey is in it, so callers may write and clear it."""
+        if offset < 0:
+            raise ValueError(f"offset is {offset}: it must be 0 or more")
         itemsize = torch.empty(0, dtype=dtype).element_size()
-        count = size.numel() if size is not None else 0
+        count = torch.Size(size).numel() if size is not None else 0
         need = max((offset + count) * itemsize, _SCRATCH_BYTES)
         if self._scratch is None or self._scratch.numel() < need:
             device = "cpu" if current_device() is None else "cuda"
@@ -304,11 +320,12 @@ class Buffer:
             recv_count [El] int32, handle, EventOverlap, hook
         """
         refuse("dispatch()", {"round_scale": round_scale, "use_ue8m0": use_ue8m0, **more}, _WHY_NOT)
-        if num_experts is not None and num_experts % self._experts_per_rank:
+        calls, most = self.calls, self.group_size * self._experts_per_rank
+        if num_experts is not None and (num_experts % self._experts_per_rank or not 0 < num_experts <= most):
             raise ValueError(f"num_experts is {num_experts}: it must be a multiple of {self._experts_per_rank}, the "
-                             "experts of a rank")
+                             f"experts of a rank, and at most {most}")
         recv_x, count, rows, event, hook = _low_latency.dispatch(
-            self.calls, x, topk_idx, num_max_dispatch_tokens_per_rank, self._experts_per_rank, use_fp8=use_fp8,
+            calls, x, topk_idx, num_max_dispatch_tokens_per_rank, self._experts_per_rank, use_fp8=use_fp8,
             stats=cumulative_local_expert_recv_stats, waits=dispatch_wait_recv_cost_stats, hook=return_recv_hook,
             event=async_finish)
         handle = Handle(rows, num_max_dispatch_tokens_per_rank, x.shape[1])
@@ -342,7 +359,7 @@ class Buffer:
 
     def get_next_combine_buffer(self, handle: Handle) -> torch.Tensor:
         """A place for the experts' results, for a combine with zero_copy."""
-        return handle.buffer()
+        return _low_latency.handle_of(handle).buffer()
 
 
 __all__ = ["Buffer", "Config", "EventOverlap", "topk_idx_t"]

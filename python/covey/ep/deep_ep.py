@@ -276,7 +276,7 @@ class Buffer(_Life):
 
     def get_next_low_latency_combine_buffer(self, handle: Handle) -> torch.Tensor:
         """A place for the experts' results, for a combine with zero_copy."""
-        return handle.buffer()
+        return _low_latency.handle_of(handle).buffer()
 
 
 class EPHandle:

@@ -76,9 +76,9 @@ class Buffer(_Life):
 
     def _enter_members(self) -> None:
         change, self._members_change = self._members_change, False
-        if change:
-            covey = getattr(self.group, "covey", None)
-            self.calls.admit(covey.view().members if covey is not None else ())
+        if change:  # active_ranks() has those that came in at the last safe point, also before the next view is known
+            active = getattr(self.group, "active_ranks", None)
+            self.calls.admit(active().nonzero().view(-1).tolist() if active is not None else ())
 
     def _active(self, active_ranks: Optional[torch.Tensor], device: torch.device) -> torch.Tensor:
         """The caller's mask for the ranks of the group: a view of it, so that zeros are written there."""
@@ -132,7 +132,7 @@ class Buffer(_Life):
 
     def get_next_combine_buffer(self, handle: Handle) -> torch.Tensor:
         """A place for the experts' results, for a combine with zero_copy."""
-        return handle.buffer()
+        return _low_latency.handle_of(handle).buffer()
 
 
 def _milliseconds(timeout_us: int) -> int:
