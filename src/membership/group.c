@@ -8,8 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define PACE_MEMBERS 128 /* up to this many, each asks the store every peek_ms */
-#define ROUNDS_MAX 16	 /* of advance() in one step; each acts on the changes of the one before */
+#define ROUNDS_MAX 16 /* of advance() in one step; each acts on the changes of the one before */
 
 static int value(int given, int otherwise)
 {
@@ -24,6 +23,7 @@ static void defaults(struct cvy_group_args *a)
 	a->relink_ms = value(a->relink_ms, 100);
 	a->join_ms = value(a->join_ms, 60000);
 	a->peek_ms = value(a->peek_ms, 20);
+	a->pace_members = value(a->pace_members, 128);
 	a->max_ranks = value(a->max_ranks, 64);
 	if (a->lease_ms == 0)
 		a->lease_ms = 5000;
@@ -129,7 +129,7 @@ uint64_t cvy_group_pace_ms(const struct cvy_group_state *g)
 
 	for (int i = 0; g->heard_view && i < CVY_MASK_WORDS; i++)
 		members += __builtin_popcountll(g->heard_view->members.word[i]);
-	return (uint64_t)g->args.peek_ms * (uint64_t)(1 + members / PACE_MEMBERS);
+	return (uint64_t)g->args.peek_ms * (uint64_t)(1 + members / g->args.pace_members);
 }
 
 int cvy_group_member(const struct cvy_group_state *g, int rank, uint64_t inc)

@@ -76,6 +76,7 @@ struct cvy_group_args {
 	uint64_t nonce, seed;	/* seed of every random name it makes up */
 	const uint8_t *secret;	/* [32] from a file; NULL: the creator makes it up, others get it from the store */
 	int grace_ms, flush_ms, ack_ms, relink_ms, join_ms, peek_ms, lease_ms; /* 0: PROTOCOL's defaults */
+	int pace_members; /* with so many more, each member waits peek_ms longer before it asks the store; 0: 128 */
 };
 
 struct cvy_group_state;

@@ -9,7 +9,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#define PRESS_FIRST 3	 /* so many of the lowest ranks call decide first */
+#define PRESS_SECOND 64	 /* so many have called it CVY_STAGGER_MS later */
 #define FREEZE_SOON_MS 1 /* a proof waits this long for the engine before an `open` carries it */
+
+static int changing(const struct cvy_group_state *g)
+{
+	return g->seen_epoch == g->view->epoch && g->seen_ph == PH_OPEN;
+}
 
 static int is_proof(int source)
 {
@@ -31,6 +38,8 @@ void cvy_change_suspect(struct cvy_group_state *g, int rank, uint64_t inc, int s
 	}
 	if (!cvy_group_member(g, rank, inc) || p->accused == inc)
 		return;
+	if (!g->untold_ns)
+		g->untold_ns = g->now;
 	p->accused = inc;
 	p->source = source;
 	g->untold |= p->proven != inc;
@@ -84,11 +93,6 @@ void cvy_change_frozen(struct cvy_group_state *g, const struct cvy_event *e)
 }
 
 /* ---- open ---- */
-
-static int changing(const struct cvy_group_state *g)
-{
-	return g->seen_epoch == g->view->epoch && g->seen_ph == PH_OPEN;
-}
 
 static int ahead(const struct cvy_group_state *g)
 {
@@ -161,10 +165,49 @@ static int report_is_near(struct cvy_group_state *g)
 	return 1;
 }
 
+/* In a group of thousands, what all members would tell a store that serves one call at a time waits so much longer. */
+static uint64_t patience_ms(const struct cvy_group_state *g)
+{
+	return cvy_group_pace_ms(g) - (uint64_t)g->args.peek_ms;
+}
+
+/* How many members have lower ranks, up to @most. */
+static int members_below(const struct cvy_group_state *g, int most)
+{
+	int below = 0;
+
+	for (int r = cvy_mask_next(&g->view->members, 0); r >= 0 && r < g->rank && below < most;
+	     r = cvy_mask_next(&g->view->members, r + 1))
+		below++;
+	return below;
+}
+
+/*
+ * Until when a suspicion waits that is no proof: mostly a change commits without it, since a neighbour of the dead rank
+ * proves its death. Else all members would tell the store of the same broken links. The lowest ranks open a change at
+ * once; in one that is open nobody is in a hurry.
+ */
+static uint64_t patient_until(const struct cvy_group_state *g)
+{
+	const uint64_t patience = patience_ms(g) * CVY_MS;
+
+	if (changing(g) && (g->phase == CVY_PHASE_FREEZING || g->phase == CVY_PHASE_FROZEN))
+		return g->freeze_ns + patience;
+	return members_below(g, PRESS_SECOND) < PRESS_SECOND ? 0 : g->untold_ns + patience;
+}
+
 static void bad_are(struct cvy_group_state *g, const struct covey_mask *bad)
 {
+	const uint64_t due = patient_until(g);
+
+	if (cvy_mask_equal(bad, &g->bad_told)) {
+		cvy_group_wake(g, g->bad_due);
+		return;
+	}
+	if (g->now < due && due < g->bad_due)
+		g->bad_due = due; /* to look again */
 	cvy_group_wake(g, g->bad_due);
-	if (cvy_mask_equal(bad, &g->bad_told))
+	if (g->now < due)
 		return;
 	g->bad_told = *bad;
 	g->version++;
@@ -227,6 +270,12 @@ static void open_if_due(struct cvy_group_state *g)
 	const char *reason = g->open_reason;
 	int forgot, untold = g->untold;
 
+	if (!untold)
+		g->untold_ns = 0;
+	if (untold && g->now < patient_until(g)) {
+		untold = 0;
+		cvy_group_wake(g, patient_until(g));
+	}
 	if (g->untold_proven && !report_is_near(g)) /* a report carries proofs, and opens the change for them */
 		untold = 1;
 	forgot = g->phase == CVY_PHASE_FROZEN && g->seen_epoch == g->view->epoch &&
@@ -313,19 +362,19 @@ static void report(struct cvy_group_state *g)
 	free(bad);
 }
 
-static int stagger_ms(const struct cvy_group_state *g)
+/* The lowest ranks press first, then some more, in case those are dead, and in a large group the others much later. */
+static uint64_t stagger_ms(const struct cvy_group_state *g)
 {
-	int below = 0;
+	const int below = members_below(g, PRESS_SECOND);
 
-	for (int r = cvy_mask_next(&g->view->members, 0); r >= 0 && r < g->rank && below < 3;
-	     r = cvy_mask_next(&g->view->members, r + 1))
-		below++;
-	return below < 3 ? 0 : CVY_STAGGER_MS;
+	if (below < PRESS_FIRST)
+		return 0;
+	return CVY_STAGGER_MS + (below < PRESS_SECOND ? 0 : patience_ms(g));
 }
 
 static void press(struct cvy_group_state *g)
 {
-	uint64_t start = g->told_ns + (uint64_t)stagger_ms(g) * CVY_MS;
+	uint64_t start = g->told_ns + stagger_ms(g) * CVY_MS;
 	uint64_t grace = start + (uint64_t)g->args.grace_ms * CVY_MS,
 		 flush = start + (uint64_t)g->args.flush_ms * CVY_MS;
 	uint64_t due = g->decide_due > grace ? g->decide_due : grace;

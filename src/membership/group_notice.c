@@ -43,6 +43,8 @@ static int told(struct cvy_group_state *g, const char *notice, uint32_t epoch)
 	if (gid && life && strcmp(gid, g->gid) == 0 && strcmp(life, g->life) == 0) {
 		cvy_store_told(g, argc, argv);
 		whole = g->seen_epoch == epoch && g->heard_view && g->heard_view->epoch == epoch;
+		if (whole && cvy_reply_get(argc, argv, "since"))
+			whole = cvy_store_told_news(g, argc, argv);
 	}
 	free(argv);
 	free(text);

@@ -23,7 +23,7 @@
 #define CVY_GIDS 4 /* groups in which this process was registered, remembered by gid */
 #define CVY_BEAT_MS 1000
 #define CVY_HELLO_AGAIN_MS 100
-#define CVY_STAGGER_MS 50 /* all but the three lowest ranks call decide this much later */
+#define CVY_STAGGER_MS 50 /* all but the lowest ranks call decide this much later (group_change.c) */
 
 enum script { /* one call of each is under way at a time */
 	      CALL_REGISTER,
@@ -145,7 +145,8 @@ struct cvy_group_state {
 	int look_again, untold, untold_proven,
 		dead; /* accused members that the store does not know of; a member proven dead */
 	uint64_t bad_due;
-	int retire_marked; /* in the news */
+	uint64_t untold_ns; /* since when there are such; 0: there are none */
+	int retire_marked;  /* in the news */
 
 	/* The store's last word, in this life. */
 	uint64_t seen_epoch, seen_id, seen_rev;
@@ -175,6 +176,7 @@ struct cvy_group_state {
 	char open_reason[24];
 	uint64_t ready_mark; /* mark of the readiness that the store knows */
 	uint64_t peek_due, beat_due, look_due;
+	int quiet; /* nothing of a view change is under way: a peek is as rare as a beat */
 	struct ask ask[CVY_ASKS_MAX];
 	struct peer *peer; /* [max_ranks] */
 };
@@ -216,6 +218,7 @@ void cvy_store_reply(struct cvy_group_state *g, const struct cvy_event *event);
 void cvy_store_state(struct cvy_group_state *g, const struct cvy_event *event);
 void cvy_store_advance(struct cvy_group_state *g);
 void cvy_store_told(struct cvy_group_state *g, int argc, const char *const *argv);
+int cvy_store_told_news(struct cvy_group_state *g, int argc, const char *const *argv); /* 1: it knows them */
 int cvy_store_ph(const char *text);
 
 /* group_notice.c */

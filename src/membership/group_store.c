@@ -144,6 +144,19 @@ void cvy_store_told(struct cvy_group_state *g, int argc, const char *const *argv
 		take_record(g, argc, argv);
 }
 
+/* 1: the changes that a notice carries follow on those that this member knows, and no reply with others is under way. */
+int cvy_store_told_news(struct cvy_group_state *g, int argc, const char *const *argv)
+{
+	const char *since = cvy_reply_get(argc, argv, "since"), *rev = cvy_reply_get(argc, argv, "rev");
+
+	if (!since || !rev || !g->have_rev || g->call[CALL_PEEK].id || g->call[CALL_BEAT].id ||
+	    strtoull(since, NULL, 10) != g->seen_rev)
+		return 0;
+	take_news(g, argc, argv);
+	g->seen_rev = strtoull(rev, NULL, 10);
+	return 1;
+}
+
 static void leases(struct cvy_group_state *g, int argc, const char *const *argv)
 {
 	const char *now = cvy_reply_get(argc, argv, "now");
@@ -404,6 +417,10 @@ void cvy_store_advance(struct cvy_group_state *g)
 	} else {
 		cvy_group_wake(g, g->beat_due);
 	}
+	/* In a large group all would peek once more for a change that has ended. */
+	if (quiet && !g->quiet && g->now < g->peek_due && cvy_group_pace_ms(g) > (uint64_t)g->args.peek_ms)
+		g->peek_due = g->beat_due + CVY_BEAT_MS * CVY_MS / 2;
+	g->quiet = quiet;
 	if (g->now >= g->peek_due || (c->again && !c->id)) {
 		if (cvy_call_free(g, CALL_PEEK)) {
 			c->again = 0;

@@ -20,7 +20,8 @@ local KEEP_EPOCHS = 16       -- epochs with an l: field
 local INC_STEP = 1048576     -- upper bound of incarnations given out and forgotten
 local STALE_MS = 10000       -- a joiner without a beat for this long loses its rank to `any`
 local FORGET_MS = 5000       -- a group with a younger beat is not forgotten
-local NOTICE_MEMBERS = 64    -- members of larger views peek: a notice with the record would cost members squared
+local NOTICE_MEMBERS = 64    -- of larger views a notice has only changes: the record would cost members squared
+local NOTICE_BYTES = 256     -- of the ranks that changed; if they are more, members peek
 local LOG_BYTES = 2048       -- of the log of changes of j: e: w:, so that replies carry only changes
 local HUGE = 2^63            -- numbers are below it
 local MAX_RANKS = 4096
@@ -44,7 +45,7 @@ end
 local whole = false          -- the whole hash was read: a field that is missing here does not exist
 local changes = {}           -- field -> value, false: deleted
 local tell, moved, erased = false, false, false
-local news = nil             -- `record` or `state`: the content of the notice, so that members need not ask
+local news = nil             -- `record`, `state` or `news`: the content of the notice, so that members need not ask
 local L                      -- the name of this server
 
 local cold = {
@@ -286,15 +287,8 @@ local function add_news(out, rev)
 	return out
 end
 
--- Adds the record for a caller that knows view @known: only the changes if that was the last view and became active.
-local function add_view(out, known)
-	local epoch = num(h.epoch)
-	local on = num(known) > 0 and num(known) == epoch - 1 and h.act == known and word(g.l[epoch - 1], 1)
-	local since, list = (h.moved or ''):match('^(%d+) (.*)$')
-	if not on or since ~= h.epoch then
-		add_record(out)
-		return add_fields(out, 'j'), true
-	end
+-- Adds what the last commit changed, for a caller that knows the view before, @known, with vid @on.
+local function add_changes(out, known, on)
 	for _, f in ipairs({ 'policy', 'incs', 'base', 'fail', 'stamp', 'size', 'act' }) do
 		out[#out + 1] = f
 		out[#out + 1] = h[f] or '-'
@@ -302,15 +296,30 @@ local function add_view(out, known)
 	out[#out + 1] = 'on'
 	out[#out + 1] = known .. ' ' .. on
 	out[#out + 1] = 'l:' .. h.epoch
-	out[#out + 1] = g.l[epoch] or '-'
+	out[#out + 1] = g.l[num(h.epoch)] or '-'
 	local moved_ranks = {}
-	for r in list:gmatch('%d+') do moved_ranks[#moved_ranks + 1] = r end
+	for r in h.moved:match(' (.*)$'):gmatch('%d+') do moved_ranks[#moved_ranks + 1] = r end
 	fetch('m', moved_ranks)
 	for _, r in ipairs(moved_ranks) do
 		out[#out + 1] = 'm:' .. r
 		out[#out + 1] = g.m[num(r)] or '-'
 	end
-	return out, false
+	return out
+end
+
+-- The vid of view @known, if it was the last view and became active, so that the changes since are at hand.
+local function last_view(known)
+	local epoch = num(h.epoch)
+	local on = num(known) > 0 and num(known) == epoch - 1 and h.act == known and word(g.l[epoch - 1], 1)
+	return on and (h.moved or ''):match('^(%d+) ') == h.epoch and on
+end
+
+-- Adds the record for a caller that knows view @known: only the changes if that was the last view and became active.
+local function add_view(out, known)
+	local on = last_view(known)
+	if on then return add_changes(out, known, on), false end
+	add_record(out)
+	return add_fields(out, 'j'), true
 end
 
 local function full(status, ...)
@@ -319,15 +328,54 @@ end
 
 -- ---- Writing ------------------------------------------------------------------------------------
 
--- The text of the notice: the state after this call. A commit carries its record, without the secret.
+-- Adds what a commit changed, if that is little. News do not travel in notices, so marks of the operator must be as before.
+local function add_few_changes(out)
+	local known = str(num(h.epoch) - 1)
+	local on = last_view(known)
+	for field in pairs(changes) do
+		if field:find('^[ew]:') then return false end
+	end
+	if not on or #h.moved > NOTICE_BYTES or #g.l[num(h.epoch)] > NOTICE_BYTES then return false end
+	add_changes(out, known, on)
+	return true
+end
+
+-- Adds the j: e: w: that this call changed, for members that know all before.
+local function add_own_news(out)
+	local names, gone = {}, {}
+	for field in pairs(changes) do
+		if field:find('^[jew]:') then names[#names + 1] = field end
+	end
+	table.sort(names)
+	out[#out + 1] = 'since'
+	out[#out + 1] = str(num(h.rev) - 1)
+	out[#out + 1] = 'rev'
+	out[#out + 1] = h.rev
+	for _, field in ipairs(names) do
+		if changes[field] then
+			out[#out + 1] = field
+			out[#out + 1] = changes[field]
+		else
+			gone[#gone + 1] = field
+		end
+	end
+	out[#out + 1] = 'gone'
+	out[#out + 1] = #gone > 0 and table.concat(gone, ',') or '-'
+end
+
+-- The text of the notice: the state after this call. A commit carries its record, without the secret, or its changes.
 local function notice()
 	local text = (h.epoch or '0') .. ' ' .. (h.ph or 'form')
 	if not news or not h.gid then return text end
 	local out, members = reply(text), 0
 	for _ in pairs(g.m) do members = members + 1 end
-	if news == 'record' then
-		if members > NOTICE_MEMBERS then return text end
+	if news == 'record' and members <= NOTICE_MEMBERS then
 		add_record(out)
+	elseif news == 'record' and not add_few_changes(out) then
+		return text
+	elseif news == 'news' then
+		if members <= NOTICE_MEMBERS then return text end
+		add_own_news(out)
 	end
 	local kept = { text }
 	for i = 2, #out, 2 do
@@ -356,6 +404,7 @@ local function flush()
 	if erased then call('DEL', KEY) end
 	if moved then
 		log_news()
+		if not tell and h.ph == 'run' then news = 'news' end
 		tell = true
 	end
 	local put_list, del_list = {}, {}

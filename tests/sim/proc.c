@@ -273,6 +273,8 @@ static int find_process(void *ctx, const char *host, const char *addr)
 	return s->proc[id]->alive ? CVY_PROC_LIVES : CVY_PROC_GONE;
 }
 
+int sim_large;
+
 struct proc *sim_spawn(struct sim *s, int rank, int create)
 {
 	struct cvy_group_args args = { .rank = rank,
@@ -281,7 +283,8 @@ struct proc *sim_spawn(struct sim *s, int rank, int create)
 				       .create = create,
 				       .name = "sim",
 				       .job = "sim",
-				       .join_ms = 10000 };
+				       .join_ms = 10000,
+				       .pace_members = sim_large ? 2 : 0 };
 	struct cvy_observer observer = { .joined = joined, .view = viewed, .ended = over };
 	struct cvy_event join = { .kind = CVY_EV_API, .api = CVY_API_JOIN, .rank = -1 },
 			 up = { .kind = CVY_EV_STORE_UP };

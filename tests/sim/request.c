@@ -55,9 +55,18 @@ void sim_store_time(struct sim *s)
 		memory_server_time(s->old, 1000 + s->now / CVY_MS);
 }
 
+static struct memory_server *new_server(const char *name)
+{
+	struct memory_server *server = memory_server_new(name, name);
+
+	if (sim_large)
+		memory_server_large(server, 2);
+	return server;
+}
+
 void sim_stores_open(struct sim *s)
 {
-	s->server = memory_server_new("run0", "run0");
+	s->server = new_server("run0");
 	memory_server_on_publish(s->server, published, s);
 	sim_store_time(s);
 }
@@ -77,7 +86,7 @@ void sim_two_stores(struct sim *s, const struct memory_copy *copy, uint64_t ns)
 	struct memory_server *server = s->old;
 
 	s->old = s->server;
-	s->server = server ? server : memory_server_new("-", "-");
+	s->server = server ? server : new_server("-");
 	memory_server_on_publish(s->old, published_old, s);
 	memory_server_on_publish(s->server, published, s);
 	memory_server_load(s->server, copy ? copy : now);

@@ -3,7 +3,9 @@
  * What a change costs with very many ranks: for every size one death, a replacement, the death of a third of the
  * ranks at once, and an extend from half the size to the size. A table, and a plot of the time against the ranks.
  *
- *   scale [--ranks N,N,...] [--svg FILE]
+ *   scale [--ranks N,N,...] [--svg FILE] [--change]
+ *
+ * --change: the death and the replacement alone
  */
 #include <math.h>
 #include <stdio.h>
@@ -18,6 +20,11 @@
 enum step { FORM, DEATH, JOIN, THIRD, EXTEND, STEPS };
 
 static const char *const names[STEPS] = { "form", "one death", "replacement", "a third dies", "extend from half" };
+
+/* What a member may ask of the store, in all: as much with thousands of ranks as with LARGE. 0: it grows with the ranks. */
+static const double calls_most[STEPS] = { 0, 3, 5, 0, 0 };
+
+#define LARGE 128
 
 struct result {
 	int ranks, done;
@@ -57,6 +64,17 @@ static void row(int step, int ranks, const struct result *r, double cpu)
 	fflush(stdout);
 }
 
+static int calls_are_few(int step, int ranks, const struct scale_count *c)
+{
+	double each = (double)(calls_of(c) - c->calls[SC_BEAT]) / ranks;
+
+	if (ranks < LARGE || !calls_most[step] || each <= calls_most[step])
+		return 1;
+	fprintf(stderr, "scale: %s with %d ranks: each makes %.1f calls of the store besides beats, and %.0f suffice\n",
+		names[step], ranks, each, calls_most[step]);
+	return 0;
+}
+
 static int measure(struct scale_world *w, int step, int size, int ranks)
 {
 	struct result *r = &results[step][size];
@@ -69,10 +87,10 @@ static int measure(struct scale_world *w, int step, int size, int ranks)
 	row(step, ranks, r, cpu_s() - cpu);
 	if (!ns)
 		fprintf(stderr, "scale: %s with %d ranks does not end\n", names[step], ranks);
-	return ns ? 0 : -1;
+	return ns && calls_are_few(step, ranks, &r->count) ? 0 : -1;
 }
 
-static int one_size(int ranks, int size)
+static int one_size(int ranks, int size, int change)
 {
 	struct scale_count formed;
 	struct scale_world *w = scale_open(ranks, ranks);
@@ -86,13 +104,13 @@ static int one_size(int ranks, int size)
 		scale_join(w, ranks - 1);
 		err = measure(w, JOIN, size, ranks);
 	}
-	if (!err) {
+	if (!err && !change) {
 		for (int r = 0; r < ranks; r += 3)
 			scale_kill(w, r);
 		err = measure(w, THIRD, size, ranks);
 	}
 	scale_close(w);
-	if (err)
+	if (err || change)
 		return err;
 	w = scale_open(ranks / 2, ranks);
 	if (!scale_settle(w, &formed)) {
@@ -173,13 +191,15 @@ static int plot(const char *path, int sizes)
 int main(int argc, char **argv)
 {
 	const char *list = "64,256,1024", *svg = NULL;
-	int sizes = 0, err = 0;
+	int sizes = 0, err = 0, change = 0;
 
-	for (int i = 1; i + 1 < argc; i += 2) {
-		if (strcmp(argv[i], "--ranks") == 0)
-			list = argv[i + 1];
-		else if (strcmp(argv[i], "--svg") == 0)
-			svg = argv[i + 1];
+	for (int i = 1; i < argc; i++) {
+		if (strcmp(argv[i], "--ranks") == 0 && i + 1 < argc)
+			list = argv[++i];
+		else if (strcmp(argv[i], "--svg") == 0 && i + 1 < argc)
+			svg = argv[++i];
+		else if (strcmp(argv[i], "--change") == 0)
+			change = 1;
 	}
 	printf("assumed: %.0f us one way, store %.0f us a call + %.1f us a field + %.1f us a notice + %.1f us a kB of "
 	       "reply\n",
@@ -193,7 +213,7 @@ int main(int argc, char **argv)
 
 		if (ranks < 4 || ranks > COVEY_MAX_RANKS)
 			return 2;
-		err = one_size(ranks, sizes++);
+		err = one_size(ranks, sizes++, change);
 		list = *end ? end + 1 : end;
 	}
 	if (svg && !err)

@@ -180,6 +180,8 @@ void sim_mesh_up(struct proc *p, struct proc *other, int rank, uint64_t inc, uin
 int sim_mesh_down(struct proc *p, uint64_t id, int *rank, uint64_t *inc); /* 1: that link stood here, to them */
 void sim_mesh_drop(struct proc *p, int rank, uint64_t inc);
 
+extern int sim_large; /* --large: members and store do what they do in groups of thousands */
+
 /* scarce.c */
 extern int sim_scarce;			       /* --scarce */
 struct proc *sim_scarce_enter(struct proc *p); /* what the library does from here on is this process's; whose it was */

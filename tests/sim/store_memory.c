@@ -203,6 +203,15 @@ static int redis_pcall(lua_State *lua)
 
 /* ---- Server ---- */
 
+static void load(struct memory_server *s, const char *text)
+{
+	if (luaL_loadbuffer(s->lua, text, strlen(text), "@store.lua")) {
+		fprintf(stderr, "%s\n", lua_tostring(s->lua, -1));
+		abort();
+	}
+	s->script = luaL_ref(s->lua, LUA_REGISTRYINDEX);
+}
+
 struct memory_server *memory_server_new(const char *run_id, const char *master_replid)
 {
 	struct memory_server *s = must(calloc(1, sizeof(*s)));
@@ -219,12 +228,22 @@ struct memory_server *memory_server_new(const char *run_id, const char *master_r
 	lua_pushcfunction(s->lua, redis_pcall);
 	lua_setfield(s->lua, -2, "pcall");
 	lua_setglobal(s->lua, "redis");
-	if (luaL_loadbuffer(s->lua, cvy_store_lua, strlen(cvy_store_lua), "@store.lua")) {
-		fprintf(stderr, "%s\n", lua_tostring(s->lua, -1));
-		abort();
-	}
-	s->script = luaL_ref(s->lua, LUA_REGISTRYINDEX);
+	load(s, cvy_store_lua);
 	return s;
+}
+
+void memory_server_large(struct memory_server *s, int members)
+{
+	static const char name[] = "\nlocal NOTICE_MEMBERS = ";
+	const char *at = must(strstr(cvy_store_lua, name));
+	const size_t before = (size_t)(at - cvy_store_lua) + sizeof(name) - 1;
+	const size_t room = strlen(cvy_store_lua) + 32;
+	char *text = must(malloc(room));
+
+	snprintf(text, room, "%.*s%d --%s", (int)before, cvy_store_lua, members, cvy_store_lua + before);
+	luaL_unref(s->lua, LUA_REGISTRYINDEX, s->script);
+	load(s, text);
+	free(text);
 }
 
 void memory_server_free(struct memory_server *s)

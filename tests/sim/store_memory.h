@@ -25,6 +25,8 @@ struct memory_reply {
 
 struct memory_server *memory_server_new(const char *run_id, const char *master_replid);
 void memory_server_free(struct memory_server *server);
+/* Groups of more than @members get notices as if they were large (NOTICE_MEMBERS). */
+void memory_server_large(struct memory_server *server, int members);
 
 /* Time of the server, ms; keys whose time has come are gone. */
 void memory_server_time(struct memory_server *server, uint64_t now_ms);

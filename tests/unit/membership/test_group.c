@@ -28,20 +28,23 @@ static const struct cvy_action *did(int kind)
 }
 
 /* Calls are answered in any order: ids are found in the actions of all steps. */
-static uint64_t last[8];
-static const char *const names[] = { "register", "ready", "hello", "open", "report", "decide", "ack", "peek" };
+enum { NAMES = 9 };
+
+static uint64_t last[NAMES];
+static const char *const names[NAMES] = { "register", "ready", "hello", "open", "report",
+					  "decide",   "ack",   "peek",	"beat" };
 
 static void remember(void)
 {
 	for (int i = 0; i < acts.count; i++)
-		for (int k = 0; k < 8; k++)
+		for (int k = 0; k < NAMES; k++)
 			if (acts.item[i].kind == CVY_DO_CALL && strcmp(acts.item[i].argv[0], names[k]) == 0)
 				last[k] = acts.item[i].id;
 }
 
 static uint64_t called(const char *name)
 {
-	for (int k = 0; k < 8; k++)
+	for (int k = 0; k < NAMES; k++)
 		if (strcmp(names[k], name) == 0)
 			return last[k];
 	return 0;
@@ -68,7 +71,7 @@ static void answer(const char *call, const char *text)
 	e.argv = argv;
 	e.id = called(call);
 	ck_assert_uint_ne(e.id, 0);
-	for (int k = 0; k < 8; k++)
+	for (int k = 0; k < NAMES; k++)
 		if (strcmp(names[k], call) == 0)
 			last[k] = 0;
 	step(&e);
@@ -448,6 +451,42 @@ START_TEST(a_wrong_hint_of_a_change_is_cured_in_a_view_that_waits_for_acknowledg
 }
 END_TEST
 
+#define NEWS(since, rev, rank) \
+	"1 run\ngid\ng\nlife\n" LIFE "\nph\nrun\nepoch\n1\nvid\naa\nsince\n" since "\nrev\n" rev "\nj:" rank \
+	"\n9 n a h 0\ngone\n-"
+
+static int asks_after(const char *notice)
+{
+	struct cvy_event e = { .kind = CVY_EV_NOTICE, .rank = -1, .text = notice };
+
+	step(&e);
+	remember();
+	return called("peek") != 0;
+}
+
+/* Of the joiner that registers every member hears at once. If all asked, the store would answer each of them. */
+START_TEST(news_in_a_notice_save_a_peek_if_they_follow_on_the_last)
+{
+	to_run();
+	answer("beat", "OK" STATE("run", "1", "aa"));
+	if (called("peek"))
+		answer("peek", "OK" STATE("run", "1", "aa"));
+	ck_assert(!asks_after(NEWS("1", "2", "2")));
+	ck_assert(!asks_after(NEWS("2", "3", "3")));
+	ck_assert(asks_after(NEWS("4", "5", "3"))); /* one is missing */
+}
+END_TEST
+
+START_TEST(news_in_a_notice_are_asked_for_while_a_reply_is_under_way)
+{
+	to_run();
+	if (called("peek"))
+		answer("peek", "OK" STATE("run", "1", "aa"));
+	ck_assert_uint_ne(called("beat"), 0);
+	ck_assert(asks_after(NEWS("1", "2", "2")));
+}
+END_TEST
+
 static const char *bad_told(void) /* of the report that this step makes; NULL: it makes none */
 {
 	for (int i = 0; i < acts.count; i++)
@@ -557,6 +596,8 @@ int main(void)
 	tcase_add_loop_test(t, members_do_not_go_on_by_themselves_in_other_views, 0, 3);
 	tcase_add_test(t, a_view_without_a_name_is_not_acknowledged_by_silence);
 	tcase_add_test(t, a_report_tells_the_store_that_the_members_went_on);
+	tcase_add_test(t, news_in_a_notice_save_a_peek_if_they_follow_on_the_last);
+	tcase_add_test(t, news_in_a_notice_are_asked_for_while_a_reply_is_under_way);
 	tcase_add_test(t, a_wrong_hint_of_a_change_is_cured_in_a_view_that_waits_for_acknowledgements);
 	suite_add_tcase(s, t);
 	srunner_run_all(runner, CK_ENV);

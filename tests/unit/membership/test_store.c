@@ -11,6 +11,7 @@ struct memory {
 	struct memory_server *server;
 	struct memory_copy *copy;
 	int lives, notices;
+	char notice[1024]; /* the last one */
 };
 
 static int call(void *ctx, int argc, const char *const *argv, struct memory_reply *reply)
@@ -55,6 +56,7 @@ static void on_publish(void *ctx, const char *channel, const char *message)
 	ck_assert_str_eq(channel, "covey:{g}:n");
 	ck_assert(strchr(message, ' ') != NULL);
 	((struct memory *)ctx)->notices++;
+	snprintf(((struct memory *)ctx)->notice, sizeof(((struct memory *)ctx)->notice), "%s", message);
 }
 
 static struct memory memory;
@@ -80,6 +82,38 @@ START_TEST(case_holds_in_memory)
 {
 	store_cases[_i].run(&bench);
 	ck_assert_int_gt(published(&memory), 0);
+}
+END_TEST
+
+static int notice_has(const char *text)
+{
+	return strstr(memory.notice, text) != NULL;
+}
+
+/* Members of a large group need not ask what a commit changed. Of marks of the operator and long lists they ask. */
+START_TEST(a_notice_tells_what_changed_in_a_large_view)
+{
+	char on[64];
+
+	memory_server_large(memory.server, 1);
+	group(&bench, 4, "auto");
+	snprintf(on, sizeof(on), "\non\n1 %s\nl:2\n", got(&bench, "vid"));
+	accuse(&bench, 0, 3);
+	for (int r = 0; r < 3; r++)
+		(void)report(&bench, r, "5 6 0 20 - - -");
+	SAYS(&bench, 0, "decide 1 1", "COMMIT");
+	ck_assert(notice_has(on));
+	ck_assert(notice_has("\nbase\n6"));
+	ck_assert(!notice_has("\nm:0\n"));
+	acks(&bench, 0, 3);
+	enlist(&bench, 3, 0, 0, "auto");
+	ck_assert(notice_has("\nsince\n"));
+	ck_assert(notice_has("\nj:3\n"));
+	ck_assert(notice_has("\ngone\n-"));
+	SAYS(&bench, NOBODY, "ask evict 2", "OK");
+	for (int r = 0; r < 3; r++)
+		(void)report(&bench, r, "6 6 0 25 - - -");
+	ck_assert_str_eq(memory.notice, "3 inst");
 }
 END_TEST
 
@@ -300,6 +334,7 @@ int main(void)
 
 	tcase_add_checked_fixture(tc, setup, teardown);
 	tcase_add_loop_test(tc, case_holds_in_memory, 0, store_case_count);
+	tcase_add_test(tc, a_notice_tells_what_changed_in_a_large_view);
 	tcase_add_test(tc, key_expires_without_members);
 	tcase_add_test(tc, silence_makes_room_until_somebody_speaks);
 	tcase_add_test(tc, silence_begins_with_the_server);

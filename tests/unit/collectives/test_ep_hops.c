@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Paths over two hops: all masks of small topologies, each rank as source and as target. */
+#include <check.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ep_hops.h"
+
+enum { MOST = 8 };
+
+/* Hosts of the ranks 0, 1, ... */
+struct topology {
+	int ranks;
+	uint8_t host[MOST];
+};
+
+static const struct topology topologies[] = {
+	{ 4, { 0, 0, 1, 1 } },		   /* 2x2 */
+	{ 3, { 0, 1, 2 } },		   /* 3x1 */
+	{ 6, { 0, 0, 0, 1, 1, 1 } },	   /* 2x3 */
+	{ 8, { 0, 0, 0, 0, 1, 1, 1, 1 } }, /* 2x4 */
+	{ 8, { 0, 0, 1, 1, 2, 2, 3, 3 } }, /* 4x2 */
+	{ 3, { 0, 0, 1 } },		   /* uneven */
+	{ 7, { 0, 0, 0, 0, 1, 1, 2 } },
+	{ 7, { 2, 0, 1, 0, 2, 0, 0 } }, /* ranks of a host are not adjacent */
+	{ 5, { 0, 0, 0, 0, 0 } },	/* one host */
+};
+
+enum { TOPOLOGIES = sizeof(topologies) / sizeof(*topologies) };
+
+static struct cvy_ep_hosts hosts_of(const struct topology *t, uint32_t living, uint8_t host[CVY_GPU_RANKS])
+{
+	const struct cvy_ep_hosts hosts = { host, living };
+
+	memset(host, 0, CVY_GPU_RANKS);
+	memcpy(host, t->host, sizeof(t->host));
+	return hosts;
+}
+
+static int has(uint32_t mask, int rank)
+{
+	return mask >> rank & 1;
+}
+
+typedef void (*pair_check)(const struct cvy_ep_hosts *h, int source, int target);
+
+/* @check for all masks of a topology, and all pairs of ranks that live. */
+static void each_pair(const struct topology *t, pair_check check)
+{
+	uint8_t host[CVY_GPU_RANKS];
+
+	for (uint32_t living = 1; living < 1u << t->ranks; living++) {
+		const struct cvy_ep_hosts h = hosts_of(t, living, host);
+
+		for (int s = 0; s < t->ranks; s++)
+			for (int d = 0; d < t->ranks; d++)
+				if (s != d && has(living, s) && has(living, d))
+					check(&h, s, d);
+	}
+}
+
+/* How often rows of @source come into memory of @target, by what every rank does with rows that it has. */
+static int copies(const struct cvy_ep_hosts *h, int source, int target)
+{
+	int n = has(cvy_ep_gives(h, source), target);
+
+	for (int m = 0; m < MOST; m++)
+		if (m != source && has(h->living, m) && has(cvy_ep_gives(h, source), m) &&
+		    has(cvy_ep_passes_on(h, m), source))
+			n += has(cvy_ep_neighbours(h, m), target);
+	return n;
+}
+
+static void one_path(const struct cvy_ep_hosts *h, int source, int target)
+{
+	const int by = cvy_ep_stored_by(h, source, target);
+
+	ck_assert_int_eq(copies(h, source, target), 1);
+	ck_assert(has(h->living, by));
+	ck_assert_int_ne(by, target);
+	if (by == source) {
+		ck_assert(has(cvy_ep_gives(h, source), target));
+		return;
+	}
+	ck_assert_int_ne(h->host[source], h->host[target]);
+	ck_assert_int_eq(h->host[by], h->host[target]);
+	ck_assert(has(cvy_ep_passes_on(h, by), source));
+	ck_assert_int_eq(cvy_ep_stored_by(h, source, by), source);
+}
+
+START_TEST(rows_come_once_by_a_rank_that_lives)
+{
+	each_pair(&topologies[_i], one_path);
+}
+END_TEST
+
+/* Of the ranks of another host the source itself gives its rows to one. */
+static void crosses_once(const struct cvy_ep_hosts *h, int source, int target)
+{
+	const uint32_t there = cvy_ep_of_host(h, h->host[target]);
+
+	if (h->host[source] != h->host[target])
+		ck_assert_int_eq(cvy_ep_members(cvy_ep_gives(h, source) & there), 1);
+	else
+		ck_assert_int_eq(cvy_ep_gives(h, source) & there, there & ~(1u << source));
+}
+
+START_TEST(rows_cross_to_a_host_once)
+{
+	each_pair(&topologies[_i], crosses_once);
+}
+END_TEST
+
+static void both_hear(const struct cvy_ep_hosts *h, int a, int b)
+{
+	const int stores = has(cvy_ep_gives(h, a), b) || has(cvy_ep_gives(h, b), a);
+
+	ck_assert_int_eq(has(cvy_ep_hears(h, a), b), stores);
+	ck_assert_int_eq(has(cvy_ep_hears(h, b), a), stores);
+	ck_assert(!has(cvy_ep_hears(h, a), a));
+	ck_assert_int_eq(cvy_ep_hears(h, a) & ~h->living, 0);
+}
+
+START_TEST(ranks_that_store_hear_each_other)
+{
+	each_pair(&topologies[_i], both_hear);
+}
+END_TEST
+
+/* Sources of one host are spread over the forwarders of another: the numbers differ by one at most. */
+static void evenly(const struct cvy_ep_hosts *h, int source, int target)
+{
+	const uint32_t from = cvy_ep_of_host(h, h->host[source]), there = cvy_ep_of_host(h, h->host[target]);
+	int least = MOST, most = 0;
+
+	if (h->host[source] == h->host[target])
+		return;
+	for (int r = 0; r < MOST; r++) {
+		const int n = cvy_ep_members(cvy_ep_passes_on(h, r) & from);
+
+		if (!has(there, r))
+			continue;
+		least = n < least ? n : least;
+		most = n > most ? n : most;
+	}
+	ck_assert_int_le(most - least, 1);
+}
+
+START_TEST(sources_spread_evenly_over_forwarders)
+{
+	each_pair(&topologies[_i], evenly);
+}
+END_TEST
+
+START_TEST(equal_hosts_have_equal_partners)
+{
+	uint8_t host[CVY_GPU_RANKS];
+	const struct cvy_ep_hosts h = hosts_of(&topologies[3], 0xff, host);
+
+	for (int r = 0; r < 4; r++) {
+		ck_assert_int_eq(cvy_ep_forwarder(&h, r, 1), r + 4);
+		ck_assert_int_eq(cvy_ep_forwarder(&h, r + 4, 0), r);
+		ck_assert_int_eq(cvy_ep_passes_on(&h, r), 1 << (r + 4));
+		ck_assert_int_eq(cvy_ep_hears(&h, r), (0xf & ~(1 << r)) | 1 << (r + 4));
+	}
+	ck_assert_int_eq(cvy_ep_stored_by(&h, 1, 6), 5);
+	ck_assert_int_eq(cvy_ep_stored_by(&h, 1, 5), 1);
+	ck_assert_int_eq(cvy_ep_stored_by(&h, 1, 3), 1);
+	ck_assert_int_eq(cvy_ep_forwarder(&h, 1, 2), -1);
+}
+END_TEST
+
+/* Rank 4 of 2x4 has died: ranks 5 to 7 have indices 0 to 2, and rank 3 begins with rank 5 again. */
+START_TEST(a_hole_moves_what_went_through_it)
+{
+	uint8_t host[CVY_GPU_RANKS];
+	const struct cvy_ep_hosts h = hosts_of(&topologies[3], 0xef, host);
+	const int want[4] = { 5, 6, 7, 5 };
+
+	for (int r = 0; r < 4; r++)
+		ck_assert_int_eq(cvy_ep_forwarder(&h, r, 1), want[r]);
+	ck_assert_int_eq(cvy_ep_forwarder(&h, 5, 0), 0);
+	ck_assert_int_eq(cvy_ep_passes_on(&h, 3), 0);
+	ck_assert(has(cvy_ep_hears(&h, 5), 3)); /* which stores here, and in whose memory rank 5 does not store */
+	ck_assert(!has(cvy_ep_gives(&h, 5), 3));
+}
+END_TEST
+
+START_TEST(the_last_rank_counts)
+{
+	uint8_t host[CVY_GPU_RANKS] = { 0 };
+	const struct cvy_ep_hosts h = { host, 1u << 31 | 1 };
+
+	host[31] = 200;
+	ck_assert_int_eq(cvy_ep_forwarder(&h, 0, 200), 31);
+	ck_assert_int_eq(cvy_ep_forwarder(&h, 31, 0), 0);
+	ck_assert_uint_eq(cvy_ep_gives(&h, 0), 1u << 31);
+	ck_assert_uint_eq(cvy_ep_hears(&h, 31), 1);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *suite = suite_create("collectives/ep_hops");
+	TCase *tc = tcase_create("paths");
+	SRunner *runner = srunner_create(suite);
+	int failed;
+
+	tcase_add_loop_test(tc, rows_come_once_by_a_rank_that_lives, 0, TOPOLOGIES);
+	tcase_add_loop_test(tc, rows_cross_to_a_host_once, 0, TOPOLOGIES);
+	tcase_add_loop_test(tc, ranks_that_store_hear_each_other, 0, TOPOLOGIES);
+	tcase_add_loop_test(tc, sources_spread_evenly_over_forwarders, 0, TOPOLOGIES);
+	tcase_add_test(tc, equal_hosts_have_equal_partners);
+	tcase_add_test(tc, a_hole_moves_what_went_through_it);
+	tcase_add_test(tc, the_last_rank_counts);
+	suite_add_tcase(suite, tc);
+	srunner_run_all(runner, CK_ENV);
+	failed = srunner_ntests_failed(runner);
+	srunner_free(runner);
+	return failed != 0;
+}
