@@ -1170,7 +1170,8 @@ COVEY_API size_t covey_ep_route_bytes(const struct covey_ep *ep);
  *   LL: a token names an expert twice                  two
  *   LL: past T rows of one source for one expert       the rest is skipped
  *   COMPACT: a token names any experts of this rank    one; none is skipped
- *   devices: a part is lost here that others have      rows past count[e] may have been overwritten
+ *   devices: a part is lost here that others have      rows past count[e] may have been overwritten; WIN: rows past
+ *                                                      the last one
  *
  * active_ranks on host memory: all ranks give it or none does, else MISMATCH. It is read when the operation is
  * published. A rank that is not sent to learns so, and misses that source. If a rank that was left out stays away,

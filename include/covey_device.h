@@ -247,6 +247,8 @@ static __device__ inline int covey_wait(const struct covey_device_peers *peers, 
  *			...
  *	}
  *
+ * With WIN and MESH the rows of `expert` begin at (uint32_t)range[(size_t)expert * R], and not at expert * rows.
+ *
  * Outputs change while this kernel runs, so it does not read them with __ldg() or through `const ... *__restrict__`: such
  * loads may give what was there before. Bulk copies and TMA read them behind `fence.proxy.async`, by the thread that
  * has waited, or behind a barrier with it.
@@ -293,7 +295,7 @@ static __device__ inline int covey_wait_range(const uint32_t *arrived)
 
 /**
  * covey_wait_row - until row @row of packed_x, its scales, and what other outputs say of it can be read; as above
- * Not of triplets, which a launch behind the dispatch writes.
+ * Not of triplets, which a launch behind the dispatch writes: `flat` is asked for to know the origin of a row before.
  */
 static __device__ inline int covey_wait_row(const uint32_t *arrived, size_t row)
 {

@@ -110,6 +110,12 @@ static __device__ __forceinline__ void cvy_ep_begin_bins(const struct cvy_ep_arg
 	__syncthreads();
 }
 
+/* Rows of the buffers in which bins stand close: no header may name one past them. */
+static __device__ __forceinline__ int cvy_ep_kept(const struct cvy_ep_args *a)
+{
+	return a->call.size * a->tokens * (a->top_k < a->el ? a->top_k : a->el);
+}
+
 /* Lane 0 tells the caller how many rows came, and where each source's are. */
 template <int BINS>
 static __device__ __forceinline__ void cvy_ep_tell(const struct cvy_ep_args *a, const struct cvy_ep_room *room)
@@ -118,7 +124,8 @@ static __device__ __forceinline__ void cvy_ep_tell(const struct cvy_ep_args *a, 
 
 #pragma unroll 1
 	for (int e = (int)threadIdx.x; e < a->el + (ONCE && a->el); e += CVY_EP_THREADS) {
-		const uint32_t begin = BINS == CVY_EP_CLOSE ? room->begin[e] : 0;
+		const uint32_t kept = BINS == CVY_EP_CLOSE ? (uint32_t)cvy_ep_kept(a) : 0;
+		const uint32_t begin = BINS != CVY_EP_CLOSE ? 0 : room->begin[e] < kept ? room->begin[e] : kept;
 		int tells = !ONCE || e == a->el;
 		int64_t *range = a->range + (size_t)(ONCE ? 0 : e) * (size_t)a->call.size;
 		uint32_t sum = 0;
@@ -127,6 +134,9 @@ static __device__ __forceinline__ void cvy_ep_tell(const struct cvy_ep_args *a, 
 		for (int p = 0; p < a->call.size; p++) {
 			uint32_t n = room->rows[(size_t)p * (size_t)(a->el + ONCE) + e];
 
+			if (BINS == CVY_EP_CLOSE &&
+			    n > kept - begin - sum) /* without tags: of a later step. Readers go by it */
+				n = kept - begin - sum;
 			if (tells)
 				range[p] = (int64_t)((uint64_t)n << 32 | (begin + sum));
 			sum += n;
@@ -182,12 +192,6 @@ static __device__ __forceinline__ void cvy_ep_put_scales(const struct cvy_ep_arg
 				at[(size_t)(g + i) * apart] =
 					__uint_as_float((uint32_t)((i < 2 ? v0 : v1) >> (32 * (i % 2))));
 	}
-}
-
-/* Rows of the buffers in which bins stand close: no header may name one past them. */
-static __device__ __forceinline__ int cvy_ep_kept(const struct cvy_ep_args *a)
-{
-	return a->call.size * a->tokens * (a->top_k < a->el ? a->top_k : a->el);
 }
 
 /* Token @j of @rank, as its header says: of each expert @entry, and its weight. All threads of a warp. */

@@ -190,12 +190,12 @@ static inline uint64_t *cvy_ep_dispatch_skips(const struct covey_ep *ep, uint8_t
 }
 /*
  * Appends the rows of source @src that places here take (call->living) to the outputs. NULL slot, or @told is not what a
- * source may tell: none, returns -1.
+ * source may tell: none, returns -1. Where bins stand close, cvy_ep_dispatch_take_all() has counted before.
  */
 int cvy_ep_dispatch_take(const struct cvy_ep_call *call, int src, const uint8_t *slot, uint64_t told);
 /* The same of all sources, slot[size] and told[size]: also where bins stand close. Adds to call->missing. */
 void cvy_ep_dispatch_take_all(struct cvy_ep_call *call, const uint8_t *const *slot, const uint64_t *told);
-/* One source, of a handle of one place each, where it does not matter who lives. */
+/* The same of a handle of one place each, where it does not matter who lives; not where bins stand close. */
 static inline int cvy_ep_dispatch_read(const struct covey_ep *ep, const struct covey_dispatch_args *args, int src,
 				       const uint8_t *slot, uint64_t told)
 {

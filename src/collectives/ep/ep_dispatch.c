@@ -5,7 +5,8 @@
  * if it names several of the rank's experts, and no rank plans for another. Places follow from the ids alone: they are
  * the same in every run and after every redo. The number of tokens travels in the signal's line.
  *
- * A row's place depends on earlier sources alone, so its word of `arrived` is told as soon as the row is written.
+ * A row's place depends on earlier sources alone, or where bins stand close on counts taken before, so its word of `arrived`
+ * is told as soon as the row is written.
  */
 #include <string.h>
 

@@ -57,10 +57,13 @@ void cvy_ep_add_special(struct cvy_ep_call *call, size_t t, int32_t id, float we
 	const struct covey_combine_args *a = &call->combine;
 	const struct cvy_ep_shape *s = &call->ep->shape;
 	const int copy = id - s->experts - a->zero_experts, constant = copy - a->copy_experts;
-	const uint8_t *x = (const uint8_t *)a->x + t * cvy_ep_row_bytes(s);
+	const uint8_t *x;
 
+	if (copy < 0) /* a zero expert: there may be no x */
+		return;
+	x = (const uint8_t *)a->x + t * cvy_ep_row_bytes(s);
 	if (constant >= 0)
 		add_constant(call, x, constant, weight);
-	else if (copy >= 0)
+	else
 		cvy_reduce_loops()->weigh[call->ep->dtype](call->sum, x, weight, (size_t)s->hidden);
 }

@@ -131,6 +131,14 @@ void check_announced(struct process *p, size_t op)
 	const uint32_t *flat = (const uint32_t *)b->at[FLAT];
 	const uint32_t rows = (uint32_t)(setup.size * setup.shape.tokens);
 
+	for (size_t i = 0;
+	     setup.shape.close && arrived[COVEY_EP_ARRIVED_RANGE] == COVEY_EP_ARRIVED && i < b->bytes[RANGE] / 8; i++) {
+		const int64_t range = ((const int64_t *)b->at[RANGE])[i];
+
+		if ((uint64_t)(uint32_t)range + (uint64_t)(range >> 32) > app_kept(p->rank))
+			sim_fail("G3", "rank %d, operation %zu: range is announced, and run %zu is %llx", p->rank, op,
+				 i, (unsigned long long)range);
+	}
 	for (size_t e = 0; arrived[COVEY_EP_ARRIVED_RANGE] == COVEY_EP_ARRIVED && e < b->bytes[COUNT] / 4; e++)
 		if (count[e] > rows)
 			sim_fail("G3", "rank %d, operation %zu: range is announced, and expert %zu has %x rows",

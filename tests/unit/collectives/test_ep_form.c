@@ -203,7 +203,8 @@ static size_t room_of(const struct cvy_ep_shape_gpu *s)
 				 .experts = s->experts,
 				 .el = s->experts,
 				 .num_tokens = s->tokens,
-				 .once = s->once };
+				 .once = s->once,
+				 .close = s->close };
 	size_t near, all;
 
 	if (!cvy_ep_form_of(s, cvy_ep_lanes_of(s), 0, &a.form))
@@ -232,7 +233,8 @@ START_TEST(shared_memory_of_a_dispatch_is_there)
 								      .size = sizes[_i],
 								      .code = way % 2 ? 1 + wide / 8 % 3 : 0,
 								      .most_local = experts[way / 4],
-								      .once = way / 2 % 2 };
+								      .once = way / 2 % 2,
+								      .close = !(way / 2 % 2) };
 
 					if (room_of(&s) > CVY_EP_ROOM)
 						ck_abort_msg(

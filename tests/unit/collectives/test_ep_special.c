@@ -293,7 +293,7 @@ static void combine_args(struct job *j, struct covey_combine_args *a)
 	a->token_mask = j->way->masked ? j->mask : NULL;
 	a->mask_columns = K;
 	a->active_ranks = j->way->left_out ? j->active : NULL;
-	a->x = j->x;
+	a->x = j->copies + j->constants ? j->x : NULL; /* zero experts need none */
 	a->zero_experts = j->zero;
 	a->copy_experts = j->copies;
 	a->constant_experts = j->constants;
