@@ -253,9 +253,10 @@ END_TEST
 /* The other addresses of the URL belong to another port. */
 START_TEST(a_node_whose_name_is_unknown_is_named)
 {
-	char cause[240];
+	char cause[240] = "";
 
-	ck_assert_int_eq(ask_node("none.test:1", 300, cause, sizeof(cause)), COVEY_ERR_STORE);
+	for (int ms = 300; ms < WATCHDOG_MS && !strstr(cause, "none.test"); ms *= 2)
+		ck_assert_int_eq(ask_node("none.test:1", ms, cause, sizeof(cause)), COVEY_ERR_STORE);
 	ck_assert_msg(strstr(cause, "none.test") && !strstr(cause, "127.0.0.2:1:"), "%s", cause);
 }
 END_TEST
