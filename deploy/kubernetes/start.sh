@@ -6,7 +6,8 @@
 # environment what it is, so the store is asked: where a group of that name lives, this is a replacement or a joiner
 # (COVEY_CREATE=never); else it forms the group with the others.
 #
-# START_AGAIN=N: a program that fails is started again, as a replacement, at most N times (for launchers that do not).
+# START_AGAIN=N: a program that fails is started again, at most N times (for launchers that do not): as a replacement
+# if the group has been formed.
 set -u
 admin=${EP_ADMIN:-ep-admin} again=${START_AGAIN:-0}
 
@@ -44,21 +45,26 @@ replace()
 	unset COVEY_WORLD # the founders' number; joiners need none
 }
 
+role()
+{
+	[ "${COVEY_CREATE:-first}" = first ] && echo founder || echo "replacement or joiner"
+}
+
 [ $# -gt 0 ] || { echo "start.sh: which program? start.sh PROGRAM [ARGS...]" >&2; exit 64; }
 [ -n "${COVEY_STORE:-}" ] || { echo "start.sh: COVEY_STORE is not set: the URL of the store is needed" >&2; exit 64; }
 if [ "${COVEY_CREATE:-first}" = first ] && formed && alive; then
 	replace
 fi
-echo "start.sh: rank ${COVEY_RANK:-of the launcher} starts ${COVEY_CREATE:+as a replacement or joiner}" >&2
+echo "start.sh: rank ${COVEY_RANK:-of the launcher} starts as a $(role)" >&2
 [ "$again" -gt 0 ] || exec "$@"
 while :; do
 	"$@"
 	code=$?
 	[ $code != 0 ] && [ "$again" -gt 0 ] || exit $code
 	again=$((again - 1))
-	echo "start.sh: $1 ended with code $code and is started again as a replacement" >&2
-	if [ -z "${COVEY_RANK:-}" ]; then
-		export COVEY_RANK="${SLURM_PROCID:-}"
+	if formed; then # else the group still needs it as a founder
+		export COVEY_RANK="${COVEY_RANK:-${SLURM_PROCID:-}}"
+		replace
 	fi
-	replace
+	echo "start.sh: $1 ended with code $code and is started again as a $(role)" >&2
 done

@@ -17,7 +17,7 @@
 #define CVY_FLIGHT_EVENTS 64
 #define CVY_FLIGHT_KINDS 16
 #define CVY_FLIGHT_NAME "covey-flight"
-#define CVY_BEAT_TEXT 192 /* room for the numbers of a beat (metrics.h): at most nine of 20 digits */
+#define CVY_BEAT_TEXT 192 /* room for the numbers of a beat (metrics.h), of at most 20 characters each */
 
 enum cvy_flight_state { CVY_FLIGHT_NONE, CVY_FLIGHT_POSTED, CVY_FLIGHT_DECIDED };
 

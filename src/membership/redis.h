@@ -76,7 +76,7 @@ struct redis {
 	struct cvy_redis_addresses to; /* of the server that is dialled; none with a unix socket */
 	int port;
 	char tried[400]; /* its addresses that failed, and why */
-	char named[400]; /* who named it: a sentinel, or a node of the cluster; empty: it stands in the URL */
+	char named[400]; /* the sentinel or node that named it; empty: it stands in the URL */
 	struct cvy_redis_place
 		moved; /* node that another one named for the group's slot; empty: none, or it is dialled */
 	int hops;      /* of these in a row */

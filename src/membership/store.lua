@@ -624,7 +624,7 @@ local function beats(out)
 	for i, f in ipairs(fields) do
 		if v[i] then
 			out[#out + 1] = f
-			out[#out + 1] = word(v[i], 1) -- the time alone: the rest is for who looks from outside
+			out[#out + 1] = word(v[i], 1) -- Members need only the time; ep-admin reads the rest.
 		end
 	end
 	return out

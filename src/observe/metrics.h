@@ -32,9 +32,8 @@
 	X("covey_waited_seconds_total", "counter", "Their time from the call, or the wait, to the outcome", \
 	  (double)f->waited_ns / 1e9) \
 	X("covey_awaited_rank", "gauge", \
-	  "Rank that the oldest operation or message under way waits for, -1: none; looked at once a second, host " \
-	  "memory " \
-	  "alone", \
+	  "Rank that the oldest operation or message under way waits for, -1: none. Updated once a second. " \
+	  "Operations on devices are not counted", \
 	  f->awaited) \
 	X("covey_awaited_seconds", "gauge", "How long that operation or message has waited", \
 	  (double)f->awaited_ns / 1e9)
@@ -75,6 +74,7 @@ enum cvy_beat_number {
 #undef NUMBER
 		CVY_BEAT_NUMBERS
 };
+_Static_assert(CVY_BEAT_NUMBERS * 21 < CVY_BEAT_TEXT, "each is a comma and up to 20 characters");
 
 struct cvy_metrics;
 

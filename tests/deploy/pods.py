@@ -32,6 +32,15 @@ def free_port():
         return s.getsockname()[1]
 
 
+def end_group(process):
+    """The process, and those that it started."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass  # all have ended
+    process.wait()
+
+
 class Workload:
     """The pods of one StatefulSet or Job."""
 
@@ -115,24 +124,25 @@ class Workload:
 
     def drop(self):
         for pod in self.pods.values():
-            os.killpg(pod.pid, signal.SIGKILL)
-            pod.wait()
+            end_group(pod)
 
 
 def start_store(folder, where, port):
-    """The container of store.yaml, with its own command."""
+    """The container of store.yaml, with its own command; until_answers() follows."""
     objects = [d for d in yaml.safe_load_all((folder / "store.yaml").read_text()) if d]
     container = [d for d in objects if d["kind"] == "StatefulSet"][0]["spec"]["template"]["spec"]["containers"][0]
     args = [a.replace("port 6379", f"port {port}") for a in container["args"]]
-    store = subprocess.Popen(container["command"] + args, env=dict(os.environ, REDIS_PASSWORD="secret"), cwd=where,
-                             stdout=open(where / "store.log", "w"), stderr=subprocess.STDOUT, start_new_session=True)
+    return subprocess.Popen(container["command"] + args, env=dict(os.environ, REDIS_PASSWORD="secret"), cwd=where,
+                            stdout=open(where / "store.log", "w"), stderr=subprocess.STDOUT, start_new_session=True)
+
+
+def until_answers(store, where, port):
     end = time.monotonic() + PATIENCE_S
     while subprocess.run(["redis-cli", "-p", str(port), "-a", "secret", "--no-auth-warning", "ping"],
                          capture_output=True, text=True).stdout != "PONG\n":
         if time.monotonic() > end or store.poll() is not None:
             sys.exit("the store does not start: " + (where / "store.log").read_text())
         time.sleep(0.05)
-    return store
 
 
 def play_serve(w):
@@ -142,7 +152,7 @@ def play_serve(w):
         w.until(index, rf"rank {index} epoch \d+ ranks {w.count}$")
         w.until_probe(index, "readinessProbe", 0)
         assert w.probe(index, "livenessProbe") == 0, w.said
-        assert f"rank {index} starts $" not in w.logs[index].read_text()
+        assert f"rank {index} starts as a founder\n" in w.logs[index].read_text()
 
     # A pod that is killed comes back with its rank, and nobody had to say that it is a replacement.
     w.kill(2)
@@ -191,6 +201,27 @@ def play_batch(w):
     w.end()
 
 
+def starts_of(folder, where, state):
+    """What start.sh gives a program that fails twice, while ep-admin says this of the group."""
+    admin = where / "told.sh"
+    admin.write_text(f"echo '{state}'\n")
+    env = {"PATH": os.environ["PATH"], "EP_ADMIN": f"sh {admin}", "START_AGAIN": "1", "COVEY_STORE": "redis://nowhere:1",
+           "SLURM_PROCID": "1", "COVEY_CREATE": "first"}
+    said = subprocess.run(["sh", str(folder / "start.sh"), "sh", "-c", "echo $COVEY_CREATE $COVEY_RANK; exit 7"], env=env,
+                          capture_output=True, text=True)
+    assert said.returncode == 7, said
+    return said.stdout.splitlines(), said.stderr.splitlines()
+
+
+def play_again(folder, where):
+    """A rank that fails before the group has been formed is a founder again; else it is a replacement."""
+    founder = "start.sh: rank of the launcher starts as a founder"
+    again = "start.sh: sh ended with code 7 and is started again as a"
+    assert starts_of(folder, where, '{"phase": "form"}') == (["first", "first"], [founder, f"{again} founder"])
+    assert starts_of(folder, where, '{"phase": "run"}') == (
+        ["first", "never 1"], [founder, f"{again} replacement or joiner"])
+
+
 SRUN = """#!/bin/sh
 while case $1 in --*) true ;; *) false ;; esac; do shift; done
 export SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=4
@@ -219,10 +250,29 @@ def task_of(program, index):
     sys.exit(f"task {index} is not there")
 
 
+def take_port(port):
+    """A socket that takes connections there and says nothing, unless somebody else has the port already."""
+    s = socket.socket()
+    try:
+        s.bind(("127.0.0.1", port))
+        s.listen()
+    except OSError:
+        pass
+    return s
+
+
+def look_from_outside(told, env):
+    """The file of variables is the owner's alone, and enough to see the group."""
+    assert told.stat().st_mode & 0o777 == 0o600, oct(told.stat().st_mode)
+    said = subprocess.run(["sh", "-c", f". {told} && exec ep-admin status"], env=env, capture_output=True, text=True)
+    assert said.returncode == 0 and f"slurm-{env['SLURM_JOB_ID']}" in said.stdout, said
+
+
 def play_slurm(source, where, tools, program):
     """job.sbatch with an srun that starts four tasks here; a task that is killed is started again in its place."""
-    names, stop = where / "bin", where / "slurm.stop"
+    names, stop, told = where / "bin", where / "slurm.stop", where / f"covey-{os.getpid()}.env"
     names.mkdir()
+    busy = take_port(20000 + os.getpid() % 10000)  # the first port that the script tries
     for name, text in (("srun", SRUN), ("hostname", "#!/bin/sh\necho 127.0.0.1\n")):
         (names / name).write_text(text)
         (names / name).chmod(0o755)
@@ -244,16 +294,30 @@ def play_slurm(source, where, tools, program):
     try:
         for index in range(4):
             until(index, rf"rank {index} epoch \d+ ranks 4$")
+        look_from_outside(told, env)
         os.kill(task_of(os.path.realpath(program), 1), signal.SIGKILL)
         until(1, r"rank 1 is back at step [1-9]")
         stop.touch()
         code = job.wait(PATIENCE_S)
         if code:
             sys.exit(f"job.sbatch ended with code {code}: " + (where / "slurm.log").read_text())
+        assert not told.exists(), f"{told} remains after the job"
     finally:
-        if job.poll() is None:
-            os.killpg(job.pid, signal.SIGKILL)
-            job.wait()
+        end_group(job)
+        busy.close()
+
+
+def play_no_store(source, where):
+    """A redis-server that ends at every port ends the job, before any rank starts."""
+    names = where / "no-store"
+    names.mkdir()
+    for name, text in (("redis-server", "exit 1"), ("srun", "echo a rank starts")):
+        (names / name).write_text(f"#!/bin/sh\n{text}\n")
+        (names / name).chmod(0o755)
+    env = {"PATH": f"{names}:{os.environ['PATH']}", "COVEY_DEPLOY": str(source / "deploy"), "SLURM_JOB_ID": "7"}
+    said = subprocess.run(["bash", str(source / "deploy/slurm/job.sbatch"), "job"], env=env, cwd=where, capture_output=True,
+                          text=True)
+    assert said.returncode == 1 and "ended at each of 20 ports up to 20026" in said.stderr and not said.stdout, said
 
 
 def main():
@@ -263,13 +327,16 @@ def main():
             print(f"skipped: no {needed}")
             sys.exit(77)
     folder, where, port = source / "deploy/kubernetes", Path(tempfile.mkdtemp()), free_port()
-    store, made = start_store(folder, where, port), []
+    store, made = start_store(folder, where, port), []  # made: workloads
 
     def workload(file, name, uid):
         made.append(Workload(folder, file, name, where, tools, program, port, uid))
         return made[-1]
 
     try:
+        until_answers(store, where, port)
+        play_again(folder, where)
+        play_no_store(source, where)
         play_serve(workload("serve.yaml", "covey-ranks", "serve"))
         crash = workload("serve.yaml", "covey-ranks", "crash")
         crash.stop = where / "never"
@@ -277,10 +344,9 @@ def main():
         play_batch(workload("batch.yaml", "covey-batch", "batch"))
         play_slurm(source, where, tools, program)
     finally:
+        end_group(store)
         for w in made:
             w.drop()
-        os.killpg(store.pid, signal.SIGKILL)
-        store.wait()
         shutil.rmtree(where, ignore_errors=True)
 
 

@@ -30,6 +30,9 @@ until_true()
 	done
 }
 
+# ours PORT PID: the server at that port is that process
+ours() { redis-cli -p "$1" info server 2>/dev/null | tr -d '\r' | grep -qx "process_id:$2"; }
+
 # Starts a node at a port that is free, as the bus of the cluster 10000 above it is; the port into $port.
 start()
 {
@@ -38,7 +41,7 @@ start()
 			--appendonly no --dir "$where" --cluster-node-timeout 3000 --cluster-require-full-coverage no \
 			>"$where/$port.log" 2>&1 &
 		pid=$!
-		until redis-cli -p "$port" ping >/dev/null 2>&1 || ! kill -0 $pid 2>/dev/null; do sleep 0.05; done
+		until ours "$port" $pid || ! kill -0 $pid 2>/dev/null; do sleep 0.05; done
 		kill -0 $pid 2>/dev/null && break
 	done
 	next=$((port + 7))

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """examples/torch/moe_server.py: ranks die under load, and its outputs are those of a run without deaths."""
 
+import ast
 import os
 import re
 import subprocess
@@ -20,7 +21,7 @@ LAYERS, SLOTS, CHUNK = 2, 4, 4
 
 
 def output(ranks, *options, restart=True):
-    """What the server prints, but for its times; its exit status is 0."""
+    """Runs the server: its exit status, its standard output, and that with its errors."""
     command = [os.path.join(os.environ["COVEY_BUILD"], "tools", "ep-run"), "-n", str(ranks),
                *(["--restart=on-failure"] if restart else []), "--", sys.executable,
                os.path.join(_FOLDER, "moe_server.py"), "--layers", str(LAYERS), *options]
@@ -66,7 +67,7 @@ def check_answers(printed, everything):
     assert len(told) == len(PROMPTS), everything
     model = plain_model(Shape(layers=LAYERS))
     for prompt in PROMPTS[:3]:
-        found = eval(told[repr(prompt)])
+        found = ast.literal_eval(told[repr(prompt)])
         assert len(set(found)) > 2
         assert answer(model, prompt, len(found), 1) == answer(model, prompt, len(found), 9) == found
 
@@ -109,6 +110,7 @@ def test_ranks_die_under_load_and_are_replaced(ranks, replicas, kills):
 
 def test_nobody_comes():
     code, printed, everything = output(2, "--kill", "1@5", "--replicas", "2", "--patience", "1", restart=False)
+    assert code == 0, everything
     equal, finished = numbers(r"outputs: (\d+) of (\d+) equal to run 1", printed)
     assert equal == finished > 0 and "whole again" not in printed, everything
 

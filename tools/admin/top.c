@@ -162,12 +162,14 @@ static void show(struct admin *a, struct top *top, bool screen, int err)
 
 int admin_top(struct admin *a)
 {
+	static char table[65536]; /* of stdout, which writes lines one by one on a terminal */
 	bool screen = isatty(STDOUT_FILENO) && !a->json;
 	long interval_ms = a->interval_ms ? a->interval_ms : TOP_MS;
 	struct sample *samples = calloc(COVEY_MAX_RANKS, sizeof(*samples));
 	struct top *top = malloc(sizeof(*top));
 	int err = COVEY_ERR_NOMEM, code = EXIT_DONE;
 
+	setvbuf(stdout, table, _IOFBF, sizeof(table));
 	/* The look before the first gives the numbers that rates begin at. A screen shows it, without rates. */
 	for (long look = -1; top && samples && (a->looks < 0 || look < a->looks); look++) {
 		if (look >= 0)

@@ -148,8 +148,11 @@ static void print_rows(const struct top *top, int room, FILE *to)
 static void print_table(const struct top *top, const char *time, int lines, FILE *to)
 {
 	const struct top_row *list[AWAITED_LINES];
-	int awaited = find_awaited(top, list), room = lines - 3 - awaited;
+	int awaited = find_awaited(top, list), room;
 
+	while (awaited && lines - 3 - awaited < 1)
+		awaited--;
+	room = lines - 3 - awaited;
 	print_head(top, time, to);
 	print_rows(top, room > 1 ? room : 1, to);
 	print_total(top, to);

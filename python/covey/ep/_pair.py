@@ -62,7 +62,7 @@ class Ep:
             expert has fewer places. None: as covey_ep_create() says
         lanes: on devices, processors that a call takes; 0: as many as pay
         combine_rows: "plain" or "int8": how results come back; "plain": elements of dtype
-        places: the most places of an expert, on host memory (docs/replicas.md)
+        places: the most places of an expert (docs/replicas.md)
     """
 
     def __init__(self, group: Group, *, max_tokens: int, hidden: int, top_k: int, experts: int,
@@ -359,7 +359,6 @@ class Ep:
         else:
             self._exchange(lib.covey_combine_send, lib.covey_combine_recv, args, outcome, kept)
         return out, outcome
-
 
     def _constants(self, args, constants: Optional[Sequence]) -> dict:
         """a1, a2 and v of constant experts, and how many these are."""

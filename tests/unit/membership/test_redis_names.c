@@ -122,6 +122,17 @@ static int ask(const char *url, int ms, char *cause, size_t bytes)
 	return err;
 }
 
+/* Asks with more and more time until the cause has @why: a machine under load is slow. */
+static int ask_until(const char *url, const char *why, char *cause, size_t bytes)
+{
+	int err = COVEY_OK;
+
+	cause[0] = '\0';
+	for (int ms = 300; ms < WATCHDOG_MS && !strstr(cause, why); ms *= 2)
+		err = ask(url, ms, cause, bytes);
+	return err;
+}
+
 START_TEST(a_store_is_found_at_the_last_address_of_its_name)
 {
 	char url[80], cause[240];
@@ -150,11 +161,11 @@ START_TEST(a_store_that_is_nowhere_is_named_with_each_address)
 	int nobody = 0, fd = place("127.0.0.1", &nobody, 0);
 
 	snprintf(url, sizeof(url), "redis://three.test:%d", nobody);
-	ck_assert_int_eq(ask(url, 300, cause, sizeof(cause)), COVEY_ERR_STORE);
-	for (int i = 0; i < 3; i++) {
+	for (int i = 0; i < 3; i++)
 		snprintf(want[i], sizeof(want[i]), "127.0.0.%d:%d: Connection refused", 3 - i, nobody);
+	ck_assert_int_eq(ask_until(url, want[2], cause, sizeof(cause)), COVEY_ERR_STORE);
+	for (int i = 0; i < 3; i++)
 		ck_assert_msg(strstr(cause, want[i]) != NULL, "no %s in: %s", want[i], cause);
-	}
 	ck_assert(strstr(cause, want[0]) < strstr(cause, want[1]) && strstr(cause, want[1]) < strstr(cause, want[2]));
 	ck_assert_ptr_nonnull(strstr(cause, "three.test"));
 	close(fd);
@@ -191,7 +202,7 @@ START_TEST(a_sentinel_and_its_master_are_found_at_their_last_address)
 	close((int)(intptr_t)end);
 	close(listener);
 	/* Nobody listens there any longer. */
-	ck_assert_int_eq(ask(url, 300, cause, sizeof(cause)), COVEY_ERR_STORE);
+	ck_assert_int_eq(ask_until(url, "(127.0.0.1): Connection refused", cause, sizeof(cause)), COVEY_ERR_STORE);
 	ck_assert_msg(strstr(cause, "(127.0.0.3): Connection refused") &&
 			      strstr(cause, "(127.0.0.1): Connection refused"),
 		      "%s", cause);
@@ -253,9 +264,10 @@ END_TEST
 /* The other addresses of the URL belong to another port. */
 START_TEST(a_node_whose_name_is_unknown_is_named)
 {
-	char cause[240];
+	char cause[240] = "";
 
-	ck_assert_int_eq(ask_node("none.test:1", 300, cause, sizeof(cause)), COVEY_ERR_STORE);
+	for (int ms = 300; ms < WATCHDOG_MS && !strstr(cause, "none.test"); ms *= 2)
+		ck_assert_int_eq(ask_node("none.test:1", ms, cause, sizeof(cause)), COVEY_ERR_STORE);
 	ck_assert_msg(strstr(cause, "none.test") && !strstr(cause, "127.0.0.2:1:"), "%s", cause);
 }
 END_TEST
