@@ -70,9 +70,40 @@ void cvy_nccl_ask_no_more(struct ncclComm *child)
 		return;
 	pthread_mutex_lock(&asking_lock);
 	asking->child = NULL;
-	if (!asking->parent)
+	if (!asking->parent && !asking->closing)
 		free(asking);
 	child->asking = NULL;
+	pthread_mutex_unlock(&asking_lock);
+}
+
+/* No answer comes any more; but until the group is closed, operations write into the buffers. */
+static struct cvy_nccl_asking *take_askings(struct ncclComm *parent)
+{
+	struct cvy_nccl_asking *all;
+
+	pthread_mutex_lock(&asking_lock);
+	all = parent->askings;
+	parent->askings = NULL;
+	for (struct cvy_nccl_asking *asking = all; asking; asking = asking->next) {
+		covey_work_free(asking->work);
+		asking->parent = NULL;
+		asking->closing = 1;
+	}
+	pthread_mutex_unlock(&asking_lock);
+	return all;
+}
+
+static void free_askings(struct cvy_nccl_asking *all)
+{
+	pthread_mutex_lock(&asking_lock);
+	while (all) {
+		struct cvy_nccl_asking *asking = all;
+
+		all = asking->next;
+		asking->closing = 0;
+		if (!asking->child)
+			free(asking);
+	}
 	pthread_mutex_unlock(&asking_lock);
 }
 
@@ -80,22 +111,13 @@ void cvy_nccl_close(struct ncclComm *parent)
 {
 	struct covey_group *group = parent->group;
 
-	pthread_mutex_lock(&asking_lock); /* until no operation writes into a buffer of a question */
-	for (struct cvy_nccl_asking *asking = parent->askings; asking; asking = asking->next)
-		covey_work_free(asking->work);
+	struct cvy_nccl_asking *askings = take_askings(parent);
+
 	pthread_mutex_lock(&parent->group_lock);
 	parent->group = NULL;
 	pthread_mutex_unlock(&parent->group_lock);
-	covey_close(group);
-	while (parent->askings) {
-		struct cvy_nccl_asking *asking = parent->askings;
-
-		parent->askings = asking->next;
-		asking->parent = NULL;
-		if (!asking->child)
-			free(asking);
-	}
-	pthread_mutex_unlock(&asking_lock);
+	covey_close(group); /* it may take long: other questions go on */
+	free_askings(askings);
 }
 
 /* The answer: ncclInProgress, or what became of the question. */

@@ -8,6 +8,8 @@
 #include <string.h>
 #include <time.h>
 
+#define NAP_NS 50000
+
 static __thread char last_error[512];
 
 /* ---- errors ---- */
@@ -60,14 +62,49 @@ uint64_t cvy_nccl_now_ns(void)
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-ncclResult_t cvy_nccl_check(const struct ncclComm *comm, const char *call)
+void cvy_nccl_nap(struct ncclComm *comm)
+{
+	pthread_mutex_unlock(&comm->lock);
+	nanosleep(&(struct timespec){ 0, NAP_NS }, NULL);
+	pthread_mutex_lock(&comm->lock);
+}
+
+static ncclResult_t none(const struct ncclComm *comm, const char *call)
 {
 	if (!comm)
 		return cvy_nccl_fail(ncclInvalidArgument, "%s: the communicator is NULL", call);
-	if (comm->mark != CVY_NCCL_COMM)
-		return cvy_nccl_fail(ncclInvalidArgument, "%s: %p is no communicator, or was destroyed", call,
-				     (const void *)comm);
+	return cvy_nccl_fail(ncclInvalidArgument, "%s: %p is no communicator, or was destroyed", call,
+			     (const void *)comm);
+}
+
+ncclResult_t cvy_nccl_enter(struct ncclComm *comm, const char *call)
+{
+	if (!cvy_nccl_use(comm))
+		return none(comm, call);
+	pthread_mutex_lock(&comm->lock);
 	return ncclSuccess;
+}
+
+void cvy_nccl_leave(struct ncclComm *comm)
+{
+	pthread_mutex_unlock(&comm->lock);
+	cvy_nccl_unuse(comm);
+}
+
+ncclResult_t cvy_nccl_check(const struct ncclComm *comm, const char *call)
+{
+	if (!cvy_nccl_use((struct ncclComm *)comm))
+		return none(comm, call);
+	cvy_nccl_unuse((struct ncclComm *)comm);
+	return ncclSuccess;
+}
+
+ncclResult_t cvy_nccl_is_made(const struct ncclComm *comm, const char *call)
+{
+	if (comm->state != ncclInProgress)
+		return ncclSuccess;
+	return cvy_nccl_fail(ncclInvalidArgument,
+			     "%s: the communicator is not ready: ncclCommGetAsyncError() says when it is", call);
 }
 
 /* ---- losses ---- */
@@ -101,11 +138,11 @@ void cvy_nccl_look(struct ncclComm *comm, int all)
 
 ncclResult_t cvy_nccl_usable(struct ncclComm *comm, const char *call)
 {
+	ncclResult_t r = cvy_nccl_is_made(comm, call);
+
+	if (r)
+		return r;
 	cvy_nccl_look(comm, 0);
-	if (comm->state == ncclInProgress)
-		return cvy_nccl_fail(ncclInvalidArgument,
-				     "%s: the communicator is not ready: ncclCommGetAsyncError() says when it is",
-				     call);
 	if (comm->state == ncclRemoteError)
 		cvy_nccl_end(comm); /* others may have launched this operation: it ends there when this rank is gone */
 	if (comm->state)
@@ -122,30 +159,31 @@ ncclResult_t cvy_nccl_usable(struct ncclComm *comm, const char *call)
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error)
 {
-	ncclResult_t r = cvy_nccl_check(comm, "ncclCommGetAsyncError");
+	ncclResult_t r = error ? cvy_nccl_enter(comm, "ncclCommGetAsyncError")
+			       : cvy_nccl_fail(ncclInvalidArgument, "ncclCommGetAsyncError: asyncError is NULL");
 
-	if (!r && !error)
-		r = cvy_nccl_fail(ncclInvalidArgument, "ncclCommGetAsyncError: asyncError is NULL");
 	if (r)
 		return r;
-	pthread_mutex_lock(&comm->lock);
 	if (comm->stage < CVY_NCCL_READY)
 		cvy_nccl_step(comm, 1);
 	cvy_nccl_look(comm, 1);
 	*error = comm->state;
-	pthread_mutex_unlock(&comm->lock);
+	cvy_nccl_leave(comm);
 	return ncclSuccess;
 }
 
 /* @at: where the number is in the communicator. */
-static ncclResult_t number(const struct ncclComm *comm, size_t at, int *out, const char *call)
+static ncclResult_t number(struct ncclComm *comm, size_t at, int *out, const char *call)
 {
-	ncclResult_t r = cvy_nccl_check(comm, call);
+	ncclResult_t r =
+		out ? cvy_nccl_enter(comm, call) : cvy_nccl_fail(ncclInvalidArgument, "%s: the output is NULL", call);
 
-	if (!r && !out)
-		r = cvy_nccl_fail(ncclInvalidArgument, "%s: the output is NULL", call);
+	if (r)
+		return r;
+	r = cvy_nccl_is_made(comm, call);
 	if (!r)
 		memcpy(out, (const char *)comm + at, sizeof(*out));
+	cvy_nccl_leave(comm);
 	return r;
 }
 
@@ -170,30 +208,34 @@ ncclResult_t ncclCommQueryProperties(ncclComm_t comm, ncclCommProperties_t *out)
 
 	if (!r && (!out || out->magic != CVY_NCCL_MAGIC || out->size < offsetof(ncclCommProperties_t, nLsaTeams)))
 		r = cvy_nccl_fail(ncclInvalidArgument, "ncclCommQueryProperties: the properties were not initialised");
+	if (!r)
+		r = number(comm, offsetof(struct ncclComm, rank), &out->rank, "ncclCommQueryProperties");
+	if (!r)
+		r = number(comm, offsetof(struct ncclComm, size), &out->nRanks, "ncclCommQueryProperties");
+	if (!r)
+		r = number(comm, offsetof(struct ncclComm, device), &out->cudaDev, "ncclCommQueryProperties");
 	if (r)
 		return r;
-	out->rank = comm->rank;
-	out->nRanks = comm->size;
-	out->cudaDev = out->nvmlDev = comm->device;
+	out->nvmlDev = out->cudaDev;
 	out->deviceApiSupport = out->multimemSupport = false;
 	out->ginType = 0;
 	return ncclSuccess;
 }
 
-static int is_one(const struct ncclComm *comm)
-{
-	return !cvy_nccl_check(comm, "a team");
-}
-
 ncclTeam_t ncclTeamWorld(ncclComm_t comm)
 {
-	return is_one(comm) ? (ncclTeam_t){ comm->size, comm->rank, 1 } : (ncclTeam_t){ 0, 0, 0 };
+	ncclTeam_t team = { 0, 0, 1 };
+
+	if (number(comm, offsetof(struct ncclComm, size), &team.nRanks, "ncclTeamWorld") ||
+	    number(comm, offsetof(struct ncclComm, rank), &team.rank, "ncclTeamWorld"))
+		return (ncclTeam_t){ 0, 0, 0 };
+	return team;
 }
 
 /* Those whose memory kernels of NCCL reach: nobody but this rank. */
 ncclTeam_t ncclTeamLsa(ncclComm_t comm)
 {
-	return is_one(comm) ? (ncclTeam_t){ 1, 0, 1 } : (ncclTeam_t){ 0, 0, 0 };
+	return cvy_nccl_check(comm, "ncclTeamLsa") ? (ncclTeam_t){ 0, 0, 0 } : (ncclTeam_t){ 1, 0, 1 };
 }
 
 /* One of each team of the kind before. */

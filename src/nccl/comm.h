@@ -27,6 +27,7 @@ struct cvy_nccl_asking {
 	struct ncclComm *parent;      /* NULL: decided, or the parent has ended */
 	struct ncclComm *child;	      /* NULL: nobody reads the answer */
 	struct covey_work *work;
+	int closing; /* the parent's group is being closed, which then frees it */
 	int32_t own[2];
 	int32_t all[CVY_NCCL_RANKS][2]; /* color and key of each rank */
 };
@@ -46,7 +47,6 @@ struct cvy_nccl_redop {
 };
 
 struct ncclComm {
-	uint64_t mark; /* CVY_NCCL_COMM, to find handles that are none */
 	pthread_mutex_t lock, group_lock;
 	/* Constant from the beginning; of a split from the end of ASKING. */
 	struct cvy_nccl_id id;
@@ -64,19 +64,21 @@ struct ncclComm {
 	unsigned grown; /* times */
 	/* One stream at a time: the next waits for what the last one has. */
 	cudaEvent_t done;
-	cudaStream_t last;
 	int launched;
 	int aborted; /* any thread: loops that wait end */
 	/* Of this process, under a lock of end.c. */
 	struct ncclComm *next;
+	int users;   /* calls under way, and 1 until it is freed: the last one frees the memory */
+	int claimed; /* a call will free it */
 	int started_end, destroyed;
+	/* Of the group of calls in which it is made (group.c). */
+	struct ncclComm *next_making;
+	ncclComm_t *out;
 };
-
-#define CVY_NCCL_COMM 0x636f7665796e6363u
 
 /* Keeps a line for ncclGetLastError() of this thread. */
 void cvy_nccl_tell(const char *format, ...) __attribute__((format(printf, 1, 2)));
-/* The same, and is @r. */
+/* Keeps the line and returns @r. */
 #define cvy_nccl_fail(r, ...) (cvy_nccl_tell(__VA_ARGS__), (r))
 /* The same for an error of covey. @group: NULL, or where the cause is. */
 ncclResult_t cvy_nccl_covey(int err, const struct covey_group *group, const char *what);
@@ -88,25 +90,39 @@ void cvy_nccl_warn(const char *text);
 
 /* A handle that can be used: ncclSuccess, or told. */
 ncclResult_t cvy_nccl_check(const struct ncclComm *comm, const char *call);
+/* The same, and takes the lock. Until cvy_nccl_leave() no other thread frees the communicator. */
+ncclResult_t cvy_nccl_enter(struct ncclComm *comm, const char *call);
+void cvy_nccl_leave(struct ncclComm *comm);
+/* Under the lock: rank and size are known. It may have ended since. */
+ncclResult_t cvy_nccl_is_made(const struct ncclComm *comm, const char *call);
 /* Under the lock, before each operation: ready, whole, and no error. A communicator that has lost a rank is ended here. */
 ncclResult_t cvy_nccl_usable(struct ncclComm *comm, const char *call);
 /* Under the lock: takes note of who is missing. @all: also if no news came. */
 void cvy_nccl_look(struct ncclComm *comm, int all);
 /* Under the lock: ends the group, and operations under way with it. It waits for nobody. */
 void cvy_nccl_end(struct ncclComm *comm);
-void cvy_nccl_free(struct ncclComm *comm); /* after cvy_nccl_end() */
+void cvy_nccl_free(struct ncclComm *comm); /* after cvy_nccl_end(), by who has claimed it */
 /* A new one is among those of this process. */
 void cvy_nccl_enlist(struct ncclComm *comm);
+/* A handle of this process that is not freed before cvy_nccl_unuse(): 0, it is none. */
+int cvy_nccl_use(struct ncclComm *comm);
+void cvy_nccl_unuse(struct ncclComm *comm);
+/* 1 for one caller: this one frees it. */
+int cvy_nccl_claim(struct ncclComm *comm);
+/* Ends it and frees it, unless another thread does. */
+void cvy_nccl_discard(struct ncclComm *comm);
 
 /* make.c: takes the next step of a communicator that is not READY; never waits longer than to @deadline_ns. */
 ncclResult_t cvy_nccl_step(struct ncclComm *comm, uint64_t deadline_ns);
-/* Waits until it is READY; frees it and clears *out if that fails. */
-ncclResult_t cvy_nccl_finish(ncclComm_t *out);
+/* One step, with the lock, in which it waits for a moment. */
+ncclResult_t cvy_nccl_try(struct ncclComm *comm);
 /* Under the lock of the parent: closes its group, with what its children ask. */
 void cvy_nccl_close(struct ncclComm *parent);
 /* Under the lock of the child that ends: nobody reads the answer. */
 void cvy_nccl_ask_no_more(struct ncclComm *child);
 uint64_t cvy_nccl_now_ns(void);
+/* Sleeps for a moment without the lock. */
+void cvy_nccl_nap(struct ncclComm *comm);
 
 /* stream.c, under the lock. A thread may be on another device when it calls: memory and events are of this one. */
 ncclResult_t cvy_nccl_device_enter(const struct ncclComm *comm, int *was);
@@ -116,7 +132,7 @@ ncclResult_t cvy_nccl_stream_before(struct ncclComm *comm, cudaStream_t stream);
 ncclResult_t cvy_nccl_stream_after(struct ncclComm *comm, cudaStream_t stream);
 /* @waiting waits for what is on @done now. */
 ncclResult_t cvy_nccl_stream_wait(cudaStream_t waiting, cudaStream_t done);
-/* Waits until what was launched has ended, or a rank is lost. */
+/* Waits until what was launched has ended, or a rank is lost. It lets go of the lock while it sleeps. */
 ncclResult_t cvy_nccl_stream_drain(struct ncclComm *comm);
 
 #endif

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How communicators end. One that ends well waits for its stream, then for the others to do the same: who left earlier
- * would be missing in operations that others have not completed. Ranks of one process may end one after the other on one
- * thread, so the last of them waits for all. One that is aborted, revoked, or has lost a rank waits for nobody.
+ * How communicators end. One that ends well waits for its stream, then for the others to do the same: a rank that left
+ * earlier would be missing in operations that others have not completed. Ranks of one process may end one after the other
+ * on one thread, so the last of them waits for all. One that is aborted, revoked, or has lost a rank waits for nobody.
+ *
+ * Threads may end the same communicator at a time: one of them claims it, and the last that uses it frees its memory.
  */
 #include "comm.h"
 
 #include <stdlib.h>
-#include <time.h>
 
 #define OTHERS_MS 60000 /* that a living rank has to end too; then it is left alone */
-#define NAP_NS 50000
 
 static struct {
 	pthread_mutex_t lock;
@@ -22,6 +22,7 @@ static struct {
 void cvy_nccl_enlist(struct ncclComm *comm)
 {
 	pthread_mutex_lock(&alive.lock);
+	comm->users = 1;
 	comm->next = alive.first;
 	alive.first = comm;
 	pthread_mutex_unlock(&alive.lock);
@@ -37,6 +38,39 @@ static void delist(struct ncclComm *comm)
 	if (*at)
 		*at = comm->next;
 	pthread_mutex_unlock(&alive.lock);
+}
+
+/* Under the lock of the list. */
+static int is_listed(const struct ncclComm *comm)
+{
+	const struct ncclComm *at = alive.first;
+
+	while (at && at != comm)
+		at = at->next;
+	return at != NULL;
+}
+
+int cvy_nccl_use(struct ncclComm *comm)
+{
+	int found;
+
+	pthread_mutex_lock(&alive.lock);
+	found = is_listed(comm);
+	if (found)
+		comm->users++;
+	pthread_mutex_unlock(&alive.lock);
+	return found;
+}
+
+int cvy_nccl_claim(struct ncclComm *comm)
+{
+	int first;
+
+	pthread_mutex_lock(&alive.lock);
+	first = !comm->claimed;
+	comm->claimed = 1;
+	pthread_mutex_unlock(&alive.lock);
+	return first;
 }
 
 static int is_sibling(const struct ncclComm *a, const struct ncclComm *b)
@@ -75,7 +109,7 @@ static struct ncclComm *take_destroyed(const struct cvy_nccl_id *id)
 		at = &(*at)->next;
 	found = *at;
 	if (found)
-		*at = found->next;
+		found->destroyed = 0;
 	pthread_mutex_unlock(&alive.lock);
 	return found;
 }
@@ -91,9 +125,8 @@ void cvy_nccl_end(struct ncclComm *comm)
 	comm->stage = CVY_NCCL_ENDED;
 }
 
-void cvy_nccl_free(struct ncclComm *comm)
+static void free_memory(struct ncclComm *comm)
 {
-	delist(comm);
 	while (comm->tallies) {
 		struct cvy_nccl_tally *tally = comm->tallies;
 
@@ -103,24 +136,72 @@ void cvy_nccl_free(struct ncclComm *comm)
 	if (comm->done)
 		cudaEventDestroy(comm->done);
 	free(comm->redops);
-	comm->mark = 0;
 	pthread_mutex_destroy(&comm->lock);
 	pthread_mutex_destroy(&comm->group_lock);
 	free(comm);
 }
 
-ncclResult_t ncclCommRevoke(ncclComm_t comm, int flags)
+static void end_uses(struct ncclComm *comm, int n)
 {
-	ncclResult_t r = cvy_nccl_check(comm, "ncclCommRevoke");
+	int left;
 
-	if (!r && flags)
-		r = cvy_nccl_fail(ncclInvalidArgument, "ncclCommRevoke: flags are %d: they must be 0", flags);
-	if (r)
-		return r;
+	pthread_mutex_lock(&alive.lock);
+	left = comm->users -= n;
+	pthread_mutex_unlock(&alive.lock);
+	if (!left)
+		free_memory(comm);
+}
+
+void cvy_nccl_unuse(struct ncclComm *comm)
+{
+	end_uses(comm, 1);
+}
+
+void cvy_nccl_free(struct ncclComm *comm)
+{
+	delist(comm);
+	cvy_nccl_unuse(comm);
+}
+
+void cvy_nccl_discard(struct ncclComm *comm)
+{
 	pthread_mutex_lock(&comm->lock);
 	cvy_nccl_end(comm);
 	pthread_mutex_unlock(&comm->lock);
-	return ncclSuccess;
+	if (cvy_nccl_claim(comm))
+		cvy_nccl_free(comm);
+}
+
+/* Used by this call: ends what is under way, and threads that wait with the lock let go of it. */
+static void end_now(struct ncclComm *comm)
+{
+	__atomic_store_n(&comm->aborted, 1, __ATOMIC_RELEASE);
+	pthread_mutex_lock(&comm->group_lock);
+	covey_abort(comm->group);
+	pthread_mutex_unlock(&comm->group_lock);
+	pthread_mutex_lock(&comm->lock);
+	cvy_nccl_end(comm);
+	pthread_mutex_unlock(&comm->lock);
+}
+
+/* Without the lock, which another thread may hold for long. */
+static ncclResult_t use(struct ncclComm *comm, const char *call)
+{
+	return cvy_nccl_use(comm) ? ncclSuccess : cvy_nccl_check(comm, call);
+}
+
+ncclResult_t ncclCommRevoke(ncclComm_t comm, int flags)
+{
+	ncclResult_t r = use(comm, "ncclCommRevoke");
+
+	if (r)
+		return r;
+	if (flags)
+		r = cvy_nccl_fail(ncclInvalidArgument, "ncclCommRevoke: flags are %d: they must be 0", flags);
+	else
+		end_now(comm);
+	cvy_nccl_unuse(comm);
+	return r;
 }
 
 /* ---- together ---- */
@@ -128,33 +209,28 @@ ncclResult_t ncclCommRevoke(ncclComm_t comm, int flags)
 /* Under the lock: waits for the stream, and tells the others that this rank has no more operations. */
 static ncclResult_t begin(struct ncclComm *comm)
 {
-	ncclResult_t r;
+	ncclResult_t r = comm->stage == CVY_NCCL_READY ? cvy_nccl_stream_drain(comm) : ncclSuccess;
 
-	if (comm->stage != CVY_NCCL_READY) {
-		if (comm->stage != CVY_NCCL_ENDING)
-			cvy_nccl_end(comm);
-		return ncclSuccess;
-	}
-	r = cvy_nccl_stream_drain(comm);
-	cvy_nccl_look(comm, 1);
-	if (comm->state || r || covey_barrier_start(comm->group, NULL, &comm->ending)) {
-		cvy_nccl_end(comm);
+	if (comm->stage == CVY_NCCL_ENDING)
 		return r;
-	}
-	comm->stage = CVY_NCCL_ENDING;
-	return ncclSuccess;
+	cvy_nccl_look(comm, 1);
+	if (comm->stage != CVY_NCCL_READY || comm->state || r || covey_barrier_start(comm->group, NULL, &comm->ending))
+		cvy_nccl_end(comm);
+	else
+		comm->stage = CVY_NCCL_ENDING;
+	return r;
 }
 
-/* Under the lock: waits until all living ranks have begun to end. */
+/* Under the lock: waits until all living ranks have begun to end. Another thread may end it meanwhile. */
 static void finish(struct ncclComm *comm)
 {
 	uint64_t until = cvy_nccl_now_ns() + OTHERS_MS * 1000000ull;
 
+	while (comm->stage == CVY_NCCL_ENDING && covey_work_test(comm->ending, NULL) == COVEY_ERR_AGAIN &&
+	       cvy_nccl_now_ns() < until && !__atomic_load_n(&comm->aborted, __ATOMIC_ACQUIRE))
+		cvy_nccl_nap(comm);
 	if (comm->stage != CVY_NCCL_ENDING)
 		return;
-	while (covey_work_test(comm->ending, NULL) == COVEY_ERR_AGAIN && cvy_nccl_now_ns() < until &&
-	       !__atomic_load_n(&comm->aborted, __ATOMIC_ACQUIRE))
-		nanosleep(&(struct timespec){ 0, NAP_NS }, NULL);
 	covey_leave(comm->group, 0); /* no death in the logs of the others */
 	cvy_nccl_end(comm);
 }
@@ -178,18 +254,17 @@ static void finish_destroyed(const struct cvy_nccl_id *id, int aborted)
 
 ncclResult_t ncclCommFinalize(ncclComm_t comm)
 {
-	ncclResult_t r = cvy_nccl_check(comm, "ncclCommFinalize");
+	ncclResult_t r = cvy_nccl_enter(comm, "ncclCommFinalize");
 
 	if (r)
 		return r;
-	pthread_mutex_lock(&comm->lock);
 	r = cvy_nccl_usable(comm, "ncclCommFinalize");
 	if (!r)
 		r = begin(comm);
 	note_end(comm, 0);
 	if (!r && !is_awaited(&comm->id))
 		finish(comm);
-	pthread_mutex_unlock(&comm->lock);
+	cvy_nccl_leave(comm);
 	return r;
 }
 
@@ -200,14 +275,18 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm)
 
 	if (!comm)
 		return ncclSuccess;
-	r = cvy_nccl_check(comm, "ncclCommDestroy");
+	r = cvy_nccl_enter(comm, "ncclCommDestroy");
 	if (r)
 		return r;
+	if (!cvy_nccl_claim(comm)) {
+		cvy_nccl_leave(comm);
+		return cvy_nccl_fail(ncclInvalidArgument, "ncclCommDestroy: another call has destroyed %p",
+				     (void *)comm);
+	}
 	id = comm->id;
-	pthread_mutex_lock(&comm->lock);
 	r = begin(comm);
-	pthread_mutex_unlock(&comm->lock);
-	note_end(comm, 1);
+	note_end(comm, 1); /* from here on finish_destroyed() frees it, of any thread */
+	cvy_nccl_leave(comm);
 	finish_destroyed(&id, 0);
 	return r;
 }
@@ -216,22 +295,19 @@ ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
 	struct cvy_nccl_id id;
 	ncclResult_t r;
+	int claimed;
 
 	if (!comm)
 		return ncclSuccess;
-	r = cvy_nccl_check(comm, "ncclCommAbort");
+	r = use(comm, "ncclCommAbort");
 	if (r)
 		return r;
 	id = comm->id;
-	/* A thread that waits with the lock lets go of it. */
-	__atomic_store_n(&comm->aborted, 1, __ATOMIC_RELEASE);
-	pthread_mutex_lock(&comm->group_lock);
-	covey_abort(comm->group);
-	pthread_mutex_unlock(&comm->group_lock);
-	pthread_mutex_lock(&comm->lock);
-	cvy_nccl_end(comm);
-	pthread_mutex_unlock(&comm->lock);
-	cvy_nccl_free(comm);
+	end_now(comm);
+	claimed = cvy_nccl_claim(comm);
+	if (claimed)
+		delist(comm);
+	end_uses(comm, 1 + claimed);
 	finish_destroyed(&id, 1);
 	return ncclSuccess;
 }

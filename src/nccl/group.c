@@ -8,17 +8,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct making {
-	struct making *next;
-	ncclComm_t *out;
-};
-
 static __thread struct {
 	int depth;
 	ncclResult_t failed; /* the first call that was refused */
 	struct cvy_nccl_call *calls;
 	size_t count, room;
-	struct making *makings, **last_making;
+	/* Communicators that are being made. Each is in use until it leaves this list. */
+	struct ncclComm *makings, **last_making;
+	ncclResult_t unmade; /* the first that was refused */
 } kept;
 
 /* ---- checks ---- */
@@ -34,7 +31,7 @@ static int has_root(enum cvy_nccl_kind kind)
 	       kind != CVY_NCCL_ALLTOALL;
 }
 
-static ncclResult_t check_op(const struct cvy_nccl_call *c)
+static ncclResult_t check_op(struct cvy_nccl_call *c)
 {
 	int made = c->op - ncclNumOps;
 
@@ -47,11 +44,13 @@ static ncclResult_t check_op(const struct cvy_nccl_call *c)
 	if (made >= 0 && c->comm->redops[made].type != c->type)
 		return cvy_nccl_fail(ncclInvalidArgument, "%s: the operator was created for type %d, not %d", c->name,
 				     (int)c->comm->redops[made].type, (int)c->type);
+	if (made >= 0)
+		c->made = c->comm->redops[made];
 	return ncclSuccess;
 }
 
 /* Under the lock. */
-static ncclResult_t check(const struct cvy_nccl_call *c)
+static ncclResult_t check(struct cvy_nccl_call *c)
 {
 	if (cvy_nccl_moved(c->type) < 0)
 		return cvy_nccl_fail(ncclInvalidArgument, "%s: %d is no type", c->name, (int)c->type);
@@ -75,7 +74,7 @@ static ncclResult_t run_on_device(const struct cvy_nccl_call *c)
 }
 
 /* Under the lock. */
-static ncclResult_t run(const struct cvy_nccl_call *c, ncclResult_t (*what)(const struct cvy_nccl_call *))
+static ncclResult_t run_locked(const struct cvy_nccl_call *c, ncclResult_t (*what)(const struct cvy_nccl_call *))
 {
 	ncclResult_t r = cvy_nccl_usable(c->comm, c->name);
 	int was;
@@ -89,6 +88,18 @@ static ncclResult_t run(const struct cvy_nccl_call *c, ncclResult_t (*what)(cons
 	return r;
 }
 
+/* A communicator may have been destroyed since the call. */
+static ncclResult_t run(const struct cvy_nccl_call *c, ncclResult_t (*what)(const struct cvy_nccl_call *))
+{
+	ncclResult_t r = cvy_nccl_enter(c->comm, c->name);
+
+	if (r)
+		return r;
+	r = run_locked(c, what);
+	cvy_nccl_leave(c->comm);
+	return r;
+}
+
 static ncclResult_t run_collectives(void)
 {
 	ncclResult_t first = ncclSuccess;
@@ -99,9 +110,7 @@ static ncclResult_t run_collectives(void)
 
 		if (is_message(c))
 			continue;
-		pthread_mutex_lock(&c->comm->lock);
 		r = run(c, run_on_device);
-		pthread_mutex_unlock(&c->comm->lock);
 		first = first ? first : r;
 	}
 	return first;
@@ -188,9 +197,7 @@ static ncclResult_t run_messages(void)
 			seen = is_message(&kept.calls[k]) && kept.calls[k].comm == c->comm;
 		if (seen)
 			continue;
-		pthread_mutex_lock(&c->comm->lock);
 		r = run(c, run_messages_of);
-		pthread_mutex_unlock(&c->comm->lock);
 		first = first ? first : r;
 	}
 	return first;
@@ -198,37 +205,65 @@ static ncclResult_t run_messages(void)
 
 /* ---- communicators ---- */
 
-static ncclResult_t finish_makings(void)
+/* Ranks of one thread wait for each other: each takes a step in turn. */
+static void step_makings(void)
+{
+	int left;
+
+	do {
+		left = 0;
+		for (struct ncclComm *comm = kept.makings; comm; comm = comm->next_making)
+			left += comm->blocking && cvy_nccl_try(comm) == ncclInProgress;
+	} while (left);
+}
+
+/* @r: all of them end with it. */
+static ncclResult_t finish_making(struct ncclComm *comm, ncclResult_t r)
+{
+	if (!r)
+		r = comm->blocking ? cvy_nccl_try(comm) : ncclInProgress;
+	if (r && r != ncclInProgress) {
+		*comm->out = NULL;
+		cvy_nccl_discard(comm);
+	}
+	cvy_nccl_unuse(comm);
+	return r;
+}
+
+static ncclResult_t finish_makings(ncclResult_t refused)
 {
 	ncclResult_t first = ncclSuccess;
 
+	if (!refused)
+		step_makings();
 	while (kept.makings) {
-		struct making *m = kept.makings;
-		ncclResult_t r = (*m->out)->blocking ? cvy_nccl_finish(m->out) : ncclInProgress;
+		struct ncclComm *comm = kept.makings;
+		ncclResult_t r;
 
-		kept.makings = m->next;
-		free(m);
+		kept.makings = comm->next_making;
+		r = finish_making(comm, refused);
 		if (!first || first == ncclInProgress)
 			first = r ? r : first;
 	}
 	return first;
 }
 
-ncclResult_t cvy_nccl_making(ncclComm_t *out)
+ncclResult_t cvy_nccl_making(ncclResult_t r, ncclComm_t *out)
 {
-	struct making *m;
+	struct ncclComm *comm = r ? NULL : *out;
 
-	if (!kept.depth)
-		return (*out)->blocking ? cvy_nccl_finish(out) : ncclInProgress;
-	m = calloc(1, sizeof(*m));
-	if (!m)
-		return cvy_nccl_finish(out);
-	m->out = out;
+	if (r && kept.depth && !kept.unmade)
+		kept.unmade = r;
+	if (!comm)
+		return r;
+	cvy_nccl_use(comm);
+	comm->out = out;
+	comm->next_making = NULL;
 	if (!kept.makings)
 		kept.last_making = &kept.makings;
-	*kept.last_making = m;
-	kept.last_making = &m->next;
-	return ncclSuccess;
+	*kept.last_making = comm;
+	kept.last_making = &comm->next_making;
+	return kept.depth ? ncclSuccess : finish_makings(ncclSuccess);
 }
 
 /* ---- calls ---- */
@@ -248,19 +283,24 @@ static ncclResult_t keep(const struct cvy_nccl_call *c)
 	return ncclSuccess;
 }
 
-ncclResult_t cvy_nccl_call(const struct cvy_nccl_call *c)
+static ncclResult_t call_or_keep(struct cvy_nccl_call *c)
 {
-	ncclResult_t r = cvy_nccl_check(c->comm, c->name);
+	ncclResult_t r = cvy_nccl_enter(c->comm, c->name);
 
-	if (!r) {
-		pthread_mutex_lock(&c->comm->lock);
-		r = check(c);
-		if (!r && kept.depth)
-			r = keep(c);
-		else if (!r)
-			r = run(c, run_on_device);
-		pthread_mutex_unlock(&c->comm->lock);
-	}
+	if (r)
+		return r;
+	r = check(c);
+	if (!r)
+		r = kept.depth ? keep(c) : run_locked(c, run_on_device);
+	cvy_nccl_leave(c->comm);
+	return r;
+}
+
+ncclResult_t cvy_nccl_call(const struct cvy_nccl_call *call)
+{
+	struct cvy_nccl_call c = *call;
+	ncclResult_t r = call_or_keep(&c);
+
 	if (r && kept.depth && !kept.failed)
 		kept.failed = r;
 	return r;
@@ -272,19 +312,17 @@ ncclResult_t ncclGroupStart(void)
 	return ncclSuccess;
 }
 
-int cvy_nccl_group_drop(void)
+void cvy_nccl_group_drop(void)
 {
-	int was = kept.depth;
-
+	finish_makings(ncclInvalidUsage);
 	kept.depth = 0;
-	kept.failed = ncclSuccess;
+	kept.failed = kept.unmade = ncclSuccess;
 	free(kept.calls);
 	kept.calls = NULL;
 	kept.count = kept.room = 0;
-	return was;
 }
 
-/* A call that was refused does not keep the others from their peers. */
+/* A call that was refused does not keep the others from their peers; but nobody waits for a communicator that was. */
 ncclResult_t ncclGroupEnd(void)
 {
 	ncclResult_t refused = kept.failed, made, r;
@@ -293,7 +331,8 @@ ncclResult_t ncclGroupEnd(void)
 		return cvy_nccl_fail(ncclInvalidUsage, "ncclGroupEnd: there was no ncclGroupStart()");
 	if (--kept.depth)
 		return ncclSuccess;
-	made = finish_makings();
+	made = finish_makings(kept.unmade);
+	made = kept.unmade ? kept.unmade : made;
 	r = run_collectives();
 	r = r ? r : run_messages();
 	cvy_nccl_group_drop();

@@ -25,18 +25,22 @@ struct cvy_nccl_call {
 	const void *send;
 	void *recv;
 	size_t count;
-	int op;	  /* ncclRedOp_t */
-	int root; /* or the peer */
+	int op;			    /* ncclRedOp_t */
+	int root;		    /* or the peer */
+	struct cvy_nccl_redop made; /* of an operator that the program made: it may destroy it before the group ends */
 	struct ncclComm *comm;
 	cudaStream_t stream;
 };
 
 /* Checks a call; runs it, or keeps it until the end of the group of calls that is open on this thread. */
 ncclResult_t cvy_nccl_call(const struct cvy_nccl_call *call);
-/* The same for a communicator that is being made: *out is set, and waited for. */
-ncclResult_t cvy_nccl_making(ncclComm_t *out);
-/* Forgets the open group of calls: 0 if there was none. */
-int cvy_nccl_group_drop(void);
+/*
+ * The end of each call that makes a communicator. @r: it was refused, and then the others of the open group end with it.
+ * Else *out, unless it is NULL, is waited for, by this call or at the end of the group.
+ */
+ncclResult_t cvy_nccl_making(ncclResult_t r, ncclComm_t *out);
+/* Forgets the open group of calls, and ends the communicators that were made in it. */
+void cvy_nccl_group_drop(void);
 
 /* launch.c, under the lock of the communicator. */
 ncclResult_t cvy_nccl_launch(const struct cvy_nccl_call *call);

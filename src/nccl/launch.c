@@ -2,8 +2,6 @@
 /* Calls of NCCL as calls of covey: datatypes, reductions, streams. */
 #include "group.h"
 
-#include <stdio.h>
-
 static struct CUstream_st *stream_of(const struct cvy_nccl_call *c)
 {
 	return c->stream ? (struct CUstream_st *)c->stream : COVEY_STREAM_DEFAULT;
@@ -88,9 +86,7 @@ static ncclResult_t run_scaled(const struct cvy_nccl_call *c, const struct cvy_n
 
 ncclResult_t cvy_nccl_launch(const struct cvy_nccl_call *c)
 {
-	struct ncclComm *comm = c->comm;
-
 	if (!reduces(c->kind) || c->op < ncclNumOps)
 		return run_plain(c, c->op);
-	return run_scaled(c, &comm->redops[c->op - ncclNumOps]);
+	return run_scaled(c, &c->made);
 }

@@ -2,7 +2,7 @@
 /*
  * How communicators are made: all of them join a group under a name that every member can compute. A split asks first who
  * belongs together (ask.c). Nothing here waits by itself: cvy_nccl_step() goes as far as it can, and
- * ncclCommGetAsyncError() or cvy_nccl_finish() calls it again.
+ * ncclCommGetAsyncError() or cvy_nccl_try() calls it again.
  */
 #include "make.h"
 #include "store.h"
@@ -13,8 +13,8 @@
 #include <string.h>
 #include <sys/random.h>
 
-#define SLICE_NS 20000000 /* of a wait */
-#define JOIN_MS 600000	  /* programs of NCCL come when they need it first, minutes apart */
+#define SLICE_NS 1000000 /* of a wait: others of this thread may have to take a step */
+#define JOIN_MS 600000	 /* programs of NCCL come when they need it first, minutes apart */
 
 /* ---- an empty communicator ---- */
 
@@ -55,7 +55,6 @@ ncclResult_t cvy_nccl_make(int size, int rank, const struct cvy_nccl_id *id, int
 		return cvy_nccl_fail(ncclSystemError, "no memory for a communicator");
 	pthread_mutex_init(&comm->lock, NULL);
 	pthread_mutex_init(&comm->group_lock, NULL);
-	comm->mark = CVY_NCCL_COMM;
 	comm->id = *id;
 	comm->size = size;
 	comm->rank = rank;
@@ -134,31 +133,21 @@ ncclResult_t cvy_nccl_step(struct ncclComm *comm, uint64_t deadline_ns)
 		r = step_ask(comm);
 	else if (r == ncclInProgress && comm->stage == CVY_NCCL_JOINING)
 		r = step_join(comm, deadline_ns);
+	else if (r == ncclInProgress)
+		r = cvy_nccl_fail(ncclInvalidUsage, "the communicator was aborted while it was made");
 	comm->state = r;
 	return r;
 }
 
-static void wait_a_moment(const struct ncclComm *comm)
+ncclResult_t cvy_nccl_try(struct ncclComm *comm)
 {
-	if (comm->stage == CVY_NCCL_ASKING)
-		nanosleep(&(struct timespec){ 0, 100000 }, NULL);
-}
-
-ncclResult_t cvy_nccl_finish(ncclComm_t *out)
-{
-	struct ncclComm *comm = *out;
 	ncclResult_t r;
 
 	pthread_mutex_lock(&comm->lock);
-	while ((r = cvy_nccl_step(comm, cvy_nccl_now_ns() + SLICE_NS)) == ncclInProgress)
-		wait_a_moment(comm);
-	if (r)
-		cvy_nccl_end(comm);
+	r = cvy_nccl_step(comm, cvy_nccl_now_ns() + SLICE_NS);
+	if (r == ncclInProgress && comm->stage == CVY_NCCL_ASKING)
+		cvy_nccl_nap(comm);
 	pthread_mutex_unlock(&comm->lock);
-	if (r) {
-		cvy_nccl_free(comm);
-		*out = NULL;
-	}
 	return r;
 }
 
@@ -167,12 +156,10 @@ ncclResult_t cvy_nccl_begin(ncclComm_t *out)
 	ncclResult_t r = join_start(*out);
 
 	if (r) {
-		cvy_nccl_end(*out);
-		cvy_nccl_free(*out);
+		cvy_nccl_discard(*out);
 		*out = NULL;
-		return r;
 	}
-	return cvy_nccl_making(out);
+	return r;
 }
 
 /* ---- from an id ---- */
@@ -202,7 +189,8 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *out)
 	return r;
 }
 
-ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int size, ncclUniqueId bytes, int rank, ncclConfig_t *config)
+/* A communicator that has begun to join. */
+static ncclResult_t init(ncclComm_t *out, int size, const ncclUniqueId *bytes, int rank, const ncclConfig_t *config)
 {
 	struct cvy_nccl_id id;
 	ncclResult_t r;
@@ -214,10 +202,15 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int size, ncclUniqueId byte
 	blocking = cvy_nccl_blocking(config, 1);
 	if (blocking < 0)
 		return ncclInvalidArgument;
-	r = cvy_nccl_id_read(&bytes, &id);
+	r = cvy_nccl_id_read(bytes, &id);
 	if (!r)
 		r = cvy_nccl_make(size, rank, &id, blocking, out);
 	return r ? r : cvy_nccl_begin(out);
+}
+
+ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int size, ncclUniqueId bytes, int rank, ncclConfig_t *config)
+{
+	return cvy_nccl_making(init(out, size, &bytes, rank, config), out);
 }
 
 ncclResult_t ncclCommInitRank(ncclComm_t *out, int size, ncclUniqueId id, int rank)
@@ -234,24 +227,39 @@ ncclResult_t ncclCommInitRankScalable(ncclComm_t *out, int size, int rank, int n
 	return ncclCommInitRankConfig(out, size, ids[0], rank, config);
 }
 
-static ncclResult_t devices_differ(int n, const int *list)
+static ncclResult_t check_devices(int n, const int *list)
 {
-	for (int i = 0; i < n && list; i++)
-		for (int k = 0; k < i; k++)
+	int count = 0;
+	ncclResult_t r = cvy_nccl_cuda(cudaGetDeviceCount(&count), "cudaGetDeviceCount");
+
+	for (int i = 0; i < n && !r; i++) {
+		int device = list ? list[i] : i;
+
+		if (device < 0 || device >= count)
+			r = cvy_nccl_fail(ncclInvalidArgument, "ncclCommInitAll: device %d: it must be 0 to %d", device,
+					  count - 1);
+		for (int k = 0; k < i && list && !r; k++)
 			if (list[i] == list[k])
-				return cvy_nccl_fail(ncclInvalidUsage,
-						     "ncclCommInitAll: device %d stands twice in the "
-						     "list",
-						     list[i]);
-	return ncclSuccess;
+				r = cvy_nccl_fail(ncclInvalidUsage,
+						  "ncclCommInitAll: device %d stands twice in the list", device);
+	}
+	return r;
+}
+
+static ncclResult_t init_on(int device, ncclComm_t *out, int n, const ncclUniqueId *id, int rank)
+{
+	ncclResult_t r = cvy_nccl_cuda(cudaSetDevice(device), "cudaSetDevice");
+
+	return r ? cvy_nccl_making(r, out) : ncclCommInitRank(out, n, *id, rank);
 }
 
 ncclResult_t ncclCommInitAll(ncclComm_t *comms, int n, const int *list)
 {
-	ncclResult_t r = comms && n > 0 ? devices_differ(n, list)
+	ncclResult_t r = comms && n > 0 ? check_devices(n, list)
 					: cvy_nccl_fail(ncclInvalidArgument, "ncclCommInitAll: %d devices", n);
+	ncclResult_t ended;
 	ncclUniqueId id;
-	int was = 0, ended;
+	int was = 0;
 
 	if (!r)
 		r = ncclGetUniqueId(&id);
@@ -262,11 +270,9 @@ ncclResult_t ncclCommInitAll(ncclComm_t *comms, int n, const int *list)
 	for (int i = 0; i < n; i++) {
 		comms[i] = NULL;
 		if (!r)
-			r = cvy_nccl_cuda(cudaSetDevice(list ? list[i] : i), "cudaSetDevice");
-		if (!r)
-			r = ncclCommInitRank(&comms[i], n, id, i);
+			r = init_on(list ? list[i] : i, &comms[i], n, &id, i);
 	}
 	ended = ncclGroupEnd();
 	cudaSetDevice(was);
-	return r ? r : (ncclResult_t)ended;
+	return r ? r : ended;
 }

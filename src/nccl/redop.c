@@ -33,9 +33,10 @@ ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, ncclDataTyp
 				  (int)type);
 	if (!r && residence != ncclScalarDevice && residence != ncclScalarHostImmediate)
 		r = cvy_nccl_fail(ncclInvalidArgument, "ncclRedOpCreatePreMulSum: residence %d", (int)residence);
+	if (!r)
+		r = cvy_nccl_enter(comm, "ncclRedOpCreatePreMulSum");
 	if (r)
 		return r;
-	pthread_mutex_lock(&comm->lock);
 	place = free_place(comm);
 	if (place) {
 		*place = (struct cvy_nccl_redop){ .used = 1, .type = type };
@@ -45,23 +46,22 @@ ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, ncclDataTyp
 			memcpy(place->value, scalar, cvy_nccl_bytes(type));
 		*op = (ncclRedOp_t)(ncclNumOps + (int)(place - comm->redops));
 	}
-	pthread_mutex_unlock(&comm->lock);
+	cvy_nccl_leave(comm);
 	return place ? ncclSuccess : cvy_nccl_fail(ncclSystemError, "no memory for an operator");
 }
 
 ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm)
 {
 	int at = (int)op - ncclNumOps;
-	ncclResult_t r = cvy_nccl_check(comm, "ncclRedOpDestroy");
+	ncclResult_t r = cvy_nccl_enter(comm, "ncclRedOpDestroy");
 
 	if (r)
 		return r;
-	pthread_mutex_lock(&comm->lock);
 	if (at < 0 || at >= comm->redop_count || !comm->redops[at].used)
 		r = cvy_nccl_fail(ncclInvalidArgument, "ncclRedOpDestroy: %d is no operator that was created here",
 				  (int)op);
 	else
 		comm->redops[at].used = 0;
-	pthread_mutex_unlock(&comm->lock);
+	cvy_nccl_leave(comm);
 	return r;
 }

@@ -72,16 +72,34 @@ static int find_program(char *path, size_t bytes)
 
 /* ---- the server ---- */
 
+/* The environment without LD_PRELOAD, which is for this program; NULL: no memory. */
+static char **environment_for_server(void)
+{
+	size_t n = 0, kept = 0;
+	char **all;
+
+	while (environ[n])
+		n++;
+	all = calloc(n + 1, sizeof(*all));
+	for (size_t i = 0; all && i < n; i++)
+		if (strncmp(environ[i], "LD_PRELOAD=", sizeof("LD_PRELOAD=") - 1))
+			all[kept++] = environ[i];
+	return all;
+}
+
 /* Others' descriptors are not for it, and keys that stop this program do not stop it. */
 static int spawn_shell(const char *directory)
 {
 	char *const argv[] = { "sh", "-c", (char *)script, "sh", (char *)directory, NULL };
 	posix_spawn_file_actions_t files;
 	posix_spawnattr_t attr;
+	char **environment = environment_for_server();
 	sigset_t none, all;
 	pid_t pid;
 	int err;
 
+	if (!environment)
+		return ENOMEM;
 	sigemptyset(&none);
 	sigfillset(&all);
 	posix_spawnattr_init(&attr);
@@ -93,7 +111,8 @@ static int spawn_shell(const char *directory)
 	posix_spawn_file_actions_adddup2(&files, 0, 1);
 	posix_spawn_file_actions_adddup2(&files, 0, 2);
 	posix_spawn_file_actions_addclosefrom_np(&files, 3);
-	err = posix_spawn(&pid, "/bin/sh", &files, &attr, argv, environ);
+	err = posix_spawn(&pid, "/bin/sh", &files, &attr, argv, environment);
+	free(environment);
 	posix_spawn_file_actions_destroy(&files);
 	posix_spawnattr_destroy(&attr);
 	if (!err)
@@ -123,7 +142,23 @@ static int hold(const char *directory, int flags)
 	return open(path, flags | O_CLOEXEC | O_NONBLOCK); /* kept until this process ends */
 }
 
-static ncclResult_t start_in(const char *directory, const char *program)
+/* What the shell has not removed. Without a writer to its pipe it ends, and the server with it. */
+static void undo(const char *directory, int users)
+{
+	static const char *const files[] = { SERVER, USERS, SOCKET };
+	char path[CVY_NCCL_STORE_CHARS + 32];
+
+	for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
+		snprintf(path, sizeof(path), "%s%s", directory, files[i]);
+		unlink(path);
+	}
+	if (users >= 0)
+		close(users);
+	rmdir(directory);
+}
+
+/* *users: the pipe of the users; it stays open. */
+static ncclResult_t start_in(const char *directory, const char *program, int *users)
 {
 	char path[CVY_NCCL_STORE_CHARS + 32];
 
@@ -131,7 +166,7 @@ static ncclResult_t start_in(const char *directory, const char *program)
 	if (symlink(program, path))
 		return cvy_nccl_fail(ncclSystemError, "no store: symlink %s: %s", path, strerror(errno));
 	snprintf(path, sizeof(path), "%s" USERS, directory);
-	if (mkfifo(path, 0600) || hold(directory, O_RDWR) < 0)
+	if (mkfifo(path, 0600) || (*users = hold(directory, O_RDWR)) < 0)
 		return cvy_nccl_fail(ncclSystemError, "no store: mkfifo %s: %s", path, strerror(errno));
 	if (spawn_shell(directory))
 		return cvy_nccl_fail(ncclSystemError, "no store: /bin/sh cannot be started");
@@ -149,6 +184,7 @@ static ncclResult_t start(void)
 	const char *tmp = getenv("TMPDIR");
 	char program[4096], directory[CVY_NCCL_STORE_CHARS - sizeof(SCHEME) - sizeof(SOCKET)];
 	ncclResult_t r;
+	int users = -1;
 
 	if (!find_program(program, sizeof(program)))
 		return cvy_nccl_fail(ncclSystemError,
@@ -159,9 +195,11 @@ static ncclResult_t start(void)
 	snprintf(directory, sizeof(directory), "%s/covey-nccl-XXXXXX", tmp);
 	if (!mkdtemp(directory))
 		return cvy_nccl_fail(ncclSystemError, "no store: mkdtemp %s: %s", directory, strerror(errno));
-	r = start_in(directory, program);
-	if (r)
+	r = start_in(directory, program, &users);
+	if (r) {
+		undo(directory, users);
 		return r;
+	}
 	snprintf(used.url, sizeof(used.url), SCHEME "%s" SOCKET, directory);
 	memcpy(used.held, used.url, sizeof(used.held));
 	used.own = 1;
@@ -214,12 +252,19 @@ static ncclResult_t join_users(const struct cvy_nccl_id *id)
 		else
 			memcpy(used.held, id->store, sizeof(used.held));
 	}
-	if (!r && !used.url[0]) {
-		memcpy(used.url, id->store, sizeof(used.url));
-		used.own = 1;
-	}
 	pthread_mutex_unlock(&used.lock);
 	return r;
+}
+
+/* The next id of this process is of the same store. */
+static void remember(const struct cvy_nccl_id *id)
+{
+	pthread_mutex_lock(&used.lock);
+	if (!used.url[0]) {
+		memcpy(used.url, id->store, sizeof(used.url));
+		used.own = id->own_store;
+	}
+	pthread_mutex_unlock(&used.lock);
 }
 
 const char *cvy_nccl_store_use(const struct cvy_nccl_id *id, char *url, size_t bytes)
@@ -234,7 +279,9 @@ const char *cvy_nccl_store_use(const struct cvy_nccl_id *id, char *url, size_t b
 	}
 	if (id->own_store && join_users(id))
 		return NULL;
-	/* Whatever the environment says of replacements: who has an id forms a group. */
+	if (store == id->store)
+		remember(id);
+	/* Every process with an id is a founder, whatever COVEY_CREATE says. */
 	snprintf(url, bytes, "%s%ccreate=first&admission=manual", store, strchr(store, '?') ? '&' : '?');
 	return url;
 }

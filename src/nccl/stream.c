@@ -6,8 +6,6 @@
  */
 #include "comm.h"
 
-#include <time.h>
-
 /* The default stream cannot be; while another stream is, to ask of it is an error. */
 static ncclResult_t is_captured(cudaStream_t stream, int *captured)
 {
@@ -49,7 +47,7 @@ ncclResult_t cvy_nccl_stream_before(struct ncclComm *comm, cudaStream_t stream)
 	ncclResult_t r;
 	int captured;
 
-	if (!comm->launched || stream == comm->last)
+	if (!comm->launched) /* always, since another stream may have the handle of one that was destroyed */
 		return ncclSuccess;
 	r = is_captured(stream, &captured);
 	if (!r && !captured)
@@ -67,7 +65,6 @@ ncclResult_t cvy_nccl_stream_after(struct ncclComm *comm, cudaStream_t stream)
 	r = need_event(comm);
 	if (!r)
 		r = cvy_nccl_cuda(cudaEventRecord(comm->done, stream), "cudaEventRecord");
-	comm->last = stream;
 	comm->launched = !r;
 	return r;
 }
@@ -97,7 +94,7 @@ ncclResult_t cvy_nccl_stream_drain(struct ncclComm *comm)
 		cvy_nccl_look(comm, 1);
 		if (comm->state)
 			return ncclSuccess;
-		nanosleep(&(struct timespec){ 0, 50000 }, NULL);
+		cvy_nccl_nap(comm);
 	}
 	return ncclSuccess;
 }

@@ -14,6 +14,7 @@
  *	split	a rank dies that the others wait for in a split
  *	refused	a rank dies after an operation that another is refused
  *	one	all ranks in one process
+ *	adopt	ids of a rank that got its store by an id
  */
 #include <cuda_runtime.h>
 #include <dirent.h>
@@ -29,6 +30,7 @@
 #include <unistd.h>
 
 #include "nccl_calls.h"
+#include "pure.h"
 
 #define RANKS 8
 #define EDGE 64 /* bytes before and behind an output */
@@ -573,6 +575,26 @@ static void scaled(int type, int on_device)
 		CUDA(cudaFree(at));
 }
 
+/* The second operator has the number of the first, which was destroyed before the group ended. */
+static void two_operators(void)
+{
+	struct shape s = { ncclSum, size, rank, 0, 20 };
+	ncclRedOp_t first, second;
+	int32_t three = 3, five = 5;
+
+	fill_in(ncclInt32, 20, size, rank);
+	clear_out();
+	OK(ncclRedOpCreatePreMulSum(&first, &three, ncclInt32, ncclScalarHostImmediate, comm));
+	OK(ncclGroupStart());
+	OK(ncclAllReduce(in, to(), 20, ncclInt32, first, comm, stream));
+	OK(ncclRedOpDestroy(first, comm));
+	OK(ncclRedOpCreatePreMulSum(&second, &five, ncclInt32, ncclScalarHostImmediate, comm));
+	OK(ncclAllReduce(in, in + 400, 20, ncclInt32, second, comm, stream));
+	OK(ncclGroupEnd());
+	compare("two operators in a group", ncclInt32, 0, 20, tripled, &s);
+	OK(ncclRedOpDestroy(second, comm));
+}
+
 /* ---- refusals ---- */
 
 static void wrong(void)
@@ -693,6 +715,7 @@ static void plan_calls(void)
 	captured();
 	for (int type = 0; type <= ncclBfloat16; type++)
 		scaled(type, type % 2);
+	two_operators();
 	wrong();
 	OK(ncclAllReduce(NULL, NULL, 0, ncclInt8, ncclSum, comm, stream));
 	__atomic_store_n(&watching, 0, __ATOMIC_RELEASE);
@@ -813,6 +836,7 @@ static void not_waited_for(void)
 	ncclConfig_t later = config_of(0), bad = config_of(7);
 	ncclUniqueId id = id_of("later", 0), none;
 	ncclComm_t c = NULL, split = NULL;
+	int n;
 
 	memset(&none, 0, sizeof(none));
 	GIVES(ncclInvalidArgument, ncclCommInitRank(&c, size, none, rank));
@@ -823,6 +847,7 @@ static void not_waited_for(void)
 	GIVES(ncclInProgress, ncclCommInitRankConfig(&c, size, id, rank, &later));
 	GIVES(ncclInvalidArgument, ncclAllReduce(in, to(), 1, ncclInt8, ncclSum, c, stream));
 	GIVES(ncclInvalidArgument, ncclCommSplit(c, 0, 0, &split, NULL));
+	GIVES(ncclInvalidArgument, ncclCommCount(c, &n));
 	await(c, ncclSuccess, "an init that is not waited for");
 	sum_of(c, size, rank, "an init that is not waited for");
 	OK(ncclCommFinalize(c));
@@ -899,6 +924,102 @@ static void plan_life(void)
 	OK(ncclCommDestroy(comm));
 }
 
+/* All ranks of @all ask for the same split in one group of calls, on one thread. */
+static void split_together(ncclComm_t *all, int n)
+{
+	ncclComm_t parts[RANKS];
+	int count, me;
+
+	OK(ncclGroupStart());
+	for (int r = 0; r < n; r++)
+		OK(ncclCommSplit(all[r], 0, -r, &parts[r], NULL));
+	OK(ncclGroupEnd());
+	for (int r = 0; r < n; r++) {
+		OK(ncclCommCount(parts[r], &count));
+		OK(ncclCommUserRank(parts[r], &me));
+		GIVES(n, count);
+		GIVES(n - 1 - r, me);
+	}
+	for (int r = 0; r < n; r++)
+		OK(ncclCommDestroy(parts[r]));
+}
+
+/* A rank that is refused: those of the same group that have begun to join end at once, and wait for nobody. */
+static void refused_together(void)
+{
+	ncclComm_t some[2] = { NULL, NULL };
+	ncclUniqueId id;
+	int none[2] = { 0, 1000 };
+
+	GIVES(ncclInvalidArgument, ncclCommInitAll(some, 2, none));
+	OK(ncclGetUniqueId(&id));
+	OK(ncclGroupStart());
+	OK(ncclCommInitRank(&some[0], 2, id, 0));
+	GIVES(ncclInvalidArgument, ncclCommInitRank(&some[1], 2, id, 2));
+	GIVES(ncclInvalidArgument, ncclGroupEnd());
+	GIVES(1, some[0] == NULL && some[1] == NULL);
+	/* The same where the group is forgotten. */
+	OK(ncclGroupStart());
+	OK(ncclCommInitRank(&some[0], 2, id, 0));
+	GIVES(ncclInvalidUsage, ncclGroupSimulateEnd(NULL));
+	GIVES(1, some[0] == NULL);
+}
+
+static void *destroy(void *c)
+{
+	return (void *)(intptr_t)ncclCommDestroy((ncclComm_t)c);
+}
+
+static void *abort_now(void *c)
+{
+	return (void *)(intptr_t)ncclCommAbort((ncclComm_t)c);
+}
+
+/* A communicator that one thread destroys and another aborts: one of them may come too late, and is told so. */
+static void ended_twice(void)
+{
+	static void *(*const ends[])(void *) = { destroy, abort_now };
+	ncclComm_t all[2];
+	pthread_t threads[4];
+	void *got;
+
+	for (int round = 0; round < 20; round++) {
+		OK(ncclCommInitAll(all, 2, NULL));
+		for (int i = 0; i < 4; i++)
+			pthread_create(&threads[i], NULL, ends[(i + round) % 2], all[i / 2]);
+		for (int i = 0; i < 4; i++) {
+			pthread_join(threads[i], &got);
+			if (got)
+				GIVES(ncclInvalidArgument, (intptr_t)got);
+		}
+	}
+}
+
+static void *finalize(void *c)
+{
+	return (void *)(intptr_t)ncclCommFinalize((ncclComm_t)c);
+}
+
+/*
+ * A rank that waits in ncclCommFinalize() keeps nobody from asking, nor from a revocation, which ends the wait. The others
+ * never call what it waits for.
+ */
+static void revoked_under_way(ncclComm_t *all, cudaStream_t on)
+{
+	ncclResult_t state;
+	pthread_t thread;
+	void *got;
+
+	CUDA(cudaSetDevice(0));
+	OK(ncclAllReduce(in, in, 1, ncclInt8, ncclSum, all[0], on));
+	pthread_create(&thread, NULL, finalize, all[0]);
+	usleep(20000);
+	OK(ncclCommGetAsyncError(all[0], &state));
+	OK(ncclCommRevoke(all[0], 0));
+	pthread_join(thread, &got);
+	CUDA(cudaStreamSynchronize(on));
+}
+
 /* Several ranks in one process and one thread. */
 static void plan_one(void)
 {
@@ -931,8 +1052,12 @@ static void plan_one(void)
 		stream = streams[r];
 		compare("ranks of one process", ncclInt32, r, 100, folded, &s);
 	}
+	split_together(all, n);
+	refused_together();
+	revoked_under_way(all, streams[0]);
 	for (int r = 0; r < n; r++)
 		OK(ncclCommDestroy(all[r]));
+	ended_twice();
 }
 
 /* ---- a death ---- */
@@ -1122,7 +1247,31 @@ static void plan_split(void)
 	OK(ncclCommDestroy(comm));
 }
 
-/* For tests/nccl/store: ranks that wait to be killed; and a machine without a server. */
+/* A rank that got its store by an id makes ids of the same store, and starts no server. */
+static void plan_adopt(void)
+{
+	struct cvy_nccl_id id, next;
+	ncclUniqueId bytes;
+
+	unsetenv("COVEY_STORE");
+	if (!rank) {
+		OK(ncclGetUniqueId(&bytes));
+		memcpy(&id, &bytes, sizeof(id));
+		setenv("COVEY_STORE", id.store, 1);
+	}
+	bytes = id_of("first", 0);
+	memcpy(&id, &bytes, sizeof(id));
+	GIVES(0, id.own_store);
+	OK(ncclCommInitRank(&comm, size, bytes, rank));
+	OK(ncclGetUniqueId(&bytes));
+	memcpy(&next, &bytes, sizeof(next));
+	GIVES(0, strcmp(id.store, next.store));
+	GIVES(0, next.own_store);
+	sum_of(comm, size, rank, "a store that came by an id");
+	OK(ncclCommDestroy(comm));
+}
+
+/* For tests/nccl/store: ranks that wait to be killed; machines without a server, or with one that does not start. */
 static void plan_sleep(void)
 {
 	OK(ncclCommInitRank(&comm, size, id_of("first", 0), rank));
@@ -1139,6 +1288,14 @@ static void plan_storeless(void)
 	GIVES(1, strstr(ncclGetLastError(NULL), "redis-server") != NULL);
 }
 
+static void plan_unanswered(void)
+{
+	ncclUniqueId id;
+
+	GIVES(ncclSystemError, ncclGetUniqueId(&id));
+	GIVES(1, strstr(ncclGetLastError(NULL), "does not answer") != NULL);
+}
+
 /* ---- processes ---- */
 
 static void run_plan(const char *plan)
@@ -1146,10 +1303,13 @@ static void run_plan(const char *plan)
 	static const struct {
 		const char *name;
 		void (*run)(void);
-	} plans[] = { { "calls", plan_calls }, { "life", plan_life },	  { "one", plan_one },
-		      { "kill", plan_kill },   { "shrink", plan_shrink }, { "wait", plan_wait },
-		      { "sum", plan_sum },     { "idle", plan_idle },	  { "refused", plan_refused },
-		      { "split", plan_split }, { "sleep", plan_sleep },	  { "storeless", plan_storeless } };
+	} plans[] = { { "calls", plan_calls },	   { "life", plan_life },
+		      { "one", plan_one },	   { "kill", plan_kill },
+		      { "shrink", plan_shrink },   { "wait", plan_wait },
+		      { "sum", plan_sum },	   { "idle", plan_idle },
+		      { "refused", plan_refused }, { "split", plan_split },
+		      { "sleep", plan_sleep },	   { "storeless", plan_storeless },
+		      { "adopt", plan_adopt },	   { "unanswered", plan_unanswered } };
 
 	for (size_t i = 0; i < sizeof(plans) / sizeof(plans[0]); i++)
 		if (!strcmp(plan, plans[i].name)) {
@@ -1224,7 +1384,8 @@ static void remove_all(const char *path)
 
 int main(int argc, char **argv)
 {
-	char here[] = "/tmp/nccl-api-XXXXXX", text[16];
+	const char *tmp = getenv("TMPDIR");
+	char here[256], text[16];
 	pid_t pids[RANKS];
 	int n, bad;
 
@@ -1238,6 +1399,7 @@ int main(int argc, char **argv)
 		directory = argv[4];
 		return rank_main(argv[1]);
 	}
+	snprintf(here, sizeof(here), "%s/nccl-api-XXXXXX", tmp && tmp[0] ? tmp : "/tmp");
 	if (!mkdtemp(here))
 		return 2;
 	setenv("COVEY_HANG_MS", "20000", 0); /* on a busy machine a rank may be silent for long: that is no death */

@@ -69,7 +69,7 @@ def test_tables_load(table):
 
 # Two processes with the kernels on a CPU, as vLLM's communicator begins: the id in bytes, a sum, a group of messages.
 PROGRAM = """
-import ctypes, os, sys
+import ctypes, os, sys, time
 sys.path.insert(0, {tests!r})
 from test_nccl import Id, P, VLLM, load
 rank, here = int(sys.argv[1]), {here!r}
@@ -85,7 +85,7 @@ if rank == 0:
         file.write(bytes(id))
     os.rename(here + "/new", here + "/id")
 while not os.path.exists(here + "/id"):
-    pass
+    time.sleep(0.001)
 ctypes.memmove(ctypes.addressof(id), open(here + "/id", "rb").read(), 128)
 comm, stream, memory = P(), P(), P()
 ok(f["ncclCommInitRank"](ctypes.byref(comm), 2, id, rank))
@@ -111,5 +111,9 @@ def test_two_processes(tmp_path):
     environment = {k: v for k, v in os.environ.items() if k != "COVEY_STORE"} | {"LD_PRELOAD": str(cuda)}
     ranks = [subprocess.Popen([sys.executable, "-c", program, str(r)], stdout=subprocess.PIPE, env=environment,
                               stderr=subprocess.STDOUT, text=True) for r in range(2)]
-    said = [r.communicate(timeout=120)[0] for r in ranks]
+    try:
+        said = [r.communicate(timeout=120)[0] for r in ranks]
+    finally:
+        for r in ranks:
+            r.kill()
     assert [r.returncode for r in ranks] == [0, 0], said
