@@ -5,7 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace ours {
+namespace ours
+{
 #define CUstream_st CUstream_st_
 #include "nccl_types.h"
 #undef CUstream_st

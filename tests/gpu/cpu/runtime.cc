@@ -24,7 +24,7 @@ __attribute__((constructor)) static void small_threads(void)
 
 	mallopt(M_ARENA_MAX, 2);
 	pthread_attr_init(&attr);
-	pthread_attr_setstacksize(&attr, (size_t)256 << 10);
+	pthread_attr_setstacksize(&attr, (size_t)1 << 20); /* the shared memory of all kernels is in it, as TLS */
 	pthread_setattr_default_np(&attr);
 	pthread_attr_destroy(&attr);
 }
