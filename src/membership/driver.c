@@ -384,7 +384,7 @@ static void trace_action(const struct cvy_driver *d, const struct cvy_action *a)
 			  cvy_group_rank(d->group), a->kind, a->rank, a->argc ? a->argv[0] : "");
 }
 
-/* What the beat tells of this member: `done,numbers;links`. */
+/* The text of this member's beat: `done,numbers;links`. */
 static void describe(const struct cvy_driver *d, char text[CVY_STAT_TEXT])
 {
 	uint64_t floor_tick = 0;

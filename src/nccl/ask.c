@@ -110,7 +110,6 @@ static void free_askings(struct cvy_nccl_asking *all)
 void cvy_nccl_close(struct ncclComm *parent)
 {
 	struct covey_group *group = parent->group;
-
 	struct cvy_nccl_asking *askings = take_askings(parent);
 
 	pthread_mutex_lock(&parent->group_lock);

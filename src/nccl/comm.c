@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a communicator says: errors, losses, its numbers (comm.h). */
+/* Errors, losses and numbers of a communicator (comm.h). */
 #include "comm.h"
 
 #include <stdarg.h>
@@ -114,8 +114,10 @@ static void note_missing(struct ncclComm *comm, const struct covey_view *view)
 	for (int r = 0; r < comm->size && !comm->state; r++) {
 		if (covey_mask_has(&view->members, r))
 			continue;
-		comm->state =
-			cvy_nccl_fail(ncclRemoteError, "rank %d of %d is lost: see the log of covey", r, comm->size);
+		comm->state = cvy_nccl_fail(
+			ncclRemoteError,
+			"rank %d of %d is no member of epoch %u: the log of covey (COVEY_LOG=info) says why", r,
+			comm->size, view->epoch);
 	}
 }
 

@@ -31,7 +31,7 @@
 #define USERS "/users"
 #define SERVER "/redis-server"
 
-/* What the shell does: $1 is the directory. */
+/* For the shell; $1 is the directory. */
 static const char script[] =
 	"( \"$1\"" SERVER " --port 0 --unixsocket \"$1\"" SOCKET " --unixsocketperm 700 --save '' --appendonly no"
 	" --maxmemory-policy noeviction --dir \"$1\" & server=$!; read -r _ <\"$1\"" USERS
@@ -142,7 +142,7 @@ static int hold(const char *directory, int flags)
 	return open(path, flags | O_CLOEXEC | O_NONBLOCK); /* kept until this process ends */
 }
 
-/* What the shell has not removed. Without a writer to its pipe it ends, and the server with it. */
+/* Removes what the shell has left. Without a writer to its pipe the shell ends, and the server with it. */
 static void undo(const char *directory, int users)
 {
 	static const char *const files[] = { SERVER, USERS, SOCKET };

@@ -41,7 +41,7 @@ static ncclResult_t need_event(struct ncclComm *comm)
 	return cvy_nccl_cuda(cudaEventCreateWithFlags(&comm->done, cudaEventDisableTiming), "cudaEventCreateWithFlags");
 }
 
-/* What was captured runs when its graph is launched, and not between calls: its order is the caller's. */
+/* A captured launch runs with its graph, and not between calls: its order is the caller's. */
 ncclResult_t cvy_nccl_stream_before(struct ncclComm *comm, cudaStream_t stream)
 {
 	ncclResult_t r;

@@ -855,7 +855,7 @@ static void not_waited_for(void)
 	OK(ncclCommDestroy(c));
 }
 
-/* What is being made can be given up at any time. */
+/* A communicator can be given up at any time while it is made. */
 static void given_up(void)
 {
 	ncclConfig_t later = config_of(0);
