@@ -35,10 +35,6 @@ static ncclResult_t check_op(struct cvy_nccl_call *c)
 {
 	int made = c->op - ncclNumOps;
 
-	if (cvy_nccl_reduced(c->type) < 0)
-		return cvy_nccl_fail(ncclInvalidArgument,
-				     "%s: type %d is not reduced here: 8-bit floats can only be moved", c->name,
-				     (int)c->type);
 	if (c->op < 0 || (made >= 0 && (made >= c->comm->redop_count || !c->comm->redops[made].used)))
 		return cvy_nccl_fail(ncclInvalidArgument, "%s: %d is no reduction", c->name, c->op);
 	if (made >= 0 && c->comm->redops[made].type != c->type)

@@ -49,33 +49,50 @@ static ncclResult_t run_plain(const struct cvy_nccl_call *c, int op)
 	return cvy_nccl_covey(run(c, type, op), c->comm->group, c->name);
 }
 
+/* Elements that a rank gives. */
+static size_t given(const struct cvy_nccl_call *c)
+{
+	return c->kind == CVY_NCCL_REDUCE_SCATTER ? c->count * (size_t)c->comm->size : c->count;
+}
+
+/* Memory of the stream, which a graph can capture. */
+static ncclResult_t borrow(const struct cvy_nccl_call *c, size_t bytes, void **room)
+{
+	return cvy_nccl_cuda(cudaMallocAsync(room, bytes, c->stream), "memory for the inputs of a reduction");
+}
+
 /* ---- a scalar, then a sum ---- */
 
-static ncclResult_t scale(const struct cvy_nccl_call *c, const struct cvy_nccl_redop *op, void *to, size_t count)
+static struct cvy_nccl_scaling scaling_of(const struct cvy_nccl_call *c, const struct cvy_nccl_redop *op, void *to)
 {
-	struct cvy_nccl_scaling s = { .from = c->send, .to = to, .count = count, .at = op->at, .type = (int)c->type };
+	struct cvy_nccl_scaling s = { .from = c->send, .to = to, .count = given(c), .at = op->at, .type = (int)c->type };
 
 	for (size_t i = 0; i < sizeof(s.value); i++)
 		s.value[i] = op->value[i];
+	return s;
+}
+
+static ncclResult_t scale(const struct cvy_nccl_call *c, const struct cvy_nccl_redop *op, void *to)
+{
+	struct cvy_nccl_scaling s = scaling_of(c, op, to);
+
 	return cvy_nccl_cuda((cudaError_t)cvy_nccl_scale(&s, c->stream), c->name);
 }
 
-/* The output of an allreduce has room for the scaled input; the others borrow memory, which a graph can capture. */
+/* The output of an allreduce has room for the scaled input; the others borrow memory. */
 static ncclResult_t run_scaled(const struct cvy_nccl_call *c, const struct cvy_nccl_redop *op)
 {
-	size_t count = c->kind == CVY_NCCL_REDUCE_SCATTER ? c->count * (size_t)c->comm->size : c->count;
 	struct cvy_nccl_call then = *c;
 	void *room = c->recv;
 	ncclResult_t r = ncclSuccess;
 
-	if (!count)
+	if (!given(c))
 		return run_plain(c, COVEY_SUM);
 	if (c->kind != CVY_NCCL_ALLREDUCE)
-		r = cvy_nccl_cuda(cudaMallocAsync(&room, count * cvy_nccl_bytes(c->type), c->stream),
-				  "memory for the scaled input");
+		r = borrow(c, given(c) * cvy_nccl_bytes(c->type), &room);
 	if (r)
 		return r;
-	r = scale(c, op, room, count);
+	r = scale(c, op, room);
 	then.send = room;
 	if (!r)
 		r = run_plain(&then, COVEY_SUM);
@@ -84,8 +101,55 @@ static ncclResult_t run_scaled(const struct cvy_nccl_call *c, const struct cvy_n
 	return r;
 }
 
+/* ---- 8-bit floats ---- */
+
+static ncclResult_t widen(const struct cvy_nccl_call *c, float *to)
+{
+	const struct cvy_nccl_redop one = { .value = { c->type == ncclFloat8e4m3 ? 0x38 : 0x3c } };
+	struct cvy_nccl_scaling s = scaling_of(c, c->op < ncclNumOps ? &one : &c->made, to);
+
+	return cvy_nccl_cuda((cudaError_t)cvy_nccl_widen(&s, c->stream), c->name);
+}
+
+/* The result, where this rank has one. */
+static ncclResult_t narrow(const struct cvy_nccl_call *c, const float *from)
+{
+	const struct cvy_nccl_scaling s = { .from = from, .to = c->recv, .count = c->count, .type = (int)c->type };
+
+	if (c->kind == CVY_NCCL_REDUCE && c->root != c->comm->rank)
+		return ncclSuccess;
+	return cvy_nccl_cuda((cudaError_t)cvy_nccl_narrow(&s, c->stream), c->name);
+}
+
+/* In borrowed memory, in place. */
+static ncclResult_t run_float8(const struct cvy_nccl_call *c)
+{
+	struct cvy_nccl_call then = *c;
+	void *room = NULL;
+	float *result;
+	ncclResult_t r;
+
+	if (!c->count)
+		return run_plain(c, COVEY_SUM);
+	r = borrow(c, given(c) * sizeof(float), &room);
+	if (r)
+		return r;
+	result = (float *)room + (c->kind == CVY_NCCL_REDUCE_SCATTER ? c->count * (size_t)c->comm->rank : 0);
+	then.send = room;
+	then.recv = result;
+	r = widen(c, room);
+	if (!r)
+		r = run_plain(&then, c->op < ncclNumOps ? c->op : COVEY_SUM);
+	if (!r)
+		r = narrow(c, result);
+	cudaFreeAsync(room, c->stream);
+	return r;
+}
+
 ncclResult_t cvy_nccl_launch(const struct cvy_nccl_call *c)
 {
+	if (reduces(c->kind) && cvy_nccl_is_float8(c->type))
+		return run_float8(c);
 	if (!reduces(c->kind) || c->op < ncclNumOps)
 		return run_plain(c, c->op);
 	return run_scaled(c, &c->made);

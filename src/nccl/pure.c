@@ -10,12 +10,12 @@ static const struct {
 	int reduced, moved;
 	size_t bytes;
 } types[ncclNumTypes] = {
-	[ncclInt8] = { COVEY_INT8, COVEY_INT8, 1 },	     [ncclUint8] = { COVEY_UINT8, COVEY_UINT8, 1 },
-	[ncclInt32] = { COVEY_INT32, COVEY_INT32, 4 },	     [ncclUint32] = { COVEY_UINT32, COVEY_UINT32, 4 },
-	[ncclInt64] = { COVEY_INT64, COVEY_INT64, 8 },	     [ncclUint64] = { COVEY_UINT64, COVEY_UINT64, 8 },
-	[ncclFloat16] = { COVEY_FLOAT16, COVEY_FLOAT16, 2 }, [ncclFloat32] = { COVEY_FLOAT32, COVEY_FLOAT32, 4 },
-	[ncclFloat64] = { COVEY_FLOAT64, COVEY_FLOAT64, 8 }, [ncclBfloat16] = { COVEY_BFLOAT16, COVEY_BFLOAT16, 2 },
-	[ncclFloat8e4m3] = { -1, COVEY_UINT8, 1 },	     [ncclFloat8e5m2] = { -1, COVEY_UINT8, 1 },
+	[ncclInt8] = { COVEY_INT8, COVEY_INT8, 1 },	      [ncclUint8] = { COVEY_UINT8, COVEY_UINT8, 1 },
+	[ncclInt32] = { COVEY_INT32, COVEY_INT32, 4 },	      [ncclUint32] = { COVEY_UINT32, COVEY_UINT32, 4 },
+	[ncclInt64] = { COVEY_INT64, COVEY_INT64, 8 },	      [ncclUint64] = { COVEY_UINT64, COVEY_UINT64, 8 },
+	[ncclFloat16] = { COVEY_FLOAT16, COVEY_FLOAT16, 2 },  [ncclFloat32] = { COVEY_FLOAT32, COVEY_FLOAT32, 4 },
+	[ncclFloat64] = { COVEY_FLOAT64, COVEY_FLOAT64, 8 },  [ncclBfloat16] = { COVEY_BFLOAT16, COVEY_BFLOAT16, 2 },
+	[ncclFloat8e4m3] = { COVEY_FLOAT32, COVEY_UINT8, 1 }, [ncclFloat8e5m2] = { COVEY_FLOAT32, COVEY_UINT8, 1 },
 };
 
 static int is_type(ncclDataType_t type)
@@ -31,6 +31,11 @@ int cvy_nccl_reduced(ncclDataType_t type)
 int cvy_nccl_moved(ncclDataType_t type)
 {
 	return is_type(type) ? types[type].moved : -1;
+}
+
+int cvy_nccl_is_float8(ncclDataType_t type)
+{
+	return type == ncclFloat8e4m3 || type == ncclFloat8e5m2;
 }
 
 size_t cvy_nccl_bytes(ncclDataType_t type)

@@ -24,10 +24,11 @@ struct cvy_nccl_id {
 /* How a communicator was made from another one. */
 enum cvy_nccl_step { CVY_NCCL_SPLIT = 1, CVY_NCCL_SHRINK, CVY_NCCL_GROW };
 
-/* covey's number for a type that is reduced; -1: there is none. */
+/* covey's number for the type in which a type is reduced: 8-bit floats are, as f32. -1: no such type. */
 int cvy_nccl_reduced(ncclDataType_t type);
 /* The same for a type that is only moved: 8-bit floats move as bytes. */
 int cvy_nccl_moved(ncclDataType_t type);
+int cvy_nccl_is_float8(ncclDataType_t type);
 /* Bytes of an element; 0: no such type. */
 size_t cvy_nccl_bytes(ncclDataType_t type);
 /* What a caller of NCCL gets for an error of covey. */

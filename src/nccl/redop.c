@@ -29,8 +29,7 @@ ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, ncclDataTyp
 		r = cvy_nccl_fail(ncclInvalidArgument, "ncclRedOpCreatePreMulSum: the %s is NULL",
 				  op ? "scalar" : "place of the operator");
 	if (!r && cvy_nccl_reduced(type) < 0)
-		r = cvy_nccl_fail(ncclInvalidArgument, "ncclRedOpCreatePreMulSum: type %d is not reduced here",
-				  (int)type);
+		r = cvy_nccl_fail(ncclInvalidArgument, "ncclRedOpCreatePreMulSum: %d is no type", (int)type);
 	if (!r && residence != ncclScalarDevice && residence != ncclScalarHostImmediate)
 		r = cvy_nccl_fail(ncclInvalidArgument, "ncclRedOpCreatePreMulSum: residence %d", (int)residence);
 	if (!r)

@@ -12,9 +12,10 @@ START_TEST(every_type_is_coveys_or_moves_as_bytes)
 	for (int type = 0; type < ncclNumTypes; type++) {
 		int eight_bits = type == ncclFloat8e4m3 || type == ncclFloat8e5m2;
 
-		ck_assert_int_eq(cvy_nccl_reduced((ncclDataType_t)type), eight_bits ? -1 : type);
+		ck_assert_int_eq(cvy_nccl_reduced((ncclDataType_t)type), eight_bits ? COVEY_FLOAT32 : type);
 		ck_assert_int_eq(cvy_nccl_moved((ncclDataType_t)type), eight_bits ? COVEY_UINT8 : type);
 	}
+	ck_assert_int_eq(cvy_nccl_reduced(ncclNumTypes), -1);
 	ck_assert_int_eq(cvy_nccl_moved(ncclNumTypes), -1);
 	ck_assert_int_eq(cvy_nccl_moved((ncclDataType_t)-1), -1);
 	ck_assert_uint_eq(cvy_nccl_bytes(ncclNumTypes), 0);
