@@ -82,12 +82,12 @@ int cvy_ep_device_takes(const struct cvy_ep_shape *s, int size, char *why, size_
 	return !used;
 }
 
-/* Logged early, and no error: the handle may be meant for host memory. */
+/* Logged early, and no error: the handle may be meant for host memory. A joiner does not know the size yet. */
 void cvy_ep_device_warn(const struct covey_ep *ep)
 {
 	char why[160];
 
-	if (ep->group->device && !cvy_ep_device_takes(&ep->shape, ep->size, why, sizeof(why)))
+	if (ep->group->device && !ep->waits && !cvy_ep_device_takes(&ep->shape, ep->size, why, sizeof(why)))
 		cvy_warn("ep", "covey_ep_create: calls on device memory will be refused, as devices do not take %s",
 			 why);
 }
