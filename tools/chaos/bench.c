@@ -61,8 +61,10 @@ void chaos_bench_note(struct chaos_run *run, struct chaos_worker *w, const struc
 	struct chaos_bench *b = run->bench;
 
 	w->begun_ns = record->enter_ns;
-	if (!w->first_ns && whole(record))
+	if (!w->first_ns && whole(record)) {
 		w->first_ns = record->done_ns;
+		w->first_took_ms = ms;
+	}
 	if (!w->after.seq && b->victims && !(record->mask & b->victims) &&
 	    (whole(record) || record->op == CHAOS_W_CONTROL)) {
 		w->after = *record;
@@ -72,6 +74,8 @@ void chaos_bench_note(struct chaos_run *run, struct chaos_worker *w, const struc
 		chaos_sample(&b->calm, ms);
 	if (b->watch && w->rank < run->opt->world && ms > b->longest_ms)
 		b->longest_ms = ms;
+	if (b->watch && !(b->victims >> w->rank & 1) && whole(record) && ms > b->survivor_ms)
+		b->survivor_ms = ms;
 	if (b->watch && w->done_ns && b->gaps < CHAOS_GAPS && !(b->victims >> w->rank & 1))
 		b->gap_ms[b->gaps++] = (double)(record->done_ns - w->done_ns) / 1e6;
 	w->done_ns = record->done_ns;
@@ -159,6 +163,7 @@ static void measure_pause(struct chaos_bench *b)
 		return;
 	qsort(b->gap_ms, b->gaps, sizeof(*b->gap_ms), chaos_ascending);
 	chaos_sample(&b->pause, b->gap_ms[b->gaps - 1] - b->gap_ms[b->gaps / 2]);
+	chaos_sample(&b->meanwhile, b->survivor_ms);
 }
 
 bool chaos_first_done(struct chaos_run *run, uint64_t ranks)
@@ -177,6 +182,7 @@ static int replace(struct chaos_run *run)
 	int err = 0;
 
 	b->gaps = 0;
+	b->survivor_ms = 0;
 	b->victims = missing;
 	b->watch = true;
 	for (int r = 0; r < run->target && !err; r++)
@@ -190,6 +196,8 @@ static int replace(struct chaos_run *run)
 	for (int r = 0; r < run->target && !err; r++) {
 		const struct chaos_worker *w = chaos_crew_at(run, r);
 
+		if (missing >> r & 1 && w)
+			chaos_sample(&b->first, w->first_took_ms);
 		if (missing >> r & 1 && w)
 			chaos_sample(
 				&b->replaced,
@@ -332,7 +340,9 @@ static void name_samples(struct chaos_bench *b, const struct chaos_options *opt)
 	b->stopped.name = "SIGSTOP to agreed result";
 	b->stopped.bar_ms = (hang ? atoi(hang) : DEFAULT_HANG_MS) + STOP_SLACK_MS;
 	b->replaced.name = opt->devices ? "replacement: ready to first result" : "replacement: exec to first result";
+	b->first.name = "replacement: its first operation";
 	b->pause.name = "pause of survivors meanwhile";
+	b->meanwhile.name = "a survivor's longest operation then";
 }
 
 static void load_of(struct chaos_plan *plan, const struct chaos_options *opt)

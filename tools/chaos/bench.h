@@ -26,8 +26,10 @@ struct chaos_bench {
 	uint32_t gaps;
 	struct chaos_samples calm; /* undisturbed operations */
 	struct chaos_samples killed, stopped, replaced, pause, extended;
-	uint32_t calls;	   /* operations seen, to take some as samples */
-	double longest_ms; /* operation of a founder, while `watch` is on */
+	struct chaos_samples first, meanwhile; /* of these, the operation alone: without inputs, checks and copies */
+	uint32_t calls;			       /* operations seen, to take some as samples */
+	double longest_ms;		       /* operation of a founder, while `watch` is on */
+	double survivor_ms;		       /* the same of a survivor */
 };
 
 /* bench.c. Functions that return int: 0, or -1 after a message. */

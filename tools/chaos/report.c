@@ -98,6 +98,8 @@ static int rows(const struct chaos_run *run, json_t *json)
 	missed += row(json, &b->killed, killed_bar(run));
 	missed += row(json, &b->stopped, 0);
 	missed += row(json, &b->replaced, devices ? DEVICE_REPLACED_BAR_MS : REPLACED_BAR_MS);
+	missed += row(json, &b->first, 0);
+	missed += row(json, &b->meanwhile, 0);
 	missed += row(json, &b->pause, devices ? DEVICE_PAUSE_BAR_MS : PAUSE_BAR_MS);
 	return missed + row(json, &b->extended, 0);
 }
