@@ -60,7 +60,8 @@ void chaos_bench_note(struct chaos_run *run, struct chaos_worker *w, const struc
 	double ms = (double)(record->done_ns - enter_ns) / 1e6;
 	struct chaos_bench *b = run->bench;
 
-	w->begun_ns = record->enter_ns;
+	if (record->op == CHAOS_W_DISPATCH) /* records of two seats come in any order */
+		w->begun_ns = record->enter_ns;
 	if (!w->first_ns && whole(record)) {
 		w->first_ns = record->done_ns;
 		w->first_took_ms = ms;
@@ -76,6 +77,8 @@ void chaos_bench_note(struct chaos_run *run, struct chaos_worker *w, const struc
 		b->longest_ms = ms;
 	if (b->watch && !(b->victims >> w->rank & 1) && whole(record) && ms > b->survivor_ms)
 		b->survivor_ms = ms;
+	if (record->done_ns < w->done_ns)
+		return;
 	if (b->watch && w->done_ns && b->gaps < CHAOS_GAPS && !(b->victims >> w->rank & 1))
 		b->gap_ms[b->gaps++] = (double)(record->done_ns - w->done_ns) / 1e6;
 	w->done_ns = record->done_ns;

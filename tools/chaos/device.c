@@ -153,6 +153,7 @@ int chaos_device_admitted(struct chaos_member *m)
 	m->record.epoch = last.epoch;
 	m->record.mask = last.mask.word[0];
 	m->record.op = CHAOS_W_COME;
+	m->record.done_ns = tool_now_ns();
 	m->log = d->seat;
 	chaos_put(m);
 	return 0;

@@ -240,7 +240,7 @@ struct chaos_worker {
 	uint64_t begun_ns, done_ns; /* of a dispatch, and of the last operation */
 	uint64_t first_ns;	    /* first completed operation; 0: not yet */
 	double first_took_ms;
-	struct chaos_record after;  /* first operation without the victims; seq 0: not yet */
+	struct chaos_record after; /* first operation without the victims; seq 0: not yet */
 };
 
 struct chaos_event {
