@@ -705,9 +705,11 @@ COVEY_API int covey_device_result(struct covey_group *group, struct covey_result
 struct covey_device_outcome {
 	int32_t status; /* 0 or COVEY_ERR_* */
 	uint32_t epoch;
-	uint64_t seq;	  /* of the device's operations, from 0 */
-	uint64_t mask;	  /* contributors: rank r is bit r; the same on all survivors */
-	uint64_t missing; /* contributors whose part is not here: of this rank alone */
+	uint64_t seq;	     /* of the device's operations, from 0 */
+	uint64_t mask;	     /* contributors below 64: rank r is bit r; the same on all survivors */
+	uint64_t missing;    /* contributors whose part is not here: of this rank alone */
+	uint64_t mask_64[3]; /* contributors from 64 on, the same way: builds for more ranks */
+	uint64_t missing_64[3];
 };
 
 /**
@@ -759,7 +761,7 @@ struct covey_device_peers {
  * The memory is zero when the process joins, and peers may store in it from then on. A removed process that still runs may
  * store in the memory that it reached, words too, until it learns of its removal. So where that may happen the application
  * has its ranks use other parts of the memory after each safe point that let somebody in: covey does not do that.
- * Errors: INVAL; UNSUPPORTED: no device, or device_window_bytes is 0
+ * Errors: INVAL; UNSUPPORTED: no device, device_window_bytes is 0, or covey_device_max_ranks() is above 32
  */
 COVEY_API int covey_device_peers(struct covey_group *group, struct covey_device_peers *out);
 
@@ -936,11 +938,18 @@ enum covey_ep_tokens_as {
  * The most that devices take; limits of host memory: struct covey_ep_config. In a group with a device covey_ep_create()
  * warns of a handle above them, and its calls on device memory end with UNSUPPORTED. All limits: docs/limits.md.
  */
-#define COVEY_DEVICE_MAX_RANKS 32 /* of the group: ranks 0..31, for all operations */
+#define COVEY_DEVICE_MAX_RANKS 32 /* of the group: ranks 0..31, for all operations; covey_device_max_ranks() */
 #define COVEY_DEVICE_MAX_TOKENS 16384
 #define COVEY_DEVICE_MAX_HIDDEN 8192
 #define COVEY_DEVICE_MAX_EXPERTS 1024
 #define COVEY_DEVICE_MAX_LANES 128
+
+/**
+ * covey_device_max_ranks - the most ranks of a group with devices in this build of the library
+ * COVEY_DEVICE_MAX_RANKS by default; up to 256 where it was built with -DCOVEY_DEVICE_RANKS, and then a call has fewer
+ * lanes at most: 4096 divided by this. All processes of a group have libraries of one such number.
+ */
+COVEY_API int covey_device_max_ranks(void);
 
 /** struct covey_ep_config - one pair of dispatch and combine; the same on all ranks */
 struct covey_ep_config {

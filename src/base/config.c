@@ -14,6 +14,7 @@
 #include "hash.h"
 #include "interface.h"
 #include "page.h"
+#include "ranks.h"
 #include "url.h"
 
 #define GROUP_NAME_MAX 64
@@ -657,6 +658,8 @@ char *cvy_config_alike(const struct cvy_config *c, int founder)
 	CVY_ALIKE_LIST(PRINT)
 #undef PRINT
 	fprintf(file, "secret_file=%s", *c->secret_file ? "set" : "none");
+	if (*c->device && strcmp(c->device, "none") != 0)
+		fprintf(file, " device_ranks=%d", CVY_GPU_RANKS);
 	if (founder) {
 		fputc(' ', file);
 		print_alike(file, c, SET_max_ranks);
@@ -729,7 +732,7 @@ void cvy_job_manual(FILE *file)
 	CVY_JOB_LIST(JOB_ROW)
 #undef JOB_ROW
 	fputs("\nCompared when a process joins: `world`, `job`, `max_ranks` (of those that form the group), "
-	      "`secret_file` (set or not)",
+	      "`secret_file` (set or not), `device_ranks` (of the build, with a device)",
 	      file);
 #define ALIKE_ROW(field) \
 	if (SET_##field < SETTINGS_PUBLIC) \

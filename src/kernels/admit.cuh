@@ -15,7 +15,7 @@
 struct cvy_body_admit {
 	enum { ONE = 1, AHEAD = 0, APART = 0 };
 
-	static __device__ __forceinline__ int steps(const struct cvy_gpu_call *c, uint32_t)
+	static __device__ __forceinline__ int steps(const struct cvy_gpu_call *c, cvy_ranks)
 	{
 		return c->steps;
 	}
@@ -25,26 +25,27 @@ struct cvy_body_admit {
 	{
 		struct cvy_step s = cvy_step_of(c, r, 0, 0);
 
-		cvy_tell(c, r, &s, 0, cvy_mode<HOT>(r) == CVY_COMPLETE ? 0 : r->lane.mask);
-		return __syncthreads_or(cvy_hear(
-			c, r, &s, 0, cvy_mode<HOT>(r) == CVY_COMPLETE ? r->lane.mask & ~r->gone : r->lane.mask));
+		cvy_tell(c, r, &s, 0, cvy_mode<HOT>(r) == CVY_COMPLETE ? cvy_ranks_none() : r->lane.mask);
+		return __syncthreads_or(cvy_hear(c, r, &s, 0,
+						 cvy_mode<HOT>(r) == CVY_COMPLETE ? cvy_ranks_but(r->lane.mask, r->gone)
+										  : r->lane.mask));
 	}
 };
 
 /* Whose process is still the one that the members let in. */
-static __device__ uint32_t cvy_newcomers(const struct cvy_gpu_call *c)
+static __device__ cvy_ranks cvy_newcomers(const struct cvy_gpu_call *c)
 {
 	const volatile struct cvy_gpu_roll *roll = &c->control->roll;
-	uint32_t mask = c->admits & roll->members;
+	cvy_ranks mask = cvy_ranks_and(c->admits, cvy_ranks_read(&roll->members));
 
 	for (int p = 0; p < CVY_GPU_RANKS; p++)
 		if (cvy_has(mask, p) && roll->since[p] > c->admit_epoch)
-			mask &= ~(1u << p);
+			mask = cvy_ranks_without(mask, p);
 	return mask;
 }
 
 static __device__ void cvy_welcome(const struct cvy_gpu_call *c, const struct cvy_lane_run *r, int rank, uint64_t next,
-				   uint32_t mask)
+				   cvy_ranks mask)
 {
 	const volatile struct cvy_gpu_lane *lane = c->control->lane;
 	uint64_t tag = CVY_GPU_TAG(r->lane.epoch, CVY_WELCOME_COUNT);
@@ -55,7 +56,8 @@ static __device__ void cvy_welcome(const struct cvy_gpu_call *c, const struct cv
 		cvy_store_packet(at + i * CVY_GPU_PACKET, lane[2 * i].count | (uint64_t)lane[2 * i + 1].count << 32,
 				 tag);
 	cvy_store_packet(at + CVY_GPU_WELCOME_OP * CVY_GPU_PACKET, next, tag);
-	cvy_store_packet(at + CVY_GPU_WELCOME_MASK * CVY_GPU_PACKET, mask, tag);
+	for (int i = 0; i < CVY_RANKS_LONGS; i++)
+		cvy_store_packet(at + (CVY_GPU_WELCOME_MASK + i) * CVY_GPU_PACKET, cvy_ranks_long(mask, i), tag);
 	if (cvy_far(r))
 		cvy_far_put(c, r->lane.out, mask, rank, CVY_GPU_WELCOME, CVY_GPU_WELCOMES * CVY_GPU_PACKET);
 }
@@ -65,21 +67,21 @@ template <> struct cvy_after<cvy_body_admit> {
 						 uint64_t op)
 	{
 		volatile struct cvy_gpu_lane *lane = c->control->lane;
-		uint32_t come = cvy_newcomers(c) & ~r->lane.mask, mask = r->lane.mask | come;
+		cvy_ranks come = cvy_ranks_but(cvy_newcomers(c), r->lane.mask), mask = cvy_ranks_or(r->lane.mask, come);
 
 		if (r->mode == CVY_COMPLETE) /* lanes have the host's words; a newcomer may be gone */
 			mask = cvy_gpu_era_of(&c->control->roll, op).mask;
-		cvy_store_packet((uint8_t *)&c->control->status.mask, mask, 0);
+		cvy_store_masks(&c->control->status, mask, cvy_ranks_none());
 		if (r->mode == CVY_COMPLETE)
 			return;
 		for (int p = 0; p < CVY_GPU_RANKS; p++)
 			if (cvy_has(come, p))
 				cvy_welcome(c, r, p, op + 1, mask);
 		for (int i = 0; i < CVY_GPU_LANES; i++)
-			lane[i].mask = mask;
-		for (int i = 0; i < CVY_GPU_LANES && come; i++)
+			cvy_ranks_write(&lane[i].mask, mask);
+		for (int i = 0; i < CVY_GPU_LANES && cvy_ranks_any(come); i++)
 			c->control->admitted.count[i] = lane[i].count;
-		if (come)
+		if (cvy_ranks_any(come))
 			c->control->admitted.era = { op, r->lane.epoch, mask, 0, 0 };
 	}
 };
@@ -87,7 +89,7 @@ template <> struct cvy_after<cvy_body_admit> {
 /* The words of a welcome, from the lowest contributor, into @got. 1: the gate closed first. */
 static __device__ int cvy_await_welcome(const struct cvy_gpu_call *c, struct cvy_lane_run *r, uint64_t *got)
 {
-	int rank = __ffs((int)r->lane.mask) - 1;
+	int rank = cvy_ranks_first(r->lane.mask);
 	const uint8_t *from = cvy_from(c, r, rank) + CVY_GPU_WELCOME;
 	uint64_t tag = CVY_GPU_TAG(r->lane.epoch, CVY_WELCOME_COUNT);
 
@@ -108,14 +110,16 @@ static __device__ void cvy_settle(const struct cvy_gpu_call *c, uint32_t epoch, 
 {
 	volatile struct cvy_gpu_lane *lane = c->control->lane;
 	struct cvy_gpu_admitted *admitted = &c->control->admitted;
+	const cvy_ranks mask = cvy_ranks_of_longs(got + CVY_GPU_WELCOME_MASK);
 
 	for (int i = (int)threadIdx.x; i < CVY_GPU_LANES / 2; i += (int)blockDim.x) {
 		lane[2 * i].count = admitted->count[2 * i] = (uint32_t)got[i];
 		lane[2 * i + 1].count = admitted->count[2 * i + 1] = (uint32_t)(got[i] >> 32);
-		lane[2 * i].mask = lane[2 * i + 1].mask = (uint32_t)got[CVY_GPU_WELCOME_MASK];
+		cvy_ranks_write(&lane[2 * i].mask, mask);
+		cvy_ranks_write(&lane[2 * i + 1].mask, mask);
 	}
 	if (threadIdx.x == 0)
-		admitted->era = { got[CVY_GPU_WELCOME_OP] - 1, epoch, (uint32_t)got[CVY_GPU_WELCOME_MASK], 0, 0 };
+		admitted->era = { got[CVY_GPU_WELCOME_OP] - 1, epoch, mask, 0, 0 };
 	__syncthreads();
 }
 
@@ -130,7 +134,7 @@ static __device__ void cvy_say_joined(struct cvy_gpu_control *control, const str
 	if (!era.epoch) /* it founds the group */
 		era = { next - 1, r->lane.epoch, r->lane.mask, 0, 0 };
 	cvy_store_packet((uint8_t *)&control->status, (uint64_t)era.epoch << 32, next - 1);
-	cvy_store_packet((uint8_t *)&control->status.mask, era.mask, 0);
+	cvy_store_masks(&control->status, era.mask, cvy_ranks_none());
 }
 
 /* One thread, when this rank is in: `entered` and `finished` go on from the members' number. */
@@ -182,7 +186,7 @@ static __global__ void __launch_bounds__(CVY_GPU_THREADS) cvy_join(const __grid_
 		r.watch.open = CVY_GPU_GATE_OPEN(r.lane.epoch);
 		stopped = __syncthreads_or(threadIdx.x == 0 && first && gate != r.watch.open);
 		if (!stopped && !in)
-			stopped = r.lane.mask ? cvy_await_welcome(&call, &r, got) : 1;
+			stopped = cvy_ranks_any(r.lane.mask) ? cvy_await_welcome(&call, &r, got) : 1;
 		if (threadIdx.x == 0 && !first)
 			stopped |= cvy_gate(control) != r.watch.open;
 		if (!__syncthreads_or(stopped))

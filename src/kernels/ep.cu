@@ -66,7 +66,7 @@ static int ep_launch(struct cvy_gpu *gpu, struct cvy_ep_args *a, struct CUstream
 	a->call.threads = CVY_EP_THREADS;
 	a->call.rows = 1;
 	a->call.root = -1;
-	a->size_mask = a->call.size >= 32 ? 0xffffffffu : (1u << a->call.size) - 1;
+	a->size_mask = cvy_ranks_up_to(a->call.size);
 	a->wide = a->call.kind == CVY_GPU_DISPATCH && a->ids64 && a->places <= 1 && !cvy_ep_near_ids(a);
 	a->timeout_cycles = a->timeout_ms > 0 ? cvy_gpu_cycles(gpu, a->timeout_ms) : 0;
 	err = cvy_gpu_begin(gpu, &a->call, &was);

@@ -68,7 +68,8 @@ static __device__ __forceinline__ void cvy_ep_arrives_again(const struct cvy_ep_
 /* All threads, behind the barrier of headers: rows of a lane that lacks a source stand where other lanes have others. */
 static __device__ __forceinline__ void cvy_ep_arrives_late(const struct cvy_ep_turn *t)
 {
-	if (t->a->arrived && t->sources != (t->r->lane.mask & t->sh->active)) /* alike for all threads */
+	if (t->a->arrived &&
+	    !cvy_ranks_equal(t->sources, cvy_ranks_and(t->r->lane.mask, t->sh->active))) /* alike for all threads */
 		cvy_ep_arrives_again_apart(t->a->arrived);
 }
 

@@ -22,23 +22,24 @@ struct cvy_ep_shared {
 	uint64_t theirs[CVY_GPU_RANKS];	 /* tokens of the step that come from each; combine: rows for each */
 	uint64_t back[2][CVY_GPU_RANKS]; /* combine in bulk steps: rows for each, of a step and the next */
 	uint64_t got[CVY_GPU_RANKS];	 /* combine: of the own tokens of the step, which each says that it sends */
-	uint32_t late;			 /* deadline passed without them */
-	uint32_t lacking;		 /* owners that had not got what was sent */
-	uint32_t left_out;		 /* contributors that are not waited for: removed, or not active */
-	uint32_t raw;			 /* bulk steps: whose rows have no tags */
+	cvy_ranks late;			 /* deadline passed without them */
+	cvy_ranks lacking;		 /* owners that had not got what was sent */
+	cvy_ranks left_out;		 /* contributors that are not waited for: removed, or not active */
+	cvy_ranks raw;			 /* bulk steps: whose rows have no tags */
 	uint32_t taken[2];		 /* and how much of a step, and of the next, warps have taken to stage */
-	uint32_t unsent;		 /* of other hosts: what was put to them before has not left */
+	cvy_ranks unsent;		 /* of other hosts: what was put to them before has not left */
 	int stopped;
 	int nothing; /* completing: others ended steps without this rank, and what they had sent may be gone */
 	/* One thread reads these for all when the CTA begins: others may write them later. */
 	struct cvy_gpu_lane lane;
 	uint64_t pushed;
 	uint64_t entered; /* what thread 0 found when it counted the CTA, for itself: kept here it takes no register */
-	uint32_t lost;	  /* combine: whose tokens did not come */
-	uint32_t active;  /* ranks that the caller does not rule out */
+	cvy_ranks lost;	  /* combine: whose tokens did not come */
+	cvy_ranks active; /* ranks that the caller does not rule out */
 	struct cvy_ep_tables tables; /* as in the handle's memory, where a look takes a tenth of that */
 };
 
+static_assert(CVY_EP_THREADS >= CVY_GPU_RANKS, "thread p is for rank p");
 static_assert(sizeof(struct cvy_ep_shared) + 128 <= CVY_EP_STATIC, "and what functions have of their own");
 
 /* Of thread 0: what it found when it counted the CTA. Volatile, or compilers let all threads read it and choose then. */
@@ -63,10 +64,10 @@ struct cvy_ep_turn {
 	const struct cvy_ep_args *a;
 	struct cvy_lane_run *r;
 	struct cvy_ep_shared *sh;
-	uint64_t base;	  /* tag before the first step of this attempt */
-	uint32_t sources; /* ranks that it hears, and itself */
-	uint32_t peers;	  /* ranks that it sends to */
-	int sent;	  /* the first step was, by the send phase of this operation in this view */
+	uint64_t base;	   /* tag before the first step of this attempt */
+	cvy_ranks sources; /* ranks that it hears, and itself */
+	cvy_ranks peers;   /* ranks that it sends to */
+	int sent;	   /* the first step was, by the send phase of this operation in this view */
 	struct cvy_until until;
 };
 
@@ -157,7 +158,7 @@ static __device__ __forceinline__ void cvy_ep_failed(struct cvy_ep_turn *t, int 
 	if (how == 1)
 		((volatile struct cvy_ep_shared *)t->sh)->stopped = 1;
 	else
-		atomicOr(&t->sh->late, 1u << whom);
+		cvy_ranks_join(&t->sh->late, whom);
 }
 
 /* The first rank that this warp hears, and then every CVY_EP_WARPS-th: the first warps push rows, and the last headers. */
@@ -218,7 +219,7 @@ static __device__ __forceinline__ void cvy_ep_waited(const struct cvy_ep_turn *t
 /* Of expert, or rank, @i. */
 struct cvy_ep_names {
 	uint16_t local, first;
-	uint8_t owner;
+	cvy_rank_small owner;
 };
 
 static __device__ __forceinline__ struct cvy_ep_names cvy_ep_names_at(const struct cvy_ep_args *a, int i)
@@ -255,28 +256,53 @@ static __device__ __forceinline__ void cvy_ep_keep_names(const struct cvy_ep_arg
 }
 
 /* A warp: ranks that the caller does not rule out. */
-static __device__ __forceinline__ uint32_t cvy_ep_active(const struct cvy_ep_args *a)
+static __device__ __forceinline__ cvy_ranks cvy_ep_active(const struct cvy_ep_args *a)
 {
-	int p = (int)(threadIdx.x % 32);
+	cvy_ranks active;
 
-	return __ballot_sync(CVY_EP_ALL, p < a->call.size && (!a->active || p == a->call.rank ||
-							      ((volatile int32_t *)a->active)[p]));
+	CVY_EACH_OF_WARP(p)
+	*cvy_ranks_word(&active, p / 32) =
+		__ballot_sync(CVY_EP_ALL, p < a->call.size && (!a->active || p == a->call.rank ||
+							       ((volatile int32_t *)a->active)[p]));
+	return active;
 }
 
 /* The ranks that take part: admitted, known to the buffers, not gone, and active if the caller gives active_ranks. */
 template <int HOT>
-static __device__ __forceinline__ uint32_t cvy_ep_members(const struct cvy_lane_run *r, const struct cvy_ep_shared *sh)
+static __device__ __forceinline__ cvy_ranks cvy_ep_members(const struct cvy_lane_run *r, const struct cvy_ep_shared *sh)
 {
-	return r->lane.mask & sh->active & ~(cvy_mode<HOT>(r) == CVY_COMPLETE ? r->gone : 0);
+	return cvy_ranks_but(cvy_ranks_and(r->lane.mask, sh->active),
+			     cvy_mode<HOT>(r) == CVY_COMPLETE ? r->gone : cvy_ranks_none());
 }
 
 /* One thread, of an attempt of contributors @mask that waits for @sources: nothing has befallen it yet. */
 static __device__ __forceinline__ void cvy_ep_none_yet(const struct cvy_ep_args *a, struct cvy_ep_shared *sh,
-						       uint32_t mask, uint32_t sources)
+						       cvy_ranks mask, cvy_ranks sources)
 {
-	sh->late = sh->lacking = sh->unsent = 0;
-	sh->left_out = mask & a->size_mask & ~sources;
+	sh->late = sh->lacking = sh->unsent = cvy_ranks_none();
+	sh->left_out = cvy_ranks_but(cvy_ranks_and(mask, a->size_mask), sources);
 	sh->stopped = 0;
+}
+
+/* One thread: @lane was pushed under @tag, up to step @step, with the contributors @mask. */
+static __device__ __forceinline__ void cvy_ep_record(struct cvy_ep_lane *lane, uint64_t tag, int step, cvy_ranks mask)
+{
+#if CVY_GPU_IS_WIDE
+	cvy_ranks_write(&lane->contributors, mask);
+	__threadfence();
+	cvy_store_packet((uint8_t *)&lane->pushed, tag, (uint64_t)(uint32_t)step << 32);
+#else
+	cvy_store_packet((uint8_t *)&lane->pushed, tag, (uint64_t)(uint32_t)step << 32 | mask);
+#endif
+}
+
+static __device__ __forceinline__ cvy_ranks cvy_ep_recorded(const struct cvy_ep_lane *lane)
+{
+#if CVY_GPU_IS_WIDE
+	return cvy_load_ranks(&lane->contributors);
+#else
+	return (uint32_t)cvy_load_word(&lane->mask);
+#endif
 }
 
 /* All threads; what is set in @sh is seen behind the next barrier. */
@@ -284,7 +310,7 @@ template <int HOT>
 static __device__ __forceinline__ struct cvy_ep_turn cvy_ep_begin(const struct cvy_ep_args *a, struct cvy_lane_run *r,
 								  struct cvy_ep_shared *sh)
 {
-	struct cvy_ep_turn t = { a, r, sh, CVY_GPU_STEP(r->lane.epoch, r->lane.count), 0, 0, 0, { 0, 0 } };
+	struct cvy_ep_turn t = { a, r, sh, CVY_GPU_STEP(r->lane.epoch, r->lane.count), {}, {}, 0, { 0, 0 } };
 	uint64_t pushed = HOT ? r->pushed : 0;
 
 	if (!HOT && r->mode == CVY_RUN)
@@ -296,10 +322,10 @@ static __device__ __forceinline__ struct cvy_ep_turn cvy_ep_begin(const struct c
 		t.base = pushed;
 		r->lane.epoch = (uint32_t)(pushed >> 32);
 		r->lane.count = (uint32_t)pushed;
-		r->lane.mask = (uint32_t)cvy_load_word(&a->state->lane[r->index].mask);
+		r->lane.mask = cvy_ep_recorded(&a->state->lane[r->index]);
 	}
 	t.sources = cvy_ep_members<HOT>(r, sh);
-	t.peers = t.sources & ~(1u << a->call.rank);
+	t.peers = cvy_ranks_without(t.sources, a->call.rank);
 	t.until.began = clock64();
 	t.until.most = HOT ? a->timeout_cycles : r->most; /* completing, too: others may have written on */
 	if (!HOT && threadIdx.x == 0)			  /* else it is (cvy_ep_prepare) */
@@ -322,23 +348,23 @@ template <int HOT> static __device__ __forceinline__ int cvy_ep_must_send(const 
 static __device__ __forceinline__ void cvy_ep_say_sent(const struct cvy_ep_turn *t, int step)
 {
 	if (threadIdx.x == 0)
-		cvy_store_packet((uint8_t *)&t->a->state->lane[t->r->index].pushed, t->base,
-				 (uint64_t)(uint32_t)step << 32 | t->r->lane.mask);
+		cvy_ep_record(&t->a->state->lane[t->r->index], t->base, step, t->r->lane.mask);
 }
 
 /* After a step: did a warp stop? Those that are late are waited for no more. Alike for all threads. */
 static __device__ __forceinline__ int cvy_ep_stopped(struct cvy_ep_turn *t)
 {
 	const volatile struct cvy_ep_shared *sh = t->sh;
-	uint32_t late;
+	cvy_ranks late;
 	int stopped;
 
-	if (!__syncthreads_or(sh->stopped || sh->late)) /* a rank that has said so sees it */
+	if (!__syncthreads_or(sh->stopped ||
+			      cvy_ranks_any(cvy_ranks_read(&sh->late)))) /* a rank that has said so sees it */
 		return 0;
-	late = sh->late;
+	late = cvy_ranks_read(&sh->late);
 	stopped = sh->stopped;
 	__syncthreads();
-	t->sources &= ~late;
+	t->sources = cvy_ranks_but(t->sources, late);
 	return stopped;
 }
 

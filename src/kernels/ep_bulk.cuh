@@ -31,14 +31,18 @@ static __device__ __forceinline__ size_t cvy_ep_row_at(const struct cvy_ep_turn 
 }
 
 /* A warp: those of @ranks that rows go to by bulk. */
-static __device__ __forceinline__ uint32_t cvy_ep_by_bulk(const struct cvy_ep_turn *t, uint32_t ranks)
+static __device__ __forceinline__ cvy_ranks cvy_ep_by_bulk(const struct cvy_ep_turn *t, cvy_ranks ranks)
 {
+	cvy_ranks far;
+
 	if (!CVY_HAS_BULK)
-		return 0;
-	if (cvy_far(t->r))
-		ranks &= ~__ballot_sync(CVY_EP_ALL, cvy_far_queue(&t->a->call, t->r->lane.out, ranks,
-								  (int)(threadIdx.x % 32)) != NULL);
-	return ranks;
+		return cvy_ranks_none();
+	if (!cvy_far(t->r))
+		return ranks;
+	CVY_EACH_OF_WARP(p)
+	*cvy_ranks_word(&far, p / 32) =
+		__ballot_sync(CVY_EP_ALL, cvy_far_queue(&t->a->call, t->r->lane.out, ranks, p) != NULL);
+	return cvy_ranks_but(ranks, far);
 }
 
 /* Bytes of as many lines as @bytes touch: what is written without tags takes those of whole lines away, or a reader that is late
@@ -73,16 +77,18 @@ static __device__ __forceinline__ int cvy_ep_puts(void)
 
 /* The warp that puts, when it has put all rows of the step: waits until they are written, and tells @ranks. */
 static __device__ __forceinline__ void cvy_ep_bulk_signal(const struct cvy_ep_turn *t, const struct cvy_ep_step *s,
-							  uint32_t ranks)
+							  cvy_ranks ranks)
 {
-	int p = (int)(threadIdx.x % 32);
-
 	cvy_wait_written();
 	__syncwarp();
-	if (!cvy_has(ranks, p))
-		return;
-	cvy_order_system();
-	cvy_store_packet(cvy_to(&t->a->call, t->r, p) + cvy_gpu_signal_at(0, t->r->index, s->count), s->tag, s->tag);
+	CVY_EACH_OF_WARP(p)
+	{
+		if (cvy_has(ranks, p)) {
+			cvy_order_system();
+			cvy_store_packet(cvy_to(&t->a->call, t->r, p) + cvy_gpu_signal_at(0, t->r->index, s->count),
+					 s->tag, s->tag);
+		}
+	}
 }
 
 /*
@@ -115,7 +121,7 @@ static __device__ __forceinline__ int cvy_ep_take_signal(struct cvy_ep_turn *t, 
 	if (how)
 		cvy_ep_failed(t, how, rank);
 	else if (!lane && *raw)
-		atomicOr(&t->sh->raw, 1u << rank);
+		cvy_ranks_join(&t->sh->raw, rank);
 	if (!lane)
 		v[0] &= ~CVY_EP_RAW;
 	__syncwarp();
@@ -124,7 +130,7 @@ static __device__ __forceinline__ int cvy_ep_take_signal(struct cvy_ep_turn *t, 
 
 /* All threads, behind the barrier after headers: until all lines of the rows of @from are here; @tokens: that come from each. */
 static __device__ __noinline__ void cvy_ep_wait_lines_apart(struct cvy_ep_apart *x, struct cvy_ep_step step,
-							    uint32_t from, const uint64_t *tokens)
+							    cvy_ranks from, const uint64_t *tokens)
 {
 	const struct cvy_ep_step *s = &step;
 	struct cvy_ep_turn *t = &x->t;
@@ -163,10 +169,10 @@ static __device__ __noinline__ void cvy_ep_wait_lines_apart(struct cvy_ep_apart 
 static __device__ __forceinline__ int cvy_ep_wait_lines(struct cvy_ep_turn *t, const struct cvy_ep_step *s,
 							const uint64_t *tokens)
 {
-	const uint32_t from = t->sources & ~(1u << t->a->call.rank) & ~t->sh->raw;
+	const cvy_ranks from = cvy_ranks_but(cvy_ranks_without(t->sources, t->a->call.rank), t->sh->raw);
 	struct cvy_ep_apart x;
 
-	if (!from)
+	if (!cvy_ranks_any(from))
 		return 0;
 	cvy_ep_set_apart(&x, t);
 	cvy_ep_wait_lines_apart(&x, *s, from, tokens);
@@ -246,7 +252,7 @@ static __device__ __noinline__ void cvy_ep_bulk_look_apart(struct cvy_ep_apart *
 	const int rank = (int)threadIdx.x;
 
 	if (x->t.until.most) {
-		atomicOr(&x->t.sh->late, 1u << rank);
+		cvy_ranks_join(&x->t.sh->late, rank);
 		return;
 	}
 	cvy_store_word((uint8_t *)&c->mailbox->outrun[rank], cvy_load_word(&c->control->finished) / CVY_GPU_QUANTA + 1);

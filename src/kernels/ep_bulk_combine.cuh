@@ -125,7 +125,7 @@ static __device__ __forceinline__ void cvy_ep_sum_piece(const struct cvy_ep_turn
 
 /* The warp that puts: to each of the ranks @to, which of its tokens there are results of, and that these have no tags. */
 static __device__ __forceinline__ void cvy_ep_put_headers(const struct cvy_ep_turn *t, const struct cvy_ep_step *s,
-							  const uint64_t *tokens, uint32_t to)
+							  const uint64_t *tokens, cvy_ranks to)
 {
 	const int lane = (int)(threadIdx.x % 32);
 
@@ -136,7 +136,7 @@ static __device__ __forceinline__ void cvy_ep_put_headers(const struct cvy_ep_tu
 		if (lane == 0)
 			v[0] = tokens[p] | CVY_EP_RAW;
 		else if (lane == 1)
-			v[0] = t->sh->lost >> p & 1;
+			v[0] = (uint32_t)cvy_has(t->sh->lost, (int)p);
 		cvy_ep_send(t, s, (int)p, 0, lane < CVY_EP_LINE_PACKETS, v);
 	}
 }
@@ -144,7 +144,7 @@ static __device__ __forceinline__ void cvy_ep_put_headers(const struct cvy_ep_tu
 /* The warp that puts: all pieces of a round to the ranks @to, one a thread. @tokens: of the step that have rows for each. */
 static __device__ __forceinline__ void cvy_ep_put_round(const struct cvy_ep_turn *t, const struct cvy_ep_step *s,
 							const struct cvy_ep_cut *cut, uint64_t *dynamic, int nth,
-							int round, const uint64_t *tokens, uint32_t to)
+							int round, const uint64_t *tokens, cvy_ranks to)
 {
 	const int i = (int)(threadIdx.x % 32);
 	struct cvy_ep_piece piece = cvy_ep_piece_of(t->a, cut, nth * CVY_EP_SUMMERS + i);
@@ -209,7 +209,7 @@ static __device__ __forceinline__ void cvy_ep_add_whole(const struct cvy_ep_turn
 		for (int i = 0; i < CVY_EP_ADDED; i++)
 			sum[i].clear();
 #pragma unroll 1
-		for (uint32_t from = parts.from; from;) {
+		for (cvy_ranks from = parts.from; cvy_ranks_any(from);) {
 			uint64_t v[CVY_EP_BATCH][CVY_EP_ADDED][2];
 			int rank[CVY_EP_BATCH];
 
@@ -217,8 +217,8 @@ static __device__ __forceinline__ void cvy_ep_add_whole(const struct cvy_ep_turn
 			for (int b = 0; b < CVY_EP_BATCH; b++) {
 				struct cvy_ep_row there = {};
 
-				rank[b] = __ffs((int)from) - 1;
-				from &= from - 1;
+				rank[b] = cvy_ranks_first(from);
+				from = cvy_ranks_rest(from);
 				if (rank[b] >= 0)
 					there = cvy_ep_row_of(t, s, rank[b], j);
 #pragma unroll
@@ -329,7 +329,7 @@ template <int ONCE> struct cvy_ep_bulk_combine {
 		if (threadIdx.x < CVY_GPU_RANKS)
 			sh->back[0][threadIdx.x] = sh->back[1][threadIdx.x] = 0;
 		if (threadIdx.x == 0)
-			sh->raw = 0;
+			sh->raw = cvy_ranks_none();
 	}
 
 	/* All threads, before a barrier: the first round of step @step, number @round of all, and which tokens have rows for whom. */
@@ -353,7 +353,7 @@ template <int ONCE> struct cvy_ep_bulk_combine {
 	 */
 	template <int HOT>
 	static __device__ __forceinline__ int put(const struct cvy_ep_turn *t, int step, const struct cvy_ep_cut *cut,
-						  uint64_t *dynamic, int round, uint32_t *bulk)
+						  uint64_t *dynamic, int round, cvy_ranks *bulk)
 	{
 		const struct cvy_ep_step s = cvy_ep_step_of(t, step);
 		const uint64_t *back = t->sh->back[step & 1];
@@ -389,7 +389,7 @@ template <int ONCE> struct cvy_ep_bulk_combine {
 
 	/* Sends a step to ranks that get lines, or are of other hosts: all but @bulk. */
 	static __device__ __noinline__ void send_lines(struct cvy_ep_apart *x, struct cvy_ep_step s, int step,
-						       uint32_t bulk)
+						       cvy_ranks bulk)
 	{
 		struct cvy_ep_turn *t = &x->t;
 		const uint64_t *back = t->sh->back[step & 1];
@@ -397,14 +397,14 @@ template <int ONCE> struct cvy_ep_bulk_combine {
 
 		if (far && !cvy_ep_far_may_push(t, &s, step))
 			return;
-		cvy_ep_push_headers_back<ONCE>(t, &s, 0, back, t->peers & ~bulk);
-		cvy_ep_push_results<ONCE, 0>(t, &s, 0, back, t->peers & ~bulk);
+		cvy_ep_push_headers_back<ONCE>(t, &s, 0, back, cvy_ranks_but(t->peers, bulk));
+		cvy_ep_push_results<ONCE, 0>(t, &s, 0, back, cvy_ranks_but(t->peers, bulk));
 		if (far)
 			cvy_ep_far_put(t, &s, by_lines::lines(t, &s, back, (int)threadIdx.x));
 	}
 
 	/* All threads, when the step before has been added: tells the ranks @bulk of step @step, and sends it to the others. */
-	template <int HOT> static __device__ __forceinline__ void tell(struct cvy_ep_turn *t, int step, uint32_t bulk)
+	template <int HOT> static __device__ __forceinline__ void tell(struct cvy_ep_turn *t, int step, cvy_ranks bulk)
 	{
 		const struct cvy_ep_step s = cvy_ep_step_of(t, step);
 
@@ -412,12 +412,12 @@ template <int ONCE> struct cvy_ep_bulk_combine {
 			return;
 		CVY_TRACED(TELL, step);
 		cvy_ep_say_sent(t, step);
-		if (bulk != t->peers) {
+		if (!cvy_ranks_equal(bulk, t->peers)) {
 			struct cvy_ep_apart x;
 
 			cvy_ep_set_apart(&x, t);
 			send_lines(&x, s, step, bulk);
-			t->peers &= ~t->sh->unsent;
+			t->peers = cvy_ranks_but(t->peers, t->sh->unsent);
 		}
 		if (cvy_ep_puts())
 			cvy_ep_bulk_signal(t, &s, bulk);
@@ -450,13 +450,13 @@ template <int ONCE> struct cvy_ep_bulk_combine {
 
 #pragma unroll 1
 		for (;;) {
-			const uint32_t with = t->sources;
+			const cvy_ranks with = t->sources;
 			int stopped;
 
 			cvy_ep_add_share<ONCE>(t, &s, share);
 			cvy_ep_bulk_look(t, &s);
 			stopped = cvy_ep_stopped(t);
-			if (stopped || t->sources == with)
+			if (stopped || cvy_ranks_equal(t->sources, with))
 				return stopped;
 		}
 	}
@@ -466,7 +466,7 @@ template <int ONCE> struct cvy_ep_bulk_combine {
 	{
 		struct cvy_ep_turn t = cvy_ep_begin<1>(a, r, sh);
 		const struct cvy_ep_cut cut = cvy_ep_cut_of(a);
-		uint32_t bulk = 0;
+		cvy_ranks bulk = cvy_ranks_none();
 
 		prepare(&t, 0, &cut, dynamic, 0);
 		__syncthreads();
@@ -477,7 +477,7 @@ template <int ONCE> struct cvy_ep_bulk_combine {
 	/* A CTA that stops has written what it put: a change, and the next attempt, find no copy on its way. */
 	template <int HOT>
 	static __device__ __forceinline__ int run(const struct cvy_ep_args *a, struct cvy_lane_run *r,
-						  struct cvy_ep_shared *sh, uint64_t *dynamic, uint32_t late,
+						  struct cvy_ep_shared *sh, uint64_t *dynamic, cvy_ranks late,
 						  const ahead *)
 	{
 		int stopped = steps<HOT>(a, r, sh, dynamic, late);
@@ -489,14 +489,14 @@ template <int ONCE> struct cvy_ep_bulk_combine {
 	/* As with lines: an operation that others have completed lacks the last step alone, or all of it. */
 	template <int HOT>
 	static __device__ __forceinline__ int steps(const struct cvy_ep_args *a, struct cvy_lane_run *r,
-						    struct cvy_ep_shared *sh, uint64_t *dynamic, uint32_t late)
+						    struct cvy_ep_shared *sh, uint64_t *dynamic, cvy_ranks late)
 	{
 		struct cvy_ep_turn t = cvy_ep_begin<HOT>(a, r, sh);
 		const int complete = cvy_mode<HOT>(r) == CVY_COMPLETE;
 		const struct cvy_ep_cut cut = cvy_ep_cut_of(a);
 		int first = complete ? a->form.steps - 1 : 0, round = 0;
 
-		t.sources &= ~late;
+		t.sources = cvy_ranks_but(t.sources, late);
 		if (complete && a->form.steps > 1 && sh->nothing) {
 			by_lines::nothing(a, r, sh);
 			return 0;
@@ -510,7 +510,7 @@ template <int ONCE> struct cvy_ep_bulk_combine {
 		     step++) { /* before the first there is nothing to hear */
 			const int more = step + 1 < a->form.steps;
 			struct cvy_ep_share share;
-			uint32_t bulk = 0;
+			cvy_ranks bulk = cvy_ranks_none();
 
 			if (more && cvy_ep_must_send<HOT>(&t, step + 1))
 				prepare(&t, step + 1, &cut, dynamic, round);

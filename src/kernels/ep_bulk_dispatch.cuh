@@ -45,7 +45,7 @@ static __device__ __forceinline__ size_t cvy_ep_counts_at(const struct cvy_ep_tu
 /* The warp that puts: headers and rows of a step leave for the ranks @to. */
 template <int ONCE>
 static __device__ __forceinline__ void cvy_ep_put_rows(const struct cvy_ep_turn *t, const struct cvy_ep_step *s,
-						       const struct cvy_ep_room *room, uint32_t to, int first)
+						       const struct cvy_ep_room *room, cvy_ranks to, int first)
 {
 	const size_t words = (size_t)t->a->form.row_words;
 	const int lane = (int)(threadIdx.x % 32),
@@ -342,8 +342,10 @@ template <int BINS> struct cvy_ep_bulk_dispatch {
 						     const struct cvy_ep_room *room)
 	{
 		cvy_ep_clear<ONCE>(a, sh, room, 1);
-		if (threadIdx.x == 0)
-			sh->raw = sh->taken[0] = sh->taken[1] = 0;
+		if (threadIdx.x == 0) {
+			sh->raw = cvy_ranks_none();
+			sh->taken[0] = sh->taken[1] = 0;
+		}
 	}
 
 	/*
@@ -386,7 +388,8 @@ template <int BINS> struct cvy_ep_bulk_dispatch {
 	static __device__ __forceinline__ void mark(const struct cvy_ep_turn *t, const struct cvy_ep_room *room)
 	{
 		if (t->a->places > 1)
-			cvy_ep_place_all(t->a, &t->sh->tables, (int32_t *)room->ids, t->r->lane.mask & t->a->size_mask);
+			cvy_ep_place_all(t->a, &t->sh->tables, (int32_t *)room->ids,
+					 cvy_ranks_and(t->r->lane.mask, t->a->size_mask));
 		if (!cvy_ep_marks(t->a)) {
 			plan(t, room, 0);
 			return;
@@ -413,15 +416,15 @@ template <int BINS> struct cvy_ep_bulk_dispatch {
 
 	/* Step @step leaves for ranks that rows go to by bulk, and for none of them is it there yet. Returns them. */
 	template <int HOT>
-	static __device__ __forceinline__ uint32_t put(const struct cvy_ep_turn *t, const struct cvy_ep_room *room,
-						       int step)
+	static __device__ __forceinline__ cvy_ranks put(const struct cvy_ep_turn *t, const struct cvy_ep_room *room,
+							int step)
 	{
 		const struct cvy_ep_step s = cvy_ep_step_of(t, step);
 		const struct cvy_ep_room at = cvy_ep_room_turn(t, room, step & 1);
-		uint32_t bulk;
+		cvy_ranks bulk;
 
 		if (!cvy_ep_must_send<HOT>(t, step))
-			return 0;
+			return cvy_ranks_none();
 		CVY_TRACED(PUT, step);
 		cvy_ep_overtake(t, &s, step);
 		bulk = cvy_ep_by_bulk(t, t->peers);
@@ -432,15 +435,15 @@ template <int BINS> struct cvy_ep_bulk_dispatch {
 
 	/* Sends a step to ranks that get lines, or are of other hosts: all but @bulk. */
 	static __device__ __noinline__ void send_lines(struct cvy_ep_apart *x, struct cvy_ep_room room,
-						       struct cvy_ep_step s, int step, uint32_t bulk)
+						       struct cvy_ep_step s, int step, cvy_ranks bulk)
 	{
 		struct cvy_ep_turn *t = &x->t;
 		const int far = cvy_far(t->r);
 
 		if (far && !cvy_ep_far_may_push(t, &s, step))
 			return;
-		cvy_ep_push_headers<ONCE>(t, &s, &room, t->peers & ~bulk);
-		cvy_ep_push_rows(t, &s, &room, t->peers & ~bulk);
+		cvy_ep_push_headers<ONCE>(t, &s, &room, cvy_ranks_but(t->peers, bulk));
+		cvy_ep_push_rows(t, &s, &room, cvy_ranks_but(t->peers, bulk));
 		if (far)
 			cvy_ep_far_put(t, &s, cvy_ep_lines_of(t, room.mine, (int)threadIdx.x));
 	}
@@ -448,19 +451,19 @@ template <int BINS> struct cvy_ep_bulk_dispatch {
 	/* All threads, when the step before has been taken: tells the ranks @bulk of step @step, and sends it to the others. */
 	template <int HOT>
 	static __device__ __forceinline__ void tell(struct cvy_ep_turn *t, const struct cvy_ep_room *room, int step,
-						    uint32_t bulk)
+						    cvy_ranks bulk)
 	{
 		const struct cvy_ep_step s = cvy_ep_step_of(t, step);
 		const int push = cvy_ep_must_send<HOT>(t, step);
 
 		CVY_TRACED(TELL, step);
 		cvy_ep_say_sent(t, step);
-		if (push && bulk != t->peers) {
+		if (push && !cvy_ranks_equal(bulk, t->peers)) {
 			struct cvy_ep_apart x;
 
 			cvy_ep_set_apart(&x, t);
 			send_lines(&x, cvy_ep_room_turn(t, room, step & 1), s, step, bulk);
-			t->peers &= ~t->sh->unsent;
+			t->peers = cvy_ranks_but(t->peers, t->sh->unsent);
 		}
 		if (push && cvy_ep_puts())
 			cvy_ep_bulk_signal(t, &s, bulk);
@@ -527,7 +530,7 @@ template <int BINS> struct cvy_ep_bulk_dispatch {
 	/* A CTA that stops has written its own rows, too: others may place them anew. */
 	template <int HOT>
 	static __device__ __forceinline__ int run(const struct cvy_ep_args *a, struct cvy_lane_run *r,
-						  struct cvy_ep_shared *sh, uint64_t *dynamic, uint32_t late,
+						  struct cvy_ep_shared *sh, uint64_t *dynamic, cvy_ranks late,
 						  const ahead *)
 	{
 		int stopped = steps<HOT>(a, r, sh, dynamic, late);
@@ -538,12 +541,12 @@ template <int BINS> struct cvy_ep_bulk_dispatch {
 
 	template <int HOT>
 	static __device__ __forceinline__ int steps(const struct cvy_ep_args *a, struct cvy_lane_run *r,
-						    struct cvy_ep_shared *sh, uint64_t *dynamic, uint32_t late)
+						    struct cvy_ep_shared *sh, uint64_t *dynamic, cvy_ranks late)
 	{
 		struct cvy_ep_room room = cvy_ep_room_of<BINS>(a, sh, dynamic);
 		struct cvy_ep_turn t = cvy_ep_begin<HOT>(a, r, sh);
 
-		t.sources &= ~late;
+		t.sources = cvy_ranks_but(t.sources, late);
 		if (cvy_mode<HOT>(r) == CVY_COMPLETE && a->form.steps > 1) {
 			by_lines::nothing(&t);
 			return 0;
@@ -556,7 +559,7 @@ template <int BINS> struct cvy_ep_bulk_dispatch {
 #pragma unroll 1
 		for (int step = -1; step < a->form.steps; step++) { /* before the first there is nothing to hear */
 			const int more = step + 1 < a->form.steps;
-			uint32_t bulk = 0;
+			cvy_ranks bulk = cvy_ranks_none();
 
 			if (more && step >= 0 && !cvy_ep_marks(a))
 				plan(&t, &room, step + 1);

@@ -53,7 +53,9 @@
 #define CVY_EP_NEAR 2048   /* ids at most of which a CTA has a copy: it looks at all of them, and more than once */
 #define CVY_EP_WINDOW 3072 /* what windows may take: alike on all ranks, and little beside the rest */
 #define CVY_EP_MARKS 8192  /* what marks may take */
-#define CVY_EP_STATIC ((size_t)5 << 10)			  /* bytes at most of what is static in shared memory */
+/* Bytes at most of what is static in shared memory: tables, and words and bits of ranks. */
+#define CVY_EP_STATIC \
+	(((size_t)5 << 10) + (size_t)(CVY_GPU_RANKS - 32) * 56 + (sizeof(cvy_rank_small) - 1) * CVY_EP_EXPERTS)
 #define CVY_EP_ROOM (((size_t)227 << 10) - CVY_EP_STATIC) /* in all: what a device has for a CTA, less that */
 
 enum cvy_ep_bins { CVY_EP_EACH = 0, CVY_EP_ONE = 1, CVY_EP_CLOSE = 2 }; /* one for each expert, for the rank; close */
@@ -224,7 +226,7 @@ static inline int cvy_ep_form_of(const struct cvy_ep_shape_gpu *s, int32_t lanes
 
 /* The owner of each expert, in device memory: written when the handle is laid out. */
 struct cvy_ep_tables {
-	uint8_t owner[CVY_EP_EXPERTS];
+	cvy_rank_small owner[CVY_EP_EXPERTS];
 	uint16_t local[CVY_EP_EXPERTS];	   /* index among its owner's */
 	uint16_t first[CVY_GPU_RANKS + 1]; /* where each owner's begin, in a list of all by owner, then ascending */
 };
@@ -237,6 +239,9 @@ struct cvy_ep_lane {
 	uint64_t pushed; /* tag before its first step */
 	uint64_t mask;	 /* contributors then; above, from bit 32 on: the step that was sent last */
 	uint64_t late_tag, late;
+#if CVY_GPU_IS_WIDE
+	cvy_ranks contributors, lates; /* instead of mask, but for the step, and of late */
+#endif
 } __attribute__((aligned(16)));
 
 struct cvy_ep_state {
@@ -258,6 +263,9 @@ CVY_GPU_BOTH static inline size_t cvy_ep_placed_words(int tokens, int top_k, int
 	return places > 1 && ids > CVY_EP_NEAR ? (ids + 3) / 4 * 4 : 0;
 }
 
+/* The first bytes of a route: whose tokens the dispatch did not get. */
+#define CVY_EP_ROUTE_HEAD ((size_t)(sizeof(cvy_ranks) > 16 ? sizeof(cvy_ranks) : 16))
+
 /* Dispatch leaves this for combine, in memory of the caller: rows here of all ranks' tokens, experts of the own tokens. */
 static inline size_t cvy_ep_route_items(int size, int tokens, int top_k)
 {
@@ -269,7 +277,7 @@ static inline size_t cvy_ep_route_bytes(int size, int tokens, int top_k, int pla
 {
 	size_t items = cvy_ep_route_items(size, tokens, top_k), own = (size_t)tokens * (size_t)top_k;
 
-	return 16 + (2 * items + own * (places > 1 ? 2 : 1)) * 4;
+	return CVY_EP_ROUTE_HEAD + (2 * items + own * (places > 1 ? 2 : 1)) * 4;
 }
 
 /*
@@ -286,9 +294,9 @@ struct cvy_ep_args {
 		int32_t renormalise; /* combine */
 	};
 	int32_t phases;
-	uint32_t size_mask; /* of ranks below size */
-	int32_t fp16;	    /* elements are fp16, else bf16: alike on all ranks */
-	const uint8_t *x;   /* dispatch */
+	cvy_ranks size_mask; /* of ranks below size */
+	int32_t fp16;	     /* elements are fp16, else bf16: alike on all ranks */
+	const uint8_t *x;    /* dispatch */
 	union {
 		const float *x_scales;	   /* dispatch: x is e4m3, and this its scales; NULL: elements */
 		const float *expert_scale; /* combine, not with once: [el], or NULL */
@@ -300,7 +308,7 @@ struct cvy_ep_args {
 	float *scales;
 	int32_t *count, *src_info;
 	int64_t *range;
-	uint32_t *lost;	      /* whose tokens this dispatch did not get */
+	cvy_ranks *lost;      /* whose tokens this dispatch did not get */
 	int32_t *route;	      /* [size][tokens][top_k] rows here of each token, -1: none */
 	float *route_weights; /* the same: with what each is summed */
 	int32_t *sent;	      /* [tokens][top_k] experts (places) of the own tokens, -1: none, or CVY_EP_UNPLACED */

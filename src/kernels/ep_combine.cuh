@@ -51,7 +51,7 @@ static __device__ __forceinline__ void cvy_ep_who(const struct cvy_ep_turn *t, c
 template <int ONCE>
 static __device__ __forceinline__ void cvy_ep_push_headers_back(const struct cvy_ep_turn *t,
 								const struct cvy_ep_step *s, int one,
-								const uint64_t *tokens, uint32_t to)
+								const uint64_t *tokens, cvy_ranks to)
 {
 #pragma unroll 1
 	for (int p = CVY_EP_WARPS - 1 - (int)(threadIdx.x / 32); p < t->a->call.size; p += CVY_EP_WARPS) {
@@ -63,7 +63,7 @@ static __device__ __forceinline__ void cvy_ep_push_headers_back(const struct cvy
 		if (threadIdx.x % 8 == 0)
 			v[0] = theirs;
 		else if (threadIdx.x % 8 == 1) /* so that lane 0 of each knows, whatever it has sent there */
-			v[0] = t->sh->lost >> p & 1;
+			v[0] = (uint32_t)cvy_has(t->sh->lost, p);
 		cvy_ep_send(t, s, p, 0, threadIdx.x % 32 < 8, v);
 	}
 }
@@ -112,7 +112,7 @@ static __device__ __forceinline__ int cvy_ep_push_token(const struct cvy_ep_turn
 
 template <int ONCE, int CODED>
 static __device__ __forceinline__ void cvy_ep_push_results(const struct cvy_ep_turn *t, const struct cvy_ep_step *s,
-							   int one, const uint64_t *theirs, uint32_t to)
+							   int one, const uint64_t *theirs, cvy_ranks to)
 {
 	int q = (int)(threadIdx.x / 32);
 
@@ -136,7 +136,7 @@ static __device__ __forceinline__ void cvy_ep_hear(struct cvy_ep_turn *t, const 
 			if (w == 0)
 				t->sh->got[p] = v;
 			else if (w == 1 && v)
-				atomicOr(&t->sh->lacking, 1u << p);
+				cvy_ranks_join(&t->sh->lacking, p);
 		};
 		uint64_t v[2];
 		int how, raw;
@@ -183,7 +183,7 @@ static __device__ __forceinline__ struct cvy_ep_begun cvy_ep_begin_sum(const str
  */
 template <int ONCE>
 static __device__ __forceinline__ int cvy_ep_gather(struct cvy_ep_turn *t, const struct cvy_ep_step *s,
-						    const struct cvy_ep_place *p, uint32_t from, int j, int line,
+						    const struct cvy_ep_place *p, cvy_ranks from, int j, int line,
 						    int word, int in, int known, struct cvy_ep_sum own,
 						    struct cvy_ep_sum *sum)
 {
@@ -192,7 +192,7 @@ static __device__ __forceinline__ int cvy_ep_gather(struct cvy_ep_turn *t, const
 	if (!known && a->per_rank && cvy_has(from, a->call.rank))
 		own = cvy_ep_own_sum<ONCE>(a, p, word);
 #pragma unroll 1
-	while (from) {
+	while (cvy_ranks_any(from)) {
 		const uint8_t *at[CVY_EP_BATCH];
 		uint64_t v[CVY_EP_BATCH][2];
 		float weight[CVY_EP_BATCH];
@@ -200,20 +200,20 @@ static __device__ __forceinline__ int cvy_ep_gather(struct cvy_ep_turn *t, const
 
 #pragma unroll
 		for (int i = 0; i < CVY_EP_BATCH; i++) {
-			int k = (__ffs((int)from) - 1) & 31, nth = __shfl_sync(CVY_EP_ALL, p->nth, k);
+			int k = cvy_ranks_first(from) & (CVY_GPU_RANKS - 1), nth = __shfl_sync(CVY_EP_ALL, p->nth, k);
 			int row = __shfl_sync(CVY_EP_ALL, p->row, k);
 
 			weight[i] = __shfl_sync(CVY_EP_ALL, p->weight, k);
 			whose[i] = a->per_rank ? k : __shfl_sync(CVY_EP_ALL, p->owner, k);
 			at[i] = NULL;
-			if (!from)
+			if (!cvy_ranks_any(from))
 				whose[i] = -1;
 			else if (in && whose[i] != a->call.rank)
 				at[i] = cvy_ep_from(t, s, whose[i],
 						    cvy_ep_combine_line(t, s, j, a->per_rank ? 0 : nth, line));
 			else if (in && !a->per_rank)
 				cvy_ep_result_scaled<ONCE>(a, row, word, v[i]);
-			from &= from - 1;
+			from = cvy_ranks_rest(from);
 		}
 		how = cvy_wait_lines<CVY_EP_BATCH>(at, whose, s->tag, v, &t->r->watch, &t->until, &whom);
 		if (how) {
@@ -302,12 +302,12 @@ template <int ONCE, int BEGINS, int CODED = 0> struct cvy_ep_combine {
 	}
 
 	struct ahead {
-		uint32_t lost;
+		cvy_ranks lost;
 	};
 
 	static __device__ __forceinline__ void read_ahead(const struct cvy_ep_args *a, ahead *x)
 	{
-		x->lost = threadIdx.x ? 0 : cvy_load_half(a->lost);
+		x->lost = threadIdx.x ? cvy_ranks_none() : cvy_load_ranks(a->lost);
 	}
 
 	static __device__ __forceinline__ void bring_near(const struct cvy_ep_args *, struct cvy_ep_shared *sh,
@@ -372,11 +372,11 @@ template <int ONCE, int BEGINS, int CODED = 0> struct cvy_ep_combine {
 	/* Of an operation that others have completed, a lane lacks the last step alone; or, by deadlines, more, and then all of it. */
 	template <int HOT>
 	static __device__ __forceinline__ int run(const struct cvy_ep_args *a, struct cvy_lane_run *r,
-						  struct cvy_ep_shared *sh, uint64_t *, uint32_t late, const ahead *)
+						  struct cvy_ep_shared *sh, uint64_t *, cvy_ranks late, const ahead *)
 	{
 		struct cvy_ep_turn t = cvy_ep_begin<HOT>(a, r, sh);
 
-		t.sources &= ~late;
+		t.sources = cvy_ranks_but(t.sources, late);
 		if (cvy_mode<HOT>(r) == CVY_COMPLETE && a->form.steps > 1 && sh->nothing) {
 			nothing(a, r, sh);
 			return 0;
@@ -397,13 +397,13 @@ template <int ONCE, int BEGINS, int CODED = 0> struct cvy_ep_combine {
 			CVY_TRACED_NEXT(ADD, step);
 #pragma unroll 1
 			for (;;) { /* a rank that is late in the middle has no part in any of it */
-				uint32_t with = t.sources;
+				cvy_ranks with = t.sources;
 
 				cvy_ep_take_results<ONCE, BEGINS, CODED>(&t, &s, &begun);
 				if (cvy_ep_overtakes(&t))
 					cvy_ep_far_look(&t, &s);
 				stopped = cvy_ep_stopped(&t);
-				if (stopped || t.sources == with)
+				if (stopped || cvy_ranks_equal(t.sources, with))
 					break;
 			}
 			if (stopped)

@@ -13,7 +13,7 @@
 /* Whole lines: words that are not there are 0. */
 template <int ONCE>
 static __device__ __forceinline__ void cvy_ep_push_headers(const struct cvy_ep_turn *t, const struct cvy_ep_step *s,
-							   const struct cvy_ep_room *room, uint32_t to)
+							   const struct cvy_ep_room *room, cvy_ranks to)
 {
 	int lines = t->a->form.header_lines, u = (int)(threadIdx.x % 32), i = 0;
 
@@ -35,7 +35,7 @@ static __device__ __forceinline__ void cvy_ep_push_headers(const struct cvy_ep_t
 }
 
 static __device__ __forceinline__ void cvy_ep_push_rows(const struct cvy_ep_turn *t, const struct cvy_ep_step *s,
-							const struct cvy_ep_room *room, uint32_t to)
+							const struct cvy_ep_room *room, cvy_ranks to)
 {
 	const struct cvy_ep_form *f = &t->a->form;
 	int first = s->slice * f->slice_lines, lines = cvy_ep_last_line(t, s) - first, quads = (lines + 3) / 4;
@@ -105,7 +105,8 @@ template <int BINS, int INTS = 0> struct cvy_ep_dispatch {
 	{
 		CVY_TRACED(PLAN, step);
 		if (!step && t->a->places > 1)
-			cvy_ep_place_all(t->a, &t->sh->tables, (int32_t *)room->ids, t->r->lane.mask & t->a->size_mask);
+			cvy_ep_place_all(t->a, &t->sh->tables, (int32_t *)room->ids,
+					 cvy_ranks_and(t->r->lane.mask, t->a->size_mask));
 		if (!step)
 			cvy_ep_count<ONCE>(t, room);
 		if (ONCE && cvy_ep_windows(t->a)) {
@@ -178,13 +179,13 @@ template <int BINS, int INTS = 0> struct cvy_ep_dispatch {
 	/* @x: where HOT, of the first token; then all is cleared, too. 1: stopped. */
 	template <int HOT>
 	static __device__ __forceinline__ int run(const struct cvy_ep_args *a, struct cvy_lane_run *r,
-						  struct cvy_ep_shared *sh, uint64_t *dynamic, uint32_t late,
+						  struct cvy_ep_shared *sh, uint64_t *dynamic, cvy_ranks late,
 						  struct cvy_ep_ahead *x)
 	{
 		struct cvy_ep_room room = cvy_ep_room_of<BINS>(a, sh, dynamic);
 		struct cvy_ep_turn t = cvy_ep_begin<HOT>(a, r, sh);
 
-		t.sources &= ~late;
+		t.sources = cvy_ranks_but(t.sources, late);
 		if (cvy_mode<HOT>(r) == CVY_COMPLETE && a->form.steps > 1) {
 			nothing(&t);
 			return 0;

@@ -35,7 +35,7 @@ static __device__ __forceinline__ void cvy_ep_set_apart(struct cvy_ep_apart *x, 
  * All threads: is the step to be pushed, though @silent have not answered? Not where the gate has closed. Those whose slots are
  * not free get none.
  */
-static __device__ __noinline__ int cvy_ep_far_ask(struct cvy_ep_apart *x, uint64_t tag, uint32_t silent)
+static __device__ __noinline__ int cvy_ep_far_ask(struct cvy_ep_apart *x, uint64_t tag, cvy_ranks silent)
 {
 	struct cvy_ep_turn *t = &x->t;
 	struct cvy_until until = { t->until.began, t->until.most / CVY_EP_FAR_PATIENCE };
@@ -43,7 +43,7 @@ static __device__ __noinline__ int cvy_ep_far_ask(struct cvy_ep_apart *x, uint64
 
 	how = cvy_far_overtake(&t->a->call, &x->r, silent, tag, &until);
 	if (how == 2)
-		atomicOr(&t->sh->unsent, 1u << threadIdx.x);
+		cvy_ranks_join(&t->sh->unsent, (int)threadIdx.x);
 	if (how == 1) /* or this rank might complete what they never got */
 		((volatile struct cvy_ep_shared *)t->sh)->stopped = 1;
 	if (__syncthreads_or(how == 1))
@@ -51,27 +51,36 @@ static __device__ __noinline__ int cvy_ep_far_ask(struct cvy_ep_apart *x, uint64
 	return 1;
 }
 
+/* Peers that did not answer the step before @step. */
+static __device__ __forceinline__ cvy_ranks cvy_ep_unanswered(const struct cvy_ep_turn *t, int step)
+{
+	return step				  ? cvy_ranks_but(t->peers, t->sources)
+	       : t->r->lane.failed & CVY_GPU_LATE ? t->peers
+						  : cvy_ranks_none();
+}
+
 /* All threads, before a step is pushed: peers of this host that did not answer the one before are told. */
 static __device__ __forceinline__ void cvy_ep_overtake(const struct cvy_ep_turn *t, const struct cvy_ep_step *s,
 						       int step)
 {
-	uint32_t silent = step ? t->peers & ~t->sources : t->r->lane.failed & CVY_GPU_LATE ? t->peers : 0;
+	cvy_ranks silent = cvy_ep_unanswered(t, step);
 
-	if (CVY_GUARDED && silent)
+	if (CVY_GUARDED && cvy_ranks_any(silent))
 		cvy_near_overtake(&t->a->call, *t->r, silent, s->tag ^ CVY_GPU_MARK);
 }
 
 static __device__ __forceinline__ int cvy_ep_far_may_push(struct cvy_ep_turn *t, const struct cvy_ep_step *s, int step)
 {
-	uint32_t silent = step ? t->peers & ~t->sources : t->r->lane.failed & CVY_GPU_LATE ? t->peers : 0;
+	cvy_ranks silent = cvy_ep_unanswered(t, step);
 	struct cvy_ep_apart x; /* threads of a warp go on with looks counted alike (cvy_wait_lines), too */
 
-	if (!silent) /* always so, except after a deadline; the same for all threads: a CTA that does a lane alone writes its words */
+	if (!cvy_ranks_any(
+		    silent)) /* always so, except after a deadline; the same for all threads: a CTA that does a lane alone writes its words */
 		return 1;
 	cvy_ep_set_apart(&x, t);
 	if (!cvy_ep_far_ask(&x, s->tag ^ CVY_GPU_MARK, silent))
 		return 0;
-	t->peers &= ~t->sh->unsent;
+	t->peers = cvy_ranks_but(t->peers, t->sh->unsent);
 	return 1;
 }
 
@@ -112,7 +121,7 @@ static __device__ __noinline__ void cvy_ep_far_look_apart(const struct cvy_ep_ap
 	__threadfence_system();
 	__syncthreads();
 	if (cvy_far_queue(c, x->r.lane.out, x->t.sources, rank) && cvy_far_overtaken(c, &x->r, rank, tag))
-		atomicOr(&x->t.sh->late, 1u << rank);
+		cvy_ranks_join(&x->t.sh->late, rank);
 }
 
 /* All threads, when they have read a step, before a barrier: whose lines may have been of a later one? */
@@ -125,18 +134,19 @@ static __device__ __forceinline__ void cvy_ep_far_look(const struct cvy_ep_turn 
 }
 
 /* An attempt has ended: contributors that it did not hear to the end. */
-static __device__ uint32_t cvy_ep_silent(const struct cvy_ep_args *a, const struct cvy_lane_run *r,
-					 const struct cvy_ep_shared *sh)
+static __device__ cvy_ranks cvy_ep_silent(const struct cvy_ep_args *a, const struct cvy_lane_run *r,
+					  const struct cvy_ep_shared *sh)
 {
-	uint32_t heard = a->size_mask & ~(sh->late | sh->left_out | sh->unsent) & (r->mode == CVY_COMPLETE ? 0 : ~0u);
+	cvy_ranks silent = cvy_ranks_or(cvy_ranks_or(sh->late, sh->left_out), sh->unsent);
+	cvy_ranks heard = r->mode == CVY_COMPLETE ? cvy_ranks_none() : cvy_ranks_but(a->size_mask, silent);
 
-	return r->lane.mask & ~(1u << a->call.rank) & ~heard;
+	return cvy_ranks_but(cvy_ranks_without(r->lane.mask, a->call.rank), heard);
 }
 
 /* One thread: for the next operation of the lane. */
-static __device__ void cvy_ep_far_ended(const struct cvy_ep_args *a, const struct cvy_lane_run *r, uint32_t silent)
+static __device__ void cvy_ep_far_ended(const struct cvy_ep_args *a, const struct cvy_lane_run *r, cvy_ranks silent)
 {
-	uint32_t now = (r->lane.failed & ~CVY_GPU_LATE) | (silent ? CVY_GPU_LATE : 0);
+	uint32_t now = (r->lane.failed & ~CVY_GPU_LATE) | (cvy_ranks_any(silent) ? CVY_GPU_LATE : 0);
 
 	if (now != r->lane.failed)
 		((volatile struct cvy_gpu_lane *)a->call.control->lane)[r->index].failed = now;

@@ -84,14 +84,14 @@ static __device__ __forceinline__ void cvy_ep_codes_here(const struct cvy_ep_arg
 /* As cvy_ep_gather(), of line @line. */
 template <int ONCE>
 static __device__ __forceinline__ int cvy_ep_gather_coded(struct cvy_ep_turn *t, const struct cvy_ep_step *s,
-							  const struct cvy_ep_place *p, uint32_t from, int j, int line,
+							  const struct cvy_ep_place *p, cvy_ranks from, int j, int line,
 							  int in, struct cvy_ep_sums *sums)
 {
 	const struct cvy_ep_args *a = t->a;
 	const uint32_t mine = __ballot_sync(CVY_EP_ALL, p->owner == a->call.rank && p->row >= 0);
 
 #pragma unroll 1
-	while (from) {
+	while (cvy_ranks_any(from)) {
 		const uint8_t *at[CVY_EP_BATCH];
 		uint64_t v[CVY_EP_BATCH][2];
 		float weight[CVY_EP_BATCH];
@@ -99,20 +99,20 @@ static __device__ __forceinline__ int cvy_ep_gather_coded(struct cvy_ep_turn *t,
 
 #pragma unroll
 		for (int i = 0; i < CVY_EP_BATCH; i++) {
-			int k = (__ffs((int)from) - 1) & 31, nth = __shfl_sync(CVY_EP_ALL, p->nth, k);
+			int k = cvy_ranks_first(from) & (CVY_GPU_RANKS - 1), nth = __shfl_sync(CVY_EP_ALL, p->nth, k);
 
 			weight[i] = __shfl_sync(CVY_EP_ALL, p->weight, k);
 			whose[i] = a->per_rank ? k : __shfl_sync(CVY_EP_ALL, p->owner, k);
 			at[i] = NULL;
 			v[i][0] = v[i][1] = 0;
-			if (!from)
+			if (!cvy_ranks_any(from))
 				whose[i] = -1;
 			else if (whose[i] == a->call.rank)
 				cvy_ep_codes_here<ONCE>(a, p, a->per_rank ? mine : 1u << k, line, in, v[i]);
 			else if (in)
 				at[i] = cvy_ep_from(t, s, whose[i],
 						    cvy_ep_combine_line(t, s, j, a->per_rank ? 0 : nth, line));
-			from &= from - 1;
+			from = cvy_ranks_rest(from);
 		}
 		how = cvy_wait_lines<CVY_EP_BATCH>(at, whose, s->tag, v, &t->r->watch, &t->until, &whom);
 		if (how) {

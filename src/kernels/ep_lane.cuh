@@ -14,14 +14,14 @@
 #include "trace.cuh"
 
 /* An attempt has run in full: what is missing of it. */
-static __device__ __forceinline__ uint32_t cvy_ep_missing(const struct cvy_ep_args *a, const struct cvy_lane_run *r,
-							  const struct cvy_ep_shared *sh)
+static __device__ __forceinline__ cvy_ranks cvy_ep_missing(const struct cvy_ep_args *a, const struct cvy_lane_run *r,
+							   const struct cvy_ep_shared *sh)
 {
-	uint32_t missing = sh->lacking | sh->left_out;
+	cvy_ranks missing = cvy_ranks_or(sh->lacking, sh->left_out);
 
 	if (r->mode == CVY_COMPLETE && a->call.kind == CVY_GPU_DISPATCH && a->form.steps > 1)
 		missing = r->lane.mask;
-	return missing & r->lane.mask;
+	return cvy_ranks_and(missing, r->lane.mask);
 }
 
 /* What this CTA counts for. All of an operation make CVY_GPU_QUANTA; the first has what does not go into equal parts. */
@@ -36,7 +36,7 @@ static __device__ __forceinline__ uint32_t cvy_ep_quanta(const struct cvy_ep_arg
 static __device__ __forceinline__ void cvy_ep_done(const struct cvy_ep_args *a, const struct cvy_lane_run *r,
 						   const struct cvy_ep_shared *sh, uint64_t op, uint32_t epoch)
 {
-	uint32_t missing = cvy_ep_missing(a, r, sh);
+	cvy_ranks missing = cvy_ep_missing(a, r, sh);
 	struct cvy_gpu_control *control = a->call.control;
 	struct cvy_gpu_status *status = &control->status;
 
@@ -45,14 +45,14 @@ static __device__ __forceinline__ void cvy_ep_done(const struct cvy_ep_args *a, 
 		__threadfence();
 	((volatile struct cvy_gpu_lane *)control->lane)[r->index].count = r->lane.count + (uint32_t)r->steps;
 	cvy_ep_far_ended(a, r, cvy_ep_silent(a, r, sh));
-	if (r->index && !missing)
+	if (r->index && !cvy_ranks_any(missing))
 		return;
 	if (a->call.kind == CVY_GPU_DISPATCH)
-		*(volatile uint32_t *)a->lost = missing;
+		cvy_ranks_write(a->lost, missing);
 	cvy_store_packet(
 		(uint8_t *)status,
 		(uint64_t)r->lane.epoch << 32 | (uint32_t)(cvy_lane_failed(control, r, op) ? COVEY_ERR_LOST : 0), op);
-	cvy_store_packet((uint8_t *)&status->mask, r->lane.mask, missing & r->lane.mask);
+	cvy_store_masks(status, r->lane.mask, cvy_ranks_and(missing, r->lane.mask));
 }
 
 /* The first lane from *next on that this CTA may claim in @epoch: its own, or one whose CTA has left. */
@@ -111,14 +111,14 @@ static __device__ __noinline__ void cvy_ep_look_at_steps(const struct cvy_ep_arg
 static __device__ __noinline__ void cvy_ep_as_if_sent(const struct cvy_ep_args *a, const struct cvy_lane_run *r,
 						      uint64_t op)
 {
-	uint64_t *pushed = &a->state->lane[r->index].pushed;
+	struct cvy_ep_lane *lane = &a->state->lane[r->index];
 
 	if (threadIdx.x == 0) {
 		const struct cvy_gpu_era era = cvy_gpu_era_of(&a->call.control->roll, op);
 		const uint64_t tag = CVY_GPU_STEP(era.epoch, r->lane.count);
 
-		if (era.epoch && cvy_load_word(pushed) != tag)
-			cvy_store_packet((uint8_t *)pushed, tag, era.mask);
+		if (era.epoch && cvy_load_word(&lane->pushed) != tag)
+			cvy_ep_record(lane, tag, 0, era.mask);
 	}
 	__syncthreads();
 }
@@ -140,7 +140,7 @@ static __device__ __noinline__ int cvy_ep_next(const struct cvy_ep_args *a, stru
 	if (complete)
 		cvy_ep_as_if_sent(a, r, op);
 	r->mode = complete ? CVY_COMPLETE : CVY_AGAIN;
-	r->gone = complete ? verdict->gone : 0;
+	r->gone = complete ? verdict->gone : cvy_ranks_none();
 	r->watch.open = CVY_GPU_GATE_OPEN(verdict->epoch);
 	return 1;
 }
@@ -169,14 +169,24 @@ static __device__ __noinline__ int cvy_ep_park(const struct cvy_ep_args *a, cons
 	return late || v.ended;
 }
 
-/* Sources that any lane's deadline passed without, in the attempt that was pushed under @epoch. */
-static __device__ uint32_t cvy_ep_all_late(const struct cvy_ep_args *a, uint32_t epoch)
+/* Those that were late in a lane, under late_tag. */
+static __device__ __forceinline__ cvy_ranks cvy_ep_lates(const struct cvy_ep_lane *lane)
 {
-	__shared__ uint32_t late;
+#if CVY_GPU_IS_WIDE
+	return cvy_load_ranks(&lane->lates);
+#else
+	return (uint32_t)cvy_load_word(&lane->late);
+#endif
+}
+
+/* Sources that any lane's deadline passed without, in the attempt that was pushed under @epoch. */
+static __device__ cvy_ranks cvy_ep_all_late(const struct cvy_ep_args *a, uint32_t epoch)
+{
+	__shared__ cvy_ranks late;
 
 	__syncthreads();
 	if (threadIdx.x == 0)
-		late = 0;
+		late = cvy_ranks_none();
 	__syncthreads();
 #pragma unroll 1
 	for (int i = (int)threadIdx.x; i < a->call.lanes; i += CVY_EP_THREADS) {
@@ -184,7 +194,7 @@ static __device__ uint32_t cvy_ep_all_late(const struct cvy_ep_args *a, uint32_t
 
 		if (cvy_load_word(&lane->late_tag) == cvy_load_word(&lane->pushed) &&
 		    (uint32_t)(cvy_load_word(&lane->pushed) >> 32) == epoch)
-			atomicOr(&late, (uint32_t)cvy_load_word(&lane->late));
+			cvy_ranks_join_all(&late, cvy_ep_lates(lane));
 	}
 	__syncthreads();
 	return late;
@@ -193,7 +203,7 @@ static __device__ uint32_t cvy_ep_all_late(const struct cvy_ep_args *a, uint32_t
 /* Any attempt but the first. */
 template <typename BODY>
 static __device__ __noinline__ int cvy_ep_run_again(const struct cvy_ep_args *a, struct cvy_lane_run *r,
-						    struct cvy_ep_shared *sh, uint64_t *dynamic, uint32_t late)
+						    struct cvy_ep_shared *sh, uint64_t *dynamic, cvy_ranks late)
 {
 	typename BODY::ahead x;
 	CVY_TRACED(AGAIN, r->index);
@@ -209,13 +219,13 @@ static __device__ __noinline__ int cvy_ep_run_again(const struct cvy_ep_args *a,
  * these ranks; *lacking: owners that had not got what was sent.
  */
 template <typename BODY>
-static __device__ __noinline__ uint32_t cvy_ep_again(const struct cvy_ep_args *a, struct cvy_lane_run *r,
-						     struct cvy_ep_shared *sh, uint64_t *dynamic, uint32_t late,
-						     uint32_t *lacking)
+static __device__ __noinline__ cvy_ranks cvy_ep_again(const struct cvy_ep_args *a, struct cvy_lane_run *r,
+						      struct cvy_ep_shared *sh, uint64_t *dynamic, cvy_ranks late,
+						      cvy_ranks *lacking)
 {
-	uint32_t more = late;
+	cvy_ranks more = late;
 
-	*lacking = 0;
+	*lacking = cvy_ranks_none();
 	if (!BODY::PLACES && a->form.steps > 1)
 		return late;
 	r->most = 1; /* all of it has come: what is not there now is written over */
@@ -227,8 +237,8 @@ static __device__ __noinline__ uint32_t cvy_ep_again(const struct cvy_ep_args *a
 			r->watch.open = cvy_gate(a->call.control);
 		} while (cvy_ep_run_again<BODY>(a, r, sh, dynamic, late));
 		__syncthreads();
-		more |= sh->late;
-		*lacking |= sh->lacking;
+		more = cvy_ranks_or(more, sh->late);
+		*lacking = cvy_ranks_or(*lacking, sh->lacking);
 	}
 	__syncthreads();
 	return more;
@@ -236,33 +246,34 @@ static __device__ __noinline__ uint32_t cvy_ep_again(const struct cvy_ep_args *a
 
 /* The CTA that ends last: what one lane lacks, no lane keeps. Returns the late ranks. */
 template <typename BODY>
-static __device__ __noinline__ uint32_t cvy_ep_agree(const struct cvy_ep_args *a, struct cvy_lane_run *r,
-						     struct cvy_ep_shared *sh, uint64_t *dynamic, uint64_t op,
-						     uint32_t left_out)
+static __device__ __noinline__ cvy_ranks cvy_ep_agree(const struct cvy_ep_args *a, struct cvy_lane_run *r,
+						      struct cvy_ep_shared *sh, uint64_t *dynamic, uint64_t op,
+						      cvy_ranks left_out)
 {
-	uint32_t late = cvy_ep_all_late(a, r->lane.epoch), gone = r->mode == CVY_COMPLETE ? r->gone : 0;
-	uint32_t before = late, lacking;
+	cvy_ranks late = cvy_ep_all_late(a, r->lane.epoch);
+	cvy_ranks gone = r->mode == CVY_COMPLETE ? r->gone : cvy_ranks_none();
+	cvy_ranks before = late, lacking;
 
-	if (!late)
-		return 0;
+	if (!cvy_ranks_any(late))
+		return late;
 	r->mode = CVY_COMPLETE;
 	r->gone = gone;
 #pragma unroll 1
 	do {
 		before = late;
 		late = cvy_ep_again<BODY>(a, r, sh, dynamic, before, &lacking);
-	} while (late != before);
+	} while (!cvy_ranks_equal(late, before));
 	if (threadIdx.x == 0) {
-		uint32_t missing = late | gone | left_out | lacking;
+		cvy_ranks missing = cvy_ranks_or(cvy_ranks_or(late, gone), cvy_ranks_or(left_out, lacking));
 
 		if (a->call.kind == CVY_GPU_DISPATCH && a->form.steps > 1)
 			missing = r->lane.mask;
 		else if (a->form.steps > 1) /* all of it, where the last step alone was left to be had */
-			missing |= (uint32_t)cvy_load_word(&a->call.control->status.missing);
-		missing &= r->lane.mask;
+			missing = cvy_ranks_or(missing, cvy_load_missing(&a->call.control->status));
+		missing = cvy_ranks_and(missing, r->lane.mask);
 		if (a->call.kind == CVY_GPU_DISPATCH)
-			*(volatile uint32_t *)a->lost = missing;
-		cvy_store_packet((uint8_t *)&a->call.control->status.mask, r->lane.mask, missing);
+			cvy_ranks_write(a->lost, missing);
+		cvy_store_masks(&a->call.control->status, r->lane.mask, missing);
 #pragma unroll 1
 		for (int p = 0; p < a->call.size && a->active; p++)
 			if (cvy_has(late, p))
@@ -279,13 +290,13 @@ static __device__ __noinline__ uint32_t cvy_ep_agree(const struct cvy_ep_args *a
  * Thread p tells rank p, if it is in @whom, that the operation under way ends here without it: data of earlier operations
  * that it has not read will be written over. Far ranks are told before that happens (cvy_far_overtake).
  */
-static __device__ void cvy_ep_pass(const struct cvy_ep_args *a, uint32_t whom)
+static __device__ void cvy_ep_pass(const struct cvy_ep_args *a, cvy_ranks whom)
 {
 	const struct cvy_gpu_call *c = &a->call;
 	const struct cvy_gpu_lane words = cvy_lane_words(c->control, 0);
 	int p = (int)threadIdx.x;
 
-	if (p >= CVY_GPU_RANKS || p == c->rank || !cvy_has(whom & words.mask, p) ||
+	if (p >= CVY_GPU_RANKS || p == c->rank || !cvy_has(cvy_ranks_and(whom, words.mask), p) ||
 	    ((words.failed & CVY_GPU_FAR) && cvy_far_queue(c, words.out, whom, p)))
 		return;
 	__threadfence_system();
@@ -321,7 +332,7 @@ static __device__ __forceinline__ void cvy_ep_prepare(const struct cvy_ep_args *
 	struct cvy_ep_names names = cvy_ep_names_at(a, (int)threadIdx.x);
 	struct cvy_gpu_lane words = {};
 	uint64_t pushed = 0;
-	uint32_t active = 0;
+	cvy_ranks active = cvy_ranks_none();
 
 	if (threadIdx.x == 0) {
 		words = cvy_lane_words(a->call.control, (int)blockIdx.x);
@@ -336,7 +347,7 @@ static __device__ __forceinline__ void cvy_ep_prepare(const struct cvy_ep_args *
 		sh->lane = words;
 		sh->pushed = pushed;
 		sh->active = active;
-		cvy_ep_none_yet(a, sh, words.mask, words.mask & active);
+		cvy_ep_none_yet(a, sh, words.mask, cvy_ranks_and(words.mask, active));
 	}
 	__syncthreads();
 	cvy_begin_by(&a->call, r, sh->lane);
@@ -379,19 +390,23 @@ static __device__ __forceinline__ struct cvy_gpu_verdict cvy_ep_standing(const s
 
 	verdict.epoch = epoch;
 	verdict.base = cvy_load_word(&v->base);
-	verdict.gone = cvy_load_half(&v->gone);
+	verdict.gone = cvy_load_ranks(&v->gone);
 	return verdict;
 }
 
 /* One thread: the ranks that were late in this lane, and in an earlier attempt under the same tag. */
-static __device__ void cvy_ep_say_late(const struct cvy_ep_args *a, const struct cvy_lane_run *r, uint32_t late)
+static __device__ void cvy_ep_say_late(const struct cvy_ep_args *a, const struct cvy_lane_run *r, cvy_ranks late)
 {
 	struct cvy_ep_lane *lane = &a->state->lane[r->index];
 	uint64_t tag = CVY_GPU_STEP(r->lane.epoch, r->lane.count);
 
 	if (cvy_load_word(&lane->late_tag) == tag)
-		late |= (uint32_t)cvy_load_word(&lane->late);
-	cvy_store_packet((uint8_t *)&lane->late_tag, tag, late);
+		late = cvy_ranks_or(late, cvy_ep_lates(lane));
+#if CVY_GPU_IS_WIDE
+	cvy_ranks_write(&lane->lates, late);
+	__threadfence();
+#endif
+	cvy_store_packet((uint8_t *)&lane->late_tag, tag, cvy_ranks_long(late, 0));
 }
 
 /* All threads: what comes when an attempt has run. Has it, with the gate open all the while? 1: no. */
@@ -400,7 +415,7 @@ static __device__ __forceinline__ int cvy_ep_ended(const struct cvy_ep_args *a, 
 {
 	if (threadIdx.x == 0) {
 		stopped |= gate != r->watch.open;
-		if (sh->late)
+		if (cvy_ranks_any(sh->late))
 			cvy_ep_say_late(a, r, sh->late);
 	}
 	return __syncthreads_or(stopped);
@@ -415,9 +430,9 @@ static __device__ __noinline__ void cvy_ep_as_it_ended(const struct cvy_ep_args 
 	r->index = 0;
 	r->lane = cvy_lane_words(a->call.control, 0);
 	r->lane.epoch = (uint32_t)(cvy_load_word(&lane->pushed) >> 32);
-	r->lane.mask = (uint32_t)cvy_load_word(&lane->mask);
+	r->lane.mask = cvy_ep_recorded(lane);
 	r->mode = CVY_COMPLETE;
-	r->gone = op < cvy_load_word(&v->base) ? cvy_load_half(&v->gone) : 0;
+	r->gone = op < cvy_load_word(&v->base) ? cvy_load_ranks(&v->gone) : cvy_ranks_none();
 }
 
 /* The operation has ended in this CTA. If deadlines are set, the last CTA looks which ranks were late. */
@@ -426,17 +441,17 @@ static __device__ __noinline__ void cvy_ep_leave(const struct cvy_ep_args *a, st
 						 struct cvy_ep_shared *sh, uint64_t *dynamic, uint64_t op)
 {
 	volatile struct cvy_gpu_lane *lane = a->call.control->lane;
-	uint32_t left_out, whom;
+	cvy_ranks left_out, whom;
 
 	if (!cvy_ep_last(a))
 		return;
 	if (r.mode != CVY_RUN)
 		cvy_ep_as_it_ended(a, &r, op);
-	left_out = r.lane.mask & a->size_mask & ~cvy_ep_members<0>(&r, sh);
-	whom = left_out | cvy_ep_agree<BODY>(a, &r, sh, dynamic, op, left_out);
+	left_out = cvy_ranks_but(cvy_ranks_and(r.lane.mask, a->size_mask), cvy_ep_members<0>(&r, sh));
+	whom = cvy_ranks_or(left_out, cvy_ep_agree<BODY>(a, &r, sh, dynamic, op, left_out));
 	cvy_ep_pass(a, whom);
 #pragma unroll 1
-	for (int i = (int)threadIdx.x; whom && i < a->call.lanes; i += CVY_EP_THREADS)
+	for (int i = (int)threadIdx.x; cvy_ranks_any(whom) && i < a->call.lanes; i += CVY_EP_THREADS)
 		lane[i].failed = lane[i].failed | CVY_GPU_LATE;
 }
 
@@ -475,7 +490,7 @@ static __device__ __noinline__ void cvy_ep_rest(const struct cvy_ep_args *a, str
 			break;
 		if (r.mode == CVY_COMPLETE && a->form.steps > 1)
 			cvy_ep_look_at_steps(a, sh, op);
-		stopped = cvy_ep_run_again<BODY>(a, &r, sh, dynamic, 0);
+		stopped = cvy_ep_run_again<BODY>(a, &r, sh, dynamic, cvy_ranks_none());
 		stopped = cvy_ep_ended(a, &r, sh, cvy_gate(a->call.control), stopped);
 		if (!stopped && threadIdx.x == 0)
 			cvy_ep_done(a, &r, sh, op, verdict.epoch);
@@ -514,7 +529,7 @@ static __device__ __forceinline__ void cvy_ep_guarded(const struct cvy_ep_args *
 	else if (cvy_lags(r) && cvy_comes_late(&a->call, r->lane.failed, r->watch.open, cvy_ep_entered(sh)))
 		start = CVY_EP_PARK;
 	if (start == CVY_EP_TRY) {
-		stopped = BODY::template run<1>(a, r, sh, dynamic, 0, x);
+		stopped = BODY::template run<1>(a, r, sh, dynamic, cvy_ranks_none(), x);
 		stopped = cvy_ep_ended(a, r, sh, (unsigned)(cvy_ep_entered(sh) >> CVY_GPU_GATE_SHIFT), stopped);
 	}
 	if (stopped) {
@@ -540,11 +555,11 @@ template <typename BODY>
 static __device__ __forceinline__ void cvy_ep_bare(const struct cvy_ep_args *a, struct cvy_lane_run *r,
 						   struct cvy_ep_shared *sh, uint64_t *dynamic, typename BODY::ahead *x)
 {
-	BODY::template run<1>(a, r, sh, dynamic, 0, x);
+	BODY::template run<1>(a, r, sh, dynamic, cvy_ranks_none(), x);
 	if (BODY::PLACES && threadIdx.x == 0)
 		cvy_ep_ends(a);
 	if (threadIdx.x == 0 && !r->index && a->call.kind == CVY_GPU_DISPATCH)
-		*(volatile uint32_t *)a->lost = 0;
+		cvy_ranks_write(a->lost, cvy_ranks_none());
 	cvy_lane_bare(&a->call, r);
 }
 

@@ -58,7 +58,7 @@ static __device__ __noinline__ void cvy_ep_mark(const struct cvy_ep_args *a, con
 	const int chunks = (a->top_k + 7) / 8;
 	int w = (int)(threadIdx.x / 32), chunk = 0;
 	int32_t id[8], next[8];
-	uint32_t to = 0;
+	cvy_ranks to = cvy_ranks_none();
 
 	cvy_ep_eight_ids(a, &room, w * 32 + lane, 0, next);
 #pragma unroll 1
@@ -76,7 +76,7 @@ static __device__ __noinline__ void cvy_ep_mark(const struct cvy_ep_args *a, con
 		for (int k = 0; k < 8; k++) {
 			const uint32_t known = cvy_ep_known(a, id[k]);
 
-			to |= known << tables->owner[known ? id[k] : 0];
+			to = cvy_ranks_with_if(to, tables->owner[known ? id[k] : 0], (int)known);
 			hits |= (known & (uint32_t)((uint32_t)(id[k] - index * each) < (uint32_t)each)) << k;
 		}
 #pragma unroll 1
@@ -99,7 +99,7 @@ static __device__ __noinline__ void cvy_ep_mark(const struct cvy_ep_args *a, con
 			if (lane == 0)
 				room.goes[token / 32 * a->call.size + r] = bits;
 		}
-		to = last ? 0 : to;
+		to = last ? cvy_ranks_none() : to;
 	}
 }
 
@@ -163,7 +163,7 @@ static __device__ __forceinline__ void cvy_ep_plan_marked(const struct cvy_ep_tu
 							  const struct cvy_ep_room *room)
 {
 	const struct cvy_ep_args *a = t->a;
-	const uint8_t *owner = t->sh->tables.owner;
+	const cvy_rank_small *owner = t->sh->tables.owner;
 	const int each = a->form.entry_words, at_once = 32 / each, lane = (int)(threadIdx.x % 32);
 	const int nth = lane / each, k = lane - nth * each;
 

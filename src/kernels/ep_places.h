@@ -11,12 +11,12 @@
 
 /* The table of owners: [experts][places] ranks, as ints or as bytes. A rank has an expert once at most. */
 struct cvy_ep_places {
-	const int *owner;    /* -1: no place */
-	int places;	     /* of an expert, 1 or more */
-	const uint8_t *near; /* instead of owner, CVY_EP_NOBODY: no place */
+	const int *owner;	    /* -1: no place */
+	int places;		    /* of an expert, 1 or more */
+	const cvy_rank_small *near; /* instead of owner, CVY_EP_NOBODY: no place */
 };
 
-#define CVY_EP_NOBODY 0xff
+#define CVY_EP_NOBODY ((cvy_rank_small)~0u)
 
 CVY_GPU_BOTH static inline int cvy_ep_owner_of(const struct cvy_ep_places *t, int place)
 {

@@ -91,14 +91,17 @@ static __device__ __forceinline__ int32_t cvy_ep_id(const struct cvy_ep_args *a,
 
 /* The place that takes tokens of this rank for expert @id of the caller, of those whose ranks are in @living. */
 static __device__ __forceinline__ int32_t cvy_ep_placed(const struct cvy_ep_args *a, const struct cvy_ep_tables *tables,
-							uint64_t living, int32_t id)
+							cvy_ranks living, int32_t id)
 {
 	const struct cvy_ep_places places = { NULL, a->places, tables->owner };
+	uint64_t word[CVY_RANKS_LONGS];
 	int place;
 
+	for (int i = 0; i < CVY_RANKS_LONGS; i++)
+		word[i] = cvy_ranks_long(living, i);
 	if (id < 0 || id >= a->experts / a->places)
 		return -1;
-	place = cvy_ep_place_of(&places, id, a->call.rank, &living);
+	place = cvy_ep_place_of(&places, id, a->call.rank, word);
 	return place < 0 ? CVY_EP_UNPLACED : place;
 }
 
@@ -107,7 +110,7 @@ static __device__ __forceinline__ int32_t cvy_ep_placed(const struct cvy_ep_args
  * tokens follows from its contributors @living. What stands in the room @to may be of an attempt before.
  */
 static __device__ __noinline__ void cvy_ep_place_all(const struct cvy_ep_args *a, const struct cvy_ep_tables *tables,
-						     int32_t *to, uint32_t living)
+						     int32_t *to, cvy_ranks living)
 {
 	__syncthreads();
 #pragma unroll 1
@@ -125,7 +128,7 @@ static __device__ __forceinline__ int cvy_ep_known(const struct cvy_ep_args *a, 
  * Of the ids before @id, the @k-th of a token whose ids begin at @at: bit 0, one is the same expert; bit 1, one is of
  * the same rank.
  */
-static __device__ __forceinline__ unsigned cvy_ep_before(const struct cvy_ep_args *a, const uint8_t *owner,
+static __device__ __forceinline__ unsigned cvy_ep_before(const struct cvy_ep_args *a, const cvy_rank_small *owner,
 							 const struct cvy_ep_room *room, int at, int k, int32_t id)
 {
 	unsigned met = 0;
@@ -156,7 +159,7 @@ static __device__ __forceinline__ void cvy_ep_clear(const struct cvy_ep_args *a,
 }
 
 /* All threads, once, before a barrier: which tokens of the window go where. */
-static __device__ __noinline__ void cvy_ep_mark_window(const struct cvy_ep_args *a, const uint8_t *owner,
+static __device__ __noinline__ void cvy_ep_mark_window(const struct cvy_ep_args *a, const cvy_rank_small *owner,
 						       struct cvy_ep_room room, int from)
 {
 	int words = cvy_ep_window_words(a);
@@ -164,13 +167,14 @@ static __device__ __noinline__ void cvy_ep_mark_window(const struct cvy_ep_args 
 #pragma unroll 1
 	for (int w = (int)(threadIdx.x / 32); w < words; w += CVY_EP_WARPS) {
 		int token = from + w * 32 + (int)(threadIdx.x % 32);
-		uint32_t to = 0;
+		cvy_ranks to = cvy_ranks_none();
 
 #pragma unroll 1
 		for (int k = 0; k < a->top_k && token < a->num_tokens; k++) {
 			int32_t id = cvy_ep_id(a, &room, token * a->top_k + k);
 
-			to |= cvy_ep_known(a, id) ? 1u << owner[id] : 0;
+			if (cvy_ep_known(a, id))
+				to = cvy_ranks_with(to, owner[id]);
 		}
 		__syncwarp();
 #pragma unroll 1
@@ -227,7 +231,7 @@ static __device__ __forceinline__ void cvy_ep_count(const struct cvy_ep_turn *t,
 {
 	const struct cvy_ep_args *a = t->a;
 	const struct cvy_ep_tables *tables = &t->sh->tables;
-	const uint8_t *owner = tables->owner;
+	const cvy_rank_small *owner = tables->owner;
 	int ids = a->num_tokens * a->top_k;
 
 #pragma unroll 1
@@ -267,7 +271,7 @@ static __device__ __forceinline__ uint32_t cvy_ep_earlier(const struct cvy_ep_ar
 }
 
 /* A warp: how many tokens before @token go to @rank. */
-static __device__ __forceinline__ uint32_t cvy_ep_earlier_rows(const struct cvy_ep_args *a, const uint8_t *owner,
+static __device__ __forceinline__ uint32_t cvy_ep_earlier_rows(const struct cvy_ep_args *a, const cvy_rank_small *owner,
 							       const struct cvy_ep_room *room, int token, int rank)
 {
 	uint32_t sum = 0;
@@ -292,7 +296,7 @@ static __device__ __forceinline__ uint32_t cvy_ep_earlier_rows(const struct cvy_
  * row in it, the first of the ids that name it has the place, and nobody reads that of the others.
  */
 template <int ONCE>
-static __device__ __forceinline__ uint32_t cvy_ep_place_of(const struct cvy_ep_args *a, const uint8_t *owner,
+static __device__ __forceinline__ uint32_t cvy_ep_place_of(const struct cvy_ep_args *a, const cvy_rank_small *owner,
 							   const struct cvy_ep_room *room, int from, int token, int k,
 							   int32_t id)
 {
@@ -334,7 +338,7 @@ static __device__ __forceinline__ void cvy_ep_plan(const struct cvy_ep_turn *t, 
 						   const struct cvy_ep_room *room)
 {
 	const struct cvy_ep_args *a = t->a;
-	const uint8_t *owner = t->sh->tables.owner;
+	const cvy_rank_small *owner = t->sh->tables.owner;
 	int each = a->form.entry_words;
 
 #pragma unroll 1

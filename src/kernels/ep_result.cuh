@@ -319,7 +319,7 @@ static __device__ __forceinline__ float cvy_ep_scale(const struct cvy_ep_args *a
 
 /* Of an own token, known to a warp before it adds: the parts that come, and the factor of their sum. */
 struct cvy_ep_parts {
-	uint32_t from; /* ranks, or numbers of its experts */
+	cvy_ranks from; /* ranks, or numbers of its experts */
 	float scale;
 };
 
@@ -331,16 +331,20 @@ static __device__ __forceinline__ struct cvy_ep_parts cvy_ep_parts_of(const stru
 	const struct cvy_ep_args *a = t->a;
 	int self = p->owner == a->call.rank, own = p->row >= 0, comes;
 	struct cvy_ep_parts parts;
-	uint32_t valid;
+	uint32_t valid, here;
 
 	if (ONCE) /* the row stands at the first that names the rank */
 		own = __any_sync(CVY_EP_ALL, self && own);
 	comes = p->owner >= 0 && (self ? own : cvy_has(t->sources, p->owner) && (t->sh->got[p->owner] >> j & 1));
 	valid = __ballot_sync(CVY_EP_ALL, p->owner != -1);
-	parts.from = __ballot_sync(CVY_EP_ALL, comes);
-	parts.scale = cvy_ep_scale(a, p, valid, parts.from);
+	here = __ballot_sync(CVY_EP_ALL, comes);
+	parts.scale = cvy_ep_scale(a, p, valid, here);
+	parts.from = cvy_ranks_none();
+	*cvy_ranks_word(&parts.from, 0) = here;
 	if (a->per_rank) /* owners in place of experts */
-		parts.from = __reduce_or_sync(CVY_EP_ALL, comes ? 1u << p->owner : 0);
+		for (int i = 0; i < CVY_RANKS_WORDS; i++)
+			*cvy_ranks_word(&parts.from, i) =
+				__reduce_or_sync(CVY_EP_ALL, comes ? cvy_ranks_bit(p->owner, i) : 0);
 	return parts;
 }
 

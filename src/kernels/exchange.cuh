@@ -22,7 +22,7 @@ template <typename T, int PACKET, int ROWS, int PARTS = 0> struct cvy_body_excha
 	};
 	typedef typename std::conditional<FOLDS, T, uint64_t>::type element;
 
-	static __device__ __forceinline__ int steps(const struct cvy_gpu_call *c, uint32_t)
+	static __device__ __forceinline__ int steps(const struct cvy_gpu_call *c, cvy_ranks)
 	{
 		return ONE ? 1 : c->steps;
 	}
@@ -88,8 +88,8 @@ template <typename T, int PACKET, int ROWS, int PARTS = 0> struct cvy_body_excha
 			cvy_fetch_rows<PACKET, ROWS>(c->send, h, ahead);
 		else
 #pragma unroll 1
-			for (uint32_t left = r->lane.mask; left; left &= left - 1)
-				cvy_fetch_rows<PACKET, ROWS>(c->send + (size_t)(__ffs((int)left) - 1) * c->send_stride,
+			for (cvy_ranks left = r->lane.mask; cvy_ranks_any(left); left = cvy_ranks_rest(left))
+				cvy_fetch_rows<PACKET, ROWS>(c->send + (size_t)cvy_ranks_first(left) * c->send_stride,
 							     h, ahead);
 	}
 
@@ -104,8 +104,8 @@ template <typename T, int PACKET, int ROWS, int PARTS = 0> struct cvy_body_excha
 	/* The packets of everyone: folded or placed. 1: stopped. */
 	template <int WORDS>
 	static __device__ __forceinline__ int take(const struct cvy_gpu_call *c, struct cvy_lane_run *r,
-						   const struct cvy_step *s, const struct cvy_here *h, uint32_t sources,
-						   const uint64_t own[ROWS][2])
+						   const struct cvy_step *s, const struct cvy_here *h,
+						   cvy_ranks sources, const uint64_t own[ROWS][2])
 	{
 		if (FOLDS) {
 			const int how = WORDS ? COVEY_SUM : c->fold;
@@ -121,19 +121,19 @@ template <typename T, int PACKET, int ROWS, int PARTS = 0> struct cvy_body_excha
 				return 1;
 #pragma unroll
 			for (int i = 0; i < ROWS; i++)
-				fold[i].result(out[i], how, __popc(r->lane.mask));
+				fold[i].result(out[i], how, cvy_ranks_count(r->lane.mask));
 			if (c->kind != CVY_GPU_REDUCE || c->root == c->rank)
 				cvy_set_rows<PACKET, ROWS, WORDS>(c->recv, h, c->bytes, out);
 			return 0;
 		}
 		place<WORDS>(c, c->rank, h, own); /* before the wait, over which they would be kept */
-		if (cvy_each_source<PACKET, ROWS, WORDS>(c, r, s, 0, 0, h->rows, sources & ~(1u << c->rank), own,
-							 [&](int rank, int, const uint64_t v[ROWS][2]) {
+		if (cvy_each_source<PACKET, ROWS, WORDS>(c, r, s, 0, 0, h->rows, cvy_ranks_without(sources, c->rank),
+							 own, [&](int rank, int, const uint64_t v[ROWS][2]) {
 								 place<WORDS>(c, rank, h, v);
 							 }))
 			return 1;
-		if (!WORDS && (cvy_blocks(c) & ~sources))
-			cvy_zero_rows<PACKET>(c, ~sources, *h);
+		if (!WORDS && cvy_ranks_any(cvy_ranks_but(cvy_blocks(c), sources)))
+			cvy_zero_rows<PACKET>(c, cvy_ranks_but(cvy_ranks_all(), sources), *h);
 		return 0;
 	}
 
@@ -157,7 +157,7 @@ template <typename T, int PACKET, int ROWS, int PARTS = 0> struct cvy_body_excha
 			own[i] = mine[i];
 		if (CVY_GUARDED && FOLDS && c->in_place)
 			cvy_store_packet(c->saved + q.slot, own[0], q.WORDS == 1 ? 0 : own[q.WORDS - 1]);
-		cvy_quick_push<PACKET, PARTS>(c, r, &q, r->lane.mask & ~(1u << c->rank), own);
+		cvy_quick_push<PACKET, PARTS>(c, r, &q, cvy_ranks_without(r->lane.mask, c->rank), own);
 		if (cvy_quick_take<PACKET>(c, r, &q, r->lane.mask, own, [&](int rank, int first, const uint64_t *v) {
 			    if (!FOLDS && rank < c->size)
 				    cvy_quick_set<PACKET, PARTS>(c, c->recv + (uint64_t)(uint32_t)rank * c->bytes, &q,
@@ -176,14 +176,14 @@ template <typename T, int PACKET, int ROWS, int PARTS = 0> struct cvy_body_excha
 				own[i] = acc[i].result();
 			cvy_quick_set<PACKET, PARTS>(c, c->recv, &q, own);
 		}
-		if (!FOLDS && (cvy_blocks(c) & ~r->lane.mask))
-			cvy_zero_blocks<PACKET>(c, ~r->lane.mask, q.word, q.n);
+		if (!FOLDS && cvy_ranks_any(cvy_ranks_but(cvy_blocks(c), r->lane.mask)))
+			cvy_zero_blocks<PACKET>(c, cvy_ranks_but(cvy_ranks_all(), r->lane.mask), q.word, q.n);
 		return 0;
 	}
 
 	/* All steps of a lane, of blocks of @absent. */
 	static __device__ __noinline__ void zero_steps(const struct cvy_gpu_call *c, struct cvy_lane_run r,
-						       uint64_t tile, uint32_t absent)
+						       uint64_t tile, cvy_ranks absent)
 	{
 #pragma unroll 1
 		for (int step = 0; step < r.steps; step++) {
@@ -195,7 +195,7 @@ template <typename T, int PACKET, int ROWS, int PARTS = 0> struct cvy_body_excha
 
 	/* Data that came from a source before it was removed are not kept either: its block as a whole is not valid. */
 	static __device__ __forceinline__ void zero_earlier(const struct cvy_gpu_call *c, struct cvy_lane_run r,
-							    uint64_t tile, uint32_t absent)
+							    uint64_t tile, cvy_ranks absent)
 	{
 #pragma unroll 1
 		for (r.index = 0; r.index < c->lanes; r.index++)
@@ -203,9 +203,9 @@ template <typename T, int PACKET, int ROWS, int PARTS = 0> struct cvy_body_excha
 	}
 
 	/* Have all contributors a block? */
-	static __device__ __forceinline__ int even(const struct cvy_gpu_call *c, uint32_t mask)
+	static __device__ __forceinline__ int even(const struct cvy_gpu_call *c, cvy_ranks mask)
 	{
-		return (FOLDS && !c->send_stride) || !(mask & ~cvy_blocks(c));
+		return (FOLDS && !c->send_stride) || !cvy_ranks_any(cvy_ranks_but(mask, cvy_blocks(c)));
 	}
 
 	/* Steps from @from to before @to. @stopped: this thread has, before them. */
@@ -214,7 +214,7 @@ template <typename T, int PACKET, int ROWS, int PARTS = 0> struct cvy_body_excha
 						   int to, int stopped)
 	{
 		uint64_t tile = cvy_tile_words<PACKET>(cvy_rows<ROWS>(c) * (int)blockDim.x);
-		uint32_t sources = cvy_sources<HOT>(c, r);
+		cvy_ranks sources = cvy_sources<HOT>(c, r);
 		const int thin = !ONE && WORDS < CVY_FULL && cvy_mode<HOT>(r) != CVY_COMPLETE &&
 				 cvy_ends_thin(c, r, words(c), tile);
 
@@ -259,8 +259,9 @@ template <typename T, int PACKET, int ROWS, int PARTS = 0> struct cvy_body_excha
 		if (full < r->steps)
 			stopped = walk<1, CVY_PLAIN>(c, r, full, r->steps, stopped);
 		if (!FOLDS &&
-		    (cvy_blocks(c) & ~r->lane.mask)) /* stopped, too: completing handles the last step alone */
-			zero_steps(c, *r, tile, ~r->lane.mask);
+		    cvy_ranks_any(cvy_ranks_but(
+			    cvy_blocks(c), r->lane.mask))) /* stopped, too: completing handles the last step alone */
+			zero_steps(c, *r, tile, cvy_ranks_but(cvy_ranks_all(), r->lane.mask));
 		return stopped;
 	}
 
@@ -268,11 +269,11 @@ template <typename T, int PACKET, int ROWS, int PARTS = 0> struct cvy_body_excha
 	static __device__ __forceinline__ int any(const struct cvy_gpu_call *c, struct cvy_lane_run *r)
 	{
 		uint64_t tile = cvy_tile_words<PACKET>(cvy_rows<ROWS>(c) * (int)blockDim.x);
-		uint32_t absent = r->lane.mask & ~cvy_sources<0>(c, r);
+		cvy_ranks absent = cvy_ranks_but(r->lane.mask, cvy_sources<0>(c, r));
 
 		if (walk<0, CVY_ANY>(c, r, ONE ? 0 : cvy_first_step(r), ONE ? 1 : r->steps, 0))
 			return 1;
-		if (!FOLDS && absent)
+		if (!FOLDS && cvy_ranks_any(absent))
 			zero_earlier(c, *r, tile, absent);
 		return 0;
 	}

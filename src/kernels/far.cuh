@@ -18,7 +18,7 @@
 #include "queue.h"
 
 /* Where the ticket of what was put last to @rank from @at stands. */
-static __device__ uint64_t *cvy_far_ticket(const struct cvy_gpu_call *c, uint64_t out, int rank, uint64_t at)
+static __device__ uint64_t *cvy_far_ticket(const struct cvy_gpu_call *c, cvy_generations out, int rank, uint64_t at)
 {
 	return c->tickets + (size_t)cvy_mapping(out, rank) * CVY_GPU_TICKETS + cvy_gpu_ticket_of(at);
 }
@@ -27,7 +27,7 @@ static __device__ uint64_t *cvy_far_ticket(const struct cvy_gpu_call *c, uint64_
  * One thread: @ticket is what posting to @rank, from @at, gave. Told by mapping: a late word says nothing of a rank's next
  * process.
  */
-static __device__ void cvy_far_posted(const struct cvy_gpu_call *c, uint64_t out, struct cvy_queue *q, int rank,
+static __device__ void cvy_far_posted(const struct cvy_gpu_call *c, cvy_generations out, struct cvy_queue *q, int rank,
 				      uint64_t at, int64_t ticket)
 {
 	if (ticket > 0) {
@@ -40,7 +40,8 @@ static __device__ void cvy_far_posted(const struct cvy_gpu_call *c, uint64_t out
 }
 
 /* The queue to @rank; NULL: it is of this host, or not in @to. */
-static __device__ struct cvy_queue *cvy_far_queue(const struct cvy_gpu_call *c, uint64_t out, uint32_t to, int rank)
+static __device__ struct cvy_queue *cvy_far_queue(const struct cvy_gpu_call *c, cvy_generations out, cvy_ranks to,
+						  int rank)
 {
 	struct cvy_queue *q;
 
@@ -51,8 +52,8 @@ static __device__ struct cvy_queue *cvy_far_queue(const struct cvy_gpu_call *c, 
 }
 
 /* Thread @rank, of what it has stored itself: @bytes at @at go to @rank. */
-static __device__ __noinline__ void cvy_far_put(const struct cvy_gpu_call *c, uint64_t out, uint32_t to, int rank,
-						uint64_t at, uint64_t bytes)
+static __device__ __noinline__ void cvy_far_put(const struct cvy_gpu_call *c, cvy_generations out, cvy_ranks to,
+						int rank, uint64_t at, uint64_t bytes)
 {
 	struct cvy_queue *q = cvy_far_queue(c, out, to, rank);
 
@@ -61,33 +62,44 @@ static __device__ __noinline__ void cvy_far_put(const struct cvy_gpu_call *c, ui
 }
 
 /* All threads: data pushed to @to, from @at on, go to the far ranks. The posting thread fences for all. */
-static __device__ __noinline__ void cvy_far_push(const struct cvy_gpu_call *c, uint64_t out, uint32_t to, uint64_t at,
-						 uint64_t bytes)
+static __device__ __noinline__ void cvy_far_push(const struct cvy_gpu_call *c, cvy_generations out, cvy_ranks to,
+						 uint64_t at, uint64_t bytes)
 {
 	__syncthreads();
+#if CVY_GPU_IS_WIDE
+	CVY_EACH_OWN(p)
+	cvy_far_put(c, out, to, p, at, bytes);
+#else
 	cvy_far_put(c, out, to, (int)threadIdx.x, at, bytes);
+#endif
 }
 
 /* Thread p for rank p: a signal. */
-static __device__ __noinline__ void cvy_far_tell(const struct cvy_gpu_call *c, uint64_t out, uint32_t to, uint64_t at,
-						 uint64_t tag)
+static __device__ __noinline__ void cvy_far_tell(const struct cvy_gpu_call *c, cvy_generations out, cvy_ranks to,
+						 uint64_t at, uint64_t tag)
 {
-	struct cvy_queue *q = cvy_far_queue(c, out, to, (int)threadIdx.x);
+	CVY_EACH_OWN(p)
+	{
+		struct cvy_queue *q = cvy_far_queue(c, out, to, p);
 
-	if (q)
-		cvy_far_posted(c, out, q, (int)threadIdx.x, at, cvy_queue_signal(q, at, tag));
+		if (q)
+			cvy_far_posted(c, out, q, p, at, cvy_queue_signal(q, at, tag));
+	}
 }
 
 /*
  * Thread p for rank p of @to, which has not answered what was pushed to it: step @tag of the lane may be pushed. 1, 2: not
  * (cvy_wait_put).
  */
-static __device__ __noinline__ int cvy_far_overtake(const struct cvy_gpu_call *c, struct cvy_lane_run *r, uint32_t to,
-						    uint64_t tag, const struct cvy_until *until)
+static __device__ __forceinline__ int cvy_far_overtake_one(const struct cvy_gpu_call *c, struct cvy_lane_run *r,
+							   cvy_ranks to, int rank, uint64_t tag,
+							   const struct cvy_until *until)
 {
-	int rank = (int)threadIdx.x, how = 0;
 	struct cvy_queue *q = cvy_far_queue(c, r->lane.out, to, rank);
+	int how = 0;
 
+	if (CVY_GPU_IS_WIDE) /* of this thread's ranks that one */
+		to = cvy_ranks_one(rank);
 #pragma unroll 1
 	for (uint32_t i = 0; q && i < CVY_GPU_PARITIES && !how; i++)
 		how = cvy_wait_put(q, *cvy_far_ticket(c, r->lane.out, rank, cvy_gpu_slot_at(0, r->index, i)), rank,
@@ -100,19 +112,32 @@ static __device__ __noinline__ int cvy_far_overtake(const struct cvy_gpu_call *c
 	return 0;
 }
 
+static __device__ __noinline__ int cvy_far_overtake(const struct cvy_gpu_call *c, struct cvy_lane_run *r, cvy_ranks to,
+						    uint64_t tag, const struct cvy_until *until)
+{
+	int how = 0;
+
+	CVY_EACH_OWN(p)
+	{
+		if (!how)
+			how = cvy_far_overtake_one(c, r, to, p, tag, until);
+	}
+	return how;
+}
+
 /*
  * All threads, before step @tag of the lane is pushed, up to a barrier: those of @to on this host have not answered what was pushed
  * before, and may read it where it stands (ep_bulk.cuh).
  */
-static __device__ __noinline__ void cvy_near_overtake(const struct cvy_gpu_call *c, struct cvy_lane_run r, uint32_t to,
+static __device__ __noinline__ void cvy_near_overtake(const struct cvy_gpu_call *c, struct cvy_lane_run r, cvy_ranks to,
 						      uint64_t tag)
 {
-	const int rank = (int)threadIdx.x;
-
-	if (rank < CVY_GPU_RANKS && rank != c->rank && cvy_has(to, rank) &&
-	    (!cvy_far(&r) || !cvy_far_queue(c, r.lane.out, to, rank))) {
-		cvy_store_word(cvy_to(c, &r, rank) + cvy_gpu_ahead_at(r.index), tag);
-		__threadfence_system();
+	CVY_EACH_OWN(rank)
+	{
+		if (rank != c->rank && cvy_has(to, rank) && (!cvy_far(&r) || !cvy_far_queue(c, r.lane.out, to, rank))) {
+			cvy_store_word(cvy_to(c, &r, rank) + cvy_gpu_ahead_at(r.index), tag);
+			__threadfence_system();
+		}
 	}
 	__syncthreads();
 }

@@ -314,14 +314,14 @@ static int allocate(struct cvy_gpu *gpu)
 	if (!err)
 		err = check(gpu, cudaMalloc((void **)&gpu->control, sizeof(*gpu->control)), "the control page");
 	if (!err)
-		err = check(gpu, cudaMalloc((void **)&gpu->queues, PLACES * sizeof(*gpu->queues)), "a table of queues");
+		err = check(gpu, cudaMalloc((void **)&gpu->queues, CVY_GPU_QUEUES_BYTES), "a table of queues");
 	if (!err)
-		err = check(gpu, cudaMemsetAsync(gpu->queues, 0, PLACES * sizeof(*gpu->queues), gpu->stream),
+		err = check(gpu, cudaMemsetAsync(gpu->queues, 0, CVY_GPU_QUEUES_BYTES, gpu->stream),
 			    "a table of queues");
 	if (!err)
-		err = check(gpu, cudaMalloc((void **)&gpu->tickets, PLACES * TICKETS_BYTES), "a table of tickets");
+		err = check(gpu, cudaMalloc((void **)&gpu->tickets, CVY_GPU_TICKETS_BYTES), "a table of tickets");
 	if (!err)
-		err = check(gpu, cudaMemsetAsync(gpu->tickets, 0, PLACES * TICKETS_BYTES, gpu->stream),
+		err = check(gpu, cudaMemsetAsync(gpu->tickets, 0, CVY_GPU_TICKETS_BYTES, gpu->stream),
 			    "a table of tickets");
 	if (!err)
 		err = check(gpu, cudaMalloc((void **)&gpu->saved, CVY_GPU_CHUNK), "room for inputs in place");
@@ -346,10 +346,12 @@ static int allocate(struct cvy_gpu *gpu)
 
 static void gpu_close(struct cvy_gpu *gpu)
 {
-	struct cvy_gpu_verdict end = { UINT32_MAX, COVEY_ERR_CLOSED, 0, 0, 0 };
+	struct cvy_gpu_verdict end = {};
 
 	if (!gpu)
 		return;
+	end.epoch = UINT32_MAX;
+	end.ended = COVEY_ERR_CLOSED;
 	if (!use(gpu) && gpu->control && gpu->stage && gpu->stream) {
 		gpu_words(gpu, NULL, NULL, &end); /* parked CTAs leave */
 		gpu_gate(gpu, CVY_GPU_GATE_CLOSED(0));

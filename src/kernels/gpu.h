@@ -13,7 +13,8 @@
 extern "C" {
 #endif
 
-#define CVY_GPU_ABI 20
+#define CVY_GPU_ABI_VERSION 21
+#define CVY_GPU_ABI (CVY_GPU_ABI_VERSION | CVY_GPU_RANKS << 16) /* one library may be of a build for other ranks */
 #define CVY_GPU_SYMBOL "cvy_gpu_ops"
 
 struct cvy_gpu;

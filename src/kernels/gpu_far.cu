@@ -74,6 +74,6 @@ int cvy_gpu_queue(struct cvy_gpu *gpu, int rank, int generation, const struct cv
 	}
 	if (!err) /* those of the queue that was here */
 		err = cvy_gpu_clear(gpu, (CUdeviceptr)(gpu->tickets + place(rank, generation) * CVY_GPU_TICKETS),
-				    TICKETS_BYTES, "tickets of a queue");
+				    CVY_GPU_TICKETS * sizeof(uint64_t), "tickets of a queue");
 	return err ? err : copy(gpu, gpu->queues + place(rank, generation), h, sizeof(*h), "a queue");
 }

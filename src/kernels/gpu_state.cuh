@@ -4,6 +4,7 @@
 #define CVY_GPU_STATE_CUH
 
 #include "gpu.h"
+#include "needs.h"
 
 #include <cuda.h>
 #include <cuda_runtime.h>
@@ -17,9 +18,8 @@
 #include "queues_gpu.h"
 
 #define PLACES ((size_t)CVY_GPU_MAPPINGS)
-#define TICKETS_BYTES (CVY_GPU_TICKETS * sizeof(uint64_t)) /* of one mapping */
-#define STAGE_BYTES ((size_t)1 << 20)
-#define ZERO_BYTES ((size_t)2 << 20)
+#define STAGE_BYTES CVY_GPU_STAGE_BYTES
+#define ZERO_BYTES CVY_GPU_ZERO_BYTES
 
 struct driver {
 	CUresult (*attribute)(int *, CUdevice_attribute, CUdevice);

@@ -223,7 +223,7 @@ static int vmm_attach_window(struct cvy_gpu *gpu, int rank, int generation, int 
 
 static int vmm_window(struct cvy_gpu *gpu, size_t bytes, int *fd)
 {
-	const size_t page = (size_t)2 << 20, all = (bytes + page - 1) / page * page;
+	const size_t all = cvy_gpu_whole_pages(bytes);
 	CUmemGenericAllocationHandle handle;
 	int err = create(gpu, all, &handle, "memory for a window");
 
@@ -259,7 +259,7 @@ static void free_windows(struct cvy_gpu *gpu)
 
 static int vmm_open(struct cvy_gpu *gpu, int peers)
 {
-	size_t bytes = PLACES * CVY_GPU_STRIDE;
+	size_t bytes = CVY_GPU_ADDRESSES;
 	int err = use(gpu);
 
 	(void)peers;
@@ -279,11 +279,11 @@ static void vmm_close(struct cvy_gpu *gpu)
 	}
 	free_windows(gpu);
 	if (gpu->beyond)
-		gpu->driver.unreserve(gpu->beyond, PLACES * CVY_GPU_STRIDE);
+		gpu->driver.unreserve(gpu->beyond, CVY_GPU_ADDRESSES);
 	if (gpu->in)
-		gpu->driver.unreserve(gpu->in, PLACES * CVY_GPU_STRIDE);
+		gpu->driver.unreserve(gpu->in, CVY_GPU_ADDRESSES);
 	if (gpu->out)
-		gpu->driver.unreserve(gpu->out, PLACES * CVY_GPU_STRIDE);
+		gpu->driver.unreserve(gpu->out, CVY_GPU_ADDRESSES);
 }
 
 const struct cvy_gpu_memory cvy_gpu_vmm = {

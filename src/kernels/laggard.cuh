@@ -100,7 +100,7 @@ static __device__ void cvy_count_alone(const struct cvy_gpu_call *c, struct cvy_
 	const struct cvy_gpu_era era = cvy_gpu_era_of(&c->control->roll, op);
 
 	r->mode = CVY_COMPLETE;
-	r->gone = 0;
+	r->gone = cvy_ranks_none();
 	r->steps = 1;
 	r->lane.mask = era.mask;
 	r->lane.epoch = era.epoch;

@@ -24,7 +24,7 @@ struct cvy_lane_run {
 	int touched;		  /* results may stand over inputs of which no copy is kept */
 	int saved;		  /* inputs in place of the CTA's own lane have been */
 	enum cvy_mode mode;
-	uint32_t gone;	 /* COMPLETE: sources that nothing more comes of */
+	cvy_ranks gone;	 /* COMPLETE: sources that nothing more comes of */
 	uint64_t pushed; /* dispatch and combine: tag before the first step of what the lane pushed last */
 	uint64_t most;	 /* and cycles that an attempt which is not the first waits for; 0: until it is done */
 	struct cvy_waiting watch;
@@ -34,6 +34,13 @@ static __device__ __forceinline__ struct cvy_gpu_lane cvy_lane_words(const struc
 {
 	const uint8_t *at = (const uint8_t *)&control->lane[i];
 	struct cvy_gpu_lane lane;
+#if CVY_GPU_IS_WIDE
+	uint64_t v[sizeof(lane) / sizeof(uint64_t)];
+
+	for (size_t i = 0; i < sizeof(lane) / CVY_GPU_PACKET; i++)
+		cvy_load_packet(at + i * CVY_GPU_PACKET, v + 2 * i);
+	memcpy(&lane, v, sizeof(lane));
+#else
 	uint64_t v[4];
 
 	cvy_load_packet(at, v);
@@ -44,13 +51,23 @@ static __device__ __forceinline__ struct cvy_gpu_lane cvy_lane_words(const struc
 	lane.failed = (uint32_t)(v[1] >> 32);
 	lane.in = v[2];
 	lane.out = v[3];
+#endif
 	return lane;
 }
 
-/* Which of all places of its kind is @rank's, by its mapping. */
-static __device__ __forceinline__ uint32_t cvy_mapping(uint64_t generations, int rank)
+static __device__ __forceinline__ cvy_ranks cvy_load_missing(const struct cvy_gpu_status *status)
 {
-	return (uint32_t)rank * CVY_GPU_GENERATIONS + ((uint32_t)(generations >> (2 * rank)) & 3);
+	uint64_t word[CVY_RANKS_LONGS] = { cvy_load_word(&status->missing) };
+
+	for (int i = 1; i < CVY_RANKS_LONGS; i++)
+		word[i] = cvy_load_word(&status->missing_64[i - 1]);
+	return cvy_ranks_of_longs(word);
+}
+
+/* Which of all places of its kind is @rank's, by its mapping. */
+static __device__ __forceinline__ uint32_t cvy_mapping(cvy_generations generations, int rank)
+{
+	return (uint32_t)rank * CVY_GPU_GENERATIONS + (uint32_t)cvy_generation_of(generations, rank);
 }
 
 /*
@@ -96,15 +113,59 @@ static __device__ __forceinline__ const uint8_t *cvy_window(const struct cvy_gpu
 	return cvy_stands(c, CVY_GPU_WINDOW, c->windows, c->window_stride, cvy_mapping(r->lane.out, rank));
 }
 
-static __device__ __forceinline__ int cvy_has(uint32_t mask, int rank)
+static __device__ __forceinline__ int cvy_has(cvy_ranks mask, int rank)
 {
-	return mask >> rank & 1;
+	return cvy_ranks_has(mask, rank);
+}
+
+/* Adds a rank to a set that other threads add to. */
+static __device__ __forceinline__ void cvy_ranks_join(cvy_ranks *set, int rank)
+{
+#if CVY_GPU_IS_WIDE
+	atomicOr(&set->word[rank / 32], 1u << rank % 32);
+#else
+	atomicOr(set, 1u << rank);
+#endif
+}
+
+static __device__ __forceinline__ void cvy_ranks_join_all(cvy_ranks *set, cvy_ranks more)
+{
+#if CVY_GPU_IS_WIDE
+	for (int i = 0; i < CVY_RANKS_WORDS; i++)
+		atomicOr(&set->word[i], more.word[i]);
+#else
+	atomicOr(set, more);
+#endif
+}
+
+/*
+ * Thread p is for rank p where a CTA meets its peers, and does what follows. A wide build gives a thread several: there may be
+ * more ranks than threads. The same in a warp.
+ */
+#if CVY_GPU_IS_WIDE
+#define CVY_EACH_OWN(p) for (int p = (int)threadIdx.x; p < CVY_GPU_RANKS; p += (int)blockDim.x)
+#define CVY_EACH_OF_WARP(p) for (int p = (int)(threadIdx.x % 32); p < CVY_GPU_RANKS; p += 32)
+#define CVY_EACH_OF_FIRST_WARP(p) for (int p = (int)threadIdx.x; threadIdx.x < 32 && p < CVY_GPU_RANKS; p += 32)
+#else
+#define CVY_EACH_OWN(p) if (const int p = (int)threadIdx.x; p < CVY_GPU_RANKS)
+#define CVY_EACH_OF_WARP(p) if (const int p = (int)(threadIdx.x % 32); 1)
+#define CVY_EACH_OF_FIRST_WARP(p) CVY_EACH_OWN(p)
+#endif
+
+/* The contributors of an outcome, and those of them whose part is not here. */
+static __device__ __forceinline__ void cvy_store_masks(struct cvy_gpu_status *status, cvy_ranks mask, cvy_ranks missing)
+{
+	cvy_store_packet((uint8_t *)&status->mask, cvy_ranks_long(mask, 0), cvy_ranks_long(missing, 0));
+	for (int i = 1; i < CVY_RANKS_LONGS; i++) {
+		cvy_store_word((uint8_t *)&status->mask_64[i - 1], cvy_ranks_long(mask, i));
+		cvy_store_word((uint8_t *)&status->missing_64[i - 1], cvy_ranks_long(missing, i));
+	}
 }
 
 /* The last operation, plus 1, that @rank ended without this rank; 0: it never did. */
 static __device__ uint64_t cvy_passed(const struct cvy_gpu_call *c, int rank)
 {
-	uint64_t in = cvy_lane_words(c->control, 0).in;
+	cvy_generations in = cvy_lane_words(c->control, 0).in;
 	const uint8_t *from = cvy_stands(c, CVY_GPU_IN, c->in, CVY_GPU_STRIDE, cvy_mapping(in, rank));
 
 	return cvy_load_word((const uint64_t *)(from + cvy_gpu_passed_at()));
@@ -145,20 +206,21 @@ static __device__ __forceinline__ void cvy_lane_status(const struct cvy_gpu_call
 						       uint64_t op)
 {
 	struct cvy_gpu_status *status = &c->control->status;
-	uint32_t missing =
-		r->mode == CVY_COMPLETE && !r->pulled && cvy_gpu_is_private(c->kind) ? r->gone & r->lane.mask : 0;
+	cvy_ranks missing = r->mode == CVY_COMPLETE && !r->pulled && cvy_gpu_is_private(c->kind)
+				    ? cvy_ranks_and(r->gone, r->lane.mask)
+				    : cvy_ranks_none();
 	int root = c->root >= 0, result = 0;
 
-	if (r->index && !missing)
+	if (r->index && !cvy_ranks_any(missing))
 		return;
 	if (cvy_lane_failed(c->control, r, op))
 		result = COVEY_ERR_LOST;
 	else if (root && !cvy_has(r->lane.mask, c->root))
 		result = COVEY_ERR_ROOT;
-	else if (missing && (c->kind == CVY_GPU_REDUCE_SCATTER || (root && cvy_has(missing, c->root))))
+	else if (cvy_ranks_any(missing) && (c->kind == CVY_GPU_REDUCE_SCATTER || (root && cvy_has(missing, c->root))))
 		result = COVEY_ERR_LOST;
 	cvy_store_packet((uint8_t *)status, (uint64_t)r->lane.epoch << 32 | (uint32_t)result, op);
-	cvy_store_packet((uint8_t *)&status->mask, r->lane.mask, missing);
+	cvy_store_masks(status, r->lane.mask, missing);
 }
 
 /* One thread. The steps of the lane are done: the words that the next operation, and the host, begin from. */
@@ -186,7 +248,7 @@ static __device__ void cvy_say_parked(const struct cvy_gpu_call *c, const struct
 	p->op = op;
 	p->lanes = (uint32_t)c->lanes;
 	p->steps = (uint32_t)r->steps;
-	p->rounds = cvy_gpu_has_rounds(c->kind) && __popc(r->lane.mask) > 2 ? 2 : 1;
+	p->rounds = cvy_gpu_has_rounds(c->kind) && cvy_ranks_count(r->lane.mask) > 2 ? 2 : 1;
 	p->slot_bytes = (uint32_t)(c->rows * c->threads * CVY_GPU_PACKET);
 	p->private_parts = (uint32_t)(r->pulled || cvy_gpu_is_private(c->kind) || c->kind == CVY_GPU_ADMIT);
 	if (cvy_spoils(c, r) && r->touched)

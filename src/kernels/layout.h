@@ -15,14 +15,17 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#ifdef __CUDACC__
-#define CVY_GPU_BOTH __host__ __device__
-#else
-#define CVY_GPU_BOTH
-#endif
+#include "ranks.h"
 
-#define CVY_GPU_RANKS 32  /* a mask is one 32-bit word; ranks of a group with devices are below */
-#define CVY_GPU_LANES 128 /* of an operation, at most: CTAs that find room at a time, one a processor; a power of two */
+/*
+ * Lanes of an operation, at most: CTAs that find room at a time, one a processor; a power of two. A rank keeps slots of all lanes
+ * for each other rank, so where there may be more ranks there are fewer lanes.
+ */
+#if CVY_GPU_IS_WIDE
+#define CVY_GPU_LANES (4096 / CVY_GPU_RANKS)
+#else
+#define CVY_GPU_LANES 128
+#endif
 #define CVY_GPU_QUANTA 256    /* what one operation adds to entered and finished: as many as lanes, or a multiple */
 #define CVY_GPU_GENERATIONS 4 /* mappings of a chunk that may exist at a time; 2 bits each in a lane's words */
 #define CVY_GPU_ROWS 4	      /* packets that one thread has under way in a step */
@@ -41,8 +44,12 @@
 #define CVY_GPU_SIGNAL_BYTES 32
 #define CVY_GPU_ROUND_BYTES (CVY_GPU_LANES * CVY_GPU_PARITIES * CVY_GPU_SLOT)
 #define CVY_GPU_SIGNALS (CVY_GPU_ROUNDS * CVY_GPU_ROUND_BYTES)
-#define CVY_GPU_CHUNK (CVY_GPU_SIGNALS + ((size_t)6 << 20)) /* whole pages of 2 MiB */
-#define CVY_GPU_STRIDE ((size_t)64 << 20)		    /* of addresses, from one to the next: a shift */
+#define CVY_GPU_PAGE ((size_t)2 << 20)
+/* Signals, the welcome, and messages, in whole pages. */
+#define CVY_GPU_BESIDE_BYTES (CVY_GPU_RING_AT - CVY_GPU_SIGNALS + CVY_GPU_RING * CVY_GPU_PIECE + 4096)
+#define CVY_GPU_BESIDE ((CVY_GPU_BESIDE_BYTES + CVY_GPU_PAGE - 1) / CVY_GPU_PAGE * CVY_GPU_PAGE)
+#define CVY_GPU_CHUNK (CVY_GPU_SIGNALS + CVY_GPU_BESIDE)
+#define CVY_GPU_STRIDE ((size_t)(CVY_GPU_IS_WIDE ? 16 : 64) << 20) /* of addresses, from one to the next: a shift */
 
 CVY_GPU_BOTH static inline size_t cvy_gpu_slot_at(int round, int lane, uint32_t count)
 {
@@ -81,7 +88,7 @@ CVY_GPU_BOTH static inline size_t cvy_gpu_ticket_of(uint64_t at)
 #define CVY_GPU_WELCOME (CVY_GPU_CHUNK - 4096)
 #define CVY_GPU_WELCOME_OP (CVY_GPU_LANES / 2)
 #define CVY_GPU_WELCOME_MASK (CVY_GPU_LANES / 2 + 1)
-#define CVY_GPU_WELCOMES (CVY_GPU_LANES / 2 + 2)
+#define CVY_GPU_WELCOMES (CVY_GPU_WELCOME_MASK + CVY_RANKS_LONGS)
 
 /*
  * Messages (message.cuh), in the same chunk: what the pusher has taken here, as seen by the other way; then the *cells* of its
@@ -93,14 +100,14 @@ CVY_GPU_BOTH static inline size_t cvy_gpu_ticket_of(uint64_t at)
 #define CVY_GPU_CELL_MOST ((uint64_t)(CVY_GPU_CELL_PACKETS - 1) * 8) /* bytes of a message that has no pieces */
 #define CVY_GPU_CELL ((size_t)CVY_GPU_CELL_PACKETS * CVY_GPU_PACKET)
 #ifndef CVY_GPU_RING
-#define CVY_GPU_RING 2048 /* pieces */
+#define CVY_GPU_RING (65536 / CVY_GPU_RANKS) /* pieces */
 #endif
 #define CVY_GPU_PIECE_PACKETS (CVY_GPU_ROWS * 32)
 #define CVY_GPU_PIECE_WORDS ((uint64_t)(CVY_GPU_PIECE_PACKETS / 8 * 15))
 #define CVY_GPU_PIECE ((size_t)CVY_GPU_PIECE_PACKETS * CVY_GPU_PACKET)
-#define CVY_GPU_CREDIT (CVY_GPU_SIGNALS + ((size_t)256 << 10)) /* cells taken */
+#define CVY_GPU_CREDIT (CVY_GPU_SIGNALS + ((size_t)(CVY_GPU_IS_WIDE ? 64 : 256) << 10)) /* cells taken */
 #define CVY_GPU_GIVEN (CVY_GPU_CREDIT + 4096) /* for each place of the ring, the last piece taken there */
-#define CVY_GPU_CELLS_AT (CVY_GPU_SIGNALS + ((size_t)512 << 10))
+#define CVY_GPU_CELLS_AT (CVY_GPU_SIGNALS + ((size_t)(CVY_GPU_IS_WIDE ? 128 : 512) << 10))
 #define CVY_GPU_RING_AT (CVY_GPU_CELLS_AT + CVY_GPU_CELLS * CVY_GPU_CELL)
 
 /* Cells and pieces are counted in the life of a pair; a count plus 1 is the tag. */
@@ -175,17 +182,23 @@ CVY_GPU_BOTH static inline uint64_t cvy_gpu_pieces(uint64_t bytes)
  */
 #define CVY_GPU_LAGS ((uint32_t)1 << 29)
 
+#if CVY_GPU_IS_WIDE
+#define CVY_GPU_PACKETS __attribute__((aligned(CVY_GPU_PACKET))) /* it is read in packets */
+#else
+#define CVY_GPU_PACKETS
+#endif
+
 /*
- * The words of a lane, in one sector: read once at its start. The host writes all, while frozen; CTAs add to count, write
+ * The words of a lane, with 32 ranks in one sector: read once at its start. The host writes all, while frozen; CTAs add to count, write
  * CVY_GPU_LATE, and clear CVY_GPU_LAGS.
  */
 struct cvy_gpu_lane {
 	uint32_t count; /* steps that this lane has done in its life */
 	uint32_t epoch;
-	uint32_t mask;	 /* contributors: admitted ranks of the view */
+	cvy_ranks mask; /* contributors: admitted ranks of the view */
 	uint32_t failed; /* CVY_GPU_FAILS: the operation at the verdict's base fails for all; CVY_GPU_FAR, _LATE, _LAGS */
-	uint64_t in, out; /* generation of each rank's chunk here, of this rank's chunk there: 2 bits each */
-};
+	cvy_generations in, out; /* generation of each rank's chunk here, of this rank's chunk there: 2 bits each */
+} CVY_GPU_PACKETS;
 
 /*
  * By what a lane was last begun anew or done: compared and swapped when it is done again, maybe by another CTA. The
@@ -212,7 +225,7 @@ struct cvy_gpu_verdict {
 	uint32_t epoch; /* changes with every verdict */
 	int32_t ended;	/* COVEY_ERR_*: every operation ends with it */
 	uint64_t base;	/* operations below are completed under the old stamps, the others done (again) under the new */
-	uint32_t gone;	/* removed: private operations below base do without them */
+	cvy_ranks gone; /* removed: private operations below base do without them */
 	uint32_t partly; /* lanes of operation `base` were done by words of a view before, and no CTA of it waits to do them again */
 };
 
@@ -220,7 +233,7 @@ struct cvy_gpu_verdict {
 struct cvy_gpu_era {
 	uint64_t op;
 	uint32_t epoch; /* 0: no era */
-	uint32_t mask;
+	cvy_ranks mask;
 	uint32_t fails, zero; /* operation `op` fails for all */
 };
 #define CVY_GPU_ERAS 8 /* that are kept; a rank that lacks operations of more gives up */
@@ -236,9 +249,9 @@ struct cvy_gpu_admitted {
  * completed. The host writes it while frozen.
  */
 struct cvy_gpu_roll {
-	uint32_t members; /* admitted or not */
-	uint32_t eras;	  /* the last is that of the verdict's base */
-	uint64_t begin;	  /* where the lanes have this rank and no kernel of it knows: its first operation */
+	cvy_ranks members; /* admitted or not */
+	uint32_t eras;	   /* the last is that of the verdict's base */
+	uint64_t begin;	   /* where the lanes have this rank and no kernel of it knows: its first operation */
 	uint32_t since[CVY_GPU_RANKS]; /* epoch of the view that first listed the process which has the rank */
 	struct cvy_gpu_era era[CVY_GPU_ERAS];
 };
@@ -246,14 +259,14 @@ struct cvy_gpu_roll {
 /* The era of operation @op; its epoch is 0: it is not known. */
 CVY_GPU_BOTH static inline struct cvy_gpu_era cvy_gpu_era_of(const volatile struct cvy_gpu_roll *roll, uint64_t op)
 {
-	struct cvy_gpu_era era = { 0, 0, 0, 0, 0 };
+	struct cvy_gpu_era era = { 0, 0, cvy_ranks_none(), 0, 0 };
 
 	for (uint32_t i = roll->eras; i-- && !era.epoch;) {
 		if (roll->era[i].op > op)
 			continue;
 		era.op = roll->era[i].op;
 		era.epoch = roll->era[i].epoch;
-		era.mask = roll->era[i].mask;
+		era.mask = cvy_ranks_read(&roll->era[i].mask);
 		era.fails = roll->era[i].fails;
 	}
 	return era;
@@ -268,13 +281,14 @@ struct cvy_gpu_parked {
 	uint64_t spoiled; /* plus 1: the last operation that done again would read results as inputs */
 };
 
-/* = struct covey_device_status; stored in two halves of 16 bytes */
+/* = struct covey_device_outcome; the first two halves of 16 bytes are stored whole */
 struct cvy_gpu_status {
 	int32_t status;
 	uint32_t epoch;
 	uint64_t op;
-	uint64_t mask;	  /* contributors */
-	uint64_t missing; /* of these, ranks whose part is not here */
+	uint64_t mask;			    /* contributors below 64 */
+	uint64_t missing;		    /* of these, ranks whose part is not here */
+	uint64_t mask_64[3], missing_64[3]; /* ranks from 64 on; 0 in builds for fewer */
 };
 
 /* Messages that went to a rank, or came from it. Written by the last CTA of a launch that leaves, but for `begun` and `left`. */
@@ -379,12 +393,13 @@ struct cvy_gpu_call {
 	int32_t lanes, threads, rows;
 	int32_t steps; /* of each lane; forms of two rounds count their own, which depend on the contributors */
 	int32_t in_place;
-	int32_t pulls;	 /* asks whether all buffers are registered */
-	uint32_t quanta; /* of a CTA */
-	int32_t plain;	 /* enum cvy_gpu_plain */
-	int32_t fold;	 /* redop, CVY_GPU_SIGNED, and of types that share a kernel dtype << CVY_GPU_OTHER_SHIFT */
-	uint32_t admits, admit_epoch; /* ADMIT: ranks that come in, if their process was listed by then */
-	int32_t joins;		      /* ADMIT: this rank is one of them */
+	int32_t pulls;	  /* asks whether all buffers are registered */
+	uint32_t quanta;  /* of a CTA */
+	int32_t plain;	  /* enum cvy_gpu_plain */
+	int32_t fold;	  /* redop, CVY_GPU_SIGNED, and of types that share a kernel dtype << CVY_GPU_OTHER_SHIFT */
+	cvy_ranks admits; /* ADMIT: ranks that come in, if their process was listed by admit_epoch */
+	uint32_t admit_epoch;
+	int32_t joins; /* ADMIT: this rank is one of them */
 };
 
 /*

@@ -12,7 +12,8 @@ static_assert(CVY_GPU_RING_AT + CVY_GPU_RING * CVY_GPU_PIECE <= CVY_GPU_WELCOME,
 	      "and a welcome begins behind the ring");
 static_assert(CVY_GPU_CELLS / 4 + CVY_GPU_MESSAGES < CVY_GPU_CELLS,
 	      "a launch's cells find room beside what is not given back yet");
-static_assert(sizeof(struct cvy_gpu_messages) <= 4096, "what a launch takes at most");
+static_assert(sizeof(struct cvy_gpu_messages) <= (CVY_GPU_IS_WIDE ? 32764 : 4096),
+	      "what a launch takes at most"); /* more: from CUDA 12.1 on */
 
 /* Of the messages from @at on: how many pieces; *most: bytes of the largest until here. */
 static uint64_t pieces_of(const struct cvy_gpu_messages *m, int at, uint64_t *most)

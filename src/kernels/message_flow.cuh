@@ -266,8 +266,8 @@ static __device__ __forceinline__ int cvy_message_take(struct cvy_message_run *m
 	int n[CVY_GPU_ROWS];
 	unsigned need = cvy_message_packets(m, m->bytes, word, n);
 
-	if (cvy_wait_lines_of<CVY_GPU_ROWS>(1u << m->with->peer, __popc(need), 32 * CVY_GPU_PACKET, m->next + 1,
-					    &m->r.watch, [&](int) { return piece; }))
+	if (cvy_wait_lines_of<CVY_GPU_ROWS>(cvy_ranks_one(m->with->peer), __popc(need), 32 * CVY_GPU_PACKET,
+					    m->next + 1, &m->r.watch, [&](int) { return piece; }))
 		return 1;
 #pragma unroll
 	for (int i = 0; i < CVY_GPU_ROWS; i++)

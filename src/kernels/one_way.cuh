@@ -8,7 +8,7 @@
 template <int PACKET, int ROWS, int PARTS = 0> struct cvy_body_one_way {
 	enum { ONE = PACKET == CVY_GPU_PAIR, AHEAD = ROWS == 1, APART = 1 };
 
-	static __device__ __forceinline__ int steps(const struct cvy_gpu_call *c, uint32_t)
+	static __device__ __forceinline__ int steps(const struct cvy_gpu_call *c, cvy_ranks)
 	{
 		return ONE ? 1 : c->steps;
 	}
@@ -37,11 +37,12 @@ template <int PACKET, int ROWS, int PARTS = 0> struct cvy_body_one_way {
 	}
 
 	/* The ranks that this rank sends to. */
-	static __device__ __forceinline__ uint32_t receivers(const struct cvy_gpu_call *c, const struct cvy_lane_run *r)
+	static __device__ __forceinline__ cvy_ranks receivers(const struct cvy_gpu_call *c,
+							      const struct cvy_lane_run *r)
 	{
 		if (c->kind == CVY_GPU_GATHER)
-			return r->lane.mask & 1u << c->root;
-		return c->rank == c->root ? r->lane.mask : 0;
+			return cvy_ranks_and(r->lane.mask, cvy_ranks_one(c->root));
+		return c->rank == c->root ? r->lane.mask : cvy_ranks_none();
 	}
 
 	/* Where what comes from @p goes. NULL: nothing comes. */
@@ -70,12 +71,13 @@ template <int PACKET, int ROWS, int PARTS = 0> struct cvy_body_one_way {
 
 	template <int WORDS>
 	static __device__ __forceinline__ int take(const struct cvy_gpu_call *c, struct cvy_lane_run *r,
-						   const struct cvy_step *s, const struct cvy_here *h, uint32_t living)
+						   const struct cvy_step *s, const struct cvy_here *h, cvy_ranks living)
 	{
-		uint32_t sources = c->kind == CVY_GPU_GATHER ? c->rank == c->root ? cvy_blocks(c) : 0 : 1u << c->root;
+		cvy_ranks sources = c->kind == CVY_GPU_GATHER ? c->rank == c->root ? cvy_blocks(c) : cvy_ranks_none()
+							      : cvy_ranks_one(c->root);
 		uint64_t own[ROWS][2];
 
-		sources &= living;
+		sources = cvy_ranks_and(sources, living);
 		if (cvy_has(sources, c->rank))
 			cvy_get_rows<PACKET, ROWS, WORDS>(source(c, c->rank), h, c->bytes, own);
 		if (cvy_each_source<PACKET, ROWS, WORDS>(
@@ -83,8 +85,9 @@ template <int PACKET, int ROWS, int PARTS = 0> struct cvy_body_one_way {
 				    cvy_set_rows<PACKET, ROWS, WORDS>(place(c, rank), h, c->bytes, v);
 			    }))
 			return 1;
-		if (!WORDS && c->kind == CVY_GPU_GATHER && c->rank == c->root && (cvy_blocks(c) & ~sources))
-			cvy_zero_rows<PACKET>(c, ~sources, *h);
+		if (!WORDS && c->kind == CVY_GPU_GATHER && c->rank == c->root &&
+		    cvy_ranks_any(cvy_ranks_but(cvy_blocks(c), sources)))
+			cvy_zero_rows<PACKET>(c, cvy_ranks_but(cvy_ranks_all(), sources), *h);
 		return 0;
 	}
 
@@ -105,15 +108,16 @@ template <int PACKET, int ROWS, int PARTS = 0> struct cvy_body_one_way {
 
 		cvy_tell<1>(c, r, &s, 0, r->lane.mask);
 		if (rooted(c, r) && q.rows) {
-			uint32_t other = gather ? 1u << c->root : r->lane.mask;
-			uint32_t sources = gather ? r->lane.mask & cvy_blocks(c) : 1u << c->root;
+			cvy_ranks other = gather ? cvy_ranks_one(c->root) : r->lane.mask;
+			cvy_ranks sources =
+				gather ? cvy_ranks_and(r->lane.mask, cvy_blocks(c)) : cvy_ranks_one(c->root);
 			uint64_t own[q.WORDS];
 
 #pragma unroll
 			for (int i = 0; i < q.WORDS; i++)
 				own[i] = mine[i];
 			if (root != gather)
-				cvy_quick_push<PACKET, PARTS>(c, r, &q, other & ~(1u << c->rank), own);
+				cvy_quick_push<PACKET, PARTS>(c, r, &q, cvy_ranks_without(other, c->rank), own);
 			if (root || !gather)
 				stopped = cvy_quick_take<PACKET>(
 					c, r, &q, sources, own, [&](int rank, int, const uint64_t *v) {
@@ -121,8 +125,8 @@ template <int PACKET, int ROWS, int PARTS = 0> struct cvy_body_one_way {
 							c, c->recv + (gather ? (uint64_t)(uint32_t)rank * c->bytes : 0),
 							&q, v);
 					});
-			if (root && gather && (cvy_blocks(c) & ~sources))
-				cvy_zero_blocks<PACKET>(c, ~sources, q.word, q.n);
+			if (root && gather && cvy_ranks_any(cvy_ranks_but(cvy_blocks(c), sources)))
+				cvy_zero_blocks<PACKET>(c, cvy_ranks_but(cvy_ranks_all(), sources), q.word, q.n);
 		}
 		return stopped || cvy_hear<1>(c, r, &s, 0, r->lane.mask);
 	}
@@ -131,8 +135,8 @@ template <int PACKET, int ROWS, int PARTS = 0> struct cvy_body_one_way {
 	static __device__ __forceinline__ int even(const struct cvy_gpu_call *c, const struct cvy_lane_run *r)
 	{
 		if (c->kind == CVY_GPU_GATHER)
-			return c->rank != c->root || !(cvy_blocks(c) & ~r->lane.mask);
-		return !c->send_stride || !(r->lane.mask & ~cvy_blocks(c));
+			return c->rank != c->root || !cvy_ranks_any(cvy_ranks_but(cvy_blocks(c), r->lane.mask));
+		return !c->send_stride || !cvy_ranks_any(cvy_ranks_but(r->lane.mask, cvy_blocks(c)));
 	}
 
 	/* Steps from @from to before @to; all threads meet in each. 1: stopped. */
@@ -142,8 +146,8 @@ template <int PACKET, int ROWS, int PARTS = 0> struct cvy_body_one_way {
 	{
 		uint64_t tile = cvy_tile_words<PACKET>(cvy_rows<ROWS>(c) * (int)blockDim.x);
 		uint64_t words = rooted(c, r) ? (c->bytes + 7) / 8 : 0;
-		uint32_t sources = cvy_sources<HOT>(c, r);
-		uint32_t whom = cvy_mode<HOT>(r) == CVY_COMPLETE ? 0 : r->lane.mask;
+		cvy_ranks sources = cvy_sources<HOT>(c, r);
+		cvy_ranks whom = cvy_mode<HOT>(r) == CVY_COMPLETE ? cvy_ranks_none() : r->lane.mask;
 
 #pragma unroll 1
 		for (int step = from; step < to; step++) {
@@ -151,7 +155,7 @@ template <int PACKET, int ROWS, int PARTS = 0> struct cvy_body_one_way {
 			const struct cvy_here here = cvy_here_of<PACKET, ROWS, WORDS>(c, &s, words);
 
 			cvy_tell<WORDS>(c, r, &s, 0, whom); /* crosses beside the data */
-			if (whom) {
+			if (cvy_ranks_any(whom)) {
 				push<WORDS>(c, r, &s, &here);
 				if (!WORDS)
 					cvy_pushed<PACKET>(c, r, &s, 0, cvy_rows<ROWS>(c), words, receivers(c, r));

@@ -122,7 +122,7 @@ static __device__ __forceinline__ void cvy_begin_by(const struct cvy_gpu_call *c
 	r->mode = CVY_RUN;
 	r->pulled = 0;
 	r->touched = 1;
-	r->gone = 0;
+	r->gone = cvy_ranks_none();
 	r->watch.control = c->control;
 	r->watch.mailbox = c->mailbox;
 	r->watch.call = c;

@@ -23,7 +23,7 @@ template <typename T, typename PACKETS> struct cvy_body_pull {
 	static_assert(!PACKETS::AHEAD, "it says hello first");
 	typedef typename std::conditional<FOLDS, T, uint64_t>::type element;
 
-	static __device__ __forceinline__ int steps(const struct cvy_gpu_call *c, uint32_t mask)
+	static __device__ __forceinline__ int steps(const struct cvy_gpu_call *c, cvy_ranks mask)
 	{
 		return 1 + PACKETS::steps(c, mask);
 	}
@@ -47,7 +47,7 @@ template <typename T, typename PACKETS> struct cvy_body_pull {
 	{
 		return (c->kind <= CVY_GPU_ALLREDUCE_TWO_SHOT && c->in_place) ||
 		       ((c->kind <= CVY_GPU_ALLREDUCE_TWO_SHOT || cvy_gpu_is_broadcast(c->kind)) &&
-			__popc(r->lane.mask) > 2);
+			cvy_ranks_count(r->lane.mask) > 2);
 	}
 
 	/* Where the buffers of all stand: in shared memory, by rank. */
@@ -60,9 +60,10 @@ template <typename T, typename PACKETS> struct cvy_body_pull {
 				    int *all_lent)
 	{
 		struct cvy_step s = cvy_step_of(c, r, 0, 0);
-		int p = (int)threadIdx.x, stopped = 0, lent = 1;
+		int p = (int)threadIdx.x, stopped = 0,
+		    lent = 1; /* there are more threads than ranks: blocks are large */
 		const uint64_t lent_send = cvy_far(r) ? 0 : c->lent_send, lent_recv = cvy_far(r) ? 0 : c->lent_recv;
-		const uint32_t peers = r->lane.mask & ~(1u << c->rank);
+		const cvy_ranks peers = cvy_ranks_without(r->lane.mask, c->rank);
 
 		if (p < CVY_GPU_RANKS && cvy_has(peers, p)) {
 			uint8_t *to = cvy_to(c, r, p) + cvy_gpu_slot_at(0, r->index, s.count);
@@ -118,8 +119,8 @@ template <typename T, typename PACKETS> struct cvy_body_pull {
 			uint64_t v[CVY_PULL_UNROLL][2];
 
 #pragma unroll 1
-			for (uint32_t left = r->lane.mask; left; left &= left - 1) {
-				const uint8_t *from = places->send[__ffs((int)left) - 1] + offset;
+			for (cvy_ranks left = r->lane.mask; cvy_ranks_any(left); left = cvy_ranks_rest(left)) {
+				const uint8_t *from = places->send[cvy_ranks_first(left)] + offset;
 
 #pragma unroll
 				for (int k = 0; k < CVY_PULL_UNROLL; k++)
@@ -128,11 +129,11 @@ template <typename T, typename PACKETS> struct cvy_body_pull {
 								v[k]);
 #pragma unroll
 				for (int k = 0; k < CVY_PULL_UNROLL; k++)
-					f[k].add(v[k], c->fold, left == r->lane.mask);
+					f[k].add(v[k], c->fold, cvy_ranks_equal(left, r->lane.mask));
 			}
 #pragma unroll
 			for (int k = 0; k < CVY_PULL_UNROLL; k++) {
-				f[k].result(v[k], c->fold, __popc(r->lane.mask));
+				f[k].result(v[k], c->fold, cvy_ranks_count(r->lane.mask));
 				if (i + (uint64_t)k * lanes < all.end)
 					put(c->recv, i + (uint64_t)k * lanes, v[k]);
 			}
@@ -244,10 +245,10 @@ template <typename T, typename PACKETS> struct cvy_body_pull {
 	static __device__ __forceinline__ void gather(const struct cvy_gpu_call *c, const struct cvy_lane_run *r,
 						      const struct places *places)
 	{
-		int n = __popc(r->lane.mask);
+		int n = cvy_ranks_count(r->lane.mask);
 
 		CVY_EACH_PEER(p, r->lane.mask, c->rank)
-		copy(c, r, c->recv, places->recv[p], shard(c, __popc(r->lane.mask & ((1u << p) - 1)), n));
+		copy(c, r, c->recv, places->recv[p], shard(c, cvy_ranks_index(r->lane.mask, (int)p), n));
 	}
 
 	/* Everything is read where it stands. All threads. 1: stopped. */
@@ -255,7 +256,7 @@ template <typename T, typename PACKETS> struct cvy_body_pull {
 						   const struct places *places)
 	{
 		const struct cvy_step s = cvy_step_of(c, r, 1, 0);
-		const int n = __popc(r->lane.mask), self = __popc(r->lane.mask & ((1u << c->rank) - 1));
+		const int n = cvy_ranks_count(r->lane.mask), self = cvy_ranks_index(r->lane.mask, c->rank);
 		const struct part mine = by_shards(c, r) ? shard(c, self, n) : shard(c, 0, 1);
 
 		if (FOLDS)

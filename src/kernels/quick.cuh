@@ -98,14 +98,14 @@ static __device__ __forceinline__ void cvy_quick_set(const struct cvy_gpu_call *
 /* The words for all of @peers: the same for all, or a block of its own for each that the buffers have one of. */
 template <int PACKET, int PARTS>
 static __device__ __forceinline__ void cvy_quick_push(const struct cvy_gpu_call *c, const struct cvy_lane_run *r,
-						      const struct cvy_quick<PACKET> *q, uint32_t peers,
+						      const struct cvy_quick<PACKET> *q, cvy_ranks peers,
 						      const uint64_t *own)
 {
 	uint64_t v[2] = { own[0], own[q->WORDS - 1] };
 
 #pragma unroll 1
-	for (; peers; peers &= peers - 1) {
-		int p = __ffs((int)peers) - 1;
+	for (; cvy_ranks_any(peers); peers = cvy_ranks_rest(peers)) {
+		int p = cvy_ranks_first(peers);
 
 		if (c->send_stride) {
 			v[0] = v[1] = 0;
@@ -144,22 +144,22 @@ static __device__ __forceinline__ int cvy_quick_four(const uint8_t *const at[4],
 /* The packets of all @sources, four at a time, handed to each(rank, first, words) in ascending order. 1: stopped. */
 template <int PACKET, typename EACH>
 static __device__ __forceinline__ int cvy_quick_take(const struct cvy_gpu_call *c, struct cvy_lane_run *r,
-						     const struct cvy_quick<PACKET> *q, uint32_t sources,
+						     const struct cvy_quick<PACKET> *q, cvy_ranks sources,
 						     const uint64_t *own, EACH each)
 {
-	const uint32_t all = sources;
+	const cvy_ranks all = sources;
 	int first, lost;
 
 	do {
 		if (PACKET == CVY_GPU_LINE &&
-		    cvy_wait_lines_of<1>(all & ~(1u << c->rank), q->rows, 0, q->tag, &r->watch, [&](int rank) {
+		    cvy_wait_lines_of<1>(cvy_ranks_without(all, c->rank), q->rows, 0, q->tag, &r->watch, [&](int rank) {
 			    return cvy_straight_from(c, r, rank) + (q->slot - threadIdx.x % 32 * CVY_GPU_PACKET);
 		    }))
 			return 1;
 		first = 1;
 		lost = 0;
 #pragma unroll 1
-		for (sources = all; sources && !lost;) {
+		for (sources = all; cvy_ranks_any(sources) && !lost;) {
 			const uint8_t *at[4];
 			uint64_t v[4][2];
 			unsigned need = 0;
@@ -167,8 +167,8 @@ static __device__ __forceinline__ int cvy_quick_take(const struct cvy_gpu_call *
 
 #pragma unroll
 			for (int i = 0; i < 4; i++) {
-				whom[i] = __ffs((int)sources) - 1;
-				sources &= sources - 1;
+				whom[i] = cvy_ranks_first(sources);
+				sources = cvy_ranks_rest(sources);
 				v[i][0] = own[0];
 				v[i][1] = own[q->WORDS - 1];
 				need |= (unsigned)(whom[i] >= 0 && whom[i] != c->rank) << i;

@@ -44,7 +44,7 @@ CVY_GPU_BOTH static inline struct cvy_gpu_shape cvy_gpu_shape_of(uint64_t bytes)
  * Of alltoallv nobody knows the others' counts, and lanes must be alike: one form for all. The largest step, in as many
  * lanes as find room on a device whatever it is. Chosen, not measured.
  */
-#define CVY_GPU_UNEVEN_LANES 32
+#define CVY_GPU_UNEVEN_LANES (CVY_GPU_LANES < 32 ? CVY_GPU_LANES : 32)
 
 #define CVY_GPU_PULL ((uint64_t)16 << 20) /* from here on it pays to ask whether buffers are registered */
 

@@ -82,9 +82,10 @@ static __device__ __forceinline__ int cvy_full_steps(const struct cvy_gpu_call *
 
 /* Whose data is awaited: of private operations nothing more comes of the removed, of others a holder has it all. */
 template <int HOT>
-static __device__ __forceinline__ uint32_t cvy_sources(const struct cvy_gpu_call *c, const struct cvy_lane_run *r)
+static __device__ __forceinline__ cvy_ranks cvy_sources(const struct cvy_gpu_call *c, const struct cvy_lane_run *r)
 {
-	return cvy_mode<HOT>(r) == CVY_COMPLETE && cvy_gpu_is_private(c->kind) ? r->lane.mask & ~r->gone : r->lane.mask;
+	return cvy_mode<HOT>(r) == CVY_COMPLETE && cvy_gpu_is_private(c->kind) ? cvy_ranks_but(r->lane.mask, r->gone)
+									       : r->lane.mask;
 }
 
 /* This thread's packets of a step: one in each of the first `rows` rows, in which its warp has something. */
@@ -247,7 +248,7 @@ static __device__ __forceinline__ void cvy_push_rows(const struct cvy_gpu_call *
 template <int PACKET>
 static __device__ __forceinline__ void cvy_pushed(const struct cvy_gpu_call *c, const struct cvy_lane_run *r,
 						  const struct cvy_step *s, int round, int rows, uint64_t words,
-						  uint32_t to)
+						  cvy_ranks to)
 {
 	if (cvy_far(r))
 		cvy_far_push(c, r->lane.out, to, cvy_gpu_slot_at(round, r->index, s->count),
@@ -261,6 +262,21 @@ static __device__ __forceinline__ int cvy_all_stop(const struct cvy_lane_run *r,
 }
 
 /* Ranks of a mask but this one, beginning after it: not all push to the same peer at once. */
+#if CVY_GPU_IS_WIDE
+static __device__ __forceinline__ uint32_t cvy_next_peer(cvy_ranks left, int self)
+{
+	const int next = cvy_ranks_next(left, self);
+
+	return (uint32_t)(next < CVY_GPU_RANKS ? next : cvy_ranks_first(left));
+}
+
+#define CVY_EACH_PEER(p, mask, self) \
+	_Pragma("unroll 1") for (cvy_ranks p##_left = cvy_ranks_without(mask, self); cvy_ranks_any( \
+					 p##_left);) for (uint32_t p = cvy_next_peer(p##_left, self), \
+							  p##_once = \
+								  (p##_left = cvy_ranks_without(p##_left, (int)p), 1); \
+							  p##_once; p##_once = 0)
+#else
 #define CVY_EACH_PEER(p, mask, self) \
 	_Pragma("unroll 1") for (uint32_t p##_left = \
 					 __funnelshift_r((mask) & ~(1u << (self)), (mask) & ~(1u << (self)), (self)), \
@@ -268,6 +284,7 @@ static __device__ __forceinline__ int cvy_all_stop(const struct cvy_lane_run *r,
 				 p##_left && \
 				 (p = ((uint32_t)__ffs((int)p##_left) - 1 + (uint32_t)(self)) % CVY_GPU_RANKS, 1); \
 				 p##_left &= p##_left - 1)
+#endif
 
 /*
  * All threads. Packets of the first step will be written where others may still read lines, and a packet in place of some
@@ -299,35 +316,45 @@ static __device__ __noinline__ void cvy_spoil_lines(const struct cvy_gpu_call *c
 /* One thread per rank: tells those in @to that this CTA has come to @round of the step. NEAR: all are of this host, and `plain`. */
 template <int NEAR = 0>
 static __device__ __forceinline__ void cvy_tell(const struct cvy_gpu_call *c, const struct cvy_lane_run *r,
-						const struct cvy_step *s, int round, uint32_t to)
+						const struct cvy_step *s, int round, cvy_ranks to)
 {
-	int p = (int)threadIdx.x;
-
-	if (p < CVY_GPU_RANKS && p != c->rank && cvy_has(to, p))
-		cvy_store_word((NEAR ? cvy_straight_to(c, r, p) : cvy_to(c, r, p)) +
-				       cvy_gpu_signal_at(round, r->index, s->count),
-			       s->tag);
+	CVY_EACH_OWN(p)
+	{
+		if (p != c->rank && cvy_has(to, p))
+			cvy_store_word((NEAR ? cvy_straight_to(c, r, p) : cvy_to(c, r, p)) +
+					       cvy_gpu_signal_at(round, r->index, s->count),
+				       s->tag);
+	}
 	if (!NEAR && cvy_far(r))
 		cvy_far_tell(c, r->lane.out, to, cvy_gpu_signal_at(round, r->index, s->count), s->tag);
 }
 
-/* One thread per rank: waits until those in @from have told. 1: stopped. NEAR: as above. */
+/* Waits until @p has told. 1: stopped. NEAR: as above. */
 template <int NEAR = 0>
-static __device__ __forceinline__ int cvy_hear(const struct cvy_gpu_call *c, struct cvy_lane_run *r,
-					       const struct cvy_step *s, int round, uint32_t from)
+static __device__ __forceinline__ int cvy_hear_of(const struct cvy_gpu_call *c, struct cvy_lane_run *r,
+						  const struct cvy_step *s, int round, int p)
 {
-	int p = (int)threadIdx.x;
-
-	if (p >= CVY_GPU_RANKS || p == c->rank || !cvy_has(from, p))
-		return 0;
 	return cvy_wait_signal((NEAR ? cvy_straight_from(c, r, p) : cvy_from(c, r, p)) +
 				       cvy_gpu_signal_at(round, r->index, s->count),
 			       p, s->tag, &r->watch);
 }
 
+/* One thread per rank: waits until those in @from have told. 1: stopped. NEAR: as above. */
+template <int NEAR = 0>
+static __device__ __forceinline__ int cvy_hear(const struct cvy_gpu_call *c, struct cvy_lane_run *r,
+					       const struct cvy_step *s, int round, cvy_ranks from)
+{
+	CVY_EACH_OWN(p)
+	{
+		if (p != c->rank && cvy_has(from, p) && cvy_hear_of<NEAR>(c, r, s, round, p))
+			return 1;
+	}
+	return 0;
+}
+
 /* All threads: what they have stored and read is told to @to, and as much is here of @from. 1: stopped. */
 static __device__ __forceinline__ int cvy_meet(const struct cvy_gpu_call *c, struct cvy_lane_run *r,
-					       const struct cvy_step *s, int round, uint32_t to, uint32_t from)
+					       const struct cvy_step *s, int round, cvy_ranks to, cvy_ranks from)
 {
 	int stopped;
 

@@ -8,25 +8,17 @@
 
 #include "step.cuh"
 
-/* The first rank of a mask from @rank on; CVY_GPU_RANKS or more: none. */
-static __device__ __forceinline__ int cvy_next(uint32_t mask, int rank)
-{
-	uint32_t left = rank < CVY_GPU_RANKS ? mask >> rank : 0;
-
-	return left ? rank + __ffs((int)left) - 1 : CVY_GPU_RANKS;
-}
-
 /* A pair of each of @sources, four at a time, handed to each(rank, first, v) in ascending order. 1: stopped. */
 template <typename EACH>
 static __device__ __forceinline__ int cvy_each_pair(const struct cvy_gpu_call *c, struct cvy_lane_run *r,
-						    const struct cvy_step *s, size_t packet, uint32_t sources,
+						    const struct cvy_step *s, size_t packet, cvy_ranks sources,
 						    const uint64_t own[1][2], EACH each)
 {
-	const int first = __ffs((int)sources) - 1;
+	const int first = cvy_ranks_first(sources);
 	int rank = 0;
 
 #pragma unroll 1
-	while (rank < CVY_GPU_RANKS && sources >> rank) {
+	while (cvy_ranks_any_from(sources, rank)) {
 		const uint8_t *at[4];
 		uint64_t v[4][1][2];
 		unsigned need = 0;
@@ -34,7 +26,7 @@ static __device__ __forceinline__ int cvy_each_pair(const struct cvy_gpu_call *c
 
 #pragma unroll
 		for (int i = 0; i < 4; i++) {
-			rank = cvy_next(sources, rank);
+			rank = cvy_ranks_next(sources, rank);
 			whom[i] = rank;
 			v[i][0][0] = own[0][0];
 			v[i][0][1] = own[0][1];
@@ -93,11 +85,11 @@ static __device__ __forceinline__ const uint8_t *cvy_chunk_of(const struct cvy_g
 template <int ROWS, int WORDS>
 static __device__ __forceinline__ int cvy_wait_rows(const struct cvy_gpu_call *c, struct cvy_lane_run *r,
 						    const struct cvy_step *s, size_t packet, int rows, size_t apart,
-						    uint32_t sources)
+						    cvy_ranks sources)
 {
 	const size_t line = packet - threadIdx.x % 32 * CVY_GPU_PACKET;
 
-	return cvy_wait_lines_of<ROWS>(sources & ~(1u << c->rank), rows, apart, s->tag, &r->watch,
+	return cvy_wait_lines_of<ROWS>(cvy_ranks_without(sources, c->rank), rows, apart, s->tag, &r->watch,
 				       [&](int rank) { return cvy_chunk_of<WORDS>(c, r, rank) + line; });
 }
 
@@ -127,18 +119,18 @@ static __device__ __forceinline__ int cvy_take_rows(const struct cvy_gpu_call *c
  */
 template <int ROWS, int WORDS, typename EACH>
 static __device__ __forceinline__ int cvy_take_each(const struct cvy_gpu_call *c, const struct cvy_lane_run *r,
-						    const struct cvy_step *s, size_t packet, int rows, uint32_t sources,
-						    const uint64_t own[ROWS][2], EACH each)
+						    const struct cvy_step *s, size_t packet, int rows,
+						    cvy_ranks sources, const uint64_t own[ROWS][2], EACH each)
 {
-	const int begins = __ffs((int)sources) - 1;
+	const int begins = cvy_ranks_first(sources);
 
 	if (begins == c->rank)
 		each(begins, 1, own);
 	else if (cvy_take_rows<ROWS, WORDS>(c, r, s, packet, rows, begins, 1, each))
 		return 1;
 #pragma unroll 1
-	for (uint32_t left = sources & (sources - 1); left; left &= left - 1) {
-		const int whom = __ffs((int)left) - 1;
+	for (cvy_ranks left = cvy_ranks_rest(sources); cvy_ranks_any(left); left = cvy_ranks_rest(left)) {
+		const int whom = cvy_ranks_first(left);
 
 		if (whom == c->rank)
 			each(whom, 0, own);
@@ -152,21 +144,21 @@ static __device__ __forceinline__ int cvy_take_each(const struct cvy_gpu_call *c
 template <int WORDS, typename EACH>
 static __device__ __forceinline__ int cvy_take_fours(const struct cvy_gpu_call *c, const struct cvy_lane_run *r,
 						     const struct cvy_step *s, size_t packet, int rows,
-						     uint32_t sources, const uint64_t own[1][2], EACH each)
+						     cvy_ranks sources, const uint64_t own[1][2], EACH each)
 {
-	const int begins = __ffs((int)sources) - 1;
+	const int begins = cvy_ranks_first(sources);
 	int lost = 0;
 
 #pragma unroll 1
-	for (uint32_t left = sources; left && !lost;) {
+	for (cvy_ranks left = sources; cvy_ranks_any(left) && !lost;) {
 		uint64_t v[4][1][2];
 		const uint8_t *at[4];
 		int whom[4];
 
 #pragma unroll
 		for (int k = 0; k < 4; k++) {
-			whom[k] = __ffs((int)left) - 1;
-			left &= left - 1;
+			whom[k] = cvy_ranks_first(left);
+			left = cvy_ranks_rest(left);
 			at[k] = whom[k] < 0 || whom[k] == c->rank ? NULL : cvy_chunk_of<WORDS>(c, r, whom[k]) + packet;
 			v[k][0][0] = own[0][0];
 			v[k][0][1] = own[0][1];
@@ -187,7 +179,7 @@ static __device__ __forceinline__ int cvy_take_fours(const struct cvy_gpu_call *
 template <int ROWS, int WORDS, typename EACH>
 static __device__ __forceinline__ int cvy_each_of_rows(const struct cvy_gpu_call *c, struct cvy_lane_run *r,
 						       const struct cvy_step *s, size_t packet, int rows,
-						       uint32_t sources, const uint64_t own[ROWS][2], EACH each)
+						       cvy_ranks sources, const uint64_t own[ROWS][2], EACH each)
 {
 	const size_t apart = blockDim.x * CVY_GPU_PACKET;
 	int lost;
@@ -198,7 +190,8 @@ static __device__ __forceinline__ int cvy_each_of_rows(const struct cvy_gpu_call
 		if constexpr (ROWS == 1)
 			lost = cvy_take_fours<WORDS>(c, r, s, packet, rows, sources, own, each);
 		else
-			lost = sources && cvy_take_each<ROWS, WORDS>(c, r, s, packet, rows, sources, own, each);
+			lost = cvy_ranks_any(sources) &&
+			       cvy_take_each<ROWS, WORDS>(c, r, s, packet, rows, sources, own, each);
 	} while (lost);
 	return 0;
 }
@@ -210,7 +203,7 @@ static __device__ __forceinline__ int cvy_each_of_rows(const struct cvy_gpu_call
 template <int PACKET, int ROWS, int WORDS = CVY_ANY, typename EACH>
 static __device__ __forceinline__ int cvy_each_source(const struct cvy_gpu_call *c, struct cvy_lane_run *r,
 						      const struct cvy_step *s, int round, int row, int rows,
-						      uint32_t sources, const uint64_t own[ROWS][2], EACH each)
+						      cvy_ranks sources, const uint64_t own[ROWS][2], EACH each)
 {
 	const size_t packet = cvy_gpu_slot_at(round, r->index, s->count) + (size_t)cvy_row(row) * CVY_GPU_PACKET;
 
@@ -260,7 +253,8 @@ template <typename T, int PACKET> struct cvy_fold {
 
 /* Blocks of ranks that do not contribute are zero; of ranks past the buffers (the group has grown since) nothing is kept. */
 template <int PACKET>
-static __device__ __noinline__ void cvy_zero_blocks(const struct cvy_gpu_call *c, uint32_t absent, uint64_t word, int n)
+static __device__ __noinline__ void cvy_zero_blocks(const struct cvy_gpu_call *c, cvy_ranks absent, uint64_t word,
+						    int n)
 {
 	const uint64_t zero[2] = { 0, 0 };
 
@@ -271,7 +265,7 @@ static __device__ __noinline__ void cvy_zero_blocks(const struct cvy_gpu_call *c
 }
 
 template <int PACKET>
-static __device__ __noinline__ void cvy_zero_rows(const struct cvy_gpu_call *c, uint32_t absent, struct cvy_here h)
+static __device__ __noinline__ void cvy_zero_rows(const struct cvy_gpu_call *c, cvy_ranks absent, struct cvy_here h)
 {
 #pragma unroll 1
 	for (int i = 0; i < h.rows; i++)
@@ -279,9 +273,9 @@ static __device__ __noinline__ void cvy_zero_rows(const struct cvy_gpu_call *c, 
 }
 
 /* Ranks that the buffers have a block of. */
-static __device__ __forceinline__ uint32_t cvy_blocks(const struct cvy_gpu_call *c)
+static __device__ __forceinline__ cvy_ranks cvy_blocks(const struct cvy_gpu_call *c)
 {
-	return c->size < CVY_GPU_RANKS ? (1u << c->size) - 1 : ~0u;
+	return cvy_ranks_up_to(c->size);
 }
 
 #endif

@@ -26,25 +26,25 @@ template <int ROWS> struct cvy_body_two_hop {
 	}
 
 	/* Contributors that a piece is for. */
-	static __device__ __forceinline__ uint32_t owners(const struct cvy_gpu_call *c, uint32_t mask)
+	static __device__ __forceinline__ cvy_ranks owners(const struct cvy_gpu_call *c, cvy_ranks mask)
 	{
-		return mask & ~(1u << c->root);
+		return cvy_ranks_without(mask, c->root);
 	}
 
-	static __device__ __forceinline__ int by_two(const struct cvy_gpu_call *c, uint32_t mask)
+	static __device__ __forceinline__ int by_two(const struct cvy_gpu_call *c, cvy_ranks mask)
 	{
-		return cvy_has(mask, c->root) && __popc(mask) > 2;
+		return cvy_has(mask, c->root) && cvy_ranks_count(mask) > 2;
 	}
 
 	/* An even number: pieces begin at whole packets. All are as long; past the end of the last are zeros that nobody keeps. */
-	static __device__ __forceinline__ uint64_t piece_words(const struct cvy_gpu_call *c, uint32_t mask)
+	static __device__ __forceinline__ uint64_t piece_words(const struct cvy_gpu_call *c, cvy_ranks mask)
 	{
-		const uint64_t n = (uint64_t)__popc(owners(c, mask));
+		const uint64_t n = (uint64_t)cvy_ranks_count(owners(c, mask));
 
 		return (((c->bytes + 7) / 8 + n - 1) / n + 1) & ~(uint64_t)1;
 	}
 
-	static __device__ __forceinline__ int steps(const struct cvy_gpu_call *c, uint32_t mask)
+	static __device__ __forceinline__ int steps(const struct cvy_gpu_call *c, cvy_ranks mask)
 	{
 		return by_two(c, mask) ? cvy_gpu_steps(c, piece_words(c, mask)) : c->steps;
 	}
@@ -53,7 +53,7 @@ template <int ROWS> struct cvy_body_two_hop {
 	static __device__ __forceinline__ uint64_t piece_of(const struct cvy_gpu_call *c, const struct cvy_lane_run *r,
 							    int rank, uint64_t words, uint64_t *bytes)
 	{
-		const uint64_t at = (uint64_t)__popc(owners(c, r->lane.mask) & ((1u << rank) - 1)) * words * 8;
+		const uint64_t at = (uint64_t)cvy_ranks_index(owners(c, r->lane.mask), rank) * words * 8;
 		const uint64_t left = at < c->bytes ? c->bytes - at : 0;
 
 		*bytes = left < words * 8 ? left : words * 8;
@@ -90,12 +90,12 @@ template <int ROWS> struct cvy_body_two_hop {
 	template <int WORDS>
 	static __device__ __forceinline__ int pass_on(const struct cvy_gpu_call *c, struct cvy_lane_run *r,
 						      const struct cvy_step *s, const struct cvy_here *h,
-						      uint64_t words, uint32_t to)
+						      uint64_t words, cvy_ranks to)
 	{
 		const uint64_t none[ROWS][2] = {};
 
 		return cvy_each_source<PACKET, ROWS, WORDS>(
-			c, r, s, 0, 0, h->rows, 1u << c->root, none, [&](int, int, const uint64_t v[ROWS][2]) {
+			c, r, s, 0, 0, h->rows, cvy_ranks_one(c->root), none, [&](int, int, const uint64_t v[ROWS][2]) {
 				CVY_EACH_PEER(p, to, c->rank)
 				cvy_push_rows<PACKET, ROWS, WORDS>(c, r, s, 1, h, (int)p, v);
 				set<WORDS>(c, r, c->rank, words, h, v);
@@ -107,7 +107,7 @@ template <int ROWS> struct cvy_body_two_hop {
 	static __device__ __forceinline__ int gather(const struct cvy_gpu_call *c, struct cvy_lane_run *r,
 						     const struct cvy_step *s, const struct cvy_here *h, uint64_t words)
 	{
-		const uint32_t from = owners(c, r->lane.mask) & ~(1u << c->rank);
+		const cvy_ranks from = cvy_ranks_without(owners(c, r->lane.mask), c->rank);
 		const uint64_t none[ROWS][2] = {};
 
 		return cvy_each_source<PACKET, ROWS, WORDS>(c, r, s, 1, 0, h->rows, from, none,
@@ -123,7 +123,7 @@ template <int ROWS> struct cvy_body_two_hop {
 						   const struct cvy_step *s, const struct cvy_here *h, uint64_t words,
 						   int last)
 	{
-		const uint32_t all = r->lane.mask, to = last ? all : owners(c, all);
+		const cvy_ranks all = r->lane.mask, to = last ? all : owners(c, all);
 
 		if (c->rank == c->root) {
 			scatter<WORDS>(c, r, s, h, words);
@@ -155,7 +155,8 @@ template <int ROWS> struct cvy_body_two_hop {
 			const int last = step + 1 == r->steps;
 			int stopped = 0;
 
-			cvy_tell<WORDS>(c, r, &s, 0, completes ? 0 : r->lane.mask); /* crosses beside the data */
+			cvy_tell<WORDS>(c, r, &s, 0,
+					completes ? cvy_ranks_none() : r->lane.mask); /* crosses beside the data */
 			if (!completes)
 				stopped = push<WORDS>(c, r, &s, &here, words, last);
 			if (!stopped && (root ? last && !completes : 1))
@@ -170,7 +171,8 @@ template <int ROWS> struct cvy_body_two_hop {
 	static __device__ __forceinline__ int plain(const struct cvy_gpu_call *c, struct cvy_lane_run *r)
 	{
 		const uint64_t tile = cvy_tile_words<PACKET>(cvy_rows<ROWS>(c) * (int)blockDim.x), all = c->bytes / 8;
-		const uint64_t before = (uint64_t)(__popc(owners(c, r->lane.mask)) - 1) * piece_words(c, r->lane.mask);
+		const uint64_t before =
+			(uint64_t)(cvy_ranks_count(owners(c, r->lane.mask)) - 1) * piece_words(c, r->lane.mask);
 		const int full = cvy_full_steps(c, r, all > before ? all - before : 0, tile);
 		const int stopped = cvy_has_all_rows<ROWS>(c) ? walk<1, CVY_WHOLE>(c, r, 0, full)
 							      : walk<1, CVY_FULL>(c, r, 0, full);

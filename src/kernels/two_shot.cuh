@@ -24,15 +24,15 @@ template <typename T, int PACKET, int ROWS> struct cvy_body_two_shot {
 		return (((c->bytes + 7) / 8 + (uint64_t)n - 1) / (uint64_t)n + 1) & ~(uint64_t)1;
 	}
 
-	static __device__ __forceinline__ int steps(const struct cvy_gpu_call *c, uint32_t mask)
+	static __device__ __forceinline__ int steps(const struct cvy_gpu_call *c, cvy_ranks mask)
 	{
-		return __popc(mask) > 2 ? cvy_gpu_steps(c, shard_words(c, __popc(mask))) : c->steps;
+		return cvy_ranks_count(mask) > 2 ? cvy_gpu_steps(c, shard_words(c, cvy_ranks_count(mask))) : c->steps;
 	}
 
 	/* Number of the shard that @rank owns. */
 	static __device__ __forceinline__ int shard_of(const struct cvy_lane_run *r, int rank)
 	{
-		return __popc(r->lane.mask & ((1u << rank) - 1));
+		return cvy_ranks_index(r->lane.mask, rank);
 	}
 
 	/* Bytes of shard @i, up to the end of the buffer. Words past it belong to the next shard. */
@@ -109,7 +109,7 @@ template <typename T, int PACKET, int ROWS> struct cvy_body_two_shot {
 			return 1;
 #pragma unroll
 		for (int i = 0; i < ROWS; i++)
-			fold[i].result(out[i], how, __popc(r->lane.mask));
+			fold[i].result(out[i], how, cvy_ranks_count(r->lane.mask));
 		CVY_EACH_PEER(p, r->lane.mask, c->rank)
 		cvy_push_rows<PACKET, ROWS, WORDS>(c, r, s, 1, h, (int)p, out);
 		set<WORDS>(c, shard_of(r, c->rank), words, h, out);
@@ -120,7 +120,7 @@ template <typename T, int PACKET, int ROWS> struct cvy_body_two_shot {
 	static __device__ __forceinline__ int gather(const struct cvy_gpu_call *c, struct cvy_lane_run *r,
 						     const struct cvy_step *s, const struct cvy_here *h, uint64_t words)
 	{
-		const uint32_t others = r->lane.mask & ~(1u << c->rank);
+		const cvy_ranks others = cvy_ranks_without(r->lane.mask, c->rank);
 		const uint64_t none[ROWS][2] = {};
 
 		return cvy_each_source<PACKET, ROWS, WORDS>(c, r, s, 1, 0, h->rows, others, none,
@@ -156,7 +156,7 @@ template <typename T, int PACKET, int ROWS> struct cvy_body_two_shot {
 						   int to, int stopped)
 	{
 		const uint64_t tile = cvy_tile_words<PACKET>(cvy_rows<ROWS>(c) * (int)blockDim.x);
-		const uint64_t words = shard_words(c, __popc(r->lane.mask));
+		const uint64_t words = shard_words(c, cvy_ranks_count(r->lane.mask));
 		const int thin =
 			WORDS < CVY_FULL && cvy_mode<HOT>(r) != CVY_COMPLETE && cvy_ends_thin(c, r, words, tile);
 
@@ -182,7 +182,7 @@ template <typename T, int PACKET, int ROWS> struct cvy_body_two_shot {
 	static __device__ __forceinline__ int plain(const struct cvy_gpu_call *c, struct cvy_lane_run *r)
 	{
 		const uint64_t tile = cvy_tile_words<PACKET>(cvy_rows<ROWS>(c) * (int)blockDim.x);
-		const int last = __popc(r->lane.mask) - 1;
+		const int last = cvy_ranks_count(r->lane.mask) - 1;
 		const int full = cvy_full_steps(c, r, shard_bytes(c, last, shard_words(c, last + 1)) / 8, tile);
 		int stopped = cvy_has_all_rows<ROWS>(c) ? walk<1, CVY_WHOLE>(c, r, 0, full, 0)
 							: walk<1, CVY_FULL>(c, r, 0, full, 0);
@@ -193,7 +193,7 @@ template <typename T, int PACKET, int ROWS> struct cvy_body_two_shot {
 	template <int HOT>
 	static __device__ __forceinline__ int run(const struct cvy_gpu_call *c, struct cvy_lane_run *r)
 	{
-		if (!(HOT && AHEAD) && __popc(r->lane.mask) <= 2) { /* else first() has seen to it */
+		if (!(HOT && AHEAD) && cvy_ranks_count(r->lane.mask) <= 2) { /* else first() has seen to it */
 			if constexpr (HOT)
 				return one_shot::template run<1>(c, r);
 			else
@@ -210,7 +210,7 @@ template <typename T, int PACKET, int ROWS> struct cvy_body_two_shot {
 	static __device__ __forceinline__ int first(const struct cvy_gpu_call *c, struct cvy_lane_run *r,
 						    const uint64_t *own)
 	{
-		return __popc(r->lane.mask) <= 2 ? one_shot::first(c, r, own) : run<1>(c, r);
+		return cvy_ranks_count(r->lane.mask) <= 2 ? one_shot::first(c, r, own) : run<1>(c, r);
 	}
 };
 

@@ -20,7 +20,7 @@
 /* The words that a CTA received in one step. */
 struct cvy_uneven_told {
 	uint64_t bytes[CVY_GPU_RANKS]; /* that come from each */
-	uint32_t none;		       /* sources that have no block for this rank */
+	cvy_ranks none;		       /* sources that have no block for this rank */
 	int steps, wrong;
 };
 
@@ -45,7 +45,7 @@ template <int PACKET, int ROWS> struct cvy_body_uneven {
 	}
 
 	/* Of alltoallv not known before the first step is done. */
-	static __device__ __forceinline__ int steps(const struct cvy_gpu_call *c, uint32_t)
+	static __device__ __forceinline__ int steps(const struct cvy_gpu_call *c, cvy_ranks)
 	{
 		return all_alike(c) ? c->steps : 1;
 	}
@@ -54,29 +54,35 @@ template <int PACKET, int ROWS> struct cvy_body_uneven {
 
 	/* Thread p for rank p. */
 	static __device__ __forceinline__ void tell(const struct cvy_gpu_call *c, const struct cvy_lane_run *r,
-						    const struct cvy_step *s, uint32_t to)
+						    const struct cvy_step *s, cvy_ranks to)
 	{
-		int p = (int)threadIdx.x;
-		uint8_t *slot;
-
-		if (all_alike(c)) {
+		if (all_alike(c))
 			cvy_tell(c, r, s, 0, to);
-		} else if (p < CVY_GPU_RANKS && p != c->rank && cvy_has(to, p)) {
-			slot = cvy_to(c, r, p) + cvy_gpu_slot_at(1, r->index, s->count);
-			cvy_store_packet(slot, p < c->size ? blocks(c)->send[p] : CVY_NO_BLOCK, s->tag);
-			cvy_store_packet(slot + CVY_GPU_PACKET, (uint64_t)c->steps, s->tag);
-			if (cvy_far(r))
-				cvy_far_put(c, r->lane.out, to, p, cvy_gpu_slot_at(1, r->index, s->count),
-					    2 * CVY_GPU_PACKET);
-		}
+		else
+			CVY_EACH_OWN(p)
+			{
+				if (p != c->rank && cvy_has(to, p))
+					tell_one(c, r, s, to, p);
+			}
 	}
 
-	/* Thread p: what rank p has told, or what is known of it. 1: stopped. */
+	static __device__ __forceinline__ void tell_one(const struct cvy_gpu_call *c, const struct cvy_lane_run *r,
+							const struct cvy_step *s, cvy_ranks to, int p)
+	{
+		uint8_t *slot = cvy_to(c, r, p) + cvy_gpu_slot_at(1, r->index, s->count);
+
+		cvy_store_packet(slot, p < c->size ? blocks(c)->send[p] : CVY_NO_BLOCK, s->tag);
+		cvy_store_packet(slot + CVY_GPU_PACKET, (uint64_t)c->steps, s->tag);
+		if (cvy_far(r))
+			cvy_far_put(c, r->lane.out, to, p, cvy_gpu_slot_at(1, r->index, s->count), 2 * CVY_GPU_PACKET);
+	}
+
+	/* One thread for each rank: what @p has told, or what is known of it. 1: stopped. */
 	static __device__ __forceinline__ int hear_of(const struct cvy_gpu_call *c, struct cvy_lane_run *r,
-						      const struct cvy_step *s, uint32_t from, uint64_t *bytes,
+						      const struct cvy_step *s, cvy_ranks from, int p, uint64_t *bytes,
 						      int *needs)
 	{
-		int p = (int)threadIdx.x, stopped;
+		int stopped;
 		const uint8_t *at[4] = { cvy_from(c, r, p) + cvy_gpu_slot_at(1, r->index, s->count) };
 		const int whom[4] = { p, p, p, p };
 		uint64_t v[4][2];
@@ -84,7 +90,7 @@ template <int PACKET, int ROWS> struct cvy_body_uneven {
 		*bytes = p < c->size ? blocks(c)->recv[p] : 0;
 		*needs = c->steps;
 		if (all_alike(c))
-			return cvy_hear(c, r, s, 0, from);
+			return p != c->rank && cvy_has(from, p) && cvy_hear_of(c, r, s, 0, p);
 		*bytes = p == c->rank ? blocks(c)->send[p] : 0;
 		if (p == c->rank || !cvy_has(from, p))
 			return 0;
@@ -97,24 +103,27 @@ template <int PACKET, int ROWS> struct cvy_body_uneven {
 
 	/* All threads. 1: stopped. */
 	static __device__ __forceinline__ int hear(const struct cvy_gpu_call *c, struct cvy_lane_run *r,
-						   const struct cvy_step *s, uint32_t from,
+						   const struct cvy_step *s, cvy_ranks from,
 						   struct cvy_uneven_told *told)
 	{
-		int p = (int)threadIdx.x, stopped = 0, needs, none, wrong;
+		int stopped = 0, most = 0, differs = 0, needs, none, wrong;
 		uint64_t bytes;
 
-		if (p < CVY_GPU_RANKS) { /* a warp */
-			stopped = hear_of(c, r, s, from, &bytes, &needs);
+		CVY_EACH_OF_FIRST_WARP(p)
+		{
+			stopped |= hear_of(c, r, s, from, p, &bytes, &needs);
 			none = bytes == CVY_NO_BLOCK || p >= c->size;
 			wrong = !none && cvy_has(from, p) && bytes != blocks(c)->recv[p];
 			needs = __reduce_max_sync(0xffffffffu, needs);
 			wrong = __any_sync(0xffffffffu, wrong);
 			told->bytes[p] = none ? 0 : bytes;
 			none = (int)__ballot_sync(0xffffffffu, none);
-			if (p == 0) {
-				told->none = (uint32_t)none;
-				told->steps = needs;
-				told->wrong = wrong ? COVEY_ERR_MISMATCH : 0;
+			most = p >= 32 && most > needs ? most : needs;
+			differs |= wrong;
+			if (!threadIdx.x) {
+				*cvy_ranks_word(&told->none, p / 32) = (uint32_t)none;
+				told->steps = most;
+				told->wrong = differs ? COVEY_ERR_MISMATCH : 0;
 			}
 		}
 		return __syncthreads_or(stopped);
@@ -138,35 +147,38 @@ template <int PACKET, int ROWS> struct cvy_body_uneven {
 	}
 
 	/* All threads, after push(): each rank of another host has a range of its own. */
-	static __device__ __noinline__ void push_far(const struct cvy_gpu_call *c, uint64_t out, uint32_t mask,
+	static __device__ __noinline__ void push_far(const struct cvy_gpu_call *c, cvy_generations out, cvy_ranks mask,
 						     uint64_t at, uint64_t base)
 	{
-		const int p = (int)threadIdx.x;
-		uint64_t words = p < CVY_GPU_RANKS ? (blocks(c)->send[p] + 7) / 8 : 0;
-
 		__syncthreads(); /* the posting thread fences for all */
-		cvy_far_put(c, out, mask, p, at,
-			    cvy_packets<PACKET>(cvy_rows<ROWS>(c) * (int)blockDim.x, base, words) * CVY_GPU_PACKET);
+		CVY_EACH_OWN(p)
+		{
+			const uint64_t words = (blocks(c)->send[p] + 7) / 8;
+
+			cvy_far_put(c, out, mask, p, at,
+				    cvy_packets<PACKET>(cvy_rows<ROWS>(c) * (int)blockDim.x, base, words) *
+					    CVY_GPU_PACKET);
+		}
 	}
 
 	/* Sources of which something comes in the places of this warp, from @first on. */
-	static __device__ __forceinline__ uint32_t with_words(uint32_t sources, uint64_t first,
-							      const struct cvy_uneven_told *told)
+	static __device__ __forceinline__ cvy_ranks with_words(cvy_ranks sources, uint64_t first,
+							       const struct cvy_uneven_told *told)
 	{
-		uint32_t some = 0;
+		cvy_ranks some = cvy_ranks_none();
 
 #pragma unroll 1
-		for (; sources; sources &= sources - 1) {
-			int p = __ffs((int)sources) - 1;
+		for (; cvy_ranks_any(sources); sources = cvy_ranks_rest(sources)) {
+			int p = cvy_ranks_first(sources);
 
-			some |= (uint32_t)(first < (told->bytes[p] + 7) / 8) << p;
+			some = cvy_ranks_with_if(some, p, first < (told->bytes[p] + 7) / 8);
 		}
 		return some;
 	}
 
 	/* 1: stopped. */
 	static __device__ __forceinline__ int take(const struct cvy_gpu_call *c, struct cvy_lane_run *r,
-						   const struct cvy_step *s, uint32_t sources,
+						   const struct cvy_step *s, cvy_ranks sources,
 						   const struct cvy_uneven_told *told)
 	{
 		const struct cvy_gpu_uneven *b = blocks(c);
@@ -175,11 +187,11 @@ template <int PACKET, int ROWS> struct cvy_body_uneven {
 #pragma unroll 1
 		for (int row = 0; row < cvy_rows<ROWS>(c); row++) {
 			const int u = cvy_row(row);
-			uint32_t some = with_words(sources, s->base + cvy_warp_word<PACKET>(u), told);
+			cvy_ranks some = with_words(sources, s->base + cvy_warp_word<PACKET>(u), told);
 			uint64_t own[1][2] = {}, word;
 			int nw = cvy_place<PACKET>(u, &word);
 
-			if (!some)
+			if (!cvy_ranks_any(some))
 				continue;
 			word += s->base;
 			if (cvy_has(some, c->rank))
@@ -201,13 +213,13 @@ template <int PACKET, int ROWS> struct cvy_body_uneven {
 	 * Blocks of which nothing is here are zero: the share of this lane. Or all of them: what came of a source before it
 	 * was removed is not kept, whichever lane it came by.
 	 */
-	static __device__ __noinline__ void zero(const struct cvy_gpu_call *c, uint32_t absent, int lane, int lanes)
+	static __device__ __noinline__ void zero(const struct cvy_gpu_call *c, cvy_ranks absent, int lane, int lanes)
 	{
 		const struct cvy_gpu_uneven *b = blocks(c);
 
 #pragma unroll 1
-		for (; absent; absent &= absent - 1) {
-			int p = __ffs((int)absent) - 1;
+		for (; cvy_ranks_any(absent); absent = cvy_ranks_rest(absent)) {
+			int p = cvy_ranks_first(absent);
 			uint64_t words = (b->recv[p] + 7) / 8, i = (uint64_t)lane * blockDim.x + threadIdx.x;
 
 #pragma unroll 1
@@ -222,7 +234,7 @@ template <int PACKET, int ROWS> struct cvy_body_uneven {
 		struct cvy_uneven_told *told = cvy_uneven_told();
 		const int completes = cvy_mode<HOT>(r) == CVY_COMPLETE;
 		uint64_t tile = cvy_tile_words<PACKET>(cvy_rows<ROWS>(c) * (int)blockDim.x);
-		uint32_t sources = cvy_sources<HOT>(c, r), absent;
+		cvy_ranks sources = cvy_sources<HOT>(c, r), absent;
 
 #pragma unroll 1
 		for (int step = completes ? r->steps - 1 : 0; step < r->steps; step++) {
@@ -243,10 +255,11 @@ template <int PACKET, int ROWS> struct cvy_body_uneven {
 			if (__syncthreads_or(take(c, r, &s, sources, told)))
 				return 1;
 		}
-		absent = cvy_blocks(c) & (~sources | told->none);
-		if (absent && sources != r->lane.mask)
+		absent =
+			cvy_ranks_and(cvy_blocks(c), cvy_ranks_or(cvy_ranks_but(cvy_ranks_all(), sources), told->none));
+		if (cvy_ranks_any(absent) && !cvy_ranks_equal(sources, r->lane.mask))
 			zero(c, absent, 0, 1);
-		else if (absent)
+		else if (cvy_ranks_any(absent))
 			zero(c, absent, r->index, c->lanes);
 		return 0;
 	}

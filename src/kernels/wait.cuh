@@ -36,6 +36,19 @@ static __device__ __forceinline__ unsigned cvy_gate(const struct cvy_gpu_control
 	return (unsigned)(cvy_load_word(&control->entered) >> CVY_GPU_GATE_SHIFT);
 }
 
+static __device__ __forceinline__ cvy_ranks cvy_load_ranks(const cvy_ranks *at)
+{
+#if CVY_GPU_IS_WIDE
+	cvy_ranks set;
+
+	for (int i = 0; i < CVY_RANKS_WORDS; i++)
+		set.word[i] = cvy_load_half(&at->word[i]);
+	return set;
+#else
+	return cvy_load_half(at);
+#endif
+}
+
 static __device__ uint64_t cvy_passed(const struct cvy_gpu_call *c, int rank); /* lane.cuh */
 
 /*
@@ -138,11 +151,11 @@ static __device__ __forceinline__ int cvy_wait_pairs(const uint8_t *const at[4],
 }
 
 /* Number @i of the ranks in a mask, from 0; -1: there are not so many. */
-static __device__ __forceinline__ int cvy_nth(uint32_t mask, int i)
+static __device__ __forceinline__ int cvy_nth(cvy_ranks mask, int i)
 {
-	for (; i && mask; i--)
-		mask &= mask - 1;
-	return __ffs((int)mask) - 1;
+	for (; i && cvy_ranks_any(mask); i--)
+		mask = cvy_ranks_rest(mask);
+	return cvy_ranks_first(mask);
 }
 
 /*
@@ -152,7 +165,7 @@ static __device__ __forceinline__ int cvy_nth(uint32_t mask, int i)
  * bandwidth from the data. 1: the gate closed first.
  */
 template <int ROWS, typename AT>
-static __device__ __forceinline__ int cvy_wait_lines_of(uint32_t sources, int rows, size_t apart, uint64_t tag,
+static __device__ __forceinline__ int cvy_wait_lines_of(cvy_ranks sources, int rows, size_t apart, uint64_t tag,
 							struct cvy_waiting *w, AT at)
 {
 	enum { LINES = 4, TOGETHER = 32 / (LINES * ROWS) };
@@ -176,8 +189,8 @@ static __device__ __forceinline__ int cvy_wait_lines_of(uint32_t sources, int ro
 		}
 #pragma unroll
 		for (int i = 0; i < TOGETHER; i++)
-			sources &= sources - 1;
-		if (!sources)
+			sources = cvy_ranks_rest(sources);
+		if (!cvy_ranks_any(sources))
 			break;
 	}
 	__syncwarp();
@@ -361,7 +374,7 @@ static __device__ __noinline__ int cvy_park(struct cvy_gpu_control *control, uns
 		verdict->epoch = cvy_load_half(&v->epoch);
 		__threadfence();
 		verdict->base = cvy_load_word(&v->base);
-		verdict->gone = cvy_load_half(&v->gone);
+		verdict->gone = cvy_load_ranks(&v->gone);
 		verdict->ended = (int32_t)cvy_load_half((const uint32_t *)&v->ended);
 		__threadfence();
 	} while (verdict->epoch != cvy_load_half(&v->epoch));

@@ -248,14 +248,14 @@ static void sum_per_rank(const struct oracle *o, int rank, const int32_t *placed
 	free(coded);
 }
 
-uint32_t oracle_combine(const struct oracle *o, int rank)
+uint64_t oracle_combine(const struct oracle *o, int rank)
 {
 	const uint8_t *slot[ORACLE_RANKS] = { NULL };
 	uint8_t *slots[ORACLE_RANKS] = { NULL };
 	struct covey_ep *ep = handle(o, rank);
 	struct cvy_ep_call *call = cvy_ep_call_new(ep, 1);
 	int32_t *placed = places_of(o, rank);
-	uint32_t missing;
+	uint64_t missing;
 
 	for (int s = 0; s < o->size; s++) {
 		struct covey_ep *there = handle(o, s);
@@ -273,7 +273,7 @@ uint32_t oracle_combine(const struct oracle *o, int rank)
 	if (o->per_rank && !cvy_ep_pack_of(o->preset)->once)
 		sum_per_rank(o, rank, placed);
 	free(placed);
-	missing = (uint32_t)call->missing.word[0];
+	missing = call->missing.word[0];
 	cvy_ep_call_free(call);
 	for (int s = 0; s < o->size; s++)
 		free(slots[s]);

@@ -10,7 +10,7 @@
 extern "C" {
 #endif
 
-#define ORACLE_RANKS 8
+#define ORACLE_RANKS 64
 
 struct oracle_rank { /* inputs of one rank, and room for what it must get */
 	int num_tokens;
@@ -38,8 +38,8 @@ struct oracle {
 	int size, tokens, hidden, top_k, experts;
 	int places;	  /* of an expert; 0: one */
 	const int *owner; /* [experts][places] */
-	uint32_t members; /* ranks whose parts are there */
-	uint32_t living;  /* contributors of the dispatch; 0: these */
+	uint64_t members; /* ranks whose parts are there */
+	uint64_t living;  /* contributors of the dispatch; 0: these */
 	int per_rank, renormalise, preset;
 	int dtype;				      /* of elements, enum covey_dtype */
 	int code, back;				      /* enum cvy_ep_codes: of rows of dispatch, and of combine */
@@ -50,7 +50,7 @@ struct oracle {
 int oracle_local(const struct oracle *o, int rank); /* experts of @rank */
 void oracle_dispatch(const struct oracle *o, int rank);
 /* Fills out of @rank; returns owners whose rows are missing. */
-uint32_t oracle_combine(const struct oracle *o, int rank);
+uint64_t oracle_combine(const struct oracle *o, int rank);
 
 #ifdef __cplusplus
 }

@@ -238,7 +238,7 @@ static inline void tables_of(const struct setup *s, struct cvy_ep_tables *t)
 	int at = 0;
 
 	memset(t, 0, sizeof(*t));
-	memset(t->owner, CVY_EP_NOBODY, sizeof(t->owner));
+	memset(t->owner, 0xff, sizeof(t->owner)); /* CVY_EP_NOBODY */
 	for (int r = 0; r < n; r++) {
 		int local = 0;
 
@@ -486,8 +486,8 @@ static inline void launch_ep(const struct setup *s, int r, int kind, int phases)
 	a.count = (int32_t *)device_at(r, COUNT);
 	a.src_info = (int32_t *)device_at(r, SRC);
 	a.range = (int64_t *)device_at(r, RANGE);
-	a.lost = (uint32_t *)route_at;
-	a.route = (int32_t *)(route_at + 16);
+	a.lost = (cvy_ranks *)route_at;
+	a.route = (int32_t *)(route_at + CVY_EP_ROUTE_HEAD);
 	a.route_weights = (float *)(a.route + items);
 	a.sent = a.route + 2 * items;
 	a.active = s->timeout_ms ? (int32_t *)device_at(r, ACTIVE) : NULL;

@@ -56,7 +56,7 @@ static int copy(void *to, const void *from, size_t bytes)
  * (@parts), one may lack it and say LOST. */
 static struct covey_device_outcome outcome(const char *what, int parts)
 {
-	struct covey_device_outcome o, all[32];
+	struct covey_device_outcome o, all[64];
 	struct covey_result result;
 	double since = now_ms();
 

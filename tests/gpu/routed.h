@@ -9,7 +9,9 @@
 #define TOKENS 8 /* in one lane, steps are of bulk */
 #define HIDDEN 64
 #define TOP_K 2
+#ifndef EXPERTS
 #define EXPERTS 8
+#endif
 
 /* Integers up to 256 have one bf16, the upper half of their float. */
 static inline uint16_t bf16(int n)

@@ -31,7 +31,9 @@
 #include "stroke.h"
 #include "tool_find.h"
 
+#ifndef RANKS
 #define RANKS 8
+#endif
 #define ROWS (EXPERTS * RANKS * TOKENS)
 #define PAIRS 20
 #define FLIGHT 16 /* of one kind under way when somebody is struck inside of it */

@@ -47,7 +47,7 @@ struct admin {
 	char *store; /* NULL: the environment */
 	long run;    /* process of ep-run that has the store; 0: none named */
 	const char *group;
-	bool json, dead, once;
+	bool json, dead, once, device;
 	long wait_ms;	  /* 0: do not wait */
 	long interval_ms; /* watch, top, events: between two looks */
 	long looks;	  /* watch, top, events: how many; -1: without end */

@@ -55,7 +55,7 @@ static const char doc[] =
 	"events: "
 	"nothing is recorded), 3 not done in time, 4 the store cannot be used, 5 the output cannot be written.";
 
-enum { OPT_JSON = 256, OPT_WAIT, OPT_DEAD, OPT_INTERVAL, OPT_LOOKS, OPT_FLIGHT, OPT_RUN, OPT_ONCE };
+enum { OPT_JSON = 256, OPT_WAIT, OPT_DEAD, OPT_INTERVAL, OPT_LOOKS, OPT_FLIGHT, OPT_RUN, OPT_ONCE, OPT_DEVICE };
 
 static const struct argp_option options[] = {
 	{ "store", 's', "URL", 0, "Store of the group (default COVEY_STORE, else that of an ep-run on this host)", 0 },
@@ -70,6 +70,7 @@ static const struct argp_option options[] = {
 	{ "once", OPT_ONCE, NULL, 0, "watch, top: the same as --looks 1", 0 },
 	{ "flight", OPT_FLIGHT, "DIR", 0, "events: records that members left in this COVEY_FLIGHT too", 0 },
 	{ "wait", OPT_WAIT, "MS", OPTION_ARG_OPTIONAL, "Wait until it is done, at most MS (30000)", 0 },
+	{ "device", OPT_DEVICE, NULL, 0, "plan: also what each rank takes on its device", 0 },
 	{ "dead", OPT_DEAD, NULL, 0, "evict: the process is known to be dead", 0 },
 	{ 0 },
 };
@@ -133,6 +134,8 @@ static void check_words(const struct admin *a, struct argp_state *state)
 				   !known[i].max       ? "no rank"
 				   : known[i].max == 1 ? "one number"
 						       : "one or more ranks");
+		if (a->device && strcmp(a->command, "plan"))
+			argp_error(state, "--device belongs to plan");
 		if (a->dead && strcmp(a->command, "evict"))
 			argp_error(state, "--dead belongs to evict");
 		if (a->once && strcmp(a->command, "watch") && strcmp(a->command, "top"))
@@ -178,6 +181,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		return 0;
 	case OPT_FLIGHT:
 		a->flight = arg;
+		return 0;
+	case OPT_DEVICE:
+		a->device = true;
 		return 0;
 	case OPT_DEAD:
 		a->dead = true;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The resources of N ranks. Descriptors and addresses follow from how a member is built: tests/unit/tools/plan.sh
- * compares them with a real group. Memory is the most that slots take; a window's pages are touched as they are used.
+ * The resources of N ranks. Descriptors and addresses follow from how a member is built. Memory is the most that slots
+ * take; a window's pages are touched as they are used. What a device takes is as the library allocates it (needs.h).
  */
 #include <inttypes.h>
 #include <jansson.h>
@@ -11,6 +11,7 @@
 
 #include "admin.h"
 #include "interface.h"
+#include "needs.h"
 
 #define FD_SELF 10	/* loop, store, window, recorder, watcher, listener of this host */
 #define LISTENERS 4	/* addresses in the store for peers on other hosts, at most */
@@ -74,7 +75,35 @@ static struct need work_out(int ranks)
 	return n;
 }
 
-static void print_json(const struct need *n)
+static struct cvy_gpu_needs on_device(const struct need *n)
+{
+	return cvy_gpu_needs_of(n->ranks, setting("COVEY_DEVICE_WINDOW_BYTES", 0));
+}
+
+static json_t *device_json(const struct cvy_gpu_needs *d)
+{
+	return json_pack("{s:i, s:I, s:I, s:I, s:I, s:I, s:i, s:i}", "ranks_most", CVY_GPU_RANKS, "chunk_bytes",
+			 (json_int_t)d->chunks, "own_bytes", (json_int_t)d->own, "window_bytes", (json_int_t)d->window,
+			 "pinned_bytes", (json_int_t)d->pinned, "address_bytes", (json_int_t)d->addresses, "mappings",
+			 d->mappings, "descriptors", d->descriptors);
+}
+
+static void print_device(const struct cvy_gpu_needs *d)
+{
+	printf("the device of each rank, all ranks on one host (this build: at most %d ranks)\n", CVY_GPU_RANKS);
+	printf("  device memory    %10.1f MiB  that the other ranks write into, %.0f MiB each\n",
+	       (double)d->chunks / (1 << 20), (double)CVY_GPU_CHUNK / (1 << 20));
+	printf("                   %10.1f MiB  words, tables, and inputs of operations in place\n",
+	       (double)d->own / (1 << 20));
+	printf("                   %10.1f MiB  registered memory (COVEY_DEVICE_WINDOW_BYTES)\n",
+	       (double)d->window / (1 << 20));
+	printf("  host memory      %10.1f MiB  pinned\n", (double)d->pinned / (1 << 20));
+	printf("  addresses        %10.1f GiB  reserved, no memory behind them\n", (double)d->addresses / (1 << 30));
+	printf("  mappings         %10d      of memory of the other ranks\n", d->mappings);
+	printf("  descriptors      %10d      besides those above\n", d->descriptors);
+}
+
+static void print_json(const struct need *n, const struct cvy_gpu_needs *d)
 {
 	json_t *json =
 		json_pack("{s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:i, s:i, s:i}", "ranks", n->ranks, "max_ranks",
@@ -84,6 +113,8 @@ static void print_json(const struct need *n)
 			  (json_int_t)n->undo, "descriptors_per_rank", n->fd_one_host, "descriptors_per_rank_tcp",
 			  n->fd_one_host_tcp, "descriptors_per_rank_far", n->fd_far);
 
+	if (json && d)
+		json_object_set_new(json, "device", device_json(d));
 	if (json && !json_dumpf(json, stdout, JSON_INDENT(2)))
 		putchar('\n');
 	json_decref(json);
@@ -92,9 +123,18 @@ static void print_json(const struct need *n)
 int admin_plan(const struct admin *a)
 {
 	struct need n = work_out(a->ranks[0]);
+	struct cvy_gpu_needs d = on_device(&n);
 
+	if (a->device && n.ranks > CVY_GPU_RANKS) {
+		fprintf(stderr,
+			"ep-admin: plan --device %d: a group with devices has at most %d ranks in this build; more "
+			"need "
+			"one with -DCOVEY_DEVICE_RANKS, 256 at most\n",
+			n.ranks, CVY_GPU_RANKS);
+		return EXIT_USAGE;
+	}
 	if (a->json) {
-		print_json(&n);
+		print_json(&n, a->device ? &d : NULL);
 		return EXIT_DONE;
 	}
 	printf("%d ranks, at most %d\n\n", n.ranks, n.max_ranks);
@@ -114,5 +154,7 @@ int admin_plan(const struct admin *a)
 	printf("a host with all of them\n");
 	printf("  shared memory    %10.1f MiB  counted against memory, and /dev/shm's limits do not apply to it\n",
 	       (double)n.shm * n.ranks / (1 << 20));
+	if (a->device)
+		print_device(&d);
 	return EXIT_DONE;
 }

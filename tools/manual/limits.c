@@ -55,7 +55,8 @@ static void pair(FILE *file)
 	row(file, "`places`; 0: 1. At most `max_ranks`", "0", COVEY_MAX_RANKS, "`covey_ep_create`: INVAL");
 	row(file, "`experts` x `places`", "", CVY_EP_MAX_PLACES, "`covey_ep_create`: INVAL");
 	head(file, "Device memory");
-	row(file, "ranks of a group with devices", "1", COVEY_DEVICE_MAX_RANKS, "operations on devices: UNSUPPORTED");
+	row(file, "ranks of a group with devices; a build with COVEY_DEVICE_RANKS takes up to 256", "1",
+	    COVEY_DEVICE_MAX_RANKS, "operations on devices: UNSUPPORTED");
 	row(file, "`max_tokens`", "1", COVEY_DEVICE_MAX_TOKENS, refused);
 	row(file, "`hidden`", "8", COVEY_DEVICE_MAX_HIDDEN, refused);
 	row(file, "`experts`, and `experts` x `places`", "1", COVEY_DEVICE_MAX_EXPERTS, refused);

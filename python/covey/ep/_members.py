@@ -248,9 +248,11 @@ class Members:
             at = ctypes.c_void_p()
             check(lib.covey_device_outcome_at(self.live._handle, ctypes.byref(at)), self.live._handle)
             self._words = torch.as_tensor(_DeviceWords(at.value), device=flat.device)
-        ranks = torch.arange(len(flat), device=flat.device).clamp_(max=63)
-        here = self._words[2] & ~self._words[3]  # contributors, but for those whose part is not here
-        flat.copy_(1 - (here >> ranks & 1))
+        words = self._words
+        ranks = torch.arange(len(flat), device=flat.device).clamp_(max=255)
+        # Contributors, but for those whose part is not here: of each 64 ranks a word.
+        here = torch.cat((words[2:3] & ~words[3:4], words[4:7] & ~words[7:10]))
+        flat.copy_(1 - (here[ranks // 64] >> ranks % 64 & 1))
 
     def write_active(self, active: torch.Tensor) -> None:
         """Writes 0 into @active for ranks that took no part in the last operation here."""

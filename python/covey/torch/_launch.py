@@ -168,7 +168,7 @@ class Launcher(_Base):
         self._look.begin(stream)
 
     def _outcome_words(self) -> torch.Tensor:
-        """The last outcome, where the device keeps it: struct covey_device_outcome as four numbers of 64 bits."""
+        """The last outcome, where the device keeps it: struct covey_device_outcome as ten numbers of 64 bits."""
         at = ctypes.c_void_p()
         check_code(lib.covey_device_outcome_at(self.covey._handle, ctypes.byref(at)), self.covey._handle)
         return torch.as_tensor(_DeviceWords(at.value), device=self._cuda)
@@ -336,10 +336,11 @@ class Launcher(_Base):
 
 
 class _DeviceWords:
-    """Four int64 in device memory, for torch."""
+    """struct covey_device_outcome in device memory, for torch: status and epoch, number, mask, missing; from rank 64 on
+    three more of either."""
 
     def __init__(self, address: int):
-        self.__cuda_array_interface__ = {"shape": (4,), "typestr": "<i8", "data": (address, False), "version": 3}
+        self.__cuda_array_interface__ = {"shape": (10,), "typestr": "<i8", "data": (address, False), "version": 3}
 
 
 class _Look:
@@ -347,7 +348,7 @@ class _Look:
 
     def __init__(self, words: torch.Tensor):
         self._words = words
-        self._copy = torch.zeros(4, dtype=torch.int64, pin_memory=True)
+        self._copy = torch.zeros(10, dtype=torch.int64, pin_memory=True)
         self._event = torch.cuda.Event()
         self._begun = False
 
@@ -365,8 +366,10 @@ class _Look:
         if not self._begun:
             return frozenset(), 0, 0
         self._event.synchronize()
-        status_and_epoch, seq, mask, _ = self._copy.tolist()
-        return frozenset(r for r in ranks if not mask >> r & 1), status_and_epoch >> 32 & 0xffffffff, seq
+        words = self._copy.tolist()
+        masks = [words[2], *words[4:7]]
+        missing = frozenset(r for r in ranks if not masks[r // 64] >> r % 64 & 1)
+        return missing, words[0] >> 32 & 0xffffffff, words[1]
 
 
 def _captures(stream: Any) -> bool:

@@ -63,6 +63,16 @@ static void *open_library(char *why, size_t bytes)
 	return library;
 }
 
+/* Why the library cannot be used; @why: what is known without it. */
+static void other_library(const struct cvy_gpu_ops *ops, char *why, size_t bytes)
+{
+	if (ops && (ops->abi & 0xffff) == CVY_GPU_ABI_VERSION)
+		snprintf(why, bytes, "it was built for %u ranks and libcovey for %d: COVEY_DEVICE_RANKS must be alike",
+			 ops->abi >> 16, CVY_GPU_RANKS);
+	else if (ops)
+		snprintf(why, bytes, "it is of another version");
+}
+
 /* The launchers' variable for "the n-th process of this host". */
 static const char *local_rank(void)
 {
@@ -141,8 +151,8 @@ int cvy_device_open(const struct cvy_device_args *args, struct cvy_device **out)
 	d->library = open_library(why, sizeof(why));
 	d->ops = d->library ? dlsym(d->library, CVY_GPU_SYMBOL) : NULL;
 	if (!d->ops || d->ops->abi != CVY_GPU_ABI) {
-		err = cvy_fail(args->box, COVEY_ERR_UNSUPPORTED, -1, 0, "device: no usable libcovey_cuda: %s",
-			       d->ops ? "it is of another version" : why);
+		other_library(d->ops, why, sizeof(why));
+		err = cvy_fail(args->box, COVEY_ERR_UNSUPPORTED, -1, 0, "device: no usable libcovey_cuda: %s", why);
 		cvy_device_close(d);
 		return err;
 	}
@@ -203,6 +213,11 @@ void cvy_device_identity(struct cvy_device *d, const struct cvy_identity *id)
 
 /* ---- calls ---- */
 
+int covey_device_max_ranks(void)
+{
+	return CVY_GPU_RANKS;
+}
+
 int cvy_device_holds(struct cvy_device *d, const void *at)
 {
 	return d && at && d->ops->is_device(d->gpu, at);
@@ -218,7 +233,7 @@ static void launched(struct cvy_device *d, int size, struct covey_result *result
 	result->size = size;
 	result->peer = -1;
 	pthread_mutex_lock(&d->lock);
-	result->mask.word[0] = d->contributors;
+	cvy_device_tell_mask(&result->mask, d->contributors);
 	pthread_mutex_unlock(&d->lock);
 }
 
@@ -318,5 +333,7 @@ int cvy_device_result(struct cvy_device *d, int size, struct covey_result *resul
 	result->status = last.status;
 	result->seq = last.op;
 	result->mask.word[0] = last.mask & ~last.missing;
+	for (int i = 1; i < CVY_RANKS_LONGS; i++)
+		result->mask.word[i] = last.mask_64[i - 1] & ~last.missing_64[i - 1];
 	return 0;
 }

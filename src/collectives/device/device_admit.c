@@ -31,27 +31,28 @@ static struct cvy_device_arrival *arrival_at(struct cvy_device_peer *p, uint32_t
 }
 
 /* The ranks that @outcome let in; they count from here on. */
-static int newcomers(struct cvy_device *d, const struct covey_result *outcome, uint32_t *come)
+static int newcomers(struct cvy_device *d, const struct covey_result *outcome, cvy_ranks *come)
 {
-	uint32_t mask = cvy_device_mask(&outcome->mask), latest = 0;
+	cvy_ranks mask = cvy_device_mask(&outcome->mask), latest = cvy_ranks_none();
 	int known = 1;
 
-	*come = 0;
+	*come = cvy_ranks_none();
 	pthread_mutex_lock(&d->lock);
 	for (int r = 0; r < CVY_GPU_RANKS; r++) {
 		struct cvy_device_peer *p = &d->peer[r];
-		struct cvy_device_arrival *a = mask >> r & 1 ? arrival_at(p, outcome->epoch) : NULL;
+		struct cvy_device_arrival *a = cvy_ranks_has(mask, r) ? arrival_at(p, outcome->epoch) : NULL;
 
-		known = known && (a || !(mask >> r & 1));
+		known = known && (a || !cvy_ranks_has(mask, r));
 		if (!a)
 			continue;
 		if (!a->counted)
-			*come |= 1u << r;
+			*come = cvy_ranks_with(*come, r);
 		a->counted = 1;
 		if (a == &p->arrival[(p->arrivals - 1) % CVY_DEVICE_ARRIVALS])
-			latest |= 1u << r;
+			latest = cvy_ranks_with(latest, r);
 	}
-	d->contributors |= *come & latest & d->roll.members;
+	latest = cvy_ranks_and(cvy_ranks_and(*come, latest), d->roll.members);
+	d->contributors = cvy_ranks_or(d->contributors, latest);
 	pthread_mutex_unlock(&d->lock);
 	return known ? 0 : COVEY_ERR_FENCED;
 }
@@ -76,8 +77,8 @@ static int prepare(struct cvy_device *d, const struct covey_result *outcome, str
 				"device: a safe point of epoch %u is called after more changes than are kept",
 				outcome->epoch);
 	}
-	call->joins = call->admits >> d->rank & 1;
-	*launch = !err && call->admits;
+	call->joins = cvy_ranks_has(call->admits, d->rank);
+	*launch = !err && cvy_ranks_any(call->admits);
 	return err;
 }
 

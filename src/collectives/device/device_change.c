@@ -157,8 +157,8 @@ static void own_have(struct cvy_device *d)
 	memset(h, 0, sizeof(*h));
 	h->op = d->counters.finished / CVY_GPU_QUANTA;
 	/* Words are of the last view that was active here: a removed rank's successor is no contributor. */
-	h->mask = cvy_device_contributors(d) & ~cvy_device_removed(d);
-	h->fresh = !h->mask;
+	h->mask = cvy_ranks_but(cvy_device_contributors(d), cvy_device_removed(d));
+	h->fresh = !cvy_ranks_any(h->mask);
 	if (!h->fresh && h->op < d->begin) /* its kernel does not know it yet */
 		h->op = d->begin;
 	h->spoiled = spoiled(d);
@@ -169,7 +169,7 @@ static void own_have(struct cvy_device *d)
 /* Notes ranks whose process a view lists for the first time: an ADMIT that is called later may count them in. */
 static void note_arrivals(struct cvy_device *d)
 {
-	uint32_t members = cvy_device_mask(&d->view->members);
+	cvy_ranks members = cvy_device_mask(&d->view->members);
 
 	pthread_mutex_lock(&d->lock);
 	CVY_MASK_EACH(r, &d->view->members)
@@ -181,27 +181,27 @@ static void note_arrivals(struct cvy_device *d)
 			continue;
 		p->arrival[p->arrivals++ % CVY_DEVICE_ARRIVALS] = (struct cvy_device_arrival){ inc, d->view->epoch, 0 };
 		d->roll.since[r] = d->view->epoch;
-		d->contributors &= ~(1u << r);
+		d->contributors = cvy_ranks_without(d->contributors, r);
 	}
 	d->roll.members = members;
-	d->contributors &= members;
+	d->contributors = cvy_ranks_and(d->contributors, members);
 	pthread_mutex_unlock(&d->lock);
 }
 
 /* A founder needs no ADMIT. A rank that begins the group again still calls the safe point that let it in. */
-static void count_all(struct cvy_device *d, uint32_t mask)
+static void count_all(struct cvy_device *d, cvy_ranks mask)
 {
 	pthread_mutex_lock(&d->lock);
 	for (int r = 0; r < CVY_GPU_RANKS; r++)
-		if ((mask >> r & 1) && !d->view->member[r].from)
+		if (cvy_ranks_has(mask, r) && !d->view->member[r].from)
 			d->peer[r].arrival[(d->peer[r].arrivals - 1) % CVY_DEVICE_ARRIVALS].counted = 1;
-	d->contributors |= mask;
+	d->contributors = cvy_ranks_or(d->contributors, mask);
 	pthread_mutex_unlock(&d->lock);
 }
 
 void cvy_device_learn(struct cvy_device *d, const struct cvy_view *view, const struct covey_mask *removed)
 {
-	uint32_t left = cvy_device_mask(removed), lost;
+	cvy_ranks left = cvy_device_mask(removed), lost;
 
 	if (!d->view)
 		d->view = cvy_view_dup(view);
@@ -220,20 +220,20 @@ void cvy_device_learn(struct cvy_device *d, const struct cvy_view *view, const s
 	}
 	if (d->phase == CVY_DEVICE_RUNS) /* a first view: nothing runs, and the gate was never open */
 		cvy_device_freeze(d, view->epoch);
-	lost = left & cvy_device_contributors(d);
+	lost = cvy_ranks_and(left, cvy_device_contributors(d));
 	for (int r = 0; r < CVY_GPU_RANKS; r++) {
 		/* A later rank that came before the device was thawed may leave too, with an empty chunk. */
-		if ((lost & ~cvy_device_removed(d)) >> r & 1)
+		if (cvy_ranks_has(cvy_ranks_but(lost, cvy_device_removed(d)), r))
 			d->peer[r].left = d->peer[r].in;
-		if (left >> r & 1)
+		if (cvy_ranks_has(left, r))
 			cvy_device_forget_outrun(d, r);
-		if (left >> r & 1)
+		if (cvy_ranks_has(left, r))
 			cvy_device_queue_fence(d, r);
-		if ((left >> r & 1) && d->peer[r].inc && cvy_device_fresh_chunk(d, r))
+		if (cvy_ranks_has(left, r) && d->peer[r].inc && cvy_device_fresh_chunk(d, r))
 			cvy_device_broken(d, "a fence");
 	}
 	cvy_device_gone_turn(d, lost, CVY_GONE_REMOVE);
-	cvy_device_gone_turn(d, UINT32_MAX, CVY_GONE_UNASK);
+	cvy_device_gone_turn(d, cvy_ranks_all(), CVY_GONE_UNASK);
 	take_turn(d, CVY_DEVICE_LEARN);
 	own_have(d);
 	note_arrivals(d);
@@ -244,18 +244,18 @@ void cvy_device_learn(struct cvy_device *d, const struct cvy_view *view, const s
 }
 
 /* Ranks that have taken part, and the most operations that one of them has completed. */
-static uint32_t taken_part(const struct cvy_device *d, uint32_t members, uint64_t *base, int *holder)
+static cvy_ranks taken_part(const struct cvy_device *d, cvy_ranks members, uint64_t *base, int *holder)
 {
-	uint32_t old = 0;
+	cvy_ranks old = cvy_ranks_none();
 
 	*base = 0;
 	*holder = -1;
 	for (int r = 0; r < CVY_GPU_RANKS; r++) {
 		const struct cvy_device_have *h = &d->peer[r].have;
 
-		if (!(members >> r & 1) || h->fresh)
+		if (!cvy_ranks_has(members, r) || h->fresh)
 			continue;
-		old |= 1u << r;
+		old = cvy_ranks_with(old, r);
 		if (*holder < 0 || h->op > *base) {
 			*base = h->op;
 			*holder = r;
@@ -268,17 +268,17 @@ static uint32_t taken_part(const struct cvy_device *d, uint32_t members, uint64_
  * If no member has taken part: the ranks that were let in first. If all earlier ranks are gone, the others' ADMITs are
  * still in their streams, behind operations that later ranks do not call.
  */
-static uint32_t founders(const struct cvy_device *d, uint32_t members)
+static cvy_ranks founders(const struct cvy_device *d, cvy_ranks members)
 {
-	uint32_t first = 0;
+	cvy_ranks first = cvy_ranks_none();
 	uint64_t from = CVY_PENDING;
 
 	for (int r = 0; r < CVY_GPU_RANKS; r++) {
-		if (!(members >> r & 1) || d->view->member[r].from > from)
+		if (!cvy_ranks_has(members, r) || d->view->member[r].from > from)
 			continue;
-		first = d->view->member[r].from < from ? 0 : first;
+		first = d->view->member[r].from < from ? cvy_ranks_none() : first;
 		from = d->view->member[r].from;
-		first |= 1u << r;
+		first = cvy_ranks_with(first, r);
 	}
 	return first;
 }
@@ -287,19 +287,20 @@ static uint32_t founders(const struct cvy_device *d, uint32_t members)
  * Contributors and base of the next words, from all members' numbers, so the same on all. Newcomers count if a member
  * has completed the ADMIT that lets them in: the others complete it too.
  */
-static void conclude(struct cvy_device *d, uint32_t *mask, uint64_t *base, int *holder, uint32_t *fail)
+static void conclude(struct cvy_device *d, cvy_ranks *mask, uint64_t *base, int *holder, uint32_t *fail)
 {
-	uint32_t members = cvy_device_mask(&d->view->members);
-	uint32_t old = taken_part(d, members, base, holder);
+	cvy_ranks members = cvy_device_mask(&d->view->members);
+	cvy_ranks old = taken_part(d, members, base, holder);
 
 	*fail = 0;
 	for (int r = 0; r < CVY_GPU_RANKS; r++) {
 		const struct cvy_device_have *h = &d->peer[r].have;
 
-		if ((old >> r & 1) && h->spoiled && h->op == *base)
+		if (cvy_ranks_has(old, r) && h->spoiled && h->op == *base)
 			*fail = CVY_GPU_FAILS;
 	}
-	*mask = old ? d->peer[*holder].have.mask & members : founders(d, members & ~cvy_device_mask(&d->view->pending));
+	*mask = cvy_ranks_any(old) ? cvy_ranks_and(d->peer[*holder].have.mask, members)
+				   : founders(d, cvy_ranks_but(members, cvy_device_mask(&d->view->pending)));
 }
 
 void cvy_device_tell_repaired(struct cvy_device *d)
@@ -309,12 +310,12 @@ void cvy_device_tell_repaired(struct cvy_device *d)
 	release(d, &d->held_repaired);
 }
 
-static uint64_t generations(const struct cvy_device *d, int out)
+static cvy_generations generations(const struct cvy_device *d, int out)
 {
-	uint64_t all = 0;
+	cvy_generations all = cvy_generations_none();
 
 	for (int r = 0; r < CVY_GPU_RANKS; r++)
-		all |= (uint64_t)(out ? d->peer[r].out : d->peer[r].in) << (2 * r);
+		all = cvy_generations_with(all, r, out ? d->peer[r].out : d->peer[r].in);
 	return all;
 }
 
@@ -366,7 +367,7 @@ static int knows_what_it_lacks(struct cvy_device *d)
 }
 
 /* @begins: takes the others' number and counts for this rank. */
-static void set_lanes(struct cvy_device *d, uint32_t mask, uint32_t fail, int begins)
+static void set_lanes(struct cvy_device *d, cvy_ranks mask, uint32_t fail, int begins)
 {
 	for (int i = 0; i < CVY_GPU_LANES; i++) {
 		const struct cvy_gpu_lane *was = &d->counters.lane[i];
@@ -401,12 +402,13 @@ static int is_partly_done(const struct cvy_device *d, uint64_t base)
 }
 
 /* Own words of the view: contributors, first operation, and the holder of earlier ones. 0: not yet, or never. */
-static int settle(struct cvy_device *d, uint32_t mask, uint64_t base, int holder, uint32_t fail)
+static int settle(struct cvy_device *d, cvy_ranks mask, uint64_t base, int holder, uint32_t fail)
 {
 	const struct cvy_device_have *h = &d->peer[d->rank].have;
-	int begins = h->fresh && (mask >> d->rank & 1);
+	int begins = h->fresh && cvy_ranks_has(mask, d->rank);
 	uint64_t own = begins ? cvy_device_first_operation(d, holder) : h->op;
-	uint32_t partly = !h->fresh && is_partly_done(d, base), gone = 0;
+	uint32_t partly = !h->fresh && is_partly_done(d, base);
+	cvy_ranks gone = cvy_device_removed(d);
 
 	d->lags = (begins || !h->fresh) && own < base ? base : 0;
 	if (d->lags && !knows_what_it_lacks(d))
@@ -415,19 +417,18 @@ static int settle(struct cvy_device *d, uint32_t mask, uint64_t base, int holder
 	if (d->lags && !knows_how_it_ended(d, own))
 		return 0;
 	if (d->lags) /* it may have had no words of ranks that came and left since */
-		gone = cvy_device_named_since(d, own) & ~mask;
+		gone = cvy_ranks_or(gone, cvy_ranks_but(cvy_device_named_since(d, own), mask));
 	if (begins)
 		d->begin = d->roll.begin = own;
-	d->verdict = (struct cvy_gpu_verdict){
-		.epoch = d->view->epoch, .base = base, .gone = cvy_device_removed(d) | gone, .partly = partly
-	};
+	d->verdict = (struct cvy_gpu_verdict){ .epoch = d->view->epoch, .base = base, .gone = gone, .partly = partly };
 	set_lanes(d, mask, d->lags || partly ? fail | CVY_GPU_LAGS : fail, begins);
 	return 1;
 }
 
 void cvy_device_reconcile(struct cvy_device *d)
 {
-	uint32_t mask, fail;
+	uint32_t fail;
+	cvy_ranks mask;
 	uint64_t base;
 	int holder;
 
@@ -500,7 +501,7 @@ void cvy_device_thaw(struct cvy_device *d)
 static void end_lanes(const struct cvy_device *d, struct cvy_gpu_lane *lanes)
 {
 	for (int i = 0; i < CVY_GPU_LANES; i++)
-		lanes[i] = (struct cvy_gpu_lane){ 0, d->epoch + 1,	1u << d->rank,
+		lanes[i] = (struct cvy_gpu_lane){ 0, d->epoch + 1,	cvy_ranks_one(d->rank),
 						  0, generations(d, 0), generations(d, 1) };
 }
 

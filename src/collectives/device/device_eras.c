@@ -31,7 +31,7 @@ void cvy_device_tell_eras(const struct cvy_device *d, struct cvy_device_have *ha
 	begin_era(have->era, &have->eras, here->era);
 }
 
-void cvy_device_take_eras(struct cvy_device *d, int holder, uint64_t base, uint32_t mask, uint32_t fails)
+void cvy_device_take_eras(struct cvy_device *d, int holder, uint64_t base, cvy_ranks mask, uint32_t fails)
 {
 	struct cvy_gpu_roll *roll = &d->roll;
 
@@ -56,12 +56,12 @@ uint64_t cvy_device_first_operation(const struct cvy_device *d, int holder)
 	return era && era->epoch ? era->op + 1 : 0;
 }
 
-uint32_t cvy_device_named_since(const struct cvy_device *d, uint64_t op)
+cvy_ranks cvy_device_named_since(const struct cvy_device *d, uint64_t op)
 {
-	uint32_t mask = 0;
+	cvy_ranks mask = cvy_ranks_none();
 
 	for (uint32_t i = d->roll.eras; i--;) {
-		mask |= d->roll.era[i].mask;
+		mask = cvy_ranks_or(mask, d->roll.era[i].mask);
 		if (d->roll.era[i].op <= op)
 			break;
 	}

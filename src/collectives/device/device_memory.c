@@ -67,6 +67,12 @@ int cvy_device_peers(struct cvy_device *d, struct covey_device_peers *out)
 	if (!d->window_bytes || !d->ops->peers)
 		return cvy_fail(d->box, COVEY_ERR_UNSUPPORTED, -1, 0,
 				"device_peers: device_window_bytes is 0: with a size, peers map that much memory");
+	if (CVY_GPU_IS_WIDE)
+		return cvy_fail(
+			d->box, COVEY_ERR_UNSUPPORTED, -1, 0,
+			"device_peers: kernels of the application reach the peers of a library for 32 ranks, this "
+			"one is for %d (COVEY_DEVICE_RANKS)",
+			CVY_GPU_RANKS);
 	*out = (struct covey_device_peers){ .rank = d->rank };
 	d->ops->peers(d->gpu, out);
 	return 0;

@@ -32,14 +32,13 @@ static int refuse(struct cvy_device *d, int err, const struct cvy_device_message
 /* Epoch from which the peer has its rank; 0: captured, for any process that has the rank at replay. */
 static int since_of(struct cvy_device *d, const struct cvy_device_message *m, uint32_t *since)
 {
-	const uint32_t both = 1u << m->peer | 1u << d->rank;
 	int admitted;
 
 	*since = 0;
 	if (cvy_device_capturing(d, m->stream))
 		return 0;
 	pthread_mutex_lock(&d->lock);
-	admitted = (d->contributors & both) == both;
+	admitted = cvy_ranks_has(d->contributors, m->peer) && cvy_ranks_has(d->contributors, d->rank);
 	*since = d->roll.since[m->peer];
 	pthread_mutex_unlock(&d->lock);
 	return admitted ? 0 : refuse(d, COVEY_ERR_PEER, m, "its peer is no member, or was not admitted yet");
@@ -54,7 +53,9 @@ static int check(struct cvy_device *d, const struct cvy_device_message *m, uint3
 	if (!d->message)
 		return refuse(d, COVEY_ERR_UNSUPPORTED, m, "this libcovey_cuda has no messages");
 	if (m->peer >= CVY_GPU_RANKS)
-		return refuse(d, COVEY_ERR_PEER, m, "ranks of a group with devices are 0 to 31");
+		return cvy_fail(d->box, COVEY_ERR_PEER, m->peer, d->epoch,
+				"%s: ranks of a group with devices are 0 to %d", m->sending ? "send" : "recv",
+				CVY_GPU_RANKS - 1);
 	if (m->peer != d->rank && cvy_device_is_far(d, m->peer))
 		return refuse(d, COVEY_ERR_UNSUPPORTED, m, "messages on devices are for the ranks of one host");
 	return since_of(d, m, since);
@@ -136,7 +137,7 @@ static void tell(const struct batch *b, int peer, int at)
 			continue;
 		memset(result, 0, sizeof(*result));
 		result->epoch = b->d->epoch;
-		result->mask.word[0] = (uint64_t)1 << peer | (uint64_t)1 << b->d->rank;
+		cvy_device_tell_mask(&result->mask, cvy_ranks_with(cvy_ranks_one(peer), b->d->rank));
 		result->bytes = b->all.message[at].bytes;
 		result->peer = peer;
 		result->tag = b->all.message[at].tag;

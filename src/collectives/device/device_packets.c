@@ -36,30 +36,30 @@ struct cvy_device_packets { /* from a SLOTS */
 	uint8_t data[];
 };
 
-void cvy_device_gone_turn(struct cvy_device *d, uint32_t ranks, enum cvy_device_gone_turn turn)
+void cvy_device_gone_turn(struct cvy_device *d, cvy_ranks ranks, enum cvy_device_gone_turn turn)
 {
 	for (int r = 0; r < CVY_GPU_RANKS; r++)
-		if (ranks >> r & 1)
+		if (cvy_ranks_has(ranks, r))
 			d->peer[r].gone = cvy_device_gone_next(d->peer[r].gone, turn);
 }
 
-static uint32_t in_state(const struct cvy_device *d, enum cvy_device_gone gone)
+static cvy_ranks in_state(const struct cvy_device *d, enum cvy_device_gone gone)
 {
-	uint32_t mask = 0;
+	cvy_ranks mask = cvy_ranks_none();
 
 	for (int r = 0; r < CVY_GPU_RANKS; r++)
-		mask |= (uint32_t)(d->peer[r].gone == gone) << r;
+		mask = cvy_ranks_with_if(mask, r, d->peer[r].gone == gone);
 	return mask;
 }
 
-uint32_t cvy_device_removed(const struct cvy_device *d)
+cvy_ranks cvy_device_removed(const struct cvy_device *d)
 {
-	return ~in_state(d, CVY_GONE_NOT);
+	return cvy_ranks_but(cvy_ranks_all(), in_state(d, CVY_GONE_NOT));
 }
 
 int cvy_device_awaits_packets(const struct cvy_device *d)
 {
-	return in_state(d, CVY_GONE_ASKED) != 0;
+	return cvy_ranks_any(in_state(d, CVY_GONE_ASKED));
 }
 
 void cvy_device_forget_packets(struct cvy_device *d)
@@ -70,7 +70,7 @@ void cvy_device_forget_packets(struct cvy_device *d)
 		d->packets = x->next;
 		free(x);
 	}
-	cvy_device_gone_turn(d, UINT32_MAX, CVY_GONE_USED);
+	cvy_device_gone_turn(d, cvy_ranks_all(), CVY_GONE_USED);
 }
 
 /* Forgets incomplete packets of a rank: they are asked for again. */
@@ -148,7 +148,7 @@ void cvy_device_ask(struct cvy_device *d, int holder)
 	 * ever stopped there are no lanes in what it says, and operation 0 has not entered either.
 	 */
 	nobody = p->private_parts || !p->lanes || p->op != d->peer[d->rank].have.op;
-	cvy_device_gone_turn(d, UINT32_MAX, nobody ? CVY_GONE_UNASK : CVY_GONE_ASK);
+	cvy_device_gone_turn(d, cvy_ranks_all(), nobody ? CVY_GONE_UNASK : CVY_GONE_ASK);
 	forget_parts(d);
 	for (const struct cvy_device_packets *x = d->packets; x; x = x->next)
 		store(d, x);
@@ -223,7 +223,7 @@ void cvy_device_got_slots(struct cvy_device *d, const struct cvy_msg *msg)
 	if (s.last) {
 		read_passed(d, s.gone);
 		store_passed(d, s.gone);
-		cvy_device_gone_turn(d, 1u << s.gone, CVY_GONE_COME);
+		cvy_device_gone_turn(d, cvy_ranks_one(s.gone), CVY_GONE_COME);
 	}
 	cvy_device_tell_repaired(d);
 }

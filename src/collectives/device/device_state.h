@@ -61,7 +61,7 @@ struct cvy_device_have {
 	uint64_t op;	  /* operations completed */
 	uint32_t fresh;	  /* has taken part in none: takes number and counts from the others */
 	uint32_t spoiled; /* the operation under way cannot be done again */
-	uint32_t mask;	  /* contributors until now */
+	cvy_ranks mask;	  /* contributors until now */
 	uint32_t eras;
 	struct cvy_gpu_era era[CVY_GPU_ERAS]; /* eras in which operations below `op` ended */
 	struct cvy_gpu_admitted admitted;     /* era.epoch 0: no rank was let in since the group began */
@@ -189,11 +189,11 @@ struct cvy_device {
 	struct cvy_device_peer peer[CVY_GPU_RANKS];
 	struct cvy_device_queues queues;
 
-	uint32_t epoch;	       /* of the words that the device has */
-	uint32_t contributors; /* to the next launch, as far as is known here; read by calls */
-	int ended;	       /* read by calls */
-	int join_ms;	       /* also the limit for an answer to a queue's message */
-	pthread_mutex_t lock;  /* of arrivals, contributors and held events; phase is written under it, by the agent */
+	uint32_t epoch;		/* of the words that the device has */
+	cvy_ranks contributors; /* to the next launch, as far as is known here; read by calls */
+	int ended;		/* read by calls */
+	int join_ms;		/* also the limit for an answer to a queue's message */
+	pthread_mutex_t lock;	/* of arrivals, contributors and held events; phase is written under it, by the agent */
 	struct cvy_device_drain drain;
 	enum cvy_device_phase phase;
 	uint64_t freeze_ns,
@@ -228,23 +228,30 @@ void cvy_device_forget_outrun(struct cvy_device *d, int rank);
 /* device_eras.c: how operations ended that a member may lack */
 void cvy_device_tell_eras(const struct cvy_device *d, struct cvy_device_have *have);
 /* From @holder, which completed all below @base; from @base on the era is this view's. -1: nobody has taken part. */
-void cvy_device_take_eras(struct cvy_device *d, int holder, uint64_t base, uint32_t mask, uint32_t fails);
+void cvy_device_take_eras(struct cvy_device *d, int holder, uint64_t base, cvy_ranks mask, uint32_t fails);
 uint64_t cvy_device_first_operation(const struct cvy_device *d, int holder); /* of an admitted rank without any */
-uint32_t cvy_device_named_since(const struct cvy_device *d, uint64_t op);    /* contributors from @op on */
+cvy_ranks cvy_device_named_since(const struct cvy_device *d, uint64_t op);   /* contributors from @op on */
 
 int cvy_device_window_open(struct cvy_device *d, size_t bytes); /* device_memory.c */
 void cvy_device_window_close(struct cvy_device *d);
-/* Contributors in the device's words at the freeze; 0: this rank is not yet one of them. */
-static inline uint32_t cvy_device_contributors(const struct cvy_device *d)
+/* Contributors in the device's words at the freeze; none: this rank is not yet one of them. */
+static inline cvy_ranks cvy_device_contributors(const struct cvy_device *d)
 {
-	uint32_t mask = d->counters.lane[0].mask;
+	cvy_ranks mask = d->counters.lane[0].mask;
 
-	return mask >> d->rank & 1 ? mask : 0;
+	return cvy_ranks_has(mask, d->rank) ? mask : cvy_ranks_none();
 }
 
-static inline uint32_t cvy_device_mask(const struct covey_mask *mask)
+static inline cvy_ranks cvy_device_mask(const struct covey_mask *mask)
 {
-	return (uint32_t)mask->word[0];
+	return cvy_ranks_of_longs(mask->word);
+}
+
+/* @mask has no other ranks. */
+static inline void cvy_device_tell_mask(struct covey_mask *mask, cvy_ranks ranks)
+{
+	for (int i = 0; i < CVY_RANKS_LONGS; i++)
+		mask->word[i] = cvy_ranks_long(ranks, i);
 }
 
 /* Gives up this rank's membership with the formatted cause: it cannot answer for its device. Any thread. */
@@ -271,8 +278,8 @@ void cvy_device_ask(struct cvy_device *d, int holder); /* device_packets.c */
 void cvy_device_got_want(struct cvy_device *d, const struct cvy_msg *msg);
 void cvy_device_got_slots(struct cvy_device *d, const struct cvy_msg *msg);
 void cvy_device_forget_packets(struct cvy_device *d);
-void cvy_device_gone_turn(struct cvy_device *d, uint32_t ranks, enum cvy_device_gone_turn turn);
-uint32_t cvy_device_removed(const struct cvy_device *d); /* since the device was last frozen with nothing lacking */
+void cvy_device_gone_turn(struct cvy_device *d, cvy_ranks ranks, enum cvy_device_gone_turn turn);
+cvy_ranks cvy_device_removed(const struct cvy_device *d); /* since the device was last frozen with nothing lacking */
 int cvy_device_awaits_packets(const struct cvy_device *d);
 
 /* device_queue.c */

@@ -58,9 +58,10 @@ static struct cvy_ep_shape_gpu shape_of(const struct covey_ep *ep)
 	return s;
 }
 
-_Static_assert(COVEY_DEVICE_MAX_RANKS == CVY_GPU_RANKS && COVEY_DEVICE_MAX_TOKENS == CVY_EP_TOKENS &&
-		       COVEY_DEVICE_MAX_HIDDEN == CVY_EP_HIDDEN && COVEY_DEVICE_MAX_EXPERTS == CVY_EP_EXPERTS &&
-		       COVEY_DEVICE_MAX_LANES == CVY_GPU_LANES,
+_Static_assert(COVEY_DEVICE_MAX_TOKENS == CVY_EP_TOKENS && COVEY_DEVICE_MAX_HIDDEN == CVY_EP_HIDDEN &&
+		       COVEY_DEVICE_MAX_EXPERTS == CVY_EP_EXPERTS &&
+		       (CVY_GPU_IS_WIDE ||
+			(COVEY_DEVICE_MAX_RANKS == CVY_GPU_RANKS && COVEY_DEVICE_MAX_LANES == CVY_GPU_LANES)),
 	       "covey.h says what kernels take");
 
 int cvy_ep_device_takes(const struct cvy_ep_shape *s, int size, char *why, size_t bytes)
@@ -106,7 +107,7 @@ static void tables_of(const struct covey_ep *ep, struct cvy_ep_tables *t)
 	int at = 0;
 
 	memset(t, 0, sizeof(*t));
-	memset(t->owner, CVY_EP_NOBODY, sizeof(t->owner));
+	memset(t->owner, 0xff, sizeof(t->owner)); /* CVY_EP_NOBODY */
 	for (int r = 0; r < ep->size; r++) {
 		t->first[r] = (uint16_t)at;
 		for (int e = 0; e < cvy_ep_all_places(&ep->shape); e++) {
@@ -154,6 +155,8 @@ static int lay_out(struct covey_ep *ep)
 	}
 	shape = shape_of(ep);
 	lanes = ep->lanes ? ep->lanes : cvy_ep_lanes_of(&shape);
+	if (lanes > CVY_GPU_LANES) /* a build for more ranks has fewer */
+		lanes = CVY_GPU_LANES;
 	if (!cvy_ep_form_of(&shape, lanes, 0, &x->form[0]) || !cvy_ep_form_of(&shape, lanes, 1, &x->form[1]))
 		err = cvy_fail(cvy_handle_box(ep->group), COVEY_ERR_UNSUPPORTED, -1, 0,
 			       "devices do not take rows of hidden %d for top_k %d, with %d experts on one rank",
@@ -201,7 +204,7 @@ COVEY_API size_t covey_ep_route_bytes(const struct covey_ep *ep)
 	return cvy_ep_route_bytes(ep->size, ep->shape.tokens, ep->shape.top_k, cvy_ep_places(&ep->shape));
 }
 
-/* Fills the fields of both kinds. The route: a head of 16 bytes, rows, their weights, the own tokens' experts. */
+/* Fills the fields of both kinds. The route: a head, rows, their weights, the own tokens' experts. */
 static void fill(const struct covey_ep *ep, struct cvy_ep_args *a, int combine, uint8_t *route, int num_tokens)
 {
 	const struct cvy_ep_pack *pack = cvy_ep_pack_of(ep->shape.preset);
@@ -227,8 +230,8 @@ static void fill(const struct covey_ep *ep, struct cvy_ep_args *a, int combine, 
 	a->fp16 = ep->dtype == COVEY_FLOAT16;
 	a->once = pack->once;
 	a->per_rank = a->once || ep->combine_as == COVEY_EP_PER_RANK;
-	a->lost = (uint32_t *)(void *)route;
-	a->route = (int32_t *)(void *)(route + 16);
+	a->lost = (cvy_ranks *)(void *)route;
+	a->route = (int32_t *)(void *)(route + CVY_EP_ROUTE_HEAD);
 	a->route_weights = (float *)(void *)(a->route + items);
 	a->sent = a->route + 2 * items;
 }

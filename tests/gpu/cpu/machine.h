@@ -39,7 +39,7 @@
 #undef __noinline__
 #define __noinline__ __attribute__((noinline))
 
-#define CVY_EP_THREADS 64
+#define CVY_EP_THREADS (CVY_GPU_RANKS > 64 ? CVY_GPU_RANKS : 64)
 #define CVY_EP_BULK_TOKENS 2 /* of a lane */
 #define CVY_LOOKS 4	     /* then the others of a CTA go on */
 #define CVY_GPU_RING 256     /* pieces of messages: one that is longer takes a moment only */

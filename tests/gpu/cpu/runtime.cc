@@ -306,6 +306,14 @@ static void write_words(void *to, const void *from, size_t bytes)
 	__atomic_thread_fence(__ATOMIC_SEQ_CST);
 }
 
+/* Pages that become zero cost nothing: as many chunks as a large group has would not find room on a machine. */
+static int write_zeros(void *to, const void *from, size_t bytes)
+{
+	const uint8_t *v = (const uint8_t *)from;
+
+	return bytes >= 1 << 20 && !v[0] && !memcmp(v, v + 1, bytes - 1) && !madvise(to, bytes, MADV_REMOVE);
+}
+
 cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind)
 {
 	legacy()->wait();
@@ -319,7 +327,10 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
 	std::lock_guard<std::mutex> context(cpu_context);
 
 	ALIVE();
-	of(s)->add([=] { write_words(to, from, bytes); });
+	of(s)->add([=] {
+		if (!write_zeros(to, from, bytes))
+			write_words(to, from, bytes);
+	});
 	return cudaSuccess;
 }
 

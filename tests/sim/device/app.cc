@@ -362,8 +362,8 @@ static int call_ep(struct process *p, const struct op *o, struct buffers *b)
 	a.range = (int64_t *)b->at[RANGE];
 	a.recv_experts = (int32_t *)b->at[NAMED];
 	a.recv_weights = (float *)b->at[NAMED_WEIGHTS];
-	a.lost = (uint32_t *)b->at[ROUTE];
-	a.route = (int32_t *)(b->at[ROUTE] + 16);
+	a.lost = (cvy_ranks *)b->at[ROUTE];
+	a.route = (int32_t *)(b->at[ROUTE] + CVY_EP_ROUTE_HEAD);
 	a.route_weights = (float *)(a.route + items);
 	a.sent = a.route + 2 * items;
 	a.active = o->timeout_ms && !combine ? (int32_t *)b->at[ACTIVE] : NULL;
@@ -555,7 +555,7 @@ static void tables_of(struct cvy_ep_tables *t)
 	int at = 0;
 
 	memset(t, 0, sizeof(*t));
-	memset(t->owner, CVY_EP_NOBODY, sizeof(t->owner));
+	memset(t->owner, 0xff, sizeof(t->owner)); /* CVY_EP_NOBODY */
 	for (int r = 0; r < setup.size; r++) {
 		t->first[r] = (uint16_t)at;
 		for (int e = 0; e < setup.shape.experts; e++) {

@@ -19,9 +19,9 @@ static void same(struct process *p, size_t op, const char *of, const void *got, 
 
 			sim_fail("G3",
 				 "rank %d, operation %zu of kind %d: %s: byte %zu is %02x, not %02x (epoch %u, mask "
-				 "%x, missing %x)",
-				 p->rank, op, plan[op].kind, of, i, g[i], w[i], s->epoch, (unsigned)s->mask,
-				 (unsigned)s->missing);
+				 "%llx, missing %llx)",
+				 p->rank, op, plan[op].kind, of, i, g[i], w[i], s->epoch, (unsigned long long)s->mask,
+				 (unsigned long long)s->missing);
 			return;
 		}
 }
@@ -37,7 +37,7 @@ struct room {
 	std::vector<int64_t> range;
 };
 
-static struct oracle oracle_of(const struct step *s, uint32_t members)
+static struct oracle oracle_of(const struct step *s, uint64_t members)
 {
 	struct oracle o = {};
 
@@ -190,11 +190,11 @@ static void check_dispatch(struct process *p, size_t op)
 	const struct cvy_gpu_status *s = &p->outcome[op].status;
 	struct step *step = &steps[plan[op].step];
 	struct buffers *b = &p->buffers[plan[op].step];
-	struct oracle o = oracle_of(step, (uint32_t)(s->mask & ~s->missing));
+	struct oracle o = oracle_of(step, (s->mask & ~s->missing));
 	int el, bins = app_bins(p->rank, &el);
 	struct room room;
 
-	o.living = b->living = (uint32_t)s->mask;
+	o.living = b->living = s->mask;
 	give_room(&o.rank[p->rank], p->rank, &room);
 	oracle_dispatch(&o, p->rank);
 	same(p, op, "count", b->at[COUNT], room.count.data(), b->bytes[COUNT]);
@@ -211,15 +211,15 @@ static void check_dispatch(struct process *p, size_t op)
 	}
 	if (b->bytes[ARRIVED])
 		check_arrived(p, op, b, &room, bins);
-	if (*(uint32_t *)b->at[ROUTE] != s->missing)
-		sim_fail("G3", "rank %d, operation %zu: the route lacks %x, the status says %x", p->rank, op,
-			 *(uint32_t *)b->at[ROUTE], (unsigned)s->missing);
+	if (low_ranks(*(cvy_ranks *)b->at[ROUTE]) != s->missing)
+		sim_fail("G3", "rank %d, operation %zu: the route lacks %llx, the status says %llx", p->rank, op,
+			 (unsigned long long)low_ranks(*(cvy_ranks *)b->at[ROUTE]), (unsigned long long)s->missing);
 	step->dispatched[p->rank] = p;
 	b->dispatched = 1;
 }
 
 /* What a combine gives @p with the parts of @members; 0: one of them has no dispatch. */
-static int combined(struct process *p, size_t op, uint32_t members, std::vector<uint8_t> *out)
+static int combined(struct process *p, size_t op, uint64_t members, std::vector<uint8_t> *out)
 {
 	struct step *step = &steps[plan[op].step];
 	struct buffers *b = &p->buffers[plan[op].step];
@@ -251,13 +251,13 @@ static int kept(struct process *p, size_t op, size_t at, size_t bytes)
 {
 	const struct cvy_gpu_status *s = &p->outcome[op].status;
 	const uint8_t *got = (const uint8_t *)p->buffers[plan[op].step].at[OUT] + at;
-	uint32_t missing = (uint32_t)(s->mask & s->missing);
+	uint64_t missing = s->mask & s->missing;
 	std::vector<uint8_t> out;
 
 	if (setup.form[1].steps == 1)
 		return 0;
-	for (uint32_t some = missing; some; some = (some - 1) & missing)
-		if (!combined(p, op, (uint32_t)(s->mask & ~s->missing) | some, &out)) /* nobody knows yet what it had */
+	for (uint64_t some = missing; some; some = (some - 1) & missing)
+		if (!combined(p, op, (s->mask & ~s->missing) | some, &out)) /* nobody knows yet what it had */
 			return 1;
 		else if (!memcmp(got, &out[at], bytes))
 			return 1;
@@ -271,7 +271,7 @@ static void check_combine(struct process *p, size_t op)
 	size_t token = (size_t)setup.shape.hidden * 2;
 	std::vector<uint8_t> out;
 
-	if (!combined(p, op, (uint32_t)(s->mask & ~s->missing), &out)) {
+	if (!combined(p, op, (s->mask & ~s->missing), &out)) {
 		sim_fail("G3", "rank %d, operation %zu: a part of a rank which has no dispatch", p->rank, op);
 		return;
 	}
@@ -285,7 +285,7 @@ static void check_combine(struct process *p, size_t op)
 
 /* ---- collectives ---- */
 
-static int32_t expected(const struct op *o, const struct step *s, int rank, uint32_t members, size_t i)
+static int32_t expected(const struct op *o, const struct step *s, int rank, uint64_t members, size_t i)
 {
 	size_t block = i / o->count, at = i % o->count;
 	uint32_t sum = 0;
@@ -312,10 +312,10 @@ static void check_plain(struct process *p, size_t op)
 	int blocks = o->kind == CVY_GPU_ALLGATHER || o->kind == CVY_GPU_ALLTOALL ? setup.size : 1;
 
 	if (s->missing && !cvy_gpu_is_private(o->kind))
-		sim_fail("G3", "rank %d, operation %zu of kind %d is not private and lacks %x", p->rank, op, o->kind,
-			 (unsigned)s->missing);
+		sim_fail("G3", "rank %d, operation %zu of kind %d is not private and lacks %llx", p->rank, op, o->kind,
+			 (unsigned long long)s->missing);
 	for (size_t i = 0; i < o->count * (size_t)blocks; i++) {
-		int32_t want = expected(o, step, p->rank, (uint32_t)(s->mask & ~s->missing), i);
+		int32_t want = expected(o, step, p->rank, (s->mask & ~s->missing), i);
 
 		if (got[i] != want) {
 			same(p, op, "recv", &got[i], &want, 4);
@@ -400,11 +400,11 @@ static void check_alike(struct process *p, size_t op)
 		if (!same_status(op, mine, theirs) || mine->epoch != theirs->epoch || mine->op != theirs->op ||
 		    mine->mask != theirs->mask)
 			sim_fail("G2",
-				 "operation %zu of kind %d: rank %d has status %d epoch %u number %llu mask %x, rank "
-				 "%d has %d, %u, %llu, %x",
+				 "operation %zu of kind %d: rank %d has status %d epoch %u number %llu mask %llx, rank "
+				 "%d has %d, %u, %llu, %llx",
 				 op, plan[op].kind, p->rank, mine->status, mine->epoch, (unsigned long long)mine->op,
-				 (unsigned)mine->mask, q->rank, theirs->status, theirs->epoch,
-				 (unsigned long long)theirs->op, (unsigned)theirs->mask);
+				 (unsigned long long)mine->mask, q->rank, theirs->status, theirs->epoch,
+				 (unsigned long long)theirs->op, (unsigned long long)theirs->mask);
 	}
 }
 
@@ -413,8 +413,8 @@ static void check_alike(struct process *p, size_t op)
 struct words { /* with which the members of a view go on */
 	int known;
 	uint64_t base;
-	uint32_t mask;
-	uint32_t members;
+	uint64_t mask;
+	uint64_t members;
 };
 static std::vector<struct words> words; /* by epoch */
 
@@ -448,8 +448,9 @@ static void check_view(struct process *p, size_t op)
 			 "%u and had an outcome of %u",
 			 p->rank, (int)p->inc, op, plan[op].kind, s->epoch, p->learned->epoch, before);
 	else if (s->mask & ~(uint64_t)v->members || s->missing & ~s->mask)
-		sim_fail("G1", "rank %d, operation %zu of kind %d: epoch %u has members %x, mask %x, missing %x",
-			 p->rank, op, plan[op].kind, s->epoch, v->members, (unsigned)s->mask, (unsigned)s->missing);
+		sim_fail("G1", "rank %d, operation %zu of kind %d: epoch %u has members %llx, mask %llx, missing %llx",
+			 p->rank, op, plan[op].kind, s->epoch, (unsigned long long)v->members,
+			 (unsigned long long)s->mask, (unsigned long long)s->missing);
 }
 
 /* G1: all members of a view go on from the same operation, and with the same contributors. */
@@ -462,15 +463,19 @@ void check_words(const struct process *p)
 		words.resize(p->learned->epoch + 1);
 	w = &words[p->learned->epoch];
 	if (!w->known) {
-		*w = { 1, d->verdict.base, d->lanes[0].mask, d->roll.members };
+		*w = { 1, d->verdict.base, low_ranks(d->lanes[0].mask), low_ranks(d->roll.members) };
 		return;
 	}
-	if (w->base != d->verdict.base || w->mask != d->lanes[0].mask || w->members != d->roll.members)
+	if (w->base != d->verdict.base || w->mask != low_ranks(d->lanes[0].mask) ||
+	    w->members != low_ranks(d->roll.members))
 		sim_fail("G1",
-			 "rank %d.%d goes on in epoch %u from operation %llu with contributors %x of %x, another from "
-			 "%llu with %x of %x",
-			 p->rank, (int)p->inc, p->learned->epoch, (unsigned long long)d->verdict.base, d->lanes[0].mask,
-			 d->roll.members, (unsigned long long)w->base, w->mask, w->members);
+			 "rank %d.%d goes on in epoch %u from operation %llu with contributors %llx of %llx, another "
+			 "from "
+			 "%llu with %llx of %llx",
+			 p->rank, (int)p->inc, p->learned->epoch, (unsigned long long)d->verdict.base,
+			 (unsigned long long)low_ranks(d->lanes[0].mask),
+			 (unsigned long long)low_ranks(d->roll.members), (unsigned long long)w->base,
+			 (unsigned long long)w->mask, (unsigned long long)w->members);
 }
 
 /* Nobody is missing for nothing: without deadlines, only who is no member any more. */
@@ -486,11 +491,11 @@ static void check_missing(struct process *p, size_t op)
 	for (size_t i = 0; i <= op; i++)
 		all_here &= !plan[i].timeout_ms;
 	if (s->missing && all_here)
-		sim_fail("G3", "rank %d, operation %zu of kind %d: %x are missing, and all are here", p->rank, op,
-			 plan[op].kind, (unsigned)s->missing);
+		sim_fail("G3", "rank %d, operation %zu of kind %d: %llx are missing, and all are here", p->rank, op,
+			 plan[op].kind, (unsigned long long)s->missing);
 	if (!(s->mask >> p->rank & 1))
-		sim_fail("G3", "rank %d, operation %zu of kind %d: its mask is %x", p->rank, op, plan[op].kind,
-			 (unsigned)s->mask);
+		sim_fail("G3", "rank %d, operation %zu of kind %d: its mask is %llx", p->rank, op, plan[op].kind,
+			 (unsigned long long)s->mask);
 }
 
 /*
@@ -522,8 +527,9 @@ void check_ended(struct process *p, size_t op)
 	if (p->out != OUT_NOT)
 		return;
 	p->outcome[op].done = 1;
-	sim_tell("rank %d.%d has %zu: status %d epoch %u number %llu mask %x missing %x", p->rank, (int)p->inc, op,
-		 s->status, s->epoch, (unsigned long long)s->op, (unsigned)s->mask, (unsigned)s->missing);
+	sim_tell("rank %d.%d has %zu: status %d epoch %u number %llu mask %llx missing %llx", p->rank, (int)p->inc, op,
+		 s->status, s->epoch, (unsigned long long)s->op, (unsigned long long)s->mask,
+		 (unsigned long long)s->missing);
 	check_alike(p, op);
 	check_view(p, op);
 	check_missing(p, op);

@@ -26,11 +26,17 @@ extern "C" {
 #include "shape.h"
 }
 
-#define RANKS 4
+#define RANKS (CVY_GPU_IS_WIDE ? 36 : 4) /* of a group: in a wide build not all are in one word */
 #define US 1000ull
 #define MS 1000000ull
 
 typedef std::function<void()> deed;
+
+/* Of a build for any number of ranks, those below 64. */
+static inline uint64_t low_ranks(cvy_ranks set)
+{
+	return cvy_ranks_long(set, 0);
+}
 
 /* ---- world.cc: time, chance, what is told ---- */
 
@@ -104,7 +110,7 @@ enum { HELD_NOT, HELD_STREAM, HELD_LANE };
 
 struct outcome {
 	int done;
-	uint32_t without; /* whom it was ended without, also by a process that is left out and does not know */
+	uint64_t without; /* whom it was ended without, also by a process that is left out and does not know */
 	struct cvy_gpu_status status;
 };
 
@@ -140,7 +146,8 @@ struct process {
 extern std::vector<struct process *> processes;
 
 struct member_view {
-	uint32_t epoch, members, pending;
+	uint32_t epoch;
+	uint64_t members, pending;
 	uint64_t inc[RANKS];
 	int active; /* all have acknowledged it */
 };
@@ -222,7 +229,7 @@ struct buffers { /* of one step of one process; shared by its operations */
 	size_t bytes[PARTS];
 	int num_tokens;
 	int dispatched;	 /* its dispatch has ended, and is what it should be */
-	uint32_t living; /* the contributors of that: by these its tokens have places */
+	uint64_t living; /* the contributors of that: by these its tokens have places */
 	std::vector<struct seen> seen;
 	int ended; /* the dispatch has told its end, with so many rows announced */
 	size_t rows_at_end;

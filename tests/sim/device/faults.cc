@@ -18,7 +18,7 @@ struct fault {
 	const char *phase; /* instead of an operation */
 	int at_end;	   /* when another has ended the operation: the others lack what was on its way to them */
 	uint64_t delay;
-	uint32_t holds; /* ranks */
+	uint64_t holds; /* ranks */
 };
 
 static std::vector<struct fault> faults;
@@ -179,7 +179,7 @@ static struct fault close_fault(int n, int first)
 	f.at_op = sim_below(12);
 	f.phase = !first && !sim_odds(4) ? phases[sim_below(4)] : NULL;
 	f.delay = sim_below(sim_odds(3) ? 5 * US : 150 * US);
-	f.holds = sim_odds(3) ? 0 : (uint32_t)sim_below(1u << n);
+	f.holds = sim_odds(3) ? 0 : sim_below(1ull << n);
 	return f;
 }
 

@@ -358,7 +358,7 @@ void cpu_bulk_wait(unsigned left)
 }
 
 /* What is on its way to a rank in @whom arrives. */
-static void drain_to(struct cta *c, uint32_t whom)
+static void drain_to(struct cta *c, uint64_t whom)
 {
 	for (const store &s : c->under_way)
 		if (is_far(c->of, s.at) &&
@@ -371,7 +371,7 @@ static void drain_to(struct cta *c, uint32_t whom)
 void machine_die(struct process *p)
 {
 	uint64_t in_8 = sim_below(9);
-	uint32_t whom = (sim.linger || sim.uneven) && sim_odds(2) ? (uint32_t)sim_below(1u << RANKS) : 0;
+	uint64_t whom = (sim.linger || sim.uneven) && sim_odds(2) ? sim_below(1ull << RANKS) : 0;
 
 	for (struct cta *c : all) {
 		if (c->of == p && whom)

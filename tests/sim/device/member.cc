@@ -26,7 +26,7 @@ static struct {
 	enum phase phase;
 	uint64_t attempt; /* names a try at a change */
 	uint64_t leaving; /* incarnations, by bit */
-	uint32_t said;	  /* ranks that stand still, or have acknowledged */
+	uint64_t said;	  /* ranks that stand still, or have acknowledged */
 	std::vector<struct process *> joining;
 	std::vector<uint64_t> when; /* last arrival, by pair of processes */
 } change;
@@ -201,7 +201,7 @@ static void safe_point(void)
 		if (view.pending >> r & 1)
 			process_of(r)->from = view.epoch; /* grows, and is alike for all who come in at a time */
 	view.pending = 0;
-	sim_tell("they come in with operation %zu: %x", app_safe_point(&outcome), view.members);
+	sim_tell("they come in with operation %zu: %llx", app_safe_point(&outcome), (unsigned long long)view.members);
 }
 
 /* It is an operation of the host, too: nobody has an outcome before all have gone on. */
@@ -251,14 +251,14 @@ static void activate(void)
 
 static void decide(void)
 {
-	uint32_t gone = 0;
+	uint64_t gone = 0;
 
 	for (int r = 0; r < RANKS; r++) {
 		struct process *p = process_of(r);
 
 		if (!p || !process_leaves(p))
 			continue;
-		gone |= 1u << r;
+		gone |= 1ull << r;
 		p->out = OUT_LEFT;
 		change.leaving &= ~(1ull << p->inc);
 		if (p->alive && !p->stopped)
@@ -271,8 +271,8 @@ static void decide(void)
 	view.members &= ~gone;
 	view.pending &= ~gone;
 	for (struct process *p : change.joining) {
-		view.members |= 1u << p->rank;
-		view.pending |= 1u << p->rank;
+		view.members |= 1ull << p->rank;
+		view.pending |= 1ull << p->rank;
 		view.inc[p->rank] = p->inc;
 	}
 	change.joining.clear();
@@ -280,7 +280,8 @@ static void decide(void)
 	view.active = 0;
 	change.phase = LEARNING;
 	change.said = 0;
-	sim_tell("epoch %u is decided: members %x, without %x", view.epoch, view.members, gone);
+	sim_tell("epoch %u is decided: members %llx, without %llx", view.epoch, (unsigned long long)view.members,
+		 (unsigned long long)gone);
 	for (int r = 0; r < RANKS; r++) {
 		struct process *p = process_of(r);
 		struct cvy_view *v = p ? view_now() : NULL;
@@ -299,13 +300,13 @@ static void decide(void)
 	faults_on_change("decide");
 }
 
-static uint32_t whoever_stays(void)
+static uint64_t whoever_stays(void)
 {
-	uint32_t mask = 0;
+	uint64_t mask = 0;
 
 	for (int r = 0; r < RANKS; r++)
 		if (process_of(r) && !process_leaves(process_of(r)))
-			mask |= 1u << r;
+			mask |= 1ull << r;
 	return mask;
 }
 
@@ -361,7 +362,7 @@ void process_suspect(struct process *p)
 static void heard(void *ctx, const struct cvy_event *ev)
 {
 	struct process *p = (struct process *)ctx;
-	uint32_t said = change.said | 1u << p->rank;
+	uint64_t said = change.said | 1ull << p->rank;
 
 	if (ev->kind == CVY_EV_FROZE_NOT && p->out == OUT_NOT) {
 		check_gives_up(p, ev->text);
@@ -479,7 +480,7 @@ int members_join(int rank)
 {
 	struct process *p;
 
-	if (!members_settled() || !view.active || (view.members >> rank & 1) || processes.size() > 12)
+	if (!members_settled() || !view.active || (view.members >> rank & 1) || processes.size() > RANKS + 8)
 		return 0;
 	p = process_open(rank, NONE);
 	sim_tell("rank %d.%d comes", rank, (int)p->inc);
@@ -553,7 +554,7 @@ void members_begin(int n)
 	for (int r = 0; r < n; r++) {
 		struct process *p = process_open(r, 0);
 
-		view.members |= 1u << r;
+		view.members |= 1ull << r;
 		view.inc[r] = p->inc;
 		for (int q = 0; q < r; q++) {
 			link_up(p, processes[(size_t)q]);
