@@ -176,7 +176,8 @@ struct cvy_group_state {
 	char open_reason[24];
 	uint64_t ready_mark; /* mark of the readiness that the store knows */
 	uint64_t peek_due, beat_due, look_due;
-	int quiet; /* nothing of a view change is under way: a peek is as rare as a beat */
+	uint64_t beat_ns; /* when the last beat was sent */
+	int quiet;	  /* nothing of a view change is under way: a peek is as rare as a beat */
 	struct ask ask[CVY_ASKS_MAX];
 	struct peer *peer; /* [max_ranks] */
 };

@@ -520,6 +520,31 @@ START_TEST(the_room_of_a_large_step_is_not_kept)
 }
 END_TEST
 
+static int suspects_after(int beat_ms)
+{
+	now += (uint64_t)beat_ms * CVY_MS;
+	answer("beat", "OK" STATE("run", "1", "aa") "|now|20000|t:1|12000");
+	for (int i = 0; i < acts.count; i++)
+		if (acts.item[i].kind == CVY_DO_PUBLISH && acts.item[i].event.kind == COVEY_EVENT_SUSPECT)
+			return 1;
+	return 0;
+}
+
+START_TEST(a_rank_whose_lease_ran_out_is_suspected)
+{
+	to_run();
+	ck_assert(suspects_after(1));
+}
+END_TEST
+
+/* The store is four seconds behind, and the beat of the other waits in its queue. */
+START_TEST(a_slow_store_makes_nobody_silent)
+{
+	to_run();
+	ck_assert(!suspects_after(4000));
+}
+END_TEST
+
 static const char *bad_told(void) /* of the report that this step makes; NULL: it makes none */
 {
 	for (int i = 0; i < acts.count; i++)
@@ -620,6 +645,8 @@ int main(void)
 	tcase_add_test(t, gone_is_answered_with_hello);
 	tcase_add_test(t, a_mark_to_retire_outlives_the_store);
 	tcase_add_test(t, the_room_of_a_large_step_is_not_kept);
+	tcase_add_test(t, a_rank_whose_lease_ran_out_is_suspected);
+	tcase_add_test(t, a_slow_store_makes_nobody_silent);
 	tcase_add_test(t, a_link_that_broke_twice_is_good_again_after_ack_ms);
 	tcase_add_test(t, a_link_that_does_not_come_back_is_told);
 	tcase_add_test(t, a_joiner_that_the_store_lost_registers_again);
