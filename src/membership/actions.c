@@ -18,22 +18,8 @@ static void release(struct cvy_action *a)
 	memset(a, 0, sizeof(*a));
 }
 
-void cvy_actions_clear(struct cvy_actions *actions)
+static int resize(struct cvy_actions *list, int room)
 {
-	while (actions->count)
-		release(&actions->item[--actions->count]);
-}
-
-void cvy_actions_free(struct cvy_actions *actions)
-{
-	cvy_actions_clear(actions);
-	free(actions->item);
-	memset(actions, 0, sizeof(*actions));
-}
-
-static int grow(struct cvy_actions *list)
-{
-	int room = list->room ? 2 * list->room : ROOM;
 	struct cvy_action *item = realloc(list->item, (size_t)room * sizeof(*item));
 
 	if (!item)
@@ -43,10 +29,26 @@ static int grow(struct cvy_actions *list)
 	return 0;
 }
 
+/* One step may dial thousands of peers. Its room is not kept for the steps that follow. */
+void cvy_actions_clear(struct cvy_actions *actions)
+{
+	while (actions->count)
+		release(&actions->item[--actions->count]);
+	if (actions->room > ROOM)
+		resize(actions, ROOM);
+}
+
+void cvy_actions_free(struct cvy_actions *actions)
+{
+	cvy_actions_clear(actions);
+	free(actions->item);
+	memset(actions, 0, sizeof(*actions));
+}
+
 int cvy_actions_init(struct cvy_actions *actions)
 {
 	memset(actions, 0, sizeof(*actions));
-	return grow(actions);
+	return resize(actions, ROOM);
 }
 
 void cvy_do_spare(struct cvy_group_state *g)
@@ -64,6 +66,11 @@ static int comes_again(int kind)
 static int full(const struct cvy_actions *list, int kind)
 {
 	return list->count >= list->room - (comes_again(kind) ? LAST : 0);
+}
+
+static int grow(struct cvy_actions *list)
+{
+	return resize(list, list->room ? 2 * list->room : ROOM);
 }
 
 struct cvy_action *cvy_do(struct cvy_group_state *g, int kind, int rank)

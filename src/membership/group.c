@@ -76,8 +76,7 @@ void cvy_group_free(struct cvy_group_state *g)
 	cvy_view_free(g->view);
 	cvy_view_free(g->was);
 	for (int r = 0; r < g->max_ranks; r++) {
-		free(g->peer[r].addr);
-		free(g->peer[r].host);
+		cvy_field_drop(&g->peer[r].place);
 	}
 	cvy_do_spare(g);
 	free(g->peer);

@@ -63,7 +63,7 @@ struct cvy_actions {
 };
 
 int cvy_actions_init(struct cvy_actions *actions);   /* with room for most steps; a zeroed struct works, too */
-void cvy_actions_clear(struct cvy_actions *actions); /* frees what the items own; the room is kept */
+void cvy_actions_clear(struct cvy_actions *actions); /* frees what the items own, and the room of a large step */
 void cvy_actions_free(struct cvy_actions *actions);
 
 struct cvy_group_args {

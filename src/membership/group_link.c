@@ -8,29 +8,26 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static void want(struct cvy_group_state *g, int rank, uint64_t inc, const char *addr, const char *host)
+static void want(struct cvy_group_state *g, int rank, uint64_t inc, const struct cvy_field *place)
 {
 	struct peer *p = &g->peer[rank];
 
 	p->want = rank == g->rank ? 0 : inc;
-	if (!p->addr || strcmp(p->addr, addr) != 0) {
-		free(p->addr);
-		p->addr = strdup(addr);
-	}
-	if (!p->host || strcmp(p->host, host) != 0) {
-		free(p->host);
-		p->host = strdup(host);
-	}
+	if (p->place.field == place->field)
+		return;
+	cvy_field_drop(&p->place);
+	cvy_field_share(&p->place, place);
 }
 
 static void want_members(struct cvy_group_state *g, const struct cvy_record *record)
 {
 	for (int i = 0; i < record->count; i++) {
+		const struct cvy_field *pair = &record->pair[i];
 		int r = cvy_record_rank(record, i, 'm', g->max_ranks);
 		char addr[256], host[128];
 
-		if (r >= 0 && !cvy_member_place(record->pair[i].value, addr, sizeof(addr), host, sizeof(host)))
-			want(g, r, strtoull(record->pair[i].value, NULL, 10), addr, host);
+		if (r >= 0 && !cvy_member_place(pair->value, addr, sizeof(addr), host, sizeof(host)))
+			want(g, r, strtoull(pair->value, NULL, 10), pair);
 	}
 }
 
@@ -44,7 +41,7 @@ static void joiner_seen(struct cvy_group_state *g, int rank, uint64_t inc)
 
 void cvy_link_joiner(struct cvy_group_state *g, const char *field, const char *value)
 {
-	struct cvy_field pair = { (char *)(uintptr_t)field, (char *)(uintptr_t)value };
+	struct cvy_field pair = { field, value }, made;
 	struct cvy_record one = { &pair, 1, 1 };
 	int r = cvy_record_rank(&one, 0, 'j', g->max_ranks);
 	struct cvy_joiner j;
@@ -56,7 +53,12 @@ void cvy_link_joiner(struct cvy_group_state *g, const char *field, const char *v
 		g->links_dirty = 1; /* members come first */
 		return;
 	}
-	want(g, r, j.inc, j.addr, j.host);
+	if (cvy_field_make(&made, field, value)) {
+		g->links_dirty = 1; /* the news have it */
+		return;
+	}
+	want(g, r, j.inc, &made);
+	cvy_field_drop(&made);
 	joiner_seen(g, r, j.inc);
 	g->link_due = 0;
 }
@@ -71,7 +73,7 @@ static void targets(struct cvy_group_state *g)
 
 		if (r < 0 || cvy_joiner_parse(g->news.pair[i].value, &j))
 			continue;
-		want(g, r, j.inc, j.addr, j.host);
+		want(g, r, j.inc, &g->news.pair[i]);
 		joiner_seen(g, r, j.inc);
 	}
 	if (!g->view || (g->heard_view && g->heard_view->epoch > g->view->epoch))
@@ -85,14 +87,14 @@ static void reach(struct cvy_group_state *g, int rank)
 	struct peer *p = &g->peer[rank];
 	struct cvy_action *a;
 	int dial = g->inc > p->inc;
+	char addr[256] = "-", host[128] = "-";
 
+	cvy_member_place(p->place.value, addr, sizeof(addr), host, sizeof(host)); /* was read when it came */
 	a = cvy_do(g, dial ? CVY_DO_DIAL : CVY_DO_EXPECT, rank);
 	a->inc = p->inc;
-	a->text = strdup(p->addr ? p->addr : "-");
-	a->host = strdup(p->host ? p->host : "-");
-	if (!p->addr || !p->host)
-		g->links_dirty = 1;					      /* its address must be read again */
-	if (a == &g->spare || !p->addr || !p->host || !a->text || !a->host) { /* retried like a failed dial */
+	a->text = strdup(addr);
+	a->host = strdup(host);
+	if (a == &g->spare || !a->text || !a->host) { /* retried like a failed dial */
 		a->kind = 0;
 		p->due_ns = g->now + CVY_CALL_RETRY_MS * CVY_MS;
 		if (p->due_ns < g->link_due)

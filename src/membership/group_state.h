@@ -55,13 +55,13 @@ struct call {
 };
 
 struct peer {
-	uint64_t inc;	       /* connected, dialled or expected; 0: none */
-	uint64_t want;	       /* should be connected to; 0: none */
-	char *addr, *host;     /* of `want` */
-	int up, was_up, downs; /* downs: in this epoch */
-	int dials;	       /* in a row */
-	uint64_t due_ns;       /* dial again; CVY_NEVER: under way */
-	uint64_t since_ns;     /* the link is up, or down, since then */
+	uint64_t inc;		/* connected, dialled or expected; 0: none */
+	uint64_t want;		/* should be connected to; 0: none */
+	struct cvy_field place; /* of `want`: its m: or j: field */
+	int up, was_up, downs;	/* downs: in this epoch */
+	int dials;		/* in a row */
+	uint64_t due_ns;	/* dial again; CVY_NEVER: under way */
+	uint64_t since_ns;	/* the link is up, or down, since then */
 	uint64_t proven, accused, telling,
 		told;	    /* incs: surely dead, suspected, suspicion on its way to the store, known to the store */
 	int source;	    /* of the suspicion */
@@ -176,7 +176,8 @@ struct cvy_group_state {
 	char open_reason[24];
 	uint64_t ready_mark; /* mark of the readiness that the store knows */
 	uint64_t peek_due, beat_due, look_due;
-	int quiet; /* nothing of a view change is under way: a peek is as rare as a beat */
+	uint64_t beat_ns; /* when the last beat was sent */
+	int quiet;	  /* nothing of a view change is under way: a peek is as rare as a beat */
 	struct ask ask[CVY_ASKS_MAX];
 	struct peer *peer; /* [max_ranks] */
 };

@@ -157,10 +157,14 @@ int cvy_store_told_news(struct cvy_group_state *g, int argc, const char *const *
 	return 1;
 }
 
+/*
+ * The beats of others wait in the store's queue as long as this one did: a store that is seconds behind, as while
+ * hundreds of ranks join at once, makes nobody silent.
+ */
 static void leases(struct cvy_group_state *g, int argc, const char *const *argv)
 {
 	const char *now = cvy_reply_get(argc, argv, "now");
-	uint64_t server = now ? strtoull(now, NULL, 10) : 0;
+	uint64_t server = now ? strtoull(now, NULL, 10) : 0, queued_ms = (g->now - g->beat_ns) / CVY_MS;
 
 	for (int i = 1; now && g->view && g->args.lease_ms > 0 && i + 1 < argc; i += 2) {
 		uint64_t rank, ms;
@@ -168,7 +172,7 @@ static void leases(struct cvy_group_state *g, int argc, const char *const *argv)
 		if (sscanf(argv[i], "t:%" SCNu64, &rank) != 1 || sscanf(argv[i + 1], "%" SCNu64, &ms) != 1)
 			continue;
 		if (rank < (uint64_t)g->view->max_ranks && (int)rank != g->rank && g->view->member[rank].inc &&
-		    server > ms + (uint64_t)g->args.lease_ms)
+		    server > ms + (uint64_t)g->args.lease_ms + queued_ms)
 			cvy_change_suspect(g, (int)rank, g->view->member[rank].inc, CVY_SOURCE_LEASE, NULL);
 	}
 }
@@ -410,6 +414,7 @@ void cvy_store_advance(struct cvy_group_state *g)
 	if (g->now >= g->beat_due) {
 		if (cvy_call_free(g, CALL_BEAT)) {
 			peek(g, CALL_BEAT);
+			g->beat_ns = g->now;
 			g->beat_due = g->now + CVY_BEAT_MS * CVY_MS;
 			if (quiet) /* a beat brings what a peek would */
 				g->peek_due = g->beat_due + CVY_BEAT_MS * CVY_MS / 2;

@@ -43,7 +43,7 @@ static struct text *text_of(const struct cvy_field *p)
 	return (struct text *)(void *)(p->field - offsetof(struct text, bytes));
 }
 
-static int pair_make(struct cvy_field *p, const char *field, const char *value)
+int cvy_field_make(struct cvy_field *p, const char *field, const char *value)
 {
 	size_t n = strlen(field) + 1, m = strlen(value) + 1;
 	struct text *text = malloc(sizeof(*text) + n + m);
@@ -56,18 +56,23 @@ static int pair_make(struct cvy_field *p, const char *field, const char *value)
 	return 0;
 }
 
-static void pair_put(const struct cvy_field *p)
+void cvy_field_share(struct cvy_field *to, const struct cvy_field *from)
 {
-	struct text *text = text_of(p);
+	text_of(from)->refs++;
+	*to = *from;
+}
 
-	if (!--text->refs)
-		free(text);
+void cvy_field_drop(struct cvy_field *p)
+{
+	if (p->field && !--text_of(p)->refs)
+		free(text_of(p));
+	p->field = p->value = NULL;
 }
 
 void cvy_record_clear(struct cvy_record *record)
 {
 	for (int i = 0; i < record->count; i++)
-		pair_put(&record->pair[i]);
+		cvy_field_drop(&record->pair[i]);
 	free(record->pair);
 	memset(record, 0, sizeof(*record));
 }
@@ -80,28 +85,50 @@ static struct cvy_field *find(const struct cvy_record *record, const char *field
 	return NULL;
 }
 
-/* Room for one more pair. */
-static int make_room(struct cvy_record *record)
+/* Room for @more pairs. What is known to come is asked for at once: with 4096 members, doubling wastes 100 KiB. */
+static int make_room(struct cvy_record *record, int more)
 {
-	if (record->count == PAIRS_MAX)
-		return COVEY_ERR_NOMEM;
-	if (record->count == record->room) {
-		int room = record->room ? 2 * record->room : 32;
-		struct cvy_field *pair = realloc(record->pair, (size_t)room * sizeof(*pair));
+	int room = record->count + more;
+	struct cvy_field *pair;
 
-		if (!pair)
-			return COVEY_ERR_NOMEM;
-		record->pair = pair;
-		record->room = room;
-	}
+	if (room <= record->room)
+		return 0;
+	if (room > PAIRS_MAX)
+		return COVEY_ERR_NOMEM;
+	pair = realloc(record->pair, (size_t)room * sizeof(*pair));
+	if (!pair)
+		return COVEY_ERR_NOMEM;
+	record->pair = pair;
+	record->room = room;
 	return 0;
+}
+
+static int one_more(struct cvy_record *record)
+{
+	int more = record->count < 32 ? 32 : record->count;
+
+	if (record->count < record->room)
+		return 0;
+	return make_room(record, record->count + more > PAIRS_MAX ? PAIRS_MAX - record->count : more) ||
+			       record->count == record->room
+		       ? COVEY_ERR_NOMEM
+		       : 0;
 }
 
 static int append(struct cvy_record *record, const char *field, const char *value)
 {
-	if (make_room(record) || pair_make(&record->pair[record->count], field, value))
+	if (one_more(record) || cvy_field_make(&record->pair[record->count], field, value))
 		return COVEY_ERR_NOMEM;
 	record->count++;
+	return 0;
+}
+
+/* Appends a pair of another record, which shares its strings. */
+static int share(struct cvy_record *record, const struct cvy_field *p)
+{
+	if (one_more(record))
+		return COVEY_ERR_NOMEM;
+	cvy_field_share(&record->pair[record->count++], p);
 	return 0;
 }
 
@@ -111,9 +138,9 @@ int cvy_record_set(struct cvy_record *record, const char *field, const char *val
 
 	if (!p)
 		return append(record, field, value);
-	if (pair_make(&made, field, value))
+	if (cvy_field_make(&made, field, value))
 		return COVEY_ERR_NOMEM;
-	pair_put(p);
+	cvy_field_drop(p);
 	*p = made;
 	return 0;
 }
@@ -131,23 +158,24 @@ void cvy_record_drop(struct cvy_record *record, const char *prefix)
 		}
 	}
 	while (record->count > kept)
-		pair_put(&record->pair[--record->count]);
+		cvy_field_drop(&record->pair[--record->count]);
 }
 
 int cvy_record_copy(struct cvy_record *to, const struct cvy_record *from)
 {
+	int err;
+
 	cvy_record_clear(to);
-	for (int i = 0; i < from->count; i++) {
-		if (make_room(to))
-			return COVEY_ERR_NOMEM;
-		text_of(&from->pair[i])->refs++;
-		to->pair[to->count++] = from->pair[i];
-	}
-	return 0;
+	err = make_room(to, from->count);
+	for (int i = 0; i < from->count && !err; i++)
+		err = share(to, &from->pair[i]);
+	return err;
 }
 
 int cvy_record_take(struct cvy_record *record, int argc, const char *const *argv)
 {
+	if (make_room(record, argc / 2))
+		return COVEY_ERR_NOMEM;
 	for (int i = 1; i + 1 < argc; i += 2)
 		if (belongs(argv[i]) && append(record, argv[i], argv[i + 1]))
 			return COVEY_ERR_NOMEM;
@@ -178,7 +206,7 @@ int cvy_record_news(struct cvy_record *record, int argc, const char *const *argv
 		cvy_record_clear(record);
 	for (int i = record->count - 1; gone && i >= 0; i--) /* the last pair, already checked, fills the place */
 		if (listed(gone, record->pair[i].field)) {
-			pair_put(&record->pair[i]);
+			cvy_field_drop(&record->pair[i]);
 			record->pair[i] = record->pair[--record->count];
 		}
 	for (int i = 1; i + 1 < argc && argv[i + 1]; i += 2)
@@ -381,15 +409,35 @@ int cvy_record_view(const struct cvy_record *record, struct cvy_view **out)
 	return 0;
 }
 
-static int append_voter(struct cvy_record *record, const char *field, const char *value)
+/* The o: fields of a record by rank, NULL: none. */
+struct voters {
+	const struct cvy_field *of[COVEY_MAX_RANKS];
+};
+
+static void voters_find(struct voters *voters, const struct cvy_record *record)
 {
+	memset(voters, 0, sizeof(*voters));
+	for (int i = 0; i < record->count; i++) {
+		int rank = cvy_record_rank(record, i, 'o', COVEY_MAX_RANKS);
+
+		if (rank >= 0)
+			voters->of[rank] = &record->pair[i];
+	}
+}
+
+/* Appends member @i of @from as a voter, if it is admitted. Most were voters before: the strings are shared. */
+static int append_voter(struct cvy_record *record, const struct cvy_record *from, int i, const struct voters *before)
+{
+	const int rank = cvy_record_rank(from, i, 'm', COVEY_MAX_RANKS);
 	struct cvy_member member;
 	char voter[32], inc[32];
 
-	if (member_parse(value, &member) || member.from == CVY_PENDING)
+	if (rank < 0 || member_parse(from->pair[i].value, &member) || member.from == CVY_PENDING)
 		return 0;
-	snprintf(voter, sizeof(voter), "o:%s", field + 2);
 	snprintf(inc, sizeof(inc), "%" PRIu64, member.inc);
+	if (before->of[rank] && strcmp(before->of[rank]->value, inc) == 0)
+		return share(record, before->of[rank]);
+	snprintf(voter, sizeof(voter), "o:%d", rank);
 	return append(record, voter, inc);
 }
 
@@ -418,8 +466,11 @@ int cvy_record_step(struct cvy_record *to, const struct cvy_record *from, int ar
 	struct covey_mask other;
 	const char *line;
 	char removed[32 * 1024] = "";
-	int err = cvy_record_take(to, argc, argv);
+	struct voters before;
+	int err = make_room(to, argc / 2 + from->count + news->count);
 
+	if (!err)
+		err = cvy_record_take(to, argc, argv);
 	if (err || number(cvy_record_get(to, "epoch"), &epoch) || !(line = cvy_record_at(to, 'l', epoch)) ||
 	    sscanf(line, "%*s %32767s", removed) != 1 || cvy_ranks_parse(removed, &other))
 		return err ? err : COVEY_ERR_INVAL;
@@ -429,30 +480,39 @@ int cvy_record_step(struct cvy_record *to, const struct cvy_record *from, int ar
 		if (rank >= 0)
 			cvy_mask_add(&other, rank);
 	}
+	voters_find(&before, from);
 	for (int i = 0; i < from->count && !err; i++) {
-		const struct cvy_field *p = &from->pair[i];
-
-		if (stays(to, p, &other, epoch))
-			err = append(to, p->field, p->value);
-		if (!err && begins(p->field, "m:"))
-			err = append_voter(to, p->field, p->value);
+		if (stays(to, &from->pair[i], &other, epoch))
+			err = share(to, &from->pair[i]);
+		if (!err)
+			err = append_voter(to, from, i, &before);
 	}
 	for (int i = 0; i < news->count && !err; i++)
 		if (news->pair[i].field[0] != 'j')
-			err = append(to, news->pair[i].field, news->pair[i].value);
+			err = share(to, &news->pair[i]);
 	return err;
 }
 
 int cvy_record_activate(struct cvy_record *record)
 {
-	int count;
+	struct cvy_record active = { 0 };
+	struct voters before;
+	int err = make_room(&active, record->count);
 
-	cvy_record_drop(record, "u:");
-	cvy_record_drop(record, "o:");
-	count = record->count;
-	for (int i = 0; i < count; i++)
-		if (begins(record->pair[i].field, "m:") &&
-		    append_voter(record, record->pair[i].field, record->pair[i].value))
-			return COVEY_ERR_NOMEM;
+	voters_find(&before, record);
+	for (int i = 0; i < record->count && !err; i++) {
+		const struct cvy_field *p = &record->pair[i];
+
+		if (!begins(p->field, "u:") && !begins(p->field, "o:"))
+			err = share(&active, p);
+	}
+	for (int i = 0; i < record->count && !err; i++)
+		err = append_voter(&active, record, i, &before);
+	if (err) {
+		cvy_record_clear(&active);
+		return err;
+	}
+	cvy_record_clear(record);
+	*record = active;
 	return 0;
 }

@@ -24,6 +24,11 @@ struct cvy_joiner { /* of j:R */
 	uint64_t epoch;
 };
 
+/* A pair that is no part of a record: made of two strings (0 or NOMEM), or shared with a record. Drop takes a zeroed one. */
+int cvy_field_make(struct cvy_field *field, const char *name, const char *value);
+void cvy_field_share(struct cvy_field *to, const struct cvy_field *from);
+void cvy_field_drop(struct cvy_field *field);
+
 void cvy_record_clear(struct cvy_record *record);
 int cvy_record_set(struct cvy_record *record, const char *field, const char *value); /* 0 or NOMEM */
 void cvy_record_drop(struct cvy_record *record, const char *prefix); /* every field that begins with it */
@@ -54,7 +59,7 @@ int cvy_record_view(const struct cvy_record *record, struct cvy_view **out);
 uint64_t cvy_vid(const char *text);				/* a vid as a number */
 int cvy_ranks_parse(const char *text, struct covey_mask *mask); /* `rank,...` or `-` */
 int cvy_joiner_parse(const char *text, struct cvy_joiner *joiner);
-/* addr and host of a member's m: field */
+/* addr and host of a member's m: field, or of a joiner's j: field */
 int cvy_member_place(const char *text, char *addr, size_t addr_bytes, char *host, size_t host_bytes);
 /* Turns the record into that of an active view: its admitted members are the voters, no view is doubtful. */
 int cvy_record_activate(struct cvy_record *record);

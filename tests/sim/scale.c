@@ -3,19 +3,24 @@
  * What a change costs with very many ranks: for every size one death, a replacement, the death of a third of the
  * ranks at once, and an extend from half the size to the size. A table, and a plot of the time against the ranks.
  *
- *   scale [--ranks N,N,...] [--svg FILE] [--change]
+ *   scale [--ranks N,N,...] [--svg FILE] [--change] [--grow-most N] [--read FILE]
  *
  * --change: the death and the replacement alone
+ * --grow-most: above this size forming and extending are not measured; they take most of the work (1024)
+ * --read: adds the rows of an earlier run to the plot; alone it measures nothing. Smaller sizes come first.
  */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 
 #include "scale.h"
 
 #define SIZES_MAX 8
+#define GROW_MOST 1024
+#define NAME_WIDTH 17 /* of the table */
 
 enum step { FORM, DEATH, JOIN, THIRD, EXTEND, STEPS };
 
@@ -53,8 +58,8 @@ static void row(int step, int ranks, const struct result *r, double cpu)
 	const struct scale_count *c = &r->count;
 	double n = ranks;
 
-	printf("%-17s %5d %10.2f %9.2f %5lu %9.1f %7lu %9.1f %9.1f %10.1f %9lu %9.1f %9lu %7.1f  ", names[step], ranks,
-	       r->ms, (double)c->busy_ns / 1e6, c->views, (double)calls_of(c) / n, c->most_calls,
+	printf("%-*s %5d %10.2f %9.2f %5lu %9.1f %7lu %9.1f %9.1f %10.1f %9lu %9.1f %9lu %7.1f  ", NAME_WIDTH,
+	       names[step], ranks, r->ms, (double)c->busy_ns / 1e6, c->views, (double)calls_of(c) / n, c->most_calls,
 	       (double)c->commands / n, (double)c->fields / n, (double)c->reply_bytes / n, c->most_bytes,
 	       (double)c->notices / n, c->messages, cpu);
 	for (int k = 0; k < SC_CALLS; k++)
@@ -90,38 +95,90 @@ static int measure(struct scale_world *w, int step, int size, int ranks)
 	return ns && calls_are_few(step, ranks, &r->count) ? 0 : -1;
 }
 
-static int one_size(int ranks, int size, int change)
+/* A group of @ranks. If @form, forming is measured; else the store is quick, which takes less than half the work. */
+static struct scale_world *formed(int ranks, int max_ranks, int size, int form)
 {
-	struct scale_count formed;
-	struct scale_world *w = scale_open(ranks, ranks);
-	int err = measure(w, FORM, size, ranks);
+	struct scale_world *w = scale_open(ranks, max_ranks);
+	struct scale_count count;
 
-	if (!err) {
-		scale_kill(w, ranks - 1);
-		err = measure(w, DEATH, size, ranks);
+	scale_quick(w, !form);
+	if (form ? measure(w, FORM, size, ranks) : !scale_settle(w, &count)) {
+		scale_close(w);
+		return NULL;
 	}
-	if (!err) {
-		scale_join(w, ranks - 1);
-		err = measure(w, JOIN, size, ranks);
-	}
-	if (!err && !change) {
-		for (int r = 0; r < ranks; r += 3)
-			scale_kill(w, r);
-		err = measure(w, THIRD, size, ranks);
-	}
-	scale_close(w);
+	scale_quick(w, 0);
+	return w;
+}
+
+static int changes(struct scale_world *w, int size, int ranks, int change)
+{
+	int err;
+
+	scale_kill(w, ranks - 1);
+	err = measure(w, DEATH, size, ranks);
+	if (err)
+		return err;
+	scale_join(w, ranks - 1);
+	err = measure(w, JOIN, size, ranks);
 	if (err || change)
 		return err;
-	w = scale_open(ranks / 2, ranks);
-	if (!scale_settle(w, &formed)) {
-		scale_close(w);
-		return -1;
-	}
+	for (int r = 0; r < ranks; r += 3)
+		scale_kill(w, r);
+	return measure(w, THIRD, size, ranks);
+}
+
+static int extend(struct scale_world *w, int size, int ranks)
+{
 	for (int r = ranks / 2; r < ranks; r++)
 		scale_join(w, r);
-	err = measure(w, EXTEND, size, ranks);
+	return measure(w, EXTEND, size, ranks);
+}
+
+static int one_size(int ranks, int size, int change, int grow)
+{
+	struct scale_world *w = formed(ranks, ranks, size, grow);
+	int err = -1;
+
+	results[DEATH][size].ranks = ranks;
+	if (w) {
+		err = changes(w, size, ranks, change);
+		scale_close(w);
+	}
+	if (err || change || !grow)
+		return err;
+	w = formed(ranks / 2, ranks, size, 0);
+	if (!w)
+		return -1;
+	err = extend(w, size, ranks);
 	scale_close(w);
 	return err;
+}
+
+/* The sizes that have rows, after those of a table that an earlier run printed are added; -1: it cannot be read. */
+static int read_rows(const char *path, int sizes)
+{
+	FILE *f = fopen(path, "r");
+	char line[512];
+
+	if (!f)
+		return -1;
+	while (fgets(line, sizeof(line), f)) {
+		int ranks, step = 0;
+		double ms;
+
+		while (step < STEPS && strncmp(line, names[step], strlen(names[step])) != 0)
+			step++;
+		if (step == STEPS || sscanf(line + NAME_WIDTH, "%d %lf", &ranks, &ms) != 2)
+			continue;
+		if (!sizes || results[DEATH][sizes - 1].ranks != ranks)
+			sizes++;
+		if (sizes > SIZES_MAX)
+			break;
+		results[DEATH][sizes - 1].ranks = ranks;
+		results[step][sizes - 1] = (struct result){ .ranks = ranks, .ms = ms, .done = ms > 0 };
+	}
+	fclose(f);
+	return sizes > SIZES_MAX ? -1 : sizes;
 }
 
 /* ---- The plot: both axes logarithmic ---- */
@@ -156,7 +213,7 @@ static void curve(FILE *f, int step, int sizes, double lo, double hi, double top
 static int plot(const char *path, int sizes)
 {
 	FILE *f = fopen(path, "w");
-	double lo = results[FORM][0].ranks, hi = results[FORM][sizes - 1].ranks, top = 1;
+	double lo = results[DEATH][0].ranks, hi = results[DEATH][sizes - 1].ranks, top = 1;
 
 	if (!f)
 		return -1;
@@ -180,8 +237,8 @@ static int plot(const char *path, int sizes)
 		fprintf(f, "<text x='8' y='%.1f'>%g</text>\n", y + 4, ms);
 	}
 	for (int i = 0; i < sizes; i++)
-		fprintf(f, "<text x='%.1f' y='%.0f'>%d</text>\n", across(results[FORM][i].ranks, lo, hi) - 10,
-			HEIGHT - MARGIN + 20, results[FORM][i].ranks);
+		fprintf(f, "<text x='%.1f' y='%.0f'>%d</text>\n", across(results[DEATH][i].ranks, lo, hi) - 10,
+			HEIGHT - MARGIN + 20, results[DEATH][i].ranks);
 	for (int s = 0; s < STEPS; s++)
 		curve(f, s, sizes, lo, hi, top);
 	fprintf(f, "</svg>\n");
@@ -190,8 +247,9 @@ static int plot(const char *path, int sizes)
 
 int main(int argc, char **argv)
 {
-	const char *list = "64,256,1024", *svg = NULL;
-	int sizes = 0, err = 0, change = 0;
+	const char *list = NULL, *svg = NULL;
+	int sizes = 0, err = 0, change = 0, grow_most = GROW_MOST;
+	struct rusage usage;
 
 	for (int i = 1; i < argc; i++) {
 		if (strcmp(argv[i], "--ranks") == 0 && i + 1 < argc)
@@ -200,12 +258,20 @@ int main(int argc, char **argv)
 			svg = argv[++i];
 		else if (strcmp(argv[i], "--change") == 0)
 			change = 1;
+		else if (strcmp(argv[i], "--grow-most") == 0 && i + 1 < argc)
+			grow_most = atoi(argv[++i]);
+		else if (strcmp(argv[i], "--read") == 0 && i + 1 < argc && (sizes = read_rows(argv[++i], sizes)) < 0) {
+			fprintf(stderr, "scale: %s cannot be read, or has more than %d sizes\n", argv[i], SIZES_MAX);
+			return 2;
+		}
 	}
+	if (!list)
+		list = sizes ? "" : "64,256,1024";
 	printf("assumed: %.0f us one way, store %.0f us a call + %.1f us a field + %.1f us a notice + %.1f us a kB of "
 	       "reply\n",
 	       LATENCY_US, CALL_US, FIELD_US, NOTICE_US, KBYTE_US);
-	printf("%-17s %5s %10s %9s %5s %9s %7s %9s %9s %10s %9s %9s %9s %7s   calls\n", "", "ranks", "time ms",
-	       "store ms", "views", "calls/r", "most", "cmds/r", "fields/r", "replyB/r", "most", "notices/r",
+	printf("%-*s %5s %10s %9s %5s %9s %7s %9s %9s %10s %9s %9s %9s %7s   calls\n", NAME_WIDTH, "", "ranks",
+	       "time ms", "store ms", "views", "calls/r", "most", "cmds/r", "fields/r", "replyB/r", "most", "notices/r",
 	       "messages", "cpu s");
 	while (*list && sizes < SIZES_MAX && !err) {
 		char *end;
@@ -213,9 +279,11 @@ int main(int argc, char **argv)
 
 		if (ranks < 4 || ranks > COVEY_MAX_RANKS)
 			return 2;
-		err = one_size(ranks, sizes++, change);
+		err = one_size(ranks, sizes++, change, ranks <= grow_most);
 		list = *end ? end + 1 : end;
 	}
+	if (getrusage(RUSAGE_SELF, &usage) == 0)
+		printf("memory at most: %ld MiB\n", usage.ru_maxrss / 1024);
 	if (svg && !err)
 		err = plot(svg, sizes);
 	return err ? 1 : 0;

@@ -21,6 +21,8 @@ static void call(struct cvy_store *store, uint64_t id, int argc, const char *con
 	w->total.calls[kind]++;
 	m->calls++;
 	r->id = id;
+	r->from = m;
+	r->next = NULL;
 	r->argc = argc;
 	r->argv = must(malloc((size_t)argc * sizeof(char *)));
 	for (int i = 0; i < argc; i++) {
@@ -68,7 +70,16 @@ static void serve_notices(struct scale_world *w, uint64_t when)
 	w->publishing = 0;
 }
 
-void scale_serve(struct scale_world *w, struct member *m, struct request *r)
+static void request_free(struct request *r)
+{
+	for (int i = 0; i < r->argc; i++)
+		free(r->argv[i]);
+	free(r->argv);
+	free(r);
+}
+
+/* Virtual ns that the call took; its reply and its notices are on their way. */
+static uint64_t serve(struct scale_world *w, const struct request *r)
 {
 	const struct memory_work *work = memory_server_work(w->server);
 	struct memory_work was = *work;
@@ -85,16 +96,48 @@ void scale_serve(struct scale_world *w, struct member *m, struct request *r)
 	fields = work->fields_read - was.fields_read + work->fields_written - was.fields_written;
 	took = us(CALL_US + FIELD_US * (double)fields + KBYTE_US * (double)bytes / 1000 +
 		  NOTICE_US * (double)(w->publishing * w->alive));
+	if (w->quick)
+		took /= QUICK;
 	w->total.commands += work->commands - was.commands;
 	w->total.fields += fields;
 	w->total.reply_bytes += bytes;
-	m->bytes += bytes;
+	r->from->bytes += bytes;
 	w->total.busy_ns += took;
-	w->store_free = (w->store_free > w->now ? w->store_free : w->now) + took;
-	scale_at(w, w->store_free + us(LATENCY_US), (struct event){ .kind = REPLY, .member = m->id, .data = reply });
-	serve_notices(w, w->store_free + us(LATENCY_US));
-	for (int i = 0; i < r->argc; i++)
-		free(r->argv[i]);
-	free(r->argv);
-	free(r);
+	scale_at(w, w->now + took + us(LATENCY_US),
+		 (struct event){ .kind = REPLY, .member = r->from->id, .data = reply });
+	serve_notices(w, w->now + took + us(LATENCY_US));
+	return took;
+}
+
+/* A script runs when its turn comes: thousands of replies made at once, each with a whole record, are gigabytes. */
+void scale_store_free(struct scale_world *w)
+{
+	struct request *r = w->first;
+
+	w->serving = r != NULL;
+	if (!r)
+		return;
+	w->first = r->next;
+	scale_at(w, w->now + serve(w, r), (struct event){ .kind = STORE_FREE });
+	request_free(r);
+}
+
+void scale_arrived(struct scale_world *w, struct request *r)
+{
+	if (!w->first)
+		w->last = &w->first;
+	*w->last = r;
+	w->last = &r->next;
+	if (!w->serving)
+		scale_store_free(w);
+}
+
+void scale_store_close(struct scale_world *w)
+{
+	while (w->first) {
+		struct request *r = w->first;
+
+		w->first = r->next;
+		request_free(r);
+	}
 }

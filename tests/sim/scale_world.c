@@ -342,7 +342,10 @@ static void handle(struct scale_world *w, struct event *e)
 		post(m, &ev);
 		break;
 	case CALL:
-		scale_serve(w, m, e->data);
+		scale_arrived(w, e->data);
+		break;
+	case STORE_FREE:
+		scale_store_free(w);
 		break;
 	case REPLY: {
 		struct reply *r = e->data;
@@ -417,6 +420,11 @@ static void run_until(struct scale_world *w, uint64_t end, int (*enough)(const s
 	}
 }
 
+void scale_quick(struct scale_world *w, int quick)
+{
+	w->quick = quick;
+}
+
 uint64_t scale_settle(struct scale_world *w, struct scale_count *count)
 {
 	uint64_t began = w->now, took;
@@ -487,12 +495,10 @@ void scale_close(struct scale_world *w)
 	while (w->events) {
 		struct event e = next(w);
 
-		if (e.kind == CALL) {
-			scale_serve(w, w->member[e.member], e.data);
-		} else if (e.kind == REPLY || e.kind == NOTICE) {
+		if (e.kind == CALL || e.kind == REPLY || e.kind == NOTICE)
 			handle(w, &e);
-		}
 	}
+	scale_store_close(w);
 	for (int i = 0; i < w->count; i++) {
 		cvy_driver_clear(&w->member[i]->driver);
 		free(w->member[i]->expects);

@@ -8,7 +8,7 @@
 #include "clock.h"
 #include "scale.h"
 
-enum kind { TICK, CALL, REPLY, NOTICE, DIAL, UP, DOWN, PROOF };
+enum kind { TICK, CALL, STORE_FREE, REPLY, NOTICE, DIAL, UP, DOWN, PROOF };
 
 struct event {
 	uint64_t at, serial, inc;
@@ -20,6 +20,8 @@ struct request {
 	uint64_t id;
 	int argc;
 	char **argv;
+	struct member *from;
+	struct request *next; /* in the queue of the store */
 };
 
 struct reply {
@@ -52,7 +54,7 @@ struct member {
 };
 
 struct scale_world {
-	uint64_t now, serial, handled, store_free;
+	uint64_t now, serial, handled;
 	int world, max_ranks, alive, newest;
 	uint32_t epoch; /* of the newest active view */
 	int members, pending;
@@ -62,6 +64,8 @@ struct scale_world {
 	struct event *heap;
 	int events, events_room;
 	struct memory_server *server;
+	struct request *first, **last; /* wait for the store */
+	int serving, quick;
 	struct cvy_errbox *box;
 	struct scale_count total;
 	struct notice *published[8]; /* by the script that runs */
@@ -90,8 +94,10 @@ static inline void notice_free(struct notice *n)
 void scale_at(struct scale_world *w, uint64_t when, struct event e); /* it happens then */
 
 /* scale_store.c */
-extern const struct cvy_store_ops scale_store_ops;			      /* what a driver calls */
-void scale_published(void *ctx, const char *channel, const char *text);	      /* by the script that runs */
-void scale_serve(struct scale_world *w, struct member *m, struct request *r); /* a call has arrived */
+extern const struct cvy_store_ops scale_store_ops;			/* what a driver calls */
+void scale_published(void *ctx, const char *channel, const char *text); /* by the script that runs */
+void scale_arrived(struct scale_world *w, struct request *r);		/* owned */
+void scale_store_free(struct scale_world *w);				/* it takes the next call */
+void scale_store_close(struct scale_world *w);				/* drops the calls that wait */
 
 #endif

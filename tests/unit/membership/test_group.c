@@ -487,6 +487,64 @@ START_TEST(news_in_a_notice_are_asked_for_while_a_reply_is_under_way)
 }
 END_TEST
 
+/* A rank that joins thousands of others dials them all in one step. */
+START_TEST(the_room_of_a_large_step_is_not_kept)
+{
+	enum { OTHERS = 200 };
+	static const char *argv[64 + 2 * OTHERS];
+	static char field[OTHERS][8], value[OTHERS][24],
+		text[] = "OK" STATE("form", "0",
+				    "-") "|max|4096|world|2|incs|2|base|1|fail|0|stamp|5|size|2|rank|0|inc|999";
+	struct cvy_group_args args = {
+		.rank = 0, .world = 2, .max_ranks = 4096, .addr = "a", .host = "h", .nonce = 7, .seed = 1
+	};
+	struct cvy_event e = { .kind = CVY_EV_REPLY, .rank = -1, .argv = argv };
+
+	now = CVY_MS;
+	g = cvy_group_new(&args, now);
+	event(CVY_EV_STORE_UP, -1, 0, 0);
+	api(CVY_API_JOIN);
+	for (char *w = strtok(text, "|"); w; w = strtok(NULL, "|"))
+		argv[e.argc++] = w;
+	for (int i = 0; i < OTHERS; i++) {
+		snprintf(field[i], sizeof(field[i]), "j:%d", i + 1);
+		snprintf(value[i], sizeof(value[i]), "%d n b h 0", i + 1);
+		argv[e.argc++] = field[i];
+		argv[e.argc++] = value[i];
+	}
+	e.id = called("register");
+	step(&e);
+	ck_assert_int_ge(acts.room, OTHERS);
+	cvy_actions_clear(&acts);
+	ck_assert_int_lt(acts.room, OTHERS / 2);
+}
+END_TEST
+
+static int suspects_after(int beat_ms)
+{
+	now += (uint64_t)beat_ms * CVY_MS;
+	answer("beat", "OK" STATE("run", "1", "aa") "|now|20000|t:1|12000");
+	for (int i = 0; i < acts.count; i++)
+		if (acts.item[i].kind == CVY_DO_PUBLISH && acts.item[i].event.kind == COVEY_EVENT_SUSPECT)
+			return 1;
+	return 0;
+}
+
+START_TEST(a_rank_whose_lease_ran_out_is_suspected)
+{
+	to_run();
+	ck_assert(suspects_after(1));
+}
+END_TEST
+
+/* The store is four seconds behind, and the beat of the other waits in its queue. */
+START_TEST(a_slow_store_makes_nobody_silent)
+{
+	to_run();
+	ck_assert(!suspects_after(4000));
+}
+END_TEST
+
 static const char *bad_told(void) /* of the report that this step makes; NULL: it makes none */
 {
 	for (int i = 0; i < acts.count; i++)
@@ -586,6 +644,9 @@ int main(void)
 	tcase_add_test(t, the_dead_are_asked_to_relay_nothing);
 	tcase_add_test(t, gone_is_answered_with_hello);
 	tcase_add_test(t, a_mark_to_retire_outlives_the_store);
+	tcase_add_test(t, the_room_of_a_large_step_is_not_kept);
+	tcase_add_test(t, a_rank_whose_lease_ran_out_is_suspected);
+	tcase_add_test(t, a_slow_store_makes_nobody_silent);
 	tcase_add_test(t, a_link_that_broke_twice_is_good_again_after_ack_ms);
 	tcase_add_test(t, a_link_that_does_not_come_back_is_told);
 	tcase_add_test(t, a_joiner_that_the_store_lost_registers_again);

@@ -117,6 +117,37 @@ START_TEST(an_active_view_has_its_admitted_as_voters)
 }
 END_TEST
 
+static int same_text(const struct cvy_record *a, const struct cvy_record *b, const char *field)
+{
+	return cvy_record_get(a, field) && cvy_record_get(a, field) == cvy_record_get(b, field);
+}
+
+/* Each of thousands of members keeps several records of thousands of fields. */
+START_TEST(records_of_one_member_share_their_strings)
+{
+	static const char *const next[] = { "OK", "epoch", "4",	       "on",  "3 00ff", "vid",
+					    "1f", "l:4",   "1f 2 - -", "m:0", "5 0 a h" };
+	struct cvy_record r = { 0 }, learned = { 0 }, step = { 0 }, news = { 0 };
+
+	ck_assert_int_eq(cvy_record_take(&r, GOOD, good), 0);
+	ck_assert_int_eq(cvy_record_set(&r, "m:1", "6 0 d h"), 0);
+	ck_assert_int_eq(cvy_record_activate(&r), 0);
+	ck_assert_int_eq(cvy_record_copy(&learned, &r), 0);
+	ck_assert_int_eq(learned.room, learned.count);
+	ck_assert_int_eq(cvy_record_activate(&learned), 0);
+	ck_assert(same_text(&learned, &r, "m:1"));
+	ck_assert(same_text(&learned, &r, "o:1"));
+	ck_assert_int_eq(cvy_record_step(&step, &learned, sizeof(next) / sizeof(next[0]), next, &news), 0);
+	ck_assert(same_text(&step, &r, "m:1"));
+	ck_assert(same_text(&step, &r, "o:1"));
+	ck_assert_ptr_null(cvy_record_get(&step, "m:2"));
+	cvy_record_clear(&r);
+	cvy_record_clear(&learned);
+	ck_assert_str_eq(cvy_record_get(&step, "m:1"), "6 0 d h"); /* as long as one of them lives */
+	cvy_record_clear(&step);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = suite_create("membership/record");
@@ -130,6 +161,7 @@ int main(void)
 	tcase_add_test(t, joiners_are_news_and_no_part_of_a_record);
 	tcase_add_test(t, a_member_may_have_several_addresses);
 	tcase_add_test(t, an_active_view_has_its_admitted_as_voters);
+	tcase_add_test(t, records_of_one_member_share_their_strings);
 	suite_add_tcase(s, t);
 	srunner_run_all(runner, CK_ENV);
 	failed = srunner_ntests_failed(runner);
