@@ -668,8 +668,10 @@ COVEY_API int covey_barrier_start(struct covey_group *group, struct CUstream_st 
  *                              when it runs
  *   counts of alltoallv and    are part of a captured graph: a rank that has come since then gets no block there
  *   allgatherv
- *   in place                   as on host memory; alltoall(v): UNSUPPORTED
- *   _start forms               UNSUPPORTED
+ *   in place                   as on host memory. alltoall(v) first copies its inputs: above 22 MiB into memory that it
+ *                              takes for that time, else NOMEM
+ *   _start forms               the work is decided when the stream has passed the operation; at most 256 works at a
+ *                              time, else NOMEM. INVAL on a stream that is being captured
  *   COVEY_ON_LOSS_FAIL         changes nothing: an outcome says in its mask who contributed
  *   no bytes                   the buffers may be NULL
  *   seq                        device operations are counted apart from host operations
@@ -684,10 +686,11 @@ COVEY_API int covey_barrier_start(struct covey_group *group, struct CUstream_st 
  *   @result                     the call     status 0; epoch, size and contributors as known then
  *   covey_device_result()       the kernel   the first message that failed, else the outcome of the last collective,
  *                                            dispatch or combine
+ *   covey_work_test(), _wait()  the kernel   the same, of the operation of a _start form
  *   covey_device_outcome_at()   the kernel   the outcome of the last operation, for kernels that run later
  *
  * After a death each survivor completes an operation with the same contributors and bytes as all others. In place, an
- * operation above 256 KiB may end with LOST, the same on all.
+ * operation above 256 KiB may end with LOST, the same on all; alltoall(v) does not.
  */
 
 /**

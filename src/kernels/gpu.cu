@@ -226,7 +226,7 @@ cudaError_t cvy_gpu_launch_kernel(const struct cvy_gpu *gpu, const void *kernel,
 	return cudaLaunchKernelExC(&config, kernel, args);
 }
 
-static int gpu_launch(struct cvy_gpu *gpu, struct cvy_gpu_call *call, struct CUstream_st *stream)
+int cvy_gpu_launch(struct cvy_gpu *gpu, struct cvy_gpu_call *call, struct CUstream_st *stream)
 {
 	void *args[] = { call };
 	int was, err = cvy_gpu_begin(gpu, call, &was);
@@ -359,6 +359,7 @@ static void gpu_close(struct cvy_gpu *gpu)
 	}
 	cvy_gpu_trace_close(gpu);
 	cvy_gpu_copies_close(gpu);
+	cvy_gpu_receipts_close(gpu);
 	if (gpu->memory)
 		gpu->memory->close(gpu);
 	cvy_ep_free_spares(gpu);
@@ -470,6 +471,8 @@ static int gpu_open(const struct cvy_gpu_args *args, struct cvy_gpu **out, char 
 	if (!err)
 		err = allocate(gpu);
 	if (!err)
+		err = cvy_gpu_receipts_open(gpu);
+	if (!err)
 		err = cvy_gpu_trace_open(gpu);
 	if (!err)
 		err = gpu->memory->open(gpu, args->peers);
@@ -483,10 +486,41 @@ static int gpu_open(const struct cvy_gpu_args *args, struct cvy_gpu **out, char 
 }
 
 extern "C" __attribute__((visibility("default"))) const struct cvy_gpu_ops cvy_gpu_ops = {
-	CVY_GPU_ABI,	   gpu_open,	       gpu_close,     gpu_why,		 gpu_describe,	  gpu_memory,
-	gpu_chunk,	   gpu_chunk_fd,       gpu_unchunk,   gpu_attach,	 gpu_detach,	  gpu_window,
-	gpu_attach_window, gpu_gate,	       gpu_counters,  gpu_words,	 gpu_read,	  gpu_write,
-	gpu_mailbox,	   gpu_is_device,      gpu_capturing, gpu_launch,	 gpu_synchronise, gpu_status,
-	gpu_status_read,   gpu_peers,	       cvy_gpu_reach, cvy_gpu_far_chunk, cvy_gpu_queue,	  cvy_gpu_copies_open,
-	cvy_gpu_copies,	   cvy_gpu_copies_end,
+	CVY_GPU_ABI,
+	gpu_open,
+	gpu_close,
+	gpu_why,
+	gpu_describe,
+	gpu_memory,
+	gpu_chunk,
+	gpu_chunk_fd,
+	gpu_unchunk,
+	gpu_attach,
+	gpu_detach,
+	gpu_window,
+	gpu_attach_window,
+	gpu_gate,
+	gpu_counters,
+	gpu_words,
+	gpu_read,
+	gpu_write,
+	gpu_mailbox,
+	gpu_is_device,
+	gpu_capturing,
+	cvy_gpu_launch,
+	gpu_synchronise,
+	gpu_status,
+	gpu_status_read,
+	gpu_peers,
+	cvy_gpu_reach,
+	cvy_gpu_far_chunk,
+	cvy_gpu_queue,
+	cvy_gpu_copies_open,
+	cvy_gpu_copies,
+	cvy_gpu_copies_end,
+	cvy_gpu_receipt,
+	cvy_gpu_receipt_post,
+	cvy_gpu_receipt_look,
+	cvy_gpu_receipt_free,
+	cvy_gpu_launch_aside,
 };

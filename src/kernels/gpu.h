@@ -13,11 +13,12 @@
 extern "C" {
 #endif
 
-#define CVY_GPU_ABI_VERSION 21
+#define CVY_GPU_ABI_VERSION 22
 #define CVY_GPU_ABI (CVY_GPU_ABI_VERSION | CVY_GPU_RANKS << 16) /* one library may be of a build for other ranks */
 #define CVY_GPU_SYMBOL "cvy_gpu_ops"
 
 struct cvy_gpu;
+struct cvy_gpu_receipt;
 struct cvy_queue;
 struct cvy_queue_memory;
 struct cvy_copies;
@@ -102,6 +103,17 @@ struct cvy_gpu_ops {
 	 * no kernel looks; *out copies from the one to the other, from one thread. detach ends both, after copies_end. */
 	int (*copies)(struct cvy_gpu *gpu, int rank, int generation, int fd, struct cvy_copies *out);
 	void (*copies_end)(struct cvy_gpu *gpu, int rank); /* what was asked for has landed; nobody asks for more */
+
+	/* For operations that are launched, and whose outcome is asked for later; a library without these has none. */
+	/* Before the launch; NOMEM: there are CVY_GPU_RECEIPTS. Then, behind it, on its stream, which is not captured. */
+	int (*receipt)(struct cvy_gpu *gpu, struct cvy_gpu_receipt **out);
+	int (*receipt_post)(struct cvy_gpu *gpu, struct cvy_gpu_receipt *receipt, struct CUstream_st *stream);
+	/* AGAIN: the stream has not come past it. Any thread. */
+	int (*receipt_look)(struct cvy_gpu *gpu, struct cvy_gpu_receipt *receipt, struct cvy_gpu_status *out);
+	void (*receipt_free)(struct cvy_gpu *gpu, struct cvy_gpu_receipt *receipt);
+
+	/* As launch, of a copy of the @bytes bytes at call->send; a library without it takes no alltoall in place. */
+	int (*launch_aside)(struct cvy_gpu *gpu, struct cvy_gpu_call *call, uint64_t bytes, struct CUstream_st *stream);
 };
 
 const void *cvy_gpu_kernel(const struct cvy_gpu_call *call); /* collectives.cu */

@@ -53,6 +53,7 @@ struct cvy_gpu_memory {
 
 struct cvy_ipc;
 struct cvy_gpu_copies;
+struct cvy_gpu_receipts;
 
 struct cvy_gpu {
 	int device;
@@ -80,6 +81,7 @@ struct cvy_gpu {
 	uint8_t *stage;		/* pinned: what is copied to and from the device */
 	uint8_t *zeros;		/* pinned: what memory is cleared with */
 	cudaStream_t stream;
+	struct cvy_gpu_receipts *receipts;
 	struct cvy_ep_spare *spares; /* memory of handles that are gone (ep.cu) */
 	struct cvy_gpu_trace *trace; /* gpu_trace.cu; NULL: there is none */
 	char why[240], name[300];
@@ -210,5 +212,15 @@ int cvy_gpu_copies_open(struct cvy_gpu *gpu);
 void cvy_gpu_copies_close(struct cvy_gpu *gpu);
 int cvy_gpu_copies(struct cvy_gpu *gpu, int rank, int generation, int fd, struct cvy_copies *out);
 void cvy_gpu_copies_end(struct cvy_gpu *gpu, int rank);
+/* gpu_receipt.cu: and of struct cvy_gpu_ops */
+int cvy_gpu_receipts_open(struct cvy_gpu *gpu);
+void cvy_gpu_receipts_close(struct cvy_gpu *gpu);
+int cvy_gpu_receipt(struct cvy_gpu *gpu, struct cvy_gpu_receipt **out);
+int cvy_gpu_receipt_post(struct cvy_gpu *gpu, struct cvy_gpu_receipt *receipt, struct CUstream_st *stream);
+int cvy_gpu_receipt_look(struct cvy_gpu *gpu, struct cvy_gpu_receipt *receipt, struct cvy_gpu_status *out);
+void cvy_gpu_receipt_free(struct cvy_gpu *gpu, struct cvy_gpu_receipt *receipt);
+/* gpu.cu, gpu_aside.cu: of struct cvy_gpu_ops */
+int cvy_gpu_launch(struct cvy_gpu *gpu, struct cvy_gpu_call *call, struct CUstream_st *stream);
+int cvy_gpu_launch_aside(struct cvy_gpu *gpu, struct cvy_gpu_call *call, uint64_t bytes, struct CUstream_st *stream);
 
 #endif

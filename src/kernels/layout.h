@@ -31,6 +31,7 @@
 #define CVY_GPU_ROWS 4	      /* packets that one thread has under way in a step */
 #define CVY_GPU_THREADS 512   /* of a CTA, at most */
 #define CVY_GPU_PACKET 16
+#define CVY_GPU_RECEIPTS 256 /* works of a device at a time (gpu_receipt.cu) */
 #define CVY_GPU_MAPPINGS (CVY_GPU_RANKS * CVY_GPU_GENERATIONS)
 #define CVY_GPU_SLOT ((size_t)CVY_GPU_ROWS * CVY_GPU_THREADS * CVY_GPU_PACKET)
 #define CVY_GPU_PARITIES 2 /* slots of a lane and round: step k uses k % 2 */

@@ -8,6 +8,7 @@
  *	ep-run -n 2 --restart on-failure -- ./gpu-group --kill 1@20 --steps 50
  *
  * `--hops 1`: steps of nothing but broadcasts in two hops, of the first and of the last rank, so that is where it dies.
+ * `--aside 1`: of nothing but exchanges in place.
  */
 #include <time.h>
 
@@ -20,9 +21,10 @@
 #define LARGE 300001
 #endif
 #define GRAPH_OPS 10
+#define ASIDES 20   /* of a step */
 #define HOPS 135000 /* more than CVY_GPU_TWO_HOP of bytes, and no whole number of pieces */
 
-static int *host, *send, *recv, only_hops;
+static int *host, *send, *recv, only_hops, only_aside;
 static uint64_t losses;
 static double worst_ms;
 
@@ -134,23 +136,128 @@ static void replay(void)
 	check_sums("graph", SMALL, recv, outcome("graph", 0));
 }
 
-static void blocks(int all)
+static void blocks(int all, int in_place)
 {
-	const char *what = all ? "alltoall" : "allgather";
+	const char *what = in_place ? "alltoall in place" : all ? "alltoall" : "allgather";
+	int *to = in_place ? send : recv;
 	struct covey_device_outcome o;
 
 	fill((size_t)(all ? size : 1) * SMALL);
-	must(all ? covey_alltoall(send, recv, SMALL, COVEY_INT32, group, STREAM, NULL)
+	must(all ? covey_alltoall(send, to, SMALL, COVEY_INT32, group, STREAM, NULL)
 		 : covey_allgather(send, recv, SMALL, COVEY_INT32, group, STREAM, NULL),
 	     what);
 	o = outcome(what, all);
-	take((size_t)size * SMALL, recv);
+	take((size_t)size * SMALL, to);
 	for (size_t i = 0; i < (size_t)size * SMALL; i++) {
 		int r = (int)(i / SMALL), here = (o.mask & ~o.missing) >> r & 1;
 		size_t from = all ? (size_t)rank * SMALL + i % SMALL : i % SMALL;
 
 		expect(what, i, host[i], here ? number(r, from) : 0, o.mask);
 	}
+}
+
+/* What @from has for @to: none, or a part of a block. */
+static size_t share(int from, int to)
+{
+	return (size_t)((from * 3 + to * 5 + (int)state.step) % 4) * (SMALL / 3);
+}
+
+/* Each block is replaced where it is; what the new one is too short for stays. */
+static void uneven_in_place(void)
+{
+	size_t out[32], in[32], at[32];
+	struct covey_device_outcome o;
+
+	for (int r = 0; r < size; r++) {
+		out[r] = share(rank, r);
+		in[r] = share(r, rank);
+		at[r] = (size_t)r * SMALL;
+	}
+	fill((size_t)size * SMALL);
+	must(covey_alltoallv(send, out, at, send, in, at, COVEY_INT32, group, STREAM, NULL), "alltoallv in place");
+	o = outcome("alltoallv in place", 1);
+	take((size_t)size * SMALL, send);
+	for (size_t i = 0; i < (size_t)size * SMALL; i++) {
+		int r = (int)(i / SMALL), here = (o.mask & ~o.missing) >> r & 1;
+		int want = here ? number(r, (size_t)rank * SMALL + i % SMALL) : 0;
+
+		expect("alltoallv in place", i, host[i], i % SMALL < in[r] ? want : number(rank, i), o.mask);
+	}
+}
+
+/* ---- works ---- */
+
+static void wrong(const char *what, int got, int want)
+{
+	if (failures++ < 10)
+		fprintf(stderr, "rank %d, step %ld, works: %s: %d, not %d\n", rank, state.step, what, got, want);
+}
+
+static void hold(void *held)
+{
+	while (__atomic_load_n((int *)held, __ATOMIC_ACQUIRE))
+		usleep(100);
+}
+
+/* The stream stands before them: they are not decided, and a wait ends by its deadline. Then they are, in any order. */
+static void works(void)
+{
+	static int held;
+	struct covey_work *first, *second;
+	struct covey_result a, b, last;
+	char text[200];
+	int got;
+
+	__atomic_store_n(&held, 1, __ATOMIC_RELEASE);
+	fill(SMALL);
+	CUDA(cudaLaunchHostFunc(stream, hold, &held));
+	must(covey_allreduce_start(send, recv, SMALL, COVEY_INT32, COVEY_SUM, group, STREAM, &first),
+	     "allreduce_start");
+	must(covey_barrier_start(group, STREAM, &second), "barrier_start");
+	got = covey_work_test(first, &a);
+	if (got != COVEY_ERR_AGAIN)
+		wrong("a test before the stream comes past", got, COVEY_ERR_AGAIN);
+	got = covey_work_wait(first, 1, &a);
+	if (got != COVEY_ERR_TIMEOUT)
+		wrong("a wait that is over", got, COVEY_ERR_TIMEOUT);
+	covey_work_progress(first, text, sizeof(text));
+	if (!strstr(text, "allreduce: launched"))
+		wrong(text, 0, 1);
+	__atomic_store_n(&held, 0, __ATOMIC_RELEASE);
+	must(covey_work_wait(second, 0, &b), "wait for a barrier");
+	must(covey_device_result(group, &last), "result");
+	if (b.seq != last.seq || b.epoch != last.epoch || memcmp(&b.mask, &last.mask, sizeof(b.mask)) || b.size != size)
+		wrong("another outcome than the device's last", (int)b.seq, (int)last.seq);
+	got = covey_work_test(first, &a);
+	if (got)
+		wrong("a test of what the stream has passed", got, 0);
+	if (a.status || a.seq + 1 != b.seq || a.epoch > b.epoch || !a.wait_ns)
+		wrong("the outcome of the first of two", (int)a.seq, (int)b.seq - 1);
+	covey_work_free(first);
+	covey_work_free(second);
+	take(SMALL, recv);
+	for (size_t i = 0; i < SMALL; i++)
+		expect("allreduce_start", i, host[i], sum(a.mask.word[0], i), a.mask.word[0]);
+}
+
+/* So many works may be there; one that is freed while its operation is under way makes room when that is over. */
+static void many_works(void)
+{
+	static struct covey_work *work[2000];
+	struct covey_error_info info;
+	int n = 0, err;
+
+	while (!(err = covey_barrier_start(group, STREAM, &work[n])) && n + 1 < 2000)
+		n++;
+	covey_last_error(group, &info);
+	if (err != COVEY_ERR_NOMEM || !strstr(info.cause, "works of device operations"))
+		wrong(info.cause, err, COVEY_ERR_NOMEM);
+	while (n)
+		covey_work_free(work[--n]);
+	outcome("many works", 0);
+	must(covey_barrier_start(group, STREAM, &work[0]), "a work after many");
+	must(covey_work_wait(work[0], 0, NULL), "wait after many");
+	covey_work_free(work[0]);
 }
 
 static void broadcast(int root, size_t count)
@@ -189,9 +296,14 @@ static void barrier(void)
 
 static void capture(void)
 {
+	struct covey_work *work = NULL;
 	cudaGraph_t captured;
+	int err;
 
 	CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+	err = covey_barrier_start(group, STREAM, &work);
+	if (err != COVEY_ERR_INVAL || work)
+		wrong("a work of a stream that is captured", err, COVEY_ERR_INVAL);
 	for (int i = 0; i < GRAPH_OPS; i++)
 		must(covey_allreduce(send, recv, SMALL, COVEY_INT32, COVEY_SUM, group, STREAM, NULL), "capture");
 	CUDA(cudaStreamEndCapture(stream, &captured));
@@ -209,10 +321,21 @@ static void one_step(uint64_t members)
 		broadcast(63 - __builtin_clzll(members), HOPS);
 		return;
 	}
+	for (int i = 0; only_aside && i < ASIDES; i++) {
+		blocks(1, 1);
+		uneven_in_place();
+	}
+	if (only_aside)
+		return;
 	allreduce("allreduce", SMALL, 0);
 	allreduce("allreduce in place", SMALL, 1);
-	blocks(0);
-	blocks(1);
+	blocks(0, 0);
+	blocks(1, 0);
+	blocks(1, 1);
+	uneven_in_place();
+	works();
+	if (!state.step)
+		many_works();
 	broadcast(__builtin_ctzll(members), SMALL);
 	reduce_scatter();
 	barrier();
@@ -225,6 +348,8 @@ static void own_option(const char *name, const char *value)
 {
 	if (!strcmp(name, "--hops"))
 		only_hops = atoi(value);
+	else if (!strcmp(name, "--aside"))
+		only_aside = atoi(value);
 }
 
 int main(int argc, char **argv)

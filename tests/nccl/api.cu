@@ -410,6 +410,11 @@ static void in_place(void)
 	CUDA(cudaMemcpyAsync(to() + (size_t)rank * block, in, block, cudaMemcpyDeviceToDevice, stream));
 	OK(ncclAllGather(to() + (size_t)rank * block, to(), 33, ncclFloat32, comm, stream));
 	compare("allgather in place", ncclFloat32, 0, 33 * (size_t)size, gathered, &s);
+	fill_in(ncclFloat32, 33 * (size_t)size, size, rank);
+	clear_out();
+	CUDA(cudaMemcpyAsync(to(), in, block * (size_t)size, cudaMemcpyDeviceToDevice, stream));
+	OK(ncclAlltoAll(to(), to(), 33, ncclFloat32, comm, stream));
+	compare("alltoall in place", ncclFloat32, 0, 33 * (size_t)size, exchanged, &s);
 }
 
 /* ---- messages and groups ---- */

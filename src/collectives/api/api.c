@@ -5,6 +5,7 @@
 #include "calls.h"
 #include "device.h"
 #include "device_explain.h"
+#include "device_work.h"
 #include "gpu.h"
 #include "handle.h"
 #include "plan.h"
@@ -126,9 +127,6 @@ int cvy_call_make(struct covey_group *group, const struct cvy_call *c, struct cv
 
 	if (err || !group)
 		return err;
-	if (c->stream)
-		return cvy_call_unsupported(group, c->kind->name,
-					    "with a stream only the form that does not start a work is there");
 	op = cvy_op_new(group->engine, c->kind);
 	if (!op) {
 		cvy_fail(group->box, COVEY_ERR_NOMEM, -1, 0, "no memory for an operation");
@@ -205,8 +203,9 @@ static int overwrites(const struct cvy_call *c, int kind, size_t bytes, int rank
 	return c->send == c->recv && (kind == CVY_GPU_ALLREDUCE || kind == CVY_GPU_REDUCE);
 }
 
-static int run_on_device(struct covey_group *group, const struct cvy_call *c, struct covey_result *result)
+static int run_on_device(struct covey_group *group, const void *arg, struct covey_result *result)
 {
+	const struct cvy_call *c = arg;
 	struct cvy_gpu_call call = { .send = c->send, .recv = c->recv, .dtype = c->dtype, .redop = c->redop };
 	size_t bytes = 0;
 	int err = cvy_call_check(group, c, &bytes);
@@ -214,8 +213,6 @@ static int run_on_device(struct covey_group *group, const struct cvy_call *c, st
 	if (err)
 		return err;
 	call.kind = gpu_kind(c->kind);
-	if (c->kind == &cvy_op_alltoall && c->send == c->recv && bytes)
-		return cvy_call_unsupported(group, c->kind->name, "in place is for host memory only");
 	call.bytes = bytes;
 	call.root = rooted(call.kind) ? c->root : -1;
 	/* No packets: a rank that runs ahead would overwrite unread data. (Others of a root have signals.) */
@@ -251,9 +248,15 @@ static int run(struct covey_group *group, const struct cvy_call *c, struct covey
 static int start(struct covey_group *group, const struct cvy_call *c, struct covey_work **work)
 {
 	struct cvy_op *op = NULL;
-	int err = cvy_call_make(group, c, &op);
+	int err;
 
-	return err ? err : cvy_call_start(group, op, work);
+	if (group && !group->forked && c->stream && group->device) {
+		const struct cvy_device_launch l = { c->kind->name, c->stream, run_on_device, c };
+
+		return cvy_device_work_start(group, &l, work);
+	}
+	err = cvy_call_make(group, c, &op);
+	return err || !group ? err : cvy_call_start(group, op, work);
 }
 
 int covey_set_on_loss(struct covey_group *group, int on_loss)

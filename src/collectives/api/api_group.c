@@ -6,6 +6,7 @@
 #include "calls.h"
 #include "clock.h"
 #include "device_message.h"
+#include "device_work.h"
 #include "handle.h"
 #include "pair.h"
 
@@ -351,6 +352,8 @@ int covey_work_test(struct covey_work *work, struct covey_result *result)
 			*result = work->op->result;
 		return 0;
 	}
+	if (work->receipt)
+		return cvy_device_work_test(work, result);
 	pthread_mutex_lock(&work->group->lock);
 	if (work->answered) {
 		request_result(work, result);
@@ -391,6 +394,8 @@ int covey_work_wait(struct covey_work *work, uint64_t deadline_ns, struct covey_
 		return COVEY_ERR_INVAL;
 	if (work->group->forked)
 		return COVEY_ERR_FORKED;
+	if (work->receipt)
+		return cvy_device_work_wait(work, deadline_ns, result);
 	if (!work->op)
 		return wait_request(work, deadline_ns, result);
 	err = cvy_engine_wait(work->group->engine, work->op, deadline_ns ? deadline_ns : CVY_NEVER);
@@ -446,6 +451,10 @@ int covey_work_progress(const struct covey_work *work, char *text, size_t bytes)
 		op_progress(work, text, bytes);
 		return 0;
 	}
+	if (work->receipt) {
+		cvy_device_work_progress((struct covey_work *)(uintptr_t)work, text, bytes);
+		return 0;
+	}
 	pthread_mutex_lock(&group->lock);
 	if (work->answered)
 		snprintf(text, bytes, "decided: %s%s%s", covey_strerror(work->err), work->text[0] ? ": " : "",
@@ -463,6 +472,9 @@ void covey_work_free(struct covey_work *work)
 		return;
 	if (work->op) {
 		cvy_op_put(work->op);
+	} else if (work->receipt) {
+		if (!work->group->forked)
+			cvy_device_receipt_free(work->group->device, work->receipt);
 	} else if (!work->group->forked) {
 		pthread_mutex_lock(&work->group->lock);
 		for (struct covey_work **at = &work->group->asked; *at; at = &(*at)->next) {

@@ -7,6 +7,7 @@
 #include "call.h"
 #include "calls.h"
 #include "device.h"
+#include "device_work.h"
 #include "gpu.h"
 #include "reduce.h"
 
@@ -244,8 +245,9 @@ static int makev(struct covey_group *group, const struct callv *v, struct cvy_op
 	return 0;
 }
 
-static int launchv(struct covey_group *group, const struct callv *v, struct covey_result *result)
+static int launchv(struct covey_group *group, const void *arg, struct covey_result *result)
 {
+	const struct callv *v = arg;
 	struct cvy_gpu_uneven u = { .call.kind = CVY_GPU_ALLTOALLV };
 	const size_t elem = cvy_dtype_bytes(v->c.dtype);
 	size_t none;
@@ -263,8 +265,6 @@ static int launchv(struct covey_group *group, const struct callv *v, struct cove
 		u.recv_at[r] = v->recvdispls[r] * elem;
 	}
 	u.call.bytes = most_of(u.send, size);
-	if (v->c.send == v->c.recv && (u.call.bytes || most_of(u.recv, size)))
-		return cvy_call_unsupported(group, "alltoallv", "in place is for host memory only");
 	return launch(group, &v->c, &u, result);
 }
 
@@ -296,9 +296,15 @@ int covey_alltoallv_start(const void *send, const size_t *sendcounts, const size
 			   recvcounts,
 			   recvdispls };
 	struct cvy_op *op = NULL;
-	int err = makev(group, &v, &op);
+	int err;
 
-	return err ? err : cvy_call_start(group, op, work);
+	if (group && !group->forked && v.c.stream && group->device) {
+		const struct cvy_device_launch l = { "alltoallv", stream, launchv, &v };
+
+		return cvy_device_work_start(group, &l, work);
+	}
+	err = makev(group, &v, &op);
+	return err || !group ? err : cvy_call_start(group, op, work);
 }
 
 /* ---- allgatherv ---- */
@@ -381,8 +387,9 @@ static int makeg(struct covey_group *group, const struct callg *g, struct cvy_op
 	return 0;
 }
 
-static int launchg(struct covey_group *group, const struct callg *g, struct covey_result *result)
+static int launchg(struct covey_group *group, const void *arg, struct covey_result *result)
 {
+	const struct callg *g = arg;
 	struct cvy_gpu_uneven u = { .call.kind = CVY_GPU_ALLGATHERV };
 	const size_t elem = cvy_dtype_bytes(g->c.dtype);
 	struct cvy_call c = g->c;
@@ -423,7 +430,13 @@ int covey_allgatherv_start(const void *send, size_t sendcount, void *recv, const
 {
 	struct callg g = { { &cvy_op_allgatherv, send, recv, sendcount, dtype, 0, 0, stream }, recvcounts, recvdispls };
 	struct cvy_op *op = NULL;
-	int err = makeg(group, &g, &op);
+	int err;
 
-	return err ? err : cvy_call_start(group, op, work);
+	if (group && !group->forked && g.c.stream && group->device) {
+		const struct cvy_device_launch l = { "allgatherv", stream, launchg, &g };
+
+		return cvy_device_work_start(group, &l, work);
+	}
+	err = makeg(group, &g, &op);
+	return err || !group ? err : cvy_call_start(group, op, work);
 }

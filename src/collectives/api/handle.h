@@ -11,14 +11,20 @@
 #define CVY_EVENTS_KEPT 256
 
 struct cvy_device;
+struct cvy_gpu_receipt;
 
 struct covey_work {
 	struct covey_group *group;
-	struct cvy_op *op; /* an operation; NULL: an elastic request */
+	struct cvy_op *op; /* an operation on host memory; NULL: one on a device, or an elastic request */
 	uint64_t id;	   /* request */
 	int answered, err; /* under the handle's lock */
 	char text[120];
 	struct covey_work *next; /* requests not answered yet */
+
+	struct cvy_gpu_receipt *receipt; /* an operation on a device (device_work.c); NULL: none */
+	const char *what;
+	uint64_t posted_ns;
+	struct covey_result outcome; /* until `answered` what was known when it was launched */
 };
 
 struct covey_group {

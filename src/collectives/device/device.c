@@ -246,6 +246,34 @@ int cvy_device_between_phases(struct cvy_device *d)
 			"a dispatch or combine on the device was sent and not received");
 }
 
+/* Bytes of the inputs that the results of an alltoall would overwrite before all have them; 0: none. */
+static uint64_t overwritten(const struct cvy_gpu_call *call)
+{
+	const struct cvy_gpu_uneven *u = (const struct cvy_gpu_uneven *)call;
+	uint64_t end = 0;
+
+	if (call->send != call->recv || (call->kind != CVY_GPU_ALLTOALL && call->kind != CVY_GPU_ALLTOALLV))
+		return 0;
+	if (call->kind == CVY_GPU_ALLTOALL)
+		return call->bytes * (uint64_t)call->size;
+	for (int r = 0; r < CVY_GPU_RANKS; r++)
+		if (u->send[r] && u->send_at[r] + u->send[r] > end)
+			end = u->send_at[r] + u->send[r];
+	return end;
+}
+
+static int launch(struct cvy_device *d, struct cvy_gpu_call *call, struct CUstream_st *stream)
+{
+	const uint64_t aside = overwritten(call);
+	int err;
+
+	if (aside && !d->ops->launch_aside)
+		return cvy_fail(d->box, COVEY_ERR_UNSUPPORTED, d->rank, d->epoch,
+				"this libcovey_cuda takes no alltoall in place");
+	err = aside ? d->ops->launch_aside(d->gpu, call, aside, stream) : d->ops->launch(d->gpu, call, stream);
+	return err ? cvy_fail(d->box, err, d->rank, d->epoch, "%s", d->ops->why(d->gpu)) : 0;
+}
+
 int cvy_device_run(struct cvy_device *d, struct cvy_gpu_call *call, struct CUstream_st *stream,
 		   struct covey_result *result)
 {
@@ -257,11 +285,10 @@ int cvy_device_run(struct cvy_device *d, struct cvy_gpu_call *call, struct CUstr
 		return err;
 	call->rank = d->rank;
 	cvy_gpu_shape(call);
-	err = d->ops->launch(d->gpu, call, stream);
-	if (err)
-		return cvy_fail(d->box, err, d->rank, d->epoch, "%s", d->ops->why(d->gpu));
-	launched(d, call->size, result);
-	return 0;
+	err = launch(d, call, stream);
+	if (!err)
+		launched(d, call->size, result);
+	return err;
 }
 
 int cvy_device_ep_state(struct cvy_device *d, const struct cvy_ep_tables *tables, size_t behind,

@@ -16,6 +16,7 @@
 
 struct cvy_device;
 struct cvy_gpu_call;
+struct cvy_gpu_receipt;
 struct cvy_ep_args;
 struct cvy_ep_beside;
 struct cvy_ep_state;
@@ -52,6 +53,15 @@ int cvy_device_holds(struct cvy_device *d,
 int cvy_device_run(struct cvy_device *d, struct cvy_gpu_call *call, struct CUstream_st *stream,
 		   struct covey_result *result);
 int cvy_device_capturing(struct cvy_device *d, struct CUstream_st *stream);
+/*
+ * For one launch on @stream: a receipt is taken before it, and posted behind it. Looked at, AGAIN, or 0 and the outcome in
+ * @result, which has what was known at the launch. device_receipt.c
+ */
+int cvy_device_receipt(struct cvy_device *d, const char *what, struct CUstream_st *stream,
+		       struct cvy_gpu_receipt **out);
+int cvy_device_receipt_post(struct cvy_device *d, struct cvy_gpu_receipt *receipt, struct CUstream_st *stream);
+int cvy_device_receipt_look(struct cvy_device *d, struct cvy_gpu_receipt *receipt, struct covey_result *result);
+void cvy_device_receipt_free(struct cvy_device *d, struct cvy_gpu_receipt *receipt);
 /*
  * After a safe point with @outcome: if it let a rank in, launches the ADMIT that reports it to the device, on @stream.
  * With drain, for any streams: launches it after all launched work has ended, and waits for its end; TIMEOUT after

@@ -285,6 +285,11 @@ cudaError_t cudaMemcpy2DAsync(void *, size_t, const void *, size_t, size_t, size
 	return cudaErrorNotSupported;
 }
 
+cudaError_t cudaFreeAsync(void *, cudaStream_t)
+{
+	return cudaErrorNotSupported;
+}
+
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *, unsigned)
 {
 	return cudaErrorNotSupported;
