@@ -14,8 +14,11 @@
 #include "hash.h"
 #include "interface.h"
 #include "page.h"
-#include "ranks.h"
 #include "url.h"
+
+#ifndef COVEY_DEVICE_RANKS
+#define COVEY_DEVICE_RANKS 32 /* as src/kernels/ranks.h, which is above this layer */
+#endif
 
 #define GROUP_NAME_MAX 64
 #define NAMES 5 /* most words of an ENUM */
@@ -659,7 +662,7 @@ char *cvy_config_alike(const struct cvy_config *c, int founder)
 #undef PRINT
 	fprintf(file, "secret_file=%s", *c->secret_file ? "set" : "none");
 	if (*c->device && strcmp(c->device, "none") != 0)
-		fprintf(file, " device_ranks=%d", CVY_GPU_RANKS);
+		fprintf(file, " device_ranks=%d", COVEY_DEVICE_RANKS);
 	if (founder) {
 		fputc(' ', file);
 		print_alike(file, c, SET_max_ranks);

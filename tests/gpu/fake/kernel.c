@@ -374,8 +374,11 @@ static void lane_done(struct run *r, uint64_t op)
 		(struct cvy_gpu_past){ CVY_GPU_DONE(op, r->lane.epoch), CVY_GPU_COUNTED(r->lane.count) };
 	control->lane[r->index].count = r->lane.count + (uint32_t)r->steps;
 	if (!r->index || missing)
-		control->status =
-			(struct cvy_gpu_status){ status_of(r, op, missing), r->lane.epoch, op, r->lane.mask, missing };
+		control->status = (struct cvy_gpu_status){ .status = status_of(r, op, missing),
+							   .epoch = r->lane.epoch,
+							   .op = op,
+							   .mask = r->lane.mask,
+							   .missing = missing };
 	if (r->call->kind == CVY_GPU_ADMIT)
 		take_in(r, op);
 }
@@ -556,7 +559,7 @@ static void join_in(struct cvy_gpu *g, const struct cvy_gpu_call *c)
 	era = in && next ? cvy_gpu_era_of(&control->roll, next - 1) : control->admitted.era;
 	if (!era.epoch)
 		era = (struct cvy_gpu_era){ next - 1, r.lane.epoch, control->lane[0].mask, 0, 0 };
-	control->status = (struct cvy_gpu_status){ 0, era.epoch, next - 1, era.mask, 0 };
+	control->status = (struct cvy_gpu_status){ .epoch = era.epoch, .op = next - 1, .mask = era.mask };
 	__atomic_fetch_add(&control->entered, (next - own - 1) * CVY_GPU_QUANTA, __ATOMIC_SEQ_CST);
 	__atomic_fetch_add(&control->finished, (next - own) * CVY_GPU_QUANTA, __ATOMIC_SEQ_CST);
 }

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #define BOUND (300 * MS) /* of virtual time: all is over then */
-#define EVENTS 3000000ull
+#define EVENTS (CVY_GPU_IS_WIDE ? 60000000ull : 3000000ull)
 
 static const char usage[] =
 	"sim-device --seeds A-B | --seed N [--trace] | --list FILE [--off CHECKER,...] [--op NAME,...] [--ragged] "
