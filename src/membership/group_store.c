@@ -399,6 +399,16 @@ static void peek(struct cvy_group_state *g, int script)
 	cvy_call(g, script, g->have_rev ? g->seen_rev : UINT64_MAX, script == CALL_BEAT ? 3 : 2, argv);
 }
 
+/* While a large group changes, the beats of all would keep the store from the change: they may be one beat late. */
+static uint64_t beat_due(const struct cvy_group_state *g, int quiet)
+{
+	const int spare = g->args.lease_ms < 0 || g->args.lease_ms >= 4 * CVY_BEAT_MS;
+
+	if (quiet || !spare || cvy_group_pace_ms(g) <= (uint64_t)g->args.peek_ms)
+		return g->beat_due;
+	return g->beat_due + CVY_BEAT_MS * CVY_MS;
+}
+
 void cvy_store_advance(struct cvy_group_state *g)
 {
 	int quiet = g->phase == CVY_PHASE_RUN && g->seen_ph == PH_RUN && g->seen_epoch == g->view->epoch;
@@ -411,7 +421,7 @@ void cvy_store_advance(struct cvy_group_state *g)
 	}
 	if (g->rank < 0)
 		return;
-	if (g->now >= g->beat_due) {
+	if (g->now >= beat_due(g, quiet)) {
 		if (cvy_call_free(g, CALL_BEAT)) {
 			peek(g, CALL_BEAT);
 			g->beat_ns = g->now;
@@ -420,7 +430,7 @@ void cvy_store_advance(struct cvy_group_state *g)
 				g->peek_due = g->beat_due + CVY_BEAT_MS * CVY_MS / 2;
 		}
 	} else {
-		cvy_group_wake(g, g->beat_due);
+		cvy_group_wake(g, beat_due(g, quiet));
 	}
 	/* In a large group all would peek once more for a change that has ended. */
 	if (quiet && !g->quiet && g->now < g->peek_due && cvy_group_pace_ms(g) > (uint64_t)g->args.peek_ms)

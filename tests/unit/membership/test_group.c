@@ -91,6 +91,8 @@ static void api(int what)
 	remember();
 }
 
+static int pace_members; /* of the next group; 0: the default */
+
 static void to_learned_as(const char *more)
 {
 	char text[1024];
@@ -99,6 +101,7 @@ static void to_learned_as(const char *more)
 		.rank = 0, .world = 2, .max_ranks = 4, .addr = "a", .host = "h", .nonce = 7, .seed = 1
 	};
 
+	args.pace_members = pace_members;
 	now = CVY_MS;
 	g = cvy_group_new(&args, now);
 	event(CVY_EV_STORE_UP, -1, 0, 0);
@@ -545,6 +548,24 @@ START_TEST(a_slow_store_makes_nobody_silent)
 }
 END_TEST
 
+static int beats_after(uint64_t ms)
+{
+	now += ms * CVY_MS;
+	event(CVY_EV_TICK, -1, 0, 0);
+	return called("beat") != 0;
+}
+
+/* Thousands of beats in the second of a change take the store as long as the change. */
+START_TEST(beats_of_a_large_group_wait_a_beat_for_a_change)
+{
+	pace_members = _i ? 1 : 0;
+	to_frozen();
+	answer("beat", "OK" STATE("open", "1", "aa"));
+	ck_assert_int_eq(beats_after(1100), !_i);
+	ck_assert(beats_after(1000));
+}
+END_TEST
+
 static const char *bad_told(void) /* of the report that this step makes; NULL: it makes none */
 {
 	for (int i = 0; i < acts.count; i++)
@@ -647,6 +668,7 @@ int main(void)
 	tcase_add_test(t, the_room_of_a_large_step_is_not_kept);
 	tcase_add_test(t, a_rank_whose_lease_ran_out_is_suspected);
 	tcase_add_test(t, a_slow_store_makes_nobody_silent);
+	tcase_add_loop_test(t, beats_of_a_large_group_wait_a_beat_for_a_change, 0, 2);
 	tcase_add_test(t, a_link_that_broke_twice_is_good_again_after_ack_ms);
 	tcase_add_test(t, a_link_that_does_not_come_back_is_told);
 	tcase_add_test(t, a_joiner_that_the_store_lost_registers_again);
