@@ -259,6 +259,12 @@ void cvy_address_name(const char *addr, int at, char *text, size_t bytes);
 #define CVY_BY_UNIX (-1)
 int cvy_address_connect(const char *addr, int at, const char *from, const char **why);
 
+/*
+ * A data connection: lines leave at once. Between two ends of this host no network has to be spared, but some congestion
+ * controls (BBR) pace, and set a timer for each packet: there it gets one that does not.
+ */
+void cvy_address_tune(int fd);
+
 /* ---- transports ---- */
 
 /* Fills link->ops and link->state; tcp takes the descriptors on success. */
