@@ -174,6 +174,12 @@ CVY_GPU_BOTH static inline uint64_t cvy_gpu_pieces(uint64_t bytes)
  * Or the one at the base is done in part (verdict.partly).
  */
 #define CVY_GPU_LAGS ((uint32_t)1 << 29)
+/*
+ * Of a lane's `failed`: ranks r and s of the view are of one host if r / width == s / width, and all members take allreduce in two
+ * levels by that (levels.cuh). 0: some do not, or hosts are otherwise.
+ */
+#define CVY_GPU_WIDTH_SHIFT 1
+#define CVY_GPU_WIDTH(failed) ((int)((failed) >> CVY_GPU_WIDTH_SHIFT & 63))
 
 /*
  * The words of a lane, in one sector: read once at its start. The host writes all, while frozen; CTAs add to count, write
@@ -385,6 +391,7 @@ struct cvy_gpu_call {
 	int32_t fold;	 /* redop, CVY_GPU_SIGNED, and of types that share a kernel dtype << CVY_GPU_OTHER_SHIFT */
 	uint32_t admits, admit_epoch; /* ADMIT: ranks that come in, if their process was listed by then */
 	int32_t joins;		      /* ADMIT: this rank is one of them */
+	int32_t levels; /* the kernel is one that goes in two levels where the lane's words say so (CVY_GPU_WIDTH) */
 };
 
 /*

@@ -8,6 +8,7 @@
  *	ep-run -n 2 --restart on-failure -- ./gpu-group --kill 1@20 --steps 50
  *
  * `--hops 1`: steps of nothing but broadcasts in two hops, of the first and of the last rank, so that is where it dies.
+ * `--levels 1`: of nothing but allreduces that go in two levels between hosts, alone, in place and in the graph.
  */
 #include <time.h>
 
@@ -20,9 +21,11 @@
 #define LARGE 300001
 #endif
 #define GRAPH_OPS 10
-#define HOPS 135000 /* more than CVY_GPU_TWO_HOP of bytes, and no whole number of pieces */
+#define LEVELS 262147		/* more than CVY_GPU_LEVELS of bytes */
+#define LEVELS_IN_PLACE 1000003 /* and of more than one step in one shot */
+#define HOPS 135000		/* more than CVY_GPU_TWO_HOP of bytes, and no whole number of pieces */
 
-static int *host, *send, *recv, only_hops;
+static int *host, *send, *recv, only_hops, only_levels;
 static uint64_t losses;
 static double worst_ms;
 
@@ -127,11 +130,16 @@ static void allreduce(const char *what, size_t count, int in_place)
 	check_sums(what, count, to, outcome(what, 0));
 }
 
+static size_t in_graph(void)
+{
+	return only_levels ? LEVELS : SMALL;
+}
+
 static void replay(void)
 {
-	fill(SMALL);
+	fill(in_graph());
 	CUDA(cudaGraphLaunch(graph, stream));
-	check_sums("graph", SMALL, recv, outcome("graph", 0));
+	check_sums("graph", in_graph(), recv, outcome("graph", 0));
 }
 
 static void blocks(int all)
@@ -192,8 +200,8 @@ static void capture(void)
 	cudaGraph_t captured;
 
 	CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-	for (int i = 0; i < GRAPH_OPS; i++)
-		must(covey_allreduce(send, recv, SMALL, COVEY_INT32, COVEY_SUM, group, STREAM, NULL), "capture");
+	for (int i = 0; i < (only_levels ? 2 : GRAPH_OPS); i++)
+		must(covey_allreduce(send, recv, in_graph(), COVEY_INT32, COVEY_SUM, group, STREAM, NULL), "capture");
 	CUDA(cudaStreamEndCapture(stream, &captured));
 	CUDA(cudaGraphInstantiate(&graph, captured, 0));
 }
@@ -207,6 +215,12 @@ static void one_step(uint64_t members)
 	if (only_hops) {
 		broadcast(__builtin_ctzll(members), HOPS);
 		broadcast(63 - __builtin_clzll(members), HOPS);
+		return;
+	}
+	if (only_levels) {
+		allreduce("large allreduce", LEVELS, 0);
+		allreduce("large allreduce in place", LEVELS_IN_PLACE, 1);
+		replay();
 		return;
 	}
 	allreduce("allreduce", SMALL, 0);
@@ -225,6 +239,19 @@ static void own_option(const char *name, const char *value)
 {
 	if (!strcmp(name, "--hops"))
 		only_hops = atoi(value);
+	if (!strcmp(name, "--levels"))
+		only_levels = atoi(value);
+}
+
+/* What covey_explain() says of hosts. */
+static void say_levels(void)
+{
+	static char text[1 << 16];
+
+	must(covey_explain(group, text, sizeof(text)), "explain");
+	for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n"))
+		if (!strncmp(line, "two levels between hosts:", 25) || !strncmp(line, "put to other hosts", 18))
+			printf("rank %d: %s\n", rank, line);
 }
 
 int main(int argc, char **argv)
@@ -248,6 +275,8 @@ int main(int argc, char **argv)
 		if (!another(&result, world()))
 			break;
 	}
+	if (only_levels)
+		say_levels();
 	printf("rank %d: %llu checks, %d failed, %llu lost, epoch %u, longest wait %.1f ms\n", rank,
 	       (unsigned long long)checks, failures, (unsigned long long)losses, result.epoch, worst_ms);
 	return finish();

@@ -242,6 +242,7 @@ int cvy_device_run(struct cvy_device *d, struct cvy_gpu_call *call, struct CUstr
 		return err;
 	call->rank = d->rank;
 	cvy_gpu_shape(call);
+	call->levels = call->levels && cvy_device_takes_levels(d);
 	err = d->ops->launch(d->gpu, call, stream);
 	if (err)
 		return cvy_fail(d->box, err, d->rank, d->epoch, "%s", d->ops->why(d->gpu));
