@@ -558,7 +558,9 @@ COVEY_API int covey_explain(struct covey_group *group, char *text, size_t bytes)
  *   alltoall, alltoallv            send == recv
  *
  *   what           promised
- *   reduction      a left fold in ascending rank, so bits are the same on all ranks and from run to run
+ *   reduction      a left fold in ascending rank, so bits are the same on all ranks and from run to run. On devices of
+ *                  several hosts an allreduce of 1 MiB or more may fold each host's ranks first, then the hosts
+ *                  (docs/tuning.md): the same on all ranks, but f16 and bf16 are rounded after each host, too
  *   f16, bf16      accumulated in f32
  *   integers       wrap
  *   avg            the sum divided by the number of contributors; integers truncate towards zero

@@ -4,8 +4,33 @@
 #include "choose.cuh"
 #include "gpu_state.cuh"
 
+/* In two levels. */
+static const void *levels(const struct cvy_gpu_call *call)
+{
+	switch (call->dtype) {
+	case COVEY_INT32:
+	case COVEY_UINT32:
+		return cvy_gpu_levels_int32(call);
+#ifdef CVY_INT32_ALONE
+	default:
+		return NULL;
+#else
+	case COVEY_FLOAT32:
+		return cvy_gpu_levels_float32(call);
+	case COVEY_FLOAT16:
+		return cvy_gpu_levels_float16(call);
+	case COVEY_BFLOAT16:
+		return cvy_gpu_levels_bfloat16(call);
+	default:
+		return cvy_gpu_levels_other(call);
+#endif
+	}
+}
+
 static const void *folding(const struct cvy_gpu_call *call)
 {
+	if (call->levels)
+		return levels(call);
 	switch (call->dtype) {
 	case COVEY_INT32:
 	case COVEY_UINT32:
@@ -58,5 +83,11 @@ cudaError_t cvy_gpu_load_kernels(size_t *stack)
 				if (c.kind != CVY_GPU_DISPATCH && c.kind != CVY_GPU_COMBINE)
 					got = cvy_gpu_load_kernel(cvy_gpu_kernel(&c), stack);
 	}
+	for (c.levels = 1, c.kind = 0; !CVY_GPU_IS_WIDE && c.kind <= CVY_GPU_ALLREDUCE_TWO_SHOT; c.kind++)
+		for (int way = 0; way < 32 && got == cudaSuccess; way++) {
+			c.dtype = way % 16;
+			c.windows = way / 16 ? (uint8_t *)&c : NULL;
+			got = cvy_gpu_load_kernel(cvy_gpu_kernel(&c), stack);
+		}
 	return got == cudaSuccess ? cvy_ep_load_kernels(stack) : got;
 }

@@ -182,6 +182,12 @@ CVY_GPU_BOTH static inline uint64_t cvy_gpu_pieces(uint64_t bytes)
  * Or the one at the base is done in part (verdict.partly).
  */
 #define CVY_GPU_LAGS ((uint32_t)1 << 29)
+/*
+ * Of a lane's `failed`: ranks r and s of the view are of one host if r / width == s / width, and all members take allreduce in two
+ * levels by that (levels.cuh). 0: some do not, or hosts are otherwise.
+ */
+#define CVY_GPU_WIDTH_SHIFT 1
+#define CVY_GPU_WIDTH(failed) ((int)((failed) >> CVY_GPU_WIDTH_SHIFT & 63))
 
 #if CVY_GPU_IS_WIDE
 #define CVY_GPU_PACKETS __attribute__((aligned(CVY_GPU_PACKET))) /* it is read in packets */
@@ -400,7 +406,8 @@ struct cvy_gpu_call {
 	int32_t fold;	  /* redop, CVY_GPU_SIGNED, and of types that share a kernel dtype << CVY_GPU_OTHER_SHIFT */
 	cvy_ranks admits; /* ADMIT: ranks that come in, if their process was listed by admit_epoch */
 	uint32_t admit_epoch;
-	int32_t joins; /* ADMIT: this rank is one of them */
+	int32_t joins;	/* ADMIT: this rank is one of them */
+	int32_t levels; /* the kernel is one that goes in two levels where the lane's words say so (CVY_GPU_WIDTH) */
 };
 
 /*

@@ -296,6 +296,8 @@ template <typename T, typename PACKETS> struct cvy_body_pull {
 		r->steps--;
 		if constexpr (HOT)
 			stopped = PACKETS::template run<1>(c, r);
+		else if constexpr (!PACKETS::APART)
+			stopped = PACKETS::template run<0>(c, r);
 		else
 			stopped = cvy_long_way<PACKETS>(c, *r);
 		r->lane.count--;

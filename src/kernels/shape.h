@@ -41,6 +41,13 @@ CVY_GPU_BOTH static inline struct cvy_gpu_shape cvy_gpu_shape_of(uint64_t bytes)
 #define CVY_GPU_TWO_HOP ((uint64_t)512 << 10)
 
 /*
+ * An allreduce among several hosts from here on: in two levels (levels.cuh) a rank sends half of the bytes between hosts, or
+ * less. That saves more time at 50 GB/s than the two hops within the host, and one more between hosts, take (15 us). Chosen
+ * by that, not measured.
+ */
+#define CVY_GPU_LEVELS ((uint64_t)1 << 20)
+
+/*
  * Of alltoallv nobody knows the others' counts, and lanes must be alike: one form for all. The largest step, in as many
  * lanes as find room on a device whatever it is. Chosen, not measured.
  */
@@ -53,6 +60,16 @@ CVY_GPU_BOTH static inline int cvy_gpu_pulls(const struct cvy_gpu_call *c)
 {
 	return (c->kind <= CVY_GPU_ALLTOALL || cvy_gpu_is_broadcast(c->kind)) && c->bytes >= CVY_GPU_PULL &&
 	       c->bytes % CVY_GPU_PACKET == 0;
+}
+
+/*
+ * Can it go in two levels? In place its results replace inputs: only where those of the other form, which other contributors
+ * take, do so too.
+ */
+static inline int cvy_gpu_has_levels(const struct cvy_gpu_call *c)
+{
+	return !CVY_GPU_IS_WIDE && c->packet == CVY_GPU_LINE && c->bytes >= CVY_GPU_LEVELS &&
+	       (c->kind == CVY_GPU_ALLREDUCE_TWO_SHOT || (c->kind == CVY_GPU_ALLREDUCE && c->in_place && c->steps > 1));
 }
 
 static inline int cvy_gpu_has_sign(int dtype)
@@ -102,6 +119,7 @@ static inline void cvy_gpu_shape(struct cvy_gpu_call *c)
 	if (c->kind == CVY_GPU_BROADCAST && c->bytes > CVY_GPU_TWO_HOP)
 		c->kind = CVY_GPU_BROADCAST_TWO_HOP;
 	cvy_gpu_derive(c);
+	c->levels = cvy_gpu_has_levels(c);
 }
 
 #endif

@@ -35,7 +35,8 @@ struct cvy_proxy {
 	pthread_mutex_t lock; /* lanes; held for a turn */
 	pthread_t thread;
 	int started, stop;
-	uint64_t next; /* index of the next command */
+	uint64_t next;	/* index of the next command */
+	uint64_t bytes; /* put */
 	struct lane **lane;
 	uint32_t *listed, nlisted; /* lanes with something under way */
 	/* Read by posters: one piece of memory. */
@@ -86,6 +87,8 @@ static int post(struct cvy_proxy *p, const struct cvy_ring_command *c, uint64_t 
 		break_lane(p, c->queue, BROKEN);
 		return 0;
 	}
+	if (c->op == CVY_RING_PUT)
+		__atomic_store_n(&p->bytes, p->bytes + c->bytes, __ATOMIC_RELAXED);
 	l->ticket[l->posted++ % CVY_PROXY_UNDER_WAY] = ticket;
 	l->dirty = 1;
 	if (!l->listed) {
@@ -275,6 +278,11 @@ void cvy_proxy_queue(const struct cvy_proxy *p, uint32_t number, struct cvy_queu
 uint64_t cvy_proxy_status(const struct cvy_proxy *p, uint32_t number)
 {
 	return cvy_q_load(&p->status[number]);
+}
+
+uint64_t cvy_proxy_bytes(const struct cvy_proxy *p)
+{
+	return __atomic_load_n(&p->bytes, __ATOMIC_RELAXED);
 }
 
 int cvy_proxy_idle(struct cvy_proxy *p)

@@ -127,7 +127,8 @@ void cvy_proxy_queue(const struct cvy_proxy *proxy, uint32_t number, struct cvy_
 uint64_t cvy_proxy_status(const struct cvy_proxy *proxy, uint32_t number);		       /* 0: healthy */
 /* No poster runs: is every command done, except those of failed queues? Then the source of puts may be overwritten. */
 int cvy_proxy_idle(struct cvy_proxy *proxy);
-void cvy_proxy_close(struct cvy_proxy *proxy); /* after posters have left */
+uint64_t cvy_proxy_bytes(const struct cvy_proxy *proxy); /* that were put since it was opened; any thread */
+void cvy_proxy_close(struct cvy_proxy *proxy);		 /* after posters have left */
 
 /* A link that posts on @queue, the proxy's own copy of a pair's. */
 void cvy_proxy_pair_link(struct cvy_queue *queue, struct cvy_proxy_link *link);

@@ -9,6 +9,7 @@
  *
  * `--hops 1`: steps of nothing but broadcasts in two hops, of the first and of the last rank, so that is where it dies.
  * `--aside 1`: of nothing but exchanges in place.
+ * `--levels 1`: of nothing but allreduces that go in two levels between hosts, alone, in place and in the graph.
  */
 #include <time.h>
 
@@ -21,10 +22,12 @@
 #define LARGE 300001
 #endif
 #define GRAPH_OPS 10
-#define ASIDES 20   /* of a step */
-#define HOPS 135000 /* more than CVY_GPU_TWO_HOP of bytes, and no whole number of pieces */
+#define ASIDES 20		/* of a step */
+#define LEVELS 262147		/* more than CVY_GPU_LEVELS of bytes */
+#define LEVELS_IN_PLACE 1000003 /* and of more than one step in one shot */
+#define HOPS 135000		/* more than CVY_GPU_TWO_HOP of bytes, and no whole number of pieces */
 
-static int *host, *send, *recv, only_hops, only_aside;
+static int *host, *send, *recv, only_hops, only_aside, only_levels;
 static uint64_t losses;
 static double worst_ms;
 
@@ -129,11 +132,16 @@ static void allreduce(const char *what, size_t count, int in_place)
 	check_sums(what, count, to, outcome(what, 0));
 }
 
+static size_t in_graph(void)
+{
+	return only_levels ? LEVELS : SMALL;
+}
+
 static void replay(void)
 {
-	fill(SMALL);
+	fill(in_graph());
 	CUDA(cudaGraphLaunch(graph, stream));
-	check_sums("graph", SMALL, recv, outcome("graph", 0));
+	check_sums("graph", in_graph(), recv, outcome("graph", 0));
 }
 
 static void blocks(int all, int in_place)
@@ -304,8 +312,8 @@ static void capture(void)
 	err = covey_barrier_start(group, STREAM, &work);
 	if (err != COVEY_ERR_INVAL || work)
 		wrong("a work of a stream that is captured", err, COVEY_ERR_INVAL);
-	for (int i = 0; i < GRAPH_OPS; i++)
-		must(covey_allreduce(send, recv, SMALL, COVEY_INT32, COVEY_SUM, group, STREAM, NULL), "capture");
+	for (int i = 0; i < (only_levels ? 2 : GRAPH_OPS); i++)
+		must(covey_allreduce(send, recv, in_graph(), COVEY_INT32, COVEY_SUM, group, STREAM, NULL), "capture");
 	CUDA(cudaStreamEndCapture(stream, &captured));
 	CUDA(cudaGraphInstantiate(&graph, captured, 0));
 }
@@ -327,6 +335,12 @@ static void one_step(uint64_t members)
 	}
 	if (only_aside)
 		return;
+	if (only_levels) {
+		allreduce("large allreduce", LEVELS, 0);
+		allreduce("large allreduce in place", LEVELS_IN_PLACE, 1);
+		replay();
+		return;
+	}
 	allreduce("allreduce", SMALL, 0);
 	allreduce("allreduce in place", SMALL, 1);
 	blocks(0, 0);
@@ -350,6 +364,19 @@ static void own_option(const char *name, const char *value)
 		only_hops = atoi(value);
 	else if (!strcmp(name, "--aside"))
 		only_aside = atoi(value);
+	else if (!strcmp(name, "--levels"))
+		only_levels = atoi(value);
+}
+
+/* What covey_explain() says of hosts. */
+static void say_levels(void)
+{
+	static char text[1 << 16];
+
+	must(covey_explain(group, text, sizeof(text)), "explain");
+	for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n"))
+		if (!strncmp(line, "two levels between hosts:", 25) || !strncmp(line, "put to other hosts", 18))
+			printf("rank %d: %s\n", rank, line);
 }
 
 int main(int argc, char **argv)
@@ -373,6 +400,8 @@ int main(int argc, char **argv)
 		if (!another(&result, world()))
 			break;
 	}
+	if (only_levels)
+		say_levels();
 	printf("rank %d: %llu checks, %d failed, %llu lost, epoch %u, longest wait %.1f ms\n", rank,
 	       (unsigned long long)checks, failures, (unsigned long long)losses, result.epoch, worst_ms);
 	return finish();

@@ -94,26 +94,55 @@ static int has_root(int kind)
 	       kind == CVY_GPU_SCATTER;
 }
 
-/* As the host folds: ascending, each step rounded. */
+struct folding {
+	double v;
+	int k; /* numbers in it */
+};
+
+/* Each step rounded. */
+static void fold_in(const struct job *j, struct folding *f, double x)
+{
+	f->v = rounded(j->dtype, !f->k			  ? x
+				 : j->redop == COVEY_PROD ? f->v * x
+				 : j->redop == COVEY_MAX  ? (x > f->v ? x : f->v)
+				 : j->redop == COVEY_MIN  ? (x < f->v ? x : f->v)
+							  : f->v + x);
+	f->k++;
+}
+
+/* Ranks of a host where allreduce goes in two levels, and hosts have as many of @members each; else all. */
+static int fold_width(const struct job *j, uint32_t members)
+{
+	int of_host[RANKS] = { 0 }, most = 0;
+
+	if (!width || j->kind > CVY_GPU_ALLREDUCE_TWO_SHOT)
+		return n;
+	for (int r = 0; r < n; r++)
+		of_host[r / width] += (int)(members >> r & 1);
+	for (int h = 0; h * width < n; h++)
+		most = of_host[h] > most ? of_host[h] : most;
+	for (int h = 0; h * width < n; h++)
+		if (of_host[h] && of_host[h] != most)
+			return n;
+	return most > 1 ? width : n;
+}
+
+/* As the host folds: ascending; in two levels host by host. */
 static double folded(const struct job *j, uint32_t members, size_t i)
 {
-	double v = 0;
-	int begun = 0, k = 0;
+	const int wide = fold_width(j, members), ranks_in = __builtin_popcount(members);
+	struct folding all = { 0, 0 };
 
-	for (int r = 0; r < n; r++) {
-		double x = number(j, r, i);
+	for (int first = 0; first < n; first += wide) {
+		struct folding host = { 0, 0 };
 
-		if (!(members >> r & 1))
-			continue;
-		v = rounded(j->dtype, !begun		       ? x
-				      : j->redop == COVEY_PROD ? v * x
-				      : j->redop == COVEY_MAX  ? (x > v ? x : v)
-				      : j->redop == COVEY_MIN  ? (x < v ? x : v)
-							       : v + x);
-		begun = 1;
-		k++;
+		for (int r = first; r < first + wide && r < n; r++)
+			if (members >> r & 1)
+				fold_in(j, &host, number(j, r, i));
+		if (host.k)
+			fold_in(j, &all, host.v);
 	}
-	return j->redop == COVEY_AVG ? v / k : v;
+	return j->redop == COVEY_AVG ? all.v / ranks_in : all.v;
 }
 
 static void prepare(const struct job *j, int r)

@@ -285,6 +285,7 @@ int cvy_device_run(struct cvy_device *d, struct cvy_gpu_call *call, struct CUstr
 		return err;
 	call->rank = d->rank;
 	cvy_gpu_shape(call);
+	call->levels = call->levels && cvy_device_takes_levels(d);
 	err = launch(d, call, stream);
 	if (!err)
 		launched(d, call->size, result);

@@ -162,6 +162,7 @@ static void own_have(struct cvy_device *d)
 	if (!h->fresh && h->op < d->begin) /* its kernel does not know it yet */
 		h->op = d->begin;
 	h->spoiled = spoiled(d);
+	h->width = cvy_device_own_width(d);
 	cvy_device_tell_eras(d, h);
 	p->have_epoch = d->view->epoch;
 }
@@ -444,6 +445,7 @@ void cvy_device_reconcile(struct cvy_device *d)
 	conclude(d, &mask, &base, &holder, &fail);
 	if (cvy_device_any_far(d))
 		fail |= CVY_GPU_FAR;
+	fail |= cvy_device_settle_width(d) << CVY_GPU_WIDTH_SHIFT;
 	if (!settle(d, mask, base, holder, fail))
 		return;
 	if (holder < 0)

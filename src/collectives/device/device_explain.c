@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "device_state.h"
+#include "levels.h"
 #include "shape.h"
 
 #define BANDS 24
@@ -66,7 +67,7 @@ static struct cvy_gpu_call form_at(int i, uint64_t bytes)
 static int alike(const struct cvy_gpu_call *a, const struct cvy_gpu_call *b)
 {
 	return a->kind == b->kind && a->packet == b->packet && a->threads == b->threads && a->rows == b->rows &&
-	       a->pulls == b->pulls;
+	       a->pulls == b->pulls && a->levels == b->levels;
 }
 
 #define MOST_BYTES ((uint64_t)1 << 40)
@@ -121,7 +122,8 @@ static int same_band(const struct band *a, const struct band *b)
 
 	return a->from == b->from && a->to == b->to && two_a == two_b && a->lanes == b->lanes &&
 	       a->form.lanes == b->form.lanes && a->form.packet == b->form.packet &&
-	       a->form.threads == b->form.threads && a->form.rows == b->form.rows && a->form.pulls == b->form.pulls;
+	       a->form.threads == b->form.threads && a->form.rows == b->form.rows && a->form.pulls == b->form.pulls &&
+	       a->form.levels == b->form.levels;
 }
 
 static int same_table(const struct table *a, const struct table *b)
@@ -155,11 +157,11 @@ static void print_band(const struct band *b, FILE *to)
 		snprintf(lanes, sizeof(lanes), "%d", b->lanes);
 	else
 		snprintf(lanes, sizeof(lanes), "%d-%d", f->lanes, b->lanes);
-	fprintf(to, "%8s %8s  %-7s %-5s %7s %8s %8d %5d  %s\n", size_text(b->from, from),
+	fprintf(to, "%8s %8s  %-7s %-5s %7s %8s %8d %5d  %s%s\n", size_text(b->from, from),
 		b->to < MOST_BYTES ? size_text(b->to, end) : "-", f->packet == CVY_GPU_PAIR ? "16 B" : "128 B",
 		cvy_gpu_has_rounds(f->kind) ? "two" : "one", lanes,
 		size_text(8 * cvy_gpu_tile_words(f->packet, f->rows * f->threads), step), f->threads, f->rows,
-		f->pulls ? "registered are read in place" : "pushed");
+		f->pulls ? "registered are read in place" : "pushed", f->levels ? "; two levels between hosts" : "");
 }
 
 void cvy_device_forms(FILE *to)
@@ -192,17 +194,40 @@ static void print_queues(const struct cvy_device *d, FILE *to)
 	int any = 0;
 
 	for (int r = 0; r < CVY_GPU_RANKS; r++) {
-		int way = __atomic_load_n(&d->peer[r].far.way, __ATOMIC_RELAXED);
+		int way = __atomic_load_n(&d->peer[r].far.way, __ATOMIC_ACQUIRE);
 
 		if (way)
 			fprintf(to, "%srank %d by %s", any++ ? ", " : "queues to other hosts: ", r,
 				cvy_queues_word(way));
 	}
-	if (any)
-		fprintf(to, "\n");
+	if (any) /* the proxy was there before the first of them */
+		fprintf(to, "\nput to other hosts by the proxy: %" PRIu64 " bytes\n", cvy_proxy_bytes(d->queues.proxy));
 }
 
-void cvy_device_explain(const struct cvy_device *d, FILE *to)
+/* How a large allreduce goes between hosts; nothing if there is one host. */
+static void print_levels(struct cvy_device *d, FILE *to)
+{
+	struct cvy_levels l;
+	cvy_ranks mask;
+	int width, several;
+
+	pthread_mutex_lock(&d->lock);
+	mask = d->contributors;
+	width = d->width;
+	several = d->several;
+	pthread_mutex_unlock(&d->lock);
+	l = cvy_levels_of(mask, d->rank, width);
+	if (l.hosts)
+		fprintf(to, "two levels between hosts: %d hosts of %d ranks\n", l.hosts, cvy_levels_count(l.near));
+	else if (several)
+		fprintf(to, "two levels between hosts: not now, since %s\n",
+			CVY_GPU_IS_WIDE ? "this library is built for more than 32 ranks"
+			: width		? "hosts do not have the same number of ranks, two at least"
+				: "ranks are not numbered host by host, or a member has called a large allreduce while "
+				  "all were on one host");
+}
+
+void cvy_device_explain(struct cvy_device *d, FILE *to)
 {
 	fprintf(to, "\non device memory (%s); forms by size of a block, as they were fastest on H200s: no costs\n",
 		d->ops->describe(d->gpu));
@@ -218,5 +243,6 @@ void cvy_device_explain(const struct cvy_device *d, FILE *to)
 	else
 		fprintf(to, "registered memory: none (device_window_bytes is 0), all is pushed\n");
 	print_queues(d, to);
+	print_levels(d, to);
 	cvy_device_forms(to);
 }

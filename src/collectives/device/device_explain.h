@@ -9,7 +9,7 @@ struct cvy_device;
 struct cvy_ep_form;
 struct cvy_ep_shape_gpu;
 
-void cvy_device_explain(const struct cvy_device *d, FILE *to);
+void cvy_device_explain(struct cvy_device *d, FILE *to);
 void cvy_device_forms(FILE *to); /* the rows alone */
 
 /* device_explain_ep.c: dispatch and combine in a group of @size ranks, up to @ranks in time. */

@@ -285,7 +285,7 @@ static void reached(struct cvy_device *d, int rank, int generation, uint64_t inc
 	p->window_inc = p->out_inc; /* no window is mapped across hosts */
 	__atomic_store_n(&d->ops->mailbox(d->gpu)->unsent[cvy_device_queue_number(rank, generation)], 0,
 			 __ATOMIC_RELEASE);
-	__atomic_store_n(&p->far.way, way, __ATOMIC_RELAXED);
+	__atomic_store_n(&p->far.way, way, __ATOMIC_RELEASE);
 	if (way == CVY_QUEUES_TCP)
 		cvy_info("device", "rank %d is on another host: reached by a queue, proxy over tcp", rank);
 	else if (way == CVY_QUEUES_COPY)

@@ -54,6 +54,13 @@ enum cvy_device_gone_turn {
 	CVY_GONE_TURNS
 };
 
+/* Are large allreduces of this process launched as kernels that can go in two levels? (device_levels.c) */
+enum cvy_device_levels {
+	CVY_LEVELS_OPEN, /* none was called yet, nor were there several hosts */
+	CVY_LEVELS_CAN,
+	CVY_LEVELS_CANNOT
+};
+
 #define CVY_DEVICE_LATE_MS 1000	      /* after that a kernel reports the rank that it waits for */
 #define CVY_DEVICE_QUEUE_WAIT_MS 1000 /* a kernel waits for room; less than cvy_device_freeze() waits for kernels */
 
@@ -63,6 +70,8 @@ struct cvy_device_have {
 	uint32_t spoiled; /* the operation under way cannot be done again */
 	cvy_ranks mask;	  /* contributors until now */
 	uint32_t eras;
+	uint32_t width; /* ranks of a host, if allreduce goes in two levels here (device_levels.c); 0: it does not */
+	uint32_t zero;
 	struct cvy_gpu_era era[CVY_GPU_ERAS]; /* eras in which operations below `op` ended */
 	struct cvy_gpu_admitted admitted;     /* era.epoch 0: no rank was let in since the group began */
 };
@@ -189,11 +198,14 @@ struct cvy_device {
 	struct cvy_device_peer peer[CVY_GPU_RANKS];
 	struct cvy_device_queues queues;
 
-	uint32_t epoch;		/* of the words that the device has */
-	cvy_ranks contributors; /* to the next launch, as far as is known here; read by calls */
-	int ended;		/* read by calls */
-	int join_ms;		/* also the limit for an answer to a queue's message */
-	pthread_mutex_t lock;	/* of arrivals, contributors and held events; phase is written under it, by the agent */
+	uint32_t epoch;		       /* of the words that the device has */
+	cvy_ranks contributors;	       /* to the next launch, as far as is known here; read by calls */
+	int ended;		       /* read by calls */
+	int join_ms;		       /* also the limit for an answer to a queue's message */
+	enum cvy_device_levels levels; /* these three: under the lock */
+	int width, several; /* of the last settled words, as in CVY_GPU_WIDTH; their members are on several hosts */
+	/* Of arrivals, contributors, levels and held events; phase is written under it, by the agent. */
+	pthread_mutex_t lock;
 	struct cvy_device_drain drain;
 	enum cvy_device_phase phase;
 	uint64_t freeze_ns,
@@ -231,6 +243,12 @@ void cvy_device_tell_eras(const struct cvy_device *d, struct cvy_device_have *ha
 void cvy_device_take_eras(struct cvy_device *d, int holder, uint64_t base, cvy_ranks mask, uint32_t fails);
 uint64_t cvy_device_first_operation(const struct cvy_device *d, int holder); /* of an admitted rank without any */
 cvy_ranks cvy_device_named_since(const struct cvy_device *d, uint64_t op);   /* contributors from @op on */
+
+/* device_levels.c */
+uint32_t cvy_device_own_width(struct cvy_device *d); /* of the learned view, for HAVE: other members will count on it */
+/* Words are settled: that all members told; 0: they differ, or one told none. */
+uint32_t cvy_device_settle_width(struct cvy_device *d);
+int cvy_device_takes_levels(struct cvy_device *d); /* asked by a call that would */
 
 int cvy_device_window_open(struct cvy_device *d, size_t bytes); /* device_memory.c */
 void cvy_device_window_close(struct cvy_device *d);

@@ -425,6 +425,9 @@ static int call_plain(struct process *p, const struct op *o, struct buffers *b)
 	c.send = b->at[SEND];
 	c.recv = c.in_place ? b->at[SEND] : b->at[RECV];
 	cvy_gpu_derive(&c);
+	if (sim.hosts && c.packet == CVY_GPU_LINE &&
+	    (o->kind == CVY_GPU_ALLREDUCE_TWO_SHOT || (c.in_place && c.steps > 1)))
+		c.levels = cvy_device_takes_levels(p->device);
 	return p->device->ops->launch(p->device->gpu, &c, NULL);
 }
 

@@ -415,6 +415,7 @@ struct words { /* with which the members of a view go on */
 	uint64_t base;
 	uint64_t mask;
 	uint64_t members;
+	int width; /* ranks of a host, in operations of two levels */
 };
 static std::vector<struct words> words; /* by epoch */
 
@@ -463,9 +464,13 @@ void check_words(const struct process *p)
 		words.resize(p->learned->epoch + 1);
 	w = &words[p->learned->epoch];
 	if (!w->known) {
-		*w = { 1, d->verdict.base, low_ranks(d->lanes[0].mask), low_ranks(d->roll.members) };
+		*w = { 1, d->verdict.base, low_ranks(d->lanes[0].mask), low_ranks(d->roll.members),
+		       CVY_GPU_WIDTH(d->lanes[0].failed) };
 		return;
 	}
+	if (w->width != CVY_GPU_WIDTH(d->lanes[0].failed))
+		sim_fail("G1", "rank %d.%d goes on in epoch %u with hosts of %d ranks, another with hosts of %d",
+			 p->rank, (int)p->inc, p->learned->epoch, CVY_GPU_WIDTH(d->lanes[0].failed), w->width);
 	if (w->base != d->verdict.base || w->mask != low_ranks(d->lanes[0].mask) ||
 	    w->members != low_ranks(d->roll.members))
 		sim_fail("G1",

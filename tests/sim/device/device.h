@@ -26,7 +26,8 @@ extern "C" {
 #include "shape.h"
 }
 
-#define RANKS (CVY_GPU_IS_WIDE ? 36 : 4) /* of a group: in a wide build not all are in one word */
+#define RANKS (CVY_GPU_IS_WIDE ? 36 : 4) /* of a group; in a wide build not all are in one word */
+#define ROOM (CVY_GPU_IS_WIDE ? 36 : 6)	 /* the most, with --hosts */
 #define US 1000ull
 #define MS 1000000ull
 
@@ -52,6 +53,8 @@ struct world {
 	int flat;	       /* rows of dispatch are announced, and looked at then */
 	int places;	       /* experts have two places */
 	int close;	       /* the rows of experts stand close */
+	int hosts;	       /* ranks are of several hosts, and allreduce goes in two levels */
+	int width;	       /* ranks of each of these */
 	int linger;	       /* kernels of a process that died go on for a while */
 	int crowded;	       /* a seed of four: what goes wrong comes close together (faults.cc) */
 	std::string off, only; /* checkers that are silent; operations that are called */
@@ -148,7 +151,7 @@ extern std::vector<struct process *> processes;
 struct member_view {
 	uint32_t epoch;
 	uint64_t members, pending;
-	uint64_t inc[RANKS];
+	uint64_t inc[ROOM];
 	int active; /* all have acknowledged it */
 };
 extern struct member_view view;
@@ -245,8 +248,8 @@ struct given {
 
 struct step {
 	size_t first; /* operation */
-	struct given given[RANKS];
-	struct process *dispatched[RANKS]; /* who had the rank */
+	struct given given[ROOM];
+	struct process *dispatched[ROOM]; /* who had the rank */
 };
 
 void app_begin(int n);

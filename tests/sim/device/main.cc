@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sim-device --seeds A-B | --seed N [--trace] | --list FILE, with [--off CHECKER,...] [--op NAME,...] [--ragged] [--wide] [--tall] [--late] [--uneven] [--linger] [--flat] [--places] [--close]; see device.h */
+/* sim-device --seeds A-B | --seed N [--trace] | --list FILE, with [--off CHECKER,...] [--op NAME,...] [--ragged] [--wide] [--tall] [--late] [--uneven] [--linger] [--flat] [--places] [--close] [--hosts]; see device.h */
 #include "device.h"
 
 #include <stdio.h>
@@ -11,7 +11,8 @@
 
 static const char usage[] =
 	"sim-device --seeds A-B | --seed N [--trace] | --list FILE [--off CHECKER,...] [--op NAME,...] [--ragged] "
-	"[--wide] [--tall] [--late] [--uneven] [--linger] [--flat] [--places] [--close]\n"
+	"[--wide] [--tall] [--late] [--uneven] [--linger] [--flat] [--places] [--close] "
+	"[--hosts]\n"
 	"  NAME: dispatch (with combine), allreduce, two-shot, allgather, reduce_scatter, alltoall, barrier; with "
 	"--uneven: alltoallv\n";
 
@@ -25,12 +26,19 @@ static void stuck(void)
 	sim_fail("G5", "it stands still");
 }
 
+/* How many ranks: 2x2, 2x3, 3x2. */
+static int hosts(uint64_t seed)
+{
+	sim.width = seed / 4 % 3 == 1 ? 3 : 2;
+	return seed / 4 % 3 ? ROOM : RANKS;
+}
+
 static int run(uint64_t seed)
 {
 	int n, first;
 
 	sim_begin(seed);
-	n = sim.crowded ? RANKS - (int)sim_below(4) / 3 : 2 + (int)sim_below(RANKS - 1);
+	n = sim.hosts ? hosts(seed) : sim.crowded ? RANKS - (int)sim_below(4) / 3 : 2 + (int)sim_below(RANKS - 1);
 	first = n > 2 && sim_odds(4) ? n - 1 : n; /* the last comes later */
 	app_begin(n);
 	machine_begin();
@@ -56,7 +64,7 @@ static const struct flag {
 } flags[] = { { "--trace", &sim.trace, 0 },   { "--ragged", &sim.ragged, 1 }, { "--wide", &sim.wide, 1 },
 	      { "--tall", &sim.tall, 1 },     { "--late", &sim.late, 1 },     { "--uneven", &sim.uneven, 1 },
 	      { "--linger", &sim.linger, 1 }, { "--flat", &sim.flat, 1 },     { "--places", &sim.places, 1 },
-	      { "--close", &sim.close, 1 } };
+	      { "--close", &sim.close, 1 },   { "--hosts", &sim.hosts, 1 } };
 
 static int run_list(const char *path)
 {

@@ -132,18 +132,19 @@ static uint64_t some_time(uint64_t most, uint64_t at_times)
 
 static struct cvy_view *view_now(void)
 {
-	struct cvy_view *v = cvy_view_new(RANKS);
+	struct cvy_view *v = cvy_view_new(ROOM);
 
 	v->epoch = view.epoch;
 	v->vid = view.epoch;
 	v->size = setup.size;
-	for (int r = 0; r < RANKS; r++) {
+	for (int r = 0; r < ROOM; r++) {
 		if (!(view.members >> r & 1))
 			continue;
 		cvy_mask_add(&v->members, r);
 		if (view.pending >> r & 1)
 			cvy_mask_add(&v->pending, r);
 		v->member[r].inc = view.inc[r];
+		v->member[r].host = sim.hosts ? 1 + (uint64_t)(r / sim.width) : 0;
 		v->member[r].from = view.pending >> r & 1 ? CVY_PENDING : process_by(view.inc[r])->from;
 	}
 	return v;
@@ -154,7 +155,7 @@ static struct covey_mask removed_by(struct process *p, const struct cvy_view *no
 {
 	struct covey_mask removed = {};
 
-	for (int r = 0; p->learned && r < RANKS; r++) {
+	for (int r = 0; p->learned && r < ROOM; r++) {
 		uint64_t was = covey_mask_has(&p->learned->members, r) ? p->learned->member[r].inc : 0;
 
 		if (was && (!covey_mask_has(&now->members, r) || now->member[r].inc != was)) {
@@ -197,7 +198,7 @@ static void safe_point(void)
 	outcome.epoch = view.epoch;
 	outcome.size = setup.size;
 	outcome.mask.word[0] = view.members;
-	for (int r = 0; r < RANKS; r++)
+	for (int r = 0; r < ROOM; r++)
 		if (view.pending >> r & 1)
 			process_of(r)->from = view.epoch; /* grows, and is alike for all who come in at a time */
 	view.pending = 0;
@@ -207,7 +208,7 @@ static void safe_point(void)
 /* It is an operation of the host, too: nobody has an outcome before all have gone on. */
 static int all_go_on(void)
 {
-	for (int r = 0; r < RANKS; r++)
+	for (int r = 0; r < ROOM; r++)
 		if (process_of(r) && process_of(r)->device->epoch != view.epoch)
 			return 0;
 	return view.active;
@@ -222,7 +223,7 @@ static void thaw(struct process *p, uint64_t attempt)
 	cvy_device_thaw(p->device);
 	if (view.pending && all_go_on()) {
 		safe_point();
-		for (int r = 0; r < RANKS; r++)
+		for (int r = 0; r < ROOM; r++)
 			if (process_of(r))
 				app_run(process_of(r));
 	}
@@ -237,7 +238,7 @@ static void activate(void)
 	sim_tell("epoch %u is active", view.epoch);
 	view.active = 1;
 	change.phase = AT_REST;
-	for (int r = 0; r < RANKS; r++) {
+	for (int r = 0; r < ROOM; r++) {
 		struct process *p = process_of(r);
 
 		if (p)
@@ -253,7 +254,7 @@ static void decide(void)
 {
 	uint64_t gone = 0;
 
-	for (int r = 0; r < RANKS; r++) {
+	for (int r = 0; r < ROOM; r++) {
 		struct process *p = process_of(r);
 
 		if (!p || !process_leaves(p))
@@ -282,7 +283,7 @@ static void decide(void)
 	change.said = 0;
 	sim_tell("epoch %u is decided: members %llx, without %llx", view.epoch, (unsigned long long)view.members,
 		 (unsigned long long)gone);
-	for (int r = 0; r < RANKS; r++) {
+	for (int r = 0; r < ROOM; r++) {
 		struct process *p = process_of(r);
 		struct cvy_view *v = p ? view_now() : NULL;
 		uint64_t attempt = change.attempt;
@@ -304,7 +305,7 @@ static uint64_t whoever_stays(void)
 {
 	uint64_t mask = 0;
 
-	for (int r = 0; r < RANKS; r++)
+	for (int r = 0; r < ROOM; r++)
 		if (process_of(r) && !process_leaves(process_of(r)))
 			mask |= 1ull << r;
 	return mask;
@@ -330,7 +331,7 @@ static void begin(void)
 	change.phase = STOPPING;
 	change.said = 0;
 	sim_tell("a change begins");
-	for (int r = 0; r < RANKS; r++) {
+	for (int r = 0; r < ROOM; r++) {
 		struct process *p = process_of(r);
 
 		if (!p || process_leaves(p))
@@ -415,7 +416,7 @@ static void link_up(struct process *p, struct process *q)
 static struct cvy_device *device_open(struct process *p)
 {
 	struct cvy_device *d = (struct cvy_device *)calloc(1, sizeof(*d));
-	struct cvy_gpu_args args = { (int)p->inc - 1, 1000, 60000, COVEY_DEVICE_MEMORY_VMM, RANKS };
+	struct cvy_gpu_args args = { (int)p->inc - 1, 1000, 60000, COVEY_DEVICE_MEMORY_VMM, ROOM };
 	char why[300];
 
 	d->ops = &cvy_gpu_ops;

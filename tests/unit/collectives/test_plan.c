@@ -380,7 +380,7 @@ END_TEST
 
 struct form {
 	char from[24], to[24], shots[8], lanes[24], step[24], buffers[16];
-	int packet, threads, rows;
+	int packet, threads, rows, levels;
 };
 
 static uint64_t bytes_of(const char *text)
@@ -406,6 +406,7 @@ static void check_form(const struct form *f, int kind, int in_place, uint64_t by
 		lanes = CVY_GPU_UNEVEN_LANES;
 	ck_assert_int_eq(c.packet == CVY_GPU_PAIR ? 16 : 128, f->packet);
 	ck_assert_int_eq(cvy_gpu_has_rounds(c.kind), !strcmp(f->shots, "two"));
+	ck_assert_int_eq(c.levels, f->levels);
 	ck_assert_int_eq(c.threads, f->threads);
 	ck_assert_int_eq(c.rows, f->rows);
 	ck_assert(c.packet != CVY_GPU_PAIR || (c.rows == 1 && c.steps == 1)); /* there is no kernel for others */
@@ -463,7 +464,7 @@ START_TEST(forms_on_devices_are_those_of_launches)
 	size_t bytes = 0;
 	FILE *to = open_memstream(&text, &bytes), *from;
 	uint64_t next = UINT64_MAX;
-	int here = 0, rows = 0;
+	int here = 0, rows = 0, levels = 0;
 
 	cvy_device_forms(to);
 	fclose(to);
@@ -481,6 +482,8 @@ START_TEST(forms_on_devices_are_those_of_launches)
 		ck_assert_int_eq(sscanf(line, "%23s %23s %d B %7s %23s %23s %d %d %15s", f.from, f.to, &f.packet,
 					f.shots, f.lanes, f.step, &f.threads, &f.rows, f.buffers),
 				 9);
+		f.levels = strstr(line, "two levels between hosts") != NULL;
+		levels += f.levels;
 		if (on_device[_i].kind == CVY_GPU_BARRIER) /* has no bytes */
 			snprintf(f.to, sizeof(f.to), "0");
 		ck_assert_uint_eq(bytes_of(f.from), next);
@@ -491,6 +494,7 @@ START_TEST(forms_on_devices_are_those_of_launches)
 	ck_assert_msg(next == UINT64_MAX || on_device[_i].kind == CVY_GPU_BARRIER, "%s", text);
 	ck_assert_int_ge(rows,
 			 on_device[_i].kind == CVY_GPU_BARRIER || on_device[_i].kind == CVY_GPU_ALLTOALLV ? 1 : 6);
+	ck_assert_int_eq(levels > 0, on_device[_i].kind == CVY_GPU_ALLREDUCE);
 	fclose(from);
 	free(text);
 }

@@ -1,0 +1,445 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Allreduce in two levels: ranks of several hosts, with a network between them that counts the bytes. Against an oracle that
+ * folds host by host; with view changes at whatever moment, after which hosts are uneven, or even again.
+ */
+#include "jobs.cuh"
+#include "queues.h"
+
+#include <utility>
+
+#define PAIRS (RANKS * RANKS)
+
+/* From one rank to a rank of another host. */
+struct wire {
+	uint8_t *from, *to; /* what stands for the chunk; the chunk */
+	uint64_t posted, bytes;
+};
+
+/* What posts for one rank. */
+struct post {
+	struct cvy_queue_memory reach;
+	struct cvy_proxy *proxy;
+	uint64_t *abort;
+};
+
+static struct wire wires[PAIRS];
+static struct post posts[RANKS];
+static int generation[PAIRS]; /* of the chunk, and of what stands for it */
+
+static int far(int a, int b)
+{
+	return a / width != b / width;
+}
+
+static int wire_post(void *ctx, const struct cvy_ring_command *c)
+{
+	struct wire *w = (struct wire *)ctx;
+
+	if (c->op == CVY_RING_SIGNAL)
+		cvy_q_store((uint64_t *)(w->to + c->remote), c->value);
+	else
+		for (uint64_t at = 0; at < c->bytes; at += 8)
+			cvy_q_store((uint64_t *)(w->to + c->remote + at), *(uint64_t *)(w->from + c->local + at));
+	w->bytes += c->op == CVY_RING_SIGNAL ? 0 : c->bytes;
+	w->posted++;
+	return 0;
+}
+
+static void wire_flush(void *)
+{
+}
+
+static uint64_t wire_done(void *ctx, uint64_t *status)
+{
+	*status = 0;
+	return ((struct wire *)ctx)->posted;
+}
+
+static void open_post(int r)
+{
+	struct post *p = &posts[r];
+	struct cvy_proxy_args args = { 8192, CVY_GPU_RANKS * CVY_GPU_GENERATIONS, 0, NULL, &p->reach };
+	char why[160];
+	void *seen;
+
+	OK(ranks[r].gpu, ops->reach(ranks[r].gpu, &p->reach));
+	p->abort = (uint64_t *)aligned_alloc(4096, 4096);
+	memset(p->abort, 0, 4096);
+	OK(ranks[r].gpu, p->reach.map(p->reach.ctx, p->abort, 4096, 0, &seen, why, sizeof(why)));
+	args.abort = (uint64_t *)seen;
+	OK(ranks[r].gpu, cvy_proxy_open(&args, &p->proxy));
+}
+
+static void close_post(int r)
+{
+	cvy_proxy_close(posts[r].proxy);
+	posts[r].reach.unmap(posts[r].reach.ctx, posts[r].abort, 4096);
+	free(posts[r].abort);
+}
+
+static void open_wire(int from, int to)
+{
+	const int g = generation[from * RANKS + to];
+	const uint32_t number = (uint32_t)(to * CVY_GPU_GENERATIONS + g);
+	struct wire *w = &wires[from * RANKS + to];
+	struct cvy_proxy_link link = { w, CVY_GPU_CHUNK, CVY_GPU_CHUNK, wire_post, wire_flush, wire_done };
+	struct cvy_queue queue;
+
+	*w = {};
+	OK(ranks[to].gpu, ops->far_chunk(ranks[to].gpu, from, g, 0, (void **)&w->to));
+	OK(ranks[from].gpu, ops->far_chunk(ranks[from].gpu, to, g, 1, (void **)&w->from));
+	OK(ranks[from].gpu, cvy_proxy_attach(posts[from].proxy, number, &link));
+	cvy_proxy_queue(posts[from].proxy, number, &queue);
+	OK(ranks[from].gpu, ops->queue(ranks[from].gpu, to, g, &queue, 1000));
+	ranks[to].in = (ranks[to].in & ~(3ull << (2 * from))) | (uint64_t)g << (2 * from);
+	ranks[from].outgen = (ranks[from].outgen & ~(3ull << (2 * to))) | (uint64_t)g << (2 * to);
+}
+
+/* Fresh memory both ways, at other addresses. */
+static void connect_anew(int a, int b)
+{
+	for (int way = 0; way < 2; way++, std::swap(a, b)) {
+		int *g = &generation[a * RANKS + b];
+
+		*g = (*g + 1) % CVY_GPU_GENERATIONS;
+		if (far(a, b))
+			open_wire(a, b);
+		else
+			connect_pair(a, b, *g);
+	}
+}
+
+/* The network has nothing under way. */
+static void settle(void)
+{
+	for (int r = 0; r < n; r++)
+		while (!cvy_proxy_idle(posts[r].proxy))
+			usleep(100);
+}
+
+/* Words of a view of @members for rank @r, of several hosts. @wide: two levels, by so many ranks of a host; 0: flat */
+static void part(int r, uint32_t members, uint64_t base, uint32_t gone, int wide)
+{
+	const struct cvy_gpu_era eras[] = { { 0, epoch - 1, mask, 0, 0 }, { base, epoch, members, 0, 0 } };
+	struct cvy_gpu_verdict v = { epoch, 0, base, gone, 0 };
+	uint32_t failed = CVY_GPU_FAR | (uint32_t)wide << CVY_GPU_WIDTH_SHIFT;
+	struct cvy_gpu_counters c;
+
+	OK(ranks[r].gpu, ops->counters(ranks[r].gpu, &c, 1));
+	if (c.finished / CVY_GPU_QUANTA < base)
+		failed |= CVY_GPU_LAGS;
+	for (int i = 0; i < CVY_GPU_LANES; i++)
+		c.lane[i] = { c.lane[i].count, epoch, members, failed, ranks[r].in, ranks[r].outgen };
+	memcpy(ranks[r].roll.era, eras, sizeof(eras));
+	ranks[r].roll.eras = 2;
+	OK(ranks[r].gpu, ops->words(ranks[r].gpu, c.lane, &ranks[r].roll, &v));
+	OK(ranks[r].gpu, ops->gate(ranks[r].gpu, CVY_GPU_GATE_OPEN(epoch)));
+}
+
+/* Everybody stands still; another view, of all. */
+static void part_all(int wide)
+{
+	for (int r = 0; r < n; r++)
+		freeze(r);
+	settle();
+	epoch++;
+	for (int r = 0; r < n; r++)
+		part(r, mask, finished(r), 0, wide);
+}
+
+static struct job job_of(int kind, size_t count)
+{
+	struct job j = {};
+
+	j.kind = kind;
+	j.packet = CVY_GPU_LINE;
+	j.dtype = COVEY_FLOAT32;
+	j.redop = COVEY_SUM;
+	j.root = -1;
+	j.lanes = 2;
+	j.threads = 64;
+	j.rows = 2;
+	j.count = count;
+	return j;
+}
+
+static size_t step_bytes(const struct job *j)
+{
+	return cvy_gpu_tile_words(j->packet, j->rows * j->threads) * 8 * (size_t)j->lanes;
+}
+
+/* Every type and reduction; no words, some, and many steps; in place; buffers off alignment. */
+static void healthy(void)
+{
+	static const size_t counts[] = { 0, 1, 7, 64, 1000, 5000, 20001 };
+	static const int types[] = { COVEY_FLOAT32, COVEY_INT8,	   COVEY_UINT8,	  COVEY_INT16,
+				     COVEY_INT32,   COVEY_UINT32,  COVEY_INT64,	  COVEY_UINT64,
+				     COVEY_FLOAT64, COVEY_FLOAT16, COVEY_BFLOAT16 };
+	static const int shapes[][3] = { { 1, 32, 1 }, { 2, 64, 4 }, { 4, 256, 2 }, { 8, 64, 1 }, { 4, 128, 3 } };
+	unsigned k = 0;
+
+	for (size_t ci = 0; ci < 7; ci++) {
+		for (size_t ti = 0; ti < 11; ti++, k++) {
+			struct job j = job_of(CVY_GPU_ALLREDUCE_TWO_SHOT, counts[ci]);
+			const int *shape = shapes[(k + ci) % 5];
+
+			j.dtype = types[ti];
+			j.redop = (int)((k + ci) % 5);
+			if (j.redop == COVEY_AVG && elem_of(j.dtype) == 2 && j.dtype != COVEY_INT16)
+				j.redop = COVEY_SUM; /* the oracle does not round */
+			j.lanes = shape[0];
+			j.threads = shape[1];
+			j.rows = shape[2];
+			j.shift = k % 7 == 0 ? 3 * elem_of(j.dtype) : 0;
+			/* In place it is for calls that take more than one step in one shot. */
+			j.in_place = k % 3 == 2 && j.count * elem_of(j.dtype) > step_bytes(&j);
+			j.kind = j.in_place ? CVY_GPU_ALLREDUCE : CVY_GPU_ALLREDUCE_TWO_SHOT;
+			j.registered = k % 5 == 4 ? (int)mask : 0;
+			if (j.registered)
+				j.shift = 0;
+			run(&j);
+		}
+	}
+}
+
+static uint64_t crossed(int from)
+{
+	uint64_t bytes = 0;
+
+	for (int to = 0; to < n; to++)
+		bytes += wires[from * RANKS + to].bytes;
+	return bytes;
+}
+
+/* What each rank puts for one allreduce. */
+static uint64_t bytes_of(const struct job *j)
+{
+	uint64_t before[RANKS], bytes = 0;
+
+	settle();
+	for (int r = 0; r < n; r++)
+		before[r] = crossed(r);
+	run(j);
+	settle();
+	for (int r = 0; r < n; r++) {
+		if (r && crossed(r) - before[r] != bytes && ++failures)
+			fprintf(stderr, "rank %d puts %llu bytes, the ranks before %llu\n", r,
+				(unsigned long long)(crossed(r) - before[r]), (unsigned long long)bytes);
+		bytes = crossed(r) - before[r];
+	}
+	return bytes;
+}
+
+/* A rank sends the bytes of the flat form over the network, divided by the ranks of a host; in place, of a flat form in two shots. */
+static void counted(void)
+{
+	struct job j = job_of(CVY_GPU_ALLREDUCE_TWO_SHOT, 0);
+	uint64_t flat, levels, in_place;
+	const int wide = width;
+
+	j.rows = n / width == 3 ? 3 : 4; /* each host owns as many rows */
+	j.count = 2 * step_bytes(&j) * (size_t)width / 4;
+	part_all(0);
+	width = 0; /* kernels of one level, and their sums */
+	flat = bytes_of(&j);
+	width = wide;
+	part_all(width);
+	levels = bytes_of(&j);
+	j.kind = CVY_GPU_ALLREDUCE;
+	j.in_place = 1;
+	in_place = bytes_of(&j);
+	checks++;
+	printf("%d hosts of %d: %zu bytes: a rank puts %llu flat, %llu in two levels\n", n / width, width, j.count * 4,
+	       (unsigned long long)flat, (unsigned long long)levels);
+	if ((levels * (uint64_t)width != flat || in_place != levels || !flat) && ++failures)
+		fprintf(stderr, "%llu bytes in two levels, %llu in place, are not %llu / %d\n",
+			(unsigned long long)levels, (unsigned long long)in_place, (unsigned long long)flat, width);
+}
+
+static void launch_admit(int r)
+{
+	struct cvy_gpu_call call = {};
+
+	call.kind = CVY_GPU_ADMIT;
+	call.root = -1;
+	call.rank = r;
+	call.size = n;
+	call.lanes = call.rows = call.steps = 1;
+	call.threads = 32;
+	call.admits = 1u << r;
+	call.admit_epoch = epoch;
+	call.joins = 1;
+	OK(ranks[r].gpu, ops->launch(ranks[r].gpu, &call, (struct CUstream_st *)ranks[r].stream));
+}
+
+/* What a rank that is left out has under way ends with an error. */
+static void end(int r)
+{
+	struct cvy_gpu_verdict v = { UINT32_MAX, COVEY_ERR_FENCED, 0, 0, 0 };
+	struct cvy_gpu_counters c;
+
+	OK(ranks[r].gpu, ops->counters(ranks[r].gpu, &c, 1));
+	OK(ranks[r].gpu, ops->words(ranks[r].gpu, c.lane, NULL, &v));
+	CUDA(cudaStreamSynchronize(ranks[r].stream));
+}
+
+/* Other processes in the place of those @gone, counted in by the words of a view. */
+static void come_back(uint32_t gone)
+{
+	int first = 0;
+	uint64_t op;
+
+	while (gone >> first & 1)
+		first++;
+	for (int r = 0; r < n; r++)
+		if (!(gone >> r & 1))
+			freeze(r);
+	settle();
+	op = finished(first);
+	for (int r = 0; r < n; r++) {
+		if (!(gone >> r & 1))
+			continue;
+		end(r);
+		close_post(r);
+		ops->close(ranks[r].gpu);
+		close(ranks[r].window_fd);
+		open_rank(r);
+		open_post(r);
+		memset(&ranks[r].roll, 0, sizeof(ranks[r].roll));
+		ranks[r].roll.begin = op;
+	}
+	for (int a = 0; a < n; a++)
+		for (int b = a + 1; b < n; b++)
+			if ((gone >> a | gone >> b) & 1)
+				connect_anew(a, b);
+	epoch++;
+	for (int r = 0; r < n; r++) {
+		struct cvy_gpu_counters c, own;
+
+		if (gone >> r & 1) { /* with the others' counts */
+			struct cvy_gpu_verdict v = { epoch, 0, op, 0, 0 };
+
+			OK(ranks[first].gpu, ops->counters(ranks[first].gpu, &c, 1));
+			OK(ranks[r].gpu, ops->counters(ranks[r].gpu, &own, 1));
+			for (int i = 0; i < CVY_GPU_LANES; i++)
+				own.lane[i].count = c.lane[i].count;
+			OK(ranks[r].gpu, ops->words(ranks[r].gpu, own.lane, &ranks[r].roll, &v));
+		}
+		part(r, mask, op, 0, width);
+		if (gone >> r & 1)
+			launch_admit(r);
+	}
+	synchronise();
+}
+
+/*
+ * All launch, and a change comes at whatever moment that is, without @gone. Some have completed it, and so do the others; or
+ * all do it again. Says whether somebody had completed it before others.
+ */
+static unsigned interrupted(const struct job *j, unsigned us, uint32_t gone)
+{
+	const uint32_t left = mask & ~gone;
+	uint64_t base = 0, least = UINT64_MAX;
+
+	for (int r = 0; r < n; r++)
+		prepare(j, r);
+	for (int r = 0; r < n; r++)
+		launch(j, r);
+	usleep(us);
+	for (int r = 0; r < n; r++)
+		freeze(r);
+	settle();
+	for (int r = 0; r < n; r++) {
+		if (!(left >> r & 1))
+			continue;
+		base = finished(r) > base ? finished(r) : base;
+		least = finished(r) < least ? finished(r) : least;
+	}
+	epoch++;
+	for (int r = 0; r < n; r++)
+		if (left >> r & 1)
+			part(r, left, base, gone, width);
+	for (int r = 0; r < n; r++) {
+		struct cvy_gpu_status s;
+
+		if (!(left >> r & 1))
+			continue;
+		CUDA(cudaStreamSynchronize(ranks[r].stream));
+		OK(ranks[r].gpu, ops->status_read(ranks[r].gpu, &s));
+		if ((s.status || (s.mask != left && s.mask != mask)) && ++failures)
+			fprintf(stderr, "interrupted: rank %d ends with %d, of %x\n", r, s.status, (unsigned)s.mask);
+		compare(j, r, (uint32_t)s.mask, "interrupted");
+	}
+	come_back(gone);
+	return base != least;
+}
+
+/* Each rank is lost once; then one of each host, so that hosts are even, and have holes; then nobody. */
+static void interruptions(void)
+{
+	unsigned us = 0, between = 0, tries = 0;
+
+	for (int k = 0; k < n + 3; k++, tries++, us = (us * 7 + 400) % 9000) {
+		struct job j = job_of(CVY_GPU_ALLREDUCE_TWO_SHOT, k % 2 ? 20000 : 300);
+		uint32_t gone = k < n ? 1u << k : 0;
+
+		for (int h = 0; k >= n && k < n + 2 && h * width < n; h++)
+			gone |= 1u << (h * width + k % width);
+		j.dtype = k % 3 ? COVEY_FLOAT32 : COVEY_INT32;
+		between += interrupted(&j, us, gone);
+		run(&j);
+	}
+	printf("of %u changes %u found it completed by some alone\n", tries, between);
+}
+
+/* Hosts of one rank, or of different numbers of ranks, go the flat way in the same kernels. */
+static void other_hosts(void)
+{
+	const int wide = width;
+	struct job j = job_of(CVY_GPU_ALLREDUCE_TWO_SHOT, 5000);
+
+	for (int uneven = 0; uneven < 2; uneven++) {
+		const int other = uneven ? n - 1 : n; /* the last rank alone; all on one host */
+
+		part_all(other);
+		width = other;
+		run(&j);
+		width = wide;
+	}
+	part_all(wide);
+	run(&j);
+}
+
+int main(int argc, char **argv)
+{
+	const int hosts = argc > 1 ? atoi(argv[1]) : 2;
+
+	width = argc > 2 ? atoi(argv[2]) : 2;
+	n = hosts * width;
+	if (hosts < 2 || width < 2 || n > RANKS) {
+		fprintf(stderr, "cpu-levels [HOSTS RANKS]: 2 hosts or more of 2 ranks or more, %d ranks at most\n",
+			RANKS);
+		return 2;
+	}
+	open_all();
+	for (int r = 0; r < n; r++)
+		freeze(r);
+	for (int r = 0; r < n; r++)
+		open_post(r);
+	for (int a = 0; a < n; a++)
+		for (int b = a + 1; b < n; b++)
+			connect_anew(a, b);
+	part_all(width);
+	healthy();
+	counted();
+	other_hosts();
+	printf("healthy: %d checks, %d failed\n", checks, failures);
+	interruptions();
+	printf("%d checks, %d failed\n", checks, failures);
+	for (int r = 0; r < n; r++) {
+		close_post(r);
+		ops->close(ranks[r].gpu);
+	}
+	return failures != 0;
+}
