@@ -884,7 +884,14 @@ enum covey_ep_preset {
 	 * the systems that they stand for they differ in how rows travel (docs/presets.md).
 	 */
 	COVEY_EP_WIN = 3,
-	COVEY_EP_MESH = 4
+	COVEY_EP_MESH = 4,
+	/*
+	 * The rows of COMPACT, by two hops where a group has several hosts: on devices a token crosses to another host once,
+	 * to a rank that passes it on to its neighbours, and one sum of that host comes back. Combine adds in an order that
+	 * depends on the hosts (docs/design/ep.md). On host memory it is COMPACT. On devices it takes no deadline, no
+	 * active_ranks and no rows or results of integers.
+	 */
+	COVEY_EP_HT = 5
 };
 
 enum covey_ep_rows_as {
@@ -1103,7 +1110,7 @@ COVEY_API size_t covey_ep_route_bytes(const struct covey_ep *ep);
 
 /**
  * struct covey_dispatch_args - arguments of covey_dispatch(); all buffers are memory of the kind that the stream says
- * What begins with LL or COMPACT belongs to that preset only; FLAT has all of LL. WIN and MESH have all of LL but what
+ * What begins with LL or COMPACT belongs to that preset only; FLAT has all of LL, HT all of COMPACT. WIN and MESH have all of LL but what
  * begins with WIN: for both. N = R * T * min(K, El), the rows of covey_ep_rows().
  *
  * Inputs:

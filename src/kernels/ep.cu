@@ -11,6 +11,8 @@ template <int ONCE> static const void *kernel_of(const struct cvy_ep_args *a)
 {
 	int first = a->phases == CVY_EP_SEND;
 
+	if (a->hops)
+		return cvy_ep_hops_kernel(a);
 	if (a->call.kind == CVY_GPU_DISPATCH && a->close)
 		return cvy_ep_close_kernel(a);
 	if (a->form.bulk)
@@ -30,7 +32,7 @@ cudaError_t cvy_ep_load_kernels(size_t *stack)
 {
 	cudaError_t got = cudaSuccess;
 
-	for (int i = 0; i < 256 && got == cudaSuccess; i++) {
+	for (int i = 0; i < (CVY_GPU_IS_WIDE ? 256 : 260) && got == cudaSuccess; i++) {
 		struct cvy_ep_args a = {};
 
 		a.form.bulk = i >> 4 & 1;
@@ -44,6 +46,7 @@ cudaError_t cvy_ep_load_kernels(size_t *stack)
 			a.back = a.code;
 		a.phases = i & 2 ? CVY_EP_SEND : CVY_EP_RECV;
 		a.once = i >> 2 & 1;
+		a.hops = i >> 8;
 		got = cvy_gpu_load_kernel(a.once ? kernel_of<1>(&a) : kernel_of<0>(&a), stack);
 	}
 	if (got == cudaSuccess)

@@ -309,7 +309,7 @@ static __device__ __forceinline__ void cvy_ep_add_share(const struct cvy_ep_turn
 template <int ONCE> struct cvy_ep_bulk_combine {
 	typedef cvy_ep_combine<ONCE, 0> by_lines;
 	typedef typename by_lines::ahead ahead;
-	enum { PLACES = by_lines::PLACES };
+	enum { PLACES = by_lines::PLACES, CLOSES = 0 };
 
 	static __device__ __forceinline__ void read_ahead(const struct cvy_ep_args *a, ahead *x)
 	{

@@ -312,7 +312,7 @@ static __device__ __noinline__ void cvy_ep_own_arrive(const struct cvy_ep_apart 
 template <int BINS> struct cvy_ep_bulk_dispatch {
 	enum { ONCE = BINS == CVY_EP_ONE };
 	typedef cvy_ep_dispatch<BINS> by_lines;
-	enum { PLACES = by_lines::PLACES };
+	enum { PLACES = by_lines::PLACES, CLOSES = 0 };
 
 	struct ahead {
 		int32_t id;

@@ -86,6 +86,7 @@ struct cvy_ep_shape_gpu {
 	int32_t back;				      /* enum cvy_ep_codes: of rows of combine */
 	int32_t whole; /* rows of dispatch travel as they are, uncut, and receivers make codes of them (smooth) */
 	int32_t close; /* bins stand close */
+	int32_t hops;  /* rows go to other hosts over two hops (ep_hops.cuh) */
 };
 
 static inline int32_t cvy_ep_div(int32_t a, int32_t b)
@@ -106,7 +107,7 @@ static inline int32_t cvy_ep_lanes_of(const struct cvy_ep_shape_gpu *s)
 
 	while (lanes < CVY_GPU_LANES && lanes < s->tokens)
 		lanes *= 2;
-	for (int32_t across = 0; lanes < CVY_GPU_LANES && cvy_ep_cuts(lines, across); across++)
+	for (int32_t across = 0; !s->hops && lanes < CVY_GPU_LANES && cvy_ep_cuts(lines, across); across++)
 		lanes *= 2;
 	return lanes;
 }
@@ -131,6 +132,7 @@ enum cvy_ep_lines {
 	CVY_EP_SHORT_ROWS, /* or odd for bulk copies; or so many are in a step that no word has a bit for each */
 	CVY_EP_NO_SHARED,  /* dispatch would take more shared memory than there is */
 	CVY_EP_INTEGERS,   /* of rows are codes that bulk steps do not have */
+	CVY_EP_TWO_HOPS,   /* a forwarder passes lines on as it reads them */
 	CVY_EP_NO_ROOM,	   /* header and rows of a step are more than a slot holds */
 };
 
@@ -147,6 +149,8 @@ static inline int32_t cvy_ep_bulk_header(const struct cvy_ep_form *f)
 static inline enum cvy_ep_lines cvy_ep_lines_why(const struct cvy_ep_shape_gpu *s, int combine,
 						 const struct cvy_ep_form *f)
 {
+	if (s->hops)
+		return CVY_EP_TWO_HOPS;
 	if (combine && !s->per_rank && !s->once)
 		return CVY_EP_ROWS_EACH;
 	if (cvy_ep_in_ints(combine ? s->back : s->code)) /* whole or not */
@@ -215,12 +219,44 @@ static inline int cvy_ep_form_of(const struct cvy_ep_shape_gpu *s, int32_t lanes
 		f->slices = cvy_ep_div(lines, f->slice_lines);
 	}
 	f->steps = cvy_ep_div(mine, f->per_step) * f->slices;
-	for (f->across = 0;
-	     !s->whole && f->steps == 1 && s->tokens << (f->across + 1) <= lanes && cvy_ep_cuts(lines, f->across);)
+	for (f->across = 0; !s->whole && !s->hops && f->steps == 1 && s->tokens << (f->across + 1) <= lanes &&
+			    cvy_ep_cuts(lines, f->across);)
 		f->across++;
 	f->apart = lanes >> f->across;
 	f->slice_lines = cvy_ep_div(f->slice_lines, 1 << f->across);
 	cvy_ep_bulk_of(s, combine, f);
+	return 1;
+}
+
+/*
+ * Over two hops, of one attempt: what a rank stores in memory of another is in @blocks blocks at most, each with a header and
+ * rows, and the longest header tells of @members ranks. *f: the form of the handle, whose steps are cut anew. 0: not even a line
+ * of a row finds room.
+ */
+CVY_GPU_BOTH static inline int cvy_ep_hops_form(int combine, int32_t tokens, int32_t blocks, int32_t members,
+						struct cvy_ep_form *f)
+{
+	const int32_t lines = (f->row_words + CVY_EP_LINE_WORDS - 1) / CVY_EP_LINE_WORDS;
+	const int32_t room = CVY_EP_STEP_LINES / blocks, mine = (tokens + f->lanes - 1) / f->lanes;
+	const int32_t fixed = combine ? (members > blocks ? members : blocks) : members * (1 + f->count_words);
+
+	if (f->per_step > room / lines)
+		f->per_step = room / lines;
+	if (f->per_step < 1)
+		f->per_step = 1;
+	for (;; f->per_step--) {
+		f->header_lines =
+			(fixed + f->per_step * f->entry_words + CVY_EP_LINE_PACKETS - 1) / CVY_EP_LINE_PACKETS;
+		if (f->per_step == 1 || f->header_lines + f->per_step * lines <= room)
+			break;
+	}
+	f->slice_lines = lines;
+	if (f->header_lines + lines > room)
+		f->slice_lines = room - f->header_lines;
+	if (f->slice_lines < 1)
+		return 0;
+	f->slices = (lines + f->slice_lines - 1) / f->slice_lines;
+	f->steps = (mine + f->per_step - 1) / f->per_step * f->slices;
 	return 1;
 }
 
@@ -333,6 +369,7 @@ struct cvy_ep_args {
 	};
 	int32_t timeout_ms;  /* the device makes cycles of it */
 	const float *smooth; /* dispatch: [experts][hidden] factors, or NULL; rows then come as they are */
+	int32_t hops;	     /* for the launch alone, and so behind what kernels read: two hops */
 };
 
 /* Pieces of a row that a warp moves at a time, in a slice. */
@@ -415,7 +452,9 @@ static inline size_t cvy_ep_dispatch_room(const struct cvy_ep_args *a)
 
 	if (a->close)
 		halves += (size_t)a->el;
-	if (cvy_ep_windows(a))
+	if (a->hops) /* an attempt may have more steps than the form of the handle */
+		halves += CVY_EP_WINDOW;
+	else if (cvy_ep_windows(a))
 		halves += (size_t)cvy_ep_window_bins(a) + size * (size_t)cvy_ep_window_words(a);
 	if (cvy_ep_marks(a))
 		halves += 2 * size * (size_t)cvy_ep_mark_words(a);

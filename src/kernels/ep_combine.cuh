@@ -286,7 +286,7 @@ static __device__ __forceinline__ void cvy_ep_take_results(struct cvy_ep_turn *t
 /* BEGINS: own parts are summed before anybody is heard (cvy_ep_begins); kernels of their own, since it takes registers.
  * CODED: rows travel as integers (ep_ints.cu). */
 template <int ONCE, int BEGINS, int CODED = 0> struct cvy_ep_combine {
-	enum { PLACES = 0 };
+	enum { PLACES = 0, CLOSES = 0 };
 
 	/* Lines of the step that went to @rank, and any before them. */
 	static __device__ int lines(const struct cvy_ep_turn *t, const struct cvy_ep_step *s, const uint64_t *tokens,

@@ -73,6 +73,7 @@ static __device__ __forceinline__ int cvy_ep_lines_of(const struct cvy_ep_turn *
 template <int BINS, int INTS = 0> struct cvy_ep_dispatch {
 	enum { ONCE = BINS == CVY_EP_ONE };
 	enum { PLACES = 1 }; /* of rows depend on the contributors */
+	enum { CLOSES = 0 }; /* nobody completes it before all lack nothing (ep_hop.cuh) */
 
 	typedef struct cvy_ep_ahead ahead;
 

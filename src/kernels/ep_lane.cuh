@@ -14,12 +14,13 @@
 #include "trace.cuh"
 
 /* An attempt has run in full: what is missing of it. */
+template <typename BODY>
 static __device__ __forceinline__ cvy_ranks cvy_ep_missing(const struct cvy_ep_args *a, const struct cvy_lane_run *r,
 							   const struct cvy_ep_shared *sh)
 {
 	cvy_ranks missing = cvy_ranks_or(sh->lacking, sh->left_out);
 
-	if (r->mode == CVY_COMPLETE && a->call.kind == CVY_GPU_DISPATCH && a->form.steps > 1)
+	if (!BODY::CLOSES && r->mode == CVY_COMPLETE && a->call.kind == CVY_GPU_DISPATCH && a->form.steps > 1)
 		missing = r->lane.mask;
 	return cvy_ranks_and(missing, r->lane.mask);
 }
@@ -33,10 +34,11 @@ static __device__ __forceinline__ uint32_t cvy_ep_quanta(const struct cvy_ep_arg
 }
 
 /* One thread: lane @r->index is done, under claim @epoch. */
+template <typename BODY>
 static __device__ __forceinline__ void cvy_ep_done(const struct cvy_ep_args *a, const struct cvy_lane_run *r,
 						   const struct cvy_ep_shared *sh, uint64_t op, uint32_t epoch)
 {
-	cvy_ranks missing = cvy_ep_missing(a, r, sh);
+	cvy_ranks missing = cvy_ep_missing<BODY>(a, r, sh);
 	struct cvy_gpu_control *control = a->call.control;
 	struct cvy_gpu_status *status = &control->status;
 
@@ -493,7 +495,7 @@ static __device__ __noinline__ void cvy_ep_rest(const struct cvy_ep_args *a, str
 		stopped = cvy_ep_run_again<BODY>(a, &r, sh, dynamic, cvy_ranks_none());
 		stopped = cvy_ep_ended(a, &r, sh, cvy_gate(a->call.control), stopped);
 		if (!stopped && threadIdx.x == 0)
-			cvy_ep_done(a, &r, sh, op, verdict.epoch);
+			cvy_ep_done<BODY>(a, &r, sh, op, verdict.epoch);
 	}
 	r.mode = CVY_COMPLETE; /* or it has found nothing to do */
 	if (a->timeout_cycles && over)
@@ -513,6 +515,13 @@ static __device__ __forceinline__ uint64_t cvy_ep_enter(const struct cvy_ep_args
 	return atomicAdd((unsigned long long *)&a->call.control->entered, (unsigned long long)cvy_ep_quanta(a));
 }
 
+/* All threads: did the CTA enter behind a closed gate, or that of another view? */
+static __device__ __forceinline__ int cvy_ep_found_closed(const struct cvy_lane_run *r, const struct cvy_ep_shared *sh)
+{
+	return __syncthreads_or(threadIdx.x == 0 &&
+				(unsigned)(cvy_ep_entered(sh) >> CVY_GPU_GATE_SHIFT) != r->watch.open);
+}
+
 /* From the first attempt on, whatever befalls it. */
 template <typename BODY>
 static __device__ __forceinline__ void cvy_ep_guarded(const struct cvy_ep_args *a, struct cvy_lane_run *r,
@@ -528,6 +537,9 @@ static __device__ __forceinline__ void cvy_ep_guarded(const struct cvy_ep_args *
 		start = cvy_ep_second(a, r->watch.open, cvy_ep_entered(sh));
 	else if (cvy_lags(r) && cvy_comes_late(&a->call, r->lane.failed, r->watch.open, cvy_ep_entered(sh)))
 		start = CVY_EP_PARK;
+	if constexpr (BODY::CLOSES) /* its paths follow from words that the host may be writing */
+		if (start == CVY_EP_TRY && cvy_ep_found_closed(r, sh))
+			start = CVY_EP_PARK;
 	if (start == CVY_EP_TRY) {
 		stopped = BODY::template run<1>(a, r, sh, dynamic, cvy_ranks_none(), x);
 		stopped = cvy_ep_ended(a, r, sh, (unsigned)(cvy_ep_entered(sh) >> CVY_GPU_GATE_SHIFT), stopped);
@@ -539,7 +551,7 @@ static __device__ __forceinline__ void cvy_ep_guarded(const struct cvy_ep_args *
 		if (!a->timeout_cycles)
 			cvy_let_next_begin();
 		if (threadIdx.x == 0)
-			cvy_ep_done(a, r, sh, op, r->lane.epoch);
+			cvy_ep_done<BODY>(a, r, sh, op, r->lane.epoch);
 		if (a->timeout_cycles)
 			cvy_ep_leave<BODY>(a, *r, sh, dynamic, op);
 	}

@@ -186,6 +186,7 @@ cudaError_t cvy_gpu_load_kernels(size_t *stack);
 cudaError_t cvy_ep_load_kernels(size_t *stack);
 const void *cvy_ep_bulk_kernel(const struct cvy_ep_args *a);  /* ep_bulk.cu */
 const void *cvy_ep_close_kernel(const struct cvy_ep_args *a); /* ep_close.cu: of a dispatch */
+const void *cvy_ep_hops_kernel(const struct cvy_ep_args *a);  /* ep_hops.cu */
 const void *cvy_ep_ints_kernel(const struct cvy_ep_args *a);  /* ep_ints.cu */
 struct cvy_ep_masking;
 struct cvy_ep_outputs;

@@ -261,6 +261,7 @@ struct cvy_gpu_roll {
 	uint64_t begin;	   /* where the lanes have this rank and no kernel of it knows: its first operation */
 	uint32_t since[CVY_GPU_RANKS]; /* epoch of the view that first listed the process which has the rank */
 	struct cvy_gpu_era era[CVY_GPU_ERAS];
+	uint8_t host[CVY_GPU_RANKS]; /* of each member: equal numbers, one host; alike on all ranks */
 };
 
 /* The era of operation @op; its epoch is 0: it is not known. */

@@ -5,9 +5,9 @@
  * masks of tokens and with the outputs that may be asked for, in one phase and two, twice alike, with canaries and poisoned outputs. Then one rank stays away: removed by a view made by hand, or
  * passed by at a deadline (with 7 ranks or more, one is lost after the other).
  *
- *	gpu-ep [RANKS [SEEDS [times|compact|hidden]]]
+ *	gpu-ep [RANKS [SEEDS [times|compact|hidden|hops]]]
  */
-#include "ep_world.cuh"
+#include "ep_hosts.cuh"
 #include "guard.h"
 
 #include <time.h>
@@ -244,6 +244,7 @@ static void unrouted(int once)
 /* ---- losses: @victim is the last of @mask, and is no member afterwards ---- */
 
 static int compact; /* in that preset */
+static int by_hops; /* in preset HT, which has the same rows */
 
 static struct setup small_setup(int lanes, int split, int timeout_ms)
 {
@@ -258,7 +259,8 @@ static struct setup small_setup(int lanes, int split, int timeout_ms)
 	s.lanes = lanes;
 	s.split = split;
 	s.timeout_ms = timeout_ms;
-	s.shape.once = compact;
+	s.shape.once = compact || by_hops;
+	s.shape.hops = by_hops;
 	s.renormalise = 1;
 	s.masked = mask;
 	s.mask_columns = split ? s.shape.top_k : 1;
@@ -442,6 +444,84 @@ static void losses(void)
 	printf("losses: %d checks, %d failed\n", checks, failures);
 }
 
+/* ---- two hops ---- */
+
+static struct setup random_hops(void)
+{
+	struct setup s = random_setup();
+
+	s.shape.once = s.shape.hops = 1;
+	s.shape.close = s.smooth = s.scaled = 0;
+	s.shape.back = CVY_EP_AS_IS;
+	s.shape.code %= 2;
+	s.given = s.shape.code == CVY_EP_E4M3 ? s.given : 0;
+	return s;
+}
+
+/* Rows so long that a step has a part of one, and headers so long that there is no room for two hops. */
+static void crowded_slots(void)
+{
+	static const struct {
+		int hidden, top_k, experts, owners;
+	} all[] = { { 8192, 4, 9, 0 }, { 7168, 8, 24, 1 }, { 8192, 8, 1024, 2 }, { 136, 8, 1024, 2 } };
+
+	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+		struct cvy_ep_form form;
+		struct setup s = {};
+
+		seed = i + 1;
+		s.shape.hidden = all[i].hidden;
+		s.shape.tokens = 5;
+		s.shape.top_k = all[i].top_k;
+		s.shape.experts = all[i].experts;
+		s.shape.once = s.shape.hops = 1;
+		s.lanes = 2;
+		s.renormalise = (int)i % 2;
+		owners(&s, all[i].owners);
+		prepare(&s); /* for the form */
+		for (int combine = 0; combine < 2; combine++) {
+			const int hops = form_now(&s, combine, &form);
+
+			printf("  hidden %d, %d experts, %s: %s, %d steps, rows in %d parts\n", s.shape.hidden,
+			       s.shape.experts, combine ? "combine" : "dispatch", hops ? "two hops" : "one hop",
+			       form.steps, form.slices);
+		}
+		healthy(&s);
+	}
+}
+
+static void one_topology(const struct topology *t, uint64_t seeds)
+{
+	const int before = checks;
+
+	place_ranks(t);
+	count_crossing(t);
+	crowded_slots();
+	for (uint64_t i = 0; i < seeds && failures < 20; i++) {
+		struct setup s;
+
+		seed = i * 0x9e3779b97f4a7c15ull + 11;
+		s = random_hops();
+		healthy(&s);
+	}
+	printf("%s: %d checks, %d failed\n", t->name, checks - before, failures);
+}
+
+static void all_topologies(uint64_t seeds)
+{
+	by_hops = 1;
+	for (size_t i = 0; i < sizeof(topologies) / sizeof(topologies[0]); i++)
+		if (topologies[i].ranks == n)
+			one_topology(&topologies[i], seeds);
+	if (!CVY_GUARDED)
+		return;
+	while (n > 3 && __builtin_popcount(mask) > 2) /* one after the other is lost */
+		if (__builtin_popcount(mask) % 2)
+			never_came(1 + 3 * (__builtin_popcount(mask) % 4 == 1));
+		else
+			between();
+}
+
 /* ---- times ---- */
 
 #define OPS 20
@@ -581,29 +661,33 @@ int main(int argc, char **argv)
 		return 77;
 	}
 	if (n < 2 || n > RANKS) {
-		fprintf(stderr, "gpu-ep [RANKS [SEEDS [times|compact|hidden]]]: 2 to %d ranks\n", RANKS);
+		fprintf(stderr, "gpu-ep [RANKS [SEEDS [times|compact|hidden|hops]]]: 2 to %d ranks\n", RANKS);
 		return 2;
 	}
 	compact = argc > 3 && !strcmp(argv[3], "compact");
 	open_all();
 	make_room();
-	if (n < 4)
+	if (argc > 3 && !strcmp(argv[3], "hops")) {
+		all_topologies(seeds);
+		seeds = 0;
+	} else if (n < 4) {
 		corners();
-	unrouted(0);
-	unrouted(1);
+	}
+	for (int once = 0; once < 2 && !by_hops; once++)
+		unrouted(once);
 	if (argc > 3 && !strcmp(argv[3], "hidden"))
 		hiddens(8, 1);
-	else if (n < 4)
+	else if (n < 4 && !by_hops)
 		hiddens(2, 47);
 	for (uint64_t i = 0; i < seeds && failures < 20; i++)
 		one_seed(i);
 	if (argc > 3 && !strcmp(argv[3], "times"))
 		times();
-	if (CVY_GUARDED) {
+	if (CVY_GUARDED && !by_hops) { /* over two hops nobody completes it before */
 		second_phase_late(CVY_GPU_DISPATCH);
 		second_phase_late(CVY_GPU_COMBINE);
 	}
-	if (n >= 7 && CVY_GUARDED)
+	if (n >= 7 && CVY_GUARDED && !by_hops)
 		losses();
 	printf("%d ranks, %llu seeds: %d checks, %d failed\n", n, (unsigned long long)seeds, checks, failures);
 	for (int r = 0; r < n; r++) {

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "ep.h"
+#include "ep_hops.h"
 #include "ep_quant.h"
 #include "mask.h"
 #include "reduce.h"
@@ -248,6 +249,77 @@ static void sum_per_rank(const struct oracle *o, int rank, const int32_t *placed
 	free(coded);
 }
 
+/* The row that @owner has for token @t of @rank, where a token has one at a rank; NULL: none. */
+static const uint16_t *row_at(const struct oracle *o, int rank, int owner, int t)
+{
+	const struct oracle_rank *r = &o->rank[owner];
+	const size_t first = cvy_ep_range_first(r->range[rank]), n = cvy_ep_range_count(r->range[rank]);
+
+	for (size_t i = first; i < first + n; i++)
+		if (r->src_info[i] == t)
+			return r->y + i * (size_t)o->hidden;
+	return NULL;
+}
+
+/* All weights of token @t, over those whose owners take part. */
+static float weight_left(const struct oracle *o, int rank, size_t t, const int32_t *placed)
+{
+	const struct oracle_rank *r = &o->rank[rank];
+	float all = 0, left = 0;
+
+	for (size_t k = 0; k < (size_t)o->top_k; k++) {
+		const size_t i = t * (size_t)o->top_k + k;
+		const int named =
+			r->ids[i] >= 0 && r->ids[i] < o->experts && (!r->mask || r->mask[o->mask_columns > 1 ? i : t]);
+
+		all += named ? r->weights[i] : 0;
+		left += placed[i] >= 0 && has(o, o->owner[placed[i]]) ? r->weights[i] : 0;
+	}
+	return left != all && left != 0 ? all / left : 1;
+}
+
+/* Forwarders add what their host has, and round; the source adds what comes, by ascending rank of those that bring it. */
+static void sum_two_hops(const struct oracle *o, int rank, const int32_t *placed)
+{
+	const struct oracle_rank *r = &o->rank[rank];
+	const size_t hidden = (size_t)o->hidden;
+	float *all = need(hidden * sizeof(float)), *part = need(hidden * sizeof(float));
+	struct cvy_ep_hosts hosts = { o->members, { 0 } };
+	uint8_t host[CVY_GPU_RANKS] = { 0 };
+
+	memcpy(host, o->host, (size_t)o->size);
+	for (int p = 0; p < o->size; p++)
+		hosts.of[p] = cvy_ep_of_host(host, o->members, p);
+	for (size_t t = 0; t < (size_t)r->num_tokens; t++) {
+		const uint16_t *row[ORACLE_RANKS] = { NULL };
+		const float scale = o->renormalise ? weight_left(o, rank, t, placed) : 1;
+
+		memset(all, 0, hidden * sizeof(float));
+		for (size_t k = 0; k < (size_t)o->top_k; k++) {
+			const int32_t id = placed[t * (size_t)o->top_k + k];
+
+			if (id >= 0 && has(o, o->owner[id]))
+				row[o->owner[id]] = row_at(o, rank, o->owner[id], (int)t);
+		}
+		for (int b = 0; b < o->size; b++) {
+			const int far = has(o, b) && !cvy_ep_of_one_host(&hosts, rank, b);
+
+			if (!has(o, b) || (far && !cvy_ep_forwards(&hosts, b, rank)))
+				continue;
+			memset(part, 0, hidden * sizeof(float));
+			for (int p = 0; p < o->size; p++)
+				for (size_t h = 0; h < hidden && row[p] && (far ? hosts.of[b] >> p & 1 : p == b); h++)
+					part[h] += wide(o, row[p][h]);
+			for (size_t h = 0; h < hidden; h++)
+				all[h] += wide(o, narrow(o, part[h]));
+		}
+		for (size_t h = 0; h < hidden; h++)
+			r->out[t * hidden + h] = narrow(o, scale == 1 ? all[h] : all[h] * scale);
+	}
+	free(all);
+	free(part);
+}
+
 uint64_t oracle_combine(const struct oracle *o, int rank)
 {
 	const uint8_t *slot[ORACLE_RANKS] = { NULL };
@@ -272,6 +344,8 @@ uint64_t oracle_combine(const struct oracle *o, int rank)
 	cvy_ep_combine_read(call, slot);
 	if (o->per_rank && !cvy_ep_pack_of(o->preset)->once)
 		sum_per_rank(o, rank, placed);
+	if (o->host)
+		sum_two_hops(o, rank, placed);
 	free(placed);
 	missing = call->missing.word[0];
 	cvy_ep_call_free(call);

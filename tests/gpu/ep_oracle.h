@@ -43,6 +43,7 @@ struct oracle {
 	int per_rank, renormalise, preset;
 	int dtype;				      /* of elements, enum covey_dtype */
 	int code, back;				      /* enum cvy_ep_codes: of rows of dispatch, and of combine */
+	const uint8_t *host;			      /* of each rank: combine over two hops; NULL: from each owner */
 	int mask_columns, sums, alignment, fill_tail; /* as in struct covey_dispatch_args */
 	struct oracle_rank rank[ORACLE_RANKS];
 };

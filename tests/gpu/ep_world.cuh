@@ -273,6 +273,7 @@ static struct oracle oracle_of(const struct setup *s, uint32_t members)
 	o.back = s->shape.back;
 	o.dtype = s->fp16 ? COVEY_FLOAT16 : COVEY_BFLOAT16;
 	o.preset = s->shape.once ? COVEY_EP_COMPACT : s->shape.close ? COVEY_EP_WIN : COVEY_EP_LL;
+	o.host = s->shape.hops ? hosts : NULL;
 	o.mask_columns = s->mask_columns;
 	o.sums = s->sums;
 	o.alignment = s->alignment;
@@ -470,6 +471,7 @@ static inline void launch_ep(const struct setup *s, int r, int kind, int phases)
 	a.code = s->shape.code;
 	a.fp16 = s->fp16;
 	a.once = s->shape.once;
+	a.hops = s->shape.hops;
 	a.per_rank = s->shape.per_rank || s->shape.once;
 	a.recv_experts = (int32_t *)device_at(r, NAMED);
 	a.recv_weights = (float *)device_at(r, NAMED_WEIGHTS);
@@ -543,11 +545,11 @@ static inline void complain(const struct setup *s, const char *what, int r, cons
 		"per rank %d, "
 		"lanes %d, split %d, routing %d, once %d, close %d, fp16 %d, odd %d, masked %x of %d, asked %x, sums "
 		"%d by %d, "
-		"tail %d, scaled %d, places %d)\n",
+		"tail %d, scaled %d, places %d, hops %d)\n",
 		what, r, of, at, got, want, s->shape.tokens, s->shape.hidden, s->shape.top_k, s->shape.experts,
 		s->shape.code, s->given, s->smooth, s->shape.back, s->wide, s->shape.per_rank, s->lanes, s->split,
 		s->routing, s->shape.once, s->shape.close, s->fp16, s->odd, s->masked, s->mask_columns, s->asked,
-		s->sums, s->alignment, s->fill_tail, s->scaled, s->places);
+		s->sums, s->alignment, s->fill_tail, s->scaled, s->places, s->shape.hops);
 }
 
 static const uint8_t *fetch(int r, int which)

@@ -34,7 +34,8 @@ static struct rank {
 	struct cvy_gpu_roll roll;
 } ranks[RANKS];
 static uint32_t epoch, mask;
-static int width; /* ranks of a host, where allreduce goes in two levels; 0: all ranks are of one host */
+static int width;	     /* ranks of a host, where allreduce goes in two levels; 0: all ranks are of one host */
+static uint8_t hosts[RANKS]; /* of each rank: equal numbers, one host */
 
 #define CUDA(call) \
 	do { \
@@ -99,6 +100,7 @@ static inline void thaw(int r, uint32_t members, uint64_t base, uint32_t gone)
 		c.lane[i] = { c.lane[i].count, epoch, members, lags, ranks[r].in, ranks[r].outgen };
 	memcpy(ranks[r].roll.era, eras, sizeof(eras));
 	ranks[r].roll.eras = 2;
+	memcpy(ranks[r].roll.host, hosts, sizeof(hosts));
 	OK(ranks[r].gpu, ops->words(ranks[r].gpu, c.lane, &ranks[r].roll, &v));
 	OK(ranks[r].gpu, ops->gate(ranks[r].gpu, CVY_GPU_GATE_OPEN(epoch)));
 }

@@ -53,8 +53,8 @@ class Ep:
     Args:
         group: the group
         max_tokens, hidden, top_k, experts: shapes; the same on all ranks
-        preset: "ll", "compact", "flat": the rows of LL, each with its source and entry; or "win" or "mesh": the rows of
-            experts without gaps, each with its source, token and k
+        preset: "ll", "compact", "ht": the rows of compact, over two hops on devices; "flat": the rows of LL, each with
+            its source and entry; or "win" or "mesh": the rows of experts without gaps, each with its source, token and k
         dtype: "bfloat16" or "float16": elements of tokens and results
         rows: "bf16", "e4m3", "int8" or "int4": what dispatch gives; "bf16": elements of dtype
         combine: "expert" or "rank": which rows come back (not COMPACT)
@@ -149,6 +149,10 @@ class Ep:
         """Does each local expert have rows of its own, Ep.rows of them?"""
         return self.preset in (EpPreset.LL, EpPreset.FLAT)
 
+    def _once(self) -> bool:
+        """Has a token one row at a rank, for all experts there?"""
+        return self.preset in (EpPreset.COMPACT, EpPreset.HT)
+
     def _bins(self) -> int:
         """How often Ep.rows rows are kept here."""
         return self.local_experts if self._by_expert() else min(self.local_experts, 1)
@@ -158,7 +162,7 @@ class Ep:
         import numpy as np
 
         el, rows, size, groups = self.local_experts, self.rows, self.group.size, self._groups()
-        compact, by_expert = self.preset == EpPreset.COMPACT, self._by_expert()
+        compact, by_expert = self._once(), self._by_expert()
         kinds = {EpRowsAs.BF16: self._numpy(), EpRowsAs.INT8: np.int8}
         bins, runs = (el,) if by_expert else (), () if compact else (el,)
         arrays = {"packed_x": np.empty((*bins, rows, self._width()), kinds.get(self.rows_as, np.uint8)),
@@ -284,7 +288,7 @@ class Ep:
     def _shapes(self, n: int) -> dict:
         """The least elements of each argument, for @n tokens."""
         el, rows, size, bins = self.local_experts, self.rows, self.group.size, self._bins()
-        runs = (bins if self.preset == EpPreset.COMPACT else el) * size
+        runs = (bins if self._once() else el) * size
         return {"x": n * self.hidden, "x_scales": n * -(-self.hidden // 128),
                 "smooth": self.experts * self.hidden, "experts": n * self.top_k, "weights": n * self.top_k, "out": n * self.hidden,
                 "packed_x": bins * rows * self._width(), "y": bins * rows * self.hidden, "count": el,

@@ -167,6 +167,25 @@ static void own_have(struct cvy_device *d)
 	p->have_epoch = d->view->epoch;
 }
 
+/*
+ * Which members are of one host, by the view, or by the topology that stands for it. Alike on all ranks, unlike what is mapped
+ * where.
+ */
+static void note_hosts(struct cvy_device *d)
+{
+	const int ranks = d->queues.ranks;
+
+	for (int r = 0; r < CVY_GPU_RANKS; r++) {
+		int first = r;
+
+		CVY_MASK_EACH(q, &d->view->members)
+		if (q < first && covey_mask_has(&d->view->members, r) &&
+		    (ranks ? q / ranks == r / ranks : d->view->member[q].host == d->view->member[r].host))
+			first = q;
+		d->roll.host[r] = (uint8_t)first;
+	}
+}
+
 /* Notes ranks whose process a view lists for the first time: an ADMIT that is called later may count them in. */
 static void note_arrivals(struct cvy_device *d)
 {
@@ -238,6 +257,7 @@ void cvy_device_learn(struct cvy_device *d, const struct cvy_view *view, const s
 	take_turn(d, CVY_DEVICE_LEARN);
 	own_have(d);
 	note_arrivals(d);
+	note_hosts(d);
 	CVY_MASK_EACH(r, &view->members)
 	if (r != d->rank)
 		say_have(d, r);

@@ -21,6 +21,7 @@ static const char *const why_lines[] = {
 	[CVY_EP_IN_PIECES] = "one row is for several lanes or steps",
 	[CVY_EP_SHORT_ROWS] = "rows are short or no multiple of 16 bytes",
 	[CVY_EP_INTEGERS] = "rows of integers",
+	[CVY_EP_TWO_HOPS] = "a forwarder passes them on",
 	[CVY_EP_NO_SHARED] = "shared memory is too small",
 	[CVY_EP_NO_ROOM] = "a step is larger than a slot",
 };

@@ -66,8 +66,9 @@ static int check_more(struct covey_ep *ep, const struct covey_dispatch_args *a)
 		return cvy_ep_fail(ep->group, COVEY_ERR_INVAL,
 				   "expert_alignment rounds expert_tokens up, which is NULL: give both");
 	if (a->recv_counts && cvy_ep_pack_of(s->preset)->once)
-		return cvy_ep_fail(ep->group, COVEY_ERR_INVAL,
-				   "recv_counts are not of COVEY_EP_COMPACT: there a row is of several experts");
+		return cvy_ep_fail(
+			ep->group, COVEY_ERR_INVAL,
+			"recv_counts are not of COVEY_EP_COMPACT and COVEY_EP_HT: there a row is of several experts");
 	if (a->recv_counts && (int64_t)ep->size * s->tokens * rows > INT32_MAX)
 		return cvy_fail(
 			cvy_handle_box(ep->group), COVEY_ERR_INVAL, -1, 0,
@@ -85,8 +86,9 @@ static int check_outputs(struct covey_ep *ep, const struct covey_dispatch_args *
 		return cvy_ep_fail(ep->group, COVEY_ERR_INVAL,
 				   "packed_scales must not be NULL with rows in e4m3, int8 or int4");
 	if (cvy_ep_pack_of(ep->shape.preset)->beside && (!a->recv_experts || !a->recv_weights))
-		return cvy_ep_fail(ep->group, COVEY_ERR_INVAL,
-				   "recv_experts and recv_weights must not be NULL with COVEY_EP_COMPACT");
+		return cvy_ep_fail(
+			ep->group, COVEY_ERR_INVAL,
+			"recv_experts and recv_weights must not be NULL with COVEY_EP_COMPACT and COVEY_EP_HT");
 	if (cvy_ep_pack_of(ep->shape.preset)->flat && !a->flat)
 		return cvy_ep_fail(ep->group, COVEY_ERR_INVAL, "flat must not be NULL with COVEY_EP_FLAT");
 	if (cvy_ep_pack_of(ep->shape.preset)->triplets && !a->triplets)
@@ -123,7 +125,8 @@ static int check_smooth(struct covey_ep *ep, const struct covey_dispatch_args *a
 	if (cvy_ep_pack_of(ep->shape.preset)->once)
 		return cvy_ep_fail(
 			ep->group, COVEY_ERR_INVAL,
-			"smooth differs by expert, and with COVEY_EP_COMPACT a row is for all experts of a rank: lay "
+			"smooth differs by expert, and with COVEY_EP_COMPACT and COVEY_EP_HT a row is for all experts "
+			"of a rank: lay "
 			"the handle out with COVEY_EP_LL, or give NULL");
 	return 0;
 }
@@ -161,7 +164,8 @@ static int check_dispatch(struct covey_ep *ep, const struct covey_dispatch_args 
 	if (err)
 		return err;
 	if (a->num_tokens && cvy_ep_pack_of(ep->shape.preset)->beside && !a->weights)
-		return cvy_ep_fail(ep->group, COVEY_ERR_INVAL, "weights must not be NULL with COVEY_EP_COMPACT");
+		return cvy_ep_fail(ep->group, COVEY_ERR_INVAL,
+				   "weights must not be NULL with COVEY_EP_COMPACT and COVEY_EP_HT");
 	if (a->num_tokens && !on_device && cvy_ep_places(&ep->shape) > 1 && !a->placed)
 		return cvy_ep_fail(ep->group, COVEY_ERR_INVAL,
 				   "placed must not be NULL with places above 1: the combine of these tokens reads it");

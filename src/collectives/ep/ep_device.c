@@ -49,7 +49,8 @@ static struct cvy_ep_shape_gpu shape_of(const struct covey_ep *ep)
 				      ep->shape.max_ranks < CVY_GPU_RANKS ? ep->shape.max_ranks : CVY_GPU_RANKS,
 				      back_of(ep),
 				      0,
-				      cvy_ep_pack_of(ep->shape.preset)->close };
+				      cvy_ep_pack_of(ep->shape.preset)->close,
+				      cvy_ep_pack_of(ep->shape.preset)->hops };
 	int of[CVY_GPU_RANKS] = { 0 };
 
 	for (int e = 0; e < s.experts; e++)
@@ -229,6 +230,7 @@ static void fill(const struct covey_ep *ep, struct cvy_ep_args *a, int combine, 
 		a->close = pack->close;
 	a->fp16 = ep->dtype == COVEY_FLOAT16;
 	a->once = pack->once;
+	a->hops = pack->hops;
 	a->per_rank = a->once || ep->combine_as == COVEY_EP_PER_RANK;
 	a->lost = (cvy_ranks *)(void *)route;
 	a->route = (int32_t *)(void *)(route + CVY_EP_ROUTE_HEAD);
@@ -285,8 +287,40 @@ static void fill_outputs(const struct covey_ep *ep, const struct covey_dispatch_
 	o->alignment = args->expert_alignment > 1 ? args->expert_alignment : 1;
 }
 
-static int ready(struct covey_ep *ep, const void *route, int timeout_ms)
+/* What two hops cannot do: a deadline cannot tell who of a path is late, and forwarders add elements alone. */
+static int check_hops(struct covey_ep *ep, int timeout_ms, const int32_t *active)
 {
+	const int ms = timeout_ms ? timeout_ms : cvy_engine_late_ms(cvy_handle_engine(ep->group));
+
+	if (!cvy_ep_pack_of(ep->shape.preset)->hops)
+		return 0;
+	if (CVY_GPU_IS_WIDE)
+		return cvy_ep_fail(ep->group, COVEY_ERR_UNSUPPORTED,
+				   "COVEY_EP_HT is not in a library for more than 32 ranks: lay the handle out with "
+				   "COVEY_EP_COMPACT, or take one that is built with COVEY_DEVICE_RANKS=32");
+	if (ms > 0)
+		return cvy_fail(
+			cvy_handle_box(ep->group), COVEY_ERR_UNSUPPORTED, -1, 0,
+			"COVEY_EP_HT has no deadlines on devices, and this call has one of %d ms: give timeout_ms "
+			"-1, or lay the handle out with COVEY_EP_COMPACT",
+			ms);
+	if (active)
+		return cvy_ep_fail(
+			ep->group, COVEY_ERR_UNSUPPORTED,
+			"COVEY_EP_HT does not take active_ranks on devices: give NULL, or lay the handle out "
+			"with COVEY_EP_COMPACT");
+	if (cvy_ep_in_ints(ep->rows_as) || back_of(ep) != CVY_EP_AS_IS)
+		return cvy_ep_fail(ep->group, COVEY_ERR_UNSUPPORTED,
+				   "COVEY_EP_HT has no rows or results of integers on devices: lay the handle out with "
+				   "COVEY_EP_ROWS_BF16 or COVEY_EP_ROWS_E4M3 and COVEY_EP_BACK_PLAIN, or with "
+				   "COVEY_EP_COMPACT");
+	return 0;
+}
+
+static int ready(struct covey_ep *ep, const void *route, int timeout_ms, const int32_t *active)
+{
+	int err;
+
 	if (cvy_device_holds(ep->group->device, route) != 1 || (uintptr_t)route % 16)
 		return cvy_ep_fail(ep->group, COVEY_ERR_INVAL,
 				   "route must be covey_ep_route_bytes() of the group's device, 16-byte aligned");
@@ -294,7 +328,8 @@ static int ready(struct covey_ep *ep, const void *route, int timeout_ms)
 		return cvy_ep_fail(ep->group, COVEY_ERR_INVAL, "timeout_ms must be -1 or more");
 	if (cvy_ep_device_sent(ep))
 		return cvy_ep_fail(ep->group, COVEY_ERR_INVAL, "the one sent before was not received");
-	return lay_out(ep);
+	err = check_hops(ep, timeout_ms, active);
+	return err ? err : lay_out(ep);
 }
 
 static int launch(struct covey_ep *ep, struct cvy_ep_args *a, struct CUstream_st *stream, int phases, int timeout_ms,
@@ -315,7 +350,7 @@ static int launch(struct covey_ep *ep, struct cvy_ep_args *a, struct CUstream_st
 int cvy_ep_device_dispatch(struct covey_ep *ep, const struct covey_dispatch_args *args, struct CUstream_st *stream,
 			   int phases, struct covey_result *result)
 {
-	int err = ready(ep, args->route, args->timeout_ms);
+	int err = ready(ep, args->route, args->timeout_ms, args->active_ranks);
 	struct cvy_ep_args a;
 
 	if (!err && ep->combine_as == COVEY_EP_PER_RANK && args->num_tokens && !args->weights)
@@ -351,7 +386,7 @@ int cvy_ep_device_dispatch(struct covey_ep *ep, const struct covey_dispatch_args
 int cvy_ep_device_combine(struct covey_ep *ep, const struct covey_combine_args *args, struct CUstream_st *stream,
 			  int phases, struct covey_result *result)
 {
-	int err = ready(ep, args->route, args->timeout_ms);
+	int err = ready(ep, args->route, args->timeout_ms, args->active_ranks);
 	struct cvy_ep_args a;
 
 	if (err)

@@ -15,6 +15,7 @@ static const struct cvy_ep_pack packs[] = {
 	[COVEY_EP_FLAT] = { .flat = 1 },
 	[COVEY_EP_WIN] = { .close = 1, .scale_by_row = 1, .triplets = 1 },
 	[COVEY_EP_MESH] = { .close = 1, .scale_by_row = 1, .triplets = 1 },
+	[COVEY_EP_HT] = { .once = 1, .beside = 1, .scale_by_row = 1, .hops = 1 },
 };
 
 const struct cvy_ep_pack *cvy_ep_pack_of(int preset)

@@ -37,6 +37,7 @@ struct cvy_ep_pack {
 	int scale_by_row; /* scales of a row are adjacent; else those of a group are */
 	int flat;	  /* each row comes with its source and its entry there */
 	int close;	  /* a bin begins where the one before ends; else where it would end if it were full */
+	int hops;	  /* on devices rows go to other hosts over two hops */
 	int triplets;	  /* each row comes with its source, its token and the place of the expert there */
 };
 

@@ -332,6 +332,49 @@ static void above_the_limits(void)
 	covey_ep_destroy(ep);
 }
 
+/* A call of @config on the device is refused, and the cause names @what. */
+static void hops_refuse(const struct covey_ep_config *config, int timeout_ms, int32_t *active, const char *what)
+{
+	struct covey_dispatch_args args = COVEY_DISPATCH_INIT;
+	struct covey_error_info info;
+	struct covey_ep *ep;
+
+	must(covey_ep_create(group, config, &ep), "covey_ep_create of two hops");
+	args.num_tokens = 1;
+	args.route = fake_alloc(covey_ep_route_bytes(ep));
+	args.x = args.packed_x = args.packed_scales = fake_alloc(4096);
+	args.experts = args.count = args.src_info = args.recv_experts = args.packed_x;
+	args.range = args.packed_x;
+	args.weights = args.recv_weights = args.packed_x;
+	args.timeout_ms = timeout_ms;
+	args.active_ranks = active;
+	checks++;
+	if (covey_dispatch(ep, &args, STREAM, NULL) != COVEY_ERR_UNSUPPORTED ||
+	    (covey_last_error(group, &info), !strstr(info.cause, what))) {
+		fprintf(stderr, "two hops: %s: not refused\n", what);
+		failures++;
+	}
+	covey_ep_destroy(ep);
+}
+
+static void two_hops_refuse(void)
+{
+	struct covey_ep_config config = COVEY_EP_CONFIG_INIT;
+
+	config.max_tokens = 4;
+	config.hidden = 8;
+	config.top_k = 1;
+	config.experts = RANKS;
+	config.preset = COVEY_EP_HT;
+	hops_refuse(&config, 7, NULL, "one of 7 ms");
+	hops_refuse(&config, -1, fake_alloc(4096), "active_ranks");
+	config.rows = COVEY_EP_ROWS_INT8;
+	hops_refuse(&config, -1, NULL, "rows or results of integers");
+	config.rows = COVEY_EP_ROWS_BF16;
+	config.combine_rows = COVEY_EP_BACK_INT8;
+	hops_refuse(&config, -1, NULL, "rows or results of integers");
+}
+
 int main(int argc, char **argv)
 {
 	int whole = atoi(getenv("WORLD_SIZE") ? getenv("WORLD_SIZE") : "1");
@@ -354,8 +397,10 @@ int main(int argc, char **argv)
 			above = atoi(argv[i + 1]);
 	}
 	start(argv[0]);
-	if (above)
+	if (above) {
 		above_the_limits();
+		two_hops_refuse();
+	}
 	covey_view(group, &view);
 	rank = view.rank;
 	if (replacement && view.incarnation <= (uint64_t)(whole + shy))

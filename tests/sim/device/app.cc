@@ -86,7 +86,7 @@ static void plan_ep(uint64_t seed)
 	struct op o = {};
 
 	give_ep(&steps.back(), seed);
-	o.timeout_ms = deadlines && hash(seed, 2) % 2 ? 1 + (int)(hash(seed, 3) % 3) : 0;
+	o.timeout_ms = deadlines && !setup.shape.hops && hash(seed, 2) % 2 ? 1 + (int)(hash(seed, 3) % 3) : 0;
 	o.seed = seed;
 	for (int combine = 0; combine < 2; combine++) {
 		o.kind = combine ? CVY_GPU_COMBINE : CVY_GPU_DISPATCH;
@@ -350,6 +350,7 @@ static int call_ep(struct process *p, const struct op *o, struct buffers *b)
 	a.code = setup.shape.code;
 	a.fp16 = setup.fp16;
 	a.once = setup.shape.once;
+	a.hops = setup.shape.hops;
 	a.per_rank = setup.shape.per_rank || setup.shape.once;
 	a.phases = o->phase;
 	a.x = b->at[X];
@@ -599,6 +600,15 @@ static void double_places(void)
 	setup.shape.experts *= 2;
 }
 
+/* Two or three of four ranks are neighbours, or none are. */
+static void place_ranks(void)
+{
+	static const uint8_t hosts[][RANKS] = { { 0, 0, 1, 1 }, { 0, 1, 0, 1 }, { 0, 0, 0, 1 }, { 1, 0, 0, 0 },
+						{ 0, 0, 1, 2 }, { 0, 1, 1, 0 }, { 0, 1, 2, 3 }, { 0, 0, 1, 1 } };
+
+	memcpy(setup.host, hosts[hash(sim.seed, 9) % 8], sizeof(setup.host));
+}
+
 void app_begin(int n)
 {
 	struct cvy_ep_shape_gpu *h = &setup.shape;
@@ -621,6 +631,8 @@ void app_begin(int n)
 	h->code = sim_odds(3);
 	h->per_rank = sim_odds(2);
 	h->once = sim_odds(5);
+	h->hops = sim.hops;
+	h->once |= h->hops;
 	h->close = sim.close && !h->once;
 	if (h->code && h->hidden == 192)
 		h->hidden = 384;   /* rows and scales in whole 16 bytes: they can go by bulk */
@@ -631,6 +643,8 @@ void app_begin(int n)
 	setup.places = 1;
 	if (sim.places)
 		double_places();
+	if (sim.hops)
+		place_ranks();
 	tables_of(&setup.tables);
 	cvy_ep_form_of(h, setup.lanes, 0, &setup.form[0]);
 	cvy_ep_form_of(h, setup.lanes, 1, &setup.form[1]);
@@ -639,10 +653,11 @@ void app_begin(int n)
 		more_steps(&setup.form[1]);
 	}
 	sim_tell("%d ranks, lanes %d resident %d split %d; tokens %d hidden %d top %d of %d, fp8 %d fp16 %d "
-		 "per rank %d once %d close %d renormalise %d, steps %d and %d, bulk %d and %d",
+		 "per rank %d once %d close %d renormalise %d, steps %d and %d, bulk %d and %d, hosts %d %d %d %d",
 		 n, setup.lanes, setup.resident, setup.split, h->tokens, h->hidden, h->top_k, h->experts, h->code,
 		 setup.fp16, h->per_rank, h->once, h->close, setup.renormalise, setup.form[0].steps,
-		 setup.form[1].steps, setup.form[0].bulk, setup.form[1].bulk);
+		 setup.form[1].steps, setup.form[0].bulk, setup.form[1].bulk, setup.host[0], setup.host[1],
+		 setup.host[2], setup.host[3]);
 }
 
 void app_end(void)

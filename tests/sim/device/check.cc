@@ -218,13 +218,23 @@ static void check_dispatch(struct process *p, size_t op)
 	b->dispatched = 1;
 }
 
+/* By the view that the outcome names. */
+static void hosts_of(uint32_t epoch, uint8_t host[RANKS])
+{
+	for (int r = 0; r < RANKS && epoch && epoch <= committed.size(); r++)
+		host[r] = committed[epoch - 1].inc[r] ? process_by(committed[epoch - 1].inc[r])->host : 0;
+}
+
 /* What a combine gives @p with the parts of @members; 0: one of them has no dispatch. */
 static int combined(struct process *p, size_t op, uint64_t members, std::vector<uint8_t> *out)
 {
 	struct step *step = &steps[plan[op].step];
 	struct buffers *b = &p->buffers[plan[op].step];
 	struct oracle o = oracle_of(step, members);
+	uint8_t host[RANKS] = {};
 
+	hosts_of(p->outcome[op].status.epoch, host);
+	o.host = setup.shape.hops ? host : NULL;
 	o.living = b->living;
 	out->assign(b->bytes[OUT] + 2, POISON);
 	for (int r = 0; r < setup.size; r++) {
@@ -492,11 +502,14 @@ static void check_missing(struct process *p, size_t op)
 	for (const struct process *q : processes)
 		all_here &= q->alive && q->out == OUT_NOT && !q->ever_slow;
 	/* A dispatch of several steps that is completed after a change is empty, and says so. */
-	all_here &= setup.form[0].steps == 1 || view.epoch == 1;
+	all_here &= setup.form[0].steps == 1 || view.epoch == 1 || setup.shape.hops;
 	for (size_t i = 0; i <= op; i++)
 		all_here &= !plan[i].timeout_ms;
 	if (s->missing && all_here)
 		sim_fail("G3", "rank %d, operation %zu of kind %d: %llx are missing, and all are here", p->rank, op,
+			 plan[op].kind, (unsigned long long)s->missing);
+	if (s->missing && setup.shape.hops && (plan[op].kind == CVY_GPU_DISPATCH || plan[op].kind == CVY_GPU_COMBINE))
+		sim_fail("G3", "rank %d, operation %zu of kind %d: %llx are missing over two hops", p->rank, op,
 			 plan[op].kind, (unsigned long long)s->missing);
 	if (!(s->mask >> p->rank & 1))
 		sim_fail("G3", "rank %d, operation %zu of kind %d: its mask is %llx", p->rank, op, plan[op].kind,

@@ -55,6 +55,7 @@ struct world {
 	int close;	       /* the rows of experts stand close */
 	int hosts;	       /* ranks are of several hosts, and allreduce goes in two levels */
 	int width;	       /* ranks of each of these */
+	int hops;	       /* ranks are of several hosts, and rows cross to one once */
 	int linger;	       /* kernels of a process that died go on for a while */
 	int crowded;	       /* a seed of four: what goes wrong comes close together (faults.cc) */
 	std::string off, only; /* checkers that are silent; operations that are called */
@@ -119,6 +120,7 @@ struct outcome {
 
 struct process {
 	int rank;
+	uint8_t host;	    /* with hops: the next process of a rank may be of another one */
 	uint64_t inc, from; /* from: 0, or grows with the safe point that let it in */
 	int alive, stopped, out, joined, due;
 	int lingers;   /* it has died, and its kernels go on */
@@ -181,8 +183,9 @@ struct setup {
 	struct cvy_ep_shape_gpu shape;
 	struct cvy_ep_form form[2];
 	struct cvy_ep_tables tables;
-	int resident; /* CTAs of a launch that run at a time */
-	int fp16;     /* elements, else bf16 */
+	int resident;	     /* CTAs of a launch that run at a time */
+	int fp16;	     /* elements, else bf16 */
+	uint8_t host[RANKS]; /* of the first processes */
 };
 extern struct setup setup;
 

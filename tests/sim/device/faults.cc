@@ -48,6 +48,20 @@ static void wake_later(struct process *p, uint64_t ns)
 	});
 }
 
+/* The rest of a host goes with one of its ranks, or soon after it. */
+static void kill_neighbours(const struct process *p)
+{
+	for (int r = 0; r < setup.size; r++) {
+		struct process *q = process_of(r);
+
+		if (q && q != p && q->host == p->host)
+			sim_after(sim_odds(2) ? 0 : sim_below(200 * US), [q] {
+				if (process_of(q->rank) == q && stay(q->rank) >= 1)
+					process_kill(q);
+			});
+	}
+}
+
 static void strike(const struct fault *f)
 {
 	struct process *p = process_of(f->rank);
@@ -57,6 +71,8 @@ static void strike(const struct fault *f)
 	switch (f->kind) {
 	case KILL:
 		process_kill(p);
+		if (sim.hops && sim_odds(3))
+			kill_neighbours(p);
 		break;
 	case STOP:
 		process_stop(p, 1);

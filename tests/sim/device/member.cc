@@ -144,7 +144,7 @@ static struct cvy_view *view_now(void)
 		if (view.pending >> r & 1)
 			cvy_mask_add(&v->pending, r);
 		v->member[r].inc = view.inc[r];
-		v->member[r].host = sim.hosts ? 1 + (uint64_t)(r / sim.width) : 0;
+		v->member[r].host = sim.hosts ? 1 + (uint64_t)(r / sim.width) : process_by(view.inc[r])->host;
 		v->member[r].from = view.pending >> r & 1 ? CVY_PENDING : process_by(view.inc[r])->from;
 	}
 	return v;
@@ -458,8 +458,11 @@ struct process *process_open(int rank, size_t first)
 	struct process *p = new process();
 
 	p->rank = rank;
+	p->host = setup.host[rank];
 	processes.push_back(p);
 	p->inc = processes.size();
+	if (sim.hops && p->inc > (uint64_t)setup.size && sim_odds(2))
+		p->host = (uint8_t)sim_below(3);
 	p->alive = 1;
 	p->next = p->completed = first;
 	p->first = NONE;

@@ -499,7 +499,7 @@ START_TEST(slots_of_combine_take_one_row_a_token)
 	ck_assert_uint_eq(cvy_ep_dispatch_rows_at(&s), 8192);
 	ck_assert_uint_eq(cvy_ep_combine_rows(&s), 8192);
 	ck_assert_ptr_null(cvy_ep_pack_of(-1));
-	ck_assert_ptr_null(cvy_ep_pack_of(COVEY_EP_MESH + 1));
+	ck_assert_ptr_null(cvy_ep_pack_of(COVEY_EP_HT + 1));
 }
 END_TEST
 
@@ -639,7 +639,7 @@ static void refusals(struct member *m)
 	must(covey_combine(j->ep, &c, NULL, NULL) == COVEY_ERR_INVAL, "renormalise without weights");
 	config.max_tokens = config.hidden = 8;
 	config.top_k = config.experts = 1;
-	config.preset = COVEY_EP_MESH + 1;
+	config.preset = COVEY_EP_HT + 1;
 	must(covey_ep_create(m->group, &config, &other) == COVEY_ERR_INVAL, "a preset that is none");
 	config.preset = COVEY_EP_COMPACT;
 	config.rows = COVEY_EP_ROWS_INT4 + 1;

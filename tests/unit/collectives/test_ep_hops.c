@@ -28,12 +28,14 @@ static const struct topology topologies[] = {
 
 enum { TOPOLOGIES = sizeof(topologies) / sizeof(*topologies) };
 
-static struct cvy_ep_hosts hosts_of(const struct topology *t, uint32_t living, uint8_t host[CVY_GPU_RANKS])
+static struct cvy_ep_hosts hosts_of(const struct topology *t, uint32_t living)
 {
-	const struct cvy_ep_hosts hosts = { host, living };
+	struct cvy_ep_hosts hosts = { living, { 0 } };
+	uint8_t host[CVY_GPU_RANKS] = { 0 };
 
-	memset(host, 0, CVY_GPU_RANKS);
 	memcpy(host, t->host, sizeof(t->host));
+	for (int r = 0; r < CVY_GPU_RANKS; r++)
+		hosts.of[r] = cvy_ep_of_host(host, living, r);
 	return hosts;
 }
 
@@ -47,10 +49,8 @@ typedef void (*pair_check)(const struct cvy_ep_hosts *h, int source, int target)
 /* @check for all masks of a topology, and all pairs of ranks that live. */
 static void each_pair(const struct topology *t, pair_check check)
 {
-	uint8_t host[CVY_GPU_RANKS];
-
 	for (uint32_t living = 1; living < 1u << t->ranks; living++) {
-		const struct cvy_ep_hosts h = hosts_of(t, living, host);
+		const struct cvy_ep_hosts h = hosts_of(t, living);
 
 		for (int s = 0; s < t->ranks; s++)
 			for (int d = 0; d < t->ranks; d++)
@@ -82,8 +82,8 @@ static void one_path(const struct cvy_ep_hosts *h, int source, int target)
 		ck_assert(has(cvy_ep_gives(h, source), target));
 		return;
 	}
-	ck_assert_int_ne(h->host[source], h->host[target]);
-	ck_assert_int_eq(h->host[by], h->host[target]);
+	ck_assert(!cvy_ep_of_one_host(h, source, target));
+	ck_assert(cvy_ep_of_one_host(h, by, target));
 	ck_assert(has(cvy_ep_passes_on(h, by), source));
 	ck_assert_int_eq(cvy_ep_stored_by(h, source, by), source);
 }
@@ -97,9 +97,9 @@ END_TEST
 /* Of the ranks of another host the source itself gives its rows to one. */
 static void crosses_once(const struct cvy_ep_hosts *h, int source, int target)
 {
-	const uint32_t there = cvy_ep_of_host(h, h->host[target]);
+	const uint32_t there = h->of[target];
 
-	if (h->host[source] != h->host[target])
+	if (!cvy_ep_of_one_host(h, source, target))
 		ck_assert_int_eq(cvy_ep_members(cvy_ep_gives(h, source) & there), 1);
 	else
 		ck_assert_int_eq(cvy_ep_gives(h, source) & there, there & ~(1u << source));
@@ -127,13 +127,33 @@ START_TEST(ranks_that_store_hear_each_other)
 }
 END_TEST
 
+/* In memory of a neighbour each source that is passed on has a block of its own, and the forwarder the first. */
+static void own_block(const struct cvy_ep_hosts *h, int source, int target)
+{
+	const int by = cvy_ep_stored_by(h, source, target), block = cvy_ep_block(h, by, source);
+
+	if (by == source)
+		return;
+	ck_assert_int_ge(block, 1);
+	ck_assert_int_lt(block, cvy_ep_blocks_of(h, by));
+	for (int s = 0; s < MOST; s++)
+		if (s != source && has(cvy_ep_passes_on(h, by), s))
+			ck_assert_int_ne(cvy_ep_block(h, by, s), block);
+}
+
+START_TEST(each_source_has_a_block)
+{
+	each_pair(&topologies[_i], own_block);
+}
+END_TEST
+
 /* Sources of one host are spread over the forwarders of another: the numbers differ by one at most. */
 static void evenly(const struct cvy_ep_hosts *h, int source, int target)
 {
-	const uint32_t from = cvy_ep_of_host(h, h->host[source]), there = cvy_ep_of_host(h, h->host[target]);
+	const uint32_t from = h->of[source], there = h->of[target];
 	int least = MOST, most = 0;
 
-	if (h->host[source] == h->host[target])
+	if (cvy_ep_of_one_host(h, source, target))
 		return;
 	for (int r = 0; r < MOST; r++) {
 		const int n = cvy_ep_members(cvy_ep_passes_on(h, r) & from);
@@ -154,11 +174,10 @@ END_TEST
 
 START_TEST(equal_hosts_have_equal_partners)
 {
-	uint8_t host[CVY_GPU_RANKS];
-	const struct cvy_ep_hosts h = hosts_of(&topologies[3], 0xff, host);
+	const struct cvy_ep_hosts h = hosts_of(&topologies[3], 0xff);
 
 	for (int r = 0; r < 4; r++) {
-		ck_assert_int_eq(cvy_ep_forwarder(&h, r, 1), r + 4);
+		ck_assert_int_eq(cvy_ep_forwarder(&h, r, 4), r + 4);
 		ck_assert_int_eq(cvy_ep_forwarder(&h, r + 4, 0), r);
 		ck_assert_int_eq(cvy_ep_passes_on(&h, r), 1 << (r + 4));
 		ck_assert_int_eq(cvy_ep_hears(&h, r), (0xf & ~(1 << r)) | 1 << (r + 4));
@@ -166,19 +185,17 @@ START_TEST(equal_hosts_have_equal_partners)
 	ck_assert_int_eq(cvy_ep_stored_by(&h, 1, 6), 5);
 	ck_assert_int_eq(cvy_ep_stored_by(&h, 1, 5), 1);
 	ck_assert_int_eq(cvy_ep_stored_by(&h, 1, 3), 1);
-	ck_assert_int_eq(cvy_ep_forwarder(&h, 1, 2), -1);
 }
 END_TEST
 
 /* Rank 4 of 2x4 has died: ranks 5 to 7 have indices 0 to 2, and rank 3 begins with rank 5 again. */
 START_TEST(a_hole_moves_what_went_through_it)
 {
-	uint8_t host[CVY_GPU_RANKS];
-	const struct cvy_ep_hosts h = hosts_of(&topologies[3], 0xef, host);
+	const struct cvy_ep_hosts h = hosts_of(&topologies[3], 0xef);
 	const int want[4] = { 5, 6, 7, 5 };
 
 	for (int r = 0; r < 4; r++)
-		ck_assert_int_eq(cvy_ep_forwarder(&h, r, 1), want[r]);
+		ck_assert_int_eq(cvy_ep_forwarder(&h, r, 5), want[r]);
 	ck_assert_int_eq(cvy_ep_forwarder(&h, 5, 0), 0);
 	ck_assert_int_eq(cvy_ep_passes_on(&h, 3), 0);
 	ck_assert(has(cvy_ep_hears(&h, 5), 3)); /* which stores here, and in whose memory rank 5 does not store */
@@ -188,11 +205,11 @@ END_TEST
 
 START_TEST(the_last_rank_counts)
 {
-	uint8_t host[CVY_GPU_RANKS] = { 0 };
-	const struct cvy_ep_hosts h = { host, 1u << 31 | 1 };
+	struct cvy_ep_hosts h = { 1u << 31 | 1, { 0 } };
 
-	host[31] = 200;
-	ck_assert_int_eq(cvy_ep_forwarder(&h, 0, 200), 31);
+	h.of[0] = 1;
+	h.of[31] = 1u << 31;
+	ck_assert_int_eq(cvy_ep_forwarder(&h, 0, 31), 31);
 	ck_assert_int_eq(cvy_ep_forwarder(&h, 31, 0), 0);
 	ck_assert_uint_eq(cvy_ep_gives(&h, 0), 1u << 31);
 	ck_assert_uint_eq(cvy_ep_hears(&h, 31), 1);
@@ -209,6 +226,7 @@ int main(void)
 	tcase_add_loop_test(tc, rows_come_once_by_a_rank_that_lives, 0, TOPOLOGIES);
 	tcase_add_loop_test(tc, rows_cross_to_a_host_once, 0, TOPOLOGIES);
 	tcase_add_loop_test(tc, ranks_that_store_hear_each_other, 0, TOPOLOGIES);
+	tcase_add_loop_test(tc, each_source_has_a_block, 0, TOPOLOGIES);
 	tcase_add_loop_test(tc, sources_spread_evenly_over_forwarders, 0, TOPOLOGIES);
 	tcase_add_test(tc, equal_hosts_have_equal_partners);
 	tcase_add_test(tc, a_hole_moves_what_went_through_it);

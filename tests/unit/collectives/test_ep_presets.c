@@ -36,11 +36,12 @@ static const struct way {
 	{ "ll by rank", COVEY_EP_LL, 1, 0 },
 	{ "flat by rank", COVEY_EP_FLAT, 1, 0 },
 	{ "compact", COVEY_EP_COMPACT, 0, 0 },
+	{ "ht", COVEY_EP_HT, 0, 0 },
 	{ "win", COVEY_EP_WIN, 0, 0 },
 	{ "mesh by rank", COVEY_EP_MESH, 1, 0 },
 };
 
-enum { LL, FLAT, FUSED, LL_BY_RANK, FLAT_BY_RANK, COMPACT, WIN, MESH_BY_RANK, WAYS };
+enum { LL, FLAT, FUSED, LL_BY_RANK, FLAT_BY_RANK, COMPACT, HT, WIN, MESH_BY_RANK, WAYS };
 
 static uint16_t out[WAYS][WORLD][T * H];
 
@@ -288,7 +289,7 @@ static void run_way(int which)
 	open_way(w);
 	dispatch();
 	for (int r = 0; r < WORLD; r++)
-		if (w->preset == COVEY_EP_COMPACT)
+		if (w->preset == COVEY_EP_COMPACT || w->preset == COVEY_EP_HT)
 			work_by_row(&jobs[r]);
 		else
 			work_by_expert(&jobs[r], w);
@@ -366,6 +367,7 @@ START_TEST(presets_give_the_same_output)
 	compare(FUSED, FLAT, plain);
 	compare(WIN, LL, 1);
 	compare(MESH_BY_RANK, LL_BY_RANK, 1);
+	compare(HT, COMPACT, 1);
 	compare(FLAT_BY_RANK, FLAT, 0);
 	compare_compact();
 }

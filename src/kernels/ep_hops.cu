@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Dispatch and combine over two hops: kernels of their own, compiled beside those that send to each rank. Builds for more
+ * than 32 ranks have none (ep_device.c).
+ */
+#include <cuda_runtime.h>
+
+#include "gpu_state.cuh"
+#if CVY_GPU_IS_WIDE
+
+const void *cvy_ep_hops_kernel(const struct cvy_ep_args *)
+{
+	return NULL;
+}
+#else
+#include "ep_hop_combine.cuh"
+#include "ep_hop_dispatch.cuh"
+#include "ep_lane.cuh"
+
+template <typename BODY> static const void *phase_of(const struct cvy_ep_args *a)
+{
+	return a->phases == CVY_EP_SEND ? (const void *)cvy_ep_first_phase<BODY> : (const void *)cvy_ep_operation<BODY>;
+}
+
+const void *cvy_ep_hops_kernel(const struct cvy_ep_args *a)
+{
+	return a->call.kind == CVY_GPU_DISPATCH ? phase_of<cvy_ep_hop_dispatch>(a) : phase_of<cvy_ep_hop_combine>(a);
+}
+#endif
