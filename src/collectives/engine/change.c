@@ -90,17 +90,22 @@ static int cores_of_machine(void)
  * Is there a core for this rank and for each that shares its cores? Those are the ranks of this host with the same
  * mask, and those under the same quota. A rank with another mask has other cores, from a launcher that binds.
  */
-static int cores_suffice(const struct cvy_page *own, const struct cvy_set *set)
+static int cores_suffice(struct cvy_engine *e)
 {
-	uint32_t with_mask = 1, with_quota = 1;
+	const struct cvy_page *own = e->here.own;
+	const struct cvy_set *set = &e->here.set;
+	uint32_t here = 1, with_mask = 1, with_quota = 1;
 
-	for (int i = 0; i < set->nlocal; i++) {
-		const struct cvy_page *peer = set->local[i];
+	for (int k = 0; k < set->n; k++) {
+		const struct cvy_page *peer = k == set->self ? NULL : cvy_mesh_page(e->mesh, set->rank[k]);
 
+		if (!peer)
+			continue;
+		here++;
 		with_mask += peer->cores_id == own->cores_id || !peer->cores_id || !own->cores_id;
 		with_quota += peer->quota_id == own->quota_id;
 	}
-	return set->nlocal + 1 <= cores_of_machine() && with_mask <= own->cores &&
+	return here <= (uint32_t)cores_of_machine() && with_mask <= own->cores &&
 	       (!own->quota_id || with_quota <= own->quota);
 }
 
@@ -124,7 +129,7 @@ void cvy_set_build(struct cvy_engine *e)
 	cvy_set_clear(&e->here.set);
 	e->here.set = set;
 	__atomic_store_n(&e->here.plans, e->here.plans + 1, __ATOMIC_RELAXED);
-	e->spin = cores_suffice(e->here.own, &e->here.set);
+	e->spin = cores_suffice(e);
 	__atomic_store_n(&e->sockets, e->here.set.npush > 0, __ATOMIC_RELAXED);
 	return;
 fail:

@@ -16,7 +16,6 @@
 #include "pair_state.h"
 #include "algorithm.h"
 
-#define FAR_LOOKS 8	      /* near links are looked at so many times as often */
 #define TICKS_MAX 0xc0000000u /* of a view: then a new view is requested, so that no number is used twice */
 
 /* Compiled into each way of an operation: a source costs no call. */
@@ -619,24 +618,6 @@ int cvy_op_step(struct cvy_engine *e, struct cvy_op *op)
 	return progress;
 }
 
-/*
- * A look at a socket is a system call. An operation in two levels mostly hears of one rank of each host. The other
- * links are looked at less often, for done lines and the end of a link.
- */
-static int poll_links(struct cvy_engine *e)
-{
-	const struct cvy_hosts *h = &e->here.set.hosts;
-	int few = e->head && e->head->way && ++e->looks % FAR_LOOKS && !cvy_pairs_busy(e), progress = 0;
-
-	for (int i = 0; i < (few ? h->nnear : e->here.set.npush); i++) {
-		struct cvy_link *link = cvy_mesh_link(e->mesh, few ? h->near[i] : e->here.set.push[i]);
-
-		if (link && link->ops->poll && link->ops->poll(link) > 0)
-			progress = 1;
-	}
-	return progress;
-}
-
 static int step(struct cvy_engine *e)
 {
 	int progress;
@@ -646,7 +627,7 @@ static int step(struct cvy_engine *e)
 			cvy_repair_step(e);
 		return e->pairs ? cvy_pairs_step(e) : 0; /* messages do not freeze */
 	}
-	progress = poll_links(e);
+	progress = cvy_engine_look_at_links(e);
 	if (e->pairs)
 		progress |= cvy_pairs_step(e);
 	if (e->head)

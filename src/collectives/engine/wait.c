@@ -27,14 +27,18 @@
 #include "pair_state.h"
 #include "process.h"
 
-#define LOOKS_FIRST 64	 /* of a blocking call before it releases the lock; about 5 us with a core of its own */
-#define LOOKS_AT_LINE 16 /* of each of these */
-#define LOOKS_SHARED 4	 /* before the first yield when ranks share cores */
-#define LOOKS_OWN 2000	 /* about 50 us with a core of its own */
-#define YIELD_NS CVY_MS	 /* yields until then, sleeps afterwards */
-#define SLEEP_MS 10	 /* longest sleep on a line */
-#define SLEEP_MIXED_MS 1 /* while sockets and lines both matter, and while a repair waits for either */
-#define FDS_FEW 64	 /* sockets that one waiter polls without allocating memory */
+#define LOOKS_FIRST 64	  /* of a blocking call before it releases the lock; about 5 us with a core of its own */
+#define LOOKS_AT_LINE 16  /* of each of these */
+#define LOOKS_SHARED 4	  /* before the first yield when ranks share cores */
+#define LOOKS_OWN 2000	  /* about 50 us with a core of its own */
+#define LOOKS_OWN_FAR 150 /* the same where a look is a system call */
+#define TURN_MIN_NS 1000  /* a yield that takes as long as a turn of a peer: */
+#define TURN_MAX_NS 200000
+#define CROWDED_WAITS 1000 /* after it, so many waits yield at once */
+#define YIELD_NS CVY_MS	   /* yields until then, sleeps afterwards */
+#define SLEEP_MS 10	   /* longest sleep on a line */
+#define SLEEP_MIXED_MS 1   /* while sockets and lines both matter, and while a repair waits for either */
+#define FDS_FEW 64	   /* sockets that one waiter polls without allocating memory */
 
 #ifndef SYS_futex_waitv
 #define SYS_futex_waitv 449
@@ -338,13 +342,35 @@ static uint64_t until_late(const struct cvy_engine *e, uint64_t now, uint64_t ns
 	return op->late_ns - now;
 }
 
+/* A look at sockets is a system call, and the far end may be a process of another host that shares this core. */
+static int looks_before_yield(struct cvy_engine *e)
+{
+	if (!e->here.set.npush)
+		return e->spin ? LOOKS_OWN : LOOKS_SHARED;
+	if (e->spin && !e->crowded)
+		return LOOKS_OWN_FAR;
+	return e->head && e->head->bytes > CVY_FEW_BYTES ? LOOKS_SHARED : 0;
+}
+
+/* Lock held; released meanwhile: the thread may not run for a while, and the agent may want to freeze. */
+static void yield(struct cvy_engine *e, uint64_t now)
+{
+	uint64_t ns;
+
+	pthread_mutex_unlock(&e->lock);
+	sched_yield();
+	ns = cvy_now_ns() - now;
+	pthread_mutex_lock(&e->lock);
+	if (ns >= TURN_MIN_NS && ns <= TURN_MAX_NS)
+		e->crowded = CROWDED_WAITS;
+}
+
 /* One round of waiting. Lock held on entry and return. */
 static void be_patient(struct cvy_engine *e, const struct cvy_op *op, struct patience *p, uint64_t deadline_ns)
 {
 	uint64_t now, ns;
 
-	if (p->looks++ <
-	    (e->spin && !e->here.set.npush ? LOOKS_OWN : LOOKS_SHARED)) { /* a look at sockets is a system call */
+	if (p->looks++ < looks_before_yield(e)) {
 		pause_cpu();
 		return;
 	}
@@ -352,9 +378,7 @@ static void be_patient(struct cvy_engine *e, const struct cvy_op *op, struct pat
 	if (!p->since_ns)
 		p->since_ns = now;
 	if (now - p->since_ns < YIELD_NS) {
-		pthread_mutex_unlock(&e->lock); /* it may not run for a while, and the agent may want to freeze */
-		sched_yield();
-		pthread_mutex_lock(&e->lock);
+		yield(e, now);
 		return;
 	}
 	__atomic_store_n(&e->waiting, 1, __ATOMIC_RELAXED);
@@ -413,6 +437,8 @@ int cvy_engine_wait(struct cvy_engine *e, struct cvy_op *op, uint64_t deadline_n
 		return 0;
 	__atomic_add_fetch(&e->waiters, 1, __ATOMIC_SEQ_CST);
 	pthread_mutex_lock(&e->lock);
+	if (e->crowded)
+		e->crowded--;
 	while (!cvy_op_decided(op)) {
 		if (deadline_ns != CVY_NEVER && (p.since_ns || __atomic_load_n(&e->gate, __ATOMIC_RELAXED)) &&
 		    cvy_now_ns() >= deadline_ns) {

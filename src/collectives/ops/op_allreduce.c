@@ -10,8 +10,6 @@
 #include "lend.h"
 #include "reduce.h"
 
-#define PIECE_SMALL (32u << 10)
-
 static size_t inline_tick(const struct cvy_op *op)
 {
 	return op->bytes <= CVY_LINE_DATA;
@@ -23,15 +21,28 @@ static void allreduce_plan(struct cvy_engine *e, struct cvy_op *op, int size)
 	size_t piece = here->layout.slot_bytes < CVY_GIVE_BYTES ? here->layout.slot_bytes : CVY_GIVE_BYTES;
 
 	op->rounds = size > 2 && op->bytes > CVY_ONE_SHOT_BYTES ? 2 : 1;
-	if (op->rounds == 2 && op->bytes <= 2 * (size_t)PIECE_SMALL && piece > PIECE_SMALL)
-		piece = PIECE_SMALL;
 	cvy_plan_ticks(op, cvy_round_down(piece, CVY_CACHE_LINE));
 	op->input_bytes = cvy_plan_in_place(op, op->bytes);
 }
 
-static void allreduce_publish(struct cvy_engine *e, struct cvy_op *op, uint64_t i, struct cvy_line *line)
+/* The own shard is folded from the input, and nobody else reads it. */
+static void publish_shards(struct cvy_engine *e, const struct cvy_op *op, uint64_t i, uint8_t *slot)
 {
 	const struct cvy_site *here = cvy_site(e);
+
+	for (int k = 0; k < here->set.n; k++) {
+		size_t at, len;
+
+		cvy_shard(cvy_tick_bytes(op, i), k, here->set.n, &at, &len);
+		if (k == here->set.self)
+			continue;
+		cvy_copy_in(slot + at, op->input + i * op->piece + at, len);
+		cvy_put(e, here->set.rank[k], slot + at, len);
+	}
+}
+
+static void allreduce_publish(struct cvy_engine *e, struct cvy_op *op, uint64_t i, struct cvy_line *line)
+{
 	size_t bytes = cvy_tick_bytes(op, i);
 	uint8_t *slot = cvy_own_slot(e, op, i);
 
@@ -43,17 +54,12 @@ static void allreduce_publish(struct cvy_engine *e, struct cvy_op *op, uint64_t 
 	line->aux = op->lends;
 	if (op->lends)
 		return;
-	cvy_copy_in(slot, op->input + i * op->piece, bytes);
-	if (op->rounds == 1 || op->way) {
-		cvy_put_out(e, op, slot, bytes);
+	if (op->rounds == 2 && op->way == CVY_WAY_FLAT) {
+		publish_shards(e, op, i, slot);
 		return;
 	}
-	for (int k = 0; here->set.npush && k < here->set.n; k++) {
-		size_t at, len;
-
-		cvy_shard(bytes, k, here->set.n, &at, &len);
-		cvy_put(e, here->set.rank[k], slot + at, len);
-	}
+	cvy_copy_in(slot, op->input + i * op->piece, bytes);
+	cvy_put_out(e, op, slot, bytes);
 }
 
 /*

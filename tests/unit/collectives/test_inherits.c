@@ -48,11 +48,12 @@ static int bound_rank(void *arg, int me)
 	return 0;
 }
 
-static void run_bound(int first, int second, int spins)
+static void run_bound(int transport, int first, int second, int spins)
 {
 	struct job job = { .config = harness_config("cores", RANKS), .cpu = { first, second } };
 	pid_t pid[RANKS];
 
+	job.config.transport = transport;
 	job.spins = harness_shared(RANKS * sizeof(*job.spins));
 	for (int r = 0; r < RANKS; r++)
 		pid[r] = harness_fork(bound_rank, &job, r);
@@ -81,7 +82,16 @@ START_TEST(ranks_on_one_core_do_not_spin)
 	int cpu[2];
 
 	two_cores(cpu);
-	run_bound(cpu[0], cpu[0], 0);
+	run_bound(COVEY_TRANSPORT_AUTO, cpu[0], cpu[0], 0);
+}
+END_TEST
+
+START_TEST(ranks_on_one_core_do_not_spin_over_sockets)
+{
+	int cpu[2];
+
+	two_cores(cpu);
+	run_bound(COVEY_TRANSPORT_TCP, cpu[0], cpu[0], 0);
 }
 END_TEST
 
@@ -91,7 +101,7 @@ START_TEST(ranks_that_a_launcher_bound_to_a_core_each_spin)
 
 	two_cores(cpu);
 	if (cpu[0] != cpu[1]) /* where a machine has one core, the test above is all there is to see */
-		run_bound(cpu[0], cpu[1], 1);
+		run_bound(COVEY_TRANSPORT_AUTO, cpu[0], cpu[1], 1);
 }
 END_TEST
 
@@ -267,6 +277,7 @@ int main(int argc, char **argv)
 	limits = tcase_create("limits");
 	starts = tcase_create("starts");
 	tcase_add_test(cores, ranks_on_one_core_do_not_spin);
+	tcase_add_test(cores, ranks_on_one_core_do_not_spin_over_sockets);
 	tcase_add_test(cores, ranks_that_a_launcher_bound_to_a_core_each_spin);
 	suite_add_tcase(suite, cores);
 	tcase_add_loop_test(limits, a_limit_that_is_too_small_is_named, 0, LACKS);

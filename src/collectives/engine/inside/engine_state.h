@@ -104,7 +104,7 @@ struct cvy_engine {
 
 	struct cvy_plan_rule *rule; /* [rules] of COVEY_ALGO (plan.h) */
 	int rules;
-	unsigned looks; /* counts looks at links, while an operation in two levels is under way */
+	unsigned looks; /* counts looks at links */
 
 	struct cvy_pairs *pairs; /* messages, NULL: none yet */
 
@@ -113,6 +113,7 @@ struct cvy_engine {
 	uint64_t freeze_ns;		/* since then */
 	int sockets;			/* some peers are reached through sockets: waiters may sleep on them */
 	int spin;			/* every rank of the host has a core of its own */
+	int crowded;			/* waits in which a peer is thought to need this core (wait.c) */
 	struct cvy_flight *flight;	/* the recorded page (recorder.h); NULL: none */
 	int idle_fd;			/* eventfd: wakes a stepper that polls sockets */
 	int gave_up;			/* it ended by itself, and the agent does not know yet; and why */
@@ -190,6 +191,8 @@ int cvy_lowest_admitted(const struct cvy_engine *e); /* the rank that sends join
 void cvy_say_done(struct cvy_engine *e);	     /* sends the done line as it is, after everything published */
 /* The same with this tick, and the word of the call that ends with it; NULL: without a word. */
 void cvy_tell_done(struct cvy_engine *e, const struct cvy_op *op, uint32_t tick);
+int cvy_engine_look_at_links(struct cvy_engine *e); /* links.c; 1: something moved */
+#define CVY_FEW_BYTES (32u << 10) /* of an operation: more come from all links at once, and are taken as they come */
 /* Transports that still hold bytes of decided operations. */
 int cvy_engine_unsent(struct cvy_engine *e);
 int cvy_op_step(struct cvy_engine *e, struct cvy_op *op);	   /* the pipeline of one operation; 1: progress */
