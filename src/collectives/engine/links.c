@@ -6,7 +6,7 @@
 #include "engine_state.h"
 #include "pair_state.h"
 
-#define FAR_LOOKS 8	      /* these links are looked at so many times as often */
+#define FAR_LOOKS 8 /* these links are looked at so many times as often */
 
 struct few { /* ranks whose links are looked at */
 	const int *rank;
