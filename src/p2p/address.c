@@ -321,30 +321,3 @@ int cvy_address_connect(const char *addr, int at, const char *from, const char *
 	}
 	return fd;
 }
-
-/* Are both ends addresses of this host? */
-static int inside(int fd)
-{
-	struct sockaddr_storage here = { 0 }, there = { 0 };
-	socklen_t n = sizeof(here), m = sizeof(there);
-
-	if (getsockname(fd, (struct sockaddr *)&here, &n) || getpeername(fd, (struct sockaddr *)&there, &m) ||
-	    here.ss_family != there.ss_family)
-		return 0;
-	if (here.ss_family == AF_INET)
-		return !memcmp(&((struct sockaddr_in *)&here)->sin_addr, &((struct sockaddr_in *)&there)->sin_addr,
-			       sizeof(struct in_addr));
-	return here.ss_family == AF_INET6 &&
-	       !memcmp(&((struct sockaddr_in6 *)&here)->sin6_addr, &((struct sockaddr_in6 *)&there)->sin6_addr,
-		       sizeof(struct in6_addr));
-}
-
-void cvy_address_tune(int fd)
-{
-	static const char unpaced[] = "reno"; /* the one that every kernel has and every user may choose */
-	int one = 1;
-
-	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
-	if (inside(fd))
-		setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, unpaced, sizeof(unpaced) - 1);
-}

@@ -15,7 +15,7 @@
 #include "window.h"
 
 #define CVY_WIRE_MAGIC 0x59564f43u /* "COVY" on a little-endian machine: also tells the byte order */
-#define CVY_WIRE_VERSION 3
+#define CVY_WIRE_VERSION 4
 #define CVY_HANDSHAKE_MS 5000 /* from the first byte to LINK_UP, and how long a stranger may wait to be expected */
 #define CVY_STRANGERS 64      /* connections that have not proven their identity */
 #define CVY_STRANGER_LINES 4  /* of the log about them in CVY_STRANGER_LINES_MS: the rest is counted */
@@ -258,12 +258,6 @@ void cvy_address_name(const char *addr, int at, char *text, size_t bytes);
  */
 #define CVY_BY_UNIX (-1)
 int cvy_address_connect(const char *addr, int at, const char *from, const char **why);
-
-/*
- * A data connection: lines leave at once. Between two ends of this host no network has to be spared, but some congestion
- * controls (BBR) pace, and set a timer for each packet: there it gets one that does not.
- */
-void cvy_address_tune(int fd);
 
 /* ---- transports ---- */
 

@@ -470,7 +470,9 @@ void cvy_peer_rdma_up(struct cvy_peer *peer)
 
 void cvy_peer_data(struct cvy_peer *peer, int fd)
 {
-	cvy_address_tune(fd);
+	int one = 1;
+
+	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
 	peer->fd[peer->fds++] = fd;
 	if (peer->fds < peer->streams) {
 		if (peer->want == CVY_WANT_DIAL)

@@ -25,7 +25,7 @@ static struct few awaited(struct cvy_engine *e)
 		return all;
 	if (e->head->way)
 		return (struct few){ h->near, h->nnear };
-	if (cvy_engine_missing(e, &tag, &source))
+	if (e->head->bytes <= CVY_FEW_BYTES && cvy_engine_missing(e, &tag, &source))
 		return (struct few){ &e->here.set.rank[source], 1 };
 	return all;
 }

@@ -347,7 +347,9 @@ static int looks_before_yield(struct cvy_engine *e)
 {
 	if (!e->here.set.npush)
 		return e->spin ? LOOKS_OWN : LOOKS_SHARED;
-	return e->spin && !e->crowded ? LOOKS_OWN_FAR : 0;
+	if (e->spin && !e->crowded)
+		return LOOKS_OWN_FAR;
+	return e->head && e->head->bytes > CVY_FEW_BYTES ? LOOKS_SHARED : 0;
 }
 
 /* Lock held; released meanwhile: the thread may not run for a while, and the agent may want to freeze. */

@@ -31,6 +31,12 @@ struct covey_ep {
 };
 
 /* priv of an operation. Arguments are copied at the call; buffers belong to the caller. */
+/* Rows of one bin in y. */
+struct cvy_ep_own {
+	size_t shift; /* to the number of a row in the own run: gives its number in y */
+	size_t rows;
+};
+
 struct cvy_ep_call {
 	struct covey_ep *ep;
 	union {
@@ -50,6 +56,8 @@ struct cvy_ep_call {
 	uint32_t *rows;		/* combine [bins of all]: rows of each; dispatch, close [bins][size]: of each source */
 	struct cvy_ep_run *run; /* combine [size]: run in each owner's slot; count: rows expected from it */
 	const uint8_t **from;	/* combine [size]: first row of the run, NULL: owner is missing */
+	struct cvy_ep_own *own; /* combine [own bins]: where the own rows for this rank are in y */
+	int own_stays;		/* they are summed from there, not from the own slot */
 	float *sum, *part;	/* combine [hidden], part: of one owner */
 	uint16_t *row;		/* combine [hidden]: part, as it would travel */
 };

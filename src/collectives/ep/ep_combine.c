@@ -33,10 +33,11 @@ struct cvy_ep_call *cvy_ep_call_new(struct covey_ep *ep, int combine)
 	call->rows = calloc(bins, sizeof(*call->rows));
 	call->run = calloc(size, sizeof(*call->run));
 	call->from = calloc(size, sizeof(*call->from));
+	call->own = calloc((size_t)cvy_ep_bins(ep) + 1, sizeof(*call->own));
 	call->sum = calloc((size_t)ep->shape.hidden, sizeof(*call->sum));
 	call->part = calloc((size_t)ep->shape.hidden, sizeof(*call->part));
 	call->row = calloc((size_t)ep->shape.hidden, sizeof(*call->row));
-	if (call->place && call->rows && call->run && call->from && call->sum && call->part && call->row)
+	if (call->place && call->rows && call->run && call->from && call->own && call->sum && call->part && call->row)
 		return call;
 	cvy_ep_call_free(call);
 	return NULL;
@@ -50,6 +51,7 @@ void cvy_ep_call_free(struct cvy_ep_call *call)
 	free(call->rows);
 	free(call->run);
 	free((void *)call->from);
+	free(call->own);
 	free(call->sum);
 	free(call->part);
 	free(call->row);
@@ -76,8 +78,9 @@ static void put_rows(const struct covey_ep *ep, uint8_t *to, const uint8_t *y, s
 	}
 }
 
-uint32_t cvy_ep_combine_write(const struct covey_ep *ep, const struct covey_combine_args *args, int src, uint32_t first,
-			      uint8_t *slot)
+/* @own: NULL, or the rows stay where they are, and it says where. */
+static uint32_t write_run(const struct covey_ep *ep, const struct covey_combine_args *args, int src, uint32_t first,
+			  uint8_t *slot, struct cvy_ep_own *own)
 {
 	size_t plain = cvy_ep_row_bytes(&ep->shape), per_bin = cvy_ep_bin_rows(ep);
 	size_t row = cvy_ep_back_bytes(&ep->shape);
@@ -89,9 +92,13 @@ uint32_t cvy_ep_combine_write(const struct covey_ep *ep, const struct covey_comb
 		int64_t range = args->range[(size_t)bin * (size_t)ep->size + (size_t)src];
 		size_t n = cvy_ep_range_count(range), from = cvy_ep_range_first(range);
 
+		if (own)
+			own[bin] = (struct cvy_ep_own){ 0, 0 };
 		if (n > (size_t)ep->shape.tokens || from + n > per_bin || next + n > cvy_ep_combine_rows(&ep->shape))
 			continue; /* a dispatch never writes this; the run's length shows it to the source */
-		if (n)
+		if (own)
+			own[bin] = (struct cvy_ep_own){ cvy_ep_row_at(ep, bin, from) - (next - first), n };
+		else if (n)
 			put_rows(ep, to + next * row, (const uint8_t *)args->y + cvy_ep_row_at(ep, bin, from) * plain,
 				 n, args->expert_scale ? &args->expert_scale[bin] : NULL);
 		next += (uint32_t)n;
@@ -100,10 +107,26 @@ uint32_t cvy_ep_combine_write(const struct covey_ep *ep, const struct covey_comb
 	return next;
 }
 
+uint32_t cvy_ep_combine_write(const struct covey_ep *ep, const struct covey_combine_args *args, int src, uint32_t first,
+			      uint8_t *slot)
+{
+	return write_run(ep, args, src, first, slot, NULL);
+}
+
+/* May the own rows be summed from y? Not if they travel in another form, or if results are written over them. */
+static int stays(const struct covey_ep *ep, const struct covey_combine_args *args)
+{
+	size_t row = cvy_ep_row_bytes(&ep->shape), y_bytes = cvy_ep_bin_rows(ep) * (size_t)cvy_ep_bins(ep) * row;
+	uintptr_t y = (uintptr_t)args->y, out = (uintptr_t)args->out;
+
+	return ep->shape.back == CVY_EP_AS_IS && !args->expert_scale &&
+	       (out >= y + y_bytes || y >= out + (size_t)args->num_tokens * row);
+}
+
 static void combine_publish(struct cvy_engine *e, struct cvy_op *op, uint64_t i, struct cvy_line *line)
 {
 	const struct cvy_site *here = cvy_site(e);
-	const struct cvy_ep_call *call = op->priv;
+	struct cvy_ep_call *call = op->priv;
 	const struct covey_ep *ep = call->ep;
 	uint8_t *slot = here->own_base + cvy_ep_combine_slot(ep, op);
 	struct cvy_ep_run *run = (struct cvy_ep_run *)(void *)slot;
@@ -112,8 +135,10 @@ static void combine_publish(struct cvy_engine *e, struct cvy_op *op, uint64_t i,
 
 	(void)i;
 	cvy_ep_active_begin(e, op);
+	call->own_stays = stays(ep, &call->combine);
 	for (int src = 0; src < ep->size; src++) {
-		next = cvy_ep_combine_write(ep, &call->combine, src, next, slot);
+		next = write_run(ep, &call->combine, src, next, slot,
+				 src == ep->rank && call->own_stays ? call->own : NULL);
 		if (cvy_ep_left_out(call, src))
 			run[src].count = CVY_EP_NO_RUN;
 	}
@@ -211,6 +236,26 @@ static void count_rows(struct cvy_ep_call *call)
 	}
 }
 
+/* The bin of this rank that @bin of all is, -1: none. */
+static int own_bin(const struct covey_ep *ep, int bin)
+{
+	if (cvy_ep_pack_of(ep->shape.preset)->once)
+		return bin == ep->rank ? 0 : -1;
+	return ep->owner[bin] == ep->rank ? ep->local[bin] : -1;
+}
+
+/* Are the own rows in y those that the own tokens need? */
+static int own_rows_fit(const struct cvy_ep_call *call)
+{
+	for (int bin = 0; bin < cvy_ep_all_bins(call->ep); bin++) {
+		int own = own_bin(call->ep, bin);
+
+		if (own >= 0 && call->own[own].rows != call->rows[bin])
+			return 0;
+	}
+	return 1;
+}
+
 /* First row of each owner's run for this rank. Words in a peer's window are checked before use. */
 static void find_runs(struct cvy_ep_call *call, const uint8_t *const *slot)
 {
@@ -225,7 +270,8 @@ static void find_runs(struct cvy_ep_call *call, const uint8_t *const *slot)
 		if (slot[o])
 			memcpy(&run, slot[o] + (size_t)ep->rank * sizeof(run), sizeof(run));
 		if (!slot[o] || run.count != call->run[o].count ||
-		    (size_t)run.first + run.count > cvy_ep_combine_rows(&ep->shape))
+		    (size_t)run.first + run.count > cvy_ep_combine_rows(&ep->shape) ||
+		    (o == ep->rank && call->own_stays && !own_rows_fit(call)))
 			cvy_mask_add(&call->missing, o);
 		else
 			call->from[o] = slot[o] + rows_at + run.first * row;
@@ -245,7 +291,12 @@ struct terms {
 /* The next row of @bin, whose owner's run begins at @from. */
 static const uint8_t *next_row(struct cvy_ep_call *call, int bin, const uint8_t *from)
 {
-	return from + (size_t)call->place[bin]++ * cvy_ep_back_bytes(&call->ep->shape);
+	size_t row = cvy_ep_back_bytes(&call->ep->shape), number = call->place[bin]++;
+	int own = call->own_stays ? own_bin(call->ep, bin) : -1;
+
+	if (own >= 0)
+		return (const uint8_t *)call->combine.y + (call->own[own].shift + number) * row;
+	return from + number * row;
 }
 
 /* Is it an expert of which no place lived? Its weight is one of those that the token names. */
@@ -371,6 +422,15 @@ static void sum_parts(const struct cvy_reduce_table *loops, struct cvy_ep_call *
 			cvy_ep_add_special(call, t, terms->special[i], terms->weight[i]);
 }
 
+/* A row is mostly in the caches of another core, and its processor does not fetch the first lines of a page ahead. */
+static void fetch_row(const struct terms *terms, int i, size_t bytes)
+{
+	const uint8_t *row = i < terms->n ? terms->row[i] : NULL;
+
+	for (size_t at = 0; row && at < bytes; at += CVY_CACHE_LINE)
+		__builtin_prefetch(row + at);
+}
+
 /* The rows of a token's sum that have come, and what needs none. */
 static void sum_rows(const struct cvy_reduce_table *loops, struct cvy_ep_call *call, const struct terms *terms,
 		     size_t t)
@@ -378,13 +438,15 @@ static void sum_rows(const struct cvy_reduce_table *loops, struct cvy_ep_call *c
 	const struct covey_ep *ep = call->ep;
 	size_t hidden = (size_t)ep->shape.hidden;
 
-	for (int i = 0; i < terms->n; i++)
+	for (int i = 0; i < terms->n; i++) {
+		fetch_row(terms, i + 1, cvy_ep_back_bytes(&ep->shape));
 		if (!terms->row[i])
 			cvy_ep_add_special(call, t, terms->special[i], terms->weight[i]);
 		else if (ep->shape.back == CVY_EP_AS_IS)
 			loops->weigh[ep->dtype](call->sum, terms->row[i], terms->weight[i], hidden);
 		else
 			cvy_ep_weigh_eights(call->sum, terms->row[i], ep->dtype, terms->weight[i], hidden);
+	}
 }
 
 static void sum_token(const struct cvy_reduce_table *loops, struct cvy_ep_call *call, size_t t)

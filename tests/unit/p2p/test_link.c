@@ -5,8 +5,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -274,26 +272,6 @@ START_TEST(tcp_on_one_host_still_shows_the_page)
 }
 END_TEST
 
-/* Shown where the system's own choice is another one. */
-START_TEST(data_inside_a_host_are_not_paced)
-{
-	struct cvy_link *link;
-	char control[16] = "";
-	socklen_t n = sizeof(control);
-	short events;
-
-	pair(COVEY_TRANSPORT_TCP, 0, "", "");
-	rig_connect(&rig);
-	rig_run(&rig, rig_both_up);
-	for (int r = 0; r < 2; r++) {
-		link = cvy_mesh_link(rig.rank[r].mesh, !r);
-		ck_assert_int_eq(getsockopt(link->ops->fd(link, 0, &events), IPPROTO_TCP, TCP_CONGESTION, control, &n),
-				 0);
-		ck_assert_str_eq(control, "reno");
-	}
-}
-END_TEST
-
 START_TEST(shm_refuses_another_host)
 {
 	pair(COVEY_TRANSPORT_SHM, COVEY_TRANSPORT_SHM, "one", "two");
@@ -492,7 +470,6 @@ int main(void)
 	tcase_add_loop_test(t, a_large_put_may_take_several_connections_but_its_line_comes_last, 0, 4);
 	tcase_add_test(t, a_bad_data_frame_ends_only_its_link);
 	tcase_add_test(t, tcp_on_one_host_still_shows_the_page);
-	tcase_add_test(t, data_inside_a_host_are_not_paced);
 	tcase_add_test(t, shm_refuses_another_host);
 	tcase_add_test(t, a_wrong_secret_is_refused);
 	tcase_add_test(t, differing_sizes_are_refused_by_both);

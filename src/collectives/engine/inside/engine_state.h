@@ -192,6 +192,7 @@ void cvy_say_done(struct cvy_engine *e);	     /* sends the done line as it is, a
 /* The same with this tick, and the word of the call that ends with it; NULL: without a word. */
 void cvy_tell_done(struct cvy_engine *e, const struct cvy_op *op, uint32_t tick);
 int cvy_engine_look_at_links(struct cvy_engine *e); /* links.c; 1: something moved */
+#define CVY_FEW_BYTES (32u << 10) /* of an operation: more come from all links at once, and are taken as they come */
 /* Transports that still hold bytes of decided operations. */
 int cvy_engine_unsent(struct cvy_engine *e);
 int cvy_op_step(struct cvy_engine *e, struct cvy_op *op);	   /* the pipeline of one operation; 1: progress */
