@@ -5,8 +5,9 @@
  */
 #include <cuda_runtime.h>
 
-#include "gpu_state.cuh"
+#include "ranks.h"
 #if CVY_GPU_IS_WIDE
+#include "gpu_state.cuh"
 
 const void *cvy_ep_hops_kernel(const struct cvy_ep_args *)
 {
@@ -16,6 +17,7 @@ const void *cvy_ep_hops_kernel(const struct cvy_ep_args *)
 #include "ep_hop_combine.cuh"
 #include "ep_hop_dispatch.cuh"
 #include "ep_lane.cuh"
+#include "gpu_state.cuh"
 
 template <typename BODY> static const void *phase_of(const struct cvy_ep_args *a)
 {
