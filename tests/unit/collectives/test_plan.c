@@ -584,19 +584,19 @@ static const struct {
 	int lanes, combine;
 	const char *text;
 } reasons[] = {
-	{ { 64, 7168, 8, 64, 2, 0, 1, 32, 0, 2, 0, 0, 0 }, 1, 0, "bulk steps of 4" },
-	{ { 64, 7168, 8, 64, 2, 1, 1, 32, 0, 2, 0, 0, 0 }, 1, 0, "bulk steps of 8" },
-	{ { 64, 7168, 8, 64, 2, 0, 1, 32, 0, 2, 0, 0, 0 }, 16, 0, "lines: few tokens of a lane" },
-	{ { 64, 7168, 8, 64, 2, 0, 0, 32, 0, 2, 0, 0, 0 }, 1, 1, "lines: the rows of each expert come back" },
-	{ { 8, 7168, 8, 64, 2, 0, 1, 32, 0, 2, 0, 0, 0 }, 128, 0, "lines: one row is for several lanes or steps" },
-	{ { 64, 200, 8, 64, 2, 0, 1, 32, 0, 2, 0, 0, 0 }, 1, 0, "lines: rows are short or no multiple of 16 bytes" },
-	{ { 64, 64, 8, 64, 2, 0, 1, 32, 0, 2, 0, 0, 0 }, 1, 0, "lines: rows are short or no multiple of 16 bytes" },
-	{ { 64, 7168, 8, 1024, 32, 0, 1, 1024, 0, 32, 0, 0, 0 }, 1, 0, "lines: shared memory is too small" },
-	{ { 64, 7168, 8, 64, 2, CVY_EP_INT8, 1, 32, 0, 2, 0, 0, 0 }, 1, 0, "lines: rows of integers" },
-	{ { 64, 7168, 8, 64, 2, CVY_EP_INT4, 1, 32, 0, 2, 0, 0, 0 }, 1, 1, "bulk steps of 4" },
-	{ { 64, 7168, 8, 64, 2, 0, 1, 32, 0, 2, CVY_EP_INT8_BY_8, 0, 0 }, 1, 1, "lines: rows of integers" },
-	{ { 64, 7168, 8, 64, 2, 0, 0, 32, 1, 2, CVY_EP_INT8_BY_8, 0, 0 }, 1, 0, "bulk steps of 4" },
-	{ { 64, 7168, 8, 64, 2, CVY_EP_INT8, 1, 32, 0, 2, 0, 1, 0 }, 1, 0, "lines: rows of integers" },
+	{ { 64, 7168, 8, 64, 2, 0, 1, 32, 0, 2, 0, 0, 0, 0 }, 1, 0, "bulk steps of 4" },
+	{ { 64, 7168, 8, 64, 2, 1, 1, 32, 0, 2, 0, 0, 0, 0 }, 1, 0, "bulk steps of 8" },
+	{ { 64, 7168, 8, 64, 2, 0, 1, 32, 0, 2, 0, 0, 0, 0 }, 16, 0, "lines: few tokens of a lane" },
+	{ { 64, 7168, 8, 64, 2, 0, 0, 32, 0, 2, 0, 0, 0, 0 }, 1, 1, "lines: the rows of each expert come back" },
+	{ { 8, 7168, 8, 64, 2, 0, 1, 32, 0, 2, 0, 0, 0, 0 }, 128, 0, "lines: one row is for several lanes or steps" },
+	{ { 64, 200, 8, 64, 2, 0, 1, 32, 0, 2, 0, 0, 0, 0 }, 1, 0, "lines: rows are short or no multiple of 16 bytes" },
+	{ { 64, 64, 8, 64, 2, 0, 1, 32, 0, 2, 0, 0, 0, 0 }, 1, 0, "lines: rows are short or no multiple of 16 bytes" },
+	{ { 64, 7168, 8, 1024, 32, 0, 1, 1024, 0, 32, 0, 0, 0, 0 }, 1, 0, "lines: shared memory is too small" },
+	{ { 64, 7168, 8, 64, 2, CVY_EP_INT8, 1, 32, 0, 2, 0, 0, 0, 0 }, 1, 0, "lines: rows of integers" },
+	{ { 64, 7168, 8, 64, 2, CVY_EP_INT4, 1, 32, 0, 2, 0, 0, 0, 0 }, 1, 1, "bulk steps of 4" },
+	{ { 64, 7168, 8, 64, 2, 0, 1, 32, 0, 2, CVY_EP_INT8_BY_8, 0, 0, 0 }, 1, 1, "lines: rows of integers" },
+	{ { 64, 7168, 8, 64, 2, 0, 0, 32, 1, 2, CVY_EP_INT8_BY_8, 0, 0, 0 }, 1, 0, "bulk steps of 4" },
+	{ { 64, 7168, 8, 64, 2, CVY_EP_INT8, 1, 32, 0, 2, 0, 1, 0, 0 }, 1, 0, "lines: rows of integers" },
 };
 
 START_TEST(why_rows_are_lines_is_said)
