@@ -316,7 +316,7 @@ static int a_version(struct rig *r)
 	struct covey_error_info info;
 
 	cvy_errbox_get(r->rank[0].box, &info);
-	return info.err == COVEY_ERR_VERSION && strstr(info.cause, "version 9") && strstr(info.cause, "version 3");
+	return info.err == COVEY_ERR_VERSION && strstr(info.cause, "version 9") && strstr(info.cause, "version 4");
 }
 
 START_TEST(another_version_is_named)
