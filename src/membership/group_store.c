@@ -421,6 +421,8 @@ void cvy_store_advance(struct cvy_group_state *g)
 	}
 	if (g->rank < 0)
 		return;
+	if (quiet && !g->quiet && g->now >= g->beat_due && g->now < beat_due(g, 0))
+		g->beat_due += CVY_BEAT_MS * CVY_MS; /* all at once, at the end of a change, they would stay together */
 	if (g->now >= beat_due(g, quiet)) {
 		if (cvy_call_free(g, CALL_BEAT)) {
 			peek(g, CALL_BEAT);

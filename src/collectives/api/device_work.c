@@ -68,6 +68,8 @@ int cvy_device_work_wait(struct covey_work *work, uint64_t deadline_ns, struct c
 	struct covey_result outcome;
 
 	for (int looks = 0; cvy_device_work_test(work, &outcome); looks++) {
+		if (__atomic_load_n(&work->group->here->ended, __ATOMIC_ACQUIRE) == COVEY_ERR_ABORTED)
+			return COVEY_ERR_ABORTED; /* other ends stop the device, and the stream passes */
 		if (deadline_ns && cvy_now_ns() >= deadline_ns)
 			return COVEY_ERR_TIMEOUT;
 		if (looks < LOOKS)

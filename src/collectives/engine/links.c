@@ -3,6 +3,8 @@
  * Looks at the links of a group. A look at a socket is a system call, so a rank looks where the operation under way
  * waits. It looks at the other links less often, for done lines and the end of a link.
  */
+#include <limits.h>
+
 #include "engine_state.h"
 #include "pair_state.h"
 
@@ -12,6 +14,15 @@ struct few { /* ranks whose links are looked at */
 	const int *rank;
 	int n;
 };
+
+/*
+ * Do few bytes come, in no order that matters? Before a deadline every link is looked at, else a rank whose line is here
+ * would be masked as late. Parts of operations without a size come from all links at once.
+ */
+static int in_turn(const struct cvy_op *op)
+{
+	return op->bytes <= CVY_FEW_BYTES && !op->partial && (op->bytes || op->kind->op_class != CVY_OP_PRIVATE);
+}
 
 /* An operation in two levels mostly hears of one rank of each host, a flat one misses one rank first. */
 static struct few awaited(struct cvy_engine *e)
@@ -25,9 +36,14 @@ static struct few awaited(struct cvy_engine *e)
 		return all;
 	if (e->head->way)
 		return (struct few){ h->near, h->nnear };
-	if (e->head->bytes <= CVY_FEW_BYTES && cvy_engine_missing(e, &tag, &source))
+	if (in_turn(e->head) && cvy_engine_missing(e, &tag, &source))
 		return (struct few){ &e->here.set.rank[source], 1 };
 	return all;
+}
+
+void cvy_engine_look_far(struct cvy_engine *e)
+{
+	e->looks = UINT_MAX;
 }
 
 int cvy_engine_look_at_links(struct cvy_engine *e)

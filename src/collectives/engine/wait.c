@@ -265,6 +265,7 @@ static void sleep_on_sockets(struct cvy_engine *e, uint64_t ns)
 	if (fds != few)
 		free(fds);
 	pthread_mutex_lock(&e->lock);
+	cvy_engine_look_far(e); /* any of them may have ended the sleep */
 	__atomic_sub_fetch(&e->asleep, 1, __ATOMIC_SEQ_CST);
 }
 
@@ -495,6 +496,7 @@ static enum stepped step_one(struct cvy_engine *e)
 		return NOTHING_TO_DO;
 	if (pthread_mutex_trylock(&e->lock)) /* held for a moment, and released without a kick */
 		return BLOCKED;
+	cvy_engine_look_far(e); /* it sleeps for a millisecond between looks */
 	if (e->head || e->repair || cvy_pairs_busy(e))
 		r = cvy_engine_step(e) ? MOVED : BLOCKED;
 	else if (cvy_engine_unsent(e)) /* behind a closed gate too: a laggard may wait for it */

@@ -192,6 +192,7 @@ void cvy_say_done(struct cvy_engine *e);	     /* sends the done line as it is, a
 /* The same with this tick, and the word of the call that ends with it; NULL: without a word. */
 void cvy_tell_done(struct cvy_engine *e, const struct cvy_op *op, uint32_t tick);
 int cvy_engine_look_at_links(struct cvy_engine *e); /* links.c; 1: something moved */
+void cvy_engine_look_far(struct cvy_engine *e);	    /* the next look is at all links; lock held */
 #define CVY_FEW_BYTES (32u << 10) /* of an operation: more come from all links at once, and are taken as they come */
 /* Transports that still hold bytes of decided operations. */
 int cvy_engine_unsent(struct cvy_engine *e);
