@@ -21,6 +21,7 @@ struct cvy_ep_hop {
 	struct cvy_ep_args a; /* those of the launch, with steps cut by these paths */
 	struct cvy_ep_hosts hosts;
 	uint32_t gives, hears;
+	uint32_t posts;			/* neighbours that a queue leads to, if this rank passes on */
 	uint32_t passes[CVY_GPU_RANKS]; /* what each contributor passes on */
 	uint8_t by[CVY_GPU_RANKS]; /* dispatch: who stores rows of each source here; combine: who brings those of each owner */
 	int32_t block_lines, at[CVY_GPU_RANKS]; /* dispatch: the first line of each source's block there */
@@ -56,7 +57,8 @@ static __device__ int cvy_ep_hop_cut(const struct cvy_ep_args *a, struct cvy_ep_
 }
 
 /* One warp: who is where, and what follows from it. If slots have no room for two hops, each rank is a host of its own. */
-static __device__ void cvy_ep_hop_paths(const struct cvy_ep_args *a, struct cvy_ep_hop *h, uint32_t living)
+static __device__ void cvy_ep_hop_paths(const struct cvy_ep_args *a, const struct cvy_lane_run *r, struct cvy_ep_hop *h,
+					uint32_t living)
 {
 	const volatile uint8_t *host = a->call.control->roll.host;
 	const int p = (int)(threadIdx.x % 32), me = a->call.rank, lives = cvy_has(living, p);
@@ -72,6 +74,7 @@ static __device__ void cvy_ep_hop_paths(const struct cvy_ep_args *a, struct cvy_
 		cvy_ep_hop_cut(a, h);
 	}
 	h->passes[p] = lives ? cvy_ep_passes_on(&h->hosts, p) : 0;
+	__syncwarp();
 	h->by[p] = (uint8_t)p;
 	h->at[p] = 0;
 	if (lives && p != me && a->call.kind == CVY_GPU_COMBINE) {
@@ -80,6 +83,9 @@ static __device__ void cvy_ep_hop_paths(const struct cvy_ep_args *a, struct cvy_
 		h->by[p] = (uint8_t)cvy_ep_stored_by(&h->hosts, p, me);
 		h->at[p] = h->by[p] == p ? 0 : cvy_ep_block(&h->hosts, h->by[p], p) * h->block_lines;
 	}
+	h->posts = __ballot_sync(CVY_EP_ALL,
+				 cvy_far(r) && h->passes[me] &&
+					 cvy_far_queue(&a->call, r->lane.out, cvy_ep_neighbours(&h->hosts, me), p));
 	if (p == 0) {
 		h->gives = cvy_ep_gives(&h->hosts, me);
 		h->hears = cvy_ep_hears(&h->hosts, me);
@@ -90,7 +96,8 @@ static __device__ void cvy_ep_hop_paths(const struct cvy_ep_args *a, struct cvy_
  * All threads: the paths of an attempt by the contributors that it hears, and its steps. The table of hosts stands while a
  * CTA is counted as one that moves. That of a closed gate parks first (cvy_ep_guarded).
  */
-static __device__ __noinline__ void cvy_ep_hop_begin(const struct cvy_ep_args *a, struct cvy_ep_hop *h, uint32_t living)
+static __device__ __noinline__ void cvy_ep_hop_begin(const struct cvy_ep_args *a, struct cvy_lane_run r,
+						     struct cvy_ep_hop *h, uint32_t living)
 {
 	__syncthreads();
 #pragma unroll 1
@@ -98,7 +105,7 @@ static __device__ __noinline__ void cvy_ep_hop_begin(const struct cvy_ep_args *a
 		((uint32_t *)&h->a)[i] = ((const uint32_t *)a)[i];
 	__syncthreads();
 	if (threadIdx.x < 32)
-		cvy_ep_hop_paths(a, h, living);
+		cvy_ep_hop_paths(a, &r, h, living);
 	__syncthreads();
 }
 
@@ -125,6 +132,21 @@ static __device__ __forceinline__ void cvy_ep_hop_say(const struct cvy_ep_turn *
 						      int rank, int line, int w, uint64_t v)
 {
 	cvy_store_packet(cvy_to(&t->a->call, t->r, rank) + cvy_ep_hop_word_at(t, s, line, w), v, s->tag);
+}
+
+/*
+ * Lines of a step for one rank that end where what it awaits ends: @words of a header, then rows of @tokens. Its answer says
+ * that nothing of the put is under way then, and the slot may be written again.
+ */
+static __device__ __forceinline__ int cvy_ep_hop_extent(const struct cvy_ep_turn *t, const struct cvy_ep_step *s,
+							int words, uint64_t tokens)
+{
+	const struct cvy_ep_form *f = &t->a->form;
+
+	if (!tokens)
+		return (words + CVY_EP_LINE_PACKETS - 1) / CVY_EP_LINE_PACKETS;
+	return f->header_lines + (63 - __clzll((long long)tokens)) * f->slice_lines + cvy_ep_last_line(t, s) -
+	       s->slice * f->slice_lines;
 }
 
 /*
@@ -181,7 +203,9 @@ static __device__ __forceinline__ int cvy_ep_hop_close(struct cvy_ep_turn *t)
 		cvy_ep_far_put(t, &s, 1);
 #pragma unroll 1
 	for (int from = cvy_ep_hears(); from < t->a->call.size; from += CVY_EP_WARPS)
-		if (cvy_has(t->peers, from) && cvy_ep_hop_take_words(t, &s, from, 0, 1, heard))
+		if (from != t->a->call.rank &&
+		    cvy_has(t->sources, from) && /* also of one that this step does not reach */
+		    cvy_ep_hop_take_words(t, &s, from, 0, 1, heard))
 			break;
 	return cvy_ep_stopped(t);
 }

@@ -304,7 +304,7 @@ struct cvy_ep_hop_combine {
 		struct cvy_ep_hop *h = cvy_ep_hop_here();
 		struct cvy_ep_step s;
 
-		cvy_ep_hop_begin(a, h, t.sources);
+		cvy_ep_hop_begin(a, *r, h, t.sources);
 		t.a = &h->a;
 		s = cvy_ep_step_of(&t, 0);
 		send<1>(&t, h, &s, 0);
@@ -316,7 +316,7 @@ struct cvy_ep_hop_combine {
 	{
 		const uint32_t to = h->passes[t->a->call.rank] & t->peers;
 		const int p = (int)threadIdx.x;
-		uint64_t tokens;
+		int lines;
 		CVY_TRACED(HEAR, step);
 
 		cvy_ep_hop_hear_near(t, s, h);
@@ -328,12 +328,11 @@ struct cvy_ep_hop_combine {
 			return 0; /* who was stopped is seen behind what follows */
 		if (cvy_ep_stopped(t))
 			return 1;
-		tokens = p < CVY_GPU_RANKS && cvy_has(to, p) ? cvy_ep_hop_tokens_of(h, p) : 0;
-		cvy_ep_far_put(t, s,
-			       p < CVY_GPU_RANKS && cvy_has(to, p)
-				       ? t->a->form.header_lines +
-						 (tokens ? 64 - __clzll((long long)tokens) : 0) * t->a->form.slice_lines
-				       : 0);
+		lines = 0;
+		if (p < CVY_GPU_RANKS && cvy_has(to, p))
+			lines = cvy_ep_hop_extent(t, s, __popc(h->hosts.of[t->a->call.rank]),
+						  cvy_ep_hop_tokens_of(h, p));
+		cvy_ep_far_put(t, s, lines);
 		return 0;
 	}
 
@@ -348,7 +347,7 @@ struct cvy_ep_hop_combine {
 			cvy_ep_hop_closed(a, r, sh);
 			return 0;
 		}
-		cvy_ep_hop_begin(a, h, t.sources);
+		cvy_ep_hop_begin(a, *r, h, t.sources);
 		t.a = &h->a;
 		r->steps = t.a->form.steps + 1;
 #pragma unroll 1

@@ -107,16 +107,15 @@ static __device__ __forceinline__ void cvy_ep_hop_push_rows(const struct cvy_ep_
 }
 
 /* Thread p: lines of the step that were pushed to rank p, and any before them. */
-static __device__ __forceinline__ int cvy_ep_hop_lines(const struct cvy_ep_turn *t, const struct cvy_ep_room *room,
-						       const struct cvy_ep_hop *h)
+static __device__ __forceinline__ int cvy_ep_hop_lines(const struct cvy_ep_turn *t, const struct cvy_ep_step *s,
+						       const struct cvy_ep_room *room, const struct cvy_ep_hop *h)
 {
 	const int p = (int)threadIdx.x;
-	uint64_t tokens;
 
 	if (p >= CVY_GPU_RANKS || !cvy_has(h->hears, p))
 		return 0;
-	tokens = cvy_ep_hop_tokens_for(room, h, p);
-	return t->a->form.header_lines + (tokens ? 64 - __clzll((long long)tokens) : 0) * t->a->form.slice_lines;
+	return cvy_ep_hop_extent(t, s, cvy_ep_hop_words(&t->a->form, cvy_ep_hop_told(h, p)),
+				 cvy_ep_hop_tokens_for(room, h, p));
 }
 
 /* ---- headers that come ---- */
@@ -273,10 +272,11 @@ static __device__ __forceinline__ int cvy_ep_hop_take_row(struct cvy_ep_turn *t,
 
 /*
  * Rows that come: the own first, then those that their sources store here, which others may wait for, then what others pass
- * on. Each warp has as many quads of all, in one piece.
+ * on: those of parts @part to @parts, of two. Each warp has as many quads of all, in one piece.
  */
 static __device__ __forceinline__ void cvy_ep_hop_take_rows(struct cvy_ep_turn *t, const struct cvy_ep_step *s,
-							    const struct cvy_ep_room *room, const struct cvy_ep_hop *h)
+							    const struct cvy_ep_room *room, const struct cvy_ep_hop *h,
+							    int part, int parts)
 {
 	const struct cvy_ep_args *a = t->a;
 	const int quads = (cvy_ep_last_line(t, s) - s->slice * a->form.slice_lines + 3) / 4, size = a->call.size;
@@ -284,12 +284,13 @@ static __device__ __forceinline__ void cvy_ep_hop_take_rows(struct cvy_ep_turn *
 
 #pragma unroll 1
 	for (int p = 0; p < size; p++)
-		rows += __popcll(h->tokens[p]);
+		if ((h->by[p] != p) >= part && (h->by[p] != p) < parts)
+			rows += __popcll(h->tokens[p]);
 	share = (rows * quads + CVY_EP_WARPS - 1) / CVY_EP_WARPS;
 	at = (int)(threadIdx.x / 32) * share;
 	last = at + share;
 #pragma unroll 1
-	for (int i = 0; i < 2 * size && last > 0; i++) {
+	for (int i = part * size; i < parts * size && last > 0; i++) {
 		const int p = i % size, rank = (a->call.rank + p) % size;
 
 		if ((h->by[rank] == rank) != (i < size))
@@ -345,7 +346,7 @@ struct cvy_ep_hop_dispatch {
 		if (push)
 			cvy_ep_hop_push_rows(t, s, room, h, h->gives & t->peers);
 		if (push && cvy_far(t->r))
-			cvy_ep_far_put(t, s, cvy_ep_hop_lines(t, room, h));
+			cvy_ep_far_put(t, s, cvy_ep_hop_lines(t, s, room, h));
 	}
 
 	/* All threads: a step whose tokens are the first of a row is planned and staged, the others have these. */
@@ -371,12 +372,22 @@ struct cvy_ep_hop_dispatch {
 		struct cvy_ep_room room;
 		struct cvy_ep_step s;
 
-		cvy_ep_hop_begin(a, h, t.sources);
+		cvy_ep_hop_begin(a, *r, h, t.sources);
 		t.a = &h->a;
 		room = cvy_ep_room_of<CVY_EP_ONE>(t.a, sh, dynamic);
 		s = cvy_ep_step_of(&t, 0);
 		plan(&t, &s, &room, h, 0, x);
 		send<1>(&t, &room, h, &s, 0);
+	}
+
+	/* All threads: what this rank passes on, so far, to neighbours that a queue leads to. */
+	static __device__ __forceinline__ void put_near(const struct cvy_ep_turn *t, const struct cvy_ep_hop *h,
+							const struct cvy_ep_step *s)
+	{
+		cvy_ep_far_put(t, s,
+			       threadIdx.x < 32 && cvy_has(h->posts, (int)threadIdx.x)
+				       ? cvy_ep_blocks_of(&h->hosts, t->a->call.rank) * h->block_lines
+				       : 0);
 	}
 
 	/* All threads: what came of a step is taken, and passed on. 1: stopped. */
@@ -386,6 +397,8 @@ struct cvy_ep_hop_dispatch {
 		CVY_TRACED(HEAR, step);
 
 		cvy_ep_hop_hear_direct(t, s, room, h);
+		if (h->posts) /* a neighbour may wait for these words before it passes on what is awaited here */
+			put_near(t, h, s);
 		cvy_ep_hop_hear_passed(t, s, room, h);
 		if (cvy_ep_stopped(t))
 			return 1;
@@ -396,14 +409,15 @@ struct cvy_ep_hop_dispatch {
 			cvy_ep_range_arrives(t->a, 1);
 		if (!s->slice)
 			cvy_ep_write_none<1>(t, s);
-		cvy_ep_hop_take_rows(t, s, room, h);
+		cvy_ep_hop_take_rows(t, s, room, h, 0, h->posts ? 1 : 2);
 		if (cvy_ep_stopped(t))
 			return 1;
-		if (cvy_far(t->r) && h->passes[t->a->call.rank]) /* neighbours that a queue leads to */
-			cvy_ep_far_put(t, s,
-				       threadIdx.x < 32 && cvy_has(cvy_ep_hop_near(h), (int)threadIdx.x)
-					       ? cvy_ep_blocks_of(&h->hosts, t->a->call.rank) * h->block_lines
-					       : 0);
+		if (!h->posts)
+			return 0;
+		put_near(t, h, s); /* rows likewise */
+		cvy_ep_hop_take_rows(t, s, room, h, 1, 2);
+		if (cvy_ep_stopped(t))
+			return 1;
 		return 0;
 	}
 
@@ -420,7 +434,7 @@ struct cvy_ep_hop_dispatch {
 			cvy_ep_hop_closed(a, r, sh);
 			return 0;
 		}
-		cvy_ep_hop_begin(a, h, t.sources);
+		cvy_ep_hop_begin(a, *r, h, t.sources);
 		t.a = &h->a;
 		r->steps = t.a->form.steps + 1;
 		room = cvy_ep_room_of<CVY_EP_ONE>(t.a, sh, dynamic);

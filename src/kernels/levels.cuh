@@ -40,6 +40,8 @@ static __device__ __noinline__ struct cvy_levels cvy_levels_here(const struct cv
 /* FLAT is the form for all other hosts. */
 template <typename T, int ROWS, typename FLAT> struct cvy_body_levels {
 	enum { PACKET = CVY_GPU_LINE, ONE = 0, AHEAD = 0, APART = 0 };
+	/* Of an average a host gives its mean: its sum may be more than fp16 has. */
+	enum { MEANS = std::is_same<T, __half>::value };
 	typedef cvy_body_two_shot<T, PACKET, ROWS> pieces;
 
 	/* Of the flat form; run() says how many they are in two levels. */
@@ -119,7 +121,7 @@ template <typename T, int ROWS, typename FLAT> struct cvy_body_levels {
 			return 1;
 #pragma unroll
 		for (int i = 0; i < ROWS; i++) {
-			fold[i].result(v[i], how, 0);
+			fold[i].result(v[i], MEANS ? c->fold : how, __popc(l->near));
 			if (i < h->rows && owner_of(c, l, i) != l->host)
 				cvy_push_to<PACKET>(c, r, s, 0, cvy_row(i), cvy_nth(l->like, owner_of(c, l, i)), v[i]);
 		}
@@ -143,7 +145,7 @@ template <typename T, int ROWS, typename FLAT> struct cvy_body_levels {
 							       fold.add(x[0], c->fold, first);
 						       }))
 				return 1;
-			fold.result(v[i], c->fold, __popc(r->lane.mask));
+			fold.result(v[i], c->fold, MEANS ? l->hosts : __popc(r->lane.mask));
 			CVY_EACH_PEER(p, l->like, c->rank)
 			cvy_push_to<PACKET>(c, r, s, 1, cvy_row(i), (int)p, v[i]);
 		}
