@@ -203,6 +203,35 @@ static void healthy(void)
 	}
 }
 
+/* The sum of a host is more than fp16 has, but not the average. */
+static void large_average(void)
+{
+	const uint16_t large = 0x78e2; /* 40000 */
+	struct job j = job_of(CVY_GPU_ALLREDUCE_TWO_SHOT, 1000);
+	size_t wrong = 0;
+
+	j.dtype = COVEY_FLOAT16;
+	j.redop = COVEY_AVG;
+	for (int r = 0; r < n; r++) {
+		prepare(&j, r);
+		for (size_t i = 0; i < j.count; i++)
+			memcpy(ranks[r].host + 2 * i, &large, 2);
+		CUDA(cudaMemcpy(ranks[r].send + pad_at(&j, r) + send_shift(&j, r), ranks[r].host, 2 * j.count,
+				cudaMemcpyHostToDevice));
+	}
+	for (int r = 0; r < n; r++)
+		launch(&j, r);
+	synchronise();
+	for (int r = 0; r < n; r++) {
+		CUDA(cudaMemcpy(ranks[r].out, recv_at(&j, r), 2 * j.count, cudaMemcpyDeviceToHost));
+		for (size_t i = 0; i < j.count; i++)
+			wrong += memcmp(ranks[r].out + 2 * i, &large, 2) != 0;
+	}
+	checks++;
+	if (wrong && ++failures)
+		fprintf(stderr, "an average of large elements: %zu are wrong\n", wrong);
+}
+
 static uint64_t crossed(int from)
 {
 	uint64_t bytes = 0;
@@ -432,6 +461,7 @@ int main(int argc, char **argv)
 			connect_anew(a, b);
 	part_all(width);
 	healthy();
+	large_average();
 	counted();
 	other_hosts();
 	printf("healthy: %d checks, %d failed\n", checks, failures);
