@@ -196,6 +196,7 @@ START_TEST(config_tells_what_must_be_alike)
 	ck_assert_ptr_nonnull(strstr(text, "max_ranks=8"));
 	ck_assert_ptr_null(strstr(text, "device_ranks")); /* groups without devices are of any builds */
 	free(text);
+	teardown();
 	ck_assert_int_eq(resolve_url("redis://h?device=0"), 0);
 	text = cvy_config_alike(&out, 0);
 	ck_assert_ptr_nonnull(strstr(text, "device_ranks="));
