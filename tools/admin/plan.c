@@ -92,8 +92,8 @@ static json_t *device_json(const struct cvy_gpu_needs *d)
 static void print_device(const struct cvy_gpu_needs *d)
 {
 	printf("the device of each rank, all ranks on one host (this build: at most %d ranks)\n", CVY_GPU_RANKS);
-	printf("  device memory    %10.1f MiB  that the other ranks write into, %.0f MiB each\n",
-	       (double)d->chunks / (1 << 20), (double)CVY_GPU_CHUNK / (1 << 20));
+	printf("  device memory    %10.1f MiB  that the other ranks write into, %d MiB each\n",
+	       (double)d->chunks / (1 << 20), (int)(CVY_GPU_CHUNK >> 20));
 	printf("                   %10.1f MiB  words, tables, and inputs of operations in place\n",
 	       (double)d->own / (1 << 20));
 	printf("                   %10.1f MiB  registered memory (COVEY_DEVICE_WINDOW_BYTES)\n",
