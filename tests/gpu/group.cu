@@ -173,7 +173,7 @@ static size_t share(int from, int to)
 /* Each block is replaced where it is; what the new one is too short for stays. */
 static void uneven_in_place(void)
 {
-	size_t out[32], in[32], at[32];
+	size_t out[64], in[64], at[64];
 	struct covey_device_outcome o;
 
 	for (int r = 0; r < size; r++) {
