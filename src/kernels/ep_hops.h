@@ -130,7 +130,7 @@ CVY_GPU_BOTH static inline uint32_t cvy_ep_hears(const struct cvy_ep_hosts *t, i
 }
 
 /*
- * What a rank stores in the memory of another is in blocks: the first is its own, then each source that it passes on
+ * A rank stores blocks in the memory of another: the first is its own, then each source that it passes on
  * there has one, ascending. This is the number of @source's, which @rank passes on.
  */
 CVY_GPU_BOTH static inline int cvy_ep_block(const struct cvy_ep_hosts *t, int rank, int source)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a rank takes on its device in a group of one host. The library allocates by the same numbers (gpu.cu, gpu_vmm.cu), and
+ * Memory of a rank on its device in a group of one host. The library allocates by the same numbers (gpu.cu, gpu_vmm.cu), and
  * tests/gpu/cpu/needs.cu compares both. Not counted: what the driver takes itself, and buffers of the application.
  */
 #ifndef CVY_GPU_NEEDS_H

@@ -239,7 +239,7 @@ CVY_RANKS_FN int cvy_ranks_any_from(cvy_ranks set, int rank)
 	return cvy_ranks_next(set, rank) < CVY_GPU_RANKS;
 }
 
-/* What stands in memory that others write. */
+/* From and to memory that others write. */
 CVY_RANKS_FN cvy_ranks cvy_ranks_read(const volatile cvy_ranks *at)
 {
 	cvy_ranks set;

@@ -85,7 +85,7 @@ static struct cvy_field *find(const struct cvy_record *record, const char *field
 	return NULL;
 }
 
-/* Room for @more pairs. What is known to come is asked for at once: with 4096 members, doubling wastes 100 KiB. */
+/* Room for @more pairs, asked for at once: with 4096 members, doubling wastes 100 KiB. */
 static int make_room(struct cvy_record *record, int more)
 {
 	int room = record->count + more;

@@ -2,7 +2,7 @@
 /*
  * The resources of N ranks. Descriptors and addresses follow from how a member is built: tests/unit/tools/admin_views.sh
  * compares them with a real group. Memory is the most that slots take; a window's pages are touched as they are used.
- * What a device takes is as the library allocates it (needs.h).
+ * Memory of a device is as the library allocates it (needs.h).
  */
 #include <inttypes.h>
 #include <jansson.h>

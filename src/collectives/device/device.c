@@ -360,8 +360,6 @@ int cvy_device_result(struct cvy_device *d, int size, struct covey_result *resul
 	}
 	result->status = last.status;
 	result->seq = last.op;
-	result->mask.word[0] = last.mask & ~last.missing;
-	for (int i = 1; i < CVY_RANKS_LONGS; i++)
-		result->mask.word[i] = last.mask_64[i - 1] & ~last.missing_64[i - 1];
+	cvy_device_tell_contributors(&result->mask, &last);
 	return 0;
 }

@@ -167,20 +167,15 @@ static void own_have(struct cvy_device *d)
 	p->have_epoch = d->view->epoch;
 }
 
-/*
- * Which members are of one host, by the view, or by the topology that stands for it. Alike on all ranks, unlike what is mapped
- * where.
- */
+/* For kernels: the first member of each member's host. Alike on all ranks, unlike the ways that memory is mapped. */
 static void note_hosts(struct cvy_device *d)
 {
-	const int ranks = d->queues.ranks;
-
 	for (int r = 0; r < CVY_GPU_RANKS; r++) {
 		int first = r;
 
 		CVY_MASK_EACH(q, &d->view->members)
 		if (q < first && covey_mask_has(&d->view->members, r) &&
-		    (ranks ? q / ranks == r / ranks : d->view->member[q].host == d->view->member[r].host))
+		    cvy_device_host_of(d, q) == cvy_device_host_of(d, r))
 			first = q;
 		d->roll.host[r] = (uint8_t)first;
 	}

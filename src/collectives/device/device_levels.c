@@ -7,20 +7,12 @@
  */
 #include "device_state.h"
 
-/* The host of @rank, as a name. */
-static uint64_t host_of(const struct cvy_device *d, int rank)
-{
-	const int ranks = d->queues.ranks;
-
-	return ranks ? (uint64_t)(rank / ranks) : d->view->member[rank].host;
-}
-
 static int several_hosts(const struct cvy_device *d)
 {
 	int several = 0;
 
 	CVY_MASK_EACH(r, &d->view->members)
-	several |= host_of(d, r) != host_of(d, d->rank);
+	several |= cvy_device_host_of(d, r) != cvy_device_host_of(d, d->rank);
 	return several;
 }
 
@@ -36,7 +28,7 @@ static int fits(const struct cvy_device *d, int width)
 		for (int i = 0; i < hosts; i++) {
 			int same = r / width == name[i] / width;
 
-			if ((host_of(d, r) == host_of(d, name[i])) != same)
+			if ((cvy_device_host_of(d, r) == cvy_device_host_of(d, name[i])) != same)
 				return 0;
 			known |= same;
 		}

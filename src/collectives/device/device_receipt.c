@@ -37,9 +37,7 @@ int cvy_device_receipt_look(struct cvy_device *d, struct cvy_gpu_receipt *receip
 	result->status = last.status;
 	result->epoch = last.epoch;
 	result->seq = last.op;
-	result->mask.word[0] = last.mask & ~last.missing;
-	for (int i = 1; i < CVY_RANKS_LONGS; i++)
-		result->mask.word[i] = last.mask_64[i - 1] & ~last.missing_64[i - 1];
+	cvy_device_tell_contributors(&result->mask, &last);
 	return 0;
 }
 

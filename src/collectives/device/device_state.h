@@ -244,6 +244,14 @@ void cvy_device_take_eras(struct cvy_device *d, int holder, uint64_t base, cvy_r
 uint64_t cvy_device_first_operation(const struct cvy_device *d, int holder); /* of an admitted rank without any */
 cvy_ranks cvy_device_named_since(const struct cvy_device *d, uint64_t op);   /* contributors from @op on */
 
+/* The host of a member, as a name: by the view, or by the topology that stands for it. Alike on all ranks. */
+static inline uint64_t cvy_device_host_of(const struct cvy_device *d, int rank)
+{
+	const int ranks = d->queues.ranks;
+
+	return ranks ? (uint64_t)(rank / ranks) : d->view->member[rank].host;
+}
+
 /* device_levels.c */
 uint32_t cvy_device_own_width(struct cvy_device *d); /* of the learned view, for HAVE: other members will count on it */
 /* Words are settled: that all members told; 0: they differ, or one told none. */
@@ -270,6 +278,14 @@ static inline void cvy_device_tell_mask(struct covey_mask *mask, cvy_ranks ranks
 {
 	for (int i = 0; i < CVY_RANKS_LONGS; i++)
 		mask->word[i] = cvy_ranks_long(ranks, i);
+}
+
+/* The ranks whose data an operation has. */
+static inline void cvy_device_tell_contributors(struct covey_mask *mask, const struct cvy_gpu_status *of)
+{
+	mask->word[0] = of->mask & ~of->missing;
+	for (int i = 1; i < CVY_RANKS_LONGS; i++)
+		mask->word[i] = of->mask_64[i - 1] & ~of->missing_64[i - 1];
 }
 
 /* Gives up this rank's membership with the formatted cause: it cannot answer for its device. Any thread. */

@@ -302,7 +302,7 @@ static void launch_admit(int r)
 	OK(ranks[r].gpu, ops->launch(ranks[r].gpu, &call, (struct CUstream_st *)ranks[r].stream));
 }
 
-/* What a rank that is left out has under way ends with an error. */
+/* Operations of a rank that is left out end with an error. */
 static void end(int r)
 {
 	struct cvy_gpu_verdict v = { UINT32_MAX, COVEY_ERR_FENCED, 0, 0, 0 };
