@@ -248,7 +248,7 @@ struct covey_config {
 	int heartbeat_ms;	    /* 0: 10; beat on one host while idle */
 	int hang_ms;		    /* 0: 100; silence on one host; -1: never */
 	int link_ms;		    /* 0: 1000; silence between hosts; -1: never */
-	int lease_ms;		    /* 0: 5000; silence in the store; -1: never */
+	int lease_ms;		    /* 0: 5000; silence in the store, alike on all ranks; -1: never */
 	size_t slot_bytes;	    /* 0: 128 KiB; the same on all ranks */
 	size_t window_bytes;	    /* 0: 4 GiB of addresses, touched as used; the same on all ranks */
 	size_t undo_bytes;	    /* 0: 64 MiB; in-place inputs of up to this are kept until decided */
