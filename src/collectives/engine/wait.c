@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * All waits for operations and messages, in one file: those of callers, and the progress thread's. (Calls that wait for
- * the agent, or leave, are in handle.c and api_group.c; those that wait for a device, in device_admit.c and
+ * the agent, or leave, are in handle.c and work.c; those that wait for a device, in device_admit.c and
  * device_queue.c.)
  *
  * A waiter looks, then yields, then after 1 ms sleeps on the line that it misses. If every rank that shares its cores
