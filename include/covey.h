@@ -430,12 +430,17 @@ struct covey_result {
 	int peer, tag;		/* send, recv: the other rank, and the tag of the message; else -1, 0 */
 };
 
-/** covey_work_test - 0 when decided, also with an error in @result, which may be NULL; else COVEY_ERR_AGAIN */
+/**
+ * covey_work_test - 0 when decided, also with an error in @result, which may be NULL; else COVEY_ERR_AGAIN
+ * Errors: ABORTED: covey_abort() was called before a request or an operation on a device was decided
+ */
 COVEY_API int covey_work_test(struct covey_work *work, struct covey_result *result);
 
 /**
  * covey_work_wait - waits until the outcome is decided, and returns its status
  * Errors: TIMEOUT at @deadline_ns (0: none): the wait ends, the operation does not
+ *         ABORTED as covey_work_test()
+ *         After both covey_last_error() says what a request, or an operation on a device, waits for.
  */
 COVEY_API int covey_work_wait(struct covey_work *work, uint64_t deadline_ns, struct covey_result *result);
 

@@ -35,6 +35,28 @@ static void request_result(const struct covey_work *work, struct covey_result *r
 	}
 }
 
+/* Other ends decide a work: they answer a request, and stop a device. */
+int cvy_work_aborted(const struct covey_work *work)
+{
+	return __atomic_load_n(&work->group->here->ended, __ATOMIC_ACQUIRE) == COVEY_ERR_ABORTED;
+}
+
+int cvy_work_undecided(struct covey_work *work, int err)
+{
+	struct covey_group *group = work->group;
+	uint32_t epoch;
+	char text[160];
+	int rank;
+
+	pthread_mutex_lock(&group->lock);
+	rank = group->identity.rank;
+	epoch = group->view ? group->view->epoch : 0;
+	pthread_mutex_unlock(&group->lock);
+	covey_work_progress(work, text, sizeof(text));
+	return cvy_fail(group->box, err, rank, epoch, "%s; %s",
+			err == COVEY_ERR_ABORTED ? "covey_abort was called" : "the wait ended at its deadline", text);
+}
+
 int covey_work_test(struct covey_work *work, struct covey_result *result)
 {
 	int err = COVEY_ERR_AGAIN;
@@ -50,38 +72,41 @@ int covey_work_test(struct covey_work *work, struct covey_result *result)
 			*result = work->op->result;
 		return 0;
 	}
-	if (work->receipt)
-		return cvy_device_work_test(work, result);
-	pthread_mutex_lock(&work->group->lock);
-	if (work->answered) {
-		request_result(work, result);
-		err = 0;
+	if (work->receipt) {
+		err = cvy_device_work_test(work, result);
+	} else {
+		pthread_mutex_lock(&work->group->lock);
+		if (work->answered) {
+			request_result(work, result);
+			err = 0;
+		}
+		pthread_mutex_unlock(&work->group->lock);
 	}
-	pthread_mutex_unlock(&work->group->lock);
-	return err;
+	return err && cvy_work_aborted(work) ? COVEY_ERR_ABORTED : err;
 }
 
 static int wait_request(struct covey_work *work, uint64_t deadline_ns, struct covey_result *result)
 {
 	struct covey_group *group = work->group;
 	struct timespec until = { (time_t)(deadline_ns / 1000000000ull), (long)(deadline_ns % 1000000000ull) };
-	int err = 0;
+	int err = 0, answered;
 
 	pthread_mutex_lock(&group->lock);
 	while (!work->answered && !err) {
-		if (__atomic_load_n(&group->here->ended, __ATOMIC_ACQUIRE) == COVEY_ERR_ABORTED)
-			err = COVEY_ERR_ABORTED; /* other ends answer the request */
+		if (cvy_work_aborted(work))
+			err = COVEY_ERR_ABORTED;
 		else if (!deadline_ns)
 			pthread_cond_wait(&group->changed, &group->lock);
 		else if (pthread_cond_timedwait(&group->changed, &group->lock, &until))
 			err = COVEY_ERR_TIMEOUT;
 	}
-	if (work->answered) {
+	answered = work->answered;
+	if (answered) {
 		request_result(work, result);
 		err = work->err;
 	}
 	pthread_mutex_unlock(&group->lock);
-	return err;
+	return answered ? err : cvy_work_undecided(work, err);
 }
 
 int covey_work_wait(struct covey_work *work, uint64_t deadline_ns, struct covey_result *result)
