@@ -248,7 +248,7 @@ struct covey_config {
 	int heartbeat_ms;	    /* 0: 10; beat on one host while idle */
 	int hang_ms;		    /* 0: 100; silence on one host; -1: never */
 	int link_ms;		    /* 0: 1000; silence between hosts; -1: never */
-	int lease_ms;		    /* 0: 5000; silence in the store; -1: never */
+	int lease_ms;		    /* 0: 5000; silence in the store, alike on all ranks; -1: never */
 	size_t slot_bytes;	    /* 0: 128 KiB; the same on all ranks */
 	size_t window_bytes;	    /* 0: 4 GiB of addresses, touched as used; the same on all ranks */
 	size_t undo_bytes;	    /* 0: 64 MiB; in-place inputs of up to this are kept until decided */
@@ -430,12 +430,17 @@ struct covey_result {
 	int peer, tag;		/* send, recv: the other rank, and the tag of the message; else -1, 0 */
 };
 
-/** covey_work_test - 0 when decided, also with an error in @result, which may be NULL; else COVEY_ERR_AGAIN */
+/**
+ * covey_work_test - 0 when decided, also with an error in @result, which may be NULL; else COVEY_ERR_AGAIN
+ * Errors: ABORTED: covey_abort() was called before a request or an operation on a device was decided
+ */
 COVEY_API int covey_work_test(struct covey_work *work, struct covey_result *result);
 
 /**
  * covey_work_wait - waits until the outcome is decided, and returns its status
  * Errors: TIMEOUT at @deadline_ns (0: none): the wait ends, the operation does not
+ *         ABORTED as covey_work_test()
+ *         After both covey_last_error() says what a request, or an operation on a device, waits for.
  */
 COVEY_API int covey_work_wait(struct covey_work *work, uint64_t deadline_ns, struct covey_result *result);
 

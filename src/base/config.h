@@ -44,7 +44,7 @@
 	X(tcp_connections, "COVEY_TCP_CONNECTIONS", INT, 1, \
 	  "connections of a link between hosts, for large messages; the smaller number of both sides counts") \
 	X(link_ms, "COVEY_LINK_MS", INT, 1000, "silence on a link between hosts; -1: never") \
-	X(lease_ms, "COVEY_LEASE_MS", INT, 5000, "silence in the store; -1: never") \
+	X(lease_ms, "COVEY_LEASE_MS", INT, 5000, "silence in the store, alike on all ranks; -1: never") \
 	X(slot_bytes, "COVEY_SLOT_BYTES", SIZE, 131072, "bytes of one slot: a multiple of 4096") \
 	X(window_bytes, "COVEY_WINDOW_BYTES", SIZE, 4294967296, "addresses of one rank's window, touched as used") \
 	X(undo_bytes, "COVEY_UNDO_BYTES", SIZE, 67108864, "in-place inputs up to here are kept until the outcome") \
@@ -91,6 +91,7 @@
 	X(device_window_bytes) \
 	X(device_memory) \
 	X(topology) \
+	X(lease_ms) \
 	X(algo)
 
 /* Variables that are read elsewhere, for the same table: X(ENV, "meaning") */

@@ -213,6 +213,7 @@ static void works(void)
 	static int held;
 	struct covey_work *first, *second;
 	struct covey_result a, b, last;
+	struct covey_error_info info;
 	char text[200];
 	int got;
 
@@ -228,6 +229,9 @@ static void works(void)
 	got = covey_work_wait(first, 1, &a);
 	if (got != COVEY_ERR_TIMEOUT)
 		wrong("a wait that is over", got, COVEY_ERR_TIMEOUT);
+	covey_last_error(group, &info);
+	if (info.err != COVEY_ERR_TIMEOUT || info.rank != rank || !strstr(info.cause, "allreduce: launched"))
+		wrong(info.cause, info.err, COVEY_ERR_TIMEOUT);
 	covey_work_progress(first, text, sizeof(text));
 	if (!strstr(text, "allreduce: launched"))
 		wrong(text, 0, 1);

@@ -15,6 +15,7 @@
 
 #define FIRST_ROOM 256
 #define PHASE_STEPS 10 /* fewer say nothing about speed */
+#define USUAL_STEPS 64 /* of which the median is taken */
 
 static const char *const op_names[MOE_OPS] = { "admit", "dispatch", "combine", "allreduce" };
 
@@ -205,9 +206,41 @@ static void print_death(const struct moe_event *e)
 	       mask_text(e->mask, mask));
 }
 
+/* Did an event touch step @i? */
+static bool touched(const struct moe_story *s, uint64_t i)
+{
+	for (int k = 0; k < s->events; k++)
+		if (i >= s->event[k].from && i <= s->event[k].step)
+			return true;
+	return false;
+}
+
+static int rising(const void *a, const void *b)
+{
+	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+	return (x > y) - (x < y);
+}
+
+/*
+ * Median of the longest steps just before @e, which no event touched; 0: there are too few. It shows whether the
+ * machine was busy with other things.
+ */
+static uint64_t usual_step(const struct moe_story *s, const struct moe_event *e)
+{
+	uint64_t ns[USUAL_STEPS];
+	size_t n = 0;
+
+	for (uint64_t i = e->from; i-- > 0 && n < USUAL_STEPS && !touched(s, i);)
+		if (s->step[i].longest_ns)
+			ns[n++] = s->step[i].longest_ns;
+	qsort(ns, n, sizeof(*ns), rising);
+	return n >= PHASE_STEPS ? ns[n / 2] : 0;
+}
+
 static void print_comer(const struct moe_story *s, const struct moe_event *e)
 {
-	uint64_t longest = 0; /* step of a rank meanwhile */
+	uint64_t longest = 0, usual = usual_step(s, e); /* steps of a rank */
 	char mask[80];
 
 	for (uint64_t i = e->from + 1; i <= e->step && i < s->steps; i++)
@@ -218,18 +251,11 @@ static void print_comer(const struct moe_story *s, const struct moe_event *e)
 	       e->rank, e->kind == MOE_BACK ? "replaced" : "in (new)", ms(e->exec_ns, e->first_ns),
 	       ms(e->asked_ns, e->first_ns), e->kind == MOE_BACK ? "a report told the death" : "it was asked for",
 	       e->epoch, mask_text(e->mask, mask), (double)longest / 1e6);
+	if (usual)
+		printf(", in the steps before %.1f ms (median)", (double)usual / 1e6);
 	if (e->moved || e->made)
 		printf("; experts moved %d, from the seed %d", e->moved, e->made);
 	printf("\n");
-}
-
-/* Did an event touch step @i? */
-static bool touched(const struct moe_story *s, uint64_t i)
-{
-	for (int k = 0; k < s->events; k++)
-		if (i >= s->event[k].from && i <= s->event[k].step)
-			return true;
-	return false;
 }
 
 /* Of the untouched steps [from, to). @first: the speed of the first phase, 0: not known yet */

@@ -68,10 +68,10 @@ int cvy_device_work_wait(struct covey_work *work, uint64_t deadline_ns, struct c
 	struct covey_result outcome;
 
 	for (int looks = 0; cvy_device_work_test(work, &outcome); looks++) {
-		if (__atomic_load_n(&work->group->here->ended, __ATOMIC_ACQUIRE) == COVEY_ERR_ABORTED)
-			return COVEY_ERR_ABORTED; /* other ends stop the device, and the stream passes */
+		if (cvy_work_aborted(work))
+			return cvy_work_undecided(work, COVEY_ERR_ABORTED);
 		if (deadline_ns && cvy_now_ns() >= deadline_ns)
-			return COVEY_ERR_TIMEOUT;
+			return cvy_work_undecided(work, COVEY_ERR_TIMEOUT);
 		if (looks < LOOKS)
 			sched_yield();
 		else

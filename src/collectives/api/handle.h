@@ -79,5 +79,8 @@ struct cvy_observer cvy_handle_observer(struct covey_group *group);
 void cvy_handle_left(struct covey_group *group);   /* its process may end: that is no death */
 void cvy_memory_forget(struct covey_group *group); /* it is freed with the window */
 struct covey_work *cvy_work_of(struct covey_group *group, struct cvy_op *op);
+int cvy_work_aborted(const struct covey_work *work); /* an undecided work stays so: covey_abort() was called */
+/* A wait for a work ends with @err before it is decided: tells covey_last_error() what it waits for. Returns @err. */
+int cvy_work_undecided(struct covey_work *work, int err);
 
 #endif

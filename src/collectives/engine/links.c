@@ -51,6 +51,7 @@ int cvy_engine_look_at_links(struct cvy_engine *e)
 	struct few few = awaited(e);
 	int progress = 0;
 
+	e->looked = few.n;
 	for (int i = 0; i < few.n; i++) {
 		struct cvy_link *link = cvy_mesh_link(e->mesh, few.rank[i]);
 

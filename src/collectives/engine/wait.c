@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * All waits for operations and messages, in one file: those of callers, and the progress thread's. (Calls that wait for
- * the agent, or leave, are in handle.c and api_group.c; those that wait for a device, in device_admit.c and
+ * the agent, or leave, are in handle.c and work.c; those that wait for a device, in device_admit.c and
  * device_queue.c.)
  *
  * A waiter looks, then yields, then after 1 ms sleeps on the line that it misses. If every rank that shares its cores
@@ -31,7 +31,7 @@
 #define LOOKS_AT_LINE 16  /* of each of these */
 #define LOOKS_SHARED 4	  /* before the first yield when ranks share cores */
 #define LOOKS_OWN 2000	  /* about 50 us with a core of its own */
-#define LOOKS_OWN_FAR 150 /* the same where a look is a system call */
+#define LOOKS_OWN_FAR 150 /* the same where a look is a system call for each link, of one or two */
 #define TURN_MIN_NS 1000  /* a yield that takes as long as a turn of a peer: */
 #define TURN_MAX_NS 200000
 #define CROWDED_WAITS 1000 /* after it, so many waits yield at once */
@@ -369,9 +369,12 @@ static void yield(struct cvy_engine *e, uint64_t now)
 /* One round of waiting. Lock held on entry and return. */
 static void be_patient(struct cvy_engine *e, const struct cvy_op *op, struct patience *p, uint64_t deadline_ns)
 {
+	int most = looks_before_yield(e);
 	uint64_t now, ns;
 
-	if (p->looks++ < looks_before_yield(e)) {
+	if (p->looks < most) {
+		/* The agent may want the lock: a look at many links counts as many, so that the time does not grow. */
+		p->looks += most == LOOKS_OWN_FAR && e->looked > 2 ? e->looked / 2 : 1;
 		pause_cpu();
 		return;
 	}

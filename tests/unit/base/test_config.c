@@ -192,14 +192,15 @@ START_TEST(config_tells_what_must_be_alike)
 	text = cvy_config_alike(&out, 1);
 	ck_assert_ptr_nonnull(strstr(text,
 				     "slot_bytes=65536 window_bytes=4294967296 device_window_bytes=0 device_memory=ipc "
-				     "topology=none algo=none"));
+				     "topology=none lease_ms=5000 algo=none"));
 	ck_assert_ptr_nonnull(strstr(text, "max_ranks=8"));
 	ck_assert_ptr_null(strstr(text, "device_ranks")); /* groups without devices are of any builds */
 	free(text);
 	teardown();
-	ck_assert_int_eq(resolve_url("redis://h?device=0"), 0);
+	ck_assert_int_eq(resolve_url("redis://h?device=0&lease_ms=-1"), 0);
 	text = cvy_config_alike(&out, 0);
 	ck_assert_ptr_nonnull(strstr(text, "device_ranks="));
+	ck_assert_ptr_nonnull(strstr(text, " lease_ms=-1 "));
 	free(text);
 	text = cvy_config_alike(&out, 0);
 	ck_assert_ptr_null(strstr(text, "max_ranks")); /* a joiner takes the group's */

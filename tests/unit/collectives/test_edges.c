@@ -302,6 +302,17 @@ END_TEST
 
 /* ---- lives ---- */
 
+/* The last error has this code, and says what the request waits for. */
+static void request_waits(struct member *m, int err, const char *why)
+{
+	struct covey_error_info info;
+
+	must(!covey_last_error(m->group, &info), "last error");
+	must(info.err == err && info.rank == m->rank && info.epoch, "%s of rank %d, epoch %u", covey_strerror(info.err),
+	     info.rank, info.epoch);
+	must(strstr(info.cause, why) && strstr(info.cause, "; asked at epoch "), "%s", info.cause);
+}
+
 static void run_abort_request(struct member *m)
 {
 	struct covey_work *work = NULL;
@@ -310,9 +321,14 @@ static void run_abort_request(struct member *m)
 	must(!covey_barrier(m->group, NULL, NULL), "barrier");
 	must(!covey_extend(m->group, 4, &work), "extend"); /* nobody comes */
 	must(covey_work_test(work, NULL) == COVEY_ERR_AGAIN, "granted");
+	must(covey_work_wait(work, 1, NULL) == COVEY_ERR_TIMEOUT, "long past");
+	request_waits(m, COVEY_ERR_TIMEOUT, "the wait ended at its deadline");
 	covey_abort(m->group);
 	err = covey_work_wait(work, harness_deadline(WATCHDOG_MS), NULL);
 	must(err == COVEY_ERR_ABORTED, "the request ends with %s", covey_strerror(err));
+	request_waits(m, COVEY_ERR_ABORTED, "covey_abort was called");
+	err = covey_work_test(work, NULL);
+	must(err == COVEY_ERR_ABORTED, "a test says %s", covey_strerror(err));
 	covey_work_free(work);
 	m->no_leave = 1;
 }

@@ -216,6 +216,41 @@ START_TEST(settings_that_differ_are_named_with_both_values)
 }
 END_TEST
 
+/* A rank with a short lease would suspect those whose beats may come late by their long one. */
+START_TEST(leases_that_differ_are_named_with_both_values)
+{
+	setup("leases", 2);
+	job.config[0].lease_ms = 7000;
+	job.config[1].lease_ms = 1000;
+	two_that_do_not_fit(COVEY_ERR_INVAL);
+	for (int i = 0; i < 2; i++) {
+		names(i, "lease_ms is ");
+		names(i, "7000");
+		names(i, "1000");
+		names(i, ": all that form a group need the same");
+	}
+}
+END_TEST
+
+START_TEST(a_joiner_with_another_lease_is_refused)
+{
+	pid_t pid[2];
+
+	setup("lease", 1);
+	job.config[1].world = 0;
+	job.config[1].create = COVEY_CREATE_NEVER;
+	job.config[1].lease_ms = 1000;
+	pid[0] = harness_fork(run, &job, 0);
+	harness_until(&job.shared->at[0], 1, "it runs");
+	pid[1] = harness_fork(run, &job, 1);
+	reap(pid, 1, 2);
+	ck_assert_int_eq(job.shared->err[1], COVEY_ERR_INVAL);
+	names(1, "lease_ms is 60000 in the group and 1000 in rank 1");
+	job.shared->stop = 1;
+	reap(pid, 0, 1);
+}
+END_TEST
+
 START_TEST(a_rank_past_world_is_refused_before_all_else)
 {
 	struct covey_config config = harness_config("past", 2);
@@ -244,6 +279,8 @@ int main(void)
 	tcase_add_test(tc, founders_of_two_sizes_are_told_both);
 	tcase_add_test(tc, a_rank_given_twice_is_named);
 	tcase_add_test(tc, settings_that_differ_are_named_with_both_values);
+	tcase_add_test(tc, leases_that_differ_are_named_with_both_values);
+	tcase_add_test(tc, a_joiner_with_another_lease_is_refused);
 	tcase_add_test(tc, a_rank_past_world_is_refused_before_all_else);
 	return harness_main(suite);
 }

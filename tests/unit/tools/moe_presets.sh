@@ -1,6 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# A job of ep-moe in every preset: a rank is killed and replaced, and every row of every step is checked.
+# A job of ep-moe in every preset: a rank is killed and replaced, and every row of every step is checked. A job that
+# grows says how long its longest step was, and how long steps were before.
 # moe_presets.sh EP-MOE
 set -u
 moe=$1 failed=0
@@ -26,6 +27,7 @@ job()
 for preset in ll compact flat win mesh; do
 	job 0 "preset $preset," --preset $preset --ranks 3 --recover --kill 1@8 --steps 30 --seed 5
 done
+job 0 "longest step of the others [0-9.]* ms, in the steps before [0-9.]* ms (median)" --extend 5@20 --steps 40 --seed 5
 job 64 "ll, compact, flat, win or mesh is needed" --preset deep
 job 64 "on devices a row is of one expert" --preset compact --devices 1
 exit $failed

@@ -105,6 +105,7 @@ struct cvy_engine {
 	struct cvy_plan_rule *rule; /* [rules] of COVEY_ALGO (plan.h) */
 	int rules;
 	unsigned looks; /* counts looks at links */
+	int looked;	/* links that the last one was at */
 
 	struct cvy_pairs *pairs; /* messages, NULL: none yet */
 
