@@ -74,6 +74,7 @@ static int message_launch(struct cvy_gpu *gpu, struct cvy_gpu_messages *messages
 	if (err)
 		return err;
 	call->kind = CVY_GPU_MESSAGE;
+	messages->receipts = cvy_gpu_receipts_at(gpu);
 	return cvy_gpu_end(gpu,
 			   cvy_gpu_launch_kernel(gpu, cvy_gpu_message_kernel(),
 						 messages->pairs * CVY_GPU_WAYS * call->lanes, call->threads, args, 0,
@@ -94,5 +95,11 @@ static int message_failure(struct cvy_gpu *gpu, uint64_t *failure)
 	return err;
 }
 
-extern "C" __attribute__((visibility("default")))
-const struct cvy_gpu_message_ops cvy_gpu_message_ops = { CVY_GPU_ABI, message_launch, message_failure };
+extern "C" __attribute__((visibility("default"))) const struct cvy_gpu_message_ops cvy_gpu_message_ops = {
+	CVY_GPU_ABI,
+	message_launch,
+	message_failure,
+	cvy_gpu_receipt_promise,
+	cvy_gpu_receipt_promised,
+	cvy_gpu_receipt_answer,
+};

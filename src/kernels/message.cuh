@@ -165,6 +165,24 @@ static __device__ int cvy_message_enter(const struct cvy_gpu_call *c)
 	return err;
 }
 
+/*
+ * All threads: nothing more comes of messages @at and on, a warp's own: another may be through with what it lacks. Thread 0
+ * tells the host of the first that has no receipt.
+ */
+static __device__ __noinline__ void cvy_message_lost(const struct cvy_gpu_messages *all,
+						     const struct cvy_gpu_with *with, int way, int at, int err)
+{
+	int plain = at >= 0 ? at : with->first[way];
+
+	for (; !(threadIdx.x % 32) && at >= 0; at = all->message[at].next)
+		if (all->message[at].receipt)
+			cvy_message_failed(all, with->peer, way, at, err);
+	while (plain >= 0 && all->message[plain].receipt)
+		plain = all->message[plain].next;
+	if (!threadIdx.x && plain >= 0)
+		cvy_message_failed(all, with->peer, way, plain, err);
+}
+
 /* All threads of a CTA that was stopped, or came to a closed gate, or found that its peer is not there. */
 static __device__ __noinline__ void cvy_message_rest(struct cvy_message_run m)
 {
@@ -188,8 +206,8 @@ static __device__ __noinline__ void cvy_message_rest(struct cvy_message_run m)
 		}
 		stopped = __syncthreads_or(!err && cvy_message_serve(&m));
 	} while (stopped);
-	if (err && !threadIdx.x)
-		cvy_message_failed(m.all, m.with->peer, m.way, m.at >= 0 ? m.at : m.with->first[m.way], err);
+	if (err)
+		cvy_message_lost(m.all, m.with, m.way, m.at, err);
 	cvy_message_end(&m, how);
 }
 
@@ -223,6 +241,8 @@ static __device__ __noinline__ void cvy_message_own(const struct cvy_gpu_message
 			if (!threadIdx.x && !index)
 				cvy_message_failed(all, with->peer, CVY_GPU_TAKES, in, COVEY_ERR_MISMATCH);
 		} else {
+			if (!threadIdx.x && !index)
+				cvy_message_came(all, to, from->bytes, (uint32_t)from->tag);
 			for (uint64_t i = index * blockDim.x + threadIdx.x; i * 8 < from->bytes; i += step)
 				cvy_word_put(to->at, i, from->bytes, cvy_word_get(from->at, i, from->bytes));
 		}

@@ -64,12 +64,30 @@ static __device__ __forceinline__ void cvy_message_on(struct cvy_message_run *m,
 	m->at = cvy_message_at(m)->next;
 }
 
-/* One thread. The host is told of the first. */
+static __device__ __forceinline__ uint8_t *cvy_message_receipt(const struct cvy_gpu_messages *all,
+							       const struct cvy_gpu_message *x)
+{
+	return all->receipts + (size_t)(x->receipt - 1) * CVY_GPU_RECEIPT_LINE;
+}
+
+/* One thread. A receipt tells of its own message; of the others the host is told of the first. */
 static __device__ __noinline__ void cvy_message_failed(const struct cvy_gpu_messages *all, int peer, int way, int at,
 						       int err)
 {
-	atomicCAS((unsigned long long *)&all->call.control->failure, 0ull,
-		  (unsigned long long)CVY_GPU_FAILURE(err, peer, way == CVY_GPU_SENDS, all->message[at].tag));
+	if (all->message[at].receipt)
+		cvy_store_word(cvy_message_receipt(all, &all->message[at]), (uint32_t)err);
+	else
+		atomicCAS((unsigned long long *)&all->call.control->failure, 0ull,
+			  (unsigned long long)CVY_GPU_FAILURE(err, peer, way == CVY_GPU_SENDS, all->message[at].tag));
+}
+
+/* One thread: what came for a receive, if somebody has asked. */
+static __device__ __forceinline__ void cvy_message_came(const struct cvy_gpu_messages *all,
+							const struct cvy_gpu_message *x, uint64_t bytes, uint32_t tag)
+{
+	if (x->receipt)
+		cvy_store_packet(cvy_message_receipt(all, x) + offsetof(struct cvy_gpu_answer, bytes), bytes,
+				 (uint64_t)1 << 32 | tag);
 }
 
 /* Packets of its next piece that this thread has: which words of the message, and how many. 0: the warp has none there. */
@@ -238,8 +256,12 @@ static __device__ __forceinline__ int cvy_message_take_head(struct cvy_message_r
 		return 1;
 	m->bytes = all[0];
 	m->keeps = (x->tag == (int)(all[1] >> 32) || x->tag == COVEY_TAG_ANY) && m->bytes <= x->bytes;
-	if (!m->keeps && !m->index && !threadIdx.x)
-		cvy_message_failed(m->all, m->with->peer, m->way, m->at, COVEY_ERR_MISMATCH);
+	if (!m->index && !threadIdx.x) {
+		if (m->keeps)
+			cvy_message_came(m->all, x, m->bytes, (uint32_t)(all[1] >> 32));
+		else
+			cvy_message_failed(m->all, m->with->peer, m->way, m->at, COVEY_ERR_MISMATCH);
+	}
 	if (m->lanes == 1 && m->keeps && cvy_gpu_cell_has(m->bytes, i))
 		cvy_word_put(x->at, i - 1, m->bytes, word);
 	more = m->lanes == 1 ? cvy_gpu_cell_has(m->bytes, blockDim.x) : m->bytes <= CVY_GPU_CELL_MOST;
