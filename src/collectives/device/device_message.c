@@ -16,6 +16,7 @@ struct batch {
 	struct batch *next;
 	struct cvy_device *d;
 	struct CUstream_st *stream;
+	int captured; /* so is the stream */
 	int n;
 	struct cvy_gpu_messages all;
 	struct covey_result *result[CVY_GPU_MESSAGES];
@@ -30,13 +31,23 @@ static int refuse(struct cvy_device *d, int err, const struct cvy_device_message
 	return cvy_fail(d->box, err, m->peer, d->epoch, "%s: %s", m->sending ? "send" : "recv", why);
 }
 
+/* Asked once for a group of calls. */
+static int is_captured(struct cvy_device *d, const struct cvy_device_message *m)
+{
+	const struct batch *b = m->grouped ? kept : NULL;
+
+	while (b && b->d != d)
+		b = b->next;
+	return b && b->n && b->stream == m->stream ? b->captured : cvy_device_capturing(d, m->stream);
+}
+
 /* Epoch from which the peer has its rank; 0: captured, for any process that has the rank at replay. */
 static int since_of(struct cvy_device *d, const struct cvy_device_message *m, uint32_t *since)
 {
 	int admitted;
 
 	*since = 0;
-	if (cvy_device_capturing(d, m->stream))
+	if (is_captured(d, m))
 		return 0;
 	pthread_mutex_lock(&d->lock);
 	admitted = cvy_ranks_has(d->contributors, m->peer) && cvy_ranks_has(d->contributors, d->rank);
@@ -95,6 +106,7 @@ static int add(struct batch *b, const struct cvy_device_message *m, uint32_t sin
 			      "covey_group_start: on a device at most 128 messages are one group of calls");
 	if (b->stream != m->stream)
 		return refuse(b->d, COVEY_ERR_INVAL, m, "the calls of a group are for one stream");
+	b->captured = !since;
 	with = with_peer(b, m->peer, since);
 	way = m->sending ? CVY_GPU_SENDS : CVY_GPU_TAKES;
 	all[b->n] = (struct cvy_gpu_message){ m->at, m->bytes, m->tag, -1, 0 };
