@@ -461,6 +461,18 @@ struct cvy_gpu_messages {
 	struct cvy_gpu_message message[CVY_GPU_MESSAGES];
 };
 
+/* The same, of few. */
+#define CVY_GPU_FEW_MESSAGES 8
+#define CVY_GPU_FEW_PAIRS 4
+
+struct cvy_gpu_few_messages {
+	struct cvy_gpu_call call;
+	int32_t pairs;
+	uint8_t *receipts;
+	struct cvy_gpu_with with[CVY_GPU_FEW_PAIRS];
+	struct cvy_gpu_message message[CVY_GPU_FEW_MESSAGES];
+};
+
 CVY_GPU_BOTH static inline int cvy_gpu_is_uneven(int kind)
 {
 	return kind == CVY_GPU_ALLGATHERV || kind == CVY_GPU_ALLTOALLV;
