@@ -806,16 +806,19 @@ COVEY_API int covey_device_peers(struct covey_group *group, struct covey_device_
  *   a send succeeded               @buf is free; the message may not have been received
  *   sent before the receive        short messages may be, none must be    about 1 MB
  *   to itself                      yes                                    both calls in one group of calls
- *   _start forms                   yes                                    UNSUPPORTED
+ *   _start forms                   yes                                    as those of collectives: the work is decided
+ *                                                                         when the stream has passed the launch
  *   @peer on another host          yes                                    UNSUPPORTED
  *   one group of calls             any number                             one launch at its end: at most 128 (else
- *                                                                         UNSUPPORTED), of one stream
+ *                                                                         UNSUPPORTED), of one stream. A wait for a
+ *                                                                         work before that end: INVAL
  *   covey_leave()                  waits until they are received          does not wait
- *   outcome                        @result                                covey_device_result()
+ *   outcome                        @result                                covey_device_result(); of a _start form its
+ *                                                                         work alone
  *
  * On a device a call launches a kernel on @stream and returns. The kernel holds the stream until the message is
- * through. In @result `bytes` and `tag` are the call's. Two ranks that each first send more than about 1 MB to the
- * other deadlock, unless the calls are in one group of calls.
+ * through. In @result `bytes` and `tag` are the call's; in the work of a receive they are those of the message. Two
+ * ranks that each first send more than about 1 MB to the other deadlock, unless the calls are in one group of calls.
  *
  * Threads: any, at any time; the order of messages is then that of the calls. On a device as collectives.
  * Errors:  INVAL, PEER, TRUNCATED, NOMEM, FENCED, CLOSED, ABORTED; of a launch INVAL, PEER, UNSUPPORTED

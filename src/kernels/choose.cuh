@@ -23,7 +23,7 @@ const void *cvy_gpu_levels_int32(const struct cvy_gpu_call *call);
 const void *cvy_gpu_levels_other(const struct cvy_gpu_call *call);
 const void *cvy_gpu_place(const struct cvy_gpu_call *call);	    /* place.cu: the others */
 const void *cvy_gpu_uneven_kernel(const struct cvy_gpu_call *call); /* uneven.cu */
-const void *cvy_gpu_message_kernel(void);			    /* message.cu */
+const void *cvy_gpu_message_kernel(int few);			    /* message.cu */
 
 template <typename BODY> static const void *cvy_kernel(void)
 {

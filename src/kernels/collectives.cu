@@ -56,7 +56,7 @@ const void *cvy_gpu_kernel(const struct cvy_gpu_call *call)
 	if (call->kind == CVY_GPU_ADMIT)
 		return call->joins ? (const void *)cvy_join : cvy_kernel<cvy_body_admit>();
 	if (call->kind == CVY_GPU_MESSAGE)
-		return cvy_gpu_message_kernel();
+		return cvy_gpu_message_kernel(call->rows == 1);
 	if (cvy_gpu_is_uneven(call->kind))
 		return cvy_gpu_uneven_kernel(call);
 	return cvy_gpu_folds(call->kind) ? folding(call) : cvy_gpu_place(call);

@@ -13,7 +13,7 @@
 extern "C" {
 #endif
 
-#define CVY_GPU_ABI_VERSION 22
+#define CVY_GPU_ABI_VERSION 23
 #define CVY_GPU_ABI (CVY_GPU_ABI_VERSION | CVY_GPU_RANKS << 16) /* one library may be of a build for other ranks */
 #define CVY_GPU_SYMBOL "cvy_gpu_ops"
 
@@ -150,10 +150,17 @@ struct cvy_gpu_ep_ops {
 
 struct cvy_gpu_message_ops {
 	uint32_t abi;
-	/* messages has pairs, of which `lanes` are this function's; so is the call but for its rank. */
+	/* messages has pairs, of which `lanes` are this function's; so are `receipts`, and the call but for its rank. */
 	int (*launch)(struct cvy_gpu *gpu, struct cvy_gpu_messages *messages, struct CUstream_st *stream);
 	/* CVY_GPU_FAILURE of the first message that failed since this was called before, 0: none. Any thread, one at a time. */
 	int (*failure)(struct cvy_gpu *gpu, uint64_t *failure);
+
+	/* A receipt is for a message that will be launched. Returns its number, for struct cvy_gpu_message. */
+	int (*promise)(struct cvy_gpu *gpu, struct cvy_gpu_receipt *receipt);
+	/* Behind the launch, on its stream; @err: it was not launched, and that is the outcome. */
+	void (*promised)(struct cvy_gpu *gpu, struct cvy_gpu_receipt *receipt, struct CUstream_st *stream, int err);
+	/* AGAIN: it is not launched, or the stream has not come past it. Any thread. */
+	int (*answer)(struct cvy_gpu *gpu, struct cvy_gpu_receipt *receipt, struct cvy_gpu_answer *out);
 };
 
 #ifdef __cplusplus

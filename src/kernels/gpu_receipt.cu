@@ -1,26 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Receipts: what an operation has left, for a host that does not wait for the stream. The stream copies the outcome to
- * pinned memory behind the operation's kernel, then comes to an event.
+ * pinned memory behind the operation's kernel, then comes to an event. Outcomes of messages are their own: the kernel
+ * stores each of them in its receipt. In a group of calls a receipt is there before the launch: it is promised.
  */
 #include "gpu_state.cuh"
 
 #include <pthread.h>
-
-#define LINE 128 /* bytes that one outcome has for itself */
 
 enum state { FREE, HELD, DROPPED /* given back, and the stream may still write there */ };
 
 struct cvy_gpu_receipt {
 	enum state state;
 	int posted;
+	int promised; /* a launch that is to come will post it */
 	cudaEvent_t event;
-	struct cvy_gpu_status *outcome;
+	union {
+		struct cvy_gpu_status *outcome;
+		struct cvy_gpu_answer *answer;
+	};
 };
+
+static_assert(sizeof(struct cvy_gpu_status) <= CVY_GPU_RECEIPT_LINE, "one outcome has a line for itself");
 
 struct cvy_gpu_receipts {
 	pthread_mutex_t lock; /* of all states */
 	uint8_t *outcomes;    /* pinned */
+	uint8_t *seen;	      /* the same, as kernels see it */
 	struct cvy_gpu_receipt receipt[CVY_GPU_RECEIPTS];
 };
 
@@ -33,9 +39,14 @@ int cvy_gpu_receipts_open(struct cvy_gpu *gpu)
 		return fail(gpu, COVEY_ERR_NOMEM, "no memory for receipts");
 	pthread_mutex_init(&all->lock, NULL);
 	gpu->receipts = all;
-	err = check(gpu, cudaHostAlloc((void **)&all->outcomes, (size_t)CVY_GPU_RECEIPTS * LINE, 0), "pinned memory");
+	err = check(gpu,
+		    cudaHostAlloc((void **)&all->outcomes, (size_t)CVY_GPU_RECEIPTS * CVY_GPU_RECEIPT_LINE,
+				  cudaHostAllocMapped),
+		    "pinned memory");
+	if (!err)
+		err = check(gpu, cudaHostGetDevicePointer((void **)&all->seen, all->outcomes, 0), "pinned memory");
 	for (int i = 0; !err && i < CVY_GPU_RECEIPTS; i++)
-		all->receipt[i].outcome = (struct cvy_gpu_status *)(all->outcomes + (size_t)i * LINE);
+		all->receipt[i].outcome = (struct cvy_gpu_status *)(all->outcomes + (size_t)i * CVY_GPU_RECEIPT_LINE);
 	return err;
 }
 
@@ -54,12 +65,20 @@ void cvy_gpu_receipts_close(struct cvy_gpu *gpu)
 	gpu->receipts = NULL;
 }
 
+uint8_t *cvy_gpu_receipts_at(struct cvy_gpu *gpu)
+{
+	return gpu->receipts->seen;
+}
+
 /* Has the stream come past it? Another thread may be capturing a graph, which a plain question would spoil. */
 static cudaError_t look(const struct cvy_gpu_receipt *r)
 {
 	enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-	cudaError_t got = cudaThreadExchangeStreamCaptureMode(&mode);
+	cudaError_t got;
 
+	if (__atomic_load_n(&r->promised, __ATOMIC_ACQUIRE))
+		return cudaErrorNotReady;
+	got = cudaThreadExchangeStreamCaptureMode(&mode);
 	if (got != cudaSuccess)
 		return got;
 	got = cudaEventQuery(r->event);
@@ -136,6 +155,40 @@ int cvy_gpu_receipt_look(struct cvy_gpu *gpu, struct cvy_gpu_receipt *r, struct 
 void cvy_gpu_receipt_free(struct cvy_gpu *gpu, struct cvy_gpu_receipt *r)
 {
 	pthread_mutex_lock(&gpu->receipts->lock);
-	r->state = r->posted ? DROPPED : FREE;
+	r->state = r->posted || r->promised ? DROPPED : FREE;
 	pthread_mutex_unlock(&gpu->receipts->lock);
+}
+
+/* ---- of messages ---- */
+
+int cvy_gpu_receipt_promise(struct cvy_gpu *gpu, struct cvy_gpu_receipt *r)
+{
+	memset(r->answer, 0, sizeof(*r->answer));
+	__atomic_store_n(&r->promised, 1, __ATOMIC_RELAXED);
+	return (int)(r - gpu->receipts->receipt) + 1;
+}
+
+void cvy_gpu_receipt_promised(struct cvy_gpu *gpu, struct cvy_gpu_receipt *r, struct CUstream_st *stream, int err)
+{
+	if (!err)
+		err = check(gpu, cudaEventRecord(r->event, stream), "an event behind the message");
+	if (err)
+		r->answer->status = err;
+	pthread_mutex_lock(&gpu->receipts->lock);
+	r->posted = !err;
+	__atomic_store_n(&r->promised, 0, __ATOMIC_RELEASE);
+	if (err && r->state == DROPPED)
+		r->state = FREE;
+	pthread_mutex_unlock(&gpu->receipts->lock);
+}
+
+int cvy_gpu_receipt_answer(struct cvy_gpu *gpu, struct cvy_gpu_receipt *r, struct cvy_gpu_answer *out)
+{
+	cudaError_t got = look(r);
+
+	if (got == cudaErrorNotReady)
+		return COVEY_ERR_AGAIN;
+	if (got == cudaSuccess)
+		*out = *r->answer;
+	return check(gpu, got, "a message");
 }

@@ -32,6 +32,7 @@
 #define CVY_GPU_THREADS 512   /* of a CTA, at most */
 #define CVY_GPU_PACKET 16
 #define CVY_GPU_RECEIPTS 256 /* works of a device at a time (gpu_receipt.cu) */
+#define CVY_GPU_RECEIPT_LINE 128
 #define CVY_GPU_MAPPINGS (CVY_GPU_RANKS * CVY_GPU_GENERATIONS)
 #define CVY_GPU_SLOT ((size_t)CVY_GPU_ROWS * CVY_GPU_THREADS * CVY_GPU_PACKET)
 #define CVY_GPU_PARITIES 2 /* slots of a lane and round: step k uses k % 2 */
@@ -428,8 +429,17 @@ struct cvy_gpu_uneven {
 struct cvy_gpu_message {
 	uint8_t *at; /* of a send it is only read */
 	uint64_t bytes;
-	int32_t tag;  /* of a receive: -1: any */
-	int32_t next; /* of the same pair and direction; -1: it is the last */
+	int32_t tag;	 /* of a receive: -1: any */
+	int16_t next;	 /* of the same pair and direction; -1: it is the last */
+	int16_t receipt; /* number of the receipt that takes its outcome, from 1 on; 0: none has been asked for */
+};
+
+/* In a receipt: what became of a message. The host clears it before the launch. */
+struct cvy_gpu_answer {
+	int32_t status, zero;
+	uint64_t nothing;
+	uint64_t bytes; /* of a receive that has been matched: those of the message, and its tag */
+	int32_t tag, came;
 };
 
 /* Those with one rank. */
@@ -446,8 +456,21 @@ struct cvy_gpu_with {
 struct cvy_gpu_messages {
 	struct cvy_gpu_call call; /* lanes: as many CTAs are launched for each way; buffers and form are nothing to it */
 	int32_t pairs;
+	uint8_t *receipts; /* one each CVY_GPU_RECEIPT_LINE bytes */
 	struct cvy_gpu_with with[CVY_GPU_RANKS];
 	struct cvy_gpu_message message[CVY_GPU_MESSAGES];
+};
+
+/* The same, of few. */
+#define CVY_GPU_FEW_MESSAGES 8
+#define CVY_GPU_FEW_PAIRS 4
+
+struct cvy_gpu_few_messages {
+	struct cvy_gpu_call call;
+	int32_t pairs;
+	uint8_t *receipts;
+	struct cvy_gpu_with with[CVY_GPU_FEW_PAIRS];
+	struct cvy_gpu_message message[CVY_GPU_FEW_MESSAGES];
 };
 
 CVY_GPU_BOTH static inline int cvy_gpu_is_uneven(int kind)

@@ -57,15 +57,38 @@ static int shape(const struct cvy_gpu *gpu, struct cvy_gpu_messages *m)
 	return room > 0;
 }
 
-const void *cvy_gpu_message_kernel(void)
+const void *cvy_gpu_message_kernel(int few)
 {
-	return (const void *)cvy_messages;
+	return few ? (const void *)cvy_messages<struct cvy_gpu_few_messages>
+		   : (const void *)cvy_messages<struct cvy_gpu_messages>;
+}
+
+static int are_few(const struct cvy_gpu_messages *m)
+{
+	int most = -1;
+
+	for (int i = 0; i < m->pairs; i++)
+		for (int way = 0; way < CVY_GPU_WAYS; way++)
+			for (int at = m->with[i].first[way]; at >= 0; at = m->message[at].next)
+				most = at > most ? at : most;
+	return m->pairs <= CVY_GPU_FEW_PAIRS && most < CVY_GPU_FEW_MESSAGES;
+}
+
+static void copy_few(struct cvy_gpu_few_messages *to, const struct cvy_gpu_messages *from)
+{
+	to->call = from->call;
+	to->pairs = from->pairs;
+	to->receipts = from->receipts;
+	memcpy(to->with, from->with, sizeof(to->with));
+	memcpy(to->message, from->message, sizeof(to->message));
 }
 
 static int message_launch(struct cvy_gpu *gpu, struct cvy_gpu_messages *messages, struct CUstream_st *stream)
 {
 	struct cvy_gpu_call *call = &messages->call;
-	void *args[] = { messages };
+	const int is_few = are_few(messages);
+	struct cvy_gpu_few_messages few;
+	void *args[] = { is_few ? (void *)&few : messages };
 	int was, err;
 
 	if (!shape(gpu, messages))
@@ -74,8 +97,11 @@ static int message_launch(struct cvy_gpu *gpu, struct cvy_gpu_messages *messages
 	if (err)
 		return err;
 	call->kind = CVY_GPU_MESSAGE;
+	messages->receipts = cvy_gpu_receipts_at(gpu);
+	if (is_few)
+		copy_few(&few, messages);
 	return cvy_gpu_end(gpu,
-			   cvy_gpu_launch_kernel(gpu, cvy_gpu_message_kernel(),
+			   cvy_gpu_launch_kernel(gpu, cvy_gpu_message_kernel(is_few),
 						 messages->pairs * CVY_GPU_WAYS * call->lanes, call->threads, args, 0,
 						 stream),
 			   "launching messages", was);
@@ -94,5 +120,11 @@ static int message_failure(struct cvy_gpu *gpu, uint64_t *failure)
 	return err;
 }
 
-extern "C" __attribute__((visibility("default")))
-const struct cvy_gpu_message_ops cvy_gpu_message_ops = { CVY_GPU_ABI, message_launch, message_failure };
+extern "C" __attribute__((visibility("default"))) const struct cvy_gpu_message_ops cvy_gpu_message_ops = {
+	CVY_GPU_ABI,
+	message_launch,
+	message_failure,
+	cvy_gpu_receipt_promise,
+	cvy_gpu_receipt_promised,
+	cvy_gpu_receipt_answer,
+};

@@ -25,7 +25,7 @@ struct cvy_message_words {
 
 static __device__ __forceinline__ struct cvy_gpu_flow *cvy_message_flow(const struct cvy_message_run *m)
 {
-	return &m->all->call.control->flow[m->with->peer][m->way];
+	return &m->all.call->control->flow[m->with->peer][m->way];
 }
 
 /*
@@ -35,7 +35,7 @@ static __device__ __forceinline__ struct cvy_gpu_flow *cvy_message_flow(const st
 static __device__ __forceinline__ void cvy_message_read(struct cvy_message_run *m, int enters,
 							struct cvy_message_words *words)
 {
-	struct cvy_gpu_control *control = m->all->call.control;
+	struct cvy_gpu_control *control = m->all.call->control;
 
 	if (!threadIdx.x) {
 		const uint8_t *flow = (const uint8_t *)cvy_message_flow(m);
@@ -67,7 +67,7 @@ static __device__ __forceinline__ void cvy_message_read(struct cvy_message_run *
 /* All threads, by words of a view: is the peer the same process? 0, or the reason why the message cannot go on. */
 static __device__ __forceinline__ int cvy_message_peer(struct cvy_message_run *m, const struct cvy_message_words *words)
 {
-	const struct cvy_gpu_call *c = &m->all->call;
+	const struct cvy_gpu_call *c = m->all.call;
 	const uint64_t want = m->since ? m->since : words->flow.begun ? words->flow.begun : m->with->since;
 
 	if (!cvy_has(m->r.lane.mask, m->with->peer) || !cvy_has(m->r.lane.mask, c->rank) ||
@@ -112,7 +112,7 @@ static __device__ __forceinline__ int cvy_message_count(struct cvy_message_run *
 		cvy_store_packet(flow + 32, 0, 0);
 	if (tells) {
 		m->credit = m->cell;
-		cvy_store_word(cvy_to(&m->all->call, &m->r, m->with->peer) + CVY_GPU_CREDIT, m->cell);
+		cvy_store_word(cvy_to(m->all.call, &m->r, m->with->peer) + CVY_GPU_CREDIT, m->cell);
 	}
 	if (m->since) {
 		cvy_store_packet(flow, m->since, m->cell);
@@ -147,7 +147,7 @@ static __device__ __forceinline__ void cvy_message_end(struct cvy_message_run *m
 	if (left + 1 == (unsigned long long)m->lanes && cvy_message_count(m, how == CVY_MESSAGE_WHOLE) && lands)
 		__threadfence_system();
 	if (lands)
-		atomicAdd((unsigned long long *)&m->all->call.control->entered, 0ull - 1ull);
+		atomicAdd((unsigned long long *)&m->all.call->control->entered, 0ull - 1ull);
 }
 
 /* All threads: counted in if the gate is open, else after a wait. 0, or the reason why it may not enter. */
@@ -165,11 +165,29 @@ static __device__ int cvy_message_enter(const struct cvy_gpu_call *c)
 	return err;
 }
 
+/*
+ * All threads: nothing more comes of messages @at and on, a warp's own: another may be through with what it lacks. Thread 0
+ * tells the host of the first that has no receipt.
+ */
+static __device__ __noinline__ void cvy_message_lost(struct cvy_message_all all, const struct cvy_gpu_with *with,
+						     int way, int at, int err)
+{
+	int plain = at >= 0 ? at : with->first[way];
+
+	for (; !(threadIdx.x % 32) && at >= 0; at = all.message[at].next)
+		if (all.message[at].receipt)
+			cvy_message_failed(all, with->peer, way, at, err);
+	while (plain >= 0 && all.message[plain].receipt)
+		plain = all.message[plain].next;
+	if (!threadIdx.x && plain >= 0)
+		cvy_message_failed(all, with->peer, way, plain, err);
+}
+
 /* All threads of a CTA that was stopped, or came to a closed gate, or found that its peer is not there. */
 static __device__ __noinline__ void cvy_message_rest(struct cvy_message_run m)
 {
 	__shared__ struct cvy_message_words words;
-	const struct cvy_gpu_call *c = &m.all->call;
+	const struct cvy_gpu_call *c = m.all.call;
 	enum cvy_message_how how;
 	int err, stopped;
 
@@ -188,8 +206,8 @@ static __device__ __noinline__ void cvy_message_rest(struct cvy_message_run m)
 		}
 		stopped = __syncthreads_or(!err && cvy_message_serve(&m));
 	} while (stopped);
-	if (err && !threadIdx.x)
-		cvy_message_failed(m.all, m.with->peer, m.way, m.at >= 0 ? m.at : m.with->first[m.way], err);
+	if (err)
+		cvy_message_lost(m.all, m.with, m.way, m.at, err);
 	cvy_message_end(&m, how);
 }
 
@@ -210,19 +228,21 @@ static __device__ __forceinline__ void cvy_message_pair(struct cvy_message_run *
 }
 
 /* Messages of a rank to itself: the host has checked that there are as many receives. */
-static __device__ __noinline__ void cvy_message_own(const struct cvy_gpu_messages *all, const struct cvy_gpu_with *with,
+static __device__ __noinline__ void cvy_message_own(struct cvy_message_all all, const struct cvy_gpu_with *with,
 						    unsigned index)
 {
 	const unsigned step = with->lanes[CVY_GPU_SENDS] * blockDim.x;
 	int out = with->first[CVY_GPU_SENDS], in = with->first[CVY_GPU_TAKES];
 
 	while (out >= 0) {
-		const struct cvy_gpu_message *from = &all->message[out], *to = &all->message[in];
+		const struct cvy_gpu_message *from = &all.message[out], *to = &all.message[in];
 
 		if ((to->tag != from->tag && to->tag != COVEY_TAG_ANY) || from->bytes > to->bytes) {
 			if (!threadIdx.x && !index)
 				cvy_message_failed(all, with->peer, CVY_GPU_TAKES, in, COVEY_ERR_MISMATCH);
 		} else {
+			if (!threadIdx.x && !index)
+				cvy_message_came(all, to, from->bytes, (uint32_t)from->tag);
 			for (uint64_t i = index * blockDim.x + threadIdx.x; i * 8 < from->bytes; i += step)
 				cvy_word_put(to->at, i, from->bytes, cvy_word_get(from->at, i, from->bytes));
 		}
@@ -232,28 +252,36 @@ static __device__ __noinline__ void cvy_message_own(const struct cvy_gpu_message
 }
 
 /* Each way of a pair has as many CTAs as that which needs most; those that it has no use for end at once. */
-static __global__ void __launch_bounds__(CVY_GPU_THREADS, 1)
-	cvy_messages(const __grid_constant__ struct cvy_gpu_messages all)
+static __device__ __forceinline__ void cvy_message_cta(struct cvy_message_all all, const struct cvy_gpu_with *with)
 {
-	const unsigned way = blockIdx.x / (unsigned)all.call.lanes, index = blockIdx.x % (unsigned)all.call.lanes;
-	const struct cvy_gpu_with *with = &all.with[way / CVY_GPU_WAYS];
+	const unsigned lanes = (unsigned)all.call->lanes, way = blockIdx.x / lanes, index = blockIdx.x % lanes;
 	struct cvy_message_run m = {};
 
 	cvy_wait_for_stream();
-	m.all = &all;
+	with += way / CVY_GPU_WAYS;
+	m.all = all;
 	m.with = with;
 	m.way = (int)(way % CVY_GPU_WAYS);
 	m.lanes = with->lanes[m.way];
 	m.index = (int)index;
 	m.at = with->first[m.way];
-	m.r.watch.control = all.call.control;
-	m.r.watch.mailbox = all.call.mailbox;
+	m.r.watch.control = all.call->control;
+	m.r.watch.mailbox = all.call->mailbox;
 	if (m.index >= m.lanes)
 		return;
-	if (with->peer != all.call.rank)
+	if (with->peer != all.call->rank)
 		cvy_message_pair(&m);
 	else if (m.way == CVY_GPU_SENDS)
-		cvy_message_own(&all, with, index);
+		cvy_message_own(all, with, index);
+}
+
+/* Kernels for few messages, which most launches have, and for as many as there may be: arguments take time. */
+template <typename ARGS>
+static __global__ void __launch_bounds__(CVY_GPU_THREADS, 1) cvy_messages(const __grid_constant__ ARGS args)
+{
+	const struct cvy_message_all all = { &args.call, args.message, args.receipts };
+
+	cvy_message_cta(all, args.with);
 }
 
 #endif

@@ -13,9 +13,16 @@
 
 #include "step.cuh"
 
+/* Of a launch. */
+struct cvy_message_all {
+	const struct cvy_gpu_call *call;
+	const struct cvy_gpu_message *message;
+	uint8_t *receipts;
+};
+
 /* Alike in all threads, but for what is a warp's own. */
 struct cvy_message_run {
-	const struct cvy_gpu_messages *all;
+	struct cvy_message_all all;
 	const struct cvy_gpu_with *with;
 	struct cvy_lane_run r; /* words of the view; and the watch */
 	int way, lanes, index; /* of the way, and this CTA's among them */
@@ -33,7 +40,7 @@ struct cvy_message_run {
 
 static __device__ __forceinline__ const struct cvy_gpu_message *cvy_message_at(const struct cvy_message_run *m)
 {
-	return &m->all->message[m->at];
+	return &m->all.message[m->at];
 }
 
 static __device__ __forceinline__ uint64_t cvy_message_warps(const struct cvy_message_run *m)
@@ -64,12 +71,29 @@ static __device__ __forceinline__ void cvy_message_on(struct cvy_message_run *m,
 	m->at = cvy_message_at(m)->next;
 }
 
-/* One thread. The host is told of the first. */
-static __device__ __noinline__ void cvy_message_failed(const struct cvy_gpu_messages *all, int peer, int way, int at,
-						       int err)
+static __device__ __forceinline__ uint8_t *cvy_message_receipt(struct cvy_message_all all,
+							       const struct cvy_gpu_message *x)
 {
-	atomicCAS((unsigned long long *)&all->call.control->failure, 0ull,
-		  (unsigned long long)CVY_GPU_FAILURE(err, peer, way == CVY_GPU_SENDS, all->message[at].tag));
+	return all.receipts + (size_t)(x->receipt - 1) * CVY_GPU_RECEIPT_LINE;
+}
+
+/* One thread. A receipt tells of its own message; of the others the host is told of the first. */
+static __device__ __noinline__ void cvy_message_failed(struct cvy_message_all all, int peer, int way, int at, int err)
+{
+	if (all.message[at].receipt)
+		cvy_store_word(cvy_message_receipt(all, &all.message[at]), (uint32_t)err);
+	else
+		atomicCAS((unsigned long long *)&all.call->control->failure, 0ull,
+			  (unsigned long long)CVY_GPU_FAILURE(err, peer, way == CVY_GPU_SENDS, all.message[at].tag));
+}
+
+/* One thread: what came for a receive, if somebody has asked. */
+static __device__ __forceinline__ void cvy_message_came(struct cvy_message_all all, const struct cvy_gpu_message *x,
+							uint64_t bytes, uint32_t tag)
+{
+	if (x->receipt)
+		cvy_store_packet(cvy_message_receipt(all, x) + offsetof(struct cvy_gpu_answer, bytes), bytes,
+				 (uint64_t)1 << 32 | tag);
 }
 
 /* Packets of its next piece that this thread has: which words of the message, and how many. 0: the warp has none there. */
@@ -102,7 +126,7 @@ static __device__ __forceinline__ unsigned cvy_message_gate(const struct cvy_mes
 {
 	if (!CVY_GUARDED || m->next & 3 * cvy_message_warps(m))
 		return m->r.watch.open;
-	return cvy_gate(m->all->call.control);
+	return cvy_gate(m->all.call->control);
 }
 
 /* ---- what is sent ---- */
@@ -130,7 +154,7 @@ static __device__ __forceinline__ uint64_t cvy_message_word(const struct cvy_mes
 /* All threads. 1: stopped. */
 static __device__ __forceinline__ int cvy_message_push_cell(struct cvy_message_run *m, const struct cvy_gpu_message *x)
 {
-	const struct cvy_gpu_call *c = &m->all->call;
+	const struct cvy_gpu_call *c = m->all.call;
 	const uint64_t tag = m->cell + 1;
 	uint8_t *cell = cvy_to(c, &m->r, m->with->peer) + cvy_gpu_cell_at(m->cell);
 
@@ -148,7 +172,7 @@ static __device__ __forceinline__ int cvy_message_push_cell(struct cvy_message_r
 /* All threads of a warp: its next piece. 1: stopped, and nothing of it is sent. */
 static __device__ __forceinline__ int cvy_message_push(struct cvy_message_run *m, const struct cvy_gpu_message *x)
 {
-	const struct cvy_gpu_call *c = &m->all->call;
+	const struct cvy_gpu_call *c = m->all.call;
 	const uint8_t *given = cvy_from(c, &m->r, m->with->peer) + cvy_gpu_given_at(m->next);
 	uint8_t *piece = cvy_to(c, &m->r, m->with->peer) + cvy_gpu_piece_at(m->next);
 	const unsigned gate = cvy_message_gate(m);
@@ -223,7 +247,7 @@ static __device__ __forceinline__ int cvy_message_take_head(struct cvy_message_r
 {
 	__shared__ uint64_t heads[2][2]; /* one is written while some read the other */
 	const struct cvy_gpu_message *x = cvy_message_at(m);
-	const uint8_t *cell = cvy_from(&m->all->call, &m->r, m->with->peer) + cvy_gpu_cell_at(m->cell);
+	const uint8_t *cell = cvy_from(m->all.call, &m->r, m->with->peer) + cvy_gpu_cell_at(m->cell);
 	const unsigned i = m->lanes == 1 && threadIdx.x < CVY_GPU_CELL_PACKETS ? threadIdx.x : 0;
 	uint64_t head[2] = { 0, 0 }, *all = heads[m->cell & 1], word = 0;
 	int stopped = 0, more;
@@ -238,8 +262,12 @@ static __device__ __forceinline__ int cvy_message_take_head(struct cvy_message_r
 		return 1;
 	m->bytes = all[0];
 	m->keeps = (x->tag == (int)(all[1] >> 32) || x->tag == COVEY_TAG_ANY) && m->bytes <= x->bytes;
-	if (!m->keeps && !m->index && !threadIdx.x)
-		cvy_message_failed(m->all, m->with->peer, m->way, m->at, COVEY_ERR_MISMATCH);
+	if (!m->index && !threadIdx.x) {
+		if (m->keeps)
+			cvy_message_came(m->all, x, m->bytes, (uint32_t)(all[1] >> 32));
+		else
+			cvy_message_failed(m->all, m->with->peer, m->way, m->at, COVEY_ERR_MISMATCH);
+	}
 	if (m->lanes == 1 && m->keeps && cvy_gpu_cell_has(m->bytes, i))
 		cvy_word_put(x->at, i - 1, m->bytes, word);
 	more = m->lanes == 1 ? cvy_gpu_cell_has(m->bytes, blockDim.x) : m->bytes <= CVY_GPU_CELL_MOST;
@@ -259,7 +287,7 @@ static __device__ __forceinline__ int cvy_message_take_head(struct cvy_message_r
 static __device__ __forceinline__ int cvy_message_take(struct cvy_message_run *m)
 {
 	const struct cvy_gpu_message *x = cvy_message_at(m);
-	const struct cvy_gpu_call *c = &m->all->call;
+	const struct cvy_gpu_call *c = m->all.call;
 	const uint8_t *piece = cvy_from(c, &m->r, m->with->peer) + cvy_gpu_piece_at(m->next);
 	const unsigned gate = cvy_message_gate(m);
 	uint64_t v[CVY_GPU_ROWS][2], word[CVY_GPU_ROWS];

@@ -128,8 +128,8 @@ void cvy_nccl_nap(struct ncclComm *comm);
 ncclResult_t cvy_nccl_device_enter(const struct ncclComm *comm, int *was);
 void cvy_nccl_device_leave(const struct ncclComm *comm, int was);
 /* Before and after what is launched on a stream, on the device. */
-ncclResult_t cvy_nccl_stream_before(struct ncclComm *comm, cudaStream_t stream);
-ncclResult_t cvy_nccl_stream_after(struct ncclComm *comm, cudaStream_t stream);
+ncclResult_t cvy_nccl_stream_before(struct ncclComm *comm, cudaStream_t stream, int *captured);
+ncclResult_t cvy_nccl_stream_after(struct ncclComm *comm, cudaStream_t stream, int captured);
 /* @waiting waits for what is on @done now. */
 ncclResult_t cvy_nccl_stream_wait(cudaStream_t waiting, cudaStream_t done);
 /* Waits until what was launched has ended, or a rank is lost. It lets go of the lock while it sleeps. */

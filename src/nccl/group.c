@@ -62,11 +62,12 @@ static ncclResult_t check(struct cvy_nccl_call *c)
 
 static ncclResult_t run_on_device(const struct cvy_nccl_call *c)
 {
-	ncclResult_t r = cvy_nccl_stream_before(c->comm, c->stream);
+	int captured;
+	ncclResult_t r = cvy_nccl_stream_before(c->comm, c->stream, &captured);
 
 	if (!r)
 		r = cvy_nccl_launch(c);
-	return r ? r : cvy_nccl_stream_after(c->comm, c->stream);
+	return r ? r : cvy_nccl_stream_after(c->comm, c->stream, captured);
 }
 
 /* Under the lock. */
@@ -168,15 +169,15 @@ static ncclResult_t run_round(const struct cvy_nccl_call *first, int round)
 
 static ncclResult_t run_messages_of(const struct cvy_nccl_call *first)
 {
-	int rounds = number_rounds(first->comm);
-	ncclResult_t r = cvy_nccl_stream_before(first->comm, first->stream);
+	int rounds = number_rounds(first->comm), captured;
+	ncclResult_t r = cvy_nccl_stream_before(first->comm, first->stream, &captured);
 
 	if (!r)
 		r = meet(first, 1);
 	for (int round = 0; round < rounds && !r; round++)
 		r = run_round(first, round);
 	if (!r)
-		r = cvy_nccl_stream_after(first->comm, first->stream);
+		r = cvy_nccl_stream_after(first->comm, first->stream, captured);
 	return r ? r : meet(first, 0);
 }
 

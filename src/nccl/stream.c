@@ -42,26 +42,22 @@ static ncclResult_t need_event(struct ncclComm *comm)
 }
 
 /* A captured launch runs with its graph, and not between calls: its order is the caller's. */
-ncclResult_t cvy_nccl_stream_before(struct ncclComm *comm, cudaStream_t stream)
+ncclResult_t cvy_nccl_stream_before(struct ncclComm *comm, cudaStream_t stream, int *captured)
 {
-	ncclResult_t r;
-	int captured;
+	ncclResult_t r = is_captured(stream, captured);
 
-	if (!comm->launched) /* always, since another stream may have the handle of one that was destroyed */
-		return ncclSuccess;
-	r = is_captured(stream, &captured);
-	if (!r && !captured)
+	/* Also where it is the last one's handle: another stream may have that of one that was destroyed. */
+	if (!r && !*captured && comm->launched)
 		r = cvy_nccl_cuda(cudaStreamWaitEvent(stream, comm->done, 0), "cudaStreamWaitEvent");
 	return r;
 }
 
-ncclResult_t cvy_nccl_stream_after(struct ncclComm *comm, cudaStream_t stream)
+ncclResult_t cvy_nccl_stream_after(struct ncclComm *comm, cudaStream_t stream, int captured)
 {
-	int captured;
-	ncclResult_t r = is_captured(stream, &captured);
+	ncclResult_t r;
 
-	if (r || captured)
-		return r;
+	if (captured)
+		return ncclSuccess;
 	r = need_event(comm);
 	if (!r)
 		r = cvy_nccl_cuda(cudaEventRecord(comm->done, stream), "cudaEventRecord");

@@ -3,13 +3,15 @@
  * Sends and receives on device memory, under ep-run. Each message is of bytes that say who sent it, in which step and as
  * what, its room is surrounded by others that must stay; so what arrives is right, or is not there and the host is told.
  * Every step: sizes about the borders of cells, pieces and the ring between all pairs, both ways in one group of calls; a ring of
- * sends; several of a pair in a group; launches of few CTAs against many; to itself; what does not match; a graph that was captured once; and after each an allreduce, which must be exact as ever.
+ * sends; several of a pair in a group; launches of few CTAs against many; to itself; what does not match; works; a graph that was
+ * captured once; and after each an allreduce, which must be exact as ever.
  *
  * With `--kill RANK@STEP` that rank waits, in that step, until the others receive from it what it never sends, while large
  * messages are under way between all; then it dies (--early: at a random moment of them). Messages between survivors arrive,
  * those with the dead end with PEER. With --restart on-failure its replacement comes in, and all go on until `--steps` whole
  * steps have passed since; with `--without 1` nobody comes, and nothing but the removal ends what waits for the dead. With
- * `--extend 1` one more rank comes in at last, and as many steps follow.
+ * `--extend 1` one more rank comes in at last, and as many steps follow. With `--abort 1` all abort at the end, while a
+ * receive waits.
  *
  *	ep-run -n 3 --restart on-failure -- ./gpu-message --kill 1@2 --steps 2
  */
@@ -24,7 +26,7 @@
 #define EDGE 32		  /* before and behind it */
 #define PAD 0xc5
 
-static int early, without, extends, died, captured_from;
+static int early, without, extends, aborts, died, captured_from;
 static uint8_t *host, *in, *out; /* ROOM for each rank */
 static int *sums;
 static uint64_t members, lost;
@@ -297,23 +299,166 @@ static void sides(void)
 
 static void refused(void)
 {
-	struct covey_work *work;
-
-	if (covey_send_start(out, 1, COVEY_UINT8, next_of(rank), 0, group, STREAM, &work) != COVEY_ERR_UNSUPPORTED)
-		wrong("a work", -1, 0, 0, COVEY_ERR_UNSUPPORTED);
+	if (covey_send_start(out, 1, COVEY_UINT8, next_of(rank), 0, group, STREAM, NULL) != COVEY_ERR_INVAL)
+		wrong("a work that nobody takes", -1, 0, 0, COVEY_ERR_INVAL);
 	if (send(rank, 1, 0) != COVEY_ERR_INVAL)
 		wrong("to itself, and no receive", -1, 0, 0, COVEY_ERR_INVAL);
 	if (size < RANKS && send(size, 1, 0) != COVEY_ERR_PEER && send(size, 1, 0) != COVEY_ERR_INVAL)
 		wrong("to nobody", -1, 0, 0, COVEY_ERR_PEER);
 }
 
+/* ---- works ---- */
+
+static struct covey_work *send_start(int peer, size_t bytes, int tag)
+{
+	struct covey_work *work = NULL;
+
+	called(covey_send_start(at(out, peer) + EDGE, bytes, COVEY_UINT8, peer, tag, group, STREAM, &work), peer,
+	       "send_start");
+	return work;
+}
+
+static struct covey_work *recv_start(int peer, size_t bytes, int tag)
+{
+	struct covey_work *work = NULL;
+
+	called(covey_recv_start(at(in, peer) + EDGE, bytes, COVEY_UINT8, peer, tag, group, STREAM, &work), peer,
+	       "recv_start");
+	return work;
+}
+
+/* What a work says in the end: @want, and of a message that came how long it is and which tag it has. */
+static void decided(const char *name, struct covey_work *work, int want, int peer, size_t bytes, int tag)
+{
+	struct covey_result o;
+	int got;
+
+	checks++;
+	if (!work)
+		return;
+	got = covey_work_wait(work, 0, &o);
+	if (got != want && !(died && got == COVEY_ERR_PEER && peer == kill_rank))
+		wrong(name, peer, 0, got, want);
+	if (o.status != got || o.peer != peer || !o.wait_ns)
+		wrong(name, peer, 1, o.peer, peer);
+	if (!got && (o.bytes != bytes || o.tag != tag))
+		wrong(name, peer, o.bytes, o.tag, tag);
+	lost += got == COVEY_ERR_PEER;
+	covey_work_free(work);
+}
+
+static void hold(void *held)
+{
+	while (__atomic_load_n((int *)held, __ATOMIC_ACQUIRE))
+		usleep(100);
+}
+
+static void undecided(const char *name, struct covey_work *work, uint64_t deadline_ns, int want)
+{
+	int got = covey_work_test(work, NULL);
+
+	if (got != COVEY_ERR_AGAIN)
+		wrong(name, -1, 0, got, COVEY_ERR_AGAIN);
+	got = covey_work_wait(work, deadline_ns, NULL);
+	if (got != want)
+		wrong(name, -1, 1, got, want);
+}
+
+/* Both ways in one group of calls, while the stream stands before it. A receive has more room, and takes any tag. */
+static void works(size_t bytes)
+{
+	static int held;
+	const int to = next_of(rank), from = before(rank);
+	struct covey_work *sent, *came;
+	char text[200];
+
+	fill(70, bytes);
+	__atomic_store_n(&held, 1, __ATOMIC_RELEASE);
+	CUDA(cudaLaunchHostFunc(stream, hold, &held));
+	must(covey_group_start(), "group");
+	sent = send_start(to, bytes, 11);
+	came = recv_start(from, bytes + 9, COVEY_TAG_ANY);
+	undecided("a work before the group's end", came, 0, COVEY_ERR_INVAL);
+	covey_work_progress(sent, text, sizeof(text));
+	if (!strstr(text, "send: covey_group_end() launches it"))
+		wrong(text, to, 0, 0, 1);
+	must(covey_group_end(), "works");
+	undecided("a work before the stream comes past", came, 1, COVEY_ERR_TIMEOUT);
+	__atomic_store_n(&held, 0, __ATOMIC_RELEASE);
+	decided("a work of a receive", came, 0, from, bytes, 11);
+	decided("a work of a send", sent, 0, to, bytes, 11);
+	check("works", from, 70, bytes, 1);
+	outcome("works", 0, -1);
+}
+
+/* The second of three is not what was asked for: its own work says so, and nothing else does. */
+static void works_apart(size_t bytes)
+{
+	const int to = next_of(rank), from = before(rank);
+	struct covey_work *came[3], *dropped;
+
+	fill(71, bytes);
+	must(covey_group_start(), "group");
+	for (int k = 0; k < 3; k++) {
+		must(send(to, bytes, k), "works apart");
+		came[k] = recv_start(from, bytes, k == 1 ? 9 : k);
+	}
+	dropped = recv_start(rank, bytes, 5);
+	covey_work_free(send_start(rank, bytes, 5)); /* before it is launched */
+	must(covey_group_end(), "works apart");
+	decided("the first of three", came[0], 0, from, bytes, 0);
+	decided("another tag", came[1], COVEY_ERR_MISMATCH, from, bytes, 9);
+	decided("the third of three", came[2], 0, from, bytes, 2);
+	decided("to itself", dropped, 0, rank, bytes, 5);
+	check("works apart", from, 71, bytes, 1);
+	check("to itself", rank, 71, bytes, 1);
+	outcome("works apart", 0, -1);
+}
+
+/* A group's end that launches nothing decides its works. */
+static void works_refused(void)
+{
+	struct covey_work *work;
+	int err;
+
+	must(covey_group_start(), "group");
+	work = send_start(rank, 1, 0);
+	err = covey_group_end();
+	if (err != COVEY_ERR_INVAL)
+		wrong("to itself, and no receive", rank, 0, err, COVEY_ERR_INVAL);
+	decided("a work that is not launched", work, COVEY_ERR_INVAL, rank, 1, 0);
+}
+
+/* As many as there may be, in one launch after the other, and none is read: those that follow find room again. */
+static void many_works(void)
+{
+	const int to = next_of(rank), from = before(rank);
+
+	fill(72, 40);
+	for (int k = 0; k < 2 * CVY_GPU_RECEIPTS; k++) {
+		must(covey_group_start(), "group");
+		covey_work_free(send_start(to, 40, k));
+		covey_work_free(recv_start(from, 40, k));
+		must(covey_group_end(), "many works");
+		if (k % 64 == 63)
+			CUDA(cudaStreamSynchronize(stream));
+	}
+	outcome("many works", 0, -1);
+	check("many works", from, 72, 40, 1);
+}
+
 /* Who comes in when the group grows has no place in the ring of the others' graphs, but in their barriers. */
 static void capture(void)
 {
+	struct covey_work *work = NULL;
 	cudaGraph_t captured;
+	int err;
 
 	captured_from = before(rank);
 	CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+	err = covey_recv_start(in, 1, COVEY_UINT8, captured_from, 0, group, STREAM, &work);
+	if (err != COVEY_ERR_INVAL || work)
+		wrong("a work of a stream that is captured", captured_from, 0, err, COVEY_ERR_INVAL);
 	for (int i = 0; i < 3; i++) {
 		if (rank < world())
 			exchange(i == 1 ? LARGE : 16 * PIECE);
@@ -333,12 +478,27 @@ static void replay(void)
 		check("graph", captured_from, 63, LARGE, 1);
 }
 
+/* All wait for what nobody sends. The waits end; the kernels do so when the handle is closed. */
+static void aborted(void)
+{
+	struct covey_work *work = recv_start(before(rank), 8, 0);
+	int got;
+
+	must(covey_barrier(group, NULL, NULL), "all wait");
+	covey_abort(group);
+	got = covey_work_wait(work, 0, NULL);
+	if (got != COVEY_ERR_ABORTED && got != COVEY_ERR_PEER)
+		wrong("a wait that is aborted", -1, 0, got, COVEY_ERR_ABORTED);
+	covey_work_free(work);
+}
+
 /* ---- death ---- */
 
 /* Large ones between all while somebody dies, then one from the dead, which nothing but its removal ends. */
 static void death(void)
 {
 	static const unsigned at_once[2] = { 0, 30000 }, later[2] = { 50000, 30000 };
+	struct covey_work *sent[RANKS] = { NULL }, *from_dead[2];
 	int known; /* that it is dead, when it is called */
 
 	if (rank == kill_rank && early)
@@ -353,13 +513,19 @@ static void death(void)
 	must(covey_group_start(), "group");
 	known = recv(kill_rank, 100, 51);
 	called(known, kill_rank, "from the dead");
+	for (int k = 0; k < 2; k++)
+		from_dead[k] = recv_start(kill_rank, 100, 52 + k);
 	for (int p = 0; p < size; p++) {
 		if (!here(p) || p == rank || p == kill_rank)
 			continue;
-		called(send(p, LARGE, 51), p, "beside the dead");
+		sent[p] = send_start(p, LARGE, 51);
 		called(recv(p, LARGE, 51), p, "beside the dead");
 	}
 	ended(covey_group_end(), "beside the dead");
+	for (int k = 0; k < 2; k++)
+		decided("a work from the dead", from_dead[k], COVEY_ERR_PEER, kill_rank, 0, 0);
+	for (int p = 0; p < size; p++)
+		decided("a work beside the dead", sent[p], 0, p, LARGE, 51);
 	outcome("beside the dead", known ? 0 : COVEY_ERR_PEER, kill_rank);
 	for (int p = 0; p < size; p++)
 		if (here(p) && p != rank && p != kill_rank)
@@ -406,6 +572,12 @@ static void one_step(void)
 	several("several", mixed, sizeof(mixed) / sizeof(mixed[0]));
 	short_ones();
 	sides();
+	works(13);
+	works(100 * PIECE);
+	works_apart(20 * PIECE);
+	works_refused();
+	if (!state.step)
+		many_works();
 	sum();
 	if (__builtin_popcountll(members) == size)
 		replay();
@@ -416,6 +588,8 @@ static void own_option(const char *name, const char *value)
 {
 	if (!strcmp(name, "--early"))
 		early = atoi(value);
+	else if (!strcmp(name, "--abort"))
+		aborts = atoi(value);
 	else if (!strcmp(name, "--without"))
 		without = atoi(value);
 	else if (!strcmp(name, "--extend"))
@@ -450,6 +624,8 @@ int main(int argc, char **argv)
 	}
 	if (!failures) /* who leaves takes no part any more in what others have not completed */
 		must(covey_barrier(group, NULL, NULL), "the end");
+	if (aborts && !failures)
+		aborted();
 	printf("rank %d: %llu checks, %d failed, %llu ended by a death, epoch %u\n", rank, (unsigned long long)checks,
 	       failures, (unsigned long long)lost, result.epoch);
 	return finish();

@@ -63,7 +63,7 @@ static void pair(FILE *file)
 	row(file, "`top_k`", "1", CVY_EP_TOP_K, "`covey_ep_create`: INVAL");
 	row(file, "`lanes`; 0: as many as pay", "0", CVY_GPU_LANES, "`covey_ep_create`: INVAL");
 	row(file, "messages in one group of calls", "", CVY_GPU_MESSAGES, "UNSUPPORTED");
-	row(file, "works of operations that are not freed", "", CVY_GPU_RECEIPTS, "NOMEM");
+	row(file, "works of operations and messages on a device that are not freed", "", CVY_GPU_RECEIPTS, "NOMEM");
 }
 
 static void tools(FILE *file)

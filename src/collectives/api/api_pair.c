@@ -5,6 +5,7 @@
 #include "calls.h"
 #include "clock.h"
 #include "device_message.h"
+#include "device_work.h"
 #include "handle.h"
 #include "pair.h"
 #include "reduce.h"
@@ -68,20 +69,50 @@ static int make(struct covey_group *group, const struct message *m, struct cvy_o
 	return 0;
 }
 
+static struct cvy_device_message on_device(const struct message *m)
+{
+	return (struct cvy_device_message){ .sending = m->sending,
+					    .at = m->sending ? (void *)(uintptr_t)m->send : m->recv,
+					    .peer = m->peer,
+					    .tag = m->tag,
+					    .grouped = cvy_calls_open(),
+					    .stream = m->stream };
+}
+
 static int run_on_device(struct covey_group *group, const struct message *m, struct covey_result *result)
 {
-	struct cvy_device_message x = { .sending = m->sending,
-					.at = m->sending ? (void *)(uintptr_t)m->send : m->recv,
-					.peer = m->peer,
-					.tag = m->tag,
-					.grouped = cvy_calls_open(),
-					.stream = m->stream,
-					.result = result };
+	struct cvy_device_message x = on_device(m);
 	int err = check(group, m, &x.bytes);
 
+	x.result = result;
 	if (!err)
 		err = cvy_device_message(group->device, &x);
 	return err ? cvy_calls_failed(err) : 0;
+}
+
+static int start_on_device(struct covey_group *group, const struct message *m, struct covey_work **out)
+{
+	struct cvy_device_message x = on_device(m);
+	struct covey_work *work = NULL;
+	int err = check(group, m, &x.bytes);
+
+	if (err)
+		return cvy_calls_failed(err);
+	if (!out)
+		return cvy_calls_failed(refuse(group, m, "work is NULL"));
+	err = cvy_device_work_new(group, m->sending ? "send" : "recv", m->stream, &work);
+	if (err || !work)
+		return cvy_calls_failed(err);
+	work->is_message = 1;
+	cvy_device_message_known(group->device, &x, &work->outcome);
+	x.receipt = work->receipt;
+	err = cvy_device_message(group->device, &x);
+	if (err) {
+		covey_work_free(work);
+		return cvy_calls_failed(err);
+	}
+	*out = work;
+	return 0;
 }
 
 static int run(struct covey_group *group, const struct message *m, struct covey_result *result)
@@ -111,13 +142,11 @@ static int start(struct covey_group *group, const struct message *m, struct cove
 {
 	struct covey_work *work;
 	struct cvy_op *op = NULL;
-	int err = make(group, m, &op);
+	int err;
 
-	if (!err && m->stream) {
-		cvy_op_put(op);
-		return cvy_call_unsupported(group, m->sending ? "send" : "recv",
-					    "with a stream only the form that does not start a work is there");
-	}
+	if (group && !group->forked && m->stream && group->device)
+		return start_on_device(group, m, out);
+	err = make(group, m, &op);
 	if (err || !op)
 		return err;
 	if (!out) {

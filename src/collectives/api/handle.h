@@ -21,7 +21,8 @@ struct covey_work {
 	char text[120];
 	struct covey_work *next; /* requests not answered yet */
 
-	struct cvy_gpu_receipt *receipt; /* an operation on a device (device_work.c); NULL: none */
+	struct cvy_gpu_receipt *receipt; /* an operation or message on a device (device_work.c); NULL: none */
+	int is_message;
 	const char *what;
 	uint64_t posted_ns;
 	struct covey_result outcome; /* until `answered` what was known when it was launched */

@@ -16,9 +16,11 @@ struct batch {
 	struct batch *next;
 	struct cvy_device *d;
 	struct CUstream_st *stream;
+	int captured; /* so is the stream */
 	int n;
 	struct cvy_gpu_messages all;
 	struct covey_result *result[CVY_GPU_MESSAGES];
+	struct cvy_gpu_receipt *receipt[CVY_GPU_MESSAGES];
 };
 
 /* The batches of the open group, in the order in which they were begun. */
@@ -29,13 +31,23 @@ static int refuse(struct cvy_device *d, int err, const struct cvy_device_message
 	return cvy_fail(d->box, err, m->peer, d->epoch, "%s: %s", m->sending ? "send" : "recv", why);
 }
 
+/* Asked once for a group of calls. */
+static int is_captured(struct cvy_device *d, const struct cvy_device_message *m)
+{
+	const struct batch *b = m->grouped ? kept : NULL;
+
+	while (b && b->d != d)
+		b = b->next;
+	return b && b->n && b->stream == m->stream ? b->captured : cvy_device_capturing(d, m->stream);
+}
+
 /* Epoch from which the peer has its rank; 0: captured, for any process that has the rank at replay. */
 static int since_of(struct cvy_device *d, const struct cvy_device_message *m, uint32_t *since)
 {
 	int admitted;
 
 	*since = 0;
-	if (cvy_device_capturing(d, m->stream))
+	if (is_captured(d, m))
 		return 0;
 	pthread_mutex_lock(&d->lock);
 	admitted = cvy_ranks_has(d->contributors, m->peer) && cvy_ranks_has(d->contributors, d->rank);
@@ -94,15 +106,19 @@ static int add(struct batch *b, const struct cvy_device_message *m, uint32_t sin
 			      "covey_group_start: on a device at most 128 messages are one group of calls");
 	if (b->stream != m->stream)
 		return refuse(b->d, COVEY_ERR_INVAL, m, "the calls of a group are for one stream");
+	b->captured = !since;
 	with = with_peer(b, m->peer, since);
 	way = m->sending ? CVY_GPU_SENDS : CVY_GPU_TAKES;
-	all[b->n] = (struct cvy_gpu_message){ m->at, m->bytes, m->tag, -1 };
+	all[b->n] = (struct cvy_gpu_message){ m->at, m->bytes, m->tag, -1, 0 };
 	b->result[b->n] = m->result;
+	b->receipt[b->n] = m->receipt;
+	if (m->receipt)
+		all[b->n].receipt = (int16_t)b->d->message->promise(b->d->gpu, m->receipt);
 	at = with->first[way];
 	while (at >= 0 && all[at].next >= 0)
 		at = all[at].next;
 	if (at >= 0)
-		all[at].next = b->n;
+		all[at].next = (int16_t)b->n;
 	else
 		with->first[way] = (int16_t)b->n;
 	b->n++;
@@ -127,24 +143,30 @@ static int own_are_even(const struct batch *b)
 	return 1;
 }
 
-/* Fills in the known part of the result of a launched message. */
+void cvy_device_message_known(const struct cvy_device *d, const struct cvy_device_message *m,
+			      struct covey_result *result)
+{
+	memset(result, 0, sizeof(*result));
+	result->epoch = d->epoch;
+	cvy_device_tell_mask(&result->mask, cvy_ranks_with(cvy_ranks_one(m->peer), d->rank));
+	result->bytes = m->bytes;
+	result->peer = m->peer;
+	result->tag = m->tag;
+}
+
+/* Fills in the known part of the results of launched messages. */
 static void tell(const struct batch *b, int peer, int at)
 {
 	for (; at >= 0; at = b->all.message[at].next) {
-		struct covey_result *result = b->result[at];
+		const struct cvy_gpu_message *x = &b->all.message[at];
+		const struct cvy_device_message m = { .bytes = x->bytes, .peer = peer, .tag = x->tag };
 
-		if (!result)
-			continue;
-		memset(result, 0, sizeof(*result));
-		result->epoch = b->d->epoch;
-		cvy_device_tell_mask(&result->mask, cvy_ranks_with(cvy_ranks_one(peer), b->d->rank));
-		result->bytes = b->all.message[at].bytes;
-		result->peer = peer;
-		result->tag = b->all.message[at].tag;
+		if (b->result[at])
+			cvy_device_message_known(b->d, &m, b->result[at]);
 	}
 }
 
-static int launch(struct batch *b)
+static int launch_all(struct batch *b)
 {
 	struct cvy_device *d = b->d;
 	int err;
@@ -160,6 +182,17 @@ static int launch(struct batch *b)
 		tell(b, b->all.with[i].peer, b->all.with[i].first[CVY_GPU_TAKES]);
 	}
 	return 0;
+}
+
+/* Works of messages that were not launched end with the same error. */
+static int launch(struct batch *b)
+{
+	int err = launch_all(b);
+
+	for (int i = 0; i < b->n; i++)
+		if (b->receipt[i])
+			b->d->message->promised(b->d->gpu, b->receipt[i], b->stream, err);
+	return err;
 }
 
 /* ---- calls ---- */
@@ -195,6 +228,15 @@ int cvy_device_message(struct cvy_device *d, const struct cvy_device_message *m)
 			err = launch(&alone);
 	}
 	return err;
+}
+
+int cvy_device_message_is_kept(const struct cvy_gpu_receipt *receipt)
+{
+	for (const struct batch *b = kept; b; b = b->next)
+		for (int i = 0; i < b->n; i++)
+			if (b->receipt[i] == receipt)
+				return 1;
+	return 0;
 }
 
 int cvy_device_messages_end(void)

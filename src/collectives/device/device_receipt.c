@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Outcomes of single operations on the device, for callers that do not wait for the stream (gpu.h). */
+#include "device_message.h"
 #include "device_state.h"
 
 int cvy_device_receipt(struct cvy_device *d, const char *what, struct CUstream_st *stream, struct cvy_gpu_receipt **out)
@@ -38,6 +39,25 @@ int cvy_device_receipt_look(struct cvy_device *d, struct cvy_gpu_receipt *receip
 	result->epoch = last.epoch;
 	result->seq = last.op;
 	cvy_device_tell_contributors(&result->mask, &last);
+	return 0;
+}
+
+int cvy_device_message_look(struct cvy_device *d, struct cvy_gpu_receipt *receipt, struct covey_result *result)
+{
+	struct cvy_gpu_answer answer;
+	int err = d->message->answer(d->gpu, receipt, &answer);
+
+	if (err == COVEY_ERR_AGAIN)
+		return err;
+	if (err) {
+		result->status = cvy_fail(d->box, err, d->rank, d->epoch, "%s", d->ops->why(d->gpu));
+		return 0;
+	}
+	result->status = answer.status;
+	if (!answer.status && answer.came) {
+		result->bytes = answer.bytes;
+		result->tag = answer.tag;
+	}
 	return 0;
 }
 

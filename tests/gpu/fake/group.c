@@ -184,6 +184,8 @@ static void refused(void)
 	}
 
 	if (covey_send(send, 1, COVEY_INT32, (rank + 1) % size, 0, group, STREAM, NULL) == COVEY_ERR_UNSUPPORTED &&
+	    covey_send_start(send, 1, COVEY_INT32, (rank + 1) % size, 0, group, STREAM, &work) ==
+		    COVEY_ERR_UNSUPPORTED &&
 	    covey_allreduce_start(send, recv, 1, COVEY_INT32, COVEY_SUM, group, STREAM, &work) ==
 		    COVEY_ERR_UNSUPPORTED &&
 	    covey_allgatherv_start(send, 0, recv, none, none, COVEY_INT32, group, STREAM, &work) ==
