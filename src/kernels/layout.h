@@ -98,7 +98,8 @@ CVY_GPU_BOTH static inline size_t cvy_gpu_ticket_of(uint64_t at)
  * are cut into. A piece is what one warp moves at a time, in lines.
  */
 #define CVY_GPU_CELLS 256
-#define CVY_GPU_CELL_PACKETS 256				     /* the first is bytes and tag */
+/* The first is bytes and tag. As many as need no more pages of a chunk: 2 KiB of data must find room. */
+#define CVY_GPU_CELL_PACKETS (CVY_GPU_RANKS > 128 ? 256 : 376)
 #define CVY_GPU_CELL_MOST ((uint64_t)(CVY_GPU_CELL_PACKETS - 1) * 8) /* bytes of a message that has no pieces */
 #define CVY_GPU_CELL ((size_t)CVY_GPU_CELL_PACKETS * CVY_GPU_PACKET)
 #ifndef CVY_GPU_RING

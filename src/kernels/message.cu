@@ -10,6 +10,7 @@ static_assert(CVY_GPU_CREDIT >= CVY_GPU_SIGNALS + CVY_GPU_LANES * CVY_GPU_PARITI
 static_assert(CVY_GPU_GIVEN + CVY_GPU_RING * sizeof(uint64_t) <= CVY_GPU_CELLS_AT, "cells begin behind");
 static_assert(CVY_GPU_RING_AT + CVY_GPU_RING * CVY_GPU_PIECE <= CVY_GPU_WELCOME,
 	      "and a welcome begins behind the ring");
+static_assert(CVY_GPU_CELL_MOST >= 2048 || CVY_GPU_RANKS > 128, "a message of 2 KiB has no pieces");
 static_assert(CVY_GPU_CELLS / 4 + CVY_GPU_MESSAGES < CVY_GPU_CELLS,
 	      "a launch's cells find room beside what is not given back yet");
 static_assert(sizeof(struct cvy_gpu_messages) <= (CVY_GPU_IS_WIDE ? 32764 : 4096),
@@ -41,7 +42,7 @@ static int shape(const struct cvy_gpu *gpu, struct cvy_gpu_messages *m)
 			pieces[i][way] = pieces_of(m, m->with[i].first[way], &most);
 			ways += m->with[i].first[way] >= 0;
 		}
-	m->call.threads = most <= 31 * 8 ? 32 : most <= CVY_GPU_CELL_MOST ? 256 : CVY_GPU_THREADS;
+	m->call.threads = most <= 31 * 8 ? 32 : most <= 255 * 8 ? 256 : CVY_GPU_THREADS;
 	m->call.lanes = 1;
 	room = ways ? gpu->processors / ways : 0;
 	for (int i = 0; i < m->pairs; i++)

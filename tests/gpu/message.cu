@@ -539,19 +539,11 @@ static void death(void)
 
 static void one_step(void)
 {
-	static const size_t sizes[] = { 0,
-					1,
-					13,
-					31 * 8,
-					31 * 8 + 1,
-					CELL,
-					CELL + 1,
-					2 * PIECE,
-					2 * PIECE + 1,
-					16 * PIECE + 7,
-					100 * PIECE,
-					LARGE - PIECE,
-					LARGE };
+	static const size_t sizes[] = {
+		0,    1,	13,	   31 * 8,	  31 * 8 + 1,	  255 * 8,     255 * 8 + 1,
+		CELL, CELL + 1, 2 * PIECE, 2 * PIECE + 1, 16 * PIECE + 7, 100 * PIECE, LARGE - PIECE,
+		LARGE
+	};
 	static const size_t mixed[] = { 0, 7, CELL, 100 * PIECE, CELL + 1, 3, 31 * PIECE + 9, 2 * PIECE, 8, 40 * PIECE };
 
 	if (state.step == kill_step && !replacement) {

@@ -112,7 +112,17 @@ static struct cvy_gpu_flow *flow_of(int r, int way)
 
 static void sizes(void)
 {
-	const size_t all[] = { 0, 1, 2040, 2041, 2 * PIECE, 17 * PIECE + 3, 200 * PIECE + 1, LARGE };
+	const size_t all[] = { 0,
+			       1,
+			       2040,
+			       2041,
+			       2048,
+			       CVY_GPU_CELL_MOST,
+			       CVY_GPU_CELL_MOST + 1,
+			       2 * PIECE,
+			       17 * PIECE + 3,
+			       200 * PIECE + 1,
+			       LARGE };
 
 	for (size_t bytes : all) {
 		prepare(bytes);
