@@ -48,17 +48,18 @@ static int far(int a, int b);
 static void wire_bring(struct wire *w, struct parcel *p, uint64_t end)
 {
 	const struct cvy_ring_command *c = &p->command;
+	const uint8_t *from = w->from + c->local;
+	uint8_t *to = w->to + c->remote;
 
-	for (; p->at < end; p->at += 8) {
-		if (p->was && p->at % WIRE_LINE == 0) {
-			const uint64_t rest = c->bytes - p->at;
+	for (uint64_t at = p->at; at < end; at += WIRE_LINE) {
+		const uint64_t bytes = c->bytes - at < WIRE_LINE ? c->bytes - at : WIRE_LINE;
 
-			if (memcmp(w->from + c->local + p->at, p->was + p->at / 8,
-				   rest < WIRE_LINE ? rest : WIRE_LINE) != 0)
-				wire_spoilt++;
-		}
-		cvy_q_store((uint64_t *)(w->to + c->remote + p->at), *(uint64_t *)(w->from + c->local + p->at));
+		if (p->was && memcmp(from + at, p->was + at / 8, bytes) != 0)
+			wire_spoilt++;
+		for (uint64_t i = at; i < at + bytes; i += 8)
+			cvy_q_store((uint64_t *)(to + i), *(const uint64_t *)(from + i));
 	}
+	p->at = end;
 }
 
 /* Some lines, or a signal. 1: it has been brought. */
