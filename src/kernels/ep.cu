@@ -56,14 +56,29 @@ cudaError_t cvy_ep_load_kernels(size_t *stack)
 	return got;
 }
 
+/* 0 if the device has so much shared memory for a CTA. */
+static int check_shared(struct cvy_gpu *gpu, const struct cvy_ep_args *a, size_t bytes)
+{
+	if (bytes <= (size_t)gpu->shared)
+		return 0;
+	return fail(gpu, COVEY_ERR_UNSUPPORTED,
+		    "a %s of hidden %d, top_k %d and %d experts in %d lanes takes %zu bytes of shared memory, and the "
+		    "device has %d for a CTA: lay the handle out with more lanes, or with fewer experts on a rank",
+		    a->call.kind == CVY_GPU_DISPATCH ? "dispatch" : "combine", a->hidden, a->top_k, a->experts,
+		    a->form.lanes, bytes, gpu->shared);
+}
+
 static int ep_launch(struct cvy_gpu *gpu, struct cvy_ep_args *a, struct CUstream_st *stream)
 {
 	const void *kernel = a->once ? kernel_of<1>(a) : kernel_of<0>(a);
 	void *args[] = { a };
 	size_t room = a->call.kind == CVY_GPU_DISPATCH ? cvy_ep_dispatch_room(a) : cvy_ep_combine_room(a);
+	const size_t all = room + (a->hops ? CVY_EP_STATIC_HOPS : CVY_EP_STATIC);
 	cudaError_t got = cudaSuccess;
-	int was, err;
+	int was, err = check_shared(gpu, a, all);
 
+	if (err)
+		return err;
 	a->call.lanes = a->form.lanes;
 	a->call.steps = a->form.steps;
 	a->call.threads = CVY_EP_THREADS;
@@ -75,7 +90,7 @@ static int ep_launch(struct cvy_gpu *gpu, struct cvy_ep_args *a, struct CUstream
 	err = cvy_gpu_begin(gpu, &a->call, &was);
 	if (err)
 		return err;
-	if (room > (32 << 10))
+	if (all > (48 << 10)) /* more than kernels have unasked */
 		got = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)room);
 	if (got == cudaSuccess)
 		got = cvy_gpu_launch_kernel(gpu, kernel, a->call.lanes, CVY_EP_THREADS, args, room, stream);

@@ -56,6 +56,9 @@
 /* Bytes at most of what is static in shared memory: tables, and words and bits of ranks. */
 #define CVY_EP_STATIC \
 	(((size_t)5 << 10) + (size_t)(CVY_GPU_RANKS - 32) * 56 + (sizeof(cvy_rank_small) - 1) * CVY_EP_EXPERTS)
+/* Of two hops, with what an attempt knows of its paths (ep_hop.cuh). */
+#define CVY_EP_STATIC_HOPS (CVY_EP_STATIC + ((size_t)10 << 10))
+#define CVY_EP_LEAST_SHARED ((size_t)99 << 10)		  /* what devices of 8.6, 8.9 and 12.x have for a CTA */
 #define CVY_EP_ROOM (((size_t)227 << 10) - CVY_EP_STATIC) /* in all: what a device has for a CTA, less that */
 
 enum cvy_ep_bins { CVY_EP_EACH = 0, CVY_EP_ONE = 1, CVY_EP_CLOSE = 2 }; /* one for each expert, for the rank; close */
@@ -121,6 +124,16 @@ static inline size_t cvy_ep_bulk_room(const struct cvy_ep_shape_gpu *s, const st
 
 	halves += CVY_EP_MARKS > CVY_EP_WINDOW ? CVY_EP_MARKS : CVY_EP_WINDOW;
 	return halves * 4 + CVY_EP_LINE_BYTES + 8 + 2 * step * (size_t)f->row_words * 8;
+}
+
+/* Shared memory that a dispatch over two hops may take, static and dynamic, whatever of it a rank needs: alike on all. */
+static inline size_t cvy_ep_hops_room(const struct cvy_ep_shape_gpu *s, const struct cvy_ep_form *f)
+{
+	size_t ranks = (size_t)(s->ranks > s->size ? s->ranks : s->size), step = (size_t)f->per_step;
+	size_t halves = CVY_EP_NEAR + CVY_EP_WINDOW + ranks * step * (size_t)f->entry_words * 2 + (size_t)s->experts +
+			ranks * (size_t)(s->most_local + 2) + 1;
+
+	return CVY_EP_STATIC_HOPS + halves * 4 + step * (size_t)f->row_words * 8;
 }
 
 /* Why the rows of a form are lines. */
@@ -205,6 +218,8 @@ static inline int cvy_ep_form_of(const struct cvy_ep_shape_gpu *s, int32_t lanes
 		f->per_step = most;
 	if (f->per_step < 1)
 		f->per_step = 1;
+	while (s->hops && !combine && f->per_step > 1 && cvy_ep_hops_room(s, f) > CVY_EP_LEAST_SHARED)
+		f->per_step--;
 	for (;; f->per_step--) {
 		f->header_lines = cvy_ep_div(combine ? 2 : 1 + f->count_words + f->per_step * f->entry_words,
 					     CVY_EP_LINE_PACKETS);

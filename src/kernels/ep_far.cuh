@@ -85,23 +85,23 @@ static __device__ __forceinline__ int cvy_ep_far_may_push(struct cvy_ep_turn *t,
 }
 
 static __device__ __noinline__ void cvy_ep_far_put_apart(const struct cvy_ep_apart *x, const struct cvy_ep_step *s,
-							 int lines)
+							 int first, int end)
 {
 	const struct cvy_gpu_call *c = &x->t.a->call;
 	int rank = (int)threadIdx.x;
 
 #pragma unroll 1
-	for (int at = 0; at < lines; at += CVY_EP_SLOT_LINES) {
-		int here = lines - at < CVY_EP_SLOT_LINES ? lines - at : CVY_EP_SLOT_LINES;
-
+	for (int at = first, next; at < end; at = next) {
+		next = (at / CVY_EP_SLOT_LINES + 1) * CVY_EP_SLOT_LINES;
+		next = next < end ? next : end;
 		cvy_far_put(c, x->r.lane.out, x->t.peers, rank, cvy_ep_line_at(&x->t, s, at),
-			    (uint64_t)here * CVY_EP_LINE_BYTES);
+			    (uint64_t)(next - at) * CVY_EP_LINE_BYTES);
 	}
 }
 
-/* All threads, when a step has been pushed: its first @lines lines, thread p for rank p. */
-static __device__ __forceinline__ void cvy_ep_far_put(const struct cvy_ep_turn *t, const struct cvy_ep_step *s,
-						      int lines)
+/* All threads, when these have been pushed: lines of a step from @first up to @end, thread p for rank p. */
+static __device__ __forceinline__ void cvy_ep_far_put_lines(const struct cvy_ep_turn *t, const struct cvy_ep_step *s,
+							    int first, int end)
 {
 	struct cvy_ep_apart x;
 	struct cvy_ep_step step = *s;
@@ -110,7 +110,14 @@ static __device__ __forceinline__ void cvy_ep_far_put(const struct cvy_ep_turn *
 	if (threadIdx.x >= CVY_GPU_RANKS)
 		return;
 	cvy_ep_set_apart(&x, t);
-	cvy_ep_far_put_apart(&x, &step, lines);
+	cvy_ep_far_put_apart(&x, &step, first, end);
+}
+
+/* All threads, when a step has been pushed: its first @lines lines, thread p for rank p. */
+static __device__ __forceinline__ void cvy_ep_far_put(const struct cvy_ep_turn *t, const struct cvy_ep_step *s,
+						      int lines)
+{
+	cvy_ep_far_put_lines(t, s, 0, lines);
 }
 
 static __device__ __noinline__ void cvy_ep_far_look_apart(const struct cvy_ep_apart *x, uint64_t tag)

@@ -31,6 +31,9 @@ struct cvy_ep_hop {
 		     [CVY_GPU_RANKS]; /* combine: of each source that this rank forwards, those that each neighbour has */
 };
 
+static_assert(sizeof(struct cvy_ep_shared) + sizeof(struct cvy_ep_hop) + 128 <= CVY_EP_STATIC_HOPS,
+	      "and what functions have of their own");
+
 static __device__ __noinline__ struct cvy_ep_hop *cvy_ep_hop_here(void)
 {
 	__shared__ struct cvy_ep_hop hop;

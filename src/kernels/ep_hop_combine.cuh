@@ -263,13 +263,31 @@ struct cvy_ep_hop_combine {
 	{
 	}
 
-	/* Thread p: lines that neighbours are given, if a queue leads there, and far ranks that hear a word alone. */
-	static __device__ int lines(const struct cvy_ep_hop *h)
+	/* Thread p: lines that neighbours are given, if a queue leads there, up to the last that is awaited. */
+	static __device__ int lines_near(const struct cvy_ep_turn *t, const struct cvy_ep_step *s,
+					 const struct cvy_ep_hop *h, int p)
+	{
+		const int words = 1 + __popc(h->passes[p]);
+		int lines = cvy_ep_hop_extent(t, s, words, t->sh->theirs[p]), block = h->block_lines;
+
+#pragma unroll 1
+		for (uint32_t on = h->passes[p]; on; on &= on - 1, block += h->block_lines) {
+			const uint64_t tokens = t->sh->theirs[__ffs((int)on) - 1];
+
+			if (tokens)
+				lines = block + cvy_ep_hop_extent(t, s, words, tokens);
+		}
+		return lines;
+	}
+
+	/* Thread p: those, and far ranks hear a word alone. */
+	static __device__ int lines(const struct cvy_ep_turn *t, const struct cvy_ep_step *s,
+				    const struct cvy_ep_hop *h)
 	{
 		const int p = (int)threadIdx.x;
 
 		if (p < CVY_GPU_RANKS && cvy_has(cvy_ep_hop_near(h), p))
-			return cvy_ep_blocks_of(&h->hosts, p) * h->block_lines;
+			return lines_near(t, s, h, p);
 		return p < CVY_GPU_RANKS && cvy_has(h->hears & ~h->passes[h->a.call.rank], p);
 	}
 
@@ -294,7 +312,7 @@ struct cvy_ep_hop_combine {
 		cvy_ep_hop_push_words_back(t, s, h, t->peers);
 		cvy_ep_hop_push_results(t, s, h, cvy_ep_hop_near(h) & t->peers);
 		if (cvy_far(t->r))
-			cvy_ep_far_put(t, s, lines(h));
+			cvy_ep_far_put(t, s, lines(t, s, h));
 	}
 
 	static __device__ __forceinline__ void send_first(const struct cvy_ep_args *a, struct cvy_lane_run *r,

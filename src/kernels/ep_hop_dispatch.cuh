@@ -307,6 +307,32 @@ static __device__ __forceinline__ void cvy_ep_hop_take_rows(struct cvy_ep_turn *
 	}
 }
 
+/* ---- what is passed on, to neighbours that a queue leads to ---- */
+
+/*
+ * All threads: headers of blocks, or (@rows) their rows, up to the last that the neighbour awaits. Each put is of lines that
+ * nobody writes while it is under way: rows are stored after headers have been put.
+ */
+static __device__ __forceinline__ void cvy_ep_hop_put_near(const struct cvy_ep_turn *t, const struct cvy_ep_step *s,
+							   const struct cvy_ep_hop *h, int rows)
+{
+	const struct cvy_ep_form *f = &t->a->form;
+	const int p = (int)threadIdx.x, posts = p < CVY_GPU_RANKS && cvy_has(h->posts, p);
+
+	CVY_EACH_PEER(source, h->passes[t->a->call.rank], t->a->call.rank)
+	{
+		const int line = cvy_ep_hop_out(h, (int)source);
+		uint64_t tokens[2] = { 0, 0 }; /* as the header has them */
+		int end = 0;
+
+		if (posts && rows)
+			cvy_load_packet(cvy_to(&t->a->call, t->r, p) + cvy_ep_hop_word_at(t, s, line, 0), tokens);
+		if (posts && (!rows || tokens[0]))
+			end = line + cvy_ep_hop_extent(t, s, cvy_ep_hop_words(f, 1u << p), tokens[0]);
+		cvy_ep_far_put_lines(t, s, rows ? line + f->header_lines : line, end);
+	}
+}
+
 /* ---- the body ---- */
 
 struct cvy_ep_hop_dispatch {
@@ -380,16 +406,6 @@ struct cvy_ep_hop_dispatch {
 		send<1>(&t, &room, h, &s, 0);
 	}
 
-	/* All threads: what this rank passes on, so far, to neighbours that a queue leads to. */
-	static __device__ __forceinline__ void put_near(const struct cvy_ep_turn *t, const struct cvy_ep_hop *h,
-							const struct cvy_ep_step *s)
-	{
-		cvy_ep_far_put(t, s,
-			       threadIdx.x < 32 && cvy_has(h->posts, (int)threadIdx.x)
-				       ? cvy_ep_blocks_of(&h->hosts, t->a->call.rank) * h->block_lines
-				       : 0);
-	}
-
 	/* All threads: what came of a step is taken, and passed on. 1: stopped. */
 	static __device__ __forceinline__ int take(struct cvy_ep_turn *t, const struct cvy_ep_room *room,
 						   struct cvy_ep_hop *h, const struct cvy_ep_step *s, int step)
@@ -398,7 +414,7 @@ struct cvy_ep_hop_dispatch {
 
 		cvy_ep_hop_hear_direct(t, s, room, h);
 		if (h->posts) /* a neighbour may wait for these words before it passes on what is awaited here */
-			put_near(t, h, s);
+			cvy_ep_hop_put_near(t, s, h, 0);
 		cvy_ep_hop_hear_passed(t, s, room, h);
 		if (cvy_ep_stopped(t))
 			return 1;
@@ -414,7 +430,7 @@ struct cvy_ep_hop_dispatch {
 			return 1;
 		if (!h->posts)
 			return 0;
-		put_near(t, h, s); /* rows likewise */
+		cvy_ep_hop_put_near(t, s, h, 1); /* rows likewise */
 		cvy_ep_hop_take_rows(t, s, room, h, 1, 2);
 		if (cvy_ep_stopped(t))
 			return 1;

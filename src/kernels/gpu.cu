@@ -388,6 +388,10 @@ static int describe(struct cvy_gpu *gpu, int late_ms, int park_ms)
 	if (!err)
 		err = check(gpu, cudaDeviceGetAttribute(&gpu->processors, cudaDevAttrMultiProcessorCount, gpu->device),
 			    "the device's processors");
+	if (!err)
+		err = check(gpu,
+			    cudaDeviceGetAttribute(&gpu->shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, gpu->device),
+			    "the device's shared memory");
 	if (err)
 		return err;
 	snprintf(gpu->name, sizeof(gpu->name), "%.100s, device %d, %02x:%02x", prop.name, gpu->device, prop.pciBusID,

@@ -59,6 +59,7 @@ struct cvy_gpu {
 	int device;
 	uint64_t late_cycles, park_cycles;
 	int khz, processors;
+	int shared;   /* bytes of shared memory that a CTA may have */
 	int overlaps; /* kernels are compiled so that one may be launched while that before it ends */
 	const struct cvy_gpu_memory *memory;
 	CUdeviceptr at[CVY_GPU_PLACES][PLACES]; /* what is mapped; 0: nothing is */

@@ -3,7 +3,8 @@
  * Dispatch and combine on devices by the public calls, under ep-run: one rank after the other is killed at a random moment
  * of twenty pairs and replaced, `--cycles` times. Tokens and routing are functions of source, token and step, so every row
  * has one right place and value; experts give back what they got, so a combined token is itself times the weights of
- * the owners that took part (with --compact 1: times how many took part, since the row of a rank comes back as it is).
+ * the owners that took part (with --compact 1: times how many took part, since the row of a rank comes back as it is; with
+ * --ht 1 the same, and rows go to other hosts over two hops).
  * With --lanes 1 rows go by bulk. With --flat 1 rows are announced, and half of the experts' results are negated on their
  * way back.
  * Each outcome must be alike on all who are left, and every byte right by what it says. Pairs are launched whole and in
@@ -67,8 +68,8 @@ static struct CUstream_st *stream;
 static struct cvy_gpu_graph *graph;
 static void *route;
 static int announces; /* this dispatch */
-static int rank, size, failures, cycles, per_rank, compact, flat, win, lanes, striking, late, victim = -1, after = 40,
-											      away_ms, deadline;
+static int rank, size, failures, cycles, per_rank, compact, ht, flat, win, lanes, striking, late,
+	victim = -1, after = 40, away_ms, deadline;
 static enum where where = ANYWHERE;
 static uint64_t checks, again, cut, contributors; /* the last: of the last operation */
 static struct holds held, holding;		  /* after the second cycle, and now */
@@ -599,7 +600,11 @@ static void start(void)
 	config.hidden = HIDDEN;
 	config.top_k = TOP_K;
 	config.experts = EXPERTS;
-	config.preset = compact ? COVEY_EP_COMPACT : flat ? COVEY_EP_FLAT : win ? COVEY_EP_WIN : COVEY_EP_LL;
+	config.preset = ht	  ? COVEY_EP_HT
+			: compact ? COVEY_EP_COMPACT
+			: flat	  ? COVEY_EP_FLAT
+			: win	  ? COVEY_EP_WIN
+				  : COVEY_EP_LL;
 	config.combine = per_rank ? COVEY_EP_PER_RANK : COVEY_EP_PER_EXPERT;
 	config.lanes = lanes;
 	must(covey_ep_create(group, &config, &ep), "ep_create");
@@ -650,6 +655,8 @@ int main(int argc, char **argv)
 			per_rank = atoi(argv[i + 1]);
 		else if (!strcmp(argv[i], "--compact"))
 			compact = atoi(argv[i + 1]);
+		else if (!strcmp(argv[i], "--ht"))
+			compact = ht = atoi(argv[i + 1]);
 		else if (!strcmp(argv[i], "--flat"))
 			flat = atoi(argv[i + 1]);
 		else if (!strcmp(argv[i], "--win"))

@@ -36,6 +36,7 @@ static struct rank {
 static uint32_t epoch, mask;
 static int width;	     /* ranks of a host, where allreduce goes in two levels; 0: all ranks are of one host */
 static uint8_t hosts[RANKS]; /* of each rank: equal numbers, one host */
+static uint32_t by_queues;   /* CVY_GPU_FAR: queues lead to some ranks; 0: all have mapped memory */
 
 #define CUDA(call) \
 	do { \
@@ -97,12 +98,23 @@ static inline void thaw(int r, uint32_t members, uint64_t base, uint32_t gone)
 	OK(ranks[r].gpu, ops->counters(ranks[r].gpu, &c, 1));
 	lags = c.finished / CVY_GPU_QUANTA < base ? CVY_GPU_LAGS : 0;
 	for (int i = 0; i < CVY_GPU_LANES; i++)
-		c.lane[i] = { c.lane[i].count, epoch, members, lags, ranks[r].in, ranks[r].outgen };
+		c.lane[i] = { c.lane[i].count, epoch, members, by_queues | lags, ranks[r].in, ranks[r].outgen };
 	memcpy(ranks[r].roll.era, eras, sizeof(eras));
 	ranks[r].roll.eras = 2;
 	memcpy(ranks[r].roll.host, hosts, sizeof(hosts));
 	OK(ranks[r].gpu, ops->words(ranks[r].gpu, c.lane, &ranks[r].roll, &v));
 	OK(ranks[r].gpu, ops->gate(ranks[r].gpu, CVY_GPU_GATE_OPEN(epoch)));
+}
+
+/* Operations of a rank that is left out end with an error. */
+static inline void end(int r)
+{
+	struct cvy_gpu_verdict v = { UINT32_MAX, COVEY_ERR_FENCED, 0, 0, 0 };
+	struct cvy_gpu_counters c;
+
+	OK(ranks[r].gpu, ops->counters(ranks[r].gpu, &c, 1));
+	OK(ranks[r].gpu, ops->words(ranks[r].gpu, c.lane, NULL, &v));
+	CUDA(cudaStreamSynchronize(ranks[r].stream));
 }
 
 static inline size_t elem_of(int dtype)

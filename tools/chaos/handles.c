@@ -2,7 +2,7 @@
 /*
  * Dispatch and combine by handles that come and go. Numbers of tokens, elements, experts and owners change each time; all
  * presets, forms of rows and of results occur, with and without factors of elements (smooth) and, of LL and FLAT, of experts
- * (expert_scale); but with COMPACT experts may have several places.
+ * (expert_scale); but with COMPACT and HT no expert has several places.
  * No call of the group comes between the last operation of a handle, its end and the next handle, so a fast rank makes the
  * next one while others still read its data. All handles end before a safe point: a rank that joins there begins without
  * any.
@@ -156,7 +156,7 @@ static bool rooms(struct chaos_handle *h)
 	       h->range && h->placed;
 }
 
-/* With COMPACT a row has no expert of its own, with WIN and MESH none that its place says. */
+/* With COMPACT and HT a row has no expert of its own, with WIN and MESH none that its place says. */
 static void draw_factors(const struct chaos_member *m, struct chaos_handle *h, unsigned what)
 {
 	bool integers = h->rows == COVEY_EP_ROWS_INT8 || h->rows == COVEY_EP_ROWS_INT4;
@@ -179,7 +179,7 @@ static int begin(struct chaos_member *m, int at, unsigned what, enum slip slip)
 	config.hidden = h->hidden = 8 * (1 + (int)chaos_draw(m, what + 1, CHAOS_HIDDEN / 8));
 	config.top_k = h->top_k = 1 + (int)chaos_draw(m, what + 2, CHAOS_TOP_K);
 	config.experts = h->experts = 1 + (int)chaos_draw(m, what + 3, CHAOS_EXPERTS);
-	config.preset = h->preset = (int)chaos_draw(m, what + 4, COVEY_EP_MESH + 1); /* enum covey_ep_preset */
+	config.preset = h->preset = (int)chaos_draw(m, what + 4, COVEY_EP_HT + 1); /* enum covey_ep_preset */
 	config.combine_rows = h->back = (int)chaos_draw(m, what + 8, 2);
 	config.rows = h->rows = (int)chaos_draw(m, what + 5, 4) ^ (slip == ROWS);
 	h->places = chaos_handle_once(h) ? 1 : 1 + (int)chaos_draw(m, what + 11, CHAOS_PLACES);

@@ -34,7 +34,7 @@ struct chaos_handle {
 /* A row is for all experts of a rank that its token names. */
 static inline bool chaos_handle_once(const struct chaos_handle *h)
 {
-	return h->preset == COVEY_EP_COMPACT;
+	return h->preset == COVEY_EP_COMPACT || h->preset == COVEY_EP_HT;
 }
 
 /* The rows of an expert begin where those of the one before end. */

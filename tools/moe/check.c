@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The check: computes a step again from text and seed, under the rank's masks, and compares. Counts, ranges and entries
- * must be exact. Rows may differ by 2^-7 of the largest magnitude in the row: one rounding to bf16. With COMPACT each owner
- * has rounded its sum, too: twice as much.
+ * must be exact. Rows may differ by 2^-7 of the largest magnitude in the row: one rounding to bf16. With COMPACT and HT
+ * each owner has rounded its sum, too: twice as much.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -91,7 +91,7 @@ static void count_through(const struct work *w, const int32_t *count, int64_t *r
 
 static int counts_differ(const struct work *w, const struct moe_report *r, const struct moe_arrived *got)
 {
-	const int once = got->preset == COVEY_EP_COMPACT;
+	const int once = moe_once(got->preset);
 	size_t local = (size_t)w->local, ranges = (once ? local > 0 : local) * (size_t)r->size;
 	int64_t *range = need((ranges + (size_t)r->size) * sizeof(*range));
 	int32_t *count = need(local * sizeof(*count));
@@ -172,7 +172,7 @@ void moe_check(struct moe_model *ref, const struct moe_report *r, const struct m
 	struct work w = { .shape = ref->shape,
 			  .ref = ref,
 			  .living = r->living,
-			  .most = arrived->preset == COVEY_EP_COMPACT ? 0x1p-6f : 0x1p-7f };
+			  .most = moe_once(arrived->preset) ? 0x1p-6f : 0x1p-7f };
 	struct moe_batch own;
 
 	*v = (struct moe_verdict){ 0 };

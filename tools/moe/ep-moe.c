@@ -64,9 +64,9 @@ static const struct argp_option options[] = {
 	{ "ffn", OPT_FFN, "F", 0, "Inner size of an expert (128)", 0 },
 	{ "experts", OPT_EXPERTS, "E", 0, "Experts (24)", 0 },
 	{ "top-k", OPT_TOPK, "K", 0, "Experts of a token (4)", 0 },
-	{ "preset", OPT_PRESET, "ll|compact|flat|win|mesh", 0,
+	{ "preset", OPT_PRESET, "ll|compact|flat|win|mesh|ht", 0,
 	  "How rows arrive: one for each expert of a token; one for each rank, which sums; as ll, each with its source "
-	  "and entry; as ll, without gaps between experts, each with its source, token and k (ll)",
+	  "and entry; as ll, without gaps between experts, each with its source, token and k; as compact (ll)",
 	  0 },
 	{ "replicas", OPT_REPLICAS, "P", 0,
 	  "Places of an expert (1): ranks that hold it. If one dies, its tokens go to another in the same dispatch; "
@@ -105,11 +105,10 @@ static long number(struct argp_state *state, const char *name, const char *text,
 
 const char *moe_preset_name(int preset)
 {
-	static const char *const names[] = { [COVEY_EP_LL] = "ll",
-					     [COVEY_EP_COMPACT] = "compact",
-					     [COVEY_EP_FLAT] = "flat",
-					     [COVEY_EP_WIN] = "win",
-					     [COVEY_EP_MESH] = "mesh" };
+	static const char *const names[] = {
+		[COVEY_EP_LL] = "ll",	[COVEY_EP_COMPACT] = "compact", [COVEY_EP_FLAT] = "flat",
+		[COVEY_EP_WIN] = "win", [COVEY_EP_MESH] = "mesh",	[COVEY_EP_HT] = "ht"
+	};
 
 	return preset < (int)(sizeof(names) / sizeof(names[0])) ? names[preset] : NULL;
 }
@@ -203,7 +202,7 @@ static int preset_named(struct argp_state *state, const char *name)
 	for (int preset = 0; moe_preset_name(preset); preset++)
 		if (!strcmp(moe_preset_name(preset), name))
 			return preset;
-	argp_error(state, "--preset %s: ll, compact, flat, win or mesh is needed", name);
+	argp_error(state, "--preset %s: ll, compact, flat, win, mesh or ht is needed", name);
 	return 0;
 }
 
@@ -250,8 +249,9 @@ static void finish(struct argp_state *state)
 	}
 	if (opt->devices && opt->ffn > CVY_GPU_EXPERT_FFN)
 		argp_error(state, "--ffn %d: on devices %d at most", opt->ffn, CVY_GPU_EXPERT_FFN);
-	if (opt->devices && opt->preset == COVEY_EP_COMPACT)
-		argp_error(state, "--preset compact: on devices a row is of one expert: another preset is needed");
+	if (opt->devices && moe_once(opt->preset))
+		argp_error(state, "--preset %s: on devices a row is of one expert: ll, flat, win or mesh is needed",
+			   moe_preset_name(opt->preset));
 	if (opt->replicas > opt->ranks)
 		argp_error(state, "--replicas %d: an expert has one place on a rank at most, and --ranks is %d",
 			   opt->replicas, opt->ranks);

@@ -90,6 +90,12 @@ struct moe_arrived {
 	const int32_t *count, *flat, *triplets; /* flat: with FLAT; triplets: with WIN and MESH */
 };
 
+/* A row is for all experts of a rank that its token names. */
+static inline bool moe_once(int preset)
+{
+	return preset == COVEY_EP_COMPACT || preset == COVEY_EP_HT;
+}
+
 /* The rows of an expert begin where those of the one before end. */
 static inline bool moe_close(int preset)
 {

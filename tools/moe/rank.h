@@ -27,7 +27,7 @@ struct moe_rank {
 	void *nets, *route;	    /* on the device */
 	int *owner;		    /* [experts][places] of the present layout */
 	uint16_t *x, *packed_x, *y, *out;
-	int32_t *experts, *placed, *count, *src_info, *recv_experts; /* recv: COMPACT */
+	int32_t *experts, *placed, *count, *src_info, *recv_experts; /* recv: COMPACT and HT */
 	int32_t *flat, *triplets;				     /* FLAT; WIN and MESH */
 	float *weights, *recv_weights;
 	int64_t *range;

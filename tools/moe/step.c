@@ -41,7 +41,7 @@ static void listen_in(struct moe_rank *r)
 /* A row is for all experts of this rank that its token names. */
 static bool once(const struct moe_rank *r)
 {
-	return r->opt->preset == COVEY_EP_COMPACT;
+	return moe_once(r->opt->preset);
 }
 
 /* Buffers for the present layout. */

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "all2all.h"
+#include "hosts.h"
 
 #define RELATIVE 1e-2f
 #define ABSOLUTE 5e-3f
@@ -70,11 +71,37 @@ static bool names(const struct terms *of, int owner)
 	return false;
 }
 
-static uint16_t documented(const struct perf_a2a *a, const struct perf_way *way, const struct terms *of)
+/* Results of the ranks of one host, which a forwarder adds and rounds; or of the one rank @by. */
+static float brought(const struct perf_a2a *a, const struct terms *of, const struct cvy_ep_hosts *hosts, int by)
 {
-	bool compact = a->job->opt.preset == COVEY_EP_COMPACT;
+	const uint32_t ranks = cvy_ep_of_one_host(hosts, a->job->rank, by) ? 1u << by : hosts->of[by];
 	float sum = 0;
 
+	for (int r = 0; r < a->job->size; r++)
+		if (ranks >> r & 1 && names(of, r))
+			sum += perf_of_half(perf_half(in_order(of, r)));
+	return perf_of_half(perf_half(sum));
+}
+
+/* HT on devices: ranks of this host, and of each other host the forwarder, ascending. */
+static float over_two_hops(const struct perf_a2a *a, const struct terms *of)
+{
+	const struct cvy_ep_hosts hosts = perf_hosts_all(a->job);
+	float sum = 0;
+
+	for (int r = 0; r < a->job->size; r++)
+		if (cvy_ep_of_one_host(&hosts, a->job->rank, r) || cvy_ep_forwards(&hosts, r, a->job->rank))
+			sum += brought(a, of, &hosts, r);
+	return sum;
+}
+
+static uint16_t documented(const struct perf_a2a *a, const struct perf_way *way, const struct terms *of)
+{
+	const bool compact = perf_once(a->job->opt.preset);
+	float sum = 0;
+
+	if (way->by_options && a->job->device && a->job->opt.preset == COVEY_EP_HT)
+		return perf_half(over_two_hops(a, of));
 	if (!way->by_options || (!compact && a->job->opt.combine != COVEY_EP_PER_RANK))
 		return perf_half(in_order(of, -1));
 	for (int r = 0; r < a->job->size; r++) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Covey's way: dispatch, the application's experts, combine. With COMPACT the experts also sum, as COMPACT asks for.
+ * Covey's way: dispatch, the application's experts, combine. With COMPACT and HT the experts also sum, as these ask for.
  * --fused: results of experts that multiply by a number are made by the combine, which reads the dispatched rows.
  */
 #include <stdlib.h>
@@ -71,7 +71,7 @@ static int open_covey(struct perf_a2a *a, void **state)
 	*state = c;
 	c->to = (struct covey_dispatch_args)COVEY_DISPATCH_INIT;
 	c->back = (struct covey_combine_args)COVEY_COMBINE_INIT;
-	c->once = opt->preset == COVEY_EP_COMPACT;
+	c->once = perf_once(opt->preset);
 	c->close = perf_close(opt->preset);
 	config.dtype = COVEY_FLOAT16;
 	config.max_tokens = a->shape->tokens;

@@ -117,9 +117,10 @@ static const struct argp_option options[] = {
 	  "dispatch, device: processors that a call takes, a row for each number; 0: as many as pay (0); all2all: one "
 	  "number",
 	  3 },
-	{ "preset", OPT_PRESET, "ll|compact|flat|win|mesh", 0,
+	{ "preset", OPT_PRESET, "ll|compact|flat|win|mesh|ht", 0,
 	  "dispatch, device; all2all: a row for each expert of a token, or for each rank; flat: as ll, each row with "
-	  "its source and entry; win, mesh: as ll, without gaps between experts (ll)",
+	  "its source and entry; win, mesh: as ll, without gaps between experts; ht: as compact, over two hops between "
+	  "hosts (ll)",
 	  3 },
 	{ "rows", OPT_ROWS, "bf16|e4m3|int8|int4", 0, "dispatch: type of the dispatched rows (bf16)", 3 },
 	{ "back", OPT_BACK, "plain|int8", 0, "dispatch: type of the rows that come back; plain: bfloat16 (plain)", 3 },

@@ -3,7 +3,8 @@
  * Dispatch and combine on device memory: a row for each number of tokens and each number of lanes. Times are those of
  * the other operations on devices (device.c): turns of all iterations, on the device's clock, with -G as one graph.
  * Every expert returns its input and every weight is 1, so a combined token is top-k times itself. Bytes are those
- * of rows that cross to other ranks, without headers. Rows for experts of the own rank do not count.
+ * of rows that cross to other ranks, without headers. Rows for experts of the own rank do not count. Those of HT are
+ * counted as with COMPACT: from the source to each rank, though a forwarder brings some.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -11,14 +12,34 @@
 
 #include "ep_call.h"
 #include "ep_room.h"
+#include "hosts.h"
 
-/* COMPACT has one row a rank, whatever --combine says. */
+/* COMPACT and HT have one row a rank, whatever --combine says. */
 static bool per_rank(const struct perf_job *job)
 {
 	return perf_room_once(job) || job->opt.combine == COVEY_EP_PER_RANK;
 }
 
 /* ---- the row: what it takes, and what it sends ---- */
+
+/* HT: steps are cut by the hosts of the ranks; without room for two hops, as if each were a host of its own. */
+static void cut_by_hosts(const struct perf_job *job, int combine, struct cvy_ep_form *form)
+{
+	const struct cvy_ep_hosts hosts = perf_hosts_all(job);
+	const struct cvy_ep_form given = *form;
+	int blocks = 1, members = 1;
+
+	for (int r = 0; r < job->size; r++) {
+		int here = cvy_ep_blocks_of(&hosts, r), of = cvy_ep_members(hosts.of[r]);
+
+		blocks = here > blocks ? here : blocks;
+		members = of > members ? of : members;
+	}
+	if (cvy_ep_hops_form(combine, job->opt.tokens, blocks, members, form))
+		return;
+	*form = given;
+	cvy_ep_hops_form(combine, job->opt.tokens, 1, 1, form);
+}
 
 static void say_forms(const struct perf_job *job, struct perf_pair_row *row)
 {
@@ -34,6 +55,7 @@ static void say_forms(const struct perf_job *job, struct perf_pair_row *row)
 				      .most_local = (opt->experts + job->size - 1) / job->size,
 				      .once = perf_room_once(job),
 				      .close = perf_close(opt->preset),
+				      .hops = opt->preset == COVEY_EP_HT,
 				      .ranks = job->max_ranks < CVY_GPU_RANKS ? job->max_ranks : CVY_GPU_RANKS };
 	struct cvy_ep_form form;
 
@@ -42,6 +64,8 @@ static void say_forms(const struct perf_job *job, struct perf_pair_row *row)
 	for (int combine = 0; combine < 2; combine++) {
 		bool is = cvy_ep_form_of(&s, row->lanes, combine, &form);
 
+		if (is && s.hops)
+			cut_by_hosts(job, combine, &form);
 		row->steps[combine] = is ? form.steps : 0;
 		row->bulk[combine] = is && form.bulk;
 	}

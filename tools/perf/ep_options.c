@@ -7,15 +7,15 @@
 #include "all2all.h"
 #include "options.h"
 
-#define PERF_NAMES 5 /* of an option, at most */
+#define PERF_NAMES 6 /* of an option, at most */
 
 static const struct {
 	const char *option, *name[PERF_NAMES];
 	int value[PERF_NAMES];
 } names[] = {
 	[PERF_PRESETS] = { "--preset",
-			   { "ll", "compact", "flat", "win", "mesh" },
-			   { COVEY_EP_LL, COVEY_EP_COMPACT, COVEY_EP_FLAT, COVEY_EP_WIN, COVEY_EP_MESH } },
+			   { "ll", "compact", "flat", "win", "mesh", "ht" },
+			   { COVEY_EP_LL, COVEY_EP_COMPACT, COVEY_EP_FLAT, COVEY_EP_WIN, COVEY_EP_MESH, COVEY_EP_HT } },
 	[PERF_ROWS] = { "--rows",
 			{ "bf16", "e4m3", "int8", "int4" },
 			{ COVEY_EP_ROWS_BF16, COVEY_EP_ROWS_E4M3, COVEY_EP_ROWS_INT8, COVEY_EP_ROWS_INT4 } },
@@ -32,10 +32,10 @@ const char *perf_name_of(enum perf_names of, int value)
 	return names[of].name[i];
 }
 
-/* COMPACT has one row a rank, whatever was asked for. */
+/* COMPACT and HT have one row a rank, whatever was asked for. */
 const char *perf_combined_per(const struct perf_options *opt)
 {
-	return perf_name_of(PERF_COMBINES, opt->preset == COVEY_EP_COMPACT ? COVEY_EP_PER_RANK : opt->combine);
+	return perf_name_of(PERF_COMBINES, perf_once(opt->preset) ? COVEY_EP_PER_RANK : opt->combine);
 }
 
 static int named(enum perf_names of, const char *text)
@@ -143,6 +143,27 @@ error_t perf_parse_ep(int key, const char *arg, struct perf_options *opt)
 	return ARGP_ERR_UNKNOWN;
 }
 
+/* What HT has not on devices. */
+static void check_hops(const struct perf_options *opt)
+{
+	const char *late = getenv("COVEY_LATE_MS");
+
+	if (opt->preset != COVEY_EP_HT || !opt->device)
+		return;
+	if (late && atoi(late) > 0)
+		perf_usage("--preset ht has no deadlines on devices, and COVEY_LATE_MS is %s: unset it, or take "
+			   "--preset compact",
+			   late);
+	if (opt->rows == COVEY_EP_ROWS_INT8 || opt->rows == COVEY_EP_ROWS_INT4)
+		perf_usage("--preset ht has no rows of integers on devices, and --rows is %s: take bf16 or e4m3, or "
+			   "--preset compact",
+			   perf_name_of(PERF_ROWS, opt->rows));
+	if (opt->back != COVEY_EP_BACK_PLAIN)
+		perf_usage("--preset ht has no results of integers on devices, and --back is %s: take plain, or "
+			   "--preset compact",
+			   perf_name_of(PERF_BACKS, opt->back));
+}
+
 void perf_check_ep(const struct perf_options *opt)
 {
 	if (!opt->device) {
@@ -163,6 +184,7 @@ void perf_check_ep(const struct perf_options *opt)
 		perf_usage("--experts is %d: a device takes %d at most", opt->experts, COVEY_DEVICE_MAX_EXPERTS);
 	if (opt->registered)
 		perf_usage("-R: buffers of dispatch and combine are not registered");
+	check_hops(opt);
 }
 
 void perf_check_a2a(const struct perf_options *opt)
@@ -182,6 +204,7 @@ void perf_check_a2a(const struct perf_options *opt)
 		perf_usage("--lanes is for device memory; --device chooses a device's");
 	if (opt->lane_list.count > 1)
 		perf_usage("--lanes: all2all takes one number");
+	check_hops(opt);
 }
 
 #define MANY_RANKS 64		      /* default of max_ranks */
@@ -200,7 +223,7 @@ static void make_room(const struct perf_options *opt, size_t elements, size_t to
 	char bytes[32];
 
 	/* Four slots, of which each has the tokens and what comes back; a quarter of the window is for messages. */
-	need = 6 * elements * 2 * (1 + ranks * (opt->preset == COVEY_EP_COMPACT ? 1 : top_k));
+	need = 6 * elements * 2 * (1 + ranks * (perf_once(opt->preset) ? 1 : top_k));
 	need = (need / WINDOW + 1) * WINDOW;
 	if (need > MOST_WINDOW)
 		need = MOST_WINDOW;

@@ -12,7 +12,7 @@ struct perf_room {
 	struct perf_pair pair;
 	void *part[PERF_PARTS]; /* device memory */
 	int parts;
-	int bins; /* of rows: the local experts, or with COMPACT one */
+	int bins; /* of rows: the local experts, or with COMPACT and HT one */
 	/* bin_rows: kept for a bin; where bins stand close, for all */
 	size_t bin_rows, all_rows, row_bytes, groups;
 	/* host memory: outputs of a dispatch; of one bin its rows and the input of combine */
@@ -25,7 +25,7 @@ struct perf_room {
 
 static inline bool perf_room_once(const struct perf_job *job)
 {
-	return job->opt.preset == COVEY_EP_COMPACT;
+	return perf_once(job->opt.preset);
 }
 
 static inline bool perf_room_flat(const struct perf_job *job)

@@ -170,7 +170,9 @@ int perf_run(struct perf_job *job)
 	job->rank = view.rank;
 	job->size = view.size;
 	job->max_ranks = view.max_ranks;
-	if (job->opt.explain)
+	if (job->opt.device && job->opt.preset == COVEY_EP_HT && perf_hosts(job))
+		code = PERF_FAILED;
+	else if (job->opt.explain)
 		code = explain(job);
 	else if (job->opt.all2all)
 		code = perf_all2all(job);

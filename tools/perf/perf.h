@@ -198,15 +198,18 @@ struct perf_a2a_row {
 
 enum perf_a2a_what { PERF_A2A_WALL, PERF_A2A_FLOOR, PERF_A2A_AGAIN, PERF_A2A_WIRE };
 
+#define PERF_HOST_RANKS 256 /* of a library for devices, at most */
+
 struct perf_job {
 	struct perf_options opt;
 	struct covey_group *group;
 	int rank, size; /* own; of the group when it was joined */
 	int max_ranks;
-	struct covey_mask mask;	    /* contributors of the last operation */
-	char *send, *recv;	    /* inside guarded buffers */
-	size_t room;		    /* bytes of each, without guards */
-	struct perf_device *device; /* NULL: host memory */
+	uint8_t host[PERF_HOST_RANKS]; /* the first rank of each rank's host; of two hops (hosts.c) */
+	struct covey_mask mask;	       /* contributors of the last operation */
+	char *send, *recv;	       /* inside guarded buffers */
+	size_t room;		       /* bytes of each, without guards */
+	struct perf_device *device;    /* NULL: host memory */
 	struct perf_hist *hist;
 	struct perf_row *rows;
 	int row_count;
@@ -319,10 +322,19 @@ int perf_ep_device(struct perf_job *job);
 /* all2all.c */
 int perf_all2all(struct perf_job *job);
 
+/* hosts.c: all ranks */
+int perf_hosts(struct perf_job *job);
+
 /* ep_options.c */
 enum perf_names { PERF_PRESETS, PERF_ROWS, PERF_BACKS, PERF_COMBINES };
 const char *perf_name_of(enum perf_names of, int value);
 const char *perf_combined_per(const struct perf_options *opt); /* "expert" or "rank" */
+/* A row is for all experts of a rank that its token names. */
+static inline bool perf_once(int preset)
+{
+	return preset == COVEY_EP_COMPACT || preset == COVEY_EP_HT;
+}
+
 /* The rows of an expert begin where those of the one before end. */
 static inline bool perf_close(int preset)
 {

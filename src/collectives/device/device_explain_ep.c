@@ -137,8 +137,7 @@ void cvy_device_ep_forms(int size, int ranks, FILE *to)
 	print_lanes(size, ranks, to);
 	fprintf(to,
 		"bulk steps: at most %zu KiB of shared memory for a dispatch, %zu for a combine; a device with less "
-		"fails "
-		"the launch\n",
+		"refuses the call\n",
 		CVY_EP_ROOM >> 10, (CVY_EP_THREADS / 32 * 2 * CVY_EP_BULK_PIECE + CVY_EP_STATIC) >> 10);
 	fprintf(to, "%8s %8s  %-28s %s\n", "from", "to", "dispatch", "combine");
 	for (size_t i = 0; i < sizeof(presets) / sizeof(presets[0]); i++)

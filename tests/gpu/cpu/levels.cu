@@ -4,118 +4,11 @@
  * folds host by host; with view changes at whatever moment, after which hosts are uneven, or even again.
  */
 #include "jobs.cuh"
-#include "queues.h"
-
-#include <utility>
-
-#define PAIRS (RANKS * RANKS)
-
-/* From one rank to a rank of another host. */
-struct wire {
-	uint8_t *from, *to; /* what stands for the chunk; the chunk */
-	uint64_t posted, bytes;
-};
-
-/* What posts for one rank. */
-struct post {
-	struct cvy_queue_memory reach;
-	struct cvy_proxy *proxy;
-	uint64_t *abort;
-};
-
-static struct wire wires[PAIRS];
-static struct post posts[RANKS];
-static int generation[PAIRS]; /* of the chunk, and of what stands for it */
+#include "wires.cuh"
 
 static int far(int a, int b)
 {
 	return a / width != b / width;
-}
-
-static int wire_post(void *ctx, const struct cvy_ring_command *c)
-{
-	struct wire *w = (struct wire *)ctx;
-
-	if (c->op == CVY_RING_SIGNAL)
-		cvy_q_store((uint64_t *)(w->to + c->remote), c->value);
-	else
-		for (uint64_t at = 0; at < c->bytes; at += 8)
-			cvy_q_store((uint64_t *)(w->to + c->remote + at), *(uint64_t *)(w->from + c->local + at));
-	w->bytes += c->op == CVY_RING_SIGNAL ? 0 : c->bytes;
-	w->posted++;
-	return 0;
-}
-
-static void wire_flush(void *)
-{
-}
-
-static uint64_t wire_done(void *ctx, uint64_t *status)
-{
-	*status = 0;
-	return ((struct wire *)ctx)->posted;
-}
-
-static void open_post(int r)
-{
-	struct post *p = &posts[r];
-	struct cvy_proxy_args args = { 8192, CVY_GPU_RANKS * CVY_GPU_GENERATIONS, 0, NULL, &p->reach };
-	char why[160];
-	void *seen;
-
-	OK(ranks[r].gpu, ops->reach(ranks[r].gpu, &p->reach));
-	p->abort = (uint64_t *)aligned_alloc(4096, 4096);
-	memset(p->abort, 0, 4096);
-	OK(ranks[r].gpu, p->reach.map(p->reach.ctx, p->abort, 4096, 0, &seen, why, sizeof(why)));
-	args.abort = (uint64_t *)seen;
-	OK(ranks[r].gpu, cvy_proxy_open(&args, &p->proxy));
-}
-
-static void close_post(int r)
-{
-	cvy_proxy_close(posts[r].proxy);
-	posts[r].reach.unmap(posts[r].reach.ctx, posts[r].abort, 4096);
-	free(posts[r].abort);
-}
-
-static void open_wire(int from, int to)
-{
-	const int g = generation[from * RANKS + to];
-	const uint32_t number = (uint32_t)(to * CVY_GPU_GENERATIONS + g);
-	struct wire *w = &wires[from * RANKS + to];
-	struct cvy_proxy_link link = { w, CVY_GPU_CHUNK, CVY_GPU_CHUNK, wire_post, wire_flush, wire_done };
-	struct cvy_queue queue;
-
-	*w = {};
-	OK(ranks[to].gpu, ops->far_chunk(ranks[to].gpu, from, g, 0, (void **)&w->to));
-	OK(ranks[from].gpu, ops->far_chunk(ranks[from].gpu, to, g, 1, (void **)&w->from));
-	OK(ranks[from].gpu, cvy_proxy_attach(posts[from].proxy, number, &link));
-	cvy_proxy_queue(posts[from].proxy, number, &queue);
-	OK(ranks[from].gpu, ops->queue(ranks[from].gpu, to, g, &queue, 1000));
-	ranks[to].in = (ranks[to].in & ~(3ull << (2 * from))) | (uint64_t)g << (2 * from);
-	ranks[from].outgen = (ranks[from].outgen & ~(3ull << (2 * to))) | (uint64_t)g << (2 * to);
-}
-
-/* Fresh memory both ways, at other addresses. */
-static void connect_anew(int a, int b)
-{
-	for (int way = 0; way < 2; way++, std::swap(a, b)) {
-		int *g = &generation[a * RANKS + b];
-
-		*g = (*g + 1) % CVY_GPU_GENERATIONS;
-		if (far(a, b))
-			open_wire(a, b);
-		else
-			connect_pair(a, b, *g);
-	}
-}
-
-/* The network has nothing under way. */
-static void settle(void)
-{
-	for (int r = 0; r < n; r++)
-		while (!cvy_proxy_idle(posts[r].proxy))
-			usleep(100);
 }
 
 /* Words of a view of @members for rank @r, of several hosts. @wide: two levels, by so many ranks of a host; 0: flat */
@@ -300,17 +193,6 @@ static void launch_admit(int r)
 	call.admit_epoch = epoch;
 	call.joins = 1;
 	OK(ranks[r].gpu, ops->launch(ranks[r].gpu, &call, (struct CUstream_st *)ranks[r].stream));
-}
-
-/* Operations of a rank that is left out end with an error. */
-static void end(int r)
-{
-	struct cvy_gpu_verdict v = { UINT32_MAX, COVEY_ERR_FENCED, 0, 0, 0 };
-	struct cvy_gpu_counters c;
-
-	OK(ranks[r].gpu, ops->counters(ranks[r].gpu, &c, 1));
-	OK(ranks[r].gpu, ops->words(ranks[r].gpu, c.lane, NULL, &v));
-	CUDA(cudaStreamSynchronize(ranks[r].stream));
 }
 
 /* Other processes in the place of those @gone, counted in by the words of a view. */

@@ -211,9 +211,12 @@ cudaError_t cudaDeviceSetLimit(enum cudaLimit, size_t bytes)
 	return cudaSuccess;
 }
 
-cudaError_t cudaFuncSetAttribute(const void *, enum cudaFuncAttribute, int)
+cudaError_t cudaFuncSetAttribute(const void *, enum cudaFuncAttribute, int bytes)
 {
-	return cudaSuccess;
+	int most;
+
+	cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0);
+	return bytes <= most ? cudaSuccess : cudaErrorInvalidValue;
 }
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *s, unsigned, int)
@@ -426,7 +429,11 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device)
 
 cudaError_t cudaDeviceGetAttribute(int *v, enum cudaDeviceAttr attr, int)
 {
+	const char *kib = getenv("CPU_SHARED_KIB");
+
 	*v = attr == cudaDevAttrClockRate ? 1000000 : 16; /* cycles a millisecond: clock64(); processors */
+	if (attr == cudaDevAttrMaxSharedMemoryPerBlockOptin)
+		*v = (kib ? atoi(kib) : 227) << 10;
 	return cudaSuccess;
 }
 

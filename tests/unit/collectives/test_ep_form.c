@@ -217,6 +217,42 @@ static size_t room_of(const struct cvy_ep_shape_gpu *s)
 	return all > near ? all : near;
 }
 
+/* On devices with little shared memory, too, where experts are spread over the ranks. */
+START_TEST(two_hops_find_room_on_small_devices)
+{
+	for (int tokens_of = 1; tokens_of <= CVY_EP_TOKENS; tokens_of *= 2)
+		for (int wide = 8; wide <= CVY_EP_HIDDEN; wide += wide < 1024 ? 8 : 128)
+			for (int code = 0; code < 2; code++) {
+				struct cvy_ep_shape_gpu s = { .tokens = tokens_of,
+							      .hidden = wide,
+							      .top_k = 8,
+							      .experts = 256,
+							      .size = sizes[_i],
+							      .code = code,
+							      .most_local = cvy_ep_div(256, sizes[_i]),
+							      .once = 1,
+							      .hops = 1 };
+				struct cvy_ep_args a = { .tokens = tokens_of,
+							 .hidden = wide,
+							 .top_k = 8,
+							 .experts = 256,
+							 .el = s.most_local,
+							 .num_tokens = tokens_of < CVY_EP_NEAR / 8 ? tokens_of
+												   : CVY_EP_NEAR / 8,
+							 .once = 1,
+							 .hops = 1 };
+				size_t all;
+
+				a.call.size = s.size;
+				ck_assert(cvy_ep_form_of(&s, cvy_ep_lanes_of(&s), 0, &a.form));
+				all = cvy_ep_dispatch_room(&a) + CVY_EP_STATIC_HOPS;
+				if (all > CVY_EP_LEAST_SHARED || cvy_ep_hops_room(&s, &a.form) < all)
+					ck_abort_msg("%d tokens of %d, %d ranks: %zu bytes of %zu counted", tokens_of,
+						     wide, s.size, all, cvy_ep_hops_room(&s, &a.form));
+			}
+}
+END_TEST
+
 /* Also where one rank has all experts: else its launch alone would fail, and the others would wait for it. */
 START_TEST(shared_memory_of_a_dispatch_is_there)
 {
@@ -284,6 +320,7 @@ int main(void)
 	tcase_add_test(form, few_tokens_are_cut_across_lanes);
 	tcase_add_test(form, ragged_sources_are_an_even_share_for_each_warp);
 	tcase_add_test(form, slots_of_eight_ranks_take_less_than_150_mb);
+	tcase_add_loop_test(form, two_hops_find_room_on_small_devices, 0, sizeof(sizes) / sizeof(*sizes));
 	tcase_add_loop_test(form, shared_memory_of_a_dispatch_is_there, 0, sizeof(sizes) / sizeof(*sizes));
 	tcase_add_test(form, shapes_above_what_devices_take_are_named);
 	suite_add_tcase(suite, form);

@@ -24,10 +24,12 @@ job()
 	fi
 }
 
-for preset in ll compact flat win mesh; do
+for preset in ll compact flat win mesh ht; do
 	job 0 "preset $preset," --preset $preset --ranks 3 --recover --kill 1@8 --steps 30 --seed 5
 done
 job 0 "longest step of the others [0-9.]* ms, in the steps before [0-9.]* ms (median)" --extend 5@20 --steps 40 --seed 5
-job 64 "ll, compact, flat, win or mesh is needed" --preset deep
-job 64 "on devices a row is of one expert" --preset compact --devices 1
+job 64 "ll, compact, flat, win, mesh or ht is needed" --preset deep
+for preset in compact ht; do
+	job 64 "preset $preset: on devices a row is of one expert" --preset $preset --devices 1
+done
 exit $failed

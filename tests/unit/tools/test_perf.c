@@ -267,7 +267,7 @@ static const char *const bad[][4] = {
 	{ "dispatch", "with commas between", "--tokens", "1," },
 	{ "dispatch", "a device takes 16384 at most", "--device=0", "--tokens=1,16385" },
 	{ "dispatch", "a device takes 8192 at most", "--device=0", "--hidden=8200" },
-	{ "dispatch", "ll, compact, flat, win or mesh is needed", "--device=0", "--preset=deep" },
+	{ "dispatch", "ll, compact, flat, win, mesh or ht is needed", "--device=0", "--preset=deep" },
 	{ "dispatch", "bf16, e4m3, int8 or int4 is needed", "--device=0", "--rows=fp8" },
 	{ "dispatch", "plain or int8 is needed", "--back=int4", NULL },
 	{ "dispatch", "expert or rank is needed", "--device=0", "--combine=token" },
@@ -303,6 +303,7 @@ static const char *const bad[][4] = {
 	{ "all2all", "--ladder is for device memory", "--ladder=peer", NULL },
 	{ "all2all", "--fused is for --preset ll or flat", "--fused", "--preset=compact" },
 	{ "all2all", "--fused is for --preset ll or flat", "--fused", "--preset=win" },
+	{ "all2all", "--fused is for --preset ll or flat", "--fused", "--preset=ht" },
 	{ "dispatch", "are for all2all", "--shapes=1", NULL },
 	{ "dispatch", "are for all2all", "--fused", NULL },
 	{ "allreduce", "are for all2all", "--repeats=1", NULL },
@@ -315,6 +316,19 @@ START_TEST(what_makes_no_sense_is_said_once)
 
 	ck_assert_msg(code == 64, "%s %s: code %d: %s", bad[_i][0], bad[_i][2], code, text);
 	ck_assert_msg(times_said(bad[_i][1]) == 1, "%s %s: %s", bad[_i][0], bad[_i][2], text);
+}
+END_TEST
+
+START_TEST(what_two_hops_lack_is_said_with_what_would_be_right)
+{
+	ck_assert_int_eq(perf(2, "dispatch", "--device=0", "--preset=ht", "--rows=int4", NULL), 64);
+	ck_assert_ptr_nonnull(strstr(text, "--rows is int4: take bf16 or e4m3, or --preset compact"));
+	ck_assert_int_eq(perf(2, "dispatch", "--device=0", "--preset=ht", "--back=int8", NULL), 64);
+	ck_assert_ptr_nonnull(strstr(text, "--back is int8: take plain, or --preset compact"));
+	setenv("COVEY_LATE_MS", "50", 1);
+	ck_assert_int_eq(perf(2, "all2all", "--device=0", "--preset=ht", NULL), 64);
+	ck_assert_ptr_nonnull(strstr(text, "COVEY_LATE_MS is 50: unset it, or take --preset compact"));
+	unsetenv("COVEY_LATE_MS");
 }
 END_TEST
 
@@ -426,7 +440,8 @@ static const char *const sums[][3] = {
 	{ "--preset=ll", "--combine=expert", "-w1" },	    { "--preset=ll", "--combine=rank", "-w1" },
 	{ "--preset=compact", "--combine=expert", "-w1" },  { "--preset=flat", "--combine=expert", "-w1" },
 	{ "--preset=flat", "--combine=expert", "--fused" }, { "--preset=flat", "--combine=rank", "--fused" },
-	{ "--preset=win", "--combine=expert", "-w1" },	    { "--preset=mesh", "--combine=rank", "-w1" }
+	{ "--preset=win", "--combine=expert", "-w1" },	    { "--preset=mesh", "--combine=rank", "-w1" },
+	{ "--preset=ht", "--combine=expert", "-w1" }
 };
 
 START_TEST(the_shapes_of_all2all_are_checked)
@@ -689,6 +704,7 @@ static Suite *perf_suite(void)
 	tcase_add_test(tcase, a_plot_is_an_svg);
 	suite_add_tcase(suite, tcase);
 	tcase = tcase_create("refusals");
+	tcase_add_test(tcase, what_two_hops_lack_is_said_with_what_would_be_right);
 	tcase_add_loop_test(tcase, what_makes_no_sense_is_said_once, 0, sizeof(bad) / sizeof(bad[0]));
 	tcase_add_test(tcase, without_a_store_it_fails_with_a_cause);
 	tcase_add_test(tcase, it_gives_up_when_the_time_is_over);
