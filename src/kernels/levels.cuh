@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Allreduce in two levels, for hosts of equal numbers of contributors: between hosts a rank sends what the flat form sends,
+ * Operations in two levels, for hosts of equal numbers of contributors: between hosts a rank sends what the flat form sends,
  * divided by the ranks of a host. The ranks with one index on their hosts are *likes*. Each rank has a *column*: the words
  * of its index on all hosts. Rows of a column are owned by the likes (level_rows.cuh).
  *
@@ -9,6 +9,8 @@
  *	far, round 0	that rank sends each row to the like which owns it, who folds the hosts
  *	far, round 1	the owner sends the row to its likes
  *	near, round 1	they send the whole column to all ranks of their hosts
+ *
+ * Allreduce takes all four hops, allgather the last two.
  *
  * The order of folds: within a host ascending ranks, then ascending hosts. A sum of a host is rounded to the element type.
  * A near rank and a like push into chunks of their own, so both use both rounds' slots, at the same places throughout.
@@ -114,6 +116,17 @@ template <typename T, int ROWS, typename MAP> struct cvy_level_hops {
 	{
 		CVY_EACH_PEER(p, l->like, c->rank)
 		cvy_push_to<PACKET>(c, r, s, 1, cvy_row(i), (int)p, v);
+	}
+
+	/* The own rows, pushed to all likes. */
+	static __device__ __forceinline__ void share(const struct cvy_gpu_call *c, const struct cvy_lane_run *r,
+						     const struct cvy_step *s, const struct cvy_levels *l, const MAP &m,
+						     const uint64_t v[ROWS][2])
+	{
+#pragma unroll
+		for (int i = 0; i < ROWS; i++)
+			if (owns(c, l, m, i))
+				share_row(c, r, s, l, i, v[i]);
 	}
 
 	/* The own rows, of all hosts. SHARES: each is pushed to all likes when it is made. 1: stopped. */

@@ -110,12 +110,28 @@ static void fold_in(const struct job *j, struct folding *f, double x)
 	f->k++;
 }
 
-/* Ranks of a host where allreduce goes in two levels, and hosts have as many of @members each; else all. */
+/* May it go in two levels? As the call that launch() makes. */
+static int may_levels(const struct job *j)
+{
+	struct cvy_gpu_call call = {};
+
+	call.kind = j->kind;
+	call.packet = j->packet;
+	call.lanes = j->lanes;
+	call.threads = j->threads;
+	call.rows = j->rows;
+	call.in_place = j->in_place;
+	call.bytes = j->count * elem_of(j->dtype);
+	cvy_gpu_derive(&call);
+	return width && cvy_gpu_can_levels(&call);
+}
+
+/* Ranks of a host where it goes in two levels, and hosts have as many of @members each; else all. */
 static int fold_width(const struct job *j, uint32_t members)
 {
 	int of_host[RANKS] = { 0 }, most = 0;
 
-	if (!width || j->kind > CVY_GPU_ALLREDUCE_TWO_SHOT)
+	if (!may_levels(j))
 		return n;
 	for (int r = 0; r < n; r++)
 		of_host[r / width] += (int)(members >> r & 1);
