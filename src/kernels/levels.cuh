@@ -10,7 +10,7 @@
  *	far, round 1	the owner sends the row to its likes
  *	near, round 1	they send the whole column to all ranks of their hosts
  *
- * Allreduce takes all four hops, allgather the last two.
+ * Allreduce takes all four hops, reduce_scatter the first two, allgather the last two.
  *
  * The order of folds: within a host ascending ranks, then ascending hosts. A sum of a host is rounded to the element type.
  * A near rank and a like push into chunks of their own, so both use both rounds' slots, at the same places throughout.

@@ -3,6 +3,7 @@
 #ifndef JOBS_CUH
 #define JOBS_CUH
 
+#include "levels.h"
 #include "world.cuh"
 
 static int failures, checks;
@@ -129,7 +130,7 @@ static int may_levels(const struct job *j)
 /* Ranks of a host where it goes in two levels, and hosts have as many of @members each; else all. */
 static int fold_width(const struct job *j, uint32_t members)
 {
-	int of_host[RANKS] = { 0 }, most = 0;
+	int of_host[RANKS] = { 0 }, most = 0, in_use = 0;
 
 	if (!may_levels(j))
 		return n;
@@ -140,6 +141,10 @@ static int fold_width(const struct job *j, uint32_t members)
 	for (int h = 0; h * width < n; h++)
 		if (of_host[h] && of_host[h] != most)
 			return n;
+	for (int h = 0; h * width < n; h++)
+		in_use += of_host[h] > 0;
+	if (j->kind == CVY_GPU_REDUCE_SCATTER && !cvy_levels_share(j->rows, j->threads, in_use))
+		return n;
 	return most > 1 ? width : n;
 }
 

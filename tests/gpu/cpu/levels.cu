@@ -340,6 +340,13 @@ static void counted_allgather(void)
 	counted("allgather", &j);
 }
 
+static void counted_reduce_scatter(void)
+{
+	struct job j = full(CVY_GPU_REDUCE_SCATTER);
+
+	counted("reduce_scatter", &j);
+}
+
 static void launch_admit(int r)
 {
 	struct cvy_gpu_call call = {};
@@ -509,6 +516,7 @@ static const struct operation {
 } operations[] = {
 	{ "allreduce", CVY_GPU_ALLREDUCE_TWO_SHOT, counted_allreduce },
 	{ "allgather", CVY_GPU_ALLGATHER, counted_allgather },
+	{ "reduce_scatter", CVY_GPU_REDUCE_SCATTER, counted_reduce_scatter },
 };
 
 /* @asked: the name of one, or NULL: all. */
@@ -541,7 +549,7 @@ int main(int argc, char **argv)
 	if (hosts < 2 || width < 2 || n > RANKS || !any) {
 		fprintf(stderr,
 			"cpu-levels [HOSTS RANKS [OPERATION]]: 2 hosts or more of 2 ranks or more, %d ranks at most; "
-			"allreduce or allgather\n",
+			"allreduce, allgather or reduce_scatter\n",
 			RANKS);
 		return 2;
 	}

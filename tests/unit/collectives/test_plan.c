@@ -449,7 +449,7 @@ static const struct {
 
 static int has_levels(int kind)
 {
-	return kind == CVY_GPU_ALLREDUCE || kind == CVY_GPU_ALLGATHER;
+	return kind == CVY_GPU_ALLREDUCE || kind == CVY_GPU_ALLGATHER || kind == CVY_GPU_REDUCE_SCATTER;
 }
 
 /* Is @name one of "a, b, c:"? */
