@@ -5,6 +5,7 @@
  * it, or has it. Rows of an owner follow each other.
  *
  *	pieces	the buffer is split into a piece for each rank of a host; the likes own parts of its rows
+ *	whole	the same, and the likes of one host own all rows: those of the root
  *	blocks	each rank has a block, and owns rows of that; as many of each like are in a step
  */
 #ifndef CVY_LEVEL_ROWS_CUH
@@ -209,6 +210,39 @@ template <int ROWS> struct cvy_level_blocks {
 			if (of < c->size)
 				set_row(c, c->recv + (size_t)of * c->bytes, i, v[i]);
 		}
+	}
+};
+
+/* All rows are of the likes of host number `from`, which is the root's. */
+template <int ROWS> struct cvy_level_whole : cvy_level_pieces<uint64_t, ROWS> {
+	int from;
+
+	__device__ __forceinline__ void begin(const struct cvy_gpu_call *c, const struct cvy_lane_run *r,
+					      const struct cvy_step *s, const struct cvy_levels *l)
+	{
+		const int width = CVY_GPU_WIDTH(r->lane.failed);
+
+		cvy_level_pieces<uint64_t, ROWS>::begin(c, r, s, l);
+		from = __popc(l->like & ((1u << c->root / width * width) - 1));
+	}
+
+	__device__ __forceinline__ struct cvy_level_part part(const struct cvy_gpu_call *c, const struct cvy_step *s,
+							      const struct cvy_levels *l, int like) const
+	{
+		return { 0, like == from ? this->all(c, s, l) : 0 };
+	}
+
+	__device__ __forceinline__ int owner(const struct cvy_gpu_call *, const struct cvy_levels *, int) const
+	{
+		return from;
+	}
+
+	/* The root's words are not stored over themselves. */
+	__device__ __forceinline__ void set(const struct cvy_gpu_call *c, const struct cvy_levels *l, int rank,
+					    const uint64_t v[ROWS][2]) const
+	{
+		if (c->rank != c->root || c->recv != c->send)
+			cvy_level_pieces<uint64_t, ROWS>::set(c, l, rank, v);
 	}
 };
 

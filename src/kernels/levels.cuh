@@ -10,7 +10,8 @@
  *	far, round 1	the owner sends the row to its likes
  *	near, round 1	they send the whole column to all ranks of their hosts
  *
- * Allreduce takes all four hops, reduce_scatter the first two, allgather the last two.
+ * Allreduce takes all four hops, reduce_scatter the first two, allgather the last two, broadcast the last two after one
+ * from the root to the ranks of its host.
  *
  * The order of folds: within a host ascending ranks, then ascending hosts. A sum of a host is rounded to the element type.
  * A near rank and a like push into chunks of their own, so both use both rounds' slots, at the same places throughout.
@@ -20,7 +21,7 @@
  * has ended, and all do it again, by whatever form the next contributors have.
  *
  * Two slots suffice: who has all of a step has heard, through others, of every rank in this step, so all have taken the
- * step before.
+ * step before. In a broadcast ranks hear of the root's host alone, so those that push to each other also say it.
  */
 #ifndef CVY_LEVELS_CUH
 #define CVY_LEVELS_CUH

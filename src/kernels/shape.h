@@ -71,13 +71,14 @@ CVY_GPU_BOTH static inline int cvy_gpu_pulls(const struct cvy_gpu_call *c)
 /*
  * Can an operation of this kind and form go in two levels? In place its results replace inputs: only where those of the other
  * form, which other contributors take, do so too. A reduce_scatter may be in place on some ranks alone, and is one form for
- * all.
+ * all. A broadcast in two levels has no more hops between hosts than one in two hops.
  */
 static inline int cvy_gpu_can_levels(const struct cvy_gpu_call *c)
 {
 	if (CVY_GPU_IS_WIDE || c->packet != CVY_GPU_LINE)
 		return 0;
 	return c->kind == CVY_GPU_ALLREDUCE_TWO_SHOT || c->kind == CVY_GPU_ALLGATHER ||
+	       c->kind == CVY_GPU_BROADCAST_TWO_HOP ||
 	       (c->steps > 1 && (c->kind == CVY_GPU_REDUCE_SCATTER || (c->kind == CVY_GPU_ALLREDUCE && c->in_place)));
 }
 

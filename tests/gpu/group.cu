@@ -10,7 +10,7 @@
  * `--hops 1`: steps of nothing but broadcasts in two hops, of the first and of the last rank, so that is where it dies.
  * `--aside 1`: of nothing but exchanges in place.
  * `--levels 1`: of nothing but operations that go in two levels between hosts: allreduce alone, in place and in the graph,
- * and allgather.
+ * allgather, and broadcast.
  */
 #include <time.h>
 
@@ -353,6 +353,8 @@ static void one_step(uint64_t members)
 		allreduce("large allreduce", LEVELS, 0);
 		allreduce("large allreduce in place", LEVELS_IN_PLACE, 1);
 		allgather(LEVELS_GATHER);
+		broadcast(__builtin_ctzll(members), HOPS);
+		broadcast(63 - __builtin_clzll(members), HOPS);
 		replay();
 		return;
 	}

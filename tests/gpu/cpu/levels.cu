@@ -347,6 +347,26 @@ static void counted_reduce_scatter(void)
 	counted("reduce_scatter", &j);
 }
 
+/* The data go to each other host once: each rank of the root's host sends its piece. With more hosts it is in one level. */
+static void counted_broadcast(void)
+{
+	struct job j = full(CVY_GPU_BROADCAST_TWO_HOP);
+	uint64_t flat[RANKS], levels[RANKS], packets;
+
+	j.count *= (size_t)width;
+	j.root = n - 1;
+	both(&j, flat, levels);
+	packets = j.count * 4 / (uint64_t)width / 120 * 128 * (uint64_t)(n / width - 1);
+	printf("%d hosts of %d, broadcast: %zu bytes: the root puts %llu flat, %llu in two levels\n", n / width, width,
+	       j.count * 4, (unsigned long long)flat[n - 1], (unsigned long long)levels[n - 1]);
+	for (int r = 0; r < n; r++)
+		if (levels[r] != (n / width > width		 ? flat[r]
+				  : r / width == (n - 1) / width ? packets
+								 : 0) &&
+		    ++failures)
+			fprintf(stderr, "broadcast: rank %d puts %llu bytes\n", r, (unsigned long long)levels[r]);
+}
+
 static void launch_admit(int r)
 {
 	struct cvy_gpu_call call = {};
@@ -517,6 +537,7 @@ static const struct operation {
 	{ "allreduce", CVY_GPU_ALLREDUCE_TWO_SHOT, counted_allreduce },
 	{ "allgather", CVY_GPU_ALLGATHER, counted_allgather },
 	{ "reduce_scatter", CVY_GPU_REDUCE_SCATTER, counted_reduce_scatter },
+	{ "broadcast", CVY_GPU_BROADCAST_TWO_HOP, counted_broadcast },
 };
 
 /* @asked: the name of one, or NULL: all. */
@@ -549,7 +570,7 @@ int main(int argc, char **argv)
 	if (hosts < 2 || width < 2 || n > RANKS || !any) {
 		fprintf(stderr,
 			"cpu-levels [HOSTS RANKS [OPERATION]]: 2 hosts or more of 2 ranks or more, %d ranks at most; "
-			"allreduce, allgather or reduce_scatter\n",
+			"allreduce, allgather, reduce_scatter or broadcast\n",
 			RANKS);
 		return 2;
 	}

@@ -449,7 +449,8 @@ static const struct {
 
 static int has_levels(int kind)
 {
-	return kind == CVY_GPU_ALLREDUCE || kind == CVY_GPU_ALLGATHER || kind == CVY_GPU_REDUCE_SCATTER;
+	return kind == CVY_GPU_ALLREDUCE || kind == CVY_GPU_ALLGATHER || kind == CVY_GPU_REDUCE_SCATTER ||
+	       kind == CVY_GPU_BROADCAST;
 }
 
 /* Is @name one of "a, b, c:"? */
