@@ -15,12 +15,13 @@ const void *cvy_gpu_fold_float16(const struct cvy_gpu_call *call);
 const void *cvy_gpu_fold_bfloat16(const struct cvy_gpu_call *call);
 const void *cvy_gpu_fold_int32(const struct cvy_gpu_call *call);
 const void *cvy_gpu_fold_other(const struct cvy_gpu_call *call);
-/* The same, of allreduce in two levels. */
+/* The same, in two levels. */
 const void *cvy_gpu_levels_float32(const struct cvy_gpu_call *call);
 const void *cvy_gpu_levels_float16(const struct cvy_gpu_call *call);
 const void *cvy_gpu_levels_bfloat16(const struct cvy_gpu_call *call);
 const void *cvy_gpu_levels_int32(const struct cvy_gpu_call *call);
 const void *cvy_gpu_levels_other(const struct cvy_gpu_call *call);
+const void *cvy_gpu_levels_place(const struct cvy_gpu_call *call);  /* levels_place.cu: those that fold nothing */
 const void *cvy_gpu_place(const struct cvy_gpu_call *call);	    /* place.cu: the others */
 const void *cvy_gpu_uneven_kernel(const struct cvy_gpu_call *call); /* uneven.cu */
 const void *cvy_gpu_message_kernel(int few);			    /* message.cu */

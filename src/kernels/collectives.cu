@@ -3,10 +3,13 @@
 #include "admit.cuh"
 #include "choose.cuh"
 #include "gpu_state.cuh"
+#include "shape.h"
 
 /* In two levels. */
 static const void *levels(const struct cvy_gpu_call *call)
 {
+	if (!cvy_gpu_folds(call->kind))
+		return cvy_gpu_levels_place(call);
 	switch (call->dtype) {
 	case COVEY_INT32:
 	case COVEY_UINT32:
@@ -29,8 +32,6 @@ static const void *levels(const struct cvy_gpu_call *call)
 
 static const void *folding(const struct cvy_gpu_call *call)
 {
-	if (call->levels)
-		return levels(call);
 	switch (call->dtype) {
 	case COVEY_INT32:
 	case COVEY_UINT32:
@@ -59,6 +60,8 @@ const void *cvy_gpu_kernel(const struct cvy_gpu_call *call)
 		return cvy_gpu_message_kernel(call->rows == 1);
 	if (cvy_gpu_is_uneven(call->kind))
 		return cvy_gpu_uneven_kernel(call);
+	if (call->levels)
+		return levels(call);
 	return cvy_gpu_folds(call->kind) ? folding(call) : cvy_gpu_place(call);
 }
 
@@ -83,8 +86,10 @@ cudaError_t cvy_gpu_load_kernels(size_t *stack)
 				if (c.kind != CVY_GPU_DISPATCH && c.kind != CVY_GPU_COMBINE)
 					got = cvy_gpu_load_kernel(cvy_gpu_kernel(&c), stack);
 	}
-	for (c.levels = 1, c.kind = 0; !CVY_GPU_IS_WIDE && c.kind <= CVY_GPU_ALLREDUCE_TWO_SHOT; c.kind++)
-		for (int way = 0; way < 32 && got == cudaSuccess; way++) {
+	c.packet = CVY_GPU_LINE;
+	c.in_place = c.levels = 1;
+	for (c.kind = 0, c.steps = 2; c.kind < CVY_GPU_MESSAGE; c.kind++)
+		for (int way = 0; way < 32 && got == cudaSuccess && cvy_gpu_can_levels(&c); way++) {
 			c.dtype = way % 16;
 			c.windows = way / 16 ? (uint8_t *)&c : NULL;
 			got = cvy_gpu_load_kernel(cvy_gpu_kernel(&c), stack);

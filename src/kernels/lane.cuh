@@ -20,7 +20,7 @@ struct cvy_lane_run {
 	struct cvy_gpu_lane lane; /* words as they were when the attempt began */
 	int index;		  /* of the lane */
 	int steps;		  /* of this attempt: may depend on how many contribute */
-	int pulled;		  /* inputs were read where they stand, and nothing is in slots */
+	int settled;		  /* when one rank has ended, no rank lacks anything */
 	int touched;		  /* results may stand over inputs of which no copy is kept */
 	int saved;		  /* inputs in place of the CTA's own lane have been */
 	enum cvy_mode mode;
@@ -206,7 +206,7 @@ static __device__ __forceinline__ void cvy_lane_status(const struct cvy_gpu_call
 						       uint64_t op)
 {
 	struct cvy_gpu_status *status = &c->control->status;
-	cvy_ranks missing = r->mode == CVY_COMPLETE && !r->pulled && cvy_gpu_is_private(c->kind)
+	cvy_ranks missing = r->mode == CVY_COMPLETE && !r->settled && cvy_gpu_is_private(c->kind)
 				    ? cvy_ranks_and(r->gone, r->lane.mask)
 				    : cvy_ranks_none();
 	int root = c->root >= 0, result = 0;
@@ -250,7 +250,7 @@ static __device__ void cvy_say_parked(const struct cvy_gpu_call *c, const struct
 	p->steps = (uint32_t)r->steps;
 	p->rounds = cvy_gpu_has_rounds(c->kind) && cvy_ranks_count(r->lane.mask) > 2 ? 2 : 1;
 	p->slot_bytes = (uint32_t)(c->rows * c->threads * CVY_GPU_PACKET);
-	p->private_parts = (uint32_t)(r->pulled || cvy_gpu_is_private(c->kind) || c->kind == CVY_GPU_ADMIT);
+	p->private_parts = (uint32_t)(r->settled || cvy_gpu_is_private(c->kind) || c->kind == CVY_GPU_ADMIT);
 	if (cvy_spoils(c, r) && r->touched)
 		p->spoiled = op + 1;
 }

@@ -185,7 +185,7 @@ CVY_GPU_BOTH static inline uint64_t cvy_gpu_pieces(uint64_t bytes)
  */
 #define CVY_GPU_LAGS ((uint32_t)1 << 29)
 /*
- * Of a lane's `failed`: ranks r and s of the view are of one host if r / width == s / width, and all members take allreduce in two
+ * Of a lane's `failed`: ranks r and s of the view are of one host if r / width == s / width, and all members go in two
  * levels by that (levels.cuh). 0: some do not, or hosts are otherwise.
  */
 #define CVY_GPU_WIDTH_SHIFT 1

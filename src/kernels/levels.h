@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who sends what to whom in an allreduce of two levels (levels.cuh), by contributors and the width of a host alone: so all
+ * Who sends what to whom in operations of two levels (levels.cuh), by contributors and the width of a host alone: so all
  * ranks agree without a word. Host and device compile it. Builds for more than 32 ranks have the flat form alone.
  */
 #ifndef CVY_LEVELS_H
@@ -22,6 +22,12 @@ CVY_GPU_BOTH static inline int cvy_levels_count(uint32_t ranks)
 	for (; ranks; ranks &= ranks - 1)
 		n++;
 	return n;
+}
+
+/* Rows of warps that blocks of each host have of a tile; 0: the flat form. */
+CVY_GPU_BOTH static inline int cvy_levels_share(int rows, int threads, int hosts)
+{
+	return rows * (threads / 32) / hosts;
 }
 
 #if CVY_GPU_IS_WIDE

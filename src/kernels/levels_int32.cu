@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "levels.cuh"
+#include "levels_fold.cuh"
 
 const void *cvy_gpu_levels_int32(const struct cvy_gpu_call *call)
 {

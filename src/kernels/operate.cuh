@@ -51,7 +51,7 @@ static __device__ __noinline__ int cvy_next_lane(const struct cvy_gpu_call *c, s
 		return 0;
 	*next = found + 1;
 	cvy_take_lane(c, r, found);
-	r->pulled = 0;
+	r->settled = 0;
 	r->steps = BODY::steps(c, r->lane.mask);
 	r->mode = CVY_AGAIN;
 	r->touched = 1;
@@ -120,7 +120,7 @@ static __device__ __forceinline__ void cvy_begin_by(const struct cvy_gpu_call *c
 	r->index = (int)blockIdx.x;
 	r->lane = words;
 	r->mode = CVY_RUN;
-	r->pulled = 0;
+	r->settled = 0;
 	r->touched = 1;
 	r->gone = cvy_ranks_none();
 	r->watch.control = c->control;
@@ -161,7 +161,7 @@ static __device__ __forceinline__ int cvy_again(const struct cvy_gpu_call *c, st
  * the operation is to be completed they are unchanged, since the host waits for this CTA to stop.
  */
 template <typename BODY>
-static __device__ __noinline__ void cvy_rest(const struct cvy_gpu_call *c, uint64_t entered, int steps, int pulled,
+static __device__ __noinline__ void cvy_rest(const struct cvy_gpu_call *c, uint64_t entered, int steps, int settled,
 					     int touched)
 {
 	int next = c->lanes, stopped = 1;
@@ -170,7 +170,7 @@ static __device__ __noinline__ void cvy_rest(const struct cvy_gpu_call *c, uint6
 
 	cvy_begin(c, &r);
 	r.steps = steps;
-	r.pulled = pulled;
+	r.settled = settled;
 	r.touched = r.saved = touched;
 	if (threadIdx.x == 0)
 		op = cvy_entered_op(entered);
@@ -205,7 +205,7 @@ static __device__ __forceinline__ void cvy_lane_end(const struct cvy_gpu_call *c
 	if (threadIdx.x == 0)
 		stopped |= (unsigned)(entered >> CVY_GPU_GATE_SHIFT) != r->watch.open;
 	if (__syncthreads_or(stopped)) {
-		cvy_rest<BODY>(c, entered, r->steps, r->pulled, touched);
+		cvy_rest<BODY>(c, entered, r->steps, r->settled, touched);
 	} else if (threadIdx.x == 0) {
 		cvy_let_next_begin();
 		cvy_lane_done(c, r, cvy_entered_op(entered));

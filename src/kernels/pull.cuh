@@ -281,12 +281,12 @@ template <typename T, typename PACKETS> struct cvy_body_pull {
 
 		if (cvy_gpu_is_broadcast(c->kind) && !cvy_has(r->lane.mask, c->root))
 			return cvy_long_way<PACKETS>(c, *r);
-		if (cvy_mode<HOT>(r) == CVY_COMPLETE && r->pulled)
+		if (cvy_mode<HOT>(r) == CVY_COMPLETE && r->settled)
 			return 0;
 		if (cvy_mode<HOT>(r) != CVY_COMPLETE) {
 			if (hello(c, r, &places, &lent))
 				return 1;
-			r->pulled = lent;
+			r->settled = lent;
 			if (lent) {
 				r->steps = 2;
 				return pull(c, r, &places);

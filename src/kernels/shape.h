@@ -48,6 +48,12 @@ CVY_GPU_BOTH static inline struct cvy_gpu_shape cvy_gpu_shape_of(uint64_t bytes)
 #define CVY_GPU_LEVELS ((uint64_t)1 << 20)
 
 /*
+ * An allgather among several hosts, of larger blocks: it takes one more hop, within the host (5 us), and sends half as many
+ * blocks between hosts, or fewer. Chosen by that, not measured. Of smaller blocks a step would be too few rows for all hosts.
+ */
+#define CVY_GPU_LEVELS_GATHER ((uint64_t)256 << 10)
+
+/*
  * Of alltoallv nobody knows the others' counts, and lanes must be alike: one form for all. The largest step, in as many
  * lanes as find room on a device whatever it is. Chosen, not measured.
  */
@@ -63,13 +69,24 @@ CVY_GPU_BOTH static inline int cvy_gpu_pulls(const struct cvy_gpu_call *c)
 }
 
 /*
- * Can it go in two levels? In place its results replace inputs: only where those of the other form, which other contributors
- * take, do so too.
+ * Can an operation of this kind and form go in two levels? In place its results replace inputs: only where those of the other
+ * form, which other contributors take, do so too. A reduce_scatter may be in place on some ranks alone, and is one form for
+ * all. A broadcast in two levels has no more hops between hosts than one in two hops.
  */
+static inline int cvy_gpu_can_levels(const struct cvy_gpu_call *c)
+{
+	if (CVY_GPU_IS_WIDE || c->packet != CVY_GPU_LINE)
+		return 0;
+	return c->kind == CVY_GPU_ALLREDUCE_TWO_SHOT || c->kind == CVY_GPU_ALLGATHER ||
+	       c->kind == CVY_GPU_BROADCAST_TWO_HOP ||
+	       (c->steps > 1 && (c->kind == CVY_GPU_REDUCE_SCATTER || (c->kind == CVY_GPU_ALLREDUCE && c->in_place)));
+}
+
+/* And does that pay? */
 static inline int cvy_gpu_has_levels(const struct cvy_gpu_call *c)
 {
-	return !CVY_GPU_IS_WIDE && c->packet == CVY_GPU_LINE && c->bytes >= CVY_GPU_LEVELS &&
-	       (c->kind == CVY_GPU_ALLREDUCE_TWO_SHOT || (c->kind == CVY_GPU_ALLREDUCE && c->in_place && c->steps > 1));
+	return cvy_gpu_can_levels(c) && (c->kind > CVY_GPU_ALLREDUCE_TWO_SHOT || c->bytes >= CVY_GPU_LEVELS) &&
+	       (c->kind != CVY_GPU_ALLGATHER || c->bytes > CVY_GPU_LEVELS_GATHER);
 }
 
 static inline int cvy_gpu_has_sign(int dtype)

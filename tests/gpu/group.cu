@@ -9,7 +9,8 @@
  *
  * `--hops 1`: steps of nothing but broadcasts in two hops, of the first and of the last rank, so that is where it dies.
  * `--aside 1`: of nothing but exchanges in place.
- * `--levels 1`: of nothing but allreduces that go in two levels between hosts, alone, in place and in the graph.
+ * `--levels 1`: of nothing but operations that go in two levels between hosts: allreduce alone, in place and in the graph,
+ * allgather, and broadcast.
  */
 #include <time.h>
 
@@ -25,6 +26,7 @@
 #define ASIDES 20		/* of a step */
 #define LEVELS 262147		/* more than CVY_GPU_LEVELS of bytes */
 #define LEVELS_IN_PLACE 1000003 /* and of more than one step in one shot */
+#define LEVELS_GATHER 66001	/* more than CVY_GPU_LEVELS_GATHER of bytes */
 #define HOPS 135000		/* more than CVY_GPU_TWO_HOP of bytes, and no whole number of pieces */
 
 static int *host, *send, *recv, only_hops, only_aside, only_levels;
@@ -144,23 +146,35 @@ static void replay(void)
 	check_sums("graph", in_graph(), recv, outcome("graph", 0));
 }
 
-static void blocks(int all, int in_place)
+static void allgather(size_t count)
 {
-	const char *what = in_place ? "alltoall in place" : all ? "alltoall" : "allgather";
+	struct covey_device_outcome o;
+
+	fill(count);
+	must(covey_allgather(send, recv, count, COVEY_INT32, group, STREAM, NULL), "allgather");
+	o = outcome("allgather", 0);
+	take((size_t)size * count, recv);
+	for (size_t i = 0; i < (size_t)size * count; i++) {
+		const int r = (int)(i / count);
+
+		expect("allgather", i, host[i], o.mask >> r & 1 ? number(r, i % count) : 0, o.mask);
+	}
+}
+
+static void alltoall(int in_place)
+{
+	const char *what = in_place ? "alltoall in place" : "alltoall";
 	int *to = in_place ? send : recv;
 	struct covey_device_outcome o;
 
-	fill((size_t)(all ? size : 1) * SMALL);
-	must(all ? covey_alltoall(send, to, SMALL, COVEY_INT32, group, STREAM, NULL)
-		 : covey_allgather(send, recv, SMALL, COVEY_INT32, group, STREAM, NULL),
-	     what);
-	o = outcome(what, all);
+	fill((size_t)size * SMALL);
+	must(covey_alltoall(send, to, SMALL, COVEY_INT32, group, STREAM, NULL), what);
+	o = outcome(what, 1);
 	take((size_t)size * SMALL, to);
 	for (size_t i = 0; i < (size_t)size * SMALL; i++) {
 		int r = (int)(i / SMALL), here = (o.mask & ~o.missing) >> r & 1;
-		size_t from = all ? (size_t)rank * SMALL + i % SMALL : i % SMALL;
 
-		expect(what, i, host[i], here ? number(r, from) : 0, o.mask);
+		expect(what, i, host[i], here ? number(r, (size_t)rank * SMALL + i % SMALL) : 0, o.mask);
 	}
 }
 
@@ -334,7 +348,7 @@ static void one_step(uint64_t members)
 		return;
 	}
 	for (int i = 0; only_aside && i < ASIDES; i++) {
-		blocks(1, 1);
+		alltoall(1);
 		uneven_in_place();
 	}
 	if (only_aside)
@@ -342,14 +356,17 @@ static void one_step(uint64_t members)
 	if (only_levels) {
 		allreduce("large allreduce", LEVELS, 0);
 		allreduce("large allreduce in place", LEVELS_IN_PLACE, 1);
+		allgather(LEVELS_GATHER);
+		broadcast(__builtin_ctzll(members), HOPS);
+		broadcast(63 - __builtin_clzll(members), HOPS);
 		replay();
 		return;
 	}
 	allreduce("allreduce", SMALL, 0);
 	allreduce("allreduce in place", SMALL, 1);
-	blocks(0, 0);
-	blocks(1, 0);
-	blocks(1, 1);
+	allgather(SMALL);
+	alltoall(0);
+	alltoall(1);
 	uneven_in_place();
 	works();
 	if (!state.step)

@@ -3,6 +3,7 @@
 #ifndef JOBS_CUH
 #define JOBS_CUH
 
+#include "levels.h"
 #include "world.cuh"
 
 static int failures, checks;
@@ -110,12 +111,28 @@ static void fold_in(const struct job *j, struct folding *f, double x)
 	f->k++;
 }
 
-/* Ranks of a host where allreduce goes in two levels, and hosts have as many of @members each; else all. */
+/* May it go in two levels? As the call that launch() makes. */
+static int may_levels(const struct job *j)
+{
+	struct cvy_gpu_call call = {};
+
+	call.kind = j->kind;
+	call.packet = j->packet;
+	call.lanes = j->lanes;
+	call.threads = j->threads;
+	call.rows = j->rows;
+	call.in_place = j->in_place;
+	call.bytes = j->count * elem_of(j->dtype);
+	cvy_gpu_derive(&call);
+	return width && cvy_gpu_can_levels(&call);
+}
+
+/* Ranks of a host where it goes in two levels, and hosts have as many of @members each; else all. */
 static int fold_width(const struct job *j, uint32_t members)
 {
-	int of_host[RANKS] = { 0 }, most = 0;
+	int of_host[RANKS] = { 0 }, most = 0, in_use = 0;
 
-	if (!width || j->kind > CVY_GPU_ALLREDUCE_TWO_SHOT)
+	if (!may_levels(j))
 		return n;
 	for (int r = 0; r < n; r++)
 		of_host[r / width] += (int)(members >> r & 1);
@@ -124,6 +141,10 @@ static int fold_width(const struct job *j, uint32_t members)
 	for (int h = 0; h * width < n; h++)
 		if (of_host[h] && of_host[h] != most)
 			return n;
+	for (int h = 0; h * width < n; h++)
+		in_use += of_host[h] > 0;
+	if (j->kind == CVY_GPU_REDUCE_SCATTER && !cvy_levels_share(j->rows, j->threads, in_use))
+		return n;
 	return most > 1 ? width : n;
 }
 

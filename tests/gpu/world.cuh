@@ -34,7 +34,7 @@ static struct rank {
 	struct cvy_gpu_roll roll;
 } ranks[RANKS];
 static uint32_t epoch, mask;
-static int width;	     /* ranks of a host, where allreduce goes in two levels; 0: all ranks are of one host */
+static int width; /* ranks of a host, where large operations go in two levels; 0: all ranks are of one host */
 static uint8_t hosts[RANKS]; /* of each rank: equal numbers, one host */
 static uint32_t by_queues;   /* CVY_GPU_FAR: queues lead to some ranks; 0: all have mapped memory */
 
@@ -264,7 +264,7 @@ static inline void launch(const struct job *j, int r)
 		fill_blocks(j, r, &uneven);
 	cvy_gpu_derive(&call);
 	call.pulls = j->registered != 0;
-	call.levels = width && j->kind <= CVY_GPU_ALLREDUCE_TWO_SHOT && j->packet == CVY_GPU_LINE;
+	call.levels = width && cvy_gpu_can_levels(&call);
 	CUDA(cudaSetDevice(ranks[r].device));
 	OK(ranks[r].gpu, ops->launch(ranks[r].gpu, &call, (struct CUstream_st *)ranks[r].stream));
 }

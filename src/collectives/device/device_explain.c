@@ -204,7 +204,7 @@ static void print_queues(const struct cvy_device *d, FILE *to)
 		fprintf(to, "\nput to other hosts by the proxy: %" PRIu64 " bytes\n", cvy_proxy_bytes(d->queues.proxy));
 }
 
-/* How a large allreduce goes between hosts; nothing if there is one host. */
+/* How large operations go between hosts; nothing if there is one host. */
 static void print_levels(struct cvy_device *d, FILE *to)
 {
 	struct cvy_levels l;
@@ -223,8 +223,8 @@ static void print_levels(struct cvy_device *d, FILE *to)
 		fprintf(to, "two levels between hosts: not now, since %s\n",
 			CVY_GPU_IS_WIDE ? "this library is built for more than 32 ranks"
 			: width		? "hosts do not have the same number of ranks, two at least"
-				: "ranks are not numbered host by host, or a member has called a large allreduce while "
-				  "all were on one host");
+				: "ranks are not numbered host by host, or a member has called an operation that would "
+				  "take them while all were on one host");
 }
 
 void cvy_device_explain(struct cvy_device *d, FILE *to)

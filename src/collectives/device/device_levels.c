@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Does a large allreduce go in two levels (levels.cuh)? Kernels decide by their lane's words, so it is the same on all
+ * Do large operations go in two levels (levels.cuh)? Kernels decide by their lane's words, so it is the same on all
  * ranks, also where some have launched before a view change and some after it. But only kernels that are made for it can.
  * A captured graph holds its kernels for good, and groups within one host have the shorter ones. So a process decides once
  * which kernels it launches, and tells the others. Words say two levels if all members have told that they can.

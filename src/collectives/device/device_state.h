@@ -54,7 +54,7 @@ enum cvy_device_gone_turn {
 	CVY_GONE_TURNS
 };
 
-/* Are large allreduces of this process launched as kernels that can go in two levels? (device_levels.c) */
+/* Are large operations of this process launched as kernels that can go in two levels? (device_levels.c) */
 enum cvy_device_levels {
 	CVY_LEVELS_OPEN, /* none was called yet, nor were there several hosts */
 	CVY_LEVELS_CAN,
@@ -70,7 +70,7 @@ struct cvy_device_have {
 	uint32_t spoiled; /* the operation under way cannot be done again */
 	cvy_ranks mask;	  /* contributors until now */
 	uint32_t eras;
-	uint32_t width; /* ranks of a host, if allreduce goes in two levels here (device_levels.c); 0: it does not */
+	uint32_t width; /* ranks of a host, if large operations go in two levels here (device_levels.c); 0: it does not */
 	uint32_t zero;
 	struct cvy_gpu_era era[CVY_GPU_ERAS]; /* eras in which operations below `op` ended */
 	struct cvy_gpu_admitted admitted;     /* era.epoch 0: no rank was let in since the group began */

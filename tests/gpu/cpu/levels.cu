@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Allreduce in two levels: ranks of several hosts, with a network between them that counts the bytes. Against an oracle that
+ * Operations in two levels: ranks of several hosts, with a network between them that counts the bytes. Against an oracle that
  * folds host by host; with view changes at whatever moment, after which hosts are uneven, or even again.
  */
 #include "jobs.cuh"
@@ -62,32 +62,49 @@ static size_t step_bytes(const struct job *j)
 	return cvy_gpu_tile_words(j->packet, j->rows * j->threads) * 8 * (size_t)j->lanes;
 }
 
+/* Job number @k of all shapes, of one kind, type and count. */
+static struct job one_of(int kind, int dtype, size_t count, unsigned k)
+{
+	static const int shapes[][3] = { { 1, 32, 1 }, { 2, 64, 4 }, { 4, 256, 2 }, { 8, 64, 1 }, { 4, 128, 3 } };
+	const int *shape = shapes[k % 5];
+	struct job j = job_of(kind, count);
+
+	j.dtype = dtype;
+	j.redop = (int)(k % 5);
+	if (j.redop == COVEY_AVG && elem_of(dtype) == 2 && dtype != COVEY_INT16)
+		j.redop = COVEY_SUM; /* the oracle does not round */
+	j.lanes = shape[0];
+	j.threads = shape[1];
+	j.rows = shape[2];
+	j.shift = k % 7 == 0 ? 3 * elem_of(dtype) : 0;
+	if (has_root(kind))
+		j.root = (int)(k % (unsigned)n);
+	return j;
+}
+
 /* Every type and reduction; no words, some, and many steps; in place; buffers off alignment. */
-static void healthy(void)
+static void healthy(int kind)
 {
 	static const size_t counts[] = { 0, 1, 7, 64, 1000, 5000, 20001 };
 	static const int types[] = { COVEY_FLOAT32, COVEY_INT8,	   COVEY_UINT8,	  COVEY_INT16,
 				     COVEY_INT32,   COVEY_UINT32,  COVEY_INT64,	  COVEY_UINT64,
 				     COVEY_FLOAT64, COVEY_FLOAT16, COVEY_BFLOAT16 };
-	static const int shapes[][3] = { { 1, 32, 1 }, { 2, 64, 4 }, { 4, 256, 2 }, { 8, 64, 1 }, { 4, 128, 3 } };
 	unsigned k = 0;
 
 	for (size_t ci = 0; ci < 7; ci++) {
 		for (size_t ti = 0; ti < 11; ti++, k++) {
-			struct job j = job_of(CVY_GPU_ALLREDUCE_TWO_SHOT, counts[ci]);
-			const int *shape = shapes[(k + ci) % 5];
+			struct job j = one_of(kind, types[ti], counts[ci], k + (unsigned)ci);
 
-			j.dtype = types[ti];
-			j.redop = (int)((k + ci) % 5);
-			if (j.redop == COVEY_AVG && elem_of(j.dtype) == 2 && j.dtype != COVEY_INT16)
-				j.redop = COVEY_SUM; /* the oracle does not round */
-			j.lanes = shape[0];
-			j.threads = shape[1];
-			j.rows = shape[2];
-			j.shift = k % 7 == 0 ? 3 * elem_of(j.dtype) : 0;
+			if (!cvy_gpu_folds(kind) && ti % 3) /* no type is anything to them */
+				continue;
+			if (!j.count && !cvy_gpu_has_rounds(kind)) /* a barrier (api.c) */
+				continue;
 			/* In place it is for calls that take more than one step in one shot. */
-			j.in_place = k % 3 == 2 && j.count * elem_of(j.dtype) > step_bytes(&j);
-			j.kind = j.in_place ? CVY_GPU_ALLREDUCE : CVY_GPU_ALLREDUCE_TWO_SHOT;
+			if (kind == CVY_GPU_ALLREDUCE_TWO_SHOT && k % 3 == 2 &&
+			    j.count * elem_of(j.dtype) > step_bytes(&j)) {
+				j.in_place = 1;
+				j.kind = CVY_GPU_ALLREDUCE;
+			}
 			j.registered = k % 5 == 4 ? (int)mask : 0;
 			if (j.registered)
 				j.shift = 0;
@@ -134,49 +151,113 @@ static uint64_t crossed(int from)
 	return bytes;
 }
 
-/* What each rank puts for one allreduce. */
-static uint64_t bytes_of(const struct job *j)
+/* What each rank puts for one operation. */
+static void bytes_of(const struct job *j, uint64_t bytes[RANKS])
 {
-	uint64_t before[RANKS], bytes = 0;
-
 	settle();
 	for (int r = 0; r < n; r++)
-		before[r] = crossed(r);
+		bytes[r] = crossed(r);
 	run(j);
 	settle();
-	for (int r = 0; r < n; r++) {
-		if (r && crossed(r) - before[r] != bytes && ++failures)
-			fprintf(stderr, "rank %d puts %llu bytes, the ranks before %llu\n", r,
-				(unsigned long long)(crossed(r) - before[r]), (unsigned long long)bytes);
-		bytes = crossed(r) - before[r];
-	}
-	return bytes;
+	for (int r = 0; r < n; r++)
+		bytes[r] = crossed(r) - bytes[r];
 }
 
-/* A rank sends the bytes of the flat form over the network, divided by the ranks of a host; in place, of a flat form in two shots. */
-static void counted(void)
+static void alike(const uint64_t bytes[RANKS], const char *what)
 {
-	struct job j = job_of(CVY_GPU_ALLREDUCE_TWO_SHOT, 0);
-	uint64_t flat, levels, in_place;
+	for (int r = 1; r < n; r++)
+		if (bytes[r] != bytes[0] && ++failures)
+			fprintf(stderr, "%s: rank %d puts %llu bytes, rank 0 %llu\n", what, r,
+				(unsigned long long)bytes[r], (unsigned long long)bytes[0]);
+}
+
+/* The same operation by kernels of one level, and in two levels. */
+static void both(const struct job *j, uint64_t flat[RANKS], uint64_t levels[RANKS])
+{
 	const int wide = width;
 
-	j.rows = n / width == 3 ? 3 : 4; /* each host owns as many rows */
-	j.count = 2 * step_bytes(&j) * (size_t)width / 4;
 	part_all(0);
-	width = 0; /* kernels of one level, and their sums */
-	flat = bytes_of(&j);
+	width = 0;
+	bytes_of(j, flat);
 	width = wide;
 	part_all(width);
-	levels = bytes_of(&j);
+	bytes_of(j, levels);
+	checks++;
+}
+
+/* A rank sends the bytes of the flat form over the network, divided by the ranks of a host. */
+static void counted(const char *name, const struct job *j)
+{
+	uint64_t flat[RANKS], levels[RANKS];
+
+	both(j, flat, levels);
+	alike(flat, "flat");
+	alike(levels, "two levels");
+	printf("%d hosts of %d, %s: %zu bytes: a rank puts %llu flat, %llu in two levels\n", n / width, width, name,
+	       j->count * 4, (unsigned long long)flat[0], (unsigned long long)levels[0]);
+	if ((levels[0] * (uint64_t)width != flat[0] || !flat[0]) && ++failures)
+		fprintf(stderr, "%s: %llu bytes in two levels are not %llu / %d\n", name, (unsigned long long)levels[0],
+			(unsigned long long)flat[0], width);
+}
+
+/* Each host owns as many rows: a step, or two, is full. */
+static struct job full(int kind)
+{
+	struct job j = job_of(kind, 0);
+
+	j.rows = n / width == 3 ? 3 : 4;
+	j.count = 2 * step_bytes(&j) / 4;
+	return j;
+}
+
+static void counted_allreduce(void)
+{
+	struct job j = full(CVY_GPU_ALLREDUCE_TWO_SHOT);
+	uint64_t levels[RANKS], in_place[RANKS];
+
+	j.count *= (size_t)width;
+	counted("allreduce", &j);
+	bytes_of(&j, levels);
 	j.kind = CVY_GPU_ALLREDUCE;
 	j.in_place = 1;
-	in_place = bytes_of(&j);
-	checks++;
-	printf("%d hosts of %d: %zu bytes: a rank puts %llu flat, %llu in two levels\n", n / width, width, j.count * 4,
-	       (unsigned long long)flat, (unsigned long long)levels);
-	if ((levels * (uint64_t)width != flat || in_place != levels || !flat) && ++failures)
-		fprintf(stderr, "%llu bytes in two levels, %llu in place, are not %llu / %d\n",
-			(unsigned long long)levels, (unsigned long long)in_place, (unsigned long long)flat, width);
+	bytes_of(&j, in_place);
+	if (in_place[0] != levels[0] && ++failures)
+		fprintf(stderr, "%llu bytes in place, not %llu\n", (unsigned long long)in_place[0],
+			(unsigned long long)levels[0]);
+}
+
+static void counted_allgather(void)
+{
+	struct job j = full(CVY_GPU_ALLGATHER);
+
+	counted("allgather", &j);
+}
+
+static void counted_reduce_scatter(void)
+{
+	struct job j = full(CVY_GPU_REDUCE_SCATTER);
+
+	counted("reduce_scatter", &j);
+}
+
+/* The data go to each other host once: each rank of the root's host sends its piece. With more hosts it is in one level. */
+static void counted_broadcast(void)
+{
+	struct job j = full(CVY_GPU_BROADCAST_TWO_HOP);
+	uint64_t flat[RANKS], levels[RANKS], packets;
+
+	j.count *= (size_t)width;
+	j.root = n - 1;
+	both(&j, flat, levels);
+	packets = j.count * 4 / (uint64_t)width / 120 * 128 * (uint64_t)(n / width - 1);
+	printf("%d hosts of %d, broadcast: %zu bytes: the root puts %llu flat, %llu in two levels\n", n / width, width,
+	       j.count * 4, (unsigned long long)flat[n - 1], (unsigned long long)levels[n - 1]);
+	for (int r = 0; r < n; r++)
+		if (levels[r] != (n / width > width		 ? flat[r]
+				  : r / width == (n - 1) / width ? packets
+								 : 0) &&
+		    ++failures)
+			fprintf(stderr, "broadcast: rank %d puts %llu bytes\n", r, (unsigned long long)levels[r]);
 }
 
 static void launch_admit(int r)
@@ -273,43 +354,51 @@ static unsigned interrupted(const struct job *j, unsigned us, uint32_t gone)
 			part(r, left, base, gone, width);
 	for (int r = 0; r < n; r++) {
 		struct cvy_gpu_status s;
+		int rootless;
 
 		if (!(left >> r & 1))
 			continue;
 		CUDA(cudaStreamSynchronize(ranks[r].stream));
 		OK(ranks[r].gpu, ops->status_read(ranks[r].gpu, &s));
-		if ((s.status || (s.mask != left && s.mask != mask)) && ++failures)
-			fprintf(stderr, "interrupted: rank %d ends with %d, of %x\n", r, s.status, (unsigned)s.mask);
-		compare(j, r, (uint32_t)s.mask, "interrupted");
+		rootless = has_root(j->kind) && !(s.mask >> j->root & 1);
+		if ((s.status != (rootless ? COVEY_ERR_ROOT : 0) || (s.mask != left && s.mask != mask)) && ++failures)
+			fprintf(stderr, "interrupted: kind %d, rank %d ends with %d, of %x\n", j->kind, r, s.status,
+				(unsigned)s.mask);
+		if (!rootless)
+			compare(j, r, (uint32_t)s.mask, "interrupted");
 	}
 	come_back(gone);
 	return base != least;
 }
 
 /* Each rank is lost once; then one of each host, so that hosts are even, and have holes; then nobody. */
-static void interruptions(void)
+static void interruptions(int kind)
 {
 	unsigned us = 0, between = 0, tries = 0;
 
 	for (int k = 0; k < n + 3; k++, tries++, us = (us * 7 + 400) % 9000) {
-		struct job j = job_of(CVY_GPU_ALLREDUCE_TWO_SHOT, k % 2 ? 20000 : 300);
+		struct job j = job_of(kind, k % 2 ? 20000 : kind == CVY_GPU_ALLREDUCE_TWO_SHOT ? 300 : 2000);
 		uint32_t gone = k < n ? 1u << k : 0;
 
 		for (int h = 0; k >= n && k < n + 2 && h * width < n; h++)
 			gone |= 1u << (h * width + k % width);
 		j.dtype = k % 3 ? COVEY_FLOAT32 : COVEY_INT32;
+		if (has_root(kind))
+			j.root = (3 * k + 1) % n;
 		between += interrupted(&j, us, gone);
 		run(&j);
 	}
-	printf("of %u changes %u found it completed by some alone\n", tries, between);
+	printf("kind %d: of %u changes %u found it completed by some alone\n", kind, tries, between);
 }
 
 /* Hosts of one rank, or of different numbers of ranks, go the flat way in the same kernels. */
-static void other_hosts(void)
+static void other_hosts(int kind)
 {
 	const int wide = width;
-	struct job j = job_of(CVY_GPU_ALLREDUCE_TWO_SHOT, 5000);
+	struct job j = job_of(kind, 5000);
 
+	if (has_root(kind))
+		j.root = 1;
 	for (int uneven = 0; uneven < 2; uneven++) {
 		const int other = uneven ? n - 1 : n; /* the last rank alone; all on one host */
 
@@ -322,14 +411,48 @@ static void other_hosts(void)
 	run(&j);
 }
 
+static const struct operation {
+	const char *name;
+	int kind;
+	void (*counted)(void);
+} operations[] = {
+	{ "allreduce", CVY_GPU_ALLREDUCE_TWO_SHOT, counted_allreduce },
+	{ "allgather", CVY_GPU_ALLGATHER, counted_allgather },
+	{ "reduce_scatter", CVY_GPU_REDUCE_SCATTER, counted_reduce_scatter },
+	{ "broadcast", CVY_GPU_BROADCAST_TWO_HOP, counted_broadcast },
+};
+
+/* @asked: the name of one, or NULL: all. */
+static int is_asked(const struct operation *o, const char *asked)
+{
+	return !asked || !strcmp(asked, o->name);
+}
+
+static void test(const struct operation *o)
+{
+	healthy(o->kind);
+	if (o->kind == CVY_GPU_ALLREDUCE_TWO_SHOT)
+		large_average();
+	o->counted();
+	other_hosts(o->kind);
+	printf("healthy: %d checks, %d failed\n", checks, failures);
+	interruptions(o->kind);
+}
+
 int main(int argc, char **argv)
 {
 	const int hosts = argc > 1 ? atoi(argv[1]) : 2;
+	const char *asked = argc > 3 ? argv[3] : NULL;
+	int any = 0;
 
 	width = argc > 2 ? atoi(argv[2]) : 2;
 	n = hosts * width;
-	if (hosts < 2 || width < 2 || n > RANKS) {
-		fprintf(stderr, "cpu-levels [HOSTS RANKS]: 2 hosts or more of 2 ranks or more, %d ranks at most\n",
+	for (const struct operation &o : operations)
+		any |= is_asked(&o, asked);
+	if (hosts < 2 || width < 2 || n > RANKS || !any) {
+		fprintf(stderr,
+			"cpu-levels [HOSTS RANKS [OPERATION]]: 2 hosts or more of 2 ranks or more, %d ranks at most; "
+			"allreduce, allgather, reduce_scatter or broadcast\n",
 			RANKS);
 		return 2;
 	}
@@ -342,12 +465,9 @@ int main(int argc, char **argv)
 		for (int b = a + 1; b < n; b++)
 			connect_anew(a, b);
 	part_all(width);
-	healthy();
-	large_average();
-	counted();
-	other_hosts();
-	printf("healthy: %d checks, %d failed\n", checks, failures);
-	interruptions();
+	for (const struct operation &o : operations)
+		if (is_asked(&o, asked))
+			test(&o);
 	printf("%d checks, %d failed\n", checks, failures);
 	for (int r = 0; r < n; r++) {
 		close_post(r);

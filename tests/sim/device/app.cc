@@ -106,7 +106,9 @@ static const struct kind {
 	{ "allreduce", CVY_GPU_ALLREDUCE }, { "two-shot", CVY_GPU_ALLREDUCE_TWO_SHOT },
 	{ "allgather", CVY_GPU_ALLGATHER }, { "reduce_scatter", CVY_GPU_REDUCE_SCATTER },
 	{ "alltoall", CVY_GPU_ALLTOALL },   { "barrier", CVY_GPU_BARRIER },
+	{ "broadcast", CVY_GPU_BROADCAST }, /* with --hosts alone: each seed stays the run that it was */
 };
+#define KINDS (sizeof(kinds) / sizeof(kinds[0]))
 static const struct kind uneven = { "alltoallv", CVY_GPU_ALLTOALLV };
 
 /*
@@ -158,7 +160,9 @@ static void plan_plain(uint64_t seed, const struct kind *k)
 	c->rows = c->packet == CVY_GPU_PAIR ? 1 : sim.tall ? CVY_GPU_ROWS : 1 + (int)(hash(seed, 4) % 2);
 	c->lanes = 1 << hash(seed, 5) % 2;
 	c->size = setup.size;
-	c->root = -1;
+	c->root = k->kind == CVY_GPU_BROADCAST ? (int)(hash(seed, 10) % (uint64_t)setup.size) : -1;
+	if (c->root >= 0 && c->packet == CVY_GPU_LINE)
+		o.kind = c->kind = CVY_GPU_BROADCAST_TWO_HOP;
 	c->dtype = COVEY_INT32;
 	c->redop = COVEY_SUM;
 	c->in_place = k->kind == CVY_GPU_ALLREDUCE && hash(seed, 6) % 3 == 0;
@@ -171,11 +175,25 @@ static void plan_plain(uint64_t seed, const struct kind *k)
 	add(o);
 }
 
+/* With --hosts: one of those that are called. */
+static const struct kind *draw_between_hosts(uint64_t draw)
+{
+	const struct kind *some[KINDS];
+	size_t some_n = 0;
+
+	for (const struct kind &k : kinds)
+		if (called(k.name))
+			some[some_n++] = &k;
+	return some_n ? some[draw % some_n] : &kinds[0];
+}
+
 static void plan_step(void)
 {
 	uint64_t seed = hash(sim.seed, steps.size() + 1), draw = hash(seed, 77) % 10;
 	const struct kind *other = sim.uneven ? &uneven : &kinds[0];
-	const struct kind *k = sim.uneven && hash(seed, 79) % 2 ? &uneven : &kinds[hash(seed, 78) % 6];
+	const struct kind *k = sim.uneven && hash(seed, 79) % 2 ? &uneven
+			       : sim.hosts			? draw_between_hosts(hash(seed, 78))
+								: &kinds[hash(seed, 78) % (KINDS - 1)];
 
 	steps.emplace_back();
 	steps.back().first = plan.size();
@@ -426,9 +444,7 @@ static int call_plain(struct process *p, const struct op *o, struct buffers *b)
 	c.send = b->at[SEND];
 	c.recv = c.in_place ? b->at[SEND] : b->at[RECV];
 	cvy_gpu_derive(&c);
-	if (sim.hosts && c.packet == CVY_GPU_LINE &&
-	    (o->kind == CVY_GPU_ALLREDUCE_TWO_SHOT || (c.in_place && c.steps > 1)))
-		c.levels = cvy_device_takes_levels(p->device);
+	c.levels = sim.hosts && cvy_gpu_can_levels(&c) && cvy_device_takes_levels(p->device);
 	return p->device->ops->launch(p->device->gpu, &c, NULL);
 }
 

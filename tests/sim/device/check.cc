@@ -305,6 +305,8 @@ static int32_t expected(const struct op *o, const struct step *s, int rank, uint
 
 		return members >> block & 1 ? s->given[block].send[from] : 0;
 	}
+	if (cvy_gpu_is_broadcast(o->kind))
+		return s->given[o->call.root].send[at];
 	for (int r = 0; r < setup.size; r++)
 		if (members >> r & 1)
 			sum += (uint32_t)s->given[r]
@@ -533,6 +535,11 @@ void check_gives_up(const struct process *p, const char *why)
 	sim_fail("G5", "rank %d gives up: %s", p->rank, why);
 }
 
+static int lacks_root(const struct op *o, const struct cvy_gpu_status *s)
+{
+	return cvy_gpu_is_broadcast(o->kind) && !(s->mask >> o->call.root & 1);
+}
+
 void check_ended(struct process *p, size_t op)
 {
 	struct cvy_gpu_status *s = &p->outcome[op].status;
@@ -552,9 +559,9 @@ void check_ended(struct process *p, size_t op)
 	check_view(p, op);
 	check_missing(p, op);
 	check_buffers(p, op);
-	if (s->status == COVEY_ERR_LOST)
+	if (s->status == COVEY_ERR_LOST || (s->status == COVEY_ERR_ROOT && lacks_root(o, s)))
 		return;
-	if (s->status)
+	if (s->status || lacks_root(o, s))
 		sim_fail("G5", "rank %d, operation %zu of kind %d ends with %d", p->rank, op, o->kind, s->status);
 	else if (o->kind == CVY_GPU_DISPATCH)
 		check_dispatch(p, op);

@@ -53,7 +53,7 @@ struct world {
 	int flat;	       /* rows of dispatch are announced, and looked at then */
 	int places;	       /* experts have two places */
 	int close;	       /* the rows of experts stand close */
-	int hosts;	       /* ranks are of several hosts, and allreduce goes in two levels */
+	int hosts;	       /* ranks are of several hosts, and operations go in two levels */
 	int width;	       /* ranks of each of these */
 	int hops;	       /* ranks are of several hosts, and rows cross to one once */
 	int linger;	       /* kernels of a process that died go on for a while */

@@ -13,7 +13,7 @@ static const char usage[] =
 	"sim-device --seeds A-B | --seed N [--trace] | --list FILE [--off CHECKER,...] [--op NAME,...] [--ragged] "
 	"[--wide] [--tall] [--late] [--uneven] [--linger] [--flat] [--places] [--close] [--hosts] [--hops]\n"
 	"  NAME: dispatch (with combine), allreduce, two-shot, allgather, reduce_scatter, alltoall, barrier; with "
-	"--uneven: alltoallv\n";
+	"--uneven: alltoallv; with --hosts: broadcast\n";
 
 static void stuck(void)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Allreduce in two levels: who sends to whom, for all contributors of small groups; and which processes go in two levels. */
+/* Operations in two levels: who sends to whom, for all contributors of small groups; and which processes go in two levels. */
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>

@@ -447,6 +447,12 @@ static const struct {
 	{ "allgatherv", CVY_GPU_ALLGATHERV, 0 }, { "alltoallv", CVY_GPU_ALLTOALLV, 0 },
 };
 
+static int has_levels(int kind)
+{
+	return kind == CVY_GPU_ALLREDUCE || kind == CVY_GPU_ALLGATHER || kind == CVY_GPU_REDUCE_SCATTER ||
+	       kind == CVY_GPU_BROADCAST;
+}
+
 /* Is @name one of "a, b, c:"? */
 static int lists(const char *line, const char *name)
 {
@@ -494,7 +500,7 @@ START_TEST(forms_on_devices_are_those_of_launches)
 	ck_assert_msg(next == UINT64_MAX || on_device[_i].kind == CVY_GPU_BARRIER, "%s", text);
 	ck_assert_int_ge(rows,
 			 on_device[_i].kind == CVY_GPU_BARRIER || on_device[_i].kind == CVY_GPU_ALLTOALLV ? 1 : 6);
-	ck_assert_int_eq(levels > 0, on_device[_i].kind == CVY_GPU_ALLREDUCE);
+	ck_assert_int_eq(levels > 0, has_levels(on_device[_i].kind));
 	fclose(from);
 	free(text);
 }
