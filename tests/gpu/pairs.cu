@@ -36,7 +36,7 @@ static void post(int r, int way, size_t bytes, uint32_t since)
 	m.pairs = 1;
 	m.with[0] = { !r, since, { -1, -1 }, { 0, 0 } };
 	m.with[0].first[way] = 0;
-	m.message[0] = { at, bytes, 7, -1, NULL };
+	m.message[0] = { at, bytes, 7, -1, 0 };
 	CUDA(cudaSetDevice(ranks[r].device));
 	OK(ranks[r].gpu, messages->launch(ranks[r].gpu, &m, (struct CUstream_st *)ranks[r].stream));
 }

@@ -289,10 +289,12 @@ static void come_back(uint32_t gone)
 			freeze(r);
 	settle();
 	op = finished(first);
+	for (int r = 0; r < n; r++) /* a device is closed when none has anything under way: here they are one */
+		if (gone >> r & 1)
+			end(r);
 	for (int r = 0; r < n; r++) {
 		if (!(gone >> r & 1))
 			continue;
-		end(r);
 		close_post(r);
 		ops->close(ranks[r].gpu);
 		close(ranks[r].window_fd);
