@@ -564,8 +564,9 @@ COVEY_API int covey_explain(struct covey_group *group, char *text, size_t bytes)
  *
  *   what           promised
  *   reduction      a left fold in ascending rank, so bits are the same on all ranks and from run to run. On devices of
- *                  several hosts an allreduce of 1 MiB or more may fold each host's ranks first, then the hosts
- *                  (docs/tuning.md): the same on all ranks, but f16 and bf16 are rounded after each host, too
+ *                  several hosts a large allreduce or reduce_scatter may fold each host's ranks first, then the
+ *                  hosts (docs/tuning.md): the same on all ranks, but f16 and bf16 are rounded after each host, too,
+ *                  and a sum of f16 may overflow there
  *   f16, bf16      accumulated in f32
  *   integers       wrap
  *   avg            the sum divided by the number of contributors; integers truncate towards zero
@@ -676,7 +677,8 @@ COVEY_API int covey_barrier_start(struct covey_group *group, struct CUstream_st 
  *   counts of alltoallv and    are part of a captured graph: a rank that has come since then gets no block there
  *   allgatherv
  *   in place                   as on host memory. alltoall(v) first copies its inputs: above 22 MiB into memory that it
- *                              takes for that time, else NOMEM
+ *                              takes for that time, else NOMEM. An allreduce is in place on all ranks or on none: the
+ *                              form follows from it, and ranks of different forms wait for each other for ever
  *   _start forms               the work is decided when the stream has passed the operation; at most 256 works at a
  *                              time, else NOMEM. INVAL on a stream that is being captured
  *   COVEY_ON_LOSS_FAIL         changes nothing: an outcome says in its mask who contributed

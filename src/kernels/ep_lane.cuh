@@ -537,9 +537,9 @@ static __device__ __forceinline__ void cvy_ep_guarded(const struct cvy_ep_args *
 		start = cvy_ep_second(a, r->watch.open, cvy_ep_entered(sh));
 	else if (cvy_lags(r) && cvy_comes_late(&a->call, r->lane.failed, r->watch.open, cvy_ep_entered(sh)))
 		start = CVY_EP_PARK;
-	if constexpr (BODY::CLOSES) /* its paths follow from words that the host may be writing */
-		if (start == CVY_EP_TRY && cvy_ep_found_closed(r, sh))
-			start = CVY_EP_PARK;
+	/* Its paths follow from words that the host may be writing; or see cvy_asks_first(). */
+	if ((BODY::CLOSES || a->form.steps > 1) && start == CVY_EP_TRY && cvy_ep_found_closed(r, sh))
+		start = CVY_EP_PARK;
 	if (start == CVY_EP_TRY) {
 		stopped = BODY::template run<1>(a, r, sh, dynamic, cvy_ranks_none(), x);
 		stopped = cvy_ep_ended(a, r, sh, (unsigned)(cvy_ep_entered(sh) >> CVY_GPU_GATE_SHIFT), stopped);

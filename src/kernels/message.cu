@@ -3,7 +3,11 @@
 #include "gpu_state.cuh"
 #include "message.cuh"
 
-#define MOST_LANES 64 /* with 32, messages of 32 MiB and more take a tenth longer */
+/*
+ * One way of a pair. With 64 large messages take a tenth less, but two launches that wait for each other's peers would not
+ * fit on a device together.
+ */
+#define MOST_LANES 32
 
 static_assert(CVY_GPU_CREDIT >= CVY_GPU_SIGNALS + CVY_GPU_LANES * CVY_GPU_PARITIES * CVY_GPU_SIGNAL_BYTES,
 	      "signals end before");

@@ -18,14 +18,22 @@
 #include "laggard.cuh"
 
 /*
- * A CTA that spoils inputs first waits until it knows that the gate was open when it entered, and then says that it spoils
- * them. A change that found it stopped has told others that its inputs are whole.
+ * Does the CTA first wait until it knows that the gate was open when it entered? Else it may have pushed by the next view's
+ * words, which stand there before the gate opens, and does the same steps again under the same tags: of one step that does
+ * no harm. Of several, others have written over the first, and it would wait for ever. Or it spoils inputs.
  */
-static __device__ __noinline__ int cvy_may_begin(const struct cvy_gpu_call *c, unsigned open, uint64_t entered)
+static __device__ __forceinline__ int cvy_asks_first(const struct cvy_gpu_call *c, const struct cvy_lane_run *r)
+{
+	return r->steps > 1 || c->levels || c->kind == CVY_GPU_ALLTOALLV || cvy_spoils(c, r);
+}
+
+/* A CTA that spoils inputs says so before: a change that found it stopped has told others that its inputs are whole. */
+static __device__ __noinline__ int cvy_may_begin(const struct cvy_gpu_call *c, unsigned open, uint64_t entered,
+						 int spoils)
 {
 	int closed = threadIdx.x == 0 && entered >> CVY_GPU_GATE_SHIFT != open;
 
-	if (threadIdx.x == 0 && !closed)
+	if (threadIdx.x == 0 && !closed && spoils)
 		c->control->parked.spoiled = cvy_entered_op(entered) + 1;
 	return !__syncthreads_or(closed);
 }
@@ -252,8 +260,8 @@ template <typename BODY> static __device__ __forceinline__ void cvy_operate(cons
 		stopped = cvy_look_first(c, r, entered);
 		touched = !stopped;
 	}
-	if (CVY_GUARDED && !BODY::ONE && !stopped && cvy_spoils(c, &r)) {
-		stopped = !cvy_may_begin(c, r.watch.open, entered);
+	if (CVY_GUARDED && !BODY::ONE && !stopped && cvy_asks_first(c, &r)) {
+		stopped = !cvy_may_begin(c, r.watch.open, entered, cvy_spoils(c, &r));
 		touched = !stopped;
 	}
 	if (!stopped)

@@ -89,7 +89,7 @@ static void put(uint8_t *at, int dtype, size_t i, double v)
 	}
 }
 
-static int has_root(int kind)
+static inline int has_root(int kind)
 {
 	return cvy_gpu_is_broadcast(kind) || kind == CVY_GPU_REDUCE || kind == CVY_GPU_GATHER ||
 	       kind == CVY_GPU_SCATTER;
@@ -275,7 +275,7 @@ static void compare(const struct job *j, int r, uint32_t members, const char *wh
 	}
 }
 
-static void run(const struct job *j)
+static inline void run(const struct job *j)
 {
 	for (int r = 0; r < n; r++)
 		prepare(j, r);

@@ -16,7 +16,8 @@
  *
  * Safety: while the host says frozen, `have` does not change and no store lands, but for those of a CTA that
  * came to a closed gate and did not wait for the answer: they carry the old stamp and go to a slot that is
- * free. The parts of an operation are of one epoch, and so is what was pushed for it. Progress (LTL `ends`, weak fairness): all operations end
+ * free. (Words of the next view are there a little before the gate opens; an operation of several steps asks
+ * first, see cvy_asks_first().) The parts of an operation are of one epoch, and so is what was pushed for it. Progress (LTL `ends`, weak fairness): all operations end
  * and the host gets every freeze it asked for.
  */
 #ifndef CTAS

@@ -223,8 +223,8 @@ static void print_levels(struct cvy_device *d, FILE *to)
 		fprintf(to, "two levels between hosts: not now, since %s\n",
 			CVY_GPU_IS_WIDE ? "this library is built for more than 32 ranks"
 			: width		? "hosts do not have the same number of ranks, two at least"
-				: "ranks are not numbered host by host, or a member has called an operation that would "
-				  "take them while all were on one host");
+				: "ranks are not numbered host by host, a host has one rank, or a member has called an "
+				  "operation that would take them while all were on one host");
 }
 
 void cvy_device_explain(struct cvy_device *d, FILE *to)

@@ -26,8 +26,12 @@ extern "C" {
 #include "shape.h"
 }
 
-#define RANKS (CVY_GPU_IS_WIDE ? 36 : 4) /* of a group; in a wide build not all are in one word */
-#define ROOM (CVY_GPU_IS_WIDE ? 36 : 6)	 /* the most, with --hosts */
+#ifndef SIM_RANKS /* of a group; in a wide build not all are in one word */
+#define SIM_RANKS (CVY_GPU_IS_WIDE ? 36 : 4)
+#endif
+#define RANKS SIM_RANKS
+#define ROOM (RANKS > 6 ? RANKS : 6) /* the most, with --hosts */
+static_assert(ROOM <= 60, "sets of ranks, and of processes that they have had, are one word here");
 #define US 1000ull
 #define MS 1000000ull
 
