@@ -187,12 +187,17 @@ static int launch_all(struct batch *b)
 /* Works of messages that were not launched end with the same error. */
 static int launch(struct batch *b)
 {
-	int err = launch_all(b);
+	struct cvy_device *d = b->d;
+	const int err = launch_all(b);
+	int first = err;
 
-	for (int i = 0; i < b->n; i++)
-		if (b->receipt[i])
-			b->d->message->promised(b->d->gpu, b->receipt[i], b->stream, err);
-	return err;
+	for (int i = 0; i < b->n; i++) {
+		int failed = b->receipt[i] ? d->message->promised(d->gpu, b->receipt[i], b->stream, err) : 0;
+
+		if (failed && !first)
+			first = cvy_fail(d->box, failed, d->rank, d->epoch, "%s", d->ops->why(d->gpu));
+	}
+	return first;
 }
 
 /* ---- calls ---- */
