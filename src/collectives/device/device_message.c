@@ -244,6 +244,12 @@ int cvy_device_message_is_kept(const struct cvy_gpu_receipt *receipt)
 	return 0;
 }
 
+/* Their memory stays: after a fork it may not be freed. */
+void cvy_device_messages_forget(void)
+{
+	kept = NULL;
+}
+
 int cvy_device_messages_end(void)
 {
 	int first = 0;
