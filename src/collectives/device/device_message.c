@@ -166,11 +166,24 @@ static void tell(const struct batch *b, int peer, int at)
 	}
 }
 
+/* The kernels of a group that has ended or was aborted may never end: none is launched. */
+static int ended(struct cvy_device *d)
+{
+	int aborted, err = __atomic_load_n(&d->ended, __ATOMIC_ACQUIRE);
+
+	pthread_mutex_lock(&d->drain.lock);
+	aborted = d->drain.aborted;
+	pthread_mutex_unlock(&d->drain.lock);
+	return err || !aborted ? err : COVEY_ERR_ABORTED;
+}
+
 static int launch_all(struct batch *b)
 {
 	struct cvy_device *d = b->d;
-	int err;
+	int err = ended(d);
 
+	if (err)
+		return err;
 	if (!own_are_even(b))
 		return cvy_fail(d->box, COVEY_ERR_INVAL, d->rank, d->epoch,
 				"what a rank sends to itself on a device must be received in the same group of calls");
