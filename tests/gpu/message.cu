@@ -299,12 +299,18 @@ static void sides(void)
 
 static void refused(void)
 {
+	struct covey_work *work = NULL;
+	int err;
+
 	if (covey_send_start(out, 1, COVEY_UINT8, next_of(rank), 0, group, STREAM, NULL) != COVEY_ERR_INVAL)
 		wrong("a work that nobody takes", -1, 0, 0, COVEY_ERR_INVAL);
 	if (send(rank, 1, 0) != COVEY_ERR_INVAL)
 		wrong("to itself, and no receive", -1, 0, 0, COVEY_ERR_INVAL);
 	if (size < RANKS && send(size, 1, 0) != COVEY_ERR_PEER && send(size, 1, 0) != COVEY_ERR_INVAL)
 		wrong("to nobody", -1, 0, 0, COVEY_ERR_PEER);
+	err = covey_send_start(out, 1, COVEY_UINT8, 40, 0, group, STREAM, &work); /* devices have no such rank */
+	if ((err != COVEY_ERR_PEER && err != COVEY_ERR_INVAL) || work)
+		wrong("a work to nobody", 40, 0, err, COVEY_ERR_PEER);
 }
 
 /* ---- works ---- */
