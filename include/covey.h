@@ -426,7 +426,7 @@ struct covey_result {
 	struct covey_mask mask; /* contributors; of alltoall(v), dispatch and combine the
 				 * sources whose part is valid on this rank */
 	uint64_t wait_ns;	/* from the call to the outcome on this rank */
-	size_t bytes;		/* send, recv on host memory: bytes moved; else 0 */
+	size_t bytes;		/* send, recv: bytes moved, on devices see covey_send(); else 0 */
 	int peer, tag;		/* send, recv: the other rank, and the tag of the message; else -1, 0 */
 };
 
@@ -444,7 +444,10 @@ COVEY_API int covey_work_test(struct covey_work *work, struct covey_result *resu
  */
 COVEY_API int covey_work_wait(struct covey_work *work, uint64_t deadline_ns, struct covey_result *result);
 
-/** covey_work_progress - writes one line into @text: what the work waits for */
+/**
+ * covey_work_progress - writes one line into @text: what the work waits for
+ * Before the end of its group of calls, for a message on a device: that covey_group_end() launches it.
+ */
 COVEY_API int covey_work_progress(const struct covey_work *work, char *text, size_t bytes);
 
 /** covey_work_free - frees a work; if it is not decided, its buffers must stay alive until it is */
@@ -806,7 +809,7 @@ COVEY_API int covey_device_peers(struct covey_group *group, struct covey_device_
  *   the rank has a new process     begins anew                            captured graphs: messages are for the process
  *                                                                         that has the rank at the replay
  *   a send succeeded               @buf is free; the message may not have been received
- *   sent before the receive        short messages may be, none must be    about 1 MB
+ *   sent before the receive        short messages may be, none must be    about 1 MB, and 192 messages
  *   to itself                      yes                                    both calls in one group of calls
  *   _start forms                   yes                                    as those of collectives: the work is decided
  *                                                                         when the stream has passed the launch
@@ -820,7 +823,8 @@ COVEY_API int covey_device_peers(struct covey_group *group, struct covey_device_
  *
  * On a device a call launches a kernel on @stream and returns. The kernel holds the stream until the message is
  * through. In @result `bytes` and `tag` are the call's; in the work of a receive they are those of the message. Two
- * ranks that each first send more than about 1 MB to the other deadlock, unless the calls are in one group of calls.
+ * ranks that each first send more than about 1 MB, or more than 192 messages, to the other may deadlock, unless the calls
+ * are in one group of calls.
  *
  * Threads: any, at any time; the order of messages is then that of the calls. On a device as collectives.
  * Errors:  INVAL, PEER, TRUNCATED, NOMEM, FENCED, CLOSED, ABORTED; of a launch INVAL, PEER, UNSUPPORTED

@@ -13,7 +13,7 @@
 extern "C" {
 #endif
 
-#define CVY_GPU_ABI_VERSION 23
+#define CVY_GPU_ABI_VERSION 24
 #define CVY_GPU_ABI (CVY_GPU_ABI_VERSION | CVY_GPU_RANKS << 16) /* one library may be of a build for other ranks */
 #define CVY_GPU_SYMBOL "cvy_gpu_ops"
 
@@ -158,7 +158,7 @@ struct cvy_gpu_message_ops {
 	/* A receipt is for a message that will be launched. Returns its number, for struct cvy_gpu_message. */
 	int (*promise)(struct cvy_gpu *gpu, struct cvy_gpu_receipt *receipt);
 	/* Behind the launch, on its stream; @err: it was not launched, and that is the outcome. */
-	void (*promised)(struct cvy_gpu *gpu, struct cvy_gpu_receipt *receipt, struct CUstream_st *stream, int err);
+	int (*promised)(struct cvy_gpu *gpu, struct cvy_gpu_receipt *receipt, struct CUstream_st *stream, int err);
 	/* AGAIN: it is not launched, or the stream has not come past it. Any thread. */
 	int (*answer)(struct cvy_gpu *gpu, struct cvy_gpu_receipt *receipt, struct cvy_gpu_answer *out);
 };

@@ -14,6 +14,7 @@ struct cvy_gpu_receipt {
 	enum state state;
 	int posted;
 	int promised; /* a launch that is to come will post it */
+	int lost;     /* no event tells when the stream has passed: it is never taken again */
 	cudaEvent_t event;
 	union {
 		struct cvy_gpu_status *outcome;
@@ -94,7 +95,7 @@ static struct cvy_gpu_receipt *find(struct cvy_gpu_receipts *all)
 	for (int i = 0; i < CVY_GPU_RECEIPTS && !found; i++) {
 		struct cvy_gpu_receipt *r = &all->receipt[i];
 
-		if (r->state == FREE || (r->state == DROPPED && look(r) != cudaErrorNotReady))
+		if (r->state == FREE || (r->state == DROPPED && !r->lost && look(r) != cudaErrorNotReady))
 			found = r;
 	}
 	if (found) {
@@ -128,6 +129,21 @@ int cvy_gpu_receipt(struct cvy_gpu *gpu, struct cvy_gpu_receipt **out)
 	return err;
 }
 
+/* Behind what was launched, which writes to the receipt. */
+static int record(struct cvy_gpu *gpu, struct cvy_gpu_receipt *r, struct CUstream_st *stream, const char *what)
+{
+	int was = gpu->device, err;
+
+	cudaGetDevice(&was);
+	err = use(gpu);
+	if (!err)
+		err = check(gpu, cudaEventRecord(r->event, stream), what);
+	if (was != gpu->device)
+		cudaSetDevice(was);
+	r->lost = err != 0;
+	return err;
+}
+
 int cvy_gpu_receipt_post(struct cvy_gpu *gpu, struct cvy_gpu_receipt *r, struct CUstream_st *stream)
 {
 	int err = check(gpu,
@@ -136,7 +152,7 @@ int cvy_gpu_receipt_post(struct cvy_gpu *gpu, struct cvy_gpu_receipt *r, struct 
 			"the outcome");
 
 	if (!err)
-		err = check(gpu, cudaEventRecord(r->event, stream), "an event behind the operation");
+		err = record(gpu, r, stream, "an event behind the operation");
 	r->posted = !err;
 	return err;
 }
@@ -155,7 +171,7 @@ int cvy_gpu_receipt_look(struct cvy_gpu *gpu, struct cvy_gpu_receipt *r, struct 
 void cvy_gpu_receipt_free(struct cvy_gpu *gpu, struct cvy_gpu_receipt *r)
 {
 	pthread_mutex_lock(&gpu->receipts->lock);
-	r->state = r->posted || r->promised ? DROPPED : FREE;
+	r->state = r->posted || r->promised || r->lost ? DROPPED : FREE;
 	pthread_mutex_unlock(&gpu->receipts->lock);
 }
 
@@ -168,18 +184,19 @@ int cvy_gpu_receipt_promise(struct cvy_gpu *gpu, struct cvy_gpu_receipt *r)
 	return (int)(r - gpu->receipts->receipt) + 1;
 }
 
-void cvy_gpu_receipt_promised(struct cvy_gpu *gpu, struct cvy_gpu_receipt *r, struct CUstream_st *stream, int err)
+int cvy_gpu_receipt_promised(struct cvy_gpu *gpu, struct cvy_gpu_receipt *r, struct CUstream_st *stream, int err)
 {
 	if (!err)
-		err = check(gpu, cudaEventRecord(r->event, stream), "an event behind the message");
+		err = record(gpu, r, stream, "an event behind the message");
 	if (err)
 		r->answer->status = err;
 	pthread_mutex_lock(&gpu->receipts->lock);
 	r->posted = !err;
 	__atomic_store_n(&r->promised, 0, __ATOMIC_RELEASE);
-	if (err && r->state == DROPPED)
+	if (err && !r->lost && r->state == DROPPED)
 		r->state = FREE;
 	pthread_mutex_unlock(&gpu->receipts->lock);
+	return err;
 }
 
 int cvy_gpu_receipt_answer(struct cvy_gpu *gpu, struct cvy_gpu_receipt *r, struct cvy_gpu_answer *out)

@@ -224,8 +224,7 @@ void cvy_gpu_receipt_free(struct cvy_gpu *gpu, struct cvy_gpu_receipt *receipt);
 uint8_t *cvy_gpu_receipts_at(struct cvy_gpu *gpu); /* the first, as kernels see it */
 /* the same: and of struct cvy_gpu_message_ops */
 int cvy_gpu_receipt_promise(struct cvy_gpu *gpu, struct cvy_gpu_receipt *receipt);
-void cvy_gpu_receipt_promised(struct cvy_gpu *gpu, struct cvy_gpu_receipt *receipt, struct CUstream_st *stream,
-			      int err);
+int cvy_gpu_receipt_promised(struct cvy_gpu *gpu, struct cvy_gpu_receipt *receipt, struct CUstream_st *stream, int err);
 int cvy_gpu_receipt_answer(struct cvy_gpu *gpu, struct cvy_gpu_receipt *receipt, struct cvy_gpu_answer *out);
 /* gpu.cu, gpu_aside.cu: of struct cvy_gpu_ops */
 int cvy_gpu_launch(struct cvy_gpu *gpu, struct cvy_gpu_call *call, struct CUstream_st *stream);

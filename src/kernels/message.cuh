@@ -166,21 +166,19 @@ static __device__ int cvy_message_enter(const struct cvy_gpu_call *c)
 }
 
 /*
- * All threads: nothing more comes of messages @at and on, a warp's own: another may be through with what it lacks. Thread 0
- * tells the host of the first that has no receipt.
+ * All threads: nothing more comes of messages @at and on, a warp's own: another may be through with what it lacks. So each
+ * warp tells the host of its first that has no receipt.
  */
 static __device__ __noinline__ void cvy_message_lost(struct cvy_message_all all, const struct cvy_gpu_with *with,
 						     int way, int at, int err)
 {
-	int plain = at >= 0 ? at : with->first[way];
+	int told = 0;
 
-	for (; !(threadIdx.x % 32) && at >= 0; at = all.message[at].next)
-		if (all.message[at].receipt)
+	for (; !(threadIdx.x % 32) && at >= 0; at = all.message[at].next) {
+		if (all.message[at].receipt || !told)
 			cvy_message_failed(all, with->peer, way, at, err);
-	while (plain >= 0 && all.message[plain].receipt)
-		plain = all.message[plain].next;
-	if (!threadIdx.x && plain >= 0)
-		cvy_message_failed(all, with->peer, way, plain, err);
+		told |= !all.message[at].receipt;
+	}
 }
 
 /* All threads of a CTA that was stopped, or came to a closed gate, or found that its peer is not there. */

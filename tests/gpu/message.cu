@@ -299,12 +299,18 @@ static void sides(void)
 
 static void refused(void)
 {
+	struct covey_work *work = NULL;
+	int err;
+
 	if (covey_send_start(out, 1, COVEY_UINT8, next_of(rank), 0, group, STREAM, NULL) != COVEY_ERR_INVAL)
 		wrong("a work that nobody takes", -1, 0, 0, COVEY_ERR_INVAL);
 	if (send(rank, 1, 0) != COVEY_ERR_INVAL)
 		wrong("to itself, and no receive", -1, 0, 0, COVEY_ERR_INVAL);
 	if (size < RANKS && send(size, 1, 0) != COVEY_ERR_PEER && send(size, 1, 0) != COVEY_ERR_INVAL)
 		wrong("to nobody", -1, 0, 0, COVEY_ERR_PEER);
+	err = covey_send_start(out, 1, COVEY_UINT8, 40, 0, group, STREAM, &work); /* devices have no such rank */
+	if ((err != COVEY_ERR_PEER && err != COVEY_ERR_INVAL) || work)
+		wrong("a work to nobody", 40, 0, err, COVEY_ERR_PEER);
 }
 
 /* ---- works ---- */
@@ -478,18 +484,30 @@ static void replay(void)
 		check("graph", captured_from, 63, LARGE, 1);
 }
 
-/* All wait for what nobody sends. The waits end; the kernels do so when the handle is closed. */
+static void ended_by_abort(const char *name, int got)
+{
+	if (got != COVEY_ERR_ABORTED && got != COVEY_ERR_PEER)
+		wrong(name, -1, 0, got, COVEY_ERR_ABORTED);
+}
+
+/*
+ * All wait for what nobody sends. The waits end; the kernels do so when the handle is closed. A group of calls that ends
+ * after the abort launches nothing.
+ */
 static void aborted(void)
 {
-	struct covey_work *work = recv_start(before(rank), 8, 0);
-	int got;
+	struct covey_work *work = recv_start(before(rank), 8, 0), *kept = NULL;
 
 	must(covey_barrier(group, NULL, NULL), "all wait");
+	must(covey_group_start(), "group");
+	covey_recv_start(in, 8, COVEY_UINT8, before(rank), 0, group, STREAM, &kept); /* PEER: others were faster */
 	covey_abort(group);
-	got = covey_work_wait(work, 0, NULL);
-	if (got != COVEY_ERR_ABORTED && got != COVEY_ERR_PEER)
-		wrong("a wait that is aborted", -1, 0, got, COVEY_ERR_ABORTED);
+	ended_by_abort("a group of calls", covey_group_end());
+	ended_by_abort("a wait that is aborted", covey_work_wait(work, 0, NULL));
+	if (kept)
+		ended_by_abort("a work that is not launched", covey_work_wait(kept, 0, NULL));
 	covey_work_free(work);
+	covey_work_free(kept);
 }
 
 /* ---- death ---- */

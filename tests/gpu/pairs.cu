@@ -182,6 +182,58 @@ static void late_comers(void)
 	sizes();
 }
 
+/* Pieces that rank @r has sent. */
+static size_t pieces_of(int r)
+{
+	struct cvy_gpu_flow flow;
+
+	CUDA(cudaMemcpy(&flow, flow_of(r, CVY_GPU_SENDS), sizeof(flow), cudaMemcpyDeviceToHost));
+	return (size_t)flow.pieces;
+}
+
+/*
+ * Rank @r sends a message without a work (@plain bytes), then one with a work. Some pieces find no room, then the other
+ * rank is another process. @want: what the host is told of the first message, whose last piece finds no room, or which has
+ * gone. The first piece without room is not for the first warp of a CTA. The pair is not used afterwards.
+ */
+static void some_with_works(int r, size_t plain, size_t with_work, int want)
+{
+	const size_t lead = CVY_GPU_RING - 1 - pieces_of(r) % CVY_GPU_RING;
+	struct cvy_gpu_answer answer = {};
+	struct cvy_gpu_messages m = {};
+	struct cvy_gpu_receipt *x;
+
+	prepare(LARGE);
+	post(r, CVY_GPU_SENDS, lead * PIECE, 1);
+	post(!r, CVY_GPU_TAKES, lead * PIECE, 1);
+	synchronise();
+	OK(ranks[r].gpu, ops->receipt(ranks[r].gpu, &x));
+	m.call.rank = r;
+	m.pairs = 1;
+	m.with[0] = { !r, 1, { 0, -1 }, { 0, 0 } };
+	m.message[0] = { ranks[r].send, plain, 7, 1, 0 };
+	m.message[1] = { ranks[r].send, with_work, 8, -1, (int16_t)messages->promise(ranks[r].gpu, x) };
+	CUDA(cudaSetDevice(ranks[r].device));
+	OK(ranks[r].gpu, messages->launch(ranks[r].gpu, &m, (struct CUstream_st *)ranks[r].stream));
+	OK(ranks[r].gpu, messages->promised(ranks[r].gpu, x, (struct CUstream_st *)ranks[r].stream, 0));
+	if (!want)
+		post(!r, CVY_GPU_TAKES, plain, 1);
+	CUDA(cudaStreamSynchronize(ranks[!r].stream));
+	sleep(1); /* the ring is full: a change before that would find all warps at the first message */
+	change(r, 2);
+	outcome("sends, some with works", r, want);
+	OK(ranks[r].gpu, messages->answer(ranks[r].gpu, x, &answer));
+	if (answer.status != COVEY_ERR_PEER)
+		wrong("the work of a send", answer.status, COVEY_ERR_PEER);
+	ops->receipt_free(ranks[r].gpu, x);
+	freeze(r);
+	freeze(!r);
+	epoch++;
+	ranks[r].roll.since[!r] = 1;
+	for (int k = 0; k < n; k++)
+		thaw(k, mask, finished(k), 0);
+}
+
 int main(void)
 {
 	int devices;
@@ -201,6 +253,8 @@ int main(void)
 	replaced(0);
 	sizes();
 	late_comers();
+	some_with_works(0, (CVY_GPU_RING + 1) * PIECE, CVY_GPU_RING / 2 * PIECE, COVEY_ERR_PEER);
+	some_with_works(1, 8, (CVY_GPU_RING + 1) * PIECE, 0);
 	printf("%d checks, %d failed\n", checks, failures);
 	return failures != 0;
 }

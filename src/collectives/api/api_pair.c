@@ -104,13 +104,13 @@ static int start_on_device(struct covey_group *group, const struct message *m, s
 	if (err || !work)
 		return cvy_calls_failed(err);
 	work->is_message = 1;
-	cvy_device_message_known(group->device, &x, &work->outcome);
 	x.receipt = work->receipt;
 	err = cvy_device_message(group->device, &x);
 	if (err) {
 		covey_work_free(work);
 		return cvy_calls_failed(err);
 	}
+	cvy_device_message_known(group->device, &x, &work->outcome);
 	*out = work;
 	return 0;
 }

@@ -95,6 +95,7 @@ void cvy_calls_forget(void)
 	if (open_calls.depth)
 		__atomic_sub_fetch(&threads_open, 1, __ATOMIC_RELAXED);
 	memset(&open_calls, 0, sizeof(open_calls));
+	cvy_device_messages_forget();
 }
 
 int covey_group_end(void)

@@ -48,6 +48,9 @@ int cvy_work_undecided(struct covey_work *work, int err)
 	char text[160];
 	int rank;
 
+	/* The last error is why the group ended. */
+	if (err == COVEY_ERR_TIMEOUT && __atomic_load_n(&group->here->ended, __ATOMIC_ACQUIRE))
+		return err;
 	pthread_mutex_lock(&group->lock);
 	rank = group->identity.rank;
 	epoch = group->view ? group->view->epoch : 0;

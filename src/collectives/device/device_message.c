@@ -166,11 +166,24 @@ static void tell(const struct batch *b, int peer, int at)
 	}
 }
 
+/* The kernels of a group that has ended or was aborted may never end: none is launched. */
+static int ended(struct cvy_device *d)
+{
+	int aborted, err = __atomic_load_n(&d->ended, __ATOMIC_ACQUIRE);
+
+	pthread_mutex_lock(&d->drain.lock);
+	aborted = d->drain.aborted;
+	pthread_mutex_unlock(&d->drain.lock);
+	return err || !aborted ? err : COVEY_ERR_ABORTED;
+}
+
 static int launch_all(struct batch *b)
 {
 	struct cvy_device *d = b->d;
-	int err;
+	int err = ended(d);
 
+	if (err)
+		return err;
 	if (!own_are_even(b))
 		return cvy_fail(d->box, COVEY_ERR_INVAL, d->rank, d->epoch,
 				"what a rank sends to itself on a device must be received in the same group of calls");
@@ -187,12 +200,17 @@ static int launch_all(struct batch *b)
 /* Works of messages that were not launched end with the same error. */
 static int launch(struct batch *b)
 {
-	int err = launch_all(b);
+	struct cvy_device *d = b->d;
+	const int err = launch_all(b);
+	int first = err;
 
-	for (int i = 0; i < b->n; i++)
-		if (b->receipt[i])
-			b->d->message->promised(b->d->gpu, b->receipt[i], b->stream, err);
-	return err;
+	for (int i = 0; i < b->n; i++) {
+		int failed = b->receipt[i] ? d->message->promised(d->gpu, b->receipt[i], b->stream, err) : 0;
+
+		if (failed && !first)
+			first = cvy_fail(d->box, failed, d->rank, d->epoch, "%s", d->ops->why(d->gpu));
+	}
+	return first;
 }
 
 /* ---- calls ---- */
@@ -237,6 +255,12 @@ int cvy_device_message_is_kept(const struct cvy_gpu_receipt *receipt)
 			if (b->receipt[i] == receipt)
 				return 1;
 	return 0;
+}
+
+/* Their memory stays: after a fork it may not be freed. */
+void cvy_device_messages_forget(void)
+{
+	kept = NULL;
 }
 
 int cvy_device_messages_end(void)

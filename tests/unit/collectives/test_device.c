@@ -492,6 +492,93 @@ START_TEST(device_has_one_result)
 }
 END_TEST
 
+static int launched, receipt_err;
+
+static int count_launches(struct cvy_gpu *gpu, struct cvy_gpu_messages *m, struct CUstream_st *stream)
+{
+	(void)gpu;
+	(void)m;
+	(void)stream;
+	launched++;
+	return 0;
+}
+
+static int promise_one(struct cvy_gpu *gpu, struct cvy_gpu_receipt *receipt)
+{
+	(void)gpu;
+	(void)receipt;
+	return 1;
+}
+
+static int keep_error(struct cvy_gpu *gpu, struct cvy_gpu_receipt *receipt, struct CUstream_st *stream, int err)
+{
+	(void)gpu;
+	(void)receipt;
+	(void)stream;
+	receipt_err = err;
+	return err;
+}
+
+static int not_capturing(struct CUstream_st *stream)
+{
+	(void)stream;
+	return 0;
+}
+
+static const struct cvy_gpu_message_ops kept_ops = { .launch = count_launches,
+						     .promise = promise_one,
+						     .promised = keep_error };
+
+/* Keeps a message in a group of calls. */
+static struct cvy_device *device_with_message(struct cvy_gpu_ops *ops)
+{
+	struct cvy_device *d = device_new(hear_nothing);
+	const struct cvy_device_message m = {
+		.sending = 1, .peer = 1, .grouped = 1, .receipt = (struct cvy_gpu_receipt *)d
+	};
+
+	*ops = numbers;
+	ops->capturing = not_capturing;
+	d->ops = ops;
+	d->message = &kept_ops;
+	d->contributors = cvy_ranks_with(cvy_ranks_one(0), 1);
+	d->roll.since[1] = 1;
+	launched = receipt_err = 0;
+	ck_assert_int_eq(cvy_device_message(d, &m), 0);
+	return d;
+}
+
+START_TEST(group_of_calls_launches_nothing_after_an_abort)
+{
+	struct cvy_gpu_ops ops;
+	struct cvy_device *d = device_with_message(&ops);
+
+	cvy_device_drain_abort(d);
+	ck_assert_int_eq(cvy_device_messages_end(), COVEY_ERR_ABORTED);
+	ck_assert_int_eq(launched, 0);
+	ck_assert_int_eq(receipt_err, COVEY_ERR_ABORTED);
+	device_free(d);
+	d = device_with_message(&ops);
+	d->ended = COVEY_ERR_FENCED;
+	ck_assert_int_eq(cvy_device_messages_end(), COVEY_ERR_FENCED);
+	ck_assert_int_eq(launched, 0);
+	ck_assert_int_eq(receipt_err, COVEY_ERR_FENCED);
+	device_free(d);
+}
+END_TEST
+
+START_TEST(forked_child_does_not_launch_its_parents_messages)
+{
+	struct cvy_gpu_ops ops;
+	struct cvy_device *d = device_with_message(&ops);
+
+	cvy_device_messages_forget();
+	ck_assert_int_eq(cvy_device_messages_end(), 0);
+	ck_assert_int_eq(launched, 0);
+	device_free(d);
+}
+END_TEST
+
 /* An error leaves the caller's result as it was, and has a cause. */
 START_TEST(device_writes_no_outcome_that_it_could_not_read)
 {
@@ -554,6 +641,8 @@ int main(void)
 	int failed;
 
 	tcase_add_test(tests, device_has_one_result);
+	tcase_add_test(tests, group_of_calls_launches_nothing_after_an_abort);
+	tcase_add_test(tests, forked_child_does_not_launch_its_parents_messages);
 	tcase_add_test(tests, device_keeps_packets_of_the_removed_while_successors_go);
 	tcase_add_test(tests, device_takes_a_successor_for_no_contributor);
 	tcase_add_test(tests, device_keeps_packets_that_it_lacks_until_they_are_used);

@@ -77,9 +77,13 @@ END_TEST
 /* Such an end stops the device, and the stream passes: it has an outcome. */
 START_TEST(another_end_leaves_a_work_under_way)
 {
-	site.ended = COVEY_ERR_FENCED;
+	struct covey_error_info info;
+
+	site.ended = cvy_fail(group.box, COVEY_ERR_FENCED, 2, 7, "left out");
 	ck_assert_int_eq(covey_work_test(&work, NULL), COVEY_ERR_AGAIN);
 	ck_assert_int_eq(covey_work_wait(&work, 1, NULL), COVEY_ERR_TIMEOUT);
+	ck_assert_int_eq(covey_last_error(&group, &info), 0);
+	ck_assert_int_eq(info.err, COVEY_ERR_FENCED);
 }
 END_TEST
 
