@@ -6,6 +6,8 @@
  */
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "clock.h"
 #include "device_message.h"
@@ -571,10 +573,17 @@ START_TEST(forked_child_does_not_launch_its_parents_messages)
 {
 	struct cvy_gpu_ops ops;
 	struct cvy_device *d = device_with_message(&ops);
+	pid_t child = fork();
+	int status = -1;
 
-	cvy_device_messages_forget();
+	if (!child) {
+		cvy_device_messages_forget();
+		_exit(cvy_device_messages_end() || launched);
+	}
+	ck_assert_int_eq(waitpid(child, &status, 0), child);
+	ck_assert_int_eq(status, 0);
 	ck_assert_int_eq(cvy_device_messages_end(), 0);
-	ck_assert_int_eq(launched, 0);
+	ck_assert_int_eq(launched, 1);
 	device_free(d);
 }
 END_TEST
