@@ -218,12 +218,11 @@ static inline int cvy_ep_form_of(const struct cvy_ep_shape_gpu *s, int32_t lanes
 		f->per_step = most;
 	if (f->per_step < 1)
 		f->per_step = 1;
-	while (s->hops && !combine && f->per_step > 1 && cvy_ep_hops_room(s, f) > CVY_EP_LEAST_SHARED)
-		f->per_step--;
 	for (;; f->per_step--) {
 		f->header_lines = cvy_ep_div(combine ? 2 : 1 + f->count_words + f->per_step * f->entry_words,
 					     CVY_EP_LINE_PACKETS);
-		if (f->per_step == 1 || f->header_lines + f->per_step * f->rows * lines <= CVY_EP_STEP_LINES)
+		if (f->per_step == 1 || (f->header_lines + f->per_step * f->rows * lines <= CVY_EP_STEP_LINES &&
+					 (!s->hops || combine || cvy_ep_hops_room(s, f) <= CVY_EP_LEAST_SHARED)))
 			break;
 	}
 	f->slice_lines = lines;
