@@ -26,12 +26,8 @@ extern "C" {
 #include "shape.h"
 }
 
-#ifndef SIM_RANKS /* of a group; in a wide build not all are in one word */
-#define SIM_RANKS (CVY_GPU_IS_WIDE ? 36 : 4)
-#endif
-#define RANKS SIM_RANKS
-#define ROOM (RANKS > 6 ? RANKS : 6) /* the most, with --hosts */
-static_assert(ROOM <= 60, "sets of ranks, and of processes that they have had, are one word here");
+#define RANKS (CVY_GPU_IS_WIDE ? 36 : 4) /* of a group; in a wide build not all are in one word */
+#define ROOM (CVY_GPU_IS_WIDE ? 36 : 6)	 /* the most, with --hosts */
 #define US 1000ull
 #define MS 1000000ull
 
@@ -57,7 +53,7 @@ struct world {
 	int flat;	       /* rows of dispatch are announced, and looked at then */
 	int places;	       /* experts have two places */
 	int close;	       /* the rows of experts stand close */
-	int hosts;	       /* ranks are of several hosts, and operations go in two levels */
+	int hosts;	       /* ranks are of several hosts, and allreduce goes in two levels */
 	int width;	       /* ranks of each of these */
 	int hops;	       /* ranks are of several hosts, and rows cross to one once */
 	int linger;	       /* kernels of a process that died go on for a while */
