@@ -51,17 +51,24 @@ static __device__ __forceinline__ cvy_ranks cvy_load_ranks(const cvy_ranks *at)
 
 static __device__ uint64_t cvy_passed(const struct cvy_gpu_call *c, int rank); /* lane.cuh */
 
+/* Is operation @op completed, and what @rank sent for it a copy that the host has stored before the gate opened? */
+static __device__ int cvy_is_copied(const struct cvy_gpu_verdict *verdict, int rank, uint64_t op)
+{
+	return op < cvy_load_word(&verdict->base) && cvy_ranks_has(cvy_load_ranks(&verdict->gone), rank);
+}
+
 /*
- * Has @rank gone on, and is @tag, which it had stored before, not at @at? The operation under way is the one after those that
- * have finished, in every thread that waits with a call. Tells the host, which ends the wait.
+ * Has @rank gone on, and is @tag, which it had stored before, not at @at? Of a copy nothing more comes, so what is not there was
+ * written over before the copy was made, if only by an early step of an operation in which @rank was removed. The operation
+ * under way is the one after those that have finished, in every thread that waits with a call. Tells the host, which ends
+ * the wait.
  */
 static __device__ void cvy_look_behind(const struct cvy_waiting *w, int rank, const uint64_t *at, uint64_t tag)
 {
-	uint64_t passed = cvy_passed(w->call, rank), op = passed;
+	const uint64_t passed = cvy_passed(w->call, rank);
+	const uint64_t op = cvy_load_word(&w->control->finished) / CVY_GPU_QUANTA;
 
-	if (passed)
-		op = cvy_load_word(&w->control->finished) / CVY_GPU_QUANTA;
-	if (passed <= op + 1)
+	if (passed <= op + 1 && !cvy_is_copied(&w->control->verdict, rank, op))
 		return;
 	__threadfence_system();
 	if (cvy_load_word(at) != tag)

@@ -558,8 +558,18 @@ void app_run(struct process *p)
 	sim_after(sim_odds(8) ? sim_below(100 * US) : sim_below(8 * US), [p] { call_next(p); });
 }
 
+static int nobody_is_left(void)
+{
+	for (const struct process *p : processes)
+		if (p->alive && p->out == OUT_NOT)
+			return 0;
+	return 1;
+}
+
 int app_over(void)
 {
+	if (nobody_is_left())
+		return 1;
 	if (last == NONE || !members_settled())
 		return 0;
 	for (int r = 0; r < setup.size; r++)

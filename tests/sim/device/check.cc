@@ -522,15 +522,26 @@ static void check_missing(struct process *p, size_t op)
  * Nobody gives up but who is in an operation without a deadline while another has ended a later one by its deadline, without
  * it, and has called more.
  */
+/* Has @q gone on without rank @rank from an operation with a deadline, or may it have done so from a step of one? */
+static int went_on(const struct process *q, size_t op, int rank)
+{
+	const int combine = plan[op].kind == CVY_GPU_COMBINE;
+
+	if (!plan[op].timeout_ms || op >= q->next)
+		return 0;
+	if (op == q->completed && (combine || plan[op].kind == CVY_GPU_DISPATCH))
+		return setup.form[combine].steps > 1;
+	return op + 1 < q->next && op < q->outcome.size() && (q->outcome[op].without >> rank & 1);
+}
+
 void check_gives_up(const struct process *p, const char *why)
 {
 	size_t at = p->completed;
 
 	sim_tell("rank %d.%d gives up in %zu: %s", p->rank, (int)p->inc, at, why);
 	for (const struct process *q : processes)
-		for (size_t op = at + 1; op < q->outcome.size() && op + 1 < q->next; op++)
-			if (!plan[at].timeout_ms && plan[op].timeout_ms && q->rank != p->rank &&
-			    (q->outcome[op].without >> p->rank & 1))
+		for (size_t op = at + 1; op < plan.size() && op < q->next; op++)
+			if (!plan[at].timeout_ms && q->rank != p->rank && went_on(q, op, p->rank))
 				return;
 	sim_fail("G5", "rank %d gives up: %s", p->rank, why);
 }

@@ -69,7 +69,7 @@ static int run_list(const char *path)
 {
 	FILE *f = fopen(path, "r");
 	char line[200];
-	int failed = 0;
+	int failed = 0, seeds = 0;
 
 	if (!f) {
 		perror(path);
@@ -77,12 +77,15 @@ static int run_list(const char *path)
 	}
 	while (fgets(line, sizeof(line), f))
 		if (line[0] >= '0' && line[0] <= '9') {
+			line[strcspn(line, "#")] = 0;
 			for (auto &flag : flags)
 				if (flag.of_a_run)
 					*flag.set = strstr(line, flag.name + 2) != NULL;
 			failed += run(strtoull(line, NULL, 10));
+			seeds++;
 		}
 	fclose(f);
+	printf("%d seeds, %d failed\n", seeds, failed);
 	return failed;
 }
 
