@@ -151,6 +151,25 @@ void cvy_link_advance(struct cvy_group_state *g)
 	cvy_group_wake(g, g->link_due);
 }
 
+static int shares_host(const struct cvy_group_state *g, int rank)
+{
+	return g->view->member[rank].host == g->view->member[g->rank].host;
+}
+
+/*
+ * A process of this host that dies is soon proven dead. So there a link that broke once accuses nobody: all members meet in a
+ * change, and one that has a core late is waited for until its link is bad.
+ */
+static void link_broke(struct cvy_group_state *g, const struct peer *p, int rank, uint64_t inc, const char *why)
+{
+	if (!cvy_group_member(g, rank, inc))
+		return;
+	if (p->downs < 2 && covey_mask_has(&g->view->members, g->rank) && shares_host(g, rank))
+		cvy_change_want(g, cvy_source_name(CVY_SOURCE_LINK));
+	else
+		cvy_change_suspect(g, rank, inc, CVY_SOURCE_LINK, why);
+}
+
 static void link_down(struct cvy_group_state *g, struct peer *p, const struct cvy_event *e, int rank, uint64_t inc)
 {
 	int shift = p->dials < 5 ? p->dials : 5, ms = CVY_DIAL_RETRY_MS << shift;
@@ -166,8 +185,7 @@ static void link_down(struct cvy_group_state *g, struct peer *p, const struct cv
 		p->downs++;
 		p->since_ns = g->now;
 		ms = 0;
-		if (cvy_group_member(g, rank, inc))
-			cvy_change_suspect(g, rank, inc, CVY_SOURCE_LINK, e->text);
+		link_broke(g, p, rank, inc, e->text);
 	}
 	p->due_ns = g->now + (uint64_t)ms * CVY_MS;
 	if (!ms && !g->link_one)
