@@ -377,6 +377,8 @@ void cvy_engine_learn(void *ctx, const struct cvy_view *view, const struct covey
 	cvy_repair_drop(e);
 	/* Laggards copy too: if the holder dies during the repair, they are asked for completed operations. */
 	fence(e, removed, !cvy_mask_empty(lag));
+	if (e->view->epoch != e->here.epoch && e->view->base < e->anew) /* this rank never went on in that one */
+		e->anew = e->view->base;
 	cvy_view_copy(e->view, view);
 	/* Before slots are written for it, and before calls with lent buffers end: pairs with cvy_engine_passed(). */
 	__atomic_store_n(&e->here.own->epoch, view->epoch, __ATOMIC_RELAXED);
@@ -427,6 +429,7 @@ void cvy_engine_thaw(void *ctx)
 	cvy_repair_drop(e);
 	cvy_outcome_forget_given(e);
 	e->failed.seq = 0;
+	e->anew = UINT64_MAX;
 	memset(e->told, 0, sizeof(e->told)); /* ticks restart */
 	for (int i = 0; i < CVY_KEPT; i++) {
 		if (e->record[i])

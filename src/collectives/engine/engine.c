@@ -33,6 +33,7 @@ int cvy_engine_open(struct cvy_engine **out, struct cvy_mesh *mesh, struct cvy_e
 	e->fault = cvy_mesh_fault(mesh);
 	e->here.box = box;
 	e->here.layout = cvy_mesh_layout(mesh);
+	e->anew = UINT64_MAX;
 	e->here.own_base = cvy_mesh_own(mesh);
 	e->here.own = (struct cvy_page *)e->here.own_base;
 	e->undo_bytes = undo_bytes;

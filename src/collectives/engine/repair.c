@@ -196,15 +196,21 @@ static int links_renewed(struct cvy_engine *e, const struct cvy_op *op)
 	return found;
 }
 
-/* Has this rank published all ticks of it, as far as it can know? Then others may have completed it. */
-static int published(const struct cvy_op *op)
+/* Did this rank enter it, in the view in which others have completed it? If a later one did it again, it did not. */
+static int entered(const struct cvy_engine *e, const struct cvy_op *op)
 {
-	return op->state == CVY_OP_ENTERED && op->entered >= (op->ticks ? op->ticks : 1);
+	return op->state == CVY_OP_ENTERED && op->seq < e->anew;
+}
+
+/* Has this rank published all ticks of it, as far as it can know? Then others may have completed it. */
+static int published(const struct cvy_engine *e, const struct cvy_op *op)
+{
+	return entered(e, op) && op->entered >= (op->ticks ? op->ticks : 1);
 }
 
 static void go_on(struct cvy_engine *e, struct cvy_op *op)
 {
-	while (e->head == op && published(op) && cvy_op_step(e, op))
+	while (e->head == op && published(e, op) && cvy_op_step(e, op))
 		;
 }
 
@@ -232,9 +238,9 @@ static int settle_private(struct cvy_engine *e, struct cvy_op *op)
 	struct covey_result other = { .status = COVEY_ERR_MISMATCH, .epoch = e->here.epoch, .seq = op->seq };
 	enum cvy_absent absent = CVY_ABSENT_ANOTHER_CALL;
 
-	if (published(op) && resume(e, op))
+	if (published(e, op) && resume(e, op))
 		return 1;
-	if (published(op))
+	if (published(e, op))
 		absent = cvy_late_in_repair(e, op);
 	if (absent == CVY_ABSENT_MASKED)
 		go_on(e, op);
@@ -246,9 +252,9 @@ static int settle_private(struct cvy_engine *e, struct cvy_op *op)
 }
 
 /* Others may have completed it without this rank: they masked it as late or left it out, and a holder knows. */
-static int masked_elsewhere(const struct cvy_op *op)
+static int masked_elsewhere(const struct cvy_engine *e, const struct cvy_op *op)
 {
-	return op->partial && !published(op);
+	return op->partial && !published(e, op);
 }
 
 /*
@@ -282,12 +288,12 @@ void cvy_repair_step(struct cvy_engine *e)
 		if (s == e->failed.seq) {
 			if (!settle(e, &e->failed))
 				return;
-		} else if (op && op->kind->op_class == CVY_OP_PRIVATE && !masked_elsewhere(op)) {
+		} else if (op && op->kind->op_class == CVY_OP_PRIVATE && !masked_elsewhere(e, op)) {
 			if (!settle_private(e, op))
 				return;
 		} else if (!op || !fold_what_all_saw(e, op)) {
 			if (rep->asked != s)
-				send_pull(e, s, op && op->state == CVY_OP_ENTERED ? op->completed : 0);
+				send_pull(e, s, op && entered(e, op) ? op->completed : 0);
 			else
 				ask_again(e);
 			return;

@@ -81,6 +81,7 @@ struct cvy_engine {
 	struct cvy_op *head, *tail;	 /* posted, not decided */
 	struct cvy_op *record[CVY_KEPT]; /* last decided operations with their tick numbers, for repair */
 	struct cvy_outcome *outcomes;	 /* repaired before the application called them */
+	uint64_t anew; /* a view learned since one was active does operations from it on again; UINT64_MAX: none does */
 	struct covey_result failed;	 /* view.fail of a view learned since one was active; seq 0: none */
 	struct cvy_outcome *given;	 /* all that were repaired since a view was active: to be given to others */
 	uint8_t *aside[COVEY_MAX_RANKS]; /* page and slots of a removed rank, until the view is active */
