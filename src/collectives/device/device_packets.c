@@ -96,28 +96,6 @@ static void store(struct cvy_device *d, const struct cvy_device_packets *x)
 		cvy_device_broken(d, "packets of a removed rank");
 }
 
-/*
- * If @gone ended operations by deadlines without this rank before it was removed, it may have written over the holders'
- * packets, too. The kernel finds this out when a packet is not the awaited one. Stored after all packets: signals are
- * beside it.
- */
-static void store_passed(struct cvy_device *d, int gone)
-{
-	const struct cvy_device_peer *p = &d->peer[gone];
-
-	if (d->ops->write(d->gpu, gone, p->in, cvy_gpu_passed_at(), &p->passed, sizeof(p->passed)))
-		cvy_device_broken(d, "what a removed rank said last");
-}
-
-/* While the chunk with that word is unchanged. */
-static void read_passed(struct cvy_device *d, int gone)
-{
-	struct cvy_device_peer *p = &d->peer[gone];
-
-	if (d->ops->read(d->gpu, gone, p->left, cvy_gpu_passed_at(), &p->passed, sizeof(p->passed)))
-		cvy_device_broken(d, "what a removed rank said last");
-}
-
 static int keep(struct cvy_device *d, const struct slots *s, const void *data)
 {
 	struct cvy_device_packets *x = malloc(sizeof(*x) + s->bytes);
@@ -154,8 +132,6 @@ void cvy_device_ask(struct cvy_device *d, int holder)
 		store(d, x);
 	for (int r = 0; r < CVY_GPU_RANKS; r++) {
 		want.gone = r;
-		if (d->peer[r].gone == CVY_GONE_WHOLE)
-			store_passed(d, r);
 		if (d->peer[r].gone == CVY_GONE_ASKED)
 			d->send(d->send_ctx, holder, d->view->member[holder].inc, CVY_MSG_WANT, d->view->epoch, &want,
 				sizeof(want), -1);
@@ -220,10 +196,7 @@ void cvy_device_got_slots(struct cvy_device *d, const struct cvy_msg *msg)
 		return;
 	}
 	store(d, d->packets);
-	if (s.last) {
-		read_passed(d, s.gone);
-		store_passed(d, s.gone);
+	if (s.last)
 		cvy_device_gone_turn(d, cvy_ranks_one(s.gone), CVY_GONE_COME);
-	}
 	cvy_device_tell_repaired(d);
 }

@@ -147,7 +147,6 @@ struct cvy_device_peer {
 	int in, out;		   /* generation in use */
 	int left;		   /* generation with the packets of the last contributor that was removed */
 	enum cvy_device_gone gone; /* what is here of them */
-	uint64_t passed;	   /* the last operation, plus 1, that it ended without this rank, as it wrote there */
 	int here;		   /* a chunk is here */
 	int in_named, out_named;   /* kernels have had words of a view with that rank: they may look there */
 	int fd, old_fd;		   /* of the chunk, and of the one before; -1: none */
