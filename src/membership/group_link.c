@@ -153,18 +153,18 @@ void cvy_link_advance(struct cvy_group_state *g)
 
 static int shares_host(const struct cvy_group_state *g, int rank)
 {
-	return g->view->member[rank].host == g->view->member[g->rank].host;
+	return cvy_group_member(g, g->rank, g->inc) && g->view->member[rank].host == g->view->member[g->rank].host;
 }
 
 /*
  * A process of this host that dies is soon proven dead. So there a link that broke once accuses nobody: all members meet in a
- * change, and one that has a core late is waited for until its link is bad.
+ * change, and one that has a core late is waited for until its link is bad. In a large group only a suspicion is patient.
  */
 static void link_broke(struct cvy_group_state *g, const struct peer *p, int rank, uint64_t inc, const char *why)
 {
 	if (!cvy_group_member(g, rank, inc))
 		return;
-	if (p->downs < 2 && covey_mask_has(&g->view->members, g->rank) && shares_host(g, rank))
+	if (p->downs < 2 && shares_host(g, rank) && cvy_group_pace_ms(g) == (uint64_t)g->args.peek_ms)
 		cvy_change_want(g, cvy_source_name(CVY_SOURCE_LINK));
 	else
 		cvy_change_suspect(g, rank, inc, CVY_SOURCE_LINK, why);
