@@ -3,6 +3,7 @@
  * Links of this rank, wanted and present. It wants links to members of the learned view, to members of the heard view
  * whose ranks are free in the learned one, and to registered joiners. The greater inc dials.
  */
+#include "detect.h"
 #include "group_state.h"
 
 #include <stdio.h>
@@ -151,20 +152,28 @@ void cvy_link_advance(struct cvy_group_state *g)
 	cvy_group_wake(g, g->link_due);
 }
 
-static int shares_host(const struct cvy_group_state *g, int rank)
+/* Is @rank of this host, and so few are that each watches all others (detect.c)? Then its death is proven at once. */
+static int is_watched(const struct cvy_group_state *g, int rank)
 {
-	return cvy_group_member(g, g->rank, g->inc) && g->view->member[rank].host == g->view->member[g->rank].host;
+	const struct cvy_member *member = g->view->member;
+	int here = 0;
+
+	if (!cvy_group_member(g, g->rank, g->inc) || member[rank].host != member[g->rank].host)
+		return 0;
+	CVY_MASK_EACH(r, &g->view->members)
+	here += member[r].host == member[rank].host;
+	return here <= CVY_LOCAL_ALL;
 }
 
 /*
- * A process of this host that dies is soon proven dead. So there a link that broke once accuses nobody: all members meet in a
- * change, and one that has a core late is waited for until its link is bad. In a large group only a suspicion is patient.
+ * A link to a process that is watched accuses nobody when it breaks for the first time: all members meet in a change, and one
+ * that has a core late is waited for until its link is bad.
  */
 static void link_broke(struct cvy_group_state *g, const struct peer *p, int rank, uint64_t inc, const char *why)
 {
 	if (!cvy_group_member(g, rank, inc))
 		return;
-	if (p->downs < 2 && shares_host(g, rank) && cvy_group_pace_ms(g) == (uint64_t)g->args.peek_ms)
+	if (p->downs < 2 && is_watched(g, rank))
 		cvy_change_want(g, cvy_source_name(CVY_SOURCE_LINK));
 	else
 		cvy_change_suspect(g, rank, inc, CVY_SOURCE_LINK, why);
