@@ -26,8 +26,9 @@ extern "C" {
 #include "shape.h"
 }
 
-#define RANKS (CVY_GPU_IS_WIDE ? 36 : 4) /* of a group; in a wide build not all are in one word */
-#define ROOM (CVY_GPU_IS_WIDE ? 36 : 6)	 /* the most, with --hosts */
+#define RANKS (CVY_GPU_IS_WIDE ? 64 : 4) /* of a group; in a wide build not all are in one word */
+#define ROOM (CVY_GPU_IS_WIDE ? 64 : 6)	 /* the most, with --hosts */
+#define INCS (RANKS + 10)		 /* incarnations of a seed, from 1 on */
 #define US 1000ull
 #define MS 1000000ull
 
@@ -64,6 +65,7 @@ extern struct world sim;
 
 void sim_begin(uint64_t seed);
 uint64_t sim_below(uint64_t n);
+uint64_t sim_ranks(int n); /* some of the first @n */
 int sim_odds(uint64_t one_in);
 void sim_after(uint64_t ns, deed what);
 struct warp;
@@ -122,7 +124,7 @@ struct process {
 	int rank;
 	uint8_t host;	    /* with hops: the next process of a rank may be of another one */
 	uint64_t inc, from; /* from: 0, or grows with the safe point that let it in */
-	int alive, stopped, out, joined, due;
+	int alive, stopped, leaves, out, joined, due;
 	int lingers;   /* it has died, and its kernels go on */
 	int ever_slow; /* others may have passed over it */
 	int held_back; /* HELD_*: launches do not begin, or the CTAs of one lane have no turns */

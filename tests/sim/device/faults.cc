@@ -195,7 +195,7 @@ static struct fault close_fault(int n, int first)
 	f.at_op = sim_below(12);
 	f.phase = !first && !sim_odds(4) ? phases[sim_below(4)] : NULL;
 	f.delay = sim_below(sim_odds(3) ? 5 * US : 150 * US);
-	f.holds = sim_odds(3) ? 0 : sim_below(1ull << n);
+	f.holds = sim_odds(3) ? 0 : sim_ranks(n);
 	return f;
 }
 

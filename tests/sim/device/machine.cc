@@ -371,9 +371,8 @@ static void drain_to(struct cta *c, uint64_t whom)
 void machine_die(struct process *p)
 {
 	uint64_t in_8 = sim_below(9);
-	uint64_t whom = (sim.linger || sim.uneven || sim.hosts) && sim_odds(2)
-				? sim_below(1ull << (sim.hosts ? ROOM : RANKS))
-				: 0;
+	uint64_t whom =
+		(sim.linger || sim.uneven || sim.hosts) && sim_odds(2) ? sim_ranks(sim.hosts ? ROOM : RANKS) : 0;
 
 	for (struct cta *c : all) {
 		if (c->of == p && whom)

@@ -25,7 +25,7 @@ enum phase { AT_REST, STOPPING, LEARNING };
 static struct {
 	enum phase phase;
 	uint64_t attempt; /* names a try at a change */
-	uint64_t leaving; /* incarnations, by bit */
+	int leaving;	  /* processes */
 	uint64_t said;	  /* ranks that stand still, or have acknowledged */
 	std::vector<struct process *> joining;
 	std::vector<uint64_t> when; /* last arrival, by pair of processes */
@@ -33,7 +33,7 @@ static struct {
 
 int process_leaves(const struct process *p)
 {
-	return change.leaving >> p->inc & 1;
+	return p->leaves;
 }
 
 struct process *process_by(uint64_t inc)
@@ -110,9 +110,9 @@ static int send_to(void *ctx, int rank, uint64_t inc, int type, uint32_t epoch, 
 	l->head.bytes = bytes;
 	l->head.fd = fd < 0 ? -1 : dup(fd);
 	l->body.assign((const uint8_t *)body, (const uint8_t *)body + bytes);
-	if (change.when.size() < 64 * 64)
-		change.when.resize(64 * 64);
-	last = &change.when[p->inc * 64 + q->inc];
+	if (change.when.empty())
+		change.when.resize(INCS * INCS);
+	last = &change.when[p->inc * INCS + q->inc];
 	*last = at = at > *last ? at : *last + 1;
 	agent_do(&q->agent, at - sim.now, [p, q, l] { hand_over(p, q, l); });
 	return 0;
@@ -261,7 +261,8 @@ static void decide(void)
 			continue;
 		gone |= 1ull << r;
 		p->out = OUT_LEFT;
-		change.leaving &= ~(1ull << p->inc);
+		p->leaves = 0;
+		change.leaving--;
 		if (p->alive && !p->stopped)
 			agent_do(&p->agent, sim_below(3 * MS), [p] {
 				p->out = OUT_TOLD;
@@ -355,7 +356,8 @@ void process_suspect(struct process *p)
 	if (process_of(p->rank) != p || process_leaves(p))
 		return;
 	sim_tell("rank %d.%d is to be left out", p->rank, (int)p->inc);
-	change.leaving |= 1ull << p->inc;
+	p->leaves = 1;
+	change.leaving++;
 	begin();
 }
 
@@ -484,7 +486,7 @@ int members_join(int rank)
 {
 	struct process *p;
 
-	if (!members_settled() || !view.active || (view.members >> rank & 1) || processes.size() > RANKS + 8)
+	if (!members_settled() || !view.active || (view.members >> rank & 1) || processes.size() + 1 >= INCS)
 		return 0;
 	p = process_open(rank, NONE);
 	sim_tell("rank %d.%d comes", rank, (int)p->inc);

@@ -57,6 +57,11 @@ int sim_odds(uint64_t one_in)
 	return one_in && !sim_below(one_in);
 }
 
+uint64_t sim_ranks(int n)
+{
+	return n == 64 ? sim_below(UINT64_MAX) : sim_below(1ull << n);
+}
+
 void sim_after(uint64_t ns, deed what)
 {
 	heap.push({ sim.now + ns, nth++, NULL, new deed(what) });
