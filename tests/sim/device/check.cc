@@ -518,10 +518,6 @@ static void check_missing(struct process *p, size_t op)
 			 (unsigned long long)s->mask);
 }
 
-/*
- * Nobody gives up but who is in an operation without a deadline while another has ended a later one by its deadline, without
- * it, and has called more.
- */
 /* Has @q gone on without rank @rank from an operation with a deadline, or may it have done so from a step of one? */
 static int went_on(const struct process *q, size_t op, int rank)
 {
@@ -534,6 +530,10 @@ static int went_on(const struct process *q, size_t op, int rank)
 	return op + 1 < q->next && op < q->outcome.size() && (q->outcome[op].without >> rank & 1);
 }
 
+/*
+ * Nobody gives up but who is in an operation without a deadline while another has gone on, without it, from a later one that
+ * has a deadline.
+ */
 void check_gives_up(const struct process *p, const char *why)
 {
 	size_t at = p->completed;

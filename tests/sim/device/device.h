@@ -29,6 +29,7 @@ extern "C" {
 #define RANKS (CVY_GPU_IS_WIDE ? 64 : 4) /* of a group; in a wide build not all are in one word */
 #define ROOM (CVY_GPU_IS_WIDE ? 64 : 6)	 /* the most, with --hosts */
 #define INCS (RANKS + 10)		 /* incarnations of a seed, from 1 on */
+static_assert(ROOM <= 64, "a set of ranks is one word here");
 #define US 1000ull
 #define MS 1000000ull
 
@@ -54,7 +55,7 @@ struct world {
 	int flat;	       /* rows of dispatch are announced, and looked at then */
 	int places;	       /* experts have two places */
 	int close;	       /* the rows of experts stand close */
-	int hosts;	       /* ranks are of several hosts, and allreduce goes in two levels */
+	int hosts;	       /* ranks are of several hosts, and operations go in two levels */
 	int width;	       /* ranks of each of these */
 	int hops;	       /* ranks are of several hosts, and rows cross to one once */
 	int linger;	       /* kernels of a process that died go on for a while */
